@@ -1,0 +1,20 @@
+/* The inside of linnet_context. Only core/ and device/ look in. */
+#ifndef LNT_CORE_CONTEXT_H
+#define LNT_CORE_CONTEXT_H
+
+#include "core/status.h"
+
+struct lnt_device;
+
+struct linnet_context {
+    linnet_status status;
+    char message[1024], detail[1024], hint[1024];
+    int threads;
+    struct lnt_device *device; /* owned; see device/device.h */
+    void (*log)(void *user, const char *line);
+    void *log_user;
+    bool verbose_dispatch;
+    char machine[160];
+};
+
+#endif

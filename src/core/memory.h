@@ -1,0 +1,40 @@
+/* Host memory: checked sizes, an allocator that tests can make fail, arenas by lifetime.
+ *
+ * Device memory lives behind device/device.h; what is allocated here is for descriptions, files and host-side tables. */
+#ifndef LNT_CORE_MEMORY_H
+#define LNT_CORE_MEMORY_H
+
+#include "core/status.h"
+
+#define LNT_ALIGN 64 /* a cache line, and the widest vector */
+
+/* true and *out = a*b (or a+b) when it fits in 63 bits; false otherwise. Negative operands never fit. */
+bool lnt_mul(int64_t a, int64_t b, int64_t *out);
+bool lnt_add(int64_t a, int64_t b, int64_t *out);
+/* Product of n sizes; LINNET_EINVAL naming `what` when it does not fit. */
+linnet_status lnt_size_product(lnt_ctx *c, const char *what, int n, const int64_t *dims, int64_t *out);
+
+/* Aligned to LNT_ALIGN. lnt_alloc leaves contents undefined; lnt_calloc zeroes. NULL on failure, and for 0 bytes a valid block.
+ * lnt_realloc keeps the old block on failure. `lnt_free(NULL)` does nothing. */
+void *lnt_alloc(size_t bytes);
+void *lnt_calloc(size_t bytes);
+void *lnt_realloc(void *old, size_t old_bytes, size_t bytes);
+void lnt_free(void *p);
+char *lnt_strdup(const char *s);
+
+/* Test hook: the n-th allocation from now (1-based) fails, once; 0 turns it off. lnt_alloc_count() counts calls since the last set. */
+void lnt_alloc_fail_at(int64_t n);
+int64_t lnt_alloc_count(void);
+
+/* An arena: blocks that are freed as a whole. */
+typedef struct lnt_arena {
+    struct lnt_arena_block *head;
+    size_t used; /* bytes handed out */
+} lnt_arena;
+
+void *lnt_arena_alloc(lnt_arena *a, size_t bytes);  /* zeroed, aligned to 16; NULL on failure */
+char *lnt_arena_strdup(lnt_arena *a, const char *s);
+char *lnt_arena_printf(lnt_arena *a, const char *format, ...) __attribute__((format(printf, 2, 3)));
+void lnt_arena_free(lnt_arena *a);
+
+#endif

@@ -1,0 +1,26 @@
+/* Matrix products of any size on the device, through oneDNN on the CPU: our own threads over tiles whose cut does not depend on the thread count, oneDNN
+ * single-threaded inside a tile (its own threading loses on small products and changes the bits with the thread count).
+ *
+ *   C[M,N] = alpha op(A) op(B) + beta C,   op = identity or transpose, row major, leading dimensions in elements.
+ *
+ * A and B share a dtype (f32 or bf16); C is f32 or bf16; sums in float32. beta is 0 or 1. */
+#ifndef LNT_OPS_GEMM_H
+#define LNT_OPS_GEMM_H
+
+#include "core/dtype.h"
+#include "core/status.h"
+
+typedef struct {
+    bool trans_a, trans_b;
+    int64_t M, N, K;
+    float alpha, beta;
+    lnt_dtype ab, c;
+    const void *a, *b;
+    void *C;
+    int64_t lda, ldb, ldc;
+} lnt_gemm_args;
+
+/* LINNET_EINTERNAL when oneDNN refuses. The first call on a new shape may build a primitive; later ones allocate nothing. */
+linnet_status lnt_gemm(lnt_ctx *c, const lnt_gemm_args *g);
+
+#endif

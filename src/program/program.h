@@ -1,0 +1,196 @@
+/* Programs: a static list of typed operators over named buffers. From one description come the parameter table, training forward and backward,
+ * prefill, the one-token step, the memory plan, the profile and the picture.
+ *
+ * Building never fails in the middle: the first mistake is remembered, later calls return the null buffer, and lnt_program_finish reports it. So a mixer
+ * is straight-line code.
+ *
+ * Activations are [tokens, cols], row major, tokens = all rows of all sequences of the batch (sequence n is rows cu[n] .. cu[n+1]-1). A buffer's `heads`
+ * says how its columns split ([tokens, heads, cols/heads]); an operator that works per head reads it. */
+#ifndef LNT_PROGRAM_H
+#define LNT_PROGRAM_H
+
+#include "core/dtype.h"
+#include "core/memory.h"
+#include "core/rng.h"
+
+typedef struct lnt_program lnt_program;
+typedef struct lnt_node lnt_node;
+typedef struct lnt_op lnt_op;
+
+/* A handle; id 0 is the null buffer. */
+typedef struct {
+    int32_t id;
+} lnt_buf;
+#define LNT_NO_BUF ((lnt_buf){0})
+
+enum { LNT_MAX_IN = 8, LNT_MAX_OUT = 2, LNT_MAX_PARAM = 4 };
+
+/* ---- parameters ------------------------------------------------------------------------------------------------------------- */
+
+typedef enum {
+    LNT_INIT_CONST,   /* a */
+    LNT_INIT_NORMAL,  /* mean 0, standard deviation a */
+    LNT_INIT_UNIFORM, /* [a, b) */
+    LNT_INIT_IDENTITY,/* [n,n] identity, repeated over leading dimensions */
+    LNT_INIT_A_LOG,   /* log of U(a, b): A_log of Mamba-2 and Gated DeltaNet */
+    LNT_INIT_DT_BIAS, /* inverse softplus of a log-uniform step in [a, b], at least 1e-4 */
+} lnt_init_kind;
+
+typedef struct {
+    lnt_init_kind kind;
+    double a, b;
+} lnt_init;
+
+typedef struct lnt_param {
+    const char *name; /* full, for example "model.layers.3.attn.q_proj.weight" */
+    int ndim;
+    int64_t dim[4];
+    int64_t count;
+    lnt_init init;
+    bool decay;        /* weight decay applies */
+    bool product;      /* an operand of matrix products: has a working copy in the policy's dtype; all others are read as float32 */
+    int64_t offset;    /* first element in the master, working and gradient arenas (multiples of 64) */
+} lnt_param;
+
+/* ---- operators -------------------------------------------------------------------------------------------------------------- */
+
+/* A tensor as a kernel sees it. data == NULL: absent (an input gradient nobody wants). */
+typedef struct {
+    void *data;
+    lnt_dtype dtype;
+    int64_t rows, cols;
+    int32_t heads;
+} lnt_tensor;
+
+typedef struct {
+    const float *master; /* float32 */
+    const void *work;    /* working copy of dtype work_dtype; the master itself under float32 */
+    lnt_dtype work_dtype;
+    float *grad;         /* float32, kernels ADD to it; NULL: not wanted */
+    int64_t count;
+} lnt_param_view;
+
+/* Everything a kernel needs for one call. */
+typedef struct lnt_call {
+    lnt_ctx *c;
+    const lnt_node *node;
+    const void *attr;            /* the operator's own structure */
+    int64_t tokens;
+    int64_t n_seq;
+    const int64_t *cu;           /* host, [n_seq+1] */
+    bool training;               /* a backward pass will follow */
+    double loss_scale;           /* a loss node: factor on the gradient of the sum of its output */
+    lnt_tensor in[LNT_MAX_IN], out[LNT_MAX_OUT];
+    lnt_tensor d_in[LNT_MAX_IN]; /* backward: write here (accumulate[i]: add), skip when data == NULL */
+    lnt_tensor d_out[LNT_MAX_OUT]; /* backward: gradient that came in; data == NULL: zero */
+    bool accumulate[LNT_MAX_IN];
+    lnt_param_view param[LNT_MAX_PARAM];
+    void *save;                  /* what forward left for backward, save_size bytes; NULL outside training */
+    /* generation: the node's state, sequence n at state + n*state_stride, and how many tokens each sequence has seen; NULL in training
+     * (fresh zero state for every sequence) */
+    void *state;
+    int64_t state_stride;
+    const int64_t *position;     /* host, [n_seq] */
+    int64_t state_capacity;      /* longest sequence a growing state (key-value cache) was made for */
+    void *work;
+    size_t work_size;
+} lnt_call;
+
+typedef struct {
+    int64_t tokens, n_seq;
+    const int64_t *cu;           /* NULL: n_seq equal sequences */
+    bool training;
+    bool has_state;
+    int64_t state_capacity;
+    lnt_dtype dtype;             /* the policy */
+    int threads;
+} lnt_shape;
+
+enum { LNT_NEEDS_IN0 = 1 << 0, LNT_NEEDS_IN1 = 1 << 1, LNT_NEEDS_IN2 = 1 << 2, LNT_NEEDS_IN3 = 1 << 3, LNT_NEEDS_IN4 = 1 << 4,
+       LNT_NEEDS_ALL_IN = 0xff, LNT_NEEDS_OUT0 = 1 << 8, LNT_NEEDS_OUT1 = 1 << 9 };
+
+/* An operator type: one static structure, one file in ops/ or recurrence/. */
+struct lnt_op {
+    const char *name;
+    unsigned backward_needs;     /* which forward values backward reads (LNT_NEEDS_*) */
+    bool backward_is_forward;    /* the node (a loss) computes value and gradients in its backward call; forward is skipped in training */
+    int64_t (*save_size)(const lnt_node *n, const lnt_shape *s);              /* bytes, NULL: 0 */
+    int64_t (*state_size)(const lnt_node *n, int64_t capacity);              /* bytes a sequence, NULL: 0 */
+    size_t (*workspace)(const lnt_node *n, const lnt_shape *s, bool backward); /* NULL: 0 */
+    double (*flops)(const lnt_node *n, const lnt_shape *s, bool backward);    /* useful ones, NULL: 0 (bandwidth-bound) */
+    linnet_status (*forward)(const lnt_call *k);
+    linnet_status (*backward)(const lnt_call *k);
+    void (*describe)(const lnt_node *n, char *text, size_t size);             /* attributes, for the printed program; NULL: nothing */
+};
+
+struct lnt_node {
+    const lnt_op *op;
+    const void *attr;
+    int n_in, n_out, n_param;
+    lnt_buf in[LNT_MAX_IN], out[LNT_MAX_OUT];
+    int param[LNT_MAX_PARAM]; /* index into the parameter table */
+    int block;                /* the recompute group (a layer), -1: none */
+    lnt_program *program;
+};
+
+/* A value of the program. */
+typedef struct lnt_value {
+    const char *name;
+    int64_t cols;
+    int32_t heads;
+    bool f32;        /* float32 under every policy (gates, write strengths, losses) */
+    bool external;   /* filled by the caller (token ids, targets), int32 */
+    int producer;    /* node index, -1: external */
+} lnt_value;
+
+/* ---- building (used by ops/, recurrence/ and model/) -------------------------------------------------------------------------- */
+
+linnet_status lnt_program_create(lnt_ctx *c, lnt_program **out);
+void lnt_program_destroy(lnt_program *p);
+/* The first mistake made while building, as an error; LINNET_OK when there was none. */
+linnet_status lnt_program_finish(lnt_program *p);
+/* Remember a mistake (only the first counts); returns the null buffer. */
+lnt_buf lnt_program_fail(lnt_program *p, const char *format, ...) __attribute__((format(printf, 2, 3)));
+bool lnt_program_failed(const lnt_program *p);
+
+/* Names: parameters made between push and pop are prefixed "a.b.". */
+void lnt_push_scope(lnt_program *p, const char *format, ...) __attribute__((format(printf, 2, 3)));
+void lnt_pop_scope(lnt_program *p);
+/* Nodes added from now on belong to recompute group `block` (-1: none). */
+void lnt_set_block(lnt_program *p, int block);
+/* Standard deviation for products made from now on; LNT_INIT_NORMAL of every lnt_linear that names no other. <= 0: fan-in^-1/2. */
+void lnt_set_init_std(lnt_program *p, double std);
+double lnt_init_std(const lnt_program *p, int64_t fan_in);
+
+lnt_buf lnt_external(lnt_program *p, const char *name); /* int32 [tokens] */
+/* Add a parameter under the current scope (or find the one of that name made before: tied weights; shapes must agree). -1 after a mistake. */
+int lnt_add_param(lnt_program *p, const char *name, int ndim, const int64_t *dim, lnt_init init, bool decay, bool product);
+/* Zeroed memory that lives as long as the program, for attributes. NULL (and a remembered mistake) when there is none. */
+void *lnt_program_alloc(lnt_program *p, size_t bytes);
+/* Add a node; outputs are declared by cols, heads and f32. */
+typedef struct {
+    int64_t cols;
+    int32_t heads;
+    bool f32;
+} lnt_out_spec;
+lnt_node *lnt_add_node(lnt_program *p, const lnt_op *op, const void *attr, int n_in, const lnt_buf *in, int n_param, const int *param, int n_out, const lnt_out_spec *out);
+/* Same data, other head split (no node is added for the value; a view). */
+lnt_buf lnt_with_heads(lnt_program *p, lnt_buf x, int32_t heads);
+
+/* ---- reading ------------------------------------------------------------------------------------------------------------------ */
+
+const lnt_value *lnt_program_value(const lnt_program *p, lnt_buf b);
+int64_t lnt_cols(const lnt_program *p, lnt_buf b);
+int32_t lnt_heads(const lnt_program *p, lnt_buf b);
+int lnt_param_count(const lnt_program *p);
+const lnt_param *lnt_param_at(const lnt_program *p, int i);
+const lnt_param *lnt_param_find(const lnt_program *p, const char *name);
+int64_t lnt_param_elements(const lnt_program *p); /* of one arena, paddings included */
+int lnt_node_count(const lnt_program *p);
+const lnt_node *lnt_node_at(const lnt_program *p, int i);
+
+/* The program as text (one node a line) and as Graphviz. */
+char *lnt_program_text(const lnt_program *p);      /* lnt_free */
+char *lnt_program_graphviz(const lnt_program *p);  /* lnt_free */
+
+#endif

@@ -1,0 +1,170 @@
+/* The small vector layer. A *_cpu.c file is compiled once for each CPU variant (see cmake/Variants.cmake); inside it LNT_V(name) is the variant's own name,
+ * `vf` is a vector of LNT_VL floats in the variant's width, and the same source text serves all of them.
+ *
+ * Only *_cpu.c files include this header. */
+#ifndef LNT_SIMD_H
+#define LNT_SIMD_H
+
+#include <math.h>
+#include <stdint.h>
+#include <string.h>
+
+#include "core/dtype.h"
+#include "simd/variant.h"
+
+#if defined(__AVX512F__)
+#define LNT_VL 16
+#elif defined(__AVX2__)
+#define LNT_VL 8
+#else
+#define LNT_VL 4
+#endif
+#if defined(__AVX512F__) || defined(__AVX2__)
+#include <immintrin.h>
+#endif
+
+typedef float vf __attribute__((vector_size(LNT_VL * 4)));
+typedef int32_t vi __attribute__((vector_size(LNT_VL * 4)));
+typedef float vf_unaligned __attribute__((vector_size(LNT_VL * 4), aligned(4), may_alias));
+typedef int32_t vi_unaligned __attribute__((vector_size(LNT_VL * 4), aligned(4), may_alias));
+
+static inline vf v_load(const float *p) { return *(const vf_unaligned *)p; }
+static inline void v_store(float *p, vf x) { *(vf_unaligned *)p = x; }
+static inline vf v_set(float x) { return (vf){0} + x; }
+static inline vf v_zero(void) { return (vf){0}; }
+
+/* The first n (0 <= n <= LNT_VL) lanes; the others read as 0 and are not written. Never touches memory past p+n. */
+static inline vf v_load_n(const float *p, int64_t n)
+{
+#if defined(__AVX512F__)
+    return (vf)_mm512_maskz_loadu_ps((__mmask16)((1u << n) - 1u), p);
+#else
+    vf r = {0};
+    for (int64_t i = 0; i < n; i++) r[i] = p[i];
+    return r;
+#endif
+}
+
+static inline void v_store_n(float *p, vf x, int64_t n)
+{
+#if defined(__AVX512F__)
+    _mm512_mask_storeu_ps(p, (__mmask16)((1u << n) - 1u), (__m512)x);
+#else
+    for (int64_t i = 0; i < n; i++) p[i] = x[i];
+#endif
+}
+
+static inline vf v_select(vi mask, vf yes, vf no) { return (vf)((mask & (vi)yes) | (~mask & (vi)no)); }
+static inline vf v_max(vf a, vf b) { return v_select(a > b, a, b); }
+static inline vf v_min(vf a, vf b) { return v_select(a < b, a, b); }
+static inline vf v_abs(vf a) { return (vf)((vi)a & 0x7fffffff); }
+
+/* Sum and maximum over lanes, always in the same tree. */
+static inline float v_sum(vf x)
+{
+    float t[LNT_VL];
+    memcpy(t, &x, sizeof t);
+    for (int w = LNT_VL / 2; w > 0; w /= 2)
+        for (int i = 0; i < w; i++) t[i] += t[i + w];
+    return t[0];
+}
+
+static inline float v_hmax(vf x)
+{
+    float m = x[0];
+    for (int i = 1; i < LNT_VL; i++) m = x[i] > m ? x[i] : m;
+    return m;
+}
+
+/* e^x to 1 ulp: x = n ln2 + r, |r| <= ln2/2, Taylor of degree 7 (remainder 5e-9), 2^n in two halves so that it neither overflows
+ * nor drops to zero early. -inf gives 0, NaN stays NaN. */
+static inline vf v_exp(vf x)
+{
+    const vf lo = v_set(-103.972084f), hi = v_set(88.7228394f);
+    vf t = v_select(x < lo, lo, v_select(x > hi, v_set(89.0f), x)); /* false for NaN: t is NaN */
+    vf n = t * 1.44269504f + 12582912.0f;
+    vi in = (vi)n - 0x4b400000;
+    n -= 12582912.0f;
+    vf r = t - n * 0.693359375f;
+    r = r + n * 2.12194440e-4f;
+    vf p = v_set(1.98412698e-4f);
+    p = p * r + 1.38888889e-3f;
+    p = p * r + 8.33333333e-3f;
+    p = p * r + 4.16666667e-2f;
+    p = p * r + 1.66666667e-1f;
+    p = p * r + 0.5f;
+    p = p * r + 1.0f;
+    p = p * r + 1.0f;
+    vi h = in >> 1;
+    vf y = p * (vf)((h + 127) << 23) * (vf)((in - h + 127) << 23);
+    y = v_select(x < lo, v_zero(), y);
+    return v_select(x == x, y, x);
+}
+
+static inline vf v_sigmoid(vf x) { return v_set(1.0f) / (v_exp(-x) + 1.0f); }
+
+/* LNT_VL bf16 values to and from a vector. */
+static inline vf v_load_bf16(const lnt_bf16 *p)
+{
+#if defined(__AVX512F__)
+    return (vf)_mm512_slli_epi32(_mm512_cvtepu16_epi32(_mm256_loadu_si256((const void *)p)), 16);
+#elif defined(__AVX2__)
+    return (vf)_mm256_slli_epi32(_mm256_cvtepu16_epi32(_mm_loadu_si128((const void *)p)), 16);
+#else
+    vi r;
+    for (int i = 0; i < LNT_VL; i++) r[i] = (int32_t)((uint32_t)p[i] << 16);
+    return (vf)r;
+#endif
+}
+
+static inline void v_store_bf16(lnt_bf16 *p, vf x)
+{
+#if defined(__AVX512BF16__)
+    __m256bh h = _mm512_cvtneps_pbh((__m512)x);
+    memcpy(p, &h, 32);
+#elif defined(__AVX512F__)
+    __m512i u = (__m512i)x;
+    __m512i odd = _mm512_and_si512(_mm512_srli_epi32(u, 16), _mm512_set1_epi32(1));
+    __m512i r = _mm512_srli_epi32(_mm512_add_epi32(u, _mm512_add_epi32(odd, _mm512_set1_epi32(0x7fff))), 16);
+    __mmask16 nan = _mm512_cmp_ps_mask((__m512)x, (__m512)x, _CMP_UNORD_Q);
+    r = _mm512_mask_or_epi32(r, nan, _mm512_srli_epi32(u, 16), _mm512_set1_epi32(0x40));
+    _mm256_storeu_si256((void *)p, _mm512_cvtepi32_epi16(r));
+#else
+    for (int i = 0; i < LNT_VL; i++) p[i] = lnt_f32_to_bf16(x[i]);
+#endif
+}
+
+/* n elements of a row of type f32 or bf16 as float: the row itself when it is float already, otherwise converted into scratch[n]. */
+static inline const float *v_row(const void *row, lnt_dtype t, int64_t n, float *scratch)
+{
+    if (t == LINNET_F32) return row;
+    const lnt_bf16 *p = row;
+    int64_t i = 0;
+    for (; i + LNT_VL <= n; i += LNT_VL) v_store(scratch + i, v_load_bf16(p + i));
+    for (; i < n; i++) scratch[i] = lnt_bf16_to_f32(p[i]);
+    return scratch;
+}
+
+/* Store n floats as a row of type f32 or bf16; with `add`, add to what the row holds. */
+static inline void v_put_row(void *row, lnt_dtype t, const float *x, int64_t n, int add)
+{
+    int64_t i = 0;
+    if (t == LINNET_F32) {
+        float *y = row;
+        if (add)
+            for (; i < n; i++) y[i] += x[i];
+        else if (y != x)
+            memcpy(y, x, (size_t)n * 4);
+        return;
+    }
+    lnt_bf16 *y = row;
+    if (add) {
+        for (; i + LNT_VL <= n; i += LNT_VL) v_store_bf16(y + i, v_load_bf16(y + i) + v_load(x + i));
+        for (; i < n; i++) y[i] = lnt_f32_to_bf16(lnt_bf16_to_f32(y[i]) + x[i]);
+    } else {
+        for (; i + LNT_VL <= n; i += LNT_VL) v_store_bf16(y + i, v_load(x + i));
+        for (; i < n; i++) y[i] = lnt_f32_to_bf16(x[i]);
+    }
+}
+
+#endif

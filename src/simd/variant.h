@@ -1,0 +1,19 @@
+/* Names of the CPU variants. The build compiles each *_cpu.c four times with -DLNT_VARIANT=base|avx2|avx512|amx. */
+#ifndef LNT_SIMD_VARIANT_H
+#define LNT_SIMD_VARIANT_H
+
+#define LNT_GLUE2(a, b) a##_##b
+#define LNT_GLUE(a, b) LNT_GLUE2(a, b)
+#ifdef LNT_VARIANT
+#define LNT_V(name) LNT_GLUE(name, LNT_VARIANT)
+#endif
+
+/* Declare one symbol for every variant, and pick the one for this process: LNT_PICK(lnt_mm) is lnt_mm_avx512, say. */
+#define LNT_DECLARE_VARIANTS(type, name) extern type name##_base, name##_avx2, name##_avx512, name##_amx
+#define LNT_PICK(name)                                                                                                             \
+    (lnt_cpu() == LNT_CPU_AMX      ? &name##_amx                                                                                   \
+     : lnt_cpu() == LNT_CPU_AVX512 ? &name##_avx512                                                                                \
+     : lnt_cpu() == LNT_CPU_AVX2   ? &name##_avx2                                                                                  \
+                                   : &name##_base)
+
+#endif
