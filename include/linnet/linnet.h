@@ -61,7 +61,8 @@ typedef struct {
 } linnet_context_options;
 #define LINNET_CONTEXT_OPTIONS_INIT { .size = sizeof(linnet_context_options) }
 
-/* Create a context. `options` may be NULL. On failure `*out` is NULL, the status tells why, and linnet_create_error() has the text. */
+/* Create a context. `options` may be NULL. On failure `*out` still holds a context that carries the error's text and is good for nothing else
+ * (destroy it), or NULL when not even that could be allocated. */
 LINNET_API linnet_status linnet_context_create(const linnet_context_options *options, linnet_context **out);
 LINNET_API void linnet_context_destroy(linnet_context *c);
 

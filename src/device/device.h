@@ -11,7 +11,7 @@ typedef enum { LNT_DEVICE_CPU = 0, LNT_DEVICE_CUDA = 1 } lnt_device_kind;
 typedef struct lnt_device {
     lnt_device_kind kind;
     const char *name;
-    void *(*alloc)(struct lnt_device *d, size_t bytes); /* aligned to 256; NULL on failure */
+    void *(*alloc)(struct lnt_device *d, size_t bytes); /* aligned to at least 64; NULL on failure */
     void (*free)(struct lnt_device *d, void *p);
     void (*to_device)(struct lnt_device *d, void *dst, const void *host, size_t bytes);
     void (*to_host)(struct lnt_device *d, void *host, const void *src, size_t bytes);

@@ -1,0 +1,73 @@
+#include "core/status.h"
+
+#include <stdio.h>
+
+#include "core/context.h"
+
+const char *linnet_status_name(linnet_status s)
+{
+    switch (s) {
+    case LINNET_OK: return "ok";
+    case LINNET_EINVAL: return "invalid argument";
+    case LINNET_ENOMEM: return "out of memory";
+    case LINNET_EIO: return "input/output error";
+    case LINNET_EFORMAT: return "malformed file";
+    case LINNET_EUNSUPPORTED: return "unsupported";
+    case LINNET_EINTERRUPTED: return "interrupted";
+    case LINNET_EINTERNAL: return "internal error";
+    }
+    return "unknown status";
+}
+
+linnet_status lnt_fail(lnt_ctx *c, linnet_status s, const char *format, ...)
+{
+    if (c) {
+        va_list ap;
+        va_start(ap, format);
+        vsnprintf(c->message, sizeof c->message, format, ap);
+        va_end(ap);
+        c->detail[0] = c->hint[0] = 0;
+        c->status = s;
+    }
+    return s;
+}
+
+linnet_status lnt_detail(lnt_ctx *c, const char *format, ...)
+{
+    if (!c) return LINNET_EINTERNAL;
+    va_list ap;
+    va_start(ap, format);
+    vsnprintf(c->detail, sizeof c->detail, format, ap);
+    va_end(ap);
+    return c->status;
+}
+
+linnet_status lnt_hint(lnt_ctx *c, const char *format, ...)
+{
+    if (!c) return LINNET_EINTERNAL;
+    va_list ap;
+    va_start(ap, format);
+    vsnprintf(c->hint, sizeof c->hint, format, ap);
+    va_end(ap);
+    return c->status;
+}
+
+linnet_status lnt_fail_memory(lnt_ctx *c, size_t bytes)
+{
+    return lnt_fail(c, LINNET_ENOMEM, "out of memory: %zu bytes could not be had", bytes);
+}
+
+void lnt_log(lnt_ctx *c, const char *format, ...)
+{
+    if (!c || !c->log) return;
+    char line[512];
+    va_list ap;
+    va_start(ap, format);
+    vsnprintf(line, sizeof line, format, ap);
+    va_end(ap);
+    c->log(c->log_user, line);
+}
+
+const char *linnet_error_message(const linnet_context *c) { return c ? c->message : ""; }
+const char *linnet_error_detail(const linnet_context *c) { return c ? c->detail : ""; }
+const char *linnet_error_hint(const linnet_context *c) { return c ? c->hint : ""; }

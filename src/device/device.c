@@ -1,0 +1,52 @@
+#include "device/device.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+#include "core/context.h"
+#include "core/memory.h"
+
+/* ---- the CPU: device memory is host memory ---- */
+
+static void *cpu_alloc(lnt_device *d, size_t bytes)
+{
+    (void)d;
+    /* Through lnt_alloc, so that tests can make it fail; 64 bytes of alignment is what CPU kernels ask for. */
+    return lnt_alloc(bytes);
+}
+static void cpu_free(lnt_device *d, void *p) { (void)d, lnt_free(p); }
+static void cpu_move_in(lnt_device *d, void *dst, const void *src, size_t n) { (void)d, memcpy(dst, src, n); }
+static void cpu_zero(lnt_device *d, void *dst, size_t n) { (void)d, memset(dst, 0, n); }
+static void cpu_nothing(lnt_device *d) { (void)d; }
+
+static lnt_device cpu = {
+    .kind = LNT_DEVICE_CPU, .name = "cpu", .alloc = cpu_alloc, .free = cpu_free, .to_device = cpu_move_in, .to_host = cpu_move_in, .copy = cpu_move_in,
+    .zero = cpu_zero, .wait = cpu_nothing, .destroy = cpu_nothing,
+};
+
+linnet_status lnt_device_open(lnt_ctx *c, const char *name, lnt_device **out)
+{
+    if (!strcmp(name, "cpu")) {
+        *out = &cpu;
+        return LINNET_OK;
+    }
+    if (!strcmp(name, "cuda")) {
+        lnt_fail(c, LINNET_EUNSUPPORTED, "this build of linnet has no CUDA device");
+        return lnt_hint(c, "Use --device cpu.");
+    }
+    return lnt_fail(c, LINNET_EINVAL, "unknown device \"%s\", expected cpu or cuda", name);
+}
+
+lnt_device *lnt_device_of(lnt_ctx *c) { return c->device; }
+
+linnet_status lnt_device_alloc(lnt_ctx *c, size_t bytes, void **out)
+{
+    *out = c->device->alloc(c->device, bytes);
+    return *out ? LINNET_OK : lnt_fail_memory(c, bytes);
+}
+void lnt_device_free(lnt_ctx *c, void *p) { if (p) c->device->free(c->device, p); }
+void lnt_to_device(lnt_ctx *c, void *dst, const void *host, size_t n) { if (n) c->device->to_device(c->device, dst, host, n); }
+void lnt_to_host(lnt_ctx *c, void *host, const void *src, size_t n) { if (n) c->device->to_host(c->device, host, src, n); }
+void lnt_device_copy(lnt_ctx *c, void *dst, const void *src, size_t n) { if (n) c->device->copy(c->device, dst, src, n); }
+void lnt_device_zero(lnt_ctx *c, void *dst, size_t n) { if (n) c->device->zero(c->device, dst, n); }
+void lnt_device_wait(lnt_ctx *c) { c->device->wait(c->device); }
