@@ -15,6 +15,7 @@ struct linnet_context {
     void *log_user;
     bool verbose_dispatch;
     char machine[160];
+    const char *recurrence_ran; /* static text: the implementation of the last recurrence; NULL: none yet */
 };
 
 #endif

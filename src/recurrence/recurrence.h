@@ -16,9 +16,10 @@ typedef linnet_recurrence lnt_recur_args;
  * that do not depend on `threads`: same bits for any count. */
 typedef struct lnt_recur_impl {
     const char *name;      /* "chunk-avx512" */
-    linnet_form form;      /* what it is: LINNET_FORM_CHUNK or LINNET_FORM_RECURRENT */
+    linnet_form form;      /* what it is: LINNET_FORM_CHUNK or LINNET_FORM_RECURRENT; the reference serves both */
     lnt_cpu_level needs;
-    /* NULL when it accepts these arguments; otherwise the reason, static text. */
+    /* NULL when it accepts these arguments; otherwise the reason, static text. Looks at the shape, the dtype and the options, never at the tensors'
+     * pointers, so that the workspace query and the run choose alike. declines == NULL: accepts everything (but F64, which is the reference's). */
     const char *(*declines)(const lnt_recur_args *a, bool backward);
     size_t (*workspace)(const lnt_recur_args *a, bool backward, int threads);
     void (*forward)(const lnt_recur_args *a, int threads);
@@ -40,6 +41,14 @@ typedef struct lnt_recur_op {
 
 const lnt_recur_op *lnt_recur_find(const char *name); /* NULL: unknown */
 const lnt_recur_op *lnt_recur_at(int i);              /* NULL past the end */
+
+/* The longest sequence. */
+int64_t lnt_recur_longest(const lnt_recur_args *a);
+/* A forced or resolved parallel form reaches an implementation as LINNET_FORM_CHUNK with args->chunk = the longest sequence; args->form is never AUTO or
+ * PARALLEL there, args->scale and args->eps are numbers. */
+
+/* The references, float64 inside: the truth, and what runs when nothing else accepts. */
+extern const lnt_recur_impl lnt_decay_reference, lnt_delta_reference, lnt_attention_reference;
 
 /* Provided by each core: its list. */
 extern const lnt_recur_impl *const lnt_decay_impls[];

@@ -1,0 +1,248 @@
+/* The operators by name; one validation for every call; the choice of implementation. */
+#include "recurrence/recurrence.h"
+
+#include <math.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "core/context.h"
+#include "core/dtype.h"
+#include "core/memory.h"
+#include "core/threads.h"
+
+/* Sequences up to this length run token by token in the forward pass: a chunk of C rows costs 2 C^2 (K+V) whatever it holds. */
+enum { RECURRENT_LONGEST = 8 };
+
+static const lnt_recur_op operators[] = {
+    { .name = "linear_attn", .core = "decay", .gate = LNT_GATE_NONE, .normalize = true, .state = true, .impls = lnt_decay_impls, .flops = lnt_decay_flops },
+    { .name = "retention", .core = "decay", .gate = LNT_GATE_HEAD, .normalize = true, .state = true, .impls = lnt_decay_impls, .flops = lnt_decay_flops },
+    { .name = "simple_gla", .core = "decay", .gate = LNT_GATE_SCALAR, .normalize = true, .state = true, .impls = lnt_decay_impls, .flops = lnt_decay_flops },
+    { .name = "delta_rule", .core = "delta", .gate = LNT_GATE_NONE, .beta = true, .state = true, .impls = lnt_delta_impls, .flops = lnt_delta_flops },
+    { .name = "gated_delta_rule", .core = "delta", .gate = LNT_GATE_SCALAR, .beta = true, .state = true, .impls = lnt_delta_impls, .flops = lnt_delta_flops },
+    { .name = "attention", .core = "attention", .gate = LNT_GATE_NONE, .cache = true, .impls = lnt_attention_impls, .flops = lnt_attention_flops },
+};
+enum { OPERATORS = sizeof operators / sizeof *operators };
+
+const lnt_recur_op *lnt_recur_at(int i) { return i >= 0 && i < OPERATORS ? &operators[i] : NULL; }
+
+const char *linnet_op_at(int i)
+{
+    const lnt_recur_op *op = lnt_recur_at(i);
+    return op ? op->name : NULL;
+}
+
+const lnt_recur_op *lnt_recur_find(const char *name)
+{
+    for (int i = 0; name && i < OPERATORS; i++)
+        if (strcmp(operators[i].name, name) == 0) return &operators[i];
+    return NULL;
+}
+
+int64_t lnt_recur_longest(const lnt_recur_args *a)
+{
+    int64_t longest = 0;
+    for (int64_t n = 0; n < a->sequences; n++) {
+        int64_t len = a->cu_seqlens[n + 1] - a->cu_seqlens[n];
+        longest = len > longest ? len : longest;
+    }
+    return longest;
+}
+
+/* ---- validation ---------------------------------------------------------------------------------------------------------------- */
+
+static linnet_status check_operator(lnt_ctx *c, const lnt_recur_args *a, const lnt_recur_op **out)
+{
+    *out = lnt_recur_find(a->op);
+    if (*out) return LINNET_OK;
+    char known[256] = "";
+    for (int i = 0; i < OPERATORS; i++) {
+        if (i) strcat(known, ", ");
+        strcat(known, operators[i].name);
+    }
+    lnt_fail(c, LINNET_EINVAL, "unknown operator \"%s\"", a->op ? a->op : "(null)");
+    return lnt_hint(c, "Operators: %s.", known);
+}
+
+static linnet_status check_sequences(lnt_ctx *c, const lnt_recur_args *a)
+{
+    if (a->tokens < 0) return lnt_fail(c, LINNET_EINVAL, "tokens = %lld is negative", (long long)a->tokens);
+    if (a->sequences < 0) return lnt_fail(c, LINNET_EINVAL, "sequences = %lld is negative", (long long)a->sequences);
+    if (!a->cu_seqlens) return lnt_fail(c, LINNET_EINVAL, "cu_seqlens is missing");
+    if (a->cu_seqlens[0] != 0) return lnt_fail(c, LINNET_EINVAL, "cu_seqlens begins with %lld, expected 0", (long long)a->cu_seqlens[0]);
+    for (int64_t n = 0; n < a->sequences; n++)
+        if (a->cu_seqlens[n + 1] < a->cu_seqlens[n])
+            return lnt_fail(c, LINNET_EINVAL, "cu_seqlens falls from %lld to %lld at sequence %lld", (long long)a->cu_seqlens[n],
+                            (long long)a->cu_seqlens[n + 1], (long long)n);
+    if (a->cu_seqlens[a->sequences] != a->tokens)
+        return lnt_fail(c, LINNET_EINVAL, "cu_seqlens ends with %lld, expected the number of tokens %lld", (long long)a->cu_seqlens[a->sequences],
+                        (long long)a->tokens);
+    return LINNET_OK;
+}
+
+/* Every product of sizes that an implementation makes is below one of these, times the number of threads. */
+static linnet_status check_sizes(lnt_ctx *c, const lnt_recur_args *a)
+{
+    if (a->Hq < 1 || a->Hv < 1) return lnt_fail(c, LINNET_EINVAL, "head counts Hq = %d, Hv = %d; expected at least 1", a->Hq, a->Hv);
+    if (a->Hv % a->Hq) return lnt_fail(c, LINNET_EINVAL, "Hv = %d is not a multiple of Hq = %d", a->Hv, a->Hq);
+    if (a->K < 1 || a->V < 1) return lnt_fail(c, LINNET_EINVAL, "head sizes K = %d, V = %d; expected at least 1", a->K, a->V);
+    if (a->K > 65536 || a->V > 65536) return lnt_fail(c, LINNET_EINVAL, "head sizes K = %d, V = %d; expected at most 65536", a->K, a->V);
+    if (a->chunk < 0) return lnt_fail(c, LINNET_EINVAL, "chunk = %d is negative", a->chunk);
+    int64_t rows, bytes;
+    if (!lnt_add(a->tokens, a->offset, &rows)) return lnt_fail(c, LINNET_EINVAL, "tokens and offset are too large");
+    int64_t wide = a->K > a->V ? a->K : a->V;
+    LNT_TRY(lnt_size_product(c, "tokens x heads x head size", 4, (int64_t[]){ rows, a->Hv, wide, 64 }, &bytes));
+    return lnt_size_product(c, "sequences x heads x K x V", 5, (int64_t[]){ a->sequences, a->Hv, a->K, (int64_t)a->V + 1, 64 }, &bytes);
+}
+
+static linnet_status check_options(lnt_ctx *c, const lnt_recur_args *a, const lnt_recur_op *op)
+{
+    if (a->dtype != LINNET_F32 && a->dtype != LINNET_BF16 && a->dtype != LINNET_F64)
+        return lnt_fail(c, LINNET_EINVAL, "dtype %s is not offered; expected f32, bf16 or f64", lnt_dtype_name(a->dtype));
+    if (a->form < LINNET_FORM_AUTO || a->form > LINNET_FORM_PARALLEL) return lnt_fail(c, LINNET_EINVAL, "unknown form %d", (int)a->form);
+    if (isinf(a->scale)) return lnt_fail(c, LINNET_EINVAL, "scale is infinite");
+    if (!(a->eps >= 0) || isinf(a->eps)) return lnt_fail(c, LINNET_EINVAL, "eps = %g; expected a number of at least 0", a->eps);
+    if (a->normalize && !op->normalize) return lnt_fail(c, LINNET_EINVAL, "%s takes no normalize", op->name);
+    if (a->window < 0) return lnt_fail(c, LINNET_EINVAL, "window = %lld is negative", (long long)a->window);
+    if (a->offset < 0) return lnt_fail(c, LINNET_EINVAL, "offset = %lld is negative", (long long)a->offset);
+    if (a->window && !op->cache) return lnt_fail(c, LINNET_EINVAL, "%s takes no window", op->name);
+    if (a->offset && !op->cache) return lnt_fail(c, LINNET_EINVAL, "%s takes no offset", op->name);
+    if (a->offset && a->sequences != 1)
+        return lnt_fail(c, LINNET_EINVAL, "offset = %lld with %lld sequences; expected one", (long long)a->offset, (long long)a->sequences);
+    return LINNET_OK;
+}
+
+static linnet_status check_pointers(lnt_ctx *c, const lnt_recur_args *a, const lnt_recur_op *op, bool backward)
+{
+    bool some = a->tokens > 0, gate = op->gate == LNT_GATE_SCALAR, head = op->gate == LNT_GATE_HEAD;
+    const struct {
+        const char *name;
+        const void *p;
+        bool taken, needed;
+    } all[] = {
+        { "q", a->q, true, some },
+        { "k", a->k, true, some },
+        { "v", a->v, true, some },
+        { "g", a->g, gate, some && gate },
+        { "g_head", a->g_head, head, head },
+        { "beta", a->beta, op->beta, some && op->beta },
+        { "s0", a->s0, op->state, false },
+        { "z0", a->z0, op->state && a->normalize, false },
+        { "o", a->o, true, some && (!backward || op->cache) },
+        { "sT", a->sT, op->state, false },
+        { "zT", a->zT, op->state && a->normalize, false },
+        { "lse", a->lse, op->cache, some && backward && op->cache },
+        { "dsT", a->dsT, op->state, false },
+        { "dzT", a->dzT, op->state && a->normalize, false },
+        { "dg", a->dg, gate, false },
+        { "dg_head", a->dg_head, head, false },
+        { "dbeta", a->dbeta, op->beta, false },
+        { "ds0", a->ds0, op->state, false },
+        { "dz0", a->dz0, op->state && a->normalize, false },
+    };
+    for (size_t i = 0; i < sizeof all / sizeof *all; i++) {
+        if (all[i].p && !all[i].taken) return lnt_fail(c, LINNET_EINVAL, "%s%s takes no %s", op->name, a->normalize ? "" : " without normalize", all[i].name);
+        if (!all[i].p && all[i].needed) return lnt_fail(c, LINNET_EINVAL, "%s %s needs %s", op->name, backward ? "backward" : "forward", all[i].name);
+    }
+    return LINNET_OK;
+}
+
+/* ---- choice -------------------------------------------------------------------------------------------------------------------- */
+
+/* The last of the list serves every form and dtype. */
+static bool is_reference(const lnt_recur_impl *const *i) { return !i[1]; }
+
+/* NULL: takes the call. */
+static const char *refusal(const lnt_recur_impl *const *i, const lnt_recur_args *a, bool backward)
+{
+    const lnt_recur_impl *impl = *i;
+    if (impl->needs > lnt_cpu()) return "the processor (or LINNET_CPU) does not offer it";
+    if (is_reference(i)) return NULL;
+    if (a->dtype == LINNET_F64) return "float64 is the reference's";
+    if (backward && !impl->backward) return "it has no backward pass";
+    if (!a->impl && impl->form != a->form) return a->form == LINNET_FORM_CHUNK ? "the chunk form was asked for" : "the recurrent form was asked for";
+    return impl->declines ? impl->declines(a, backward) : NULL;
+}
+
+static linnet_status no_such_impl(lnt_ctx *c, const lnt_recur_op *op, const char *name)
+{
+    char known[512] = "";
+    for (int i = 0; op->impls[i]; i++) {
+        size_t n = strlen(known);
+        snprintf(known + n, sizeof known - n, "%s%s", i ? ", " : "", op->impls[i]->name);
+    }
+    lnt_fail(c, LINNET_EINVAL, "%s has no implementation \"%s\"", op->name, name);
+    return lnt_hint(c, "Implementations: %s.", known);
+}
+
+static linnet_status choose(lnt_ctx *c, const lnt_recur_op *op, const lnt_recur_args *a, bool backward, const lnt_recur_impl **out)
+{
+    const char *direction = backward ? "backward" : "forward";
+    for (const lnt_recur_impl *const *i = op->impls; *i; i++) {
+        if (a->impl && strcmp(a->impl, (*i)->name) != 0) continue;
+        const char *why = refusal(i, a, backward);
+        if (!why) {
+            if (c->verbose_dispatch) lnt_log(c, "dispatch: %s %s takes %s", op->name, direction, (*i)->name);
+            *out = *i;
+            return LINNET_OK;
+        }
+        if (a->impl) return lnt_fail(c, LINNET_EUNSUPPORTED, "%s %s cannot run as %s: %s", op->name, direction, (*i)->name, why);
+        if (c->verbose_dispatch) lnt_log(c, "dispatch: %s %s refuses %s: %s", op->name, direction, (*i)->name, why);
+    }
+    return a->impl ? no_such_impl(c, op, a->impl) : lnt_fail(c, LINNET_EINTERNAL, "%s has no implementation", op->name);
+}
+
+/* Check everything but the workspace; `a` becomes the call with scale, eps, form and chunk resolved. */
+static linnet_status resolve(lnt_ctx *c, const linnet_recurrence *r, bool backward, bool query, lnt_recur_args *a, const lnt_recur_impl **impl)
+{
+    if (!r || r->size < offsetof(linnet_recurrence, op) + sizeof r->op || r->size > 4096)
+        return lnt_fail(c, LINNET_EINVAL, "linnet_recurrence without its size; begin with LINNET_RECURRENCE_INIT");
+    *a = (lnt_recur_args)LINNET_RECURRENCE_INIT;
+    memcpy(a, r, r->size < sizeof *a ? r->size : sizeof *a);
+    a->size = sizeof *a;
+    const lnt_recur_op *op;
+    LNT_TRY(check_operator(c, a, &op));
+    LNT_TRY(check_options(c, a, op));
+    LNT_TRY(check_sequences(c, a));
+    LNT_TRY(check_sizes(c, a));
+    if (!query) LNT_TRY(check_pointers(c, a, op, backward));
+
+    if (isnan(a->scale)) a->scale = 1.0 / sqrt((double)a->K);
+    if (a->eps == 0) a->eps = 1e-10;
+    int64_t longest = lnt_recur_longest(a);
+    if (a->form == LINNET_FORM_AUTO) a->form = !backward && longest <= RECURRENT_LONGEST ? LINNET_FORM_RECURRENT : LINNET_FORM_CHUNK;
+    if (a->form == LINNET_FORM_PARALLEL) {
+        if (longest > 65536) return lnt_fail(c, LINNET_EINVAL, "the parallel form of a sequence of %lld tokens; expected at most 65536", (long long)longest);
+        a->form = LINNET_FORM_CHUNK;
+        a->chunk = longest > 1 ? (int32_t)longest : 1;
+    }
+    return choose(c, op, a, backward, impl);
+}
+
+/* ---- public -------------------------------------------------------------------------------------------------------------------- */
+
+linnet_status linnet_recurrence_workspace(linnet_context *c, const linnet_recurrence *r, int backward, size_t *bytes)
+{
+    lnt_recur_args a;
+    const lnt_recur_impl *impl;
+    LNT_TRY(resolve(c, r, backward != 0, true, &a, &impl));
+    *bytes = impl->workspace ? impl->workspace(&a, backward != 0, lnt_threads(c)) : 0;
+    return LINNET_OK;
+}
+
+static linnet_status run(lnt_ctx *c, const linnet_recurrence *r, bool backward)
+{
+    lnt_recur_args a;
+    const lnt_recur_impl *impl;
+    LNT_TRY(resolve(c, r, backward, false, &a, &impl));
+    size_t need = impl->workspace ? impl->workspace(&a, backward, lnt_threads(c)) : 0;
+    if (need > a.workspace_size || (need && !a.workspace))
+        return lnt_fail(c, LINNET_EINVAL, "workspace of %zu bytes; %s needs %zu", a.workspace ? a.workspace_size : 0, impl->name, need);
+    if ((uintptr_t)a.workspace % LNT_ALIGN) return lnt_fail(c, LINNET_EINVAL, "workspace is not aligned to %d bytes", LNT_ALIGN);
+    c->recurrence_ran = impl->name;
+    (backward ? impl->backward : impl->forward)(&a, lnt_threads(c));
+    return LINNET_OK;
+}
+
+linnet_status linnet_recurrence_forward(linnet_context *c, const linnet_recurrence *r) { return run(c, r, false); }
+linnet_status linnet_recurrence_backward(linnet_context *c, const linnet_recurrence *r) { return run(c, r, true); }
+const char *linnet_recurrence_ran(const linnet_context *c) { return c && c->recurrence_ran ? c->recurrence_ran : ""; }
