@@ -30,7 +30,7 @@ typedef int32_t vi_unaligned __attribute__((vector_size(LNT_VL * 4), aligned(4),
 
 static inline vf v_load(const float *p) { return *(const vf_unaligned *)p; }
 static inline void v_store(float *p, vf x) { *(vf_unaligned *)p = x; }
-static inline vf v_set(float x) { return (vf){0} + x; }
+static inline vf v_set(float x) { return x - (vf){0}; } /* x - 0 folds to a broadcast; 0 + x would be an addition, for the sake of -0 */
 static inline vf v_zero(void) { return (vf){0}; }
 
 /* The first n (0 <= n <= LNT_VL) lanes; the others read as 0 and are not written. Never touches memory past p+n. */

@@ -1,0 +1,190 @@
+/* Register-blocked float32 products of small matrices (mm.h).
+ *
+ * A tile of R rows by W vectors of C is kept in accumulators while k runs; each step loads W vectors of B and broadcasts R elements of A. The tile shapes
+ * keep at least 8 independent multiply-add chains (latency 4, two units) and leave registers for B and one broadcast: 6 x 4 of 32 registers with AVX-512,
+ * 6 x 2 of 16 otherwise. Column panels are outermost, so that a panel of B (K x 64 floats) stays in L1 while the rows of A pass over it. */
+#include "simd/mm.h"
+
+#include <stdbool.h>
+
+#define INLINE static inline __attribute__((always_inline))
+#if defined(__clang__)
+#define UNROLL _Pragma("clang loop unroll(full)")
+#else
+#define UNROLL _Pragma("GCC unroll 16")
+#endif
+
+#if LNT_VL == 16
+enum { WIDEST = 4 };
+static const int tallest[WIDEST + 1] = {0, 8, 8, 8, 6}; /* rows of a tile W vectors wide */
+#else
+enum { WIDEST = 2 };
+static const int tallest[WIDEST + 1] = {0, 8, 6};
+#endif
+enum { TALLEST = 8 };
+
+/* How the product meets C: C(i,:) = scale[i] C(i,:) + sign A B, or C = sign A B when scale is NULL. */
+typedef struct {
+    const float *scale;
+    int64_t scale_stride;
+    float sign;
+} blend;
+
+INLINE void tile(int R, int W, bool part, int lanes, int K, const float *a, int64_t a_rs, int64_t a_cs, const float *b, int64_t ldb, float *c,
+                 int64_t ldc, const blend *how)
+{
+    vf acc[TALLEST][WIDEST];
+    UNROLL for (int i = 0; i < R; i++)
+        UNROLL for (int w = 0; w < W; w++) acc[i][w] = v_zero();
+    for (int k = 0; k < K; k++, a += a_cs, b += ldb) {
+        vf row[WIDEST];
+        UNROLL for (int w = 0; w < W; w++) row[w] = part ? v_load_n(b + w * LNT_VL, lanes) : v_load(b + w * LNT_VL);
+        UNROLL for (int i = 0; i < R; i++) {
+            vf x = v_set(a[i * a_rs]);
+            UNROLL for (int w = 0; w < W; w++) acc[i][w] += x * row[w];
+        }
+    }
+    vf sign = v_set(how->sign);
+    UNROLL for (int i = 0; i < R; i++) {
+        float *y = c + i * ldc;
+        if (how->scale) {
+            vf s = v_set(how->scale[i * how->scale_stride]);
+            UNROLL for (int w = 0; w < W; w++)
+                acc[i][w] = s * (part ? v_load_n(y + w * LNT_VL, lanes) : v_load(y + w * LNT_VL)) + sign * acc[i][w];
+        } else {
+            UNROLL for (int w = 0; w < W; w++) acc[i][w] *= sign;
+        }
+        UNROLL for (int w = 0; w < W; w++) {
+            if (part)
+                v_store_n(y + w * LNT_VL, acc[i][w], lanes);
+            else
+                v_store(y + w * LNT_VL, acc[i][w]);
+        }
+    }
+}
+
+enum { IS_whole = 0, IS_part = 1 };
+#define TILE_ARGS int lanes, int K, const float *a, int64_t a_rs, int64_t a_cs, const float *b, int64_t ldb, float *c, int64_t ldc, const blend *how
+typedef void tile_fn(TILE_ARGS);
+#define TILE(R, W, P)                                                                                                              \
+    static void tile_##R##_##W##_##P(TILE_ARGS) { tile(R, W, IS_##P, lanes, K, a, a_rs, a_cs, b, ldb, c, ldc, how); }
+#define COLUMN(W, P)                                                                                                               \
+    TILE(1, W, P) TILE(2, W, P) TILE(3, W, P) TILE(4, W, P) TILE(5, W, P) TILE(6, W, P) TILE(7, W, P) TILE(8, W, P)
+#define NAMES(W, P)                                                                                                                \
+    {                                                                                                                              \
+        tile_1_##W##_##P, tile_2_##W##_##P, tile_3_##W##_##P, tile_4_##W##_##P, tile_5_##W##_##P, tile_6_##W##_##P, tile_7_##W##_##P, tile_8_##W##_##P \
+    }
+#define SHORT_COLUMN(W, P) TILE(1, W, P) TILE(2, W, P) TILE(3, W, P) TILE(4, W, P) TILE(5, W, P) TILE(6, W, P)
+#define SHORT_NAMES(W, P)                                                                                                          \
+    {                                                                                                                              \
+        tile_1_##W##_##P, tile_2_##W##_##P, tile_3_##W##_##P, tile_4_##W##_##P, tile_5_##W##_##P, tile_6_##W##_##P                 \
+    }
+/* tiles[W][R-1]; row 0 is the one for fewer than LNT_VL columns. */
+COLUMN(1, part)
+COLUMN(1, whole)
+#if LNT_VL == 16
+COLUMN(2, whole)
+COLUMN(3, whole)
+SHORT_COLUMN(4, whole)
+static tile_fn *const tiles[WIDEST + 1][TALLEST] = {NAMES(1, part), NAMES(1, whole), NAMES(2, whole), NAMES(3, whole), SHORT_NAMES(4, whole)};
+#else
+SHORT_COLUMN(2, whole)
+static tile_fn *const tiles[WIDEST + 1][TALLEST] = {NAMES(1, part), NAMES(1, whole), SHORT_NAMES(2, whole)};
+#endif
+
+static void product(blend how, int M, int N, int K, const float *a, int64_t a_rs, int64_t a_cs, const float *b, int64_t ldb, float *c, int64_t ldc)
+{
+    const float *scale = how.scale;
+    for (int j = 0; j < N;) {
+        int vectors = (N - j) / LNT_VL;
+        int W = vectors > WIDEST ? WIDEST : vectors;
+        if (W == WIDEST && vectors == WIDEST + 1) W = (WIDEST + 1) / 2 + (WIDEST > 2); /* 5 as 3 + 2, 3 as 1 + 2: no lone vector behind a wide panel */
+        int lanes = W ? LNT_VL : N - j;
+        int high = tallest[W ? W : 1];
+        int blocks = (M + high - 1) / high;
+        for (int i = 0, left = blocks; i < M; left--) {
+            int R = (M - i + left - 1) / left; /* equal heights: 16 rows as 6 + 5 + 5 */
+            how.scale = scale ? scale + i * how.scale_stride : NULL;
+            tiles[W][R - 1](lanes, K, a + i * a_rs, a_rs, a_cs, b + j, ldb, c + i * ldc + j, ldc, &how);
+            i += R;
+        }
+        j += W ? W * LNT_VL : lanes;
+    }
+}
+
+void LNT_V(lnt_mm)(lnt_mm_mode mode, int M, int N, int K, const float *a, int64_t a_rs, int64_t a_cs, const float *b, int64_t ldb, float *c, int64_t ldc)
+{
+    static const float one = 1.0f;
+    product((blend){mode == LNT_MM_SET ? NULL : &one, 0, mode == LNT_MM_SUB ? -1.0f : 1.0f}, M, N, K, a, a_rs, a_cs, b, ldb, c, ldc);
+}
+
+void LNT_V(lnt_mm_scaled)(const float *scale, int64_t scale_stride, int M, int N, int K, const float *a, int64_t a_rs, int64_t a_cs, const float *b,
+                          int64_t ldb, float *c, int64_t ldc)
+{
+    product((blend){scale, scale_stride, 1.0f}, M, N, K, a, a_rs, a_cs, b, ldb, c, ldc);
+}
+
+#if LNT_VL == 16
+/* 16 x 16 in registers: 32-bit pairs, 64-bit pairs, then 128-bit lanes twice. */
+static void transpose_block(const float *x, int64_t ldx, float *y, int64_t ldy)
+{
+    __m512 r[16], t[16];
+    UNROLL for (int i = 0; i < 16; i++) r[i] = _mm512_loadu_ps(x + i * ldx);
+    UNROLL for (int i = 0; i < 16; i += 2) {
+        t[i] = _mm512_unpacklo_ps(r[i], r[i + 1]);
+        t[i + 1] = _mm512_unpackhi_ps(r[i], r[i + 1]);
+    }
+    UNROLL for (int i = 0; i < 16; i += 4) {
+        r[i] = (__m512)_mm512_unpacklo_pd((__m512d)t[i], (__m512d)t[i + 2]);
+        r[i + 1] = (__m512)_mm512_unpackhi_pd((__m512d)t[i], (__m512d)t[i + 2]);
+        r[i + 2] = (__m512)_mm512_unpacklo_pd((__m512d)t[i + 1], (__m512d)t[i + 3]);
+        r[i + 3] = (__m512)_mm512_unpackhi_pd((__m512d)t[i + 1], (__m512d)t[i + 3]);
+    }
+    UNROLL for (int i = 0; i < 4; i++) {
+        t[i] = _mm512_shuffle_f32x4(r[i], r[i + 4], 0x88);
+        t[i + 4] = _mm512_shuffle_f32x4(r[i], r[i + 4], 0xdd);
+        t[i + 8] = _mm512_shuffle_f32x4(r[i + 8], r[i + 12], 0x88);
+        t[i + 12] = _mm512_shuffle_f32x4(r[i + 8], r[i + 12], 0xdd);
+    }
+    UNROLL for (int i = 0; i < 4; i++) {
+        _mm512_storeu_ps(y + i * ldy, _mm512_shuffle_f32x4(t[i], t[i + 8], 0x88));
+        _mm512_storeu_ps(y + (i + 4) * ldy, _mm512_shuffle_f32x4(t[i + 4], t[i + 12], 0x88));
+        _mm512_storeu_ps(y + (i + 8) * ldy, _mm512_shuffle_f32x4(t[i], t[i + 8], 0xdd));
+        _mm512_storeu_ps(y + (i + 12) * ldy, _mm512_shuffle_f32x4(t[i + 4], t[i + 12], 0xdd));
+    }
+}
+#elif defined(__AVX2__)
+static void transpose_block(const float *x, int64_t ldx, float *y, int64_t ldy)
+{
+    __m256 r[8], t[8];
+    UNROLL for (int i = 0; i < 4; i++) { /* rows i and i+4 side by side in 128-bit lanes */
+        r[i] = _mm256_insertf128_ps(_mm256_castps128_ps256(_mm_loadu_ps(x + i * ldx)), _mm_loadu_ps(x + (i + 4) * ldx), 1);
+        r[i + 4] = _mm256_insertf128_ps(_mm256_castps128_ps256(_mm_loadu_ps(x + i * ldx + 4)), _mm_loadu_ps(x + (i + 4) * ldx + 4), 1);
+    }
+    UNROLL for (int i = 0; i < 8; i += 4) {
+        t[i] = _mm256_unpacklo_ps(r[i], r[i + 1]);
+        t[i + 1] = _mm256_unpackhi_ps(r[i], r[i + 1]);
+        t[i + 2] = _mm256_unpacklo_ps(r[i + 2], r[i + 3]);
+        t[i + 3] = _mm256_unpackhi_ps(r[i + 2], r[i + 3]);
+        _mm256_storeu_ps(y + i * ldy, (__m256)_mm256_unpacklo_pd((__m256d)t[i], (__m256d)t[i + 2]));
+        _mm256_storeu_ps(y + (i + 1) * ldy, (__m256)_mm256_unpackhi_pd((__m256d)t[i], (__m256d)t[i + 2]));
+        _mm256_storeu_ps(y + (i + 2) * ldy, (__m256)_mm256_unpacklo_pd((__m256d)t[i + 1], (__m256d)t[i + 3]));
+        _mm256_storeu_ps(y + (i + 3) * ldy, (__m256)_mm256_unpackhi_pd((__m256d)t[i + 1], (__m256d)t[i + 3]));
+    }
+}
+#else
+static void transpose_block(const float *x, int64_t ldx, float *y, int64_t ldy)
+{
+    for (int i = 0; i < LNT_VL; i++)
+        for (int j = 0; j < LNT_VL; j++) y[j * ldy + i] = x[i * ldx + j];
+}
+#endif
+
+void LNT_V(lnt_transpose)(int M, int N, const float *x, int64_t ldx, float *y, int64_t ldy)
+{
+    int fullM = M - M % LNT_VL, fullN = N - N % LNT_VL;
+    for (int i = 0; i < fullM; i += LNT_VL)
+        for (int j = 0; j < fullN; j += LNT_VL) transpose_block(x + i * ldx + j, ldx, y + j * ldy + i, ldy);
+    for (int i = 0; i < M; i++)
+        for (int j = i < fullM ? fullN : 0; j < N; j++) y[j * ldy + i] = x[i * ldx + j];
+}
