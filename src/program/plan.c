@@ -1,0 +1,265 @@
+/* Running a schedule: bind slots to tensors, call the operators. */
+#include "program/plan.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "core/clock.h"
+#include "core/threads.h"
+#include "device/device.h"
+#include "program/program_internal.h"
+#include "program/schedule.h"
+
+struct lnt_plan {
+    lnt_ctx *c;
+    const lnt_program *p;
+    lnt_plan_options o;
+    lnt_schedule schedule;
+    int64_t slot_bytes;
+    char *memory;          /* device: the slots, then the workspace */
+    char *work;            /* device; a separate block once a run needed more than the plan foresaw (ragged packed sequences) */
+    size_t work_size;
+    int64_t *cu;           /* host, [n_seq+1]: offsets of equal sequences */
+    double flops;
+    bool profiling;
+    double *seconds;       /* [nodes][2]: forward, backward */
+    int64_t runs;
+};
+
+static lnt_shape shape_of(const lnt_plan *plan, int64_t tokens, int64_t n_seq, const int64_t *cu, bool has_state)
+{
+    return (lnt_shape){.tokens = tokens, .n_seq = n_seq, .cu = cu, .training = plan->o.training, .has_state = has_state,
+                       .state_capacity = plan->o.state_capacity, .dtype = plan->o.dtype, .threads = lnt_threads(plan->c)};
+}
+
+static size_t workspace_of(const lnt_plan *plan, const lnt_shape *shape)
+{
+    size_t most = 0;
+    for (int i = 0; i < plan->schedule.n_steps; i++) {
+        const lnt_step *t = &plan->schedule.steps[i];
+        size_t n = t->node->op->workspace ? t->node->op->workspace(t->node, shape, t->kind == LNT_STEP_BACKWARD) : 0;
+        if (n > most) most = n;
+    }
+    return most;
+}
+
+static void equal_sequences(int64_t *cu, int64_t tokens, int64_t n_seq)
+{
+    for (int64_t n = 0; n <= n_seq; n++) cu[n] = n_seq ? tokens / n_seq * n : 0;
+}
+
+linnet_status lnt_plan_create(lnt_ctx *c, const lnt_program *p, const lnt_plan_options *o, lnt_plan **out)
+{
+    *out = NULL;
+    if (o->tokens < 0 || o->n_seq < 0) return lnt_fail(c, LINNET_EINVAL, "a plan of %lld tokens in %lld sequences", (long long)o->tokens, (long long)o->n_seq);
+    lnt_plan *plan = lnt_calloc(sizeof *plan);
+    if (!plan) return lnt_fail_memory(c, sizeof *plan);
+    *plan = (lnt_plan){.c = c, .p = p, .o = *o};
+    linnet_status s;
+    plan->cu = lnt_alloc((size_t)(o->n_seq + 1) * sizeof *plan->cu);
+    plan->seconds = lnt_calloc((size_t)p->n_nodes * 2 * sizeof *plan->seconds);
+    if (!plan->cu || !plan->seconds) {
+        s = lnt_fail_memory(c, (size_t)(o->n_seq + 1) * sizeof *plan->cu);
+        goto fail;
+    }
+    equal_sequences(plan->cu, o->tokens, o->n_seq);
+    lnt_shape shape = shape_of(plan, o->tokens, o->n_seq, plan->cu, o->has_state);
+    LNT_TRY_GOTO(s, lnt_schedule_make(c, p, o, &shape, &plan->schedule), fail);
+    plan->slot_bytes = lnt_layout(&plan->schedule);
+    plan->work_size = workspace_of(plan, &shape);
+    int64_t total;
+    if (plan->slot_bytes < 0 || !lnt_add(plan->slot_bytes, (int64_t)plan->work_size, &total)) {
+        s = lnt_fail(c, LINNET_EINVAL, "%lld tokens at once need more memory than can be addressed", (long long)o->tokens);
+        goto fail;
+    }
+    LNT_TRY_GOTO(s, lnt_device_alloc(c, (size_t)total, (void **)&plan->memory), fail);
+    plan->work = plan->memory + plan->slot_bytes;
+    *out = plan;
+    return LINNET_OK;
+fail:
+    lnt_plan_destroy(plan);
+    return s;
+}
+
+void lnt_plan_destroy(lnt_plan *plan)
+{
+    if (!plan) return;
+    if (plan->work != plan->memory + plan->slot_bytes) lnt_device_free(plan->c, plan->work);
+    lnt_device_free(plan->c, plan->memory);
+    lnt_schedule_free(&plan->schedule);
+    lnt_free(plan->cu);
+    lnt_free(plan->seconds);
+    lnt_free(plan);
+}
+
+/* The tensor of value b in a slot. */
+static lnt_tensor tensor_in(const lnt_plan *plan, lnt_buf b, int slot, int64_t rows)
+{
+    const lnt_value *v = &plan->p->values[b.id].v;
+    lnt_tensor t = {.rows = rows, .cols = v->cols, .heads = v->heads};
+    t.dtype = v->external ? LINNET_I32 : v->f32 ? LINNET_F32 : plan->o.dtype;
+    t.data = slot >= 0 ? plan->memory + plan->schedule.slots[slot].offset : NULL;
+    return t;
+}
+
+static void bind(const lnt_plan *plan, const lnt_step *t, const lnt_weights *w, const lnt_batch *b, lnt_call *k)
+{
+    const lnt_node *n = t->node;
+    k->node = n;
+    k->attr = n->attr;
+    for (int i = 0; i < n->n_in; i++) {
+        k->in[i] = tensor_in(plan, n->in[i], t->in[i], b->tokens);
+        k->d_in[i] = tensor_in(plan, n->in[i], t->d_in[i], b->tokens);
+        k->accumulate[i] = t->accumulate[i];
+    }
+    for (int i = 0; i < n->n_out; i++) {
+        k->out[i] = tensor_in(plan, n->out[i], t->out[i], b->tokens);
+        k->d_out[i] = tensor_in(plan, n->out[i], t->d_out[i], b->tokens);
+    }
+    for (int i = 0; i < n->n_param; i++) {
+        const lnt_param *q = &plan->p->params[n->param[i]];
+        lnt_param_view *v = &k->param[i];
+        v->master = w->master + q->offset;
+        v->work_dtype = q->product ? w->dtype : LINNET_F32;
+        v->work = q->product ? (const char *)w->work + q->offset * (int64_t)lnt_dtype_size(w->dtype) : (const void *)v->master;
+        v->grad = w->grad && plan->o.training ? w->grad + q->offset : NULL;
+        v->count = q->count;
+    }
+    k->training = plan->o.training && !(t->kind == LNT_STEP_FORWARD && plan->o.recompute && n->block >= 0);
+    k->save = t->save >= 0 ? plan->memory + plan->schedule.slots[t->save].offset : NULL;
+    k->state = NULL;
+    if (b->state && b->state->offset[t->node_index] >= 0) {
+        k->state = b->state->data + b->state->offset[t->node_index];
+        k->state_stride = b->state->stride[t->node_index];
+    }
+}
+
+static linnet_status check_batch(lnt_plan *plan, const lnt_weights *w, const lnt_batch *b)
+{
+    lnt_ctx *c = plan->c;
+    if (b->tokens > plan->o.tokens || b->n_seq > plan->o.n_seq)
+        return lnt_fail(c, LINNET_EINTERNAL, "a run of %lld tokens in %lld sequences on a plan for %lld in %lld", (long long)b->tokens, (long long)b->n_seq,
+                        (long long)plan->o.tokens, (long long)plan->o.n_seq);
+    if (w->dtype != plan->o.dtype) return lnt_fail(c, LINNET_EINTERNAL, "plan and weights disagree on the dtype");
+    if (plan->o.training && !w->grad) return lnt_fail(c, LINNET_EINTERNAL, "a training run without gradients");
+    if (b->state && b->state->n_seq != b->n_seq)
+        return lnt_fail(c, LINNET_EINTERNAL, "a state of %lld sequences for a run of %lld", (long long)b->state->n_seq, (long long)b->n_seq);
+    return LINNET_OK;
+}
+
+/* Ragged sequences may need more workspace than the equal ones the plan was made for; grow once, then keep. */
+static linnet_status ensure_workspace(lnt_plan *plan, const lnt_shape *shape)
+{
+    size_t need = workspace_of(plan, shape);
+    if (need <= plan->work_size) return LINNET_OK;
+    void *more;
+    LNT_TRY(lnt_device_alloc(plan->c, need + need / 4, &more));
+    if (plan->work != plan->memory + plan->slot_bytes) lnt_device_free(plan->c, plan->work);
+    plan->work = more;
+    plan->work_size = need + need / 4;
+    return LINNET_OK;
+}
+
+static linnet_status run_step(lnt_plan *plan, const lnt_step *t, lnt_call *k)
+{
+    double start = plan->profiling ? lnt_now() : 0;
+    bool backward = t->kind == LNT_STEP_BACKWARD;
+    LNT_TRY(backward ? t->node->op->backward(k) : t->node->op->forward(k));
+    if (plan->profiling) {
+        lnt_device_wait(plan->c);
+        plan->seconds[2 * t->node_index + backward] += lnt_now() - start;
+    }
+    return LINNET_OK;
+}
+
+linnet_status lnt_plan_run(lnt_plan *plan, lnt_weights *w, const lnt_batch *b)
+{
+    LNT_TRY(check_batch(plan, w, b));
+    const int64_t *cu = b->cu;
+    if (!cu) {
+        equal_sequences(plan->cu, b->tokens, b->n_seq);
+        cu = plan->cu;
+    }
+    lnt_shape shape = shape_of(plan, b->tokens, b->n_seq, cu, b->state != NULL);
+    LNT_TRY(ensure_workspace(plan, &shape));
+    for (int i = 0; i < b->n_inputs; i++) {
+        int slot = plan->schedule.value_slot[plan->p->values[b->inputs[i].buf.id].root];
+        if (slot >= 0) lnt_to_device(plan->c, plan->memory + plan->schedule.slots[slot].offset, b->inputs[i].host, (size_t)b->tokens * 4);
+    }
+    lnt_call k = {.c = plan->c, .tokens = b->tokens, .n_seq = b->n_seq, .cu = cu, .loss_scale = b->loss_scale, .work = plan->work, .work_size = plan->work_size};
+    if (b->state) {
+        k.position = b->state->position;
+        k.state_capacity = b->state->capacity;
+    }
+    plan->flops = 0;
+    for (int i = 0; i < plan->schedule.n_steps; i++) {
+        const lnt_step *t = &plan->schedule.steps[i];
+        bind(plan, t, w, b, &k);
+        LNT_TRY(run_step(plan, t, &k));
+        bool counts = t->node->op->flops && t->kind != LNT_STEP_RECOMPUTE;
+        if (counts) plan->flops += t->node->op->flops(t->node, &shape, t->kind == LNT_STEP_BACKWARD);
+    }
+    if (b->state)
+        for (int64_t n = 0; n < b->n_seq; n++) b->state->position[n] += cu[n + 1] - cu[n];
+    plan->runs++;
+    return LINNET_OK;
+}
+
+lnt_tensor lnt_plan_output(const lnt_plan *plan, lnt_buf b)
+{
+    return tensor_in(plan, b, plan->schedule.value_slot[plan->p->values[b.id].root], plan->o.tokens);
+}
+
+size_t lnt_plan_bytes(const lnt_plan *plan) { return (size_t)plan->slot_bytes + plan->work_size; }
+double lnt_plan_flops(const lnt_plan *plan) { return plan->flops; }
+
+/* ---- profile ---- */
+
+void lnt_plan_profile_reset(lnt_plan *plan)
+{
+    plan->profiling = true;
+    plan->runs = 0;
+    memset(plan->seconds, 0, (size_t)plan->p->n_nodes * 2 * sizeof *plan->seconds);
+}
+
+typedef struct {
+    const lnt_op *op;
+    double forward, backward;
+    int nodes;
+} op_time;
+
+static int by_time(const void *a, const void *b)
+{
+    double x = ((const op_time *)a)->forward + ((const op_time *)a)->backward, y = ((const op_time *)b)->forward + ((const op_time *)b)->backward;
+    return x < y ? 1 : x > y ? -1 : 0;
+}
+
+char *lnt_plan_profile(const lnt_plan *plan)
+{
+    enum { MOST = 64, LINE = 120 };
+    op_time t[MOST];
+    int n = 0;
+    double total = 0;
+    for (int i = 0; i < plan->p->n_nodes; i++) {
+        const lnt_op *op = plan->p->nodes[i]->op;
+        int k = 0;
+        while (k < n && t[k].op != op) k++;
+        if (k == MOST) continue;
+        if (k == n) t[n++] = (op_time){.op = op};
+        t[k].forward += plan->seconds[2 * i];
+        t[k].backward += plan->seconds[2 * i + 1];
+        t[k].nodes++;
+        total += plan->seconds[2 * i] + plan->seconds[2 * i + 1];
+    }
+    qsort(t, (size_t)n, sizeof *t, by_time);
+    size_t size = (size_t)(n + 3) * LINE;
+    char *text = lnt_alloc(size), *at = text;
+    if (!text) return NULL;
+    double runs = plan->runs ? (double)plan->runs : 1;
+    at += snprintf(at, LINE, "%-20s %6s %12s %12s %7s\n", "operator", "nodes", "forward ms", "backward ms", "share");
+    for (int k = 0; k < n; k++)
+        at += snprintf(at, LINE, "%-20.20s %6d %12.2f %12.2f %6.1f%%\n", t[k].op->name, t[k].nodes, 1e3 * t[k].forward / runs, 1e3 * t[k].backward / runs,
+                       total > 0 ? 100 * (t[k].forward + t[k].backward) / total : 0);
+    return text;
+}

@@ -1,0 +1,214 @@
+/* Building programs: values, nodes, the parameter table. */
+#include <math.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "program/program_internal.h"
+
+enum { ELEMENT_ALIGN = 64 }; /* parameters start on 64-element boundaries: 256 bytes in float32, 128 in bf16 */
+
+linnet_status lnt_program_create(lnt_ctx *c, lnt_program **out)
+{
+    lnt_program *p = lnt_calloc(sizeof *p);
+    *out = p;
+    if (!p) return lnt_fail_memory(c, sizeof *p);
+    p->c = c;
+    p->block = -1;
+    p->init_std = 0.02;
+    p->cap_values = 64;
+    p->values = lnt_calloc((size_t)p->cap_values * sizeof *p->values);
+    if (!p->values) {
+        lnt_free(p);
+        *out = NULL;
+        return lnt_fail_memory(c, (size_t)64 * sizeof *p->values);
+    }
+    p->n_values = 1;
+    return LINNET_OK;
+}
+
+void lnt_program_destroy(lnt_program *p)
+{
+    if (!p) return;
+    lnt_free(p->values);
+    lnt_free(p->nodes);
+    lnt_free(p->params);
+    lnt_arena_free(&p->arena);
+    lnt_free(p);
+}
+
+linnet_status lnt_program_finish(lnt_program *p)
+{
+    if (!p->failed) return LINNET_OK;
+    return p->status == LINNET_ENOMEM ? lnt_fail_memory(p->c, 0) : lnt_fail(p->c, p->status, "%s", p->mistake);
+}
+
+bool lnt_program_failed(const lnt_program *p) { return p->failed; }
+
+lnt_buf lnt_program_fail(lnt_program *p, const char *format, ...)
+{
+    if (!p->failed) {
+        int n = p->scope[0] ? snprintf(p->mistake, sizeof p->mistake, "%s: ", p->scope) : 0;
+        va_list ap;
+        va_start(ap, format);
+        vsnprintf(p->mistake + n, sizeof p->mistake - (size_t)n, format, ap);
+        va_end(ap);
+        p->failed = true;
+        p->status = LINNET_EINVAL;
+    }
+    return LNT_NO_BUF;
+}
+
+static void fail_memory(lnt_program *p)
+{
+    if (!p->failed) {
+        p->failed = true;
+        p->status = LINNET_ENOMEM;
+    }
+}
+
+void *lnt_program_alloc(lnt_program *p, size_t bytes)
+{
+    void *r = lnt_arena_alloc(&p->arena, bytes);
+    if (!r) fail_memory(p);
+    return r;
+}
+
+/* Room for one more element in a growing table; false (and a remembered mistake) without memory. */
+static bool reserve(lnt_program *p, void **table, int n, int *capacity, size_t element)
+{
+    if (n < *capacity) return true;
+    int more = *capacity ? *capacity * 2 : 64;
+    void *t = lnt_realloc(*table, (size_t)n * element, (size_t)more * element);
+    if (!t) {
+        fail_memory(p);
+        return false;
+    }
+    *table = t;
+    *capacity = more;
+    return true;
+}
+
+/* ---- names ---- */
+
+void lnt_push_scope(lnt_program *p, const char *format, ...)
+{
+    size_t n = strlen(p->scope);
+    if (p->n_scopes == (int)(sizeof p->scope_length / sizeof p->scope_length[0]) || n + 2 >= sizeof p->scope) {
+        lnt_program_fail(p, "names are nested too deep");
+        return;
+    }
+    p->scope_length[p->n_scopes++] = n;
+    if (n) p->scope[n++] = '.', p->scope[n] = 0;
+    va_list ap;
+    va_start(ap, format);
+    vsnprintf(p->scope + n, sizeof p->scope - n, format, ap);
+    va_end(ap);
+}
+
+void lnt_pop_scope(lnt_program *p)
+{
+    if (p->n_scopes) p->scope[p->scope_length[--p->n_scopes]] = 0;
+}
+
+void lnt_set_block(lnt_program *p, int block) { p->block = block; }
+void lnt_set_init_std(lnt_program *p, double std) { p->init_std = std; }
+double lnt_init_std(const lnt_program *p, int64_t fan_in) { return p->init_std > 0 ? p->init_std : 1.0 / sqrt((double)fan_in); }
+
+/* ---- values ---- */
+
+static lnt_buf add_value(lnt_program *p, lnt_value v, int32_t root)
+{
+    if (p->failed || !reserve(p, (void **)&p->values, p->n_values, &p->cap_values, sizeof *p->values)) return LNT_NO_BUF;
+    int32_t id = p->n_values++;
+    p->values[id] = (lnt_value_entry){v, root ? root : id};
+    return (lnt_buf){id};
+}
+
+lnt_buf lnt_external(lnt_program *p, const char *name)
+{
+    char *copy = lnt_arena_strdup(&p->arena, name);
+    if (!copy) return fail_memory(p), LNT_NO_BUF;
+    return add_value(p, (lnt_value){.name = copy, .cols = 1, .heads = 1, .external = true, .producer = -1}, 0);
+}
+
+lnt_buf lnt_with_heads(lnt_program *p, lnt_buf x, int32_t heads)
+{
+    if (p->failed) return LNT_NO_BUF;
+    lnt_value v = p->values[x.id].v;
+    if (heads < 1 || v.cols % heads) return lnt_program_fail(p, "%lld columns cannot be split into %d heads", (long long)v.cols, heads);
+    v.heads = heads;
+    return add_value(p, v, p->values[x.id].root);
+}
+
+/* ---- parameters ---- */
+
+static const lnt_param *same_name(const lnt_program *p, const char *name)
+{
+    for (int i = 0; i < p->n_params; i++)
+        if (!strcmp(p->params[i].name, name)) return &p->params[i];
+    return NULL;
+}
+
+int lnt_add_param(lnt_program *p, const char *name, int ndim, const int64_t *dim, lnt_init init, bool decay, bool product)
+{
+    if (p->failed) return -1;
+    char *full = p->scope[0] ? lnt_arena_printf(&p->arena, "%s.%s", p->scope, name) : lnt_arena_strdup(&p->arena, name);
+    if (!full) return fail_memory(p), -1;
+    lnt_param q = {.name = full, .ndim = ndim, .count = 1, .init = init, .decay = decay, .product = product};
+    for (int i = 0; i < ndim; i++) {
+        q.dim[i] = dim[i];
+        if (dim[i] < 1 || !lnt_mul(q.count, dim[i], &q.count)) return lnt_program_fail(p, "parameter %s: dimension %d is %lld", full, i, (long long)dim[i]), -1;
+    }
+    const lnt_param *old = same_name(p, full);
+    if (old) {
+        if (old->ndim != ndim || memcmp(old->dim, q.dim, sizeof q.dim)) return lnt_program_fail(p, "parameter %s is made twice with different shapes", full), -1;
+        return (int)(old - p->params);
+    }
+    int64_t padded;
+    if (!lnt_add(q.count, ELEMENT_ALIGN - 1, &padded) || !lnt_add(p->elements, padded / ELEMENT_ALIGN * ELEMENT_ALIGN, &padded) || padded > INT64_MAX / 16)
+        return lnt_program_fail(p, "parameter %s makes the model too large", full), -1;
+    if (!reserve(p, (void **)&p->params, p->n_params, &p->cap_params, sizeof *p->params)) return -1;
+    q.offset = p->elements;
+    p->elements = padded;
+    p->params[p->n_params] = q;
+    return p->n_params++;
+}
+
+/* ---- nodes ---- */
+
+lnt_node *lnt_add_node(lnt_program *p, const lnt_op *op, const void *attr, int n_in, const lnt_buf *in, int n_param, const int *param, int n_out,
+                       const lnt_out_spec *out)
+{
+    if (p->failed) return NULL;
+    for (int i = 0; i < n_param; i++)
+        if (param[i] < 0) return NULL;
+    for (int i = 0; i < n_out; i++)
+        if (out[i].cols < 1 || out[i].heads < 1 || out[i].cols % out[i].heads) {
+            lnt_program_fail(p, "%s: %lld columns cannot be split into %d heads", op->name, (long long)out[i].cols, out[i].heads);
+            return NULL;
+        }
+    lnt_node *n = lnt_program_alloc(p, sizeof *n);
+    if (!n || !reserve(p, (void **)&p->nodes, p->n_nodes, &p->cap_nodes, sizeof *p->nodes)) return NULL;
+    *n = (lnt_node){.op = op, .attr = attr, .n_in = n_in, .n_out = n_out, .n_param = n_param, .block = p->block, .program = p};
+    memcpy(n->in, in, (size_t)n_in * sizeof *in);
+    if (n_param) memcpy(n->param, param, (size_t)n_param * sizeof *param);
+    for (int i = 0; i < n_out; i++) {
+        lnt_value v = {.name = op->name, .cols = out[i].cols, .heads = out[i].heads, .f32 = out[i].f32, .producer = p->n_nodes};
+        n->out[i] = add_value(p, v, 0);
+    }
+    if (p->failed) return NULL;
+    p->nodes[p->n_nodes++] = n;
+    return n;
+}
+
+/* ---- reading ---- */
+
+const lnt_value *lnt_program_value(const lnt_program *p, lnt_buf b) { return &p->values[b.id].v; }
+int64_t lnt_cols(const lnt_program *p, lnt_buf b) { return p->values[b.id].v.cols; }
+int32_t lnt_heads(const lnt_program *p, lnt_buf b) { return p->values[b.id].v.heads; }
+int lnt_param_count(const lnt_program *p) { return p->n_params; }
+const lnt_param *lnt_param_at(const lnt_program *p, int i) { return &p->params[i]; }
+const lnt_param *lnt_param_find(const lnt_program *p, const char *name) { return same_name(p, name); }
+int64_t lnt_param_elements(const lnt_program *p) { return p->elements; }
+int lnt_node_count(const lnt_program *p) { return p->n_nodes; }
+const lnt_node *lnt_node_at(const lnt_program *p, int i) { return p->nodes[i]; }

@@ -1,0 +1,32 @@
+/* The inside of a program, for program/ alone. */
+#ifndef LNT_PROGRAM_INTERNAL_H
+#define LNT_PROGRAM_INTERNAL_H
+
+#include "program/program.h"
+
+typedef struct {
+    lnt_value v;
+    int32_t root; /* the value whose memory this one shares (itself, unless it is a view) */
+} lnt_value_entry;
+
+struct lnt_program {
+    lnt_ctx *c;
+    lnt_arena arena;
+    int n_values, cap_values; /* values[0] is the null buffer */
+    lnt_value_entry *values;
+    int n_nodes, cap_nodes;
+    lnt_node **nodes;
+    int n_params, cap_params;
+    lnt_param *params;
+    int64_t elements;
+    char scope[512];
+    int n_scopes;
+    size_t scope_length[16]; /* of the text before each push */
+    int block;
+    double init_std;
+    bool failed;
+    linnet_status status;
+    char mistake[512];
+};
+
+#endif

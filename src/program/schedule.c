@@ -1,0 +1,256 @@
+/* From a program and what is wanted of it to steps and slots.
+ *
+ * All bookkeeping is by root value (views share memory). The passes, in order:
+ *   1. needed:   nodes that some wanted output depends on (in training: every output is a loss and what it depends on).
+ *   2. wants:    values that need a gradient (some parameter lies upstream).
+ *   3. steps:    forward; in training, blocks in reverse: recompute (optional), backward.
+ *   4. slots:    lifetimes from the first write to the last read. */
+#include "program/schedule.h"
+
+#include <string.h>
+
+#include "program/program_internal.h"
+
+typedef struct {
+    lnt_ctx *c;
+    const lnt_program *p;
+    const lnt_plan_options *o;
+    const lnt_shape *shape;
+    lnt_schedule *s;
+    bool *needed;      /* [nodes] */
+    bool *wants;       /* [values] a gradient */
+    bool *reached;     /* [values] some gradient arrives */
+    bool *crosses;     /* [values] read outside the block that makes it */
+    int *slot, *again; /* [values] forward value; recomputed value */
+    int *grad;         /* [values] */
+    int *save, *save_again; /* [nodes] */
+    int cap_steps, cap_slots;
+} work;
+
+static int root_of(const work *w, lnt_buf b) { return w->p->values[b.id].root; }
+
+static bool dropped(const work *w, int root)
+{
+    const lnt_value *v = &w->p->values[root].v;
+    return w->o->training && w->o->recompute && !v->external && w->p->nodes[v->producer]->block >= 0 && !w->crosses[root];
+}
+
+static int add_slot(work *w, int64_t bytes, int value, int first)
+{
+    lnt_schedule *s = w->s;
+    if (s->n_slots == w->cap_slots) return -1;
+    s->slots[s->n_slots] = (lnt_slot){.bytes = bytes, .first = first, .last = first, .value = value};
+    return s->n_slots++;
+}
+
+static void touch(work *w, int slot)
+{
+    if (slot >= 0) w->s->slots[slot].last = w->s->n_steps;
+}
+
+static int64_t value_bytes(const work *w, int root)
+{
+    const lnt_value *v = &w->p->values[root].v;
+    return w->shape->tokens * v->cols * (int64_t)(v->external || v->f32 ? 4 : lnt_dtype_size(w->o->dtype));
+}
+
+static void find_needed(work *w)
+{
+    const lnt_program *p = w->p;
+    bool *value_needed = lnt_arena_alloc(&w->s->arena, (size_t)p->n_values);
+    if (!value_needed) return;
+    for (int i = 0; i < w->o->n_outputs; i++) value_needed[root_of(w, w->o->outputs[i])] = true;
+    for (int i = p->n_nodes - 1; i >= 0; i--) {
+        const lnt_node *n = p->nodes[i];
+        for (int k = 0; k < n->n_out; k++) w->needed[i] |= value_needed[root_of(w, n->out[k])];
+        if (w->needed[i])
+            for (int k = 0; k < n->n_in; k++) value_needed[root_of(w, n->in[k])] = true;
+    }
+}
+
+static void find_gradients(work *w)
+{
+    const lnt_program *p = w->p;
+    for (int i = 0; i < p->n_nodes; i++) {
+        const lnt_node *n = p->nodes[i];
+        bool want = n->n_param > 0;
+        for (int k = 0; k < n->n_in; k++) {
+            int r = root_of(w, n->in[k]);
+            if (!r) continue;
+            want |= w->wants[r];
+            const lnt_value *v = &p->values[r].v;
+            if (w->needed[i] && (v->external || p->nodes[v->producer]->block != n->block)) w->crosses[r] = true;
+        }
+        for (int k = 0; k < n->n_out; k++) w->wants[root_of(w, n->out[k])] = want;
+    }
+    for (int i = 0; i < w->o->n_outputs; i++) w->crosses[root_of(w, w->o->outputs[i])] = true;
+}
+
+static lnt_step *new_step(work *w, lnt_step_kind kind, int i)
+{
+    lnt_step *t = &w->s->steps[w->s->n_steps];
+    t->kind = kind;
+    t->node = w->p->nodes[i];
+    t->node_index = i;
+    memset(t->in, -1, sizeof t->in);
+    memset(t->out, -1, sizeof t->out);
+    memset(t->d_in, -1, sizeof t->d_in);
+    memset(t->d_out, -1, sizeof t->d_out);
+    t->save = -1;
+    return t;
+}
+
+static int64_t save_bytes(const work *w, const lnt_node *n) { return n->op->save_size && w->o->training ? n->op->save_size(n, w->shape) : 0; }
+
+/* Forward of node i; `again` is the recomputation inside a block. */
+static void add_forward(work *w, int i, bool again)
+{
+    const lnt_node *n = w->p->nodes[i];
+    lnt_step *t = new_step(w, again ? LNT_STEP_RECOMPUTE : LNT_STEP_FORWARD, i);
+    int now = w->s->n_steps;
+    for (int k = 0; k < n->n_in; k++) {
+        int r = root_of(w, n->in[k]);
+        if (!r) continue;
+        if (w->slot[r] < 0) w->slot[r] = add_slot(w, value_bytes(w, r), r, 0); /* external: filled before the first step */
+        t->in[k] = again && w->again[r] >= 0 ? w->again[r] : w->slot[r];
+        touch(w, t->in[k]);
+    }
+    for (int k = 0; k < n->n_out; k++) {
+        int r = root_of(w, n->out[k]);
+        bool fresh = !again || dropped(w, r);
+        int *where = again && fresh ? &w->again[r] : &w->slot[r];
+        if (*where < 0) *where = add_slot(w, value_bytes(w, r), r, now);
+        t->out[k] = *where; /* a block's output is recomputed, when it must be, in place: same bits */
+        touch(w, t->out[k]);
+    }
+    bool saves = again || !(w->o->recompute && n->block >= 0);
+    int64_t bytes = saves ? save_bytes(w, n) : 0;
+    if (bytes) {
+        t->save = add_slot(w, bytes, 0, now);
+        (again ? w->save_again : w->save)[i] = t->save;
+    }
+    w->s->n_steps++;
+}
+
+static int kept_slot(const work *w, int r) { return w->again[r] >= 0 ? w->again[r] : w->slot[r]; }
+
+static void add_backward(work *w, int i)
+{
+    const lnt_node *n = w->p->nodes[i];
+    const lnt_op *op = n->op;
+    bool arrives = op->backward_is_forward;
+    for (int k = 0; k < n->n_out; k++) arrives |= w->reached[root_of(w, n->out[k])];
+    if (!arrives || !op->backward) return;
+    lnt_step *t = new_step(w, LNT_STEP_BACKWARD, i);
+    int now = w->s->n_steps;
+    for (int k = 0; k < n->n_in; k++) {
+        int r = root_of(w, n->in[k]);
+        if (!r) continue;
+        if (w->slot[r] < 0) w->slot[r] = add_slot(w, value_bytes(w, r), r, 0);
+        if (op->backward_is_forward || op->backward_needs & (unsigned)LNT_NEEDS_IN0 << k) touch(w, t->in[k] = kept_slot(w, r));
+        if (!w->wants[r] || w->p->values[r].v.external) continue;
+        t->accumulate[k] = w->reached[r];
+        if (!w->reached[r]) w->grad[r] = add_slot(w, value_bytes(w, r), r, now);
+        w->reached[r] = true;
+        touch(w, t->d_in[k] = w->grad[r]);
+    }
+    for (int k = 0; k < n->n_out; k++) {
+        int r = root_of(w, n->out[k]);
+        if (op->backward_is_forward) {
+            if (w->slot[r] < 0) w->slot[r] = add_slot(w, value_bytes(w, r), r, now);
+            touch(w, t->out[k] = w->slot[r]);
+        } else {
+            if (op->backward_needs & (unsigned)LNT_NEEDS_OUT0 << k) touch(w, t->out[k] = kept_slot(w, r));
+            if (w->reached[r]) touch(w, t->d_out[k] = w->grad[r]);
+        }
+    }
+    int save = w->save_again[i] >= 0 ? w->save_again[i] : w->save[i];
+    touch(w, t->save = save);
+    w->s->n_steps++;
+}
+
+/* Recompute what the backward passes of nodes first..last (one block) read and what that in turn needs. */
+static linnet_status recompute_block(work *w, int first, int last)
+{
+    const lnt_program *p = w->p;
+    bool *need = lnt_calloc((size_t)(last - first + 1));
+    if (!need) return lnt_fail_memory(w->c, (size_t)(last - first + 1));
+    for (int i = last; i >= first; i--) {
+        const lnt_node *n = p->nodes[i];
+        if (!w->needed[i]) continue;
+        unsigned reads = n->op->backward ? n->op->backward_needs : 0;
+        for (int k = 0; k < n->n_out; k++) {
+            int r = root_of(w, n->out[k]);
+            if (reads & (unsigned)LNT_NEEDS_OUT0 << k && dropped(w, r)) need[i - first] = true;
+        }
+        if (save_bytes(w, n)) need[i - first] = true;
+        if (need[i - first]) reads |= LNT_NEEDS_ALL_IN;
+        for (int k = 0; k < n->n_in; k++) {
+            int r = root_of(w, n->in[k]);
+            if (r && reads & (unsigned)LNT_NEEDS_IN0 << k && dropped(w, r)) need[p->values[r].v.producer - first] = true;
+        }
+    }
+    for (int i = first; i <= last; i++)
+        if (need[i - first]) add_forward(w, i, true);
+    lnt_free(need);
+    return LINNET_OK;
+}
+
+static linnet_status add_steps(work *w)
+{
+    const lnt_program *p = w->p;
+    for (int i = 0; i < p->n_nodes; i++)
+        if (w->needed[i] && !(w->o->training && p->nodes[i]->op->backward_is_forward)) add_forward(w, i, false);
+    if (w->o->training)
+        for (int i = p->n_nodes - 1; i >= 0; i--) {
+            if (!w->needed[i]) continue;
+            int block = p->nodes[i]->block, first = i;
+            if (w->o->recompute && block >= 0) {
+                while (first > 0 && p->nodes[first - 1]->block == block) first--;
+                LNT_TRY(recompute_block(w, first, i));
+            }
+            for (; i >= first; i--)
+                if (w->needed[i]) add_backward(w, i);
+            i++;
+        }
+    for (int i = 0; i < w->o->n_outputs; i++) touch(w, w->slot[root_of(w, w->o->outputs[i])]);
+    return LINNET_OK;
+}
+
+linnet_status lnt_schedule_make(lnt_ctx *c, const lnt_program *p, const lnt_plan_options *o, const lnt_shape *shape, lnt_schedule *s)
+{
+    *s = (lnt_schedule){0};
+    size_t nv = (size_t)p->n_values, nn = (size_t)p->n_nodes;
+    work w = {.c = c, .p = p, .o = o, .shape = shape, .s = s};
+    w.cap_steps = 3 * p->n_nodes;
+    w.cap_slots = 3 * p->n_values + 2 * p->n_nodes;
+    s->steps = lnt_arena_alloc(&s->arena, (size_t)w.cap_steps * sizeof *s->steps);
+    s->slots = lnt_arena_alloc(&s->arena, (size_t)w.cap_slots * sizeof *s->slots);
+    bool *flags = lnt_arena_alloc(&s->arena, nn + 3 * nv);
+    int *ids = lnt_arena_alloc(&s->arena, (3 * nv + 2 * nn) * sizeof *ids);
+    if (!s->steps || !s->slots || !flags || !ids) {
+        lnt_schedule_free(s);
+        return lnt_fail_memory(c, (size_t)w.cap_slots * sizeof *s->slots);
+    }
+    w.needed = flags;
+    w.wants = flags + nn;
+    w.reached = w.wants + nv;
+    w.crosses = w.reached + nv;
+    memset(ids, -1, (3 * nv + 2 * nn) * sizeof *ids);
+    w.slot = s->value_slot = ids;
+    w.again = ids + nv;
+    w.grad = w.again + nv;
+    w.save = w.grad + nv;
+    w.save_again = w.save + nn;
+    find_needed(&w);
+    find_gradients(&w);
+    linnet_status status = add_steps(&w);
+    if (status != LINNET_OK) lnt_schedule_free(s);
+    return status;
+}
+
+void lnt_schedule_free(lnt_schedule *s)
+{
+    lnt_arena_free(&s->arena);
+    *s = (lnt_schedule){0};
+}

@@ -1,0 +1,40 @@
+/* A schedule: the steps of a run, and the slots (pieces of device memory with a lifetime) each step reads and writes. Made by schedule.c, placed by layout.c,
+ * run by plan.c. */
+#ifndef LNT_PROGRAM_SCHEDULE_H
+#define LNT_PROGRAM_SCHEDULE_H
+
+#include "program/plan.h"
+
+typedef enum { LNT_STEP_FORWARD, LNT_STEP_RECOMPUTE, LNT_STEP_BACKWARD } lnt_step_kind;
+
+typedef struct {
+    lnt_step_kind kind;
+    const lnt_node *node;
+    int node_index;
+    int in[LNT_MAX_IN], out[LNT_MAX_OUT];       /* slots, -1: absent */
+    int d_in[LNT_MAX_IN], d_out[LNT_MAX_OUT];
+    bool accumulate[LNT_MAX_IN];
+    int save;
+} lnt_step;
+
+typedef struct {
+    int64_t bytes;
+    int first, last;  /* steps between which it is alive, both included */
+    int64_t offset;   /* in the plan's block */
+    int32_t value;    /* the value it holds or is the gradient of, 0: a node's saved residual */
+} lnt_slot;
+
+typedef struct {
+    lnt_arena arena;
+    int n_steps, n_slots;
+    lnt_step *steps;
+    lnt_slot *slots;
+    int *value_slot;  /* [values]: slot of the forward value (of its root), -1 */
+} lnt_schedule;
+
+linnet_status lnt_schedule_make(lnt_ctx *c, const lnt_program *p, const lnt_plan_options *o, const lnt_shape *shape, lnt_schedule *out);
+void lnt_schedule_free(lnt_schedule *s);
+/* Give every slot its offset; returns the bytes of the whole block, -1 when it does not fit in 63 bits. */
+int64_t lnt_layout(lnt_schedule *s);
+
+#endif

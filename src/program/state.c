@@ -1,0 +1,68 @@
+#include <string.h>
+
+#include "device/device.h"
+#include "program/plan.h"
+
+size_t lnt_state_bytes(const lnt_program *p, int64_t capacity)
+{
+    size_t bytes = 0;
+    for (int i = 0; i < lnt_node_count(p); i++) {
+        const lnt_node *n = lnt_node_at(p, i);
+        if (n->op->state_size) bytes += (size_t)n->op->state_size(n, capacity);
+    }
+    return bytes;
+}
+
+linnet_status lnt_state_create(lnt_ctx *c, const lnt_program *p, int64_t n_seq, int64_t capacity, lnt_state **out)
+{
+    *out = NULL;
+    int nodes = lnt_node_count(p);
+    lnt_state *s = lnt_calloc(sizeof *s);
+    if (!s) return lnt_fail_memory(c, sizeof *s);
+    s->c = c;
+    s->n_seq = n_seq;
+    s->capacity = capacity;
+    s->offset = lnt_calloc((size_t)nodes * sizeof *s->offset);
+    s->stride = lnt_calloc((size_t)nodes * sizeof *s->stride);
+    s->position = lnt_calloc((size_t)n_seq * sizeof *s->position);
+    linnet_status status = LINNET_OK;
+    if (!s->offset || !s->stride || !s->position) {
+        status = lnt_fail_memory(c, (size_t)nodes * sizeof *s->offset);
+        goto fail;
+    }
+    int64_t total = 0;
+    for (int i = 0; i < nodes; i++) {
+        const lnt_node *n = lnt_node_at(p, i);
+        int64_t stride = n->op->state_size ? n->op->state_size(n, capacity) : 0, bytes;
+        s->offset[i] = stride ? total : -1;
+        s->stride[i] = stride;
+        if (!lnt_mul(stride, n_seq, &bytes) || !lnt_add(total, (bytes + LNT_ALIGN - 1) / LNT_ALIGN * LNT_ALIGN, &total)) {
+            status = lnt_fail(c, LINNET_EINVAL, "the state of %lld sequences is too large", (long long)n_seq);
+            goto fail;
+        }
+    }
+    s->bytes = (size_t)total;
+    LNT_TRY_GOTO(status, lnt_device_alloc(c, s->bytes, (void **)&s->data), fail);
+    lnt_state_reset(s);
+    *out = s;
+    return LINNET_OK;
+fail:
+    lnt_state_destroy(s);
+    return status;
+}
+
+void lnt_state_reset(lnt_state *s)
+{
+    lnt_device_zero(s->c, s->data, s->bytes);
+    memset(s->position, 0, (size_t)s->n_seq * sizeof *s->position);
+}
+
+void lnt_state_destroy(lnt_state *s)
+{
+    if (!s) return;
+    lnt_device_free(s->c, s->data);
+    lnt_free(s->offset);
+    lnt_free(s->stride);
+    lnt_free(s->position);
+    lnt_free(s);
+}

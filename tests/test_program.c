@@ -1,0 +1,314 @@
+/* program/: schedules, lifetimes and gradients of small programs made of toy operators, with and without recomputation. */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <cmocka.h>
+
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "device/device.h"
+#include "program/program_internal.h"
+#include "program/plan.h"
+#include "program/schedule.h"
+
+/* ---- toy operators on float32 rows ---- */
+
+static void put(float *d, float v, bool add) { *d = add ? *d + v : v; }
+
+static linnet_status mul_forward(const lnt_call *k)
+{
+    const float *a = k->in[0].data, *b = k->in[1].data;
+    float *y = k->out[0].data;
+    for (int64_t i = 0; i < k->tokens * k->out[0].cols; i++) y[i] = a[i] * b[i];
+    return LINNET_OK;
+}
+static linnet_status mul_backward(const lnt_call *k)
+{
+    const float *a = k->in[0].data, *b = k->in[1].data, *dy = k->d_out[0].data;
+    float *da = k->d_in[0].data, *db = k->d_in[1].data;
+    for (int64_t i = 0; i < k->tokens * k->out[0].cols; i++) {
+        if (da) put(&da[i], dy[i] * b[i], k->accumulate[0]);
+        if (db) put(&db[i], dy[i] * a[i], k->accumulate[1]);
+    }
+    return LINNET_OK;
+}
+static const lnt_op mul_op = {.name = "mul", .backward_needs = LNT_NEEDS_IN0 | LNT_NEEDS_IN1, .forward = mul_forward, .backward = mul_backward};
+
+/* y = x * w (one weight a column), then exp: backward reads the output. */
+static linnet_status scale_exp_forward(const lnt_call *k)
+{
+    const float *x = k->in[0].data, *w = k->param[0].master;
+    float *y = k->out[0].data;
+    int64_t cols = k->out[0].cols;
+    for (int64_t i = 0; i < k->tokens * cols; i++) y[i] = expf(x[i] * w[i % cols]);
+    return LINNET_OK;
+}
+static linnet_status scale_exp_backward(const lnt_call *k)
+{
+    const float *x = k->in[0].data, *w = k->param[0].master, *y = k->out[0].data, *dy = k->d_out[0].data;
+    float *dx = k->d_in[0].data, *dw = k->param[0].grad;
+    int64_t cols = k->out[0].cols;
+    for (int64_t i = 0; i < k->tokens * cols; i++) {
+        if (dx) put(&dx[i], dy[i] * y[i] * w[i % cols], k->accumulate[0]);
+        dw[i % cols] += dy[i] * y[i] * x[i];
+    }
+    return LINNET_OK;
+}
+static const lnt_op scale_exp_op = {.name = "scale_exp", .backward_needs = LNT_NEEDS_IN0 | LNT_NEEDS_OUT0, .forward = scale_exp_forward, .backward = scale_exp_backward};
+
+/* ids -> rows of a table; saves the ids' sum to check that residuals survive. */
+static linnet_status table_forward(const lnt_call *k)
+{
+    const int32_t *ids = k->in[0].data;
+    float *y = k->out[0].data;
+    int64_t cols = k->out[0].cols;
+    for (int64_t t = 0; t < k->tokens; t++) memcpy(y + t * cols, k->param[0].master + ids[t] * cols, (size_t)cols * 4);
+    return LINNET_OK;
+}
+static linnet_status table_backward(const lnt_call *k)
+{
+    const int32_t *ids = k->in[0].data;
+    const float *dy = k->d_out[0].data;
+    int64_t cols = k->out[0].cols;
+    for (int64_t t = 0; t < k->tokens; t++)
+        for (int64_t i = 0; i < cols; i++) k->param[0].grad[ids[t] * cols + i] += dy[t * cols + i];
+    return LINNET_OK;
+}
+static const lnt_op table_op = {.name = "table", .backward_needs = LNT_NEEDS_IN0, .forward = table_forward, .backward = table_backward};
+
+/* loss = sum over columns of tanh(x); forward leaves tanh in its saved residual when it trains. */
+static int64_t tanh_save(const lnt_node *n, const lnt_shape *s) { return s->tokens * lnt_cols(n->program, n->in[0]) * 4; }
+static linnet_status tanh_forward(const lnt_call *k)
+{
+    const float *x = k->in[0].data;
+    float *y = k->out[0].data, *save = k->training ? k->save : NULL;
+    for (int64_t i = 0; i < k->tokens * k->in[0].cols; i++) {
+        y[i] = tanhf(x[i]);
+        if (save) save[i] = y[i];
+    }
+    return LINNET_OK;
+}
+static linnet_status tanh_backward(const lnt_call *k)
+{
+    const float *y = k->save, *dy = k->d_out[0].data;
+    float *dx = k->d_in[0].data;
+    for (int64_t i = 0; i < k->tokens * k->in[0].cols; i++) put(&dx[i], dy[i] * (1 - y[i] * y[i]), k->accumulate[0]);
+    return LINNET_OK;
+}
+static const lnt_op tanh_op = {.name = "tanh", .save_size = tanh_save, .forward = tanh_forward, .backward = tanh_backward};
+
+static linnet_status sum_loss(const lnt_call *k)
+{
+    const float *x = k->in[0].data;
+    float *loss = k->out[0].data, *dx = k->d_in[0].data;
+    int64_t cols = k->in[0].cols;
+    for (int64_t t = 0; t < k->tokens; t++) {
+        loss[t] = 0;
+        for (int64_t i = 0; i < cols; i++) {
+            float v = x[t * cols + i];
+            loss[t] += v * v;
+            if (dx) put(&dx[t * cols + i], (float)(2 * v * k->loss_scale), k->accumulate[0]);
+        }
+    }
+    return LINNET_OK;
+}
+static const lnt_op loss_op = {.name = "sum_loss", .backward_is_forward = true, .forward = sum_loss, .backward = sum_loss};
+
+enum { COLS = 6, VOCAB = 5, TOKENS = 8, LAYERS = 3 };
+
+static lnt_buf one(lnt_program *p, const lnt_op *op, int n_in, const lnt_buf *in, int n_param, const int *param, int64_t cols)
+{
+    lnt_out_spec out = {cols, 1, false};
+    lnt_node *n = lnt_add_node(p, op, NULL, n_in, in, n_param, param, 1, &out);
+    return n ? n->out[0] : LNT_NO_BUF;
+}
+
+typedef struct {
+    lnt_program *p;
+    lnt_buf ids, loss;
+} toy;
+
+/* Each layer reads its input twice (gradients must add up) and a view of it. */
+static toy make_toy(linnet_context *c)
+{
+    toy t;
+    assert_int_equal(lnt_program_create(c, &t.p), LINNET_OK);
+    lnt_program *p = t.p;
+    t.ids = lnt_external(p, "ids");
+    const int64_t dim[2] = {VOCAB, COLS}, width[1] = {COLS};
+    int w = lnt_add_param(p, "table", 2, dim, (lnt_init){LNT_INIT_NORMAL, 0.5, 0}, true, false);
+    lnt_buf x = one(p, &table_op, 1, (lnt_buf[]){t.ids}, 1, &w, COLS);
+    for (int l = 0; l < LAYERS; l++) {
+        lnt_set_block(p, l);
+        lnt_push_scope(p, "layers.%d", l);
+        int s = lnt_add_param(p, "w", 1, width, (lnt_init){LNT_INIT_NORMAL, 0.3, 0}, false, false);
+        lnt_pop_scope(p);
+        lnt_buf e = one(p, &scale_exp_op, 1, &x, 1, &s, COLS);
+        lnt_buf h = one(p, &tanh_op, 1, (lnt_buf[]){lnt_with_heads(p, e, 2)}, 0, NULL, COLS);
+        x = one(p, &mul_op, 2, (lnt_buf[]){h, lnt_with_heads(p, x, 3)}, 0, NULL, COLS);
+    }
+    lnt_set_block(p, -1);
+    t.loss = one(p, &loss_op, 1, &x, 0, NULL, 1);
+    assert_int_equal(lnt_program_finish(p), LINNET_OK);
+    assert_non_null(lnt_param_find(p, "layers.1.w"));
+    return t;
+}
+
+static const int32_t ids[TOKENS] = {0, 3, 1, 4, 4, 2, 0, 1};
+
+static double loss_of(toy *t, lnt_plan *plan, lnt_weights *w)
+{
+    lnt_batch b = {.tokens = TOKENS, .n_seq = 2, .n_inputs = 1, .inputs = {{t->ids, ids}}, .loss_scale = 1};
+    assert_int_equal(lnt_plan_run(plan, w, &b), LINNET_OK);
+    const float *l = lnt_plan_output(plan, t->loss).data;
+    double sum = 0;
+    for (int i = 0; i < TOKENS; i++) sum += l[i];
+    return sum;
+}
+
+static lnt_plan *make_plan(linnet_context *c, toy *t, bool training, bool recompute)
+{
+    lnt_plan *plan;
+    lnt_plan_options o = {.tokens = TOKENS, .n_seq = 2, .training = training, .recompute = recompute, .n_outputs = 1, .outputs = {t->loss}};
+    assert_int_equal(lnt_plan_create(c, t->p, &o, &plan), LINNET_OK);
+    return plan;
+}
+
+static void gradients_match_differences(void **state)
+{
+    linnet_context *c = *state;
+    toy t = make_toy(c);
+    lnt_weights *w;
+    assert_int_equal(lnt_weights_create(c, t.p, LINNET_F32, &w), LINNET_OK);
+    assert_int_equal(lnt_weights_init(w, 3), LINNET_OK);
+    assert_int_equal(lnt_weights_need_grad(w), LINNET_OK);
+    lnt_plan *train = make_plan(c, &t, true, false), *again = make_plan(c, &t, true, true), *eval = make_plan(c, &t, false, false);
+    size_t bytes = (size_t)w->elements * 4;
+    float *grad = malloc(bytes);
+
+    double loss = loss_of(&t, train, w);
+    memcpy(grad, w->grad, bytes);
+    assert_true(loss == loss_of(&t, eval, w));
+    lnt_weights_zero_grad(w);
+    assert_true(loss == loss_of(&t, again, w));
+    assert_memory_equal(grad, w->grad, bytes); /* recomputation changes no bit */
+    loss_of(&t, again, w);                     /* gradients add up over runs */
+    for (int64_t i = 0; i < w->elements; i++) assert_true(fabsf(w->grad[i] - 2 * grad[i]) <= 1e-5f * (1 + fabsf(grad[i])));
+    assert_true(lnt_plan_bytes(again) < lnt_plan_bytes(train));
+    assert_true(lnt_plan_bytes(eval) < lnt_plan_bytes(again));
+
+    for (int i = 0; i < lnt_param_count(t.p); i++) {
+        const lnt_param *q = lnt_param_at(t.p, i);
+        for (int64_t e = q->offset; e < q->offset + q->count; e++) {
+            float keep = w->master[e];
+            const float h = 1e-2f;
+            w->master[e] = keep + h;
+            double up = loss_of(&t, eval, w);
+            w->master[e] = keep - h;
+            double down = loss_of(&t, eval, w);
+            w->master[e] = keep;
+            double difference = (up - down) / (2 * h);
+            assert_true(fabs(difference - grad[e]) < 2e-3 * (1 + fabs(difference)));
+        }
+    }
+    free(grad);
+    lnt_plan_destroy(train);
+    lnt_plan_destroy(again);
+    lnt_plan_destroy(eval);
+    lnt_weights_destroy(w);
+    lnt_program_destroy(t.p);
+}
+
+/* No two slots that live at the same time share a byte. */
+static void slots_never_overlap(void **state)
+{
+    linnet_context *c = *state;
+    toy t = make_toy(c);
+    for (int mode = 0; mode < 3; mode++) {
+        lnt_plan_options o = {.tokens = TOKENS, .n_seq = 2, .training = mode > 0, .recompute = mode == 2, .n_outputs = 1, .outputs = {t.loss}};
+        lnt_shape shape = {.tokens = TOKENS, .n_seq = 2, .training = mode > 0, .threads = 1};
+        lnt_schedule s;
+        assert_int_equal(lnt_schedule_make(c, t.p, &o, &shape, &s), LINNET_OK);
+        int64_t total = lnt_layout(&s);
+        assert_true(s.n_slots > 4);
+        for (int a = 0; a < s.n_slots; a++) {
+            assert_true(s.slots[a].offset >= 0 && s.slots[a].offset + s.slots[a].bytes <= total);
+            for (int b = 0; b < a; b++) {
+                bool together = s.slots[a].first <= s.slots[b].last && s.slots[b].first <= s.slots[a].last;
+                bool apart = s.slots[a].offset + s.slots[a].bytes <= s.slots[b].offset || s.slots[b].offset + s.slots[b].bytes <= s.slots[a].offset;
+                assert_true(!together || apart);
+            }
+        }
+        lnt_schedule_free(&s);
+    }
+    lnt_program_destroy(t.p);
+}
+
+static void mistakes_are_remembered(void **state)
+{
+    linnet_context *c = *state;
+    lnt_program *p;
+    assert_int_equal(lnt_program_create(c, &p), LINNET_OK);
+    lnt_push_scope(p, "layers.%d", 7);
+    lnt_buf x = lnt_external(p, "x");
+    assert_int_equal(lnt_with_heads(p, x, 2).id, 0);
+    lnt_program_fail(p, "a later mistake");
+    assert_int_equal(lnt_program_finish(p), LINNET_EINVAL);
+    assert_string_equal(linnet_error_message(c), "layers.7: 1 columns cannot be split into 2 heads");
+    lnt_program_destroy(p);
+}
+
+/* Every allocation on the way to a plan may fail: a status, no crash, no leak (the sanitizer build looks for those). */
+static void allocations_may_fail(void **state)
+{
+    linnet_context *c = *state;
+    toy t = make_toy(c);
+    for (int n = 1;; n++) {
+        lnt_plan *plan = NULL;
+        lnt_weights *w = NULL;
+        lnt_state *s = NULL;
+        lnt_plan_options o = {.tokens = TOKENS, .n_seq = 2, .training = true, .recompute = true, .n_outputs = 1, .outputs = {t.loss}};
+        lnt_alloc_fail_at(n);
+        linnet_status status = lnt_plan_create(c, t.p, &o, &plan);
+        if (status == LINNET_OK) status = lnt_weights_create(c, t.p, LINNET_BF16, &w);
+        if (status == LINNET_OK) status = lnt_weights_need_grad(w);
+        if (status == LINNET_OK) status = lnt_state_create(c, t.p, 2, 16, &s);
+        lnt_alloc_fail_at(0);
+        lnt_plan_destroy(plan);
+        lnt_weights_destroy(w);
+        lnt_state_destroy(s);
+        if (status == LINNET_OK) break;
+        assert_int_equal(status, LINNET_ENOMEM);
+        assert_true(n < 1000);
+    }
+    lnt_program_destroy(t.p);
+}
+
+static void programs_print(void **state)
+{
+    toy t = make_toy(*state);
+    char *text = lnt_program_text(t.p), *dot = lnt_program_graphviz(t.p);
+    assert_non_null(strstr(text, "layer 1\n"));
+    assert_non_null(strstr(text, "layers.1.w[6]"));
+    assert_non_null(strstr(text, "table(ids)  table[5,6]"));
+    assert_non_null(strstr(dot, "digraph"));
+    assert_int_equal(strncmp(dot + strlen(dot) - 2, "}\n", 2), 0);
+    lnt_free(text);
+    lnt_free(dot);
+    lnt_program_destroy(t.p);
+}
+
+static int open_context(void **state) { return linnet_context_create(NULL, (linnet_context **)state); }
+static int close_context(void **state) { return linnet_context_destroy(*state), 0; }
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(gradients_match_differences), cmocka_unit_test(slots_never_overlap), cmocka_unit_test(mistakes_are_remembered),
+        cmocka_unit_test(allocations_may_fail),        cmocka_unit_test(programs_print),
+    };
+    return cmocka_run_group_tests(tests, open_context, close_context);
+}
