@@ -6,6 +6,19 @@
 #define LNT_GLUE(a, b) LNT_GLUE2(a, b)
 #ifdef LNT_VARIANT
 #define LNT_V(name) LNT_GLUE(name, LNT_VARIANT)
+#define LNT_TEXT2(x) #x
+#define LNT_TEXT(x) LNT_TEXT2(x)
+/* LNT_V_NAME("chunk") is "chunk-avx512", say; LNT_V_LEVEL the lnt_cpu_level it needs. */
+#define LNT_V_NAME(form) form "-" LNT_TEXT(LNT_VARIANT)
+#if defined(LNT_VARIANT_amx)
+#define LNT_V_LEVEL LNT_CPU_AMX
+#elif defined(LNT_VARIANT_avx512)
+#define LNT_V_LEVEL LNT_CPU_AVX512
+#elif defined(LNT_VARIANT_avx2)
+#define LNT_V_LEVEL LNT_CPU_AVX2
+#else
+#define LNT_V_LEVEL LNT_CPU_BASE
+#endif
 #endif
 
 /* Declare one symbol for every variant, and pick the one for this process: LNT_PICK(lnt_mm) is lnt_mm_avx512, say. */

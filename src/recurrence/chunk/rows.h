@@ -1,0 +1,91 @@
+/* Rows of one head between a [T,heads,width] tensor (f32 or bf16) and a dense float32 [n,width] block, and small things chunk kernels do to such blocks.
+ * Blocks are always copied: the rows of a head lie heads*width apart, often a power of two, and would fall on the same few sets of the L1 cache.
+ * Only *_cpu.c files include this. */
+#ifndef LNT_CHUNK_ROWS_H
+#define LNT_CHUNK_ROWS_H
+
+#include "simd/simd.h"
+
+/* x == NULL: zeros. */
+static inline void rows_in(float *dst, const void *x, lnt_dtype t, int64_t first, int64_t n, int64_t heads, int64_t h, int64_t width)
+{
+    if (!x) {
+        memset(dst, 0, (size_t)(n * width) * sizeof *dst);
+        return;
+    }
+    size_t size = t == LINNET_F32 ? 4 : 2;
+    for (int64_t i = 0; i < n; i++) {
+        const char *row = (const char *)x + (size_t)(((first + i) * heads + h) * width) * size;
+        if (t == LINNET_F32)
+            memcpy(dst + i * width, row, (size_t)width * 4);
+        else
+            v_row(row, t, width, dst + i * width);
+    }
+}
+
+/* y == NULL: not wanted. */
+static inline void rows_out(void *y, lnt_dtype t, int64_t first, int64_t n, int64_t heads, int64_t h, int64_t width, const float *src)
+{
+    if (!y) return;
+    size_t size = t == LINNET_F32 ? 4 : 2;
+    for (int64_t i = 0; i < n; i++) v_put_row((char *)y + (size_t)(((first + i) * heads + h) * width) * size, t, src + i * width, width, 0);
+}
+
+/* x *= s */
+static inline void row_scale(float *x, float s, int64_t n)
+{
+    int64_t i = 0;
+    for (; i + LNT_VL <= n; i += LNT_VL) v_store(x + i, v_load(x + i) * s);
+    for (; i < n; i++) x[i] *= s;
+}
+
+/* y += s x */
+static inline void row_add(float *y, float s, const float *x, int64_t n)
+{
+    int64_t i = 0;
+    for (; i + LNT_VL <= n; i += LNT_VL) v_store(y + i, v_load(y + i) + s * v_load(x + i));
+    for (; i < n; i++) y[i] += s * x[i];
+}
+
+/* y *= x */
+static inline void row_mul(float *y, const float *x, int64_t n)
+{
+    int64_t i = 0;
+    for (; i + LNT_VL <= n; i += LNT_VL) v_store(y + i, v_load(y + i) * v_load(x + i));
+    for (; i < n; i++) y[i] *= x[i];
+}
+
+static inline float row_dot(const float *x, const float *y, int64_t n)
+{
+    vf a = v_zero(), b = v_zero();
+    int64_t i = 0;
+    for (; i + 2 * LNT_VL <= n; i += 2 * LNT_VL) {
+        a += v_load(x + i) * v_load(y + i);
+        b += v_load(x + i + LNT_VL) * v_load(y + i + LNT_VL);
+    }
+    if (i + LNT_VL <= n) {
+        a += v_load(x + i) * v_load(y + i);
+        i += LNT_VL;
+    }
+    if (i < n) b += v_load_n(x + i, n - i) * v_load_n(y + i, n - i);
+    return v_sum(a + b);
+}
+
+static inline float row_sum(const float *x, int64_t n)
+{
+    vf a = v_zero();
+    int64_t i = 0;
+    for (; i + LNT_VL <= n; i += LNT_VL) a += v_load(x + i);
+    if (i < n) a += v_load_n(x + i, n - i);
+    return v_sum(a);
+}
+
+/* x = e^x */
+static inline void row_exp(float *x, int64_t n)
+{
+    int64_t i = 0;
+    for (; i + LNT_VL <= n; i += LNT_VL) v_store(x + i, v_exp(v_load(x + i)));
+    if (i < n) v_store_n(x + i, v_exp(v_load_n(x + i, n - i)), n - i);
+}
+
+#endif
