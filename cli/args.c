@@ -1,0 +1,315 @@
+#include "args.h"
+
+#include <errno.h>
+#include <inttypes.h>
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "say.h"
+#include "term.h"
+
+typedef struct block {
+    struct block *next;
+    char bytes[];
+} block;
+static block *blocks;
+
+void *args_alloc(size_t bytes)
+{
+    block *b = malloc(sizeof *b + bytes);
+    if (!b) exit(say_error(NULL, NULL, "out of memory"));
+    b->next = blocks;
+    blocks = b;
+    return b->bytes;
+}
+
+void args_release(void)
+{
+    for (block *next; blocks; blocks = next) {
+        next = blocks->next;
+        free(blocks);
+    }
+}
+
+void arg_list_add(arg_list *l, const char *item)
+{
+    if (l->count == l->room) {
+        l->room = 2 * l->room + 8;
+        const char **grown = args_alloc((size_t)l->room * sizeof *grown);
+        if (l->count) memcpy(grown, l->item, (size_t)l->count * sizeof *grown);
+        l->item = grown;
+    }
+    l->item[l->count++] = item;
+}
+
+/* ---- suggestions ------------------------------------------------------------------------------------------------------------ */
+
+enum { WORD = 64 };
+
+/* Damerau-Levenshtein distance (adjacent swaps count one) of words shorter than WORD. */
+static int distance(const char *a, const char *b)
+{
+    int n = (int)strlen(a), m = (int)strlen(b);
+    int d[3][WORD]; /* the last three rows of the table */
+    for (int j = 0; j <= m; j++) d[0][j] = j;
+    for (int i = 1; i <= n; i++) {
+        int *row = d[i % 3], *up = d[(i + 2) % 3], *up2 = d[(i + 1) % 3];
+        row[0] = i;
+        for (int j = 1; j <= m; j++) {
+            int best = up[j - 1] + (a[i - 1] != b[j - 1]);
+            if (up[j] + 1 < best) best = up[j] + 1;
+            if (row[j - 1] + 1 < best) best = row[j - 1] + 1;
+            if (i > 1 && j > 1 && a[i - 1] == b[j - 2] && a[i - 2] == b[j - 1] && up2[j - 2] + 1 < best) best = up2[j - 2] + 1;
+            row[j] = best;
+        }
+    }
+    return d[n % 3][m];
+}
+
+const char *args_nearest(const char *word, const char *const *candidates, int n)
+{
+    const char *nearest = NULL;
+    int least = WORD;
+    if (strlen(word) >= WORD || strlen(word) < 2) return NULL;
+    for (int i = 0; i < n; i++) {
+        if (strlen(candidates[i]) >= WORD) continue;
+        bool begins = strncmp(candidates[i], word, strlen(word)) == 0;
+        int d = begins ? 1 : distance(word, candidates[i]);
+        if (d < least) least = d, nearest = candidates[i];
+    }
+    return least <= 1 + (int)strlen(word) / 4 ? nearest : NULL; /* one slip, and one more for every four letters */
+}
+
+/* ---- help ------------------------------------------------------------------------------------------------------------------- */
+
+static bool takes_value(const arg *a)
+{
+    return a->kind != ARG_SWITCH;
+}
+
+/* The default of a flag as text, "" when there is none to show. */
+static const char *default_text(const arg *a, char text[WORD])
+{
+    text[0] = 0;
+    if (a->fallback) return a->fallback;
+    switch (a->kind) {
+    case ARG_INT: snprintf(text, WORD, "%d", *(int *)a->to); break;
+    case ARG_I64: snprintf(text, WORD, "%" PRId64, *(int64_t *)a->to); break;
+    case ARG_U64: snprintf(text, WORD, "%" PRIu64, *(uint64_t *)a->to); break;
+    case ARG_REAL: snprintf(text, WORD, "%g", *(double *)a->to); break;
+    case ARG_TEXT: return *(const char **)a->to ? *(const char **)a->to : "";
+    case ARG_DTYPE:
+    case ARG_DTYPE64: return linnet_dtype_name(*(linnet_dtype *)a->to);
+    default: break;
+    }
+    return text;
+}
+
+/* Print words filled to `width` columns, each line after the first behind `indent` blanks; `at` is where the first begins. */
+static void print_filled(const char *text, int at, int indent, int width)
+{
+    int column = at;
+    while (*text) {
+        int n = (int)strcspn(text, " ");
+        if (column > at && column + 1 + n > width) {
+            printf("\n%*s", indent, "");
+            column = at = indent;
+        }
+        column += printf("%s%.*s", column > at ? " " : "", n, text);
+        text += n;
+        while (*text == ' ') text++;
+    }
+    putchar('\n');
+}
+
+static void print_flag(const char *name, const char *value, const char *help, const char *fallback, int width)
+{
+    enum { INDENT = 26 };
+    char text[1024];
+    int at = printf("  --%s%s%s", name, *value ? " " : "", value);
+    if (at > INDENT - 2) {
+        putchar('\n');
+        at = 0;
+    }
+    printf("%*s", INDENT - at, "");
+    snprintf(text, sizeof text, *fallback ? "%s [%s]" : "%s", help, fallback);
+    print_filled(text, INDENT, INDENT, width);
+}
+
+static void print_help(const command *self, const arg *table)
+{
+    int width = term_width(stdout) - 1;
+    if (width > 100) width = 100; /* longer lines read badly */
+    if (width < 50) width = 50;
+    const char *bold = term_colours(stdout) ? "\033[1m" : "", *plain = *bold ? "\033[0m" : "";
+    printf("%slinnet %s%s: %s\n\n%susage%s  linnet %s %s\n", bold, self->name, plain, self->summary, bold, plain, self->name, self->usage);
+    if (self->about) {
+        putchar('\n');
+        for (const char *line = self->about; *line;) { /* each line of the text is a paragraph */
+            char paragraph[1024];
+            int n = (int)strcspn(line, "\n");
+            snprintf(paragraph, sizeof paragraph, "%.*s", n, line);
+            print_filled(paragraph, 0, 0, width);
+            line += n + (line[n] == '\n');
+        }
+    }
+    for (const arg *a = table; a->kind != ARG_END; a++) {
+        char text[WORD];
+        if (a->kind == ARG_HEADING) printf("\n%s%s%s\n", bold, a->name, plain);
+        else print_flag(a->name, a->value ? a->value : "", a->help, default_text(a, text), width);
+    }
+    print_flag("help", "", "show this text", "", width);
+    printf("\n%sexample%s\n", bold, plain);
+    for (const char *line = self->example; *line;) {
+        int n = (int)strcspn(line, "\n");
+        printf("  %.*s\n", n, line);
+        line += n + (line[n] == '\n');
+    }
+}
+
+/* ---- parsing ---------------------------------------------------------------------------------------------------------------- */
+
+static int help_hint(const command *self, const char *format, const char *a, const char *b, const char *detail)
+{
+    char hint[128];
+    snprintf(hint, sizeof hint, "Run `linnet %s --help` for usage and flags.", self->name);
+    if (b) return say_error(detail, hint, format, a, b);
+    return say_error(detail, hint, format, a);
+}
+
+static const char *range_text(const arg *a, char text[WORD])
+{
+    const char *kind = a->kind == ARG_REAL ? "a number" : "a whole number";
+    if (a->min == a->max) snprintf(text, WORD, "%s", kind); /* no limits given */
+    else if (a->max >= ARG_NO_LIMIT) snprintf(text, WORD, "%s of at least %g", kind, a->min);
+    else snprintf(text, WORD, "%s from %.12g to %.12g", kind, a->min, a->max);
+    return text;
+}
+
+static int bad_value(const arg *a, const char *value, const char *expected)
+{
+    return say_error(NULL, NULL, "--%s is \"%s\", expected %s", a->name, value, expected);
+}
+
+static bool in_range(const arg *a, double n)
+{
+    return a->min == a->max || (n >= a->min && n <= a->max);
+}
+
+static int take_number(const arg *a, const char *value)
+{
+    char text[WORD], *end = NULL;
+    bool good;
+    errno = 0;
+    if (a->kind == ARG_REAL) {
+        double n = strtod(value, &end);
+        good = isfinite(n) && in_range(a, n);
+        if (good && end != value && !*end) *(double *)a->to = n;
+    } else if (a->kind == ARG_U64) {
+        uint64_t n = strtoull(value, &end, 10);
+        good = !errno && !strchr(value, '-');
+        if (good && end != value && !*end) *(uint64_t *)a->to = n;
+    } else {
+        int64_t n = strtoll(value, &end, 10);
+        good = !errno && in_range(a, (double)n) && (a->kind != ARG_INT || n == (int)n);
+        if (good && end != value && !*end) {
+            if (a->kind == ARG_INT) *(int *)a->to = (int)n;
+            else if (a->kind == ARG_I64) *(int64_t *)a->to = n;
+        }
+    }
+    return good && end != value && !*end ? 0 : bad_value(a, value, range_text(a, text));
+}
+
+static int take_dtype(const arg *a, const char *value)
+{
+    linnet_dtype t;
+    if (linnet_dtype_parse(NULL, value, &t) == LINNET_OK && (t == LINNET_F32 || t == LINNET_BF16 || (t == LINNET_F64 && a->kind == ARG_DTYPE64))) {
+        *(linnet_dtype *)a->to = t;
+        return 0;
+    }
+    return bad_value(a, value, a->kind == ARG_DTYPE64 ? "f64, f32 or bf16" : "float32 (f32) or bf16 (bfloat16)");
+}
+
+static int take(const arg *a, const char *value)
+{
+    switch (a->kind) {
+    case ARG_INT:
+    case ARG_I64:
+    case ARG_U64:
+    case ARG_REAL: return take_number(a, value);
+    case ARG_TEXT:
+        if (!*value && !strstr(a->value, "TEXT")) return bad_value(a, value, a->value);
+        *(const char **)a->to = value;
+        return 0;
+    case ARG_DTYPE:
+    case ARG_DTYPE64: return take_dtype(a, value);
+    case ARG_LIST:
+        if (strstr(a->value, "=") && (!strchr(value, '=') || value[0] == '=')) return bad_value(a, value, a->value);
+        arg_list_add(a->to, value);
+        return 0;
+    case ARG_KEY: {
+        int code = take_number(a, value);
+        size_t size = strlen(a->key) + strlen(value) + 2;
+        char *pair = args_alloc(size);
+        snprintf(pair, size, "%s=%s", a->key, value);
+        if (!code) arg_list_add(a->to, pair);
+        return code;
+    }
+    default: return 0;
+    }
+}
+
+static int unknown_flag(const command *self, const arg *table, const char *flag, size_t length)
+{
+    char word[WORD], hint[WORD * 2] = "";
+    const char *names[WORD] = { "help" };
+    int n = 1;
+    snprintf(word, sizeof word, "%.*s", (int)length, flag);
+    for (const arg *a = table; a->kind != ARG_END && n < WORD; a++)
+        if (a->kind != ARG_HEADING) names[n++] = a->name;
+    const char *nearest = args_nearest(word, names, n);
+    if (nearest) snprintf(hint, sizeof hint, "Did you mean --%s?", nearest);
+    return help_hint(self, "linnet %s has no flag --%s", self->name, word, hint);
+}
+
+int args_parse(const command *self, const arg *table, int argc, char **argv, arg_list *words, int least, int most)
+{
+    for (int i = 1; i < argc; i++)
+        if (strcmp(argv[i], "--help") == 0 || strcmp(argv[i], "-h") == 0) {
+            print_help(self, table);
+            return EXIT_GOOD;
+        } else if (strcmp(argv[i], "--") == 0)
+            break;
+    bool flags_over = false;
+    for (int i = 1; i < argc; i++) {
+        const char *word = argv[i];
+        if (!flags_over && strcmp(word, "--") == 0) {
+            flags_over = true;
+            continue;
+        }
+        if (flags_over || word[0] != '-' || !word[1]) { /* "-" alone is standard input */
+            arg_list_add(words, word);
+            continue;
+        }
+        if (word[1] != '-') return help_hint(self, "unknown flag %s", word, NULL, "Flags begin with two dashes.");
+        size_t length = strcspn(word + 2, "=");
+        const arg *a = table;
+        while (a->kind != ARG_END && (a->kind == ARG_HEADING || strncmp(a->name, word + 2, length) != 0 || a->name[length])) a++;
+        if (a->kind == ARG_END) return unknown_flag(self, table, word + 2, length);
+        const char *value = word[2 + length] ? word + 3 + length : NULL;
+        if (!takes_value(a)) {
+            if (value) return help_hint(self, "--%s takes no value", a->name, NULL, NULL);
+            *(int *)a->to = 1;
+            continue;
+        }
+        if (!value && i + 1 >= argc) return help_hint(self, "--%s needs a value (%s)", a->name, a->value, NULL);
+        int code = take(a, value ? value : argv[++i]);
+        if (code) return code;
+    }
+    if (words->count < least) return help_hint(self, "too few arguments, expected: linnet %s %s", self->name, self->usage, NULL);
+    if (most >= 0 && words->count > most)
+        return help_hint(self, "unexpected argument \"%s\", expected: linnet %s", words->item[most], self->name, NULL);
+    return -1;
+}

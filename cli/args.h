@@ -1,0 +1,105 @@
+/* Arguments of a command: one table of flags, from which come parsing, checks, suggestions and --help.
+ *
+ * A flag's default is what its target holds when parsing begins, so a table built over an option structure filled by its _INIT macro shows and keeps the
+ * library's own defaults. Everything wrong is said on stderr and ends in exit code 2. */
+#ifndef CLI_ARGS_H
+#define CLI_ARGS_H
+
+#include <stdbool.h>
+#include <stdint.h>
+
+#include "linnet/linnet.h"
+
+typedef struct command {
+    const char *name;    /* "train" */
+    const char *summary; /* one line */
+    const char *usage;   /* what follows the name: "TEXT... --out DIR [options]" */
+    const char *about;   /* a paragraph or two for --help, or NULL */
+    const char *example;
+    int (*run)(const struct command *self, int argc, char **argv); /* argv[0] is the command's name; returns the exit code */
+} command;
+
+/* Strings in the order given. */
+typedef struct {
+    const char **item;
+    int count, room;
+} arg_list;
+void arg_list_add(arg_list *l, const char *item);
+/* Memory that lives until args_release, which main() calls last; ends the process when there is none. */
+void *args_alloc(size_t bytes);
+void args_release(void);
+
+typedef enum {
+    ARG_HEADING, /* a title in --help: name */
+    ARG_SWITCH,  /* int set to 1; takes no value */
+    ARG_INT,     /* int */
+    ARG_I64,
+    ARG_U64,
+    ARG_REAL,    /* double */
+    ARG_TEXT,    /* const char * */
+    ARG_DTYPE,   /* linnet_dtype: f32 or bf16 */
+    ARG_DTYPE64, /* linnet_dtype: f64 too */
+    ARG_LIST,    /* arg_list: may be given several times */
+    ARG_KEY,     /* arg_list: "--layers 4" adds "num_hidden_layers=4", with `key` before the sign */
+    ARG_END,
+} arg_kind;
+
+typedef struct {
+    const char *name;  /* without the dashes */
+    arg_kind kind;
+    void *to;
+    const char *value; /* what the value is called in --help: "N", "DIR" */
+    const char *help;
+    double min, max;   /* of numbers, both included */
+    const char *fallback; /* default as shown in --help; NULL: the target's value, "": none shown */
+    const char *key;
+} arg;
+
+#define ARG_NO_LIMIT 9e18
+
+/* Parse argv[1..]. What is no flag goes to `words`, at least `least` and at most `most` of them (-1: any number); `least` names them in errors.
+ * Returns -1 to go on, or the exit code to leave with (--help: 0). */
+int args_parse(const command *self, const arg *table, int argc, char **argv, arg_list *words, int least, int most);
+
+/* The candidate nearest to `word` when it is near enough to be meant, else NULL. */
+const char *args_nearest(const char *word, const char *const *candidates, int n);
+
+/* ---- flags that several commands share --------------------------------------------------------------------------------------- */
+
+typedef struct {
+    const char *device;
+    int threads; /* 0: the library's choice */
+    linnet_dtype dtype;
+} machine_args;
+#define MACHINE_ARGS_INIT { .device = "cpu" }
+#define MACHINE_FLAGS(m)                                                                                                            \
+    { "machine", ARG_HEADING },                                                                                                     \
+    { "device", ARG_TEXT, &(m)->device, "cpu|cuda", "where to compute" },                                                           \
+    { "threads", ARG_INT, &(m)->threads, "N", "threads to use; the results do not depend on it", 1, 4096, "every core" },           \
+    { "dtype", ARG_DTYPE, &(m)->dtype, "TYPE", "float32 (f32), or bf16 (bfloat16) for activations and products" }
+
+/* A context as the flags ask. Returns 0, or the exit code after saying why not. */
+int machine_open(const machine_args *m, linnet_context **out);
+
+typedef struct {
+    const char *mixer, *config, *preset;
+    arg_list set;                   /* "key=value", applied last, in order */
+    const char *const *defaults;    /* "key=value", NULL at the end: the size when neither --config nor --preset gives one; NULL: preset tiny */
+} model_args;
+#define MODEL_FLAGS(m, size)                                                                                                       \
+    { "model", ARG_HEADING },                                                                                                       \
+    { "mixer", ARG_TEXT, &(m)->mixer, "NAME", "kind of layer, see `linnet mixers`", .fallback = "gated_deltanet" },                 \
+    { "preset", ARG_TEXT, &(m)->preset, "NAME", "named size, see `linnet mixers`", .fallback = size },                              \
+    { "config", ARG_TEXT, &(m)->config, "FILE", "start from a config.json" },                                                       \
+    { "layers", ARG_KEY, &(m)->set, "N", "number of layers", 1, ARG_NO_LIMIT, "", "num_hidden_layers" },                            \
+    { "width", ARG_KEY, &(m)->set, "N", "width of the model", 1, ARG_NO_LIMIT, "", "hidden_size" },                                 \
+    { "heads", ARG_KEY, &(m)->set, "N", "heads of each mixer", 1, ARG_NO_LIMIT, "", "num_heads" },                                  \
+    { "set", ARG_LIST, &(m)->set, "KEY=VALUE", "any key of config.json; may be repeated" }
+
+/* The configuration that the flags describe. Returns 0, or the exit code after saying why not. */
+int model_args_config(linnet_context *c, const model_args *m, linnet_config **out);
+
+/* The tokenizer of a model's folder, or the one at `path` when that is not NULL. Returns 0, or the exit code after saying why not. */
+int tokenizer_beside(linnet_context *c, const char *path, const char *folder, const linnet_model *m, linnet_tokenizer **out);
+
+#endif

@@ -1,0 +1,365 @@
+/* linnet bench: operators and training steps as a share of what the machine can do, measured in the same run. */
+#include <math.h>
+#include <string.h>
+#include <sys/resource.h>
+#include <time.h>
+
+#include "commands.h"
+#include "say.h"
+#include "term.h"
+
+typedef struct {
+    const char *record, *label;
+    int json;
+} output_args;
+#define OUTPUT_FLAGS(o)                                                                                                             \
+    { "output", ARG_HEADING },                                                                                                      \
+    { "record", ARG_TEXT, &(o)->record, "FILE", "append each result to this file as a JSON line" },                                 \
+    { "label", ARG_TEXT, &(o)->label, "TEXT", "kept with each result, for example a commit" },                                      \
+    { "json", ARG_SWITCH, &(o)->json, .help = "print each result as a JSON line" }
+
+/* The processor's name as the kernel gives it. */
+static const char *processor(void)
+{
+    static char name[128] = "unknown processor";
+    char line[256];
+    FILE *f = fopen("/proc/cpuinfo", "r");
+    while (f && fgets(line, sizeof line, f)) {
+        char *colon = strchr(line, ':');
+        if (strncmp(line, "model name", 10) != 0 || !colon) continue;
+        snprintf(name, sizeof name, "%.*s", (int)strcspn(colon + 2, "\n"), colon + 2);
+        break;
+    }
+    if (f) fclose(f);
+    return name;
+}
+
+static double peak_memory(void)
+{
+    struct rusage u;
+    getrusage(RUSAGE_SELF, &u);
+    return 1024.0 * (double)u.ru_maxrss; /* Linux counts in KiB */
+}
+
+/* The fields that every record begins with. */
+static void json_machine(json_line *j, const linnet_context *c, const output_args *out, const linnet_machine_rates *rates)
+{
+    char date[32];
+    time_t now = time(NULL);
+    struct tm utc;
+    strftime(date, sizeof date, "%Y-%m-%dT%H:%M:%SZ", gmtime_r(&now, &utc));
+    json_text(j, "date", date);
+    json_text(j, "version", linnet_version());
+    json_text(j, "label", out->label);
+    json_text(j, "processor", processor());
+    json_text(j, "machine", linnet_machine(c));
+    json_int(j, "threads", linnet_threads(c));
+    json_real(j, "machine_f32_flops", rates->f32_flops);
+    json_real(j, "machine_bf16_flops", rates->bf16_flops);
+    json_real(j, "machine_copy_bytes", rates->copy_bytes);
+}
+
+typedef void (*write_fields)(json_line *j, const void *result);
+
+/* One result as a JSON line to standard output (--json) and to the record (--record). */
+static int record(const linnet_context *c, const output_args *out, const linnet_machine_rates *rates, write_fields fields, const void *result)
+{
+    FILE *files[2] = { out->json ? stdout : NULL, NULL };
+    if (out->record && !(files[1] = fopen(out->record, "a"))) {
+        perror("linnet: cannot open the --record file");
+        return EXIT_USER;
+    }
+    for (int i = 0; i < 2; i++) {
+        if (!files[i]) continue;
+        json_line j;
+        json_open(&j, files[i]);
+        json_machine(&j, c, out, rates);
+        if (fields) fields(&j, result);
+        json_close(&j);
+    }
+    if (files[1] && fclose(files[1]) != 0) {
+        perror("linnet: cannot write the --record file");
+        return EXIT_USER;
+    }
+    return 0;
+}
+
+/* Measure the machine and print what it reaches. */
+static int measure(linnet_context *c, const output_args *out, linnet_machine_rates *rates)
+{
+    char f32[SAY_TEXT], bf16[SAY_TEXT], copy[SAY_TEXT];
+    linnet_status s = linnet_bench_machine(c, rates);
+    if (s != LINNET_OK) return say_status(c, s);
+    if (!out->json)
+        printf("%s; %s\nproducts of 2048^3: float32 %sFLOP/s, bf16 %sFLOP/s; copy %sB/s (read plus write)\n\n", processor(), linnet_machine(c),
+               say_rate(f32, rates->f32_flops), say_rate(bf16, rates->bf16_flops), say_rate(copy, rates->copy_bytes));
+    fflush(stdout);
+    return 0;
+}
+
+static double product_rate(const linnet_machine_rates *r, linnet_dtype t)
+{
+    return t == LINNET_BF16 ? r->bf16_flops : r->f32_flops;
+}
+
+/* ---- bench op --------------------------------------------------------------------------------------------------------------- */
+
+typedef struct {
+    const linnet_bench_op_options *o;
+    const linnet_bench_op_result *r;
+    double rate; /* of products in o->dtype */
+} op_result;
+
+static void op_fields(json_line *j, const void *result)
+{
+    const op_result *x = result;
+    json_text(j, "bench", "op");
+    json_text(j, "op", x->o->op);
+    json_text(j, "impl", x->r->impl);
+    json_text(j, "dtype", linnet_dtype_name(x->o->dtype));
+    json_int(j, "B", x->o->B);
+    json_int(j, "T", x->o->T);
+    json_int(j, "Hq", x->o->Hq);
+    json_int(j, "Hv", x->o->Hv);
+    json_int(j, "K", x->o->K);
+    json_int(j, "V", x->o->V);
+    json_int(j, "window", x->o->window);
+    json_real(j, "forward_seconds", x->r->forward_seconds);
+    json_real(j, "both_seconds", x->r->both_seconds);
+    json_real(j, "forward_flops", x->r->forward_flops);
+    json_real(j, "both_flops", x->r->both_flops);
+    json_real(j, "forward_share", x->r->forward_flops / x->r->forward_seconds / x->rate);
+    json_real(j, "both_share", x->r->both_flops / x->r->both_seconds / x->rate);
+    json_real(j, "forward_error", x->r->forward_error);
+    json_real(j, "backward_error", x->r->backward_error);
+    json_int(j, "workspace", (int64_t)x->r->workspace);
+    json_real(j, "peak_memory", peak_memory());
+}
+
+static void print_op(const op_result *x)
+{
+    char forward[SAY_TEXT], both[SAY_TEXT], forward_rate[SAY_TEXT], both_rate[SAY_TEXT], workspace[SAY_TEXT];
+    const linnet_bench_op_result *r = x->r;
+    printf("%-18s %-16s %9s %8s %5.1f%%   %9s %8s %5.1f%%   %7.1e %7.1e  %s\n", x->o->op, r->impl, say_time(forward, r->forward_seconds),
+           say_rate(forward_rate, r->forward_flops / r->forward_seconds), 100 * r->forward_flops / r->forward_seconds / x->rate,
+           say_time(both, r->both_seconds), say_rate(both_rate, r->both_flops / r->both_seconds), 100 * r->both_flops / r->both_seconds / x->rate,
+           r->forward_error, r->backward_error, say_bytes(workspace, (double)r->workspace));
+    fflush(stdout);
+}
+
+static int bench_op(const command *self, int argc, char **argv)
+{
+    linnet_bench_op_options o = LINNET_BENCH_OP_OPTIONS_INIT;
+    machine_args m = MACHINE_ARGS_INIT;
+    output_args out = { 0 };
+    arg_list words = { 0 };
+    linnet_machine_rates rates = { 0 };
+    int heads = o.Hv, kv_heads = 0;
+    const arg table[] = {
+        { "shape", ARG_HEADING },
+        { "B", ARG_I64, &o.B, "N", "sequences", 1, 1 << 20 },
+        { "T", ARG_I64, &o.T, "N", "tokens of each", 1, 1 << 24 },
+        { "heads", ARG_INT, &heads, "N", "value heads (attention: query heads)", 1, 1 << 16 },
+        { "qk-heads", ARG_INT, &kv_heads, "N", "query-key heads (attention: key-value heads)", 1, 1 << 16, "as --heads" },
+        { "K", ARG_INT, &o.K, "N", "key size", 1, 1 << 16 },
+        { "V", ARG_INT, &o.V, "N", "value size", 1, 1 << 16 },
+        { "window", ARG_I64, &o.window, "N", "of attention, 0: full", 0, ARG_NO_LIMIT },
+        { "implementation", ARG_HEADING },
+        { "form", ARG_TEXT, &o.form, "FORM", "auto, recurrent, chunk or parallel" },
+        { "chunk", ARG_INT, &o.chunk, "C", "tokens of a chunk", 1, 1 << 20, "the implementation's own" },
+        { "impl", ARG_TEXT, &o.impl, "NAME", "force one implementation" },
+        { "repeats", ARG_INT, &o.repeats, "N", "runs to take the median of", 1, 1 << 16 },
+        OUTPUT_FLAGS(&out),
+        MACHINE_FLAGS(&m),
+        { .kind = ARG_END },
+    };
+    int code = args_parse(self, table, argc, argv, &words, 0, -1);
+    if (code >= 0) return code;
+    o.dtype = m.dtype;
+    o.Hv = heads;
+    o.Hq = kv_heads ? kv_heads : heads;
+    linnet_context *c = NULL;
+    code = machine_open(&m, &c);
+    if (!code) code = measure(c, &out, &rates);
+    bool every = words.count == 0;
+    for (int i = 0; every && linnet_op_at(i); i++) arg_list_add(&words, linnet_op_at(i));
+    if (!code && !out.json)
+        printf("B=%lld T=%lld H=%d/%d K=%d V=%d %s; shares are of the %s product rate, errors relative rms against float64\n"
+               "%-18s %-16s %9s %8s %6s   %9s %8s %6s   %7s %7s  %s\n",
+               (long long)o.B, (long long)o.T, o.Hq, o.Hv, o.K, o.V, linnet_dtype_name(o.dtype), linnet_dtype_name(o.dtype), "operator", "implementation",
+               "forward", "FLOP/s", "share", "fwd+bwd", "FLOP/s", "share", "error", "bwd", "workspace");
+    for (int i = 0; !code && i < words.count; i++) {
+        linnet_bench_op_result r;
+        o.op = words.item[i];
+        linnet_status s = linnet_bench_op(c, &o, &r);
+        if (s != LINNET_OK) {
+            code = say_status(c, s);
+            break;
+        }
+        op_result x = { &o, &r, product_rate(&rates, o.dtype) };
+        if (!out.json) print_op(&x);
+        code = record(c, &out, &rates, op_fields, &x);
+    }
+    linnet_context_destroy(c);
+    return code;
+}
+
+/* ---- bench train ------------------------------------------------------------------------------------------------------------ */
+
+typedef struct {
+    const linnet_bench_train_options *o;
+    const linnet_bench_train_result *r;
+    linnet_model_info info;
+    linnet_dtype dtype;
+    const linnet_machine_rates *rates;
+} train_result;
+
+/* Seconds to stream the weights and states of one decoding step once. */
+static double decode_floor(const train_result *x)
+{
+    return x->r->decode_bytes / x->rates->copy_bytes;
+}
+
+static void train_fields(json_line *j, const void *result)
+{
+    const train_result *x = result;
+    json_text(j, "bench", "train");
+    json_text(j, "model_type", x->info.model_type);
+    json_text(j, "dtype", linnet_dtype_name(x->dtype));
+    json_int(j, "parameters", x->r->parameters);
+    json_int(j, "layers", x->info.layers);
+    json_int(j, "width", x->info.width);
+    json_int(j, "vocabulary", x->info.vocabulary);
+    json_int(j, "batch", x->o->batch);
+    json_int(j, "length", x->o->length);
+    json_int(j, "recompute", x->o->recompute);
+    json_real(j, "step_seconds", x->r->step_seconds);
+    json_real(j, "tokens_per_second", x->r->tokens_per_second);
+    json_real(j, "flops", x->r->flops);
+    json_real(j, "share_of_f32", x->r->flops / x->r->step_seconds / x->rates->f32_flops);
+    json_real(j, "share", x->r->flops / x->r->step_seconds / product_rate(x->rates, x->dtype));
+    json_real(j, "decode_seconds", x->r->decode_seconds);
+    json_real(j, "decode_bytes", x->r->decode_bytes);
+    json_real(j, "decode_over_floor", x->r->decode_seconds / decode_floor(x));
+    json_int(j, "plan_bytes", x->r->plan_bytes);
+    json_real(j, "peak_memory", peak_memory());
+}
+
+static void print_train(const train_result *x)
+{
+    char a[SAY_TEXT], b[SAY_TEXT], d[SAY_TEXT];
+    const linnet_bench_train_result *r = x->r;
+    double rate = r->flops / r->step_seconds;
+    printf("%s, %s parameters, %s, B=%lld T=%lld, AdamW\n", x->info.model_type, say_count(a, (double)r->parameters), linnet_dtype_name(x->dtype),
+           (long long)x->o->batch, (long long)x->o->length);
+    printf("step     %s, %s tokens/s\n", say_time(a, r->step_seconds), say_count(b, r->tokens_per_second));
+    printf("rate     %sFLOP/s: %.1f%% of the float32 product rate", say_rate(a, rate), 100 * rate / x->rates->f32_flops);
+    if (x->dtype == LINNET_BF16) printf(", %.1f%% of the bf16 rate", 100 * rate / x->rates->bf16_flops);
+    printf("\nmemory   %s for activations, gradients and workspaces, peak of the process %s\n", say_bytes(a, (double)r->plan_bytes), say_bytes(b, peak_memory()));
+    printf("decode   %s a token, %.2f times the %s that streaming %s takes\n\n", say_time(a, r->decode_seconds), r->decode_seconds / decode_floor(x),
+           say_time(b, decode_floor(x)), say_bytes(d, r->decode_bytes));
+    if (r->profile) printf("%s", r->profile);
+}
+
+static int bench_train(const command *self, int argc, char **argv)
+{
+    /* the shape that results are compared at: 12 layers of width 512 with 4 heads of 128, token ids are bytes */
+    static const char *const standard[] = { "num_hidden_layers=12", "hidden_size=512", "num_heads=4", "head_dim=128", "expand_v=1", "vocab_size=256", NULL };
+    linnet_bench_train_options o = LINNET_BENCH_TRAIN_OPTIONS_INIT;
+    machine_args m = MACHINE_ARGS_INIT;
+    model_args shape = { .defaults = standard };
+    output_args out = { 0 };
+    arg_list words = { 0 };
+    const arg table[] = {
+        { "step", ARG_HEADING },
+        { "batch", ARG_I64, &o.batch, "N", "sequences", 1, 1 << 20 },
+        { "length", ARG_I64, &o.length, "N", "tokens of each", 1, 1 << 24 },
+        { "repeats", ARG_I64, &o.repeats, "N", "steps to take the median of", 1, 1 << 16 },
+        { "recompute", ARG_SWITCH, &o.recompute, .help = "recompute activations in the backward pass" },
+        MODEL_FLAGS(&shape, "12 layers, width 512, 4 heads of 128"),
+        OUTPUT_FLAGS(&out),
+        MACHINE_FLAGS(&m),
+        { .kind = ARG_END },
+    };
+    int code = args_parse(self, table, argc, argv, &words, 0, 0);
+    if (code >= 0) return code;
+    linnet_context *c = NULL;
+    linnet_config *config = NULL;
+    linnet_model *model = NULL;
+    linnet_machine_rates rates = { 0 };
+    linnet_bench_train_result r = { 0 };
+    linnet_status s = LINNET_OK;
+    code = machine_open(&m, &c);
+    if (!code) code = model_args_config(c, &shape, &config);
+    if (!code && (s = linnet_model_create(c, config, m.dtype, 1, &model)) != LINNET_OK) code = say_status(c, s);
+    if (!code) code = measure(c, &out, &rates);
+    if (!code && (s = linnet_bench_train(c, model, &o, &r)) != LINNET_OK) code = say_status(c, s);
+    if (!code) {
+        train_result x = { .o = &o, .r = &r, .dtype = m.dtype, .rates = &rates };
+        linnet_model_get_info(model, &x.info);
+        if (!out.json) print_train(&x);
+        code = record(c, &out, &rates, train_fields, &x);
+    }
+    linnet_free(r.profile);
+    linnet_model_destroy(model);
+    linnet_config_destroy(config);
+    linnet_context_destroy(c);
+    return code;
+}
+
+/* ---- bench machine ---------------------------------------------------------------------------------------------------------- */
+
+static void machine_fields(json_line *j, const void *result)
+{
+    (void)result;
+    json_text(j, "bench", "machine");
+}
+
+static int bench_machine(const command *self, int argc, char **argv)
+{
+    machine_args m = MACHINE_ARGS_INIT;
+    output_args out = { 0 };
+    arg_list words = { 0 };
+    linnet_machine_rates rates = { 0 };
+    const arg table[] = { OUTPUT_FLAGS(&out), MACHINE_FLAGS(&m), { .kind = ARG_END } };
+    int code = args_parse(self, table, argc, argv, &words, 0, 0);
+    if (code >= 0) return code;
+    linnet_context *c = NULL;
+    code = machine_open(&m, &c);
+    if (!code) code = measure(c, &out, &rates);
+    if (!code) code = record(c, &out, &rates, machine_fields, NULL);
+    linnet_context_destroy(c);
+    return code;
+}
+
+/* ---- the command ------------------------------------------------------------------------------------------------------------ */
+
+static const command parts[] = {
+    { .name = "bench op", .summary = "check operators against the reference, then time them", .usage = "[NAME...] [options]",
+      .example = "linnet bench op gated_delta_rule --T 2048 --heads 16", .run = bench_op },
+    { .name = "bench train", .summary = "time a training step and a decoding step of a model", .usage = "[options]",
+      .example = "linnet bench train --dtype bf16\nlinnet bench train --mixer delta_net --preset small --batch 8 --length 256", .run = bench_train },
+    { .name = "bench machine", .summary = "product rates and copy bandwidth of this machine", .usage = "[options]", .example = "linnet bench machine",
+      .run = bench_machine },
+};
+
+static int run(const command *self, int argc, char **argv)
+{
+    for (size_t i = 0; argc > 1 && i < sizeof parts / sizeof *parts; i++)
+        if (strcmp(argv[1], strchr(parts[i].name, ' ') + 1) == 0) return parts[i].run(&parts[i], argc - 1, argv + 1);
+    const arg table[] = { { .kind = ARG_END } };
+    arg_list words = { 0 };
+    int code = args_parse(self, table, argc, argv, &words, 1, -1);
+    if (code >= 0) return code;
+    return say_error(NULL, "There are `bench op`, `bench train` and `bench machine`.", "there is no benchmark \"%s\"", argv[1]);
+}
+
+const command cmd_bench = {
+    .name = "bench",
+    .summary = "time operators and models as a share of what the machine can do",
+    .usage = "op [NAME...] | train | machine [options]",
+    .about = "Every run first measures the machine: the rate of oneDNN's matrix products and the copy bandwidth.\n"
+             "Each part has its own flags: `linnet bench op --help`, `linnet bench train --help`, `linnet bench machine --help`.",
+    .example = "linnet bench op gated_delta_rule --dtype bf16 --record results.jsonl --label \"$(git rev-parse --short HEAD)\"",
+    .run = run,
+};

@@ -1,0 +1,89 @@
+/* linnet eval: loss of a model on text. */
+#include "commands.h"
+#include "say.h"
+#include "term.h"
+
+static int on_progress(void *user, int64_t done, int64_t total)
+{
+    char tail[64], a[SAY_TEXT], b[SAY_TEXT];
+    snprintf(tail, sizeof tail, "%s of %s tokens", say_count(a, (double)done), say_count(b, (double)total));
+    progress_show(user, total > 0 ? (double)done / (double)total : 1, "evaluate", tail);
+    return stop_asked();
+}
+
+static void print_result(const linnet_eval_result *r, int json)
+{
+    if (json) {
+        json_line j;
+        json_open(&j, stdout);
+        json_int(&j, "tokens", r->tokens);
+        json_int(&j, "bytes", r->bytes);
+        json_real(&j, "nats_per_token", r->nats_per_token);
+        json_real(&j, "perplexity", r->perplexity);
+        json_real(&j, "bits_per_byte", r->bits_per_byte);
+        json_real(&j, "tokens_per_second", r->tokens_per_second);
+        json_close(&j);
+        return;
+    }
+    char speed[SAY_TEXT];
+    printf("tokens          %lld (%lld bytes)\n", (long long)r->tokens, (long long)r->bytes);
+    printf("nats per token  %.4f\n", r->nats_per_token);
+    printf("perplexity      %.4f\n", r->perplexity);
+    printf("bits per byte   %.4f\n", r->bits_per_byte);
+    printf("speed           %s tokens/s\n", say_count(speed, r->tokens_per_second));
+}
+
+static int run(const command *self, int argc, char **argv)
+{
+    linnet_eval_options o = LINNET_EVAL_OPTIONS_INIT;
+    machine_args m = MACHINE_ARGS_INIT;
+    arg_list words = { 0 };
+    const char *tokenizer_path = NULL;
+    int json = 0;
+    const arg table[] = {
+        { "evaluation", ARG_HEADING },
+        { "length", ARG_I64, &o.length, "N", "tokens of a window; every window begins with a fresh state", 1, 1 << 24 },
+        { "max-tokens", ARG_I64, &o.max_tokens, "N", "stop after so many tokens", 1, ARG_NO_LIMIT, "all" },
+        { "tokenizer", ARG_TEXT, &tokenizer_path, "PATH", "tokenizer to use", .fallback = "the model's" },
+        { "csv", ARG_TEXT, &o.csv, "FILE", "write position, loss and mean so far to this file" },
+        { "plot", ARG_TEXT, &o.plot, "FILE", "the same as a picture (SVG)" },
+        { "json", ARG_SWITCH, &json, .help = "print the result as one JSON line" },
+        MACHINE_FLAGS(&m),
+        { .kind = ARG_END },
+    };
+    int code = args_parse(self, table, argc, argv, &words, 2, -1);
+    if (code >= 0) return code;
+    o.texts = words.item + 1;
+    o.n_texts = words.count - 1;
+    linnet_context *c = NULL;
+    linnet_model *model = NULL;
+    linnet_tokenizer *t = NULL;
+    linnet_eval_result r;
+    progress bar;
+    linnet_status s = LINNET_OK;
+    code = machine_open(&m, &c);
+    if (!code && (s = linnet_model_load(c, words.item[0], m.dtype, &model)) != LINNET_OK) code = say_status(c, s);
+    if (!code) code = tokenizer_beside(c, tokenizer_path, words.item[0], model, &t);
+    if (!code) {
+        progress_open(&bar, stderr);
+        stop_watch();
+        o.progress = on_progress;
+        o.user = &bar;
+        s = linnet_eval(c, model, t, &o, &r);
+        progress_close(&bar);
+        if (s == LINNET_OK) print_result(&r, json);
+        else code = s == LINNET_EINTERRUPTED ? EXIT_STOPPED : say_status(c, s);
+    }
+    linnet_tokenizer_destroy(t);
+    linnet_model_destroy(model);
+    linnet_context_destroy(c);
+    return code;
+}
+
+const command cmd_eval = {
+    .name = "eval",
+    .summary = "perplexity and bits per byte of a model on text",
+    .usage = "MODEL TEXT... [options]",
+    .example = "linnet eval model/ held-out.txt --length 1024 --csv loss.csv --plot loss.svg",
+    .run = run,
+};

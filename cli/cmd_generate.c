@@ -1,0 +1,174 @@
+/* linnet generate: text as it is drawn. */
+#include <stdlib.h>
+#include <string.h>
+
+#include "commands.h"
+#include "say.h"
+#include "term.h"
+
+/* Bytes written out as soon as they make whole UTF-8 characters, and kept for --json. */
+typedef struct {
+    int json;
+    char *text; /* [size], `used` of them set; with streaming only the tail of an unfinished character */
+    size_t used, size;
+    bool failed;
+} sink;
+
+static bool keep(sink *k, const char *bytes, size_t n)
+{
+    if (k->used + n > k->size) {
+        size_t size = 2 * k->size + n + 64;
+        char *grown = realloc(k->text, size);
+        if (!grown) return false;
+        k->text = grown;
+        k->size = size;
+    }
+    if (n) memcpy(k->text + k->used, bytes, n);
+    k->used += n;
+    return true;
+}
+
+static int on_token(void *user, int64_t id, const char *bytes, size_t n)
+{
+    (void)id;
+    sink *k = user;
+    if (!keep(k, bytes, n)) {
+        k->failed = true;
+        return 1;
+    }
+    if (!k->json) {
+        size_t whole = say_whole_utf8(k->text, k->used);
+        fwrite(k->text, 1, whole, stdout);
+        memmove(k->text, k->text + whole, k->used - whole);
+        k->used -= whole;
+        if (fflush(stdout) != 0) return 1; /* main() tells why */
+    }
+    return stop_asked();
+}
+
+static int read_all(const char *path, sink *k)
+{
+    FILE *f = strcmp(path, "-") == 0 ? stdin : fopen(path, "rb");
+    if (!f) {
+        perror("linnet: cannot open the prompt");
+        return EXIT_USER;
+    }
+    char chunk[65536];
+    size_t n;
+    bool good = true;
+    while (good && (n = fread(chunk, 1, sizeof chunk, f)) > 0) good = keep(k, chunk, n);
+    if (!good) say_error(NULL, NULL, "out of memory");
+    if (good && ferror(f)) {
+        perror("linnet: cannot read the prompt");
+        good = false;
+    }
+    if (f != stdin) fclose(f);
+    return good ? 0 : EXIT_USER;
+}
+
+static void print_result(const linnet_generate_result *r, const sink *k)
+{
+    char state[SAY_TEXT], speed[SAY_TEXT];
+    double rate = r->decode_seconds > 0 ? (double)r->tokens / r->decode_seconds : 0;
+    if (k->json) {
+        json_line j;
+        json_open(&j, stdout);
+        json_bytes(&j, "text", k->text ? k->text : "", k->used);
+        json_int(&j, "prompt_tokens", r->prompt_tokens);
+        json_int(&j, "tokens", r->tokens);
+        json_real(&j, "prefill_seconds", r->prefill_seconds);
+        json_real(&j, "decode_seconds", r->decode_seconds);
+        json_int(&j, "state_bytes", r->state_bytes);
+        json_close(&j);
+        return;
+    }
+    fwrite(k->text, 1, k->used, stdout); /* a character the model left unfinished */
+    putchar('\n');
+    fflush(stdout);
+    fprintf(stderr, "%lld tokens after a prompt of %lld, %s tokens/s, %s of state\n", (long long)r->tokens, (long long)r->prompt_tokens,
+            say_count(speed, rate), say_bytes(state, (double)r->state_bytes));
+}
+
+static int generate(const machine_args *m, const char *folder, const char *tokenizer_path, linnet_generate_options *o, sink *k)
+{
+    linnet_context *c = NULL;
+    linnet_model *model = NULL;
+    linnet_tokenizer *t = NULL;
+    linnet_generate_result r = { 0 };
+    linnet_status s = LINNET_OK;
+    int code = machine_open(m, &c);
+    if (!code && (s = linnet_model_load(c, folder, m->dtype, &model)) != LINNET_OK) code = say_status(c, s);
+    if (!code) code = tokenizer_beside(c, tokenizer_path, folder, model, &t);
+    if (!code) {
+        stop_watch();
+        o->token = on_token;
+        o->user = k;
+        s = linnet_generate(c, model, t, o, &r);
+        if (k->failed) code = say_error(NULL, NULL, "out of memory");
+        else if (s == LINNET_OK) print_result(&r, k);
+        else if (s != LINNET_EINTERRUPTED) code = say_status(c, s);
+        if (!code && stop_asked()) {
+            if (!k->json) putchar('\n');
+            code = EXIT_STOPPED;
+        }
+    }
+    linnet_tokenizer_destroy(t);
+    linnet_model_destroy(model);
+    linnet_context_destroy(c);
+    return code;
+}
+
+static int run(const command *self, int argc, char **argv)
+{
+    linnet_generate_options o = LINNET_GENERATE_OPTIONS_INIT;
+    machine_args m = MACHINE_ARGS_INIT;
+    arg_list words = { 0 };
+    sink output = { .json = 0 }, prompt_bytes = { .json = 0 };
+    const char *prompt = NULL, *prompt_file = NULL, *tokenizer_path = NULL;
+    int greedy = 0, echo = 0, go_on = 0;
+    const arg table[] = {
+        { "prompt", ARG_HEADING },
+        { "prompt", ARG_TEXT, &prompt, "TEXT", "text to go on from", .fallback = "" },
+        { "prompt-file", ARG_TEXT, &prompt_file, "FILE", "read the prompt from a file, - for standard input" },
+        { "echo", ARG_SWITCH, &echo, .help = "print the prompt before the text" },
+        { "sampling", ARG_HEADING },
+        { "tokens", ARG_I64, &o.max_tokens, "N", "tokens to write", 0, ARG_NO_LIMIT },
+        { "greedy", ARG_SWITCH, &greedy, .help = "always the most likely token, as --temperature 0" },
+        { "temperature", ARG_REAL, &o.temperature, "X", "below 1: safer, above 1: wilder", 0, 1e3 },
+        { "top-k", ARG_I64, &o.top_k, "N", "draw among the N most likely, 0: among all", 0, ARG_NO_LIMIT },
+        { "top-p", ARG_REAL, &o.top_p, "X", "draw among the most likely that together reach this probability", 1e-9, 1 },
+        { "seed", ARG_U64, &o.seed, "N", "of the draws" },
+        { "past-separator", ARG_SWITCH, &go_on, .help = "go on when the model ends the document" },
+        { "output", ARG_HEADING },
+        { "json", ARG_SWITCH, &output.json, .help = "print text, counts and times as one JSON line at the end" },
+        { "tokenizer", ARG_TEXT, &tokenizer_path, "PATH", "tokenizer to use", .fallback = "the model's" },
+        MACHINE_FLAGS(&m),
+        { .kind = ARG_END },
+    };
+    int code = args_parse(self, table, argc, argv, &words, 1, 2);
+    if (code >= 0) return code;
+    if (words.count == 2 && strcmp(words.item[1], "-") != 0)
+        return say_error(NULL, "Give the prompt with --prompt TEXT, or - to read it from standard input.", "unexpected argument \"%s\"", words.item[1]);
+    if (words.count == 2 && !prompt_file) prompt_file = "-";
+    if (prompt && prompt_file) return say_error(NULL, "Leave one of them out.", "there are two prompts, --prompt and %s", prompt_file);
+    if (prompt_file && (code = read_all(prompt_file, &prompt_bytes)) != 0) return code;
+    if (prompt && !keep(&prompt_bytes, prompt, strlen(prompt))) return say_error(NULL, NULL, "out of memory");
+    o.prompt = prompt_bytes.text ? prompt_bytes.text : "";
+    o.prompt_bytes = prompt_bytes.used;
+    if (greedy) o.temperature = 0;
+    o.stop_at_separator = !go_on;
+    if (echo && !on_token(&output, 0, o.prompt, o.prompt_bytes)) fflush(stdout);
+    code = generate(&m, words.item[0], tokenizer_path, &o, &output);
+    free(output.text);
+    free(prompt_bytes.text);
+    return code;
+}
+
+const command cmd_generate = {
+    .name = "generate",
+    .summary = "write text with a model",
+    .usage = "MODEL [--prompt TEXT | --prompt-file FILE | -] [options]",
+    .about = "Text goes to standard output as it is drawn. Recurrent models use the same memory for any length.",
+    .example = "linnet generate model/ --prompt \"Once upon a time\" --tokens 200 --temperature 0.8",
+    .run = run,
+};

@@ -1,0 +1,187 @@
+/* linnet train: the options of linnet_train as flags, its progress as a bar, Ctrl-C as a saved checkpoint. */
+#include <string.h>
+#include <sys/stat.h>
+
+#include "commands.h"
+#include "say.h"
+#include "term.h"
+
+typedef struct {
+    progress bar;
+    int json;
+    int64_t last_step;
+    double last_loss, eval_bits;
+    int64_t tokens;
+    double seconds;
+} view;
+
+static void json_step(const linnet_train_progress *p)
+{
+    json_line j;
+    json_open(&j, stdout);
+    json_int(&j, "step", p->step);
+    json_real(&j, "loss", p->loss);
+    json_real(&j, "learning_rate", p->learning_rate);
+    json_real(&j, "gradient_norm", p->gradient_norm);
+    json_real(&j, "tokens_per_second", p->tokens_per_second);
+    json_int(&j, "tokens", p->tokens);
+    json_real(&j, "seconds", p->seconds);
+    if (p->evaluated) json_real(&j, "eval_loss", p->eval_loss);
+    if (p->evaluated) json_real(&j, "eval_bits_per_byte", p->eval_bits_per_byte);
+    if (p->saved) json_int(&j, "saved", 1);
+    json_close(&j);
+}
+
+static void draw_step(view *v, const linnet_train_progress *p)
+{
+    char head[64], tail[128], speed[SAY_TEXT], left[SAY_TEXT];
+    double share = p->steps > 0 ? (double)p->step / (double)p->steps : p->seconds / (p->seconds + p->seconds_left);
+    int digits = snprintf(head, sizeof head, "%lld", (long long)p->steps);
+    if (p->steps > 0) snprintf(head, sizeof head, "step %*lld/%lld", digits, (long long)p->step, (long long)p->steps);
+    else snprintf(head, sizeof head, "step %6lld", (long long)p->step);
+    snprintf(tail, sizeof tail, "loss %.4f  %s tokens/s  %s left", p->loss, say_count(speed, p->tokens_per_second), say_duration(left, p->seconds_left));
+    progress_show(&v->bar, share, head, tail);
+    if (p->evaluated)
+        progress_print(&v->bar, "step %6lld  loss %.4f  held out: %.4f nats/token, %.4f bits/byte%s", (long long)p->step, p->loss, p->eval_loss,
+                       p->eval_bits_per_byte, p->saved ? "  saved" : "");
+}
+
+static int on_step(void *user, const linnet_train_progress *p)
+{
+    view *v = user;
+    if (p->note && !v->json) progress_print(&v->bar, "%s", p->note);
+    if (v->json) json_step(p);
+    else draw_step(v, p);
+    v->last_step = p->step;
+    v->last_loss = p->loss;
+    v->tokens = p->tokens;
+    v->seconds = p->seconds;
+    if (p->evaluated) v->eval_bits = p->eval_bits_per_byte;
+    return stop_asked();
+}
+
+/* The command that goes on where this one stopped: the same one with --resume. */
+static void print_resume(FILE *f, int argc, char **argv)
+{
+    bool resume = false;
+    fputs("linnet", f);
+    for (int i = 0; i < argc; i++) {
+        if (strcmp(argv[i], "--overwrite") == 0) continue;
+        resume = resume || strcmp(argv[i], "--resume") == 0;
+        fputc(' ', f);
+        say_quoted(f, argv[i]);
+    }
+    fputs(resume ? "\n" : " --resume\n", f);
+}
+
+static bool file_exists(const char *folder, const char *name)
+{
+    char path[4096];
+    struct stat st;
+    snprintf(path, sizeof path, "%s/%s", folder, name);
+    return stat(path, &st) == 0;
+}
+
+static int train(const machine_args *m, const model_args *shape, linnet_train_options *o, view *v, int argc, char **argv)
+{
+    linnet_context *c = NULL;
+    linnet_config *config = NULL;
+    int code = machine_open(m, &c);
+    if (!code && !o->resume) code = model_args_config(c, shape, &config);
+    if (!code) {
+        progress_open(&v->bar, v->json ? stderr : stdout);
+        if (!v->json) progress_print(&v->bar, "%s, %s", linnet_machine(c), linnet_dtype_name(m->dtype));
+        stop_watch();
+        o->progress = on_step;
+        o->user = v;
+        linnet_status s = linnet_train(c, config, m->dtype, o);
+        progress_close(&v->bar);
+        if (s == LINNET_EINTERRUPTED) {
+            fflush(stdout);
+            fprintf(stderr, "stopped after step %lld, saved in %s; to go on: ", (long long)v->last_step, o->out);
+            print_resume(stderr, argc, argv);
+            code = EXIT_STOPPED;
+        } else if (s != LINNET_OK)
+            code = say_status(c, s);
+        else if (!v->json) {
+            char tokens[SAY_TEXT], time[SAY_TEXT];
+            progress_print(&v->bar, "trained %lld steps, %s tokens, in %s; saved in %s", (long long)v->last_step, say_count(tokens, (double)v->tokens),
+                           say_duration(time, v->seconds), o->out);
+        }
+    }
+    linnet_config_destroy(config);
+    linnet_context_destroy(c);
+    return code;
+}
+
+static int run(const command *self, int argc, char **argv)
+{
+    linnet_train_options o = LINNET_TRAIN_OPTIONS_INIT;
+    machine_args m = MACHINE_ARGS_INIT;
+    model_args shape = { .mixer = NULL };
+    view v = { .json = 0 };
+    arg_list texts = { 0 };
+    int64_t steps = 0; /* 0: not given */
+    double minutes = 0;
+    int overwrite = 0;
+    const arg table[] = {
+        { "data", ARG_HEADING },
+        { "out", ARG_TEXT, &o.out, "DIR", "folder for the checkpoint and log.jsonl (required)" },
+        { "held-out", ARG_TEXT, &o.held_out, "TEXT", "file or folder to evaluate on; without it the last part of the texts", .fallback = "" },
+        { "held-out-share", ARG_REAL, &o.held_out_share, "X", "how much of the texts that last part is", 0, 0.9 },
+        { "tokenizer", ARG_TEXT, &o.tokenizer, "PATH", "tokenizer.json, a folder with one or with encoder.json and vocab.bpe, or bytes",
+          .fallback = "bytes" },
+        { "train-tokenizer", ARG_I64, &o.train_tokenizer, "N", "train a byte-level BPE of N ids on the texts first", 257, 1 << 24, "" },
+        { "isolate-documents", ARG_SWITCH, &o.isolate_documents, .help = "reset the state at every document; without it documents are joined with the separator" },
+        MODEL_FLAGS(&shape, "tiny"),
+        { "length of the run", ARG_HEADING },
+        { "steps", ARG_I64, &steps, "N", "optimizer steps", 1, ARG_NO_LIMIT, "1000, or until --minutes are over" },
+        { "minutes", ARG_REAL, &minutes, "M", "stop and save after this time; without --steps the learning rate follows the clock", 1e-3, 1e6, "" },
+        { "resume", ARG_SWITCH, &o.resume, .help = "go on from the checkpoint in --out, bit for bit" },
+        { "overwrite", ARG_SWITCH, &overwrite, .help = "start anew although --out holds a checkpoint" },
+        { "optimisation", ARG_HEADING },
+        { "batch", ARG_I64, &o.batch, "N", "sequences in one pass", 1, 1 << 20 },
+        { "length", ARG_I64, &o.length, "N", "tokens of a sequence", 1, 1 << 24 },
+        { "accumulate", ARG_I64, &o.accumulate, "N", "passes for each optimizer step", 1, 1 << 20 },
+        { "lr", ARG_REAL, &o.learning_rate, "X", "highest learning rate", 0, 1e3 },
+        { "min-lr-share", ARG_REAL, &o.min_learning_rate_share, "X", "share of --lr at which the cosine ends", 0, 1 },
+        { "warmup", ARG_I64, &o.warmup, "N", "steps of linear warm-up", 0, ARG_NO_LIMIT },
+        { "beta1", ARG_REAL, &o.beta1, "X", "AdamW: decay of the first moment", 0, 1 - 1e-9 },
+        { "beta2", ARG_REAL, &o.beta2, "X", "AdamW: decay of the second moment", 0, 1 - 1e-9 },
+        { "epsilon", ARG_REAL, &o.epsilon, "X", "AdamW: added to the denominator", 0, 1 },
+        { "weight-decay", ARG_REAL, &o.weight_decay, "X", "AdamW: decoupled decay of the matrices", 0, 1e3 },
+        { "clip", ARG_REAL, &o.clip, "X", "largest norm of the gradient, 0: no limit", 0, 1e9 },
+        { "seed", ARG_U64, &o.seed, "N", "of the weights and of the order of the text" },
+        { "recompute", ARG_SWITCH, &o.recompute, .help = "recompute activations in the backward pass: less memory, about a third slower" },
+        { "evaluation, checkpoints", ARG_HEADING },
+        { "eval-every", ARG_I64, &o.eval_every, "N", "steps between evaluations, 0: at the end only", 0, ARG_NO_LIMIT },
+        { "eval-tokens", ARG_I64, &o.eval_tokens, "N", "tokens of held-out text to read, 0: all", 0, ARG_NO_LIMIT },
+        { "save-every", ARG_I64, &o.save_every, "N", "steps between checkpoints, 0: at the end only", 0, ARG_NO_LIMIT },
+        { "json", ARG_SWITCH, &v.json, .help = "one JSON line for each step on standard output" },
+        MACHINE_FLAGS(&m),
+        { .kind = ARG_END },
+    };
+    int code = args_parse(self, table, argc, argv, &texts, 1, -1);
+    if (code >= 0) return code;
+    if (!o.out) return say_error(NULL, "Run `linnet train --help` for usage and flags.", "--out is missing: a folder for the checkpoint");
+    if (o.train_tokenizer && o.tokenizer) return say_error(NULL, "Leave one of them out.", "--tokenizer and --train-tokenizer exclude each other");
+    if (overwrite && o.resume) return say_error(NULL, "Leave one of them out.", "--overwrite and --resume exclude each other");
+    if (!o.resume && !overwrite && file_exists(o.out, "model.safetensors"))
+        return say_error(NULL, "Add --resume to go on with it, --overwrite to start anew, or name another folder.", "%s already holds a checkpoint", o.out);
+    o.texts = texts.item;
+    o.n_texts = texts.count;
+    if (steps) o.steps = steps;
+    else if (minutes > 0) o.steps = 0;
+    o.max_seconds = 60 * minutes;
+    return train(&m, &shape, &o, &v, argc, argv);
+}
+
+const command cmd_train = {
+    .name = "train",
+    .summary = "train a model on text files",
+    .usage = "TEXT... --out DIR [options]",
+    .about = "Each TEXT is a file, or a folder of which every file is read. The checkpoint is a folder with config.json, model.safetensors and tokenizer.json, "
+             "and beside them what --resume needs. Ctrl-C saves and says how to go on.",
+    .example = "linnet train books/ --out model --preset small --minutes 20",
+    .run = run,
+};

@@ -1,0 +1,71 @@
+/* linnet: the command-line tool. A table of commands; each is one file cmd_*.c. */
+#include <stdio.h>
+#include <string.h>
+
+#include "args.h"
+#include "commands.h"
+#include "say.h"
+#include "term.h"
+
+static const command *const commands[] = { &cmd_train,   &cmd_eval,  &cmd_generate, &cmd_logits, &cmd_inspect,
+                                           &cmd_mixers, &cmd_task, &cmd_op,       &cmd_bench };
+enum { COMMANDS = sizeof commands / sizeof *commands };
+
+static void print_overview(FILE *f)
+{
+    const char *bold = term_colours(f) ? "\033[1m" : "", *plain = *bold ? "\033[0m" : "";
+    fprintf(f, "%slinnet%s %s: linear-time sequence models, trained, evaluated and run\n\n%susage%s  linnet COMMAND [arguments]\n\n", bold, plain,
+            linnet_version(), bold, plain);
+    for (int i = 0; i < COMMANDS; i++) fprintf(f, "  %-10s %s\n", commands[i]->name, commands[i]->summary);
+    fprintf(f, "\n`linnet COMMAND --help` tells more, with an example.\n");
+}
+
+static const command *find(const char *name)
+{
+    for (int i = 0; i < COMMANDS; i++)
+        if (strcmp(commands[i]->name, name) == 0) return commands[i];
+    return NULL;
+}
+
+static int unknown_command(const char *name)
+{
+    const char *names[COMMANDS];
+    char hint[128] = "Run `linnet --help` for the list.";
+    for (int i = 0; i < COMMANDS; i++) names[i] = commands[i]->name;
+    const char *nearest = args_nearest(name, names, COMMANDS);
+    if (nearest) snprintf(hint, sizeof hint, "Did you mean `linnet %s`?", nearest);
+    return say_error(NULL, hint, "there is no command \"%s\"", name);
+}
+
+static int run(int argc, char **argv)
+{
+    if (argc < 2) {
+        print_overview(stderr);
+        return EXIT_USER;
+    }
+    if (strcmp(argv[1], "--version") == 0) {
+        printf("linnet %s\n", linnet_version());
+        return EXIT_GOOD;
+    }
+    bool help = strcmp(argv[1], "help") == 0;
+    if (strcmp(argv[1], "--help") == 0 || strcmp(argv[1], "-h") == 0 || (help && argc == 2)) {
+        print_overview(stdout);
+        return EXIT_GOOD;
+    }
+    const command *c = find(argv[help ? 2 : 1]);
+    if (!c) return unknown_command(argv[help ? 2 : 1]);
+    if (!help) return c->run(c, argc - 1, argv + 1);
+    char *ask[] = { argv[2], "--help", NULL };
+    return c->run(c, 2, ask);
+}
+
+int main(int argc, char **argv)
+{
+    int code = run(argc, argv);
+    if (fflush(stdout) != 0 || ferror(stdout)) {
+        perror("linnet: cannot write to standard output");
+        if (code == EXIT_GOOD) code = EXIT_USER;
+    }
+    args_release();
+    return code;
+}

@@ -1,0 +1,45 @@
+/* What the commands say: errors on stderr, JSON lines, numbers as people read them. */
+#ifndef CLI_SAY_H
+#define CLI_SAY_H
+
+#include <stdbool.h>
+#include <stdint.h>
+#include <stdio.h>
+
+#include "linnet/linnet.h"
+
+/* Exit codes. 130 is the shell's convention for "ended by SIGINT". */
+enum { EXIT_GOOD = 0, EXIT_USER = 2, EXIT_INTERNAL = 3, EXIT_STOPPED = 130 };
+
+/* Print "linnet: message", and indented below it detail and hint (NULL or "": nothing); return EXIT_USER. */
+int say_error(const char *detail, const char *hint, const char *format, ...) __attribute__((format(printf, 3, 4)));
+/* The error that stands on a context (may be NULL: none could be made); returns the exit code of `s`. */
+int say_status(const linnet_context *c, linnet_status s);
+
+/* One JSON object on one line. json_open, fields in order, json_close. Numbers that JSON lacks (NaN, infinities) are written as null. */
+typedef struct {
+    FILE *file;
+    bool more;
+} json_line;
+void json_open(json_line *j, FILE *f);
+void json_text(json_line *j, const char *key, const char *value); /* NULL: null */
+void json_bytes(json_line *j, const char *key, const char *bytes, size_t n); /* what is no UTF-8 becomes U+FFFD */
+void json_real(json_line *j, const char *key, double value);
+void json_int(json_line *j, const char *key, int64_t value);
+void json_close(json_line *j);
+
+/* Texts for people, in a buffer of the caller: "12.3k", "335 G" (a unit follows), "4.20 MiB", "1m02s", "0.53 ms". */
+enum { SAY_TEXT = 32 };
+const char *say_count(char text[SAY_TEXT], double n);
+const char *say_rate(char text[SAY_TEXT], double n);
+const char *say_bytes(char text[SAY_TEXT], double n);
+const char *say_duration(char text[SAY_TEXT], double seconds);
+const char *say_time(char text[SAY_TEXT], double seconds);
+
+/* Length of the longest prefix of text[n] that does not end inside a UTF-8 character. */
+size_t say_whole_utf8(const char *text, size_t n);
+
+/* Print a word so that a shell reads it back as one word. */
+void say_quoted(FILE *f, const char *word);
+
+#endif

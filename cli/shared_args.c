@@ -1,0 +1,66 @@
+/* Flags that several commands share, turned into the library's objects. */
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+
+#include "args.h"
+#include "say.h"
+
+static void print_log(void *user, const char *line)
+{
+    (void)user;
+    fprintf(stderr, "%s\n", line);
+}
+
+int machine_open(const machine_args *m, linnet_context **out)
+{
+    linnet_context_options o = LINNET_CONTEXT_OPTIONS_INIT;
+    o.threads = m->threads;
+    o.device = m->device;
+    if (getenv("LINNET_VERBOSE")) o.log = print_log;
+    linnet_status s = linnet_context_create(&o, out);
+    return s == LINNET_OK ? 0 : say_status(*out, s);
+}
+
+static linnet_status set_pair(linnet_context *c, linnet_config *k, const char *pair)
+{
+    const char *sign = strchr(pair, '=');
+    char key[128];
+    snprintf(key, sizeof key, "%.*s", (int)(sign - pair), pair);
+    return linnet_config_set(c, k, key, sign + 1);
+}
+
+int model_args_config(linnet_context *c, const model_args *m, linnet_config **out)
+{
+    linnet_status s;
+    if (m->config && m->mixer) return say_error(NULL, "Leave one of them out.", "--config %s already names the kind of layer, --mixer too", m->config);
+    if (m->config) s = linnet_config_load(c, m->config, out);
+    else s = linnet_config_create(c, m->mixer ? m->mixer : "gated_deltanet", out);
+    const char *preset = m->preset || m->config || m->defaults ? m->preset : "tiny";
+    for (int i = 0; s == LINNET_OK && !m->config && !preset && m->defaults[i]; i++) s = set_pair(c, *out, m->defaults[i]);
+    if (s == LINNET_OK && preset) s = linnet_config_preset(c, *out, preset);
+    for (int i = 0; s == LINNET_OK && i < m->set.count; i++) s = set_pair(c, *out, m->set.item[i]);
+    return s == LINNET_OK ? 0 : say_status(c, s);
+}
+
+int tokenizer_beside(linnet_context *c, const char *path, const char *folder, const linnet_model *m, linnet_tokenizer **out)
+{
+    linnet_model_info info;
+    linnet_model_get_info(m, &info);
+    if (!path) {
+        char file[4096];
+        struct stat st;
+        snprintf(file, sizeof file, "%s/tokenizer.json", folder);
+        bool beside = stat(file, &st) == 0;
+        snprintf(file, sizeof file, "%s/vocab.bpe", folder);
+        beside = beside || stat(file, &st) == 0;
+        path = beside ? folder : info.vocabulary == 256 ? "bytes" : NULL;
+    }
+    if (!path) return say_error(NULL, "Name one with --tokenizer.", "%s has no tokenizer.json", folder);
+    linnet_status s = linnet_tokenizer_open(c, path, out);
+    if (s != LINNET_OK) return say_status(c, s);
+    if (linnet_tokenizer_vocabulary(*out) > info.vocabulary)
+        return say_error(NULL, "A model can only be used with the tokenizer it was trained with.", "tokenizer %s has %lld ids, the model only %lld", path,
+                         (long long)linnet_tokenizer_vocabulary(*out), (long long)info.vocabulary);
+    return 0;
+}
