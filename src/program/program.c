@@ -111,7 +111,12 @@ void lnt_pop_scope(lnt_program *p)
 }
 
 void lnt_set_block(lnt_program *p, int block) { p->block = block; }
-void lnt_set_init_std(lnt_program *p, double std) { p->init_std = std; }
+double lnt_set_init_std(lnt_program *p, double std)
+{
+    double before = p->init_std;
+    p->init_std = std;
+    return before;
+}
 double lnt_init_std(const lnt_program *p, int64_t fan_in) { return p->init_std > 0 ? p->init_std : 1.0 / sqrt((double)fan_in); }
 
 /* ---- values ---- */

@@ -159,7 +159,7 @@ void lnt_pop_scope(lnt_program *p);
 /* Nodes added from now on belong to recompute group `block` (-1: none). */
 void lnt_set_block(lnt_program *p, int block);
 /* Standard deviation for products made from now on; LNT_INIT_NORMAL of every lnt_linear that names no other. <= 0: fan-in^-1/2. */
-void lnt_set_init_std(lnt_program *p, double std);
+double lnt_set_init_std(lnt_program *p, double std); /* returns the one before */
 double lnt_init_std(const lnt_program *p, int64_t fan_in);
 
 lnt_buf lnt_external(lnt_program *p, const char *name); /* int32 [tokens] */

@@ -1,0 +1,26 @@
+/* A model: its configuration, its program, its weights. */
+#ifndef LNT_MODEL_H
+#define LNT_MODEL_H
+
+#include "model/config.h"
+#include "program/plan.h"
+
+struct linnet_model {
+    lnt_ctx *c;
+    lnt_config *config;
+    lnt_dtype dtype;
+    lnt_program *p;
+    lnt_buf ids, targets; /* int32 [tokens] */
+    lnt_buf hidden;       /* [tokens, width] after the final norm */
+    lnt_buf loss;         /* float32 [tokens, 1], 0 where the target is negative */
+    lnt_buf logits;       /* float32 [tokens, vocabulary] */
+    lnt_weights *w;
+};
+
+/* Build the program of a configuration and allocate its weights (zero). Takes a copy of the configuration. */
+linnet_status lnt_model_build(lnt_ctx *c, const lnt_config *k, lnt_dtype dtype, linnet_model **out);
+
+/* LINNET_EINVAL naming the first id outside [0, vocabulary). */
+linnet_status lnt_check_ids(lnt_ctx *c, const linnet_model *m, const int32_t *ids, int64_t n);
+
+#endif
