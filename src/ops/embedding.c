@@ -1,0 +1,43 @@
+/* y_t = scale E[id_t],  dE[id] += scale sum over the tokens t of that id of dy_t (in token order);  E [vocab, width]. */
+#include "ops/embedding.h"
+#include "ops/builder.h"
+
+static size_t embedding_workspace(const lnt_node *n, const lnt_shape *s, bool backward)
+{
+    const lnt_embedding_attr *a = n->attr;
+    return backward ? (size_t)(2 * (a->vocab + 1) + s->tokens) * sizeof(int32_t) : 0;
+}
+
+static linnet_status check_ids(const lnt_call *k)
+{
+    const int32_t *id = k->in[0].data;
+    const lnt_embedding_attr *a = k->attr;
+    for (int64_t t = 0; t < k->tokens; t++)
+        if (id[t] < 0 || id[t] >= a->vocab)
+            return lnt_fail(k->c, LINNET_EINVAL, "token %lld has id %d, expected 0 .. %lld", (long long)t, id[t], (long long)a->vocab - 1);
+    return LINNET_OK;
+}
+
+static linnet_status embedding_forward(const lnt_call *k)
+{
+    LNT_TRY(check_ids(k));
+    return LNT_PICK(lnt_embedding_forward)(k);
+}
+
+static linnet_status embedding_backward(const lnt_call *k)
+{
+    return k->d_out[0].data && k->param[0].grad ? LNT_PICK(lnt_embedding_backward)(k) : LINNET_OK;
+}
+
+static const lnt_op embedding_op = {.name = "embedding", .backward_needs = LNT_NEEDS_IN0, .workspace = embedding_workspace, .forward = embedding_forward,
+                                    .backward = embedding_backward};
+
+lnt_buf lnt_embedding(lnt_program *p, lnt_buf ids, const char *name, int64_t vocab, int64_t width, double scale, lnt_init init, bool decay)
+{
+    if (!lnt_ready(p, "embedding", 1, &ids)) return LNT_NO_BUF;
+    if (vocab < 1 || vocab > INT32_MAX) return lnt_program_fail(p, "embedding %s: vocabulary of %lld", name, (long long)vocab);
+    const lnt_embedding_attr a = {vocab, scale};
+    /* A product's operand, so that an output projection may be tied to it. */
+    const int param = lnt_named_param(p, name, "weight", vocab, width, init, decay, true);
+    return lnt_add_op(p, &embedding_op, lnt_attr(p, &a, sizeof a), 1, &ids, 1, &param, (lnt_out_spec){width, 1, false});
+}

@@ -1,0 +1,172 @@
+#include "ops/gemm.h"
+
+#include <dnnl.h>
+#include <omp.h>
+#include <pthread.h>
+
+#include "core/memory.h"
+#include "core/threads.h"
+#include "ops/kernels.h"
+
+/* C is cut into tiles of about 256 x 512 (flat optimum between 256 and 1024 on each side), halved while there are fewer than 16 so that a
+ * small C with a deep K still feeds several cores. */
+enum { TILE_M = 256, TILE_N = 512, TILE_MIN = 128, FEW_TILES = 16 };
+/* Mixed products convert blocks of this depth. */
+enum { BLOCK_K = 1024 };
+/* Up to this many rows the weights are streamed once by a kernel of our own. */
+enum { GEMV_ROWS = 8, GEMV_PIECE = 64 };
+
+static int64_t parts_of(int64_t n, int64_t size) { return (n + size - 1) / size; }
+static int64_t smaller(int64_t a, int64_t b) { return a < b ? a : b; }
+static size_t bytes_of(lnt_dtype t) { return t == LINNET_F32 ? 4 : 2; }
+/* Element (row, col) of a matrix. */
+static const void *at(const void *p, lnt_dtype t, int64_t offset) { return (const char *)p + offset * (int64_t)bytes_of(t); }
+
+typedef struct {
+    int64_t m, n;         /* size of a tile */
+    int64_t parts_m, parts_n;
+} tiling;
+
+static tiling cut(int64_t M, int64_t N)
+{
+    tiling t = {TILE_M, TILE_N, 0, 0};
+    for (;;) {
+        t.parts_m = parts_of(M, t.m), t.parts_n = parts_of(N, t.n);
+        if (t.parts_m * t.parts_n >= FEW_TILES) break;
+        if (t.n >= t.m && t.n > TILE_MIN && N > TILE_MIN)
+            t.n /= 2;
+        else if (t.m > TILE_MIN && M > TILE_MIN)
+            t.m /= 2;
+        else
+            break;
+    }
+    /* Equal parts, in steps of a vector. */
+    t.m = parts_of(parts_of(M, t.parts_m), 16) * 16, t.parts_m = parts_of(M, t.m);
+    t.n = parts_of(parts_of(N, t.parts_n), 16) * 16, t.parts_n = parts_of(N, t.n);
+    return t;
+}
+
+/* ---- a buffer for each thread that grows to the largest need, and goes with its thread -------------------------------------------- */
+
+static _Thread_local void *scratch;
+static _Thread_local size_t scratch_size;
+static pthread_key_t scratch_key;
+static pthread_once_t once = PTHREAD_ONCE_INIT;
+
+static void start(void)
+{
+    pthread_key_create(&scratch_key, lnt_free);
+    static const dnnl_cpu_isa_t isa[LNT_CPU_VARIANTS] = {dnnl_cpu_isa_sse41, dnnl_cpu_isa_avx2, dnnl_cpu_isa_avx512_core_bf16, dnnl_cpu_isa_all};
+    /* Refused once oneDNN has compiled something: then its choice stands, which is never wrong, only not what LINNET_CPU asked for. */
+    (void)dnnl_set_max_cpu_isa(isa[lnt_cpu()]);
+}
+
+static void *scratch_of(size_t bytes)
+{
+    if (bytes > scratch_size) {
+        lnt_free(scratch);
+        scratch = lnt_alloc(bytes);
+        scratch_size = scratch ? bytes : 0;
+        pthread_setspecific(scratch_key, scratch);
+    }
+    return scratch;
+}
+
+/* ---- products ---------------------------------------------------------------------------------------------------------------------- */
+
+typedef enum { DONE, REFUSED, NO_MEMORY } outcome;
+
+static outcome sgemm(const lnt_gemm_args *g, int64_t M, int64_t N, int64_t K, const float *a, const float *b, float beta, float *c)
+{
+    dnnl_status_t s = dnnl_sgemm(g->trans_a ? 'T' : 'N', g->trans_b ? 'T' : 'N', M, N, K, g->alpha, a, g->lda, b, g->ldb, beta, c, g->ldc);
+    return s == dnnl_success ? DONE : REFUSED;
+}
+
+/* Operands or result in bf16 on a machine without fast bf16 products: blocks are converted, and the product is a float32 one. */
+static outcome mixed_tile(const lnt_gemm_args *g, int64_t i, int64_t j, int64_t M, int64_t N)
+{
+    const int64_t depth = smaller(g->K, BLOCK_K);
+    float *a = scratch_of((size_t)(M * depth + N * depth + M * N) * sizeof(float));
+    if (!a) return NO_MEMORY;
+    float *b = a + M * depth, *c = b + N * depth; /* a [M,k] or [k,M], b [k,N] or [N,k], c [M,N] */
+    lnt_gemm_args block = *g;
+    block.ldc = N;
+    for (int64_t k = 0; k < g->K; k += depth) {
+        int64_t K = smaller(depth, g->K - k);
+        int64_t a_rows = g->trans_a ? K : M, a_cols = g->trans_a ? M : K, b_rows = g->trans_b ? N : K, b_cols = g->trans_b ? K : N;
+        LNT_PICK(lnt_widen)(a, at(g->a, g->ab, g->trans_a ? k * g->lda + i : i * g->lda + k), g->ab, a_rows, a_cols, g->lda);
+        LNT_PICK(lnt_widen)(b, at(g->b, g->ab, g->trans_b ? j * g->ldb + k : k * g->ldb + j), g->ab, b_rows, b_cols, g->ldb);
+        block.lda = a_cols, block.ldb = b_cols;
+        outcome o = sgemm(&block, M, N, K, a, b, k ? 1.0f : 0.0f, c);
+        if (o != DONE) return o;
+    }
+    LNT_PICK(lnt_narrow)((char *)g->C + (i * g->ldc + j) * (int64_t)bytes_of(g->c), g->c, g->ldc, c, M, N, g->beta != 0);
+    return DONE;
+}
+
+static outcome tile(const lnt_gemm_args *g, int64_t i, int64_t j, int64_t M, int64_t N)
+{
+    if (g->ab != LINNET_F32 || g->c != LINNET_F32) return mixed_tile(g, i, j, M, N);
+    return sgemm(g, M, N, g->K, (const float *)g->a + (g->trans_a ? i : i * g->lda), (const float *)g->b + (g->trans_b ? j * g->ldb : j), g->beta,
+                 (float *)g->C + i * g->ldc + j);
+}
+
+static outcome tiles(lnt_ctx *c, const lnt_gemm_args *g)
+{
+    const tiling t = cut(g->M, g->N);
+    int worst = DONE;
+    /* oneDNN looks at the thread count too when a team has one thread, and is then not in a parallel region. */
+    const int saved = omp_get_max_threads();
+    omp_set_num_threads(1);
+#pragma omp parallel for schedule(dynamic, 1) num_threads(lnt_threads(c)) reduction(max : worst)
+    for (int64_t p = 0; p < t.parts_m * t.parts_n; p++) {
+        int64_t i = p / t.parts_n * t.m, j = p % t.parts_n * t.n;
+        outcome o = tile(g, i, j, smaller(t.m, g->M - i), smaller(t.n, g->N - j));
+        if ((int)o > worst) worst = o;
+    }
+    omp_set_num_threads(saved);
+    return worst;
+}
+
+/* `few` rows (a side of C no longer than GEMV_ROWS) against the other operand, both with K contiguous. */
+static outcome few_rows(lnt_ctx *c, const lnt_gemm_args *g, bool few_is_a)
+{
+    const int64_t R = few_is_a ? g->M : g->N, N = few_is_a ? g->N : g->M;
+    const void *few = few_is_a ? g->a : g->b;
+    const int64_t ld = few_is_a ? g->lda : g->ldb;
+    float *x = scratch_of((size_t)(R * g->K) * sizeof(float));
+    if (!x) return NO_MEMORY;
+    LNT_PICK(lnt_widen)(x, few, g->ab, R, g->K, ld);
+    lnt_gemv_args v = {.R = (int)R, .N = N, .K = g->K, .x = x, .w = few_is_a ? g->b : g->a, .ldw = few_is_a ? g->ldb : g->lda,
+                       .w_type = g->ab, .y_type = g->c, .y = g->C, .y_rs = few_is_a ? g->ldc : 1, .y_cs = few_is_a ? 1 : g->ldc,
+                       .alpha = g->alpha, .add = g->beta != 0};
+    lnt_gemv_kernel *kernel = LNT_PICK(lnt_gemv);
+    const int64_t parts = parts_of(N, GEMV_PIECE);
+#pragma omp parallel for schedule(static) num_threads(lnt_threads(c)) if (parts > 1)
+    for (int64_t p = 0; p < parts; p++) kernel(&v, p * GEMV_PIECE, smaller(N, (p + 1) * GEMV_PIECE));
+    return DONE;
+}
+
+/* K == 0: the product is zero. */
+static void no_product(const lnt_gemm_args *g)
+{
+    if (g->beta != 0) return;
+    for (int64_t i = 0; i < g->M; i++) memset((char *)g->C + (size_t)(i * g->ldc) * bytes_of(g->c), 0, (size_t)g->N * bytes_of(g->c));
+}
+
+linnet_status lnt_gemm(lnt_ctx *c, const lnt_gemm_args *g)
+{
+    pthread_once(&once, start);
+    if (g->M <= 0 || g->N <= 0) return LINNET_OK;
+    if (g->K <= 0) return no_product(g), LINNET_OK;
+    outcome o;
+    if (!g->trans_a && g->trans_b && (g->M <= GEMV_ROWS || g->N <= GEMV_ROWS))
+        o = few_rows(c, g, g->M <= GEMV_ROWS && (g->M <= g->N || g->N > GEMV_ROWS));
+    else
+        o = tiles(c, g);
+    if (o == NO_MEMORY) return lnt_fail_memory(c, (size_t)(TILE_M * BLOCK_K + TILE_N * BLOCK_K + TILE_M * TILE_N) * sizeof(float));
+    if (o == REFUSED)
+        return lnt_fail(c, LINNET_EINTERNAL, "oneDNN refused a product of [%lld,%lld] and [%lld,%lld]", (long long)g->M, (long long)g->K,
+                        (long long)g->K, (long long)g->N);
+    return LINNET_OK;
+}

@@ -1,0 +1,99 @@
+/* The CPU kernels of ops/: each is compiled once for every CPU variant, and its operator picks one at the call. */
+#ifndef LNT_OPS_KERNELS_H
+#define LNT_OPS_KERNELS_H
+
+#include "core/cpu.h"
+#include "ops/gemm.h"
+#include "program/program.h"
+#include "simd/variant.h"
+
+/* Kernels of an operator take the whole call. */
+typedef linnet_status lnt_kernel(const lnt_call *k);
+#define LNT_DECLARE_OP(op)                                                                                                         \
+    LNT_DECLARE_VARIANTS(lnt_kernel, lnt_##op##_forward);                                                                          \
+    LNT_DECLARE_VARIANTS(lnt_kernel, lnt_##op##_backward)
+/* static forward and backward of an operator's file, which run the kernel of this process's variant. */
+#define LNT_DEFINE_OP(op)                                                                                                          \
+    static linnet_status op##_forward(const lnt_call *k) { return LNT_PICK(lnt_##op##_forward)(k); }                               \
+    static linnet_status op##_backward(const lnt_call *k)                                                                          \
+    {                                                                                                                              \
+        return k->d_out[0].data ? LNT_PICK(lnt_##op##_backward)(k) : lnt_zero_gradients(k);                                        \
+    }
+
+LNT_DECLARE_OP(activation);
+LNT_DECLARE_OP(add);
+LNT_DECLARE_OP(decay_gate);
+LNT_DECLARE_OP(dpfp);
+LNT_DECLARE_OP(embedding);
+LNT_DECLARE_OP(gamma_cap);
+LNT_DECLARE_OP(gated_rmsnorm);
+LNT_DECLARE_OP(hedgehog);
+LNT_DECLARE_OP(l2norm);
+LNT_DECLARE_OP(mul);
+LNT_DECLARE_OP(rmsnorm);
+LNT_DECLARE_OP(rotary);
+LNT_DECLARE_OP(short_conv);
+LNT_DECLARE_OP(sumnorm);
+LNT_DECLARE_OP(swiglu);
+
+/* Nothing came in: input gradients that are not accumulated become zero. */
+linnet_status lnt_zero_gradients(const lnt_call *k);
+
+/* Sums over tokens (gradients of norms, biases, gates) run over at most 64 fixed blocks of rows, each into its own row of the workspace, and
+ * the blocks are added in order: the same bits for any number of threads. */
+int64_t lnt_sum_block_rows(int64_t rows);
+int64_t lnt_sum_blocks(int64_t rows);
+/* Bytes of workspace for `columns` sums over `rows` rows. */
+size_t lnt_sum_bytes(int64_t rows, int64_t columns);
+
+/* ---- pieces of products ------------------------------------------------------------------------------------------------------- */
+
+/* y[r,n] = sum_k x[r,k] w[n,k] (+ y when add): R <= 8 rows of x against a streamed w. y(r,n) is y[r*y_rs + n*y_cs]. x is float32 [R,K] packed. */
+typedef struct {
+    int R;
+    int64_t N, K;
+    const float *x;
+    const void *w;
+    int64_t ldw;
+    lnt_dtype w_type, y_type;
+    void *y;
+    int64_t y_rs, y_cs;
+    float alpha;
+    bool add;
+} lnt_gemv_args;
+typedef void lnt_gemv_kernel(const lnt_gemv_args *g, int64_t n0, int64_t n1);
+LNT_DECLARE_VARIANTS(lnt_gemv_kernel, lnt_gemv);
+
+/* dst[rows, cols] float32 from src[rows, ld] of type t. */
+typedef void lnt_widen_kernel(float *dst, const void *src, lnt_dtype t, int64_t rows, int64_t cols, int64_t ld);
+LNT_DECLARE_VARIANTS(lnt_widen_kernel, lnt_widen);
+/* dst[rows, ldd] of type t = (or +=) src[rows, cols]. */
+typedef void lnt_narrow_kernel(void *dst, lnt_dtype t, int64_t ldd, const float *src, int64_t rows, int64_t cols, bool add);
+LNT_DECLARE_VARIANTS(lnt_narrow_kernel, lnt_narrow);
+
+/* x[rows, cols] += bias, and bias_grad += column sums of dy, in fixed blocks (work: lnt_sum_bytes). */
+typedef void lnt_bias_add_kernel(lnt_ctx *c, const lnt_tensor *x, const float *bias);
+LNT_DECLARE_VARIANTS(lnt_bias_add_kernel, lnt_bias_add);
+typedef void lnt_column_sums_kernel(lnt_ctx *c, const lnt_tensor *dy, float *sums, float *work);
+LNT_DECLARE_VARIANTS(lnt_column_sums_kernel, lnt_column_sums);
+
+/* One block of logits [rows, vocab] to losses and, when dz != NULL, to the gradient of scale * sum(loss) in dz's type (dz may be z itself). */
+typedef struct {
+    float *z;              /* [rows, vocab] */
+    int64_t rows, vocab;
+    const int32_t *target; /* [rows] */
+    double softcap;
+    float scale;
+    float *loss;           /* [rows] */
+    void *dz;              /* [rows, vocab], NULL: none */
+    lnt_dtype dz_type;
+} lnt_xent_args;
+typedef void lnt_xent_kernel(lnt_ctx *c, const lnt_xent_args *a);
+LNT_DECLARE_VARIANTS(lnt_xent_kernel, lnt_xent);
+/* z = cap tanh(z / cap); and dz = dy (1 - (y / cap)^2) in dz's type. */
+typedef void lnt_softcap_kernel(lnt_ctx *c, float *z, int64_t n, double cap);
+LNT_DECLARE_VARIANTS(lnt_softcap_kernel, lnt_softcap);
+typedef void lnt_softcap_back_kernel(lnt_ctx *c, void *dz, lnt_dtype t, const float *dy, const float *y, int64_t n, double cap);
+LNT_DECLARE_VARIANTS(lnt_softcap_back_kernel, lnt_softcap_back);
+
+#endif

@@ -1,0 +1,155 @@
+/* The output projection E [vocab, width] (often the embedding itself), with the logits' soft cap:
+ *
+ *   z = x E^T,  z' = cap tanh(z/cap),  loss_t = log sum_v exp(z'_tv) - z'_{t,target_t}   (0 where target_t < 0)
+ *   dz = loss_scale (softmax(z') - onehot(target)) (1 - (z'/cap)^2),  dx = dz E,  dE += dz^T x
+ *
+ * Logits exist for one block of rows at a time. In training the loss node does everything in its backward call. */
+#include "ops/builder.h"
+
+typedef struct {
+    int64_t vocab, width;
+    double softcap;
+} head_attr;
+
+/* 32 MiB of float32 logits: they stay near the cores, and dE, which is read and written once a block, is not streamed too often. */
+enum { BLOCK_BYTES = 32 << 20, BLOCK_STEP = 32 };
+
+static int64_t block_rows(int64_t vocab, int64_t tokens)
+{
+    int64_t rows = BLOCK_BYTES / 4 / vocab / BLOCK_STEP * BLOCK_STEP;
+    if (rows < BLOCK_STEP) rows = BLOCK_STEP;
+    return rows < tokens ? rows : tokens;
+}
+
+/* Where a block of logits lies, and its gradient: in place under float32, behind it under bf16. */
+static size_t loss_workspace(const lnt_node *n, const lnt_shape *s, bool backward)
+{
+    const head_attr *a = n->attr;
+    return (size_t)(block_rows(a->vocab, s->tokens) * a->vocab) * (backward && s->dtype != LINNET_F32 ? 6 : 4);
+}
+
+static double loss_flops(const lnt_node *n, const lnt_shape *s, bool backward)
+{
+    const head_attr *a = n->attr;
+    return (backward ? 6.0 : 2.0) * (double)s->tokens * (double)a->vocab * (double)a->width;
+}
+
+static void *row_of(const lnt_tensor *x, int64_t r) { return (char *)x->data + r * x->cols * (x->dtype == LINNET_F32 ? 4 : 2); }
+
+/* z[rows, vocab] = x E^T for the rows from r on. */
+static linnet_status logits_of(const lnt_call *k, int64_t r, int64_t rows, float *z)
+{
+    const head_attr *a = k->attr;
+    const lnt_tensor *x = &k->in[0];
+    return lnt_gemm(k->c, &(lnt_gemm_args){.trans_b = true, .M = rows, .N = a->vocab, .K = a->width, .alpha = 1, .ab = x->dtype, .c = LINNET_F32,
+                                           .a = row_of(x, r), .lda = a->width, .b = k->param[0].work, .ldb = a->width, .C = z, .ldc = a->vocab});
+}
+
+/* dx and dE of the rows from r on, from dz[rows, vocab] of x's type. */
+static linnet_status gradients_of(const lnt_call *k, int64_t r, int64_t rows, const void *dz)
+{
+    const head_attr *a = k->attr;
+    const lnt_tensor *x = &k->in[0], *dx = &k->d_in[0];
+    if (dx->data)
+        LNT_TRY(lnt_gemm(k->c, &(lnt_gemm_args){.M = rows, .N = a->width, .K = a->vocab, .alpha = 1, .beta = k->accumulate[0], .ab = x->dtype, .c = dx->dtype,
+                                                .a = dz, .lda = a->vocab, .b = k->param[0].work, .ldb = a->width, .C = row_of(dx, r), .ldc = a->width}));
+    if (!k->param[0].grad) return LINNET_OK;
+    return lnt_gemm(k->c, &(lnt_gemm_args){.trans_a = true, .M = a->vocab, .N = a->width, .K = rows, .alpha = 1, .beta = 1, .ab = x->dtype, .c = LINNET_F32,
+                                           .a = dz, .lda = a->vocab, .b = row_of(x, r), .ldb = a->width, .C = k->param[0].grad, .ldc = a->width});
+}
+
+static linnet_status check_targets(const lnt_call *k)
+{
+    const int32_t *target = k->in[1].data;
+    const head_attr *a = k->attr;
+    for (int64_t t = 0; t < k->tokens; t++)
+        if (target[t] >= a->vocab)
+            return lnt_fail(k->c, LINNET_EINVAL, "target %lld is %d, expected below %lld", (long long)t, target[t], (long long)a->vocab);
+    return LINNET_OK;
+}
+
+static linnet_status loss_run(const lnt_call *k, bool gradients)
+{
+    const head_attr *a = k->attr;
+    const int64_t size = block_rows(a->vocab, k->tokens);
+    const lnt_dtype type = k->in[0].dtype;
+    float *z = k->work;
+    LNT_TRY(check_targets(k));
+    for (int64_t r = 0; r < k->tokens; r += size) {
+        const int64_t rows = k->tokens - r < size ? k->tokens - r : size;
+        LNT_TRY(logits_of(k, r, rows, z));
+        lnt_xent_args e = {.z = z, .rows = rows, .vocab = a->vocab, .target = (const int32_t *)k->in[1].data + r, .softcap = a->softcap,
+                           .scale = (float)k->loss_scale, .loss = (float *)k->out[0].data + r, .dz_type = type};
+        if (gradients) e.dz = type == LINNET_F32 ? (void *)z : (void *)(z + size * a->vocab);
+        LNT_PICK(lnt_xent)(k->c, &e);
+        if (gradients) LNT_TRY(gradients_of(k, r, rows, e.dz));
+    }
+    return LINNET_OK;
+}
+
+static linnet_status loss_forward(const lnt_call *k) { return loss_run(k, false); }
+static linnet_status loss_backward(const lnt_call *k) { return loss_run(k, true); }
+
+static linnet_status logits_forward(const lnt_call *k)
+{
+    const head_attr *a = k->attr;
+    LNT_TRY(logits_of(k, 0, k->tokens, k->out[0].data));
+    if (a->softcap > 0) LNT_PICK(lnt_softcap)(k->c, k->out[0].data, k->tokens * a->vocab, a->softcap);
+    return LINNET_OK;
+}
+
+static linnet_status logits_backward(const lnt_call *k)
+{
+    const head_attr *a = k->attr;
+    const int64_t size = block_rows(a->vocab, k->tokens);
+    if (!k->d_out[0].data) return lnt_zero_gradients(k);
+    for (int64_t r = 0; r < k->tokens; r += size) {
+        const int64_t rows = k->tokens - r < size ? k->tokens - r : size;
+        LNT_PICK(lnt_softcap_back)(k->c, k->work, k->in[0].dtype, (const float *)k->d_out[0].data + r * a->vocab,
+                                   (const float *)k->out[0].data + r * a->vocab, rows * a->vocab, a->softcap);
+        LNT_TRY(gradients_of(k, r, rows, k->work));
+    }
+    return LINNET_OK;
+}
+
+static size_t logits_workspace(const lnt_node *n, const lnt_shape *s, bool backward)
+{
+    const head_attr *a = n->attr;
+    return backward ? (size_t)(block_rows(a->vocab, s->tokens) * a->vocab) * 4 : 0;
+}
+
+static double logits_flops(const lnt_node *n, const lnt_shape *s, bool backward) { return loss_flops(n, s, false) * (backward ? 2 : 1); }
+
+static void head_describe(const lnt_node *n, char *text, size_t size)
+{
+    const head_attr *a = n->attr;
+    if (a->softcap > 0)
+        snprintf(text, size, "vocabulary %lld, soft cap %g", (long long)a->vocab, a->softcap);
+    else
+        snprintf(text, size, "vocabulary %lld", (long long)a->vocab);
+}
+
+static const lnt_op loss_op = {.name = "lm_loss", .backward_needs = LNT_NEEDS_IN0 | LNT_NEEDS_IN1, .backward_is_forward = true, .workspace = loss_workspace,
+                               .flops = loss_flops, .forward = loss_forward, .backward = loss_backward, .describe = head_describe};
+static const lnt_op logits_op = {.name = "lm_logits", .backward_needs = LNT_NEEDS_IN0 | LNT_NEEDS_OUT0, .workspace = logits_workspace,
+                                 .flops = logits_flops, .forward = logits_forward, .backward = logits_backward, .describe = head_describe};
+
+static lnt_buf head(lnt_program *p, const lnt_op *op, int n_in, const lnt_buf *in, const char *weight, head_attr a, lnt_init init)
+{
+    if (!lnt_ready(p, op->name, n_in, in)) return LNT_NO_BUF;
+    a.width = lnt_cols(p, in[0]);
+    if (lnt_program_value(p, in[0])->f32) return lnt_program_fail(p, "%s: its input is float32 under every policy, expected an activation", op->name);
+    if (a.vocab < 1 || a.vocab > INT32_MAX) return lnt_program_fail(p, "%s: vocabulary of %lld", op->name, (long long)a.vocab);
+    const int param = lnt_add_param(p, weight, 2, (const int64_t[]){a.vocab, a.width}, init, true, true);
+    return lnt_add_op(p, op, lnt_attr(p, &a, sizeof a), n_in, in, 1, &param, (lnt_out_spec){n_in > 1 ? 1 : a.vocab, 1, true});
+}
+
+lnt_buf lnt_lm_loss(lnt_program *p, lnt_buf x, lnt_buf targets, const char *weight, int64_t vocab, double softcap, lnt_init init)
+{
+    return head(p, &loss_op, 2, (const lnt_buf[]){x, targets}, weight, (head_attr){vocab, 0, softcap}, init);
+}
+
+lnt_buf lnt_lm_logits(lnt_program *p, lnt_buf x, const char *weight, int64_t vocab, double softcap, lnt_init init)
+{
+    return head(p, &logits_op, 1, &x, weight, (head_attr){vocab, 0, softcap}, init);
+}

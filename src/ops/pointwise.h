@@ -1,0 +1,11 @@
+#ifndef LNT_OPS_POINTWISE_H
+#define LNT_OPS_POINTWISE_H
+
+#include "ops/ops.h"
+
+typedef struct {
+    lnt_act act;
+    double scale;
+} lnt_activation_attr;
+
+#endif

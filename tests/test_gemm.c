@@ -1,0 +1,171 @@
+/* Matrix products against float64, for every CPU variant, transposition, type and thread count. */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <cmocka.h>
+
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "core/cpu.h"
+#include "core/memory.h"
+#include "core/rng.h"
+#include "ops/gemm.h"
+
+enum { PAD = 3 }; /* elements between rows, which nobody may touch */
+
+typedef struct {
+    int64_t M, N, K;
+} shape;
+
+static linnet_context *context(int threads)
+{
+    linnet_context_options o = LINNET_CONTEXT_OPTIONS_INIT;
+    o.threads = threads;
+    linnet_context *c;
+    assert_int_equal(linnet_context_create(&o, &c), LINNET_OK);
+    return c;
+}
+
+/* A matrix [rows, cols] with PAD elements behind each row, its values in double too. */
+typedef struct {
+    int64_t rows, cols, ld;
+    lnt_dtype t;
+    void *data;
+    double *value; /* [rows, cols] */
+} matrix;
+
+static matrix make(int64_t rows, int64_t cols, lnt_dtype t, lnt_rng *r)
+{
+    matrix m = {rows, cols, cols + PAD, t, NULL, NULL};
+    m.data = lnt_alloc((size_t)(rows * m.ld) * lnt_dtype_size(t));
+    m.value = lnt_alloc((size_t)(rows * cols) * sizeof(double));
+    for (int64_t i = 0; i < rows; i++)
+        for (int64_t j = 0; j < m.ld; j++) {
+            lnt_store_element(m.data, t, i * m.ld + j, j < cols ? lnt_rng_normal(r) : NAN);
+            if (j < cols) m.value[i * cols + j] = lnt_load_element(m.data, t, i * m.ld + j);
+        }
+    return m;
+}
+
+static void release(matrix *m)
+{
+    lnt_free(m->data);
+    lnt_free(m->value);
+}
+
+static void check(shape s, bool ta, bool tb, lnt_dtype ab, lnt_dtype ct, float alpha, float beta)
+{
+    lnt_rng r = lnt_rng_make(1, (uint64_t)(s.M * 1000003 + s.N * 1009 + s.K));
+    matrix a = make(ta ? s.K : s.M, ta ? s.M : s.K, ab, &r), b = make(tb ? s.N : s.K, tb ? s.K : s.N, ab, &r), c = make(s.M, s.N, ct, &r);
+    double *want = lnt_alloc((size_t)(s.M * s.N) * sizeof *want), square = 0;
+    for (int64_t i = 0; i < s.M; i++)
+        for (int64_t j = 0; j < s.N; j++) {
+            double x = 0;
+            for (int64_t k = 0; k < s.K; k++) x += (ta ? a.value[k * s.M + i] : a.value[i * s.K + k]) * (tb ? b.value[j * s.K + k] : b.value[k * s.N + j]);
+            want[i * s.N + j] = alpha * x + (beta != 0 ? c.value[i * s.N + j] : 0);
+            square += want[i * s.N + j] * want[i * s.N + j];
+        }
+    size_t bytes = (size_t)(s.M * c.ld) * lnt_dtype_size(ct);
+    void *first = lnt_alloc(bytes), *again = lnt_alloc(bytes);
+    for (int threads = 1; threads <= 3; threads++) {
+        linnet_context *x = context(threads);
+        memcpy(again, c.data, bytes);
+        if (beta == 0)
+            for (int64_t i = 0; i < s.M * c.ld; i++) lnt_store_element(again, ct, i, NAN);
+        lnt_gemm_args g = {.trans_a = ta, .trans_b = tb, .M = s.M, .N = s.N, .K = s.K, .alpha = alpha, .beta = beta, .ab = ab, .c = ct,
+                           .a = a.data, .lda = a.ld, .b = b.data, .ldb = b.ld, .C = again, .ldc = c.ld};
+        assert_int_equal(lnt_gemm(x, &g), LINNET_OK);
+        if (threads == 1)
+            memcpy(first, again, bytes);
+        else
+            assert_memory_equal(first, again, bytes);
+        linnet_context_destroy(x);
+    }
+    double error = 0;
+    for (int64_t i = 0; i < s.M; i++)
+        for (int64_t j = 0; j < c.ld; j++) {
+            double got = lnt_load_element(first, ct, i * c.ld + j);
+            if (j >= s.N) {
+                assert_true(isnan(got));
+                continue;
+            }
+            double d = got - want[i * s.N + j];
+            assert_false(isnan(d));
+            error += d * d;
+        }
+    double relative = square > 0 ? sqrt(error / square) : sqrt(error), limit = ct == LINNET_BF16 ? 3e-3 : 2e-6;
+    if (!(relative < limit))
+        fail_msg("%lldx%lldx%lld %c%c %s->%s %s: error %.2e, expected below %.0e", (long long)s.M, (long long)s.N, (long long)s.K, ta ? 'T' : 'N', tb ? 'T' : 'N',
+                 lnt_dtype_name(ab), lnt_dtype_name(ct), lnt_cpu_name(lnt_cpu()), relative, limit);
+    lnt_free(first);
+    lnt_free(again);
+    lnt_free(want);
+    release(&a);
+    release(&b);
+    release(&c);
+}
+
+static void products(void **state)
+{
+    (void)state;
+    static const shape shapes[] = {{1, 1, 1},    {1, 100, 37}, {4, 65, 128}, {7, 50, 33}, {8, 200, 64},  {9, 33, 17},   {100, 4, 60},  {65, 7, 129}, {64, 64, 64},
+                                   {100, 50, 60}, {5, 300, 1}, {3, 9, 1030}, {31, 70, 2}, {130, 141, 95}, {260, 520, 40}, {33, 47, 1100}};
+    for (int level = LNT_CPU_BASE; level <= (int)lnt_cpu_machine(); level++) {
+        lnt_cpu_force((lnt_cpu_level)level);
+        for (size_t i = 0; i < sizeof shapes / sizeof *shapes; i++)
+            for (int trans = 0; trans < 4; trans++)
+                for (int types = 0; types < 3; types++)
+                    for (int beta = 0; beta < 2; beta++)
+                        check(shapes[i], trans & 1, trans & 2, types ? LINNET_BF16 : LINNET_F32, types == 2 ? LINNET_BF16 : LINNET_F32, i % 3 ? 1.0f : -0.5f, (float)beta);
+    }
+    lnt_cpu_force(lnt_cpu_machine());
+}
+
+/* Empty products: K = 0 gives zero (or C), M = 0 and N = 0 touch nothing. */
+static void empty(void **state)
+{
+    (void)state;
+    linnet_context *c = context(2);
+    float y[6] = {NAN, NAN, 7, NAN, NAN, 7};
+    lnt_gemm_args g = {.M = 2, .N = 2, .K = 0, .alpha = 1, .ab = LINNET_F32, .c = LINNET_F32, .C = y, .lda = 1, .ldb = 2, .ldc = 3};
+    assert_int_equal(lnt_gemm(c, &g), LINNET_OK);
+    for (int i = 0; i < 6; i++) assert_true(y[i] == (i % 3 == 2 ? 7 : 0));
+    y[0] = 5, g.beta = 1;
+    assert_int_equal(lnt_gemm(c, &g), LINNET_OK);
+    assert_true(y[0] == 5);
+    g.M = 0, g.K = 3, g.beta = 0;
+    assert_int_equal(lnt_gemm(c, &g), LINNET_OK);
+    assert_true(y[0] == 5);
+    linnet_context_destroy(c);
+}
+
+/* A NaN or an infinity of an operand arrives in the rows and columns that read it, and nowhere else. */
+static void not_a_number(void **state)
+{
+    (void)state;
+    enum { M = 40, N = 40, K = 40 };
+    linnet_context *c = context(2);
+    static const lnt_dtype types[] = {LINNET_F32, LINNET_BF16};
+    for (int t = 0; t < 2; t++) {
+        void *a = lnt_calloc(M * K * 4), *b = lnt_calloc(N * K * 4);
+        float *y = lnt_calloc(M * N * 4);
+        lnt_store_element(a, types[t], 5 * K + 3, NAN);
+        lnt_gemm_args g = {.M = M, .N = N, .K = K, .alpha = 1, .ab = types[t], .c = LINNET_F32, .a = a, .b = b, .C = y, .lda = K, .ldb = N, .ldc = N};
+        assert_int_equal(lnt_gemm(c, &g), LINNET_OK);
+        for (int i = 0; i < M * N; i++) assert_true(isnan(y[i]) == (i / N == 5));
+        lnt_free(a);
+        lnt_free(b);
+        lnt_free(y);
+    }
+    linnet_context_destroy(c);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {cmocka_unit_test(products), cmocka_unit_test(empty), cmocka_unit_test(not_a_number)};
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
