@@ -174,19 +174,20 @@ static linnet_status no_such_impl(lnt_ctx *c, const lnt_recur_op *op, const char
     return lnt_hint(c, "Implementations: %s.", known);
 }
 
-static linnet_status choose(lnt_ctx *c, const lnt_recur_op *op, const lnt_recur_args *a, bool backward, const lnt_recur_impl **out)
+static linnet_status choose(lnt_ctx *c, const lnt_recur_op *op, const lnt_recur_args *a, bool backward, bool query, const lnt_recur_impl **out)
 {
+    bool tell = c->verbose_dispatch && !query;
     const char *direction = backward ? "backward" : "forward";
     for (const lnt_recur_impl *const *i = op->impls; *i; i++) {
         if (a->impl && strcmp(a->impl, (*i)->name) != 0) continue;
         const char *why = refusal(i, a, backward);
         if (!why) {
-            if (c->verbose_dispatch) lnt_log(c, "dispatch: %s %s takes %s", op->name, direction, (*i)->name);
+            if (tell) lnt_log(c, "dispatch: %s %s takes %s", op->name, direction, (*i)->name);
             *out = *i;
             return LINNET_OK;
         }
         if (a->impl) return lnt_fail(c, LINNET_EUNSUPPORTED, "%s %s cannot run as %s: %s", op->name, direction, (*i)->name, why);
-        if (c->verbose_dispatch) lnt_log(c, "dispatch: %s %s refuses %s: %s", op->name, direction, (*i)->name, why);
+        if (tell) lnt_log(c, "dispatch: %s %s refuses %s: %s", op->name, direction, (*i)->name, why);
     }
     return a->impl ? no_such_impl(c, op, a->impl) : lnt_fail(c, LINNET_EINTERNAL, "%s has no implementation", op->name);
 }
@@ -215,7 +216,7 @@ static linnet_status resolve(lnt_ctx *c, const linnet_recurrence *r, bool backwa
         a->form = LINNET_FORM_CHUNK;
         a->chunk = longest > 1 ? (int32_t)longest : 1;
     }
-    return choose(c, op, a, backward, impl);
+    return choose(c, op, a, backward, query, impl);
 }
 
 /* ---- public -------------------------------------------------------------------------------------------------------------------- */
@@ -227,6 +228,15 @@ linnet_status linnet_recurrence_workspace(linnet_context *c, const linnet_recurr
     LNT_TRY(resolve(c, r, backward != 0, true, &a, &impl));
     *bytes = impl->workspace ? impl->workspace(&a, backward != 0, lnt_threads(c)) : 0;
     return LINNET_OK;
+}
+
+size_t lnt_recur_workspace(const lnt_recur_args *r, bool backward, int threads)
+{
+    linnet_context quiet = { 0 }; /* its error text goes nowhere: the run will tell */
+    lnt_recur_args a;
+    const lnt_recur_impl *impl;
+    if (resolve(&quiet, r, backward, true, &a, &impl) != LINNET_OK || !impl->workspace) return 0;
+    return impl->workspace(&a, backward, threads);
 }
 
 static linnet_status run(lnt_ctx *c, const linnet_recurrence *r, bool backward)

@@ -42,6 +42,8 @@ typedef struct lnt_recur_op {
 const lnt_recur_op *lnt_recur_find(const char *name); /* NULL: unknown */
 const lnt_recur_op *lnt_recur_at(int i);              /* NULL past the end */
 
+/* linnet_recurrence_workspace where there is no context; 0 of a call that would be refused. */
+size_t lnt_recur_workspace(const lnt_recur_args *r, bool backward, int threads);
 /* The longest sequence. */
 int64_t lnt_recur_longest(const lnt_recur_args *a);
 /* A forced or resolved parallel form reaches an implementation as LINNET_FORM_CHUNK with args->chunk = the longest sequence; args->form is never AUTO or

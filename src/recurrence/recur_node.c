@@ -1,0 +1,377 @@
+/* The recurrences as a node of a program.
+ *
+ * State of a sequence. Cores with a state: S [Hv,K,V], then z [Hv,K] when normalised, float32. Attention: a cache of k rows [R,Hq,K], then v rows [R,Hq,V], in
+ * the policy's dtype; R is the capacity, or the window w of a ring in which token p sits in row p mod w (softmax does not care in which order rows come, and
+ * rotary positions were applied before). */
+#include <math.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "core/threads.h"
+#include "device/device.h"
+#include "ops/ops.h"
+#include "recurrence/recurrence.h"
+
+typedef struct {
+    const lnt_recur_op *op;
+    int32_t Hq, Hv, K, V;
+    int g, beta;         /* places among the inputs, -1: none; q k v are 0 1 2 */
+    const float *g_head; /* [Hv] */
+    double scale, eps;
+    bool normalize;
+    int64_t window;
+} recur_attr;
+
+/* ---- description ------------------------------------------------------------------------------------------------------------------- */
+
+static lnt_recur_args describe_call(const recur_attr *x, lnt_dtype dtype, int64_t tokens, int64_t n_seq, const int64_t *cu)
+{
+    lnt_recur_args a = LINNET_RECURRENCE_INIT;
+    a.op = x->op->name;
+    a.dtype = dtype;
+    a.tokens = tokens;
+    a.sequences = n_seq;
+    a.cu_seqlens = cu;
+    a.Hq = x->Hq;
+    a.Hv = x->Hv;
+    a.K = x->K;
+    a.V = x->V;
+    a.scale = x->scale;
+    a.normalize = x->normalize;
+    a.eps = x->eps;
+    a.window = x->window;
+    a.g_head = x->g_head;
+    return a;
+}
+
+static int64_t cache_rows(const recur_attr *x, int64_t capacity) { return x->window > 0 && x->window < capacity ? x->window : capacity; }
+
+/* The cache is sized for float32 rows, whatever the policy. */
+static int64_t state_size(const lnt_node *n, int64_t capacity)
+{
+    const recur_attr *x = n->attr;
+    if (x->op->cache) return cache_rows(x, capacity) * x->Hq * ((int64_t)x->K + x->V) * 4;
+    return (int64_t)x->Hv * x->K * ((int64_t)x->V + x->normalize) * 4;
+}
+
+static int64_t save_size(const lnt_node *n, const lnt_shape *s)
+{
+    const recur_attr *x = n->attr;
+    return x->op->cache ? s->tokens * x->Hv * 4 : 0; /* lse [T,Hv] */
+}
+
+static size_t aligned(size_t bytes) { return (bytes + LNT_ALIGN - 1) / LNT_ALIGN * LNT_ALIGN; }
+
+/* Input i of this node feeds something else too (or twice), so that its gradient may have to be added to what others left. */
+static bool shared_input(const lnt_node *n, int i)
+{
+    int32_t producer = lnt_program_value(n->program, n->in[i])->producer, uses = 0;
+    for (int m = 0; m < lnt_node_count(n->program); m++) {
+        const lnt_node *other = lnt_node_at(n->program, m);
+        for (int k = 0; k < other->n_in; k++) uses += other->in[k].id && lnt_program_value(n->program, other->in[k])->producer == producer;
+    }
+    return uses > 1;
+}
+
+static size_t gradient_bytes(const lnt_node *n, int i, int64_t tokens, lnt_dtype dtype)
+{
+    const lnt_value *v = lnt_program_value(n->program, n->in[i]);
+    return aligned((size_t)(tokens * v->cols) * (v->f32 ? 4 : lnt_dtype_size(dtype)));
+}
+
+/* Rows of a windowed cache and of new tokens, side by side: k, then v. */
+static size_t joined_bytes(const recur_attr *x, int64_t tokens, lnt_dtype dtype)
+{
+    return x->op->cache && x->window > 0 ? aligned((size_t)((x->window + tokens) * x->Hq * ((int64_t)x->K + x->V)) * lnt_dtype_size(dtype)) : 0;
+}
+
+static size_t workspace_for(const lnt_node *n, const lnt_shape *s, const int64_t *cu, bool backward)
+{
+    const recur_attr *x = n->attr;
+    lnt_recur_args a = describe_call(x, s->dtype, s->tokens, s->n_seq, cu);
+    size_t bytes = lnt_recur_workspace(&a, backward, s->threads);
+    if (backward) {
+        for (int i = 0; i < n->n_in; i++)
+            if (shared_input(n, i)) bytes = aligned(bytes) + gradient_bytes(n, i, s->tokens, s->dtype);
+        return bytes;
+    }
+    if (!s->has_state || !(x->op->cache || x->normalize)) return bytes;
+    int64_t longest = lnt_recur_longest(&a), one[2] = { 0, longest }; /* sequence by sequence */
+    a.tokens = longest;
+    a.sequences = 1;
+    a.cu_seqlens = one;
+    if (x->op->cache) a.offset = cache_rows(x, s->state_capacity);
+    size_t alone = lnt_recur_workspace(&a, false, s->threads);
+    if (x->op->cache && longest > 1) { /* short tails of a long batch may take the token form */
+        one[1] = a.tokens = 1;
+        size_t step = lnt_recur_workspace(&a, false, s->threads);
+        alone = alone > step ? alone : step;
+    }
+    return aligned(bytes > alone ? bytes : alone) + joined_bytes(x, longest, s->dtype);
+}
+
+static size_t workspace(const lnt_node *n, const lnt_shape *s, bool backward)
+{
+    if (s->cu) return workspace_for(n, s, s->cu, backward);
+    int64_t *cu = lnt_alloc((size_t)(s->n_seq + 1) * sizeof *cu);
+    if (!cu) return 0; /* the run refuses with what it needs */
+    for (int64_t i = 0; i <= s->n_seq; i++) cu[i] = s->n_seq ? s->tokens / s->n_seq * i : 0;
+    cu[s->n_seq] = s->tokens;
+    size_t bytes = workspace_for(n, s, cu, backward);
+    lnt_free(cu);
+    return bytes;
+}
+
+/* Counted at C = 16, the cheapest chunk that is all useful work (operators.md 13). */
+static double flops(const lnt_node *n, const lnt_shape *s, bool backward)
+{
+    const recur_attr *x = n->attr;
+    int64_t equal[2] = { 0, s->n_seq ? s->tokens / s->n_seq : 0 };
+    lnt_recur_args a = s->cu ? describe_call(x, s->dtype, s->tokens, s->n_seq, s->cu) : describe_call(x, s->dtype, equal[1], 1, equal);
+    return x->op->flops(&a, 16, backward) * (double)s->tokens * x->Hv;
+}
+
+static void describe(const lnt_node *n, char *text, size_t size)
+{
+    const recur_attr *x = n->attr;
+    int at = snprintf(text, size, "Hq=%d Hv=%d K=%d V=%d", x->Hq, x->Hv, x->K, x->V);
+    if (!isnan(x->scale) && at > 0 && (size_t)at < size) at += snprintf(text + at, size - (size_t)at, " scale=%g", x->scale);
+    if (x->normalize && at > 0 && (size_t)at < size) at += snprintf(text + at, size - (size_t)at, " normalize");
+    if (x->window && at > 0 && (size_t)at < size) snprintf(text + at, size - (size_t)at, " window=%lld", (long long)x->window);
+}
+
+/* ---- running ----------------------------------------------------------------------------------------------------------------------- */
+
+static lnt_recur_args call_of(const lnt_call *k)
+{
+    const recur_attr *x = k->attr;
+    lnt_recur_args a = describe_call(x, k->in[0].dtype, k->tokens, k->n_seq, k->cu);
+    a.q = k->in[0].data;
+    a.k = k->in[1].data;
+    a.v = k->in[2].data;
+    if (x->g >= 0) a.g = k->in[x->g].data;
+    if (x->beta >= 0) a.beta = k->in[x->beta].data;
+    a.o = k->out[0].data;
+    a.workspace = k->work;
+    a.workspace_size = k->work_size;
+    return a;
+}
+
+static char *at_row(const void *p, int64_t row, int64_t cols, lnt_dtype t) { return (char *)p + (size_t)(row * cols) * lnt_dtype_size(t); }
+
+static linnet_status forward_state(const lnt_call *k)
+{
+    const recur_attr *x = k->attr;
+    lnt_recur_args a = call_of(k);
+    if (!k->state) return linnet_recurrence_forward(k->c, &a);
+    if (!x->normalize) { /* states lie one after the other: [N,Hv,K,V] */
+        a.s0 = a.sT = k->state;
+        return linnet_recurrence_forward(k->c, &a);
+    }
+    for (int64_t n = 0; n < k->n_seq; n++) {
+        int64_t first = k->cu[n], cu[2] = { 0, k->cu[n + 1] - first };
+        lnt_recur_args b = a;
+        b.tokens = cu[1];
+        b.sequences = 1;
+        b.cu_seqlens = cu;
+        b.q = at_row(a.q, first, (int64_t)x->Hq * x->K, a.dtype);
+        b.k = at_row(a.k, first, (int64_t)x->Hq * x->K, a.dtype);
+        b.v = at_row(a.v, first, (int64_t)x->Hv * x->V, a.dtype);
+        b.o = at_row(a.o, first, (int64_t)x->Hv * x->V, a.dtype);
+        if (a.g) b.g = at_row(a.g, first, x->Hv, LINNET_F32);
+        b.s0 = b.sT = (char *)k->state + n * k->state_stride;
+        b.z0 = b.zT = (float *)b.sT + (int64_t)x->Hv * x->K * x->V;
+        LNT_TRY(linnet_recurrence_forward(k->c, &b));
+    }
+    return LINNET_OK;
+}
+
+static linnet_status backward_state_or_attention(const lnt_call *k)
+{
+    const recur_attr *x = k->attr;
+    lnt_recur_args a = call_of(k);
+    a.do_ = k->d_out[0].data;
+    if (x->op->cache)
+        a.lse = k->save;
+    else
+        a.o = NULL;
+    void **grad[LNT_MAX_IN] = { &a.dq, &a.dk, &a.dv };
+    if (x->g >= 0) grad[x->g] = &a.dg;
+    if (x->beta >= 0) grad[x->beta] = &a.dbeta;
+    char *aside = k->work; /* gradients to be added to others come first in the workspace */
+    for (int i = 0; i < k->node->n_in; i++) {
+        if (!k->d_in[i].data) continue;
+        *grad[i] = k->d_in[i].data;
+        if (!k->accumulate[i]) continue;
+        *grad[i] = aside;
+        aside += aligned((size_t)(k->d_in[i].rows * k->d_in[i].cols) * lnt_dtype_size(k->d_in[i].dtype));
+    }
+    a.workspace = aside;
+    a.workspace_size = k->work_size > (size_t)(aside - (char *)k->work) ? k->work_size - (size_t)(aside - (char *)k->work) : 0;
+    LNT_TRY(linnet_recurrence_backward(k->c, &a));
+    for (int i = 0; i < k->node->n_in; i++) {
+        if (!k->d_in[i].data || !k->accumulate[i]) continue;
+        lnt_dtype t = k->d_in[i].dtype;
+        void *sum = k->d_in[i].data;
+        const void *part = *grad[i];
+        int64_t count = k->d_in[i].rows * k->d_in[i].cols;
+#pragma omp parallel for num_threads(lnt_threads(k->c))
+        for (int64_t j = 0; j < count; j++) lnt_store_element(sum, t, j, lnt_load_element(sum, t, j) + lnt_load_element(part, t, j));
+    }
+    return LINNET_OK;
+}
+
+/* ---- attention with a cache ---------------------------------------------------------------------------------------------------------- */
+
+/* Put `count` rows, the first of token `position`, into a ring of R rows. */
+static void into_ring(lnt_ctx *c, char *ring, int64_t R, int64_t position, const char *rows, int64_t count, size_t row_bytes)
+{
+    int64_t skip = count > R ? count - R : 0;
+    for (int64_t i = skip; i < count;) {
+        int64_t slot = (position + i) % R, run = R - slot < count - i ? R - slot : count - i;
+        lnt_device_copy(c, ring + (size_t)slot * row_bytes, rows + (size_t)i * row_bytes, (size_t)run * row_bytes);
+        i += run;
+    }
+}
+
+/* The `count` rows before token `position`, in order. */
+static void from_ring(lnt_ctx *c, char *dst, const char *ring, int64_t R, int64_t position, int64_t count, size_t row_bytes)
+{
+    for (int64_t i = 0; i < count;) {
+        int64_t slot = (position - count + i) % R, run = R - slot < count - i ? R - slot : count - i;
+        lnt_device_copy(c, dst + (size_t)i * row_bytes, ring + (size_t)slot * row_bytes, (size_t)run * row_bytes);
+        i += run;
+    }
+}
+
+/* Sequence n. The new rows go into the cache first, unless they would overwrite rows that the first of them still sees. */
+static linnet_status attend_sequence(const lnt_call *k, const lnt_recur_args *all, int64_t n)
+{
+    const recur_attr *x = k->attr;
+    int64_t first = k->cu[n], len = k->cu[n + 1] - first, position = k->position[n], cu[2] = { 0, len };
+    int64_t R = cache_rows(x, k->state_capacity);
+    if (len == 0) return LINNET_OK;
+    if (R == k->state_capacity && position + len > R)
+        return lnt_fail(k->c, LINNET_EINVAL, "%lld tokens do not fit a key-value cache of %lld", (long long)(position + len), (long long)R);
+    size_t size = lnt_dtype_size(all->dtype), k_row = (size_t)(x->Hq * x->K) * size, v_row = (size_t)(x->Hq * x->V) * size;
+    char *keys = (char *)k->state + n * k->state_stride, *values = keys + (size_t)R * k_row;
+    lnt_recur_args a = *all;
+    a.tokens = len;
+    a.sequences = 1;
+    a.cu_seqlens = cu;
+    a.q = at_row(all->q, first, (int64_t)x->Hv * x->K, all->dtype);
+    a.k = at_row(all->k, first, (int64_t)x->Hq * x->K, all->dtype);
+    a.v = at_row(all->v, first, (int64_t)x->Hq * x->V, all->dtype);
+    a.o = at_row(all->o, first, (int64_t)x->Hv * x->V, all->dtype);
+    const char *new_k = a.k, *new_v = a.v;
+    bool straight = position + len <= R; /* nothing in the ring is overwritten: rows are in order */
+    if (straight || len == 1) {
+        into_ring(k->c, keys, R, position, new_k, len, k_row);
+        into_ring(k->c, values, R, position, new_v, len, v_row);
+        a.k = keys;
+        a.v = values;
+        a.offset = straight ? position : R - 1;
+        if (!straight) a.window = 0; /* the ring is the window */
+        return linnet_recurrence_forward(k->c, &a);
+    }
+    int64_t past = position < R - 1 ? position : R - 1;
+    if (past) {
+        size_t joined = joined_bytes(x, len, all->dtype);
+        char *jk = a.workspace, *jv = jk + (size_t)(past + len) * k_row;
+        if (joined > a.workspace_size) return lnt_fail(k->c, LINNET_EINTERNAL, "attention workspace of %zu bytes; needs %zu", a.workspace_size, joined);
+        from_ring(k->c, jk, keys, R, position, past, k_row);
+        from_ring(k->c, jv, values, R, position, past, v_row);
+        lnt_device_copy(k->c, jk + (size_t)past * k_row, new_k, (size_t)len * k_row);
+        lnt_device_copy(k->c, jv + (size_t)past * v_row, new_v, (size_t)len * v_row);
+        a.k = jk;
+        a.v = jv;
+        a.offset = past;
+        a.workspace = (char *)a.workspace + joined;
+        a.workspace_size -= joined;
+    }
+    LNT_TRY(linnet_recurrence_forward(k->c, &a));
+    into_ring(k->c, keys, R, position, new_k, len, k_row);
+    into_ring(k->c, values, R, position, new_v, len, v_row);
+    return LINNET_OK;
+}
+
+static linnet_status forward_attention(const lnt_call *k)
+{
+    lnt_recur_args a = call_of(k);
+    a.lse = k->save;
+    if (!k->state) return linnet_recurrence_forward(k->c, &a);
+    for (int64_t n = 0; n < k->n_seq; n++) LNT_TRY(attend_sequence(k, &a, n));
+    return LINNET_OK;
+}
+
+/* ---- building ------------------------------------------------------------------------------------------------------------------------ */
+
+#define STATE_NODE(NAME)                                                                                                           \
+    { .name = NAME, .backward_needs = LNT_NEEDS_ALL_IN, .state_size = state_size, .workspace = workspace, .flops = flops,          \
+      .forward = forward_state, .backward = backward_state_or_attention, .describe = describe }
+static const lnt_op node_types[] = {
+    STATE_NODE("linear_attn"),
+    STATE_NODE("retention"),
+    STATE_NODE("simple_gla"),
+    STATE_NODE("delta_rule"),
+    STATE_NODE("gated_delta_rule"),
+    { .name = "attention", .backward_needs = LNT_NEEDS_ALL_IN | LNT_NEEDS_OUT0, .save_size = save_size, .state_size = state_size, .workspace = workspace,
+      .flops = flops, .forward = forward_attention, .backward = backward_state_or_attention, .describe = describe },
+};
+
+static const lnt_op *node_type(const char *name)
+{
+    for (size_t i = 0; i < sizeof node_types / sizeof *node_types; i++)
+        if (strcmp(node_types[i].name, name) == 0) return &node_types[i];
+    return NULL;
+}
+
+/* A gate: one float32 column a value head. */
+static bool gate_fits(lnt_program *p, const char *op, const char *name, lnt_buf b, int32_t heads, bool taken)
+{
+    if (!taken && b.id) return lnt_program_fail(p, "%s takes no %s", op, name), false;
+    if (!taken) return true;
+    if (!b.id) return lnt_program_fail(p, "%s needs %s", op, name), false;
+    if (lnt_cols(p, b) != heads)
+        return lnt_program_fail(p, "%s: %s has %lld columns, expected one for each of %d value heads", op, name, (long long)lnt_cols(p, b), heads), false;
+    if (!lnt_program_value(p, b)->f32) return lnt_program_fail(p, "%s: %s must be float32 under every policy", op, name), false;
+    return true;
+}
+
+lnt_buf lnt_recur(lnt_program *p, const char *name, lnt_recur_in in)
+{
+    if (lnt_program_failed(p)) return LNT_NO_BUF;
+    const lnt_recur_op *op = lnt_recur_find(name);
+    const lnt_op *type = op ? node_type(name) : NULL;
+    if (!type) return lnt_program_fail(p, "unknown operator \"%s\"", name);
+    if (!in.q.id || !in.k.id || !in.v.id) return lnt_program_fail(p, "%s needs q, k and v", name);
+    int32_t hq = lnt_heads(p, in.q), hk = lnt_heads(p, in.k), hv = lnt_heads(p, in.v);
+    int64_t K = lnt_cols(p, in.q) / hq, V = lnt_cols(p, in.v) / hv, k_size = lnt_cols(p, in.k) / hk;
+    int32_t few = hk, many = op->cache ? hq : hv;
+    if (K != k_size) return lnt_program_fail(p, "%s: heads of q have %lld columns, heads of k %lld", name, (long long)K, (long long)k_size);
+    if (op->cache ? hk != hv : hq != hk)
+        return lnt_program_fail(p, "%s: q, k, v have %d, %d, %d heads; expected as many of %s", name, hq, hk, hv, op->cache ? "k and v" : "q and k");
+    if (many % few) return lnt_program_fail(p, "%s: %d heads of %s are not a multiple of %d", name, many, op->cache ? "q" : "v", few);
+    if (in.normalize && !op->normalize) return lnt_program_fail(p, "%s takes no normalize", name);
+    if (in.window && !op->cache) return lnt_program_fail(p, "%s takes no window", name);
+    if (in.window < 0) return lnt_program_fail(p, "%s: window %lld is negative", name, (long long)in.window);
+    if ((op->gate == LNT_GATE_HEAD) != (in.g_head != NULL)) return lnt_program_fail(p, "%s %s g_head", name, in.g_head ? "takes no" : "needs");
+    if (!gate_fits(p, name, "g", in.g, many, op->gate == LNT_GATE_SCALAR) || !gate_fits(p, name, "beta", in.beta, many, op->beta)) return LNT_NO_BUF;
+
+    recur_attr *x = lnt_program_alloc(p, sizeof *x);
+    if (!x) return LNT_NO_BUF;
+    *x = (recur_attr){ .op = op, .Hq = few, .Hv = many, .K = (int32_t)K, .V = (int32_t)V, .g = -1, .beta = -1, .scale = in.scale, .eps = in.eps,
+                       .normalize = in.normalize, .window = in.window };
+    if (in.g_head) {
+        float *g = lnt_program_alloc(p, (size_t)many * sizeof *g);
+        if (!g) return LNT_NO_BUF;
+        for (int32_t h = 0; h < many; h++) g[h] = (float)in.g_head[h];
+        x->g_head = g;
+    }
+    lnt_buf inputs[5] = { in.q, in.k, in.v };
+    int n = 3;
+    if (in.g.id) inputs[x->g = n++] = in.g;
+    if (in.beta.id) inputs[x->beta = n++] = in.beta;
+    lnt_node *node = lnt_add_node(p, type, x, n, inputs, 0, NULL, 1, &(lnt_out_spec){ .cols = many * V, .heads = many });
+    return node ? node->out[0] : LNT_NO_BUF;
+}
