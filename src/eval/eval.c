@@ -1,0 +1,98 @@
+/* linnet_eval: perplexity, bits per byte, loss by position. */
+#include <math.h>
+#include <stdio.h>
+
+#include "core/clock.h"
+#include "core/file.h"
+#include "eval/plot.h"
+#include "eval/scorer.h"
+#include "hub/corpus.h"
+
+enum { TOKENS_A_RUN = 8192 }; /* enough rows for the products, little enough memory */
+
+/* Mean loss at each position, and the mean over all positions up to it. */
+static void position_means(const lnt_score *score, int64_t length, double *x, double *here, double *so_far)
+{
+    double nats = 0, count = 0;
+    for (int64_t i = 0; i < length; i++) {
+        nats += score->position_nats[i];
+        count += (double)score->position_count[i];
+        x[i] = (double)i + 1;
+        here[i] = score->position_count[i] ? score->position_nats[i] / (double)score->position_count[i] : NAN;
+        so_far[i] = count > 0 ? nats / count : NAN;
+    }
+}
+
+static linnet_status write_csv(lnt_ctx *c, const char *path, const lnt_score *score, int64_t length, const double *here, const double *so_far)
+{
+    lnt_file_writer w;
+    char line[128];
+    LNT_TRY(lnt_file_begin(c, path, &w));
+    linnet_status s = lnt_file_write(c, &w, "position,windows,loss,mean_so_far\n", 34);
+    for (int64_t i = 0; s == LINNET_OK && i < length && score->position_count[i]; i++) {
+        int n = snprintf(line, sizeof line, "%lld,%lld,%.6f,%.6f\n", (long long)i + 1, (long long)score->position_count[i], here[i], so_far[i]);
+        s = lnt_file_write(c, &w, line, (size_t)n);
+    }
+    if (s == LINNET_OK) s = lnt_file_commit(c, &w);
+    lnt_file_abandon(&w);
+    return s;
+}
+
+static linnet_status report(lnt_ctx *c, const linnet_eval_options *o, const lnt_score *score)
+{
+    if (!o->csv && !o->plot) return LINNET_OK;
+    double *x = lnt_alloc((size_t)o->length * 3 * sizeof *x);
+    if (!x) return lnt_fail_memory(c, (size_t)o->length * 3 * sizeof *x);
+    double *here = x + o->length, *so_far = here + o->length;
+    position_means(score, o->length, x, here, so_far);
+    linnet_status s = LINNET_OK;
+    if (o->csv) s = write_csv(c, o->csv, score, o->length, here, so_far);
+    if (s == LINNET_OK && o->plot) {
+        const lnt_plot_line lines[] = {{"at this position", x, here, o->length}, {"mean so far", x, so_far, o->length}};
+        const lnt_plot p = {.title = "Loss over position", .x_label = "position in the window (tokens)", .y_label = "nats per token", .n_lines = 2, .lines = lines};
+        s = lnt_plot_write(c, o->plot, &p);
+    }
+    lnt_free(x);
+    return s;
+}
+
+linnet_status linnet_eval(linnet_context *c, linnet_model *m, const linnet_tokenizer *t, const linnet_eval_options *o, linnet_eval_result *out)
+{
+    if (o->length < 1) return lnt_fail(c, LINNET_EINVAL, "length is %lld, expected at least 1", (long long)o->length);
+    if (linnet_tokenizer_vocabulary(t) > m->config->vocab_size) {
+        lnt_fail(c, LINNET_EINVAL, "the tokenizer has %lld ids, but the model knows %lld", (long long)linnet_tokenizer_vocabulary(t), (long long)m->config->vocab_size);
+        return lnt_hint(c, "Use the tokenizer the model was trained with.");
+    }
+    lnt_corpus *text = NULL;
+    lnt_scorer *scorer = NULL;
+    lnt_score score = {0};
+    linnet_status s;
+    LNT_TRY(lnt_corpus_load(c, o->texts, o->n_texts, t, &text));
+    int64_t n = o->max_tokens > 0 && o->max_tokens < text->n - 1 ? o->max_tokens + 1 : text->n;
+    if (n < 2) {
+        s = lnt_fail(c, LINNET_EINVAL, "the text gives %lld token%s, expected at least 2", (long long)text->n, text->n == 1 ? "" : "s");
+        goto done;
+    }
+    int64_t windows = o->length >= TOKENS_A_RUN ? 1 : TOKENS_A_RUN / o->length;
+    LNT_TRY_GOTO(s, lnt_scorer_create(c, m, o->length, windows, &scorer), done);
+    score.position_nats = lnt_calloc((size_t)o->length * sizeof(double));
+    score.position_count = lnt_calloc((size_t)o->length * sizeof(int64_t));
+    if (!score.position_nats || !score.position_count) {
+        s = lnt_fail_memory(c, (size_t)o->length * 8);
+        goto done;
+    }
+    double start = lnt_now();
+    LNT_TRY_GOTO(s, lnt_scorer_run(scorer, text->ids, n, o->progress, o->user, &score), done);
+    double seconds = lnt_now() - start;
+    LNT_TRY_GOTO(s, report(c, o, &score), done);
+    int64_t bytes = lnt_corpus_bytes(text, text->ids + 1, n - 1);
+    *out = (linnet_eval_result){.tokens = score.tokens, .bytes = bytes, .nats_per_token = score.nats / (double)score.tokens,
+                                .perplexity = exp(score.nats / (double)score.tokens), .bits_per_byte = bytes ? score.nats / M_LN2 / (double)bytes : NAN,
+                                .tokens_per_second = (double)score.tokens / seconds};
+done:
+    lnt_free(score.position_nats);
+    lnt_free(score.position_count);
+    lnt_scorer_destroy(scorer);
+    lnt_corpus_free(text);
+    return s;
+}

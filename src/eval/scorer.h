@@ -1,0 +1,27 @@
+/* Loss on held-out ids: windows of `length`, each from a fresh state, window w predicting ids[w*length+1 .. (w+1)*length]. Training evaluates with it too. */
+#ifndef LNT_EVAL_SCORER_H
+#define LNT_EVAL_SCORER_H
+
+#include "model/model.h"
+
+typedef struct {
+    int64_t length, windows;     /* of one run */
+    lnt_plan *plan;
+    linnet_model *m;
+    int32_t *ids, *targets;      /* host, [windows*length] */
+    float *loss;                 /* host, [windows*length] */
+} lnt_scorer;
+
+typedef struct {
+    int64_t tokens;
+    double nats;                 /* summed */
+    double *position_nats;       /* [length], added to, or NULL */
+    int64_t *position_count;     /* [length], added to, or NULL */
+} lnt_score;
+
+linnet_status lnt_scorer_create(lnt_ctx *c, linnet_model *m, int64_t length, int64_t windows, lnt_scorer **out);
+void lnt_scorer_destroy(lnt_scorer *s);
+/* Score ids[0..n): n-1 predictions, the last window short. `progress` (may be NULL) is told tokens done; non-zero stops with LINNET_EINTERRUPTED. */
+linnet_status lnt_scorer_run(lnt_scorer *s, const int32_t *ids, int64_t n, int (*progress)(void *user, int64_t done, int64_t total), void *user, lnt_score *score);
+
+#endif

@@ -1,0 +1,111 @@
+/* linnet_generate: prefill the prompt into a state, then one token at a time. Memory does not grow with the length for recurrent layers. */
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "core/clock.h"
+#include "device/device.h"
+#include "generate/sample.h"
+#include "model/model.h"
+
+enum { PREFILL = 512 }; /* prompt tokens a run */
+
+typedef struct {
+    lnt_ctx *c;
+    linnet_model *m;
+    lnt_state *state;
+    lnt_plan *prefill, *step;
+    float *logits; /* host, [vocabulary] */
+} session;
+
+static void close_session(session *k)
+{
+    lnt_plan_destroy(k->prefill);
+    lnt_plan_destroy(k->step);
+    lnt_state_destroy(k->state);
+    lnt_free(k->logits);
+}
+
+static linnet_status open_session(session *k, int64_t prompt, int64_t capacity)
+{
+    LNT_TRY(lnt_state_create(k->c, k->m->p, 1, capacity, &k->state));
+    lnt_plan_options o = {.tokens = 1, .n_seq = 1, .dtype = k->m->dtype, .has_state = true, .state_capacity = capacity, .n_outputs = 1, .outputs = {k->m->logits}};
+    LNT_TRY(lnt_plan_create(k->c, k->m->p, &o, &k->step));
+    if (prompt > 1) { /* all but the prompt's last token: no logits are made for them */
+        o.tokens = prompt - 1 < PREFILL ? prompt - 1 : PREFILL;
+        o.outputs[0] = k->m->hidden;
+        LNT_TRY(lnt_plan_create(k->c, k->m->p, &o, &k->prefill));
+    }
+    k->logits = lnt_alloc((size_t)k->m->config->vocab_size * 4);
+    return k->logits ? LINNET_OK : lnt_fail_memory(k->c, (size_t)k->m->config->vocab_size * 4);
+}
+
+static linnet_status feed(session *k, lnt_plan *plan, const int32_t *ids, int64_t n)
+{
+    lnt_batch b = {.tokens = n, .n_seq = 1, .n_inputs = 1, .inputs = {{k->m->ids, ids}}, .state = k->state};
+    return lnt_plan_run(plan, k->m->w, &b);
+}
+
+static linnet_status check(lnt_ctx *c, const linnet_model *m, const linnet_tokenizer *t, const linnet_generate_options *o)
+{
+    if (linnet_tokenizer_vocabulary(t) > m->config->vocab_size) {
+        lnt_fail(c, LINNET_EINVAL, "the tokenizer has %lld ids, but the model knows %lld", (long long)linnet_tokenizer_vocabulary(t), (long long)m->config->vocab_size);
+        return lnt_hint(c, "Use the tokenizer the model was trained with.");
+    }
+    if (o->max_tokens < 0) return lnt_fail(c, LINNET_EINVAL, "max_tokens is %lld, expected at least 0", (long long)o->max_tokens);
+    if (!(o->temperature >= 0) || isinf(o->temperature)) return lnt_fail(c, LINNET_EINVAL, "temperature is %g, expected 0 (greedy) or more", o->temperature);
+    if (!(o->top_p > 0 && o->top_p <= 1)) return lnt_fail(c, LINNET_EINVAL, "top_p is %g, expected a number above 0 and up to 1", o->top_p);
+    if (o->top_k < 0) return lnt_fail(c, LINNET_EINVAL, "top_k is %lld, expected 0 (off) or more", (long long)o->top_k);
+    return LINNET_OK;
+}
+
+/* The prompt's ids; an empty prompt starts from the separator, or from a newline when there is none. */
+static linnet_status prompt_ids(lnt_ctx *c, const linnet_tokenizer *t, const linnet_generate_options *o, int32_t **ids, int64_t *n)
+{
+    if (o->prompt_bytes) return linnet_tokenizer_encode(c, t, o->prompt, o->prompt_bytes, ids, n);
+    if (linnet_tokenizer_separator(t) < 0) return linnet_tokenizer_encode(c, t, "\n", 1, ids, n);
+    *ids = lnt_alloc(sizeof **ids);
+    if (!*ids) return lnt_fail_memory(c, sizeof **ids);
+    **ids = (int32_t)linnet_tokenizer_separator(t);
+    *n = 1;
+    return LINNET_OK;
+}
+
+linnet_status linnet_generate(linnet_context *c, linnet_model *m, const linnet_tokenizer *t, const linnet_generate_options *o, linnet_generate_result *out)
+{
+    LNT_TRY(check(c, m, t, o));
+    int32_t *ids = NULL;
+    int64_t n = 0, V = linnet_tokenizer_vocabulary(t), capacity;
+    session k = {.c = c, .m = m};
+    lnt_sampler *sampler = NULL;
+    linnet_status s;
+    LNT_TRY(prompt_ids(c, t, o, &ids, &n));
+    if (!lnt_add(n, o->max_tokens, &capacity)) {
+        s = lnt_fail(c, LINNET_EINVAL, "max_tokens is %lld, which is too large", (long long)o->max_tokens);
+        goto done;
+    }
+    LNT_TRY_GOTO(s, open_session(&k, n, capacity), done);
+    LNT_TRY_GOTO(s, lnt_sampler_create(c, V, o, &sampler), done);
+    *out = (linnet_generate_result){.prompt_tokens = n, .state_bytes = (int64_t)k.state->bytes};
+    double start = lnt_now();
+    for (int64_t at = 0; at + 1 < n; at += PREFILL) LNT_TRY_GOTO(s, feed(&k, k.prefill, ids + at, n - 1 - at < PREFILL ? n - 1 - at : PREFILL), done);
+    out->prefill_seconds = lnt_now() - start;
+    int32_t now = ids[n - 1];
+    start = lnt_now();
+    while (out->tokens < o->max_tokens) {
+        LNT_TRY_GOTO(s, feed(&k, k.step, &now, 1), done);
+        lnt_to_host(c, k.logits, lnt_plan_output(k.step, m->logits).data, (size_t)V * 4);
+        now = lnt_sampler_draw(sampler, k.logits);
+        out->tokens++;
+        if (o->stop_at_separator && now == linnet_tokenizer_separator(t)) break;
+        size_t bytes = 0;
+        const char *piece = linnet_tokenizer_piece(t, now, &bytes);
+        if (o->token && o->token(o->user, now, piece, bytes)) break;
+    }
+    out->decode_seconds = lnt_now() - start;
+done:
+    close_session(&k);
+    lnt_sampler_destroy(sampler);
+    linnet_free(ids);
+    return s;
+}

@@ -1,0 +1,15 @@
+/* Drawing a token from logits: greedy, temperature, top-k, top-p. */
+#ifndef LNT_GENERATE_SAMPLE_H
+#define LNT_GENERATE_SAMPLE_H
+
+#include "core/rng.h"
+#include "core/status.h"
+
+typedef struct lnt_sampler lnt_sampler;
+
+linnet_status lnt_sampler_create(lnt_ctx *c, int64_t vocabulary, const linnet_generate_options *o, lnt_sampler **out);
+void lnt_sampler_destroy(lnt_sampler *s);
+/* An id; logits [vocabulary] are read only. Ties go to the lower id. */
+int32_t lnt_sampler_draw(lnt_sampler *s, const float *logits);
+
+#endif

@@ -1,0 +1,26 @@
+/* Text as token ids: files and folders, tokenized in path order, documents closed by the tokenizer's separator. */
+#ifndef LNT_HUB_CORPUS_H
+#define LNT_HUB_CORPUS_H
+
+#include "core/memory.h"
+
+typedef struct lnt_corpus {
+    int64_t n;             /* ids */
+    int32_t *ids;
+    int64_t files, bytes;  /* of text read */
+    int64_t vocabulary;
+    int64_t separator;     /* -1: none */
+    int32_t *id_bytes;     /* [vocabulary]: bytes of text an id stands for (0 for the separator) */
+    uint64_t fingerprint;  /* FNV-1a of the ids: the same text and tokenizer give the same */
+} lnt_corpus;
+
+/* Each path is a file, or a folder whose regular files (hidden ones left out) are taken in sorted order. No text at all is an error. */
+linnet_status lnt_corpus_load(lnt_ctx *c, const char *const *paths, int n_paths, const linnet_tokenizer *t, lnt_corpus **out);
+/* The bytes of the same files, joined; at most `limit` of them (the first). Free with lnt_free. */
+linnet_status lnt_corpus_text(lnt_ctx *c, const char *const *paths, int n_paths, size_t limit, char **text, size_t *bytes);
+void lnt_corpus_free(lnt_corpus *k);
+
+/* Bytes of text that ids[0..n) stand for. */
+int64_t lnt_corpus_bytes(const lnt_corpus *k, const int32_t *ids, int64_t n);
+
+#endif
