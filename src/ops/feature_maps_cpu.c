@@ -1,0 +1,120 @@
+#include "ops/feature_maps.h"
+#include "ops/rows.h"
+
+/* for the heads i of each piece: rows of [tokens*heads, d]. */
+#define PARALLEL_HEADS(k, i, heads, size)                                                                                          \
+    PARALLEL_PIECES((k)->c, piece, pieces((k)->tokens * (heads), size))                                                            \
+        for (int64_t i = piece * (size); i < at_most((k)->tokens * (heads), (piece + 1) * (size)); i++)
+
+/* ---- hedgehog: max |y| is the largest of all 2d inputs. dz = p (dp - sum p dp), dy = dz_+ - dz_- ---------------------------------- */
+
+linnet_status LNT_V(lnt_hedgehog_forward)(const lnt_call *k)
+{
+    const lnt_tensor *x = &k->in[0], *y = &k->out[0];
+    const int64_t heads = x->heads, d = x->cols / heads, size = rows_a_piece(2 * d);
+    PARALLEL_HEADS(k, i, heads, size)
+    {
+        float e[2 * LNT_FEATURE_MAX];
+        const void *xi = part_at(x, 0, i * d);
+        vf top = v_zero(), s = v_zero();
+        V_EACH(j, n, d) top = v_max(v_abs(v_get(xi, x->dtype, j, n)), top);
+        const float m = v_hmax(top);
+        V_EACH(j, n, d)
+        {
+            vf v = v_get(xi, x->dtype, j, n), plus = v_exp(v - m), minus = v_exp(-v - m);
+            v_put(e, LINNET_F32, j, n, plus);
+            v_put(e + d, LINNET_F32, j, n, minus);
+            for (int64_t l = n; l < LNT_VL; l++) plus[l] = minus[l] = 0;
+            s += plus + minus;
+        }
+        const float scale = 1.0f / v_sum(s);
+        V_EACH(j, n, 2 * d) v_put(part_at(y, 0, 2 * i * d), y->dtype, j, n, v_get(e, LINNET_F32, j, n) * scale);
+    }
+    return LINNET_OK;
+}
+
+linnet_status LNT_V(lnt_hedgehog_backward)(const lnt_call *k)
+{
+    const lnt_tensor *y = &k->out[0], *dy = &k->d_out[0], *dx = &k->d_in[0];
+    const int64_t heads = y->heads, d = y->cols / heads / 2, size = rows_a_piece(2 * d);
+    if (!dx->data) return LINNET_OK;
+    PARALLEL_HEADS(k, i, heads, size)
+    {
+        const void *p = part_at(y, 0, 2 * i * d), *dp = part_at(dy, 0, 2 * i * d);
+        vf s = v_zero();
+        V_EACH(j, n, 2 * d) s += v_get(p, y->dtype, j, n) * v_get(dp, dy->dtype, j, n);
+        const float mean = v_sum(s);
+        V_EACH(j, n, d)
+        {
+            vf plus = v_get(p, y->dtype, j, n) * (v_get(dp, dy->dtype, j, n) - mean);
+            vf minus = v_get(p, y->dtype, d + j, n) * (v_get(dp, dy->dtype, d + j, n) - mean);
+            v_out(part_at(dx, 0, i * d), dx->dtype, j, n, plus - minus, k->accumulate[0]);
+        }
+    }
+    return LINNET_OK;
+}
+
+/* ---- dpfp: p_j[i] = u[i] u[i-j], indices modulo 2d. du[i] = sum_j dp_j[i] u[i-j] + dp_j[i+j] u[i+j], dx = (du_+ - du_-) [x > 0].
+ * u lies twice in a row, so that u[i-j] is w[2d + i - j]. -------------------------------- */
+
+static void unfold(const lnt_tensor *x, int64_t i, int64_t d, float *w)
+{
+    V_EACH(j, n, d)
+    {
+        vf r = v_act(v_get(part_at(x, 0, i * d), x->dtype, j, n), LNT_RELU);
+        v_put(w, LINNET_F32, j, n, r);
+        v_put(w + d, LINNET_F32, j, n, -r);
+    }
+    memcpy(w + 2 * d, w, (size_t)(2 * d) * sizeof *w);
+}
+
+linnet_status LNT_V(lnt_dpfp_forward)(const lnt_call *k)
+{
+    const int nu = ((const lnt_dpfp_attr *)k->attr)->nu;
+    const lnt_tensor *x = &k->in[0], *y = &k->out[0];
+    const int64_t heads = x->heads, d = x->cols / heads, size = rows_a_piece(2 * d * nu);
+    PARALLEL_HEADS(k, i, heads, size)
+    {
+        float w[4 * LNT_FEATURE_MAX];
+        unfold(x, i, d, w);
+        for (int j = 1; j <= nu; j++) {
+            const float *rolled = w + 2 * d - j % (2 * d);
+            void *p = part_at(y, 0, (i * nu + j - 1) * 2 * d);
+            V_EACH(l, n, 2 * d) v_put(p, y->dtype, l, n, v_get(w, LINNET_F32, l, n) * v_get(rolled, LINNET_F32, l, n));
+        }
+    }
+    return LINNET_OK;
+}
+
+linnet_status LNT_V(lnt_dpfp_backward)(const lnt_call *k)
+{
+    const int nu = ((const lnt_dpfp_attr *)k->attr)->nu;
+    const lnt_tensor *x = &k->in[0], *dy = &k->d_out[0], *dx = &k->d_in[0];
+    const int64_t heads = x->heads, d = x->cols / heads, size = rows_a_piece(2 * d * nu);
+    if (!dx->data) return LINNET_OK;
+    PARALLEL_HEADS(k, i, heads, size)
+    {
+        float w[4 * LNT_FEATURE_MAX], du[2 * LNT_FEATURE_MAX], dp[4 * LNT_FEATURE_MAX]; /* dp twice in a row too */
+        unfold(x, i, d, w);
+        memset(du, 0, (size_t)(2 * d) * sizeof *du);
+        for (int j = 1; j <= nu; j++) {
+            const int64_t by = j % (2 * d);
+            const void *in = part_at(dy, 0, (i * nu + j - 1) * 2 * d);
+            V_EACH(l, n, 2 * d) v_put(dp, LINNET_F32, l, n, v_get(in, dy->dtype, l, n));
+            memcpy(dp + 2 * d, dp, (size_t)(2 * d) * sizeof *dp);
+            const float *back = w + 2 * d - by, *ahead = w + by, *dp_ahead = dp + by;
+            V_EACH(l, n, 2 * d)
+            {
+                vf s = v_get(dp, LINNET_F32, l, n) * v_get(back, LINNET_F32, l, n) + v_get(dp_ahead, LINNET_F32, l, n) * v_get(ahead, LINNET_F32, l, n);
+                v_out(du, LINNET_F32, l, n, s, true);
+            }
+        }
+        V_EACH(l, n, d)
+        {
+            vf g = v_get(du, LINNET_F32, l, n) - v_get(du + d, LINNET_F32, l, n);
+            g = v_select(v_get(w, LINNET_F32, l, n) > v_zero(), g, v_zero());
+            v_out(part_at(dx, 0, i * d), dx->dtype, l, n, g, k->accumulate[0]);
+        }
+    }
+    return LINNET_OK;
+}

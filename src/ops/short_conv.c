@@ -1,0 +1,44 @@
+/* Depthwise causal convolution over time, then an activation:
+ *
+ *   z_t = sum_j w_j x_{t-W+1+j},  y_t = act(z_t)
+ *   dz = dy act'(z),  dx_t = sum_j w_j dz_{t+W-1-j},  dw_j = sum_t dz_t x_{t-W+1+j}
+ *
+ * inside each sequence. What lies before a sequence's first row is zero, or the state: its last W-1 inputs, float32 [W-1, cols]. */
+#include "ops/short_conv.h"
+#include "ops/builder.h"
+
+LNT_DEFINE_OP(short_conv)
+
+static int64_t conv_state(const lnt_node *n, int64_t capacity)
+{
+    (void)capacity;
+    return (((const lnt_conv_attr *)n->attr)->size - 1) * lnt_in_cols(n, 0) * (int64_t)sizeof(float);
+}
+
+/* Taps as rows [size, cols]; behind them, in backward, their gradients for each block of rows. */
+static size_t conv_workspace(const lnt_node *n, const lnt_shape *s, bool backward)
+{
+    const int64_t taps = ((const lnt_conv_attr *)n->attr)->size * lnt_in_cols(n, 0);
+    return (size_t)taps * sizeof(float) + (backward ? lnt_sum_bytes(s->tokens, taps) : 0);
+}
+
+static void conv_describe(const lnt_node *n, char *text, size_t size)
+{
+    const lnt_conv_attr *a = n->attr;
+    snprintf(text, size, "size %d, %s", a->size, lnt_act_name(a->act));
+}
+
+static const lnt_op conv_op = {.name = "short_conv", .backward_needs = LNT_NEEDS_IN0, .state_size = conv_state, .workspace = conv_workspace,
+                               .forward = short_conv_forward, .backward = short_conv_backward, .describe = conv_describe};
+
+lnt_buf lnt_short_conv(lnt_program *p, lnt_buf x, const char *name, int size, lnt_act act)
+{
+    if (!lnt_ready(p, "short_conv", 1, &x)) return LNT_NO_BUF;
+    if (size < 1 || size > LNT_CONV_MAX) return lnt_program_fail(p, "short_conv %s: size is %d, expected 1 .. %d", name, size, LNT_CONV_MAX);
+    const lnt_conv_attr a = {size, act};
+    const int64_t cols = lnt_cols(p, x), dim[3] = {cols, 1, size};
+    char full[256];
+    if (snprintf(full, sizeof full, "%s.weight", name) >= (int)sizeof full) return lnt_program_fail(p, "parameter name \"%.60s...\" is too long", name);
+    const int param = lnt_add_param(p, full, 3, dim, (lnt_init){LNT_INIT_NORMAL, lnt_init_std(p, size), 0}, true, false);
+    return lnt_add_op(p, &conv_op, lnt_attr(p, &a, sizeof a), 1, &x, 1, &param, (lnt_out_spec){cols, lnt_heads(p, x), false});
+}

@@ -1,0 +1,13 @@
+#ifndef LNT_OPS_SHORT_CONV_H
+#define LNT_OPS_SHORT_CONV_H
+
+#include "ops/ops.h"
+
+enum { LNT_CONV_MAX = 32 }; /* taps */
+
+typedef struct {
+    int size;
+    lnt_act act;
+} lnt_conv_attr;
+
+#endif
