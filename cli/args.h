@@ -1,7 +1,7 @@
 /* Arguments of a command: one table of flags, from which come parsing, checks, suggestions and --help.
  *
- * A flag's default is what its target holds when parsing begins, so a table built over an option structure filled by its _INIT macro shows and keeps the
- * library's own defaults. Everything wrong is said on stderr and ends in exit code 2. */
+ * A flag's default is what its target holds when parsing begins, so a table built over an option structure filled by its _INIT macro
+ * shows and keeps the library's own defaults. Everything wrong is said on stderr and ends in exit code 2. */
 #ifndef CLI_ARGS_H
 #define CLI_ARGS_H
 

@@ -136,6 +136,15 @@ static void op_fields(json_line *j, const void *result)
     json_real(j, "peak_memory", peak_memory());
 }
 
+static void print_heading(const linnet_bench_op_options *o)
+{
+    const char *dtype = linnet_dtype_name(o->dtype);
+    printf("B=%lld T=%lld H=%d/%d K=%d V=%d %s; shares are of the %s product rate, errors relative rms against float64\n", (long long)o->B,
+           (long long)o->T, o->Hq, o->Hv, o->K, o->V, dtype, dtype);
+    printf("%-18s %-16s %9s %8s %6s   %9s %8s %6s   %7s %7s  %s\n", "operator", "implementation", "forward", "FLOP/s", "share", "fwd+bwd", "FLOP/s",
+           "share", "error", "bwd", "workspace");
+}
+
 static void print_op(const op_result *x)
 {
     char forward[SAY_TEXT], both[SAY_TEXT], forward_rate[SAY_TEXT], both_rate[SAY_TEXT], workspace[SAY_TEXT];
@@ -184,10 +193,7 @@ static int bench_op(const command *self, int argc, char **argv)
     bool every = words.count == 0;
     for (int i = 0; every && linnet_op_at(i); i++) arg_list_add(&words, linnet_op_at(i));
     if (!code && !out.json)
-        printf("B=%lld T=%lld H=%d/%d K=%d V=%d %s; shares are of the %s product rate, errors relative rms against float64\n"
-               "%-18s %-16s %9s %8s %6s   %9s %8s %6s   %7s %7s  %s\n",
-               (long long)o.B, (long long)o.T, o.Hq, o.Hv, o.K, o.V, linnet_dtype_name(o.dtype), linnet_dtype_name(o.dtype), "operator", "implementation",
-               "forward", "FLOP/s", "share", "fwd+bwd", "FLOP/s", "share", "error", "bwd", "workspace");
+        print_heading(&o);
     for (int i = 0; !code && i < words.count; i++) {
         linnet_bench_op_result r;
         o.op = words.item[i];
@@ -255,7 +261,8 @@ static void print_train(const train_result *x)
     printf("step     %s, %s tokens/s\n", say_time(a, r->step_seconds), say_count(b, r->tokens_per_second));
     printf("rate     %sFLOP/s: %.1f%% of the float32 product rate", say_rate(a, rate), 100 * rate / x->rates->f32_flops);
     if (x->dtype == LINNET_BF16) printf(", %.1f%% of the bf16 rate", 100 * rate / x->rates->bf16_flops);
-    printf("\nmemory   %s for activations, gradients and workspaces, peak of the process %s\n", say_bytes(a, (double)r->plan_bytes), say_bytes(b, peak_memory()));
+    printf("\nmemory   %s for activations, gradients and workspaces, peak of the process %s\n", say_bytes(a, (double)r->plan_bytes),
+           say_bytes(b, peak_memory()));
     printf("decode   %s a token, %.2f times the %s that streaming %s takes\n\n", say_time(a, r->decode_seconds), r->decode_seconds / decode_floor(x),
            say_time(b, decode_floor(x)), say_bytes(d, r->decode_bytes));
     if (r->profile) printf("%s", r->profile);
@@ -264,7 +271,8 @@ static void print_train(const train_result *x)
 static int bench_train(const command *self, int argc, char **argv)
 {
     /* the shape that results are compared at: 12 layers of width 512 with 4 heads of 128, token ids are bytes */
-    static const char *const standard[] = { "num_hidden_layers=12", "hidden_size=512", "num_heads=4", "head_dim=128", "expand_v=1", "vocab_size=256", NULL };
+    static const char *const standard[] = { "num_hidden_layers=12", "hidden_size=512", "num_heads=4", "head_dim=128",
+                                            "expand_v=1",           "vocab_size=256",  NULL };
     linnet_bench_train_options o = LINNET_BENCH_TRAIN_OPTIONS_INIT;
     machine_args m = MACHINE_ARGS_INIT;
     model_args shape = { .defaults = standard };

@@ -148,7 +148,8 @@ static int run(const command *self, int argc, char **argv)
     int code = args_parse(self, table, argc, argv, &words, 1, 2);
     if (code >= 0) return code;
     if (words.count == 2 && strcmp(words.item[1], "-") != 0)
-        return say_error(NULL, "Give the prompt with --prompt TEXT, or - to read it from standard input.", "unexpected argument \"%s\"", words.item[1]);
+        return say_error(NULL, "Give the prompt with --prompt TEXT, or - to read it from standard input.", "unexpected argument \"%s\"",
+                         words.item[1]);
     if (words.count == 2 && !prompt_file) prompt_file = "-";
     if (prompt && prompt_file) return say_error(NULL, "Leave one of them out.", "there are two prompts, --prompt and %s", prompt_file);
     if (prompt_file && (code = read_all(prompt_file, &prompt_bytes)) != 0) return code;

@@ -11,7 +11,8 @@ static void print_summary(linnet_model *model, linnet_dtype dtype)
     linnet_model_info i;
     char a[SAY_TEXT], b[SAY_TEXT];
     linnet_model_get_info(model, &i);
-    printf("model       %s, %lld layers of width %lld, %lld token ids\n", i.model_type, (long long)i.layers, (long long)i.width, (long long)i.vocabulary);
+    printf("model       %s, %lld layers of width %lld, %lld token ids\n", i.model_type, (long long)i.layers, (long long)i.width,
+           (long long)i.vocabulary);
     printf("parameters  %lld (%s in float32)\n", (long long)i.parameters, say_bytes(a, 4.0 * (double)i.parameters));
     printf("state       %s a sequence in generation, %s", say_bytes(b, (double)i.state_bytes_per_sequence), linnet_dtype_name(dtype));
     if (i.state_capacity > 0) printf(", key-value caches counted at %lld tokens", (long long)i.state_capacity);
@@ -39,7 +40,8 @@ static int run(const command *self, int argc, char **argv)
     bool described = shape.mixer || shape.config || shape.preset || shape.set.count;
     if (words.count == 1 && described)
         return say_error(NULL, "Leave out one or the other.", "%s is a model already, flags of section \"model\" describe a new one", words.item[0]);
-    if (words.count == 0 && !described) return say_error(NULL, "Run `linnet inspect --help` for usage and flags.", "which model? name a folder, or --mixer and --preset");
+    if (words.count == 0 && !described)
+        return say_error(NULL, "Run `linnet inspect --help` for usage and flags.", "which model? name a folder, or --mixer and --preset");
     linnet_context *c = NULL;
     linnet_config *config = NULL;
     linnet_model *model = NULL;
@@ -53,7 +55,10 @@ static int run(const command *self, int argc, char **argv)
         const struct {
             int asked;
             linnet_describe what;
-        } parts[] = { { parameters, LINNET_DESCRIBE_PARAMETERS }, { program, LINNET_DESCRIBE_TEXT }, { graphviz, LINNET_DESCRIBE_GRAPHVIZ }, { json, LINNET_DESCRIBE_JSON } };
+        } parts[] = { { parameters, LINNET_DESCRIBE_PARAMETERS },
+                      { program, LINNET_DESCRIBE_TEXT },
+                      { graphviz, LINNET_DESCRIBE_GRAPHVIZ },
+                      { json, LINNET_DESCRIBE_JSON } };
         for (int i = 0; i < 4 && !code; i++) {
             if (!parts[i].asked) continue;
             char *text = linnet_model_describe(model, parts[i].what);

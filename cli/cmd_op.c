@@ -46,7 +46,8 @@ const command cmd_op = {
     .name = "op",
     .summary = "one operator on tensors, from and to safetensors files",
     .usage = "NAME IN.safetensors OUT.safetensors [options]",
-    .about = "Reads the operator's inputs by name, writes its outputs and final state, and prints the shape, the implementation that ran and its time.",
+    .about = "Reads the operator's inputs by name, writes its outputs and final state, and prints the shape, the implementation that ran "
+             "and its time.",
     .example = "linnet op gated_delta_rule in.safetensors out.safetensors --backward --form chunk",
     .run = run,
 };

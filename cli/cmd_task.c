@@ -26,8 +26,9 @@ static void print_result(const linnet_mqar_options *o, const char *mixer, const 
 {
     char size[SAY_TEXT], time[SAY_TEXT];
     if (!json) {
-        printf("mqar  %-16s %s parameters  %lld pairs in %lld tokens  %lld steps, %s  accuracy %.1f%%\n", mixer, say_count(size, (double)r->parameters),
-               (long long)o->pairs, (long long)o->length, (long long)r->steps, say_duration(time, r->seconds), 100 * r->accuracy);
+        printf("mqar  %-16s %s parameters  %lld pairs in %lld tokens  %lld steps, %s  accuracy %.1f%%\n", mixer,
+               say_count(size, (double)r->parameters), (long long)o->pairs, (long long)o->length, (long long)r->steps,
+               say_duration(time, r->seconds), 100 * r->accuracy);
         return;
     }
     json_line j;

@@ -39,7 +39,8 @@ static void draw_step(view *v, const linnet_train_progress *p)
     int digits = snprintf(head, sizeof head, "%lld", (long long)p->steps);
     if (p->steps > 0) snprintf(head, sizeof head, "step %*lld/%lld", digits, (long long)p->step, (long long)p->steps);
     else snprintf(head, sizeof head, "step %6lld", (long long)p->step);
-    snprintf(tail, sizeof tail, "loss %.4f  %s tokens/s  %s left", p->loss, say_count(speed, p->tokens_per_second), say_duration(left, p->seconds_left));
+    snprintf(tail, sizeof tail, "loss %.4f  %s tokens/s  %s left", p->loss, say_count(speed, p->tokens_per_second),
+             say_duration(left, p->seconds_left));
     progress_show(&v->bar, share, head, tail);
     if (p->evaluated)
         progress_print(&v->bar, "step %6lld  loss %.4f  held out: %.4f nats/token, %.4f bits/byte%s", (long long)p->step, p->loss, p->eval_loss,
@@ -105,8 +106,8 @@ static int train(const machine_args *m, const model_args *shape, linnet_train_op
             code = say_status(c, s);
         else if (!v->json) {
             char tokens[SAY_TEXT], time[SAY_TEXT];
-            progress_print(&v->bar, "trained %lld steps, %s tokens, in %s; saved in %s", (long long)v->last_step, say_count(tokens, (double)v->tokens),
-                           say_duration(time, v->seconds), o->out);
+            progress_print(&v->bar, "trained %lld steps, %s tokens, in %s; saved in %s", (long long)v->last_step,
+                           say_count(tokens, (double)v->tokens), say_duration(time, v->seconds), o->out);
         }
     }
     linnet_config_destroy(config);
@@ -132,7 +133,8 @@ static int run(const command *self, int argc, char **argv)
         { "tokenizer", ARG_TEXT, &o.tokenizer, "PATH", "tokenizer.json, a folder with one or with encoder.json and vocab.bpe, or bytes",
           .fallback = "bytes" },
         { "train-tokenizer", ARG_I64, &o.train_tokenizer, "N", "train a byte-level BPE of N ids on the texts first", 257, 1 << 24, "" },
-        { "isolate-documents", ARG_SWITCH, &o.isolate_documents, .help = "reset the state at every document; without it documents are joined with the separator" },
+        { "isolate-documents", ARG_SWITCH, &o.isolate_documents,
+          .help = "reset the state at every document; without it documents are joined with the separator" },
         MODEL_FLAGS(&shape, "tiny"),
         { "length of the run", ARG_HEADING },
         { "steps", ARG_I64, &steps, "N", "optimizer steps", 1, ARG_NO_LIMIT, "1000, or until --minutes are over" },
@@ -167,7 +169,8 @@ static int run(const command *self, int argc, char **argv)
     if (o.train_tokenizer && o.tokenizer) return say_error(NULL, "Leave one of them out.", "--tokenizer and --train-tokenizer exclude each other");
     if (overwrite && o.resume) return say_error(NULL, "Leave one of them out.", "--overwrite and --resume exclude each other");
     if (!o.resume && !overwrite && file_exists(o.out, "model.safetensors"))
-        return say_error(NULL, "Add --resume to go on with it, --overwrite to start anew, or name another folder.", "%s already holds a checkpoint", o.out);
+        return say_error(NULL, "Add --resume to go on with it, --overwrite to start anew, or name another folder.",
+                         "%s already holds a checkpoint", o.out);
     o.texts = texts.item;
     o.n_texts = texts.count;
     if (steps) o.steps = steps;
@@ -180,8 +183,8 @@ const command cmd_train = {
     .name = "train",
     .summary = "train a model on text files",
     .usage = "TEXT... --out DIR [options]",
-    .about = "Each TEXT is a file, or a folder of which every file is read. The checkpoint is a folder with config.json, model.safetensors and tokenizer.json, "
-             "and beside them what --resume needs. Ctrl-C saves and says how to go on.",
+    .about = "Each TEXT is a file, or a folder of which every file is read. The checkpoint is a folder with config.json, model.safetensors "
+             "and tokenizer.json, and beside them what --resume needs. Ctrl-C saves and says how to go on.",
     .example = "linnet train books/ --out model --preset small --minutes 20",
     .run = run,
 };

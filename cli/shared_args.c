@@ -33,7 +33,8 @@ static linnet_status set_pair(linnet_context *c, linnet_config *k, const char *p
 int model_args_config(linnet_context *c, const model_args *m, linnet_config **out)
 {
     linnet_status s;
-    if (m->config && m->mixer) return say_error(NULL, "Leave one of them out.", "--config %s already names the kind of layer, --mixer too", m->config);
+    if (m->config && m->mixer)
+        return say_error(NULL, "Leave one of them out.", "--config %s already names the kind of layer, --mixer too", m->config);
     if (m->config) s = linnet_config_load(c, m->config, out);
     else s = linnet_config_create(c, m->mixer ? m->mixer : "gated_deltanet", out);
     const char *preset = m->preset || m->config || m->defaults ? m->preset : "tiny";
@@ -60,7 +61,7 @@ int tokenizer_beside(linnet_context *c, const char *path, const char *folder, co
     linnet_status s = linnet_tokenizer_open(c, path, out);
     if (s != LINNET_OK) return say_status(c, s);
     if (linnet_tokenizer_vocabulary(*out) > info.vocabulary)
-        return say_error(NULL, "A model can only be used with the tokenizer it was trained with.", "tokenizer %s has %lld ids, the model only %lld", path,
-                         (long long)linnet_tokenizer_vocabulary(*out), (long long)info.vocabulary);
+        return say_error(NULL, "A model can only be used with the tokenizer it was trained with.", "tokenizer %s has %lld ids, the model only %lld",
+                         path, (long long)linnet_tokenizer_vocabulary(*out), (long long)info.vocabulary);
     return 0;
 }

@@ -1,0 +1,160 @@
+#!/usr/bin/env python3
+"""House rules that a program can check: python3 cmake/lint.py SOURCE_DIR BUILD/liblinnet.so
+
+Include order of the rooms, symbol prefixes, headers that compile alone, unique file names, layout of the text, calls that the library must not make.
+Prints one line for each finding and ends with 1 when there is any."""
+import concurrent.futures
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+# A room may include itself and what has a smaller number. Rooms that share a number do not see each other.
+RANK = {"core": 0, "simd": 0, "device": 1, "ops": 2, "recurrence": 2, "program": 3, "mixers": 4, "model": 5, "hub": 6,
+        "train": 7, "eval": 7, "generate": 7, "tasks": 7, "bench": 7}
+# simd/ stands on core/; operators describe themselves to the program, which includes no operator.
+ALSO = {("simd", "core"), ("ops", "program"), ("recurrence", "program")}
+
+# Calls that only cli/ may make, and the files of src/ that have a reason.
+FORBIDDEN = re.compile(r"(?<![\w>.])(printf|puts|putchar|vprintf|fprintf|vfprintf|perror|exit|_exit|abort|assert|getenv|system)\s*\(")
+ALLOWED = {
+    ("src/core/cpu.c", "getenv"),        # LINNET_CPU
+    ("src/device/context.c", "getenv"),  # LINNET_VERBOSE
+}
+# fprintf to a memory stream or a file that the caller named is no printing.
+PRINTS_TO_FILES = re.compile(r"\b(fprintf|vfprintf)\s*\(\s*(?!stderr|stdout)")
+
+SAME_NAME_OK = {"README.md", "CMakeLists.txt", "__init__.py", "__init__.pyi"}
+LONGEST_LINE = 150
+
+findings = []
+
+
+def finding(where, what):
+    findings.append(f"{where}: {what}")
+
+
+def without_comments(text):
+    """The text with comments and the inside of string literals blanked out; line numbers stay."""
+    def blank(m):
+        return re.sub(r"[^\n]", " ", m.group(0)) if m.group(0)[0] == "/" else '"' + " " * (len(m.group(0)) - 2) + '"'
+    return re.sub(r"/\*.*?\*/|//[^\n]*|\"(?:\\.|[^\"\\\n])*\"", blank, text, flags=re.S)
+
+
+def room_of(path):
+    return path.parts[1] if path.parts[0] == "src" and len(path.parts) > 2 else path.parts[0]
+
+
+def check_include(path, line, name):
+    room, target = room_of(path), name.split("/")[0]
+    where = f"{path}:{line}"
+    if path.parts[0] == "cli":
+        if not name.startswith("linnet/") and "/" in name:
+            finding(where, f'cli/ includes "{name}"; it may include only linnet/*.h and its own headers')
+    elif path.parts[0] == "include":
+        if target != "linnet":
+            finding(where, f'a public header includes "{name}"')
+    elif path.parts[0] == "src" and target in RANK and "/" in name and target != room:
+        if room not in RANK:
+            finding(where, f"room {room}/ has no place in the order; add it to cmake/lint.py")
+        elif RANK[target] >= RANK[room] and (room, target) not in ALSO:
+            finding(where, f'{room}/ includes "{name}", but {target}/ does not stand below {room}/ (docs/house-rules.md)')
+    elif path.parts[0] == "src" and target == "cli":
+        finding(where, f'the library includes "{name}" of the command line')
+
+
+def check_text(root, path):
+    text = (root / path).read_text(encoding="utf-8", errors="surrogateescape")
+    for i, line in enumerate(text.split("\n"), 1):
+        if "\t" in line:
+            finding(f"{path}:{i}", "tab")
+        if line != line.rstrip():
+            finding(f"{path}:{i}", "blanks at the end of the line")
+        if len(line) > LONGEST_LINE:
+            finding(f"{path}:{i}", f"{len(line)} characters, at most {LONGEST_LINE}")
+    for m in re.finditer(r'^[ \t]*#[ \t]*include[ \t]+"([^"]+)"', text, flags=re.M):
+        check_include(path, text.count("\n", 0, m.start()) + 1, m.group(1))
+    if path.parts[0] != "src":
+        return
+    code = without_comments(text)
+    for m in FORBIDDEN.finditer(code):
+        if (str(path), m.group(1)) in ALLOWED or PRINTS_TO_FILES.match(code, m.start()):
+            continue
+        if m.group(1) == "assert" and code[max(0, m.start() - 8):m.start()].endswith("static_"):
+            continue
+        finding(f"{path}:{code.count(chr(10), 0, m.start()) + 1}", f"calls {m.group(1)}(); the library neither prints, exits nor reads the environment")
+
+
+def check_names(root, files):
+    seen = {}
+    for path in files:
+        if path.name in SAME_NAME_OK or not path.suffix or path.parts[0] == "include":  # a public header may be named like its room
+            continue
+        if path.name in seen:
+            finding(path, f"has the name of {seen[path.name]}; file names are unique in the tree")
+        seen.setdefault(path.name, path)
+
+
+def check_header(root, path):
+    """Compile a header alone. Headers of kernels (anything that reaches simd/variant.h) as the base variant."""
+    kernel = path.parts[1] == "simd" or "LNT_VARIANT" in (root / path).read_text()
+    variant = ["-DLNT_VARIANT=base", "-DLNT_VARIANT_base=1"] if kernel else []
+    command = ["gcc", "-std=gnu11", "-fsyntax-only", "-Wall", "-Wextra", "-Werror", "-Wno-psabi", "-Wno-unused-function", "-Wno-missing-field-initializers",
+               "-D_GNU_SOURCE", "-fopenmp", *variant, "-Iinclude", "-Isrc", "-Icli", "-x", "c", "-include", str(path), "/dev/null"]
+    done = subprocess.run(command, cwd=root, capture_output=True, text=True)
+    if done.returncode:
+        finding(path, "does not compile alone: " + " ".join(done.stderr.split("\n")[0:2]))
+
+
+def symbols(files, *flags):
+    """Global symbols that the files define."""
+    done = subprocess.run(["nm", "--defined-only", *flags, *map(str, files)], capture_output=True, text=True)
+    for line in done.stdout.splitlines():
+        parts = line.split()
+        if len(parts) == 3 and parts[1].isupper():
+            yield parts[2].split("@")[0]
+
+
+def check_symbols(library):
+    exported = set(symbols([library], "-D"))
+    declared = set()
+    for header in Path("include/linnet").glob("*.h"):
+        declared |= set(re.findall(r"\b(linnet_\w+)\s*\(", without_comments(header.read_text())))
+    for name in sorted(exported):
+        # a sanitizer's or the toolchain's own begin with an underscore
+        if not name.startswith("linnet_") and not name.startswith("_"):
+            finding(library.name, f"exports {name}; only linnet_* leaves the library")
+        elif name.startswith("linnet_") and name not in declared:
+            finding(library.name, f"exports {name}, which no header in include/linnet declares")
+    objects = list((library.parent / "CMakeFiles").glob("linnet_*.dir/src/**/*.o"))
+    if not objects:
+        finding(library.parent, "no object files of the library there")
+    for name in sorted(set(symbols(objects))) if objects else []:
+        if not name.startswith(("lnt_", "linnet_", "_")):
+            finding("objects", f"symbol {name} between files must begin with lnt_ (or be static)")
+
+
+def main():
+    root, library = Path(sys.argv[1]).resolve(), Path(sys.argv[2]).resolve()
+    os.chdir(root)
+    listed = subprocess.run(["git", "ls-files", "--cached", "--others", "--exclude-standard"], capture_output=True, text=True)
+    names = listed.stdout.splitlines() if listed.returncode == 0 else \
+        [str(p.relative_to(root)) for p in root.rglob("*") if p.is_file() and not p.relative_to(root).parts[0].startswith(("build", ".git", "demo"))]
+    files = sorted(Path(n) for n in set(names) if (root / n).is_file())
+    sources = [p for p in files if p.suffix in (".c", ".h", ".cu", ".cuh", ".def") and p.parts[0] in ("src", "include", "cli", "tests")]
+    for path in sources:
+        check_text(root, path)
+    check_names(root, files)
+    headers = [p for p in sources if p.suffix == ".h" and p.parts[0] in ("src", "include", "cli")]
+    with concurrent.futures.ThreadPoolExecutor(os.cpu_count()) as pool:
+        list(pool.map(lambda p: check_header(root, p), headers))
+    check_symbols(library)
+    for f in sorted(findings):
+        print(f)
+    print(f"lint: {len(sources)} sources, {len(headers)} headers, {len(findings)} findings")
+    return 1 if findings else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
