@@ -1,5 +1,9 @@
 /* Softmax attention: full, sliding window, grouped heads. Equations in README.md. */
 #include "recurrence/recurrence.h"
+#include "simd/variant.h"
+
+LNT_DECLARE_VARIANTS(const lnt_recur_impl, lnt_attention_block);
+LNT_DECLARE_VARIANTS(const lnt_recur_impl, lnt_attention_row);
 
 /* Pairs (row, key) that see each other, over all tokens. */
 static double pairs(const lnt_recur_args *a)
@@ -26,4 +30,8 @@ double lnt_attention_flops(const lnt_recur_args *a, int C, bool backward)
     return a->tokens > 0 ? each * pairs(a) / (double)a->tokens : 0;
 }
 
-const lnt_recur_impl *const lnt_attention_impls[] = { &lnt_attention_reference, NULL };
+const lnt_recur_impl *const lnt_attention_impls[] = {
+    &lnt_attention_block_amx, &lnt_attention_block_avx512, &lnt_attention_block_avx2, &lnt_attention_block_base,
+    &lnt_attention_row_amx,   &lnt_attention_row_avx512,   &lnt_attention_row_avx2,   &lnt_attention_row_base,
+    &lnt_attention_reference, NULL,
+};
