@@ -96,4 +96,20 @@ LNT_DECLARE_VARIANTS(lnt_softcap_kernel, lnt_softcap);
 typedef void lnt_softcap_back_kernel(lnt_ctx *c, void *dz, lnt_dtype t, const float *dy, const float *y, int64_t n, double cap);
 LNT_DECLARE_VARIANTS(lnt_softcap_back_kernel, lnt_softcap_back);
 
+/* ---- optimizer: one parameter's part of a piece (ops/optimizer.h has the equations) --------------------------------------------------- */
+
+typedef struct {
+    int64_t n;
+    float *w, *g, *m, *v;
+    lnt_bf16 *work;                /* NULL: none */
+    float scale, b1, b2, one_b1, one_b2;
+    float rate, root, epsilon;     /* lr / (1-b1^t), (1-b2^t)^-1/2 */
+    float shrink;                  /* lr weight_decay, or 0 */
+    bool zero;
+} lnt_adamw_args;
+typedef void lnt_adamw_kernel(const lnt_adamw_args *a);
+LNT_DECLARE_VARIANTS(lnt_adamw_kernel, lnt_adamw);
+typedef double lnt_square_sum_kernel(const float *x, int64_t n);
+LNT_DECLARE_VARIANTS(lnt_square_sum_kernel, lnt_square_sum);
+
 #endif

@@ -1,0 +1,45 @@
+#include "ops/rows.h"
+
+static inline vf v_sqrt(vf x)
+{
+#if defined(__AVX512F__)
+    return (vf)_mm512_sqrt_ps((__m512)x);
+#elif defined(__AVX2__)
+    return (vf)_mm256_sqrt_ps((__m256)x);
+#else
+    for (int i = 0; i < LNT_VL; i++) x[i] = sqrtf(x[i]);
+    return x;
+#endif
+}
+
+/* lr/(1-b1^t) m / (sqrt(v) / sqrt(1-b2^t) + eps): both bias corrections are factors that do not depend on the element. */
+void LNT_V(lnt_adamw)(const lnt_adamw_args *a)
+{
+    V_EACH(i, n, a->n)
+    {
+        vf w = v_get(a->w, LINNET_F32, i, n), g = v_get(a->g, LINNET_F32, i, n) * a->scale;
+        vf m = v_get(a->m, LINNET_F32, i, n) * a->b1 + g * a->one_b1, v = v_get(a->v, LINNET_F32, i, n) * a->b2 + g * g * a->one_b2;
+        w = w - w * a->shrink - m * a->rate / (v_sqrt(v) * a->root + a->epsilon);
+        v_put(a->w, LINNET_F32, i, n, w);
+        v_put(a->m, LINNET_F32, i, n, m);
+        v_put(a->v, LINNET_F32, i, n, v);
+        if (a->zero) v_put(a->g, LINNET_F32, i, n, v_zero());
+        if (a->work) v_put(a->work, LINNET_BF16, i, n, w);
+    }
+}
+
+double LNT_V(lnt_square_sum)(const float *x, int64_t count)
+{
+    enum { SHORT = 2048 }; /* squares added in float32 before they go to double */
+    double total = 0;
+    for (int64_t at = 0; at < count; at += SHORT) {
+        vf s = v_zero();
+        V_EACH(i, n, at_most(SHORT, count - at))
+        {
+            vf v = v_get(x + at, LINNET_F32, i, n);
+            s += v * v;
+        }
+        total += (double)v_sum(s);
+    }
+    return total;
+}
