@@ -7,9 +7,12 @@
 #ifndef LNT_SIMD_MM_H
 #define LNT_SIMD_MM_H
 
+#include <stdbool.h>
+#include <stddef.h>
+
 #include "simd/simd.h"
 
-typedef enum { LNT_MM_SET, LNT_MM_ADD, LNT_MM_SUB } lnt_mm_mode;
+typedef enum { LNT_MM_SET, LNT_MM_ADD, LNT_MM_SUB, LNT_MM_SCALED } lnt_mm_mode; /* SCALED: C = scale C + A B, where a scale is taken */
 
 /* float32 throughout. */
 void LNT_V(lnt_mm)(lnt_mm_mode mode, int M, int N, int K, const float *a, int64_t a_rs, int64_t a_cs, const float *b, int64_t ldb, float *c, int64_t ldc);
@@ -20,5 +23,41 @@ void LNT_V(lnt_mm_scaled)(const float *scale, int64_t scale_stride, int M, int N
 
 /* y[N,M] = x[M,N]^T. */
 void LNT_V(lnt_transpose)(int M, int N, const float *x, int64_t ldx, float *y, int64_t ldy);
+
+/* ---- engines: an algorithm written once in products, run in float32 or through bf16 tiles ---------------------------------------------- */
+
+/* How a matrix X will be used: as X or X^T, at the left or at the right of a product. */
+enum { LNT_LEFT = 1, LNT_LEFT_T = 2, LNT_RIGHT = 4, LNT_RIGHT_T = 8 };
+
+/* A float32 matrix x[rows,ld] with the packed forms an engine wants of it, made once and used in many products. */
+typedef struct {
+    const float *x;
+    int64_t ld;
+    int rows, cols;
+    struct {
+        const void *p;
+        int64_t ld;
+    } left, left_t, right, right_t;
+} lnt_operand;
+
+typedef struct lnt_mm_engine {
+    size_t (*bytes)(int rows, int cols, int forms); /* scratch of prepare, a multiple of 64 */
+    lnt_operand (*prepare)(int forms, int rows, int cols, const float *x, int64_t ld, void *scratch);
+    /* Rows first .. first+rows-1 of a prepared operand; `first` a multiple of row_align, and the rows up to the next multiple of row_align zero. */
+    lnt_operand (*view)(const lnt_operand *m, int first, int rows);
+    /* C by mode from op(A) op(B), op = transpose where the flag is set; the forms must have been prepared. */
+    void (*multiply)(lnt_mm_mode mode, const float *scale, const lnt_operand *a, bool a_t, const lnt_operand *b, bool b_t, float *c, int64_t ldc);
+    void (*begin)(void), (*end)(void); /* around any use on a thread */
+    bool bf16; /* operands are rounded to bf16 */
+    int row_align;
+    int chunk; /* rows of a chunk that suit its speed */
+} lnt_mm_engine;
+
+/* float32 throughout. */
+extern const lnt_mm_engine LNT_V(lnt_mm_f32);
+#if defined(__AMX_BF16__)
+/* Operands rounded to bf16, products accumulated in float32 by AMX tiles. */
+extern const lnt_mm_engine LNT_V(lnt_mm_bf16_tiles);
+#endif
 
 #endif

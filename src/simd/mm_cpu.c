@@ -5,8 +5,6 @@
  * 6 x 2 of 16 otherwise. Column panels are outermost, so that a panel of B (K x 64 floats) stays in L1 while the rows of A pass over it. */
 #include "simd/mm.h"
 
-#include <stdbool.h>
-
 #define INLINE static inline __attribute__((always_inline))
 #if defined(__clang__)
 #define UNROLL _Pragma("clang loop unroll(full)")
@@ -188,3 +186,46 @@ void LNT_V(lnt_transpose)(int M, int N, const float *x, int64_t ldx, float *y, i
     for (int i = 0; i < M; i++)
         for (int j = i < fullM ? fullN : 0; j < N; j++) y[j * ldy + i] = x[i * ldx + j];
 }
+
+/* ---- the float32 engine: only a transpose at the right needs a copy -------------------------------------------------------------------- */
+
+static size_t f32_bytes(int rows, int cols, int forms)
+{
+    return forms & LNT_RIGHT_T ? ((size_t)rows * (size_t)cols * 4 + 63) / 64 * 64 : 0;
+}
+
+static lnt_operand f32_prepare(int forms, int rows, int cols, const float *x, int64_t ld, void *scratch)
+{
+    lnt_operand m = {.x = x, .ld = ld, .rows = rows, .cols = cols};
+    if (forms & LNT_RIGHT_T) {
+        LNT_V(lnt_transpose)(rows, cols, x, ld, scratch, rows);
+        m.right_t.p = scratch;
+        m.right_t.ld = rows;
+    }
+    return m;
+}
+
+static lnt_operand f32_view(const lnt_operand *m, int first, int rows)
+{
+    lnt_operand v = *m;
+    v.x += first * m->ld;
+    v.rows = rows;
+    if (v.right_t.p) v.right_t.p = (const float *)v.right_t.p + first;
+    return v;
+}
+
+static void f32_multiply(lnt_mm_mode mode, const float *scale, const lnt_operand *a, bool a_t, const lnt_operand *b, bool b_t, float *c, int64_t ldc)
+{
+    int M = a_t ? a->cols : a->rows, K = a_t ? a->rows : a->cols, N = b_t ? b->rows : b->cols;
+    int64_t a_rs = a_t ? 1 : a->ld, a_cs = a_t ? a->ld : 1;
+    const float *right = b_t ? b->right_t.p : b->x;
+    int64_t ldb = b_t ? b->right_t.ld : b->ld;
+    if (mode == LNT_MM_SCALED)
+        LNT_V(lnt_mm_scaled)(scale, 0, M, N, K, a->x, a_rs, a_cs, right, ldb, c, ldc);
+    else
+        LNT_V(lnt_mm)(mode, M, N, K, a->x, a_rs, a_cs, right, ldb, c, ldc);
+}
+
+static void nothing(void) {}
+
+const lnt_mm_engine LNT_V(lnt_mm_f32) = {f32_bytes, f32_prepare, f32_view, f32_multiply, nothing, nothing, .bf16 = false, .row_align = 1, .chunk = 32};

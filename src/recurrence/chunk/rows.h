@@ -39,6 +39,17 @@ static inline void row_scale(float *x, float s, int64_t n)
     for (; i < n; i++) x[i] *= s;
 }
 
+/* Row i of y = f b_i times row i of x; x == y is fine. */
+static inline void rows_scaled(int64_t n, int64_t width, float f, const float *b, const float *x, float *y)
+{
+    for (int64_t r = 0; r < n; r++, x += width, y += width) {
+        float s = f * b[r];
+        int64_t i = 0;
+        for (; i + LNT_VL <= width; i += LNT_VL) v_store(y + i, v_load(x + i) * s);
+        for (; i < width; i++) y[i] = x[i] * s;
+    }
+}
+
 /* y += s x */
 static inline void row_add(float *y, float s, const float *x, int64_t n)
 {

@@ -1,0 +1,117 @@
+/* The algebra that chunked cores share (chunk.h). */
+#include "recurrence/chunk/chunk.h"
+
+#define INLINE static inline __attribute__((always_inline))
+#if defined(__clang__)
+#define UNROLL _Pragma("clang loop unroll(full)")
+#else
+#define UNROLL _Pragma("GCC unroll 16")
+#endif
+
+void LNT_V(lnt_chunk_decay)(int n, const float *g, int64_t stride, float *mask, int64_t ld, float *from_start, float *to_end)
+{
+    if (!g) {
+        for (int i = 0; i < n; i++) {
+            for (int j = 0; j < n; j++) mask[i * ld + j] = j <= i ? 1.0f : 0.0f;
+            from_start[i] = to_end[i] = 1.0f;
+        }
+        return;
+    }
+    float sum = 0.0f;
+    for (int i = 0; i < n; i++) { /* exponents: row i is row i-1 plus g_i, and 0 on the diagonal */
+        float gi = g[i * stride];
+        sum += gi;
+        from_start[i] = sum;
+        for (int j = 0; j < i; j++) mask[i * ld + j] = mask[(i - 1) * ld + j] + gi;
+        mask[i * ld + i] = 0.0f;
+    }
+    for (int i = 0; i < n; i++) {
+        float *row = mask + i * ld;
+        int j = 0;
+        for (; j + LNT_VL <= i + 1; j += LNT_VL) v_store(row + j, v_exp(v_load(row + j)));
+        if (j <= i) v_store_n(row + j, v_exp(v_load_n(row + j, i + 1 - j)), i + 1 - j);
+        for (j = i + 1; j < n; j++) row[j] = 0.0f;
+    }
+    for (int i = 0; i < n; i += LNT_VL) {
+        int lanes = n - i < LNT_VL ? n - i : LNT_VL;
+        v_store_n(from_start + i, v_exp(v_load_n(from_start + i, lanes)), lanes);
+    }
+    memcpy(to_end, mask + (n - 1) * ld, (size_t)n * sizeof *to_end);
+}
+
+/* ---- the unit-triangular solve --------------------------------------------------------------------------------------------------- */
+
+enum { BLOCK = LNT_VL == 16 ? 16 : 8 };
+
+/* One whole block by one vector of columns: row j is final once the rows before it are subtracted; it then leaves all later rows at once, so that the
+ * chain is BLOCK multiply-adds long and the rest fills it. */
+INLINE void substitute(bool transposed, bool part, int lanes, const float *a, int64_t lda, float *b, int64_t ldb)
+{
+    vf x[BLOCK];
+    UNROLL for (int i = 0; i < BLOCK; i++) x[i] = part ? v_load_n(b + i * ldb, lanes) : v_load(b + i * ldb);
+    if (transposed) {
+        UNROLL for (int s = 0; s < BLOCK; s++) {
+            int j = BLOCK - 1 - s;
+            UNROLL for (int i = 0; i < BLOCK; i++)
+                if (i < j) x[i] -= v_set(a[j * lda + i]) * x[j];
+        }
+    } else {
+        UNROLL for (int j = 0; j < BLOCK; j++)
+            UNROLL for (int i = 0; i < BLOCK; i++)
+                if (i > j) x[i] -= v_set(a[i * lda + j]) * x[j];
+    }
+    UNROLL for (int i = 0; i < BLOCK; i++) {
+        if (part)
+            v_store_n(b + i * ldb, x[i], lanes);
+        else
+            v_store(b + i * ldb, x[i]);
+    }
+}
+
+static void substitute_short(bool transposed, int n, int cols, const float *a, int64_t lda, float *b, int64_t ldb)
+{
+    for (int s = 1; s < n; s++) {
+        int i = transposed ? n - 1 - s : s;
+        for (int j = transposed ? i + 1 : 0; j < (transposed ? n : i); j++) {
+            float f = transposed ? a[j * lda + i] : a[i * lda + j];
+            for (int c = 0; c < cols; c++) b[i * ldb + c] -= f * b[j * ldb + c];
+        }
+    }
+}
+
+static void solve_block(bool transposed, int n, int cols, const float *a, int64_t lda, float *b, int64_t ldb)
+{
+    int c = 0;
+    if (n < BLOCK) {
+        substitute_short(transposed, n, cols, a, lda, b, ldb);
+        return;
+    }
+    if (transposed) {
+        for (; c + LNT_VL <= cols; c += LNT_VL) substitute(true, false, LNT_VL, a, lda, b + c, ldb);
+        if (c < cols) substitute(true, true, cols - c, a, lda, b + c, ldb);
+    } else {
+        for (; c + LNT_VL <= cols; c += LNT_VL) substitute(false, false, LNT_VL, a, lda, b + c, ldb);
+        if (c < cols) substitute(false, true, cols - c, a, lda, b + c, ldb);
+    }
+}
+
+void LNT_V(lnt_chunk_solve)(bool transposed, int n, int cols, const float *a, int64_t lda, float *b, int64_t ldb)
+{
+    int blocks = (n + BLOCK - 1) / BLOCK;
+    for (int s = 0; s < blocks; s++) {
+        int i = (transposed ? blocks - 1 - s : s) * BLOCK, rows = n - i < BLOCK ? n - i : BLOCK, after = i + rows;
+        if (!transposed && i) LNT_V(lnt_mm)(LNT_MM_SUB, rows, cols, i, a + i * lda, lda, 1, b, ldb, b + i * ldb, ldb);
+        if (transposed && after < n)
+            LNT_V(lnt_mm)(LNT_MM_SUB, rows, cols, n - after, a + after * lda + i, 1, lda, b + after * ldb, ldb, b + i * ldb, ldb);
+        solve_block(transposed, rows, cols, a + i * lda + i, lda, b + i * ldb, ldb);
+    }
+}
+
+void LNT_V(lnt_chunk_gate_grad)(int n, const float *dG, const float *g, float *dg, int64_t stride)
+{
+    float sum = 0.0f;
+    for (int i = n - 1; i >= 0; i--) {
+        sum += dG[i];
+        dg[i * stride] = g[i * stride] == -INFINITY ? 0.0f : sum;
+    }
+}

@@ -1,0 +1,369 @@
+/* The delta core in chunk form, forward and backward (README.md has the equations and their sources). Written once in products; an engine (simd/mm.h) runs
+ * them in float32 or, for bf16 tensors, through bf16 tiles.
+ *
+ * Letters: n rows in this chunk, S the state at its start [K,V], s the read-out scale, b_i = beta_i, D the decay mask, e_i = e^{G_i}, l_i = e^{G_n - G_i}.
+ * Rows of k and q stand in one stack KQ: k at rows 0..n-1, q at rows m..m+n-1, m = n rounded up to what the engine wants, zeros between. */
+#include "core/memory.h"
+#include "recurrence/chunk/chunk.h"
+#include "recurrence/chunk/rows.h"
+#include "recurrence/recurrence.h"
+
+#include <omp.h>
+
+/* Longest chunk taken: its square matrices are 64 MB each. */
+enum { CHUNK_LONGEST = 4096 };
+
+typedef struct {
+    const lnt_recur_args *a;
+    const lnt_mm_engine *e;
+    int C, K, V, group; /* group: value heads of a query-key head */
+    int64_t longest, chunks;
+    float scale;
+    float *kq;                              /* [m+C, K] */
+    float *w;                               /* [m+C, C] K K^T over Q K^T, then masked */
+    float *mask, *from_start, *to_end;      /* [C,C] D, [C] e, [C] l */
+    float *beta, *write;                    /* [C] b, b l */
+    float *x, *y;                           /* [m+C, V] */
+    float *S;                               /* [K,V] */
+    void *kq_forms, *w_forms, *x_forms, *S_forms, *y_forms;
+    /* backward only */
+    float *starts, *errors;                 /* [chunks,K,V] states at chunk starts, [longest,V] E */
+    float *u, *xs, *us, *pairs, *dS;        /* [C,V] U, [m+C,K], [C,K], [m+C,C], [K,V] */
+    float *dG, *dots;                       /* [C] */
+    float *dq, *dk;                         /* [longest,K] sums over a group; NULL when group == 1 */
+    void *u_forms, *pairs_forms, *dS_forms, *do_forms;
+} work;
+
+typedef struct {
+    int64_t first, row; /* token of the first row; the same counted from the sequence's start */
+    int n, m, hq, h;
+} chunk;
+
+static int stacked(const lnt_mm_engine *e, int n) { return (n + e->row_align - 1) / e->row_align * e->row_align; }
+
+/* Lay a thread's scratch out; base = NULL measures. */
+static size_t carve(work *w, const lnt_recur_args *a, const lnt_mm_engine *e, int C, bool backward, char *base)
+{
+    lnt_carve c = {base, 0};
+    int64_t K = a->K, V = a->V, longest = lnt_recur_longest(a);
+    C = longest < C ? (longest > 0 ? (int)longest : 1) : C;
+    int rows = stacked(e, C) + C;
+    *w = (work){.a = a, .e = e, .C = C, .K = a->K, .V = a->V, .group = a->Hv / a->Hq, .longest = longest, .chunks = (longest + C - 1) / C, .scale = (float)a->scale};
+    int kq = LNT_LEFT | LNT_RIGHT_T | LNT_LEFT_T | (backward ? LNT_RIGHT : 0);
+    w->kq = lnt_carve_floats(&c, rows * K);
+    w->w = lnt_carve_floats(&c, (int64_t)rows * C);
+    w->mask = lnt_carve_floats(&c, (int64_t)C * C);
+    w->from_start = lnt_carve_floats(&c, C);
+    w->to_end = lnt_carve_floats(&c, C);
+    w->beta = lnt_carve_floats(&c, C);
+    w->write = lnt_carve_floats(&c, C);
+    w->x = lnt_carve_floats(&c, rows * V);
+    w->y = lnt_carve_floats(&c, rows * V);
+    w->S = lnt_carve_floats(&c, K * V);
+    w->kq_forms = lnt_carve_bytes(&c, e->bytes(rows, a->K, kq));
+    w->w_forms = lnt_carve_bytes(&c, e->bytes(C, C, LNT_LEFT | LNT_LEFT_T));
+    w->x_forms = lnt_carve_bytes(&c, e->bytes(rows, a->V, LNT_LEFT | LNT_RIGHT));
+    w->y_forms = lnt_carve_bytes(&c, e->bytes(rows, a->V, LNT_RIGHT));
+    w->S_forms = lnt_carve_bytes(&c, e->bytes(a->K, a->V, LNT_RIGHT | LNT_RIGHT_T));
+    if (!backward) return c.used;
+    w->starts = lnt_carve_floats(&c, w->chunks * K * V);
+    w->errors = lnt_carve_floats(&c, longest * V);
+    w->u = lnt_carve_floats(&c, C * V);
+    w->xs = lnt_carve_floats(&c, rows * K);
+    w->us = lnt_carve_floats(&c, C * K);
+    w->pairs = lnt_carve_floats(&c, (int64_t)rows * C);
+    w->dS = lnt_carve_floats(&c, K * V);
+    w->dG = lnt_carve_floats(&c, C);
+    w->dots = lnt_carve_floats(&c, C);
+    if (w->group > 1) {
+        w->dq = lnt_carve_floats(&c, longest * K);
+        w->dk = lnt_carve_floats(&c, longest * K);
+    }
+    w->u_forms = lnt_carve_bytes(&c, e->bytes(C, a->V, LNT_LEFT | LNT_RIGHT_T));
+    w->pairs_forms = lnt_carve_bytes(&c, e->bytes(rows, C, LNT_LEFT | LNT_LEFT_T));
+    w->dS_forms = lnt_carve_bytes(&c, e->bytes(a->K, a->V, LNT_RIGHT | LNT_RIGHT_T));
+    w->do_forms = lnt_carve_bytes(&c, e->bytes(C, a->V, LNT_RIGHT));
+    return c.used;
+}
+
+/* Load k, q (unless !with_q), beta and gates of a chunk; w.w = KQ K^T; returns KQ with `forms`. */
+static lnt_operand front(work *w, chunk c, bool with_q, int forms)
+{
+    const lnt_recur_args *a = w->a;
+    rows_in(w->kq, a->k, a->dtype, c.first, c.n, a->Hq, c.hq, w->K);
+    if (with_q) {
+        memset(w->kq + (int64_t)c.n * w->K, 0, (size_t)(c.m - c.n) * (size_t)w->K * sizeof(float));
+        rows_in(w->kq + (int64_t)c.m * w->K, a->q, a->dtype, c.first, c.n, a->Hq, c.hq, w->K);
+    }
+    const float *g = a->g, *beta = a->beta;
+    LNT_V(lnt_chunk_decay)(c.n, g ? g + c.first * a->Hv + c.h : NULL, a->Hv, w->mask, w->C, w->from_start, w->to_end);
+    for (int i = 0; i < c.n; i++) {
+        w->beta[i] = beta[(c.first + i) * a->Hv + c.h];
+        w->write[i] = w->beta[i] * w->to_end[i];
+    }
+    lnt_operand kq = w->e->prepare(forms, with_q ? c.m + c.n : c.n, w->K, w->kq, w->K, w->kq_forms), k = w->e->view(&kq, 0, c.n);
+    w->e->multiply(LNT_MM_SET, NULL, &kq, false, &k, true, w->w, w->C);
+    return kq;
+}
+
+/* x_ij = f x_ij D_ij r_i c_j; r, c may be NULL (ones). */
+static void apply_mask(const work *w, int n, float f, const float *r, const float *c, float *x)
+{
+    for (int i = 0; i < n; i++) {
+        float *restrict row = x + (int64_t)i * w->C;
+        const float *mask = w->mask + (int64_t)i * w->C;
+        float ri = r ? f * r[i] : f;
+        if (c)
+            for (int j = 0; j < n; j++) row[j] *= ri * mask[j] * c[j];
+        else
+            for (int j = 0; j < n; j++) row[j] *= ri * mask[j];
+    }
+}
+
+/* Prediction errors, in place of x = K S:  (I + tril(K K^T . D diag(b), -1)) E = V - e.(K S). The matrix is the masked w.w. */
+static void solve_errors(work *w, chunk c)
+{
+    const lnt_recur_args *a = w->a;
+    rows_in(w->y, a->v, a->dtype, c.first, c.n, a->Hv, c.h, w->V);
+    for (int i = 0; i < c.n; i++) {
+        float *restrict x = w->x + (int64_t)i * w->V;
+        const float *v = w->y + (int64_t)i * w->V;
+        float e = w->from_start[i];
+        for (int j = 0; j < w->V; j++) x[j] = v[j] - e * x[j];
+    }
+    LNT_V(lnt_chunk_solve)(false, c.n, w->V, w->w, w->C, w->x, w->V);
+}
+
+/* S = e^{G_n} S + K^T (b l . E) */
+static void update_state(work *w, chunk c, const lnt_operand *k)
+{
+    rows_scaled(c.n, w->V, 1.0f, w->write, w->x, w->y);
+    lnt_operand y = w->e->prepare(LNT_RIGHT, c.n, w->V, w->y, w->V, w->y_forms);
+    w->e->multiply(LNT_MM_SCALED, &w->from_start[c.n - 1], k, true, &y, false, w->S, w->V);
+}
+
+static void forward_chunk(work *w, chunk c)
+{
+    const lnt_recur_args *a = w->a;
+    const lnt_mm_engine *e = w->e;
+    int64_t V = w->V;
+    lnt_operand kq = front(w, c, true, LNT_LEFT | LNT_RIGHT_T | LNT_LEFT_T), k = e->view(&kq, 0, c.n);
+    lnt_operand S = e->prepare(LNT_RIGHT, w->K, w->V, w->S, V, w->S_forms);
+    e->multiply(LNT_MM_SET, NULL, &kq, false, &S, false, w->x, V); /* K S over Q S */
+    float *P = w->w + (int64_t)c.m * w->C, *o = w->x + c.m * V;
+    apply_mask(w, c.n, 1.0f, NULL, w->beta, w->w);
+    apply_mask(w, c.n, w->scale, NULL, w->beta, P);
+    solve_errors(w, c);
+    /* O = s e.(Q S) + P diag(b) E */
+    lnt_operand E = e->prepare(LNT_RIGHT, c.n, w->V, w->x, V, w->x_forms), p = e->prepare(LNT_LEFT, c.n, c.n, P, w->C, w->w_forms);
+    rows_scaled(c.n, w->V, w->scale, w->from_start, o, o);
+    e->multiply(LNT_MM_ADD, NULL, &p, false, &E, false, o, V);
+    rows_out(a->o, a->dtype, c.first, c.n, a->Hv, c.h, V, o);
+    update_state(w, c, &k);
+}
+
+static void load_state(float *S, const void *s0, int64_t index, int64_t size)
+{
+    if (s0)
+        memcpy(S, (const float *)s0 + index * size, (size_t)size * sizeof *S);
+    else
+        memset(S, 0, (size_t)size * sizeof *S);
+}
+
+static chunk chunk_at(const work *w, int64_t n, int h, int64_t i)
+{
+    const lnt_recur_args *a = w->a;
+    int64_t first = a->cu_seqlens[n], left = a->cu_seqlens[n + 1] - first - i * w->C;
+    int rows = left < w->C ? (int)left : w->C;
+    return (chunk){.first = first + i * w->C, .row = i * w->C, .n = rows, .m = stacked(w->e, rows), .hq = h / w->group, .h = h};
+}
+
+static int64_t chunks_of(const work *w, int64_t n) { return (w->a->cu_seqlens[n + 1] - w->a->cu_seqlens[n] + w->C - 1) / w->C; }
+
+static void forward_head(work *w, int64_t n, int h)
+{
+    const lnt_recur_args *a = w->a;
+    int64_t size = (int64_t)w->K * w->V, index = n * a->Hv + h, chunks = chunks_of(w, n);
+    load_state(w->S, a->s0, index, size);
+    for (int64_t i = 0; i < chunks; i++) forward_chunk(w, chunk_at(w, n, h, i));
+    if (a->sT) memcpy((float *)a->sT + index * size, w->S, (size_t)size * sizeof(float));
+}
+
+/* ---- backward -------------------------------------------------------------------------------------------------------------------- */
+
+/* Forward again, keeping the state at every chunk's start and the prediction errors E. */
+static void sweep_chunk(work *w, chunk c, int64_t i, bool last)
+{
+    int64_t V = w->V, size = w->K * V;
+    memcpy(w->starts + i * size, w->S, (size_t)size * sizeof(float));
+    lnt_operand k = front(w, c, false, LNT_LEFT | LNT_RIGHT_T | LNT_LEFT_T);
+    lnt_operand S = w->e->prepare(LNT_RIGHT, w->K, w->V, w->S, V, w->S_forms);
+    w->e->multiply(LNT_MM_SET, NULL, &k, false, &S, false, w->x, V);
+    apply_mask(w, c.n, 1.0f, NULL, w->beta, w->w);
+    solve_errors(w, c);
+    memcpy(w->errors + c.row * V, w->x, (size_t)c.n * (size_t)V * sizeof(float));
+    if (!last) update_state(w, c, &k);
+}
+
+/* Rows of dq or dk: into the tensor, or added up over the value heads of a group first. */
+static void put_key_gradient(const work *w, chunk c, const float *x, void *out, float *sum)
+{
+    const lnt_recur_args *a = w->a;
+    int64_t K = w->K;
+    if (!out) return;
+    if (sum) {
+        float *restrict s = sum + c.row * K;
+        bool first = c.h % w->group == 0;
+        for (int64_t i = 0; i < c.n * K; i++) s[i] = first ? x[i] : s[i] + x[i];
+        if ((c.h + 1) % w->group) return;
+        x = s;
+    }
+    rows_out(out, a->dtype, c.first, c.n, a->Hq, c.hq, K, x);
+}
+
+/* dG_i = q_i.dq_i + k_i.dKread_i - k_i.dKwrite_i; the last row also gets <S', dS'> = e^{G_n} <S, dS'> + sum_i k_i . l_i (dS' u_i) (operators.md 0.6).
+ * On entry dots holds the second sum's terms. */
+static void gate_gradient(work *w, chunk c, const float *S)
+{
+    const lnt_recur_args *a = w->a;
+    int64_t K = w->K;
+    float inner = 0.0f;
+    for (int64_t i = 0; i < w->K; i++) inner += row_dot(S + i * w->V, w->dS + i * w->V, w->V);
+    inner *= w->from_start[c.n - 1];
+    for (int64_t i = 0; i < c.n; i++) {
+        const float *ki = w->kq + i * K;
+        w->dG[i] = row_dot(w->kq + (c.m + i) * K, w->xs + (c.m + i) * K, K) + row_dot(ki, w->xs + i * K, K) - row_dot(ki, w->us + i * K, K);
+        inner += w->dots[i];
+    }
+    w->dG[c.n - 1] += inner;
+    int64_t at = c.first * a->Hv + c.h;
+    LNT_V(lnt_chunk_gate_grad)(c.n, w->dG, (const float *)a->g + at, (float *)a->dg + at, a->Hv);
+}
+
+/* dR of (I + A)^T dR = P^T dO + l.(K dS') into rows 0..n-1 of x, whose rows m.. hold dO; A = tril(b_i K K^T . D, -1), P = s Q K^T . D. */
+static void solve_adjoint(work *w, chunk c, const lnt_operand *k, const lnt_operand *dS)
+{
+    const lnt_mm_engine *e = w->e;
+    float *P = w->w + (int64_t)c.m * w->C, *dO = w->x + (int64_t)c.m * w->V;
+    apply_mask(w, c.n, 1.0f, w->beta, NULL, w->w);
+    apply_mask(w, c.n, w->scale, NULL, NULL, P);
+    e->multiply(LNT_MM_SET, NULL, k, false, dS, false, w->x, w->V);
+    rows_scaled(c.n, w->V, 1.0f, w->to_end, w->x, w->x);
+    lnt_operand p = e->prepare(LNT_LEFT_T, c.n, c.n, P, w->C, w->w_forms), right = e->prepare(LNT_RIGHT, c.n, w->V, dO, w->V, w->do_forms);
+    e->multiply(LNT_MM_ADD, NULL, &p, true, &right, false, w->x, w->V);
+    LNT_V(lnt_chunk_solve)(true, c.n, w->V, w->w, w->C, w->x, w->V);
+}
+
+static void backward_chunk(work *w, chunk c, int64_t index)
+{
+    const lnt_recur_args *a = w->a;
+    const lnt_mm_engine *e = w->e;
+    int64_t K = w->K, V = w->V, C = w->C;
+    int rows = c.m + c.n;
+    const float *start = w->starts + index * K * V, *E = w->errors + c.row * V;
+    lnt_operand kq = front(w, c, true, LNT_LEFT | LNT_LEFT_T | LNT_RIGHT | LNT_RIGHT_T), k = e->view(&kq, 0, c.n);
+    lnt_operand dS = e->prepare(LNT_RIGHT | LNT_RIGHT_T, w->K, w->V, w->dS, V, w->dS_forms);
+    rows_in(w->x + c.m * V, a->do_, a->dtype, c.first, c.n, a->Hv, c.h, V);
+    solve_adjoint(w, c, &k, &dS);
+
+    /* dbeta = rowsum(dR . E), dV = dZ = b.dR, U = b.E */
+    float *dbeta = a->dbeta;
+    for (int64_t i = 0; dbeta && i < c.n; i++) dbeta[(c.first + i) * a->Hv + c.h] = row_dot(w->x + i * V, E + i * V, V);
+    rows_scaled(c.n, w->V, 1.0f, w->beta, w->x, w->x);
+    memset(w->x + c.n * V, 0, (size_t)((c.m - c.n) * V) * sizeof(float));
+    rows_out(a->dv, a->dtype, c.first, c.n, a->Hv, c.h, V, w->x);
+    rows_scaled(c.n, w->V, 1.0f, w->beta, E, w->u);
+
+    /* pairs = [dM; dP] . D:  dM = -tril(dZ U^T, -1), dP = s tril(dO U^T, 0) */
+    lnt_operand x = e->prepare(LNT_LEFT, rows, w->V, w->x, V, w->x_forms), u = e->prepare(LNT_LEFT | LNT_RIGHT_T, c.n, w->V, w->u, V, w->u_forms);
+    e->multiply(LNT_MM_SET, NULL, &x, false, &u, true, w->pairs, C);
+    apply_mask(w, c.n, -1.0f, NULL, NULL, w->pairs);
+    for (int i = 0; i < c.n; i++) w->pairs[i * C + i] = 0.0f;
+    apply_mask(w, c.n, w->scale, NULL, NULL, w->pairs + c.m * C);
+
+    /* xs = [dKread; dQ] = [-e.(dZ S^T); s e.(dO S^T)] + pairs K          us = dKwrite = l.(U dS'^T) + pairs^T KQ */
+    lnt_operand S = e->prepare(LNT_RIGHT_T, w->K, w->V, start, V, w->S_forms);
+    e->multiply(LNT_MM_SET, NULL, &x, false, &S, true, w->xs, K);
+    rows_scaled(c.n, w->K, -1.0f, w->from_start, w->xs, w->xs);
+    rows_scaled(c.n, w->K, w->scale, w->from_start, w->xs + c.m * K, w->xs + c.m * K);
+    e->multiply(LNT_MM_SET, NULL, &u, false, &dS, true, w->us, K);
+    rows_scaled(c.n, w->K, 1.0f, w->to_end, w->us, w->us);
+    for (int64_t i = 0; a->dg && i < c.n; i++) w->dots[i] = row_dot(w->kq + i * K, w->us + i * K, K);
+    lnt_operand pairs = e->prepare(LNT_LEFT | LNT_LEFT_T, rows, c.n, w->pairs, C, w->pairs_forms);
+    e->multiply(LNT_MM_ADD, NULL, &pairs, false, &k, false, w->xs, K);
+    e->multiply(LNT_MM_ADD, NULL, &pairs, true, &kq, false, w->us, K);
+    if (a->dg) gate_gradient(w, c, start);
+    put_key_gradient(w, c, w->xs + c.m * K, a->dq, w->dq);
+    for (int64_t i = 0; i < c.n * K; i++) w->xs[i] += w->us[i];
+    put_key_gradient(w, c, w->xs, a->dk, w->dk);
+
+    /* dS = e^{G_n} dS' + s (e.Q)^T dO - (e.K)^T dZ */
+    rows_scaled(c.n, w->V, -1.0f, w->from_start, w->x, w->y);
+    memset(w->y + c.n * V, 0, (size_t)((c.m - c.n) * V) * sizeof(float));
+    rows_scaled(c.n, w->V, w->scale, w->from_start, w->x + c.m * V, w->y + c.m * V);
+    lnt_operand y = e->prepare(LNT_RIGHT, rows, w->V, w->y, V, w->y_forms);
+    e->multiply(LNT_MM_SCALED, &w->from_start[c.n - 1], &kq, true, &y, false, w->dS, V);
+}
+
+static void backward_head(work *w, int64_t n, int h)
+{
+    const lnt_recur_args *a = w->a;
+    int64_t size = (int64_t)w->K * w->V, index = n * a->Hv + h, chunks = chunks_of(w, n);
+    load_state(w->S, a->s0, index, size);
+    load_state(w->dS, a->dsT, index, size);
+    for (int64_t i = 0; i < chunks; i++) sweep_chunk(w, chunk_at(w, n, h, i), i, i == chunks - 1);
+    for (int64_t i = chunks - 1; i >= 0; i--) backward_chunk(w, chunk_at(w, n, h, i), i);
+    if (a->ds0) memcpy((float *)a->ds0 + index * size, w->dS, (size_t)size * sizeof(float));
+}
+
+/* ---- implementations ------------------------------------------------------------------------------------------------------------- */
+
+static size_t measure(const lnt_recur_args *a, const lnt_mm_engine *e, int C, bool backward)
+{
+    work w;
+    return carve(&w, a, e, C, backward, NULL);
+}
+
+/* One task is a value head (forward) or a query-key head (backward) of a sequence, whatever the number of threads. */
+static void run(const lnt_recur_args *a, const lnt_mm_engine *e, int C, bool backward, int threads)
+{
+    size_t each = measure(a, e, C, backward);
+    int64_t heads = backward ? a->Hq : a->Hv;
+#pragma omp parallel for num_threads(threads) schedule(dynamic)
+    for (int64_t i = 0; i < a->sequences * heads; i++) {
+        work w;
+        carve(&w, a, e, C, backward, (char *)a->workspace + (size_t)omp_get_thread_num() * each);
+        e->begin();
+        int64_t n = i / heads;
+        int h = (int)(i % heads);
+        if (!backward)
+            forward_head(&w, n, h);
+        else
+            for (int g = 0; g < w.group; g++) backward_head(&w, n, h * w.group + g);
+        e->end();
+    }
+}
+
+/* float32 products serve every variant up to avx512; the amx variant has tiles, for bf16 tensors. */
+#if defined(__AMX_BF16__)
+#define ENGINE LNT_V(lnt_mm_bf16_tiles)
+#else
+#define ENGINE LNT_V(lnt_mm_f32)
+#endif
+
+static const char *declines(const lnt_recur_args *a, bool back)
+{
+    if (ENGINE.bf16 && a->dtype != LINNET_BF16) return "its products round to bf16; the tensors are float32";
+    if (a->chunk > CHUNK_LONGEST) return "the chunk is longer than 4096";
+    int64_t states;
+    if (back && (!lnt_mul(lnt_recur_longest(a), (int64_t)a->K * a->V, &states) || states > (int64_t)1 << 50)) return "the states of all chunks are too large";
+    return NULL;
+}
+
+static int length(const lnt_recur_args *a) { return a->chunk > 0 ? a->chunk : ENGINE.chunk; }
+static size_t workspace(const lnt_recur_args *a, bool back, int threads) { return (size_t)threads * measure(a, &ENGINE, length(a), back); }
+static void forward(const lnt_recur_args *a, int threads) { run(a, &ENGINE, length(a), false, threads); }
+static void backward(const lnt_recur_args *a, int threads) { run(a, &ENGINE, length(a), true, threads); }
+
+extern const lnt_recur_impl LNT_V(lnt_delta_chunk);
+const lnt_recur_impl LNT_V(lnt_delta_chunk) = { LNT_V_NAME("chunk"), LINNET_FORM_CHUNK, LNT_V_LEVEL, declines, workspace, forward, backward };
