@@ -138,7 +138,7 @@ static void bind(const lnt_plan *plan, const lnt_step *t, const lnt_weights *w, 
 static linnet_status check_batch(lnt_plan *plan, const lnt_weights *w, const lnt_batch *b)
 {
     lnt_ctx *c = plan->c;
-    if (b->tokens > plan->o.tokens || b->n_seq > plan->o.n_seq)
+    if (b->tokens > plan->o.tokens || (!b->cu && b->n_seq > plan->o.n_seq))
         return lnt_fail(c, LINNET_EINTERNAL, "a run of %lld tokens in %lld sequences on a plan for %lld in %lld", (long long)b->tokens, (long long)b->n_seq,
                         (long long)plan->o.tokens, (long long)plan->o.n_seq);
     if (w->dtype != plan->o.dtype) return lnt_fail(c, LINNET_EINTERNAL, "plan and weights disagree on the dtype");

@@ -52,7 +52,7 @@ size_t lnt_state_bytes(const lnt_program *p, int64_t capacity); /* of one sequen
 /* ---- plans ---- */
 
 typedef struct {
-    int64_t tokens, n_seq;   /* most rows and sequences of a run */
+    int64_t tokens, n_seq;   /* most rows of a run, and its usual number of sequences (a run with its own cu may have more) */
     lnt_dtype dtype;
     bool training;           /* gradients of every parameter */
     bool recompute;
