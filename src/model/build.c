@@ -112,8 +112,9 @@ static void build(linnet_model *m)
     m->hidden = lnt_rmsnorm(p, x, "norm", k->norm_eps);
     lnt_pop_scope(p);
     const char *head = k->tie_word_embeddings ? "model.embeddings.weight" : "lm_head.weight";
-    m->loss = lnt_lm_loss(p, m->hidden, m->targets, head, k->vocab_size, k->logit_soft_cap, embedding);
-    m->logits = lnt_lm_logits(p, m->hidden, head, k->vocab_size, k->logit_soft_cap, embedding);
+    double cap = equal ? k->logit_soft_cap : 0;
+    m->loss = lnt_lm_loss(p, m->hidden, m->targets, head, k->vocab_size, cap, embedding);
+    m->logits = lnt_lm_logits(p, m->hidden, head, k->vocab_size, cap, embedding);
 }
 
 linnet_status lnt_model_build(lnt_ctx *c, const lnt_config *k, lnt_dtype dtype, linnet_model **out)
