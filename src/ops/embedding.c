@@ -39,5 +39,5 @@ lnt_buf lnt_embedding(lnt_program *p, lnt_buf ids, const char *name, int64_t voc
     const lnt_embedding_attr a = {vocab, scale};
     /* A product's operand, so that an output projection may be tied to it. */
     const int param = lnt_named_param(p, name, "weight", vocab, width, init, decay, true);
-    return lnt_add_op(p, &embedding_op, lnt_attr(p, &a, sizeof a), 1, &ids, 1, &param, (lnt_out_spec){width, 1, false});
+    return lnt_add_op(p, &embedding_op, lnt_attr(p, &a, sizeof a), 1, &ids, 1, &param, (lnt_out_spec){width, 1, true});
 }

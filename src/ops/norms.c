@@ -44,7 +44,7 @@ static lnt_buf norm(lnt_program *p, const lnt_op *op, int n_in, const lnt_buf *i
     if (n_in > 1 && lnt_cols(p, in[1]) != cols)
         return lnt_program_fail(p, "%s %s: the gate has %lld columns, expected %lld", op->name, name, (long long)lnt_cols(p, in[1]), (long long)cols);
     const int param = name ? lnt_named_param(p, name, "weight", cols / heads, 0, (lnt_init){LNT_INIT_CONST, 1, 0}, false, false) : 0;
-    return lnt_add_op(p, op, lnt_attr(p, &a, sizeof a), n_in, in, name != NULL, &param, (lnt_out_spec){cols, heads, lnt_program_value(p, in[0])->f32});
+    return lnt_add_op(p, op, lnt_attr(p, &a, sizeof a), n_in, in, name != NULL, &param, (lnt_out_spec){cols, heads, false});
 }
 
 lnt_buf lnt_rmsnorm(lnt_program *p, lnt_buf x, const char *name, double eps) { return norm(p, &rmsnorm_op, 1, &x, name, eps, LNT_IDENTITY); }
