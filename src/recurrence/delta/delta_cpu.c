@@ -37,6 +37,7 @@ typedef struct {
 typedef struct {
     int64_t first, row; /* token of the first row; the same counted from the sequence's start */
     int n, m, hq, h;
+    int64_t next, next_n; /* first token and rows of the chunk to be worked on after this one */
 } chunk;
 
 static int stacked(const lnt_mm_engine *e, int n) { return (n + e->row_align - 1) / e->row_align * e->row_align; }
@@ -85,6 +86,21 @@ static size_t carve(work *w, const lnt_recur_args *a, const lnt_mm_engine *e, in
     w->do_forms = lnt_carve_bytes(&c, e->bytes(C, a->V, LNT_RIGHT));
     return c.used;
 }
+
+static int64_t least(int64_t a, int64_t b) { return a < b ? a : b; }
+
+/* Chunk i of a head; chunk i + step comes after it. */
+static chunk chunk_at(const work *w, int64_t n, int h, int64_t i, int step)
+{
+    const lnt_recur_args *a = w->a;
+    int64_t start = a->cu_seqlens[n], end = a->cu_seqlens[n + 1], first = start + i * w->C, next = first + step * w->C;
+    int rows = (int)least(end - first, w->C);
+    int64_t next_n = next < start || next >= end ? 0 : least(end - next, w->C);
+    return (chunk){ .first = first, .row = i * w->C, .n = rows, .m = stacked(w->e, rows), .hq = h / w->group, .h = h, .next = next, .next_n = next_n };
+}
+
+static void key_ahead(const work *w, chunk c, const void *x) { rows_ahead(x, w->a->dtype, c.next, c.next_n, w->a->Hq, c.hq, w->K); }
+static void value_ahead(const work *w, chunk c, const void *x) { rows_ahead(x, w->a->dtype, c.next, c.next_n, w->a->Hv, c.h, w->V); }
 
 /* Load k, q (unless !with_q), beta and gates of a chunk; w.w = KQ K^T; returns KQ with `forms`. */
 static lnt_operand front(work *w, chunk c, bool with_q, int forms)
@@ -149,11 +165,15 @@ static void forward_chunk(work *w, chunk c)
     int64_t V = w->V;
     lnt_operand kq = front(w, c, true, LNT_LEFT | LNT_RIGHT_T | LNT_LEFT_T), k = e->view(&kq, 0, c.n);
     lnt_operand S = e->prepare(LNT_RIGHT, w->K, w->V, w->S, V, w->S_forms);
+    rows_ahead(a->o, a->dtype, c.first, c.n, a->Hv, c.h, V);
+    key_ahead(w, c, a->k);
     e->multiply(LNT_MM_SET, NULL, &kq, false, &S, false, w->x, V); /* K S over Q S */
+    key_ahead(w, c, a->q);
     float *P = w->w + (int64_t)c.m * w->C, *o = w->x + c.m * V;
     apply_mask(w, c.n, 1.0f, NULL, w->beta, w->w);
     apply_mask(w, c.n, w->scale, NULL, w->beta, P);
     solve_errors(w, c);
+    value_ahead(w, c, a->v);
     /* O = s e.(Q S) + P diag(b) E */
     lnt_operand E = e->prepare(LNT_RIGHT, c.n, w->V, w->x, V, w->x_forms), p = e->prepare(LNT_LEFT, c.n, c.n, P, w->C, w->w_forms);
     rows_scaled(c.n, w->V, w->scale, w->from_start, o, o);
@@ -170,14 +190,6 @@ static void load_state(float *S, const void *s0, int64_t index, int64_t size)
         memset(S, 0, (size_t)size * sizeof *S);
 }
 
-static chunk chunk_at(const work *w, int64_t n, int h, int64_t i)
-{
-    const lnt_recur_args *a = w->a;
-    int64_t first = a->cu_seqlens[n], left = a->cu_seqlens[n + 1] - first - i * w->C;
-    int rows = left < w->C ? (int)left : w->C;
-    return (chunk){.first = first + i * w->C, .row = i * w->C, .n = rows, .m = stacked(w->e, rows), .hq = h / w->group, .h = h};
-}
-
 static int64_t chunks_of(const work *w, int64_t n) { return (w->a->cu_seqlens[n + 1] - w->a->cu_seqlens[n] + w->C - 1) / w->C; }
 
 static void forward_head(work *w, int64_t n, int h)
@@ -185,7 +197,7 @@ static void forward_head(work *w, int64_t n, int h)
     const lnt_recur_args *a = w->a;
     int64_t size = (int64_t)w->K * w->V, index = n * a->Hv + h, chunks = chunks_of(w, n);
     load_state(w->S, a->s0, index, size);
-    for (int64_t i = 0; i < chunks; i++) forward_chunk(w, chunk_at(w, n, h, i));
+    for (int64_t i = 0; i < chunks; i++) forward_chunk(w, chunk_at(w, n, h, i, 1));
     if (a->sT) memcpy((float *)a->sT + index * size, w->S, (size_t)size * sizeof(float));
 }
 
@@ -194,11 +206,14 @@ static void forward_head(work *w, int64_t n, int h)
 /* Forward again, keeping the state at every chunk's start and the prediction errors E. */
 static void sweep_chunk(work *w, chunk c, int64_t i, bool last)
 {
+    const lnt_recur_args *a = w->a;
     int64_t V = w->V, size = w->K * V;
     memcpy(w->starts + i * size, w->S, (size_t)size * sizeof(float));
     lnt_operand k = front(w, c, false, LNT_LEFT | LNT_RIGHT_T | LNT_LEFT_T);
     lnt_operand S = w->e->prepare(LNT_RIGHT, w->K, w->V, w->S, V, w->S_forms);
+    key_ahead(w, c, a->k);
     w->e->multiply(LNT_MM_SET, NULL, &k, false, &S, false, w->x, V);
+    value_ahead(w, c, a->v);
     apply_mask(w, c.n, 1.0f, NULL, w->beta, w->w);
     solve_errors(w, c);
     memcpy(w->errors + c.row * V, w->x, (size_t)c.n * (size_t)V * sizeof(float));
@@ -264,7 +279,9 @@ static void backward_chunk(work *w, chunk c, int64_t index)
     lnt_operand kq = front(w, c, true, LNT_LEFT | LNT_LEFT_T | LNT_RIGHT | LNT_RIGHT_T), k = e->view(&kq, 0, c.n);
     lnt_operand dS = e->prepare(LNT_RIGHT | LNT_RIGHT_T, w->K, w->V, w->dS, V, w->dS_forms);
     rows_in(w->x + c.m * V, a->do_, a->dtype, c.first, c.n, a->Hv, c.h, V);
+    rows_ahead(a->dv, a->dtype, c.first, c.n, a->Hv, c.h, V);
     solve_adjoint(w, c, &k, &dS);
+    value_ahead(w, c, a->do_);
 
     /* dbeta = rowsum(dR . E), dV = dZ = b.dR, U = b.E */
     float *dbeta = a->dbeta;
@@ -277,6 +294,8 @@ static void backward_chunk(work *w, chunk c, int64_t index)
     /* pairs = [dM; dP] . D:  dM = -tril(dZ U^T, -1), dP = s tril(dO U^T, 0) */
     lnt_operand x = e->prepare(LNT_LEFT, rows, w->V, w->x, V, w->x_forms), u = e->prepare(LNT_LEFT | LNT_RIGHT_T, c.n, w->V, w->u, V, w->u_forms);
     e->multiply(LNT_MM_SET, NULL, &x, false, &u, true, w->pairs, C);
+    if (!w->dq) rows_ahead(a->dq, a->dtype, c.first, c.n, a->Hq, c.hq, K);
+    if (!w->dk) rows_ahead(a->dk, a->dtype, c.first, c.n, a->Hq, c.hq, K);
     apply_mask(w, c.n, -1.0f, NULL, NULL, w->pairs);
     for (int i = 0; i < c.n; i++) w->pairs[i * C + i] = 0.0f;
     apply_mask(w, c.n, w->scale, NULL, NULL, w->pairs + c.m * C);
@@ -286,7 +305,9 @@ static void backward_chunk(work *w, chunk c, int64_t index)
     e->multiply(LNT_MM_SET, NULL, &x, false, &S, true, w->xs, K);
     rows_scaled(c.n, w->K, -1.0f, w->from_start, w->xs, w->xs);
     rows_scaled(c.n, w->K, w->scale, w->from_start, w->xs + c.m * K, w->xs + c.m * K);
+    key_ahead(w, c, a->k);
     e->multiply(LNT_MM_SET, NULL, &u, false, &dS, true, w->us, K);
+    key_ahead(w, c, a->q);
     rows_scaled(c.n, w->K, 1.0f, w->to_end, w->us, w->us);
     for (int64_t i = 0; a->dg && i < c.n; i++) w->dots[i] = row_dot(w->kq + i * K, w->us + i * K, K);
     lnt_operand pairs = e->prepare(LNT_LEFT | LNT_LEFT_T, rows, c.n, w->pairs, C, w->pairs_forms);
@@ -311,8 +332,8 @@ static void backward_head(work *w, int64_t n, int h)
     int64_t size = (int64_t)w->K * w->V, index = n * a->Hv + h, chunks = chunks_of(w, n);
     load_state(w->S, a->s0, index, size);
     load_state(w->dS, a->dsT, index, size);
-    for (int64_t i = 0; i < chunks; i++) sweep_chunk(w, chunk_at(w, n, h, i), i, i == chunks - 1);
-    for (int64_t i = chunks - 1; i >= 0; i--) backward_chunk(w, chunk_at(w, n, h, i), i);
+    for (int64_t i = 0; i < chunks; i++) sweep_chunk(w, chunk_at(w, n, h, i, 1), i, i == chunks - 1);
+    for (int64_t i = chunks - 1; i >= 0; i--) backward_chunk(w, chunk_at(w, n, h, i, -1), i);
     if (a->ds0) memcpy((float *)a->ds0 + index * size, w->dS, (size_t)size * sizeof(float));
 }
 

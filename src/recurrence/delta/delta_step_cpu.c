@@ -1,0 +1,143 @@
+/* The delta core token by token (operators.md 4):
+ *
+ *   u = b (v - e^g S^T k)        S <- e^g S + k u^T        o = s S^T q
+ *
+ * A panel of columns of S is read twice, once for S^T k and once for the write and the read-out, and is in L1 the second time. */
+#include <omp.h>
+
+#include "recurrence/chunk/chunk.h"
+#include "recurrence/chunk/rows.h"
+#include "recurrence/recurrence.h"
+
+/* The amx variant has nothing to add to avx512 here. */
+#if !defined(__AMX_BF16__)
+
+#define INLINE static inline __attribute__((always_inline))
+
+enum { PANEL = 4, BACKWARD_CHUNK = 16 };
+
+/* W vectors of columns, or one partial vector of `lanes`. */
+INLINE void step_panel(int W, bool part, int lanes, int K, int64_t V, float alpha, float beta, float scale, const float *q, const float *k, const float *v,
+                       float *S, float *o)
+{
+#define LOAD(p) (part ? v_load_n(p, lanes) : v_load(p))
+    vf x[2][PANEL], u[PANEL], y[PANEL];
+    for (int w = 0; w < W; w++) x[0][w] = x[1][w] = y[w] = v_zero();
+    int i = 0;
+    for (; i + 2 <= K; i += 2) {
+        vf k0 = v_set(k[i]), k1 = v_set(k[i + 1]);
+        for (int w = 0; w < W; w++) {
+            x[0][w] += k0 * LOAD(S + i * V + w * LNT_VL);
+            x[1][w] += k1 * LOAD(S + (i + 1) * V + w * LNT_VL);
+        }
+    }
+    if (i < K)
+        for (int w = 0; w < W; w++) x[0][w] += v_set(k[i]) * LOAD(S + i * V + w * LNT_VL);
+    for (int w = 0; w < W; w++) u[w] = beta * (LOAD(v + w * LNT_VL) - alpha * (x[0][w] + x[1][w]));
+    vf decay = v_set(alpha);
+    for (i = 0; i < K; i++) {
+        vf ki = v_set(k[i]), qi = v_set(q[i]);
+        for (int w = 0; w < W; w++) {
+            float *p = S + i * V + w * LNT_VL;
+            vf s = decay * LOAD(p) + ki * u[w];
+            y[w] += qi * s;
+            if (part)
+                v_store_n(p, s, lanes);
+            else
+                v_store(p, s);
+        }
+    }
+    for (int w = 0; w < W; w++) {
+        if (part)
+            v_store_n(o + w * LNT_VL, scale * y[w], lanes);
+        else
+            v_store(o + w * LNT_VL, scale * y[w]);
+    }
+#undef LOAD
+}
+
+/* q,k [K], v,o [V], S [K,V]. */
+static void step(int K, int V, float alpha, float beta, float scale, const float *q, const float *k, const float *v, float *S, float *o)
+{
+    int j = 0;
+    for (; j + PANEL * LNT_VL <= V; j += PANEL * LNT_VL) step_panel(PANEL, false, 0, K, V, alpha, beta, scale, q, k, v + j, S + j, o + j);
+    for (; j + LNT_VL <= V; j += LNT_VL) step_panel(1, false, 0, K, V, alpha, beta, scale, q, k, v + j, S + j, o + j);
+    if (j < V) step_panel(1, true, V - j, K, V, alpha, beta, scale, q, k, v + j, S + j, o + j);
+}
+
+typedef struct {
+    float *S, *q, *k, *v, *o; /* [K,V], [K], [K], [V], [V] */
+} work;
+
+static size_t carve(work *w, const lnt_recur_args *a, char *base)
+{
+    lnt_carve c = { base, 0 };
+    w->S = lnt_carve_floats(&c, (int64_t)a->K * a->V);
+    w->q = lnt_carve_floats(&c, a->K);
+    w->k = lnt_carve_floats(&c, a->K);
+    w->v = lnt_carve_floats(&c, a->V);
+    w->o = lnt_carve_floats(&c, a->V);
+    return c.used;
+}
+
+static void forward_head(const lnt_recur_args *a, work *w, int64_t n, int h)
+{
+    int64_t size = (int64_t)a->K * a->V, index = n * a->Hv + h;
+    int hq = h / (a->Hv / a->Hq);
+    float *S = a->sT ? (float *)a->sT + index * size : w->S;
+    const float *s0 = a->s0 ? (const float *)a->s0 + index * size : NULL, *g = a->g, *beta = a->beta;
+    if (!s0)
+        memset(S, 0, (size_t)size * sizeof *S);
+    else if (S != s0)
+        memcpy(S, s0, (size_t)size * sizeof *S);
+    for (int64_t t = a->cu_seqlens[n]; t < a->cu_seqlens[n + 1]; t++) {
+        rows_in(w->q, a->q, a->dtype, t, 1, a->Hq, hq, a->K);
+        rows_in(w->k, a->k, a->dtype, t, 1, a->Hq, hq, a->K);
+        rows_in(w->v, a->v, a->dtype, t, 1, a->Hv, h, a->V);
+        step(a->K, a->V, g ? expf(g[t * a->Hv + h]) : 1.0f, beta[t * a->Hv + h], (float)a->scale, w->q, w->k, w->v, S, w->o);
+        rows_out(a->o, a->dtype, t, 1, a->Hv, h, a->V, w->o);
+    }
+}
+
+static void forward(const lnt_recur_args *a, int threads)
+{
+    work measured;
+    size_t each = carve(&measured, a, NULL);
+    int64_t heads = a->sequences * a->Hv;
+#pragma omp parallel for num_threads(threads) schedule(dynamic) if (heads > 1)
+    for (int64_t i = 0; i < heads; i++) {
+        work w;
+        carve(&w, a, (char *)a->workspace + (size_t)omp_get_thread_num() * each);
+        forward_head(a, &w, i / a->Hv, (int)(i % a->Hv));
+    }
+}
+
+/* Backward is the chunk form's, in chunks short enough that a handful of tokens costs little: the same gradients, exactly. */
+extern const lnt_recur_impl LNT_V(lnt_delta_chunk);
+
+static lnt_recur_args short_chunks(const lnt_recur_args *a)
+{
+    lnt_recur_args b = *a;
+    if (b.chunk == 0) b.chunk = BACKWARD_CHUNK;
+    return b;
+}
+
+static const char *declines(const lnt_recur_args *a, bool back) { return back ? LNT_V(lnt_delta_chunk).declines(a, true) : NULL; }
+
+static size_t workspace(const lnt_recur_args *a, bool back, int threads)
+{
+    lnt_recur_args b = short_chunks(a);
+    work measured;
+    return back ? LNT_V(lnt_delta_chunk).workspace(&b, true, threads) : (size_t)threads * carve(&measured, a, NULL);
+}
+
+static void backward(const lnt_recur_args *a, int threads)
+{
+    lnt_recur_args b = short_chunks(a);
+    LNT_V(lnt_delta_chunk).backward(&b, threads);
+}
+
+extern const lnt_recur_impl LNT_V(lnt_delta_recurrent);
+const lnt_recur_impl LNT_V(lnt_delta_recurrent) = { LNT_V_NAME("recurrent"), LINNET_FORM_RECURRENT, LNT_V_LEVEL, declines, workspace, forward, backward };
+
+#endif
