@@ -8,45 +8,10 @@
 #include "core/clock.h"
 #include "device/device.h"
 #include "hub/safetensors.h"
-#include "recurrence/recurrence.h"
+#include "recurrence/tensors.h"
 
-typedef enum { INPUT, OPTIONAL, COTANGENT, OUTPUT, SAVED, GRADIENT } role;
-
-/* One tensor of the contract. Shapes: B T N, q = Hq, h = Hv, K, V; NULL: not of that kind of operator. */
-static const struct {
-    const char *name;
-    size_t field; /* of linnet_recurrence */
-    role role;
-    bool wide;    /* of the run's dtype; otherwise of the gates' and states' */
-    const char *state, *attention;
-} tensors[] = {
-#define AT(F) offsetof(linnet_recurrence, F)
-    { "q", AT(q), INPUT, true, "BTqK", "BThK" },
-    { "k", AT(k), INPUT, true, "BTqK", "BTqK" },
-    { "v", AT(v), INPUT, true, "BThV", "BTqV" },
-    { "g", AT(g), INPUT, false, "BTh", NULL },
-    { "g_head", AT(g_head), INPUT, false, "h", NULL },
-    { "beta", AT(beta), INPUT, false, "BTh", NULL },
-    { "s0", AT(s0), OPTIONAL, false, "NhKV", NULL },
-    { "z0", AT(z0), OPTIONAL, false, "NhK", NULL },
-    { "do", AT(do_), COTANGENT, true, "BThV", "BThV" },
-    { "dsT", AT(dsT), COTANGENT, false, "NhKV", NULL },
-    { "dzT", AT(dzT), COTANGENT, false, "NhK", NULL },
-    { "o", AT(o), OUTPUT, true, "BThV", "BThV" },
-    { "sT", AT(sT), OUTPUT, false, "NhKV", NULL },
-    { "zT", AT(zT), OUTPUT, false, "NhK", NULL },
-    { "lse", AT(lse), SAVED, false, NULL, "BTh" },
-    { "dq", AT(dq), GRADIENT, true, "BTqK", "BThK" },
-    { "dk", AT(dk), GRADIENT, true, "BTqK", "BTqK" },
-    { "dv", AT(dv), GRADIENT, true, "BThV", "BTqV" },
-    { "dg", AT(dg), GRADIENT, false, "BTh", NULL },
-    { "dg_head", AT(dg_head), GRADIENT, false, "h", NULL },
-    { "dbeta", AT(dbeta), GRADIENT, false, "BTh", NULL },
-    { "ds0", AT(ds0), GRADIENT, false, "NhKV", NULL },
-    { "dz0", AT(dz0), GRADIENT, false, "NhK", NULL },
-#undef AT
-};
-enum { TENSORS = sizeof tensors / sizeof *tensors };
+enum { TENSORS = LNT_RECUR_TENSORS };
+static const lnt_recur_tensor *const tensors = lnt_recur_tensors;
 
 typedef struct {
     lnt_ctx *c;
@@ -64,18 +29,7 @@ typedef struct {
 } job;
 
 static lnt_dtype small_type(const job *j) { return j->o->dtype == LINNET_F64 ? LINNET_F64 : LINNET_F32; }
-static lnt_dtype type_of(const job *j, int i) { return tensors[i].wide ? j->o->dtype : small_type(j); }
-
-static bool taken(const job *j, int i)
-{
-    const char *name = tensors[i].name, *base = tensors[i].role == GRADIENT ? name + 1 : name;
-    if (!(j->op->cache ? tensors[i].attention : tensors[i].state)) return false;
-    if (!strcmp(base, "g")) return j->op->gate == LNT_GATE_SCALAR;
-    if (!strcmp(base, "g_head")) return j->op->gate == LNT_GATE_HEAD;
-    if (!strcmp(base, "beta")) return j->op->beta;
-    if (!strcmp(base, "z0") || !strcmp(base, "zT") || !strcmp(base, "dzT")) return j->r.normalize;
-    return true;
-}
+static lnt_dtype type_of(const job *j, int i) { return lnt_recur_tensor_type(&j->r, i); }
 
 static const char *shape_of(const job *j, int i) { return j->op->cache ? tensors[i].attention : tensors[i].state; }
 
@@ -283,23 +237,23 @@ static linnet_status bind_tensors(job *j)
     for (int i = 0; i < TENSORS; i++) {
         const char *name = tensors[i].name;
         const lnt_st_tensor *t = lnt_safetensors_find(j->file, name);
-        role what = tensors[i].role;
-        bool read = what == INPUT || what == OPTIONAL || (what == COTANGENT && j->o->backward);
-        if (!taken(j, i)) {
-            if (t && (what == INPUT || what == OPTIONAL)) {
+        lnt_tensor_role what = tensors[i].role;
+        bool read = what == LNT_T_INPUT || what == LNT_T_STATE || (what == LNT_T_COTANGENT && j->o->backward);
+        if (!lnt_recur_tensor_taken(j->op, &j->r, i)) {
+            if (t && (what == LNT_T_INPUT || what == LNT_T_STATE)) {
                 lnt_fail(j->c, LINNET_EINVAL, "%s takes no tensor \"%s\"", j->op->name, name);
                 return lnt_detail(j->c, "Read from %s.", j->o->in);
             }
             continue;
         }
-        if (read && !t && what == INPUT) return lnt_fail(j->c, LINNET_EINVAL, "tensor \"%s\" is missing", name), lnt_detail(j->c, "%s takes it from %s.", j->op->name, j->o->in);
+        if (read && !t && what == LNT_T_INPUT) return lnt_fail(j->c, LINNET_EINVAL, "tensor \"%s\" is missing", name), lnt_detail(j->c, "%s takes it from %s.", j->op->name, j->o->in);
         if (read && t) {
             LNT_TRY(check_tensor(j, i, t));
             LNT_TRY(load_tensor(j, i, t));
         }
-        bool made = what == OUTPUT || ((what == GRADIENT || what == SAVED) && j->o->backward);
+        bool made = what == LNT_T_OUTPUT || ((what == LNT_T_GRADIENT || what == LNT_T_SAVED) && j->o->backward);
         if (made) LNT_TRY(make_tensor(j, i));
-        memcpy((char *)&j->r + tensors[i].field, &j->device[i], sizeof(void *));
+        lnt_recur_tensor_set(&j->r, i, j->device[i]);
     }
     return LINNET_OK;
 }
@@ -323,8 +277,8 @@ static linnet_status run(job *j, bool backward, double *seconds)
 static linnet_status write_outputs(job *j)
 {
     for (int i = 0; i < TENSORS; i++) {
-        role what = tensors[i].role;
-        if (!j->device[i] || (what != OUTPUT && what != GRADIENT)) continue;
+        lnt_tensor_role what = tensors[i].role;
+        if (!j->device[i] || (what != LNT_T_OUTPUT && what != LNT_T_GRADIENT)) continue;
         if (!strcmp(tensors[i].name, "ds0") && !j->r.s0) continue;
         if (!strcmp(tensors[i].name, "dz0") && !j->r.z0) continue;
         lnt_st_tensor *t = &j->out[j->n_out];

@@ -7,6 +7,7 @@
 #define LNT_RECURRENCE_H
 
 #include "core/cpu.h"
+#include "core/dtype.h"
 #include "core/status.h"
 #include "linnet/recurrence.h"
 
