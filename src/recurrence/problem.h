@@ -4,7 +4,7 @@
 
 #include "recurrence/tensors.h"
 
-enum { LNT_CASE_SEQUENCES = 6 };
+enum { LNT_CASE_SEQUENCES = 64 };
 
 /* A shape and the ranges of its inputs. Each core's <core>_cases.c lists those that its implementations are checked on, ending with op == NULL. */
 typedef struct {
