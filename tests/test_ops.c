@@ -1,0 +1,604 @@
+/* The operators of ops/ against float64: forward and backward, float32 and bf16, every CPU variant, 1 to 3 threads (same bits), gradients accumulated and absent,
+ * packed sequences, guarded buffers filled with NaN. The references themselves are checked by central differences. */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <cmocka.h>
+
+#include <stdio.h>
+
+#include "core/cpu.h"
+#include "core/memory.h"
+#include "core/rng.h"
+#include "reference_ops.h"
+
+enum { GUARD = 64 }; /* bytes behind every buffer */
+
+typedef struct {
+    const char *name;
+    lnt_buf (*build)(lnt_program *p, const lnt_buf *in, const ref *a);
+    ref_function *forward, *backward;
+    int n_in;                  /* buffers of floats; with `ids`, one more of int32 comes last (first for the embedding) */
+    int64_t cols[2];
+    int32_t heads;
+    bool ids, first_id;
+    bool positive;             /* inputs in (0, 1) */
+    bool f32_in;               /* inputs that are float32 under every policy */
+    ref a;                     /* attributes */
+} op_case;
+
+/* ---- the operators, as a mixer would build them --------------------------------------------------------------------------------------- */
+
+static const lnt_init normal = {LNT_INIT_NORMAL, 1, 0};
+static lnt_buf build_linear(lnt_program *p, const lnt_buf *in, const ref *a) { return lnt_linear(p, in[0], "w", a->size); }
+static lnt_buf build_linear_bias(lnt_program *p, const lnt_buf *in, const ref *a) { return lnt_linear_bias(p, in[0], "w", a->size); }
+static lnt_buf build_head_linear(lnt_program *p, const lnt_buf *in, const ref *a) { return lnt_head_linear(p, in[0], "w", a->size, true, normal); }
+static lnt_buf build_embedding(lnt_program *p, const lnt_buf *in, const ref *a) { return lnt_embedding(p, in[0], "e", a->vocab, a->size, a->scale, normal, false); }
+static lnt_buf build_rmsnorm(lnt_program *p, const lnt_buf *in, const ref *a) { return lnt_rmsnorm(p, in[0], "n", a->eps); }
+static lnt_buf build_gated(lnt_program *p, const lnt_buf *in, const ref *a) { return lnt_gated_rmsnorm(p, in[0], in[1], "n", a->eps, a->act); }
+static lnt_buf build_l2norm(lnt_program *p, const lnt_buf *in, const ref *a) { return lnt_l2norm(p, in[0], a->eps); }
+static lnt_buf build_sumnorm(lnt_program *p, const lnt_buf *in, const ref *a) { return lnt_sumnorm(p, in[0], a->eps); }
+static lnt_buf build_conv(lnt_program *p, const lnt_buf *in, const ref *a) { return lnt_short_conv(p, in[0], "c", (int)a->size, a->act); }
+static lnt_buf build_activation(lnt_program *p, const lnt_buf *in, const ref *a) { return lnt_activation(p, in[0], a->act, a->scale, a->act == LNT_SIGMOID); }
+static lnt_buf build_decay_gate(lnt_program *p, const lnt_buf *in, const ref *a) { return (void)a, lnt_decay_gate(p, in[0]); }
+static lnt_buf build_gamma_cap(lnt_program *p, const lnt_buf *in, const ref *a) { return lnt_gamma_cap(p, in[0], in[1], a->cap); }
+static lnt_buf build_rotary(lnt_program *p, const lnt_buf *in, const ref *a) { return lnt_rotary(p, in[0], a->base); }
+static lnt_buf build_add(lnt_program *p, const lnt_buf *in, const ref *a) { return (void)a, lnt_add_buf(p, in[0], in[1]); }
+static lnt_buf build_mul(lnt_program *p, const lnt_buf *in, const ref *a) { return (void)a, lnt_mul_buf(p, in[0], in[1]); }
+static lnt_buf build_swiglu(lnt_program *p, const lnt_buf *in, const ref *a) { return (void)a, lnt_swiglu(p, in[0], in[1]); }
+static lnt_buf build_hedgehog(lnt_program *p, const lnt_buf *in, const ref *a) { return (void)a, lnt_hedgehog(p, in[0]); }
+static lnt_buf build_dpfp(lnt_program *p, const lnt_buf *in, const ref *a) { return lnt_dpfp(p, in[0], (int)a->nu); }
+static lnt_buf build_loss(lnt_program *p, const lnt_buf *in, const ref *a) { return lnt_lm_loss(p, in[0], in[1], "e.weight", a->vocab, a->cap, normal); }
+static lnt_buf build_logits(lnt_program *p, const lnt_buf *in, const ref *a) { return lnt_lm_logits(p, in[0], "e.weight", a->vocab, a->cap, normal); }
+
+#define BOTH(f) ref_##f##_forward, ref_##f##_backward
+static const op_case cases[] = {
+    {.name = "linear", .build = build_linear, BOTH(linear), .n_in = 1, .cols = {50}, .heads = 1, .a = {.size = 33}},
+    {.name = "linear to one", .build = build_linear, BOTH(linear), .n_in = 1, .cols = {37}, .heads = 1, .a = {.size = 1}},
+    {.name = "linear bias", .build = build_linear_bias, BOTH(linear), .n_in = 1, .cols = {35}, .heads = 1, .a = {.size = 70}},
+    {.name = "head linear", .build = build_head_linear, BOTH(head_linear), .n_in = 1, .cols = {39}, .heads = 3, .a = {.size = 10}},
+    {.name = "embedding", .build = build_embedding, BOTH(embedding), .ids = true, .first_id = true, .heads = 1, .a = {.size = 37, .vocab = 11, .scale = 6}},
+    {.name = "rmsnorm", .build = build_rmsnorm, BOTH(rmsnorm), .n_in = 1, .cols = {75}, .heads = 1, .a = {.eps = 1e-6}},
+    {.name = "rmsnorm per head", .build = build_rmsnorm, BOTH(rmsnorm), .n_in = 1, .cols = {99}, .heads = 3, .a = {.eps = 1e-2}},
+    {.name = "gated rmsnorm", .build = build_gated, BOTH(rmsnorm), .n_in = 2, .cols = {60, 60}, .heads = 2, .a = {.eps = 1e-5, .act = LNT_SILU}},
+    {.name = "sigmoid rmsnorm", .build = build_gated, BOTH(rmsnorm), .n_in = 2, .cols = {21, 21}, .heads = 1, .a = {.eps = 1e-5, .act = LNT_SIGMOID}},
+    {.name = "l2norm", .build = build_l2norm, BOTH(l2norm), .n_in = 1, .cols = {100}, .heads = 2, .a = {.eps = 1e-6}},
+    {.name = "l2norm large eps", .build = build_l2norm, BOTH(l2norm), .n_in = 1, .cols = {17}, .heads = 1, .a = {.eps = 3}},
+    {.name = "sumnorm", .build = build_sumnorm, BOTH(sumnorm), .n_in = 1, .cols = {66}, .heads = 2, .positive = true, .a = {.eps = 1e-4}},
+    {.name = "conv silu", .build = build_conv, BOTH(conv), .n_in = 1, .cols = {133}, .heads = 1, .a = {.size = 4, .act = LNT_SILU}},
+    {.name = "conv", .build = build_conv, BOTH(conv), .n_in = 1, .cols = {16}, .heads = 1, .a = {.size = 3, .act = LNT_IDENTITY}},
+    {.name = "conv of one", .build = build_conv, BOTH(conv), .n_in = 1, .cols = {5}, .heads = 1, .a = {.size = 1, .act = LNT_SILU}},
+    {.name = "conv of 32", .build = build_conv, BOTH(conv), .n_in = 1, .cols = {9}, .heads = 1, .a = {.size = 32, .act = LNT_TANH}},
+    {.name = "identity", .build = build_activation, BOTH(activation), .n_in = 1, .cols = {37}, .heads = 1, .a = {.act = LNT_IDENTITY, .scale = 2}},
+    {.name = "silu", .build = build_activation, BOTH(activation), .n_in = 1, .cols = {37}, .heads = 1, .a = {.act = LNT_SILU, .scale = 1}},
+    {.name = "sigmoid", .build = build_activation, BOTH(activation), .n_in = 1, .cols = {5}, .heads = 5, .a = {.act = LNT_SIGMOID, .scale = 2}},
+    {.name = "relu", .build = build_activation, BOTH(activation), .n_in = 1, .cols = {37}, .heads = 1, .a = {.act = LNT_RELU, .scale = 1}},
+    {.name = "elu + 1", .build = build_activation, BOTH(activation), .n_in = 1, .cols = {37}, .heads = 1, .a = {.act = LNT_ELU1, .scale = 1}},
+    {.name = "log sigmoid", .build = build_activation, BOTH(activation), .n_in = 1, .cols = {37}, .heads = 1, .a = {.act = LNT_LOG_SIGMOID, .scale = 0.0625}},
+    {.name = "tanh", .build = build_activation, BOTH(activation), .n_in = 1, .cols = {37}, .heads = 1, .a = {.act = LNT_TANH, .scale = 1}},
+    {.name = "decay gate", .build = build_decay_gate, BOTH(decay_gate), .n_in = 1, .cols = {7}, .heads = 1},
+    {.name = "gamma cap", .build = build_gamma_cap, BOTH(gamma_cap), .n_in = 2, .cols = {7, 7}, .heads = 1, .positive = true, .f32_in = true, .a = {.cap = 0.75}},
+    {.name = "rotary", .build = build_rotary, BOTH(rotary), .n_in = 1, .cols = {84}, .heads = 3, .a = {.base = 10000}},
+    {.name = "add", .build = build_add, BOTH(add), .n_in = 2, .cols = {31, 31}, .heads = 1},
+    {.name = "mul", .build = build_mul, BOTH(mul), .n_in = 2, .cols = {31, 31}, .heads = 1},
+    {.name = "mul per head", .build = build_mul, BOTH(mul), .n_in = 2, .cols = {54, 3}, .heads = 3},
+    {.name = "swiglu", .build = build_swiglu, BOTH(swiglu), .n_in = 2, .cols = {45, 45}, .heads = 1},
+    {.name = "hedgehog", .build = build_hedgehog, BOTH(hedgehog), .n_in = 1, .cols = {38}, .heads = 2},
+    {.name = "dpfp", .build = build_dpfp, BOTH(dpfp), .n_in = 1, .cols = {42}, .heads = 2, .a = {.nu = 4}},
+    {.name = "dpfp of two columns", .build = build_dpfp, BOTH(dpfp), .n_in = 1, .cols = {2}, .heads = 2, .a = {.nu = 5}},
+    {.name = "lm loss", .build = build_loss, BOTH(loss), .n_in = 1, .cols = {20}, .heads = 1, .ids = true, .a = {.vocab = 101}},
+    {.name = "lm loss softcap", .build = build_loss, BOTH(loss), .n_in = 1, .cols = {20}, .heads = 1, .ids = true, .a = {.vocab = 37, .cap = 5}},
+    {.name = "lm logits", .build = build_logits, BOTH(logits), .n_in = 1, .cols = {20}, .heads = 1, .a = {.vocab = 37}},
+    {.name = "lm logits softcap", .build = build_logits, BOTH(logits), .n_in = 1, .cols = {20}, .heads = 1, .a = {.vocab = 37, .cap = 5}},
+};
+enum { CASES = sizeof cases / sizeof *cases };
+
+/* ---- a buffer with a guard -------------------------------------------------------------------------------------------------------------- */
+
+static void *guarded(size_t bytes)
+{
+    unsigned char *p = lnt_alloc(bytes + GUARD);
+    memset(p, 0xff, bytes); /* NaN in every type */
+    memset(p + bytes, 0x5a, GUARD);
+    return p;
+}
+static void check_guard(const void *p, size_t bytes)
+{
+    for (int i = 0; i < GUARD; i++) assert_int_equal(((const unsigned char *)p)[bytes + i], 0x5a);
+}
+
+/* ---- one setting: a node of an operator, its call, its reference --------------------------------------------------------------------------- */
+
+typedef struct {
+    const op_case *o;
+    linnet_context *c;
+    lnt_program *p;
+    const lnt_node *node;
+    lnt_call k;
+    ref r;
+    int id_at;          /* input that holds ids, -1 */
+    int64_t *cu;        /* [n_seq+1] */
+    int32_t *id;
+    size_t work_size;
+    int n_param;
+    bool accumulate;
+} setting;
+
+static size_t bytes_of(const lnt_tensor *t) { return (size_t)(t->rows * t->cols) * lnt_dtype_size(t->dtype); }
+
+static lnt_tensor tensor(int64_t rows, int64_t cols, int32_t heads, lnt_dtype t)
+{
+    lnt_tensor x = {NULL, t, rows, cols, heads};
+    x.data = guarded(bytes_of(&x));
+    return x;
+}
+
+/* Random values, rounded to the tensor's type in both. */
+static void fill(lnt_tensor *x, double *value, lnt_rng *r, bool positive)
+{
+    for (int64_t i = 0; i < x->rows * x->cols; i++) {
+        lnt_store_element(x->data, x->dtype, i, positive ? 0.05 + 0.9 * lnt_rng_uniform(r) : lnt_rng_normal(r));
+        if (value) value[i] = lnt_load_element(x->data, x->dtype, i);
+    }
+}
+static double *doubles(int64_t n) { return lnt_calloc((size_t)(n > 0 ? n : 1) * sizeof(double)); }
+
+static const lnt_op source_op = {.name = "source"};
+
+/* Up to three sequences, one of them empty. */
+static void cut_sequences(setting *s, int64_t T)
+{
+    const int64_t cu[3][5] = {{0, T}, {0, T / 3, T / 3, T}, {0, 0, 2 * T / 3, T, T}};
+    s->k.n_seq = (int64_t[]){1, 3, 4}[T % 3];
+    s->cu = lnt_alloc(sizeof cu[0]);
+    memcpy(s->cu, cu[T % 3], sizeof cu[0]);
+}
+
+static setting make(const op_case *o, int64_t T, lnt_dtype policy, int threads, bool accumulate)
+{
+    setting s = {.o = o, .id_at = -1, .accumulate = accumulate};
+    linnet_context_options options = LINNET_CONTEXT_OPTIONS_INIT;
+    options.threads = threads;
+    assert_int_equal(linnet_context_create(&options, &s.c), LINNET_OK);
+    assert_int_equal(lnt_program_create(s.c, &s.p), LINNET_OK);
+    lnt_buf in[2] = {{0}, {0}};
+    for (int i = 0; i < o->n_in; i++) {
+        lnt_out_spec spec = {o->cols[i], i ? 1 : o->heads, o->f32_in};
+        in[i] = lnt_add_node(s.p, &source_op, NULL, 0, NULL, 0, NULL, 1, &spec)->out[0];
+    }
+    if (o->ids) in[s.id_at = o->first_id ? 0 : o->n_in] = lnt_external(s.p, "ids");
+    lnt_buf out = o->build(s.p, in, &o->a);
+    if (!out.id) fail_msg("%s: %s", o->name, (lnt_program_finish(s.p), linnet_error_message(s.c)));
+    s.node = lnt_node_at(s.p, lnt_node_count(s.p) - 1);
+
+    lnt_rng rng = lnt_rng_make(7, (uint64_t)T);
+    lnt_call *k = &s.k;
+    ref *r = &s.r;
+    *r = o->a;
+    cut_sequences(&s, T);
+    *k = (lnt_call){.c = s.c, .node = s.node, .attr = s.node->attr, .tokens = T, .n_seq = k->n_seq, .cu = s.cu, .training = true, .loss_scale = 0.5};
+    r->T = T, r->heads = o->heads, r->n_seq = k->n_seq, r->cu = s.cu;
+    int64_t out_cols = lnt_cols(s.p, out);
+    r->out_cols = out_cols;
+    k->out[0] = tensor(T, out_cols, lnt_heads(s.p, out), lnt_program_value(s.p, out)->f32 ? LINNET_F32 : policy);
+    k->d_out[0] = tensor(T, out_cols, lnt_heads(s.p, out), k->out[0].dtype);
+    r->out = doubles(T * out_cols), r->d_out = doubles(T * out_cols);
+    fill(&k->d_out[0], r->d_out, &rng, false);
+    if (s.node->op->backward_is_forward)
+        for (int64_t t = 0; t < T; t++) r->d_out[t] = k->loss_scale;
+    for (int i = 0; i < o->n_in; i++) {
+        lnt_dtype t = o->f32_in ? LINNET_F32 : policy;
+        k->in[i] = tensor(T, o->cols[i], i ? 1 : o->heads, t);
+        k->d_in[i] = tensor(T, o->cols[i], i ? 1 : o->heads, t);
+        r->in_cols[i] = o->cols[i];
+        r->in[i] = doubles(T * o->cols[i]), r->d_in[i] = doubles(T * o->cols[i]);
+        fill(&k->in[i], r->in[i], &rng, o->positive);
+        k->accumulate[i] = accumulate;
+        if (accumulate) fill(&k->d_in[i], r->d_in[i], &rng, false);
+    }
+    if (o->ids) {
+        s.id = lnt_calloc((size_t)(T + 1) * sizeof *s.id);
+        for (int64_t t = 0; t < T; t++) s.id[t] = (int32_t)lnt_rng_below(&rng, (uint64_t)o->a.vocab);
+        for (int64_t t = 0; t < T && !o->first_id; t += 4) s.id[t] = -1 - (int32_t)t;
+        k->in[s.id_at] = (lnt_tensor){s.id, LINNET_I32, T, 1, 1};
+        r->id = s.id;
+    }
+    s.n_param = s.node->n_param;
+    for (int i = 0; i < s.n_param; i++) {
+        const lnt_param *q = lnt_param_at(s.p, s.node->param[i]);
+        float *master = guarded((size_t)q->count * 4), *grad = guarded((size_t)q->count * 4);
+        lnt_bf16 *half = lnt_alloc((size_t)q->count * 2);
+        r->param[i] = doubles(q->count), r->d_param[i] = doubles(q->count);
+        for (int64_t j = 0; j < q->count; j++) {
+            master[j] = (float)(lnt_rng_normal(&rng) * 0.3 + (q->ndim == 1 ? 1 : 0));
+            grad[j] = (float)lnt_rng_normal(&rng);
+            half[j] = lnt_f32_to_bf16(master[j]);
+            bool rounded = q->product && policy == LINNET_BF16 && !o->first_id;
+            r->param[i][j] = rounded ? lnt_bf16_to_f32(half[j]) : master[j];
+            r->d_param[i][j] = grad[j];
+        }
+        k->param[i] = (lnt_param_view){master, policy == LINNET_BF16 ? (void *)half : (void *)master, policy, grad, q->count};
+        if (policy == LINNET_F32) lnt_free(half);
+    }
+    lnt_shape shape = {.tokens = T, .n_seq = k->n_seq, .cu = s.cu, .training = true, .dtype = policy, .threads = threads};
+    size_t need[2] = {0, 0};
+    for (int b = 0; b < 2 && s.node->op->workspace; b++) need[b] = s.node->op->workspace(s.node, &shape, b);
+    s.work_size = need[0] > need[1] ? need[0] : need[1];
+    k->work = guarded(s.work_size), k->work_size = s.work_size;
+    return s;
+}
+
+static void drop(setting *s)
+{
+    lnt_call *k = &s->k;
+    check_guard(k->work, s->work_size);
+    check_guard(k->out[0].data, bytes_of(&k->out[0]));
+    lnt_free(k->work);
+    lnt_free(k->out[0].data);
+    lnt_free(k->d_out[0].data);
+    lnt_free(s->r.out);
+    lnt_free(s->r.d_out);
+    lnt_free(s->id);
+    lnt_free(s->cu);
+    for (int i = 0; i < s->o->n_in; i++) {
+        if (k->d_in[i].data) check_guard(k->d_in[i].data, bytes_of(&k->d_in[i]));
+        lnt_free(k->in[i].data);
+        lnt_free(k->d_in[i].data);
+        lnt_free(s->r.in[i]);
+        lnt_free(s->r.d_in[i]);
+    }
+    for (int i = 0; i < s->n_param; i++) {
+        lnt_param_view *v = &k->param[i];
+        if (v->grad) check_guard(v->grad, (size_t)v->count * 4);
+        if (v->work != (const void *)v->master) lnt_free((void *)(uintptr_t)v->work);
+        lnt_free((void *)(uintptr_t)v->master);
+        lnt_free(v->grad);
+        lnt_free(s->r.param[i]);
+        lnt_free(s->r.d_param[i]);
+    }
+    lnt_program_destroy(s->p);
+    linnet_context_destroy(s->c);
+}
+
+static void run(setting *s)
+{
+    if (!s->node->op->backward_is_forward) assert_int_equal(s->node->op->forward(&s->k), LINNET_OK);
+    assert_int_equal(s->node->op->backward(&s->k), LINNET_OK);
+}
+
+static void run_reference(setting *s)
+{
+    s->o->forward(&s->r);
+    s->o->backward(&s->r);
+}
+
+static void compare(const setting *s, const char *what, const void *got, lnt_dtype t, const double *want, int64_t n, double limit)
+{
+    double error = 0, square = 0, largest = 0;
+    for (int64_t i = 0; i < n; i++) {
+        double d = lnt_load_element(got, t, i) - want[i];
+        if (isnan(d)) fail_msg("%s %s (T=%lld, %s): NaN at %lld", s->o->name, what, (long long)s->k.tokens, lnt_cpu_name(lnt_cpu()), (long long)i);
+        error += d * d, square += want[i] * want[i], largest = fabs(d) > largest ? fabs(d) : largest;
+    }
+    if (largest <= 1e-7) return;
+    if (!(sqrt(error) <= limit * sqrt(square)))
+        fail_msg("%s %s (T=%lld, %s): relative error %.2e, expected at most %.0e", s->o->name, what, (long long)s->k.tokens, lnt_cpu_name(lnt_cpu()),
+                 sqrt(error / square), limit);
+}
+
+static void compare_all(const setting *s, lnt_dtype policy)
+{
+    const lnt_call *k = &s->k;
+    const double forward = policy == LINNET_F32 ? 1e-6 : 5e-3, backward = policy == LINNET_F32 ? 5e-6 : 5e-3;
+    compare(s, "output", k->out[0].data, k->out[0].dtype, s->r.out, k->tokens * s->r.out_cols, forward);
+    for (int i = 0; i < s->o->n_in; i++) compare(s, i ? "d_in 1" : "d_in 0", k->d_in[i].data, k->d_in[i].dtype, s->r.d_in[i], k->tokens * s->o->cols[i], backward);
+    for (int i = 0; i < s->n_param; i++) compare(s, i ? "d_param 1" : "d_param 0", k->param[i].grad, LINNET_F32, s->r.d_param[i], k->param[i].count, backward);
+}
+
+static void same_bits(const setting *a, const setting *b)
+{
+    assert_memory_equal(a->k.out[0].data, b->k.out[0].data, bytes_of(&a->k.out[0]));
+    for (int i = 0; i < a->o->n_in; i++) assert_memory_equal(a->k.d_in[i].data, b->k.d_in[i].data, bytes_of(&a->k.d_in[i]));
+    for (int i = 0; i < a->n_param; i++) assert_memory_equal(a->k.param[i].grad, b->k.param[i].grad, (size_t)a->k.param[i].count * 4);
+}
+
+/* ---- tests ---------------------------------------------------------------------------------------------------------------------------------- */
+
+/* d/dx of sum(d_out out) by central differences against the reference's backward. */
+static double objective(setting *s)
+{
+    double sum = 0;
+    s->o->forward(&s->r);
+    for (int64_t i = 0; i < s->k.tokens * s->r.out_cols; i++) sum += s->r.out[i] * s->r.d_out[i];
+    return sum;
+}
+
+static void check_slope(setting *s, double *x, const double *before, const double *d, int64_t n)
+{
+    const double h = 1e-5;
+    for (int64_t i = 0; i < n; i++) {
+        const double at = x[i];
+        x[i] = at + h;
+        double up = objective(s);
+        x[i] = at - h;
+        double slope = (up - objective(s)) / (2 * h), want = d[i] - (before ? before[i] : 0);
+        x[i] = at;
+        if (!(fabs(slope - want) < 1e-6 * (1 + fabs(want)))) fail_msg("%s: reference gradient %lld is %.9g, central difference %.9g", s->o->name, (long long)i, want, slope);
+    }
+}
+
+static void references(void **state)
+{
+    (void)state;
+    for (int i = 0; i < CASES; i++) {
+        setting s = make(&cases[i], 5, LINNET_F32, 1, false);
+        double *before[2] = {NULL, NULL};
+        for (int q = 0; q < s.n_param; q++) {
+            before[q] = doubles(s.k.param[q].count);
+            memcpy(before[q], s.r.d_param[q], (size_t)s.k.param[q].count * sizeof(double));
+        }
+        run_reference(&s);
+        for (int q = 0; q < s.o->n_in; q++) check_slope(&s, s.r.in[q], NULL, s.r.d_in[q], 5 * s.o->cols[q]);
+        for (int q = 0; q < s.n_param; q++) check_slope(&s, s.r.param[q], before[q], s.r.d_param[q], s.k.param[q].count < 200 ? s.k.param[q].count : 200);
+        lnt_free(before[0]);
+        lnt_free(before[1]);
+        drop(&s);
+    }
+}
+
+static void kernels(void **state)
+{
+    (void)state;
+    static const int64_t lengths[] = {0, 1, 5, 64, 100};
+    for (int level = 0; level <= (int)lnt_cpu_machine(); level++) {
+        lnt_cpu_force((lnt_cpu_level)level);
+        for (int i = 0; i < CASES; i++)
+            for (size_t l = 0; l < sizeof lengths / sizeof *lengths; l++)
+                for (int variant = 0; variant < 4; variant++) {
+                    const lnt_dtype policy = variant & 1 ? LINNET_BF16 : LINNET_F32;
+                    const bool accumulate = variant & 2;
+                    setting one = make(&cases[i], lengths[l], policy, 1, accumulate);
+                    run(&one);
+                    run_reference(&one);
+                    compare_all(&one, policy);
+                    for (int threads = 2; threads <= 3; threads++) {
+                        setting other = make(&cases[i], lengths[l], policy, threads, accumulate);
+                        run(&other);
+                        same_bits(&one, &other);
+                        drop(&other);
+                    }
+                    drop(&one);
+                }
+    }
+    lnt_cpu_force(lnt_cpu_machine());
+}
+
+/* Many blocks of rows, so that sums over tokens really have parts. */
+static void long_sums(void **state)
+{
+    (void)state;
+    for (int i = 0; i < CASES; i++) {
+        if (cases[i].a.vocab > 100) continue;
+        setting one = make(&cases[i], 2100, LINNET_F32, 1, false), two = make(&cases[i], 2100, LINNET_F32, 3, false);
+        run(&one);
+        run(&two);
+        run_reference(&one);
+        compare_all(&one, LINNET_F32);
+        same_bits(&one, &two);
+        drop(&one);
+        drop(&two);
+    }
+}
+
+/* An absent gradient changes nothing in the others; an absent d_out makes zeros. */
+static void absent(void **state)
+{
+    (void)state;
+    for (int i = 0; i < CASES; i++) {
+        setting all = make(&cases[i], 64, LINNET_F32, 2, false);
+        run(&all);
+        for (int skip = 0; skip < all.o->n_in + all.n_param; skip++) {
+            setting s = make(&cases[i], 64, LINNET_F32, 2, false);
+            const int q = skip - s.o->n_in; /* a parameter */
+            void **gone = q < 0 ? &s.k.d_in[skip].data : (void **)&s.k.param[q].grad;
+            lnt_free(*gone);
+            *gone = NULL;
+            run(&s);
+            for (int j = 0; j < s.o->n_in; j++)
+                if (j != skip) assert_memory_equal(s.k.d_in[j].data, all.k.d_in[j].data, bytes_of(&s.k.d_in[j]));
+            for (int j = 0; j < s.n_param; j++)
+                if (j != q) assert_memory_equal(s.k.param[j].grad, all.k.param[j].grad, (size_t)s.k.param[j].count * 4);
+            drop(&s);
+        }
+        if (!all.node->op->backward_is_forward) {
+            setting s = make(&cases[i], 64, LINNET_F32, 2, false);
+            float *before = NULL;
+            if (s.n_param) {
+                before = lnt_alloc((size_t)s.k.param[0].count * 4);
+                memcpy(before, s.k.param[0].grad, (size_t)s.k.param[0].count * 4);
+            }
+            lnt_free(s.k.d_out[0].data);
+            s.k.d_out[0].data = NULL;
+            run(&s);
+            for (int j = 0; j < s.o->n_in; j++)
+                for (int64_t e = 0; e < 64 * s.o->cols[j]; e++) assert_true(((float *)s.k.d_in[j].data)[e] == 0);
+            if (before) assert_memory_equal(before, s.k.param[0].grad, (size_t)s.k.param[0].count * 4);
+            lnt_free(before);
+            drop(&s);
+        }
+        drop(&all);
+    }
+}
+
+static const op_case *find(const char *name)
+{
+    for (int i = 0; i < CASES; i++)
+        if (!strcmp(cases[i].name, name)) return &cases[i];
+    fail_msg("no case %s", name);
+    return NULL;
+}
+
+/* Feed a sequence in pieces through the state: the same outputs as at once (bits), and the reference with the state agrees. */
+static void conv_state(void **state)
+{
+    (void)state;
+    static const char *const names[] = {"conv silu", "conv", "conv of one", "conv of 32"};
+    static const int64_t parts[] = {1, 2, 1, 5, 0, 40, 15};
+    for (int n = 0; n < 4; n++)
+        for (int bf16 = 0; bf16 < 2; bf16++) {
+            setting s = make(find(names[n]), 64, bf16 ? LINNET_BF16 : LINNET_F32, 2, false);
+            const int64_t cols = s.o->cols[0], cu[2] = {0, 64};
+            const size_t row = (size_t)cols * lnt_dtype_size(s.k.in[0].dtype), bytes = (size_t)(s.r.size - 1) * (size_t)cols * 4;
+            assert_int_equal(s.node->op->state_size(s.node, 64), (int64_t)bytes);
+            char *whole = lnt_alloc(64 * row);
+            s.k.cu = cu, s.k.n_seq = 1;
+            assert_int_equal(s.node->op->forward(&s.k), LINNET_OK);
+            memcpy(whole, s.k.out[0].data, 64 * row);
+            /* Sequence 1 of 2 is the one under test; sequence 0 gets rows of its own (none). */
+            char *memory = guarded(2 * bytes);
+            memset(memory, 0, 2 * bytes);
+            lnt_call k = s.k;
+            int64_t at = 0;
+            for (size_t i = 0; i < sizeof parts / sizeof *parts; i++) {
+                const int64_t piece[3] = {0, 0, parts[i]};
+                k.tokens = parts[i], k.n_seq = 2, k.cu = piece, k.state = memory, k.state_stride = (int64_t)bytes, k.training = false;
+                k.in[0].data = (char *)s.k.in[0].data + (size_t)at * row, k.in[0].rows = parts[i];
+                k.out[0].data = (char *)s.k.out[0].data + (size_t)at * row, k.out[0].rows = parts[i];
+                assert_int_equal(s.node->op->forward(&k), LINNET_OK);
+                at += parts[i];
+            }
+            assert_int_equal(at, 64);
+            assert_memory_equal(whole, s.k.out[0].data, 64 * row);
+            for (size_t i = 0; i < bytes; i++) assert_int_equal(memory[i], 0);
+            for (int64_t j = 0; j < s.r.size - 1; j++)
+                for (int64_t c = 0; c < cols; c++)
+                    assert_true(((float *)(memory + bytes))[j * cols + c] == (float)lnt_load_element(s.k.in[0].data, s.k.in[0].dtype, (64 - s.r.size + 1 + j) * cols + c));
+            check_guard(memory, 2 * bytes);
+            lnt_free(memory);
+            lnt_free(whole);
+            drop(&s);
+        }
+}
+
+/* Positions go on where each sequence left off, and stay exact far out. */
+static void rotary_positions(void **state)
+{
+    (void)state;
+    setting s = make(find("rotary"), 100, LINNET_F32, 2, false);
+    const int64_t cu[4] = {0, 30, 30, 100}, position[3] = {7, 3, 1000000};
+    s.k.cu = s.r.cu = cu, s.k.n_seq = s.r.n_seq = 3, s.k.position = s.r.position = position;
+    run(&s);
+    run_reference(&s);
+    compare_all(&s, LINNET_F32);
+    drop(&s);
+}
+
+/* Extreme inputs of activations, norms and gates: finite where mathematics is, NaN where the input is. */
+static void extremes(void **state)
+{
+    (void)state;
+    static const float values[] = {0.0f, -0.0f, 1e-30f, -1e-30f, 100.0f, -100.0f, 1000.0f, -1000.0f, 3e38f, -3e38f, NAN, 1.0f, 0.2499f, 0.2501f, -0.25f, 20.0f, -20.0f};
+    static const char *const names[] = {"identity", "silu", "sigmoid", "relu", "elu + 1", "log sigmoid", "tanh"};
+    enum { N = sizeof values / sizeof *values };
+    for (int level = 0; level <= (int)lnt_cpu_machine(); level++) {
+        lnt_cpu_force((lnt_cpu_level)level);
+        for (int n = 0; n < 7; n++) {
+            setting s = make(find(names[n]), 5, LINNET_F32, 1, false);
+            float *x = s.k.in[0].data, *y = s.k.out[0].data, *dx = s.k.d_in[0].data, *dy = s.k.d_out[0].data;
+            const int64_t count = 5 * s.o->cols[0];
+            for (int64_t i = 0; i < count; i++) x[i] = values[i % N], dy[i] = 1;
+            run(&s);
+            for (int64_t i = 0; i < count; i++) {
+                const double want = s.r.scale * ref_act((double)x[i], s.r.act), slope = s.r.scale * ref_slope((double)x[i], s.r.act);
+                if (isnan(x[i])) {
+                    assert_true(isnan(y[i]));
+                    continue;
+                }
+                if (fabs(want) > 3.3e38) continue;
+                if (!(fabs(y[i] - want) <= 3e-7 * fabs(want) + 1e-37)) fail_msg("%s(%g) is %.9g, expected %.9g (%s)", names[n], x[i], y[i], want, lnt_cpu_name(lnt_cpu()));
+                if (!(fabs(dx[i] - slope) <= 1e-6 * fabs(slope) + 2e-7 * s.r.scale))
+                    fail_msg("%s'(%g) is %.9g, expected %.9g (%s)", names[n], x[i], dx[i], slope, lnt_cpu_name(lnt_cpu()));
+            }
+            drop(&s);
+        }
+    }
+    lnt_cpu_force(lnt_cpu_machine());
+    /* A zero row: y = 0 and dx = dy / sqrt(eps). */
+    setting s = make(find("l2norm"), 1, LINNET_F32, 1, false);
+    memset(s.k.in[0].data, 0, bytes_of(&s.k.in[0]));
+    run(&s);
+    for (int i = 0; i < 100; i++) {
+        assert_true(((float *)s.k.out[0].data)[i] == 0);
+        double want = (double)((float *)s.k.d_out[0].data)[i] * 1e3;
+        assert_true(fabs(((float *)s.k.d_in[0].data)[i] - want) <= 1e-6 * fabs(want));
+    }
+    drop(&s);
+}
+
+/* Blocks of the output head: a vocabulary so large that 32 MiB of logits are a few rows. */
+static void loss_blocks(void **state)
+{
+    (void)state;
+    const op_case large = {.name = "large vocabulary", .build = build_loss, BOTH(loss), .n_in = 1, .cols = {3}, .heads = 1, .ids = true, .a = {.vocab = 100003}};
+    for (int bf16 = 0; bf16 < 2; bf16++) {
+        setting one = make(&large, 70, bf16 ? LINNET_BF16 : LINNET_F32, 1, true), two = make(&large, 70, bf16 ? LINNET_BF16 : LINNET_F32, 3, true);
+        assert_true(one.work_size < (size_t)70 * 100003 * 4);
+        run(&one);
+        run(&two);
+        run_reference(&one);
+        compare_all(&one, bf16 ? LINNET_BF16 : LINNET_F32);
+        same_bits(&one, &two);
+        drop(&one);
+        drop(&two);
+    }
+}
+
+/* What a mixer's author or a caller does wrong has a message. */
+static void refuses(void **state)
+{
+    (void)state;
+    setting s = make(find("embedding"), 5, LINNET_F32, 1, false);
+    s.id[3] = 11;
+    assert_int_equal(s.node->op->forward(&s.k), LINNET_EINVAL);
+    assert_string_equal(linnet_error_message(s.c), "token 3 has id 11, expected 0 .. 10");
+    drop(&s);
+    s = make(find("lm loss"), 5, LINNET_F32, 1, false);
+    s.id[2] = 101;
+    assert_int_equal(s.node->op->forward(&s.k), LINNET_EINVAL);
+    drop(&s);
+
+    linnet_context *c;
+    assert_int_equal(linnet_context_create(NULL, &c), LINNET_OK);
+    for (int i = 0; i < 6; i++) {
+        lnt_program *p;
+        assert_int_equal(lnt_program_create(c, &p), LINNET_OK);
+        const lnt_out_spec spec[2] = {{6, 2, false}, {5, 1, false}};
+        lnt_buf a = lnt_add_node(p, &source_op, NULL, 0, NULL, 0, NULL, 1, &spec[0])->out[0], b = lnt_add_node(p, &source_op, NULL, 0, NULL, 0, NULL, 1, &spec[1])->out[0];
+        lnt_buf y = LNT_NO_BUF;
+        switch (i) {
+        case 0: y = lnt_add_buf(p, a, b); break;
+        case 1: y = lnt_swiglu(p, a, LNT_NO_BUF); break;
+        case 2: y = lnt_rotary(p, b, 10000); break;
+        case 3: y = lnt_short_conv(p, a, "c", 33, LNT_SILU); break;
+        case 4: y = lnt_linear(p, a, "w", 0); break;
+        case 5: y = lnt_gated_rmsnorm(p, a, b, "n", 1e-5, LNT_SILU); break;
+        }
+        assert_int_equal(y.id, 0);
+        assert_int_equal(lnt_add_buf(p, y, a).id, 0);
+        assert_int_equal(lnt_program_finish(p), LINNET_EINVAL);
+        assert_true(strlen(linnet_error_message(c)) > 0);
+        lnt_program_destroy(p);
+    }
+    linnet_context_destroy(c);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(references), cmocka_unit_test(kernels),          cmocka_unit_test(long_sums), cmocka_unit_test(absent),
+        cmocka_unit_test(conv_state), cmocka_unit_test(rotary_positions), cmocka_unit_test(extremes),  cmocka_unit_test(loss_blocks),
+        cmocka_unit_test(refuses),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
