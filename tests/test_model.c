@@ -1,0 +1,415 @@
+/* Whole small models of every mixer and hybrid: gradients, state, packing, threads, recomputation, files, and other people's logits. */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <cmocka.h>
+
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "device/device.h"
+#include "hub/safetensors.h"
+#include "model/model.h"
+
+enum { VOCAB = 61, TOKENS = 75, MOST_SETTINGS = 10 };
+
+typedef struct {
+    const char *name, *type;
+    const char *set[MOST_SETTINGS][2];
+} recipe;
+
+static const recipe recipes[] = {
+    {"attention, grouped heads, qk-norm, bias", "transformer", {{"num_heads", "4"}, {"num_kv_heads", "2"}, {"qk_norm", "true"}, {"qkv_bias", "true"}}},
+    {"attention, window", "transformer", {{"num_heads", "2"}, {"window_size", "9"}, {"tie_word_embeddings", "true"}}},
+    {"linear attention, elu, normalised", "linear_attn", {{"num_heads", "2"}, {"feature_map", "elu"}, {"norm_feature_map", "true"}}},
+    {"linear attention, learned product map", "linear_attn", {{"num_heads", "2"}, {"feature_map", "elementwise_product"}, {"expand_v", "2"}}},
+    {"linear attention, hedgehog", "linear_attn", {{"num_heads", "2"}, {"feature_map", "hedgehog"}, {"tie_feature_map_qk", "true"}}},
+    {"linear attention, dpfp, sums", "linear_attn", {{"num_heads", "2"}, {"feature_map", "dpfp"}}},
+    {"linear attention, t2r", "linear_attn", {{"num_heads", "2"}, {"feature_map", "t2r"}}},
+    {"retnet", "retnet", {{"num_heads", "2"}}},
+    {"simple gla", "simple_gla", {{"num_heads", "2"}}},
+    {"delta net", "delta_net", {{"num_heads", "2"}}},
+    {"delta net, negative eigenvalues, gate, elu keys", "delta_net", {{"num_heads", "2"}, {"allow_neg_eigval", "true"}, {"use_gate", "true"}, {"qk_activation", "elu"}, {"qk_norm", "sum"}}},
+    {"gated delta net, grouped values", "gated_deltanet", {{"num_heads", "2"}, {"num_v_heads", "4"}, {"head_dim", "12"}, {"expand_v", "1.5"}}},
+    {"gated delta net h1", "gated_deltanet", {{"num_heads", "2"}, {"head_dim", "16"}, {"attn", "{\"layers\":[1],\"num_heads\":2,\"window_size\":7}"}}},
+    {"equal backbone, gated delta", "equal_backbone", {{"num_heads", "2"}, {"head_dim", "16"}, {"rule", "gated_deltanet"}, {"gamma_cap", "0.9975"}}},
+    {"equal backbone, gla", "equal_backbone", {{"num_heads", "2"}, {"head_dim", "16"}, {"rule", "gla"}}},
+    {"equal backbone, delta", "equal_backbone", {{"num_heads", "2"}, {"head_dim", "16"}, {"rule", "delta_net"}}},
+    {"equal backbone, attention", "equal_backbone", {{"num_heads", "2"}, {"head_dim", "16"}, {"rule", "attention"}}},
+};
+enum { RECIPES = sizeof recipes / sizeof recipes[0] };
+
+static linnet_context *c;
+
+static linnet_config *config_of(const recipe *r)
+{
+    linnet_config *k;
+    if (linnet_config_create(c, r->type, &k) != LINNET_OK) fail_msg("%s: %s", r->name, linnet_error_message(c));
+    const char *const common[][2] = {{"hidden_size", "32"}, {"num_hidden_layers", "2"}, {"vocab_size", "61"}, {"intermediate_size", "40"}, {"initializer_range", "0.2"}};
+    for (size_t i = 0; i < sizeof common / sizeof common[0]; i++)
+        if (linnet_config_set(c, k, common[i][0], common[i][1]) != LINNET_OK) fail_msg("%s: %s", r->name, linnet_error_message(c));
+    for (int i = 0; i < MOST_SETTINGS && r->set[i][0]; i++)
+        if (linnet_config_set(c, k, r->set[i][0], r->set[i][1]) != LINNET_OK) fail_msg("%s: %s", r->name, linnet_error_message(c));
+    return k;
+}
+
+static linnet_model *model_of(const recipe *r, linnet_dtype dtype)
+{
+    linnet_model *m;
+    linnet_config *k = config_of(r);
+    if (linnet_model_create(c, k, dtype, 5, &m) != LINNET_OK) fail_msg("%s: %s", r->name, linnet_error_message(c));
+    linnet_config_destroy(k);
+    return m;
+}
+
+static void draw_ids(int32_t *ids, int n)
+{
+    lnt_rng r = lnt_rng_make(11, 0);
+    for (int i = 0; i < n; i++) ids[i] = (int32_t)lnt_rng_below(&r, VOCAB);
+}
+
+static double relative_rms(const float *a, const float *b, int64_t n)
+{
+    double error = 0, size = 0;
+    for (int64_t i = 0; i < n; i++) error += ((double)a[i] - b[i]) * ((double)a[i] - b[i]), size += (double)b[i] * b[i];
+    return sqrt(error / (size > 0 ? size : 1));
+}
+
+/* ---- gradients: the derivative along a random direction of each parameter ---- */
+
+static double run_loss(lnt_plan *plan, linnet_model *m, const int32_t *ids, const int64_t *cu, int64_t n_seq, float *each)
+{
+    int32_t targets[TOKENS];
+    memcpy(targets, ids + 1, sizeof targets);
+    targets[3] = -1;
+    lnt_batch b = {.tokens = TOKENS, .n_seq = n_seq, .cu = cu, .n_inputs = 2, .inputs = {{m->ids, ids}, {m->targets, targets}}, .loss_scale = 1};
+    if (lnt_plan_run(plan, m->w, &b) != LINNET_OK) fail_msg("%s", linnet_error_message(c));
+    const float *loss = lnt_plan_output(plan, m->loss).data;
+    double sum = 0;
+    for (int i = 0; i < TOKENS; i++) sum += loss[i];
+    if (each) memcpy(each, loss, TOKENS * 4);
+    return sum;
+}
+
+static lnt_plan *plan_of(linnet_model *m, bool training, bool recompute)
+{
+    lnt_plan *plan;
+    lnt_plan_options o = {.tokens = TOKENS, .n_seq = 3, .dtype = m->dtype, .training = training, .recompute = recompute, .n_outputs = 1, .outputs = {m->loss}};
+    if (lnt_plan_create(c, m->p, &o, &plan) != LINNET_OK) fail_msg("%s", linnet_error_message(c));
+    return plan;
+}
+
+static const int64_t ragged[] = {0, 40, 40, 75}; /* one sequence is empty */
+
+static void check_gradients(const recipe *r)
+{
+    int32_t ids[TOKENS + 1];
+    draw_ids(ids, TOKENS + 1);
+    linnet_model *m = model_of(r, LINNET_F32);
+    assert_int_equal(lnt_weights_need_grad(m->w), LINNET_OK);
+    lnt_plan *train = plan_of(m, true, false), *eval = plan_of(m, false, false), *again = plan_of(m, true, true);
+    double loss = run_loss(train, m, ids, ragged, 3, NULL);
+    size_t bytes = (size_t)m->w->elements * 4;
+    float *grad = malloc(bytes), *keep = malloc(bytes);
+    memcpy(grad, m->w->grad, bytes);
+    memcpy(keep, m->w->master, bytes);
+    assert_true(loss == run_loss(eval, m, ids, ragged, 3, NULL));
+    lnt_weights_zero_grad(m->w);
+    assert_true(loss == run_loss(again, m, ids, ragged, 3, NULL));
+    assert_memory_equal(grad, m->w->grad, bytes); /* recomputation changes no bit */
+    for (int i = 0; i < lnt_param_count(m->p); i++) {
+        const lnt_param *q = lnt_param_at(m->p, i);
+        lnt_rng g = lnt_rng_make(1, lnt_stream_of(q->name));
+        double along = 0, size = 0, h;
+        float *direction = malloc((size_t)q->count * 4);
+        for (int64_t e = 0; e < q->count; e++) direction[e] = (float)lnt_rng_normal(&g), size += (double)direction[e] * direction[e];
+        for (int64_t e = 0; e < q->count; e++) along += (double)grad[q->offset + e] * direction[e];
+        h = fmin(4e-2 / sqrt(size), 1e-2 / fabs(along)); /* small against the weights, and about 1e-2 nats of 300 */
+        double d[2];
+        for (int half = 0; half < 2; half++) {
+            double at[2], step = half ? h / 2 : h;
+            for (int side = 0; side < 2; side++) {
+                for (int64_t e = 0; e < q->count; e++) m->w->master[q->offset + e] = (float)(keep[q->offset + e] + (side ? -step : step) * direction[e]);
+                at[side] = run_loss(eval, m, ids, ragged, 3, NULL);
+            }
+            d[half] = (at[0] - at[1]) / (2 * step);
+        }
+        memcpy(m->w->master + q->offset, keep + q->offset, (size_t)q->count * 4);
+        double difference = (4 * d[1] - d[0]) / 3; /* Richardson: the third derivative drops out */
+        /* float32 losses near 300: differences carry an error of about 300 * 1e-7 / h */
+        if (!(fabs(difference - along) <= 1e-2 * fabs(difference) + 1e-4 / h)) fail_msg("%s: %s: gradient %g, difference %g", r->name, q->name, along, difference);
+        free(direction);
+    }
+    free(grad);
+    free(keep);
+    lnt_plan_destroy(train);
+    lnt_plan_destroy(eval);
+    lnt_plan_destroy(again);
+    linnet_model_destroy(m);
+}
+
+static void gradients_of_whole_models(void **state)
+{
+    (void)state;
+    for (int i = 0; i < RECIPES; i++) check_gradients(&recipes[i]);
+}
+
+/* Every parameter's gradient is there: a dead one means a broken program. */
+static void every_parameter_learns(void **state)
+{
+    (void)state;
+    int32_t ids[TOKENS + 1];
+    draw_ids(ids, TOKENS + 1);
+    for (int i = 0; i < RECIPES; i++) {
+        linnet_model *m = model_of(&recipes[i], LINNET_BF16);
+        assert_int_equal(lnt_weights_need_grad(m->w), LINNET_OK);
+        lnt_plan *train = plan_of(m, true, false);
+        run_loss(train, m, ids, NULL, 3, NULL);
+        for (int k = 0; k < lnt_param_count(m->p); k++) {
+            const lnt_param *q = lnt_param_at(m->p, k);
+            double size = 0;
+            for (int64_t e = 0; e < q->count; e++) size += fabs((double)m->w->grad[q->offset + e]);
+            if (!(size > 0) || !isfinite(size)) fail_msg("%s: %s has gradient %g", recipes[i].name, q->name, size);
+        }
+        lnt_plan_destroy(train);
+        linnet_model_destroy(m);
+    }
+}
+
+/* ---- packed sequences equal separate ones ---- */
+
+static void packed_equals_separate(void **state)
+{
+    (void)state;
+    int32_t ids[TOKENS + 1];
+    draw_ids(ids, TOKENS + 1);
+    for (int i = 0; i < RECIPES; i++) {
+        linnet_model *m = model_of(&recipes[i], LINNET_F32);
+        lnt_plan *eval = plan_of(m, false, false);
+        float together[TOKENS], alone[TOKENS];
+        run_loss(eval, m, ids, ragged, 3, together);
+        for (int s = 0; s < 3; s++) {
+            int64_t n = ragged[s + 1] - ragged[s];
+            int32_t targets[TOKENS];
+            for (int64_t t = 0; t < n; t++) targets[t] = ids[ragged[s] + t + 1];
+            lnt_batch b = {.tokens = n, .n_seq = 1, .n_inputs = 2, .inputs = {{m->ids, ids + ragged[s]}, {m->targets, targets}}};
+            assert_int_equal(lnt_plan_run(eval, m->w, &b), LINNET_OK);
+            if (n) memcpy(alone + ragged[s], lnt_plan_output(eval, m->loss).data, (size_t)n * 4);
+        }
+        alone[3] = 0; /* run_loss ignores that target */
+        double e = relative_rms(together, alone, TOKENS);
+        if (!(e < 2e-6)) fail_msg("%s: packed differs from separate by %g", recipes[i].name, e);
+        lnt_plan_destroy(eval);
+        linnet_model_destroy(m);
+    }
+}
+
+/* ---- state: token by token, and in uneven pieces, equals the whole ---- */
+
+static void feed(linnet_model *m, lnt_state *s, lnt_plan *plan, const int32_t *ids, int64_t n, float *logits)
+{
+    lnt_batch b = {.tokens = n, .n_seq = 1, .n_inputs = 1, .inputs = {{m->ids, ids}}, .state = s};
+    if (lnt_plan_run(plan, m->w, &b) != LINNET_OK) fail_msg("%s", linnet_error_message(c));
+    memcpy(logits, lnt_plan_output(plan, m->logits).data, (size_t)n * VOCAB * 4);
+}
+
+static void state_carries_everything(void **state)
+{
+    (void)state;
+    int32_t ids[TOKENS];
+    int64_t ids64[TOKENS];
+    draw_ids(ids, TOKENS);
+    for (int i = 0; i < TOKENS; i++) ids64[i] = ids[i];
+    for (int i = 0; i < RECIPES; i++) {
+        linnet_model *m = model_of(&recipes[i], LINNET_F32);
+        static float whole[TOKENS * VOCAB], pieces[TOKENS * VOCAB];
+        assert_int_equal(linnet_model_logits(c, m, ids64, 1, TOKENS, whole), LINNET_OK);
+        lnt_state *s;
+        lnt_plan *plan;
+        lnt_plan_options o = {.tokens = TOKENS, .n_seq = 1, .has_state = true, .state_capacity = TOKENS, .n_outputs = 1, .outputs = {m->logits}};
+        assert_int_equal(lnt_state_create(c, m->p, 1, TOKENS, &s), LINNET_OK);
+        assert_int_equal(lnt_plan_create(c, m->p, &o, &plan), LINNET_OK);
+        for (int t = 0; t < TOKENS; t++) feed(m, s, plan, ids + t, 1, pieces + t * VOCAB);
+        double e = relative_rms(pieces, whole, TOKENS * VOCAB);
+        if (!(e < 5e-6)) fail_msg("%s: token by token differs by %g", recipes[i].name, e);
+        lnt_state_reset(s);
+        const int cuts[] = {0, 1, 3, 20, 21, 38, 39, 60, TOKENS};
+        for (size_t k = 0; k + 1 < sizeof cuts / sizeof cuts[0]; k++) feed(m, s, plan, ids + cuts[k], cuts[k + 1] - cuts[k], pieces + cuts[k] * VOCAB);
+        e = relative_rms(pieces, whole, TOKENS * VOCAB);
+        if (!(e < 5e-6)) fail_msg("%s: in pieces differs by %g", recipes[i].name, e);
+        assert_int_equal(s->position[0], TOKENS);
+        lnt_plan_destroy(plan);
+        lnt_state_destroy(s);
+        linnet_model_destroy(m);
+    }
+}
+
+/* ---- bf16, threads ---- */
+
+static void bf16_stays_near(void **state)
+{
+    (void)state;
+    int64_t ids[TOKENS];
+    int32_t small[TOKENS];
+    draw_ids(small, TOKENS);
+    for (int i = 0; i < TOKENS; i++) ids[i] = small[i];
+    for (int i = 0; i < RECIPES; i++) {
+        static float exact[TOKENS * VOCAB], rounded[TOKENS * VOCAB];
+        linnet_model *m = model_of(&recipes[i], LINNET_F32), *b = model_of(&recipes[i], LINNET_BF16);
+        assert_int_equal(linnet_model_logits(c, m, ids, 1, TOKENS, exact), LINNET_OK);
+        assert_int_equal(linnet_model_logits(c, b, ids, 1, TOKENS, rounded), LINNET_OK);
+        double e = relative_rms(rounded, exact, TOKENS * VOCAB);
+        if (!(e < 4e-2) || !(e > 1e-5)) fail_msg("%s: bf16 differs by %g", recipes[i].name, e);
+        linnet_model_destroy(m);
+        linnet_model_destroy(b);
+    }
+}
+
+static void threads_change_no_bit(void **state)
+{
+    (void)state;
+    int32_t ids[TOKENS + 1];
+    draw_ids(ids, TOKENS + 1);
+    linnet_context *keep = c;
+    for (int i = 0; i < RECIPES; i++)
+        for (int dtype = 0; dtype < 2; dtype++) {
+            float *grad = NULL;
+            double loss = 0;
+            for (int threads = 1; threads <= 3; threads++) {
+                linnet_context_options o = LINNET_CONTEXT_OPTIONS_INIT;
+                o.threads = threads;
+                assert_int_equal(linnet_context_create(&o, &c), LINNET_OK);
+                linnet_model *m = model_of(&recipes[i], dtype ? LINNET_BF16 : LINNET_F32);
+                assert_int_equal(lnt_weights_need_grad(m->w), LINNET_OK);
+                lnt_plan *train = plan_of(m, true, false);
+                double l = run_loss(train, m, ids, ragged, 3, NULL);
+                size_t bytes = (size_t)m->w->elements * 4;
+                if (threads == 1) {
+                    grad = malloc(bytes);
+                    memcpy(grad, m->w->grad, bytes);
+                    loss = l;
+                }
+                if (l != loss || memcmp(grad, m->w->grad, bytes)) fail_msg("%s: %d threads change the bits", recipes[i].name, threads);
+                lnt_plan_destroy(train);
+                linnet_model_destroy(m);
+                linnet_context_destroy(c);
+            }
+            free(grad);
+        }
+    c = keep;
+}
+
+/* ---- files ---- */
+
+static void folders_round_trip(void **state)
+{
+    (void)state;
+    char folder[] = "/tmp/linnet-model-XXXXXX", path[2][128], cmd[200];
+    assert_non_null(mkdtemp(folder));
+    for (int i = 0; i < RECIPES; i++) {
+        linnet_model *m = model_of(&recipes[i], LINNET_F32), *back;
+        assert_int_equal(linnet_model_save(c, m, folder), LINNET_OK);
+        snprintf(path[0], sizeof path[0], "%s/second", folder);
+        if (linnet_model_load(c, folder, LINNET_F32, &back) != LINNET_OK) fail_msg("%s: %s", recipes[i].name, linnet_error_message(c));
+        assert_memory_equal(m->w->master, back->w->master, (size_t)m->w->elements * 4);
+        assert_int_equal(linnet_model_save(c, back, path[0]), LINNET_OK);
+        snprintf(cmd, sizeof cmd, "cmp -s %s/model.safetensors %s/second/model.safetensors && cmp -s %s/config.json %s/second/config.json", folder, folder, folder, folder);
+        assert_int_equal(system(cmd), 0);
+        linnet_model_destroy(m);
+        linnet_model_destroy(back);
+    }
+    snprintf(cmd, sizeof cmd, "rm -r %s", folder);
+    assert_int_equal(system(cmd), 0);
+}
+
+/* ---- other people's models ---- */
+
+static void greedy_by_state(linnet_model *m, const int64_t *prompt, int n, int count, int64_t *out)
+{
+    lnt_state *s;
+    lnt_plan *plan;
+    int64_t V = m->config->vocab_size;
+    lnt_plan_options o = {.tokens = n, .n_seq = 1, .has_state = true, .state_capacity = n + count, .n_outputs = 1, .outputs = {m->logits}};
+    assert_int_equal(lnt_state_create(c, m->p, 1, n + count, &s), LINNET_OK);
+    assert_int_equal(lnt_plan_create(c, m->p, &o, &plan), LINNET_OK);
+    int32_t *ids = malloc((size_t)n * 4);
+    for (int i = 0; i < n; i++) ids[i] = (int32_t)prompt[i];
+    int fed = n;
+    for (int k = 0; k < count; k++) {
+        lnt_batch b = {.tokens = fed, .n_seq = 1, .n_inputs = 1, .inputs = {{m->ids, ids}}, .state = s};
+        assert_int_equal(lnt_plan_run(plan, m->w, &b), LINNET_OK);
+        const float *row = (const float *)lnt_plan_output(plan, m->logits).data + (fed - 1) * V;
+        ids[0] = 0;
+        for (int32_t v = 1; v < V; v++)
+            if (row[v] > row[ids[0]]) ids[0] = v;
+        out[k] = ids[0];
+        fed = 1;
+    }
+    free(ids);
+    lnt_plan_destroy(plan);
+    lnt_state_destroy(s);
+}
+
+static void check_golden(const char *folder)
+{
+    char path[512];
+    snprintf(path, sizeof path, "%s/golden.safetensors", folder);
+    lnt_safetensors *g;
+    linnet_model *m;
+    assert_int_equal(lnt_safetensors_open(c, path, &g), LINNET_OK);
+    if (linnet_model_load(c, folder, LINNET_F32, &m) != LINNET_OK) fail_msg("%s: %s", folder, linnet_error_message(c));
+    const lnt_st_tensor *ids = lnt_safetensors_find(g, "input_ids"), *want = lnt_safetensors_find(g, "logits"), *greedy = lnt_safetensors_find(g, "greedy");
+    int64_t T = ids->dim[1], V = want->dim[2], next[16];
+    int64_t *copy = malloc((size_t)T * 8);
+    float *logits = malloc((size_t)(T * V) * 4), *expected = malloc((size_t)(T * V) * 4), loss_wanted;
+    memcpy(copy, ids->data, (size_t)T * 8);
+    memcpy(expected, want->data, (size_t)(T * V) * 4);
+    memcpy(&loss_wanted, lnt_safetensors_find(g, "loss")->data, 4);
+    assert_int_equal(linnet_model_logits(c, m, copy, 1, T, logits), LINNET_OK);
+    double e = relative_rms(logits, expected, T * V), loss = 0;
+    for (int64_t t = 0; t + 1 < T; t++) {
+        double sum = 0;
+        for (int64_t v = 0; v < V; v++) sum += exp(logits[t * V + v]);
+        loss += (log(sum) - logits[t * V + copy[t + 1]]) / (double)(T - 1);
+    }
+    greedy_by_state(m, copy, 40, 16, next);
+    if (!(e < 1e-5) || !(fabs(loss - loss_wanted) < 1e-4)) fail_msg("%s: logits differ by %g, loss %g for %g", folder, e, loss, loss_wanted);
+    assert_memory_equal(next, greedy->data, sizeof next);
+    free(copy);
+    free(logits);
+    free(expected);
+    linnet_model_destroy(m);
+    lnt_safetensors_close(g);
+}
+
+static void logits_of_flash_linear_attention(void **state)
+{
+    (void)state;
+    static const char *const names[] = {"transformer", "linear_attn", "retnet", "delta_net", "delta_net_swa", "gated_deltanet", "gated_deltanet_h1"};
+    char folder[400];
+    for (size_t i = 0; i < sizeof names / sizeof names[0]; i++) {
+        snprintf(folder, sizeof folder, "%s/../shared/goldens/fla/%s", LINNET_SOURCE_DIR, names[i]);
+        if (!lnt_is_folder(folder)) {
+            print_message("goldens are not here: %s\n", folder);
+            skip();
+        }
+        check_golden(folder);
+    }
+}
+
+static int open_context(void **state) { return (void)state, linnet_context_create(NULL, &c); }
+static int close_context(void **state) { return (void)state, linnet_context_destroy(c), 0; }
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(gradients_of_whole_models), cmocka_unit_test(every_parameter_learns), cmocka_unit_test(packed_equals_separate),
+        cmocka_unit_test(state_carries_everything),  cmocka_unit_test(bf16_stays_near),        cmocka_unit_test(threads_change_no_bit),
+        cmocka_unit_test(folders_round_trip),        cmocka_unit_test(logits_of_flash_linear_attention),
+    };
+    return cmocka_run_group_tests(tests, open_context, close_context);
+}
