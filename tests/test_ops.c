@@ -542,8 +542,8 @@ static void loss_blocks(void **state)
     (void)state;
     const op_case large = {.name = "large vocabulary", .build = build_loss, BOTH(loss), .n_in = 1, .cols = {3}, .heads = 1, .ids = true, .a = {.vocab = 100003}};
     for (int bf16 = 0; bf16 < 2; bf16++) {
-        setting one = make(&large, 70, bf16 ? LINNET_BF16 : LINNET_F32, 1, true), two = make(&large, 70, bf16 ? LINNET_BF16 : LINNET_F32, 3, true);
-        assert_true(one.work_size < (size_t)70 * 100003 * 4);
+        setting one = make(&large, 140, bf16 ? LINNET_BF16 : LINNET_F32, 1, true), two = make(&large, 140, bf16 ? LINNET_BF16 : LINNET_F32, 3, true);
+        assert_true(one.work_size < (size_t)140 * 100003 * 4);
         run(&one);
         run(&two);
         run_reference(&one);
