@@ -21,7 +21,8 @@ static char folder[64], file[128];
 
 static const char sample[] =
     "The cat sat on the mat, and the cat's hat sat on the cat. It's 1234 o'clock; they'll sing, we've sung!\n\n   The hats of the cats\tare flat: "
-    "that's that. na\xc3\xafve caf\xc3\xa9 \xe6\x97\xa5\xe6\x9c\xac\xe8\xaa\x9e \xe6\x97\xa5\xe6\x9c\xac \xf0\x9f\x90\xa6\xf0\x9f\x90\xa6 banana bandana ananas   \n";
+    "that's that. na\xc3\xafve caf\xc3\xa9 \xe6\x97\xa5\xe6\x9c\xac\xe8\xaa\x9e \xe6\x97\xa5\xe6\x9c\xac \xf0\x9f\x90\xa6\xf0\x9f\x90\xa6 banana "
+    "bandana ananas   \n";
 
 static int setup(void **state)
 {
@@ -456,16 +457,18 @@ static void offered_forms(void **state)
     check_same(plainly, t, sample, sizeof sample - 1);
     linnet_tokenizer_destroy(t);
     /* the pattern as a Split before a ByteLevel without one */
-    t = open_changed("pre_tokenizer",
-                     "{\"type\":\"Sequence\",\"pretokenizers\":[{\"type\":\"Split\",\"pattern\":{\"Regex\":\"'s|'t|'re|'ve|'m|'ll|'d| ?\\\\p{L}+| ?\\\\p{N}+| "
-                     "?[^\\\\s\\\\p{L}\\\\p{N}]+|\\\\s+(?!\\\\S)|\\\\s+\"},\"behavior\":\"Isolated\",\"invert\":false},{\"type\":\"ByteLevel\","
-                     "\"add_prefix_space\":false,\"use_regex\":false}]}");
+    t = open_changed(
+        "pre_tokenizer",
+        "{\"type\":\"Sequence\",\"pretokenizers\":[{\"type\":\"Split\",\"pattern\":{\"Regex\":\"'s|'t|'re|'ve|'m|'ll|'d| ?\\\\p{L}+| ?\\\\p{N}+| "
+        "?[^\\\\s\\\\p{L}\\\\p{N}]+|\\\\s+(?!\\\\S)|\\\\s+\"},\"behavior\":\"Isolated\",\"invert\":false},{\"type\":\"ByteLevel\","
+        "\"add_prefix_space\":false,\"use_regex\":false}]}");
     assert_non_null(t);
     check_same(plainly, t, sample, sizeof sample - 1);
     linnet_tokenizer_destroy(t);
     /* digits apart: a pair of digits that repeats is no longer merged */
-    t = open_changed("pre_tokenizer", "{\"type\":\"Sequence\",\"pretokenizers\":[{\"type\":\"Digits\",\"individual_digits\":true},{\"type\":\"ByteLevel\","
-                                      "\"add_prefix_space\":false}]}");
+    t = open_changed("pre_tokenizer",
+                     "{\"type\":\"Sequence\",\"pretokenizers\":[{\"type\":\"Digits\",\"individual_digits\":true},{\"type\":\"ByteLevel\","
+                     "\"add_prefix_space\":false}]}");
     assert_non_null(t);
     check_ids(t, "12", 2, (const int32_t[]){'1', '2'});
     linnet_tokenizer_destroy(t);
@@ -493,8 +496,9 @@ static void offered_forms(void **state)
     linnet_free(b);
     linnet_tokenizer_destroy(t);
     /* added tokens: longest first, special ones not in text */
-    t = open_changed("added_tokens", "[{\"id\":300,\"content\":\"  \"},{\"id\":301,\"content\":\"   \"},{\"id\":302,\"content\":\"<s>\",\"special\":true},"
-                                     "{\"id\":400,\"content\":\"</s>\",\"special\":true},{\"id\":303,\"content\":\"\\u65e5\",\"normalized\":true}]");
+    t = open_changed("added_tokens",
+                     "[{\"id\":300,\"content\":\"  \"},{\"id\":301,\"content\":\"   \"},{\"id\":302,\"content\":\"<s>\",\"special\":true},"
+                     "{\"id\":400,\"content\":\"</s>\",\"special\":true},{\"id\":303,\"content\":\"\\u65e5\",\"normalized\":true}]");
     assert_non_null(t);
     assert_int_equal(linnet_tokenizer_vocabulary(t), 401);
     assert_int_equal(linnet_tokenizer_separator(t), 400);
@@ -519,8 +523,9 @@ static void offered_forms(void **state)
     linnet_free(a);
     linnet_tokenizer_destroy(t);
     /* a pattern that gives up on a text says so */
-    t = open_changed("pre_tokenizer", "{\"type\":\"Sequence\",\"pretokenizers\":[{\"type\":\"Split\",\"pattern\":{\"Regex\":\"(a+)+$\"},\"behavior\":\"Isolated\"},"
-                                      "{\"type\":\"ByteLevel\",\"add_prefix_space\":false}]}");
+    t = open_changed("pre_tokenizer",
+                     "{\"type\":\"Sequence\",\"pretokenizers\":[{\"type\":\"Split\",\"pattern\":{\"Regex\":\"(a+)+$\"},\"behavior\":\"Isolated\"},"
+                     "{\"type\":\"ByteLevel\",\"add_prefix_space\":false}]}");
     assert_non_null(t);
     char bomb[64];
     memset(bomb, 'a', sizeof bomb);
@@ -555,7 +560,7 @@ static void allocation_failures(void **state)
     assert_int_equal(linnet_tokenizer_save(ctx, t, folder), LINNET_OK);
     linnet_tokenizer_destroy(t);
     linnet_status s;
-    int64_t n = 0;
+    int64_t n = 0, made; /* not every failure is an error: a pattern works without its JIT */
     do {
         int32_t *ids = NULL;
         int64_t count;
@@ -566,14 +571,15 @@ static void allocation_failures(void **state)
         if (s == LINNET_OK) s = linnet_tokenizer_encode(ctx, t, sample, sizeof sample - 1, &ids, &count);
         if (s == LINNET_OK) s = linnet_tokenizer_train(ctx, sample, sizeof sample - 1, 290, &fresh);
         if (s == LINNET_OK) s = linnet_tokenizer_save(ctx, fresh, folder);
+        made = lnt_alloc_count();
         lnt_alloc_fail_at(0);
         linnet_free(ids);
         linnet_tokenizer_destroy(fresh);
         linnet_tokenizer_destroy(t);
         if (s != LINNET_OK && s != LINNET_ENOMEM) fail_msg("%s", linnet_error_message(ctx));
-    } while (s != LINNET_OK && n < 100000);
+    } while (made >= n);
     assert_int_equal(s, LINNET_OK);
-    assert_true(n > 100);
+    assert_true(n > 500);
 }
 
 static void full_disk(void **state)

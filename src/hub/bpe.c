@@ -5,7 +5,7 @@
 #include "hub/tokenizer.h"
 
 enum {
-    CACHED_WORD = 48,       /* bytes; longer words are rare and seldom the same */
+    CACHED_WORD = 48, /* bytes; longer words are rare and seldom the same */
     CACHED_WORDS = 1 << 17, /* about ten megabytes */
 };
 

@@ -194,7 +194,8 @@ static bool merge_word(trainer *r, uint32_t index, int32_t left, int32_t right, 
             continue;
         }
         if (n > 0 && !(change(r, s[n - 1], left, -w->count, index, merge) && change(r, s[n - 1], result, w->count, index, merge))) return false;
-        if (i + 2 < w->n && !(change(r, right, s[i + 2], -w->count, index, merge) && change(r, result, s[i + 2], w->count, index, merge))) return false;
+        if (i + 2 < w->n && !(change(r, right, s[i + 2], -w->count, index, merge) && change(r, result, s[i + 2], w->count, index, merge)))
+            return false;
         s[n++] = result;
         i++;
     }

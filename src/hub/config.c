@@ -1,4 +1,5 @@
-/* config.json: defaults, reading, setting, writing. The rules of whole configurations are in config_check.c. */
+/* config.json: defaults, reading, setting, writing. The rules of whole configurations are in
+ * config_check.c, the keys in config_keys.c. */
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -67,7 +68,8 @@ static void store_text(lnt_config *k, const lnt_config_key *f, const char *text)
 static linnet_status refuse_type(const source *s, const char *model_type)
 {
     char list[256] = "";
-    for (int i = 0; i < LNT_MODEL_TYPES; i++) snprintf(list + strlen(list), sizeof list - strlen(list), "%s%s", i ? ", " : "", lnt_model_types[i].model_type);
+    for (int i = 0; i < LNT_MODEL_TYPES; i++)
+        snprintf(list + strlen(list), sizeof list - strlen(list), "%s%s", i ? ", " : "", lnt_model_types[i].model_type);
     return refuse(s, "model type \"%.60s\" is not offered, expected one of %s", model_type, list);
 }
 
@@ -88,10 +90,7 @@ static linnet_status defaults(const source *s, const char *model_type, lnt_confi
     return LINNET_OK;
 }
 
-linnet_status lnt_config_defaults(lnt_ctx *c, const char *model_type, lnt_config *out)
-{
-    return defaults(&(source){c, NULL}, model_type, out);
-}
+linnet_status lnt_config_defaults(lnt_ctx *c, const char *model_type, lnt_config *out) { return defaults(&(source){c, NULL}, model_type, out); }
 
 /* ---- reading one value ---- */
 
@@ -100,10 +99,12 @@ static linnet_status read_number(const source *s, const char *name, const lnt_co
     char shown[80];
     bool integer = f->kind == LNT_KEY_INT;
     if (integer ? !json_is_integer(value) : !json_is_number(value))
-        return refuse(s, "%s is %s, expected %s%s", name, lnt_json_show(value, shown, sizeof shown), integer ? "an integer" : "a number", f->null_as ? " or null" : "");
+        return refuse(s, "%s is %s, expected %s%s", name, lnt_json_show(value, shown, sizeof shown), integer ? "an integer" : "a number",
+                      f->null_as ? " or null" : "");
     double v = json_number_value(value);
     if (!(v >= f->lo && v <= f->hi))
-        return refuse(s, "%s is %s, expected %.10g to %.10g%s", name, lnt_json_show(value, shown, sizeof shown), f->lo, f->hi, f->null_as ? " or null" : "");
+        return refuse(s, "%s is %s, expected %.10g to %.10g%s", name, lnt_json_show(value, shown, sizeof shown), f->lo, f->hi,
+                      f->null_as ? " or null" : "");
     if (integer)
         *(int64_t *)at = json_integer_value(value);
     else
@@ -156,7 +157,8 @@ static linnet_status read_attn_layers(const source *s, const json_t *value, lnt_
 {
     char shown[80];
     size_t n = json_array_size(value);
-    if (!json_is_array(value) || n > LNT_MAX_LAYERS) return refuse(s, "attn.layers is %s, expected a list of layers", lnt_json_show(value, shown, sizeof shown));
+    if (!json_is_array(value) || n > LNT_MAX_LAYERS)
+        return refuse(s, "attn.layers is %s, expected a list of layers", lnt_json_show(value, shown, sizeof shown));
     for (size_t i = 0; i < n; i++) {
         const json_t *layer = json_array_get(value, i);
         if (!json_is_integer(layer) || json_integer_value(layer) < 0 || json_integer_value(layer) >= LNT_MAX_LAYERS)
@@ -175,15 +177,15 @@ static linnet_status read_attn_entry(const source *s, const json_t *o, lnt_attn_
     if (!json_is_object(o)) return refuse(s, "attn is %s, expected null, an object or a list of objects", lnt_json_show(o, shown, sizeof shown));
     memset(a, 0, sizeof *a);
     a->rope_theta = 10000;
-    json_object_foreach((json_t *)(uintptr_t)o, key, value)
-    {
+    json_object_foreach((json_t *)(uintptr_t)o, key, value) {
         if (strcmp(key, "layers") == 0) {
             LNT_TRY(read_attn_layers(s, value, a));
             continue;
         }
         int i = 0;
         while (i < ATTN_KEYS && strcmp(attn_keys[i].key, key) != 0) i++;
-        if (i == ATTN_KEYS) return refuse(s, "unknown key \"%.60s\" in attn, expected layers, num_heads, num_kv_heads, qkv_bias, window_size or rope_theta", key);
+        if (i == ATTN_KEYS)
+            return refuse(s, "unknown key \"%.60s\" in attn, expected layers, num_heads, num_kv_heads, qkv_bias, window_size or rope_theta", key);
         snprintf(name, sizeof name, "attn.%s", key);
         LNT_TRY(read_value(s, name, &attn_keys[i], value, a));
     }
@@ -326,8 +328,7 @@ static linnet_status read_object(const source *s, const json_t *o, lnt_config *k
     LNT_TRY(defaults(s, json_string_value(type), k));
     const json_t *mixers = json_object_get(o, "layer_mixers"); /* first, because they bring their keys */
     if (mixers) LNT_TRY(read_key(s, "layer_mixers", mixers, k));
-    json_object_foreach((json_t *)(uintptr_t)o, key, value)
-    {
+    json_object_foreach((json_t *)(uintptr_t)o, key, value) {
         if (strcmp(key, "model_type") != 0 && value != mixers) LNT_TRY(read_key(s, key, value, k));
     }
     LNT_TRY(lnt_config_check(s->c, k));
@@ -372,7 +373,8 @@ linnet_status linnet_config_set(linnet_context *c, linnet_config *k, const char 
     }
     json_error_t e;
     json_t *v = json_loads(value, JSON_DECODE_ANY | JSON_REJECT_DUPLICATES, &e);
-    if (!v && (value[0] == '{' || value[0] == '[' || value[0] == '"')) return refuse(&s, "the value of %.60s is malformed JSON at column %d: %s", key, e.column, e.text);
+    if (!v && (value[0] == '{' || value[0] == '[' || value[0] == '"'))
+        return refuse(&s, "the value of %.60s is malformed JSON at column %d: %s", key, e.column, e.text);
     if (!v) v = json_string(value);
     if (!v) return refuse(&s, "the value of %.60s is not UTF-8", key);
     linnet_status status = read_key(&s, key, v, k);
@@ -461,7 +463,8 @@ static char *value_text(page *p, const lnt_config_key *f, const void *base)
     case LNT_KEY_REAL: return f->null_as && *(const double *)at == 0 ? lnt_arena_strdup(&p->arena, "null") : real_text(p, *(const double *)at);
     case LNT_KEY_BOOL: return lnt_arena_strdup(&p->arena, *(const bool *)at ? "true" : "false");
     case LNT_KEY_BOOL_AS_WORD: return lnt_arena_strdup(&p->arena, strcmp(at, "true") == 0 ? "true" : "false");
-    case LNT_KEY_WORD: return f->null_as && !*(const char *)at ? lnt_arena_strdup(&p->arena, "null") : lnt_arena_printf(&p->arena, "\"%s\"", (const char *)at);
+    case LNT_KEY_WORD:
+        return f->null_as && !*(const char *)at ? lnt_arena_strdup(&p->arena, "null") : lnt_arena_printf(&p->arena, "\"%s\"", (const char *)at);
     }
     return NULL;
 }
@@ -505,8 +508,7 @@ static void put_kept(page *p, const lnt_config *k, const json_t *kept, const lnt
     bool fused_name = types & (lnt_model_type_bit("retnet") | lnt_model_type_bit("simple_gla"));
     if (type->architecture && k->n_layer_mixers == 0 && !json_object_get(kept, "architectures"))
         put(p, "architectures", lnt_arena_printf(&p->arena, "[\"%s\"]", type->architecture));
-    json_object_foreach((json_t *)(uintptr_t)kept, key, value)
-    {
+    json_object_foreach((json_t *)(uintptr_t)kept, key, value) {
         if (find_key(key, types) || (fused_name && strcmp(key, "fuse_norm") == 0)) continue;
         char *text = lnt_json_text(value, JSON_SORT_KEYS);
         put(p, key, text ? lnt_arena_strdup(&p->arena, text) : NULL);

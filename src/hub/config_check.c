@@ -51,7 +51,8 @@ static linnet_status check_expanded(lnt_ctx *c, const lnt_config *k, bool groupe
     LNT_TRY(divides(c, "num_heads", k->num_heads, "hidden_size * expand_v", value_width));
     if (grouped && k->num_kv_heads) LNT_TRY(divides(c, "num_kv_heads", k->num_kv_heads, "num_heads", k->num_heads));
     int64_t head = key_width / k->num_heads;
-    if (rotary && head % 2) return lnt_fail(c, LINNET_EINVAL, "hidden_size * expand_k / num_heads is %lld, expected an even head size", (long long)head);
+    if (rotary && head % 2)
+        return lnt_fail(c, LINNET_EINVAL, "hidden_size * expand_k / num_heads is %lld, expected an even head size", (long long)head);
     return LINNET_OK;
 }
 
@@ -88,7 +89,8 @@ static linnet_status check_attn(lnt_ctx *c, const lnt_config *k)
         for (int j = 0; j < a->n_layers; j++) {
             int layer = a->layers[j];
             if (layer < 0 || layer >= k->num_hidden_layers)
-                return lnt_fail(c, LINNET_EINVAL, "attn.layers has %d, expected layers below num_hidden_layers = %lld", layer, (long long)k->num_hidden_layers);
+                return lnt_fail(c, LINNET_EINVAL, "attn.layers has %d, expected layers below num_hidden_layers = %lld", layer,
+                                (long long)k->num_hidden_layers);
             if (seen[layer]) return lnt_fail(c, LINNET_EINVAL, "attn.layers has layer %d twice", layer);
             seen[layer] = true;
         }
@@ -101,9 +103,11 @@ linnet_status lnt_config_check(lnt_ctx *c, const lnt_config *k)
     unsigned bit = lnt_model_type_bit(k->model_type);
     if (!bit) return lnt_fail(c, LINNET_EINVAL, "model type \"%s\" is not offered", k->model_type);
     if (k->n_layer_mixers && k->n_layer_mixers != k->num_hidden_layers)
-        return lnt_fail(c, LINNET_EINVAL, "layer_mixers names %d layers, expected num_hidden_layers = %lld", k->n_layer_mixers, (long long)k->num_hidden_layers);
+        return lnt_fail(c, LINNET_EINVAL, "layer_mixers names %d layers, expected num_hidden_layers = %lld", k->n_layer_mixers,
+                        (long long)k->num_hidden_layers);
     if (k->pad_token_id >= k->vocab_size)
-        return lnt_fail(c, LINNET_EINVAL, "pad_token_id is %lld, expected less than vocab_size = %lld", (long long)k->pad_token_id, (long long)k->vocab_size);
+        return lnt_fail(c, LINNET_EINVAL, "pad_token_id is %lld, expected less than vocab_size = %lld", (long long)k->pad_token_id,
+                        (long long)k->vocab_size);
     LNT_TRY(check_attn(c, k));
     if (strcmp(k->model_type, "equal_backbone") == 0) return check_equal_backbone(c, k);
     if (k->n_layer_mixers == 0) return check_mixer(c, k, lnt_model_types[__builtin_ctz(bit)].mixer);

@@ -116,19 +116,20 @@ const lnt_config_fixed *lnt_config_fixed_key(const char *key)
 bool lnt_config_kept_key(const char *key)
 {
     static const char *const kept[] = {
-        /* implementation switches of flash-linear-attention; use_output_norm (delta_net), use_short_conv and conv_size (retnet) are read by nobody there */
+        /* implementation switches of flash-linear-attention; nobody there reads use_output_norm (delta_net), use_short_conv and conv_size (retnet) */
         "attn_mode", "fuse_norm", "fuse_swiglu", "fuse_cross_entropy", "fuse_linear_cross_entropy", "use_cache", "use_output_norm", "use_short_conv",
         "conv_size",
         /* what Transformers writes into every config.json */
         "_name_or_path", "add_cross_attention", "architectures", "auto_map", "chunk_size_feed_forward", "cross_attention_hidden_size",
-        "decoder_start_token_id", "dtype", "finetuning_task", "id2label", "is_decoder", "is_encoder_decoder", "label2id", "num_labels", "output_attentions",
-        "output_hidden_states", "prefix", "problem_type", "pruned_heads", "return_dict", "sep_token_id", "task_specific_params", "tf_legacy_loss",
+        "decoder_start_token_id", "dtype", "finetuning_task", "id2label", "is_decoder", "is_encoder_decoder", "label2id", "num_labels",
+        "output_attentions", "output_hidden_states", "prefix", "problem_type", "pruned_heads", "return_dict", "sep_token_id",
+        "task_specific_params", "tf_legacy_loss",
         "tie_encoder_decoder", "tokenizer_class", "torch_dtype", "torchscript", "transformers_version", "use_bfloat16",
         /* its generation settings of old */
         "bad_words_ids", "begin_suppress_tokens", "diversity_penalty", "do_sample", "early_stopping", "encoder_no_repeat_ngram_size",
         "exponential_decay_length_penalty", "forced_bos_token_id", "forced_eos_token_id", "length_penalty", "max_length", "min_length",
-        "no_repeat_ngram_size", "num_beam_groups", "num_beams", "num_return_sequences", "output_scores", "remove_invalid_values", "repetition_penalty",
-        "return_dict_in_generate", "suppress_tokens", "temperature", "top_k", "top_p", "typical_p",
+        "no_repeat_ngram_size", "num_beam_groups", "num_beams", "num_return_sequences", "output_scores", "remove_invalid_values",
+        "repetition_penalty", "return_dict_in_generate", "suppress_tokens", "temperature", "top_k", "top_p", "typical_p",
     };
     for (size_t i = 0; i < sizeof kept / sizeof *kept; i++)
         if (strcmp(kept[i], key) == 0) return true;

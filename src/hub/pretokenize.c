@@ -17,8 +17,8 @@
 const char lnt_gpt2_pattern[] = "'(?:[stmd]|re|ve|ll)| ?\\p{L}++| ?\\p{N}++| ?[^" SPACE "\\p{L}\\p{N}]++|[" SPACE "]+(?![^" SPACE "])|[" SPACE "]++";
 
 enum {
-    MAX_PATTERN = 65536,     /* bytes; the longest published ones have about a thousand */
-    HEAP_KIB = 65536,        /* for a pattern that backtracks without bound, where there is no JIT */
+    MAX_PATTERN = 65536, /* bytes; the longest published ones have about a thousand */
+    HEAP_KIB = 65536, /* for a pattern that backtracks without bound, where there is no JIT */
     JIT_STACK = 8 << 20,
 };
 

@@ -10,7 +10,8 @@ enum { PREFIX = 8, MAX_HEADER = 100 * 1000 * 1000 }; /* bytes; the format's own 
 
 /* The format's names, by lnt_dtype. */
 static const char *const dtype_names[] = {
-    [LINNET_F32] = "F32", [LINNET_BF16] = "BF16", [LINNET_F64] = "F64", [LINNET_F16] = "F16", [LINNET_I64] = "I64", [LINNET_I32] = "I32", [LINNET_U8] = "U8",
+    [LINNET_F32] = "F32", [LINNET_BF16] = "BF16", [LINNET_F64] = "F64", [LINNET_F16] = "F16",
+    [LINNET_I64] = "I64", [LINNET_I32] = "I32",   [LINNET_U8] = "U8",
 };
 
 static bool dtype_of(const char *name, lnt_dtype *out)
@@ -32,8 +33,7 @@ static linnet_status read_metadata(lnt_ctx *c, lnt_safetensors *s, const json_t 
     if (!json_is_object(o)) return lnt_malformed(c, s->path, "__metadata__ is not an object of strings");
     s->metadata = lnt_arena_alloc(&s->arena, 2 * json_object_size(o) * sizeof *s->metadata);
     if (!s->metadata) return lnt_fail_memory(c, 2 * json_object_size(o) * sizeof *s->metadata);
-    json_object_foreach((json_t *)(uintptr_t)o, key, value)
-    {
+    json_object_foreach((json_t *)(uintptr_t)o, key, value) {
         if (!json_is_string(value)) return lnt_malformed(c, s->path, "the value of metadata key \"%.100s\" is not a string", key);
         const char *k = lnt_arena_strdup(&s->arena, key), *v = lnt_arena_strdup(&s->arena, json_string_value(value));
         if (!k || !v) return lnt_fail_memory(c, strlen(key) + json_string_length(value));
@@ -70,7 +70,8 @@ static linnet_status read_tensor(lnt_ctx *c, const char *path, const json_t *o, 
     if (!json_is_object(o)) return lnt_malformed(c, path, "the entry of tensor \"%.200s\" is not an object", t->name);
     if (!json_is_string(dtype)) return lnt_malformed(c, path, "tensor \"%.200s\" has no dtype", t->name);
     if (!dtype_of(json_string_value(dtype), &t->dtype))
-        return lnt_malformed(c, path, "tensor \"%.200s\" has dtype \"%.40s\", expected F32, F64, BF16, F16, I64, I32 or U8", t->name, json_string_value(dtype));
+        return lnt_malformed(c, path, "tensor \"%.200s\" has dtype \"%.40s\", expected F32, F64, BF16, F16, I64, I32 or U8", t->name,
+                             json_string_value(dtype));
     LNT_TRY(read_shape(c, path, json_object_get(o, "shape"), t));
     const json_t *b = json_array_get(offsets, 0), *e = json_array_get(offsets, 1);
     if (json_array_size(offsets) != 2 || !json_is_integer(b) || !json_is_integer(e))
@@ -82,7 +83,8 @@ static linnet_status read_tensor(lnt_ctx *c, const char *path, const json_t *o, 
         return lnt_malformed(c, path, "tensor \"%.200s\" ends at byte %lld, but the file holds %lld", t->name, (long long)end, (long long)size);
     int64_t expected = t->count * (int64_t)lnt_dtype_size(t->dtype);
     if (end - begin != expected)
-        return lnt_malformed(c, path, "tensor \"%.200s\" has %lld bytes, but its shape and dtype need %lld", t->name, (long long)(end - begin), (long long)expected);
+        return lnt_malformed(c, path, "tensor \"%.200s\" has %lld bytes, but its shape and dtype need %lld", t->name, (long long)(end - begin),
+                             (long long)expected);
     t->data = data + begin;
     return LINNET_OK;
 }
@@ -108,10 +110,11 @@ static linnet_status check_cover(lnt_ctx *c, lnt_safetensors *s, const uint8_t *
         const lnt_st_tensor *t = &s->tensors[i];
         int64_t begin = (const uint8_t *)t->data - data;
         if (begin < at)
-            return lnt_malformed(c, s->path, "tensor \"%.200s\" begins at byte %lld, but tensor \"%.200s\" ends at byte %lld", t->name, (long long)begin,
-                                 t[-1].name, (long long)at);
+            return lnt_malformed(c, s->path, "tensor \"%.200s\" begins at byte %lld, but tensor \"%.200s\" ends at byte %lld", t->name,
+                                 (long long)begin, t[-1].name, (long long)at);
         if (begin > at)
-            return lnt_malformed(c, s->path, "bytes %lld to %lld before tensor \"%.200s\" belong to no tensor", (long long)at, (long long)begin, t->name);
+            return lnt_malformed(c, s->path, "bytes %lld to %lld before tensor \"%.200s\" belong to no tensor", (long long)at, (long long)begin,
+                                 t->name);
         at = begin + bytes_of(t);
     }
     if (at != size) return lnt_malformed(c, s->path, "the tensors end at byte %lld, but the file holds %lld", (long long)at, (long long)size);
@@ -125,8 +128,7 @@ static linnet_status read_header(lnt_ctx *c, lnt_safetensors *s, const json_t *h
     if (!json_is_object(header)) return lnt_malformed(c, s->path, "the header is not an object of tensors");
     s->tensors = lnt_arena_alloc(&s->arena, (json_object_size(header) + 1) * sizeof *s->tensors);
     if (!s->tensors) return lnt_fail_memory(c, json_object_size(header) * sizeof *s->tensors);
-    json_object_foreach((json_t *)(uintptr_t)header, key, value)
-    {
+    json_object_foreach((json_t *)(uintptr_t)header, key, value) {
         if (strcmp(key, "__metadata__") == 0) {
             LNT_TRY(read_metadata(c, s, value));
             continue;
@@ -147,7 +149,8 @@ static linnet_status read_bytes(lnt_ctx *c, lnt_safetensors *s, const uint8_t *f
     uint64_t length = 0;
     if (bytes < PREFIX) return lnt_malformed(c, s->path, "the file holds %zu bytes, expected at least %d", bytes, PREFIX);
     for (int i = 0; i < PREFIX; i++) length |= (uint64_t)file[i] << (8 * i);
-    if (length > MAX_HEADER) return lnt_malformed(c, s->path, "the header has %llu bytes, expected at most %d", (unsigned long long)length, MAX_HEADER);
+    if (length > MAX_HEADER)
+        return lnt_malformed(c, s->path, "the header has %llu bytes, expected at most %d", (unsigned long long)length, MAX_HEADER);
     if (length > bytes - PREFIX)
         return lnt_malformed(c, s->path, "the header ends at byte %llu, but the file holds %zu", (unsigned long long)length + PREFIX, bytes);
     json_t *header;
@@ -225,16 +228,19 @@ static linnet_status add_entry(lnt_ctx *c, json_t *header, const lnt_st_tensor *
         return lnt_fail(c, LINNET_EINVAL, "tensor \"%.200s\" has %d dimensions, expected at most %d", t->name, t->ndim, LNT_ST_MAX_DIMS);
     LNT_TRY(lnt_size_product(c, t->name, t->ndim, t->dim, &count));
     if (count != t->count || !lnt_mul(count, (int64_t)lnt_dtype_size(t->dtype), &bytes) || !lnt_add(*at, bytes, &end))
-        return lnt_fail(c, LINNET_EINVAL, "tensor \"%.200s\" has %lld elements, but its shape holds %lld", t->name, (long long)t->count, (long long)count);
+        return lnt_fail(c, LINNET_EINVAL, "tensor \"%.200s\" has %lld elements, but its shape holds %lld", t->name, (long long)t->count,
+                        (long long)count);
     if (strcmp(t->name, "__metadata__") == 0 || json_object_get(header, t->name))
         return lnt_fail(c, LINNET_EINVAL, "two entries are named \"%.200s\"", t->name);
 
     json_t *shape = json_array();
     bool ok = shape != NULL;
     for (int i = 0; i < t->ndim && ok; i++) ok = json_array_append_new(shape, json_integer(t->dim[i])) == 0;
-    json_t *entry = json_pack("{s:s, s:o, s:[I,I]}", "dtype", dtype_names[t->dtype], "shape", shape, "data_offsets", (json_int_t)*at, (json_int_t)end);
+    json_t *entry =
+        json_pack("{s:s, s:o, s:[I,I]}", "dtype", dtype_names[t->dtype], "shape", shape, "data_offsets", (json_int_t)*at, (json_int_t)end);
     if (json_object_set_new(header, t->name, entry) != 0 || !ok)
-        return lnt_fail(c, LINNET_ENOMEM, "the header entry of tensor \"%.200s\" could not be made: out of memory, or a name that is not UTF-8", t->name);
+        return lnt_fail(c, LINNET_ENOMEM, "the header entry of tensor \"%.200s\" could not be made: out of memory, or a name that is not UTF-8",
+                        t->name);
     *at = end;
     return LINNET_OK;
 }

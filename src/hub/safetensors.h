@@ -26,8 +26,8 @@ typedef struct lnt_safetensors {
     const char **metadata;  /* key, value, key, value ... */
 } lnt_safetensors;
 
-/* Refused, each with the file, tensor and values: a truncated file, a header longer than the file or 100 MB, JSON that is not an object of tensors, unknown
- * dtypes, negative or overflowing shapes, offsets outside the data or that disagree with shape and dtype, overlaps, gaps, duplicate names. */
+/* Refused, each with the file, tensor and values: a truncated file, a header longer than the file or 100 MB, JSON that is not an object of
+ * tensors, unknown dtypes, negative or overflowing shapes, offsets outside the data or that disagree with shape and dtype, overlaps, gaps, duplicate names. */
 linnet_status lnt_safetensors_open(lnt_ctx *c, const char *path, lnt_safetensors **out);
 /* The same from memory that outlives the result (fuzzing, tests); `path` is only for messages. */
 linnet_status lnt_safetensors_parse(lnt_ctx *c, const char *path, const void *data, size_t bytes, lnt_safetensors **out);
@@ -37,6 +37,7 @@ const char *lnt_safetensors_metadata(const lnt_safetensors *s, const char *key);
 
 /* Write atomically; tensors in the order given (the bytes of an equal list are equal). metadata: n_metadata pairs, key, value,
  * key, value ...; NULL when there are none. */
-linnet_status lnt_safetensors_write(lnt_ctx *c, const char *path, int n, const lnt_st_tensor *tensors, int n_metadata, const char *const *metadata);
+linnet_status lnt_safetensors_write(lnt_ctx *c, const char *path, int n, const lnt_st_tensor *tensors, int n_metadata,
+                                    const char *const *metadata);
 
 #endif

@@ -12,8 +12,7 @@ static linnet_status read_pieces(lnt_ctx *c, const char *path, const json_t *o, 
 {
     const char *key;
     json_t *value;
-    json_object_foreach((json_t *)(uintptr_t)o, key, value)
-    {
+    json_object_foreach((json_t *)(uintptr_t)o, key, value) {
         int64_t id = json_is_integer(value) ? json_integer_value(value) : -1;
         if (id < 0 || id >= t->n) return lnt_malformed(c, path, "the id of \"%.60s\" is not a number below %d, the count of tokens", key, t->n);
         if (t->pieces[id].bytes) return lnt_malformed(c, path, "id %lld is given twice", (long long)id);
@@ -43,12 +42,14 @@ static int32_t id_of(const json_t *o, const char *text)
 static linnet_status read_merge(lnt_ctx *c, const char *path, const json_t *o, char *text, int line, lnt_merge *m)
 {
     char *blank = strchr(text, ' ');
-    if (!blank || blank == text || !blank[1] || strchr(blank + 1, ' ')) return lnt_malformed(c, path, "line %d is \"%.60s\", expected two pieces", line, text);
+    if (!blank || blank == text || !blank[1] || strchr(blank + 1, ' '))
+        return lnt_malformed(c, path, "line %d is \"%.60s\", expected two pieces", line, text);
     *blank = 0;
     *m = (lnt_merge){id_of(o, text), id_of(o, blank + 1), -1};
     memmove(blank, blank + 1, strlen(blank + 1) + 1);
     m->result = id_of(o, text);
-    if (m->left < 0 || m->right < 0 || m->result < 0) return lnt_malformed(c, path, "the merge to \"%.60s\" in line %d uses a piece without an id", text, line);
+    if (m->left < 0 || m->right < 0 || m->result < 0)
+        return lnt_malformed(c, path, "the merge to \"%.60s\" in line %d uses a piece without an id", text, line);
     return LINNET_OK;
 }
 

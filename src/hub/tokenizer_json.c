@@ -72,14 +72,16 @@ static linnet_status read_merge(const reader *r, const json_t *value, size_t ind
         strcat(joined, right);
     }
     m->result = id_of(r, joined);
-    if (m->left < 0 || m->right < 0 || m->result < 0) return lnt_malformed(r->c, r->path, "merge %zu to \"%.60s\" uses a piece that has no id", index, joined);
+    if (m->left < 0 || m->right < 0 || m->result < 0)
+        return lnt_malformed(r->c, r->path, "merge %zu to \"%.60s\" uses a piece that has no id", index, joined);
     return LINNET_OK;
 }
 
 static linnet_status read_merges(const reader *r, const json_t *merges)
 {
     size_t n = json_array_size(merges);
-    if (!json_is_array(merges) || n > LNT_MAX_VOCABULARY) return lnt_malformed(r->c, r->path, "the merges are not a list of at most %d", LNT_MAX_VOCABULARY);
+    if (!json_is_array(merges) || n > LNT_MAX_VOCABULARY)
+        return lnt_malformed(r->c, r->path, "the merges are not a list of at most %d", LNT_MAX_VOCABULARY);
     r->t->merges = lnt_alloc(n * sizeof *r->t->merges);
     if (!r->t->merges) return lnt_fail_memory(r->c, n * sizeof *r->t->merges);
     for (size_t i = 0; i < n; i++) {
@@ -211,7 +213,8 @@ static linnet_status read_pre_tokenizer(const reader *r, const json_t *o)
         else if (strcmp(type, "Split") == 0 && !last)
             LNT_TRY(read_split(r, step));
         else if (strcmp(type, "Digits") == 0 && !last)
-            LNT_TRY(lnt_pretokenizer_add(r->c, &r->t->pre, r->path, json_is_true(json_object_get(step, "individual_digits")) ? "\\p{N}" : "\\p{N}+", false));
+            LNT_TRY(lnt_pretokenizer_add(r->c, &r->t->pre, r->path, json_is_true(json_object_get(step, "individual_digits")) ? "\\p{N}" : "\\p{N}+",
+                                         false));
         else
             return refuse(r, "pre_tokenizer", step ? step : json_null(), expected);
     }
@@ -245,7 +248,8 @@ static linnet_status count_ids(const reader *r, const json_t *added, int64_t *ou
         int64_t id = json_integer_value(json_object_get(json_array_get(added, i), "id"));
         if (id > most) most = id;
     }
-    if (most >= (int64_t)limit) return lnt_malformed(r->c, r->path, "the largest id is %lld, expected less than %zu for %zu tokens", (long long)most, limit, entries);
+    if (most >= (int64_t)limit)
+        return lnt_malformed(r->c, r->path, "the largest id is %lld, expected less than %zu for %zu tokens", (long long)most, limit, entries);
     *out = most + 1;
     return LINNET_OK;
 }
@@ -258,7 +262,8 @@ linnet_status lnt_tokenizer_from_json(lnt_ctx *c, const char *path, const char *
     reader r = {.c = c, .path = path, .vocabulary = json_object_get(json_object_get(o, "model"), "vocab")};
     linnet_status s;
     if (!json_is_object(r.vocabulary) || (*type_of(json_object_get(o, "model")) && strcmp(type_of(json_object_get(o, "model")), "BPE") != 0))
-        s = json_object_get(o, "model") ? refuse(&r, "model", json_object_get(o, "model"), "BPE with a vocabulary") : lnt_malformed(c, path, "the file has no model");
+        s = json_object_get(o, "model") ? refuse(&r, "model", json_object_get(o, "model"), "BPE with a vocabulary")
+                                        : lnt_malformed(c, path, "the file has no model");
     else
         s = count_ids(&r, json_object_get(o, "added_tokens"), &n);
     if (s == LINNET_OK) s = lnt_tokenizer_new(c, n, &r.t);
@@ -321,19 +326,19 @@ static json_t *added_json(const linnet_tokenizer *t)
 {
     if (t->separator < 0) return json_array();
     const lnt_piece *p = &t->pieces[t->separator];
-    return json_pack("[{s:i, s:s%, s:b, s:b, s:b, s:b, s:b}]", "id", (int)t->separator, "content", p->bytes, (size_t)p->n, "single_word", 0, "lstrip", 0,
-                     "rstrip", 0, "normalized", 0, "special", 1);
+    return json_pack("[{s:i, s:s%, s:b, s:b, s:b, s:b, s:b}]", "id", (int)t->separator, "content", p->bytes, (size_t)p->n, "single_word", 0, "lstrip",
+                     0, "rstrip", 0, "normalized", 0, "special", 1);
 }
 
 linnet_status lnt_tokenizer_text(lnt_ctx *c, const linnet_tokenizer *t, char **out, size_t *bytes)
 {
     json_t *added = added_json(t), *vocabulary = vocabulary_json(t), *merges = merges_json(t);
-    json_t *o = json_pack("{s:s, s:n, s:n, s:o, s:n, s:{s:s, s:b, s:b, s:b}, s:n, s:{s:s, s:b, s:b, s:b}, s:{s:s, s:n, s:n, s:n, s:n, s:b, s:b, s:b, s:o, s:o}}",
-                          "version", "1.0", "truncation", "padding", "added_tokens", added, "normalizer", "pre_tokenizer", "type", "ByteLevel",
-                          "add_prefix_space", 0, "trim_offsets", 1, "use_regex", t->pre.n > 0, "post_processor", "decoder", "type", "ByteLevel",
-                          "add_prefix_space", 0, "trim_offsets", 1, "use_regex", 1, "model", "type", "BPE", "dropout", "unk_token",
-                          "continuing_subword_prefix", "end_of_word_suffix", "fuse_unk", 0, "byte_fallback", 0, "ignore_merges", 0, "vocab", vocabulary,
-                          "merges", merges);
+    json_t *o = json_pack(
+        "{s:s, s:n, s:n, s:o, s:n, s:{s:s, s:b, s:b, s:b}, s:n, s:{s:s, s:b, s:b, s:b}, s:{s:s, s:n, s:n, s:n, s:n, s:b, s:b, s:b, s:o, s:o}}",
+        "version", "1.0", "truncation", "padding", "added_tokens", added, "normalizer", "pre_tokenizer", "type", "ByteLevel", "add_prefix_space", 0,
+        "trim_offsets", 1, "use_regex", t->pre.n > 0, "post_processor", "decoder", "type", "ByteLevel", "add_prefix_space", 0, "trim_offsets", 1,
+        "use_regex", 1, "model", "type", "BPE", "dropout", "unk_token", "continuing_subword_prefix", "end_of_word_suffix", "fuse_unk", 0,
+        "byte_fallback", 0, "ignore_merges", 0, "vocab", vocabulary, "merges", merges);
     char *text = o ? lnt_json_text(o, JSON_INDENT(1)) : NULL;
     json_decref(o);
     if (!text) return lnt_fail_memory(c, (size_t)t->n * 32);

@@ -1,5 +1,5 @@
-/* What a model is: the fields of config.json (flash-linear-attention's keys and defaults) as one structure. hub/config.c reads and writes it, presets.c
- * names sizes, mixers read what they need. Zero means "null" for the sizes that may be null. */
+/* What a model is: the fields of config.json (flash-linear-attention's keys and defaults) as one structure. hub/config.c reads and writes
+ * it, presets.c names sizes, mixers read what they need. Zero means "null" for the sizes that may be null. */
 #ifndef LNT_MODEL_CONFIG_H
 #define LNT_MODEL_CONFIG_H
 
