@@ -13,17 +13,25 @@
  * Sums b and their differences are float64, so D keeps float32 accuracy whatever the gates are; a gate below GATE_FLOOR counts as GATE_FLOOR, whose
  * exponential is exactly 0 in float32: an exact reset (g = -inf) needs nothing else, and no inf - inf ever occurs.
  *
- * The triangle of the C x C products is used in blocks of BLOCK rows. The backward pass keeps all states transposed ([V,K]): that way every product finds
- * its right operand row major without transposing a state. */
+ * The algorithm is written in products; an engine (simd/mm.h) runs them in float32 or, for bf16 tensors, through bf16 tiles. The triangle of the C x C
+ * products is used in blocks of rows. The backward pass keeps all states transposed ([V,K]): that way every product finds its right operand row major
+ * without transposing a state. */
 #include <omp.h>
 
 #include "core/cpu.h"
+#include "recurrence/chunk/chunk.h"
 #include "recurrence/chunk/rows.h"
 #include "recurrence/recurrence.h"
 #include "simd/mm.h"
 
-/* C = 32: the state is streamed half as often as with 16, and the C^2 terms cost 6% of the useful work where 64 costs 17%. */
-enum { CHUNK = 32, BLOCK = 16 };
+/* float32 serves every variant up to avx512; the amx variant has tiles, for bf16 tensors. */
+#if defined(__AMX_BF16__)
+#define ENGINE (&LNT_V(lnt_mm_bf16_tiles))
+enum { BLOCK = 32 };
+#else
+#define ENGINE (&LNT_V(lnt_mm_f32))
+enum { BLOCK = 16 };
+#endif
 #define GATE_FLOOR (-128.0)
 
 typedef struct {
@@ -34,60 +42,60 @@ typedef struct {
     int C;
 } piece;
 
-/* Scratch of a thread. [C,K]: q k x dk; [C,V]: v o; [K,C]: kt; [C,C]: P D; [C]: in = e^b, out = e^{b_n-b}, read = s e^b. */
+/* Scratch of a thread. [C,K]: q k x dk; [C,V]: v o; [C,C]: P D; [C]: in = e^b, out = e^{b_n-b}, read = s e^b. */
 typedef struct {
-    float *S, *z, *q, *k, *v, *o, *kt, *P, *D, *in, *out, *read;
+    float *S, *z, *q, *k, *v, *o, *P, *D, *in, *out, *read;
     double *b;
     float end;   /* e^{b_n} */
     int64_t gated; /* rows that in, out, read, D and end were made for, when the gates are the same in every chunk; 0: none yet */
-    /* backward: dS [V,K]; states [chunks+1,V,K], zs [chunks+1,K]; vt dvt [V,C]; Y [C,C]; dden [C]; dq_sum dk_sum [len,K] when heads share q and k */
-    float *dS, *dz, *states, *zs, *x, *dk, *vt, *dvt, *Y, *dden, *dq_sum, *dk_sum;
+    void *q_forms, *k_forms, *v_forms, *P_forms, *S_forms;
+    /* backward: dS [V,K]; states [chunks,V,K], zs [chunks,K]; dvt [V,C]; Y [C,C]; dden [C]; dq_sum dk_sum [len,K] when heads share q and k */
+    float *dS, *dz, *states, *zs, *x, *dk, *dvt, *Y, *dden, *dq_sum, *dk_sum;
+    void *do_forms, *read_forms, *dS_forms, *Y_forms;
 } scratch;
 
 static int chunk_length(const lnt_recur_args *a)
 {
-    int64_t C = a->chunk ? a->chunk : CHUNK, longest = lnt_recur_longest(a);
+    int64_t C = a->chunk ? a->chunk : ENGINE->chunk, longest = lnt_recur_longest(a);
     return (int)(C > longest ? (longest > 0 ? longest : 1) : C);
 }
 
-/* Hands out cache-line aligned pieces of a block; base == NULL only counts. */
-typedef struct {
-    char *base;
-    size_t used;
-} carver;
-
-static float *take(carver *c, int64_t n)
-{
-    float *x = c->base ? (float *)(c->base + c->used) : NULL;
-    c->used += ((size_t)n * sizeof(float) + 63) / 64 * 64;
-    return x;
-}
-
-/* A thread's scratch at base; returns its bytes. */
+/* A thread's scratch at base (NULL: only measure); returns its bytes. */
 static size_t carve(const lnt_recur_args *a, bool backward, char *base, scratch *w)
 {
-    carver c = { base, 0 };
-    int64_t K = a->K, V = a->V, C = chunk_length(a), longest = lnt_recur_longest(a), states = (longest + C - 1) / C + 1;
-    *w = (scratch){ .q = take(&c, C * K), .k = take(&c, C * K), .v = take(&c, C * V), .o = take(&c, C * V), .kt = take(&c, K * C), .P = take(&c, C * C),
-                    .D = take(&c, C * C), .in = take(&c, C), .out = take(&c, C), .read = take(&c, C), .b = (double *)take(&c, 2 * C) };
+    lnt_carve c = { base, 0 };
+    const lnt_mm_engine *e = ENGINE;
+    int64_t K = a->K, V = a->V, C = chunk_length(a), longest = lnt_recur_longest(a), states = longest > C ? (longest + C - 1) / C : 1;
+    int n = (int)C, left = LNT_LEFT, left_t = LNT_LEFT_T, right = LNT_RIGHT, right_t = LNT_RIGHT_T;
+    *w = (scratch){ .q = lnt_carve_floats(&c, C * K), .k = lnt_carve_floats(&c, C * K), .v = lnt_carve_floats(&c, C * V), .o = lnt_carve_floats(&c, C * V),
+                    .P = lnt_carve_floats(&c, C * C), .D = lnt_carve_floats(&c, C * C), .in = lnt_carve_floats(&c, C), .out = lnt_carve_floats(&c, C),
+                    .read = lnt_carve_floats(&c, C), .b = lnt_carve_bytes(&c, (size_t)C * sizeof(double)) };
+    w->q_forms = lnt_carve_bytes(&c, e->bytes(n, a->K, left | right));
+    w->k_forms = lnt_carve_bytes(&c, e->bytes(n, a->K, right_t | right | left_t));
+    w->v_forms = lnt_carve_bytes(&c, e->bytes(n, a->V, left | left_t | right | right_t));
+    w->P_forms = lnt_carve_bytes(&c, e->bytes(n, n, left | left_t));
+    w->S_forms = lnt_carve_bytes(&c, backward ? e->bytes(a->V, a->K, right) : e->bytes(a->K, a->V, right));
     if (!backward) {
-        w->S = take(&c, K * V);
-        w->z = take(&c, K);
+        w->S = lnt_carve_floats(&c, K * V);
+        w->z = lnt_carve_floats(&c, K);
         return c.used;
     }
-    w->dS = take(&c, K * V);
-    w->dz = take(&c, K);
-    w->x = take(&c, C * K);
-    w->dk = take(&c, C * K);
-    w->vt = take(&c, V * C);
-    w->dvt = take(&c, V * C);
-    w->Y = take(&c, C * C);
-    w->dden = take(&c, C);
-    w->states = take(&c, states * K * V);
-    w->zs = take(&c, states * K);
+    w->dS = lnt_carve_floats(&c, K * V);
+    w->dz = lnt_carve_floats(&c, K);
+    w->x = lnt_carve_floats(&c, C * K);
+    w->dk = lnt_carve_floats(&c, C * K);
+    w->dvt = lnt_carve_floats(&c, V * C);
+    w->Y = lnt_carve_floats(&c, C * C);
+    w->dden = lnt_carve_floats(&c, C);
+    w->states = lnt_carve_floats(&c, states * K * V);
+    w->zs = lnt_carve_floats(&c, states * K);
+    w->do_forms = lnt_carve_bytes(&c, e->bytes(n, a->V, left | right | left_t));
+    w->read_forms = lnt_carve_bytes(&c, e->bytes(n, a->K, right));
+    w->dS_forms = lnt_carve_bytes(&c, e->bytes(a->V, a->K, left | right));
+    w->Y_forms = lnt_carve_bytes(&c, e->bytes(n, n, left | left_t));
     if (a->Hq < a->Hv) {
-        w->dq_sum = take(&c, longest * K);
-        w->dk_sum = take(&c, longest * K);
+        w->dq_sum = lnt_carve_floats(&c, longest * K);
+        w->dk_sum = lnt_carve_floats(&c, longest * K);
     }
     return c.used;
 }
@@ -128,36 +136,45 @@ static void mask_row(float *x, const float *D, float s, int64_t i, int64_t end)
     for (int64_t j = i + 1; j < end; j++) x[j] = 0.0f;
 }
 
-/* Y = X W^T on and below the diagonal, block of rows by block of rows; wt [width,C] is W transposed. What lies above the diagonal is left undefined. */
-static void triangle(piece x, int64_t n, const float *X, int64_t width, const float *wt, float *Y)
+static int block_rows(int64_t i, int64_t n) { return (int)(i + BLOCK < n ? BLOCK : n - i); }
+static int64_t block_end(int64_t i, int64_t n) { return i / BLOCK * BLOCK + block_rows(i / BLOCK * BLOCK, n); }
+
+/* Y = X W^T on and below the diagonal, block of rows by block of rows. What lies above the diagonal blocks is left undefined. */
+static void triangle(piece p, int64_t n, const lnt_operand *X, const lnt_operand *W, float *Y)
 {
     for (int64_t i = 0; i < n; i += BLOCK) {
-        int64_t rows = i + BLOCK < n ? BLOCK : n - i;
-        LNT_V(lnt_mm)(LNT_MM_SET, (int)rows, (int)(i + rows), (int)width, X + i * width, width, 1, wt, x.C, Y + i * x.C, x.C);
+        lnt_operand x = ENGINE->view(X, (int)i, block_rows(i, n)), y = ENGINE->view(W, 0, (int)i + block_rows(i, n));
+        ENGINE->multiply(LNT_MM_SET, NULL, &x, false, &y, true, Y + i * p.C, p.C);
     }
 }
 
-static int64_t block_end(int64_t i, int64_t n)
-{
-    int64_t end = (i / BLOCK + 1) * BLOCK;
-    return end < n ? end : n;
-}
-
-/* y_i = scale_i y_i + sum_{j<=i} A_ij x_j: [n,width]. */
-static void apply_lower(piece p, int64_t n, const float *scale, const float *A, const float *x, int64_t width, float *y)
+/* y_i += sum_{j<=i} A_ij x_j: [n,width]. */
+static void apply_lower(int64_t n, const lnt_operand *A, const lnt_operand *x, int64_t width, float *y)
 {
     for (int64_t i = 0; i < n; i += BLOCK) {
-        int64_t rows = i + BLOCK < n ? BLOCK : n - i;
-        LNT_V(lnt_mm_scaled)(scale + i, 1, (int)rows, (int)width, (int)(i + rows), A + i * p.C, p.C, 1, x, width, y + i * width, width);
+        lnt_operand a = ENGINE->view(A, (int)i, block_rows(i, n));
+        a.cols = (int)i + a.rows;
+        ENGINE->multiply(LNT_MM_ADD, NULL, &a, false, x, false, y + i * width, width);
     }
 }
 
-/* y_j = scale_j y_j + sum_{i>=j} A_ij x_i: [n,width]. */
-static void apply_lower_transposed(piece p, int64_t n, const float *scale, const float *A, const float *x, int64_t width, float *y)
+/* The rows from j on and the columns j .. j+cols-1 of a square operand, to be used transposed at the left. */
+static lnt_operand corner(const lnt_operand *m, int j, int cols)
+{
+    lnt_operand v = *m;
+    v.x += j * m->ld + j;
+    v.rows -= j;
+    v.cols = cols;
+    if (v.left_t.p) v.left_t.p = (const lnt_bf16 *)v.left_t.p + j * v.left_t.ld + j;
+    return v;
+}
+
+/* y_j += sum_{i>=j} A_ij x_i: [n,width]. */
+static void apply_lower_transposed(int64_t n, const lnt_operand *A, const lnt_operand *x, int64_t width, float *y)
 {
     for (int64_t j = 0; j < n; j += BLOCK) {
-        int64_t rows = j + BLOCK < n ? BLOCK : n - j;
-        LNT_V(lnt_mm_scaled)(scale + j, 1, (int)rows, (int)width, (int)(n - j), A + j * p.C + j, 1, p.C, x + j * width, width, y + j * width, width);
+        lnt_operand a = corner(A, (int)j, block_rows(j, n)), rest = ENGINE->view(x, (int)j, (int)(n - j));
+        ENGINE->multiply(LNT_MM_ADD, NULL, &a, true, &rest, false, y + j * width, width);
     }
 }
 
@@ -170,22 +187,26 @@ static void load_chunk(piece x, int64_t t, int64_t n, scratch *w)
 }
 
 /* P = s QK^T.D, lower triangle in blocks. */
-static void scores(piece x, int64_t n, scratch *w)
+static void scores(piece x, int64_t n, const lnt_operand *q, const lnt_operand *k, scratch *w)
 {
-    LNT_V(lnt_transpose)((int)n, x.a->K, w->k, x.a->K, w->kt, x.C);
-    triangle(x, n, w->q, x.a->K, w->kt, w->P);
+    triangle(x, n, q, k, w->P);
     for (int64_t i = 0; i < n; i++) mask_row(w->P + i * x.C, w->D + i * x.C, (float)x.a->scale, i, block_end(i, n));
 }
 
 static void forward_chunk(piece x, int64_t t, int64_t n, scratch *w)
 {
     const lnt_recur_args *a = x.a;
-    int K = a->K, V = a->V;
+    const lnt_mm_engine *e = ENGINE;
+    int K = a->K, V = a->V, rows = (int)n;
     load_chunk(x, t, n, w);
     decays(x, t, n, w);
-    scores(x, n, w);
-    LNT_V(lnt_mm)(LNT_MM_SET, (int)n, V, K, w->q, K, 1, w->S, V, w->o, V);
-    apply_lower(x, n, w->read, w->P, w->v, V, w->o);
+    lnt_operand q = e->prepare(LNT_LEFT, rows, K, w->q, K, w->q_forms), k = e->prepare(LNT_RIGHT_T, rows, K, w->k, K, w->k_forms);
+    lnt_operand v = e->prepare(LNT_RIGHT, rows, V, w->v, V, w->v_forms), S = e->prepare(LNT_RIGHT, K, V, w->S, V, w->S_forms);
+    scores(x, n, &q, &k, w);
+    lnt_operand P = e->prepare(LNT_LEFT, rows, rows, w->P, x.C, w->P_forms);
+    e->multiply(LNT_MM_SET, NULL, &q, false, &S, false, w->o, V);
+    for (int64_t i = 0; i < n; i++) row_scale(w->o + i * V, w->read[i], V);
+    apply_lower(n, &P, &v, V, w->o);
     if (a->normalize)
         for (int64_t i = 0; i < n; i++) {
             float den = w->read[i] * row_dot(w->q + i * K, w->z, K) + row_sum(w->P + i * x.C, i + 1) + (float)a->eps;
@@ -194,7 +215,8 @@ static void forward_chunk(piece x, int64_t t, int64_t n, scratch *w)
     rows_out(a->o, a->dtype, t, n, a->Hv, x.h, V, w->o);
 
     for (int64_t j = 0; j < n; j++) row_scale(w->k + j * K, w->out[j], K);
-    LNT_V(lnt_mm_scaled)(&w->end, 0, K, V, (int)n, w->k, 1, K, w->v, V, w->S, V);
+    k = e->prepare(LNT_LEFT_T, rows, K, w->k, K, w->k_forms);
+    e->multiply(LNT_MM_SCALED, &w->end, &k, true, &v, false, w->S, V);
     if (!a->normalize) return;
     row_scale(w->z, w->end, K);
     for (int64_t j = 0; j < n; j++) row_add(w->z, 1.0f, w->k + j * K, K);
@@ -233,7 +255,7 @@ static void forward_piece(piece x, scratch *w)
 
 /* ---- backward -------------------------------------------------------------------------------------------------------------------- */
 
-/* All chunk start states, and the last end state, transposed, into w->states and w->zs. Returns the number of chunks. */
+/* All chunk start states, transposed, into w->states and w->zs. Returns the number of chunks. */
 static int64_t sweep(piece x, scratch *w)
 {
     const lnt_recur_args *a = x.a;
@@ -246,13 +268,15 @@ static int64_t sweep(piece x, scratch *w)
     get_state(w->zs, a->z0, i, K);
     for (int64_t t = 0; t < x.len; t += x.C, c++) {
         int64_t n = x.len - t < x.C ? x.len - t : x.C;
+        if (t + n == x.len) continue; /* nobody reads the final state */
         float *S = w->states + (c + 1) * size, *z = w->zs + (c + 1) * K;
         rows_in(w->k, a->k, a->dtype, x.first + t, n, a->Hq, x.hq, K);
         rows_in(w->v, a->v, a->dtype, x.first + t, n, a->Hv, x.h, V);
         decays(x, x.first + t, n, w);
         for (int64_t j = 0; j < n; j++) row_scale(w->k + j * K, w->out[j], K);
         memcpy(S, S - size, (size_t)size * 4);
-        LNT_V(lnt_mm_scaled)(&w->end, 0, V, K, (int)n, w->v, 1, V, w->k, K, S, K);
+        lnt_operand v = ENGINE->prepare(LNT_LEFT_T, (int)n, V, w->v, V, w->v_forms), k = ENGINE->prepare(LNT_RIGHT, (int)n, K, w->k, K, w->k_forms);
+        ENGINE->multiply(LNT_MM_SCALED, &w->end, &v, true, &k, false, S, K);
         memcpy(z, z - K, (size_t)K * 4);
         row_scale(z, w->end, K);
         for (int64_t j = 0; j < n; j++) row_add(z, 1.0f, w->k + j * K, K);
@@ -299,7 +323,8 @@ static double gate_gradient(piece x, int64_t t, int64_t n, double last, const sc
 static double backward_chunk(piece x, int64_t c, int64_t t, int64_t n, scratch *w)
 {
     const lnt_recur_args *a = x.a;
-    int K = a->K, V = a->V;
+    const lnt_mm_engine *e = ENGINE;
+    int K = a->K, V = a->V, rows = (int)n;
     int64_t size = (int64_t)K * V;
     float s = (float)a->scale;
     const float *S = w->states + c * size, *z = w->zs + c * K;
@@ -307,26 +332,34 @@ static double backward_chunk(piece x, int64_t c, int64_t t, int64_t n, scratch *
     load_chunk(x, t, n, w);
     rows_in(dO, a->do_, a->dtype, t, n, a->Hv, x.h, V);
     decays(x, t, n, w);
-    scores(x, n, w);
-    LNT_V(lnt_transpose)((int)n, V, w->v, V, w->vt, x.C);
-    triangle(x, n, dO, V, w->vt, w->Y);
-    LNT_V(lnt_mm)(LNT_MM_SET, (int)n, K, V, dO, V, 1, S, K, w->x, K);
+    lnt_operand q = e->prepare(LNT_LEFT | LNT_RIGHT, rows, K, w->q, K, w->q_forms), k = e->prepare(LNT_RIGHT_T | LNT_RIGHT, rows, K, w->k, K, w->k_forms);
+    lnt_operand v = e->prepare(LNT_LEFT | LNT_RIGHT_T, rows, V, w->v, V, w->v_forms), d = e->prepare(LNT_LEFT, rows, V, dO, V, w->do_forms);
+    lnt_operand St = e->prepare(LNT_RIGHT, V, K, S, K, w->S_forms), dSt = e->prepare(LNT_LEFT | LNT_RIGHT, V, K, w->dS, K, w->dS_forms);
+    scores(x, n, &q, &k, w);
+    triangle(x, n, &d, &v, w->Y);
+    e->multiply(LNT_MM_SET, NULL, &d, false, &St, false, w->x, K);
     bool gate = a->dg || a->dg_head;
-    double last = gate ? (double)row_dot(S + size, w->dS, size) : 0.0;
+    double last = gate ? (double)w->end * row_dot(S, w->dS, size) : 0.0; /* <S',dS'> = e^{b_n} <S,dS'> + sum_j k_j . (what dS' gives dk_j) */
     if (a->normalize) {
         normalise_backward(x, n, z, read, w);
-        if (gate) last += (double)row_dot(z + K, w->dz, K);
+        if (gate) last += (double)w->end * row_dot(z, w->dz, K);
     }
     for (int64_t i = 0; i < n; i++) mask_row(w->Y + i * x.C, w->D + i * x.C, s, i, block_end(i, n)); /* dA */
 
-    apply_lower(x, n, read, w->Y, w->k, K, w->x); /* dQ */
-    LNT_V(lnt_mm)(LNT_MM_SET, (int)n, K, V, w->v, V, 1, w->dS, K, w->dk, K);
+    lnt_operand P = e->prepare(LNT_LEFT_T, rows, rows, w->P, x.C, w->P_forms), dA = e->prepare(LNT_LEFT | LNT_LEFT_T, rows, rows, w->Y, x.C, w->Y_forms);
+    d = e->prepare(LNT_RIGHT | LNT_LEFT_T, rows, V, dO, V, w->do_forms); /* normalised by now */
+    for (int64_t i = 0; i < n; i++) row_scale(w->x + i * K, read[i], K);
+    apply_lower(n, &dA, &k, K, w->x); /* dQ */
+    e->multiply(LNT_MM_SET, NULL, &v, false, &dSt, false, w->dk, K);
     if (a->normalize)
         for (int64_t j = 0; j < n; j++) row_add(w->dk + j * K, 1.0f, w->dz, K);
-    apply_lower_transposed(x, n, w->out, w->Y, w->q, K, w->dk); /* dK */
-    LNT_V(lnt_mm)(LNT_MM_SET, V, (int)n, K, w->dS, K, 1, w->kt, x.C, w->dvt, x.C);
+    for (int64_t j = 0; j < n; j++) row_scale(w->dk + j * K, w->out[j], K);
+    for (int64_t j = 0; gate && j < n; j++) last += row_dot(w->k + j * K, w->dk + j * K, K); /* rounds as k.dk does below, so that they cancel */
+    apply_lower_transposed(n, &dA, &q, K, w->dk); /* dK */
+    e->multiply(LNT_MM_SET, NULL, &dSt, false, &k, true, w->dvt, x.C);
     LNT_V(lnt_transpose)(V, (int)n, w->dvt, x.C, w->v, V); /* v is not needed any more */
-    apply_lower_transposed(x, n, w->out, w->P, dO, V, w->v); /* dV */
+    for (int64_t j = 0; j < n; j++) row_scale(w->v + j * V, w->out[j], V);
+    apply_lower_transposed(n, &P, &d, V, w->v); /* dV */
     rows_out(a->dv, a->dtype, t, n, a->Hv, x.h, V, w->v);
     double sum = gate ? gate_gradient(x, t, n, last, w) : 0.0;
     if (w->dq_sum) {
@@ -338,7 +371,8 @@ static double backward_chunk(piece x, int64_t c, int64_t t, int64_t n, scratch *
     }
 
     for (int64_t i = 0; i < n; i++) row_scale(w->q + i * K, read[i], K);
-    LNT_V(lnt_mm_scaled)(&w->end, 0, V, K, (int)n, dO, 1, V, w->q, K, w->dS, K);
+    lnt_operand reads = e->prepare(LNT_RIGHT, rows, K, w->q, K, w->read_forms);
+    e->multiply(LNT_MM_SCALED, &w->end, &d, true, &reads, false, w->dS, K);
     if (!a->normalize) return sum;
     row_scale(w->dz, w->end, K);
     for (int64_t i = 0; i < n; i++) row_add(w->dz, w->dden[i], w->q + i * K, K);
@@ -448,7 +482,9 @@ static void run_forward(const lnt_recur_args *a, int threads, void (*body)(piece
         scratch w;
         size_t bytes = carve(a, false, NULL, &w);
         carve(a, false, (char *)a->workspace + (size_t)omp_get_thread_num() * bytes, &w);
+        ENGINE->begin();
         body(piece_of(a, i / a->Hv, i % a->Hv), &w);
+        ENGINE->end();
     }
 }
 
@@ -470,7 +506,9 @@ static void backward(const lnt_recur_args *a, int threads)
             memset(w.dq_sum, 0, (size_t)(len * a->K) * 4);
             memset(w.dk_sum, 0, (size_t)(len * a->K) * 4);
         }
+        ENGINE->begin();
         for (int64_t h = hq * group; h < (hq + 1) * group; h++) sums[n * a->Hv + h] = backward_piece(piece_of(a, n, h), &w);
+        ENGINE->end();
         if (w.dq_sum) {
             rows_out(a->dq, a->dtype, first, len, a->Hq, hq, a->K, w.dq_sum);
             rows_out(a->dk, a->dtype, first, len, a->Hq, hq, a->K, w.dk_sum);
@@ -484,10 +522,16 @@ static void backward(const lnt_recur_args *a, int threads)
     }
 }
 
+static const char *declines(const lnt_recur_args *a, bool back)
+{
+    (void)back;
+    return ENGINE->bf16 && a->dtype != LINNET_BF16 ? "its products round to bf16; the tensors are float32" : NULL;
+}
+
 extern const lnt_recur_impl LNT_V(lnt_decay_chunk), LNT_V(lnt_decay_recurrent);
 
-const lnt_recur_impl LNT_V(lnt_decay_chunk) = { .name = LNT_V_NAME("chunk"), .form = LINNET_FORM_CHUNK, .needs = LNT_V_LEVEL, .workspace = workspace,
-                                               .forward = chunk_forward, .backward = backward };
+const lnt_recur_impl LNT_V(lnt_decay_chunk) = { .name = LNT_V_NAME("chunk"), .form = LINNET_FORM_CHUNK, .needs = LNT_V_LEVEL, .declines = declines,
+                                               .workspace = workspace, .forward = chunk_forward, .backward = backward };
 /* The token form's backward pass is the chunk form's. */
 const lnt_recur_impl LNT_V(lnt_decay_recurrent) = { .name = LNT_V_NAME("recurrent"), .form = LINNET_FORM_RECURRENT, .needs = LNT_V_LEVEL,
-                                                   .workspace = workspace, .forward = recurrent_forward, .backward = backward };
+                                                   .declines = declines, .workspace = workspace, .forward = recurrent_forward, .backward = backward };
