@@ -1,10 +1,11 @@
 /* The bf16 engine on AMX tiles (mm.h). A tile is 16 rows of 64 bytes: 16 x 32 bf16 of A, 16 pairs of rows by 16 columns of B (a pair of rows interleaved
  * in 32-bit units), or 16 x 16 float32 of C. Packed forms are zero-padded to whole tiles:
  *
- *   left    X    [rows16, cols32]     bf16, row major           left_t   X^T  [cols16, rows32]   bf16
- *   right   X    [rows32/2, cols16]   pairs of rows             right_t  X^T  [cols32/2, rows16] pairs of columns of X
+ *   left    X    [rows16, cols32]           bf16, row major        left_t   X^T  [cols16, rows32]            bf16
+ *   right   X    [cols16/16, rows32/2, 16]  pairs of rows          right_t  X^T  [rows16/16, cols32/2, 16]   pairs of columns of X
  *
- * As arrays of 32-bit units right_t is the transpose of left, and left_t of right. */
+ * The right forms keep 16 columns together, so that a panel of tiles is contiguous (rows 512 bytes apart share a few sets of the L1 cache); `ld` of a right
+ * form is the distance of two such blocks. In 32-bit units a block of right_t is the transpose of 16 rows of left, and left_t's of right. */
 #include "simd/mm.h"
 
 #if defined(__AMX_BF16__)
@@ -39,47 +40,56 @@ static void pack_left(int rows, int cols, const float *x, int64_t ld, lnt_bf16 *
 
 static void pack_right(int rows, int cols, const float *x, int64_t ld, pair *y)
 {
-    int wide = up(cols, 16);
+    int wide = up(cols, 16), pairs = (rows + 1) / 2, pairs16 = up(rows, 32) / 2;
     const __m512i interleave = _mm512_set_epi16(31, 15, 30, 14, 29, 13, 28, 12, 27, 11, 26, 10, 25, 9, 24, 8, 23, 7, 22, 6, 21, 5, 20, 4, 19, 3, 18, 2, 17, 1,
                                                 16, 0);
-    for (int i = 0; i < rows; i += 2)
-        for (int j = 0; j < wide; j += 16) {
-            const float *p = x + i * ld + j;
-            __m512 even = lanes(p, cols - j), odd = i + 1 < rows ? lanes(p + ld, cols - j) : _mm512_setzero_ps();
-            _mm512_storeu_si512(y + (int64_t)(i / 2) * wide + j, _mm512_permutexvar_epi16(interleave, (__m512i)_mm512_cvtne2ps_pbh(odd, even)));
+    for (int j = 0; j < wide; j += 16, y += pairs16 * 16) {
+        for (int i = 0; i < pairs; i++) {
+            const float *p = x + 2 * i * ld + j;
+            __m512 even = lanes(p, cols - j), odd = 2 * i + 1 < rows ? lanes(p + ld, cols - j) : _mm512_setzero_ps();
+            _mm512_storeu_si512(y + i * 16, _mm512_permutexvar_epi16(interleave, (__m512i)_mm512_cvtne2ps_pbh(odd, even)));
         }
-    int pairs = (rows + 1) / 2;
-    memset(y + (int64_t)pairs * wide, 0, (size_t)(up(rows, 32) / 2 - pairs) * (size_t)wide * 4);
+        memset(y + pairs * 16, 0, (size_t)(pairs16 - pairs) * 64);
+    }
+}
+
+static void extend(lnt_operand *m, int forms, void *scratch)
+{
+    int rows = m->rows, cols = m->cols;
+    char *at = scratch;
+    if (forms & (LNT_LEFT | LNT_RIGHT_T) && !m->left.p) {
+        pack_left(rows, cols, m->x, m->ld, (lnt_bf16 *)at);
+        m->left.p = at;
+        m->left.ld = up(cols, 32);
+        at += left_bytes(rows, cols);
+    }
+    if (forms & LNT_RIGHT_T && !m->right_t.p) {
+        int units = up(cols, 32) / 2;
+        for (int i = 0; i < rows; i += 16)
+            LNT_V(lnt_transpose)(16, units, (const float *)m->left.p + i * (m->left.ld / 2), m->left.ld / 2, (float *)at + i * units, 16);
+        m->right_t.p = at;
+        m->right_t.ld = units * 16;
+        at += left_bytes(rows, cols);
+    }
+    if (forms & (LNT_RIGHT | LNT_LEFT_T) && !m->right.p) {
+        pack_right(rows, cols, m->x, m->ld, (pair *)at);
+        m->right.p = at;
+        m->right.ld = up(rows, 32) / 2 * 16;
+        at += right_bytes(rows, cols);
+    }
+    if (forms & LNT_LEFT_T && !m->left_t.p) {
+        int units = up(rows, 32) / 2;
+        for (int j = 0; j < cols; j += 16)
+            LNT_V(lnt_transpose)(units, 16, (const float *)m->right.p + j / 16 * m->right.ld, 16, (float *)at + j * units, units);
+        m->left_t.p = at;
+        m->left_t.ld = units * 2;
+    }
 }
 
 static lnt_operand prepare(int forms, int rows, int cols, const float *x, int64_t ld, void *scratch)
 {
     lnt_operand m = {.x = x, .ld = ld, .rows = rows, .cols = cols};
-    int rows16 = up(rows, 16), rows32 = up(rows, 32), cols16 = up(cols, 16), cols32 = up(cols, 32);
-    char *at = scratch;
-    if (forms & (LNT_LEFT | LNT_RIGHT_T)) {
-        pack_left(rows, cols, x, ld, (lnt_bf16 *)at);
-        m.left.p = at;
-        m.left.ld = cols32;
-        at += left_bytes(rows, cols);
-    }
-    if (forms & LNT_RIGHT_T) {
-        LNT_V(lnt_transpose)(rows16, cols32 / 2, m.left.p, cols32 / 2, (float *)at, rows16);
-        m.right_t.p = at;
-        m.right_t.ld = rows16;
-        at += left_bytes(rows, cols);
-    }
-    if (forms & (LNT_RIGHT | LNT_LEFT_T)) {
-        pack_right(rows, cols, x, ld, (pair *)at);
-        m.right.p = at;
-        m.right.ld = cols16;
-        at += right_bytes(rows, cols);
-    }
-    if (forms & LNT_LEFT_T) {
-        LNT_V(lnt_transpose)(rows32 / 2, cols16, m.right.p, cols16, (float *)at, rows32 / 2);
-        m.left_t.p = at;
-        m.left_t.ld = rows32;
-    }
+    extend(&m, forms, scratch);
     return m;
 }
 
@@ -90,8 +100,8 @@ static lnt_operand view(const lnt_operand *m, int first, int rows)
     v.rows = rows;
     if (v.left.p) v.left.p = (const lnt_bf16 *)v.left.p + first * v.left.ld;
     if (v.left_t.p) v.left_t.p = (const lnt_bf16 *)v.left_t.p + first;
-    if (v.right.p) v.right.p = (const pair *)v.right.p + first / 2 * v.right.ld;
-    if (v.right_t.p) v.right_t.p = (const pair *)v.right_t.p + first;
+    if (v.right.p) v.right.p = (const pair *)v.right.p + first / 2 * 16;
+    if (v.right_t.p) v.right_t.p = (const pair *)v.right_t.p + first / 16 * v.right_t.ld;
     return v;
 }
 
@@ -110,31 +120,40 @@ static void blend(lnt_mm_mode mode, float scale, int m, int n, const float *t, f
     }
 }
 
-/* Two by two tiles of C: tiles 0..3 accumulate, 4 and 5 hold A, 6 and 7 hold B. */
+/* Two by two tiles of C: tiles 0..3 accumulate, 4 and 5 hold A, 6 and 7 hold B. Whole tiles of a plain or added product go straight to C. */
 static void multiply(lnt_mm_mode mode, const float *scale, const lnt_operand *a, bool a_t, const lnt_operand *b, bool b_t, float *c, int64_t ldc)
 {
     int M = a_t ? a->cols : a->rows, K = up(a_t ? a->rows : a->cols, 32), N = b_t ? b->rows : b->cols;
     const lnt_bf16 *left = a_t ? a->left_t.p : a->left.p;
     const pair *right = b_t ? b->right_t.p : b->right.p;
-    int64_t lda = a_t ? a->left_t.ld : a->left.ld, ldb = b_t ? b->right_t.ld : b->right.ld;
+    int64_t lda = a_t ? a->left_t.ld : a->left.ld, block = b_t ? b->right_t.ld : b->right.ld;
     float factor = mode == LNT_MM_SCALED ? *scale : 1.0f;
-    _Alignas(64) float out[256];
+    if (factor == 1.0f && mode == LNT_MM_SCALED) mode = LNT_MM_ADD;
+    _Alignas(64) float out[4][256];
     __asm__ volatile("" ::: "memory"); /* tile loads name no memory to the compiler */
     for (int j = 0; j < N; j += 32)
         for (int i = 0; i < M; i += 32) {
-            bool low = M - i > 16, wide = N - j > 16;
+            bool low = M - i > 16, wide = N - j > 16, direct = mode <= LNT_MM_ADD && (M - i >= 32 || M - i == 16) && (N - j >= 32 || N - j == 16);
             const lnt_bf16 *pa = left + i * lda;
-            const pair *pb = right + j;
-            _tile_zero(0);
-            _tile_zero(1);
-            _tile_zero(2);
-            _tile_zero(3);
-            for (int k = 0; k < K; k += 32, pa += 32, pb += 16 * ldb) {
+            const pair *pb = right + j / 16 * block;
+            float *at = c + i * ldc + j;
+            if (direct && mode == LNT_MM_ADD) {
+                _tile_loadd(0, at, ldc * 4);
+                if (wide) _tile_loadd(1, at + 16, ldc * 4);
+                if (low) _tile_loadd(2, at + 16 * ldc, ldc * 4);
+                if (low && wide) _tile_loadd(3, at + 16 * ldc + 16, ldc * 4);
+            } else {
+                _tile_zero(0);
+                _tile_zero(1);
+                _tile_zero(2);
+                _tile_zero(3);
+            }
+            for (int k = 0; k < K; k += 32, pa += 32, pb += 16 * 16) {
                 _tile_loadd(4, pa, lda * 2);
-                _tile_loadd(6, pb, ldb * 4);
+                _tile_loadd(6, pb, 64);
                 _tile_dpbf16ps(0, 4, 6);
                 if (wide) {
-                    _tile_loadd(7, pb + 16, ldb * 4);
+                    _tile_loadd(7, pb + block, 64);
                     _tile_dpbf16ps(1, 4, 7);
                 }
                 if (low) {
@@ -143,21 +162,21 @@ static void multiply(lnt_mm_mode mode, const float *scale, const lnt_operand *a,
                     if (wide) _tile_dpbf16ps(3, 5, 7);
                 }
             }
-            float *at = c + i * ldc + j;
-            int m0 = M - i < 16 ? M - i : 16, n0 = N - j < 16 ? N - j : 16, m1 = M - i - 16 < 16 ? M - i - 16 : 16, n1 = N - j - 16 < 16 ? N - j - 16 : 16;
-#define PUT(t, is, m, n, where)                                                                                                    \
-    if (!(is)) {                                                                                                                   \
-    } else if (mode == LNT_MM_SET && (m) == 16 && (n) == 16) {                                                                            \
-        _tile_stored(t, where, ldc * 4);                                                                                           \
-    } else {                                                                                                                       \
-        _tile_stored(t, out, 64);                                                                                                  \
-        blend(mode, factor, m, n, out, where, ldc);                                                                                \
-    }
-            PUT(0, true, m0, n0, at)
-            PUT(1, wide, m0, n1, at + 16)
-            PUT(2, low, m1, n0, at + 16 * ldc)
-            PUT(3, low && wide, m1, n1, at + 16 * ldc + 16)
-#undef PUT
+            if (direct) {
+                _tile_stored(0, at, ldc * 4);
+                if (wide) _tile_stored(1, at + 16, ldc * 4);
+                if (low) _tile_stored(2, at + 16 * ldc, ldc * 4);
+                if (low && wide) _tile_stored(3, at + 16 * ldc + 16, ldc * 4);
+                continue;
+            }
+            _tile_stored(0, out[0], 64);
+            _tile_stored(1, out[1], 64);
+            _tile_stored(2, out[2], 64);
+            _tile_stored(3, out[3], 64);
+            for (int t = 0; t < 4; t++) {
+                int m = M - i - t / 2 * 16, n = N - j - t % 2 * 16;
+                if (m > 0 && n > 0) blend(mode, factor, m < 16 ? m : 16, n < 16 ? n : 16, out[t], at + t / 2 * 16 * ldc + t % 2 * 16, ldc);
+            }
         }
 }
 
@@ -171,6 +190,6 @@ static const struct {
 static void begin(void) { _tile_loadconfig(&whole_tiles); }
 static void end(void) { _tile_release(); }
 
-const lnt_mm_engine LNT_V(lnt_mm_bf16_tiles) = {bytes, prepare, view, multiply, begin, end, .bf16 = true, .row_align = 32, .chunk = 64};
+const lnt_mm_engine LNT_V(lnt_mm_bf16_tiles) = {bytes, prepare, extend, view, multiply, begin, end, .bf16 = true, .row_align = 32, .chunk = 32};
 
 #endif

@@ -194,14 +194,18 @@ static size_t f32_bytes(int rows, int cols, int forms)
     return forms & LNT_RIGHT_T ? ((size_t)rows * (size_t)cols * 4 + 63) / 64 * 64 : 0;
 }
 
+static void f32_extend(lnt_operand *m, int forms, void *scratch)
+{
+    if (!(forms & LNT_RIGHT_T) || m->right_t.p) return;
+    LNT_V(lnt_transpose)(m->rows, m->cols, m->x, m->ld, scratch, m->rows);
+    m->right_t.p = scratch;
+    m->right_t.ld = m->rows;
+}
+
 static lnt_operand f32_prepare(int forms, int rows, int cols, const float *x, int64_t ld, void *scratch)
 {
     lnt_operand m = {.x = x, .ld = ld, .rows = rows, .cols = cols};
-    if (forms & LNT_RIGHT_T) {
-        LNT_V(lnt_transpose)(rows, cols, x, ld, scratch, rows);
-        m.right_t.p = scratch;
-        m.right_t.ld = rows;
-    }
+    f32_extend(&m, forms, scratch);
     return m;
 }
 
@@ -228,4 +232,4 @@ static void f32_multiply(lnt_mm_mode mode, const float *scale, const lnt_operand
 
 static void nothing(void) {}
 
-const lnt_mm_engine LNT_V(lnt_mm_f32) = {f32_bytes, f32_prepare, f32_view, f32_multiply, nothing, nothing, .bf16 = false, .row_align = 1, .chunk = 32};
+const lnt_mm_engine LNT_V(lnt_mm_f32) = {f32_bytes, f32_prepare, f32_extend, f32_view, f32_multiply, nothing, nothing, .bf16 = false, .row_align = 1, .chunk = 32};

@@ -81,7 +81,7 @@ static inline float v_hmax(vf x)
 static inline vf v_exp(vf x)
 {
     const vf lo = v_set(-103.972084f), hi = v_set(88.7228394f);
-    vf t = v_select(x < lo, lo, v_select(x > hi, v_set(89.0f), x)); /* false for NaN: t is NaN */
+    vf t = v_select(x < lo, v_zero(), v_select(x > hi, v_set(89.0f), x)); /* false for NaN: t is NaN. 0 for lo: a subnormal product costs 150 cycles */
     vf n = t * 1.44269504f + 12582912.0f;
     vi in = (vi)n - 0x4b400000;
     n -= 12582912.0f;

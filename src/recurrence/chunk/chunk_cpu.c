@@ -8,6 +8,9 @@
 #define UNROLL _Pragma("GCC unroll 16")
 #endif
 
+/* e^x, and 0 below the normal numbers: subnormal factors would slow every product they meet. */
+static vf decay_of(vf x) { return v_exp(v_select(x < v_set(-87.0f), v_set(-INFINITY), x)); }
+
 void LNT_V(lnt_chunk_decay)(int n, const float *g, int64_t stride, float *mask, int64_t ld, float *from_start, float *to_end)
 {
     if (!g) {
@@ -17,24 +20,21 @@ void LNT_V(lnt_chunk_decay)(int n, const float *g, int64_t stride, float *mask, 
         }
         return;
     }
+    vi lane;
+    for (int l = 0; l < LNT_VL; l++) lane[l] = l;
+    for (int j = 0; j < n; j += LNT_VL) { /* down a vector of columns: each row's exponents are the row's above plus g_i, 0 on the diagonal, -inf above it */
+        int lanes = n - j < LNT_VL ? n - j : LNT_VL;
+        vf x = v_set(-INFINITY);
+        for (int i = 0; i < n; i++) {
+            if (i >= j) x = v_select(lane + j == i, v_zero(), x + g[i * stride]);
+            v_store_n(mask + i * ld + j, i >= j ? decay_of(x) : v_zero(), lanes);
+        }
+    }
     float sum = 0.0f;
-    for (int i = 0; i < n; i++) { /* exponents: row i is row i-1 plus g_i, and 0 on the diagonal */
-        float gi = g[i * stride];
-        sum += gi;
-        from_start[i] = sum;
-        for (int j = 0; j < i; j++) mask[i * ld + j] = mask[(i - 1) * ld + j] + gi;
-        mask[i * ld + i] = 0.0f;
-    }
-    for (int i = 0; i < n; i++) {
-        float *row = mask + i * ld;
-        int j = 0;
-        for (; j + LNT_VL <= i + 1; j += LNT_VL) v_store(row + j, v_exp(v_load(row + j)));
-        if (j <= i) v_store_n(row + j, v_exp(v_load_n(row + j, i + 1 - j)), i + 1 - j);
-        for (j = i + 1; j < n; j++) row[j] = 0.0f;
-    }
+    for (int i = 0; i < n; i++) from_start[i] = sum += g[i * stride];
     for (int i = 0; i < n; i += LNT_VL) {
         int lanes = n - i < LNT_VL ? n - i : LNT_VL;
-        v_store_n(from_start + i, v_exp(v_load_n(from_start + i, lanes)), lanes);
+        v_store_n(from_start + i, decay_of(v_load_n(from_start + i, lanes)), lanes);
     }
     memcpy(to_end, mask + (n - 1) * ld, (size_t)n * sizeof *to_end);
 }

@@ -43,6 +43,42 @@ static inline void rows_out(void *y, lnt_dtype t, int64_t first, int64_t n, int6
     for (int64_t i = 0; i < n; i++) v_put_row((char *)y + (size_t)(((first + i) * heads + h) * width) * size, t, src + i * width, width, 0);
 }
 
+/* dst_i = row i of x - b_i dst_i */
+static inline void rows_in_less(float *dst, const void *x, lnt_dtype t, int64_t first, int64_t n, int64_t heads, int64_t h, int64_t width, const float *b)
+{
+    for (int64_t r = 0; r < n; r++, dst += width) {
+        int64_t at = ((first + r) * heads + h) * width, i = 0;
+        const float *f = (const float *)x + at;
+        const lnt_bf16 *p = (const lnt_bf16 *)x + at;
+        if (t == LINNET_F32) {
+            for (; i + LNT_VL <= width; i += LNT_VL) v_store(dst + i, v_load(f + i) - b[r] * v_load(dst + i));
+            for (; i < width; i++) dst[i] = f[i] - b[r] * dst[i];
+        } else {
+            for (; i + LNT_VL <= width; i += LNT_VL) v_store(dst + i, v_load_bf16(p + i) - b[r] * v_load(dst + i));
+            for (; i < width; i++) dst[i] = lnt_bf16_to_f32(p[i]) - b[r] * dst[i];
+        }
+    }
+}
+
+/* row i of y = f b_i x_i + z_i */
+static inline void rows_out_sum(void *y, lnt_dtype t, int64_t first, int64_t n, int64_t heads, int64_t h, int64_t width, float f, const float *b,
+                                const float *x, const float *z)
+{
+    for (int64_t r = 0; r < n; r++, x += width, z += width) {
+        int64_t at = ((first + r) * heads + h) * width, i = 0;
+        float s = f * b[r];
+        if (t == LINNET_F32) {
+            float *p = (float *)y + at;
+            for (; i + LNT_VL <= width; i += LNT_VL) v_store(p + i, s * v_load(x + i) + v_load(z + i));
+            for (; i < width; i++) p[i] = s * x[i] + z[i];
+        } else {
+            lnt_bf16 *p = (lnt_bf16 *)y + at;
+            for (; i + LNT_VL <= width; i += LNT_VL) v_store_bf16(p + i, s * v_load(x + i) + v_load(z + i));
+            for (; i < width; i++) p[i] = lnt_f32_to_bf16(s * x[i] + z[i]);
+        }
+    }
+}
+
 /* x *= s */
 static inline void row_scale(float *x, float s, int64_t n)
 {

@@ -25,7 +25,7 @@ typedef struct {
     float *beta, *write;                    /* [C] b, b l */
     float *x, *y;                           /* [m+C, V] */
     float *S;                               /* [K,V] */
-    void *kq_forms, *w_forms, *x_forms, *S_forms, *y_forms;
+    void *kq_forms, *k_forms, *w_forms, *x_forms, *S_forms, *y_forms;
     /* backward only */
     float *starts, *errors;                 /* [chunks,K,V] states at chunk starts, [longest,V] E */
     float *u, *xs, *us, *pairs, *dS;        /* [C,V] U, [m+C,K], [C,K], [m+C,C], [K,V] */
@@ -50,7 +50,6 @@ static size_t carve(work *w, const lnt_recur_args *a, const lnt_mm_engine *e, in
     C = longest < C ? (longest > 0 ? (int)longest : 1) : C;
     int rows = stacked(e, C) + C;
     *w = (work){.a = a, .e = e, .C = C, .K = a->K, .V = a->V, .group = a->Hv / a->Hq, .longest = longest, .chunks = (longest + C - 1) / C, .scale = (float)a->scale};
-    int kq = LNT_LEFT | LNT_RIGHT_T | LNT_LEFT_T | (backward ? LNT_RIGHT : 0);
     w->kq = lnt_carve_floats(&c, rows * K);
     w->w = lnt_carve_floats(&c, (int64_t)rows * C);
     w->mask = lnt_carve_floats(&c, (int64_t)C * C);
@@ -61,7 +60,8 @@ static size_t carve(work *w, const lnt_recur_args *a, const lnt_mm_engine *e, in
     w->x = lnt_carve_floats(&c, rows * V);
     w->y = lnt_carve_floats(&c, rows * V);
     w->S = lnt_carve_floats(&c, K * V);
-    w->kq_forms = lnt_carve_bytes(&c, e->bytes(rows, a->K, kq));
+    w->kq_forms = lnt_carve_bytes(&c, e->bytes(rows, a->K, LNT_LEFT | (backward ? LNT_LEFT_T | LNT_RIGHT : 0)));
+    w->k_forms = lnt_carve_bytes(&c, e->bytes(C, a->K, LNT_RIGHT_T | LNT_LEFT_T));
     w->w_forms = lnt_carve_bytes(&c, e->bytes(C, C, LNT_LEFT | LNT_LEFT_T));
     w->x_forms = lnt_carve_bytes(&c, e->bytes(rows, a->V, LNT_LEFT | LNT_RIGHT));
     w->y_forms = lnt_carve_bytes(&c, e->bytes(rows, a->V, LNT_RIGHT));
@@ -102,8 +102,8 @@ static chunk chunk_at(const work *w, int64_t n, int h, int64_t i, int step)
 static void key_ahead(const work *w, chunk c, const void *x) { rows_ahead(x, w->a->dtype, c.next, c.next_n, w->a->Hq, c.hq, w->K); }
 static void value_ahead(const work *w, chunk c, const void *x) { rows_ahead(x, w->a->dtype, c.next, c.next_n, w->a->Hv, c.h, w->V); }
 
-/* Load k, q (unless !with_q), beta and gates of a chunk; w.w = KQ K^T; returns KQ with `forms`. */
-static lnt_operand front(work *w, chunk c, bool with_q, int forms)
+/* Load k, q (unless !with_q), beta and gates of a chunk; w.w = KQ K^T. KQ and its view K get the forms asked for. */
+static void front(work *w, chunk c, bool with_q, int kq_forms, int k_forms, lnt_operand *kq, lnt_operand *k)
 {
     const lnt_recur_args *a = w->a;
     rows_in(w->kq, a->k, a->dtype, c.first, c.n, a->Hq, c.hq, w->K);
@@ -117,9 +117,10 @@ static lnt_operand front(work *w, chunk c, bool with_q, int forms)
         w->beta[i] = beta[(c.first + i) * a->Hv + c.h];
         w->write[i] = w->beta[i] * w->to_end[i];
     }
-    lnt_operand kq = w->e->prepare(forms, with_q ? c.m + c.n : c.n, w->K, w->kq, w->K, w->kq_forms), k = w->e->view(&kq, 0, c.n);
-    w->e->multiply(LNT_MM_SET, NULL, &kq, false, &k, true, w->w, w->C);
-    return kq;
+    *kq = w->e->prepare(kq_forms, with_q ? c.m + c.n : c.n, w->K, w->kq, w->K, w->kq_forms);
+    *k = w->e->view(kq, 0, c.n);
+    w->e->extend(k, k_forms, w->k_forms);
+    w->e->multiply(LNT_MM_SET, NULL, kq, false, k, true, w->w, w->C);
 }
 
 /* x_ij = f x_ij D_ij r_i c_j; r, c may be NULL (ones). */
@@ -140,13 +141,7 @@ static void apply_mask(const work *w, int n, float f, const float *r, const floa
 static void solve_errors(work *w, chunk c)
 {
     const lnt_recur_args *a = w->a;
-    rows_in(w->y, a->v, a->dtype, c.first, c.n, a->Hv, c.h, w->V);
-    for (int i = 0; i < c.n; i++) {
-        float *restrict x = w->x + (int64_t)i * w->V;
-        const float *v = w->y + (int64_t)i * w->V;
-        float e = w->from_start[i];
-        for (int j = 0; j < w->V; j++) x[j] = v[j] - e * x[j];
-    }
+    rows_in_less(w->x, a->v, a->dtype, c.first, c.n, a->Hv, c.h, w->V, w->from_start);
     LNT_V(lnt_chunk_solve)(false, c.n, w->V, w->w, w->C, w->x, w->V);
 }
 
@@ -163,7 +158,8 @@ static void forward_chunk(work *w, chunk c)
     const lnt_recur_args *a = w->a;
     const lnt_mm_engine *e = w->e;
     int64_t V = w->V;
-    lnt_operand kq = front(w, c, true, LNT_LEFT | LNT_RIGHT_T | LNT_LEFT_T), k = e->view(&kq, 0, c.n);
+    lnt_operand kq, k;
+    front(w, c, true, LNT_LEFT, LNT_RIGHT_T | LNT_LEFT_T, &kq, &k);
     lnt_operand S = e->prepare(LNT_RIGHT, w->K, w->V, w->S, V, w->S_forms);
     rows_ahead(a->o, a->dtype, c.first, c.n, a->Hv, c.h, V);
     key_ahead(w, c, a->k);
@@ -176,9 +172,8 @@ static void forward_chunk(work *w, chunk c)
     value_ahead(w, c, a->v);
     /* O = s e.(Q S) + P diag(b) E */
     lnt_operand E = e->prepare(LNT_RIGHT, c.n, w->V, w->x, V, w->x_forms), p = e->prepare(LNT_LEFT, c.n, c.n, P, w->C, w->w_forms);
-    rows_scaled(c.n, w->V, w->scale, w->from_start, o, o);
-    e->multiply(LNT_MM_ADD, NULL, &p, false, &E, false, o, V);
-    rows_out(a->o, a->dtype, c.first, c.n, a->Hv, c.h, V, o);
+    e->multiply(LNT_MM_SET, NULL, &p, false, &E, false, w->y, V);
+    rows_out_sum(a->o, a->dtype, c.first, c.n, a->Hv, c.h, V, w->scale, w->from_start, o, w->y);
     update_state(w, c, &k);
 }
 
@@ -209,7 +204,8 @@ static void sweep_chunk(work *w, chunk c, int64_t i, bool last)
     const lnt_recur_args *a = w->a;
     int64_t V = w->V, size = w->K * V;
     memcpy(w->starts + i * size, w->S, (size_t)size * sizeof(float));
-    lnt_operand k = front(w, c, false, LNT_LEFT | LNT_RIGHT_T | LNT_LEFT_T);
+    lnt_operand kq, k;
+    front(w, c, false, LNT_LEFT, LNT_RIGHT_T | LNT_LEFT_T, &kq, &k);
     lnt_operand S = w->e->prepare(LNT_RIGHT, w->K, w->V, w->S, V, w->S_forms);
     key_ahead(w, c, a->k);
     w->e->multiply(LNT_MM_SET, NULL, &k, false, &S, false, w->x, V);
@@ -276,7 +272,8 @@ static void backward_chunk(work *w, chunk c, int64_t index)
     int64_t K = w->K, V = w->V, C = w->C;
     int rows = c.m + c.n;
     const float *start = w->starts + index * K * V, *E = w->errors + c.row * V;
-    lnt_operand kq = front(w, c, true, LNT_LEFT | LNT_LEFT_T | LNT_RIGHT | LNT_RIGHT_T), k = e->view(&kq, 0, c.n);
+    lnt_operand kq, k;
+    front(w, c, true, LNT_LEFT | LNT_LEFT_T | LNT_RIGHT, LNT_RIGHT_T, &kq, &k);
     lnt_operand dS = e->prepare(LNT_RIGHT | LNT_RIGHT_T, w->K, w->V, w->dS, V, w->dS_forms);
     rows_in(w->x + c.m * V, a->do_, a->dtype, c.first, c.n, a->Hv, c.h, V);
     rows_ahead(a->dv, a->dtype, c.first, c.n, a->Hv, c.h, V);
