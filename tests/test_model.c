@@ -22,15 +22,15 @@ typedef struct {
     const char *set[MOST_SETTINGS][2];
 } recipe;
 
-/* Maps with relu can leave a head's output at exactly zero, where RMSNorm bends within sqrt(norm_eps): a larger epsilon keeps differences meaningful. */
+/* Maps with relu can leave a head's output at exactly zero, where RMSNorm bends within sqrt(norm_eps): differences then need a larger epsilon. */
 static const recipe recipes[] = {
     {"attention, grouped heads, qk-norm, bias", "transformer", {{"num_heads", "4"}, {"num_kv_heads", "2"}, {"qk_norm", "true"}, {"qkv_bias", "true"}}},
     {"attention, window", "transformer", {{"num_heads", "2"}, {"window_size", "9"}, {"tie_word_embeddings", "true"}}},
     {"linear attention, elu, normalised", "linear_attn", {{"num_heads", "2"}, {"feature_map", "elu"}, {"norm_feature_map", "true"}}},
     {"linear attention, learned product map", "linear_attn", {{"num_heads", "2"}, {"feature_map", "elementwise_product"}, {"expand_v", "2"}}},
     {"linear attention, hedgehog", "linear_attn", {{"num_heads", "2"}, {"feature_map", "hedgehog"}, {"tie_feature_map_qk", "true"}}},
-    {"linear attention, dpfp, sums", "linear_attn", {{"num_heads", "2"}, {"feature_map", "dpfp"}, {"norm_eps", "1e-2"}}},
-    {"linear attention, t2r", "linear_attn", {{"num_heads", "2"}, {"feature_map", "t2r"}, {"norm_eps", "1e-2"}}},
+    {"linear attention, dpfp, sums", "linear_attn", {{"num_heads", "2"}, {"feature_map", "dpfp"}, {"norm_eps", "1"}}},
+    {"linear attention, t2r", "linear_attn", {{"num_heads", "2"}, {"feature_map", "t2r"}, {"norm_eps", "1"}}},
     {"retnet", "retnet", {{"num_heads", "2"}}},
     {"simple gla", "simple_gla", {{"num_heads", "2"}}},
     {"delta net", "delta_net", {{"num_heads", "2"}}},
