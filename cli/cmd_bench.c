@@ -48,15 +48,15 @@ static void json_machine(json_line *j, const linnet_context *c, const output_arg
     time_t now = time(NULL);
     struct tm utc;
     strftime(date, sizeof date, "%Y-%m-%dT%H:%M:%SZ", gmtime_r(&now, &utc));
-    json_text(j, "date", date);
-    json_text(j, "version", linnet_version());
-    json_text(j, "label", out->label);
-    json_text(j, "processor", processor());
-    json_text(j, "machine", linnet_machine(c));
-    json_int(j, "threads", linnet_threads(c));
-    json_real(j, "machine_f32_flops", rates->f32_flops);
-    json_real(j, "machine_bf16_flops", rates->bf16_flops);
-    json_real(j, "machine_copy_bytes", rates->copy_bytes);
+    line_text(j, "date", date);
+    line_text(j, "version", linnet_version());
+    line_text(j, "label", out->label);
+    line_text(j, "processor", processor());
+    line_text(j, "machine", linnet_machine(c));
+    line_int(j, "threads", linnet_threads(c));
+    line_real(j, "machine_f32_flops", rates->f32_flops);
+    line_real(j, "machine_bf16_flops", rates->bf16_flops);
+    line_real(j, "machine_copy_bytes", rates->copy_bytes);
 }
 
 typedef void (*write_fields)(json_line *j, const void *result);
@@ -72,10 +72,10 @@ static int record(const linnet_context *c, const output_args *out, const linnet_
     for (int i = 0; i < 2; i++) {
         if (!files[i]) continue;
         json_line j;
-        json_open(&j, files[i]);
+        line_open(&j, files[i]);
         json_machine(&j, c, out, rates);
         if (fields) fields(&j, result);
-        json_close(&j);
+        line_close(&j);
     }
     if (files[1] && fclose(files[1]) != 0) {
         perror("linnet: cannot write the --record file");
@@ -113,27 +113,27 @@ typedef struct {
 static void op_fields(json_line *j, const void *result)
 {
     const op_result *x = result;
-    json_text(j, "bench", "op");
-    json_text(j, "op", x->o->op);
-    json_text(j, "impl", x->r->impl);
-    json_text(j, "dtype", linnet_dtype_name(x->o->dtype));
-    json_int(j, "B", x->o->B);
-    json_int(j, "T", x->o->T);
-    json_int(j, "Hq", x->o->Hq);
-    json_int(j, "Hv", x->o->Hv);
-    json_int(j, "K", x->o->K);
-    json_int(j, "V", x->o->V);
-    json_int(j, "window", x->o->window);
-    json_real(j, "forward_seconds", x->r->forward_seconds);
-    json_real(j, "both_seconds", x->r->both_seconds);
-    json_real(j, "forward_flops", x->r->forward_flops);
-    json_real(j, "both_flops", x->r->both_flops);
-    json_real(j, "forward_share", x->r->forward_flops / x->r->forward_seconds / x->rate);
-    json_real(j, "both_share", x->r->both_flops / x->r->both_seconds / x->rate);
-    json_real(j, "forward_error", x->r->forward_error);
-    json_real(j, "backward_error", x->r->backward_error);
-    json_int(j, "workspace", (int64_t)x->r->workspace);
-    json_real(j, "peak_memory", peak_memory());
+    line_text(j, "bench", "op");
+    line_text(j, "op", x->o->op);
+    line_text(j, "impl", x->r->impl);
+    line_text(j, "dtype", linnet_dtype_name(x->o->dtype));
+    line_int(j, "B", x->o->B);
+    line_int(j, "T", x->o->T);
+    line_int(j, "Hq", x->o->Hq);
+    line_int(j, "Hv", x->o->Hv);
+    line_int(j, "K", x->o->K);
+    line_int(j, "V", x->o->V);
+    line_int(j, "window", x->o->window);
+    line_real(j, "forward_seconds", x->r->forward_seconds);
+    line_real(j, "both_seconds", x->r->both_seconds);
+    line_real(j, "forward_flops", x->r->forward_flops);
+    line_real(j, "both_flops", x->r->both_flops);
+    line_real(j, "forward_share", x->r->forward_flops / x->r->forward_seconds / x->rate);
+    line_real(j, "both_share", x->r->both_flops / x->r->both_seconds / x->rate);
+    line_real(j, "forward_error", x->r->forward_error);
+    line_real(j, "backward_error", x->r->backward_error);
+    line_int(j, "workspace", (int64_t)x->r->workspace);
+    line_real(j, "peak_memory", peak_memory());
 }
 
 static void print_heading(const linnet_bench_op_options *o)
@@ -229,26 +229,26 @@ static double decode_floor(const train_result *x)
 static void train_fields(json_line *j, const void *result)
 {
     const train_result *x = result;
-    json_text(j, "bench", "train");
-    json_text(j, "model_type", x->info.model_type);
-    json_text(j, "dtype", linnet_dtype_name(x->dtype));
-    json_int(j, "parameters", x->r->parameters);
-    json_int(j, "layers", x->info.layers);
-    json_int(j, "width", x->info.width);
-    json_int(j, "vocabulary", x->info.vocabulary);
-    json_int(j, "batch", x->o->batch);
-    json_int(j, "length", x->o->length);
-    json_int(j, "recompute", x->o->recompute);
-    json_real(j, "step_seconds", x->r->step_seconds);
-    json_real(j, "tokens_per_second", x->r->tokens_per_second);
-    json_real(j, "flops", x->r->flops);
-    json_real(j, "share_of_f32", x->r->flops / x->r->step_seconds / x->rates->f32_flops);
-    json_real(j, "share", x->r->flops / x->r->step_seconds / product_rate(x->rates, x->dtype));
-    json_real(j, "decode_seconds", x->r->decode_seconds);
-    json_real(j, "decode_bytes", x->r->decode_bytes);
-    json_real(j, "decode_over_floor", x->r->decode_seconds / decode_floor(x));
-    json_int(j, "plan_bytes", x->r->plan_bytes);
-    json_real(j, "peak_memory", peak_memory());
+    line_text(j, "bench", "train");
+    line_text(j, "model_type", x->info.model_type);
+    line_text(j, "dtype", linnet_dtype_name(x->dtype));
+    line_int(j, "parameters", x->r->parameters);
+    line_int(j, "layers", x->info.layers);
+    line_int(j, "width", x->info.width);
+    line_int(j, "vocabulary", x->info.vocabulary);
+    line_int(j, "batch", x->o->batch);
+    line_int(j, "length", x->o->length);
+    line_int(j, "recompute", x->o->recompute);
+    line_real(j, "step_seconds", x->r->step_seconds);
+    line_real(j, "tokens_per_second", x->r->tokens_per_second);
+    line_real(j, "flops", x->r->flops);
+    line_real(j, "share_of_f32", x->r->flops / x->r->step_seconds / x->rates->f32_flops);
+    line_real(j, "share", x->r->flops / x->r->step_seconds / product_rate(x->rates, x->dtype));
+    line_real(j, "decode_seconds", x->r->decode_seconds);
+    line_real(j, "decode_bytes", x->r->decode_bytes);
+    line_real(j, "decode_over_floor", x->r->decode_seconds / decode_floor(x));
+    line_int(j, "plan_bytes", x->r->plan_bytes);
+    line_real(j, "peak_memory", peak_memory());
 }
 
 static void print_train(const train_result *x)
@@ -320,7 +320,7 @@ static int bench_train(const command *self, int argc, char **argv)
 static void machine_fields(json_line *j, const void *result)
 {
     (void)result;
-    json_text(j, "bench", "machine");
+    line_text(j, "bench", "machine");
 }
 
 static int bench_machine(const command *self, int argc, char **argv)
@@ -368,6 +368,6 @@ const command cmd_bench = {
     .usage = "op [NAME...] | train | machine [options]",
     .about = "Every run first measures the machine: the rate of oneDNN's matrix products and the copy bandwidth.\n"
              "Each part has its own flags: `linnet bench op --help`, `linnet bench train --help`, `linnet bench machine --help`.",
-    .example = "linnet bench op gated_delta_rule --dtype bf16 --record results.jsonl --label \"$(git rev-parse --short HEAD)\"",
+    .example = "linnet bench op gated_delta_rule --dtype bf16 --record results.jsonl --label \"my laptop\"",
     .run = run,
 };

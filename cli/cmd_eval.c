@@ -15,14 +15,14 @@ static void print_result(const linnet_eval_result *r, int json)
 {
     if (json) {
         json_line j;
-        json_open(&j, stdout);
-        json_int(&j, "tokens", r->tokens);
-        json_int(&j, "bytes", r->bytes);
-        json_real(&j, "nats_per_token", r->nats_per_token);
-        json_real(&j, "perplexity", r->perplexity);
-        json_real(&j, "bits_per_byte", r->bits_per_byte);
-        json_real(&j, "tokens_per_second", r->tokens_per_second);
-        json_close(&j);
+        line_open(&j, stdout);
+        line_int(&j, "tokens", r->tokens);
+        line_int(&j, "bytes", r->bytes);
+        line_real(&j, "nats_per_token", r->nats_per_token);
+        line_real(&j, "perplexity", r->perplexity);
+        line_real(&j, "bits_per_byte", r->bits_per_byte);
+        line_real(&j, "tokens_per_second", r->tokens_per_second);
+        line_close(&j);
         return;
     }
     char speed[SAY_TEXT];

@@ -72,14 +72,14 @@ static void print_result(const linnet_generate_result *r, const sink *k)
     double rate = r->decode_seconds > 0 ? (double)r->tokens / r->decode_seconds : 0;
     if (k->json) {
         json_line j;
-        json_open(&j, stdout);
-        json_bytes(&j, "text", k->text ? k->text : "", k->used);
-        json_int(&j, "prompt_tokens", r->prompt_tokens);
-        json_int(&j, "tokens", r->tokens);
-        json_real(&j, "prefill_seconds", r->prefill_seconds);
-        json_real(&j, "decode_seconds", r->decode_seconds);
-        json_int(&j, "state_bytes", r->state_bytes);
-        json_close(&j);
+        line_open(&j, stdout);
+        line_bytes(&j, "text", k->text ? k->text : "", k->used);
+        line_int(&j, "prompt_tokens", r->prompt_tokens);
+        line_int(&j, "tokens", r->tokens);
+        line_real(&j, "prefill_seconds", r->prefill_seconds);
+        line_real(&j, "decode_seconds", r->decode_seconds);
+        line_int(&j, "state_bytes", r->state_bytes);
+        line_close(&j);
         return;
     }
     fwrite(k->text, 1, k->used, stdout); /* a character the model left unfinished */

@@ -20,19 +20,19 @@ static int run(const command *self, int argc, char **argv)
         const linnet_mixer_info *m;
         for (int i = 0; (m = linnet_mixer_at(i)) != NULL; i++) {
             json_line j;
-            json_open(&j, stdout);
-            json_text(&j, "mixer", m->name);
-            json_text(&j, "summary", m->summary);
-            json_text(&j, "recurrence", m->recurrence);
-            json_text(&j, "paper", m->paper);
-            json_close(&j);
+            line_open(&j, stdout);
+            line_text(&j, "mixer", m->name);
+            line_text(&j, "summary", m->summary);
+            line_text(&j, "recurrence", m->recurrence);
+            line_text(&j, "paper", m->paper);
+            line_close(&j);
         }
         for (int i = 0; linnet_preset_name(i); i++) {
             json_line j;
-            json_open(&j, stdout);
-            json_text(&j, "preset", linnet_preset_name(i));
-            json_text(&j, "summary", linnet_preset_summary(i));
-            json_close(&j);
+            line_open(&j, stdout);
+            line_text(&j, "preset", linnet_preset_name(i));
+            line_text(&j, "summary", linnet_preset_summary(i));
+            line_close(&j);
         }
         return EXIT_GOOD;
     }

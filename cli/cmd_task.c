@@ -32,18 +32,18 @@ static void print_result(const linnet_mqar_options *o, const char *mixer, const 
         return;
     }
     json_line j;
-    json_open(&j, stdout);
-    json_text(&j, "task", "mqar");
-    json_text(&j, "model_type", mixer);
-    json_int(&j, "parameters", r->parameters);
-    json_int(&j, "vocabulary", o->vocabulary);
-    json_int(&j, "length", o->length);
-    json_int(&j, "pairs", o->pairs);
-    json_int(&j, "steps", r->steps);
-    json_real(&j, "loss", r->loss);
-    json_real(&j, "accuracy", r->accuracy);
-    json_real(&j, "seconds", r->seconds);
-    json_close(&j);
+    line_open(&j, stdout);
+    line_text(&j, "task", "mqar");
+    line_text(&j, "model_type", mixer);
+    line_int(&j, "parameters", r->parameters);
+    line_int(&j, "vocabulary", o->vocabulary);
+    line_int(&j, "length", o->length);
+    line_int(&j, "pairs", o->pairs);
+    line_int(&j, "steps", r->steps);
+    line_real(&j, "loss", r->loss);
+    line_real(&j, "accuracy", r->accuracy);
+    line_real(&j, "seconds", r->seconds);
+    line_close(&j);
 }
 
 static int run(const command *self, int argc, char **argv)
@@ -66,7 +66,7 @@ static int run(const command *self, int argc, char **argv)
         { "steps", ARG_I64, &o.steps, "N", "optimizer steps", 1, ARG_NO_LIMIT },
         { "minutes", ARG_REAL, &minutes, "M", "stop after this time", 1e-3, 1e6, "no limit" },
         { "batch", ARG_I64, &o.batch, "N", "examples in a step", 1, 1 << 20 },
-        { "lr", ARG_REAL, &o.learning_rate, "X", "highest learning rate", 0, 1e3 },
+        { "learning-rate", ARG_REAL, &o.learning_rate, "X", "highest learning rate", 0, 1e3 },
         { "weight-decay", ARG_REAL, &o.weight_decay, "X", "decoupled decay of the matrices", 0, 1e3 },
         { "seed", ARG_U64, &o.seed, "N", "of the weights and the examples" },
         { "json", ARG_SWITCH, &json, .help = "print the result as one JSON line" },

@@ -18,18 +18,18 @@ typedef struct {
 static void json_step(const linnet_train_progress *p)
 {
     json_line j;
-    json_open(&j, stdout);
-    json_int(&j, "step", p->step);
-    json_real(&j, "loss", p->loss);
-    json_real(&j, "learning_rate", p->learning_rate);
-    json_real(&j, "gradient_norm", p->gradient_norm);
-    json_real(&j, "tokens_per_second", p->tokens_per_second);
-    json_int(&j, "tokens", p->tokens);
-    json_real(&j, "seconds", p->seconds);
-    if (p->evaluated) json_real(&j, "eval_loss", p->eval_loss);
-    if (p->evaluated) json_real(&j, "eval_bits_per_byte", p->eval_bits_per_byte);
-    if (p->saved) json_int(&j, "saved", 1);
-    json_close(&j);
+    line_open(&j, stdout);
+    line_int(&j, "step", p->step);
+    line_real(&j, "loss", p->loss);
+    line_real(&j, "learning_rate", p->learning_rate);
+    line_real(&j, "gradient_norm", p->gradient_norm);
+    line_real(&j, "tokens_per_second", p->tokens_per_second);
+    line_int(&j, "tokens", p->tokens);
+    line_real(&j, "seconds", p->seconds);
+    if (p->evaluated) line_real(&j, "eval_loss", p->eval_loss);
+    if (p->evaluated) line_real(&j, "eval_bits_per_byte", p->eval_bits_per_byte);
+    if (p->saved) line_int(&j, "saved", 1);
+    line_close(&j);
 }
 
 static void draw_step(view *v, const linnet_train_progress *p)
@@ -67,7 +67,6 @@ static void print_resume(FILE *f, int argc, char **argv)
     bool resume = false;
     fputs("linnet", f);
     for (int i = 0; i < argc; i++) {
-        if (strcmp(argv[i], "--overwrite") == 0) continue;
         resume = resume || strcmp(argv[i], "--resume") == 0;
         fputc(' ', f);
         say_quoted(f, argv[i]);
@@ -104,6 +103,8 @@ static int train(const machine_args *m, const model_args *shape, linnet_train_op
             code = EXIT_STOPPED;
         } else if (s != LINNET_OK)
             code = say_status(c, s);
+        else if (!v->json && v->last_step == 0)
+            progress_print(&v->bar, "%s is trained to its end already, nothing was left to do", o->out);
         else if (!v->json) {
             char tokens[SAY_TEXT], time[SAY_TEXT];
             progress_print(&v->bar, "trained %lld steps, %s tokens, in %s; saved in %s", (long long)v->last_step,
@@ -124,7 +125,6 @@ static int run(const command *self, int argc, char **argv)
     arg_list texts = { 0 };
     int64_t steps = 0; /* 0: not given */
     double minutes = 0;
-    int overwrite = 0;
     const arg table[] = {
         { "data", ARG_HEADING },
         { "out", ARG_TEXT, &o.out, "DIR", "folder for the checkpoint and log.jsonl (required)" },
@@ -139,14 +139,13 @@ static int run(const command *self, int argc, char **argv)
         { "length of the run", ARG_HEADING },
         { "steps", ARG_I64, &steps, "N", "optimizer steps", 1, ARG_NO_LIMIT, "1000, or until --minutes are over" },
         { "minutes", ARG_REAL, &minutes, "M", "stop and save after this time; without --steps the learning rate follows the clock", 1e-3, 1e6, "" },
-        { "resume", ARG_SWITCH, &o.resume, .help = "go on from the checkpoint in --out, bit for bit" },
-        { "overwrite", ARG_SWITCH, &overwrite, .help = "start anew although --out holds a checkpoint" },
+        { "resume", ARG_SWITCH, &o.resume, .help = "go on from the checkpoint in --out, bit for bit, with its model and hyper-parameters" },
         { "optimisation", ARG_HEADING },
         { "batch", ARG_I64, &o.batch, "N", "sequences in one pass", 1, 1 << 20 },
         { "length", ARG_I64, &o.length, "N", "tokens of a sequence", 1, 1 << 24 },
         { "accumulate", ARG_I64, &o.accumulate, "N", "passes for each optimizer step", 1, 1 << 20 },
-        { "lr", ARG_REAL, &o.learning_rate, "X", "highest learning rate", 0, 1e3 },
-        { "min-lr-share", ARG_REAL, &o.min_learning_rate_share, "X", "share of --lr at which the cosine ends", 0, 1 },
+        { "learning-rate", ARG_REAL, &o.learning_rate, "X", "highest learning rate", 0, 1e3 },
+        { "min-learning-rate-share", ARG_REAL, &o.min_learning_rate_share, "X", "share of it at which the cosine ends", 0, 1 },
         { "warmup", ARG_I64, &o.warmup, "N", "steps of linear warm-up", 0, ARG_NO_LIMIT },
         { "beta1", ARG_REAL, &o.beta1, "X", "AdamW: decay of the first moment", 0, 1 - 1e-9 },
         { "beta2", ARG_REAL, &o.beta2, "X", "AdamW: decay of the second moment", 0, 1 - 1e-9 },
@@ -167,9 +166,8 @@ static int run(const command *self, int argc, char **argv)
     if (code >= 0) return code;
     if (!o.out) return say_error(NULL, "Run `linnet train --help` for usage and flags.", "--out is missing: a folder for the checkpoint");
     if (o.train_tokenizer && o.tokenizer) return say_error(NULL, "Leave one of them out.", "--tokenizer and --train-tokenizer exclude each other");
-    if (overwrite && o.resume) return say_error(NULL, "Leave one of them out.", "--overwrite and --resume exclude each other");
-    if (!o.resume && !overwrite && file_exists(o.out, "model.safetensors"))
-        return say_error(NULL, "Add --resume to go on with it, --overwrite to start anew, or name another folder.",
+    if (!o.resume && file_exists(o.out, "model.safetensors"))
+        return say_error(NULL, "Add --resume to go on with it, or name another folder.",
                          "%s already holds a checkpoint", o.out);
     o.texts = texts.item;
     o.n_texts = texts.count;

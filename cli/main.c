@@ -1,6 +1,8 @@
 /* linnet: the command-line tool. A table of commands; each is one file cmd_*.c. */
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 #include "args.h"
 #include "commands.h"
@@ -59,8 +61,19 @@ static int run(int argc, char **argv)
     return c->run(c, 2, ask);
 }
 
+/* Waiting OpenMP threads spin for milliseconds by default; when another process wants a core too, every barrier costs a time slice (measured
+ * on two cores beside two busy processes: 3136 ms a training step against 135). libgomp reads its spin count before main() begins, so setting
+ * it takes a second exec. Not under valgrind, which would lose sight of the process. */
+static void spin_briefly(char **argv)
+{
+    const char *preload = getenv("LD_PRELOAD");
+    if (getenv("OMP_WAIT_POLICY") || getenv("GOMP_SPINCOUNT") || (preload && strstr(preload, "valgrind"))) return;
+    if (setenv("GOMP_SPINCOUNT", "10000", 1) == 0) execv("/proc/self/exe", argv); /* about 20 us; when it fails we go on as we are */
+}
+
 int main(int argc, char **argv)
 {
+    spin_briefly(argv);
     int code = run(argc, argv);
     if (fflush(stdout) != 0 || ferror(stdout)) {
         perror("linnet: cannot write to standard output");

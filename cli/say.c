@@ -81,39 +81,39 @@ static void write_key(json_line *j, const char *key)
     fputs(": ", j->file);
 }
 
-void json_open(json_line *j, FILE *f)
+void line_open(json_line *j, FILE *f)
 {
     *j = (json_line){ .file = f };
     fputc('{', f);
 }
 
-void json_text(json_line *j, const char *key, const char *value)
+void line_text(json_line *j, const char *key, const char *value)
 {
     write_key(j, key);
     if (value) write_string(j->file, value, strlen(value));
     else fputs("null", j->file);
 }
 
-void json_bytes(json_line *j, const char *key, const char *bytes, size_t n)
+void line_bytes(json_line *j, const char *key, const char *bytes, size_t n)
 {
     write_key(j, key);
     write_string(j->file, bytes, n);
 }
 
-void json_real(json_line *j, const char *key, double value)
+void line_real(json_line *j, const char *key, double value)
 {
     write_key(j, key);
     if (isfinite(value)) fprintf(j->file, "%.9g", value);
     else fputs("null", j->file);
 }
 
-void json_int(json_line *j, const char *key, int64_t value)
+void line_int(json_line *j, const char *key, int64_t value)
 {
     write_key(j, key);
     fprintf(j->file, "%" PRId64, value);
 }
 
-void json_close(json_line *j)
+void line_close(json_line *j)
 {
     fputs("}\n", j->file);
     fflush(j->file);

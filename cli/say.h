@@ -16,17 +16,17 @@ int say_error(const char *detail, const char *hint, const char *format, ...) __a
 /* The error that stands on a context (may be NULL: none could be made); returns the exit code of `s`. */
 int say_status(const linnet_context *c, linnet_status s);
 
-/* One JSON object on one line. json_open, fields in order, json_close. Numbers that JSON lacks (NaN, infinities) are written as null. */
+/* One JSON object on one line. line_open, fields in order, line_close. Numbers that JSON lacks (NaN, infinities) are written as null. */
 typedef struct {
     FILE *file;
     bool more;
 } json_line;
-void json_open(json_line *j, FILE *f);
-void json_text(json_line *j, const char *key, const char *value); /* NULL: null */
-void json_bytes(json_line *j, const char *key, const char *bytes, size_t n); /* what is no UTF-8 becomes U+FFFD */
-void json_real(json_line *j, const char *key, double value);
-void json_int(json_line *j, const char *key, int64_t value);
-void json_close(json_line *j);
+void line_open(json_line *j, FILE *f);
+void line_text(json_line *j, const char *key, const char *value); /* NULL: null */
+void line_bytes(json_line *j, const char *key, const char *bytes, size_t n); /* what is no UTF-8 becomes U+FFFD */
+void line_real(json_line *j, const char *key, double value);
+void line_int(json_line *j, const char *key, int64_t value);
+void line_close(json_line *j);
 
 /* Texts for people, in a buffer of the caller: "12.3k", "335 G" (a unit follows), "4.20 MiB", "1m02s", "0.53 ms". */
 enum { SAY_TEXT = 32 };

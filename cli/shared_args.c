@@ -30,13 +30,19 @@ static linnet_status set_pair(linnet_context *c, linnet_config *k, const char *p
     return linnet_config_set(c, k, key, sign + 1);
 }
 
+/* The model type whose layers are all of one mixer; its own name but for softmax attention. */
+static const char *model_type_of(const char *mixer)
+{
+    return !mixer ? "gated_deltanet" : strcmp(mixer, "attention") == 0 ? "transformer" : mixer;
+}
+
 int model_args_config(linnet_context *c, const model_args *m, linnet_config **out)
 {
     linnet_status s;
     if (m->config && m->mixer)
         return say_error(NULL, "Leave one of them out.", "--config %s already names the kind of layer, --mixer too", m->config);
     if (m->config) s = linnet_config_load(c, m->config, out);
-    else s = linnet_config_create(c, m->mixer ? m->mixer : "gated_deltanet", out);
+    else s = linnet_config_create(c, model_type_of(m->mixer), out);
     const char *preset = m->preset || m->config || m->defaults ? m->preset : "tiny";
     for (int i = 0; s == LINNET_OK && !m->config && !preset && m->defaults[i]; i++) s = set_pair(c, *out, m->defaults[i]);
     if (s == LINNET_OK && preset) s = linnet_config_preset(c, *out, preset);

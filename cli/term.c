@@ -67,7 +67,7 @@ void progress_show(progress *p, double share, const char *head, const char *tail
 {
     double now = term_now();
     share = !(share > 0) ? 0 : share > 1 ? 1 : share;
-    if (now - p->last < (p->terminal ? REDRAW_SECONDS : PIPE_SECONDS) && share < 1) return;
+    if (now - p->last < (p->terminal ? REDRAW_SECONDS : PIPE_SECONDS)) return;
     p->last = now;
     if (!p->terminal) {
         fprintf(p->file, "%s  %3.0f%%  %s\n", head, 100 * share, tail);
@@ -101,7 +101,6 @@ void progress_print(progress *p, const char *format, ...)
     va_end(arguments);
     fputc('\n', p->file);
     fflush(p->file);
-    if (!p->terminal) p->last = term_now();
 }
 
 void progress_close(progress *p)

@@ -1,0 +1,231 @@
+"""Training, resuming, evaluating and writing with a small model."""
+import csv
+import json
+import math
+import random
+import shlex
+import signal
+import struct
+import subprocess
+import tempfile
+from pathlib import Path
+
+import harness
+from harness import SOURCE, case, files_below, floats, linnet, read_safetensors, refused, start, write_safetensors
+
+# Small enough for a step in hundredths of a second.
+SMALL = ["--mixer", "gated_deltanet", "--set", "hidden_size=32", "--set", "num_hidden_layers=2", "--set", "num_heads=2", "--set", "head_dim=16",
+         "--set", "expand_v=1", "--batch", "2", "--length", "32", "--steps", "20", "--warmup", "2", "--eval-every", "10", "--eval-tokens", "512",
+         "--save-every", "5"]
+
+_cache = {}
+
+
+def text_file():
+    """The project's own words, 60 kB."""
+    if "text" not in _cache:
+        folder = Path(tempfile.mkdtemp(prefix="linnet-commands-"))
+        _cache["folder"] = folder
+        words = "".join(p.read_text() for p in sorted((SOURCE / "src").rglob("*.h")))
+        (folder / "text.txt").write_text(words[:60000])
+        _cache["text"] = folder / "text.txt"
+    return _cache["text"]
+
+
+def model():
+    """A model of 20 undisturbed steps."""
+    if "model" not in _cache:
+        out = text_file().parent / "model"
+        linnet("train", text_file(), "--out", out, *SMALL)
+        _cache["model"] = out
+    return _cache["model"]
+
+
+def weights(folder):
+    return (Path(folder) / "model.safetensors").read_bytes()
+
+
+@case("train leaves config.json, model.safetensors, tokenizer.json, what --resume needs and a log of every step")
+def train_files(_):
+    out = model()
+    names = {p.name for p in out.iterdir()}
+    assert {"config.json", "model.safetensors", "tokenizer.json", "train_state.safetensors", "log.jsonl"} <= names, names
+    assert json.loads((out / "config.json").read_text())["model_type"] == "gated_deltanet"
+    log = [json.loads(line) for line in (out / "log.jsonl").read_text().splitlines()]
+    losses = [line["loss"] for line in log if "loss" in line]
+    assert len(losses) == 20 and all(math.isfinite(x) for x in losses) and losses[-1] < losses[0], losses
+
+
+@case("train in a pipe prints plain lines, with --json one line for each step")
+def train_prints(folder):
+    done = linnet("train", text_file(), "--out", folder / "a", *SMALL)
+    assert "\033" not in done.out and "\r" not in done.out
+    assert "bits/byte" in done.out and "trained 20 steps" in done.out
+    lines = [json.loads(line) for line in linnet("train", text_file(), "--out", folder / "b", *SMALL, "--json").out.splitlines()]
+    assert [line["step"] for line in lines] == list(range(1, 21))
+    assert any("eval_bits_per_byte" in line for line in lines)
+
+
+@case("the same training on one and on two threads gives the same bytes")
+def train_threads(folder):
+    linnet("train", text_file(), "--out", folder / "one", *SMALL, "--threads", "1")
+    linnet("train", text_file(), "--out", folder / "two", *SMALL, "--threads", "2")
+    assert weights(folder / "one") == weights(folder / "two") == weights(model())
+
+
+def wait_for_step(process, step):
+    for line in process.stdout:
+        if json.loads(line)["step"] >= step:
+            return
+
+
+def resumed_equals(out, more=()):
+    linnet("train", text_file(), "--out", out, *SMALL, *more, "--resume")
+    assert weights(out) == weights(model()), "the resumed run differs from the undisturbed one"
+    steps = [json.loads(line) for line in (out / "log.jsonl").read_text().splitlines()]
+    undisturbed = [json.loads(line) for line in (model() / "log.jsonl").read_text().splitlines()]
+    curve = lambda log: [(x["step"], x["loss"]) for x in log if "loss" in x]
+    assert curve(steps) == curve(undisturbed), "the loss curves differ"
+
+
+@case("Ctrl-C saves, ends with 130 and prints a command that goes on, bit for bit")
+def interrupt(folder):
+    out = folder / "my model"
+    p = start("train", text_file(), "--out", out, *SMALL, "--json")
+    wait_for_step(p, 7)
+    p.send_signal(signal.SIGINT)
+    _, err = p.communicate(timeout=60)
+    assert p.returncode == 130, (p.returncode, err)
+    assert len(err.splitlines()) == 1 and "--resume" in err, err
+    command = shlex.split(err.split("to go on: ", 1)[1])
+    assert command[0] == "linnet"
+    done = subprocess.run([harness.LINNET, *command[1:]], capture_output=True, timeout=60)
+    assert done.returncode == 0, done.stderr
+    assert weights(out) == weights(model())
+
+
+@case("SIGTERM saves too, and --resume gives the bytes of an undisturbed run")
+def terminate(folder):
+    p = start("train", text_file(), "--out", folder / "m", *SMALL, "--json")
+    wait_for_step(p, 12)
+    p.send_signal(signal.SIGTERM)
+    p.communicate(timeout=60)
+    assert p.returncode == 130
+    resumed_equals(folder / "m")
+
+
+@case("kill -9 at random moments loses nothing saved: resumed, the run gives the bytes and the curve of an undisturbed one")
+def kill(folder):
+    moments = random.SystemRandom()
+    step = moments.randint(5, 18)  # a checkpoint is written every 5 steps
+    p = start("train", text_file(), "--out", folder / "m", *SMALL, "--json")
+    wait_for_step(p, step)
+    p.kill()
+    p.communicate()
+    p = start("train", text_file(), "--out", folder / "m", *SMALL, "--json", "--resume")
+    wait_for_step(p, moments.randint(step, 19))
+    p.kill()
+    p.communicate()
+    resumed_equals(folder / "m")
+
+
+@case("a checkpoint is not overwritten by accident, and --resume wants the same texts")
+def overwrite(folder):
+    out = folder / "m"
+    linnet("train", text_file(), "--out", out, *SMALL)
+    before = files_below(out)
+    refused("train", text_file(), "--out", out, *SMALL, says=["already holds a checkpoint", "--resume"])
+    assert files_below(out) == before
+    other = folder / "other.txt"
+    other.write_text("something else entirely " * 500)
+    refused("train", other, "--out", out, *SMALL[:-6], "--steps", "30", "--resume")
+    assert files_below(out) == before
+    refused("train", text_file(), "--out", folder / "fresh", *SMALL, "--resume", says=["fresh"])
+
+
+@case("train --dtype bf16, --accumulate, --recompute, --isolate-documents and --minutes work on a small model")
+def train_flags(folder):
+    linnet("train", text_file(), "--out", folder / "a", *SMALL, "--dtype", "bf16")
+    linnet("train", text_file(), "--out", folder / "b", *SMALL, "--accumulate", "2", "--isolate-documents")
+    linnet("train", text_file(), "--out", folder / "c", *SMALL, "--recompute")
+    assert weights(folder / "c") == weights(model()), "recomputing must not change a bit"
+    unlimited = [x for i, x in enumerate(SMALL) if x != "--steps" and SMALL[i - 1] != "--steps"]
+    linnet("train", text_file(), "--out", folder / "d", *unlimited, "--minutes", "0.02")
+
+
+@case("train --train-tokenizer learns a BPE of the size asked for, and eval and generate use it")
+def bpe(folder):
+    out = folder / "m"
+    linnet("train", text_file(), "--out", out, *SMALL, "--train-tokenizer", "300")
+    assert json.loads((out / "config.json").read_text())["vocab_size"] == 300
+    r = json.loads(linnet("eval", out, text_file(), "--max-tokens", "2000", "--json").out)
+    assert r["bytes"] > r["tokens"]
+    linnet("generate", out, "--prompt", "int ", "--tokens", "10")
+
+
+@case("eval: perplexity, bits per byte, CSV and plot agree with each other")
+def evaluate(folder):
+    r = json.loads(linnet("eval", model(), text_file(), "--length", "64", "--max-tokens", "4096", "--json", "--csv", folder / "loss.csv",
+                          "--plot", folder / "loss.svg").out)
+    assert math.isclose(r["perplexity"], math.exp(r["nats_per_token"]), rel_tol=1e-6)
+    assert math.isclose(r["bits_per_byte"], r["nats_per_token"] * r["tokens"] / math.log(2) / r["bytes"], rel_tol=1e-6)
+    rows = list(csv.DictReader((folder / "loss.csv").open()))
+    assert 0 < len(rows) <= 64 and {"position", "loss"} <= set(rows[0]), rows[0]
+    assert "<svg" in (folder / "loss.svg").read_text()[:300]
+    text = linnet("eval", model(), text_file(), "--length", "64", "--max-tokens", "4096").out
+    assert "bits per byte" in text and "perplexity" in text
+
+
+@case("generate --greedy gives the same text twice and for any thread count; seeds repeat and differ")
+def generate(_):
+    ask = ["generate", model(), "--prompt", "static int ", "--tokens", "40"]
+    greedy = {linnet(*ask, "--greedy", *more).stdout for more in ([], ["--threads", "1"], ["--seed", "9"])}
+    assert len(greedy) == 1
+    draws = [linnet(*ask, "--seed", seed).stdout for seed in (1, 1, 2)]
+    assert draws[0] == draws[1] != draws[2]
+    assert linnet(*ask, "--top-k", "1").stdout in greedy, "the only one of one"
+
+
+@case("generate reads a prompt from flag, file and standard input alike; --echo repeats it; --tokens 0 writes nothing")
+def prompts(folder):
+    (folder / "p.txt").write_text("héllo €")
+    ask = ["generate", model(), "--tokens", "20", "--greedy"]
+    one = linnet(*ask, "--prompt", "héllo €").stdout
+    assert one == linnet(*ask, "--prompt-file", folder / "p.txt").stdout == linnet(*ask, "-", stdin="héllo €".encode()).stdout
+    assert linnet(*ask, "--prompt", "héllo €", "--echo").stdout == "héllo €".encode() + one
+    assert linnet("generate", model(), "--prompt", "a", "--tokens", "0").stdout == b"\n"
+
+
+@case("generate --json gives text and counts; the state of a recurrent model does not grow with the length")
+def generate_json(_):
+    short, long = (json.loads(linnet("generate", model(), "--prompt", "a b", "--tokens", n, "--json", "--past-separator").out) for n in (5, 200))
+    assert short["prompt_tokens"] == 3 and short["tokens"] == 5 and long["tokens"] == 200
+    assert short["state_bytes"] == long["state_bytes"] > 0
+
+
+@case("Ctrl-C ends generate with 130 after what was written so far")
+def generate_interrupt(_):
+    p = start("generate", model(), "--prompt", "a", "--tokens", "100000000", "--greedy")
+    assert p.stdout.read(20)
+    p.send_signal(signal.SIGINT)
+    p.communicate(timeout=30)
+    assert p.returncode == 130
+
+
+@case("logits of a file: shape and type, token by token the same within rounding, wrong ids refused")
+def logits(folder):
+    ids = [random.Random(3).randrange(256) for _ in range(2 * 17)]
+    write_safetensors(folder / "ids.safetensors", {"input_ids": ("I64", (2, 17), struct.pack("<34q", *ids))})
+    linnet("logits", model(), folder / "ids.safetensors", folder / "a.safetensors")
+    linnet("logits", model(), folder / "ids.safetensors", folder / "b.safetensors", "--step")
+    a, b = (read_safetensors(folder / f"{x}.safetensors")["logits"] for x in "ab")
+    assert a[0] == "F32" and a[1] == [2, 17, 256] == b[1]
+    difference = max(abs(x - y) for x, y in zip(floats(a), floats(b)))
+    assert difference < 1e-4, difference
+    for bad in (256, -1):
+        ids[5] = bad
+        write_safetensors(folder / "ids.safetensors", {"input_ids": ("I64", (2, 17), struct.pack("<34q", *ids))})
+        refused("logits", model(), folder / "ids.safetensors", folder / "c.safetensors", says=[str(bad)])
+        assert not (folder / "c.safetensors").exists()
+    write_safetensors(folder / "ids.safetensors", {"ids": ("I64", (2, 17), struct.pack("<34q", *ids))})
+    refused("logits", model(), folder / "ids.safetensors", folder / "c.safetensors", says=["input_ids"])

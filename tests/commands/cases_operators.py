@@ -1,0 +1,130 @@
+"""linnet op, bench, task, mixers, inspect."""
+import json
+import math
+import random
+
+from harness import Skip, case, f32, floats, linnet, read_safetensors, refused, write_safetensors
+
+B, T, HQ, HV, K, V = 1, 20, 1, 2, 8, 6
+
+
+def gated_delta_inputs(seed=1):
+    r = random.Random(seed)
+    normal = lambda *shape: ("F32", shape, f32(r.gauss(0, 0.3) for _ in range(math.prod(shape))))
+    return {"q": normal(B, T, HQ, K), "k": normal(B, T, HQ, K), "v": normal(B, T, HV, V),
+            "g": ("F32", (B, T, HV), f32(-r.random() for _ in range(B * T * HV))),
+            "beta": ("F32", (B, T, HV), f32(r.random() for _ in range(B * T * HV))), "do": normal(B, T, HV, V)}
+
+
+@case("op runs forward and backward, chunk and token form agree with the float64 reference, its line names what ran")
+def op_runs(folder):
+    write_safetensors(folder / "in.safetensors", gated_delta_inputs())
+    results = {}
+    for dtype, form in (("f64", "auto"), ("f32", "chunk"), ("f32", "recurrent")):
+        out = folder / f"{dtype}-{form}.safetensors"
+        done = linnet("op", "gated_delta_rule", folder / "in.safetensors", out, "--backward", "--dtype", dtype, "--form", form)
+        assert done.out.startswith("gated_delta_rule ") and " ms" in done.out and len(done.out.splitlines()) == 1, done.out
+        results[dtype, form] = {n: floats(t) for n, t in read_safetensors(out).items()}
+    truth = results["f64", "auto"]
+    assert {"o", "sT", "dq", "dk", "dv", "dg", "dbeta"} <= set(truth), sorted(truth)
+    for form in ("chunk", "recurrent"):
+        for name, values in results["f32", form].items():
+            error = math.sqrt(sum((a - b) ** 2 for a, b in zip(values, truth[name])) / max(1e-30, sum(b * b for b in truth[name])))
+            assert error < 1e-5, (form, name, error)
+
+
+@case("op gives the same bytes for one, two and three threads")
+def op_threads(folder):
+    write_safetensors(folder / "in.safetensors", gated_delta_inputs())
+    results = set()
+    for threads in (1, 2, 3):
+        linnet("op", "gated_delta_rule", folder / "in.safetensors", folder / "out.safetensors", "--backward", "--threads", threads)
+        results.add((folder / "out.safetensors").read_bytes())
+    assert len(results) == 1
+
+
+@case("op refuses wrong names, shapes, types, gates and files with one message and leaves no output")
+def op_refuses(folder):
+    good, out = gated_delta_inputs(), folder / "out.safetensors"
+
+    def wrong(says, change=None, op="gated_delta_rule", flags=()):
+        tensors = dict(good)
+        if change:
+            change(tensors)
+        write_safetensors(folder / "in.safetensors", tensors)
+        refused("op", op, folder / "in.safetensors", out, *flags, says=says)
+        assert not out.exists()
+
+    wrong(["gated_delta_ruler"], op="gated_delta_ruler")
+    wrong(["beta"], lambda t: t.pop("beta"))
+    wrong(["beta"], lambda t: t.update(beta=("F32", (B, T, HV + 1), f32([0.5] * (B * T * (HV + 1))))))
+    wrong(["k"], lambda t: t.update(k=("I64", t["k"][1], t["k"][2] * 2)))
+    wrong(["g"], lambda t: t.update(g=("F32", (B, T, HV), f32([float("nan")] * (B * T * HV)))))
+    wrong(["2", "3"], lambda t: (t.update(q=("F32", (B, T, 3, K), f32([0.1] * (B * T * 3 * K)))), t.update(k=t["q"])))
+    wrong(["wobbly"], flags=["--form", "wobbly"])
+    wrong(["chunk-z80"], flags=["--impl", "chunk-z80"])
+    wrong(["--dtype"], flags=["--dtype", "f8"])
+    wrong(["scale"], flags=["--set", "scale=heavy"])
+    write_safetensors(folder / "in.safetensors", good)
+    raw = (folder / "in.safetensors").read_bytes()
+    for size in (0, 4, 8, 100, len(raw) - 1):
+        (folder / "in.safetensors").write_bytes(raw[:size])
+        refused("op", "gated_delta_rule", folder / "in.safetensors", out)
+        assert not out.exists()
+    refused("op", "gated_delta_rule", folder / "absent.safetensors", out, says=["absent.safetensors"])
+    write_safetensors(folder / "in.safetensors", good)
+    refused("op", "gated_delta_rule", folder / "in.safetensors", folder / "no" / "such" / "folder.safetensors", says=["folder.safetensors"])
+
+
+@case("mixers lists layers and sizes, for people and as JSON lines")
+def mixers(_):
+    text = linnet("mixers").out
+    lines = [json.loads(line) for line in linnet("mixers", "--json").out.splitlines()]
+    names = [line["mixer"] for line in lines if "mixer" in line]
+    assert {"linear_attn", "retnet", "simple_gla", "delta_net", "gated_deltanet"} <= set(names), names
+    assert any("preset" in line for line in lines)
+    for name in names:
+        assert name in text
+
+
+@case("inspect shows size, parameters, program and picture of any mixer")
+def inspect(_):
+    names = [json.loads(line).get("mixer") for line in linnet("mixers", "--json").out.splitlines()]
+    for name in filter(None, names):
+        text = linnet("inspect", "--mixer", name, "--preset", "nano").out
+        assert "parameters" in text and "state" in text, text
+    tiny = ["inspect", "--mixer", "gated_deltanet", "--preset", "nano"]
+    assert "q_proj.weight" in linnet(*tiny, "--parameters").out
+    assert "gated_delta_rule" in linnet(*tiny, "--program").out
+    assert linnet(*tiny, "--graphviz").out.startswith("digraph")
+    json.loads(linnet(*tiny, "--json").out)
+
+
+@case("bench op checks, times and records operators; shares are of rates measured in the same run")
+def bench_op(folder):
+    small = ["--T", "64", "--heads", "2", "--K", "16", "--V", "16", "--repeats", "1"]
+    text = linnet("bench", "op", "gated_delta_rule", "simple_gla", *small, "--record", folder / "r.jsonl", "--label", "a test").out
+    assert "gated_delta_rule" in text and "FLOP/s" in text and "%" in text
+    lines = [json.loads(line) for line in (folder / "r.jsonl").read_text().splitlines()]
+    assert [line["op"] for line in lines] == ["gated_delta_rule", "simple_gla"]
+    for line in lines:
+        assert line["label"] == "a test" and line["machine_f32_flops"] > 1e9 and line["forward_error"] < 1e-5 and line["backward_error"] < 1e-4
+        assert math.isclose(line["forward_share"], line["forward_flops"] / line["forward_seconds"] / line["machine_f32_flops"], rel_tol=1e-6)
+    refused("bench", "op", "no_such_op", *small, says=["no_such_op"])
+
+
+@case("bench train times a small model and records it; --json prints the same line")
+def bench_train(folder):
+    done = linnet("bench", "train", "--mixer", "gated_deltanet", "--preset", "nano", "--batch", "1", "--length", "64", "--repeats", "1", "--json",
+                  "--record", folder / "r.jsonl")
+    line = json.loads(done.out)
+    assert line == json.loads((folder / "r.jsonl").read_text())
+    assert line["tokens_per_second"] > 0 and line["decode_seconds"] > 0 and line["peak_memory"] > 1e6
+
+
+@case("task mqar trains and reports an accuracy between 0 and 1")
+def task(_):
+    line = json.loads(linnet("task", "mqar", "--mixer", "delta_net", "--steps", "5", "--pairs", "2", "--length", "16", "--vocabulary", "32",
+                             "--test-examples", "20", "--json").out)
+    assert 0 <= line["accuracy"] <= 1 and line["steps"] == 5
+    refused("task", "mqar", "--pairs", "40", "--length", "32", says=["40", "32"])

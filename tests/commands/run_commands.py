@@ -1,0 +1,20 @@
+#!/usr/bin/env python3
+"""Commands as users type them: python3 tests/commands/run_commands.py BUILD/linnet [PATTERN]
+
+Each case says what it checks; PATTERN picks those whose text holds it. The last line counts."""
+import os
+import sys
+from pathlib import Path
+
+sys.dont_write_bytecode = True
+sys.path.insert(0, str(Path(__file__).parent))
+import harness  # noqa: E402
+import cases_flags  # noqa: E402,F401
+import cases_models  # noqa: E402,F401
+import cases_errors  # noqa: E402,F401
+import cases_operators  # noqa: E402,F401
+import cases_readme  # noqa: E402,F401
+
+if __name__ == "__main__":
+    harness.LINNET = os.path.abspath(sys.argv[1])
+    sys.exit(harness.run(sys.argv[2] if len(sys.argv) > 2 else ""))
