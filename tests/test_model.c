@@ -22,7 +22,8 @@ typedef struct {
     const char *set[MOST_SETTINGS][2];
 } recipe;
 
-/* Maps with relu can leave a head's output at exactly zero, where RMSNorm bends within sqrt(norm_eps): differences then need a larger epsilon. */
+/* A head's output may be near zero (a first token whose q and k are orthogonal; exactly zero after relu), and there RMSNorm bends within sqrt(norm_eps): differences need
+ * larger epsilons than models use. */
 static const recipe recipes[] = {
     {"attention, grouped heads, qk-norm, bias", "transformer", {{"num_heads", "4"}, {"num_kv_heads", "2"}, {"qk_norm", "true"}, {"qkv_bias", "true"}}},
     {"attention, window", "transformer", {{"num_heads", "2"}, {"window_size", "9"}, {"tie_word_embeddings", "true"}}},
@@ -32,7 +33,9 @@ static const recipe recipes[] = {
     {"linear attention, dpfp, sums", "linear_attn", {{"num_heads", "2"}, {"feature_map", "dpfp"}, {"norm_eps", "1"}}},
     {"linear attention, t2r", "linear_attn", {{"num_heads", "2"}, {"feature_map", "t2r"}, {"norm_eps", "1"}}},
     {"retnet", "retnet", {{"num_heads", "2"}}},
+    {"retnet, grouped heads", "retnet", {{"num_heads", "4"}, {"num_kv_heads", "2"}}},
     {"simple gla", "simple_gla", {{"num_heads", "2"}}},
+    {"simple gla, grouped heads, convolution", "simple_gla", {{"num_heads", "4"}, {"num_kv_heads", "1"}, {"use_short_conv", "true"}}},
     {"delta net", "delta_net", {{"num_heads", "2"}}},
     {"delta net, negative eigenvalues, gate, elu keys", "delta_net", {{"num_heads", "2"}, {"allow_neg_eigval", "true"}, {"use_gate", "true"}, {"qk_activation", "elu"}, {"qk_norm", "sum"}}},
     {"gated delta net, grouped values", "gated_deltanet", {{"num_heads", "2"}, {"num_v_heads", "4"}, {"head_dim", "12"}, {"expand_v", "1.5"}}},
@@ -50,7 +53,7 @@ static linnet_config *config_of(const recipe *r)
 {
     linnet_config *k;
     if (linnet_config_create(c, r->type, &k) != LINNET_OK) fail_msg("%s: %s", r->name, linnet_error_message(c));
-    const char *const common[][2] = {{"hidden_size", "32"}, {"num_hidden_layers", "2"}, {"vocab_size", "61"}, {"intermediate_size", "40"}, {"initializer_range", "0.2"}};
+    const char *const common[][2] = {{"hidden_size", "32"}, {"num_hidden_layers", "2"}, {"vocab_size", "61"}, {"intermediate_size", "40"}, {"initializer_range", "0.2"}, {"norm_eps", "1e-2"}};
     for (size_t i = 0; i < sizeof common / sizeof common[0]; i++)
         if (linnet_config_set(c, k, common[i][0], common[i][1]) != LINNET_OK) fail_msg("%s: %s", r->name, linnet_error_message(c));
     for (int i = 0; i < MOST_SETTINGS && r->set[i][0]; i++)

@@ -6,6 +6,8 @@
 
 #include "core/context.h"
 #include "hub/safetensors.h"
+#include "core/threads.h"
+#include "ops/ops.h"
 #include "recurrence/tensors.h"
 
 static const lnt_recur_case *const all_cases[] = { lnt_decay_cases, lnt_delta_cases, lnt_attention_cases };
@@ -473,6 +475,111 @@ static void state_in_place(void **state)
     linnet_context_destroy(c);
 }
 
+/* ---- the node ------------------------------------------------------------------------------------------------------------------------- */
+
+static const lnt_op source_type = { .name = "source" };
+
+/* A program of one recurrence over made-up inputs. */
+static lnt_node *node_of(linnet_context *c, lnt_program **p, const lnt_recur_case *k)
+{
+    OK(c, lnt_program_create(c, p));
+    const lnt_recur_op *op = lnt_recur_find(k->op);
+    int32_t heads[3] = { op->cache ? k->Hv : k->Hq, k->Hq, op->cache ? k->Hq : k->Hv }, width[3] = { k->K, k->K, k->V };
+    lnt_buf in[5];
+    for (int i = 0; i < 5; i++) {
+        lnt_out_spec spec = i < 3 ? (lnt_out_spec){ (int64_t)heads[i] * width[i], heads[i], false } : (lnt_out_spec){ k->Hv, k->Hv, true };
+        in[i] = lnt_add_node(*p, &source_type, NULL, 0, NULL, 0, NULL, 1, &spec)->out[0];
+    }
+    double g_head[8];
+    for (int h = 0; h < 8; h++) g_head[h] = -0.05 * (h + 1);
+    lnt_recur_in args = { .q = in[0], .k = in[1], .v = in[2], .scale = NAN, .normalize = k->normalize, .window = k->window };
+    if (op->gate == LNT_GATE_SCALAR) args.g = in[3];
+    if (op->gate == LNT_GATE_HEAD) args.g_head = g_head;
+    if (op->beta) args.beta = in[4];
+    lnt_recur(*p, k->op, args);
+    OK(c, lnt_program_finish(*p));
+    return (lnt_node *)lnt_node_at(*p, lnt_node_count(*p) - 1);
+}
+
+/* Run rows cu[n] .. of a problem's inputs through the node; `first` is the row of the problem where the call's rows begin. */
+static void run_node(linnet_context *c, const lnt_node *node, lnt_problem *p, int64_t first, int64_t n_seq, const int64_t *cu, void *state, int64_t stride,
+                     const int64_t *position, int64_t capacity)
+{
+    static const char *const names[] = { "q", "k", "v", "g", "beta" };
+    lnt_shape shape = { .tokens = cu[n_seq], .n_seq = n_seq, .cu = cu, .has_state = state != NULL, .state_capacity = capacity, .dtype = LINNET_F32,
+                        .threads = lnt_threads(c) };
+    lnt_call k = { .c = c, .node = node, .attr = node->attr, .tokens = cu[n_seq], .n_seq = n_seq, .cu = cu, .state = state, .state_stride = stride,
+                   .position = position, .state_capacity = capacity };
+    int n = 0;
+    for (int i = 0; i < 5; i++)
+        if (i < 3 || tensor(p, names[i])) k.in[n++] = (lnt_tensor){ .data = tensor(p, names[i]) + elements(p, names[i]) / p->r.tokens * first, .rows = k.tokens };
+    k.out[0].data = tensor(p, "o") + elements(p, "o") / p->r.tokens * first;
+    k.work_size = node->op->workspace(node, &shape, false);
+    k.work = lnt_alloc(k.work_size);
+    memset(k.work, 0xff, k.work_size);
+    OK(c, node->op->forward(&k));
+    lnt_free(k.work);
+}
+
+/* Prefill and steps through the node's state give what one call over everything gives: recurrent states, caches, rings. */
+static void node_keeps_state(void **state)
+{
+    (void)state;
+    linnet_context *c = make_context(2);
+    static const lnt_recur_case cases[] = {
+        { "linear_attn", 1, { 60 }, 2, 2, 16, 24, .normalize = true },
+        { "retention", 1, { 60 }, 1, 2, 16, 24, .gate = 0 },
+        { "gated_delta_rule", 1, { 60 }, 1, 2, 16, 24, .gate = -0.3, .beta = 1 },
+        { "attention", 1, { 60 }, 2, 4, 16, 24, .gate = 0 },
+        { "attention", 1, { 60 }, 2, 4, 16, 24, .window = 9 },
+        { "attention", 1, { 60 }, 2, 4, 16, 24, .window = 100 },
+    };
+    static const int64_t parts[][8] = { { 60 }, { 20, 1, 1, 1, 17, 1, 19 }, { 3, 5, 1, 30, 2, 19 }, { 1, 1, 1, 57 }, { 9, 9, 1, 41 } };
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        lnt_program *program;
+        lnt_node *node = node_of(c, &program, &cases[i]);
+        lnt_problem whole, pieces;
+        OK(c, lnt_problem_make(c, &cases[i], LINNET_F32, LINNET_F32, 5, &whole));
+        OK(c, lnt_problem_make(c, &cases[i], LINNET_F32, LINNET_F32, 5, &pieces));
+        for (int h = 0; tensor(&whole, "g_head") && h < cases[i].Hv; h++) tensor(&whole, "g_head")[h] = (float)(-0.05 * (h + 1));
+        OK(c, lnt_problem_run(c, &whole, false));
+        for (size_t s = 0; s < sizeof parts / sizeof *parts; s++) {
+            int64_t capacity = 64, stride = node->op->state_size(node, capacity), first = 0;
+            void *memory = lnt_calloc((size_t)stride);
+            memset(tensor(&pieces, "o"), 0xff, pieces.bytes[lnt_recur_tensor_find("o")]);
+            for (int j = 0; j < 8 && parts[s][j]; j++) {
+                run_node(c, node, &pieces, first, 1, (int64_t[]){ 0, parts[s][j] }, memory, stride, &first, capacity);
+                first += parts[s][j];
+            }
+            assert_int_equal(first, 60);
+            close_to(cases[i].op, tensor(&pieces, "o"), tensor(&whole, "o"), elements(&whole, "o"), 2e-6);
+            lnt_free(memory);
+        }
+        /* three sequences at once: rows 0-24, 25-29, 30-59, then nothing of the second */
+        int64_t capacity = 64, stride = node->op->state_size(node, capacity), position[3] = { 0 };
+        void *memory = lnt_calloc((size_t)stride * 3);
+        lnt_recur_case packed = cases[i];
+        packed.sequences = 3;
+        packed.length[0] = 25;
+        packed.length[1] = 5;
+        packed.length[2] = 30;
+        for (int n = 0; n < 3; n++) whole.cu[n + 1] = whole.cu[n] + packed.length[n];
+        whole.r.sequences = 3;
+        void *last = whole.r.sT, *last_z = whole.r.zT;
+        whole.r.sT = whole.r.zT = NULL; /* made for one sequence */
+        OK(c, lnt_problem_run(c, &whole, false));
+        whole.r.sT = last;
+        whole.r.zT = last_z;
+        run_node(c, node, &pieces, 0, 3, whole.cu, memory, stride, position, capacity);
+        close_to("packed", tensor(&pieces, "o"), tensor(&whole, "o"), elements(&whole, "o"), 2e-6);
+        lnt_free(memory);
+        lnt_problem_free(&whole);
+        lnt_problem_free(&pieces);
+        lnt_program_destroy(program);
+    }
+    linnet_context_destroy(c);
+}
+
 /* ---- refusals -------------------------------------------------------------------------------------------------------------------------- */
 
 static void wrong_calls_are_refused(void **state)
@@ -622,6 +729,7 @@ int main(void)
         cmocka_unit_test(window_of_one),
         cmocka_unit_test(reset_is_boundary),
         cmocka_unit_test(state_in_place),
+        cmocka_unit_test(node_keeps_state),
         cmocka_unit_test(wrong_calls_are_refused),
         cmocka_unit_test(goldens),
     };

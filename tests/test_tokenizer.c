@@ -424,6 +424,8 @@ static void refuses(void **state)
         {"normalizer", "{\"type\":\"Lowercase\"}", "normalizer Lowercase"},
         {"normalizer", "{\"type\":\"Sequence\",\"normalizers\":[{\"type\":\"NFC\"},{\"type\":\"NFKC\"}]}", "normalizer NFKC"},
         {"decoder", "{\"type\":\"WordPiece\"}", "decoder WordPiece"},
+        {"model", "{\"vocab\":{\"a\":0,\"\\u65e5\":1,\"\\u65e5a\":2},\"merges\":[\"\\u65e5 a\"]}", "uses a piece that spells no bytes"},
+        {"added_tokens", "[{\"id\":97,\"content\":\"x\"}]", "added token \"x\" has the id 97 of another token"},
         {"added_tokens", "[{\"id\":-3,\"content\":\"x\"}]", "id of an added token"},
         {"added_tokens", "[{\"id\":299}]", "has no content"},
         {"added_tokens", "[{\"id\":300,\"content\":\"x\",\"lstrip\":true}]", "\"x\" has lstrip"},

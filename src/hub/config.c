@@ -335,11 +335,10 @@ static linnet_status read_object(const source *s, const json_t *o, lnt_config *k
     return LINNET_OK;
 }
 
-/* lnt_config_check speaks without a place; a file's faults name the file. */
-static linnet_status load_file(lnt_ctx *c, const char *path, linnet_config **out)
+linnet_status lnt_config_parse(lnt_ctx *c, const char *path, const char *text, size_t bytes, lnt_config **out)
 {
     json_t *o;
-    LNT_TRY(lnt_json_load(c, path, MAX_CONFIG_BYTES, &o));
+    LNT_TRY(lnt_json_parse(c, path, text, bytes, &o));
     lnt_config *k = lnt_calloc(sizeof *k);
     linnet_status s = k ? read_object(&(source){c, path}, o, k) : lnt_fail_memory(c, sizeof *k);
     json_decref(o);
@@ -347,8 +346,18 @@ static linnet_status load_file(lnt_ctx *c, const char *path, linnet_config **out
         *out = k;
         return LINNET_OK;
     }
-    if (s == LINNET_EINVAL) lnt_detail(c, "Read from %s.", path);
+    if (s == LINNET_EINVAL) lnt_detail(c, "Read from %s.", path); /* lnt_config_check knows no file */
     linnet_config_destroy(k);
+    return s;
+}
+
+static linnet_status load_file(lnt_ctx *c, const char *path, linnet_config **out)
+{
+    char *text;
+    size_t bytes;
+    LNT_TRY(lnt_file_read(c, path, MAX_CONFIG_BYTES, &text, &bytes));
+    linnet_status s = lnt_config_parse(c, path, text, bytes, out);
+    lnt_free(text);
     return s;
 }
 

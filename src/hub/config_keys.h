@@ -47,6 +47,9 @@ const lnt_config_fixed *lnt_config_fixed_key(const char *key);
 /* Keys that never change the function: switches of an implementation, bookkeeping. */
 bool lnt_config_kept_key(const char *key);
 
+/* Read the text of a config.json; `path` is for messages. */
+linnet_status lnt_config_parse(lnt_ctx *c, const char *path, const char *text, size_t bytes, lnt_config **out);
+
 /* Bit of a model type or of a mixer's name in layer_mixers; 0: unknown. */
 unsigned lnt_model_type_bit(const char *model_type);
 unsigned lnt_mixer_bit(const char *mixer);

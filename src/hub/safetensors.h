@@ -27,7 +27,8 @@ typedef struct lnt_safetensors {
 } lnt_safetensors;
 
 /* Refused, each with the file, tensor and values: a truncated file, a header longer than the file or 100 MB, JSON that is not an object of
- * tensors, unknown dtypes, negative or overflowing shapes, offsets outside the data or that disagree with shape and dtype, overlaps, gaps, duplicate names. */
+ * tensors, unknown dtypes, negative or overflowing shapes, offsets outside the data or that disagree with shape and dtype, overlaps, gaps,
+ * duplicate names. */
 linnet_status lnt_safetensors_open(lnt_ctx *c, const char *path, lnt_safetensors **out);
 /* The same from memory that outlives the result (fuzzing, tests); `path` is only for messages. */
 linnet_status lnt_safetensors_parse(lnt_ctx *c, const char *path, const void *data, size_t bytes, lnt_safetensors **out);

@@ -83,12 +83,13 @@ linnet_status lnt_tokenizer_finish(lnt_ctx *c, struct linnet_tokenizer *t, const
         if (!t->pair_slots) return lnt_fail_memory(c, t->pair_capacity * sizeof *t->pair_slots);
         memset(t->pair_slots, 0xff, t->pair_capacity * sizeof *t->pair_slots);
         for (int32_t m = 0; m < t->n_merges; m++)
-            t->pair_slots[pair_slot(t, t->merges[m].left, t->merges[m].right)] = m; /* of two equal pairs the last */
+            if (!t->pieces[t->merges[m].result].apart)
+                t->pair_slots[pair_slot(t, t->merges[m].left, t->merges[m].right)] = m; /* of two equal pairs the last */
     }
     for (int32_t id = 0; id < t->n && t->ignore_merges; id++) {
         bool fresh;
         const lnt_piece *p = &t->pieces[id];
-        if (!p->bytes || p->added) continue;
+        if (!p->bytes || p->apart) continue;
         int64_t *value = lnt_bytemap_put(&t->whole, p->bytes, p->n, &fresh);
         if (!value) return lnt_fail_memory(c, p->n);
         if (fresh) *value = id;

@@ -15,7 +15,7 @@ enum { LNT_MAX_VOCABULARY = 1 << 24 };
 typedef struct {
     const char *bytes; /* NULL: no piece has this id */
     uint32_t n;
-    bool added; /* an added token: never found by its bytes inside a word */
+    bool apart; /* an added token, or one that is not spelled in byte characters: no word and no merge has it */
 } lnt_piece;
 
 typedef struct {

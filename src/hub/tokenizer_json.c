@@ -32,6 +32,15 @@ static linnet_status refuse(const reader *r, const char *part, const json_t *val
 
 /* ---- vocabulary and merges ---- */
 
+/* A token that stands for its own text. */
+static linnet_status set_apart(const reader *r, int64_t id, const char *text, size_t n)
+{
+    char *copy = lnt_arena_strdup(&r->t->arena, text);
+    if (!copy) return lnt_fail_memory(r->c, n + 1);
+    r->t->pieces[id] = (lnt_piece){.bytes = copy, .n = (uint32_t)n, .apart = true};
+    return LINNET_OK;
+}
+
 static linnet_status read_piece(const reader *r, const char *key, const json_t *value)
 {
     int64_t id = json_is_integer(value) ? json_integer_value(value) : -1;
@@ -42,8 +51,11 @@ static linnet_status read_piece(const reader *r, const char *key, const json_t *
     uint8_t *bytes = lnt_alloc(n);
     if (!bytes) return lnt_fail_memory(r->c, n);
     int64_t got = lnt_bytechars_read(key, n, bytes);
-    /* a token that spells no bytes (an added one kept in the vocabulary) stands for its own text */
-    linnet_status s = got > 0 ? lnt_tokenizer_set(r->c, r->t, id, bytes, (size_t)got) : lnt_tokenizer_set(r->c, r->t, id, key, n);
+    linnet_status s = LINNET_OK;
+    if (got > 0)
+        s = lnt_tokenizer_set(r->c, r->t, id, bytes, (size_t)got);
+    else
+        s = set_apart(r, id, key, n); /* an added token kept in the vocabulary */
     lnt_free(bytes);
     return s;
 }
@@ -74,6 +86,9 @@ static linnet_status read_merge(const reader *r, const json_t *value, size_t ind
     m->result = id_of(r, joined);
     if (m->left < 0 || m->right < 0 || m->result < 0)
         return lnt_malformed(r->c, r->path, "merge %zu to \"%.60s\" uses a piece that has no id", index, joined);
+    const lnt_piece *pieces = r->t->pieces;
+    if (pieces[m->left].apart || pieces[m->right].apart)
+        return lnt_malformed(r->c, r->path, "merge %zu to \"%.60s\" uses a piece that spells no bytes", index, joined);
     return LINNET_OK;
 }
 
@@ -132,8 +147,10 @@ static linnet_status read_added_token(const reader *r, const json_t *o)
     size_t n = json_string_length(content);
     if (id < 0 || id >= t->n) return lnt_malformed(r->c, r->path, "the id of an added token is not a number below %d", t->n);
     if (n == 0 || n > INT32_MAX / 4) return lnt_malformed(r->c, r->path, "added token %lld has no content", (long long)id);
-    LNT_TRY(lnt_tokenizer_set(r->c, t, id, json_string_value(content), n));
-    t->pieces[id].added = true;
+    const lnt_piece *old = &t->pieces[id];
+    if (old->bytes && (old->n != n || memcmp(old->bytes, json_string_value(content), n) != 0))
+        return lnt_malformed(r->c, r->path, "added token \"%.60s\" has the id %lld of another token", json_string_value(content), (long long)id);
+    LNT_TRY(set_apart(r, id, json_string_value(content), n));
     if (json_is_true(json_object_get(o, "special"))) return LINNET_OK;
     for (int i = 0; i < 3; i++)
         if (json_is_true(json_object_get(o, strictness[i])))

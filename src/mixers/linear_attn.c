@@ -28,8 +28,10 @@ static lnt_buf feature_map(lnt_program *p, const lnt_mixer_config *c, lnt_buf x,
 lnt_buf lnt_mixer_linear_attn(lnt_program *p, const lnt_mixer_config *c, lnt_buf x)
 {
     lnt_buf q = lnt_with_heads(p, lnt_linear(p, x, "q_proj", c->heads * c->key_dim), c->heads);
-    lnt_buf k = lnt_with_heads(p, lnt_linear(p, x, "k_proj", c->heads * c->key_dim), c->heads);
-    lnt_buf v = lnt_with_heads(p, lnt_linear(p, x, "v_proj", c->heads * c->value_dim), c->heads);
+    lnt_buf k = lnt_with_heads(p, lnt_linear(p, x, "k_proj", c->kv_heads * c->key_dim), c->kv_heads);
+    lnt_buf v = lnt_with_heads(p, lnt_linear(p, x, "v_proj", c->kv_heads * c->value_dim), c->kv_heads);
+    k = lnt_repeat_heads(p, k, c->heads / c->kv_heads);
+    v = lnt_repeat_heads(p, v, c->heads / c->kv_heads);
     q = feature_map(p, c, q, "feature_map_q");
     k = feature_map(p, c, k, c->tie_feature_map ? "feature_map_q" : "feature_map_k");
     if (c->norm_q) q = lnt_sumnorm(p, q, 1e-4);

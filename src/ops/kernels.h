@@ -30,6 +30,7 @@ LNT_DECLARE_OP(gated_rmsnorm);
 LNT_DECLARE_OP(hedgehog);
 LNT_DECLARE_OP(l2norm);
 LNT_DECLARE_OP(mul);
+LNT_DECLARE_OP(repeat_heads);
 LNT_DECLARE_OP(rmsnorm);
 LNT_DECLARE_OP(rotary);
 LNT_DECLARE_OP(short_conv);

@@ -43,6 +43,8 @@ lnt_buf lnt_gamma_cap(lnt_program *p, lnt_buf g, lnt_buf beta, double cap);
 lnt_buf lnt_rotary(lnt_program *p, lnt_buf x, double base);
 lnt_buf lnt_add_buf(lnt_program *p, lnt_buf a, lnt_buf b);
 lnt_buf lnt_mul_buf(lnt_program *p, lnt_buf a, lnt_buf b); /* b may have one column per head of a (a gate per head): broadcast */
+/* Each head of x `group` times, copies side by side. */
+lnt_buf lnt_repeat_heads(lnt_program *p, lnt_buf x, int group);
 /* silu(gate) * up. */
 lnt_buf lnt_swiglu(lnt_program *p, lnt_buf gate, lnt_buf up);
 /* Feature maps over each head: softmax([y, -y]) (hedgehog, columns double), and dpfp (nu: columns times 2 nu). */

@@ -178,6 +178,17 @@ static void apply_lower_transposed(int64_t n, const lnt_operand *A, const lnt_op
     }
 }
 
+/* Fetch the rows of the chunk that comes next (its first token, or -1), a tensor at a time between the products. */
+static void key_ahead(piece x, int64_t next, const void *rows)
+{
+    if (next >= 0) rows_ahead(rows, x.a->dtype, next, x.first + x.len - next < x.C ? x.first + x.len - next : x.C, x.a->Hq, x.hq, x.a->K);
+}
+
+static void value_ahead(piece x, int64_t next, const void *rows)
+{
+    if (next >= 0) rows_ahead(rows, x.a->dtype, next, x.first + x.len - next < x.C ? x.first + x.len - next : x.C, x.a->Hv, x.h, x.a->V);
+}
+
 static void load_chunk(piece x, int64_t t, int64_t n, scratch *w)
 {
     const lnt_recur_args *a = x.a;
@@ -202,11 +213,16 @@ static void forward_chunk(piece x, int64_t t, int64_t n, scratch *w)
     decays(x, t, n, w);
     lnt_operand q = e->prepare(LNT_LEFT, rows, K, w->q, K, w->q_forms), k = e->prepare(LNT_RIGHT_T, rows, K, w->k, K, w->k_forms);
     lnt_operand v = e->prepare(LNT_RIGHT, rows, V, w->v, V, w->v_forms), S = e->prepare(LNT_RIGHT, K, V, w->S, V, w->S_forms);
+    int64_t next = t + n < x.first + x.len ? t + n : -1;
+    rows_ahead(a->o, a->dtype, t, n, a->Hv, x.h, V);
     scores(x, n, &q, &k, w);
+    key_ahead(x, next, a->q);
     lnt_operand P = e->prepare(LNT_LEFT, rows, rows, w->P, x.C, w->P_forms);
     e->multiply(LNT_MM_SET, NULL, &q, false, &S, false, w->o, V);
+    key_ahead(x, next, a->k);
     for (int64_t i = 0; i < n; i++) row_scale(w->o + i * V, w->read[i], V);
     apply_lower(n, &P, &v, V, w->o);
+    value_ahead(x, next, a->v);
     if (a->normalize)
         for (int64_t i = 0; i < n; i++) {
             float den = w->read[i] * row_dot(w->q + i * K, w->z, K) + row_sum(w->P + i * x.C, i + 1) + (float)a->eps;
@@ -273,7 +289,9 @@ static int64_t sweep(piece x, scratch *w)
         rows_in(w->k, a->k, a->dtype, x.first + t, n, a->Hq, x.hq, K);
         rows_in(w->v, a->v, a->dtype, x.first + t, n, a->Hv, x.h, V);
         decays(x, x.first + t, n, w);
+        key_ahead(x, x.first + t + n, a->k);
         for (int64_t j = 0; j < n; j++) row_scale(w->k + j * K, w->out[j], K);
+        value_ahead(x, x.first + t + n, a->v);
         memcpy(S, S - size, (size_t)size * 4);
         lnt_operand v = ENGINE->prepare(LNT_LEFT_T, (int)n, V, w->v, V, w->v_forms), k = ENGINE->prepare(LNT_RIGHT, (int)n, K, w->k, K, w->k_forms);
         ENGINE->multiply(LNT_MM_SCALED, &w->end, &v, true, &k, false, S, K);
@@ -335,9 +353,14 @@ static double backward_chunk(piece x, int64_t c, int64_t t, int64_t n, scratch *
     lnt_operand q = e->prepare(LNT_LEFT | LNT_RIGHT, rows, K, w->q, K, w->q_forms), k = e->prepare(LNT_RIGHT_T | LNT_RIGHT, rows, K, w->k, K, w->k_forms);
     lnt_operand v = e->prepare(LNT_LEFT | LNT_RIGHT_T, rows, V, w->v, V, w->v_forms), d = e->prepare(LNT_LEFT, rows, V, dO, V, w->do_forms);
     lnt_operand St = e->prepare(LNT_RIGHT, V, K, S, K, w->S_forms), dSt = e->prepare(LNT_LEFT | LNT_RIGHT, V, K, w->dS, K, w->dS_forms);
+    int64_t before = c > 0 ? t - x.C : -1;
+    rows_ahead(a->dv, a->dtype, t, n, a->Hv, x.h, V);
     scores(x, n, &q, &k, w);
+    key_ahead(x, before, a->q);
     triangle(x, n, &d, &v, w->Y);
+    key_ahead(x, before, a->k);
     e->multiply(LNT_MM_SET, NULL, &d, false, &St, false, w->x, K);
+    value_ahead(x, before, a->v);
     bool gate = a->dg || a->dg_head;
     double last = gate ? (double)w->end * row_dot(S, w->dS, size) : 0.0; /* <S',dS'> = e^{b_n} <S,dS'> + sum_j k_j . (what dS' gives dk_j) */
     if (a->normalize) {
@@ -350,13 +373,16 @@ static double backward_chunk(piece x, int64_t c, int64_t t, int64_t n, scratch *
     d = e->prepare(LNT_RIGHT | LNT_LEFT_T, rows, V, dO, V, w->do_forms); /* normalised by now */
     for (int64_t i = 0; i < n; i++) row_scale(w->x + i * K, read[i], K);
     apply_lower(n, &dA, &k, K, w->x); /* dQ */
+    value_ahead(x, before, a->do_);
     e->multiply(LNT_MM_SET, NULL, &v, false, &dSt, false, w->dk, K);
+    if (!w->dq_sum) rows_ahead(a->dq, a->dtype, t, n, a->Hq, x.hq, K);
     if (a->normalize)
         for (int64_t j = 0; j < n; j++) row_add(w->dk + j * K, 1.0f, w->dz, K);
     for (int64_t j = 0; j < n; j++) row_scale(w->dk + j * K, w->out[j], K);
     for (int64_t j = 0; gate && j < n; j++) last += row_dot(w->k + j * K, w->dk + j * K, K); /* rounds as k.dk does below, so that they cancel */
     apply_lower_transposed(n, &dA, &q, K, w->dk); /* dK */
     e->multiply(LNT_MM_SET, NULL, &dSt, false, &k, true, w->dvt, x.C);
+    if (!w->dk_sum) rows_ahead(a->dk, a->dtype, t, n, a->Hq, x.hq, K);
     LNT_V(lnt_transpose)(V, (int)n, w->dvt, x.C, w->v, V); /* v is not needed any more */
     for (int64_t j = 0; j < n; j++) row_scale(w->v + j * V, w->out[j], V);
     apply_lower_transposed(n, &P, &d, V, w->v); /* dV */
