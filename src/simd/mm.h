@@ -48,6 +48,8 @@ typedef struct lnt_mm_engine {
     lnt_operand (*view)(const lnt_operand *m, int first, int rows);
     /* C by mode from op(A) op(B), op = transpose where the flag is set; the forms must have been prepared. */
     void (*multiply)(lnt_mm_mode mode, const float *scale, const lnt_operand *a, bool a_t, const lnt_operand *b, bool b_t, float *c, int64_t ldc);
+    /* A state that takes a write: s->x = scale s->x + op(A) op(B), rows dense. Its right form, if prepared, is renewed on the way; other packed forms are void. */
+    void (*update)(const float *scale, const lnt_operand *a, bool a_t, const lnt_operand *b, bool b_t, lnt_operand *s);
     void (*begin)(void), (*end)(void); /* around any use on a thread */
     bool bf16; /* operands are rounded to bf16 */
     int row_align;

@@ -38,16 +38,21 @@ static void pack_left(int rows, int cols, const float *x, int64_t ld, lnt_bf16 *
     memset(y + (int64_t)rows * wide, 0, (size_t)(up(rows, 16) - rows) * (size_t)wide * 2);
 }
 
+/* 16 pairs (even[l], odd[l]) rounded to bf16. */
+static inline __m512i interleaved(__m512 even, __m512 odd)
+{
+    const __m512i order = _mm512_set_epi16(31, 15, 30, 14, 29, 13, 28, 12, 27, 11, 26, 10, 25, 9, 24, 8, 23, 7, 22, 6, 21, 5, 20, 4, 19, 3, 18, 2, 17, 1, 16, 0);
+    return _mm512_permutexvar_epi16(order, (__m512i)_mm512_cvtne2ps_pbh(odd, even));
+}
+
 static void pack_right(int rows, int cols, const float *x, int64_t ld, pair *y)
 {
     int wide = up(cols, 16), pairs = (rows + 1) / 2, pairs16 = up(rows, 32) / 2;
-    const __m512i interleave = _mm512_set_epi16(31, 15, 30, 14, 29, 13, 28, 12, 27, 11, 26, 10, 25, 9, 24, 8, 23, 7, 22, 6, 21, 5, 20, 4, 19, 3, 18, 2, 17, 1,
-                                                16, 0);
     for (int j = 0; j < wide; j += 16, y += pairs16 * 16) {
         for (int i = 0; i < pairs; i++) {
             const float *p = x + 2 * i * ld + j;
             __m512 even = lanes(p, cols - j), odd = 2 * i + 1 < rows ? lanes(p + ld, cols - j) : _mm512_setzero_ps();
-            _mm512_storeu_si512(y + i * 16, _mm512_permutexvar_epi16(interleave, (__m512i)_mm512_cvtne2ps_pbh(odd, even)));
+            _mm512_storeu_si512(y + i * 16, interleaved(even, odd));
         }
         memset(y + pairs * 16, 0, (size_t)(pairs16 - pairs) * 64);
     }
@@ -120,15 +125,33 @@ static void blend(lnt_mm_mode mode, float scale, int m, int n, const float *t, f
     }
 }
 
-/* Two by two tiles of C: tiles 0..3 accumulate, 4 and 5 hold A, 6 and 7 hold B. Whole tiles of a plain or added product go straight to C. */
-static void multiply(lnt_mm_mode mode, const float *scale, const lnt_operand *a, bool a_t, const lnt_operand *b, bool b_t, float *c, int64_t ldc)
+/* The same with C = scale C + t, and C's right form kept in step: 8 pairs of rows at `packed`. */
+static void blend_state(float scale, int m, int n, const float *t, float *c, int64_t ldc, pair *packed)
+{
+    __mmask16 mask = (__mmask16)((1u << n) - 1u);
+    __m512 s = _mm512_set1_ps(scale);
+    for (int i = 0; i < m; i += 2, t += 32, c += 2 * ldc, packed += 16) {
+        __m512 even = _mm512_fmadd_ps(s, _mm512_maskz_loadu_ps(mask, c), _mm512_load_ps(t)), odd = _mm512_setzero_ps();
+        _mm512_mask_storeu_ps(c, mask, even);
+        if (i + 1 < m) {
+            odd = _mm512_fmadd_ps(s, _mm512_maskz_loadu_ps(mask, c + ldc), _mm512_load_ps(t + 16));
+            _mm512_mask_storeu_ps(c + ldc, mask, odd);
+        }
+        _mm512_storeu_si512(packed, interleaved(even, odd));
+    }
+}
+
+/* Two by two tiles of C: tiles 0..3 accumulate, 4 and 5 hold A, 6 and 7 hold B. Whole tiles of a plain or added product go straight to C.
+ * With `packed`, C is a state whose right form lies there. */
+static inline __attribute__((always_inline)) void tiles(lnt_mm_mode mode, const float *scale, const lnt_operand *a, bool a_t, const lnt_operand *b, bool b_t,
+                                                        float *c, int64_t ldc, pair *packed, int64_t packed_block)
 {
     int M = a_t ? a->cols : a->rows, K = up(a_t ? a->rows : a->cols, 32), N = b_t ? b->rows : b->cols;
     const lnt_bf16 *left = a_t ? a->left_t.p : a->left.p;
     const pair *right = b_t ? b->right_t.p : b->right.p;
     int64_t lda = a_t ? a->left_t.ld : a->left.ld, block = b_t ? b->right_t.ld : b->right.ld;
     float factor = mode == LNT_MM_SCALED ? *scale : 1.0f;
-    if (factor == 1.0f && mode == LNT_MM_SCALED) mode = LNT_MM_ADD;
+    if (factor == 1.0f && mode == LNT_MM_SCALED && !packed) mode = LNT_MM_ADD;
     _Alignas(64) float out[4][256];
     __asm__ volatile("" ::: "memory"); /* tile loads name no memory to the compiler */
     for (int j = 0; j < N; j += 32)
@@ -175,9 +198,25 @@ static void multiply(lnt_mm_mode mode, const float *scale, const lnt_operand *a,
             _tile_stored(3, out[3], 64);
             for (int t = 0; t < 4; t++) {
                 int m = M - i - t / 2 * 16, n = N - j - t % 2 * 16;
-                if (m > 0 && n > 0) blend(mode, factor, m < 16 ? m : 16, n < 16 ? n : 16, out[t], at + t / 2 * 16 * ldc + t % 2 * 16, ldc);
+                if (m <= 0 || n <= 0) continue;
+                float *corner = at + t / 2 * 16 * ldc + t % 2 * 16;
+                if (packed)
+                    blend_state(factor, m < 16 ? m : 16, n < 16 ? n : 16, out[t], corner, ldc, packed + (j / 16 + t % 2) * packed_block + (i / 2 + t / 2 * 8) * 16);
+                else
+                    blend(mode, factor, m < 16 ? m : 16, n < 16 ? n : 16, out[t], corner, ldc);
             }
         }
+}
+
+static void multiply(lnt_mm_mode mode, const float *scale, const lnt_operand *a, bool a_t, const lnt_operand *b, bool b_t, float *c, int64_t ldc)
+{
+    tiles(mode, scale, a, a_t, b, b_t, c, ldc, NULL, 0);
+}
+
+static void update(const float *scale, const lnt_operand *a, bool a_t, const lnt_operand *b, bool b_t, lnt_operand *s)
+{
+    s->left.p = s->left_t.p = s->right_t.p = NULL;
+    tiles(LNT_MM_SCALED, scale, a, a_t, b, b_t, (float *)s->x, s->ld, (pair *)s->right.p, s->right.ld);
 }
 
 /* In memory for good: gcc 12 takes LDTILECFG to read 8 bytes and drops stores to the rest of a local. */
@@ -190,6 +229,6 @@ static const struct {
 static void begin(void) { _tile_loadconfig(&whole_tiles); }
 static void end(void) { _tile_release(); }
 
-const lnt_mm_engine LNT_V(lnt_mm_bf16_tiles) = {bytes, prepare, extend, view, multiply, begin, end, .bf16 = true, .row_align = 32, .chunk = 32};
+const lnt_mm_engine LNT_V(lnt_mm_bf16_tiles) = {bytes, prepare, extend, view, multiply, update, begin, end, .bf16 = true, .row_align = 32, .chunk = 32};
 
 #endif

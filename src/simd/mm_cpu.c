@@ -230,6 +230,12 @@ static void f32_multiply(lnt_mm_mode mode, const float *scale, const lnt_operand
         LNT_V(lnt_mm)(mode, M, N, K, a->x, a_rs, a_cs, right, ldb, c, ldc);
 }
 
+static void f32_update(const float *scale, const lnt_operand *a, bool a_t, const lnt_operand *b, bool b_t, lnt_operand *s)
+{
+    s->right_t.p = NULL;
+    f32_multiply(LNT_MM_SCALED, scale, a, a_t, b, b_t, (float *)s->x, s->ld);
+}
+
 static void nothing(void) {}
 
-const lnt_mm_engine LNT_V(lnt_mm_f32) = {f32_bytes, f32_prepare, f32_extend, f32_view, f32_multiply, nothing, nothing, .bf16 = false, .row_align = 1, .chunk = 32};
+const lnt_mm_engine LNT_V(lnt_mm_f32) = {f32_bytes, f32_prepare, f32_extend, f32_view, f32_multiply, f32_update, nothing, nothing, .bf16 = false, .row_align = 1, .chunk = 32};

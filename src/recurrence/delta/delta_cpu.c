@@ -25,13 +25,14 @@ typedef struct {
     float *beta, *write;                    /* [C] b, b l */
     float *x, *y;                           /* [m+C, V] */
     float *S;                               /* [K,V] */
+    lnt_operand state, grad;                /* S and dS with their right forms */
     void *kq_forms, *k_forms, *w_forms, *x_forms, *S_forms, *y_forms;
     /* backward only */
     float *starts, *errors;                 /* [chunks,K,V] states at chunk starts, [longest,V] E */
     float *u, *xs, *us, *pairs, *dS;        /* [C,V] U, [m+C,K], [C,K], [m+C,C], [K,V] */
     float *dG, *dots;                       /* [C] */
     float *dq, *dk;                         /* [longest,K] sums over a group; NULL when group == 1 */
-    void *u_forms, *pairs_forms, *dS_forms, *do_forms;
+    void *u_forms, *pairs_forms, *dS_forms, *dS_t_forms, *start_forms, *do_forms;
 } work;
 
 typedef struct {
@@ -65,7 +66,7 @@ static size_t carve(work *w, const lnt_recur_args *a, const lnt_mm_engine *e, in
     w->w_forms = lnt_carve_bytes(&c, e->bytes(C, C, LNT_LEFT | LNT_LEFT_T));
     w->x_forms = lnt_carve_bytes(&c, e->bytes(rows, a->V, LNT_LEFT | LNT_RIGHT));
     w->y_forms = lnt_carve_bytes(&c, e->bytes(rows, a->V, LNT_RIGHT));
-    w->S_forms = lnt_carve_bytes(&c, e->bytes(a->K, a->V, LNT_RIGHT | LNT_RIGHT_T));
+    w->S_forms = lnt_carve_bytes(&c, e->bytes(a->K, a->V, LNT_RIGHT));
     if (!backward) return c.used;
     w->starts = lnt_carve_floats(&c, w->chunks * K * V);
     w->errors = lnt_carve_floats(&c, longest * V);
@@ -82,7 +83,9 @@ static size_t carve(work *w, const lnt_recur_args *a, const lnt_mm_engine *e, in
     }
     w->u_forms = lnt_carve_bytes(&c, e->bytes(C, a->V, LNT_LEFT | LNT_RIGHT_T));
     w->pairs_forms = lnt_carve_bytes(&c, e->bytes(rows, C, LNT_LEFT | LNT_LEFT_T));
-    w->dS_forms = lnt_carve_bytes(&c, e->bytes(a->K, a->V, LNT_RIGHT | LNT_RIGHT_T));
+    w->dS_forms = lnt_carve_bytes(&c, e->bytes(a->K, a->V, LNT_RIGHT));
+    w->dS_t_forms = lnt_carve_bytes(&c, e->bytes(a->K, a->V, LNT_RIGHT_T));
+    w->start_forms = lnt_carve_bytes(&c, e->bytes(a->K, a->V, LNT_RIGHT_T));
     w->do_forms = lnt_carve_bytes(&c, e->bytes(C, a->V, LNT_RIGHT));
     return c.used;
 }
@@ -150,7 +153,7 @@ static void update_state(work *w, chunk c, const lnt_operand *k)
 {
     rows_scaled(c.n, w->V, 1.0f, w->write, w->x, w->y);
     lnt_operand y = w->e->prepare(LNT_RIGHT, c.n, w->V, w->y, w->V, w->y_forms);
-    w->e->multiply(LNT_MM_SCALED, &w->from_start[c.n - 1], k, true, &y, false, w->S, w->V);
+    w->e->update(&w->from_start[c.n - 1], k, true, &y, false, &w->state);
 }
 
 static void forward_chunk(work *w, chunk c)
@@ -160,10 +163,9 @@ static void forward_chunk(work *w, chunk c)
     int64_t V = w->V;
     lnt_operand kq, k;
     front(w, c, true, LNT_LEFT, LNT_RIGHT_T | LNT_LEFT_T, &kq, &k);
-    lnt_operand S = e->prepare(LNT_RIGHT, w->K, w->V, w->S, V, w->S_forms);
     rows_ahead(a->o, a->dtype, c.first, c.n, a->Hv, c.h, V);
     key_ahead(w, c, a->k);
-    e->multiply(LNT_MM_SET, NULL, &kq, false, &S, false, w->x, V); /* K S over Q S */
+    e->multiply(LNT_MM_SET, NULL, &kq, false, &w->state, false, w->x, V); /* K S over Q S */
     key_ahead(w, c, a->q);
     float *P = w->w + (int64_t)c.m * w->C, *o = w->x + c.m * V;
     apply_mask(w, c.n, 1.0f, NULL, w->beta, w->w);
@@ -192,6 +194,7 @@ static void forward_head(work *w, int64_t n, int h)
     const lnt_recur_args *a = w->a;
     int64_t size = (int64_t)w->K * w->V, index = n * a->Hv + h, chunks = chunks_of(w, n);
     load_state(w->S, a->s0, index, size);
+    w->state = w->e->prepare(LNT_RIGHT, w->K, w->V, w->S, w->V, w->S_forms);
     for (int64_t i = 0; i < chunks; i++) forward_chunk(w, chunk_at(w, n, h, i, 1));
     if (a->sT) memcpy((float *)a->sT + index * size, w->S, (size_t)size * sizeof(float));
 }
@@ -206,9 +209,8 @@ static void sweep_chunk(work *w, chunk c, int64_t i, bool last)
     memcpy(w->starts + i * size, w->S, (size_t)size * sizeof(float));
     lnt_operand kq, k;
     front(w, c, false, LNT_LEFT, LNT_RIGHT_T | LNT_LEFT_T, &kq, &k);
-    lnt_operand S = w->e->prepare(LNT_RIGHT, w->K, w->V, w->S, V, w->S_forms);
     key_ahead(w, c, a->k);
-    w->e->multiply(LNT_MM_SET, NULL, &k, false, &S, false, w->x, V);
+    w->e->multiply(LNT_MM_SET, NULL, &k, false, &w->state, false, w->x, V);
     value_ahead(w, c, a->v);
     apply_mask(w, c.n, 1.0f, NULL, w->beta, w->w);
     solve_errors(w, c);
@@ -274,10 +276,10 @@ static void backward_chunk(work *w, chunk c, int64_t index)
     const float *start = w->starts + index * K * V, *E = w->errors + c.row * V;
     lnt_operand kq, k;
     front(w, c, true, LNT_LEFT | LNT_LEFT_T | LNT_RIGHT, LNT_RIGHT_T, &kq, &k);
-    lnt_operand dS = e->prepare(LNT_RIGHT | LNT_RIGHT_T, w->K, w->V, w->dS, V, w->dS_forms);
+    e->extend(&w->grad, LNT_RIGHT_T, w->dS_t_forms);
     rows_in(w->x + c.m * V, a->do_, a->dtype, c.first, c.n, a->Hv, c.h, V);
     rows_ahead(a->dv, a->dtype, c.first, c.n, a->Hv, c.h, V);
-    solve_adjoint(w, c, &k, &dS);
+    solve_adjoint(w, c, &k, &w->grad);
     value_ahead(w, c, a->do_);
 
     /* dbeta = rowsum(dR . E), dV = dZ = b.dR, U = b.E */
@@ -298,12 +300,12 @@ static void backward_chunk(work *w, chunk c, int64_t index)
     apply_mask(w, c.n, w->scale, NULL, NULL, w->pairs + c.m * C);
 
     /* xs = [dKread; dQ] = [-e.(dZ S^T); s e.(dO S^T)] + pairs K          us = dKwrite = l.(U dS'^T) + pairs^T KQ */
-    lnt_operand S = e->prepare(LNT_RIGHT_T, w->K, w->V, start, V, w->S_forms);
+    lnt_operand S = e->prepare(LNT_RIGHT_T, w->K, w->V, start, V, w->start_forms);
     e->multiply(LNT_MM_SET, NULL, &x, false, &S, true, w->xs, K);
     rows_scaled(c.n, w->K, -1.0f, w->from_start, w->xs, w->xs);
     rows_scaled(c.n, w->K, w->scale, w->from_start, w->xs + c.m * K, w->xs + c.m * K);
     key_ahead(w, c, a->k);
-    e->multiply(LNT_MM_SET, NULL, &u, false, &dS, true, w->us, K);
+    e->multiply(LNT_MM_SET, NULL, &u, false, &w->grad, true, w->us, K);
     key_ahead(w, c, a->q);
     rows_scaled(c.n, w->K, 1.0f, w->to_end, w->us, w->us);
     for (int64_t i = 0; a->dg && i < c.n; i++) w->dots[i] = row_dot(w->kq + i * K, w->us + i * K, K);
@@ -320,7 +322,7 @@ static void backward_chunk(work *w, chunk c, int64_t index)
     memset(w->y + c.n * V, 0, (size_t)((c.m - c.n) * V) * sizeof(float));
     rows_scaled(c.n, w->V, w->scale, w->from_start, w->x + c.m * V, w->y + c.m * V);
     lnt_operand y = e->prepare(LNT_RIGHT, rows, w->V, w->y, V, w->y_forms);
-    e->multiply(LNT_MM_SCALED, &w->from_start[c.n - 1], &kq, true, &y, false, w->dS, V);
+    e->update(&w->from_start[c.n - 1], &kq, true, &y, false, &w->grad);
 }
 
 static void backward_head(work *w, int64_t n, int h)
@@ -328,7 +330,9 @@ static void backward_head(work *w, int64_t n, int h)
     const lnt_recur_args *a = w->a;
     int64_t size = (int64_t)w->K * w->V, index = n * a->Hv + h, chunks = chunks_of(w, n);
     load_state(w->S, a->s0, index, size);
+    w->state = w->e->prepare(LNT_RIGHT, w->K, w->V, w->S, w->V, w->S_forms);
     load_state(w->dS, a->dsT, index, size);
+    w->grad = w->e->prepare(LNT_RIGHT, w->K, w->V, w->dS, w->V, w->dS_forms);
     for (int64_t i = 0; i < chunks; i++) sweep_chunk(w, chunk_at(w, n, h, i, 1), i, i == chunks - 1);
     for (int64_t i = chunks - 1; i >= 0; i--) backward_chunk(w, chunk_at(w, n, h, i, -1), i);
     if (a->ds0) memcpy((float *)a->ds0 + index * size, w->dS, (size_t)size * sizeof(float));
