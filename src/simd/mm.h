@@ -50,6 +50,11 @@ typedef struct lnt_mm_engine {
     void (*multiply)(lnt_mm_mode mode, const float *scale, const lnt_operand *a, bool a_t, const lnt_operand *b, bool b_t, float *c, int64_t ldc);
     /* A state that takes a write: s->x = scale s->x + op(A) op(B), rows dense. Its right form, if prepared, is renewed on the way; other packed forms are void. */
     void (*update)(const float *scale, const lnt_operand *a, bool a_t, const lnt_operand *b, bool b_t, lnt_operand *s);
+    /* A state put by for later, in the engine's own precision: kept_bytes (a multiple of 64), then an operand of its forms again, and <kept, y> for y[rows, cols]. */
+    size_t (*kept_bytes)(int rows, int cols);
+    void (*keep)(const lnt_operand *s, void *kept);
+    lnt_operand (*kept)(int forms, int rows, int cols, const void *kept, void *scratch);
+    float (*inner)(const lnt_operand *kept, const float *y);
     void (*begin)(void), (*end)(void); /* around any use on a thread */
     bool bf16; /* operands are rounded to bf16 */
     int row_align;

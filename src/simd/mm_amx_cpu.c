@@ -219,6 +219,27 @@ static void update(const float *scale, const lnt_operand *a, bool a_t, const lnt
     tiles(LNT_MM_SCALED, scale, a, a_t, b, b_t, (float *)s->x, s->ld, (pair *)s->right.p, s->right.ld);
 }
 
+/* A kept state is its left form. */
+static size_t kept_bytes(int rows, int cols) { return left_bytes(rows, cols); }
+static void keep(const lnt_operand *s, void *kept) { pack_left(s->rows, s->cols, s->x, s->ld, kept); }
+
+static lnt_operand kept(int forms, int rows, int cols, const void *left, void *scratch)
+{
+    lnt_operand m = {.rows = rows, .cols = cols, .left = {left, up(cols, 32)}};
+    extend(&m, forms, scratch); /* right forms would need x */
+    return m;
+}
+
+static float inner(const lnt_operand *s, const float *y)
+{
+    __m512 sum = _mm512_setzero_ps();
+    for (int i = 0; i < s->rows; i++) {
+        const lnt_bf16 *row = (const lnt_bf16 *)s->left.p + i * s->left.ld;
+        for (int j = 0; j < s->cols; j += 16) sum = _mm512_fmadd_ps((__m512)v_load_bf16(row + j), lanes(y + (int64_t)i * s->cols + j, s->cols - j), sum);
+    }
+    return v_sum((vf)sum);
+}
+
 /* In memory for good: gcc 12 takes LDTILECFG to read 8 bytes and drops stores to the rest of a local. */
 static const struct {
     uint8_t palette, start_row, reserved[14];
@@ -229,6 +250,6 @@ static const struct {
 static void begin(void) { _tile_loadconfig(&whole_tiles); }
 static void end(void) { _tile_release(); }
 
-const lnt_mm_engine LNT_V(lnt_mm_bf16_tiles) = {bytes, prepare, extend, view, multiply, update, begin, end, .bf16 = true, .row_align = 32, .chunk = 32};
+const lnt_mm_engine LNT_V(lnt_mm_bf16_tiles) = {bytes, prepare, extend, view, multiply, update, kept_bytes, keep, kept, inner, begin, end, .bf16 = true, .row_align = 32, .chunk = 32};
 
 #endif

@@ -236,6 +236,31 @@ static void f32_update(const float *scale, const lnt_operand *a, bool a_t, const
     f32_multiply(LNT_MM_SCALED, scale, a, a_t, b, b_t, (float *)s->x, s->ld);
 }
 
+static size_t f32_kept_bytes(int rows, int cols) { return ((size_t)rows * (size_t)cols * 4 + 63) / 64 * 64; }
+
+static void f32_keep(const lnt_operand *s, void *kept)
+{
+    for (int i = 0; i < s->rows; i++) memcpy((float *)kept + (int64_t)i * s->cols, s->x + i * s->ld, (size_t)s->cols * 4);
+}
+
+static lnt_operand f32_kept(int forms, int rows, int cols, const void *kept, void *scratch)
+{
+    return f32_prepare(forms, rows, cols, kept, cols, scratch);
+}
+
+static float f32_inner(const lnt_operand *kept, const float *y)
+{
+    vf sum[2] = {v_zero(), v_zero()};
+    int64_t n = (int64_t)kept->rows * kept->cols, i = 0;
+    for (; i + 2 * LNT_VL <= n; i += 2 * LNT_VL) {
+        sum[0] += v_load(kept->x + i) * v_load(y + i);
+        sum[1] += v_load(kept->x + i + LNT_VL) * v_load(y + i + LNT_VL);
+    }
+    float rest = v_sum(sum[0] + sum[1]);
+    for (; i < n; i++) rest += kept->x[i] * y[i];
+    return rest;
+}
+
 static void nothing(void) {}
 
-const lnt_mm_engine LNT_V(lnt_mm_f32) = {f32_bytes, f32_prepare, f32_extend, f32_view, f32_multiply, f32_update, nothing, nothing, .bf16 = false, .row_align = 1, .chunk = 32};
+const lnt_mm_engine LNT_V(lnt_mm_f32) = {f32_bytes, f32_prepare, f32_extend, f32_view, f32_multiply, f32_update, f32_kept_bytes, f32_keep, f32_kept, f32_inner, nothing, nothing, .bf16 = false, .row_align = 1, .chunk = 32};

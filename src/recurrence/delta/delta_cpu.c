@@ -28,7 +28,8 @@ typedef struct {
     lnt_operand state, grad;                /* S and dS with their right forms */
     void *kq_forms, *k_forms, *w_forms, *x_forms, *S_forms, *y_forms;
     /* backward only */
-    float *starts, *errors;                 /* [chunks,K,V] states at chunk starts, [longest,V] E */
+    char *starts;                           /* [chunks] kept states at chunk starts */
+    float *errors;                          /* [longest,V] E */
     float *u, *xs, *us, *pairs, *dS;        /* [C,V] U, [m+C,K], [C,K], [m+C,C], [K,V] */
     float *dG, *dots;                       /* [C] */
     float *dq, *dk;                         /* [longest,K] sums over a group; NULL when group == 1 */
@@ -68,7 +69,7 @@ static size_t carve(work *w, const lnt_recur_args *a, const lnt_mm_engine *e, in
     w->y_forms = lnt_carve_bytes(&c, e->bytes(rows, a->V, LNT_RIGHT));
     w->S_forms = lnt_carve_bytes(&c, e->bytes(a->K, a->V, LNT_RIGHT));
     if (!backward) return c.used;
-    w->starts = lnt_carve_floats(&c, w->chunks * K * V);
+    w->starts = lnt_carve_bytes(&c, (size_t)w->chunks * e->kept_bytes(a->K, a->V));
     w->errors = lnt_carve_floats(&c, longest * V);
     w->u = lnt_carve_floats(&c, C * V);
     w->xs = lnt_carve_floats(&c, rows * K);
@@ -205,8 +206,8 @@ static void forward_head(work *w, int64_t n, int h)
 static void sweep_chunk(work *w, chunk c, int64_t i, bool last)
 {
     const lnt_recur_args *a = w->a;
-    int64_t V = w->V, size = w->K * V;
-    memcpy(w->starts + i * size, w->S, (size_t)size * sizeof(float));
+    int64_t V = w->V;
+    w->e->keep(&w->state, w->starts + (size_t)i * w->e->kept_bytes(w->K, w->V));
     lnt_operand kq, k;
     front(w, c, false, LNT_LEFT, LNT_RIGHT_T | LNT_LEFT_T, &kq, &k);
     key_ahead(w, c, a->k);
@@ -236,13 +237,11 @@ static void put_key_gradient(const work *w, chunk c, const float *x, void *out, 
 
 /* dG_i = q_i.dq_i + k_i.dKread_i - k_i.dKwrite_i; the last row also gets <S', dS'> = e^{G_n} <S, dS'> + sum_i k_i . l_i (dS' u_i) (operators.md 0.6).
  * On entry dots holds the second sum's terms. */
-static void gate_gradient(work *w, chunk c, const float *S)
+static void gate_gradient(work *w, chunk c, const lnt_operand *S)
 {
     const lnt_recur_args *a = w->a;
     int64_t K = w->K;
-    float inner = 0.0f;
-    for (int64_t i = 0; i < w->K; i++) inner += row_dot(S + i * w->V, w->dS + i * w->V, w->V);
-    inner *= w->from_start[c.n - 1];
+    float inner = w->from_start[c.n - 1] * w->e->inner(S, w->dS);
     for (int64_t i = 0; i < c.n; i++) {
         const float *ki = w->kq + i * K;
         w->dG[i] = row_dot(w->kq + (c.m + i) * K, w->xs + (c.m + i) * K, K) + row_dot(ki, w->xs + i * K, K) - row_dot(ki, w->us + i * K, K);
@@ -273,7 +272,7 @@ static void backward_chunk(work *w, chunk c, int64_t index)
     const lnt_mm_engine *e = w->e;
     int64_t K = w->K, V = w->V, C = w->C;
     int rows = c.m + c.n;
-    const float *start = w->starts + index * K * V, *E = w->errors + c.row * V;
+    const float *E = w->errors + c.row * V;
     lnt_operand kq, k;
     front(w, c, true, LNT_LEFT | LNT_LEFT_T | LNT_RIGHT, LNT_RIGHT_T, &kq, &k);
     e->extend(&w->grad, LNT_RIGHT_T, w->dS_t_forms);
@@ -300,7 +299,7 @@ static void backward_chunk(work *w, chunk c, int64_t index)
     apply_mask(w, c.n, w->scale, NULL, NULL, w->pairs + c.m * C);
 
     /* xs = [dKread; dQ] = [-e.(dZ S^T); s e.(dO S^T)] + pairs K          us = dKwrite = l.(U dS'^T) + pairs^T KQ */
-    lnt_operand S = e->prepare(LNT_RIGHT_T, w->K, w->V, start, V, w->start_forms);
+    lnt_operand S = e->kept(LNT_RIGHT_T, w->K, w->V, w->starts + (size_t)index * e->kept_bytes(w->K, w->V), w->start_forms);
     e->multiply(LNT_MM_SET, NULL, &x, false, &S, true, w->xs, K);
     rows_scaled(c.n, w->K, -1.0f, w->from_start, w->xs, w->xs);
     rows_scaled(c.n, w->K, w->scale, w->from_start, w->xs + c.m * K, w->xs + c.m * K);
@@ -312,7 +311,7 @@ static void backward_chunk(work *w, chunk c, int64_t index)
     lnt_operand pairs = e->prepare(LNT_LEFT | LNT_LEFT_T, rows, c.n, w->pairs, C, w->pairs_forms);
     e->multiply(LNT_MM_ADD, NULL, &pairs, false, &k, false, w->xs, K);
     e->multiply(LNT_MM_ADD, NULL, &pairs, true, &kq, false, w->us, K);
-    if (a->dg) gate_gradient(w, c, start);
+    if (a->dg) gate_gradient(w, c, &S);
     put_key_gradient(w, c, w->xs + c.m * K, a->dq, w->dq);
     for (int64_t i = 0; i < c.n * K; i++) w->xs[i] += w->us[i];
     put_key_gradient(w, c, w->xs, a->dk, w->dk);
