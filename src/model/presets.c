@@ -9,13 +9,13 @@ typedef struct {
     int width, layers, head; /* head: size of one head, a divisor of the width */
 } preset;
 
-/* Parameters counted for gated_deltanet without the embeddings, (5 + about 8) width^2 a layer. */
+/* Parameters counted for gated_deltanet without the embeddings, (5 + 8 to 12) width^2 a layer: the MLP is rounded up to 256. */
 static const preset presets[] = {
-    {"nano", "width 128, 4 layers, heads of 64: 0.9M parameters, learns letters in a minute on a laptop", 128, 4, 64},
+    {"nano", "width 128, 4 layers, heads of 64: 1.1M parameters, learns letters in a minute on a laptop", 128, 4, 64},
     {"tiny", "width 256, 4 layers, heads of 64: 3.7M parameters, readable Shakespeare in minutes", 256, 4, 64},
     {"small", "width 384, 8 layers, heads of 64: 15M parameters", 384, 8, 64},
-    {"medium", "width 512, 12 layers, heads of 128: 41M parameters", 512, 12, 128},
-    {"large", "width 640, 16 layers, heads of 128: 85M parameters", 640, 16, 128},
+    {"medium", "width 512, 12 layers, heads of 128: 44M parameters", 512, 12, 128},
+    {"large", "width 640, 16 layers, heads of 128: 88M parameters", 640, 16, 128},
     /* the three sizes of the MesaNet paper (arXiv 2506.05233, appendix F) */
     {"140m", "width 768, 14 layers, heads of 128: the small model of the MesaNet paper", 768, 14, 128},
     {"430m", "width 1024, 28 layers, heads of 128: its medium model", 1024, 28, 128},
