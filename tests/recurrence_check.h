@@ -33,8 +33,8 @@ static inline void describe_case(const lnt_recur_case *k, char *text, size_t siz
 {
     size_t n = (size_t)snprintf(text, size, "%s T=", k->op);
     for (int i = 0; i < k->sequences; i++) n += (size_t)snprintf(text + n, size - n, "%s%lld", i ? "+" : "", (long long)k->length[i]);
-    snprintf(text + n, size - n, " Hq=%d Hv=%d K=%d V=%d gate=%g reset=%g beta=%g normalize=%d states=%d window=%lld offset=%lld", k->Hq, k->Hv, k->K, k->V,
-             k->gate, k->reset, k->beta, k->normalize, k->states, (long long)k->window, (long long)k->offset);
+    snprintf(text + n, size - n, " Hq=%d Hv=%d K=%d V=%d gate=%g reset=%g beta=%g normalize=%d states=%d window=%lld offset=%lld", k->Hq, k->Hv, k->K,
+             k->V, k->gate, k->reset, k->beta, k->normalize, k->states, (long long)k->window, (long long)k->offset);
 }
 
 static inline void check_guards(const void *data, size_t bytes, const char *what, const char *who)

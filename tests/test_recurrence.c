@@ -7,7 +7,7 @@
 #include "core/context.h"
 #include "hub/safetensors.h"
 #include "core/threads.h"
-#include "ops/ops.h"
+#include "recurrence/recur_node.h"
 #include "recurrence/tensors.h"
 
 static const lnt_recur_case *const all_cases[] = { lnt_decay_cases, lnt_delta_cases, lnt_attention_cases };
@@ -71,7 +71,8 @@ static void gradients_match_differences(void **state)
             memcpy(x, kept, p.bytes[i]);
             OK(c, lnt_problem_run(c, &p, false));
             double slope = (side[0] - side[1]) / (2 * h);
-            if (fabs(slope - dot) > 1e-6 * (1 + fabs(slope))) fail_msg("%s: <%s, direction> = %.10g, difference quotient %.10g", who, name, dot, slope);
+            if (fabs(slope - dot) > 1e-6 * (1 + fabs(slope)))
+                fail_msg("%s: <%s, direction> = %.10g, difference quotient %.10g", who, name, dot, slope);
             lnt_free(kept);
             lnt_free(way);
         }
@@ -140,7 +141,8 @@ static void implementations_match_reference(void **state)
                 lnt_problem_free(&truth);
             }
     printf("  up to %s: %d runs, %d declined; largest errors f32 %.1e %.1e %.1e, bf16 %.1e %.1e %.1e (outputs, gradients, gates)\n",
-           lnt_cpu_name(lnt_cpu_machine()), runs, declined, most[0].output, most[0].gradient, most[0].gate, most[1].output, most[1].gradient, most[1].gate);
+           lnt_cpu_name(lnt_cpu_machine()), runs, declined, most[0].output, most[0].gradient, most[0].gate, most[1].output, most[1].gradient,
+           most[1].gate);
     linnet_context_destroy(c);
 }
 
@@ -223,7 +225,8 @@ static void shift_rows(linnet_recurrence *r, const lnt_problem *p, int64_t first
 {
     for (int i = 0; i < LNT_RECUR_TENSORS; i++) {
         const char *shape = p->op->cache ? lnt_recur_tensors[i].attention : lnt_recur_tensors[i].state;
-        if (p->data[i] && shape && shape[0] == 'B') lnt_recur_tensor_set(r, i, (char *)p->data[i] + p->bytes[i] / (size_t)p->r.tokens * (size_t)first);
+        if (p->data[i] && shape && shape[0] == 'B')
+            lnt_recur_tensor_set(r, i, (char *)p->data[i] + p->bytes[i] / (size_t)p->r.tokens * (size_t)first);
     }
 }
 
@@ -320,7 +323,8 @@ static void packed_is_separate(void **state)
         static const char *const names[] = { "o", "dq", "dk", "dv", "dg", "dbeta" };
         for (int i = 0; i < 6; i++) {
             float *x = tensor(&packed, names[i]), *y = tensor(&alone, names[i]);
-            if (x && memcmp(x, y, packed.bytes[lnt_recur_tensor_find(names[i])] / (size_t)packed.r.tokens * (size_t)rows)) fail_msg("%s: %s differs", ops[o], names[i]);
+            if (x && memcmp(x, y, packed.bytes[lnt_recur_tensor_find(names[i])] / (size_t)packed.r.tokens * (size_t)rows))
+                fail_msg("%s: %s differs", ops[o], names[i]);
         }
         lnt_problem_free(&packed);
         lnt_problem_free(&alone);
@@ -352,15 +356,16 @@ static void causality(void **state)
             OK(c, lnt_problem_run(c, &b, false));
             size_t row = a.bytes[lnt_recur_tensor_find("o")] / 90;
             if (memcmp(tensor(&a, "o"), tensor(&b, "o"), row * (size_t)t)) fail_msg("%s looks ahead", k.op);
-            if (!memcmp((char *)tensor(&a, "o") + row * (size_t)t, (char *)tensor(&b, "o") + row * (size_t)t, row)) fail_msg("%s does not look", k.op);
+            if (!memcmp((char *)tensor(&a, "o") + row * (size_t)t, (char *)tensor(&b, "o") + row * (size_t)t, row))
+                fail_msg("%s does not look", k.op);
             lnt_problem_free(&a);
             lnt_problem_free(&b);
         }
     linnet_context_destroy(c);
 }
 
-/* simple_gla with a constant gate is retention, without one linear_attn; the gated delta rule with g = 0 is the delta rule; a window over everything is no
- * window; beta = 0 leaves the decayed state; orthonormal keys turn the delta rule into linear attention of beta v. */
+/* simple_gla with a constant gate is retention, without one linear_attn; the gated delta rule with g = 0 is the delta rule; a window over everything
+ * is no window; beta = 0 leaves the decayed state; orthonormal keys turn the delta rule into linear attention of beta v. */
 static void families_reduce(void **state)
 {
     (void)state;
@@ -502,8 +507,8 @@ static lnt_node *node_of(linnet_context *c, lnt_program **p, const lnt_recur_cas
 }
 
 /* Run rows cu[n] .. of a problem's inputs through the node; `first` is the row of the problem where the call's rows begin. */
-static void run_node(linnet_context *c, const lnt_node *node, lnt_problem *p, int64_t first, int64_t n_seq, const int64_t *cu, void *state, int64_t stride,
-                     const int64_t *position, int64_t capacity)
+static void run_node(linnet_context *c, const lnt_node *node, lnt_problem *p, int64_t first, int64_t n_seq, const int64_t *cu, void *state,
+                     int64_t stride, const int64_t *position, int64_t capacity)
 {
     static const char *const names[] = { "q", "k", "v", "g", "beta" };
     lnt_shape shape = { .tokens = cu[n_seq], .n_seq = n_seq, .cu = cu, .has_state = state != NULL, .state_capacity = capacity, .dtype = LINNET_F32,
@@ -512,7 +517,8 @@ static void run_node(linnet_context *c, const lnt_node *node, lnt_problem *p, in
                    .position = position, .state_capacity = capacity };
     int n = 0;
     for (int i = 0; i < 5; i++)
-        if (i < 3 || tensor(p, names[i])) k.in[n++] = (lnt_tensor){ .data = tensor(p, names[i]) + elements(p, names[i]) / p->r.tokens * first, .rows = k.tokens };
+        if (i < 3 || tensor(p, names[i]))
+            k.in[n++] = (lnt_tensor){ .data = tensor(p, names[i]) + elements(p, names[i]) / p->r.tokens * first, .rows = k.tokens };
     k.out[0].data = tensor(p, "o") + elements(p, "o") / p->r.tokens * first;
     k.work_size = node->op->workspace(node, &shape, false);
     k.work = lnt_alloc(k.work_size);
@@ -689,8 +695,12 @@ static void check_golden(linnet_context *c, const char *op, const char *path, ln
 static void goldens(void **state)
 {
     (void)state;
-    static const char *const sets[][2] = { { "linear_attn", "linear_attn" }, { "simple_gla", "simple_gla" }, { "delta_rule", "delta_rule" },
-                                           { "delta_rule_negeig", "delta_rule" }, { "gated_delta_rule", "gated_delta_rule" }, { "attention", "attention" },
+    static const char *const sets[][2] = { { "linear_attn", "linear_attn" },
+                                           { "simple_gla", "simple_gla" },
+                                           { "delta_rule", "delta_rule" },
+                                           { "delta_rule_negeig", "delta_rule" },
+                                           { "gated_delta_rule", "gated_delta_rule" },
+                                           { "attention", "attention" },
                                            { "attention_window", "attention" } };
     static const char *const files[] = { "base", "packed", "ragged" }, *const forms[] = { "recurrent", "chunk", "parallel" };
     struct stat unused;

@@ -36,7 +36,9 @@ static linnet_status product_rate(lnt_ctx *c, lnt_dtype dtype, double *rate)
     double best = INFINITY;
     for (int i = 0; i < 3; i++) LNT_TRY_GOTO(s, lnt_device_alloc(c, bytes, &m[i]), out);
     for (int i = 0; i < 3; i++) lnt_device_zero(c, m[i], bytes);
-    lnt_gemm_args g = { .M = SIZE, .N = SIZE, .K = SIZE, .alpha = 1, .ab = dtype, .c = LINNET_F32, .a = m[0], .b = m[1], .C = m[2], .lda = SIZE, .ldb = SIZE, .ldc = SIZE };
+    lnt_gemm_args g = { .M = SIZE, .N = SIZE, .K = SIZE, .alpha = 1, .ab = dtype, .c = LINNET_F32 };
+    g.a = m[0], g.b = m[1], g.C = m[2];
+    g.lda = g.ldb = g.ldc = SIZE;
     for (int i = 0; i <= ROUNDS; i++) { /* the first builds the primitive */
         double start = lnt_now();
         LNT_TRY_GOTO(s, lnt_gemm(c, &g), out);
@@ -108,7 +110,9 @@ static void options_into(const linnet_bench_op_options *o, linnet_form form, lin
 /* Inputs like those of a trained layer: unit keys, slow gates, write strengths in (0,1). */
 static lnt_recur_case case_of(const linnet_bench_op_options *o, int64_t B, int64_t T)
 {
-    lnt_recur_case k = { .op = o->op, .sequences = (int)B, .Hq = o->Hq, .Hv = o->Hv, .K = o->K, .V = o->V, .gate = -0.1, .beta = 1, .window = o->window };
+    lnt_recur_case k = {
+        .op = o->op, .sequences = (int)B, .Hq = o->Hq, .Hv = o->Hv, .K = o->K, .V = o->V, .gate = -0.1, .beta = 1, .window = o->window
+    };
     for (int64_t n = 0; n < B; n++) k.length[n] = T;
     return k;
 }

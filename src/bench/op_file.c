@@ -119,7 +119,9 @@ static linnet_status need(job *j, const char *name, int ndim, const lnt_st_tenso
 {
     const lnt_st_tensor *t = lnt_safetensors_find(j->file, name);
     if (!t) return lnt_fail(j->c, LINNET_EINVAL, "tensor \"%s\" is missing", name), lnt_detail(j->c, "%s takes it from %s.", j->op->name, j->o->in);
-    if (t->ndim != ndim) return lnt_fail(j->c, LINNET_EINVAL, "tensor \"%s\" has %d dimensions, expected %d", name, t->ndim, ndim), lnt_detail(j->c, "Read from %s.", j->o->in);
+    if (t->ndim != ndim)
+        return lnt_fail(j->c, LINNET_EINVAL, "tensor \"%s\" has %d dimensions, expected %d", name, t->ndim, ndim),
+               lnt_detail(j->c, "Read from %s.", j->o->in);
     *out = t;
     return LINNET_OK;
 }
@@ -246,7 +248,8 @@ static linnet_status bind_tensors(job *j)
             }
             continue;
         }
-        if (read && !t && what == LNT_T_INPUT) return lnt_fail(j->c, LINNET_EINVAL, "tensor \"%s\" is missing", name), lnt_detail(j->c, "%s takes it from %s.", j->op->name, j->o->in);
+        if (read && !t && what == LNT_T_INPUT)
+            return lnt_fail(j->c, LINNET_EINVAL, "tensor \"%s\" is missing", name), lnt_detail(j->c, "%s takes it from %s.", j->op->name, j->o->in);
         if (read && t) {
             LNT_TRY(check_tensor(j, i, t));
             LNT_TRY(load_tensor(j, i, t));
@@ -314,8 +317,8 @@ static linnet_status run_job(job *j, char *line, size_t line_size)
     if (j->o->backward) LNT_TRY(run(j, true, &seconds));
     LNT_TRY(write_outputs(j));
     snprintf(line, line_size, "%s B=%lld T=%lld N=%lld Hq=%d Hv=%d K=%d V=%d %s %s%s%s %.3f ms", j->op->name, (long long)j->B, (long long)j->T,
-             (long long)j->r.sequences, j->r.Hq, j->r.Hv, j->r.K, j->r.V, lnt_dtype_name(j->o->dtype), ran, j->o->backward ? " forward and backward " : "",
-             j->o->backward ? linnet_recurrence_ran(j->c) : "", seconds * 1e3);
+             (long long)j->r.sequences, j->r.Hq, j->r.Hv, j->r.K, j->r.V, lnt_dtype_name(j->o->dtype), ran,
+             j->o->backward ? " forward and backward " : "", j->o->backward ? linnet_recurrence_ran(j->c) : "", seconds * 1e3);
     return LINNET_OK;
 }
 

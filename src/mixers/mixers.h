@@ -6,6 +6,7 @@
 #define LNT_MIXERS_H
 
 #include "ops/ops.h"
+#include "recurrence/recur_node.h"
 #include "program/program.h"
 
 typedef enum {

@@ -58,15 +58,4 @@ lnt_buf lnt_lm_loss(lnt_program *p, lnt_buf x, lnt_buf targets, const char *weig
 /* float32 [tokens, vocab]. */
 lnt_buf lnt_lm_logits(lnt_program *p, lnt_buf x, const char *weight, int64_t vocab, double softcap, lnt_init init);
 
-/* The recurrences as a node (program side of linnet/recurrence.h). Head counts come from the buffers. Missing inputs: LNT_NO_BUF. */
-typedef struct {
-    lnt_buf q, k, v, g, beta;
-    const double *g_head;  /* constant natural-log decay of each value head, copied; NULL: none */
-    double scale;          /* NaN: K^-1/2 */
-    bool normalize;
-    double eps;
-    int64_t window;        /* attention */
-} lnt_recur_in;
-lnt_buf lnt_recur(lnt_program *p, const char *op, lnt_recur_in in);
-
 #endif

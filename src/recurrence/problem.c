@@ -57,7 +57,8 @@ static void fill(const lnt_recur_case *k, lnt_problem *p, int i, lnt_dtype round
             sum += x * x;
         }
         if (width > 1)
-            for (int64_t j = row; j < row + width; j++) lnt_store_element(p->data[i], type, j, rounded(lnt_load_element(p->data[i], type, j) / sqrt(sum), to));
+            for (int64_t j = row; j < row + width; j++)
+                lnt_store_element(p->data[i], type, j, rounded(lnt_load_element(p->data[i], type, j) / sqrt(sum), to));
     }
 }
 

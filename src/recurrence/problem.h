@@ -38,8 +38,8 @@ typedef struct {
     void *workspace; /* guarded alike, as large as the last run needed */
 } lnt_problem;
 
-/* Inputs drawn from `seed`, rounded to `round` (so that a float64 problem holds exactly what a float32 or bf16 one does); outputs full of NaN. Keys have
- * unit norm. Normalised problems have positive q and k, as feature maps give. */
+/* Inputs drawn from `seed`, rounded to `round` (so that a float64 problem holds exactly what a float32 or bf16 one does); outputs full of NaN. Keys
+ * have unit norm. Normalised problems have positive q and k, as feature maps give. */
 linnet_status lnt_problem_make(lnt_ctx *c, const lnt_recur_case *k, lnt_dtype dtype, lnt_dtype round, uint64_t seed, lnt_problem *p);
 void lnt_problem_free(lnt_problem *p);
 /* Fill outputs (or gradients) and workspace with NaN, then run. */

@@ -1,15 +1,15 @@
 /* The recurrences as a node of a program.
  *
- * State of a sequence. Cores with a state: S [Hv,K,V], then z [Hv,K] when normalised, float32. Attention: a cache of k rows [R,Hq,K], then v rows [R,Hq,V], in
- * the policy's dtype; R is the capacity, or the window w of a ring in which token p sits in row p mod w (softmax does not care in which order rows come, and
- * rotary positions were applied before). */
+ * State of a sequence. Cores with a state: S [Hv,K,V], then z [Hv,K] when normalised, float32. Attention: a cache of k rows [R,Hq,K], then v rows
+ * [R,Hq,V], in the policy's dtype; R is the capacity, or the window w of a ring in which token p sits in row p mod w (softmax does not care in which
+ * order rows come, and rotary positions were applied before). */
 #include <math.h>
 #include <stdio.h>
 #include <string.h>
 
 #include "core/threads.h"
 #include "device/device.h"
-#include "ops/ops.h"
+#include "recurrence/recur_node.h"
 #include "recurrence/recurrence.h"
 
 typedef struct {
@@ -278,7 +278,8 @@ static linnet_status attend_sequence(const lnt_call *k, const lnt_recur_args *al
     if (past) {
         size_t joined = joined_bytes(x, len, all->dtype);
         char *jk = a.workspace, *jv = jk + (size_t)(past + len) * k_row;
-        if (joined > a.workspace_size) return lnt_fail(k->c, LINNET_EINTERNAL, "attention workspace of %zu bytes; needs %zu", a.workspace_size, joined);
+        if (joined > a.workspace_size)
+            return lnt_fail(k->c, LINNET_EINTERNAL, "attention workspace of %zu bytes; needs %zu", a.workspace_size, joined);
         from_ring(k->c, jk, keys, R, position, past, k_row);
         from_ring(k->c, jv, values, R, position, past, v_row);
         lnt_device_copy(k->c, jk + (size_t)past * k_row, new_k, (size_t)len * k_row);
@@ -315,8 +316,15 @@ static const lnt_op node_types[] = {
     STATE_NODE("simple_gla"),
     STATE_NODE("delta_rule"),
     STATE_NODE("gated_delta_rule"),
-    { .name = "attention", .backward_needs = LNT_NEEDS_ALL_IN | LNT_NEEDS_OUT0, .save_size = save_size, .state_size = state_size, .workspace = workspace,
-      .flops = flops, .forward = forward_attention, .backward = backward_state_or_attention, .describe = describe },
+    { .name = "attention",
+      .backward_needs = LNT_NEEDS_ALL_IN | LNT_NEEDS_OUT0,
+      .save_size = save_size,
+      .state_size = state_size,
+      .workspace = workspace,
+      .flops = flops,
+      .forward = forward_attention,
+      .backward = backward_state_or_attention,
+      .describe = describe },
 };
 
 static const lnt_op *node_type(const char *name)
@@ -333,7 +341,8 @@ static bool gate_fits(lnt_program *p, const char *op, const char *name, lnt_buf 
     if (!taken) return true;
     if (!b.id) return lnt_program_fail(p, "%s needs %s", op, name), false;
     if (lnt_cols(p, b) != heads)
-        return lnt_program_fail(p, "%s: %s has %lld columns, expected one for each of %d value heads", op, name, (long long)lnt_cols(p, b), heads), false;
+        return lnt_program_fail(p, "%s: %s has %lld columns, expected one for each of %d value heads", op, name, (long long)lnt_cols(p, b), heads),
+               false;
     if (!lnt_program_value(p, b)->f32) return lnt_program_fail(p, "%s: %s must be float32 under every policy", op, name), false;
     return true;
 }

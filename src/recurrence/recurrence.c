@@ -13,14 +13,20 @@
 /* Sequences up to this length run token by token in the forward pass: a chunk of C rows costs 2 C^2 (K+V) whatever it holds. */
 enum { RECURRENT_LONGEST = 8 };
 
+#define DECAY(NAME, GATE) \
+    { .name = NAME, .core = "decay", .gate = GATE, .normalize = true, .state = true, .impls = lnt_decay_impls, .flops = lnt_decay_flops }
+#define DELTA(NAME, GATE) \
+    { .name = NAME, .core = "delta", .gate = GATE, .beta = true, .state = true, .impls = lnt_delta_impls, .flops = lnt_delta_flops }
 static const lnt_recur_op operators[] = {
-    { .name = "linear_attn", .core = "decay", .gate = LNT_GATE_NONE, .normalize = true, .state = true, .impls = lnt_decay_impls, .flops = lnt_decay_flops },
-    { .name = "retention", .core = "decay", .gate = LNT_GATE_HEAD, .normalize = true, .state = true, .impls = lnt_decay_impls, .flops = lnt_decay_flops },
-    { .name = "simple_gla", .core = "decay", .gate = LNT_GATE_SCALAR, .normalize = true, .state = true, .impls = lnt_decay_impls, .flops = lnt_decay_flops },
-    { .name = "delta_rule", .core = "delta", .gate = LNT_GATE_NONE, .beta = true, .state = true, .impls = lnt_delta_impls, .flops = lnt_delta_flops },
-    { .name = "gated_delta_rule", .core = "delta", .gate = LNT_GATE_SCALAR, .beta = true, .state = true, .impls = lnt_delta_impls, .flops = lnt_delta_flops },
+    DECAY("linear_attn", LNT_GATE_NONE),
+    DECAY("retention", LNT_GATE_HEAD),
+    DECAY("simple_gla", LNT_GATE_SCALAR),
+    DELTA("delta_rule", LNT_GATE_NONE),
+    DELTA("gated_delta_rule", LNT_GATE_SCALAR),
     { .name = "attention", .core = "attention", .gate = LNT_GATE_NONE, .cache = true, .impls = lnt_attention_impls, .flops = lnt_attention_flops },
 };
+#undef DECAY
+#undef DELTA
 enum { OPERATORS = sizeof operators / sizeof *operators };
 
 const lnt_recur_op *lnt_recur_at(int i) { return i >= 0 && i < OPERATORS ? &operators[i] : NULL; }
@@ -140,7 +146,8 @@ static linnet_status check_pointers(lnt_ctx *c, const lnt_recur_args *a, const l
         { "dz0", a->dz0, op->state && a->normalize, false },
     };
     for (size_t i = 0; i < sizeof all / sizeof *all; i++) {
-        if (all[i].p && !all[i].taken) return lnt_fail(c, LINNET_EINVAL, "%s%s takes no %s", op->name, a->normalize ? "" : " without normalize", all[i].name);
+        if (all[i].p && !all[i].taken)
+            return lnt_fail(c, LINNET_EINVAL, "%s takes no %s%s", op->name, all[i].name, strchr(all[i].name, 'z') ? " without normalize" : "");
         if (!all[i].p && all[i].needed) return lnt_fail(c, LINNET_EINVAL, "%s %s needs %s", op->name, backward ? "backward" : "forward", all[i].name);
     }
     return LINNET_OK;
@@ -212,7 +219,8 @@ static linnet_status resolve(lnt_ctx *c, const linnet_recurrence *r, bool backwa
     int64_t longest = lnt_recur_longest(a);
     if (a->form == LINNET_FORM_AUTO) a->form = !backward && longest <= RECURRENT_LONGEST ? LINNET_FORM_RECURRENT : LINNET_FORM_CHUNK;
     if (a->form == LINNET_FORM_PARALLEL) {
-        if (longest > 65536) return lnt_fail(c, LINNET_EINVAL, "the parallel form of a sequence of %lld tokens; expected at most 65536", (long long)longest);
+        if (longest > 65536)
+            return lnt_fail(c, LINNET_EINVAL, "the parallel form of a sequence of %lld tokens; expected at most 65536", (long long)longest);
         a->form = LINNET_FORM_CHUNK;
         a->chunk = longest > 1 ? (int32_t)longest : 1;
     }

@@ -47,8 +47,8 @@ const lnt_recur_op *lnt_recur_at(int i);              /* NULL past the end */
 size_t lnt_recur_workspace(const lnt_recur_args *r, bool backward, int threads);
 /* The longest sequence. */
 int64_t lnt_recur_longest(const lnt_recur_args *a);
-/* A forced or resolved parallel form reaches an implementation as LINNET_FORM_CHUNK with args->chunk = the longest sequence; args->form is never AUTO or
- * PARALLEL there, args->scale and args->eps are numbers. */
+/* A forced or resolved parallel form reaches an implementation as LINNET_FORM_CHUNK with args->chunk = the longest sequence; args->form is never AUTO
+ * or PARALLEL there, args->scale and args->eps are numbers. */
 
 /* The references, float64 inside: the truth, and what runs when nothing else accepts. */
 extern const lnt_recur_impl lnt_decay_reference, lnt_delta_reference, lnt_attention_reference;

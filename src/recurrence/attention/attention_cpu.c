@@ -1,9 +1,9 @@
 /* Softmax attention on the CPU: blocks of rows against blocks of keys with a running maximum (forward) or the saved log-sum-exp (backward), and a
  * row-by-row form for decoding. Equations in README.md (operators.md 9).
  *
- *   forward, key block J:   X = s Q K_J^T, masked     m' = max(m, rowmax X)     P = e^{X - m'}     l = e^{m-m'} l + rowsum P     O = e^{m-m'} O + P V_J
- *   then O / l, L = m + log l
- *   backward:   P = e^{X - L}     dV_J += P^T dO     dX = P.(dO V_J^T - delta), delta = rowsum(dO.O)     dQ += s dX K_J     dK_J += dX^T (s Q) */
+ *   forward, key block J:   X = s Q K_J^T, masked     m' = max(m, rowmax X)     P = e^{X - m'}     l = e^{m-m'} l + rowsum P     O = e^{m-m'} O + P
+ * V_J then O / l, L = m + log l backward:   P = e^{X - L}     dV_J += P^T dO     dX = P.(dO V_J^T - delta), delta = rowsum(dO.O)     dQ += s dX K_J
+ * dK_J += dX^T (s Q) */
 #include <omp.h>
 #include <stdbool.h>
 
@@ -86,7 +86,11 @@ static size_t carve_forward(const lnt_recur_args *a, char *base, forward_scratch
 {
     carver c = { base, 0 };
     int64_t B = block_length(a);
-    *w = (forward_scratch){ .q = take(&c, B * a->K, 4), .o = take(&c, B * a->V, 4), .X = take(&c, B * up(B), 4), .m = take(&c, B, 4), .l = take(&c, B, 4),
+    *w = (forward_scratch){ .q = take(&c, B * a->K, 4),
+                            .o = take(&c, B * a->V, 4),
+                            .X = take(&c, B * up(B), 4),
+                            .m = take(&c, B, 4),
+                            .l = take(&c, B, 4),
                             .c = take(&c, B, 4) };
     return c.used;
 }
@@ -97,7 +101,9 @@ static size_t plan_forward(const lnt_recur_args *a, int threads, char *base, for
     int64_t B = block_length(a), blocks = 0;
     forward_scratch w;
     for (int64_t n = 0; n < a->sequences; n++) blocks += blocks_of(sequence_of(a, n).rows, B);
-    *p = (forward_plan){ .key_block = take(&c, a->sequences + 1, 8), .row_block = take(&c, a->sequences + 1, 8), .kt = take(&c, blocks * a->Hq * a->K * up(B), 4),
+    *p = (forward_plan){ .key_block = take(&c, a->sequences + 1, 8),
+                         .row_block = take(&c, a->sequences + 1, 8),
+                         .kt = take(&c, blocks * a->Hq * a->K * up(B), 4),
                          .v = take(&c, blocks * a->Hq * B * a->V, 4) };
     p->scratch_bytes = carve_forward(a, NULL, &w);
     p->scratch = take(&c, threads, p->scratch_bytes);
@@ -214,7 +220,8 @@ static void one_row(const sequence *s, int64_t i, int64_t h, float *p)
     size_t size = lnt_dtype_size(a->dtype);
     rows_in(q, a->q, a->dtype, s->first + i, 1, a->Hv, h, K);
     row_scale(q, (float)a->scale, K);
-    const char *k = (const char *)a->k + (size_t)((s->first * a->Hq + hk) * K) * size, *v = (const char *)a->v + (size_t)((s->first * a->Hq + hk) * V) * size;
+    const char *k = (const char *)a->k + (size_t)((s->first * a->Hq + hk) * K) * size,
+               *v = (const char *)a->v + (size_t)((s->first * a->Hq + hk) * V) * size;
     for (int64_t j = from; j <= last; j++) {
         p[j - from] = row_dot(q, v_row(k + (size_t)(j * a->Hq * K) * size, a->dtype, K, row), K);
         max = p[j - from] > max ? p[j - from] : max;
@@ -251,7 +258,8 @@ static void row_forward(const lnt_recur_args *a, int threads)
 
 /* ---- backward ---------------------------------------------------------------------------------------------------------------------- */
 
-/* Scratch of a thread: a head's rows [len,.] (q times s), gradients of one query head and of one key head, one block of keys, scores and their gradients. */
+/* Scratch of a thread: a head's rows [len,.] (q times s), gradients of one query head and of one key head, one block of keys, scores and their
+ * gradients. */
 typedef struct {
     float *q, *dout, *dq, *delta, *lse, *dk, *dv, *k, *v, *kt, *vt, *X, *Y, *o;
 } backward_scratch;
@@ -355,5 +363,9 @@ extern const lnt_recur_impl LNT_V(lnt_attention_block), LNT_V(lnt_attention_row)
 const lnt_recur_impl LNT_V(lnt_attention_block) = { .name = LNT_V_NAME("block"), .form = LINNET_FORM_CHUNK, .needs = LNT_V_LEVEL,
                                                    .workspace = block_workspace, .forward = block_forward, .backward = backward };
 /* The backward pass is the blocks'. */
-const lnt_recur_impl LNT_V(lnt_attention_row) = { .name = LNT_V_NAME("row"), .form = LINNET_FORM_RECURRENT, .needs = LNT_V_LEVEL, .workspace = row_workspace,
-                                                 .forward = row_forward, .backward = backward };
+const lnt_recur_impl LNT_V(lnt_attention_row) = { .name = LNT_V_NAME("row"),
+                                                  .form = LINNET_FORM_RECURRENT,
+                                                  .needs = LNT_V_LEVEL,
+                                                  .workspace = row_workspace,
+                                                  .forward = row_forward,
+                                                  .backward = backward };

@@ -1,6 +1,6 @@
-/* Rows of one head between a [T,heads,width] tensor (f32 or bf16) and a dense float32 [n,width] block, and small things chunk kernels do to such blocks.
- * Blocks are always copied: the rows of a head lie heads*width apart, often a power of two, and would fall on the same few sets of the L1 cache.
- * Only *_cpu.c files include this. */
+/* Rows of one head between a [T,heads,width] tensor (f32 or bf16) and a dense float32 [n,width] block, and small things chunk kernels do to such
+ * blocks. Blocks are always copied: the rows of a head lie heads*width apart, often a power of two, and would fall on the same few sets of the L1
+ * cache. Only *_cpu.c files include this. */
 #ifndef LNT_CHUNK_ROWS_H
 #define LNT_CHUNK_ROWS_H
 
@@ -44,7 +44,8 @@ static inline void rows_out(void *y, lnt_dtype t, int64_t first, int64_t n, int6
 }
 
 /* dst_i = row i of x - b_i dst_i */
-static inline void rows_in_less(float *dst, const void *x, lnt_dtype t, int64_t first, int64_t n, int64_t heads, int64_t h, int64_t width, const float *b)
+static inline void rows_in_less(float *dst, const void *x, lnt_dtype t, int64_t first, int64_t n, int64_t heads, int64_t h, int64_t width,
+                                const float *b)
 {
     for (int64_t r = 0; r < n; r++, dst += width) {
         int64_t at = ((first + r) * heads + h) * width, i = 0;

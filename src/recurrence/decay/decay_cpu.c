@@ -13,9 +13,9 @@
  * Sums b and their differences are float64, so D keeps float32 accuracy whatever the gates are; a gate below GATE_FLOOR counts as GATE_FLOOR, whose
  * exponential is exactly 0 in float32: an exact reset (g = -inf) needs nothing else, and no inf - inf ever occurs.
  *
- * The algorithm is written in products; an engine (simd/mm.h) runs them in float32 or, for bf16 tensors, through bf16 tiles. The triangle of the C x C
- * products is used in blocks of rows. The backward pass keeps all states transposed ([V,K]): that way every product finds its right operand row major
- * without transposing a state. */
+ * The algorithm is written in products; an engine (simd/mm.h) runs them in float32 or, for bf16 tensors, through bf16 tiles. The triangle of the
+ * C x C products is used in blocks of rows. The backward pass keeps all states transposed ([V,K]): that way every product finds its right operand row
+ * major without transposing a state. */
 #include <omp.h>
 
 #include "core/cpu.h"
@@ -67,9 +67,16 @@ static size_t carve(const lnt_recur_args *a, bool backward, char *base, scratch 
     const lnt_mm_engine *e = ENGINE;
     int64_t K = a->K, V = a->V, C = chunk_length(a), longest = lnt_recur_longest(a), states = longest > C ? (longest + C - 1) / C : 1;
     int n = (int)C, left = LNT_LEFT, left_t = LNT_LEFT_T, right = LNT_RIGHT, right_t = LNT_RIGHT_T;
-    *w = (scratch){ .q = lnt_carve_floats(&c, C * K), .k = lnt_carve_floats(&c, C * K), .v = lnt_carve_floats(&c, C * V), .o = lnt_carve_floats(&c, C * V),
-                    .P = lnt_carve_floats(&c, C * C), .D = lnt_carve_floats(&c, C * C), .in = lnt_carve_floats(&c, C), .out = lnt_carve_floats(&c, C),
-                    .read = lnt_carve_floats(&c, C), .b = lnt_carve_bytes(&c, (size_t)C * sizeof(double)) };
+    *w = (scratch){ .q = lnt_carve_floats(&c, C * K),
+                    .k = lnt_carve_floats(&c, C * K),
+                    .v = lnt_carve_floats(&c, C * V),
+                    .o = lnt_carve_floats(&c, C * V),
+                    .P = lnt_carve_floats(&c, C * C),
+                    .D = lnt_carve_floats(&c, C * C),
+                    .in = lnt_carve_floats(&c, C),
+                    .out = lnt_carve_floats(&c, C),
+                    .read = lnt_carve_floats(&c, C),
+                    .b = lnt_carve_bytes(&c, (size_t)C * sizeof(double)) };
     w->q_forms = lnt_carve_bytes(&c, e->bytes(n, a->K, left | right));
     w->k_forms = lnt_carve_bytes(&c, e->bytes(n, a->K, right_t | right | left_t));
     w->v_forms = lnt_carve_bytes(&c, e->bytes(n, a->V, left | left_t | right | right_t));
@@ -350,7 +357,8 @@ static double backward_chunk(piece x, int64_t c, int64_t t, int64_t n, scratch *
     load_chunk(x, t, n, w);
     rows_in(dO, a->do_, a->dtype, t, n, a->Hv, x.h, V);
     decays(x, t, n, w);
-    lnt_operand q = e->prepare(LNT_LEFT | LNT_RIGHT, rows, K, w->q, K, w->q_forms), k = e->prepare(LNT_RIGHT_T | LNT_RIGHT, rows, K, w->k, K, w->k_forms);
+    lnt_operand q = e->prepare(LNT_LEFT | LNT_RIGHT, rows, K, w->q, K, w->q_forms),
+                k = e->prepare(LNT_RIGHT_T | LNT_RIGHT, rows, K, w->k, K, w->k_forms);
     lnt_operand v = e->prepare(LNT_LEFT | LNT_RIGHT_T, rows, V, w->v, V, w->v_forms), d = e->prepare(LNT_LEFT, rows, V, dO, V, w->do_forms);
     lnt_operand St = e->prepare(LNT_RIGHT, V, K, S, K, w->S_forms), dSt = e->prepare(LNT_LEFT | LNT_RIGHT, V, K, w->dS, K, w->dS_forms);
     int64_t before = c > 0 ? t - x.C : -1;
@@ -369,7 +377,8 @@ static double backward_chunk(piece x, int64_t c, int64_t t, int64_t n, scratch *
     }
     for (int64_t i = 0; i < n; i++) mask_row(w->Y + i * x.C, w->D + i * x.C, s, i, block_end(i, n)); /* dA */
 
-    lnt_operand P = e->prepare(LNT_LEFT_T, rows, rows, w->P, x.C, w->P_forms), dA = e->prepare(LNT_LEFT | LNT_LEFT_T, rows, rows, w->Y, x.C, w->Y_forms);
+    lnt_operand P = e->prepare(LNT_LEFT_T, rows, rows, w->P, x.C, w->P_forms),
+                dA = e->prepare(LNT_LEFT | LNT_LEFT_T, rows, rows, w->Y, x.C, w->Y_forms);
     d = e->prepare(LNT_RIGHT | LNT_LEFT_T, rows, V, dO, V, w->do_forms); /* normalised by now */
     for (int64_t i = 0; i < n; i++) row_scale(w->x + i * K, read[i], K);
     apply_lower(n, &dA, &k, K, w->x); /* dQ */
@@ -431,8 +440,8 @@ static double backward_piece(piece x, scratch *w)
 /* ---- token form -------------------------------------------------------------------------------------------------------------------- */
 
 /* S = alpha S + k v^T and o = s S^T q in one pass over the state, LNT_VL * P columns at a time. */
-static inline __attribute__((always_inline)) void step_columns(int P, int K, int V, float alpha, float s, const float *q, const float *k, const float *v,
-                                                               float *S, float *o)
+static inline __attribute__((always_inline)) void step_columns(int P, int K, int V, float alpha, float s, const float *q, const float *k,
+                                                               const float *v, float *S, float *o)
 {
     vf value[4], sum[4];
     for (int p = 0; p < P; p++) {

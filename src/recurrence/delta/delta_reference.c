@@ -186,4 +186,6 @@ static void backward(const lnt_recur_args *a, int threads)
     }
 }
 
-const lnt_recur_impl lnt_delta_reference = { .name = "reference", .form = LINNET_FORM_RECURRENT, .workspace = workspace, .forward = forward, .backward = backward };
+const lnt_recur_impl lnt_delta_reference = {
+    .name = "reference", .form = LINNET_FORM_RECURRENT, .workspace = workspace, .forward = forward, .backward = backward
+};
