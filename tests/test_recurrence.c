@@ -490,10 +490,10 @@ static lnt_node *node_of(linnet_context *c, lnt_program **p, const lnt_recur_cas
     OK(c, lnt_program_create(c, p));
     const lnt_recur_op *op = lnt_recur_find(k->op);
     int32_t heads[3] = { op->cache ? k->Hv : k->Hq, k->Hq, op->cache ? k->Hq : k->Hv }, width[3] = { k->K, k->K, k->V };
-    lnt_buf in[5];
+    lnt_buf in[5] = { { 0 } };
     for (int i = 0; i < 5; i++) {
         lnt_out_spec spec = i < 3 ? (lnt_out_spec){ (int64_t)heads[i] * width[i], heads[i], false } : (lnt_out_spec){ k->Hv, k->Hv, true };
-        in[i] = lnt_add_node(*p, &source_type, NULL, 0, NULL, 0, NULL, 1, &spec)->out[0];
+        in[i] = lnt_add_node(*p, &source_type, NULL, 0, in, 0, (int[]){ 0 }, 1, &spec)->out[0];
     }
     double g_head[8];
     for (int h = 0; h < 8; h++) g_head[h] = -0.05 * (h + 1);
