@@ -4,7 +4,7 @@
 #if defined(__AMX_BF16__) && defined(__AVX512BW__)
 
 /* Rows of 16 dwords: y[i][j] = x[j][i], in four rounds of pairwise exchanges. */
-static inline void transpose16(__m512i x[16])
+static inline __attribute__((always_inline)) void transpose16(__m512i x[16])
 {
     __m512i t[16];
     for (int i = 0; i < 16; i += 2) {
@@ -33,27 +33,32 @@ static inline void transpose16(__m512i x[16])
 
 static inline __mmask32 first(int64_t n) { return n >= 32 ? 0xffffffffu : n <= 0 ? 0 : (1u << n) - 1u; }
 
-/* 16 rows of up to 32 elements: rows r0 .. (below `rows`), elements k .. k1. */
-static inline void load_rows(const lnt_bf16 *p, int64_t ld, int64_t r0, int64_t rows, int64_t k, int64_t k1, __m512i x[16])
+/* 16 rows of up to 32 elements: rows r0 .. (below `rows`), elements k .. k1. Lanes and rows outside are masked, without a branch, so that all 16 stay in
+ * registers. */
+static inline __attribute__((always_inline)) void load_rows(const lnt_bf16 *p, int64_t ld, int64_t r0, int64_t rows, int64_t k, int64_t k1, __m512i x[16])
 {
     const __mmask32 mask = first(k1 - k);
-    for (int64_t i = 0; i < 16; i++) x[i] = r0 + i < rows ? _mm512_maskz_loadu_epi16(mask, p + (r0 + i) * ld + k) : _mm512_setzero_si512();
+    p += r0 * ld + k;
+#pragma GCC unroll 16
+    for (int i = 0; i < 16; i++) x[i] = _mm512_maskz_loadu_epi16(r0 + i < rows ? mask : 0, p + i * ld);
 }
 
 /* 16 pairs of rows k, k+1 of a matrix whose rows are k: 16 columns from c on, the pair side by side. */
-static inline void load_pairs(const lnt_bf16 *p, int64_t ld, int64_t c, int64_t cols, int64_t k, int64_t k1, __m512i x[16])
+static inline __attribute__((always_inline)) void load_pairs(const lnt_bf16 *p, int64_t ld, int64_t c, int64_t cols, int64_t k, int64_t k1, __m512i x[16])
 {
     const __mmask16 mask = (__mmask16)first(cols - c < 16 ? cols - c : 16);
-    for (int64_t i = 0; i < 16; i++) {
-        const int64_t r = k + 2 * i;
-        __m256i a = r < k1 ? _mm256_maskz_loadu_epi16(mask, p + r * ld + c) : _mm256_setzero_si256();
-        __m256i b = r + 1 < k1 ? _mm256_maskz_loadu_epi16(mask, p + (r + 1) * ld + c) : _mm256_setzero_si256();
+    p += k * ld + c;
+#pragma GCC unroll 16
+    for (int i = 0; i < 16; i++) {
+        __m256i a = _mm256_maskz_loadu_epi16(k + 2 * i < k1 ? mask : 0, p + 2 * i * ld);
+        __m256i b = _mm256_maskz_loadu_epi16(k + 2 * i + 1 < k1 ? mask : 0, p + (2 * i + 1) * ld);
         x[i] = _mm512_or_si512(_mm512_cvtepu16_epi32(a), _mm512_slli_epi32(_mm512_cvtepu16_epi32(b), 16));
     }
 }
 
-static inline void store_rows(lnt_bf16 *out, const __m512i x[16])
+static inline __attribute__((always_inline)) void store_rows(lnt_bf16 *out, const __m512i x[16])
 {
+#pragma GCC unroll 16
     for (int i = 0; i < 16; i++) _mm512_store_si512((void *)(out + 32 * i), x[i]);
 }
 
@@ -143,6 +148,14 @@ static void to_c(const lnt_tile_job *j, int64_t m, int64_t n, const float *c, in
 {
     const lnt_gemm_args *g = j->g;
     const int64_t rows = at_most(LNT_TILE_BLOCK, g->M - m), cols = at_most(LNT_TILE_BLOCK, g->N - n);
+    if (g->c == LINNET_BF16 && cols == LNT_TILE_BLOCK && !add) {
+        lnt_bf16 *to = (lnt_bf16 *)g->C + m * g->ldc + n;
+        for (int64_t i = 0; i < rows; i++) {
+            __m512bh h = _mm512_cvtne2ps_pbh(_mm512_loadu_ps(c + i * ldc + 16), _mm512_loadu_ps(c + i * ldc));
+            memcpy(to + i * g->ldc, &h, sizeof h);
+        }
+        return;
+    }
     for (int64_t i = 0; i < rows; i++) {
         void *to = (char *)g->C + ((m + i) * g->ldc + n) * (g->c == LINNET_F32 ? 4 : 2);
         V_EACH(l, w, cols) v_out(to, g->c, l, w, v_get(c + i * ldc, LINNET_F32, l, w), add);
