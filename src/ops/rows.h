@@ -111,6 +111,7 @@ static inline vf v_tanh(vf x)
     return v_select(x == x, y, x);
 }
 
+/* (The sigmoid by a reciprocal estimate and a Newton step instead of a division: tried, 5% slower; e^x covers the division's latency.) */
 static inline vf v_act(vf x, lnt_act act)
 {
     switch (act) {

@@ -80,12 +80,20 @@ static inline float v_hmax(vf x)
  * nor drops to zero early. -inf gives 0, NaN stays NaN. */
 static inline vf v_exp(vf x)
 {
+#if defined(__AVX512F__)
+    /* vscalefps rounds and overflows by itself; min hands on its second operand when that is NaN. Lanes below lo stay 0 throughout. */
+    const __mmask16 above = _mm512_cmp_ps_mask((__m512)x, _mm512_set1_ps(-103.972084f), _CMP_NLT_UQ);
+    __m512 t = _mm512_maskz_min_ps(above, _mm512_set1_ps(89.0f), (__m512)x);
+    vf n = (vf)_mm512_roundscale_ps(_mm512_mul_ps(t, _mm512_set1_ps(1.44269504f)), 8);
+    vf r = (vf)t - n * 0.693359375f;
+#else
     const vf lo = v_set(-103.972084f), hi = v_set(88.7228394f);
     vf t = v_select(x < lo, v_zero(), v_select(x > hi, v_set(89.0f), x)); /* false for NaN: t is NaN. 0 for lo: a subnormal product costs 150 cycles */
     vf n = t * 1.44269504f + 12582912.0f;
     vi in = (vi)n - 0x4b400000;
     n -= 12582912.0f;
     vf r = t - n * 0.693359375f;
+#endif
     r = r + n * 2.12194440e-4f;
     vf p = v_set(1.98412698e-4f);
     p = p * r + 1.38888889e-3f;
@@ -95,10 +103,14 @@ static inline vf v_exp(vf x)
     p = p * r + 0.5f;
     p = p * r + 1.0f;
     p = p * r + 1.0f;
+#if defined(__AVX512F__)
+    return (vf)_mm512_maskz_scalef_ps(above, (__m512)p, (__m512)n);
+#else
     vi h = in >> 1;
     vf y = p * (vf)((h + 127) << 23) * (vf)((in - h + 127) << 23);
     y = v_select(x < lo, v_zero(), y);
     return v_select(x == x, y, x);
+#endif
 }
 
 static inline vf v_sigmoid(vf x) { return v_set(1.0f) / (v_exp(-x) + 1.0f); }
