@@ -254,7 +254,8 @@ static void ref_rotary(ref *r, int backward)
         for (int64_t t = r->cu[n]; t < r->cu[n + 1]; t++)
             for (int64_t h = 0; h < r->heads; h++)
                 for (int64_t i = 0; i < half; i++) {
-                    double pos = (double)(t - r->cu[n] + (r->position ? r->position[n] : 0)), angle = pos * pow(r->base, -2.0 * (double)i / (double)d);
+                    double pos = (double)(t - r->cu[n] + (r->position ? r->position[n] : 0)),
+                           angle = pos * pow(r->base, -2.0 * (double)i / (double)d);
                     double c = cos(angle), s = sin(angle);
                     int64_t a = t * C + h * d + i, b = a + half;
                     if (!backward) {
@@ -362,7 +363,8 @@ static void ref_logits_forward(ref *r)
 }
 static void ref_logits_backward(ref *r)
 {
-    for (int64_t i = 0; i < r->T * r->vocab; i++) ref_logit_gradient(r, i / r->vocab, i % r->vocab, ref_logit(r, i / r->vocab, i % r->vocab), r->d_out[i]);
+    for (int64_t i = 0; i < r->T * r->vocab; i++)
+        ref_logit_gradient(r, i / r->vocab, i % r->vocab, ref_logit(r, i / r->vocab, i % r->vocab), r->d_out[i]);
 }
 
 #endif

@@ -65,7 +65,8 @@ static void check(shape s, bool ta, bool tb, lnt_dtype ab, lnt_dtype ct, float a
     for (int64_t i = 0; i < s.M; i++)
         for (int64_t j = 0; j < s.N; j++) {
             double x = 0;
-            for (int64_t k = 0; k < s.K; k++) x += (ta ? a.value[k * s.M + i] : a.value[i * s.K + k]) * (tb ? b.value[j * s.K + k] : b.value[k * s.N + j]);
+            for (int64_t k = 0; k < s.K; k++)
+                x += (ta ? a.value[k * s.M + i] : a.value[i * s.K + k]) * (tb ? b.value[j * s.K + k] : b.value[k * s.N + j]);
             want[i * s.N + j] = alpha * x + (beta != 0 ? c.value[i * s.N + j] : 0);
             square += want[i * s.N + j] * want[i * s.N + j];
         }
@@ -99,8 +100,8 @@ static void check(shape s, bool ta, bool tb, lnt_dtype ab, lnt_dtype ct, float a
         }
     double relative = square > 0 ? sqrt(error / square) : sqrt(error), limit = ct == LINNET_BF16 ? 3e-3 : 2e-6;
     if (!(relative < limit))
-        fail_msg("%lldx%lldx%lld %c%c %s->%s %s: error %.2e, expected below %.0e", (long long)s.M, (long long)s.N, (long long)s.K, ta ? 'T' : 'N', tb ? 'T' : 'N',
-                 lnt_dtype_name(ab), lnt_dtype_name(ct), lnt_cpu_name(lnt_cpu()), relative, limit);
+        fail_msg("%lldx%lldx%lld %c%c %s->%s %s: error %.2e, expected below %.0e", (long long)s.M, (long long)s.N, (long long)s.K, ta ? 'T' : 'N',
+                 tb ? 'T' : 'N', lnt_dtype_name(ab), lnt_dtype_name(ct), lnt_cpu_name(lnt_cpu()), relative, limit);
     lnt_free(first);
     lnt_free(again);
     lnt_free(want);
@@ -112,15 +113,17 @@ static void check(shape s, bool ta, bool tb, lnt_dtype ab, lnt_dtype ct, float a
 static void products(void **state)
 {
     (void)state;
-    static const shape shapes[] = {{1, 1, 1},    {1, 100, 37}, {4, 65, 128}, {7, 50, 33}, {8, 200, 64},  {9, 33, 17},   {100, 4, 60},  {65, 7, 129}, {64, 64, 64},
-                                   {100, 50, 60}, {5, 300, 1}, {3, 9, 1030}, {31, 70, 2}, {130, 141, 95}, {260, 520, 40}, {33, 47, 1100}};
+    static const shape shapes[] = {{1, 1, 1},    {1, 100, 37},   {4, 65, 128},   {7, 50, 33},   {8, 200, 64}, {9, 33, 17},
+                                   {100, 4, 60}, {65, 7, 129},   {64, 64, 64},   {100, 50, 60}, {5, 300, 1},  {3, 9, 1030},
+                                   {31, 70, 2},  {130, 141, 95}, {260, 520, 40}, {33, 47, 1100}};
     for (int level = LNT_CPU_BASE; level <= (int)lnt_cpu_machine(); level++) {
         lnt_cpu_force((lnt_cpu_level)level);
         for (size_t i = 0; i < sizeof shapes / sizeof *shapes; i++)
             for (int trans = 0; trans < 4; trans++)
                 for (int types = 0; types < 3; types++)
                     for (int beta = 0; beta < 2; beta++)
-                        check(shapes[i], trans & 1, trans & 2, types ? LINNET_BF16 : LINNET_F32, types == 2 ? LINNET_BF16 : LINNET_F32, i % 3 ? 1.0f : -0.5f, (float)beta);
+                        check(shapes[i], trans & 1, trans & 2, types ? LINNET_BF16 : LINNET_F32, types == 2 ? LINNET_BF16 : LINNET_F32,
+                              i % 3 ? 1.0f : -0.5f, (float)beta);
     }
     lnt_cpu_force(lnt_cpu_machine());
 }

@@ -1,5 +1,5 @@
-/* The operators of ops/ against float64: forward and backward, float32 and bf16, every CPU variant, 1 to 3 threads (same bits), gradients accumulated and absent,
- * packed sequences, guarded buffers filled with NaN. The references themselves are checked by central differences. */
+/* The operators of ops/ against float64: forward and backward, float32 and bf16, every CPU variant, 1 to 3 threads (same bits), gradients accumulated
+ * and absent, packed sequences, guarded buffers filled with NaN. The references themselves are checked by central differences. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -34,13 +34,19 @@ static const lnt_init normal = {LNT_INIT_NORMAL, 1, 0};
 static lnt_buf build_linear(lnt_program *p, const lnt_buf *in, const ref *a) { return lnt_linear(p, in[0], "w", a->size); }
 static lnt_buf build_linear_bias(lnt_program *p, const lnt_buf *in, const ref *a) { return lnt_linear_bias(p, in[0], "w", a->size); }
 static lnt_buf build_head_linear(lnt_program *p, const lnt_buf *in, const ref *a) { return lnt_head_linear(p, in[0], "w", a->size, true, normal); }
-static lnt_buf build_embedding(lnt_program *p, const lnt_buf *in, const ref *a) { return lnt_embedding(p, in[0], "e", a->vocab, a->size, a->scale, normal, false); }
+static lnt_buf build_embedding(lnt_program *p, const lnt_buf *in, const ref *a)
+{
+    return lnt_embedding(p, in[0], "e", a->vocab, a->size, a->scale, normal, false);
+}
 static lnt_buf build_rmsnorm(lnt_program *p, const lnt_buf *in, const ref *a) { return lnt_rmsnorm(p, in[0], "n", a->eps); }
 static lnt_buf build_gated(lnt_program *p, const lnt_buf *in, const ref *a) { return lnt_gated_rmsnorm(p, in[0], in[1], "n", a->eps, a->act); }
 static lnt_buf build_l2norm(lnt_program *p, const lnt_buf *in, const ref *a) { return lnt_l2norm(p, in[0], a->eps); }
 static lnt_buf build_sumnorm(lnt_program *p, const lnt_buf *in, const ref *a) { return lnt_sumnorm(p, in[0], a->eps); }
 static lnt_buf build_conv(lnt_program *p, const lnt_buf *in, const ref *a) { return lnt_short_conv(p, in[0], "c", (int)a->size, a->act); }
-static lnt_buf build_activation(lnt_program *p, const lnt_buf *in, const ref *a) { return lnt_activation(p, in[0], a->act, a->scale, a->act == LNT_SIGMOID); }
+static lnt_buf build_activation(lnt_program *p, const lnt_buf *in, const ref *a)
+{
+    return lnt_activation(p, in[0], a->act, a->scale, a->act == LNT_SIGMOID);
+}
 static lnt_buf build_decay_gate(lnt_program *p, const lnt_buf *in, const ref *a) { return (void)a, lnt_decay_gate(p, in[0]); }
 static lnt_buf build_gamma_cap(lnt_program *p, const lnt_buf *in, const ref *a) { return lnt_gamma_cap(p, in[0], in[1], a->cap); }
 static lnt_buf build_rotary(lnt_program *p, const lnt_buf *in, const ref *a) { return lnt_rotary(p, in[0], a->base); }
@@ -49,7 +55,10 @@ static lnt_buf build_mul(lnt_program *p, const lnt_buf *in, const ref *a) { retu
 static lnt_buf build_swiglu(lnt_program *p, const lnt_buf *in, const ref *a) { return (void)a, lnt_swiglu(p, in[0], in[1]); }
 static lnt_buf build_hedgehog(lnt_program *p, const lnt_buf *in, const ref *a) { return (void)a, lnt_hedgehog(p, in[0]); }
 static lnt_buf build_dpfp(lnt_program *p, const lnt_buf *in, const ref *a) { return lnt_dpfp(p, in[0], (int)a->nu); }
-static lnt_buf build_loss(lnt_program *p, const lnt_buf *in, const ref *a) { return lnt_lm_loss(p, in[0], in[1], "e.weight", a->vocab, a->cap, normal); }
+static lnt_buf build_loss(lnt_program *p, const lnt_buf *in, const ref *a)
+{
+    return lnt_lm_loss(p, in[0], in[1], "e.weight", a->vocab, a->cap, normal);
+}
 static lnt_buf build_logits(lnt_program *p, const lnt_buf *in, const ref *a) { return lnt_lm_logits(p, in[0], "e.weight", a->vocab, a->cap, normal); }
 
 #define BOTH(f) ref_##f##_forward, ref_##f##_backward
@@ -58,7 +67,9 @@ static const op_case cases[] = {
     {.name = "linear to one", .build = build_linear, BOTH(linear), .n_in = 1, .cols = {37}, .heads = 1, .a = {.size = 1}},
     {.name = "linear bias", .build = build_linear_bias, BOTH(linear), .n_in = 1, .cols = {35}, .heads = 1, .a = {.size = 70}},
     {.name = "head linear", .build = build_head_linear, BOTH(head_linear), .n_in = 1, .cols = {39}, .heads = 3, .a = {.size = 10}},
-    {.name = "embedding", .build = build_embedding, BOTH(embedding), .ids = true, .first_id = true, .heads = 1, .a = {.size = 37, .vocab = 11, .scale = 6}},
+    {.name = "embedding", .build = build_embedding,
+     BOTH(embedding),
+     .ids = true, .first_id = true, .heads = 1, .a = {.size = 37, .vocab = 11, .scale = 6}},
     {.name = "rmsnorm", .build = build_rmsnorm, BOTH(rmsnorm), .n_in = 1, .cols = {75}, .heads = 1, .a = {.eps = 1e-6}},
     {.name = "rmsnorm per head", .build = build_rmsnorm, BOTH(rmsnorm), .n_in = 1, .cols = {99}, .heads = 3, .a = {.eps = 1e-2}},
     {.name = "gated rmsnorm", .build = build_gated, BOTH(rmsnorm), .n_in = 2, .cols = {60, 60}, .heads = 2, .a = {.eps = 1e-5, .act = LNT_SILU}},
@@ -75,10 +86,14 @@ static const op_case cases[] = {
     {.name = "sigmoid", .build = build_activation, BOTH(activation), .n_in = 1, .cols = {5}, .heads = 5, .a = {.act = LNT_SIGMOID, .scale = 2}},
     {.name = "relu", .build = build_activation, BOTH(activation), .n_in = 1, .cols = {37}, .heads = 1, .a = {.act = LNT_RELU, .scale = 1}},
     {.name = "elu + 1", .build = build_activation, BOTH(activation), .n_in = 1, .cols = {37}, .heads = 1, .a = {.act = LNT_ELU1, .scale = 1}},
-    {.name = "log sigmoid", .build = build_activation, BOTH(activation), .n_in = 1, .cols = {37}, .heads = 1, .a = {.act = LNT_LOG_SIGMOID, .scale = 0.0625}},
+    {.name = "log sigmoid", .build = build_activation,
+     BOTH(activation),
+     .n_in = 1, .cols = {37}, .heads = 1, .a = {.act = LNT_LOG_SIGMOID, .scale = 0.0625}},
     {.name = "tanh", .build = build_activation, BOTH(activation), .n_in = 1, .cols = {37}, .heads = 1, .a = {.act = LNT_TANH, .scale = 1}},
     {.name = "decay gate", .build = build_decay_gate, BOTH(decay_gate), .n_in = 1, .cols = {7}, .heads = 1},
-    {.name = "gamma cap", .build = build_gamma_cap, BOTH(gamma_cap), .n_in = 2, .cols = {7, 7}, .heads = 1, .positive = true, .f32_in = true, .a = {.cap = 0.75}},
+    {.name = "gamma cap", .build = build_gamma_cap,
+     BOTH(gamma_cap),
+     .n_in = 2, .cols = {7, 7}, .heads = 1, .positive = true, .f32_in = true, .a = {.cap = 0.75}},
     {.name = "rotary", .build = build_rotary, BOTH(rotary), .n_in = 1, .cols = {84}, .heads = 3, .a = {.base = 10000}},
     {.name = "add", .build = build_add, BOTH(add), .n_in = 2, .cols = {31, 31}, .heads = 1},
     {.name = "mul", .build = build_mul, BOTH(mul), .n_in = 2, .cols = {31, 31}, .heads = 1},
@@ -165,7 +180,7 @@ static setting make(const op_case *o, int64_t T, lnt_dtype policy, int threads, 
     lnt_buf in[2] = {{0}, {0}};
     for (int i = 0; i < o->n_in; i++) {
         lnt_out_spec spec = {o->cols[i], i ? 1 : o->heads, o->f32_in};
-        in[i] = lnt_add_node(s.p, &source_op, NULL, 0, NULL, 0, NULL, 1, &spec)->out[0];
+        in[i] = lnt_add_node(s.p, &source_op, NULL, 0, in, 0, NULL, 1, &spec)->out[0];
     }
     if (o->ids) in[s.id_at = o->first_id ? 0 : o->n_in] = lnt_external(s.p, "ids");
     lnt_buf out = o->build(s.p, in, &o->a);
@@ -292,8 +307,10 @@ static void compare_all(const setting *s, lnt_dtype policy)
     const lnt_call *k = &s->k;
     const double forward = policy == LINNET_F32 ? 1e-6 : 5e-3, backward = policy == LINNET_F32 ? 5e-6 : 5e-3;
     compare(s, "output", k->out[0].data, k->out[0].dtype, s->r.out, k->tokens * s->r.out_cols, forward);
-    for (int i = 0; i < s->o->n_in; i++) compare(s, i ? "d_in 1" : "d_in 0", k->d_in[i].data, k->d_in[i].dtype, s->r.d_in[i], k->tokens * s->o->cols[i], backward);
-    for (int i = 0; i < s->n_param; i++) compare(s, i ? "d_param 1" : "d_param 0", k->param[i].grad, LINNET_F32, s->r.d_param[i], k->param[i].count, backward);
+    for (int i = 0; i < s->o->n_in; i++)
+        compare(s, i ? "d_in 1" : "d_in 0", k->d_in[i].data, k->d_in[i].dtype, s->r.d_in[i], k->tokens * s->o->cols[i], backward);
+    for (int i = 0; i < s->n_param; i++)
+        compare(s, i ? "d_param 1" : "d_param 0", k->param[i].grad, LINNET_F32, s->r.d_param[i], k->param[i].count, backward);
 }
 
 static void same_bits(const setting *a, const setting *b)
@@ -324,7 +341,8 @@ static void check_slope(setting *s, double *x, const double *before, const doubl
         x[i] = at - h;
         double slope = (up - objective(s)) / (2 * h), want = d[i] - (before ? before[i] : 0);
         x[i] = at;
-        if (!(fabs(slope - want) < 1e-6 * (1 + fabs(want)))) fail_msg("%s: reference gradient %lld is %.9g, central difference %.9g", s->o->name, (long long)i, want, slope);
+        if (!(fabs(slope - want) < 1e-6 * (1 + fabs(want))))
+            fail_msg("%s: reference gradient %lld is %.9g, central difference %.9g", s->o->name, (long long)i, want, slope);
     }
 }
 
@@ -340,7 +358,8 @@ static void references(void **state)
         }
         run_reference(&s);
         for (int q = 0; q < s.o->n_in; q++) check_slope(&s, s.r.in[q], NULL, s.r.d_in[q], 5 * s.o->cols[q]);
-        for (int q = 0; q < s.n_param; q++) check_slope(&s, s.r.param[q], before[q], s.r.d_param[q], s.k.param[q].count < 200 ? s.k.param[q].count : 200);
+        for (int q = 0; q < s.n_param; q++)
+            check_slope(&s, s.r.param[q], before[q], s.r.d_param[q], s.k.param[q].count < 200 ? s.k.param[q].count : 200);
         lnt_free(before[0]);
         lnt_free(before[1]);
         drop(&s);
@@ -473,7 +492,8 @@ static void conv_state(void **state)
             for (size_t i = 0; i < bytes; i++) assert_int_equal(memory[i], 0);
             for (int64_t j = 0; j < s.r.size - 1; j++)
                 for (int64_t c = 0; c < cols; c++)
-                    assert_true(((float *)(memory + bytes))[j * cols + c] == (float)lnt_load_element(s.k.in[0].data, s.k.in[0].dtype, (64 - s.r.size + 1 + j) * cols + c));
+                    assert_true(((float *)(memory + bytes))[j * cols + c] ==
+                                (float)lnt_load_element(s.k.in[0].data, s.k.in[0].dtype, (64 - s.r.size + 1 + j) * cols + c));
             check_guard(memory, 2 * bytes);
             lnt_free(memory);
             lnt_free(whole);
@@ -498,7 +518,8 @@ static void rotary_positions(void **state)
 static void extremes(void **state)
 {
     (void)state;
-    static const float values[] = {0.0f, -0.0f, 1e-30f, -1e-30f, 100.0f, -100.0f, 1000.0f, -1000.0f, 3e38f, -3e38f, NAN, 1.0f, 0.2499f, 0.2501f, -0.25f, 20.0f, -20.0f};
+    static const float values[] = {0.0f,   -0.0f, 1e-30f, -1e-30f, 100.0f,  -100.0f, 1000.0f, -1000.0f, 3e38f,
+                                   -3e38f, NAN,   1.0f,   0.2499f, 0.2501f, -0.25f,  20.0f,   -20.0f};
     static const char *const names[] = {"identity", "silu", "sigmoid", "relu", "elu + 1", "log sigmoid", "tanh"};
     enum { N = sizeof values / sizeof *values };
     for (int level = 0; level <= (int)lnt_cpu_machine(); level++) {
@@ -516,7 +537,8 @@ static void extremes(void **state)
                     continue;
                 }
                 if (fabs(want) > 3.3e38) continue;
-                if (!(fabs(y[i] - want) <= 3e-7 * fabs(want) + 1e-37)) fail_msg("%s(%g) is %.9g, expected %.9g (%s)", names[n], x[i], y[i], want, lnt_cpu_name(lnt_cpu()));
+                if (!(fabs(y[i] - want) <= 3e-7 * fabs(want) + 1e-37))
+                    fail_msg("%s(%g) is %.9g, expected %.9g (%s)", names[n], x[i], y[i], want, lnt_cpu_name(lnt_cpu()));
                 if (!(fabs(dx[i] - slope) <= 1e-6 * fabs(slope) + 2e-7 * s.r.scale))
                     fail_msg("%s'(%g) is %.9g, expected %.9g (%s)", names[n], x[i], dx[i], slope, lnt_cpu_name(lnt_cpu()));
             }
@@ -540,7 +562,8 @@ static void extremes(void **state)
 static void loss_blocks(void **state)
 {
     (void)state;
-    const op_case large = {.name = "large vocabulary", .build = build_loss, BOTH(loss), .n_in = 1, .cols = {3}, .heads = 1, .ids = true, .a = {.vocab = 100003}};
+    const op_case large = {
+        .name = "large vocabulary", .build = build_loss, BOTH(loss), .n_in = 1, .cols = {3}, .heads = 1, .ids = true, .a = {.vocab = 100003}};
     for (int bf16 = 0; bf16 < 2; bf16++) {
         setting one = make(&large, 140, bf16 ? LINNET_BF16 : LINNET_F32, 1, true), two = make(&large, 140, bf16 ? LINNET_BF16 : LINNET_F32, 3, true);
         assert_true(one.work_size < (size_t)140 * 100003 * 4);
@@ -574,7 +597,9 @@ static void refuses(void **state)
         lnt_program *p;
         assert_int_equal(lnt_program_create(c, &p), LINNET_OK);
         const lnt_out_spec spec[2] = {{6, 2, false}, {5, 1, false}};
-        lnt_buf a = lnt_add_node(p, &source_op, NULL, 0, NULL, 0, NULL, 1, &spec[0])->out[0], b = lnt_add_node(p, &source_op, NULL, 0, NULL, 0, NULL, 1, &spec[1])->out[0];
+        const lnt_buf none[1] = {{0}};
+        lnt_buf a = lnt_add_node(p, &source_op, NULL, 0, none, 0, NULL, 1, &spec[0])->out[0],
+                b = lnt_add_node(p, &source_op, NULL, 0, none, 0, NULL, 1, &spec[1])->out[0];
         lnt_buf y = LNT_NO_BUF;
         switch (i) {
         case 0: y = lnt_add_buf(p, a, b); break;

@@ -79,11 +79,13 @@ static void steps(void **state)
         float *first = NULL;
         for (int threads = 1; threads <= 3; threads++) {
             setting s = make(threads);
-            double *w = lnt_calloc((size_t)s.n * 8), *m = lnt_calloc((size_t)s.n * 8), *v = lnt_calloc((size_t)s.n * 8), *g = lnt_calloc((size_t)s.n * 8);
+            double *w = lnt_calloc((size_t)s.n * 8), *m = lnt_calloc((size_t)s.n * 8), *v = lnt_calloc((size_t)s.n * 8),
+                   *g = lnt_calloc((size_t)s.n * 8);
             float *g0 = lnt_alloc((size_t)s.n * 4);
             memcpy(g0, s.grad, (size_t)s.n * 4);
             for (int64_t i = 0; i < s.n; i++) w[i] = s.master[i];
-            lnt_adamw o = {.learning_rate = 1e-2, .beta1 = 0.9, .beta2 = 0.95, .epsilon = 1e-8, .weight_decay = 0.1, .gradient_scale = 0.5, .zero_gradients = true};
+            lnt_adamw o = {.learning_rate = 1e-2, .beta1 = 0.9, .beta2 = 0.95, .epsilon = 1e-8, .weight_decay = 0.1, .gradient_scale = 0.5,
+                           .zero_gradients = true};
             lnt_adamw_arrays a = {s.master, s.grad, s.m, s.v, s.work};
             for (int t = 1; t <= STEPS; t++) {
                 o.step = t;
@@ -135,7 +137,8 @@ static void norm(void **state)
             setting s = make(threads);
             double want = 0;
             for (int q = 0; q < lnt_param_count(s.p); q++)
-                for (int64_t i = 0; i < lnt_param_at(s.p, q)->count; i++) want += (double)s.grad[lnt_param_at(s.p, q)->offset + i] * s.grad[lnt_param_at(s.p, q)->offset + i];
+                for (int64_t i = 0; i < lnt_param_at(s.p, q)->count; i++)
+                    want += (double)s.grad[lnt_param_at(s.p, q)->offset + i] * s.grad[lnt_param_at(s.p, q)->offset + i];
             double got = lnt_gradient_norm(s.c, s.p, s.grad);
             assert_true(fabs(got - sqrt(want)) < 1e-6 * sqrt(want));
             if (threads == 1) first = got;

@@ -29,8 +29,8 @@ static linnet_status embedding_backward(const lnt_call *k)
     return k->d_out[0].data && k->param[0].grad ? LNT_PICK(lnt_embedding_backward)(k) : LINNET_OK;
 }
 
-static const lnt_op embedding_op = {.name = "embedding", .backward_needs = LNT_NEEDS_IN0, .workspace = embedding_workspace, .forward = embedding_forward,
-                                    .backward = embedding_backward};
+static const lnt_op embedding_op = {.name = "embedding", .backward_needs = LNT_NEEDS_IN0, .workspace = embedding_workspace,
+                                    .forward = embedding_forward, .backward = embedding_backward};
 
 lnt_buf lnt_embedding(lnt_program *p, lnt_buf ids, const char *name, int64_t vocab, int64_t width, double scale, lnt_init init, bool decay)
 {

@@ -105,7 +105,8 @@ linnet_status LNT_V(lnt_dpfp_backward)(const lnt_call *k)
             const float *back = w + 2 * d - by, *ahead = w + by, *dp_ahead = dp + by;
             V_EACH(l, n, 2 * d)
             {
-                vf s = v_get(dp, LINNET_F32, l, n) * v_get(back, LINNET_F32, l, n) + v_get(dp_ahead, LINNET_F32, l, n) * v_get(ahead, LINNET_F32, l, n);
+                vf s =
+                    v_get(dp, LINNET_F32, l, n) * v_get(back, LINNET_F32, l, n) + v_get(dp_ahead, LINNET_F32, l, n) * v_get(ahead, LINNET_F32, l, n);
                 v_out(du, LINNET_F32, l, n, s, true);
             }
         }

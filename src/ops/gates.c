@@ -9,11 +9,15 @@ LNT_DEFINE_OP(decay_gate)
 LNT_DEFINE_OP(gamma_cap)
 
 /* Sums of dA_log and of ddt_bias, [2, cols] for each block of rows. */
-static size_t decay_workspace(const lnt_node *n, const lnt_shape *s, bool backward) { return backward ? lnt_sum_bytes(s->tokens, 2 * lnt_in_cols(n, 0)) : 0; }
+static size_t decay_workspace(const lnt_node *n, const lnt_shape *s, bool backward)
+{
+    return backward ? lnt_sum_bytes(s->tokens, 2 * lnt_in_cols(n, 0)) : 0;
+}
 
-static const lnt_op decay_gate_op = {.name = "decay_gate", .backward_needs = LNT_NEEDS_IN0, .workspace = decay_workspace, .forward = decay_gate_forward,
-                                     .backward = decay_gate_backward};
-static const lnt_op gamma_cap_op = {.name = "gamma_cap", .backward_needs = LNT_NEEDS_IN1, .forward = gamma_cap_forward, .backward = gamma_cap_backward};
+static const lnt_op decay_gate_op = {.name = "decay_gate", .backward_needs = LNT_NEEDS_IN0, .workspace = decay_workspace,
+                                     .forward = decay_gate_forward, .backward = decay_gate_backward};
+static const lnt_op gamma_cap_op = {
+    .name = "gamma_cap", .backward_needs = LNT_NEEDS_IN1, .forward = gamma_cap_forward, .backward = gamma_cap_backward};
 
 lnt_buf lnt_decay_gate(lnt_program *p, lnt_buf x)
 {

@@ -137,9 +137,9 @@ static outcome tiles(lnt_ctx *c, const lnt_gemm_args *g)
     return worst;
 }
 
-/* bf16 on a matrix unit: parts of K, each packed into the unit's order once (by all threads) and then multiplied tile by tile. A whole strip of an A that
- * is not transposed is read in place. oneDNN 2.6 reaches 1500-2800 GFLOP/s here on two cores of a Xeon with AMX, because it packs B again for every call and has
- * no fast kernel for a transposed A or a part of a larger C. */
+/* bf16 on a matrix unit: parts of K, each packed into the unit's order once (by all threads) and then multiplied tile by tile. A whole strip of an A
+ * that is not transposed is read in place. oneDNN 2.6's matmul, one thread each, is level where it has its best kernel (C a whole matrix, A plain, K
+ * <= 512), 1.2 to 1.4 times slower for a transposed A or a deep K, and twice as slow for a tile of a larger C. */
 enum { PACK_K = 1024 }; /* of a product into float32; a part of K then leaves its packed operands in the cores' caches */
 
 static int64_t aligned_elements(int64_t n) { return (n + 31) / 32 * 32; }
@@ -148,7 +148,8 @@ static outcome tile_part(lnt_ctx *c, const lnt_gemm_args *g, const lnt_tile_kern
 {
     const int64_t steps = parts_of(k1 - k0, LNT_TILE_K), panels = parts_of(g->N, LNT_TILE_BLOCK), strips = parts_of(g->M, LNT_TILE_BLOCK) * 2;
     const int64_t first_packed = !g->trans_a && (k1 - k0) % LNT_TILE_K == 0 ? g->M / LNT_TILE_BLOCK * 2 : 0;
-    lnt_bf16 *panel = buffer_of(OPERANDS, (size_t)(panels * steps * LNT_PANEL_STEP + (strips - first_packed) * steps * LNT_STRIP_STEP) * sizeof *panel);
+    lnt_bf16 *panel =
+        buffer_of(OPERANDS, (size_t)(panels * steps * LNT_PANEL_STEP + (strips - first_packed) * steps * LNT_STRIP_STEP) * sizeof *panel);
     if (!panel) return NO_MEMORY;
     lnt_bf16 *strip = panel + panels * steps * LNT_PANEL_STEP;
     tiling t = cut(g->M, g->N);
@@ -167,8 +168,8 @@ static outcome tile_part(lnt_ctx *c, const lnt_gemm_args *g, const lnt_tile_kern
 #pragma omp for schedule(dynamic, 1)
         for (int64_t p = 0; p < t.parts_m * t.parts_n; p++) {
             const int64_t m = p / t.parts_n * t.m, n = p % t.parts_n * t.n;
-            lnt_tile_job j = {.g = g, .k0 = k0, .steps = steps, .strips = strip, .first_packed = first_packed, .panels = panel, .m0 = m, .m1 = smaller(g->M, m + t.m),
-                              .n0 = n, .n1 = smaller(g->N, n + t.n), .add = g->beta != 0 || k0 > 0};
+            lnt_tile_job j = {.g = g, .k0 = k0, .steps = steps, .strips = strip, .first_packed = first_packed, .panels = panel, .m0 = m,
+                              .m1 = smaller(g->M, m + t.m), .n0 = n, .n1 = smaller(g->N, n + t.n), .add = g->beta != 0 || k0 > 0};
             if (sums && !(j.sums = buffer_of(SUMS, (size_t)(t.m * t.n) * sizeof(float)))) worst = NO_MEMORY;
             else kernels->multiply(&j);
         }

@@ -1,5 +1,5 @@
-/* Matrix products of any size on the device, through oneDNN on the CPU: our own threads over tiles whose cut does not depend on the thread count, oneDNN
- * single-threaded inside a tile (its own threading loses on small products and changes the bits with the thread count).
+/* Matrix products of any size on the device, through oneDNN on the CPU: our own threads over tiles whose cut does not depend on the thread count,
+ * oneDNN single-threaded inside a tile (its own threading loses on small products and changes the bits with the thread count).
  *
  *   C[M,N] = alpha op(A) op(B) + beta C,   op = identity or transpose, row major, leading dimensions in elements.
  *

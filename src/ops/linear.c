@@ -43,11 +43,13 @@ static linnet_status linear_backward(const lnt_call *k)
     const int64_t rows = rows_of(k);
     if (!dy->data) return lnt_zero_gradients(k);
     if (dx->data)
-        LNT_TRY(lnt_gemm(k->c, &(lnt_gemm_args){.M = rows, .N = a->in, .K = a->out, .alpha = 1, .beta = k->accumulate[0], .ab = dy->dtype, .c = dx->dtype,
-                                                .a = dy->data, .lda = a->out, .b = k->param[0].work, .ldb = a->in, .C = dx->data, .ldc = a->in}));
+        LNT_TRY(lnt_gemm(k->c, &(lnt_gemm_args){.M = rows, .N = a->in, .K = a->out, .alpha = 1, .beta = k->accumulate[0], .ab = dy->dtype,
+                                                .c = dx->dtype, .a = dy->data, .lda = a->out, .b = k->param[0].work, .ldb = a->in, .C = dx->data,
+                                                .ldc = a->in}));
     if (k->param[0].grad)
-        LNT_TRY(lnt_gemm(k->c, &(lnt_gemm_args){.trans_a = true, .M = a->out, .N = a->in, .K = rows, .alpha = 1, .beta = 1, .ab = dy->dtype, .c = LINNET_F32,
-                                                .a = dy->data, .lda = a->out, .b = x->data, .ldb = a->in, .C = k->param[0].grad, .ldc = a->in}));
+        LNT_TRY(lnt_gemm(k->c, &(lnt_gemm_args){.trans_a = true, .M = a->out, .N = a->in, .K = rows, .alpha = 1, .beta = 1, .ab = dy->dtype,
+                                                .c = LINNET_F32, .a = dy->data, .lda = a->out, .b = x->data, .ldb = a->in, .C = k->param[0].grad,
+                                                .ldc = a->in}));
     if (a->bias && k->param[1].grad) {
         lnt_tensor d = *dy;
         d.rows = rows, d.cols = a->out;

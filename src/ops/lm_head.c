@@ -51,11 +51,13 @@ static linnet_status gradients_of(const lnt_call *k, int64_t r, int64_t rows, co
     const head_attr *a = k->attr;
     const lnt_tensor *x = &k->in[0], *dx = &k->d_in[0];
     if (dx->data)
-        LNT_TRY(lnt_gemm(k->c, &(lnt_gemm_args){.M = rows, .N = a->width, .K = a->vocab, .alpha = 1, .beta = k->accumulate[0], .ab = x->dtype, .c = dx->dtype,
-                                                .a = dz, .lda = a->vocab, .b = k->param[0].work, .ldb = a->width, .C = row_of(dx, r), .ldc = a->width}));
+        LNT_TRY(lnt_gemm(k->c, &(lnt_gemm_args){.M = rows, .N = a->width, .K = a->vocab, .alpha = 1, .beta = k->accumulate[0], .ab = x->dtype,
+                                                .c = dx->dtype, .a = dz, .lda = a->vocab, .b = k->param[0].work, .ldb = a->width, .C = row_of(dx, r),
+                                                .ldc = a->width}));
     if (!k->param[0].grad) return LINNET_OK;
-    return lnt_gemm(k->c, &(lnt_gemm_args){.trans_a = true, .M = a->vocab, .N = a->width, .K = rows, .alpha = 1, .beta = 1, .ab = x->dtype, .c = LINNET_F32,
-                                           .a = dz, .lda = a->vocab, .b = row_of(x, r), .ldb = a->width, .C = k->param[0].grad, .ldc = a->width});
+    return lnt_gemm(k->c, &(lnt_gemm_args){.trans_a = true, .M = a->vocab, .N = a->width, .K = rows, .alpha = 1, .beta = 1, .ab = x->dtype,
+                                           .c = LINNET_F32, .a = dz, .lda = a->vocab, .b = row_of(x, r), .ldb = a->width, .C = k->param[0].grad,
+                                           .ldc = a->width});
 }
 
 static linnet_status check_targets(const lnt_call *k)
@@ -129,8 +131,9 @@ static void head_describe(const lnt_node *n, char *text, size_t size)
         snprintf(text, size, "vocabulary %lld", (long long)a->vocab);
 }
 
-static const lnt_op loss_op = {.name = "lm_loss", .backward_needs = LNT_NEEDS_IN0 | LNT_NEEDS_IN1, .backward_is_forward = true, .workspace = loss_workspace,
-                               .flops = loss_flops, .forward = loss_forward, .backward = loss_backward, .describe = head_describe};
+static const lnt_op loss_op = {.name = "lm_loss", .backward_needs = LNT_NEEDS_IN0 | LNT_NEEDS_IN1, .backward_is_forward = true,
+                               .workspace = loss_workspace, .flops = loss_flops, .forward = loss_forward, .backward = loss_backward,
+                               .describe = head_describe};
 static const lnt_op logits_op = {.name = "lm_logits", .backward_needs = LNT_NEEDS_IN0 | LNT_NEEDS_OUT0, .workspace = logits_workspace,
                                  .flops = logits_flops, .forward = logits_forward, .backward = logits_backward, .describe = head_describe};
 

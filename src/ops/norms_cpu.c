@@ -44,8 +44,8 @@ static inline __attribute__((always_inline)) void forward(const lnt_call *k, con
 }
 
 /* Row i of [tokens*heads, d]; dw [d] receives its share when not NULL. */
-static inline __attribute__((always_inline)) void backward_row(const lnt_call *k, int64_t i, int64_t d, float *dw, const norm_kind kind, const bool weighted,
-                                                               const bool gated)
+static inline __attribute__((always_inline)) void backward_row(const lnt_call *k, int64_t i, int64_t d, float *dw, const norm_kind kind,
+                                                               const bool weighted, const bool gated)
 {
     const lnt_norm_attr *a = k->attr;
     const lnt_tensor *x = &k->in[0], *gate = &k->in[1], *dx = &k->d_in[0], *dg = &k->d_in[1], *dy = &k->d_out[0];

@@ -1,5 +1,5 @@
-/* Building with the plain operators. Each takes buffers of a program and returns a buffer; parameters get the name given, under the current scope, with
- * ".weight" (and ".bias") appended. Each operator is one file, forward beside backward: <op>.c (description, checks), <op>_cpu.c (kernels for every variant). */
+/* Building with the plain operators. Each takes buffers of a program and returns a buffer; parameters get the name given, under the current scope,
+ * with ".weight" (and ".bias") appended. <op>.c has the description and the checks, <op>_cpu.c the kernels for every variant, forward beside backward. */
 #ifndef LNT_OPS_H
 #define LNT_OPS_H
 
@@ -31,7 +31,8 @@ lnt_buf lnt_gated_rmsnorm(lnt_program *p, lnt_buf x, lnt_buf gate, const char *n
 lnt_buf lnt_l2norm(lnt_program *p, lnt_buf x, double eps);
 /* x / (sum(x) + eps) over each head. */
 lnt_buf lnt_sumnorm(lnt_program *p, lnt_buf x, double eps);
-/* Depthwise causal convolution over time, w [cols,1,size] (the last tap is the current token), then act. State: the last size-1 inputs of each sequence. */
+/* Depthwise causal convolution over time, w [cols,1,size] (the last tap is the current token), then act. State: the last size-1 inputs of each
+ * sequence. */
 lnt_buf lnt_short_conv(lnt_program *p, lnt_buf x, const char *name, int size, lnt_act act);
 /* act(x) * scale; f32_out keeps the result in float32 under every policy (gates). */
 lnt_buf lnt_activation(lnt_program *p, lnt_buf x, lnt_act act, double scale, bool f32_out);
@@ -51,8 +52,8 @@ lnt_buf lnt_swiglu(lnt_program *p, lnt_buf gate, lnt_buf up);
 lnt_buf lnt_hedgehog(lnt_program *p, lnt_buf y);
 lnt_buf lnt_dpfp(lnt_program *p, lnt_buf x, int nu);
 
-/* Mean next-token cross entropy, fused with the output projection `weight` [vocab, width] (a parameter's full name, so that it may be tied): logits are made
- * for a few rows at a time and never all exist. targets int32 [tokens], < 0: no loss there. softcap > 0: logits cap*tanh(z/cap).
+/* Mean next-token cross entropy, fused with the output projection `weight` [vocab, width] (a parameter's full name, so that it may be tied): logits
+ * are made for a few rows at a time and never all exist. targets int32 [tokens], < 0: no loss there. softcap > 0: logits cap*tanh(z/cap).
  * Out 0: float32 [tokens, 1] loss of every token (0 where ignored). The gradient is that of sum(loss) * loss_scale, loss_scale given at run time. */
 lnt_buf lnt_lm_loss(lnt_program *p, lnt_buf x, lnt_buf targets, const char *weight, int64_t vocab, double softcap, lnt_init init);
 /* float32 [tokens, vocab]. */

@@ -78,7 +78,10 @@ linnet_status LNT_V(lnt_swiglu_backward)(const lnt_call *k)
 
 /* ---- mul: y = a b,  da = dy b,  db = dy a (summed over the head's columns when b has one column a head) --------------------------- */
 
-static inline float one(const lnt_tensor *x, int64_t i) { return x->dtype == LINNET_F32 ? ((const float *)x->data)[i] : lnt_bf16_to_f32(((const lnt_bf16 *)x->data)[i]); }
+static inline float one(const lnt_tensor *x, int64_t i)
+{
+    return x->dtype == LINNET_F32 ? ((const float *)x->data)[i] : lnt_bf16_to_f32(((const lnt_bf16 *)x->data)[i]);
+}
 
 /* Rows of [tokens*heads, d] against b [tokens*heads]. */
 static void mul_heads(const lnt_call *k, bool backward)

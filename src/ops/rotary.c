@@ -17,7 +17,8 @@ lnt_buf lnt_rotary(lnt_program *p, lnt_buf x, double base)
 {
     if (!lnt_ready(p, "rotary", 1, &x)) return LNT_NO_BUF;
     const int64_t cols = lnt_cols(p, x), d = cols / lnt_heads(p, x);
-    if (d % 2 || d > LNT_ROTARY_MAX) return lnt_program_fail(p, "rotary: a head has %lld columns, expected an even number up to %d", (long long)d, LNT_ROTARY_MAX);
+    if (d % 2 || d > LNT_ROTARY_MAX)
+        return lnt_program_fail(p, "rotary: a head has %lld columns, expected an even number up to %d", (long long)d, LNT_ROTARY_MAX);
     if (!(base > 0)) return lnt_program_fail(p, "rotary: base is %g, expected above 0", base);
     lnt_rotary_attr *a = lnt_program_alloc(p, sizeof *a);
     double *tables = lnt_program_alloc(p, (size_t)(3 * d / 2) * sizeof *tables);

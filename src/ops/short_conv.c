@@ -38,7 +38,8 @@ lnt_buf lnt_short_conv(lnt_program *p, lnt_buf x, const char *name, int size, ln
     const lnt_conv_attr a = {size, act};
     const int64_t cols = lnt_cols(p, x), dim[3] = {cols, 1, size};
     char full[256];
-    if (snprintf(full, sizeof full, "%s.weight", name) >= (int)sizeof full) return lnt_program_fail(p, "parameter name \"%.60s...\" is too long", name);
+    if (snprintf(full, sizeof full, "%s.weight", name) >= (int)sizeof full)
+        return lnt_program_fail(p, "parameter name \"%.60s...\" is too long", name);
     const int param = lnt_add_param(p, full, 3, dim, (lnt_init){LNT_INIT_NORMAL, lnt_init_std(p, size), 0}, true, false);
     return lnt_add_op(p, &conv_op, lnt_attr(p, &a, sizeof a), 1, &x, 1, &param, (lnt_out_spec){cols, lnt_heads(p, x), false});
 }

@@ -2,8 +2,9 @@
 #include "ops/sequences.h"
 #include "ops/short_conv.h"
 
-/* A piece of work is some rows of one part of the columns. Inside it each vector of columns walks down the rows with the taps, the last inputs and the last
- * dz in registers, so that every element of x, dy and dx is touched once. (Row by row instead, with the window read again from the cache: 1.3 to 2 times slower.) */
+/* A piece of work is some rows of one part of the columns. Inside it each vector of columns walks down the rows with the taps, the last inputs and
+ * the last dz in registers, so that every element of x, dy and dx is touched once. (Row by row instead, with the window read again from the
+ * cache: 1.3 to 2 times slower.) */
 enum { PIECE_ROWS = 64, PART = 128 };
 
 /* w [cols, size] as taps [size, cols]. */
@@ -58,7 +59,8 @@ static inline __attribute__((always_inline)) void forward_run(const lnt_call *k,
 }
 
 /* dx of the run's rows, and the taps' gradients dw [size, cols] of its rows. dz reaches size-1 rows further, inside the sequence. */
-static inline __attribute__((always_inline)) void backward_run(const lnt_call *k, const run *u, const float *taps, float *dw, const int size, const lnt_act act)
+static inline __attribute__((always_inline)) void backward_run(const lnt_call *k, const run *u, const float *taps, float *dw, const int size,
+                                                               const lnt_act act)
 {
     const lnt_tensor *dy = &k->d_out[0], *dx = &k->d_in[0];
     const int64_t last = at_most(k->cu[u->seq + 1], u->r1 + size - 1);

@@ -33,9 +33,10 @@ static inline __attribute__((always_inline)) void transpose16(__m512i x[16])
 
 static inline __mmask32 first(int64_t n) { return n >= 32 ? 0xffffffffu : n <= 0 ? 0 : (1u << n) - 1u; }
 
-/* 16 rows of up to 32 elements: rows r0 .. (below `rows`), elements k .. k1. Lanes and rows outside are masked, without a branch, so that all 16 stay in
- * registers. */
-static inline __attribute__((always_inline)) void load_rows(const lnt_bf16 *p, int64_t ld, int64_t r0, int64_t rows, int64_t k, int64_t k1, __m512i x[16])
+/* 16 rows of up to 32 elements: rows r0 .. (below `rows`), elements k .. k1. Lanes and rows outside are masked, without a branch, so that all 16 stay
+ * in registers. */
+static inline __attribute__((always_inline)) void load_rows(const lnt_bf16 *p, int64_t ld, int64_t r0, int64_t rows, int64_t k, int64_t k1,
+                                                            __m512i x[16])
 {
     const __mmask32 mask = first(k1 - k);
     p += r0 * ld + k;
@@ -44,7 +45,8 @@ static inline __attribute__((always_inline)) void load_rows(const lnt_bf16 *p, i
 }
 
 /* 16 pairs of rows k, k+1 of a matrix whose rows are k: 16 columns from c on, the pair side by side. */
-static inline __attribute__((always_inline)) void load_pairs(const lnt_bf16 *p, int64_t ld, int64_t c, int64_t cols, int64_t k, int64_t k1, __m512i x[16])
+static inline __attribute__((always_inline)) void load_pairs(const lnt_bf16 *p, int64_t ld, int64_t c, int64_t cols, int64_t k, int64_t k1,
+                                                             __m512i x[16])
 {
     const __mmask16 mask = (__mmask16)first(cols - c < 16 ? cols - c : 16);
     p += k * ld + c;
@@ -93,7 +95,8 @@ static void pack_panel(const lnt_gemm_args *g, int64_t panel, int64_t k0, int64_
 }
 
 /* c[32,32] (+)= 32 rows of A times a panel of B over `steps` steps. */
-static inline void block(const char *a0, const char *a1, int64_t a_stride, int64_t a_step, const lnt_bf16 *b, int64_t steps, float *c, int64_t ldc, bool add)
+static inline void block(const char *a0, const char *a1, int64_t a_stride, int64_t a_step, const lnt_bf16 *b, int64_t steps, float *c, int64_t ldc,
+                         bool add)
 {
     if (add) {
         _tile_loadd(0, c, (size_t)ldc * 4);
@@ -173,7 +176,8 @@ static void multiply(const lnt_tile_job *j)
         uint8_t rows[16];
     } config __attribute__((aligned(64))) = {.palette = 1, .bytes = {64, 64, 64, 64, 64, 64, 64, 64}, .rows = {16, 16, 16, 16, 16, 16, 16, 16}};
     const lnt_gemm_args *g = j->g;
-    const int64_t parts = pieces(j->steps, PART_STEPS), part = pieces(j->steps, parts), width = pieces(j->n1 - j->n0, LNT_TILE_BLOCK) * LNT_TILE_BLOCK;
+    const int64_t parts = pieces(j->steps, PART_STEPS), part = pieces(j->steps, parts),
+                  width = pieces(j->n1 - j->n0, LNT_TILE_BLOCK) * LNT_TILE_BLOCK;
     float buffer[LNT_TILE_BLOCK * LNT_TILE_BLOCK] __attribute__((aligned(64)));
     _tile_loadconfig(&config);
     for (int64_t s0 = 0; s0 < j->steps; s0 += part) {
