@@ -1,5 +1,5 @@
 /* Building with the plain operators. Each takes buffers of a program and returns a buffer; parameters get the name given, under the current scope,
- * with ".weight" (and ".bias") appended. <op>.c has the description and the checks, <op>_cpu.c the kernels for every variant, forward beside backward. */
+ * with ".weight" (and ".bias") appended. <op>.c has description and checks, <op>_cpu.c the kernels for every variant, forward beside backward. */
 #ifndef LNT_OPS_H
 #define LNT_OPS_H
 
