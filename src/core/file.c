@@ -96,6 +96,8 @@ linnet_status lnt_file_begin(lnt_ctx *c, const char *path, lnt_file_writer *w)
     size_t n = strlen(path) + 32;
     *w = (lnt_file_writer){.path = lnt_strdup(path), .aside = lnt_alloc(n)};
     if (!w->path || !w->aside) {
+        lnt_free(w->aside); /* names no file yet, so there is nothing to unlink */
+        w->aside = NULL;
         lnt_file_abandon(w);
         return lnt_fail_memory(c, n);
     }
