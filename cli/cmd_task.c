@@ -60,6 +60,7 @@ static int run(const command *self, int argc, char **argv)
         { "vocabulary", ARG_I64, &o.vocabulary, "N", "token ids, half of them keys, half values", 4, 1 << 24 },
         { "length", ARG_I64, &o.length, "N", "tokens of an example", 4, 1 << 20 },
         { "pairs", ARG_I64, &o.pairs, "N", "keys with their values to remember", 1, 1 << 20 },
+        { "rounds", ARG_I64, &o.rounds, "N", "times the keys are shown, each time with new values; the last ones are asked for", 1, 1 << 20 },
         { "test-examples", ARG_I64, &o.test_examples, "N", "examples to measure the accuracy on", 1, 1 << 24 },
         MODEL_FLAGS(&shape, "2 layers, width 64, 2 heads"),
         { "training", ARG_HEADING },

@@ -333,10 +333,11 @@ typedef struct {
     int64_t test_examples;
     int (*progress)(void *user, int64_t step, int64_t steps, double loss, double accuracy);
     void *user;
+    int64_t rounds; /* 1: the benchmark; more: every round gives the same keys new values, and the last ones are asked for */
 } linnet_mqar_options;
 #define LINNET_MQAR_OPTIONS_INIT                                                                                                    \
     { .size = sizeof(linnet_mqar_options), .vocabulary = 256, .length = 64, .pairs = 8, .steps = 1000, .batch = 64,                 \
-      .learning_rate = 3e-3, .weight_decay = 0.1, .seed = 1, .test_examples = 1000 }
+      .learning_rate = 3e-3, .weight_decay = 0.1, .seed = 1, .test_examples = 1000, .rounds = 1 }
 typedef struct {
     double accuracy, loss, seconds;
     int64_t parameters, steps;

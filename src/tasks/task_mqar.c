@@ -55,7 +55,7 @@ static linnet_status measure(recall *k, int64_t examples, double *accuracy)
 static linnet_status open_recall(recall *k, const linnet_config *config, lnt_dtype dtype)
 {
     const linnet_mqar_options *o = k->o;
-    k->q = (lnt_mqar){o->vocabulary, o->length, o->pairs, true};
+    k->q = (lnt_mqar){.vocabulary = o->vocabulary, .length = o->length, .pairs = o->pairs, .rounds = o->rounds, .random_non_queries = true};
     LNT_TRY(lnt_mqar_check(k->c, &k->q));
     if (o->steps < 1 || o->test_examples < 1) return lnt_fail(k->c, LINNET_EINVAL, "steps is %lld and test_examples %lld, expected at least 1", (long long)o->steps, (long long)o->test_examples);
     linnet_config *mine;
