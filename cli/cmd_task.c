@@ -39,6 +39,7 @@ static void print_result(const linnet_mqar_options *o, const char *mixer, const 
     line_int(&j, "vocabulary", o->vocabulary);
     line_int(&j, "length", o->length);
     line_int(&j, "pairs", o->pairs);
+    line_int(&j, "rounds", o->rounds);
     line_int(&j, "steps", r->steps);
     line_real(&j, "loss", r->loss);
     line_real(&j, "accuracy", r->accuracy);

@@ -16,7 +16,8 @@ typedef struct {
 } progress;
 
 void progress_open(progress *p, FILE *f);
-/* Show `share` in [0,1] between `head` and `tail`. Cheap to call often: redraws ten times a second on a terminal, prints every ten seconds in a pipe. */
+/* Show `share` in [0,1] between `head` and `tail`. Cheap to call often: redraws ten times a second on a terminal, prints every ten seconds
+ * in a pipe. */
 void progress_show(progress *p, double share, const char *head, const char *tail);
 /* A line that stays, above the moving one. */
 void progress_print(progress *p, const char *format, ...) __attribute__((format(printf, 2, 3)));

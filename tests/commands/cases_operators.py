@@ -127,4 +127,7 @@ def task(_):
     line = json.loads(linnet("task", "mqar", "--mixer", "delta_net", "--steps", "5", "--pairs", "2", "--length", "16", "--vocabulary", "32",
                              "--test-examples", "20", "--json").out)
     assert 0 <= line["accuracy"] <= 1 and line["steps"] == 5
+    line = json.loads(linnet("task", "mqar", "--mixer", "equal_backbone", "--set", "rule=delta_net", "--set", "head_dim=8", "--width", "16", "--steps", "2",
+                             "--pairs", "2", "--rounds", "3", "--length", "16", "--vocabulary", "32", "--test-examples", "20", "--json").out)
+    assert line["steps"] == 2
     refused("task", "mqar", "--pairs", "40", "--length", "32", says=["40", "32"])
