@@ -22,10 +22,12 @@ typedef struct {
     const char *set[MOST_SETTINGS][2];
 } recipe;
 
-/* A head's output may be near zero (a first token whose q and k are orthogonal; exactly zero after relu), and there RMSNorm bends within sqrt(norm_eps): differences need
- * larger epsilons than models use. */
+/* A head's output may be near zero (a first token whose q and k are orthogonal; exactly zero after relu), and there RMSNorm bends within
+ * sqrt(norm_eps): differences need larger epsilons than models use. */
 static const recipe recipes[] = {
-    {"attention, grouped heads, qk-norm, bias", "transformer", {{"num_heads", "4"}, {"num_kv_heads", "2"}, {"qk_norm", "true"}, {"qkv_bias", "true"}}},
+    {"attention, grouped heads, qk-norm, bias",
+     "transformer",
+     {{"num_heads", "4"}, {"num_kv_heads", "2"}, {"qk_norm", "true"}, {"qkv_bias", "true"}}},
     {"attention, window", "transformer", {{"num_heads", "2"}, {"window_size", "9"}, {"tie_word_embeddings", "true"}}},
     {"linear attention, elu, normalised", "linear_attn", {{"num_heads", "2"}, {"feature_map", "elu"}, {"norm_feature_map", "true"}}},
     {"linear attention, learned product map", "linear_attn", {{"num_heads", "2"}, {"feature_map", "elementwise_product"}, {"expand_v", "2"}}},
@@ -37,9 +39,13 @@ static const recipe recipes[] = {
     {"simple gla", "simple_gla", {{"num_heads", "2"}}},
     {"simple gla, grouped heads, convolution", "simple_gla", {{"num_heads", "4"}, {"num_kv_heads", "1"}, {"use_short_conv", "true"}}},
     {"delta net", "delta_net", {{"num_heads", "2"}}},
-    {"delta net, negative eigenvalues, gate, elu keys", "delta_net", {{"num_heads", "2"}, {"allow_neg_eigval", "true"}, {"use_gate", "true"}, {"qk_activation", "elu"}, {"qk_norm", "sum"}}},
+    {"delta net, negative eigenvalues, gate, elu keys",
+     "delta_net",
+     {{"num_heads", "2"}, {"allow_neg_eigval", "true"}, {"use_gate", "true"}, {"qk_activation", "elu"}, {"qk_norm", "sum"}}},
     {"gated delta net, grouped values", "gated_deltanet", {{"num_heads", "2"}, {"num_v_heads", "4"}, {"head_dim", "12"}, {"expand_v", "1.5"}}},
-    {"gated delta net h1", "gated_deltanet", {{"num_heads", "2"}, {"head_dim", "16"}, {"attn", "{\"layers\":[1],\"num_heads\":2,\"window_size\":7}"}}},
+    {"gated delta net h1",
+     "gated_deltanet",
+     {{"num_heads", "2"}, {"head_dim", "16"}, {"attn", "{\"layers\":[1],\"num_heads\":2,\"window_size\":7}"}}},
     {"equal backbone, gated delta", "equal_backbone", {{"num_heads", "2"}, {"head_dim", "16"}, {"rule", "gated_deltanet"}, {"gamma_cap", "0.9975"}}},
     {"equal backbone, gla", "equal_backbone", {{"num_heads", "2"}, {"head_dim", "16"}, {"rule", "gla"}}},
     {"equal backbone, delta", "equal_backbone", {{"num_heads", "2"}, {"head_dim", "16"}, {"rule", "delta_net"}}},
@@ -53,7 +59,8 @@ static linnet_config *config_of(const recipe *r)
 {
     linnet_config *k;
     if (linnet_config_create(c, r->type, &k) != LINNET_OK) fail_msg("%s: %s", r->name, linnet_error_message(c));
-    const char *const common[][2] = {{"hidden_size", "32"}, {"num_hidden_layers", "2"}, {"vocab_size", "61"}, {"intermediate_size", "40"}, {"initializer_range", "0.2"}, {"norm_eps", "1e-2"}};
+    const char *const common[][2] = {{"hidden_size", "32"},       {"num_hidden_layers", "2"},   {"vocab_size", "61"},
+                                     {"intermediate_size", "40"}, {"initializer_range", "0.2"}, {"norm_eps", "1e-2"}};
     for (size_t i = 0; i < sizeof common / sizeof common[0]; i++)
         if (linnet_config_set(c, k, common[i][0], common[i][1]) != LINNET_OK) fail_msg("%s: %s", r->name, linnet_error_message(c));
     for (int i = 0; i < MOST_SETTINGS && r->set[i][0]; i++)
@@ -102,7 +109,8 @@ static double run_loss(lnt_plan *plan, linnet_model *m, const int32_t *ids, cons
 static lnt_plan *plan_of(linnet_model *m, bool training, bool recompute)
 {
     lnt_plan *plan;
-    lnt_plan_options o = {.tokens = TOKENS, .n_seq = 3, .dtype = m->dtype, .training = training, .recompute = recompute, .n_outputs = 1, .outputs = {m->loss}};
+    lnt_plan_options o = {
+        .tokens = TOKENS, .n_seq = 3, .dtype = m->dtype, .training = training, .recompute = recompute, .n_outputs = 1, .outputs = {m->loss}};
     if (lnt_plan_create(c, m->p, &o, &plan) != LINNET_OK) fail_msg("%s", linnet_error_message(c));
     return plan;
 }
@@ -137,7 +145,8 @@ static void check_gradients(const recipe *r)
         for (int half = 0; half < 2; half++) {
             double at[2], step = half ? h / 2 : h;
             for (int side = 0; side < 2; side++) {
-                for (int64_t e = 0; e < q->count; e++) m->w->master[q->offset + e] = (float)(keep[q->offset + e] + (side ? -step : step) * direction[e]);
+                for (int64_t e = 0; e < q->count; e++)
+                    m->w->master[q->offset + e] = (float)(keep[q->offset + e] + (side ? -step : step) * direction[e]);
                 at[side] = run_loss(eval, m, ids, ragged, 3, NULL);
             }
             d[half] = (at[0] - at[1]) / (2 * step);
@@ -146,7 +155,8 @@ static void check_gradients(const recipe *r)
         double difference = (4 * d[1] - d[0]) / 3; /* Richardson: the third derivative drops out */
         /* float32 losses near 300: differences carry an error of about 300 * 1e-7 / h */
         double slack = strstr(r->name, "dpfp") || strstr(r->name, "t2r") ? 3e-2 : 1e-2; /* relu's corners fall inside the step */
-        if (!(fabs(difference - along) <= slack * fabs(difference) + 1e-4 / h)) fail_msg("%s: %s: gradient %g, difference %g", r->name, q->name, along, difference);
+        if (!(fabs(difference - along) <= slack * fabs(difference) + 1e-4 / h))
+            fail_msg("%s: %s: gradient %g, difference %g", r->name, q->name, along, difference);
         free(direction);
     }
     free(grad);
@@ -236,14 +246,15 @@ static void state_carries_everything(void **state)
         lnt_state *s;
         lnt_plan *plan;
         lnt_plan_options o = {.tokens = TOKENS, .n_seq = 1, .has_state = true, .state_capacity = TOKENS, .n_outputs = 1, .outputs = {m->logits}};
-        assert_int_equal(lnt_state_create(c, m->p, 1, TOKENS, &s), LINNET_OK);
+        assert_int_equal(lnt_state_create(c, m->p, m->dtype, 1, TOKENS, &s), LINNET_OK);
         assert_int_equal(lnt_plan_create(c, m->p, &o, &plan), LINNET_OK);
         for (int t = 0; t < TOKENS; t++) feed(m, s, plan, ids + t, 1, pieces + t * VOCAB);
         double e = relative_rms(pieces, whole, TOKENS * VOCAB);
         if (!(e < 5e-6)) fail_msg("%s: token by token differs by %g", recipes[i].name, e);
         lnt_state_reset(s);
         const int cuts[] = {0, 1, 3, 20, 21, 38, 39, 60, TOKENS};
-        for (size_t k = 0; k + 1 < sizeof cuts / sizeof cuts[0]; k++) feed(m, s, plan, ids + cuts[k], cuts[k + 1] - cuts[k], pieces + cuts[k] * VOCAB);
+        for (size_t k = 0; k + 1 < sizeof cuts / sizeof cuts[0]; k++)
+            feed(m, s, plan, ids + cuts[k], cuts[k + 1] - cuts[k], pieces + cuts[k] * VOCAB);
         e = relative_rms(pieces, whole, TOKENS * VOCAB);
         if (!(e < 5e-6)) fail_msg("%s: in pieces differs by %g", recipes[i].name, e);
         assert_int_equal(s->position[0], TOKENS);
@@ -322,7 +333,8 @@ static void folders_round_trip(void **state)
         if (linnet_model_load(c, folder, LINNET_F32, &back) != LINNET_OK) fail_msg("%s: %s", recipes[i].name, linnet_error_message(c));
         assert_memory_equal(m->w->master, back->w->master, (size_t)m->w->elements * 4);
         assert_int_equal(linnet_model_save(c, back, path[0]), LINNET_OK);
-        snprintf(cmd, sizeof cmd, "cmp -s %s/model.safetensors %s/second/model.safetensors && cmp -s %s/config.json %s/second/config.json", folder, folder, folder, folder);
+        snprintf(cmd, sizeof cmd, "cmp -s %s/model.safetensors %s/second/model.safetensors && cmp -s %s/config.json %s/second/config.json", folder,
+                 folder, folder, folder);
         assert_int_equal(system(cmd), 0);
         linnet_model_destroy(m);
         linnet_model_destroy(back);
@@ -339,7 +351,7 @@ static void greedy_by_state(linnet_model *m, const int64_t *prompt, int n, int c
     lnt_plan *plan;
     int64_t V = m->config->vocab_size;
     lnt_plan_options o = {.tokens = n, .n_seq = 1, .has_state = true, .state_capacity = n + count, .n_outputs = 1, .outputs = {m->logits}};
-    assert_int_equal(lnt_state_create(c, m->p, 1, n + count, &s), LINNET_OK);
+    assert_int_equal(lnt_state_create(c, m->p, m->dtype, 1, n + count, &s), LINNET_OK);
     assert_int_equal(lnt_plan_create(c, m->p, &o, &plan), LINNET_OK);
     int32_t *ids = malloc((size_t)n * 4);
     for (int i = 0; i < n; i++) ids[i] = (int32_t)prompt[i];
@@ -367,7 +379,8 @@ static void check_golden(const char *folder)
     linnet_model *m;
     assert_int_equal(lnt_safetensors_open(c, path, &g), LINNET_OK);
     if (linnet_model_load(c, folder, LINNET_F32, &m) != LINNET_OK) fail_msg("%s: %s", folder, linnet_error_message(c));
-    const lnt_st_tensor *ids = lnt_safetensors_find(g, "input_ids"), *want = lnt_safetensors_find(g, "logits"), *greedy = lnt_safetensors_find(g, "greedy");
+    const lnt_st_tensor *ids = lnt_safetensors_find(g, "input_ids"), *want = lnt_safetensors_find(g, "logits"),
+                        *greedy = lnt_safetensors_find(g, "greedy");
     int64_t T = ids->dim[1], V = want->dim[2], next[16];
     int64_t *copy = malloc((size_t)T * 8);
     float *logits = malloc((size_t)(T * V) * 4), *expected = malloc((size_t)(T * V) * 4), loss_wanted;

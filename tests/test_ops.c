@@ -469,7 +469,7 @@ static void conv_state(void **state)
             setting s = make(find(names[n]), 64, bf16 ? LINNET_BF16 : LINNET_F32, 2, false);
             const int64_t cols = s.o->cols[0], cu[2] = {0, 64};
             const size_t row = (size_t)cols * lnt_dtype_size(s.k.in[0].dtype), bytes = (size_t)(s.r.size - 1) * (size_t)cols * 4;
-            assert_int_equal(s.node->op->state_size(s.node, 64), (int64_t)bytes);
+            assert_int_equal(s.node->op->state_size(s.node, 64, LINNET_F32), (int64_t)bytes);
             char *whole = lnt_alloc(64 * row);
             s.k.cu = cu, s.k.n_seq = 1;
             assert_int_equal(s.node->op->forward(&s.k), LINNET_OK);

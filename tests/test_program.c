@@ -57,7 +57,8 @@ static linnet_status scale_exp_backward(const lnt_call *k)
     }
     return LINNET_OK;
 }
-static const lnt_op scale_exp_op = {.name = "scale_exp", .backward_needs = LNT_NEEDS_IN0 | LNT_NEEDS_OUT0, .forward = scale_exp_forward, .backward = scale_exp_backward};
+static const lnt_op scale_exp_op = {
+    .name = "scale_exp", .backward_needs = LNT_NEEDS_IN0 | LNT_NEEDS_OUT0, .forward = scale_exp_forward, .backward = scale_exp_backward};
 
 /* ids -> rows of a table; saves the ids' sum to check that residuals survive. */
 static linnet_status table_forward(const lnt_call *k)
@@ -275,7 +276,7 @@ static void allocations_may_fail(void **state)
         linnet_status status = lnt_plan_create(c, t.p, &o, &plan);
         if (status == LINNET_OK) status = lnt_weights_create(c, t.p, LINNET_BF16, &w);
         if (status == LINNET_OK) status = lnt_weights_need_grad(w);
-        if (status == LINNET_OK) status = lnt_state_create(c, t.p, 2, 16, &s);
+        if (status == LINNET_OK) status = lnt_state_create(c, t.p, LINNET_BF16, 2, 16, &s);
         lnt_alloc_fail_at(0);
         lnt_plan_destroy(plan);
         lnt_weights_destroy(w);

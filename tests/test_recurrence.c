@@ -550,7 +550,7 @@ static void node_keeps_state(void **state)
         for (int h = 0; tensor(&whole, "g_head") && h < cases[i].Hv; h++) tensor(&whole, "g_head")[h] = (float)(-0.05 * (h + 1));
         OK(c, lnt_problem_run(c, &whole, false));
         for (size_t s = 0; s < sizeof parts / sizeof *parts; s++) {
-            int64_t capacity = 64, stride = node->op->state_size(node, capacity), first = 0;
+            int64_t capacity = 64, stride = node->op->state_size(node, capacity, LINNET_F32), first = 0;
             void *memory = lnt_calloc((size_t)stride);
             memset(tensor(&pieces, "o"), 0xff, pieces.bytes[lnt_recur_tensor_find("o")]);
             for (int j = 0; j < 8 && parts[s][j]; j++) {
@@ -562,7 +562,7 @@ static void node_keeps_state(void **state)
             lnt_free(memory);
         }
         /* three sequences at once: rows 0-24, 25-29, 30-59, then nothing of the second */
-        int64_t capacity = 64, stride = node->op->state_size(node, capacity), position[3] = { 0 };
+        int64_t capacity = 64, stride = node->op->state_size(node, capacity, LINNET_F32), position[3] = { 0 };
         void *memory = lnt_calloc((size_t)stride * 3);
         lnt_recur_case packed = cases[i];
         packed.sequences = 3;

@@ -11,7 +11,8 @@
 
 enum { VOCAB = 40, LENGTH = 64, PAIRS = 6 };
 
-/* Every query is a key shown before, its target the value that followed the key last, every pair is asked for once, and queries stand at even places of the tail. */
+/* Every query is a key shown before, its target the value that followed the key last, every pair is asked for once, and queries stand at even places
+ * of the tail. */
 static void recall_examples_are_right(void **state)
 {
     (void)state;
@@ -52,8 +53,9 @@ static void recall_refuses_what_does_not_fit(void **state)
 {
     (void)state;
     const lnt_mqar bad[] = {
-        {.vocabulary = 40, .length = 64, .pairs = 17, .rounds = 1}, {.vocabulary = 40, .length = 64, .pairs = 11, .rounds = 2}, {.vocabulary = 12, .length = 64, .pairs = 6, .rounds = 1},
-        {.vocabulary = 40, .length = 63, .pairs = 6, .rounds = 1},  {.vocabulary = 40, .length = 64, .pairs = 0, .rounds = 1},  {.vocabulary = 40, .length = 64, .pairs = 6, .rounds = 0},
+        {.vocabulary = 40, .length = 64, .pairs = 17, .rounds = 1}, {.vocabulary = 40, .length = 64, .pairs = 11, .rounds = 2},
+        {.vocabulary = 12, .length = 64, .pairs = 6, .rounds = 1},  {.vocabulary = 40, .length = 63, .pairs = 6, .rounds = 1},
+        {.vocabulary = 40, .length = 64, .pairs = 0, .rounds = 1},  {.vocabulary = 40, .length = 64, .pairs = 6, .rounds = 0},
     };
     for (size_t i = 0; i < sizeof bad / sizeof bad[0]; i++) assert_int_equal(lnt_mqar_check(NULL, &bad[i]), LINNET_EINVAL);
 }

@@ -157,7 +157,8 @@ LINNET_API int64_t linnet_tokenizer_vocabulary(const linnet_tokenizer *t);
 /* Id of the document separator (<|endoftext|> or the like), -1: none. */
 LINNET_API int64_t linnet_tokenizer_separator(const linnet_tokenizer *t);
 /* Ids of a text; *ids is freed with linnet_free. Any bytes are accepted. */
-LINNET_API linnet_status linnet_tokenizer_encode(linnet_context *c, const linnet_tokenizer *t, const char *text, size_t bytes, int32_t **ids, int64_t *count);
+LINNET_API linnet_status linnet_tokenizer_encode(linnet_context *c, const linnet_tokenizer *t, const char *text, size_t bytes, int32_t **ids,
+                                                 int64_t *count);
 /* Bytes of one id (not zero-terminated; they may be a part of a UTF-8 character). NULL when the id is outside the vocabulary. */
 LINNET_API const char *linnet_tokenizer_piece(const linnet_tokenizer *t, int64_t id, size_t *bytes);
 
@@ -231,7 +232,8 @@ typedef struct {
     int64_t tokens, bytes;
     double nats_per_token, perplexity, bits_per_byte, tokens_per_second;
 } linnet_eval_result;
-LINNET_API linnet_status linnet_eval(linnet_context *c, linnet_model *m, const linnet_tokenizer *t, const linnet_eval_options *o, linnet_eval_result *out);
+LINNET_API linnet_status linnet_eval(linnet_context *c, linnet_model *m, const linnet_tokenizer *t, const linnet_eval_options *o,
+                                     linnet_eval_result *out);
 
 /* ---- generation ------------------------------------------------------------------------------------------------------------- */
 
@@ -257,7 +259,8 @@ typedef struct {
     double prefill_seconds, decode_seconds;
     int64_t state_bytes;
 } linnet_generate_result;
-LINNET_API linnet_status linnet_generate(linnet_context *c, linnet_model *m, const linnet_tokenizer *t, const linnet_generate_options *o, linnet_generate_result *out);
+LINNET_API linnet_status linnet_generate(linnet_context *c, linnet_model *m, const linnet_tokenizer *t, const linnet_generate_options *o,
+                                         linnet_generate_result *out);
 
 /* ---- operators on files, benchmarks, tasks -------------------------------------------------------------------------------------- */
 
@@ -342,7 +345,8 @@ typedef struct {
     double accuracy, loss, seconds;
     int64_t parameters, steps;
 } linnet_mqar_result;
-LINNET_API linnet_status linnet_task_mqar(linnet_context *c, const linnet_config *config, linnet_dtype dtype, const linnet_mqar_options *o, linnet_mqar_result *out);
+LINNET_API linnet_status linnet_task_mqar(linnet_context *c, const linnet_config *config, linnet_dtype dtype, const linnet_mqar_options *o,
+                                          linnet_mqar_result *out);
 
 #ifdef __cplusplus
 }

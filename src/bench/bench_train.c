@@ -18,10 +18,11 @@ static double median(double *x, int64_t n)
     return n % 2 ? x[n / 2] : (x[n / 2 - 1] + x[n / 2]) / 2;
 }
 
-/* Bytes a decoding step at batch 1 cannot avoid: every product's weights and every other parameter once (of the embedding, one row), states read and written. */
+/* Bytes a decoding step at batch 1 cannot avoid: every product's weights and every other parameter once (of the embedding, one row), states read and
+ * written. */
 static double decode_floor(const linnet_model *m, int64_t capacity)
 {
-    double bytes = 2 * (double)lnt_state_bytes(m->p, capacity);
+    double bytes = 2 * (double)lnt_state_bytes(m->p, m->dtype, capacity);
     bool tied = m->config->tie_word_embeddings;
     for (int i = 0; i < lnt_param_count(m->p); i++) {
         const lnt_param *q = lnt_param_at(m->p, i);
@@ -38,8 +39,9 @@ static linnet_status bench_decode(lnt_ctx *c, linnet_model *m, const int32_t *id
     linnet_status s;
     double *seconds = lnt_alloc((size_t)steps * sizeof *seconds);
     if (!seconds) return lnt_fail_memory(c, (size_t)steps * sizeof *seconds);
-    lnt_plan_options o = {.tokens = 1, .n_seq = 1, .dtype = m->dtype, .has_state = true, .state_capacity = steps + 1, .n_outputs = 1, .outputs = {m->logits}};
-    LNT_TRY_GOTO(s, lnt_state_create(c, m->p, 1, steps + 1, &state), done);
+    lnt_plan_options o = {
+        .tokens = 1, .n_seq = 1, .dtype = m->dtype, .has_state = true, .state_capacity = steps + 1, .n_outputs = 1, .outputs = {m->logits}};
+    LNT_TRY_GOTO(s, lnt_state_create(c, m->p, m->dtype, 1, steps + 1, &state), done);
     LNT_TRY_GOTO(s, lnt_plan_create(c, m->p, &o, &plan), done);
     for (int64_t i = 0; i < steps; i++) {
         lnt_batch b = {.tokens = 1, .n_seq = 1, .n_inputs = 1, .inputs = {{m->ids, ids + i}}, .state = state};
@@ -64,7 +66,8 @@ linnet_status linnet_bench_train(linnet_context *c, linnet_model *m, const linne
     lnt_trainer *t = NULL;
     linnet_status s;
     int64_t tokens;
-    if (!lnt_mul(o->batch, o->length, &tokens)) return lnt_fail(c, LINNET_EINVAL, "batch %lld times length %lld", (long long)o->batch, (long long)o->length);
+    if (!lnt_mul(o->batch, o->length, &tokens))
+        return lnt_fail(c, LINNET_EINVAL, "batch %lld times length %lld", (long long)o->batch, (long long)o->length);
     int64_t drawn = tokens > DECODE_STEPS ? tokens : DECODE_STEPS;
     int32_t *ids = lnt_alloc((size_t)(drawn + 1) * 4);
     double *seconds = lnt_alloc((size_t)o->repeats * sizeof *seconds);

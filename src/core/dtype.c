@@ -8,8 +8,9 @@ static const struct {
     const char *name, *alias;
     size_t size;
 } types[] = {
-    [LINNET_F32] = {"f32", "float32", 4}, [LINNET_BF16] = {"bf16", "bfloat16", 2}, [LINNET_F64] = {"f64", "float64", 8}, [LINNET_F16] = {"f16", "float16", 2},
-    [LINNET_I64] = {"i64", "int64", 8},   [LINNET_I32] = {"i32", "int32", 4},      [LINNET_U8] = {"u8", "uint8", 1},
+    [LINNET_F32] = {"f32", "float32", 4}, [LINNET_BF16] = {"bf16", "bfloat16", 2}, [LINNET_F64] = {"f64", "float64", 8},
+    [LINNET_F16] = {"f16", "float16", 2}, [LINNET_I64] = {"i64", "int64", 8},      [LINNET_I32] = {"i32", "int32", 4},
+    [LINNET_U8] = {"u8", "uint8", 1},
 };
 
 size_t lnt_dtype_size(lnt_dtype t) { return types[t].size; }

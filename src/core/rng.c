@@ -2,8 +2,8 @@
 
 #include <math.h>
 
-/* Philox 4x32-10 (Salmon, Moraes, Dror, Shaw 2011, "Parallel random numbers: as easy as 1, 2, 3"): multipliers and Weyl constants from there. The key is
- * the seed, the counter words are (block, stream). */
+/* Philox 4x32-10 (Salmon, Moraes, Dror, Shaw 2011, "Parallel random numbers: as easy as 1, 2, 3"): multipliers and Weyl constants from there. The key
+ * is the seed, the counter words are (block, stream). */
 void lnt_philox(uint64_t seed, uint64_t stream, uint64_t block, uint32_t out[4])
 {
     uint32_t c0 = (uint32_t)block, c1 = (uint32_t)(block >> 32), c2 = (uint32_t)stream, c3 = (uint32_t)(stream >> 32);

@@ -20,8 +20,16 @@ static void cpu_zero(lnt_device *d, void *dst, size_t n) { (void)d, memset(dst, 
 static void cpu_nothing(lnt_device *d) { (void)d; }
 
 static lnt_device cpu = {
-    .kind = LNT_DEVICE_CPU, .name = "cpu", .alloc = cpu_alloc, .free = cpu_free, .to_device = cpu_move_in, .to_host = cpu_move_in, .copy = cpu_move_in,
-    .zero = cpu_zero, .wait = cpu_nothing, .destroy = cpu_nothing,
+    .kind = LNT_DEVICE_CPU,
+    .name = "cpu",
+    .alloc = cpu_alloc,
+    .free = cpu_free,
+    .to_device = cpu_move_in,
+    .to_host = cpu_move_in,
+    .copy = cpu_move_in,
+    .zero = cpu_zero,
+    .wait = cpu_nothing,
+    .destroy = cpu_nothing,
 };
 
 linnet_status lnt_device_open(lnt_ctx *c, const char *name, lnt_device **out)

@@ -49,7 +49,8 @@ static linnet_status report(lnt_ctx *c, const linnet_eval_options *o, const lnt_
     if (o->csv) s = write_csv(c, o->csv, score, o->length, here, so_far);
     if (s == LINNET_OK && o->plot) {
         const lnt_plot_line lines[] = {{"at this position", x, here, o->length}, {"mean so far", x, so_far, o->length}};
-        const lnt_plot p = {.title = "Loss over position", .x_label = "position in the window (tokens)", .y_label = "nats per token", .n_lines = 2, .lines = lines};
+        const lnt_plot p = {
+            .title = "Loss over position", .x_label = "position in the window (tokens)", .y_label = "nats per token", .n_lines = 2, .lines = lines};
         s = lnt_plot_write(c, o->plot, &p);
     }
     lnt_free(x);
@@ -60,7 +61,8 @@ linnet_status linnet_eval(linnet_context *c, linnet_model *m, const linnet_token
 {
     if (o->length < 1) return lnt_fail(c, LINNET_EINVAL, "length is %lld, expected at least 1", (long long)o->length);
     if (linnet_tokenizer_vocabulary(t) > m->config->vocab_size) {
-        lnt_fail(c, LINNET_EINVAL, "the tokenizer has %lld ids, but the model knows %lld", (long long)linnet_tokenizer_vocabulary(t), (long long)m->config->vocab_size);
+        lnt_fail(c, LINNET_EINVAL, "the tokenizer has %lld ids, but the model knows %lld", (long long)linnet_tokenizer_vocabulary(t),
+                 (long long)m->config->vocab_size);
         return lnt_hint(c, "Use the tokenizer the model was trained with.");
     }
     lnt_corpus *text = NULL;
@@ -86,8 +88,11 @@ linnet_status linnet_eval(linnet_context *c, linnet_model *m, const linnet_token
     double seconds = lnt_now() - start;
     LNT_TRY_GOTO(s, report(c, o, &score), done);
     int64_t bytes = lnt_corpus_bytes(text, text->ids + 1, n - 1);
-    *out = (linnet_eval_result){.tokens = score.tokens, .bytes = bytes, .nats_per_token = score.nats / (double)score.tokens,
-                                .perplexity = exp(score.nats / (double)score.tokens), .bits_per_byte = bytes ? score.nats / M_LN2 / (double)bytes : NAN,
+    *out = (linnet_eval_result){.tokens = score.tokens,
+                                .bytes = bytes,
+                                .nats_per_token = score.nats / (double)score.tokens,
+                                .perplexity = exp(score.nats / (double)score.tokens),
+                                .bits_per_byte = bytes ? score.nats / M_LN2 / (double)bytes : NAN,
                                 .tokens_per_second = (double)score.tokens / seconds};
 done:
     lnt_free(score.position_nats);

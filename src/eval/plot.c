@@ -102,13 +102,17 @@ linnet_status lnt_plot_write(lnt_ctx *c, const char *path, const lnt_plot *p)
     canvas k = {.c = c, .s = LINNET_OK, .log_x = p->log_x};
     LNT_TRY(lnt_file_begin(c, path, &k.w));
     find_range(&k, p);
-    put(&k, "<svg xmlns=\"http://www.w3.org/2000/svg\" viewBox=\"0 0 %d %d\" font-family=\"Helvetica, Arial, sans-serif\" font-size=\"12\" fill=\"#222\">\n", WIDTH, HEIGHT);
+    put(&k,
+        "<svg xmlns=\"http://www.w3.org/2000/svg\" viewBox=\"0 0 %d %d\" font-family=\"Helvetica, Arial, sans-serif\" font-size=\"12\" "
+        "fill=\"#222\">\n",
+        WIDTH, HEIGHT);
     put(&k, "<rect width=\"%d\" height=\"%d\" fill=\"white\"/>\n", WIDTH, HEIGHT);
     put_axes(&k, p);
     for (int i = 0; i < p->n_lines; i++) {
         const char *colour = colours[i % (int)(sizeof colours / sizeof colours[0])];
         put_line(&k, &p->lines[i], colour);
-        put(&k, "<line x1=\"%d\" x2=\"%d\" y1=\"%d\" y2=\"%d\" stroke=\"%s\" stroke-width=\"3\"/>\n", WIDTH - 200, WIDTH - 176, TOP + 12 + 18 * i, TOP + 12 + 18 * i, colour);
+        put(&k, "<line x1=\"%d\" x2=\"%d\" y1=\"%d\" y2=\"%d\" stroke=\"%s\" stroke-width=\"3\"/>\n", WIDTH - 200, WIDTH - 176, TOP + 12 + 18 * i,
+            TOP + 12 + 18 * i, colour);
         put(&k, "<text x=\"%d\" y=\"%d\">%s</text>\n", WIDTH - 168, TOP + 16 + 18 * i, p->lines[i].name);
     }
     put(&k, "</svg>\n");

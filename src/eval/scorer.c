@@ -8,7 +8,8 @@ linnet_status lnt_scorer_create(lnt_ctx *c, linnet_model *m, int64_t length, int
 {
     *out = NULL;
     int64_t tokens;
-    if (length < 1 || windows < 1 || !lnt_mul(length, windows, &tokens)) return lnt_fail(c, LINNET_EINVAL, "a window of %lld tokens, expected at least 1", (long long)length);
+    if (length < 1 || windows < 1 || !lnt_mul(length, windows, &tokens))
+        return lnt_fail(c, LINNET_EINVAL, "a window of %lld tokens, expected at least 1", (long long)length);
     lnt_scorer *s = lnt_calloc(sizeof *s);
     if (!s) return lnt_fail_memory(c, sizeof *s);
     s->m = m;

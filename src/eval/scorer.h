@@ -1,4 +1,5 @@
-/* Loss on held-out ids: windows of `length`, each from a fresh state, window w predicting ids[w*length+1 .. (w+1)*length]. Training evaluates with it too. */
+/* Loss on held-out ids: windows of `length`, each from a fresh state, window w predicting ids[w*length+1 .. (w+1)*length]. Training evaluates with it
+ * too. */
 #ifndef LNT_EVAL_SCORER_H
 #define LNT_EVAL_SCORER_H
 
@@ -22,6 +23,7 @@ typedef struct {
 linnet_status lnt_scorer_create(lnt_ctx *c, linnet_model *m, int64_t length, int64_t windows, lnt_scorer **out);
 void lnt_scorer_destroy(lnt_scorer *s);
 /* Score ids[0..n): n-1 predictions, the last window short. `progress` (may be NULL) is told tokens done; non-zero stops with LINNET_EINTERRUPTED. */
-linnet_status lnt_scorer_run(lnt_scorer *s, const int32_t *ids, int64_t n, int (*progress)(void *user, int64_t done, int64_t total), void *user, lnt_score *score);
+linnet_status lnt_scorer_run(lnt_scorer *s, const int32_t *ids, int64_t n, int (*progress)(void *user, int64_t done, int64_t total), void *user,
+                             lnt_score *score);
 
 #endif

@@ -28,8 +28,9 @@ static void close_session(session *k)
 
 static linnet_status open_session(session *k, int64_t prompt, int64_t capacity)
 {
-    LNT_TRY(lnt_state_create(k->c, k->m->p, 1, capacity, &k->state));
-    lnt_plan_options o = {.tokens = 1, .n_seq = 1, .dtype = k->m->dtype, .has_state = true, .state_capacity = capacity, .n_outputs = 1, .outputs = {k->m->logits}};
+    LNT_TRY(lnt_state_create(k->c, k->m->p, k->m->dtype, 1, capacity, &k->state));
+    lnt_plan_options o = {
+        .tokens = 1, .n_seq = 1, .dtype = k->m->dtype, .has_state = true, .state_capacity = capacity, .n_outputs = 1, .outputs = {k->m->logits}};
     LNT_TRY(lnt_plan_create(k->c, k->m->p, &o, &k->step));
     if (prompt > 1) { /* all but the prompt's last token: no logits are made for them */
         o.tokens = prompt - 1 < PREFILL ? prompt - 1 : PREFILL;
@@ -49,11 +50,13 @@ static linnet_status feed(session *k, lnt_plan *plan, const int32_t *ids, int64_
 static linnet_status check(lnt_ctx *c, const linnet_model *m, const linnet_tokenizer *t, const linnet_generate_options *o)
 {
     if (linnet_tokenizer_vocabulary(t) > m->config->vocab_size) {
-        lnt_fail(c, LINNET_EINVAL, "the tokenizer has %lld ids, but the model knows %lld", (long long)linnet_tokenizer_vocabulary(t), (long long)m->config->vocab_size);
+        lnt_fail(c, LINNET_EINVAL, "the tokenizer has %lld ids, but the model knows %lld", (long long)linnet_tokenizer_vocabulary(t),
+                 (long long)m->config->vocab_size);
         return lnt_hint(c, "Use the tokenizer the model was trained with.");
     }
     if (o->max_tokens < 0) return lnt_fail(c, LINNET_EINVAL, "max_tokens is %lld, expected at least 0", (long long)o->max_tokens);
-    if (!(o->temperature >= 0) || isinf(o->temperature)) return lnt_fail(c, LINNET_EINVAL, "temperature is %g, expected 0 (greedy) or more", o->temperature);
+    if (!(o->temperature >= 0) || isinf(o->temperature))
+        return lnt_fail(c, LINNET_EINVAL, "temperature is %g, expected 0 (greedy) or more", o->temperature);
     if (!(o->top_p > 0 && o->top_p <= 1)) return lnt_fail(c, LINNET_EINVAL, "top_p is %g, expected a number above 0 and up to 1", o->top_p);
     if (o->top_k < 0) return lnt_fail(c, LINNET_EINVAL, "top_k is %lld, expected 0 (off) or more", (long long)o->top_k);
     return LINNET_OK;
@@ -71,7 +74,8 @@ static linnet_status prompt_ids(lnt_ctx *c, const linnet_tokenizer *t, const lin
     return LINNET_OK;
 }
 
-linnet_status linnet_generate(linnet_context *c, linnet_model *m, const linnet_tokenizer *t, const linnet_generate_options *o, linnet_generate_result *out)
+linnet_status linnet_generate(linnet_context *c, linnet_model *m, const linnet_tokenizer *t, const linnet_generate_options *o,
+                              linnet_generate_result *out)
 {
     LNT_TRY(check(c, m, t, o));
     int32_t *ids = NULL;

@@ -21,7 +21,8 @@ linnet_status lnt_sampler_create(lnt_ctx *c, int64_t V, const linnet_generate_op
 {
     lnt_sampler *s = *out = lnt_calloc(sizeof *s);
     if (!s) return lnt_fail_memory(c, sizeof *s);
-    *s = (lnt_sampler){.V = V, .top_k = o->top_k, .temperature = o->temperature, .top_p = o->top_p, .rng = lnt_rng_make(o->seed, lnt_stream_of("generate"))};
+    *s = (lnt_sampler){
+        .V = V, .top_k = o->top_k, .temperature = o->temperature, .top_p = o->top_p, .rng = lnt_rng_make(o->seed, lnt_stream_of("generate"))};
     s->list = lnt_alloc((size_t)V * sizeof *s->list);
     if (s->list) return LINNET_OK;
     lnt_sampler_destroy(s);

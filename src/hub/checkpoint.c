@@ -84,7 +84,8 @@ linnet_status lnt_checkpoint_read(lnt_ctx *c, const lnt_safetensors *s, const ch
     return LINNET_OK;
 }
 
-linnet_status lnt_checkpoint_list(lnt_ctx *c, const lnt_program *p, const char *prefix, const float *arena, lnt_arena *scratch, void **host, lnt_st_tensor *tensors)
+linnet_status lnt_checkpoint_list(lnt_ctx *c, const lnt_program *p, const char *prefix, const float *arena, lnt_arena *scratch, void **host,
+                                  lnt_st_tensor *tensors)
 {
     size_t bytes = (size_t)lnt_param_elements(p) * 4;
     float *copy = lnt_alloc(bytes);
@@ -94,7 +95,11 @@ linnet_status lnt_checkpoint_list(lnt_ctx *c, const lnt_program *p, const char *
     for (int i = 0; i < lnt_param_count(p); i++) {
         const lnt_param *q = lnt_param_at(p, i);
         lnt_st_tensor *t = &tensors[i];
-        *t = (lnt_st_tensor){.name = lnt_arena_printf(scratch, "%s%s", prefix, q->name), .dtype = LINNET_F32, .ndim = q->ndim, .count = q->count, .data = copy + q->offset};
+        *t = (lnt_st_tensor){.name = lnt_arena_printf(scratch, "%s%s", prefix, q->name),
+                             .dtype = LINNET_F32,
+                             .ndim = q->ndim,
+                             .count = q->count,
+                             .data = copy + q->offset};
         if (!t->name) return lnt_fail_memory(c, strlen(q->name));
         memcpy(t->dim, q->dim, (size_t)q->ndim * sizeof *q->dim);
     }

@@ -40,7 +40,8 @@ static char *parameter_table(const lnt_program *p)
     for (int i = 0; i < n; i++) {
         const lnt_param *q = lnt_param_at(p, i);
         shape_text(q, shape, sizeof shape);
-        int used = snprintf(at, LINE, "%-*.120s  %-18s %12lld  %-6s %s\n", widest, q->name, shape, (long long)q->count, q->decay ? "yes" : "no", init_name(&q->init, init, sizeof init));
+        int used = snprintf(at, LINE, "%-*.120s  %-18s %12lld  %-6s %s\n", widest, q->name, shape, (long long)q->count, q->decay ? "yes" : "no",
+                            init_name(&q->init, init, sizeof init));
         at += used < LINE ? used : LINE - 1;
     }
     return text;
@@ -56,11 +57,11 @@ static json_t *nodes_json(const lnt_program *p)
         json_t *in = json_array(), *out = json_array(), *params = json_array();
         for (int k = 0; k < n->n_in; k++) json_array_append_new(in, json_integer(n->in[k].id));
         for (int k = 0; k < n->n_out; k++)
-            json_array_append_new(out, json_pack("{s:i,s:I,s:i,s:b}", "id", n->out[k].id, "columns", (json_int_t)lnt_cols(p, n->out[k]), "heads", lnt_heads(p, n->out[k]),
-                                                 "float32", (int)lnt_program_value(p, n->out[k])->f32));
+            json_array_append_new(out, json_pack("{s:i,s:I,s:i,s:b}", "id", n->out[k].id, "columns", (json_int_t)lnt_cols(p, n->out[k]), "heads",
+                                                 lnt_heads(p, n->out[k]), "float32", (int)lnt_program_value(p, n->out[k])->f32));
         for (int k = 0; k < n->n_param; k++) json_array_append_new(params, json_string(lnt_param_at(p, n->param[k])->name));
-        json_array_append_new(nodes, json_pack("{s:s,s:s,s:i,s:o,s:o,s:o}", "operator", n->op->name, "attributes", about, "layer", n->block, "inputs", in, "outputs", out,
-                                               "parameters", params));
+        json_array_append_new(nodes, json_pack("{s:s,s:s,s:i,s:o,s:o,s:o}", "operator", n->op->name, "attributes", about, "layer", n->block, "inputs",
+                                               in, "outputs", out, "parameters", params));
     }
     return nodes;
 }
@@ -77,10 +78,10 @@ static char *model_json(linnet_model *m)
         json_array_append_new(params, json_pack("{s:s,s:o,s:b}", "name", q->name, "shape", shape, "decay", (int)q->decay));
     }
     const char *config = linnet_config_json(m->config);
-    json_t *all = json_pack("{s:s,s:I,s:I,s:I,s:I,s:I,s:I,s:o,s:o,s:o}", "model_type", info.model_type, "parameters", (json_int_t)info.parameters, "vocabulary",
-                            (json_int_t)info.vocabulary, "width", (json_int_t)info.width, "layers", (json_int_t)info.layers, "state_bytes_per_sequence",
-                            (json_int_t)info.state_bytes_per_sequence, "state_capacity", (json_int_t)info.state_capacity, "config",
-                            config ? json_loads(config, 0, NULL) : json_null(), "parameter_table", params, "program", nodes_json(m->p));
+    json_t *all = json_pack("{s:s,s:I,s:I,s:I,s:I,s:I,s:I,s:o,s:o,s:o}", "model_type", info.model_type, "parameters", (json_int_t)info.parameters,
+                            "vocabulary", (json_int_t)info.vocabulary, "width", (json_int_t)info.width, "layers", (json_int_t)info.layers,
+                            "state_bytes_per_sequence", (json_int_t)info.state_bytes_per_sequence, "state_capacity", (json_int_t)info.state_capacity,
+                            "config", config ? json_loads(config, 0, NULL) : json_null(), "parameter_table", params, "program", nodes_json(m->p));
     char *dumped = all ? json_dumps(all, JSON_INDENT(1)) : NULL, *text = dumped ? lnt_strdup(dumped) : NULL;
     free(dumped);
     json_decref(all);

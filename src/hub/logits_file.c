@@ -14,7 +14,7 @@ static linnet_status logits_by_step(lnt_ctx *c, linnet_model *m, const int64_t *
     int32_t *now = lnt_alloc((size_t)B * 4);
     if (!now) return lnt_fail_memory(c, (size_t)B * 4);
     lnt_plan_options o = {.tokens = B, .n_seq = B, .dtype = m->dtype, .has_state = true, .state_capacity = T, .n_outputs = 1, .outputs = {m->logits}};
-    LNT_TRY_GOTO(s, lnt_state_create(c, m->p, B, T, &state), done);
+    LNT_TRY_GOTO(s, lnt_state_create(c, m->p, m->dtype, B, T, &state), done);
     LNT_TRY_GOTO(s, lnt_plan_create(c, m->p, &o, &plan), done);
     for (int64_t t = 0; t < T; t++) {
         for (int64_t b = 0; b < B; b++) now[b] = (int32_t)ids[b * T + t];

@@ -1,5 +1,5 @@
-/* Softmax attention (arXiv 1706.03762) as in today's transformers: rotary positions, grouped key-value heads, optional window, optional per-head RMSNorm of q
- * and k (its epsilon is 1e-5 whatever norm_eps is). */
+/* Softmax attention (arXiv 1706.03762) as in today's transformers: rotary positions, grouped key-value heads, optional window, optional per-head
+ * RMSNorm of q and k (its epsilon is 1e-5 whatever norm_eps is). */
 #include <math.h>
 
 #include "mixers/mixers.h"

@@ -1,8 +1,9 @@
-/* The layer of the MesaNet paper's comparison (arXiv 2506.05233, table 3 and appendices D, F.2): q, k, v of the same size for every rule; q and k convolved (window 4), SiLU,
- * L2 norm; sigmoid gates for forgetting and writing, one number a head; no read-out scale; RMSNorm of each head's output. Only the recurrence changes.
+/* The layer of the MesaNet paper's comparison (arXiv 2506.05233, table 3 and appendices D, F.2): q, k, v of the same size for every rule; q and k
+ * convolved (window 4), SiLU, L2 norm; sigmoid gates for forgetting and writing, one number a head; no read-out scale; RMSNorm of each head's output.
+ * Only the recurrence changes.
  *
- * The softmax rows use rotary positions on the plain projections and the scale K^-1/2 instead: the paper does not say how its attention knows positions, and unit-norm
- * q and k without a temperature would leave its softmax nearly uniform. */
+ * The softmax rows use rotary positions on the plain projections and the scale K^-1/2 instead: the paper does not say how its attention knows
+ * positions, and unit-norm q and k without a temperature would leave its softmax nearly uniform. */
 #include <math.h>
 #include <string.h>
 

@@ -1,5 +1,5 @@
-/* Linear attention (arXiv 2006.16236): S_t = S_{t-1} + phi(k_t) v_t^T, o_t = S_t^T phi(q_t), optionally divided by phi(q_t) . sum phi(k). The feature map phi acts on
- * each head; a learned one has its own weights for q and k unless tied. */
+/* Linear attention (arXiv 2006.16236): S_t = S_{t-1} + phi(k_t) v_t^T, o_t = S_t^T phi(q_t), optionally divided by phi(q_t) . sum phi(k). The feature
+ * map phi acts on each head; a learned one has its own weights for q and k unless tied. */
 #include <math.h>
 
 #include "mixers/mixers.h"
@@ -13,7 +13,9 @@ static lnt_buf feature_map(lnt_program *p, const lnt_mixer_config *c, lnt_buf x,
     case LNT_MAP_IDENTITY: break;
     case LNT_MAP_ELU: x = lnt_activation(p, x, LNT_ELU1, 1, false); break;
     case LNT_MAP_RELU: x = lnt_activation(p, x, LNT_RELU, 1, false); break;
-    case LNT_MAP_ELEMENTWISE_PRODUCT: x = lnt_mul_buf(p, lnt_head_linear(p, x, "layer1", d, true, normal), lnt_head_linear(p, x, "layer2", d, true, normal)); break;
+    case LNT_MAP_ELEMENTWISE_PRODUCT:
+        x = lnt_mul_buf(p, lnt_head_linear(p, x, "layer1", d, true, normal), lnt_head_linear(p, x, "layer2", d, true, normal));
+        break;
     case LNT_MAP_HEDGEHOG: /* starts as softmax([2x, -2x]) */
         x = lnt_head_linear(p, x, "layer", d, true, (lnt_init){LNT_INIT_IDENTITY, 0, 0});
         x = lnt_hedgehog(p, lnt_activation(p, x, LNT_IDENTITY, 2, false));

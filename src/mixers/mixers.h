@@ -1,7 +1,7 @@
 /* Mixers: the named layers of the literature, each a short program over operators and recurrence cores. One file each, one line in mixers.def.
  *
- * A mixer takes the normalised residual stream x [tokens, width] and returns [tokens, width], ready to be added. Parameter names are flash-linear-attention's, under
- * the scope the caller has pushed ("model.layers.3.attn"). */
+ * A mixer takes the normalised residual stream x [tokens, width] and returns [tokens, width], ready to be added. Parameter names are
+ * flash-linear-attention's, under the scope the caller has pushed ("model.layers.3.attn"). */
 #ifndef LNT_MIXERS_H
 #define LNT_MIXERS_H
 

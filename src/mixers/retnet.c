@@ -1,4 +1,5 @@
-/* Retention (arXiv 2307.08621): S_t = gamma_h S_{t-1} + k_t v_t^T with gamma_h = 1 - 2^{-5-h}, rotary q and k, and a swish-gated per-head norm of the output. */
+/* Retention (arXiv 2307.08621): S_t = gamma_h S_{t-1} + k_t v_t^T with gamma_h = 1 - 2^{-5-h}, rotary q and k, and a swish-gated per-head norm of the
+ * output. */
 #include <math.h>
 
 #include "mixers/mixers.h"

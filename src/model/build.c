@@ -19,7 +19,11 @@ static lnt_feature_map map_named(const char *name)
     static const struct {
         const char *name;
         lnt_feature_map map;
-    } maps[] = {{"elementwise_product", LNT_MAP_ELEMENTWISE_PRODUCT}, {"hedgehog", LNT_MAP_HEDGEHOG}, {"t2r", LNT_MAP_T2R}, {"dpfp", LNT_MAP_DPFP}, {"elu", LNT_MAP_ELU},
+    } maps[] = {{"elementwise_product", LNT_MAP_ELEMENTWISE_PRODUCT},
+                {"hedgehog", LNT_MAP_HEDGEHOG},
+                {"t2r", LNT_MAP_T2R},
+                {"dpfp", LNT_MAP_DPFP},
+                {"elu", LNT_MAP_ELU},
                 {"relu", LNT_MAP_RELU}};
     for (size_t i = 0; i < sizeof maps / sizeof maps[0]; i++)
         if (!strcmp(maps[i].name, name)) return maps[i].map;
@@ -34,10 +38,26 @@ static const char *mixer_of(const lnt_config *k, int layer, lnt_mixer_config *m)
     if (attn) name = "attention";
     bool equal = !strcmp(k->model_type, "equal_backbone");
     *m = (lnt_mixer_config){
-        .width = k->hidden_size, .heads = (int32_t)k->num_heads, .norm_eps = k->norm_eps, .short_conv = k->use_short_conv, .beta = k->use_beta,
-        .neg_eigval = k->allow_neg_eigval, .conv_size = (int)k->conv_size, .qk_activation = act_named(k->qk_activation), .qk_sum_norm = !strcmp(k->qk_norm, "sum"),
-        .qk_norm = !strcmp(k->qk_norm, "true"), .qkv_bias = k->qkv_bias, .window = k->window_size, .rope_theta = k->rope_theta, .feature_map = map_named(k->feature_map),
-        .tie_feature_map = k->tie_feature_map_qk, .norm_q = k->norm_q, .norm_k = k->norm_k, .normalize = k->norm_feature_map, .rule = k->rule, .gamma_cap = k->gamma_cap,
+        .width = k->hidden_size,
+        .heads = (int32_t)k->num_heads,
+        .norm_eps = k->norm_eps,
+        .short_conv = k->use_short_conv,
+        .beta = k->use_beta,
+        .neg_eigval = k->allow_neg_eigval,
+        .conv_size = (int)k->conv_size,
+        .qk_activation = act_named(k->qk_activation),
+        .qk_sum_norm = !strcmp(k->qk_norm, "sum"),
+        .qk_norm = !strcmp(k->qk_norm, "true"),
+        .qkv_bias = k->qkv_bias,
+        .window = k->window_size,
+        .rope_theta = k->rope_theta,
+        .feature_map = map_named(k->feature_map),
+        .tie_feature_map = k->tie_feature_map_qk,
+        .norm_q = k->norm_q,
+        .norm_k = k->norm_k,
+        .normalize = k->norm_feature_map,
+        .rule = k->rule,
+        .gamma_cap = k->gamma_cap,
     };
     m->kv_heads = (int32_t)(k->num_kv_heads ? k->num_kv_heads : k->num_heads);
     m->v_heads = (int32_t)(k->num_v_heads ? k->num_v_heads : k->num_heads);
@@ -120,7 +140,8 @@ static void build(linnet_model *m)
 linnet_status lnt_model_build(lnt_ctx *c, const lnt_config *k, lnt_dtype dtype, linnet_model **out)
 {
     *out = NULL;
-    if (dtype != LINNET_F32 && dtype != LINNET_BF16) return lnt_fail(c, LINNET_EINVAL, "dtype is %s, expected float32 or bf16", lnt_dtype_name(dtype));
+    if (dtype != LINNET_F32 && dtype != LINNET_BF16)
+        return lnt_fail(c, LINNET_EINVAL, "dtype is %s, expected float32 or bf16", lnt_dtype_name(dtype));
     LNT_TRY(lnt_config_check(c, k));
     linnet_model *m = lnt_calloc(sizeof *m);
     if (!m) return lnt_fail_memory(c, sizeof *m);

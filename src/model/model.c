@@ -36,16 +36,21 @@ static int64_t count_parameters(const lnt_program *p)
 void linnet_model_get_info(const linnet_model *m, linnet_model_info *out)
 {
     const lnt_config *k = m->config;
-    *out = (linnet_model_info){.parameters = count_parameters(m->p), .vocabulary = k->vocab_size, .width = k->hidden_size, .layers = k->num_hidden_layers,
-                               .state_capacity = k->max_position_embeddings, .model_type = k->model_type};
-    out->state_bytes_per_sequence = (int64_t)lnt_state_bytes(m->p, out->state_capacity);
+    *out = (linnet_model_info){.parameters = count_parameters(m->p),
+                               .vocabulary = k->vocab_size,
+                               .width = k->hidden_size,
+                               .layers = k->num_hidden_layers,
+                               .state_capacity = k->max_position_embeddings,
+                               .model_type = k->model_type};
+    out->state_bytes_per_sequence = (int64_t)lnt_state_bytes(m->p, m->dtype, out->state_capacity);
 }
 
 linnet_status lnt_check_ids(lnt_ctx *c, const linnet_model *m, const int32_t *ids, int64_t n)
 {
     for (int64_t i = 0; i < n; i++)
         if (ids[i] < 0 || ids[i] >= m->config->vocab_size)
-            return lnt_fail(c, LINNET_EINVAL, "token id %d at position %lld, expected 0 to %lld", ids[i], (long long)i, (long long)m->config->vocab_size - 1);
+            return lnt_fail(c, LINNET_EINVAL, "token id %d at position %lld, expected 0 to %lld", ids[i], (long long)i,
+                            (long long)m->config->vocab_size - 1);
     return LINNET_OK;
 }
 
@@ -62,7 +67,8 @@ linnet_status linnet_model_logits(linnet_context *c, linnet_model *m, const int6
     linnet_status s = LINNET_OK;
     for (int64_t i = 0; i < tokens; i++) {
         if (ids[i] < 0 || ids[i] >= m->config->vocab_size) {
-            s = lnt_fail(c, LINNET_EINVAL, "token id %lld at position %lld, expected 0 to %lld", (long long)ids[i], (long long)i, (long long)m->config->vocab_size - 1);
+            s = lnt_fail(c, LINNET_EINVAL, "token id %lld at position %lld, expected 0 to %lld", (long long)ids[i], (long long)i,
+                         (long long)m->config->vocab_size - 1);
             goto done;
         }
         ids32[i] = (int32_t)ids[i];

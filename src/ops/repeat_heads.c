@@ -10,5 +10,6 @@ lnt_buf lnt_repeat_heads(lnt_program *p, lnt_buf x, int group)
     if (!lnt_ready(p, "repeat_heads", 1, &x)) return LNT_NO_BUF;
     if (group < 1) return lnt_program_fail(p, "repeat_heads: a group of %d heads, expected at least 1", group);
     if (group == 1) return x;
-    return lnt_add_op(p, &repeat_heads_op, NULL, 1, &x, 0, NULL, (lnt_out_spec){lnt_cols(p, x) * group, lnt_heads(p, x) * group, lnt_program_value(p, x)->f32});
+    return lnt_add_op(p, &repeat_heads_op, NULL, 1, &x, 0, NULL,
+                      (lnt_out_spec){lnt_cols(p, x) * group, lnt_heads(p, x) * group, lnt_program_value(p, x)->f32});
 }

@@ -6,7 +6,8 @@ linnet_status LNT_V(lnt_repeat_heads_forward)(const lnt_call *k)
     const int64_t d = x->cols / x->heads, group = y->heads / x->heads, size = rows_a_piece(y->cols);
     PARALLEL_PIECES(k->c, piece, pieces(k->tokens, size))
     for (int64_t r = piece * size; r < at_most(k->tokens, (piece + 1) * size); r++)
-        for (int64_t h = 0; h < y->heads; h++) memcpy(part_at(y, r, h * d), part_at(x, r, h / group * d), (size_t)d * (x->dtype == LINNET_F32 ? 4 : 2));
+        for (int64_t h = 0; h < y->heads; h++)
+            memcpy(part_at(y, r, h * d), part_at(x, r, h / group * d), (size_t)d * (x->dtype == LINNET_F32 ? 4 : 2));
     return LINNET_OK;
 }
 

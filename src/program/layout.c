@@ -1,5 +1,5 @@
-/* Placing slots: largest first, each at the lowest offset where no slot that lives at the same time is. Offline first-fit by size is within a few per cent of the
- * peak of live bytes on transformer-like schedules, and it is simple. */
+/* Placing slots: largest first, each at the lowest offset where no slot that lives at the same time is. Offline first-fit by size is within a few per
+ * cent of the peak of live bytes on transformer-like schedules, and it is simple. */
 #include <stdlib.h>
 
 #include "program/schedule.h"

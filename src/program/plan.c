@@ -52,7 +52,8 @@ static void equal_sequences(int64_t *cu, int64_t tokens, int64_t n_seq)
 linnet_status lnt_plan_create(lnt_ctx *c, const lnt_program *p, const lnt_plan_options *o, lnt_plan **out)
 {
     *out = NULL;
-    if (o->tokens < 0 || o->n_seq < 0) return lnt_fail(c, LINNET_EINVAL, "a plan of %lld tokens in %lld sequences", (long long)o->tokens, (long long)o->n_seq);
+    if (o->tokens < 0 || o->n_seq < 0)
+        return lnt_fail(c, LINNET_EINVAL, "a plan of %lld tokens in %lld sequences", (long long)o->tokens, (long long)o->n_seq);
     lnt_plan *plan = lnt_calloc(sizeof *plan);
     if (!plan) return lnt_fail_memory(c, sizeof *plan);
     *plan = (lnt_plan){.c = c, .p = p, .o = *o};
@@ -139,8 +140,8 @@ static linnet_status check_batch(lnt_plan *plan, const lnt_weights *w, const lnt
 {
     lnt_ctx *c = plan->c;
     if (b->tokens > plan->o.tokens || (!b->cu && b->n_seq > plan->o.n_seq))
-        return lnt_fail(c, LINNET_EINTERNAL, "a run of %lld tokens in %lld sequences on a plan for %lld in %lld", (long long)b->tokens, (long long)b->n_seq,
-                        (long long)plan->o.tokens, (long long)plan->o.n_seq);
+        return lnt_fail(c, LINNET_EINTERNAL, "a run of %lld tokens in %lld sequences on a plan for %lld in %lld", (long long)b->tokens,
+                        (long long)b->n_seq, (long long)plan->o.tokens, (long long)plan->o.n_seq);
     if (w->dtype != plan->o.dtype) return lnt_fail(c, LINNET_EINTERNAL, "plan and weights disagree on the dtype");
     if (plan->o.training && !w->grad) return lnt_fail(c, LINNET_EINTERNAL, "a training run without gradients");
     if (b->state && b->state->n_seq != b->n_seq)
@@ -187,7 +188,13 @@ linnet_status lnt_plan_run(lnt_plan *plan, lnt_weights *w, const lnt_batch *b)
         int slot = plan->schedule.value_slot[plan->p->values[b->inputs[i].buf.id].root];
         if (slot >= 0) lnt_to_device(plan->c, plan->memory + plan->schedule.slots[slot].offset, b->inputs[i].host, (size_t)b->tokens * 4);
     }
-    lnt_call k = {.c = plan->c, .tokens = b->tokens, .n_seq = b->n_seq, .cu = cu, .loss_scale = b->loss_scale, .work = plan->work, .work_size = plan->work_size};
+    lnt_call k = {.c = plan->c,
+                  .tokens = b->tokens,
+                  .n_seq = b->n_seq,
+                  .cu = cu,
+                  .loss_scale = b->loss_scale,
+                  .work = plan->work,
+                  .work_size = plan->work_size};
     if (b->state) {
         k.position = b->state->position;
         k.state_capacity = b->state->capacity;
@@ -259,7 +266,7 @@ char *lnt_plan_profile(const lnt_plan *plan)
     double runs = plan->runs ? (double)plan->runs : 1;
     at += snprintf(at, LINE, "%-20s %6s %12s %12s %7s\n", "operator", "nodes", "forward ms", "backward ms", "share");
     for (int k = 0; k < n; k++)
-        at += snprintf(at, LINE, "%-20.20s %6d %12.2f %12.2f %6.1f%%\n", t[k].op->name, t[k].nodes, 1e3 * t[k].forward / runs, 1e3 * t[k].backward / runs,
-                       total > 0 ? 100 * (t[k].forward + t[k].backward) / total : 0);
+        at += snprintf(at, LINE, "%-20.20s %6d %12.2f %12.2f %6.1f%%\n", t[k].op->name, t[k].nodes, 1e3 * t[k].forward / runs,
+                       1e3 * t[k].backward / runs, total > 0 ? 100 * (t[k].forward + t[k].backward) / total : 0);
     return text;
 }

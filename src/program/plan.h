@@ -1,10 +1,11 @@
 /* Running a program: weights, states, and plans.
  *
- * A plan fixes what is wanted of a program (which outputs, gradients or not, which policy, how many rows at most), schedules its nodes, and places every value, gradient
- * and saved residual in one block of device memory so that values whose lifetimes do not meet share bytes. Running a plan allocates nothing.
+ * A plan fixes what is wanted of a program (which outputs, gradients or not, which policy, how many rows at most), schedules its nodes, and places
+ * every value, gradient and saved residual in one block of device memory so that values whose lifetimes do not meet share bytes. Running a plan
+ * allocates nothing.
  *
- *   training schedule:  forward of every needed node, then backward in reverse; with `recompute`, the values inside a block (a layer) are dropped after
- *   the forward pass and computed again just before the block's backward pass. */
+ *   training schedule:  forward of every needed node, then backward in reverse; with `recompute`, the values inside a block (a layer) are dropped
+ * after the forward pass and computed again just before the block's backward pass. */
 #ifndef LNT_PROGRAM_PLAN_H
 #define LNT_PROGRAM_PLAN_H
 
@@ -44,10 +45,10 @@ typedef struct lnt_state {
 } lnt_state;
 
 /* Zero states for n_seq sequences; growing states (key-value caches) get room for `capacity` tokens. */
-linnet_status lnt_state_create(lnt_ctx *c, const lnt_program *p, int64_t n_seq, int64_t capacity, lnt_state **out);
+linnet_status lnt_state_create(lnt_ctx *c, const lnt_program *p, lnt_dtype dtype, int64_t n_seq, int64_t capacity, lnt_state **out);
 void lnt_state_destroy(lnt_state *s);
 void lnt_state_reset(lnt_state *s);
-size_t lnt_state_bytes(const lnt_program *p, int64_t capacity); /* of one sequence */
+size_t lnt_state_bytes(const lnt_program *p, lnt_dtype dtype, int64_t capacity); /* of one sequence */
 
 /* ---- plans ---- */
 

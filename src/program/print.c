@@ -100,7 +100,8 @@ char *lnt_program_text(const lnt_program *p)
 char *lnt_program_graphviz(const lnt_program *p)
 {
     text_buffer t = {0};
-    put(&t, "digraph program {\n  node [shape=box, style=rounded, fontname=\"Helvetica\", fontsize=10];\n  edge [fontname=\"Helvetica\", fontsize=8];\n");
+    put(&t,
+        "digraph program {\n  node [shape=box, style=rounded, fontname=\"Helvetica\", fontsize=10];\n  edge [fontname=\"Helvetica\", fontsize=8];\n");
     int block = -1;
     for (int i = 0; i < p->n_nodes; i++) {
         const lnt_node *n = p->nodes[i];

@@ -162,15 +162,18 @@ int lnt_add_param(lnt_program *p, const char *name, int ndim, const int64_t *dim
     lnt_param q = {.name = full, .ndim = ndim, .count = 1, .init = init, .decay = decay, .product = product};
     for (int i = 0; i < ndim; i++) {
         q.dim[i] = dim[i];
-        if (dim[i] < 1 || !lnt_mul(q.count, dim[i], &q.count)) return lnt_program_fail(p, "parameter %s: dimension %d is %lld", full, i, (long long)dim[i]), -1;
+        if (dim[i] < 1 || !lnt_mul(q.count, dim[i], &q.count))
+            return lnt_program_fail(p, "parameter %s: dimension %d is %lld", full, i, (long long)dim[i]), -1;
     }
     const lnt_param *old = same_name(p, full);
     if (old) {
-        if (old->ndim != ndim || memcmp(old->dim, q.dim, sizeof q.dim)) return lnt_program_fail(p, "parameter %s is made twice with different shapes", full), -1;
+        if (old->ndim != ndim || memcmp(old->dim, q.dim, sizeof q.dim))
+            return lnt_program_fail(p, "parameter %s is made twice with different shapes", full), -1;
         return (int)(old - p->params);
     }
     int64_t padded;
-    if (!lnt_add(q.count, ELEMENT_ALIGN - 1, &padded) || !lnt_add(p->elements, padded / ELEMENT_ALIGN * ELEMENT_ALIGN, &padded) || padded > INT64_MAX / 16)
+    if (!lnt_add(q.count, ELEMENT_ALIGN - 1, &padded) || !lnt_add(p->elements, padded / ELEMENT_ALIGN * ELEMENT_ALIGN, &padded) ||
+        padded > INT64_MAX / 16)
         return lnt_program_fail(p, "parameter %s makes the model too large", full), -1;
     if (!reserve(p, (void **)&p->params, p->n_params, &p->cap_params, sizeof *p->params)) return -1;
     q.offset = p->elements;

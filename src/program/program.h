@@ -1,11 +1,11 @@
 /* Programs: a static list of typed operators over named buffers. From one description come the parameter table, training forward and backward,
  * prefill, the one-token step, the memory plan, the profile and the picture.
  *
- * Building never fails in the middle: the first mistake is remembered, later calls return the null buffer, and lnt_program_finish reports it. So a mixer
- * is straight-line code.
+ * Building never fails in the middle: the first mistake is remembered, later calls return the null buffer, and lnt_program_finish reports it. So a
+ * mixer is straight-line code.
  *
- * Activations are [tokens, cols], row major, tokens = all rows of all sequences of the batch (sequence n is rows cu[n] .. cu[n+1]-1). A buffer's `heads`
- * says how its columns split ([tokens, heads, cols/heads]); an operator that works per head reads it. */
+ * Activations are [tokens, cols], row major, tokens = all rows of all sequences of the batch (sequence n is rows cu[n] .. cu[n+1]-1). A buffer's
+ * `heads` says how its columns split ([tokens, heads, cols/heads]); an operator that works per head reads it. */
 #ifndef LNT_PROGRAM_H
 #define LNT_PROGRAM_H
 
@@ -115,7 +115,7 @@ struct lnt_op {
     unsigned backward_needs;     /* which forward values backward reads (LNT_NEEDS_*) */
     bool backward_is_forward;    /* the node (a loss) computes value and gradients in its backward call; forward is skipped in training */
     int64_t (*save_size)(const lnt_node *n, const lnt_shape *s);              /* bytes, NULL: 0 */
-    int64_t (*state_size)(const lnt_node *n, int64_t capacity);              /* bytes a sequence, NULL: 0 */
+    int64_t (*state_size)(const lnt_node *n, int64_t capacity, lnt_dtype dtype); /* bytes a sequence under a policy, NULL: 0 */
     size_t (*workspace)(const lnt_node *n, const lnt_shape *s, bool backward); /* NULL: 0 */
     double (*flops)(const lnt_node *n, const lnt_shape *s, bool backward);    /* useful ones, NULL: 0 (bandwidth-bound) */
     linnet_status (*forward)(const lnt_call *k);
@@ -173,7 +173,8 @@ typedef struct {
     int32_t heads;
     bool f32;
 } lnt_out_spec;
-lnt_node *lnt_add_node(lnt_program *p, const lnt_op *op, const void *attr, int n_in, const lnt_buf *in, int n_param, const int *param, int n_out, const lnt_out_spec *out);
+lnt_node *lnt_add_node(lnt_program *p, const lnt_op *op, const void *attr, int n_in, const lnt_buf *in, int n_param, const int *param, int n_out,
+                       const lnt_out_spec *out);
 /* Same data, other head split (no node is added for the value; a view). */
 lnt_buf lnt_with_heads(lnt_program *p, lnt_buf x, int32_t heads);
 

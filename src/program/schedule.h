@@ -1,5 +1,5 @@
-/* A schedule: the steps of a run, and the slots (pieces of device memory with a lifetime) each step reads and writes. Made by schedule.c, placed by layout.c,
- * run by plan.c. */
+/* A schedule: the steps of a run, and the slots (pieces of device memory with a lifetime) each step reads and writes. Made by schedule.c, placed by
+ * layout.c, run by plan.c. */
 #ifndef LNT_PROGRAM_SCHEDULE_H
 #define LNT_PROGRAM_SCHEDULE_H
 

@@ -3,17 +3,17 @@
 #include "device/device.h"
 #include "program/plan.h"
 
-size_t lnt_state_bytes(const lnt_program *p, int64_t capacity)
+size_t lnt_state_bytes(const lnt_program *p, lnt_dtype dtype, int64_t capacity)
 {
     size_t bytes = 0;
     for (int i = 0; i < lnt_node_count(p); i++) {
         const lnt_node *n = lnt_node_at(p, i);
-        if (n->op->state_size) bytes += (size_t)n->op->state_size(n, capacity);
+        if (n->op->state_size) bytes += (size_t)n->op->state_size(n, capacity, dtype);
     }
     return bytes;
 }
 
-linnet_status lnt_state_create(lnt_ctx *c, const lnt_program *p, int64_t n_seq, int64_t capacity, lnt_state **out)
+linnet_status lnt_state_create(lnt_ctx *c, const lnt_program *p, lnt_dtype dtype, int64_t n_seq, int64_t capacity, lnt_state **out)
 {
     *out = NULL;
     int nodes = lnt_node_count(p);
@@ -33,7 +33,7 @@ linnet_status lnt_state_create(lnt_ctx *c, const lnt_program *p, int64_t n_seq, 
     int64_t total = 0;
     for (int i = 0; i < nodes; i++) {
         const lnt_node *n = lnt_node_at(p, i);
-        int64_t stride = n->op->state_size ? n->op->state_size(n, capacity) : 0, bytes;
+        int64_t stride = n->op->state_size ? n->op->state_size(n, capacity, dtype) : 0, bytes;
         s->offset[i] = stride ? total : -1;
         s->stride[i] = stride;
         if (!lnt_mul(stride, n_seq, &bytes) || !lnt_add(total, (bytes + LNT_ALIGN - 1) / LNT_ALIGN * LNT_ALIGN, &total)) {

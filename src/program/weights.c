@@ -81,7 +81,8 @@ static double draw(const lnt_param *q, uint64_t seed, uint64_t stream, int64_t i
 linnet_status lnt_weights_init(lnt_weights *w, uint64_t seed)
 {
     int64_t most = 0;
-    for (int i = 0; i < lnt_param_count(w->program); i++) most = lnt_param_at(w->program, i)->count > most ? lnt_param_at(w->program, i)->count : most;
+    for (int i = 0; i < lnt_param_count(w->program); i++)
+        most = lnt_param_at(w->program, i)->count > most ? lnt_param_at(w->program, i)->count : most;
     float *host = lnt_alloc((size_t)most * 4);
     if (!host) return lnt_fail_memory(w->c, (size_t)most * 4);
     for (int i = 0; i < lnt_param_count(w->program); i++) {

@@ -46,11 +46,10 @@ static lnt_recur_args describe_call(const recur_attr *x, lnt_dtype dtype, int64_
 
 static int64_t cache_rows(const recur_attr *x, int64_t capacity) { return x->window > 0 && x->window < capacity ? x->window : capacity; }
 
-/* The cache is sized for float32 rows, whatever the policy. */
-static int64_t state_size(const lnt_node *n, int64_t capacity)
+static int64_t state_size(const lnt_node *n, int64_t capacity, lnt_dtype dtype)
 {
     const recur_attr *x = n->attr;
-    if (x->op->cache) return cache_rows(x, capacity) * x->Hq * ((int64_t)x->K + x->V) * 4;
+    if (x->op->cache) return cache_rows(x, capacity) * x->Hq * ((int64_t)x->K + x->V) * (int64_t)lnt_dtype_size(dtype);
     return (int64_t)x->Hv * x->K * ((int64_t)x->V + x->normalize) * 4;
 }
 

@@ -5,13 +5,15 @@
 
 linnet_status lnt_mqar_check(lnt_ctx *c, const lnt_mqar *q)
 {
-    if (q->vocabulary < 4 || q->vocabulary > 1 << 24) return lnt_fail(c, LINNET_EINVAL, "vocabulary is %lld, expected 4 to %d", (long long)q->vocabulary, 1 << 24);
-    if (q->length < 4 || q->length % 2 || q->length > 1 << 24) return lnt_fail(c, LINNET_EINVAL, "length is %lld, expected an even number of at least 4", (long long)q->length);
+    if (q->vocabulary < 4 || q->vocabulary > 1 << 24)
+        return lnt_fail(c, LINNET_EINVAL, "vocabulary is %lld, expected 4 to %d", (long long)q->vocabulary, 1 << 24);
+    if (q->length < 4 || q->length % 2 || q->length > 1 << 24)
+        return lnt_fail(c, LINNET_EINVAL, "length is %lld, expected an even number of at least 4", (long long)q->length);
     if (q->rounds < 1 || q->rounds > q->length) return lnt_fail(c, LINNET_EINVAL, "rounds is %lld, expected at least 1", (long long)q->rounds);
     int64_t most = q->length / 2 / (q->rounds + 1);
     if (q->pairs < 1 || q->pairs > most)
-        return lnt_fail(c, LINNET_EINVAL, "pairs is %lld, but %lld rounds and their queries leave room for 1 to %lld in length %lld", (long long)q->pairs,
-                        (long long)q->rounds, (long long)most, (long long)q->length);
+        return lnt_fail(c, LINNET_EINVAL, "pairs is %lld, but %lld rounds and their queries leave room for 1 to %lld in length %lld",
+                        (long long)q->pairs, (long long)q->rounds, (long long)most, (long long)q->length);
     if (q->pairs > q->vocabulary / 2 - 1)
         return lnt_fail(c, LINNET_EINVAL, "%lld pairs need more keys than vocabulary %lld has", (long long)q->pairs, (long long)q->vocabulary);
     return LINNET_OK;

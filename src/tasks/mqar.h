@@ -13,7 +13,8 @@ typedef struct {
 
 /* LINNET_EINVAL when the pairs do not fit: 2 pairs (rounds + 1) <= length, pairs <= vocabulary/2 - 1. */
 linnet_status lnt_mqar_check(lnt_ctx *c, const lnt_mqar *q);
-/* Example `index` of a stream: ids [length]; targets [length], the value at the position of each query's key, -1 elsewhere. `scratch` has room for length + vocabulary numbers. */
+/* Example `index` of a stream: ids [length]; targets [length], the value at the position of each query's key, -1 elsewhere. `scratch` has room for
+ * length + vocabulary numbers. */
 void lnt_mqar_example(const lnt_mqar *q, uint64_t seed, uint64_t index, int32_t *ids, int32_t *targets, double *scratch);
 
 #endif

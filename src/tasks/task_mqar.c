@@ -57,7 +57,9 @@ static linnet_status open_recall(recall *k, const linnet_config *config, lnt_dty
     const linnet_mqar_options *o = k->o;
     k->q = (lnt_mqar){.vocabulary = o->vocabulary, .length = o->length, .pairs = o->pairs, .rounds = o->rounds, .random_non_queries = true};
     LNT_TRY(lnt_mqar_check(k->c, &k->q));
-    if (o->steps < 1 || o->test_examples < 1) return lnt_fail(k->c, LINNET_EINVAL, "steps is %lld and test_examples %lld, expected at least 1", (long long)o->steps, (long long)o->test_examples);
+    if (o->steps < 1 || o->test_examples < 1)
+        return lnt_fail(k->c, LINNET_EINVAL, "steps is %lld and test_examples %lld, expected at least 1", (long long)o->steps,
+                        (long long)o->test_examples);
     linnet_config *mine;
     LNT_TRY(lnt_config_copy(k->c, config, &mine));
     mine->vocab_size = o->vocabulary;
@@ -88,7 +90,8 @@ static void close_recall(recall *k)
     lnt_free(k->scratch);
 }
 
-linnet_status linnet_task_mqar(linnet_context *c, const linnet_config *config, linnet_dtype dtype, const linnet_mqar_options *o, linnet_mqar_result *out)
+linnet_status linnet_task_mqar(linnet_context *c, const linnet_config *config, linnet_dtype dtype, const linnet_mqar_options *o,
+                               linnet_mqar_result *out)
 {
     recall k = {.c = c, .o = o};
     linnet_status s = open_recall(&k, config, dtype);

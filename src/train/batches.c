@@ -6,13 +6,19 @@ linnet_status lnt_batches_create(lnt_ctx *c, const int32_t *ids, int64_t n, int6
 {
     *out = NULL;
     if (n < length + 1) {
-        lnt_fail(c, LINNET_EINVAL, "the training text has %lld tokens, expected at least %lld (one window and the token after it)", (long long)n, (long long)length + 1);
+        lnt_fail(c, LINNET_EINVAL, "the training text has %lld tokens, expected at least %lld (one window and the token after it)", (long long)n,
+                 (long long)length + 1);
         return lnt_hint(c, "Give more text or a smaller --length.");
     }
     lnt_batches *b = lnt_calloc(sizeof *b);
     if (!b) return lnt_fail_memory(c, sizeof *b);
     int64_t fit = (n - 1) / length;
-    *b = (lnt_batches){.ids = ids, .n = n, .length = length, .windows = fit > 1 ? fit - 1 : 1, .seed = seed, .epoch = -1}; /* one less than fit: room for the phase */
+    *b = (lnt_batches){.ids = ids,
+                       .n = n,
+                       .length = length,
+                       .windows = fit > 1 ? fit - 1 : 1,
+                       .seed = seed,
+                       .epoch = -1}; /* one less than fit: room for the phase */
     b->order = lnt_alloc((size_t)b->windows * sizeof *b->order);
     if (!b->order) {
         lnt_free(b);

@@ -1,5 +1,5 @@
-/* The order of the data: every epoch cuts the ids into windows at a random phase and visits them in a random order. Sample i is a pure function of (seed, i), so a
- * position is all a resume needs. */
+/* The order of the data: every epoch cuts the ids into windows at a random phase and visits them in a random order. Sample i is a pure function of
+ * (seed, i), so a position is all a resume needs. */
 #ifndef LNT_TRAIN_BATCHES_H
 #define LNT_TRAIN_BATCHES_H
 

@@ -45,8 +45,9 @@ linnet_status lnt_train_log_open(lnt_ctx *c, const char *folder, int64_t step, l
 linnet_status lnt_train_log_step(lnt_ctx *c, lnt_train_log *log, const linnet_train_progress *p)
 {
     FILE *f = log->stream;
-    fprintf(f, "{\"step\":%lld,\"loss\":%.17g,\"learning_rate\":%.9g,\"gradient_norm\":%.17g,\"tokens\":%lld,\"seconds\":%.3f,\"tokens_per_second\":%.1f", (long long)p->step,
-            p->loss, p->learning_rate, p->gradient_norm, (long long)p->tokens, p->seconds, p->tokens_per_second);
+    fprintf(
+        f, "{\"step\":%lld,\"loss\":%.17g,\"learning_rate\":%.9g,\"gradient_norm\":%.17g,\"tokens\":%lld,\"seconds\":%.3f,\"tokens_per_second\":%.1f",
+        (long long)p->step, p->loss, p->learning_rate, p->gradient_norm, (long long)p->tokens, p->seconds, p->tokens_per_second);
     if (p->evaluated) {
         fprintf(f, ",\"eval_loss\":%.17g", p->eval_loss);
         if (isfinite(p->eval_bits_per_byte)) fprintf(f, ",\"eval_bits_per_byte\":%.17g", p->eval_bits_per_byte);

@@ -24,7 +24,8 @@ static const field options[] = {
 #undef OPTION
 #define COUNTER(name, type) {"run." #name, type, offsetof(lnt_run_position, name)}
 static const field counters[] = {
-    COUNTER(step, INT64), COUNTER(steps, INT64), COUNTER(tokens, INT64), COUNTER(samples, INT64), COUNTER(seconds, DOUBLE), COUNTER(fingerprint, UINT64),
+    COUNTER(step, INT64),    COUNTER(steps, INT64),    COUNTER(tokens, INT64),
+    COUNTER(samples, INT64), COUNTER(seconds, DOUBLE), COUNTER(fingerprint, UINT64),
 };
 #undef COUNTER
 enum { N_OPTIONS = sizeof options / sizeof options[0], N_COUNTERS = sizeof counters / sizeof counters[0], N_FIELDS = N_OPTIONS + N_COUNTERS };

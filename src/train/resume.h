@@ -1,5 +1,5 @@
-/* Everything a run needs to go on bit for bit, in one file: master weights, both moments, counters, hyper-parameters. One file, replaced atomically, so that a kill at any moment
- * leaves either the old or the new state, whole. model.safetensors beside it is for others to load. */
+/* Everything a run needs to go on bit for bit, in one file: master weights, both moments, counters, hyper-parameters. One file, replaced atomically,
+ * so that a kill at any moment leaves either the old or the new state, whole. model.safetensors beside it is for others to load. */
 #ifndef LNT_TRAIN_RESUME_H
 #define LNT_TRAIN_RESUME_H
 

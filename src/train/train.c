@@ -4,8 +4,8 @@
  *   loop:   micro-batches, update, log line, progress; evaluate and save on their beats
  *   close:  a last evaluation and save
  *
- * What a step does depends on its number alone (data order, learning rate), so a resumed run repeats the bits of an undisturbed one. A run by the clock
- * (max_seconds without steps) measures its first steps and then fixes its number of steps for good. */
+ * What a step does depends on its number alone (data order, learning rate), so a resumed run repeats the bits of an undisturbed one. A run by the
+ * clock (max_seconds without steps) measures its first steps and then fixes its number of steps for good. */
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -51,11 +51,23 @@ static linnet_status check_options(lnt_ctx *c, const linnet_train_options *o)
         const char *name;
         double value, least, most;
     } ranges[] = {
-        {"batch", (double)o->batch, 1, 1e6}, {"length", (double)o->length, 1, 1e7}, {"accumulate", (double)o->accumulate, 1, 1e6}, {"steps", (double)o->steps, 0, 1e15},
-        {"warmup", (double)o->warmup, 0, 1e15}, {"learning_rate", o->learning_rate, 0, 1e3}, {"min_learning_rate_share", o->min_learning_rate_share, 0, 1},
-        {"beta1", o->beta1, 0, 0.999999}, {"beta2", o->beta2, 0, 0.99999999}, {"epsilon", o->epsilon, 1e-30, 1}, {"weight_decay", o->weight_decay, 0, 1e3},
-        {"clip", o->clip, 0, 1e30}, {"held_out_share", o->held_out_share, 0, 0.9}, {"max_seconds", o->max_seconds, 0, 1e12}, {"eval_every", (double)o->eval_every, 0, 1e15},
-        {"eval_tokens", (double)o->eval_tokens, 0, 1e15}, {"save_every", (double)o->save_every, 0, 1e15},
+        {"batch", (double)o->batch, 1, 1e6},
+        {"length", (double)o->length, 1, 1e7},
+        {"accumulate", (double)o->accumulate, 1, 1e6},
+        {"steps", (double)o->steps, 0, 1e15},
+        {"warmup", (double)o->warmup, 0, 1e15},
+        {"learning_rate", o->learning_rate, 0, 1e3},
+        {"min_learning_rate_share", o->min_learning_rate_share, 0, 1},
+        {"beta1", o->beta1, 0, 0.999999},
+        {"beta2", o->beta2, 0, 0.99999999},
+        {"epsilon", o->epsilon, 1e-30, 1},
+        {"weight_decay", o->weight_decay, 0, 1e3},
+        {"clip", o->clip, 0, 1e30},
+        {"held_out_share", o->held_out_share, 0, 0.9},
+        {"max_seconds", o->max_seconds, 0, 1e12},
+        {"eval_every", (double)o->eval_every, 0, 1e15},
+        {"eval_tokens", (double)o->eval_tokens, 0, 1e15},
+        {"save_every", (double)o->save_every, 0, 1e15},
     };
     for (size_t i = 0; i < sizeof ranges / sizeof ranges[0]; i++)
         if (!(ranges[i].value >= ranges[i].least && ranges[i].value <= ranges[i].most))
@@ -108,7 +120,8 @@ static linnet_status open_model(run *r, const linnet_config *config)
     if (r->o.resume) {
         LNT_TRY(linnet_config_load(r->c, r->o.out, &k));
         if (k->vocab_size < vocabulary)
-            s = lnt_fail(r->c, LINNET_EFORMAT, "config.json has vocab_size %lld, but tokenizer.json has %lld ids", (long long)k->vocab_size, (long long)vocabulary);
+            s = lnt_fail(r->c, LINNET_EFORMAT, "config.json has vocab_size %lld, but tokenizer.json has %lld ids", (long long)k->vocab_size,
+                         (long long)vocabulary);
     } else {
         LNT_TRY(lnt_config_copy(r->c, config, &k));
         k->vocab_size = vocabulary;
@@ -221,7 +234,8 @@ static linnet_status one_step(run *r)
 
 static double elapsed(const run *r) { return lnt_now() - r->start; }
 
-/* A run by the clock: after a few measured steps, how many fit into the time, evaluations (a third of a step's work a token) and the last save included. */
+/* A run by the clock: after a few measured steps, how many fit into the time, evaluations (a third of a step's work a token) and the last save
+ * included. */
 static void fix_steps(run *r)
 {
     int64_t step = r->at.step;
@@ -294,7 +308,8 @@ static linnet_status loop(run *r)
         if (last) return LINNET_OK;
         if (stop) {
             if (!r->progress.saved) LNT_TRY(save(r));
-            return lnt_fail(r->c, LINNET_EINTERRUPTED, "training was stopped after step %lld; it is saved in \"%s\"", (long long)r->at.step, r->o.out);
+            return lnt_fail(r->c, LINNET_EINTERRUPTED, "training was stopped after step %lld; it is saved in \"%s\"", (long long)r->at.step,
+                            r->o.out);
         }
     }
     return LINNET_OK;

@@ -9,10 +9,15 @@ linnet_status lnt_trainer_create(lnt_ctx *c, linnet_model *m, int64_t batch, int
     *out = NULL;
     int64_t tokens;
     if (batch < 1 || length < 1 || !lnt_mul(batch, length, &tokens) || tokens > INT32_MAX)
-        return lnt_fail(c, LINNET_EINVAL, "a batch of %lld sequences of %lld tokens, expected at least 1 of 1 and fewer than 2^31 tokens", (long long)batch, (long long)length);
+        return lnt_fail(c, LINNET_EINVAL, "a batch of %lld sequences of %lld tokens, expected at least 1 of 1 and fewer than 2^31 tokens",
+                        (long long)batch, (long long)length);
     lnt_trainer *t = lnt_calloc(sizeof *t);
     if (!t) return lnt_fail_memory(c, sizeof *t);
-    *t = (lnt_trainer){.c = c, .m = m, .tokens = tokens, .clip = 1, .hyper = {.beta1 = 0.9, .beta2 = 0.95, .epsilon = 1e-8, .weight_decay = 0.1, .zero_gradients = true}};
+    *t = (lnt_trainer){.c = c,
+                       .m = m,
+                       .tokens = tokens,
+                       .clip = 1,
+                       .hyper = {.beta1 = 0.9, .beta2 = 0.95, .epsilon = 1e-8, .weight_decay = 0.1, .zero_gradients = true}};
     linnet_status s;
     size_t bytes = (size_t)m->w->elements * 4;
     LNT_TRY_GOTO(s, lnt_weights_need_grad(m->w), fail);
@@ -20,7 +25,8 @@ linnet_status lnt_trainer_create(lnt_ctx *c, linnet_model *m, int64_t batch, int
     LNT_TRY_GOTO(s, lnt_device_alloc(c, bytes, (void **)&t->moment2), fail);
     lnt_device_zero(c, t->moment1, bytes);
     lnt_device_zero(c, t->moment2, bytes);
-    lnt_plan_options o = {.tokens = tokens, .n_seq = batch, .dtype = m->dtype, .training = true, .recompute = recompute, .n_outputs = 1, .outputs = {m->loss}};
+    lnt_plan_options o = {
+        .tokens = tokens, .n_seq = batch, .dtype = m->dtype, .training = true, .recompute = recompute, .n_outputs = 1, .outputs = {m->loss}};
     LNT_TRY_GOTO(s, lnt_plan_create(c, m->p, &o, &t->plan), fail);
     t->loss = lnt_alloc((size_t)tokens * 4);
     if (!t->loss) {
@@ -44,9 +50,11 @@ void lnt_trainer_destroy(lnt_trainer *t)
     lnt_free(t);
 }
 
-linnet_status lnt_trainer_micro(lnt_trainer *t, const int32_t *ids, const int32_t *targets, int64_t tokens, int64_t n_seq, const int64_t *cu, double scale, double *nats)
+linnet_status lnt_trainer_micro(lnt_trainer *t, const int32_t *ids, const int32_t *targets, int64_t tokens, int64_t n_seq, const int64_t *cu,
+                                double scale, double *nats)
 {
-    lnt_batch b = {.tokens = tokens, .n_seq = n_seq, .cu = cu, .n_inputs = 2, .inputs = {{t->m->ids, ids}, {t->m->targets, targets}}, .loss_scale = scale};
+    lnt_batch b = {
+        .tokens = tokens, .n_seq = n_seq, .cu = cu, .n_inputs = 2, .inputs = {{t->m->ids, ids}, {t->m->targets, targets}}, .loss_scale = scale};
     LNT_TRY(lnt_plan_run(t->plan, t->m->w, &b));
     lnt_to_host(t->c, t->loss, lnt_plan_output(t->plan, t->m->loss).data, (size_t)tokens * 4);
     double sum = 0;

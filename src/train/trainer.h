@@ -20,8 +20,10 @@ typedef struct lnt_trainer {
 linnet_status lnt_trainer_create(lnt_ctx *c, linnet_model *m, int64_t batch, int64_t length, bool recompute, lnt_trainer **out);
 void lnt_trainer_destroy(lnt_trainer *t);
 
-/* Add the gradients of scale * (sum of the losses) over a micro-batch; targets < 0 are ignored. cu NULL: n_seq equal sequences. The summed loss is returned. */
-linnet_status lnt_trainer_micro(lnt_trainer *t, const int32_t *ids, const int32_t *targets, int64_t tokens, int64_t n_seq, const int64_t *cu, double scale, double *nats);
+/* Add the gradients of scale * (sum of the losses) over a micro-batch; targets < 0 are ignored. cu NULL: n_seq equal sequences. The summed loss is
+ * returned. */
+linnet_status lnt_trainer_micro(lnt_trainer *t, const int32_t *ids, const int32_t *targets, int64_t tokens, int64_t n_seq, const int64_t *cu,
+                                double scale, double *nats);
 /* Clip, AdamW, zero the gradients. *norm is the global norm before clipping. */
 linnet_status lnt_trainer_update(lnt_trainer *t, double learning_rate, double *norm);
 
