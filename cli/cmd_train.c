@@ -138,7 +138,7 @@ static int run(const command *self, int argc, char **argv)
         MODEL_FLAGS(&shape, "tiny"),
         { "length of the run", ARG_HEADING },
         { "steps", ARG_I64, &steps, "N", "optimizer steps", 1, ARG_NO_LIMIT, "1000, or until --minutes are over" },
-        { "minutes", ARG_REAL, &minutes, "M", "stop and save after this time; without --steps the learning rate follows the clock", 1e-3, 1e6, "" },
+        { "minutes", ARG_REAL, &minutes, "M", "stop and save after this time; without --steps, the number of steps is measured and fixed", 1e-3, 1e6, "" },
         { "resume", ARG_SWITCH, &o.resume, .help = "go on from the checkpoint in --out, bit for bit, with its model and hyper-parameters" },
         { "optimisation", ARG_HEADING },
         { "batch", ARG_I64, &o.batch, "N", "sequences in one pass", 1, 1 << 20 },

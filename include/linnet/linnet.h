@@ -188,8 +188,8 @@ typedef struct {
     int64_t train_tokenizer;      /* > 0: train a BPE of this vocabulary on the training text instead */
     const char *out;              /* checkpoint folder */
     int resume;                   /* continue from `out`, bit for bit; the texts must be the same */
-    int64_t steps;                /* optimizer steps; 0: until max_seconds */
-    double max_seconds;           /* stop (and save) after this wall time; 0: no limit. The schedule then follows the clock, not the step */
+    int64_t steps;                /* optimizer steps; 0: as many as fit into max_seconds, measured on the first ones and then fixed */
+    double max_seconds;           /* stop (and save) after this wall time; 0: no limit */
     int64_t batch, length;        /* sequences of `length` tokens in one micro-batch */
     int64_t accumulate;           /* micro-batches an optimizer step */
     double learning_rate, min_learning_rate_share; /* peak; cosine to this share */
