@@ -115,7 +115,7 @@ static void products(void **state)
     (void)state;
     static const shape shapes[] = {{1, 1, 1},    {1, 100, 37},   {4, 65, 128},   {7, 50, 33},   {8, 200, 64}, {9, 33, 17},
                                    {100, 4, 60}, {65, 7, 129},   {64, 64, 64},   {100, 50, 60}, {5, 300, 1},  {3, 9, 1030},
-                                   {31, 70, 2},  {130, 141, 95}, {260, 520, 40}, {33, 47, 1100}};
+                                   {31, 70, 2},  {130, 141, 95}, {260, 520, 40}, {33, 47, 1100}, {37, 50, 4133}};
     for (int level = LNT_CPU_BASE; level <= (int)lnt_cpu_machine(); level++) {
         lnt_cpu_force((lnt_cpu_level)level);
         for (size_t i = 0; i < sizeof shapes / sizeof *shapes; i++)

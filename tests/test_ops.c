@@ -558,7 +558,7 @@ static void extremes(void **state)
     drop(&s);
 }
 
-/* Blocks of the output head: a vocabulary so large that 32 MiB of logits are a few rows. */
+/* Blocks of the output head: a vocabulary so large that a quarter of the tokens' logits, or 32 MiB, are a few rows. */
 static void loss_blocks(void **state)
 {
     (void)state;

@@ -177,12 +177,34 @@ static outcome tile_part(lnt_ctx *c, const lnt_gemm_args *g, const lnt_tile_kern
     return worst;
 }
 
-static outcome tile_product(lnt_ctx *c, const lnt_gemm_args *g, const lnt_tile_kernels *kernels)
+static outcome tile_parts(lnt_ctx *c, const lnt_gemm_args *g, const lnt_tile_kernels *kernels, int64_t depth)
 {
-    const int64_t depth = g->c == LINNET_F32 ? PACK_K : g->K;
     outcome o = DONE;
     for (int64_t k = 0; k < g->K && o == DONE; k += depth) o = tile_part(c, g, kernels, k, smaller(g->K, k + depth));
     return o;
+}
+
+/* A bf16 C is summed in float32 over all of K: tile by tile, or as a whole where K is so deep (the gradient of an output head's input) that its
+ * packed operands would leave the caches. */
+enum { DEEP_K = 4 * PACK_K, DEEP_SUMS = 1 << 20, NARROW_ROWS = 16 };
+
+static outcome tile_product(lnt_ctx *c, const lnt_gemm_args *g, const lnt_tile_kernels *kernels)
+{
+    if (g->c == LINNET_F32) return tile_parts(c, g, kernels, PACK_K);
+    if (g->K < DEEP_K || g->M > DEEP_SUMS / g->N) return tile_parts(c, g, kernels, g->K);
+    float *sums = buffer_of(SUMS, (size_t)(g->M * g->N) * sizeof *sums); /* [M,N] */
+    if (!sums) return NO_MEMORY;
+    lnt_gemm_args whole = *g;
+    whole.c = LINNET_F32, whole.C = sums, whole.ldc = g->N, whole.beta = 0;
+    const outcome o = tile_parts(c, &whole, kernels, PACK_K);
+    if (o != DONE) return o;
+    const int64_t pieces = parts_of(g->M, NARROW_ROWS);
+#pragma omp parallel for schedule(static) num_threads(lnt_threads(c)) if (pieces > 1)
+    for (int64_t p = 0; p < pieces; p++) {
+        const int64_t m = p * NARROW_ROWS;
+        LNT_PICK(lnt_narrow)((lnt_bf16 *)g->C + m * g->ldc, g->c, g->ldc, sums + m * g->N, smaller(NARROW_ROWS, g->M - m), g->N, g->beta != 0);
+    }
+    return DONE;
 }
 
 /* `few` rows (a side of C no longer than GEMV_ROWS) against the other operand, both with K contiguous. */

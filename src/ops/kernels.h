@@ -81,7 +81,7 @@ LNT_DECLARE_VARIANTS(lnt_column_sums_kernel, lnt_column_sums);
 /* One block of logits [rows, vocab] to losses and, when dz != NULL, to the gradient of scale * sum(loss) in dz's type (dz may be z itself). */
 typedef struct {
     float *z;              /* [rows, vocab] */
-    int64_t rows, vocab;
+    int64_t rows, vocab, ld; /* ld: elements from a row of z or dz to the next */
     const int32_t *target; /* [rows] */
     double softcap;
     float scale;

@@ -6,8 +6,8 @@ static inline vf capped(vf z, float cap) { return cap * v_tanh(z * (1.0f / cap))
 /* One row: z is overwritten (by its capped self, or by its exponentials). */
 static void row(const lnt_xent_args *a, int64_t r)
 {
-    float *z = a->z + r * a->vocab;
-    void *dz = a->dz ? (char *)a->dz + r * a->vocab * (a->dz_type == LINNET_F32 ? 4 : 2) : NULL;
+    float *z = a->z + r * a->ld;
+    void *dz = a->dz ? (char *)a->dz + r * a->ld * (a->dz_type == LINNET_F32 ? 4 : 2) : NULL;
     const int32_t target = a->target[r];
     const float cap = (float)a->softcap;
     if (target < 0) {
