@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# The CPU benchmarks of bench/results/, in one run because machines differ: the recurrences at B=1 T=2048 H=16 K=V=128, a training step of the 12-layer width-512 Gated
-# DeltaNet, and decoding. Each line of the record carries the machine's own product and copy rates.
+# The CPU benchmarks of bench/results/, in one run because machines differ: the recurrences at B=1 T=2048 H=16 K=V=128, a training step of the 12-layer
+# width-512 Gated DeltaNet, and decoding. Each line of the record carries the machine's own product and copy rates.
 #
 #   bench/cpu.sh RECORD.jsonl [PYTHON]      PYTHON: an interpreter with torch and transformers, to time the peer beside us
 set -euo pipefail
