@@ -19,12 +19,20 @@ const char *linnet_status_name(linnet_status s)
     return "unknown status";
 }
 
+/* Names come from files nobody vouches for: what could move a terminal's cursor is shown as '?'. UTF-8 passes. */
+static void write_text(char *text, size_t size, const char *format, va_list ap)
+{
+    vsnprintf(text, size, format, ap);
+    for (char *p = text; *p; p++)
+        if ((unsigned char)*p < 0x20 || *p == 0x7f) *p = '?';
+}
+
 linnet_status lnt_fail(lnt_ctx *c, linnet_status s, const char *format, ...)
 {
     if (c) {
         va_list ap;
         va_start(ap, format);
-        vsnprintf(c->message, sizeof c->message, format, ap);
+        write_text(c->message, sizeof c->message, format, ap);
         va_end(ap);
         c->detail[0] = c->hint[0] = 0;
         c->status = s;
@@ -37,7 +45,7 @@ linnet_status lnt_detail(lnt_ctx *c, const char *format, ...)
     if (!c) return LINNET_EINTERNAL;
     va_list ap;
     va_start(ap, format);
-    vsnprintf(c->detail, sizeof c->detail, format, ap);
+    write_text(c->detail, sizeof c->detail, format, ap);
     va_end(ap);
     return c->status;
 }
@@ -47,7 +55,7 @@ linnet_status lnt_hint(lnt_ctx *c, const char *format, ...)
     if (!c) return LINNET_EINTERNAL;
     va_list ap;
     va_start(ap, format);
-    vsnprintf(c->hint, sizeof c->hint, format, ap);
+    write_text(c->hint, sizeof c->hint, format, ap);
     va_end(ap);
     return c->status;
 }

@@ -49,6 +49,31 @@ static void read_elements(float *dst, const lnt_st_tensor *t, int64_t i, int64_t
     }
 }
 
+/* A parameter's tensor. flash-linear-attention names the gated output norm by whether its own kernel was fused: g_norm_swish_gate or g_norm. */
+static const lnt_st_tensor *find_tensor(const lnt_safetensors *s, const char *name)
+{
+    static const char fused[] = "g_norm_swish_gate.weight", plain[] = "g_norm.weight";
+    const lnt_st_tensor *t = lnt_safetensors_find(s, name);
+    size_t n = strlen(name), m = sizeof fused - 1;
+    if (t || n < m || strcmp(name + n - m, fused)) return t;
+    char other[640];
+    snprintf(other, sizeof other, "%.*s%s", (int)(n - m), name, plain);
+    return lnt_safetensors_find(s, other);
+}
+
+/* Whether `given` is a tensor that some parameter of p reads. */
+static bool belongs(const lnt_program *p, const char *given)
+{
+    static const char plain[] = "g_norm.weight";
+    size_t n = strlen(given), m = sizeof plain - 1;
+    if (lnt_param_find(p, given)) return true;
+    if (!strcmp(given, "lm_head.weight")) return true; /* tied models are stored with and without a copy of the head */
+    char other[640];
+    if (n < m || strcmp(given + n - m, plain) || n + 16 > sizeof other) return false;
+    snprintf(other, sizeof other, "%.*sg_norm_swish_gate.weight", (int)(n - m), given);
+    return lnt_param_find(p, other) != NULL;
+}
+
 linnet_status lnt_checkpoint_read(lnt_ctx *c, const lnt_safetensors *s, const char *prefix, const lnt_program *p, float *arena, bool strict)
 {
     enum { BLOCK = 1 << 16 };
@@ -57,12 +82,11 @@ linnet_status lnt_checkpoint_read(lnt_ctx *c, const lnt_safetensors *s, const ch
     for (int i = 0; i < n; i++) {
         const lnt_param *q = lnt_param_at(p, i);
         snprintf(name, sizeof name, "%s%s", prefix, q->name);
-        LNT_TRY(check_tensor(c, s, name, q, lnt_safetensors_find(s, name)));
+        LNT_TRY(check_tensor(c, s, name, q, find_tensor(s, name)));
     }
     for (int i = 0; strict && i < s->n; i++) {
         const char *given = s->tensors[i].name;
-        bool ours = !strncmp(given, prefix, strlen(prefix)) && lnt_param_find(p, given + strlen(prefix));
-        if (!ours && strcmp(given, "lm_head.weight")) { /* tied models are stored with and without a copy of the head */
+        if (strncmp(given, prefix, strlen(prefix)) || !belongs(p, given + strlen(prefix))) {
             lnt_fail(c, LINNET_EFORMAT, "tensor \"%s\" belongs to no parameter of this model", given);
             lnt_detail(c, "Read from %s.", s->path);
             return lnt_hint(c, "config.json and the weights do not belong together.");
@@ -73,7 +97,7 @@ linnet_status lnt_checkpoint_read(lnt_ctx *c, const lnt_safetensors *s, const ch
     for (int i = 0; i < n; i++) {
         const lnt_param *q = lnt_param_at(p, i);
         snprintf(name, sizeof name, "%s%s", prefix, q->name);
-        const lnt_st_tensor *t = lnt_safetensors_find(s, name);
+        const lnt_st_tensor *t = find_tensor(s, name);
         for (int64_t at = 0; at < q->count; at += BLOCK) {
             int64_t m = q->count - at < BLOCK ? q->count - at : BLOCK;
             read_elements(block, t, at, m);
