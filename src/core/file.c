@@ -115,7 +115,7 @@ linnet_status lnt_file_begin(lnt_ctx *c, const char *path, lnt_file_writer *w)
 
 linnet_status lnt_file_write(lnt_ctx *c, lnt_file_writer *w, const void *data, size_t bytes)
 {
-    if (fwrite(data, 1, bytes, w->stream) != bytes) {
+    if (bytes && fwrite(data, 1, bytes, w->stream) != bytes) { /* an empty tensor has no data at all */
         fail_io(c, "write", w->path);
         return lnt_detail(c, "What was at that path before is untouched.");
     }

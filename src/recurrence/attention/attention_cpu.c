@@ -8,7 +8,7 @@
 #include <stdbool.h>
 
 #include "core/cpu.h"
-#include "recurrence/chunk/rows.h"
+#include "recurrence/chunk/chunk_rows.h"
 #include "recurrence/recurrence.h"
 #include "simd/mm.h"
 

@@ -20,7 +20,7 @@
 
 #include "core/cpu.h"
 #include "recurrence/chunk/chunk.h"
-#include "recurrence/chunk/rows.h"
+#include "recurrence/chunk/chunk_rows.h"
 #include "recurrence/recurrence.h"
 #include "simd/mm.h"
 

@@ -5,7 +5,7 @@
  * Rows of k and q stand in one stack KQ: k at rows 0..n-1, q at rows m..m+n-1, m = n rounded up to what the engine wants, zeros between. */
 #include "core/memory.h"
 #include "recurrence/chunk/chunk.h"
-#include "recurrence/chunk/rows.h"
+#include "recurrence/chunk/chunk_rows.h"
 #include "recurrence/recurrence.h"
 
 #include <omp.h>

@@ -6,7 +6,7 @@
 #include <omp.h>
 
 #include "recurrence/chunk/chunk.h"
-#include "recurrence/chunk/rows.h"
+#include "recurrence/chunk/chunk_rows.h"
 #include "recurrence/recurrence.h"
 
 /* The amx variant has nothing to add to avx512 here. */
