@@ -1,5 +1,5 @@
-/* The delta core's CPU implementations against the float64 reference: outputs, states and every gradient, float32 and bf16, on ragged, packed, grouped and odd
- * shapes, with resets and strong decays; chunk lengths agree; results have the same bits for any number of threads. */
+/* The delta core's CPU implementations against the float64 reference: outputs, states and every gradient, float32 and bf16, on ragged, packed,
+ * grouped and odd shapes, with resets and strong decays; chunk lengths agree; results have the same bits for any number of threads. */
 #include <math.h>
 #include <setjmp.h>
 #include <stdarg.h>
@@ -90,7 +90,8 @@ static void draw(const shape *s, lnt_dtype t, double *x[TENSORS], const int64_t 
         for (int j = 0; j < s->K; j++) x[K_][r * s->K + j] /= sqrt(sum);
     }
     for (int i = 0; i <= DST; i++)
-        for (int64_t j = 0; j < n[i]; j++) x[i][j] = t == LINNET_BF16 && of_structure(i) ? lnt_bf16_to_f32(lnt_f32_to_bf16((float)x[i][j])) : (float)x[i][j];
+        for (int64_t j = 0; j < n[i]; j++)
+            x[i][j] = t == LINNET_BF16 && of_structure(i) ? lnt_bf16_to_f32(lnt_f32_to_bf16((float)x[i][j])) : (float)x[i][j];
 }
 
 static void make(const shape *s, lnt_dtype t, double *const x[TENSORS], const int64_t n[TENSORS], call *c)
@@ -136,7 +137,8 @@ static void run(call *c, const char *impl, int threads)
         memset(w, 0xff, bytes); /* NaN, and a guard */
         c->r.workspace = w;
         c->r.workspace_size = bytes - 64;
-        if ((back ? linnet_recurrence_backward : linnet_recurrence_forward)(ctx, &c->r) != LINNET_OK) fail_msg("%s: %s", impl, linnet_error_message(ctx));
+        if ((back ? linnet_recurrence_backward : linnet_recurrence_forward)(ctx, &c->r) != LINNET_OK)
+            fail_msg("%s: %s", impl, linnet_error_message(ctx));
         for (size_t i = bytes - 64; i < bytes; i++) assert_int_equal(w[i], 0xff);
         free(w);
     }
@@ -196,7 +198,8 @@ static void against_reference(void **state)
                     if (o == DG && s->g == NO_GATE) continue;
                     double e = error_of(&c, &truth, o, type);
                     if (getenv("SHOW")) print_message("%-10s %-18s %-4s %-5s %.1e\n", s->name, (*i)->name, lnt_dtype_name(type), names[o], e);
-                    if (!(e <= budget(o, type))) fail_msg("%s %s %s: %s is off by %g, budget %g", s->name, (*i)->name, lnt_dtype_name(type), names[o], e, budget(o, type));
+                    if (!(e <= budget(o, type)))
+                        fail_msg("%s %s %s: %s is off by %g, budget %g", s->name, (*i)->name, lnt_dtype_name(type), names[o], e, budget(o, type));
                     size_t bytes = (size_t)n[o] * (of_structure(o) ? lnt_dtype_size(type) : 4);
                     if (memcmp(c.t[o], again.t[o], bytes)) fail_msg("%s %s: %s differs with three threads", s->name, (*i)->name, names[o]);
                 }

@@ -1,4 +1,5 @@
-/* Small products (simd/mm.h): every variant this machine runs against a double loop, on shapes with all kinds of edges; nothing outside C is written. */
+/* Small products (simd/mm.h): every variant this machine runs against a double loop, on shapes with all kinds of edges; nothing outside C is written.
+ */
 #include <math.h>
 #include <setjmp.h>
 #include <stdarg.h>
@@ -59,14 +60,16 @@ static void check_product(mode how, int M, int N, int K, bool transposed)
             }
             double want = how == SET ? sum : how == ADD ? old + sum : how == SUB ? old - sum : scale[i] * old + sum;
             double bound = (K + 4) * 6e-8 * (size + (how == SET ? 0 : fabs(old)));
-            if (!(fabs(c[at] - want) <= bound)) fail_msg("%s mode %d M %d N %d K %d at %d,%d: %g, expected %g", lnt_cpu_name(lnt_cpu()), how, M, N, K, i, j, c[at], want);
+            if (!(fabs(c[at] - want) <= bound))
+                fail_msg("%s mode %d M %d N %d K %d at %d,%d: %g, expected %g", lnt_cpu_name(lnt_cpu()), how, M, N, K, i, j, c[at], want);
         }
 }
 
 static void products(void **state)
 {
     (void)state;
-    static const int M[] = {0, 1, 2, 5, 6, 7, 8, 9, 13, 16, 17, 33, 64}, N[] = {0, 1, 3, 4, 7, 8, 15, 16, 17, 31, 33, 50, 64, 79, 80, 100, 128}, K[] = {0, 1, 2, 16, 50, 128};
+    static const int M[] = {0, 1, 2, 5, 6, 7, 8, 9, 13, 16, 17, 33, 64}, N[] = {0, 1, 3, 4, 7, 8, 15, 16, 17, 31, 33, 50, 64, 79, 80, 100, 128},
+                     K[] = {0, 1, 2, 16, 50, 128};
     for (int l = 0; l <= (int)lnt_cpu_machine(); l++) {
         lnt_cpu_force((lnt_cpu_level)l);
         for (size_t m = 0; m < sizeof M / sizeof *M; m++)
