@@ -25,17 +25,20 @@ static size_t bytes(int rows, int cols, int forms)
 
 static inline __m512 lanes(const float *x, int n) { return n >= 16 ? _mm512_loadu_ps(x) : _mm512_maskz_loadu_ps((__mmask16)(n > 0 ? (1u << n) - 1u : 0), x); }
 
-static void pack_left(int rows, int cols, const float *x, int64_t ld, lnt_bf16 *y)
+/* y[rows,ldy] gets `cols` columns rounded up to 32; rows up to 16 are cleared. */
+static void pack_left(int rows, int cols, const float *x, int64_t ld, lnt_bf16 *y, int64_t ldy)
 {
     int wide = up(cols, 32);
-    for (int i = 0; i < rows; i++)
+    for (int i = 0; i < rows; i++) {
+        if (i % 16 == 0) lnt_tiles_awake();
         for (int j = 0; j < wide; j += 32) {
             const float *p = x + i * ld + j;
             __m512bh h = cols - j >= 32 ? _mm512_cvtne2ps_pbh(_mm512_loadu_ps(p + 16), _mm512_loadu_ps(p))
                                         : _mm512_cvtne2ps_pbh(lanes(p + 16, cols - j - 16), lanes(p, cols - j));
-            _mm512_storeu_si512(y + (int64_t)i * wide + j, (__m512i)h);
+            _mm512_storeu_si512(y + i * ldy + j, (__m512i)h);
         }
-    memset(y + (int64_t)rows * wide, 0, (size_t)(up(rows, 16) - rows) * (size_t)wide * 2);
+    }
+    for (int i = rows; i < up(rows, 16); i++) memset(y + i * ldy, 0, (size_t)wide * 2);
 }
 
 /* 16 pairs (even[l], odd[l]) rounded to bf16. */
@@ -49,6 +52,7 @@ static void pack_right(int rows, int cols, const float *x, int64_t ld, pair *y)
 {
     int wide = up(cols, 16), pairs = (rows + 1) / 2, pairs16 = up(rows, 32) / 2;
     for (int j = 0; j < wide; j += 16, y += pairs16 * 16) {
+        lnt_tiles_awake();
         for (int i = 0; i < pairs; i++) {
             const float *p = x + 2 * i * ld + j;
             __m512 even = lanes(p, cols - j), odd = 2 * i + 1 < rows ? lanes(p + ld, cols - j) : _mm512_setzero_ps();
@@ -63,15 +67,17 @@ static void extend(lnt_operand *m, int forms, void *scratch)
     int rows = m->rows, cols = m->cols;
     char *at = scratch;
     if (forms & (LNT_LEFT | LNT_RIGHT_T) && !m->left.p) {
-        pack_left(rows, cols, m->x, m->ld, (lnt_bf16 *)at);
+        pack_left(rows, cols, m->x, m->ld, (lnt_bf16 *)at, up(cols, 32));
         m->left.p = at;
         m->left.ld = up(cols, 32);
         at += left_bytes(rows, cols);
     }
     if (forms & LNT_RIGHT_T && !m->right_t.p) {
         int units = up(cols, 32) / 2;
-        for (int i = 0; i < rows; i += 16)
+        for (int i = 0; i < rows; i += 16) {
+            lnt_tiles_awake();
             LNT_V(lnt_transpose)(16, units, (const float *)m->left.p + i * (m->left.ld / 2), m->left.ld / 2, (float *)at + i * units, 16);
+        }
         m->right_t.p = at;
         m->right_t.ld = units * 16;
         at += left_bytes(rows, cols);
@@ -84,8 +90,10 @@ static void extend(lnt_operand *m, int forms, void *scratch)
     }
     if (forms & LNT_LEFT_T && !m->left_t.p) {
         int units = up(rows, 32) / 2;
-        for (int j = 0; j < cols; j += 16)
+        for (int j = 0; j < cols; j += 16) {
+            lnt_tiles_awake();
             LNT_V(lnt_transpose)(units, 16, (const float *)m->right.p + j / 16 * m->right.ld, 16, (float *)at + j * units, units);
+        }
         m->left_t.p = at;
         m->left_t.ld = units * 2;
     }
@@ -219,25 +227,45 @@ static void update(const float *scale, const lnt_operand *a, bool a_t, const lnt
     tiles(LNT_MM_SCALED, scale, a, a_t, b, b_t, (float *)s->x, s->ld, (pair *)s->right.p, s->right.ld);
 }
 
-/* A kept state is its left form. */
+/* A kept state is [cols32/32][rows16, 32] bf16: blocks of columns, so that a panel of the state is one stretch of memory. */
 static size_t kept_bytes(int rows, int cols) { return left_bytes(rows, cols); }
-static void keep(const lnt_operand *s, void *kept) { pack_left(s->rows, s->cols, s->x, s->ld, kept); }
-
-static lnt_operand kept(int forms, int rows, int cols, const void *left, void *scratch)
+static void keep(const lnt_operand *s, int first, int cols, void *kept)
 {
-    lnt_operand m = {.rows = rows, .cols = cols, .left = {left, up(cols, 32)}};
-    extend(&m, forms, scratch); /* right forms would need x */
+    (void)cols;
+    for (int j = 0; j < s->cols; j += 32) {
+        int n = s->cols - j < 32 ? s->cols - j : 32;
+        pack_left(s->rows, n, s->x + j, s->ld, (lnt_bf16 *)kept + (int64_t)(first + j) * up(s->rows, 16), 32);
+    }
+}
+
+/* left.p of the operand is the kept state itself, for inner. */
+static lnt_operand kept(int forms, int rows, int cols, const void *state, void *scratch)
+{
+    lnt_operand m = {.rows = rows, .cols = cols, .left = {state, 32}};
+    if (!(forms & LNT_RIGHT_T)) return m;
+    m.right_t.p = scratch;
+    m.right_t.ld = up(cols, 32) / 2 * 16;
+    const float *from = state; /* 32-bit pairs */
+    for (int j = 0; j < cols; j += 32)
+        for (int i = 0; i < rows; i += 16, from += 256) {
+            if (i % 64 == 0) lnt_tiles_awake();
+            LNT_V(lnt_transpose)(16, 16, from, 16, (float *)scratch + i / 16 * m.right_t.ld + j / 2 * 16, 16);
+        }
     return m;
 }
 
 static float inner(const lnt_operand *s, const float *y)
 {
-    __m512 sum = _mm512_setzero_ps();
-    for (int i = 0; i < s->rows; i++) {
-        const lnt_bf16 *row = (const lnt_bf16 *)s->left.p + i * s->left.ld;
-        for (int j = 0; j < s->cols; j += 16) sum = _mm512_fmadd_ps((__m512)v_load_bf16(row + j), lanes(y + (int64_t)i * s->cols + j, s->cols - j), sum);
-    }
-    return v_sum((vf)sum);
+    __m512 sum[2] = {_mm512_setzero_ps(), _mm512_setzero_ps()};
+    const lnt_bf16 *p = s->left.p;
+    for (int j = 0; j < s->cols; j += 32, p += up(s->rows, 16) * 32)
+        for (int i = 0; i < s->rows; i++) {
+            if (i % 16 == 0) lnt_tiles_awake();
+            const float *row = y + (int64_t)i * s->cols + j;
+            sum[0] = _mm512_fmadd_ps((__m512)v_load_bf16(p + i * 32), lanes(row, s->cols - j), sum[0]);
+            sum[1] = _mm512_fmadd_ps((__m512)v_load_bf16(p + i * 32 + 16), lanes(row + 16, s->cols - j - 16), sum[1]);
+        }
+    return v_sum((vf)_mm512_add_ps(sum[0], sum[1]));
 }
 
 /* In memory for good: gcc 12 takes LDTILECFG to read 8 bytes and drops stores to the rest of a local. */
@@ -250,6 +278,7 @@ static const struct {
 static void begin(void) { _tile_loadconfig(&whole_tiles); }
 static void end(void) { _tile_release(); }
 
-const lnt_mm_engine LNT_V(lnt_mm_bf16_tiles) = {bytes, prepare, extend, view, multiply, update, kept_bytes, keep, kept, inner, begin, end, .bf16 = true, .row_align = 32, .chunk = 32};
+const lnt_mm_engine LNT_V(lnt_mm_bf16_tiles) = {bytes, prepare, extend, view, multiply, update, kept_bytes,
+    keep, kept, inner, begin, end, .bf16 = true, .row_align = 32, .chunk = 32, .panel = 32};
 
 #endif

@@ -238,9 +238,9 @@ static void f32_update(const float *scale, const lnt_operand *a, bool a_t, const
 
 static size_t f32_kept_bytes(int rows, int cols) { return ((size_t)rows * (size_t)cols * 4 + 63) / 64 * 64; }
 
-static void f32_keep(const lnt_operand *s, void *kept)
+static void f32_keep(const lnt_operand *s, int first, int cols, void *kept)
 {
-    for (int i = 0; i < s->rows; i++) memcpy((float *)kept + (int64_t)i * s->cols, s->x + i * s->ld, (size_t)s->cols * 4);
+    for (int i = 0; i < s->rows; i++) memcpy((float *)kept + (int64_t)i * cols + first, s->x + i * s->ld, (size_t)s->cols * 4);
 }
 
 static lnt_operand f32_kept(int forms, int rows, int cols, const void *kept, void *scratch)
@@ -263,4 +263,5 @@ static float f32_inner(const lnt_operand *kept, const float *y)
 
 static void nothing(void) {}
 
-const lnt_mm_engine LNT_V(lnt_mm_f32) = {f32_bytes, f32_prepare, f32_extend, f32_view, f32_multiply, f32_update, f32_kept_bytes, f32_keep, f32_kept, f32_inner, nothing, nothing, .bf16 = false, .row_align = 1, .chunk = 32};
+const lnt_mm_engine LNT_V(lnt_mm_f32) = {f32_bytes, f32_prepare, f32_extend, f32_view, f32_multiply, f32_update,
+    f32_kept_bytes, f32_keep, f32_kept, f32_inner, nothing, nothing, .bf16 = false, .row_align = 1, .chunk = 32, .panel = 64};

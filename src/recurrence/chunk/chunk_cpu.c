@@ -26,6 +26,7 @@ void LNT_V(lnt_chunk_decay)(int n, const float *g, int64_t stride, float *mask, 
         int lanes = n - j < LNT_VL ? n - j : LNT_VL;
         vf x = v_set(-INFINITY);
         for (int i = 0; i < n; i++) {
+            if (i % 16 == 0) lnt_tiles_awake();
             if (i >= j) x = v_select(lane + j == i, v_zero(), x + g[i * stride]);
             v_store_n(mask + i * ld + j, i >= j ? decay_of(x) : v_zero(), lanes);
         }
@@ -82,6 +83,7 @@ static void substitute_short(bool transposed, int n, int cols, const float *a, i
 static void solve_block(bool transposed, int n, int cols, const float *a, int64_t lda, float *b, int64_t ldb)
 {
     int c = 0;
+    lnt_tiles_awake();
     if (n < BLOCK) {
         substitute_short(transposed, n, cols, a, lda, b, ldb);
         return;

@@ -4,7 +4,17 @@
 #ifndef LNT_CHUNK_ROWS_H
 #define LNT_CHUNK_ROWS_H
 
-#include "simd/simd.h"
+#include "simd/mm.h"
+
+/* Defined by a file whose rows go by between products of tiles (simd/mm.h). */
+#if defined(LNT_ROWS_BETWEEN_TILES)
+static inline void rows_awake(int64_t i)
+{
+    if (i % 16 == 0) lnt_tiles_awake();
+}
+#else
+static inline void rows_awake(int64_t i) { (void)i; }
+#endif
 
 /* x == NULL: zeros. */
 static inline void rows_in(float *dst, const void *x, lnt_dtype t, int64_t first, int64_t n, int64_t heads, int64_t h, int64_t width)
@@ -15,6 +25,7 @@ static inline void rows_in(float *dst, const void *x, lnt_dtype t, int64_t first
     }
     size_t size = t == LINNET_F32 ? 4 : 2;
     for (int64_t i = 0; i < n; i++) {
+        rows_awake(i);
         const char *row = (const char *)x + (size_t)(((first + i) * heads + h) * width) * size;
         if (t == LINNET_F32)
             memcpy(dst + i * width, row, (size_t)width * 4);
@@ -29,6 +40,7 @@ static inline void rows_ahead(const void *x, lnt_dtype t, int64_t first, int64_t
     if (!x) return;
     int64_t size = t == LINNET_F32 ? 4 : 2, bytes = width * size;
     for (int64_t i = 0; i < n; i++) {
+        rows_awake(i);
         const char *row = (const char *)x + ((first + i) * heads + h) * bytes;
         for (int64_t b = 0; b < bytes; b += 64) __builtin_prefetch(row + b, 0, 2);
         __builtin_prefetch(row + bytes - 1, 0, 2);
@@ -40,7 +52,10 @@ static inline void rows_out(void *y, lnt_dtype t, int64_t first, int64_t n, int6
 {
     if (!y) return;
     size_t size = t == LINNET_F32 ? 4 : 2;
-    for (int64_t i = 0; i < n; i++) v_put_row((char *)y + (size_t)(((first + i) * heads + h) * width) * size, t, src + i * width, width, 0);
+    for (int64_t i = 0; i < n; i++) {
+        rows_awake(i);
+        v_put_row((char *)y + (size_t)(((first + i) * heads + h) * width) * size, t, src + i * width, width, 0);
+    }
 }
 
 /* dst_i = row i of x - b_i dst_i */
@@ -49,6 +64,7 @@ static inline void rows_in_less(float *dst, const void *x, lnt_dtype t, int64_t 
 {
     for (int64_t r = 0; r < n; r++, dst += width) {
         int64_t at = ((first + r) * heads + h) * width, i = 0;
+        rows_awake(r);
         const float *f = (const float *)x + at;
         const lnt_bf16 *p = (const lnt_bf16 *)x + at;
         if (t == LINNET_F32) {
@@ -67,6 +83,7 @@ static inline void rows_out_sum(void *y, lnt_dtype t, int64_t first, int64_t n, 
 {
     for (int64_t r = 0; r < n; r++, x += width, z += width) {
         int64_t at = ((first + r) * heads + h) * width, i = 0;
+        rows_awake(r);
         float s = f * b[r];
         if (t == LINNET_F32) {
             float *p = (float *)y + at;
@@ -94,6 +111,7 @@ static inline void rows_scaled(int64_t n, int64_t width, float f, const float *b
     for (int64_t r = 0; r < n; r++, x += width, y += width) {
         float s = f * b[r];
         int64_t i = 0;
+        rows_awake(r);
         for (; i + LNT_VL <= width; i += LNT_VL) v_store(y + i, v_load(x + i) * s);
         for (; i < width; i++) y[i] = x[i] * s;
     }

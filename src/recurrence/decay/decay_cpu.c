@@ -20,6 +20,7 @@
 
 #include "core/cpu.h"
 #include "recurrence/chunk/chunk.h"
+#define LNT_ROWS_BETWEEN_TILES
 #include "recurrence/chunk/chunk_rows.h"
 #include "recurrence/recurrence.h"
 #include "simd/mm.h"
@@ -543,11 +544,11 @@ static void backward(const lnt_recur_args *a, int threads)
         }
         ENGINE->begin();
         for (int64_t h = hq * group; h < (hq + 1) * group; h++) sums[n * a->Hv + h] = backward_piece(piece_of(a, n, h), &w);
-        ENGINE->end();
         if (w.dq_sum) {
             rows_out(a->dq, a->dtype, first, len, a->Hq, hq, a->K, w.dq_sum);
             rows_out(a->dk, a->dtype, first, len, a->Hq, hq, a->K, w.dk_sum);
         }
+        ENGINE->end();
     }
     float *dg_head = a->dg_head;
     for (int64_t h = 0; dg_head && h < a->Hv; h++) {

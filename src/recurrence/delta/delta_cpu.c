@@ -5,6 +5,7 @@
  * Rows of k and q stand in one stack KQ: k at rows 0..n-1, q at rows m..m+n-1, m = n rounded up to what the engine wants, zeros between. */
 #include "core/memory.h"
 #include "recurrence/chunk/chunk.h"
+#define LNT_ROWS_BETWEEN_TILES
 #include "recurrence/chunk/chunk_rows.h"
 #include "recurrence/recurrence.h"
 
@@ -17,6 +18,7 @@ typedef struct {
     const lnt_recur_args *a;
     const lnt_mm_engine *e;
     int C, K, V, group; /* group: value heads of a query-key head */
+    int width, panels; /* columns of V that a state is worked on at a time, and how often that goes into V */
     int64_t longest, chunks;
     float scale;
     float *kq;                              /* [m+C, K] */
@@ -24,8 +26,8 @@ typedef struct {
     float *mask, *from_start, *to_end;      /* [C,C] D, [C] e, [C] l */
     float *beta, *write;                    /* [C] b, b l */
     float *x, *y;                           /* [m+C, V] */
-    float *S;                               /* [K,V] */
-    lnt_operand state, grad;                /* S and dS with their right forms */
+    float *S;                               /* [panels,K,width] */
+    lnt_operand *state, grad;               /* [panels] of S, and dS, with their right forms */
     void *kq_forms, *k_forms, *w_forms, *x_forms, *S_forms, *y_forms;
     /* backward only */
     char *starts;                           /* [chunks] kept states at chunk starts */
@@ -52,6 +54,8 @@ static size_t carve(work *w, const lnt_recur_args *a, const lnt_mm_engine *e, in
     C = longest < C ? (longest > 0 ? (int)longest : 1) : C;
     int rows = stacked(e, C) + C;
     *w = (work){.a = a, .e = e, .C = C, .K = a->K, .V = a->V, .group = a->Hv / a->Hq, .longest = longest, .chunks = (longest + C - 1) / C, .scale = (float)a->scale};
+    w->width = a->V % e->panel ? a->V : e->panel;
+    w->panels = a->V / w->width;
     w->kq = lnt_carve_floats(&c, rows * K);
     w->w = lnt_carve_floats(&c, (int64_t)rows * C);
     w->mask = lnt_carve_floats(&c, (int64_t)C * C);
@@ -67,7 +71,8 @@ static size_t carve(work *w, const lnt_recur_args *a, const lnt_mm_engine *e, in
     w->w_forms = lnt_carve_bytes(&c, e->bytes(C, C, LNT_LEFT | LNT_LEFT_T));
     w->x_forms = lnt_carve_bytes(&c, e->bytes(rows, a->V, LNT_LEFT | LNT_RIGHT));
     w->y_forms = lnt_carve_bytes(&c, e->bytes(rows, a->V, LNT_RIGHT));
-    w->S_forms = lnt_carve_bytes(&c, e->bytes(a->K, a->V, LNT_RIGHT));
+    w->S_forms = lnt_carve_bytes(&c, (size_t)w->panels * e->bytes(a->K, w->width, LNT_RIGHT));
+    w->state = lnt_carve_bytes(&c, (size_t)w->panels * sizeof *w->state);
     if (!backward) return c.used;
     w->starts = lnt_carve_bytes(&c, (size_t)w->chunks * e->kept_bytes(a->K, a->V));
     w->errors = lnt_carve_floats(&c, longest * V);
@@ -103,6 +108,30 @@ static chunk chunk_at(const work *w, int64_t n, int h, int64_t i, int step)
     return (chunk){ .first = first, .row = i * w->C, .n = rows, .m = stacked(w->e, rows), .hq = h / w->group, .h = h, .next = next, .next_n = next_n };
 }
 
+/* Between the panels of a chunk: a share of the next chunk's rows, few at a time so that they never fill the queue of misses. */
+static void share_ahead(const work *w, chunk c, int p, const void *x, lnt_dtype t, int heads, int h, int64_t width)
+{
+    int64_t from = c.next_n * p / w->panels, to = c.next_n * (p + 1) / w->panels;
+    rows_ahead(x, t, c.next + from, to - from, heads, h, width);
+}
+
+static void sweep_ahead(const work *w, chunk c, int p)
+{
+    const lnt_recur_args *a = w->a;
+    share_ahead(w, c, p, a->k, a->dtype, a->Hq, c.hq, w->K);
+    share_ahead(w, c, p, a->v, a->dtype, a->Hv, c.h, w->V);
+    share_ahead(w, c, p, a->g, LINNET_F32, a->Hv, c.h, 1);
+    share_ahead(w, c, p, a->beta, LINNET_F32, a->Hv, c.h, 1);
+}
+
+static void forward_ahead(const work *w, chunk c, int p)
+{
+    const lnt_recur_args *a = w->a;
+    sweep_ahead(w, c, p);
+    share_ahead(w, c, p, a->q, a->dtype, a->Hq, c.hq, w->K);
+    share_ahead(w, c, p, a->o, a->dtype, a->Hv, c.h, w->V);
+}
+
 static void key_ahead(const work *w, chunk c, const void *x) { rows_ahead(x, w->a->dtype, c.next, c.next_n, w->a->Hq, c.hq, w->K); }
 static void value_ahead(const work *w, chunk c, const void *x) { rows_ahead(x, w->a->dtype, c.next, c.next_n, w->a->Hv, c.h, w->V); }
 
@@ -131,6 +160,7 @@ static void front(work *w, chunk c, bool with_q, int kq_forms, int k_forms, lnt_
 static void apply_mask(const work *w, int n, float f, const float *r, const float *c, float *x)
 {
     for (int i = 0; i < n; i++) {
+        rows_awake(i);
         float *restrict row = x + (int64_t)i * w->C;
         const float *mask = w->mask + (int64_t)i * w->C;
         float ri = r ? f * r[i] : f;
@@ -141,63 +171,74 @@ static void apply_mask(const work *w, int n, float f, const float *r, const floa
     }
 }
 
-/* Prediction errors, in place of x = K S:  (I + tril(K K^T . D diag(b), -1)) E = V - e.(K S). The matrix is the masked w.w. */
-static void solve_errors(work *w, chunk c)
+/* Panel p of the prediction errors, in place of x = K S:  (I + tril(K K^T . D diag(b), -1)) E = V - e.(K S). The matrix is the masked w.w. */
+static void solve_errors(work *w, chunk c, int p)
 {
     const lnt_recur_args *a = w->a;
-    rows_in_less(w->x, a->v, a->dtype, c.first, c.n, a->Hv, c.h, w->V, w->from_start);
-    LNT_V(lnt_chunk_solve)(false, c.n, w->V, w->w, w->C, w->x, w->V);
+    rows_in_less(w->x, a->v, a->dtype, c.first, c.n, a->Hv * w->panels, c.h * w->panels + p, w->width, w->from_start);
+    LNT_V(lnt_chunk_solve)(false, c.n, w->width, w->w, w->C, w->x, w->width);
 }
 
-/* S = e^{G_n} S + K^T (b l . E) */
-static void update_state(work *w, chunk c, const lnt_operand *k)
+/* S = e^{G_n} S + K^T (b l . E), panel p of it */
+static void update_state(work *w, chunk c, const lnt_operand *k, int p)
 {
-    rows_scaled(c.n, w->V, 1.0f, w->write, w->x, w->y);
-    lnt_operand y = w->e->prepare(LNT_RIGHT, c.n, w->V, w->y, w->V, w->y_forms);
-    w->e->update(&w->from_start[c.n - 1], k, true, &y, false, &w->state);
+    rows_scaled(c.n, w->width, 1.0f, w->write, w->x, w->y);
+    lnt_operand y = w->e->prepare(LNT_RIGHT, c.n, w->width, w->y, w->width, w->y_forms);
+    w->e->update(&w->from_start[c.n - 1], k, true, &y, false, &w->state[p]);
 }
 
+/* What a chunk does to and with the columns of the state is done a panel at a time, while it sits in L1. */
 static void forward_chunk(work *w, chunk c)
 {
     const lnt_recur_args *a = w->a;
     const lnt_mm_engine *e = w->e;
-    int64_t V = w->V;
+    int width = w->width, heads = a->Hv * w->panels, head = c.h * w->panels; /* panels of V as if they were heads */
     lnt_operand kq, k;
     front(w, c, true, LNT_LEFT, LNT_RIGHT_T | LNT_LEFT_T, &kq, &k);
-    rows_ahead(a->o, a->dtype, c.first, c.n, a->Hv, c.h, V);
-    key_ahead(w, c, a->k);
-    e->multiply(LNT_MM_SET, NULL, &kq, false, &w->state, false, w->x, V); /* K S over Q S */
-    key_ahead(w, c, a->q);
-    float *P = w->w + (int64_t)c.m * w->C, *o = w->x + c.m * V;
+    float *P = w->w + (int64_t)c.m * w->C, *o = w->x + (int64_t)c.m * width;
     apply_mask(w, c.n, 1.0f, NULL, w->beta, w->w);
     apply_mask(w, c.n, w->scale, NULL, w->beta, P);
-    solve_errors(w, c);
-    value_ahead(w, c, a->v);
-    /* O = s e.(Q S) + P diag(b) E */
-    lnt_operand E = e->prepare(LNT_RIGHT, c.n, w->V, w->x, V, w->x_forms), p = e->prepare(LNT_LEFT, c.n, c.n, P, w->C, w->w_forms);
-    e->multiply(LNT_MM_SET, NULL, &p, false, &E, false, w->y, V);
-    rows_out_sum(a->o, a->dtype, c.first, c.n, a->Hv, c.h, V, w->scale, w->from_start, o, w->y);
-    update_state(w, c, &k);
+    lnt_operand p = e->prepare(LNT_LEFT, c.n, c.n, P, w->C, w->w_forms);
+    for (int i = 0; i < w->panels; i++) {
+        e->multiply(LNT_MM_SET, NULL, &kq, false, &w->state[i], false, w->x, width); /* K S over Q S */
+        solve_errors(w, c, i);
+        /* O = s e.(Q S) + P diag(b) E */
+        lnt_operand E = e->prepare(LNT_RIGHT, c.n, width, w->x, width, w->x_forms);
+        e->multiply(LNT_MM_SET, NULL, &p, false, &E, false, w->y, width);
+        rows_out_sum(a->o, a->dtype, c.first, c.n, heads, head + i, width, w->scale, w->from_start, o, w->y);
+        update_state(w, c, &k, i);
+        forward_ahead(w, c, i);
+    }
 }
 
-static void load_state(float *S, const void *s0, int64_t index, int64_t size)
+/* s0 (zeros without) into panels, and back. */
+static void state_in(work *w, int64_t index)
 {
-    if (s0)
-        memcpy(S, (const float *)s0 + index * size, (size_t)size * sizeof *S);
-    else
-        memset(S, 0, (size_t)size * sizeof *S);
+    const float *s0 = w->a->s0;
+    int64_t size = (int64_t)w->K * w->V;
+    for (int p = 0; p < w->panels; p++) {
+        float *S = w->S + (int64_t)p * w->K * w->width;
+        rows_in(S, s0 ? s0 + index * size : NULL, LINNET_F32, 0, w->K, w->panels, p, w->width);
+        w->state[p] = w->e->prepare(LNT_RIGHT, w->K, w->width, S, w->width, (char *)w->S_forms + (size_t)p * w->e->bytes(w->K, w->width, LNT_RIGHT));
+    }
+}
+
+static void state_out(work *w, int64_t index)
+{
+    float *sT = w->a->sT;
+    int64_t size = (int64_t)w->K * w->V;
+    for (int p = 0; sT && p < w->panels; p++)
+        rows_out(sT + index * size, LINNET_F32, 0, w->K, w->panels, p, w->width, w->S + (int64_t)p * w->K * w->width);
 }
 
 static int64_t chunks_of(const work *w, int64_t n) { return (w->a->cu_seqlens[n + 1] - w->a->cu_seqlens[n] + w->C - 1) / w->C; }
 
 static void forward_head(work *w, int64_t n, int h)
 {
-    const lnt_recur_args *a = w->a;
-    int64_t size = (int64_t)w->K * w->V, index = n * a->Hv + h, chunks = chunks_of(w, n);
-    load_state(w->S, a->s0, index, size);
-    w->state = w->e->prepare(LNT_RIGHT, w->K, w->V, w->S, w->V, w->S_forms);
+    int64_t index = n * w->a->Hv + h, chunks = chunks_of(w, n);
+    state_in(w, index);
     for (int64_t i = 0; i < chunks; i++) forward_chunk(w, chunk_at(w, n, h, i, 1));
-    if (a->sT) memcpy((float *)a->sT + index * size, w->S, (size_t)size * sizeof(float));
+    state_out(w, index);
 }
 
 /* ---- backward -------------------------------------------------------------------------------------------------------------------- */
@@ -205,18 +246,19 @@ static void forward_head(work *w, int64_t n, int h)
 /* Forward again, keeping the state at every chunk's start and the prediction errors E. */
 static void sweep_chunk(work *w, chunk c, int64_t i, bool last)
 {
-    const lnt_recur_args *a = w->a;
-    int64_t V = w->V;
-    w->e->keep(&w->state, w->starts + (size_t)i * w->e->kept_bytes(w->K, w->V));
+    int64_t width = w->width;
     lnt_operand kq, k;
     front(w, c, false, LNT_LEFT, LNT_RIGHT_T | LNT_LEFT_T, &kq, &k);
-    key_ahead(w, c, a->k);
-    w->e->multiply(LNT_MM_SET, NULL, &k, false, &w->state, false, w->x, V);
-    value_ahead(w, c, a->v);
     apply_mask(w, c.n, 1.0f, NULL, w->beta, w->w);
-    solve_errors(w, c);
-    memcpy(w->errors + c.row * V, w->x, (size_t)c.n * (size_t)V * sizeof(float));
-    if (!last) update_state(w, c, &k);
+    for (int p = 0; p < w->panels; p++) {
+        w->e->keep(&w->state[p], p * w->width, w->V, w->starts + (size_t)i * w->e->kept_bytes(w->K, w->V));
+        w->e->multiply(LNT_MM_SET, NULL, &k, false, &w->state[p], false, w->x, width);
+        solve_errors(w, c, p);
+        float *E = w->errors + c.row * w->V + p * width;
+        for (int64_t r = 0; r < c.n; r++) memcpy(E + r * w->V, w->x + r * width, (size_t)width * sizeof *E);
+        if (!last) update_state(w, c, &k, p);
+        sweep_ahead(w, c, p);
+    }
 }
 
 /* Rows of dq or dk: into the tensor, or added up over the value heads of a group first. */
@@ -280,6 +322,8 @@ static void backward_chunk(work *w, chunk c, int64_t index)
     rows_ahead(a->dv, a->dtype, c.first, c.n, a->Hv, c.h, V);
     solve_adjoint(w, c, &k, &w->grad);
     value_ahead(w, c, a->do_);
+    rows_ahead(a->g, LINNET_F32, c.next, c.next_n, a->Hv, c.h, 1);
+    rows_ahead(a->beta, LINNET_F32, c.next, c.next_n, a->Hv, c.h, 1);
 
     /* dbeta = rowsum(dR . E), dV = dZ = b.dR, U = b.E */
     float *dbeta = a->dbeta;
@@ -324,12 +368,19 @@ static void backward_chunk(work *w, chunk c, int64_t index)
     e->update(&w->from_start[c.n - 1], &kq, true, &y, false, &w->grad);
 }
 
+static void load_state(float *S, const void *s0, int64_t index, int64_t size)
+{
+    if (s0)
+        memcpy(S, (const float *)s0 + index * size, (size_t)size * sizeof *S);
+    else
+        memset(S, 0, (size_t)size * sizeof *S);
+}
+
 static void backward_head(work *w, int64_t n, int h)
 {
     const lnt_recur_args *a = w->a;
     int64_t size = (int64_t)w->K * w->V, index = n * a->Hv + h, chunks = chunks_of(w, n);
-    load_state(w->S, a->s0, index, size);
-    w->state = w->e->prepare(LNT_RIGHT, w->K, w->V, w->S, w->V, w->S_forms);
+    state_in(w, index);
     load_state(w->dS, a->dsT, index, size);
     w->grad = w->e->prepare(LNT_RIGHT, w->K, w->V, w->dS, w->V, w->dS_forms);
     for (int64_t i = 0; i < chunks; i++) sweep_chunk(w, chunk_at(w, n, h, i, 1), i, i == chunks - 1);
