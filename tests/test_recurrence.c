@@ -656,7 +656,8 @@ static void wrong_calls_are_refused(void **state)
 
 static void check_golden(linnet_context *c, const char *op, const char *path, lnt_dtype dtype, const char *form, const char *what)
 {
-    static const char out[] = "/tmp/linnet-test-recurrence.safetensors";
+    char out[64]; /* of this process: tests may run side by side */
+    snprintf(out, sizeof out, "/tmp/linnet-test-recurrence-%ld.safetensors", (long)getpid());
     char line[256];
     linnet_op_options o = LINNET_OP_OPTIONS_INIT;
     o.op = op;

@@ -1,5 +1,5 @@
-/* Products of small matrices that sit in a core's cache: the inner loop of every chunk kernel. One thread, no allocation, no packing of the caller's data
- * that the caller did not ask for. Compiled for every CPU variant; only *_cpu.c files include this.
+/* Products of small matrices that sit in a core's cache: the inner loop of every chunk kernel. One thread, no allocation, no packing of the caller's
+ * data that the caller did not ask for. Compiled for every CPU variant; only *_cpu.c files include this.
  *
  *   C[M,N] = / += / -=  A[M,K] B[K,N]
  *
@@ -15,7 +15,8 @@
 typedef enum { LNT_MM_SET, LNT_MM_ADD, LNT_MM_SUB, LNT_MM_SCALED } lnt_mm_mode; /* SCALED: C = scale C + A B, where a scale is taken */
 
 /* float32 throughout. */
-void LNT_V(lnt_mm)(lnt_mm_mode mode, int M, int N, int K, const float *a, int64_t a_rs, int64_t a_cs, const float *b, int64_t ldb, float *c, int64_t ldc);
+void LNT_V(lnt_mm)(lnt_mm_mode mode, int M, int N, int K, const float *a, int64_t a_rs, int64_t a_cs, const float *b, int64_t ldb, float *c,
+                   int64_t ldc);
 
 /* C(i,:) = scale[i*scale_stride] C(i,:) + (A B)(i,:): a decayed state takes a write. Stride 0: one factor for all rows. */
 void LNT_V(lnt_mm_scaled)(const float *scale, int64_t scale_stride, int M, int N, int K, const float *a, int64_t a_rs, int64_t a_cs, const float *b,
@@ -48,7 +49,8 @@ typedef struct lnt_mm_engine {
     lnt_operand (*view)(const lnt_operand *m, int first, int rows);
     /* C by mode from op(A) op(B), op = transpose where the flag is set; the forms must have been prepared. */
     void (*multiply)(lnt_mm_mode mode, const float *scale, const lnt_operand *a, bool a_t, const lnt_operand *b, bool b_t, float *c, int64_t ldc);
-    /* A state that takes a write: s->x = scale s->x + op(A) op(B), rows dense. Its right form, if prepared, is renewed on the way; other packed forms are void. */
+    /* A state that takes a write: s->x = scale s->x + op(A) op(B), rows dense. Its right form, if prepared, is renewed on the way; other packed forms
+     * are void. */
     void (*update)(const float *scale, const lnt_operand *a, bool a_t, const lnt_operand *b, bool b_t, lnt_operand *s);
     /* A state put by for later, in the engine's own precision: kept_bytes (a multiple of 64); its columns from `first` on (a multiple of 32)
      * out of s; then an operand that is taken transposed at the right; and <kept, y> for y[rows, cols]. */

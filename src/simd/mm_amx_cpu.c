@@ -1,11 +1,11 @@
-/* The bf16 engine on AMX tiles (mm.h). A tile is 16 rows of 64 bytes: 16 x 32 bf16 of A, 16 pairs of rows by 16 columns of B (a pair of rows interleaved
- * in 32-bit units), or 16 x 16 float32 of C. Packed forms are zero-padded to whole tiles:
+/* The bf16 engine on AMX tiles (mm.h). A tile is 16 rows of 64 bytes: 16 x 32 bf16 of A, 16 pairs of rows by 16 columns of B (a pair of rows
+ * interleaved in 32-bit units), or 16 x 16 float32 of C. Packed forms are zero-padded to whole tiles:
  *
  *   left    X    [rows16, cols32]           bf16, row major        left_t   X^T  [cols16, rows32]            bf16
  *   right   X    [cols16/16, rows32/2, 16]  pairs of rows          right_t  X^T  [rows16/16, cols32/2, 16]   pairs of columns of X
  *
- * The right forms keep 16 columns together, so that a panel of tiles is contiguous (rows 512 bytes apart share a few sets of the L1 cache); `ld` of a right
- * form is the distance of two such blocks. In 32-bit units a block of right_t is the transpose of 16 rows of left, and left_t's of right. */
+ * The right forms keep 16 columns together, so that a panel of tiles is contiguous (rows 512 bytes apart share a few sets of the L1 cache); `ld` of a
+ * right form is the distance of two such blocks. In 32-bit units a block of right_t is the transpose of 16 rows of left, and left_t's of right. */
 #include "simd/mm.h"
 
 #if defined(__AMX_BF16__)
@@ -23,7 +23,10 @@ static size_t bytes(int rows, int cols, int forms)
            (forms & LNT_LEFT_T ? right : 0);
 }
 
-static inline __m512 lanes(const float *x, int n) { return n >= 16 ? _mm512_loadu_ps(x) : _mm512_maskz_loadu_ps((__mmask16)(n > 0 ? (1u << n) - 1u : 0), x); }
+static inline __m512 lanes(const float *x, int n)
+{
+    return n >= 16 ? _mm512_loadu_ps(x) : _mm512_maskz_loadu_ps((__mmask16)(n > 0 ? (1u << n) - 1u : 0), x);
+}
 
 /* y[rows,ldy] gets `cols` columns rounded up to 32; rows up to 16 are cleared. */
 static void pack_left(int rows, int cols, const float *x, int64_t ld, lnt_bf16 *y, int64_t ldy)
@@ -44,7 +47,8 @@ static void pack_left(int rows, int cols, const float *x, int64_t ld, lnt_bf16 *
 /* 16 pairs (even[l], odd[l]) rounded to bf16. */
 static inline __m512i interleaved(__m512 even, __m512 odd)
 {
-    const __m512i order = _mm512_set_epi16(31, 15, 30, 14, 29, 13, 28, 12, 27, 11, 26, 10, 25, 9, 24, 8, 23, 7, 22, 6, 21, 5, 20, 4, 19, 3, 18, 2, 17, 1, 16, 0);
+    const __m512i order =
+        _mm512_set_epi16(31, 15, 30, 14, 29, 13, 28, 12, 27, 11, 26, 10, 25, 9, 24, 8, 23, 7, 22, 6, 21, 5, 20, 4, 19, 3, 18, 2, 17, 1, 16, 0);
     return _mm512_permutexvar_epi16(order, (__m512i)_mm512_cvtne2ps_pbh(odd, even));
 }
 
@@ -151,8 +155,8 @@ static void blend_state(float scale, int m, int n, const float *t, float *c, int
 
 /* Two by two tiles of C: tiles 0..3 accumulate, 4 and 5 hold A, 6 and 7 hold B. Whole tiles of a plain or added product go straight to C.
  * With `packed`, C is a state whose right form lies there. */
-static inline __attribute__((always_inline)) void tiles(lnt_mm_mode mode, const float *scale, const lnt_operand *a, bool a_t, const lnt_operand *b, bool b_t,
-                                                        float *c, int64_t ldc, pair *packed, int64_t packed_block)
+static inline __attribute__((always_inline)) void tiles(lnt_mm_mode mode, const float *scale, const lnt_operand *a, bool a_t, const lnt_operand *b,
+                                                        bool b_t, float *c, int64_t ldc, pair *packed, int64_t packed_block)
 {
     int M = a_t ? a->cols : a->rows, K = up(a_t ? a->rows : a->cols, 32), N = b_t ? b->rows : b->cols;
     const lnt_bf16 *left = a_t ? a->left_t.p : a->left.p;
@@ -209,7 +213,8 @@ static inline __attribute__((always_inline)) void tiles(lnt_mm_mode mode, const 
                 if (m <= 0 || n <= 0) continue;
                 float *corner = at + t / 2 * 16 * ldc + t % 2 * 16;
                 if (packed)
-                    blend_state(factor, m < 16 ? m : 16, n < 16 ? n : 16, out[t], corner, ldc, packed + (j / 16 + t % 2) * packed_block + (i / 2 + t / 2 * 8) * 16);
+                    blend_state(factor, m < 16 ? m : 16, n < 16 ? n : 16, out[t], corner, ldc,
+                                packed + (j / 16 + t % 2) * packed_block + (i / 2 + t / 2 * 8) * 16);
                 else
                     blend(mode, factor, m < 16 ? m : 16, n < 16 ? n : 16, out[t], corner, ldc);
             }

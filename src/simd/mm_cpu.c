@@ -1,8 +1,9 @@
 /* Register-blocked float32 products of small matrices (mm.h).
  *
- * A tile of R rows by W vectors of C is kept in accumulators while k runs; each step loads W vectors of B and broadcasts R elements of A. The tile shapes
- * keep at least 8 independent multiply-add chains (latency 4, two units) and leave registers for B and one broadcast: 6 x 4 of 32 registers with AVX-512,
- * 6 x 2 of 16 otherwise. Column panels are outermost, so that a panel of B (K x 64 floats) stays in L1 while the rows of A pass over it. */
+ * A tile of R rows by W vectors of C is kept in accumulators while k runs; each step loads W vectors of B and broadcasts R elements of A. The tile
+ * shapes keep at least 8 independent multiply-add chains (latency 4, two units) and leave registers for B and one broadcast: 6 x 4 of 32 registers
+ * with AVX-512, 6 x 2 of 16 otherwise. Column panels are outermost, so that a panel of B (K x 64 floats) stays in L1 while the rows of A pass over
+ * it. */
 #include "simd/mm.h"
 
 #define INLINE static inline __attribute__((always_inline))
@@ -68,9 +69,10 @@ typedef void tile_fn(TILE_ARGS);
     static void tile_##R##_##W##_##P(TILE_ARGS) { tile(R, W, IS_##P, lanes, K, a, a_rs, a_cs, b, ldb, c, ldc, how); }
 #define COLUMN(W, P)                                                                                                               \
     TILE(1, W, P) TILE(2, W, P) TILE(3, W, P) TILE(4, W, P) TILE(5, W, P) TILE(6, W, P) TILE(7, W, P) TILE(8, W, P)
-#define NAMES(W, P)                                                                                                                \
-    {                                                                                                                              \
-        tile_1_##W##_##P, tile_2_##W##_##P, tile_3_##W##_##P, tile_4_##W##_##P, tile_5_##W##_##P, tile_6_##W##_##P, tile_7_##W##_##P, tile_8_##W##_##P \
+#define NAMES(W, P)                                                                                                                                  \
+    {                                                                                                                                                \
+        tile_1_##W##_##P, tile_2_##W##_##P, tile_3_##W##_##P, tile_4_##W##_##P, tile_5_##W##_##P, tile_6_##W##_##P, tile_7_##W##_##P,                \
+            tile_8_##W##_##P                                                                                                                         \
     }
 #define SHORT_COLUMN(W, P) TILE(1, W, P) TILE(2, W, P) TILE(3, W, P) TILE(4, W, P) TILE(5, W, P) TILE(6, W, P)
 #define SHORT_NAMES(W, P)                                                                                                          \
@@ -96,7 +98,8 @@ static void product(blend how, int M, int N, int K, const float *a, int64_t a_rs
     for (int j = 0; j < N;) {
         int vectors = (N - j) / LNT_VL;
         int W = vectors > WIDEST ? WIDEST : vectors;
-        if (W == WIDEST && vectors == WIDEST + 1) W = (WIDEST + 1) / 2 + (WIDEST > 2); /* 5 as 3 + 2, 3 as 1 + 2: no lone vector behind a wide panel */
+        if (W == WIDEST && vectors == WIDEST + 1)
+            W = (WIDEST + 1) / 2 + (WIDEST > 2); /* 5 as 3 + 2, 3 as 1 + 2: no lone vector behind a wide panel */
         int lanes = W ? LNT_VL : N - j;
         int high = tallest[W ? W : 1];
         int blocks = (M + high - 1) / high;
@@ -110,7 +113,8 @@ static void product(blend how, int M, int N, int K, const float *a, int64_t a_rs
     }
 }
 
-void LNT_V(lnt_mm)(lnt_mm_mode mode, int M, int N, int K, const float *a, int64_t a_rs, int64_t a_cs, const float *b, int64_t ldb, float *c, int64_t ldc)
+void LNT_V(lnt_mm)(lnt_mm_mode mode, int M, int N, int K, const float *a, int64_t a_rs, int64_t a_cs, const float *b, int64_t ldb, float *c,
+                   int64_t ldc)
 {
     static const float one = 1.0f;
     product((blend){mode == LNT_MM_SET ? NULL : &one, 0, mode == LNT_MM_SUB ? -1.0f : 1.0f}, M, N, K, a, a_rs, a_cs, b, ldb, c, ldc);

@@ -1,5 +1,5 @@
-/* The small vector layer. A *_cpu.c file is compiled once for each CPU variant (see cmake/Variants.cmake); inside it LNT_V(name) is the variant's own name,
- * `vf` is a vector of LNT_VL floats in the variant's width, and the same source text serves all of them.
+/* The small vector layer. A *_cpu.c file is compiled once for each CPU variant (see cmake/Variants.cmake); inside it LNT_V(name) is the variant's own
+ * name, `vf` is a vector of LNT_VL floats in the variant's width, and the same source text serves all of them.
  *
  * Only *_cpu.c files include this header. */
 #ifndef LNT_SIMD_H
@@ -88,7 +88,8 @@ static inline vf v_exp(vf x)
     vf r = (vf)t - n * 0.693359375f;
 #else
     const vf lo = v_set(-103.972084f), hi = v_set(88.7228394f);
-    vf t = v_select(x < lo, v_zero(), v_select(x > hi, v_set(89.0f), x)); /* false for NaN: t is NaN. 0 for lo: a subnormal product costs 150 cycles */
+    vf t =
+        v_select(x < lo, v_zero(), v_select(x > hi, v_set(89.0f), x)); /* false for NaN: t is NaN. 0 for lo: a subnormal product costs 150 cycles */
     vf n = t * 1.44269504f + 12582912.0f;
     vi in = (vi)n - 0x4b400000;
     n -= 12582912.0f;

@@ -22,7 +22,8 @@ void LNT_V(lnt_chunk_decay)(int n, const float *g, int64_t stride, float *mask, 
     }
     vi lane;
     for (int l = 0; l < LNT_VL; l++) lane[l] = l;
-    for (int j = 0; j < n; j += LNT_VL) { /* down a vector of columns: each row's exponents are the row's above plus g_i, 0 on the diagonal, -inf above it */
+    for (int j = 0; j < n;
+         j += LNT_VL) { /* down a vector of columns: each row's exponents are the row's above plus g_i, 0 on the diagonal, -inf above it */
         int lanes = n - j < LNT_VL ? n - j : LNT_VL;
         vf x = v_set(-INFINITY);
         for (int i = 0; i < n; i++) {

@@ -1,8 +1,8 @@
-/* The delta core in chunk form, forward and backward (README.md has the equations and their sources). Written once in products; an engine (simd/mm.h) runs
- * them in float32 or, for bf16 tensors, through bf16 tiles.
+/* The delta core in chunk form, forward and backward (README.md has the equations and their sources). Written once in products; an engine (simd/mm.h)
+ * runs them in float32 or, for bf16 tensors, through bf16 tiles.
  *
- * Letters: n rows in this chunk, S the state at its start [K,V], s the read-out scale, b_i = beta_i, D the decay mask, e_i = e^{G_i}, l_i = e^{G_n - G_i}.
- * Rows of k and q stand in one stack KQ: k at rows 0..n-1, q at rows m..m+n-1, m = n rounded up to what the engine wants, zeros between. */
+ * Letters: n rows in this chunk, S the state at its start [K,V], s the read-out scale, b_i = beta_i, D the decay mask, e_i = e^{G_i}, l_i = e^{G_n -
+ * G_i}. Rows of k and q stand in one stack KQ: k at rows 0..n-1, q at rows m..m+n-1, m = n rounded up to what the engine wants, zeros between. */
 #include "core/memory.h"
 #include "recurrence/chunk/chunk.h"
 #define LNT_ROWS_BETWEEN_TILES
@@ -53,7 +53,15 @@ static size_t carve(work *w, const lnt_recur_args *a, const lnt_mm_engine *e, in
     int64_t K = a->K, V = a->V, longest = lnt_recur_longest(a);
     C = longest < C ? (longest > 0 ? (int)longest : 1) : C;
     int rows = stacked(e, C) + C;
-    *w = (work){.a = a, .e = e, .C = C, .K = a->K, .V = a->V, .group = a->Hv / a->Hq, .longest = longest, .chunks = (longest + C - 1) / C, .scale = (float)a->scale};
+    *w = (work){.a = a,
+                .e = e,
+                .C = C,
+                .K = a->K,
+                .V = a->V,
+                .group = a->Hv / a->Hq,
+                .longest = longest,
+                .chunks = (longest + C - 1) / C,
+                .scale = (float)a->scale};
     w->width = a->V % e->panel ? a->V : e->panel;
     w->panels = a->V / w->width;
     w->kq = lnt_carve_floats(&c, rows * K);
@@ -105,7 +113,7 @@ static chunk chunk_at(const work *w, int64_t n, int h, int64_t i, int step)
     int64_t start = a->cu_seqlens[n], end = a->cu_seqlens[n + 1], first = start + i * w->C, next = first + step * w->C;
     int rows = (int)least(end - first, w->C);
     int64_t next_n = next < start || next >= end ? 0 : least(end - next, w->C);
-    return (chunk){ .first = first, .row = i * w->C, .n = rows, .m = stacked(w->e, rows), .hq = h / w->group, .h = h, .next = next, .next_n = next_n };
+    return (chunk){.first = first, .row = i * w->C, .n = rows, .m = stacked(w->e, rows), .hq = h / w->group, .h = h, .next = next, .next_n = next_n};
 }
 
 /* Between the panels of a chunk: a share of the next chunk's rows, few at a time so that they never fill the queue of misses. */
@@ -428,7 +436,8 @@ static const char *declines(const lnt_recur_args *a, bool back)
     if (ENGINE.bf16 && a->dtype != LINNET_BF16) return "its products round to bf16; the tensors are float32";
     if (a->chunk > CHUNK_LONGEST) return "the chunk is longer than 4096";
     int64_t states;
-    if (back && (!lnt_mul(lnt_recur_longest(a), (int64_t)a->K * a->V, &states) || states > (int64_t)1 << 50)) return "the states of all chunks are too large";
+    if (back && (!lnt_mul(lnt_recur_longest(a), (int64_t)a->K * a->V, &states) || states > (int64_t)1 << 50))
+        return "the states of all chunks are too large";
     return NULL;
 }
 

@@ -17,8 +17,8 @@
 enum { PANEL = 4, BACKWARD_CHUNK = 16 };
 
 /* W vectors of columns, or one partial vector of `lanes`. */
-INLINE void step_panel(int W, bool part, int lanes, int K, int64_t V, float alpha, float beta, float scale, const float *q, const float *k, const float *v,
-                       float *S, float *o)
+INLINE void step_panel(int W, bool part, int lanes, int K, int64_t V, float alpha, float beta, float scale, const float *q, const float *k,
+                       const float *v, float *S, float *o)
 {
 #define LOAD(p) (part ? v_load_n(p, lanes) : v_load(p))
     vf x[2][PANEL], u[PANEL], y[PANEL];
@@ -138,6 +138,7 @@ static void backward(const lnt_recur_args *a, int threads)
 }
 
 extern const lnt_recur_impl LNT_V(lnt_delta_recurrent);
-const lnt_recur_impl LNT_V(lnt_delta_recurrent) = { LNT_V_NAME("recurrent"), LINNET_FORM_RECURRENT, LNT_V_LEVEL, declines, workspace, forward, backward };
+const lnt_recur_impl LNT_V(lnt_delta_recurrent) = {
+    LNT_V_NAME("recurrent"), LINNET_FORM_RECURRENT, LNT_V_LEVEL, declines, workspace, forward, backward};
 
 #endif
