@@ -3,6 +3,7 @@
 
 #include <math.h>
 #include <sys/stat.h>
+#include <unistd.h>
 
 #include "core/context.h"
 #include "hub/safetensors.h"
