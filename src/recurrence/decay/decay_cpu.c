@@ -53,6 +53,7 @@ typedef struct {
     /* backward: dS [V,K]; states [chunks,V,K], zs [chunks,K]; dvt [V,C]; Y [C,C]; dden [C]; dq_sum dk_sum [len,K] when heads share q and k */
     float *dS, *dz, *states, *zs, *x, *dk, *dvt, *Y, *dden, *dq_sum, *dk_sum;
     void *do_forms, *read_forms, *dS_forms, *Y_forms;
+    lnt_operand state; /* S with its right form, renewed by every write (forward) */
 } scratch;
 
 /* With tiles a chunk of 64: its two passes over the state cost more than the larger squares (T=2048, K=V=128, two threads: 4.6 ms forward against 5.2
@@ -224,13 +225,13 @@ static void forward_chunk(piece x, int64_t t, int64_t n, scratch *w)
     load_chunk(x, t, n, w);
     decays(x, t, n, w);
     lnt_operand q = e->prepare(LNT_LEFT, rows, K, w->q, K, w->q_forms), k = e->prepare(LNT_RIGHT_T, rows, K, w->k, K, w->k_forms);
-    lnt_operand v = e->prepare(LNT_RIGHT, rows, V, w->v, V, w->v_forms), S = e->prepare(LNT_RIGHT, K, V, w->S, V, w->S_forms);
+    lnt_operand v = e->prepare(LNT_RIGHT, rows, V, w->v, V, w->v_forms);
     int64_t next = t + n < x.first + x.len ? t + n : -1;
     rows_ahead(a->o, a->dtype, t, n, a->Hv, x.h, V);
     scores(x, n, &q, &k, w);
     key_ahead(x, next, a->q);
     lnt_operand P = e->prepare(LNT_LEFT, rows, rows, w->P, x.C, w->P_forms);
-    e->multiply(LNT_MM_SET, NULL, &q, false, &S, false, w->o, V);
+    e->multiply(LNT_MM_SET, NULL, &q, false, &w->state, false, w->o, V);
     key_ahead(x, next, a->k);
     for (int64_t i = 0; i < n; i++) row_scale(w->o + i * V, w->read[i], V);
     apply_lower(n, &P, &v, V, w->o);
@@ -244,7 +245,7 @@ static void forward_chunk(piece x, int64_t t, int64_t n, scratch *w)
 
     for (int64_t j = 0; j < n; j++) row_scale(w->k + j * K, w->out[j], K);
     k = e->prepare(LNT_LEFT_T, rows, K, w->k, K, w->k_forms);
-    e->multiply(LNT_MM_SCALED, &w->end, &k, true, &v, false, w->S, V);
+    e->update(&w->end, &k, true, &v, false, &w->state);
     if (!a->normalize) return;
     row_scale(w->z, w->end, K);
     for (int64_t j = 0; j < n; j++) row_add(w->z, 1.0f, w->k + j * K, K);
@@ -275,6 +276,7 @@ static void forward_piece(piece x, scratch *w)
     int64_t i = x.n * a->Hv + x.h;
     get_state(w->S, a->s0, i, (int64_t)a->K * a->V);
     get_state(w->z, a->z0, i, a->K);
+    w->state = ENGINE->prepare(LNT_RIGHT, a->K, a->V, w->S, a->V, w->S_forms);
     w->gated = 0;
     for (int64_t t = 0; t < x.len; t += x.C) forward_chunk(x, x.first + t, x.len - t < x.C ? x.len - t : x.C, w);
     put_state(a->sT, i, (int64_t)a->K * a->V, w->S);
