@@ -124,8 +124,8 @@ static void implementations_match_reference(void **state)
                 make_truth(c, k, dtype, &truth);
                 OK(c, lnt_problem_make(c, k, dtype, dtype, 7, &p));
                 for (const lnt_recur_impl *const *i = p.op->impls; *i; i++) {
-                    if ((*i)->needs > lnt_cpu_machine()) continue;
-                    lnt_cpu_force((*i)->needs);
+                    if ((*i)->device != LNT_DEVICE_CPU || (*i)->needs > (int)lnt_cpu_machine()) continue;
+                    lnt_cpu_force((lnt_cpu_level)(*i)->needs);
                     p.r.impl = (*i)->name;
                     char who[384];
                     int n = snprintf(who, sizeof who, "%s %s ", (*i)->name, lnt_dtype_name(dtype));

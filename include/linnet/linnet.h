@@ -55,9 +55,10 @@ typedef struct linnet_context linnet_context;
 typedef struct {
     size_t size;
     int threads;         /* 0: OMP_NUM_THREADS, or every core this process may use */
-    const char *device;  /* "cpu" (default when NULL) or "cuda" */
+    const char *device;  /* "cpu" (default when NULL), "cuda", or "cuda:1" for the second GPU */
     void (*log)(void *user, const char *line); /* dispatch and other diagnostics; NULL: none */
     void *log_user;
+    void *stream;        /* a cudaStream_t that all work of this context is put on; NULL: a stream of its own. Kept open by the caller. */
 } linnet_context_options;
 #define LINNET_CONTEXT_OPTIONS_INIT { .size = sizeof(linnet_context_options) }
 

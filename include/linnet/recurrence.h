@@ -2,6 +2,7 @@
  *
  * Letters: B batch, T tokens, N sequences, H heads, K key size, V value size. Every sequence lies in one token axis: sequence n is the rows
  * cu_seqlens[n] .. cu_seqlens[n+1]-1 of the token axis (a [B,T,...] tensor is N = B sequences of T rows each, memory unchanged).
+ * On a "cuda" context all tensors and the workspace are device memory, calls return before the work is done, and the work is on the context's stream.
  * Equations are in src/recurrence/<core>/README.md. Since 0.1. */
 #ifndef LINNET_RECURRENCE_H
 #define LINNET_RECURRENCE_H
@@ -68,6 +69,8 @@ typedef struct {
     void *dq, *dk, *dv;      /* x, shaped as q k v; a head shared by several value heads gets the sum over them */
     void *dg, *dg_head, *dbeta; /* f */
     void *ds0, *dz0;         /* f */
+
+    const int64_t *cu_seqlens_device; /* cuda: the same offsets on the device; NULL: brought there by the call */
 
     void *workspace;         /* at least linnet_recurrence_workspace bytes, aligned to 64 */
     size_t workspace_size;

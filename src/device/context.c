@@ -27,8 +27,9 @@ static linnet_status setup(linnet_context *c, const linnet_context_options *o)
         lnt_fail(c, LINNET_EINVAL, "%s", lnt_cpu_problem());
         return lnt_hint(c, "Unset LINNET_CPU to use the best this processor has.");
     }
-    LNT_TRY(lnt_device_open(c, o->device ? o->device : "cpu", &c->device));
-    snprintf(c->machine, sizeof c->machine, "%s: %s, %d thread%s", c->device->name, lnt_cpu_name(lnt_cpu()), c->threads, c->threads == 1 ? "" : "s");
+    LNT_TRY(lnt_device_open(c, o->device ? o->device : "cpu", o->stream, &c->device));
+    const char *what = lnt_on_cuda(c) ? "" : lnt_cpu_name(lnt_cpu());
+    snprintf(c->machine, sizeof c->machine, "%s%s%s, %d thread%s", c->device->name, *what ? ": " : "", what, c->threads, c->threads == 1 ? "" : "s");
     return LINNET_OK;
 }
 
@@ -39,7 +40,8 @@ linnet_status linnet_context_create(const linnet_context_options *options, linne
     linnet_context *c = lnt_calloc(sizeof *c);
     if (!c) return LINNET_ENOMEM;
     *out = c;
-    return setup(c, options ? options : &defaults);
+    if (options) memcpy(&defaults, options, options->size < sizeof defaults ? options->size : sizeof defaults);
+    return setup(c, &defaults);
 }
 
 void linnet_context_destroy(linnet_context *c)

@@ -29,23 +29,51 @@ static lnt_device cpu = {
     .copy = cpu_move_in,
     .zero = cpu_zero,
     .wait = cpu_nothing,
+    .put = cpu_move_in,
     .destroy = cpu_nothing,
 };
 
-linnet_status lnt_device_open(lnt_ctx *c, const char *name, lnt_device **out)
+#ifdef LINNET_CUDA
+linnet_status lnt_cuda_open(lnt_ctx *c, int index, void *stream, lnt_device **out);
+
+static linnet_status open_cuda(lnt_ctx *c, const char *name, void *stream, lnt_device **out)
+{
+    long index = 0;
+    char *end = NULL;
+    if (name[4] == ':') index = strtol(name + 5, &end, 10);
+    if (end && (*end || end == name + 5 || index < 0 || index > 1023))
+        return lnt_fail(c, LINNET_EINVAL, "unknown device \"%s\", expected cuda or cuda:N", name);
+    return lnt_cuda_open(c, (int)index, stream, out);
+}
+#else
+static linnet_status open_cuda(lnt_ctx *c, const char *name, void *stream, lnt_device **out)
+{
+    (void)name, (void)stream, (void)out;
+    lnt_fail(c, LINNET_EUNSUPPORTED, "this build of linnet has no CUDA device");
+    return lnt_hint(c, "Use --device cpu, or build with -DLINNET_CUDA=ON where there is an NVIDIA GPU.");
+}
+#endif
+
+lnt_device *lnt_device_cpu(void) { return &cpu; }
+
+linnet_status lnt_device_open(lnt_ctx *c, const char *name, void *stream, lnt_device **out)
 {
     if (!strcmp(name, "cpu")) {
         *out = &cpu;
         return LINNET_OK;
     }
-    if (!strcmp(name, "cuda")) {
-        lnt_fail(c, LINNET_EUNSUPPORTED, "this build of linnet has no CUDA device");
-        return lnt_hint(c, "Use --device cpu.");
-    }
+    if (!strcmp(name, "cuda") || !strncmp(name, "cuda:", 5)) return open_cuda(c, name, stream, out);
     return lnt_fail(c, LINNET_EINVAL, "unknown device \"%s\", expected cpu or cuda", name);
 }
 
-lnt_device *lnt_device_of(lnt_ctx *c) { return c->device; }
+lnt_device *lnt_device_of(const lnt_ctx *c) { return c->device; }
+bool lnt_on_cuda(const lnt_ctx *c) { return c->device->kind == LNT_DEVICE_CUDA; }
+
+linnet_status lnt_device_check(lnt_ctx *c)
+{
+    const char *problem = c->device->problem ? c->device->problem(c->device) : NULL;
+    return problem ? lnt_fail(c, LINNET_EINTERNAL, "%s: %s", c->device->name, problem) : LINNET_OK;
+}
 
 linnet_status lnt_device_alloc(lnt_ctx *c, size_t bytes, void **out)
 {
@@ -58,3 +86,4 @@ void lnt_to_host(lnt_ctx *c, void *host, const void *src, size_t n) { if (n) c->
 void lnt_device_copy(lnt_ctx *c, void *dst, const void *src, size_t n) { if (n) c->device->copy(c->device, dst, src, n); }
 void lnt_device_zero(lnt_ctx *c, void *dst, size_t n) { if (n) c->device->zero(c->device, dst, n); }
 void lnt_device_wait(lnt_ctx *c) { c->device->wait(c->device); }
+void lnt_device_put(lnt_ctx *c, void *dst, const void *host, size_t n) { if (n) c->device->put(c->device, dst, host, n); }

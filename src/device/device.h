@@ -19,11 +19,30 @@ typedef struct lnt_device {
     void (*zero)(struct lnt_device *d, void *dst, size_t bytes);
     void (*wait)(struct lnt_device *d);
     void (*destroy)(struct lnt_device *d);
+    /* What follows is cuda's; NULL and 0 on the cpu.
+     * Work is put on one stream, in order; the calls above do not wait for it, but to_host, which returns when the bytes have arrived (what was put
+     * before it is done then), and to_device, which returns when the host memory may be changed. */
+    int capability;              /* compute capability times ten: 80, 90 */
+    int multiprocessors;
+    void *stream;                /* cudaStream_t */
+    /* A copy of few bytes whose values are taken at the call, so that it may be recorded in a graph. */
+    void (*put)(struct lnt_device *d, void *dst, const void *host, size_t bytes);
+    /* Between begin and end, work on the stream is recorded into a graph instead of done. end returns NULL when it could not be recorded. */
+    void (*graph_begin)(struct lnt_device *d);
+    void *(*graph_end)(struct lnt_device *d);
+    void (*graph_launch)(struct lnt_device *d, void *graph);
+    void (*graph_free)(struct lnt_device *d, void *graph);
+    /* NULL, or what went wrong since the last call; static text of the driver. */
+    const char *(*problem)(struct lnt_device *d);
 } lnt_device;
 
-/* Open a device by name ("cpu", "cuda"). */
-linnet_status lnt_device_open(lnt_ctx *c, const char *name, lnt_device **out);
-lnt_device *lnt_device_of(lnt_ctx *c);
+/* Open a device by name ("cpu", "cuda", "cuda:N"); `stream`: the caller's, or NULL. */
+linnet_status lnt_device_open(lnt_ctx *c, const char *name, void *stream, lnt_device **out);
+lnt_device *lnt_device_of(const lnt_ctx *c);
+lnt_device *lnt_device_cpu(void);
+bool lnt_on_cuda(const lnt_ctx *c);
+/* An error when work put on the device failed. Cheap; failures of running work show after a wait. */
+linnet_status lnt_device_check(lnt_ctx *c);
 
 /* Shorthands on the context's device; lnt_device_alloc records LINNET_ENOMEM. */
 linnet_status lnt_device_alloc(lnt_ctx *c, size_t bytes, void **out);
@@ -33,5 +52,6 @@ void lnt_to_host(lnt_ctx *c, void *host, const void *src, size_t bytes);
 void lnt_device_copy(lnt_ctx *c, void *dst, const void *src, size_t bytes);
 void lnt_device_zero(lnt_ctx *c, void *dst, size_t bytes);
 void lnt_device_wait(lnt_ctx *c);
+void lnt_device_put(lnt_ctx *c, void *dst, const void *host, size_t bytes);
 
 #endif

@@ -20,13 +20,13 @@ static linnet_status check_ids(const lnt_call *k)
 
 static linnet_status embedding_forward(const lnt_call *k)
 {
-    LNT_TRY(check_ids(k));
-    return LNT_PICK(lnt_embedding_forward)(k);
+    if (!lnt_on_cuda(k->c)) LNT_TRY(check_ids(k)); /* on a GPU the kernel leaves such rows zero */
+    return LNT_KERNEL(k->c, lnt_embedding_forward)(k);
 }
 
 static linnet_status embedding_backward(const lnt_call *k)
 {
-    return k->d_out[0].data && k->param[0].grad ? LNT_PICK(lnt_embedding_backward)(k) : LINNET_OK;
+    return k->d_out[0].data && k->param[0].grad ? LNT_KERNEL(k->c, lnt_embedding_backward)(k) : LINNET_OK;
 }
 
 static const lnt_op embedding_op = {.name = "embedding", .backward_needs = LNT_NEEDS_IN0, .workspace = embedding_workspace,

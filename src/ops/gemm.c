@@ -235,6 +235,9 @@ static void no_product(const lnt_gemm_args *g)
 
 linnet_status lnt_gemm(lnt_ctx *c, const lnt_gemm_args *g)
 {
+#ifdef LINNET_CUDA
+    if (lnt_on_cuda(c)) return lnt_gemm_cuda(c, g);
+#endif
     pthread_once(&once, start);
     if (g->M <= 0 || g->N <= 0) return LINNET_OK;
     if (g->K <= 0) return no_product(g), LINNET_OK;

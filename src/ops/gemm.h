@@ -22,5 +22,7 @@ typedef struct {
 
 /* LINNET_EINTERNAL when oneDNN refuses. The first call on a new shape may build a primitive; later ones allocate nothing. */
 linnet_status lnt_gemm(lnt_ctx *c, const lnt_gemm_args *g);
+/* The same by cuBLASLt; what lnt_gemm calls on a GPU. */
+linnet_status lnt_gemm_cuda(lnt_ctx *c, const lnt_gemm_args *g);
 
 #endif

@@ -1,23 +1,36 @@
-/* The CPU kernels of ops/: each is compiled once for every CPU variant, and its operator picks one at the call. */
+/* The kernels of ops/: each CPU kernel is compiled once for every CPU variant, and has a twin <name>_cuda in a build with CUDA; the operator picks one
+ * at the call. */
 #ifndef LNT_OPS_KERNELS_H
 #define LNT_OPS_KERNELS_H
 
 #include "core/cpu.h"
+#include "device/device.h"
 #include "ops/gemm.h"
 #include "program/program.h"
 #include "simd/variant.h"
 
+/* LNT_KERNEL(c, name) is the kernel of the context's device; LNT_DECLARE_KERNEL declares all of them. */
+#ifdef LINNET_CUDA
+#define LNT_DECLARE_KERNEL(type, name)                                                                                             \
+    LNT_DECLARE_VARIANTS(type, name);                                                                                              \
+    extern type name##_cuda
+#define LNT_KERNEL(c, name) (lnt_on_cuda(c) ? &name##_cuda : LNT_PICK(name))
+#else
+#define LNT_DECLARE_KERNEL(type, name) LNT_DECLARE_VARIANTS(type, name)
+#define LNT_KERNEL(c, name) LNT_PICK(name)
+#endif
+
 /* Kernels of an operator take the whole call. */
 typedef linnet_status lnt_kernel(const lnt_call *k);
 #define LNT_DECLARE_OP(op)                                                                                                         \
-    LNT_DECLARE_VARIANTS(lnt_kernel, lnt_##op##_forward);                                                                          \
-    LNT_DECLARE_VARIANTS(lnt_kernel, lnt_##op##_backward)
+    LNT_DECLARE_KERNEL(lnt_kernel, lnt_##op##_forward);                                                                            \
+    LNT_DECLARE_KERNEL(lnt_kernel, lnt_##op##_backward)
 /* static forward and backward of an operator's file, which run the kernel of this process's variant. */
 #define LNT_DEFINE_OP(op)                                                                                                          \
-    static linnet_status op##_forward(const lnt_call *k) { return LNT_PICK(lnt_##op##_forward)(k); }                               \
+    static linnet_status op##_forward(const lnt_call *k) { return LNT_KERNEL(k->c, lnt_##op##_forward)(k); }                       \
     static linnet_status op##_backward(const lnt_call *k)                                                                          \
     {                                                                                                                              \
-        return k->d_out[0].data ? LNT_PICK(lnt_##op##_backward)(k) : lnt_zero_gradients(k);                                        \
+        return k->d_out[0].data ? LNT_KERNEL(k->c, lnt_##op##_backward)(k) : lnt_zero_gradients(k);                                \
     }
 
 LNT_DECLARE_OP(activation);
@@ -74,9 +87,9 @@ LNT_DECLARE_VARIANTS(lnt_narrow_kernel, lnt_narrow);
 
 /* x[rows, cols] += bias, and bias_grad += column sums of dy, in fixed blocks (work: lnt_sum_bytes). */
 typedef void lnt_bias_add_kernel(lnt_ctx *c, const lnt_tensor *x, const float *bias);
-LNT_DECLARE_VARIANTS(lnt_bias_add_kernel, lnt_bias_add);
+LNT_DECLARE_KERNEL(lnt_bias_add_kernel, lnt_bias_add);
 typedef void lnt_column_sums_kernel(lnt_ctx *c, const lnt_tensor *dy, float *sums, float *work);
-LNT_DECLARE_VARIANTS(lnt_column_sums_kernel, lnt_column_sums);
+LNT_DECLARE_KERNEL(lnt_column_sums_kernel, lnt_column_sums);
 
 /* One block of logits [rows, vocab] to losses and, when dz != NULL, to the gradient of scale * sum(loss) in dz's type (dz may be z itself). */
 typedef struct {
@@ -90,12 +103,12 @@ typedef struct {
     lnt_dtype dz_type;
 } lnt_xent_args;
 typedef void lnt_xent_kernel(lnt_ctx *c, const lnt_xent_args *a);
-LNT_DECLARE_VARIANTS(lnt_xent_kernel, lnt_xent);
+LNT_DECLARE_KERNEL(lnt_xent_kernel, lnt_xent);
 /* z = cap tanh(z / cap); and dz = dy (1 - (y / cap)^2) in dz's type. */
 typedef void lnt_softcap_kernel(lnt_ctx *c, float *z, int64_t n, double cap);
-LNT_DECLARE_VARIANTS(lnt_softcap_kernel, lnt_softcap);
+LNT_DECLARE_KERNEL(lnt_softcap_kernel, lnt_softcap);
 typedef void lnt_softcap_back_kernel(lnt_ctx *c, void *dz, lnt_dtype t, const float *dy, const float *y, int64_t n, double cap);
-LNT_DECLARE_VARIANTS(lnt_softcap_back_kernel, lnt_softcap_back);
+LNT_DECLARE_KERNEL(lnt_softcap_back_kernel, lnt_softcap_back);
 
 /* ---- optimizer: one parameter's part of a piece (ops/optimizer.h has the equations) --------------------------------------------------- */
 

@@ -31,7 +31,7 @@ static linnet_status linear_forward(const lnt_call *k)
     if (a->bias) {
         lnt_tensor rows = *y;
         rows.rows = rows_of(k), rows.cols = a->out;
-        LNT_PICK(lnt_bias_add)(k->c, &rows, k->param[1].master);
+        LNT_KERNEL(k->c, lnt_bias_add)(k->c, &rows, k->param[1].master);
     }
     return LINNET_OK;
 }
@@ -53,7 +53,7 @@ static linnet_status linear_backward(const lnt_call *k)
     if (a->bias && k->param[1].grad) {
         lnt_tensor d = *dy;
         d.rows = rows, d.cols = a->out;
-        LNT_PICK(lnt_column_sums)(k->c, &d, k->param[1].grad, k->work);
+        LNT_KERNEL(k->c, lnt_column_sums)(k->c, &d, k->param[1].grad, k->work);
     }
     return LINNET_OK;
 }

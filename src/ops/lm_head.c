@@ -87,14 +87,14 @@ static linnet_status loss_run(const lnt_call *k, bool gradients)
     const int64_t size = block_rows(a->vocab, k->tokens), ld = row_stride(a->vocab);
     const lnt_dtype type = k->in[0].dtype;
     float *z = k->work;
-    LNT_TRY(check_targets(k));
+    if (!lnt_on_cuda(k->c)) LNT_TRY(check_targets(k)); /* on a GPU the kernel leaves such rows out */
     for (int64_t r = 0; r < k->tokens; r += size) {
         const int64_t rows = k->tokens - r < size ? k->tokens - r : size;
         LNT_TRY(logits_of(k, r, rows, z, ld));
         lnt_xent_args e = {.z = z, .rows = rows, .vocab = a->vocab, .ld = ld, .target = (const int32_t *)k->in[1].data + r, .softcap = a->softcap,
                            .scale = (float)k->loss_scale, .loss = (float *)k->out[0].data + r, .dz_type = type};
         if (gradients) e.dz = type == LINNET_F32 ? (void *)z : (void *)(z + size * ld);
-        LNT_PICK(lnt_xent)(k->c, &e);
+        LNT_KERNEL(k->c, lnt_xent)(k->c, &e);
         if (gradients) LNT_TRY(gradients_of(k, r, rows, e.dz, ld));
     }
     return LINNET_OK;
@@ -107,7 +107,7 @@ static linnet_status logits_forward(const lnt_call *k)
 {
     const head_attr *a = k->attr;
     LNT_TRY(logits_of(k, 0, k->tokens, k->out[0].data, a->vocab));
-    if (a->softcap > 0) LNT_PICK(lnt_softcap)(k->c, k->out[0].data, k->tokens * a->vocab, a->softcap);
+    if (a->softcap > 0) LNT_KERNEL(k->c, lnt_softcap)(k->c, k->out[0].data, k->tokens * a->vocab, a->softcap);
     return LINNET_OK;
 }
 
@@ -118,8 +118,8 @@ static linnet_status logits_backward(const lnt_call *k)
     if (!k->d_out[0].data) return lnt_zero_gradients(k);
     for (int64_t r = 0; r < k->tokens; r += size) {
         const int64_t rows = k->tokens - r < size ? k->tokens - r : size;
-        LNT_PICK(lnt_softcap_back)(k->c, k->work, k->in[0].dtype, (const float *)k->d_out[0].data + r * a->vocab,
-                                   (const float *)k->out[0].data + r * a->vocab, rows * a->vocab, a->softcap);
+        LNT_KERNEL(k->c, lnt_softcap_back)(k->c, k->work, k->in[0].dtype, (const float *)k->d_out[0].data + r * a->vocab,
+                                           (const float *)k->out[0].data + r * a->vocab, rows * a->vocab, a->softcap);
         LNT_TRY(gradients_of(k, r, rows, k->work, a->vocab));
     }
     return LINNET_OK;

@@ -21,6 +21,8 @@ struct lnt_plan {
     char *work;            /* device; a separate block once a run needed more than the plan foresaw (ragged packed sequences) */
     size_t work_size;
     int64_t *cu;           /* host, [n_seq+1]: offsets of equal sequences */
+    int64_t *cu_device;    /* device, [cu_room]: offsets of the last run */
+    int64_t cu_room;
     double flops;
     bool profiling;
     double *seconds;       /* [nodes][2]: forward, backward */
@@ -30,7 +32,8 @@ struct lnt_plan {
 static lnt_shape shape_of(const lnt_plan *plan, int64_t tokens, int64_t n_seq, const int64_t *cu, bool has_state)
 {
     return (lnt_shape){.tokens = tokens, .n_seq = n_seq, .cu = cu, .training = plan->o.training, .has_state = has_state,
-                       .state_capacity = plan->o.state_capacity, .dtype = plan->o.dtype, .threads = lnt_threads(plan->c)};
+                       .state_capacity = plan->o.state_capacity, .dtype = plan->o.dtype, .threads = lnt_threads(plan->c),
+                       .device = lnt_device_of(plan->c)};
 }
 
 static size_t workspace_of(const lnt_plan *plan, const lnt_shape *shape)
@@ -76,6 +79,8 @@ linnet_status lnt_plan_create(lnt_ctx *c, const lnt_program *p, const lnt_plan_o
     }
     LNT_TRY_GOTO(s, lnt_device_alloc(c, (size_t)total, (void **)&plan->memory), fail);
     plan->work = plan->memory + plan->slot_bytes;
+    plan->cu_room = o->n_seq + 1;
+    LNT_TRY_GOTO(s, lnt_device_alloc(c, (size_t)plan->cu_room * sizeof *plan->cu_device, (void **)&plan->cu_device), fail);
     *out = plan;
     return LINNET_OK;
 fail:
@@ -88,6 +93,7 @@ void lnt_plan_destroy(lnt_plan *plan)
     if (!plan) return;
     if (plan->work != plan->memory + plan->slot_bytes) lnt_device_free(plan->c, plan->work);
     lnt_device_free(plan->c, plan->memory);
+    lnt_device_free(plan->c, plan->cu_device);
     lnt_schedule_free(&plan->schedule);
     lnt_free(plan->cu);
     lnt_free(plan->seconds);
@@ -162,6 +168,21 @@ static linnet_status ensure_workspace(lnt_plan *plan, const lnt_shape *shape)
     return LINNET_OK;
 }
 
+/* Offsets and positions where the kernels can read them. */
+static linnet_status upload_sequences(lnt_plan *plan, const lnt_batch *b, const int64_t *cu)
+{
+    if (b->n_seq + 1 > plan->cu_room) {
+        void *more;
+        LNT_TRY(lnt_device_alloc(plan->c, (size_t)(b->n_seq + 1) * sizeof *cu, &more));
+        lnt_device_free(plan->c, plan->cu_device);
+        plan->cu_device = more;
+        plan->cu_room = b->n_seq + 1;
+    }
+    lnt_to_device(plan->c, plan->cu_device, cu, (size_t)(b->n_seq + 1) * sizeof *cu);
+    if (b->state) lnt_to_device(plan->c, b->state->position_device, b->state->position, (size_t)b->n_seq * sizeof *b->state->position);
+    return LINNET_OK;
+}
+
 static linnet_status run_step(lnt_plan *plan, const lnt_step *t, lnt_call *k)
 {
     double start = plan->profiling ? lnt_now() : 0;
@@ -184,6 +205,7 @@ linnet_status lnt_plan_run(lnt_plan *plan, lnt_weights *w, const lnt_batch *b)
     }
     lnt_shape shape = shape_of(plan, b->tokens, b->n_seq, cu, b->state != NULL);
     LNT_TRY(ensure_workspace(plan, &shape));
+    LNT_TRY(upload_sequences(plan, b, cu));
     for (int i = 0; i < b->n_inputs; i++) {
         int slot = plan->schedule.value_slot[plan->p->values[b->inputs[i].buf.id].root];
         if (slot >= 0) lnt_to_device(plan->c, plan->memory + plan->schedule.slots[slot].offset, b->inputs[i].host, (size_t)b->tokens * 4);
@@ -192,11 +214,13 @@ linnet_status lnt_plan_run(lnt_plan *plan, lnt_weights *w, const lnt_batch *b)
                   .tokens = b->tokens,
                   .n_seq = b->n_seq,
                   .cu = cu,
+                  .cu_device = plan->cu_device,
                   .loss_scale = b->loss_scale,
                   .work = plan->work,
                   .work_size = plan->work_size};
     if (b->state) {
         k.position = b->state->position;
+        k.position_device = b->state->position_device;
         k.state_capacity = b->state->capacity;
     }
     plan->flops = 0;
@@ -210,7 +234,7 @@ linnet_status lnt_plan_run(lnt_plan *plan, lnt_weights *w, const lnt_batch *b)
     if (b->state)
         for (int64_t n = 0; n < b->n_seq; n++) b->state->position[n] += cu[n + 1] - cu[n];
     plan->runs++;
-    return LINNET_OK;
+    return lnt_device_check(plan->c);
 }
 
 lnt_tensor lnt_plan_output(const lnt_plan *plan, lnt_buf b)

@@ -42,6 +42,7 @@ typedef struct lnt_state {
     int64_t *offset;     /* host, [nodes]: of the node's array, -1: none */
     int64_t *stride;     /* host, [nodes]: bytes a sequence */
     int64_t *position;   /* host, [n_seq]: tokens seen */
+    int64_t *position_device; /* device, [n_seq]: the same when a run begins */
 } lnt_state;
 
 /* Zero states for n_seq sequences; growing states (key-value caches) get room for `capacity` tokens. */

@@ -78,6 +78,7 @@ typedef struct lnt_call {
     int64_t tokens;
     int64_t n_seq;
     const int64_t *cu;           /* host, [n_seq+1] */
+    const int64_t *cu_device;    /* the same on the device */
     bool training;               /* a backward pass will follow */
     double loss_scale;           /* a loss node: factor on the gradient of the sum of its output */
     lnt_tensor in[LNT_MAX_IN], out[LNT_MAX_OUT];
@@ -91,6 +92,7 @@ typedef struct lnt_call {
     void *state;
     int64_t state_stride;
     const int64_t *position;     /* host, [n_seq] */
+    const int64_t *position_device; /* the same on the device */
     int64_t state_capacity;      /* longest sequence a growing state (key-value cache) was made for */
     void *work;
     size_t work_size;
@@ -104,6 +106,7 @@ typedef struct {
     int64_t state_capacity;
     lnt_dtype dtype;             /* the policy */
     int threads;
+    struct lnt_device *device;
 } lnt_shape;
 
 enum { LNT_NEEDS_IN0 = 1 << 0, LNT_NEEDS_IN1 = 1 << 1, LNT_NEEDS_IN2 = 1 << 2, LNT_NEEDS_IN3 = 1 << 3, LNT_NEEDS_IN4 = 1 << 4,

@@ -43,6 +43,7 @@ linnet_status lnt_state_create(lnt_ctx *c, const lnt_program *p, lnt_dtype dtype
     }
     s->bytes = (size_t)total;
     LNT_TRY_GOTO(status, lnt_device_alloc(c, s->bytes, (void **)&s->data), fail);
+    LNT_TRY_GOTO(status, lnt_device_alloc(c, (size_t)n_seq * sizeof *s->position_device, (void **)&s->position_device), fail);
     lnt_state_reset(s);
     *out = s;
     return LINNET_OK;
@@ -61,6 +62,7 @@ void lnt_state_destroy(lnt_state *s)
 {
     if (!s) return;
     lnt_device_free(s->c, s->data);
+    lnt_device_free(s->c, s->position_device);
     lnt_free(s->offset);
     lnt_free(s->stride);
     lnt_free(s->position);

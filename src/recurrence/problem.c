@@ -3,7 +3,9 @@
 #include <math.h>
 #include <string.h>
 
+#include "core/context.h"
 #include "core/memory.h"
+#include "device/device.h"
 #include "core/rng.h"
 
 lnt_recur_budget lnt_recur_budget_of(const lnt_recur_op *op, lnt_dtype dtype)
@@ -108,7 +110,46 @@ void lnt_problem_free(lnt_problem *p)
     p->workspace = NULL;
 }
 
-linnet_status lnt_problem_run(lnt_ctx *c, lnt_problem *p, bool backward)
+/* Room in front of a block on the device. */
+enum { DEVICE_ALIGN = 256 };
+
+static void *with_guards(void *p) { return (char *)p - LNT_PROBLEM_GUARD; }
+
+/* Tensor and workspace pointers of `r` changed to device copies of p's, run, and all of it copied back. */
+static linnet_status run_on_device(lnt_ctx *c, lnt_problem *p, bool backward)
+{
+    enum { ALL = LNT_RECUR_TENSORS + 1 };
+    linnet_recurrence r = p->r;
+    void *block[ALL] = { 0 };
+    linnet_status s = LINNET_OK;
+    for (int i = 0; i < ALL; i++) {
+        bool tensor = i < LNT_RECUR_TENSORS;
+        void *host = tensor ? p->data[i] : p->workspace;
+        size_t bytes = (tensor ? p->bytes[i] : r.workspace_size) + 2 * LNT_PROBLEM_GUARD;
+        if (!host) continue;
+        LNT_TRY_GOTO(s, lnt_device_alloc(c, bytes + DEVICE_ALIGN, &block[i]), out);
+        /* The tensor itself begins on a boundary of 256 bytes, as an allocation does. */
+        char *at = (char *)block[i] + DEVICE_ALIGN - LNT_PROBLEM_GUARD;
+        lnt_to_device(c, at, with_guards(host), bytes);
+        if (tensor)
+            lnt_recur_tensor_set(&r, i, at + LNT_PROBLEM_GUARD);
+        else
+            r.workspace = at + LNT_PROBLEM_GUARD;
+    }
+    LNT_TRY_GOTO(s, (backward ? linnet_recurrence_backward : linnet_recurrence_forward)(c, &r), out);
+    for (int i = 0; i < ALL; i++) {
+        bool tensor = i < LNT_RECUR_TENSORS;
+        void *host = tensor ? p->data[i] : p->workspace;
+        size_t bytes = (tensor ? p->bytes[i] : r.workspace_size) + 2 * LNT_PROBLEM_GUARD;
+        if (host) lnt_to_host(c, with_guards(host), (char *)block[i] + DEVICE_ALIGN - LNT_PROBLEM_GUARD, bytes);
+    }
+    s = lnt_device_check(c);
+out:
+    for (int i = 0; i < ALL; i++) lnt_device_free(c, block[i]);
+    return s;
+}
+
+static linnet_status run_here(lnt_ctx *c, lnt_problem *p, bool backward)
 {
     size_t need;
     LNT_TRY(linnet_recurrence_workspace(c, &p->r, backward, &need));
@@ -120,7 +161,17 @@ linnet_status lnt_problem_run(lnt_ctx *c, lnt_problem *p, bool backward)
     p->r.workspace_size = need;
     for (int i = 0; i < LNT_RECUR_TENSORS; i++)
         if (p->data[i] && is_result(i) && backward == (lnt_recur_tensors[i].role == LNT_T_GRADIENT)) memset(p->data[i], 0xff, p->bytes[i]);
+    if (lnt_on_cuda(c)) return run_on_device(c, p, backward);
     return (backward ? linnet_recurrence_backward : linnet_recurrence_forward)(c, &p->r);
+}
+
+linnet_status lnt_problem_run(lnt_ctx *c, lnt_problem *p, bool backward)
+{
+    lnt_device *device = c->device;
+    if (p->r.dtype == LINNET_F64) c->device = lnt_device_cpu();
+    linnet_status s = run_here(c, p, backward);
+    c->device = device;
+    return s;
 }
 
 lnt_recur_error lnt_problem_error(const lnt_problem *p, const lnt_problem *truth, int i)

@@ -88,7 +88,7 @@ static size_t workspace_for(const lnt_node *n, const lnt_shape *s, const int64_t
 {
     const recur_attr *x = n->attr;
     lnt_recur_args a = describe_call(x, s->dtype, s->tokens, s->n_seq, cu);
-    size_t bytes = lnt_recur_workspace(&a, backward, s->threads);
+    size_t bytes = lnt_recur_workspace(&a, backward, s->threads, s->device);
     if (backward) {
         for (int i = 0; i < n->n_in; i++)
             if (shared_input(n, i)) bytes = aligned(bytes) + gradient_bytes(n, i, s->tokens, s->dtype);
@@ -100,10 +100,10 @@ static size_t workspace_for(const lnt_node *n, const lnt_shape *s, const int64_t
     a.sequences = 1;
     a.cu_seqlens = one;
     if (x->op->cache) a.offset = cache_rows(x, s->state_capacity);
-    size_t alone = lnt_recur_workspace(&a, false, s->threads);
+    size_t alone = lnt_recur_workspace(&a, false, s->threads, s->device);
     if (x->op->cache && longest > 1) { /* short tails of a long batch may take the token form */
         one[1] = a.tokens = 1;
-        size_t step = lnt_recur_workspace(&a, false, s->threads);
+        size_t step = lnt_recur_workspace(&a, false, s->threads, s->device);
         alone = alone > step ? alone : step;
     }
     return aligned(bytes > alone ? bytes : alone) + joined_bytes(x, longest, s->dtype);
@@ -145,6 +145,7 @@ static lnt_recur_args call_of(const lnt_call *k)
 {
     const recur_attr *x = k->attr;
     lnt_recur_args a = describe_call(x, k->in[0].dtype, k->tokens, k->n_seq, k->cu);
+    a.cu_seqlens_device = k->cu_device;
     a.q = k->in[0].data;
     a.k = k->in[1].data;
     a.v = k->in[2].data;
@@ -173,6 +174,7 @@ static linnet_status forward_state(const lnt_call *k)
         b.tokens = cu[1];
         b.sequences = 1;
         b.cu_seqlens = cu;
+        b.cu_seqlens_device = NULL;
         b.q = at_row(a.q, first, (int64_t)x->Hq * x->K, a.dtype);
         b.k = at_row(a.k, first, (int64_t)x->Hq * x->K, a.dtype);
         b.v = at_row(a.v, first, (int64_t)x->Hv * x->V, a.dtype);
@@ -258,6 +260,7 @@ static linnet_status attend_sequence(const lnt_call *k, const lnt_recur_args *al
     a.tokens = len;
     a.sequences = 1;
     a.cu_seqlens = cu;
+    a.cu_seqlens_device = NULL;
     a.q = at_row(all->q, first, (int64_t)x->Hv * x->K, all->dtype);
     a.k = at_row(all->k, first, (int64_t)x->Hq * x->K, all->dtype);
     a.v = at_row(all->v, first, (int64_t)x->Hq * x->V, all->dtype);

@@ -159,13 +159,15 @@ static linnet_status check_pointers(lnt_ctx *c, const lnt_recur_args *a, const l
 static bool is_reference(const lnt_recur_impl *const *i) { return !i[1]; }
 
 /* NULL: takes the call. */
-static const char *refusal(const lnt_recur_impl *const *i, const lnt_recur_args *a, bool backward)
+static const char *refusal(const lnt_device *d, const lnt_recur_impl *const *i, const lnt_recur_args *a, bool backward)
 {
     const lnt_recur_impl *impl = *i;
-    if (impl->needs > lnt_cpu()) return "the processor (or LINNET_CPU) does not offer it";
+    if (impl->device != d->kind) return d->kind == LNT_DEVICE_CPU ? "it runs on a GPU" : "it runs on the CPU";
+    if (d->kind == LNT_DEVICE_CUDA && impl->needs > d->capability) return "the GPU does not offer it";
+    if (d->kind == LNT_DEVICE_CPU && impl->needs > (int)lnt_cpu()) return "the processor (or LINNET_CPU) does not offer it";
     if (is_reference(i)) return NULL;
     if (a->dtype == LINNET_F64) return "float64 is the reference's";
-    if (backward && !impl->backward) return "it has no backward pass";
+    if (backward && !impl->backward && !impl->put_backward) return "it has no backward pass";
     if (!a->impl && impl->form != a->form) return a->form == LINNET_FORM_CHUNK ? "the chunk form was asked for" : "the recurrent form was asked for";
     return impl->declines ? impl->declines(a, backward) : NULL;
 }
@@ -187,7 +189,7 @@ static linnet_status choose(lnt_ctx *c, const lnt_recur_op *op, const lnt_recur_
     const char *direction = backward ? "backward" : "forward";
     for (const lnt_recur_impl *const *i = op->impls; *i; i++) {
         if (a->impl && strcmp(a->impl, (*i)->name) != 0) continue;
-        const char *why = refusal(i, a, backward);
+        const char *why = refusal(c->device, i, a, backward);
         if (!why) {
             if (tell) lnt_log(c, "dispatch: %s %s takes %s", op->name, direction, (*i)->name);
             *out = *i;
@@ -196,7 +198,8 @@ static linnet_status choose(lnt_ctx *c, const lnt_recur_op *op, const lnt_recur_
         if (a->impl) return lnt_fail(c, LINNET_EUNSUPPORTED, "%s %s cannot run as %s: %s", op->name, direction, (*i)->name, why);
         if (tell) lnt_log(c, "dispatch: %s %s refuses %s: %s", op->name, direction, (*i)->name, why);
     }
-    return a->impl ? no_such_impl(c, op, a->impl) : lnt_fail(c, LINNET_EINTERNAL, "%s has no implementation", op->name);
+    return a->impl ? no_such_impl(c, op, a->impl) : lnt_fail(c, LINNET_EUNSUPPORTED, "%s %s of %s tensors with K = %d, V = %d is not offered on this device",
+                                                                op->name, direction, lnt_dtype_name(a->dtype), a->K, a->V);
 }
 
 /* Check everything but the workspace; `a` becomes the call with scale, eps, form and chunk resolved. */
@@ -227,6 +230,18 @@ static linnet_status resolve(lnt_ctx *c, const linnet_recurrence *r, bool backwa
     return choose(c, op, a, backward, query, impl);
 }
 
+/* On a GPU the offsets of the sequences come first. */
+static size_t offsets_bytes(const lnt_ctx *c, const lnt_recur_args *a)
+{
+    size_t bytes = (size_t)(a->sequences + 1) * sizeof *a->cu_seqlens;
+    return lnt_on_cuda(c) ? (bytes + 255) / 256 * 256 : 0;
+}
+
+static size_t workspace_of(lnt_ctx *c, const lnt_recur_args *a, const lnt_recur_impl *impl, bool backward)
+{
+    return offsets_bytes(c, a) + (impl->workspace ? impl->workspace(a, backward, lnt_threads(c)) : 0);
+}
+
 /* ---- public -------------------------------------------------------------------------------------------------------------------- */
 
 linnet_status linnet_recurrence_workspace(linnet_context *c, const linnet_recurrence *r, int backward, size_t *bytes)
@@ -234,17 +249,17 @@ linnet_status linnet_recurrence_workspace(linnet_context *c, const linnet_recurr
     lnt_recur_args a;
     const lnt_recur_impl *impl;
     LNT_TRY(resolve(c, r, backward != 0, true, &a, &impl));
-    *bytes = impl->workspace ? impl->workspace(&a, backward != 0, lnt_threads(c)) : 0;
+    *bytes = workspace_of(c, &a, impl, backward != 0);
     return LINNET_OK;
 }
 
-size_t lnt_recur_workspace(const lnt_recur_args *r, bool backward, int threads)
+size_t lnt_recur_workspace(const lnt_recur_args *r, bool backward, int threads, lnt_device *device)
 {
-    linnet_context quiet = { 0 }; /* its error text goes nowhere: the run will tell */
+    linnet_context quiet = { .device = device, .threads = threads }; /* its error text goes nowhere: the run will tell */
     lnt_recur_args a;
     const lnt_recur_impl *impl;
-    if (resolve(&quiet, r, backward, true, &a, &impl) != LINNET_OK || !impl->workspace) return 0;
-    return impl->workspace(&a, backward, threads);
+    if (resolve(&quiet, r, backward, true, &a, &impl) != LINNET_OK) return 0;
+    return workspace_of(&quiet, &a, impl, backward);
 }
 
 static linnet_status run(lnt_ctx *c, const linnet_recurrence *r, bool backward)
@@ -252,13 +267,24 @@ static linnet_status run(lnt_ctx *c, const linnet_recurrence *r, bool backward)
     lnt_recur_args a;
     const lnt_recur_impl *impl;
     LNT_TRY(resolve(c, r, backward, false, &a, &impl));
-    size_t need = impl->workspace ? impl->workspace(&a, backward, lnt_threads(c)) : 0;
+    size_t need = workspace_of(c, &a, impl, backward);
     if (need > a.workspace_size || (need && !a.workspace))
         return lnt_fail(c, LINNET_EINVAL, "workspace of %zu bytes; %s needs %zu", a.workspace ? a.workspace_size : 0, impl->name, need);
     if ((uintptr_t)a.workspace % LNT_ALIGN) return lnt_fail(c, LINNET_EINVAL, "workspace is not aligned to %d bytes", LNT_ALIGN);
     c->recurrence_ran = impl->name;
-    (backward ? impl->backward : impl->forward)(&a, lnt_threads(c));
-    return LINNET_OK;
+    if (!lnt_on_cuda(c)) {
+        (backward ? impl->backward : impl->forward)(&a, lnt_threads(c));
+        return LINNET_OK;
+    }
+    size_t offsets = offsets_bytes(c, &a);
+    if (!a.cu_seqlens_device) {
+        lnt_device_put(c, a.workspace, a.cu_seqlens, (size_t)(a.sequences + 1) * sizeof *a.cu_seqlens);
+        a.cu_seqlens_device = a.workspace;
+    }
+    a.workspace = (char *)a.workspace + offsets;
+    a.workspace_size -= offsets;
+    (backward ? impl->put_backward : impl->put_forward)(&a, c->device);
+    return lnt_device_check(c);
 }
 
 linnet_status linnet_recurrence_forward(linnet_context *c, const linnet_recurrence *r) { return run(c, r, false); }

@@ -9,22 +9,28 @@
 #include "core/cpu.h"
 #include "core/dtype.h"
 #include "core/status.h"
+#include "device/device.h"
 #include "linnet/recurrence.h"
 
 typedef linnet_recurrence lnt_recur_args;
 
-/* One way to compute a core. Kernels own nothing: all scratch is args->workspace. They run `threads` OpenMP threads, and cut the work into pieces
- * that do not depend on `threads`: same bits for any count. */
+/* One way to compute a core. Kernels own nothing: all scratch is args->workspace. On the CPU they run `threads` OpenMP threads, and cut the work into
+ * pieces that do not depend on `threads`: same bits for any count. On a GPU they put kernels on `stream`; tensors, workspace and cu_seqlens_device
+ * (never NULL there) are device memory, cu_seqlens is the host's. */
 typedef struct lnt_recur_impl {
     const char *name;      /* "chunk-avx512" */
     linnet_form form;      /* what it is: LINNET_FORM_CHUNK or LINNET_FORM_RECURRENT; the reference serves both */
-    lnt_cpu_level needs;
+    lnt_device_kind device;
+    int needs;             /* cpu: an lnt_cpu_level; cuda: a compute capability times ten */
     /* NULL when it accepts these arguments; otherwise the reason, static text. Looks at the shape, the dtype and the options, never at the tensors'
      * pointers, so that the workspace query and the run choose alike. declines == NULL: accepts everything (but F64, which is the reference's). */
     const char *(*declines)(const lnt_recur_args *a, bool backward);
     size_t (*workspace)(const lnt_recur_args *a, bool backward, int threads);
     void (*forward)(const lnt_recur_args *a, int threads);
     void (*backward)(const lnt_recur_args *a, int threads); /* NULL: forward only */
+    /* cuda, in place of the two above */
+    void (*put_forward)(const lnt_recur_args *a, const lnt_device *d);
+    void (*put_backward)(const lnt_recur_args *a, const lnt_device *d);
 } lnt_recur_impl;
 
 typedef enum { LNT_GATE_NONE, LNT_GATE_HEAD, LNT_GATE_SCALAR } lnt_gate_kind;
@@ -44,7 +50,7 @@ const lnt_recur_op *lnt_recur_find(const char *name); /* NULL: unknown */
 const lnt_recur_op *lnt_recur_at(int i);              /* NULL past the end */
 
 /* linnet_recurrence_workspace where there is no context; 0 of a call that would be refused. */
-size_t lnt_recur_workspace(const lnt_recur_args *r, bool backward, int threads);
+size_t lnt_recur_workspace(const lnt_recur_args *r, bool backward, int threads, lnt_device *device);
 /* The longest sequence. */
 int64_t lnt_recur_longest(const lnt_recur_args *a);
 /* A forced or resolved parallel form reaches an implementation as LINNET_FORM_CHUNK with args->chunk = the longest sequence; args->form is never AUTO

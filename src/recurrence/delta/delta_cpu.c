@@ -447,4 +447,5 @@ static void forward(const lnt_recur_args *a, int threads) { run(a, &ENGINE, leng
 static void backward(const lnt_recur_args *a, int threads) { run(a, &ENGINE, length(a), true, threads); }
 
 extern const lnt_recur_impl LNT_V(lnt_delta_chunk);
-const lnt_recur_impl LNT_V(lnt_delta_chunk) = { LNT_V_NAME("chunk"), LINNET_FORM_CHUNK, LNT_V_LEVEL, declines, workspace, forward, backward };
+const lnt_recur_impl LNT_V(lnt_delta_chunk) = { .name = LNT_V_NAME("chunk"), .form = LINNET_FORM_CHUNK, .needs = LNT_V_LEVEL, .declines = declines,
+                                               .workspace = workspace, .forward = forward, .backward = backward };

@@ -139,6 +139,7 @@ static void backward(const lnt_recur_args *a, int threads)
 
 extern const lnt_recur_impl LNT_V(lnt_delta_recurrent);
 const lnt_recur_impl LNT_V(lnt_delta_recurrent) = {
-    LNT_V_NAME("recurrent"), LINNET_FORM_RECURRENT, LNT_V_LEVEL, declines, workspace, forward, backward};
+    .name = LNT_V_NAME("recurrent"), .form = LINNET_FORM_RECURRENT, .needs = LNT_V_LEVEL, .declines = declines, .workspace = workspace,
+    .forward = forward, .backward = backward};
 
 #endif

@@ -1,0 +1,79 @@
+/* Every GPU implementation on every case, float32 and bf16, forward and backward, against the float64 reference on the CPU; twice, with the same bits. */
+#include "recurrence_check.h"
+
+#include "core/context.h"
+
+static const lnt_recur_case *const all_cases[] = { lnt_decay_cases, lnt_delta_cases, lnt_attention_cases };
+
+/* "test_recurrence_cuda NAME": only operators or implementations whose name contains NAME. */
+static const char *only = "";
+
+static linnet_context *make_cuda_context(void)
+{
+    linnet_context *c;
+    linnet_context_options o = LINNET_CONTEXT_OPTIONS_INIT;
+    o.device = "cuda";
+    if (linnet_context_create(&o, &c) == LINNET_OK) return c;
+    print_message("skipped: %s\n", linnet_error_message(c));
+    linnet_context_destroy(c);
+    return NULL;
+}
+
+static void check_implementation(linnet_context *c, const lnt_recur_case *k, const lnt_recur_impl *impl, lnt_problem *p, const lnt_problem *truth,
+                                 seen *most)
+{
+    char who[384];
+    p->r.impl = impl->name;
+    int n = snprintf(who, sizeof who, "%s %s ", impl->name, lnt_dtype_name(p->r.dtype));
+    describe_case(k, who + n, sizeof who - (size_t)n);
+    for (int backward = 0; backward < 2; backward++) {
+        linnet_status s = lnt_problem_run(c, p, backward);
+        if (s == LINNET_EUNSUPPORTED) return;
+        if (s != LINNET_OK) fail_msg("%s: %s", who, linnet_error_message(c));
+    }
+    if (!run_both(c, p, who)) return;
+    assert_string_equal(linnet_recurrence_ran(c), impl->name);
+    compare(p, truth, who, most);
+    lnt_problem again;
+    OK(c, lnt_problem_make(c, k, p->r.dtype, p->r.dtype, 7, &again));
+    again.r.impl = impl->name;
+    assert_true(run_both(c, &again, who));
+    check_same_bits(p, &again, who);
+    lnt_problem_free(&again);
+}
+
+static void implementations_match_reference(void **state)
+{
+    (void)state;
+    linnet_context *c = make_cuda_context();
+    if (!c) skip();
+    seen most[2] = { { 0 } };
+    int runs = 0;
+    for (size_t s = 0; s < sizeof all_cases / sizeof *all_cases; s++)
+        for (const lnt_recur_case *k = all_cases[s]; k->op; k++)
+            for (int b = 0; b < 2; b++) {
+                lnt_dtype dtype = b ? LINNET_BF16 : LINNET_F32;
+                lnt_problem truth, p;
+                make_truth(c, k, dtype, &truth);
+                OK(c, lnt_problem_make(c, k, dtype, dtype, 7, &p));
+                for (const lnt_recur_impl *const *i = p.op->impls; *i; i++) {
+                    if ((*i)->device != LNT_DEVICE_CUDA || (*i)->needs > c->device->capability) continue;
+                    if (!strstr((*i)->name, only) && !strstr(k->op, only)) continue;
+                    check_implementation(c, k, *i, &p, &truth, &most[b]);
+                    runs++;
+                }
+                lnt_problem_free(&p);
+                lnt_problem_free(&truth);
+            }
+    print_message("%d runs; largest relative errors (outputs, gradients, gates) float32 %.2g %.2g %.2g, bf16 %.2g %.2g %.2g\n", runs, most[0].output,
+                  most[0].gradient, most[0].gate, most[1].output, most[1].gradient, most[1].gate);
+    assert_true(runs > 0);
+    linnet_context_destroy(c);
+}
+
+int main(int argc, char **argv)
+{
+    if (argc > 1) only = argv[1];
+    const struct CMUnitTest tests[] = { cmocka_unit_test(implementations_match_reference) };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
