@@ -16,7 +16,7 @@ typedef struct {
     const lnt_recur_op *op;
     int32_t Hq, Hv, K, V;
     int g, beta;         /* places among the inputs, -1: none; q k v are 0 1 2 */
-    const float *g_head; /* [Hv] */
+    const float *g_head; /* host, [Hv] */
     double scale, eps;
     bool normalize;
     int64_t window;
@@ -78,6 +78,9 @@ static size_t gradient_bytes(const lnt_node *n, int i, int64_t tokens, lnt_dtype
     return aligned((size_t)(tokens * v->cols) * (v->f32 ? 4 : lnt_dtype_size(dtype)));
 }
 
+/* On a GPU the constant decays of the heads stand at the head of the workspace. */
+static size_t head_bytes(const recur_attr *x, const lnt_device *d) { return x->g_head && d->kind == LNT_DEVICE_CUDA ? aligned((size_t)x->Hv * 4) : 0; }
+
 /* Rows of a windowed cache and of new tokens, side by side: k, then v. */
 static size_t joined_bytes(const recur_attr *x, int64_t tokens, lnt_dtype dtype)
 {
@@ -111,12 +114,13 @@ static size_t workspace_for(const lnt_node *n, const lnt_shape *s, const int64_t
 
 static size_t workspace(const lnt_node *n, const lnt_shape *s, bool backward)
 {
-    if (s->cu) return workspace_for(n, s, s->cu, backward);
+    size_t heads = head_bytes(n->attr, s->device);
+    if (s->cu) return heads + workspace_for(n, s, s->cu, backward);
     int64_t *cu = lnt_alloc((size_t)(s->n_seq + 1) * sizeof *cu);
     if (!cu) return 0; /* the run refuses with what it needs */
     for (int64_t i = 0; i <= s->n_seq; i++) cu[i] = s->n_seq ? s->tokens / s->n_seq * i : 0;
     cu[s->n_seq] = s->tokens;
-    size_t bytes = workspace_for(n, s, cu, backward);
+    size_t bytes = heads + workspace_for(n, s, cu, backward);
     lnt_free(cu);
     return bytes;
 }
@@ -141,6 +145,16 @@ static void describe(const lnt_node *n, char *text, size_t size)
 
 /* ---- running ----------------------------------------------------------------------------------------------------------------------- */
 
+/* The first bytes of the workspace, for something else than the kernel's scratch. */
+static void *take(lnt_recur_args *a, size_t bytes)
+{
+    void *p = a->workspace;
+    bytes = bytes < a->workspace_size ? bytes : a->workspace_size; /* too little for the kernel then, which says so */
+    a->workspace = (char *)p + bytes;
+    a->workspace_size -= bytes;
+    return p;
+}
+
 static lnt_recur_args call_of(const lnt_call *k)
 {
     const recur_attr *x = k->attr;
@@ -154,6 +168,11 @@ static lnt_recur_args call_of(const lnt_call *k)
     a.o = k->out[0].data;
     a.workspace = k->work;
     a.workspace_size = k->work_size;
+    size_t heads = head_bytes(x, lnt_device_of(k->c));
+    if (heads && heads <= k->work_size) {
+        a.g_head = take(&a, heads);
+        lnt_device_put(k->c, (void *)a.g_head, x->g_head, (size_t)x->Hv * sizeof *x->g_head);
+    }
     return a;
 }
 
@@ -187,6 +206,21 @@ static linnet_status forward_state(const lnt_call *k)
     return LINNET_OK;
 }
 
+/* sum += part */
+static void add_gradient(lnt_ctx *c, const lnt_tensor *sum, const void *part)
+{
+    int64_t count = sum->rows * sum->cols;
+#ifdef LINNET_CUDA
+    if (lnt_on_cuda(c)) {
+        lnt_gradient_add_cuda(c, sum->data, part, sum->dtype, count);
+        return;
+    }
+#endif
+#pragma omp parallel for num_threads(lnt_threads(c))
+    for (int64_t j = 0; j < count; j++)
+        lnt_store_element(sum->data, sum->dtype, j, lnt_load_element(sum->data, sum->dtype, j) + lnt_load_element(part, sum->dtype, j));
+}
+
 static linnet_status backward_state_or_attention(const lnt_call *k)
 {
     const recur_attr *x = k->attr;
@@ -199,27 +233,14 @@ static linnet_status backward_state_or_attention(const lnt_call *k)
     void **grad[LNT_MAX_IN] = { &a.dq, &a.dk, &a.dv };
     if (x->g >= 0) grad[x->g] = &a.dg;
     if (x->beta >= 0) grad[x->beta] = &a.dbeta;
-    char *aside = k->work; /* gradients to be added to others come first in the workspace */
-    for (int i = 0; i < k->node->n_in; i++) {
-        if (!k->d_in[i].data) continue;
-        *grad[i] = k->d_in[i].data;
-        if (!k->accumulate[i]) continue;
-        *grad[i] = aside;
-        aside += aligned((size_t)(k->d_in[i].rows * k->d_in[i].cols) * lnt_dtype_size(k->d_in[i].dtype));
+    for (int i = 0; i < k->node->n_in; i++) { /* gradients to be added to others come first in the workspace */
+        lnt_tensor d = k->d_in[i];
+        if (d.data) *grad[i] = k->accumulate[i] ? take(&a, aligned((size_t)(d.rows * d.cols) * lnt_dtype_size(d.dtype))) : d.data;
     }
-    a.workspace = aside;
-    a.workspace_size = k->work_size > (size_t)(aside - (char *)k->work) ? k->work_size - (size_t)(aside - (char *)k->work) : 0;
     LNT_TRY(linnet_recurrence_backward(k->c, &a));
-    for (int i = 0; i < k->node->n_in; i++) {
-        if (!k->d_in[i].data || !k->accumulate[i]) continue;
-        lnt_dtype t = k->d_in[i].dtype;
-        void *sum = k->d_in[i].data;
-        const void *part = *grad[i];
-        int64_t count = k->d_in[i].rows * k->d_in[i].cols;
-#pragma omp parallel for num_threads(lnt_threads(k->c))
-        for (int64_t j = 0; j < count; j++) lnt_store_element(sum, t, j, lnt_load_element(sum, t, j) + lnt_load_element(part, t, j));
-    }
-    return LINNET_OK;
+    for (int i = 0; i < k->node->n_in; i++)
+        if (k->d_in[i].data && k->accumulate[i]) add_gradient(k->c, &k->d_in[i], *grad[i]);
+    return lnt_device_check(k->c);
 }
 
 /* ---- attention with a cache ---------------------------------------------------------------------------------------------------------- */

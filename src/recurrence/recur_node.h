@@ -15,4 +15,7 @@ typedef struct {
 } lnt_recur_in;
 lnt_buf lnt_recur(lnt_program *p, const char *op, lnt_recur_in in);
 
+/* sum[i] += part[i], on a GPU. */
+void lnt_gradient_add_cuda(lnt_ctx *c, void *sum, const void *part, lnt_dtype type, int64_t n);
+
 #endif
