@@ -11,16 +11,16 @@
 #include "recurrence/recur_node.h"
 #include "recurrence/tensors.h"
 
-static const lnt_recur_case *const all_cases[] = { lnt_decay_cases, lnt_delta_cases, lnt_attention_cases };
+static const lnt_recur_case *const all_cases[] = { lnt_decay_cases, lnt_delta_cases, lnt_attention_cases, lnt_mesa_cases };
 
 /* ---- references ---------------------------------------------------------------------------------------------------------------------- */
 
 /* <outputs, their cotangents> */
 static double objective(const lnt_problem *p)
 {
-    static const char *const pairs[][2] = { { "o", "do" }, { "sT", "dsT" }, { "zT", "dzT" } };
+    static const char *const pairs[][2] = { { "o", "do" }, { "sT", "dsT" }, { "zT", "dzT" }, { "sT_kk", "dsT_kk" }, { "sT_kv", "dsT_kv" } };
     double sum = 0;
-    for (int i = 0; i < 3; i++) {
+    for (int i = 0; i < 5; i++) {
         const double *x = p->data[lnt_recur_tensor_find(pairs[i][0])], *d = p->data[lnt_recur_tensor_find(pairs[i][1])];
         size_t n = x && d ? p->bytes[lnt_recur_tensor_find(pairs[i][0])] / 8 : 0;
         for (size_t j = 0; j < n; j++) sum += x[j] * d[j];
@@ -41,6 +41,7 @@ static void gradients_match_differences(void **state)
         { "simple_gla", 1, { 20 }, 1, 1, 3, 5, .gate = -1, .states = true, .normalize = true },
         { "delta_rule", 2, { 7, 35 }, 1, 2, 4, 3, .beta = 2, .states = true },
         { "gated_delta_rule", 3, { 7, 0, 35 }, 2, 4, 3, 5, .gate = -1, .reset = 0.1, .beta = 1, .states = true },
+        { "mesa", 3, { 7, 0, 35 }, 1, 2, 4, 5, .gate = -1, .reset = 0.1, .beta = 1, .states = true },
         { "attention", 2, { 7, 12 }, 1, 2, 3, 4, .gate = 0 },
         { "attention", 1, { 9 }, 2, 2, 3, 4, .window = 4, .offset = 6 },
     };
@@ -59,8 +60,11 @@ static void gradients_match_differences(void **state)
             double *x = p.data[i], *dx = p.data[d], *kept = lnt_alloc(p.bytes[i]), *way = lnt_alloc(p.bytes[i]), dot = 0, side[2];
             memcpy(kept, x, p.bytes[i]);
             lnt_rng rng = lnt_rng_make(3, n * 100 + (size_t)i);
+            bool symmetric = !strcmp(lnt_recur_tensors[i].name, "s0_kk");
+            int64_t K = p.r.K;
             for (int64_t j = 0; j < count; j++) {
-                way[j] = lnt_rng_normal(&rng);
+                int64_t mirror = j / (K * K) * K * K + j % K * K + j / K % K;
+                way[j] = symmetric && mirror < j ? way[mirror] : lnt_rng_normal(&rng);
                 dot += dx[j] * way[j];
             }
             double h = 1e-5;
@@ -82,7 +86,7 @@ static void gradients_match_differences(void **state)
     linnet_context_destroy(c);
 }
 
-/* Outputs are linear in (v, s0): <outputs, cotangents> = <v, dv> + <s0, ds0>, and for attention <v, dv>. */
+/* Outputs are linear in (v, s0): <outputs, cotangents> = <v, dv> + <s0, ds0>, and for attention <v, dv>. Mesa's H does not depend on v. */
 static void adjoint_identity(void **state)
 {
     (void)state;
@@ -92,9 +96,10 @@ static void adjoint_identity(void **state)
             if (k->normalize) continue;
             lnt_problem p;
             make_truth(c, k, LINNET_F64, &p);
+            if (p.op->solve) memset(p.data[lnt_recur_tensor_find("sT_kk")], 0, p.bytes[lnt_recur_tensor_find("sT_kk")]);
             double left = objective(&p), right = 0, size = 1;
-            static const char *const pairs[][2] = { { "v", "dv" }, { "s0", "ds0" } };
-            for (int i = 0; i < 2; i++) {
+            static const char *const pairs[][2] = { { "v", "dv" }, { "s0", "ds0" }, { "s0_kv", "ds0_kv" } };
+            for (int i = 0; i < 3; i++) {
                 const double *x = p.data[lnt_recur_tensor_find(pairs[i][0])], *d = p.data[lnt_recur_tensor_find(pairs[i][1])];
                 size_t count = x && d ? p.bytes[lnt_recur_tensor_find(pairs[i][0])] / 8 : 0;
                 for (size_t j = 0; j < count; j++) right += x[j] * d[j], size += fabs(x[j] * d[j]);
@@ -215,7 +220,8 @@ static void close_to(const char *what, const float *x, const float *y, int64_t n
     if (!(error <= allowed * allowed * norm)) fail_msg("%s differs: relative %.3g, allowed %.3g", what, sqrt(error / norm), allowed);
 }
 
-static const char *const with_state[] = { "linear_attn", "retention", "simple_gla", "delta_rule", "gated_delta_rule" };
+static const char *const with_state[] = { "linear_attn", "retention", "simple_gla", "delta_rule", "gated_delta_rule", "mesa" };
+enum { WITH_STATE = sizeof with_state / sizeof *with_state };
 static lnt_recur_case plain_case(const char *op, int64_t T)
 {
     return (lnt_recur_case){ op, 1, { T }, 1, 2, 20, 24, .gate = -0.3, .beta = 1, .states = true };
@@ -236,7 +242,7 @@ static void split_and_hand_over(void **state)
 {
     (void)state;
     linnet_context *c = make_context(2);
-    for (size_t o = 0; o < 5; o++)
+    for (size_t o = 0; o < WITH_STATE; o++)
         for (int form = LINNET_FORM_RECURRENT; form <= LINNET_FORM_CHUNK; form++) {
             lnt_recur_case k = plain_case(with_state[o], 90);
             lnt_problem whole, parts;
@@ -245,8 +251,8 @@ static void split_and_hand_over(void **state)
             whole.r.form = parts.r.form = (linnet_form)form;
             OK(c, lnt_problem_run(c, &whole, false));
             OK(c, lnt_problem_run(c, &whole, true));
-            int64_t n = elements(&whole, "sT");
-            float *middle = lnt_alloc((size_t)n * 4), *d_middle = lnt_alloc((size_t)n * 4);
+            size_t n = whole.bytes[lnt_recur_tensor_find(whole.op->solve ? "sT_kv" : "sT")], m = whole.bytes[lnt_recur_tensor_find("sT_kk")];
+            float *middle = lnt_alloc(n), *d_middle = lnt_alloc(n), *h_middle = m ? lnt_alloc(m) : NULL, *dh_middle = m ? lnt_alloc(m) : NULL;
             lnt_problem first = parts, second = parts;
             int64_t at = 37;
             first.r.tokens = first.cu[1] = at;
@@ -258,8 +264,16 @@ static void split_and_hand_over(void **state)
             second.r.s0 = middle;
             second.r.ds0 = d_middle;
             first.r.dsT = d_middle;
-            float *sum = NULL, *g_sum = tensor(&parts, "dg_head");
-            if (g_sum) sum = lnt_calloc(parts.bytes[lnt_recur_tensor_find("dg_head")]);
+            if (m) {
+                first.r.hT = h_middle;
+                second.r.h0 = h_middle;
+                second.r.dh0 = dh_middle;
+                first.r.dhT = dh_middle;
+            }
+            const char *summed = m ? "dlambda" : "dg_head"; /* over all rows */
+            float *sum = NULL, *g_sum = tensor(&parts, summed);
+            size_t sum_bytes = parts.bytes[lnt_recur_tensor_find(summed)];
+            if (g_sum) sum = lnt_calloc(sum_bytes);
             for (int step = 0; step < 4; step++) {
                 linnet_recurrence *r = step == 0 || step == 3 ? &first.r : &second.r;
                 size_t bytes;
@@ -267,14 +281,16 @@ static void split_and_hand_over(void **state)
                 r->workspace = lnt_alloc(bytes);
                 r->workspace_size = bytes;
                 OK(c, (step >= 2 ? linnet_recurrence_backward : linnet_recurrence_forward)(c, r));
-                for (int32_t h = 0; g_sum && step >= 2 && h < k.Hv; h++) sum[h] += g_sum[h];
+                for (size_t j = 0; g_sum && step >= 2 && j < sum_bytes / 4; j++) sum[j] += g_sum[j];
                 lnt_free(r->workspace);
             }
-            if (g_sum) memcpy(g_sum, sum, (size_t)k.Hv * 4);
+            if (g_sum) memcpy(g_sum, sum, sum_bytes);
             for (int i = 0; i < LNT_RECUR_TENSORS; i++)
                 if (whole.data[i] && lnt_recur_tensors[i].role >= LNT_T_OUTPUT)
                     close_to(lnt_recur_tensors[i].name, parts.data[i], whole.data[i], (int64_t)(whole.bytes[i] / 4),
                              !strncmp(lnt_recur_tensors[i].name, "dg", 2) ? 2e-5 : 3e-6);
+            lnt_free(h_middle);
+            lnt_free(dh_middle);
             lnt_free(sum);
             lnt_free(middle);
             lnt_free(d_middle);
@@ -289,8 +305,8 @@ static void packed_is_separate(void **state)
 {
     (void)state;
     linnet_context *c = make_context(2);
-    static const char *const ops[] = { "linear_attn", "simple_gla", "delta_rule", "gated_delta_rule", "attention" };
-    for (size_t o = 0; o < 5; o++) {
+    static const char *const ops[] = { "linear_attn", "simple_gla", "delta_rule", "gated_delta_rule", "mesa", "attention" };
+    for (size_t o = 0; o < 6; o++) {
         lnt_recur_case k = { ops[o], 4, { 33, 0, 70, 5 }, 1, 2, 20, 24, .gate = -0.3, .beta = 1, .states = strcmp(ops[o], "attention") != 0 };
         lnt_problem packed, alone;
         OK(c, lnt_problem_make(c, &k, LINNET_F32, LINNET_F32, 5, &packed));
@@ -431,8 +447,8 @@ static void reset_is_boundary(void **state)
 {
     (void)state;
     linnet_context *c = make_context(2);
-    static const char *const ops[] = { "simple_gla", "gated_delta_rule" };
-    for (int o = 0; o < 2; o++)
+    static const char *const ops[] = { "simple_gla", "gated_delta_rule", "mesa" };
+    for (int o = 0; o < 3; o++)
         for (int form = LINNET_FORM_RECURRENT; form <= LINNET_FORM_CHUNK; form++) {
             lnt_recur_case one = plain_case(ops[o], 70), two = one;
             one.states = two.states = false;
@@ -463,7 +479,7 @@ static void state_in_place(void **state)
 {
     (void)state;
     linnet_context *c = make_context(2);
-    for (size_t o = 0; o < 5; o++)
+    for (size_t o = 0; o < WITH_STATE; o++)
         for (int form = LINNET_FORM_RECURRENT; form <= LINNET_FORM_CHUNK; form++) {
             lnt_recur_case k = plain_case(with_state[o], 40);
             lnt_problem a, b;
@@ -471,9 +487,11 @@ static void state_in_place(void **state)
             OK(c, lnt_problem_make(c, &k, LINNET_F32, LINNET_F32, 5, &b));
             a.r.form = b.r.form = (linnet_form)form;
             b.r.sT = (void *)b.r.s0;
+            b.r.hT = (void *)b.r.h0;
             OK(c, lnt_problem_run(c, &a, false));
             OK(c, lnt_problem_run(c, &b, false));
-            assert_memory_equal(a.r.sT, b.r.sT, a.bytes[lnt_recur_tensor_find("sT")]);
+            assert_memory_equal(a.r.sT, b.r.sT, a.bytes[lnt_recur_tensor_find(a.op->solve ? "sT_kv" : "sT")]);
+            if (a.op->solve) assert_memory_equal(a.r.hT, b.r.hT, a.bytes[lnt_recur_tensor_find("sT_kk")]);
             assert_memory_equal(a.r.o, b.r.o, a.bytes[lnt_recur_tensor_find("o")]);
             lnt_problem_free(&a);
             lnt_problem_free(&b);
@@ -513,7 +531,7 @@ static void run_node(linnet_context *c, const lnt_node *node, lnt_problem *p, in
 {
     static const char *const names[] = { "q", "k", "v", "g", "beta" };
     lnt_shape shape = { .tokens = cu[n_seq], .n_seq = n_seq, .cu = cu, .has_state = state != NULL, .state_capacity = capacity, .dtype = LINNET_F32,
-                        .threads = lnt_threads(c) };
+                        .threads = lnt_threads(c), .device = c->device };
     lnt_call k = { .c = c, .node = node, .attr = node->attr, .tokens = cu[n_seq], .n_seq = n_seq, .cu = cu, .state = state, .state_stride = stride,
                    .position = position, .state_capacity = capacity };
     int n = 0;
@@ -637,6 +655,9 @@ static void wrong_calls_are_refused(void **state)
     REFUSED(LINNET_EINVAL, r.g_head = spare);
     REFUSED(LINNET_EINVAL, r.z0 = spare);
     REFUSED(LINNET_EINVAL, r.lse = spare);
+    REFUSED(LINNET_EINVAL, r.lambda = spare);
+    REFUSED(LINNET_EINVAL, r.steps = spare);
+    REFUSED(LINNET_EINVAL, r.cg_tolerance = 0);
     REFUSED(LINNET_EINVAL, r.workspace = NULL);
     REFUSED(LINNET_EINVAL, r.workspace_size = 1);
     REFUSED(LINNET_EINVAL, r.workspace = (char *)r.workspace + 4, r.workspace_size -= 4);
@@ -702,6 +723,7 @@ static void goldens(void **state)
                                            { "delta_rule", "delta_rule" },
                                            { "delta_rule_negeig", "delta_rule" },
                                            { "gated_delta_rule", "gated_delta_rule" },
+                                           { "mesa", "mesa" },
                                            { "attention", "attention" },
                                            { "attention_window", "attention" } };
     static const char *const files[] = { "base", "packed", "ragged" }, *const forms[] = { "recurrent", "chunk", "parallel" };
@@ -712,7 +734,7 @@ static void goldens(void **state)
         skip();
     }
     linnet_context *c = make_context(2);
-    for (int i = 0; i < 7; i++)
+    for (int i = 0; i < 8; i++)
         for (int f = 0; f < 3; f++) {
             snprintf(path, sizeof path, LINNET_SOURCE_DIR "/../shared/goldens/ops/%s/%s.safetensors", sets[i][0], files[f]);
             check_golden(c, sets[i][1], path, LINNET_F64, "auto", "f64");

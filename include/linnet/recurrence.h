@@ -22,7 +22,7 @@ typedef enum {
 
 /* All tensors are row major and dense. `x` = dtype of the structure; `f` = float32 (float64 when dtype is LINNET_F64).
  * A pointer that the operator does not take must be NULL; an optional one may be NULL, with the meaning given.
- * Outputs may not overlap inputs, except sT == s0 and zT == z0.
+ * Outputs may not overlap inputs, except sT == s0, zT == z0 and hT == h0.
  *
  * Heads: the operators with a state take q,k with `Hq` heads and v, g, beta, o, states with `Hv` heads, Hq dividing Hv; value head h reads
  * query-key head h*Hq/Hv. `attention` takes q, o with `Hv` heads and k, v with `Hq` heads, Hq dividing Hv.
@@ -33,7 +33,22 @@ typedef enum {
  *   simple_gla         S_t = e^{g_t} S_{t-1} + k_t v_t^T                              + g
  *   delta_rule         S_t = S_{t-1} + k_t beta_t (v_t - S_{t-1}^T k_t)^T             q k v beta
  *   gated_delta_rule   the same on the decayed state e^{g_t} S_{t-1}                  + g
+ *   mesa               H_t = e^{g_t} H_{t-1} + beta_t k_t k_t^T                       q k v g beta lambda
+ *                      G_t = e^{g_t} G_{t-1} + beta_t k_t v_t^T
+ *                      o_t = G_t^T x_t,  (H_t + diag(lambda)) x_t = q_t; no scale
  *   attention          o_t = sum_j softmax_j(scale q_t.k_j) v_j, j in the window      q k v, window */
+
+/* How mesa's conjugate gradients begin, and what they are. */
+typedef enum {
+    LINNET_CG_DIAGONAL = 0, /* x = q / diag(H_t + Lambda) */
+    LINNET_CG_ZERO,         /* x = 0 */
+} linnet_cg_guess;
+typedef enum {
+    LINNET_CG_JACOBI = 0, /* preconditioned by diag(H_t + Lambda) */
+    LINNET_CG_PLAIN,
+    LINNET_CG_ABSOLUTE,   /* plain, 1e-5 added to both denominators, no early stop: flash-linear-attention's finite solver */
+} linnet_cg_solver;
+
 typedef struct {
     size_t size;
     const char *op;
@@ -56,7 +71,7 @@ typedef struct {
     const void *g;           /* f [T,Hv] natural-log decay, <= 0; -inf is an exact reset */
     const void *g_head;      /* f [Hv] */
     const void *beta;        /* f [T,Hv] write strength, (0,2) */
-    const void *s0, *z0;     /* f [N,Hv,K,V], f [N,Hv,K] (normalize); NULL: zeros */
+    const void *s0, *z0;     /* f [N,Hv,K,V] (mesa: G), f [N,Hv,K] (normalize); NULL: zeros */
     /* forward outputs */
     void *o;                 /* x [T,Hv,V] */
     void *sT, *zT;           /* as s0, z0; NULL: not wanted */
@@ -64,7 +79,7 @@ typedef struct {
     /* backward inputs: the forward inputs, and */
     const void *do_;         /* x [T,Hv,V]; NULL: zeros */
     const void *dsT, *dzT;   /* f; NULL: zeros */
-    /* (attention also reads o and lse from a forward call) */
+    /* (attention also reads o and lse from a forward call, mesa reads x) */
     /* backward outputs, written (not added to); NULL: not wanted */
     void *dq, *dk, *dv;      /* x, shaped as q k v; a head shared by several value heads gets the sum over them */
     void *dg, *dg_head, *dbeta; /* f */
@@ -74,8 +89,24 @@ typedef struct {
 
     void *workspace;         /* at least linnet_recurrence_workspace bytes, aligned to 64 */
     size_t workspace_size;
+
+    /* mesa */
+    const void *lambda;      /* f [Hv,K], > 0 */
+    const void *h0;          /* f [N,Hv,K,K] symmetric, as hT; NULL: zeros */
+    void *hT;
+    void *x;                 /* f [T,Hv,K] the solutions: output of forward (NULL: not wanted), input of backward */
+    const void *dhT;         /* f [N,Hv,K,K]; NULL: zeros */
+    void *dlambda, *dh0;     /* f [Hv,K], f [N,Hv,K,K] */
+    void *steps, *residual;  /* f [T,Hv] conjugate-gradient steps of the call's solve, and |residual| / |right side| after them; NULL: not wanted */
+    /* A token's solve ends when |residual| <= cg_tolerance |right side|, or after cg_max_steps. NaN: 1e-4; 0: all steps are taken. With a tolerance
+     * above 0 the reference (LINNET_F64) solves directly; with 0 it takes the same steps in float64. */
+    double cg_tolerance;
+    int32_t cg_max_steps;    /* -1: 30 */
+    linnet_cg_guess cg_guess;
+    linnet_cg_solver cg_solver;
 } linnet_recurrence;
-#define LINNET_RECURRENCE_INIT { .size = sizeof(linnet_recurrence), .scale = __builtin_nan("") }
+#define LINNET_RECURRENCE_INIT \
+    { .size = sizeof(linnet_recurrence), .scale = __builtin_nan(""), .cg_tolerance = __builtin_nan(""), .cg_max_steps = -1 }
 
 /* Bytes of workspace that a forward (backward = 0) or backward (1) call on this shape needs. Pointers need not be set, except cu_seqlens, and
  * those whose presence matters (s0, normalize's z0 ...) are assumed present. */

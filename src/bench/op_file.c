@@ -25,6 +25,7 @@ typedef struct {
     lnt_st_tensor out[TENSORS];
     void *host[TENSORS];    /* what out points to */
     int n_out;
+    bool report;            /* steps and residuals too */
     void *workspace;
 } job;
 
@@ -72,15 +73,32 @@ static linnet_status set_scalar(job *j, const char *key, const char *text, const
         j->r.window = (int64_t)x;
     else if (!strcmp(key, "normalize") && (x == 0 || x == 1))
         j->r.normalize = x == 1;
-    else
-        return lnt_fail(j->c, LINNET_EINVAL, "%s = %s; expected %s", key, text, strcmp(key, "window") ? "0 or 1" : "a whole number of at least 0"),
-               lnt_detail(j->c, "Read from %s.", from);
+    else if (!strcmp(key, "cg_tol"))
+        j->r.cg_tolerance = x;
+    else if (!strcmp(key, "cg_max_iter") && whole && x <= 1 << 20)
+        j->r.cg_max_steps = (int32_t)x;
+    else if (!strcmp(key, "cg_guess") && whole && x <= LINNET_CG_ZERO)
+        j->r.cg_guess = (linnet_cg_guess)x;
+    else if (!strcmp(key, "cg_solver") && whole && x <= LINNET_CG_ABSOLUTE)
+        j->r.cg_solver = (linnet_cg_solver)x;
+    else if (!strcmp(key, "report") && (x == 0 || x == 1))
+        j->report = x == 1;
+    else {
+        static const char *const expected[][2] = { { "window", "a whole number of at least 0" },
+                                                   { "cg_max_iter", "a whole number from 0 to 1048576" },
+                                                   { "cg_guess", "0 (diagonal) or 1 (zero)" },
+                                                   { "cg_solver", "0 (Jacobi), 1 (plain) or 2 (absolute constants)" } };
+        const char *want = "0 or 1";
+        for (size_t i = 0; i < sizeof expected / sizeof *expected; i++)
+            if (!strcmp(key, expected[i][0])) want = expected[i][1];
+        return lnt_fail(j->c, LINNET_EINVAL, "%s = %s; expected %s", key, text, want), lnt_detail(j->c, "Read from %s.", from);
+    }
     return LINNET_OK;
 }
 
 static linnet_status read_scalars(job *j)
 {
-    static const char *const keys[] = { "scale", "eps", "window", "normalize" };
+    static const char *const keys[] = { "scale", "eps", "window", "normalize", "cg_tol", "cg_max_iter", "cg_guess", "cg_solver", "report" };
     for (size_t i = 0; i < sizeof keys / sizeof *keys; i++) {
         const char *text = lnt_safetensors_metadata(j->file, keys[i]);
         if (text) LNT_TRY(set_scalar(j, keys[i], text, j->o->in));
@@ -94,7 +112,7 @@ static linnet_status read_scalars(job *j)
         for (size_t k = 0; k < sizeof keys / sizeof *keys; k++) known |= !strcmp(key, keys[k]);
         if (!known) {
             lnt_fail(j->c, LINNET_EINVAL, "unknown key \"%s\" in --set", key);
-            return lnt_hint(j->c, "Keys: scale, eps, window, normalize.");
+            return lnt_hint(j->c, "Keys: scale, eps, window, normalize, cg_tol, cg_max_iter, cg_guess, cg_solver, report.");
         }
         LNT_TRY(set_scalar(j, key, equals + 1, "--set"));
     }
@@ -190,6 +208,18 @@ static linnet_status check_tensor(job *j, int i, const lnt_st_tensor *t)
     return lnt_detail(j->c, "Read from %s.", j->o->in);
 }
 
+/* A regulariser is positive: the system of a token without history is lambda x = q. */
+static linnet_status check_lambda(job *j, lnt_dtype type, const void *x, int64_t n)
+{
+    for (int64_t i = 0; i < n; i++) {
+        double y = lnt_load_element(x, type, i);
+        if (y > 0 && !isinf(y)) continue;
+        lnt_fail(j->c, LINNET_EINVAL, "tensor \"lambda\" holds %g at element %lld, expected a number above 0", y, (long long)i);
+        return lnt_detail(j->c, "Read from %s.", j->o->in);
+    }
+    return LINNET_OK;
+}
+
 /* Gates are natural logs of decays: no NaN, nothing above 0. */
 static linnet_status check_gate(job *j, const char *name, lnt_dtype type, const void *x, int64_t n, double most)
 {
@@ -216,6 +246,7 @@ static linnet_status load_tensor(job *j, int i, const lnt_st_tensor *t)
         memcpy(aligned, t->data, raw);
         lnt_convert(x, type, aligned, t->dtype, t->count);
         bool gate = !strcmp(t->name, "g") || !strcmp(t->name, "g_head");
+        if (!strcmp(t->name, "lambda")) s = check_lambda(j, type, x, t->count);
         if (gate || !strcmp(t->name, "beta")) s = check_gate(j, t->name, type, x, t->count, gate ? 0 : INFINITY);
     }
     if (s == LINNET_OK) s = lnt_device_alloc(j->c, bytes, &j->device[i]);
@@ -254,7 +285,8 @@ static linnet_status bind_tensors(job *j)
             LNT_TRY(check_tensor(j, i, t));
             LNT_TRY(load_tensor(j, i, t));
         }
-        bool made = what == LNT_T_OUTPUT || ((what == LNT_T_GRADIENT || what == LNT_T_SAVED) && j->o->backward);
+        bool made = what == LNT_T_OUTPUT || ((what == LNT_T_GRADIENT || what == LNT_T_SAVED) && j->o->backward) ||
+                    (what == LNT_T_REPORT && j->report);
         if (made) LNT_TRY(make_tensor(j, i));
         lnt_recur_tensor_set(&j->r, i, j->device[i]);
     }
@@ -281,8 +313,9 @@ static linnet_status write_outputs(job *j)
 {
     for (int i = 0; i < TENSORS; i++) {
         lnt_tensor_role what = tensors[i].role;
-        if (!j->device[i] || (what != LNT_T_OUTPUT && what != LNT_T_GRADIENT)) continue;
-        if (!strcmp(tensors[i].name, "ds0") && !j->r.s0) continue;
+        if (!j->device[i] || (what != LNT_T_OUTPUT && what != LNT_T_GRADIENT && what != LNT_T_REPORT)) continue;
+        if ((!strcmp(tensors[i].name, "ds0") || !strcmp(tensors[i].name, "ds0_kv")) && !j->r.s0) continue;
+        if (!strcmp(tensors[i].name, "ds0_kk") && !j->r.h0) continue;
         if (!strcmp(tensors[i].name, "dz0") && !j->r.z0) continue;
         lnt_st_tensor *t = &j->out[j->n_out];
         *t = (lnt_st_tensor){ .name = tensors[i].name, .dtype = small_type(j), .count = 1 };
@@ -314,6 +347,7 @@ static linnet_status run_job(job *j, char *line, size_t line_size)
     LNT_TRY(run(j, false, &seconds));
     char ran[64];
     snprintf(ran, sizeof ran, "%s", linnet_recurrence_ran(j->c));
+    j->r.steps = j->r.residual = NULL; /* the report is of the forward call */
     if (j->o->backward) LNT_TRY(run(j, true, &seconds));
     LNT_TRY(write_outputs(j));
     snprintf(line, line_size, "%s B=%lld T=%lld N=%lld Hq=%d Hv=%d K=%d V=%d %s %s%s%s %.3f ms", j->op->name, (long long)j->B, (long long)j->T,

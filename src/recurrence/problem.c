@@ -11,7 +11,7 @@
 lnt_recur_budget lnt_recur_budget_of(const lnt_recur_op *op, lnt_dtype dtype)
 {
     if (dtype == LINNET_F64) return (lnt_recur_budget){ 1e-12, 1e-12, 1e-12 };
-    if (dtype == LINNET_F32) return (lnt_recur_budget){ 2e-6, 1e-5, 5e-5 };
+    if (dtype == LINNET_F32) return op->solve ? (lnt_recur_budget){ 5e-5, 5e-5, 5e-5 } : (lnt_recur_budget){ 2e-6, 1e-5, 5e-5 };
     double wide = op->beta ? 8e-3 : 5e-3;
     return (lnt_recur_budget){ wide, wide, 2e-2 };
 }
@@ -33,6 +33,7 @@ static double draw(const lnt_recur_case *k, const char *name, lnt_rng *rng)
 {
     if (!strcmp(name, "g") || !strcmp(name, "g_head")) return lnt_rng_uniform(rng) < k->reset ? -INFINITY : k->gate * lnt_rng_uniform(rng);
     if (!strcmp(name, "beta")) return k->beta * lnt_rng_uniform(rng);
+    if (!strcmp(name, "lambda")) return 0.5 + lnt_rng_uniform(rng);
     double x = lnt_rng_normal(rng);
     bool positive = k->normalize && strchr("qkz", *name);
     return positive ? fabs(x) + 0.01 : x;
@@ -64,6 +65,20 @@ static void fill(const lnt_recur_case *k, lnt_problem *p, int i, lnt_dtype round
     }
 }
 
+/* Each [K,K] matrix becomes symmetric with a dominant diagonal. */
+static void make_symmetric(lnt_problem *p, int i, lnt_dtype round)
+{
+    lnt_dtype type = lnt_recur_tensor_type(&p->r, i), to = round == LINNET_F64 ? LINNET_F64 : LINNET_F32;
+    int64_t K = p->r.K, n = lnt_recur_tensor_count(p->op, &p->r, i);
+    for (int64_t first = 0; first < n; first += K * K)
+        for (int64_t r = 0; r < K; r++)
+            for (int64_t s = 0; s <= r; s++) {
+                double x = lnt_load_element(p->data[i], type, first + r * K + s), y = rounded(r == s ? 1 + fabs(x) : x / (double)K, to);
+                lnt_store_element(p->data[i], type, first + r * K + s, y);
+                lnt_store_element(p->data[i], type, first + s * K + r, y);
+            }
+}
+
 static bool is_result(int i) { return lnt_recur_tensors[i].role >= LNT_T_OUTPUT; }
 
 linnet_status lnt_problem_make(lnt_ctx *c, const lnt_recur_case *k, lnt_dtype dtype, lnt_dtype round, uint64_t seed, lnt_problem *p)
@@ -84,10 +99,14 @@ linnet_status lnt_problem_make(lnt_ctx *c, const lnt_recur_case *k, lnt_dtype dt
     r->normalize = k->normalize;
     r->window = k->window;
     r->offset = k->offset;
+    if (p->op->solve) {
+        r->cg_tolerance = 1e-7;
+        r->cg_max_steps = 4 * k->K + 16;
+    }
     for (int i = 0; i < LNT_RECUR_TENSORS; i++) {
         const char *name = lnt_recur_tensors[i].name;
-        bool of_state = !strcmp(name, "s0") || !strcmp(name, "z0") || !strcmp(name, "dsT") || !strcmp(name, "dzT");
-        if (!lnt_recur_tensor_taken(p->op, r, i) || (of_state && !k->states)) continue;
+        bool of_state = !strncmp(name, "s0", 2) || !strcmp(name, "z0") || !strncmp(name, "dsT", 3) || !strcmp(name, "dzT");
+        if (!lnt_recur_tensor_taken(p->op, r, i) || (of_state && !k->states) || lnt_recur_tensors[i].role == LNT_T_REPORT) continue;
         p->bytes[i] = (size_t)lnt_recur_tensor_count(p->op, r, i) * lnt_dtype_size(lnt_recur_tensor_type(r, i));
         p->data[i] = guarded(p->bytes[i]);
         if (!p->data[i]) {
@@ -95,6 +114,7 @@ linnet_status lnt_problem_make(lnt_ctx *c, const lnt_recur_case *k, lnt_dtype dt
             return lnt_fail_memory(c, p->bytes[i]);
         }
         if (!is_result(i)) fill(k, p, i, round, seed);
+        if (!strcmp(name, "s0_kk")) make_symmetric(p, i, round);
         lnt_recur_tensor_set(r, i, p->data[i]);
     }
     return LINNET_OK;

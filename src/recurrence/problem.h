@@ -19,7 +19,7 @@ typedef struct {
     int64_t window, offset;
 } lnt_recur_case;
 
-extern const lnt_recur_case lnt_decay_cases[], lnt_delta_cases[], lnt_attention_cases[];
+extern const lnt_recur_case lnt_decay_cases[], lnt_delta_cases[], lnt_attention_cases[], lnt_mesa_cases[];
 
 /* Error budgets of operators.md 0.7: rms(error) / rms(reference) of outputs, gradients, gradients of gates and write strengths. */
 typedef struct {
@@ -39,7 +39,8 @@ typedef struct {
 } lnt_problem;
 
 /* Inputs drawn from `seed`, rounded to `round` (so that a float64 problem holds exactly what a float32 or bf16 one does); outputs full of NaN. Keys
- * have unit norm. Normalised problems have positive q and k, as feature maps give. */
+ * have unit norm. Normalised problems have positive q and k, as feature maps give. Mesa's lambda lies in [0.5, 1.5], its H is symmetric and not
+ * negative, its tolerance 1e-7 and out of the reach of its cap. */
 linnet_status lnt_problem_make(lnt_ctx *c, const lnt_recur_case *k, lnt_dtype dtype, lnt_dtype round, uint64_t seed, lnt_problem *p);
 void lnt_problem_free(lnt_problem *p);
 /* Fill outputs (or gradients) and workspace with NaN, then run. On a GPU everything, guards included, is brought there and back; float64 (the reference)

@@ -23,6 +23,8 @@ static const lnt_recur_op operators[] = {
     DECAY("simple_gla", LNT_GATE_SCALAR),
     DELTA("delta_rule", LNT_GATE_NONE),
     DELTA("gated_delta_rule", LNT_GATE_SCALAR),
+    { .name = "mesa", .core = "mesa", .gate = LNT_GATE_SCALAR, .beta = true, .state = true, .solve = true, .impls = lnt_mesa_impls,
+      .flops = lnt_mesa_flops },
     { .name = "attention", .core = "attention", .gate = LNT_GATE_NONE, .cache = true, .impls = lnt_attention_impls, .flops = lnt_attention_flops },
 };
 #undef DECAY
@@ -85,6 +87,22 @@ static linnet_status check_sequences(lnt_ctx *c, const lnt_recur_args *a)
     return LINNET_OK;
 }
 
+static linnet_status check_solver(lnt_ctx *c, const lnt_recur_args *a, const lnt_recur_op *op)
+{
+    bool set = !isnan(a->cg_tolerance) || a->cg_max_steps != -1 || a->cg_guess || a->cg_solver;
+    if (!op->solve) return set ? lnt_fail(c, LINNET_EINVAL, "%s takes no solver options", op->name) : LINNET_OK;
+    if (!isnan(a->scale) && a->scale != 1) return lnt_fail(c, LINNET_EINVAL, "%s takes no scale", op->name);
+    if (a->cg_tolerance < 0 || isinf(a->cg_tolerance))
+        return lnt_fail(c, LINNET_EINVAL, "cg_tolerance = %g; expected a number of at least 0", a->cg_tolerance);
+    if (a->cg_max_steps < -1 || a->cg_max_steps > 1 << 20)
+        return lnt_fail(c, LINNET_EINVAL, "cg_max_steps = %d; expected 0 .. %d, or -1", a->cg_max_steps, 1 << 20);
+    if (a->cg_guess < LINNET_CG_DIAGONAL || a->cg_guess > LINNET_CG_ZERO)
+        return lnt_fail(c, LINNET_EINVAL, "unknown cg_guess %d", (int)a->cg_guess);
+    if (a->cg_solver < LINNET_CG_JACOBI || a->cg_solver > LINNET_CG_ABSOLUTE)
+        return lnt_fail(c, LINNET_EINVAL, "unknown cg_solver %d", (int)a->cg_solver);
+    return LINNET_OK;
+}
+
 /* Every product of sizes that an implementation makes is below one of these, times the number of threads. */
 static linnet_status check_sizes(lnt_ctx *c, const lnt_recur_args *a)
 {
@@ -97,7 +115,7 @@ static linnet_status check_sizes(lnt_ctx *c, const lnt_recur_args *a)
     if (!lnt_add(a->tokens, a->offset, &rows)) return lnt_fail(c, LINNET_EINVAL, "tokens and offset are too large");
     int64_t wide = a->K > a->V ? a->K : a->V;
     LNT_TRY(lnt_size_product(c, "tokens x heads x head size", 4, (int64_t[]){ rows, a->Hv, wide, 64 }, &bytes));
-    return lnt_size_product(c, "sequences x heads x K x V", 5, (int64_t[]){ a->sequences, a->Hv, a->K, (int64_t)a->V + 1, 64 }, &bytes);
+    return lnt_size_product(c, "sequences x heads x K x V", 5, (int64_t[]){ a->sequences, a->Hv, wide, wide + 1, 64 }, &bytes);
 }
 
 static linnet_status check_options(lnt_ctx *c, const lnt_recur_args *a, const lnt_recur_op *op)
@@ -144,6 +162,15 @@ static linnet_status check_pointers(lnt_ctx *c, const lnt_recur_args *a, const l
         { "dbeta", a->dbeta, op->beta, false },
         { "ds0", a->ds0, op->state, false },
         { "dz0", a->dz0, op->state && a->normalize, false },
+        { "lambda", a->lambda, op->solve, some && op->solve },
+        { "h0", a->h0, op->solve, false },
+        { "hT", a->hT, op->solve, false },
+        { "x", a->x, op->solve, some && backward && op->solve },
+        { "dhT", a->dhT, op->solve, false },
+        { "dlambda", a->dlambda, op->solve, false },
+        { "dh0", a->dh0, op->solve, false },
+        { "steps", a->steps, op->solve, false },
+        { "residual", a->residual, op->solve, false },
     };
     for (size_t i = 0; i < sizeof all / sizeof *all; i++) {
         if (all[i].p && !all[i].taken)
@@ -213,11 +240,14 @@ static linnet_status resolve(lnt_ctx *c, const linnet_recurrence *r, bool backwa
     const lnt_recur_op *op;
     LNT_TRY(check_operator(c, a, &op));
     LNT_TRY(check_options(c, a, op));
+    LNT_TRY(check_solver(c, a, op));
     LNT_TRY(check_sequences(c, a));
     LNT_TRY(check_sizes(c, a));
     if (!query) LNT_TRY(check_pointers(c, a, op, backward));
 
-    if (isnan(a->scale)) a->scale = 1.0 / sqrt((double)a->K);
+    if (isnan(a->scale)) a->scale = op->solve ? 1.0 : 1.0 / sqrt((double)a->K);
+    if (isnan(a->cg_tolerance)) a->cg_tolerance = 1e-4;
+    if (a->cg_max_steps < 0) a->cg_max_steps = 30;
     if (a->eps == 0) a->eps = 1e-10;
     int64_t longest = lnt_recur_longest(a);
     if (a->form == LINNET_FORM_AUTO) a->form = !backward && longest <= RECURRENT_LONGEST ? LINNET_FORM_RECURRENT : LINNET_FORM_CHUNK;

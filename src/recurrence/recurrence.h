@@ -41,6 +41,7 @@ typedef struct lnt_recur_op {
     const char *core;              /* folder */
     lnt_gate_kind gate;
     bool beta, normalize, state, cache;
+    bool solve;                    /* mesa: two states and a linear system a token */
     const lnt_recur_impl *const *impls; /* NULL-terminated, fastest first, reference last */
     /* Useful FLOPs of one token and value head at chunk length C (operators.md 13 counts C = 16 on CPUs), forward and backward. */
     double (*flops)(const lnt_recur_args *a, int C, bool backward);
@@ -57,14 +58,16 @@ int64_t lnt_recur_longest(const lnt_recur_args *a);
  * or PARALLEL there, args->scale and args->eps are numbers. */
 
 /* The references, float64 inside: the truth, and what runs when nothing else accepts. */
-extern const lnt_recur_impl lnt_decay_reference, lnt_delta_reference, lnt_attention_reference;
+extern const lnt_recur_impl lnt_decay_reference, lnt_delta_reference, lnt_attention_reference, lnt_mesa_reference;
 
 /* Provided by each core: its list. */
 extern const lnt_recur_impl *const lnt_decay_impls[];
 extern const lnt_recur_impl *const lnt_delta_impls[];
 extern const lnt_recur_impl *const lnt_attention_impls[];
+extern const lnt_recur_impl *const lnt_mesa_impls[];
 double lnt_decay_flops(const lnt_recur_args *a, int C, bool backward);
 double lnt_delta_flops(const lnt_recur_args *a, int C, bool backward);
 double lnt_attention_flops(const lnt_recur_args *a, int C, bool backward);
+double lnt_mesa_flops(const lnt_recur_args *a, int C, bool backward);
 
 #endif

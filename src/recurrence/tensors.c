@@ -27,6 +27,20 @@ const lnt_recur_tensor lnt_recur_tensors[LNT_RECUR_TENSORS] = {
     { "dbeta", AT(dbeta), LNT_T_GRADIENT, false, "BTh", NULL },
     { "ds0", AT(ds0), LNT_T_GRADIENT, false, "NhKV", NULL },
     { "dz0", AT(dz0), LNT_T_GRADIENT, false, "NhK", NULL },
+    /* mesa; its states are two, H (kk) and G (kv) */
+    { "lambda", AT(lambda), LNT_T_INPUT, false, "hK", NULL },
+    { "s0_kk", AT(h0), LNT_T_STATE, false, "NhKK", NULL },
+    { "s0_kv", AT(s0), LNT_T_STATE, false, "NhKV", NULL },
+    { "dsT_kk", AT(dhT), LNT_T_COTANGENT, false, "NhKK", NULL },
+    { "dsT_kv", AT(dsT), LNT_T_COTANGENT, false, "NhKV", NULL },
+    { "sT_kk", AT(hT), LNT_T_OUTPUT, false, "NhKK", NULL },
+    { "sT_kv", AT(sT), LNT_T_OUTPUT, false, "NhKV", NULL },
+    { "x", AT(x), LNT_T_SAVED, false, "BThK", NULL },
+    { "dlambda", AT(dlambda), LNT_T_GRADIENT, false, "hK", NULL },
+    { "ds0_kk", AT(dh0), LNT_T_GRADIENT, false, "NhKK", NULL },
+    { "ds0_kv", AT(ds0), LNT_T_GRADIENT, false, "NhKV", NULL },
+    { "steps", AT(steps), LNT_T_REPORT, false, "BTh", NULL },
+    { "residual", AT(residual), LNT_T_REPORT, false, "BTh", NULL },
 };
 
 int lnt_recur_tensor_find(const char *name)
@@ -49,6 +63,8 @@ bool lnt_recur_tensor_taken(const lnt_recur_op *op, const linnet_recurrence *r, 
     if (is_any(name, "g_head", "dg_head", "g_head", "g_head")) return op->gate == LNT_GATE_HEAD;
     if (is_any(name, "beta", "dbeta", "beta", "beta")) return op->beta;
     if (is_any(name, "z0", "zT", "dzT", "dz0")) return r->normalize != 0;
+    if (is_any(name, "s0", "sT", "dsT", "ds0")) return !op->solve;
+    if (is_any(name, "lambda", "dlambda", "x", "steps") || !strcmp(name, "residual") || strstr(name, "_k")) return op->solve;
     return true;
 }
 

@@ -11,6 +11,7 @@ typedef enum {
     LNT_T_OUTPUT,
     LNT_T_SAVED,     /* an output that backward reads and no one else asks for */
     LNT_T_GRADIENT,
+    LNT_T_REPORT,    /* of either call, on request: how it went */
 } lnt_tensor_role;
 
 typedef struct {
@@ -22,7 +23,7 @@ typedef struct {
     const char *state, *attention;
 } lnt_recur_tensor;
 
-enum { LNT_RECUR_TENSORS = 23 };
+enum { LNT_RECUR_TENSORS = 36 };
 extern const lnt_recur_tensor lnt_recur_tensors[LNT_RECUR_TENSORS];
 
 int lnt_recur_tensor_find(const char *name); /* -1: unknown */

@@ -1,0 +1,17 @@
+/* What the Mesa core's implementations are checked on. Lengths sit around the chunk lengths 16, 32 and 64; head sizes around the vector widths. */
+#include "recurrence/problem.h"
+
+const lnt_recur_case lnt_mesa_cases[] = {
+    { "mesa", 1, { 100 }, 2, 2, 16, 24, .gate = -0.1, .beta = 1, .states = true },
+    { "mesa", 1, { 65 }, 1, 2, 50, 60, .gate = -0.02, .beta = 1, .states = true },
+    { "mesa", 4, { 17, 0, 33, 1 }, 2, 2, 32, 32, .gate = -0.3, .beta = 1 },
+    { "mesa", 1, { 0 }, 1, 1, 16, 16, .gate = -0.3, .beta = 1, .states = true },
+    { "mesa", 2, { 16, 15 }, 1, 1, 7, 5, .gate = 0, .beta = 1, .states = true },
+    { "mesa", 1, { 70 }, 2, 4, 128, 100, .gate = -0.05, .beta = 1, .states = true },
+    { "mesa", 5, { 1, 16, 0, 63, 20 }, 1, 2, 60, 32, .gate = -40, .beta = 1, .states = true },
+    { "mesa", 1, { 65 }, 1, 3, 16, 128, .gate = -2, .reset = 0.1, .beta = 1, .states = true },
+    { "mesa", 1, { 129 }, 1, 1, 48, 40, .gate = -0.05, .reset = 0.02, .beta = 1, .states = true },
+    { "mesa", 1, { 1 }, 2, 2, 32, 50, .gate = -1, .beta = 1, .states = true },
+    { "mesa", 2, { 15, 17 }, 1, 1, 3, 1, .gate = -1000, .beta = 1, .states = true },
+    { 0 },
+};
