@@ -32,6 +32,7 @@ struct lnt_cuda {
     cublasLtHandle_t lt;
     void *lt_work;       /* scratch of products, LT_WORK bytes */
     cudaError_t failed;  /* the first failure since lnt_device_check */
+    cudaEvent_t marks[2];
     char name[256];
 };
 enum { LNT_LT_WORK = 32 << 20 };

@@ -3,6 +3,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "core/clock.h"
 #include "core/context.h"
 #include "core/memory.h"
 
@@ -18,6 +19,9 @@ static void cpu_free(lnt_device *d, void *p) { (void)d, lnt_free(p); }
 static void cpu_move_in(lnt_device *d, void *dst, const void *src, size_t n) { (void)d, memcpy(dst, src, n); }
 static void cpu_zero(lnt_device *d, void *dst, size_t n) { (void)d, memset(dst, 0, n); }
 static void cpu_nothing(lnt_device *d) { (void)d; }
+static _Thread_local double marks[2];
+static void cpu_mark(lnt_device *d, int which) { (void)d, marks[which] = lnt_now(); }
+static double cpu_elapsed(lnt_device *d) { return (void)d, marks[1] - marks[0]; }
 
 static lnt_device cpu = {
     .kind = LNT_DEVICE_CPU,
@@ -29,6 +33,8 @@ static lnt_device cpu = {
     .copy = cpu_move_in,
     .zero = cpu_zero,
     .wait = cpu_nothing,
+    .mark = cpu_mark,
+    .elapsed = cpu_elapsed,
     .put = cpu_move_in,
     .destroy = cpu_nothing,
 };

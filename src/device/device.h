@@ -18,12 +18,16 @@ typedef struct lnt_device {
     void (*copy)(struct lnt_device *d, void *dst, const void *src, size_t bytes);
     void (*zero)(struct lnt_device *d, void *dst, size_t bytes);
     void (*wait)(struct lnt_device *d);
+    /* Seconds on the device's own clock: mark 0, work, mark 1, then elapsed, which waits for mark 1. */
+    void (*mark)(struct lnt_device *d, int which);
+    double (*elapsed)(struct lnt_device *d);
     void (*destroy)(struct lnt_device *d);
     /* What follows is cuda's; NULL and 0 on the cpu.
      * Work is put on one stream, in order; the calls above do not wait for it, but to_host, which returns when the bytes have arrived (what was put
      * before it is done then), and to_device, which returns when the host memory may be changed. */
     int capability;              /* compute capability times ten: 80, 90 */
     int multiprocessors;
+    size_t peak;                 /* the most memory that was in use after an allocation, the driver's and others' included */
     void *stream;                /* cudaStream_t */
     /* A copy of few bytes whose values are taken at the call, so that it may be recorded in a graph. */
     void (*put)(struct lnt_device *d, void *dst, const void *host, size_t bytes);

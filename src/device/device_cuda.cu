@@ -7,9 +7,14 @@ static void *cuda_alloc(lnt_device *d, size_t bytes)
 {
     void *p = NULL;
     cudaSetDevice(self(d)->index);
-    if (cudaMalloc(&p, bytes ? bytes : 1) == cudaSuccess) return p;
-    cudaGetLastError(); /* not sticky: the caller reports it */
-    return NULL;
+    if (cudaMalloc(&p, bytes ? bytes : 1) != cudaSuccess) {
+        cudaGetLastError(); /* not sticky: the caller reports it */
+        return NULL;
+    }
+    size_t free = 0, total = 0;
+    lnt_cuda_note(self(d), cudaMemGetInfo(&free, &total));
+    if (total - free > d->peak) d->peak = total - free;
+    return p;
 }
 
 /* Waits, so that work put before may still use the block. */
@@ -37,6 +42,15 @@ static void cuda_copy(lnt_device *d, void *dst, const void *src, size_t n)
 
 static void cuda_zero(lnt_device *d, void *dst, size_t n) { lnt_cuda_note(self(d), cudaMemsetAsync(dst, 0, n, self(d)->stream)); }
 static void cuda_wait(lnt_device *d) { lnt_cuda_note(self(d), cudaStreamSynchronize(self(d)->stream)); }
+static void cuda_mark(lnt_device *d, int which) { lnt_cuda_note(self(d), cudaEventRecord(self(d)->marks[which], self(d)->stream)); }
+
+static double cuda_elapsed(lnt_device *d)
+{
+    float ms = 0;
+    lnt_cuda_note(self(d), cudaEventSynchronize(self(d)->marks[1]));
+    lnt_cuda_note(self(d), cudaEventElapsedTime(&ms, self(d)->marks[0], self(d)->marks[1]));
+    return 1e-3 * (double)ms;
+}
 
 /* ---- put: the bytes travel as a kernel's parameters -------------------------------------------------------------------------------- */
 
@@ -100,6 +114,8 @@ static void cuda_destroy(lnt_device *d)
 {
     lnt_cuda *s = self(d);
     cudaStreamSynchronize(s->stream);
+    for (cudaEvent_t mark : s->marks)
+        if (mark) cudaEventDestroy(mark);
     if (s->lt) cublasLtDestroy(s->lt);
     if (s->lt_work) cudaFree(s->lt_work);
     if (s->owns_stream && s->stream) cudaStreamDestroy(s->stream);
@@ -116,9 +132,12 @@ static const lnt_device calls = {
     .copy = cuda_copy,
     .zero = cuda_zero,
     .wait = cuda_wait,
+    .mark = cuda_mark,
+    .elapsed = cuda_elapsed,
     .destroy = cuda_destroy,
     .capability = 0,
     .multiprocessors = 0,
+    .peak = 0,
     .stream = NULL,
     .put = cuda_put,
     .graph_begin = cuda_graph_begin,
@@ -164,6 +183,7 @@ extern "C" linnet_status lnt_cuda_open(lnt_ctx *c, int index, void *stream, lnt_
     } else if (stream) {
         d->stream = (cudaStream_t)stream;
     }
+    for (int i = 0; i < 2 && e == cudaSuccess; i++) e = cudaEventCreate(&d->marks[i]);
     if (e == cudaSuccess) e = cudaMalloc(&d->lt_work, LNT_LT_WORK);
     if (e == cudaSuccess && cublasLtCreate(&d->lt) != CUBLAS_STATUS_SUCCESS) e = cudaErrorInitializationError;
     if (e != cudaSuccess) {
