@@ -78,12 +78,26 @@ def check_text(root, path):
     if path.parts[0] != "src":
         return
     code = without_comments(text)
+    if path.suffix in (".cu", ".cuh"):
+        check_cuda(path, text, code)
+    elif re.search(r'#[ \t]*include[ \t]+[<"](cu\w+\.h|.*\.cuh)[>"]', text):
+        finding(path, "includes a header of CUDA; only .cu files do")
     for m in FORBIDDEN.finditer(code):
         if (str(path), m.group(1)) in ALLOWED or PRINTS_TO_FILES.match(code, m.start()):
             continue
         if m.group(1) == "assert" and code[max(0, m.start() - 8):m.start()].endswith("static_"):
             continue
         finding(f"{path}:{code.count(chr(10), 0, m.start()) + 1}", f"calls {m.group(1)}(); the library neither prints, exits nor reads the environment")
+
+
+def check_cuda(path, text, code):
+    """A .cu file begins with device/cuda.cuh, and what it gives to C begins with lnt_ (also checked on the objects, where they were built)."""
+    first = re.search(r'^[ \t]*#[ \t]*include[ \t]+(\S+)', text, flags=re.M)
+    if path.suffix == ".cu" and (not first or not first.group(1).endswith('.cuh"')):
+        finding(path, "does not include device/cuda.cuh (or a .cuh of its own) first")
+    for m in re.finditer(r'^extern "C?[ ]*"[^\n{;=]*?\b(\w+)\s*[(=\[]', code, flags=re.M):
+        if not m.group(1).startswith(("lnt_", "linnet_")):
+            finding(f"{path}:{code.count(chr(10), 0, m.start()) + 1}", f'extern "C" {m.group(1)} must begin with lnt_')
 
 
 def check_names(root, files):

@@ -1,4 +1,5 @@
-/* Every GPU implementation on every case, float32 and bf16, forward and backward, against the float64 reference on the CPU; twice, with the same bits. */
+/* Every GPU implementation on every case, float32 and bf16, forward and backward, against the float64 reference on the CPU; twice, with the same
+ * bits. */
 #include "recurrence_check.h"
 
 #include "core/context.h"

@@ -1,5 +1,5 @@
-/* The kernels of ops/: each CPU kernel is compiled once for every CPU variant, and has a twin <name>_cuda in a build with CUDA; the operator picks one
- * at the call. */
+/* The kernels of ops/: each CPU kernel is compiled once for every CPU variant, and has a twin <name>_cuda in a build with CUDA; the operator picks
+ * one at the call. */
 #ifndef LNT_OPS_KERNELS_H
 #define LNT_OPS_KERNELS_H
 

@@ -43,8 +43,8 @@ typedef struct {
  * negative, its tolerance 1e-7 and out of the reach of its cap. */
 linnet_status lnt_problem_make(lnt_ctx *c, const lnt_recur_case *k, lnt_dtype dtype, lnt_dtype round, uint64_t seed, lnt_problem *p);
 void lnt_problem_free(lnt_problem *p);
-/* Fill outputs (or gradients) and workspace with NaN, then run. On a GPU everything, guards included, is brought there and back; float64 (the reference)
- * runs on the CPU whatever the context's device is. */
+/* Fill outputs (or gradients) and workspace with NaN, then run. On a GPU everything, guards included, is brought there and back; float64 (the
+ * reference) runs on the CPU whatever the context's device is. */
 linnet_status lnt_problem_run(lnt_ctx *c, lnt_problem *p, bool backward);
 
 typedef struct {

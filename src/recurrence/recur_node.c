@@ -79,7 +79,10 @@ static size_t gradient_bytes(const lnt_node *n, int i, int64_t tokens, lnt_dtype
 }
 
 /* On a GPU the constant decays of the heads stand at the head of the workspace. */
-static size_t head_bytes(const recur_attr *x, const lnt_device *d) { return x->g_head && d->kind == LNT_DEVICE_CUDA ? aligned((size_t)x->Hv * 4) : 0; }
+static size_t head_bytes(const recur_attr *x, const lnt_device *d)
+{
+    return x->g_head && d->kind == LNT_DEVICE_CUDA ? aligned((size_t)x->Hv * 4) : 0;
+}
 
 /* Rows of a windowed cache and of new tokens, side by side: k, then v. */
 static size_t joined_bytes(const recur_attr *x, int64_t tokens, lnt_dtype dtype)

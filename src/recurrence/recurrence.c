@@ -225,8 +225,9 @@ static linnet_status choose(lnt_ctx *c, const lnt_recur_op *op, const lnt_recur_
         if (a->impl) return lnt_fail(c, LINNET_EUNSUPPORTED, "%s %s cannot run as %s: %s", op->name, direction, (*i)->name, why);
         if (tell) lnt_log(c, "dispatch: %s %s refuses %s: %s", op->name, direction, (*i)->name, why);
     }
-    return a->impl ? no_such_impl(c, op, a->impl) : lnt_fail(c, LINNET_EUNSUPPORTED, "%s %s of %s tensors with K = %d, V = %d is not offered on this device",
-                                                                op->name, direction, lnt_dtype_name(a->dtype), a->K, a->V);
+    if (a->impl) return no_such_impl(c, op, a->impl);
+    return lnt_fail(c, LINNET_EUNSUPPORTED, "%s %s of %s tensors with K = %d, V = %d is not offered on this device", op->name, direction,
+                    lnt_dtype_name(a->dtype), a->K, a->V);
 }
 
 /* Check everything but the workspace; `a` becomes the call with scale, eps, form and chunk resolved. */
