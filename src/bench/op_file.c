@@ -362,6 +362,10 @@ linnet_status linnet_op_file(linnet_context *c, const linnet_op_options *options
     if (!options || options->size < offsetof(linnet_op_options, backward)) return lnt_fail(c, LINNET_EINVAL, "options without their size");
     memcpy(&o, options, options->size < sizeof o ? options->size : sizeof o);
     if (!o.in || !o.out) return lnt_fail(c, LINNET_EINVAL, "input and output file are needed");
+    if (o.dtype == LINNET_F64 && lnt_on_cuda(c)) {
+        lnt_fail(c, LINNET_EUNSUPPORTED, "float64 is the reference's, which runs on the CPU");
+        return lnt_hint(c, "Use --device cpu, or --dtype f32 or bf16.");
+    }
     job *j = lnt_calloc(sizeof *j);
     if (!j) return lnt_fail_memory(c, sizeof *j);
     *j = (job){ .c = c, .o = &o, .op = lnt_recur_find(o.op), .r = LINNET_RECURRENCE_INIT };
