@@ -57,6 +57,8 @@ static void json_machine(json_line *j, const linnet_context *c, const output_arg
     line_real(j, "machine_f32_flops", rates->f32_flops);
     line_real(j, "machine_bf16_flops", rates->bf16_flops);
     line_real(j, "machine_copy_bytes", rates->copy_bytes);
+    line_int(j, "machine_f32_size", rates->f32_size);
+    line_int(j, "machine_bf16_size", rates->bf16_size);
 }
 
 typedef void (*write_fields)(json_line *j, const void *result);
@@ -91,8 +93,9 @@ static int measure(linnet_context *c, const output_args *out, linnet_machine_rat
     linnet_status s = linnet_bench_machine(c, rates);
     if (s != LINNET_OK) return say_status(c, s);
     if (!out->json)
-        printf("%s; %s\nproducts of 2048^3: float32 %sFLOP/s, bf16 %sFLOP/s; copy %sB/s (read plus write)\n\n", processor(), linnet_machine(c),
-               say_rate(f32, rates->f32_flops), say_rate(bf16, rates->bf16_flops), say_rate(copy, rates->copy_bytes));
+        printf("%s; %s\nproducts: float32 %lld^3 %sFLOP/s, bf16 %lld^3 %sFLOP/s; copy %sB/s (read plus write)\n\n", processor(), linnet_machine(c),
+               (long long)rates->f32_size, say_rate(f32, rates->f32_flops), (long long)rates->bf16_size, say_rate(bf16, rates->bf16_flops),
+               say_rate(copy, rates->copy_bytes));
     fflush(stdout);
     return 0;
 }
@@ -107,7 +110,8 @@ static double product_rate(const linnet_machine_rates *r, linnet_dtype t)
 typedef struct {
     const linnet_bench_op_options *o;
     const linnet_bench_op_result *r;
-    double rate; /* of products in o->dtype */
+    double rate;       /* of products in o->dtype */
+    double copy_bytes; /* a second */
 } op_result;
 
 static void op_fields(json_line *j, const void *result)
@@ -116,6 +120,7 @@ static void op_fields(json_line *j, const void *result)
     line_text(j, "bench", "op");
     line_text(j, "op", x->o->op);
     line_text(j, "impl", x->r->impl);
+    line_text(j, "backward_impl", x->r->backward_impl);
     line_text(j, "dtype", linnet_dtype_name(x->o->dtype));
     line_int(j, "B", x->o->B);
     line_int(j, "T", x->o->T);
@@ -130,29 +135,38 @@ static void op_fields(json_line *j, const void *result)
     line_real(j, "both_flops", x->r->both_flops);
     line_real(j, "forward_share", x->r->forward_flops / x->r->forward_seconds / x->rate);
     line_real(j, "both_share", x->r->both_flops / x->r->both_seconds / x->rate);
+    line_real(j, "forward_bytes", x->r->forward_bytes);
+    line_real(j, "both_bytes", x->r->both_bytes);
+    line_real(j, "forward_copy_share", x->r->forward_bytes / x->r->forward_seconds / x->copy_bytes);
+    line_real(j, "both_copy_share", x->r->both_bytes / x->r->both_seconds / x->copy_bytes);
     line_real(j, "forward_error", x->r->forward_error);
     line_real(j, "backward_error", x->r->backward_error);
+    line_real(j, "shape_error", x->r->shape_error);
     line_int(j, "workspace", (int64_t)x->r->workspace);
-    line_real(j, "peak_memory", peak_memory());
+    line_real(j, "peak_memory", x->r->peak_memory ? (double)x->r->peak_memory : peak_memory());
 }
 
 static void print_heading(const linnet_bench_op_options *o)
 {
     const char *dtype = linnet_dtype_name(o->dtype);
-    printf("B=%lld T=%lld H=%d/%d K=%d V=%d %s; shares are of the %s product rate, errors relative rms against float64\n", (long long)o->B,
+    printf("B=%lld T=%lld H=%d/%d K=%d V=%d %s; shares of the %s product rate and of the copy rate; errors are relative rms\n", (long long)o->B,
            (long long)o->T, o->Hq, o->Hv, o->K, o->V, dtype, dtype);
-    printf("%-18s %-16s %9s %8s %6s   %9s %8s %6s   %7s %7s  %s\n", "operator", "implementation", "forward", "FLOP/s", "share", "fwd+bwd", "FLOP/s",
-           "share", "error", "bwd", "workspace");
+    printf("%-18s %-16s %9s %8s %6s %6s   %9s %8s %6s %6s   %7s %7s  %s\n", "operator", "implementation", "forward", "FLOP/s", "share", "copy",
+           "fwd+bwd", "FLOP/s", "share", "copy", "error", "bwd", "workspace");
 }
 
 static void print_op(const op_result *x)
 {
-    char forward[SAY_TEXT], both[SAY_TEXT], forward_rate[SAY_TEXT], both_rate[SAY_TEXT], workspace[SAY_TEXT];
+    char time[SAY_TEXT], rate[SAY_TEXT], bytes[SAY_TEXT];
     const linnet_bench_op_result *r = x->r;
-    printf("%-18s %-16s %9s %8s %5.1f%%   %9s %8s %5.1f%%   %7.1e %7.1e  %s\n", x->o->op, r->impl, say_time(forward, r->forward_seconds),
-           say_rate(forward_rate, r->forward_flops / r->forward_seconds), 100 * r->forward_flops / r->forward_seconds / x->rate,
-           say_time(both, r->both_seconds), say_rate(both_rate, r->both_flops / r->both_seconds), 100 * r->both_flops / r->both_seconds / x->rate,
-           r->forward_error, r->backward_error, say_bytes(workspace, (double)r->workspace));
+    const struct {
+        double seconds, flops, bytes;
+    } part[2] = { { r->forward_seconds, r->forward_flops, r->forward_bytes }, { r->both_seconds, r->both_flops, r->both_bytes } };
+    printf("%-18s %-16s ", x->o->op, r->impl);
+    for (int i = 0; i < 2; i++)
+        printf("%9s %8s %5.1f%% %5.1f%%   ", say_time(time, part[i].seconds), say_rate(rate, part[i].flops / part[i].seconds),
+               100 * part[i].flops / part[i].seconds / x->rate, 100 * part[i].bytes / part[i].seconds / x->copy_bytes);
+    printf("%7.1e %7.1e  %s\n", r->forward_error, r->backward_error, say_bytes(bytes, (double)r->workspace));
     fflush(stdout);
 }
 
@@ -202,7 +216,7 @@ static int bench_op(const command *self, int argc, char **argv)
             code = say_status(c, s);
             break;
         }
-        op_result x = { &o, &r, product_rate(&rates, o.dtype) };
+        op_result x = { &o, &r, product_rate(&rates, o.dtype), rates.copy_bytes };
         if (!out.json) print_op(&x);
         code = record(c, &out, &rates, op_fields, &x);
     }

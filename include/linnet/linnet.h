@@ -285,8 +285,9 @@ LINNET_API const char *linnet_op_at(int i);
 
 /* Ceilings of this machine, measured by linnet_bench_machine. */
 typedef struct {
-    double f32_flops, bf16_flops; /* oneDNN at 2048^3, per second */
+    double f32_flops, bf16_flops; /* square matrix products (oneDNN, cuBLASLt) of random numbers, per second */
     double copy_bytes;            /* read plus write, per second */
+    int64_t f32_size, bf16_size;  /* rows and columns of those matrices */
 } linnet_machine_rates;
 LINNET_API linnet_status linnet_bench_machine(linnet_context *c, linnet_machine_rates *out);
 
@@ -308,8 +309,12 @@ typedef struct {
     double forward_seconds, both_seconds; /* medians */
     double forward_flops, both_flops;     /* useful FLOPs of one run */
     size_t workspace;
+    char backward_impl[64];
+    double shape_error;                   /* on a GPU, of one head at the very shape, against the CPU's float32 kernels; NaN: not checked */
+    double forward_bytes, both_bytes;     /* inputs and results, once */
+    size_t peak_memory;                   /* of a GPU, while the operator was timed; 0 on the CPU */
 } linnet_bench_op_result;
-/* Check the implementation against the reference, then time it. */
+/* Check the implementation against the reference, then time it: single calls on the CPU; on a GPU batches of calls, over inputs that are in no cache. */
 LINNET_API linnet_status linnet_bench_op(linnet_context *c, const linnet_bench_op_options *o, linnet_bench_op_result *out);
 
 typedef struct {

@@ -1,92 +1,12 @@
-/* Times of an operator, after a check against its reference, and what the machine could do at most. */
+/* Times of an operator, after a check against its reference. Rates of the machine are bench_machine.c's. */
 #include <math.h>
 #include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
 
-#include "core/clock.h"
+#include "bench/measure.h"
+#include "core/context.h"
 #include "core/memory.h"
-#include "core/threads.h"
-#include "device/device.h"
-#include "ops/gemm.h"
 #include "recurrence/problem.h"
-
-static int by_size(const void *a, const void *b)
-{
-    double x = *(const double *)a, y = *(const double *)b;
-    return x < y ? -1 : x > y;
-}
-
-static double median(double *x, int n)
-{
-    qsort(x, (size_t)n, sizeof *x, by_size);
-    return n % 2 ? x[n / 2] : 0.5 * (x[n / 2 - 1] + x[n / 2]);
-}
-
-/* ---- the machine ------------------------------------------------------------------------------------------------------------------- */
-
-enum { SIZE = 2048, ROUNDS = 5 };
-
-/* The best of some rounds: a ceiling is what was reached once. */
-static linnet_status product_rate(lnt_ctx *c, lnt_dtype dtype, double *rate)
-{
-    size_t bytes = (size_t)SIZE * SIZE * 4;
-    void *m[3] = { 0 };
-    linnet_status s = LINNET_OK;
-    double best = INFINITY;
-    for (int i = 0; i < 3; i++) LNT_TRY_GOTO(s, lnt_device_alloc(c, bytes, &m[i]), out);
-    for (int i = 0; i < 3; i++) lnt_device_zero(c, m[i], bytes);
-    lnt_gemm_args g = { .M = SIZE, .N = SIZE, .K = SIZE, .alpha = 1, .ab = dtype, .c = LINNET_F32 };
-    g.a = m[0], g.b = m[1], g.C = m[2];
-    g.lda = g.ldb = g.ldc = SIZE;
-    for (int i = 0; i <= ROUNDS; i++) { /* the first builds the primitive */
-        double start = lnt_now();
-        LNT_TRY_GOTO(s, lnt_gemm(c, &g), out);
-        lnt_device_wait(c);
-        double t = lnt_now() - start;
-        if (i && t < best) best = t;
-    }
-    *rate = 2.0 * SIZE * SIZE * SIZE / best;
-out:
-    for (int i = 0; i < 3; i++) lnt_device_free(c, m[i]);
-    return s;
-}
-
-static linnet_status copy_rate(lnt_ctx *c, double *rate)
-{
-    enum { BYTES = 1 << 28, PIECE = 1 << 20 }; /* far beyond a cache that one process gets */
-    char *x = lnt_alloc(BYTES), *y = lnt_alloc(BYTES);
-    linnet_status s = x && y ? LINNET_OK : lnt_fail_memory(c, 2 * (size_t)BYTES);
-    double best = INFINITY;
-    for (int i = 0; s == LINNET_OK && i <= ROUNDS; i++) {
-        double start = lnt_now();
-#pragma omp parallel for num_threads(lnt_threads(c)) schedule(static)
-        for (int p = 0; p < BYTES / PIECE; p++) {
-            if (i == 0)
-                memset(x + (size_t)p * PIECE, 1, PIECE);
-            else
-                memcpy(y + (size_t)p * PIECE, x + (size_t)p * PIECE, PIECE);
-        }
-        double t = lnt_now() - start;
-        if (i > 1 && t < best) best = t; /* round 1 touches y for the first time */
-    }
-    lnt_free(x);
-    lnt_free(y);
-    *rate = 2.0 * BYTES / best;
-    return s;
-}
-
-linnet_status linnet_bench_machine(linnet_context *c, linnet_machine_rates *out)
-{
-    linnet_machine_rates r = { 0 };
-    LNT_TRY(product_rate(c, LINNET_F32, &r.f32_flops));
-    LNT_TRY(product_rate(c, LINNET_BF16, &r.bf16_flops));
-    LNT_TRY(copy_rate(c, &r.copy_bytes));
-    *out = r;
-    return LINNET_OK;
-}
-
-/* ---- an operator ------------------------------------------------------------------------------------------------------------------- */
 
 static linnet_status read_form(lnt_ctx *c, const char *text, linnet_form *form)
 {
@@ -149,44 +69,270 @@ out:
     return s;
 }
 
-/* Seconds of a forward (or backward) run; buffers are made by the first one. */
-static linnet_status timed(lnt_ctx *c, const lnt_problem *p, bool backward, double *seconds)
+/* ---- the shape that was asked for -------------------------------------------------------------------------------------------------- */
+
+/* Inputs are drawn for some tokens and repeated along the token axis: drawing them all would take longer than everything else. Repeated calls go round
+ * several sets of tensors, so many that none finds its inputs in the second level cache of a GPU (60 MB on an H200); on the CPU there is one. */
+enum { DRAWN_TOKENS = 256, MOST_SETS = 16 };
+static const size_t ROUND_BYTES = 256u << 20;
+/* On a GPU each time is the mean of calls put one behind the other for about so long: the clock of its events ticks in half microseconds. */
+static const double BATCH_SECONDS = 3e-3;
+
+typedef struct {
+    lnt_ctx *c;
+    const linnet_bench_op_options *o;
+    const lnt_recur_op *op;
+    lnt_problem drawn;  /* host */
+    int64_t cu[LNT_CASE_SEQUENCES + 1];
+    linnet_recurrence set[MOST_SETS];
+    int sets;
+    int64_t *cu_device;
+    void *workspace;
+    size_t workspace_size;
+    char forward_impl[64], backward_impl[64];
+} bench;
+
+/* Neither states in nor out, as in training. */
+static bool used(const bench *k, int i)
 {
-    double start = lnt_now();
-    LNT_TRY((backward ? linnet_recurrence_backward : linnet_recurrence_forward)(c, &p->r));
-    *seconds = lnt_now() - start;
+    const lnt_recur_tensor *t = &lnt_recur_tensors[i];
+    return lnt_recur_tensor_taken(k->op, &k->set[0], i) && t->role != LNT_T_REPORT && !strchr(k->op->cache ? t->attention : t->state, 'N');
+}
+
+static bool along_tokens(const bench *k, int i)
+{
+    const lnt_recur_tensor *t = &lnt_recur_tensors[i];
+    return strchr(k->op->cache ? t->attention : t->state, 'T') != NULL;
+}
+
+static size_t bytes_of(const bench *k, int i)
+{
+    return (size_t)lnt_recur_tensor_count(k->op, &k->set[0], i) * lnt_dtype_size(lnt_recur_tensor_type(&k->set[0], i));
+}
+
+static void *tensor_of(const linnet_recurrence *r, int i) { return *(void *const *)((const char *)r + lnt_recur_tensors[i].field); }
+
+static linnet_status make_set(bench *k, linnet_recurrence *r)
+{
+    for (int i = 0; i < LNT_RECUR_TENSORS; i++) {
+        void *p;
+        if (!used(k, i)) continue;
+        LNT_TRY(lnt_device_alloc(k->c, bytes_of(k, i), &p));
+        lnt_recur_tensor_set(r, i, p);
+        if (lnt_recur_tensors[i].role >= LNT_T_OUTPUT) continue;
+        lnt_to_device(k->c, p, k->drawn.data[i], k->drawn.bytes[i]);
+        lnt_tile(k->c, p, k->drawn.bytes[i], bytes_of(k, i));
+    }
     return LINNET_OK;
 }
 
-static linnet_status measure(lnt_ctx *c, const linnet_bench_op_options *o, linnet_form form, linnet_bench_op_result *out)
+static linnet_status make_bench(bench *k, linnet_form form)
 {
-    lnt_recur_case k = case_of(o, o->B, o->T);
-    lnt_problem p = { 0 };
-    linnet_status s;
-    double *seconds = lnt_calloc(2 * (size_t)o->repeats * sizeof *seconds), *both = seconds + o->repeats;
-    if (!seconds) return lnt_fail_memory(c, 2 * (size_t)o->repeats * sizeof *seconds);
-    LNT_TRY_GOTO(s, lnt_problem_make(c, &k, o->dtype, o->dtype, 2, &p), out);
-    options_into(o, form, &p.r);
-    LNT_TRY_GOTO(s, lnt_problem_run(c, &p, false), out);
-    snprintf(out->impl, sizeof out->impl, "%s", linnet_recurrence_ran(c));
-    for (int i = 0; i < o->repeats; i++) LNT_TRY_GOTO(s, timed(c, &p, false, &seconds[i]), out);
-    out->workspace = p.r.workspace_size;
-    LNT_TRY_GOTO(s, lnt_problem_run(c, &p, true), out);
-    for (int i = 0; i < o->repeats; i++) {
-        double t;
-        LNT_TRY_GOTO(s, timed(c, &p, true, &t), out);
-        both[i] = t;
+    const linnet_bench_op_options *o = k->o;
+    lnt_recur_case drawn = case_of(o, 1, o->B * o->T < DRAWN_TOKENS ? o->B * o->T : DRAWN_TOKENS);
+    LNT_TRY(lnt_problem_make(k->c, &drawn, o->dtype, o->dtype, 2, &k->drawn));
+    k->op = k->drawn.op;
+    for (int64_t n = 0; n < o->B; n++) k->cu[n + 1] = k->cu[n] + o->T;
+    LNT_TRY(lnt_device_alloc(k->c, sizeof k->cu, (void **)&k->cu_device));
+    lnt_to_device(k->c, k->cu_device, k->cu, sizeof k->cu);
+    linnet_recurrence r = k->drawn.r;
+    for (int i = 0; i < LNT_RECUR_TENSORS; i++) lnt_recur_tensor_set(&r, i, NULL);
+    r.tokens = k->cu[o->B];
+    r.sequences = o->B;
+    r.cu_seqlens = k->cu;
+    r.cu_seqlens_device = k->cu_device;
+    options_into(o, form, &r);
+    for (int b = 0; b < 2; b++) {
+        size_t need;
+        LNT_TRY(linnet_recurrence_workspace(k->c, &r, b, &need));
+        if (need > k->workspace_size) k->workspace_size = need;
     }
-    if (p.r.workspace_size > out->workspace) out->workspace = p.r.workspace_size;
-    out->forward_seconds = median(seconds, o->repeats);
-    out->both_seconds = out->forward_seconds + median(both, o->repeats);
-    double each = (double)p.r.tokens * p.r.Hv; /* at C = 16, whatever chunk ran (operators.md 13) */
-    out->forward_flops = p.op->flops(&p.r, 16, false) * each;
-    out->both_flops = out->forward_flops + p.op->flops(&p.r, 16, true) * each;
+    LNT_TRY(lnt_device_alloc(k->c, k->workspace_size, &k->workspace));
+    r.workspace = k->workspace;
+    r.workspace_size = k->workspace_size;
+    for (int s = 0; s < MOST_SETS; s++) k->set[s] = r;
+    size_t bytes = 0;
+    for (int i = 0; i < LNT_RECUR_TENSORS; i++) bytes += used(k, i) ? bytes_of(k, i) : 0;
+    size_t wanted = lnt_on_cuda(k->c) && bytes ? (ROUND_BYTES + bytes - 1) / bytes : 1;
+    k->sets = wanted < MOST_SETS ? (int)wanted : MOST_SETS;
+    for (int s = 0; s < k->sets; s++) LNT_TRY(make_set(k, &k->set[s]));
+    return LINNET_OK;
+}
+
+static void free_bench(bench *k)
+{
+    for (int s = 0; s < k->sets; s++)
+        for (int i = 0; i < LNT_RECUR_TENSORS; i++) lnt_device_free(k->c, tensor_of(&k->set[s], i));
+    lnt_device_free(k->c, k->cu_device);
+    lnt_device_free(k->c, k->workspace);
+    lnt_problem_free(&k->drawn);
+}
+
+static linnet_status call(const bench *k, int set, bool backward)
+{
+    return (backward ? linnet_recurrence_backward : linnet_recurrence_forward)(k->c, &k->set[set]);
+}
+
+static linnet_status measure(bench *k, bool backward, double *seconds)
+{
+    linnet_status s = LINNET_OK;
+    double *times = lnt_alloc((size_t)k->o->repeats * sizeof *times), first = 0;
+    int64_t calls = 1, at = 0;
+    if (!times) return lnt_fail_memory(k->c, (size_t)k->o->repeats * sizeof *times);
+    for (int i = 0; i < k->sets + 1; i++) { /* the first call loads the code; every set has its results then */
+        lnt_watch_begin(k->c);
+        LNT_TRY_GOTO(s, call(k, i % k->sets, backward), out);
+        first = lnt_watch_end(k->c);
+    }
+    if (lnt_on_cuda(k->c) && first < BATCH_SECONDS) calls = (int64_t)(BATCH_SECONDS / first) + 1;
+    for (int i = 0; i < k->o->repeats; i++) {
+        lnt_watch_begin(k->c);
+        for (int64_t n = 0; n < calls; n++) LNT_TRY_GOTO(s, call(k, (int)(at++ % k->sets), backward), out);
+        times[i] = lnt_watch_end(k->c) / (double)calls;
+    }
+    s = lnt_device_check(k->c);
+    *seconds = lnt_median(times, k->o->repeats);
 out:
-    lnt_problem_free(&p);
-    lnt_free(seconds);
+    lnt_free(times);
     return s;
+}
+
+/* ---- a check of that very shape on a GPU, where it may choose another kernel than a short sequence does --------------------------- */
+
+/* Heads depend on no others: of the last sequence, the last query-key head and the value heads that share it are enough. The CPU's float32 kernels,
+ * which tests hold against float64, compute them from the same inputs. */
+typedef struct {
+    int64_t rows, first_row, heads, first, taken, inner;
+} cut;
+
+static cut cut_of(const bench *k, int i)
+{
+    const linnet_recurrence *r = &k->set[0];
+    const char *shape = k->op->cache ? lnt_recur_tensors[i].attention : lnt_recur_tensors[i].state;
+    cut x = { .rows = 1, .heads = 1, .taken = 1, .inner = 1 };
+    int64_t group = r->Hv / r->Hq;
+    for (; *shape; shape++) {
+        if (*shape == 'T') x.rows = k->o->T, x.first_row = (k->o->B - 1) * k->o->T;
+        if (*shape == 'q') x.heads = r->Hq, x.first = r->Hq - 1;
+        if (*shape == 'h') x.heads = r->Hv, x.first = r->Hv - group, x.taken = group;
+        if (*shape == 'K') x.inner *= r->K;
+        if (*shape == 'V') x.inner *= r->V;
+    }
+    return x;
+}
+
+/* dst [rows, taken, inner] float32 from rows [first_row, ...) of src [.., heads, inner], which has `present` rows, repeated. */
+static void take_cut(float *dst, const void *src, lnt_dtype t, const cut *x, int64_t present)
+{
+    int64_t width = x->taken * x->inner;
+    for (int64_t r = 0; r < x->rows; r++) {
+        int64_t from = (((x->first_row + r) % present) * x->heads + x->first) * x->inner;
+        for (int64_t j = 0; j < width; j++) dst[r * width + j] = (float)lnt_load_element(src, t, from + j);
+    }
+}
+
+static linnet_status take_results(const bench *k, lnt_problem *ours)
+{
+    for (int i = 0; i < LNT_RECUR_TENSORS; i++) {
+        if (!used(k, i) || lnt_recur_tensors[i].role < LNT_T_OUTPUT) continue;
+        cut x = cut_of(k, i);
+        lnt_dtype t = lnt_recur_tensor_type(&k->set[0], i);
+        size_t row = (size_t)(x.heads * x.inner) * lnt_dtype_size(t);
+        void *host = lnt_alloc((size_t)x.rows * row);
+        if (!host) return lnt_fail_memory(k->c, (size_t)x.rows * row);
+        lnt_to_host(k->c, host, (char *)tensor_of(&k->set[0], i) + (size_t)x.first_row * row, (size_t)x.rows * row);
+        x.first_row = 0;
+        take_cut(ours->data[i], host, t, &x, x.rows);
+        lnt_free(host);
+    }
+    return LINNET_OK;
+}
+
+static linnet_status compare_shape(const bench *k, const lnt_problem *ours, const lnt_problem *truth, double *worst)
+{
+    lnt_recur_budget b = k->o->dtype == LINNET_F32 ? (lnt_recur_budget){ 1e-4, 1e-4, 1e-4 } : lnt_recur_budget_of(k->op, k->o->dtype);
+    for (int i = 0; i < LNT_RECUR_TENSORS; i++) {
+        const lnt_recur_tensor *t = &lnt_recur_tensors[i];
+        if (!used(k, i) || t->role < LNT_T_OUTPUT || (k->o->B > 1 && !along_tokens(k, i))) continue; /* the latter is summed over all sequences */
+        lnt_recur_error e = lnt_problem_error(ours, truth, i);
+        bool gradient = t->role == LNT_T_GRADIENT, gate = gradient && (!strncmp(t->name, "dg", 2) || !strcmp(t->name, "dbeta"));
+        if (e.relative > *worst) *worst = e.relative;
+        if (e.most > 1e-6 && !(e.relative <= (gate ? b.gate : gradient ? b.gradient : b.output)))
+            return lnt_fail(k->c, LINNET_EINTERNAL, "%s by %s is wrong at this shape: relative error %.3g", t->name,
+                            gradient ? k->backward_impl : k->forward_impl, e.relative);
+    }
+    return LINNET_OK;
+}
+
+static linnet_status check_shape(bench *k, double *worst)
+{
+    lnt_recur_case one = case_of(k->o, 1, k->o->T);
+    one.Hq = 1;
+    one.Hv = k->o->Hv / k->o->Hq;
+    lnt_problem ours = { 0 }, truth = { 0 };
+    lnt_device *gpu = k->c->device;
+    linnet_status s;
+    LNT_TRY_GOTO(s, call(k, 0, false), out);
+    snprintf(k->forward_impl, sizeof k->forward_impl, "%s", linnet_recurrence_ran(k->c));
+    LNT_TRY_GOTO(s, call(k, 0, true), out);
+    snprintf(k->backward_impl, sizeof k->backward_impl, "%s", linnet_recurrence_ran(k->c));
+    if (gpu->kind == LNT_DEVICE_CPU || (k->op->cache && k->o->T > 8192) || k->op->solve) { /* minutes on a CPU */
+        *worst = NAN;
+        goto out;
+    }
+    LNT_TRY_GOTO(s, lnt_problem_make(k->c, &one, LINNET_F32, LINNET_F32, 3, &ours), out);
+    LNT_TRY_GOTO(s, lnt_problem_make(k->c, &one, LINNET_F32, LINNET_F32, 3, &truth), out);
+    for (int i = 0; i < LNT_RECUR_TENSORS; i++)
+        if (used(k, i) && lnt_recur_tensors[i].role < LNT_T_OUTPUT) {
+            cut x = cut_of(k, i);
+            take_cut(truth.data[i], k->drawn.data[i], lnt_recur_tensor_type(&k->drawn.r, i), &x, along_tokens(k, i) ? k->drawn.r.tokens : 1);
+        }
+    LNT_TRY_GOTO(s, take_results(k, &ours), out);
+    k->c->device = lnt_device_cpu();
+    s = lnt_problem_run(k->c, &truth, false);
+    if (s == LINNET_OK) s = lnt_problem_run(k->c, &truth, true);
+    k->c->device = gpu;
+    if (s == LINNET_OK) s = compare_shape(k, &ours, &truth, worst);
+out:
+    lnt_problem_free(&ours);
+    lnt_problem_free(&truth);
+    return s;
+}
+
+/* ---- all of it -------------------------------------------------------------------------------------------------------------------- */
+
+/* Bytes that the calls cannot avoid: inputs read, results written, once. */
+static double least_bytes(const bench *k, bool backward)
+{
+    double bytes = 0;
+    for (int i = 0; i < LNT_RECUR_TENSORS; i++) {
+        lnt_tensor_role role = lnt_recur_tensors[i].role;
+        bool result = role == LNT_T_OUTPUT || role == LNT_T_SAVED; /* which the backward pass of an operator with a cache reads again */
+        bool counts = role == LNT_T_INPUT || (backward ? role == LNT_T_COTANGENT || role == LNT_T_GRADIENT || (result && k->op->cache) : result);
+        if (counts && used(k, i)) bytes += (double)bytes_of(k, i);
+    }
+    return bytes;
+}
+
+static linnet_status run_bench(bench *k, linnet_form form, linnet_bench_op_result *out)
+{
+    LNT_TRY(make_bench(k, form));
+    LNT_TRY(check_shape(k, &out->shape_error));
+    snprintf(out->impl, sizeof out->impl, "%s", k->forward_impl);
+    snprintf(out->backward_impl, sizeof out->backward_impl, "%s", k->backward_impl);
+    double backward;
+    LNT_TRY(measure(k, false, &out->forward_seconds));
+    LNT_TRY(measure(k, true, &backward));
+    out->both_seconds = out->forward_seconds + backward;
+    const linnet_recurrence *r = &k->set[0];
+    double each = (double)r->tokens * r->Hv; /* at C = 16, whatever chunk ran (operators.md 13) */
+    out->forward_flops = k->op->flops(r, 16, false) * each;
+    out->both_flops = out->forward_flops + k->op->flops(r, 16, true) * each;
+    out->forward_bytes = least_bytes(k, false);
+    out->both_bytes = out->forward_bytes + least_bytes(k, true);
+    out->workspace = k->workspace_size;
+    out->peak_memory = lnt_device_of(k->c)->peak;
+    return LINNET_OK;
 }
 
 linnet_status linnet_bench_op(linnet_context *c, const linnet_bench_op_options *options, linnet_bench_op_result *out)
@@ -220,7 +366,13 @@ linnet_status linnet_bench_op(linnet_context *c, const linnet_bench_op_options *
 
     linnet_bench_op_result result = { 0 };
     LNT_TRY(check(c, &o, form, &result));
-    LNT_TRY(measure(c, &o, form, &result));
-    *out = result;
-    return LINNET_OK;
+    bench *b = lnt_calloc(sizeof *b);
+    if (!b) return lnt_fail_memory(c, sizeof *b);
+    *b = (bench){ .c = c, .o = &o };
+    lnt_device_of(c)->peak = 0;
+    linnet_status s = run_bench(b, form, &result);
+    free_bench(b);
+    lnt_free(b);
+    if (s == LINNET_OK) *out = result;
+    return s;
 }
