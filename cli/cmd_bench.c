@@ -224,6 +224,10 @@ static int bench_op(const command *self, int argc, char **argv)
     return code;
 }
 
+/* The shape that models are compared at: 12 layers of width 512 with 4 heads of 128, token ids are bytes. */
+static const char *const standard_model[] = { "num_hidden_layers=12", "hidden_size=512", "num_heads=4", "head_dim=128",
+                                              "expand_v=1",           "vocab_size=256",  NULL };
+
 /* ---- bench train ------------------------------------------------------------------------------------------------------------ */
 
 typedef struct {
@@ -284,12 +288,9 @@ static void print_train(const train_result *x)
 
 static int bench_train(const command *self, int argc, char **argv)
 {
-    /* the shape that results are compared at: 12 layers of width 512 with 4 heads of 128, token ids are bytes */
-    static const char *const standard[] = { "num_hidden_layers=12", "hidden_size=512", "num_heads=4", "head_dim=128",
-                                            "expand_v=1",           "vocab_size=256",  NULL };
     linnet_bench_train_options o = LINNET_BENCH_TRAIN_OPTIONS_INIT;
     machine_args m = MACHINE_ARGS_INIT;
-    model_args shape = { .defaults = standard };
+    model_args shape = { .defaults = standard_model };
     output_args out = { 0 };
     arg_list words = { 0 };
     const arg table[] = {
@@ -329,6 +330,92 @@ static int bench_train(const command *self, int argc, char **argv)
     return code;
 }
 
+/* ---- bench decode ----------------------------------------------------------------------------------------------------------- */
+
+typedef struct {
+    const linnet_bench_decode_options *o;
+    const linnet_bench_decode_result *r;
+    linnet_model_info info;
+    linnet_dtype dtype;
+    double floor; /* seconds that moving the bytes takes */
+} decode_result;
+
+static void decode_fields(json_line *j, const void *result)
+{
+    const decode_result *x = result;
+    line_text(j, "bench", "decode");
+    line_text(j, "model_type", x->info.model_type);
+    line_text(j, "dtype", linnet_dtype_name(x->dtype));
+    line_int(j, "parameters", x->r->parameters);
+    line_int(j, "layers", x->info.layers);
+    line_int(j, "width", x->info.width);
+    line_int(j, "vocabulary", x->info.vocabulary);
+    line_int(j, "batch", x->o->batch);
+    line_real(j, "step_seconds", x->r->step_seconds);
+    line_real(j, "tokens_per_second", x->r->tokens_per_second);
+    line_real(j, "bytes", x->r->bytes);
+    line_int(j, "state_bytes", x->r->state_bytes);
+    line_real(j, "floor_seconds", x->floor);
+    line_real(j, "share", x->floor / x->r->step_seconds);
+    line_real(j, "check_error", x->r->check_error);
+    line_real(j, "peak_memory", x->r->peak_memory ? (double)x->r->peak_memory : peak_memory());
+}
+
+static void print_decode(const decode_result *x)
+{
+    char a[SAY_TEXT], b[SAY_TEXT];
+    const linnet_bench_decode_result *r = x->r;
+    printf("%s, %s parameters, %s, %lld sequence%s\n", x->info.model_type, say_count(a, (double)r->parameters), linnet_dtype_name(x->dtype),
+           (long long)x->o->batch, x->o->batch == 1 ? "" : "s");
+    printf("step     %s, %s tokens/s\n", say_time(a, r->step_seconds), say_count(b, r->tokens_per_second));
+    printf("floor    %s for %s of weights and states: %.1f%% of it reached\n", say_time(a, x->floor), say_bytes(b, r->bytes),
+           100 * x->floor / r->step_seconds);
+    printf("check    logits of steps against one pass: relative error %.1e\n", r->check_error);
+    printf("memory   %s a sequence, peak %s\n", say_bytes(a, (double)r->state_bytes),
+           say_bytes(b, r->peak_memory ? (double)r->peak_memory : peak_memory()));
+}
+
+static int bench_decode(const command *self, int argc, char **argv)
+{
+    linnet_bench_decode_options o = LINNET_BENCH_DECODE_OPTIONS_INIT;
+    machine_args m = MACHINE_ARGS_INIT;
+    model_args shape = { .defaults = standard_model };
+    output_args out = { 0 };
+    arg_list words = { 0 };
+    const arg table[] = {
+        { "step", ARG_HEADING },
+        { "batch", ARG_I64, &o.batch, "N", "sequences, each with its own state", 1, 1 << 20 },
+        { "steps", ARG_I64, &o.steps, "N", "steps to take the median of", 1, 1 << 24 },
+        MODEL_FLAGS(&shape, "12 layers, width 512, 4 heads of 128"),
+        OUTPUT_FLAGS(&out),
+        MACHINE_FLAGS(&m),
+        { .kind = ARG_END },
+    };
+    int code = args_parse(self, table, argc, argv, &words, 0, 0);
+    if (code >= 0) return code;
+    linnet_context *c = NULL;
+    linnet_config *config = NULL;
+    linnet_model *model = NULL;
+    linnet_machine_rates rates = { 0 };
+    linnet_bench_decode_result r = { 0 };
+    linnet_status s = LINNET_OK;
+    code = machine_open(&m, &c);
+    if (!code) code = model_args_config(c, &shape, &config);
+    if (!code) code = measure(c, &out, &rates);
+    if (!code && (s = linnet_model_create(c, config, m.dtype, 1, &model)) != LINNET_OK) code = say_status(c, s);
+    if (!code && (s = linnet_bench_decode(c, model, &o, &r)) != LINNET_OK) code = say_status(c, s);
+    if (!code) {
+        decode_result x = { .o = &o, .r = &r, .dtype = m.dtype, .floor = r.bytes / rates.copy_bytes };
+        linnet_model_get_info(model, &x.info);
+        if (!out.json) print_decode(&x);
+        code = record(c, &out, &rates, decode_fields, &x);
+    }
+    linnet_model_destroy(model);
+    linnet_config_destroy(config);
+    linnet_context_destroy(c);
+    return code;
+}
+
 /* ---- bench machine ---------------------------------------------------------------------------------------------------------- */
 
 static void machine_fields(json_line *j, const void *result)
@@ -361,6 +448,8 @@ static const command parts[] = {
       .example = "linnet bench op gated_delta_rule --T 2048 --heads 16", .run = bench_op },
     { .name = "bench train", .summary = "time a training step and a decoding step of a model", .usage = "[options]",
       .example = "linnet bench train --dtype bf16\nlinnet bench train --mixer delta_net --preset small --batch 8 --length 256", .run = bench_train },
+    { .name = "bench decode", .summary = "time a token of a batch of sequences, as a share of moving weights and states", .usage = "[options]",
+      .example = "linnet bench decode --dtype bf16 --batch 8", .run = bench_decode },
     { .name = "bench machine", .summary = "product rates and copy bandwidth of this machine", .usage = "[options]", .example = "linnet bench machine",
       .run = bench_machine },
 };
@@ -373,15 +462,15 @@ static int run(const command *self, int argc, char **argv)
     arg_list words = { 0 };
     int code = args_parse(self, table, argc, argv, &words, 1, -1);
     if (code >= 0) return code;
-    return say_error(NULL, "There are `bench op`, `bench train` and `bench machine`.", "there is no benchmark \"%s\"", argv[1]);
+    return say_error(NULL, "There are `bench op`, `bench train`, `bench decode` and `bench machine`.", "there is no benchmark \"%s\"", argv[1]);
 }
 
 const command cmd_bench = {
     .name = "bench",
     .summary = "time operators and models as a share of what the machine can do",
-    .usage = "op [NAME...] | train | machine [options]",
-    .about = "Every run first measures the machine: the rate of oneDNN's matrix products and the copy bandwidth.\n"
-             "Each part has its own flags: `linnet bench op --help`, `linnet bench train --help`, `linnet bench machine --help`.",
+    .usage = "op [NAME...] | train | decode | machine [options]",
+    .about = "Every run first measures the machine: the rate of its library's matrix products and the copy bandwidth.\n"
+             "Each part has its own flags: `linnet bench op --help`, and so on.",
     .example = "linnet bench op gated_delta_rule --dtype bf16 --record results.jsonl --label \"my laptop\"",
     .run = run,
 };

@@ -314,7 +314,8 @@ typedef struct {
     double forward_bytes, both_bytes;     /* inputs and results, once */
     size_t peak_memory;                   /* of a GPU, while the operator was timed; 0 on the CPU */
 } linnet_bench_op_result;
-/* Check the implementation against the reference, then time it: single calls on the CPU; on a GPU batches of calls, over inputs that are in no cache. */
+/* Check the implementation against the reference, then time it: single calls on the CPU; on a GPU batches of calls, over inputs that are in no
+ * cache. */
 LINNET_API linnet_status linnet_bench_op(linnet_context *c, const linnet_bench_op_options *o, linnet_bench_op_result *out);
 
 typedef struct {
@@ -330,6 +331,22 @@ typedef struct {
     char *profile;                                 /* operator by operator, linnet_free */
 } linnet_bench_train_result;
 LINNET_API linnet_status linnet_bench_train(linnet_context *c, linnet_model *m, const linnet_bench_train_options *o, linnet_bench_train_result *out);
+
+typedef struct {
+    size_t size;
+    int64_t batch, steps;
+} linnet_bench_decode_options;
+#define LINNET_BENCH_DECODE_OPTIONS_INIT { .size = sizeof(linnet_bench_decode_options), .batch = 1, .steps = 128 }
+typedef struct {
+    double step_seconds, tokens_per_second; /* median; greedy, the ids of each step come from the one before */
+    double bytes;                           /* of weights and states that a step must move */
+    double check_error;                     /* logits of the first steps against those of one pass, relative rms */
+    int64_t parameters, state_bytes;        /* the latter of one sequence */
+    size_t peak_memory;                     /* of a GPU; 0 on the CPU */
+} linnet_bench_decode_result;
+/* One token at a time for `batch` sequences with states of their own. */
+LINNET_API linnet_status linnet_bench_decode(linnet_context *c, linnet_model *m, const linnet_bench_decode_options *o,
+                                             linnet_bench_decode_result *out);
 
 /* Multi-query associative recall (Arora et al., Zoology, 2023): train a small model to answer `pairs` queries and report its accuracy. */
 typedef struct {

@@ -22,7 +22,8 @@ static linnet_status product_rate(lnt_ctx *c, lnt_dtype dtype, double *rate)
     double best = INFINITY;
     for (int i = 0; i < 3; i++) LNT_TRY_GOTO(s, lnt_device_alloc(c, (size_t)(n * n) * lnt_dtype_size(type[i]), &m[i]), out);
     for (int i = 0; i < 3; i++) LNT_TRY_GOTO(s, lnt_random_fill(c, m[i], type[i], n * n), out);
-    lnt_gemm_args g = { .M = n, .N = n, .K = n, .alpha = 1, .ab = dtype, .c = type[2], .a = m[0], .b = m[1], .C = m[2], .lda = n, .ldb = n, .ldc = n };
+    lnt_gemm_args g = { .M = n, .N = n, .K = n, .alpha = 1, .ab = dtype, .c = type[2], .lda = n, .ldb = n, .ldc = n };
+    g.a = m[0], g.b = m[1], g.C = m[2];
     for (int i = 0; i <= ROUNDS; i++) { /* the first builds the primitive */
         lnt_watch_begin(c);
         LNT_TRY_GOTO(s, lnt_gemm(c, &g), out);

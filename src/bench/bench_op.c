@@ -71,8 +71,8 @@ out:
 
 /* ---- the shape that was asked for -------------------------------------------------------------------------------------------------- */
 
-/* Inputs are drawn for some tokens and repeated along the token axis: drawing them all would take longer than everything else. Repeated calls go round
- * several sets of tensors, so many that none finds its inputs in the second level cache of a GPU (60 MB on an H200); on the CPU there is one. */
+/* Inputs are drawn for some tokens and repeated along the token axis: drawing them all would take longer than everything else. Repeated calls go
+ * round several sets of tensors, so many that none finds its inputs in the second level cache of a GPU (60 MB on an H200); on the CPU, one. */
 enum { DRAWN_TOKENS = 256, MOST_SETS = 16 };
 static const size_t ROUND_BYTES = 256u << 20;
 /* On a GPU each time is the mean of calls put one behind the other for about so long: the clock of its events ticks in half microseconds. */

@@ -9,7 +9,7 @@
 double lnt_median(double *x, int64_t n);
 /* Device memory of `bytes` whose first `have` are filled: repeat them to the end. */
 void lnt_tile(lnt_ctx *c, void *p, size_t have, size_t bytes);
-/* Normal numbers (a block of them, repeated) in `n` elements of device memory: products of zeros draw less power and run faster than any real ones. */
+/* Normal numbers (a block of them, repeated) in `n` elements of device memory: products of zeros draw less power and run faster than real ones. */
 linnet_status lnt_random_fill(lnt_ctx *c, void *p, lnt_dtype t, int64_t n);
 
 /* Seconds on the device's clock between begin and end; end waits. */

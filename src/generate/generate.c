@@ -15,7 +15,8 @@ typedef struct {
     linnet_model *m;
     lnt_state *state;
     lnt_plan *prefill, *step;
-    float *logits; /* host, [vocabulary] */
+    float *logits;    /* host, [vocabulary] */
+    int32_t *scratch; /* device, [1] */
 } session;
 
 static void close_session(session *k)
@@ -24,6 +25,7 @@ static void close_session(session *k)
     lnt_plan_destroy(k->step);
     lnt_state_destroy(k->state);
     lnt_free(k->logits);
+    lnt_device_free(k->c, k->scratch);
 }
 
 static linnet_status open_session(session *k, int64_t prompt, int64_t capacity)
@@ -37,6 +39,7 @@ static linnet_status open_session(session *k, int64_t prompt, int64_t capacity)
         o.outputs[0] = k->m->hidden;
         LNT_TRY(lnt_plan_create(k->c, k->m->p, &o, &k->prefill));
     }
+    LNT_TRY(lnt_device_alloc(k->c, sizeof *k->scratch, (void **)&k->scratch));
     k->logits = lnt_alloc((size_t)k->m->config->vocab_size * 4);
     return k->logits ? LINNET_OK : lnt_fail_memory(k->c, (size_t)k->m->config->vocab_size * 4);
 }
@@ -93,13 +96,19 @@ linnet_status linnet_generate(linnet_context *c, linnet_model *m, const linnet_t
     *out = (linnet_generate_result){.prompt_tokens = n, .state_bytes = (int64_t)k.state->bytes};
     double start = lnt_now();
     for (int64_t at = 0; at + 1 < n; at += PREFILL) LNT_TRY_GOTO(s, feed(&k, k.prefill, ids + at, n - 1 - at < PREFILL ? n - 1 - at : PREFILL), done);
+    lnt_device_wait(c);
     out->prefill_seconds = lnt_now() - start;
     int32_t now = ids[n - 1];
     start = lnt_now();
     while (out->tokens < o->max_tokens) {
         LNT_TRY_GOTO(s, feed(&k, k.step, &now, 1), done);
-        lnt_to_host(c, k.logits, lnt_plan_output(k.step, m->logits).data, (size_t)V * 4);
-        now = lnt_sampler_draw(sampler, k.logits);
+        const float *logits = lnt_plan_output(k.step, m->logits).data;
+        if (o->temperature == 0) {
+            LNT_TRY_GOTO(s, lnt_greedy(c, logits, 1, V, V, k.scratch, &now), done);
+        } else {
+            lnt_to_host(c, k.logits, logits, (size_t)V * 4);
+            now = lnt_sampler_draw(sampler, k.logits);
+        }
         out->tokens++;
         if (o->stop_at_separator && now == linnet_tokenizer_separator(t)) break;
         size_t bytes = 0;

@@ -76,6 +76,26 @@ def op_refuses(folder):
     refused("op", "gated_delta_rule", folder / "in.safetensors", folder / "no" / "such" / "folder.safetensors", says=["folder.safetensors"])
 
 
+@case("a device that is not there is refused with one sentence by every command, and no output is left")
+def no_such_device(folder):
+    path, out, text = folder / "in.safetensors", folder / "out.safetensors", folder / "text.txt"
+    write_safetensors(path, gated_delta_inputs())
+    text.write_text("some words " * 500)
+    commands = [("op", "gated_delta_rule", path, out), ("train", text, "--out", out), ("eval", out, text), ("generate", out, "--prompt", "a"),
+                ("logits", out, path, out), ("task", "mqar"), ("bench", "op"), ("bench", "train"), ("bench", "decode"), ("bench", "machine")]
+    for command in commands:
+        refused(*command, "--device", "tpu", says=['unknown device "tpu"'])
+        refused(*command, "--device", "cuda:x")
+    refused("op", "gated_delta_rule", path, out, "--device", "cuda:99")
+    if linnet("bench", "machine", "--device", "cuda", code=None).returncode == 0:
+        refused("op", "gated_delta_rule", path, out, "--device", "cuda", "--dtype", "f64", says=["float64", "CPU"])
+    else:
+        for command in commands:
+            done = refused(*command, "--device", "cuda", says=["GPU", "--device cpu"])
+            assert done.out == "", done.out
+    assert not out.exists()
+
+
 @case("mixers lists layers and sizes, for people and as JSON lines")
 def mixers(_):
     text = linnet("mixers").out
@@ -120,6 +140,15 @@ def bench_train(folder):
     line = json.loads(done.out)
     assert line == json.loads((folder / "r.jsonl").read_text())
     assert line["tokens_per_second"] > 0 and line["decode_seconds"] > 0 and line["peak_memory"] > 1e6
+
+
+@case("bench decode times a token of several sequences, after a check of the steps against one pass")
+def bench_decode(folder):
+    done = linnet("bench", "decode", "--mixer", "delta_net", "--preset", "nano", "--batch", "3", "--steps", "4", "--json", "--record", folder / "r.jsonl")
+    line = json.loads(done.out)
+    assert line == json.loads((folder / "r.jsonl").read_text())
+    assert line["batch"] == 3 and line["tokens_per_second"] > 0 and 0 < line["share"] and line["check_error"] < 1e-4
+    refused("bench", "decode", "--batch", "0", says=["--batch"])
 
 
 @case("task mqar trains and reports an accuracy between 0 and 1")

@@ -1,0 +1,134 @@
+/* linnet_bench_decode: one token at a time for a batch of sequences, and the bytes it cannot avoid. */
+#include <math.h>
+#include <string.h>
+
+#include "bench/measure.h"
+#include "core/clock.h"
+#include "core/memory.h"
+#include "core/rng.h"
+#include "generate/sample.h"
+#include "model/model.h"
+
+/* Tokens that are fed both one at a time and at once, before the clock runs: so many that the recurrences take their chunk form for them. */
+enum { CHECKED = 24 };
+
+typedef struct {
+    lnt_ctx *c;
+    linnet_model *m;
+    int64_t batch, V;
+    lnt_state *state;
+    lnt_plan *plan;
+    int32_t *ids;     /* host, [batch] */
+    int32_t *scratch; /* device, [batch] */
+    double *seconds;  /* [steps] */
+    float *logits;    /* host, [CHECKED + 1, vocabulary]: of one pass, then of the last step */
+} decode;
+
+/* Every product's weights and every other parameter once (of the embedding, a row for each sequence), states read and written. */
+static double step_bytes(const decode *k)
+{
+    const linnet_model *m = k->m;
+    double bytes = 2 * (double)k->state->bytes;
+    for (int i = 0; i < lnt_param_count(m->p); i++) {
+        const lnt_param *q = lnt_param_at(m->p, i);
+        bool looked_up = !m->config->tie_word_embeddings && !strcmp(q->name, "model.embeddings.weight");
+        bytes += (double)(looked_up ? k->batch * q->dim[1] : q->count) * (double)(q->product ? lnt_dtype_size(m->dtype) : 4);
+    }
+    return bytes;
+}
+
+static linnet_status open_decode(decode *k, int64_t steps)
+{
+    int64_t capacity = CHECKED + steps;
+    lnt_plan_options o = { .tokens = k->batch, .n_seq = k->batch, .dtype = k->m->dtype, .has_state = true, .state_capacity = capacity, .n_outputs = 1,
+                           .outputs = { k->m->logits } };
+    k->V = k->m->config->vocab_size;
+    k->ids = lnt_alloc((size_t)k->batch * sizeof *k->ids);
+    k->seconds = lnt_alloc((size_t)steps * sizeof *k->seconds);
+    k->logits = lnt_alloc((size_t)((CHECKED + 1) * k->V) * sizeof *k->logits);
+    if (!k->ids || !k->seconds || !k->logits) return lnt_fail_memory(k->c, (size_t)((CHECKED + 1) * k->V) * sizeof *k->logits);
+    LNT_TRY(lnt_device_alloc(k->c, (size_t)k->batch * sizeof *k->scratch, (void **)&k->scratch));
+    LNT_TRY(lnt_state_create(k->c, k->m->p, k->m->dtype, k->batch, capacity, &k->state));
+    return lnt_plan_create(k->c, k->m->p, &o, &k->plan);
+}
+
+static void close_decode(decode *k)
+{
+    lnt_plan_destroy(k->plan);
+    lnt_state_destroy(k->state);
+    lnt_device_free(k->c, k->scratch);
+    lnt_free(k->ids);
+    lnt_free(k->seconds);
+    lnt_free(k->logits);
+}
+
+static linnet_status feed(decode *k)
+{
+    lnt_batch b = { .tokens = k->batch, .n_seq = k->batch, .n_inputs = 1, .inputs = { { k->m->ids, k->ids } }, .state = k->state };
+    return lnt_plan_run(k->plan, k->m->w, &b);
+}
+
+static const float *step_logits(const decode *k) { return lnt_plan_output(k->plan, k->m->logits).data; }
+
+/* Every sequence reads the same tokens; the logits of the last one after them must be those of one pass. */
+static linnet_status check(decode *k, double *error)
+{
+    int64_t ids[CHECKED];
+    lnt_rng r = lnt_rng_make(1, lnt_stream_of("bench ids"));
+    for (int t = 0; t < CHECKED; t++) {
+        ids[t] = (int64_t)lnt_rng_below(&r, (uint64_t)k->V);
+        for (int64_t n = 0; n < k->batch; n++) k->ids[n] = (int32_t)ids[t];
+        LNT_TRY(feed(k));
+    }
+    LNT_TRY(linnet_model_logits(k->c, k->m, ids, 1, CHECKED, k->logits));
+    const float *pass = k->logits + (CHECKED - 1) * k->V;
+    float *step = k->logits + CHECKED * k->V;
+    lnt_to_host(k->c, step, step_logits(k) + (k->batch - 1) * k->V, (size_t)k->V * sizeof *step);
+    double wrong = 0, size = 0;
+    for (int64_t v = 0; v < k->V; v++) {
+        double d = (double)step[v] - pass[v];
+        wrong += d * d;
+        size += (double)pass[v] * pass[v];
+    }
+    *error = sqrt(wrong / size);
+    double allowed = k->m->dtype == LINNET_F32 ? 1e-4 : 5e-2; /* bf16: two roundings of every activation, each within 2e-2 of float32 */
+    if (*error <= allowed) return LINNET_OK;
+    return lnt_fail(k->c, LINNET_EINTERNAL, "%d tokens one at a time give other logits than at once: relative error %.3g", CHECKED, *error);
+}
+
+static linnet_status run(decode *k, int64_t steps, linnet_bench_decode_result *out)
+{
+    LNT_TRY(open_decode(k, steps));
+    LNT_TRY(check(k, &out->check_error));
+    LNT_TRY(lnt_greedy(k->c, step_logits(k), k->batch, k->V, k->V, k->scratch, k->ids));
+    for (int64_t i = 0; i < steps; i++) {
+        double start = lnt_now();
+        LNT_TRY(feed(k));
+        LNT_TRY(lnt_greedy(k->c, step_logits(k), k->batch, k->V, k->V, k->scratch, k->ids));
+        k->seconds[i] = lnt_now() - start;
+    }
+    linnet_model_info info;
+    linnet_model_get_info(k->m, &info);
+    out->step_seconds = lnt_median(k->seconds, steps);
+    out->tokens_per_second = (double)k->batch / out->step_seconds;
+    out->bytes = step_bytes(k);
+    out->parameters = info.parameters;
+    out->state_bytes = (int64_t)k->state->bytes / k->batch;
+    out->peak_memory = lnt_device_of(k->c)->peak;
+    return LINNET_OK;
+}
+
+linnet_status linnet_bench_decode(linnet_context *c, linnet_model *m, const linnet_bench_decode_options *options, linnet_bench_decode_result *out)
+{
+    linnet_bench_decode_options o = LINNET_BENCH_DECODE_OPTIONS_INIT;
+    if (options) memcpy(&o, options, options->size < sizeof o ? options->size : sizeof o);
+    if (o.batch < 1 || o.batch > 1 << 20) return lnt_fail(c, LINNET_EINVAL, "batch %lld; expected 1 .. %d", (long long)o.batch, 1 << 20);
+    if (o.steps < 1 || o.steps > 1 << 24) return lnt_fail(c, LINNET_EINVAL, "%lld steps; expected 1 .. %d", (long long)o.steps, 1 << 24);
+    decode k = { .c = c, .m = m, .batch = o.batch };
+    linnet_bench_decode_result result = { 0 };
+    lnt_device_of(c)->peak = 0;
+    linnet_status s = run(&k, o.steps, &result);
+    close_decode(&k);
+    if (s == LINNET_OK) *out = result;
+    return s;
+}

@@ -1,0 +1,45 @@
+/* The largest logit of each row, so that greedy decoding brings one number a sequence to the host. */
+#include "device/cuda.cuh"
+extern "C" {
+#include "generate/sample.h"
+}
+
+enum { THREADS = 1024, WARPS = THREADS / 32 };
+
+struct largest {
+    float x;
+    int32_t id;
+};
+
+/* Ties go to the lower id. */
+__device__ __forceinline__ largest larger(largest a, largest b) { return b.x > a.x || (b.x == a.x && b.id < a.id) ? b : a; }
+
+__device__ __forceinline__ largest warp_largest(largest a)
+{
+#pragma unroll
+    for (int o = 16; o; o >>= 1) a = larger(a, {__shfl_xor_sync(0xffffffffu, a.x, o), __shfl_xor_sync(0xffffffffu, a.id, o)});
+    return a;
+}
+
+/* One block a row of logits [rows, ld], of which the first V columns count. */
+__global__ void __launch_bounds__(THREADS) largest_kernel(const float *logits, int64_t ld, int32_t V, int32_t *ids)
+{
+    __shared__ largest of_warp[WARPS];
+    const float *row = logits + (int64_t)blockIdx.x * ld;
+    largest best = {-INFINITY, 0};
+    for (int32_t i = (int32_t)threadIdx.x; i < V; i += THREADS) {
+        const float x = row[i];
+        if (x > best.x) best = {x, i};
+    }
+    best = warp_largest(best);
+    if (threadIdx.x % 32 == 0) of_warp[threadIdx.x / 32] = best;
+    __syncthreads();
+    if (threadIdx.x >= 32) return;
+    best = warp_largest(of_warp[threadIdx.x]);
+    if (threadIdx.x == 0) ids[blockIdx.x] = best.id;
+}
+
+extern "C" void lnt_greedy_cuda(lnt_ctx *c, const float *logits, int64_t rows, int64_t ld, int64_t V, int32_t *ids)
+{
+    if (rows > 0) largest_kernel<<<(unsigned)rows, THREADS, 0, lnt_stream(c)>>>(logits, ld, (int32_t)V, ids);
+}
