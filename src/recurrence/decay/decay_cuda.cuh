@@ -1,0 +1,121 @@
+/* What the decay core's CUDA files share: the shape of a pass, the cut into segments, the factors of a chunk. Equations in README.md. */
+#ifndef LNT_DECAY_CUDA_CUH
+#define LNT_DECAY_CUDA_CUH
+
+#include "device/cuda.cuh"
+
+extern "C" {
+#include "recurrence/decay/decay.h"
+}
+
+/* Rows of a tensor [T,heads,width], read as those of Hv value heads. Column `width`, where a caller reaches it, is extra[t,h] or, without extra, 1. */
+struct decay_rows {
+    const void *p; /* NULL: zeros */
+    const float *extra;
+    int bf16, heads, width;
+};
+
+/* The sequences, cut into segments of `segment` tokens (a multiple of the chunk). Segment p of sequence n is a piece of work, and has slot
+ * cu[n] / segment + n + p: no two segments meet there, and there are at most T / segment + N slots. */
+struct decay_cut {
+    const int64_t *cu; /* device, [N+1] */
+    int64_t N, T, segment;
+    int P;  /* the longest sequence's segments, at least 1 */
+    int Hv;
+    const float *g, *g_head; /* [T,Hv], [Hv]; both NULL: no decay */
+    float scale;
+};
+
+struct decay_place {
+    int64_t n, first, last, slot; /* tokens [first,last) */
+    bool begins, ends;            /* of its sequence */
+};
+/* False: sequence n has no segment p. An empty sequence has one, empty. */
+__device__ __forceinline__ bool decay_find(const decay_cut &x, int64_t n, int p, decay_place *at)
+{
+    const int64_t from = x.cu[n], to = x.cu[n + 1], first = from + p * x.segment;
+    if (p && first >= to) return false;
+    *at = { n, first, first + x.segment < to ? first + x.segment : to, from / x.segment + n + p, p == 0, first + x.segment >= to };
+    return true;
+}
+
+/* One read-out of a decayed state, which serves forward and all of backward by the choice of roles. In chunk order (backwards when `reverse`):
+ *
+ *   out_i = read_i S^T query_i + sum_j s D_ij (query_i . key_j) value_j        S <- e^{b_n} S + sum_j write_j key_j value_j^T
+ *
+ *             query  key  value   read_i         write_j        D_ij
+ *   o           q     k     v     s e^{b_i}      e^{b_n-b_j}    e^{b_i-b_j}, j <= i
+ *   dq          do    v     k     the same (S transposed)
+ *   dv          k     q     do    e^{b_n-b_i}    s e^{b_j}      e^{b_j-b_i}, j >= i      (S is dS here)
+ *   dk          v     do    q     the same (dS transposed)                                                                   */
+struct decay_pass {
+    decay_rows query, key, value; /* [D], [D], [E] */
+    decay_rows dots;              /* not NULL: also inter[h,t] += dots_t . (read_t S^T query_t), for the gates' gradient */
+    int D, E;
+    int begin, end;               /* columns of `value` to compute, those of out too; end - begin columns a row of out */
+    bool reverse;
+    bool transposed;              /* S[d][e] lies at e * W + d of a slot, not d * W + e */
+    const float *slots;           /* start states [slots,Hv,K,W]; NULL: s, z */
+    const float *s, *z;           /* start states [N,Hv,K,V], [N,Hv,K]; NULL: zeros */
+    float *s_end, *z_end;         /* where those of the sequences' ends go, or NULL */
+    int K, V, W;                  /* of the state: W = V or V+1 */
+    void *out;                    /* [T,Hv,end-begin], NULL: not wanted */
+    int out_bf16;
+    const float *den;             /* [T,Hv]: out is divided by it; NULL: not */
+    float add;                    /* to out */
+    float *inter;                 /* [parts,Hv,T], part = block of columns */
+};
+
+/* Start states of segments, from zero at each: X [slots,Hv,K,W] = end state of the segment (its start when `reverse`), decay [slots,Hv] = e^{b} over it. */
+struct decay_states {
+    decay_rows key, value; /* k v; q do when `reverse` */
+    int K, W;
+    bool reverse;
+    float *X, *decay;
+};
+
+/* intra[h,t] = sum over pairs j >= t > l of the chunk of s D_jl (q_j . k_l)(do_j . v_l). */
+struct decay_pairs {
+    decay_rows q, k, v, d_o;
+    int K, W;
+    float *intra;
+};
+
+/* The two sets of kernels. `passes` go in one launch where that pays. */
+struct decay_kernels {
+    int chunk;
+    int parts;
+    void (*states)(const decay_cut &, const decay_states &, const lnt_cuda *);
+    void (*read)(const decay_cut &, const decay_pass *passes, int n, const lnt_cuda *);
+    void (*pairs)(const decay_cut &, const decay_pairs &, const lnt_cuda *);
+};
+size_t lnt_decay_cuda_bytes(const lnt_recur_args *a, bool backward, int chunk);
+void lnt_decay_cuda_forward(const lnt_recur_args *a, const lnt_device *d, const decay_kernels &k);
+void lnt_decay_cuda_backward(const lnt_recur_args *a, const lnt_device *d, const decay_kernels &k);
+
+/* ---- factors of a chunk ------------------------------------------------------------------------------------------------------------- */
+
+/* A gate below counts as this: its exponential is 0 in float32 and an exact reset (g = -inf) needs no other provision. NaN passes. */
+static constexpr float DECAY_FLOOR = -128.0f;
+static constexpr double DECAY_LOG2E = 1.4426950408889634;
+
+__device__ __forceinline__ float decay_gate(const decay_cut &x, int64_t t, int h)
+{
+    const float g = x.g ? x.g[t * x.Hv + h] : x.g_head ? x.g_head[h] : 0.0f;
+    return g < DECAY_FLOOR ? DECAY_FLOOR : g;
+}
+
+/* Inclusive sums of a chunk's gates in units of log 2, each as two floats: differences keep float32's relative accuracy at any size of the sums
+ * (float32 sums lose 2e-5 at g = -40). */
+struct decay_sum {
+    float hi, lo;
+};
+__device__ __forceinline__ decay_sum decay_split(double b)
+{
+    const float hi = (float)b;
+    return { hi, (float)(b - hi) };
+}
+/* e^{b_i - b_j} */
+__device__ __forceinline__ float decay_between(decay_sum i, decay_sum j) { return exp2f((i.hi - j.hi) + (i.lo - j.lo)); }
+
+#endif

@@ -1,0 +1,615 @@
+/* The decay core on tensor cores, bf16 rows, K and V of 64 or 128: the same passes as decay_cuda.cu, in chunks of 64. README.md has the roles.
+ *
+ * A CTA of 4 warps has one segment of one value head. The state stays in registers as S^T [E][D], a warp a quarter of the E columns: what a product leaves
+ * there (rows e, neighbouring d in a register) is, packed to bf16, the B operand of the read-out that follows, so it never passes through shared memory.
+ * Tiles are [64][W] bf16, 16-byte unit u of row r at unit u ^ (r & 7): the eight rows of an 8x8 matrix lie in different banks. */
+#include "device/mma.cuh"
+#include "recurrence/decay/decay_cuda.cuh"
+
+static constexpr int C = 64, THREADS = 128;
+
+struct tile_factors {
+    float hi[C], lo[C], read[C], write[C], total, pad[3];
+};
+
+__device__ __forceinline__ uint32_t unit_at(uint32_t tile, int W, int row, int unit)
+{
+    return tile + (uint32_t)(row * W * 2 + ((unit ^ (row & 7)) << 4));
+}
+
+/* Rows t .. t+63 of a head to a tile; those from `last` on become zeros. */
+template <int W> __device__ __forceinline__ void load_tile(uint32_t tile, const decay_rows &x, const decay_cut &c, int64_t t, int64_t last, int h)
+{
+    constexpr int UNITS = W / 8, ROWS = THREADS / UNITS;
+    const int unit = (int)threadIdx.x % UNITS, row = (int)threadIdx.x / UNITS;
+    const int64_t pitch = (int64_t)x.heads * W;
+    const bf16 *from = (const bf16 *)x.p + (t + row) * pitch + (int64_t)h * x.heads / c.Hv * W + unit * 8;
+#pragma unroll
+    for (int i = 0; i < C / ROWS; i++) {
+        const bool real = x.p && t + row + i * ROWS < last;
+        cp_async_16(unit_at(tile, W, row + i * ROWS, unit), real ? from + i * ROWS * pitch : from, real);
+    }
+}
+
+/* Warp 0: factors of a chunk whose gates of rows 2l and 2l+1 lane l holds. */
+__device__ __forceinline__ void tile_gates(const decay_cut &x, int64_t t, int64_t last, int h, float (&g)[2])
+{
+    const int64_t at = t + 2 * ((int)threadIdx.x % 32);
+    g[0] = at < last ? decay_gate(x, at, h) : 0.0f;
+    g[1] = at + 1 < last ? decay_gate(x, at + 1, h) : 0.0f;
+}
+__device__ __forceinline__ void put_factors(const decay_cut &x, tile_factors *f, const float (&g)[2], bool reverse)
+{
+    const int lane = (int)threadIdx.x % 32;
+    double b[2], all = ((double)g[0] + g[1]) * DECAY_LOG2E;
+#pragma unroll
+    for (int o = 1; o < 32; o <<= 1) {
+        const double left = __shfl_up_sync(~0u, all, o);
+        if (lane >= o) all += left;
+    }
+    b[1] = all;
+    b[0] = all - g[1] * DECAY_LOG2E;
+    all = __shfl_sync(~0u, all, 31);
+#pragma unroll
+    for (int j = 0; j < 2; j++) {
+        const decay_sum s = decay_split(b[j]);
+        const float in = x.scale * exp2f((float)b[j]), out = exp2f((float)(all - b[j]));
+        f->hi[2 * lane + j] = s.hi;
+        f->lo[2 * lane + j] = s.lo;
+        f->read[2 * lane + j] = reverse ? out : in;
+        f->write[2 * lane + j] = reverse ? in : out;
+    }
+    if (lane == 0) f->total = exp2f((float)all);
+}
+
+/* S^T += (write . value)^T key: a warp's E/4 rows from column `first` of the value tile. */
+template <int D, int E, bool SCALED>
+__device__ __forceinline__ void write_state(float (&S)[E / 64][D / 8][4], uint32_t key, uint32_t value, const float *write, float same, int first)
+{
+    const int lane = (int)threadIdx.x % 32;
+#pragma unroll
+    for (int ks = 0; ks < C / 16; ks++) {
+        uint32_t a[E / 64][4];
+#pragma unroll
+        for (int m = 0; m < E / 64; m++)
+            ldmatrix_x4_trans(a[m], unit_at(value, E, ks * 16 + (lane & 7) + ((lane >> 4) << 3), (first + m * 16) / 8 + ((lane >> 3) & 1)));
+        if (SCALED) {
+            const int t = ks * 16 + 2 * (lane & 3);
+            const float2 low = write ? *(const float2 *)(write + t) : make_float2(same, same);
+            const float2 high = write ? *(const float2 *)(write + t + 8) : make_float2(same, same);
+#pragma unroll
+            for (int m = 0; m < E / 64; m++)
+#pragma unroll
+                for (int i = 0; i < 4; i++) {
+                    const float2 w = i < 2 ? low : high;
+                    a[m][i] = pack_bf16(w.x * low_bf16(a[m][i]), w.y * high_bf16(a[m][i]));
+                }
+        }
+#pragma unroll
+        for (int n = 0; n < D / 16; n++) {
+            uint32_t b[4];
+            ldmatrix_x4_trans(b, unit_at(key, D, ks * 16 + (lane & 15), n * 2 + (lane >> 4)));
+#pragma unroll
+            for (int m = 0; m < E / 64; m++) {
+                mma_bf16(S[m][2 * n], a[m], b[0], b[1]);
+                mma_bf16(S[m][2 * n + 1], a[m], b[2], b[3]);
+            }
+        }
+    }
+}
+
+/* Visit a warp's share of the state: f(element, d, e). */
+template <int D, int E, typename F> __device__ __forceinline__ void each_element(float (&S)[E / 64][D / 8][4], F f)
+{
+    const int lane = (int)threadIdx.x % 32, first = (int)threadIdx.x / 32 * (E / 4);
+#pragma unroll
+    for (int m = 0; m < E / 64; m++)
+#pragma unroll
+        for (int n = 0; n < D / 8; n++)
+#pragma unroll
+            for (int i = 0; i < 4; i++) f(S[m][n][i], n * 8 + 2 * (lane & 3) + (i & 1), first + m * 16 + (lane >> 2) + (i >> 1) * 8);
+}
+
+/* ---- states of segments ------------------------------------------------------------------------------------------------------------- */
+
+template <int D, int E> static constexpr int states_stage = C * 2 * (D + E);
+static constexpr int STATES_STAGES = 3;
+
+template <int K, int V, bool GATED>
+__global__ __launch_bounds__(THREADS, 2) void decay_tiles_states(const __grid_constant__ decay_cut x, const __grid_constant__ decay_states a)
+{
+    extern __shared__ __align__(128) unsigned char memory[];
+    __shared__ tile_factors factors[2];
+    const int h = (int)(blockIdx.x % x.Hv), p = (int)(blockIdx.x / x.Hv % x.P), warp = (int)threadIdx.x / 32;
+    decay_place at;
+    if (!decay_find(x, blockIdx.x / x.Hv / x.P, p, &at)) return;
+    const int chunks = (int)((at.last - at.first + C - 1) / C);
+    const uint32_t base = shared_address(memory);
+    auto start = [&](int c) { return at.first + (int64_t)(a.reverse ? chunks - 1 - c : c) * C; };
+    auto fetch = [&](int c) {
+        const uint32_t stage = base + (uint32_t)(c % STATES_STAGES * states_stage<K, V>);
+        if (c < chunks) {
+            load_tile<K>(stage, a.key, x, start(c), at.last, h);
+            load_tile<V>(stage + C * 2 * K, a.value, x, start(c), at.last, h);
+        }
+        cp_async_commit();
+    };
+    float S[V / 64][K / 8][4] = {}, g[2];
+    double all = 0;
+    for (int c = 0; c < STATES_STAGES - 1; c++) fetch(c);
+    if (GATED && warp == 0 && chunks) {
+        tile_gates(x, start(0), at.last, h, g);
+        put_factors(x, &factors[0], g, a.reverse);
+        all += (double)g[0] + g[1];
+    }
+    for (int c = 0; c < chunks; c++) {
+        cp_async_wait<STATES_STAGES - 2>();
+        __syncthreads();
+        fetch(c + STATES_STAGES - 1);
+        const bool more = GATED && warp == 0 && c + 1 < chunks;
+        if (more) tile_gates(x, start(c + 1), at.last, h, g);
+        const uint32_t stage = base + (uint32_t)(c % STATES_STAGES * states_stage<K, V>);
+        if (GATED) each_element<K, V>(S, [&](float &s, int, int) { s *= factors[c & 1].total; });
+        write_state<K, V, GATED>(S, stage, stage + C * 2 * K, factors[c & 1].write, 1.0f, warp * (V / 4));
+        if (more) {
+            put_factors(x, &factors[(c + 1) & 1], g, a.reverse);
+            all += (double)g[0] + g[1];
+        }
+    }
+    const int64_t slot = at.slot * x.Hv + h;
+    if (warp == 0) {
+        for (int o = 16; o; o >>= 1) all += __shfl_xor_sync(~0u, all, o);
+        if (threadIdx.x == 0) a.decay[slot] = GATED ? exp2f((float)(all * DECAY_LOG2E)) : 1.0f;
+    }
+    const float factor = !GATED && a.reverse ? x.scale : 1.0f;
+    float *to = a.X + slot * K * V;
+    each_element<K, V>(S, [&](float &s, int d, int e) { to[d * V + e] = factor * s; });
+}
+
+/* ---- the pass ----------------------------------------------------------------------------------------------------------------------- */
+
+template <int D, int E> struct pass_shared {
+    static constexpr int stage = C * 2 * (2 * D + E), P = C * C * 2, out = D < E ? C * E * 2 : 0; /* out: the query's place where it fits */
+    static constexpr int fixed = P + out;
+};
+
+template <int D, int E, bool REVERSE, bool GATED>
+__device__ __forceinline__ void run_pass(const decay_cut &x, const decay_pass &a, const decay_place &at, int h, int stages, unsigned char *memory)
+{
+    using shared = pass_shared<D, E>;
+    __shared__ tile_factors factors[2];
+    __shared__ float dots[4][C];
+    constexpr int WE = E / 4, NT = WE / 8; /* a warp's columns, and tiles of 8 of them */
+    const int tid = (int)threadIdx.x, lane = tid % 32, warp = tid / 32, r = lane >> 2, c2 = 2 * (lane & 3), first = warp * WE;
+    const int chunks = (int)((at.last - at.first + C - 1) / C);
+    const uint32_t P = shared_address(memory), stage0 = P + shared::fixed;
+    const float scale = x.scale;
+
+    auto start = [&](int c) { return at.first + (int64_t)(REVERSE ? chunks - 1 - c : c) * C; };
+    auto fetch = [&](int c) {
+        const uint32_t stage = stage0 + (uint32_t)(c % stages * shared::stage);
+        if (c < chunks) {
+            load_tile<D>(stage, a.query, x, start(c), at.last, h);
+            load_tile<D>(stage + C * 2 * D, a.key, x, start(c), at.last, h);
+            load_tile<E>(stage + C * 4 * D, a.value, x, start(c), at.last, h);
+        }
+        cp_async_commit();
+    };
+
+    float S[E / 64][D / 8][4], g[2];
+    fetch(0);
+    const int sd = a.transposed ? 1 : a.V, se = a.transposed ? a.V : 1;
+    {
+        const int64_t state = (int64_t)a.K * a.V;
+        const float *from = a.slots ? a.slots + (at.slot * x.Hv + h) * state : a.s ? a.s + (at.n * x.Hv + h) * state : NULL;
+        each_element<D, E>(S, [&](float &s, int d, int e) { s = from ? from[d * sd + e * se] : 0.0f; });
+    }
+    if (GATED && warp == 0 && chunks) {
+        tile_gates(x, start(0), at.last, h, g);
+        put_factors(x, &factors[0], g, REVERSE);
+    }
+
+    for (int c = 0; c < chunks; c++) {
+        const int64_t t = start(c);
+        const int len = (int)(at.last - t < C ? at.last - t : C);
+        const uint32_t query = stage0 + (uint32_t)(c % stages * shared::stage), key = query + C * 2 * D, value = key + C * 2 * D;
+        const tile_factors &f = factors[c & 1];
+        cp_async_wait<0>();
+        __syncthreads();
+        if (stages > 1) fetch(c + 1);
+        const bool more = GATED && warp == 0 && c + 1 < chunks;
+        if (more) tile_gates(x, start(c + 1), at.last, h, g);
+
+        /* P_ij = s D_ij query_i . key_j: a warp a quarter, 32 by 32 */
+        const int row = warp >> 1, col = warp & 1;
+        if (row == col || (row > col) != REVERSE) {
+            float acc[2][4][4] = {};
+#pragma unroll
+            for (int ks = 0; ks < D / 16; ks++) {
+                uint32_t A[2][4], B[2][4];
+#pragma unroll
+                for (int m = 0; m < 2; m++) ldmatrix_x4(A[m], unit_at(query, D, row * 32 + m * 16 + (lane & 15), ks * 2 + (lane >> 4)));
+#pragma unroll
+                for (int n = 0; n < 2; n++)
+                    ldmatrix_x4(B[n], unit_at(key, D, col * 32 + n * 16 + (lane & 7) + ((lane >> 4) << 3), ks * 2 + ((lane >> 3) & 1)));
+#pragma unroll
+                for (int m = 0; m < 2; m++)
+#pragma unroll
+                    for (int n = 0; n < 4; n++) mma_bf16(acc[m][n], A[m], B[n / 2][n % 2 * 2], B[n / 2][n % 2 * 2 + 1]);
+            }
+#pragma unroll
+            for (int m = 0; m < 2; m++)
+#pragma unroll
+                for (int half = 0; half < 2; half++) {
+                    const int i = row * 32 + m * 16 + half * 8 + r;
+                    const decay_sum bi = { GATED ? f.hi[i] : 0.0f, GATED ? f.lo[i] : 0.0f };
+#pragma unroll
+                    for (int n = 0; n < 4; n++) {
+                        const int j = col * 32 + n * 8 + c2;
+                        float y[2];
+#pragma unroll
+                        for (int k = 0; k < 2; k++) {
+                            y[k] = scale * acc[m][n][half * 2 + k];
+                            if (GATED) {
+                                const decay_sum bj = { f.hi[j + k], f.lo[j + k] };
+                                y[k] *= REVERSE ? decay_between(bj, bi) : decay_between(bi, bj);
+                            }
+                            if (REVERSE ? j + k < i : j + k > i) y[k] = 0.0f;
+                        }
+                        asm volatile("st.shared.b32 [%0], %1;" ::"r"(unit_at(P, C, i, j / 8) + 2 * c2), "r"(pack_bf16(y[0], y[1])) : "memory");
+                    }
+                }
+        }
+
+        /* O = read . (query S) */
+        float O[4][NT][4] = {};
+#pragma unroll
+        for (int ks = 0; ks < D / 16; ks++) {
+            uint32_t A[4][4];
+#pragma unroll
+            for (int m = 0; m < 4; m++) ldmatrix_x4(A[m], unit_at(query, D, m * 16 + (lane & 15), ks * 2 + (lane >> 4)));
+#pragma unroll
+            for (int n = 0; n < NT; n++) {
+                const float *left = &S[n / 2][2 * ks][n % 2 * 2], *right = &S[n / 2][2 * ks + 1][n % 2 * 2];
+                const uint32_t b0 = pack_bf16(left[0], left[1]), b1 = pack_bf16(right[0], right[1]);
+#pragma unroll
+                for (int m = 0; m < 4; m++) mma_bf16(O[m][n], A[m], b0, b1);
+            }
+        }
+        if (GATED || !REVERSE)
+#pragma unroll
+            for (int m = 0; m < 4; m++) {
+                const float up = GATED ? f.read[m * 16 + r] : scale, down = GATED ? f.read[m * 16 + r + 8] : scale;
+#pragma unroll
+                for (int n = 0; n < NT; n++)
+#pragma unroll
+                    for (int i = 0; i < 4; i++) O[m][n][i] *= i < 2 ? up : down;
+            }
+        if (GATED && a.inter)
+#pragma unroll
+            for (int m = 0; m < 4; m++)
+#pragma unroll
+                for (int half = 0; half < 2; half++) {
+                    const int i = m * 16 + half * 8 + r;
+                    float dot = 0;
+                    if (i < len) {
+                        const bf16 *with = (const bf16 *)a.dots.p + ((t + i) * a.dots.heads + (int64_t)h * a.dots.heads / x.Hv) * E + first + c2;
+#pragma unroll
+                        for (int n = 0; n < NT; n++) {
+                            const uint32_t y = *(const uint32_t *)(with + n * 8);
+                            dot += low_bf16(y) * O[m][n][half * 2] + high_bf16(y) * O[m][n][half * 2 + 1];
+                        }
+                    }
+                    dot += __shfl_xor_sync(~0u, dot, 1);
+                    dot += __shfl_xor_sync(~0u, dot, 2);
+                    if (c2 == 0) dots[warp][i] = dot;
+                }
+        __syncthreads();
+        if (GATED && a.inter && tid < len) a.inter[(int64_t)h * x.T + t + tid] = (dots[0][tid] + dots[1][tid]) + (dots[2][tid] + dots[3][tid]);
+
+        /* O += P value, the half of P that is not zero */
+#pragma unroll
+        for (int ks = 0; ks < C / 16; ks++) {
+            uint32_t B[NT / 2][4];
+#pragma unroll
+            for (int n = 0; n < NT / 2; n++) ldmatrix_x4_trans(B[n], unit_at(value, E, ks * 16 + (lane & 15), first / 8 + n * 2 + (lane >> 4)));
+#pragma unroll
+            for (int m = 0; m < 4; m++) {
+                if (REVERSE ? ks < m : ks > m) continue;
+                uint32_t A[4];
+                ldmatrix_x4(A, unit_at(P, C, m * 16 + (lane & 15), ks * 2 + (lane >> 4)));
+#pragma unroll
+                for (int n = 0; n < NT; n++) mma_bf16(O[m][n], A, B[n / 2][n % 2 * 2], B[n / 2][n % 2 * 2 + 1]);
+            }
+        }
+        if (a.out && !a.out_bf16) {
+            float *to = (float *)a.out + (t * x.Hv + h) * E + first + c2;
+#pragma unroll
+            for (int m = 0; m < 4; m++)
+#pragma unroll
+                for (int half = 0; half < 2; half++) {
+                    const int i = m * 16 + half * 8 + r;
+                    if (i < len)
+#pragma unroll
+                        for (int n = 0; n < NT; n++)
+                            *(float2 *)(to + (int64_t)i * x.Hv * E + n * 8) = make_float2(O[m][n][half * 2], O[m][n][half * 2 + 1]);
+                }
+        } else if (a.out) {
+            /* through shared memory, so that a lane writes 16 bytes: the warp's [64][WE], unit u of row i at u ^ (i / (8 / units) % units) */
+            constexpr int UNITS = WE / 8, SHIFT = UNITS == 4 ? 1 : 2;
+            const uint32_t mine = (shared::out ? P + shared::P : query) + (uint32_t)(warp * C * WE * 2);
+#pragma unroll
+            for (int m = 0; m < 4; m++)
+#pragma unroll
+                for (int half = 0; half < 2; half++)
+#pragma unroll
+                    for (int n = 0; n < NT; n++) {
+                        const int i = m * 16 + half * 8 + r;
+                        asm volatile("st.shared.b32 [%0], %1;" ::"r"(mine + (uint32_t)(i * WE * 2 + ((n ^ ((i >> SHIFT) & (UNITS - 1))) << 4) + 2 * c2)),
+                                     "r"(pack_bf16(O[m][n][half * 2], O[m][n][half * 2 + 1]))
+                                     : "memory");
+                    }
+            __syncwarp();
+            bf16 *to = (bf16 *)a.out + (t * x.Hv + h) * E + first;
+#pragma unroll
+            for (int i0 = 0; i0 < C; i0 += 32 / UNITS) {
+                const int i = i0 + lane / UNITS, u = lane % UNITS;
+                uint4 y;
+                asm volatile("ld.shared.v4.b32 {%0, %1, %2, %3}, [%4];"
+                             : "=r"(y.x), "=r"(y.y), "=r"(y.z), "=r"(y.w)
+                             : "r"(mine + (uint32_t)(i * WE * 2 + ((u ^ ((i >> SHIFT) & (UNITS - 1))) << 4)))
+                             : "memory");
+                if (i < len) *(uint4 *)(to + (int64_t)i * x.Hv * E + u * 8) = y;
+            }
+        }
+
+        if (GATED) each_element<D, E>(S, [&](float &s, int, int) { s *= f.total; });
+        write_state<D, E, GATED || REVERSE>(S, key, value, GATED ? f.write : NULL, scale, first);
+        if (more) put_factors(x, &factors[(c + 1) & 1], g, REVERSE);
+        if (stages == 1) {
+            __syncthreads();
+            fetch(c + 1);
+        }
+    }
+    if (a.s_end && (REVERSE ? at.begins : at.ends)) {
+        float *to = a.s_end + (at.n * x.Hv + h) * ((int64_t)a.K * a.V);
+        each_element<D, E>(S, [&](float &s, int d, int e) { to[d * sd + e * se] = s; });
+    }
+}
+
+template <int K, int V, bool GATED>
+__global__ __launch_bounds__(THREADS, 2) void decay_tiles_forward(const __grid_constant__ decay_cut x, const __grid_constant__ decay_pass a, int stages)
+{
+    extern __shared__ __align__(128) unsigned char memory[];
+    decay_place at;
+    if (!decay_find(x, blockIdx.x / x.Hv / x.P, (int)(blockIdx.x / x.Hv % x.P), &at)) return;
+    run_pass<K, V, false, GATED>(x, a, at, (int)(blockIdx.x % x.Hv), stages, memory);
+}
+
+/* dk, dv, dq in one launch: dk and dv of a segment walk over the same tiles at the same time. */
+struct pass_list {
+    decay_pass pass[3];
+    int n;
+};
+template <int K, int V, bool GATED>
+__global__ __launch_bounds__(THREADS, 2) void decay_tiles_backward(const __grid_constant__ decay_cut x, const __grid_constant__ pass_list list, int stages)
+{
+    extern __shared__ __align__(128) unsigned char memory[];
+    const int64_t i = blockIdx.x / list.n;
+    const decay_pass &a = list.pass[blockIdx.x % list.n];
+    decay_place at;
+    if (!decay_find(x, i / x.Hv / x.P, (int)(i / x.Hv % x.P), &at)) return;
+    const int h = (int)(i % x.Hv);
+    if (!a.reverse)
+        run_pass<V, K, false, GATED>(x, a, at, h, stages, memory);
+    else if (a.transposed)
+        run_pass<V, K, true, GATED>(x, a, at, h, stages, memory);
+    else
+        run_pass<K, V, true, GATED>(x, a, at, h, stages, memory);
+}
+
+/* ---- pairs inside a chunk, for the gates' gradient ---------------------------------------------------------------------------------- */
+
+/* M_ij = s D_ij (q_i . k_j)(do_i . v_j) below the diagonal; intra_i = sum_{j >= i} (row j of M - column j of M): what lies inside cancels in float32. */
+template <int K, int V>
+__global__ __launch_bounds__(THREADS) void decay_tiles_pairs(const __grid_constant__ decay_cut x, const __grid_constant__ decay_pairs a, int chunks)
+{
+    extern __shared__ __align__(128) unsigned char memory[];
+    __shared__ tile_factors f;
+    __shared__ float sums[2][2][C]; /* rows, columns; the two tiles beside each other */
+    const int tid = (int)threadIdx.x, lane = tid % 32, warp = tid / 32, r = lane >> 2, c2 = 2 * (lane & 3);
+    const int h = (int)(blockIdx.x % x.Hv);
+    const int64_t i0 = blockIdx.x / x.Hv, n = i0 / chunks, t = x.cu[n] + i0 % chunks * C, last = x.cu[n + 1];
+    if (t >= last) return;
+    const uint32_t q = shared_address(memory), k = q + C * 2 * K, v = k + C * 2 * K, d_o = v + C * 2 * V;
+    load_tile<K>(q, a.q, x, t, last, h);
+    load_tile<K>(k, a.k, x, t, last, h);
+    load_tile<V>(v, a.v, x, t, last, h);
+    load_tile<V>(d_o, a.d_o, x, t, last, h);
+    cp_async_commit();
+    if (warp == 0) {
+        float g[2];
+        tile_gates(x, t, last, h, g);
+        put_factors(x, &f, g, false);
+    }
+    for (int i = tid; i < 4 * C; i += THREADS) (&sums[0][0][0])[i] = 0.0f;
+    cp_async_wait<0>();
+    __syncthreads();
+    const int row = warp >> 1, col = warp & 1;
+    if (row >= col) {
+        float A[2][4][4] = {}, B[2][4][4] = {};
+        auto product = [&](float (&acc)[2][4][4], uint32_t left, uint32_t right, int W) {
+#pragma unroll
+            for (int ks = 0; ks < W / 16; ks++) {
+                uint32_t L[2][4], R[2][4];
+#pragma unroll
+                for (int m = 0; m < 2; m++) {
+                    ldmatrix_x4(L[m], unit_at(left, W, row * 32 + m * 16 + (lane & 15), ks * 2 + (lane >> 4)));
+                    ldmatrix_x4(R[m], unit_at(right, W, col * 32 + m * 16 + (lane & 7) + ((lane >> 4) << 3), ks * 2 + ((lane >> 3) & 1)));
+                }
+#pragma unroll
+                for (int m = 0; m < 2; m++)
+#pragma unroll
+                    for (int j = 0; j < 4; j++) mma_bf16(acc[m][j], L[m], R[j / 2][j % 2 * 2], R[j / 2][j % 2 * 2 + 1]);
+            }
+        };
+        product(A, q, k, K);
+        product(B, d_o, v, V);
+        float columns[4][2] = {};
+#pragma unroll
+        for (int m = 0; m < 2; m++)
+#pragma unroll
+            for (int half = 0; half < 2; half++) {
+                const int i = row * 32 + m * 16 + half * 8 + r;
+                float sum = 0;
+#pragma unroll
+                for (int n8 = 0; n8 < 4; n8++)
+#pragma unroll
+                    for (int e = 0; e < 2; e++) {
+                        const int j = col * 32 + n8 * 8 + c2 + e;
+                        const float D = decay_between({ f.hi[i], f.lo[i] }, { f.hi[j], f.lo[j] });
+                        const float M = j < i ? x.scale * D * A[m][n8][half * 2 + e] * B[m][n8][half * 2 + e] : 0.0f;
+                        sum += M;
+                        columns[n8][e] += M;
+                    }
+                sum += __shfl_xor_sync(~0u, sum, 1);
+                sum += __shfl_xor_sync(~0u, sum, 2);
+                if (c2 == 0) sums[0][col][i] = sum;
+            }
+#pragma unroll
+        for (int n8 = 0; n8 < 4; n8++)
+#pragma unroll
+            for (int e = 0; e < 2; e++) {
+                float sum = columns[n8][e];
+                sum += __shfl_xor_sync(~0u, sum, 4);
+                sum += __shfl_xor_sync(~0u, sum, 8);
+                sum += __shfl_xor_sync(~0u, sum, 16);
+                if (r == 0) sums[1][row][col * 32 + n8 * 8 + c2 + e] = sum;
+            }
+    }
+    __syncthreads();
+    if (warp) return;
+    float d[2], after;
+    for (int j = 0; j < 2; j++) {
+        const int i = 2 * lane + j;
+        d[j] = (sums[0][0][i] + sums[0][1][i]) - (sums[1][0][i] + sums[1][1][i]);
+    }
+    after = d[0] + d[1];
+    for (int o = 1; o < 32; o <<= 1) {
+        const float right = __shfl_down_sync(~0u, after, o);
+        if (lane + o < 32) after += right;
+    }
+    const float right = __shfl_down_sync(~0u, after, 1);
+    float *to = a.intra + (int64_t)h * x.T + t;
+    if (t + 2 * lane < last) to[2 * lane] = after;
+    if (t + 2 * lane + 1 < last) to[2 * lane + 1] = (lane < 31 ? right : 0.0f) + d[1];
+}
+
+/* ---- launches ----------------------------------------------------------------------------------------------------------------------- */
+
+static void put(const lnt_cuda *d, const void *kernel, int64_t grid, int shared, void **args)
+{
+    lnt_cuda *noted = const_cast<lnt_cuda *>(d);
+    if (grid <= 0) return;
+    lnt_cuda_note(noted, cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, shared));
+    lnt_cuda_note(noted, cudaLaunchKernel(kernel, dim3((unsigned)grid), dim3(THREADS), args, (size_t)shared, d->stream));
+}
+
+/* Two stages where the GPU has the shared memory (not sm_86, sm_89). */
+static int stages_of(const lnt_cuda *d, int fixed, int stage)
+{
+    int most = 0;
+    lnt_cuda_note(const_cast<lnt_cuda *>(d), cudaDeviceGetAttribute(&most, cudaDevAttrMaxSharedMemoryPerBlockOptin, d->index));
+    return fixed + 2 * stage + 4096 <= most ? 2 : 1; /* 4096: the static ones */
+}
+
+/* F<K,V,GATED>() for a shape. */
+#define BY_SHAPE(K_, V_, gated, F)                                                                                                 \
+    do {                                                                                                                           \
+        if ((K_) == 64 && (V_) == 64) (gated) ? F(64, 64, true) : F(64, 64, false);                                                \
+        if ((K_) == 64 && (V_) == 128) (gated) ? F(64, 128, true) : F(64, 128, false);                                             \
+        if ((K_) == 128 && (V_) == 64) (gated) ? F(128, 64, true) : F(128, 64, false);                                             \
+        if ((K_) == 128 && (V_) == 128) (gated) ? F(128, 128, true) : F(128, 128, false);                                          \
+    } while (0)
+
+static bool is_gated(const decay_cut &x) { return x.g || x.g_head; }
+static int64_t pieces(const decay_cut &x) { return x.N * x.P * x.Hv; }
+
+template <int K, int V, bool GATED> static void put_states(const decay_cut &x, const decay_states &a, const lnt_cuda *d)
+{
+    void *args[] = { (void *)&x, (void *)&a };
+    put(d, (const void *)decay_tiles_states<K, V, GATED>, pieces(x), STATES_STAGES * states_stage<K, V>, args);
+}
+static void tiles_states(const decay_cut &x, const decay_states &a, const lnt_cuda *d)
+{
+#define F(K, V, G) put_states<K, V, G>(x, a, d)
+    BY_SHAPE(a.K, a.W, is_gated(x), F);
+#undef F
+}
+
+template <int K, int V, bool GATED> static void put_passes(const decay_cut &x, const decay_pass *passes, int n, const lnt_cuda *d)
+{
+    using wide = pass_shared<K, V>;
+    using tall = pass_shared<V, K>;
+    if (n == 1 && !passes->reverse && !passes->transposed) {
+        int stages = stages_of(d, wide::fixed, wide::stage);
+        void *args[] = { (void *)&x, (void *)passes, &stages };
+        put(d, (const void *)decay_tiles_forward<K, V, GATED>, pieces(x), wide::fixed + stages * wide::stage, args);
+        return;
+    }
+    constexpr int fixed = wide::fixed > tall::fixed ? wide::fixed : tall::fixed, stage = wide::stage > tall::stage ? wide::stage : tall::stage;
+    int stages = stages_of(d, fixed, stage);
+    pass_list list = {};
+    list.n = n;
+    for (int i = 0; i < n; i++) list.pass[i] = passes[i];
+    void *args[] = { (void *)&x, &list, &stages };
+    put(d, (const void *)decay_tiles_backward<K, V, GATED>, pieces(x) * n, fixed + stages * stage, args);
+}
+static void tiles_read(const decay_cut &x, const decay_pass *passes, int n, const lnt_cuda *d)
+{
+#define F(K, V, G) put_passes<K, V, G>(x, passes, n, d)
+    BY_SHAPE(passes->K, passes->V, is_gated(x), F);
+#undef F
+}
+
+template <int K, int V> static void put_pairs(const decay_cut &x, const decay_pairs &a, const lnt_cuda *d)
+{
+    int chunks = (int)(x.segment / C * x.P); /* of the longest sequence, or more */
+    void *args[] = { (void *)&x, (void *)&a, &chunks };
+    put(d, (const void *)decay_tiles_pairs<K, V>, x.N * chunks * x.Hv, C * 4 * (K + V), args);
+}
+static void tiles_pairs(const decay_cut &x, const decay_pairs &a, const lnt_cuda *d)
+{
+#define F(K, V, G) put_pairs<K, V>(x, a, d)
+    BY_SHAPE(a.K, a.W, true, F);
+#undef F
+}
+
+static const decay_kernels tiles = { C, 1, tiles_states, tiles_read, tiles_pairs };
+static size_t workspace(const lnt_recur_args *a, bool backward, int threads) { return lnt_decay_cuda_bytes(a, backward, C); }
+static void forward(const lnt_recur_args *a, const lnt_device *d) { lnt_decay_cuda_forward(a, d, tiles); }
+static void backward(const lnt_recur_args *a, const lnt_device *d) { lnt_decay_cuda_backward(a, d, tiles); }
+
+static const char *declines(const lnt_recur_args *a, bool back)
+{
+    if (a->dtype != LINNET_BF16) return "it takes bf16 tensors";
+    if (a->normalize) return "it does not divide by the sum of keys";
+    if ((a->K != 64 && a->K != 128) || (a->V != 64 && a->V != 128)) return "K and V of 64 or 128 are offered";
+    return NULL;
+}
+
+extern "C" {
+extern const lnt_recur_impl lnt_decay_chunk_sm80;
+const lnt_recur_impl lnt_decay_chunk_sm80 = {
+    .name = "chunk-sm80",
+    .form = LINNET_FORM_CHUNK,
+    .device = LNT_DEVICE_CUDA,
+    .needs = 80,
+    .declines = declines,
+    .workspace = workspace,
+    .forward = NULL,
+    .backward = NULL,
+    .put_forward = forward,
+    .put_backward = backward,
+};
+}
