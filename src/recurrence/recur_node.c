@@ -9,6 +9,7 @@
 
 #include "core/threads.h"
 #include "device/device.h"
+#include "recurrence/attention/attention_gpu.h"
 #include "recurrence/recur_node.h"
 #include "recurrence/recurrence.h"
 
@@ -112,6 +113,12 @@ static size_t workspace_for(const lnt_node *n, const lnt_shape *s, const int64_t
         size_t step = lnt_recur_workspace(&a, false, s->threads, s->device);
         alone = alone > step ? alone : step;
     }
+#ifdef LINNET_CUDA
+    if (x->op->cache && s->device->kind == LNT_DEVICE_CUDA) {
+        size_t step = lnt_attention_step_bytes(s->n_seq, x->Hv, x->V, cache_rows(x, s->state_capacity));
+        bytes = bytes > step ? bytes : step;
+    }
+#endif
     return aligned(bytes > alone ? bytes : alone) + joined_bytes(x, longest, s->dtype);
 }
 
@@ -322,11 +329,41 @@ static linnet_status attend_sequence(const lnt_call *k, const lnt_recur_args *al
     return LINNET_OK;
 }
 
+#ifdef LINNET_CUDA
+static bool one_token_each(const lnt_call *k)
+{
+    for (int64_t n = 0; n < k->n_seq; n++)
+        if (k->cu[n + 1] - k->cu[n] != 1) return false;
+    return true;
+}
+
+/* The decoding step of all sequences, which a graph may record: where they stand is read on the device. */
+static linnet_status attend_step(const lnt_call *k, const lnt_recur_args *a)
+{
+    const recur_attr *x = k->attr;
+    const int64_t R = cache_rows(x, k->state_capacity);
+    for (int64_t n = 0; n < k->n_seq; n++)
+        if (R == k->state_capacity && k->position[n] >= R)
+            return lnt_fail(k->c, LINNET_EINVAL, "%lld tokens do not fit a key-value cache of %lld", (long long)k->position[n] + 1, (long long)R);
+    const lnt_attention_step step = { .sequences = k->n_seq, .Hq = x->Hq, .Hv = x->Hv, .K = x->K, .V = x->V, .dtype = a->dtype,
+                                      .scale = isnan(x->scale) ? 1 / sqrt((double)x->K) : x->scale, .rows = R, .q = a->q, .k = a->k, .v = a->v,
+                                      .o = a->o, .cache = k->state, .stride = k->state_stride, .position = k->position_device,
+                                      .workspace = a->workspace, .stream = lnt_device_of(k->c)->stream };
+    if (lnt_attention_step_bytes(k->n_seq, x->Hv, x->V, R) > a->workspace_size)
+        return lnt_fail(k->c, LINNET_EINTERNAL, "attention workspace of %zu bytes is too small for a step", a->workspace_size);
+    lnt_attention_step_put(&step);
+    return lnt_device_check(k->c);
+}
+#endif
+
 static linnet_status forward_attention(const lnt_call *k)
 {
     lnt_recur_args a = call_of(k);
     a.lse = k->save;
     if (!k->state) return linnet_recurrence_forward(k->c, &a);
+#ifdef LINNET_CUDA
+    if (lnt_on_cuda(k->c) && one_token_each(k)) return attend_step(k, &a);
+#endif
     for (int64_t n = 0; n < k->n_seq; n++) LNT_TRY(attend_sequence(k, &a, n));
     return LINNET_OK;
 }

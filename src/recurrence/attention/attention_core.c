@@ -30,7 +30,14 @@ double lnt_attention_flops(const lnt_recur_args *a, int C, bool backward)
     return a->tokens > 0 ? each * pairs(a) / (double)a->tokens : 0;
 }
 
+#ifdef LINNET_CUDA
+extern const lnt_recur_impl lnt_attention_block_cuda, lnt_attention_row_cuda;
+#endif
+
 const lnt_recur_impl *const lnt_attention_impls[] = {
+#ifdef LINNET_CUDA
+    &lnt_attention_block_cuda, &lnt_attention_row_cuda,
+#endif
     &lnt_attention_block_amx, &lnt_attention_block_avx512, &lnt_attention_block_avx2, &lnt_attention_block_base,
     &lnt_attention_row_amx,   &lnt_attention_row_avx512,   &lnt_attention_row_avx2,   &lnt_attention_row_base,
     &lnt_attention_reference, NULL,
