@@ -232,6 +232,18 @@ static int take_dtype(const arg *a, const char *value)
     return bad_value(a, value, a->kind == ARG_DTYPE64 ? "f64, f32 or bf16" : "float32 (f32) or bf16 (bfloat16)");
 }
 
+/* The place of a word among "blocks|cheap", from 1; 0: it is none of them. */
+static int word_place(const char *words, const char *word)
+{
+    size_t length = strlen(word);
+    for (int place = 1; *words; place++) {
+        size_t n = strcspn(words, "|");
+        if (n == length && strncmp(words, word, n) == 0) return place;
+        words += n + (words[n] == '|');
+    }
+    return 0;
+}
+
 static int take(const arg *a, const char *value)
 {
     switch (a->kind) {
@@ -249,6 +261,11 @@ static int take(const arg *a, const char *value)
         if (strstr(a->value, "=") && (!strchr(value, '=') || value[0] == '=')) return bad_value(a, value, a->value);
         arg_list_add(a->to, value);
         return 0;
+    case ARG_SWITCH_WORD: {
+        int place = word_place(a->key, value);
+        if (place) *(int *)a->to = place;
+        return place ? 0 : bad_value(a, value, a->key);
+    }
     case ARG_KEY: {
         int code = take_number(a, value);
         size_t size = strlen(a->key) + strlen(value) + 2;
@@ -301,6 +318,10 @@ int args_parse(const command *self, const arg *table, int argc, char **argv, arg
         const char *value = word[2 + length] ? word + 3 + length : NULL;
         if (!takes_value(a)) {
             if (value) return help_hint(self, "--%s takes no value", a->name, NULL, NULL);
+            *(int *)a->to = 1;
+            continue;
+        }
+        if (a->kind == ARG_SWITCH_WORD && !value && (i + 1 >= argc || !word_place(a->key, argv[i + 1]))) {
             *(int *)a->to = 1;
             continue;
         }

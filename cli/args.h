@@ -32,6 +32,7 @@ void args_release(void);
 typedef enum {
     ARG_HEADING, /* a title in --help: name */
     ARG_SWITCH,  /* int set to 1; takes no value */
+    ARG_SWITCH_WORD, /* int set to 1, or to the place (from 1) of the word that may follow among those of `key`, "blocks|cheap" */
     ARG_INT,     /* int */
     ARG_I64,
     ARG_U64,
@@ -95,6 +96,13 @@ typedef struct {
     { "width", ARG_KEY, &(m)->set, "N", "width of the model", 1, ARG_NO_LIMIT, "", "hidden_size" },                                 \
     { "heads", ARG_KEY, &(m)->set, "N", "heads of each mixer", 1, ARG_NO_LIMIT, "", "num_heads" },                                  \
     { "set", ARG_LIST, &(m)->set, "KEY=VALUE", "any key of config.json; may be repeated" }
+
+#define RECOMPUTE_FLAG(to)                                                                                                          \
+    { "recompute", ARG_SWITCH_WORD, to, "[cheap]",                                                                                  \
+      "make the inside of each layer again in the backward pass: least memory, about a third slower; cheap: only norms, convolutions and " \
+      "activations, a few per cent slower", .fallback = "", .key = "blocks|cheap" }
+#define WEIGHTS_FLAG(to)                                                                                                            \
+    { "weights", ARG_DTYPE, to, "TYPE", "float32, or bf16 (with --dtype bf16): matrices without a float32 copy, rounded stochastically" }
 
 /* The configuration that the flags describe. Returns 0, or the exit code after saying why not. */
 int model_args_config(linnet_context *c, const model_args *m, linnet_config **out);

@@ -234,7 +234,7 @@ typedef struct {
     const linnet_bench_train_options *o;
     const linnet_bench_train_result *r;
     linnet_model_info info;
-    linnet_dtype dtype;
+    linnet_dtype dtype, weights;
     const linnet_machine_rates *rates;
 } train_result;
 
@@ -257,6 +257,7 @@ static void train_fields(json_line *j, const void *result)
     line_int(j, "batch", x->o->batch);
     line_int(j, "length", x->o->length);
     line_int(j, "recompute", x->o->recompute);
+    line_text(j, "weights", linnet_dtype_name(x->weights));
     line_real(j, "step_seconds", x->r->step_seconds);
     line_real(j, "tokens_per_second", x->r->tokens_per_second);
     line_real(j, "flops", x->r->flops);
@@ -265,7 +266,9 @@ static void train_fields(json_line *j, const void *result)
     line_real(j, "decode_seconds", x->r->decode_seconds);
     line_real(j, "decode_bytes", x->r->decode_bytes);
     line_real(j, "decode_over_floor", x->r->decode_seconds / decode_floor(x));
+    line_real(j, "update_seconds", x->r->update_seconds);
     line_int(j, "plan_bytes", x->r->plan_bytes);
+    line_int(j, "device_bytes", x->r->device_bytes);
     line_real(j, "peak_memory", peak_memory());
 }
 
@@ -279,16 +282,18 @@ static void print_train(const train_result *x)
     printf("step     %s, %s tokens/s\n", say_time(a, r->step_seconds), say_count(b, r->tokens_per_second));
     printf("rate     %sFLOP/s: %.1f%% of the float32 product rate", say_rate(a, rate), 100 * rate / x->rates->f32_flops);
     if (x->dtype == LINNET_BF16) printf(", %.1f%% of the bf16 rate", 100 * rate / x->rates->bf16_flops);
-    printf("\nmemory   %s for activations, gradients and workspaces, peak of the process %s\n", say_bytes(a, (double)r->plan_bytes),
-           say_bytes(b, peak_memory()));
+    printf("\nmemory   %s for activations, gradients and workspaces, ", say_bytes(a, (double)r->plan_bytes));
+    if (r->device_bytes) printf("%s in use on the GPU\n", say_bytes(b, (double)r->device_bytes));
+    else printf("peak of the process %s\n", say_bytes(b, peak_memory()));
     printf("decode   %s a token, %.2f times the %s that streaming %s takes\n\n", say_time(a, r->decode_seconds), r->decode_seconds / decode_floor(x),
            say_time(b, decode_floor(x)), say_bytes(d, r->decode_bytes));
-    if (r->profile) printf("%s", r->profile);
+    if (r->profile) printf("%s%-20s %6s %12s %12.2f\n", r->profile, "optimizer", "", "", 1e3 * r->update_seconds);
 }
 
 static int bench_train(const command *self, int argc, char **argv)
 {
     linnet_bench_train_options o = LINNET_BENCH_TRAIN_OPTIONS_INIT;
+    linnet_dtype weights = LINNET_F32;
     machine_args m = MACHINE_ARGS_INIT;
     model_args shape = { .defaults = standard_model };
     output_args out = { 0 };
@@ -298,7 +303,8 @@ static int bench_train(const command *self, int argc, char **argv)
         { "batch", ARG_I64, &o.batch, "N", "sequences", 1, 1 << 20 },
         { "length", ARG_I64, &o.length, "N", "tokens of each", 1, 1 << 24 },
         { "repeats", ARG_I64, &o.repeats, "N", "steps to take the median of", 1, 1 << 16 },
-        { "recompute", ARG_SWITCH, &o.recompute, .help = "recompute activations in the backward pass" },
+        RECOMPUTE_FLAG(&o.recompute),
+        WEIGHTS_FLAG(&weights),
         MODEL_FLAGS(&shape, "12 layers, width 512, 4 heads of 128"),
         OUTPUT_FLAGS(&out),
         MACHINE_FLAGS(&m),
@@ -314,11 +320,11 @@ static int bench_train(const command *self, int argc, char **argv)
     linnet_status s = LINNET_OK;
     code = machine_open(&m, &c);
     if (!code) code = model_args_config(c, &shape, &config);
-    if (!code && (s = linnet_model_create(c, config, m.dtype, 1, &model)) != LINNET_OK) code = say_status(c, s);
+    if (!code && (s = linnet_model_create_kept(c, config, m.dtype, weights, 1, &model)) != LINNET_OK) code = say_status(c, s);
     if (!code) code = measure(c, &out, &rates);
     if (!code && (s = linnet_bench_train(c, model, &o, &r)) != LINNET_OK) code = say_status(c, s);
     if (!code) {
-        train_result x = { .o = &o, .r = &r, .dtype = m.dtype, .rates = &rates };
+        train_result x = { .o = &o, .r = &r, .dtype = m.dtype, .weights = weights, .rates = &rates };
         linnet_model_get_info(model, &x.info);
         if (!out.json) print_train(&x);
         code = record(c, &out, &rates, train_fields, &x);

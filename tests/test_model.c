@@ -106,7 +106,7 @@ static double run_loss(lnt_plan *plan, linnet_model *m, const int32_t *ids, cons
     return sum;
 }
 
-static lnt_plan *plan_of(linnet_model *m, bool training, bool recompute)
+static lnt_plan *plan_of(linnet_model *m, bool training, lnt_recompute recompute)
 {
     lnt_plan *plan;
     lnt_plan_options o = {
@@ -123,16 +123,21 @@ static void check_gradients(const recipe *r)
     draw_ids(ids, TOKENS + 1);
     linnet_model *m = model_of(r, LINNET_F32);
     assert_int_equal(lnt_weights_need_grad(m->w), LINNET_OK);
-    lnt_plan *train = plan_of(m, true, false), *eval = plan_of(m, false, false), *again = plan_of(m, true, true);
+    lnt_plan *train = plan_of(m, true, LNT_RECOMPUTE_NONE), *eval = plan_of(m, false, LNT_RECOMPUTE_NONE);
     double loss = run_loss(train, m, ids, ragged, 3, NULL);
     size_t bytes = (size_t)m->w->elements * 4;
     float *grad = malloc(bytes), *keep = malloc(bytes);
     memcpy(grad, m->w->grad, bytes);
     memcpy(keep, m->w->master, bytes);
     assert_true(loss == run_loss(eval, m, ids, ragged, 3, NULL));
-    lnt_weights_zero_grad(m->w);
-    assert_true(loss == run_loss(again, m, ids, ragged, 3, NULL));
-    assert_memory_equal(grad, m->w->grad, bytes); /* recomputation changes no bit */
+    for (int how = LNT_RECOMPUTE_BLOCKS; how <= LNT_RECOMPUTE_CHEAP; how++) {
+        lnt_plan *again = plan_of(m, true, (lnt_recompute)how);
+        lnt_weights_zero_grad(m->w);
+        assert_true(loss == run_loss(again, m, ids, ragged, 3, NULL));
+        assert_memory_equal(grad, m->w->grad, bytes); /* recomputation changes no bit */
+        assert_true(lnt_plan_bytes(again) < lnt_plan_bytes(train));
+        lnt_plan_destroy(again);
+    }
     for (int i = 0; i < lnt_param_count(m->p); i++) {
         const lnt_param *q = lnt_param_at(m->p, i);
         lnt_rng g = lnt_rng_make(1, lnt_stream_of(q->name));
@@ -163,7 +168,6 @@ static void check_gradients(const recipe *r)
     free(keep);
     lnt_plan_destroy(train);
     lnt_plan_destroy(eval);
-    lnt_plan_destroy(again);
     linnet_model_destroy(m);
 }
 
@@ -182,7 +186,7 @@ static void every_parameter_learns(void **state)
     for (int i = 0; i < RECIPES; i++) {
         linnet_model *m = model_of(&recipes[i], LINNET_BF16);
         assert_int_equal(lnt_weights_need_grad(m->w), LINNET_OK);
-        lnt_plan *train = plan_of(m, true, false);
+        lnt_plan *train = plan_of(m, true, LNT_RECOMPUTE_NONE);
         run_loss(train, m, ids, NULL, 3, NULL);
         for (int k = 0; k < lnt_param_count(m->p); k++) {
             const lnt_param *q = lnt_param_at(m->p, k);
@@ -204,7 +208,7 @@ static void packed_equals_separate(void **state)
     draw_ids(ids, TOKENS + 1);
     for (int i = 0; i < RECIPES; i++) {
         linnet_model *m = model_of(&recipes[i], LINNET_F32);
-        lnt_plan *eval = plan_of(m, false, false);
+        lnt_plan *eval = plan_of(m, false, LNT_RECOMPUTE_NONE);
         float together[TOKENS], alone[TOKENS];
         run_loss(eval, m, ids, ragged, 3, together);
         for (int s = 0; s < 3; s++) {
@@ -301,7 +305,7 @@ static void threads_change_no_bit(void **state)
                 assert_int_equal(linnet_context_create(&o, &c), LINNET_OK);
                 linnet_model *m = model_of(&recipes[i], dtype ? LINNET_BF16 : LINNET_F32);
                 assert_int_equal(lnt_weights_need_grad(m->w), LINNET_OK);
-                lnt_plan *train = plan_of(m, true, false);
+                lnt_plan *train = plan_of(m, true, LNT_RECOMPUTE_NONE);
                 double l = run_loss(train, m, ids, ragged, 3, NULL);
                 size_t bytes = (size_t)m->w->elements * 4;
                 if (threads == 1) {

@@ -1,4 +1,4 @@
-/* AdamW and the gradient norm against float64, over a program's parameter table. */
+/* The optimizer against float64, over a program's parameter table: masters with and without working copy, and weights kept in bf16 alone. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -12,18 +12,20 @@
 #include "core/cpu.h"
 #include "core/memory.h"
 #include "core/rng.h"
+#include "ops/kernels.h"
 #include "ops/optimizer.h"
 
 typedef struct {
     linnet_context *c;
     lnt_program *p;
+    lnt_weights *w;
+    lnt_optimizer *o;
     int64_t n;
-    float *master, *grad, *m, *v;
-    lnt_bf16 *work;
+    float *g0; /* [n] the gradient of step 1; 0 in paddings */
 } setting;
 
-/* Sizes around vectors and pieces, with paddings between; some decay. Paddings are NaN. */
-static setting make(int threads)
+/* Sizes around vectors and pieces, with paddings between; every second decays, every third is not read by products. */
+static setting make(int threads, lnt_dtype dtype, lnt_dtype kept)
 {
     static const int64_t sizes[] = {1, 15, 17, 64, 1000, 70001, 3, 33000};
     setting s = {0};
@@ -34,92 +36,109 @@ static setting make(int threads)
     for (int i = 0; i < (int)(sizeof sizes / sizeof *sizes); i++) {
         char name[] = "a";
         name[0] = (char)('a' + i);
-        assert_true(lnt_add_param(s.p, name, 1, &sizes[i], (lnt_init){LNT_INIT_CONST, 0, 0}, i % 2 == 0, true) == i);
+        assert_true(lnt_add_param(s.p, name, 1, &sizes[i], (lnt_init){LNT_INIT_NORMAL, 1, 0}, i % 2 == 0, i % 3 != 1) == i);
     }
+    assert_int_equal(lnt_weights_create(s.c, s.p, dtype, kept, &s.w), LINNET_OK);
+    assert_int_equal(lnt_weights_init(s.w, 3), LINNET_OK);
+    assert_int_equal(lnt_weights_need_grad(s.w), LINNET_OK);
+    assert_int_equal(lnt_optimizer_create(s.c, s.w, &s.o), LINNET_OK);
     s.n = lnt_param_elements(s.p);
-    float **arrays[] = {&s.master, &s.grad, &s.m, &s.v};
-    for (int k = 0; k < 4; k++) {
-        float *x = *arrays[k] = lnt_alloc((size_t)s.n * 4);
-        lnt_rng r = lnt_rng_make(3, (uint64_t)k);
-        for (int64_t i = 0; i < s.n; i++) x[i] = NAN;
-        for (int q = 0; q < lnt_param_count(s.p); q++)
-            for (int64_t i = 0; i < lnt_param_at(s.p, q)->count; i++)
-                x[lnt_param_at(s.p, q)->offset + i] = k == 2 ? 0.0f : k == 3 ? 0.0f : (float)lnt_rng_normal(&r);
-    }
-    s.work = lnt_calloc((size_t)s.n * 2);
+    s.g0 = lnt_calloc((size_t)s.n * 4);
+    lnt_rng r = lnt_rng_make(3, 1);
+    for (int q = 0; q < lnt_param_count(s.p); q++)
+        for (int64_t i = 0; i < lnt_param_at(s.p, q)->count; i++) s.g0[lnt_param_at(s.p, q)->offset + i] = (float)lnt_rng_normal(&r);
     return s;
 }
 
 static void drop(setting *s)
 {
-    lnt_free(s->master);
-    lnt_free(s->grad);
-    lnt_free(s->m);
-    lnt_free(s->v);
-    lnt_free(s->work);
+    lnt_optimizer_destroy(s->o);
+    lnt_weights_destroy(s->w);
+    lnt_free(s->g0);
     lnt_program_destroy(s->p);
     linnet_context_destroy(s->c);
 }
 
-static bool owned(const lnt_program *p, int64_t at, bool *decay)
+static const lnt_param *owner(const lnt_program *p, int64_t at)
 {
     for (int q = 0; q < lnt_param_count(p); q++) {
         const lnt_param *x = lnt_param_at(p, q);
-        if (at >= x->offset && at < x->offset + x->count) return *decay = x->decay, true;
+        if (at >= x->offset && at < x->offset + x->count) return x;
     }
-    return false;
+    return NULL;
+}
+
+static double norm_of(const setting *s, double factor)
+{
+    double sum = 0;
+    for (int64_t i = 0; i < s->n; i++) sum += (double)s->g0[i] * s->g0[i];
+    return factor * sqrt(sum);
+}
+
+static lnt_adamw hyper_of(const setting *s)
+{
+    return (lnt_adamw){.learning_rate = 1e-2, .beta1 = 0.9, .beta2 = 0.95, .epsilon = 1e-8, .weight_decay = 0.1, .seed = 5,
+                       .clip = norm_of(s, 0.5)};
+}
+
+enum { STEPS = 3 };
+
+/* Run STEPS steps with gradients g0, 2 g0, 3 g0, all clipped to half the norm of g0. */
+static void run(setting *s)
+{
+    lnt_adamw h = hyper_of(s);
+    for (int t = 1; t <= STEPS; t++) {
+        h.step = t;
+        for (int64_t i = 0; i < s->n; i++) s->w->grad[i] = s->g0[i] * (float)t;
+        assert_int_equal(lnt_optimizer_step(s->o, &h), LINNET_OK);
+        lnt_step_sums sums;
+        lnt_optimizer_read(s->o, &sums);
+        assert_true(fabs(sums.norm - norm_of(s, t)) <= 1e-6 * norm_of(s, t));
+        assert_true(fabs(sums.scale - 0.5 / t) <= 1e-6);
+    }
+}
+
+/* The same in float64; w on entry the first weights. */
+static void truth(const setting *s, double *w, double *m, double *v)
+{
+    for (int t = 1; t <= STEPS; t++)
+        for (int64_t i = 0; i < s->n; i++) {
+            const lnt_param *q = owner(s->p, i);
+            double g = s->g0[i] * 0.5;
+            m[i] = 0.9 * m[i] + 0.1 * g;
+            v[i] = 0.95 * v[i] + 0.05 * g * g;
+            double mh = m[i] / (1 - pow(0.9, t)), vh = v[i] / (1 - pow(0.95, t));
+            if (q) w[i] -= 1e-2 * (mh / (sqrt(vh) + 1e-8) + (q->decay ? 0.1 * w[i] : 0));
+        }
 }
 
 static void steps(void **state)
 {
     (void)state;
-    enum { STEPS = 3 };
     for (int level = 0; level <= (int)lnt_cpu_machine(); level++) {
         lnt_cpu_force((lnt_cpu_level)level);
         float *first = NULL;
         for (int threads = 1; threads <= 3; threads++) {
-            setting s = make(threads);
-            double *w = lnt_calloc((size_t)s.n * 8), *m = lnt_calloc((size_t)s.n * 8), *v = lnt_calloc((size_t)s.n * 8),
-                   *g = lnt_calloc((size_t)s.n * 8);
-            float *g0 = lnt_alloc((size_t)s.n * 4);
-            memcpy(g0, s.grad, (size_t)s.n * 4);
-            for (int64_t i = 0; i < s.n; i++) w[i] = s.master[i];
-            lnt_adamw o = {.learning_rate = 1e-2, .beta1 = 0.9, .beta2 = 0.95, .epsilon = 1e-8, .weight_decay = 0.1, .gradient_scale = 0.5,
-                           .zero_gradients = true};
-            lnt_adamw_arrays a = {s.master, s.grad, s.m, s.v, s.work};
-            for (int t = 1; t <= STEPS; t++) {
-                o.step = t;
-                for (int64_t i = 0; i < s.n; i++) s.grad[i] = g0[i] * (float)t, g[i] = (double)s.grad[i] * 0.5;
-                assert_int_equal(lnt_adamw_step(s.c, s.p, &o, &a), LINNET_OK);
-                for (int64_t i = 0; i < s.n; i++) {
-                    bool decay = false;
-                    if (!owned(s.p, i, &decay)) continue;
-                    m[i] = 0.9 * m[i] + 0.1 * g[i];
-                    v[i] = 0.95 * v[i] + 0.05 * g[i] * g[i];
-                    double mh = m[i] / (1 - pow(0.9, t)), vh = v[i] / (1 - pow(0.95, t));
-                    w[i] -= 1e-2 * (mh / (sqrt(vh) + 1e-8) + (decay ? 0.1 * w[i] : 0));
-                }
-            }
+            setting s = make(threads, LINNET_BF16, LINNET_F32);
+            double *x[3]; /* w, m, v */
+            for (int i = 0; i < 3; i++) x[i] = lnt_calloc((size_t)s.n * 8);
+            for (int64_t i = 0; i < s.n; i++) x[0][i] = s.w->master[i];
+            run(&s);
+            truth(&s, x[0], x[1], x[2]);
             for (int64_t i = 0; i < s.n; i++) {
-                bool decay;
-                if (!owned(s.p, i, &decay)) {
-                    assert_true(isnan(s.master[i]) && isnan(s.m[i]) && isnan(s.v[i]) && isnan(s.grad[i]) && s.work[i] == 0);
-                    continue;
-                }
-                assert_true(fabs(s.master[i] - w[i]) <= 3e-7 * (1 + fabs(w[i])));
-                assert_true(fabs(s.m[i] - m[i]) <= 3e-7 * (0.1 + fabs(m[i])) && fabs(s.v[i] - v[i]) <= 1e-6 * (0.1 + v[i]));
-                assert_true(s.grad[i] == 0 && s.work[i] == lnt_f32_to_bf16(s.master[i]));
+                const lnt_param *q = owner(s.p, i);
+                assert_true(fabs(s.w->master[i] - x[0][i]) <= 3e-7 * (1 + fabs(x[0][i])));
+                assert_true(fabs(s.o->m[i] - x[1][i]) <= 3e-7 * (0.1 + fabs(x[1][i])) && fabs(s.o->v[i] - x[2][i]) <= 1e-6 * (0.1 + x[2][i]));
+                assert_true(s.w->grad[i] == 0);
+                if (q && q->product) assert_int_equal(((lnt_bf16 *)s.w->work)[i - s.w->work_begin], lnt_f32_to_bf16(s.w->master[i]));
+                if (!q) assert_true(s.w->master[i] == 0 && s.o->m[i] == 0 && s.o->v[i] == 0);
             }
             if (!first) {
                 first = lnt_alloc((size_t)s.n * 4);
-                memcpy(first, s.master, (size_t)s.n * 4);
+                memcpy(first, s.w->master, (size_t)s.n * 4);
             }
-            assert_memory_equal(first, s.master, (size_t)s.n * 4);
-            lnt_free(w);
-            lnt_free(m);
-            lnt_free(v);
-            lnt_free(g);
-            lnt_free(g0);
+            assert_memory_equal(first, s.w->master, (size_t)s.n * 4);
+            for (int i = 0; i < 3; i++) lnt_free(x[i]);
             drop(&s);
         }
         lnt_free(first);
@@ -127,43 +146,134 @@ static void steps(void **state)
     lnt_cpu_force(lnt_cpu_machine());
 }
 
-static void norm(void **state)
+/* Without masters: each rounding goes to one of the two neighbours, on the average to where float32 would have gone; the same for any number of
+ * threads, another for another seed; and a step from values read back is the step that would have followed. */
+static void without_masters(void **state)
+{
+    (void)state;
+    for (int level = 0; level <= (int)lnt_cpu_machine(); level++) {
+        lnt_cpu_force((lnt_cpu_level)level);
+        float *first = NULL;
+        for (int threads = 1; threads <= 3; threads++) {
+            setting s = make(threads, LINNET_BF16, LINNET_BF16);
+            assert_true(s.w->masters == lnt_param_plain_end(s.p) && s.w->masters < s.n);
+            float *before = lnt_alloc((size_t)s.n * 4), *after = lnt_alloc((size_t)s.n * 4);
+            double *x[3], bias = 0, ulps = 0, count = 0;
+            for (int i = 0; i < 3; i++) x[i] = lnt_calloc((size_t)s.n * 8);
+            assert_int_equal(lnt_weights_get(s.w, before), LINNET_OK);
+            for (int64_t i = 0; i < s.n; i++) x[0][i] = before[i];
+            run(&s);
+            truth(&s, x[0], x[1], x[2]);
+            assert_int_equal(lnt_weights_get(s.w, after), LINNET_OK);
+            for (int64_t i = 0; i < s.n; i++) {
+                if (i < s.w->masters) {
+                    assert_true(fabs(after[i] - x[0][i]) <= 3e-7 * (1 + fabs(x[0][i])));
+                    continue;
+                }
+                if (!owner(s.p, i)) assert_true(after[i] == 0);
+                double ulp = ldexp(1, ilogb(fabs(x[0][i]) + 0.02) - 7); /* the largest step between neighbours on the way */
+                assert_true(fabs(after[i] - x[0][i]) <= (STEPS + 0.1) * ulp);
+                if (owner(s.p, i)) bias += (after[i] - x[0][i]) / ulp, ulps += fabs(after[i] - x[0][i]) / ulp, count++;
+            }
+            assert_true(ulps / count > 0.1);          /* it does round */
+            assert_true(fabs(bias / count) < 0.01);   /* a hundred thousand of them: six standard deviations */
+            if (!first) {
+                first = lnt_alloc((size_t)s.n * 4);
+                memcpy(first, after, (size_t)s.n * 4);
+            }
+            assert_memory_equal(first, after, (size_t)s.n * 4);
+            lnt_adamw h = hyper_of(&s);
+            float *next[3];
+            for (int k = 0; k < 3; k++) { /* step 4, step 4 from what was read back, step 4 of another seed */
+                setting copy = make(threads, LINNET_BF16, LINNET_BF16);
+                for (int q = 0; q < lnt_param_count(s.p); q++) {
+                    const lnt_param *p = lnt_param_at(s.p, q);
+                    assert_int_equal(lnt_weights_put(copy.w, p, 0, after + p->offset, p->count), LINNET_OK);
+                }
+                memcpy(copy.o->m, s.o->m, (size_t)s.n * 4);
+                memcpy(copy.o->v, s.o->v, (size_t)s.n * 4);
+                h.step = STEPS + 1;
+                h.seed = k == 2 ? 6 : 5;
+                setting *run_on = k == 1 ? &s : &copy;
+                memcpy(run_on->w->grad, s.g0, (size_t)s.n * 4);
+                assert_int_equal(lnt_optimizer_step(run_on->o, &h), LINNET_OK);
+                next[k] = lnt_alloc((size_t)s.n * 4);
+                assert_int_equal(lnt_weights_get(run_on->w, next[k]), LINNET_OK);
+                drop(&copy);
+            }
+            assert_memory_equal(next[0], next[1], (size_t)s.n * 4);
+            assert_memory_not_equal(next[0], next[2], (size_t)s.n * 4);
+            for (int i = 0; i < 3; i++) lnt_free(x[i]), lnt_free(next[i]);
+            lnt_free(before);
+            lnt_free(after);
+            drop(&s);
+        }
+        lnt_free(first);
+    }
+    lnt_cpu_force(lnt_cpu_machine());
+}
+
+static void rounding_of_edges(void **state)
+{
+    (void)state;
+    const struct {
+        uint32_t x, word;
+        lnt_bf16 want;
+    } cases[] = {
+        {0x3f800000u, 0xffffffffu, 0x3f80}, /* what is a bf16 stays */
+        {0x3f800001u, 0xfffe0000u, 0x3f80}, {0x3f800001u, 0xffff0000u, 0x3f81},
+        {0x3f80ffffu, 0x00000000u, 0x3f80}, {0x3f80ffffu, 0x00010000u, 0x3f81},
+        {0xbf808000u, 0x7fff0000u, 0xbf80}, {0xbf808000u, 0x80000000u, 0xbf81}, /* away from zero for either sign */
+        {0x7f800000u, 0xffffffffu, 0x7f80}, {0xff800000u, 0xffffffffu, 0xff80},
+        {0x7f800001u, 0xffffffffu, 0x7fc0}, {0x7fffffffu, 0xffffffffu, 0x7fff},
+    };
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) assert_int_equal(lnt_round_bits(cases[i].x, cases[i].word), cases[i].want);
+}
+
+static void sums(void **state)
 {
     (void)state;
     for (int level = 0; level <= (int)lnt_cpu_machine(); level++) {
         lnt_cpu_force((lnt_cpu_level)level);
         double first = 0;
         for (int threads = 1; threads <= 3; threads++) {
-            setting s = make(threads);
-            double want = 0;
-            for (int q = 0; q < lnt_param_count(s.p); q++)
-                for (int64_t i = 0; i < lnt_param_at(s.p, q)->count; i++)
-                    want += (double)s.grad[lnt_param_at(s.p, q)->offset + i] * s.grad[lnt_param_at(s.p, q)->offset + i];
-            double got = lnt_gradient_norm(s.c, s.p, s.grad);
-            assert_true(fabs(got - sqrt(want)) < 1e-6 * sqrt(want));
-            if (threads == 1) first = got;
-            assert_true(got == first);
-            s.grad[lnt_param_at(s.p, 5)->offset + 12345] = NAN;
-            assert_true(isnan(lnt_gradient_norm(s.c, s.p, s.grad)));
+            setting s = make(threads, LINNET_F32, LINNET_F32);
+            lnt_adamw h = {.learning_rate = 0, .beta1 = 0.9, .beta2 = 0.95, .epsilon = 1e-8, .step = 1};
+            lnt_step_sums got;
+            memcpy(s.w->grad, s.g0, (size_t)s.n * 4);
+            assert_int_equal(lnt_optimizer_step(s.o, &h), LINNET_OK);
+            lnt_optimizer_add_losses(s.o, (const float[]){1, 2, 4}, 3);
+            lnt_optimizer_add_losses(s.o, (const float[]){0.5f}, 1);
+            lnt_optimizer_read(s.o, &got);
+            assert_true(fabs(got.norm - norm_of(&s, 1)) < 1e-6 * got.norm && got.scale == 1 && got.nats == 7.5);
+            if (threads == 1) first = got.norm;
+            assert_true(got.norm == first);
+            s.w->grad[lnt_param_at(s.p, 5)->offset + 12345] = NAN;
+            h.clip = 1;
+            assert_int_equal(lnt_optimizer_step(s.o, &h), LINNET_OK);
+            lnt_optimizer_read(s.o, &got);
+            assert_true(isnan(got.norm) && got.nats == 0);
             drop(&s);
         }
     }
     lnt_cpu_force(lnt_cpu_machine());
-    assert_true(lnt_clip_scale(4, 1) == 0.25 && lnt_clip_scale(0.5, 1) == 1 && lnt_clip_scale(4, 0) == 1);
 }
 
 static void refuses(void **state)
 {
     (void)state;
-    setting s = make(1);
-    lnt_adamw o = {.learning_rate = 1, .beta1 = 0.9, .beta2 = 0.95, .step = 0};
-    lnt_adamw_arrays a = {s.master, s.grad, s.m, s.v, NULL};
-    assert_int_equal(lnt_adamw_step(s.c, s.p, &o, &a), LINNET_EINVAL);
+    setting s = make(1, LINNET_F32, LINNET_F32);
+    lnt_adamw h = {.learning_rate = 1, .beta1 = 0.9, .beta2 = 0.95, .step = 0};
+    assert_int_equal(lnt_optimizer_step(s.o, &h), LINNET_EINVAL);
+    lnt_weights *w;
+    assert_int_equal(lnt_weights_create(s.c, s.p, LINNET_F32, LINNET_BF16, &w), LINNET_EINVAL);
+    assert_null(w);
     drop(&s);
 }
 
 int main(void)
 {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(steps), cmocka_unit_test(norm), cmocka_unit_test(refuses)};
+    const struct CMUnitTest tests[] = {cmocka_unit_test(steps), cmocka_unit_test(without_masters), cmocka_unit_test(rounding_of_edges),
+                                       cmocka_unit_test(sums), cmocka_unit_test(refuses)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -35,7 +35,13 @@ static linnet_status mul_backward(const lnt_call *k)
     }
     return LINNET_OK;
 }
-static const lnt_op mul_op = {.name = "mul", .backward_needs = LNT_NEEDS_IN0 | LNT_NEEDS_IN1, .forward = mul_forward, .backward = mul_backward};
+/* Not cheap: the toys' product. */
+static double mul_flops(const lnt_node *n, const lnt_shape *s, bool backward)
+{
+    return (backward ? 2.0 : 1.0) * (double)(s->tokens * lnt_cols(n->program, n->out[0]));
+}
+static const lnt_op mul_op = {.name = "mul", .backward_needs = LNT_NEEDS_IN0 | LNT_NEEDS_IN1, .flops = mul_flops,
+                              .forward = mul_forward, .backward = mul_backward};
 
 /* y = x * w (one weight a column), then exp: backward reads the output. */
 static linnet_status scale_exp_forward(const lnt_call *k)
@@ -170,7 +176,7 @@ static double loss_of(toy *t, lnt_plan *plan, lnt_weights *w)
     return sum;
 }
 
-static lnt_plan *make_plan(linnet_context *c, toy *t, bool training, bool recompute)
+static lnt_plan *make_plan(linnet_context *c, toy *t, bool training, lnt_recompute recompute)
 {
     lnt_plan *plan;
     lnt_plan_options o = {.tokens = TOKENS, .n_seq = 2, .training = training, .recompute = recompute, .n_outputs = 1, .outputs = {t->loss}};
@@ -183,10 +189,11 @@ static void gradients_match_differences(void **state)
     linnet_context *c = *state;
     toy t = make_toy(c);
     lnt_weights *w;
-    assert_int_equal(lnt_weights_create(c, t.p, LINNET_F32, &w), LINNET_OK);
+    assert_int_equal(lnt_weights_create(c, t.p, LINNET_F32, LINNET_F32, &w), LINNET_OK);
     assert_int_equal(lnt_weights_init(w, 3), LINNET_OK);
     assert_int_equal(lnt_weights_need_grad(w), LINNET_OK);
-    lnt_plan *train = make_plan(c, &t, true, false), *again = make_plan(c, &t, true, true), *eval = make_plan(c, &t, false, false);
+    lnt_plan *train = make_plan(c, &t, true, LNT_RECOMPUTE_NONE), *again = make_plan(c, &t, true, LNT_RECOMPUTE_BLOCKS),
+             *cheap = make_plan(c, &t, true, LNT_RECOMPUTE_CHEAP), *eval = make_plan(c, &t, false, LNT_RECOMPUTE_NONE);
     size_t bytes = (size_t)w->elements * 4;
     float *grad = malloc(bytes);
 
@@ -196,10 +203,22 @@ static void gradients_match_differences(void **state)
     lnt_weights_zero_grad(w);
     assert_true(loss == loss_of(&t, again, w));
     assert_memory_equal(grad, w->grad, bytes); /* recomputation changes no bit */
+    lnt_weights_zero_grad(w);
+    assert_true(loss == loss_of(&t, cheap, w));
+    assert_memory_equal(grad, w->grad, bytes);
+    lnt_weights_zero_grad(w);
+    assert_true(loss == loss_of(&t, again, w));
     loss_of(&t, again, w);                     /* gradients add up over runs */
     for (int64_t i = 0; i < w->elements; i++) assert_true(fabsf(w->grad[i] - 2 * grad[i]) <= 1e-5f * (1 + fabsf(grad[i])));
     assert_true(lnt_plan_bytes(again) < lnt_plan_bytes(train));
+    assert_true(lnt_plan_bytes(cheap) < lnt_plan_bytes(train));
     assert_true(lnt_plan_bytes(eval) < lnt_plan_bytes(again));
+    lnt_plan_options o = {.tokens = TOKENS, .n_seq = 2, .training = true, .recompute = LNT_RECOMPUTE_CHEAP, .n_outputs = 1, .outputs = {t.loss}};
+    size_t foreseen;
+    assert_int_equal(lnt_plan_measure(c, t.p, &o, &foreseen), LINNET_OK);
+    assert_true(foreseen == lnt_plan_bytes(cheap));
+    o.tokens = -1;
+    assert_int_equal(lnt_plan_measure(c, t.p, &o, &foreseen), LINNET_EINVAL);
 
     for (int i = 0; i < lnt_param_count(t.p); i++) {
         const lnt_param *q = lnt_param_at(t.p, i);
@@ -218,18 +237,34 @@ static void gradients_match_differences(void **state)
     free(grad);
     lnt_plan_destroy(train);
     lnt_plan_destroy(again);
+    lnt_plan_destroy(cheap);
     lnt_plan_destroy(eval);
     lnt_weights_destroy(w);
     lnt_program_destroy(t.p);
 }
 
-/* No two slots that live at the same time share a byte. */
+static int64_t most_alive(const lnt_schedule *s)
+{
+    int64_t most = 0;
+    for (int i = 0; i < s->n_steps; i++) {
+        int64_t alive = 0;
+        for (int k = 0; k < s->n_slots; k++) alive += s->slots[k].first <= i && i <= s->slots[k].last ? s->slots[k].bytes : 0;
+        if (alive > most) most = alive;
+    }
+    return most;
+}
+
+/* No two slots that live at the same time share a byte; recomputing keeps less alive and makes more steps. */
 static void slots_never_overlap(void **state)
 {
     linnet_context *c = *state;
     toy t = make_toy(c);
-    for (int mode = 0; mode < 3; mode++) {
-        lnt_plan_options o = {.tokens = TOKENS, .n_seq = 2, .training = mode > 0, .recompute = mode == 2, .n_outputs = 1, .outputs = {t.loss}};
+    const lnt_recompute order[] = {LNT_RECOMPUTE_NONE, LNT_RECOMPUTE_CHEAP, LNT_RECOMPUTE_BLOCKS};
+    int64_t alive = 0;
+    int steps = 0;
+    for (int mode = 0; mode < 4; mode++) {
+        lnt_plan_options o = {.tokens = TOKENS, .n_seq = 2, .training = mode > 0, .recompute = mode ? order[mode - 1] : LNT_RECOMPUTE_NONE,
+                              .n_outputs = 1, .outputs = {t.loss}};
         lnt_shape shape = {.tokens = TOKENS, .n_seq = 2, .training = mode > 0, .threads = 1};
         lnt_schedule s;
         assert_int_equal(lnt_schedule_make(c, t.p, &o, &shape, &s), LINNET_OK);
@@ -243,9 +278,53 @@ static void slots_never_overlap(void **state)
                 assert_true(!together || apart);
             }
         }
+        if (mode == 2) assert_true(most_alive(&s) < alive && s.n_steps > steps);
+        if (mode == 3) assert_true(most_alive(&s) <= alive && s.n_steps >= steps); /* the toys' products are what crosses blocks */
+        alive = most_alive(&s);
+        steps = s.n_steps;
         lnt_schedule_free(&s);
     }
     lnt_program_destroy(t.p);
+}
+
+/* Offsets: what products do not read, what both read (a tied embedding), what products alone read; without masters only the last part has none. */
+static void parameters_are_placed(void **state)
+{
+    linnet_context *c = *state;
+    lnt_program *p;
+    lnt_weights *w;
+    const int64_t dim[4][1] = {{70}, {3}, {64}, {65}};
+    const lnt_init init = {LNT_INIT_UNIFORM, -1, 1};
+    assert_int_equal(lnt_program_create(c, &p), LINNET_OK);
+    assert_int_equal(lnt_add_param(p, "matrix", 1, dim[0], init, true, true), 0);
+    assert_int_equal(lnt_add_param(p, "tied", 1, dim[1], init, true, false), 1);
+    assert_int_equal(lnt_add_param(p, "norm", 1, dim[2], init, true, false), 2);
+    assert_true(lnt_param_plain_end(p) == 128 && lnt_param_work_begin(p) == 128);
+    assert_int_equal(lnt_add_param(p, "tied", 1, dim[1], init, true, true), 1);
+    assert_int_equal(lnt_add_param(p, "matrix 2", 1, dim[3], init, true, true), 3);
+    const int64_t want[4] = {128, 64, 0, 256};
+    for (int i = 0; i < 4; i++) assert_true(lnt_param_at(p, i)->offset == want[i]);
+    assert_true(lnt_param_elements(p) == 384 && lnt_param_plain_end(p) == 128 && lnt_param_work_begin(p) == 64);
+
+    float all[2][384], extra[2] = {1.0039f, -3}; /* 1.0039 is no bf16 */
+    for (int kept = 0; kept < 2; kept++) {
+        assert_int_equal(lnt_weights_create(c, p, LINNET_BF16, kept ? LINNET_BF16 : LINNET_F32, &w), LINNET_OK);
+        assert_int_equal(lnt_weights_init(w, 9), LINNET_OK);
+        assert_true(w->masters == (kept ? 128 : 384) && w->work_begin == 64);
+        for (int i = 0; i < 4; i++) {
+            lnt_param_view v = lnt_weights_view(w, lnt_param_at(p, i));
+            assert_true((v.master == NULL) == (kept && (i == 0 || i == 3)));
+            assert_int_equal(v.work_dtype, i == 2 ? LINNET_F32 : LINNET_BF16);
+            assert_true((v.work == v.master) == (i == 2) && v.count == dim[i][0]);
+            if (v.master && i != 2) assert_int_equal(((const lnt_bf16 *)v.work)[2], lnt_f32_to_bf16(v.master[2]));
+        }
+        assert_int_equal(lnt_weights_put(w, lnt_param_at(p, 3), 62, extra, 2), LINNET_OK);
+        assert_int_equal(lnt_weights_get(w, all[kept]), LINNET_OK);
+        lnt_weights_destroy(w);
+    }
+    for (int i = 0; i < 384; i++) assert_true(all[1][i] == (i < 128 ? all[0][i] : lnt_bf16_to_f32(lnt_f32_to_bf16(all[0][i]))));
+    assert_true(all[0][256 + 62] == extra[0] && all[0][256 + 63] == -3 && all[0][256 + 61] != 0);
+    lnt_program_destroy(p);
 }
 
 static void mistakes_are_remembered(void **state)
@@ -271,10 +350,10 @@ static void allocations_may_fail(void **state)
         lnt_plan *plan = NULL;
         lnt_weights *w = NULL;
         lnt_state *s = NULL;
-        lnt_plan_options o = {.tokens = TOKENS, .n_seq = 2, .training = true, .recompute = true, .n_outputs = 1, .outputs = {t.loss}};
+        lnt_plan_options o = {.tokens = TOKENS, .n_seq = 2, .training = true, .recompute = LNT_RECOMPUTE_BLOCKS, .n_outputs = 1, .outputs = {t.loss}};
         lnt_alloc_fail_at(n);
         linnet_status status = lnt_plan_create(c, t.p, &o, &plan);
-        if (status == LINNET_OK) status = lnt_weights_create(c, t.p, LINNET_BF16, &w);
+        if (status == LINNET_OK) status = lnt_weights_create(c, t.p, LINNET_BF16, LINNET_F32, &w);
         if (status == LINNET_OK) status = lnt_weights_need_grad(w);
         if (status == LINNET_OK) status = lnt_state_create(c, t.p, LINNET_BF16, 2, 16, &s);
         lnt_alloc_fail_at(0);
@@ -308,7 +387,8 @@ static int close_context(void **state) { return linnet_context_destroy(*state), 
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(gradients_match_differences), cmocka_unit_test(slots_never_overlap), cmocka_unit_test(mistakes_are_remembered),
+        cmocka_unit_test(gradients_match_differences), cmocka_unit_test(slots_never_overlap), cmocka_unit_test(parameters_are_placed),
+        cmocka_unit_test(mistakes_are_remembered),
         cmocka_unit_test(allocations_may_fail),        cmocka_unit_test(programs_print),
     };
     return cmocka_run_group_tests(tests, open_context, close_context);

@@ -118,6 +118,10 @@ typedef struct linnet_model linnet_model;
 
 /* A model with freshly drawn weights. dtype: LINNET_F32, or LINNET_BF16 (activations and product operands in bf16, everything else float32). */
 LINNET_API linnet_status linnet_model_create(linnet_context *c, const linnet_config *k, linnet_dtype dtype, uint64_t seed, linnet_model **out);
+/* weights: how the operands of matrix products are kept, LINNET_F32 (as linnet_model_create), or LINNET_BF16 under that dtype: without a float32
+ * master; training then rounds them stochastically. */
+LINNET_API linnet_status linnet_model_create_kept(linnet_context *c, const linnet_config *k, linnet_dtype dtype, linnet_dtype weights, uint64_t seed,
+                                                  linnet_model **out);
 /* Load a checkpoint folder: config.json and model.safetensors. */
 LINNET_API linnet_status linnet_model_load(linnet_context *c, const char *folder, linnet_dtype dtype, linnet_model **out);
 /* Write config.json and model.safetensors (float32 master weights), each replaced atomically. */
@@ -179,6 +183,13 @@ typedef struct {
     const char *note;       /* something to tell the user, or NULL */
 } linnet_train_progress;
 
+/* What the backward pass makes again instead of keeping it from the forward pass. */
+enum {
+    LINNET_RECOMPUTE_NONE = 0,
+    LINNET_RECOMPUTE_BLOCKS = 1, /* everything inside a layer: least memory, about a third more time */
+    LINNET_RECOMPUTE_CHEAP = 2,  /* norms, convolutions, activations; results of products and recurrences are kept */
+};
+
 typedef struct {
     size_t size;
     const char *const *texts;     /* files or folders (every regular file below, sorted by path), n_texts of them */
@@ -200,10 +211,11 @@ typedef struct {
     int64_t eval_every, eval_tokens; /* steps; tokens of held-out text (0: all) */
     int64_t save_every;           /* steps; 0: at the end only */
     int isolate_documents;        /* 1: states are reset at document boundaries; 0: documents are joined with the separator */
-    int recompute;                /* 1: recompute activations block by block in the backward pass */
+    int recompute;                /* in the backward pass, LINNET_RECOMPUTE_...; the bits are the same */
     /* Called after every step; return non-zero to stop: the state is saved and the call returns LINNET_EINTERRUPTED. */
     int (*progress)(void *user, const linnet_train_progress *p);
     void *user;
+    linnet_dtype weights;         /* LINNET_F32; LINNET_BF16 (under that dtype): matrices without a float32 master, rounded stochastically */
 } linnet_train_options;
 #define LINNET_TRAIN_OPTIONS_INIT                                                                                                   \
     { .size = sizeof(linnet_train_options), .held_out_share = 0.1, .steps = 1000, .batch = 8, .length = 256, .accumulate = 1,       \
@@ -321,7 +333,7 @@ LINNET_API linnet_status linnet_bench_op(linnet_context *c, const linnet_bench_o
 typedef struct {
     size_t size;
     int64_t batch, length, repeats;
-    int recompute;
+    int recompute;          /* LINNET_RECOMPUTE_... */
 } linnet_bench_train_options;
 #define LINNET_BENCH_TRAIN_OPTIONS_INIT { .size = sizeof(linnet_bench_train_options), .batch = 4, .length = 1024, .repeats = 5 }
 typedef struct {
@@ -329,6 +341,8 @@ typedef struct {
     double decode_seconds, decode_bytes;           /* one token at batch 1; bytes of weights and states it must read */
     int64_t parameters, plan_bytes;                /* activations, gradients, workspaces */
     char *profile;                                 /* operator by operator, linnet_free */
+    double update_seconds;                         /* of the step, the optimizer's */
+    int64_t device_bytes;                          /* the most memory in use on the GPU, the driver's own included; 0 on the CPU */
 } linnet_bench_train_result;
 LINNET_API linnet_status linnet_bench_train(linnet_context *c, linnet_model *m, const linnet_bench_train_options *o, linnet_bench_train_result *out);
 

@@ -74,9 +74,11 @@ static bool belongs(const lnt_program *p, const char *given)
     return lnt_param_find(p, other) != NULL;
 }
 
-linnet_status lnt_checkpoint_read(lnt_ctx *c, const lnt_safetensors *s, const char *prefix, const lnt_program *p, float *arena, bool strict)
+/* Into w, or into arena where there is no w. */
+static linnet_status read_all(lnt_ctx *c, const lnt_safetensors *s, const char *prefix, const lnt_program *p, lnt_weights *w, float *arena,
+                              bool strict)
 {
-    enum { BLOCK = 1 << 16 };
+    enum { BLOCK = 1 << 20 };
     int n = lnt_param_count(p);
     char name[640];
     for (int i = 0; i < n; i++) {
@@ -94,28 +96,35 @@ linnet_status lnt_checkpoint_read(lnt_ctx *c, const lnt_safetensors *s, const ch
     }
     float *block = lnt_alloc(BLOCK * sizeof *block);
     if (!block) return lnt_fail_memory(c, BLOCK * sizeof *block);
+    linnet_status status = LINNET_OK;
     for (int i = 0; i < n; i++) {
         const lnt_param *q = lnt_param_at(p, i);
         snprintf(name, sizeof name, "%s%s", prefix, q->name);
         const lnt_st_tensor *t = find_tensor(s, name);
-        for (int64_t at = 0; at < q->count; at += BLOCK) {
+        for (int64_t at = 0; status == LINNET_OK && at < q->count; at += BLOCK) {
             int64_t m = q->count - at < BLOCK ? q->count - at : BLOCK;
             read_elements(block, t, at, m);
-            lnt_to_device(c, arena + q->offset + at, block, (size_t)m * 4);
+            if (w) status = lnt_weights_put(w, q, at, block, m);
+            else lnt_to_device(c, arena + q->offset + at, block, (size_t)m * 4);
         }
     }
     lnt_free(block);
-    return LINNET_OK;
+    return status;
 }
 
-linnet_status lnt_checkpoint_list(lnt_ctx *c, const lnt_program *p, const char *prefix, const float *arena, lnt_arena *scratch, void **host,
+linnet_status lnt_checkpoint_read(lnt_ctx *c, const lnt_safetensors *s, const char *prefix, lnt_weights *w, bool strict)
+{
+    return read_all(c, s, prefix, w->program, w, NULL, strict);
+}
+
+linnet_status lnt_checkpoint_read_arena(lnt_ctx *c, const lnt_safetensors *s, const char *prefix, const lnt_program *p, float *arena)
+{
+    return read_all(c, s, prefix, p, NULL, arena, false);
+}
+
+linnet_status lnt_checkpoint_list(lnt_ctx *c, const lnt_program *p, const char *prefix, const float *values, lnt_arena *scratch,
                                   lnt_st_tensor *tensors)
 {
-    size_t bytes = (size_t)lnt_param_elements(p) * 4;
-    float *copy = lnt_alloc(bytes);
-    *host = copy;
-    if (!copy) return lnt_fail_memory(c, bytes);
-    lnt_to_host(c, copy, arena, bytes);
     for (int i = 0; i < lnt_param_count(p); i++) {
         const lnt_param *q = lnt_param_at(p, i);
         lnt_st_tensor *t = &tensors[i];
@@ -123,7 +132,7 @@ linnet_status lnt_checkpoint_list(lnt_ctx *c, const lnt_program *p, const char *
                              .dtype = LINNET_F32,
                              .ndim = q->ndim,
                              .count = q->count,
-                             .data = copy + q->offset};
+                             .data = values + q->offset};
         if (!t->name) return lnt_fail_memory(c, strlen(q->name));
         memcpy(t->dim, q->dim, (size_t)q->ndim * sizeof *q->dim);
     }
@@ -147,9 +156,8 @@ linnet_status linnet_model_load(linnet_context *c, const char *folder, linnet_dt
     LNT_TRY_GOTO(s, linnet_config_load(c, folder, &k), done);
     snprintf(path, sizeof path, "%s/model.safetensors", folder);
     LNT_TRY_GOTO(s, lnt_safetensors_open(c, path, &file), done);
-    LNT_TRY_GOTO(s, lnt_model_build(c, k, dtype, &m), done);
-    LNT_TRY_GOTO(s, lnt_checkpoint_read(c, file, "", m->p, m->w->master, true), done);
-    LNT_TRY_GOTO(s, lnt_weights_refresh(m->w), done);
+    LNT_TRY_GOTO(s, lnt_model_build(c, k, dtype, LINNET_F32, &m), done);
+    LNT_TRY_GOTO(s, lnt_checkpoint_read(c, file, "", m->w, true), done);
     *out = m;
     m = NULL;
 done:
@@ -174,13 +182,18 @@ linnet_status linnet_model_save(linnet_context *c, const linnet_model *m, const 
     static const char *const metadata[] = {"format", "pt"}; /* what Transformers expects to find */
     char path[4096];
     lnt_arena scratch = {0};
-    void *host = NULL;
     linnet_status s;
     int n = lnt_param_count(m->p);
+    const size_t bytes = (size_t)m->w->elements * 4;
+    float *values = lnt_alloc(bytes);
     lnt_st_tensor *tensors = lnt_calloc((size_t)n * sizeof *tensors);
-    if (!tensors) return lnt_fail_memory(c, (size_t)n * sizeof *tensors);
+    if (!values || !tensors) {
+        s = lnt_fail_memory(c, bytes);
+        goto done;
+    }
     LNT_TRY_GOTO(s, lnt_make_folder(c, folder), done);
-    LNT_TRY_GOTO(s, lnt_checkpoint_list(c, m->p, "", m->w->master, &scratch, &host, tensors), done);
+    LNT_TRY_GOTO(s, lnt_weights_get(m->w, values), done);
+    LNT_TRY_GOTO(s, lnt_checkpoint_list(c, m->p, "", values, &scratch, tensors), done);
     snprintf(path, sizeof path, "%s/model.safetensors", folder);
     LNT_TRY_GOTO(s, lnt_safetensors_write(c, path, n, tensors, 1, metadata), done);
     const char *json = linnet_config_json(m->config);
@@ -191,7 +204,7 @@ linnet_status linnet_model_save(linnet_context *c, const linnet_model *m, const 
     snprintf(path, sizeof path, "%s/config.json", folder);
     s = write_text(c, path, json);
 done:
-    lnt_free(host);
+    lnt_free(values);
     lnt_free(tensors);
     lnt_arena_free(&scratch);
     return s;

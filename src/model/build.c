@@ -137,7 +137,7 @@ static void build(linnet_model *m)
     m->logits = lnt_lm_logits(p, m->hidden, head, k->vocab_size, cap, embedding);
 }
 
-linnet_status lnt_model_build(lnt_ctx *c, const lnt_config *k, lnt_dtype dtype, linnet_model **out)
+linnet_status lnt_model_build(lnt_ctx *c, const lnt_config *k, lnt_dtype dtype, lnt_dtype kept, linnet_model **out)
 {
     *out = NULL;
     if (dtype != LINNET_F32 && dtype != LINNET_BF16)
@@ -152,7 +152,7 @@ linnet_status lnt_model_build(lnt_ctx *c, const lnt_config *k, lnt_dtype dtype, 
     LNT_TRY_GOTO(s, lnt_program_create(c, &m->p), fail);
     build(m);
     LNT_TRY_GOTO(s, lnt_program_finish(m->p), fail);
-    LNT_TRY_GOTO(s, lnt_weights_create(c, m->p, dtype, &m->w), fail);
+    LNT_TRY_GOTO(s, lnt_weights_create(c, m->p, dtype, kept, &m->w), fail);
     *out = m;
     return LINNET_OK;
 fail:

@@ -8,7 +8,13 @@
 
 linnet_status linnet_model_create(linnet_context *c, const linnet_config *k, linnet_dtype dtype, uint64_t seed, linnet_model **out)
 {
-    LNT_TRY(lnt_model_build(c, k, dtype, out));
+    return linnet_model_create_kept(c, k, dtype, LINNET_F32, seed, out);
+}
+
+linnet_status linnet_model_create_kept(linnet_context *c, const linnet_config *k, linnet_dtype dtype, linnet_dtype weights, uint64_t seed,
+                                       linnet_model **out)
+{
+    LNT_TRY(lnt_model_build(c, k, dtype, weights, out));
     linnet_status s = lnt_weights_init((*out)->w, seed);
     if (s != LINNET_OK) {
         linnet_model_destroy(*out);

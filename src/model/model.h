@@ -17,8 +17,8 @@ struct linnet_model {
     lnt_weights *w;
 };
 
-/* Build the program of a configuration and allocate its weights (zero). Takes a copy of the configuration. */
-linnet_status lnt_model_build(lnt_ctx *c, const lnt_config *k, lnt_dtype dtype, linnet_model **out);
+/* Build the program of a configuration and allocate its weights (zero), kept as lnt_weights_create says. Takes a copy of the configuration. */
+linnet_status lnt_model_build(lnt_ctx *c, const lnt_config *k, lnt_dtype dtype, lnt_dtype kept, linnet_model **out);
 
 /* LINNET_EINVAL naming the first id outside [0, vocabulary). */
 linnet_status lnt_check_ids(lnt_ctx *c, const linnet_model *m, const int32_t *ids, int64_t n);

@@ -37,7 +37,6 @@ lnt_buf lnt_embedding(lnt_program *p, lnt_buf ids, const char *name, int64_t voc
     if (!lnt_ready(p, "embedding", 1, &ids)) return LNT_NO_BUF;
     if (vocab < 1 || vocab > INT32_MAX) return lnt_program_fail(p, "embedding %s: vocabulary of %lld", name, (long long)vocab);
     const lnt_embedding_attr a = {vocab, scale};
-    /* A product's operand, so that an output projection may be tied to it. */
-    const int param = lnt_named_param(p, name, "weight", vocab, width, init, decay, true);
+    const int param = lnt_named_param(p, name, "weight", vocab, width, init, decay, false); /* an output projection may be tied to it */
     return lnt_add_op(p, &embedding_op, lnt_attr(p, &a, sizeof a), 1, &ids, 1, &param, (lnt_out_spec){width, 1, true});
 }

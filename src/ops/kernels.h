@@ -4,6 +4,7 @@
 #define LNT_OPS_KERNELS_H
 
 #include "core/cpu.h"
+#include "core/rng.h"
 #include "device/device.h"
 #include "ops/gemm.h"
 #include "program/program.h"
@@ -110,20 +111,36 @@ LNT_DECLARE_KERNEL(lnt_softcap_kernel, lnt_softcap);
 typedef void lnt_softcap_back_kernel(lnt_ctx *c, void *dz, lnt_dtype t, const float *dy, const float *y, int64_t n, double cap);
 LNT_DECLARE_KERNEL(lnt_softcap_back_kernel, lnt_softcap_back);
 
-/* ---- optimizer: one parameter's part of a piece (ops/optimizer.h has the equations) --------------------------------------------------- */
+/* ---- optimizer (ops/optimizer.h has the equations) ------------------------------------------------------------------------------- */
 
+/* One piece of a parameter: a float32 master w, with its working copy or without; or no master, and the weights themselves in `work`, rounded by the
+ * word of element first + i of the stream. */
 typedef struct {
-    int64_t n;
+    int64_t n, first;
     float *w, *g, *m, *v;
-    lnt_bf16 *work;                /* NULL: none */
+    lnt_bf16 *work;
     float scale, b1, b2, one_b1, one_b2;
     float rate, root, epsilon;     /* lr / (1-b1^t), (1-b2^t)^-1/2 */
     float shrink;                  /* lr weight_decay, or 0 */
-    bool zero;
+    uint64_t seed, stream;
 } lnt_adamw_args;
 typedef void lnt_adamw_kernel(const lnt_adamw_args *a);
 LNT_DECLARE_VARIANTS(lnt_adamw_kernel, lnt_adamw);
 typedef double lnt_square_sum_kernel(const float *x, int64_t n);
 LNT_DECLARE_VARIANTS(lnt_square_sum_kernel, lnt_square_sum);
+
+/* bf16 from float32 by 16 random bits: the bits below are cut off after the addition. Numbers that are not finite keep their kind. */
+LNT_HOST_DEVICE static inline lnt_bf16 lnt_round_bits(uint32_t x, uint32_t word)
+{
+    if ((x & 0x7f800000u) == 0x7f800000u) return (lnt_bf16)(x >> 16 | (x & 0xffffu ? 0x40u : 0u));
+    return (lnt_bf16)((x + (word >> 16)) >> 16);
+}
+
+#ifdef LINNET_CUDA
+struct lnt_optimizer;
+void lnt_optimizer_add_losses_cuda(struct lnt_optimizer *o, const float *loss, int64_t n);
+void lnt_optimizer_norm_cuda(struct lnt_optimizer *o, double clip);
+void lnt_optimizer_update_cuda(struct lnt_optimizer *o, const lnt_adamw_args *common);
+#endif
 
 #endif

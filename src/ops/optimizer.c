@@ -2,88 +2,138 @@
 
 #include <math.h>
 
+#include "core/rng.h"
 #include "core/threads.h"
 #include "ops/kernels.h"
 
-/* Pieces of the arena: at most MAX_PIECES, so that the partial sums of the norm fit on the stack. */
-enum { PIECE = 1 << 15, MAX_PIECES = 1024 };
+enum { PIECE = 1 << 15 };
 
-typedef struct {
-    int64_t size, count;
-} cutting;
-
-static cutting cut(const lnt_program *p)
+/* The parts of all parameters in the order of the parameter table; returns their number, writes where there is room. */
+static int64_t cut(const lnt_weights *w, lnt_piece *out)
 {
-    const int64_t n = lnt_param_elements(p);
-    cutting k = {PIECE, 0};
-    if ((n + PIECE - 1) / PIECE > MAX_PIECES) k.size = ((n + MAX_PIECES - 1) / MAX_PIECES + 63) / 64 * 64;
-    k.count = (n + k.size - 1) / k.size;
-    return k;
-}
-
-/* The part of parameter i that lies in [begin, end): false when there is none. */
-static bool part_of(const lnt_program *p, int i, int64_t begin, int64_t end, int64_t *from, int64_t *n)
-{
-    const lnt_param *q = lnt_param_at(p, i);
-    const int64_t a = q->offset > begin ? q->offset : begin, b = q->offset + q->count < end ? q->offset + q->count : end;
-    *from = a, *n = b - a;
-    return b > a;
-}
-
-/* The first parameter that ends behind `begin`; offsets ascend. */
-static int first_param(const lnt_program *p, int64_t begin)
-{
-    int low = 0, high = lnt_param_count(p);
-    while (low < high) {
-        const int mid = low + (high - low) / 2;
-        const lnt_param *q = lnt_param_at(p, mid);
-        if (q->offset + q->count > begin)
-            high = mid;
-        else
-            low = mid + 1;
+    int64_t n = 0;
+    for (int i = 0; i < lnt_param_count(w->program); i++) {
+        const lnt_param *q = lnt_param_at(w->program, i);
+        const lnt_param_view v = lnt_weights_view(w, q);
+        for (int64_t at = 0; at < q->count; at += PIECE, n++)
+            if (out)
+                out[n] = (lnt_piece){.at = q->offset + at, .n = (int32_t)(q->count - at < PIECE ? q->count - at : PIECE), .decay = q->decay,
+                                     .master = v.master != NULL, .work = v.work != v.master};
     }
-    return low;
+    return n;
 }
 
-linnet_status lnt_adamw_step(lnt_ctx *c, const lnt_program *p, const lnt_adamw *o, const lnt_adamw_arrays *a)
+linnet_status lnt_optimizer_create(lnt_ctx *c, lnt_weights *w, lnt_optimizer **out)
 {
-    if (o->step < 1) return lnt_fail(c, LINNET_EINVAL, "optimizer step is %lld, expected at least 1", (long long)o->step);
-    const cutting k = cut(p);
-    const double c1 = 1.0 - pow(o->beta1, (double)o->step), c2 = 1.0 - pow(o->beta2, (double)o->step);
-    lnt_adamw_kernel *kernel = LNT_PICK(lnt_adamw);
-#pragma omp parallel for schedule(dynamic, 1) num_threads(lnt_threads(c))
-    for (int64_t piece = 0; piece < k.count; piece++) {
-        const int64_t begin = piece * k.size, end = begin + k.size;
-        int64_t at, n;
-        for (int i = first_param(p, begin); i < lnt_param_count(p) && lnt_param_at(p, i)->offset < end; i++) {
-            if (!part_of(p, i, begin, end, &at, &n)) continue;
-            const lnt_adamw_args part = {
-                .n = n, .w = a->master + at, .g = a->grad + at, .m = a->m + at, .v = a->v + at, .work = a->work ? a->work + at : NULL,
-                .scale = (float)o->gradient_scale, .b1 = (float)o->beta1, .b2 = (float)o->beta2,
-                .one_b1 = (float)(1.0 - o->beta1), .one_b2 = (float)(1.0 - o->beta2),
-                .rate = (float)(o->learning_rate / c1), .root = (float)(1.0 / sqrt(c2)), .epsilon = (float)o->epsilon,
-                .shrink = lnt_param_at(p, i)->decay ? (float)(o->learning_rate * o->weight_decay) : 0.0f, .zero = o->zero_gradients};
-            kernel(&part);
-        }
+    *out = NULL;
+    lnt_optimizer *o = lnt_calloc(sizeof *o);
+    if (!o) return lnt_fail_memory(c, sizeof *o);
+    *o = (lnt_optimizer){.c = c, .w = w, .n_pieces = cut(w, NULL)};
+    const size_t bytes = (size_t)w->elements * 4, table = (size_t)o->n_pieces * sizeof *o->pieces;
+    linnet_status s = LINNET_OK;
+    lnt_piece *pieces = lnt_alloc(table);
+    if (!pieces) {
+        s = lnt_fail_memory(c, table);
+        goto done;
     }
-    return LINNET_OK;
+    LNT_TRY_GOTO(s, lnt_device_alloc(c, bytes, (void **)&o->m), done);
+    LNT_TRY_GOTO(s, lnt_device_alloc(c, bytes, (void **)&o->v), done);
+    LNT_TRY_GOTO(s, lnt_device_alloc(c, sizeof *o->sums, (void **)&o->sums), done);
+    LNT_TRY_GOTO(s, lnt_device_alloc(c, table, (void **)&o->pieces), done);
+    LNT_TRY_GOTO(s, lnt_device_alloc(c, (size_t)o->n_pieces * sizeof *o->parts, (void **)&o->parts), done);
+    lnt_device_zero(c, o->m, bytes);
+    lnt_device_zero(c, o->v, bytes);
+    lnt_device_zero(c, o->sums, sizeof *o->sums);
+    cut(w, pieces);
+    lnt_to_device(c, o->pieces, pieces, table);
+    *out = o;
+    o = NULL;
+done:
+    lnt_free(pieces);
+    lnt_optimizer_destroy(o);
+    return s;
 }
 
-double lnt_gradient_norm(lnt_ctx *c, const lnt_program *p, const float *grad)
+void lnt_optimizer_destroy(lnt_optimizer *o)
 {
-    double sums[MAX_PIECES], total = 0;
-    const cutting k = cut(p);
+    if (!o) return;
+    lnt_device_free(o->c, o->m);
+    lnt_device_free(o->c, o->v);
+    lnt_device_free(o->c, o->sums);
+    lnt_device_free(o->c, o->pieces);
+    lnt_device_free(o->c, o->parts);
+    lnt_free(o);
+}
+
+/* ---- the CPU ---- */
+
+static void add_losses(lnt_optimizer *o, const float *loss, int64_t n)
+{
+    double sum = 0;
+    for (int64_t i = 0; i < n; i++) sum += loss[i];
+    o->sums->nats += sum;
+}
+
+static void norm(lnt_optimizer *o, double clip)
+{
     lnt_square_sum_kernel *kernel = LNT_PICK(lnt_square_sum);
-#pragma omp parallel for schedule(dynamic, 1) num_threads(lnt_threads(c))
-    for (int64_t piece = 0; piece < k.count; piece++) {
-        const int64_t begin = piece * k.size, end = begin + k.size;
-        int64_t at, n;
-        sums[piece] = 0;
-        for (int i = first_param(p, begin); i < lnt_param_count(p) && lnt_param_at(p, i)->offset < end; i++)
-            if (part_of(p, i, begin, end, &at, &n)) sums[piece] += kernel(grad + at, n);
-    }
-    for (int64_t piece = 0; piece < k.count; piece++) total += sums[piece];
-    return sqrt(total);
+    double total = 0;
+#pragma omp parallel for schedule(dynamic, 1) num_threads(lnt_threads(o->c))
+    for (int64_t i = 0; i < o->n_pieces; i++) o->parts[i] = kernel(o->w->grad + o->pieces[i].at, o->pieces[i].n);
+    for (int64_t i = 0; i < o->n_pieces; i++) total += o->parts[i];
+    o->sums->norm = sqrt(total);
+    o->sums->scale = clip > 0 && o->sums->norm > clip ? clip / o->sums->norm : 1.0;
 }
 
-double lnt_clip_scale(double norm, double limit) { return limit > 0 && norm > limit ? limit / norm : 1.0; }
+static void update(lnt_optimizer *o, const lnt_adamw_args *common)
+{
+    lnt_adamw_kernel *kernel = LNT_PICK(lnt_adamw);
+    const lnt_weights *w = o->w;
+#pragma omp parallel for schedule(dynamic, 1) num_threads(lnt_threads(o->c))
+    for (int64_t i = 0; i < o->n_pieces; i++) {
+        const lnt_piece *p = &o->pieces[i];
+        lnt_adamw_args a = *common;
+        a.n = p->n;
+        a.first = p->at;
+        a.w = p->master ? w->master + p->at : NULL;
+        a.work = p->work ? (lnt_bf16 *)w->work + (p->at - w->work_begin) : NULL;
+        a.g = w->grad + p->at;
+        a.m = o->m + p->at;
+        a.v = o->v + p->at;
+        a.scale = (float)o->sums->scale;
+        if (!p->decay) a.shrink = 0;
+        kernel(&a);
+    }
+}
+
+/* ---- both devices ---- */
+
+#ifdef LINNET_CUDA
+#define ON_DEVICE(o, cpu, cuda, ...) (lnt_on_cuda((o)->c) ? cuda(__VA_ARGS__) : cpu(__VA_ARGS__))
+#else
+#define ON_DEVICE(o, cpu, cuda, ...) cpu(__VA_ARGS__)
+#endif
+
+void lnt_optimizer_add_losses(lnt_optimizer *o, const float *loss, int64_t n)
+{
+    ON_DEVICE(o, add_losses, lnt_optimizer_add_losses_cuda, o, loss, n);
+}
+
+linnet_status lnt_optimizer_step(lnt_optimizer *o, const lnt_adamw *h)
+{
+    if (h->step < 1) return lnt_fail(o->c, LINNET_EINVAL, "optimizer step is %lld, expected at least 1", (long long)h->step);
+    const double c1 = 1.0 - pow(h->beta1, (double)h->step), c2 = 1.0 - pow(h->beta2, (double)h->step);
+    const lnt_adamw_args a = {.b1 = (float)h->beta1, .b2 = (float)h->beta2, .one_b1 = (float)(1.0 - h->beta1), .one_b2 = (float)(1.0 - h->beta2),
+                              .rate = (float)(h->learning_rate / c1), .root = (float)(1.0 / sqrt(c2)), .epsilon = (float)h->epsilon,
+                              .shrink = (float)(h->learning_rate * h->weight_decay), .seed = h->seed,
+                              .stream = lnt_stream_of("stochastic rounding") + (uint64_t)h->step};
+    ON_DEVICE(o, norm, lnt_optimizer_norm_cuda, o, h->clip);
+    ON_DEVICE(o, update, lnt_optimizer_update_cuda, o, &a);
+    return lnt_device_check(o->c);
+}
+
+void lnt_optimizer_read(lnt_optimizer *o, lnt_step_sums *out)
+{
+    lnt_to_host(o->c, out, o->sums, sizeof *out);
+    lnt_device_zero(o->c, &o->sums->nats, sizeof o->sums->nats);
+}

@@ -1,31 +1,58 @@
-/* AdamW (Loshchilov and Hutter, arXiv 1711.05101) over the arenas of a program's parameters, and the global gradient norm.
+/* AdamW (Loshchilov and Hutter, arXiv 1711.05101) over a program's parameters, with clipping to a global gradient norm.
  *
- *   g <- gradient_scale g,  m <- b1 m + (1-b1) g,  v <- b2 v + (1-b2) g^2
+ *   g <- g min(1, clip / norm),  norm = sqrt(sum of squares of every parameter's gradient);  NaN and infinity travel
+ *   m <- b1 m + (1-b1) g,  v <- b2 v + (1-b2) g^2
  *   w <- w - lr (m / (1-b1^step) / (sqrt(v / (1-b2^step)) + epsilon) + weight_decay w)      weight_decay for parameters marked `decay`
+ *   g <- 0
  *
- * All arrays are device memory of lnt_param_elements(p) elements; the paddings between parameters are never touched. */
+ * A weight kept without a float32 master is rounded stochastically to bf16: up or down to a neighbour with the probability that makes the mean
+ * right, by bits that are a function of (seed, step, element).
+ *
+ * Everything stays on the device: norm, clipping and the sum of the losses are read once, when the step is over. The paddings between parameters
+ * are left zero. */
 #ifndef LNT_OPS_OPTIMIZER_H
 #define LNT_OPS_OPTIMIZER_H
 
-#include "program/program.h"
+#include "program/plan.h"
 
 typedef struct {
     double learning_rate, beta1, beta2, epsilon, weight_decay;
-    double gradient_scale; /* clipping: lnt_clip_scale; also what undoes a loss scale */
-    int64_t step;          /* 1 for the first update */
-    bool zero_gradients;   /* leave zeros in grad, ready to be added to */
+    double clip;   /* largest global norm; <= 0: no limit */
+    int64_t step;  /* 1 for the first update */
+    uint64_t seed; /* of stochastic rounding */
 } lnt_adamw;
 
+/* What a step leaves behind. */
 typedef struct {
-    float *master, *grad, *m, *v;
-    lnt_bf16 *work; /* refreshed from the new master; NULL: none */
-} lnt_adamw_arrays;
+    double nats;  /* sum of the losses since the last read */
+    double norm;  /* of the gradient, before clipping */
+    double scale; /* what clipping multiplied it with */
+} lnt_step_sums;
 
-linnet_status lnt_adamw_step(lnt_ctx *c, const lnt_program *p, const lnt_adamw *o, const lnt_adamw_arrays *a);
+/* A part of a parameter: the unit of work and of partial sums, the same on every device and for any number of threads. */
+typedef struct {
+    int64_t at;    /* first element in the arenas, a multiple of 64 */
+    int32_t n;
+    uint8_t decay, master, work; /* weight decay applies; there is a float32 master; there is a working copy */
+} lnt_piece;
 
-/* sqrt of the sum of squares of every parameter's gradient. NaN and infinity travel. */
-double lnt_gradient_norm(lnt_ctx *c, const lnt_program *p, const float *grad);
-/* The factor that brings `norm` down to `limit` (<= 0: no limit). */
-double lnt_clip_scale(double norm, double limit);
+typedef struct lnt_optimizer {
+    lnt_ctx *c;
+    lnt_weights *w;
+    float *m, *v;         /* device, [elements]: the moments */
+    lnt_step_sums *sums;  /* device */
+    int64_t n_pieces;
+    lnt_piece *pieces;    /* device, [n_pieces] */
+    double *parts;        /* device, [n_pieces]: sums of squares */
+} lnt_optimizer;
+
+/* Moments are zero. The weights must have gradients. */
+linnet_status lnt_optimizer_create(lnt_ctx *c, lnt_weights *w, lnt_optimizer **out);
+void lnt_optimizer_destroy(lnt_optimizer *o);
+/* nats += the sum of loss[0..n), device memory. */
+void lnt_optimizer_add_losses(lnt_optimizer *o, const float *loss, int64_t n);
+linnet_status lnt_optimizer_step(lnt_optimizer *o, const lnt_adamw *h);
+/* Waits for the step, and starts the sum of the losses anew. */
+void lnt_optimizer_read(lnt_optimizer *o, lnt_step_sums *out);
 
 #endif

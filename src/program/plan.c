@@ -11,6 +11,15 @@
 #include "program/program_internal.h"
 #include "program/schedule.h"
 
+/* What a recorded run depends on. The plan's own memory and workspace are the rest: losing them loses the record. */
+typedef struct {
+    int64_t tokens, n_seq;
+    const lnt_weights *weights;
+    const void *master, *work, *grad;
+    const lnt_state *state;
+    double loss_scale;
+} run_key;
+
 struct lnt_plan {
     lnt_ctx *c;
     const lnt_program *p;
@@ -24,6 +33,9 @@ struct lnt_plan {
     int64_t *cu_device;    /* device, [cu_room]: offsets of the last run */
     int64_t cu_room;
     double flops;
+    run_key key;           /* of the last run that could be recorded */
+    void *graph;           /* its record, NULL: none yet */
+    bool graphs;           /* runs may be recorded */
     bool profiling;
     double *seconds;       /* [nodes][2]: forward, backward */
     int64_t runs;
@@ -52,32 +64,60 @@ static void equal_sequences(int64_t *cu, int64_t tokens, int64_t n_seq)
     for (int64_t n = 0; n <= n_seq; n++) cu[n] = n_seq ? tokens / n_seq * n : 0;
 }
 
+/* The schedule of plan->o and the place of everything in it; no device memory yet. */
+static linnet_status lay_out(lnt_plan *plan)
+{
+    lnt_ctx *c = plan->c;
+    const lnt_plan_options *o = &plan->o;
+    if (o->tokens < 0 || o->n_seq < 0)
+        return lnt_fail(c, LINNET_EINVAL, "a plan of %lld tokens in %lld sequences", (long long)o->tokens, (long long)o->n_seq);
+    plan->cu = lnt_alloc((size_t)(o->n_seq + 1) * sizeof *plan->cu);
+    if (!plan->cu) return lnt_fail_memory(c, (size_t)(o->n_seq + 1) * sizeof *plan->cu);
+    equal_sequences(plan->cu, o->tokens, o->n_seq);
+    lnt_shape shape = shape_of(plan, o->tokens, o->n_seq, plan->cu, o->has_state);
+    LNT_TRY(lnt_schedule_make(c, plan->p, o, &shape, &plan->schedule));
+    plan->slot_bytes = lnt_layout(&plan->schedule);
+    plan->work_size = workspace_of(plan, &shape);
+    int64_t total;
+    if (plan->slot_bytes < 0 || !lnt_add(plan->slot_bytes, (int64_t)plan->work_size, &total))
+        return lnt_fail(c, LINNET_EINVAL, "%lld tokens at once need more memory than can be addressed", (long long)o->tokens);
+    return LINNET_OK;
+}
+
+linnet_status lnt_plan_measure(lnt_ctx *c, const lnt_program *p, const lnt_plan_options *o, size_t *bytes)
+{
+    lnt_plan plan = {.c = c, .p = p, .o = *o};
+    linnet_status s = lay_out(&plan);
+    *bytes = s == LINNET_OK ? lnt_plan_bytes(&plan) : 0;
+    lnt_schedule_free(&plan.schedule);
+    lnt_free(plan.cu);
+    return s;
+}
+
+/* Whether this device records, and every node's call is the same from run to run. */
+static bool may_record(const lnt_plan *plan)
+{
+    if (!lnt_device_of(plan->c)->graph_begin || plan->o.no_graph) return false;
+    for (int i = 0; i < plan->schedule.n_steps; i++)
+        if (plan->o.has_state && plan->schedule.steps[i].node->op->host_position) return false;
+    return true;
+}
+
 linnet_status lnt_plan_create(lnt_ctx *c, const lnt_program *p, const lnt_plan_options *o, lnt_plan **out)
 {
     *out = NULL;
-    if (o->tokens < 0 || o->n_seq < 0)
-        return lnt_fail(c, LINNET_EINVAL, "a plan of %lld tokens in %lld sequences", (long long)o->tokens, (long long)o->n_seq);
     lnt_plan *plan = lnt_calloc(sizeof *plan);
     if (!plan) return lnt_fail_memory(c, sizeof *plan);
     *plan = (lnt_plan){.c = c, .p = p, .o = *o};
     linnet_status s;
-    plan->cu = lnt_alloc((size_t)(o->n_seq + 1) * sizeof *plan->cu);
+    LNT_TRY_GOTO(s, lay_out(plan), fail);
     plan->seconds = lnt_calloc((size_t)p->n_nodes * 2 * sizeof *plan->seconds);
-    if (!plan->cu || !plan->seconds) {
-        s = lnt_fail_memory(c, (size_t)(o->n_seq + 1) * sizeof *plan->cu);
+    if (!plan->seconds) {
+        s = lnt_fail_memory(c, (size_t)p->n_nodes * 2 * sizeof *plan->seconds);
         goto fail;
     }
-    equal_sequences(plan->cu, o->tokens, o->n_seq);
-    lnt_shape shape = shape_of(plan, o->tokens, o->n_seq, plan->cu, o->has_state);
-    LNT_TRY_GOTO(s, lnt_schedule_make(c, p, o, &shape, &plan->schedule), fail);
-    plan->slot_bytes = lnt_layout(&plan->schedule);
-    plan->work_size = workspace_of(plan, &shape);
-    int64_t total;
-    if (plan->slot_bytes < 0 || !lnt_add(plan->slot_bytes, (int64_t)plan->work_size, &total)) {
-        s = lnt_fail(c, LINNET_EINVAL, "%lld tokens at once need more memory than can be addressed", (long long)o->tokens);
-        goto fail;
-    }
-    LNT_TRY_GOTO(s, lnt_device_alloc(c, (size_t)total, (void **)&plan->memory), fail);
+    plan->graphs = may_record(plan);
+    LNT_TRY_GOTO(s, lnt_device_alloc(c, lnt_plan_bytes(plan), (void **)&plan->memory), fail);
     plan->work = plan->memory + plan->slot_bytes;
     plan->cu_room = o->n_seq + 1;
     LNT_TRY_GOTO(s, lnt_device_alloc(c, (size_t)plan->cu_room * sizeof *plan->cu_device, (void **)&plan->cu_device), fail);
@@ -88,9 +128,17 @@ fail:
     return s;
 }
 
+static void forget_graph(lnt_plan *plan)
+{
+    if (plan->graph) lnt_device_of(plan->c)->graph_free(lnt_device_of(plan->c), plan->graph);
+    plan->graph = NULL;
+    plan->key = (run_key){0};
+}
+
 void lnt_plan_destroy(lnt_plan *plan)
 {
     if (!plan) return;
+    forget_graph(plan);
     if (plan->work != plan->memory + plan->slot_bytes) lnt_device_free(plan->c, plan->work);
     lnt_device_free(plan->c, plan->memory);
     lnt_device_free(plan->c, plan->cu_device);
@@ -125,15 +173,10 @@ static void bind(const lnt_plan *plan, const lnt_step *t, const lnt_weights *w, 
         k->d_out[i] = tensor_in(plan, n->out[i], t->d_out[i], b->tokens);
     }
     for (int i = 0; i < n->n_param; i++) {
-        const lnt_param *q = &plan->p->params[n->param[i]];
-        lnt_param_view *v = &k->param[i];
-        v->master = w->master + q->offset;
-        v->work_dtype = q->product ? w->dtype : LINNET_F32;
-        v->work = q->product ? (const char *)w->work + q->offset * (int64_t)lnt_dtype_size(w->dtype) : (const void *)v->master;
-        v->grad = w->grad && plan->o.training ? w->grad + q->offset : NULL;
-        v->count = q->count;
+        k->param[i] = lnt_weights_view(w, &plan->p->params[n->param[i]]);
+        if (!plan->o.training) k->param[i].grad = NULL;
     }
-    k->training = plan->o.training && !(t->kind == LNT_STEP_FORWARD && plan->o.recompute && n->block >= 0);
+    k->training = t->training;
     k->save = t->save >= 0 ? plan->memory + plan->schedule.slots[t->save].offset : NULL;
     k->state = NULL;
     if (b->state && b->state->offset[t->node_index] >= 0) {
@@ -162,6 +205,7 @@ static linnet_status ensure_workspace(lnt_plan *plan, const lnt_shape *shape)
     if (need <= plan->work_size) return LINNET_OK;
     void *more;
     LNT_TRY(lnt_device_alloc(plan->c, need + need / 4, &more));
+    forget_graph(plan);
     if (plan->work != plan->memory + plan->slot_bytes) lnt_device_free(plan->c, plan->work);
     plan->work = more;
     plan->work_size = need + need / 4;
@@ -174,6 +218,7 @@ static linnet_status upload_sequences(lnt_plan *plan, const lnt_batch *b, const 
     if (b->n_seq + 1 > plan->cu_room) {
         void *more;
         LNT_TRY(lnt_device_alloc(plan->c, (size_t)(b->n_seq + 1) * sizeof *cu, &more));
+        forget_graph(plan);
         lnt_device_free(plan->c, plan->cu_device);
         plan->cu_device = more;
         plan->cu_room = b->n_seq + 1;
@@ -195,6 +240,72 @@ static linnet_status run_step(lnt_plan *plan, const lnt_step *t, lnt_call *k)
     return LINNET_OK;
 }
 
+static linnet_status run_steps(lnt_plan *plan, const lnt_weights *w, const lnt_batch *b, const int64_t *cu)
+{
+    lnt_call k = {.c = plan->c,
+                  .tokens = b->tokens,
+                  .n_seq = b->n_seq,
+                  .cu = cu,
+                  .cu_device = plan->cu_device,
+                  .loss_scale = b->loss_scale,
+                  .work = plan->work,
+                  .work_size = plan->work_size};
+    if (b->state) {
+        k.position = b->state->position;
+        k.position_device = b->state->position_device;
+        k.state_capacity = b->state->capacity;
+    }
+    for (int i = 0; i < plan->schedule.n_steps; i++) {
+        const lnt_step *t = &plan->schedule.steps[i];
+        bind(plan, t, w, b, &k);
+        LNT_TRY(run_step(plan, t, &k));
+    }
+    return LINNET_OK;
+}
+
+/* A run like the last one: recorded now, replayed from the next on. What cannot be recorded is done step by step, now and ever after. */
+static linnet_status record_and_run(lnt_plan *plan, const lnt_weights *w, const lnt_batch *b, const int64_t *cu)
+{
+    lnt_device *d = lnt_device_of(plan->c);
+    LNT_TRY(lnt_device_check(plan->c));
+    d->graph_begin(d);
+    linnet_status s = run_steps(plan, w, b, cu);
+    plan->graph = d->graph_end(d);
+    if (d->problem(d) || s != LINNET_OK) { /* if the steps themselves are at fault, doing them says so */
+        forget_graph(plan);
+        plan->graphs = false;
+        return run_steps(plan, w, b, cu);
+    }
+    if (plan->graph) d->graph_launch(d, plan->graph);
+    return plan->graph ? LINNET_OK : run_steps(plan, w, b, cu);
+}
+
+static linnet_status run_or_replay(lnt_plan *plan, const lnt_weights *w, const lnt_batch *b, const int64_t *cu)
+{
+    if (!plan->graphs || plan->profiling || b->cu) return run_steps(plan, w, b, cu);
+    const run_key key = {.tokens = b->tokens, .n_seq = b->n_seq, .weights = w, .master = w->master, .work = w->work, .grad = w->grad,
+                         .state = b->state, .loss_scale = b->loss_scale};
+    if (memcmp(&key, &plan->key, sizeof key)) { /* the first of its kind: kernels are loaded and products tuned */
+        forget_graph(plan);
+        plan->key = key;
+        return run_steps(plan, w, b, cu);
+    }
+    if (!plan->graph) return record_and_run(plan, w, b, cu);
+    lnt_device_of(plan->c)->graph_launch(lnt_device_of(plan->c), plan->graph);
+    return LINNET_OK;
+}
+
+static double useful_flops(const lnt_plan *plan, const lnt_shape *shape)
+{
+    double flops = 0;
+    for (int i = 0; i < plan->schedule.n_steps; i++) {
+        const lnt_step *t = &plan->schedule.steps[i];
+        bool counts = t->node->op->flops && t->kind != LNT_STEP_RECOMPUTE;
+        if (counts) flops += t->node->op->flops(t->node, shape, t->kind == LNT_STEP_BACKWARD);
+    }
+    return flops;
+}
+
 linnet_status lnt_plan_run(lnt_plan *plan, lnt_weights *w, const lnt_batch *b)
 {
     LNT_TRY(check_batch(plan, w, b));
@@ -210,27 +321,8 @@ linnet_status lnt_plan_run(lnt_plan *plan, lnt_weights *w, const lnt_batch *b)
         int slot = plan->schedule.value_slot[plan->p->values[b->inputs[i].buf.id].root];
         if (slot >= 0) lnt_to_device(plan->c, plan->memory + plan->schedule.slots[slot].offset, b->inputs[i].host, (size_t)b->tokens * 4);
     }
-    lnt_call k = {.c = plan->c,
-                  .tokens = b->tokens,
-                  .n_seq = b->n_seq,
-                  .cu = cu,
-                  .cu_device = plan->cu_device,
-                  .loss_scale = b->loss_scale,
-                  .work = plan->work,
-                  .work_size = plan->work_size};
-    if (b->state) {
-        k.position = b->state->position;
-        k.position_device = b->state->position_device;
-        k.state_capacity = b->state->capacity;
-    }
-    plan->flops = 0;
-    for (int i = 0; i < plan->schedule.n_steps; i++) {
-        const lnt_step *t = &plan->schedule.steps[i];
-        bind(plan, t, w, b, &k);
-        LNT_TRY(run_step(plan, t, &k));
-        bool counts = t->node->op->flops && t->kind != LNT_STEP_RECOMPUTE;
-        if (counts) plan->flops += t->node->op->flops(t->node, &shape, t->kind == LNT_STEP_BACKWARD);
-    }
+    LNT_TRY(run_or_replay(plan, w, b, cu));
+    plan->flops = useful_flops(plan, &shape);
     if (b->state)
         for (int64_t n = 0; n < b->n_seq; n++) b->state->position[n] += cu[n + 1] - cu[n];
     plan->runs++;

@@ -4,8 +4,11 @@
  * every value, gradient and saved residual in one block of device memory so that values whose lifetimes do not meet share bytes. Running a plan
  * allocates nothing.
  *
- *   training schedule:  forward of every needed node, then backward in reverse; with `recompute`, the values inside a block (a layer) are dropped
- * after the forward pass and computed again just before the block's backward pass. */
+ *   training schedule:  forward of every needed node, then backward in reverse; with `recompute`, values inside a block (a layer) are dropped
+ * after the forward pass and computed again just before the block's backward pass: all of them, or only the cheap ones.
+ *
+ * On a GPU, a run of the same shape as one before (same tokens, sequences of equal length, weights, state, scale of the loss) is recorded once and
+ * replayed from then on: the same kernels with the same arguments, hence the same bits. */
 #ifndef LNT_PROGRAM_PLAN_H
 #define LNT_PROGRAM_PLAN_H
 
@@ -16,20 +19,26 @@
 typedef struct lnt_weights {
     lnt_ctx *c;
     const lnt_program *program;
-    lnt_dtype dtype;   /* of the working copy of product parameters: LINNET_F32 or LINNET_BF16 */
-    int64_t elements;
-    float *master;     /* device, [elements] */
-    void *work;        /* device, [elements] of dtype; the master itself under float32 */
-    float *grad;       /* device, [elements], NULL without gradients */
+    lnt_dtype dtype;     /* of the working copy of product parameters: LINNET_F32 or LINNET_BF16 */
+    int64_t elements;    /* of all parameters */
+    int64_t masters;     /* those that have a float32 master: all, or only what is read as float32 */
+    int64_t work_begin;  /* the first that has a working copy */
+    float *master;       /* device, [masters] */
+    void *work;          /* device, [elements - work_begin] of dtype; under float32 that part of the master */
+    float *grad;         /* device, [elements], NULL without gradients */
 } lnt_weights;
 
-linnet_status lnt_weights_create(lnt_ctx *c, const lnt_program *p, lnt_dtype dtype, lnt_weights **out);
+/* kept: LINNET_F32, or LINNET_BF16 under that dtype: what products alone read is kept in bf16 without a master. */
+linnet_status lnt_weights_create(lnt_ctx *c, const lnt_program *p, lnt_dtype dtype, lnt_dtype kept, lnt_weights **out);
 void lnt_weights_destroy(lnt_weights *w);
 /* Draw every parameter from its own stream (its name), so that one parameter's values depend on the seed and its name alone. */
 linnet_status lnt_weights_init(lnt_weights *w, uint64_t seed);
 linnet_status lnt_weights_need_grad(lnt_weights *w); /* allocate and zero the gradients, once */
 void lnt_weights_zero_grad(lnt_weights *w);
-linnet_status lnt_weights_refresh(lnt_weights *w);   /* working copy from the master */
+lnt_param_view lnt_weights_view(const lnt_weights *w, const lnt_param *q);
+/* Elements first .. first+n of a parameter, host to device: master and working copy, rounded to what is kept. */
+linnet_status lnt_weights_put(lnt_weights *w, const lnt_param *q, int64_t first, const float *values, int64_t n);
+linnet_status lnt_weights_get(const lnt_weights *w, float *values); /* all [elements], device to host */
 
 /* ---- states ---- */
 
@@ -53,11 +62,18 @@ size_t lnt_state_bytes(const lnt_program *p, lnt_dtype dtype, int64_t capacity);
 
 /* ---- plans ---- */
 
+typedef enum {
+    LNT_RECOMPUTE_NONE,
+    LNT_RECOMPUTE_BLOCKS, /* every value inside a block: only what crosses blocks is kept */
+    LNT_RECOMPUTE_CHEAP,  /* results of operators without flops() (norms, convolutions, activations); those of products and recurrences are kept */
+} lnt_recompute;
+
 typedef struct {
     int64_t tokens, n_seq;   /* most rows of a run, and its usual number of sequences (a run with its own cu may have more) */
     lnt_dtype dtype;
     bool training;           /* gradients of every parameter */
-    bool recompute;
+    lnt_recompute recompute;
+    bool no_graph;           /* never replay */
     bool has_state;
     int64_t state_capacity;
     int n_outputs;
@@ -80,6 +96,8 @@ typedef struct lnt_plan lnt_plan;
 
 linnet_status lnt_plan_create(lnt_ctx *c, const lnt_program *p, const lnt_plan_options *o, lnt_plan **out);
 void lnt_plan_destroy(lnt_plan *plan);
+/* lnt_plan_bytes of the plan that lnt_plan_create would make. */
+linnet_status lnt_plan_measure(lnt_ctx *c, const lnt_program *p, const lnt_plan_options *o, size_t *bytes);
 /* Gradients are added to w->grad. */
 linnet_status lnt_plan_run(lnt_plan *plan, lnt_weights *w, const lnt_batch *b);
 /* An output of the last run; device memory, valid until the next run. */
@@ -87,7 +105,8 @@ lnt_tensor lnt_plan_output(const lnt_plan *plan, lnt_buf b);
 size_t lnt_plan_bytes(const lnt_plan *plan);          /* activations, gradients, residuals and workspace */
 double lnt_plan_flops(const lnt_plan *plan);          /* useful FLOPs of the last run's shape, recomputation not counted */
 
-/* Seconds by operator type since the last reset; off until the first call to lnt_plan_profile_reset. */
+/* Seconds by operator type since the last reset; off until the first call to lnt_plan_profile_reset. On a GPU runs then go step by step, with a wait
+ * behind each. */
 void lnt_plan_profile_reset(lnt_plan *plan);
 char *lnt_plan_profile(const lnt_plan *plan);         /* a table, lnt_free */
 

@@ -154,12 +154,31 @@ static const lnt_param *same_name(const lnt_program *p, const char *name)
     return NULL;
 }
 
+static int64_t padded(int64_t count) { return (count + ELEMENT_ALIGN - 1) / ELEMENT_ALIGN * ELEMENT_ALIGN; }
+
+/* Offsets of all parameters: what products do not read, what both read, what products alone read; each in the order made. */
+static void place_params(lnt_program *p)
+{
+    int64_t at = 0;
+    for (int kind = 0; kind < 3; kind++) {
+        if (kind == 1) p->work_begin = at;
+        if (kind == 2) p->plain_end = at;
+        for (int i = 0; i < p->n_params; i++) {
+            lnt_param *q = &p->params[i];
+            if ((q->product ? q->plain ? 1 : 2 : 0) != kind) continue;
+            q->offset = at;
+            at += padded(q->count);
+        }
+    }
+    p->elements = at;
+}
+
 int lnt_add_param(lnt_program *p, const char *name, int ndim, const int64_t *dim, lnt_init init, bool decay, bool product)
 {
     if (p->failed) return -1;
     char *full = p->scope[0] ? lnt_arena_printf(&p->arena, "%s.%s", p->scope, name) : lnt_arena_strdup(&p->arena, name);
     if (!full) return fail_memory(p), -1;
-    lnt_param q = {.name = full, .ndim = ndim, .count = 1, .init = init, .decay = decay, .product = product};
+    lnt_param q = {.name = full, .ndim = ndim, .count = 1, .init = init, .decay = decay, .product = product, .plain = !product};
     for (int i = 0; i < ndim; i++) {
         q.dim[i] = dim[i];
         if (dim[i] < 1 || !lnt_mul(q.count, dim[i], &q.count))
@@ -169,17 +188,18 @@ int lnt_add_param(lnt_program *p, const char *name, int ndim, const int64_t *dim
     if (old) {
         if (old->ndim != ndim || memcmp(old->dim, q.dim, sizeof q.dim))
             return lnt_program_fail(p, "parameter %s is made twice with different shapes", full), -1;
-        return (int)(old - p->params);
+        const int at = (int)(old - p->params);
+        p->params[at].product |= q.product;
+        p->params[at].plain |= q.plain;
+        place_params(p);
+        return at;
     }
-    int64_t padded;
-    if (!lnt_add(q.count, ELEMENT_ALIGN - 1, &padded) || !lnt_add(p->elements, padded / ELEMENT_ALIGN * ELEMENT_ALIGN, &padded) ||
-        padded > INT64_MAX / 16)
+    if (q.count > INT64_MAX / 16 - ELEMENT_ALIGN || p->elements > INT64_MAX / 16 - padded(q.count))
         return lnt_program_fail(p, "parameter %s makes the model too large", full), -1;
     if (!reserve(p, (void **)&p->params, p->n_params, &p->cap_params, sizeof *p->params)) return -1;
-    q.offset = p->elements;
-    p->elements = padded;
-    p->params[p->n_params] = q;
-    return p->n_params++;
+    p->params[p->n_params++] = q;
+    place_params(p);
+    return p->n_params - 1;
 }
 
 /* ---- nodes ---- */
@@ -218,5 +238,7 @@ int lnt_param_count(const lnt_program *p) { return p->n_params; }
 const lnt_param *lnt_param_at(const lnt_program *p, int i) { return &p->params[i]; }
 const lnt_param *lnt_param_find(const lnt_program *p, const char *name) { return same_name(p, name); }
 int64_t lnt_param_elements(const lnt_program *p) { return p->elements; }
+int64_t lnt_param_work_begin(const lnt_program *p) { return p->work_begin; }
+int64_t lnt_param_plain_end(const lnt_program *p) { return p->plain_end; }
 int lnt_node_count(const lnt_program *p) { return p->n_nodes; }
 const lnt_node *lnt_node_at(const lnt_program *p, int i) { return p->nodes[i]; }

@@ -48,8 +48,9 @@ typedef struct lnt_param {
     int64_t count;
     lnt_init init;
     bool decay;        /* weight decay applies */
-    bool product;      /* an operand of matrix products: has a working copy in the policy's dtype; all others are read as float32 */
-    int64_t offset;    /* first element in the master, working and gradient arenas (multiples of 64) */
+    bool product;      /* an operand of matrix products: has a working copy in the policy's dtype */
+    bool plain;        /* read as float32; a tied embedding is both */
+    int64_t offset;    /* first element in the arenas (multiples of 64): what products do not read first, what they alone read last */
 } lnt_param;
 
 /* ---- operators -------------------------------------------------------------------------------------------------------------- */
@@ -63,8 +64,8 @@ typedef struct {
 } lnt_tensor;
 
 typedef struct {
-    const float *master; /* float32 */
-    const void *work;    /* working copy of dtype work_dtype; the master itself under float32 */
+    const float *master; /* float32; NULL for what products alone read, when that is kept without a master */
+    const void *work;    /* working copy of dtype work_dtype; the master itself under float32 and for what products do not read */
     lnt_dtype work_dtype;
     float *grad;         /* float32, kernels ADD to it; NULL: not wanted */
     int64_t count;
@@ -121,6 +122,7 @@ struct lnt_op {
     int64_t (*state_size)(const lnt_node *n, int64_t capacity, lnt_dtype dtype); /* bytes a sequence under a policy, NULL: 0 */
     size_t (*workspace)(const lnt_node *n, const lnt_shape *s, bool backward); /* NULL: 0 */
     double (*flops)(const lnt_node *n, const lnt_shape *s, bool backward);    /* useful ones, NULL: 0 (bandwidth-bound) */
+    bool host_position;          /* what a call does to a state depends on lnt_call.position, so that it cannot be recorded and replayed */
     linnet_status (*forward)(const lnt_call *k);
     linnet_status (*backward)(const lnt_call *k);
     void (*describe)(const lnt_node *n, char *text, size_t size);             /* attributes, for the printed program; NULL: nothing */
@@ -166,7 +168,8 @@ double lnt_set_init_std(lnt_program *p, double std); /* returns the one before *
 double lnt_init_std(const lnt_program *p, int64_t fan_in);
 
 lnt_buf lnt_external(lnt_program *p, const char *name); /* int32 [tokens] */
-/* Add a parameter under the current scope (or find the one of that name made before: tied weights; shapes must agree). -1 after a mistake. */
+/* Add a parameter under the current scope (or find the one of that name made before: tied weights; shapes must agree). product: the caller reads the
+ * working copy, otherwise float32. -1 after a mistake. */
 int lnt_add_param(lnt_program *p, const char *name, int ndim, const int64_t *dim, lnt_init init, bool decay, bool product);
 /* Zeroed memory that lives as long as the program, for attributes. NULL (and a remembered mistake) when there is none. */
 void *lnt_program_alloc(lnt_program *p, size_t bytes);
@@ -190,6 +193,8 @@ int lnt_param_count(const lnt_program *p);
 const lnt_param *lnt_param_at(const lnt_program *p, int i);
 const lnt_param *lnt_param_find(const lnt_program *p, const char *name);
 int64_t lnt_param_elements(const lnt_program *p); /* of one arena, paddings included */
+int64_t lnt_param_work_begin(const lnt_program *p);  /* the first element that products read */
+int64_t lnt_param_plain_end(const lnt_program *p);   /* behind the last element that is read as float32 */
 int lnt_node_count(const lnt_program *p);
 const lnt_node *lnt_node_at(const lnt_program *p, int i);
 

@@ -18,7 +18,7 @@ struct lnt_program {
     lnt_node **nodes;
     int n_params, cap_params;
     lnt_param *params;
-    int64_t elements;
+    int64_t elements, work_begin, plain_end;
     char scope[512];
     int n_scopes;
     size_t scope_length[16]; /* of the text before each push */

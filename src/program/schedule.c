@@ -29,10 +29,17 @@ typedef struct {
 
 static int root_of(const work *w, lnt_buf b) { return w->p->values[b.id].root; }
 
+/* Whether what node n leaves for backward is made again there. */
+static bool redone(const work *w, const lnt_node *n)
+{
+    if (!w->o->training || n->block < 0) return false;
+    return w->o->recompute == LNT_RECOMPUTE_BLOCKS || (w->o->recompute == LNT_RECOMPUTE_CHEAP && !n->op->flops);
+}
+
 static bool dropped(const work *w, int root)
 {
     const lnt_value *v = &w->p->values[root].v;
-    return w->o->training && w->o->recompute && !v->external && w->p->nodes[v->producer]->block >= 0 && !w->crosses[root];
+    return !v->external && !w->crosses[root] && redone(w, w->p->nodes[v->producer]);
 }
 
 static int add_slot(work *w, int64_t bytes, int value, int first)
@@ -123,8 +130,8 @@ static void add_forward(work *w, int i, bool again)
         t->out[k] = *where; /* a block's output is recomputed, when it must be, in place: same bits */
         touch(w, t->out[k]);
     }
-    bool saves = again || !(w->o->recompute && n->block >= 0);
-    int64_t bytes = saves ? save_bytes(w, n) : 0;
+    t->training = w->o->training && (again || !redone(w, n));
+    int64_t bytes = t->training ? save_bytes(w, n) : 0;
     if (bytes) {
         t->save = add_slot(w, bytes, 0, now);
         (again ? w->save_again : w->save)[i] = t->save;
@@ -164,8 +171,8 @@ static void add_backward(work *w, int i)
             if (w->reached[r]) touch(w, t->d_out[k] = w->grad[r]);
         }
     }
-    int save = w->save_again[i] >= 0 ? w->save_again[i] : w->save[i];
-    touch(w, t->save = save);
+    t->training = true;
+    touch(w, t->save = w->save_again[i] >= 0 ? w->save_again[i] : w->save[i]);
     w->s->n_steps++;
 }
 
@@ -183,7 +190,7 @@ static linnet_status recompute_block(work *w, int first, int last)
             int r = root_of(w, n->out[k]);
             if (reads & (unsigned)LNT_NEEDS_OUT0 << k && dropped(w, r)) need[i - first] = true;
         }
-        if (save_bytes(w, n)) need[i - first] = true;
+        if (redone(w, n) && save_bytes(w, n)) need[i - first] = true;
         if (need[i - first]) reads |= LNT_NEEDS_ALL_IN;
         for (int k = 0; k < n->n_in; k++) {
             int r = root_of(w, n->in[k]);
@@ -205,7 +212,7 @@ static linnet_status add_steps(work *w)
         for (int i = p->n_nodes - 1; i >= 0; i--) {
             if (!w->needed[i]) continue;
             int block = p->nodes[i]->block, first = i;
-            if (w->o->recompute && block >= 0) {
+            if (w->o->recompute != LNT_RECOMPUTE_NONE && block >= 0) {
                 while (first > 0 && p->nodes[first - 1]->block == block) first--;
                 LNT_TRY(recompute_block(w, first, i));
             }

@@ -15,6 +15,7 @@ typedef struct {
     int d_in[LNT_MAX_IN], d_out[LNT_MAX_OUT];
     bool accumulate[LNT_MAX_IN];
     int save;
+    bool training;   /* what this call leaves is read by a backward pass */
 } lnt_step;
 
 typedef struct {

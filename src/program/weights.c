@@ -7,20 +7,26 @@
 #include "program/plan.h"
 #include "simd/convert.h"
 
-linnet_status lnt_weights_create(lnt_ctx *c, const lnt_program *p, lnt_dtype dtype, lnt_weights **out)
+linnet_status lnt_weights_create(lnt_ctx *c, const lnt_program *p, lnt_dtype dtype, lnt_dtype kept, lnt_weights **out)
 {
     *out = NULL;
+    if (kept != LINNET_F32 && kept != dtype) {
+        lnt_fail(c, LINNET_EINVAL, "weights kept as %s under dtype %s", lnt_dtype_name(kept), lnt_dtype_name(dtype));
+        return lnt_hint(c, "Weights without a float32 master need --dtype bf16.");
+    }
     lnt_weights *w = lnt_calloc(sizeof *w);
     if (!w) return lnt_fail_memory(c, sizeof *w);
-    *w = (lnt_weights){.c = c, .program = p, .dtype = dtype, .elements = lnt_param_elements(p)};
+    *w = (lnt_weights){.c = c, .program = p, .dtype = dtype, .elements = lnt_param_elements(p), .work_begin = lnt_param_work_begin(p)};
+    w->masters = kept == LINNET_F32 ? w->elements : lnt_param_plain_end(p);
+    const size_t work_bytes = (size_t)(w->elements - w->work_begin) * lnt_dtype_size(dtype);
     linnet_status s;
-    LNT_TRY_GOTO(s, lnt_device_alloc(c, (size_t)w->elements * 4, (void **)&w->master), fail);
-    lnt_device_zero(c, w->master, (size_t)w->elements * 4);
-    w->work = w->master;
+    LNT_TRY_GOTO(s, lnt_device_alloc(c, (size_t)w->masters * 4, (void **)&w->master), fail);
+    lnt_device_zero(c, w->master, (size_t)w->masters * 4);
+    w->work = w->master + w->work_begin;
     if (dtype != LINNET_F32) {
         w->work = NULL;
-        LNT_TRY_GOTO(s, lnt_device_alloc(c, (size_t)w->elements * lnt_dtype_size(dtype), &w->work), fail);
-        lnt_device_zero(c, w->work, (size_t)w->elements * lnt_dtype_size(dtype));
+        LNT_TRY_GOTO(s, lnt_device_alloc(c, work_bytes, &w->work), fail);
+        lnt_device_zero(c, w->work, work_bytes);
     }
     *out = w;
     return LINNET_OK;
@@ -32,7 +38,7 @@ fail:
 void lnt_weights_destroy(lnt_weights *w)
 {
     if (!w) return;
-    if (w->work != w->master) lnt_device_free(w->c, w->work);
+    if (w->dtype != LINNET_F32) lnt_device_free(w->c, w->work);
     lnt_device_free(w->c, w->master);
     lnt_device_free(w->c, w->grad);
     lnt_free(w);
@@ -47,30 +53,70 @@ linnet_status lnt_weights_need_grad(lnt_weights *w)
 
 void lnt_weights_zero_grad(lnt_weights *w) { lnt_device_zero(w->c, w->grad, (size_t)w->elements * 4); }
 
-linnet_status lnt_weights_refresh(lnt_weights *w)
+lnt_param_view lnt_weights_view(const lnt_weights *w, const lnt_param *q)
 {
-    if (w->work != w->master) lnt_f32_to_bf16_many(w->c, w->work, w->master, w->elements);
+    const bool worked = q->product && w->dtype != LINNET_F32;
+    lnt_param_view v = {.work_dtype = worked ? w->dtype : LINNET_F32, .count = q->count, .grad = w->grad ? w->grad + q->offset : NULL};
+    v.master = q->offset < w->masters ? w->master + q->offset : NULL;
+    v.work = worked ? (const void *)((const lnt_bf16 *)w->work + (q->offset - w->work_begin)) : v.master;
+    return v;
+}
+
+enum { BLOCK = 1 << 20 }; /* elements converted at a time */
+
+linnet_status lnt_weights_put(lnt_weights *w, const lnt_param *q, int64_t first, const float *values, int64_t n)
+{
+    const lnt_param_view v = lnt_weights_view(w, q);
+    if (v.master) lnt_to_device(w->c, w->master + q->offset + first, values, (size_t)n * 4);
+    if (v.work == v.master) return LINNET_OK;
+    lnt_bf16 *part = lnt_alloc(BLOCK * sizeof *part);
+    if (!part) return lnt_fail_memory(w->c, BLOCK * sizeof *part);
+    for (int64_t at = 0; at < n; at += BLOCK) {
+        const int64_t m = n - at < BLOCK ? n - at : BLOCK;
+        lnt_f32_to_bf16_many(w->c, part, values + at, m);
+        lnt_to_device(w->c, (lnt_bf16 *)w->work + (q->offset - w->work_begin) + first + at, part, (size_t)m * sizeof *part);
+    }
+    lnt_free(part);
     return LINNET_OK;
 }
 
-/* Element i of a parameter: its draw takes Philox block i of the stream, so elements may be drawn in any order. */
+linnet_status lnt_weights_get(const lnt_weights *w, float *values)
+{
+    lnt_to_host(w->c, values, w->master, (size_t)w->masters * 4);
+    if (w->masters == w->elements) return LINNET_OK;
+    lnt_bf16 *part = lnt_alloc(BLOCK * sizeof *part);
+    if (!part) return lnt_fail_memory(w->c, BLOCK * sizeof *part);
+    for (int64_t at = w->masters; at < w->elements; at += BLOCK) {
+        const int64_t m = w->elements - at < BLOCK ? w->elements - at : BLOCK;
+        lnt_to_host(w->c, part, (const lnt_bf16 *)w->work + (at - w->work_begin), (size_t)m * sizeof *part);
+        for (int64_t i = 0; i < m; i++) values[at + i] = lnt_bf16_to_f32(part[i]);
+    }
+    lnt_free(part);
+    return LINNET_OK;
+}
+
+/* Element i of a parameter: its draw takes Philox block i of the stream, so elements may be drawn in any order. The same numbers as lnt_rng_normal
+ * and lnt_rng_uniform from position 4 i, with the block made once. */
 static double draw(const lnt_param *q, uint64_t seed, uint64_t stream, int64_t i)
 {
-    lnt_rng r = {seed, stream, (uint64_t)i * 4};
+    if (q->init.kind == LNT_INIT_CONST) return q->init.a;
+    uint32_t x[4];
+    lnt_philox(seed, stream, (uint64_t)i, x);
+    const double u = (double)(((uint64_t)x[0] << 32 | x[1]) >> 11) * 0x1p-53, v = (double)(((uint64_t)x[2] << 32 | x[3]) >> 11) * 0x1p-53;
     switch (q->init.kind) {
-    case LNT_INIT_CONST: return q->init.a;
-    case LNT_INIT_NORMAL: return q->init.a * lnt_rng_normal(&r);
-    case LNT_INIT_UNIFORM: return q->init.a + (q->init.b - q->init.a) * lnt_rng_uniform(&r);
+    case LNT_INIT_CONST: break;
+    case LNT_INIT_NORMAL: return q->init.a * (sqrt(-2.0 * log(1.0 - u)) * cos(6.283185307179586 * v));
+    case LNT_INIT_UNIFORM: return q->init.a + (q->init.b - q->init.a) * u;
     case LNT_INIT_IDENTITY: {
         int64_t n = q->dim[q->ndim - 1];
         return i / n % q->dim[q->ndim - 2] == i % n;
     }
     case LNT_INIT_A_LOG: { /* U(0,16) includes numbers whose logarithm is far below any decay that matters; 1e-4 keeps it finite */
-        double a = q->init.a + (q->init.b - q->init.a) * lnt_rng_uniform(&r);
+        double a = q->init.a + (q->init.b - q->init.a) * u;
         return log(a > 1e-4 ? a : 1e-4);
     }
     case LNT_INIT_DT_BIAS: { /* softplus^-1(dt) = dt + log(-expm1(-dt)) */
-        double dt = exp(log(q->init.a) + (log(q->init.b) - log(q->init.a)) * lnt_rng_uniform(&r));
+        double dt = exp(log(q->init.a) + (log(q->init.b) - log(q->init.a)) * u);
         if (dt < 1e-4) dt = 1e-4;
         return dt + log(-expm1(-dt));
     }
@@ -85,13 +131,14 @@ linnet_status lnt_weights_init(lnt_weights *w, uint64_t seed)
         most = lnt_param_at(w->program, i)->count > most ? lnt_param_at(w->program, i)->count : most;
     float *host = lnt_alloc((size_t)most * 4);
     if (!host) return lnt_fail_memory(w->c, (size_t)most * 4);
-    for (int i = 0; i < lnt_param_count(w->program); i++) {
+    linnet_status s = LINNET_OK;
+    for (int i = 0; s == LINNET_OK && i < lnt_param_count(w->program); i++) {
         const lnt_param *q = lnt_param_at(w->program, i);
         uint64_t stream = lnt_stream_of(q->name);
 #pragma omp parallel for num_threads(lnt_threads(w->c)) schedule(static)
         for (int64_t e = 0; e < q->count; e++) host[e] = (float)draw(q, seed, stream, e);
-        lnt_to_device(w->c, w->master + q->offset, host, (size_t)q->count * 4);
+        s = lnt_weights_put(w, q, 0, host, q->count);
     }
     lnt_free(host);
-    return lnt_weights_refresh(w);
+    return s;
 }

@@ -66,7 +66,7 @@ static linnet_status open_recall(recall *k, const linnet_config *config, lnt_dty
     linnet_status s = linnet_model_create(k->c, mine, dtype, o->seed, &k->m);
     linnet_config_destroy(mine);
     LNT_TRY(s);
-    LNT_TRY(lnt_trainer_create(k->c, k->m, o->batch, o->length, false, &k->t));
+    LNT_TRY(lnt_trainer_create(k->c, k->m, o->batch, o->length, LNT_RECOMPUTE_NONE, &k->t));
     k->t->hyper.weight_decay = o->weight_decay;
     k->t->hyper.beta2 = 0.999; /* the benchmark's AdamW is the default one */
     int64_t tokens = o->batch * o->length;
@@ -95,14 +95,15 @@ linnet_status linnet_task_mqar(linnet_context *c, const linnet_config *config, l
 {
     recall k = {.c = c, .o = o};
     linnet_status s = open_recall(&k, config, dtype);
-    double start = lnt_now(), accuracy = 0, loss = NAN, norm, nats;
+    double start = lnt_now(), accuracy = 0, loss = NAN;
     int64_t step = 0;
     while (s == LINNET_OK && step < o->steps) {
         fill(&k, o->seed, step * o->batch, o->batch);
         double queries = (double)(o->batch * o->pairs);
-        LNT_TRY_GOTO(s, lnt_trainer_micro(k.t, k.ids, k.targets, o->batch * o->length, o->batch, NULL, 1 / queries, &nats), done);
-        LNT_TRY_GOTO(s, lnt_trainer_update(k.t, lnt_learning_rate(step, o->steps, o->steps / 20, o->learning_rate, 0), &norm), done);
-        loss = nats / queries;
+        lnt_step_sums sums;
+        LNT_TRY_GOTO(s, lnt_trainer_micro(k.t, k.ids, k.targets, o->batch * o->length, o->batch, NULL, 1 / queries), done);
+        LNT_TRY_GOTO(s, lnt_trainer_update(k.t, lnt_learning_rate(step, o->steps, o->steps / 20, o->learning_rate, 0), &sums), done);
+        loss = sums.nats / queries;
         step++;
         bool late = o->max_seconds > 0 && lnt_now() - start > o->max_seconds;
         if (step % TEST_EVERY == 0 && step < o->steps && !late) {

@@ -5,6 +5,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "device/device.h"
 #include "hub/checkpoint.h"
 
 /* The hyper-parameters a resumed run must share with the run before: one line each. */
@@ -12,17 +13,19 @@ typedef struct {
     const char *key;
     enum { INT64, DOUBLE, INT, UINT64 } type;
     size_t offset;
+    bool optional; /* files written before it was there lack it: the default, 0 */
 } field;
 
-#define OPTION(name, type) {"option." #name, type, offsetof(linnet_train_options, name)}
+#define OPTION(name, type) {"option." #name, type, offsetof(linnet_train_options, name), false}
 static const field options[] = {
     OPTION(batch, INT64), OPTION(length, INT64), OPTION(accumulate, INT64), OPTION(learning_rate, DOUBLE), OPTION(min_learning_rate_share, DOUBLE),
     OPTION(warmup, INT64), OPTION(beta1, DOUBLE), OPTION(beta2, DOUBLE), OPTION(epsilon, DOUBLE), OPTION(weight_decay, DOUBLE), OPTION(clip, DOUBLE),
     OPTION(seed, UINT64), OPTION(isolate_documents, INT), OPTION(held_out_share, DOUBLE), OPTION(eval_every, INT64), OPTION(eval_tokens, INT64),
     OPTION(save_every, INT64), OPTION(recompute, INT), OPTION(max_seconds, DOUBLE),
+    {"option.weights", INT, offsetof(linnet_train_options, weights), true},
 };
 #undef OPTION
-#define COUNTER(name, type) {"run." #name, type, offsetof(lnt_run_position, name)}
+#define COUNTER(name, type) {"run." #name, type, offsetof(lnt_run_position, name), false}
 static const field counters[] = {
     COUNTER(step, INT64),    COUNTER(steps, INT64),    COUNTER(tokens, INT64),
     COUNTER(samples, INT64), COUNTER(seconds, DOUBLE), COUNTER(fingerprint, UINT64),
@@ -45,6 +48,7 @@ static char *text_of(lnt_arena *a, const field *f, const void *base)
 static linnet_status read_field(lnt_ctx *c, const lnt_safetensors *s, const field *f, void *base)
 {
     const char *text = lnt_safetensors_metadata(s, f->key);
+    if (!text && f->optional) text = "0";
     if (!text) {
         lnt_fail(c, LINNET_EFORMAT, "\"%s\" is missing", f->key);
         return lnt_detail(c, "Read from the metadata of %s.", s->path);
@@ -66,10 +70,12 @@ static void state_path(char *path, size_t size, const char *folder) { snprintf(p
 
 linnet_status lnt_resume_save(lnt_ctx *c, const char *folder, const lnt_trainer *t, const linnet_train_options *o, const lnt_run_position *at)
 {
+    static const char *const prefix[3] = {"weight.", "moment1.", "moment2."};
     const lnt_program *p = t->m->p;
+    const size_t bytes = (size_t)t->m->w->elements * 4;
     int n = lnt_param_count(p);
     lnt_arena scratch = {0};
-    void *host[3] = {0};
+    float *host[3] = {0};
     char path[4096];
     linnet_status s = LINNET_OK;
     const char *metadata[2 * N_FIELDS];
@@ -81,10 +87,14 @@ linnet_status lnt_resume_save(lnt_ctx *c, const char *folder, const lnt_trainer 
     }
     lnt_st_tensor *tensors = lnt_calloc((size_t)(3 * n) * sizeof *tensors);
     if (!tensors) s = lnt_fail_memory(c, (size_t)(3 * n) * sizeof *tensors);
+    for (int i = 0; s == LINNET_OK && i < 3; i++) {
+        host[i] = lnt_alloc(bytes);
+        if (!host[i]) s = lnt_fail_memory(c, bytes);
+        else if (i) lnt_to_host(c, host[i], i == 1 ? t->optimizer->m : t->optimizer->v, bytes);
+        else s = lnt_weights_get(t->m->w, host[0]);
+        if (s == LINNET_OK) s = lnt_checkpoint_list(c, p, prefix[i], host[i], &scratch, tensors + i * n);
+    }
     if (s != LINNET_OK) goto done;
-    LNT_TRY_GOTO(s, lnt_checkpoint_list(c, p, "weight.", t->m->w->master, &scratch, &host[0], tensors), done);
-    LNT_TRY_GOTO(s, lnt_checkpoint_list(c, p, "moment1.", t->moment1, &scratch, &host[1], tensors + n), done);
-    LNT_TRY_GOTO(s, lnt_checkpoint_list(c, p, "moment2.", t->moment2, &scratch, &host[2], tensors + 2 * n), done);
     state_path(path, sizeof path, folder);
     s = lnt_safetensors_write(c, path, 3 * n, tensors, N_FIELDS, metadata);
 done:
@@ -120,10 +130,9 @@ linnet_status lnt_resume_read_weights(lnt_ctx *c, const char *folder, lnt_traine
 {
     lnt_safetensors *s;
     LNT_TRY(open_state(c, folder, &s));
-    linnet_status status = lnt_checkpoint_read(c, s, "weight.", t->m->p, t->m->w->master, false);
-    if (status == LINNET_OK) status = lnt_checkpoint_read(c, s, "moment1.", t->m->p, t->moment1, false);
-    if (status == LINNET_OK) status = lnt_checkpoint_read(c, s, "moment2.", t->m->p, t->moment2, false);
-    if (status == LINNET_OK) status = lnt_weights_refresh(t->m->w);
+    linnet_status status = lnt_checkpoint_read(c, s, "weight.", t->m->w, false);
+    if (status == LINNET_OK) status = lnt_checkpoint_read_arena(c, s, "moment1.", t->m->p, t->optimizer->m);
+    if (status == LINNET_OK) status = lnt_checkpoint_read_arena(c, s, "moment2.", t->m->p, t->optimizer->v);
     lnt_safetensors_close(s);
     return status;
 }

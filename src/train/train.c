@@ -68,10 +68,13 @@ static linnet_status check_options(lnt_ctx *c, const linnet_train_options *o)
         {"eval_every", (double)o->eval_every, 0, 1e15},
         {"eval_tokens", (double)o->eval_tokens, 0, 1e15},
         {"save_every", (double)o->save_every, 0, 1e15},
+        {"recompute", (double)o->recompute, LNT_RECOMPUTE_NONE, LNT_RECOMPUTE_CHEAP},
     };
     for (size_t i = 0; i < sizeof ranges / sizeof ranges[0]; i++)
         if (!(ranges[i].value >= ranges[i].least && ranges[i].value <= ranges[i].most))
             return lnt_fail(c, LINNET_EINVAL, "%s is %g, expected %g to %g", ranges[i].name, ranges[i].value, ranges[i].least, ranges[i].most);
+    if (o->weights != LINNET_F32 && o->weights != LINNET_BF16)
+        return lnt_fail(c, LINNET_EINVAL, "weights are %s, expected float32 or bf16", lnt_dtype_name(o->weights));
     if (!o->steps && o->max_seconds <= 0) return lnt_fail(c, LINNET_EINVAL, "a run needs a number of steps or a time");
     if (!o->out) return lnt_fail(c, LINNET_EINVAL, "no folder was given for the checkpoint");
     return LINNET_OK;
@@ -127,11 +130,12 @@ static linnet_status open_model(run *r, const linnet_config *config)
         k->vocab_size = vocabulary;
         k->bos_token_id = k->eos_token_id = linnet_tokenizer_separator(r->tokenizer);
     }
-    if (s == LINNET_OK) s = linnet_model_create(r->c, k, r->dtype, r->o.seed, &r->m);
+    if (s == LINNET_OK) s = linnet_model_create_kept(r->c, k, r->dtype, r->o.weights, r->o.seed, &r->m);
     linnet_config_destroy(k);
     LNT_TRY(s);
-    LNT_TRY(lnt_trainer_create(r->c, r->m, r->o.batch, r->o.length, r->o.recompute != 0, &r->trainer));
-    r->trainer->clip = r->o.clip;
+    LNT_TRY(lnt_trainer_create(r->c, r->m, r->o.batch, r->o.length, (lnt_recompute)r->o.recompute, &r->trainer));
+    r->trainer->hyper.clip = r->o.clip;
+    r->trainer->hyper.seed = r->o.seed;
     r->trainer->hyper.beta1 = r->o.beta1;
     r->trainer->hyper.beta2 = r->o.beta2;
     r->trainer->hyper.epsilon = r->o.epsilon;
@@ -205,7 +209,7 @@ static int64_t cut_documents(run *r)
 static linnet_status one_step(run *r)
 {
     int64_t per_micro = r->o.batch * r->o.length;
-    double nats = 0, predictions = 0, scale = 1.0 / (double)(per_micro * r->o.accumulate);
+    double predictions = 0, scale = 1.0 / (double)(per_micro * r->o.accumulate);
     for (int64_t a = 0; a < r->o.accumulate; a++) {
         for (int64_t b = 0; b < r->o.batch; b++) lnt_batches_get(r->batches, r->at.samples++, r->ids + b * r->o.length, r->targets + b * r->o.length);
         int64_t n_seq = r->o.batch;
@@ -214,15 +218,15 @@ static linnet_status one_step(run *r)
             n_seq = cut_documents(r);
             cu = r->cu;
         }
-        double sum;
-        LNT_TRY(lnt_trainer_micro(r->trainer, r->ids, r->targets, per_micro, n_seq, cu, scale, &sum));
-        nats += sum;
+        LNT_TRY(lnt_trainer_micro(r->trainer, r->ids, r->targets, per_micro, n_seq, cu, scale));
         for (int64_t i = 0; i < per_micro; i++) predictions += r->targets[i] >= 0;
     }
     linnet_train_progress *p = &r->progress;
     p->learning_rate = lnt_learning_rate(r->at.step, r->at.steps, r->o.warmup, r->o.learning_rate, r->o.min_learning_rate_share);
-    LNT_TRY(lnt_trainer_update(r->trainer, p->learning_rate, &p->gradient_norm));
-    p->loss = predictions > 0 ? nats / predictions : 0;
+    lnt_step_sums sums;
+    LNT_TRY(lnt_trainer_update(r->trainer, p->learning_rate, &sums));
+    p->gradient_norm = sums.norm;
+    p->loss = predictions > 0 ? sums.nats / predictions : 0;
     if (!isfinite(p->loss)) {
         lnt_fail(r->c, LINNET_EINVAL, "the loss of step %lld is %g", (long long)r->at.step + 1, p->loss);
         return lnt_hint(r->c, "Try a smaller --learning-rate. The last checkpoint is untouched.");

@@ -4,7 +4,7 @@
 
 #include "device/device.h"
 
-linnet_status lnt_trainer_create(lnt_ctx *c, linnet_model *m, int64_t batch, int64_t length, bool recompute, lnt_trainer **out)
+linnet_status lnt_trainer_create(lnt_ctx *c, linnet_model *m, int64_t batch, int64_t length, lnt_recompute recompute, lnt_trainer **out)
 {
     *out = NULL;
     int64_t tokens;
@@ -16,23 +16,13 @@ linnet_status lnt_trainer_create(lnt_ctx *c, linnet_model *m, int64_t batch, int
     *t = (lnt_trainer){.c = c,
                        .m = m,
                        .tokens = tokens,
-                       .clip = 1,
-                       .hyper = {.beta1 = 0.9, .beta2 = 0.95, .epsilon = 1e-8, .weight_decay = 0.1, .zero_gradients = true}};
+                       .hyper = {.beta1 = 0.9, .beta2 = 0.95, .epsilon = 1e-8, .weight_decay = 0.1, .clip = 1}};
     linnet_status s;
-    size_t bytes = (size_t)m->w->elements * 4;
     LNT_TRY_GOTO(s, lnt_weights_need_grad(m->w), fail);
-    LNT_TRY_GOTO(s, lnt_device_alloc(c, bytes, (void **)&t->moment1), fail);
-    LNT_TRY_GOTO(s, lnt_device_alloc(c, bytes, (void **)&t->moment2), fail);
-    lnt_device_zero(c, t->moment1, bytes);
-    lnt_device_zero(c, t->moment2, bytes);
+    LNT_TRY_GOTO(s, lnt_optimizer_create(c, m->w, &t->optimizer), fail);
     lnt_plan_options o = {
         .tokens = tokens, .n_seq = batch, .dtype = m->dtype, .training = true, .recompute = recompute, .n_outputs = 1, .outputs = {m->loss}};
     LNT_TRY_GOTO(s, lnt_plan_create(c, m->p, &o, &t->plan), fail);
-    t->loss = lnt_alloc((size_t)tokens * 4);
-    if (!t->loss) {
-        s = lnt_fail_memory(c, (size_t)tokens * 4);
-        goto fail;
-    }
     *out = t;
     return LINNET_OK;
 fail:
@@ -44,34 +34,27 @@ void lnt_trainer_destroy(lnt_trainer *t)
 {
     if (!t) return;
     lnt_plan_destroy(t->plan);
-    lnt_device_free(t->c, t->moment1);
-    lnt_device_free(t->c, t->moment2);
-    lnt_free(t->loss);
+    lnt_optimizer_destroy(t->optimizer);
     lnt_free(t);
 }
 
 linnet_status lnt_trainer_micro(lnt_trainer *t, const int32_t *ids, const int32_t *targets, int64_t tokens, int64_t n_seq, const int64_t *cu,
-                                double scale, double *nats)
+                                double scale)
 {
     lnt_batch b = {
         .tokens = tokens, .n_seq = n_seq, .cu = cu, .n_inputs = 2, .inputs = {{t->m->ids, ids}, {t->m->targets, targets}}, .loss_scale = scale};
     LNT_TRY(lnt_plan_run(t->plan, t->m->w, &b));
-    lnt_to_host(t->c, t->loss, lnt_plan_output(t->plan, t->m->loss).data, (size_t)tokens * 4);
-    double sum = 0;
-    for (int64_t i = 0; i < tokens; i++) sum += t->loss[i];
-    *nats = sum;
+    lnt_optimizer_add_losses(t->optimizer, lnt_plan_output(t->plan, t->m->loss).data, tokens);
     return LINNET_OK;
 }
 
-linnet_status lnt_trainer_update(lnt_trainer *t, double learning_rate, double *norm)
+linnet_status lnt_trainer_update(lnt_trainer *t, double learning_rate, lnt_step_sums *sums)
 {
-    lnt_weights *w = t->m->w;
-    *norm = lnt_gradient_norm(t->c, t->m->p, w->grad);
     t->hyper.learning_rate = learning_rate;
     t->hyper.step = ++t->step;
-    t->hyper.gradient_scale = lnt_clip_scale(*norm, t->clip);
-    lnt_adamw_arrays arrays = {.master = w->master, .grad = w->grad, .m = t->moment1, .v = t->moment2, .work = w->work == w->master ? NULL : w->work};
-    return lnt_adamw_step(t->c, t->m->p, &t->hyper, &arrays);
+    LNT_TRY(lnt_optimizer_step(t->optimizer, &t->hyper));
+    lnt_optimizer_read(t->optimizer, sums);
+    return lnt_device_check(t->c);
 }
 
 double lnt_learning_rate(int64_t step, int64_t steps, int64_t warmup, double peak, double floor_share)

@@ -9,23 +9,21 @@ typedef struct lnt_trainer {
     lnt_ctx *c;
     linnet_model *m;
     lnt_plan *plan;
-    float *moment1, *moment2; /* device, [elements] */
-    lnt_adamw hyper;          /* learning_rate and step are set by each update */
-    double clip;              /* largest global gradient norm; 0: no clipping */
+    lnt_optimizer *optimizer;
+    lnt_adamw hyper;          /* learning_rate and step are set by each update; clip is 1 until set otherwise */
     int64_t step;             /* updates made */
-    float *loss;              /* host, [tokens] */
     int64_t tokens;
 } lnt_trainer;
 
-linnet_status lnt_trainer_create(lnt_ctx *c, linnet_model *m, int64_t batch, int64_t length, bool recompute, lnt_trainer **out);
+linnet_status lnt_trainer_create(lnt_ctx *c, linnet_model *m, int64_t batch, int64_t length, lnt_recompute recompute, lnt_trainer **out);
 void lnt_trainer_destroy(lnt_trainer *t);
 
-/* Add the gradients of scale * (sum of the losses) over a micro-batch; targets < 0 are ignored. cu NULL: n_seq equal sequences. The summed loss is
- * returned. */
+/* Add the gradients of scale * (sum of the losses) over a micro-batch, and the losses to the step's sum; targets < 0 are ignored. cu NULL: n_seq
+ * equal sequences. */
 linnet_status lnt_trainer_micro(lnt_trainer *t, const int32_t *ids, const int32_t *targets, int64_t tokens, int64_t n_seq, const int64_t *cu,
-                                double scale, double *nats);
-/* Clip, AdamW, zero the gradients. *norm is the global norm before clipping. */
-linnet_status lnt_trainer_update(lnt_trainer *t, double learning_rate, double *norm);
+                                double scale);
+/* Clip, AdamW, zero the gradients, and only then wait for the device: sums->nats is the summed loss of the micro-batches since the last update. */
+linnet_status lnt_trainer_update(lnt_trainer *t, double learning_rate, lnt_step_sums *sums);
 
 /* Linear warm-up to `peak` over `warmup` steps, then a cosine to peak*floor_share at `steps`; step counts from 0. steps = 0: no decay yet. */
 double lnt_learning_rate(int64_t step, int64_t steps, int64_t warmup, double peak, double floor_share);

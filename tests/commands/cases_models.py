@@ -149,8 +149,29 @@ def train_flags(folder):
     linnet("train", text_file(), "--out", folder / "b", *SMALL, "--accumulate", "2", "--isolate-documents")
     linnet("train", text_file(), "--out", folder / "c", *SMALL, "--recompute")
     assert weights(folder / "c") == weights(model()), "recomputing must not change a bit"
+    linnet("train", text_file(), "--out", folder / "c2", "--recompute", "cheap", *SMALL)
+    assert weights(folder / "c2") == weights(model())
+    linnet("train", "--recompute", text_file(), "--out", folder / "c3", *SMALL)
+    assert weights(folder / "c3") == weights(model()), "what follows --recompute and is no way of recomputing is a text"
+    refused("train", text_file(), "--out", folder / "c4", *SMALL, "--recompute=some", says=["--recompute", "some", "blocks|cheap"])
     unlimited = [x for i, x in enumerate(SMALL) if x != "--steps" and SMALL[i - 1] != "--steps"]
     linnet("train", text_file(), "--out", folder / "d", *unlimited, "--minutes", "0.02")
+
+
+@case("train --weights bf16 keeps matrices in bf16 alone, resumes bit for bit, and wants --dtype bf16")
+def bf16_weights(folder):
+    flags = [*SMALL, "--dtype", "bf16", "--weights", "bf16"]
+    linnet("train", text_file(), "--out", folder / "whole", *flags)
+    p = start("train", text_file(), "--out", folder / "m", *flags, "--json")
+    wait_for_step(p, 12)
+    p.send_signal(signal.SIGTERM)
+    p.communicate(timeout=60)
+    assert p.returncode == 130
+    linnet("train", text_file(), "--out", folder / "m", *flags, "--resume")
+    assert weights(folder / "m") == weights(folder / "whole")
+    first, last = ([json.loads(x)["loss"] for x in (folder / "whole" / "log.jsonl").read_text().splitlines()][i] for i in (0, -1))
+    assert last < first - 0.3, (first, last)
+    refused("train", text_file(), "--out", folder / "f32", *SMALL, "--weights", "bf16", says=["--dtype bf16"])
 
 
 @case("train --train-tokenizer learns a BPE of the size asked for, and eval and generate use it")
