@@ -142,6 +142,8 @@ static void op_fields(json_line *j, const void *result)
     line_real(j, "forward_error", x->r->forward_error);
     line_real(j, "backward_error", x->r->backward_error);
     line_real(j, "shape_error", x->r->shape_error);
+    if (x->r->steps > 0) line_real(j, "steps", x->r->steps);
+    if (x->r->steps > 0) line_real(j, "backward_steps", x->r->backward_steps);
     line_int(j, "workspace", (int64_t)x->r->workspace);
     line_real(j, "peak_memory", x->r->peak_memory ? (double)x->r->peak_memory : peak_memory());
 }
@@ -167,6 +169,8 @@ static void print_op(const op_result *x)
         printf("%9s %8s %5.1f%% %5.1f%%   ", say_time(time, part[i].seconds), say_rate(rate, part[i].flops / part[i].seconds),
                100 * part[i].flops / part[i].seconds / x->rate, 100 * part[i].bytes / part[i].seconds / x->copy_bytes);
     printf("%7.1e %7.1e  %s\n", r->forward_error, r->backward_error, say_bytes(bytes, (double)r->workspace));
+    if (r->steps > 0)
+        printf("%-18s %.2f and %.2f conjugate-gradient steps a token forward and backward, to 1e-4\n", "", r->steps, r->backward_steps);
     fflush(stdout);
 }
 

@@ -325,6 +325,7 @@ typedef struct {
     double shape_error;                   /* on a GPU, of one head at the very shape, against the CPU's float32 kernels; NaN: not checked */
     double forward_bytes, both_bytes;     /* inputs and results, once */
     size_t peak_memory;                   /* of a GPU, while the operator was timed; 0 on the CPU */
+    double steps, backward_steps;         /* mesa: mean conjugate-gradient steps of a token at the default tolerance, counted in the FLOPs */
 } linnet_bench_op_result;
 /* Check the implementation against the reference, then time it: single calls on the CPU; on a GPU batches of calls, over inputs that are in no
  * cache. */

@@ -99,6 +99,9 @@ static bool used(const bench *k, int i)
     return lnt_recur_tensor_taken(k->op, &k->set[0], i) && t->role != LNT_T_REPORT && !strchr(k->op->cache ? t->attention : t->state, 'N');
 }
 
+/* Of the reports, the steps of a solve: FLOPs follow from them. */
+static bool is_steps(const bench *k, int i) { return k->op->solve && lnt_recur_tensors[i].field == offsetof(linnet_recurrence, steps); }
+
 static bool along_tokens(const bench *k, int i)
 {
     const lnt_recur_tensor *t = &lnt_recur_tensors[i];
@@ -116,7 +119,7 @@ static linnet_status make_set(bench *k, linnet_recurrence *r)
 {
     for (int i = 0; i < LNT_RECUR_TENSORS; i++) {
         void *p;
-        if (!used(k, i)) continue;
+        if (!used(k, i) && !is_steps(k, i)) continue;
         LNT_TRY(lnt_device_alloc(k->c, bytes_of(k, i), &p));
         lnt_recur_tensor_set(r, i, p);
         if (lnt_recur_tensors[i].role >= LNT_T_OUTPUT) continue;
@@ -142,6 +145,10 @@ static linnet_status make_bench(bench *k, linnet_form form)
     r.cu_seqlens = k->cu;
     r.cu_seqlens_device = k->cu_device;
     options_into(o, form, &r);
+    if (k->op->solve) { /* timed as a layer runs it; checked at the problem's tolerance */
+        r.cg_tolerance = NAN;
+        r.cg_max_steps = -1;
+    }
     for (int b = 0; b < 2; b++) {
         size_t need;
         LNT_TRY(linnet_recurrence_workspace(k->c, &r, b, &need));
@@ -314,6 +321,27 @@ static double least_bytes(const bench *k, bool backward)
     return bytes;
 }
 
+/* Mean of the steps that the last calls reported. */
+static linnet_status mean_steps(const bench *k, double *mean)
+{
+    int64_t n = k->set[0].tokens * k->set[0].Hv;
+    *mean = 0;
+    if (!k->op->solve) return LINNET_OK;
+    float *steps = lnt_alloc((size_t)n * sizeof *steps);
+    if (!steps) return lnt_fail_memory(k->c, (size_t)n * sizeof *steps);
+    lnt_to_host(k->c, steps, k->set[0].steps, (size_t)n * sizeof *steps);
+    for (int64_t i = 0; i < n; i++) *mean += steps[i] / (double)n;
+    lnt_free(steps);
+    return LINNET_OK;
+}
+
+/* FLOPs of a token's conjugate-gradient steps at C = 16; the residual of the guess costs what a step does (operators.md 6). */
+static double solver_flops(const bench *k, double steps)
+{
+    double K = k->set[0].K;
+    return k->op->solve ? (steps + 1) * (2 * K * K + 4 * 16 * K) : 0;
+}
+
 static linnet_status run_bench(bench *k, linnet_form form, linnet_bench_op_result *out)
 {
     LNT_TRY(make_bench(k, form));
@@ -322,12 +350,14 @@ static linnet_status run_bench(bench *k, linnet_form form, linnet_bench_op_resul
     snprintf(out->backward_impl, sizeof out->backward_impl, "%s", k->backward_impl);
     double backward;
     LNT_TRY(measure(k, false, &out->forward_seconds));
+    LNT_TRY(mean_steps(k, &out->steps));
     LNT_TRY(measure(k, true, &backward));
+    LNT_TRY(mean_steps(k, &out->backward_steps));
     out->both_seconds = out->forward_seconds + backward;
     const linnet_recurrence *r = &k->set[0];
     double each = (double)r->tokens * r->Hv; /* at C = 16, whatever chunk ran (operators.md 13) */
-    out->forward_flops = k->op->flops(r, 16, false) * each;
-    out->both_flops = out->forward_flops + k->op->flops(r, 16, true) * each;
+    out->forward_flops = (k->op->flops(r, 16, false) + solver_flops(k, out->steps)) * each;
+    out->both_flops = out->forward_flops + (k->op->flops(r, 16, true) + solver_flops(k, out->backward_steps)) * each;
     out->forward_bytes = least_bytes(k, false);
     out->both_bytes = out->forward_bytes + least_bytes(k, true);
     out->workspace = k->workspace_size;

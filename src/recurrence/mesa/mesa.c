@@ -1,6 +1,9 @@
 /* The Mesa core: the optimal linear fast weights for all tokens so far. Equations in README.md. */
 #include "recurrence/recurrence.h"
 
+extern const lnt_recur_impl lnt_mesa_chunk_base, lnt_mesa_chunk_avx2, lnt_mesa_chunk_avx512;
+extern const lnt_recur_impl lnt_mesa_recurrent_base, lnt_mesa_recurrent_avx2, lnt_mesa_recurrent_avx512;
+
 /* Without the solves, whose steps are known only after a run: two decay states and the read-out of one; backward, two decay backward passes. */
 double lnt_mesa_flops(const lnt_recur_args *a, int C, bool backward)
 {
@@ -9,5 +12,6 @@ double lnt_mesa_flops(const lnt_recur_args *a, int C, bool backward)
 }
 
 const lnt_recur_impl *const lnt_mesa_impls[] = {
-    &lnt_mesa_reference, NULL,
+    &lnt_mesa_chunk_avx512,     &lnt_mesa_chunk_avx2,     &lnt_mesa_chunk_base,
+    &lnt_mesa_recurrent_avx512, &lnt_mesa_recurrent_avx2, &lnt_mesa_recurrent_base, &lnt_mesa_reference, NULL,
 };

@@ -140,24 +140,26 @@ static void solve_factored(int64_t K, const double *A, double *x)
         for (int64_t j = i + 1; j < K; j++) x[i] -= A[j * K + i] * x[j];
 }
 
-/* Conjugate gradients on (H + Lambda) x = y: exactly cg_max_steps steps, unless the residual vanishes. */
+/* Conjugate gradients on (H + Lambda) x = y: exactly cg_max_steps steps, unless the residual vanishes. The preconditioned ones begin at 0 with the
+ * direction of the diagonal guess; with that guess, the first step, which finds its best multiple, is not counted. */
 static int64_t cg(const lnt_recur_args *a, const double *H, const double *y, double *x, scratch *w)
 {
-    int64_t K = a->K, taken = 0;
-    double absolute = a->cg_solver == LINNET_CG_ABSOLUTE ? 1e-5 : 0;
+    int64_t K = a->K, taken = 0, most = a->cg_max_steps;
+    double absolute = a->cg_solver == LINNET_CG_ABSOLUTE ? 1e-5 : 0, delta = 0;
+    bool diagonal = a->cg_guess == LINNET_CG_DIAGONAL, preconditioned = a->cg_solver == LINNET_CG_JACOBI;
+    bool uncounted = diagonal && preconditioned && most > 0;
     for (int64_t i = 0; i < K; i++) {
-        double diagonal = H[i * K + i] + w->lambda[i];
-        w->d[i] = a->cg_solver == LINNET_CG_JACOBI ? 1 / diagonal : 1;
-        x[i] = a->cg_guess == LINNET_CG_ZERO ? 0 : y[i] / diagonal;
+        double jacobi = 1 / (H[i * K + i] + w->lambda[i]);
+        w->d[i] = preconditioned ? jacobi : 1;
+        x[i] = diagonal && !uncounted ? y[i] * jacobi : 0;
     }
     apply(K, H, w->lambda, x, w->r);
-    double delta = 0;
     for (int64_t i = 0; i < K; i++) {
         w->r[i] = y[i] - w->r[i];
         w->p[i] = w->d[i] * w->r[i];
         delta += w->r[i] * w->p[i];
     }
-    for (; taken < a->cg_max_steps; taken++) {
+    for (; taken < most + uncounted; taken++) {
         apply(K, H, w->lambda, w->p, w->w);
         double curve = dot(K, w->p, w->w), before = delta;
         if (!absolute && !(delta > 0 && curve > 0)) break;
@@ -170,7 +172,7 @@ static int64_t cg(const lnt_recur_args *a, const double *H, const double *y, dou
         }
         for (int64_t i = 0; i < K; i++) w->p[i] = w->d[i] * w->r[i] + delta / (before + absolute) * w->p[i];
     }
-    return taken;
+    return taken > uncounted ? taken - uncounted : 0;
 }
 
 /* x of token t for the right side y. */

@@ -1,0 +1,574 @@
+/* The Mesa core on the CPU: conjugate gradients for a chunk of tokens at once, everything else by the decay core. One piece of work is one head of
+ * one sequence (one query-key head in the backward pass).
+ *
+ * For the rows of a chunk of n <= C tokens with start state H, b_i = g_1 + ... + g_i, D_ij = e^{b_i - b_j} for j <= i, else 0, no H_t is ever formed:
+ *
+ *   Op(P) = e^b.(P H) + ((P K^T).D.beta) K + P.Lambda                                              (operators.md 6)
+ *   diag(H_i) = e^{b_i} diag(H) + sum_j D_ij beta_j k_j^2
+ *
+ * Each row has its own step lengths and its own end; finished rows leave the products. Then o = G^T x is linear attention with the query x and the
+ * key beta k: a call of the decay core for a segment of the head, whose rows stay in the cache. Backward, with y = G do (the decay core's dq) and
+ * (H + Lambda) e = y by the same solver, two of the decay core's backward passes: (x, beta k, v, do) and (x, beta k, k, -e).
+ *
+ * Always float32: the steps shrink a residual, and what bf16 operands lose there (2e-3) no later step brings back. */
+#if !defined(LNT_VARIANT_amx) /* bf16 tensors too are solved in float32: there is nothing for tiles */
+#include <omp.h>
+
+#include "core/cpu.h"
+#include "recurrence/chunk/chunk.h"
+#include "recurrence/chunk/chunk_rows.h"
+#include "recurrence/recurrence.h"
+#include "simd/mm.h"
+
+/* Chunks of 16: the squares of 32 and 64 cost more than the state they spare reading (README.md). */
+enum { CHUNK = 16, SEGMENT = 128, BLOCK = 16 };
+
+typedef struct {
+    const lnt_recur_args *a;
+    int64_t n;  /* sequence */
+    int h, hq;  /* value head, query-key head */
+    int64_t first, len;
+    bool token; /* the token form: a chunk is one token, already in H */
+} piece;
+
+/* Scratch of the solver. Rows of K numbers that only it sees are `wide` apart, K rounded up to vectors, and the rest is 0: its loops have no ends.
+ * H [K,K], kt [K,C], kk [C,K]; X R jacobi: rows of the chunk; P W: rows that are still at work, in order, row[] their places. */
+typedef struct {
+    float *H, *kt, *kk, *lambda, *mask, *in, *out, *X, *R, *jacobi, *P, *W, *S, *scale, *delta, *goal, *size;
+    int *row;
+    int C;
+    int64_t wide;
+} solver;
+
+/* Scratch of a thread. [segment,K]: k kb x b; [segment,V]: v o; [segment]: g beta. Backward: dkb dkb2 dvalue [segment,K], dv [segment,V], dg dg2
+ * [segment], dG [K,V] and dH [K,K] twice, the states before every segment, dq_sum dk_sum [len,K] when heads share q and k. */
+typedef struct {
+    solver s;
+    float *G, *k, *kb, *x, *b, *v, *o, *g, *beta;
+    float *dkb, *dkb2, *dvalue, *dv, *dg, *dg2, *dG[2], *dH[2], *Hs, *Gs, *dq_sum, *dk_sum;
+    void *decay; /* workspace of the decay core */
+    size_t decay_size;
+} scratch;
+
+extern const lnt_recur_impl LNT_V(lnt_decay_chunk), LNT_V(lnt_decay_recurrent);
+
+static int chunk_length(const lnt_recur_args *a)
+{
+    int64_t C = a->chunk ? a->chunk : CHUNK, longest = lnt_recur_longest(a);
+    return (int)(C > longest ? (longest > 0 ? longest : 1) : C);
+}
+
+/* A whole number of chunks, no more than the longest sequence fills. */
+static int64_t segment_length(const lnt_recur_args *a)
+{
+    int64_t C = chunk_length(a), S = C > SEGMENT ? C : SEGMENT / C * C, longest = (lnt_recur_longest(a) + C - 1) / C * C;
+    return S < longest ? S : longest > 0 ? longest : C;
+}
+
+/* One head's segment of `len` tokens as a call on the decay core: everything dense and local. cu[2] is the caller's. */
+static lnt_recur_args decay_call(const lnt_recur_args *a, int64_t len, int V, int64_t *cu, const scratch *w)
+{
+    lnt_recur_args d = LINNET_RECURRENCE_INIT;
+    cu[0] = 0;
+    cu[1] = len;
+    d.op = "simple_gla";
+    d.dtype = LINNET_F32;
+    d.form = LINNET_FORM_CHUNK;
+    d.tokens = len;
+    d.sequences = d.Hq = d.Hv = 1;
+    d.cu_seqlens = cu;
+    d.K = a->K;
+    d.V = V;
+    d.scale = 1;
+    d.q = w->x;
+    d.k = w->kb;
+    d.g = w->g;
+    d.workspace = w->decay;
+    d.workspace_size = w->decay_size;
+    return d;
+}
+
+static void carve_solver(lnt_carve *c, const lnt_recur_args *a, int C, solver *s)
+{
+    int64_t K = a->K, wide = (K + LNT_VL - 1) / LNT_VL * LNT_VL;
+    s->C = C;
+    s->wide = wide;
+    float **square[] = { &s->mask, &s->S }, **rows[] = { &s->X, &s->R, &s->jacobi, &s->P, &s->W };
+    float **each[] = { &s->in, &s->out, &s->scale, &s->delta, &s->goal, &s->size };
+    s->H = lnt_carve_floats(c, K * K);
+    s->kt = lnt_carve_floats(c, K * C);
+    s->kk = lnt_carve_floats(c, K * C);
+    s->lambda = lnt_carve_floats(c, wide);
+    for (int i = 0; i < 2; i++) *square[i] = lnt_carve_floats(c, (int64_t)C * C);
+    for (int i = 0; i < 5; i++) *rows[i] = lnt_carve_floats(c, C * wide);
+    for (int i = 0; i < 6; i++) *each[i] = lnt_carve_floats(c, C);
+    s->row = lnt_carve_bytes(c, (size_t)C * sizeof *s->row);
+}
+
+/* A thread's scratch at base (NULL: only measure); returns its bytes. */
+static size_t carve(const lnt_recur_args *a, bool backward, char *base, scratch *w)
+{
+    lnt_carve c = { base, 0 };
+    int64_t K = a->K, V = a->V, S = segment_length(a), longest = lnt_recur_longest(a), cu[2];
+    *w = (scratch){ .G = NULL };
+    carve_solver(&c, a, chunk_length(a), &w->s);
+    float **keys[] = { &w->k, &w->kb, &w->x, &w->b, &w->dkb, &w->dkb2, &w->dvalue }, **values[] = { &w->v, &w->o, &w->dv };
+    float **each[] = { &w->g, &w->beta, &w->dg, &w->dg2 };
+    for (int i = 0; i < (backward ? 7 : 4); i++) *keys[i] = lnt_carve_floats(&c, S * K);
+    for (int i = 0; i < (backward ? 3 : 2); i++) *values[i] = lnt_carve_floats(&c, S * V);
+    for (int i = 0; i < (backward ? 4 : 2); i++) *each[i] = lnt_carve_floats(&c, S);
+    w->G = lnt_carve_floats(&c, K * V);
+    lnt_recur_args d = decay_call(a, S, a->V, cu, w);
+    w->decay_size = LNT_V(lnt_decay_chunk).workspace(&d, backward, 1);
+    if (backward) {
+        int64_t segments = longest > S ? (longest + S - 1) / S : 1;
+        for (int i = 0; i < 2; i++) {
+            w->dG[i] = lnt_carve_floats(&c, K * V);
+            w->dH[i] = lnt_carve_floats(&c, K * K);
+        }
+        w->Hs = lnt_carve_floats(&c, segments * K * K);
+        w->Gs = lnt_carve_floats(&c, segments * K * V);
+        if (a->Hq < a->Hv) {
+            w->dq_sum = lnt_carve_floats(&c, longest * K);
+            w->dk_sum = lnt_carve_floats(&c, longest * K);
+        }
+        d.V = a->K;
+        size_t second = LNT_V(lnt_decay_chunk).workspace(&d, true, 1);
+        if (second > w->decay_size) w->decay_size = second;
+    }
+    w->decay = lnt_carve_bytes(&c, w->decay_size);
+    return c.used;
+}
+
+/* ---- the solver ---------------------------------------------------------------------------------------------------------------------- */
+
+/* W = Op(P) - P.Lambda on the rows at work. */
+static void apply(const solver *s, const float *k, int K, int live, bool token)
+{
+    LNT_V(lnt_mm)(LNT_MM_SET, live, K, K, s->P, s->wide, 1, s->H, K, s->W, s->wide);
+    for (int i = 0; i < live && !token; i += BLOCK) {
+        int rows = live - i < BLOCK ? live - i : BLOCK, keys = s->row[i + rows - 1] + 1;
+        LNT_V(lnt_mm)(LNT_MM_SET, rows, keys, K, s->P + i * s->wide, s->wide, 1, s->kt, s->C, s->S, s->C);
+        for (int r = 0; r < rows; r++) row_mul(s->S + (int64_t)r * s->C, s->mask + (int64_t)s->row[i + r] * s->C, keys);
+        LNT_V(lnt_mm_scaled)(s->scale + i, 1, rows, K, keys, s->S, s->C, 1, k, K, s->W + i * s->wide, s->wide);
+    }
+}
+
+/* p.(w + lambda p) */
+static float curvature(const solver *s, const float *p, const float *w)
+{
+    vf sum = v_zero();
+    for (int64_t i = 0; i < s->wide; i += LNT_VL) {
+        vf x = v_load(p + i);
+        sum += x * (v_load(w + i) + v_load(s->lambda + i) * x);
+    }
+    return v_sum(sum);
+}
+
+/* x += alpha p, r -= alpha (w + lambda p); r.(jacobi r), and |r|^2 into *square. */
+static float advance(const solver *s, int64_t row, float alpha, const float *p, const float *w, float *square)
+{
+    float *x = s->X + row * s->wide, *r = s->R + row * s->wide;
+    const float *m = s->jacobi + row * s->wide;
+    vf delta = v_zero(), sum = v_zero();
+    for (int64_t i = 0; i < s->wide; i += LNT_VL) {
+        vf d = v_load(p + i);
+        v_store(x + i, v_load(x + i) + alpha * d);
+        vf y = v_load(r + i) - alpha * (v_load(w + i) + v_load(s->lambda + i) * d);
+        v_store(r + i, y);
+        sum += y * y;
+        delta += y * (v_load(m + i) * y);
+    }
+    *square = v_sum(sum);
+    return v_sum(delta);
+}
+
+/* next = jacobi r + f p; next may be p. */
+static void direction(const solver *s, int64_t row, float f, const float *p, float *next)
+{
+    const float *r = s->R + row * s->wide, *m = s->jacobi + row * s->wide;
+    for (int64_t i = 0; i < s->wide; i += LNT_VL) v_store(next + i, v_load(m + i) * v_load(r + i) + f * v_load(p + i));
+}
+
+static void zero_ends(const solver *s, float *rows, int K, int n)
+{
+    for (int i = 0; i < n; i++) memset(rows + i * s->wide + K, 0, (size_t)(s->wide - K) * sizeof *rows);
+}
+
+/* The chunk's decays, transposed keys, and jacobi = 1 / diag(H_i + Lambda). */
+static void prepare(solver *s, const lnt_recur_args *a, int n, bool token, const float *g, const float *beta, const float *k)
+{
+    int K = a->K;
+    LNT_V(lnt_chunk_decay)(n, g, 1, s->mask, s->C, s->in, s->out);
+    for (int i = 0; i < n; i++) row_mul(s->mask + (int64_t)i * s->C, beta, n);
+    for (int i = 0; i < K; i++) s->X[i] = s->H[(int64_t)i * K + i];
+    for (int i = n - 1; i >= 0; i--) {
+        float *m = s->jacobi + i * s->wide;
+        for (int j = 0; j < K; j++) m[j] = (token ? 1.0f : s->in[i]) * s->X[j] + s->lambda[j];
+    }
+    if (!token) {
+        LNT_V(lnt_transpose)(n, K, k, K, s->kt, s->C);
+        for (int64_t i = 0; i < (int64_t)n * K; i++) s->kk[i] = k[i] * k[i];
+        LNT_V(lnt_mm)(LNT_MM_ADD, n, K, n, s->mask, s->C, 1, s->kk, K, s->jacobi, s->wide);
+    }
+    for (int i = 0; i < n; i++)
+        for (int j = 0; j < K; j++) s->jacobi[i * s->wide + j] = 1.0f / s->jacobi[i * s->wide + j];
+    zero_ends(s, s->jacobi, K, n);
+    zero_ends(s, s->W, K, n);
+}
+
+/* The first iterate and the first direction. X = 0 and P = jacobi b serve the preconditioned solver for either guess: its first step finds the best
+ * multiple of jacobi b at the price of that guess's residual. Otherwise R is made from the guess. Returns the steps that are not counted. */
+static int begin(solver *s, const lnt_recur_args *a, int n, bool token, const float *b, const float *k)
+{
+    int K = a->K;
+    bool diagonal = a->cg_guess == LINNET_CG_DIAGONAL, preconditioned = a->cg_solver == LINNET_CG_JACOBI;
+    bool from_guess = diagonal && (!preconditioned || a->cg_max_steps == 0);
+    for (int i = 0; i < n; i++) {
+        float *r = s->R + i * s->wide;
+        memcpy(r, b + (int64_t)i * K, (size_t)K * sizeof *r);
+        memset(r + K, 0, (size_t)(s->wide - K) * sizeof *r);
+        s->size[i] = row_dot(r, r, s->wide);
+        s->goal[i] = a->cg_solver == LINNET_CG_ABSOLUTE ? -1.0f : (float)(a->cg_tolerance * a->cg_tolerance) * s->size[i];
+        s->row[i] = i;
+        s->scale[i] = s->in[i];
+        if (from_guess) direction(s, i, 0.0f, r, s->P + i * s->wide);
+    }
+    memset(s->X, 0, (size_t)(n * s->wide) * sizeof *s->X);
+    if (from_guess) {
+        memcpy(s->X, s->P, (size_t)(n * s->wide) * sizeof *s->X);
+        memset(s->W, 0, (size_t)(n * s->wide) * sizeof *s->W);
+        apply(s, k, K, n, token);
+        for (int64_t i = 0; i < n * s->wide; i += LNT_VL)
+            v_store(s->R + i, v_load(s->R + i) - (v_load(s->W + i) + v_load(s->lambda + i % s->wide) * v_load(s->P + i)));
+    }
+    if (!preconditioned)
+        for (int i = 0; i < n; i++)
+            for (int j = 0; j < K; j++) s->jacobi[i * s->wide + j] = 1.0f;
+    for (int i = 0; i < n; i++) {
+        direction(s, i, 0.0f, s->R + i * s->wide, s->P + i * s->wide);
+        s->delta[i] = row_dot(s->R + i * s->wide, s->P + i * s->wide, s->wide);
+    }
+    return diagonal && preconditioned && a->cg_max_steps > 0;
+}
+
+/* Row i of the chunk whose first token is t (of head h) is solved, or given up. */
+static void finish(const solver *s, const lnt_recur_args *a, int h, int64_t t, int i, int steps, float *x)
+{
+    float *X = s->X + i * s->wide, *R = s->R + i * s->wide, *taken = a->steps, *residual = a->residual;
+    memcpy(x + (int64_t)i * a->K, X, (size_t)a->K * sizeof *x);
+    if (taken) taken[(t + i) * a->Hv + h] = (float)steps;
+    if (residual) residual[(t + i) * a->Hv + h] = s->size[i] > 0 ? sqrtf(row_dot(R, R, s->wide) / s->size[i]) : 0.0f;
+}
+
+/* (H_i + Lambda) x_i = b_i for the n rows from token t, s->H being the state before them (in the token form: after the one row). */
+static void solve_chunk(solver *s, const lnt_recur_args *a, int h, int64_t t, int n, bool token, const float *g, const float *beta, const float *k,
+                        const float *b, float *x)
+{
+    prepare(s, a, n, token, g, beta, k);
+    int free_steps = begin(s, a, n, token, b, k), live = n, most = a->cg_max_steps + free_steps;
+    float absolute = a->cg_solver == LINNET_CG_ABSOLUTE ? 1e-5f : 0.0f;
+    for (int step = 0; live && step < most; step++) {
+        int kept = 0;
+        apply(s, k, a->K, live, token);
+        for (int j = 0; j < live; j++) {
+            int i = s->row[j];
+            const float *p = s->P + j * s->wide, *w = s->W + j * s->wide;
+            float curve = curvature(s, p, w), square, delta;
+            bool useful = absolute > 0 || (s->delta[j] > 0 && curve > 0);
+            if (!useful) {
+                finish(s, a, h, t, i, step > free_steps ? step - free_steps : 0, x);
+                continue;
+            }
+            delta = advance(s, i, s->delta[j] / (curve + absolute), p, w, &square);
+            if (square <= s->goal[i]) {
+                finish(s, a, h, t, i, step + 1 - free_steps, x);
+                continue;
+            }
+            direction(s, i, delta / (s->delta[j] + absolute), p, s->P + kept * s->wide);
+            s->delta[kept] = delta;
+            s->scale[kept] = s->in[i];
+            s->row[kept++] = i;
+        }
+        live = kept;
+    }
+    for (int j = 0; j < live; j++) finish(s, a, h, t, s->row[j], a->cg_max_steps, x);
+}
+
+/* S = e^{b_n} S + (e^{b_n - b}.kb)^T v for the n rows whose decays are prepared. */
+static void write_state(const solver *s, int K, int V, int n, const float *kb, const float *v, float *S)
+{
+    for (int j = 0; j < n; j++) {
+        float *p = s->P + (int64_t)j * s->wide;
+        memcpy(p, kb + (int64_t)j * K, (size_t)K * sizeof *p);
+        row_scale(p, s->out[j], K);
+    }
+    LNT_V(lnt_mm_scaled)(s->in + n - 1, 0, K, V, n, s->P, 1, s->wide, v, V, S, V);
+}
+
+/* Solve `len` rows of a segment from token t. s->H goes on to the state after them. */
+static void solve_segment(piece p, int64_t t, int64_t len, const float *b, float *x, scratch *w)
+{
+    const lnt_recur_args *a = p.a;
+    solver *s = &w->s;
+    int64_t K = a->K, C = p.token ? 1 : s->C;
+    for (int64_t i = 0; i < len; i += C) {
+        int n = (int)(len - i < C ? len - i : C);
+        const float *k = w->k + i * K, *kb = w->kb + i * K;
+        if (p.token) {
+            s->in[0] = expf(w->g[i]);
+            s->out[0] = 1.0f;
+            write_state(s, (int)K, (int)K, 1, kb, k, s->H);
+        }
+        solve_chunk(s, a, p.h, t + i, n, p.token, w->g + i, w->beta + i, k, b + i * K, x + i * K);
+        if (!p.token) write_state(s, (int)K, (int)K, n, kb, k, s->H);
+    }
+}
+
+/* ---- segments ------------------------------------------------------------------------------------------------------------------------ */
+
+/* Keys, written keys, values and gates of `len` rows from token t. */
+static void load_segment(piece p, int64_t t, int64_t len, scratch *w)
+{
+    const lnt_recur_args *a = p.a;
+    const float *g = a->g, *beta = a->beta;
+    rows_in(w->k, a->k, a->dtype, t, len, a->Hq, p.hq, a->K);
+    rows_in(w->v, a->v, a->dtype, t, len, a->Hv, p.h, a->V);
+    for (int64_t i = 0; i < len; i++) {
+        w->g[i] = g[(t + i) * a->Hv + p.h];
+        w->beta[i] = beta[(t + i) * a->Hv + p.h];
+    }
+    rows_scaled(len, a->K, 1.0f, w->beta, w->k, w->kb);
+}
+
+static const float *state_at(const void *s, int64_t i, int64_t size) { return s ? (const float *)s + i * size : NULL; }
+
+static void get_state(float *dst, const float *src, int64_t size)
+{
+    if (!src)
+        memset(dst, 0, (size_t)size * sizeof *dst);
+    else if (src != dst)
+        memcpy(dst, src, (size_t)size * sizeof *dst);
+}
+
+static void load_lambda(const lnt_recur_args *a, int h, const solver *s)
+{
+    memset(s->lambda, 0, (size_t)s->wide * sizeof *s->lambda);
+    if (a->lambda) memcpy(s->lambda, state_at(a->lambda, h, a->K), (size_t)a->K * sizeof *s->lambda);
+}
+
+static void forward_piece(piece p, scratch *w)
+{
+    const lnt_recur_args *a = p.a;
+    const lnt_recur_impl *decay = p.token ? &LNT_V(lnt_decay_recurrent) : &LNT_V(lnt_decay_chunk);
+    int64_t K = a->K, V = a->V, S = segment_length(a), at = p.n * a->Hv + p.h, cu[2];
+    if (a->hT) w->s.H = (float *)a->hT + at * K * K;
+    get_state(w->s.H, state_at(a->h0, at, K * K), K * K);
+    load_lambda(a, p.h, &w->s);
+    float *G = a->sT ? (float *)a->sT + at * K * V : w->G;
+    const float *before = state_at(a->s0, at, K * V);
+    for (int64_t i = 0; i == 0 || i < p.len; i += S, before = G) {
+        int64_t t = p.first + i, len = p.len - i < S ? p.len - i : S;
+        if (len) {
+            load_segment(p, t, len, w);
+            rows_in(w->b, a->q, a->dtype, t, len, a->Hq, p.hq, K);
+            solve_segment(p, t, len, w->b, w->x, w);
+            rows_out(a->x, LINNET_F32, t, len, a->Hv, p.h, K, w->x);
+        }
+        lnt_recur_args d = decay_call(a, len, (int)V, cu, w);
+        d.v = w->v;
+        d.o = w->o;
+        d.s0 = before;
+        d.sT = G;
+        decay->forward(&d, 1);
+        rows_out(a->o, a->dtype, t, len, a->Hv, p.h, V, w->o);
+    }
+}
+
+/* ---- backward ------------------------------------------------------------------------------------------------------------------------ */
+
+/* The states before every segment into Hs and Gs. */
+static void sweep(piece p, int64_t at, scratch *w)
+{
+    const lnt_recur_args *a = p.a;
+    int64_t K = a->K, V = a->V, S = segment_length(a), segment = 0;
+    solver *s = &w->s;
+    get_state(w->Hs, state_at(a->h0, at, K * K), K * K);
+    get_state(w->Gs, state_at(a->s0, at, K * V), K * V);
+    for (int64_t i = 0; i + S < p.len; i += S, segment++) {
+        float *H = w->Hs + (segment + 1) * K * K, *G = w->Gs + (segment + 1) * K * V;
+        get_state(H, H - K * K, K * K);
+        get_state(G, G - K * V, K * V);
+        load_segment(p, p.first + i, S, w);
+        for (int64_t j = 0; j < S; j += s->C) {
+            int n = (int)(S - j < s->C ? S - j : s->C);
+            LNT_V(lnt_chunk_decay)(n, w->g + j, 1, s->mask, s->C, s->in, s->out);
+            write_state(s, (int)K, (int)K, n, w->kb + j * K, w->k + j * K, H);
+            write_state(s, (int)K, (int)V, n, w->kb + j * K, w->v + j * V, G);
+        }
+    }
+}
+
+/* Gradients of a segment's rows from what the two passes left. */
+static void put_gradients(piece p, int64_t t, int64_t len, const float *e, scratch *w)
+{
+    const lnt_recur_args *a = p.a;
+    int64_t K = a->K;
+    float *dbeta = a->dbeta, *dg = a->dg;
+    for (int64_t i = 0; i < len; i++) {
+        float *dk = w->dkb + i * K;
+        row_add(dk, 1.0f, w->dkb2 + i * K, K);
+        if (dbeta) dbeta[(t + i) * a->Hv + p.h] = row_dot(w->k + i * K, dk, K);
+        if (dg) dg[(t + i) * a->Hv + p.h] = w->dg[i] + w->dg2[i];
+        row_scale(dk, w->beta[i], K);
+        row_add(dk, 1.0f, w->dvalue + i * K, K);
+    }
+    rows_out(a->dv, a->dtype, t, len, a->Hv, p.h, a->V, w->dv);
+    if (w->dq_sum) {
+        row_add(w->dq_sum + (t - p.first) * K, 1.0f, e, len * K);
+        row_add(w->dk_sum + (t - p.first) * K, 1.0f, w->dkb, len * K);
+    } else {
+        rows_out(a->dq, a->dtype, t, len, a->Hq, p.hq, K, e);
+        rows_out(a->dk, a->dtype, t, len, a->Hq, p.hq, K, w->dkb);
+    }
+}
+
+/* The rows [t, t+len) with H and G before them; dG[0] and dH[0] (the latter transposed) become the gradients of those. */
+static void backward_segment(piece p, int64_t t, int64_t len, const float *H, const float *G, double *dlambda, scratch *w)
+{
+    const lnt_recur_args *a = p.a;
+    int64_t K = a->K, V = a->V, cu[2];
+    load_segment(p, t, len, w);
+    rows_in(w->x, a->x, LINNET_F32, t, len, a->Hv, p.h, K);
+    rows_in(w->o, a->do_, a->dtype, t, len, a->Hv, p.h, V);
+    lnt_recur_args d = decay_call(a, len, (int)V, cu, w);
+    d.v = w->v;
+    d.do_ = w->o;
+    d.s0 = G;
+    d.dsT = w->dG[0];
+    d.dq = w->b; /* y = G do */
+    d.dk = w->dkb;
+    d.dv = w->dv;
+    d.dg = w->dg;
+    d.ds0 = w->dG[1];
+    LNT_V(lnt_decay_chunk).backward(&d, 1);
+
+    float *e = w->dvalue; /* until the second pass writes there */
+    get_state(w->s.H, H, K * K);
+    solve_segment(p, t, len, w->b, e, w);
+    for (int64_t i = 0; i < len; i++)
+        for (int64_t j = 0; j < K; j++) dlambda[j] -= (double)w->x[i * K + j] * e[i * K + j];
+    for (int64_t i = 0; i < len * K; i++) w->b[i] = -e[i];
+
+    d = decay_call(a, len, (int)K, cu, w);
+    d.v = w->k;
+    d.do_ = w->b;
+    d.s0 = H;
+    d.dsT = w->dH[0];
+    d.dk = w->dkb2;
+    d.dv = w->dvalue;
+    d.dg = w->dg2;
+    d.ds0 = w->dH[1];
+    LNT_V(lnt_decay_chunk).backward(&d, 1);
+    row_scale(w->b, -1.0f, len * K);
+    put_gradients(p, t, len, w->b, w);
+    float *dG = w->dG[0], *dH = w->dH[0];
+    w->dG[0] = w->dG[1];
+    w->dG[1] = dG;
+    w->dH[0] = w->dH[1];
+    w->dH[1] = dH;
+}
+
+/* dlambda [K] of this piece is written. */
+static void backward_piece(piece p, double *dlambda, scratch *w)
+{
+    const lnt_recur_args *a = p.a;
+    int64_t K = a->K, V = a->V, S = segment_length(a), at = p.n * a->Hv + p.h;
+    memset(dlambda, 0, (size_t)K * sizeof *dlambda);
+    load_lambda(a, p.h, &w->s);
+    sweep(p, at, w);
+    get_state(w->dG[0], state_at(a->dsT, at, K * V), K * V);
+    if (a->dhT)
+        LNT_V(lnt_transpose)((int)K, (int)K, state_at(a->dhT, at, K * K), K, w->dH[0], K);
+    else
+        get_state(w->dH[0], NULL, K * K);
+    for (int64_t segment = (p.len + S - 1) / S - 1; segment >= 0; segment--) {
+        int64_t i = segment * S, len = p.len - i < S ? p.len - i : S;
+        backward_segment(p, p.first + i, len, w->Hs + segment * K * K, w->Gs + segment * K * V, dlambda, w);
+    }
+    if (a->dh0) LNT_V(lnt_transpose)((int)K, (int)K, w->dH[0], K, (float *)a->dh0 + at * K * K, K);
+    if (a->ds0) memcpy((float *)a->ds0 + at * K * V, w->dG[0], (size_t)(K * V) * sizeof(float));
+}
+
+/* ---- the implementations ------------------------------------------------------------------------------------------------------------- */
+
+/* dlambda of every piece [N,Hv,K] comes first in the backward pass. */
+static size_t partial_bytes(const lnt_recur_args *a)
+{
+    return ((size_t)a->sequences * (size_t)a->Hv * (size_t)a->K * sizeof(double) + 63) / 64 * 64;
+}
+
+static size_t workspace(const lnt_recur_args *a, bool backward, int threads)
+{
+    scratch w;
+    return (size_t)threads * carve(a, backward, NULL, &w) + (backward ? partial_bytes(a) : 0);
+}
+
+static piece piece_of(const lnt_recur_args *a, int64_t n, int64_t h, bool token)
+{
+    return (piece){ a, n, (int)h, (int)(h / (a->Hv / a->Hq)), a->cu_seqlens[n], a->cu_seqlens[n + 1] - a->cu_seqlens[n], token };
+}
+
+static void run_forward(const lnt_recur_args *a, int threads, bool token)
+{
+    int64_t pieces = a->sequences * a->Hv;
+#pragma omp parallel for num_threads(threads) schedule(dynamic) if (pieces > 1)
+    for (int64_t i = 0; i < pieces; i++) {
+        scratch w;
+        size_t bytes = carve(a, false, NULL, &w);
+        carve(a, false, (char *)a->workspace + (size_t)omp_get_thread_num() * bytes, &w);
+        forward_piece(piece_of(a, i / a->Hv, i % a->Hv, token), &w);
+    }
+}
+
+static void chunk_forward(const lnt_recur_args *a, int threads) { run_forward(a, threads, false); }
+static void recurrent_forward(const lnt_recur_args *a, int threads) { run_forward(a, threads, true); }
+
+static void backward(const lnt_recur_args *a, int threads)
+{
+    int64_t group = a->Hv / a->Hq, pieces = a->sequences * a->Hq;
+    double *partial = a->workspace;
+    char *scratches = (char *)a->workspace + partial_bytes(a);
+#pragma omp parallel for num_threads(threads) schedule(dynamic) if (pieces > 1)
+    for (int64_t i = 0; i < pieces; i++) {
+        scratch w;
+        size_t bytes = carve(a, true, NULL, &w);
+        carve(a, true, scratches + (size_t)omp_get_thread_num() * bytes, &w);
+        int64_t n = i / a->Hq, hq = i % a->Hq, first = a->cu_seqlens[n], len = a->cu_seqlens[n + 1] - first;
+        if (w.dq_sum) {
+            memset(w.dq_sum, 0, (size_t)(len * a->K) * sizeof(float));
+            memset(w.dk_sum, 0, (size_t)(len * a->K) * sizeof(float));
+        }
+        for (int64_t h = hq * group; h < (hq + 1) * group; h++) backward_piece(piece_of(a, n, h, false), partial + (n * a->Hv + h) * a->K, &w);
+        if (w.dq_sum) {
+            rows_out(a->dq, a->dtype, first, len, a->Hq, hq, a->K, w.dq_sum);
+            rows_out(a->dk, a->dtype, first, len, a->Hq, hq, a->K, w.dk_sum);
+        }
+    }
+    float *dlambda = a->dlambda;
+    for (int64_t i = 0; dlambda && i < (int64_t)a->Hv * a->K; i++) {
+        double sum = 0;
+        for (int64_t n = 0; n < a->sequences; n++) sum += partial[n * a->Hv * a->K + i];
+        dlambda[i] = (float)sum;
+    }
+}
+
+extern const lnt_recur_impl LNT_V(lnt_mesa_chunk), LNT_V(lnt_mesa_recurrent);
+
+const lnt_recur_impl LNT_V(lnt_mesa_chunk) = { .name = LNT_V_NAME("chunk"), .form = LINNET_FORM_CHUNK, .needs = LNT_V_LEVEL, .workspace = workspace,
+                                              .forward = chunk_forward, .backward = backward };
+/* The token form's backward pass is the chunk form's. */
+const lnt_recur_impl LNT_V(lnt_mesa_recurrent) = { .name = LNT_V_NAME("recurrent"), .form = LINNET_FORM_RECURRENT, .needs = LNT_V_LEVEL,
+                                                  .workspace = workspace, .forward = recurrent_forward, .backward = backward };
+
+#endif
