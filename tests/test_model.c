@@ -1,11 +1,6 @@
 /* Whole small models of every mixer and hybrid: gradients, state, packing, threads, recomputation, files, and other people's logits. */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-#include <cmocka.h>
+#include "model_recipes.h"
 
-#include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -13,82 +8,8 @@
 
 #include "device/device.h"
 #include "hub/safetensors.h"
-#include "model/model.h"
-
-enum { VOCAB = 61, TOKENS = 75, MOST_SETTINGS = 10 };
-
-typedef struct {
-    const char *name, *type;
-    const char *set[MOST_SETTINGS][2];
-} recipe;
-
-/* A head's output may be near zero (a first token whose q and k are orthogonal; exactly zero after relu), and there RMSNorm bends within
- * sqrt(norm_eps): differences need larger epsilons than models use. */
-static const recipe recipes[] = {
-    {"attention, grouped heads, qk-norm, bias",
-     "transformer",
-     {{"num_heads", "4"}, {"num_kv_heads", "2"}, {"qk_norm", "true"}, {"qkv_bias", "true"}}},
-    {"attention, window", "transformer", {{"num_heads", "2"}, {"window_size", "9"}, {"tie_word_embeddings", "true"}}},
-    {"linear attention, elu, normalised", "linear_attn", {{"num_heads", "2"}, {"feature_map", "elu"}, {"norm_feature_map", "true"}}},
-    {"linear attention, learned product map", "linear_attn", {{"num_heads", "2"}, {"feature_map", "elementwise_product"}, {"expand_v", "2"}}},
-    {"linear attention, hedgehog", "linear_attn", {{"num_heads", "2"}, {"feature_map", "hedgehog"}, {"tie_feature_map_qk", "true"}}},
-    {"linear attention, dpfp, sums", "linear_attn", {{"num_heads", "2"}, {"feature_map", "dpfp"}, {"norm_eps", "1"}}},
-    {"linear attention, t2r", "linear_attn", {{"num_heads", "2"}, {"feature_map", "t2r"}, {"norm_eps", "1"}}},
-    {"retnet", "retnet", {{"num_heads", "2"}}},
-    {"retnet, grouped heads", "retnet", {{"num_heads", "4"}, {"num_kv_heads", "2"}}},
-    {"simple gla", "simple_gla", {{"num_heads", "2"}}},
-    {"simple gla, grouped heads, convolution", "simple_gla", {{"num_heads", "4"}, {"num_kv_heads", "1"}, {"use_short_conv", "true"}}},
-    {"delta net", "delta_net", {{"num_heads", "2"}}},
-    {"delta net, negative eigenvalues, gate, elu keys",
-     "delta_net",
-     {{"num_heads", "2"}, {"allow_neg_eigval", "true"}, {"use_gate", "true"}, {"qk_activation", "elu"}, {"qk_norm", "sum"}}},
-    {"gated delta net, grouped values", "gated_deltanet", {{"num_heads", "2"}, {"num_v_heads", "4"}, {"head_dim", "12"}, {"expand_v", "1.5"}}},
-    {"gated delta net h1",
-     "gated_deltanet",
-     {{"num_heads", "2"}, {"head_dim", "16"}, {"attn", "{\"layers\":[1],\"num_heads\":2,\"window_size\":7}"}}},
-    {"equal backbone, gated delta", "equal_backbone", {{"num_heads", "2"}, {"head_dim", "16"}, {"rule", "gated_deltanet"}, {"gamma_cap", "0.9975"}}},
-    {"equal backbone, gla", "equal_backbone", {{"num_heads", "2"}, {"head_dim", "16"}, {"rule", "gla"}}},
-    {"equal backbone, delta", "equal_backbone", {{"num_heads", "2"}, {"head_dim", "16"}, {"rule", "delta_net"}}},
-    {"equal backbone, attention", "equal_backbone", {{"num_heads", "2"}, {"head_dim", "16"}, {"rule", "attention"}}},
-};
-enum { RECIPES = sizeof recipes / sizeof recipes[0] };
 
 static linnet_context *c;
-
-static linnet_config *config_of(const recipe *r)
-{
-    linnet_config *k;
-    if (linnet_config_create(c, r->type, &k) != LINNET_OK) fail_msg("%s: %s", r->name, linnet_error_message(c));
-    const char *const common[][2] = {{"hidden_size", "32"},       {"num_hidden_layers", "2"},   {"vocab_size", "61"},
-                                     {"intermediate_size", "40"}, {"initializer_range", "0.2"}, {"norm_eps", "1e-2"}};
-    for (size_t i = 0; i < sizeof common / sizeof common[0]; i++)
-        if (linnet_config_set(c, k, common[i][0], common[i][1]) != LINNET_OK) fail_msg("%s: %s", r->name, linnet_error_message(c));
-    for (int i = 0; i < MOST_SETTINGS && r->set[i][0]; i++)
-        if (linnet_config_set(c, k, r->set[i][0], r->set[i][1]) != LINNET_OK) fail_msg("%s: %s", r->name, linnet_error_message(c));
-    return k;
-}
-
-static linnet_model *model_of(const recipe *r, linnet_dtype dtype)
-{
-    linnet_model *m;
-    linnet_config *k = config_of(r);
-    if (linnet_model_create(c, k, dtype, 5, &m) != LINNET_OK) fail_msg("%s: %s", r->name, linnet_error_message(c));
-    linnet_config_destroy(k);
-    return m;
-}
-
-static void draw_ids(int32_t *ids, int n)
-{
-    lnt_rng r = lnt_rng_make(11, 0);
-    for (int i = 0; i < n; i++) ids[i] = (int32_t)lnt_rng_below(&r, VOCAB);
-}
-
-static double relative_rms(const float *a, const float *b, int64_t n)
-{
-    double error = 0, size = 0;
-    for (int64_t i = 0; i < n; i++) error += ((double)a[i] - b[i]) * ((double)a[i] - b[i]), size += (double)b[i] * b[i];
-    return sqrt(error / (size > 0 ? size : 1));
-}
 
 /* ---- gradients: the derivative along a random direction of each parameter ---- */
 
@@ -121,7 +42,7 @@ static void check_gradients(const recipe *r)
 {
     int32_t ids[TOKENS + 1];
     draw_ids(ids, TOKENS + 1);
-    linnet_model *m = model_of(r, LINNET_F32);
+    linnet_model *m = model_of(c, r, LINNET_F32);
     assert_int_equal(lnt_weights_need_grad(m->w), LINNET_OK);
     lnt_plan *train = plan_of(m, true, LNT_RECOMPUTE_NONE), *eval = plan_of(m, false, LNT_RECOMPUTE_NONE);
     double loss = run_loss(train, m, ids, ragged, 3, NULL);
@@ -184,7 +105,7 @@ static void every_parameter_learns(void **state)
     int32_t ids[TOKENS + 1];
     draw_ids(ids, TOKENS + 1);
     for (int i = 0; i < RECIPES; i++) {
-        linnet_model *m = model_of(&recipes[i], LINNET_BF16);
+        linnet_model *m = model_of(c, &recipes[i], LINNET_BF16);
         assert_int_equal(lnt_weights_need_grad(m->w), LINNET_OK);
         lnt_plan *train = plan_of(m, true, LNT_RECOMPUTE_NONE);
         run_loss(train, m, ids, NULL, 3, NULL);
@@ -207,7 +128,7 @@ static void packed_equals_separate(void **state)
     int32_t ids[TOKENS + 1];
     draw_ids(ids, TOKENS + 1);
     for (int i = 0; i < RECIPES; i++) {
-        linnet_model *m = model_of(&recipes[i], LINNET_F32);
+        linnet_model *m = model_of(c, &recipes[i], LINNET_F32);
         lnt_plan *eval = plan_of(m, false, LNT_RECOMPUTE_NONE);
         float together[TOKENS], alone[TOKENS];
         run_loss(eval, m, ids, ragged, 3, together);
@@ -244,7 +165,7 @@ static void state_carries_everything(void **state)
     draw_ids(ids, TOKENS);
     for (int i = 0; i < TOKENS; i++) ids64[i] = ids[i];
     for (int i = 0; i < RECIPES; i++) {
-        linnet_model *m = model_of(&recipes[i], LINNET_F32);
+        linnet_model *m = model_of(c, &recipes[i], LINNET_F32);
         static float whole[TOKENS * VOCAB], pieces[TOKENS * VOCAB];
         assert_int_equal(linnet_model_logits(c, m, ids64, 1, TOKENS, whole), LINNET_OK);
         lnt_state *s;
@@ -279,7 +200,7 @@ static void bf16_stays_near(void **state)
     for (int i = 0; i < TOKENS; i++) ids[i] = small[i];
     for (int i = 0; i < RECIPES; i++) {
         static float exact[TOKENS * VOCAB], rounded[TOKENS * VOCAB];
-        linnet_model *m = model_of(&recipes[i], LINNET_F32), *b = model_of(&recipes[i], LINNET_BF16);
+        linnet_model *m = model_of(c, &recipes[i], LINNET_F32), *b = model_of(c, &recipes[i], LINNET_BF16);
         assert_int_equal(linnet_model_logits(c, m, ids, 1, TOKENS, exact), LINNET_OK);
         assert_int_equal(linnet_model_logits(c, b, ids, 1, TOKENS, rounded), LINNET_OK);
         double e = relative_rms(rounded, exact, TOKENS * VOCAB);
@@ -303,7 +224,7 @@ static void threads_change_no_bit(void **state)
                 linnet_context_options o = LINNET_CONTEXT_OPTIONS_INIT;
                 o.threads = threads;
                 assert_int_equal(linnet_context_create(&o, &c), LINNET_OK);
-                linnet_model *m = model_of(&recipes[i], dtype ? LINNET_BF16 : LINNET_F32);
+                linnet_model *m = model_of(c, &recipes[i], dtype ? LINNET_BF16 : LINNET_F32);
                 assert_int_equal(lnt_weights_need_grad(m->w), LINNET_OK);
                 lnt_plan *train = plan_of(m, true, LNT_RECOMPUTE_NONE);
                 double l = run_loss(train, m, ids, ragged, 3, NULL);
@@ -331,7 +252,7 @@ static void folders_round_trip(void **state)
     char folder[] = "/tmp/linnet-model-XXXXXX", path[2][128], cmd[200];
     assert_non_null(mkdtemp(folder));
     for (int i = 0; i < RECIPES; i++) {
-        linnet_model *m = model_of(&recipes[i], LINNET_F32), *back;
+        linnet_model *m = model_of(c, &recipes[i], LINNET_F32), *back;
         assert_int_equal(linnet_model_save(c, m, folder), LINNET_OK);
         snprintf(path[0], sizeof path[0], "%s/second", folder);
         if (linnet_model_load(c, folder, LINNET_F32, &back) != LINNET_OK) fail_msg("%s: %s", recipes[i].name, linnet_error_message(c));

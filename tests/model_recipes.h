@@ -1,0 +1,89 @@
+/* Small models of every mixer and hybrid, for the tests of whole models. */
+#ifndef MODEL_RECIPES_H
+#define MODEL_RECIPES_H
+
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <cmocka.h>
+
+#include <math.h>
+
+#include "core/rng.h"
+#include "model/model.h"
+
+enum { VOCAB = 61, TOKENS = 75, MOST_SETTINGS = 10 };
+
+typedef struct {
+    const char *name, *type;
+    const char *set[MOST_SETTINGS][2];
+} recipe;
+
+/* A head's output may be near zero (a first token whose q and k are orthogonal; exactly zero after relu), and there RMSNorm bends within
+ * sqrt(norm_eps): differences need larger epsilons than models use. */
+static const recipe recipes[] = {
+    {"attention, grouped heads, qk-norm, bias",
+     "transformer",
+     {{"num_heads", "4"}, {"num_kv_heads", "2"}, {"qk_norm", "true"}, {"qkv_bias", "true"}}},
+    {"attention, window", "transformer", {{"num_heads", "2"}, {"window_size", "9"}, {"tie_word_embeddings", "true"}}},
+    {"linear attention, elu, normalised", "linear_attn", {{"num_heads", "2"}, {"feature_map", "elu"}, {"norm_feature_map", "true"}}},
+    {"linear attention, learned product map", "linear_attn", {{"num_heads", "2"}, {"feature_map", "elementwise_product"}, {"expand_v", "2"}}},
+    {"linear attention, hedgehog", "linear_attn", {{"num_heads", "2"}, {"feature_map", "hedgehog"}, {"tie_feature_map_qk", "true"}}},
+    {"linear attention, dpfp, sums", "linear_attn", {{"num_heads", "2"}, {"feature_map", "dpfp"}, {"norm_eps", "1"}}},
+    {"linear attention, t2r", "linear_attn", {{"num_heads", "2"}, {"feature_map", "t2r"}, {"norm_eps", "1"}}},
+    {"retnet", "retnet", {{"num_heads", "2"}}},
+    {"retnet, grouped heads", "retnet", {{"num_heads", "4"}, {"num_kv_heads", "2"}}},
+    {"simple gla", "simple_gla", {{"num_heads", "2"}}},
+    {"simple gla, grouped heads, convolution", "simple_gla", {{"num_heads", "4"}, {"num_kv_heads", "1"}, {"use_short_conv", "true"}}},
+    {"delta net", "delta_net", {{"num_heads", "2"}}},
+    {"delta net, negative eigenvalues, gate, elu keys",
+     "delta_net",
+     {{"num_heads", "2"}, {"allow_neg_eigval", "true"}, {"use_gate", "true"}, {"qk_activation", "elu"}, {"qk_norm", "sum"}}},
+    {"gated delta net, grouped values", "gated_deltanet", {{"num_heads", "2"}, {"num_v_heads", "4"}, {"head_dim", "12"}, {"expand_v", "1.5"}}},
+    {"gated delta net h1",
+     "gated_deltanet",
+     {{"num_heads", "2"}, {"head_dim", "16"}, {"attn", "{\"layers\":[1],\"num_heads\":2,\"window_size\":7}"}}},
+    {"equal backbone, gated delta", "equal_backbone", {{"num_heads", "2"}, {"head_dim", "16"}, {"rule", "gated_deltanet"}, {"gamma_cap", "0.9975"}}},
+    {"equal backbone, gla", "equal_backbone", {{"num_heads", "2"}, {"head_dim", "16"}, {"rule", "gla"}}},
+    {"equal backbone, delta", "equal_backbone", {{"num_heads", "2"}, {"head_dim", "16"}, {"rule", "delta_net"}}},
+    {"equal backbone, attention", "equal_backbone", {{"num_heads", "2"}, {"head_dim", "16"}, {"rule", "attention"}}},
+};
+enum { RECIPES = sizeof recipes / sizeof recipes[0] };
+
+static inline linnet_config *config_of(linnet_context *c, const recipe *r)
+{
+    linnet_config *k;
+    if (linnet_config_create(c, r->type, &k) != LINNET_OK) fail_msg("%s: %s", r->name, linnet_error_message(c));
+    const char *const common[][2] = {{"hidden_size", "32"},       {"num_hidden_layers", "2"},   {"vocab_size", "61"},
+                                     {"intermediate_size", "40"}, {"initializer_range", "0.2"}, {"norm_eps", "1e-2"}};
+    for (size_t i = 0; i < sizeof common / sizeof common[0]; i++)
+        if (linnet_config_set(c, k, common[i][0], common[i][1]) != LINNET_OK) fail_msg("%s: %s", r->name, linnet_error_message(c));
+    for (int i = 0; i < MOST_SETTINGS && r->set[i][0]; i++)
+        if (linnet_config_set(c, k, r->set[i][0], r->set[i][1]) != LINNET_OK) fail_msg("%s: %s", r->name, linnet_error_message(c));
+    return k;
+}
+
+static inline linnet_model *model_of(linnet_context *c, const recipe *r, linnet_dtype dtype)
+{
+    linnet_model *m;
+    linnet_config *k = config_of(c, r);
+    if (linnet_model_create(c, k, dtype, 5, &m) != LINNET_OK) fail_msg("%s: %s", r->name, linnet_error_message(c));
+    linnet_config_destroy(k);
+    return m;
+}
+
+static inline void draw_ids(int32_t *ids, int n)
+{
+    lnt_rng r = lnt_rng_make(11, 0);
+    for (int i = 0; i < n; i++) ids[i] = (int32_t)lnt_rng_below(&r, VOCAB);
+}
+
+static inline double relative_rms(const float *a, const float *b, int64_t n)
+{
+    double error = 0, size = 0;
+    for (int64_t i = 0; i < n; i++) error += ((double)a[i] - b[i]) * ((double)a[i] - b[i]), size += (double)b[i] * b[i];
+    return sqrt(error / (size > 0 ? size : 1));
+}
+
+#endif
