@@ -1,0 +1,165 @@
+#!/usr/bin/env python3
+"""Hold a linnet binary against the goldens: python3 bench/goldens.py LINNET GOLDENS [--device cuda] [--record FILE.jsonl] [--label TEXT]
+
+Operators (GOLDENS/ops): float32 against the stored results, within 1e-4; bf16 against the float64 reference on the same rounded inputs, within the budgets
+that the tests use; forward and backward, by the form linnet chooses and (forward) token by token. Two runs must give the same bytes.
+Models (GOLDENS/fla): logits in one pass and token by token, float32 within 1e-5, bf16 within 3e-2. Standard library only. Prints a line for each group,
+ends with 1 when anything is out of bounds."""
+import argparse
+import json
+import math
+import os
+import struct
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+sys.dont_write_bytecode = True
+sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "tests/commands"))
+from harness import floats, read_safetensors, write_safetensors  # noqa: E402
+
+ALIAS = {"attention_window": "attention", "delta_rule_negeig": "delta_rule"}
+WIDE = {"q", "k", "v", "do"}                        # of the call's type; gates, write strengths and states stay float32
+GATES = {"dg", "dbeta", "dlambda"}
+MODELS = {"f32": 1e-5, "bf16": 3e-2}
+failures = []
+
+
+def run(*words):
+    return subprocess.run([str(w) for w in words], capture_output=True, text=True, errors="replace")
+
+
+def metadata(path):
+    raw = Path(path).read_bytes()
+    return json.loads(raw[8:8 + struct.unpack("<Q", raw[:8])[0]]).get("__metadata__")
+
+
+def rounded_to_bf16(tensor):
+    """The nearest bf16 of each number, ties to even, stored as float32."""
+    dtype, shape, body = tensor
+    words = struct.unpack(f"<{len(body) // 4}I", body)
+    return dtype, shape, struct.pack(f"<{len(words)}I", *(((w + 0x7fff + (w >> 16 & 1)) & 0xffff0000) for w in words))
+
+
+def difference(ours, truth):
+    """Relative rms; infinite where anything is no number."""
+    a, b = floats(ours), floats(truth)
+    if len(a) != len(b):
+        return math.inf
+    wrong = sum((x - y) ** 2 for x, y in zip(a, b))
+    size = sum(y * y for y in b)
+    if not math.isfinite(wrong):
+        return math.inf
+    return 0.0 if math.sqrt(wrong / max(1, len(b))) < 1e-7 else math.sqrt(wrong / size) if size else math.inf
+
+
+def budget(op, name, dtype):
+    if dtype == "f32":
+        return 1e-4
+    return 2e-2 if name in GATES else 8e-3 if op in ("delta_rule", "gated_delta_rule", "mesa") else 5e-3
+
+
+def check_op(linnet, device, op, path, scratch):
+    """The largest error over its budget for each type, and the implementations that ran."""
+    given, worst, ran = read_safetensors(path), {}, {}
+    rounded = scratch / "rounded.safetensors"
+    write_safetensors(rounded, {n: rounded_to_bf16(t) if n in WIDE else t for n, t in given.items()}, metadata(path))
+    truth = scratch / "truth.safetensors"
+    for dtype in ("f32", "bf16"):
+        source, want = path, given
+        if dtype == "bf16":
+            done = run(linnet, "op", op, rounded, truth, "--backward", "--dtype", "f64")
+            if done.returncode:
+                failures.append(f"{path}: {done.stderr.strip()}")
+                continue
+            source, want = rounded, read_safetensors(truth)
+        worst[dtype] = (0.0, "")
+        for flags in (["--backward"], ["--form", "recurrent"]):
+            results = []
+            for turn in range(2):
+                out = scratch / f"out{turn}.safetensors"
+                done = run(linnet, "op", op, source, out, *flags, "--dtype", dtype, "--device", device)
+                if done.returncode:
+                    failures.append(f"{path} {dtype} {' '.join(flags)}: {done.stderr.strip()}")
+                    break
+                results.append(out.read_bytes())
+            if len(results) < 2:
+                continue
+            if results[0] != results[1]:
+                failures.append(f"{path} {dtype} {' '.join(flags)}: two runs give different bytes")
+            ran[dtype, flags[0]] = done.stdout.strip()
+            ours = read_safetensors(out)
+            for name, tensor in ours.items():
+                if name not in want:
+                    continue
+                e, allowed = difference(tensor, want[name]), budget(op, name, dtype)
+                if not e <= allowed:
+                    failures.append(f"{path} {dtype} {' '.join(flags)}: {name} is off by {e:.2e}, allowed {allowed:.0e}")
+                if e > worst[dtype][0]:
+                    worst[dtype] = (e, name)
+    return worst, ran
+
+
+def check_model(linnet, device, folder, scratch):
+    golden = read_safetensors(folder / "golden.safetensors")
+    ids = scratch / "ids.safetensors"
+    write_safetensors(ids, {"input_ids": golden["input_ids"]})
+    worst = {}
+    for dtype, allowed in MODELS.items():
+        for flags in ([], ["--step"]):
+            out = scratch / "logits.safetensors"
+            done = run(linnet, "logits", folder, ids, out, *flags, "--dtype", dtype, "--device", device)
+            if done.returncode:
+                failures.append(f"{folder} {dtype} {' '.join(flags)}: {done.stderr.strip()}")
+                continue
+            e = difference(read_safetensors(out)["logits"], golden["logits"])
+            if not e <= allowed:
+                failures.append(f"{folder} {dtype} {' '.join(flags)}: logits are off by {e:.2e}, allowed {allowed:.0e}")
+            worst[dtype] = max(worst.get(dtype, 0), e)
+    return worst
+
+
+def main():
+    p = argparse.ArgumentParser(description=__doc__.split("\n")[0])
+    p.add_argument("linnet")
+    p.add_argument("goldens", type=Path)
+    p.add_argument("--device", default="cuda")
+    p.add_argument("--record")
+    p.add_argument("--label", default="")
+    a = p.parse_args()
+    linnet = os.path.abspath(a.linnet)
+    known = run(linnet, "op", "none", "x", "y").stderr
+    lines = []
+    with tempfile.TemporaryDirectory() as name:
+        scratch = Path(name)
+        for folder in sorted((a.goldens / "ops").glob("*/")):
+            op = ALIAS.get(folder.name, folder.name)
+            if op not in known.replace(",", " ").replace(".", " ").split():
+                print(f"{folder.name:18} not an operator of this linnet")
+                continue
+            total = {}
+            for path in sorted(folder.glob("*.safetensors")):
+                worst, ran = check_op(linnet, a.device, op, path, scratch)
+                for dtype, (e, tensor) in worst.items():
+                    total[dtype] = max(total.get(dtype, (0.0, "")), (e, f"{path.stem} {tensor}"))
+            print(f"{folder.name:18} " + "   ".join(f"{d} {e:.1e} ({w})" for d, (e, w) in total.items()), flush=True)
+            lines.append({"golden": folder.name, **{d: e for d, (e, _) in total.items()}})
+        for folder in sorted((a.goldens / "fla").glob("*/")):
+            if run(linnet, "inspect", folder).returncode:
+                continue  # a model of a kind that this linnet does not have
+            worst = check_model(linnet, a.device, folder, scratch)
+            print(f"{folder.name:18} logits " + "   ".join(f"{d} {e:.1e}" for d, e in worst.items()), flush=True)
+            lines.append({"golden": "fla/" + folder.name, **worst})
+    for f in failures:
+        print("FAILED", f)
+    print(f"goldens: {len(lines)} groups, {len(failures)} failures")
+    if a.record:
+        with open(a.record, "a", encoding="utf-8") as f:
+            for line in lines:
+                f.write(json.dumps({"bench": "goldens", "device": a.device, "label": a.label, **line}) + "\n")
+    return 1 if failures or not lines else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
