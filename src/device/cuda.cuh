@@ -31,6 +31,7 @@ struct lnt_cuda {
     bool owns_stream;
     cublasLtHandle_t lt;
     void *lt_work;       /* scratch of products, LT_WORK bytes */
+    void *gemm_picks;    /* ops/gemm_cuda.cu: cuBLASLt's choices by shape; NULL until the first product, lnt_free */
     cudaError_t failed;  /* the first failure since lnt_device_check */
     cudaEvent_t marks[2];
     char name[256];

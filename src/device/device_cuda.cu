@@ -118,6 +118,7 @@ static void cuda_destroy(lnt_device *d)
         if (mark) cudaEventDestroy(mark);
     if (s->lt) cublasLtDestroy(s->lt);
     if (s->lt_work) cudaFree(s->lt_work);
+    lnt_free(s->gemm_picks);
     if (s->owns_stream && s->stream) cudaStreamDestroy(s->stream);
     lnt_free(s);
 }

@@ -45,7 +45,7 @@ linnet_status lnt_zero_gradients(const lnt_call *k)
 {
     for (int i = 0; i < LNT_MAX_IN; i++) {
         const lnt_tensor *d = &k->d_in[i];
-        if (d->data && !k->accumulate[i]) memset(d->data, 0, (size_t)(d->rows * d->cols) * (d->dtype == LINNET_F32 ? 4 : 2));
+        if (d->data && !k->accumulate[i]) lnt_device_zero(k->c, d->data, (size_t)(d->rows * d->cols) * (d->dtype == LINNET_F32 ? 4 : 2));
     }
     return LINNET_OK;
 }
@@ -56,5 +56,12 @@ int64_t lnt_sum_blocks(int64_t rows)
     int64_t size = lnt_sum_block_rows(rows);
     return (rows + size - 1) / size;
 }
+int64_t lnt_cuda_sum_blocks(int64_t rows) { return rows < 8 * LNT_CUDA_SUM_BLOCKS ? (rows + 7) / 8 : LNT_CUDA_SUM_BLOCKS; }
+
 /* Never less for fewer rows, so that a plan for many serves fewer. */
-size_t lnt_sum_bytes(int64_t rows, int64_t columns) { return (size_t)((rows < 32 * 64 ? (rows + 31) / 32 : 64) * columns) * sizeof(float); }
+size_t lnt_sum_bytes(const lnt_shape *s, int64_t rows, int64_t columns)
+{
+    const bool cuda = s->device && s->device->kind == LNT_DEVICE_CUDA;
+    const int64_t blocks = cuda ? lnt_cuda_sum_blocks(rows) : rows < 32 * 64 ? (rows + 31) / 32 : 64;
+    return (size_t)(blocks * columns) * sizeof(float);
+}

@@ -5,7 +5,11 @@
 static size_t embedding_workspace(const lnt_node *n, const lnt_shape *s, bool backward)
 {
     const lnt_embedding_attr *a = n->attr;
-    return backward ? (size_t)(2 * (a->vocab + 1) + s->tokens) * sizeof(int32_t) : 0;
+    if (!backward) return 0;
+    if (!s->device || s->device->kind == LNT_DEVICE_CPU) return (size_t)(2 * (a->vocab + 1) + s->tokens) * sizeof(int32_t);
+    /* float32 [chunks][2][width]; int32 keys and tokens, twice each; counts of 256 digits in tiles of 2048 tokens */
+    const int64_t chunks = (s->tokens + LNT_EMBED_CHUNK - 1) / LNT_EMBED_CHUNK, tiles = (s->tokens + 2047) / 2048;
+    return (size_t)(chunks * 2 * lnt_cols(n->program, n->out[0]) + 4 * s->tokens + 256 * tiles) * 4;
 }
 
 static linnet_status check_ids(const lnt_call *k)

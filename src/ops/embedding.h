@@ -8,4 +8,6 @@ typedef struct {
     double scale;
 } lnt_embedding_attr;
 
+enum { LNT_EMBED_CHUNK = 32 }; /* on a GPU: tokens, sorted by id, whose rows one block adds */
+
 #endif

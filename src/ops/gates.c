@@ -11,7 +11,7 @@ LNT_DEFINE_OP(gamma_cap)
 /* Sums of dA_log and of ddt_bias, [2, cols] for each block of rows. */
 static size_t decay_workspace(const lnt_node *n, const lnt_shape *s, bool backward)
 {
-    return backward ? lnt_sum_bytes(s->tokens, 2 * lnt_in_cols(n, 0)) : 0;
+    return backward ? lnt_sum_bytes(s, s->tokens, 2 * lnt_in_cols(n, 0)) : 0;
 }
 
 static const lnt_op decay_gate_op = {.name = "decay_gate", .backward_needs = LNT_NEEDS_IN0, .workspace = decay_workspace,

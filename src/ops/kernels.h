@@ -58,8 +58,11 @@ linnet_status lnt_zero_gradients(const lnt_call *k);
  * the blocks are added in order: the same bits for any number of threads. */
 int64_t lnt_sum_block_rows(int64_t rows);
 int64_t lnt_sum_blocks(int64_t rows);
-/* Bytes of workspace for `columns` sums over `rows` rows. */
-size_t lnt_sum_bytes(int64_t rows, int64_t columns);
+/* On a GPU: at most LNT_CUDA_SUM_BLOCKS (four for each multiprocessor of an H200, which all of them are resident on), no fewer than 8 rows each. */
+enum { LNT_CUDA_SUM_BLOCKS = 512 };
+int64_t lnt_cuda_sum_blocks(int64_t rows);
+/* Bytes of workspace for `columns` sums over `rows` rows on the shape's device. */
+size_t lnt_sum_bytes(const lnt_shape *s, int64_t rows, int64_t columns);
 
 /* ---- pieces of products ------------------------------------------------------------------------------------------------------- */
 

@@ -13,7 +13,7 @@ static int64_t rows_of(const lnt_call *k) { return k->tokens * (k->in[0].cols / 
 static size_t linear_workspace(const lnt_node *n, const lnt_shape *s, bool backward)
 {
     const linear_attr *a = n->attr;
-    return backward && a->bias ? lnt_sum_bytes(s->tokens * (lnt_in_cols(n, 0) / a->in), a->out) : 0;
+    return backward && a->bias ? lnt_sum_bytes(s, s->tokens * (lnt_in_cols(n, 0) / a->in), a->out) : 0;
 }
 
 static double linear_flops(const lnt_node *n, const lnt_shape *s, bool backward)

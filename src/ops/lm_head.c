@@ -14,6 +14,8 @@ typedef struct {
 /* float32 logits of a block. Every block reads E twice and dE is read and written once a block, so that blocks are large: 128 MiB (640 rows of a
  * vocabulary of 50257), but no more than a quarter of the tokens, so that a batch's logits never exist at once, unless they are small: 32 MiB. */
 enum { BLOCK_BYTES = 128 << 20, SMALL_BYTES = 32 << 20, BLOCK_STEP = 32 };
+/* On a GPU logits and their gradient (6 bytes an element) have 1 GiB together: three blocks for 16384 tokens of a vocabulary of 32000. */
+enum { CUDA_BYTES = 1 << 30, CUDA_STEP = 128 };
 
 static int64_t rows_within(int64_t bytes, int64_t vocab)
 {
@@ -21,8 +23,12 @@ static int64_t rows_within(int64_t bytes, int64_t vocab)
     return rows < BLOCK_STEP ? BLOCK_STEP : rows;
 }
 
-static int64_t block_rows(int64_t vocab, int64_t tokens)
+static int64_t block_rows(const lnt_device *device, int64_t vocab, int64_t tokens)
 {
+    if (device && device->kind == LNT_DEVICE_CUDA) {
+        const int64_t fit = CUDA_BYTES / 6 / (vocab + BLOCK_STEP) / CUDA_STEP * CUDA_STEP, some = fit < CUDA_STEP ? CUDA_STEP : fit;
+        return some < tokens ? some : tokens;
+    }
     const int64_t most = rows_within(BLOCK_BYTES, vocab), least = rows_within(SMALL_BYTES, vocab), quarter = tokens / 4 / BLOCK_STEP * BLOCK_STEP;
     const int64_t rows = quarter < least ? least : quarter < most ? quarter : most;
     return rows < tokens ? rows : tokens;
@@ -36,7 +42,7 @@ static int64_t row_stride(int64_t vocab) { return ((vocab + 31) / 32 | 1) * 32; 
 static size_t loss_workspace(const lnt_node *n, const lnt_shape *s, bool backward)
 {
     const head_attr *a = n->attr;
-    return (size_t)(block_rows(a->vocab, s->tokens) * row_stride(a->vocab)) * (backward && s->dtype != LINNET_F32 ? 6 : 4);
+    return (size_t)(block_rows(s->device, a->vocab, s->tokens) * row_stride(a->vocab)) * (backward && s->dtype != LINNET_F32 ? 6 : 4);
 }
 
 static double loss_flops(const lnt_node *n, const lnt_shape *s, bool backward)
@@ -84,7 +90,7 @@ static linnet_status check_targets(const lnt_call *k)
 static linnet_status loss_run(const lnt_call *k, bool gradients)
 {
     const head_attr *a = k->attr;
-    const int64_t size = block_rows(a->vocab, k->tokens), ld = row_stride(a->vocab);
+    const int64_t size = block_rows(lnt_device_of(k->c), a->vocab, k->tokens), ld = row_stride(a->vocab);
     const lnt_dtype type = k->in[0].dtype;
     float *z = k->work;
     if (!lnt_on_cuda(k->c)) LNT_TRY(check_targets(k)); /* on a GPU the kernel leaves such rows out */
@@ -114,7 +120,7 @@ static linnet_status logits_forward(const lnt_call *k)
 static linnet_status logits_backward(const lnt_call *k)
 {
     const head_attr *a = k->attr;
-    const int64_t size = block_rows(a->vocab, k->tokens);
+    const int64_t size = block_rows(lnt_device_of(k->c), a->vocab, k->tokens);
     if (!k->d_out[0].data) return lnt_zero_gradients(k);
     for (int64_t r = 0; r < k->tokens; r += size) {
         const int64_t rows = k->tokens - r < size ? k->tokens - r : size;
@@ -128,7 +134,7 @@ static linnet_status logits_backward(const lnt_call *k)
 static size_t logits_workspace(const lnt_node *n, const lnt_shape *s, bool backward)
 {
     const head_attr *a = n->attr;
-    return backward ? (size_t)(block_rows(a->vocab, s->tokens) * a->vocab) * 4 : 0;
+    return backward ? (size_t)(block_rows(s->device, a->vocab, s->tokens) * a->vocab) * 4 : 0;
 }
 
 static double logits_flops(const lnt_node *n, const lnt_shape *s, bool backward) { return loss_flops(n, s, false) * (backward ? 2 : 1); }

@@ -17,7 +17,7 @@ LNT_DEFINE_OP(sumnorm)
 /* Sums of dw, one row of [d] for each block of rows. */
 static size_t weight_workspace(const lnt_node *n, const lnt_shape *s, bool backward)
 {
-    return backward ? lnt_sum_bytes(s->tokens, lnt_in_cols(n, 0) / lnt_in_heads(n, 0)) : 0;
+    return backward ? lnt_sum_bytes(s, s->tokens, lnt_in_cols(n, 0) / lnt_in_heads(n, 0)) : 0;
 }
 
 static void norm_describe(const lnt_node *n, char *text, size_t size)

@@ -19,7 +19,7 @@ static int64_t conv_state(const lnt_node *n, int64_t capacity, lnt_dtype dtype)
 static size_t conv_workspace(const lnt_node *n, const lnt_shape *s, bool backward)
 {
     const int64_t taps = ((const lnt_conv_attr *)n->attr)->size * lnt_in_cols(n, 0);
-    return (size_t)taps * sizeof(float) + (backward ? lnt_sum_bytes(s->tokens, taps) : 0);
+    return (size_t)taps * sizeof(float) + (backward ? lnt_sum_bytes(s, s->tokens, taps) : 0);
 }
 
 static void conv_describe(const lnt_node *n, char *text, size_t size)

@@ -1,0 +1,326 @@
+/* The four norms: y = x r w act(g), where w and the gate may be missing (equations: norms_cpu.c).
+ *
+ * A row of d columns belongs to a team of threads that holds it in registers, so that x, the gate and dy are read once: up to 32 lanes of a warp for
+ * a short row (a head), a whole block for a long one. Backward runs at most LNT_CUDA_SUM_BLOCKS blocks over all rows; every thread keeps the sums of
+ * dw for its columns, and loads its next row before it works on the one it has. */
+#include "ops/rows.cuh"
+
+extern "C" {
+#include "ops/norms.h"
+}
+
+enum norm_kind { RMS, L2, SUM };
+
+struct norm_args {
+    lnt_view x, gate, y, dy, dx, dg;
+    const float *w;  /* [d], NULL: none */
+    float *part;     /* [blocks, d], NULL: dw is not wanted */
+    int64_t rows;
+    int d, units;    /* columns, and units of columns, of a row */
+    int lanes;       /* of a team */
+    int kind, act;
+    float eps, mean; /* mean: 1/d for RMS, 1 for L2 */
+    bool add_x, add_g;
+};
+
+/* The sums of two numbers over a team, the same bits in all its threads. A block's shared memory takes turns: one barrier a call is enough. */
+template <bool WIDE> __device__ __forceinline__ void team_sums(float &a, float &b, int lanes, int turn)
+{
+    for (int o = WIDE ? 16 : lanes / 2; o; o >>= 1) {
+        a += __shfl_xor_sync(0xffffffffu, a, o);
+        b += __shfl_xor_sync(0xffffffffu, b, o);
+    }
+    if constexpr (WIDE) {
+        __shared__ float2 part[2][32];
+        const int warps = (int)blockDim.x / 32;
+        if (threadIdx.x % 32 == 0) part[turn & 1][threadIdx.x / 32] = make_float2(a, b);
+        __syncthreads();
+        a = b = 0.0f;
+        for (int w = 0; w < warps; w++) a += part[turn & 1][w].x, b += part[turn & 1][w].y;
+    }
+}
+
+/* r, from s = sum x^2 (or sum x). */
+__device__ __forceinline__ float inverse_of(const norm_args &a, float s)
+{
+    return a.kind == SUM ? 1.0f / (s + a.eps) : 1.0f / sqrtf(s * a.mean + a.eps);
+}
+
+template <class P, int N, bool WIDE, bool GATED>
+__global__ void __launch_bounds__(WIDE ? (P::U == 1 ? 1024 : 512) : 256) norm_forward(const __grid_constant__ norm_args a)
+{
+    const int lanes = WIDE ? (int)blockDim.x : a.lanes, lane = WIDE ? (int)threadIdx.x : (int)threadIdx.x & (lanes - 1);
+    const int64_t row = WIDE ? blockIdx.x : ((int64_t)blockIdx.x * 256 + threadIdx.x) / lanes, at = row * a.d;
+    const int units = row < a.rows ? a.units : 0;
+    lnt_raw<P> x[N], g[GATED ? N : 1];
+    float v[P::U], s = 0.0f, none = 0.0f;
+#pragma unroll
+    for (int i = 0; i < N; i++)
+        if (lane + i * lanes < units) {
+            x[i] = fetch<P>(a.x, at + (lane + i * lanes) * P::U);
+            if constexpr (GATED) g[i] = fetch<P>(a.gate, at + (lane + i * lanes) * P::U);
+        }
+#pragma unroll
+    for (int i = 0; i < N; i++)
+        if (lane + i * lanes < units) {
+            widen<P>(v, x[i], a.x.f32);
+#pragma unroll
+            for (int u = 0; u < P::U; u++) s += a.kind == SUM ? v[u] : v[u] * v[u];
+        }
+    team_sums<WIDE>(s, none, lanes, 0);
+    const float r = inverse_of(a, s);
+#pragma unroll
+    for (int i = 0; i < N; i++)
+        if (lane + i * lanes < units) {
+            const int c = (lane + i * lanes) * P::U;
+            widen<P>(v, x[i], a.x.f32);
+            float w[P::U];
+            if (a.w) get_weights(w, a.w + c);
+#pragma unroll
+            for (int u = 0; u < P::U; u++) v[u] *= a.w ? r * w[u] : r;
+            if constexpr (GATED) {
+                widen<P>(w, g[i], a.gate.f32);
+                act_all(w, a.act);
+#pragma unroll
+                for (int u = 0; u < P::U; u++) v[u] *= w[u];
+            }
+            put<P>(a.y, at + c, v);
+        }
+}
+
+/* What a thread holds of a row. */
+template <class P, int N, bool GATED> struct norm_row {
+    lnt_raw<P> x[N], dy[N], g[GATED ? N : 1];
+    __device__ __forceinline__ void load(const norm_args &a, int64_t row, int lane, int lanes)
+    {
+        const int units = row < a.rows ? a.units : 0;
+#pragma unroll
+        for (int i = 0; i < N; i++)
+            if (lane + i * lanes < units) {
+                const int64_t at = row * a.d + (lane + i * lanes) * P::U;
+                x[i] = fetch<P>(a.x, at);
+                dy[i] = fetch<P>(a.dy, at);
+                if constexpr (GATED) g[i] = fetch<P>(a.gate, at);
+            }
+    }
+};
+
+/* u = dy w act(g), the gradient of x r, of one unit. */
+template <class P, int N, bool GATED>
+__device__ __forceinline__ void unit_gradient(const norm_args &a, const norm_row<P, N, GATED> &now, int i, int c, float (&x)[P::U], float (&u)[P::U])
+{
+    widen<P>(x, now.x[i], a.x.f32);
+    widen<P>(u, now.dy[i], a.dy.f32);
+    float w[P::U];
+    if (a.w) {
+        get_weights(w, a.w + c);
+#pragma unroll
+        for (int j = 0; j < P::U; j++) u[j] *= w[j];
+    }
+    if constexpr (GATED) {
+        widen<P>(w, now.g[i], a.gate.f32);
+        act_all(w, a.act);
+#pragma unroll
+        for (int j = 0; j < P::U; j++) u[j] *= w[j];
+    }
+}
+
+/* Gradients of one unit of row `at`, and its share of dw. */
+template <class P, int N, bool GATED>
+__device__ __forceinline__ void unit_back(const norm_args &a, const norm_row<P, N, GATED> &now, int i, int c, int64_t at, float r, float back,
+                                          float (&dw)[P::U])
+{
+    float x[P::U], u[P::U], w[P::U], dx[P::U];
+    widen<P>(x, now.x[i], a.x.f32);
+    widen<P>(u, now.dy[i], a.dy.f32);
+    if (a.w) {
+        get_weights(w, a.w + c);
+    } else {
+#pragma unroll
+        for (int j = 0; j < P::U; j++) w[j] = 1.0f;
+    }
+    if constexpr (GATED) {
+        float act[P::U], slope[P::U];
+        widen<P>(act, now.g[i], a.gate.f32);
+        slope_all(act, slope, a.act);
+#pragma unroll
+        for (int j = 0; j < P::U; j++) slope[j] *= u[j] * x[j] * r * w[j], u[j] *= act[j];
+        if (a.dg.p) put_sum<P>(a.dg, at + c, slope, a.add_g);
+    }
+#pragma unroll
+    for (int j = 0; j < P::U; j++) {
+        dw[j] += u[j] * x[j] * r;
+        dx[j] = u[j] * w[j] * r - (a.kind == SUM ? back : x[j] * back);
+    }
+    if (a.dx.p) put_sum<P>(a.dx, at + c, dx, a.add_x);
+}
+
+/* dw of a block: lanes of other teams by shuffles, warps through shared memory in order; a whole block's columns are all its own. */
+template <class P, int N, bool WIDE> __device__ __forceinline__ void block_weights(const norm_args &a, float (&dw)[N][P::U], int lane, int lanes)
+{
+    float *part = a.part + (int64_t)blockIdx.x * a.d;
+    if constexpr (WIDE) {
+#pragma unroll
+        for (int i = 0; i < N; i++)
+#pragma unroll
+            for (int j = 0; j < P::U; j++)
+                if (lane + i * lanes < a.units) part[(lane + i * lanes) * P::U + j] = dw[i][j];
+    } else {
+        __shared__ float share[8][32 * N * P::U]; /* [warps][d] */
+#pragma unroll
+        for (int i = 0; i < N; i++)
+#pragma unroll
+            for (int j = 0; j < P::U; j++) {
+                for (int o = lanes; o < 32; o <<= 1) dw[i][j] += __shfl_xor_sync(0xffffffffu, dw[i][j], o);
+                if ((int)threadIdx.x % 32 < lanes && lane + i * lanes < a.units) share[threadIdx.x / 32][(lane + i * lanes) * P::U + j] = dw[i][j];
+            }
+        __syncthreads();
+        for (int c = (int)threadIdx.x; c < a.d; c += 256) {
+            float s = 0.0f;
+#pragma unroll
+            for (int w = 0; w < 8; w++) s += share[w][c];
+            part[c] = s;
+        }
+    }
+}
+
+template <class P, int N, bool WIDE, bool GATED>
+__global__ void __launch_bounds__(WIDE ? (P::U == 1 ? 1024 : 512) : 256, P::U == 1 ? 1 : !WIDE ? 4 : GATED ? 1 : 2)
+    norm_backward(const __grid_constant__ norm_args a)
+{
+    const int lanes = WIDE ? (int)blockDim.x : a.lanes, lane = WIDE ? (int)threadIdx.x : (int)threadIdx.x & (lanes - 1);
+    const int teams = WIDE ? 1 : 256 / lanes, team = WIDE ? 0 : (int)threadIdx.x / lanes;
+    const int64_t stride = (int64_t)gridDim.x * teams;
+    float dw[N][P::U] = {};
+    norm_row<P, N, GATED> now, next;
+    int turn = 0;
+    next.load(a, (int64_t)blockIdx.x * teams + team, lane, lanes);
+    for (int64_t base = (int64_t)blockIdx.x * teams; base < a.rows; base += stride, turn++) { /* the same steps for all threads of a block */
+        const int64_t row = base + team, at = row * a.d;
+        const int units = row < a.rows ? a.units : 0;
+        now = next;
+        next.load(a, row + stride, lane, lanes);
+        float s = 0.0f, ux = 0.0f;
+#pragma unroll
+        for (int i = 0; i < N; i++)
+            if (lane + i * lanes < units) {
+                float x[P::U], u[P::U];
+                unit_gradient(a, now, i, (lane + i * lanes) * P::U, x, u);
+#pragma unroll
+                for (int j = 0; j < P::U; j++) {
+                    s += a.kind == SUM ? x[j] : x[j] * x[j];
+                    ux += u[j] * x[j];
+                }
+            }
+        team_sums<WIDE>(s, ux, lanes, turn);
+        const float r = inverse_of(a, s), back = (a.kind == SUM ? r * r : r * r * r * a.mean) * ux;
+#pragma unroll
+        for (int i = 0; i < N; i++)
+            if (lane + i * lanes < units) unit_back<P, N, GATED>(a, now, i, (lane + i * lanes) * P::U, at, r, back, dw[i]);
+    }
+    if (a.part) block_weights<P, N, WIDE>(a, dw, lane, lanes);
+}
+
+/* ---- launches ------------------------------------------------------------------------------------------------------------------------- */
+
+/* Units of a wide team at two a thread; columns of any1 at 16. A thread of a narrow team has two, but one in the backward of a gated norm: with
+ * more it would need over 64 registers, and 512 blocks would not be resident. */
+enum { WIDE_UNITS = 1024, LONGEST = 16384 };
+
+/* How rows are given to threads. */
+struct norm_plan {
+    int unit, lanes;
+    bool wide;
+    unsigned threads;
+    int64_t blocks; /* one row for each team */
+};
+
+static norm_plan plan_of(const norm_args &a, const lnt_tensor *const *tensors, int n, int narrow)
+{
+    norm_plan p = {unit_of(a.d, tensors, n), 1, false, 256, 0};
+    if (a.d / p.unit > WIDE_UNITS || (uintptr_t)a.w % 16) p.unit = 1;
+    const int units = a.d / p.unit, each = p.unit == 1 ? 16 : units <= 256 ? 1 : 2;
+    p.wide = p.unit == 1 || units > 32 * narrow;
+    if (p.wide)
+        p.lanes = (int)lnt_div_up(units, 32 * each) * 32, p.threads = (unsigned)p.lanes;
+    else
+        while (narrow * p.lanes < units) p.lanes *= 2;
+    p.blocks = p.wide ? a.rows : lnt_div_up(a.rows, 256 / p.lanes);
+    return p;
+}
+
+static linnet_status args_of(const lnt_call *k, norm_kind kind, bool weighted, bool gated, norm_args *a)
+{
+    const lnt_norm_attr *attr = (const lnt_norm_attr *)k->attr;
+    const lnt_tensor *x = &k->in[0];
+    const int64_t d = x->cols / x->heads;
+    *a = {};
+    if (d > LONGEST && (d % 4 || d > 4 * WIDE_UNITS))
+        return lnt_fail(k->c, LINNET_EUNSUPPORTED, "a norm over %lld columns on a GPU, expected at most %d", (long long)d, LONGEST);
+    a->x = view_of(x), a->y = view_of(&k->out[0]), a->dy = view_of(&k->d_out[0]), a->dx = view_of(&k->d_in[0]);
+    if (gated) a->gate = view_of(&k->in[1]), a->dg = view_of(&k->d_in[1]);
+    a->w = weighted ? k->param[0].master : NULL;
+    a->rows = k->tokens * x->heads, a->d = (int)d;
+    a->kind = kind, a->act = attr->act, a->eps = (float)attr->eps, a->mean = kind == RMS ? 1.0f / (float)d : 1.0f;
+    a->add_x = k->accumulate[0], a->add_g = k->accumulate[1];
+    return LINNET_OK;
+}
+
+#define NORM_LAUNCH(kernel, narrow, blocks, gate)                                                                                         \
+    do {                                                                                                                           \
+        const unsigned grid = (unsigned)(blocks);                                                                                  \
+        cudaStream_t stream = lnt_stream(k->c);                                                                                    \
+        if (p.unit == 8 && !p.wide)                                                                                                \
+            kernel<half8, narrow, false, gate><<<grid, p.threads, 0, stream>>>(a);                                               \
+        else if (p.unit == 8)                                                                                                      \
+            kernel<half8, 2, true, gate><<<grid, p.threads, 0, stream>>>(a);                                                \
+        else if (p.unit == 4 && !p.wide)                                                                                           \
+            kernel<any4, narrow, false, gate><<<grid, p.threads, 0, stream>>>(a);                                                \
+        else if (p.unit == 4)                                                                                                      \
+            kernel<any4, 2, true, gate><<<grid, p.threads, 0, stream>>>(a);                                                 \
+        else                                                                                                                       \
+            kernel<any1, 16, true, gate><<<grid, p.threads, 0, stream>>>(a);                                                \
+    } while (0)
+
+static linnet_status forward(const lnt_call *k, norm_kind kind, bool weighted, bool gated)
+{
+    norm_args a;
+    if (k->tokens <= 0) return LINNET_OK;
+    LNT_TRY(args_of(k, kind, weighted, gated, &a));
+    const lnt_tensor *const tensors[3] = {&k->in[0], &k->out[0], &k->in[1]};
+    const norm_plan p = plan_of(a, tensors, gated ? 3 : 2, 2);
+    a.units = a.d / p.unit, a.lanes = p.lanes;
+    if (gated)
+        NORM_LAUNCH(norm_forward, 2, p.blocks, true);
+    else
+        NORM_LAUNCH(norm_forward, 2, p.blocks, false);
+    return LINNET_OK;
+}
+
+static linnet_status backward(const lnt_call *k, norm_kind kind, bool weighted, bool gated)
+{
+    norm_args a;
+    float *grad = weighted ? k->param[0].grad : NULL;
+    if (k->tokens <= 0) return LINNET_OK;
+    LNT_TRY(args_of(k, kind, weighted, gated, &a));
+    const lnt_tensor *const tensors[5] = {&k->in[0], &k->d_out[0], &k->d_in[0], &k->in[1], &k->d_in[1]};
+    const norm_plan p = plan_of(a, tensors, gated ? 5 : 3, gated ? 1 : 2);
+    const int64_t most = lnt_cuda_sum_blocks(k->tokens), blocks = p.blocks < most ? p.blocks : most;
+    a.units = a.d / p.unit, a.lanes = p.lanes;
+    a.part = grad ? (float *)k->work : NULL;
+    if (gated)
+        NORM_LAUNCH(norm_backward, 1, blocks, true);
+    else
+        NORM_LAUNCH(norm_backward, 2, blocks, false);
+    if (grad) add_blocks(k->c, grad, a.part, blocks, a.d, a.d, 1);
+    return LINNET_OK;
+}
+
+#define NORM(op, ...)                                                                                                              \
+    extern "C" linnet_status lnt_##op##_forward_cuda(const lnt_call *k) { return forward(k, __VA_ARGS__); }                        \
+    extern "C" linnet_status lnt_##op##_backward_cuda(const lnt_call *k) { return backward(k, __VA_ARGS__); }
+
+NORM(rmsnorm, RMS, true, false)
+NORM(gated_rmsnorm, RMS, true, true)
+NORM(l2norm, L2, false, false)
+NORM(sumnorm, SUM, false, false)

@@ -1,0 +1,375 @@
+/* What the row kernels on a GPU share: typed accesses of several elements, functions, sequences, and sums over tokens.
+ * Only *_cuda.cu files of ops/ include this.
+ *
+ * A kernel works in units of U neighbouring elements of a row, and is compiled for
+ *
+ *   half8   every tensor bf16, rows of a multiple of 8 elements, 16-byte accesses
+ *   any4    tensors of either type (looked at when it runs), rows of a multiple of 4: 16 bytes of float32, 8 of bf16
+ *   any1    anything
+ *
+ * and some for half4, where the registers of half8 are too many. */
+#ifndef LNT_OPS_ROWS_CUH
+#define LNT_OPS_ROWS_CUH
+
+#include "device/cuda.cuh"
+
+extern "C" {
+#include "ops/kernels.h"
+#include "ops/ops.h"
+}
+
+/* A tensor inside a kernel; p == NULL: absent. */
+struct lnt_view {
+    char *p;
+    bool f32;
+};
+
+static inline lnt_view view_of(const lnt_tensor *t) { return {(char *)t->data, t->dtype == LINNET_F32}; }
+__host__ __device__ inline lnt_view view_on(float *p) { return {(char *)p, true}; }
+
+/* ---- units ------------------------------------------------------------------------------------------------------------------------ */
+
+template <int ELEMENTS, bool ALL_HALF> struct lnt_unit {
+    static constexpr int U = ELEMENTS;
+    static constexpr bool HALF = ALL_HALF;
+    static constexpr int WORDS = ALL_HALF ? ELEMENTS / 2 : ELEMENTS;
+};
+using half8 = lnt_unit<8, true>;
+using half4 = lnt_unit<4, true>;
+using any4 = lnt_unit<4, false>;
+using any1 = lnt_unit<1, false>;
+
+/* Elements a unit of these tensors can have (8, 4 or 1) when they are read in rows of d elements (0: from end to end). */
+static inline int unit_of(int64_t d, const lnt_tensor *const *tensors, int n)
+{
+    bool half = true, aligned = true;
+    for (int i = 0; i < n; i++) {
+        if (!tensors[i]->data) continue;
+        half = half && tensors[i]->dtype == LINNET_BF16;
+        aligned = aligned && (uintptr_t)tensors[i]->data % 16 == 0;
+    }
+    if (!aligned || d % 4) return 1;
+    return half && d % 8 == 0 ? 8 : 4;
+}
+
+/* The statement with P for the unit. */
+#define LNT_BY_UNIT(unit, P, ...)                                                                                                  \
+    do {                                                                                                                           \
+        if ((unit) == 8) {                                                                                                         \
+            using P = half8;                                                                                                       \
+            __VA_ARGS__;                                                                                                           \
+        } else if ((unit) == 4) {                                                                                                  \
+            using P = any4;                                                                                                        \
+            __VA_ARGS__;                                                                                                           \
+        } else {                                                                                                                   \
+            using P = any1;                                                                                                        \
+            __VA_ARGS__;                                                                                                           \
+        }                                                                                                                          \
+    } while (0)
+
+/* A unit as it was loaded: loads of several units are put before the first is looked at. */
+template <class P> struct lnt_raw {
+    uint32_t w[P::WORDS];
+};
+
+template <int WORDS> struct alignas(WORDS * 4) lnt_words {
+    uint32_t w[WORDS];
+};
+
+/* Elements i .. i+U-1. */
+template <class P> __device__ __forceinline__ lnt_raw<P> fetch(lnt_view v, int64_t i)
+{
+    lnt_raw<P> r;
+    if constexpr (P::HALF) {
+        const auto q = *(const lnt_words<P::WORDS> *)(v.p + 2 * i);
+#pragma unroll
+        for (int j = 0; j < P::WORDS; j++) r.w[j] = q.w[j];
+    } else if constexpr (P::U == 4) {
+        if (v.f32) {
+            const auto q = *(const lnt_words<4> *)(v.p + 4 * i);
+#pragma unroll
+            for (int j = 0; j < 4; j++) r.w[j] = q.w[j];
+        } else {
+            const auto q = *(const lnt_words<2> *)(v.p + 2 * i);
+            r.w[0] = q.w[0], r.w[1] = q.w[1];
+            r.w[2] = r.w[3] = 0;
+        }
+    } else {
+        r.w[0] = v.f32 ? *(const uint32_t *)(v.p + 4 * i) : *(const uint16_t *)(v.p + 2 * i);
+    }
+    return r;
+}
+
+template <class P> __device__ __forceinline__ lnt_raw<P> no_unit()
+{
+    lnt_raw<P> r;
+#pragma unroll
+    for (int j = 0; j < P::WORDS; j++) r.w[j] = 0;
+    return r;
+}
+
+__device__ __forceinline__ float low_half(uint32_t w) { return __uint_as_float(w << 16); }
+__device__ __forceinline__ float high_half(uint32_t w) { return __uint_as_float(w & 0xffff0000u); }
+
+template <class P> __device__ __forceinline__ void widen(float (&x)[P::U], const lnt_raw<P> &r, bool f32)
+{
+    if constexpr (P::HALF) {
+#pragma unroll
+        for (int j = 0; j < P::WORDS; j++) x[2 * j] = low_half(r.w[j]), x[2 * j + 1] = high_half(r.w[j]);
+    } else if constexpr (P::U == 4) {
+        x[0] = f32 ? __uint_as_float(r.w[0]) : low_half(r.w[0]);
+        x[1] = f32 ? __uint_as_float(r.w[1]) : high_half(r.w[0]);
+        x[2] = f32 ? __uint_as_float(r.w[2]) : low_half(r.w[1]);
+        x[3] = f32 ? __uint_as_float(r.w[3]) : high_half(r.w[1]);
+    } else {
+        x[0] = f32 ? __uint_as_float(r.w[0]) : low_half(r.w[0]);
+    }
+}
+
+template <class P> __device__ __forceinline__ void get(float (&x)[P::U], lnt_view v, int64_t i) { widen<P>(x, fetch<P>(v, i), v.f32); }
+
+__device__ __forceinline__ uint32_t two_halves(float low, float high)
+{
+    const __nv_bfloat162 h = __floats2bfloat162_rn(low, high);
+    return *(const uint32_t *)&h;
+}
+
+template <class P> __device__ __forceinline__ void put(lnt_view v, int64_t i, const float (&x)[P::U])
+{
+    if constexpr (P::HALF) {
+        lnt_words<P::WORDS> q;
+#pragma unroll
+        for (int j = 0; j < P::WORDS; j++) q.w[j] = two_halves(x[2 * j], x[2 * j + 1]);
+        *(lnt_words<P::WORDS> *)(v.p + 2 * i) = q;
+    } else if constexpr (P::U == 4) {
+        if (v.f32)
+            *(float4 *)(v.p + 4 * i) = make_float4(x[0], x[1], x[2], x[3]);
+        else
+            *(uint2 *)(v.p + 2 * i) = make_uint2(two_halves(x[0], x[1]), two_halves(x[2], x[3]));
+    } else {
+        if (v.f32)
+            *(float *)(v.p + 4 * i) = x[0];
+        else
+            *(bf16 *)(v.p + 2 * i) = __float2bfloat16_rn(x[0]);
+    }
+}
+
+/* Store, or add to what is there. */
+template <class P> __device__ __forceinline__ void put_sum(lnt_view v, int64_t i, const float (&x)[P::U], bool add)
+{
+    if (!add) return put<P>(v, i, x);
+    float y[P::U];
+    get<P>(y, v, i);
+#pragma unroll
+    for (int u = 0; u < P::U; u++) y[u] += x[u];
+    put<P>(v, i, y);
+}
+
+/* U parameters from w on. */
+template <int U> __device__ __forceinline__ void get_weights(float (&x)[U], const float *w)
+{
+    if constexpr (U % 4 == 0) {
+#pragma unroll
+        for (int q = 0; q < U / 4; q++) {
+            const float4 f = ((const float4 *)w)[q];
+            x[4 * q] = f.x, x[4 * q + 1] = f.y, x[4 * q + 2] = f.z, x[4 * q + 3] = f.w;
+        }
+    } else {
+#pragma unroll
+        for (int u = 0; u < U; u++) x[u] = w[u];
+    }
+}
+
+/* ---- functions ---------------------------------------------------------------------------------------------------------------------- */
+
+/* The sigmoid by the special-function unit: 2^x within 2 ulp plus half an ulp of x for each unit of |x log2 e|, the reciprocal within 1 ulp. */
+__device__ __forceinline__ float sigmoid_of(float x)
+{
+    float e, r;
+    asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(e) : "f"(x * -1.4426950408889634f));
+    asm("rcp.approx.ftz.f32 %0, %1;" : "=f"(r) : "f"(1.0f + e));
+    return r;
+}
+
+/* log(1 + e^x) without overflow. */
+__device__ __forceinline__ float softplus_of(float x) { return fmaxf(x, 0.0f) + log1pf(expf(-fabsf(x))); }
+
+template <int U> __device__ __forceinline__ void act_all(float (&x)[U], int act)
+{
+#define LNT_EACH(expression)                                                                                                       \
+    _Pragma("unroll") for (int u = 0; u < U; u++) x[u] = (expression)
+    switch (act) {
+    case LNT_SILU: LNT_EACH(x[u] * sigmoid_of(x[u])); break;
+    case LNT_SIGMOID: LNT_EACH(sigmoid_of(x[u])); break;
+    case LNT_RELU: LNT_EACH(x[u] < 0.0f ? 0.0f : x[u]); break; /* NaN stays */
+    case LNT_ELU1: LNT_EACH(x[u] > 0.0f ? x[u] + 1.0f : expf(x[u])); break;
+    case LNT_LOG_SIGMOID: LNT_EACH(x[u] != x[u] ? x[u] : -softplus_of(-x[u])); break;
+    case LNT_TANH: LNT_EACH(tanhf(x[u])); break;
+    default: break;
+    }
+#undef LNT_EACH
+}
+
+/* x becomes act(x), slope its derivative. */
+template <int U> __device__ __forceinline__ void slope_all(float (&x)[U], float (&slope)[U], int act)
+{
+    switch (act) {
+    case LNT_SILU:
+#pragma unroll
+        for (int u = 0; u < U; u++) {
+            const float s = sigmoid_of(x[u]);
+            x[u] *= s;
+            slope[u] = s + x[u] * (1.0f - s);
+        }
+        return;
+    case LNT_SIGMOID:
+        act_all(x, LNT_SIGMOID);
+#pragma unroll
+        for (int u = 0; u < U; u++) slope[u] = x[u] * (1.0f - x[u]);
+        return;
+    case LNT_RELU:
+#pragma unroll
+        for (int u = 0; u < U; u++) slope[u] = x[u] > 0.0f ? 1.0f : 0.0f;
+        act_all(x, LNT_RELU);
+        return;
+    case LNT_ELU1:
+#pragma unroll
+        for (int u = 0; u < U; u++) slope[u] = x[u] > 0.0f ? 1.0f : expf(x[u]);
+        act_all(x, LNT_ELU1);
+        return;
+    case LNT_LOG_SIGMOID:
+#pragma unroll
+        for (int u = 0; u < U; u++) slope[u] = sigmoid_of(-x[u]);
+        act_all(x, LNT_LOG_SIGMOID);
+        return;
+    case LNT_TANH:
+        act_all(x, LNT_TANH);
+#pragma unroll
+        for (int u = 0; u < U; u++) slope[u] = 1.0f - x[u] * x[u];
+        return;
+    default:
+#pragma unroll
+        for (int u = 0; u < U; u++) slope[u] = 1.0f;
+    }
+}
+
+/* ---- sequences ---------------------------------------------------------------------------------------------------------------------- */
+
+struct lnt_cut {
+    const int64_t *cu; /* device, [n_seq+1] */
+    int64_t n_seq, tokens;
+};
+
+static inline lnt_cut cut_of(const lnt_call *k) { return {k->cu_device, k->n_seq, k->tokens}; }
+
+/* The sequence of row r < tokens: cu[n] <= r < cu[n+1]. Equal sequences are found with one look. */
+__device__ __forceinline__ int64_t sequence_at(const lnt_cut &c, int64_t r)
+{
+    const int64_t guess = r * c.n_seq / c.tokens;
+    if (c.cu[guess] <= r && r < c.cu[guess + 1]) return guess;
+    int64_t low = 0, high = c.n_seq;
+    while (high - low > 1) {
+        const int64_t mid = low + (high - low) / 2;
+        if (c.cu[mid] <= r)
+            low = mid;
+        else
+            high = mid;
+    }
+    return low;
+}
+
+/* ---- element by element --------------------------------------------------------------------------------------------------------------- */
+
+/* F has constants IN and OUT and a call (in[IN][U], out[OUT][U], index of the first element), of any U. */
+template <class F> struct lnt_point_args {
+    lnt_view in[F::IN], out[F::OUT];
+    bool add[F::OUT];
+    int64_t n;
+    F f;
+};
+
+enum { LNT_POINT_THREADS = 256, LNT_POINT_UNITS = 4 }; /* four units of every input are on their way before the first is used */
+
+template <class P, class F> __device__ __forceinline__ void point_out(const lnt_point_args<F> &a, int64_t i, const float (&in)[F::IN][P::U])
+{
+    float out[F::OUT][P::U];
+    a.f(in, out, i);
+#pragma unroll
+    for (int j = 0; j < F::OUT; j++)
+        if (a.out[j].p) put_sum<P>(a.out[j], i, out[j], a.add[j]);
+}
+
+template <class P, class F> __global__ void __launch_bounds__(LNT_POINT_THREADS) point_kernel(const __grid_constant__ lnt_point_args<F> a)
+{
+    const int64_t first = (int64_t)blockIdx.x * (LNT_POINT_THREADS * LNT_POINT_UNITS) + threadIdx.x, units = a.n / P::U;
+    lnt_raw<P> raw[LNT_POINT_UNITS][F::IN];
+    float in[F::IN][P::U];
+#pragma unroll
+    for (int b = 0; b < LNT_POINT_UNITS; b++) {
+        const int64_t unit = first + b * LNT_POINT_THREADS;
+        if (unit >= units) continue;
+#pragma unroll
+        for (int j = 0; j < F::IN; j++) raw[b][j] = fetch<P>(a.in[j], unit * P::U);
+    }
+#pragma unroll
+    for (int b = 0; b < LNT_POINT_UNITS; b++) {
+        const int64_t unit = first + b * LNT_POINT_THREADS;
+        if (unit >= units) continue;
+#pragma unroll
+        for (int j = 0; j < F::IN; j++) widen<P>(in[j], raw[b][j], a.in[j].f32);
+        point_out<P>(a, unit * P::U, in);
+    }
+    if (P::U > 1 && blockIdx.x == 0 && units * P::U + threadIdx.x < a.n) {
+        const int64_t i = units * P::U + threadIdx.x;
+        float one[F::IN][1];
+#pragma unroll
+        for (int j = 0; j < F::IN; j++) get<any1>(one[j], a.in[j], i);
+        point_out<any1>(a, i, one);
+    }
+}
+
+template <class F>
+static void point_run(lnt_ctx *c, const F &f, int64_t n, const lnt_tensor *const (&in)[F::IN], const lnt_tensor *const (&out)[F::OUT],
+                      const bool *add)
+{
+    if (n <= 0) return;
+    const lnt_tensor *all[F::IN + F::OUT];
+    lnt_point_args<F> a;
+    a.n = n, a.f = f;
+    for (int j = 0; j < F::IN; j++) a.in[j] = view_of(all[j] = in[j]);
+    for (int j = 0; j < F::OUT; j++) a.out[j] = view_of(all[F::IN + j] = out[j]), a.add[j] = add && add[j];
+    const int unit = unit_of(0, all, F::IN + F::OUT);
+    const int64_t units = n / unit < 1 ? 1 : lnt_div_up(n / unit, LNT_POINT_THREADS * LNT_POINT_UNITS);
+    LNT_BY_UNIT(unit, P, (point_kernel<P, F><<<(unsigned)units, LNT_POINT_THREADS, 0, lnt_stream(c)>>>(a)));
+}
+
+/* ---- sums over tokens ------------------------------------------------------------------------------------------------------------------ */
+
+/* grad[(i mod cols) step + i / cols] += sum over blocks, in a fixed order, of part[blocks, n]. A block of threads has 32 sums; its 16 warps take
+ * neighbouring shares of the blocks. */
+enum { LNT_SUM_WARPS = 16 };
+
+static __global__ void __launch_bounds__(32 * LNT_SUM_WARPS) add_blocks_kernel(float *grad, const float *part, int blocks, int64_t n, int64_t cols,
+                                                                               int step)
+{
+    __shared__ float share[LNT_SUM_WARPS][32];
+    const int64_t i = (int64_t)blockIdx.x * 32 + threadIdx.x % 32;
+    const int warp = (int)threadIdx.x / 32, each = (blocks + LNT_SUM_WARPS - 1) / LNT_SUM_WARPS, end = min(blocks, (warp + 1) * each);
+    float s = 0.0f;
+    if (i < n) {
+#pragma unroll 8
+        for (int b = warp * each; b < end; b++) s += part[b * n + i];
+    }
+    share[warp][threadIdx.x % 32] = s;
+    __syncthreads();
+    if (warp || i >= n) return;
+    for (int w = 1; w < LNT_SUM_WARPS; w++) s += share[w][threadIdx.x];
+    grad[i % cols * step + i / cols] += s;
+}
+
+static inline void add_blocks(lnt_ctx *c, float *grad, const float *part, int64_t blocks, int64_t n, int64_t cols, int step)
+{
+    add_blocks_kernel<<<(unsigned)lnt_div_up(n, 32), 32 * LNT_SUM_WARPS, 0, lnt_stream(c)>>>(grad, part, (int)blocks, n, cols, step);
+}
+
+#endif

@@ -1,0 +1,340 @@
+/* Depthwise causal convolution. A block has a run of rows and 128 units of columns; each thread walks down the rows of its unit with the taps, the
+ * last inputs and the last dz in registers, and has the next rows' loads on their way, so that x, dy and dx are touched once but for the SIZE-1 rows
+ * at the ends of a run. Floor: forward read x and write y, backward read x and dy and write dx.
+ *
+ * A convolution of fewer taps than a kernel is compiled for has taps of zero before its own. */
+#include "ops/rows.cuh"
+
+extern "C" {
+#include "ops/short_conv.h"
+}
+
+enum { CONV_THREADS = 128, CONV_FORWARD_ROWS = 64, CONV_BACKWARD_BLOCKS = 128, CONV_BACKWARD_ROWS = 16 };
+
+struct conv_args {
+    lnt_view x, y, dy, dx;
+    const float *w;   /* [cols, size] */
+    float *part;      /* backward: [blocks, size, cols], NULL: dw is not wanted */
+    const char *state;/* NULL: none; sequence n's [size-1, cols] at state + n stride */
+    int64_t stride;
+    lnt_cut cut;
+    int64_t cols;
+    int size, act, parts, rows; /* parts: blocks side by side; rows of a block */
+    bool add;
+};
+
+/* Where a thread is: its first column, and its sequence. */
+struct conv_place {
+    int64_t c, seq, begin, end; /* rows begin .. end-1 */
+};
+
+__device__ __forceinline__ void enter(const conv_args &a, conv_place &p, int64_t seq)
+{
+    p.seq = seq, p.begin = a.cut.cu[seq], p.end = a.cut.cu[seq + 1];
+}
+
+template <int SIZE, int U> __device__ __forceinline__ void load_taps(const conv_args &a, int64_t c, float (&w)[SIZE][U])
+{
+    if (SIZE == 4 && a.size == 4) {
+#pragma unroll
+        for (int u = 0; u < U; u++) {
+            const float4 f = ((const float4 *)a.w)[c + u];
+            w[0][u] = f.x, w[1][u] = f.y, w[2][u] = f.z, w[3][u] = f.w;
+        }
+        return;
+    }
+#pragma unroll
+    for (int u = 0; u < U; u++)
+#pragma unroll
+        for (int j = 0; j < SIZE; j++) w[j][u] = j < SIZE - a.size ? 0.0f : a.w[(c + u) * a.size + j - (SIZE - a.size)];
+}
+
+/* The inputs of the rows before row r: window[j] is row r - SIZE + 1 + j; before the sequence's beginning, of its state or zero. */
+template <class P, int SIZE>
+__device__ __forceinline__ void load_window(const conv_args &a, const conv_place &p, int64_t r, float (&window)[SIZE][P::U])
+{
+#pragma unroll
+    for (int j = 0; j + 1 < SIZE; j++) {
+        const int64_t row = r - SIZE + 1 + j, old = row - p.begin + a.size - 1; /* old: row of the state */
+#pragma unroll
+        for (int u = 0; u < P::U; u++) window[j][u] = 0.0f;
+        if (row >= p.begin)
+            get<P>(window[j], a.x, row * a.cols + p.c);
+        else if (a.state && old >= 0)
+            get_weights(window[j], (const float *)(a.state + p.seq * a.stride) + old * a.cols + p.c);
+    }
+}
+
+/* window[SIZE-1] = x; the others move up. */
+template <int SIZE, int U> __device__ __forceinline__ void shift(float (&window)[SIZE][U])
+{
+#pragma unroll
+    for (int j = 0; j + 1 < SIZE; j++)
+#pragma unroll
+        for (int u = 0; u < U; u++) window[j][u] = window[j + 1][u];
+}
+
+template <int SIZE, int U> __device__ __forceinline__ void convolve(const float (&w)[SIZE][U], const float (&window)[SIZE][U], float (&z)[U])
+{
+#pragma unroll
+    for (int u = 0; u < U; u++) {
+        z[u] = w[0][u] * window[0][u];
+#pragma unroll
+        for (int j = 1; j < SIZE; j++) z[u] += w[j][u] * window[j][u];
+    }
+}
+
+template <bool SILU, int U> __device__ __forceinline__ void activate(float (&z)[U], int act)
+{
+    if constexpr (SILU)
+        act_all(z, LNT_SILU);
+    else
+        act_all(z, act);
+}
+
+/* ---- forward ------------------------------------------------------------------------------------------------------------------------------ */
+
+/* STEP: a block's rows are those of one sequence, of few tokens, and its state moves on; otherwise a fixed number of rows. */
+template <class P, int SIZE, int AHEAD, bool SILU, bool STEP>
+__global__ void __launch_bounds__(CONV_THREADS) conv_forward(const __grid_constant__ conv_args a)
+{
+    constexpr int U = P::U;
+    conv_place p;
+    p.c = ((int64_t)(blockIdx.x % a.parts) * CONV_THREADS + threadIdx.x) * U;
+    if (p.c >= a.cols) return;
+    float w[SIZE][U], window[SIZE][U], z[U];
+    load_taps(a, p.c, w);
+    int64_t r0, r1;
+    if constexpr (STEP) {
+        enter(a, p, blockIdx.x / a.parts);
+        r0 = p.begin, r1 = p.end;
+    } else {
+        r0 = (int64_t)(blockIdx.x / a.parts) * a.rows, r1 = min(a.cut.tokens, r0 + a.rows);
+        enter(a, p, sequence_at(a.cut, r0));
+    }
+    load_window<P, SIZE>(a, p, r0, window);
+    for (int64_t r = r0; r < r1; r += AHEAD) {
+        lnt_raw<P> raw[AHEAD];
+#pragma unroll
+        for (int i = 0; i < AHEAD; i++)
+            if (r + i < r1) raw[i] = fetch<P>(a.x, (r + i) * a.cols + p.c);
+#pragma unroll
+        for (int i = 0; i < AHEAD; i++) {
+            if (r + i >= r1) break;
+            if (!STEP && r + i == p.end) {
+                do enter(a, p, p.seq + 1);
+                while (p.end == r + i);
+                load_window<P, SIZE>(a, p, r + i, window);
+            }
+            widen<P>(window[SIZE - 1], raw[i], a.x.f32);
+            convolve(w, window, z);
+            activate<SILU>(z, a.act);
+            put<P>(a.y, (r + i) * a.cols + p.c, z);
+            shift(window);
+        }
+    }
+    if constexpr (STEP) {
+        float *state = (float *)(a.state + p.seq * a.stride) + p.c;
+#pragma unroll
+        for (int j = 0; j + 1 < SIZE; j++)
+            if (j >= SIZE - a.size) put<P>(view_on(state), (j - (SIZE - a.size)) * a.cols, window[j]);
+    }
+}
+
+/* Each sequence's last inputs shift into its state, a thread each column. */
+static __global__ void __launch_bounds__(256) advance_kernel(const __grid_constant__ conv_args a, int64_t n)
+{
+    const int64_t i = (int64_t)blockIdx.x * 256 + threadIdx.x;
+    if (i >= n) return;
+    const int64_t seq = i / a.cols, c = i % a.cols, begin = a.cut.cu[seq], length = a.cut.cu[seq + 1] - begin;
+    float *state = (float *)(a.state + seq * a.stride) + c;
+    for (int64_t j = 0; j < a.size - 1 && length; j++) {
+        const int64_t from = length - (a.size - 1) + j; /* row of the sequence, < 0: of the old state */
+        float x[1];
+        if (from < 0)
+            x[0] = state[(j + length) * a.cols];
+        else
+            get<any1>(x, a.x, (begin + from) * a.cols + c);
+        state[j * a.cols] = x[0];
+    }
+}
+
+template <class P, int SIZE>
+static void forward_run(lnt_ctx *c, conv_args a, bool step)
+{
+    constexpr int AHEAD = SIZE == 4 ? 8 : 1;
+    a.parts = (int)lnt_div_up(a.cols / P::U, CONV_THREADS);
+    const int64_t rows = lnt_div_up(a.cut.tokens * a.parts, LNT_CUDA_SUM_BLOCKS);
+    a.rows = rows < CONV_FORWARD_ROWS ? (int)rows : (int)CONV_FORWARD_ROWS;
+    const bool silu = SIZE == 4 && a.act == LNT_SILU;
+    const unsigned blocks = (unsigned)(a.parts * (step ? a.cut.n_seq : lnt_div_up(a.cut.tokens, a.rows)));
+    cudaStream_t stream = lnt_stream(c);
+    if constexpr (!P::HALF) {
+        if (step && silu) return conv_forward<P, SIZE, 1, SIZE == 4, true><<<blocks, CONV_THREADS, 0, stream>>>(a);
+        if (step) return conv_forward<P, SIZE, 1, false, true><<<blocks, CONV_THREADS, 0, stream>>>(a);
+    }
+    if (silu)
+        conv_forward<P, SIZE, AHEAD, SIZE == 4, false><<<blocks, CONV_THREADS, 0, stream>>>(a);
+    else
+        conv_forward<P, SIZE, AHEAD, false, false><<<blocks, CONV_THREADS, 0, stream>>>(a);
+}
+
+static conv_args args_of(const lnt_call *k)
+{
+    const lnt_conv_attr *attr = (const lnt_conv_attr *)k->attr;
+    conv_args a = {};
+    a.x = view_of(&k->in[0]), a.y = view_of(&k->out[0]), a.dy = view_of(&k->d_out[0]), a.dx = view_of(&k->d_in[0]);
+    a.w = k->param[0].master;
+    a.state = (const char *)k->state, a.stride = k->state_stride;
+    a.cut = cut_of(k);
+    a.cols = k->in[0].cols, a.size = attr->size, a.act = attr->act, a.add = k->accumulate[0];
+    return a;
+}
+
+/* The unit, given where taps and state lie too. */
+static int conv_unit(const conv_args &a, const lnt_tensor *const *tensors, int n)
+{
+    const bool aligned = (uintptr_t)a.w % 16 == 0 && (uintptr_t)a.state % 16 == 0 && a.stride % 16 == 0;
+    return aligned && a.size <= 4 ? unit_of(a.cols, tensors, n) : 1;
+}
+
+extern "C" linnet_status lnt_short_conv_forward_cuda(const lnt_call *k)
+{
+    if (k->tokens <= 0) return LINNET_OK;
+    const conv_args a = args_of(k);
+    const lnt_tensor *const both[2] = {&k->in[0], &k->out[0]};
+    const bool step = k->state && k->tokens <= 4 * k->n_seq; /* few tokens a sequence; any sequence may still be long */
+    const int unit = conv_unit(a, both, 2);
+    if (a.size > 4)
+        forward_run<any1, LNT_CONV_MAX>(k->c, a, step);
+    else if (unit == 8 && !step)
+        forward_run<half8, 4>(k->c, a, false);
+    else if (unit >= 4)
+        forward_run<any4, 4>(k->c, a, step);
+    else
+        forward_run<any1, 4>(k->c, a, step);
+    const int64_t n = k->n_seq * a.cols;
+    if (k->state && !step && a.size > 1) advance_kernel<<<(unsigned)lnt_div_up(n, 256), 256, 0, lnt_stream(k->c)>>>(a, n);
+    return LINNET_OK;
+}
+
+/* ---- backward ------------------------------------------------------------------------------------------------------------------------------- */
+
+/* What a thread has of a run: taps, the last inputs and dz (row r - SIZE + 1 + j, the newest last), the sums of dw. */
+template <int SIZE, int U> struct conv_sums {
+    float w[SIZE][U], window[SIZE][U], dz[SIZE][U], dw[SIZE][U];
+};
+
+/* Row r of the run u0 .. u1-1: its dz, its share of dw, and dx of row r - SIZE + 1, all of whose dz are there. */
+template <class P, int SIZE, bool SILU>
+__device__ __forceinline__ void back_row(const conv_args &a, conv_sums<SIZE, P::U> &s, const lnt_raw<P> &x, const lnt_raw<P> &dy, int64_t c,
+                                         int64_t r, int64_t u0, int64_t u1)
+{
+    constexpr int U = P::U;
+    float z[U], slope[U];
+    widen<P>(s.window[SIZE - 1], x, a.x.f32);
+    convolve(s.w, s.window, z);
+    if constexpr (SILU)
+        slope_all(z, slope, LNT_SILU);
+    else
+        slope_all(z, slope, a.act);
+    widen<P>(z, dy, a.dy.f32);
+#pragma unroll
+    for (int u = 0; u < U; u++) s.dz[SIZE - 1][u] = slope[u] * z[u];
+    if (r < u1) {
+#pragma unroll
+        for (int j = 0; j < SIZE; j++)
+#pragma unroll
+            for (int u = 0; u < U; u++) s.dw[j][u] += s.dz[SIZE - 1][u] * s.window[j][u];
+    }
+    const int64_t t = r - SIZE + 1;
+    if (t >= u0 && a.dx.p) {
+        float dx[U];
+#pragma unroll
+        for (int u = 0; u < U; u++) {
+            dx[u] = s.w[SIZE - 1][u] * s.dz[0][u];
+#pragma unroll
+            for (int j = 1; j < SIZE; j++) dx[u] += s.w[SIZE - 1 - j][u] * s.dz[j][u];
+        }
+        put_sum<P>(a.dx, t * a.cols + c, dx, a.add);
+    }
+    shift(s.window);
+    shift(s.dz);
+}
+
+template <class P, int SIZE, int AHEAD, bool SILU> __global__ void __launch_bounds__(CONV_THREADS) conv_backward(const __grid_constant__ conv_args a)
+{
+    constexpr int U = P::U;
+    using F = lnt_unit<U, false>;
+    const int64_t block = blockIdx.x / a.parts, r0 = block * a.rows, r1 = min(a.cut.tokens, r0 + a.rows);
+    conv_place p;
+    p.c = ((int64_t)(blockIdx.x % a.parts) * CONV_THREADS + threadIdx.x) * U;
+    if (p.c >= a.cols) return;
+    conv_sums<SIZE, U> s;
+    load_taps(a, p.c, s.w);
+#pragma unroll
+    for (int j = 0; j < SIZE; j++)
+#pragma unroll
+        for (int u = 0; u < U; u++) s.dw[j][u] = 0.0f;
+    enter(a, p, sequence_at(a.cut, r0));
+    for (int64_t u0 = r0, u1; u0 < r1; u0 = u1) { /* the part of each sequence in this block */
+        while (p.end <= u0) enter(a, p, p.seq + 1);
+        u1 = min(r1, p.end);
+        const int64_t last = min(p.end, u1 + SIZE - 1), stop = u1 + SIZE - 1;
+        load_window<P, SIZE>(a, p, u0, s.window);
+#pragma unroll
+        for (int j = 0; j < SIZE; j++)
+#pragma unroll
+            for (int u = 0; u < U; u++) s.dz[j][u] = 0.0f;
+        for (int64_t r = u0; r < stop; r += AHEAD) {
+            lnt_raw<P> x[AHEAD], dy[AHEAD];
+#pragma unroll
+            for (int i = 0; i < AHEAD; i++) {
+                x[i] = dy[i] = no_unit<P>();
+                if (r + i >= last) continue;
+                x[i] = fetch<P>(a.x, (r + i) * a.cols + p.c);
+                dy[i] = fetch<P>(a.dy, (r + i) * a.cols + p.c);
+            }
+#pragma unroll
+            for (int i = 0; i < AHEAD; i++)
+                if (r + i < stop) back_row<P, SIZE, SILU>(a, s, x[i], dy[i], p.c, r + i, u0, u1);
+        }
+    }
+    if (!a.part) return;
+#pragma unroll
+    for (int j = 0; j < SIZE; j++)
+        if (j >= SIZE - a.size) put<F>(view_on(a.part), (block * a.size + j - (SIZE - a.size)) * a.cols + p.c, s.dw[j]);
+}
+
+template <class P, int SIZE, int AHEAD> static void backward_run(lnt_ctx *c, conv_args a, int64_t blocks)
+{
+    a.parts = (int)lnt_div_up(a.cols / P::U, CONV_THREADS);
+    const unsigned grid = (unsigned)(blocks * a.parts);
+    if (SIZE == 4 && a.act == LNT_SILU)
+        conv_backward<P, SIZE, AHEAD, SIZE == 4><<<grid, CONV_THREADS, 0, lnt_stream(c)>>>(a);
+    else
+        conv_backward<P, SIZE, AHEAD, false><<<grid, CONV_THREADS, 0, lnt_stream(c)>>>(a);
+}
+
+extern "C" linnet_status lnt_short_conv_backward_cuda(const lnt_call *k)
+{
+    if (k->tokens <= 0) return LINNET_OK;
+    conv_args a = args_of(k);
+    const lnt_tensor *const tensors[3] = {&k->in[0], &k->d_out[0], &k->d_in[0]};
+    const int unit = conv_unit(a, tensors, 3);
+    a.rows = (int)lnt_div_up(k->tokens, CONV_BACKWARD_BLOCKS);
+    if (a.rows < CONV_BACKWARD_ROWS) a.rows = CONV_BACKWARD_ROWS;
+    const int64_t blocks = lnt_div_up(k->tokens, a.rows), sums = a.size * a.cols;
+    float *grad = k->param[0].grad;
+    a.part = grad ? (float *)k->work : NULL;
+    if (a.size > 4)
+        backward_run<any1, LNT_CONV_MAX, 1>(k->c, a, blocks);
+    else if (unit == 8)
+        backward_run<half4, 4, 4>(k->c, a, blocks);
+    else if (unit == 4)
+        backward_run<any4, 4, 4>(k->c, a, blocks);
+    else
+        backward_run<any1, 4, 4>(k->c, a, blocks);
+    if (grad) add_blocks(k->c, grad, a.part, blocks, sums, a.cols, a.size);
+    return LINNET_OK;
+}

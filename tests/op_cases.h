@@ -1,0 +1,101 @@
+/* The operators of ops/ and small settings of them, as a mixer would build them: what test_ops.c and test_ops_cuda.c run. */
+#ifndef TESTS_OP_CASES_H
+#define TESTS_OP_CASES_H
+
+#include "reference_ops.h"
+
+typedef struct {
+    const char *name;
+    lnt_buf (*build)(lnt_program *p, const lnt_buf *in, const ref *a);
+    ref_function *forward, *backward;
+    int n_in;                  /* buffers of floats; with `ids`, one more of int32 comes last (first for the embedding) */
+    int64_t cols[2];
+    int32_t heads;
+    bool ids, first_id;
+    bool positive;             /* inputs in (0, 1) */
+    bool f32_in;               /* inputs that are float32 under every policy */
+    ref a;                     /* attributes */
+} op_case;
+
+/* ---- the operators, as a mixer would build them --------------------------------------------------------------------------------------- */
+
+static const lnt_init normal = {LNT_INIT_NORMAL, 1, 0};
+static lnt_buf build_linear(lnt_program *p, const lnt_buf *in, const ref *a) { return lnt_linear(p, in[0], "w", a->size); }
+static lnt_buf build_linear_bias(lnt_program *p, const lnt_buf *in, const ref *a) { return lnt_linear_bias(p, in[0], "w", a->size); }
+static lnt_buf build_head_linear(lnt_program *p, const lnt_buf *in, const ref *a) { return lnt_head_linear(p, in[0], "w", a->size, true, normal); }
+static lnt_buf build_embedding(lnt_program *p, const lnt_buf *in, const ref *a)
+{
+    return lnt_embedding(p, in[0], "e", a->vocab, a->size, a->scale, normal, false);
+}
+static lnt_buf build_rmsnorm(lnt_program *p, const lnt_buf *in, const ref *a) { return lnt_rmsnorm(p, in[0], "n", a->eps); }
+static lnt_buf build_gated(lnt_program *p, const lnt_buf *in, const ref *a) { return lnt_gated_rmsnorm(p, in[0], in[1], "n", a->eps, a->act); }
+static lnt_buf build_l2norm(lnt_program *p, const lnt_buf *in, const ref *a) { return lnt_l2norm(p, in[0], a->eps); }
+static lnt_buf build_sumnorm(lnt_program *p, const lnt_buf *in, const ref *a) { return lnt_sumnorm(p, in[0], a->eps); }
+static lnt_buf build_conv(lnt_program *p, const lnt_buf *in, const ref *a) { return lnt_short_conv(p, in[0], "c", (int)a->size, a->act); }
+static lnt_buf build_activation(lnt_program *p, const lnt_buf *in, const ref *a)
+{
+    return lnt_activation(p, in[0], a->act, a->scale, a->act == LNT_SIGMOID);
+}
+static lnt_buf build_decay_gate(lnt_program *p, const lnt_buf *in, const ref *a) { return (void)a, lnt_decay_gate(p, in[0]); }
+static lnt_buf build_gamma_cap(lnt_program *p, const lnt_buf *in, const ref *a) { return lnt_gamma_cap(p, in[0], in[1], a->cap); }
+static lnt_buf build_rotary(lnt_program *p, const lnt_buf *in, const ref *a) { return lnt_rotary(p, in[0], a->base); }
+static lnt_buf build_add(lnt_program *p, const lnt_buf *in, const ref *a) { return (void)a, lnt_add_buf(p, in[0], in[1]); }
+static lnt_buf build_mul(lnt_program *p, const lnt_buf *in, const ref *a) { return (void)a, lnt_mul_buf(p, in[0], in[1]); }
+static lnt_buf build_swiglu(lnt_program *p, const lnt_buf *in, const ref *a) { return (void)a, lnt_swiglu(p, in[0], in[1]); }
+static lnt_buf build_hedgehog(lnt_program *p, const lnt_buf *in, const ref *a) { return (void)a, lnt_hedgehog(p, in[0]); }
+static lnt_buf build_dpfp(lnt_program *p, const lnt_buf *in, const ref *a) { return lnt_dpfp(p, in[0], (int)a->nu); }
+static lnt_buf build_loss(lnt_program *p, const lnt_buf *in, const ref *a)
+{
+    return lnt_lm_loss(p, in[0], in[1], "e.weight", a->vocab, a->cap, normal);
+}
+static lnt_buf build_logits(lnt_program *p, const lnt_buf *in, const ref *a) { return lnt_lm_logits(p, in[0], "e.weight", a->vocab, a->cap, normal); }
+
+#define BOTH(f) ref_##f##_forward, ref_##f##_backward
+static const op_case cases[] = {
+    {.name = "linear", .build = build_linear, BOTH(linear), .n_in = 1, .cols = {50}, .heads = 1, .a = {.size = 33}},
+    {.name = "linear to one", .build = build_linear, BOTH(linear), .n_in = 1, .cols = {37}, .heads = 1, .a = {.size = 1}},
+    {.name = "linear bias", .build = build_linear_bias, BOTH(linear), .n_in = 1, .cols = {35}, .heads = 1, .a = {.size = 70}},
+    {.name = "head linear", .build = build_head_linear, BOTH(head_linear), .n_in = 1, .cols = {39}, .heads = 3, .a = {.size = 10}},
+    {.name = "embedding", .build = build_embedding,
+     BOTH(embedding),
+     .ids = true, .first_id = true, .heads = 1, .a = {.size = 37, .vocab = 11, .scale = 6}},
+    {.name = "rmsnorm", .build = build_rmsnorm, BOTH(rmsnorm), .n_in = 1, .cols = {75}, .heads = 1, .a = {.eps = 1e-6}},
+    {.name = "rmsnorm per head", .build = build_rmsnorm, BOTH(rmsnorm), .n_in = 1, .cols = {99}, .heads = 3, .a = {.eps = 1e-2}},
+    {.name = "gated rmsnorm", .build = build_gated, BOTH(rmsnorm), .n_in = 2, .cols = {60, 60}, .heads = 2, .a = {.eps = 1e-5, .act = LNT_SILU}},
+    {.name = "sigmoid rmsnorm", .build = build_gated, BOTH(rmsnorm), .n_in = 2, .cols = {21, 21}, .heads = 1, .a = {.eps = 1e-5, .act = LNT_SIGMOID}},
+    {.name = "l2norm", .build = build_l2norm, BOTH(l2norm), .n_in = 1, .cols = {100}, .heads = 2, .a = {.eps = 1e-6}},
+    {.name = "l2norm large eps", .build = build_l2norm, BOTH(l2norm), .n_in = 1, .cols = {17}, .heads = 1, .a = {.eps = 3}},
+    {.name = "sumnorm", .build = build_sumnorm, BOTH(sumnorm), .n_in = 1, .cols = {66}, .heads = 2, .positive = true, .a = {.eps = 1e-4}},
+    {.name = "conv silu", .build = build_conv, BOTH(conv), .n_in = 1, .cols = {133}, .heads = 1, .a = {.size = 4, .act = LNT_SILU}},
+    {.name = "conv", .build = build_conv, BOTH(conv), .n_in = 1, .cols = {16}, .heads = 1, .a = {.size = 3, .act = LNT_IDENTITY}},
+    {.name = "conv of one", .build = build_conv, BOTH(conv), .n_in = 1, .cols = {5}, .heads = 1, .a = {.size = 1, .act = LNT_SILU}},
+    {.name = "conv of 32", .build = build_conv, BOTH(conv), .n_in = 1, .cols = {9}, .heads = 1, .a = {.size = 32, .act = LNT_TANH}},
+    {.name = "identity", .build = build_activation, BOTH(activation), .n_in = 1, .cols = {37}, .heads = 1, .a = {.act = LNT_IDENTITY, .scale = 2}},
+    {.name = "silu", .build = build_activation, BOTH(activation), .n_in = 1, .cols = {37}, .heads = 1, .a = {.act = LNT_SILU, .scale = 1}},
+    {.name = "sigmoid", .build = build_activation, BOTH(activation), .n_in = 1, .cols = {5}, .heads = 5, .a = {.act = LNT_SIGMOID, .scale = 2}},
+    {.name = "relu", .build = build_activation, BOTH(activation), .n_in = 1, .cols = {37}, .heads = 1, .a = {.act = LNT_RELU, .scale = 1}},
+    {.name = "elu + 1", .build = build_activation, BOTH(activation), .n_in = 1, .cols = {37}, .heads = 1, .a = {.act = LNT_ELU1, .scale = 1}},
+    {.name = "log sigmoid", .build = build_activation,
+     BOTH(activation),
+     .n_in = 1, .cols = {37}, .heads = 1, .a = {.act = LNT_LOG_SIGMOID, .scale = 0.0625}},
+    {.name = "tanh", .build = build_activation, BOTH(activation), .n_in = 1, .cols = {37}, .heads = 1, .a = {.act = LNT_TANH, .scale = 1}},
+    {.name = "decay gate", .build = build_decay_gate, BOTH(decay_gate), .n_in = 1, .cols = {7}, .heads = 1},
+    {.name = "gamma cap", .build = build_gamma_cap,
+     BOTH(gamma_cap),
+     .n_in = 2, .cols = {7, 7}, .heads = 1, .positive = true, .f32_in = true, .a = {.cap = 0.75}},
+    {.name = "rotary", .build = build_rotary, BOTH(rotary), .n_in = 1, .cols = {84}, .heads = 3, .a = {.base = 10000}},
+    {.name = "add", .build = build_add, BOTH(add), .n_in = 2, .cols = {31, 31}, .heads = 1},
+    {.name = "mul", .build = build_mul, BOTH(mul), .n_in = 2, .cols = {31, 31}, .heads = 1},
+    {.name = "mul per head", .build = build_mul, BOTH(mul), .n_in = 2, .cols = {54, 3}, .heads = 3},
+    {.name = "swiglu", .build = build_swiglu, BOTH(swiglu), .n_in = 2, .cols = {45, 45}, .heads = 1},
+    {.name = "hedgehog", .build = build_hedgehog, BOTH(hedgehog), .n_in = 1, .cols = {38}, .heads = 2},
+    {.name = "dpfp", .build = build_dpfp, BOTH(dpfp), .n_in = 1, .cols = {42}, .heads = 2, .a = {.nu = 4}},
+    {.name = "dpfp of two columns", .build = build_dpfp, BOTH(dpfp), .n_in = 1, .cols = {2}, .heads = 2, .a = {.nu = 5}},
+    {.name = "lm loss", .build = build_loss, BOTH(loss), .n_in = 1, .cols = {20}, .heads = 1, .ids = true, .a = {.vocab = 101}},
+    {.name = "lm loss softcap", .build = build_loss, BOTH(loss), .n_in = 1, .cols = {20}, .heads = 1, .ids = true, .a = {.vocab = 37, .cap = 5}},
+    {.name = "lm logits", .build = build_logits, BOTH(logits), .n_in = 1, .cols = {20}, .heads = 1, .a = {.vocab = 37}},
+    {.name = "lm logits softcap", .build = build_logits, BOTH(logits), .n_in = 1, .cols = {20}, .heads = 1, .a = {.vocab = 37, .cap = 5}},
+};
+enum { CASES = sizeof cases / sizeof *cases };
+
+#endif
