@@ -20,6 +20,29 @@ static linnet_context *make_cuda_context(void)
     return NULL;
 }
 
+/* Outputs alone, and that another run gives the same bits. */
+static void check_forward(linnet_context *c, const lnt_recur_case *k, lnt_problem *p, const lnt_problem *truth, const char *who, seen *most)
+{
+    lnt_problem again;
+    OK(c, lnt_problem_make(c, k, p->r.dtype, p->r.dtype, 7, &again));
+    again.r.impl = p->r.impl;
+    OK(c, lnt_problem_run(c, &again, false));
+    double budget = lnt_recur_budget_of(p->op, p->r.dtype).output;
+    for (int i = 0; i < LNT_RECUR_TENSORS; i++) {
+        if (!p->data[i]) continue;
+        check_guards(p->data[i], p->bytes[i], lnt_recur_tensors[i].name, who);
+        if (lnt_recur_tensors[i].role != LNT_T_OUTPUT) continue;
+        lnt_recur_error e = lnt_problem_error(p, truth, i);
+        if (e.most > 1e-6 && e.relative > most->output) most->output = e.relative;
+        if (!(e.most <= 1e-6) && !(e.relative <= budget))
+            fail_msg("%s: %s has relative error %.3g, allowed %.3g; largest %.3g at element %lld", who, lnt_recur_tensors[i].name, e.relative, budget,
+                     e.most, (long long)e.worst);
+        if (memcmp(p->data[i], again.data[i], p->bytes[i])) fail_msg("%s: %s differs in its bits", who, lnt_recur_tensors[i].name);
+    }
+    check_guards(p->workspace, p->r.workspace_size, "workspace", who);
+    lnt_problem_free(&again);
+}
+
 static void check_implementation(linnet_context *c, const lnt_recur_case *k, const lnt_recur_impl *impl, lnt_problem *p, const lnt_problem *truth,
                                  seen *most)
 {
@@ -27,10 +50,14 @@ static void check_implementation(linnet_context *c, const lnt_recur_case *k, con
     p->r.impl = impl->name;
     int n = snprintf(who, sizeof who, "%s %s ", impl->name, lnt_dtype_name(p->r.dtype));
     describe_case(k, who + n, sizeof who - (size_t)n);
-    for (int backward = 0; backward < 2; backward++) {
+    for (int backward = 0; backward < (impl->put_backward ? 2 : 1); backward++) {
         linnet_status s = lnt_problem_run(c, p, backward);
         if (s == LINNET_EUNSUPPORTED) return;
         if (s != LINNET_OK) fail_msg("%s: %s", who, linnet_error_message(c));
+    }
+    if (!impl->put_backward) { /* forward only */
+        check_forward(c, k, p, truth, who, most);
+        return;
     }
     if (!run_both(c, p, who)) return;
     assert_string_equal(linnet_recurrence_ran(c), impl->name);

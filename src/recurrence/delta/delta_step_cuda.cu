@@ -1,0 +1,177 @@
+/* The delta core token by token (operators.md 4), for steps of one to a few tokens: the state is read once and written once.
+ *
+ *   E = v - a S^T k      u = beta E      S' = a S + k u^T      o = s S'^T q = s (a S^T q + (k.q) u)      a = e^g
+ *
+ * so one pass over S, and one reduction, serve the prediction and the read-out. A CTA holds [K][32] of a state in registers: a thread 4 neighbouring
+ * columns of every 16th row, a warp four rows of 128 bytes at a time. Floor: 8 K V bytes a head at the bandwidth of memory. */
+#include "recurrence/delta/delta_cuda.cuh"
+
+namespace {
+
+constexpr int THREADS = 128, COLUMNS = 32, GROUPS = 16; /* GROUPS: rows at a time */
+
+struct step_args {
+    const void *q, *k, *v;
+    const float *g, *beta, *s0;
+    float *sT;
+    void *o;
+    const int64_t *cu;
+    int Hq, Hv, K, V, blocks; /* blocks: of V */
+    float scale;
+    bool wide; /* rows of the state may be read 16 bytes at a time */
+};
+
+/* The 4 columns from `p` on, of which `left` exist. */
+__device__ __forceinline__ void read4(float (&x)[4], const float *p, int left, bool wide)
+{
+    if (wide && left >= 4) {
+        const float4 y = __ldcs((const float4 *)p);
+        x[0] = y.x, x[1] = y.y, x[2] = y.z, x[3] = y.w;
+        return;
+    }
+#pragma unroll
+    for (int j = 0; j < 4; j++) x[j] = j < left ? p[j] : 0.f;
+}
+__device__ __forceinline__ void write4(float *p, const float (&x)[4], int left, bool wide)
+{
+    if (wide && left >= 4) {
+        __stcs((float4 *)p, make_float4(x[0], x[1], x[2], x[3]));
+        return;
+    }
+#pragma unroll
+    for (int j = 0; j < 4; j++)
+        if (j < left) p[j] = x[j];
+}
+
+/* What a token brings, before it is needed. */
+template <int ROWS> struct token_rows {
+    static constexpr int PER = (ROWS * GROUPS + THREADS - 1) / THREADS;
+    float k[PER], q[PER], v, g, beta;
+};
+template <typename T, int ROWS> __device__ __forceinline__ token_rows<ROWS> fetch(const step_args &p, int64_t t, int h, int first)
+{
+    token_rows<ROWS> x;
+    const int tid = (int)threadIdx.x;
+    const int64_t at = (t * p.Hq + h / (p.Hv / p.Hq)) * p.K, row = t * p.Hv + h;
+#pragma unroll
+    for (int i = 0; i < token_rows<ROWS>::PER; i++) {
+        const int j = tid + i * THREADS;
+        x.k[i] = j < p.K ? to_float(((const T *)p.k)[at + j]) : 0.f;
+        x.q[i] = j < p.K ? to_float(((const T *)p.q)[at + j]) : 0.f;
+    }
+    x.v = tid < COLUMNS && first + tid < p.V ? to_float(((const T *)p.v)[row * p.V + first + tid]) : 0.f;
+    x.g = p.g ? p.g[row] : 0.f;
+    x.beta = p.beta[row];
+    return x;
+}
+
+template <typename T, int ROWS> __global__ __launch_bounds__(THREADS) void step_kernel(const __grid_constant__ step_args p)
+{
+    __shared__ float ks[ROWS * GROUPS + THREADS], qs[ROWS * GROUPS + THREADS], vs[COLUMNS];
+    __shared__ float4 sums[THREADS / 32][2][COLUMNS / 4];
+    __shared__ float dots[THREADS / 32];
+    const int tid = (int)threadIdx.x, lane = tid % 32, warp = tid / 32, row = tid / 8, column = tid % 8 * 4;
+    const int first = (int)(blockIdx.x % p.blocks) * COLUMNS, h = (int)(blockIdx.x / p.blocks % p.Hv), left = p.V - first - column;
+    const int64_t n = blockIdx.x / p.blocks / p.Hv, state = (n * p.Hv + h) * p.K * p.V + first + column, end = p.cu[n + 1];
+    int64_t t = p.cu[n];
+    float S[ROWS][4];
+#pragma unroll
+    for (int i = 0; i < ROWS; i++) {
+        const int r = row + i * GROUPS;
+        S[i][0] = S[i][1] = S[i][2] = S[i][3] = 0.f;
+        if (p.s0 && r < p.K) read4(S[i], p.s0 + state + (int64_t)r * p.V, left, p.wide);
+    }
+    token_rows<ROWS> x;
+    if (t < end) x = fetch<T, ROWS>(p, t, h, first);
+    for (; t < end; t++) {
+#pragma unroll
+        for (int i = 0; i < token_rows<ROWS>::PER; i++) {
+            ks[tid + i * THREADS] = x.k[i];
+            qs[tid + i * THREADS] = x.q[i];
+        }
+        if (tid < COLUMNS) vs[tid] = x.v;
+        const float a = expf(x.g), beta = x.beta;
+        __syncthreads();
+        if (t + 1 < end) x = fetch<T, ROWS>(p, t + 1, h, first);
+        float sk[4] = {}, sq[4] = {}, kq = 0.f;
+#pragma unroll
+        for (int i = 0; i < ROWS; i++) {
+            const float kr = ks[row + i * GROUPS], qr = qs[row + i * GROUPS];
+            kq += kr * qr;
+#pragma unroll
+            for (int j = 0; j < 4; j++) {
+                sk[j] += S[i][j] * kr;
+                sq[j] += S[i][j] * qr;
+            }
+        }
+#pragma unroll
+        for (int o = 8; o <= 16; o *= 2) {
+            kq += __shfl_xor_sync(0xffffffffu, kq, o);
+#pragma unroll
+            for (int j = 0; j < 4; j++) {
+                sk[j] += __shfl_xor_sync(0xffffffffu, sk[j], o);
+                sq[j] += __shfl_xor_sync(0xffffffffu, sq[j], o);
+            }
+        }
+        if (lane < 8) {
+            sums[warp][0][lane] = make_float4(sk[0], sk[1], sk[2], sk[3]);
+            sums[warp][1][lane] = make_float4(sq[0], sq[1], sq[2], sq[3]);
+            if (lane == 0) dots[warp] = kq;
+        }
+        __syncthreads();
+        float u[4], o[4], total[2][4] = {};
+        kq = 0.f;
+#pragma unroll
+        for (int w = 0; w < THREADS / 32; w++) {
+            kq += dots[w];
+#pragma unroll
+            for (int y = 0; y < 2; y++) {
+                const float4 z = sums[w][y][column / 4];
+                total[y][0] += z.x, total[y][1] += z.y, total[y][2] += z.z, total[y][3] += z.w;
+            }
+        }
+#pragma unroll
+        for (int j = 0; j < 4; j++) {
+            u[j] = beta * (vs[column + j] - a * total[0][j]);
+            o[j] = p.scale * (a * total[1][j] + kq * u[j]);
+        }
+#pragma unroll
+        for (int i = 0; i < ROWS; i++) {
+            const float kr = ks[row + i * GROUPS];
+#pragma unroll
+            for (int j = 0; j < 4; j++) S[i][j] = a * S[i][j] + kr * u[j];
+        }
+        if (row == 0)
+#pragma unroll
+            for (int j = 0; j < 4; j++)
+                if (j < left) ((T *)p.o)[(t * p.Hv + h) * p.V + first + column + j] = from_float<T>(o[j]);
+        __syncthreads();
+    }
+    if (!p.sT) return;
+#pragma unroll
+    for (int i = 0; i < ROWS; i++) {
+        const int r = row + i * GROUPS;
+        if (r < p.K) write4(p.sT + state + (int64_t)r * p.V, S[i], left, p.wide);
+    }
+}
+
+template <typename T> void launch(const step_args &p, int64_t ctas, cudaStream_t stream)
+{
+    if (p.K <= 64)
+        step_kernel<T, 4><<<(unsigned)ctas, THREADS, 0, stream>>>(p);
+    else if (p.K <= 128)
+        step_kernel<T, 8><<<(unsigned)ctas, THREADS, 0, stream>>>(p);
+    else
+        step_kernel<T, 16><<<(unsigned)ctas, THREADS, 0, stream>>>(p);
+}
+
+} // namespace
+
+extern "C" void lnt_delta_recurrent_cuda_forward(const lnt_recur_args *a, const lnt_device *d)
+{
+    const step_args p = { a->q, a->k, a->v, (const float *)a->g, (const float *)a->beta, (const float *)a->s0, (float *)a->sT, a->o,
+                          a->cu_seqlens_device, a->Hq, a->Hv, a->K, a->V, (int)lnt_div_up(a->V, COLUMNS), (float)a->scale,
+                          a->V % 4 == 0 && ((uintptr_t)a->s0 | (uintptr_t)a->sT) % 16 == 0 };
+    const int64_t ctas = a->sequences * a->Hv * p.blocks;
+    if (ctas) LNT_BY_TYPE(a->dtype, T, launch<T>(p, ctas, ((const lnt_cuda *)d)->stream));
+}

@@ -1,0 +1,478 @@
+/* The forward sweep of the fast path: the chunk list, what is parallel over chunks (gates, K K^T, Q K^T, T), and then the chain (delta_chain.cuh). */
+#include "device/mma.cuh"
+#include "recurrence/delta/delta_cuda.cuh"
+
+namespace {
+
+constexpr int C = LNT_DELTA_C, THREADS = 128;
+constexpr int LD = 68; /* floats of a row of A in shared memory: rows 4 banks apart */
+
+/* ---- the chunk list --------------------------------------------------------------------------------------------------------------------- */
+
+/* One CTA: a running sum of the sequences' chunks, then every chunk finds its sequence. */
+__global__ __launch_bounds__(1024) void table_kernel(const int64_t *cu, int64_t N, int64_t NC, int4 *table, int *first)
+{
+    __shared__ int sums[32];
+    __shared__ int carry;
+    const int tid = (int)threadIdx.x, lane = tid % 32, warp = tid / 32;
+    if (tid == 0) carry = 0;
+    __syncthreads();
+    for (int64_t base = 0; base < N; base += 1024) {
+        const int64_t n = base + tid;
+        const int own = n < N ? (int)((cu[n + 1] - cu[n] + C - 1) / C) : 0;
+        int x = own;
+        for (int o = 1; o < 32; o <<= 1) {
+            const int y = __shfl_up_sync(0xffffffffu, x, o);
+            if (lane >= o) x += y;
+        }
+        if (lane == 31) sums[warp] = x;
+        __syncthreads();
+        int before = carry;
+        for (int w = 0; w < warp; w++) before += sums[w];
+        if (n < N) first[n] = before + x - own;
+        __syncthreads();
+        if (tid == 1023) carry = before + x;
+        __syncthreads();
+    }
+    if (tid == 0) first[N] = carry;
+    __syncthreads();
+    for (int64_t c = tid; c < NC; c += 1024) {
+        int64_t low = 0, high = N; /* the last sequence that begins at or before c and is not empty */
+        while (high - low > 1) {
+            const int64_t middle = (low + high) / 2;
+            if (first[middle] <= c)
+                low = middle;
+            else
+                high = middle;
+        }
+        const int inside = (int)(c - first[low]);
+        const int64_t token = cu[low] + (int64_t)inside * C, left = cu[low + 1] - token;
+        table[c] = make_int4((int)low, (int)token, (int)(left < C ? left : C), inside);
+    }
+}
+
+/* ---- products of float32 blocks in three bf16 products: x = high + low, 16 bits of mantissa ------------------------------------------------ */
+
+struct halves {
+    uint32_t high, low;
+};
+__device__ __forceinline__ halves split(float x, float y)
+{
+    halves s;
+    s.high = pack_bf16(x, y);
+    s.low = pack_bf16(x - low_bf16(s.high), y - high_bf16(s.high));
+    return s;
+}
+struct left16 { /* an A of [16][16] */
+    uint32_t high[4], low[4];
+};
+__device__ __forceinline__ void set(left16 &a, int i, float x, float y)
+{
+    const halves s = split(x, y);
+    a.high[i] = s.high;
+    a.low[i] = s.low;
+}
+__device__ __forceinline__ left16 left_of(const float *m) /* m: the block's first element */
+{
+    const int r = threadIdx.x % 32 / 4, c = 2 * (threadIdx.x % 4);
+    left16 a;
+#pragma unroll
+    for (int i = 0; i < 4; i++) {
+        const float2 x = *(const float2 *)(m + (r + (i & 1) * 8) * LD + c + (i >> 1) * 8);
+        set(a, i, x.x, x.y);
+    }
+    return a;
+}
+/* d [16][8] += a m, m [16][8] */
+__device__ __forceinline__ void multiply(float (&d)[4], const left16 &a, const float *m)
+{
+    const int r = threadIdx.x % 32 / 4, c = 2 * (threadIdx.x % 4);
+    const halves b0 = split(m[c * LD + r], m[(c + 1) * LD + r]), b1 = split(m[(c + 8) * LD + r], m[(c + 9) * LD + r]);
+    mma_bf16(d, a.low, b0.high, b1.high);
+    mma_bf16(d, a.high, b0.low, b1.low);
+    mma_bf16(d, a.high, b0.high, b1.high);
+}
+__device__ __forceinline__ left16 left_from(const float (&y)[2][4])
+{
+    left16 a;
+#pragma unroll
+    for (int i = 0; i < 4; i++) set(a, i, y[i >> 1][2 * (i & 1)], y[i >> 1][2 * (i & 1) + 1]);
+    return a;
+}
+__device__ __forceinline__ void store_negative(float *m, const float (&d)[4])
+{
+    const int r = threadIdx.x % 32 / 4, c = 2 * (threadIdx.x % 4);
+    *(float2 *)(m + r * LD + c) = make_float2(-d[0], -d[1]);
+    *(float2 *)(m + (r + 8) * LD + c) = make_float2(-d[2], -d[3]);
+}
+
+/* (I + A)^{-1} in A's place, A [64][LD] strictly lower triangular; what stands above the diagonal blocks of 16 is neither read nor written.
+ * Blocks of 16 by substitution, a column a lane; then twice [T1 0; -T2 A T1, T2] (operators.md 11.4). */
+__device__ void invert(float *A)
+{
+    const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
+    {
+        float *block = A + warp * 16 * (LD + 1), x[16];
+#pragma unroll
+        for (int i = 0; i < 16; i++) {
+            float row[16];
+#pragma unroll
+            for (int m = 0; m < 16; m += 4) {
+                if (m >= i) continue;
+                const float4 y = *(const float4 *)(block + i * LD + m);
+                row[m] = y.x, row[m + 1] = y.y, row[m + 2] = y.z, row[m + 3] = y.w;
+            }
+            float sum[4] = { lane % 16 == i ? 1.f : 0.f, 0.f, 0.f, 0.f };
+#pragma unroll
+            for (int m = 0; m < i; m++) sum[m % 4] -= row[m] * x[m];
+            x[i] = sum[0] + sum[1] + (sum[2] + sum[3]);
+        }
+        __syncwarp();
+        if (lane < 16)
+#pragma unroll
+            for (int i = 0; i < 16; i++) block[i * LD + lane] = x[i];
+    }
+    __syncthreads();
+    if (warp < 2) { /* one block of 32 a warp */
+        float *block = A + warp * 32 * (LD + 1), y[2][4] = {}, d[2][4] = {};
+        const left16 second = left_of(block + 16 * (LD + 1));
+#pragma unroll
+        for (int n = 0; n < 2; n++) multiply(y[n], second, block + 16 * LD + 8 * n);
+        const left16 product = left_from(y);
+#pragma unroll
+        for (int n = 0; n < 2; n++) multiply(d[n], product, block + 8 * n);
+        __syncwarp();
+#pragma unroll
+        for (int n = 0; n < 2; n++) store_negative(block + 16 * LD + 8 * n, d[n]);
+    }
+    __syncthreads();
+    /* the block [32][32]: a warp makes 16 rows of T2 A and of those times T1 16 columns */
+    const int rows = 32 + warp / 2 * 16, column = warp % 2 * 16;
+    float y[2][2][4] = {}, d[2][4] = {};
+#pragma unroll
+    for (int kk = 0; kk < 2; kk++) {
+        if (kk > warp / 2) continue;
+        const left16 second = left_of(A + rows * LD + 32 + 16 * kk);
+#pragma unroll
+        for (int n = 0; n < 4; n++) multiply(y[n / 2][n % 2], second, A + (32 + 16 * kk) * LD + 8 * n);
+    }
+#pragma unroll
+    for (int kk = 0; kk < 2; kk++) {
+        if (kk < warp % 2) continue;
+        const left16 product = left_from(y[kk]);
+#pragma unroll
+        for (int n = 0; n < 2; n++) multiply(d[n], product, A + 16 * kk * LD + column + 8 * n);
+    }
+    __syncthreads();
+#pragma unroll
+    for (int n = 0; n < 2; n++) store_negative(A + rows * LD + column + 8 * n, d[n]);
+    __syncthreads();
+}
+
+/* ---- what is parallel over chunks ---------------------------------------------------------------------------------------------------------- */
+
+struct pairs_args {
+    const bf16 *q, *k;
+    const float *g, *beta;
+    const int4 *table;
+    float *G, *F;
+    int *R;
+    bf16 *T, *P;
+    int Hq, Hv, heads; /* heads: value heads of a CTA, all of one query-key head */
+    float scale;
+};
+
+/* Gates of a chunk, by one warp: rows lane and lane + 32. G, R and F to memory; beta, G, R to `gates` [3][64]. */
+__device__ __forceinline__ void make_gates(const pairs_args &p, int64_t token, int rows, int64_t index, int h, float *gates)
+{
+    const int lane = threadIdx.x % 32;
+    float G[2], beta[2];
+    int R[2];
+#pragma unroll
+    for (int j = 0; j < 2; j++) {
+        const int i = lane + 32 * j;
+        const bool real = i < rows;
+        const float g = real && p.g ? p.g[(token + i) * p.Hv + h] : 0.f;
+        beta[j] = real ? p.beta[(token + i) * p.Hv + h] : 0.f;
+        R[j] = g == -INFINITY;
+        G[j] = R[j] ? 0.f : g < LNT_DELTA_GATE_FLOOR ? LNT_DELTA_GATE_FLOOR : g;
+    }
+#pragma unroll
+    for (int j = 0; j < 2; j++) {
+#pragma unroll
+        for (int o = 1; o < 32; o <<= 1) {
+            const float x = __shfl_up_sync(0xffffffffu, G[j], o);
+            const int y = __shfl_up_sync(0xffffffffu, R[j], o);
+            if (lane >= o) {
+                G[j] += x;
+                R[j] += y;
+            }
+        }
+        if (j == 0) {
+            const float x = __shfl_sync(0xffffffffu, G[0], 31);
+            const int y = __shfl_sync(0xffffffffu, R[0], 31);
+            G[1] += lane == 0 ? x : 0.f; /* into the scan of the second half */
+            R[1] += lane == 0 ? y : 0;
+        }
+    }
+    const float end = __shfl_sync(0xffffffffu, G[1], 31);
+    const int resets = __shfl_sync(0xffffffffu, R[1], 31);
+#pragma unroll
+    for (int j = 0; j < 2; j++) {
+        const int i = lane + 32 * j;
+        p.G[index * C + i] = G[j];
+        p.R[index * C + i] = R[j];
+        float *F = p.F + index * (4 * C);
+        F[i] = beta[j];
+        F[C + i] = lnt_delta_from_start(G[j], R[j]);
+        F[2 * C + i] = lnt_delta_pair(end, resets, G[j], R[j]);
+        F[3 * C + i] = beta[j] * lnt_delta_from_start(G[j], R[j]);
+        gates[i] = beta[j];
+        gates[C + i] = G[j];
+        gates[2 * C + i] = __int_as_float(R[j]);
+    }
+}
+
+/* Shared memory: the rows of k and q, later A and P; then the gates. */
+template <int K> constexpr int pairs_bytes = (2 * C * K * 2 > C * LD * 4 + C * C * 2 ? 2 * C * K * 2 : C * LD * 4 + C * C * 2) + 3 * C * 4;
+
+/* A CTA: a chunk, a query-key head, `heads` of its value heads. K K^T and Q K^T stay in registers, 16 rows a warp; then their memory is A's and
+ * P's. */
+template <int K> __global__ __launch_bounds__(THREADS, 4) void pairs_kernel(const __grid_constant__ pairs_args p)
+{
+    extern __shared__ __align__(1024) uint8_t shared[];
+    float *gates = (float *)(shared + pairs_bytes<K>) - 3 * C, *A = (float *)shared;
+    bf16 *stage = (bf16 *)(shared + C * LD * 4);
+    const int tid = (int)threadIdx.x, lane = tid % 32, warp = tid / 32, parts = p.Hv / p.heads;
+    const int64_t c = blockIdx.x / parts;
+    const int h0 = (int)(blockIdx.x % parts) * p.heads, hq = h0 / (p.Hv / p.Hq);
+    const int4 entry = p.table[c];
+    const int64_t token = entry.y;
+    const int rows = entry.z;
+    const uint32_t tiles = shared_address(shared);
+    constexpr int PER = K / 8, STEP = THREADS / PER;
+    {
+        const int row = tid / PER, piece = tid % PER;
+        const uint32_t to = tiles + row * (2 * K) + (((piece & 7) ^ (row & 7)) << 4) + (piece >> 3) * 128;
+#pragma unroll
+        for (int j = 0; j < C / STEP; j++) {
+            const bool real = row + j * STEP < rows;
+            const int64_t from = ((token + row + j * STEP) * p.Hq + hq) * K + piece * 8;
+            cp_async_16(to + j * STEP * 2 * K, real ? p.k + from : p.k, real);
+            if (p.P) cp_async_16(to + j * STEP * 2 * K + C * K * 2, real ? p.q + from : p.q, real);
+        }
+    }
+    cp_async_commit();
+    if (warp == 0) make_gates(p, token, rows, c * p.Hv + h0, h0, gates);
+    cp_async_wait<0>();
+    __syncthreads();
+    float kk[8][4] = {}, qk[8][4] = {};
+#pragma unroll
+    for (int x = 0; x < K / 16; x++) {
+        uint32_t left[4], lq[4] = {}, b[4];
+        auto at = [&](int row, int piece) { return tiles + row * (2 * K) + (((piece & 7) ^ (row & 7)) << 4) + (piece >> 3) * 128; };
+        ldmatrix_x4(left, at(16 * warp + (lane & 15), 2 * x + (lane >> 4)));
+        if (p.P) ldmatrix_x4(lq, at(16 * warp + (lane & 15), 2 * x + (lane >> 4)) + C * K * 2);
+#pragma unroll
+        for (int j = 0; j < 4; j++) {
+            if (j > warp) continue;
+            ldmatrix_x4(b, at(16 * j + (lane & 7) + (lane >> 4 << 3), 2 * x + (lane >> 3 & 1)));
+            mma_bf16(kk[2 * j], left, b[0], b[1]);
+            mma_bf16(kk[2 * j + 1], left, b[2], b[3]);
+            if (p.P) {
+                mma_bf16(qk[2 * j], lq, b[0], b[1]);
+                mma_bf16(qk[2 * j + 1], lq, b[2], b[3]);
+            }
+        }
+    }
+    __syncthreads();
+    for (int h = h0; h < h0 + p.heads; h++) {
+        const int64_t index = c * p.Hv + h;
+        if (h > h0) {
+            if (warp == 0) make_gates(p, token, rows, index, h, gates);
+            __syncthreads();
+        }
+        const int r = lane / 4, c2 = 2 * (lane % 4);
+#pragma unroll
+        for (int j = 0; j < 2; j++) {
+            const int i = 16 * warp + r + 8 * j;
+            const float beta = gates[i], G = gates[C + i];
+            const int R = __float_as_int(gates[2 * C + i]);
+#pragma unroll
+            for (int n = 0; n < 8; n++) {
+                float a[2] = { 0.f, 0.f }, s[2] = { 0.f, 0.f };
+                if (n <= 2 * warp + 1)
+#pragma unroll
+                    for (int x = 0; x < 2; x++) {
+                        const int m = 8 * n + c2 + x;
+                        if (m > i) continue;
+                        const float D = lnt_delta_pair(G, R, gates[C + m], __float_as_int(gates[2 * C + m]));
+                        a[x] = m < i ? beta * D * kk[n][2 * j + x] : 0.f;
+                        s[x] = i < rows ? p.scale * D * qk[n][2 * j + x] : 0.f;
+                    }
+                if (n <= 2 * warp + 1) *(float2 *)(A + i * LD + 8 * n + c2) = make_float2(a[0], a[1]);
+                if (p.P) *(uint32_t *)(stage + i * C + ((n ^ (i & 7)) << 3) + c2) = pack_bf16(s[0], s[1]);
+            }
+        }
+        __syncthreads();
+        if (p.P)
+#pragma unroll
+            for (int j = 0; j < 4; j++) {
+                const int i = tid / 8 + 16 * j, piece = tid % 8;
+                *(uint4 *)(p.P + index * (C * C) + i * C + piece * 8) = *(const uint4 *)(stage + i * C + ((piece ^ (i & 7)) << 3));
+            }
+        invert(A);
+#pragma unroll
+        for (int j = 0; j < 4; j++) {
+            const int i = tid / 8 + 16 * j, piece = tid % 8;
+            float x[8];
+#pragma unroll
+            for (int m = 0; m < 8; m++) x[m] = 8 * piece + m <= i ? A[i * LD + 8 * piece + m] : 0.f;
+            store_pack<8>(p.T + index * (C * C) + i * C + piece * 8, x);
+        }
+        __syncthreads();
+    }
+}
+
+/* ---- how a sequence is cut into segments ---------------------------------------------------------------------------------------------------- */
+
+/* The cost model, in units of a chunk's step of the chain (0.7 us) on the 132 multiprocessors of an H200. A chain of n chunks costs n. Cut into P
+ * segments of n/P: all but the last first make their end state X from zeros and their transition M, whose K columns are further columns of V; then
+ * each takes its start through the segments before it, P - 1 products that cost a step and a half each; then runs. CTAs beyond one a multiprocessor
+ * wait for their turn. The smallest of P = 1, 2, 4, .. is taken; a segment has at least 8 chunks. */
+int count_segments(const lnt_recur_args *a)
+{
+    const double MULTIPROCESSORS = 132;
+    const int64_t longest = (lnt_recur_longest(a) + C - 1) / C;
+    const double ctas = (double)a->sequences * a->Hv * (a->V / 64);
+    int best = 1;
+    double least = 0;
+    for (int P = 1; P == 1 || (longest / P >= 8 && P <= 64); P *= 2) {
+        const double n = ceil((double)longest / P), more = (double)(a->V + a->K) / a->V;
+        double cost = n * ceil(ctas * P / MULTIPROCESSORS);
+        if (P > 1) cost += n * ceil(ctas * (P - 1) * more / MULTIPROCESSORS) + 1.5 * (P - 1) + 8;
+        if (P == 1 || cost < 0.8 * least) { /* a model: not for little */
+            best = P;
+            least = cost;
+        }
+    }
+    return best;
+}
+
+} // namespace
+
+int64_t lnt_delta_chunks(const lnt_recur_args *a)
+{
+    int64_t n = 0;
+    for (int64_t i = 0; i < a->sequences; i++) n += lnt_div_up(a->cu_seqlens[i + 1] - a->cu_seqlens[i], C);
+    return n;
+}
+
+extern "C" const char *lnt_delta_fast_declines(const lnt_recur_args *a, bool backward)
+{
+    (void)backward;
+    if (a->dtype != LINNET_BF16) return "it takes bf16 tensors";
+    if ((a->K != 64 && a->K != 128) || (a->V != 64 && a->V != 128)) return "it takes head sizes 64 and 128";
+    if (a->chunk && a->chunk != C) return "its chunk length is 64";
+    if (a->tokens >= (int64_t)1 << 31 || a->sequences >= (int64_t)1 << 31 || lnt_delta_chunks(a) * a->Hv >= (int64_t)1 << 31)
+        return "too many tokens";
+    return NULL;
+}
+
+lnt_delta_sweep lnt_delta_sweep_at(const lnt_recur_args *a, void *at, bool keep, bool read_out)
+{
+    lnt_delta_sweep w = {};
+    const int64_t NC = lnt_delta_chunks(a), H = NC * a->Hv;
+    size_t bytes = 0;
+    auto take = [&](int64_t count, size_t size) {
+        void *p = (char *)at + bytes;
+        bytes += ((size_t)count * size + 255) / 256 * 256;
+        return p;
+    };
+    w.chunks = NC;
+    w.segments = count_segments(a);
+    w.segment_chunks = (int)lnt_div_up(lnt_div_up(lnt_recur_longest(a), C), w.segments);
+    w.table = (int4 *)take(NC, sizeof(int4));
+    w.first_chunk = (int *)take(a->sequences + 1, sizeof(int));
+    w.G = (float *)take(H * C, sizeof(float));
+    w.R = (int *)take(H * C, sizeof(int));
+    w.F = (float *)take(H * 4 * C, sizeof(float));
+    w.T = (bf16 *)take(H * C * C, sizeof(bf16));
+    if (read_out) w.P = (bf16 *)take(H * C * C, sizeof(bf16));
+    if (keep) {
+        w.U = (bf16 *)take(a->tokens * a->Hv * a->V, sizeof(bf16));
+        w.S = (bf16 *)take(H * a->K * a->V, sizeof(bf16));
+    }
+    if (w.segments > 1) {
+        const int64_t items = a->sequences * w.segments * a->Hv;
+        w.X = (float *)take(items * a->K * a->V, sizeof(float));
+        w.M = (bf16 *)take(items * a->K * a->K, sizeof(bf16));
+    }
+    w.bytes = bytes;
+    return w;
+}
+
+void lnt_delta_sweep_put(const lnt_recur_args *a, const lnt_device *device, const lnt_delta_sweep *w)
+{
+    const lnt_cuda *d = (const lnt_cuda *)device;
+    table_kernel<<<1, 1024, 0, d->stream>>>(a->cu_seqlens_device, a->sequences, w->chunks, w->table, w->first_chunk);
+    const int group = a->Hv / a->Hq;
+    pairs_args p = { (const bf16 *)a->q, (const bf16 *)a->k, (const float *)a->g, (const float *)a->beta, w->table, w->G, w->F, w->R, w->T, w->P,
+                     a->Hq, a->Hv, group % 2 ? 1 : 2, (float)a->scale };
+    const unsigned blocks = (unsigned)(w->chunks * (a->Hv / p.heads));
+    if (blocks && a->K == 64) pairs_kernel<64><<<blocks, THREADS, pairs_bytes<64>, d->stream>>>(p);
+    if (blocks && a->K == 128) pairs_kernel<128><<<blocks, THREADS, pairs_bytes<128>, d->stream>>>(p);
+
+    lnt_delta_chain x = {};
+    x.q = (const bf16 *)a->q;
+    x.k = (const bf16 *)a->k;
+    x.v = (const bf16 *)a->v;
+    x.T = w->T;
+    x.P = w->P;
+    x.s0 = (const float *)a->s0;
+    x.F = w->F;
+    x.cu = a->cu_seqlens_device;
+    x.first_chunk = w->first_chunk;
+    x.sequences = a->sequences;
+    x.Hq = a->Hq;
+    x.Hv = a->Hv;
+    x.K = a->K;
+    x.V = a->V;
+    x.scale = (float)a->scale;
+    x.segments = w->segments;
+    x.segment_chunks = w->segment_chunks;
+    x.X = w->X;
+    x.M = w->M;
+    const auto put = d->base.capability / 10 == 9 && !w->plain ? lnt_delta_chain_sm90 : lnt_delta_chain_sm80;
+    const int64_t ctas = a->sequences * w->segments * a->Hv * (a->V / 64);
+    const bool wide = a->V == 128 && ctas > d->base.multiprocessors;
+    if (w->segments > 1) {
+        x.transitions = true;
+        x.wide = wide && a->K == 128;
+        put(&x, d);
+        x.transitions = false;
+    }
+    x.wide = wide;
+    x.o = w->P ? (bf16 *)a->o : NULL;
+    x.sT = (float *)a->sT;
+    x.U = w->U;
+    x.S = w->S;
+    put(&x, d);
+}
+
+/* ---- the implementation --------------------------------------------------------------------------------------------------------------------- */
+
+extern "C" size_t lnt_delta_fast_workspace(const lnt_recur_args *a, bool backward, int threads)
+{
+    (void)threads;
+    return lnt_delta_sweep_at(a, NULL, backward, !backward).bytes;
+}
+
+static void forward(const lnt_recur_args *a, const lnt_device *d, bool plain)
+{
+    lnt_delta_sweep w = lnt_delta_sweep_at(a, a->workspace, false, true);
+    w.plain = plain;
+    lnt_delta_sweep_put(a, d, &w);
+}
+extern "C" void lnt_delta_sm80_forward(const lnt_recur_args *a, const lnt_device *d) { forward(a, d, true); }
+extern "C" void lnt_delta_sm90_forward(const lnt_recur_args *a, const lnt_device *d) { forward(a, d, false); }
