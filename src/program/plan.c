@@ -97,7 +97,7 @@ linnet_status lnt_plan_measure(lnt_ctx *c, const lnt_program *p, const lnt_plan_
 /* Whether this device records, and every node's call is the same from run to run. */
 static bool may_record(const lnt_plan *plan)
 {
-    if (!lnt_device_of(plan->c)->graph_begin || plan->o.no_graph) return false;
+    if (!lnt_device_of(plan->c)->graph_begin) return false;
     for (int i = 0; i < plan->schedule.n_steps; i++)
         if (plan->o.has_state && plan->schedule.steps[i].node->op->host_position) return false;
     return true;
@@ -335,6 +335,7 @@ lnt_tensor lnt_plan_output(const lnt_plan *plan, lnt_buf b)
 }
 
 size_t lnt_plan_bytes(const lnt_plan *plan) { return (size_t)plan->slot_bytes + plan->work_size; }
+bool lnt_plan_recorded(const lnt_plan *plan) { return plan->graph != NULL; }
 double lnt_plan_flops(const lnt_plan *plan) { return plan->flops; }
 
 /* ---- profile ---- */

@@ -73,7 +73,6 @@ typedef struct {
     lnt_dtype dtype;
     bool training;           /* gradients of every parameter */
     lnt_recompute recompute;
-    bool no_graph;           /* never replay */
     bool has_state;
     int64_t state_capacity;
     int n_outputs;
@@ -103,6 +102,7 @@ linnet_status lnt_plan_run(lnt_plan *plan, lnt_weights *w, const lnt_batch *b);
 /* An output of the last run; device memory, valid until the next run. */
 lnt_tensor lnt_plan_output(const lnt_plan *plan, lnt_buf b);
 size_t lnt_plan_bytes(const lnt_plan *plan);          /* activations, gradients, residuals and workspace */
+bool lnt_plan_recorded(const lnt_plan *plan);         /* runs like the last one are replayed */
 double lnt_plan_flops(const lnt_plan *plan);          /* useful FLOPs of the last run's shape, recomputation not counted */
 
 /* Seconds by operator type since the last reset; off until the first call to lnt_plan_profile_reset. On a GPU runs then go step by step, with a wait
