@@ -48,6 +48,17 @@ static const recipe recipes[] = {
     {"equal backbone, gla", "equal_backbone", {{"num_heads", "2"}, {"head_dim", "16"}, {"rule", "gla"}}},
     {"equal backbone, delta", "equal_backbone", {{"num_heads", "2"}, {"head_dim", "16"}, {"rule", "delta_net"}}},
     {"equal backbone, attention", "equal_backbone", {{"num_heads", "2"}, {"head_dim", "16"}, {"rule", "attention"}}},
+#ifdef RECIPES_OF_THE_CPU_ALONE /* mesa has no kernels for a GPU */
+    {"mesa net", "mesa_net", {{"num_heads", "2"}, {"head_dim", "12"}, {"cg_tolerance", "1e-7"}}},
+    {"mesa net, window, output gate",
+     "mesa_net",
+     {{"num_heads", "2"}, {"head_dim", "16"}, {"cg_tolerance", "1e-7"}, {"use_output_gate", "true"},
+      {"attn", "{\"layers\":[1],\"num_heads\":2,\"window_size\":7}"}}},
+    {"mesa net and gated delta net, by turns",
+     "mesa_net",
+     {{"num_heads", "2"}, {"layer_mixers", "[\"mesa_net\",\"gated_deltanet\"]"}, {"head_dim", "12"}, {"cg_tolerance", "1e-7"}}},
+    {"equal backbone, mesa", "equal_backbone", {{"num_heads", "2"}, {"head_dim", "16"}, {"rule", "mesa"}, {"cg_tolerance", "1e-7"}}},
+#endif
 };
 enum { RECIPES = sizeof recipes / sizeof recipes[0] };
 

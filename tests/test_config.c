@@ -48,7 +48,8 @@ static linnet_status load(const char *text, linnet_config **out)
     return linnet_config_load(ctx, file, out);
 }
 
-static const char *const types[] = {"linear_attn", "retnet", "simple_gla", "delta_net", "gated_deltanet", "transformer", "equal_backbone"};
+static const char *const types[] = {"linear_attn",    "retnet",      "simple_gla",     "delta_net",
+                                    "gated_deltanet", "transformer", "equal_backbone", "mesa_net"};
 enum { TYPES = sizeof types / sizeof *types };
 
 static void defaults_round_trip(void **state)

@@ -307,6 +307,34 @@ static void free_of_scale(void **state)
     linnet_context_destroy(c);
 }
 
+/* flash-linear-attention's solver: the absolute one within float16's rounding, and not closer. */
+static void flash_rounds_to_half(void **state)
+{
+    (void)state;
+    linnet_context *c = make_context(2);
+    for (int form = LINNET_FORM_RECURRENT; form <= LINNET_FORM_CHUNK; form++) {
+        lnt_problem p[2];
+        double error = 0, norm = 0;
+        for (int i = 0; i < 2; i++) {
+            make(c, case_of(150, true), LINNET_F32, &p[i]);
+            p[i].r.form = (linnet_form)form;
+            p[i].r.cg_solver = i ? LINNET_CG_FLASH : LINNET_CG_ABSOLUTE;
+            p[i].r.cg_guess = LINNET_CG_ZERO;
+            p[i].r.cg_max_steps = 30;
+            both(c, &p[i]);
+        }
+        for (int64_t i = 0; i < 300 * 24; i++) {
+            double x = tensor(&p[0], "o")[i], y = tensor(&p[1], "o")[i];
+            error += (x - y) * (x - y);
+            norm += x * x;
+        }
+        assert_in_range((int)(1e5 * sqrt(error / norm)), 10, 300);
+        assert_close("flash", &p[1], &p[0], "dq", 1, 3e-3);
+        for (int i = 0; i < 2; i++) lnt_problem_free(&p[i]);
+    }
+    linnet_context_destroy(c);
+}
+
 static void wrong_options_are_refused(void **state)
 {
     (void)state;
@@ -332,7 +360,7 @@ static void wrong_options_are_refused(void **state)
     REFUSED(r.cg_tolerance = INFINITY);
     REFUSED(r.cg_max_steps = -2);
     REFUSED(r.cg_guess = (linnet_cg_guess)2);
-    REFUSED(r.cg_solver = (linnet_cg_solver)3);
+    REFUSED(r.cg_solver = (linnet_cg_solver)4);
 #undef REFUSED
     lnt_problem_free(&p);
     linnet_context_destroy(c);
@@ -345,6 +373,7 @@ int main(void)
         cmocka_unit_test(large_lambda),          cmocka_unit_test(zero_steps),
         cmocka_unit_test(sherman_morrison),      cmocka_unit_test(steps_match_reference),
         cmocka_unit_test(tolerance_is_kept),     cmocka_unit_test(free_of_scale),
+        cmocka_unit_test(flash_rounds_to_half),
         cmocka_unit_test(wrong_options_are_refused),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

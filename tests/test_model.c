@@ -1,9 +1,11 @@
 /* Whole small models of every mixer and hybrid: gradients, state, packing, threads, recomputation, files, and other people's logits. */
+#define RECIPES_OF_THE_CPU_ALONE
 #include "model_recipes.h"
 
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include "device/device.h"
@@ -296,7 +298,7 @@ static void greedy_by_state(linnet_model *m, const int64_t *prompt, int n, int c
     lnt_state_destroy(s);
 }
 
-static void check_golden(const char *folder)
+static void check_golden(const char *folder, double allowed)
 {
     char path[512];
     snprintf(path, sizeof path, "%s/golden.safetensors", folder);
@@ -320,7 +322,8 @@ static void check_golden(const char *folder)
         loss += (log(sum) - logits[t * V + copy[t + 1]]) / (double)(T - 1);
     }
     greedy_by_state(m, copy, 40, 16, next);
-    if (!(e < 1e-5) || !(fabs(loss - loss_wanted) < 1e-4)) fail_msg("%s: logits differ by %g, loss %g for %g", folder, e, loss, loss_wanted);
+    if (!(e < allowed) || !(fabs(loss - loss_wanted) < fmax(1e-4, allowed)))
+        fail_msg("%s: logits differ by %g, loss %g for %g", folder, e, loss, loss_wanted);
     assert_memory_equal(next, greedy->data, sizeof next);
     free(copy);
     free(logits);
@@ -340,8 +343,43 @@ static void logits_of_flash_linear_attention(void **state)
             print_message("goldens are not here: %s\n", folder);
             skip();
         }
-        check_golden(folder);
+        check_golden(folder, 1e-5);
     }
+}
+
+/* flash-linear-attention's mesa_net in its own finite solver, float16 operands and constants in the denominators, which its files ask for; then
+ * solved exactly, which is another 1.2e-3 away. */
+static void mesa_logits_of_flash_linear_attention(void **state)
+{
+    (void)state;
+    static const char *const exact[][2] = {{"cg_solver", "jacobi"}, {"cg_guess", "diagonal"}, {"cg_tolerance", "1e-6"}};
+    char folder[400], copy[64], path[512], golden[3][512];
+    snprintf(folder, sizeof folder, "%s/../shared/goldens/fla/mesa_net", LINNET_SOURCE_DIR);
+    if (!lnt_is_folder(folder)) {
+        print_message("goldens are not here: %s\n", folder);
+        skip();
+    }
+    check_golden(folder, 2e-4);
+    linnet_config *k;
+    assert_int_equal(linnet_config_load(c, folder, &k), LINNET_OK);
+    for (size_t i = 0; i < 3; i++) assert_int_equal(linnet_config_set(c, k, exact[i][0], exact[i][1]), LINNET_OK);
+    snprintf(copy, sizeof copy, "/tmp/linnet-test-model-mesa-%ld", (long)getpid());
+    assert_int_equal(mkdir(copy, 0700), 0);
+    snprintf(golden[0], sizeof golden[0], "%s/config.json", copy);
+    FILE *f = fopen(golden[0], "w");
+    assert_non_null(f);
+    fputs(linnet_config_json(k), f);
+    fclose(f);
+    for (int i = 0; i < 2; i++) {
+        const char *name = i ? "golden.safetensors" : "model.safetensors";
+        snprintf(path, sizeof path, "%s/%s", folder, name);
+        snprintf(golden[i + 1], sizeof golden[i + 1], "%s/%s", copy, name);
+        assert_int_equal(symlink(path, golden[i + 1]), 0);
+    }
+    check_golden(copy, 3e-3);
+    for (int i = 0; i < 3; i++) unlink(golden[i]);
+    rmdir(copy);
+    linnet_config_destroy(k);
 }
 
 static int open_context(void **state) { return (void)state, linnet_context_create(NULL, &c); }
@@ -353,6 +391,7 @@ int main(void)
         cmocka_unit_test(gradients_of_whole_models), cmocka_unit_test(every_parameter_learns), cmocka_unit_test(packed_equals_separate),
         cmocka_unit_test(state_carries_everything),  cmocka_unit_test(bf16_stays_near),        cmocka_unit_test(threads_change_no_bit),
         cmocka_unit_test(folders_round_trip),        cmocka_unit_test(logits_of_flash_linear_attention),
+        cmocka_unit_test(mesa_logits_of_flash_linear_attention),
     };
     return cmocka_run_group_tests(tests, open_context, close_context);
 }

@@ -520,6 +520,8 @@ static lnt_node *node_of(linnet_context *c, lnt_program **p, const lnt_recur_cas
     if (op->gate == LNT_GATE_SCALAR) args.g = in[3];
     if (op->gate == LNT_GATE_HEAD) args.g_head = g_head;
     if (op->beta) args.beta = in[4];
+    lnt_mesa_options solve = { .lambda = "lambda", .lower = 0.25, .start = 1, .tolerance = 1e-7, .max_steps = 200, .max_steps_decoding = 200 };
+    if (op->solve) args.mesa = &solve;
     lnt_recur(*p, k->op, args);
     OK(c, lnt_program_finish(*p));
     return (lnt_node *)lnt_node_at(*p, lnt_node_count(*p) - 1);
@@ -539,6 +541,9 @@ static void run_node(linnet_context *c, const lnt_node *node, lnt_problem *p, in
         if (i < 3 || tensor(p, names[i]))
             k.in[n++] = (lnt_tensor){ .data = tensor(p, names[i]) + elements(p, names[i]) / p->r.tokens * first, .rows = k.tokens };
     k.out[0].data = tensor(p, "o") + elements(p, "o") / p->r.tokens * first;
+    float lambda[64];
+    for (int i = 0; i < 64; i++) lambda[i] = logf(expm1f(0.75f)); /* mesa's Lambda is 1 then */
+    if (node->n_param) k.param[0].master = lambda;
     k.work_size = node->op->workspace(node, &shape, false);
     k.work = lnt_alloc(k.work_size);
     memset(k.work, 0xff, k.work_size);
@@ -555,6 +560,7 @@ static void node_keeps_state(void **state)
         { "linear_attn", 1, { 60 }, 2, 2, 16, 24, .normalize = true },
         { "retention", 1, { 60 }, 1, 2, 16, 24, .gate = 0 },
         { "gated_delta_rule", 1, { 60 }, 1, 2, 16, 24, .gate = -0.3, .beta = 1 },
+        { "mesa", 1, { 60 }, 1, 2, 16, 24, .gate = -0.3, .beta = 1 },
         { "attention", 1, { 60 }, 2, 4, 16, 24, .gate = 0 },
         { "attention", 1, { 60 }, 2, 4, 16, 24, .window = 9 },
         { "attention", 1, { 60 }, 2, 4, 16, 24, .window = 100 },
@@ -567,6 +573,7 @@ static void node_keeps_state(void **state)
         OK(c, lnt_problem_make(c, &cases[i], LINNET_F32, LINNET_F32, 5, &whole));
         OK(c, lnt_problem_make(c, &cases[i], LINNET_F32, LINNET_F32, 5, &pieces));
         for (int h = 0; tensor(&whole, "g_head") && h < cases[i].Hv; h++) tensor(&whole, "g_head")[h] = (float)(-0.05 * (h + 1));
+        for (int j = 0; whole.op->solve && j < cases[i].Hv * cases[i].K; j++) tensor(&whole, "lambda")[j] = 1;
         OK(c, lnt_problem_run(c, &whole, false));
         for (size_t s = 0; s < sizeof parts / sizeof *parts; s++) {
             int64_t capacity = 64, stride = node->op->state_size(node, capacity, LINNET_F32), first = 0;
@@ -590,11 +597,12 @@ static void node_keeps_state(void **state)
         packed.length[2] = 30;
         for (int n = 0; n < 3; n++) whole.cu[n + 1] = whole.cu[n] + packed.length[n];
         whole.r.sequences = 3;
-        void *last = whole.r.sT, *last_z = whole.r.zT;
-        whole.r.sT = whole.r.zT = NULL; /* made for one sequence */
+        void *last = whole.r.sT, *last_z = whole.r.zT, *last_h = whole.r.hT;
+        whole.r.sT = whole.r.zT = whole.r.hT = NULL; /* made for one sequence */
         OK(c, lnt_problem_run(c, &whole, false));
         whole.r.sT = last;
         whole.r.zT = last_z;
+        whole.r.hT = last_h;
         run_node(c, node, &pieces, 0, 3, whole.cu, memory, stride, position, capacity);
         close_to("packed", tensor(&pieces, "o"), tensor(&whole, "o"), elements(&whole, "o"), 2e-6);
         lnt_free(memory);

@@ -46,7 +46,8 @@ typedef enum {
 typedef enum {
     LINNET_CG_JACOBI = 0, /* preconditioned by diag(H_t + Lambda) */
     LINNET_CG_PLAIN,
-    LINNET_CG_ABSOLUTE,   /* plain, 1e-5 added to both denominators, no early stop: flash-linear-attention's finite solver */
+    LINNET_CG_ABSOLUTE,   /* plain, 1e-5 added to both denominators, no early stop */
+    LINNET_CG_FLASH,      /* the same in chunks of 64 with q, k, H and the operands of products rounded to float16, as flash-linear-attention does */
 } linnet_cg_solver;
 
 typedef struct {

@@ -79,7 +79,7 @@ static linnet_status set_scalar(job *j, const char *key, const char *text, const
         j->r.cg_max_steps = (int32_t)x;
     else if (!strcmp(key, "cg_guess") && whole && x <= LINNET_CG_ZERO)
         j->r.cg_guess = (linnet_cg_guess)x;
-    else if (!strcmp(key, "cg_solver") && whole && x <= LINNET_CG_ABSOLUTE)
+    else if (!strcmp(key, "cg_solver") && whole && x <= LINNET_CG_FLASH)
         j->r.cg_solver = (linnet_cg_solver)x;
     else if (!strcmp(key, "report") && (x == 0 || x == 1))
         j->report = x == 1;
@@ -87,7 +87,7 @@ static linnet_status set_scalar(job *j, const char *key, const char *text, const
         static const char *const expected[][2] = { { "window", "a whole number of at least 0" },
                                                    { "cg_max_iter", "a whole number from 0 to 1048576" },
                                                    { "cg_guess", "0 (diagonal) or 1 (zero)" },
-                                                   { "cg_solver", "0 (Jacobi), 1 (plain) or 2 (absolute constants)" } };
+                                                   { "cg_solver", "0 (Jacobi), 1 (plain), 2 (absolute constants) or 3 (as flash-linear-attention)" } };
         const char *want = "0 or 1";
         for (size_t i = 0; i < sizeof expected / sizeof *expected; i++)
             if (!strcmp(key, expected[i][0])) want = expected[i][1];

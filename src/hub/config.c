@@ -221,7 +221,7 @@ static linnet_status read_layer_mixers(const source *s, const json_t *value, lnt
         const json_t *word = json_array_get(value, i);
         if (!json_is_string(word) || !lnt_mixer_bit(json_string_value(word))) {
             lnt_free(names);
-            return refuse(s, "layer_mixers has %s, expected linear_attn, retnet, simple_gla, delta_net, gated_deltanet or attention",
+            return refuse(s, "layer_mixers has %s, expected linear_attn, retnet, simple_gla, delta_net, gated_deltanet, mesa_net or attention",
                           lnt_json_show(word, shown, sizeof shown));
         }
         snprintf(names[i], LNT_NAME, "%s", json_string_value(word));
@@ -330,6 +330,11 @@ static linnet_status read_object(const source *s, const json_t *o, lnt_config *k
     if (mixers) LNT_TRY(read_key(s, "layer_mixers", mixers, k));
     json_object_foreach((json_t *)(uintptr_t)o, key, value) {
         if (strcmp(key, "model_type") != 0 && value != mixers) LNT_TRY(read_key(s, key, value, k));
+    }
+    /* flash-linear-attention's files know one solver, whose rounding their weights have learned with */
+    if (types_of(k) & lnt_mixer_bit("mesa_net") && !json_object_get(o, "cg_solver")) {
+        snprintf(k->cg_solver, sizeof k->cg_solver, "flash");
+        snprintf(k->cg_guess, sizeof k->cg_guess, "zero");
     }
     LNT_TRY(lnt_config_check(s->c, k));
     return LINNET_OK;

@@ -77,6 +77,7 @@ static linnet_status check_mixer(lnt_ctx *c, const lnt_config *k, const char *mi
     if (strcmp(mixer, "retnet") == 0) return check_expanded(c, k, true, true);
     if (strcmp(mixer, "delta_net") == 0) return check_expanded(c, k, false, false);
     if (strcmp(mixer, "gated_deltanet") == 0) return check_gated_deltanet(c, k);
+    if (strcmp(mixer, "mesa_net") == 0) return LINNET_OK;
     return check_attention(c, k, "", k->num_heads, k->num_kv_heads);
 }
 

@@ -10,8 +10,9 @@ const lnt_model_type lnt_model_types[LNT_MODEL_TYPES] = {
     {"gated_deltanet", "gated_deltanet", "GatedDeltaNetForCausalLM"},
     {"transformer", "attention", "TransformerForCausalLM"},
     {"equal_backbone", NULL, NULL},
+    {"mesa_net", "mesa_net", "MesaNetForCausalLM"},
 };
-enum { LINEAR = 1, RETNET = 2, SIMPLE_GLA = 4, DELTA = 8, GATED_DELTA = 16, ATTENTION = 32, EQUAL = 64, ALL = 127 };
+enum { LINEAR = 1, RETNET = 2, SIMPLE_GLA = 4, DELTA = 8, GATED_DELTA = 16, ATTENTION = 32, EQUAL = 64, MESA = 128, ALL = 255 };
 
 #define AT(field) offsetof(lnt_config, field)
 #define INTEGER(key, types, lo, hi, fallback) {#key, types, LNT_KEY_INT, AT(key), lo, hi, NULL, NULL, fallback}
@@ -44,15 +45,15 @@ const lnt_config_key lnt_config_keys[] = {
     INTEGER(num_heads, ALL, 1, MAX_WIDTH, "4"),
     MAYBE_INTEGER(num_kv_heads, LINEAR | RETNET | SIMPLE_GLA | ATTENTION, 1, MAX_WIDTH, "0", "0"),
     MAYBE_INTEGER(num_v_heads, GATED_DELTA, 1, MAX_WIDTH, "0", "0"),
-    INTEGER(head_dim, GATED_DELTA | EQUAL, 1, MAX_WIDTH, "128"),
+    INTEGER(head_dim, GATED_DELTA | EQUAL | MESA, 1, MAX_WIDTH, "128"),
     REAL(expand_k, LINEAR | RETNET | SIMPLE_GLA | DELTA, 1.0 / MAX_WIDTH, 64, "1"),
     REAL(expand_v, LINEAR | RETNET | SIMPLE_GLA | DELTA | GATED_DELTA, 1.0 / MAX_WIDTH, 64, "1"),
-    SWITCH(use_output_gate, RETNET, "true"),
+    SWITCH(use_output_gate, RETNET | MESA, "true"),
     SWITCH(use_gate, DELTA | GATED_DELTA, "true"),
     SWITCH(use_beta, DELTA, "true"),
     SWITCH(use_short_conv, SIMPLE_GLA | DELTA | GATED_DELTA, "true"),
     SWITCH(allow_neg_eigval, DELTA | GATED_DELTA, "false"),
-    INTEGER(conv_size, SIMPLE_GLA | DELTA | GATED_DELTA | EQUAL, 1, 64, "4"),
+    INTEGER(conv_size, SIMPLE_GLA | DELTA | GATED_DELTA | EQUAL | MESA, 1, 64, "4"),
     {"qk_norm", ATTENTION, LNT_KEY_BOOL_AS_WORD, AT(qk_norm), 0, 0, NULL, NULL, "false"},
     WORD(qk_norm, DELTA, "l2 sum", "l2"),
     WORD(qk_activation, DELTA, "silu relu elu identity", "silu"),
@@ -66,9 +67,16 @@ const lnt_config_key lnt_config_keys[] = {
     MAYBE_INTEGER(window_size, ATTENTION | EQUAL, 1, MAX_TOKENS, "0", "0"),
     REAL(rope_theta, ATTENTION | EQUAL, 1, 1e15, "10000"),
 
-    WORD(rule, EQUAL, "attention linear_attn simple_gla gla delta_net gated_deltanet", "gated_deltanet"),
+    WORD(rule, EQUAL, "attention linear_attn simple_gla gla delta_net gated_deltanet mesa", "gated_deltanet"),
     MAYBE_REAL(logit_soft_cap, EQUAL, 0, 1e6, "30"),
     MAYBE_REAL(gamma_cap, EQUAL, 0, 1, "0"),
+
+    REAL(lambda_lower_bound, EQUAL | MESA, 1e-6, 1e6, "0.25"),
+    INTEGER(max_cg_step_training, EQUAL | MESA, 0, 65536, "30"),
+    INTEGER(max_cg_step_decoding, EQUAL | MESA, 0, 65536, "30"),
+    REAL(cg_tolerance, EQUAL | MESA, 0, 1, "1e-4"),
+    WORD(cg_solver, EQUAL | MESA, "jacobi plain absolute flash", "jacobi"),
+    WORD(cg_guess, EQUAL | MESA, "diagonal zero", "diagonal"),
 };
 const int lnt_config_key_count = sizeof lnt_config_keys / sizeof *lnt_config_keys;
 
@@ -83,6 +91,8 @@ const lnt_config_default lnt_config_defaults_of_type[] = {
     {"gated_deltanet", "expand_v", "2"},
     {"gated_deltanet", "num_hidden_layers", "21"},
     {"transformer", "num_heads", "32"},
+    {"mesa_net", "num_heads", "16"},
+    {"mesa_net", "use_output_gate", "false"},
     /* The small model of the MesaNet paper (arXiv 2506.05233, appendix F). */
     {"equal_backbone", "vocab_size", "50257"},
     {"equal_backbone", "hidden_size", "768"},
@@ -116,7 +126,8 @@ const lnt_config_fixed *lnt_config_fixed_key(const char *key)
 bool lnt_config_kept_key(const char *key)
 {
     static const char *const kept[] = {
-        /* implementation switches of flash-linear-attention; nobody there reads use_output_norm (delta_net), use_short_conv and conv_size (retnet) */
+        /* implementation switches of flash-linear-attention; nobody there reads use_output_norm (delta_net), use_short_conv (mesa_net) and
+           conv_size (retnet) */
         "attn_mode", "fuse_norm", "fuse_swiglu", "fuse_cross_entropy", "fuse_linear_cross_entropy", "use_cache", "use_output_norm", "use_short_conv",
         "conv_size",
         /* what Transformers writes into every config.json */

@@ -4,7 +4,7 @@
 
 #include "model/config.h"
 
-enum { LNT_MODEL_TYPES = 7 };
+enum { LNT_MODEL_TYPES = 8 };
 
 typedef struct {
     const char *model_type;

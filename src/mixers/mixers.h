@@ -37,6 +37,9 @@ typedef struct lnt_mixer_config {
     bool tie_feature_map, norm_q, norm_k, normalize;
     const char *rule;                  /* equal_backbone */
     double gamma_cap;
+    double lambda_lower_bound, cg_tolerance; /* mesa; its solver: recurrence/recur_node.h */
+    int32_t cg_steps, cg_steps_decoding;
+    int cg_guess, cg_solver;
 } lnt_mixer_config;
 
 typedef struct lnt_mixer {
@@ -58,5 +61,8 @@ lnt_buf lnt_out_proj(lnt_program *p, const lnt_mixer_config *c, lnt_buf o);
 lnt_buf lnt_project(lnt_program *p, const lnt_mixer_config *c, lnt_buf x, const char *name, int32_t heads, int64_t dim, lnt_act act);
 /* Write strength sigmoid(b_proj x) in (0,1), or (0,2) with neg_eigval; [tokens, heads] float32. */
 lnt_buf lnt_write_strength(lnt_program *p, const lnt_mixer_config *c, lnt_buf x, int32_t heads);
+
+/* The mesa recurrence on q, k, v, log decays and write strengths, with a learned Lambda. mesa_net.c. */
+lnt_buf lnt_mesa_rule(lnt_program *p, const lnt_mixer_config *c, lnt_buf q, lnt_buf k, lnt_buf v, lnt_buf g, lnt_buf beta);
 
 #endif

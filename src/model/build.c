@@ -3,6 +3,7 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "linnet/recurrence.h"
 #include "mixers/mixers.h"
 #include "model/model.h"
 
@@ -28,6 +29,13 @@ static lnt_feature_map map_named(const char *name)
     for (size_t i = 0; i < sizeof maps / sizeof maps[0]; i++)
         if (!strcmp(maps[i].name, name)) return maps[i].map;
     return LNT_MAP_IDENTITY;
+}
+
+static linnet_cg_solver solver_named(const char *name)
+{
+    if (!strcmp(name, "flash")) return LINNET_CG_FLASH;
+    if (!strcmp(name, "absolute")) return LINNET_CG_ABSOLUTE;
+    return !strcmp(name, "plain") ? LINNET_CG_PLAIN : LINNET_CG_JACOBI;
 }
 
 /* The mixer of a layer and its resolved sizes. */
@@ -58,10 +66,16 @@ static const char *mixer_of(const lnt_config *k, int layer, lnt_mixer_config *m)
         .normalize = k->norm_feature_map,
         .rule = k->rule,
         .gamma_cap = k->gamma_cap,
+        .lambda_lower_bound = k->lambda_lower_bound,
+        .cg_tolerance = k->cg_tolerance,
+        .cg_steps = (int32_t)k->max_cg_step_training,
+        .cg_steps_decoding = (int32_t)k->max_cg_step_decoding,
+        .cg_guess = !strcmp(k->cg_guess, "zero") ? LINNET_CG_ZERO : LINNET_CG_DIAGONAL,
+        .cg_solver = solver_named(k->cg_solver),
     };
     m->kv_heads = (int32_t)(k->num_kv_heads ? k->num_kv_heads : k->num_heads);
     m->v_heads = (int32_t)(k->num_v_heads ? k->num_v_heads : k->num_heads);
-    bool gated = !strcmp(name, "retnet") || !strcmp(name, "simple_gla");
+    bool mesa = !strcmp(name, "mesa_net"), gated = mesa || !strcmp(name, "retnet") || !strcmp(name, "simple_gla");
     m->output_gate = gated ? k->use_output_gate : k->use_gate;
     if (attn) {
         m->heads = (int32_t)attn->num_heads;
@@ -73,9 +87,9 @@ static const char *mixer_of(const lnt_config *k, int layer, lnt_mixer_config *m)
     }
     if (!strcmp(name, "attention"))
         m->key_dim = m->value_dim = k->hidden_size / m->heads;
-    else if (!strcmp(name, "gated_deltanet") || equal) {
+    else if (!strcmp(name, "gated_deltanet") || equal || mesa) {
         m->key_dim = k->head_dim;
-        m->value_dim = equal ? k->head_dim : (int64_t)llround((double)k->head_dim * k->expand_v);
+        m->value_dim = equal || mesa ? k->head_dim : (int64_t)llround((double)k->head_dim * k->expand_v);
     } else {
         m->key_dim = (int64_t)llround((double)k->hidden_size * k->expand_k) / m->heads;
         m->value_dim = (int64_t)llround((double)k->hidden_size * k->expand_v) / m->heads;

@@ -20,7 +20,7 @@ enum { LNT_MAX_ATTN = 4 };
 
 typedef struct linnet_config {
     /* every model type */
-    char model_type[LNT_NAME];      /* linear_attn retnet simple_gla delta_net gated_deltanet transformer equal_backbone */
+    char model_type[LNT_NAME];      /* linear_attn retnet simple_gla delta_net gated_deltanet transformer equal_backbone mesa_net */
     int64_t vocab_size, hidden_size, num_hidden_layers, intermediate_size; /* intermediate_size 0: rule of lnt_config_mlp_width */
     double hidden_ratio;
     double norm_eps, initializer_range;
@@ -48,9 +48,16 @@ typedef struct linnet_config {
     double rope_theta;
 
     /* equal_backbone: the MesaNet paper's backbone, in which only the recurrence changes (arXiv 2506.05233, section 4 and appendix F) */
-    char rule[LNT_NAME];            /* attention linear_attn simple_gla (gate only) gla (gate and write gate) delta_net gated_deltanet */
+    char rule[LNT_NAME];            /* attention linear_attn simple_gla (gate only) gla (gate and write gate) delta_net gated_deltanet mesa */
     double logit_soft_cap;          /* 30; 0: none */
-    double gamma_cap;               /* 0: none; 0.9975 in the paper's Mesa */
+    double gamma_cap;               /* 0: none, and the paper's 0.9975 for the rule mesa; 1: none */
+
+    /* mesa_net, and equal_backbone with the rule mesa */
+    double lambda_lower_bound;      /* Lambda = lambda_lower_bound + softplus(lambda_params) */
+    int64_t max_cg_step_training, max_cg_step_decoding;
+    double cg_tolerance;            /* linnet's own, as the next two: a token's solve ends at this |residual| / |q|; 0: all steps are taken */
+    char cg_solver[LNT_NAME];       /* jacobi plain absolute flash; a mesa_net file without the key gets the last: flash-linear-attention wrote it */
+    char cg_guess[LNT_NAME];        /* diagonal zero */
 
     /* keys read from a file that do not change the function computed, kept for writing back; JSON object text, owned, NULL: none */
     char *kept_json;

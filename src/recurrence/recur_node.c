@@ -1,8 +1,8 @@
 /* The recurrences as a node of a program.
  *
- * State of a sequence. Cores with a state: S [Hv,K,V], then z [Hv,K] when normalised, float32. Attention: a cache of k rows [R,Hq,K], then v rows
- * [R,Hq,V], in the policy's dtype; R is the capacity, or the window w of a ring in which token p sits in row p mod w (softmax does not care in which
- * order rows come, and rotary positions were applied before). */
+ * State of a sequence. Cores with a state: S [Hv,K,V], then z [Hv,K] when normalised or H [Hv,K,K] of mesa, float32. Attention: a cache of k rows
+ * [R,Hq,K], then v rows [R,Hq,V], in the policy's dtype; R is the capacity, or the window w of a ring in which token p sits in row p mod w (softmax
+ * does not care in which order rows come, and rotary positions were applied before). */
 #include <math.h>
 #include <stdio.h>
 #include <string.h>
@@ -21,6 +21,7 @@ typedef struct {
     double scale, eps;
     bool normalize;
     int64_t window;
+    lnt_mesa_options mesa;
 } recur_attr;
 
 /* ---- description ------------------------------------------------------------------------------------------------------------------- */
@@ -42,6 +43,11 @@ static lnt_recur_args describe_call(const recur_attr *x, lnt_dtype dtype, int64_
     a.eps = x->eps;
     a.window = x->window;
     a.g_head = x->g_head;
+    if (!x->op->solve) return a;
+    a.cg_tolerance = x->mesa.tolerance;
+    a.cg_max_steps = x->mesa.max_steps;
+    a.cg_guess = (linnet_cg_guess)x->mesa.guess;
+    a.cg_solver = (linnet_cg_solver)x->mesa.solver;
     return a;
 }
 
@@ -51,13 +57,13 @@ static int64_t state_size(const lnt_node *n, int64_t capacity, lnt_dtype dtype)
 {
     const recur_attr *x = n->attr;
     if (x->op->cache) return cache_rows(x, capacity) * x->Hq * ((int64_t)x->K + x->V) * (int64_t)lnt_dtype_size(dtype);
-    return (int64_t)x->Hv * x->K * ((int64_t)x->V + x->normalize) * 4;
+    return (int64_t)x->Hv * x->K * ((int64_t)x->V + x->normalize + (x->op->solve ? x->K : 0)) * 4;
 }
 
 static int64_t save_size(const lnt_node *n, const lnt_shape *s)
 {
     const recur_attr *x = n->attr;
-    return x->op->cache ? s->tokens * x->Hv * 4 : 0; /* lse [T,Hv] */
+    return x->op->cache || x->op->solve ? s->tokens * x->Hv * (x->op->solve ? x->K : 1) * 4 : 0; /* lse [T,Hv]; x [T,Hv,K] */
 }
 
 static size_t aligned(size_t bytes) { return (bytes + LNT_ALIGN - 1) / LNT_ALIGN * LNT_ALIGN; }
@@ -85,6 +91,9 @@ static size_t head_bytes(const recur_attr *x, const lnt_device *d)
     return x->g_head && d->kind == LNT_DEVICE_CUDA ? aligned((size_t)x->Hv * 4) : 0;
 }
 
+/* Mesa's Lambda, and in the backward pass its gradient. */
+static size_t lambda_bytes(const recur_attr *x) { return x->op->solve ? aligned((size_t)x->Hv * (size_t)x->K * 4) : 0; }
+
 /* Rows of a windowed cache and of new tokens, side by side: k, then v. */
 static size_t joined_bytes(const recur_attr *x, int64_t tokens, lnt_dtype dtype)
 {
@@ -101,14 +110,14 @@ static size_t workspace_for(const lnt_node *n, const lnt_shape *s, const int64_t
             if (shared_input(n, i)) bytes = aligned(bytes) + gradient_bytes(n, i, s->tokens, s->dtype);
         return bytes;
     }
-    if (!s->has_state || !(x->op->cache || x->normalize)) return bytes;
+    if (!s->has_state || !(x->op->cache || x->normalize || x->op->solve)) return bytes;
     int64_t longest = lnt_recur_longest(&a), one[2] = { 0, longest }; /* sequence by sequence */
     a.tokens = longest;
     a.sequences = 1;
     a.cu_seqlens = one;
     if (x->op->cache) a.offset = cache_rows(x, s->state_capacity);
     size_t alone = lnt_recur_workspace(&a, false, s->threads, s->device);
-    if (x->op->cache && longest > 1) { /* short tails of a long batch may take the token form */
+    if ((x->op->cache || x->op->solve) && longest > 1) { /* short tails of a long batch may take the token form */
         one[1] = a.tokens = 1;
         size_t step = lnt_recur_workspace(&a, false, s->threads, s->device);
         alone = alone > step ? alone : step;
@@ -124,7 +133,7 @@ static size_t workspace_for(const lnt_node *n, const lnt_shape *s, const int64_t
 
 static size_t workspace(const lnt_node *n, const lnt_shape *s, bool backward)
 {
-    size_t heads = head_bytes(n->attr, s->device);
+    size_t heads = head_bytes(n->attr, s->device) + lambda_bytes(n->attr) * (backward ? 2 : 1);
     if (s->cu) return heads + workspace_for(n, s, s->cu, backward);
     int64_t *cu = lnt_alloc((size_t)(s->n_seq + 1) * sizeof *cu);
     if (!cu) return 0; /* the run refuses with what it needs */
@@ -151,6 +160,8 @@ static void describe(const lnt_node *n, char *text, size_t size)
     if (!isnan(x->scale) && at > 0 && (size_t)at < size) at += snprintf(text + at, size - (size_t)at, " scale=%g", x->scale);
     if (x->normalize && at > 0 && (size_t)at < size) at += snprintf(text + at, size - (size_t)at, " normalize");
     if (x->window && at > 0 && (size_t)at < size) snprintf(text + at, size - (size_t)at, " window=%lld", (long long)x->window);
+    if (x->op->solve && at > 0 && (size_t)at < size)
+        snprintf(text + at, size - (size_t)at, " tolerance=%g steps=%d", x->mesa.tolerance, x->mesa.max_steps);
 }
 
 /* ---- running ----------------------------------------------------------------------------------------------------------------------- */
@@ -186,14 +197,39 @@ static lnt_recur_args call_of(const lnt_call *k)
     return a;
 }
 
+/* Lambda = lower + softplus(p), [Hv,K], in the workspace. */
+static void bring_lambda(const lnt_call *k, lnt_recur_args *a)
+{
+    const recur_attr *x = k->attr;
+    const float *p = k->param[0].master;
+    float *lambda = take(a, lambda_bytes(x));
+    for (int64_t i = 0; i < (int64_t)x->Hv * x->K; i++) lambda[i] = (float)x->mesa.lower + (p[i] > 20 ? p[i] : log1pf(expf(p[i])));
+    a->lambda = lambda;
+}
+
+/* p's gradient takes sigmoid(p) dLambda. */
+static void put_lambda_gradient(const lnt_call *k, const float *dlambda)
+{
+    const recur_attr *x = k->attr;
+    const float *p = k->param[0].master;
+    float *dp = k->param[0].grad;
+    for (int64_t i = 0; dp && i < (int64_t)x->Hv * x->K; i++) dp[i] += dlambda[i] / (1 + expf(-p[i]));
+}
+
 static char *at_row(const void *p, int64_t row, int64_t cols, lnt_dtype t) { return (char *)p + (size_t)(row * cols) * lnt_dtype_size(t); }
 
 static linnet_status forward_state(const lnt_call *k)
 {
     const recur_attr *x = k->attr;
     lnt_recur_args a = call_of(k);
+    if (x->op->solve) {
+        if (lnt_on_cuda(k->c)) return lnt_fail(k->c, LINNET_EUNSUPPORTED, "%s is not offered on a GPU", x->op->name);
+        bring_lambda(k, &a);
+        a.x = k->save;
+        if (k->state && k->tokens == k->n_seq) a.cg_max_steps = x->mesa.max_steps_decoding;
+    }
     if (!k->state) return linnet_recurrence_forward(k->c, &a);
-    if (!x->normalize) { /* states lie one after the other: [N,Hv,K,V] */
+    if (!x->normalize && !x->op->solve) { /* states lie one after the other: [N,Hv,K,V] */
         a.s0 = a.sT = k->state;
         return linnet_recurrence_forward(k->c, &a);
     }
@@ -210,7 +246,12 @@ static linnet_status forward_state(const lnt_call *k)
         b.o = at_row(a.o, first, (int64_t)x->Hv * x->V, a.dtype);
         if (a.g) b.g = at_row(a.g, first, x->Hv, LINNET_F32);
         b.s0 = b.sT = (char *)k->state + n * k->state_stride;
-        b.z0 = b.zT = (float *)b.sT + (int64_t)x->Hv * x->K * x->V;
+        void *second = (float *)b.sT + (int64_t)x->Hv * x->K * x->V;
+        if (x->normalize) b.z0 = b.zT = second;
+        if (x->op->solve) {
+            b.beta = at_row(a.beta, first, x->Hv, LINNET_F32);
+            b.h0 = b.hT = second;
+        }
         LNT_TRY(linnet_recurrence_forward(k->c, &b));
     }
     return LINNET_OK;
@@ -240,6 +281,11 @@ static linnet_status backward_state_or_attention(const lnt_call *k)
         a.lse = k->save;
     else
         a.o = NULL;
+    if (x->op->solve) {
+        bring_lambda(k, &a);
+        a.dlambda = take(&a, lambda_bytes(x));
+        a.x = k->save;
+    }
     void **grad[LNT_MAX_IN] = { &a.dq, &a.dk, &a.dv };
     if (x->g >= 0) grad[x->g] = &a.dg;
     if (x->beta >= 0) grad[x->beta] = &a.dbeta;
@@ -248,6 +294,7 @@ static linnet_status backward_state_or_attention(const lnt_call *k)
         if (d.data) *grad[i] = k->accumulate[i] ? take(&a, aligned((size_t)(d.rows * d.cols) * lnt_dtype_size(d.dtype))) : d.data;
     }
     LNT_TRY(linnet_recurrence_backward(k->c, &a));
+    if (x->op->solve) put_lambda_gradient(k, a.dlambda);
     for (int i = 0; i < k->node->n_in; i++)
         if (k->d_in[i].data && k->accumulate[i]) add_gradient(k->c, &k->d_in[i], *grad[i]);
     return lnt_device_check(k->c);
@@ -379,6 +426,15 @@ static const lnt_op node_types[] = {
     STATE_NODE("simple_gla"),
     STATE_NODE("delta_rule"),
     STATE_NODE("gated_delta_rule"),
+    { .name = "mesa",
+      .backward_needs = LNT_NEEDS_ALL_IN,
+      .save_size = save_size,
+      .state_size = state_size,
+      .workspace = workspace,
+      .flops = flops,
+      .forward = forward_state,
+      .backward = backward_state_or_attention,
+      .describe = describe },
     { .name = "attention",
       .backward_needs = LNT_NEEDS_ALL_IN | LNT_NEEDS_OUT0,
       .save_size = save_size,
@@ -431,6 +487,8 @@ lnt_buf lnt_recur(lnt_program *p, const char *name, lnt_recur_in in)
     if ((op->gate == LNT_GATE_HEAD) != (in.g_head != NULL)) return lnt_program_fail(p, "%s %s g_head", name, in.g_head ? "takes no" : "needs");
     if (!gate_fits(p, name, "g", in.g, many, op->gate == LNT_GATE_SCALAR) || !gate_fits(p, name, "beta", in.beta, many, op->beta)) return LNT_NO_BUF;
 
+    if (op->solve != (in.mesa != NULL)) return lnt_program_fail(p, "%s %s solver options", name, in.mesa ? "takes no" : "needs");
+
     recur_attr *x = lnt_program_alloc(p, sizeof *x);
     if (!x) return LNT_NO_BUF;
     *x = (recur_attr){ .op = op, .Hq = few, .Hv = many, .K = (int32_t)K, .V = (int32_t)V, .g = -1, .beta = -1, .scale = in.scale, .eps = in.eps,
@@ -441,10 +499,17 @@ lnt_buf lnt_recur(lnt_program *p, const char *name, lnt_recur_in in)
         for (int32_t h = 0; h < many; h++) g[h] = (float)in.g_head[h];
         x->g_head = g;
     }
+    int lambda = -1;
+    if (in.mesa) {
+        x->mesa = *in.mesa;
+        double p0 = log(expm1(in.mesa->start - in.mesa->lower));
+        lambda = lnt_add_param(p, in.mesa->lambda, 1, &(int64_t){ many * K }, (lnt_init){ LNT_INIT_CONST, p0, 0 }, false, false);
+        if (lambda < 0) return LNT_NO_BUF;
+    }
     lnt_buf inputs[5] = { in.q, in.k, in.v };
     int n = 3;
     if (in.g.id) inputs[x->g = n++] = in.g;
     if (in.beta.id) inputs[x->beta = n++] = in.beta;
-    lnt_node *node = lnt_add_node(p, type, x, n, inputs, 0, NULL, 1, &(lnt_out_spec){ .cols = many * V, .heads = many });
+    lnt_node *node = lnt_add_node(p, type, x, n, inputs, in.mesa ? 1 : 0, &lambda, 1, &(lnt_out_spec){ .cols = many * V, .heads = many });
     return node ? node->out[0] : LNT_NO_BUF;
 }

@@ -4,6 +4,16 @@
 
 #include "program/program.h"
 
+/* How mesa solves, and where its Lambda [Hv,K] = lower + softplus(p) comes from: p is a parameter that starts where Lambda is `start`. */
+typedef struct {
+    const char *lambda;          /* the parameter's name */
+    double lower, start;
+    double tolerance;            /* as linnet_recurrence.cg_tolerance, and so on */
+    int32_t max_steps;           /* of calls of more than a token */
+    int32_t max_steps_decoding;  /* of one token of each sequence with a state */
+    int guess, solver;           /* linnet_cg_guess, linnet_cg_solver */
+} lnt_mesa_options;
+
 /* The recurrences as a node (program side of linnet/recurrence.h). Head counts come from the buffers. Missing inputs: LNT_NO_BUF. */
 typedef struct {
     lnt_buf q, k, v, g, beta;
@@ -12,6 +22,7 @@ typedef struct {
     bool normalize;
     double eps;
     int64_t window;        /* attention */
+    const lnt_mesa_options *mesa; /* copied; NULL for all others */
 } lnt_recur_in;
 lnt_buf lnt_recur(lnt_program *p, const char *op, lnt_recur_in in);
 

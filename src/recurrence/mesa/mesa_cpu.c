@@ -21,7 +21,7 @@
 #include "simd/mm.h"
 
 /* Chunks of 16: the squares of 32 and 64 cost more than the state they spare reading (README.md). */
-enum { CHUNK = 16, SEGMENT = 128, BLOCK = 16 };
+enum { CHUNK = 16, FLASH_CHUNK = 64, SEGMENT = 128, BLOCK = 16 };
 
 typedef struct {
     const lnt_recur_args *a;
@@ -32,9 +32,10 @@ typedef struct {
 } piece;
 
 /* Scratch of the solver. Rows of K numbers that only it sees are `wide` apart, K rounded up to vectors, and the rest is 0: its loops have no ends.
- * H [K,K], kt [K,C], kk [C,K]; X R jacobi: rows of the chunk; P W: rows that are still at work, in order, row[] their places. */
+ * H [K,K], kt [K,C], kk [C,K]; half_H [K,K] and half_P: what LINNET_CG_FLASH rounds, NULL for the others; X R jacobi: rows of the chunk; P W: rows
+ * that are still at work, in order, row[] their places. */
 typedef struct {
-    float *H, *kt, *kk, *lambda, *mask, *in, *out, *X, *R, *jacobi, *P, *W, *S, *scale, *delta, *goal, *size;
+    float *H, *half_H, *half_P, *kt, *kk, *lambda, *mask, *in, *out, *X, *R, *jacobi, *P, *W, *S, *scale, *delta, *goal, *size;
     int *row;
     int C;
     int64_t wide;
@@ -52,9 +53,11 @@ typedef struct {
 
 extern const lnt_recur_impl LNT_V(lnt_decay_chunk), LNT_V(lnt_decay_recurrent);
 
+static bool flash(const lnt_recur_args *a) { return a->cg_solver == LINNET_CG_FLASH; }
+
 static int chunk_length(const lnt_recur_args *a)
 {
-    int64_t C = a->chunk ? a->chunk : CHUNK, longest = lnt_recur_longest(a);
+    int64_t C = a->chunk ? a->chunk : flash(a) ? FLASH_CHUNK : CHUNK, longest = lnt_recur_longest(a);
     return (int)(C > longest ? (longest > 0 ? longest : 1) : C);
 }
 
@@ -96,6 +99,8 @@ static void carve_solver(lnt_carve *c, const lnt_recur_args *a, int C, solver *s
     float **square[] = { &s->mask, &s->S }, **rows[] = { &s->X, &s->R, &s->jacobi, &s->P, &s->W };
     float **each[] = { &s->in, &s->out, &s->scale, &s->delta, &s->goal, &s->size };
     s->H = lnt_carve_floats(c, K * K);
+    s->half_H = flash(a) ? lnt_carve_floats(c, K * K) : NULL;
+    s->half_P = flash(a) ? lnt_carve_floats(c, C * wide) : NULL;
     s->kt = lnt_carve_floats(c, K * C);
     s->kk = lnt_carve_floats(c, K * C);
     s->lambda = lnt_carve_floats(c, wide);
@@ -142,9 +147,39 @@ static size_t carve(const lnt_recur_args *a, bool backward, char *base, scratch 
 
 /* ---- the solver ---------------------------------------------------------------------------------------------------------------------- */
 
+static void to_half(float *x, int64_t n)
+{
+    for (int64_t i = 0; i < n; i++) x[i] = lnt_f16_to_f32(lnt_f32_to_f16(x[i]));
+}
+
+/* apply() with its operands in float16. */
+static void apply_halves(const solver *s, const float *k, int K, int live, bool token)
+{
+    static const float one = 1.0f;
+    float *p = s->half_P;
+    int64_t size = live * s->wide;
+    memcpy(p, s->P, (size_t)size * sizeof *p);
+    for (int i = 0; i < live && !token; i++) row_scale(p + i * s->wide, s->scale[i], K);
+    to_half(p, size);
+    LNT_V(lnt_mm)(LNT_MM_SET, live, K, K, p, s->wide, 1, s->half_H, K, s->W, s->wide);
+    memcpy(p, s->P, (size_t)size * sizeof *p);
+    to_half(p, size);
+    for (int i = 0; i < live && !token; i++) {
+        int keys = s->row[i] + 1;
+        LNT_V(lnt_mm)(LNT_MM_SET, 1, keys, K, p + i * s->wide, s->wide, 1, s->kt, s->C, s->S, s->C);
+        row_mul(s->S, s->mask + (int64_t)s->row[i] * s->C, keys);
+        to_half(s->S, keys);
+        LNT_V(lnt_mm_scaled)(&one, 0, 1, K, keys, s->S, s->C, 1, k, K, s->W + i * s->wide, s->wide);
+    }
+}
+
 /* W = Op(P) - P.Lambda on the rows at work. */
 static void apply(const solver *s, const float *k, int K, int live, bool token)
 {
+    if (s->half_H) {
+        apply_halves(s, k, K, live, token);
+        return;
+    }
     LNT_V(lnt_mm)(LNT_MM_SET, live, K, K, s->P, s->wide, 1, s->H, K, s->W, s->wide);
     for (int i = 0; i < live && !token; i += BLOCK) {
         int rows = live - i < BLOCK ? live - i : BLOCK, keys = s->row[i + rows - 1] + 1;
@@ -215,6 +250,9 @@ static void prepare(solver *s, const lnt_recur_args *a, int n, bool token, const
         for (int j = 0; j < K; j++) s->jacobi[i * s->wide + j] = 1.0f / s->jacobi[i * s->wide + j];
     zero_ends(s, s->jacobi, K, n);
     zero_ends(s, s->W, K, n);
+    if (!s->half_H) return;
+    memcpy(s->half_H, s->H, (size_t)K * (size_t)K * sizeof *s->H);
+    to_half(s->half_H, (int64_t)K * K);
 }
 
 /* The first iterate and the first direction. X = 0 and P = jacobi b serve the preconditioned solver for either guess: its first step finds the best
@@ -229,7 +267,7 @@ static int begin(solver *s, const lnt_recur_args *a, int n, bool token, const fl
         memcpy(r, b + (int64_t)i * K, (size_t)K * sizeof *r);
         memset(r + K, 0, (size_t)(s->wide - K) * sizeof *r);
         s->size[i] = row_dot(r, r, s->wide);
-        s->goal[i] = a->cg_solver == LINNET_CG_ABSOLUTE ? -1.0f : (float)(a->cg_tolerance * a->cg_tolerance) * s->size[i];
+        s->goal[i] = a->cg_solver >= LINNET_CG_ABSOLUTE ? -1.0f : (float)(a->cg_tolerance * a->cg_tolerance) * s->size[i];
         s->row[i] = i;
         s->scale[i] = s->in[i];
         if (from_guess) direction(s, i, 0.0f, r, s->P + i * s->wide);
@@ -267,7 +305,7 @@ static void solve_chunk(solver *s, const lnt_recur_args *a, int h, int64_t t, in
 {
     prepare(s, a, n, token, g, beta, k);
     int free_steps = begin(s, a, n, token, b, k), live = n, most = a->cg_max_steps + free_steps;
-    float absolute = a->cg_solver == LINNET_CG_ABSOLUTE ? 1e-5f : 0.0f;
+    float absolute = a->cg_solver >= LINNET_CG_ABSOLUTE ? 1e-5f : 0.0f;
     for (int step = 0; live && step < most; step++) {
         int kept = 0;
         apply(s, k, a->K, live, token);
@@ -333,6 +371,7 @@ static void load_segment(piece p, int64_t t, int64_t len, scratch *w)
     const lnt_recur_args *a = p.a;
     const float *g = a->g, *beta = a->beta;
     rows_in(w->k, a->k, a->dtype, t, len, a->Hq, p.hq, a->K);
+    if (flash(a)) to_half(w->k, len * a->K);
     rows_in(w->v, a->v, a->dtype, t, len, a->Hv, p.h, a->V);
     for (int64_t i = 0; i < len; i++) {
         w->g[i] = g[(t + i) * a->Hv + p.h];
@@ -372,7 +411,9 @@ static void forward_piece(piece p, scratch *w)
         if (len) {
             load_segment(p, t, len, w);
             rows_in(w->b, a->q, a->dtype, t, len, a->Hq, p.hq, K);
+            if (flash(a)) to_half(w->b, len * K);
             solve_segment(p, t, len, w->b, w->x, w);
+            if (flash(a)) to_half(w->x, len * K);
             rows_out(a->x, LINNET_F32, t, len, a->Hv, p.h, K, w->x);
         }
         lnt_recur_args d = decay_call(a, len, (int)V, cu, w);

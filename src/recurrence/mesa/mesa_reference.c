@@ -141,11 +141,11 @@ static void solve_factored(int64_t K, const double *A, double *x)
 }
 
 /* Conjugate gradients on (H + Lambda) x = y: exactly cg_max_steps steps, unless the residual vanishes. The preconditioned ones begin at 0 with the
- * direction of the diagonal guess; with that guess, the first step, which finds its best multiple, is not counted. */
+ * direction of the diagonal guess; with that guess, the first step, which finds its best multiple, is not counted. Nothing is rounded to float16. */
 static int64_t cg(const lnt_recur_args *a, const double *H, const double *y, double *x, scratch *w)
 {
     int64_t K = a->K, taken = 0, most = a->cg_max_steps;
-    double absolute = a->cg_solver == LINNET_CG_ABSOLUTE ? 1e-5 : 0, delta = 0;
+    double absolute = a->cg_solver >= LINNET_CG_ABSOLUTE ? 1e-5 : 0, delta = 0;
     bool diagonal = a->cg_guess == LINNET_CG_DIAGONAL, preconditioned = a->cg_solver == LINNET_CG_JACOBI;
     bool uncounted = diagonal && preconditioned && most > 0;
     for (int64_t i = 0; i < K; i++) {
