@@ -6,6 +6,7 @@ that the tests use; forward and backward, by the form linnet chooses and (forwar
 Models (GOLDENS/fla): logits in one pass and token by token, float32 within 1e-5, bf16 within 3e-2. Standard library only. Prints a line for each group,
 ends with 1 when anything is out of bounds."""
 import argparse
+import concurrent.futures
 import json
 import math
 import os
@@ -22,6 +23,7 @@ from harness import floats, read_safetensors, write_safetensors  # noqa: E402
 ALIAS = {"attention_window": "attention", "delta_rule_negeig": "delta_rule"}
 WIDE = {"q", "k", "v", "do"}                        # of the call's type; gates, write strengths and states stay float32
 GATES = {"dg", "dbeta", "dlambda"}
+AT_ONCE = 8                                         # a process takes most of a second to open a GPU
 MODELS = {"f32": 1e-5, "bf16": 3e-2}
 failures = []
 
@@ -60,9 +62,14 @@ def budget(op, name, dtype):
     return 2e-2 if name in GATES else 8e-3 if op in ("delta_rule", "gated_delta_rule", "mesa") else 5e-3
 
 
+def in_own_folder(function, *arguments):
+    with tempfile.TemporaryDirectory() as name:
+        return function(*arguments, Path(name))
+
+
 def check_op(linnet, device, op, path, scratch):
-    """The largest error over its budget for each type, and the implementations that ran."""
-    given, worst, ran = read_safetensors(path), {}, {}
+    """The largest error for each type, and the tensor that has it."""
+    given, worst = read_safetensors(path), {}
     rounded = scratch / "rounded.safetensors"
     write_safetensors(rounded, {n: rounded_to_bf16(t) if n in WIDE else t for n, t in given.items()}, metadata(path))
     truth = scratch / "truth.safetensors"
@@ -74,7 +81,7 @@ def check_op(linnet, device, op, path, scratch):
                 failures.append(f"{path}: {done.stderr.strip()}")
                 continue
             source, want = rounded, read_safetensors(truth)
-        worst[dtype] = (0.0, "")
+        worst[dtype] = (-1.0, "nothing ran")
         for flags in (["--backward"], ["--form", "recurrent"]):
             results = []
             for turn in range(2):
@@ -88,7 +95,6 @@ def check_op(linnet, device, op, path, scratch):
                 continue
             if results[0] != results[1]:
                 failures.append(f"{path} {dtype} {' '.join(flags)}: two runs give different bytes")
-            ran[dtype, flags[0]] = done.stdout.strip()
             ours = read_safetensors(out)
             for name, tensor in ours.items():
                 if name not in want:
@@ -98,7 +104,7 @@ def check_op(linnet, device, op, path, scratch):
                     failures.append(f"{path} {dtype} {' '.join(flags)}: {name} is off by {e:.2e}, allowed {allowed:.0e}")
                 if e > worst[dtype][0]:
                     worst[dtype] = (e, name)
-    return worst, ran
+    return worst
 
 
 def check_model(linnet, device, folder, scratch):
@@ -116,7 +122,7 @@ def check_model(linnet, device, folder, scratch):
             e = difference(read_safetensors(out)["logits"], golden["logits"])
             if not e <= allowed:
                 failures.append(f"{folder} {dtype} {' '.join(flags)}: logits are off by {e:.2e}, allowed {allowed:.0e}")
-            worst[dtype] = max(worst.get(dtype, 0), e)
+            worst[dtype] = max(worst.get(dtype, (-1.0, "")), (e, "by steps" if flags else "in one pass"))
     return worst
 
 
@@ -130,27 +136,25 @@ def main():
     a = p.parse_args()
     linnet = os.path.abspath(a.linnet)
     known = run(linnet, "op", "none", "x", "y").stderr
-    lines = []
-    with tempfile.TemporaryDirectory() as name:
-        scratch = Path(name)
+    lines, groups = [], []
+    with concurrent.futures.ThreadPoolExecutor(AT_ONCE) as pool:
         for folder in sorted((a.goldens / "ops").glob("*/")):
             op = ALIAS.get(folder.name, folder.name)
             if op not in known.replace(",", " ").replace(".", " ").split():
                 print(f"{folder.name:18} not an operator of this linnet")
                 continue
-            total = {}
-            for path in sorted(folder.glob("*.safetensors")):
-                worst, ran = check_op(linnet, a.device, op, path, scratch)
-                for dtype, (e, tensor) in worst.items():
-                    total[dtype] = max(total.get(dtype, (0.0, "")), (e, f"{path.stem} {tensor}"))
-            print(f"{folder.name:18} " + "   ".join(f"{d} {e:.1e} ({w})" for d, (e, w) in total.items()), flush=True)
-            lines.append({"golden": folder.name, **{d: e for d, (e, _) in total.items()}})
+            groups.append((folder.name, [(path.stem, pool.submit(in_own_folder, check_op, linnet, a.device, op, path))
+                                         for path in sorted(folder.glob("*.safetensors"))]))
         for folder in sorted((a.goldens / "fla").glob("*/")):
-            if run(linnet, "inspect", folder).returncode:
-                continue  # a model of a kind that this linnet does not have
-            worst = check_model(linnet, a.device, folder, scratch)
-            print(f"{folder.name:18} logits " + "   ".join(f"{d} {e:.1e}" for d, e in worst.items()), flush=True)
-            lines.append({"golden": "fla/" + folder.name, **worst})
+            if run(linnet, "inspect", folder).returncode == 0:  # else a model of a kind that this linnet does not have
+                groups.append(("fla/" + folder.name, [("logits", pool.submit(in_own_folder, check_model, linnet, a.device, folder))]))
+        for name, parts in groups:
+            total = {}
+            for part, future in parts:
+                for dtype, (e, tensor) in future.result().items():
+                    total[dtype] = max(total.get(dtype, (-1.0, "")), (e, f"{part} {tensor}"))
+            print(f"{name:22} " + "   ".join(f"{d} {e:.1e} ({w.strip()})" for d, (e, w) in total.items()), flush=True)
+            lines.append({"golden": name, **{d: e for d, (e, _) in total.items()}})
     for f in failures:
         print("FAILED", f)
     print(f"goldens: {len(lines)} groups, {len(failures)} failures")
