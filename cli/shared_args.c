@@ -44,7 +44,8 @@ int model_args_config(linnet_context *c, const model_args *m, linnet_config **ou
     if (m->config) s = linnet_config_load(c, m->config, out);
     else s = linnet_config_create(c, model_type_of(m->mixer), out);
     const char *preset = m->preset || m->config || m->defaults ? m->preset : "tiny";
-    for (int i = 0; s == LINNET_OK && !m->config && !preset && m->defaults[i]; i++) s = set_pair(c, *out, m->defaults[i]);
+    for (int i = 0; s == LINNET_OK && !m->config && !preset && m->defaults[i]; i++)
+        if (set_pair(c, *out, m->defaults[i]) == LINNET_ENOMEM) s = LINNET_ENOMEM; /* kinds of layer that lack the key go without */
     if (s == LINNET_OK && preset) s = linnet_config_preset(c, *out, preset);
     for (int i = 0; s == LINNET_OK && i < m->set.count; i++) s = set_pair(c, *out, m->set.item[i]);
     return s == LINNET_OK ? 0 : say_status(c, s);
