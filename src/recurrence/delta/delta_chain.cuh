@@ -419,8 +419,7 @@ template <bool HOPPER, int K, int NV, bool READ> struct chain {
                                              pack_bf16(O[8 * j + 4], O[8 * j + 5]), pack_bf16(O[8 * j + 6], O[8 * j + 7]));
             values_out(p.o, i, at);
         }
-        __syncwarp();
-        if (lane == 0) barrier_arrive(empty + 8 * slot);
+        barrier_arrive(empty + 8 * slot);
     }
 
     __device__ __forceinline__ void values_out(bf16 *to, int i, uint32_t at)
@@ -591,7 +590,7 @@ __global__ __launch_bounds__(GROUP *(NV + 1), 1) void chain_kernel(const __grid_
     if (threadIdx.x == 0) {
         for (int s = 0; s < p.stages; s++) {
             barrier_init(full + 8 * s, GROUP);
-            barrier_init(empty + 8 * s, 4 * NV);
+            barrier_init(empty + 8 * s, NV * GROUP);
         }
         if constexpr (HOPPER) asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
     }

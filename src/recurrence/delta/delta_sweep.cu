@@ -106,13 +106,15 @@ __device__ __forceinline__ void store_negative(float *m, const float (&d)[4])
     *(float2 *)(m + (r + 8) * LD + c) = make_float2(-d[2], -d[3]);
 }
 
-/* (I + A)^{-1} in A's place, A [64][LD] strictly lower triangular; what stands above the diagonal blocks of 16 is neither read nor written.
- * Blocks of 16 by substitution, a column a lane; then twice [T1 0; -T2 A T1, T2] (operators.md 11.4). */
-__device__ void invert(float *A)
+/* (I + A)^{-1} in A's place, for HEADS matrices A [64][LD], strictly lower triangular; what stands above the diagonal blocks of 16 is neither
+ * read nor written. Rows 16 w .. 16 w + 15 of each are warp w's own until the first barrier. Blocks of 16 by substitution, a column a lane, two
+ * heads a warp; then twice [T1 0; -T2 A T1, T2] (operators.md 11.4). Ends with a barrier. */
+template <int HEADS> __device__ __forceinline__ void invert(float *A)
 {
     const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
     {
-        float *block = A + warp * 16 * (LD + 1), x[16];
+        float *block = A + (HEADS > 1 ? lane / 16 : 0) * C * LD + warp * 16 * (LD + 1), x[16];
+        __syncwarp();
 #pragma unroll
         for (int i = 0; i < 16; i++) {
             float row[16];
@@ -128,13 +130,13 @@ __device__ void invert(float *A)
             x[i] = sum[0] + sum[1] + (sum[2] + sum[3]);
         }
         __syncwarp();
-        if (lane < 16)
+        if (HEADS > 1 || lane < 16)
 #pragma unroll
-            for (int i = 0; i < 16; i++) block[i * LD + lane] = x[i];
+            for (int i = 0; i < 16; i++) block[i * LD + lane % 16] = x[i];
     }
     __syncthreads();
-    if (warp < 2) { /* one block of 32 a warp */
-        float *block = A + warp * 32 * (LD + 1), y[2][4] = {}, d[2][4] = {};
+    if (warp < 2 * HEADS) { /* one block of 32 a warp */
+        float *block = A + warp / 2 * C * LD + warp % 2 * 32 * (LD + 1), y[2][4] = {}, d[2][4] = {};
         const left16 second = left_of(block + 16 * (LD + 1));
 #pragma unroll
         for (int n = 0; n < 2; n++) multiply(y[n], second, block + 16 * LD + 8 * n);
@@ -148,24 +150,31 @@ __device__ void invert(float *A)
     __syncthreads();
     /* the block [32][32]: a warp makes 16 rows of T2 A and of those times T1 16 columns */
     const int rows = 32 + warp / 2 * 16, column = warp % 2 * 16;
-    float y[2][2][4] = {}, d[2][4] = {};
+    float d[HEADS][2][4] = {};
 #pragma unroll
-    for (int kk = 0; kk < 2; kk++) {
-        if (kk > warp / 2) continue;
-        const left16 second = left_of(A + rows * LD + 32 + 16 * kk);
+    for (int head = 0; head < HEADS; head++) {
+        const float *a = A + head * C * LD;
+        float y[2][2][4] = {};
 #pragma unroll
-        for (int n = 0; n < 4; n++) multiply(y[n / 2][n % 2], second, A + (32 + 16 * kk) * LD + 8 * n);
-    }
+        for (int kk = 0; kk < 2; kk++) {
+            if (kk > warp / 2) continue;
+            const left16 second = left_of(a + rows * LD + 32 + 16 * kk);
 #pragma unroll
-    for (int kk = 0; kk < 2; kk++) {
-        if (kk < warp % 2) continue;
-        const left16 product = left_from(y[kk]);
+            for (int n = 0; n < 4; n++) multiply(y[n / 2][n % 2], second, a + (32 + 16 * kk) * LD + 8 * n);
+        }
 #pragma unroll
-        for (int n = 0; n < 2; n++) multiply(d[n], product, A + 16 * kk * LD + column + 8 * n);
+        for (int kk = 0; kk < 2; kk++) {
+            if (kk < warp % 2) continue;
+            const left16 product = left_from(y[kk]);
+#pragma unroll
+            for (int n = 0; n < 2; n++) multiply(d[head][n], product, a + 16 * kk * LD + column + 8 * n);
+        }
     }
     __syncthreads();
 #pragma unroll
-    for (int n = 0; n < 2; n++) store_negative(A + rows * LD + column + 8 * n, d[n]);
+    for (int head = 0; head < HEADS; head++)
+#pragma unroll
+        for (int n = 0; n < 2; n++) store_negative(A + head * C * LD + rows * LD + column + 8 * n, d[head][n]);
     __syncthreads();
 }
 
@@ -178,7 +187,7 @@ struct pairs_args {
     float *G, *F;
     int *R;
     bf16 *T, *P;
-    int Hq, Hv, heads; /* heads: value heads of a CTA, all of one query-key head */
+    int Hq, Hv;
     float scale;
 };
 
@@ -233,37 +242,37 @@ __device__ __forceinline__ void make_gates(const pairs_args &p, int64_t token, i
     }
 }
 
-/* Shared memory: the rows of k and q, later A and P; then the gates. */
-template <int K> constexpr int pairs_bytes = (2 * C * K * 2 > C * LD * 4 + C * C * 2 ? 2 * C * K * 2 : C * LD * 4 + C * C * 2) + 3 * C * 4;
+/* Shared memory: the rows of k and q, later A and P of every head; then the gates. */
+template <int K, int HEADS>
+constexpr int pairs_bytes = (2 * C * K * 2 > HEADS * (C * LD * 4 + C * C * 2) ? 2 * C * K * 2 : HEADS * (C * LD * 4 + C * C * 2)) + HEADS * 3 * C * 4;
 
-/* A CTA: a chunk, a query-key head, `heads` of its value heads. K K^T and Q K^T stay in registers, 16 rows a warp; then their memory is A's and
- * P's. */
-template <int K> __global__ __launch_bounds__(THREADS, 4) void pairs_kernel(const __grid_constant__ pairs_args p)
+/* A CTA: a chunk, a query-key head, HEADS of its value heads. K K^T and Q K^T stay in registers, 16 rows a warp; then their memory is A's and P's. */
+template <int K, int HEADS> __global__ __launch_bounds__(THREADS, 4) void pairs_kernel(const __grid_constant__ pairs_args p)
 {
     extern __shared__ __align__(1024) uint8_t shared[];
-    float *gates = (float *)(shared + pairs_bytes<K>) - 3 * C, *A = (float *)shared;
-    bf16 *stage = (bf16 *)(shared + C * LD * 4);
-    const int tid = (int)threadIdx.x, lane = tid % 32, warp = tid / 32, parts = p.Hv / p.heads;
+    float *gates = (float *)(shared + pairs_bytes<K, HEADS>) - HEADS * 3 * C, *A = (float *)shared;
+    bf16 *stage = (bf16 *)(shared + HEADS * C * LD * 4);
+    const int tid = (int)threadIdx.x, lane = tid % 32, warp = tid / 32, parts = p.Hv / HEADS;
     const int64_t c = blockIdx.x / parts;
-    const int h0 = (int)(blockIdx.x % parts) * p.heads, hq = h0 / (p.Hv / p.Hq);
+    const int h0 = (int)(blockIdx.x % parts) * HEADS, hq = h0 / (p.Hv / p.Hq);
     const int4 entry = p.table[c];
-    const int64_t token = entry.y;
+    const int64_t token = entry.y, index = c * p.Hv + h0;
     const int rows = entry.z;
     const uint32_t tiles = shared_address(shared);
     constexpr int PER = K / 8, STEP = THREADS / PER;
     {
         const int row = tid / PER, piece = tid % PER;
         const uint32_t to = tiles + row * (2 * K) + (((piece & 7) ^ (row & 7)) << 4) + (piece >> 3) * 128;
+        const int64_t from = ((token + row) * p.Hq + hq) * K + piece * 8, step = (int64_t)STEP * p.Hq * K;
 #pragma unroll
         for (int j = 0; j < C / STEP; j++) {
             const bool real = row + j * STEP < rows;
-            const int64_t from = ((token + row + j * STEP) * p.Hq + hq) * K + piece * 8;
-            cp_async_16(to + j * STEP * 2 * K, real ? p.k + from : p.k, real);
-            if (p.P) cp_async_16(to + j * STEP * 2 * K + C * K * 2, real ? p.q + from : p.q, real);
+            cp_async_16(to + j * STEP * 2 * K, real ? p.k + from + j * step : p.k, real);
+            if (p.P) cp_async_16(to + j * STEP * 2 * K + C * K * 2, real ? p.q + from + j * step : p.q, real);
         }
     }
     cp_async_commit();
-    if (warp == 0) make_gates(p, token, rows, c * p.Hv + h0, h0, gates);
+    if (warp < HEADS) make_gates(p, token, rows, index + warp, h0 + warp, gates + warp * 3 * C);
     cp_async_wait<0>();
     __syncthreads();
     float kk[8][4] = {}, qk[8][4] = {};
@@ -286,52 +295,64 @@ template <int K> __global__ __launch_bounds__(THREADS, 4) void pairs_kernel(cons
         }
     }
     __syncthreads();
-    for (int h = h0; h < h0 + p.heads; h++) {
-        const int64_t index = c * p.Hv + h;
-        if (h > h0) {
-            if (warp == 0) make_gates(p, token, rows, index, h, gates);
-            __syncthreads();
-        }
-        const int r = lane / 4, c2 = 2 * (lane % 4);
+    const int r = lane / 4, c2 = 2 * (lane % 4);
+#pragma unroll
+    for (int head = 0; head < HEADS; head++) {
+        const float *of = gates + head * 3 * C;
+        float beta[2], G[2];
+        int R[2];
 #pragma unroll
         for (int j = 0; j < 2; j++) {
-            const int i = 16 * warp + r + 8 * j;
-            const float beta = gates[i], G = gates[C + i];
-            const int R = __float_as_int(gates[2 * C + i]);
+            beta[j] = of[16 * warp + r + 8 * j];
+            G[j] = of[C + 16 * warp + r + 8 * j];
+            R[j] = __float_as_int(of[2 * C + 16 * warp + r + 8 * j]);
+        }
 #pragma unroll
-            for (int n = 0; n < 8; n++) {
-                float a[2] = { 0.f, 0.f }, s[2] = { 0.f, 0.f };
-                if (n <= 2 * warp + 1)
+        for (int n = 0; n < 8; n++) {
+            float D[2][2] = { { 1.f, 1.f }, { 1.f, 1.f } };
+            const bool below = n <= 2 * warp + 1; /* not all of it is above the diagonal */
+            if (p.g && below) {
+                const float2 Gm = *(const float2 *)(of + C + 8 * n + c2);
+                const int2 Rm = *(const int2 *)(of + 2 * C + 8 * n + c2);
 #pragma unroll
-                    for (int x = 0; x < 2; x++) {
-                        const int m = 8 * n + c2 + x;
-                        if (m > i) continue;
-                        const float D = lnt_delta_pair(G, R, gates[C + m], __float_as_int(gates[2 * C + m]));
-                        a[x] = m < i ? beta * D * kk[n][2 * j + x] : 0.f;
-                        s[x] = i < rows ? p.scale * D * qk[n][2 * j + x] : 0.f;
-                    }
-                if (n <= 2 * warp + 1) *(float2 *)(A + i * LD + 8 * n + c2) = make_float2(a[0], a[1]);
-                if (p.P) *(uint32_t *)(stage + i * C + ((n ^ (i & 7)) << 3) + c2) = pack_bf16(s[0], s[1]);
+                for (int j = 0; j < 2; j++) {
+                    D[j][0] = lnt_delta_pair(fminf(G[j], Gm.x), R[j], Gm.x, Rm.x);
+                    D[j][1] = lnt_delta_pair(fminf(G[j], Gm.y), R[j], Gm.y, Rm.y);
+                }
+            }
+#pragma unroll
+            for (int j = 0; j < 2; j++) {
+                const int i = 16 * warp + r + 8 * j, m = 8 * n + c2;
+                if (below)
+                    *(float2 *)(A + head * C * LD + i * LD + m) =
+                        make_float2(m < i ? beta[j] * D[j][0] * kk[n][2 * j] : 0.f, m + 1 < i ? beta[j] * D[j][1] * kk[n][2 * j + 1] : 0.f);
+                if (p.P)
+                    *(uint32_t *)(stage + head * C * C + i * C + ((n ^ (i & 7)) << 3) + c2) = pack_bf16(
+                        m <= i ? p.scale * D[j][0] * qk[n][2 * j] : 0.f, m + 1 <= i ? p.scale * D[j][1] * qk[n][2 * j + 1] : 0.f);
             }
         }
-        __syncthreads();
-        if (p.P)
+    }
+    invert<HEADS>(A);
 #pragma unroll
-            for (int j = 0; j < 4; j++) {
-                const int i = tid / 8 + 16 * j, piece = tid % 8;
-                *(uint4 *)(p.P + index * (C * C) + i * C + piece * 8) = *(const uint4 *)(stage + i * C + ((piece ^ (i & 7)) << 3));
-            }
-        invert(A);
+    for (int head = 0; head < HEADS; head++)
 #pragma unroll
         for (int j = 0; j < 4; j++) {
             const int i = tid / 8 + 16 * j, piece = tid % 8;
-            float x[8];
+            const int64_t to = (index + head) * (C * C) + i * C + piece * 8;
+            if (p.P) *(uint4 *)(p.P + to) = *(const uint4 *)(stage + head * C * C + i * C + ((piece ^ (i & 7)) << 3));
+            const float4 *from = (const float4 *)(A + head * C * LD + i * LD + 8 * piece);
+            const float4 low = from[0], high = from[1];
+            float x[8] = { low.x, low.y, low.z, low.w, high.x, high.y, high.z, high.w };
 #pragma unroll
-            for (int m = 0; m < 8; m++) x[m] = 8 * piece + m <= i ? A[i * LD + 8 * piece + m] : 0.f;
-            store_pack<8>(p.T + index * (C * C) + i * C + piece * 8, x);
+            for (int m = 0; m < 8; m++) x[m] = 8 * piece + m <= i ? x[m] : 0.f;
+            store_pack<8>(p.T + to, x);
         }
-        __syncthreads();
-    }
+}
+
+template <int K, int HEADS> void put_pairs(const pairs_args &p, int64_t chunks, cudaStream_t stream)
+{
+    cudaFuncSetAttribute(pairs_kernel<K, HEADS>, cudaFuncAttributeMaxDynamicSharedMemorySize, pairs_bytes<K, HEADS>);
+    pairs_kernel<K, HEADS><<<(unsigned)(chunks * (p.Hv / HEADS)), THREADS, pairs_bytes<K, HEADS>, stream>>>(p);
 }
 
 /* ---- how a sequence is cut into segments ---------------------------------------------------------------------------------------------------- */
@@ -339,19 +360,25 @@ template <int K> __global__ __launch_bounds__(THREADS, 4) void pairs_kernel(cons
 /* The cost model, in units of a chunk's step of the chain (0.7 us) on the 132 multiprocessors of an H200. A chain of n chunks costs n. Cut into P
  * segments of n/P: all but the last first make their end state X from zeros and their transition M, whose K columns are further columns of V; then
  * each takes its start through the segments before it, P - 1 products that cost a step and a half each; then runs. CTAs beyond one a multiprocessor
- * wait for their turn. The smallest of P = 1, 2, 4, .. is taken; a segment has at least 8 chunks. */
-int count_segments(const lnt_recur_args *a)
+ * become half as many of 128 columns, whose step costs 1.4; beyond that they wait for their turn. The smallest of P = 1, 2, 4, .. is taken; a segment
+ * has at least 8 chunks. */
+double rounds(double ctas, bool wide)
 {
     const double MULTIPROCESSORS = 132;
+    return ctas <= MULTIPROCESSORS ? 1 : wide ? 1.4 * ceil(ctas / 2 / MULTIPROCESSORS) : ceil(ctas / MULTIPROCESSORS);
+}
+int count_segments(const lnt_recur_args *a)
+{
     const int64_t longest = (lnt_recur_longest(a) + C - 1) / C;
     const double ctas = (double)a->sequences * a->Hv * (a->V / 64);
+    const bool wide = a->V == 128;
     int best = 1;
     double least = 0;
     for (int P = 1; P == 1 || (longest / P >= 8 && P <= 64); P *= 2) {
         const double n = ceil((double)longest / P), more = (double)(a->V + a->K) / a->V;
-        double cost = n * ceil(ctas * P / MULTIPROCESSORS);
-        if (P > 1) cost += n * ceil(ctas * (P - 1) * more / MULTIPROCESSORS) + 1.5 * (P - 1) + 8;
-        if (P == 1 || cost < 0.8 * least) { /* a model: not for little */
+        double cost = n * rounds(ctas * P, wide);
+        if (P > 1) cost += n * rounds(ctas * (P - 1) * more, wide && a->K == 128) + 1.5 * (P - 1) + 8;
+        if (P == 1 || cost < 0.9 * least) { /* a model: not for little */
             best = P;
             least = cost;
         }
@@ -416,12 +443,11 @@ void lnt_delta_sweep_put(const lnt_recur_args *a, const lnt_device *device, cons
 {
     const lnt_cuda *d = (const lnt_cuda *)device;
     table_kernel<<<1, 1024, 0, d->stream>>>(a->cu_seqlens_device, a->sequences, w->chunks, w->table, w->first_chunk);
-    const int group = a->Hv / a->Hq;
-    pairs_args p = { (const bf16 *)a->q, (const bf16 *)a->k, (const float *)a->g, (const float *)a->beta, w->table, w->G, w->F, w->R, w->T, w->P,
-                     a->Hq, a->Hv, group % 2 ? 1 : 2, (float)a->scale };
-    const unsigned blocks = (unsigned)(w->chunks * (a->Hv / p.heads));
-    if (blocks && a->K == 64) pairs_kernel<64><<<blocks, THREADS, pairs_bytes<64>, d->stream>>>(p);
-    if (blocks && a->K == 128) pairs_kernel<128><<<blocks, THREADS, pairs_bytes<128>, d->stream>>>(p);
+    const bool two = a->Hv / a->Hq % 2 == 0;
+    const pairs_args p = { (const bf16 *)a->q, (const bf16 *)a->k, (const float *)a->g, (const float *)a->beta, w->table, w->G, w->F, w->R, w->T,
+                           w->P, a->Hq, a->Hv, (float)a->scale };
+    const auto put_them = a->K == 64 ? two ? put_pairs<64, 2> : put_pairs<64, 1> : two ? put_pairs<128, 2> : put_pairs<128, 1>;
+    if (w->chunks) put_them(p, w->chunks, d->stream);
 
     lnt_delta_chain x = {};
     x.q = (const bf16 *)a->q;
@@ -444,15 +470,14 @@ void lnt_delta_sweep_put(const lnt_recur_args *a, const lnt_device *device, cons
     x.X = w->X;
     x.M = w->M;
     const auto put = d->base.capability / 10 == 9 && !w->plain ? lnt_delta_chain_sm90 : lnt_delta_chain_sm80;
-    const int64_t ctas = a->sequences * w->segments * a->Hv * (a->V / 64);
-    const bool wide = a->V == 128 && ctas > d->base.multiprocessors;
+    const int64_t columns = a->sequences * a->Hv * (a->V / 64), of_transitions = a->sequences * a->Hv * (w->segments - 1) * ((a->V + a->K) / 64);
     if (w->segments > 1) {
         x.transitions = true;
-        x.wide = wide && a->K == 128;
+        x.wide = a->V == 128 && a->K == 128 && of_transitions > d->base.multiprocessors;
         put(&x, d);
         x.transitions = false;
     }
-    x.wide = wide;
+    x.wide = a->V == 128 && columns * w->segments > d->base.multiprocessors;
     x.o = w->P ? (bf16 *)a->o : NULL;
     x.sT = (float *)a->sT;
     x.U = w->U;
