@@ -40,38 +40,48 @@ __device__ __forceinline__ void mma_16x8x16(float (&c)[4], uint32_t a0, uint32_t
                  : "r"(a0), "r"(a1), "r"(a2), "r"(a3), "r"(b0), "r"(b1));
 }
 
+/* 16 bytes that are read once. volatile: loads stay before the products that follow them, all on their way at once. */
+__device__ __forceinline__ uint4 load_once(const bf16 *p)
+{
+    uint4 v;
+    asm volatile("ld.global.L1::no_allocate.v4.u32 {%0,%1,%2,%3}, [%4];" : "=r"(v.x), "=r"(v.y), "=r"(v.z), "=r"(v.w) : "l"(p));
+    return v;
+}
+
 /* bf16 on the matrix unit: a block has 16 rows of w, its warps take turns of STEP along K, and their sums are added in order. The unit multiplies
  * w [16 rows, 16 k] by x^T [16 k, 8 rows]; a sum over k does not care for its order, so that a lane's eight neighbours of k, one 16-byte load, serve
- * as its share of two such tiles. Up to 8 TILES rows of x. */
-enum { FEW_WARPS = 8, FEW_STEP = 64, FEW_AHEAD = 2, FEW_MOST = 16 };
+ * as its share of two such tiles. Up to 8 TILES rows of x. Where there is nothing to load, a place that exists is loaded and x counts as zero. */
+enum { FEW_STEP = 64, FEW_MOST = 16 };
 
-template <int TILES> __global__ void __launch_bounds__(32 * FEW_WARPS) few_mma_kernel(const __grid_constant__ few_args a)
+template <int TILES, int WARPS, int AHEAD> __global__ void __launch_bounds__(32 * WARPS) few_mma_kernel(const __grid_constant__ few_args a)
 {
-    __shared__ float share[FEW_WARPS][8 * TILES][16]; /* [warp][row of x][row of w] */
+    __shared__ float share[WARPS][8 * TILES][16]; /* [warp][row of x][row of w] */
     const int warp = (int)threadIdx.x / 32, group = (int)threadIdx.x % 32 / 4, lane = (int)threadIdx.x % 4;
     const int64_t n0 = (int64_t)blockIdx.x * 16;
-    const bf16 *w0 = (const bf16 *)a.w + (n0 + group) * a.ldw, *w1 = w0 + 8 * a.ldw;
-    const bool has0 = n0 + group < a.N, has1 = n0 + group + 8 < a.N;
-    const uint4 zero = make_uint4(0, 0, 0, 0);
-    float c[TILES][4] = {};
-    for (int64_t base = warp * FEW_STEP; base < a.K; base += FEW_WARPS * FEW_STEP * FEW_AHEAD) {
-        uint4 top[FEW_AHEAD][2], low[FEW_AHEAD][2], x[FEW_AHEAD][2][TILES];
+    const bf16 *w0 = (const bf16 *)a.w + min(n0 + group, a.N - 1) * a.ldw, *w1 = (const bf16 *)a.w + min(n0 + group + 8, a.N - 1) * a.ldw;
+    const bf16 *row[TILES];
+    bool has[TILES];
 #pragma unroll
-        for (int i = 0; i < FEW_AHEAD; i++)
+    for (int t = 0; t < TILES; t++) has[t] = 8 * t + group < a.R, row[t] = (const bf16 *)a.x + (has[t] ? 8 * t + group : 0) * a.ldx;
+    float c[TILES][4] = {};
+    for (int64_t base = warp * FEW_STEP; base < a.K; base += WARPS * FEW_STEP * AHEAD) {
+        uint4 top[AHEAD][2], low[AHEAD][2], x[AHEAD][2][TILES];
+#pragma unroll
+        for (int i = 0; i < AHEAD; i++)
 #pragma unroll
             for (int h = 0; h < 2; h++) {
-                const int64_t k = base + i * (FEW_WARPS * FEW_STEP) + h * (FEW_STEP / 2) + 8 * lane;
-                const bool in = k < a.K;
-                top[i][h] = in && has0 ? *(const uint4 *)(w0 + k) : zero;
-                low[i][h] = in && has1 ? *(const uint4 *)(w1 + k) : zero;
+                const int64_t k = base + i * (WARPS * FEW_STEP) + h * (FEW_STEP / 2) + 8 * lane, at = min(k, a.K - 8);
+                top[i][h] = load_once(w0 + at);
+                low[i][h] = load_once(w1 + at);
 #pragma unroll
                 for (int t = 0; t < TILES; t++) {
-                    const int r = 8 * t + group;
-                    x[i][h][t] = in && r < a.R ? *(const uint4 *)((const bf16 *)a.x + r * a.ldx + k) : zero;
+                    const uint4 v = *(const uint4 *)(row[t] + at);
+                    const uint32_t keep = 0u - (uint32_t)(k < a.K && has[t]); /* a choice becomes a branch, and the loads wait */
+                    x[i][h][t] = make_uint4(v.x & keep, v.y & keep, v.z & keep, v.w & keep);
                 }
             }
 #pragma unroll
-        for (int i = 0; i < FEW_AHEAD; i++)
+        for (int i = 0; i < AHEAD; i++)
 #pragma unroll
             for (int h = 0; h < 2; h++)
 #pragma unroll
@@ -90,7 +100,7 @@ template <int TILES> __global__ void __launch_bounds__(32 * FEW_WARPS) few_mma_k
     if (r >= 8 * TILES || r >= a.R || n0 + n >= a.N) return;
     float s = share[0][r][n];
 #pragma unroll
-    for (int v = 1; v < FEW_WARPS; v++) s += share[v][r][n];
+    for (int v = 1; v < WARPS; v++) s += share[v][r][n];
     put_product(a, r, n0 + n, s);
 }
 
@@ -136,6 +146,18 @@ template <typename T, int V> static void few_run(const few_args &a, cudaStream_t
         few_kernel<T, V, 8><<<blocks, 128, 0, stream>>>(a);
 }
 
+/* Few blocks (weights of some thousand rows) have twice the warps, and all of a warp's loads on their way at once. */
+template <int TILES> static void few_mma_run(const few_args &a, int multiprocessors, cudaStream_t stream)
+{
+    const int64_t blocks = lnt_div_up(a.N, 16);
+    if (blocks <= multiprocessors && a.K > 2 * 16 * FEW_STEP && TILES == 1)
+        few_mma_kernel<TILES, 16, TILES == 1 ? 3 : 2><<<(unsigned)blocks, 512, 0, stream>>>(a);
+    else if (blocks <= multiprocessors)
+        few_mma_kernel<TILES, 16, 2><<<(unsigned)blocks, 512, 0, stream>>>(a);
+    else
+        few_mma_kernel<TILES, 8, 2><<<(unsigned)blocks, 256, 0, stream>>>(a);
+}
+
 /* Rows and columns of C change roles when B is the short operand. False: not a product of few rows. */
 static bool few_rows(lnt_ctx *c, const lnt_gemm_args *g)
 {
@@ -148,10 +170,11 @@ static bool few_rows(lnt_ctx *c, const lnt_gemm_args *g)
     const bool unit = g->ab == LINNET_BF16 && aligned;
     cudaStream_t stream = lnt_stream(c);
     if (a.R > (unit ? FEW_MOST : 8)) return false;
+    const int multiprocessors = lnt_device_of(c)->multiprocessors;
     if (unit && a.R <= 8)
-        few_mma_kernel<1><<<(unsigned)lnt_div_up(a.N, 16), 32 * FEW_WARPS, 0, stream>>>(a);
+        few_mma_run<1>(a, multiprocessors, stream);
     else if (unit)
-        few_mma_kernel<2><<<(unsigned)lnt_div_up(a.N, 16), 32 * FEW_WARPS, 0, stream>>>(a);
+        few_mma_run<2>(a, multiprocessors, stream);
     else if (g->ab == LINNET_BF16)
         few_run<bf16, 1>(a, stream);
     else if (aligned)

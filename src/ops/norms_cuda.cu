@@ -239,7 +239,7 @@ static norm_plan plan_of(const norm_args &a, const lnt_tensor *const *tensors, i
 {
     norm_plan p = {unit_of(a.d, tensors, n), 1, false, 256, 0};
     if (a.d / p.unit > WIDE_UNITS || (uintptr_t)a.w % 16) p.unit = 1;
-    const int units = a.d / p.unit, each = p.unit == 1 ? 16 : units <= 256 ? 1 : 2;
+    const int units = a.d / p.unit, each = p.unit == 1 ? 16 : units <= 128 ? 1 : 2;
     p.wide = p.unit == 1 || units > 32 * narrow;
     if (p.wide)
         p.lanes = (int)lnt_div_up(units, 32 * each) * 32, p.threads = (unsigned)p.lanes;

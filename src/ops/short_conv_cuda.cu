@@ -9,7 +9,7 @@ extern "C" {
 #include "ops/short_conv.h"
 }
 
-enum { CONV_THREADS = 128, CONV_FORWARD_ROWS = 64, CONV_BACKWARD_BLOCKS = 128, CONV_BACKWARD_ROWS = 16 };
+enum { CONV_THREADS = 128, CONV_FORWARD_ROWS = 64, CONV_FORWARD_BLOCKS = 1024, CONV_BACKWARD_BLOCKS = 128, CONV_BACKWARD_ROWS = 16 };
 
 struct conv_args {
     lnt_view x, y, dy, dx;
@@ -94,15 +94,36 @@ template <bool SILU, int U> __device__ __forceinline__ void activate(float (&z)[
 
 /* ---- forward ------------------------------------------------------------------------------------------------------------------------------ */
 
+/* The unit of columns c of the rows r .. r+AHEAD-1, zero from row `end` on. */
+template <class P, int AHEAD>
+__device__ __forceinline__ void load_rows(lnt_view x, int64_t r, int64_t end, int64_t cols, int64_t c, lnt_raw<P> (&out)[AHEAD])
+{
+    const int64_t at = r * cols + c;
+#pragma unroll
+    for (int i = 0; i < AHEAD; i++) out[i] = r + i < end ? fetch<P>(x, at + i * cols) : no_unit<P>();
+}
+
+template <class P, int SIZE, bool SILU>
+__device__ __forceinline__ void forward_row(const conv_args &a, const float (&w)[SIZE][P::U], float (&window)[SIZE][P::U], const lnt_raw<P> &x,
+                                            int64_t at)
+{
+    float z[P::U];
+    widen<P>(window[SIZE - 1], x, a.x.f32);
+    convolve(w, window, z);
+    activate<SILU>(z, a.act);
+    put<P>(a.y, at, z);
+    shift(window);
+}
+
 /* STEP: a block's rows are those of one sequence, of few tokens, and its state moves on; otherwise a fixed number of rows. */
 template <class P, int SIZE, int AHEAD, bool SILU, bool STEP>
-__global__ void __launch_bounds__(CONV_THREADS) conv_forward(const __grid_constant__ conv_args a)
+__global__ void __launch_bounds__(CONV_THREADS, P::HALF ? 8 : 1) conv_forward(const __grid_constant__ conv_args a)
 {
     constexpr int U = P::U;
     conv_place p;
     p.c = ((int64_t)(blockIdx.x % a.parts) * CONV_THREADS + threadIdx.x) * U;
     if (p.c >= a.cols) return;
-    float w[SIZE][U], window[SIZE][U], z[U];
+    float w[SIZE][U], window[SIZE][U];
     load_taps(a, p.c, w);
     int64_t r0, r1;
     if constexpr (STEP) {
@@ -113,11 +134,18 @@ __global__ void __launch_bounds__(CONV_THREADS) conv_forward(const __grid_consta
         enter(a, p, sequence_at(a.cut, r0));
     }
     load_window<P, SIZE>(a, p, r0, window);
+    lnt_raw<P> now[AHEAD], next[AHEAD];
+    load_rows<P>(a.x, r0, r1, a.cols, p.c, next);
     for (int64_t r = r0; r < r1; r += AHEAD) {
-        lnt_raw<P> raw[AHEAD];
+        const int64_t at = r * a.cols + p.c;
 #pragma unroll
-        for (int i = 0; i < AHEAD; i++)
-            if (r + i < r1) raw[i] = fetch<P>(a.x, (r + i) * a.cols + p.c);
+        for (int i = 0; i < AHEAD; i++) now[i] = next[i];
+        load_rows<P>(a.x, r + AHEAD, r1, a.cols, p.c, next);
+        if (r + AHEAD <= min(r1, p.end)) { /* nothing has to be looked at */
+#pragma unroll
+            for (int i = 0; i < AHEAD; i++) forward_row<P, SIZE, SILU>(a, w, window, now[i], at + i * a.cols);
+            continue;
+        }
 #pragma unroll
         for (int i = 0; i < AHEAD; i++) {
             if (r + i >= r1) break;
@@ -126,11 +154,7 @@ __global__ void __launch_bounds__(CONV_THREADS) conv_forward(const __grid_consta
                 while (p.end == r + i);
                 load_window<P, SIZE>(a, p, r + i, window);
             }
-            widen<P>(window[SIZE - 1], raw[i], a.x.f32);
-            convolve(w, window, z);
-            activate<SILU>(z, a.act);
-            put<P>(a.y, (r + i) * a.cols + p.c, z);
-            shift(window);
+            forward_row<P, SIZE, SILU>(a, w, window, now[i], at + i * a.cols);
         }
     }
     if constexpr (STEP) {
@@ -162,9 +186,9 @@ static __global__ void __launch_bounds__(256) advance_kernel(const __grid_consta
 template <class P, int SIZE>
 static void forward_run(lnt_ctx *c, conv_args a, bool step)
 {
-    constexpr int AHEAD = SIZE == 4 ? 8 : 1;
+    constexpr int AHEAD = SIZE == 4 ? 4 : 1;
     a.parts = (int)lnt_div_up(a.cols / P::U, CONV_THREADS);
-    const int64_t rows = lnt_div_up(a.cut.tokens * a.parts, LNT_CUDA_SUM_BLOCKS);
+    const int64_t rows = lnt_div_up(a.cut.tokens * a.parts, CONV_FORWARD_BLOCKS);
     a.rows = rows < CONV_FORWARD_ROWS ? (int)rows : (int)CONV_FORWARD_ROWS;
     const bool silu = SIZE == 4 && a.act == LNT_SILU;
     const unsigned blocks = (unsigned)(a.parts * (step ? a.cut.n_seq : lnt_div_up(a.cut.tokens, a.rows)));
@@ -208,7 +232,7 @@ extern "C" linnet_status lnt_short_conv_forward_cuda(const lnt_call *k)
     if (a.size > 4)
         forward_run<any1, LNT_CONV_MAX>(k->c, a, step);
     else if (unit == 8 && !step)
-        forward_run<half8, 4>(k->c, a, false);
+        forward_run<half4, 4>(k->c, a, false);
     else if (unit >= 4)
         forward_run<any4, 4>(k->c, a, step);
     else
@@ -225,10 +249,11 @@ template <int SIZE, int U> struct conv_sums {
     float w[SIZE][U], window[SIZE][U], dz[SIZE][U], dw[SIZE][U];
 };
 
-/* Row r of the run u0 .. u1-1: its dz, its share of dw, and dx of row r - SIZE + 1, all of whose dz are there. */
+/* A row whose place in x, dy and dx is `at`: its dz; its share of dw, if it is the run's own; and dx of SIZE - 1 rows before, all of whose dz are
+ * there, if that is. */
 template <class P, int SIZE, bool SILU>
-__device__ __forceinline__ void back_row(const conv_args &a, conv_sums<SIZE, P::U> &s, const lnt_raw<P> &x, const lnt_raw<P> &dy, int64_t c,
-                                         int64_t r, int64_t u0, int64_t u1)
+__device__ __forceinline__ void back_row(const conv_args &a, conv_sums<SIZE, P::U> &s, const lnt_raw<P> &x, const lnt_raw<P> &dy, int64_t at,
+                                         bool own, bool complete)
 {
     constexpr int U = P::U;
     float z[U], slope[U];
@@ -241,14 +266,13 @@ __device__ __forceinline__ void back_row(const conv_args &a, conv_sums<SIZE, P::
     widen<P>(z, dy, a.dy.f32);
 #pragma unroll
     for (int u = 0; u < U; u++) s.dz[SIZE - 1][u] = slope[u] * z[u];
-    if (r < u1) {
+    if (own) {
 #pragma unroll
         for (int j = 0; j < SIZE; j++)
 #pragma unroll
             for (int u = 0; u < U; u++) s.dw[j][u] += s.dz[SIZE - 1][u] * s.window[j][u];
     }
-    const int64_t t = r - SIZE + 1;
-    if (t >= u0 && a.dx.p) {
+    if (complete && a.dx.p) {
         float dx[U];
 #pragma unroll
         for (int u = 0; u < U; u++) {
@@ -256,13 +280,14 @@ __device__ __forceinline__ void back_row(const conv_args &a, conv_sums<SIZE, P::
 #pragma unroll
             for (int j = 1; j < SIZE; j++) dx[u] += s.w[SIZE - 1 - j][u] * s.dz[j][u];
         }
-        put_sum<P>(a.dx, t * a.cols + c, dx, a.add);
+        put_sum<P>(a.dx, at - (SIZE - 1) * a.cols, dx, a.add);
     }
     shift(s.window);
     shift(s.dz);
 }
 
-template <class P, int SIZE, int AHEAD, bool SILU> __global__ void __launch_bounds__(CONV_THREADS) conv_backward(const __grid_constant__ conv_args a)
+template <class P, int SIZE, int AHEAD, bool SILU>
+__global__ void __launch_bounds__(CONV_THREADS, P::HALF ? 4 : 1) conv_backward(const __grid_constant__ conv_args a)
 {
     constexpr int U = P::U;
     using F = lnt_unit<U, false>;
@@ -286,18 +311,23 @@ template <class P, int SIZE, int AHEAD, bool SILU> __global__ void __launch_boun
         for (int j = 0; j < SIZE; j++)
 #pragma unroll
             for (int u = 0; u < U; u++) s.dz[j][u] = 0.0f;
+        lnt_raw<P> x[AHEAD], dy[AHEAD], next_x[AHEAD], next_dy[AHEAD];
+        load_rows<P>(a.x, u0, last, a.cols, p.c, next_x);
+        load_rows<P>(a.dy, u0, last, a.cols, p.c, next_dy);
         for (int64_t r = u0; r < stop; r += AHEAD) {
-            lnt_raw<P> x[AHEAD], dy[AHEAD];
+            const int64_t at = r * a.cols + p.c;
 #pragma unroll
-            for (int i = 0; i < AHEAD; i++) {
-                x[i] = dy[i] = no_unit<P>();
-                if (r + i >= last) continue;
-                x[i] = fetch<P>(a.x, (r + i) * a.cols + p.c);
-                dy[i] = fetch<P>(a.dy, (r + i) * a.cols + p.c);
+            for (int i = 0; i < AHEAD; i++) x[i] = next_x[i], dy[i] = next_dy[i];
+            load_rows<P>(a.x, r + AHEAD, last, a.cols, p.c, next_x);
+            load_rows<P>(a.dy, r + AHEAD, last, a.cols, p.c, next_dy);
+            if (r >= u0 + SIZE - 1 && r + AHEAD <= u1) { /* nothing has to be looked at */
+#pragma unroll
+                for (int i = 0; i < AHEAD; i++) back_row<P, SIZE, SILU>(a, s, x[i], dy[i], at + i * a.cols, true, true);
+                continue;
             }
 #pragma unroll
             for (int i = 0; i < AHEAD; i++)
-                if (r + i < stop) back_row<P, SIZE, SILU>(a, s, x[i], dy[i], p.c, r + i, u0, u1);
+                if (r + i < stop) back_row<P, SIZE, SILU>(a, s, x[i], dy[i], at + i * a.cols, r + i < u1, r + i >= u0 + SIZE - 1);
         }
     }
     if (!a.part) return;
