@@ -355,7 +355,7 @@ typedef struct {
 typedef struct {
     double step_seconds, tokens_per_second; /* median; greedy, the ids of each step come from the one before */
     double bytes;                           /* of weights and states that a step must move */
-    double check_error;                     /* logits of the first steps against those of one pass, relative rms */
+    double check_error;                     /* of two such layers: logits of steps against those of one pass, relative rms */
     int64_t parameters, state_bytes;        /* the latter of one sequence */
     size_t peak_memory;                     /* of a GPU; 0 on the CPU */
 } linnet_bench_decode_result;
