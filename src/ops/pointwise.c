@@ -16,7 +16,7 @@ static void activation_describe(const lnt_node *n, char *text, size_t size)
 
 static const lnt_op activation_op = {.name = "activation", .backward_needs = LNT_NEEDS_IN0, .forward = activation_forward,
                                      .backward = activation_backward, .describe = activation_describe};
-static const lnt_op add_op = {.name = "add", .forward = add_forward, .backward = add_backward};
+static const lnt_op add_op = {.name = "add", .passes_gradient = true, .forward = add_forward, .backward = add_backward};
 static const lnt_op mul_op = {.name = "mul", .backward_needs = LNT_NEEDS_IN0 | LNT_NEEDS_IN1, .forward = mul_forward, .backward = mul_backward};
 static const lnt_op swiglu_op = {
     .name = "swiglu", .backward_needs = LNT_NEEDS_IN0 | LNT_NEEDS_IN1, .forward = swiglu_forward, .backward = swiglu_backward};

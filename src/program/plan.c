@@ -165,7 +165,7 @@ static void bind(const lnt_plan *plan, const lnt_step *t, const lnt_weights *w, 
     k->attr = n->attr;
     for (int i = 0; i < n->n_in; i++) {
         k->in[i] = tensor_in(plan, n->in[i], t->in[i], b->tokens);
-        k->d_in[i] = tensor_in(plan, n->in[i], t->d_in[i], b->tokens);
+        k->d_in[i] = tensor_in(plan, n->in[i], t->passed[i] ? -1 : t->d_in[i], b->tokens);
         k->accumulate[i] = t->accumulate[i];
     }
     for (int i = 0; i < n->n_out; i++) {

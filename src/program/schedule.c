@@ -141,6 +141,17 @@ static void add_forward(work *w, int i, bool again)
 
 static int kept_slot(const work *w, int r) { return w->again[r] >= 0 ? w->again[r] : w->slot[r]; }
 
+/* Whether input k of a node that passes its gradient on can take over the memory of d_out: the first to bring that value a gradient, of the same type,
+ * and no second one. The gradient of an output is read by its node alone, so that nobody misses it. */
+static bool takes_over(const work *w, const lnt_node *n, int k)
+{
+    const int r = root_of(w, n->in[k]), out = root_of(w, n->out[0]);
+    if (!n->op->passes_gradient || w->reached[r] || !w->reached[out]) return false;
+    for (int j = 0; j < n->n_in; j++)
+        if (j != k && (root_of(w, n->in[j]) == r || w->grad[root_of(w, n->in[j])] == w->grad[out])) return false;
+    return w->p->values[r].v.f32 == w->p->values[out].v.f32 && value_bytes(w, r) == value_bytes(w, out);
+}
+
 static void add_backward(work *w, int i)
 {
     const lnt_node *n = w->p->nodes[i];
@@ -157,7 +168,9 @@ static void add_backward(work *w, int i)
         if (op->backward_is_forward || op->backward_needs & (unsigned)LNT_NEEDS_IN0 << k) touch(w, t->in[k] = kept_slot(w, r));
         if (!w->wants[r] || w->p->values[r].v.external) continue;
         t->accumulate[k] = w->reached[r];
-        if (!w->reached[r]) w->grad[r] = add_slot(w, value_bytes(w, r), r, now);
+        t->passed[k] = takes_over(w, n, k);
+        if (t->passed[k]) w->grad[r] = w->grad[root_of(w, n->out[0])];
+        else if (!w->reached[r]) w->grad[r] = add_slot(w, value_bytes(w, r), r, now);
         w->reached[r] = true;
         touch(w, t->d_in[k] = w->grad[r]);
     }

@@ -14,6 +14,7 @@ typedef struct {
     int in[LNT_MAX_IN], out[LNT_MAX_OUT];       /* slots, -1: absent */
     int d_in[LNT_MAX_IN], d_out[LNT_MAX_OUT];
     bool accumulate[LNT_MAX_IN];
+    bool passed[LNT_MAX_IN]; /* d_in lies where d_out does: there already */
     int save;
     bool training;   /* what this call leaves is read by a backward pass */
 } lnt_step;
