@@ -177,8 +177,8 @@ static void states_carry_everything(void **state)
             double allowed = b ? 4e-2 : 1e-5;
             lnt_state *s;
             lnt_plan *step, *prefill;
-            lnt_plan_options o = {
-                .tokens = SEQUENCES, .n_seq = SEQUENCES, .dtype = dtype, .has_state = true, .state_capacity = EACH, .n_outputs = 1, .outputs = {m->logits}};
+            lnt_plan_options o = {.tokens = SEQUENCES, .n_seq = SEQUENCES, .dtype = dtype, .has_state = true, .state_capacity = EACH, .n_outputs = 1};
+            o.outputs[0] = m->logits;
             OK(gpu, linnet_model_logits(gpu, m, wide, SEQUENCES, EACH, whole));
             OK(gpu, lnt_state_create(gpu, m->p, dtype, SEQUENCES, EACH, &s));
             OK(gpu, lnt_plan_create(gpu, m->p, &o, &step));
