@@ -117,7 +117,8 @@ enum { LNT_NEEDS_IN0 = 1 << 0, LNT_NEEDS_IN1 = 1 << 1, LNT_NEEDS_IN2 = 1 << 2, L
 struct lnt_op {
     const char *name;
     unsigned backward_needs;     /* which forward values backward reads (LNT_NEEDS_*) */
-    bool passes_gradient;        /* the gradient of every input is that of output 0: one input may take over its memory (and is absent for the call) */
+    /* the gradient of every input is that of output 0: one input may take over its memory (and is absent for the call) */
+    bool passes_gradient;
     bool backward_is_forward;    /* the node (a loss) computes value and gradients in its backward call; forward is skipped in training */
     int64_t (*save_size)(const lnt_node *n, const lnt_shape *s);              /* bytes, NULL: 0 */
     int64_t (*state_size)(const lnt_node *n, int64_t capacity, lnt_dtype dtype); /* bytes a sequence under a policy, NULL: 0 */

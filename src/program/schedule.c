@@ -141,8 +141,8 @@ static void add_forward(work *w, int i, bool again)
 
 static int kept_slot(const work *w, int r) { return w->again[r] >= 0 ? w->again[r] : w->slot[r]; }
 
-/* Whether input k of a node that passes its gradient on can take over the memory of d_out: the first to bring that value a gradient, of the same type,
- * and no second one. The gradient of an output is read by its node alone, so that nobody misses it. */
+/* Whether input k of a node that passes its gradient on can take over the memory of d_out: the first to bring that value a gradient, of the same
+ * type, and no second one. The gradient of an output is read by its node alone, so that nobody misses it. */
 static bool takes_over(const work *w, const lnt_node *n, int k)
 {
     const int r = root_of(w, n->in[k]), out = root_of(w, n->out[0]);

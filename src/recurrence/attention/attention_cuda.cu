@@ -1,10 +1,10 @@
-/* Softmax attention on any GPU: blocks of 32 queries against blocks of 32 keys, plain float32 arithmetic from shared memory. float32 and bf16 tensors,
- * head sizes up to 256. The truth on the GPU, and what runs where no faster kernel takes the call.
+/* Softmax attention on any GPU: blocks of 32 queries against blocks of 32 keys, plain float32 arithmetic from shared memory. float32 and bf16
+ * tensors, head sizes up to 256. The truth on the GPU, and what runs where no faster kernel takes the call.
  *
  *   o_i = sum_j P_ij v_j     P_ij = e^{s q_i.k_j - L_i}     dS = s P.(dO V^T - delta)     delta_i = o_i.do_i     (operators.md 9)
  *
- * Backward has a pass for dk and dv, which walks down the queries of every head that reads a key head, and one for dq, which walks down the keys: every
- * sum has one owner and one order. */
+ * Backward has a pass for dk and dv, which walks down the queries of every head that reads a key head, and one for dq, which walks down the keys:
+ * every sum has one owner and one order. */
 #include "device/cuda.cuh"
 
 extern "C" {
@@ -77,7 +77,8 @@ __device__ __forceinline__ void gather(float (&acc)[ROWS][PARTS], const float *w
 }
 
 template <typename T>
-__device__ __forceinline__ void rows_out(void *dst, const float (&acc)[ROWS][PARTS], const float (&factor)[ROWS], int64_t row, int64_t last, int heads,
+__device__ __forceinline__ void rows_out(void *dst, const float (&acc)[ROWS][PARTS], const float (&factor)[ROWS], int64_t row, int64_t last,
+                                         int heads,
                                          int h, int width)
 {
     const int warp = (int)threadIdx.x / 32, lane = (int)threadIdx.x % 32;
@@ -254,7 +255,8 @@ template <typename T> void backward(const lnt_recur_args *a, cudaStream_t stream
         if (a->dv) cudaMemsetAsync(a->dv, 0, keys * a->V * size, stream);
         return;
     }
-    if (rows) delta_kernel<T><<<(unsigned)lnt_div_up(rows, 8), 256, 0, stream>>>((const T *)a->o, (const T *)a->do_, (float *)a->workspace, rows, a->V);
+    if (rows) delta_kernel<T><<<(unsigned)lnt_div_up(rows, 8), 256, 0, stream>>>((const T *)a->o, (const T *)a->do_, (float *)a->workspace, rows,
+                                                                                 a->V);
     if (a->dk || a->dv)
         launch(key_gradient_kernel<T>, p, longest + a->offset, a->Hq, a->sequences, 2 * B * (Ks + Vs + B + 1), stream);
     p.out = a->dq;

@@ -15,8 +15,8 @@ double lnt_decay_flops(const lnt_recur_args *a, int C, bool backward)
     return backward ? 10 * K * V + C * (6 * K + 4 * V) : 4 * K * V + C * 2 * (K + V);
 }
 
-/* The chunks of a sequence follow one another, however few the heads. Cutting it into P segments divides that chain by P, and costs one more reading of
- * k and v (the segments' states) and 2 P states of float32. So: no more segments than fill the GPU. */
+/* The chunks of a sequence follow one another, however few the heads. Cutting it into P segments divides that chain by P, and costs one more reading
+ * of k and v (the segments' states) and 2 P states of float32. So: no more segments than fill the GPU. */
 enum {
     FULL = 200,      /* pieces of work that keep 132 multiprocessors busy with one or two each */
     SHORTEST = 512,  /* tokens; below, the states' bytes 8 K V outgrow the tokens' 2 (2K + 2V) */

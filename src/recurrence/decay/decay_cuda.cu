@@ -110,7 +110,8 @@ __device__ __forceinline__ void general_piece(const decay_cut &x, int blocks, in
     *n = i / x.P;
 }
 
-__global__ __launch_bounds__(THREADS) void decay_general_states(const __grid_constant__ decay_cut x, const __grid_constant__ decay_states a, int blocks)
+__global__ __launch_bounds__(THREADS) void decay_general_states(const __grid_constant__ decay_cut x, const __grid_constant__ decay_states a,
+                                                                int blocks)
 {
     extern __shared__ __align__(16) float memory[];
     const general_tile w = general_carve(memory, a.K);
@@ -355,7 +356,8 @@ template <typename T> __global__ __launch_bounds__(256) void decay_sum_heads(T *
 /* The gates' gradient of a segment. Token i of a chunk with start state S and outer gradient dS' stands between the writers before it and the readers
  * from it on; rule 0.6 with what would cancel left out:
  *   dg_i = e^{b_n} <S,dS'> + sum_{l<i} writes_l + sum_{j>=i} reads_j + intra_i,    reads = q . dq through S, writes = k . dk through dS'
- * and <S,dS> = e^{b_n} <S,dS'> + sum reads, <S',dS'> = e^{b_n} <S,dS'> + sum writes lead from chunk to chunk, beginning with the segment's own <S,dS>. */
+ * and <S,dS> = e^{b_n} <S,dS'> + sum reads, <S',dS'> = e^{b_n} <S,dS'> + sum writes lead from chunk to chunk, beginning with the segment's own
+ * <S,dS>. */
 struct decay_gates {
     const float *S, *dS;           /* slots [slots,Hv,K,W]; NULL: one segment a sequence */
     const float *s, *z, *ds, *dz;  /* start of the sequences and its gradient; NULL: zeros */
@@ -821,8 +823,8 @@ __global__ __launch_bounds__(STEP_THREADS) void decay_step(const __grid_constant
 
 /* den = s z . q + eps and the end of z, a warp a value head. */
 template <typename T>
-__global__ __launch_bounds__(32) void decay_step_den(const __grid_constant__ decay_cut x, const T *q, const T *k, const float *z0, float *zT, float *den,
-                                                     float eps, int Hq, int K)
+__global__ __launch_bounds__(32) void decay_step_den(const __grid_constant__ decay_cut x, const T *q, const T *k, const float *z0, float *zT,
+                                                     float *den, float eps, int Hq, int K)
 {
     const int64_t head = blockIdx.x, n = head / x.Hv;
     const int h = (int)(head % x.Hv), lane = (int)threadIdx.x, hq = (int)((int64_t)h * Hq / x.Hv);

@@ -8,7 +8,7 @@ extern "C" {
 #include "recurrence/decay/decay.h"
 }
 
-/* Rows of a tensor [T,heads,width], read as those of Hv value heads. Column `width`, where a caller reaches it, is extra[t,h] or, without extra, 1. */
+/* Rows of a tensor [T,heads,width] as those of Hv value heads. Column `width`, where a caller reaches it, is extra[t,h] or, without extra, 1. */
 struct decay_rows {
     const void *p; /* NULL: zeros */
     const float *extra;
@@ -66,7 +66,8 @@ struct decay_pass {
     float *inter;                 /* [parts,Hv,T], part = block of columns */
 };
 
-/* Start states of segments, from zero at each: X [slots,Hv,K,W] = end state of the segment (its start when `reverse`), decay [slots,Hv] = e^{b} over it. */
+/* Start states of segments, from zero at each: X [slots,Hv,K,W] = end state of the segment (its start when `reverse`), decay [slots,Hv] = e^{b} over
+ * it. */
 struct decay_states {
     decay_rows key, value; /* k v; q do when `reverse` */
     int K, W;

@@ -1,8 +1,8 @@
 /* The decay core on tensor cores, bf16 rows, K and V of 64 or 128: the same passes as decay_cuda.cu, in chunks of 64. README.md has the roles.
  *
- * A CTA of 4 warps has one segment of one value head. The state stays in registers as S^T [E][D], a warp a quarter of the E columns: what a product leaves
- * there (rows e, neighbouring d in a register) is, packed to bf16, the B operand of the read-out that follows, so it never passes through shared memory.
- * Tiles are [64][W] bf16, 16-byte unit u of row r at unit u ^ (r & 7): the eight rows of an 8x8 matrix lie in different banks. */
+ * A CTA of 4 warps has one segment of one value head. The state stays in registers as S^T [E][D], a warp a quarter of the E columns: what a product
+ * leaves there (rows e, neighbouring d in a register) is, packed to bf16, the B operand of the read-out that follows, so it never passes through
+ * shared memory. Tiles are [64][W] bf16, 16-byte unit u of row r at unit u ^ (r & 7): the eight rows of an 8x8 matrix lie in different banks. */
 #include "device/mma.cuh"
 #include "recurrence/decay/decay_cuda.cuh"
 
@@ -345,7 +345,8 @@ __device__ __forceinline__ void run_pass(const decay_cut &x, const decay_pass &a
 #pragma unroll
                     for (int n = 0; n < NT; n++) {
                         const int i = m * 16 + half * 8 + r;
-                        asm volatile("st.shared.b32 [%0], %1;" ::"r"(mine + (uint32_t)(i * WE * 2 + ((n ^ ((i >> SHIFT) & (UNITS - 1))) << 4) + 2 * c2)),
+                        asm volatile("st.shared.b32 [%0], %1;"
+                                     ::"r"(mine + (uint32_t)(i * WE * 2 + ((n ^ ((i >> SHIFT) & (UNITS - 1))) << 4) + 2 * c2)),
                                      "r"(pack_bf16(O[m][n][half * 2], O[m][n][half * 2 + 1]))
                                      : "memory");
                     }
@@ -378,7 +379,8 @@ __device__ __forceinline__ void run_pass(const decay_cut &x, const decay_pass &a
 }
 
 template <int K, int V, bool GATED>
-__global__ __launch_bounds__(THREADS, 2) void decay_tiles_forward(const __grid_constant__ decay_cut x, const __grid_constant__ decay_pass a, int stages)
+__global__ __launch_bounds__(THREADS, 2) void decay_tiles_forward(const __grid_constant__ decay_cut x, const __grid_constant__ decay_pass a,
+                                                                  int stages)
 {
     extern __shared__ __align__(128) unsigned char memory[];
     decay_place at;
@@ -392,7 +394,8 @@ struct pass_list {
     int n;
 };
 template <int K, int V, bool GATED>
-__global__ __launch_bounds__(THREADS, 2) void decay_tiles_backward(const __grid_constant__ decay_cut x, const __grid_constant__ pass_list list, int stages)
+__global__ __launch_bounds__(THREADS, 2) void decay_tiles_backward(const __grid_constant__ decay_cut x, const __grid_constant__ pass_list list,
+                                                                   int stages)
 {
     extern __shared__ __align__(128) unsigned char memory[];
     const int64_t i = blockIdx.x / list.n;
@@ -410,7 +413,8 @@ __global__ __launch_bounds__(THREADS, 2) void decay_tiles_backward(const __grid_
 
 /* ---- pairs inside a chunk, for the gates' gradient ---------------------------------------------------------------------------------- */
 
-/* M_ij = s D_ij (q_i . k_j)(do_i . v_j) below the diagonal; intra_i = sum_{j >= i} (row j of M - column j of M): what lies inside cancels in float32. */
+/* M_ij = s D_ij (q_i . k_j)(do_i . v_j) below the diagonal; intra_i = sum_{j >= i} (row j of M - column j of M): what lies inside cancels in
+ * float32. */
 template <int K, int V>
 __global__ __launch_bounds__(THREADS) void decay_tiles_pairs(const __grid_constant__ decay_cut x, const __grid_constant__ decay_pairs a, int chunks)
 {
