@@ -12,5 +12,13 @@ const lnt_recur_case lnt_attention_cases[] = {
     { "attention", 1, { 30 }, 2, 4, 32, 16, .offset = 77 },
     { "attention", 1, { 1 }, 2, 4, 60, 50, .offset = 200 },
     { "attention", 1, { 70 }, 1, 2, 16, 16, .offset = 50, .window = 33 },
+    { "attention", 1, { 300 }, 2, 4, 64, 64, .gate = 0 },
+    { "attention", 1, { 200 }, 1, 2, 128, 128, .window = 64 },
+    { "attention", 3, { 129, 0, 191 }, 2, 2, 128, 128, .gate = 0 },
+    { "attention", 5, { 64, 1, 128, 63, 65 }, 1, 4, 64, 64, .window = 17 },
+    { "attention", 1, { 130 }, 1, 2, 128, 128, .offset = 77 },
+    { "attention", 1, { 90 }, 2, 2, 64, 64, .offset = 200, .window = 129 },
+    { "attention", 1, { 140 }, 10, 10, 64, 64, .window = 2 }, /* of a window of 1 the true dq and dk are 0, and have no relative error */
+    { "attention", 2, { 256, 70 }, 1, 1, 128, 128, .window = 256 },
     { 0 },
 };

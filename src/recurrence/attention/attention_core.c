@@ -31,12 +31,12 @@ double lnt_attention_flops(const lnt_recur_args *a, int C, bool backward)
 }
 
 #ifdef LINNET_CUDA
-extern const lnt_recur_impl lnt_attention_block_cuda, lnt_attention_row_cuda;
+extern const lnt_recur_impl lnt_attention_block_sm90, lnt_attention_block_cuda, lnt_attention_row_cuda;
 #endif
 
 const lnt_recur_impl *const lnt_attention_impls[] = {
 #ifdef LINNET_CUDA
-    &lnt_attention_block_cuda, &lnt_attention_row_cuda,
+    &lnt_attention_block_sm90, &lnt_attention_block_cuda, &lnt_attention_row_cuda,
 #endif
     &lnt_attention_block_amx, &lnt_attention_block_avx512, &lnt_attention_block_avx2, &lnt_attention_block_base,
     &lnt_attention_row_amx,   &lnt_attention_row_avx512,   &lnt_attention_row_avx2,   &lnt_attention_row_base,

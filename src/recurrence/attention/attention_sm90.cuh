@@ -1,0 +1,88 @@
+/* What attention's forward and backward passes on Hopper share: blocks of rows over packed sequences, the order of work, loads and stores of rows. */
+#ifndef LNT_ATTENTION_SM90_CUH
+#define LNT_ATTENTION_SM90_CUH
+
+#include "device/wgmma.cuh"
+
+extern "C" {
+#include "recurrence/recurrence.h"
+
+/* bf16, K = V = 64 or 128. False: nothing was put; a tensor is not where the copy engine can read it, or there is nothing to do. */
+bool lnt_attention_sm90_forward(const lnt_recur_args *a, const lnt_device *d);
+bool lnt_attention_sm90_backward(const lnt_recur_args *a, const lnt_device *d);
+size_t lnt_attention_sm90_backward_bytes(const lnt_recur_args *a);
+}
+
+namespace {
+
+constexpr int B = 64; /* rows of a warpgroup's product, and of a box */
+
+/* 8 heads' rows of two tensors at 8192 rows of 128 columns are 32 MB, and stay in the 50 MB L2. */
+constexpr int SECTION = 8;
+
+inline int64_t blocks_of(int64_t rows, int64_t sequences, int size) { return rows / size + sequences; }
+
+inline bool copies_reach(const void *p) { return (uintptr_t)p % 16 == 0; }
+
+/* Blocks of `size` rows of all sequences, numbered without a table: sequence n begins with block cu[n] / size + n. Some blocks have no row. */
+struct block_of {
+    int64_t n, first, length, at;
+    __device__ block_of(const int64_t *cu, int64_t sequences, int64_t block, int size)
+    {
+        int64_t low = 0, high = sequences - 1;
+        while (low < high) {
+            const int64_t mid = (low + high + 1) / 2;
+            if (cu[mid] / size + mid <= block)
+                low = mid;
+            else
+                high = mid - 1;
+        }
+        n = low;
+        first = cu[n];
+        length = cu[n + 1] - first;
+        at = (block - first / size - n) * size;
+    }
+};
+
+/* The CTA's head and tile. Heads go in sections whose rows stay in L2 together; in a section the tiles go by in order, for all heads side by side. */
+__device__ __forceinline__ void take_work(int heads, int64_t tiles, int *head, int64_t *tile)
+{
+    const int64_t i = blockIdx.x, s = i / (tiles * SECTION), rest = i - s * tiles * SECTION;
+    const int64_t wide = heads - s * SECTION < SECTION ? heads - s * SECTION : SECTION;
+    *head = (int)(s * SECTION + rest % wide);
+    *tile = rest / wide;
+}
+
+__device__ __forceinline__ float power2(float x)
+{
+    float y;
+    asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
+    return y;
+}
+
+/* `count` blocks of 64 rows from `row`, head h. */
+template <int D> __device__ __forceinline__ void load_rows(bf16 *dst, const CUtensorMap *m, uint64_t *b, int h, int64_t row, int count)
+{
+#pragma unroll
+    for (int c = 0; c < D / 64; c++)
+        for (int i = 0; i < count; i++) tensor_load(dst + (c * count + i) * B * 64, m, b, h * D + 64 * c, (int)(row + i * B));
+}
+
+/* Rows r and r+8 of the thread, of the `rows` rows at `to` that are `ld` apart. */
+template <int D> __device__ __forceinline__ void store_rows(bf16 *to, int64_t ld, int64_t rows, const float (&d)[D / 2], float scale)
+{
+    const int lane = (int)threadIdx.x % 32, r = (int)threadIdx.x % 128 / 32 * 16 + lane / 4;
+#pragma unroll
+    for (int i = 0; i < 2; i++)
+        if (r + 8 * i < rows)
+#pragma unroll
+            for (int j = 0; j < D / 8; j++)
+                *(uint32_t *)(to + (r + 8 * i) * ld + 8 * j + lane % 4 * 2) = pack_bf16(d[4 * j + 2 * i] * scale, d[4 * j + 2 * i + 1] * scale);
+}
+
+/* A key is seen `ahead` rows later. */
+__device__ __forceinline__ bool sees(int64_t window, int64_t ahead) { return ahead >= 0 && (window <= 0 || ahead < window); }
+
+} // namespace
+
+#endif
