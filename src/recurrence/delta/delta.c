@@ -11,19 +11,24 @@ extern const lnt_recur_impl lnt_delta_recurrent_base, lnt_delta_recurrent_avx2, 
 const char *lnt_delta_fast_declines(const lnt_recur_args *a, bool backward);
 const char *lnt_delta_cuda_declines(const lnt_recur_args *a, bool backward);
 size_t lnt_delta_fast_workspace(const lnt_recur_args *a, bool backward, int threads);
+size_t lnt_delta_chunk_cuda_workspace(const lnt_recur_args *a, bool backward, int threads);
 void lnt_delta_sm80_forward(const lnt_recur_args *a, const lnt_device *d);
+void lnt_delta_sm80_backward(const lnt_recur_args *a, const lnt_device *d);
 void lnt_delta_sm90_forward(const lnt_recur_args *a, const lnt_device *d);
+void lnt_delta_sm90_backward(const lnt_recur_args *a, const lnt_device *d);
 void lnt_delta_chunk_cuda_forward(const lnt_recur_args *a, const lnt_device *d);
+void lnt_delta_chunk_cuda_backward(const lnt_recur_args *a, const lnt_device *d);
 void lnt_delta_recurrent_cuda_forward(const lnt_recur_args *a, const lnt_device *d);
 
 static const lnt_recur_impl chunk_sm90 = { .name = "chunk-sm90", .form = LINNET_FORM_CHUNK, .device = LNT_DEVICE_CUDA, .needs = 90,
                                            .declines = lnt_delta_fast_declines, .workspace = lnt_delta_fast_workspace,
-                                           .put_forward = lnt_delta_sm90_forward };
+                                           .put_forward = lnt_delta_sm90_forward, .put_backward = lnt_delta_sm90_backward };
 static const lnt_recur_impl chunk_sm80 = { .name = "chunk-sm80", .form = LINNET_FORM_CHUNK, .device = LNT_DEVICE_CUDA, .needs = 80,
                                            .declines = lnt_delta_fast_declines, .workspace = lnt_delta_fast_workspace,
-                                           .put_forward = lnt_delta_sm80_forward };
+                                           .put_forward = lnt_delta_sm80_forward, .put_backward = lnt_delta_sm80_backward };
 static const lnt_recur_impl chunk_cuda = { .name = "chunk-cuda", .form = LINNET_FORM_CHUNK, .device = LNT_DEVICE_CUDA, .needs = 80,
-                                           .declines = lnt_delta_cuda_declines, .put_forward = lnt_delta_chunk_cuda_forward };
+                                           .declines = lnt_delta_cuda_declines, .workspace = lnt_delta_chunk_cuda_workspace,
+                                           .put_forward = lnt_delta_chunk_cuda_forward, .put_backward = lnt_delta_chunk_cuda_backward };
 static const lnt_recur_impl recurrent_cuda = { .name = "recurrent-cuda", .form = LINNET_FORM_RECURRENT, .device = LNT_DEVICE_CUDA, .needs = 80,
                                                .declines = lnt_delta_cuda_declines, .put_forward = lnt_delta_recurrent_cuda_forward };
 #endif

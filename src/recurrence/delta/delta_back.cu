@@ -20,7 +20,10 @@ struct outputs_args {
 };
 
 /* A tile [rows][W] of bf16 in shared memory: 16-byte piece j of row i stands at place j ^ (i & 7). */
-template <int W> __device__ __forceinline__ uint32_t place(uint32_t tile, int row, int piece) { return tile + row * (2 * W) + ((piece ^ (row & 7)) << 4); }
+template <int W> __device__ __forceinline__ uint32_t place(uint32_t tile, int row, int piece)
+{
+    return tile + row * (2 * W) + ((piece ^ (row & 7)) << 4);
+}
 
 /* ROWS rows, of which the first `rows` are read. */
 template <int W, int ROWS> __device__ __forceinline__ void load_tile(uint32_t tile, const bf16 *from, int64_t stride, int rows, const void *any)
@@ -37,8 +40,8 @@ template <int W, int ROWS> __device__ __forceinline__ void load_tile(uint32_t ti
     }
 }
 
-/* Fragments of tiles; x: which 16 rows, kk: which 16 columns of the operand. A lane's own address is one of two, with the tile's first byte in it; which
- * 32 bytes of the row comes in by an exclusive or, as the pieces' places do. */
+/* Fragments of tiles; x: which 16 rows, kk: which 16 columns of the operand. A lane's own address is one of two, with the tile's first byte in it;
+ * which 32 bytes of the row comes in by an exclusive or, as the pieces' places do. */
 template <int W> __device__ __forceinline__ uint32_t lane_plain(uint32_t tile)
 {
     const int lane = threadIdx.x & 31;
@@ -57,7 +60,7 @@ template <int W> __device__ __forceinline__ void left_columns(uint32_t (&a)[4], 
 {
     ldmatrix_x4_trans(a, (crossed ^ x << 5) + kk * (32 * W));
 }
-template <int W> __device__ __forceinline__ void right_rows(uint32_t (&b)[4], uint32_t crossed, int x, int kk) /* B[k][n] = tile[n][k], 16 columns n */
+template <int W> __device__ __forceinline__ void right_rows(uint32_t (&b)[4], uint32_t crossed, int x, int kk) /* B[k][n] = tile[n][k] */
 {
     ldmatrix_x4(b, (crossed ^ kk << 5) + x * (32 * W));
 }
@@ -77,7 +80,10 @@ __device__ __forceinline__ uint32_t load_shared(uint32_t address)
     asm volatile("ld.shared.u32 %0, [%1];" : "=r"(x) : "r"(address) : "memory");
     return x;
 }
-__device__ __forceinline__ void store_shared(uint32_t address, uint32_t x) { asm volatile("st.shared.u32 [%0], %1;" ::"r"(address), "r"(x) : "memory"); }
+__device__ __forceinline__ void store_shared(uint32_t address, uint32_t x)
+{
+    asm volatile("st.shared.u32 [%0], %1;" ::"r"(address), "r"(x) : "memory");
+}
 __device__ __forceinline__ uint4 load_shared_16(uint32_t address)
 {
     uint4 x;
@@ -109,7 +115,8 @@ struct gates {
 
 /* Rows written with next to no strength, whose error is not in U: E_i = v_i - e_i S^T k_i - sum_{j<i} D_ij (k_i . k_j) U_j, dbeta_i = dR_i . E_i.
  * On entry dZ's row i is dR_i; becomes beta dR_i, as does dv's in memory. q makes way for sums and comes again. */
-template <int K, int V> __device__ void weak_rows(const outputs_args &p, const gates &w, uint8_t *shared, const float *betas, int64_t token, int rows, int h)
+template <int K, int V>
+__device__ void weak_rows(const outputs_args &p, const gates &w, uint8_t *shared, const float *betas, int64_t token, int rows, int h)
 {
     using L = layout<K, V>;
     float *pairs = (float *)(shared + L::q), *sums = pairs + C; /* [64], [warps] */
@@ -161,14 +168,16 @@ template <int K, int V> __device__ void weak_rows(const outputs_args &p, const g
 __device__ __forceinline__ void cluster_arrive() { asm volatile("barrier.cluster.arrive.release.aligned;" ::: "memory"); }
 __device__ __forceinline__ void cluster_wait() { asm volatile("barrier.cluster.wait.acquire.aligned;" ::: "memory"); }
 
-/* The two heads' sums of a warp's [16][KH]: the warp whose half it is not gives them to its like in the other CTA, the other adds. x0 + x1 is x1 + x0. */
+/* The two heads' sums of a warp's [16][KH]: the warp whose half it is not gives them to its like in the other CTA, the other adds. Which of the two
+ * comes first does not change a sum. */
 template <int KH> __device__ __forceinline__ void give(const float (&x)[KH / 8][4], uint32_t stage, int rank, int rb)
 {
     uint32_t there;
     asm volatile("mapa.shared::cluster.u32 %0, %1, %2;" : "=r"(there) : "r"(stage + rb * (64 * KH) + (threadIdx.x & 31) * 16), "r"(rank ^ 1));
 #pragma unroll
     for (int n = 0; n < KH / 8; n++)
-        asm volatile("st.shared::cluster.v4.f32 [%0], {%1, %2, %3, %4};" ::"r"(there + n * 512), "f"(x[n][0]), "f"(x[n][1]), "f"(x[n][2]), "f"(x[n][3])
+        asm volatile("st.shared::cluster.v4.f32 [%0], {%1, %2, %3, %4};" ::"r"(there + n * 512), "f"(x[n][0]), "f"(x[n][1]), "f"(x[n][2]),
+                     "f"(x[n][3])
                      : "memory");
 }
 template <int KH> __device__ __forceinline__ void take(float (&x)[KH / 8][4], uint32_t stage, int rb)
@@ -185,8 +194,8 @@ template <int KH> __device__ __forceinline__ void take(float (&x)[KH / 8][4], ui
 
 /* A warp's [16][KH] of a result: float32 parts, or bf16 through its own place in `stage`. */
 template <int K, int KH>
-__device__ __forceinline__ void put_rows(const float (&x)[KH / 8][4], bf16 *out, float *parts, const outputs_args &p, int64_t token, int rows, int h, int hq,
-                                         uint32_t stage, int rb, int ch)
+__device__ __forceinline__ void put_rows(const float (&x)[KH / 8][4], bf16 *out, float *parts, const outputs_args &p, int64_t token, int rows, int h,
+                                         int hq, uint32_t stage, int rb, int ch)
 {
     const int lane = threadIdx.x & 31, r = lane / 4, c = lane % 4;
     if (parts) {
@@ -196,7 +205,8 @@ __device__ __forceinline__ void put_rows(const float (&x)[KH / 8][4], bf16 *out,
 #pragma unroll
             for (int j = 0; j < 2; j++) {
                 const int i = 16 * rb + r + 8 * j;
-                if (i < rows) *(float2 *)(parts + ((token + i) * heads + part) * K + ch * KH + 8 * n + 2 * c) = make_float2(x[n][2 * j], x[n][2 * j + 1]);
+                float *to = parts + ((token + i) * heads + part) * K + ch * KH + 8 * n + 2 * c;
+                if (i < rows) *(float2 *)to = make_float2(x[n][2 * j], x[n][2 * j + 1]);
             }
         return;
     }
@@ -238,8 +248,8 @@ __device__ __forceinline__ void put_gate_gradient(const outputs_args &p, float l
     }
 }
 
-/* Of N's diagonal, row i: float32, in pieces of the tile right of the diagonal that no product reads. No decay reaches it; kept out of dG, where it would
- * only cancel. */
+/* Of N's diagonal, row i: float32, in pieces of the tile right of the diagonal that no product reads. No decay reaches it; kept out of dG, where it
+ * would only cancel. */
 __device__ __forceinline__ uint32_t diagonal_of(uint32_t N, int i) { return place<C>(N, i / 4, 7) + i % 4 * 4; }
 
 /* A CTA: a chunk and a value head; a warp: 16 tokens (rb) and half the columns of K (ch).
@@ -264,7 +274,8 @@ template <int K, int V, bool WITH_PAIRS> __global__ __launch_bounds__(THREADS, 2
     extern __shared__ __align__(1024) uint8_t shared[];
     const gates &w = *(const gates *)(shared + L::gates);
     const uint32_t base = shared_address(shared);
-    const int tid = threadIdx.x, lane = tid & 31, warp = __shfl_sync(0xffffffffu, tid / 32, 0), rb = warp & 3, ch = warp >> 2, r = lane / 4, c = lane % 4;
+    const int tid = threadIdx.x, lane = tid & 31, warp = __shfl_sync(0xffffffffu, tid / 32, 0); /* the compiler sees that a warp has one */
+    const int rb = warp & 3, ch = warp >> 2, r = lane / 4, c = lane % 4;
     const int64_t index = blockIdx.x;
     const int h = (int)(index % p.Hv), hq = h / (p.Hv / p.Hq);
     const int4 entry = p.table[index / p.Hv];
@@ -275,7 +286,7 @@ template <int K, int V, bool WITH_PAIRS> __global__ __launch_bounds__(THREADS, 2
     load_tile<V, C>(base + L::dO, p.d_o ? p.d_o + at_v : NULL, (int64_t)p.Hv * V, rows, p.k);
     load_tile<V, C>(base + L::dZ, p.dv + at_v, (int64_t)p.Hv * V, rows, p.k);
     load_tile<V, C>(base + L::U, p.U + at_v, (int64_t)p.Hv * V, rows, p.k);
-    const float *F = p.F + index * (3 * C);
+    const float *F = p.F + index * (4 * C);
     const bool weak = tid < rows && F[tid] < LNT_DELTA_WEAK;
     if (tid < 32) cp_async_16(base + L::gates + tid * 16, F + C + tid * 4);
     if (tid >= 32 && tid < 48) cp_async_16(base + L::gates + tid * 16, p.G + index * C + (tid - 32) * 4);
@@ -331,7 +342,8 @@ template <int K, int V, bool WITH_PAIRS> __global__ __launch_bounds__(THREADS, 2
             G[j] = w.G[i];
             R[j] = w.R[i];
             f[j] = ch ? -1.f : p.scale;
-            if (ch && c == r / 2 && i < rows && p.dbeta && beta[j] >= LNT_DELTA_WEAK) p.dbeta[(token + i) * p.Hv + h] = diagonal[j] / (beta[j] * beta[j]);
+            if (ch && c == r / 2 && i < rows && p.dbeta && beta[j] >= LNT_DELTA_WEAK)
+                p.dbeta[(token + i) * p.Hv + h] = diagonal[j] / (beta[j] * beta[j]);
             diagonal[j] *= p.scale;
         }
 #pragma unroll
@@ -601,12 +613,26 @@ spills spills_at(const lnt_recur_args *a, const lnt_delta_sweep *w, void *at)
 
 void put_chain(const lnt_recur_args *a, const lnt_cuda *d, const lnt_delta_sweep *w, const spills *s, bf16 *dv)
 {
-    lnt_delta_back p = {
-        .q = (const bf16 *)a->q, .k = (const bf16 *)a->k, .d_o = (const bf16 *)a->do_, .T = w->T, .P = w->P, .M = w->M, .dsT = (const float *)a->dsT,
-        .F = w->F, .cu = a->cu_seqlens_device, .first_chunk = w->first_chunk, .X = w->X, /* the sweep has done with it */
-         .sequences = a->sequences, .Hq = a->Hq, .Hv = a->Hv,
-        .K = a->K, .V = a->V, .scale = (float)a->scale, .segments = w->segments, .segment_chunks = w->segment_chunks,
-    };
+    lnt_delta_back p = {};
+    p.q = (const bf16 *)a->q;
+    p.k = (const bf16 *)a->k;
+    p.d_o = (const bf16 *)a->do_;
+    p.T = w->T;
+    p.P = w->P;
+    p.M = w->M;
+    p.dsT = (const float *)a->dsT;
+    p.F = w->F;
+    p.cu = a->cu_seqlens_device;
+    p.first_chunk = w->first_chunk;
+    p.X = w->X; /* the sweep has done with it */
+    p.sequences = a->sequences;
+    p.Hq = a->Hq;
+    p.Hv = a->Hv;
+    p.K = a->K;
+    p.V = a->V;
+    p.scale = (float)a->scale;
+    p.segments = w->segments;
+    p.segment_chunks = w->segment_chunks;
     const auto put = d->base.capability / 10 == 9 && !w->plain ? lnt_delta_back_sm90 : lnt_delta_back_sm80;
     const int64_t ctas = a->sequences * w->segments * a->Hv * (a->V / 64);
     p.wide = a->V == 128 && ctas > d->base.multiprocessors;
@@ -623,7 +649,7 @@ void put_chain(const lnt_recur_args *a, const lnt_cuda *d, const lnt_delta_sweep
 
 } // namespace
 
-extern "C" size_t lnt_delta_fast_backward_workspace(const lnt_recur_args *a)
+size_t lnt_delta_fast_backward_workspace(const lnt_recur_args *a)
 {
     const lnt_delta_sweep w = lnt_delta_sweep_at(a, NULL, true, true);
     return w.bytes + spills_at(a, &w, NULL).bytes;
@@ -645,7 +671,8 @@ static void backward(const lnt_recur_args *a, const lnt_device *device, bool pla
     const outputs_args p = {
         .q = (const bf16 *)a->q, .k = (const bf16 *)a->k, .v = (const bf16 *)a->v, .d_o = (const bf16 *)a->do_, .U = w.U, .S = w.S, .dS = s.dS,
         .F = w.F, .G = w.G, .g = (const float *)a->g, .R = w.R, .table = w.table, .dq = (bf16 *)a->dq, .dk = (bf16 *)a->dk, .dv = dv,
-        .dq_parts = a->dq && parts ? s.dq_parts : NULL, .dk_parts = a->dk && parts ? s.dk_parts : NULL, .dg = (float *)a->dg, .dbeta = (float *)a->dbeta,
+        .dq_parts = a->dq && parts ? s.dq_parts : NULL, .dk_parts = a->dk && parts ? s.dk_parts : NULL,
+        .dg = (float *)a->dg, .dbeta = (float *)a->dbeta,
         .Hq = a->Hq, .Hv = a->Hv, .part_heads = pair ? a->Hv / 2 : a->Hv, .scale = (float)a->scale, .put_dv = a->dv != NULL,
     };
     lnt_cuda_note(d, (pair ? put_outputs_of<true> : put_outputs_of<false>)(a, p, w.chunks, d->stream));

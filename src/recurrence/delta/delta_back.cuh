@@ -5,8 +5,8 @@
 
 #include "recurrence/delta/delta_cuda.cuh"
 
-/* dbeta is the diagonal of dZ U^T over beta^2. Rows written with less than this have dR in dv's place until the last kernel has seen them: their dbeta
- * is worked out from the inputs. */
+/* dbeta is the diagonal of dZ U^T over beta^2. Rows written with less than this have dR in dv's place until the last kernel has seen them: their
+ * dbeta is worked out from the inputs. */
 constexpr float LNT_DELTA_WEAK = 1e-12f;
 
 typedef struct {

@@ -1,6 +1,6 @@
-/* The chain of the states' gradients, from the last chunk to the first: one CTA per (sequence or segment, value head, 64 NV columns of V), the mirror of
- * delta_chain.cuh and made of its parts. dS^T [64 columns of V][K] stays in the float32 accumulators of a warpgroup; every product has dS'^T, dO^T, dU^T
- * or dZ^T on the left, from registers, and a tile of tokens in shared memory on the right (columns are tokens):
+/* The chain of the states' gradients, from the last chunk to the first: one CTA per (sequence or segment, value head, 64 NV columns of V), the mirror
+ * of delta_chain.cuh and made of its parts. dS^T [64 columns of V][K] stays in the float32 accumulators of a warpgroup; every product has dS'^T,
+ * dO^T, dU^T or dZ^T on the left, from registers, and a tile of tokens in shared memory on the right (columns are tokens):
  *
  *   dU^T = (dS'^T K^T).l + dO^T P    dR^T = dU^T T    dZ^T = beta.dR^T    dS^T = e_n dS'^T + (s e.dO^T) Q - (e.dZ^T) K        (operators.md 4)
  *
@@ -76,7 +76,7 @@ template <int K, int NV> __device__ __forceinline__ void back_load_chunk(const l
         cp_async_16(to + L::t + j * 2048, p.T + index * (C * C) + (row + 16 * j) * C + piece * 8);
         cp_async_16(to + L::p + j * 2048, p.P + index * (C * C) + (row + 16 * j) * C + piece * 8);
     }
-    if (tid < 48) cp_async_16(at + L::f + tid * 16, p.F + index * (3 * C) + tid * 4);
+    if (tid < 64) cp_async_16(at + L::f + tid * 16, p.F + index * (4 * C) + tid * 4);
 }
 
 template <bool HOPPER, int K, int NV>
@@ -115,7 +115,7 @@ __device__ void segment_end(float (&dS)[K / 64][32], const lnt_delta_back &p, co
         const int64_t at = (w.sequence * p.segments + s) * p.Hv + w.h;
         const float *X = p.X + at * K * p.V + column;
         if (s == p.segments - 1) {
-            state_read<K, false>(dS, X, p.V);
+            state_read<K>(dS, X, p.V);
             continue;
         }
         const bf16 *M = p.M + at * K * K;
@@ -123,10 +123,11 @@ __device__ void segment_end(float (&dS)[K / 64][32], const lnt_delta_back &p, co
         for (int half = 0; half < K / 64; half++)
 #pragma unroll
             for (int j = 0; j < K / 16; j++)
-                cp_async_16(tile + half * (K / 64) * TILE + (row + 16 * j) * 128 + ((piece ^ (row & 7)) << 4), M + (row + 16 * j) * K + 64 * half + piece * 8);
+                cp_async_16(tile + half * (K / 64) * TILE + (row + 16 * j) * 128 + ((piece ^ (row & 7)) << 4),
+                            M + (row + 16 * j) * K + 64 * half + piece * 8);
         cp_async_commit();
         state_left<K>(left, dS);
-        state_read<K, false>(dS, X, p.V);
+        state_read<K>(dS, X, p.V);
         cp_async_wait<0>();
         if constexpr (HOPPER) asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
         asm volatile("bar.sync %0, 128;" ::"r"(group + 1) : "memory");
@@ -136,7 +137,7 @@ __device__ void segment_end(float (&dS)[K / 64][32], const lnt_delta_back &p, co
 #pragma unroll
         for (int kk = 0; kk < K / 16; kk++)
 #pragma unroll
-            for (int h = 0; h < K / 64; h++) times_columns<HOPPER>(dS[h], left[kk], tile + (h * (K / 64) + kk / 4) * TILE, kk % 4);
+            for (int h = 0; h < K / 64; h++) times_columns<HOPPER>(dS[h], left[kk], tile, (h * (K / 64) + kk / 4) * TILE, kk % 4);
         products_commit<HOPPER>();
         products_wait<HOPPER, 0>();
 #pragma unroll
@@ -168,9 +169,9 @@ __device__ __forceinline__ void back_step(float (&dS)[K / 64][32], const lnt_del
     pin(Y);
     products_begin<HOPPER>();
 #pragma unroll
-    for (int kk = 0; kk < K / 16; kk++) times_rows<HOPPER, false>(X, left[kk], at + L::k + kk / 4 * TILE, kk % 4, kk > 0);
+    for (int kk = 0; kk < K / 16; kk++) times_rows<HOPPER, false>(X, left[kk], at, L::k + kk / 4 * TILE, kk % 4, kk > 0);
 #pragma unroll
-    for (int kk = 0; kk < 4; kk++) times_columns<HOPPER>(Y, o[kk], at + L::p, kk);
+    for (int kk = 0; kk < 4; kk++) times_columns<HOPPER>(Y, o[kk], at, L::p, kk);
     products_commit<HOPPER>();
     float last;
     asm volatile("ld.shared.f32 %0, [%1];" : "=f"(last) : "r"(at + L::f + 256 + 63 * 4) : "memory");
@@ -195,7 +196,7 @@ __device__ __forceinline__ void back_step(float (&dS)[K / 64][32], const lnt_del
 #pragma unroll
     for (int kk = 0; kk < 4; kk++)
 #pragma unroll
-        for (int h = 0; h < K / 64; h++) times_columns<HOPPER>(dS[h], z[kk], at + L::q + h * TILE, kk);
+        for (int h = 0; h < K / 64; h++) times_columns<HOPPER>(dS[h], z[kk], at, L::q + h * TILE, kk);
     products_commit<HOPPER>();
     if (p.dS) state_out<HOPPER, K>(p.dS + index * K * p.V + column + 16 * warp, p.V, left, stash);
     products_wait<HOPPER, 1>();
@@ -213,7 +214,7 @@ __device__ __forceinline__ void back_step(float (&dS)[K / 64][32], const lnt_del
     pin(X);
     products_begin<HOPPER>();
 #pragma unroll
-    for (int kk = 0; kk < 4; kk++) times_columns<HOPPER>(X, o[kk], at + L::t, kk);
+    for (int kk = 0; kk < 4; kk++) times_columns<HOPPER>(X, o[kk], at, L::t, kk);
     products_commit<HOPPER>();
     products_wait<HOPPER, 0>();
     pin(X);
@@ -234,7 +235,7 @@ __device__ __forceinline__ void back_step(float (&dS)[K / 64][32], const lnt_del
 #pragma unroll
     for (int kk = 0; kk < 4; kk++)
 #pragma unroll
-        for (int h = 0; h < K / 64; h++) times_columns<HOPPER>(dS[h], z[kk], at + L::k + h * TILE, kk);
+        for (int h = 0; h < K / 64; h++) times_columns<HOPPER>(dS[h], z[kk], at, L::k + h * TILE, kk);
     products_commit<HOPPER>();
     if (p.dv) { /* the warp's columns of the tile of dO, read by now, take what goes out */
 #pragma unroll
@@ -250,22 +251,21 @@ template <bool HOPPER, int K, int NV>
 __device__ __forceinline__ void back_chain(const lnt_delta_back &p, const back_work &w, uint32_t ring, uint32_t full, uint32_t empty, uint32_t stash)
 {
     using L = back_stage<K, NV>;
-    const int lane = threadIdx.x & 31, warp = threadIdx.x / 32 % 4, group = threadIdx.x / GROUP, column = w.column + 64 * group;
+    const int warp = threadIdx.x / 32 % 4, group = threadIdx.x / GROUP, column = w.column + 64 * group;
     const int64_t state = (w.sequence * p.Hv + w.h) * K * p.V + column + 16 * warp;
     float dS[K / 64][32];
 #pragma unroll
     for (int h = 0; h < K / 64; h++)
 #pragma unroll
         for (int j = 0; j < 32; j++) dS[h][j] = 0.f;
-    if (p.dsT && w.segment == p.segments - 1) state_read<K, false>(dS, p.dsT + state, p.V);
+    if (p.dsT && w.segment == p.segments - 1) state_read<K>(dS, p.dsT + state, p.V);
     if (!p.ends && p.segments > 1) segment_end<HOPPER, K>(dS, p, w, column + 16 * warp, stash);
     int s = 0;
     uint32_t parity = 0;
     for (int i = w.chunks - 1; i >= 0; i--) {
         barrier_wait<HOPPER>(full + 8 * s, parity);
         back_step<HOPPER, K, NV>(dS, p, w, i, column, ring + s * L::bytes, stash + warp * K * 32);
-        __syncwarp();
-        if (lane == 0) barrier_arrive(empty + 8 * s);
+        barrier_arrive(empty + 8 * s);
         if (++s == p.stages) {
             s = 0;
             parity ^= 1;
@@ -288,7 +288,7 @@ template <bool HOPPER, int K, int NV> __global__ __launch_bounds__(GROUP *(NV + 
     if (threadIdx.x == 0) {
         for (int s = 0; s < p.stages; s++) {
             barrier_init(full + 8 * s, GROUP);
-            barrier_init(empty + 8 * s, 4 * NV);
+            barrier_init(empty + 8 * s, NV * GROUP);
         }
         if constexpr (HOPPER) asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
     }

@@ -164,7 +164,12 @@ __device__ place place_of(const problem &p)
 {
     int panels = (p.V + COLS - 1) / COLS;
     int64_t b = blockIdx.x, n = b / panels / p.Hv;
-    return { .n = n, .start = p.cu[n], .end = p.cu[n + 1], .slot = first_slot(p.cu, n), .h = (int)(b / panels % p.Hv), .v0 = (int)(b % panels) * COLS };
+    return { .n = n,
+             .start = p.cu[n],
+             .end = p.cu[n + 1],
+             .slot = first_slot(p.cu, n),
+             .h = (int)(b / panels % p.Hv),
+             .v0 = (int)(b % panels) * COLS };
 }
 __device__ chunk chunk_at(const place &at, int64_t i)
 {
@@ -480,8 +485,10 @@ template <typename T> cudaError_t put(const lnt_recur_args *a, const problem &p,
 
 } /* namespace */
 
-extern "C" size_t lnt_delta_chunk_cuda_backward_workspace(const lnt_recur_args *a)
+extern "C" size_t lnt_delta_chunk_cuda_workspace(const lnt_recur_args *a, bool backward, int threads)
 {
+    (void)threads;
+    if (!backward) return 0;
     problem p = {};
     return lay_out(a, NULL, &p);
 }
@@ -489,12 +496,28 @@ extern "C" size_t lnt_delta_chunk_cuda_backward_workspace(const lnt_recur_args *
 extern "C" void lnt_delta_chunk_cuda_backward(const lnt_recur_args *a, const lnt_device *d)
 {
     lnt_cuda *device = (lnt_cuda *)d;
-    problem p = {
-        .q = a->q, .k = a->k, .v = a->v, .d_o = a->do_, .g = (const float *)a->g, .beta = (const float *)a->beta,
-        .s0 = (const float *)a->s0, .dsT = (const float *)a->dsT, .dq = a->dq, .dk = a->dk, .dv = a->dv, .dg = (float *)a->dg,
-        .dbeta = (float *)a->dbeta, .ds0 = (float *)a->ds0, .cu = a->cu_seqlens_device, .N = a->sequences, .Hq = a->Hq, .Hv = a->Hv,
-        .K = a->K, .V = a->V, .scale = (float)a->scale,
-    };
+    problem p = {};
+    p.q = a->q;
+    p.k = a->k;
+    p.v = a->v;
+    p.d_o = a->do_;
+    p.g = (const float *)a->g;
+    p.beta = (const float *)a->beta;
+    p.s0 = (const float *)a->s0;
+    p.dsT = (const float *)a->dsT;
+    p.dq = a->dq;
+    p.dk = a->dk;
+    p.dv = a->dv;
+    p.dg = (float *)a->dg;
+    p.dbeta = (float *)a->dbeta;
+    p.ds0 = (float *)a->ds0;
+    p.cu = a->cu_seqlens_device;
+    p.N = a->sequences;
+    p.Hq = a->Hq;
+    p.Hv = a->Hv;
+    p.K = a->K;
+    p.V = a->V;
+    p.scale = (float)a->scale;
     lay_out(a, (char *)a->workspace, &p);
     cudaError_t e = cudaSuccess;
     LNT_BY_TYPE(a->dtype, T, e = put<T>(a, p, device->stream));

@@ -316,7 +316,10 @@ template <bool HOPPER, int K> __device__ __forceinline__ void state_out(bf16 *to
     for (int kk = 0; kk < K / 16; kk++) {
         const int row = lane / 2, piece = lane & 1;
         const uint4 x = load_shared_16(stash + kk * 512 + row * 32 + ((piece ^ (row >> 2 & 1)) << 4));
-        *(uint4 *)(to + (int64_t)(16 * kk + row) * V + piece * 8) = x;
+        /* said outright: the compiler has been seen to store four bytes at a time here, at twice the time of the whole chain */
+        asm volatile("st.global.v4.u32 [%0], {%1, %2, %3, %4};" ::"l"(to + (int64_t)(16 * kk + row) * V + piece * 8), "r"(x.x), "r"(x.y),
+                     "r"(x.z), "r"(x.w)
+                     : "memory");
     }
     __syncwarp();
 }

@@ -56,6 +56,9 @@ lnt_delta_sweep lnt_delta_sweep_at(const lnt_recur_args *a, void *at, bool keep,
  * from sm_80 on, one for sm_90a, chosen by d->capability. */
 void lnt_delta_sweep_put(const lnt_recur_args *a, const lnt_device *d, const lnt_delta_sweep *w);
 
+/* Of the backward pass, the sweep's views included (delta_back.cu). */
+size_t lnt_delta_fast_backward_workspace(const lnt_recur_args *a);
+
 /* The chain of chunk states (delta_chain.cuh), from T, P and F to o, sT, U and S. */
 typedef struct {
     const bf16 *q, *k, *v, *T, *P;
@@ -82,6 +85,7 @@ __device__ __forceinline__ float lnt_delta_from_start(float Gi, int Ri) { return
 /* What delta.c lists: the fast path in mma.sync and in wgmma; the general path (float32 and bf16, K and V up to 256); token by token. */
 extern "C" {
 size_t lnt_delta_fast_workspace(const lnt_recur_args *a, bool backward, int threads);
+size_t lnt_delta_chunk_cuda_workspace(const lnt_recur_args *a, bool backward, int threads);
 void lnt_delta_sm80_forward(const lnt_recur_args *a, const lnt_device *d);
 void lnt_delta_sm80_backward(const lnt_recur_args *a, const lnt_device *d);
 void lnt_delta_sm90_forward(const lnt_recur_args *a, const lnt_device *d);

@@ -490,7 +490,7 @@ void lnt_delta_sweep_put(const lnt_recur_args *a, const lnt_device *device, cons
 extern "C" size_t lnt_delta_fast_workspace(const lnt_recur_args *a, bool backward, int threads)
 {
     (void)threads;
-    return lnt_delta_sweep_at(a, NULL, backward, !backward).bytes;
+    return backward ? lnt_delta_fast_backward_workspace(a) : lnt_delta_sweep_at(a, NULL, false, true).bytes;
 }
 
 static void forward(const lnt_recur_args *a, const lnt_device *d, bool plain)
