@@ -138,7 +138,7 @@ static void zero_steps(void **state)
 {
     (void)state;
     linnet_context *c = make_context(1);
-    for (int run = 0; run < 12; run++) {
+    for (int run = 0; run < 16; run++) {
         lnt_problem p, gla;
         make(c, case_of(90, false), run % 2 ? LINNET_F32 : LINNET_F64, &p);
         p.r.form = run / 2 % 2 ? LINNET_FORM_RECURRENT : LINNET_FORM_CHUNK;
@@ -210,15 +210,15 @@ static void steps_match_reference(void **state)
     static const int counts[] = { 1, 2, 5 };
     static float taken[180], residual[180];
     static double exact_taken[180], exact_residual[180];
-    for (int run = 0; run < 18; run++) {
+    for (int run = 0; run < 24; run++) {
         lnt_problem truth, p;
         lnt_recur_case k = case_of(90, true);
         OK(c, lnt_problem_make(c, &k, LINNET_F32, LINNET_F32, 5, &p));
         OK(c, lnt_problem_make(c, &k, LINNET_F64, LINNET_F32, 5, &truth));
         p.r.cg_tolerance = truth.r.cg_tolerance = 0;
-        p.r.cg_max_steps = truth.r.cg_max_steps = counts[run / 6];
-        p.r.cg_solver = truth.r.cg_solver = (linnet_cg_solver)(run % 3);
-        p.r.cg_guess = truth.r.cg_guess = (linnet_cg_guess)(run / 3 % 2);
+        p.r.cg_max_steps = truth.r.cg_max_steps = counts[run / 8];
+        p.r.cg_solver = truth.r.cg_solver = (linnet_cg_solver)(run % 4);
+        p.r.cg_guess = truth.r.cg_guess = (linnet_cg_guess)(run / 4 % 2);
         p.r.steps = taken;
         p.r.residual = residual;
         truth.r.steps = exact_taken;
@@ -360,7 +360,7 @@ static void wrong_options_are_refused(void **state)
     REFUSED(r.cg_tolerance = INFINITY);
     REFUSED(r.cg_max_steps = -2);
     REFUSED(r.cg_guess = (linnet_cg_guess)2);
-    REFUSED(r.cg_solver = (linnet_cg_solver)4);
+    REFUSED(r.cg_solver = (linnet_cg_solver)5);
 #undef REFUSED
     lnt_problem_free(&p);
     linnet_context_destroy(c);

@@ -352,7 +352,7 @@ static void logits_of_flash_linear_attention(void **state)
 static void mesa_logits_of_flash_linear_attention(void **state)
 {
     (void)state;
-    static const char *const exact[][2] = {{"cg_solver", "jacobi"}, {"cg_guess", "diagonal"}, {"cg_tolerance", "1e-6"}};
+    static const char *const exact[][2] = {{"cg_solver", "level"}, {"cg_guess", "diagonal"}, {"cg_tolerance", "1e-6"}};
     char folder[400], copy[64], path[512], golden[3][512];
     snprintf(folder, sizeof folder, "%s/../shared/goldens/fla/mesa_net", LINNET_SOURCE_DIR);
     if (!lnt_is_folder(folder)) {

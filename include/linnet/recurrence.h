@@ -44,7 +44,8 @@ typedef enum {
     LINNET_CG_ZERO,         /* x = 0 */
 } linnet_cg_guess;
 typedef enum {
-    LINNET_CG_JACOBI = 0, /* preconditioned by diag(H_t + Lambda) */
+    LINNET_CG_LEVEL = 0,  /* preconditioned by Lambda + min(diag(H_t)) */
+    LINNET_CG_JACOBI,     /* by diag(H_t + Lambda) */
     LINNET_CG_PLAIN,
     LINNET_CG_ABSOLUTE,   /* plain, 1e-5 added to both denominators, no early stop */
     LINNET_CG_FLASH,      /* the same in chunks of 64 with q, k, H and the operands of products rounded to float16, as flash-linear-attention does */

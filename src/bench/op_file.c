@@ -88,7 +88,7 @@ static linnet_status set_scalar(job *j, const char *key, const char *text, const
                                                    { "cg_max_iter", "a whole number from 0 to 1048576" },
                                                    { "cg_guess", "0 (diagonal) or 1 (zero)" },
                                                    { "cg_solver",
-                                                     "0 (Jacobi), 1 (plain), 2 (absolute constants) or 3 (as flash-linear-attention)" } };
+                                                     "0 (level), 1 (Jacobi), 2 (plain), 3 (absolute constants) or 4 (as flash-linear-attention)" } };
         const char *want = "0 or 1";
         for (size_t i = 0; i < sizeof expected / sizeof *expected; i++)
             if (!strcmp(key, expected[i][0])) want = expected[i][1];

@@ -75,7 +75,7 @@ const lnt_config_key lnt_config_keys[] = {
     INTEGER(max_cg_step_training, EQUAL | MESA, 0, 65536, "30"),
     INTEGER(max_cg_step_decoding, EQUAL | MESA, 0, 65536, "30"),
     REAL(cg_tolerance, EQUAL | MESA, 0, 1, "1e-4"),
-    WORD(cg_solver, EQUAL | MESA, "jacobi plain absolute flash", "jacobi"),
+    WORD(cg_solver, EQUAL | MESA, "level jacobi plain absolute flash", "level"),
     WORD(cg_guess, EQUAL | MESA, "diagonal zero", "diagonal"),
 };
 const int lnt_config_key_count = sizeof lnt_config_keys / sizeof *lnt_config_keys;

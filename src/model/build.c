@@ -35,7 +35,8 @@ static linnet_cg_solver solver_named(const char *name)
 {
     if (!strcmp(name, "flash")) return LINNET_CG_FLASH;
     if (!strcmp(name, "absolute")) return LINNET_CG_ABSOLUTE;
-    return !strcmp(name, "plain") ? LINNET_CG_PLAIN : LINNET_CG_JACOBI;
+    if (!strcmp(name, "plain")) return LINNET_CG_PLAIN;
+    return !strcmp(name, "jacobi") ? LINNET_CG_JACOBI : LINNET_CG_LEVEL;
 }
 
 /* The mixer of a layer and its resolved sizes. */

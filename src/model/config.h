@@ -56,7 +56,7 @@ typedef struct linnet_config {
     double lambda_lower_bound;      /* Lambda = lambda_lower_bound + softplus(lambda_params) */
     int64_t max_cg_step_training, max_cg_step_decoding;
     double cg_tolerance;            /* linnet's own, as the next two: a token's solve ends at this |residual| / |q|; 0: all steps are taken */
-    char cg_solver[LNT_NAME];       /* jacobi plain absolute flash; a mesa_net file without the key gets the last: flash-linear-attention wrote it */
+    char cg_solver[LNT_NAME];       /* level jacobi plain absolute flash; a mesa_net file without the key gets the last: flash-linear-attention's */
     char cg_guess[LNT_NAME];        /* diagonal zero */
 
     /* keys read from a file that do not change the function computed, kept for writing back; JSON object text, owned, NULL: none */

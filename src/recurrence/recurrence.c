@@ -98,7 +98,7 @@ static linnet_status check_solver(lnt_ctx *c, const lnt_recur_args *a, const lnt
         return lnt_fail(c, LINNET_EINVAL, "cg_max_steps = %d; expected 0 .. %d, or -1", a->cg_max_steps, 1 << 20);
     if (a->cg_guess < LINNET_CG_DIAGONAL || a->cg_guess > LINNET_CG_ZERO)
         return lnt_fail(c, LINNET_EINVAL, "unknown cg_guess %d", (int)a->cg_guess);
-    if (a->cg_solver < LINNET_CG_JACOBI || a->cg_solver > LINNET_CG_FLASH)
+    if (a->cg_solver < LINNET_CG_LEVEL || a->cg_solver > LINNET_CG_FLASH)
         return lnt_fail(c, LINNET_EINVAL, "unknown cg_solver %d", (int)a->cg_solver);
     return LINNET_OK;
 }

@@ -230,7 +230,7 @@ static void zero_ends(const solver *s, float *rows, int K, int n)
     for (int i = 0; i < n; i++) memset(rows + i * s->wide + K, 0, (size_t)(s->wide - K) * sizeof *rows);
 }
 
-/* The chunk's decays, transposed keys, and jacobi = 1 / diag(H_i + Lambda). */
+/* The chunk's decays, transposed keys, and jacobi: 1 / diag(H_i + Lambda), or 1 / (min(diag(H_i)) + Lambda). */
 static void prepare(solver *s, const lnt_recur_args *a, int n, bool token, const float *g, const float *beta, const float *k)
 {
     int K = a->K;
@@ -239,15 +239,19 @@ static void prepare(solver *s, const lnt_recur_args *a, int n, bool token, const
     for (int i = 0; i < K; i++) s->X[i] = s->H[(int64_t)i * K + i];
     for (int i = n - 1; i >= 0; i--) {
         float *m = s->jacobi + i * s->wide;
-        for (int j = 0; j < K; j++) m[j] = (token ? 1.0f : s->in[i]) * s->X[j] + s->lambda[j];
+        for (int j = 0; j < K; j++) m[j] = (token ? 1.0f : s->in[i]) * s->X[j];
     }
     if (!token) {
         LNT_V(lnt_transpose)(n, K, k, K, s->kt, s->C);
         for (int64_t i = 0; i < (int64_t)n * K; i++) s->kk[i] = k[i] * k[i];
         LNT_V(lnt_mm)(LNT_MM_ADD, n, K, n, s->mask, s->C, 1, s->kk, K, s->jacobi, s->wide);
     }
-    for (int i = 0; i < n; i++)
-        for (int j = 0; j < K; j++) s->jacobi[i * s->wide + j] = 1.0f / s->jacobi[i * s->wide + j];
+    bool level = a->cg_solver == LINNET_CG_LEVEL && a->cg_max_steps > 0; /* without steps there is nothing but the diagonal guess */
+    for (int i = 0; i < n; i++) {
+        float *m = s->jacobi + i * s->wide, least = m[0];
+        for (int j = 1; j < K; j++) least = m[j] < least ? m[j] : least;
+        for (int j = 0; j < K; j++) m[j] = 1.0f / ((level ? least : m[j]) + s->lambda[j]);
+    }
     zero_ends(s, s->jacobi, K, n);
     zero_ends(s, s->W, K, n);
     if (!s->half_H) return;
@@ -260,7 +264,7 @@ static void prepare(solver *s, const lnt_recur_args *a, int n, bool token, const
 static int begin(solver *s, const lnt_recur_args *a, int n, bool token, const float *b, const float *k)
 {
     int K = a->K;
-    bool diagonal = a->cg_guess == LINNET_CG_DIAGONAL, preconditioned = a->cg_solver == LINNET_CG_JACOBI;
+    bool diagonal = a->cg_guess == LINNET_CG_DIAGONAL, preconditioned = a->cg_solver <= LINNET_CG_JACOBI;
     bool from_guess = diagonal && (!preconditioned || a->cg_max_steps == 0);
     for (int i = 0; i < n; i++) {
         float *r = s->R + i * s->wide;

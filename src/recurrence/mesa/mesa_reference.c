@@ -146,11 +146,13 @@ static int64_t cg(const lnt_recur_args *a, const double *H, const double *y, dou
 {
     int64_t K = a->K, taken = 0, most = a->cg_max_steps;
     double absolute = a->cg_solver >= LINNET_CG_ABSOLUTE ? 1e-5 : 0, delta = 0;
-    bool diagonal = a->cg_guess == LINNET_CG_DIAGONAL, preconditioned = a->cg_solver == LINNET_CG_JACOBI;
+    bool diagonal = a->cg_guess == LINNET_CG_DIAGONAL, preconditioned = a->cg_solver <= LINNET_CG_JACOBI;
     bool uncounted = diagonal && preconditioned && most > 0;
+    double least = INFINITY;
+    for (int64_t i = 0; i < K; i++) least = fmin(least, H[i * K + i]);
     for (int64_t i = 0; i < K; i++) {
         double jacobi = 1 / (H[i * K + i] + w->lambda[i]);
-        w->d[i] = preconditioned ? jacobi : 1;
+        w->d[i] = a->cg_solver == LINNET_CG_LEVEL ? 1 / (least + w->lambda[i]) : preconditioned ? jacobi : 1;
         x[i] = diagonal && !uncounted ? y[i] * jacobi : 0;
     }
     apply(K, H, w->lambda, x, w->r);
