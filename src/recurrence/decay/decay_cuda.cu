@@ -119,7 +119,7 @@ __global__ __launch_bounds__(THREADS) void decay_general_states(const __grid_con
     int p, h, block;
     decay_place at;
     general_piece(x, blocks, &n, &p, &h, &block);
-    if (!decay_find(x, n, p, &at)) return;
+    if (!decay_find(x, n, p, &at) || (a.reverse ? at.begins : at.ends)) return;
     const int lane = (int)threadIdx.x % 32, warp = (int)threadIdx.x / 32, first = block * BLOCK;
     for (int i = (int)threadIdx.x; i < a.K * BLOCK; i += THREADS) w.S[i] = 0.0f;
     const int64_t chunks = (at.last - at.first + C - 1) / C;
@@ -296,31 +296,39 @@ static void general_pairs(const decay_cut &x, const decay_pairs &a, const lnt_cu
 
 /* ---- kernels of both sets ----------------------------------------------------------------------------------------------------------- */
 
-/* Slots of a sequence, from end states out of zero to start states: in order of time (against it when `reverse`),
- * start <- decay start + X. A thread has one element of [K][W]; the segments' values are fetched SCAN at a time. */
-static constexpr int SCAN = 8, SCAN_THREADS = 256;
+/* Slots of a sequence, from end states out of zero to start states: in order of time (against it when `reverse`), start <- decay start + X; nothing
+ * follows the last. A thread has L neighbours of [K][W] (4 where W = V); the segments' values are fetched SCAN at a time. */
+static constexpr int SCAN = 8, SCAN_THREADS = 128;
+template <int L>
 __global__ __launch_bounds__(SCAN_THREADS) void decay_scan(const __grid_constant__ decay_cut x, float *X, const float *decay, const float *s,
                                                            const float *z, int K, int V, int W, bool reverse, int blocks)
 {
-    const int64_t head = blockIdx.x / blocks, n = head / x.Hv, h = head % x.Hv, i = (blockIdx.x % blocks) * (int64_t)SCAN_THREADS + threadIdx.x;
-    const int64_t state = (int64_t)K * W, len = x.cu[n + 1] - x.cu[n];
+    const int64_t head = blockIdx.x / blocks, n = head / x.Hv, h = head % x.Hv, len = x.cu[n + 1] - x.cu[n];
+    const int state = K * W, i = ((int)(blockIdx.x % blocks) * SCAN_THREADS + (int)threadIdx.x) * L;
     if (i >= state) return;
-    const int64_t P = len ? (len + x.segment - 1) / x.segment : 1, slot = x.cu[n] / x.segment + n, k = i / W, w = i % W;
-    float start = w < V ? s ? s[(head * K + k) * V + w] : 0.0f : z ? z[head * K + k] : 0.0f;
-    for (int64_t p0 = 0; p0 < P; p0 += SCAN) {
-        float next[SCAN], fade[SCAN];
+    const int P = len ? (int)((len + x.segment - 1) / x.segment) : 1, k = i / W, w = i % W;
+    const int64_t slot = x.cu[n] / x.segment + n;
+    float start[L] = {};
+    if (w < V) {
+        if (s) load_pack<L>(start, s + (head * K + k) * V + w);
+    } else if (z)
+        start[0] = z[head * K + k];
+    for (int p0 = 0; p0 < P; p0 += SCAN) {
+        float next[SCAN][L], fade[SCAN];
 #pragma unroll
         for (int r = 0; r < SCAN; r++)
-            if (p0 + r < P) {
+            if (p0 + r < P - 1) {
                 const int64_t at = (slot + (reverse ? P - 1 - p0 - r : p0 + r)) * x.Hv + h;
-                next[r] = X[at * state + i];
+                load_pack<L>(next[r], X + at * state + i);
                 fade[r] = decay[at];
             }
 #pragma unroll
         for (int r = 0; r < SCAN; r++)
             if (p0 + r < P) {
-                X[((slot + (reverse ? P - 1 - p0 - r : p0 + r)) * x.Hv + h) * state + i] = start;
-                start = fade[r] * start + next[r];
+                store_pack<L>(X + ((slot + (reverse ? P - 1 - p0 - r : p0 + r)) * x.Hv + h) * state + i, start);
+                if (p0 + r < P - 1)
+#pragma unroll
+                    for (int j = 0; j < L; j++) start[j] = fade[r] * start[j] + next[r][j];
             }
     }
 }
@@ -356,8 +364,7 @@ template <typename T> __global__ __launch_bounds__(256) void decay_sum_heads(T *
 /* The gates' gradient of a segment. Token i of a chunk with start state S and outer gradient dS' stands between the writers before it and the readers
  * from it on; rule 0.6 with what would cancel left out:
  *   dg_i = e^{b_n} <S,dS'> + sum_{l<i} writes_l + sum_{j>=i} reads_j + intra_i,    reads = q . dq through S, writes = k . dk through dS'
- * and <S,dS> = e^{b_n} <S,dS'> + sum reads, <S',dS'> = e^{b_n} <S,dS'> + sum writes lead from chunk to chunk, beginning with the segment's own
- * <S,dS>. */
+ * and <S,dS> = e^{b_n} <S,dS'> + sum reads, <S',dS'> = e^{b_n} <S,dS'> + sum writes lead from chunk to chunk, from the segment's own <S,dS> on. */
 struct decay_gates {
     const float *S, *dS;           /* slots [slots,Hv,K,W]; NULL: one segment a sequence */
     const float *s, *z, *ds, *dz;  /* start of the sequences and its gradient; NULL: zeros */
@@ -383,6 +390,7 @@ __device__ static float gates_dot(const float *x, const float *y, int64_t n)
 {
     float sum = 0;
     if (x && y)
+#pragma unroll 16
         for (int64_t i = threadIdx.x; i < n; i += GATES_THREADS) sum += x[i] * y[i];
     return sum;
 }
@@ -588,9 +596,10 @@ static void put_starts(const decay_call &x, bool reverse)
     float *X = reverse ? x.w.dS : x.w.S;
     const float *s = (const float *)(reverse ? a->dsT : a->s0), *z = (const float *)(reverse ? a->dzT : a->z0);
     x.k->states(x.cut, { reverse ? x.q : x.key, reverse ? x.d_o : x.v, a->K, x.W, reverse, X, x.w.decay }, x.d);
-    int blocks = (int)(((int64_t)a->K * x.W + SCAN_THREADS - 1) / SCAN_THREADS), K = a->K, V = a->V, W = x.W;
+    const bool quads = x.W % 4 == 0 && x.W == a->V && (uintptr_t)s % 16 == 0;
+    int each = SCAN_THREADS * (quads ? 4 : 1), blocks = (a->K * x.W + each - 1) / each, K = a->K, V = a->V, W = x.W;
     void *args[] = { (void *)&x.cut, &X, (void *)&x.w.decay, &s, &z, &K, &V, &W, &reverse, &blocks };
-    launch(x.d, (const void *)decay_scan, x.cut.N * x.cut.Hv * blocks, SCAN_THREADS, 0, args);
+    launch(x.d, quads ? (const void *)decay_scan<4> : (const void *)decay_scan<1>, x.cut.N * x.cut.Hv * blocks, SCAN_THREADS, 0, args);
 }
 
 static decay_pass pass_of(const decay_call &x, decay_rows query, decay_rows key, decay_rows value, bool reverse, bool transposed, int end)
@@ -756,17 +765,19 @@ const lnt_recur_impl lnt_decay_chunk_cuda = {
  * Every byte of the state is read and written once whatever the number of tokens. */
 static constexpr int STEP_THREADS = 256, STEP_ROWS = WIDEST / 32;
 
-template <typename T, bool QUADS>
-__global__ __launch_bounds__(STEP_THREADS) void decay_step(const __grid_constant__ decay_cut x, const T *q, const T *k, const T *v, const float *s0,
-                                                           float *sT, T *o, const float *den, int Hq, int K, int V, int blocks)
+/* ROWS: of a thread, 32 apart: K / 32 or more. */
+template <typename T, bool QUADS, int ROWS>
+__global__ __launch_bounds__(STEP_THREADS, ROWS <= 4 ? 5 : 3) void decay_step(const __grid_constant__ decay_cut x, const T *q, const T *k, const T *v,
+                                                                              const float *s0, float *sT, T *o, const float *den, int Hq, int K,
+                                                                              int V, int blocks)
 {
     __shared__ float4 sums[2][STEP_THREADS / 32][8];
     const int64_t head = blockIdx.x / blocks, n = head / x.Hv;
     const int h = (int)(head % x.Hv), lane = (int)threadIdx.x % 32, warp = (int)threadIdx.x / 32, hq = (int)((int64_t)h * Hq / x.Hv);
     const int e = (int)(blockIdx.x % blocks) * 32 + lane % 8 * 4, row = warp * 4 + lane / 8;
-    float S[STEP_ROWS][4] = {};
+    float S[ROWS][4] = {};
 #pragma unroll
-    for (int r = 0; r < STEP_ROWS; r++) {
+    for (int r = 0; r < ROWS; r++) {
         const int d = row + 32 * r;
         if (d >= K || !s0) continue;
         const float *from = s0 + (head * K + d) * V + e;
@@ -777,18 +788,18 @@ __global__ __launch_bounds__(STEP_THREADS) void decay_step(const __grid_constant
                 if (e + j < V) S[r][j] = from[j];
     }
     for (int64_t t = x.cu[n]; t < x.cu[n + 1]; t++) {
-        const float fade = exp2f(decay_gate(x, t, h) * (float)DECAY_LOG2E);
+        const float less = expm1f(decay_gate(x, t, h)); /* e^g - 1: a small gate keeps its accuracy over the many tokens that it lets through */
         const T *qt = q + (t * Hq + hq) * K, *kt = k + (t * Hq + hq) * K, *vt = v + (t * x.Hv + h) * V;
         float y[4], sum[4] = { 0 };
         for (int j = 0; j < 4; j++) y[j] = e + j < V ? to_float(vt[e + j]) : 0.0f;
 #pragma unroll
-        for (int r = 0; r < STEP_ROWS; r++) {
+        for (int r = 0; r < ROWS; r++) {
             const int d = row + 32 * r;
             if (d >= K) continue;
             const float kd = to_float(kt[d]), qd = to_float(qt[d]);
 #pragma unroll
             for (int j = 0; j < 4; j++) {
-                S[r][j] = fade * S[r][j] + kd * y[j];
+                S[r][j] = fmaf(kd, y[j], fmaf(less, S[r][j], S[r][j]));
                 sum[j] += qd * S[r][j];
             }
         }
@@ -809,7 +820,7 @@ __global__ __launch_bounds__(STEP_THREADS) void decay_step(const __grid_constant
     }
     if (!sT) return;
 #pragma unroll
-    for (int r = 0; r < STEP_ROWS; r++) {
+    for (int r = 0; r < ROWS; r++) {
         const int d = row + 32 * r;
         if (d >= K) continue;
         float *to = sT + (head * K + d) * V + e;
@@ -831,12 +842,12 @@ __global__ __launch_bounds__(32) void decay_step_den(const __grid_constant__ dec
     float z[STEP_ROWS];
     for (int r = 0; r < STEP_ROWS; r++) z[r] = z0 && lane + 32 * r < K ? z0[head * K + lane + 32 * r] : 0.0f;
     for (int64_t t = x.cu[n]; t < x.cu[n + 1]; t++) {
-        const float fade = exp2f(decay_gate(x, t, h) * (float)DECAY_LOG2E);
+        const float less = expm1f(decay_gate(x, t, h));
         float sum = 0;
         for (int r = 0; r < STEP_ROWS; r++) {
             const int d = lane + 32 * r;
             if (d >= K) continue;
-            z[r] = fade * z[r] + to_float(k[(t * Hq + hq) * K + d]);
+            z[r] = fmaf(less, z[r], z[r]) + to_float(k[(t * Hq + hq) * K + d]);
             sum += z[r] * to_float(q[(t * Hq + hq) * K + d]);
         }
         sum = warp_sum(sum);
@@ -864,7 +875,9 @@ template <typename T> static void step(const lnt_recur_args *a, const lnt_cuda *
     }
     const bool quads = V % 4 == 0 && ((uintptr_t)s0 | (uintptr_t)sT) % 16 == 0;
     void *args[] = { &x, (void *)&a->q, (void *)&a->k, (void *)&a->v, &s0, &sT, (void *)&a->o, &den, &Hq, &K, &V, &blocks };
-    launch(d, quads ? (const void *)decay_step<T, true> : (const void *)decay_step<T, false>, heads * blocks, STEP_THREADS, 0, args);
+    const void *narrow = quads ? (const void *)decay_step<T, true, 4> : (const void *)decay_step<T, false, 4>;
+    const void *wide = quads ? (const void *)decay_step<T, true, STEP_ROWS> : (const void *)decay_step<T, false, STEP_ROWS>;
+    launch(d, K <= 128 ? narrow : wide, heads * blocks, STEP_THREADS, 0, args);
 }
 static void step_forward(const lnt_recur_args *a, const lnt_device *d) { LNT_BY_TYPE(a->dtype, T, step<T>(a, (const lnt_cuda *)d)); }
 

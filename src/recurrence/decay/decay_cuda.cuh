@@ -8,7 +8,7 @@ extern "C" {
 #include "recurrence/decay/decay.h"
 }
 
-/* Rows of a tensor [T,heads,width] as those of Hv value heads. Column `width`, where a caller reaches it, is extra[t,h] or, without extra, 1. */
+/* Rows of a tensor [T,heads,width], read as those of Hv value heads. Column `width`, where a caller reaches it, is extra[t,h], or 1 without. */
 struct decay_rows {
     const void *p; /* NULL: zeros */
     const float *extra;
@@ -66,8 +66,8 @@ struct decay_pass {
     float *inter;                 /* [parts,Hv,T], part = block of columns */
 };
 
-/* Start states of segments, from zero at each: X [slots,Hv,K,W] = end state of the segment (its start when `reverse`), decay [slots,Hv] = e^{b} over
- * it. */
+/* End states of segments that start from zero (start states that end in zero when `reverse`): X [slots,Hv,K,W]; decay [slots,Hv] = e^{b} over each.
+ * The last one's (the first one's) are not needed and not made. */
 struct decay_states {
     decay_rows key, value; /* k v; q do when `reverse` */
     int K, W;
@@ -84,8 +84,7 @@ struct decay_pairs {
 
 /* The two sets of kernels. `passes` go in one launch where that pays. */
 struct decay_kernels {
-    int chunk;
-    int parts;
+    int chunk, parts; /* parts of `inter`; 0: one for every 32 columns */
     void (*states)(const decay_cut &, const decay_states &, const lnt_cuda *);
     void (*read)(const decay_cut &, const decay_pass *passes, int n, const lnt_cuda *);
     void (*pairs)(const decay_cut &, const decay_pairs &, const lnt_cuda *);

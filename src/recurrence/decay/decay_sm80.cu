@@ -1,8 +1,8 @@
 /* The decay core on tensor cores, bf16 rows, K and V of 64 or 128: the same passes as decay_cuda.cu, in chunks of 64. README.md has the roles.
  *
  * A CTA of 4 warps has one segment of one value head. The state stays in registers as S^T [E][D], a warp a quarter of the E columns: what a product
- * leaves there (rows e, neighbouring d in a register) is, packed to bf16, the B operand of the read-out that follows, so it never passes through
- * shared memory. Tiles are [64][W] bf16, 16-byte unit u of row r at unit u ^ (r & 7): the eight rows of an 8x8 matrix lie in different banks. */
+ * leaves there (rows e, neighbouring d in a register) is, packed to bf16, the B operand of the read-out that follows: no shared memory in between.
+ * Tiles are [64][W] bf16, 16-byte unit u of row r at unit u ^ (r & 7): the eight rows of an 8x8 matrix lie in different banks. */
 #include "device/mma.cuh"
 #include "recurrence/decay/decay_cuda.cuh"
 
@@ -12,26 +12,74 @@ struct tile_factors {
     float hi[C], lo[C], read[C], write[C], total, pad[3];
 };
 
-__device__ __forceinline__ uint32_t unit_at(uint32_t tile, int W, int row, int unit)
+/* A value that the compiler must take as new: what derives from it is made again where it is used, not kept from chunk to chunk in local memory. */
+template <typename T> __device__ __forceinline__ T anew(T x)
 {
-    return tile + (uint32_t)(row * W * 2 + ((unit ^ (row & 7)) << 4));
+    if constexpr (sizeof(T) == 8)
+        asm volatile("" : "+l"(x));
+    else
+        asm volatile("" : "+r"(x));
+    return x;
+}
+
+/* Where a lane's row of an ldmatrix_x4 begins, matrices in the order (rows 0-7, rows 8-15) x (unit 0, unit 1), or units first. Tiles begin at
+ * multiples of 256 bytes, so unit 2n is at address ^ n << 5, and row 16 m at address + 16 m W 2: one register serves all. */
+template <int W> __device__ __forceinline__ uint32_t rows_first(uint32_t tile)
+{
+    const int lane = (int)threadIdx.x % 32;
+    return anew(tile + (uint32_t)((lane & 15) * W * 2 + (((lane >> 4) ^ (lane & 7)) << 4)));
+}
+template <int W> __device__ __forceinline__ uint32_t units_first(uint32_t tile)
+{
+    const int lane = (int)threadIdx.x % 32;
+    return anew(tile + (uint32_t)(((lane & 7) + ((lane >> 4) << 3)) * W * 2 + ((((lane >> 3) & 1) ^ (lane & 7)) << 4)));
+}
+
+__device__ __forceinline__ void store_shared(uint32_t address, uint32_t x)
+{
+    asm volatile("st.shared.b32 [%0], %1;" ::"r"(address), "r"(x) : "memory");
+}
+
+/* 2^x; 0 below 2^-126 */
+__device__ __forceinline__ float power_of_two(float x)
+{
+    float y;
+    asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
+    return y;
+}
+__device__ __forceinline__ float tile_between(float hi_i, float lo_i, float hi_j, float lo_j) { return power_of_two((hi_i - hi_j) + (lo_i - lo_j)); }
+
+/* The head of x that value head h reads. */
+__device__ __forceinline__ int head_of(const decay_rows &x, const decay_cut &c, int h)
+{
+    return x.heads == c.Hv ? h : (int)((int64_t)h * x.heads / c.Hv);
 }
 
 /* Rows t .. t+63 of a head to a tile; those from `last` on become zeros. */
 template <int W> __device__ __forceinline__ void load_tile(uint32_t tile, const decay_rows &x, const decay_cut &c, int64_t t, int64_t last, int h)
 {
     constexpr int UNITS = W / 8, ROWS = THREADS / UNITS;
-    const int unit = (int)threadIdx.x % UNITS, row = (int)threadIdx.x / UNITS;
-    const int64_t pitch = (int64_t)x.heads * W;
-    const bf16 *from = (const bf16 *)x.p + (t + row) * pitch + (int64_t)h * x.heads / c.Hv * W + unit * 8;
+    const int tid = anew((int)threadIdx.x), unit = tid % UNITS, row = tid / UNITS;
+    const int pitch = anew(x.heads * W);
+    const bf16 *from = (const bf16 *)x.p + (t * x.heads + head_of(x, c, h)) * W + (row * pitch + unit * 8);
+    const uint32_t to = tile + (uint32_t)(row * W * 2 + ((unit ^ (row & 7)) << 4)); /* ROWS is a multiple of 8: the same unit in each */
+    if (x.p && t + C <= last) {
 #pragma unroll
+        for (int i = 0; i < C / ROWS; i++) {
+            cp_async_16(to + i * ROWS * W * 2, from);
+            from += ROWS * pitch;
+        }
+        return;
+    }
+#pragma unroll 1
     for (int i = 0; i < C / ROWS; i++) {
         const bool real = x.p && t + row + i * ROWS < last;
-        cp_async_16(unit_at(tile, W, row + i * ROWS, unit), real ? from + i * ROWS * pitch : from, real);
+        cp_async_16(to + i * ROWS * W * 2, real ? from : NULL, real);
+        from += ROWS * pitch;
     }
 }
 
-/* Warp 0: factors of a chunk whose gates of rows 2l and 2l+1 lane l holds. */
+/* A warp makes the factors of a chunk, whose gates of rows 2l and 2l+1 lane l holds. */
 __device__ __forceinline__ void tile_gates(const decay_cut &x, int64_t t, int64_t last, int h, float (&g)[2])
 {
     const int64_t at = t + 2 * ((int)threadIdx.x % 32);
@@ -66,13 +114,13 @@ __device__ __forceinline__ void put_factors(const decay_cut &x, tile_factors *f,
 template <int D, int E, bool SCALED>
 __device__ __forceinline__ void write_state(float (&S)[E / 64][D / 8][4], uint32_t key, uint32_t value, const float *write, float same, int first)
 {
-    const int lane = (int)threadIdx.x % 32;
+    const int lane = anew((int)threadIdx.x) % 32;
+    const uint32_t left = anew(units_first<E>(value) ^ (uint32_t)(first * 2)), right = rows_first<D>(key);
 #pragma unroll
     for (int ks = 0; ks < C / 16; ks++) {
         uint32_t a[E / 64][4];
 #pragma unroll
-        for (int m = 0; m < E / 64; m++)
-            ldmatrix_x4_trans(a[m], unit_at(value, E, ks * 16 + (lane & 7) + ((lane >> 4) << 3), (first + m * 16) / 8 + ((lane >> 3) & 1)));
+        for (int m = 0; m < E / 64; m++) ldmatrix_x4_trans(a[m], (left ^ (uint32_t)(m << 5)) + ks * 16 * E * 2);
         if (SCALED) {
             const int t = ks * 16 + 2 * (lane & 3);
             const float2 low = write ? *(const float2 *)(write + t) : make_float2(same, same);
@@ -88,7 +136,7 @@ __device__ __forceinline__ void write_state(float (&S)[E / 64][D / 8][4], uint32
 #pragma unroll
         for (int n = 0; n < D / 16; n++) {
             uint32_t b[4];
-            ldmatrix_x4_trans(b, unit_at(key, D, ks * 16 + (lane & 15), n * 2 + (lane >> 4)));
+            ldmatrix_x4_trans(b, (right ^ (uint32_t)(n << 5)) + ks * 16 * D * 2);
 #pragma unroll
             for (int m = 0; m < E / 64; m++) {
                 mma_bf16(S[m][2 * n], a[m], b[0], b[1]);
@@ -118,11 +166,12 @@ static constexpr int STATES_STAGES = 3;
 template <int K, int V, bool GATED>
 __global__ __launch_bounds__(THREADS, 2) void decay_tiles_states(const __grid_constant__ decay_cut x, const __grid_constant__ decay_states a)
 {
-    extern __shared__ __align__(128) unsigned char memory[];
-    __shared__ tile_factors factors[2];
+    extern __shared__ __align__(256) unsigned char memory[];
+    __shared__ tile_factors factors[4];
+    __shared__ double sums[4];
     const int h = (int)(blockIdx.x % x.Hv), p = (int)(blockIdx.x / x.Hv % x.P), warp = (int)threadIdx.x / 32;
     decay_place at;
-    if (!decay_find(x, blockIdx.x / x.Hv / x.P, p, &at)) return;
+    if (!decay_find(x, blockIdx.x / x.Hv / x.P, p, &at) || (a.reverse ? at.begins : at.ends)) return;
     const int chunks = (int)((at.last - at.first + C - 1) / C);
     const uint32_t base = shared_address(memory);
     auto start = [&](int c) { return at.first + (int64_t)(a.reverse ? chunks - 1 - c : c) * C; };
@@ -137,30 +186,28 @@ __global__ __launch_bounds__(THREADS, 2) void decay_tiles_states(const __grid_co
     float S[V / 64][K / 8][4] = {}, g[2];
     double all = 0;
     for (int c = 0; c < STATES_STAGES - 1; c++) fetch(c);
-    if (GATED && warp == 0 && chunks) {
-        tile_gates(x, start(0), at.last, h, g);
-        put_factors(x, &factors[0], g, a.reverse);
-        all += (double)g[0] + g[1];
-    }
+    if (GATED && warp < chunks) tile_gates(x, start(warp), at.last, h, g);
     for (int c = 0; c < chunks; c++) {
         cp_async_wait<STATES_STAGES - 2>();
         __syncthreads();
         fetch(c + STATES_STAGES - 1);
-        const bool more = GATED && warp == 0 && c + 1 < chunks;
-        if (more) tile_gates(x, start(c + 1), at.last, h, g);
-        const uint32_t stage = base + (uint32_t)(c % STATES_STAGES * states_stage<K, V>);
-        if (GATED) each_element<K, V>(S, [&](float &s, int, int) { s *= factors[c & 1].total; });
-        write_state<K, V, GATED>(S, stage, stage + C * 2 * K, factors[c & 1].write, 1.0f, warp * (V / 4));
-        if (more) {
-            put_factors(x, &factors[(c + 1) & 1], g, a.reverse);
-            all += (double)g[0] + g[1];
+        if (GATED && (c & 3) == 0) {
+            if (c + warp < chunks) {
+                put_factors(x, &factors[warp], g, a.reverse);
+                all += (double)g[0] + g[1];
+            }
+            if (c + 4 + warp < chunks) tile_gates(x, start(c + 4 + warp), at.last, h, g);
+            __syncthreads();
         }
+        const uint32_t stage = base + (uint32_t)(c % STATES_STAGES * states_stage<K, V>);
+        if (GATED) each_element<K, V>(S, [&](float &s, int, int) { s *= factors[c & 3].total; });
+        write_state<K, V, GATED>(S, stage, stage + C * 2 * K, factors[c & 3].write, 1.0f, warp * (V / 4));
     }
     const int64_t slot = at.slot * x.Hv + h;
-    if (warp == 0) {
-        for (int o = 16; o; o >>= 1) all += __shfl_xor_sync(~0u, all, o);
-        if (threadIdx.x == 0) a.decay[slot] = GATED ? exp2f((float)(all * DECAY_LOG2E)) : 1.0f;
-    }
+    for (int o = 16; o; o >>= 1) all += __shfl_xor_sync(~0u, all, o);
+    if (threadIdx.x % 32 == 0) sums[warp] = all;
+    __syncthreads();
+    if (threadIdx.x == 0) a.decay[slot] = GATED ? exp2f((float)((sums[0] + sums[1] + sums[2] + sums[3]) * DECAY_LOG2E)) : 1.0f;
     const float factor = !GATED && a.reverse ? x.scale : 1.0f;
     float *to = a.X + slot * K * V;
     each_element<K, V>(S, [&](float &s, int d, int e) { to[d * V + e] = factor * s; });
@@ -168,26 +215,148 @@ __global__ __launch_bounds__(THREADS, 2) void decay_tiles_states(const __grid_co
 
 /* ---- the pass ----------------------------------------------------------------------------------------------------------------------- */
 
+/* Declared by the kernel: declared in run_pass, each of backward's three would have its own, and two CTAs no room. */
+struct pass_small {
+    tile_factors factors[4]; /* of chunks 4i .. 4i+3: each warp makes those of one */
+    float dots[4][C];
+};
+
 template <int D, int E> struct pass_shared {
-    static constexpr int stage = C * 2 * (2 * D + E), P = C * C * 2, out = D < E ? C * E * 2 : 0; /* out: the query's place where it fits */
+    static constexpr int stage = C * 2 * (2 * D + E), P = C * C * 2, out = D < E ? C / 2 * E * 2 : 0; /* out: the query's rows 0-31 where it fits */
     static constexpr int fixed = P + out;
 };
 
+/* Rows 32 half .. of a chunk: O = read . (query S) + P value, a warp its E/4 columns, and out. The first half waits for P in between. */
 template <int D, int E, bool REVERSE, bool GATED>
-__device__ __forceinline__ void run_pass(const decay_cut &x, const decay_pass &a, const decay_place &at, int h, int stages, unsigned char *memory)
+__device__ __forceinline__ void read_half(const decay_cut &x, const decay_pass &a, const float (&S)[E / 64][D / 8][4], const tile_factors &f,
+                                          uint32_t query, uint32_t value, uint32_t P, uint32_t staging, int64_t t, int len, int h, int half,
+                                          float (*dots)[C])
+{
+    constexpr int WE = E / 4, NT = WE / 8; /* a warp's columns, and tiles of 8 of them */
+    const int tid = anew((int)threadIdx.x), lane = tid % 32, warp = tid / 32, r = lane >> 2, c2 = 2 * (lane & 3), first = warp * WE;
+    uint32_t with[2][2][NT];
+    const bool dotted = GATED && a.inter;
+    if (dotted) {
+        const int pitch = anew(a.dots.heads * E);
+        const bf16 *from = (const bf16 *)a.dots.p + (t * a.dots.heads + head_of(a.dots, x, h)) * E + ((half * 32 + r) * pitch + first + c2);
+#pragma unroll
+        for (int m = 0; m < 4; m++) {
+#pragma unroll
+            for (int n = 0; n < NT; n++) with[m / 2][m % 2][n] = half * 32 + m * 8 + r < len ? *(const uint32_t *)(from + n * 8) : 0;
+            from += 8 * pitch;
+        }
+    }
+    float O[2][NT][4] = {};
+    const uint32_t rows = rows_first<D>(query + half * 32 * D * 2);
+#pragma unroll
+    for (int ks = 0; ks < D / 16; ks++) {
+        uint32_t A[2][4];
+#pragma unroll
+        for (int m = 0; m < 2; m++) ldmatrix_x4(A[m], (rows ^ (uint32_t)(ks << 5)) + m * 16 * D * 2);
+#pragma unroll
+        for (int n = 0; n < NT; n++) {
+            const float *left = &S[n / 2][2 * ks][n % 2 * 2], *right = &S[n / 2][2 * ks + 1][n % 2 * 2];
+            uint32_t b0, b1; /* volatile: packed anew in each half, or the packed state would be kept in 64 registers between them */
+            asm volatile("cvt.rn.bf16x2.f32 %0, %2, %1;" : "=r"(b0) : "f"(left[0]), "f"(left[1]));
+            asm volatile("cvt.rn.bf16x2.f32 %0, %2, %1;" : "=r"(b1) : "f"(right[0]), "f"(right[1]));
+#pragma unroll
+            for (int m = 0; m < 2; m++) mma_bf16(O[m][n], A[m], b0, b1);
+        }
+    }
+    if (GATED || !REVERSE)
+#pragma unroll
+        for (int m = 0; m < 2; m++) {
+            const int i = half * 32 + m * 16 + r;
+            const float up = GATED ? f.read[i] : x.scale, down = GATED ? f.read[i + 8] : x.scale;
+#pragma unroll
+            for (int n = 0; n < NT; n++)
+#pragma unroll
+                for (int k = 0; k < 4; k++) O[m][n][k] *= k < 2 ? up : down;
+        }
+    if (dotted)
+#pragma unroll
+        for (int m = 0; m < 4; m++) {
+            float dot = 0;
+#pragma unroll
+            for (int n = 0; n < NT; n++) {
+                const uint32_t y = with[m / 2][m % 2][n];
+                dot += low_bf16(y) * O[m / 2][n][m % 2 * 2] + high_bf16(y) * O[m / 2][n][m % 2 * 2 + 1];
+            }
+            dot += __shfl_xor_sync(~0u, dot, 1);
+            dot += __shfl_xor_sync(~0u, dot, 2);
+            if (c2 == 0) dots[warp][half * 32 + m * 8 + r] = dot;
+        }
+    if (half == 0) __syncthreads();
+
+    const uint32_t right = anew(rows_first<E>(value) ^ (uint32_t)(first * 2)), left = rows_first<C>(P + half * 32 * C * 2);
+#pragma unroll
+    for (int ks = 0; ks < C / 16; ks++) { /* the half of P that is not zero */
+        if (REVERSE ? ks < 2 * half : ks > 2 * half + 1) continue;
+        uint32_t B[NT / 2][4];
+#pragma unroll
+        for (int n = 0; n < NT / 2; n++) ldmatrix_x4_trans(B[n], (right ^ (uint32_t)(n << 5)) + ks * 16 * E * 2);
+#pragma unroll
+        for (int m = 0; m < 2; m++) {
+            if (REVERSE ? ks < 2 * half + m : ks > 2 * half + m) continue;
+            uint32_t A[4];
+            ldmatrix_x4(A, (left ^ (uint32_t)(ks << 5)) + m * 16 * C * 2);
+#pragma unroll
+            for (int n = 0; n < NT; n++) mma_bf16(O[m][n], A, B[n / 2][n % 2 * 2], B[n / 2][n % 2 * 2 + 1]);
+        }
+    }
+    if (!a.out) return;
+    const int pitch = anew(x.Hv * E); /* 64 rows are far below 2^31 elements: declines() */
+    const int64_t at = (t * x.Hv + h) * E + first;
+    if (!a.out_bf16) {
+        float *to = (float *)a.out + at + ((half * 32 + r) * pitch + c2);
+#pragma unroll
+        for (int m = 0; m < 4; m++) {
+            if (half * 32 + m * 8 + r < len)
+#pragma unroll
+                for (int n = 0; n < NT; n++) *(float2 *)(to + n * 8) = make_float2(O[m / 2][n][m % 2 * 2], O[m / 2][n][m % 2 * 2 + 1]);
+            to += 8 * pitch;
+        }
+        return;
+    }
+    /* through shared memory, so that a lane writes 16 bytes: the warp's [32][WE], unit u of row i at u ^ (i / (8 / UNITS) % UNITS) */
+    constexpr int UNITS = WE / 8, SHIFT = UNITS == 4 ? 1 : 2;
+    const uint32_t mine = staging + (uint32_t)(warp * 32 * WE * 2);
+    const uint32_t put = anew(mine + (uint32_t)(r * WE * 2 + (((r >> SHIFT) & (UNITS - 1)) << 4) + 2 * c2));
+#pragma unroll
+    for (int m = 0; m < 4; m++)
+#pragma unroll
+        for (int n = 0; n < NT; n++)
+            store_shared((put ^ (uint32_t)(n << 4)) + m * 8 * WE * 2, pack_bf16(O[m / 2][n][m % 2 * 2], O[m / 2][n][m % 2 * 2 + 1]));
+    __syncwarp();
+    const int i0 = lane / UNITS, u = lane % UNITS;
+    const uint32_t get = mine + (uint32_t)(i0 * WE * 2 + ((u ^ ((i0 >> SHIFT) & (UNITS - 1))) << 4));
+    bf16 *to = (bf16 *)a.out + at + ((half * 32 + i0) * pitch + u * 8);
+#pragma unroll
+    for (int i = 0; i < 32; i += 32 / UNITS) {
+        uint32_t y[4];
+        asm volatile("ld.shared.v4.b32 {%0, %1, %2, %3}, [%4];" : "=r"(y[0]), "=r"(y[1]), "=r"(y[2]), "=r"(y[3]) : "r"(get + i * WE * 2) : "memory");
+        if (half * 32 + i0 + i < len)
+            asm volatile("st.global.v4.b32 [%0], {%1, %2, %3, %4};" ::"l"(to), "r"(y[0]), "r"(y[1]), "r"(y[2]), "r"(y[3]) : "memory");
+        to += 32 / UNITS * pitch;
+    }
+    __syncwarp();
+}
+
+template <int D, int E, bool REVERSE, bool GATED>
+__device__ __forceinline__ void run_pass(const decay_cut &x, const decay_pass &a, const decay_place &at, int h, int stages, unsigned char *memory,
+                                         pass_small *small)
 {
     using shared = pass_shared<D, E>;
-    __shared__ tile_factors factors[2];
-    __shared__ float dots[4][C];
-    constexpr int WE = E / 4, NT = WE / 8; /* a warp's columns, and tiles of 8 of them */
-    const int tid = (int)threadIdx.x, lane = tid % 32, warp = tid / 32, r = lane >> 2, c2 = 2 * (lane & 3), first = warp * WE;
+    tile_factors *factors = small->factors;
+    float (*dots)[C] = small->dots;
+    const int tid = (int)threadIdx.x, lane = tid % 32, warp = tid / 32, r = lane >> 2, c2 = 2 * (lane & 3), first = warp * (E / 4);
     const int chunks = (int)((at.last - at.first + C - 1) / C);
     const uint32_t P = shared_address(memory), stage0 = P + shared::fixed;
     const float scale = x.scale;
 
     auto start = [&](int c) { return at.first + (int64_t)(REVERSE ? chunks - 1 - c : c) * C; };
     auto fetch = [&](int c) {
-        const uint32_t stage = stage0 + (uint32_t)(c % stages * shared::stage);
+        const uint32_t stage = stage0 + (uint32_t)((c & (stages - 1)) * shared::stage);
         if (c < chunks) {
             load_tile<D>(stage, a.query, x, start(c), at.last, h);
             load_tile<D>(stage + C * 2 * D, a.key, x, start(c), at.last, h);
@@ -197,41 +366,48 @@ __device__ __forceinline__ void run_pass(const decay_cut &x, const decay_pass &a
     };
 
     float S[E / 64][D / 8][4], g[2];
-    fetch(0);
     const int sd = a.transposed ? 1 : a.V, se = a.transposed ? a.V : 1;
     {
         const int64_t state = (int64_t)a.K * a.V;
         const float *from = a.slots ? a.slots + (at.slot * x.Hv + h) * state : a.s ? a.s + (at.n * x.Hv + h) * state : NULL;
         each_element<D, E>(S, [&](float &s, int d, int e) { s = from ? from[d * sd + e * se] : 0.0f; });
     }
-    if (GATED && warp == 0 && chunks) {
-        tile_gates(x, start(0), at.last, h, g);
-        put_factors(x, &factors[0], g, REVERSE);
-    }
+    if (GATED && warp < chunks) tile_gates(x, start(warp), at.last, h, g);
 
-    for (int c = 0; c < chunks; c++) {
-        const int64_t t = start(c);
-        const int len = (int)(at.last - t < C ? at.last - t : C);
-        const uint32_t query = stage0 + (uint32_t)(c % stages * shared::stage), key = query + C * 2 * D, value = key + C * 2 * D;
-        const tile_factors &f = factors[c & 1];
+    for (int c = 1 - stages; c < chunks; c++) {
         cp_async_wait<0>();
         __syncthreads();
-        if (stages > 1) fetch(c + 1);
-        const bool more = GATED && warp == 0 && c + 1 < chunks;
-        if (more) tile_gates(x, start(c + 1), at.last, h, g);
+        fetch(c + stages - 1);
+        if (c < 0) continue;
+        if (stages == 1) {
+            cp_async_wait<0>();
+            __syncthreads();
+        }
+        const int64_t t = start(c);
+        const int len = (int)(at.last - t < C ? at.last - t : C);
+        const uint32_t query = stage0 + (uint32_t)((c & (stages - 1)) * shared::stage), key = query + C * 2 * D, value = key + C * 2 * D,
+                       staging = shared::out ? P + shared::P : query;
+        const tile_factors &f = factors[c & 3];
+        if (GATED && (c & 3) == 0) {
+            if (c + warp < chunks) put_factors(x, &factors[warp], g, REVERSE);
+            if (c + 4 + warp < chunks) tile_gates(x, start(c + 4 + warp), at.last, h, g);
+            __syncthreads();
+        }
 
         /* P_ij = s D_ij query_i . key_j: a warp a quarter, 32 by 32 */
         const int row = warp >> 1, col = warp & 1;
         if (row == col || (row > col) != REVERSE) {
             float acc[2][4][4] = {};
+            const uint32_t left = rows_first<D>(query + row * 32 * D * 2), right = units_first<D>(key + col * 32 * D * 2);
+            const uint32_t to = anew(P + (uint32_t)((row * 32 + r) * C * 2 + (r << 4) + 2 * c2)); /* unit n of row i = .. + r at ^ n << 4 */
 #pragma unroll
             for (int ks = 0; ks < D / 16; ks++) {
                 uint32_t A[2][4], B[2][4];
 #pragma unroll
-                for (int m = 0; m < 2; m++) ldmatrix_x4(A[m], unit_at(query, D, row * 32 + m * 16 + (lane & 15), ks * 2 + (lane >> 4)));
-#pragma unroll
-                for (int n = 0; n < 2; n++)
-                    ldmatrix_x4(B[n], unit_at(key, D, col * 32 + n * 16 + (lane & 7) + ((lane >> 4) << 3), ks * 2 + ((lane >> 3) & 1)));
+                for (int m = 0; m < 2; m++) {
+                    ldmatrix_x4(A[m], (left ^ (uint32_t)(ks << 5)) + m * 16 * D * 2);
+                    ldmatrix_x4(B[m], (right ^ (uint32_t)(ks << 5)) + m * 16 * D * 2);
+                }
 #pragma unroll
                 for (int m = 0; m < 2; m++)
 #pragma unroll
@@ -242,7 +418,7 @@ __device__ __forceinline__ void run_pass(const decay_cut &x, const decay_pass &a
 #pragma unroll
                 for (int half = 0; half < 2; half++) {
                     const int i = row * 32 + m * 16 + half * 8 + r;
-                    const decay_sum bi = { GATED ? f.hi[i] : 0.0f, GATED ? f.lo[i] : 0.0f };
+                    const float hi = GATED ? f.hi[i] : 0.0f, lo = GATED ? f.lo[i] : 0.0f;
 #pragma unroll
                     for (int n = 0; n < 4; n++) {
                         const int j = col * 32 + n * 8 + c2;
@@ -251,126 +427,25 @@ __device__ __forceinline__ void run_pass(const decay_cut &x, const decay_pass &a
                         for (int k = 0; k < 2; k++) {
                             y[k] = scale * acc[m][n][half * 2 + k];
                             if (GATED) {
-                                const decay_sum bj = { f.hi[j + k], f.lo[j + k] };
-                                y[k] *= REVERSE ? decay_between(bj, bi) : decay_between(bi, bj);
+                                y[k] *= REVERSE ? tile_between(f.hi[j + k], f.lo[j + k], hi, lo) : tile_between(hi, lo, f.hi[j + k], f.lo[j + k]);
                             }
                             if (REVERSE ? j + k < i : j + k > i) y[k] = 0.0f;
                         }
-                        asm volatile("st.shared.b32 [%0], %1;" ::"r"(unit_at(P, C, i, j / 8) + 2 * c2), "r"(pack_bf16(y[0], y[1])) : "memory");
+                        store_shared((to ^ (uint32_t)((col * 4 + n) << 4)) + (m * 16 + half * 8) * C * 2, pack_bf16(y[0], y[1]));
                     }
                 }
         }
 
-        /* O = read . (query S) */
-        float O[4][NT][4] = {};
+        /* Rows in two halves: 64 sums beside the state's 128 would not fit in the registers. */
 #pragma unroll
-        for (int ks = 0; ks < D / 16; ks++) {
-            uint32_t A[4][4];
-#pragma unroll
-            for (int m = 0; m < 4; m++) ldmatrix_x4(A[m], unit_at(query, D, m * 16 + (lane & 15), ks * 2 + (lane >> 4)));
-#pragma unroll
-            for (int n = 0; n < NT; n++) {
-                const float *left = &S[n / 2][2 * ks][n % 2 * 2], *right = &S[n / 2][2 * ks + 1][n % 2 * 2];
-                const uint32_t b0 = pack_bf16(left[0], left[1]), b1 = pack_bf16(right[0], right[1]);
-#pragma unroll
-                for (int m = 0; m < 4; m++) mma_bf16(O[m][n], A[m], b0, b1);
-            }
-        }
-        if (GATED || !REVERSE)
-#pragma unroll
-            for (int m = 0; m < 4; m++) {
-                const float up = GATED ? f.read[m * 16 + r] : scale, down = GATED ? f.read[m * 16 + r + 8] : scale;
-#pragma unroll
-                for (int n = 0; n < NT; n++)
-#pragma unroll
-                    for (int i = 0; i < 4; i++) O[m][n][i] *= i < 2 ? up : down;
-            }
-        if (GATED && a.inter)
-#pragma unroll
-            for (int m = 0; m < 4; m++)
-#pragma unroll
-                for (int half = 0; half < 2; half++) {
-                    const int i = m * 16 + half * 8 + r;
-                    float dot = 0;
-                    if (i < len) {
-                        const bf16 *with = (const bf16 *)a.dots.p + ((t + i) * a.dots.heads + (int64_t)h * a.dots.heads / x.Hv) * E + first + c2;
-#pragma unroll
-                        for (int n = 0; n < NT; n++) {
-                            const uint32_t y = *(const uint32_t *)(with + n * 8);
-                            dot += low_bf16(y) * O[m][n][half * 2] + high_bf16(y) * O[m][n][half * 2 + 1];
-                        }
-                    }
-                    dot += __shfl_xor_sync(~0u, dot, 1);
-                    dot += __shfl_xor_sync(~0u, dot, 2);
-                    if (c2 == 0) dots[warp][i] = dot;
-                }
-        __syncthreads();
-        if (GATED && a.inter && tid < len) a.inter[(int64_t)h * x.T + t + tid] = (dots[0][tid] + dots[1][tid]) + (dots[2][tid] + dots[3][tid]);
-
-        /* O += P value, the half of P that is not zero */
-#pragma unroll
-        for (int ks = 0; ks < C / 16; ks++) {
-            uint32_t B[NT / 2][4];
-#pragma unroll
-            for (int n = 0; n < NT / 2; n++) ldmatrix_x4_trans(B[n], unit_at(value, E, ks * 16 + (lane & 15), first / 8 + n * 2 + (lane >> 4)));
-#pragma unroll
-            for (int m = 0; m < 4; m++) {
-                if (REVERSE ? ks < m : ks > m) continue;
-                uint32_t A[4];
-                ldmatrix_x4(A, unit_at(P, C, m * 16 + (lane & 15), ks * 2 + (lane >> 4)));
-#pragma unroll
-                for (int n = 0; n < NT; n++) mma_bf16(O[m][n], A, B[n / 2][n % 2 * 2], B[n / 2][n % 2 * 2 + 1]);
-            }
-        }
-        if (a.out && !a.out_bf16) {
-            float *to = (float *)a.out + (t * x.Hv + h) * E + first + c2;
-#pragma unroll
-            for (int m = 0; m < 4; m++)
-#pragma unroll
-                for (int half = 0; half < 2; half++) {
-                    const int i = m * 16 + half * 8 + r;
-                    if (i < len)
-#pragma unroll
-                        for (int n = 0; n < NT; n++)
-                            *(float2 *)(to + (int64_t)i * x.Hv * E + n * 8) = make_float2(O[m][n][half * 2], O[m][n][half * 2 + 1]);
-                }
-        } else if (a.out) {
-            /* through shared memory, so that a lane writes 16 bytes: the warp's [64][WE], unit u of row i at u ^ (i / (8 / units) % units) */
-            constexpr int UNITS = WE / 8, SHIFT = UNITS == 4 ? 1 : 2;
-            const uint32_t mine = (shared::out ? P + shared::P : query) + (uint32_t)(warp * C * WE * 2);
-#pragma unroll
-            for (int m = 0; m < 4; m++)
-#pragma unroll
-                for (int half = 0; half < 2; half++)
-#pragma unroll
-                    for (int n = 0; n < NT; n++) {
-                        const int i = m * 16 + half * 8 + r;
-                        asm volatile("st.shared.b32 [%0], %1;"
-                                     ::"r"(mine + (uint32_t)(i * WE * 2 + ((n ^ ((i >> SHIFT) & (UNITS - 1))) << 4) + 2 * c2)),
-                                     "r"(pack_bf16(O[m][n][half * 2], O[m][n][half * 2 + 1]))
-                                     : "memory");
-                    }
-            __syncwarp();
-            bf16 *to = (bf16 *)a.out + (t * x.Hv + h) * E + first;
-#pragma unroll
-            for (int i0 = 0; i0 < C; i0 += 32 / UNITS) {
-                const int i = i0 + lane / UNITS, u = lane % UNITS;
-                uint4 y;
-                asm volatile("ld.shared.v4.b32 {%0, %1, %2, %3}, [%4];"
-                             : "=r"(y.x), "=r"(y.y), "=r"(y.z), "=r"(y.w)
-                             : "r"(mine + (uint32_t)(i * WE * 2 + ((u ^ ((i >> SHIFT) & (UNITS - 1))) << 4)))
-                             : "memory");
-                if (i < len) *(uint4 *)(to + (int64_t)i * x.Hv * E + u * 8) = y;
-            }
+        for (int half = 0; half < 2; half++) read_half<D, E, REVERSE, GATED>(x, a, S, f, query, value, P, staging, t, len, h, half, dots);
+        if (GATED && a.inter) {
+            __syncthreads();
+            if (tid < len) a.inter[(int64_t)h * x.T + t + tid] = (dots[0][tid] + dots[1][tid]) + (dots[2][tid] + dots[3][tid]);
         }
 
         if (GATED) each_element<D, E>(S, [&](float &s, int, int) { s *= f.total; });
         write_state<D, E, GATED || REVERSE>(S, key, value, GATED ? f.write : NULL, scale, first);
-        if (more) put_factors(x, &factors[(c + 1) & 1], g, REVERSE);
-        if (stages == 1) {
-            __syncthreads();
-            fetch(c + 1);
-        }
     }
     if (a.s_end && (REVERSE ? at.begins : at.ends)) {
         float *to = a.s_end + (at.n * x.Hv + h) * ((int64_t)a.K * a.V);
@@ -382,43 +457,44 @@ template <int K, int V, bool GATED>
 __global__ __launch_bounds__(THREADS, 2) void decay_tiles_forward(const __grid_constant__ decay_cut x, const __grid_constant__ decay_pass a,
                                                                   int stages)
 {
-    extern __shared__ __align__(128) unsigned char memory[];
+    extern __shared__ __align__(256) unsigned char memory[];
+    __shared__ pass_small small;
     decay_place at;
     if (!decay_find(x, blockIdx.x / x.Hv / x.P, (int)(blockIdx.x / x.Hv % x.P), &at)) return;
-    run_pass<K, V, false, GATED>(x, a, at, (int)(blockIdx.x % x.Hv), stages, memory);
+    run_pass<K, V, false, GATED>(x, a, at, (int)(blockIdx.x % x.Hv), stages, memory, &small);
 }
 
-/* dk, dv, dq in one launch: dk and dv of a segment walk over the same tiles at the same time. */
+/* dk, dv, dq in one launch: dk and dv of a segment walk over the same tiles at the same time. Each is named at a fixed place (a pass found by a
+ * run-time index would be held in registers, that is in local memory). */
 struct pass_list {
-    decay_pass pass[3];
-    int n;
+    decay_pass dk, dv, dq;
+    int n, role[3];
 };
 template <int K, int V, bool GATED>
 __global__ __launch_bounds__(THREADS, 2) void decay_tiles_backward(const __grid_constant__ decay_cut x, const __grid_constant__ pass_list list,
                                                                    int stages)
 {
-    extern __shared__ __align__(128) unsigned char memory[];
+    extern __shared__ __align__(256) unsigned char memory[];
+    __shared__ pass_small small;
     const int64_t i = blockIdx.x / list.n;
-    const decay_pass &a = list.pass[blockIdx.x % list.n];
     decay_place at;
     if (!decay_find(x, i / x.Hv / x.P, (int)(i / x.Hv % x.P), &at)) return;
-    const int h = (int)(i % x.Hv);
-    if (!a.reverse)
-        run_pass<V, K, false, GATED>(x, a, at, h, stages, memory);
-    else if (a.transposed)
-        run_pass<V, K, true, GATED>(x, a, at, h, stages, memory);
+    const int h = (int)(i % x.Hv), role = list.role[blockIdx.x % list.n];
+    if (role == 0)
+        run_pass<V, K, true, GATED>(x, list.dk, at, h, stages, memory, &small);
+    else if (role == 1)
+        run_pass<K, V, true, GATED>(x, list.dv, at, h, stages, memory, &small);
     else
-        run_pass<K, V, true, GATED>(x, a, at, h, stages, memory);
+        run_pass<V, K, false, GATED>(x, list.dq, at, h, stages, memory, &small);
 }
 
 /* ---- pairs inside a chunk, for the gates' gradient ---------------------------------------------------------------------------------- */
 
-/* M_ij = s D_ij (q_i . k_j)(do_i . v_j) below the diagonal; intra_i = sum_{j >= i} (row j of M - column j of M): what lies inside cancels in
- * float32. */
+/* M_ij = s D_ij (q_i . k_j)(do_i . v_j) below the diagonal; intra_i = sum_{j >= i} (row j - column j of M): what lies inside cancels in float32. */
 template <int K, int V>
 __global__ __launch_bounds__(THREADS) void decay_tiles_pairs(const __grid_constant__ decay_cut x, const __grid_constant__ decay_pairs a, int chunks)
 {
-    extern __shared__ __align__(128) unsigned char memory[];
+    extern __shared__ __align__(256) unsigned char memory[];
     __shared__ tile_factors f;
     __shared__ float sums[2][2][C]; /* rows, columns; the two tiles beside each other */
     const int tid = (int)threadIdx.x, lane = tid % 32, warp = tid / 32, r = lane >> 2, c2 = 2 * (lane & 3);
@@ -448,8 +524,8 @@ __global__ __launch_bounds__(THREADS) void decay_tiles_pairs(const __grid_consta
                 uint32_t L[2][4], R[2][4];
 #pragma unroll
                 for (int m = 0; m < 2; m++) {
-                    ldmatrix_x4(L[m], unit_at(left, W, row * 32 + m * 16 + (lane & 15), ks * 2 + (lane >> 4)));
-                    ldmatrix_x4(R[m], unit_at(right, W, col * 32 + m * 16 + (lane & 7) + ((lane >> 4) << 3), ks * 2 + ((lane >> 3) & 1)));
+                    ldmatrix_x4(L[m], (left ^ (uint32_t)(ks << 5)) + m * 16 * W * 2);
+                    ldmatrix_x4(R[m], (right ^ (uint32_t)(ks << 5)) + m * 16 * W * 2);
                 }
 #pragma unroll
                 for (int m = 0; m < 2; m++)
@@ -457,8 +533,8 @@ __global__ __launch_bounds__(THREADS) void decay_tiles_pairs(const __grid_consta
                     for (int j = 0; j < 4; j++) mma_bf16(acc[m][j], L[m], R[j / 2][j % 2 * 2], R[j / 2][j % 2 * 2 + 1]);
             }
         };
-        product(A, q, k, K);
-        product(B, d_o, v, V);
+        product(A, rows_first<K>(q + row * 64 * K), units_first<K>(k + col * 64 * K), K);
+        product(B, rows_first<V>(d_o + row * 64 * V), units_first<V>(v + col * 64 * V), V);
         float columns[4][2] = {};
 #pragma unroll
         for (int m = 0; m < 2; m++)
@@ -471,7 +547,7 @@ __global__ __launch_bounds__(THREADS) void decay_tiles_pairs(const __grid_consta
 #pragma unroll
                     for (int e = 0; e < 2; e++) {
                         const int j = col * 32 + n8 * 8 + c2 + e;
-                        const float D = decay_between({ f.hi[i], f.lo[i] }, { f.hi[j], f.lo[j] });
+                        const float D = tile_between(f.hi[i], f.lo[i], f.hi[j], f.lo[j]);
                         const float M = j < i ? x.scale * D * A[m][n8][half * 2 + e] * B[m][n8][half * 2 + e] : 0.0f;
                         sum += M;
                         columns[n8][e] += M;
@@ -524,7 +600,7 @@ static int stages_of(const lnt_cuda *d, int fixed, int stage)
 {
     int most = 0;
     lnt_cuda_note(const_cast<lnt_cuda *>(d), cudaDeviceGetAttribute(&most, cudaDevAttrMaxSharedMemoryPerBlockOptin, d->index));
-    return fixed + 2 * stage + 4096 <= most ? 2 : 1; /* 4096: the static ones */
+    return fixed + 2 * stage + (int)sizeof(pass_small) <= most ? 2 : 1;
 }
 
 /* F<K,V,GATED>() for a shape. */
@@ -565,7 +641,10 @@ template <int K, int V, bool GATED> static void put_passes(const decay_cut &x, c
     int stages = stages_of(d, fixed, stage);
     pass_list list = {};
     list.n = n;
-    for (int i = 0; i < n; i++) list.pass[i] = passes[i];
+    for (int i = 0; i < n; i++) {
+        list.role[i] = !passes[i].reverse ? 2 : passes[i].transposed ? 0 : 1;
+        *(list.role[i] == 0 ? &list.dk : list.role[i] == 1 ? &list.dv : &list.dq) = passes[i];
+    }
     void *args[] = { (void *)&x, &list, &stages };
     put(d, (const void *)decay_tiles_backward<K, V, GATED>, pieces(x) * n, fixed + stages * stage, args);
 }
@@ -599,6 +678,7 @@ static const char *declines(const lnt_recur_args *a, bool back)
     if (a->dtype != LINNET_BF16) return "it takes bf16 tensors";
     if (a->normalize) return "it does not divide by the sum of keys";
     if ((a->K != 64 && a->K != 128) || (a->V != 64 && a->V != 128)) return "K and V of 64 or 128 are offered";
+    if (a->Hv > 1 << 17) return "at most 131072 heads are offered";
     return NULL;
 }
 
