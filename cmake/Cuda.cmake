@@ -11,7 +11,7 @@ find_package(CUDAToolkit REQUIRED)
 set(LINNET_CUDA_LIBRARIES CUDA::cudart_static CUDA::cublasLt)
 
 function(linnet_cuda_sources sources)
-  set(common "-std=c++20;-lineinfo;-Xcompiler=-Wall,-Wextra,-fvisibility=hidden,-Wno-unused-parameter;--Werror=all-warnings;-O3")
+  set(common "-std=c++20;--compress-mode=size;-Xcompiler=-Wall,-Wextra,-fvisibility=hidden,-fno-exceptions,-Wno-unused-parameter;--Werror=all-warnings;-O3")
   foreach(s ${sources})
     set(flags ${common} -gencode=arch=compute_90a,code=sm_90a)
     if(NOT s MATCHES "_sm90\\.cu$")
