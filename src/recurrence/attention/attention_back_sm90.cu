@@ -67,7 +67,7 @@ template <int D> __device__ __forceinline__ shared_of<D> &shared_start(char *raw
     shared_of<D> &s = *(shared_of<D> *)(raw + (1024 - shared_address(raw) % 1024) % 1024);
     if (threadIdx.x == 0) {
         mbarrier_init(&s.own, 1);
-        for (int i = 0; i < STAGES; i++) mbarrier_init(&s.full[i], 1), mbarrier_init(&s.empty[i], 4 * GROUPS);
+        for (int i = 0; i < STAGES; i++) mbarrier_init(&s.full[i], 1), mbarrier_init(&s.empty[i], 128 * GROUPS);
         mbarrier_init_fence();
     }
     __syncthreads();
@@ -160,8 +160,7 @@ __global__ void __launch_bounds__(THREADS, 1)
         scores<D>(x, own_k, at_x);
         wgmma_commit();
         wgmma_wait<1>(); /* the block before is done */
-        __syncwarp(); /* all lanes have read the stage's shift and delta */
-        if (t > 0 && lane == 0) mbarrier_arrive(&s.empty[(t - 1) % STAGES]);
+        if (t > 0) mbarrier_arrive(&s.empty[(t - 1) % STAGES]);
         wgmma_fence();
         scores<D>(dp, own_v, at_y);
         wgmma_commit();
@@ -299,7 +298,7 @@ __global__ void __launch_bounds__(THREADS, 1)
         weigh(t);
         wgmma_wait<0>();
         wgmma_hold(dq);
-        if (lane == 0) mbarrier_arrive(&s.empty[(t - 1) % STAGES]);
+        mbarrier_arrive(&s.empty[(t - 1) % STAGES]);
         round_it();
     }
     gather(steps - 1);

@@ -18,8 +18,8 @@ const lnt_recur_case lnt_delta_cases[] = {
     { "gated_delta_rule", 1, { 300 }, 1, 2, 128, 128, .gate = -0.1, .reset = 0.02, .beta = 2, .states = true },
     { "gated_delta_rule", 5, { 64, 0, 130, 1, 65 }, 2, 4, 64, 128, .gate = -1, .reset = 0.05, .beta = 1, .states = true },
     { "gated_delta_rule", 2, { 65, 100 }, 1, 1, 128, 64, .gate = -0.02, .beta = 1 },
-    { "gated_delta_rule", 1, { 64 }, 1, 3, 128, 128, .gate = -1000, .reset = 0.3, .beta = 2, .states = true },
-    { "delta_rule", 1, { 4000 }, 1, 1, 64, 64, .beta = 1, .states = true }, /* GPUs cut it into segments */
+    { "gated_delta_rule", 1, { 64 }, 1, 3, 128, 128, .gate = -40, .reset = 0.3, .beta = 2, .states = true },
+    { "delta_rule", 1, { 2300 }, 1, 1, 64, 64, .beta = 1, .states = true }, /* GPUs cut it into segments */
     { "gated_delta_rule", 2, { 4200, 70 }, 1, 1, 128, 128, .gate = -0.01, .reset = 0.001, .beta = 1, .states = true },
     { 0 },
 };
