@@ -9,17 +9,6 @@ static const lnt_recur_case *const all_cases[] = { lnt_decay_cases, lnt_delta_ca
 /* "test_recurrence_cuda NAME": only operators or implementations whose name contains NAME. */
 static const char *only = "";
 
-static linnet_context *make_cuda_context(void)
-{
-    linnet_context *c;
-    linnet_context_options o = LINNET_CONTEXT_OPTIONS_INIT;
-    o.device = "cuda";
-    if (linnet_context_create(&o, &c) == LINNET_OK) return c;
-    print_message("skipped: %s\n", linnet_error_message(c));
-    linnet_context_destroy(c);
-    return NULL;
-}
-
 /* Outputs alone, and that another run gives the same bits. */
 static void check_forward(linnet_context *c, const lnt_recur_case *k, lnt_problem *p, const lnt_problem *truth, const char *who, seen *most)
 {

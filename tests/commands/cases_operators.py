@@ -2,6 +2,8 @@
 import json
 import math
 import random
+import shutil
+import subprocess
 
 from harness import Skip, case, f32, floats, linnet, read_safetensors, refused, write_safetensors
 
@@ -94,6 +96,17 @@ def no_such_device(folder):
             done = refused(*command, "--device", "cuda", says=["GPU", "--device cpu"])
             assert done.out == "", done.out
     assert not out.exists()
+
+
+@case("a device that is not there: an NVIDIA driver older than the build is told apart from none")
+def old_driver(folder):
+    none = linnet("bench", "machine", "--device", "cuda", code=None)
+    compiler = shutil.which("cc") or shutil.which("gcc")
+    if "no CUDA device" in none.err or not compiler:
+        raise Skip("a build for the CPU alone, or no C compiler")
+    (folder / "driver.c").write_text("int cuDriverGetVersion(int *v) { *v = 12020; return 0; }\nint cuInit(unsigned f) { return (int)f; }\n")
+    subprocess.run([compiler, "-shared", "-fPIC", "-o", folder / "libcuda.so.1", folder / "driver.c"], check=True)
+    refused("bench", "machine", "--device", "cuda", says=["driver offers CUDA 12.2", "needs 13.", "--device cpu"], env={"LD_LIBRARY_PATH": str(folder)})
 
 
 @case("mixers lists layers and sizes, for people and as JSON lines")
