@@ -43,6 +43,8 @@ static int run(const command *self, int argc, char **argv)
     const arg table[] = {
         { "evaluation", ARG_HEADING },
         { "length", ARG_I64, &o.length, "N", "tokens of a window; every window begins with a fresh state", 1, 1 << 24 },
+        { "stride", ARG_I64, &o.stride, "N", "tokens from the start of a window to that of the next; less than the length: windows overlap, each "
+          "token is read at several positions", 1, 1 << 24, "the length" },
         { "max-tokens", ARG_I64, &o.max_tokens, "N", "stop after so many tokens", 1, ARG_NO_LIMIT, "all" },
         { "tokenizer", ARG_TEXT, &tokenizer_path, "PATH", "tokenizer to use", .fallback = "the model's" },
         { "csv", ARG_TEXT, &o.csv, "FILE", "write position, loss and mean so far to this file" },

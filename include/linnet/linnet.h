@@ -238,11 +238,12 @@ typedef struct {
     const char *plot;         /* the same as an SVG picture; NULL: none */
     int (*progress)(void *user, int64_t done, int64_t total); /* non-zero: stop */
     void *user;
+    int64_t stride;           /* from the start of a window to that of the next, at most length; 0: length, windows do not overlap */
 } linnet_eval_options;
 #define LINNET_EVAL_OPTIONS_INIT { .size = sizeof(linnet_eval_options), .length = 1024 }
 
 typedef struct {
-    int64_t tokens, bytes;
+    int64_t tokens, bytes; /* predictions, more than the text has where windows overlap; bytes of the text */
     double nats_per_token, perplexity, bits_per_byte, tokens_per_second;
 } linnet_eval_result;
 LINNET_API linnet_status linnet_eval(linnet_context *c, linnet_model *m, const linnet_tokenizer *t, const linnet_eval_options *o,

@@ -60,6 +60,8 @@ static linnet_status report(lnt_ctx *c, const linnet_eval_options *o, const lnt_
 linnet_status linnet_eval(linnet_context *c, linnet_model *m, const linnet_tokenizer *t, const linnet_eval_options *o, linnet_eval_result *out)
 {
     if (o->length < 1) return lnt_fail(c, LINNET_EINVAL, "length is %lld, expected at least 1", (long long)o->length);
+    if (o->stride < 0 || o->stride > o->length)
+        return lnt_fail(c, LINNET_EINVAL, "stride is %lld, expected 1 to the length, %lld", (long long)o->stride, (long long)o->length);
     if (linnet_tokenizer_vocabulary(t) > m->config->vocab_size) {
         lnt_fail(c, LINNET_EINVAL, "the tokenizer has %lld ids, but the model knows %lld", (long long)linnet_tokenizer_vocabulary(t),
                  (long long)m->config->vocab_size);
@@ -77,6 +79,7 @@ linnet_status linnet_eval(linnet_context *c, linnet_model *m, const linnet_token
     }
     int64_t windows = o->length >= TOKENS_A_RUN ? 1 : TOKENS_A_RUN / o->length;
     LNT_TRY_GOTO(s, lnt_scorer_create(c, m, o->length, windows, &scorer), done);
+    if (o->stride) scorer->stride = o->stride;
     score.position_nats = lnt_calloc((size_t)o->length * sizeof(double));
     score.position_count = lnt_calloc((size_t)o->length * sizeof(int64_t));
     if (!score.position_nats || !score.position_count) {
@@ -92,7 +95,7 @@ linnet_status linnet_eval(linnet_context *c, linnet_model *m, const linnet_token
                                 .bytes = bytes,
                                 .nats_per_token = score.nats / (double)score.tokens,
                                 .perplexity = exp(score.nats / (double)score.tokens),
-                                .bits_per_byte = bytes ? score.nats / M_LN2 / (double)bytes : NAN,
+                                .bits_per_byte = bytes ? score.nats / (double)score.tokens / M_LN2 * (double)(n - 1) / (double)bytes : NAN,
                                 .tokens_per_second = (double)score.tokens / seconds};
 done:
     lnt_free(score.position_nats);

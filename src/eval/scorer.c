@@ -13,7 +13,7 @@ linnet_status lnt_scorer_create(lnt_ctx *c, linnet_model *m, int64_t length, int
     lnt_scorer *s = lnt_calloc(sizeof *s);
     if (!s) return lnt_fail_memory(c, sizeof *s);
     s->m = m;
-    s->length = length;
+    s->length = s->stride = length;
     s->windows = windows;
     s->ids = lnt_alloc((size_t)tokens * 4);
     s->targets = lnt_alloc((size_t)tokens * 4);
@@ -42,20 +42,36 @@ void lnt_scorer_destroy(lnt_scorer *s)
     lnt_free(s);
 }
 
+/* Ids and targets of windows first .. first+count, what lies beyond the end filled up with ignored positions. Returns the predictions asked for. */
+static int64_t fill(lnt_scorer *s, const int32_t *ids, int64_t n, int64_t first, int64_t count)
+{
+    int64_t given = 0;
+    for (int64_t w = 0; w < count; w++) {
+        const int32_t *from = ids + (first + w) * s->stride;
+        int64_t left = ids + n - 1 - from;
+        given += left < s->length ? left : s->length;
+        for (int64_t i = 0; i < s->length; i++) {
+            s->ids[w * s->length + i] = from[i < left ? i : 0];
+            s->targets[w * s->length + i] = i < left ? from[i + 1] : -1;
+        }
+    }
+    return given;
+}
+
 linnet_status lnt_scorer_run(lnt_scorer *s, const int32_t *ids, int64_t n, int (*progress)(void *, int64_t, int64_t), void *user, lnt_score *score)
 {
-    int64_t per_run = s->length * s->windows;
-    for (int64_t at = 0; at + 1 < n; at += per_run) {
-        int64_t given = n - 1 - at < per_run ? n - 1 - at : per_run; /* predictions of this run */
-        int64_t windows = (given + s->length - 1) / s->length;
-        for (int64_t i = 0; i < windows * s->length; i++) { /* the last window is filled up with ignored positions */
-            s->ids[i] = ids[at + (i < given ? i : 0)];
-            s->targets[i] = i < given ? ids[at + i + 1] : -1;
-        }
-        lnt_batch b = {.tokens = windows * s->length, .n_seq = windows, .n_inputs = 2, .inputs = {{s->m->ids, s->ids}, {s->m->targets, s->targets}}};
+    if (n < 2) return LINNET_OK;
+    int64_t beyond = n - 1 - s->length; /* predictions after the first window */
+    int64_t windows = beyond > 0 ? 1 + (beyond + s->stride - 1) / s->stride : 1;
+    int64_t total = (windows - 1) * s->length + (n - 1 - (windows - 1) * s->stride), done = 0;
+    for (int64_t first = 0; first < windows; first += s->windows) {
+        int64_t count = windows - first < s->windows ? windows - first : s->windows;
+        int64_t given = fill(s, ids, n, first, count);
+        lnt_batch b = {
+            .tokens = count * s->length, .n_seq = count, .n_inputs = 2, .inputs = {{s->m->ids, s->ids}, {s->m->targets, s->targets}}};
         LNT_TRY(lnt_plan_run(s->plan, s->m->w, &b));
         lnt_to_host(s->m->c, s->loss, lnt_plan_output(s->plan, s->m->loss).data, (size_t)given * 4);
-        for (int64_t i = 0; i < given; i++) {
+        for (int64_t i = 0; i < given; i++) { /* only the very last window is short, so that what was asked for lies together */
             score->nats += s->loss[i];
             if (score->position_nats) {
                 score->position_nats[i % s->length] += s->loss[i];
@@ -63,7 +79,8 @@ linnet_status lnt_scorer_run(lnt_scorer *s, const int32_t *ids, int64_t n, int (
             }
         }
         score->tokens += given;
-        if (progress && progress(user, at + given, n - 1)) return lnt_fail(s->m->c, LINNET_EINTERRUPTED, "evaluation was stopped");
+        done += given;
+        if (progress && progress(user, done, total)) return lnt_fail(s->m->c, LINNET_EINTERRUPTED, "evaluation was stopped");
     }
     return LINNET_OK;
 }

@@ -1,5 +1,5 @@
-/* Loss on held-out ids: windows of `length`, each from a fresh state, window w predicting ids[w*length+1 .. (w+1)*length]. Training evaluates with it
- * too. */
+/* Loss on held-out ids: windows of `length`, each from a fresh state, window w predicting ids[w*stride+1 .. w*stride+length]. Training evaluates with
+ * it too. */
 #ifndef LNT_EVAL_SCORER_H
 #define LNT_EVAL_SCORER_H
 
@@ -7,6 +7,7 @@
 
 typedef struct {
     int64_t length, windows;     /* of one run */
+    int64_t stride;              /* from a window's start to the next one's, at most length (which it is until set otherwise) */
     lnt_plan *plan;
     linnet_model *m;
     int32_t *ids, *targets;      /* host, [windows*length] */
@@ -22,7 +23,8 @@ typedef struct {
 
 linnet_status lnt_scorer_create(lnt_ctx *c, linnet_model *m, int64_t length, int64_t windows, lnt_scorer **out);
 void lnt_scorer_destroy(lnt_scorer *s);
-/* Score ids[0..n): n-1 predictions, the last window short. `progress` (may be NULL) is told tokens done; non-zero stops with LINNET_EINTERRUPTED. */
+/* Score ids[0..n): n-1 predictions, more where windows overlap; the last window is the first that reaches the end, and may be short. `progress` (may
+ * be NULL) is told tokens done; non-zero stops with LINNET_EINTERRUPTED. */
 linnet_status lnt_scorer_run(lnt_scorer *s, const int32_t *ids, int64_t n, int (*progress)(void *user, int64_t done, int64_t total), void *user,
                              lnt_score *score);
 

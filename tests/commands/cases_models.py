@@ -197,6 +197,22 @@ def evaluate(folder):
     assert "bits per byte" in text and "perplexity" in text
 
 
+@case("eval --stride: windows that overlap are the windows of the text and of the text from the stride on")
+def overlap(folder):
+    text = text_file().read_bytes()[:4 * 64 + 32 + 1]
+    (folder / "whole").write_bytes(text)
+    (folder / "head").write_bytes(text[:-32])
+    (folder / "tail").write_bytes(text[32:])
+    def score(name, *more):
+        return json.loads(linnet("eval", model(), folder / name, "--length", "64", "--json", *more).out)
+    both, parts = score("whole", "--stride", "32", "--csv", folder / "loss.csv"), [score("head"), score("tail")]
+    assert both["tokens"] == 512 == sum(p["tokens"] for p in parts) and both["bytes"] == 288
+    assert math.isclose(both["nats_per_token"], sum(p["nats_per_token"] for p in parts) / 2, rel_tol=1e-6)
+    assert {row["windows"] for row in csv.DictReader((folder / "loss.csv").open())} == {"8"}
+    assert score("whole", "--stride", "50")["tokens"] == 5 * 64 + 38, "the last window is the first to reach the end"
+    refused("eval", model(), folder / "whole", "--length", "64", "--stride", "65", says=["65", "64"])
+
+
 @case("generate --greedy gives the same text twice and for any thread count; seeds repeat and differ")
 def generate(_):
     ask = ["generate", model(), "--prompt", "static int ", "--tokens", "40"]
