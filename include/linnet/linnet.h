@@ -387,6 +387,43 @@ typedef struct {
 LINNET_API linnet_status linnet_task_mqar(linnet_context *c, const linnet_config *config, linnet_dtype dtype, const linnet_mqar_options *o,
                                           linnet_mqar_result *out);
 
+/* What the mesa layers of a model do on a text: gates, regulariser, condition number of H_t + Lambda and conjugate-gradient steps over position, and
+ * the loss over position when the solves get a fixed number of steps or stop at a tolerance. Leaves CSV files and a page of plots, mesa.svg, in a
+ * folder (docs/mesa-analysis.md). */
+typedef struct {
+    size_t size;
+    const char *const *texts;  /* files or folders */
+    int n_texts;
+    int64_t length;            /* window; every window starts with a fresh state, a last short one is left out */
+    int64_t max_tokens;        /* 0: all */
+    const char *out;           /* folder, made when it is not there */
+    const int64_t *budgets;    /* fixed numbers of steps, at most 6; NULL: 0 5 10 15 30 */
+    int n_budgets;
+    const double *tolerances;  /* at most 6; NULL: 1e-1 1e-2 1e-3 1e-4 */
+    int n_tolerances;
+    const char *solver;        /* level, jacobi or plain; NULL: the model's, where that one can end early, else level */
+    int (*progress)(void *user, int64_t done, int64_t total); /* non-zero: stop */
+    void *user;
+} linnet_mesa_analysis_options;
+#define LINNET_MESA_ANALYSIS_OPTIONS_INIT { .size = sizeof(linnet_mesa_analysis_options), .length = 1024, .max_tokens = 16384 }
+
+typedef struct {
+    int64_t budget;            /* steps; -1: the solves stop at the tolerance */
+    double tolerance;          /* NaN for a budget */
+    double nats_per_token;
+    double steps, paper_steps; /* mean over tokens, heads and layers: by the solver at hand, by the paper's (NaN for a budget) */
+} linnet_mesa_analysis_setting;
+typedef struct {
+    int64_t tokens, length;    /* predictions, and of a window */
+    int layers, heads;         /* mesa layers, heads of each */
+    double nats_per_token;     /* of the model as its file says */
+    double condition;          /* the largest of the means over windows */
+    int n_settings;            /* budgets, then tolerances */
+    linnet_mesa_analysis_setting settings[12];
+} linnet_mesa_analysis_result;
+LINNET_API linnet_status linnet_task_mesa_analysis(linnet_context *c, linnet_model *m, const linnet_tokenizer *t,
+                                                   const linnet_mesa_analysis_options *o, linnet_mesa_analysis_result *out);
+
 #ifdef __cplusplus
 }
 #endif

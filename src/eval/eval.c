@@ -48,7 +48,8 @@ static linnet_status report(lnt_ctx *c, const linnet_eval_options *o, const lnt_
     linnet_status s = LINNET_OK;
     if (o->csv) s = write_csv(c, o->csv, score, o->length, here, so_far);
     if (s == LINNET_OK && o->plot) {
-        const lnt_plot_line lines[] = {{"at this position", x, here, o->length}, {"mean so far", x, so_far, o->length}};
+        const lnt_plot_line lines[] = {{.name = "at this position", .x = x, .y = here, .n = o->length},
+                                       {.name = "mean so far", .x = x, .y = so_far, .n = o->length}};
         const lnt_plot p = {
             .title = "Loss over position", .x_label = "position in the window (tokens)", .y_label = "nats per token", .n_lines = 2, .lines = lines};
         s = lnt_plot_write(c, o->plot, &p);

@@ -1,22 +1,49 @@
-/* Line plots as SVG: no library, one picture, readable on its own. */
+/* Line plots as SVG: no library, readable on their own. One picture, or several with words between them on a page. */
 #ifndef LNT_EVAL_PLOT_H
 #define LNT_EVAL_PLOT_H
 
+#include "core/file.h"
 #include "core/status.h"
 
 typedef struct {
-    const char *name;
+    const char *name;    /* in the legend; NULL: not there */
     const double *x, *y; /* [n]; a y that is not finite breaks the line */
     int64_t n;
+    const char *colour;  /* "#rrggbb"; NULL: one of six, in turn */
+    enum { LNT_SOLID, LNT_DASHED, LNT_DOTS } style;
 } lnt_plot_line;
 
 typedef struct {
-    const char *title, *x_label, *y_label;
+    const char *title, *x_label, *y_label; /* NULL: none */
     bool log_x;
-    int n_lines;         /* at most 6 */
+    int n_lines;
     const lnt_plot_line *lines;
+    bool log_y;
+    double linear_y;     /* above 0: y is linear from -linear_y to linear_y and logarithmic beyond, on both sides of 0 */
+    double y_low, y_high; /* the range shown when y_high > y_low; otherwise that of the lines */
+    bool whole_x;        /* ticks at whole numbers alone, half a step of room on both sides */
 } lnt_plot;
 
 linnet_status lnt_plot_write(lnt_ctx *c, const char *path, const lnt_plot *p);
+
+/* A page: begin, put, end. The first failure is remembered and returned by the end; before a good end nothing appears at `path`. */
+typedef struct {
+    lnt_ctx *c;
+    lnt_file_writer w;
+    linnet_status s;
+} lnt_page;
+
+typedef struct {
+    double x, y, width, height;
+} lnt_box;
+
+void lnt_page_begin(lnt_page *g, lnt_ctx *c, const char *path, double width, double height);
+/* One line of text, its baseline at y; `align` is start, middle or end. */
+void lnt_page_text(lnt_page *g, double x, double y, double size, const char *align, bool bold, const char *format, ...)
+    __attribute__((format(printf, 7, 8)));
+void lnt_page_rule(lnt_page *g, double x0, double y0, double x1, double y1, const char *colour, double width);
+/* A plot with its labels in a box; lines with names get a legend to the right of the axes. */
+void lnt_page_plot(lnt_page *g, lnt_box box, const lnt_plot *p);
+linnet_status lnt_page_end(lnt_page *g);
 
 #endif

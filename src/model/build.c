@@ -152,7 +152,8 @@ static void build(linnet_model *m)
     m->logits = lnt_lm_logits(p, m->hidden, head, k->vocab_size, cap, embedding);
 }
 
-linnet_status lnt_model_build(lnt_ctx *c, const lnt_config *k, lnt_dtype dtype, lnt_dtype kept, linnet_model **out)
+/* The model without weights. */
+static linnet_status build_model(lnt_ctx *c, const lnt_config *k, lnt_dtype dtype, linnet_model **out)
 {
     *out = NULL;
     if (dtype != LINNET_F32 && dtype != LINNET_BF16)
@@ -167,10 +168,40 @@ linnet_status lnt_model_build(lnt_ctx *c, const lnt_config *k, lnt_dtype dtype, 
     LNT_TRY_GOTO(s, lnt_program_create(c, &m->p), fail);
     build(m);
     LNT_TRY_GOTO(s, lnt_program_finish(m->p), fail);
-    LNT_TRY_GOTO(s, lnt_weights_create(c, m->p, dtype, kept, &m->w), fail);
     *out = m;
     return LINNET_OK;
 fail:
     linnet_model_destroy(m);
     return s;
+}
+
+linnet_status lnt_model_build(lnt_ctx *c, const lnt_config *k, lnt_dtype dtype, lnt_dtype kept, linnet_model **out)
+{
+    LNT_TRY(build_model(c, k, dtype, out));
+    linnet_status s = lnt_weights_create(c, (*out)->p, dtype, kept, &(*out)->w);
+    if (s == LINNET_OK) return s;
+    linnet_model_destroy(*out);
+    *out = NULL;
+    return s;
+}
+
+static bool same_parameters(const lnt_program *a, const lnt_program *b)
+{
+    bool same = lnt_param_count(a) == lnt_param_count(b);
+    for (int i = 0; same && i < lnt_param_count(a); i++) {
+        const lnt_param *x = lnt_param_at(a, i), *y = lnt_param_at(b, i);
+        same = x->offset == y->offset && x->count == y->count && strcmp(x->name, y->name) == 0;
+    }
+    return same;
+}
+
+linnet_status lnt_model_view(lnt_ctx *c, const linnet_model *m, const lnt_config *k, linnet_model **out)
+{
+    LNT_TRY(build_model(c, k, m->dtype, out));
+    (*out)->w = m->w;
+    (*out)->borrowed = true;
+    if (same_parameters(m->p, (*out)->p)) return LINNET_OK;
+    linnet_model_destroy(*out);
+    *out = NULL;
+    return lnt_fail(c, LINNET_EINTERNAL, "a view of a model with other parameters");
 }

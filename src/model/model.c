@@ -26,7 +26,7 @@ linnet_status linnet_model_create_kept(linnet_context *c, const linnet_config *k
 void linnet_model_destroy(linnet_model *m)
 {
     if (!m) return;
-    lnt_weights_destroy(m->w);
+    if (!m->borrowed) lnt_weights_destroy(m->w);
     lnt_program_destroy(m->p);
     linnet_config_destroy(m->config);
     lnt_free(m);

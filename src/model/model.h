@@ -15,10 +15,14 @@ struct linnet_model {
     lnt_buf loss;         /* float32 [tokens, 1], 0 where the target is negative */
     lnt_buf logits;       /* float32 [tokens, vocabulary] */
     lnt_weights *w;
+    bool borrowed;        /* w is another model's */
 };
 
 /* Build the program of a configuration and allocate its weights (zero), kept as lnt_weights_create says. Takes a copy of the configuration. */
 linnet_status lnt_model_build(lnt_ctx *c, const lnt_config *k, lnt_dtype dtype, lnt_dtype kept, linnet_model **out);
+
+/* The weights of `m`, which must outlive it, under another configuration with the same parameters: one that solves otherwise, say. */
+linnet_status lnt_model_view(lnt_ctx *c, const linnet_model *m, const lnt_config *k, linnet_model **out);
 
 /* LINNET_EINVAL naming the first id outside [0, vocabulary). */
 linnet_status lnt_check_ids(lnt_ctx *c, const linnet_model *m, const int32_t *ids, int64_t n);

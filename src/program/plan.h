@@ -77,6 +77,8 @@ typedef struct {
     int64_t state_capacity;
     int n_outputs;
     lnt_buf outputs[4];      /* kept until the next run */
+    int n_kept;              /* values from the middle, kept too: what an analysis looks at; read while the plan is made alone */
+    const lnt_buf *kept;
 } lnt_plan_options;
 
 typedef struct {

@@ -1,7 +1,7 @@
 /* From a program and what is wanted of it to steps and slots.
  *
  * All bookkeeping is by root value (views share memory). The passes, in order:
- *   1. needed:   nodes that some wanted output depends on (in training: every output is a loss and what it depends on).
+ *   1. needed:   nodes that some wanted value depends on (in training: every output is a loss and what it depends on).
  *   2. wants:    values that need a gradient (some parameter lies upstream).
  *   3. steps:    forward; in training, blocks in reverse: recompute (optional), backward.
  *   4. slots:    lifetimes from the first write to the last read. */
@@ -28,6 +28,10 @@ typedef struct {
 } work;
 
 static int root_of(const work *w, lnt_buf b) { return w->p->values[b.id].root; }
+
+/* What must be there after a run: the outputs, then the values kept besides. */
+static int wanted_count(const work *w) { return w->o->n_outputs + w->o->n_kept; }
+static int wanted(const work *w, int i) { return root_of(w, i < w->o->n_outputs ? w->o->outputs[i] : w->o->kept[i - w->o->n_outputs]); }
 
 /* Whether what node n leaves for backward is made again there. */
 static bool redone(const work *w, const lnt_node *n)
@@ -66,7 +70,7 @@ static void find_needed(work *w)
     const lnt_program *p = w->p;
     bool *value_needed = lnt_arena_alloc(&w->s->arena, (size_t)p->n_values);
     if (!value_needed) return;
-    for (int i = 0; i < w->o->n_outputs; i++) value_needed[root_of(w, w->o->outputs[i])] = true;
+    for (int i = 0; i < wanted_count(w); i++) value_needed[wanted(w, i)] = true;
     for (int i = p->n_nodes - 1; i >= 0; i--) {
         const lnt_node *n = p->nodes[i];
         for (int k = 0; k < n->n_out; k++) w->needed[i] |= value_needed[root_of(w, n->out[k])];
@@ -90,7 +94,7 @@ static void find_gradients(work *w)
         }
         for (int k = 0; k < n->n_out; k++) w->wants[root_of(w, n->out[k])] = want;
     }
-    for (int i = 0; i < w->o->n_outputs; i++) w->crosses[root_of(w, w->o->outputs[i])] = true;
+    for (int i = 0; i < wanted_count(w); i++) w->crosses[wanted(w, i)] = true;
 }
 
 static lnt_step *new_step(work *w, lnt_step_kind kind, int i)
@@ -233,7 +237,7 @@ static linnet_status add_steps(work *w)
                 if (w->needed[i]) add_backward(w, i);
             i++;
         }
-    for (int i = 0; i < w->o->n_outputs; i++) touch(w, w->slot[root_of(w, w->o->outputs[i])]);
+    for (int i = 0; i < wanted_count(w); i++) touch(w, w->slot[wanted(w, i)]);
     return LINNET_OK;
 }
 

@@ -513,3 +513,8 @@ lnt_buf lnt_recur(lnt_program *p, const char *name, lnt_recur_in in)
     lnt_node *node = lnt_add_node(p, type, x, n, inputs, in.mesa ? 1 : 0, &lambda, 1, &(lnt_out_spec){ .cols = many * V, .heads = many });
     return node ? node->out[0] : LNT_NO_BUF;
 }
+
+const lnt_mesa_options *lnt_mesa_of(const lnt_node *n)
+{
+    return n->op == node_type("mesa") ? &((const recur_attr *)n->attr)->mesa : NULL;
+}

@@ -26,6 +26,9 @@ typedef struct {
 } lnt_recur_in;
 lnt_buf lnt_recur(lnt_program *p, const char *op, lnt_recur_in in);
 
+/* How a mesa node solves; NULL for every other node. Its inputs are q k v g beta, its parameter is that of Lambda. */
+const lnt_mesa_options *lnt_mesa_of(const lnt_node *n);
+
 /* sum[i] += part[i], on a GPU. */
 void lnt_gradient_add_cuda(lnt_ctx *c, void *sum, const void *part, lnt_dtype type, int64_t n);
 

@@ -3,7 +3,8 @@ import re
 
 from harness import case, linnet, refused
 
-COMMANDS = ["train", "eval", "generate", "logits", "inspect", "mixers", "task", "op", "bench", "bench op", "bench train", "bench decode", "bench machine"]
+COMMANDS = ["train", "eval", "generate", "logits", "inspect", "mixers", "task", "task mqar",
+            "task mesa-analysis", "op", "bench", "bench op", "bench train", "bench decode", "bench machine"]
 
 
 @case("linnet --help lists every command, --version the version, no argument at all is a mistake")
@@ -65,7 +66,8 @@ def arguments(_):
     refused("generate", "model", "--prompt", "a", "-", says=["two prompts"], stdin=b"b")
     refused("train", "x", "--out", "y", "--tokenizer", "bytes", "--train-tokenizer", "300", says=["--tokenizer"])
     refused("inspect", says=["which model"])
-    refused("task", "sorting", says=["sorting", "mqar"])
+    refused("task", "sorting", says=["sorting", "mqar", "mesa-analysis"])
+    refused("task", "mqar", "surplus", says=["surplus"])
 
 
 @case("an unknown mixer, preset, configuration key or device is refused by name")

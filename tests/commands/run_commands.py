@@ -12,6 +12,7 @@ import harness  # noqa: E402
 import cases_flags  # noqa: E402,F401
 import cases_models  # noqa: E402,F401
 import cases_errors  # noqa: E402,F401
+import cases_mesa  # noqa: E402,F401
 import cases_operators  # noqa: E402,F401
 import cases_readme  # noqa: E402,F401
 

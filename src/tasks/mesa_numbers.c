@@ -1,0 +1,464 @@
+#include "tasks/mesa_numbers.h"
+
+#include <math.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "core/threads.h"
+#include "device/device.h"
+#include "linnet/recurrence.h"
+#include "tasks/spectrum.h"
+
+enum { TOKENS_A_RUN = 8192, INSIDE = 4 /* what looking inside costs, in evaluations, for the progress alone */ };
+
+/* ---- options ---- */
+
+static const struct {
+    const char *name;
+    linnet_cg_solver solver;
+} stopping[] = {{"level", LINNET_CG_LEVEL}, {"jacobi", LINNET_CG_JACOBI}, {"plain", LINNET_CG_PLAIN}}; /* the others take all their steps */
+
+static bool find_solver(const char *name, lnt_mesa_solver *out)
+{
+    for (size_t i = 0; i < sizeof stopping / sizeof *stopping; i++)
+        if (strcmp(stopping[i].name, name) == 0) {
+            out->name = stopping[i].name;
+            out->solver = stopping[i].solver;
+            return true;
+        }
+    return false;
+}
+
+static linnet_status choose_solvers(lnt_ctx *c, const linnet_mesa_analysis_options *o, const lnt_config *k, lnt_mesa_numbers *z)
+{
+    lnt_mesa_solver *s = &z->solvers[0];
+    if (o->solver && !find_solver(o->solver, s))
+        return lnt_fail(c, LINNET_EINVAL, "solver is \"%.40s\", expected level, jacobi or plain", o->solver);
+    if (!o->solver && !find_solver(k->cg_solver, s)) find_solver("level", s);
+    bool own = strcmp(s->name, k->cg_solver) == 0;
+    s->guess = own && strcmp(k->cg_guess, "zero") == 0 ? LINNET_CG_ZERO : LINNET_CG_DIAGONAL;
+    z->solvers[1] = (lnt_mesa_solver){"plain", LINNET_CG_PLAIN, LINNET_CG_DIAGONAL}; /* arXiv 2506.05233, algorithm 1 */
+    z->n_solvers = s->solver == LINNET_CG_PLAIN && s->guess == LINNET_CG_DIAGONAL ? 1 : 2;
+    return LINNET_OK;
+}
+
+static linnet_status choose_settings(lnt_ctx *c, const linnet_mesa_analysis_options *o, lnt_mesa_numbers *z)
+{
+    static const int64_t budgets[] = {0, 5, 10, 15, 30}; /* arXiv 2506.05233, section 5 */
+    static const double tolerances[] = {1e-1, 1e-2, 1e-3, 1e-4};
+    int n_budgets = o->budgets ? o->n_budgets : (int)(sizeof budgets / sizeof *budgets);
+    z->n_tolerances = o->tolerances ? o->n_tolerances : (int)(sizeof tolerances / sizeof *tolerances);
+    if (n_budgets < 1 || n_budgets > LNT_MESA_MOST)
+        return lnt_fail(c, LINNET_EINVAL, "%d numbers of steps, expected 1 to %d", n_budgets, LNT_MESA_MOST);
+    if (z->n_tolerances < 1 || z->n_tolerances > LNT_MESA_MOST)
+        return lnt_fail(c, LINNET_EINVAL, "%d tolerances, expected 1 to %d", z->n_tolerances, LNT_MESA_MOST);
+    z->settings[z->n_settings++] = (lnt_mesa_setting){.kind = LNT_MESA_MODEL, .value = NAN};
+    for (int i = 0; i < n_budgets; i++) {
+        int64_t b = o->budgets ? o->budgets[i] : budgets[i];
+        if (b < 0 || b > 65536) return lnt_fail(c, LINNET_EINVAL, "%lld steps, expected 0 to 65536", (long long)b);
+        z->settings[z->n_settings++] = (lnt_mesa_setting){.kind = LNT_MESA_STEPS, .value = (double)b};
+    }
+    for (int i = 0; i < z->n_tolerances; i++) {
+        double t = o->tolerances ? o->tolerances[i] : tolerances[i];
+        if (!(t > 0 && t < 1)) return lnt_fail(c, LINNET_EINVAL, "a tolerance of %g, expected a number between 0 and 1", t);
+        z->tolerances[i] = t;
+        z->settings[z->n_settings++] = (lnt_mesa_setting){.kind = LNT_MESA_TOLERANCE, .value = t};
+    }
+    return LINNET_OK;
+}
+
+/* ---- room ---- */
+
+static void *room(lnt_mesa_numbers *z, int64_t n, size_t size, bool *fine)
+{
+    void *p = lnt_arena_alloc(&z->arena, (size_t)n * size);
+    *fine = *fine && p;
+    return p;
+}
+
+/* Lambda of every head, from the weights. */
+static linnet_status read_lambda(lnt_ctx *c, lnt_mesa_numbers *z)
+{
+    const int64_t n = z->heads * z->K;
+    float *p = lnt_alloc((size_t)n * sizeof *p);
+    if (!p) return lnt_fail_memory(c, (size_t)n * sizeof *p);
+    for (int l = 0; l < z->layers; l++) {
+        const lnt_param *q = lnt_param_at(z->m->p, z->node[l]->param[0]);
+        double lower = lnt_mesa_of(z->node[l])->lower;
+        lnt_to_host(c, p, lnt_weights_view(z->m->w, q).master, (size_t)n * sizeof *p);
+        for (int64_t i = 0; i < n; i++) z->lambda[l * n + i] = lower + (p[i] > 20 ? (double)p[i] : log1p(exp(p[i])));
+    }
+    lnt_free(p);
+    return LINNET_OK;
+}
+
+linnet_status lnt_mesa_open(lnt_ctx *c, linnet_model *m, const linnet_mesa_analysis_options *o, lnt_mesa_numbers *z)
+{
+    *z = (lnt_mesa_numbers){.m = m};
+    for (int i = 0; i < lnt_node_count(m->p); i++) z->layers += lnt_mesa_of(lnt_node_at(m->p, i)) != NULL;
+    if (!z->layers) {
+        lnt_fail(c, LINNET_EINVAL, "the model has no mesa layer: its type is %s", m->config->model_type);
+        return lnt_hint(c, "Train one with --mixer mesa_net, or --mixer equal_backbone --set rule=mesa.");
+    }
+    bool fine = true;
+    z->node = room(z, z->layers, sizeof(lnt_node *), &fine);
+    if (!fine) return lnt_fail_memory(c, (size_t)z->layers * sizeof *z->node);
+    for (int i = 0, l = 0; i < lnt_node_count(m->p); i++)
+        if (lnt_mesa_of(lnt_node_at(m->p, i))) z->node[l++] = lnt_node_at(m->p, i);
+    const lnt_buf k = z->node[0]->in[1];
+    z->heads = lnt_heads(m->p, k);
+    z->K = lnt_cols(m->p, k) / z->heads;
+    int64_t all = (int64_t)z->layers * z->heads;
+    z->lambda = room(z, all * z->K, sizeof(double), &fine);
+    z->beta = room(z, all, sizeof(double), &fine);
+    z->gamma = room(z, all, sizeof(double), &fine);
+    if (!fine) return lnt_fail_memory(c, (size_t)(all * z->K) * sizeof(double));
+    LNT_TRY(choose_solvers(c, o, m->config, z));
+    LNT_TRY(choose_settings(c, o, z));
+    return read_lambda(c, z);
+}
+
+/* Bins end behind 1, 2, 3, 4, 6, 8, 12, 16 ... positions. */
+static int make_bins(int64_t length, int64_t *bin)
+{
+    bin[0] = 0;
+    for (int64_t end = 1, n = 1;; n++) {
+        bin[n] = end < length ? end : length;
+        if (end >= length) return (int)n;
+        end = end == 1 ? 2 : end % 3 ? end + end / 2 : end / 3 * 4;
+    }
+}
+
+linnet_status lnt_mesa_set_text(lnt_ctx *c, lnt_mesa_numbers *z, const int32_t *ids, int64_t n, int64_t length)
+{
+    if (length < 1) return lnt_fail(c, LINNET_EINVAL, "length is %lld, expected at least 1", (long long)length);
+    if (n < 2) return lnt_fail(c, LINNET_EINVAL, "the text gives %lld token%s, expected at least 2", (long long)n, n == 1 ? "" : "s");
+    LNT_TRY(lnt_check_ids(c, z->m, ids, n));
+    z->ids = ids;
+    z->length = length < n - 1 ? length : n - 1;
+    z->windows = (n - 1) / z->length;
+    bool fine = true;
+    z->bin = room(z, 130, sizeof(int64_t), &fine);
+    if (!fine) return lnt_fail_memory(c, 130 * sizeof(int64_t));
+    z->n_bins = make_bins(z->length, z->bin);
+    int64_t all = (int64_t)z->layers * z->heads * z->n_bins, solves = all * z->n_solvers * z->n_tolerances;
+    z->low = room(z, all, sizeof(double), &fine);
+    z->high = room(z, all, sizeof(double), &fine);
+    z->steps = room(z, solves, sizeof(double), &fine);
+    z->most = room(z, solves, sizeof(double), &fine);
+    z->unfinished = room(z, solves, sizeof(double), &fine);
+    for (int i = 0; i < z->n_settings; i++) z->settings[i].position = room(z, z->length, sizeof(double), &fine);
+    return fine ? LINNET_OK : lnt_fail_memory(c, (size_t)solves * sizeof(double));
+}
+
+void lnt_mesa_close(lnt_mesa_numbers *z)
+{
+    lnt_arena_free(&z->arena);
+    *z = (lnt_mesa_numbers){0};
+}
+
+/* ---- inside: what the layers are given, and the spectrum of what they solve ---- */
+
+/* Host and device memory for one window and one layer. k [length, heads * K]; g, beta, steps, residual [length, heads]. */
+typedef struct {
+    lnt_ctx *c;
+    lnt_mesa_numbers *z;
+    lnt_plan *plan;
+    void *raw;
+    float *k, *g, *beta, *steps, *residual, *lambda;
+    double *scratch; /* [threads][2 K^2 + 3 K] */
+    void *o, *device_steps, *device_residual, *device_lambda, *work;
+    size_t work_size;
+} inside;
+
+static void close_inside(inside *w)
+{
+    lnt_plan_destroy(w->plan);
+    lnt_free(w->raw);
+    lnt_free(w->k);
+    lnt_free(w->scratch);
+    void *device[] = {w->o, w->device_steps, w->device_residual, w->device_lambda, w->work};
+    for (size_t i = 0; i < sizeof device / sizeof *device; i++) lnt_device_free(w->c, device[i]);
+}
+
+/* The solves of a layer as a call on the recurrence, on the values that the last run left. */
+static linnet_recurrence solve_call(const inside *w, int layer, const int64_t *cu)
+{
+    const lnt_node *n = w->z->node[layer];
+    linnet_recurrence r = LINNET_RECURRENCE_INIT;
+    const lnt_tensor q = lnt_plan_output(w->plan, n->in[0]), v = lnt_plan_output(w->plan, n->in[2]);
+    r.op = "mesa";
+    r.dtype = q.dtype;
+    r.tokens = w->z->length;
+    r.sequences = 1;
+    r.cu_seqlens = cu;
+    r.Hq = q.heads;
+    r.Hv = v.heads;
+    r.K = (int32_t)(q.cols / q.heads);
+    r.V = (int32_t)(v.cols / v.heads);
+    r.q = q.data;
+    r.k = lnt_plan_output(w->plan, n->in[1]).data;
+    r.v = v.data;
+    r.g = lnt_plan_output(w->plan, n->in[3]).data;
+    r.beta = lnt_plan_output(w->plan, n->in[4]).data;
+    r.lambda = w->device_lambda;
+    r.o = w->o;
+    r.steps = w->device_steps;
+    r.residual = w->device_residual;
+    r.workspace = w->work;
+    r.workspace_size = w->work_size;
+    r.cg_max_steps = LNT_MESA_MOST_STEPS;
+    r.cg_tolerance = w->z->tolerances[0];
+    return r;
+}
+
+static linnet_status open_plan(inside *w)
+{
+    lnt_mesa_numbers *z = w->z;
+    lnt_buf *kept = lnt_alloc((size_t)z->layers * 5 * sizeof *kept);
+    if (!kept) return lnt_fail_memory(w->c, (size_t)z->layers * 5 * sizeof *kept);
+    for (int l = 0; l < z->layers; l++) memcpy(kept + 5 * l, z->node[l]->in, 5 * sizeof *kept);
+    lnt_plan_options o = {.tokens = z->length, .n_seq = 1, .dtype = z->m->dtype, .n_kept = 5 * z->layers, .kept = kept};
+    linnet_status s = lnt_plan_create(w->c, z->m->p, &o, &w->plan);
+    lnt_free(kept);
+    return s;
+}
+
+static linnet_status open_inside(inside *w)
+{
+    lnt_mesa_numbers *z = w->z;
+    const int64_t T = z->length, H = z->heads, cols = H * z->K, cu[2] = {0, T};
+    LNT_TRY(open_plan(w));
+    const size_t host = (size_t)(T * cols + 4 * T * H + cols) * sizeof(float);
+    const size_t scratch = (size_t)lnt_threads(w->c) * (size_t)(2 * z->K * z->K + 3 * z->K) * sizeof(double);
+    w->raw = lnt_alloc((size_t)(T * cols) * sizeof(float));
+    w->k = lnt_alloc(host);
+    w->scratch = lnt_alloc(scratch);
+    if (!w->raw || !w->k || !w->scratch) return lnt_fail_memory(w->c, host + scratch);
+    w->g = w->k + T * cols;
+    w->beta = w->g + T * H;
+    w->steps = w->beta + T * H;
+    w->residual = w->steps + T * H;
+    w->lambda = w->residual + T * H;
+    LNT_TRY(lnt_device_alloc(w->c, (size_t)(T * H) * 4, &w->device_steps));
+    LNT_TRY(lnt_device_alloc(w->c, (size_t)(T * H) * 4, &w->device_residual));
+    LNT_TRY(lnt_device_alloc(w->c, (size_t)cols * 4, &w->device_lambda));
+    for (int s = 0; s < z->n_solvers; s++) {
+        linnet_recurrence r = solve_call(w, 0, cu);
+        size_t bytes;
+        r.cg_solver = (linnet_cg_solver)z->solvers[s].solver;
+        r.cg_guess = (linnet_cg_guess)z->solvers[s].guess;
+        LNT_TRY(linnet_recurrence_workspace(w->c, &r, 0, &bytes));
+        w->work_size = bytes > w->work_size ? bytes : w->work_size;
+    }
+    LNT_TRY(lnt_device_alloc(w->c, w->work_size, &w->work));
+    const linnet_recurrence r = solve_call(w, 0, cu);
+    return lnt_device_alloc(w->c, (size_t)T * (size_t)r.Hv * (size_t)r.V * 4, &w->o);
+}
+
+static void bring(const inside *w, lnt_buf b, float *out)
+{
+    const lnt_tensor t = lnt_plan_output(w->plan, b);
+    const int64_t n = w->z->length * t.cols;
+    if (t.dtype == LINNET_F32) {
+        lnt_to_host(w->c, out, t.data, (size_t)n * sizeof *out);
+        return;
+    }
+    lnt_to_host(w->c, w->raw, t.data, (size_t)n * lnt_dtype_size(t.dtype));
+    lnt_convert(out, LINNET_F32, w->raw, t.dtype, n);
+}
+
+/* H_t = e^{g_t} H_{t-1} + beta_t k_t k_t^T of one head in float64, and the logarithms of the ends of the spectrum of H_t + Lambda at the end of every
+ * bin, added to low and high. */
+static void spectrum_of_head(const inside *w, int layer, int h, double *scratch)
+{
+    const lnt_mesa_numbers *z = w->z;
+    const int64_t K = z->K, x = (int64_t)layer * z->heads + h;
+    double *H = scratch, *A = H + K * K, *work = A + K * K;
+    const double *lambda = z->lambda + x * K;
+    memset(H, 0, (size_t)(K * K) * sizeof *H);
+    for (int64_t t = 0, b = 0; t < z->length; t++) {
+        const float *k = w->k + (t * z->heads + h) * K;
+        const double gamma = exp((double)w->g[t * z->heads + h]), beta = w->beta[t * z->heads + h];
+        z->beta[x] += beta;
+        z->gamma[x] += gamma;
+        for (int64_t i = 0; i < K; i++) { /* the lower triangle */
+            const double s = beta * k[i];
+            for (int64_t j = 0; j <= i; j++) H[i * K + j] = gamma * H[i * K + j] + s * k[j];
+        }
+        if (t + 1 < z->bin[b + 1]) continue;
+        for (int64_t i = 0; i < K; i++) {
+            for (int64_t j = 0; j < i; j++) A[i * K + j] = A[j * K + i] = H[i * K + j];
+            A[i * K + i] = H[i * K + i] + lambda[i];
+        }
+        double low, high;
+        lnt_extreme_eigenvalues(K, A, work, &low, &high);
+        z->low[x * z->n_bins + b] += log(low);
+        z->high[x * z->n_bins + b] += log(high);
+        b++;
+    }
+}
+
+static void look_at_gates(const inside *w, int layer)
+{
+    const lnt_mesa_numbers *z = w->z;
+    const lnt_buf *in = z->node[layer]->in;
+    bring(w, in[1], w->k);
+    bring(w, in[3], w->g);
+    bring(w, in[4], w->beta);
+#pragma omp parallel for num_threads(lnt_threads(w->c)) schedule(dynamic)
+    for (int h = 0; h < z->heads; h++) spectrum_of_head(w, layer, h, w->scratch + lnt_thread_index() * (2 * z->K * z->K + 3 * z->K));
+}
+
+static void count_steps(const inside *w, int layer, int solver, int tolerance)
+{
+    const lnt_mesa_numbers *z = w->z;
+    for (int h = 0; h < z->heads; h++) {
+        const int64_t row = lnt_mesa_row(z, solver, tolerance, layer * z->heads + h);
+        for (int64_t t = 0, b = 0; t < z->length; t++) {
+            if (t >= z->bin[b + 1]) b++;
+            const double steps = w->steps[t * z->heads + h];
+            z->steps[row + b] += steps;
+            z->most[row + b] = fmax(z->most[row + b], steps);
+            z->unfinished[row + b] += steps >= LNT_MESA_MOST_STEPS && !(w->residual[t * z->heads + h] <= z->tolerances[tolerance]);
+        }
+    }
+}
+
+static linnet_status look_at_solves(const inside *w, int layer)
+{
+    const lnt_mesa_numbers *z = w->z;
+    const int64_t cu[2] = {0, z->length}, cols = z->heads * z->K;
+    for (int64_t i = 0; i < cols; i++) w->lambda[i] = (float)z->lambda[layer * cols + i];
+    lnt_to_device(w->c, w->device_lambda, w->lambda, (size_t)cols * 4);
+    for (int s = 0; s < z->n_solvers; s++)
+        for (int i = 0; i < z->n_tolerances; i++) {
+            linnet_recurrence r = solve_call(w, layer, cu);
+            r.cg_solver = (linnet_cg_solver)z->solvers[s].solver;
+            r.cg_guess = (linnet_cg_guess)z->solvers[s].guess;
+            r.cg_tolerance = z->tolerances[i];
+            LNT_TRY(linnet_recurrence_forward(w->c, &r));
+            lnt_to_host(w->c, w->steps, w->device_steps, (size_t)(z->length * z->heads) * 4);
+            lnt_to_host(w->c, w->residual, w->device_residual, (size_t)(z->length * z->heads) * 4);
+            count_steps(w, layer, s, i);
+        }
+    return LINNET_OK;
+}
+
+/* Sums over tokens and windows become means. */
+static void finish_inside(lnt_mesa_numbers *z)
+{
+    const int64_t all = (int64_t)z->layers * z->heads;
+    const double windows = (double)z->windows, tokens = windows * (double)z->length;
+    for (int64_t x = 0; x < all; x++) {
+        z->beta[x] /= tokens;
+        z->gamma[x] /= tokens;
+    }
+    for (int64_t i = 0; i < all * z->n_bins; i++) {
+        z->low[i] = exp(z->low[i] / windows);
+        z->high[i] = exp(z->high[i] / windows);
+    }
+    for (int64_t i = 0; i < all * z->n_bins * z->n_solvers * z->n_tolerances; i++) {
+        const int64_t b = i % z->n_bins;
+        const double count = windows * (double)(z->bin[b + 1] - z->bin[b]);
+        z->steps[i] /= count;
+        z->unfinished[i] /= count;
+    }
+}
+
+typedef struct {
+    int (*call)(void *user, int64_t done, int64_t total);
+    void *user;
+    int64_t before, total;
+} reporter;
+
+static int report(void *user, int64_t done, int64_t total)
+{
+    const reporter *r = user;
+    (void)total;
+    return r->call ? r->call(r->user, r->before + done, r->total) : 0;
+}
+
+static linnet_status look_inside(lnt_ctx *c, lnt_mesa_numbers *z, reporter *r)
+{
+    inside w = {.c = c, .z = z};
+    linnet_status s;
+    LNT_TRY_GOTO(s, open_inside(&w), done);
+    for (int64_t i = 0; i < z->windows; i++) {
+        lnt_batch b = {.tokens = z->length, .n_seq = 1, .n_inputs = 1, .inputs = {{z->m->ids, z->ids + i * z->length}}};
+        LNT_TRY_GOTO(s, lnt_plan_run(w.plan, z->m->w, &b), done);
+        for (int l = 0; l < z->layers; l++) {
+            look_at_gates(&w, l);
+            LNT_TRY_GOTO(s, look_at_solves(&w, l), done);
+        }
+        if (report(r, INSIDE * (i + 1) * z->length, 0)) {
+            s = lnt_fail(c, LINNET_EINTERRUPTED, "the analysis was stopped");
+            goto done;
+        }
+    }
+    finish_inside(z);
+done:
+    close_inside(&w);
+    return s;
+}
+
+/* ---- loss ---- */
+
+/* The model with its solves as a setting says. */
+static linnet_status model_under(lnt_ctx *c, const lnt_mesa_numbers *z, const lnt_mesa_setting *s, linnet_model **out)
+{
+    lnt_config *k;
+    LNT_TRY(lnt_config_copy(c, z->m->config, &k));
+    if (s->kind != LNT_MESA_MODEL) {
+        snprintf(k->cg_solver, sizeof k->cg_solver, "%s", z->solvers[0].name);
+        snprintf(k->cg_guess, sizeof k->cg_guess, "%s", z->solvers[0].guess == LINNET_CG_ZERO ? "zero" : "diagonal");
+        k->cg_tolerance = s->kind == LNT_MESA_TOLERANCE ? s->value : 0;
+        k->max_cg_step_training = s->kind == LNT_MESA_TOLERANCE ? LNT_MESA_MOST_STEPS : (int64_t)s->value;
+    }
+    linnet_status status = lnt_model_view(c, z->m, k, out);
+    linnet_config_destroy(k);
+    return status;
+}
+
+static linnet_status score(lnt_ctx *c, const lnt_mesa_numbers *z, lnt_mesa_setting *s, reporter *r)
+{
+    const int64_t most = TOKENS_A_RUN / z->length, windows = most < 1 ? 1 : most < z->windows ? most : z->windows;
+    linnet_model *m = NULL;
+    lnt_scorer *scorer = NULL;
+    lnt_score sum = {.position_nats = s->position, .position_count = lnt_calloc((size_t)z->length * sizeof(int64_t))};
+    linnet_status status = sum.position_count ? model_under(c, z, s, &m) : lnt_fail_memory(c, (size_t)z->length * sizeof(int64_t));
+    if (status == LINNET_OK) status = lnt_scorer_create(c, m, z->length, windows, &scorer);
+    if (status == LINNET_OK) status = lnt_scorer_run(scorer, z->ids, z->windows * z->length + 1, report, r, &sum);
+    if (status == LINNET_OK) {
+        s->nats = sum.nats / (double)sum.tokens;
+        for (int64_t i = 0; i < z->length; i++) s->position[i] /= (double)sum.position_count[i];
+    }
+    lnt_scorer_destroy(scorer);
+    linnet_model_destroy(m);
+    lnt_free(sum.position_count);
+    return status;
+}
+
+linnet_status lnt_mesa_measure(lnt_ctx *c, lnt_mesa_numbers *z, int (*progress)(void *, int64_t, int64_t), void *user)
+{
+    const int64_t tokens = z->windows * z->length;
+    reporter r = {.call = progress, .user = user, .total = (INSIDE + z->n_settings) * tokens};
+    LNT_TRY(look_inside(c, z, &r));
+    for (int i = 0; i < z->n_settings; i++) {
+        r.before = (INSIDE + i) * tokens;
+        LNT_TRY(score(c, z, &z->settings[i], &r));
+    }
+    return LINNET_OK;
+}
+
+double lnt_mesa_mean_steps(const lnt_mesa_numbers *z, int solver, int tolerance)
+{
+    double sum = 0, count = 0;
+    for (int x = 0; x < z->layers * z->heads; x++)
+        for (int b = 0; b < z->n_bins; b++) {
+            const double positions = (double)(z->bin[b + 1] - z->bin[b]);
+            sum += positions * z->steps[lnt_mesa_row(z, solver, tolerance, x) + b];
+            count += positions;
+        }
+    return sum / count;
+}

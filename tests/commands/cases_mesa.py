@@ -1,0 +1,118 @@
+"""Models with mesa layers: a look inside, and hybrids."""
+import csv
+import json
+import math
+import xml.etree.ElementTree as xml
+
+from cases_models import model, text_file
+from harness import case, files_below, linnet, refused
+
+SMALL = ["--width", "32", "--layers", "2", "--heads", "2", "--set", "head_dim=16", "--batch", "2", "--length", "64", "--steps", "20", "--warmup", "2",
+         "--eval-every", "0"]
+_cache = {}
+
+
+def mesa_model():
+    if "model" not in _cache:
+        _cache["model"] = text_file().parent / "mesa"
+        linnet("train", text_file(), "--out", _cache["model"], "--mixer", "equal_backbone", "--set", "rule=mesa", *SMALL)
+    return _cache["model"]
+
+
+def table(path):
+    """Rows of a CSV file in which every cell but the names of solvers and settings is a number or empty."""
+    rows = list(csv.DictReader(path.open()))
+    assert rows and all(None not in row and None not in row.values() for row in rows), path
+    for row in rows:
+        for key in set(row) - {"setting", "solver"}:
+            row[key] = float(row[key]) if row[key] else None
+            assert row[key] is None or math.isfinite(row[key]), (path, row)
+    return rows
+
+
+@case("task mesa-analysis leaves five CSV files and a page, and changes nothing of the model")
+def mesa_files(folder):
+    before = files_below(mesa_model())
+    done = linnet("task", "mesa-analysis", mesa_model(), text_file(), "--out", folder / "inside", "--length", "64", "--tokens", "1000")
+    assert files_below(mesa_model()) == before
+    assert {p.name for p in (folder / "inside").iterdir()} == {"heads.csv", "condition.csv", "steps.csv", "loss.csv", "summary.csv", "mesa.svg"}
+    assert "tolerance 0.0001" in done.out and "mesa.svg" in done.out
+    heads = table(folder / "inside" / "heads.csv")
+    assert [(row["layer"], row["head"]) for row in heads] == [(0, 0), (0, 1), (1, 0), (1, 1)]
+    assert all(0 < row["beta"] < 1 and 0 < row["gamma"] < 1 and 0.25 < row["lambda_smallest"] <= row["lambda_mean"] <= row["lambda_largest"] for row in heads)
+    condition = table(folder / "inside" / "condition.csv")
+    assert {row["position"] for row in condition} == {1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64}
+    assert all(math.isclose(row["condition"], row["largest"] / row["smallest"], rel_tol=1e-6) and row["condition"] >= 1 for row in condition)
+    steps = table(folder / "inside" / "steps.csv")
+    assert {row["solver"] for row in steps} == {"level", "plain"} and {row["tolerance"] for row in steps} == {0.1, 0.01, 0.001, 0.0001}
+    assert len(steps) == 2 * 4 * 4 * 12 and all(0 <= row["mean"] <= row["most"] and row["unfinished"] == 0 for row in steps)
+    root = xml.parse(folder / "inside" / "mesa.svg").getroot()
+    words = " ".join(e.text or "" for e in root.iter())
+    for word in ("layer 0", "layer 1", "30 steps", "tolerance 0.01", "15 windows of 64 tokens", "nan", "inf"):
+        assert (word in words) == (word not in ("nan", "inf")), word
+
+
+@case("a budget's loss is what eval says of a model whose config.json has that budget, at every position")
+def mesa_budgets(folder):
+    linnet("task", "mesa-analysis", mesa_model(), text_file(), "--out", folder / "inside", "--length", "64", "--tokens", "960", "--budgets", "0,3",
+           "--tolerances", "0.5")
+    loss = table(folder / "inside" / "loss.csv")
+    summary = {(row["setting"], row["value"]): row for row in table(folder / "inside" / "summary.csv")}
+    assert set(summary) == {("model", None), ("steps", 0), ("steps", 3), ("tolerance", 0.5)}
+    same = folder / "same"
+    same.mkdir()
+    for p in mesa_model().iterdir():
+        (same / p.name).write_bytes(p.read_bytes())
+    for key, changes in {("model", None): {}, ("steps", 0): {"max_cg_step_training": 0, "cg_tolerance": 0}, ("steps", 3): {"max_cg_step_training": 3, "cg_tolerance": 0},
+                         ("tolerance", 0.5): {"cg_tolerance": 0.5}}.items():
+        config = json.loads((mesa_model() / "config.json").read_text())
+        (same / "config.json").write_text(json.dumps({**config, **changes}))
+        r = json.loads(linnet("eval", same, text_file(), "--length", "64", "--max-tokens", "960", "--csv", folder / "eval.csv", "--json").out)
+        assert math.isclose(r["nats_per_token"], summary[key]["loss"], abs_tol=2e-6), (key, r, summary[key])
+        mine = [row["loss"] for row in loss if (row["setting"], row["value"]) == key]
+        assert len(mine) == 64
+        assert all(math.isclose(row["loss"], x, abs_tol=2e-6) for row, x in zip(table(folder / "eval.csv"), mine))
+    assert summary["steps", 0]["difference"] != 0
+
+
+@case("task mesa-analysis --json: one line for the model, one for each setting; the same bytes for any number of threads, in bf16 too")
+def mesa_json(folder):
+    for dtype in ("f32", "bf16"):
+        ask = ["task", "mesa-analysis", mesa_model(), text_file(), "--length", "32", "--tokens", "320", "--json", "--dtype", dtype]
+        one = linnet(*ask, "--out", folder / f"one-{dtype}", "--threads", "1")
+        two = linnet(*ask, "--out", folder / f"two-{dtype}", "--threads", "2")
+        assert one.out == two.out and files_below(folder / f"one-{dtype}") == files_below(folder / f"two-{dtype}")
+        lines = [json.loads(line) for line in one.out.splitlines()]
+        assert lines[0]["task"] == "mesa-analysis" and lines[0]["layers"] == 2 and lines[0]["heads"] == 2 and lines[0]["tokens"] == 320
+        assert [line["budget"] for line in lines[1:6]] == [0, 5, 10, 15, 30] and [line["tolerance"] for line in lines[6:]] == [0.1, 0.01, 0.001, 0.0001]
+        assert lines[1]["paper_steps"] is None and lines[6]["paper_steps"] > 0
+
+
+@case("task mesa-analysis refuses what it cannot read, in one message, and leaves nothing behind")
+def mesa_refusals(folder):
+    out = folder / "inside"
+    ask = ["task", "mesa-analysis"]
+    refused(*ask, model(), text_file(), "--out", out, says=["no mesa layer", "gated_deltanet", "--mixer mesa_net"])
+    refused(*ask, mesa_model(), text_file(), says=["--out"])
+    refused(*ask, mesa_model(), says=["MODEL TEXT"])
+    refused(*ask, folder / "nowhere", text_file(), "--out", out, says=["nowhere"])
+    refused(*ask, mesa_model(), folder / "nothing.txt", "--out", out, says=["nothing.txt"])
+    (folder / "empty.txt").write_text("")
+    refused(*ask, mesa_model(), folder / "empty.txt", "--out", out)
+    (folder / "one.txt").write_text("a")
+    refused(*ask, mesa_model(), folder / "one.txt", "--out", out, says=["1 token", "at least 2"])
+    for flag, value in (("--budgets", "5,-1"), ("--budgets", "1,2,"), ("--budgets", "1.5"), ("--budgets", "1,2,3,4,5,6,7"), ("--budgets", ""),
+                        ("--tolerances", "0"), ("--tolerances", "1e-3;1e-4"), ("--solver", "flash"), ("--length", "0"), ("--tokens", "-1")):
+        refused(*ask, mesa_model(), text_file(), "--out", out, flag, value, says=[value])
+    assert not out.exists()
+    out.write_text("a file")
+    refused(*ask, mesa_model(), text_file(), "--out", out, "--tokens", "64", "--length", "32", says=["inside"])
+    assert out.read_text() == "a file"
+
+
+@case("task mesa-analysis on a full disk ends with a message and without half a file")
+def mesa_full_disk(folder):
+    out = folder / "inside"
+    refused("task", "mesa-analysis", mesa_model(), text_file(), "--out", out, "--tokens", "640", "--length", "64", file_limit=3000)
+    for p in out.iterdir():
+        assert p.suffix == ".csv" and p.read_text().endswith("\n") and table(p), p
