@@ -59,6 +59,12 @@ static const recipe recipes[] = {
      {{"num_heads", "2"}, {"layer_mixers", "[\"mesa_net\",\"gated_deltanet\"]"}, {"head_dim", "12"}, {"cg_tolerance", "1e-7"}}},
     {"equal backbone, mesa", "equal_backbone", {{"num_heads", "2"}, {"head_dim", "16"}, {"rule", "mesa"}, {"cg_tolerance", "1e-7"}}},
 #endif
+#ifdef RECIPES_OF_THE_CPU_ALONE
+    {"equal backbone, mesa, three steps differentiated",
+     "equal_backbone",
+     {{"num_heads", "2"}, {"head_dim", "16"}, {"rule", "mesa"}, {"cg_tolerance", "0"}, {"max_cg_step_training", "3"},
+      {"max_cg_step_decoding", "3"}, {"cg_gradient", "unrolled"}}},
+#endif
 };
 enum { RECIPES = sizeof recipes / sizeof recipes[0] };
 

@@ -335,6 +335,142 @@ static void flash_rounds_to_half(void **state)
     linnet_context_destroy(c);
 }
 
+/* <o, do> + <final states, their cotangents> */
+static double loss(linnet_context *c, lnt_problem *p)
+{
+    static const char *const pairs[][2] = { { "o", "do" }, { "sT_kk", "dsT_kk" }, { "sT_kv", "dsT_kv" } };
+    double sum = 0;
+    OK(c, lnt_problem_run(c, p, false));
+    for (int i = 0; i < 3; i++) {
+        int64_t n = lnt_recur_tensor_count(p->op, &p->r, lnt_recur_tensor_find(pairs[i][0]));
+        for (int64_t j = 0; j < n; j++) sum += element(p, pairs[i][0], j) * element(p, pairs[i][1], j);
+    }
+    return sum;
+}
+
+/* The symmetric part of element i of a gradient of H [heads,K,K]. */
+static double symmetric(const lnt_problem *p, const char *name, int64_t i)
+{
+    int64_t K = p->r.K, matrix = i / (K * K), row = i / K % K, column = i % K;
+    return 0.5 * (element(p, name, i) + element(p, name, (matrix * K + column) * K + row));
+}
+
+/* The unrolled gradient is that of what so many steps compute, for every solver and guess, from none to more than converge: central differences. */
+static void unrolled_gradient_is_that_of_the_steps(void **state)
+{
+    (void)state;
+    static const char *const inputs[] = { "q", "k", "v", "g", "beta", "lambda", "s0_kk", "s0_kv" };
+    static const char *const gradients[] = { "dq", "dk", "dv", "dg", "dbeta", "dlambda", "ds0_kk", "ds0_kv" };
+    static const int counts[] = { 0, 1, 2, 4, 9 };
+    linnet_context *c = make_context(1);
+    lnt_recur_case k = { "mesa", 2, { 5, 3 }, 1, 2, 5, 4, .gate = -0.5, .beta = 1, .states = true };
+    for (int run = 0; run < 40; run++) {
+        lnt_problem p;
+        OK(c, lnt_problem_make(c, &k, LINNET_F64, LINNET_F64, 11, &p));
+        p.r.cg_gradient = LINNET_CG_UNROLLED;
+        p.r.cg_tolerance = run % 8 == 5 ? 0.1 : 0; /* a stop at the tolerance counts as so many steps */
+        p.r.cg_max_steps = counts[run / 8];
+        p.r.cg_solver = (linnet_cg_solver)(run % 4);
+        p.r.cg_guess = (linnet_cg_guess)(run / 4 % 2);
+        both(c, &p);
+        for (int i = 0; i < 8; i++) {
+            int64_t n = lnt_recur_tensor_count(p.op, &p.r, lnt_recur_tensor_find(inputs[i]));
+            double error = 0, norm = 0, K = p.r.K;
+            for (int64_t j = 0; j < n; j++) {
+                bool H = i == 6;
+                int64_t mirror = H ? (j / (int64_t)(K * K) * (int64_t)K + j % (int64_t)K) * (int64_t)K + j / (int64_t)K % (int64_t)K : j;
+                double x = element(&p, inputs[i], j), step = 1e-5, difference = 0;
+                for (int sign = 1; sign >= -1; sign -= 2) {
+                    put(&p, inputs[i], j, x + sign * step);
+                    put(&p, inputs[i], mirror, x + sign * step);
+                    difference += sign * loss(c, &p) / (2 * step);
+                }
+                put(&p, inputs[i], j, x);
+                put(&p, inputs[i], mirror, x);
+                double d = H ? symmetric(&p, gradients[i], j) * (mirror == j ? 1 : 2) : element(&p, gradients[i], j);
+                error += (d - difference) * (d - difference);
+                norm += difference * difference;
+            }
+            if (!(error <= 1e-14 * norm + 1e-18)) fail_msg("run %d: %s differs by %.3g of %.3g", run, gradients[i], sqrt(error), sqrt(norm));
+        }
+        lnt_problem_free(&p);
+    }
+    linnet_context_destroy(c);
+}
+
+/* Where the steps have converged, their gradient is the solution's; two steps' is not. */
+static void unrolled_gradient_converges_to_implicit(void **state)
+{
+    (void)state;
+    linnet_context *c = make_context(1);
+    lnt_problem p[2], few;
+    for (int i = 0; i < 2; i++) {
+        make(c, case_of(60, true), LINNET_F64, &p[i]);
+        p[i].r.cg_gradient = (linnet_cg_gradient)i;
+        p[i].r.cg_tolerance = 1e-13;
+        p[i].r.cg_max_steps = 60;
+        both(c, &p[i]);
+    }
+    make(c, case_of(60, true), LINNET_F64, &few);
+    few.r.cg_gradient = LINNET_CG_UNROLLED;
+    few.r.cg_max_steps = 2;
+    both(c, &few);
+    static const char *const gradients[] = { "dq", "dk", "dv", "dg", "dbeta", "dlambda", "ds0_kv" };
+    for (int i = 0; i < 7; i++) {
+        assert_close("unrolled", &p[1], &p[0], gradients[i], 1, 1e-9);
+        assert_true(lnt_problem_error(&few, &p[0], lnt_recur_tensor_find(gradients[i])).relative > 1e-5);
+    }
+    for (int i = 0; i < 2; i++) lnt_problem_free(&p[i]);
+    lnt_problem_free(&few);
+    linnet_context_destroy(c);
+}
+
+/* The kernel's unrolled gradient is the reference's: variants, solvers, guesses, chunk lengths, packed and shared heads, resets; same bits alone. */
+static void unrolled_kernel_matches_reference(void **state)
+{
+    (void)state;
+    static const char *const gradients[] = { "dq", "dk", "dv", "dg", "dbeta", "dlambda", "ds0_kk", "ds0_kv" };
+    static const int counts[] = { 0, 1, 3, 6 };
+    static const lnt_recur_case cases[] = {
+        { "mesa", 1, { 90 }, 2, 2, 20, 24, .gate = -0.1, .beta = 1, .states = true },
+        { "mesa", 4, { 17, 0, 33, 1 }, 1, 2, 32, 16, .gate = -0.3, .beta = 1, .states = true },
+        { "mesa", 1, { 150 }, 1, 1, 50, 60, .gate = -2, .reset = 0.05, .beta = 1, .states = true },
+    };
+    linnet_context *c = make_context(2), *one = make_context(1);
+    for (int run = 0; run < 96; run++) {
+        lnt_problem truth, p;
+        OK(c, lnt_problem_make(c, &cases[run / 32], LINNET_F32, LINNET_F32, 5, &p));
+        OK(c, lnt_problem_make(c, &cases[run / 32], LINNET_F64, LINNET_F32, 5, &truth));
+        p.r.cg_gradient = truth.r.cg_gradient = LINNET_CG_UNROLLED;
+        p.r.cg_tolerance = truth.r.cg_tolerance = 0;
+        p.r.cg_max_steps = truth.r.cg_max_steps = counts[run / 8 % 4];
+        p.r.cg_solver = truth.r.cg_solver = (linnet_cg_solver)(run % 4);
+        p.r.cg_guess = truth.r.cg_guess = (linnet_cg_guess)(run / 4 % 2);
+        both(c, &truth);
+        for (int level = 0; level <= (int)lnt_cpu_machine(); level++) {
+            lnt_cpu_force((lnt_cpu_level)level);
+            p.r.chunk = level % 2 ? 0 : 24;
+            both(c, &p);
+            for (int i = 0; i < 8; i++) assert_close(lnt_cpu_name((lnt_cpu_level)level), &p, &truth, gradients[i], 1, 3e-5);
+        }
+        lnt_problem alone;
+        OK(one, lnt_problem_make(one, &cases[run / 32], LINNET_F32, LINNET_F32, 5, &alone));
+        alone.r.cg_gradient = p.r.cg_gradient, alone.r.cg_tolerance = 0, alone.r.cg_max_steps = p.r.cg_max_steps;
+        alone.r.cg_solver = p.r.cg_solver, alone.r.cg_guess = p.r.cg_guess, alone.r.chunk = p.r.chunk;
+        both(one, &alone);
+        for (int i = 0; i < 8; i++) {
+            int t = lnt_recur_tensor_find(gradients[i]);
+            assert_memory_equal(alone.data[t], p.data[t], p.bytes[t]);
+        }
+        lnt_problem_free(&alone);
+        lnt_cpu_force(lnt_cpu_machine());
+        lnt_problem_free(&p);
+        lnt_problem_free(&truth);
+    }
+    linnet_context_destroy(one);
+    linnet_context_destroy(c);
+}
+
 static void wrong_options_are_refused(void **state)
 {
     (void)state;
@@ -361,6 +497,9 @@ static void wrong_options_are_refused(void **state)
     REFUSED(r.cg_max_steps = -2);
     REFUSED(r.cg_guess = (linnet_cg_guess)2);
     REFUSED(r.cg_solver = (linnet_cg_solver)5);
+    REFUSED(r.cg_gradient = (linnet_cg_gradient)2);
+    REFUSED(r.cg_gradient = LINNET_CG_UNROLLED, r.cg_solver = LINNET_CG_FLASH);
+    REFUSED(r.cg_gradient = LINNET_CG_UNROLLED, r.cg_max_steps = 1025);
 #undef REFUSED
     lnt_problem_free(&p);
     linnet_context_destroy(c);
@@ -373,7 +512,8 @@ int main(void)
         cmocka_unit_test(large_lambda),          cmocka_unit_test(zero_steps),
         cmocka_unit_test(sherman_morrison),      cmocka_unit_test(steps_match_reference),
         cmocka_unit_test(tolerance_is_kept),     cmocka_unit_test(free_of_scale),
-        cmocka_unit_test(flash_rounds_to_half),
+        cmocka_unit_test(flash_rounds_to_half),  cmocka_unit_test(unrolled_gradient_is_that_of_the_steps),
+        cmocka_unit_test(unrolled_gradient_converges_to_implicit), cmocka_unit_test(unrolled_kernel_matches_reference),
         cmocka_unit_test(wrong_options_are_refused),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

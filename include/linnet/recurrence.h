@@ -50,6 +50,11 @@ typedef enum {
     LINNET_CG_ABSOLUTE,   /* plain, 1e-5 added to both denominators, no early stop */
     LINNET_CG_FLASH,      /* the same in chunks of 64 with q, k, H and the operands of products rounded to float16, as flash-linear-attention does */
 } linnet_cg_solver;
+/* What mesa's backward pass differentiates. */
+typedef enum {
+    LINNET_CG_IMPLICIT = 0, /* the solution, by a second solve: exact where the steps have converged */
+    LINNET_CG_UNROLLED,     /* the steps that a call takes, however few; their number is a constant. At most 1024 steps; not LINNET_CG_FLASH */
+} linnet_cg_gradient;
 
 typedef struct {
     size_t size;
@@ -101,11 +106,12 @@ typedef struct {
     void *dlambda, *dh0;     /* f [Hv,K], f [N,Hv,K,K] */
     void *steps, *residual;  /* f [T,Hv] conjugate-gradient steps of the call's solve, and |residual| / |right side| after them; NULL: not wanted */
     /* A token's solve ends when |residual| <= cg_tolerance |right side|, or after cg_max_steps. NaN: 1e-4; 0: all steps are taken. With a tolerance
-     * above 0 the reference (LINNET_F64) solves directly; with 0 it takes the same steps in float64. */
+     * above 0 the reference (LINNET_F64) solves directly, unless steps are differentiated; with 0 it takes the same steps in float64. */
     double cg_tolerance;
     int32_t cg_max_steps;    /* -1: 30 */
     linnet_cg_guess cg_guess;
     linnet_cg_solver cg_solver;
+    linnet_cg_gradient cg_gradient;
 } linnet_recurrence;
 #define LINNET_RECURRENCE_INIT \
     { .size = sizeof(linnet_recurrence), .scale = __builtin_nan(""), .cg_tolerance = __builtin_nan(""), .cg_max_steps = -1 }

@@ -81,12 +81,15 @@ static linnet_status set_scalar(job *j, const char *key, const char *text, const
         j->r.cg_guess = (linnet_cg_guess)x;
     else if (!strcmp(key, "cg_solver") && whole && x <= LINNET_CG_FLASH)
         j->r.cg_solver = (linnet_cg_solver)x;
+    else if (!strcmp(key, "cg_gradient") && (x == 0 || x == 1))
+        j->r.cg_gradient = (linnet_cg_gradient)x;
     else if (!strcmp(key, "report") && (x == 0 || x == 1))
         j->report = x == 1;
     else {
         static const char *const expected[][2] = { { "window", "a whole number of at least 0" },
                                                    { "cg_max_iter", "a whole number from 0 to 1048576" },
                                                    { "cg_guess", "0 (diagonal) or 1 (zero)" },
+                                                   { "cg_gradient", "0 (implicit) or 1 (unrolled)" },
                                                    { "cg_solver",
                                                      "0 (level), 1 (Jacobi), 2 (plain), 3 (absolute constants) or 4 (as flash-linear-attention)" } };
         const char *want = "0 or 1";
@@ -99,7 +102,8 @@ static linnet_status set_scalar(job *j, const char *key, const char *text, const
 
 static linnet_status read_scalars(job *j)
 {
-    static const char *const keys[] = { "scale", "eps", "window", "normalize", "cg_tol", "cg_max_iter", "cg_guess", "cg_solver", "report" };
+    static const char *const keys[] = { "scale", "eps", "window", "normalize", "cg_tol", "cg_max_iter", "cg_guess", "cg_solver", "cg_gradient",
+                                        "report" };
     for (size_t i = 0; i < sizeof keys / sizeof *keys; i++) {
         const char *text = lnt_safetensors_metadata(j->file, keys[i]);
         if (text) LNT_TRY(set_scalar(j, keys[i], text, j->o->in));
@@ -113,7 +117,7 @@ static linnet_status read_scalars(job *j)
         for (size_t k = 0; k < sizeof keys / sizeof *keys; k++) known |= !strcmp(key, keys[k]);
         if (!known) {
             lnt_fail(j->c, LINNET_EINVAL, "unknown key \"%s\" in --set", key);
-            return lnt_hint(j->c, "Keys: scale, eps, window, normalize, cg_tol, cg_max_iter, cg_guess, cg_solver, report.");
+            return lnt_hint(j->c, "Keys: scale, eps, window, normalize, cg_tol, cg_max_iter, cg_guess, cg_solver, cg_gradient, report.");
         }
         LNT_TRY(set_scalar(j, key, equals + 1, "--set"));
     }

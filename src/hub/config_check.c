@@ -64,11 +64,25 @@ static linnet_status check_gated_deltanet(lnt_ctx *c, const lnt_config *k)
     return k->num_v_heads ? divides(c, "num_heads", k->num_heads, "num_v_heads", k->num_v_heads) : LINNET_OK;
 }
 
+static linnet_status check_solver(lnt_ctx *c, const lnt_config *k)
+{
+    if (k->min_cg_step_training > k->max_cg_step_training)
+        return lnt_fail(c, LINNET_EINVAL, "min_cg_step_training is %lld, expected at most max_cg_step_training = %lld",
+                        (long long)k->min_cg_step_training, (long long)k->max_cg_step_training);
+    if (strcmp(k->cg_gradient, "unrolled") != 0) return LINNET_OK;
+    if (strcmp(k->cg_solver, "flash") == 0)
+        return lnt_fail(c, LINNET_EINVAL, "cg_gradient is unrolled, but the steps of cg_solver = flash round to float16");
+    if (k->max_cg_step_training > 1024)
+        return lnt_fail(c, LINNET_EINVAL, "max_cg_step_training is %lld, expected at most 1024 with cg_gradient = unrolled",
+                        (long long)k->max_cg_step_training);
+    return LINNET_OK;
+}
+
 static linnet_status check_equal_backbone(lnt_ctx *c, const lnt_config *k)
 {
     if (strcmp(k->rule, "attention") == 0 && k->head_dim % 2)
         return lnt_fail(c, LINNET_EINVAL, "head_dim is %lld, expected an even head size", (long long)k->head_dim);
-    return LINNET_OK;
+    return check_solver(c, k);
 }
 
 static linnet_status check_mixer(lnt_ctx *c, const lnt_config *k, const char *mixer)
@@ -77,7 +91,7 @@ static linnet_status check_mixer(lnt_ctx *c, const lnt_config *k, const char *mi
     if (strcmp(mixer, "retnet") == 0) return check_expanded(c, k, true, true);
     if (strcmp(mixer, "delta_net") == 0) return check_expanded(c, k, false, false);
     if (strcmp(mixer, "gated_deltanet") == 0) return check_gated_deltanet(c, k);
-    if (strcmp(mixer, "mesa_net") == 0) return LINNET_OK;
+    if (strcmp(mixer, "mesa_net") == 0) return check_solver(c, k);
     return check_attention(c, k, "", k->num_heads, k->num_kv_heads);
 }
 

@@ -74,9 +74,11 @@ const lnt_config_key lnt_config_keys[] = {
     REAL(lambda_lower_bound, EQUAL | MESA, 1e-6, 1e6, "0.25"),
     INTEGER(max_cg_step_training, EQUAL | MESA, 0, 65536, "30"),
     INTEGER(max_cg_step_decoding, EQUAL | MESA, 0, 65536, "30"),
+    MAYBE_INTEGER(min_cg_step_training, EQUAL | MESA, 0, 65536, "-1", "-1"),
     REAL(cg_tolerance, EQUAL | MESA, 0, 1, "1e-4"),
     WORD(cg_solver, EQUAL | MESA, "level jacobi plain absolute flash", "level"),
     WORD(cg_guess, EQUAL | MESA, "diagonal zero", "diagonal"),
+    WORD(cg_gradient, EQUAL | MESA, "implicit unrolled", "implicit"),
 };
 const int lnt_config_key_count = sizeof lnt_config_keys / sizeof *lnt_config_keys;
 

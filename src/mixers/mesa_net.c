@@ -8,7 +8,8 @@ lnt_buf lnt_mesa_rule(lnt_program *p, const lnt_mixer_config *c, lnt_buf q, lnt_
     /* Lambda starts at 1, or where its lower bound leaves no room (the parity experiment: 50 over a bound of 49), at the bound and 1 */
     double lower = c->lambda_lower_bound, start = lower < 1 ? 1 : lower + 1;
     lnt_mesa_options solve = {.lambda = "lambda_params", .lower = lower, .start = start, .tolerance = c->cg_tolerance, .max_steps = c->cg_steps,
-                              .max_steps_decoding = c->cg_steps_decoding, .guess = c->cg_guess, .solver = c->cg_solver};
+                              .max_steps_decoding = c->cg_steps_decoding, .guess = c->cg_guess, .solver = c->cg_solver, .gradient = c->cg_gradient,
+                              .min_steps = c->cg_steps_min};
     return lnt_recur(p, "mesa", (lnt_recur_in){.q = q, .k = k, .v = v, .g = g, .beta = beta, .scale = 1, .mesa = &solve});
 }
 

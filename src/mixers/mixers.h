@@ -38,8 +38,8 @@ typedef struct lnt_mixer_config {
     const char *rule;                  /* equal_backbone */
     double gamma_cap;
     double lambda_lower_bound, cg_tolerance; /* mesa; its solver: recurrence/recur_node.h */
-    int32_t cg_steps, cg_steps_decoding;
-    int cg_guess, cg_solver;
+    int32_t cg_steps, cg_steps_min, cg_steps_decoding;
+    int cg_guess, cg_solver, cg_gradient;
 } lnt_mixer_config;
 
 typedef struct lnt_mixer {

@@ -70,9 +70,11 @@ static const char *mixer_of(const lnt_config *k, int layer, lnt_mixer_config *m)
         .lambda_lower_bound = k->lambda_lower_bound,
         .cg_tolerance = k->cg_tolerance,
         .cg_steps = (int32_t)k->max_cg_step_training,
+        .cg_steps_min = (int32_t)k->min_cg_step_training,
         .cg_steps_decoding = (int32_t)k->max_cg_step_decoding,
         .cg_guess = !strcmp(k->cg_guess, "zero") ? LINNET_CG_ZERO : LINNET_CG_DIAGONAL,
         .cg_solver = solver_named(k->cg_solver),
+        .cg_gradient = !strcmp(k->cg_gradient, "unrolled") ? LINNET_CG_UNROLLED : LINNET_CG_IMPLICIT,
     };
     m->kv_heads = (int32_t)(k->num_kv_heads ? k->num_kv_heads : k->num_heads);
     m->v_heads = (int32_t)(k->num_v_heads ? k->num_v_heads : k->num_heads);

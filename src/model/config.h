@@ -55,9 +55,11 @@ typedef struct linnet_config {
     /* mesa_net, and equal_backbone with the rule mesa */
     double lambda_lower_bound;      /* Lambda = lambda_lower_bound + softplus(lambda_params) */
     int64_t max_cg_step_training, max_cg_step_decoding;
-    double cg_tolerance;            /* linnet's own, as the next two: a token's solve ends at this |residual| / |q|; 0: all steps are taken */
+    int64_t min_cg_step_training;   /* linnet's own, as the next four: a training step draws from here to max_cg_step_training; -1: it takes those */
+    double cg_tolerance;            /* a token's solve ends at this |residual| / |q|; 0: all steps are taken */
     char cg_solver[LNT_NAME];       /* level jacobi plain absolute flash; a mesa_net file without the key gets the last: flash-linear-attention's */
     char cg_guess[LNT_NAME];        /* diagonal zero */
+    char cg_gradient[LNT_NAME];     /* implicit (of the solution) unrolled (of the steps) */
 
     /* keys read from a file that do not change the function computed, kept for writing back; JSON object text, owned, NULL: none */
     char *kept_json;

@@ -17,7 +17,7 @@ typedef struct {
     const lnt_weights *weights;
     const void *master, *work, *grad;
     const lnt_state *state;
-    double loss_scale;
+    double loss_scale, chance;
 } run_key;
 
 struct lnt_plan {
@@ -248,6 +248,7 @@ static linnet_status run_steps(lnt_plan *plan, const lnt_weights *w, const lnt_b
                   .cu = cu,
                   .cu_device = plan->cu_device,
                   .loss_scale = b->loss_scale,
+                  .chance = b->chance,
                   .work = plan->work,
                   .work_size = plan->work_size};
     if (b->state) {
@@ -284,7 +285,7 @@ static linnet_status run_or_replay(lnt_plan *plan, const lnt_weights *w, const l
 {
     if (!plan->graphs || plan->profiling || b->cu) return run_steps(plan, w, b, cu);
     const run_key key = {.tokens = b->tokens, .n_seq = b->n_seq, .weights = w, .master = w->master, .work = w->work, .grad = w->grad,
-                         .state = b->state, .loss_scale = b->loss_scale};
+                         .state = b->state, .loss_scale = b->loss_scale, .chance = b->chance};
     if (memcmp(&key, &plan->key, sizeof key)) { /* the first of its kind: kernels are loaded and products tuned */
         forget_graph(plan);
         plan->key = key;

@@ -48,6 +48,7 @@ static lnt_recur_args describe_call(const recur_attr *x, lnt_dtype dtype, int64_
     a.cg_max_steps = x->mesa.max_steps;
     a.cg_guess = (linnet_cg_guess)x->mesa.guess;
     a.cg_solver = (linnet_cg_solver)x->mesa.solver;
+    a.cg_gradient = (linnet_cg_gradient)x->mesa.gradient;
     return a;
 }
 
@@ -189,6 +190,8 @@ static lnt_recur_args call_of(const lnt_call *k)
     a.o = k->out[0].data;
     a.workspace = k->work;
     a.workspace_size = k->work_size;
+    if (k->chance > 0 && x->op->solve && x->mesa.min_steps >= 0)
+        a.cg_max_steps = x->mesa.min_steps + (int32_t)ceil(k->chance * (x->mesa.max_steps - x->mesa.min_steps + 1)) - 1;
     size_t heads = head_bytes(x, lnt_device_of(k->c));
     if (heads && heads <= k->work_size) {
         a.g_head = take(&a, heads);

@@ -11,7 +11,8 @@ typedef struct {
     double tolerance;            /* as linnet_recurrence.cg_tolerance, and so on */
     int32_t max_steps;           /* of calls of more than a token */
     int32_t max_steps_decoding;  /* of one token of each sequence with a state */
-    int guess, solver;           /* linnet_cg_guess, linnet_cg_solver */
+    int guess, solver, gradient; /* linnet_cg_guess, linnet_cg_solver, linnet_cg_gradient */
+    int32_t min_steps;           /* a training step takes min_steps to max_steps, each as likely (lnt_call.chance); -1: max_steps */
 } lnt_mesa_options;
 
 /* The recurrences as a node (program side of linnet/recurrence.h). Head counts come from the buffers. Missing inputs: LNT_NO_BUF. */

@@ -41,8 +41,10 @@ void lnt_trainer_destroy(lnt_trainer *t)
 linnet_status lnt_trainer_micro(lnt_trainer *t, const int32_t *ids, const int32_t *targets, int64_t tokens, int64_t n_seq, const int64_t *cu,
                                 double scale)
 {
+    lnt_rng draw = lnt_rng_make(t->hyper.seed, lnt_stream_of("solver steps") + (uint64_t)t->step);
     lnt_batch b = {
-        .tokens = tokens, .n_seq = n_seq, .cu = cu, .n_inputs = 2, .inputs = {{t->m->ids, ids}, {t->m->targets, targets}}, .loss_scale = scale};
+        .tokens = tokens, .n_seq = n_seq, .cu = cu, .n_inputs = 2, .inputs = {{t->m->ids, ids}, {t->m->targets, targets}}, .loss_scale = scale,
+        .chance = t->m->config->min_cg_step_training >= 0 ? 1 - lnt_rng_uniform(&draw) : 0};
     LNT_TRY(lnt_plan_run(t->plan, t->m->w, &b));
     lnt_optimizer_add_losses(t->optimizer, lnt_plan_output(t->plan, t->m->loss).data, tokens);
     return LINNET_OK;

@@ -174,6 +174,30 @@ def bf16_weights(folder):
     refused("train", text_file(), "--out", folder / "f32", *SMALL, "--weights", "bf16", says=["--dtype bf16"])
 
 
+@case("train with a random number of solver steps resumes bit for bit, and differentiating the steps is another training")
+def solver_steps(folder):
+    mesa = [x for i, x in enumerate(SMALL) if "expand_v=1" not in SMALL[i:i + 2]]
+    mesa += ["--mixer", "mesa_net", "--set", "cg_tolerance=0", "--set", "max_cg_step_training=4"]
+    drawn = [*mesa, "--set", "min_cg_step_training=0", "--set", "cg_gradient=unrolled"]
+    linnet("train", text_file(), "--out", folder / "whole", *drawn)
+    p = start("train", text_file(), "--out", folder / "m", *drawn, "--json")
+    wait_for_step(p, 8)
+    p.send_signal(signal.SIGTERM)
+    p.communicate(timeout=60)
+    assert p.returncode == 130
+    linnet("train", text_file(), "--out", folder / "m", *drawn, "--resume")
+    assert weights(folder / "m") == weights(folder / "whole")
+    linnet("train", text_file(), "--out", folder / "same", *mesa, "--set", "min_cg_step_training=4")
+    linnet("train", text_file(), "--out", folder / "fixed", *mesa)
+    linnet("train", text_file(), "--out", folder / "unrolled", *mesa, "--set", "cg_gradient=unrolled")
+    assert weights(folder / "same") == weights(folder / "fixed")
+    assert len({weights(folder / x) for x in ("whole", "fixed", "unrolled")}) == 3
+    first, last = ([json.loads(x)["loss"] for x in (folder / "whole" / "log.jsonl").read_text().splitlines()][i] for i in (0, -1))
+    assert last < first, (first, last)
+    refused("train", text_file(), "--out", folder / "r", *mesa, "--set", "min_cg_step_training=5", says=["min_cg_step_training", "at most"])
+    refused("train", text_file(), "--out", folder / "r", *mesa, "--set", "cg_solver=flash", "--set", "cg_gradient=unrolled", says=["unrolled", "flash"])
+
+
 @case("train --train-tokenizer learns a BPE of the size asked for, and eval and generate use it")
 def bpe(folder):
     out = folder / "m"

@@ -10,6 +10,9 @@
  * key beta k: a call of the decay core for a segment of the head, whose rows stay in the cache. Backward, with y = G do (the decay core's dq) and
  * (H + Lambda) e = y by the same solver, two of the decay core's backward passes: (x, beta k, v, do) and (x, beta k, k, -e).
  *
+ * With cg_gradient = LINNET_CG_UNROLLED the backward pass takes the forward solve's steps again, chunk by chunk, keeps them, and differentiates them
+ * last step first (unroll_chunk); the products with keys and states that this makes are done for all steps of a chunk at once.
+ *
  * Always float32: the steps shrink a residual, and what bf16 operands lose there (2e-3) no later step brings back. */
 #if !defined(LNT_VARIANT_amx) /* bf16 tensors too are solved in float32: there is nothing for tiles */
 #include <omp.h>
@@ -17,6 +20,7 @@
 #include "core/cpu.h"
 #include "recurrence/chunk/chunk.h"
 #include "recurrence/chunk/chunk_rows.h"
+#include "recurrence/mesa/mesa_solver.h"
 #include "recurrence/recurrence.h"
 #include "simd/mm.h"
 
@@ -31,15 +35,8 @@ typedef struct {
     bool token; /* the token form: a chunk is one token, already in H */
 } piece;
 
-/* Scratch of the solver. Rows of K numbers that only it sees are `wide` apart, K rounded up to vectors, and the rest is 0: its loops have no ends.
- * H [K,K], kt [K,C], kk [C,K]; half_H [K,K] and half_P: what LINNET_CG_FLASH rounds, NULL for the others; X R jacobi: rows of the chunk; P W: rows
- * that are still at work, in order, row[] their places. */
-typedef struct {
-    float *H, *half_H, *half_P, *kt, *kk, *lambda, *mask, *in, *out, *X, *R, *jacobi, *P, *W, *S, *scale, *delta, *goal, *size;
-    int *row;
-    int C;
-    int64_t wide;
-} solver;
+typedef lnt_mesa_solver solver;
+typedef lnt_mesa_trail trail;
 
 /* Scratch of a thread. [segment,K]: k kb x b; [segment,V]: v o; [segment]: g beta. Backward: dkb dkb2 dvalue [segment,K], dv [segment,V], dg dg2
  * [segment], dG [K,V] and dH [K,K] twice, the states before every segment, dq_sum dk_sum [len,K] when heads share q and k. */
@@ -47,12 +44,14 @@ typedef struct {
     solver s;
     float *G, *k, *kb, *x, *b, *v, *o, *g, *beta;
     float *dkb, *dkb2, *dvalue, *dv, *dg, *dg2, *dG[2], *dH[2], *Hs, *Gs, *dq_sum, *dk_sum;
+    float *q, *dq, *Hc; /* of steps that are kept: [segment,K] twice, the states before every chunk of the segment */
     void *decay; /* workspace of the decay core */
     size_t decay_size;
 } scratch;
 
 extern const lnt_recur_impl LNT_V(lnt_decay_chunk), LNT_V(lnt_decay_recurrent);
 
+static bool unrolled(const lnt_recur_args *a) { return a->cg_gradient == LINNET_CG_UNROLLED; }
 static bool flash(const lnt_recur_args *a) { return a->cg_solver == LINNET_CG_FLASH; }
 
 static int chunk_length(const lnt_recur_args *a)
@@ -91,12 +90,28 @@ static lnt_recur_args decay_call(const lnt_recur_args *a, int64_t len, int V, in
     return d;
 }
 
-static void carve_solver(lnt_carve *c, const lnt_recur_args *a, int C, solver *s)
+/* Blocks of `rows` at most: the guess, the steps, the one that is not counted, and the direction that no step takes. */
+static void carve_trail(lnt_carve *c, int steps, int C, int64_t wide, trail *t)
+{
+    int64_t rows = (int64_t)(steps + 3) * C;
+    float **each[] = { &t->alpha, &t->curve, &t->before, &t->ratio }, **wides[] = { &t->diagonal, &t->dP, &t->dR, &t->dM, &t->dD, &t->T };
+    for (int i = 0; i < 4; i++) *each[i] = lnt_carve_floats(c, rows);
+    for (int i = 0; i < 6; i++) *wides[i] = lnt_carve_floats(c, C * wide);
+    t->S2 = lnt_carve_floats(c, rows * C);
+    t->D = lnt_carve_floats(c, (int64_t)C * C);
+    t->ddelta = lnt_carve_floats(c, C);
+    t->dB = lnt_carve_floats(c, C);
+    t->row = lnt_carve_bytes(c, (size_t)rows * sizeof *t->row);
+    t->live = lnt_carve_bytes(c, (size_t)(steps + 3) * sizeof *t->live);
+}
+
+static void carve_solver(lnt_carve *c, const lnt_recur_args *a, int C, bool keep, solver *s)
 {
     int64_t K = a->K, wide = (K + LNT_VL - 1) / LNT_VL * LNT_VL;
     s->C = C;
     s->wide = wide;
-    float **square[] = { &s->mask, &s->S }, **rows[] = { &s->X, &s->R, &s->jacobi, &s->P, &s->W };
+    int64_t kept = keep ? (int64_t)(a->cg_max_steps + 3) * C : C;
+    float **rows[] = { &s->X, &s->R, &s->jacobi };
     float **each[] = { &s->in, &s->out, &s->scale, &s->delta, &s->goal, &s->size };
     s->H = lnt_carve_floats(c, K * K);
     s->half_H = flash(a) ? lnt_carve_floats(c, K * K) : NULL;
@@ -104,10 +119,15 @@ static void carve_solver(lnt_carve *c, const lnt_recur_args *a, int C, solver *s
     s->kt = lnt_carve_floats(c, K * C);
     s->kk = lnt_carve_floats(c, K * C);
     s->lambda = lnt_carve_floats(c, wide);
-    for (int i = 0; i < 2; i++) *square[i] = lnt_carve_floats(c, (int64_t)C * C);
-    for (int i = 0; i < 5; i++) *rows[i] = lnt_carve_floats(c, C * wide);
+    s->mask = lnt_carve_floats(c, (int64_t)C * C);
+    s->S = lnt_carve_floats(c, kept * C);
+    for (int i = 0; i < 3; i++) *rows[i] = lnt_carve_floats(c, C * wide);
+    s->P = s->P0 = lnt_carve_floats(c, kept * wide);
+    s->W = s->W0 = lnt_carve_floats(c, kept * wide);
     for (int i = 0; i < 6; i++) *each[i] = lnt_carve_floats(c, C);
     s->row = lnt_carve_bytes(c, (size_t)C * sizeof *s->row);
+    s->keep = keep;
+    if (keep) carve_trail(c, a->cg_max_steps, C, wide, &s->past);
 }
 
 /* A thread's scratch at base (NULL: only measure); returns its bytes. */
@@ -116,7 +136,7 @@ static size_t carve(const lnt_recur_args *a, bool backward, char *base, scratch 
     lnt_carve c = { base, 0 };
     int64_t K = a->K, V = a->V, S = segment_length(a), longest = lnt_recur_longest(a), cu[2];
     *w = (scratch){ .G = NULL };
-    carve_solver(&c, a, chunk_length(a), &w->s);
+    carve_solver(&c, a, chunk_length(a), backward && unrolled(a), &w->s);
     float **keys[] = { &w->k, &w->kb, &w->x, &w->b, &w->dkb, &w->dkb2, &w->dvalue }, **values[] = { &w->v, &w->o, &w->dv };
     float **each[] = { &w->g, &w->beta, &w->dg, &w->dg2 };
     for (int i = 0; i < (backward ? 7 : 4); i++) *keys[i] = lnt_carve_floats(&c, S * K);
@@ -133,6 +153,11 @@ static size_t carve(const lnt_recur_args *a, bool backward, char *base, scratch 
         }
         w->Hs = lnt_carve_floats(&c, segments * K * K);
         w->Gs = lnt_carve_floats(&c, segments * K * V);
+        if (unrolled(a)) {
+            w->q = lnt_carve_floats(&c, S * K);
+            w->dq = lnt_carve_floats(&c, S * K);
+            w->Hc = lnt_carve_floats(&c, S / chunk_length(a) * K * K);
+        }
         if (a->Hq < a->Hv) {
             w->dq_sum = lnt_carve_floats(&c, longest * K);
             w->dk_sum = lnt_carve_floats(&c, longest * K);
@@ -152,7 +177,7 @@ static void to_half(float *x, int64_t n)
     for (int64_t i = 0; i < n; i++) x[i] = lnt_f16_to_f32(lnt_f32_to_f16(x[i]));
 }
 
-/* apply() with its operands in float16. */
+/* lnt_mesa_apply with its operands in float16. */
 static void apply_halves(const solver *s, const float *k, int K, int live, bool token)
 {
     static const float one = 1.0f;
@@ -173,8 +198,7 @@ static void apply_halves(const solver *s, const float *k, int K, int live, bool 
     }
 }
 
-/* W = Op(P) - P.Lambda on the rows at work. */
-static void apply(const solver *s, const float *k, int K, int live, bool token)
+void LNT_V(lnt_mesa_apply)(const solver *s, const float *k, int K, int live, bool token)
 {
     if (s->half_H) {
         apply_halves(s, k, K, live, token);
@@ -225,9 +249,9 @@ static void direction(const solver *s, int64_t row, float f, const float *p, flo
     for (int64_t i = 0; i < s->wide; i += LNT_VL) v_store(next + i, v_load(m + i) * v_load(r + i) + f * v_load(p + i));
 }
 
-static void zero_ends(const solver *s, float *rows, int K, int n)
+static void zero_ends(const solver *s, float *rows, int K, int64_t n)
 {
-    for (int i = 0; i < n; i++) memset(rows + i * s->wide + K, 0, (size_t)(s->wide - K) * sizeof *rows);
+    for (int64_t i = 0; i < n && K < s->wide; i++) memset(rows + i * s->wide + K, 0, (size_t)(s->wide - K) * sizeof *rows);
 }
 
 /* The chunk's decays, transposed keys, and jacobi: 1 / diag(H_i + Lambda), or 1 / (min(diag(H_i)) + Lambda). */
@@ -235,6 +259,7 @@ static void prepare(solver *s, const lnt_recur_args *a, int n, bool token, const
 {
     int K = a->K;
     LNT_V(lnt_chunk_decay)(n, g, 1, s->mask, s->C, s->in, s->out);
+    if (s->keep) memcpy(s->past.D, s->mask, (size_t)n * (size_t)s->C * sizeof *s->mask);
     for (int i = 0; i < n; i++) row_mul(s->mask + (int64_t)i * s->C, beta, n);
     for (int i = 0; i < K; i++) s->X[i] = s->H[(int64_t)i * K + i];
     for (int i = n - 1; i >= 0; i--) {
@@ -246,6 +271,7 @@ static void prepare(solver *s, const lnt_recur_args *a, int n, bool token, const
         for (int64_t i = 0; i < (int64_t)n * K; i++) s->kk[i] = k[i] * k[i];
         LNT_V(lnt_mm)(LNT_MM_ADD, n, K, n, s->mask, s->C, 1, s->kk, K, s->jacobi, s->wide);
     }
+    if (s->keep) memcpy(s->past.diagonal, s->jacobi, (size_t)(n * s->wide) * sizeof *s->jacobi);
     bool level = a->cg_solver == LINNET_CG_LEVEL && a->cg_max_steps > 0; /* without steps there is nothing but the diagonal guess */
     for (int i = 0; i < n; i++) {
         float *m = s->jacobi + i * s->wide, least = m[0];
@@ -253,10 +279,32 @@ static void prepare(solver *s, const lnt_recur_args *a, int n, bool token, const
         for (int j = 0; j < K; j++) m[j] = 1.0f / ((level ? least : m[j]) + s->lambda[j]);
     }
     zero_ends(s, s->jacobi, K, n);
-    zero_ends(s, s->W, K, n);
+    zero_ends(s, s->W, K, s->keep ? (int64_t)(a->cg_max_steps + 3) * s->C : n);
     if (!s->half_H) return;
     memcpy(s->half_H, s->H, (size_t)K * (size_t)K * sizeof *s->H);
     to_half(s->half_H, (int64_t)K * K);
+}
+
+/* The `live` rows of P and W are kept: those of the next step come after them. Returns the first one's number. */
+static int keep_rows(solver *s, int live)
+{
+    trail *t = &s->past;
+    int at = t->rows;
+    memcpy(t->row + at, s->row, (size_t)live * sizeof *t->row);
+    memset(t->alpha + at, 0, (size_t)live * sizeof *t->alpha);
+    t->live[t->blocks++] = live;
+    t->rows += live;
+    s->P += live * s->wide;
+    s->W += live * s->wide;
+    return at;
+}
+
+static void keep_step(const trail *t, int at, float alpha, float curve, float before, float ratio)
+{
+    t->alpha[at] = alpha;
+    t->curve[at] = curve;
+    t->before[at] = before;
+    t->ratio[at] = ratio;
 }
 
 /* The first iterate and the first direction. X = 0 and P = jacobi b serve the preconditioned solver for either guess: its first step finds the best
@@ -266,12 +314,14 @@ static int begin(solver *s, const lnt_recur_args *a, int n, bool token, const fl
     int K = a->K;
     bool diagonal = a->cg_guess == LINNET_CG_DIAGONAL, preconditioned = a->cg_solver <= LINNET_CG_JACOBI;
     bool from_guess = diagonal && (!preconditioned || a->cg_max_steps == 0);
+    s->past.rows = s->past.blocks = 0;
     for (int i = 0; i < n; i++) {
         float *r = s->R + i * s->wide;
         memcpy(r, b + (int64_t)i * K, (size_t)K * sizeof *r);
         memset(r + K, 0, (size_t)(s->wide - K) * sizeof *r);
         s->size[i] = row_dot(r, r, s->wide);
         s->goal[i] = a->cg_solver >= LINNET_CG_ABSOLUTE ? -1.0f : (float)(a->cg_tolerance * a->cg_tolerance) * s->size[i];
+        if (unrolled(a)) s->goal[i] = fmaxf(s->goal[i], 0x1p-46f * s->size[i]); /* further steps would be made of rounding errors */
         s->row[i] = i;
         s->scale[i] = s->in[i];
         if (from_guess) direction(s, i, 0.0f, r, s->P + i * s->wide);
@@ -280,9 +330,10 @@ static int begin(solver *s, const lnt_recur_args *a, int n, bool token, const fl
     if (from_guess) {
         memcpy(s->X, s->P, (size_t)(n * s->wide) * sizeof *s->X);
         memset(s->W, 0, (size_t)(n * s->wide) * sizeof *s->W);
-        apply(s, k, K, n, token);
+        LNT_V(lnt_mesa_apply)(s, k, K, n, token);
         for (int64_t i = 0; i < n * s->wide; i += LNT_VL)
             v_store(s->R + i, v_load(s->R + i) - (v_load(s->W + i) + v_load(s->lambda + i % s->wide) * v_load(s->P + i)));
+        if (s->keep) keep_rows(s, n);
     }
     if (!preconditioned)
         for (int i = 0; i < n; i++)
@@ -307,27 +358,33 @@ static void finish(const solver *s, const lnt_recur_args *a, int h, int64_t t, i
 static void solve_chunk(solver *s, const lnt_recur_args *a, int h, int64_t t, int n, bool token, const float *g, const float *beta, const float *k,
                         const float *b, float *x)
 {
+    s->P = s->P0;
+    s->W = s->W0;
     prepare(s, a, n, token, g, beta, k);
     int free_steps = begin(s, a, n, token, b, k), live = n, most = a->cg_max_steps + free_steps;
     float absolute = a->cg_solver >= LINNET_CG_ABSOLUTE ? 1e-5f : 0.0f;
     for (int step = 0; live && step < most; step++) {
         int kept = 0;
-        apply(s, k, a->K, live, token);
+        const float *P = s->P, *W = s->W;
+        LNT_V(lnt_mesa_apply)(s, k, a->K, live, token);
+        int at = s->keep ? keep_rows(s, live) : 0;
         for (int j = 0; j < live; j++) {
             int i = s->row[j];
-            const float *p = s->P + j * s->wide, *w = s->W + j * s->wide;
+            const float *p = P + j * s->wide, *w = W + j * s->wide;
             float curve = curvature(s, p, w), square, delta;
             bool useful = absolute > 0 || (s->delta[j] > 0 && curve > 0);
             if (!useful) {
                 finish(s, a, h, t, i, step > free_steps ? step - free_steps : 0, x);
                 continue;
             }
-            delta = advance(s, i, s->delta[j] / (curve + absolute), p, w, &square);
+            float alpha = s->delta[j] / (curve + absolute), before = s->delta[j] + absolute;
+            delta = advance(s, i, alpha, p, w, &square);
+            if (s->keep) keep_step(&s->past, at + j, alpha, curve + absolute, before, delta / before);
             if (square <= s->goal[i]) {
                 finish(s, a, h, t, i, step + 1 - free_steps, x);
                 continue;
             }
-            direction(s, i, delta / (s->delta[j] + absolute), p, s->P + kept * s->wide);
+            direction(s, i, delta / before, p, s->P + kept * s->wide);
             s->delta[kept] = delta;
             s->scale[kept] = s->in[i];
             s->row[kept++] = i;
@@ -478,6 +535,32 @@ static void put_gradients(piece p, int64_t t, int64_t len, const float *e, scrat
     }
 }
 
+/* Gradients of a segment's queries, keys and gates by way of H, from those of x in w->b; w->dH[0] goes from the segment's end to its start. */
+static void differentiate_segment(piece p, int64_t t, int64_t len, const float *H, double *dlambda, scratch *w)
+{
+    const lnt_recur_args *a = p.a;
+    solver *s = &w->s;
+    int64_t K = a->K, C = s->C, chunks = (len + C - 1) / C;
+    rows_in(w->q, a->q, a->dtype, t, len, a->Hq, p.hq, K);
+    memcpy(w->Hc, H, (size_t)(K * K) * sizeof *H);
+    for (int64_t i = 0; i + 1 < chunks; i++) {
+        float *next = w->Hc + (i + 1) * K * K;
+        memcpy(next, next - K * K, (size_t)(K * K) * sizeof *next);
+        LNT_V(lnt_chunk_decay)((int)C, w->g + i * C, 1, s->mask, C, s->in, s->out);
+        s->P = s->P0;
+        write_state(s, (int)K, (int)K, (int)C, w->kb + i * C * K, w->k + i * C * K, next);
+    }
+    for (int64_t i = chunks - 1; i >= 0; i--) {
+        int64_t at = i * C;
+        int n = (int)(len - at < C ? len - at : C);
+        s->H = w->Hc + i * K * K;
+        solve_chunk(s, a, p.h, t + at, n, false, w->g + at, w->beta + at, w->k + at * K, w->q + at * K, w->dq + at * K);
+        lnt_mesa_rows r = { .n = n, .k = w->k + at * K, .kb = w->kb + at * K, .g = w->g + at, .beta = w->beta + at, .q = w->q + at * K,
+                            .dx = w->b + at * K, .dq = w->dq + at * K, .dkb = w->dkb2 + at * K, .dvalue = w->dvalue + at * K, .dg = w->dg2 + at };
+        LNT_V(lnt_mesa_differentiate)(s, a, &r, w->dH[0], dlambda);
+    }
+}
+
 /* The rows [t, t+len) with H and G before them; dG[0] and dH[0] (the latter transposed) become the gradients of those. */
 static void backward_segment(piece p, int64_t t, int64_t len, const float *H, const float *G, double *dlambda, scratch *w)
 {
@@ -498,6 +581,14 @@ static void backward_segment(piece p, int64_t t, int64_t len, const float *H, co
     d.ds0 = w->dG[1];
     LNT_V(lnt_decay_chunk).backward(&d, 1);
 
+    if (unrolled(a)) {
+        differentiate_segment(p, t, len, H, dlambda, w);
+        put_gradients(p, t, len, w->dq, w);
+        float *dG = w->dG[0];
+        w->dG[0] = w->dG[1];
+        w->dG[1] = dG;
+        return;
+    }
     float *e = w->dvalue; /* until the second pass writes there */
     get_state(w->s.H, H, K * K);
     solve_segment(p, t, len, w->b, e, w);
@@ -537,6 +628,7 @@ static void backward_piece(piece p, double *dlambda, scratch *w)
         LNT_V(lnt_transpose)((int)K, (int)K, state_at(a->dhT, at, K * K), K, w->dH[0], K);
     else
         get_state(w->dH[0], NULL, K * K);
+    if (unrolled(a)) LNT_V(lnt_mesa_symmetric)((int)K, w->dH[0]);
     for (int64_t segment = (p.len + S - 1) / S - 1; segment >= 0; segment--) {
         int64_t i = segment * S, len = p.len - i < S ? p.len - i : S;
         backward_segment(p, p.first + i, len, w->Hs + segment * K * K, w->Gs + segment * K * V, dlambda, w);

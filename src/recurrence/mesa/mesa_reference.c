@@ -8,7 +8,9 @@
  *
  *   dq = e      dlambda = - sum_t x.e      dG += x do^T      dH += -e x^T
  *   dk = beta (dG v + (dH + dH^T) k)      dv = beta dG^T k      dbeta = k.(dG v) + k.(dH k)
- *   dg = e^g (<G_{t-1}, dG> + <H_{t-1}, dH>),      then dG and dH times e^g */
+ *   dg = e^g (<G_{t-1}, dG> + <H_{t-1}, dH>),      then dG and dH times e^g
+ *
+ * With cg_gradient = LINNET_CG_UNROLLED x is always what the steps leave, and dq, dlambda and dH come from differentiating them, last step first. */
 #include "recurrence/reference.h"
 
 typedef struct {
@@ -17,17 +19,27 @@ typedef struct {
     int h;       /* value head */
 } head;
 
-/* Scratch of a thread: states H [K,K] and G [K,V] side by side, their gradients, A [K,K] the factored system, rows [K] and [V], and dq, dk of one
- * query-key head [len,K]. */
+/* What a conjugate-gradient step was: x += alpha p, r -= alpha w, p = M r + ratio p with alpha = delta / curve, delta = r.Mr. */
 typedef struct {
-    double *S, *dS, *A, *starts, *inside, *lambda, *q, *k, *x, *y, *e, *r, *p, *w, *d, *v, *o, *dq, *dk;
+    double delta, curve, alpha, ratio;
+} cg_step;
+
+/* Scratch of a thread: states H [K,K] and G [K,V] side by side, their gradients, A [K,K] the factored system, rows [K] and [V], and dq, dk of one
+ * query-key head [len,K]. p w r [steps + 1,K] and steps: of every conjugate-gradient step when they are differentiated, else of the last. */
+typedef struct {
+    double *S, *dS, *A, *starts, *inside, *lambda, *q, *k, *x, *y, *e, *r, *p, *w, *d, *v, *o, *dr, *dp, *dd, *dw, *dq, *dk;
+    cg_step *steps;
+    int64_t stride; /* from step to step in p, w and r: K, or 0 when nothing is kept */
 } scratch;
+
+static bool unrolled(const lnt_recur_args *a) { return a->cg_gradient == LINNET_CG_UNROLLED; }
 
 static size_t state_size(const lnt_recur_args *a) { return (size_t)a->K * ((size_t)a->K + (size_t)a->V); }
 
 static size_t carve(const lnt_recur_args *a, double *p, bool backward, scratch *w)
 {
     size_t K = (size_t)a->K, V = (size_t)a->V, len = (size_t)ref_longest(a), state = state_size(a), used = 0;
+    size_t kept = backward && unrolled(a) ? (size_t)a->cg_max_steps + 2 : 1; /* one step more than the cap may be taken */
     struct {
         double **at;
         size_t count;
@@ -39,10 +51,15 @@ static size_t carve(const lnt_recur_args *a, double *p, bool backward, scratch *
                   { &w->x, K },
                   { &w->y, K },
                   { &w->e, K },
-                  { &w->r, K },
-                  { &w->p, K },
-                  { &w->w, K },
+                  { &w->r, kept * K },
+                  { &w->p, kept * K },
+                  { &w->w, kept * K },
+                  { (double **)&w->steps, kept * sizeof(cg_step) / sizeof(double) },
                   { &w->d, K },
+                  { &w->dr, K },
+                  { &w->dp, K },
+                  { &w->dd, K },
+                  { &w->dw, K },
                   { &w->v, V },
                   { &w->o, V },
                   { &w->dS, backward ? state : 0 },
@@ -54,6 +71,7 @@ static size_t carve(const lnt_recur_args *a, double *p, bool backward, scratch *
         *parts[i].at = p ? p + used : NULL;
         used += parts[i].count;
     }
+    w->stride = kept > 1 ? a->K : 0;
     return used;
 }
 
@@ -140,60 +158,90 @@ static void solve_factored(int64_t K, const double *A, double *x)
         for (int64_t j = i + 1; j < K; j++) x[i] -= A[j * K + i] * x[j];
 }
 
-/* Conjugate gradients on (H + Lambda) x = y: exactly cg_max_steps steps, unless the residual vanishes. The preconditioned ones begin at 0 with the
- * direction of the diagonal guess; with that guess, the first step, which finds its best multiple, is not counted. Nothing is rounded to float16. */
-static int64_t cg(const lnt_recur_args *a, const double *H, const double *y, double *x, scratch *w)
+/* x = y / diag for the solvers that begin there: the plain ones with that guess, and whatever takes no step. */
+static bool begins_at_guess(const lnt_recur_args *a)
 {
-    int64_t K = a->K, taken = 0, most = a->cg_max_steps;
-    double absolute = a->cg_solver >= LINNET_CG_ABSOLUTE ? 1e-5 : 0, delta = 0;
-    bool diagonal = a->cg_guess == LINNET_CG_DIAGONAL, preconditioned = a->cg_solver <= LINNET_CG_JACOBI;
-    bool uncounted = diagonal && preconditioned && most > 0;
-    double least = INFINITY;
-    for (int64_t i = 0; i < K; i++) least = fmin(least, H[i * K + i]);
-    for (int64_t i = 0; i < K; i++) {
-        double jacobi = 1 / (H[i * K + i] + w->lambda[i]);
-        w->d[i] = a->cg_solver == LINNET_CG_LEVEL ? 1 / (least + w->lambda[i]) : preconditioned ? jacobi : 1;
-        x[i] = diagonal && !uncounted ? y[i] * jacobi : 0;
-    }
-    apply(K, H, w->lambda, x, w->r);
-    for (int64_t i = 0; i < K; i++) {
-        w->r[i] = y[i] - w->r[i];
-        w->p[i] = w->d[i] * w->r[i];
-        delta += w->r[i] * w->p[i];
-    }
-    for (; taken < most + uncounted; taken++) {
-        apply(K, H, w->lambda, w->p, w->w);
-        double curve = dot(K, w->p, w->w), before = delta;
-        if (!absolute && !(delta > 0 && curve > 0)) break;
-        double alpha = delta / (curve + absolute);
-        delta = 0;
-        for (int64_t i = 0; i < K; i++) {
-            x[i] += alpha * w->p[i];
-            w->r[i] -= alpha * w->w[i];
-            delta += w->r[i] * w->d[i] * w->r[i];
-        }
-        for (int64_t i = 0; i < K; i++) w->p[i] = w->d[i] * w->r[i] + delta / (before + absolute) * w->p[i];
-    }
-    return taken > uncounted ? taken - uncounted : 0;
+    return a->cg_guess == LINNET_CG_DIAGONAL && (a->cg_solver > LINNET_CG_JACOBI || a->cg_max_steps == 0);
 }
 
-/* x of token t for the right side y. */
-static void solve(head h, int64_t t, const double *H, const double *y, double *x, scratch *w)
+/* The preconditioned solvers begin at 0 with the direction of the diagonal guess; with that guess, the first step, which finds its best multiple, is
+ * not counted. */
+static int uncounted(const lnt_recur_args *a)
+{
+    return a->cg_guess == LINNET_CG_DIAGONAL && a->cg_solver <= LINNET_CG_JACOBI && a->cg_max_steps > 0;
+}
+
+static double added(const lnt_recur_args *a) { return a->cg_solver >= LINNET_CG_ABSOLUTE ? 1e-5 : 0; }
+
+/* Place of the smallest diagonal element. */
+static int64_t least(int64_t K, const double *H)
+{
+    int64_t at = 0;
+    for (int64_t i = 1; i < K; i++)
+        if (H[i * K + i] < H[at * K + at]) at = i;
+    return at;
+}
+
+/* Conjugate gradients on (H + Lambda) x = y: cg_max_steps steps and the uncounted one, unless the residual vanishes or (where the steps are what is
+ * differentiated) reaches the tolerance. Nothing is rounded to float16. Returns all steps. */
+static int64_t cg(const lnt_recur_args *a, const double *H, const double *y, double *x, scratch *w)
+{
+    int64_t K = a->K, taken = 0, at = least(K, H);
+    double absolute = added(a), delta = 0, *p = w->p, *r = w->r;
+    double tolerance = unrolled(a) ? fmax(a->cg_tolerance, 0x1p-52) : a->cg_tolerance; /* further steps would be made of rounding errors */
+    double goal = absolute ? -1 : tolerance * tolerance * dot(K, y, y);
+    for (int64_t i = 0; i < K; i++) {
+        double jacobi = 1 / (H[i * K + i] + w->lambda[i]);
+        w->d[i] = a->cg_solver == LINNET_CG_LEVEL ? 1 / (H[at * K + at] + w->lambda[i]) : a->cg_solver == LINNET_CG_JACOBI ? jacobi : 1;
+        x[i] = begins_at_guess(a) ? y[i] * jacobi : 0;
+    }
+    apply(K, H, w->lambda, x, r);
+    for (int64_t i = 0; i < K; i++) {
+        r[i] = y[i] - r[i];
+        p[i] = w->d[i] * r[i];
+        delta += r[i] * p[i];
+    }
+    while (taken < a->cg_max_steps + uncounted(a)) {
+        double *Ap = w->w + taken * w->stride, *next = p + w->stride, *left = r + w->stride, before = delta, size = 0;
+        apply(K, H, w->lambda, p, Ap);
+        double curve = dot(K, p, Ap) + absolute, alpha = delta / curve;
+        if (!absolute && !(delta > 0 && curve > 0)) break;
+        delta = 0;
+        for (int64_t i = 0; i < K; i++) {
+            x[i] += alpha * p[i];
+            left[i] = r[i] - alpha * Ap[i];
+            delta += left[i] * w->d[i] * left[i];
+            size += left[i] * left[i];
+        }
+        double ratio = delta / (before + absolute);
+        for (int64_t i = 0; i < K; i++) next[i] = w->d[i] * left[i] + ratio * p[i];
+        w->steps[w->stride ? taken : 0] = (cg_step){ before, curve, alpha, ratio };
+        taken++;
+        p = next;
+        r = left;
+        if (size <= goal) break;
+    }
+    return taken;
+}
+
+/* x of token t for the right side y. Returns the steps of cg(). */
+static int64_t solve(head h, int64_t t, const double *H, const double *y, double *x, scratch *w)
 {
     const lnt_recur_args *a = h.a;
     int64_t K = a->K, taken = 0, at = t * a->Hv + h.h;
-    if (a->cg_tolerance > 0) {
+    if (a->cg_tolerance > 0 && !unrolled(a)) {
         factor(K, H, w->lambda, w->A);
         memcpy(x, y, (size_t)K * sizeof *x);
         solve_factored(K, w->A, x);
     } else
         taken = cg(a, H, y, x, w);
-    if (!a->steps && !a->residual) return;
-    apply(K, H, w->lambda, x, w->r);
-    for (int64_t i = 0; i < K; i++) w->r[i] = y[i] - w->r[i];
+    if (!a->steps && !a->residual) return taken;
+    apply(K, H, w->lambda, x, w->dr);
+    for (int64_t i = 0; i < K; i++) w->dr[i] = y[i] - w->dr[i];
     double size = dot(K, y, y);
-    ref_put(a->steps, ref_f(a), at, (double)taken);
-    ref_put(a->residual, ref_f(a), at, size > 0 ? sqrt(dot(K, w->r, w->r) / size) : 0);
+    ref_put(a->steps, ref_f(a), at, (double)(taken > uncounted(a) ? taken - uncounted(a) : 0));
+    ref_put(a->residual, ref_f(a), at, size > 0 ? sqrt(dot(K, w->dr, w->dr) / size) : 0);
+    return taken;
 }
 
 /* ---- forward ------------------------------------------------------------------------------------------------------------------------- */
@@ -220,6 +268,82 @@ static void forward_head(head h, scratch *w)
 
 /* ---- backward ------------------------------------------------------------------------------------------------------------------------ */
 
+/* From e = y = G do, the gradient of x: e becomes that of q, and dH and dlambda take theirs. The solution's, which is as good as x is. */
+static void implicit(head h, int64_t t, const double *H, double *dH, double *dlambda, scratch *w)
+{
+    int64_t K = h.a->K;
+    solve(h, t, H, w->y, w->e, w);
+    for (int64_t i = 0; i < K; i++) {
+        dlambda[i] -= w->x[i] * w->e[i];
+        for (int64_t j = 0; j < K; j++) dH[i * K + j] -= w->e[i] * w->x[j];
+    }
+}
+
+/* Gradients of 1 / (H_ii + lambda_i), d [K], come in; `at`: H's element is this one for all i (-1: its own). */
+static void through_diagonal(int64_t K, int64_t at, const double *diagonal, const double *d, double *dH, double *dlambda)
+{
+    for (int64_t i = 0; i < K; i++) {
+        double x = -d[i] * diagonal[i] * diagonal[i];
+        int64_t m = at < 0 ? i : at;
+        dlambda[i] += x;
+        dH[m * K + m] += x;
+    }
+}
+
+/* p = M r and delta = r.Mr: what they have of dp and ddelta goes to r and M. */
+static void into_residual(int64_t K, const double *r, double ddelta, const scratch *w)
+{
+    for (int64_t i = 0; i < K; i++) {
+        w->dd[i] += (w->dp[i] + ddelta * r[i]) * r[i];
+        w->dr[i] += w->d[i] * (w->dp[i] + 2 * ddelta * r[i]);
+    }
+}
+
+/* The steps' own gradient: cg() line by line, backwards. y = dx is that of every iterate. A step p, w = Op(p), r -> r - alpha w, p -> M r + ratio p:
+ *
+ *   dratio = dp.p      ddelta += dratio / delta      dM += (dp + ddelta r) r      dr += M (dp + 2 ddelta r)      dp = ratio dp
+ *   dalpha = dx.p - dr.w      dcurve = - dalpha alpha / curve      ddelta = dalpha / curve - dratio ratio / delta (now of the delta before)
+ *   dw = dcurve p - alpha dr      dp += alpha dx + dcurve w + Op(dw)      dH += dw p^T      dlambda += dw p */
+static void through_steps(head h, int64_t t, const double *H, double *dH, double *dlambda, scratch *w)
+{
+    const lnt_recur_args *a = h.a;
+    int64_t K = a->K, taken = solve(h, t, H, w->q, w->e, w);
+    double ddelta = 0, *dp = w->dp, *dr = w->dr, *dw = w->dw;
+    for (int64_t i = 0; i < K; i++) dp[i] = dr[i] = w->dd[i] = 0;
+    for (int64_t s = taken - 1; s >= 0; s--) {
+        const double *p = w->p + s * K, *Ap = w->w + s * K;
+        cg_step step = w->steps[s];
+        double dratio = dot(K, dp, p), before = step.delta + added(a);
+        into_residual(K, w->r + (s + 1) * K, ddelta + dratio / before, w);
+        double dalpha = dot(K, w->y, p) - dot(K, dr, Ap), dcurve = -dalpha * step.alpha / step.curve;
+        ddelta = dalpha / step.curve - dratio * step.ratio / before;
+        for (int64_t i = 0; i < K; i++) {
+            dw[i] = dcurve * p[i] - step.alpha * dr[i];
+            dp[i] = step.ratio * dp[i] + step.alpha * w->y[i] + dcurve * Ap[i];
+        }
+        for (int64_t i = 0; i < K; i++) {
+            dp[i] += dot(K, H + i * K, dw) + w->lambda[i] * dw[i];
+            dlambda[i] += dw[i] * p[i];
+            for (int64_t j = 0; j < K; j++) dH[i * K + j] += dw[i] * p[j];
+        }
+    }
+    into_residual(K, w->r, ddelta, w);
+    if (a->cg_solver <= LINNET_CG_JACOBI) through_diagonal(K, a->cg_solver == LINNET_CG_LEVEL ? least(K, H) : -1, w->d, w->dd, dH, dlambda);
+    memcpy(w->e, dr, (size_t)K * sizeof *dr);
+    if (!begins_at_guess(a)) return;
+    apply(K, H, w->lambda, dr, dw); /* r = q - Op(x), x = q / diag */
+    for (int64_t i = 0; i < K; i++) {
+        double jacobi = 1 / (H[i * K + i] + w->lambda[i]), dx = w->y[i] - dw[i];
+        w->d[i] = jacobi;
+        w->dd[i] = w->q[i] * dx;
+        w->e[i] += jacobi * dx;
+        dlambda[i] -= dr[i] * w->q[i] * jacobi;
+    }
+    for (int64_t i = 0; i < K; i++)
+        for (int64_t j = 0; j < K; j++) dH[i * K + j] -= dr[i] * w->q[j] * w->d[j];
+    through_diagonal(K, -1, w->d, w->dd, dH, dlambda);
+}
+
 /* One token backward: S = states after it, before = states before it; w->dS becomes the gradient of the latter. */
 static void backward_token(head h, int64_t t, const double *S, const double *before, double *dlambda, scratch *w)
 {
@@ -231,12 +355,10 @@ static void backward_token(head h, int64_t t, const double *S, const double *bef
     ref_get_row(w->o, a->do_, a->dtype, at, V);
     ref_get_row(w->x, a->x, ref_f(a), at, K);
     for (int64_t i = 0; i < K; i++) w->y[i] = dot(V, G + i * V, w->o);
-    solve(h, t, S, w->y, w->e, w);
+    (unrolled(a) ? through_steps : implicit)(h, t, S, dH, dlambda, w);
     double alpha = decay(h, t), beta = strength(h, t), dbeta = 0, dg = 0;
     for (int64_t i = 0; i < K; i++) {
-        dlambda[i] -= w->x[i] * w->e[i];
         w->dq[row * K + i] += w->e[i];
-        for (int64_t j = 0; j < K; j++) dH[i * K + j] -= w->e[i] * w->x[j];
         for (int64_t j = 0; j < V; j++) dG[i * V + j] += w->x[i] * w->o[j];
     }
     for (int64_t i = 0; i < K; i++) {
@@ -286,6 +408,8 @@ static void backward_head(head h, double *dlambda, scratch *w)
             backward_token(h, first + i, S, i % REF_BLOCK ? S - state : start, dlambda, w);
         }
     }
+    for (int64_t i = 0; unrolled(a) && i < a->K; i++)
+        for (int64_t j = 0; j < i; j++) w->dS[i * a->K + j] = w->dS[j * a->K + i] = 0.5 * (w->dS[i * a->K + j] + w->dS[j * a->K + i]);
     store_state(h, a->dh0, a->ds0, w->dS);
 }
 

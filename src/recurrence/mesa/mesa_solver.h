@@ -1,0 +1,47 @@
+/* The solver of the Mesa core on the CPU: what a chunk's solve works with (mesa_cpu.c), and its steps differentiated (mesa_unroll_cpu.c). */
+#ifndef LNT_MESA_SOLVER_H
+#define LNT_MESA_SOLVER_H
+
+#include "recurrence/recurrence.h"
+#include "simd/simd.h"
+
+/* The steps of a chunk's rows, kept to be differentiated: rows of all steps one after the other, `rows` of them, in solver.P and W from P0 and W0 on.
+ * [rows]: place in the chunk, alpha, the denominators of alpha and ratio, ratio, all 0 where a row did nothing. live[blocks]: rows of each step, the
+ * guess before them if it has a residual. [rows,C]: S2. [C,wide]: diag(H_i), gradients of p, r, M and diag(H_i), T. [C,C]: D. [C]: ddelta dB. */
+typedef struct {
+    float *alpha, *curve, *before, *ratio, *S2, *diagonal, *dP, *dR, *dM, *dD, *T, *D, *ddelta, *dB;
+    int *row, *live;
+    int blocks, rows;
+} lnt_mesa_trail;
+
+/* Scratch of the solver. Rows of K numbers that only it sees are `wide` apart, K rounded up to vectors, and the rest is 0: its loops have no ends.
+ * H [K,K], kt [K,C], kk [C,K]; half_H [K,K] and half_P: what LINNET_CG_FLASH rounds, NULL for the others; X R jacobi: rows of the chunk; P W: rows
+ * that are still at work, in order, row[] their places. */
+typedef struct {
+    float *H, *half_H, *half_P, *kt, *kk, *lambda, *mask, *in, *out, *X, *R, *jacobi, *P, *W, *S, *scale, *delta, *goal, *size;
+    int *row;
+    int C;
+    int64_t wide;
+    bool keep; /* the steps: P and W then go on from step to step */
+    float *P0, *W0;
+    lnt_mesa_trail past;
+} lnt_mesa_solver;
+
+/* W = Op(P) - P.Lambda on the rows at work. */
+void LNT_V(lnt_mesa_apply)(const lnt_mesa_solver *s, const float *k, int K, int live, bool token);
+
+/* A chunk's rows, [n,K] or [n]: keys, written keys, gates, right sides, gradients of the solutions; then what comes out. dkb and dvalue: of the two
+ * factors of H's writes, kb^T k. */
+typedef struct {
+    int n;
+    const float *k, *kb, *g, *beta, *q, *dx;
+    float *dq, *dkb, *dvalue, *dg;
+} lnt_mesa_rows;
+
+/* H [K,K] = its symmetric part. */
+void LNT_V(lnt_mesa_symmetric)(int K, float *H);
+/* After a solve that kept its steps: gradients of the rows; dH [K,K], symmetric, goes from the chunk's end to its start; dlambda [K] is added to.
+ * What the solver knows of the chunk is used up. */
+void LNT_V(lnt_mesa_differentiate)(lnt_mesa_solver *s, const lnt_recur_args *a, const lnt_mesa_rows *r, float *dH, double *dlambda);
+
+#endif
