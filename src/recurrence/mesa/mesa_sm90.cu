@@ -1,0 +1,505 @@
+/* Conjugate gradients of a chunk on Hopper: the 64 rows of a chunk and head at once, H and K in shared memory, the rest in registers.
+ *
+ *   Op(P) = e.(P H) + ((P K^T).D.beta) K + P.lambda                                                                        (operators.md 6)
+ *
+ * with D_ij = e^{G_i - G_j} for keys j <= i since the last reset, e_i = e^{G_i} before the first reset of the chunk, else 0.
+ *
+ * Every warpgroup has a chunk of its own and walks down its share of them; while one works out sums and vectors, another's products have the tensor
+ * cores. A thread holds of two rows (r and r + 8 of its warp's 16) every fourth pair of columns, as wgmma leaves them; a row's four threads are
+ * neighbours, so that a row's sums take two shuffles and no barrier. README.md ("On Hopper") has the floor and what was measured.
+ *
+ * The direction P lives as bf16 alone: it is what the products read, and as every use sees the same rounded P, R stays the residual of X. The part of
+ * X for which there are no registers waits in shared memory, each thread its own words. */
+#include "device/cuda.cuh"
+#include "device/mma.cuh"
+#include "device/wgmma.cuh"
+#include "recurrence/mesa/mesa_cuda.cuh"
+
+namespace {
+
+constexpr int C = LNT_MESA_C, GROUP = 128;
+constexpr float GATE_FLOOR = -40.f; /* operators.md 11.1 */
+/* A chunk whose gates sum to more than this has no reset: e^{-G} and its products stay far inside the range of float32 and bf16. */
+constexpr float SLOW_GATES = -60.f;
+
+/* GROUPS warpgroups a CTA, one CTA a multiprocessor; of the K/8 groups of 8 columns of X, the last WAITING are in shared memory. */
+template <int K> constexpr int GROUPS = K == 128 ? 2 : 3;
+template <int K> constexpr int WAITING = K == 128 ? 7 : 4;
+template <int K> constexpr int HELD = K / 8 - WAITING<K>;
+
+/* Shared memory of a warpgroup: the tiles of this chunk and of its next. Tiles that wgmma reads begin on 1024 bytes and hold 64 columns a panel. */
+template <int K> struct shared_of {
+    alignas(1024) bf16 H[2][K / 64][K][64];
+    bf16 Kc[2][K / 64][C][64];
+    float4 X[WAITING<K> ? WAITING<K> : 1][GROUP];
+    float lambda[K], level[K]; /* level: the preconditioner */
+    float key[C];              /* slow gates: e^{-G_j} beta_j, others: beta_j */
+    float G[C];
+    float size[C];             /* |rhs|^2 */
+    int since[C];              /* first key that a row sees; -1: all and H too */
+};
+
+/* What a warpgroup works on: a chunk of a head, heads innermost. */
+struct place {
+    int64_t chunk, first;
+    int h, rows;
+};
+
+/* What a thread carries through the steps. Accumulator 4j+2i+b of a panel is row i's column 8j + 2c + b. */
+template <int K> struct rows_of {
+    uint32_t p[K / 4];      /* P as the A operand: 4 registers for 16 columns */
+    float w[K / 64][32];    /* Op(P), then M R */
+    float r[K / 2];         /* residual */
+    float x[4 * HELD<K>];
+    float e[2];
+};
+/* The thread's row i of its chunk. */
+__device__ __forceinline__ int row_of(int i) { return (int)threadIdx.x % GROUP / 32 * 16 + (int)threadIdx.x % 32 / 4 + 8 * i; }
+
+/* The four of a row i of columns 8j + 2c, 8j + 2c + 1. */
+template <int K> __device__ __forceinline__ float &w_at(rows_of<K> &t, int j, int n) { return t.w[j / 8][j % 8 * 4 + n]; }
+
+__device__ __forceinline__ const uint32_t (&four(const uint32_t *p))[4] { return *(const uint32_t (*)[4])p; }
+
+__device__ __forceinline__ float quad_sum(float x)
+{
+    x += __shfl_xor_sync(0xffffffffu, x, 1);
+    return x + __shfl_xor_sync(0xffffffffu, x, 2);
+}
+
+/* Barriers of a warpgroup; any: whether x holds in one of its threads. */
+__device__ __forceinline__ void group_sync(int group) { named_sync(1 + group, GROUP); }
+__device__ __forceinline__ bool group_any(int group, bool x)
+{
+    uint32_t any;
+    asm volatile("{ .reg .pred p, q; setp.ne.u32 p, %1, 0; barrier.cta.red.or.pred q, %2, %3, p; selp.u32 %0, 1, 0, q; }"
+                 : "=r"(any)
+                 : "r"((uint32_t)x), "r"(1 + group), "n"(GROUP)
+                 : "memory");
+    return any != 0;
+}
+
+/* Element offset of (row, column) in a panel of 64 columns with the 128-byte swizzle. */
+__device__ __forceinline__ int swizzled(int row, int column) { return row * 64 + (((column >> 3) ^ (row & 7)) << 3) + (column & 7); }
+
+__device__ __forceinline__ place place_of(const lnt_mesa_cg &a, int item)
+{
+    const int4 at = a.table[item / a.Hv];
+    return { item / a.Hv, at.y, item % a.Hv, at.z };
+}
+/* The first item with rows of those from `item` in steps; the end when there is none. */
+__device__ __forceinline__ int find(const lnt_mesa_cg &a, int item, int step)
+{
+    while (item < (int)a.chunks * a.Hv && a.table[item / a.Hv].z <= 0) item += step;
+    return item;
+}
+
+/* H and keys of a place into tiles (zeros beyond its rows), its right sides as far as L2. */
+template <int K> __device__ __forceinline__ void fetch(const lnt_mesa_cg &a, const place &p, int tid, bf16 (*H)[K][64], bf16 (*Kc)[C][64])
+{
+    const bf16 *h = a.H + (p.chunk * a.Hv + p.h) * K * K, *k = a.k + (p.first * a.Hk + p.h / (a.Hv / a.Hk)) * K;
+    const int part = tid % (K / 8), panel = part / 8, column = part % 8 * 8;
+    for (int row = tid / (K / 8); row < K; row += GROUP / (K / 8))
+        cp_async_16(shared_address(&H[panel][0][0] + swizzled(row, column)), h + row * K + part * 8);
+    for (int row = tid / (K / 8); row < C; row += GROUP / (K / 8))
+        cp_async_16(shared_address(&Kc[panel][0][0] + swizzled(row, column)), k + (int64_t)row * a.Hk * K + part * 8, row < p.rows);
+    cp_async_commit();
+    const bf16 *q = a.rhs + ((p.first + tid / 2) * a.Hr + p.h / (a.Hv / a.Hr)) * K + tid % 2 * (K / 2);
+    if (tid / 2 < p.rows) asm volatile("prefetch.global.L2 [%0];" ::"l"(q));
+}
+
+/* G, since and key of the chunk's tokens: one warp, two tokens a lane. Returns whether the gates are slow. */
+__device__ __forceinline__ void scan_gates(const lnt_mesa_cg &a, const place &p, float *G, int *since, float *key)
+{
+    const int lane = (int)threadIdx.x % 32;
+    float x[2], beta[2], sum = 0.f;
+    int last[2], latest = -1;
+    for (int i = 0; i < 2; i++) {
+        const int row = 2 * lane + i;
+        const int64_t token = (p.first + row) * a.Hv + p.h;
+        const float v = a.g && row < p.rows ? a.g[token] : 0.f;
+        beta[i] = row < p.rows ? a.beta[token] : 0.f;
+        if (v == -INFINITY) latest = row;
+        sum += v == -INFINITY ? 0.f : fmaxf(v, GATE_FLOOR);
+        x[i] = sum, last[i] = latest;
+    }
+    float before = sum;
+    int until = latest;
+    for (int o = 1; o < 32; o <<= 1) {
+        const float s = __shfl_up_sync(0xffffffffu, before, o);
+        const int l = __shfl_up_sync(0xffffffffu, until, o);
+        if (lane >= o) before += s, until = max(until, l);
+    }
+    const bool slow = __shfl_sync(0xffffffffu, before, 31) > SLOW_GATES && __shfl_sync(0xffffffffu, until, 31) < 0;
+    before -= sum;
+    until = __shfl_up_sync(0xffffffffu, until, 1);
+    for (int i = 0; i < 2; i++) {
+        const int row = 2 * lane + i;
+        G[row] = before + x[i];
+        since[row] = last[i] >= 0 || lane == 0 ? last[i] : until;
+        key[row] = beta[i] * (slow ? __expf(-G[row]) : 1.f);
+    }
+}
+
+/* The products (P K^T) as they leave wgmma, times D.beta, as an A operand. With slow gates D's e^{G_i} is left out. ONES: D.beta itself. */
+template <int K, bool SLOW, bool ONES = false>
+__device__ __forceinline__ void decayed(uint32_t (&a)[C / 4], const float (&pairs)[C / 2], const shared_of<K> &s)
+{
+    const int c = (int)threadIdx.x % 4, warp = (int)threadIdx.x / 32 % 4, r = (int)threadIdx.x % 32 / 4;
+    const uint32_t corner = (2 * c <= r ? 0xffffu : 0u) | (2 * c < r ? 0xffff0000u : 0u);
+#pragma unroll
+    for (int b = 0; b < C / 16; b++) {
+        /* Blocks of 16 keys: all of those before the warp's rows, of its own the lower triangle, of 8 by 8 full, empty or a corner. */
+        const uint32_t full = b < warp ? ~0u : 0u, lower = b <= warp ? ~0u : 0u, diagonal = full | (lower & corner);
+        const uint32_t seen[4] = { diagonal, lower, full, diagonal };
+#pragma unroll
+        for (int n = 0; n < 4; n++) {
+            const int j = 2 * b + n / 2, i = n % 2;
+            const float2 f = *(const float2 *)&s.key[8 * j + 2 * c];
+            float x = f.x, y = f.y;
+            if (!ONES) x *= pairs[4 * j + 2 * i], y *= pairs[4 * j + 2 * i + 1];
+            if (!SLOW) {
+                const float2 G = *(const float2 *)&s.G[8 * j + 2 * c];
+                const int since = s.since[row_of(i)];
+                x *= 8 * j + 2 * c >= since ? __expf(fminf(s.G[row_of(i)] - G.x, 0.f)) : 0.f;
+                y *= 8 * j + 2 * c + 1 >= since ? __expf(fminf(s.G[row_of(i)] - G.y, 0.f)) : 0.f;
+            }
+            a[4 * b + n] = pack_bf16(x, y) & seen[n];
+        }
+    }
+}
+
+/* w (+)= P H, one panel of its columns. H is symmetric: its rows are read as columns. */
+template <int K> __device__ __forceinline__ void times_H(float (&w)[32], const rows_of<K> &t, const bf16 (*H)[K][64], int panel)
+{
+#pragma unroll
+    for (int j = 0; j < K / 16; j++) wgmma<0>(w, four(&t.p[4 * j]), wgmma_k_major(shared_address(&H[j / 4][64 * panel][j % 4 * 16])), j > 0);
+}
+/* w += A keys, one panel. */
+__device__ __forceinline__ void times_keys(float (&w)[32], const uint32_t (&a)[C / 4], const bf16 (*keys)[C][64], int panel, bool add)
+{
+#pragma unroll
+    for (int j = 0; j < C / 16; j++) wgmma<1>(w, four(&a[4 * j]), wgmma_mn_major(shared_address(&keys[panel][16 * j][0]), C * 128), add || j > 0);
+}
+template <int K> __device__ __forceinline__ void hold(rows_of<K> &t)
+{
+    for (int i = 0; i < K / 64; i++) wgmma_hold(t.w[i]);
+}
+
+/* w = e.(P H) + (P K^T.D.beta) K; e is left to the caller when the gates are slow: both products then add into one sum. */
+template <int K, bool SLOW> __device__ __forceinline__ void products(rows_of<K> &t, float (&pairs)[32], const shared_of<K> &s, int buf)
+{
+    wgmma_fence();
+#pragma unroll
+    for (int j = 0; j < K / 16; j++) wgmma<0>(pairs, four(&t.p[4 * j]), wgmma_k_major(shared_address(&s.Kc[buf][j / 4][0][j % 4 * 16])), j > 0);
+    wgmma_commit();
+    times_H<K>(t.w[0], t, s.H[buf], 0);
+    wgmma_commit();
+    wgmma_wait<1>();
+    wgmma_hold(pairs);
+    uint32_t a[C / 4];
+    decayed<K, SLOW>(a, pairs, s);
+    wgmma_fence();
+    if constexpr (K == 128) times_H<K>(t.w[1], t, s.H[buf], 1);
+    if constexpr (!SLOW) {
+        wgmma_commit();
+        wgmma_wait<0>();
+        hold(t);
+#pragma unroll
+        for (int j = 0; j < K / 8; j++)
+            for (int n = 0; n < 4; n++) w_at(t, j, n) *= t.e[n / 2];
+        wgmma_fence();
+    }
+#pragma unroll
+    for (int i = 0; i < K / 64; i++) times_keys(t.w[i], a, s.Kc[buf], i, true);
+    wgmma_commit();
+    wgmma_wait<0>();
+    hold(t);
+}
+
+/* W = Op(P); P.W of the two rows. */
+template <int K, bool SLOW> __device__ __forceinline__ void apply(rows_of<K> &t, const shared_of<K> &s, int buf, float (&pw)[2])
+{
+    if constexpr (K == 128) { /* w[1] is not needed before the pairs are done with */
+        products<K, SLOW>(t, t.w[1], s, buf);
+    } else {
+        float pairs[32];
+        products<K, SLOW>(t, pairs, s, buf);
+    }
+    const int c = (int)threadIdx.x % 4;
+    float sum[2][2] = {};
+#pragma unroll
+    for (int j = 0; j < K / 8; j++) {
+        const float2 l = *(const float2 *)&s.lambda[8 * j + 2 * c];
+        for (int i = 0; i < 2; i++) {
+            const float e = SLOW ? t.e[i] : 1.f, x = low_bf16(t.p[2 * j + i]), y = high_bf16(t.p[2 * j + i]);
+            float &wx = w_at(t, j, 2 * i), &wy = w_at(t, j, 2 * i + 1);
+            wx = e * wx + l.x * x, wy = e * wy + l.y * y;
+            sum[i][0] += x * wx, sum[i][1] += y * wy;
+        }
+    }
+    for (int i = 0; i < 2; i++) pw[i] = quad_sum(sum[i][0] + sum[i][1]);
+}
+
+/* R -= alpha W (not the first time, when there is no W), w = M R; r.w of the two rows. */
+template <int K, bool FIRST = false>
+__device__ __forceinline__ void precondition(rows_of<K> &t, const shared_of<K> &s, const float (&alpha)[2], float (&rz)[2])
+{
+    const int c = (int)threadIdx.x % 4;
+    float sum[2][2] = {};
+#pragma unroll
+    for (int j = 0; j < K / 8; j++) {
+        const float2 m = *(const float2 *)&s.level[8 * j + 2 * c];
+        for (int n = 0; n < 4; n++) {
+            float &r = t.r[4 * j + n], &w = w_at(t, j, n);
+            if (!FIRST) r -= alpha[n / 2] * w;
+            w = r * (n % 2 ? m.y : m.x);
+            sum[n / 2][n % 2] += r * w;
+        }
+    }
+    for (int i = 0; i < 2; i++) rz[i] = quad_sum(sum[i][0] + sum[i][1]);
+}
+
+/* X += alpha P, P = M R + beta P. */
+template <int K> __device__ __forceinline__ void advance(rows_of<K> &t, shared_of<K> &s, const float (&alpha)[2], const float (&beta)[2])
+{
+#pragma unroll
+    for (int j = 0; j < K / 8; j++) {
+        float p[4], z[4], x[4];
+        float4 *waiting = &s.X[j < HELD<K> ? 0 : j - HELD<K>][threadIdx.x % GROUP];
+        if (j >= HELD<K>) *(float4 *)x = *waiting;
+        for (int n = 0; n < 4; n++) {
+            p[n] = n % 2 ? high_bf16(t.p[2 * j + n / 2]) : low_bf16(t.p[2 * j + n / 2]);
+            z[n] = w_at(t, j, n) + beta[n / 2] * p[n];
+            if (j < HELD<K>)
+                t.x[4 * j + n] += alpha[n / 2] * p[n];
+            else
+                x[n] += alpha[n / 2] * p[n];
+        }
+        if (j >= HELD<K>) *waiting = *(float4 *)x;
+        for (int i = 0; i < 2; i++) t.p[2 * j + i] = pack_bf16(z[2 * i], z[2 * i + 1]);
+    }
+}
+
+template <int K> __device__ __forceinline__ void squares(const rows_of<K> &t, float (&rr)[2])
+{
+    float sum[4] = {};
+#pragma unroll
+    for (int i = 0; i < K / 2; i++) sum[i % 4] += t.r[i] * t.r[i];
+    rr[0] = quad_sum(sum[0] + sum[1]), rr[1] = quad_sum(sum[2] + sum[3]);
+}
+
+/* P = X = rhs / (diag(H_t) + lambda), R = rhs - Op(X). The diagonals are a product with the squared keys, which use the tile of the next chunk. */
+template <int K, bool SLOW> __device__ __forceinline__ void guess(rows_of<K> &t, shared_of<K> &s, int buf, int group)
+{
+    const int tid = (int)threadIdx.x % GROUP, c = tid % 4;
+    for (int i = tid; i < K / 64 * C * 32; i += GROUP) {
+        const float2 k = __bfloat1622float2(((const __nv_bfloat162 *)s.Kc[buf])[i]);
+        ((__nv_bfloat162 *)s.Kc[buf ^ 1])[i] = __floats2bfloat162_rn(k.x * k.x, k.y * k.y);
+    }
+    fence_async();
+    group_sync(group);
+    uint32_t a[C / 4];
+    const float none[C / 2] = {};
+    decayed<K, SLOW, true>(a, none, s);
+    wgmma_fence();
+#pragma unroll
+    for (int i = 0; i < K / 64; i++) times_keys(t.w[i], a, s.Kc[buf ^ 1], i, false);
+    wgmma_commit();
+    wgmma_wait<0>();
+    hold(t);
+#pragma unroll
+    for (int j = 0; j < K / 8; j++) {
+        float x[4];
+        for (int n = 0; n < 4; n++) {
+            const int column = 8 * j + 2 * c + n % 2;
+            const float h = __bfloat162float(*(&s.H[buf][column / 64][0][0] + swizzled(column, column % 64))), w = w_at(t, j, n);
+            x[n] = __fdividef(t.r[4 * j + n], (SLOW ? t.e[n / 2] * (h + w) : t.e[n / 2] * h + w) + s.lambda[column]);
+        }
+        for (int i = 0; i < 2; i++) {
+            t.p[2 * j + i] = pack_bf16(x[2 * i], x[2 * i + 1]);
+            x[2 * i] = low_bf16(t.p[2 * j + i]), x[2 * i + 1] = high_bf16(t.p[2 * j + i]);
+        }
+        if (j < HELD<K>)
+            for (int n = 0; n < 4; n++) t.x[4 * j + n] = x[n];
+        else
+            s.X[j - HELD<K>][tid] = *(float4 *)x;
+    }
+    float pw[2], rz[2];
+    const float one[2] = { 1.f, 1.f };
+    apply<K, SLOW>(t, s, buf, pw);
+    precondition<K>(t, s, one, rz);
+    group_sync(group);
+}
+
+/* The steps. On entry t.r = rhs (with a guess: its residual), x = 0 (the guess). bounds: of the preconditioner. */
+template <int K, bool SLOW>
+__device__ __forceinline__ void solve(const lnt_mesa_cg &a, shared_of<K> &s, rows_of<K> &t, int buf, int group,
+                                      float2 bounds, int (&taken)[2])
+{
+    const float zero[2] = { 0.f, 0.f }, goal[2] = { a.tolerance2 * s.size[row_of(0)], a.tolerance2 * s.size[row_of(1)] };
+    float d[2];
+    precondition<K, true>(t, s, zero, d);
+#pragma unroll
+    for (int j = 0; j < K / 8; j++)
+        for (int i = 0; i < 2; i++) t.p[2 * j + i] = pack_bf16(w_at(t, j, 2 * i), w_at(t, j, 2 * i + 1));
+    for (int step = 0; step < a.most; step++) {
+        if (!group_any(group, d[0] > 0.f || d[1] > 0.f)) {
+            break;
+        }
+        float pw[2], alpha[2], beta[2], rz[2];
+        apply<K, SLOW>(t, s, buf, pw);
+        for (int i = 0; i < 2; i++) {
+            alpha[i] = d[i] > 0.f && pw[i] > 0.f ? __fdividef(d[i], pw[i]) : 0.f;
+            taken[i] += alpha[i] > 0.f;
+        }
+        precondition<K>(t, s, alpha, rz);
+        /* r.Mr says of most rows that they are, or are not, done. */
+        bool done[2], unknown = false;
+        for (int i = 0; i < 2; i++) {
+            done[i] = !(alpha[i] > 0.f) || rz[i] <= goal[i] * bounds.x;
+            unknown |= !done[i] && rz[i] <= goal[i] * bounds.y;
+        }
+        if (__any_sync(0xffffffffu, unknown)) {
+            float rr[2];
+            squares<K>(t, rr);
+            for (int i = 0; i < 2; i++) done[i] |= rr[i] <= goal[i];
+        }
+        for (int i = 0; i < 2; i++) {
+            beta[i] = done[i] ? 0.f : __fdividef(rz[i], d[i]);
+            d[i] = done[i] ? 0.f : rz[i];
+        }
+        advance<K>(t, s, alpha, beta);
+    }
+}
+
+/* x of the place's rows: rounded through the tile of H, which is done with, so that rows are written 16 bytes a thread. */
+template <int K> __device__ __forceinline__ void leave(const lnt_mesa_cg &a, const place &p, shared_of<K> &s, rows_of<K> &t, int buf, int group,
+                                                                      const int (&taken)[2])
+{
+    const int tid = (int)threadIdx.x % GROUP, c = tid % 4;
+    bf16 *stage = &s.H[buf][0][0][0];
+    group_sync(group);
+#pragma unroll
+    for (int j = 0; j < K / 8; j++) {
+        float x[4];
+        if (j >= HELD<K>) *(float4 *)x = s.X[j < HELD<K> ? 0 : j - HELD<K>][tid];
+        for (int i = 0; i < 2; i++) {
+            const float2 v = j < HELD<K> ? make_float2(t.x[4 * j + 2 * i], t.x[4 * j + 2 * i + 1]) : make_float2(x[2 * i], x[2 * i + 1]);
+            *(uint32_t *)(stage + j / 8 * C * 64 + swizzled(row_of(i), j % 8 * 8 + 2 * c)) = pack_bf16(v.x, v.y);
+            if (a.x_float && row_of(i) < p.rows) *(float2 *)(a.x_float + ((p.first + row_of(i)) * a.Hv + p.h) * K + 8 * j + 2 * c) = v;
+        }
+    }
+    group_sync(group);
+    const int part = tid % (K / 8);
+    for (int row = tid / (K / 8); row < p.rows; row += GROUP / (K / 8))
+        *(uint4 *)(a.x + ((p.first + row) * a.Hv + p.h) * K + part * 8) = *(const uint4 *)(stage + part / 8 * C * 64 + swizzled(row, part % 8 * 8));
+    float left[2];
+    squares<K>(t, left);
+    for (int i = 0; i < 2; i++) {
+        if (c || row_of(i) >= p.rows) continue;
+        const int64_t token = (p.first + row_of(i)) * a.Hv + p.h;
+        const float size = s.size[row_of(i)];
+        if (a.taken) a.taken[token] = (float)max(taken[i] - a.free_steps, 0);
+        if (a.residual) a.residual[token] = size > 0.f ? sqrtf(left[i] / size) : 0.f;
+    }
+}
+
+/* lambda and the preconditioner; returns the latter's bounds. `level` of the README with the diagonal of H at the chunk's start for every row: it
+ * costs no product with the squared keys, and no step more. */
+template <int K> __device__ __forceinline__ float2 prepare(const lnt_mesa_cg &a, const place &p, shared_of<K> &s, int buf)
+{
+    const int lane = (int)threadIdx.x % 32, tid = (int)threadIdx.x % GROUP;
+    float least = INFINITY, low = INFINITY, high = 0.f;
+    for (int i = lane; i < K; i += 32) {
+        least = fminf(least, __bfloat162float(*(&s.H[buf][i / 64][0][0] + swizzled(i, i % 64))));
+        low = fminf(low, a.lambda[p.h * K + i]), high = fmaxf(high, a.lambda[p.h * K + i]);
+    }
+    least = fmaxf(-warp_max(-least), 0.f), low = -warp_max(-low), high = warp_max(high);
+    const bool level = a.solver == LINNET_CG_LEVEL;
+    for (int i = tid; i < K; i += GROUP) {
+        s.lambda[i] = a.lambda[p.h * K + i];
+        s.level[i] = level ? __fdividef(1.f, s.lambda[i] + least) : 1.f;
+    }
+    /* The bounds are of rounded numbers: a hair wider. */
+    return level ? make_float2(0.9999f / (high + least), 1.0001f / (low + least)) : make_float2(0.9999f, 1.0001f);
+}
+
+/* A place's rows into registers, its gates, lambda and preconditioner into shared memory, once its tiles are there. Returns prepare's bounds. */
+template <int K> __device__ __forceinline__ float2 begin(const lnt_mesa_cg &a, const place &p, shared_of<K> &s, rows_of<K> &t, int buf, int group)
+{
+    const int tid = (int)threadIdx.x % GROUP, c = tid % 4;
+    for (int i = 0; i < 2; i++) {
+        const bf16 *q = a.rhs + ((p.first + row_of(i)) * a.Hr + p.h / (a.Hv / a.Hr)) * K + 2 * c;
+#pragma unroll
+        for (int j = 0; j < K / 8; j++) {
+            const uint32_t v = row_of(i) < p.rows ? *(const uint32_t *)(q + 8 * j) : 0;
+            t.r[4 * j + 2 * i] = low_bf16(v), t.r[4 * j + 2 * i + 1] = high_bf16(v);
+        }
+    }
+    if (tid < 32) scan_gates(a, p, s.G, s.since, s.key);
+    float size[2];
+    squares<K>(t, size);
+    for (int i = 0; i < 2; i++)
+        if (c == 0) s.size[row_of(i)] = size[i];
+#pragma unroll
+    for (int i = 0; i < 4 * HELD<K>; i++) t.x[i] = 0.f;
+    for (int i = 0; i < WAITING<K>; i++) s.X[i][tid] = make_float4(0.f, 0.f, 0.f, 0.f);
+    cp_async_wait<0>();
+    fence_async();
+    group_sync(group);
+    const float2 bounds = prepare<K>(a, p, s, buf);
+    for (int i = 0; i < 2; i++) t.e[i] = s.since[row_of(i)] < 0 ? __expf(s.G[row_of(i)]) : 0.f;
+    return bounds;
+}
+
+template <int K> __global__ void __launch_bounds__(GROUP * GROUPS<K>, 1) mesa_cg_kernel(const __grid_constant__ lnt_mesa_cg a)
+{
+    extern __shared__ __align__(1024) char raw[];
+    const int group = __shfl_sync(0xffffffffu, (int)threadIdx.x / GROUP, 0), tid = (int)threadIdx.x % GROUP, step = (int)gridDim.x * GROUPS<K>;
+    shared_of<K> &s = ((shared_of<K> *)raw)[group];
+    int item = find(a, (int)blockIdx.x * GROUPS<K> + group, step), buf = 0;
+    if (item < (int)a.chunks * a.Hv) fetch<K>(a, place_of(a, item), tid, s.H[0], s.Kc[0]);
+    while (item < (int)a.chunks * a.Hv) {
+        rows_of<K> t;
+        const float2 bounds = begin<K>(a, place_of(a, item), s, t, buf, group);
+        const bool slow = group_any(group, s.since[C - 1] < 0 && s.G[C - 1] > SLOW_GATES);
+        if (a.from_guess) {
+            if (slow)
+                guess<K, true>(t, s, buf, group);
+            else
+                guess<K, false>(t, s, buf, group);
+        }
+        const int next = find(a, item + step, step);
+        if (next < (int)a.chunks * a.Hv) fetch<K>(a, place_of(a, next), tid, s.H[buf ^ 1], s.Kc[buf ^ 1]);
+        int taken[2] = { 0, 0 };
+        if (slow)
+            solve<K, true>(a, s, t, buf, group, bounds, taken);
+        else
+            solve<K, false>(a, s, t, buf, group, bounds, taken);
+        leave<K>(a, place_of(a, item), s, t, buf, group, taken);
+        item = next, buf ^= 1;
+    }
+}
+
+template <int K> void launch(const lnt_mesa_cg &a, cudaStream_t stream)
+{
+    const int bytes = (int)sizeof(shared_of<K>) * GROUPS<K>;
+    int device = 0, sms = 0;
+    cudaGetDevice(&device);
+    cudaDeviceGetAttribute(&sms, cudaDevAttrMultiProcessorCount, device);
+    cudaFuncSetAttribute(mesa_cg_kernel<K>, cudaFuncAttributeMaxDynamicSharedMemorySize, bytes);
+    const int64_t wanted = lnt_div_up(a.chunks * a.Hv, GROUPS<K>);
+    mesa_cg_kernel<K><<<(unsigned)(wanted < sms ? wanted : sms), GROUP * GROUPS<K>, (size_t)bytes, stream>>>(a);
+}
+
+} // namespace
+
+void lnt_mesa_cg_sm90(const lnt_mesa_cg &a, cudaStream_t stream)
+{
+    if (a.chunks == 0) return;
+    if (a.K == 128)
+        launch<128>(a, stream);
+    else
+        launch<64>(a, stream);
+}
