@@ -298,6 +298,30 @@ static void greedy_by_state(linnet_model *m, const int64_t *prompt, int n, int c
     lnt_state_destroy(s);
 }
 
+/* The same logits through the state: in pieces that end inside, at and behind a chunk of 64, then token by token. */
+static void logits_by_pieces(linnet_model *m, const int64_t *all, int64_t T, float *logits)
+{
+    lnt_state *s;
+    lnt_plan *plan;
+    int64_t V = m->config->vocab_size, at = 0;
+    lnt_plan_options o = {.tokens = T, .n_seq = 1, .has_state = true, .state_capacity = T, .n_outputs = 1, .outputs = {m->logits}};
+    assert_int_equal(lnt_state_create(c, m->p, m->dtype, 1, T, &s), LINNET_OK);
+    assert_int_equal(lnt_plan_create(c, m->p, &o, &plan), LINNET_OK);
+    int32_t *ids = malloc((size_t)T * 4);
+    for (int64_t i = 0; i < T; i++) ids[i] = (int32_t)all[i];
+    static const int64_t pieces[] = {1, 30, 40, 1, 2, 50};
+    for (int i = 0; at < T; i++) {
+        int64_t n = i < 6 && pieces[i] < T - at ? pieces[i] : 1;
+        lnt_batch b = {.tokens = n, .n_seq = 1, .n_inputs = 1, .inputs = {{m->ids, ids + at}}, .state = s};
+        assert_int_equal(lnt_plan_run(plan, m->w, &b), LINNET_OK);
+        memcpy(logits + at * V, lnt_plan_output(plan, m->logits).data, (size_t)(n * V) * 4);
+        at += n;
+    }
+    free(ids);
+    lnt_plan_destroy(plan);
+    lnt_state_destroy(s);
+}
+
 static void check_golden(const char *folder, double allowed)
 {
     char path[512];
@@ -325,6 +349,9 @@ static void check_golden(const char *folder, double allowed)
     if (!(e < allowed) || !(fabs(loss - loss_wanted) < fmax(1e-4, allowed)))
         fail_msg("%s: logits differ by %g, loss %g for %g", folder, e, loss, loss_wanted);
     assert_memory_equal(next, greedy->data, sizeof next);
+    logits_by_pieces(m, copy, T, logits);
+    e = relative_rms(logits, expected, T * V);
+    if (!(e < allowed)) fail_msg("%s: logits of pieces differ by %g", folder, e);
     free(copy);
     free(logits);
     free(expected);

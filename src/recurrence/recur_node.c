@@ -1,6 +1,7 @@
 /* The recurrences as a node of a program.
  *
- * State of a sequence. Cores with a state: S [Hv,K,V], then z [Hv,K] when normalised or H [Hv,K,K] of mesa, float32. Attention: a cache of k rows
+ * State of a sequence. Cores with a state: S [Hv,K,V], then z [Hv,K] when normalised or H [Hv,K,K] of mesa, float32 (of mesa solved as
+ * flash-linear-attention does: recur_replay.h). Attention: a cache of k rows
  * [R,Hq,K], then v rows [R,Hq,V], in the policy's dtype; R is the capacity, or the window w of a ring in which token p sits in row p mod w (softmax
  * does not care in which order rows come, and rotary positions were applied before). */
 #include <math.h>
@@ -11,6 +12,7 @@
 #include "device/device.h"
 #include "recurrence/attention/attention_gpu.h"
 #include "recurrence/recur_node.h"
+#include "recurrence/recur_replay.h"
 #include "recurrence/recurrence.h"
 
 typedef struct {
@@ -25,6 +27,8 @@ typedef struct {
 } recur_attr;
 
 /* ---- description ------------------------------------------------------------------------------------------------------------------- */
+
+static bool replays(const recur_attr *x) { return x->op->solve && x->mesa.solver == LINNET_CG_FLASH; }
 
 static lnt_recur_args describe_call(const recur_attr *x, lnt_dtype dtype, int64_t tokens, int64_t n_seq, const int64_t *cu)
 {
@@ -49,6 +53,7 @@ static lnt_recur_args describe_call(const recur_attr *x, lnt_dtype dtype, int64_
     a.cg_guess = (linnet_cg_guess)x->mesa.guess;
     a.cg_solver = (linnet_cg_solver)x->mesa.solver;
     a.cg_gradient = (linnet_cg_gradient)x->mesa.gradient;
+    if (replays(x)) a.form = LINNET_FORM_CHUNK;
     return a;
 }
 
@@ -57,6 +62,8 @@ static int64_t cache_rows(const recur_attr *x, int64_t capacity) { return x->win
 static int64_t state_size(const lnt_node *n, int64_t capacity, lnt_dtype dtype)
 {
     const recur_attr *x = n->attr;
+    lnt_recur_args a = describe_call(x, dtype, 0, 0, NULL);
+    if (replays(x)) return lnt_replay_state_bytes(&a);
     if (x->op->cache) return cache_rows(x, capacity) * x->Hq * ((int64_t)x->K + x->V) * (int64_t)lnt_dtype_size(dtype);
     return (int64_t)x->Hv * x->K * ((int64_t)x->V + x->normalize + (x->op->solve ? x->K : 0)) * 4;
 }
@@ -117,6 +124,7 @@ static size_t workspace_for(const lnt_node *n, const lnt_shape *s, const int64_t
     a.sequences = 1;
     a.cu_seqlens = one;
     if (x->op->cache) a.offset = cache_rows(x, s->state_capacity);
+    if (replays(x)) a.tokens = one[1] = longest + LNT_REPLAY_CHUNK;
     size_t alone = lnt_recur_workspace(&a, false, s->threads, s->device);
     if ((x->op->cache || x->op->solve) && longest > 1) { /* short tails of a long batch may take the token form */
         one[1] = a.tokens = 1;
@@ -129,7 +137,7 @@ static size_t workspace_for(const lnt_node *n, const lnt_shape *s, const int64_t
         bytes = bytes > step ? bytes : step;
     }
 #endif
-    return aligned(bytes > alone ? bytes : alone) + joined_bytes(x, longest, s->dtype);
+    return aligned(bytes > alone ? bytes : alone) + joined_bytes(x, longest, s->dtype) + (replays(x) ? lnt_replay_bytes(&a, longest) : 0);
 }
 
 static size_t workspace(const lnt_node *n, const lnt_shape *s, bool backward)
@@ -232,6 +240,7 @@ static linnet_status forward_state(const lnt_call *k)
         if (k->state && k->tokens == k->n_seq) a.cg_max_steps = x->mesa.max_steps_decoding;
     }
     if (!k->state) return linnet_recurrence_forward(k->c, &a);
+    if (replays(x)) return lnt_replay_forward(k, &a);
     if (!x->normalize && !x->op->solve) { /* states lie one after the other: [N,Hv,K,V] */
         a.s0 = a.sT = k->state;
         return linnet_recurrence_forward(k->c, &a);
@@ -423,21 +432,17 @@ static linnet_status forward_attention(const lnt_call *k)
 #define STATE_NODE(NAME)                                                                                                           \
     { .name = NAME, .backward_needs = LNT_NEEDS_ALL_IN, .state_size = state_size, .workspace = workspace, .flops = flops,          \
       .forward = forward_state, .backward = backward_state_or_attention, .describe = describe }
+#define MESA_NODE(POSITION)                                                                                                        \
+    { .name = "mesa", .backward_needs = LNT_NEEDS_ALL_IN, .save_size = save_size, .state_size = state_size, .workspace = workspace, \
+      .flops = flops, .host_position = POSITION, .forward = forward_state, .backward = backward_state_or_attention, .describe = describe }
+static const lnt_op mesa_replayed = MESA_NODE(true);
 static const lnt_op node_types[] = {
     STATE_NODE("linear_attn"),
     STATE_NODE("retention"),
     STATE_NODE("simple_gla"),
     STATE_NODE("delta_rule"),
     STATE_NODE("gated_delta_rule"),
-    { .name = "mesa",
-      .backward_needs = LNT_NEEDS_ALL_IN,
-      .save_size = save_size,
-      .state_size = state_size,
-      .workspace = workspace,
-      .flops = flops,
-      .forward = forward_state,
-      .backward = backward_state_or_attention,
-      .describe = describe },
+    MESA_NODE(false),
     { .name = "attention",
       .backward_needs = LNT_NEEDS_ALL_IN | LNT_NEEDS_OUT0,
       .save_size = save_size,
@@ -513,11 +518,12 @@ lnt_buf lnt_recur(lnt_program *p, const char *name, lnt_recur_in in)
     int n = 3;
     if (in.g.id) inputs[x->g = n++] = in.g;
     if (in.beta.id) inputs[x->beta = n++] = in.beta;
-    lnt_node *node = lnt_add_node(p, type, x, n, inputs, in.mesa ? 1 : 0, &lambda, 1, &(lnt_out_spec){ .cols = many * V, .heads = many });
+    lnt_node *node = lnt_add_node(p, replays(x) ? &mesa_replayed : type, x, n, inputs, in.mesa ? 1 : 0, &lambda, 1,
+                                  &(lnt_out_spec){ .cols = many * V, .heads = many });
     return node ? node->out[0] : LNT_NO_BUF;
 }
 
 const lnt_mesa_options *lnt_mesa_of(const lnt_node *n)
 {
-    return n->op == node_type("mesa") ? &((const recur_attr *)n->attr)->mesa : NULL;
+    return n->op == node_type("mesa") || n->op == &mesa_replayed ? &((const recur_attr *)n->attr)->mesa : NULL;
 }

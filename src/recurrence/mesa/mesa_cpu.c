@@ -372,7 +372,7 @@ static void solve_chunk(solver *s, const lnt_recur_args *a, int h, int64_t t, in
             int i = s->row[j];
             const float *p = P + j * s->wide, *w = W + j * s->wide;
             float curve = curvature(s, p, w), square, delta;
-            bool useful = absolute > 0 || (s->delta[j] > 0 && curve > 0);
+            bool useful = s->delta[j] > 0 && (absolute > 0 || curve > 0);
             if (!useful) {
                 finish(s, a, h, t, i, step > free_steps ? step - free_steps : 0, x);
                 continue;

@@ -205,7 +205,7 @@ static int64_t cg(const lnt_recur_args *a, const double *H, const double *y, dou
         double *Ap = w->w + taken * w->stride, *next = p + w->stride, *left = r + w->stride, before = delta, size = 0;
         apply(K, H, w->lambda, p, Ap);
         double curve = dot(K, p, Ap) + absolute, alpha = delta / curve;
-        if (!absolute && !(delta > 0 && curve > 0)) break;
+        if (!(delta > 0 && (absolute > 0 || curve > 0))) break;
         delta = 0;
         for (int64_t i = 0; i < K; i++) {
             x[i] += alpha * p[i];
