@@ -83,7 +83,7 @@ typedef struct {
 int machine_open(const machine_args *m, linnet_context **out);
 
 typedef struct {
-    const char *mixer, *config, *preset;
+    const char *mixer, *config, *preset, *pattern;
     arg_list set;                   /* "key=value", applied last, in order */
     const char *const *defaults;    /* "key=value", NULL at the end: the size when neither --config nor --preset gives one; NULL: preset tiny */
 } model_args;
@@ -91,6 +91,8 @@ typedef struct {
     { "model", ARG_HEADING },                                                                                                       \
     { "mixer", ARG_TEXT, &(m)->mixer, "NAME", "kind of layer, see `linnet mixers`", .fallback = "gated_deltanet" },                 \
     { "preset", ARG_TEXT, &(m)->preset, "NAME", "named size, see `linnet mixers`", .fallback = size },                              \
+    { "pattern", ARG_TEXT, &(m)->pattern, "KINDS",                                                                                   \
+      "kinds of layer by turns: mesa_net,attention:256 is a mesa layer, then attention over a window of 256, and so on; 3*NAME: three" },           \
     { "config", ARG_TEXT, &(m)->config, "FILE", "start from a config.json" },                                                       \
     { "layers", ARG_KEY, &(m)->set, "N", "number of layers", 1, ARG_NO_LIMIT, "", "num_hidden_layers" },                            \
     { "width", ARG_KEY, &(m)->set, "N", "width of the model", 1, ARG_NO_LIMIT, "", "hidden_size" },                                 \

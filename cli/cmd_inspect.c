@@ -37,7 +37,7 @@ static int run(const command *self, int argc, char **argv)
     };
     int code = args_parse(self, table, argc, argv, &words, 0, 1);
     if (code >= 0) return code;
-    bool described = shape.mixer || shape.config || shape.preset || shape.set.count;
+    bool described = shape.mixer || shape.pattern || shape.config || shape.preset || shape.set.count;
     if (words.count == 1 && described)
         return say_error(NULL, "Leave out one or the other.", "%s is a model already, flags of section \"model\" describe a new one", words.item[0]);
     if (words.count == 0 && !described)

@@ -95,7 +95,8 @@ static int task_mqar(const command *self, int argc, char **argv)
         o.user = &v;
         linnet_status s = linnet_task_mqar(c, config, m.dtype, &o, &r);
         progress_close(&v.bar);
-        if (s == LINNET_OK) print_result(&o, shape.mixer ? shape.mixer : shape.config ? shape.config : "gated_deltanet", &r, json);
+        const char *mixer = shape.pattern ? shape.pattern : shape.mixer ? shape.mixer : shape.config ? shape.config : "gated_deltanet";
+        if (s == LINNET_OK) print_result(&o, mixer, &r, json);
         else code = s == LINNET_EINTERRUPTED ? EXIT_STOPPED : say_status(c, s);
     }
     linnet_config_destroy(config);

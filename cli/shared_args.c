@@ -36,18 +36,39 @@ static const char *model_type_of(const char *mixer)
     return !mixer ? "gated_deltanet" : strcmp(mixer, "attention") == 0 ? "transformer" : mixer;
 }
 
+/* The first kind of layer of a pattern that is not attention, which gives the model its type; NULL: none. */
+static const char *kind_of_pattern(const char *pattern, char name[64])
+{
+    for (const char *at = pattern; at && *at;) {
+        size_t n = strcspn(at, ",");
+        snprintf(name, 64, "%.*s", (int)n, at + strspn(at, "0123456789*"));
+        name[strcspn(name, ",:")] = 0;
+        if (strcmp(name, "attention") != 0) return name;
+        at += n + (at[n] == ',');
+    }
+    return pattern ? "attention" : NULL;
+}
+
 int model_args_config(linnet_context *c, const model_args *m, linnet_config **out)
 {
     linnet_status s;
+    char kind[64];
+    const char *mixer = m->mixer ? m->mixer : kind_of_pattern(m->pattern, kind);
     if (m->config && m->mixer)
         return say_error(NULL, "Leave one of them out.", "--config %s already names the kind of layer, --mixer too", m->config);
     if (m->config) s = linnet_config_load(c, m->config, out);
-    else s = linnet_config_create(c, model_type_of(m->mixer), out);
+    else s = linnet_config_create(c, model_type_of(mixer), out);
     const char *preset = m->preset || m->config || m->defaults ? m->preset : "tiny";
     for (int i = 0; s == LINNET_OK && !m->config && !preset && m->defaults[i]; i++)
         if (set_pair(c, *out, m->defaults[i]) == LINNET_ENOMEM) s = LINNET_ENOMEM; /* kinds of layer that lack the key go without */
     if (s == LINNET_OK && preset) s = linnet_config_preset(c, *out, preset);
+    /* a pattern needs the number of layers, brings the keys of its kinds, which --set may name, and takes the number of heads that is there in
+     * the end */
+    for (int i = 0; s == LINNET_OK && m->pattern && i < m->set.count; i++)
+        if (strncmp(m->set.item[i], "num_hidden_layers=", 18) == 0) s = set_pair(c, *out, m->set.item[i]);
+    if (s == LINNET_OK && m->pattern) s = linnet_config_pattern(c, *out, m->pattern);
     for (int i = 0; s == LINNET_OK && i < m->set.count; i++) s = set_pair(c, *out, m->set.item[i]);
+    if (s == LINNET_OK && m->pattern) s = linnet_config_pattern(c, *out, m->pattern);
     return s == LINNET_OK ? 0 : say_status(c, s);
 }
 

@@ -9,6 +9,7 @@
 #include <cmocka.h>
 
 #include <math.h>
+#include <string.h>
 
 #include "core/rng.h"
 #include "model/model.h"
@@ -52,12 +53,17 @@ static const recipe recipes[] = {
     {"mesa net", "mesa_net", {{"num_heads", "2"}, {"head_dim", "12"}, {"cg_tolerance", "1e-7"}}},
     {"mesa net, window, output gate",
      "mesa_net",
-     {{"num_heads", "2"}, {"head_dim", "16"}, {"cg_tolerance", "1e-7"}, {"use_output_gate", "true"},
-      {"attn", "{\"layers\":[1],\"num_heads\":2,\"window_size\":7}"}}},
+     {{"num_heads", "2"}, {"head_dim", "16"}, {"cg_tolerance", "1e-7"}, {"use_output_gate", "true"}, {"pattern", "mesa_net,attention:7"}}},
     {"mesa net and gated delta net, by turns",
      "mesa_net",
-     {{"num_heads", "2"}, {"layer_mixers", "[\"mesa_net\",\"gated_deltanet\"]"}, {"head_dim", "12"}, {"cg_tolerance", "1e-7"}}},
+     {{"num_heads", "2"}, {"head_dim", "12"}, {"cg_tolerance", "1e-7"}, {"gamma_cap", "0.99"}, {"pattern", "mesa_net,gated_deltanet"}}},
     {"equal backbone, mesa", "equal_backbone", {{"num_heads", "2"}, {"head_dim", "16"}, {"rule", "mesa"}, {"cg_tolerance", "1e-7"}}},
+    {"equal backbone, mesa and window",
+     "equal_backbone",
+     {{"num_heads", "2"}, {"head_dim", "16"}, {"cg_tolerance", "1e-7"}, {"pattern", "mesa,attention:7"}}},
+    {"equal backbone, mesa and gated delta, by turns",
+     "equal_backbone",
+     {{"num_heads", "2"}, {"head_dim", "16"}, {"cg_tolerance", "1e-7"}, {"pattern", "mesa,gated_deltanet"}}},
 #endif
 #ifdef RECIPES_OF_THE_CPU_ALONE
     {"equal backbone, mesa, three steps differentiated",
@@ -76,8 +82,11 @@ static inline linnet_config *config_of(linnet_context *c, const recipe *r)
                                      {"intermediate_size", "40"}, {"initializer_range", "0.2"}, {"norm_eps", "1e-2"}};
     for (size_t i = 0; i < sizeof common / sizeof common[0]; i++)
         if (linnet_config_set(c, k, common[i][0], common[i][1]) != LINNET_OK) fail_msg("%s: %s", r->name, linnet_error_message(c));
-    for (int i = 0; i < MOST_SETTINGS && r->set[i][0]; i++)
-        if (linnet_config_set(c, k, r->set[i][0], r->set[i][1]) != LINNET_OK) fail_msg("%s: %s", r->name, linnet_error_message(c));
+    for (int i = 0; i < MOST_SETTINGS && r->set[i][0]; i++) {
+        const bool pattern = strcmp(r->set[i][0], "pattern") == 0; /* last: it is laid over the layers there are */
+        if ((pattern ? linnet_config_pattern(c, k, r->set[i][1]) : linnet_config_set(c, k, r->set[i][0], r->set[i][1])) != LINNET_OK)
+            fail_msg("%s: %s", r->name, linnet_error_message(c));
+    }
     return k;
 }
 

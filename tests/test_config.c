@@ -226,6 +226,8 @@ static const bad_case bad[] = {
     {"transformer", "attn", "{\"layers\":[1],\"num_heads\":2}", "\"attn\" is not a key of model type transformer"},
     {"transformer", "num_heads", "5", "num_heads is 5, expected a divisor of hidden_size = 64"},
     {"equal_backbone", "rule", "\"mamba\"", "rule is \"mamba\""},
+    {"equal_backbone", "layer_mixers", "[\"mesa\",\"gla\"]", "layer_mixers names 2 layers, expected num_hidden_layers = 4"},
+    {"equal_backbone", "layer_mixers", "[\"mesa_net\"]", "layer_mixers has \"mesa_net\", expected attention linear_attn"},
     {"equal_backbone", "logit_soft_cap", "-1", "logit_soft_cap is -1"},
     {"mamba", "hidden_size", "64", "model type \"mamba\" is not offered"},
 };
@@ -283,6 +285,78 @@ static void set_keys(void **state)
     assert_int_equal(k->n_attn, 0);
     free(before);
     free(text);
+    linnet_config_destroy(k);
+}
+
+/* Kinds of layer by turns, as attn and layer_mixers. */
+static void patterns(void **state)
+{
+    (void)state;
+    static const struct {
+        const char *type, *pattern, *attn, *mixers;
+    } good[] = {
+        {"mesa_net", "mesa_net,attention:256",
+         "\"attn\": {\"layers\": [1, 3, 5], \"num_heads\": 4, \"num_kv_heads\": null, \"qkv_bias\": false, \"window_size\": 256, "
+         "\"rope_theta\": 10000.0}",
+         NULL},
+        {"mesa_net", "mesa_net,gated_deltanet", "\"attn\": null",
+         "[\"mesa_net\", \"gated_deltanet\", \"mesa_net\", \"gated_deltanet\", \"mesa_net\", \"gated_deltanet\"]"},
+        {"gated_deltanet", "3*gated_deltanet,attention",
+         "\"layers\": [3], \"num_heads\": 4, \"num_kv_heads\": null, \"qkv_bias\": false, \"window_size\": null",
+         NULL},
+        {"mesa_net", "mesa_net,2*gated_deltanet,attention:8", "\"layers\": [3]",
+         "[\"mesa_net\", \"gated_deltanet\", \"gated_deltanet\", \"attention\", \"mesa_net\", \"gated_deltanet\"]"},
+        {"delta_net", "attention:4,attention,delta_net", "{\"layers\": [1, 4],", NULL},
+        {"equal_backbone", "mesa,attention:64", "\"window_size\": 64", "[\"mesa\", \"attention\", \"mesa\", \"attention\", \"mesa\", \"attention\"]"},
+        {"equal_backbone", "gated_deltanet", "\"window_size\": null", NULL},
+        {"mesa_net", "gated_deltanet", "\"attn\": null", "[\"gated_deltanet\", "},
+    };
+    static const struct {
+        const char *type, *pattern, *says;
+    } bad_patterns[] = {
+        {"mesa_net", "", "the pattern has \"\""},
+        {"mesa_net", "mesa_net,", "the pattern has \"\""},
+        {"mesa_net", "mesa", "expected linear_attn retnet"},
+        {"mesa_net", "mesa_net,attention:0", "window of at least 1"},
+        {"mesa_net", "mesa_net,attention:x", "window of at least 1"},
+        {"mesa_net", "mesa_net:5", "only attention has one"},
+        {"mesa_net", "0*mesa_net,attention", "number of layers from 1"},
+        {"mesa_net", "x*mesa_net", "number of layers from 1"},
+        {"mesa_net", "5*mesa_net,2*attention", "names 7 layers, but the model has 6"},
+        {"mesa_net", "attention:1,attention:2,attention:3,attention:4,attention:5,mesa_net", "more than 4 windows"},
+        {"equal_backbone", "mesa_net", "expected attention linear_attn"},
+        {"equal_backbone", "mesa,attention:3,attention:4", "windows of 3 and 4"},
+        {"transformer", "attention:8", "expected a model type with a state"},
+    };
+    linnet_config *k, *again;
+    for (size_t i = 0; i < sizeof good / sizeof *good; i++) {
+        assert_int_equal(linnet_config_create(ctx, good[i].type, &k), LINNET_OK);
+        assert_int_equal(linnet_config_set(ctx, k, "num_hidden_layers", "6"), LINNET_OK);
+        assert_int_equal(linnet_config_set(ctx, k, "num_heads", "4"), LINNET_OK);
+        /* what an earlier pattern said is gone; a wrong one leaves no trace */
+        if (strcmp(good[i].type, "equal_backbone")) assert_int_equal(linnet_config_pattern(ctx, k, "retnet,attention:7,delta_net"), LINNET_OK);
+        char *between = strdup(linnet_config_json(k));
+        for (size_t j = 0; j < sizeof bad_patterns / sizeof *bad_patterns; j++) {
+            if (strcmp(good[i].type, bad_patterns[j].type)) continue;
+            assert_int_equal(linnet_config_pattern(ctx, k, bad_patterns[j].pattern), LINNET_EINVAL);
+            if (!strstr(linnet_error_message(ctx), bad_patterns[j].says)) fail_msg("\"%s\": %s", bad_patterns[j].pattern, linnet_error_message(ctx));
+            assert_string_equal(between, linnet_config_json(k));
+        }
+        free(between);
+        if (linnet_config_pattern(ctx, k, good[i].pattern) != LINNET_OK) fail_msg("%s: %s", good[i].pattern, linnet_error_message(ctx));
+        const char *text = linnet_config_json(k);
+        if (!strstr(text, good[i].attn)) fail_msg("%s: no %s in %s", good[i].pattern, good[i].attn, text);
+        const char *mixers = strstr(text, "\"layer_mixers\": ");
+        if (!mixers != !good[i].mixers || (mixers && !strstr(mixers, good[i].mixers))) fail_msg("%s: %s", good[i].pattern, text);
+        assert_int_equal(lnt_config_check(ctx, k), LINNET_OK);
+        assert_int_equal(load(text, &again), LINNET_OK);
+        assert_string_equal(text, linnet_config_json(again));
+        linnet_config_destroy(again);
+        linnet_config_destroy(k);
+    }
+    assert_int_equal(linnet_config_create(ctx, "transformer", &k), LINNET_OK);
+    assert_int_equal(linnet_config_pattern(ctx, k, "attention:8"), LINNET_EINVAL);
+    assert_non_null(strstr(linnet_error_message(ctx), bad_patterns[12].says));
     linnet_config_destroy(k);
 }
 
@@ -353,6 +427,7 @@ int main(void)
         cmocka_unit_test(reads_everything),
         cmocka_unit_test(refuses),
         cmocka_unit_test(set_keys),
+        cmocka_unit_test(patterns),
         cmocka_unit_test(goldens),
         cmocka_unit_test(allocation_failures),
     };

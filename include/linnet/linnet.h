@@ -99,6 +99,9 @@ LINNET_API linnet_status linnet_config_load(linnet_context *c, const char *path,
 LINNET_API linnet_status linnet_config_set(linnet_context *c, linnet_config *k, const char *key, const char *value);
 /* Apply a named size ("tiny", "small" ...): width, layers, heads. */
 LINNET_API linnet_status linnet_config_preset(linnet_context *c, linnet_config *k, const char *preset);
+/* Kinds of layer by turns, "mesa_net,attention:256" or "3*gated_deltanet,attention": each a mixer (of equal_backbone a rule), with N* in front for N
+ * such layers, and behind attention a window. The keys attn and layer_mixers become what says that for num_hidden_layers, so set that first. */
+LINNET_API linnet_status linnet_config_pattern(linnet_context *c, linnet_config *k, const char *pattern);
 /* The i-th preset's name and one line about it; NULL past the end. */
 LINNET_API const char *linnet_preset_name(int i);
 LINNET_API const char *linnet_preset_summary(int i);

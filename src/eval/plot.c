@@ -184,7 +184,7 @@ static void signed_ticks(canvas *k, int count)
 static void put_axes(canvas *k)
 {
     const lnt_plot *p = k->p;
-    int down = (int)((k->bottom - k->top) / 30), across = (int)((k->right - k->left) / 50);
+    int down = (int)((k->bottom - k->top) / 26), across = (int)((k->right - k->left) / 50);
     down = down < 2 ? 2 : down > 8 ? 8 : down;
     across = across < 2 ? 2 : across > 10 ? 10 : across;
     if (p->linear_y > 0) signed_ticks(k, down + 1);

@@ -33,7 +33,8 @@ static linnet_status refuse(const source *s, const char *format, ...)
 static unsigned types_of(const lnt_config *k)
 {
     unsigned bits = lnt_model_type_bit(k->model_type);
-    for (int i = 0; i < k->n_layer_mixers; i++) bits |= lnt_mixer_bit(k->layer_mixers[i]);
+    bool rules = strcmp(k->model_type, "equal_backbone") == 0; /* its layer_mixers are rules, which bring no keys */
+    for (int i = 0; !rules && i < k->n_layer_mixers; i++) bits |= lnt_mixer_bit(k->layer_mixers[i]);
     return bits;
 }
 
@@ -217,14 +218,17 @@ static linnet_status read_layer_mixers(const source *s, const json_t *value, lnt
         return refuse(s, "layer_mixers is %s, expected null or a mixer for each layer", lnt_json_show(value, shown, sizeof shown));
     char(*names)[LNT_NAME] = n ? lnt_calloc(n * sizeof *names) : NULL;
     if (n && !names) return lnt_fail_memory(s->c, n * sizeof *names);
+    const lnt_config_key *rule = strcmp(k->model_type, "equal_backbone") == 0 ? find_key("rule", lnt_model_type_bit(k->model_type)) : NULL;
+    const char *rules = rule ? rule->words : NULL;
     for (size_t i = 0; i < n; i++) {
         const json_t *word = json_array_get(value, i);
-        if (!json_is_string(word) || !lnt_mixer_bit(json_string_value(word))) {
+        const char *name = json_is_string(word) ? json_string_value(word) : "";
+        if (rules ? !lnt_word_in(rules, name) : !lnt_mixer_bit(name)) {
             lnt_free(names);
-            return refuse(s, "layer_mixers has %s, expected linear_attn, retnet, simple_gla, delta_net, gated_deltanet, mesa_net or attention",
-                          lnt_json_show(word, shown, sizeof shown));
+            return refuse(s, "layer_mixers has %s, expected %s", lnt_json_show(word, shown, sizeof shown),
+                          rules ? rules : "linear_attn, retnet, simple_gla, delta_net, gated_deltanet, mesa_net or attention");
         }
-        snprintf(names[i], LNT_NAME, "%s", json_string_value(word));
+        snprintf(names[i], LNT_NAME, "%s", name);
     }
     lnt_free(k->layer_mixers);
     k->layer_mixers = names;
@@ -294,7 +298,7 @@ static linnet_status read_key(const source *s, const char *key, const json_t *va
     unsigned own = lnt_model_type_bit(k->model_type), types = types_of(k), transformer = lnt_model_type_bit("transformer");
     bool known_null = json_is_null(value); /* "attn": null says nothing about any type */
     if (strcmp(key, "attn") == 0 && (own != transformer || known_null)) return read_attn(s, value, k);
-    if (strcmp(key, "layer_mixers") == 0 && (own != lnt_model_type_bit("equal_backbone") || known_null)) return read_layer_mixers(s, value, k);
+    if (strcmp(key, "layer_mixers") == 0) return read_layer_mixers(s, value, k);
     const lnt_config_key *f = find_key(key, own);
     if (!f) f = find_key(key, types);
     if (f) return read_value(s, key, f, value, k);

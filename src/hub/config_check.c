@@ -80,7 +80,9 @@ static linnet_status check_solver(lnt_ctx *c, const lnt_config *k)
 
 static linnet_status check_equal_backbone(lnt_ctx *c, const lnt_config *k)
 {
-    if (strcmp(k->rule, "attention") == 0 && k->head_dim % 2)
+    bool attention = k->n_layer_mixers == 0 && strcmp(k->rule, "attention") == 0;
+    for (int i = 0; i < k->n_layer_mixers; i++) attention |= strcmp(k->layer_mixers[i], "attention") == 0;
+    if (attention && k->head_dim % 2)
         return lnt_fail(c, LINNET_EINVAL, "head_dim is %lld, expected an even head size", (long long)k->head_dim);
     return check_solver(c, k);
 }

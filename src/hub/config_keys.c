@@ -69,7 +69,7 @@ const lnt_config_key lnt_config_keys[] = {
 
     WORD(rule, EQUAL, "attention linear_attn simple_gla gla delta_net gated_deltanet mesa", "gated_deltanet"),
     MAYBE_REAL(logit_soft_cap, EQUAL, 0, 1e6, "30"),
-    MAYBE_REAL(gamma_cap, EQUAL, 0, 1, "0"),
+    MAYBE_REAL(gamma_cap, EQUAL | MESA, 0, 1, "0"),
 
     REAL(lambda_lower_bound, EQUAL | MESA, 1e-6, 1e6, "0.25"),
     INTEGER(max_cg_step_training, EQUAL | MESA, 0, 65536, "30"),

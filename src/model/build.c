@@ -42,10 +42,10 @@ static linnet_cg_solver solver_named(const char *name)
 /* The mixer of a layer and its resolved sizes. */
 static const char *mixer_of(const lnt_config *k, int layer, lnt_mixer_config *m)
 {
-    const char *name = k->n_layer_mixers ? k->layer_mixers[layer] : !strcmp(k->model_type, "transformer") ? "attention" : k->model_type;
+    bool equal = !strcmp(k->model_type, "equal_backbone"), named = k->n_layer_mixers > 0;
+    const char *name = named && !equal ? k->layer_mixers[layer] : !strcmp(k->model_type, "transformer") ? "attention" : k->model_type;
     const lnt_attn_spec *attn = lnt_config_attn_at(k, layer);
     if (attn) name = "attention";
-    bool equal = !strcmp(k->model_type, "equal_backbone");
     *m = (lnt_mixer_config){
         .width = k->hidden_size,
         .heads = (int32_t)k->num_heads,
@@ -65,7 +65,7 @@ static const char *mixer_of(const lnt_config *k, int layer, lnt_mixer_config *m)
         .norm_q = k->norm_q,
         .norm_k = k->norm_k,
         .normalize = k->norm_feature_map,
-        .rule = k->rule,
+        .rule = named && equal ? k->layer_mixers[layer] : k->rule,
         .gamma_cap = k->gamma_cap,
         .lambda_lower_bound = k->lambda_lower_bound,
         .cg_tolerance = k->cg_tolerance,

@@ -30,7 +30,8 @@ typedef struct linnet_config {
     bool use_l2warp;                /* must be false: not offered */
     int n_attn;
     lnt_attn_spec attn[LNT_MAX_ATTN];
-    /* linnet's own key "layer_mixers": a mixer name for each layer (n_layer_mixers is 0 or num_hidden_layers), before `attn` applies */
+    /* linnet's own key "layer_mixers": a mixer name for each layer (n_layer_mixers is 0 or num_hidden_layers), before `attn` applies; of
+     * equal_backbone a rule for each layer */
     int n_layer_mixers;
     char (*layer_mixers)[LNT_NAME]; /* owned */
 
@@ -50,7 +51,7 @@ typedef struct linnet_config {
     /* equal_backbone: the MesaNet paper's backbone, in which only the recurrence changes (arXiv 2506.05233, section 4 and appendix F) */
     char rule[LNT_NAME];            /* attention linear_attn simple_gla (gate only) gla (gate and write gate) delta_net gated_deltanet mesa */
     double logit_soft_cap;          /* 30; 0: none */
-    double gamma_cap;               /* 0: none, and the paper's 0.9975 for the rule mesa; 1: none */
+    double gamma_cap;               /* mesa_net's too; 0: none, and the paper's 0.9975 for the rule mesa; 1: none */
 
     /* mesa_net, and equal_backbone with the rule mesa */
     double lambda_lower_bound;      /* Lambda = lambda_lower_bound + softplus(lambda_params) */

@@ -414,6 +414,8 @@ static linnet_status model_under(lnt_ctx *c, const lnt_mesa_numbers *z, const ln
         snprintf(k->cg_guess, sizeof k->cg_guess, "%s", z->solvers[0].guess == LINNET_CG_ZERO ? "zero" : "diagonal");
         k->cg_tolerance = s->kind == LNT_MESA_TOLERANCE ? s->value : 0;
         k->max_cg_step_training = s->kind == LNT_MESA_TOLERANCE ? LNT_MESA_MOST_STEPS : (int64_t)s->value;
+        k->min_cg_step_training = -1; /* nothing is trained here */
+        snprintf(k->cg_gradient, sizeof k->cg_gradient, "implicit");
     }
     linnet_status status = lnt_model_view(c, z->m, k, out);
     linnet_config_destroy(k);

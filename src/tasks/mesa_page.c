@@ -130,8 +130,8 @@ static void condition(page *p)
     if (p->g.s != LINNET_OK) return;
     for (int64_t i = 0; i < all; i++) high = fmax(high, value[i] = z->high[i] / z->low[i]);
     section(p, "Condition number of H_t + Lambda over position",
-            "Largest over smallest eigenvalue, a line a head, geometric mean over windows. It grows only in heads that remember; the steps of "
-            "plain conjugate gradients grow with its square root at most.");
+            "Largest over smallest eigenvalue, a line a head, geometric mean over windows. It grows in heads that remember; plain steps grow as its "
+            "root at most.");
     for (int l = 0; l < z->layers; l++) {
         char title[48];
         lnt_plot_line *line = lines(p, z->heads);

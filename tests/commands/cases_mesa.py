@@ -116,3 +116,34 @@ def mesa_full_disk(folder):
     refused("task", "mesa-analysis", mesa_model(), text_file(), "--out", out, "--tokens", "640", "--length", "64", file_limit=3000)
     for p in out.iterdir():
         assert p.suffix == ".csv" and p.read_text().endswith("\n") and table(p), p
+
+
+@case("hybrids from one flag: mesa with window attention, mesa and gated delta rule by turns, in both forms, trained, evaluated and written with")
+def hybrids(folder):
+    patterns = {"mesa_net,attention:16": ("mesa_net", "attention", []), "mesa_net,gated_deltanet": ("mesa_net", "gated_delta_rule", ["--set", "use_gate=false"]),
+                "mesa,attention:16": ("equal_backbone", "attention", ["--mixer", "equal_backbone"]),
+                "mesa,gated_deltanet": ("equal_backbone", "gated_delta_rule", ["--mixer", "equal_backbone"])}
+    for i, (pattern, (kind, second, more)) in enumerate(patterns.items()):
+        out = folder / f"m{i}"
+        flags = ["--pattern", pattern, *SMALL, "--layers", "4", *more]
+        linnet("train", text_file(), "--out", out, *flags)
+        config = json.loads((out / "config.json").read_text())
+        assert config["model_type"] == kind, config
+        if pattern == "mesa_net,attention:16":
+            assert "layer_mixers" not in config, "what flash-linear-attention can say too is said its way"
+            assert config["attn"]["layers"] == [1, 3] and config["attn"]["window_size"] == 16 and config["attn"]["num_heads"] == 2
+        else:
+            assert config["layer_mixers"][:2] == config["layer_mixers"][2:] == pattern.split(":")[0].split(",")
+        program = linnet("inspect", out, "--program").out
+        assert program.count("= mesa ") == program.count(f"= {second} ") == 2, program
+        log = [json.loads(line) for line in (out / "log.jsonl").read_text().splitlines()]
+        losses = [line["loss"] for line in log if "loss" in line]
+        assert sum(losses[-5:]) < sum(losses[:5]) - 1, losses
+        assert math.isfinite(json.loads(linnet("eval", out, text_file(), "--length", "64", "--max-tokens", "640", "--json").out)["nats_per_token"])
+        linnet("generate", out, "--prompt", "static ", "--tokens", "8", "--greedy")
+        linnet("task", "mesa-analysis", out, text_file(), "--out", folder / f"inside{i}", "--length", "64", "--tokens", "128")
+        assert {row["layer"] for row in table(folder / f"inside{i}" / "heads.csv")} == {0, 2}
+    refused("train", text_file(), "--out", folder / "x", "--pattern", "mesa_net,magic", says=["magic", "gated_deltanet"])
+    refused("train", text_file(), "--out", folder / "x", "--pattern", "3*mesa_net,attention:8", "--layers", "2", says=["4 layers", "has 2"])
+    refused("train", text_file(), "--out", folder / "x", "--pattern", "attention:8", says=["--mixer attention"])
+    assert not (folder / "x").exists()
