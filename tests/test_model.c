@@ -122,6 +122,50 @@ static void every_parameter_learns(void **state)
     }
 }
 
+/* ---- values from the middle ---- */
+
+/* Every value a plan is asked to keep is there after a run, the same in training with everything recomputed as in evaluation, and asking changes neither
+ * loss nor gradients. */
+static void kept_values(void **state)
+{
+    (void)state;
+    int32_t ids[TOKENS + 1];
+    draw_ids(ids, TOKENS + 1);
+    for (int i = 0; i < RECIPES; i += 3) {
+        linnet_model *m = model_of(c, &recipes[i], LINNET_F32);
+        assert_int_equal(lnt_weights_need_grad(m->w), LINNET_OK);
+        const size_t bytes = (size_t)m->w->elements * 4;
+        lnt_buf kept[256];
+        int n = 0;
+        for (int j = 0; j < lnt_node_count(m->p); j++)
+            if (lnt_node_at(m->p, j)->block >= 0) kept[n++] = lnt_node_at(m->p, j)->out[0];
+        lnt_plan *plan[2], *plain = plan_of(m, true, LNT_RECOMPUTE_BLOCKS);
+        double loss = run_loss(plain, m, ids, ragged, 3, NULL);
+        float *grad = malloc(bytes);
+        memcpy(grad, m->w->grad, bytes);
+        for (int training = 0; training < 2; training++) {
+            lnt_plan_options o = {.tokens = TOKENS, .n_seq = 3, .dtype = m->dtype, .training = training, .recompute = LNT_RECOMPUTE_BLOCKS,
+                                  .n_outputs = 1, .outputs = {m->loss}, .n_kept = n, .kept = kept};
+            if (lnt_plan_create(c, m->p, &o, &plan[training]) != LINNET_OK) fail_msg("%s", linnet_error_message(c));
+            lnt_weights_zero_grad(m->w);
+            assert_true(loss == run_loss(plan[training], m, ids, ragged, 3, NULL));
+        }
+        assert_memory_equal(grad, m->w->grad, bytes);
+        for (int j = 0; j < n; j++) {
+            const lnt_tensor a = lnt_plan_output(plan[0], kept[j]), b = lnt_plan_output(plan[1], kept[j]);
+            double size = 0;
+            for (int64_t e = 0; e < TOKENS * a.cols; e++) size += fabs(lnt_load_element(a.data, a.dtype, e));
+            assert_true(isfinite(size) && size > 0);
+            assert_memory_equal(a.data, b.data, (size_t)(TOKENS * a.cols) * lnt_dtype_size(a.dtype));
+        }
+        free(grad);
+        lnt_plan_destroy(plain);
+        lnt_plan_destroy(plan[0]);
+        lnt_plan_destroy(plan[1]);
+        linnet_model_destroy(m);
+    }
+}
+
 /* ---- packed sequences equal separate ones ---- */
 
 static void packed_equals_separate(void **state)
@@ -416,6 +460,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(gradients_of_whole_models), cmocka_unit_test(every_parameter_learns), cmocka_unit_test(packed_equals_separate),
+        cmocka_unit_test(kept_values),
         cmocka_unit_test(state_carries_everything),  cmocka_unit_test(bf16_stays_near),        cmocka_unit_test(threads_change_no_bit),
         cmocka_unit_test(folders_round_trip),        cmocka_unit_test(logits_of_flash_linear_attention),
         cmocka_unit_test(mesa_logits_of_flash_linear_attention),

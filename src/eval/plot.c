@@ -114,6 +114,9 @@ static void find_range(canvas *k)
     if (p->y_high > p->y_low) k->y0 = scale_y(p, p->y_low), k->y1 = scale_y(p, p->y_high);
     if (!(k->x1 > k->x0)) k->x0 = isfinite(k->x0) ? k->x0 - 0.5 : 0, k->x1 = k->x0 + 1;
     if (!(k->y1 > k->y0)) k->y0 = isfinite(k->y0) ? k->y0 - 0.5 : 0, k->y1 = k->y0 + 1;
+    if (p->linear_y > 0) k->y0 = fmin(k->y0, -1), k->y1 = fmax(k->y1, 1);
+    const double least = 2e-3 * fmax(fabs(k->y0), fabs(k->y1)); /* what is nearly one number is shown so, and ticks have few digits */
+    if (!p->log_y && k->y1 - k->y0 < least) k->y0 -= least / 2, k->y1 += least / 2;
     if (p->whole_x) k->x0 -= 0.5, k->x1 += 0.5;
     double margin = 0.05 * (k->y1 - k->y0);
     k->y0 -= margin;
@@ -200,7 +203,7 @@ static void put_axes(canvas *k)
 static void put_line(canvas *k, const lnt_plot_line *l, const char *colour)
 {
     int64_t every = l->n > MOST_POINTS ? (l->n + MOST_POINTS - 1) / MOST_POINTS : 1;
-    bool pen_up = true, dots = l->style == LNT_DOTS;
+    bool pen_up = true, dots = l->style == LNT_DOTS || l->n == 1;
     if (!dots)
         put(k->g, "<path fill=\"none\" stroke=\"%s\" stroke-width=\"1.6\"%s d=\"", colour, l->style == LNT_DASHED ? " stroke-dasharray=\"5 3\"" : "");
     for (int64_t i = 0; i < l->n; i += every) {

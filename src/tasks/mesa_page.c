@@ -105,18 +105,20 @@ static void gates(page *p)
 {
     const lnt_mesa_numbers *z = p->z;
     const int all = z->layers * z->heads;
-    double *memory = numbers(p, all), *lambda = numbers(p, all);
+    double *memory = numbers(p, all), *lambda = numbers(p, all), longest = 10, largest = 1.5;
     if (p->g.s != LINNET_OK) return;
     for (int i = 0; i < all; i++) {
         memory[i] = memory_of(z->gamma[i]);
         for (int64_t j = 0; j < z->K; j++) lambda[i] += z->lambda[i * z->K + j] / (double)z->K;
+        longest = fmax(longest, memory[i]);
+        largest = fmax(largest, lambda[i]);
     }
     section(p, "Gates and regulariser of each head",
             "Means over the text. A write strength near 1 and a long memory let H grow and the solve matter; a large Lambda makes the layer plain "
             "linear attention.");
     dots(p, 0, "Write strength beta", "mean beta", false, z->beta, 0, 1);
-    dots(p, 1, "Memory, 1/(1 - gamma)", "tokens", true, memory, 0, 0);
-    dots(p, 2, "Regulariser Lambda", "mean over channels", false, lambda, 0, 0);
+    dots(p, 1, "Memory, 1/(1 - gamma)", "tokens", true, memory, 1, longest);
+    dots(p, 2, "Regulariser Lambda", "mean over channels", false, lambda, 0, largest);
     p->y += DOTS;
     colour_bar(p, WIDTH - EDGE - 180, p->y + 14);
     p->y += LEGEND + 10;
@@ -293,9 +295,10 @@ static void title(page *p)
     const lnt_config *k = z->m->config;
     lnt_page_text(&p->g, EDGE, 46, 24, "start", true, "Inside the mesa layers");
     lnt_page_text(&p->g, EDGE, 72, 13, "start", false,
-                  "%s, width %lld; %d of %lld layers are mesa, %d heads of %lld. Read: %lld windows of %lld tokens, each from a fresh state, in %s.",
-                  k->model_type, (long long)k->hidden_size, z->layers, (long long)k->num_hidden_layers, z->heads, (long long)z->K,
-                  (long long)z->windows, (long long)z->length, lnt_dtype_name(z->m->dtype));
+                  "%s, width %lld; %d of %lld layers are mesa, %d head%s of %lld. Read: %lld window%s of %lld token%s, each from a fresh state, in %s.",
+                  k->model_type, (long long)k->hidden_size, z->layers, (long long)k->num_hidden_layers, z->heads, z->heads == 1 ? "" : "s",
+                  (long long)z->K, (long long)z->windows, z->windows == 1 ? "" : "s", (long long)z->length, z->length == 1 ? "" : "s",
+                  lnt_dtype_name(z->m->dtype));
     lnt_page_text(&p->g, EDGE, 92, 13, "start", false,
                   "H_t = gamma_t H_(t-1) + beta_t k_t k_t',  o_t = G_t' x_t,  (H_t + Lambda) x_t = q_t by conjugate gradients (arXiv 2506.05233).");
     p->y = 98;
