@@ -124,8 +124,8 @@ static void every_parameter_learns(void **state)
 
 /* ---- values from the middle ---- */
 
-/* Every value a plan is asked to keep is there after a run, the same in training with everything recomputed as in evaluation, and asking changes neither
- * loss nor gradients. */
+/* Every value a plan is asked to keep is there after a run, the same in training with everything recomputed as in evaluation, and asking changes
+ * neither loss nor gradients. */
 static void kept_values(void **state)
 {
     (void)state;

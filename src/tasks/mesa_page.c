@@ -295,7 +295,8 @@ static void title(page *p)
     const lnt_config *k = z->m->config;
     lnt_page_text(&p->g, EDGE, 46, 24, "start", true, "Inside the mesa layers");
     lnt_page_text(&p->g, EDGE, 72, 13, "start", false,
-                  "%s, width %lld; %d of %lld layers are mesa, %d head%s of %lld. Read: %lld window%s of %lld token%s, each from a fresh state, in %s.",
+                  "%s, width %lld; %d of %lld layers are mesa, %d head%s of %lld. Read: %lld window%s of %lld token%s, each from a fresh state, in "
+                  "%s.",
                   k->model_type, (long long)k->hidden_size, z->layers, (long long)k->num_hidden_layers, z->heads, z->heads == 1 ? "" : "s",
                   (long long)z->K, (long long)z->windows, z->windows == 1 ? "" : "s", (long long)z->length, z->length == 1 ? "" : "s",
                   lnt_dtype_name(z->m->dtype));
