@@ -144,6 +144,7 @@ static void op_fields(json_line *j, const void *result)
     line_real(j, "shape_error", x->r->shape_error);
     if (x->r->steps > 0) line_real(j, "steps", x->r->steps);
     if (x->r->steps > 0) line_real(j, "backward_steps", x->r->backward_steps);
+    if (x->r->steps > 0) line_real(j, "cg_tolerance", x->o->cg_tolerance >= 0 ? x->o->cg_tolerance : 1e-4);
     line_int(j, "workspace", (int64_t)x->r->workspace);
     line_real(j, "peak_memory", x->r->peak_memory ? (double)x->r->peak_memory : peak_memory());
 }
@@ -170,7 +171,8 @@ static void print_op(const op_result *x)
                100 * part[i].flops / part[i].seconds / x->rate, 100 * part[i].bytes / part[i].seconds / x->copy_bytes);
     printf("%7.1e %7.1e  %s\n", r->forward_error, r->backward_error, say_bytes(bytes, (double)r->workspace));
     if (r->steps > 0)
-        printf("%-18s %.2f and %.2f conjugate-gradient steps a token forward and backward, to 1e-4\n", "", r->steps, r->backward_steps);
+        printf("%-18s %.2f and %.2f conjugate-gradient steps a token forward and backward, to %g\n", "", r->steps, r->backward_steps,
+               x->o->cg_tolerance >= 0 ? x->o->cg_tolerance : 1e-4);
     fflush(stdout);
 }
 
@@ -191,6 +193,8 @@ static int bench_op(const command *self, int argc, char **argv)
         { "K", ARG_INT, &o.K, "N", "key size", 1, 1 << 16 },
         { "V", ARG_INT, &o.V, "N", "value size", 1, 1 << 16 },
         { "window", ARG_I64, &o.window, "N", "of attention, 0: full", 0, ARG_NO_LIMIT },
+        { "cg-steps", ARG_INT, &o.cg_steps, "N", "conjugate-gradient steps of mesa, at most", 0, 1 << 20, "30" },
+        { "cg-tolerance", ARG_REAL, &o.cg_tolerance, "X", "of mesa; 0: all steps are taken", 0, 1, "1e-4" },
         { "implementation", ARG_HEADING },
         { "form", ARG_TEXT, &o.form, "FORM", "auto, recurrent, chunk or parallel" },
         { "chunk", ARG_INT, &o.chunk, "C", "tokens of a chunk", 1, 1 << 20, "the implementation's own" },

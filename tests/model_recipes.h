@@ -49,7 +49,6 @@ static const recipe recipes[] = {
     {"equal backbone, gla", "equal_backbone", {{"num_heads", "2"}, {"head_dim", "16"}, {"rule", "gla"}}},
     {"equal backbone, delta", "equal_backbone", {{"num_heads", "2"}, {"head_dim", "16"}, {"rule", "delta_net"}}},
     {"equal backbone, attention", "equal_backbone", {{"num_heads", "2"}, {"head_dim", "16"}, {"rule", "attention"}}},
-#ifdef RECIPES_OF_THE_CPU_ALONE /* mesa has no kernels for a GPU */
     {"mesa net", "mesa_net", {{"num_heads", "2"}, {"head_dim", "12"}, {"cg_tolerance", "1e-7"}}},
     {"mesa net, window, output gate",
      "mesa_net",
@@ -64,8 +63,7 @@ static const recipe recipes[] = {
     {"equal backbone, mesa and gated delta, by turns",
      "equal_backbone",
      {{"num_heads", "2"}, {"head_dim", "16"}, {"cg_tolerance", "1e-7"}, {"pattern", "mesa,gated_deltanet"}}},
-#endif
-#ifdef RECIPES_OF_THE_CPU_ALONE
+#ifdef RECIPES_OF_THE_CPU_ALONE /* a GPU does not differentiate the steps */
     {"equal backbone, mesa, three steps differentiated",
      "equal_backbone",
      {{"num_heads", "2"}, {"head_dim", "16"}, {"rule", "mesa"}, {"cg_tolerance", "0"}, {"max_cg_step_training", "3"},

@@ -2,9 +2,11 @@
  * bits. */
 #include "recurrence_check.h"
 
+#include <math.h>
+
 #include "core/context.h"
 
-static const lnt_recur_case *const all_cases[] = { lnt_decay_cases, lnt_delta_cases, lnt_attention_cases };
+static const lnt_recur_case *const all_cases[] = { lnt_decay_cases, lnt_delta_cases, lnt_attention_cases, lnt_mesa_cases };
 
 /* "test_recurrence_cuda NAME": only operators or implementations whose name contains NAME. */
 static const char *only = "";
@@ -102,9 +104,84 @@ static void implementations_match_reference(void **state)
     linnet_context_destroy(c);
 }
 
+static int tensor_named(const char *name)
+{
+    int i = lnt_recur_tensor_find(name);
+    assert_true(i >= 0);
+    return i;
+}
+
+/* The reports, which problems do not ask for. */
+static void ask_for(lnt_problem *p, const char *name)
+{
+    int i = tensor_named(name);
+    p->bytes[i] = (size_t)lnt_recur_tensor_count(p->op, &p->r, i) * sizeof(float);
+    char *block = lnt_alloc(p->bytes[i] + 2 * LNT_PROBLEM_GUARD);
+    assert_non_null(block);
+    memset(block, 0xa5, p->bytes[i] + 2 * LNT_PROBLEM_GUARD);
+    p->data[i] = block + LNT_PROBLEM_GUARD;
+    lnt_recur_tensor_set(&p->r, i, p->data[i]);
+}
+
+static void same(const lnt_problem *gpu, const lnt_problem *cpu, const char *name, double allowed, const char *who)
+{
+    lnt_recur_error e = lnt_problem_error(gpu, cpu, tensor_named(name));
+    if (!(e.relative <= allowed) && !(e.most <= 1e-6)) fail_msg("%s: %s differs by %.3g, allowed %.3g", who, name, e.relative, allowed);
+}
+
+/* Every solver and guess takes the CPU's steps, leaves its residuals and gives its gradients; at a tolerance too. */
+static void mesa_solvers_match_the_cpu(void **state)
+{
+    (void)state;
+    linnet_context *gpu = make_cuda_context(), *cpu = make_context(2);
+    if (!gpu) skip();
+    static const int counts[] = { 0, 1, 5, 40 };
+    static const lnt_recur_case shapes[] = {
+        { "mesa", 2, { 70, 33 }, 1, 2, 20, 24, .gate = -0.1, .beta = 1, .states = true },
+        { "mesa", 1, { 67 }, 1, 1, 130, 64, .gate = -0.05, .beta = 1, .states = true },
+    };
+    for (int run = 0; run < 160; run++) {
+        lnt_problem p[2];
+        linnet_cg_solver solver = (linnet_cg_solver)(run % 5);
+        bool token = run / 10 % 2, half = solver == LINNET_CG_FLASH;
+        int most = counts[run / 20 % 4];
+        char who[128];
+        snprintf(who, sizeof who, "solver %d, guess %d, %s, %d steps, shape %d", (int)solver, run / 5 % 2, token ? "by tokens" : "in chunks", most, run / 80);
+        for (int i = 0; i < 2; i++) {
+            OK(cpu, lnt_problem_make(cpu, &shapes[run / 80], LINNET_F32, LINNET_F32, 5, &p[i]));
+            ask_for(&p[i], "steps");
+            ask_for(&p[i], "residual");
+            p[i].r.cg_solver = solver;
+            p[i].r.cg_guess = (linnet_cg_guess)(run / 5 % 2);
+            p[i].r.form = token ? LINNET_FORM_RECURRENT : LINNET_FORM_CHUNK;
+            p[i].r.cg_max_steps = most;
+            p[i].r.cg_tolerance = most == 40 ? 1e-4 : 0;
+            OK(i ? cpu : gpu, lnt_problem_run(i ? cpu : gpu, &p[i], false));
+        }
+        double allowed = half ? 3e-3 : most == 40 ? 1e-3 : 2e-5;
+        same(&p[0], &p[1], "x", allowed, who);
+        same(&p[0], &p[1], "o", allowed, who);
+        const float *steps[2] = { p[0].r.steps, p[1].r.steps }, *left[2] = { p[0].r.residual, p[1].r.residual };
+        for (int64_t i = 0; i < p[0].r.tokens * p[0].r.Hv; i++) {
+            if (!(fabsf(steps[0][i] - steps[1][i]) <= (most == 40 ? 1 : 0)))
+                fail_msg("%s: token %lld took %g steps, %g on the CPU", who, (long long)i, steps[0][i], steps[1][i]);
+            if (!half && most < 40 && !(fabsf(left[0][i] - left[1][i]) <= 2e-5f * (1 + left[1][i])))
+                fail_msg("%s: the residual of token %lld is %g, %g on the CPU", who, (long long)i, left[0][i], left[1][i]);
+        }
+        if (!token) {
+            for (int i = 0; i < 2; i++) OK(i ? cpu : gpu, lnt_problem_run(i ? cpu : gpu, &p[i], true));
+            static const char *const gradients[] = { "dq", "dk", "dv", "dg", "dbeta", "dlambda" };
+            for (int i = 0; i < 6; i++) same(&p[0], &p[1], gradients[i], half ? 1e-2 : most == 40 ? 2e-3 : 1e-4, who);
+        }
+        for (int i = 0; i < 2; i++) lnt_problem_free(&p[i]);
+    }
+    linnet_context_destroy(gpu);
+    linnet_context_destroy(cpu);
+}
+
 int main(int argc, char **argv)
 {
     if (argc > 1) only = argv[1];
-    const struct CMUnitTest tests[] = { cmocka_unit_test(implementations_match_reference) };
+    const struct CMUnitTest tests[] = { cmocka_unit_test(implementations_match_reference), cmocka_unit_test(mesa_solvers_match_the_cpu) };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -316,9 +316,12 @@ typedef struct {
     int64_t window;
     const char *form, *impl;
     int chunk, repeats;
+    double cg_tolerance; /* mesa: as linnet_recurrence has them; NaN, -1: its defaults */
+    int32_t cg_steps;
 } linnet_bench_op_options;
-#define LINNET_BENCH_OP_OPTIONS_INIT                                                                                                \
-    { .size = sizeof(linnet_bench_op_options), .B = 1, .T = 2048, .Hq = 16, .Hv = 16, .K = 128, .V = 128, .form = "auto", .repeats = 7 }
+#define LINNET_BENCH_OP_OPTIONS_INIT                                                                                               \
+    { .size = sizeof(linnet_bench_op_options), .B = 1, .T = 2048, .Hq = 16, .Hv = 16, .K = 128, .V = 128, .form = "auto", .repeats = 7, \
+      .cg_tolerance = __builtin_nan(""), .cg_steps = -1 }
 typedef struct {
     char impl[64];
     double forward_error, backward_error; /* relative rms against the float64 reference on a short prefix */
@@ -329,7 +332,7 @@ typedef struct {
     double shape_error;                   /* on a GPU, of one head at the very shape, against the CPU's float32 kernels; NaN: not checked */
     double forward_bytes, both_bytes;     /* inputs and results, once */
     size_t peak_memory;                   /* of a GPU, while the operator was timed; 0 on the CPU */
-    double steps, backward_steps;         /* mesa: mean conjugate-gradient steps of a token at the default tolerance, counted in the FLOPs */
+    double steps, backward_steps;         /* mesa: mean conjugate-gradient steps of a token, counted in the FLOPs */
 } linnet_bench_op_result;
 /* Check the implementation against the reference, then time it: single calls on the CPU; on a GPU batches of calls, over inputs that are in no
  * cache. */

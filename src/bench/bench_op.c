@@ -146,8 +146,8 @@ static linnet_status make_bench(bench *k, linnet_form form)
     r.cu_seqlens_device = k->cu_device;
     options_into(o, form, &r);
     if (k->op->solve) { /* timed as a layer runs it; checked at the problem's tolerance */
-        r.cg_tolerance = NAN;
-        r.cg_max_steps = -1;
+        r.cg_tolerance = o->cg_tolerance;
+        r.cg_max_steps = o->cg_steps;
     }
     for (int b = 0; b < 2; b++) {
         size_t need;
@@ -391,6 +391,11 @@ linnet_status linnet_bench_op(linnet_context *c, const linnet_bench_op_options *
     r.V = o.V;
     r.window = o.window;
     options_into(&o, form, &r);
+    const lnt_recur_op *op = lnt_recur_find(o.op);
+    if (op && op->solve) {
+        r.cg_tolerance = o.cg_tolerance;
+        r.cg_max_steps = o.cg_steps;
+    }
     size_t unused;
     LNT_TRY(linnet_recurrence_workspace(c, &r, 0, &unused));
 

@@ -11,6 +11,7 @@
 #include "core/threads.h"
 #include "device/device.h"
 #include "recurrence/attention/attention_gpu.h"
+#include "recurrence/mesa/mesa_gpu.h"
 #include "recurrence/recur_node.h"
 #include "recurrence/recur_replay.h"
 #include "recurrence/recurrence.h"
@@ -214,8 +215,14 @@ static void bring_lambda(const lnt_call *k, lnt_recur_args *a)
     const recur_attr *x = k->attr;
     const float *p = k->param[0].master;
     float *lambda = take(a, lambda_bytes(x));
-    for (int64_t i = 0; i < (int64_t)x->Hv * x->K; i++) lambda[i] = (float)x->mesa.lower + (p[i] > 20 ? p[i] : log1pf(expf(p[i])));
     a->lambda = lambda;
+#ifdef LINNET_CUDA
+    if (lnt_on_cuda(k->c)) {
+        lnt_lambda_cuda(k->c, lambda, p, (float)x->mesa.lower, (int64_t)x->Hv * x->K);
+        return;
+    }
+#endif
+    for (int64_t i = 0; i < (int64_t)x->Hv * x->K; i++) lambda[i] = (float)x->mesa.lower + (p[i] > 20 ? p[i] : log1pf(expf(p[i])));
 }
 
 /* p's gradient takes sigmoid(p) dLambda. */
@@ -224,6 +231,12 @@ static void put_lambda_gradient(const lnt_call *k, const float *dlambda)
     const recur_attr *x = k->attr;
     const float *p = k->param[0].master;
     float *dp = k->param[0].grad;
+#ifdef LINNET_CUDA
+    if (dp && lnt_on_cuda(k->c)) {
+        lnt_lambda_gradient_cuda(k->c, dp, p, dlambda, (int64_t)x->Hv * x->K);
+        return;
+    }
+#endif
     for (int64_t i = 0; dp && i < (int64_t)x->Hv * x->K; i++) dp[i] += dlambda[i] / (1 + expf(-p[i]));
 }
 
@@ -234,7 +247,6 @@ static linnet_status forward_state(const lnt_call *k)
     const recur_attr *x = k->attr;
     lnt_recur_args a = call_of(k);
     if (x->op->solve) {
-        if (lnt_on_cuda(k->c)) return lnt_fail(k->c, LINNET_EUNSUPPORTED, "%s is not offered on a GPU", x->op->name);
         bring_lambda(k, &a);
         a.x = k->save;
         if (k->state && k->tokens == k->n_seq) a.cg_max_steps = x->mesa.max_steps_decoding;
@@ -245,6 +257,14 @@ static linnet_status forward_state(const lnt_call *k)
         a.s0 = a.sT = k->state;
         return linnet_recurrence_forward(k->c, &a);
     }
+#ifdef LINNET_CUDA
+    if (x->op->solve && lnt_on_cuda(k->c) && lnt_recur_longest(&a) <= LNT_MESA_FEW && x->K <= LNT_MESA_WIDEST && x->V <= LNT_MESA_WIDEST) {
+        a.s0 = a.sT = k->state; /* all sequences in one launch */
+        a.h0 = a.hT = (float *)k->state + (int64_t)x->Hv * x->K * x->V;
+        lnt_mesa_step_states(&a, (int64_t)(k->state_stride / sizeof(float)), lnt_device_of(k->c));
+        return lnt_device_check(k->c);
+    }
+#endif
     for (int64_t n = 0; n < k->n_seq; n++) {
         int64_t first = k->cu[n], cu[2] = { 0, k->cu[n + 1] - first };
         lnt_recur_args b = a;

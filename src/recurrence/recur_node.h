@@ -32,5 +32,8 @@ const lnt_mesa_options *lnt_mesa_of(const lnt_node *n);
 
 /* sum[i] += part[i], on a GPU. */
 void lnt_gradient_add_cuda(lnt_ctx *c, void *sum, const void *part, lnt_dtype type, int64_t n);
+/* Mesa, on a GPU: lambda = lower + softplus(p), and what that adds to p's gradient. */
+void lnt_lambda_cuda(lnt_ctx *c, float *lambda, const float *p, float lower, int64_t n);
+void lnt_lambda_gradient_cuda(lnt_ctx *c, float *dp, const float *p, const float *dlambda, int64_t n);
 
 #endif

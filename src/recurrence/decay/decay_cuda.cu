@@ -166,7 +166,7 @@ __global__ __launch_bounds__(THREADS) void decay_general_read(const __grid_const
     int p, h, block;
     decay_place at;
     general_piece(x, blocks, &n, &p, &h, &block);
-    if (!decay_find(x, n, p, &at)) return;
+    if (!decay_find(x, n, p, &at) || (!a.out && !a.inter && !(a.reverse ? at.begins : at.ends))) return;
     const int lane = (int)threadIdx.x % 32, warp = (int)threadIdx.x / 32, first = a.begin + block * BLOCK, e = first + lane;
     for (int d = warp; d < a.D; d += THREADS / 32) w.S[d * BLOCK + lane] = e < a.end ? start_at(a, x, at, h, d, e) : 0.0f;
     const int64_t chunks = (at.last - at.first + C - 1) / C;
@@ -589,6 +589,15 @@ static decay_call describe(const lnt_recur_args *a, const lnt_device *d, const d
     return x;
 }
 
+void lnt_decay_scan(const decay_cut &x, float *S, const float *decay, const float *s0, const float *z0, int K, int V, int W, bool reverse,
+                    const lnt_cuda *d)
+{
+    const bool quads = W % 4 == 0 && W == V && (uintptr_t)s0 % 16 == 0;
+    int each = SCAN_THREADS * (quads ? 4 : 1), blocks = (K * W + each - 1) / each;
+    void *args[] = { (void *)&x, &S, (void *)&decay, (void *)&s0, (void *)&z0, &K, &V, &W, &reverse, &blocks };
+    launch(d, quads ? (const void *)decay_scan<4> : (const void *)decay_scan<1>, x.N * x.Hv * blocks, SCAN_THREADS, 0, args);
+}
+
 static void put_starts(const decay_call &x, bool reverse)
 {
     if (x.cut.P == 1) return;
@@ -596,10 +605,7 @@ static void put_starts(const decay_call &x, bool reverse)
     float *X = reverse ? x.w.dS : x.w.S;
     const float *s = (const float *)(reverse ? a->dsT : a->s0), *z = (const float *)(reverse ? a->dzT : a->z0);
     x.k->states(x.cut, { reverse ? x.q : x.key, reverse ? x.d_o : x.v, a->K, x.W, reverse, X, x.w.decay }, x.d);
-    const bool quads = x.W % 4 == 0 && x.W == a->V && (uintptr_t)s % 16 == 0;
-    int each = SCAN_THREADS * (quads ? 4 : 1), blocks = (a->K * x.W + each - 1) / each, K = a->K, V = a->V, W = x.W;
-    void *args[] = { (void *)&x.cut, &X, (void *)&x.w.decay, &s, &z, &K, &V, &W, &reverse, &blocks };
-    launch(x.d, quads ? (const void *)decay_scan<4> : (const void *)decay_scan<1>, x.cut.N * x.cut.Hv * blocks, SCAN_THREADS, 0, args);
+    lnt_decay_scan(x.cut, X, x.w.decay, s, z, a->K, a->V, x.W, reverse, x.d);
 }
 
 static decay_pass pass_of(const decay_call &x, decay_rows query, decay_rows key, decay_rows value, bool reverse, bool transposed, int end)
@@ -742,6 +748,32 @@ static const decay_kernels general = { C, 0, general_states, general_read, gener
 static size_t general_workspace(const lnt_recur_args *a, bool backward, int threads) { return lnt_decay_cuda_bytes(a, backward, C); }
 static void general_forward(const lnt_recur_args *a, const lnt_device *d) { lnt_decay_cuda_forward(a, d, general); }
 static void general_backward(const lnt_recur_args *a, const lnt_device *d) { lnt_decay_cuda_backward(a, d, general); }
+
+/* Segments of 64: the scan leaves what is wanted. */
+size_t lnt_decay_starts_bytes(const lnt_recur_args *a)
+{
+    return (size_t)(a->tokens / LNT_DECAY_STARTS + a->sequences) * (size_t)a->Hv * sizeof(float);
+}
+void lnt_decay_starts(const lnt_recur_args *a, const lnt_device *d, float *S)
+{
+    const lnt_cuda *on = (const lnt_cuda *)d;
+    const decay_cut cut = { a->cu_seqlens_device, a->sequences, a->tokens, LNT_DECAY_STARTS, segments_of(a, LNT_DECAY_STARTS), a->Hv,
+                            (const float *)a->g, (const float *)a->g_head, (float)a->scale };
+    const int wide = a->dtype == LINNET_BF16;
+    const decay_rows key = { a->k, NULL, wide, a->Hq, a->K }, value = { a->v, NULL, wide, a->Hv, a->V };
+    float *decay = (float *)a->workspace;
+    general_states(cut, { key, value, a->K, a->V, false, S, decay }, on);
+    lnt_decay_scan(cut, S, decay, (const float *)a->s0, NULL, a->K, a->V, a->V, false, on);
+    if (!a->sT) return;
+    decay_pass end = {};
+    end.query = end.key = key;
+    end.value = value;
+    end.D = end.K = a->K;
+    end.E = end.V = end.W = end.end = a->V;
+    end.slots = S;
+    end.s_end = (float *)a->sT;
+    general_read(cut, &end, 1, on);
+}
 
 extern "C" {
 extern const lnt_recur_impl lnt_decay_chunk_cuda, lnt_decay_recurrent_cuda;

@@ -93,6 +93,19 @@ size_t lnt_decay_cuda_bytes(const lnt_recur_args *a, bool backward, int chunk);
 void lnt_decay_cuda_forward(const lnt_recur_args *a, const lnt_device *d, const decay_kernels &k);
 void lnt_decay_cuda_backward(const lnt_recur_args *a, const lnt_device *d, const decay_kernels &k);
 
+/* For the mesa core: the states S at the start of every chunk of 64 tokens, [slots of segments of 64,Hv,K,V], of the keys, values, gates and s0 of `a`
+ * (`bytes` of whose workspace are used), and its end states sT. In float32 by the general kernels; in bf16, and transposed, by the tensor cores, from
+ * states that are float32: K = V = 64 or 128. */
+enum { LNT_DECAY_STARTS = 64 };
+size_t lnt_decay_starts_bytes(const lnt_recur_args *a);
+void lnt_decay_starts(const lnt_recur_args *a, const lnt_device *d, float *S);
+size_t lnt_decay_tiles_starts_bytes(const lnt_recur_args *a);
+void lnt_decay_tiles_starts(const lnt_recur_args *a, const lnt_device *d, bf16 *S);
+
+/* Slots from end states out of zero to start states. */
+void lnt_decay_scan(const decay_cut &x, float *S, const float *decay, const float *s0, const float *z0, int K, int V, int W, bool reverse,
+                    const lnt_cuda *d);
+
 /* ---- factors of a chunk ------------------------------------------------------------------------------------------------------------- */
 
 /* A gate below counts as this: its exponential is 0 in float32 and an exact reset (g = -inf) needs no other provision. NaN passes. */

@@ -163,15 +163,47 @@ template <int D, int E, typename F> __device__ __forceinline__ void each_element
 template <int D, int E> static constexpr int states_stage = C * 2 * (D + E);
 static constexpr int STATES_STAGES = 3;
 
-template <int K, int V, bool GATED>
-__global__ __launch_bounds__(THREADS, 2) void decay_tiles_states(const __grid_constant__ decay_cut x, const __grid_constant__ decay_states a)
+/* A warp's share of the state as rows [E][D] in bf16: lanes of a row hand their pairs of four tiles round, so that each writes 16 bytes. */
+template <int D, int E> __device__ __forceinline__ void put_start(const float (&S)[E / 64][D / 8][4], bf16 *to)
+{
+    const int lane = (int)threadIdx.x % 32, c = lane & 3, first = (int)threadIdx.x / 32 * (E / 4) + (lane >> 2);
+#pragma unroll
+    for (int m = 0; m < E / 64; m++)
+#pragma unroll
+        for (int half = 0; half < 2; half++)
+#pragma unroll
+            for (int n = 0; n < D / 8; n += 4) {
+                uint32_t mine[4], all[4] = {};
+#pragma unroll
+                for (int i = 0; i < 4; i++) mine[i] = pack_bf16(S[m][n + i][2 * half], S[m][n + i][2 * half + 1]);
+#pragma unroll
+                for (int r = 0; r < 4; r++) { /* in round r lane c gives tile c ^ r and gets, of tile c, the pair of lane c ^ r */
+                    const uint32_t low = (c ^ r) & 1 ? mine[1] : mine[0], high = (c ^ r) & 1 ? mine[3] : mine[2];
+                    const uint32_t got = __shfl_xor_sync(~0u, (c ^ r) & 2 ? high : low, r);
+#pragma unroll
+                    for (int i = 0; i < 4; i++) all[i] = (c ^ r) == i ? got : all[i];
+                }
+                *(uint4 *)(to + (first + m * 16 + half * 8) * D + (n + c) * 8) = make_uint4(all[0], all[1], all[2], all[3]);
+            }
+}
+
+/* What the second walk leaves, from the segments' true starts: every chunk's start state, transposed. */
+struct chunk_starts {
+    const float *slots, *s; /* [slots,Hv,K,V] of the segments; NULL: s [N,Hv,K,V], one segment a sequence; NULL: zeros */
+    float *s_end;           /* [N,Hv,K,V] or NULL */
+    bf16 *S;                /* [slots of segments of 64,Hv,V,K] */
+};
+
+template <int K, int V, bool GATED, bool STARTS>
+__global__ __launch_bounds__(THREADS, 2) void decay_tiles_states(const __grid_constant__ decay_cut x, const __grid_constant__ decay_states a,
+                                                                 const __grid_constant__ chunk_starts b)
 {
     extern __shared__ __align__(256) unsigned char memory[];
     __shared__ tile_factors factors[4];
     __shared__ double sums[4];
     const int h = (int)(blockIdx.x % x.Hv), p = (int)(blockIdx.x / x.Hv % x.P), warp = (int)threadIdx.x / 32;
     decay_place at;
-    if (!decay_find(x, blockIdx.x / x.Hv / x.P, p, &at) || (a.reverse ? at.begins : at.ends)) return;
+    if (!decay_find(x, blockIdx.x / x.Hv / x.P, p, &at) || (!STARTS && (a.reverse ? at.begins : at.ends))) return;
     const int chunks = (int)((at.last - at.first + C - 1) / C);
     const uint32_t base = shared_address(memory);
     auto start = [&](int c) { return at.first + (int64_t)(a.reverse ? chunks - 1 - c : c) * C; };
@@ -185,6 +217,12 @@ __global__ __launch_bounds__(THREADS, 2) void decay_tiles_states(const __grid_co
     };
     float S[V / 64][K / 8][4] = {}, g[2];
     double all = 0;
+    bf16 *to_start = NULL;
+    if (STARTS) {
+        const float *from = b.slots ? b.slots + (at.slot * x.Hv + h) * K * V : b.s ? b.s + (at.n * x.Hv + h) * K * V : NULL;
+        if (from) each_element<K, V>(S, [&](float &s, int d, int e) { s = from[d * V + e]; });
+        to_start = b.S + ((x.cu[at.n] / C + at.n + p * (x.segment / C)) * x.Hv + h) * K * V;
+    }
     for (int c = 0; c < STATES_STAGES - 1; c++) fetch(c);
     if (GATED && warp < chunks) tile_gates(x, start(warp), at.last, h, g);
     for (int c = 0; c < chunks; c++) {
@@ -200,8 +238,18 @@ __global__ __launch_bounds__(THREADS, 2) void decay_tiles_states(const __grid_co
             __syncthreads();
         }
         const uint32_t stage = base + (uint32_t)(c % STATES_STAGES * states_stage<K, V>);
+        if (STARTS) {
+            put_start<K, V>(S, to_start);
+            to_start += (int64_t)x.Hv * K * V;
+        }
         if (GATED) each_element<K, V>(S, [&](float &s, int, int) { s *= factors[c & 3].total; });
         write_state<K, V, GATED>(S, stage, stage + C * 2 * K, factors[c & 3].write, 1.0f, warp * (V / 4));
+    }
+    if (STARTS) {
+        if (!b.s_end || !at.ends) return;
+        float *to = b.s_end + (at.n * x.Hv + h) * K * V;
+        each_element<K, V>(S, [&](float &s, int d, int e) { to[d * V + e] = s; });
+        return;
     }
     const int64_t slot = at.slot * x.Hv + h;
     for (int o = 16; o; o >>= 1) all += __shfl_xor_sync(~0u, all, o);
@@ -617,8 +665,9 @@ static int64_t pieces(const decay_cut &x) { return x.N * x.P * x.Hv; }
 
 template <int K, int V, bool GATED> static void put_states(const decay_cut &x, const decay_states &a, const lnt_cuda *d)
 {
-    void *args[] = { (void *)&x, (void *)&a };
-    put(d, (const void *)decay_tiles_states<K, V, GATED>, pieces(x), STATES_STAGES * states_stage<K, V>, args);
+    chunk_starts none = {};
+    void *args[] = { (void *)&x, (void *)&a, &none };
+    put(d, (const void *)decay_tiles_states<K, V, GATED, false>, pieces(x), STATES_STAGES * states_stage<K, V>, args);
 }
 static void tiles_states(const decay_cut &x, const decay_states &a, const lnt_cuda *d)
 {
@@ -666,6 +715,37 @@ static void tiles_pairs(const decay_cut &x, const decay_pairs &a, const lnt_cuda
 #define F(K, V, G) put_pairs<K, V>(x, a, d)
     BY_SHAPE(a.K, a.W, true, F);
 #undef F
+}
+
+/* The starts of segments as the forward pass makes them, then every chunk's. */
+static decay_cut starts_cut(const lnt_recur_args *a)
+{
+    const int64_t segment = lnt_decay_segment(a, false, C, 1), longest = lnt_recur_longest(a);
+    return { a->cu_seqlens_device, a->sequences, a->tokens, segment, longest ? (int)((longest + segment - 1) / segment) : 1, a->Hv, (const float *)a->g,
+             NULL, (float)a->scale };
+}
+static int64_t starts_slots(const decay_cut &x) { return (x.T / x.segment + x.N) * x.Hv; }
+size_t lnt_decay_tiles_starts_bytes(const lnt_recur_args *a)
+{
+    return (size_t)starts_slots(starts_cut(a)) * ((size_t)a->K * (size_t)a->V + 64) * sizeof(float);
+}
+template <int K> static void put_chunk_starts(const decay_cut &x, const decay_states &a, const chunk_starts &b, const lnt_cuda *d)
+{
+    void *args[] = { (void *)&x, (void *)&a, (void *)&b };
+    put(d, (const void *)decay_tiles_states<K, K, true, true>, pieces(x), STATES_STAGES * states_stage<K, K>, args);
+}
+void lnt_decay_tiles_starts(const lnt_recur_args *a, const lnt_device *d, bf16 *S)
+{
+    const decay_cut cut = starts_cut(a);
+    const lnt_cuda *on = (const lnt_cuda *)d;
+    float *segments = (float *)a->workspace, *decay = segments + starts_slots(cut) * a->K * a->V;
+    const decay_states keys = { { a->k, NULL, 1, a->Hq, a->K }, { a->v, NULL, 1, a->Hv, a->V }, a->K, a->V, false, segments, decay };
+    if (cut.P > 1) {
+        tiles_states(cut, keys, on);
+        lnt_decay_scan(cut, segments, decay, (const float *)a->s0, NULL, a->K, a->V, a->V, false, on);
+    }
+    const chunk_starts starts = { cut.P > 1 ? segments : NULL, (const float *)a->s0, (float *)a->sT, S };
+    a->K == 64 ? put_chunk_starts<64>(cut, keys, starts, on) : put_chunk_starts<128>(cut, keys, starts, on);
 }
 
 static const decay_kernels tiles = { C, 1, tiles_states, tiles_read, tiles_pairs };

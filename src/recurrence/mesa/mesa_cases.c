@@ -13,5 +13,9 @@ const lnt_recur_case lnt_mesa_cases[] = {
     { "mesa", 1, { 129 }, 1, 1, 48, 40, .gate = -0.05, .reset = 0.02, .beta = 1, .states = true },
     { "mesa", 1, { 1 }, 2, 2, 32, 50, .gate = -1, .beta = 1, .states = true },
     { "mesa", 2, { 15, 17 }, 1, 1, 3, 1, .gate = -1000, .beta = 1, .states = true },
+    { "mesa", 1, { 150 }, 1, 2, 128, 128, .gate = -0.05, .beta = 1, .states = true },
+    { "mesa", 3, { 64, 0, 70 }, 2, 2, 128, 64, .gate = -0.1, .beta = 1 },
+    { "mesa", 2, { 1100, 65 }, 1, 1, 64, 64, .gate = -0.02, .beta = 1, .states = true },
+    { "mesa", 1, { 40 }, 1, 1, 200, 256, .gate = -0.05, .beta = 1, .states = true },
     { 0 },
 };

@@ -5,6 +5,8 @@
 
 #include "device/cuda.cuh"
 
+#include <cuda_fp16.h>
+
 extern "C" {
 #include "recurrence/recurrence.h"
 }
@@ -31,12 +33,38 @@ template <typename T, typename S> struct lnt_mesa_solve {
     float tolerance2;       /* a row stops after the step that leaves |r|^2 <= tolerance2 |rhs|^2; -1: it never does */
     float absolute;         /* added to both denominators: 0, or 1e-5 (LINNET_CG_ABSOLUTE), and then no row stops for want of curvature either */
     linnet_cg_solver solver; /* LINNET_CG_LEVEL: x starts at 0, the first direction is rhs / (lambda + min(diag(H_t))) */
+    bool half;              /* LINNET_CG_FLASH: H and the operands of products are rounded to float16 */
+    bool half_ends;         /* and so are rhs and x */
     bool from_guess;        /* x starts at rhs / (diag(H_t) + lambda) and r at rhs - Op(x); otherwise at 0 and rhs. Never with the preconditioned ones
                                but where `most` is 0, and then x is that guess */
 };
 
+__device__ __forceinline__ float lnt_to_half(float x) { return __half2float(__float2half_rn(x)); }
+
+/* The options of a call. */
+template <typename T, typename S> lnt_mesa_solve<T, S> lnt_mesa_options_of(const lnt_recur_args *a)
+{
+    lnt_mesa_solve<T, S> x = {};
+    const bool preconditioned = a->cg_solver <= LINNET_CG_JACOBI, diagonal = a->cg_guess == LINNET_CG_DIAGONAL, some = a->cg_max_steps > 0;
+    x.free_steps = diagonal && preconditioned && some;
+    x.most = a->cg_max_steps + x.free_steps;
+    x.from_guess = diagonal && (!preconditioned || !some);
+    x.solver = a->cg_solver == LINNET_CG_LEVEL && !some ? LINNET_CG_JACOBI : a->cg_solver;
+    x.half = a->cg_solver == LINNET_CG_FLASH;
+    x.absolute = a->cg_solver >= LINNET_CG_ABSOLUTE ? 1e-5f : 0.0f;
+    x.tolerance2 = x.absolute > 0 ? -1.0f : (float)(a->cg_tolerance * a->cg_tolerance);
+    return x;
+}
+
+/* In float32: every shape with K <= 256; S = bf16: K <= 128, not `half`. */
+template <typename T, typename S> void lnt_mesa_solve_put(const lnt_mesa_solve<T, S> &a, lnt_cuda *d);
+
 /* The fast solve: bf16, K = 64 or 128, LINNET_CG_LEVEL and PLAIN, sm_90a. */
 typedef lnt_mesa_solve<bf16, bf16> lnt_mesa_cg;
 void lnt_mesa_cg_sm90(const lnt_mesa_cg &a, cudaStream_t stream);
+
+/* Token by token. */
+void lnt_mesa_step_put(const lnt_recur_args *a, lnt_cuda *d);
+size_t lnt_mesa_step_bytes(const lnt_recur_args *a);
 
 #endif

@@ -1,0 +1,477 @@
+/* The Mesa core on a GPU: the order of the kernels, and the small ones between the solve and the decay core's passes. README.md has the equations.
+ *
+ * Forward: kb = beta k; H at every chunk's start; the solve; o by the decay core with query x and key kb. Backward: the decay core's backward of
+ * (x, kb, v, do), whose dq is y = G do; the solve for y gives e; the decay core's backward of (x, kb, k, e), whose results count negatively, as all of
+ * them are linear in e; the sums of both. */
+#include "recurrence/mesa/mesa_cuda.cuh"
+
+#include "recurrence/decay/decay_cuda.cuh"
+
+extern "C" {
+extern const lnt_recur_impl lnt_decay_chunk_sm80, lnt_decay_chunk_cuda;
+}
+
+static constexpr int WIDEST = 256, THREADS = 256;
+
+/* ---- small kernels ------------------------------------------------------------------------------------------------------------------ */
+
+/* Slot i is chunk p of sequence n, where cu[n] / 64 + n + p = i for the largest such n. */
+__global__ __launch_bounds__(THREADS) void mesa_table(const int64_t *cu, int64_t N, int64_t chunks, int4 *table)
+{
+    const int64_t i = (int64_t)blockIdx.x * THREADS + threadIdx.x;
+    if (i >= chunks) return;
+    int64_t low = 0, high = N; /* low has begun at i, high has not */
+    while (high - low > 1) {
+        const int64_t n = (low + high) / 2;
+        if (cu[n] / LNT_MESA_C + n <= i)
+            low = n;
+        else
+            high = n;
+    }
+    const int64_t p = i - (cu[low] / LNT_MESA_C + low), first = cu[low] + p * LNT_MESA_C, left = cu[low + 1] - first;
+    table[i] = make_int4((int)low, (int)first, (int)(left < 0 ? 0 : left > LNT_MESA_C ? LNT_MESA_C : left), (int)p);
+}
+
+/* kb [T,Hv,K] = beta k, and where it is asked for kr, k of every value head; `half`: of k rounded to float16. EACH neighbours a thread. */
+template <typename T, int EACH>
+__global__ __launch_bounds__(THREADS) void mesa_keys(const T *k, const float *beta, T *kb, T *kr, int64_t n, int Hq, int Hv, int K, bool half)
+{
+    for (int64_t i = ((int64_t)blockIdx.x * THREADS + threadIdx.x) * EACH; i < n; i += (int64_t)gridDim.x * THREADS * EACH) {
+        const int64_t row = i / K, t = row / Hv;
+        float x[EACH];
+        load_pack(x, k + (t * Hq + row % Hv * Hq / Hv) * K + i % K);
+#pragma unroll
+        for (int j = 0; half && j < EACH; j++) x[j] = lnt_to_half(x[j]);
+        if (kr) store_pack(kr + i, x);
+        const float by = beta[row];
+#pragma unroll
+        for (int j = 0; j < EACH; j++) x[j] *= by;
+        store_pack(kb + i, x);
+    }
+}
+
+template <int EACH> __global__ __launch_bounds__(THREADS) void mesa_narrow(const float *x, bf16 *to, int64_t n)
+{
+    for (int64_t i = ((int64_t)blockIdx.x * THREADS + threadIdx.x) * EACH; i < n; i += (int64_t)gridDim.x * THREADS * EACH) {
+        float y[EACH];
+        load_pack(y, x + i);
+        store_pack(to + i, y);
+    }
+}
+
+/* to = -from^T for every head [K,K]; the states of e^T x are those of x^T e turned. */
+__global__ __launch_bounds__(THREADS) void mesa_turn(const float *from, float *to, int K)
+{
+    __shared__ float tile[32][33];
+    const int blocks = (K + 31) / 32, row = (int)(blockIdx.x / blocks % blocks) * 32, column = (int)(blockIdx.x % blocks) * 32;
+    const int x = (int)threadIdx.x % 32, y = (int)threadIdx.x / 32;
+    const int64_t head = (int64_t)(blockIdx.x / (blocks * blocks)) * K * K;
+    for (int i = y; i < 32; i += THREADS / 32)
+        if (row + i < K && column + x < K) tile[i][x] = from[head + (int64_t)(row + i) * K + column + x];
+    __syncthreads();
+    for (int i = y; i < 32; i += THREADS / 32)
+        if (column + i < K && row + x < K) to[head + (int64_t)(column + i) * K + row + x] = -tile[x][i];
+}
+
+/* Of both passes, a warp a token and query-key head: u = dkb - dkb2,
+ *   dq = sum e      dk = sum beta u - dvalue      dbeta = k.u      dg = dg - dg2                (sums over the value heads that share it) */
+template <typename T> struct mesa_sums {
+    const T *k, *e, *dkb, *dkb2, *dvalue; /* [T,Hq,K]; [T,Hv,K] */
+    const float *beta, *dg, *dg2;         /* [T,Hv] */
+    T *dq, *dk;                           /* [T,Hq,K] or NULL */
+    float *dbeta, *to_dg;                 /* [T,Hv] or NULL */
+    int64_t T_;
+    int Hq, Hv, K;
+};
+template <typename T, int EACH> __global__ __launch_bounds__(THREADS) void mesa_combine(const __grid_constant__ mesa_sums<T> a)
+{
+    constexpr int PACKS = WIDEST / 32 / EACH;
+    const int64_t row = ((int64_t)blockIdx.x * THREADS + threadIdx.x) / 32, t = row / a.Hq;
+    const int lane = (int)threadIdx.x % 32, hq = (int)(row % a.Hq), group = a.Hv / a.Hq;
+    if (t >= a.T_) return;
+    float k[PACKS][EACH], dq[PACKS][EACH] = {}, dk[PACKS][EACH] = {};
+#pragma unroll
+    for (int i = 0; i < PACKS; i++)
+        if ((i * 32 + lane) * EACH < a.K) load_pack(k[i], a.k + row * a.K + (i * 32 + lane) * EACH);
+    for (int h = hq * group; h < (hq + 1) * group; h++) {
+        const int64_t at = t * a.Hv + h;
+        const float beta = a.beta[at];
+        float dot = 0;
+#pragma unroll
+        for (int i = 0; i < PACKS; i++) {
+            const int d = (i * 32 + lane) * EACH;
+            if (d >= a.K) continue;
+            float u[EACH], u2[EACH], value[EACH], e[EACH];
+            load_pack(u, a.dkb + at * a.K + d);
+            load_pack(u2, a.dkb2 + at * a.K + d);
+            load_pack(value, a.dvalue + at * a.K + d);
+            load_pack(e, a.e + at * a.K + d);
+#pragma unroll
+            for (int j = 0; j < EACH; j++) {
+                u[j] -= u2[j];
+                dot += k[i][j] * u[j];
+                dq[i][j] += e[j];
+                dk[i][j] += beta * u[j] - value[j];
+            }
+        }
+        dot = warp_sum(dot);
+        if (lane == 0 && a.dbeta) a.dbeta[at] = dot;
+        if (lane == 0 && a.to_dg) a.to_dg[at] = a.dg[at] - a.dg2[at];
+    }
+#pragma unroll
+    for (int i = 0; i < PACKS; i++) {
+        const int d = (i * 32 + lane) * EACH;
+        if (d >= a.K) continue;
+        if (a.dq) store_pack(a.dq + row * a.K + d, dq[i]);
+        if (a.dk) store_pack(a.dk + row * a.K + d, dk[i]);
+    }
+}
+
+/* part[slot,h,d] = sum over the chunk of x e; then dlambda [Hv,K] = - sum over the slots. */
+template <typename T>
+__global__ __launch_bounds__(THREADS) void mesa_lambda_parts(const int4 *table, const float *x, const T *e, float *part, int Hv, int K)
+{
+    __shared__ float sums[THREADS];
+    const int h = (int)(blockIdx.x % Hv), wide = K > 128 ? 256 : K > 64 ? 128 : 64, d = (int)threadIdx.x % wide;
+    const int4 at = table[blockIdx.x / Hv];
+    float sum = 0;
+    for (int i = (int)threadIdx.x / wide; i < at.z && d < K; i += THREADS / wide) {
+        const int64_t j = ((at.y + (int64_t)i) * Hv + h) * K + d;
+        sum += x[j] * to_float(e[j]);
+    }
+    sums[threadIdx.x] = sum;
+    __syncthreads();
+    if ((int)threadIdx.x >= wide || d >= K) return;
+    for (int i = d + wide; i < THREADS; i += wide) sum += sums[i];
+    part[(int64_t)blockIdx.x * K + d] = sum;
+}
+__global__ __launch_bounds__(THREADS) void mesa_lambda_sum(const float *part, float *dlambda, int64_t chunks, int n)
+{
+    __shared__ float sums[THREADS / 32][32];
+    const int lane = (int)threadIdx.x % 32, warp = (int)threadIdx.x / 32, i = (int)blockIdx.x * 32 + lane;
+    float sum = 0;
+    if (i < n)
+#pragma unroll 4
+        for (int64_t c = warp; c < chunks; c += THREADS / 32) sum += part[c * n + i];
+    sums[warp][lane] = sum;
+    __syncthreads();
+    if (warp || i >= n) return;
+    for (int w = 1; w < THREADS / 32; w++) sum += sums[w][lane];
+    dlambda[i] = -sum;
+}
+
+/* ---- a call ------------------------------------------------------------------------------------------------------------------------- */
+
+/* Both directions: table [chunks], kb (and kr, k of every value head, where k is not it) [T,Hv,K], x [T,Hv,K] in the tensors' type, H [chunks,Hv,K,K]. Backward, in the
+ * tensors' type: y e dkb dkb2 dvalue [T,Hv,K]; float32: dg dg2 [T,Hv], part [chunks,Hv,K], turned: dhT [N,Hv,K,K], dh0: the same. */
+struct mesa_work {
+    int4 *table;
+    void *kb, *kr, *x, *H, *y, *e, *dkb, *dkb2, *dvalue;
+    float *dg, *dg2, *part, *turned, *dh0;
+    void *decay; /* the decay core's workspace */
+    size_t decay_bytes;
+};
+
+static int64_t slots_of(const lnt_recur_args *a) { return a->tokens / LNT_MESA_C + a->sequences; }
+static bool rounds(const lnt_recur_args *a) { return a->cg_solver == LINNET_CG_FLASH; }
+static bool other_keys(const lnt_recur_args *a) { return a->Hq < a->Hv || rounds(a); }
+
+/* The decay core's call with query x, key kb and value `v` of V columns, both [T,Hv,.]. */
+static lnt_recur_args decay_call(const lnt_recur_args *a, const mesa_work &w, const void *v, int V)
+{
+    lnt_recur_args d = {};
+    d.size = sizeof d;
+    d.op = "simple_gla";
+    d.dtype = a->dtype;
+    d.form = LINNET_FORM_CHUNK;
+    d.tokens = a->tokens;
+    d.sequences = a->sequences;
+    d.cu_seqlens = a->cu_seqlens;
+    d.cu_seqlens_device = a->cu_seqlens_device;
+    d.Hq = d.Hv = a->Hv;
+    d.K = a->K;
+    d.V = V;
+    d.scale = 1;
+    d.q = w.x;
+    d.k = w.kb;
+    d.v = v;
+    d.g = a->g;
+    d.workspace = w.decay;
+    d.workspace_size = w.decay_bytes;
+    return d;
+}
+
+static const lnt_recur_impl *decay_impl(const lnt_recur_args *d, bool backward)
+{
+    return lnt_decay_chunk_sm80.declines(d, backward) ? &lnt_decay_chunk_cuda : &lnt_decay_chunk_sm80;
+}
+
+static size_t decay_bytes(const lnt_recur_args *a, bool backward, bool tiles)
+{
+    const mesa_work none = {};
+    size_t most = 0;
+    for (int pass = 0; pass < (backward ? 2 : 1); pass++) {
+        const lnt_recur_args d = decay_call(a, none, NULL, pass ? a->K : a->V);
+        const size_t bytes = decay_impl(&d, backward)->workspace(&d, backward, 1);
+        most = bytes > most ? bytes : most;
+    }
+    lnt_recur_args starts = decay_call(a, none, NULL, a->K);
+    const size_t bytes = tiles ? lnt_decay_tiles_starts_bytes(&starts) : lnt_decay_starts_bytes(&starts);
+    return bytes > most ? bytes : most;
+}
+
+static size_t carve(const lnt_recur_args *a, bool backward, bool tiles, void *base, mesa_work *w)
+{
+    size_t used = 0;
+    auto take = [&](int64_t n, size_t size) {
+        void *p = base ? (char *)base + used : NULL;
+        used += ((size_t)n * size + 255) / 256 * 256;
+        return p;
+    };
+    const int64_t chunks = slots_of(a), rows = a->tokens * a->Hv, heads = a->sequences * a->Hv, square = (int64_t)a->K * a->K;
+    const size_t wide = lnt_dtype_size(a->dtype);
+    *w = {};
+    w->table = (int4 *)take(chunks, sizeof *w->table);
+    w->kb = take(rows * a->K, wide);
+    if (other_keys(a)) w->kr = take(rows * a->K, wide);
+    w->x = take(rows * a->K, wide);
+    w->H = take(chunks * a->Hv * square, tiles ? 2 : 4);
+    if (backward) {
+        void **each[] = { &w->y, &w->e, &w->dkb, &w->dkb2, &w->dvalue };
+        for (int i = 0; i < 5; i++) *each[i] = take(rows * a->K, wide);
+        w->dg = (float *)take(rows, 4);
+        w->dg2 = (float *)take(rows, 4);
+        w->part = (float *)take(chunks * a->Hv * a->K, 4);
+        w->turned = (float *)take(heads * square, 4);
+        w->dh0 = (float *)take(heads * square, 4);
+    }
+    w->decay_bytes = decay_bytes(a, backward, tiles);
+    w->decay = take((int64_t)w->decay_bytes, 1);
+    return used;
+}
+
+static unsigned grid_of(const lnt_cuda *d, int64_t n, int each)
+{
+    const int64_t pieces = lnt_div_up(n, (int64_t)THREADS * each), most = (int64_t)d->base.multiprocessors * 16;
+    return (unsigned)(pieces < most ? pieces : most);
+}
+
+template <typename T> static void put_keys(const lnt_recur_args *a, const mesa_work &w, lnt_cuda *d)
+{
+    const int64_t chunks = slots_of(a), n = a->tokens * a->Hv * a->K;
+    if (a->sequences)
+        mesa_table<<<(unsigned)lnt_div_up(chunks, THREADS), THREADS, 0, d->stream>>>(a->cu_seqlens_device, a->sequences, chunks, w.table);
+    if (!n) return;
+    constexpr int EACH = 16 / sizeof(T);
+    const T *k = (const T *)a->k;
+    const float *beta = (const float *)a->beta;
+    if (a->K % EACH == 0 && (uintptr_t)k % 16 == 0)
+        mesa_keys<T, EACH><<<grid_of(d, n, EACH), THREADS, 0, d->stream>>>(k, beta, (T *)w.kb, (T *)w.kr, n, a->Hq, a->Hv, a->K, rounds(a));
+    else
+        mesa_keys<T, 1><<<grid_of(d, n, 1), THREADS, 0, d->stream>>>(k, beta, (T *)w.kb, (T *)w.kr, n, a->Hq, a->Hv, a->K, rounds(a));
+}
+
+static const void *values_k(const lnt_recur_args *a, const mesa_work &w) { return w.kr ? w.kr : a->k; }
+
+/* (H_t + Lambda) x = rhs, H being made anew from h0; its end states to hT. */
+template <typename T, typename S>
+static void put_solve(const lnt_recur_args *a, const mesa_work &w, const void *rhs, int heads, void *x, float *x_float, float *hT, lnt_cuda *d)
+{
+    lnt_recur_args starts = decay_call(a, w, values_k(a, w), a->K);
+    starts.s0 = a->h0;
+    starts.sT = hT;
+    if constexpr (sizeof(S) == 2)
+        lnt_decay_tiles_starts(&starts, &d->base, (bf16 *)w.H);
+    else
+        lnt_decay_starts(&starts, &d->base, (float *)w.H);
+    lnt_mesa_solve<T, S> s = lnt_mesa_options_of<T, S>(a);
+    s.chunks = slots_of(a);
+    s.table = w.table;
+    s.K = a->K;
+    s.Hv = a->Hv;
+    s.Hk = w.kr ? a->Hv : a->Hq;
+    s.Hr = heads;
+    s.rhs = (const T *)rhs;
+    s.k = (const T *)values_k(a, w);
+    s.half_ends = rhs == a->q;
+    s.g = (const float *)a->g;
+    s.beta = (const float *)a->beta;
+    s.lambda = (const float *)a->lambda;
+    s.H = (const S *)w.H;
+    s.x = (T *)x;
+    s.x_float = x_float;
+    s.taken = (float *)a->steps;
+    s.residual = (float *)a->residual;
+    lnt_mesa_solve_put(s, d);
+}
+
+template <typename T, typename S> static void forward(const lnt_recur_args *a, lnt_cuda *d)
+{
+    mesa_work w;
+    carve(a, false, sizeof(S) == 2, a->workspace, &w);
+    put_keys<T>(a, w, d);
+    float *x_float = (float *)a->x;
+    if (sizeof(T) == 4 && a->x) {
+        w.x = a->x;
+        x_float = NULL;
+    }
+    put_solve<T, S>(a, w, a->q, a->Hq, w.x, x_float, (float *)a->hT, d);
+    lnt_recur_args read = decay_call(a, w, a->v, a->V);
+    read.o = a->o;
+    read.s0 = a->s0;
+    read.sT = a->sT;
+    decay_impl(&read, false)->put_forward(&read, &d->base);
+    lnt_cuda_note(d, cudaGetLastError());
+}
+
+static void turn(const lnt_recur_args *a, const float *from, float *to, lnt_cuda *d)
+{
+    const int64_t blocks = (a->K + 31) / 32, grid = a->sequences * a->Hv * blocks * blocks;
+    if (grid) mesa_turn<<<(unsigned)grid, THREADS, 0, d->stream>>>(from, to, a->K);
+}
+
+template <typename T> static void put_sums(const lnt_recur_args *a, const mesa_work &w, lnt_cuda *d)
+{
+    const int64_t chunks = slots_of(a), rows = a->tokens * a->Hq;
+    mesa_sums<T> s = {};
+    s.k = (const T *)a->k;
+    s.e = (const T *)w.e;
+    s.dkb = (const T *)w.dkb;
+    s.dkb2 = (const T *)w.dkb2;
+    s.dvalue = (const T *)w.dvalue;
+    s.beta = (const float *)a->beta;
+    s.dg = w.dg;
+    s.dg2 = w.dg2;
+    s.dq = (T *)a->dq;
+    s.dk = (T *)a->dk;
+    s.dbeta = (float *)a->dbeta;
+    s.to_dg = (float *)a->dg;
+    s.T_ = a->tokens;
+    s.Hq = a->Hq;
+    s.Hv = a->Hv;
+    s.K = a->K;
+    const bool packs = a->K % 4 == 0 && ((uintptr_t)s.k | (uintptr_t)s.dq | (uintptr_t)s.dk) % 16 == 0;
+    if (rows && packs)
+        mesa_combine<T, 4><<<(unsigned)lnt_div_up(rows * 32, THREADS), THREADS, 0, d->stream>>>(s);
+    else if (rows)
+        mesa_combine<T, 1><<<(unsigned)lnt_div_up(rows * 32, THREADS), THREADS, 0, d->stream>>>(s);
+    if (!a->dlambda) return;
+    if (chunks)
+        mesa_lambda_parts<T><<<(unsigned)(chunks * a->Hv), THREADS, 0, d->stream>>>(w.table, (const float *)a->x, (const T *)w.e, w.part, a->Hv, a->K);
+    mesa_lambda_sum<<<(unsigned)lnt_div_up(a->Hv * a->K, 32), THREADS, 0, d->stream>>>(w.part, (float *)a->dlambda, chunks, a->Hv * a->K);
+}
+
+template <typename T, typename S> static void backward(const lnt_recur_args *a, lnt_cuda *d)
+{
+    mesa_work w;
+    carve(a, true, sizeof(S) == 2, a->workspace, &w);
+    put_keys<T>(a, w, d);
+    const int64_t n = a->tokens * a->Hv * a->K;
+    if constexpr (sizeof(T) == 4)
+        w.x = a->x;
+    else if (n && n % 8 == 0 && (uintptr_t)a->x % 16 == 0)
+        mesa_narrow<8><<<grid_of(d, n, 8), THREADS, 0, d->stream>>>((const float *)a->x, (bf16 *)w.x, n);
+    else if (n)
+        mesa_narrow<1><<<grid_of(d, n, 1), THREADS, 0, d->stream>>>((const float *)a->x, (bf16 *)w.x, n);
+
+    lnt_recur_args read = decay_call(a, w, a->v, a->V);
+    read.do_ = a->do_;
+    read.s0 = a->s0;
+    read.dsT = a->dsT;
+    read.dq = w.y;
+    read.dk = w.dkb;
+    read.dv = a->dv;
+    read.dg = w.dg;
+    read.ds0 = a->ds0;
+    decay_impl(&read, true)->put_backward(&read, &d->base);
+
+    put_solve<T, S>(a, w, w.y, a->Hv, w.e, NULL, NULL, d);
+
+    if (a->dhT) turn(a, (const float *)a->dhT, w.turned, d);
+    lnt_recur_args through = decay_call(a, w, values_k(a, w), a->K);
+    through.do_ = w.e;
+    through.s0 = a->h0;
+    through.dsT = a->dhT ? w.turned : NULL;
+    through.dk = w.dkb2;
+    through.dv = w.dvalue;
+    through.dg = w.dg2;
+    through.ds0 = a->dh0 ? w.dh0 : NULL;
+    decay_impl(&through, true)->put_backward(&through, &d->base);
+    if (a->dh0) turn(a, w.dh0, (float *)a->dh0, d);
+    put_sums<T>(a, w, d);
+    lnt_cuda_note(d, cudaGetLastError());
+}
+
+/* ---- the implementations ------------------------------------------------------------------------------------------------------------ */
+
+static const char *general_declines(const lnt_recur_args *a, bool back)
+{
+    if (a->K > WIDEST || a->V > WIDEST) return "K and V of at most 256 are offered";
+    if (a->tokens > INT32_MAX || a->sequences > INT32_MAX) return "at most 2^31 tokens are offered";
+    return NULL;
+}
+static size_t general_workspace(const lnt_recur_args *a, bool back, int threads)
+{
+    mesa_work w;
+    return carve(a, back, false, NULL, &w);
+}
+static void general_forward(const lnt_recur_args *a, const lnt_device *d) { LNT_BY_TYPE(a->dtype, T, forward<T, float>(a, (lnt_cuda *)d)); }
+static void general_backward(const lnt_recur_args *a, const lnt_device *d) { LNT_BY_TYPE(a->dtype, T, backward<T, float>(a, (lnt_cuda *)d)); }
+
+static const char *tiles_declines(const lnt_recur_args *a, bool back)
+{
+    if (a->dtype != LINNET_BF16) return "it takes bf16 tensors";
+    if (a->K != 64 && a->K != 128) return "K of 64 or 128 is offered";
+    if (a->cg_solver == LINNET_CG_FLASH) return "it does not round to float16";
+    return general_declines(a, back);
+}
+static size_t tiles_workspace(const lnt_recur_args *a, bool back, int threads)
+{
+    mesa_work w;
+    return carve(a, back, true, NULL, &w);
+}
+static void tiles_forward(const lnt_recur_args *a, const lnt_device *d) { forward<bf16, bf16>(a, (lnt_cuda *)d); }
+static void tiles_backward(const lnt_recur_args *a, const lnt_device *d) { backward<bf16, bf16>(a, (lnt_cuda *)d); }
+
+static size_t step_workspace(const lnt_recur_args *a, bool back, int threads) { return lnt_mesa_step_bytes(a); }
+static void step_forward(const lnt_recur_args *a, const lnt_device *d) { lnt_mesa_step_put(a, (lnt_cuda *)d); }
+
+extern "C" {
+extern const lnt_recur_impl lnt_mesa_chunk_cuda, lnt_mesa_chunk_sm80, lnt_mesa_recurrent_cuda;
+const lnt_recur_impl lnt_mesa_chunk_cuda = {
+    .name = "chunk-cuda",
+    .form = LINNET_FORM_CHUNK,
+    .device = LNT_DEVICE_CUDA,
+    .needs = 80,
+    .declines = general_declines,
+    .workspace = general_workspace,
+    .forward = NULL,
+    .backward = NULL,
+    .put_forward = general_forward,
+    .put_backward = general_backward,
+};
+const lnt_recur_impl lnt_mesa_chunk_sm80 = {
+    .name = "chunk-sm80",
+    .form = LINNET_FORM_CHUNK,
+    .device = LNT_DEVICE_CUDA,
+    .needs = 80,
+    .declines = tiles_declines,
+    .workspace = tiles_workspace,
+    .forward = NULL,
+    .backward = NULL,
+    .put_forward = tiles_forward,
+    .put_backward = tiles_backward,
+};
+const lnt_recur_impl lnt_mesa_recurrent_cuda = {
+    .name = "recurrent-cuda",
+    .form = LINNET_FORM_RECURRENT,
+    .device = LNT_DEVICE_CUDA,
+    .needs = 80,
+    .declines = general_declines,
+    .workspace = step_workspace,
+    .forward = NULL,
+    .backward = NULL,
+    .put_forward = step_forward,
+    .put_backward = NULL,
+};
+}
