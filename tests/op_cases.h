@@ -14,6 +14,7 @@ typedef struct {
     bool ids, first_id;
     bool positive;             /* inputs in (0, 1) */
     bool f32_in;               /* inputs that are float32 under every policy */
+    bool pair;                 /* two nodes, in one call where that fits */
     ref a;                     /* attributes */
 } op_case;
 
@@ -50,6 +51,21 @@ static lnt_buf build_loss(lnt_program *p, const lnt_buf *in, const ref *a)
 }
 static lnt_buf build_logits(lnt_program *p, const lnt_buf *in, const ref *a) { return lnt_lm_logits(p, in[0], "e.weight", a->vocab, a->cap, normal); }
 
+static lnt_buf build_sum_norm(lnt_program *p, const lnt_buf *in, const ref *a) { return lnt_rmsnorm(p, lnt_add_buf(p, in[0], in[1]), "n", a->eps); }
+static lnt_buf build_conv_norm(lnt_program *p, const lnt_buf *in, const ref *a) { return lnt_l2norm(p, build_conv(p, in, a), a->eps); }
+
+/* The calls of a pair from one of both: inputs are the first's, outputs the second's, parameters the first's before the second's. `middle` and its
+ * gradient, which `there` says is added to. */
+static inline void split_pair(const lnt_call *k, const lnt_node *first, const lnt_node *second, lnt_tensor middle, lnt_tensor d_middle, bool there,
+                              lnt_call *a, lnt_call *b)
+{
+    *a = *b = *k;
+    a->node = first, a->attr = first->attr, b->node = second, b->attr = second->attr;
+    a->out[0] = b->in[0] = middle, a->d_out[0] = b->d_in[0] = d_middle, b->accumulate[0] = there;
+    b->in[1].data = b->d_in[1].data = NULL;
+    for (int i = 0; i < second->n_param; i++) b->param[i] = k->param[first->n_param + i];
+}
+
 #define BOTH(f) ref_##f##_forward, ref_##f##_backward
 static const op_case cases[] = {
     {.name = "linear", .build = build_linear, BOTH(linear), .n_in = 1, .cols = {50}, .heads = 1, .a = {.size = 33}},
@@ -85,6 +101,13 @@ static const op_case cases[] = {
      .n_in = 2, .cols = {7, 7}, .heads = 1, .positive = true, .f32_in = true, .a = {.cap = 0.75}},
     {.name = "rotary", .build = build_rotary, BOTH(rotary), .n_in = 1, .cols = {84}, .heads = 3, .a = {.base = 10000}},
     {.name = "add", .build = build_add, BOTH(add), .n_in = 2, .cols = {31, 31}, .heads = 1},
+    {.name = "sum and rmsnorm", .build = build_sum_norm, BOTH(sum_norm), .n_in = 2, .cols = {75, 75}, .heads = 1, .pair = true, .a = {.eps = 1e-5}},
+    {.name = "sum and rmsnorm of 3", .build = build_sum_norm,
+     BOTH(sum_norm),
+     .n_in = 2, .cols = {48, 48}, .heads = 3, .pair = true, .a = {.eps = 1e-2}},
+    {.name = "conv and l2norm", .build = build_conv_norm,
+     BOTH(conv_norm),
+     .n_in = 1, .cols = {24}, .heads = 3, .pair = true, .a = {.size = 4, .act = LNT_SILU, .eps = 1e-6}},
     {.name = "mul", .build = build_mul, BOTH(mul), .n_in = 2, .cols = {31, 31}, .heads = 1},
     {.name = "mul per head", .build = build_mul, BOTH(mul), .n_in = 2, .cols = {54, 3}, .heads = 3},
     {.name = "swiglu", .build = build_swiglu, BOTH(swiglu), .n_in = 2, .cols = {45, 45}, .heads = 1},

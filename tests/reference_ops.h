@@ -20,6 +20,7 @@ typedef struct {
     double *state;             /* conv: [n_seq, size-1, cols], NULL: zeros */
     double *out, *d_out;       /* [T, out_cols] */
     double *d_in[2], *d_param[2];
+    double *middle, *d_middle, *d_middle_all; /* pairs, [T, in_cols[0]]: the value between; the gradient others bring it (NULL: none); all of it */
     /* attributes */
     lnt_act act;
     double scale, eps, base, cap;
@@ -132,6 +133,20 @@ static void ref_l2norm_backward(ref *r) { ref_norm(r, REF_L2, 1); }
 static void ref_sumnorm_forward(ref *r) { ref_norm(r, REF_SUM, 0); }
 static void ref_sumnorm_backward(ref *r) { ref_norm(r, REF_SUM, 1); }
 
+/* A sum and the norm of it, both of which are read. */
+static void ref_sum_norm(ref *r, int backward)
+{
+    ref norm = *r;
+    const int64_t n = r->T * r->in_cols[0];
+    norm.in[0] = r->middle, norm.in[1] = NULL, norm.d_in[0] = r->d_middle_all;
+    for (int64_t i = 0; i < n && !backward; i++) r->middle[i] = r->in[0][i] + r->in[1][i];
+    for (int64_t i = 0; i < n && backward; i++) r->d_middle_all[i] = r->d_middle ? r->d_middle[i] : 0;
+    ref_norm(&norm, REF_RMS, backward);
+    for (int64_t i = 0; i < n && backward; i++) r->d_in[0][i] += r->d_middle_all[i], r->d_in[1][i] += r->d_middle_all[i];
+}
+static void ref_sum_norm_forward(ref *r) { ref_sum_norm(r, 0); }
+static void ref_sum_norm_backward(ref *r) { ref_sum_norm(r, 1); }
+
 /* ---- short convolution -------------------------------------------------------------------------------------------------------------------- */
 
 static void ref_conv(ref *r, int backward)
@@ -163,6 +178,20 @@ static void ref_conv(ref *r, int backward)
 }
 static void ref_conv_forward(ref *r) { ref_conv(r, 0); }
 static void ref_conv_backward(ref *r) { ref_conv(r, 1); }
+
+/* A convolution and the L2 norm of its heads. */
+static void ref_conv_norm(ref *r, int backward)
+{
+    ref conv = *r, norm = *r;
+    norm.in[0] = r->middle, norm.param[0] = NULL, norm.d_in[0] = conv.d_out = r->d_middle_all;
+    conv.out = r->middle;
+    if (!backward) ref_conv(&conv, 0);
+    for (int64_t i = 0; i < r->T * r->in_cols[0] && backward; i++) r->d_middle_all[i] = 0;
+    ref_norm(&norm, REF_L2, backward);
+    if (backward) ref_conv(&conv, 1);
+}
+static void ref_conv_norm_forward(ref *r) { ref_conv_norm(r, 0); }
+static void ref_conv_norm_backward(ref *r) { ref_conv_norm(r, 1); }
 
 /* ---- element by element ------------------------------------------------------------------------------------------------------------------- */
 

@@ -35,8 +35,10 @@ typedef struct {
     const op_case *o;
     linnet_context *c;
     lnt_program *p;
-    const lnt_node *node;
+    const lnt_node *node, *first; /* first: of a pair, or NULL */
     lnt_call k;
+    lnt_tensor middle, d_middle;
+    bool middle_there;  /* others brought it a gradient */
     ref r;
     int id_at;          /* input that holds ids, -1 */
     int64_t *cu;        /* [n_seq+1] */
@@ -76,6 +78,16 @@ static void cut_sequences(setting *s, int64_t T)
     memcpy(s->cu, cu[T % 3], sizeof cu[0]);
 }
 
+static void make_middle(setting *s, int64_t T, lnt_dtype policy, lnt_rng *rng)
+{
+    const lnt_value *v = lnt_program_value(s->p, s->first->out[0]);
+    const lnt_dtype t = v->f32 ? LINNET_F32 : policy;
+    s->middle = tensor(T, v->cols, v->heads, t), s->d_middle = tensor(T, v->cols, v->heads, t);
+    s->r.middle = doubles(T * v->cols), s->r.d_middle = doubles(T * v->cols), s->r.d_middle_all = doubles(T * v->cols);
+    s->middle_there = T % 2 && !s->node->op->pair->inner;
+    if (s->middle_there) fill(&s->d_middle, s->r.d_middle, rng, false);
+}
+
 static setting make(const op_case *o, int64_t T, lnt_dtype policy, int threads, bool accumulate)
 {
     setting s = {.o = o, .id_at = -1, .accumulate = accumulate};
@@ -92,6 +104,7 @@ static setting make(const op_case *o, int64_t T, lnt_dtype policy, int threads, 
     lnt_buf out = o->build(s.p, in, &o->a);
     if (!out.id) fail_msg("%s: %s", o->name, (lnt_program_finish(s.p), linnet_error_message(s.c)));
     s.node = lnt_node_at(s.p, lnt_node_count(s.p) - 1);
+    if (o->pair) s.first = lnt_node_at(s.p, lnt_node_count(s.p) - 2);
 
     lnt_rng rng = lnt_rng_make(7, (uint64_t)T);
     lnt_call *k = &s.k;
@@ -125,9 +138,11 @@ static setting make(const op_case *o, int64_t T, lnt_dtype policy, int threads, 
         k->in[s.id_at] = (lnt_tensor){s.id, LINNET_I32, T, 1, 1};
         r->id = s.id;
     }
-    s.n_param = s.node->n_param;
+    if (s.first) make_middle(&s, T, policy, &rng);
+    s.n_param = s.node->n_param + (s.first ? s.first->n_param : 0);
     for (int i = 0; i < s.n_param; i++) {
-        const lnt_param *q = lnt_param_at(s.p, s.node->param[i]);
+        const int before = s.n_param - s.node->n_param; /* the first's */
+        const lnt_param *q = lnt_param_at(s.p, i < before ? s.first->param[i] : s.node->param[i - before]);
         float *master = guarded((size_t)q->count * 4), *grad = guarded((size_t)q->count * 4);
         lnt_bf16 *half = lnt_alloc((size_t)q->count * 2);
         r->param[i] = doubles(q->count), r->d_param[i] = doubles(q->count);
@@ -144,7 +159,11 @@ static setting make(const op_case *o, int64_t T, lnt_dtype policy, int threads, 
     }
     lnt_shape shape = {.tokens = T, .n_seq = k->n_seq, .cu = s.cu, .training = true, .dtype = policy, .threads = threads};
     size_t need[2] = {0, 0};
-    for (int b = 0; b < 2 && s.node->op->workspace; b++) need[b] = s.node->op->workspace(s.node, &shape, b);
+    for (int b = 0; b < 2; b++)
+        for (const lnt_node *n = s.node; n; n = n == s.first ? NULL : s.first) {
+            const size_t bytes = n->op->workspace ? n->op->workspace(n, &shape, b) : 0;
+            if (bytes > need[b]) need[b] = bytes;
+        }
     s.work_size = need[0] > need[1] ? need[0] : need[1];
     k->work = guarded(s.work_size), k->work_size = s.work_size;
     return s;
@@ -153,6 +172,15 @@ static setting make(const op_case *o, int64_t T, lnt_dtype policy, int threads, 
 static void drop(setting *s)
 {
     lnt_call *k = &s->k;
+    if (s->first) {
+        check_guard(s->middle.data, bytes_of(&s->middle));
+        check_guard(s->d_middle.data, bytes_of(&s->d_middle));
+        lnt_free(s->middle.data);
+        lnt_free(s->d_middle.data);
+        lnt_free(s->r.middle);
+        lnt_free(s->r.d_middle);
+        lnt_free(s->r.d_middle_all);
+    }
     check_guard(k->work, s->work_size);
     check_guard(k->out[0].data, bytes_of(&k->out[0]));
     lnt_free(k->work);
@@ -182,8 +210,28 @@ static void drop(setting *s)
     linnet_context_destroy(s->c);
 }
 
+/* A pair in one call, or (apart) its nodes one by one. */
+static void run_pair(setting *s, bool apart)
+{
+    const lnt_pair *pair = s->node->op->pair;
+    const lnt_shape shape = {.tokens = s->k.tokens, .n_seq = s->k.n_seq, .cu = s->cu, .training = true};
+    lnt_call a, b;
+    split_pair(&s->k, s->first, s->node, s->middle, s->d_middle, s->middle_there, &a, &b);
+    assert_ptr_equal(pair->first, s->first->op);
+    if (apart || (pair->fits && !pair->fits(s->first, s->node, &shape))) {
+        assert_int_equal(a.node->op->forward(&a), LINNET_OK);
+        assert_int_equal(b.node->op->forward(&b), LINNET_OK);
+        assert_int_equal(b.node->op->backward(&b), LINNET_OK);
+        assert_int_equal(a.node->op->backward(&a), LINNET_OK);
+    } else {
+        assert_int_equal(pair->forward(&a, &b), LINNET_OK);
+        assert_int_equal(pair->backward(&a, &b), LINNET_OK);
+    }
+}
+
 static void run(setting *s)
 {
+    if (s->first) return run_pair(s, false);
     if (!s->node->op->backward_is_forward) assert_int_equal(s->node->op->forward(&s->k), LINNET_OK);
     assert_int_equal(s->node->op->backward(&s->k), LINNET_OK);
 }
@@ -215,6 +263,8 @@ static void compare_all(const setting *s, lnt_dtype policy)
     compare(s, "output", k->out[0].data, k->out[0].dtype, s->r.out, k->tokens * s->r.out_cols, forward);
     for (int i = 0; i < s->o->n_in; i++)
         compare(s, i ? "d_in 1" : "d_in 0", k->d_in[i].data, k->d_in[i].dtype, s->r.d_in[i], k->tokens * s->o->cols[i], backward);
+    if (s->first) compare(s, "middle", s->middle.data, s->middle.dtype, s->r.middle, k->tokens * s->middle.cols, forward);
+    if (s->first) compare(s, "d_middle", s->d_middle.data, s->d_middle.dtype, s->r.d_middle_all, k->tokens * s->middle.cols, backward);
     for (int i = 0; i < s->n_param; i++)
         compare(s, i ? "d_param 1" : "d_param 0", k->param[i].grad, LINNET_F32, s->r.d_param[i], k->param[i].count, backward);
 }
@@ -222,6 +272,8 @@ static void compare_all(const setting *s, lnt_dtype policy)
 static void same_bits(const setting *a, const setting *b)
 {
     assert_memory_equal(a->k.out[0].data, b->k.out[0].data, bytes_of(&a->k.out[0]));
+    if (a->first) assert_memory_equal(a->middle.data, b->middle.data, bytes_of(&a->middle));
+    if (a->first) assert_memory_equal(a->d_middle.data, b->d_middle.data, bytes_of(&a->d_middle));
     for (int i = 0; i < a->o->n_in; i++) assert_memory_equal(a->k.d_in[i].data, b->k.d_in[i].data, bytes_of(&a->k.d_in[i]));
     for (int i = 0; i < a->n_param; i++) assert_memory_equal(a->k.param[i].grad, b->k.param[i].grad, (size_t)a->k.param[i].count * 4);
 }
@@ -234,6 +286,7 @@ static double objective(setting *s)
     double sum = 0;
     s->o->forward(&s->r);
     for (int64_t i = 0; i < s->k.tokens * s->r.out_cols; i++) sum += s->r.out[i] * s->r.d_out[i];
+    for (int64_t i = 0; s->first && i < s->k.tokens * s->middle.cols; i++) sum += s->r.middle[i] * s->r.d_middle[i];
     return sum;
 }
 
@@ -299,6 +352,27 @@ static void kernels(void **state)
     lnt_cpu_force(lnt_cpu_machine());
 }
 
+/* On the CPU a pair gives the bits of its nodes. */
+static void pairs(void **state)
+{
+    (void)state;
+    for (int level = 0; level <= (int)lnt_cpu_machine(); level++) {
+        lnt_cpu_force((lnt_cpu_level)level);
+        for (int i = 0; i < CASES; i++)
+            for (int variant = 0; cases[i].pair && variant < 12; variant++) {
+                const int64_t T = (int64_t[]){5, 64, 2100}[variant / 4];
+                const lnt_dtype policy = variant & 1 ? LINNET_BF16 : LINNET_F32;
+                setting one = make(&cases[i], T, policy, 2, variant & 2), two = make(&cases[i], T, policy, 2, variant & 2);
+                run_pair(&one, false);
+                run_pair(&two, true);
+                same_bits(&one, &two);
+                drop(&one);
+                drop(&two);
+            }
+    }
+    lnt_cpu_force(lnt_cpu_machine());
+}
+
 /* Many blocks of rows, so that sums over tokens really have parts. */
 static void long_sums(void **state)
 {
@@ -336,7 +410,7 @@ static void absent(void **state)
                 if (j != q) assert_memory_equal(s.k.param[j].grad, all.k.param[j].grad, (size_t)s.k.param[j].count * 4);
             drop(&s);
         }
-        if (!all.node->op->backward_is_forward) {
+        if (!all.node->op->backward_is_forward && !(all.first && all.node->op->pair->inner)) {
             setting s = make(&cases[i], 64, LINNET_F32, 2, false);
             float *before = NULL;
             if (s.n_param) {
@@ -529,7 +603,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(references), cmocka_unit_test(kernels),          cmocka_unit_test(long_sums), cmocka_unit_test(absent),
         cmocka_unit_test(conv_state), cmocka_unit_test(rotary_positions), cmocka_unit_test(extremes),  cmocka_unit_test(loss_blocks),
-        cmocka_unit_test(refuses),
+        cmocka_unit_test(refuses),    cmocka_unit_test(pairs),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -70,9 +70,27 @@ static const op_case more[] = {
     {.name = "sumnorm of 2 x 64", .build = build_sumnorm,
      BOTH(sumnorm),
      .n_in = 1, .cols = {128}, .heads = 2, .positive = true, .a = {.eps = 1e-4}},
+    {.name = "sum and rmsnorm of 2048", .build = build_sum_norm,
+     BOTH(sum_norm),
+     .n_in = 2, .cols = {2048, 2048}, .heads = 1, .pair = true, .a = {.eps = 1e-6}},
+    {.name = "sum and rmsnorm of 136", .build = build_sum_norm,
+     BOTH(sum_norm),
+     .n_in = 2, .cols = {136, 136}, .heads = 1, .pair = true, .a = {.eps = 1e-5}},
+    {.name = "sum and rmsnorm of 2 x 64", .build = build_sum_norm,
+     BOTH(sum_norm),
+     .n_in = 2, .cols = {128, 128}, .heads = 2, .pair = true, .a = {.eps = 1e-5}},
     {.name = "conv of 2056 columns", .build = build_conv, BOTH(conv), .n_in = 1, .cols = {2056}, .heads = 1, .a = {.size = 4, .act = LNT_SILU}},
     {.name = "conv of 68 columns", .build = build_conv, BOTH(conv), .n_in = 1, .cols = {68}, .heads = 1, .a = {.size = 3, .act = LNT_SIGMOID}},
     {.name = "conv of 2 taps", .build = build_conv, BOTH(conv), .n_in = 1, .cols = {24}, .heads = 1, .a = {.size = 2, .act = LNT_SILU}},
+    {.name = "conv and l2norm of 5 x 128", .build = build_conv_norm,
+     BOTH(conv_norm),
+     .n_in = 1, .cols = {640}, .heads = 5, .pair = true, .a = {.size = 4, .act = LNT_SILU, .eps = 1e-6}},
+    {.name = "conv and l2norm of 4 x 64", .build = build_conv_norm,
+     BOTH(conv_norm),
+     .n_in = 1, .cols = {256}, .heads = 4, .pair = true, .a = {.size = 3, .act = LNT_SILU, .eps = 1e-2}},
+    {.name = "conv and l2norm of 32 x 4", .build = build_conv_norm,
+     BOTH(conv_norm),
+     .n_in = 1, .cols = {128}, .heads = 32, .pair = true, .a = {.size = 1, .act = LNT_SILU, .eps = 1e-6}},
     {.name = "silu of 48", .build = build_activation, BOTH(activation), .n_in = 1, .cols = {48}, .heads = 1, .a = {.act = LNT_SILU, .scale = 1}},
     {.name = "decay gate of 300", .build = build_decay_gate, BOTH(decay_gate), .n_in = 1, .cols = {300}, .heads = 1},
     {.name = "rotary of 128", .build = build_rotary, BOTH(rotary), .n_in = 1, .cols = {256}, .heads = 2, .a = {.base = 10000}},
@@ -134,15 +152,18 @@ static void free_buffer(linnet_context *c, buffer *b)
 
 /* ---- one setting: a node of an operator, its call, its reference ---------------------------------------------------------------- */
 
-enum { IN, D_IN, OUT, D_OUT, MASTER, GRAD, HALF, KINDS };
+enum { IN, D_IN, OUT, D_OUT, MASTER, GRAD, HALF, MIDDLE, KINDS }; /* MIDDLE: of a pair, and its gradient */
 
 typedef struct {
     const op_case *o;
     linnet_context *c;
     lnt_program *p;
-    const lnt_node *node;
+    const lnt_node *node, *first; /* first: of a pair, or NULL */
     lnt_dtype policy;
     lnt_call k;
+    lnt_tensor middle, d_middle;  /* of a pair; absent where it runs without */
+    bool there;                   /* d_middle has a gradient from others */
+    bool together;                /* the pair in one call */
     ref r;
     int64_t cu[8];
     int32_t *id;
@@ -172,10 +193,29 @@ static void fill(const lnt_tensor *x, buffer *b, double *value, lnt_rng *r, bool
     }
 }
 
+static int params_of(const setting *s) { return s->node->n_param + (s->first ? s->first->n_param : 0); }
+
+/* The value between the nodes of a pair: with a gradient from others when the number of tokens is odd. */
+static void make_middle(setting *s, int64_t T, lnt_dtype policy, lnt_rng *rng)
+{
+    const lnt_value *v = lnt_program_value(s->p, s->first->out[0]);
+    const lnt_dtype t = v->f32 ? LINNET_F32 : policy;
+    const lnt_pair *pair = s->node->op->pair;
+    const lnt_shape shape = {.tokens = T, .n_seq = s->k.n_seq, .cu = s->cu, .training = true, .dtype = policy, .threads = 1, .device = s->c->device};
+    lnt_tensor middle = tensor(s, &s->b[MIDDLE][0], T, v->cols, v->heads, t), d_middle = tensor(s, &s->b[MIDDLE][1], T, v->cols, v->heads, t);
+    const bool fits = !pair->fits || pair->fits(s->first, s->node, &shape), there = T % 2 && !pair->inner;
+    s->together = fits;
+    s->r.middle = doubles(T * v->cols), s->r.d_middle = doubles(T * v->cols), s->r.d_middle_all = doubles(T * v->cols);
+    if (there) fill(&d_middle, &s->b[MIDDLE][1], s->r.d_middle, rng, false);
+    if (pair->inner && fits) middle.data = d_middle.data = NULL;
+    s->middle = middle, s->d_middle = d_middle, s->there = there;
+}
+
 static void make_params(setting *s, lnt_dtype policy, lnt_rng *rng)
 {
-    for (int i = 0; i < s->node->n_param; i++) {
-        const lnt_param *q = lnt_param_at(s->p, s->node->param[i]);
+    const int before = s->first ? s->first->n_param : 0;
+    for (int i = 0; i < params_of(s); i++) {
+        const lnt_param *q = lnt_param_at(s->p, i < before ? s->first->param[i] : s->node->param[i - before]);
         s->b[MASTER][i] = make_buffer(s->c, (size_t)q->count * 4);
         s->b[GRAD][i] = make_buffer(s->c, (size_t)q->count * 4);
         s->b[HALF][i] = make_buffer(s->c, (size_t)q->count * 2);
@@ -225,6 +265,7 @@ static bool make(setting *s, linnet_context *c, const op_case *o, int64_t T, lnt
     }
     if (!out.id) fail_msg("%s: %s", s->who, (lnt_program_finish(s->p), linnet_error_message(c)));
     s->node = lnt_node_at(s->p, lnt_node_count(s->p) - 1);
+    if (o->pair) s->first = lnt_node_at(s->p, lnt_node_count(s->p) - 2);
 
     lnt_rng rng = lnt_rng_make(7, (uint64_t)T);
     lnt_call *k = &s->k;
@@ -258,9 +299,14 @@ static bool make(setting *s, linnet_context *c, const op_case *o, int64_t T, lnt
     make_params(s, policy, &rng);
     const lnt_shape shape = {.tokens = T, .n_seq = k->n_seq, .cu = s->cu, .training = true, .dtype = policy, .threads = 1, .device = c->device};
     size_t need[2] = {0, 0};
-    for (int b = 0; b < 2 && s->node->op->workspace; b++) need[b] = s->node->op->workspace(s->node, &shape, b);
+    for (int b = 0; b < 2; b++)
+        for (const lnt_node *n = s->node; n; n = n == s->first ? NULL : s->first) {
+            const size_t bytes = n->op->workspace ? n->op->workspace(n, &shape, b) : 0;
+            if (bytes > need[b]) need[b] = bytes;
+        }
     s->work = make_buffer(c, need[0] > need[1] ? need[0] : need[1]);
     k->work = s->work.device, k->work_size = s->work.bytes;
+    if (s->first) make_middle(s, T, policy, &rng);
     return true;
 }
 
@@ -275,6 +321,9 @@ static void drop(setting *s)
     for (int i = 0; (b = all_buffers(s, i)); i++) free_buffer(s->c, b);
     lnt_free(s->r.out);
     lnt_free(s->r.d_out);
+    lnt_free(s->r.middle);
+    lnt_free(s->r.d_middle);
+    lnt_free(s->r.d_middle_all);
     lnt_free(s->id);
     for (int i = 0; i < 2; i++) {
         lnt_free(s->r.in[i]);
@@ -285,13 +334,33 @@ static void drop(setting *s)
     lnt_program_destroy(s->p);
 }
 
+static void run_pair(setting *s)
+{
+    const lnt_pair *pair = s->node->op->pair;
+    lnt_call a, b;
+    split_pair(&s->k, s->first, s->node, s->middle, s->d_middle, s->there, &a, &b);
+    if (s->together) {
+        OK(s->c, pair->forward(&a, &b));
+        OK(s->c, pair->backward(&a, &b));
+        return;
+    }
+    OK(s->c, a.node->op->forward(&a));
+    OK(s->c, b.node->op->forward(&b));
+    OK(s->c, b.node->op->backward(&b));
+    OK(s->c, a.node->op->backward(&a));
+}
+
 static void run(setting *s)
 {
     buffer *b;
     for (int i = 0; (b = all_buffers(s, i)); i++)
         if (b->begin) send(s->c, b);
-    if (!s->node->op->backward_is_forward) OK(s->c, s->node->op->forward(&s->k));
-    OK(s->c, s->node->op->backward(&s->k));
+    if (s->first)
+        run_pair(s);
+    else {
+        if (!s->node->op->backward_is_forward) OK(s->c, s->node->op->forward(&s->k));
+        OK(s->c, s->node->op->backward(&s->k));
+    }
     for (int i = 0; (b = all_buffers(s, i)); i++)
         if (b->begin) receive(s->c, b, s->who);
     const linnet_status status = lnt_device_check(s->c);
@@ -322,7 +391,10 @@ static void compare_all(const setting *s)
     double most = compare(s, "output", s->b[OUT][0].now, k->out[0].dtype, s->r.out, k->tokens * s->r.out_cols);
     for (int i = 0; i < s->o->n_in; i++)
         if (k->d_in[i].data) most = fmax(most, compare(s, names[0][i], s->b[D_IN][i].now, k->d_in[i].dtype, s->r.d_in[i], k->tokens * s->o->cols[i]));
-    for (int i = 0; i < s->node->n_param; i++)
+    if (s->middle.data) most = fmax(most, compare(s, "middle", s->b[MIDDLE][0].now, s->middle.dtype, s->r.middle, k->tokens * s->middle.cols));
+    if (s->middle.data)
+        most = fmax(most, compare(s, "d_middle", s->b[MIDDLE][1].now, s->d_middle.dtype, s->r.d_middle_all, k->tokens * s->middle.cols));
+    for (int i = 0; i < params_of(s); i++)
         if (k->param[i].grad) most = fmax(most, compare(s, names[1][i], s->b[GRAD][i].now, LINNET_F32, s->r.d_param[i], k->param[i].count));
     double *seen = &most_error[s->policy != LINNET_F32];
     *seen = fmax(*seen, most);
@@ -403,7 +475,7 @@ static void absent(void **state)
         assert_true(make(&s, c, o, 64, LINNET_BF16, 0, false));
         o->forward(&s.r);
         o->backward(&s.r);
-        for (int skip = 0; skip < o->n_in + s.node->n_param; skip++) {
+        for (int skip = 0; skip < o->n_in + params_of(&s); skip++) {
             const int q = skip - o->n_in; /* a parameter */
             void **gone = q < 0 ? &s.k.d_in[skip].data : (void **)&s.k.param[q].grad, *kept = *gone;
             *gone = NULL;
@@ -413,16 +485,24 @@ static void absent(void **state)
             assert_memory_equal(b->begin, b->now, b->bytes);
             *gone = kept;
         }
-        if (!s.node->op->backward_is_forward) {
+        if (!s.node->op->backward_is_forward && (!s.first || s.together)) {
             s.k.d_out[0].data = NULL;
             run(&s);
             for (int j = 0; j < o->n_in; j++)
                 for (size_t e = 0; e < s.b[D_IN][j].bytes; e++) assert_int_equal(s.b[D_IN][j].now[e], 0);
-            for (int j = 0; j < s.node->n_param; j++) assert_memory_equal(s.b[GRAD][j].begin, s.b[GRAD][j].now, s.b[GRAD][j].bytes);
+            for (int j = 0; j < params_of(&s); j++) assert_memory_equal(s.b[GRAD][j].begin, s.b[GRAD][j].now, s.b[GRAD][j].bytes);
         }
         drop(&s);
     }
     linnet_context_destroy(c);
+}
+
+static linnet_status forward_of(const setting *s, const lnt_call *k)
+{
+    if (!s->first) return s->node->op->forward(k);
+    lnt_call a, b;
+    split_pair(k, s->first, s->node, s->middle, s->d_middle, s->there, &a, &b);
+    return s->node->op->pair->forward(&a, &b);
 }
 
 /* A sequence fed in pieces through the state gives the bits of one run; sequence 0 of two has its own rows or none. */
@@ -451,7 +531,7 @@ static void conv_pieces(linnet_context *c, const char *name, lnt_dtype policy)
         k.tokens = parts[i], k.n_seq = 2, k.cu = piece, k.state = memory.device, k.state_stride = (int64_t)bytes, k.training = false;
         k.in[0].data = (char *)s.k.in[0].data + (size_t)at * row, k.in[0].rows = parts[i];
         k.out[0].data = (char *)s.k.out[0].data + (size_t)at * row, k.out[0].rows = parts[i];
-        OK(c, s.node->op->forward(&k));
+        OK(c, forward_of(&s, &k));
         at += parts[i];
     }
     assert_int_equal(at, ROWS);
@@ -472,11 +552,12 @@ static void conv_state(void **state)
 {
     (void)state;
     static const char *const names[] = {"conv silu",            "conv",               "conv of one",   "conv of 32",
-                                       "conv of 2056 columns", "conv of 68 columns", "conv of 2 taps"};
+                                       "conv of 2056 columns", "conv of 68 columns", "conv of 2 taps", "conv and l2norm of 5 x 128",
+                                       "conv and l2norm of 4 x 64"};
     linnet_context *c = cuda_context();
     if (!c) skip();
     for (size_t n = 0; n < sizeof names / sizeof *names; n++)
-        for (int bf16 = 0; bf16 < 2; bf16++) conv_pieces(c, names[n], bf16 ? LINNET_BF16 : LINNET_F32);
+        for (int bf16 = 0; wanted(names[n]) && bf16 < 2; bf16++) conv_pieces(c, names[n], bf16 ? LINNET_BF16 : LINNET_F32);
     linnet_context_destroy(c);
 }
 
@@ -632,7 +713,7 @@ static void products(void **state)
 
 /* ---- a program through a plan, on both devices ----------------------------------------------------------------------------- */
 
-enum { WIDTH = 64, VOCAB = 203, TOKENS = 90 };
+enum { WIDTH = 128, VOCAB = 203, TOKENS = 90 };
 
 static lnt_buf small_program(lnt_program *p, lnt_buf ids, lnt_buf targets)
 {

@@ -81,8 +81,28 @@ static linnet_status scale_exp_backward(const lnt_call *k)
     }
     return LINNET_OK;
 }
-static const lnt_op scale_exp_op = {
-    .name = "scale_exp", .backward_needs = LNT_NEEDS_IN0 | LNT_NEEDS_OUT0, .forward = scale_exp_forward, .backward = scale_exp_backward};
+
+/* The sum and what follows it in one call. Outputs are spoiled before an input is read: all of them are alive at once. */
+static int pairs_run;
+static void spoil(const lnt_tensor *t) { for (int64_t i = 0; t->data && i < t->rows * t->cols; i++) ((float *)t->data)[i] = NAN; }
+static linnet_status add_scale_forward(const lnt_call *add, const lnt_call *scale)
+{
+    pairs_run++;
+    spoil(&add->out[0]), spoil(&scale->out[0]);
+    add_forward(add);
+    return scale_exp_forward(scale);
+}
+static linnet_status add_scale_backward(const lnt_call *add, const lnt_call *scale)
+{
+    pairs_run++;
+    for (int j = 0; j < 2; j++)
+        if (!add->accumulate[j]) spoil(&add->d_in[j]);
+    scale_exp_backward(scale);
+    return add_backward(add);
+}
+static const lnt_pair add_scale = {.first = &add_op, .forward = add_scale_forward, .backward = add_scale_backward};
+static const lnt_op scale_exp_op = {.name = "scale_exp", .backward_needs = LNT_NEEDS_IN0 | LNT_NEEDS_OUT0, .forward = scale_exp_forward,
+                                    .backward = scale_exp_backward, .pair = &add_scale};
 
 /* ids -> rows of a table; saves the ids' sum to check that residuals survive. */
 static linnet_status table_forward(const lnt_call *k)
@@ -123,7 +143,36 @@ static linnet_status tanh_backward(const lnt_call *k)
     for (int64_t i = 0; i < k->tokens * k->in[0].cols; i++) put(&dx[i], dy[i] * (1 - y[i] * y[i]), k->accumulate[0]);
     return LINNET_OK;
 }
-static const lnt_op tanh_op = {.name = "tanh", .save_size = tanh_save, .forward = tanh_forward, .backward = tanh_backward};
+
+/* A pair whose middle is nowhere but here. */
+static void with_middle(const lnt_call *first, const lnt_call *second, lnt_call *a, lnt_call *b, float *middle, float *d_middle)
+{
+    assert_true(!first->out[0].data && !first->d_out[0].data && !second->in[0].data && !second->d_in[0].data);
+    pairs_run++;
+    *a = *first, *b = *second;
+    a->out[0].data = b->in[0].data = middle;
+    a->d_out[0].data = b->d_in[0].data = d_middle;
+    b->accumulate[0] = false;
+}
+static linnet_status scale_tanh_forward(const lnt_call *scale, const lnt_call *tanh)
+{
+    lnt_call a, b;
+    float middle[64];
+    with_middle(scale, tanh, &a, &b, middle, NULL);
+    scale_exp_forward(&a);
+    return tanh_forward(&b);
+}
+static linnet_status scale_tanh_backward(const lnt_call *scale, const lnt_call *tanh)
+{
+    lnt_call a, b;
+    float middle[64], d_middle[64];
+    with_middle(scale, tanh, &a, &b, middle, d_middle);
+    scale_exp_forward(&a);
+    tanh_backward(&b);
+    return scale_exp_backward(&a);
+}
+static const lnt_pair scale_tanh = {.first = &scale_exp_op, .inner = true, .forward = scale_tanh_forward, .backward = scale_tanh_backward};
+static const lnt_op tanh_op = {.name = "tanh", .save_size = tanh_save, .forward = tanh_forward, .backward = tanh_backward, .pair = &scale_tanh};
 
 static linnet_status sum_loss(const lnt_call *k)
 {
@@ -261,6 +310,47 @@ static void gradients_match_differences(void **state)
     lnt_plan_destroy(again);
     lnt_plan_destroy(cheap);
     lnt_plan_destroy(eval);
+    lnt_weights_destroy(w);
+    lnt_program_destroy(t.p);
+}
+
+/* Pairs: the first layer's (exp, tanh) without a value between them, the others' (sum, exp) across blocks. The same bits as the nodes one by one. */
+static void pairs_change_nothing(void **state)
+{
+    linnet_context *c = *state;
+    toy t = make_toy(c);
+    lnt_weights *w;
+    assert_int_equal(lnt_weights_create(c, t.p, LINNET_F32, LINNET_F32, &w), LINNET_OK);
+    assert_int_equal(lnt_weights_init(w, 3), LINNET_OK);
+    assert_int_equal(lnt_weights_need_grad(w), LINNET_OK);
+    const size_t bytes = (size_t)w->elements * 4;
+    float *grad = malloc(bytes);
+    for (int mode = 0; mode < 4; mode++) {
+        lnt_plan_options o = {.tokens = TOKENS, .n_seq = 2, .training = mode < 3, .recompute = (lnt_recompute)(mode % 3), .n_outputs = 1,
+                              .outputs = {t.loss}};
+        double loss[2];
+        size_t used[2];
+        for (int apart = 0; apart < 2; apart++) {
+            lnt_plan *plan;
+            o.apart = apart;
+            assert_int_equal(lnt_plan_create(c, t.p, &o, &plan), LINNET_OK);
+            used[apart] = lnt_plan_bytes(plan);
+            lnt_weights_zero_grad(w);
+            pairs_run = 0;
+            loss[apart] = loss_of(&t, plan, w);
+            if (!apart) {
+                assert_true(pairs_run >= (mode < 3 ? 2 * LAYERS : LAYERS));
+                memcpy(grad, w->grad, bytes);
+            } else {
+                assert_int_equal(pairs_run, 0);
+                assert_memory_equal(grad, w->grad, bytes);
+            }
+            lnt_plan_destroy(plan);
+        }
+        assert_true(loss[0] == loss[1]);
+        if (mode == 0) assert_true(used[0] < used[1]); /* what is between exp and tanh is not kept */
+    }
+    free(grad);
     lnt_weights_destroy(w);
     lnt_program_destroy(t.p);
 }
@@ -412,7 +502,8 @@ static int close_context(void **state) { return linnet_context_destroy(*state), 
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(gradients_match_differences), cmocka_unit_test(slots_never_overlap), cmocka_unit_test(parameters_are_placed),
+        cmocka_unit_test(gradients_match_differences), cmocka_unit_test(pairs_change_nothing), cmocka_unit_test(slots_never_overlap),
+        cmocka_unit_test(parameters_are_placed),
         cmocka_unit_test(mistakes_are_remembered),
         cmocka_unit_test(allocations_may_fail),        cmocka_unit_test(programs_print),
     };

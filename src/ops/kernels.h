@@ -34,6 +34,12 @@ typedef linnet_status lnt_kernel(const lnt_call *k);
         return k->d_out[0].data ? LNT_KERNEL(k->c, lnt_##op##_backward)(k) : lnt_zero_gradients(k);                                \
     }
 
+/* Kernels of a pair take both calls. */
+typedef linnet_status lnt_pair_kernel(const lnt_call *first, const lnt_call *second);
+#define LNT_DECLARE_PAIR(pair)                                                                                                     \
+    LNT_DECLARE_KERNEL(lnt_pair_kernel, lnt_##pair##_forward);                                                                     \
+    LNT_DECLARE_KERNEL(lnt_pair_kernel, lnt_##pair##_backward)
+
 LNT_DECLARE_OP(activation);
 LNT_DECLARE_OP(add);
 LNT_DECLARE_OP(decay_gate);
@@ -50,6 +56,7 @@ LNT_DECLARE_OP(rotary);
 LNT_DECLARE_OP(short_conv);
 LNT_DECLARE_OP(sumnorm);
 LNT_DECLARE_OP(swiglu);
+LNT_DECLARE_PAIR(sum_rmsnorm);
 
 /* Nothing came in: input gradients that are not accumulated become zero. */
 linnet_status lnt_zero_gradients(const lnt_call *k);

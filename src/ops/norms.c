@@ -5,9 +5,15 @@
  *   l2norm         y = x r            r = (sum x^2 + eps)^-1/2
  *   sumnorm        y = x r            r = 1 / (sum x + eps)
  *
- * w [d] is shared by the heads. */
+ * w [d] is shared by the heads.
+ *
+ * Pairs: a sum and the rmsnorm of it (every block of a model) read and write each number once; the norm's gradient is added to the sum's and
+ * handed on on the way. On a GPU a convolution and the l2norm of its heads run without the value between them, which backward makes again from
+ * the inputs (on the CPU that value stays in the cache). */
 #include "ops/norms.h"
 #include "ops/builder.h"
+#include "ops/pointwise.h"
+#include "ops/short_conv.h"
 
 LNT_DEFINE_OP(rmsnorm)
 LNT_DEFINE_OP(gated_rmsnorm)
@@ -26,12 +32,48 @@ static void norm_describe(const lnt_node *n, char *text, size_t size)
     snprintf(text, size, "eps %g%s%s", a->eps, n->n_in > 1 ? ", gate " : "", n->n_in > 1 ? lnt_act_name(a->act) : "");
 }
 
+static linnet_status sum_rmsnorm_forward(const lnt_call *sum, const lnt_call *norm)
+{
+    return LNT_KERNEL(sum->c, lnt_sum_rmsnorm_forward)(sum, norm);
+}
+
+static linnet_status sum_rmsnorm_backward(const lnt_call *sum, const lnt_call *norm)
+{
+    if (norm->d_out[0].data && norm->d_in[0].data) return LNT_KERNEL(sum->c, lnt_sum_rmsnorm_backward)(sum, norm);
+    LNT_TRY(rmsnorm_backward(norm));
+    return lnt_sum_op.backward(sum);
+}
+
+static const lnt_pair sum_rmsnorm = {.first = &lnt_sum_op, .forward = sum_rmsnorm_forward, .backward = sum_rmsnorm_backward};
+
 static const lnt_op rmsnorm_op = {.name = "rmsnorm", .backward_needs = LNT_NEEDS_IN0, .workspace = weight_workspace, .forward = rmsnorm_forward,
-                                  .backward = rmsnorm_backward, .describe = norm_describe};
+                                  .backward = rmsnorm_backward, .pair = &sum_rmsnorm, .describe = norm_describe};
 static const lnt_op gated_rmsnorm_op = {.name = "gated_rmsnorm", .backward_needs = LNT_NEEDS_IN0 | LNT_NEEDS_IN1, .workspace = weight_workspace,
                                         .forward = gated_rmsnorm_forward, .backward = gated_rmsnorm_backward, .describe = norm_describe};
+/* What the kernel is compiled for: rows of whole warps, heads of whole lanes in one of them. */
+static bool conv_l2norm_fits(const lnt_node *conv, const lnt_node *norm, const lnt_shape *s)
+{
+    const lnt_conv_attr *a = conv->attr;
+    const int64_t cols = lnt_in_cols(norm, 0), d = cols / lnt_in_heads(norm, 0);
+    return s->device && s->device->kind == LNT_DEVICE_CUDA && a->size <= 4 && a->act == LNT_SILU && cols % 128 == 0 && d % 4 == 0 && 128 % d == 0;
+}
+
+#ifdef LINNET_CUDA
+extern lnt_pair_kernel lnt_conv_l2norm_forward_cuda, lnt_conv_l2norm_backward_cuda;
+static linnet_status conv_l2norm_backward(const lnt_call *conv, const lnt_call *norm)
+{
+    return norm->d_out[0].data ? lnt_conv_l2norm_backward_cuda(conv, norm) : lnt_zero_gradients(conv);
+}
+#define ON_GPU(kernel) kernel
+#else
+#define ON_GPU(kernel) NULL
+#endif
+
+static const lnt_pair conv_l2norm = {.first = &lnt_conv_op, .inner = true, .fits = conv_l2norm_fits, .forward = ON_GPU(lnt_conv_l2norm_forward_cuda),
+                                     .backward = ON_GPU(conv_l2norm_backward)};
+
 static const lnt_op l2norm_op = {.name = "l2norm", .backward_needs = LNT_NEEDS_IN0, .forward = l2norm_forward, .backward = l2norm_backward,
-                                 .describe = norm_describe};
+                                 .pair = &conv_l2norm, .describe = norm_describe};
 static const lnt_op sumnorm_op = {.name = "sumnorm", .backward_needs = LNT_NEEDS_IN0, .forward = sumnorm_forward, .backward = sumnorm_backward,
                                   .describe = norm_describe};
 

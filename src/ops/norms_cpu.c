@@ -16,7 +16,28 @@ static inline float inverse_of(norm_kind kind, float s, int64_t d, float eps)
     return 1.0f / sqrtf((kind == RMS ? s / (float)d : s) + eps);
 }
 
-static inline __attribute__((always_inline)) void forward(const lnt_call *k, const norm_kind kind, const bool weighted, const bool gated)
+/* Row i of [tokens*heads, d] of a sum that is done together with its norm. */
+static inline void sum_row(const lnt_call *sum, int64_t i, int64_t d)
+{
+    const lnt_tensor *a = &sum->in[0], *b = &sum->in[1], *y = &sum->out[0];
+    const void *ai = part_at(a, 0, i * d), *bi = part_at(b, 0, i * d);
+    void *yi = part_at(y, 0, i * d);
+    V_EACH(j, n, d) v_put(yi, y->dtype, j, n, v_get(ai, a->dtype, j, n) + v_get(bi, b->dtype, j, n));
+}
+static inline void sum_row_back(const lnt_call *sum, int64_t i, int64_t d)
+{
+    const lnt_tensor *dy = &sum->d_out[0];
+    for (int q = 0; q < 2; q++) {
+        const lnt_tensor *dx = &sum->d_in[q];
+        if (!dx->data) continue;
+        V_EACH(j, n, d)
+            v_out(part_at(dx, 0, i * d), dx->dtype, j, n, v_get(part_at(dy, 0, i * d), dy->dtype, j, n), sum->accumulate[q]);
+    }
+}
+
+/* sum: NULL, or the call that makes x. */
+static inline __attribute__((always_inline)) void forward(const lnt_call *k, const lnt_call *sum, const norm_kind kind, const bool weighted,
+                                                          const bool gated)
 {
     const lnt_norm_attr *a = k->attr;
     const lnt_tensor *x = &k->in[0], *gate = &k->in[1], *y = &k->out[0];
@@ -27,6 +48,7 @@ static inline __attribute__((always_inline)) void forward(const lnt_call *k, con
             const void *xi = part_at(x, 0, i * d), *gi = gated ? part_at(gate, 0, i * d) : NULL;
             void *yi = part_at(y, 0, i * d);
             vf s = v_zero();
+            if (sum) sum_row(sum, i, d);
             V_EACH(j, n, d)
             {
                 vf v = v_get(xi, x->dtype, j, n);
@@ -76,7 +98,8 @@ static inline __attribute__((always_inline)) void backward_row(const lnt_call *k
     }
 }
 
-static inline __attribute__((always_inline)) void backward(const lnt_call *k, const norm_kind kind, const bool weighted, const bool gated)
+static inline __attribute__((always_inline)) void backward(const lnt_call *k, const lnt_call *sum, const norm_kind kind, const bool weighted,
+                                                           const bool gated)
 {
     const int64_t heads = k->in[0].heads, d = k->in[0].cols / heads, size = lnt_sum_block_rows(k->tokens), blocks = lnt_sum_blocks(k->tokens);
     float *grad = weighted ? k->param[0].grad : NULL;
@@ -84,16 +107,22 @@ static inline __attribute__((always_inline)) void backward(const lnt_call *k, co
     {
         float *dw = grad ? (float *)k->work + p * d : NULL;
         if (dw) memset(dw, 0, (size_t)d * sizeof *dw);
-        for (int64_t i = p * size * heads; i < at_most(k->tokens, (p + 1) * size) * heads; i++) backward_row(k, i, d, dw, kind, weighted, gated);
+        for (int64_t i = p * size * heads; i < at_most(k->tokens, (p + 1) * size) * heads; i++) {
+            backward_row(k, i, d, dw, kind, weighted, gated);
+            if (sum) sum_row_back(sum, i, d);
+        }
     }
     if (grad) add_blocks(k->c, grad, k->work, blocks, d);
 }
 
 #define NORM(op, ...)                                                                                                              \
-    linnet_status LNT_V(lnt_##op##_forward)(const lnt_call *k) { return forward(k, __VA_ARGS__), LINNET_OK; }                      \
-    linnet_status LNT_V(lnt_##op##_backward)(const lnt_call *k) { return backward(k, __VA_ARGS__), LINNET_OK; }
+    linnet_status LNT_V(lnt_##op##_forward)(const lnt_call *k) { return forward(k, NULL, __VA_ARGS__), LINNET_OK; }                \
+    linnet_status LNT_V(lnt_##op##_backward)(const lnt_call *k) { return backward(k, NULL, __VA_ARGS__), LINNET_OK; }
 
 NORM(rmsnorm, RMS, true, false)
 NORM(gated_rmsnorm, RMS, true, true)
 NORM(l2norm, L2, false, false)
 NORM(sumnorm, SUM, false, false)
+
+linnet_status LNT_V(lnt_sum_rmsnorm_forward)(const lnt_call *sum, const lnt_call *norm) { return forward(norm, sum, RMS, true, false), LINNET_OK; }
+linnet_status LNT_V(lnt_sum_rmsnorm_backward)(const lnt_call *sum, const lnt_call *norm) { return backward(norm, sum, RMS, true, false), LINNET_OK; }

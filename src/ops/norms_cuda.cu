@@ -2,7 +2,10 @@
  *
  * A row of d columns belongs to a team of threads that holds it in registers, so that x, the gate and dy are read once: up to 32 lanes of a warp for
  * a short row (a head), a whole block for a long one. Backward runs at most LNT_CUDA_SUM_BLOCKS blocks over all rows; every thread keeps the sums of
- * dw for its columns, and loads its next row before it works on the one it has. */
+ * dw for its columns, and loads its next row before it works on the one it has.
+ *
+ * Together with the sum that makes x, each number of both is read and written once. Floor at float32 a, x and bf16 b, y: forward 12 bytes an element,
+ * backward 20 with the sum's own gradient there. */
 #include "ops/rows.cuh"
 
 extern "C" {
@@ -10,9 +13,11 @@ extern "C" {
 }
 
 enum norm_kind { RMS, L2, SUM };
+enum norm_form { ALONE, GATED, SUMMED }; /* SUMMED: x = a + b is made here, and its gradient handed on */
 
 struct norm_args {
     lnt_view x, gate, y, dy, dx, dg;
+    lnt_view a, b, da, db; /* SUMMED */
     const float *w;  /* [d], NULL: none */
     float *part;     /* [blocks, d], NULL: dw is not wanted */
     int64_t rows;
@@ -20,7 +25,7 @@ struct norm_args {
     int lanes;       /* of a team */
     int kind, act;
     float eps, mean; /* mean: 1/d for RMS, 1 for L2 */
-    bool add_x, add_g;
+    bool add_x, add_g, add_a, add_b;
 };
 
 /* The sums of two numbers over a team, the same bits in all its threads. A block's shared memory takes turns: one barrier a call is enough. */
@@ -46,23 +51,32 @@ __device__ __forceinline__ float inverse_of(const norm_args &a, float s)
     return a.kind == SUM ? 1.0f / (s + a.eps) : 1.0f / sqrtf(s * a.mean + a.eps);
 }
 
-template <class P, int N, bool WIDE, bool GATED>
+template <class P, int N, bool WIDE, norm_form FORM>
 __global__ void __launch_bounds__(WIDE ? (P::U == 1 ? 1024 : 512) : 256) norm_forward(const __grid_constant__ norm_args a)
 {
     const int lanes = WIDE ? (int)blockDim.x : a.lanes, lane = WIDE ? (int)threadIdx.x : (int)threadIdx.x & (lanes - 1);
     const int64_t row = WIDE ? blockIdx.x : ((int64_t)blockIdx.x * 256 + threadIdx.x) / lanes, at = row * a.d;
     const int units = row < a.rows ? a.units : 0;
-    lnt_raw<P> x[N], g[GATED ? N : 1];
+    lnt_raw<P> x[N], g[FORM == ALONE ? 1 : N];
     float v[P::U], s = 0.0f, none = 0.0f;
 #pragma unroll
     for (int i = 0; i < N; i++)
         if (lane + i * lanes < units) {
-            x[i] = fetch<P>(a.x, at + (lane + i * lanes) * P::U);
-            if constexpr (GATED) g[i] = fetch<P>(a.gate, at + (lane + i * lanes) * P::U);
+            x[i] = fetch<P>(FORM == SUMMED ? a.a : a.x, at + (lane + i * lanes) * P::U);
+            if constexpr (FORM != ALONE) g[i] = fetch<P>(FORM == SUMMED ? a.b : a.gate, at + (lane + i * lanes) * P::U);
         }
 #pragma unroll
     for (int i = 0; i < N; i++)
         if (lane + i * lanes < units) {
+            if constexpr (FORM == SUMMED) {
+                float b[P::U];
+                widen<P>(v, x[i], a.a.f32);
+                widen<P>(b, g[i], a.b.f32);
+#pragma unroll
+                for (int u = 0; u < P::U; u++) v[u] += b[u];
+                x[i] = unit_from<P>(v, a.x.f32);
+                put_raw<P>(a.x, at + (lane + i * lanes) * P::U, x[i]);
+            }
             widen<P>(v, x[i], a.x.f32);
 #pragma unroll
             for (int u = 0; u < P::U; u++) s += a.kind == SUM ? v[u] : v[u] * v[u];
@@ -78,7 +92,7 @@ __global__ void __launch_bounds__(WIDE ? (P::U == 1 ? 1024 : 512) : 256) norm_fo
             if (a.w) get_weights(w, a.w + c);
 #pragma unroll
             for (int u = 0; u < P::U; u++) v[u] *= a.w ? r * w[u] : r;
-            if constexpr (GATED) {
+            if constexpr (FORM == GATED) {
                 widen<P>(w, g[i], a.gate.f32);
                 act_all(w, a.act);
 #pragma unroll
@@ -89,8 +103,8 @@ __global__ void __launch_bounds__(WIDE ? (P::U == 1 ? 1024 : 512) : 256) norm_fo
 }
 
 /* What a thread holds of a row. */
-template <class P, int N, bool GATED> struct norm_row {
-    lnt_raw<P> x[N], dy[N], g[GATED ? N : 1];
+template <class P, int N, norm_form FORM> struct norm_row {
+    lnt_raw<P> x[N], dy[N], g[FORM == ALONE ? 1 : N]; /* SUMMED: g is the gradient of x that is there */
     __device__ __forceinline__ void load(const norm_args &a, int64_t row, int lane, int lanes)
     {
         const int units = row < a.rows ? a.units : 0;
@@ -100,14 +114,15 @@ template <class P, int N, bool GATED> struct norm_row {
                 const int64_t at = row * a.d + (lane + i * lanes) * P::U;
                 x[i] = fetch<P>(a.x, at);
                 dy[i] = fetch<P>(a.dy, at);
-                if constexpr (GATED) g[i] = fetch<P>(a.gate, at);
+                if constexpr (FORM == GATED) g[i] = fetch<P>(a.gate, at);
+                if constexpr (FORM == SUMMED) g[i] = a.add_x ? fetch<P>(a.dx, at) : no_unit<P>();
             }
     }
 };
 
 /* u = dy w act(g), the gradient of x r, of one unit. */
-template <class P, int N, bool GATED>
-__device__ __forceinline__ void unit_gradient(const norm_args &a, const norm_row<P, N, GATED> &now, int i, int c, float (&x)[P::U], float (&u)[P::U])
+template <class P, int N, norm_form FORM>
+__device__ __forceinline__ void unit_gradient(const norm_args &a, const norm_row<P, N, FORM> &now, int i, int c, float (&x)[P::U], float (&u)[P::U])
 {
     widen<P>(x, now.x[i], a.x.f32);
     widen<P>(u, now.dy[i], a.dy.f32);
@@ -117,7 +132,7 @@ __device__ __forceinline__ void unit_gradient(const norm_args &a, const norm_row
 #pragma unroll
         for (int j = 0; j < P::U; j++) u[j] *= w[j];
     }
-    if constexpr (GATED) {
+    if constexpr (FORM == GATED) {
         widen<P>(w, now.g[i], a.gate.f32);
         act_all(w, a.act);
 #pragma unroll
@@ -126,8 +141,8 @@ __device__ __forceinline__ void unit_gradient(const norm_args &a, const norm_row
 }
 
 /* Gradients of one unit of row `at`, and its share of dw. */
-template <class P, int N, bool GATED>
-__device__ __forceinline__ void unit_back(const norm_args &a, const norm_row<P, N, GATED> &now, int i, int c, int64_t at, float r, float back,
+template <class P, int N, norm_form FORM>
+__device__ __forceinline__ void unit_back(const norm_args &a, const norm_row<P, N, FORM> &now, int i, int c, int64_t at, float r, float back,
                                           float (&dw)[P::U])
 {
     float x[P::U], u[P::U], w[P::U], dx[P::U];
@@ -139,7 +154,7 @@ __device__ __forceinline__ void unit_back(const norm_args &a, const norm_row<P, 
 #pragma unroll
         for (int j = 0; j < P::U; j++) w[j] = 1.0f;
     }
-    if constexpr (GATED) {
+    if constexpr (FORM == GATED) {
         float act[P::U], slope[P::U];
         widen<P>(act, now.g[i], a.gate.f32);
         slope_all(act, slope, a.act);
@@ -152,7 +167,18 @@ __device__ __forceinline__ void unit_back(const norm_args &a, const norm_row<P, 
         dw[j] += u[j] * x[j] * r;
         dx[j] = u[j] * w[j] * r - (a.kind == SUM ? back : x[j] * back);
     }
-    if (a.dx.p) put_sum<P>(a.dx, at + c, dx, a.add_x);
+    if constexpr (FORM == SUMMED) {
+        widen<P>(u, now.g[i], a.dx.f32);
+#pragma unroll
+        for (int j = 0; j < P::U; j++) dx[j] += u[j];
+        const lnt_raw<P> sum = unit_from<P>(dx, a.dx.f32);
+        put_raw<P>(a.dx, at + c, sum);
+        widen<P>(dx, sum, a.dx.f32);
+        if (a.da.p) put_sum<P>(a.da, at + c, dx, a.add_a);
+        if (a.db.p) put_sum<P>(a.db, at + c, dx, a.add_b);
+    } else {
+        if (a.dx.p) put_sum<P>(a.dx, at + c, dx, a.add_x);
+    }
 }
 
 /* dw of a block: lanes of other teams by shuffles, warps through shared memory in order; a whole block's columns are all its own. */
@@ -184,15 +210,15 @@ template <class P, int N, bool WIDE> __device__ __forceinline__ void block_weigh
     }
 }
 
-template <class P, int N, bool WIDE, bool GATED>
-__global__ void __launch_bounds__(WIDE ? (P::U == 1 ? 1024 : 512) : 256, P::U == 1 ? 1 : !WIDE ? 4 : GATED ? 1 : 2)
+template <class P, int N, bool WIDE, norm_form FORM>
+__global__ void __launch_bounds__(WIDE ? (P::U == 1 ? 1024 : 512) : 256, P::U == 1 ? 1 : !WIDE ? (FORM == SUMMED ? 2 : 4) : FORM == ALONE ? 2 : 1)
     norm_backward(const __grid_constant__ norm_args a)
 {
     const int lanes = WIDE ? (int)blockDim.x : a.lanes, lane = WIDE ? (int)threadIdx.x : (int)threadIdx.x & (lanes - 1);
     const int teams = WIDE ? 1 : 256 / lanes, team = WIDE ? 0 : (int)threadIdx.x / lanes;
     const int64_t stride = (int64_t)gridDim.x * teams;
     float dw[N][P::U] = {};
-    norm_row<P, N, GATED> now, next;
+    norm_row<P, N, FORM> now, next;
     int turn = 0;
     next.load(a, (int64_t)blockIdx.x * teams + team, lane, lanes);
     for (int64_t base = (int64_t)blockIdx.x * teams; base < a.rows; base += stride, turn++) { /* the same steps for all threads of a block */
@@ -216,7 +242,7 @@ __global__ void __launch_bounds__(WIDE ? (P::U == 1 ? 1024 : 512) : 256, P::U ==
         const float r = inverse_of(a, s), back = (a.kind == SUM ? r * r : r * r * r * a.mean) * ux;
 #pragma unroll
         for (int i = 0; i < N; i++)
-            if (lane + i * lanes < units) unit_back<P, N, GATED>(a, now, i, (lane + i * lanes) * P::U, at, r, back, dw[i]);
+            if (lane + i * lanes < units) unit_back<P, N, FORM>(a, now, i, (lane + i * lanes) * P::U, at, r, back, dw[i]);
     }
     if (a.part) block_weights<P, N, WIDE>(a, dw, lane, lanes);
 }
@@ -226,6 +252,8 @@ __global__ void __launch_bounds__(WIDE ? (P::U == 1 ? 1024 : 512) : 256, P::U ==
 /* Units of a wide team at two a thread; columns of any1 at 16. A thread of a narrow team has two, but one in the backward of a gated norm: with
  * more it would need over 64 registers, and 512 blocks would not be resident. */
 enum { WIDE_UNITS = 1024, LONGEST = 16384 };
+/* Two for each multiprocessor of an H200, which all of them are resident on: a thread has three numbers of two rows for each column. */
+static constexpr int64_t SUMMED_BLOCKS = 256;
 
 /* How rows are given to threads. */
 struct norm_plan {
@@ -249,7 +277,7 @@ static norm_plan plan_of(const norm_args &a, const lnt_tensor *const *tensors, i
     return p;
 }
 
-static linnet_status args_of(const lnt_call *k, norm_kind kind, bool weighted, bool gated, norm_args *a)
+static linnet_status args_of(const lnt_call *k, const lnt_call *sum, norm_kind kind, bool weighted, bool gated, norm_args *a)
 {
     const lnt_norm_attr *attr = (const lnt_norm_attr *)k->attr;
     const lnt_tensor *x = &k->in[0];
@@ -259,6 +287,8 @@ static linnet_status args_of(const lnt_call *k, norm_kind kind, bool weighted, b
         return lnt_fail(k->c, LINNET_EUNSUPPORTED, "a norm over %lld columns on a GPU, expected at most %d", (long long)d, LONGEST);
     a->x = view_of(x), a->y = view_of(&k->out[0]), a->dy = view_of(&k->d_out[0]), a->dx = view_of(&k->d_in[0]);
     if (gated) a->gate = view_of(&k->in[1]), a->dg = view_of(&k->d_in[1]);
+    if (sum) a->a = view_of(&sum->in[0]), a->b = view_of(&sum->in[1]), a->da = view_of(&sum->d_in[0]), a->db = view_of(&sum->d_in[1]);
+    if (sum) a->add_a = sum->accumulate[0], a->add_b = sum->accumulate[1];
     a->w = weighted ? k->param[0].master : NULL;
     a->rows = k->tokens * x->heads, a->d = (int)d;
     a->kind = kind, a->act = attr->act, a->eps = (float)attr->eps, a->mean = kind == RMS ? 1.0f / (float)d : 1.0f;
@@ -266,61 +296,70 @@ static linnet_status args_of(const lnt_call *k, norm_kind kind, bool weighted, b
     return LINNET_OK;
 }
 
-#define NORM_LAUNCH(kernel, narrow, blocks, gate)                                                                                         \
+#define NORM_LAUNCH(kernel, narrow, blocks, form)                                                                                         \
     do {                                                                                                                           \
         const unsigned grid = (unsigned)(blocks);                                                                                  \
         cudaStream_t stream = lnt_stream(k->c);                                                                                    \
         if (p.unit == 8 && !p.wide)                                                                                                \
-            kernel<half8, narrow, false, gate><<<grid, p.threads, 0, stream>>>(a);                                               \
+            kernel<half8, narrow, false, form><<<grid, p.threads, 0, stream>>>(a);                                               \
         else if (p.unit == 8)                                                                                                      \
-            kernel<half8, 2, true, gate><<<grid, p.threads, 0, stream>>>(a);                                                \
+            kernel<half8, 2, true, form><<<grid, p.threads, 0, stream>>>(a);                                                \
         else if (p.unit == 4 && !p.wide)                                                                                           \
-            kernel<any4, narrow, false, gate><<<grid, p.threads, 0, stream>>>(a);                                                \
+            kernel<any4, narrow, false, form><<<grid, p.threads, 0, stream>>>(a);                                                \
         else if (p.unit == 4)                                                                                                      \
-            kernel<any4, 2, true, gate><<<grid, p.threads, 0, stream>>>(a);                                                 \
+            kernel<any4, 2, true, form><<<grid, p.threads, 0, stream>>>(a);                                                 \
         else                                                                                                                       \
-            kernel<any1, 16, true, gate><<<grid, p.threads, 0, stream>>>(a);                                                \
+            kernel<any1, 16, true, form><<<grid, p.threads, 0, stream>>>(a);                                                \
     } while (0)
 
-static linnet_status forward(const lnt_call *k, norm_kind kind, bool weighted, bool gated)
+/* sum: NULL, or the call that makes x (not of a gated norm). */
+static linnet_status forward(const lnt_call *k, const lnt_call *sum, norm_kind kind, bool weighted, bool gated)
 {
     norm_args a;
     if (k->tokens <= 0) return LINNET_OK;
-    LNT_TRY(args_of(k, kind, weighted, gated, &a));
-    const lnt_tensor *const tensors[3] = {&k->in[0], &k->out[0], &k->in[1]};
-    const norm_plan p = plan_of(a, tensors, gated ? 3 : 2, 2);
+    LNT_TRY(args_of(k, sum, kind, weighted, gated, &a));
+    const lnt_tensor *const tensors[4] = {&k->in[0], &k->out[0], sum ? &sum->in[0] : &k->in[1], sum ? &sum->in[1] : NULL};
+    const norm_plan p = plan_of(a, tensors, sum ? 4 : gated ? 3 : 2, 2);
     a.units = a.d / p.unit, a.lanes = p.lanes;
     if (gated)
-        NORM_LAUNCH(norm_forward, 2, p.blocks, true);
+        NORM_LAUNCH(norm_forward, 2, p.blocks, GATED);
+    else if (sum)
+        NORM_LAUNCH(norm_forward, 2, p.blocks, SUMMED);
     else
-        NORM_LAUNCH(norm_forward, 2, p.blocks, false);
+        NORM_LAUNCH(norm_forward, 2, p.blocks, ALONE);
     return LINNET_OK;
 }
 
-static linnet_status backward(const lnt_call *k, norm_kind kind, bool weighted, bool gated)
+static linnet_status backward(const lnt_call *k, const lnt_call *sum, norm_kind kind, bool weighted, bool gated)
 {
     norm_args a;
     float *grad = weighted ? k->param[0].grad : NULL;
     if (k->tokens <= 0) return LINNET_OK;
-    LNT_TRY(args_of(k, kind, weighted, gated, &a));
-    const lnt_tensor *const tensors[5] = {&k->in[0], &k->d_out[0], &k->d_in[0], &k->in[1], &k->d_in[1]};
-    const norm_plan p = plan_of(a, tensors, gated ? 5 : 3, gated ? 1 : 2);
-    const int64_t most = lnt_cuda_sum_blocks(k->tokens), blocks = p.blocks < most ? p.blocks : most;
+    LNT_TRY(args_of(k, sum, kind, weighted, gated, &a));
+    const lnt_tensor *const tensors[5] = {&k->in[0], &k->d_out[0], &k->d_in[0], sum ? &sum->d_in[0] : &k->in[1], sum ? &sum->d_in[1] : &k->d_in[1]};
+    const norm_plan p = plan_of(a, tensors, gated || sum ? 5 : 3, gated ? 1 : 2);
+    const int64_t room = lnt_cuda_sum_blocks(k->tokens), most = sum && room > SUMMED_BLOCKS ? SUMMED_BLOCKS : room,
+                  blocks = p.blocks < most ? p.blocks : most;
     a.units = a.d / p.unit, a.lanes = p.lanes;
     a.part = grad ? (float *)k->work : NULL;
     if (gated)
-        NORM_LAUNCH(norm_backward, 1, blocks, true);
+        NORM_LAUNCH(norm_backward, 1, blocks, GATED);
+    else if (sum)
+        NORM_LAUNCH(norm_backward, 2, blocks, SUMMED);
     else
-        NORM_LAUNCH(norm_backward, 2, blocks, false);
+        NORM_LAUNCH(norm_backward, 2, blocks, ALONE);
     if (grad) add_blocks(k->c, grad, a.part, blocks, a.d, a.d, 1);
     return LINNET_OK;
 }
 
 #define NORM(op, ...)                                                                                                              \
-    extern "C" linnet_status lnt_##op##_forward_cuda(const lnt_call *k) { return forward(k, __VA_ARGS__); }                        \
-    extern "C" linnet_status lnt_##op##_backward_cuda(const lnt_call *k) { return backward(k, __VA_ARGS__); }
+    extern "C" linnet_status lnt_##op##_forward_cuda(const lnt_call *k) { return forward(k, NULL, __VA_ARGS__); }                  \
+    extern "C" linnet_status lnt_##op##_backward_cuda(const lnt_call *k) { return backward(k, NULL, __VA_ARGS__); }
 
 NORM(rmsnorm, RMS, true, false)
 NORM(gated_rmsnorm, RMS, true, true)
 NORM(l2norm, L2, false, false)
 NORM(sumnorm, SUM, false, false)
+
+extern "C" linnet_status lnt_sum_rmsnorm_forward_cuda(const lnt_call *sum, const lnt_call *norm) { return forward(norm, sum, RMS, true, false); }
+extern "C" linnet_status lnt_sum_rmsnorm_backward_cuda(const lnt_call *sum, const lnt_call *norm) { return backward(norm, sum, RMS, true, false); }

@@ -16,7 +16,7 @@ static void activation_describe(const lnt_node *n, char *text, size_t size)
 
 static const lnt_op activation_op = {.name = "activation", .backward_needs = LNT_NEEDS_IN0, .forward = activation_forward,
                                      .backward = activation_backward, .describe = activation_describe};
-static const lnt_op add_op = {.name = "add", .passes_gradient = true, .forward = add_forward, .backward = add_backward};
+const lnt_op lnt_sum_op = {.name = "add", .passes_gradient = true, .forward = add_forward, .backward = add_backward};
 static const lnt_op mul_op = {.name = "mul", .backward_needs = LNT_NEEDS_IN0 | LNT_NEEDS_IN1, .forward = mul_forward, .backward = mul_backward};
 static const lnt_op swiglu_op = {
     .name = "swiglu", .backward_needs = LNT_NEEDS_IN0 | LNT_NEEDS_IN1, .forward = swiglu_forward, .backward = swiglu_backward};
@@ -38,6 +38,6 @@ static lnt_buf two(lnt_program *p, const lnt_op *op, lnt_buf a, lnt_buf b, bool 
     return lnt_add_op(p, op, NULL, 2, in, 0, NULL, (lnt_out_spec){cols, lnt_heads(p, a), lnt_program_value(p, a)->f32});
 }
 
-lnt_buf lnt_add_buf(lnt_program *p, lnt_buf a, lnt_buf b) { return two(p, &add_op, a, b, false); }
+lnt_buf lnt_add_buf(lnt_program *p, lnt_buf a, lnt_buf b) { return two(p, &lnt_sum_op, a, b, false); }
 lnt_buf lnt_mul_buf(lnt_program *p, lnt_buf a, lnt_buf b) { return two(p, &mul_op, a, b, true); }
 lnt_buf lnt_swiglu(lnt_program *p, lnt_buf gate, lnt_buf up) { return two(p, &swiglu_op, gate, up, false); }

@@ -8,4 +8,6 @@ typedef struct {
     double scale;
 } lnt_activation_attr;
 
+extern const lnt_op lnt_sum_op; /* lnt_add_buf's */
+
 #endif

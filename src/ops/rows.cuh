@@ -134,25 +134,44 @@ __device__ __forceinline__ uint32_t two_halves(float low, float high)
     return *(const uint32_t *)&h;
 }
 
-template <class P> __device__ __forceinline__ void put(lnt_view v, int64_t i, const float (&x)[P::U])
+/* A unit as it will be stored, rounded to its type. */
+template <class P> __device__ __forceinline__ lnt_raw<P> unit_from(const float (&x)[P::U], bool f32)
+{
+    lnt_raw<P> r;
+    if constexpr (P::HALF) {
+#pragma unroll
+        for (int j = 0; j < P::WORDS; j++) r.w[j] = two_halves(x[2 * j], x[2 * j + 1]);
+    } else if constexpr (P::U == 4) {
+        r.w[0] = f32 ? __float_as_uint(x[0]) : two_halves(x[0], x[1]);
+        r.w[1] = f32 ? __float_as_uint(x[1]) : two_halves(x[2], x[3]);
+        r.w[2] = __float_as_uint(x[2]), r.w[3] = __float_as_uint(x[3]);
+    } else {
+        r.w[0] = f32 ? __float_as_uint(x[0]) : __bfloat16_as_ushort(__float2bfloat16_rn(x[0]));
+    }
+    return r;
+}
+
+template <class P> __device__ __forceinline__ void put_raw(lnt_view v, int64_t i, const lnt_raw<P> &r)
 {
     if constexpr (P::HALF) {
         lnt_words<P::WORDS> q;
 #pragma unroll
-        for (int j = 0; j < P::WORDS; j++) q.w[j] = two_halves(x[2 * j], x[2 * j + 1]);
+        for (int j = 0; j < P::WORDS; j++) q.w[j] = r.w[j];
         *(lnt_words<P::WORDS> *)(v.p + 2 * i) = q;
     } else if constexpr (P::U == 4) {
         if (v.f32)
-            *(float4 *)(v.p + 4 * i) = make_float4(x[0], x[1], x[2], x[3]);
+            *(uint4 *)(v.p + 4 * i) = make_uint4(r.w[0], r.w[1], r.w[2], r.w[3]);
         else
-            *(uint2 *)(v.p + 2 * i) = make_uint2(two_halves(x[0], x[1]), two_halves(x[2], x[3]));
+            *(uint2 *)(v.p + 2 * i) = make_uint2(r.w[0], r.w[1]);
     } else {
         if (v.f32)
-            *(float *)(v.p + 4 * i) = x[0];
+            *(uint32_t *)(v.p + 4 * i) = r.w[0];
         else
-            *(bf16 *)(v.p + 2 * i) = __float2bfloat16_rn(x[0]);
+            *(uint16_t *)(v.p + 2 * i) = (uint16_t)r.w[0];
     }
 }
+
+template <class P> __device__ __forceinline__ void put(lnt_view v, int64_t i, const float (&x)[P::U]) { put_raw<P>(v, i, unit_from<P>(x, v.f32)); }
 
 /* Store, or add to what is there. */
 template <class P> __device__ __forceinline__ void put_sum(lnt_view v, int64_t i, const float (&x)[P::U], bool add)

@@ -28,7 +28,7 @@ static void conv_describe(const lnt_node *n, char *text, size_t size)
     snprintf(text, size, "size %d, %s", a->size, lnt_act_name(a->act));
 }
 
-static const lnt_op conv_op = {.name = "short_conv", .backward_needs = LNT_NEEDS_IN0, .state_size = conv_state, .workspace = conv_workspace,
+const lnt_op lnt_conv_op = {.name = "short_conv", .backward_needs = LNT_NEEDS_IN0, .state_size = conv_state, .workspace = conv_workspace,
                                .forward = short_conv_forward, .backward = short_conv_backward, .describe = conv_describe};
 
 lnt_buf lnt_short_conv(lnt_program *p, lnt_buf x, const char *name, int size, lnt_act act)
@@ -41,5 +41,5 @@ lnt_buf lnt_short_conv(lnt_program *p, lnt_buf x, const char *name, int size, ln
     if (snprintf(full, sizeof full, "%s.weight", name) >= (int)sizeof full)
         return lnt_program_fail(p, "parameter name \"%.60s...\" is too long", name);
     const int param = lnt_add_param(p, full, 3, dim, (lnt_init){LNT_INIT_NORMAL, lnt_init_std(p, size), 0}, true, false);
-    return lnt_add_op(p, &conv_op, lnt_attr(p, &a, sizeof a), 1, &x, 1, &param, (lnt_out_spec){cols, lnt_heads(p, x), false});
+    return lnt_add_op(p, &lnt_conv_op, lnt_attr(p, &a, sizeof a), 1, &x, 1, &param, (lnt_out_spec){cols, lnt_heads(p, x), false});
 }

@@ -10,4 +10,6 @@ typedef struct {
     lnt_act act;
 } lnt_conv_attr;
 
+extern const lnt_op lnt_conv_op;
+
 #endif

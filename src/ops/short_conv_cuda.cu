@@ -2,10 +2,15 @@
  * last inputs and the last dz in registers, and has the next rows' loads on their way, so that x, dy and dx are touched once but for the SIZE-1 rows
  * at the ends of a run. Floor: forward read x and write y, backward read x and dy and write dx.
  *
- * A convolution of fewer taps than a kernel is compiled for has taps of zero before its own. */
+ * A convolution of fewer taps than a kernel is compiled for has taps of zero before its own.
+ *
+ * Together with the L2 norm of its heads (d = 4 .. 128 columns, a power of two), what is between them stays in registers: with c = act(z) of one
+ * row and head, r = (sum c^2 + eps)^-1/2 and y = c r, backward has dc = r dy - c r^3 sum(dy c), then dz = dc act'(z) as before. The sums go over
+ * the d/4 lanes of a warp that have the head's columns. The same floor as a convolution alone. */
 #include "ops/rows.cuh"
 
 extern "C" {
+#include "ops/norms.h"
 #include "ops/short_conv.h"
 }
 
@@ -20,6 +25,8 @@ struct conv_args {
     lnt_cut cut;
     int64_t cols;
     int size, act, parts, rows; /* parts: blocks side by side; rows of a block */
+    int lanes;        /* of a head, with its norm */
+    float eps;
     bool add;
 };
 
@@ -103,7 +110,18 @@ __device__ __forceinline__ void load_rows(lnt_view x, int64_t r, int64_t end, in
     for (int i = 0; i < AHEAD; i++) out[i] = r + i < end ? fetch<P>(x, at + i * cols) : no_unit<P>();
 }
 
-template <class P, int SIZE, bool SILU>
+/* The sum over the lanes of a head, the same bits in all of them. No branches: rows of a run overlap. */
+__device__ __forceinline__ float head_sum(float x, int lanes)
+{
+#pragma unroll
+    for (int o = 16; o; o >>= 1) {
+        const float other = __shfl_xor_sync(0xffffffffu, x, o);
+        x += o < lanes ? other : 0.0f;
+    }
+    return x;
+}
+
+template <class P, int SIZE, bool SILU, bool NORM>
 __device__ __forceinline__ void forward_row(const conv_args &a, const float (&w)[SIZE][P::U], float (&window)[SIZE][P::U], const lnt_raw<P> &x,
                                             int64_t at)
 {
@@ -111,12 +129,20 @@ __device__ __forceinline__ void forward_row(const conv_args &a, const float (&w)
     widen<P>(window[SIZE - 1], x, a.x.f32);
     convolve(w, window, z);
     activate<SILU>(z, a.act);
+    if constexpr (NORM) {
+        float s = 0.0f;
+#pragma unroll
+        for (int u = 0; u < P::U; u++) s += z[u] * z[u];
+        const float r = rsqrtf(head_sum(s, a.lanes) + a.eps);
+#pragma unroll
+        for (int u = 0; u < P::U; u++) z[u] *= r;
+    }
     put<P>(a.y, at, z);
     shift(window);
 }
 
 /* STEP: a block's rows are those of one sequence, of few tokens, and its state moves on; otherwise a fixed number of rows. */
-template <class P, int SIZE, int AHEAD, bool SILU, bool STEP>
+template <class P, int SIZE, int AHEAD, bool SILU, bool STEP, bool NORM = false>
 __global__ void __launch_bounds__(CONV_THREADS, P::HALF ? 8 : 1) conv_forward(const __grid_constant__ conv_args a)
 {
     constexpr int U = P::U;
@@ -143,7 +169,7 @@ __global__ void __launch_bounds__(CONV_THREADS, P::HALF ? 8 : 1) conv_forward(co
         load_rows<P>(a.x, r + AHEAD, r1, a.cols, p.c, next);
         if (r + AHEAD <= min(r1, p.end)) { /* nothing has to be looked at */
 #pragma unroll
-            for (int i = 0; i < AHEAD; i++) forward_row<P, SIZE, SILU>(a, w, window, now[i], at + i * a.cols);
+            for (int i = 0; i < AHEAD; i++) forward_row<P, SIZE, SILU, NORM>(a, w, window, now[i], at + i * a.cols);
             continue;
         }
 #pragma unroll
@@ -154,7 +180,7 @@ __global__ void __launch_bounds__(CONV_THREADS, P::HALF ? 8 : 1) conv_forward(co
                 while (p.end == r + i);
                 load_window<P, SIZE>(a, p, r + i, window);
             }
-            forward_row<P, SIZE, SILU>(a, w, window, now[i], at + i * a.cols);
+            forward_row<P, SIZE, SILU, NORM>(a, w, window, now[i], at + i * a.cols);
         }
     }
     if constexpr (STEP) {
@@ -183,15 +209,21 @@ static __global__ void __launch_bounds__(256) advance_kernel(const __grid_consta
     }
 }
 
+/* The grid; blocks side by side and rows of a block go into a. */
+template <class P> static unsigned forward_blocks(conv_args &a, bool step)
+{
+    a.parts = (int)lnt_div_up(a.cols / P::U, CONV_THREADS);
+    const int64_t rows = lnt_div_up(a.cut.tokens * a.parts, CONV_FORWARD_BLOCKS);
+    a.rows = rows < CONV_FORWARD_ROWS ? (int)rows : (int)CONV_FORWARD_ROWS;
+    return (unsigned)(a.parts * (step ? a.cut.n_seq : lnt_div_up(a.cut.tokens, a.rows)));
+}
+
 template <class P, int SIZE>
 static void forward_run(lnt_ctx *c, conv_args a, bool step)
 {
     constexpr int AHEAD = SIZE == 4 ? 4 : 1;
-    a.parts = (int)lnt_div_up(a.cols / P::U, CONV_THREADS);
-    const int64_t rows = lnt_div_up(a.cut.tokens * a.parts, CONV_FORWARD_BLOCKS);
-    a.rows = rows < CONV_FORWARD_ROWS ? (int)rows : (int)CONV_FORWARD_ROWS;
     const bool silu = SIZE == 4 && a.act == LNT_SILU;
-    const unsigned blocks = (unsigned)(a.parts * (step ? a.cut.n_seq : lnt_div_up(a.cut.tokens, a.rows)));
+    const unsigned blocks = forward_blocks<P>(a, step);
     cudaStream_t stream = lnt_stream(c);
     if constexpr (!P::HALF) {
         if (step && silu) return conv_forward<P, SIZE, 1, SIZE == 4, true><<<blocks, CONV_THREADS, 0, stream>>>(a);
@@ -222,12 +254,22 @@ static int conv_unit(const conv_args &a, const lnt_tensor *const *tensors, int n
     return aligned && a.size <= 4 ? unit_of(a.cols, tensors, n) : 1;
 }
 
+/* Few tokens a sequence; any of them may still be long. */
+static bool is_step(const lnt_call *k) { return k->state && k->tokens <= 4 * k->n_seq; }
+
+/* Each sequence's last inputs into its state, where the kernel before did not. */
+static void advance(const lnt_call *k, const conv_args &a)
+{
+    const int64_t n = k->n_seq * a.cols;
+    if (k->state && !is_step(k) && a.size > 1) advance_kernel<<<(unsigned)lnt_div_up(n, 256), 256, 0, lnt_stream(k->c)>>>(a, n);
+}
+
 extern "C" linnet_status lnt_short_conv_forward_cuda(const lnt_call *k)
 {
     if (k->tokens <= 0) return LINNET_OK;
     const conv_args a = args_of(k);
     const lnt_tensor *const both[2] = {&k->in[0], &k->out[0]};
-    const bool step = k->state && k->tokens <= 4 * k->n_seq; /* few tokens a sequence; any sequence may still be long */
+    const bool step = is_step(k);
     const int unit = conv_unit(a, both, 2);
     if (a.size > 4)
         forward_run<any1, LNT_CONV_MAX>(k->c, a, step);
@@ -237,10 +279,44 @@ extern "C" linnet_status lnt_short_conv_forward_cuda(const lnt_call *k)
         forward_run<any4, 4>(k->c, a, step);
     else
         forward_run<any1, 4>(k->c, a, step);
-    const int64_t n = k->n_seq * a.cols;
-    if (k->state && !step && a.size > 1) advance_kernel<<<(unsigned)lnt_div_up(n, 256), 256, 0, lnt_stream(k->c)>>>(a, n);
+    advance(k, a);
     return LINNET_OK;
 }
+
+/* A pair of a convolution and the L2 norm of its heads, as lnt_conv_norm's `fits` has let through: at most 4 taps, SiLU. */
+static linnet_status pair_args(const lnt_call *conv, const lnt_call *norm, conv_args *a, int *unit)
+{
+    const lnt_tensor *const tensors[4] = {&conv->in[0], &norm->out[0], &norm->d_out[0], &conv->d_in[0]};
+    *a = args_of(conv);
+    a->y = view_of(&norm->out[0]), a->dy = view_of(&norm->d_out[0]);
+    a->eps = (float)((const lnt_norm_attr *)norm->attr)->eps;
+    a->lanes = (int)(norm->in[0].cols / norm->in[0].heads / 4);
+    *unit = conv_unit(*a, tensors, 4);
+    return *unit >= 4 ? LINNET_OK : lnt_fail(conv->c, LINNET_EINTERNAL, "a convolution with its norm: memory is not aligned");
+}
+
+template <class P, bool STEP> static void forward_pair(lnt_ctx *c, conv_args a)
+{
+    const unsigned blocks = forward_blocks<P>(a, STEP);
+    conv_forward<P, 4, STEP ? 1 : 4, true, STEP, true><<<blocks, CONV_THREADS, 0, lnt_stream(c)>>>(a);
+}
+
+extern "C" linnet_status lnt_conv_l2norm_forward_cuda(const lnt_call *conv, const lnt_call *norm)
+{
+    conv_args a;
+    int unit;
+    if (conv->tokens <= 0) return LINNET_OK;
+    LNT_TRY(pair_args(conv, norm, &a, &unit));
+    if (is_step(conv))
+        forward_pair<any4, true>(conv->c, a);
+    else if (unit == 8)
+        forward_pair<half4, false>(conv->c, a);
+    else
+        forward_pair<any4, false>(conv->c, a);
+    advance(conv, a);
+    return LINNET_OK;
+}
+
 
 /* ---- backward ------------------------------------------------------------------------------------------------------------------------------- */
 
@@ -251,7 +327,7 @@ template <int SIZE, int U> struct conv_sums {
 
 /* A row whose place in x, dy and dx is `at`: its dz; its share of dw, if it is the run's own; and dx of SIZE - 1 rows before, all of whose dz are
  * there, if that is. */
-template <class P, int SIZE, bool SILU>
+template <class P, int SIZE, bool SILU, bool NORM>
 __device__ __forceinline__ void back_row(const conv_args &a, conv_sums<SIZE, P::U> &s, const lnt_raw<P> &x, const lnt_raw<P> &dy, int64_t at,
                                          bool own, bool complete)
 {
@@ -263,9 +339,18 @@ __device__ __forceinline__ void back_row(const conv_args &a, conv_sums<SIZE, P::
         slope_all(z, slope, LNT_SILU);
     else
         slope_all(z, slope, a.act);
-    widen<P>(z, dy, a.dy.f32);
+    float d[U];
+    widen<P>(d, dy, a.dy.f32);
+    if constexpr (NORM) {
+        float cc = 0.0f, dc = 0.0f;
 #pragma unroll
-    for (int u = 0; u < U; u++) s.dz[SIZE - 1][u] = slope[u] * z[u];
+        for (int u = 0; u < U; u++) cc += z[u] * z[u], dc += z[u] * d[u];
+        const float r = rsqrtf(head_sum(cc, a.lanes) + a.eps), back = r * r * r * head_sum(dc, a.lanes);
+#pragma unroll
+        for (int u = 0; u < U; u++) d[u] = d[u] * r - z[u] * back;
+    }
+#pragma unroll
+    for (int u = 0; u < U; u++) s.dz[SIZE - 1][u] = slope[u] * d[u];
     if (own) {
 #pragma unroll
         for (int j = 0; j < SIZE; j++)
@@ -286,7 +371,7 @@ __device__ __forceinline__ void back_row(const conv_args &a, conv_sums<SIZE, P::
     shift(s.dz);
 }
 
-template <class P, int SIZE, int AHEAD, bool SILU>
+template <class P, int SIZE, int AHEAD, bool SILU, bool NORM = false>
 __global__ void __launch_bounds__(CONV_THREADS, P::HALF ? 4 : 1) conv_backward(const __grid_constant__ conv_args a)
 {
     constexpr int U = P::U;
@@ -322,12 +407,12 @@ __global__ void __launch_bounds__(CONV_THREADS, P::HALF ? 4 : 1) conv_backward(c
             load_rows<P>(a.dy, r + AHEAD, last, a.cols, p.c, next_dy);
             if (r >= u0 + SIZE - 1 && r + AHEAD <= u1) { /* nothing has to be looked at */
 #pragma unroll
-                for (int i = 0; i < AHEAD; i++) back_row<P, SIZE, SILU>(a, s, x[i], dy[i], at + i * a.cols, true, true);
+                for (int i = 0; i < AHEAD; i++) back_row<P, SIZE, SILU, NORM>(a, s, x[i], dy[i], at + i * a.cols, true, true);
                 continue;
             }
 #pragma unroll
             for (int i = 0; i < AHEAD; i++)
-                if (r + i < stop) back_row<P, SIZE, SILU>(a, s, x[i], dy[i], at + i * a.cols, r + i < u1, r + i >= u0 + SIZE - 1);
+                if (r + i < stop) back_row<P, SIZE, SILU, NORM>(a, s, x[i], dy[i], at + i * a.cols, r + i < u1, r + i >= u0 + SIZE - 1);
         }
     }
     if (!a.part) return;
@@ -346,17 +431,27 @@ template <class P, int SIZE, int AHEAD> static void backward_run(lnt_ctx *c, con
         conv_backward<P, SIZE, AHEAD, false><<<grid, CONV_THREADS, 0, lnt_stream(c)>>>(a);
 }
 
+/* Blocks of rows, and where their sums of dw go. */
+static int64_t backward_blocks(const lnt_call *k, conv_args &a)
+{
+    a.rows = (int)lnt_div_up(k->tokens, CONV_BACKWARD_BLOCKS);
+    if (a.rows < CONV_BACKWARD_ROWS) a.rows = CONV_BACKWARD_ROWS;
+    a.part = k->param[0].grad ? (float *)k->work : NULL;
+    return lnt_div_up(k->tokens, a.rows);
+}
+
+static void add_taps(const lnt_call *k, const conv_args &a, int64_t blocks)
+{
+    if (a.part) add_blocks(k->c, k->param[0].grad, a.part, blocks, a.size * a.cols, a.cols, a.size);
+}
+
 extern "C" linnet_status lnt_short_conv_backward_cuda(const lnt_call *k)
 {
     if (k->tokens <= 0) return LINNET_OK;
     conv_args a = args_of(k);
     const lnt_tensor *const tensors[3] = {&k->in[0], &k->d_out[0], &k->d_in[0]};
     const int unit = conv_unit(a, tensors, 3);
-    a.rows = (int)lnt_div_up(k->tokens, CONV_BACKWARD_BLOCKS);
-    if (a.rows < CONV_BACKWARD_ROWS) a.rows = CONV_BACKWARD_ROWS;
-    const int64_t blocks = lnt_div_up(k->tokens, a.rows), sums = a.size * a.cols;
-    float *grad = k->param[0].grad;
-    a.part = grad ? (float *)k->work : NULL;
+    const int64_t blocks = backward_blocks(k, a);
     if (a.size > 4)
         backward_run<any1, LNT_CONV_MAX, 1>(k->c, a, blocks);
     else if (unit == 8)
@@ -365,6 +460,23 @@ extern "C" linnet_status lnt_short_conv_backward_cuda(const lnt_call *k)
         backward_run<any4, 4, 4>(k->c, a, blocks);
     else
         backward_run<any1, 4, 4>(k->c, a, blocks);
-    if (grad) add_blocks(k->c, grad, a.part, blocks, sums, a.cols, a.size);
+    add_taps(k, a, blocks);
+    return LINNET_OK;
+}
+
+extern "C" linnet_status lnt_conv_l2norm_backward_cuda(const lnt_call *conv, const lnt_call *norm)
+{
+    conv_args a;
+    int unit;
+    if (conv->tokens <= 0) return LINNET_OK;
+    LNT_TRY(pair_args(conv, norm, &a, &unit));
+    const int64_t blocks = backward_blocks(conv, a);
+    a.parts = (int)lnt_div_up(a.cols / 4, CONV_THREADS);
+    const unsigned grid = (unsigned)(blocks * a.parts);
+    if (unit == 8)
+        conv_backward<half4, 4, 4, true, true><<<grid, CONV_THREADS, 0, lnt_stream(conv->c)>>>(a);
+    else
+        conv_backward<any4, 4, 4, true, true><<<grid, CONV_THREADS, 0, lnt_stream(conv->c)>>>(a);
+    add_taps(conv, a, blocks);
     return LINNET_OK;
 }

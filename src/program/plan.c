@@ -228,38 +228,46 @@ static linnet_status upload_sequences(lnt_plan *plan, const lnt_batch *b, const 
     return LINNET_OK;
 }
 
-static linnet_status run_step(lnt_plan *plan, const lnt_step *t, lnt_call *k)
+/* One step, or a pair: k[0] is the call of step t, k[1] that of the one behind it. */
+static linnet_status run_step(lnt_plan *plan, const lnt_step *t, const lnt_call *k)
 {
-    double start = plan->profiling ? lnt_now() : 0;
-    bool backward = t->kind == LNT_STEP_BACKWARD;
-    LNT_TRY(backward ? t->node->op->backward(k) : t->node->op->forward(k));
+    const bool backward = t->kind == LNT_STEP_BACKWARD;
+    const lnt_step *last = t->with_next && !backward ? t + 1 : t; /* in the program */
+    const double start = plan->profiling ? lnt_now() : 0;
+    if (t->with_next)
+        LNT_TRY(backward ? last->node->op->pair->backward(&k[1], &k[0]) : last->node->op->pair->forward(&k[0], &k[1]));
+    else
+        LNT_TRY(backward ? t->node->op->backward(k) : t->node->op->forward(k));
     if (plan->profiling) {
         lnt_device_wait(plan->c);
-        plan->seconds[2 * t->node_index + backward] += lnt_now() - start;
+        plan->seconds[2 * last->node_index + backward] += lnt_now() - start;
     }
     return LINNET_OK;
 }
 
 static linnet_status run_steps(lnt_plan *plan, const lnt_weights *w, const lnt_batch *b, const int64_t *cu)
 {
-    lnt_call k = {.c = plan->c,
-                  .tokens = b->tokens,
-                  .n_seq = b->n_seq,
-                  .cu = cu,
-                  .cu_device = plan->cu_device,
-                  .loss_scale = b->loss_scale,
-                  .chance = b->chance,
-                  .work = plan->work,
-                  .work_size = plan->work_size};
+    lnt_call k[2] = {{.c = plan->c,
+                      .tokens = b->tokens,
+                      .n_seq = b->n_seq,
+                      .cu = cu,
+                      .cu_device = plan->cu_device,
+                      .loss_scale = b->loss_scale,
+                      .chance = b->chance,
+                      .work = plan->work,
+                      .work_size = plan->work_size}};
     if (b->state) {
-        k.position = b->state->position;
-        k.position_device = b->state->position_device;
-        k.state_capacity = b->state->capacity;
+        k[0].position = b->state->position;
+        k[0].position_device = b->state->position_device;
+        k[0].state_capacity = b->state->capacity;
     }
+    k[1] = k[0];
     for (int i = 0; i < plan->schedule.n_steps; i++) {
         const lnt_step *t = &plan->schedule.steps[i];
-        bind(plan, t, w, b, &k);
-        LNT_TRY(run_step(plan, t, &k));
+        bind(plan, t, w, b, &k[0]);
+        if (t->with_next) bind(plan, &t[1], w, b, &k[1]);
+        LNT_TRY(run_step(plan, t, k));
+        i += t->with_next;
     }
     return LINNET_OK;
 }

@@ -7,6 +7,9 @@
  *   training schedule:  forward of every needed node, then backward in reverse; with `recompute`, values inside a block (a layer) are dropped
  * after the forward pass and computed again just before the block's backward pass: all of them, or only the cheap ones.
  *
+ * Neighbouring nodes whose operators know each other (lnt_pair) run in one call, forward and backward; a value between them that nobody else reads
+ * may then not exist at all. Programs, parameters and results are the same.
+ *
  * On a GPU, a run of the same shape as one before (same tokens, sequences of equal length, weights, state, scale of the loss) is recorded once and
  * replayed from then on: the same kernels with the same arguments, hence the same bits. */
 #ifndef LNT_PROGRAM_PLAN_H
@@ -75,6 +78,7 @@ typedef struct {
     lnt_recompute recompute;
     bool has_state;
     int64_t state_capacity;
+    bool apart;              /* every node by itself: no pairs */
     int n_outputs;
     lnt_buf outputs[4];      /* kept until the next run */
     int n_kept;              /* values from the middle, kept too: what an analysis looks at; read while the plan is made alone */
@@ -108,8 +112,8 @@ size_t lnt_plan_bytes(const lnt_plan *plan);          /* activations, gradients,
 bool lnt_plan_recorded(const lnt_plan *plan);         /* runs like the last one are replayed */
 double lnt_plan_flops(const lnt_plan *plan);          /* useful FLOPs of the last run's shape, recomputation not counted */
 
-/* Seconds by operator type since the last reset; off until the first call to lnt_plan_profile_reset. On a GPU runs then go step by step, with a wait
- * behind each. */
+/* Seconds by operator type since the last reset (a pair's are its second's); off until the first call to lnt_plan_profile_reset. On a GPU runs
+ * then go step by step, with a wait behind each. */
 void lnt_plan_profile_reset(lnt_plan *plan);
 char *lnt_plan_profile(const lnt_plan *plan);         /* a table, lnt_free */
 

@@ -114,6 +114,18 @@ typedef struct {
 enum { LNT_NEEDS_IN0 = 1 << 0, LNT_NEEDS_IN1 = 1 << 1, LNT_NEEDS_IN2 = 1 << 2, LNT_NEEDS_IN3 = 1 << 3, LNT_NEEDS_IN4 = 1 << 4,
        LNT_NEEDS_ALL_IN = 0xff, LNT_NEEDS_OUT0 = 1 << 8, LNT_NEEDS_OUT1 = 1 << 9 };
 
+/* How a node runs in one call with the node just before it, whose output 0 is its input 0. Both calls are as if they came one after the other. A plan
+ * decides which pairs it runs so; the program knows nothing of it. */
+typedef struct lnt_pair {
+    const lnt_op *first;
+    /* The value between the two is not stored, nor its gradient (their tensors are absent), and backward of the second does not read it: such a pair
+     * needs that nobody else wants it. Otherwise both are written as by the two nodes. */
+    bool inner;
+    bool (*fits)(const lnt_node *first, const lnt_node *second, const lnt_shape *s); /* NULL: always */
+    linnet_status (*forward)(const lnt_call *first, const lnt_call *second);
+    linnet_status (*backward)(const lnt_call *first, const lnt_call *second);
+} lnt_pair;
+
 /* An operator type: one static structure, one file in ops/ or recurrence/. */
 struct lnt_op {
     const char *name;
@@ -128,6 +140,7 @@ struct lnt_op {
     bool host_position;          /* what a call does to a state depends on lnt_call.position, so that it cannot be recorded and replayed */
     linnet_status (*forward)(const lnt_call *k);
     linnet_status (*backward)(const lnt_call *k);
+    const lnt_pair *pair;        /* with the node before; NULL: none */
     void (*describe)(const lnt_node *n, char *text, size_t size);             /* attributes, for the printed program; NULL: nothing */
 };
 

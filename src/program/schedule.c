@@ -3,8 +3,9 @@
  * All bookkeeping is by root value (views share memory). The passes, in order:
  *   1. needed:   nodes that some wanted value depends on (in training: every output is a loss and what it depends on).
  *   2. wants:    values that need a gradient (some parameter lies upstream).
- *   3. steps:    forward; in training, blocks in reverse: recompute (optional), backward.
- *   4. slots:    lifetimes from the first write to the last read. */
+ *   3. pairs:    neighbouring nodes that run in one call.
+ *   4. steps:    forward; in training, blocks in reverse: recompute (optional), backward.
+ *   5. slots:    lifetimes from the first write to the last read; those of a pair's two steps meet. */
 #include "program/schedule.h"
 
 #include <string.h>
@@ -21,6 +22,9 @@ typedef struct {
     bool *wants;       /* [values] a gradient */
     bool *reached;     /* [values] some gradient arrives */
     bool *crosses;     /* [values] read outside the block that makes it */
+    bool *pairs;       /* [nodes] the first of a pair */
+    bool *done;        /* [nodes] the backward step is there */
+    bool *inner;       /* [values] between the two of a pair, not stored */
     int *slot, *again; /* [values] forward value; recomputed value */
     int *grad;         /* [values] */
     int *save, *save_again; /* [nodes] */
@@ -97,6 +101,35 @@ static void find_gradients(work *w)
     for (int i = 0; i < wanted_count(w); i++) w->crosses[wanted(w, i)] = true;
 }
 
+static int readers(const work *w, int root)
+{
+    const lnt_program *p = w->p;
+    int n = 0;
+    for (int i = p->values[root].v.producer; i < p->n_nodes; i++)
+        for (int k = 0; w->needed[i] && k < p->nodes[i]->n_in; k++) n += root_of(w, p->nodes[i]->in[k]) == root;
+    return n;
+}
+
+/* A pair's first has its backward step where the second has its own, before its block is made again if that is another: then it may read nothing. */
+static bool is_pair(const work *w, int i)
+{
+    const lnt_node *a = w->p->nodes[i], *b = w->p->nodes[i + 1];
+    const lnt_pair *pair = b->op->pair;
+    if (!pair || pair->first != a->op || !w->needed[i] || !w->needed[i + 1] || (i && w->pairs[i - 1])) return false;
+    const int r = root_of(w, a->out[0]);
+    if (root_of(w, b->in[0]) != r || (a->block != b->block && a->op->backward_needs)) return false;
+    if (pair->inner && (a->block != b->block || !a->op->flops != !b->op->flops || w->crosses[r] || readers(w, r) > 1)) return false;
+    return !pair->fits || pair->fits(a, b, w->shape);
+}
+
+static void find_pairs(work *w)
+{
+    for (int i = 0; i + 1 < w->p->n_nodes && !w->o->apart; i++) {
+        w->pairs[i] = is_pair(w, i);
+        if (w->pairs[i]) w->inner[root_of(w, w->p->nodes[i]->out[0])] = w->p->nodes[i + 1]->op->pair->inner;
+    }
+}
+
 static lnt_step *new_step(work *w, lnt_step_kind kind, int i)
 {
     lnt_step *t = &w->s->steps[w->s->n_steps];
@@ -113,6 +146,29 @@ static lnt_step *new_step(work *w, lnt_step_kind kind, int i)
 
 static int64_t save_bytes(const work *w, const lnt_node *n) { return n->op->save_size && w->o->training ? n->op->save_size(n, w->shape) : 0; }
 
+static void last_at_least(work *w, const int *slots, int n, int step)
+{
+    for (int i = 0; i < n; i++)
+        if (slots[i] >= 0 && w->s->slots[slots[i]].last < step) w->s->slots[slots[i]].last = step;
+}
+static void first_at_most(work *w, const int *slots, int n, int step)
+{
+    for (int i = 0; i < n; i++)
+        if (slots[i] >= 0 && w->s->slots[slots[i]].first > step) w->s->slots[slots[i]].first = step;
+}
+
+/* The last two steps are one call: what either touches is alive in both. */
+static void join(work *w)
+{
+    const int b = w->s->n_steps - 1, a = b - 1;
+    lnt_step *x = &w->s->steps[a], *y = &w->s->steps[b];
+    x->with_next = true;
+    last_at_least(w, x->in, LNT_MAX_IN, b), last_at_least(w, x->d_in, LNT_MAX_IN, b), last_at_least(w, x->out, LNT_MAX_OUT, b);
+    last_at_least(w, x->d_out, LNT_MAX_OUT, b), last_at_least(w, &x->save, 1, b);
+    first_at_most(w, y->in, LNT_MAX_IN, a), first_at_most(w, y->d_in, LNT_MAX_IN, a), first_at_most(w, y->out, LNT_MAX_OUT, a);
+    first_at_most(w, y->d_out, LNT_MAX_OUT, a), first_at_most(w, &y->save, 1, a);
+}
+
 /* Forward of node i; `again` is the recomputation inside a block. */
 static void add_forward(work *w, int i, bool again)
 {
@@ -121,13 +177,14 @@ static void add_forward(work *w, int i, bool again)
     int now = w->s->n_steps;
     for (int k = 0; k < n->n_in; k++) {
         int r = root_of(w, n->in[k]);
-        if (!r) continue;
+        if (!r || w->inner[r]) continue;
         if (w->slot[r] < 0) w->slot[r] = add_slot(w, value_bytes(w, r), r, 0); /* external: filled before the first step */
         t->in[k] = again && w->again[r] >= 0 ? w->again[r] : w->slot[r];
         touch(w, t->in[k]);
     }
     for (int k = 0; k < n->n_out; k++) {
         int r = root_of(w, n->out[k]);
+        if (w->inner[r]) continue;
         bool fresh = !again || dropped(w, r);
         int *where = again && fresh ? &w->again[r] : &w->slot[r];
         if (*where < 0) *where = add_slot(w, value_bytes(w, r), r, now);
@@ -156,18 +213,24 @@ static bool takes_over(const work *w, const lnt_node *n, int k)
     return w->p->values[r].v.f32 == w->p->values[out].v.f32 && value_bytes(w, r) == value_bytes(w, out);
 }
 
-static void add_backward(work *w, int i)
+/* False: no gradient comes to node i. */
+static bool add_backward(work *w, int i)
 {
     const lnt_node *n = w->p->nodes[i];
     const lnt_op *op = n->op;
     bool arrives = op->backward_is_forward;
     for (int k = 0; k < n->n_out; k++) arrives |= w->reached[root_of(w, n->out[k])];
-    if (!arrives || !op->backward) return;
+    w->done[i] = true;
+    if (!arrives || !op->backward) return false;
     lnt_step *t = new_step(w, LNT_STEP_BACKWARD, i);
     int now = w->s->n_steps;
     for (int k = 0; k < n->n_in; k++) {
         int r = root_of(w, n->in[k]);
         if (!r) continue;
+        if (w->inner[r]) {
+            w->reached[r] = true;
+            continue;
+        }
         if (w->slot[r] < 0) w->slot[r] = add_slot(w, value_bytes(w, r), r, 0);
         if (op->backward_is_forward || op->backward_needs & (unsigned)LNT_NEEDS_IN0 << k) touch(w, t->in[k] = kept_slot(w, r));
         if (!w->wants[r] || w->p->values[r].v.external) continue;
@@ -191,6 +254,7 @@ static void add_backward(work *w, int i)
     t->training = true;
     touch(w, t->save = w->save_again[i] >= 0 ? w->save_again[i] : w->save[i]);
     w->s->n_steps++;
+    return true;
 }
 
 /* Recompute what the backward passes of nodes first..last (one block) read and what that in turn needs. */
@@ -211,11 +275,15 @@ static linnet_status recompute_block(work *w, int first, int last)
         if (need[i - first]) reads |= LNT_NEEDS_ALL_IN;
         for (int k = 0; k < n->n_in; k++) {
             int r = root_of(w, n->in[k]);
+            if (w->inner[r] && !need[i - first]) continue;
             if (r && reads & (unsigned)LNT_NEEDS_IN0 << k && dropped(w, r)) need[p->values[r].v.producer - first] = true;
         }
     }
-    for (int i = first; i <= last; i++)
-        if (need[i - first]) add_forward(w, i, true);
+    for (int i = first; i <= last; i++) {
+        if (!need[i - first]) continue;
+        add_forward(w, i, true);
+        if (i > first && w->pairs[i - 1] && need[i - 1 - first]) join(w);
+    }
     lnt_free(need);
     return LINNET_OK;
 }
@@ -223,8 +291,11 @@ static linnet_status recompute_block(work *w, int first, int last)
 static linnet_status add_steps(work *w)
 {
     const lnt_program *p = w->p;
-    for (int i = 0; i < p->n_nodes; i++)
-        if (w->needed[i] && !(w->o->training && p->nodes[i]->op->backward_is_forward)) add_forward(w, i, false);
+    for (int i = 0; i < p->n_nodes; i++) {
+        if (!w->needed[i] || (w->o->training && p->nodes[i]->op->backward_is_forward)) continue;
+        add_forward(w, i, false);
+        if (i && w->pairs[i - 1]) join(w);
+    }
     if (w->o->training)
         for (int i = p->n_nodes - 1; i >= 0; i--) {
             if (!w->needed[i]) continue;
@@ -233,8 +304,11 @@ static linnet_status add_steps(work *w)
                 while (first > 0 && p->nodes[first - 1]->block == block) first--;
                 LNT_TRY(recompute_block(w, first, i));
             }
-            for (; i >= first; i--)
-                if (w->needed[i]) add_backward(w, i);
+            for (; i >= first; i--) {
+                if (!w->needed[i] || w->done[i]) continue;
+                const bool made = add_backward(w, i);
+                if (i && w->pairs[i - 1] && add_backward(w, i - 1) && made) join(w);
+            }
             i++;
         }
     for (int i = 0; i < wanted_count(w); i++) touch(w, w->slot[wanted(w, i)]);
@@ -250,7 +324,7 @@ linnet_status lnt_schedule_make(lnt_ctx *c, const lnt_program *p, const lnt_plan
     w.cap_slots = 3 * p->n_values + 2 * p->n_nodes;
     s->steps = lnt_arena_alloc(&s->arena, (size_t)w.cap_steps * sizeof *s->steps);
     s->slots = lnt_arena_alloc(&s->arena, (size_t)w.cap_slots * sizeof *s->slots);
-    bool *flags = lnt_arena_alloc(&s->arena, nn + 3 * nv);
+    bool *flags = lnt_arena_alloc(&s->arena, 3 * nn + 4 * nv);
     int *ids = lnt_arena_alloc(&s->arena, (3 * nv + 2 * nn) * sizeof *ids);
     if (!s->steps || !s->slots || !flags || !ids) {
         lnt_schedule_free(s);
@@ -260,6 +334,9 @@ linnet_status lnt_schedule_make(lnt_ctx *c, const lnt_program *p, const lnt_plan
     w.wants = flags + nn;
     w.reached = w.wants + nv;
     w.crosses = w.reached + nv;
+    w.inner = w.crosses + nv;
+    w.pairs = w.inner + nv;
+    w.done = w.pairs + nn;
     memset(ids, -1, (3 * nv + 2 * nn) * sizeof *ids);
     w.slot = s->value_slot = ids;
     w.again = ids + nv;
@@ -268,6 +345,7 @@ linnet_status lnt_schedule_make(lnt_ctx *c, const lnt_program *p, const lnt_plan
     w.save_again = w.save + nn;
     find_needed(&w);
     find_gradients(&w);
+    find_pairs(&w);
     linnet_status status = add_steps(&w);
     if (status != LINNET_OK) lnt_schedule_free(s);
     return status;

@@ -16,6 +16,7 @@ typedef struct {
     bool accumulate[LNT_MAX_IN];
     bool passed[LNT_MAX_IN]; /* d_in lies where d_out does: there already */
     int save;
+    bool with_next;  /* a pair: one call with the step that follows */
     bool training;   /* what this call leaves is read by a backward pass */
 } lnt_step;
 
