@@ -302,6 +302,11 @@ static void put_solve(const lnt_recur_args *a, const mesa_work &w, const void *r
     s.x_float = x_float;
     s.taken = (float *)a->steps;
     s.residual = (float *)a->residual;
+    if constexpr (sizeof(S) == 2)
+        if (d->base.capability >= 90 && !(s.absolute > 0) && (s.solver == LINNET_CG_LEVEL || s.solver == LINNET_CG_PLAIN)) {
+            lnt_mesa_cg_sm90(s, d->stream);
+            return;
+        }
     lnt_mesa_solve_put(s, d);
 }
 
