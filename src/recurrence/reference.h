@@ -1,4 +1,4 @@
-/* What the float64 references share. Only *_reference.c files include this. */
+/* What the float64 references share: reading and writing of any dtype, and the walk of those with a state. Only they include this. */
 #ifndef LNT_REFERENCE_H
 #define LNT_REFERENCE_H
 
@@ -8,9 +8,6 @@
 
 #include "core/dtype.h"
 #include "recurrence/recurrence.h"
-
-/* States are kept at the start of every block of this many tokens and inside one block; the backward pass redoes a block at a time. */
-enum { REF_BLOCK = 32 };
 
 /* Type of gates, states, log-sum-exp and their gradients. */
 static inline lnt_dtype ref_f(const lnt_recur_args *a) { return a->dtype == LINNET_F64 ? LINNET_F64 : LINNET_F32; }
@@ -36,6 +33,54 @@ static inline int64_t ref_longest(const lnt_recur_args *a)
         longest = len > longest ? len : longest;
     }
     return longest;
+}
+
+/* ---- cores with a state ------------------------------------------------------------------------------------------------------------------ */
+
+/* One value head of one sequence at work. S is the state, dS the gradient of the state behind the token at hand, both laid out as the core wants;
+ * q k v are the token's rows (v with one place more); dq dk [len,K] are those of the query-key head, added to by each of its value heads. */
+typedef struct {
+    const lnt_recur_args *a;
+    int64_t n;   /* sequence */
+    int h;       /* value head */
+    double *S, *dS, *q, *k, *v, *own, *dq, *dk; /* dS dq dk: NULL in the forward pass */
+    double *sums; /* what this head adds to parameters shared by all tokens */
+} ref_head;
+
+typedef struct {
+    int64_t (*state)(const lnt_recur_args *a);              /* doubles of a state, of the core's own rows, and of its sums */
+    int64_t (*own)(const lnt_recur_args *a, bool backward);
+    int64_t (*sums)(const lnt_recur_args *a);               /* NULL: none */
+    void *(*sum_out)(const lnt_recur_args *a);              /* [Hv,sums], the gradient they are for */
+    void (*load)(const ref_head *x, bool gradient, double *S); /* the initial state, or the gradient of the final one */
+    void (*store)(const ref_head *x, bool gradient, const double *S);
+    void (*step)(const ref_head *x, int64_t t);             /* S goes over token t, which is loaded */
+    void (*read)(const ref_head *x, int64_t t);             /* outputs of token t from S */
+    /* One token backward, loaded: from the states behind and before it, and dS, which becomes the gradient of the latter. */
+    void (*back)(const ref_head *x, int64_t t, const double *S, const double *before);
+} ref_core;
+
+/* Sequences and heads side by side. The backward pass keeps the states at the start of blocks of tokens and redoes a block at a time. */
+size_t lnt_ref_workspace(const ref_core *core, const lnt_recur_args *a, bool backward, int threads);
+void lnt_ref_forward(const ref_core *core, const lnt_recur_args *a, int threads);
+void lnt_ref_backward(const ref_core *core, const lnt_recur_args *a, int threads);
+
+/* e^g, by token or by head; 1 without a gate. */
+static inline double ref_decay(const ref_head *x, int64_t t)
+{
+    const lnt_recur_args *a = x->a;
+    return exp(a->g ? ref_get(a->g, ref_f(a), t * a->Hv + x->h) : ref_get(a->g_head, ref_f(a), x->h));
+}
+static inline double ref_strength(const ref_head *x, int64_t t) { return ref_get(x->a->beta, ref_f(x->a), t * x->a->Hv + x->h); }
+static inline int64_t ref_row(const ref_head *x, int64_t t) { return t * x->a->Hv + x->h; } /* of a tensor [T,Hv,...] */
+static inline int64_t ref_index(const ref_head *x) { return x->n * x->a->Hv + x->h; }       /* of a tensor [N,Hv,...] */
+/* Row of dq and dk. */
+static inline int64_t ref_place(const ref_head *x, int64_t t) { return t - x->a->cu_seqlens[x->n]; }
+static inline double ref_dot(int64_t n, const double *x, const double *y)
+{
+    double sum = 0;
+    for (int64_t i = 0; i < n; i++) sum += x[i] * y[i];
+    return sum;
 }
 
 #endif

@@ -13,130 +13,107 @@
  * With cg_gradient = LINNET_CG_UNROLLED x is always what the steps leave, and dq, dlambda and dH come from differentiating them, last step first. */
 #include "recurrence/reference.h"
 
-typedef struct {
-    const lnt_recur_args *a;
-    int64_t n;   /* sequence */
-    int h;       /* value head */
-} head;
-
 /* What a conjugate-gradient step was: x += alpha p, r -= alpha w, p = M r + ratio p with alpha = delta / curve, delta = r.Mr. */
 typedef struct {
     double delta, curve, alpha, ratio;
 } cg_step;
 
-/* Scratch of a thread: states H [K,K] and G [K,V] side by side, their gradients, A [K,K] the factored system, rows [K] and [V], and dq, dk of one
- * query-key head [len,K]. p w r [steps + 1,K] and steps: of every conjugate-gradient step when they are differentiated, else of the last. */
+/* Rows [K] of a head, o [V], and A [K,K], the factored system. p w r [steps + 1,K] and steps: of every conjugate-gradient step when they are
+ * differentiated, else of the last. */
 typedef struct {
-    double *S, *dS, *A, *starts, *inside, *lambda, *q, *k, *x, *y, *e, *r, *p, *w, *d, *v, *o, *dr, *dp, *dd, *dw, *dq, *dk;
+    double *A, *lambda, *x, *y, *e, *d, *dr, *dp, *dd, *dw, *o, *r, *p, *w;
     cg_step *steps;
     int64_t stride; /* from step to step in p, w and r: K, or 0 when nothing is kept */
-} scratch;
+} rows;
 
 static bool unrolled(const lnt_recur_args *a) { return a->cg_gradient == LINNET_CG_UNROLLED; }
 
-static size_t state_size(const lnt_recur_args *a) { return (size_t)a->K * ((size_t)a->K + (size_t)a->V); }
-
-static size_t carve(const lnt_recur_args *a, double *p, bool backward, scratch *w)
+static int64_t carve(const lnt_recur_args *a, bool backward, double *p, rows *w)
 {
-    size_t K = (size_t)a->K, V = (size_t)a->V, len = (size_t)ref_longest(a), state = state_size(a), used = 0;
-    size_t kept = backward && unrolled(a) ? (size_t)a->cg_max_steps + 2 : 1; /* one step more than the cap may be taken */
-    struct {
+    int64_t K = a->K, kept = backward && unrolled(a) ? a->cg_max_steps + 2 : 1, used = 0; /* one step more than the cap may be taken */
+    const struct {
         double **at;
-        size_t count;
-    } parts[] = { { &w->S, state },
-                  { &w->A, K * K },
+        int64_t count;
+    } parts[] = { { &w->A, K * K },
                   { &w->lambda, K },
-                  { &w->q, K },
-                  { &w->k, K },
                   { &w->x, K },
                   { &w->y, K },
                   { &w->e, K },
-                  { &w->r, kept * K },
-                  { &w->p, kept * K },
-                  { &w->w, kept * K },
-                  { (double **)&w->steps, kept * sizeof(cg_step) / sizeof(double) },
                   { &w->d, K },
                   { &w->dr, K },
                   { &w->dp, K },
                   { &w->dd, K },
                   { &w->dw, K },
-                  { &w->v, V },
-                  { &w->o, V },
-                  { &w->dS, backward ? state : 0 },
-                  { &w->inside, backward ? REF_BLOCK * state : 0 },
-                  { &w->starts, backward ? (len + REF_BLOCK - 1) / REF_BLOCK * state : 0 },
-                  { &w->dq, backward ? len * K : 0 },
-                  { &w->dk, backward ? len * K : 0 } };
+                  { &w->o, a->V },
+                  { &w->r, kept * K },
+                  { &w->p, kept * K },
+                  { &w->w, kept * K },
+                  { (double **)&w->steps, kept * (int64_t)(sizeof(cg_step) / sizeof(double)) } };
     for (size_t i = 0; i < sizeof parts / sizeof *parts; i++) {
         *parts[i].at = p ? p + used : NULL;
         used += parts[i].count;
     }
-    w->stride = kept > 1 ? a->K : 0;
+    w->stride = kept > 1 ? K : 0;
     return used;
 }
 
-static size_t doubles(const lnt_recur_args *a, bool backward)
+static int64_t own(const lnt_recur_args *a, bool backward)
 {
-    scratch w;
-    return carve(a, NULL, backward, &w);
+    rows w;
+    return carve(a, backward, NULL, &w);
 }
 
-/* dlambda of every piece [N,Hv,K] comes first in the backward pass. */
-static size_t partial_doubles(const lnt_recur_args *a) { return (size_t)a->sequences * (size_t)a->Hv * (size_t)a->K; }
-
-static size_t workspace(const lnt_recur_args *a, bool backward, int threads)
+static rows rows_of(const ref_head *h)
 {
-    return ((size_t)threads * doubles(a, backward) + (backward ? partial_doubles(a) : 0)) * sizeof(double);
+    rows w;
+    carve(h->a, h->dS != NULL, h->own, &w);
+    return w;
 }
 
-static void load_state(head x, const void *H, const void *G, double *S)
+/* H [K,K], then G [K,V]. */
+static int64_t state(const lnt_recur_args *a) { return a->K * ((int64_t)a->K + a->V); }
+
+static void load(const ref_head *h, bool gradient, double *S)
 {
-    int64_t K = x.a->K, V = x.a->V, i = x.n * x.a->Hv + x.h;
-    for (int64_t j = 0; j < K * K; j++) S[j] = ref_get(H, ref_f(x.a), i * K * K + j);
-    for (int64_t j = 0; j < K * V; j++) S[K * K + j] = ref_get(G, ref_f(x.a), i * K * V + j);
+    const lnt_recur_args *a = h->a;
+    int64_t K = a->K;
+    rows w = rows_of(h);
+    ref_get_row(w.lambda, a->lambda, ref_f(a), h->h, K);
+    ref_get_row(S, gradient ? a->dhT : a->h0, ref_f(a), ref_index(h), K * K);
+    ref_get_row(S + K * K, gradient ? a->dsT : a->s0, ref_f(a), ref_index(h), K * a->V);
 }
 
-static void store_state(head x, void *H, void *G, const double *S)
+static void symmetrise(int64_t K, double *H)
 {
-    int64_t K = x.a->K, V = x.a->V, i = x.n * x.a->Hv + x.h;
-    for (int64_t j = 0; j < K * K; j++) ref_put(H, ref_f(x.a), i * K * K + j, S[j]);
-    for (int64_t j = 0; j < K * V; j++) ref_put(G, ref_f(x.a), i * K * V + j, S[K * K + j]);
+    for (int64_t i = 0; i < K; i++)
+        for (int64_t j = 0; j < i; j++) H[i * K + j] = H[j * K + i] = 0.5 * (H[i * K + j] + H[j * K + i]);
 }
 
-static double decay(head x, int64_t t) { return exp(ref_get(x.a->g, ref_f(x.a), t * x.a->Hv + x.h)); }
-static double strength(head x, int64_t t) { return ref_get(x.a->beta, ref_f(x.a), t * x.a->Hv + x.h); }
-
-static void load_token(head x, int64_t t, scratch *w)
+static void store(const ref_head *h, bool gradient, const double *S)
 {
-    const lnt_recur_args *a = x.a;
-    int64_t hq = (int64_t)x.h * a->Hq / a->Hv;
-    ref_get_row(w->q, a->q, a->dtype, t * a->Hq + hq, a->K);
-    ref_get_row(w->k, a->k, a->dtype, t * a->Hq + hq, a->K);
-    ref_get_row(w->v, a->v, a->dtype, t * a->Hv + x.h, a->V);
+    const lnt_recur_args *a = h->a;
+    int64_t K = a->K;
+    if (gradient && unrolled(a)) symmetrise(K, h->dS);
+    ref_put_row(gradient ? a->dh0 : a->hT, ref_f(a), ref_index(h), K * K, S);
+    ref_put_row(gradient ? a->ds0 : a->sT, ref_f(a), ref_index(h), K * a->V, S + K * K);
 }
 
-static void step(head x, int64_t t, scratch *w)
+static void step(const ref_head *h, int64_t t)
 {
-    double alpha = decay(x, t), beta = strength(x, t), *H = w->S, *G = w->S + x.a->K * x.a->K;
-    for (int64_t i = 0; i < x.a->K; i++) {
-        for (int64_t j = 0; j < x.a->K; j++) H[i * x.a->K + j] = alpha * H[i * x.a->K + j] + beta * w->k[i] * w->k[j];
-        for (int64_t j = 0; j < x.a->V; j++) G[i * x.a->V + j] = alpha * G[i * x.a->V + j] + beta * w->k[i] * w->v[j];
+    int64_t K = h->a->K, V = h->a->V;
+    double alpha = ref_decay(h, t), beta = ref_strength(h, t), *H = h->S, *G = h->S + K * K;
+    for (int64_t i = 0; i < K; i++) {
+        for (int64_t j = 0; j < K; j++) H[i * K + j] = alpha * H[i * K + j] + beta * h->k[i] * h->k[j];
+        for (int64_t j = 0; j < V; j++) G[i * V + j] = alpha * G[i * V + j] + beta * h->k[i] * h->v[j];
     }
 }
 
 /* ---- the system ---------------------------------------------------------------------------------------------------------------------- */
 
-static double dot(int64_t n, const double *x, const double *y)
-{
-    double sum = 0;
-    for (int64_t i = 0; i < n; i++) sum += x[i] * y[i];
-    return sum;
-}
-
 /* y = (H + Lambda) x */
 static void apply(int64_t K, const double *H, const double *lambda, const double *x, double *y)
 {
-    for (int64_t i = 0; i < K; i++) y[i] = dot(K, H + i * K, x) + lambda[i] * x[i];
+    for (int64_t i = 0; i < K; i++) y[i] = ref_dot(K, H + i * K, x) + lambda[i] * x[i];
 }
 
 /* A = H + Lambda as L D L^T: L below the diagonal, D on it. */
@@ -152,7 +129,7 @@ static void factor(int64_t K, const double *H, const double *lambda, double *A)
 
 static void solve_factored(int64_t K, const double *A, double *x)
 {
-    for (int64_t i = 0; i < K; i++) x[i] -= dot(i, A + i * K, x);
+    for (int64_t i = 0; i < K; i++) x[i] -= ref_dot(i, A + i * K, x);
     for (int64_t i = 0; i < K; i++) x[i] /= A[i * K + i];
     for (int64_t i = K - 1; i >= 0; i--)
         for (int64_t j = i + 1; j < K; j++) x[i] -= A[j * K + i] * x[j];
@@ -184,12 +161,12 @@ static int64_t least(int64_t K, const double *H)
 
 /* Conjugate gradients on (H + Lambda) x = y: cg_max_steps steps and the uncounted one, unless the residual vanishes or (where the steps are what is
  * differentiated) reaches the tolerance. Nothing is rounded to float16. Returns all steps. */
-static int64_t cg(const lnt_recur_args *a, const double *H, const double *y, double *x, scratch *w)
+static int64_t cg(const lnt_recur_args *a, const double *H, const double *y, double *x, const rows *w)
 {
     int64_t K = a->K, taken = 0, at = least(K, H);
     double absolute = added(a), delta = 0, *p = w->p, *r = w->r;
     double tolerance = unrolled(a) ? fmax(a->cg_tolerance, 0x1p-52) : a->cg_tolerance; /* further steps would be made of rounding errors */
-    double goal = absolute ? -1 : tolerance * tolerance * dot(K, y, y);
+    double goal = absolute ? -1 : tolerance * tolerance * ref_dot(K, y, y);
     for (int64_t i = 0; i < K; i++) {
         double jacobi = 1 / (H[i * K + i] + w->lambda[i]);
         w->d[i] = a->cg_solver == LINNET_CG_LEVEL ? 1 / (H[at * K + at] + w->lambda[i]) : a->cg_solver == LINNET_CG_JACOBI ? jacobi : 1;
@@ -204,7 +181,7 @@ static int64_t cg(const lnt_recur_args *a, const double *H, const double *y, dou
     while (taken < a->cg_max_steps + uncounted(a)) {
         double *Ap = w->w + taken * w->stride, *next = p + w->stride, *left = r + w->stride, before = delta, size = 0;
         apply(K, H, w->lambda, p, Ap);
-        double curve = dot(K, p, Ap) + absolute, alpha = delta / curve;
+        double curve = ref_dot(K, p, Ap) + absolute, alpha = delta / curve;
         if (!(delta > 0 && (absolute > 0 || curve > 0))) break;
         delta = 0;
         for (int64_t i = 0; i < K; i++) {
@@ -225,10 +202,10 @@ static int64_t cg(const lnt_recur_args *a, const double *H, const double *y, dou
 }
 
 /* x of token t for the right side y. Returns the steps of cg(). */
-static int64_t solve(head h, int64_t t, const double *H, const double *y, double *x, scratch *w)
+static int64_t solve(const ref_head *h, int64_t t, const double *H, const double *y, double *x, const rows *w)
 {
-    const lnt_recur_args *a = h.a;
-    int64_t K = a->K, taken = 0, at = t * a->Hv + h.h;
+    const lnt_recur_args *a = h->a;
+    int64_t K = a->K, taken = 0, at = ref_row(h, t);
     if (a->cg_tolerance > 0 && !unrolled(a)) {
         factor(K, H, w->lambda, w->A);
         memcpy(x, y, (size_t)K * sizeof *x);
@@ -238,40 +215,32 @@ static int64_t solve(head h, int64_t t, const double *H, const double *y, double
     if (!a->steps && !a->residual) return taken;
     apply(K, H, w->lambda, x, w->dr);
     for (int64_t i = 0; i < K; i++) w->dr[i] = y[i] - w->dr[i];
-    double size = dot(K, y, y);
+    double size = ref_dot(K, y, y);
     ref_put(a->steps, ref_f(a), at, (double)(taken > uncounted(a) ? taken - uncounted(a) : 0));
-    ref_put(a->residual, ref_f(a), at, size > 0 ? sqrt(dot(K, w->dr, w->dr) / size) : 0);
+    ref_put(a->residual, ref_f(a), at, size > 0 ? sqrt(ref_dot(K, w->dr, w->dr) / size) : 0);
     return taken;
 }
 
-/* ---- forward ------------------------------------------------------------------------------------------------------------------------- */
+/* ---- tokens -------------------------------------------------------------------------------------------------------------------------- */
 
-static void forward_head(head h, scratch *w)
+static void read(const ref_head *h, int64_t t)
 {
-    const lnt_recur_args *a = h.a;
+    const lnt_recur_args *a = h->a;
     int64_t K = a->K, V = a->V;
-    load_state(h, a->h0, a->s0, w->S);
-    ref_get_row(w->lambda, a->lambda, ref_f(a), h.h, K);
-    for (int64_t t = a->cu_seqlens[h.n]; t < a->cu_seqlens[h.n + 1]; t++) {
-        load_token(h, t, w);
-        step(h, t, w);
-        solve(h, t, w->S, w->q, w->x, w);
-        ref_put_row(a->x, ref_f(a), t * a->Hv + h.h, K, w->x);
-        for (int64_t j = 0; j < V; j++) {
-            w->o[j] = 0;
-            for (int64_t i = 0; i < K; i++) w->o[j] += w->S[K * K + i * V + j] * w->x[i];
-        }
-        ref_put_row(a->o, a->dtype, t * a->Hv + h.h, V, w->o);
+    rows w = rows_of(h);
+    solve(h, t, h->S, h->q, w.x, &w);
+    ref_put_row(a->x, ref_f(a), ref_row(h, t), K, w.x);
+    for (int64_t j = 0; j < V; j++) {
+        w.o[j] = 0;
+        for (int64_t i = 0; i < K; i++) w.o[j] += h->S[K * K + i * V + j] * w.x[i];
     }
-    store_state(h, a->hT, a->sT, w->S);
+    ref_put_row(a->o, a->dtype, ref_row(h, t), V, w.o);
 }
 
-/* ---- backward ------------------------------------------------------------------------------------------------------------------------ */
-
 /* From e = y = G do, the gradient of x: e becomes that of q, and dH and dlambda take theirs. The solution's, which is as good as x is. */
-static void implicit(head h, int64_t t, const double *H, double *dH, double *dlambda, scratch *w)
+static void implicit(const ref_head *h, int64_t t, const double *H, double *dH, double *dlambda, const rows *w)
 {
-    int64_t K = h.a->K;
+    int64_t K = h->a->K;
     solve(h, t, H, w->y, w->e, w);
     for (int64_t i = 0; i < K; i++) {
         dlambda[i] -= w->x[i] * w->e[i];
@@ -291,7 +260,7 @@ static void through_diagonal(int64_t K, int64_t at, const double *diagonal, cons
 }
 
 /* p = M r and delta = r.Mr: what they have of dp and ddelta goes to r and M. */
-static void into_residual(int64_t K, const double *r, double ddelta, const scratch *w)
+static void into_residual(int64_t K, const double *r, double ddelta, const rows *w)
 {
     for (int64_t i = 0; i < K; i++) {
         w->dd[i] += (w->dp[i] + ddelta * r[i]) * r[i];
@@ -304,25 +273,25 @@ static void into_residual(int64_t K, const double *r, double ddelta, const scrat
  *   dratio = dp.p      ddelta += dratio / delta      dM += (dp + ddelta r) r      dr += M (dp + 2 ddelta r)      dp = ratio dp
  *   dalpha = dx.p - dr.w      dcurve = - dalpha alpha / curve      ddelta = dalpha / curve - dratio ratio / delta (now of the delta before)
  *   dw = dcurve p - alpha dr      dp += alpha dx + dcurve w + Op(dw)      dH += dw p^T      dlambda += dw p */
-static void through_steps(head h, int64_t t, const double *H, double *dH, double *dlambda, scratch *w)
+static void through_steps(const ref_head *h, int64_t t, const double *H, double *dH, double *dlambda, const rows *w)
 {
-    const lnt_recur_args *a = h.a;
-    int64_t K = a->K, taken = solve(h, t, H, w->q, w->e, w);
+    const lnt_recur_args *a = h->a;
+    int64_t K = a->K, taken = solve(h, t, H, h->q, w->e, w);
     double ddelta = 0, *dp = w->dp, *dr = w->dr, *dw = w->dw;
     for (int64_t i = 0; i < K; i++) dp[i] = dr[i] = w->dd[i] = 0;
     for (int64_t s = taken - 1; s >= 0; s--) {
         const double *p = w->p + s * K, *Ap = w->w + s * K;
         cg_step step = w->steps[s];
-        double dratio = dot(K, dp, p), before = step.delta + added(a);
+        double dratio = ref_dot(K, dp, p), before = step.delta + added(a);
         into_residual(K, w->r + (s + 1) * K, ddelta + dratio / before, w);
-        double dalpha = dot(K, w->y, p) - dot(K, dr, Ap), dcurve = -dalpha * step.alpha / step.curve;
+        double dalpha = ref_dot(K, w->y, p) - ref_dot(K, dr, Ap), dcurve = -dalpha * step.alpha / step.curve;
         ddelta = dalpha / step.curve - dratio * step.ratio / before;
         for (int64_t i = 0; i < K; i++) {
             dw[i] = dcurve * p[i] - step.alpha * dr[i];
             dp[i] = step.ratio * dp[i] + step.alpha * w->y[i] + dcurve * Ap[i];
         }
         for (int64_t i = 0; i < K; i++) {
-            dp[i] += dot(K, H + i * K, dw) + w->lambda[i] * dw[i];
+            dp[i] += ref_dot(K, H + i * K, dw) + w->lambda[i] * dw[i];
             dlambda[i] += dw[i] * p[i];
             for (int64_t j = 0; j < K; j++) dH[i * K + j] += dw[i] * p[j];
         }
@@ -335,117 +304,57 @@ static void through_steps(head h, int64_t t, const double *H, double *dH, double
     for (int64_t i = 0; i < K; i++) {
         double jacobi = 1 / (H[i * K + i] + w->lambda[i]), dx = w->y[i] - dw[i];
         w->d[i] = jacobi;
-        w->dd[i] = w->q[i] * dx;
+        w->dd[i] = h->q[i] * dx;
         w->e[i] += jacobi * dx;
-        dlambda[i] -= dr[i] * w->q[i] * jacobi;
+        dlambda[i] -= dr[i] * h->q[i] * jacobi;
     }
     for (int64_t i = 0; i < K; i++)
-        for (int64_t j = 0; j < K; j++) dH[i * K + j] -= dr[i] * w->q[j] * w->d[j];
+        for (int64_t j = 0; j < K; j++) dH[i * K + j] -= dr[i] * h->q[j] * w->d[j];
     through_diagonal(K, -1, w->d, w->dd, dH, dlambda);
 }
 
-/* One token backward: S = states after it, before = states before it; w->dS becomes the gradient of the latter. */
-static void backward_token(head h, int64_t t, const double *S, const double *before, double *dlambda, scratch *w)
+static void back(const ref_head *h, int64_t t, const double *S, const double *before)
 {
-    const lnt_recur_args *a = h.a;
-    int64_t K = a->K, V = a->V, row = t - a->cu_seqlens[h.n], at = t * a->Hv + h.h;
+    const lnt_recur_args *a = h->a;
+    int64_t K = a->K, V = a->V, place = ref_place(h, t);
     const double *G = S + K * K;
-    double *dH = w->dS, *dG = w->dS + K * K;
-    load_token(h, t, w);
-    ref_get_row(w->o, a->do_, a->dtype, at, V);
-    ref_get_row(w->x, a->x, ref_f(a), at, K);
-    for (int64_t i = 0; i < K; i++) w->y[i] = dot(V, G + i * V, w->o);
-    (unrolled(a) ? through_steps : implicit)(h, t, S, dH, dlambda, w);
-    double alpha = decay(h, t), beta = strength(h, t), dbeta = 0, dg = 0;
+    double *dH = h->dS, *dG = h->dS + K * K;
+    rows w = rows_of(h);
+    ref_get_row(w.o, a->do_, a->dtype, ref_row(h, t), V);
+    ref_get_row(w.x, a->x, ref_f(a), ref_row(h, t), K);
+    for (int64_t i = 0; i < K; i++) w.y[i] = ref_dot(V, G + i * V, w.o);
+    (unrolled(a) ? through_steps : implicit)(h, t, S, dH, h->sums, &w);
+    double alpha = ref_decay(h, t), beta = ref_strength(h, t), dbeta = 0, dg = 0;
     for (int64_t i = 0; i < K; i++) {
-        w->dq[row * K + i] += w->e[i];
-        for (int64_t j = 0; j < V; j++) dG[i * V + j] += w->x[i] * w->o[j];
+        h->dq[place * K + i] += w.e[i];
+        for (int64_t j = 0; j < V; j++) dG[i * V + j] += w.x[i] * w.o[j];
     }
     for (int64_t i = 0; i < K; i++) {
-        double through_H = 0, through_G = dot(V, dG + i * V, w->v);
-        for (int64_t j = 0; j < K; j++) through_H += (dH[i * K + j] + dH[j * K + i]) * w->k[j];
-        w->dk[row * K + i] += beta * (through_G + through_H);
-        dbeta += w->k[i] * (through_G + 0.5 * through_H);
+        double through_H = 0, through_G = ref_dot(V, dG + i * V, h->v);
+        for (int64_t j = 0; j < K; j++) through_H += (dH[i * K + j] + dH[j * K + i]) * h->k[j];
+        h->dk[place * K + i] += beta * (through_G + through_H);
+        dbeta += h->k[i] * (through_G + 0.5 * through_H);
     }
     for (int64_t j = 0; j < V; j++) {
-        w->o[j] = 0;
-        for (int64_t i = 0; i < K; i++) w->o[j] += beta * dG[i * V + j] * w->k[i];
+        w.o[j] = 0;
+        for (int64_t i = 0; i < K; i++) w.o[j] += beta * dG[i * V + j] * h->k[i];
     }
-    ref_put_row(a->dv, a->dtype, at, V, w->o);
-    ref_put(a->dbeta, ref_f(a), at, dbeta);
-    for (size_t i = 0; i < state_size(a); i++) {
-        dg += before[i] * w->dS[i];
-        w->dS[i] *= alpha;
+    ref_put_row(a->dv, a->dtype, ref_row(h, t), V, w.o);
+    ref_put(a->dbeta, ref_f(a), ref_row(h, t), dbeta);
+    for (int64_t i = 0; i < state(a); i++) {
+        dg += before[i] * h->dS[i];
+        h->dS[i] *= alpha;
     }
-    ref_put(a->dg, ref_f(a), at, alpha * dg);
+    ref_put(a->dg, ref_f(a), ref_row(h, t), alpha * dg);
 }
 
-static void backward_head(head h, double *dlambda, scratch *w)
-{
-    const lnt_recur_args *a = h.a;
-    int64_t first = a->cu_seqlens[h.n], len = a->cu_seqlens[h.n + 1] - first;
-    size_t state = state_size(a);
-    memset(dlambda, 0, (size_t)a->K * sizeof *dlambda);
-    load_state(h, a->h0, a->s0, w->S);
-    ref_get_row(w->lambda, a->lambda, ref_f(a), h.h, len ? a->K : 0);
-    for (int64_t i = 0; i < len; i++) {
-        if (i % REF_BLOCK == 0) memcpy(w->starts + (size_t)(i / REF_BLOCK) * state, w->S, state * sizeof(double));
-        load_token(h, first + i, w);
-        step(h, first + i, w);
-    }
-    load_state(h, a->dhT, a->dsT, w->dS);
-    for (int64_t b = (len + REF_BLOCK - 1) / REF_BLOCK - 1; b >= 0; b--) {
-        int64_t end = (b + 1) * REF_BLOCK < len ? (b + 1) * REF_BLOCK : len;
-        const double *start = w->starts + (size_t)b * state;
-        memcpy(w->S, start, state * sizeof(double));
-        for (int64_t i = b * REF_BLOCK; i < end; i++) {
-            load_token(h, first + i, w);
-            step(h, first + i, w);
-            memcpy(w->inside + (size_t)(i % REF_BLOCK) * state, w->S, state * sizeof(double));
-        }
-        for (int64_t i = end - 1; i >= b * REF_BLOCK; i--) {
-            const double *S = w->inside + (size_t)(i % REF_BLOCK) * state;
-            backward_token(h, first + i, S, i % REF_BLOCK ? S - state : start, dlambda, w);
-        }
-    }
-    for (int64_t i = 0; unrolled(a) && i < a->K; i++)
-        for (int64_t j = 0; j < i; j++) w->dS[i * a->K + j] = w->dS[j * a->K + i] = 0.5 * (w->dS[i * a->K + j] + w->dS[j * a->K + i]);
-    store_state(h, a->dh0, a->ds0, w->dS);
-}
+static int64_t sums(const lnt_recur_args *a) { return a->K; }
+static void *sum_out(const lnt_recur_args *a) { return a->dlambda; }
 
-static void forward(const lnt_recur_args *a, int threads)
-{
-#pragma omp parallel for num_threads(threads) schedule(dynamic)
-    for (int64_t i = 0; i < a->sequences * a->Hv; i++) {
-        scratch w;
-        carve(a, (double *)a->workspace + (size_t)omp_get_thread_num() * doubles(a, false), false, &w);
-        forward_head((head){ a, i / a->Hv, (int)(i % a->Hv) }, &w);
-    }
-}
-
-static void backward(const lnt_recur_args *a, int threads)
-{
-    double *partial = a->workspace, *scratches = partial + partial_doubles(a);
-    int group = a->Hv / a->Hq;
-#pragma omp parallel for num_threads(threads) schedule(dynamic)
-    for (int64_t i = 0; i < a->sequences * a->Hq; i++) {
-        scratch w;
-        carve(a, scratches + (size_t)omp_get_thread_num() * doubles(a, true), true, &w);
-        int64_t n = i / a->Hq, hq = i % a->Hq, first = a->cu_seqlens[n], len = a->cu_seqlens[n + 1] - first;
-        memset(w.dq, 0, (size_t)(len * a->K) * sizeof(double));
-        memset(w.dk, 0, (size_t)(len * a->K) * sizeof(double));
-        for (int64_t h = hq * group; h < (hq + 1) * group; h++) backward_head((head){ a, n, (int)h }, partial + (n * a->Hv + h) * a->K, &w);
-        for (int64_t t = 0; t < len; t++) {
-            ref_put_row(a->dq, a->dtype, (first + t) * a->Hq + hq, a->K, w.dq + t * a->K);
-            ref_put_row(a->dk, a->dtype, (first + t) * a->Hq + hq, a->K, w.dk + t * a->K);
-        }
-    }
-    for (int64_t i = 0; i < (int64_t)a->Hv * a->K; i++) {
-        double sum = 0;
-        for (int64_t n = 0; n < a->sequences; n++) sum += partial[n * a->Hv * a->K + i];
-        ref_put(a->dlambda, ref_f(a), i, sum);
-    }
-}
+static const ref_core core = { state, own, sums, sum_out, load, store, step, read, back };
+static size_t workspace(const lnt_recur_args *a, bool backward, int threads) { return lnt_ref_workspace(&core, a, backward, threads); }
+static void forward(const lnt_recur_args *a, int threads) { lnt_ref_forward(&core, a, threads); }
+static void backward(const lnt_recur_args *a, int threads) { lnt_ref_backward(&core, a, threads); }
 
 const lnt_recur_impl lnt_mesa_reference = {
     .name = "reference", .form = LINNET_FORM_RECURRENT, .workspace = workspace, .forward = forward, .backward = backward
