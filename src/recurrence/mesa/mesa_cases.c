@@ -1,4 +1,5 @@
-/* What the Mesa core's implementations are checked on. Lengths sit around the chunk lengths 16, 32 and 64; head sizes around the vector widths. */
+/* What the Mesa core's implementations are checked on. Lengths sit around the chunk lengths 16, 32 and 64; head sizes around the vector widths. The
+ * last three have head sizes of the Hopper kernel, whole and partial chunks, and every way it treats gates. */
 #include "recurrence/problem.h"
 
 const lnt_recur_case lnt_mesa_cases[] = {
@@ -17,5 +18,8 @@ const lnt_recur_case lnt_mesa_cases[] = {
     { "mesa", 3, { 64, 0, 70 }, 2, 2, 128, 64, .gate = -0.1, .beta = 1 },
     { "mesa", 2, { 1100, 65 }, 1, 1, 64, 64, .gate = -0.02, .beta = 1, .states = true },
     { "mesa", 1, { 40 }, 1, 1, 200, 256, .gate = -0.05, .beta = 1, .states = true },
+    { "mesa", 3, { 130, 0, 63 }, 2, 4, 64, 64, .gate = -0.1, .beta = 1, .states = true },
+    { "mesa", 2, { 65, 192 }, 1, 2, 128, 128, .gate = -0.05, .reset = 0.02, .beta = 1, .states = true },
+    { "mesa", 1, { 150 }, 2, 2, 128, 64, .gate = -4, .beta = 1 },
     { 0 },
 };

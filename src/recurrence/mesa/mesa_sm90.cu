@@ -35,10 +35,10 @@ template <int K> struct shared_of {
     float lambda[K], level[K]; /* level: the preconditioner */
     float key[C];              /* slow gates: e^{-G_j} beta_j, others: beta_j */
     float G[C];
-    float size[C];             /* |rhs|^2 */
+    float2 row[C];             /* e_i, |rhs|^2 */
+    float2 bounds;             /* of the preconditioner: smallest, largest */
     int since[C];              /* first key that a row sees; -1: all and H too */
 };
-
 /* What a warpgroup works on: a chunk of a head, heads innermost. */
 struct place {
     int64_t chunk, first;
@@ -51,10 +51,39 @@ template <int K> struct rows_of {
     float w[K / 64][32];    /* Op(P), then M R */
     float r[K / 2];         /* residual */
     float x[4 * HELD<K>];
-    float e[2];
 };
-/* The thread's row i of its chunk. */
-__device__ __forceinline__ int row_of(int i) { return (int)threadIdx.x % GROUP / 32 * 16 + (int)threadIdx.x % 32 / 4 + 8 * i; }
+
+/* The same x, of which the compiler knows nothing: what follows from it is worked out again rather than kept (in local memory, for want of registers,
+ * and L1 has hardly any room beside so much shared memory: a spilled word comes from L2). */
+template <typename T> __device__ __forceinline__ T afresh(T x)
+{
+    asm volatile("" : "+r"(x));
+    return x;
+}
+/* The low and the high half of a register of two bf16 as floats. The selectors are made to depend on a number that is not negative, and not known
+ * before: so P is unpacked where it is used, each time, and its 64 floats need no registers in between. */
+struct unpacker {
+    uint32_t low, high;
+    __device__ __forceinline__ unpacker(float known)
+    {
+        const uint32_t nothing = __float_as_uint(known) >> 31;
+        low = 0x1044 + nothing, high = 0x3244 + nothing;
+    }
+    __device__ __forceinline__ float2 operator()(uint32_t p) const
+    {
+        return make_float2(__uint_as_float(__byte_perm(p, 0, low)), __uint_as_float(__byte_perm(p, 0, high)));
+    }
+};
+/* Likewise what a step needs of its row: read when it is needed. */
+__device__ __forceinline__ float2 fetched(const float2 *p)
+{
+    float2 x;
+    asm volatile("ld.volatile.shared.v2.f32 {%0, %1}, [%2];" : "=f"(x.x), "=f"(x.y) : "r"(shared_address(p)) : "memory");
+    return x;
+}
+__device__ __forceinline__ int thread() { return afresh((int)threadIdx.x) % GROUP; }
+/* The rows of a thread of its chunk: this and 8 on. */
+__device__ __forceinline__ int first_row(int tid) { return tid / 32 * 16 + tid % 32 / 4; }
 
 /* The four of a row i of columns 8j + 2c, 8j + 2c + 1. */
 template <int K> __device__ __forceinline__ float &w_at(rows_of<K> &t, int j, int n) { return t.w[j / 8][j % 8 * 4 + n]; }
@@ -95,10 +124,10 @@ __device__ __forceinline__ int find(const lnt_mesa_cg &a, int item, int step)
 }
 
 /* H and keys of a place into tiles (zeros beyond its rows), its right sides as far as L2. */
-template <int K> __device__ __forceinline__ void fetch(const lnt_mesa_cg &a, const place &p, int tid, bf16 (*H)[K][64], bf16 (*Kc)[C][64])
+template <int K> __device__ __forceinline__ void fetch(const lnt_mesa_cg &a, const place &p, bf16 (*H)[K][64], bf16 (*Kc)[C][64])
 {
     const bf16 *h = a.H + (p.chunk * a.Hv + p.h) * K * K, *k = a.k + (p.first * a.Hk + p.h / (a.Hv / a.Hk)) * K;
-    const int part = tid % (K / 8), panel = part / 8, column = part % 8 * 8;
+    const int tid = thread(), part = tid % (K / 8), panel = part / 8, column = part % 8 * 8;
     for (int row = tid / (K / 8); row < K; row += GROUP / (K / 8))
         cp_async_16(shared_address(&H[panel][0][0] + swizzled(row, column)), h + row * K + part * 8);
     for (int row = tid / (K / 8); row < C; row += GROUP / (K / 8))
@@ -108,10 +137,10 @@ template <int K> __device__ __forceinline__ void fetch(const lnt_mesa_cg &a, con
     if (tid / 2 < p.rows) asm volatile("prefetch.global.L2 [%0];" ::"l"(q));
 }
 
-/* G, since and key of the chunk's tokens: one warp, two tokens a lane. Returns whether the gates are slow. */
-__device__ __forceinline__ void scan_gates(const lnt_mesa_cg &a, const place &p, float *G, int *since, float *key)
+/* G, since and key of the chunk's tokens, two of them a lane; whether its gates are slow. Every warp works it out, the first one writes. */
+template <int K> __device__ __forceinline__ bool scan_gates(const lnt_mesa_cg &a, const place &p, shared_of<K> &s, int group)
 {
-    const int lane = (int)threadIdx.x % 32;
+    const int lane = thread() % 32;
     float x[2], beta[2], sum = 0.f;
     int last[2], latest = -1;
     for (int i = 0; i < 2; i++) {
@@ -126,26 +155,28 @@ __device__ __forceinline__ void scan_gates(const lnt_mesa_cg &a, const place &p,
     float before = sum;
     int until = latest;
     for (int o = 1; o < 32; o <<= 1) {
-        const float s = __shfl_up_sync(0xffffffffu, before, o);
+        const float b = __shfl_up_sync(0xffffffffu, before, o);
         const int l = __shfl_up_sync(0xffffffffu, until, o);
-        if (lane >= o) before += s, until = max(until, l);
+        if (lane >= o) before += b, until = max(until, l);
     }
     const bool slow = __shfl_sync(0xffffffffu, before, 31) > SLOW_GATES && __shfl_sync(0xffffffffu, until, 31) < 0;
     before -= sum;
     until = __shfl_up_sync(0xffffffffu, until, 1);
-    for (int i = 0; i < 2; i++) {
-        const int row = 2 * lane + i;
-        G[row] = before + x[i];
-        since[row] = last[i] >= 0 || lane == 0 ? last[i] : until;
-        key[row] = beta[i] * (slow ? __expf(-G[row]) : 1.f);
-    }
+    if (thread() < 32)
+        for (int i = 0; i < 2; i++) {
+            const int row = 2 * lane + i;
+            s.G[row] = before + x[i];
+            s.since[row] = last[i] >= 0 || lane == 0 ? last[i] : until;
+            s.key[row] = beta[i] * (slow ? __expf(-s.G[row]) : 1.f);
+        }
+    return group_any(group, slow);
 }
 
 /* The products (P K^T) as they leave wgmma, times D.beta, as an A operand. With slow gates D's e^{G_i} is left out. ONES: D.beta itself. */
 template <int K, bool SLOW, bool ONES = false>
 __device__ __forceinline__ void decayed(uint32_t (&a)[C / 4], const float (&pairs)[C / 2], const shared_of<K> &s)
 {
-    const int c = (int)threadIdx.x % 4, warp = (int)threadIdx.x / 32 % 4, r = (int)threadIdx.x % 32 / 4;
+    const int tid = thread(), c = tid % 4, warp = tid / 32, r = tid % 32 / 4;
     const uint32_t corner = (2 * c <= r ? 0xffffu : 0u) | (2 * c < r ? 0xffff0000u : 0u);
 #pragma unroll
     for (int b = 0; b < C / 16; b++) {
@@ -160,9 +191,9 @@ __device__ __forceinline__ void decayed(uint32_t (&a)[C / 4], const float (&pair
             if (!ONES) x *= pairs[4 * j + 2 * i], y *= pairs[4 * j + 2 * i + 1];
             if (!SLOW) {
                 const float2 G = *(const float2 *)&s.G[8 * j + 2 * c];
-                const int since = s.since[row_of(i)];
-                x *= 8 * j + 2 * c >= since ? __expf(fminf(s.G[row_of(i)] - G.x, 0.f)) : 0.f;
-                y *= 8 * j + 2 * c + 1 >= since ? __expf(fminf(s.G[row_of(i)] - G.y, 0.f)) : 0.f;
+                const int since = s.since[first_row(tid) + 8 * i];
+                x *= 8 * j + 2 * c >= since ? __expf(fminf(s.G[first_row(tid) + 8 * i] - G.x, 0.f)) : 0.f;
+                y *= 8 * j + 2 * c + 1 >= since ? __expf(fminf(s.G[first_row(tid) + 8 * i] - G.y, 0.f)) : 0.f;
             }
             a[4 * b + n] = pack_bf16(x, y) & seen[n];
         }
@@ -202,12 +233,13 @@ template <int K, bool SLOW> __device__ __forceinline__ void products(rows_of<K> 
     wgmma_fence();
     if constexpr (K == 128) times_H<K>(t.w[1], t, s.H[buf], 1);
     if constexpr (!SLOW) {
+        const float e[2] = { fetched(&s.row[first_row(thread())]).x, fetched(&s.row[first_row(thread()) + 8]).x };
         wgmma_commit();
         wgmma_wait<0>();
         hold(t);
 #pragma unroll
         for (int j = 0; j < K / 8; j++)
-            for (int n = 0; n < 4; n++) w_at(t, j, n) *= t.e[n / 2];
+            for (int n = 0; n < 4; n++) w_at(t, j, n) *= e[n / 2];
         wgmma_fence();
     }
 #pragma unroll
@@ -226,16 +258,18 @@ template <int K, bool SLOW> __device__ __forceinline__ void apply(rows_of<K> &t,
         float pairs[32];
         products<K, SLOW>(t, pairs, s, buf);
     }
-    const int c = (int)threadIdx.x % 4;
+    const int c = thread() % 4;
+    const unpacker unpack(fetched(&s.row[first_row(thread())]).y);
+    const float e[2] = { SLOW ? fetched(&s.row[first_row(thread())]).x : 1.f, SLOW ? fetched(&s.row[first_row(thread()) + 8]).x : 1.f };
     float sum[2][2] = {};
 #pragma unroll
     for (int j = 0; j < K / 8; j++) {
         const float2 l = *(const float2 *)&s.lambda[8 * j + 2 * c];
         for (int i = 0; i < 2; i++) {
-            const float e = SLOW ? t.e[i] : 1.f, x = low_bf16(t.p[2 * j + i]), y = high_bf16(t.p[2 * j + i]);
-            float &wx = w_at(t, j, 2 * i), &wy = w_at(t, j, 2 * i + 1);
-            wx = e * wx + l.x * x, wy = e * wy + l.y * y;
-            sum[i][0] += x * wx, sum[i][1] += y * wy;
+            const float2 p = unpack(t.p[2 * j + i]);
+            float &x = w_at(t, j, 2 * i), &y = w_at(t, j, 2 * i + 1);
+            x = e[i] * x + l.x * p.x, y = e[i] * y + l.y * p.y;
+            sum[i][0] += p.x * x, sum[i][1] += p.y * y;
         }
     }
     for (int i = 0; i < 2; i++) pw[i] = quad_sum(sum[i][0] + sum[i][1]);
@@ -245,7 +279,7 @@ template <int K, bool SLOW> __device__ __forceinline__ void apply(rows_of<K> &t,
 template <int K, bool FIRST = false>
 __device__ __forceinline__ void precondition(rows_of<K> &t, const shared_of<K> &s, const float (&alpha)[2], float (&rz)[2])
 {
-    const int c = (int)threadIdx.x % 4;
+    const int c = thread() % 4;
     float sum[2][2] = {};
 #pragma unroll
     for (int j = 0; j < K / 8; j++) {
@@ -263,21 +297,19 @@ __device__ __forceinline__ void precondition(rows_of<K> &t, const shared_of<K> &
 /* X += alpha P, P = M R + beta P. */
 template <int K> __device__ __forceinline__ void advance(rows_of<K> &t, shared_of<K> &s, const float (&alpha)[2], const float (&beta)[2])
 {
+    const unpacker unpack(beta[0]);
+    float4 *waiting = &s.X[0][thread()];
 #pragma unroll
     for (int j = 0; j < K / 8; j++) {
-        float p[4], z[4], x[4];
-        float4 *waiting = &s.X[j < HELD<K> ? 0 : j - HELD<K>][threadIdx.x % GROUP];
-        if (j >= HELD<K>) *(float4 *)x = *waiting;
-        for (int n = 0; n < 4; n++) {
-            p[n] = n % 2 ? high_bf16(t.p[2 * j + n / 2]) : low_bf16(t.p[2 * j + n / 2]);
-            z[n] = w_at(t, j, n) + beta[n / 2] * p[n];
-            if (j < HELD<K>)
-                t.x[4 * j + n] += alpha[n / 2] * p[n];
-            else
-                x[n] += alpha[n / 2] * p[n];
+        float x[4];
+        if (j >= HELD<K>) *(float4 *)x = waiting[(j - HELD<K>)*GROUP ];
+        for (int i = 0; i < 2; i++) {
+            const float2 p = unpack(t.p[2 * j + i]);
+            float *to = j < HELD<K> ? &t.x[4 * j + 2 * i] : &x[2 * i];
+            to[0] += alpha[i] * p.x, to[1] += alpha[i] * p.y;
+            t.p[2 * j + i] = pack_bf16(w_at(t, j, 2 * i) + beta[i] * p.x, w_at(t, j, 2 * i + 1) + beta[i] * p.y);
         }
-        if (j >= HELD<K>) *waiting = *(float4 *)x;
-        for (int i = 0; i < 2; i++) t.p[2 * j + i] = pack_bf16(z[2 * i], z[2 * i + 1]);
+        if (j >= HELD<K>) waiting[(j - HELD<K>)*GROUP] = *(float4 *)x;
     }
 }
 
@@ -292,7 +324,7 @@ template <int K> __device__ __forceinline__ void squares(const rows_of<K> &t, fl
 /* P = X = rhs / (diag(H_t) + lambda), R = rhs - Op(X). The diagonals are a product with the squared keys, which use the tile of the next chunk. */
 template <int K, bool SLOW> __device__ __forceinline__ void guess(rows_of<K> &t, shared_of<K> &s, int buf, int group)
 {
-    const int tid = (int)threadIdx.x % GROUP, c = tid % 4;
+    const int tid = thread(), c = tid % 4;
     for (int i = tid; i < K / 64 * C * 32; i += GROUP) {
         const float2 k = __bfloat1622float2(((const __nv_bfloat162 *)s.Kc[buf])[i]);
         ((__nv_bfloat162 *)s.Kc[buf ^ 1])[i] = __floats2bfloat162_rn(k.x * k.x, k.y * k.y);
@@ -300,7 +332,7 @@ template <int K, bool SLOW> __device__ __forceinline__ void guess(rows_of<K> &t,
     fence_async();
     group_sync(group);
     uint32_t a[C / 4];
-    const float none[C / 2] = {};
+    const float none[C / 2] = {}, e[2] = { s.row[first_row(tid)].x, s.row[first_row(tid) + 8].x };
     decayed<K, SLOW, true>(a, none, s);
     wgmma_fence();
 #pragma unroll
@@ -314,7 +346,7 @@ template <int K, bool SLOW> __device__ __forceinline__ void guess(rows_of<K> &t,
         for (int n = 0; n < 4; n++) {
             const int column = 8 * j + 2 * c + n % 2;
             const float h = __bfloat162float(*(&s.H[buf][column / 64][0][0] + swizzled(column, column % 64))), w = w_at(t, j, n);
-            x[n] = __fdividef(t.r[4 * j + n], (SLOW ? t.e[n / 2] * (h + w) : t.e[n / 2] * h + w) + s.lambda[column]);
+            x[n] = __fdividef(t.r[4 * j + n], (SLOW ? e[n / 2] * (h + w) : e[n / 2] * h + w) + s.lambda[column]);
         }
         for (int i = 0; i < 2; i++) {
             t.p[2 * j + i] = pack_bf16(x[2 * i], x[2 * i + 1]);
@@ -332,12 +364,13 @@ template <int K, bool SLOW> __device__ __forceinline__ void guess(rows_of<K> &t,
     group_sync(group);
 }
 
-/* The steps. On entry t.r = rhs (with a guess: its residual), x = 0 (the guess). bounds: of the preconditioner. */
+/* The steps. On entry t.r = rhs (with a guess: its residual), x = 0 (the guess). taken: steps of the first row,
+ * 65536 times those of the second. */
 template <int K, bool SLOW>
 __device__ __forceinline__ void solve(const lnt_mesa_cg &a, shared_of<K> &s, rows_of<K> &t, int buf, int group,
-                                      float2 bounds, int (&taken)[2])
+                                      int &taken)
 {
-    const float zero[2] = { 0.f, 0.f }, goal[2] = { a.tolerance2 * s.size[row_of(0)], a.tolerance2 * s.size[row_of(1)] };
+    const float zero[2] = { 0.f, 0.f };
     float d[2];
     precondition<K, true>(t, s, zero, d);
 #pragma unroll
@@ -351,12 +384,15 @@ __device__ __forceinline__ void solve(const lnt_mesa_cg &a, shared_of<K> &s, row
         apply<K, SLOW>(t, s, buf, pw);
         for (int i = 0; i < 2; i++) {
             alpha[i] = d[i] > 0.f && pw[i] > 0.f ? __fdividef(d[i], pw[i]) : 0.f;
-            taken[i] += alpha[i] > 0.f;
+            if (alpha[i] > 0.f) taken += i ? 65536 : 1;
         }
         precondition<K>(t, s, alpha, rz);
         /* r.Mr says of most rows that they are, or are not, done. */
+        const float2 bounds = fetched(&s.bounds);
         bool done[2], unknown = false;
+        float goal[2];
         for (int i = 0; i < 2; i++) {
+            goal[i] = a.tolerance2 * fetched(&s.row[first_row(thread()) + 8 * i]).y;
             done[i] = !(alpha[i] > 0.f) || rz[i] <= goal[i] * bounds.x;
             unknown |= !done[i] && rz[i] <= goal[i] * bounds.y;
         }
@@ -375,9 +411,9 @@ __device__ __forceinline__ void solve(const lnt_mesa_cg &a, shared_of<K> &s, row
 
 /* x of the place's rows: rounded through the tile of H, which is done with, so that rows are written 16 bytes a thread. */
 template <int K> __device__ __forceinline__ void leave(const lnt_mesa_cg &a, const place &p, shared_of<K> &s, rows_of<K> &t, int buf, int group,
-                                                                      const int (&taken)[2])
+                                                                      int taken)
 {
-    const int tid = (int)threadIdx.x % GROUP, c = tid % 4;
+    const int tid = thread(), c = tid % 4;
     bf16 *stage = &s.H[buf][0][0][0];
     group_sync(group);
 #pragma unroll
@@ -386,8 +422,9 @@ template <int K> __device__ __forceinline__ void leave(const lnt_mesa_cg &a, con
         if (j >= HELD<K>) *(float4 *)x = s.X[j < HELD<K> ? 0 : j - HELD<K>][tid];
         for (int i = 0; i < 2; i++) {
             const float2 v = j < HELD<K> ? make_float2(t.x[4 * j + 2 * i], t.x[4 * j + 2 * i + 1]) : make_float2(x[2 * i], x[2 * i + 1]);
-            *(uint32_t *)(stage + j / 8 * C * 64 + swizzled(row_of(i), j % 8 * 8 + 2 * c)) = pack_bf16(v.x, v.y);
-            if (a.x_float && row_of(i) < p.rows) *(float2 *)(a.x_float + ((p.first + row_of(i)) * a.Hv + p.h) * K + 8 * j + 2 * c) = v;
+            *(uint32_t *)(stage + j / 8 * C * 64 + swizzled(first_row(tid) + 8 * i, j % 8 * 8 + 2 * c)) = pack_bf16(v.x, v.y);
+            if (a.x_float && first_row(tid) + 8 * i < p.rows)
+                *(float2 *)(a.x_float + ((p.first + first_row(tid) + 8 * i) * a.Hv + p.h) * K + 8 * j + 2 * c) = v;
         }
     }
     group_sync(group);
@@ -397,19 +434,19 @@ template <int K> __device__ __forceinline__ void leave(const lnt_mesa_cg &a, con
     float left[2];
     squares<K>(t, left);
     for (int i = 0; i < 2; i++) {
-        if (c || row_of(i) >= p.rows) continue;
-        const int64_t token = (p.first + row_of(i)) * a.Hv + p.h;
-        const float size = s.size[row_of(i)];
-        if (a.taken) a.taken[token] = (float)max(taken[i] - a.free_steps, 0);
+        if (c || first_row(tid) + 8 * i >= p.rows) continue;
+        const int64_t token = (p.first + first_row(tid) + 8 * i) * a.Hv + p.h;
+        const float size = s.row[first_row(tid) + 8 * i].y;
+        if (a.taken) a.taken[token] = (float)max((i ? taken >> 16 : taken & 65535) - a.free_steps, 0);
         if (a.residual) a.residual[token] = size > 0.f ? sqrtf(left[i] / size) : 0.f;
     }
 }
 
-/* lambda and the preconditioner; returns the latter's bounds. `level` of the README with the diagonal of H at the chunk's start for every row: it
+/* lambda, the preconditioner and the latter's bounds. `level` of the README with the diagonal of H at the chunk's start for every row: it
  * costs no product with the squared keys, and no step more. */
-template <int K> __device__ __forceinline__ float2 prepare(const lnt_mesa_cg &a, const place &p, shared_of<K> &s, int buf)
+template <int K> __device__ __forceinline__ void prepare(const lnt_mesa_cg &a, const place &p, shared_of<K> &s, int buf)
 {
-    const int lane = (int)threadIdx.x % 32, tid = (int)threadIdx.x % GROUP;
+    const int tid = thread(), lane = tid % 32;
     float least = INFINITY, low = INFINITY, high = 0.f;
     for (int i = lane; i < K; i += 32) {
         least = fminf(least, __bfloat162float(*(&s.H[buf][i / 64][0][0] + swizzled(i, i % 64))));
@@ -422,63 +459,96 @@ template <int K> __device__ __forceinline__ float2 prepare(const lnt_mesa_cg &a,
         s.level[i] = level ? __fdividef(1.f, s.lambda[i] + least) : 1.f;
     }
     /* The bounds are of rounded numbers: a hair wider. */
-    return level ? make_float2(0.9999f / (high + least), 1.0001f / (low + least)) : make_float2(0.9999f, 1.0001f);
+    s.bounds = level ? make_float2(0.9999f / (high + least), 1.0001f / (low + least)) : make_float2(0.9999f, 1.0001f);
 }
 
-/* A place's rows into registers, its gates, lambda and preconditioner into shared memory, once its tiles are there. Returns prepare's bounds. */
-template <int K> __device__ __forceinline__ float2 begin(const lnt_mesa_cg &a, const place &p, shared_of<K> &s, rows_of<K> &t, int buf, int group)
+/* A place's rows into registers, its gates, lambda and preconditioner into shared memory, once its tiles are there. */
+template <int K> __device__ __forceinline__ void begin(const lnt_mesa_cg &a, const place &p, shared_of<K> &s, rows_of<K> &t, int buf, int group)
 {
-    const int tid = (int)threadIdx.x % GROUP, c = tid % 4;
+    const int tid = thread(), c = tid % 4;
     for (int i = 0; i < 2; i++) {
-        const bf16 *q = a.rhs + ((p.first + row_of(i)) * a.Hr + p.h / (a.Hv / a.Hr)) * K + 2 * c;
+        const bf16 *q = a.rhs + ((p.first + first_row(tid) + 8 * i) * a.Hr + p.h / (a.Hv / a.Hr)) * K + 2 * c;
 #pragma unroll
         for (int j = 0; j < K / 8; j++) {
-            const uint32_t v = row_of(i) < p.rows ? *(const uint32_t *)(q + 8 * j) : 0;
+            const uint32_t v = first_row(tid) + 8 * i < p.rows ? *(const uint32_t *)(q + 8 * j) : 0;
             t.r[4 * j + 2 * i] = low_bf16(v), t.r[4 * j + 2 * i + 1] = high_bf16(v);
         }
     }
-    if (tid < 32) scan_gates(a, p, s.G, s.since, s.key);
     float size[2];
     squares<K>(t, size);
     for (int i = 0; i < 2; i++)
-        if (c == 0) s.size[row_of(i)] = size[i];
+        if (c == 0) s.row[first_row(tid) + 8 * i].y = size[i];
 #pragma unroll
     for (int i = 0; i < 4 * HELD<K>; i++) t.x[i] = 0.f;
     for (int i = 0; i < WAITING<K>; i++) s.X[i][tid] = make_float4(0.f, 0.f, 0.f, 0.f);
     cp_async_wait<0>();
     fence_async();
     group_sync(group);
-    const float2 bounds = prepare<K>(a, p, s, buf);
-    for (int i = 0; i < 2; i++) t.e[i] = s.since[row_of(i)] < 0 ? __expf(s.G[row_of(i)]) : 0.f;
-    return bounds;
+    prepare<K>(a, p, s, buf);
+    if (tid < C) s.row[tid].x = s.since[tid] < 0 ? __expf(s.G[tid]) : 0.f;
+    group_sync(group);
 }
 
-template <int K> __global__ void __launch_bounds__(GROUP * GROUPS<K>, 1) mesa_cg_kernel(const __grid_constant__ lnt_mesa_cg a)
+/* The chunk of an item from its first right side to its last x; the tiles are on their way to `buf`, those of `next` go to the other. */
+template <int K, bool SLOW>
+__device__ __forceinline__ void work(const lnt_mesa_cg &a, shared_of<K> &s, int item, int next, int buf, int group)
+{
+    rows_of<K> t;
+    begin<K>(a, place_of(a, item), s, t, buf, group);
+    if (a.from_guess) guess<K, SLOW>(t, s, buf, group);
+    if (next < (int)a.chunks * a.Hv) fetch<K>(a, place_of(a, next), s.H[buf ^ 1], s.Kc[buf ^ 1]);
+    int taken = 0;
+    solve<K, SLOW>(a, s, t, buf, group, taken);
+    leave<K>(a, place_of(a, item), s, t, buf, group, taken);
+}
+
+/* Every chunk with slow gates. */
+template <int K> __global__ void __launch_bounds__(GROUP * GROUPS<K>, 1) slow_kernel(const __grid_constant__ lnt_mesa_cg a)
 {
     extern __shared__ __align__(1024) char raw[];
-    const int group = __shfl_sync(0xffffffffu, (int)threadIdx.x / GROUP, 0), tid = (int)threadIdx.x % GROUP, step = (int)gridDim.x * GROUPS<K>;
+    const int group = __shfl_sync(0xffffffffu, (int)threadIdx.x / GROUP, 0), step = (int)gridDim.x * GROUPS<K>;
     shared_of<K> &s = ((shared_of<K> *)raw)[group];
     int item = find(a, (int)blockIdx.x * GROUPS<K> + group, step), buf = 0;
-    if (item < (int)a.chunks * a.Hv) fetch<K>(a, place_of(a, item), tid, s.H[0], s.Kc[0]);
+    if (item < (int)a.chunks * a.Hv) fetch<K>(a, place_of(a, item), s.H[0], s.Kc[0]);
     while (item < (int)a.chunks * a.Hv) {
-        rows_of<K> t;
-        const float2 bounds = begin<K>(a, place_of(a, item), s, t, buf, group);
-        const bool slow = group_any(group, s.since[C - 1] < 0 && s.G[C - 1] > SLOW_GATES);
-        if (a.from_guess) {
-            if (slow)
-                guess<K, true>(t, s, buf, group);
-            else
-                guess<K, false>(t, s, buf, group);
-        }
         const int next = find(a, item + step, step);
-        if (next < (int)a.chunks * a.Hv) fetch<K>(a, place_of(a, next), tid, s.H[buf ^ 1], s.Kc[buf ^ 1]);
-        int taken[2] = { 0, 0 };
-        if (slow)
-            solve<K, true>(a, s, t, buf, group, bounds, taken);
-        else
-            solve<K, false>(a, s, t, buf, group, bounds, taken);
-        leave<K>(a, place_of(a, item), s, t, buf, group, taken);
+        if (scan_gates(a, place_of(a, item), s, group)) {
+            work<K, true>(a, s, item, next, buf, group);
+        } else if (next < (int)a.chunks * a.Hv) {
+            fetch<K>(a, place_of(a, next), s.H[buf ^ 1], s.Kc[buf ^ 1]);
+        }
         item = next, buf ^= 1;
+    }
+}
+
+/* The others, 16 looked at at once: mostly there are none. A kernel of their own: as a branch of the loop above they cost it 20 registers. */
+template <int K> __global__ void __launch_bounds__(GROUP * GROUPS<K>, 1) fast_kernel(const __grid_constant__ lnt_mesa_cg a)
+{
+    extern __shared__ __align__(1024) char raw[];
+    const int group = __shfl_sync(0xffffffffu, (int)threadIdx.x / GROUP, 0), step = (int)gridDim.x * GROUPS<K>, items = (int)a.chunks * a.Hv;
+    shared_of<K> &s = ((shared_of<K> *)raw)[group];
+    for (int64_t first = (int)blockIdx.x * GROUPS<K> + group; first < items; first += 16 * step) {
+        const int64_t mine = first + thread() / 8 * step;
+        float sum = 0.f;
+        if (mine < items) {
+            const place p = place_of(a, (int)mine);
+            for (int i = thread() % 8; i < p.rows; i += 8) sum += fmaxf(a.g[(p.first + i) * a.Hv + p.h], 2.f * SLOW_GATES);
+        }
+        for (int o = 1; o < 8; o <<= 1) sum += __shfl_xor_sync(0xffffffffu, sum, o);
+        /* A hair more than scan_gates will find. */
+        const uint32_t some = __ballot_sync(0xffffffffu, sum < 0.99f * SLOW_GATES);
+        group_sync(group);
+        if (thread() % 32 == 0) s.since[thread() / 32] = (int)some;
+        group_sync(group);
+        uint32_t found = 0;
+        for (int i = 0; i < 16; i++) found |= (s.since[i / 4] >> (i % 4 * 8) & 1u) << i;
+        for (; found; found &= found - 1) {
+            const int item = (int)first + (__ffs((int)found) - 1) * step;
+            group_sync(group);
+            if (scan_gates(a, place_of(a, item), s, group)) continue;
+            fetch<K>(a, place_of(a, item), s.H[0], s.Kc[0]);
+            work<K, false>(a, s, item, items, 0, group);
+        }
     }
 }
 
@@ -488,9 +558,12 @@ template <int K> void launch(const lnt_mesa_cg &a, cudaStream_t stream)
     int device = 0, sms = 0;
     cudaGetDevice(&device);
     cudaDeviceGetAttribute(&sms, cudaDevAttrMultiProcessorCount, device);
-    cudaFuncSetAttribute(mesa_cg_kernel<K>, cudaFuncAttributeMaxDynamicSharedMemorySize, bytes);
+    cudaFuncSetAttribute(slow_kernel<K>, cudaFuncAttributeMaxDynamicSharedMemorySize, bytes);
+    cudaFuncSetAttribute(fast_kernel<K>, cudaFuncAttributeMaxDynamicSharedMemorySize, bytes);
     const int64_t wanted = lnt_div_up(a.chunks * a.Hv, GROUPS<K>);
-    mesa_cg_kernel<K><<<(unsigned)(wanted < sms ? wanted : sms), GROUP * GROUPS<K>, (size_t)bytes, stream>>>(a);
+    const unsigned ctas = (unsigned)(wanted < sms ? wanted : sms);
+    slow_kernel<K><<<ctas, GROUP * GROUPS<K>, (size_t)bytes, stream>>>(a);
+    if (a.g) fast_kernel<K><<<ctas, GROUP * GROUPS<K>, (size_t)bytes, stream>>>(a);
 }
 
 } // namespace
