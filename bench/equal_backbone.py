@@ -189,7 +189,7 @@ def train(q, device, rule, rate, seed):
     words = ["train", a.work / "text", "--held-out", a.work / "held", "--tokenizer", a.tokenizer, "--out", folder, "--mixer", "equal_backbone",
              "--layers", a.layers, "--width", a.width, "--heads", a.heads, "--set", f"head_dim={a.head_dim}",
              "--steps", a.steps, "--batch", a.batch, "--length", a.length, "--learning-rate", f"{rate:g}", "--seed", seed, "--dtype", a.dtype,
-             "--eval-every", max(1, a.steps // 10), "--eval-tokens", a.held_tokens, "--save-every", 0]
+             "--eval-every", max(1, a.steps // 8), "--eval-tokens", a.held_tokens, "--save-every", 0]
     for pair in RULES[rule][1]:
         words += ["--set", pair]
     for key, value in FIXED.items():
