@@ -87,6 +87,28 @@ static void gate_gradient_from_solution(void **state)
     linnet_context_destroy(c);
 }
 
+/* H goes in symmetric and comes out symmetric, to rounding. */
+static void state_stays_symmetric(void **state)
+{
+    (void)state;
+    linnet_context *c = make_context(1);
+    for (int form = LINNET_FORM_RECURRENT; form <= LINNET_FORM_CHUNK; form++) {
+        lnt_problem p;
+        make(c, case_of(90, true), LINNET_F32, &p);
+        p.r.form = (linnet_form)form;
+        OK(c, lnt_problem_run(c, &p, false));
+        double apart = 0, size = 0;
+        for (int64_t i = 0; i < 2 * 400; i++) {
+            int64_t mirror = i / 400 * 400 + i % 20 * 20 + i / 20 % 20;
+            apart = fmax(apart, fabs(element(&p, "sT_kk", i) - element(&p, "sT_kk", mirror)));
+            size = fmax(size, fabs(element(&p, "sT_kk", i)));
+        }
+        if (!(size > 0.1 && apart <= 1e-6 * size)) fail_msg("form %d: H and its transpose are %g apart, elements up to %g", form, apart, size);
+        lnt_problem_free(&p);
+    }
+    linnet_context_destroy(c);
+}
+
 static void assert_close(const char *what, const lnt_problem *a, const lnt_problem *b, const char *name, double factor, double allowed)
 {
     double error = 0, norm = 0;
@@ -509,7 +531,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(solves_agree),          cmocka_unit_test(gate_gradient_from_solution),
-        cmocka_unit_test(large_lambda),          cmocka_unit_test(zero_steps),
+        cmocka_unit_test(state_stays_symmetric), cmocka_unit_test(large_lambda),          cmocka_unit_test(zero_steps),
         cmocka_unit_test(sherman_morrison),      cmocka_unit_test(steps_match_reference),
         cmocka_unit_test(tolerance_is_kept),     cmocka_unit_test(free_of_scale),
         cmocka_unit_test(flash_rounds_to_half),  cmocka_unit_test(unrolled_gradient_is_that_of_the_steps),

@@ -254,6 +254,16 @@ static void zero_ends(const solver *s, float *rows, int K, int64_t n)
     for (int64_t i = 0; i < n && K < s->wide; i++) memset(rows + i * s->wide + K, 0, (size_t)(s->wide - K) * sizeof *rows);
 }
 
+static float least(const float *x, int64_t n)
+{
+    vf m = v_set(x[0]);
+    int64_t i = 0;
+    for (; i + LNT_VL <= n; i += LNT_VL) m = v_min(m, v_load(x + i));
+    float y = -v_hmax(-m);
+    for (; i < n; i++) y = x[i] < y ? x[i] : y;
+    return y;
+}
+
 /* The chunk's decays, transposed keys, and jacobi: 1 / diag(H_i + Lambda), or 1 / (min(diag(H_i)) + Lambda). */
 static void prepare(solver *s, const lnt_recur_args *a, int n, bool token, const float *g, const float *beta, const float *k)
 {
@@ -274,9 +284,8 @@ static void prepare(solver *s, const lnt_recur_args *a, int n, bool token, const
     if (s->keep) memcpy(s->past.diagonal, s->jacobi, (size_t)(n * s->wide) * sizeof *s->jacobi);
     bool level = a->cg_solver == LINNET_CG_LEVEL && a->cg_max_steps > 0; /* without steps there is nothing but the diagonal guess */
     for (int i = 0; i < n; i++) {
-        float *m = s->jacobi + i * s->wide, least = m[0];
-        for (int j = 1; j < K; j++) least = m[j] < least ? m[j] : least;
-        for (int j = 0; j < K; j++) m[j] = 1.0f / ((level ? least : m[j]) + s->lambda[j]);
+        float *m = s->jacobi + i * s->wide, smallest = level ? least(m, K) : 0;
+        for (int j = 0; j < K; j++) m[j] = 1.0f / ((level ? smallest : m[j]) + s->lambda[j]);
     }
     zero_ends(s, s->jacobi, K, n);
     zero_ends(s, s->W, K, s->keep ? (int64_t)(a->cg_max_steps + 3) * s->C : n);
