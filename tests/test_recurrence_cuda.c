@@ -8,8 +8,22 @@
 
 static const lnt_recur_case *const all_cases[] = { lnt_decay_cases, lnt_delta_cases, lnt_attention_cases, lnt_mesa_cases };
 
-/* "test_recurrence_cuda NAME": only operators or implementations whose name contains NAME. */
+/* "test_recurrence_cuda NAME TOKENS": only where "operator implementation" contains NAME, and cases of at most so many tokens. */
 static const char *only = "";
+static int64_t most_tokens = INT64_MAX;
+
+static bool asked_for(const lnt_recur_case *k, const lnt_recur_impl *impl)
+{
+    char name[128];
+    snprintf(name, sizeof name, "%s %s", k->op, impl->name);
+    return strstr(name, only) != NULL;
+}
+static int64_t tokens_of(const lnt_recur_case *k)
+{
+    int64_t n = 0;
+    for (int i = 0; i < k->sequences; i++) n += k->length[i];
+    return n;
+}
 
 /* Outputs alone, and that another run gives the same bits. */
 static void check_forward(linnet_context *c, const lnt_recur_case *k, lnt_problem *p, const lnt_problem *truth, const char *who, seen *most)
@@ -79,7 +93,7 @@ static void implementations_match_reference(void **state)
     for (size_t s = 0; s < sizeof all_cases / sizeof *all_cases; s++) {
         int ran[32] = { 0 };
         for (const lnt_recur_case *k = all_cases[s]; k->op; k++)
-            for (int b = 0; b < 2; b++) {
+            for (int b = 0; b < 2 && tokens_of(k) <= most_tokens; b++) {
                 lnt_dtype dtype = b ? LINNET_BF16 : LINNET_F32;
                 lnt_problem truth, p;
                 make_truth(c, k, dtype, &truth);
@@ -87,7 +101,7 @@ static void implementations_match_reference(void **state)
                 for (int i = 0; p.op->impls[i]; i++) {
                     const lnt_recur_impl *impl = p.op->impls[i];
                     if (impl->device != LNT_DEVICE_CUDA || impl->needs > c->device->capability) continue;
-                    if (!strstr(impl->name, only) && !strstr(k->op, only)) continue;
+                    if (!asked_for(k, impl)) continue;
                     bool took = check_implementation(c, k, impl, &p, &truth, &most[b]);
                     ran[i] += took;
                     runs += took;
@@ -96,7 +110,7 @@ static void implementations_match_reference(void **state)
                 lnt_problem_free(&p);
                 lnt_problem_free(&truth);
             }
-        if (!*only) each_ran(all_cases[s], c->device, ran);
+        if (!*only && most_tokens == INT64_MAX) each_ran(all_cases[s], c->device, ran);
     }
     print_message("%d runs, %d declined; largest relative errors (outputs, gradients, gates) float32 %.2g %.2g %.2g, bf16 %.2g %.2g %.2g\n", runs,
                   declined, most[0].output, most[0].gradient, most[0].gate, most[1].output, most[1].gradient, most[1].gate);
@@ -182,6 +196,7 @@ static void mesa_solvers_match_the_cpu(void **state)
 int main(int argc, char **argv)
 {
     if (argc > 1) only = argv[1];
+    if (argc > 2) most_tokens = strtoll(argv[2], NULL, 10);
     const struct CMUnitTest tests[] = { cmocka_unit_test(implementations_match_reference), cmocka_unit_test(mesa_solvers_match_the_cpu) };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

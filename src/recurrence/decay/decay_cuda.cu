@@ -364,13 +364,16 @@ template <typename T> __global__ __launch_bounds__(256) void decay_sum_heads(T *
 /* The gates' gradient of a segment. Token i of a chunk with start state S and outer gradient dS' stands between the writers before it and the readers
  * from it on; rule 0.6 with what would cancel left out:
  *   dg_i = e^{b_n} <S,dS'> + sum_{l<i} writes_l + sum_{j>=i} reads_j + intra_i,    reads = q . dq through S, writes = k . dk through dS'
- * and <S,dS> = e^{b_n} <S,dS'> + sum reads, <S',dS'> = e^{b_n} <S,dS'> + sum writes lead from chunk to chunk, from the segment's own <S,dS> on. */
+ * and <S,dS> = e^{b_n} <S,dS'> + sum reads, <S',dS'> = e^{b_n} <S,dS'> + sum writes lead from chunk to chunk, from the segment's own <S,dS> on.
+ * Rounded operands make each dot a little wrong, and what is wrong stays, where the true <S,dS'> would fade: over 8192 tokens their sum was off by a
+ * tenth. So what is missing at the segment's end, where <S,dS> is known again, is spread over the chunks by the number of dots behind each. */
 struct decay_gates {
     const float *S, *dS;           /* slots [slots,Hv,K,W]; NULL: one segment a sequence */
     const float *s, *z, *ds, *dz;  /* start of the sequences and its gradient; NULL: zeros */
     const float *reads, *writes;   /* [parts,Hv,T] */
     const float *intra;            /* [Hv,T] */
     int parts, chunk, K, V, W;
+    bool end_known;                /* the last state has no gradient */
     float *dg;                     /* [T,Hv] or NULL */
     float *sums;                   /* [slots,Hv] or NULL: sum over the segment */
 };
@@ -413,6 +416,12 @@ __global__ __launch_bounds__(GATES_THREADS) void decay_gates_gradient(const __gr
         if (a.z) sum += gates_dot(a.z + i, a.dz + i, a.K);
     }
     const float anchor = gates_block_sum(sum, partial);
+    sum = 0;
+    if (!at.ends) {
+        const int64_t state = (int64_t)a.K * a.W;
+        sum = gates_dot(a.S + ((at.slot + 1) * x.Hv + h) * state, a.dS + (at.slot * x.Hv + h) * state, state);
+    }
+    const float end = gates_block_sum(sum, partial);
     const int chunks = (int)((at.last - at.first + a.chunk - 1) / a.chunk);
     /* A lane has rows 2 lane and 2 lane + 1 of a chunk; chunks are even and no longer than 64. */
     for (int c = warp; c < chunks; c += GATES_THREADS / 32) {
@@ -438,10 +447,14 @@ __global__ __launch_bounds__(GATES_THREADS) void decay_gates_gradient(const __gr
     __syncthreads();
     if (threadIdx.x == 0) {
         float through = anchor;
+        int dots = 0;
         for (int c = 0; c < chunks; c++) {
             base[c] = dead[c] ? 0.0f : through - reads[c];
             through = base[c] + writes[c];
+            dots = (dead[c] ? 0 : dots + 1) + 1;
         }
+        const float miss = at.ends && !a.end_known ? 0.0f : (through - end) / (float)dots;
+        for (int c = chunks - 1; c >= 0 && !dead[c]; c--, dots -= 2) base[c] -= miss * (float)(dots - 1);
     }
     __syncthreads();
     float total = 0;
@@ -669,6 +682,7 @@ static void put_gates(const decay_call &x, const decay_pass &dk)
     g.s = (const float *)a->s0;
     g.z = (const float *)a->z0;
     g.ds = dk.s_end;
+    g.end_known = !a->dsT && !a->dzT;
     g.dz = dk.z_end;
     g.reads = x.w.reads;
     g.writes = x.w.writes;

@@ -1,10 +1,10 @@
 /* The last kernel of the fast path's backward pass, parallel over chunks, and the pass as a whole. */
-#include "device/mma.cuh"
 #include "recurrence/delta/delta_back.cuh"
+#include "recurrence/delta/delta_parts.cuh"
 
 namespace {
 
-constexpr int C = LNT_DELTA_C, THREADS = 256;
+constexpr int THREADS = 256;
 
 struct outputs_args {
     const bf16 *q, *k, *v, *d_o, *U, *S, *dS;
@@ -40,6 +40,14 @@ template <int W, int ROWS> __device__ __forceinline__ void load_tile(uint32_t ti
     }
 }
 
+/* An image as it lies in memory (delta_parts.cuh). */
+template <int BYTES> __device__ __forceinline__ void load_image(uint32_t image, const bf16 *from)
+{
+#pragma unroll
+    for (int j = 0; j < BYTES / 16 / THREADS; j++) cp_async_16(image + threadIdx.x * 16 + j * THREADS * 16, from + threadIdx.x * 8 + j * THREADS * 8);
+}
+__device__ __forceinline__ uint32_t image_place(uint32_t image, int row, int piece) { return image + row * 32 + ((piece ^ (row >> 2 & 1)) << 4); }
+
 /* Fragments of tiles; x: which 16 rows, kk: which 16 columns of the operand. A lane's own address is one of two, with the tile's first byte in it;
  * which 32 bytes of the row comes in by an exclusive or, as the pieces' places do. */
 template <int W> __device__ __forceinline__ uint32_t lane_plain(uint32_t tile)
@@ -60,9 +68,13 @@ template <int W> __device__ __forceinline__ void left_columns(uint32_t (&a)[4], 
 {
     ldmatrix_x4_trans(a, (crossed ^ x << 5) + kk * (32 * W));
 }
-template <int W> __device__ __forceinline__ void right_rows(uint32_t (&b)[4], uint32_t crossed, int x, int kk) /* B[k][n] = tile[n][k] */
+template <int ROWS> __device__ __forceinline__ void image_right(uint32_t (&b)[4], uint32_t crossed, int x, int kk) /* B[k][n] = image[n][k] */
 {
-    ldmatrix_x4(b, (crossed ^ kk << 5) + x * (32 * W));
+    ldmatrix_x4(b, crossed + kk * (ROWS * 32) + x * 512);
+}
+template <int ROWS> __device__ __forceinline__ void image_left(uint32_t (&a)[4], uint32_t plain, int x, int kk) /* A[m][k] = image[m][k] */
+{
+    ldmatrix_x4(a, plain + kk * (ROWS * 32) + x * 512);
 }
 template <int W> __device__ __forceinline__ void right_columns(uint32_t (&b)[4], uint32_t plain, int x, int kk) /* B[k][n] = tile[k][n] */
 {
@@ -84,13 +96,6 @@ __device__ __forceinline__ void store_shared(uint32_t address, uint32_t x)
 {
     asm volatile("st.shared.u32 [%0], %1;" ::"r"(address), "r"(x) : "memory");
 }
-__device__ __forceinline__ uint4 load_shared_16(uint32_t address)
-{
-    uint4 x;
-    asm volatile("ld.shared.v4.u32 {%0, %1, %2, %3}, [%4];" : "=r"(x.x), "=r"(x.y), "=r"(x.z), "=r"(x.w) : "r"(address) : "memory");
-    return x;
-}
-__device__ __forceinline__ float dot2(uint32_t x, uint32_t y) { return low_bf16(x) * low_bf16(y) + high_bf16(x) * high_bf16(y); }
 
 /* Sum over the four lanes that share a row. */
 __device__ __forceinline__ float quad_sum(float x)
@@ -124,6 +129,9 @@ __device__ void weak_rows(const outputs_args &p, const gates &w, uint8_t *shared
     auto element = [&](int tile, int width, int row, int column) -> bf16 * {
         return (bf16 *)(shared + tile + row * width * 2 + (((column / 8) ^ (row & 7)) << 4)) + column % 8;
     };
+    auto of_image = [&](int image, int height, int row, int column) -> const bf16 * {
+        return (const bf16 *)(shared + image_place(image + column / 16 * height * 32, row, column / 8 % 2)) + column % 8;
+    };
     for (int i = 0; i < rows; i++) {
         const float beta = betas[i];
         if (beta >= LNT_DELTA_WEAK) continue;
@@ -138,9 +146,9 @@ __device__ void weak_rows(const outputs_args &p, const gates &w, uint8_t *shared
         if (tid < V) {
             const int64_t at = ((token + i) * p.Hv + h) * V + tid;
             float read = 0.f;
-            for (int c = 0; c < K; c++) read += to_float(*element(L::state, V, c, tid)) * to_float(*element(L::k, K, i, c));
+            for (int c = 0; c < K; c++) read += to_float(*of_image(L::state, K, c, tid)) * to_float(*element(L::k, K, i, c));
             float E = to_float(p.v[at]) - w.e[i] * read;
-            for (int j = 0; j < i; j++) E -= pairs[j] * to_float(*element(L::U, V, j, tid));
+            for (int j = 0; j < i; j++) E -= pairs[j] * to_float(*of_image(L::U, C, j, tid));
             bf16 *dR = element(L::dZ, V, i, tid);
             x = to_float(*dR) * E;
             *dR = from_float<bf16>(beta * to_float(*dR));
@@ -165,23 +173,41 @@ __device__ void weak_rows(const outputs_args &p, const gates &w, uint8_t *shared
 
 /* ---- two CTAs of a cluster (Hopper) --------------------------------------------------------------------------------------------------- */
 
-__device__ __forceinline__ void cluster_arrive() { asm volatile("barrier.cluster.arrive.release.aligned;" ::: "memory"); }
+/* Nothing is released by it: what a CTA hands over comes with a barrier of its own, and a fence would wait for all that the CTA has under way. */
+__device__ __forceinline__ void cluster_arrive() { asm volatile("barrier.cluster.arrive.relaxed.aligned;" ::: "memory"); }
 __device__ __forceinline__ void cluster_wait() { asm volatile("barrier.cluster.wait.acquire.aligned;" ::: "memory"); }
 
+/* What the other CTA stores here is counted by a barrier; once in its life. */
+template <int COUNT> __device__ __forceinline__ void handover_make(uint32_t barrier)
+{
+    asm volatile("mbarrier.init.shared::cta.b64 [%0], %1;\nfence.mbarrier_init.release.cluster;" ::"r"(barrier), "n"(COUNT) : "memory");
+}
+template <int BYTES> __device__ __forceinline__ void handover_expect(uint32_t barrier)
+{
+    asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(barrier), "n"(BYTES) : "memory");
+}
 /* The two heads' sums of a warp's [16][KH]: the warp whose half it is not gives them to its like in the other CTA, the other adds. Which of the two
  * comes first does not change a sum. */
-template <int KH> __device__ __forceinline__ void give(const float (&x)[KH / 8][4], uint32_t stage, int rank, int rb)
+template <int KH> __device__ __forceinline__ void give(const float (&x)[KH / 8][4], uint32_t stage, uint32_t barrier, int rank, int rb)
 {
-    uint32_t there;
+    uint32_t there, over;
     asm volatile("mapa.shared::cluster.u32 %0, %1, %2;" : "=r"(there) : "r"(stage + rb * (64 * KH) + (threadIdx.x & 31) * 16), "r"(rank ^ 1));
+    asm volatile("mapa.shared::cluster.u32 %0, %1, %2;" : "=r"(over) : "r"(barrier), "r"(rank ^ 1));
 #pragma unroll
     for (int n = 0; n < KH / 8; n++)
-        asm volatile("st.shared::cluster.v4.f32 [%0], {%1, %2, %3, %4};" ::"r"(there + n * 512), "f"(x[n][0]), "f"(x[n][1]), "f"(x[n][2]),
-                     "f"(x[n][3])
+        asm volatile("st.async.weak.shared::cluster.mbarrier::complete_tx::bytes.v4.f32 [%0], {%1, %2, %3, %4}, [%5];" ::"r"(there + n * 512),
+                     "f"(x[n][0]), "f"(x[n][1]), "f"(x[n][2]), "f"(x[n][3]), "r"(over)
                      : "memory");
 }
-template <int KH> __device__ __forceinline__ void take(float (&x)[KH / 8][4], uint32_t stage, int rb)
+template <int KH> __device__ __forceinline__ void take(float (&x)[KH / 8][4], uint32_t stage, uint32_t barrier, int rb)
 {
+    uint32_t done;
+    do {
+        asm volatile("{ .reg .pred p; mbarrier.try_wait.parity.acquire.cluster.shared::cta.b64 p, [%1], 0; selp.u32 %0, 1, 0, p; }"
+                     : "=r"(done)
+                     : "r"(barrier)
+                     : "memory");
+    } while (!done);
 #pragma unroll
     for (int n = 0; n < KH / 8; n++) {
         const uint4 y = load_shared_16(stage + rb * (64 * KH) + (threadIdx.x & 31) * 16 + n * 512);
@@ -276,23 +302,23 @@ template <int K, int V, bool WITH_PAIRS> __global__ __launch_bounds__(THREADS, 2
     const uint32_t base = shared_address(shared);
     const int tid = threadIdx.x, lane = tid & 31, warp = __shfl_sync(0xffffffffu, tid / 32, 0); /* the compiler sees that a warp has one */
     const int rb = warp & 3, ch = warp >> 2, r = lane / 4, c = lane % 4;
+    const int chunk = (int)blockIdx.x / p.Hv, h = (int)blockIdx.x - chunk * p.Hv, hq = h / (p.Hv / p.Hq);
+    const int4 entry = p.table[chunk];
     const int64_t index = blockIdx.x;
-    const int h = (int)(index % p.Hv), hq = h / (p.Hv / p.Hq);
-    const int4 entry = p.table[index / p.Hv];
     const int64_t token = entry.y, at_v = (token * p.Hv + h) * V, at_k = (token * p.Hq + hq) * K;
     const int rows = entry.z;
     const bool gated = p.g != NULL;
     const bf16 *S = p.S + index * (K * V), *dS = p.dS + index * (K * V);
     load_tile<V, C>(base + L::dO, p.d_o ? p.d_o + at_v : NULL, (int64_t)p.Hv * V, rows, p.k);
     load_tile<V, C>(base + L::dZ, p.dv + at_v, (int64_t)p.Hv * V, rows, p.k);
-    load_tile<V, C>(base + L::U, p.U + at_v, (int64_t)p.Hv * V, rows, p.k);
+    load_image<C * V * 2>(base + L::U, p.U + index * (C * V));
     const float *F = p.F + index * (4 * C);
-    const bool weak = tid < rows && F[tid] < LNT_DELTA_WEAK;
+    const float strength = tid < rows ? F[tid] : 1.f;
     if (tid < 32) cp_async_16(base + L::gates + tid * 16, F + C + tid * 4);
     if (tid >= 32 && tid < 48) cp_async_16(base + L::gates + tid * 16, p.G + index * C + (tid - 32) * 4);
     if (tid >= 48 && tid < 64) cp_async_16(base + L::gates + tid * 16, p.R + index * C + (tid - 48) * 4);
     cp_async_commit();
-    load_tile<V, K>(base + L::state, S, V, K, p.k);
+    load_image<K * V * 2>(base + L::state, S);
     cp_async_commit();
     load_tile<K, C>(base + L::k, p.k + at_k, (int64_t)p.Hq * K, rows, p.k);
     load_tile<K, C>(base + L::q, p.q + at_k, (int64_t)p.Hq * K, rows, p.k);
@@ -302,10 +328,14 @@ template <int K, int V, bool WITH_PAIRS> __global__ __launch_bounds__(THREADS, 2
     float beta[2];
 #pragma unroll
     for (int j = 0; j < 2; j++) beta[j] = F[16 * rb + r + 8 * j];
-    const uint32_t plain = lane_plain<V>(base), crossed = lane_crossed<V>(base), plain_k = lane_plain<K>(base), half = ch * (KH * 2 * V);
+    const uint32_t plain = lane_plain<V>(base), plain_k = lane_plain<K>(base);
+    const uint32_t image_plain = image_place(base, lane & 15, lane >> 4);
+    const uint32_t image_crossed = image_place(base, (lane & 7) + (lane >> 4 << 3), lane >> 3 & 1);
+    const uint32_t handover = place<C>(base + L::N, 0, 6); /* barriers of dq and dk, where no product reads */
+    const uint32_t state = image_crossed + L::state + ch * (KH * 32);
     const uint32_t square_plain = lane_plain<C>(base), square_crossed = lane_crossed<C>(base);
     cp_async_wait<2>();
-    if (__syncthreads_or(weak)) {
+    if (__syncthreads_or(strength < LNT_DELTA_WEAK)) {
         cp_async_wait<0>();
         __syncthreads();
         weak_rows<K, V>(p, w, shared, F, token, rows, h);
@@ -324,7 +354,7 @@ template <int K, int V, bool WITH_PAIRS> __global__ __launch_bounds__(THREADS, 2
 #pragma unroll
             for (int j = 0; j < 4; j++) {
                 if (j > rb) continue;
-                right_rows<V>(b, crossed + L::U, j, kk);
+                image_right<C>(b, image_crossed + L::U, j, kk);
                 mma_pair(x[2 * j], x[2 * j + 1], a, b);
             }
         }
@@ -374,7 +404,7 @@ template <int K, int V, bool WITH_PAIRS> __global__ __launch_bounds__(THREADS, 2
         left_rows<V>(z, plain + L::dZ, rb, kk);
 #pragma unroll
         for (int n = 0; n < KH / 16; n++) {
-            right_rows<V>(b, crossed + L::state + half, n, kk);
+            image_right<K>(b, state, n, kk);
             mma_pair(dq[2 * n], dq[2 * n + 1], a, b);
             mma_pair(read[2 * n], read[2 * n + 1], z, b);
         }
@@ -394,9 +424,13 @@ template <int K, int V, bool WITH_PAIRS> __global__ __launch_bounds__(THREADS, 2
     __syncthreads(); /* dO, dZ and S have been read */
     if constexpr (PAIR) {
         asm("mov.u32 %0, %%cluster_ctarank;" : "=r"(rank));
+        if (tid == 0) {
+            handover_make<1>(handover);
+            handover_make<1>(handover + 8);
+        }
         cluster_arrive(); /* `stage` is free */
     }
-    load_tile<V, K>(base + L::state, dS, V, K, p.k);
+    load_image<K * V * 2>(base + L::state, dS);
     cp_async_commit();
     {
         const uint32_t mine = place<C>(base + (ch ? L::M : L::N), 16 * rb + r, 0) + 4 * c;
@@ -411,6 +445,10 @@ template <int K, int V, bool WITH_PAIRS> __global__ __launch_bounds__(THREADS, 2
     }
     cp_async_wait<1>();
     __syncthreads();
+    if (PAIR && tid == 0) {
+        handover_expect<C * KH * 4>(handover);
+        handover_expect<C * KH * 4>(handover + 8);
+    }
 
 #pragma unroll
     for (int kk = 0; kk < 4; kk++) {
@@ -445,10 +483,10 @@ template <int K, int V, bool WITH_PAIRS> __global__ __launch_bounds__(THREADS, 2
         }
     if constexpr (PAIR) {
         cluster_wait();
-        if (ch != rank) give<KH>(dq, base + L::stage, rank, rb);
-        cluster_arrive();
-        cluster_wait();
-        if (ch == rank) take<KH>(dq, base + L::stage, rb);
+        if (ch == rank)
+            take<KH>(dq, base + L::stage, handover, rb);
+        else
+            give<KH>(dq, base + L::stage, handover, rank, rb);
     }
     if (!PAIR || ch == rank) put_rows<K, KH>(dq, p.dq, p.dq_parts, p, token, rows, h, hq, base + L::stage, rb, ch);
     if constexpr (PAIR) {
@@ -462,15 +500,14 @@ template <int K, int V, bool WITH_PAIRS> __global__ __launch_bounds__(THREADS, 2
 #pragma unroll
     for (int kk = 0; kk < V / 16; kk++) {
         uint32_t a[4], b[4];
-        left_rows<V>(a, plain + L::U, rb, kk);
+        image_left<C>(a, image_plain + L::U, rb, kk);
 #pragma unroll
         for (int n = 0; n < KH / 16; n++) {
-            right_rows<V>(b, crossed + L::state + half, n, kk);
+            image_right<K>(b, state, n, kk);
             mma_pair(write[2 * n], write[2 * n + 1], a, b);
         }
     }
     if (gated) {
-        float sum = 0.f;
 #pragma unroll
         for (int j = 0; j < 2; j++) {
             const float l = w.l[16 * rb + r + 8 * j];
@@ -482,14 +519,16 @@ template <int K, int V, bool WITH_PAIRS> __global__ __launch_bounds__(THREADS, 2
                 inner += low_bf16(k) * write[n][2 * j] + high_bf16(k) * write[n][2 * j + 1];
             }
         }
-        const int row = tid / (V / 8), piece = tid % (V / 8);
-        constexpr int STEP = THREADS / (V / 8);
-        const uint32_t at = place<V>(base + L::state, row, piece);
+        /* <S, dS'> on the diagonals of products: a lane's eight elements of S are rows r and r + 8 of an A, those of dS' column r of two Bs */
+        float first[4] = {}, second[4] = {};
 #pragma unroll 4
-        for (int j = 0; j < K / STEP; j++) {
-            const uint4 x = *(const uint4 *)(S + (tid + j * THREADS) * 8), y = load_shared_16(at + j * STEP * 2 * V);
-            sum += (dot2(x.x, y.x) + dot2(x.y, y.y)) + (dot2(x.z, y.z) + dot2(x.w, y.w));
+        for (int j = 0; j < K * V / 8 / THREADS; j++) {
+            const uint4 x = *(const uint4 *)(S + (tid + j * THREADS) * 8), y = load_shared_16(base + L::state + (tid + j * THREADS) * 16);
+            const uint32_t left[4] = { x.x, x.z, x.y, x.w };
+            mma_bf16(first, left, y.x, y.y);
+            mma_bf16(second, left, y.z, y.w);
         }
+        const float sum = c == r / 2 ? r & 1 ? first[1] + second[3] : first[0] + second[2] : 0.f;
         inner += w.e[C - 1] * sum;
     }
 #pragma unroll
@@ -521,10 +560,10 @@ template <int K, int V, bool WITH_PAIRS> __global__ __launch_bounds__(THREADS, 2
         }
     if constexpr (PAIR) {
         cluster_wait();
-        if (ch != rank) give<KH>(write, base + L::stage, rank, rb);
-        cluster_arrive();
-        cluster_wait();
-        if (ch == rank) take<KH>(write, base + L::stage, rb);
+        if (ch == rank)
+            take<KH>(write, base + L::stage, handover + 8, rb);
+        else
+            give<KH>(write, base + L::stage, handover + 8, rank, rb);
     }
     if (!PAIR || ch == rank) put_rows<K, KH>(write, p.dk, p.dk_parts, p, token, rows, h, hq, base + L::stage, rb, ch);
     if (!p.dg) return;
@@ -563,27 +602,12 @@ __global__ __launch_bounds__(THREADS) void gather_kernel(bf16 *out, const float 
     store_pack<8>(out + i * 8, sum);
 }
 
-template <int K, int V, bool PAIR> cudaError_t put_outputs(const outputs_args &p, int64_t chunks, cudaStream_t stream)
+template <bool PAIR> cudaError_t put_outputs(const lnt_recur_args *a, const outputs_args &p, int64_t chunks, const lnt_cuda *d)
 {
-    const cudaError_t e = cudaFuncSetAttribute(outputs_kernel<K, V, PAIR>, cudaFuncAttributeMaxDynamicSharedMemorySize, layout<K, V>::bytes);
-    if (e != cudaSuccess || !chunks) return e;
-    cudaLaunchAttribute pair = {};
-    pair.id = cudaLaunchAttributeClusterDimension;
-    pair.val.clusterDim = { 2, 1, 1 };
-    cudaLaunchConfig_t config = {};
-    config.gridDim = dim3((unsigned)(chunks * p.Hv));
-    config.blockDim = dim3(THREADS);
-    config.dynamicSmemBytes = layout<K, V>::bytes;
-    config.stream = stream;
-    config.attrs = &pair;
-    config.numAttrs = PAIR ? 1 : 0;
-    return cudaLaunchKernelEx(&config, outputs_kernel<K, V, PAIR>, p);
-}
-template <bool PAIR> cudaError_t put_outputs_of(const lnt_recur_args *a, const outputs_args &p, int64_t chunks, cudaStream_t stream)
-{
-    const auto put = a->K == 64 ? a->V == 64 ? put_outputs<64, 64, PAIR> : put_outputs<64, 128, PAIR>
-                                : a->V == 64 ? put_outputs<128, 64, PAIR> : put_outputs<128, 128, PAIR>;
-    return put(p, chunks, stream);
+    auto put = [&](auto kernel, int bytes) { return lnt_delta_put(kernel, p, chunks * p.Hv, THREADS, bytes, PAIR ? 2 : 1, false, d); };
+    if (a->K == 64)
+        return a->V == 64 ? put(outputs_kernel<64, 64, PAIR>, layout<64, 64>::bytes) : put(outputs_kernel<64, 128, PAIR>, layout<64, 128>::bytes);
+    return a->V == 64 ? put(outputs_kernel<128, 64, PAIR>, layout<128, 64>::bytes) : put(outputs_kernel<128, 128, PAIR>, layout<128, 128>::bytes);
 }
 
 /* What the pass keeps besides the sweep's. */
@@ -611,63 +635,50 @@ spills spills_at(const lnt_recur_args *a, const lnt_delta_sweep *w, void *at)
     return s;
 }
 
-void put_chain(const lnt_recur_args *a, const lnt_cuda *d, const lnt_delta_sweep *w, const spills *s, bf16 *dv)
+/* Both chains; with segments, what comes out of each of them from zeros first. */
+void put_chains(const lnt_recur_args *a, const lnt_cuda *d, const lnt_delta_sweep *w, const spills *s, bf16 *dv, bool hopper)
 {
-    lnt_delta_back p = {};
-    p.q = (const bf16 *)a->q;
-    p.k = (const bf16 *)a->k;
+    lnt_delta_chain p = lnt_delta_chain_of(a, w);
     p.d_o = (const bf16 *)a->do_;
-    p.T = w->T;
-    p.P = w->P;
-    p.M = w->M;
     p.dsT = (const float *)a->dsT;
-    p.F = w->F;
-    p.cu = a->cu_seqlens_device;
-    p.first_chunk = w->first_chunk;
-    p.X = w->X; /* the sweep has done with it */
-    p.sequences = a->sequences;
-    p.Hq = a->Hq;
-    p.Hv = a->Hv;
-    p.K = a->K;
-    p.V = a->V;
-    p.scale = (float)a->scale;
-    p.segments = w->segments;
-    p.segment_chunks = w->segment_chunks;
-    const auto put = d->base.capability / 10 == 9 && !w->plain ? lnt_delta_back_sm90 : lnt_delta_back_sm80;
-    const int64_t ctas = a->sequences * w->segments * a->Hv * (a->V / 64);
-    p.wide = a->V == 128 && ctas > d->base.multiprocessors;
+    const auto put = [&] {
+        (hopper ? lnt_delta_chain_sm90 : lnt_delta_chain_sm80)(&p, d);
+        (hopper ? lnt_delta_back_sm90 : lnt_delta_back_sm80)(&p, d);
+    };
+    const int64_t heads = a->sequences * a->Hv;
     if (w->segments > 1) {
         p.ends = true;
-        put(&p, d);
+        p.wide = a->V == 128 && a->K == 128 && heads * (w->segments - 1) * ((2 * a->V + a->K) / 64) > d->base.multiprocessors;
+        put();
         p.ends = false;
     }
+    p.wide = a->V == 128 && heads * w->segments * (2 * a->V / 64) > d->base.multiprocessors;
+    p.U = w->U;
+    p.S = w->S;
     p.dv = dv;
     p.dS = s->dS;
     p.ds0 = (float *)a->ds0;
-    put(&p, d);
+    put();
 }
 
 } // namespace
 
 size_t lnt_delta_fast_backward_workspace(const lnt_recur_args *a)
 {
-    const lnt_delta_sweep w = lnt_delta_sweep_at(a, NULL, true, true);
+    const lnt_delta_sweep w = lnt_delta_sweep_at(a, NULL, true);
     return w.bytes + spills_at(a, &w, NULL).bytes;
 }
 
 static void backward(const lnt_recur_args *a, const lnt_device *device, bool plain)
 {
     lnt_cuda *d = (lnt_cuda *)device;
-    lnt_delta_sweep w = lnt_delta_sweep_at(a, a->workspace, true, true);
-    w.plain = plain;
+    const bool hopper = d->base.capability / 10 == 9 && !plain;
+    const lnt_delta_sweep w = lnt_delta_sweep_at(a, a->workspace, true);
     const spills s = spills_at(a, &w, (char *)a->workspace + w.bytes);
-    lnt_recur_args sweep = *a;
-    sweep.o = NULL;
-    sweep.sT = NULL;
-    lnt_delta_sweep_put(&sweep, device, &w);
+    lnt_delta_chunks_put(a, device, &w);
     bf16 *dv = a->dv ? (bf16 *)a->dv : s.dv;
-    put_chain(a, d, &w, &s, dv);
-    const bool pair = d->base.capability >= 90 && !plain && a->Hv / a->Hq % 2 == 0, parts = a->Hv / a->Hq > (pair ? 2 : 1);
+    put_chains(a, d, &w, &s, dv, hopper);
+    const bool pair = hopper && a->Hv / a->Hq % 2 == 0, parts = a->Hv / a->Hq > (pair ? 2 : 1);
     const outputs_args p = {
         .q = (const bf16 *)a->q, .k = (const bf16 *)a->k, .v = (const bf16 *)a->v, .d_o = (const bf16 *)a->do_, .U = w.U, .S = w.S, .dS = s.dS,
         .F = w.F, .G = w.G, .g = (const float *)a->g, .R = w.R, .table = w.table, .dq = (bf16 *)a->dq, .dk = (bf16 *)a->dk, .dv = dv,
@@ -675,12 +686,24 @@ static void backward(const lnt_recur_args *a, const lnt_device *device, bool pla
         .dg = (float *)a->dg, .dbeta = (float *)a->dbeta,
         .Hq = a->Hq, .Hv = a->Hv, .part_heads = pair ? a->Hv / 2 : a->Hv, .scale = (float)a->scale, .put_dv = a->dv != NULL,
     };
-    lnt_cuda_note(d, (pair ? put_outputs_of<true> : put_outputs_of<false>)(a, p, w.chunks, d->stream));
+    lnt_cuda_note(d, (pair ? put_outputs<true> : put_outputs<false>)(a, p, w.chunks, d));
     const int64_t count = a->tokens * a->Hq * a->K / 8;
     const unsigned blocks = (unsigned)lnt_div_up(count, THREADS);
     const int each = p.part_heads / a->Hq;
     if (count && p.dq_parts) gather_kernel<<<blocks, THREADS, 0, d->stream>>>(p.dq, p.dq_parts, count, each, a->K);
     if (count && p.dk_parts) gather_kernel<<<blocks, THREADS, 0, d->stream>>>(p.dk, p.dk_parts, count, each, a->K);
+}
+
+/* Off Hopper, which has more than enough: the chain in reverse looks one stage ahead. */
+int lnt_delta_fast_block_memory(const lnt_recur_args *a, bool backward)
+{
+    const bool segments = lnt_delta_sweep_at(a, NULL, backward).segments > 1, tall = a->K == 128;
+    const int chain_stage = tall ? stage<128, 1, true>::bytes : stage<64, 1, true>::bytes;
+    if (!backward) return ring_bytes(1, stash_bytes(a->K, false, false, segments), 1, chain_stage);
+    const int chain = ring_bytes(1, stash_bytes(a->K, true, false, segments), 2, chain_stage);
+    const int outputs = tall ? a->V == 128 ? layout<128, 128>::bytes : layout<128, 64>::bytes
+                             : a->V == 128 ? layout<64, 128>::bytes : layout<64, 64>::bytes;
+    return chain > outputs ? chain : outputs;
 }
 extern "C" void lnt_delta_sm80_backward(const lnt_recur_args *a, const lnt_device *d) { backward(a, d, true); }
 extern "C" void lnt_delta_sm90_backward(const lnt_recur_args *a, const lnt_device *d) { backward(a, d, false); }

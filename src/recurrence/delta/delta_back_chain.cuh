@@ -13,316 +13,204 @@
 
 namespace {
 
-/* What a stage of the ring holds, in bytes from its start. */
-template <int K, int NV> struct back_stage {
-    static constexpr uint32_t k = 0, q = k + K / 64 * TILE, t = q + K / 64 * TILE, p = t + TILE, o = p + TILE, f = o + NV * TILE, bytes = f + 1024;
-};
+/* The chain of a CTA's chunks, by one warpgroup for its 64 columns. Products of a chunk, in the order in which they are put: dO P, dS' K, dO Q, dU T,
+ * dZ K; the next chunk's dO P is put behind the last of them, and runs while the state is rounded. */
+template <bool HOPPER, int K, int NV> struct back_chain {
+    using L = stage<K, NV, true>;
+    const lnt_delta_chain &p;
+    const ring_of &ring;
+    const int64_t stride;  /* from a row of dv to the next */
+    const uint32_t stash;  /* the warp's image [K][16] */
+    const uint32_t mine;   /* the warp's columns in the tile of dO, as ldmatrix transposes them to an A of 16 columns of V and 16 tokens */
+    const uint32_t out;    /* and as its lanes carry them out */
+    bf16 *dv, *image;      /* this lane's, this warp's, of the chunk at hand */
+    int left_rows;         /* from the chunk's first token to the sequence's end */
+    float dS[K / 64][32], X[32], Y[32];
+    uint32_t o[4][4], z[4][4];
 
-/* What a CTA works on: chunks of one sequence, or of a segment of it. */
-struct back_work {
-    int64_t sequence, token, end; /* first token of its first chunk; the sequence's end */
-    int chunk, chunks, segment;   /* first chunk in the list; how many */
-    int h, column;                /* value head; first column of V */
-};
-
-template <int NV> __device__ __forceinline__ back_work back_work_of(const lnt_delta_back &p)
-{
-    back_work w;
-    int64_t x = blockIdx.x;
-    const int blocks = p.V / (64 * NV);
-    w.column = (int)(x % blocks) * 64 * NV;
-    x /= blocks;
-    w.h = (int)(x % p.Hv);
-    x /= p.Hv;
-    const int each = p.ends ? p.segments - 1 : p.segments; /* nobody asks for what comes out of a first segment */
-    w.sequence = x / each;
-    w.segment = (int)(x % each) + (p.ends ? 1 : 0);
-    const int first = p.first_chunk[w.sequence], all = p.first_chunk[w.sequence + 1] - first;
-    const int length = p.segments > 1 ? p.segment_chunks : all, from = min(w.segment * length, all);
-    w.chunk = first + from;
-    w.chunks = w.segment == p.segments - 1 ? all - from : min(length, all - from);
-    w.token = p.cu[w.sequence] + (int64_t)from * C;
-    w.end = p.cu[w.sequence + 1];
-    return w;
-}
-
-/* The loads of one chunk, by the threads of a warpgroup. */
-template <int K, int NV> __device__ __forceinline__ void back_load_chunk(const lnt_delta_back &p, const back_work &w, int i, uint32_t at, int tid)
-{
-    using L = back_stage<K, NV>;
-    const int64_t token = w.token + (int64_t)i * C, index = (int64_t)(w.chunk + i) * p.Hv + w.h;
-    const int rows = (int)min((int64_t)C, w.end - token), hq = w.h / (p.Hv / p.Hq);
-    constexpr int PER = K / 8, STEP = GROUP / PER; /* pieces of a row of K; rows at a time */
+    __device__ back_chain(const lnt_delta_chain &p_, const chain_work &w, const ring_of &ring_, int group, int warp)
+        : p(p_), ring(ring_), stride((int64_t)p_.Hv * p_.V), stash(ring_.stash + group * p_.stash + warp * K * 32),
+          mine(L::v + group * TILE + lane_transposed(warp)), out(L::v + group * TILE + lane_in_tile(warp))
     {
-        const int row = tid / PER, piece = tid % PER;
-        const uint32_t to = at + (piece >> 3) * TILE + row * 128 + (((piece & 7) ^ (row & 7)) << 4);
-        const int64_t from = ((token + row) * p.Hq + hq) * K + piece * 8, step = (int64_t)STEP * p.Hq * K;
-#pragma unroll
-        for (int j = 0; j < C / STEP; j++) {
-            const bool real = row + j * STEP < rows;
-            cp_async_16(to + L::k + j * STEP * 128, real ? p.k + from + j * step : p.k, real);
-            cp_async_16(to + L::q + j * STEP * 128, real ? p.q + from + j * step : p.q, real);
-        }
+        const int64_t token = w.token + (int64_t)(w.chunks - 1) * C;
+        const int column = w.column + 64 * group;
+        dv = p.dv + token * stride + w.h * p.V + column + lane_in_rows(stride, warp);
+        image = p.dS + (((int64_t)(w.chunk + w.chunks - 1) * p.Hv + w.h) * p.V + column + 16 * warp) * K;
+        left_rows = (int)(w.end - token);
     }
-    const int row = tid / 8, piece = tid % 8;
-    const uint32_t to = at + row * 128 + ((piece ^ (row & 7)) << 4);
-#pragma unroll
-    for (int j = 0; j < 4; j++) {
-        const bool real = row + 16 * j < rows && p.d_o;
-#pragma unroll
-        for (int b = 0; b < NV; b++)
-            cp_async_16(to + L::o + b * TILE + j * 2048,
-                        real ? p.d_o + ((token + row + 16 * j) * p.Hv + w.h) * p.V + w.column + 64 * b + piece * 8 : p.k, real);
-        cp_async_16(to + L::t + j * 2048, p.T + index * (C * C) + (row + 16 * j) * C + piece * 8);
-        cp_async_16(to + L::p + j * 2048, p.P + index * (C * C) + (row + 16 * j) * C + piece * 8);
-    }
-    if (tid < 64) cp_async_16(at + L::f + tid * 16, p.F + index * (4 * C) + tid * 4);
-}
 
-template <bool HOPPER, int K, int NV>
-__device__ __forceinline__ void back_load_all(const lnt_delta_back &p, const back_work &w, uint32_t ring, uint32_t full, uint32_t empty)
-{
-    using L = back_stage<K, NV>;
-    const int tid = (int)threadIdx.x - NV * GROUP;
-    int s = 0, behind = 0;
-    uint32_t parity = 1;
-    for (int i = 0; i <= w.chunks; i++) {
-        if (i < w.chunks) {
-            barrier_wait<HOPPER>(empty + 8 * s, parity);
-            back_load_chunk<K, NV>(p, w, w.chunks - 1 - i, ring + s * L::bytes, tid);
-        }
-        cp_async_commit();
-        if (i > 0) { /* the chunk before has come */
-            cp_async_wait<1>();
-            if constexpr (HOPPER) asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
-            barrier_arrive(full + 8 * behind);
-        }
-        behind = s;
-        if (++s == p.stages) {
-            s = 0;
-            parity ^= 1;
-        }
-    }
-}
-
-/* The gradient at a segment's end: dS <- M^T dS + X over the segments behind it, the last of which began with dsT. M [K,K] bf16 comes into `tile`. */
-template <bool HOPPER, int K>
-__device__ void segment_end(float (&dS)[K / 64][32], const lnt_delta_back &p, const back_work &w, int column, uint32_t tile)
-{
-    const int tid = threadIdx.x % GROUP, group = threadIdx.x / GROUP, row = tid / 8, piece = tid % 8;
-    uint32_t left[K / 16][4];
-    for (int s = p.segments - 1; s > w.segment; s--) {
-        const int64_t at = (w.sequence * p.segments + s) * p.Hv + w.h;
-        const float *X = p.X + at * K * p.V + column;
-        if (s == p.segments - 1) {
-            state_read<K>(dS, X, p.V);
-            continue;
-        }
-        const bf16 *M = p.M + at * K * K;
+    /* From a chunk's stage to X = dR, while the product with K of the chunk before, if there is one, is under way; `before`: its stage's barrier. */
+    template <bool BEHIND> __device__ __forceinline__ void read_state(uint32_t at, uint32_t before)
+    {
+        const uint32_t factors = at + L::f + 8 * (threadIdx.x & 3);
+        uint32_t left[K / 16][4];
 #pragma unroll
-        for (int half = 0; half < K / 64; half++)
+        for (int j = 0; j < 4; j++) ldmatrix_x4_trans(o[j], at + mine + j * 2048);
+        products_begin<HOPPER>();
 #pragma unroll
-            for (int j = 0; j < K / 16; j++)
-                cp_async_16(tile + half * (K / 64) * TILE + (row + 16 * j) * 128 + ((piece ^ (row & 7)) << 4),
-                            M + (row + 16 * j) * K + 64 * half + piece * 8);
-        cp_async_commit();
+        for (int kk = 0; kk < 4; kk++) times_columns<HOPPER>(Y, o[kk], at, L::p, kk, kk > 0);
+        products_commit<HOPPER>();
+        if constexpr (BEHIND) {
+            products_wait<HOPPER, 1>();
+#pragma unroll
+            for (int h = 0; h < K / 64; h++) pin(dS[h]);
+            barrier_arrive(before);
+        }
         state_left<K>(left, dS);
-        state_read<K>(dS, X, p.V);
-        cp_async_wait<0>();
-        if constexpr (HOPPER) asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
-        asm volatile("bar.sync %0, 128;" ::"r"(group + 1) : "memory");
+        products_begin<HOPPER>();
+#pragma unroll
+        for (int kk = 0; kk < K / 16; kk++) times_rows<HOPPER, false>(X, left[kk], at, L::k + kk / 4 * TILE, kk % 4, kk > 0);
+        products_commit<HOPPER>();
+        float last;
+        asm volatile("ld.shared.f32 %0, [%1];" : "=f"(last) : "r"(at + L::f + 256 + 63 * 4) : "memory");
+#pragma unroll
+        for (int h = 0; h < K / 64; h++)
+#pragma unroll
+            for (int j = 0; j < 32; j++) dS[h][j] *= last;
+#pragma unroll
+        for (int n = 0; n < 8; n++) {
+            float2 e = load_shared_pair(factors + 256 + 32 * n);
+            e.x *= p.scale;
+            e.y *= p.scale;
+#pragma unroll
+            for (int j = 0; j < 2; j++) {
+                const uint32_t x = o[n / 2][n % 2 * 2 + j];
+                z[n / 2][n % 2 * 2 + j] = pack_bf16(e.x * low_bf16(x), e.y * high_bf16(x));
+            }
+        }
 #pragma unroll
         for (int h = 0; h < K / 64; h++) pin(dS[h]);
         products_begin<HOPPER>();
 #pragma unroll
-        for (int kk = 0; kk < K / 16; kk++)
+        for (int kk = 0; kk < 4; kk++)
 #pragma unroll
-            for (int h = 0; h < K / 64; h++) times_columns<HOPPER>(dS[h], left[kk], tile, (h * (K / 64) + kk / 4) * TILE, kk % 4);
+            for (int h = 0; h < K / 64; h++) times_columns<HOPPER>(dS[h], z[kk], at, L::q + h * TILE, kk, true);
+        products_commit<HOPPER>();
+        if (p.dS) {
+            image_wait<HOPPER, 0>();
+            image_put<HOPPER, K / 16>(stash, left);
+            image_out<HOPPER, K * 32>(image, stash);
+        }
+        products_wait<HOPPER, 1>();
+        pin(X);
+        pin(Y);
+#pragma unroll
+        for (int n = 0; n < 8; n++) {
+            const float2 l = load_shared_pair(factors + 512 + 32 * n);
+#pragma unroll
+            for (int j = 0; j < 2; j++)
+                o[n / 2][n % 2 * 2 + j] = pack_bf16(l.x * X[4 * n + 2 * j] + Y[4 * n + 2 * j], l.y * X[4 * n + 2 * j + 1] + Y[4 * n + 2 * j + 1]);
+        }
+        products_begin<HOPPER>();
+#pragma unroll
+        for (int kk = 0; kk < 4; kk++) times_columns<HOPPER>(X, o[kk], at, L::t, kk, kk > 0);
         products_commit<HOPPER>();
         products_wait<HOPPER, 0>();
+        pin(X);
 #pragma unroll
         for (int h = 0; h < K / 64; h++) pin(dS[h]);
-        asm volatile("bar.sync %0, 128;" ::"r"(group + 1) : "memory");
     }
-}
 
-/* One chunk in its stage of the ring. */
-template <bool HOPPER, int K, int NV>
-__device__ __forceinline__ void back_step(float (&dS)[K / 64][32], const lnt_delta_back &p, const back_work &w, int i, int column, uint32_t at,
-                                          uint32_t stash)
-{
-    using L = back_stage<K, NV>;
-    const int lane = threadIdx.x & 31, warp = threadIdx.x / 32 % 4, group = threadIdx.x / GROUP;
-    const uint32_t tile = at + L::o + group * TILE, factors = at + L::f + 8 * (lane % 4);
-    const int64_t token = w.token + (int64_t)i * C, index = (int64_t)(w.chunk + i) * p.Hv + w.h;
-    const int rows = (int)min((int64_t)C, w.end - token);
-    uint32_t left[K / 16][4], o[4][4], z[4][4];
-    float X[32], Y[32];
-    state_left<K>(left, dS);
-    /* the tile [tokens][columns of V], transposed on the way: dO as an A of 16 columns of V and 16 tokens */
-    const int row = (lane & 7) + (lane >> 4 << 3);
-    const uint32_t mine = tile + row * 128 + (((2 * warp + (lane >> 3 & 1)) ^ (row & 7)) << 4);
+    /* From X = dR to the next dS, which is under way; dZ goes out. */
+    __device__ __forceinline__ void write_state(uint32_t at)
+    {
+        const uint32_t factors = at + L::f + 8 * (threadIdx.x & 3);
 #pragma unroll
-    for (int j = 0; j < 4; j++) ldmatrix_x4_trans(o[j], mine + j * 2048);
+        for (int n = 0; n < 8; n++) {
+            const float2 beta = load_shared_pair(factors + 32 * n), be = load_shared_pair(factors + 768 + 32 * n);
+            const float keep_x = beta.x < LNT_DELTA_WEAK ? 1.f : beta.x, keep_y = beta.y < LNT_DELTA_WEAK ? 1.f : beta.y;
 #pragma unroll
-    for (int j = 0; j < 32; j++) Y[j] = 0.f;
-    pin(Y);
-    products_begin<HOPPER>();
-#pragma unroll
-    for (int kk = 0; kk < K / 16; kk++) times_rows<HOPPER, false>(X, left[kk], at, L::k + kk / 4 * TILE, kk % 4, kk > 0);
-#pragma unroll
-    for (int kk = 0; kk < 4; kk++) times_columns<HOPPER>(Y, o[kk], at, L::p, kk);
-    products_commit<HOPPER>();
-    float last;
-    asm volatile("ld.shared.f32 %0, [%1];" : "=f"(last) : "r"(at + L::f + 256 + 63 * 4) : "memory");
-#pragma unroll
-    for (int h = 0; h < K / 64; h++)
-#pragma unroll
-        for (int j = 0; j < 32; j++) dS[h][j] *= last;
-#pragma unroll
-    for (int n = 0; n < 8; n++) {
-        float2 e = load_shared_pair(factors + 256 + 32 * n);
-        e.x *= p.scale;
-        e.y *= p.scale;
-#pragma unroll
-        for (int j = 0; j < 2; j++) {
-            const uint32_t x = o[n / 2][n % 2 * 2 + j];
-            z[n / 2][n % 2 * 2 + j] = pack_bf16(e.x * low_bf16(x), e.y * high_bf16(x));
+            for (int j = 0; j < 2; j++) {
+                const float x = X[4 * n + 2 * j], y = X[4 * n + 2 * j + 1];
+                z[n / 2][n % 2 * 2 + j] = pack_bf16(-be.x * x, -be.y * y);
+                o[n / 2][n % 2 * 2 + j] = pack_bf16(keep_x * x, keep_y * y);
+            }
         }
-    }
+        products_begin<HOPPER>();
 #pragma unroll
-    for (int h = 0; h < K / 64; h++) pin(dS[h]);
-    products_begin<HOPPER>();
+        for (int kk = 0; kk < 4; kk++)
 #pragma unroll
-    for (int kk = 0; kk < 4; kk++)
+            for (int h = 0; h < K / 64; h++) times_columns<HOPPER>(dS[h], z[kk], at, L::k + h * TILE, kk, true);
+        products_commit<HOPPER>();
+        if (p.dv) { /* the warp's columns of the tile of dO, read by now, take what goes out */
 #pragma unroll
-        for (int h = 0; h < K / 64; h++) times_columns<HOPPER>(dS[h], z[kk], at, L::q + h * TILE, kk);
-    products_commit<HOPPER>();
-    if (p.dS) state_out<HOPPER, K>(p.dS + index * K * p.V + column + 16 * warp, p.V, left, stash);
-    products_wait<HOPPER, 1>();
-    pin(X);
-    pin(Y);
-#pragma unroll
-    for (int n = 0; n < 8; n++) {
-        const float2 l = load_shared_pair(factors + 512 + 32 * n);
-#pragma unroll
-        for (int j = 0; j < 2; j++)
-            o[n / 2][n % 2 * 2 + j] = pack_bf16(l.x * X[4 * n + 2 * j] + Y[4 * n + 2 * j], l.y * X[4 * n + 2 * j + 1] + Y[4 * n + 2 * j + 1]);
-    }
-#pragma unroll
-    for (int j = 0; j < 32; j++) X[j] = 0.f;
-    pin(X);
-    products_begin<HOPPER>();
-#pragma unroll
-    for (int kk = 0; kk < 4; kk++) times_columns<HOPPER>(X, o[kk], at, L::t, kk);
-    products_commit<HOPPER>();
-    products_wait<HOPPER, 0>();
-    pin(X);
-#pragma unroll
-    for (int h = 0; h < K / 64; h++) pin(dS[h]);
-#pragma unroll
-    for (int n = 0; n < 8; n++) {
-        const float2 beta = load_shared_pair(factors + 32 * n), e = load_shared_pair(factors + 256 + 32 * n);
-        const float keep_x = beta.x < LNT_DELTA_WEAK ? 1.f : beta.x, keep_y = beta.y < LNT_DELTA_WEAK ? 1.f : beta.y;
-#pragma unroll
-        for (int j = 0; j < 2; j++) {
-            const float x = X[4 * n + 2 * j], y = X[4 * n + 2 * j + 1];
-            z[n / 2][n % 2 * 2 + j] = pack_bf16(-e.x * beta.x * x, -e.y * beta.y * y);
-            o[n / 2][n % 2 * 2 + j] = pack_bf16(keep_x * x, keep_y * y);
+            for (int j = 0; j < 4; j++) store_matrices_trans<HOPPER>(at + mine + j * 2048, o[j][0], o[j][1], o[j][2], o[j][3]);
+            rows_out(dv, stride, at + out, left_rows);
         }
+        dv -= C * stride;
+        image -= (int64_t)K * stride;
+        left_rows += C;
     }
-    products_begin<HOPPER>();
-#pragma unroll
-    for (int kk = 0; kk < 4; kk++)
-#pragma unroll
-        for (int h = 0; h < K / 64; h++) times_columns<HOPPER>(dS[h], z[kk], at, L::k + h * TILE, kk);
-    products_commit<HOPPER>();
-    if (p.dv) { /* the warp's columns of the tile of dO, read by now, take what goes out */
-#pragma unroll
-        for (int j = 0; j < 4; j++) store_matrices_trans<HOPPER>(mine + j * 2048, o[j][0], o[j][1], o[j][2], o[j][3]);
-        rows_out(p.dv + (token * p.Hv + w.h) * p.V + column, (int64_t)p.Hv * p.V, tile, warp, rows);
-    }
-    products_wait<HOPPER, 0>();
-#pragma unroll
-    for (int h = 0; h < K / 64; h++) pin(dS[h]);
-}
 
-template <bool HOPPER, int K, int NV>
-__device__ __forceinline__ void back_chain(const lnt_delta_back &p, const back_work &w, uint32_t ring, uint32_t full, uint32_t empty, uint32_t stash)
-{
-    using L = back_stage<K, NV>;
-    const int warp = threadIdx.x / 32 % 4, group = threadIdx.x / GROUP, column = w.column + 64 * group;
-    const int64_t state = (w.sequence * p.Hv + w.h) * K * p.V + column + 16 * warp;
-    float dS[K / 64][32];
+    __device__ __forceinline__ void run(const chain_work &w, int column)
+    {
+        const int64_t state = (w.sequence * p.Hv + w.h) * K * p.V + column;
 #pragma unroll
-    for (int h = 0; h < K / 64; h++)
+        for (int h = 0; h < K / 64; h++)
 #pragma unroll
-        for (int j = 0; j < 32; j++) dS[h][j] = 0.f;
-    if (p.dsT && w.segment == p.segments - 1) state_read<K>(dS, p.dsT + state, p.V);
-    if (!p.ends && p.segments > 1) segment_end<HOPPER, K>(dS, p, w, column + 16 * warp, stash);
-    int s = 0;
-    uint32_t parity = 0;
-    for (int i = w.chunks - 1; i >= 0; i--) {
-        barrier_wait<HOPPER>(full + 8 * s, parity);
-        back_step<HOPPER, K, NV>(dS, p, w, i, column, ring + s * L::bytes, stash + warp * K * 32);
-        barrier_arrive(empty + 8 * s);
-        if (++s == p.stages) {
-            s = 0;
-            parity ^= 1;
+            for (int j = 0; j < 32; j++) dS[h][j] = 0.f;
+        if (p.dsT && w.segment == p.segments - 1) state_read<K>(dS, p.dsT + state, p.V);
+        if (!p.ends && p.segments > 1) segment_start<HOPPER, K, true>(dS, p, w, column, ring.stash + threadIdx.x / GROUP * p.stash);
+        if (w.chunks > 0) {
+            uint32_t parity = 0;
+            int s = 0;
+            barrier_wait<HOPPER>(ring.full, 0);
+            read_state<false>(ring.stages, 0);
+            for (int i = 1; i < w.chunks; i++) {
+                const int slot = s;
+                write_state(ring.stages + slot * L::bytes);
+                if (++s == ring.count) {
+                    s = 0;
+                    parity ^= 1;
+                }
+                barrier_wait<HOPPER>(ring.full + 8 * s, parity);
+                read_state<true>(ring.stages + s * L::bytes, ring.empty + 8 * slot);
+            }
+            write_state(ring.stages + s * L::bytes);
+            products_wait<HOPPER, 0>();
+#pragma unroll
+            for (int h = 0; h < K / 64; h++) pin(dS[h]);
         }
+        if (p.ends)
+            state_write<K>(dS, p.dX + (w.item * p.Hv + w.h) * K * p.V + column, p.V);
+        else if (p.ds0 && w.segment == 0)
+            state_write<K>(dS, p.ds0 + state, p.V);
+        image_wait<HOPPER, 0>();
     }
-    if (p.ends)
-        state_write<K>(dS, p.X + ((w.sequence * p.segments + w.segment) * p.Hv + w.h) * K * p.V + column + 16 * warp, p.V);
-    else if (p.ds0 && w.segment == 0)
-        state_write<K>(dS, p.ds0 + state, p.V);
-}
+};
 
-/* Registers: dS takes K/2 of a thread, its left fragments K/4, X and Y 32 each, o and z 16 each. */
-template <bool HOPPER, int K, int NV> __global__ __launch_bounds__(GROUP *(NV + 1), 1) void back_kernel(const __grid_constant__ lnt_delta_back p)
+/* Registers: dS takes K/2 of a thread, its left fragments K/4, X and Y 32 each, o and z 16 each. On Hopper this kernel begins as soon as
+ * the states' chain, put just before it, has: neither of the two waits for the other, and few long sequences leave half of the GPU to each. It ends
+ * after it, so that what waits for this one has waited for both. */
+template <bool HOPPER, int K, int NV> __global__ __launch_bounds__(GROUP *(NV + 1), 1) void back_kernel(const __grid_constant__ lnt_delta_chain p)
 {
-    using L = back_stage<K, NV>;
     extern __shared__ uint8_t shared[];
-    const uint32_t ring = (shared_address(shared) + 1023) & ~1023u, full = ring + p.stages * L::bytes, empty = full + 8 * p.stages;
-    const uint32_t stash = (empty + 8 * p.stages + 1023) & ~1023u;
-    const back_work w = back_work_of<NV>(p);
-    if (threadIdx.x == 0) {
-        for (int s = 0; s < p.stages; s++) {
-            barrier_init(full + 8 * s, GROUP);
-            barrier_init(empty + 8 * s, NV * GROUP);
-        }
-        if constexpr (HOPPER) asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
-    }
-    __syncthreads();
+    const chain_work w = work_of<NV, true>(p, blockIdx.x);
+    const ring_of ring = make_ring<HOPPER, NV>(shared, p.stages, stage<K, NV, true>::bytes);
     if (threadIdx.x < NV * GROUP) {
-        if constexpr (HOPPER && NV == 2) asm volatile("setmaxnreg.inc.sync.aligned.u32 232;");
-        back_chain<HOPPER, K, NV>(p, w, ring, full, empty, stash + threadIdx.x / GROUP * p.stash);
+        more_registers<HOPPER, NV>();
+        const int group = threadIdx.x / GROUP, warp = threadIdx.x / 32 % 4;
+        back_chain<HOPPER, K, NV> x(p, w, ring, group, warp);
+        x.run(w, w.column + 64 * group + 16 * warp);
     } else {
-        if constexpr (HOPPER && NV == 2) asm volatile("setmaxnreg.dec.sync.aligned.u32 40;");
-        back_load_all<HOPPER, K, NV>(p, w, ring, full, empty);
+        fewer_registers<HOPPER, NV>();
+        load_all<HOPPER, K, NV, true, true>(p, w, p.d_o, ring);
     }
+    if constexpr (HOPPER) wait_for_prior();
 }
 
-template <bool HOPPER, int K, int NV> void launch_back(lnt_delta_back p, const lnt_cuda *d)
+template <bool HOPPER, int K, int NV> void launch_back(lnt_delta_chain p, const lnt_cuda *d)
 {
-    using L = back_stage<K, NV>;
-    int most = 0;
-    cudaDeviceGetAttribute(&most, cudaDevAttrMaxSharedMemoryPerBlockOptin, d->index);
-    p.stash = p.segments > 1 ? K * K * 2 : K * 64 * 2; /* as in the forward chain */
-    const int fixed = 3 * 1024 + NV * p.stash;
-    p.stages = (most - fixed) / (int)L::bytes;
-    p.stages = p.stages > 4 ? 4 : p.stages < 1 ? 1 : p.stages;
-    const int bytes = fixed + p.stages * (int)L::bytes;
-    auto kernel = back_kernel<HOPPER, K, NV>;
-    cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, bytes);
-    const int64_t blocks = p.sequences * (p.ends ? p.segments - 1 : p.segments) * p.Hv * (p.V / (64 * NV));
-    if (blocks > 0) kernel<<<(unsigned)blocks, GROUP *(NV + 1), bytes, d->stream>>>(p);
+    p.stash = stash_bytes(K, p.dS, false, p.segments > 1);
+    p.stages = stages_in<K, NV, true>(d, p.stash);
+    const int bytes = ring_bytes(NV, p.stash, p.stages, stage<K, NV, true>::bytes);
+    lnt_delta_put(back_kernel<HOPPER, K, NV>, p, chain_ctas<NV, true>(p), GROUP * (NV + 1), bytes, 1, HOPPER, d);
 }
 
-template <bool HOPPER> void launch_back_chain(const lnt_delta_back &p, const lnt_cuda *d)
+template <bool HOPPER> void launch_back_chain(const lnt_delta_chain &p, const lnt_cuda *d)
 {
-    if constexpr (HOPPER) {
+    if constexpr (HOPPER)
         if (p.wide) return p.K == 64 ? launch_back<HOPPER, 64, 2>(p, d) : launch_back<HOPPER, 128, 2>(p, d);
-    }
     return p.K == 64 ? launch_back<HOPPER, 64, 1>(p, d) : launch_back<HOPPER, 128, 1>(p, d);
 }
 

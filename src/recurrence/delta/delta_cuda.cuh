@@ -30,53 +30,105 @@ typedef struct {
     float *G;          /* [NC,Hv,64] */
     int *R;            /* [NC,Hv,64] */
     bf16 *T;           /* [NC,Hv,64,64] row major */
-    bf16 *P;           /* [NC,Hv,64,64]; read-out only, else NULL */
-    bf16 *U;           /* [tokens,Hv,V]; kept only, else NULL */
-    bf16 *S;           /* [NC,Hv,K,V] the state at the chunk's start; kept only, else NULL */
+    bf16 *P;           /* [NC,Hv,64,64] */
+    bf16 *U;           /* [NC,Hv] images [64,V] (delta_parts.cuh), zeros past the end of a chunk; kept only, else NULL */
+    bf16 *S;           /* [NC,Hv] images [K,V] of the state at the chunk's start; kept only, else NULL */
     float *F;          /* [NC,Hv,4,64] beta, e, l, beta e as the chain reads them; beta is 0 past the end */
     int segments;      /* pieces that a sequence's chain is cut into; 1: none */
     int segment_chunks;
     float *X;          /* [N,segments,Hv,K,V] end state of a segment begun with zeros; NULL without segments */
-    bf16 *M;           /* [N,segments,Hv,K,K] what carries a segment's start to its end */
+    float *dX;         /* [N,segments,Hv,K,V] in reverse: what zeros at a segment's end become, of the last one dsT; kept only */
+    bf16 *M;           /* [N,segments,Hv] images [K,K]: what carries a segment's start to its end */
     size_t bytes;      /* of all this */
-    bool plain;        /* mma.sync on a Hopper GPU too; false as made */
 } lnt_delta_sweep;
 
 /* sum of ceil(length / 64), from the host's cu_seqlens. */
 int64_t lnt_delta_chunks(const lnt_recur_args *a);
 
-/* NULL: the fast path takes this call (bf16, K and V in {64,128}, tokens < 2^31); otherwise why not. */
+/* NULL: the fast path takes this call on this thread's GPU (bf16, K and V in {64,128}, tokens < 2^31); otherwise why not. */
 extern "C" const char *lnt_delta_fast_declines(const lnt_recur_args *a, bool backward);
 
-/* The views from `at` on (NULL: only `bytes` is of use). keep: U and S are wanted; read_out: P is (a->o is written). */
-lnt_delta_sweep lnt_delta_sweep_at(const lnt_recur_args *a, void *at, bool keep, bool read_out);
-
-/* Put the sweep on the stream: table, first_chunk, G, R, T; with read_out P and a->o; with keep U and S; a->sT where it is not NULL (set it to NULL
- * in a copy of the arguments when it must not be written). Needs lnt_delta_fast_declines(a) == NULL. Two kernels of the same family: one for any GPU
- * from sm_80 on, one for sm_90a, chosen by d->capability. */
-void lnt_delta_sweep_put(const lnt_recur_args *a, const lnt_device *d, const lnt_delta_sweep *w);
+/* The views from `at` on (NULL: only `bytes` is of use). keep: for the backward pass. */
+lnt_delta_sweep lnt_delta_sweep_at(const lnt_recur_args *a, void *at, bool keep);
 
 /* Of the backward pass, the sweep's views included (delta_back.cu). */
 size_t lnt_delta_fast_backward_workspace(const lnt_recur_args *a);
+/* Bytes of shared memory that a block has at least (delta_back.cu). */
+int lnt_delta_fast_block_memory(const lnt_recur_args *a, bool backward);
 
-/* The chain of chunk states (delta_chain.cuh), from T, P and F to o, sT, U and S. */
+/* The chains, from T, P and F: the states' (delta_chain.cuh) and their gradients' in reverse (delta_back_chain.cuh). */
 typedef struct {
-    const bf16 *q, *k, *v, *T, *P;
-    const float *s0, *F;
+    const bf16 *q, *k, *T, *P;
+    const float *F;
     const int64_t *cu;
     const int *first_chunk;
-    bf16 *o, *U, *S, *M; /* NULL: not wanted */
-    float *sT, *X;
+    bf16 *M;
     int64_t sequences;
     int Hq, Hv, K, V;
     float scale;
-    bool wide;           /* 128 columns of V a CTA in place of 64 (Hopper) */
-    bool transitions;    /* the segments' X and M, in place of all else */
     int segments, segment_chunks;
-    int stages, stash;   /* the launcher's */
+    bool ends;           /* of the segments, X, M and dX, in place of all else */
+    bool wide;           /* 128 columns of V a CTA in place of 64 (Hopper) */
+    const bf16 *v;       /* forwards */
+    const float *s0;
+    bf16 *o, *U, *S;     /* U, S NULL: not wanted */
+    float *sT, *X;       /* sT NULL: not wanted */
+    const bf16 *d_o;     /* in reverse; NULL: zeros */
+    const float *dsT;
+    bf16 *dv, *dS;       /* dv NULL: not wanted; [NC,Hv] images [K,V], the gradient at the chunk's end */
+    float *ds0, *dX;     /* ds0 NULL: not wanted */
+    int stages, stash; /* the launcher's */
 } lnt_delta_chain;
+
+/* Put what the chains begin with on the stream: table, first_chunk, G, R, F, T, P. Needs lnt_delta_fast_declines(a) == NULL. */
+void lnt_delta_chunks_put(const lnt_recur_args *a, const lnt_device *d, const lnt_delta_sweep *w);
+/* What both chains take from the call and from the sweep's views. */
+lnt_delta_chain lnt_delta_chain_of(const lnt_recur_args *a, const lnt_delta_sweep *w);
+
+/* The states' chain: o and sT, or with o NULL U and S; ends: X and M. */
 void lnt_delta_chain_sm80(const lnt_delta_chain *p, const lnt_cuda *d);
 void lnt_delta_chain_sm90(const lnt_delta_chain *p, const lnt_cuda *d);
+/* Their gradients' chain in reverse: dv, dS, ds0; ends: dX. Put behind the states' chain with o NULL: on Hopper both run at once. */
+void lnt_delta_back_sm80(const lnt_delta_chain *p, const lnt_cuda *d);
+void lnt_delta_back_sm90(const lnt_delta_chain *p, const lnt_cuda *d);
+
+/* Kernels one behind the other, on Hopper: a kernel put `early` begins when all CTAs of the one ahead have said let_next_begin (or ended), and its
+ * wait_for_prior returns when that one has ended, all of it to be seen. Elsewhere neither does anything, and nothing is put early. */
+__device__ __forceinline__ void let_next_begin()
+{
+#if __CUDA_ARCH__ >= 900
+    asm volatile("griddepcontrol.launch_dependents;");
+#endif
+}
+__device__ __forceinline__ void wait_for_prior()
+{
+#if __CUDA_ARCH__ >= 900
+    asm volatile("griddepcontrol.wait;" ::: "memory");
+#endif
+}
+template <typename Args>
+static inline cudaError_t lnt_delta_put(void (*kernel)(Args), const Args &p, int64_t ctas, int threads, int shared, int cluster, bool early,
+                                        const lnt_cuda *d)
+{
+    const cudaError_t e = cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, shared);
+    if (e != cudaSuccess || ctas <= 0) return e;
+    cudaLaunchAttribute attributes[2] = {};
+    cudaLaunchConfig_t config = {};
+    config.gridDim = dim3((unsigned)ctas);
+    config.blockDim = dim3((unsigned)threads);
+    config.dynamicSmemBytes = (size_t)shared;
+    config.stream = d->stream;
+    config.attrs = attributes;
+    if (cluster > 1) {
+        attributes[config.numAttrs].id = cudaLaunchAttributeClusterDimension;
+        attributes[config.numAttrs++].val.clusterDim = { (unsigned)cluster, 1, 1 };
+    }
+    if (early) {
+        attributes[config.numAttrs].id = cudaLaunchAttributeProgrammaticStreamSerialization;
+        attributes[config.numAttrs++].val.programmaticStreamSerializationAllowed = 1;
+    }
+    return cudaLaunchKernelEx(&config, kernel, p);
+}
 
 /* The factors of a chunk. */
 __device__ __forceinline__ float lnt_delta_pair(float Gi, int Ri, float Gj, int Rj) { return Ri == Rj ? __expf(Gi - Gj) : 0.f; }

@@ -242,16 +242,17 @@ __device__ __forceinline__ void make_gates(const pairs_args &p, int64_t token, i
     }
 }
 
-/* Shared memory: the rows of k and q, later A and P of every head; then the gates. */
+/* Shared memory: the rows of k and q, later A of every head and P of one; then the gates. */
 template <int K, int HEADS>
-constexpr int pairs_bytes = (2 * C * K * 2 > HEADS * (C * LD * 4 + C * C * 2) ? 2 * C * K * 2 : HEADS * (C * LD * 4 + C * C * 2)) + HEADS * 3 * C * 4;
+constexpr int pairs_bytes = (2 * C * K * 2 > HEADS * C * LD * 4 + C * C * 2 ? 2 * C * K * 2 : HEADS * C * LD * 4 + C * C * 2) + HEADS * 3 * C * 4;
 
 /* A CTA: a chunk, a query-key head, HEADS of its value heads. K K^T and Q K^T stay in registers, 16 rows a warp; then their memory is A's and P's. */
 template <int K, int HEADS> __global__ __launch_bounds__(THREADS, 4) void pairs_kernel(const __grid_constant__ pairs_args p)
 {
     extern __shared__ __align__(1024) uint8_t shared[];
+    wait_for_prior();
+    let_next_begin();
     float *gates = (float *)(shared + pairs_bytes<K, HEADS>) - HEADS * 3 * C, *A = (float *)shared;
-    bf16 *stage = (bf16 *)(shared + HEADS * C * LD * 4);
     const int tid = (int)threadIdx.x, lane = tid % 32, warp = tid / 32, parts = p.Hv / HEADS;
     const int64_t c = blockIdx.x / parts;
     const int h0 = (int)(blockIdx.x % parts) * HEADS, hq = h0 / (p.Hv / p.Hq);
@@ -268,7 +269,7 @@ template <int K, int HEADS> __global__ __launch_bounds__(THREADS, 4) void pairs_
         for (int j = 0; j < C / STEP; j++) {
             const bool real = row + j * STEP < rows;
             cp_async_16(to + j * STEP * 2 * K, real ? p.k + from + j * step : p.k, real);
-            if (p.P) cp_async_16(to + j * STEP * 2 * K + C * K * 2, real ? p.q + from + j * step : p.q, real);
+            cp_async_16(to + j * STEP * 2 * K + C * K * 2, real ? p.q + from + j * step : p.q, real);
         }
     }
     cp_async_commit();
@@ -278,24 +279,23 @@ template <int K, int HEADS> __global__ __launch_bounds__(THREADS, 4) void pairs_
     float kk[8][4] = {}, qk[8][4] = {};
 #pragma unroll
     for (int x = 0; x < K / 16; x++) {
-        uint32_t left[4], lq[4] = {}, b[4];
+        uint32_t left[4], lq[4], b[4];
         auto at = [&](int row, int piece) { return tiles + row * (2 * K) + (((piece & 7) ^ (row & 7)) << 4) + (piece >> 3) * 128; };
         ldmatrix_x4(left, at(16 * warp + (lane & 15), 2 * x + (lane >> 4)));
-        if (p.P) ldmatrix_x4(lq, at(16 * warp + (lane & 15), 2 * x + (lane >> 4)) + C * K * 2);
+        ldmatrix_x4(lq, at(16 * warp + (lane & 15), 2 * x + (lane >> 4)) + C * K * 2);
 #pragma unroll
         for (int j = 0; j < 4; j++) {
             if (j > warp) continue;
             ldmatrix_x4(b, at(16 * j + (lane & 7) + (lane >> 4 << 3), 2 * x + (lane >> 3 & 1)));
             mma_bf16(kk[2 * j], left, b[0], b[1]);
             mma_bf16(kk[2 * j + 1], left, b[2], b[3]);
-            if (p.P) {
-                mma_bf16(qk[2 * j], lq, b[0], b[1]);
-                mma_bf16(qk[2 * j + 1], lq, b[2], b[3]);
-            }
+            mma_bf16(qk[2 * j], lq, b[0], b[1]);
+            mma_bf16(qk[2 * j + 1], lq, b[2], b[3]);
         }
     }
     __syncthreads();
     const int r = lane / 4, c2 = 2 * (lane % 4);
+    bf16 *stage = (bf16 *)(shared + HEADS * C * LD * 4) + warp * (16 * C); /* the warp's rows of P, 16-byte piece j of row i at place j ^ (i & 7) */
 #pragma unroll
     for (int head = 0; head < HEADS; head++) {
         const float *of = gates + head * 3 * C;
@@ -326,11 +326,17 @@ template <int K, int HEADS> __global__ __launch_bounds__(THREADS, 4) void pairs_
                 if (below)
                     *(float2 *)(A + head * C * LD + i * LD + m) =
                         make_float2(m < i ? beta[j] * D[j][0] * kk[n][2 * j] : 0.f, m + 1 < i ? beta[j] * D[j][1] * kk[n][2 * j + 1] : 0.f);
-                if (p.P)
-                    *(uint32_t *)(stage + head * C * C + i * C + ((n ^ (i & 7)) << 3) + c2) = pack_bf16(
-                        m <= i ? p.scale * D[j][0] * qk[n][2 * j] : 0.f, m + 1 <= i ? p.scale * D[j][1] * qk[n][2 * j + 1] : 0.f);
+                *(uint32_t *)(stage + (r + 8 * j) * C + ((n ^ (r & 7)) << 3) + c2) = pack_bf16(
+                    m <= i ? p.scale * D[j][0] * qk[n][2 * j] : 0.f, m + 1 <= i ? p.scale * D[j][1] * qk[n][2 * j + 1] : 0.f);
             }
         }
+        __syncwarp();
+#pragma unroll
+        for (int j = 0; j < 4; j++) {
+            const int i = lane / 8 + 4 * j, piece = lane % 8;
+            *(uint4 *)(p.P + (index + head) * (C * C) + (16 * warp + i) * C + piece * 8) = *(const uint4 *)(stage + i * C + ((piece ^ (i & 7)) << 3));
+        }
+        __syncwarp();
     }
     invert<HEADS>(A);
 #pragma unroll
@@ -339,7 +345,6 @@ template <int K, int HEADS> __global__ __launch_bounds__(THREADS, 4) void pairs_
         for (int j = 0; j < 4; j++) {
             const int i = tid / 8 + 16 * j, piece = tid % 8;
             const int64_t to = (index + head) * (C * C) + i * C + piece * 8;
-            if (p.P) *(uint4 *)(p.P + to) = *(const uint4 *)(stage + head * C * C + i * C + ((piece ^ (i & 7)) << 3));
             const float4 *from = (const float4 *)(A + head * C * LD + i * LD + 8 * piece);
             const float4 low = from[0], high = from[1];
             float x[8] = { low.x, low.y, low.z, low.w, high.x, high.y, high.z, high.w };
@@ -349,10 +354,9 @@ template <int K, int HEADS> __global__ __launch_bounds__(THREADS, 4) void pairs_
         }
 }
 
-template <int K, int HEADS> void put_pairs(const pairs_args &p, int64_t chunks, cudaStream_t stream)
+template <int K, int HEADS> void put_pairs(const pairs_args &p, int64_t chunks, const lnt_cuda *d)
 {
-    cudaFuncSetAttribute(pairs_kernel<K, HEADS>, cudaFuncAttributeMaxDynamicSharedMemorySize, pairs_bytes<K, HEADS>);
-    pairs_kernel<K, HEADS><<<(unsigned)(chunks * (p.Hv / HEADS)), THREADS, pairs_bytes<K, HEADS>, stream>>>(p);
+    lnt_delta_put(pairs_kernel<K, HEADS>, p, chunks * (p.Hv / HEADS), THREADS, pairs_bytes<K, HEADS>, 1, d->base.capability / 10 == 9, d);
 }
 
 /* ---- how a sequence is cut into segments ---------------------------------------------------------------------------------------------------- */
@@ -361,13 +365,13 @@ template <int K, int HEADS> void put_pairs(const pairs_args &p, int64_t chunks, 
  * segments of n/P: all but the last first make their end state X from zeros and their transition M, whose K columns are further columns of V; then
  * each takes its start through the segments before it, P - 1 products that cost a step and a half each; then runs. CTAs beyond one a multiprocessor
  * become half as many of 128 columns, whose step costs 1.4; beyond that they wait for their turn. The smallest of P = 1, 2, 4, .. is taken; a segment
- * has at least 8 chunks. */
+ * has at least 8 chunks. The backward pass runs two chains at once. */
 double rounds(double ctas, bool wide)
 {
     const double MULTIPROCESSORS = 132;
     return ctas <= MULTIPROCESSORS ? 1 : wide ? 1.4 * ceil(ctas / 2 / MULTIPROCESSORS) : ceil(ctas / MULTIPROCESSORS);
 }
-int count_segments(const lnt_recur_args *a)
+int count_segments(const lnt_recur_args *a, int chains)
 {
     const int64_t longest = (lnt_recur_longest(a) + C - 1) / C;
     const double ctas = (double)a->sequences * a->Hv * (a->V / 64);
@@ -376,8 +380,8 @@ int count_segments(const lnt_recur_args *a)
     double least = 0;
     for (int P = 1; P == 1 || (longest / P >= 8 && P <= 64); P *= 2) {
         const double n = ceil((double)longest / P), more = (double)(a->V + a->K) / a->V;
-        double cost = n * rounds(ctas * P, wide);
-        if (P > 1) cost += n * rounds(ctas * (P - 1) * more, wide && a->K == 128) + 1.5 * (P - 1) + 8;
+        double cost = n * rounds(chains * ctas * P, wide);
+        if (P > 1) cost += n * rounds(ctas * (P - 1) * (more + chains - 1), wide && a->K == 128) + 1.5 * (P - 1) + 8;
         if (P == 1 || cost < 0.9 * least) { /* a model: not for little */
             best = P;
             least = cost;
@@ -397,16 +401,19 @@ int64_t lnt_delta_chunks(const lnt_recur_args *a)
 
 extern "C" const char *lnt_delta_fast_declines(const lnt_recur_args *a, bool backward)
 {
-    (void)backward;
     if (a->dtype != LINNET_BF16) return "it takes bf16 tensors";
     if ((a->K != 64 && a->K != 128) || (a->V != 64 && a->V != 128)) return "it takes head sizes 64 and 128";
     if (a->chunk && a->chunk != C) return "its chunk length is 64";
     if (a->tokens >= (int64_t)1 << 31 || a->sequences >= (int64_t)1 << 31 || lnt_delta_chunks(a) * a->Hv >= (int64_t)1 << 31)
         return "too many tokens";
+    int device = 0, most = 0;
+    if (cudaGetDevice(&device) != cudaSuccess || cudaDeviceGetAttribute(&most, cudaDevAttrMaxSharedMemoryPerBlockOptin, device) != cudaSuccess)
+        return "the GPU does not tell its shared memory";
+    if (lnt_delta_fast_block_memory(a, backward) > most) return "the GPU has too little shared memory"; /* 99 KB on sm_86 and sm_89 */
     return NULL;
 }
 
-lnt_delta_sweep lnt_delta_sweep_at(const lnt_recur_args *a, void *at, bool keep, bool read_out)
+lnt_delta_sweep lnt_delta_sweep_at(const lnt_recur_args *a, void *at, bool keep)
 {
     lnt_delta_sweep w = {};
     const int64_t NC = lnt_delta_chunks(a), H = NC * a->Hv;
@@ -417,7 +424,7 @@ lnt_delta_sweep lnt_delta_sweep_at(const lnt_recur_args *a, void *at, bool keep,
         return p;
     };
     w.chunks = NC;
-    w.segments = count_segments(a);
+    w.segments = count_segments(a, keep ? 2 : 1);
     w.segment_chunks = (int)lnt_div_up(lnt_div_up(lnt_recur_longest(a), C), w.segments);
     w.table = (int4 *)take(NC, sizeof(int4));
     w.first_chunk = (int *)take(a->sequences + 1, sizeof(int));
@@ -425,38 +432,42 @@ lnt_delta_sweep lnt_delta_sweep_at(const lnt_recur_args *a, void *at, bool keep,
     w.R = (int *)take(H * C, sizeof(int));
     w.F = (float *)take(H * 4 * C, sizeof(float));
     w.T = (bf16 *)take(H * C * C, sizeof(bf16));
-    if (read_out) w.P = (bf16 *)take(H * C * C, sizeof(bf16));
+    w.P = (bf16 *)take(H * C * C, sizeof(bf16));
     if (keep) {
-        w.U = (bf16 *)take(a->tokens * a->Hv * a->V, sizeof(bf16));
+        w.U = (bf16 *)take(H * C * a->V, sizeof(bf16));
         w.S = (bf16 *)take(H * a->K * a->V, sizeof(bf16));
     }
     if (w.segments > 1) {
         const int64_t items = a->sequences * w.segments * a->Hv;
         w.X = (float *)take(items * a->K * a->V, sizeof(float));
+        if (keep) w.dX = (float *)take(items * a->K * a->V, sizeof(float));
         w.M = (bf16 *)take(items * a->K * a->K, sizeof(bf16));
     }
     w.bytes = bytes;
     return w;
 }
 
-void lnt_delta_sweep_put(const lnt_recur_args *a, const lnt_device *device, const lnt_delta_sweep *w)
+void lnt_delta_chunks_put(const lnt_recur_args *a, const lnt_device *device, const lnt_delta_sweep *w)
 {
     const lnt_cuda *d = (const lnt_cuda *)device;
     table_kernel<<<1, 1024, 0, d->stream>>>(a->cu_seqlens_device, a->sequences, w->chunks, w->table, w->first_chunk);
     const bool two = a->Hv / a->Hq % 2 == 0;
     const pairs_args p = { (const bf16 *)a->q, (const bf16 *)a->k, (const float *)a->g, (const float *)a->beta, w->table, w->G, w->F, w->R, w->T,
                            w->P, a->Hq, a->Hv, (float)a->scale };
-    const auto put_them = a->K == 64 ? two ? put_pairs<64, 2> : put_pairs<64, 1> : two ? put_pairs<128, 2> : put_pairs<128, 1>;
-    if (w->chunks) put_them(p, w->chunks, d->stream);
+    const auto put = a->K == 64 ? two ? put_pairs<64, 2> : put_pairs<64, 1> : two ? put_pairs<128, 2> : put_pairs<128, 1>;
+    put(p, w->chunks, d);
+}
 
+lnt_delta_chain lnt_delta_chain_of(const lnt_recur_args *a, const lnt_delta_sweep *w)
+{
     lnt_delta_chain x = {};
     x.q = (const bf16 *)a->q;
     x.k = (const bf16 *)a->k;
     x.v = (const bf16 *)a->v;
     x.T = w->T;
     x.P = w->P;
-    x.s0 = (const float *)a->s0;
     x.F = w->F;
+    x.s0 = (const float *)a->s0;
     x.cu = a->cu_seqlens_device;
     x.first_chunk = w->first_chunk;
     x.sequences = a->sequences;
@@ -468,21 +479,9 @@ void lnt_delta_sweep_put(const lnt_recur_args *a, const lnt_device *device, cons
     x.segments = w->segments;
     x.segment_chunks = w->segment_chunks;
     x.X = w->X;
+    x.dX = w->dX;
     x.M = w->M;
-    const auto put = d->base.capability / 10 == 9 && !w->plain ? lnt_delta_chain_sm90 : lnt_delta_chain_sm80;
-    const int64_t columns = a->sequences * a->Hv * (a->V / 64), of_transitions = a->sequences * a->Hv * (w->segments - 1) * ((a->V + a->K) / 64);
-    if (w->segments > 1) {
-        x.transitions = true;
-        x.wide = a->V == 128 && a->K == 128 && of_transitions > d->base.multiprocessors;
-        put(&x, d);
-        x.transitions = false;
-    }
-    x.wide = a->V == 128 && columns * w->segments > d->base.multiprocessors;
-    x.o = w->P ? (bf16 *)a->o : NULL;
-    x.sT = (float *)a->sT;
-    x.U = w->U;
-    x.S = w->S;
-    put(&x, d);
+    return x;
 }
 
 /* ---- the implementation --------------------------------------------------------------------------------------------------------------------- */
@@ -490,14 +489,28 @@ void lnt_delta_sweep_put(const lnt_recur_args *a, const lnt_device *device, cons
 extern "C" size_t lnt_delta_fast_workspace(const lnt_recur_args *a, bool backward, int threads)
 {
     (void)threads;
-    return backward ? lnt_delta_fast_backward_workspace(a) : lnt_delta_sweep_at(a, NULL, false, true).bytes;
+    return backward ? lnt_delta_fast_backward_workspace(a) : lnt_delta_sweep_at(a, NULL, false).bytes;
 }
 
-static void forward(const lnt_recur_args *a, const lnt_device *d, bool plain)
+static void forward(const lnt_recur_args *a, const lnt_device *device, bool plain)
 {
-    lnt_delta_sweep w = lnt_delta_sweep_at(a, a->workspace, false, true);
-    w.plain = plain;
-    lnt_delta_sweep_put(a, d, &w);
+    const lnt_cuda *d = (const lnt_cuda *)device;
+    const bool hopper = d->base.capability / 10 == 9 && !plain;
+    const lnt_delta_sweep w = lnt_delta_sweep_at(a, a->workspace, false);
+    lnt_delta_chunks_put(a, device, &w);
+    lnt_delta_chain x = lnt_delta_chain_of(a, &w);
+    const auto put = hopper ? lnt_delta_chain_sm90 : lnt_delta_chain_sm80;
+    const int64_t ctas = a->sequences * a->Hv * (a->V / 64);
+    if (w.segments > 1) {
+        x.ends = true;
+        x.wide = a->V == 128 && a->K == 128 && ctas / (a->V / 64) * (w.segments - 1) * ((a->V + a->K) / 64) > d->base.multiprocessors;
+        put(&x, d);
+        x.ends = false;
+    }
+    x.wide = a->V == 128 && ctas * w.segments > d->base.multiprocessors;
+    x.o = (bf16 *)a->o;
+    x.sT = (float *)a->sT;
+    put(&x, d);
 }
 extern "C" void lnt_delta_sm80_forward(const lnt_recur_args *a, const lnt_device *d) { forward(a, d, true); }
 extern "C" void lnt_delta_sm90_forward(const lnt_recur_args *a, const lnt_device *d) { forward(a, d, false); }
