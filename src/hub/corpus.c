@@ -127,7 +127,7 @@ static linnet_status append(lnt_ctx *c, lnt_corpus *k, int64_t *capacity, const 
         k->ids = grown;
         *capacity = more;
     }
-    memcpy(k->ids + k->n, ids, (size_t)n * 4);
+    if (n) memcpy(k->ids + k->n, ids, (size_t)n * 4); /* an empty file has no ids: both may be NULL */
     k->n += n;
     return LINNET_OK;
 }
