@@ -31,7 +31,7 @@ template <int K> constexpr int HELD = K / 8 - WAITING<K>;
 template <int K> struct shared_of {
     alignas(1024) bf16 H[2][K / 64][K][64];
     bf16 Kc[2][K / 64][C][64];
-    float4 X[WAITING<K> ? WAITING<K> : 1][GROUP];
+    float4 X[WAITING<K>][GROUP];
     float lambda[K], level[K]; /* level: the preconditioner */
     float key[C];              /* slow gates: e^{-G_j} beta_j, others: beta_j */
     float G[C];
@@ -39,16 +39,17 @@ template <int K> struct shared_of {
     float2 bounds;             /* of the preconditioner: smallest, largest */
     int since[C];              /* first key that a row sees; -1: all and H too */
 };
+
 /* What a warpgroup works on: a chunk of a head, heads innermost. */
 struct place {
     int64_t chunk, first;
     int h, rows;
 };
 
-/* What a thread carries through the steps. Accumulator 4j+2i+b of a panel is row i's column 8j + 2c + b. */
+/* What a thread carries through the steps. Number 4j + 2i + b is row i's column 8j + 2c + b. */
 template <int K> struct rows_of {
     uint32_t p[K / 4];      /* P as the A operand: 4 registers for 16 columns */
-    float w[K / 64][32];    /* Op(P), then M R */
+    float w[K / 2];         /* Op(P), then M R */
     float r[K / 2];         /* residual */
     float x[4 * HELD<K>];
 };
@@ -84,9 +85,6 @@ __device__ __forceinline__ float2 fetched(const float2 *p)
 __device__ __forceinline__ int thread() { return afresh((int)threadIdx.x) % GROUP; }
 /* The rows of a thread of its chunk: this and 8 on. */
 __device__ __forceinline__ int first_row(int tid) { return tid / 32 * 16 + tid % 32 / 4; }
-
-/* The four of a row i of columns 8j + 2c, 8j + 2c + 1. */
-template <int K> __device__ __forceinline__ float &w_at(rows_of<K> &t, int j, int n) { return t.w[j / 8][j % 8 * 4 + n]; }
 
 __device__ __forceinline__ const uint32_t (&four(const uint32_t *p))[4] { return *(const uint32_t (*)[4])p; }
 
@@ -200,64 +198,62 @@ __device__ __forceinline__ void decayed(uint32_t (&a)[C / 4], const float (&pair
     }
 }
 
-/* w (+)= P H, one panel of its columns. H is symmetric: its rows are read as columns. */
-template <int K> __device__ __forceinline__ void times_H(float (&w)[32], const rows_of<K> &t, const bf16 (*H)[K][64], int panel)
+/* The descriptor of what lies `bytes` further. */
+__device__ __forceinline__ uint64_t further(uint64_t descriptor, uint32_t bytes)
 {
-#pragma unroll
-    for (int j = 0; j < K / 16; j++) wgmma<0>(w, four(&t.p[4 * j]), wgmma_k_major(shared_address(&H[j / 4][64 * panel][j % 4 * 16])), j > 0);
+    return (descriptor & ~(uint64_t)0xffffffff) | ((uint32_t)descriptor + (bytes >> 4));
 }
-/* w += A keys, one panel. */
-__device__ __forceinline__ void times_keys(float (&w)[32], const uint32_t (&a)[C / 4], const bf16 (*keys)[C][64], int panel, bool add)
+
+/* w = P H. H is symmetric: its rows are read as columns. */
+template <int K> __device__ __forceinline__ void times_H(rows_of<K> &t, const shared_of<K> &s, int buf)
 {
+    const uint64_t H = wgmma_k_major(shared_address(s.H[buf]));
 #pragma unroll
-    for (int j = 0; j < C / 16; j++) wgmma<1>(w, four(&a[4 * j]), wgmma_mn_major(shared_address(&keys[panel][16 * j][0]), C * 128), add || j > 0);
+    for (int j = 0; j < K / 16; j++) wgmma<0>(t.w, four(&t.p[4 * j]), further(H, j / 4 * K * 128 + j % 4 * 32), j > 0);
 }
-template <int K> __device__ __forceinline__ void hold(rows_of<K> &t)
+/* w (+)= A times a tile of keys. */
+template <int K> __device__ __forceinline__ void times_keys(rows_of<K> &t, const uint32_t (&a)[C / 4], const bf16 (*tile)[C][64], bool add)
 {
-    for (int i = 0; i < K / 64; i++) wgmma_hold(t.w[i]);
+    const uint64_t keys = wgmma_mn_major(shared_address(tile), C * 128);
+#pragma unroll
+    for (int j = 0; j < C / 16; j++) wgmma<1>(t.w, four(&a[4 * j]), further(keys, j * 16 * 128), add || j > 0);
 }
 
 /* w = e.(P H) + (P K^T.D.beta) K; e is left to the caller when the gates are slow: both products then add into one sum. */
-template <int K, bool SLOW> __device__ __forceinline__ void products(rows_of<K> &t, float (&pairs)[32], const shared_of<K> &s, int buf)
+template <int K, bool SLOW> __device__ __forceinline__ void products(rows_of<K> &t, const shared_of<K> &s, int buf)
 {
+    float pairs[C / 2];
+    uint32_t a[C / 4];
+    const uint64_t keys = wgmma_k_major(shared_address(s.Kc[buf]));
     wgmma_fence();
 #pragma unroll
-    for (int j = 0; j < K / 16; j++) wgmma<0>(pairs, four(&t.p[4 * j]), wgmma_k_major(shared_address(&s.Kc[buf][j / 4][0][j % 4 * 16])), j > 0);
+    for (int j = 0; j < K / 16; j++) wgmma<0>(pairs, four(&t.p[4 * j]), further(keys, j / 4 * C * 128 + j % 4 * 32), j > 0);
     wgmma_commit();
-    times_H<K>(t.w[0], t, s.H[buf], 0);
+    times_H<K>(t, s, buf);
     wgmma_commit();
     wgmma_wait<1>();
     wgmma_hold(pairs);
-    uint32_t a[C / 4];
     decayed<K, SLOW>(a, pairs, s);
     wgmma_fence();
-    if constexpr (K == 128) times_H<K>(t.w[1], t, s.H[buf], 1);
     if constexpr (!SLOW) {
         const float e[2] = { fetched(&s.row[first_row(thread())]).x, fetched(&s.row[first_row(thread()) + 8]).x };
         wgmma_commit();
         wgmma_wait<0>();
-        hold(t);
+        wgmma_hold(t.w);
 #pragma unroll
-        for (int j = 0; j < K / 8; j++)
-            for (int n = 0; n < 4; n++) w_at(t, j, n) *= e[n / 2];
+        for (int i = 0; i < K / 2; i++) t.w[i] *= e[i / 2 % 2];
         wgmma_fence();
     }
-#pragma unroll
-    for (int i = 0; i < K / 64; i++) times_keys(t.w[i], a, s.Kc[buf], i, true);
+    times_keys<K>(t, a, s.Kc[buf], true);
     wgmma_commit();
     wgmma_wait<0>();
-    hold(t);
+    wgmma_hold(t.w);
 }
 
 /* W = Op(P); P.W of the two rows. */
 template <int K, bool SLOW> __device__ __forceinline__ void apply(rows_of<K> &t, const shared_of<K> &s, int buf, float (&pw)[2])
 {
-    if constexpr (K == 128) { /* w[1] is not needed before the pairs are done with */
-        products<K, SLOW>(t, t.w[1], s, buf);
-    } else {
-        float pairs[32];
-        products<K, SLOW>(t, pairs, s, buf);
-    }
+    products<K, SLOW>(t, s, buf);
     const int c = thread() % 4;
     const unpacker unpack(fetched(&s.row[first_row(thread())]).y);
     const float e[2] = { SLOW ? fetched(&s.row[first_row(thread())]).x : 1.f, SLOW ? fetched(&s.row[first_row(thread()) + 8]).x : 1.f };
@@ -267,7 +263,7 @@ template <int K, bool SLOW> __device__ __forceinline__ void apply(rows_of<K> &t,
         const float2 l = *(const float2 *)&s.lambda[8 * j + 2 * c];
         for (int i = 0; i < 2; i++) {
             const float2 p = unpack(t.p[2 * j + i]);
-            float &x = w_at(t, j, 2 * i), &y = w_at(t, j, 2 * i + 1);
+            float &x = t.w[4 * j + 2 * i], &y = t.w[4 * j + 2 * i + 1];
             x = e[i] * x + l.x * p.x, y = e[i] * y + l.y * p.y;
             sum[i][0] += p.x * x, sum[i][1] += p.y * y;
         }
@@ -285,7 +281,7 @@ __device__ __forceinline__ void precondition(rows_of<K> &t, const shared_of<K> &
     for (int j = 0; j < K / 8; j++) {
         const float2 m = *(const float2 *)&s.level[8 * j + 2 * c];
         for (int n = 0; n < 4; n++) {
-            float &r = t.r[4 * j + n], &w = w_at(t, j, n);
+            float &r = t.r[4 * j + n], &w = t.w[4 * j + n];
             if (!FIRST) r -= alpha[n / 2] * w;
             w = r * (n % 2 ? m.y : m.x);
             sum[n / 2][n % 2] += r * w;
@@ -307,7 +303,7 @@ template <int K> __device__ __forceinline__ void advance(rows_of<K> &t, shared_o
             const float2 p = unpack(t.p[2 * j + i]);
             float *to = j < HELD<K> ? &t.x[4 * j + 2 * i] : &x[2 * i];
             to[0] += alpha[i] * p.x, to[1] += alpha[i] * p.y;
-            t.p[2 * j + i] = pack_bf16(w_at(t, j, 2 * i) + beta[i] * p.x, w_at(t, j, 2 * i + 1) + beta[i] * p.y);
+            t.p[2 * j + i] = pack_bf16(t.w[4 * j + 2 * i] + beta[i] * p.x, t.w[4 * j + 2 * i + 1] + beta[i] * p.y);
         }
         if (j >= HELD<K>) waiting[(j - HELD<K>)*GROUP] = *(float4 *)x;
     }
@@ -335,17 +331,16 @@ template <int K, bool SLOW> __device__ __forceinline__ void guess(rows_of<K> &t,
     const float none[C / 2] = {}, e[2] = { s.row[first_row(tid)].x, s.row[first_row(tid) + 8].x };
     decayed<K, SLOW, true>(a, none, s);
     wgmma_fence();
-#pragma unroll
-    for (int i = 0; i < K / 64; i++) times_keys(t.w[i], a, s.Kc[buf ^ 1], i, false);
+    times_keys<K>(t, a, s.Kc[buf ^ 1], false);
     wgmma_commit();
     wgmma_wait<0>();
-    hold(t);
+    wgmma_hold(t.w);
 #pragma unroll
     for (int j = 0; j < K / 8; j++) {
         float x[4];
         for (int n = 0; n < 4; n++) {
             const int column = 8 * j + 2 * c + n % 2;
-            const float h = __bfloat162float(*(&s.H[buf][column / 64][0][0] + swizzled(column, column % 64))), w = w_at(t, j, n);
+            const float h = __bfloat162float(*(&s.H[buf][column / 64][0][0] + swizzled(column, column % 64))), w = t.w[4 * j + n];
             x[n] = __fdividef(t.r[4 * j + n], (SLOW ? e[n / 2] * (h + w) : e[n / 2] * h + w) + s.lambda[column]);
         }
         for (int i = 0; i < 2; i++) {
@@ -364,22 +359,18 @@ template <int K, bool SLOW> __device__ __forceinline__ void guess(rows_of<K> &t,
     group_sync(group);
 }
 
-/* The steps. On entry t.r = rhs (with a guess: its residual), x = 0 (the guess). taken: steps of the first row,
- * 65536 times those of the second. */
+/* The steps. On entry t.r = rhs (with a guess: its residual), x = 0 (the guess). taken: steps of the first row, 65536 times those of the second. */
 template <int K, bool SLOW>
-__device__ __forceinline__ void solve(const lnt_mesa_cg &a, shared_of<K> &s, rows_of<K> &t, int buf, int group,
-                                      int &taken)
+__device__ __forceinline__ void solve(const lnt_mesa_cg &a, shared_of<K> &s, rows_of<K> &t, int buf, int group, int &taken)
 {
     const float zero[2] = { 0.f, 0.f };
     float d[2];
     precondition<K, true>(t, s, zero, d);
 #pragma unroll
     for (int j = 0; j < K / 8; j++)
-        for (int i = 0; i < 2; i++) t.p[2 * j + i] = pack_bf16(w_at(t, j, 2 * i), w_at(t, j, 2 * i + 1));
+        for (int i = 0; i < 2; i++) t.p[2 * j + i] = pack_bf16(t.w[4 * j + 2 * i], t.w[4 * j + 2 * i + 1]);
     for (int step = 0; step < a.most; step++) {
-        if (!group_any(group, d[0] > 0.f || d[1] > 0.f)) {
-            break;
-        }
+        if (a.tolerance2 > 0.f && !group_any(group, d[0] > 0.f || d[1] > 0.f)) break;
         float pw[2], alpha[2], beta[2], rz[2];
         apply<K, SLOW>(t, s, buf, pw);
         for (int i = 0; i < 2; i++) {
@@ -410,8 +401,8 @@ __device__ __forceinline__ void solve(const lnt_mesa_cg &a, shared_of<K> &s, row
 }
 
 /* x of the place's rows: rounded through the tile of H, which is done with, so that rows are written 16 bytes a thread. */
-template <int K> __device__ __forceinline__ void leave(const lnt_mesa_cg &a, const place &p, shared_of<K> &s, rows_of<K> &t, int buf, int group,
-                                                                      int taken)
+template <int K>
+__device__ __forceinline__ void leave(const lnt_mesa_cg &a, const place &p, shared_of<K> &s, rows_of<K> &t, int buf, int group, int taken)
 {
     const int tid = thread(), c = tid % 4;
     bf16 *stage = &s.H[buf][0][0][0];
