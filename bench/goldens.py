@@ -3,7 +3,7 @@
 
 Operators (GOLDENS/ops): float32 against the stored results, within 1e-4; bf16 against the float64 reference on the same rounded inputs, within the budgets
 that the tests use; forward and backward, by the form linnet chooses and (forward) token by token. Two runs must give the same bytes.
-Models (GOLDENS/fla): logits in one pass and token by token, float32 within 1e-5, bf16 within 3e-2. Standard library only. Prints a line for each group,
+Models (GOLDENS/fla): logits in one pass and token by token, float32 within 1e-5 (mesa_net 2e-4), bf16 within 3e-2. Standard library only. Prints a line for each group,
 ends with 1 when anything is out of bounds."""
 import argparse
 import concurrent.futures
@@ -25,6 +25,7 @@ WIDE = {"q", "k", "v", "do"}                        # of the call's type; gates,
 GATES = {"dg", "dbeta", "dlambda"}
 AT_ONCE = 8                                         # a process takes most of a second to open a GPU
 MODELS = {"f32": 1e-5, "bf16": 3e-2}
+ROUNDED = {"mesa_net": 2e-4}                        # float32 whose solver rounds to float16, as the library that made it does
 failures = []
 
 
@@ -120,6 +121,8 @@ def check_model(linnet, device, folder, scratch):
                 failures.append(f"{folder} {dtype} {' '.join(flags)}: {done.stderr.strip()}")
                 continue
             e = difference(read_safetensors(out)["logits"], golden["logits"])
+            if dtype == "f32":
+                allowed = ROUNDED.get(folder.name, allowed)
             if not e <= allowed:
                 failures.append(f"{folder} {dtype} {' '.join(flags)}: logits are off by {e:.2e}, allowed {allowed:.0e}")
             worst[dtype] = max(worst.get(dtype, (-1.0, "")), (e, "by steps" if flags else "in one pass"))

@@ -160,7 +160,8 @@ static void mesa_solvers_match_the_cpu(void **state)
         bool token = run / 10 % 2, half = solver == LINNET_CG_FLASH;
         int most = counts[run / 20 % 4];
         char who[128];
-        snprintf(who, sizeof who, "solver %d, guess %d, %s, %d steps, shape %d", (int)solver, run / 5 % 2, token ? "by tokens" : "in chunks", most, run / 80);
+        snprintf(who, sizeof who, "solver %d, guess %d, %s, %d steps, shape %d", (int)solver, run / 5 % 2, token ? "by tokens" : "in chunks", most,
+                 run / 80);
         for (int i = 0; i < 2; i++) {
             OK(cpu, lnt_problem_make(cpu, &shapes[run / 80], LINNET_F32, LINNET_F32, 5, &p[i]));
             ask_for(&p[i], "steps");

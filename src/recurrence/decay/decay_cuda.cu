@@ -371,7 +371,7 @@ struct decay_gates {
     const float *S, *dS;           /* slots [slots,Hv,K,W]; NULL: one segment a sequence */
     const float *s, *z, *ds, *dz;  /* start of the sequences and its gradient; NULL: zeros */
     const float *reads, *writes;   /* [parts,Hv,T] */
-    const float *intra;            /* [Hv,T] */
+    const float *intra;            /* [Hv,T]; NULL: zeros */
     int parts, chunk, K, V, W;
     bool end_known;                /* the last state has no gradient */
     float *dg;                     /* [T,Hv] or NULL */
@@ -481,7 +481,7 @@ __global__ __launch_bounds__(GATES_THREADS) void decay_gates_gradient(const __gr
             const int64_t t = at.first + c * a.chunk + 2 * lane + j;
             if (2 * lane >= a.chunk || t >= at.last) continue;
             const float g = decay_gate(x, t, h);
-            const float dg = g == DECAY_FLOOR ? 0.0f : base[c] + writes_before[j] + reads_after[j] + a.intra[(int64_t)h * x.T + t];
+            const float dg = g == DECAY_FLOOR ? 0.0f : base[c] + writes_before[j] + reads_after[j] + (a.intra ? a.intra[(int64_t)h * x.T + t] : 0.0f);
             if (a.dg) a.dg[t * x.Hv + h] = dg;
             total += dg;
         }
@@ -671,11 +671,14 @@ void lnt_decay_cuda_forward(const lnt_recur_args *a, const lnt_device *d, const 
     put_read(x, a->o, x.bf16, true);
 }
 
-static void put_gates(const decay_call &x, const decay_pass &dk)
+static void put_gates(const decay_call &x, const decay_pass &dk, const decay_shared &with)
 {
     const lnt_recur_args *a = x.a;
     const int chunk = x.k->chunk;
-    x.k->pairs(x.cut, { x.q, x.key, x.v, x.d_o, a->K, x.W, x.w.intra }, x.d);
+    decay_rows less_v = x.v, less_do = x.d_o;
+    less_v.p = with.less_v;
+    less_do.p = with.less_do;
+    if (!with.no_pairs) x.k->pairs(x.cut, { x.q, x.key, x.v, x.d_o, less_v, less_do, a->K, x.W, x.w.intra }, x.d);
     decay_gates g = {};
     g.S = x.w.S;
     g.dS = x.w.dS;
@@ -686,7 +689,7 @@ static void put_gates(const decay_call &x, const decay_pass &dk)
     g.dz = dk.z_end;
     g.reads = x.w.reads;
     g.writes = x.w.writes;
-    g.intra = x.w.intra;
+    g.intra = with.no_pairs ? NULL : x.w.intra;
     g.parts = x.k->parts ? x.k->parts : (a->K + BLOCK - 1) / BLOCK;
     g.chunk = chunk;
     g.K = a->K;
@@ -712,11 +715,11 @@ static void put_sum_heads(const decay_call &x, void *out, const float *parts)
     launch(x.d, x.bf16 ? (const void *)decay_sum_heads<bf16> : (const void *)decay_sum_heads<float>, grid < 65536 ? grid : 65536, 256, 0, args);
 }
 
-void lnt_decay_cuda_backward(const lnt_recur_args *a, const lnt_device *d, const decay_kernels &k)
+void lnt_decay_cuda_backward(const lnt_recur_args *a, const lnt_device *d, const decay_kernels &k, const decay_shared &with)
 {
     const decay_call x = describe(a, d, k, true);
     const bool gates = (a->dg || a->dg_head) && a->sequences, shared = a->Hq < a->Hv;
-    put_starts(x, false);
+    if (!with.has_starts) put_starts(x, false);
     if (a->normalize) {
         put_read(x, x.w.dnum, 0, false);
         int64_t rows = a->tokens * a->Hv;
@@ -749,7 +752,7 @@ void lnt_decay_cuda_backward(const lnt_recur_args *a, const lnt_device *d, const
         put_sum_heads(x, a->dq, x.w.dq);
         put_sum_heads(x, a->dk, x.w.dk);
     }
-    if (gates) put_gates(x, dk);
+    if (gates) put_gates(x, dk, with);
     if (a->dg_head && !gates) lnt_cuda_note((lnt_cuda *)x.d, cudaMemsetAsync(a->dg_head, 0, (size_t)a->Hv * sizeof(float), x.d->stream));
 }
 
@@ -761,7 +764,7 @@ static const char *too_wide(const lnt_recur_args *a, bool backward)
 static const decay_kernels general = { C, 0, general_states, general_read, general_pairs };
 static size_t general_workspace(const lnt_recur_args *a, bool backward, int threads) { return lnt_decay_cuda_bytes(a, backward, C); }
 static void general_forward(const lnt_recur_args *a, const lnt_device *d) { lnt_decay_cuda_forward(a, d, general); }
-static void general_backward(const lnt_recur_args *a, const lnt_device *d) { lnt_decay_cuda_backward(a, d, general); }
+static void general_backward(const lnt_recur_args *a, const lnt_device *d) { lnt_decay_cuda_backward(a, d, general, {}); }
 
 /* Segments of 64: the scan leaves what is wanted. */
 size_t lnt_decay_starts_bytes(const lnt_recur_args *a)

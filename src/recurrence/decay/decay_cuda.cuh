@@ -75,9 +75,10 @@ struct decay_states {
     float *X, *decay;
 };
 
-/* intra[h,t] = sum over pairs j >= t > l of the chunk of s D_jl (q_j . k_l)(do_j . v_l). */
+/* intra[h,t] = sum over pairs j >= t > l of the chunk of s D_jl (q_j . k_l)(do_j . v_l - less_do_j . less_v_l). */
 struct decay_pairs {
     decay_rows q, k, v, d_o;
+    decay_rows less_v, less_do; /* tensor cores alone, as wide as v; less_v.p NULL: none */
     int K, W;
     float *intra;
 };
@@ -91,16 +92,24 @@ struct decay_kernels {
 };
 size_t lnt_decay_cuda_bytes(const lnt_recur_args *a, bool backward, int chunk);
 void lnt_decay_cuda_forward(const lnt_recur_args *a, const lnt_device *d, const decay_kernels &k);
-void lnt_decay_cuda_backward(const lnt_recur_args *a, const lnt_device *d, const decay_kernels &k);
+/* A backward pass that is one of two over the same queries and keys. */
+struct decay_shared {
+    bool has_starts;            /* the start states of the segments are in the workspace */
+    bool no_pairs;              /* dg is without the pairs inside a chunk */
+    const void *less_v, *less_do; /* [T,Hv,V]: dg is less the pairs of these */
+};
+void lnt_decay_cuda_backward(const lnt_recur_args *a, const lnt_device *d, const decay_kernels &k, const decay_shared &with);
 
-/* For the mesa core: the states S at the start of every chunk of 64 tokens, [slots of segments of 64,Hv,K,V], of the keys, values, gates and s0 of `a`
- * (`bytes` of whose workspace are used), and its end states sT. In float32 by the general kernels; in bf16, and transposed, by the tensor cores, from
- * states that are float32: K = V = 64 or 128. */
+/* For the mesa core: the states S at the start of every chunk of 64 tokens, [slots of segments of 64,Hv,K,V], of the keys, values, gates and s0
+ * of `a` (`bytes` of whose workspace are used), and its end states sT. In float32 by the general kernels; in bf16, and transposed, by the tensor
+ * cores, from states that are float32: K = V = 64 or 128. `backward`: the workspace has then the start states of
+ * the segments of lnt_decay_tiles_backward, the core's backward pass on the same keys, values, gates and s0. */
 enum { LNT_DECAY_STARTS = 64 };
 size_t lnt_decay_starts_bytes(const lnt_recur_args *a);
 void lnt_decay_starts(const lnt_recur_args *a, const lnt_device *d, float *S);
-size_t lnt_decay_tiles_starts_bytes(const lnt_recur_args *a);
-void lnt_decay_tiles_starts(const lnt_recur_args *a, const lnt_device *d, bf16 *S);
+size_t lnt_decay_tiles_starts_bytes(const lnt_recur_args *a, bool backward);
+void lnt_decay_tiles_starts(const lnt_recur_args *a, const lnt_device *d, bool backward, bf16 *S);
+void lnt_decay_tiles_backward(const lnt_recur_args *a, const lnt_device *d, const decay_shared &with);
 
 /* Slots from end states out of zero to start states. */
 void lnt_decay_scan(const decay_cut &x, float *S, const float *decay, const float *s0, const float *z0, int K, int V, int W, bool reverse,

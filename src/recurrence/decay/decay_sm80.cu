@@ -275,7 +275,7 @@ template <int D, int E> struct pass_shared {
 };
 
 /* Rows 32 half .. of a chunk: O = read . (query S) + P value, a warp its E/4 columns, and out. The first half waits for P in between. */
-template <int D, int E, bool REVERSE, bool GATED>
+template <int D, int E, bool REVERSE, bool GATED, bool DOTS>
 __device__ __forceinline__ void read_half(const decay_cut &x, const decay_pass &a, const float (&S)[E / 64][D / 8][4], const tile_factors &f,
                                           uint32_t query, uint32_t value, uint32_t P, uint32_t staging, int64_t t, int len, int h, int half,
                                           float (*dots)[C])
@@ -335,6 +335,7 @@ __device__ __forceinline__ void read_half(const decay_cut &x, const decay_pass &
             if (c2 == 0) dots[warp][half * 32 + m * 8 + r] = dot;
         }
     if (half == 0) __syncthreads();
+    if (DOTS) return;
 
     const uint32_t right = anew(rows_first<E>(value) ^ (uint32_t)(first * 2)), left = rows_first<C>(P + half * 32 * C * 2);
 #pragma unroll
@@ -390,7 +391,8 @@ __device__ __forceinline__ void read_half(const decay_cut &x, const decay_pass &
     __syncwarp();
 }
 
-template <int D, int E, bool REVERSE, bool GATED>
+/* DOTS: nothing but `inter` is wanted. */
+template <int D, int E, bool REVERSE, bool GATED, bool DOTS>
 __device__ __forceinline__ void run_pass(const decay_cut &x, const decay_pass &a, const decay_place &at, int h, int stages, unsigned char *memory,
                                          pass_small *small)
 {
@@ -444,7 +446,7 @@ __device__ __forceinline__ void run_pass(const decay_cut &x, const decay_pass &a
 
         /* P_ij = s D_ij query_i . key_j: a warp a quarter, 32 by 32 */
         const int row = warp >> 1, col = warp & 1;
-        if (row == col || (row > col) != REVERSE) {
+        if (!DOTS && (row == col || (row > col) != REVERSE)) {
             float acc[2][4][4] = {};
             const uint32_t left = rows_first<D>(query + row * 32 * D * 2), right = units_first<D>(key + col * 32 * D * 2);
             const uint32_t to = anew(P + (uint32_t)((row * 32 + r) * C * 2 + (r << 4) + 2 * c2)); /* unit n of row i = .. + r at ^ n << 4 */
@@ -486,7 +488,7 @@ __device__ __forceinline__ void run_pass(const decay_cut &x, const decay_pass &a
 
         /* Rows in two halves: 64 sums beside the state's 128 would not fit in the registers. */
 #pragma unroll
-        for (int half = 0; half < 2; half++) read_half<D, E, REVERSE, GATED>(x, a, S, f, query, value, P, staging, t, len, h, half, dots);
+        for (int half = 0; half < 2; half++) read_half<D, E, REVERSE, GATED, DOTS>(x, a, S, f, query, value, P, staging, t, len, h, half, dots);
         if (GATED && a.inter) {
             __syncthreads();
             if (tid < len) a.inter[(int64_t)h * x.T + t + tid] = (dots[0][tid] + dots[1][tid]) + (dots[2][tid] + dots[3][tid]);
@@ -509,7 +511,7 @@ __global__ __launch_bounds__(THREADS, 2) void decay_tiles_forward(const __grid_c
     __shared__ pass_small small;
     decay_place at;
     if (!decay_find(x, blockIdx.x / x.Hv / x.P, (int)(blockIdx.x / x.Hv % x.P), &at)) return;
-    run_pass<K, V, false, GATED>(x, a, at, (int)(blockIdx.x % x.Hv), stages, memory, &small);
+    run_pass<K, V, false, GATED, false>(x, a, at, (int)(blockIdx.x % x.Hv), stages, memory, &small);
 }
 
 /* dk, dv, dq in one launch: dk and dv of a segment walk over the same tiles at the same time. Each is named at a fixed place (a pass found by a
@@ -529,16 +531,28 @@ __global__ __launch_bounds__(THREADS, 2) void decay_tiles_backward(const __grid_
     if (!decay_find(x, i / x.Hv / x.P, (int)(i / x.Hv % x.P), &at)) return;
     const int h = (int)(i % x.Hv), role = list.role[blockIdx.x % list.n];
     if (role == 0)
-        run_pass<V, K, true, GATED>(x, list.dk, at, h, stages, memory, &small);
+        run_pass<V, K, true, GATED, false>(x, list.dk, at, h, stages, memory, &small);
     else if (role == 1)
-        run_pass<K, V, true, GATED>(x, list.dv, at, h, stages, memory, &small);
+        run_pass<K, V, true, GATED, false>(x, list.dv, at, h, stages, memory, &small);
     else
-        run_pass<V, K, false, GATED>(x, list.dq, at, h, stages, memory, &small);
+        run_pass<V, K, false, GATED, false>(x, list.dq, at, h, stages, memory, &small);
+}
+
+/* Of dq only what the gates' gradient needs: no product with the pairs. (As a role of the kernel above it cost the others registers.) */
+template <int K, int V>
+__global__ __launch_bounds__(THREADS, 2) void decay_tiles_dots(const __grid_constant__ decay_cut x, const __grid_constant__ decay_pass a, int stages)
+{
+    extern __shared__ __align__(256) unsigned char memory[];
+    __shared__ pass_small small;
+    decay_place at;
+    if (!decay_find(x, blockIdx.x / x.Hv / x.P, (int)(blockIdx.x / x.Hv % x.P), &at)) return;
+    run_pass<V, K, false, true, true>(x, a, at, (int)(blockIdx.x % x.Hv), stages, memory, &small);
 }
 
 /* ---- pairs inside a chunk, for the gates' gradient ---------------------------------------------------------------------------------- */
 
-/* M_ij = s D_ij (q_i . k_j)(do_i . v_j) below the diagonal; intra_i = sum_{j >= i} (row j - column j of M): what lies inside cancels in float32. */
+/* M_ij = s D_ij (q_i . k_j)(do_i . v_j - less_do_i . less_v_j) below the diagonal; intra_i = sum_{j >= i} (row j - column j of M): what lies inside
+ * cancels in float32. */
 template <int K, int V>
 __global__ __launch_bounds__(THREADS) void decay_tiles_pairs(const __grid_constant__ decay_cut x, const __grid_constant__ decay_pairs a, int chunks)
 {
@@ -554,6 +568,10 @@ __global__ __launch_bounds__(THREADS) void decay_tiles_pairs(const __grid_consta
     load_tile<K>(k, a.k, x, t, last, h);
     load_tile<V>(v, a.v, x, t, last, h);
     load_tile<V>(d_o, a.d_o, x, t, last, h);
+    if (a.less_v.p) {
+        load_tile<V>(d_o + C * 2 * V, a.less_v, x, t, last, h);
+        load_tile<V>(d_o + C * 4 * V, a.less_do, x, t, last, h);
+    }
     cp_async_commit();
     if (warp == 0) {
         float g[2];
@@ -566,7 +584,7 @@ __global__ __launch_bounds__(THREADS) void decay_tiles_pairs(const __grid_consta
     const int row = warp >> 1, col = warp & 1;
     if (row >= col) {
         float A[2][4][4] = {}, B[2][4][4] = {};
-        auto product = [&](float (&acc)[2][4][4], uint32_t left, uint32_t right, int W) {
+        auto product = [&](float (&acc)[2][4][4], uint32_t left, uint32_t right, int W, uint32_t sign) {
 #pragma unroll
             for (int ks = 0; ks < W / 16; ks++) {
                 uint32_t L[2][4], R[2][4];
@@ -574,6 +592,8 @@ __global__ __launch_bounds__(THREADS) void decay_tiles_pairs(const __grid_consta
                 for (int m = 0; m < 2; m++) {
                     ldmatrix_x4(L[m], (left ^ (uint32_t)(ks << 5)) + m * 16 * W * 2);
                     ldmatrix_x4(R[m], (right ^ (uint32_t)(ks << 5)) + m * 16 * W * 2);
+#pragma unroll
+                    for (int i = 0; i < 4; i++) L[m][i] ^= sign;
                 }
 #pragma unroll
                 for (int m = 0; m < 2; m++)
@@ -581,8 +601,10 @@ __global__ __launch_bounds__(THREADS) void decay_tiles_pairs(const __grid_consta
                     for (int j = 0; j < 4; j++) mma_bf16(acc[m][j], L[m], R[j / 2][j % 2 * 2], R[j / 2][j % 2 * 2 + 1]);
             }
         };
-        product(A, rows_first<K>(q + row * 64 * K), units_first<K>(k + col * 64 * K), K);
-        product(B, rows_first<V>(d_o + row * 64 * V), units_first<V>(v + col * 64 * V), V);
+        product(A, rows_first<K>(q + row * 64 * K), units_first<K>(k + col * 64 * K), K, 0);
+        product(B, rows_first<V>(d_o + row * 64 * V), units_first<V>(v + col * 64 * V), V, 0);
+        if (a.less_v.p) /* both signs of a pair of bf16 turned */
+            product(B, rows_first<V>(d_o + C * 4 * V + row * 64 * V), units_first<V>(d_o + C * 2 * V + col * 64 * V), V, 0x80008000u);
         float columns[4][2] = {};
 #pragma unroll
         for (int m = 0; m < 2; m++)
@@ -689,13 +711,17 @@ template <int K, int V, bool GATED> static void put_passes(const decay_cut &x, c
     constexpr int fixed = wide::fixed > tall::fixed ? wide::fixed : tall::fixed, stage = wide::stage > tall::stage ? wide::stage : tall::stage;
     int stages = stages_of(d, fixed, stage);
     pass_list list = {};
-    list.n = n;
     for (int i = 0; i < n; i++) {
-        list.role[i] = !passes[i].reverse ? 2 : passes[i].transposed ? 0 : 1;
-        *(list.role[i] == 0 ? &list.dk : list.role[i] == 1 ? &list.dv : &list.dq) = passes[i];
+        if (GATED && !passes[i].reverse && !passes[i].out) {
+            void *args[] = { (void *)&x, (void *)&passes[i], &stages };
+            put(d, (const void *)decay_tiles_dots<K, V>, pieces(x), fixed + stages * stage, args);
+            continue;
+        }
+        const int role = list.role[list.n++] = !passes[i].reverse ? 2 : passes[i].transposed ? 0 : 1;
+        *(role == 0 ? &list.dk : role == 1 ? &list.dv : &list.dq) = passes[i];
     }
     void *args[] = { (void *)&x, &list, &stages };
-    put(d, (const void *)decay_tiles_backward<K, V, GATED>, pieces(x) * n, fixed + stages * stage, args);
+    put(d, (const void *)decay_tiles_backward<K, V, GATED>, pieces(x) * list.n, fixed + stages * stage, args);
 }
 static void tiles_read(const decay_cut &x, const decay_pass *passes, int n, const lnt_cuda *d)
 {
@@ -708,7 +734,7 @@ template <int K, int V> static void put_pairs(const decay_cut &x, const decay_pa
 {
     int chunks = (int)(x.segment / C * x.P); /* of the longest sequence, or more */
     void *args[] = { (void *)&x, (void *)&a, &chunks };
-    put(d, (const void *)decay_tiles_pairs<K, V>, x.N * chunks * x.Hv, C * 4 * (K + V), args);
+    put(d, (const void *)decay_tiles_pairs<K, V>, x.N * chunks * x.Hv, C * 4 * (K + V + (a.less_v.p ? V : 0)), args);
 }
 static void tiles_pairs(const decay_cut &x, const decay_pairs &a, const lnt_cuda *d)
 {
@@ -717,26 +743,26 @@ static void tiles_pairs(const decay_cut &x, const decay_pairs &a, const lnt_cuda
 #undef F
 }
 
-/* The starts of segments as the forward pass makes them, then every chunk's. */
-static decay_cut starts_cut(const lnt_recur_args *a)
+/* The starts of segments as the forward or backward pass makes them, where it has them in its workspace; then every chunk's. */
+static decay_cut starts_cut(const lnt_recur_args *a, bool backward)
 {
-    const int64_t segment = lnt_decay_segment(a, false, C, 1), longest = lnt_recur_longest(a);
-    return { a->cu_seqlens_device, a->sequences, a->tokens, segment, longest ? (int)((longest + segment - 1) / segment) : 1, a->Hv, (const float *)a->g,
-             NULL, (float)a->scale };
+    const int64_t segment = lnt_decay_segment(a, backward, C, 1), longest = lnt_recur_longest(a);
+    const int P = longest ? (int)((longest + segment - 1) / segment) : 1;
+    return { a->cu_seqlens_device, a->sequences, a->tokens, segment, P, a->Hv, (const float *)a->g, NULL, (float)a->scale };
 }
 static int64_t starts_slots(const decay_cut &x) { return (x.T / x.segment + x.N) * x.Hv; }
-size_t lnt_decay_tiles_starts_bytes(const lnt_recur_args *a)
+size_t lnt_decay_tiles_starts_bytes(const lnt_recur_args *a, bool backward)
 {
-    return (size_t)starts_slots(starts_cut(a)) * ((size_t)a->K * (size_t)a->V + 64) * sizeof(float);
+    return (size_t)starts_slots(starts_cut(a, backward)) * ((size_t)a->K * (size_t)a->V + 64) * sizeof(float);
 }
 template <int K> static void put_chunk_starts(const decay_cut &x, const decay_states &a, const chunk_starts &b, const lnt_cuda *d)
 {
     void *args[] = { (void *)&x, (void *)&a, (void *)&b };
     put(d, (const void *)decay_tiles_states<K, K, true, true>, pieces(x), STATES_STAGES * states_stage<K, K>, args);
 }
-void lnt_decay_tiles_starts(const lnt_recur_args *a, const lnt_device *d, bf16 *S)
+void lnt_decay_tiles_starts(const lnt_recur_args *a, const lnt_device *d, bool backward, bf16 *S)
 {
-    const decay_cut cut = starts_cut(a);
+    const decay_cut cut = starts_cut(a, backward);
     const lnt_cuda *on = (const lnt_cuda *)d;
     float *segments = (float *)a->workspace, *decay = segments + starts_slots(cut) * a->K * a->V;
     const decay_states keys = { { a->k, NULL, 1, a->Hq, a->K }, { a->v, NULL, 1, a->Hv, a->V }, a->K, a->V, false, segments, decay };
@@ -751,7 +777,11 @@ void lnt_decay_tiles_starts(const lnt_recur_args *a, const lnt_device *d, bf16 *
 static const decay_kernels tiles = { C, 1, tiles_states, tiles_read, tiles_pairs };
 static size_t workspace(const lnt_recur_args *a, bool backward, int threads) { return lnt_decay_cuda_bytes(a, backward, C); }
 static void forward(const lnt_recur_args *a, const lnt_device *d) { lnt_decay_cuda_forward(a, d, tiles); }
-static void backward(const lnt_recur_args *a, const lnt_device *d) { lnt_decay_cuda_backward(a, d, tiles); }
+static void backward(const lnt_recur_args *a, const lnt_device *d) { lnt_decay_cuda_backward(a, d, tiles, {}); }
+void lnt_decay_tiles_backward(const lnt_recur_args *a, const lnt_device *d, const decay_shared &with)
+{
+    lnt_decay_cuda_backward(a, d, tiles, with);
+}
 
 static const char *declines(const lnt_recur_args *a, bool back)
 {

@@ -1,8 +1,8 @@
 /* The Mesa core on a GPU: the order of the kernels, and the small ones between the solve and the decay core's passes. README.md has the equations.
  *
  * Forward: kb = beta k; H at every chunk's start; the solve; o by the decay core with query x and key kb. Backward: the decay core's backward of
- * (x, kb, v, do), whose dq is y = G do; the solve for y gives e; the decay core's backward of (x, kb, k, e), whose results count negatively, as all of
- * them are linear in e; the sums of both. */
+ * (x, kb, v, do), whose dq is y = G do; the solve for y gives e; the decay core's backward of (x, kb, k, e), whose results count negatively, as
+ * all of them are linear in e; the sums of both. */
 #include "recurrence/mesa/mesa_cuda.cuh"
 
 #include "recurrence/decay/decay_cuda.cuh"
@@ -73,77 +73,83 @@ __global__ __launch_bounds__(THREADS) void mesa_turn(const float *from, float *t
         if (column + i < K && row + x < K) to[head + (int64_t)(column + i) * K + row + x] = -tile[x][i];
 }
 
-/* Of both passes, a warp a token and query-key head: u = dkb - dkb2,
- *   dq = sum e      dk = sum beta u - dvalue      dbeta = k.u      dg = dg - dg2                (sums over the value heads that share it) */
+/* Of both passes, a CTA a chunk and query-key head, a warp a token at a time: u = dkb - dkb2,
+ *   dq = sum e      dk = sum beta u - dvalue      dbeta = k.u      dg = dg - dg2                (sums over the value heads that share it)
+ * and part[slot,h] = sum over the chunk of x.e, of which dlambda [Hv,K] is - the sum over the slots. */
 template <typename T> struct mesa_sums {
-    const T *k, *e, *dkb, *dkb2, *dvalue; /* [T,Hq,K]; [T,Hv,K] */
-    const float *beta, *dg, *dg2;         /* [T,Hv] */
-    T *dq, *dk;                           /* [T,Hq,K] or NULL */
-    float *dbeta, *to_dg;                 /* [T,Hv] or NULL */
-    int64_t T_;
+    const int4 *table;
+    const T *k, *x, *e, *dkb, *dkb2, *dvalue; /* [T,Hq,K]; [T,Hv,K] */
+    const float *beta, *dg, *dg2;             /* [T,Hv] */
+    T *dq, *dk;                               /* [T,Hq,K] or NULL */
+    float *dbeta, *to_dg;                     /* [T,Hv] or NULL */
+    float *part;                              /* [slots,Hv,K] */
     int Hq, Hv, K;
 };
 template <typename T, int EACH> __global__ __launch_bounds__(THREADS) void mesa_combine(const __grid_constant__ mesa_sums<T> a)
 {
-    constexpr int PACKS = WIDEST / 32 / EACH;
-    const int64_t row = ((int64_t)blockIdx.x * THREADS + threadIdx.x) / 32, t = row / a.Hq;
-    const int lane = (int)threadIdx.x % 32, hq = (int)(row % a.Hq), group = a.Hv / a.Hq;
-    if (t >= a.T_) return;
-    float k[PACKS][EACH], dq[PACKS][EACH] = {}, dk[PACKS][EACH] = {};
+    constexpr int PACKS = WIDEST / 32 / EACH, WARPS = THREADS / 32;
+    __shared__ float sums[WARPS][WIDEST];
+    const int lane = (int)threadIdx.x % 32, warp = (int)threadIdx.x / 32, hq = (int)(blockIdx.x % a.Hq), group = a.Hv / a.Hq, K = a.K;
+    const int64_t slot = blockIdx.x / a.Hq;
+    const int4 chunk = a.table[slot];
+    for (int member = 0; member < group; member++) {
+        const int h = hq * group + member;
+        float part[PACKS][EACH] = {};
+        for (int r = warp; r < chunk.z; r += WARPS) {
+            const int64_t t = chunk.y + (int64_t)r, at = t * a.Hv + h, row = t * a.Hq + hq;
+            const float beta = a.beta[at];
+            float dot = 0;
 #pragma unroll
-    for (int i = 0; i < PACKS; i++)
-        if ((i * 32 + lane) * EACH < a.K) load_pack(k[i], a.k + row * a.K + (i * 32 + lane) * EACH);
-    for (int h = hq * group; h < (hq + 1) * group; h++) {
-        const int64_t at = t * a.Hv + h;
-        const float beta = a.beta[at];
-        float dot = 0;
+            for (int i = 0; i < PACKS; i++) {
+                const int d = (i * 32 + lane) * EACH;
+                if (d >= K) continue;
+                float k[EACH], x[EACH], e[EACH], u[EACH], u2[EACH], value[EACH];
+                load_pack(k, a.k + row * K + d);
+                load_pack(x, a.x + at * K + d);
+                load_pack(e, a.e + at * K + d);
+                load_pack(u, a.dkb + at * K + d);
+                load_pack(u2, a.dkb2 + at * K + d);
+                load_pack(value, a.dvalue + at * K + d);
 #pragma unroll
-        for (int i = 0; i < PACKS; i++) {
-            const int d = (i * 32 + lane) * EACH;
-            if (d >= a.K) continue;
-            float u[EACH], u2[EACH], value[EACH], e[EACH];
-            load_pack(u, a.dkb + at * a.K + d);
-            load_pack(u2, a.dkb2 + at * a.K + d);
-            load_pack(value, a.dvalue + at * a.K + d);
-            load_pack(e, a.e + at * a.K + d);
-#pragma unroll
-            for (int j = 0; j < EACH; j++) {
-                u[j] -= u2[j];
-                dot += k[i][j] * u[j];
-                dq[i][j] += e[j];
-                dk[i][j] += beta * u[j] - value[j];
+                for (int j = 0; j < EACH; j++) {
+                    u[j] -= u2[j];
+                    dot += k[j] * u[j];
+                    part[i][j] += x[j] * e[j];
+                    value[j] = beta * u[j] - value[j];
+                }
+                if (group == 1) {
+                    if (a.dq) store_pack(a.dq + row * K + d, e);
+                    if (a.dk) store_pack(a.dk + row * K + d, value);
+                }
             }
+            dot = warp_sum(dot);
+            if (lane == 0 && a.dbeta) a.dbeta[at] = dot;
+            if (lane == 0 && a.to_dg) a.to_dg[at] = a.dg[at] - a.dg2[at];
         }
-        dot = warp_sum(dot);
-        if (lane == 0 && a.dbeta) a.dbeta[at] = dot;
-        if (lane == 0 && a.to_dg) a.to_dg[at] = a.dg[at] - a.dg2[at];
-    }
+        __syncthreads();
 #pragma unroll
-    for (int i = 0; i < PACKS; i++) {
-        const int d = (i * 32 + lane) * EACH;
-        if (d >= a.K) continue;
-        if (a.dq) store_pack(a.dq + row * a.K + d, dq[i]);
-        if (a.dk) store_pack(a.dk + row * a.K + d, dk[i]);
+        for (int i = 0; i < PACKS; i++)
+            if ((i * 32 + lane) * EACH < K) store_pack(&sums[warp][(i * 32 + lane) * EACH], part[i]);
+        __syncthreads();
+        for (int d = (int)threadIdx.x; d < K; d += THREADS) {
+            float sum = 0;
+            for (int w = 0; w < WARPS; w++) sum += sums[w][d];
+            a.part[(slot * a.Hv + h) * K + d] = sum;
+        }
     }
-}
-
-/* part[slot,h,d] = sum over the chunk of x e; then dlambda [Hv,K] = - sum over the slots. */
-template <typename T>
-__global__ __launch_bounds__(THREADS) void mesa_lambda_parts(const int4 *table, const float *x, const T *e, float *part, int Hv, int K)
-{
-    __shared__ float sums[THREADS];
-    const int h = (int)(blockIdx.x % Hv), wide = K > 128 ? 256 : K > 64 ? 128 : 64, d = (int)threadIdx.x % wide;
-    const int4 at = table[blockIdx.x / Hv];
-    float sum = 0;
-    for (int i = (int)threadIdx.x / wide; i < at.z && d < K; i += THREADS / wide) {
-        const int64_t j = ((at.y + (int64_t)i) * Hv + h) * K + d;
-        sum += x[j] * to_float(e[j]);
+    for (int r = warp; group > 1 && r < chunk.z; r += WARPS) {
+        const int64_t t = chunk.y + (int64_t)r, row = t * a.Hq + hq;
+        for (int d = lane; d < K; d += 32) {
+            float dq = 0, dk = 0;
+            for (int h = hq * group; h < (hq + 1) * group; h++) {
+                const int64_t i = (t * a.Hv + h) * K + d;
+                dq += to_float(a.e[i]);
+                dk += a.beta[t * a.Hv + h] * (to_float(a.dkb[i]) - to_float(a.dkb2[i])) - to_float(a.dvalue[i]);
+            }
+            if (a.dq) a.dq[row * K + d] = from_float<T>(dq);
+            if (a.dk) a.dk[row * K + d] = from_float<T>(dk);
+        }
     }
-    sums[threadIdx.x] = sum;
-    __syncthreads();
-    if ((int)threadIdx.x >= wide || d >= K) return;
-    for (int i = d + wide; i < THREADS; i += wide) sum += sums[i];
-    part[(int64_t)blockIdx.x * K + d] = sum;
 }
 __global__ __launch_bounds__(THREADS) void mesa_lambda_sum(const float *part, float *dlambda, int64_t chunks, int n)
 {
@@ -162,8 +168,9 @@ __global__ __launch_bounds__(THREADS) void mesa_lambda_sum(const float *part, fl
 
 /* ---- a call ------------------------------------------------------------------------------------------------------------------------- */
 
-/* Both directions: table [chunks], kb (and kr, k of every value head, where k is not it) [T,Hv,K], x [T,Hv,K] in the tensors' type, H [chunks,Hv,K,K]. Backward, in the
- * tensors' type: y e dkb dkb2 dvalue [T,Hv,K]; float32: dg dg2 [T,Hv], part [chunks,Hv,K], turned: dhT [N,Hv,K,K], dh0: the same. */
+/* Both directions: table [chunks], kb (and kr, k of every value head, where k is not it) [T,Hv,K], x [T,Hv,K] in the tensors' type, H
+ * [chunks,Hv,K,K]. Backward, in the tensors' type: y e dkb dkb2 dvalue [T,Hv,K]; float32: dg dg2 [T,Hv], part [chunks,Hv,K], turned: dhT
+ * [N,Hv,K,K], dh0: the same. */
 struct mesa_work {
     int4 *table;
     void *kb, *kr, *x, *H, *y, *e, *dkb, *dkb2, *dvalue;
@@ -216,7 +223,7 @@ static size_t decay_bytes(const lnt_recur_args *a, bool backward, bool tiles)
         most = bytes > most ? bytes : most;
     }
     lnt_recur_args starts = decay_call(a, none, NULL, a->K);
-    const size_t bytes = tiles ? lnt_decay_tiles_starts_bytes(&starts) : lnt_decay_starts_bytes(&starts);
+    const size_t bytes = tiles ? lnt_decay_tiles_starts_bytes(&starts, backward) : lnt_decay_starts_bytes(&starts);
     return bytes > most ? bytes : most;
 }
 
@@ -281,7 +288,7 @@ static void put_solve(const lnt_recur_args *a, const mesa_work &w, const void *r
     starts.s0 = a->h0;
     starts.sT = hT;
     if constexpr (sizeof(S) == 2)
-        lnt_decay_tiles_starts(&starts, &d->base, (bf16 *)w.H);
+        lnt_decay_tiles_starts(&starts, &d->base, w.y != NULL, (bf16 *)w.H);
     else
         lnt_decay_starts(&starts, &d->base, (float *)w.H);
     lnt_mesa_solve<T, S> s = lnt_mesa_options_of<T, S>(a);
@@ -337,9 +344,11 @@ static void turn(const lnt_recur_args *a, const float *from, float *to, lnt_cuda
 
 template <typename T> static void put_sums(const lnt_recur_args *a, const mesa_work &w, lnt_cuda *d)
 {
-    const int64_t chunks = slots_of(a), rows = a->tokens * a->Hq;
+    const int64_t chunks = slots_of(a), grid = chunks * a->Hq;
     mesa_sums<T> s = {};
+    s.table = w.table;
     s.k = (const T *)a->k;
+    s.x = (const T *)w.x;
     s.e = (const T *)w.e;
     s.dkb = (const T *)w.dkb;
     s.dkb2 = (const T *)w.dkb2;
@@ -351,19 +360,17 @@ template <typename T> static void put_sums(const lnt_recur_args *a, const mesa_w
     s.dk = (T *)a->dk;
     s.dbeta = (float *)a->dbeta;
     s.to_dg = (float *)a->dg;
-    s.T_ = a->tokens;
+    s.part = w.part;
     s.Hq = a->Hq;
     s.Hv = a->Hv;
     s.K = a->K;
-    const bool packs = a->K % 4 == 0 && ((uintptr_t)s.k | (uintptr_t)s.dq | (uintptr_t)s.dk) % 16 == 0;
-    if (rows && packs)
-        mesa_combine<T, 4><<<(unsigned)lnt_div_up(rows * 32, THREADS), THREADS, 0, d->stream>>>(s);
-    else if (rows)
-        mesa_combine<T, 1><<<(unsigned)lnt_div_up(rows * 32, THREADS), THREADS, 0, d->stream>>>(s);
-    if (!a->dlambda) return;
-    if (chunks)
-        mesa_lambda_parts<T><<<(unsigned)(chunks * a->Hv), THREADS, 0, d->stream>>>(w.table, (const float *)a->x, (const T *)w.e, w.part, a->Hv, a->K);
-    mesa_lambda_sum<<<(unsigned)lnt_div_up(a->Hv * a->K, 32), THREADS, 0, d->stream>>>(w.part, (float *)a->dlambda, chunks, a->Hv * a->K);
+    const bool packs = a->K % 4 == 0 && ((uintptr_t)s.k | (uintptr_t)s.x | (uintptr_t)s.dq | (uintptr_t)s.dk) % 16 == 0;
+    if (grid && packs)
+        mesa_combine<T, 4><<<(unsigned)grid, THREADS, 0, d->stream>>>(s);
+    else if (grid)
+        mesa_combine<T, 1><<<(unsigned)grid, THREADS, 0, d->stream>>>(s);
+    const int n = a->Hv * a->K;
+    if (a->dlambda) mesa_lambda_sum<<<(unsigned)lnt_div_up(n, 32), THREADS, 0, d->stream>>>(w.part, (float *)a->dlambda, chunks, n);
 }
 
 template <typename T, typename S> static void backward(const lnt_recur_args *a, lnt_cuda *d)
@@ -388,7 +395,12 @@ template <typename T, typename S> static void backward(const lnt_recur_args *a, 
     read.dv = a->dv;
     read.dg = w.dg;
     read.ds0 = a->ds0;
-    decay_impl(&read, true)->put_backward(&read, &d->base);
+    /* In tiles of one shape, the gates' pairs of both passes are one kernel, the second's. */
+    const bool one_kernel = sizeof(S) == 2 && a->V == a->K;
+    if (one_kernel)
+        lnt_decay_tiles_backward(&read, &d->base, { false, true, NULL, NULL });
+    else
+        decay_impl(&read, true)->put_backward(&read, &d->base);
 
     put_solve<T, S>(a, w, w.y, a->Hv, w.e, NULL, NULL, d);
 
@@ -401,7 +413,10 @@ template <typename T, typename S> static void backward(const lnt_recur_args *a, 
     through.dv = w.dvalue;
     through.dg = w.dg2;
     through.ds0 = a->dh0 ? w.dh0 : NULL;
-    decay_impl(&through, true)->put_backward(&through, &d->base);
+    if constexpr (sizeof(S) == 2)
+        lnt_decay_tiles_backward(&through, &d->base, { true, false, one_kernel ? a->v : NULL, one_kernel ? a->do_ : NULL });
+    else
+        decay_impl(&through, true)->put_backward(&through, &d->base);
     if (a->dh0) turn(a, w.dh0, (float *)a->dh0, d);
     put_sums<T>(a, w, d);
     lnt_cuda_note(d, cudaGetLastError());

@@ -1,8 +1,8 @@
 /* Conjugate gradients of a chunk in float32, any K up to 256. README.md has the equations; lnt_mesa_solve what is asked.
  *
- * A CTA has ROWS rows of a chunk of one value head. 16 rows belong to the K/64 warps beside each other, which wait for nobody else and leave when their
- * rows are done. A thread has of 4 rows (4 apart) 8 columns (4 and 4, 32 apart): so every access to shared memory below is free of bank conflicts, and
- * 32 multiply-adds stand beside 3 reads. P, keys and H (of K <= 128) are in shared memory, X and R in registers. */
+ * A CTA has ROWS rows of a chunk of one value head. 16 rows belong to the K/64 warps beside each other, which wait for nobody else and leave
+ * when their rows are done. A thread has of 4 rows (4 apart) 8 columns (4 and 4, 32 apart): so every access to shared memory below is free of
+ * bank conflicts, and 32 multiply-adds stand beside 3 reads. P, keys and H (of K <= 128) are in shared memory, X and R in registers. */
 #include "recurrence/mesa/mesa_cuda.cuh"
 
 #include <float.h>

@@ -1,8 +1,8 @@
 /* The Mesa core token by token: one CTA a value head, for all tokens of the call. README.md has the equations.
  *
- * A thread has a column of H and of G, W/PARTS rows of it, in registers where K and V are at most W = 64 or 128, else in the state's memory (each word
- * touched by its own thread alone). H is symmetric, so H p is a sum over rows for every column: p from shared memory, the parts' sums through it. What
- * belongs to a column (x, r, p) every part computes alike. */
+ * A thread has a column of H and of G, W/PARTS rows of it, in registers where K and V are at most W = 64 or 128, else in the state's memory (each
+ * word touched by its own thread alone). H is symmetric, so H p is a sum over rows for every column: p from shared memory, the parts' sums through
+ * it. What belongs to a column (x, r, p) every part computes alike. */
 #include "recurrence/mesa/mesa_cuda.cuh"
 
 #include <float.h>
