@@ -33,6 +33,11 @@ template <int W, int ROWS> __device__ __forceinline__ void load_tile(uint32_t ti
     const uint32_t to = place<W>(tile, row, piece);
     if (!from) rows = 0;
     from += row * stride + piece * 8;
+    if (rows == ROWS) {
+#pragma unroll
+        for (int j = 0; j < ROWS / STEP; j++) cp_async_16(to + j * STEP * 2 * W, from + j * STEP * stride);
+        return;
+    }
 #pragma unroll
     for (int j = 0; j < ROWS / STEP; j++) {
         const bool real = row + j * STEP < rows;

@@ -26,7 +26,7 @@ template <bool HOPPER, int K, int NV> struct back_chain {
     bf16 *dv, *image;      /* this lane's, this warp's, of the chunk at hand */
     int left_rows;         /* from the chunk's first token to the sequence's end */
     float dS[K / 64][32], X[32], Y[32];
-    uint32_t o[4][4], z[4][4];
+    uint32_t o[4][4], z[4][4], out_z[4][4];
 
     __device__ back_chain(const lnt_delta_chain &p_, const chain_work &w, const ring_of &ring_, int group, int warp)
         : p(p_), ring(ring_), stride((int64_t)p_.Hv * p_.V), stash(ring_.stash + group * p_.stash + warp * K * 32),
@@ -39,8 +39,9 @@ template <bool HOPPER, int K, int NV> struct back_chain {
         left_rows = (int)(w.end - token);
     }
 
-    /* From a chunk's stage to X = dR, while the product with K of the chunk before, if there is one, is under way; `before`: its stage's barrier. */
-    template <bool BEHIND> __device__ __forceinline__ void read_state(uint32_t at, uint32_t before)
+    /* From a chunk's stage to X = dR, while the product with K of the chunk before, if there is one, is under way; `behind`: its stage, out of which
+     * its dZ goes in the shadow of that product and of dO P. */
+    template <bool BEHIND> __device__ __forceinline__ void read_state(uint32_t at, uint32_t behind, uint32_t behind_empty)
     {
         const uint32_t factors = at + L::f + 8 * (threadIdx.x & 3);
         uint32_t left[K / 16][4];
@@ -51,10 +52,11 @@ template <bool HOPPER, int K, int NV> struct back_chain {
         for (int kk = 0; kk < 4; kk++) times_columns<HOPPER>(Y, o[kk], at, L::p, kk, kk > 0);
         products_commit<HOPPER>();
         if constexpr (BEHIND) {
+            values_out(behind);
             products_wait<HOPPER, 1>();
 #pragma unroll
             for (int h = 0; h < K / 64; h++) pin(dS[h]);
-            barrier_arrive(before);
+            barrier_arrive(behind_empty);
         }
         state_left<K>(left, dS);
         products_begin<HOPPER>();
@@ -89,7 +91,6 @@ template <bool HOPPER, int K, int NV> struct back_chain {
         if (p.dS) {
             image_wait<HOPPER, 0>();
             image_put<HOPPER, K / 16>(stash, left);
-            image_out<HOPPER, K * 32>(image, stash);
         }
         products_wait<HOPPER, 1>();
         pin(X);
@@ -105,13 +106,15 @@ template <bool HOPPER, int K, int NV> struct back_chain {
 #pragma unroll
         for (int kk = 0; kk < 4; kk++) times_columns<HOPPER>(X, o[kk], at, L::t, kk, kk > 0);
         products_commit<HOPPER>();
+        if (p.dS) image_out<HOPPER, K * 32>(image, stash); /* here, so that nobody waits for its fence */
+        image -= (int64_t)K * stride;
         products_wait<HOPPER, 0>();
         pin(X);
 #pragma unroll
         for (int h = 0; h < K / 64; h++) pin(dS[h]);
     }
 
-    /* From X = dR to the next dS, which is under way; dZ goes out. */
+    /* From X = dR to the next dS, which is under way; dZ is in `out_z`. */
     __device__ __forceinline__ void write_state(uint32_t at)
     {
         const uint32_t factors = at + L::f + 8 * (threadIdx.x & 3);
@@ -123,7 +126,7 @@ template <bool HOPPER, int K, int NV> struct back_chain {
             for (int j = 0; j < 2; j++) {
                 const float x = X[4 * n + 2 * j], y = X[4 * n + 2 * j + 1];
                 z[n / 2][n % 2 * 2 + j] = pack_bf16(-be.x * x, -be.y * y);
-                o[n / 2][n % 2 * 2 + j] = pack_bf16(keep_x * x, keep_y * y);
+                out_z[n / 2][n % 2 * 2 + j] = pack_bf16(keep_x * x, keep_y * y);
             }
         }
         products_begin<HOPPER>();
@@ -132,13 +135,17 @@ template <bool HOPPER, int K, int NV> struct back_chain {
 #pragma unroll
             for (int h = 0; h < K / 64; h++) times_columns<HOPPER>(dS[h], z[kk], at, L::k + h * TILE, kk, true);
         products_commit<HOPPER>();
-        if (p.dv) { /* the warp's columns of the tile of dO, read by now, take what goes out */
+    }
+
+    /* The warp's columns of the tile of dO, read by now, take what goes out. */
+    __device__ __forceinline__ void values_out(uint32_t at)
+    {
+        if (p.dv) {
 #pragma unroll
-            for (int j = 0; j < 4; j++) store_matrices_trans<HOPPER>(at + mine + j * 2048, o[j][0], o[j][1], o[j][2], o[j][3]);
+            for (int j = 0; j < 4; j++) store_matrices_trans<HOPPER>(at + mine + j * 2048, out_z[j][0], out_z[j][1], out_z[j][2], out_z[j][3]);
             rows_out(dv, stride, at + out, left_rows);
         }
         dv -= C * stride;
-        image -= (int64_t)K * stride;
         left_rows += C;
     }
 
@@ -155,7 +162,7 @@ template <bool HOPPER, int K, int NV> struct back_chain {
             uint32_t parity = 0;
             int s = 0;
             barrier_wait<HOPPER>(ring.full, 0);
-            read_state<false>(ring.stages, 0);
+            read_state<false>(ring.stages, 0, 0);
             for (int i = 1; i < w.chunks; i++) {
                 const int slot = s;
                 write_state(ring.stages + slot * L::bytes);
@@ -164,9 +171,10 @@ template <bool HOPPER, int K, int NV> struct back_chain {
                     parity ^= 1;
                 }
                 barrier_wait<HOPPER>(ring.full + 8 * s, parity);
-                read_state<true>(ring.stages + s * L::bytes, ring.empty + 8 * slot);
+                read_state<true>(ring.stages + s * L::bytes, ring.stages + slot * L::bytes, ring.empty + 8 * slot);
             }
             write_state(ring.stages + s * L::bytes);
+            values_out(ring.stages + s * L::bytes);
             products_wait<HOPPER, 0>();
 #pragma unroll
             for (int h = 0; h < K / 64; h++) pin(dS[h]);

@@ -86,7 +86,6 @@ template <bool HOPPER, int K, int NV, bool READ> struct chain {
         if (p.S) {
             image_wait<HOPPER, 1>();
             image_put<HOPPER, K / 16>(stash, left);
-            image_out<HOPPER, K * 32>(image_of(p.S, i, K), stash);
         }
         float last;
         asm volatile("ld.shared.f32 %0, [%1];" : "=f"(last) : "r"(at + L::f + 256 + 63 * 4) : "memory");
@@ -121,6 +120,7 @@ template <bool HOPPER, int K, int NV, bool READ> struct chain {
 #pragma unroll
         for (int kk = 0; kk < 4; kk++) times_rows<HOPPER, true>(Z, z[kk], at, L::t, kk, kk > 0);
         products_commit<HOPPER>();
+        if (p.S) image_out<HOPPER, K * 32>(image_of(p.S, i, K), stash); /* here, so that nobody waits for its fence */
         if constexpr (READ) {
             products_wait<HOPPER, 1>();
             pin(O);
