@@ -48,12 +48,16 @@ SHAPES
     bench op attention --dtype bf16 --T 8192 --heads 32 --window 512
     bench op attention --dtype bf16 --T 8192 --heads 32 --qk-heads 8
     bench op delta_rule --dtype bf16 --B 8 --T 2048 --heads 16
+    bench op mesa --dtype bf16 --T 8192 --heads 32                    # to 1e-4
+    bench op mesa --dtype bf16 --T 8192 --heads 32 --cg-tolerance 0   # 30 steps
     for op in simple_gla gated_delta_rule; do bench op $op --dtype float32 --T 2048 --heads 16; done
 fi
-large=(--mixer delta_net --layers 24 --width 2048 --heads 16 --set vocab_size=32000)
+size=(--layers 24 --width 2048 --heads 16 --set vocab_size=32000)
+large=(--mixer delta_net "${size[@]}")
 if part train; then
     bench train --dtype bf16 "${large[@]}" --batch 8 --length 2048 --repeats 5
     bench train --dtype bf16 "${large[@]}" --batch 8 --length 2048 --repeats 5 --weights bf16 --recompute cheap # within 40 GiB
+    bench train --dtype bf16 --mixer mesa_net "${size[@]}" --set cg_tolerance=0 --batch 8 --length 2048 --repeats 3 # 30 steps
 fi
 if part decode; then for batch in 1 64; do bench decode --dtype bf16 "${large[@]}" --batch $batch; done; fi
 "$python" bench/table.py "$record" "$label"
