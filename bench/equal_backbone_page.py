@@ -317,8 +317,8 @@ def main():
     p = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     p.add_argument("--work", type=Path, required=True)
     p.add_argument("--out", type=Path, required=True)
-    p.add_argument("--command", default="python3 bench/equal_backbone.py --text BOOKS --tokenizer GPT2 --work DIR --devices 0,1,2 --extend --seeds 3",
-                   help="what was run, as the page shows it")
+    p.add_argument("--command", help="what was run, as the page shows it",
+                   default="python3 bench/equal_backbone.py --text BOOKS --tokenizer GPT2 --work DIR --devices 0,1,2 --steps 800 --extend --seeds 2")
     a = p.parse_args()
     a.out.mkdir(parents=True, exist_ok=True)
     res = Results(a.work)
