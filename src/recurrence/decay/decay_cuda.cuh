@@ -115,6 +115,31 @@ void lnt_decay_tiles_backward(const lnt_recur_args *a, const lnt_device *d, cons
 void lnt_decay_scan(const decay_cut &x, float *S, const float *decay, const float *s0, const float *z0, int K, int V, int W, bool reverse,
                     const lnt_cuda *d);
 
+/* ---- calls ---------------------------------------------------------------------------------------------------------------------------- */
+
+static inline void decay_launch(const lnt_cuda *d, const void *kernel, int64_t grid, int threads, size_t shared, void **args)
+{
+    lnt_cuda *noted = const_cast<lnt_cuda *>(d);
+    if (grid <= 0) return;
+    if (shared > 48 << 10) lnt_cuda_note(noted, cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, (int)shared));
+    lnt_cuda_note(noted, cudaLaunchKernel(kernel, dim3((unsigned)grid), dim3((unsigned)threads), args, shared, d->stream));
+}
+
+static inline int64_t decay_pieces(const decay_cut &x) { return x.N * x.P * x.Hv; }
+
+static inline int decay_segments(const lnt_recur_args *a, int64_t segment)
+{
+    const int64_t longest = lnt_recur_longest(a);
+    return longest ? (int)((longest + segment - 1) / segment) : 1;
+}
+
+static constexpr int DECAY_WIDEST = 256;
+static constexpr int DECAY_BLOCK = 32; /* columns of the state in a CTA of the general kernels: a lane each */
+static inline const char *decay_too_wide(const lnt_recur_args *a, bool backward)
+{
+    return a->K > DECAY_WIDEST || a->V > DECAY_WIDEST ? "K and V of at most 256 are offered" : NULL;
+}
+
 /* ---- factors of a chunk ------------------------------------------------------------------------------------------------------------- */
 
 /* A gate below counts as this: its exponential is 0 in float32 and an exact reset (g = -inf) needs no other provision. NaN passes. */

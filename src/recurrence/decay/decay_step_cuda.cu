@@ -1,0 +1,138 @@
+/* The decay core on a GPU, token by token. Equations: README.md. */
+#include "recurrence/decay/decay_cuda.cuh"
+
+/* A CTA has 32 columns of a value head's state in registers: a warp 4 rows at a time, 8 lanes a row, 4 columns a lane; 8 warps take rows 32 apart.
+ * Every byte of the state is read and written once whatever the number of tokens. */
+static constexpr int STEP_THREADS = 256, STEP_ROWS = DECAY_WIDEST / 32;
+
+/* ROWS: of a thread, 32 apart: K / 32 or more. */
+template <typename T, bool QUADS, int ROWS>
+__global__ __launch_bounds__(STEP_THREADS, ROWS <= 4 ? 5 : 3) void decay_step(const __grid_constant__ decay_cut x, const T *q, const T *k, const T *v,
+                                                                              const float *s0, float *sT, T *o, const float *den, int Hq, int K,
+                                                                              int V, int blocks)
+{
+    __shared__ float4 sums[2][STEP_THREADS / 32][8];
+    const int64_t head = blockIdx.x / blocks, n = head / x.Hv;
+    const int h = (int)(head % x.Hv), lane = (int)threadIdx.x % 32, warp = (int)threadIdx.x / 32, hq = (int)((int64_t)h * Hq / x.Hv);
+    const int e = (int)(blockIdx.x % blocks) * 32 + lane % 8 * 4, row = warp * 4 + lane / 8;
+    float S[ROWS][4] = {};
+#pragma unroll
+    for (int r = 0; r < ROWS; r++) {
+        const int d = row + 32 * r;
+        if (d >= K || !s0) continue;
+        const float *from = s0 + (head * K + d) * V + e;
+        if (QUADS) {
+            if (e < V) load_pack<4>(S[r], from);
+        } else
+            for (int j = 0; j < 4; j++)
+                if (e + j < V) S[r][j] = from[j];
+    }
+    for (int64_t t = x.cu[n]; t < x.cu[n + 1]; t++) {
+        const float less = expm1f(decay_gate(x, t, h)); /* e^g - 1: a small gate keeps its accuracy over the many tokens that it lets through */
+        const T *qt = q + (t * Hq + hq) * K, *kt = k + (t * Hq + hq) * K, *vt = v + (t * x.Hv + h) * V;
+        float y[4], sum[4] = { 0 };
+        for (int j = 0; j < 4; j++) y[j] = e + j < V ? to_float(vt[e + j]) : 0.0f;
+#pragma unroll
+        for (int r = 0; r < ROWS; r++) {
+            const int d = row + 32 * r;
+            if (d >= K) continue;
+            const float kd = to_float(kt[d]), qd = to_float(qt[d]);
+#pragma unroll
+            for (int j = 0; j < 4; j++) {
+                S[r][j] = fmaf(kd, y[j], fmaf(less, S[r][j], S[r][j]));
+                sum[j] += qd * S[r][j];
+            }
+        }
+        const int side = (int)(t & 1);
+        for (int j = 0; j < 4; j++) {
+            sum[j] += __shfl_xor_sync(~0u, sum[j], 8);
+            sum[j] += __shfl_xor_sync(~0u, sum[j], 16);
+        }
+        if (lane < 8) sums[side][warp][lane] = make_float4(sum[0], sum[1], sum[2], sum[3]);
+        __syncthreads();
+        const int column = e - lane % 8 * 4 + lane;
+        if (warp == 0 && column < V) {
+            float all = 0;
+            for (int w = 0; w < STEP_THREADS / 32; w++) all += ((const float *)sums[side][w])[lane];
+            all *= x.scale;
+            o[(t * x.Hv + h) * V + column] = from_float<T>(den ? all / den[t * x.Hv + h] : all);
+        }
+    }
+    if (!sT) return;
+#pragma unroll
+    for (int r = 0; r < ROWS; r++) {
+        const int d = row + 32 * r;
+        if (d >= K) continue;
+        float *to = sT + (head * K + d) * V + e;
+        if (QUADS) {
+            if (e < V) store_pack<4>(to, S[r]);
+        } else
+            for (int j = 0; j < 4; j++)
+                if (e + j < V) to[j] = S[r][j];
+    }
+}
+
+/* den = s z . q + eps and the end of z, a warp a value head. */
+template <typename T>
+__global__ __launch_bounds__(32) void decay_step_den(const __grid_constant__ decay_cut x, const T *q, const T *k, const float *z0, float *zT,
+                                                     float *den, float eps, int Hq, int K)
+{
+    const int64_t head = blockIdx.x, n = head / x.Hv;
+    const int h = (int)(head % x.Hv), lane = (int)threadIdx.x, hq = (int)((int64_t)h * Hq / x.Hv);
+    float z[STEP_ROWS];
+    for (int r = 0; r < STEP_ROWS; r++) z[r] = z0 && lane + 32 * r < K ? z0[head * K + lane + 32 * r] : 0.0f;
+    for (int64_t t = x.cu[n]; t < x.cu[n + 1]; t++) {
+        const float less = expm1f(decay_gate(x, t, h));
+        float sum = 0;
+        for (int r = 0; r < STEP_ROWS; r++) {
+            const int d = lane + 32 * r;
+            if (d >= K) continue;
+            z[r] = fmaf(less, z[r], z[r]) + to_float(k[(t * Hq + hq) * K + d]);
+            sum += z[r] * to_float(q[(t * Hq + hq) * K + d]);
+        }
+        sum = warp_sum(sum);
+        if (lane == 0) den[t * x.Hv + h] = x.scale * sum + eps;
+    }
+    for (int r = 0; r < STEP_ROWS; r++)
+        if (zT && lane + 32 * r < K) zT[head * K + lane + 32 * r] = z[r];
+}
+
+static size_t step_workspace(const lnt_recur_args *a, bool backward, int threads)
+{
+    return a->normalize ? (size_t)a->tokens * (size_t)a->Hv * sizeof(float) : 0;
+}
+
+template <typename T> static void step(const lnt_recur_args *a, const lnt_cuda *d)
+{
+    decay_cut x = { a->cu_seqlens_device, a->sequences, a->tokens, 1, 1, a->Hv, (const float *)a->g, (const float *)a->g_head, (float)a->scale };
+    float *den = a->normalize ? (float *)a->workspace : NULL, *sT = (float *)a->sT, *zT = (float *)a->zT, eps = (float)a->eps;
+    const float *s0 = (const float *)a->s0, *z0 = (const float *)a->z0;
+    int Hq = a->Hq, K = a->K, V = a->V, blocks = (V + 31) / 32;
+    const int64_t heads = a->sequences * a->Hv;
+    if (den) {
+        void *args[] = { &x, (void *)&a->q, (void *)&a->k, &z0, &zT, &den, &eps, &Hq, &K };
+        decay_launch(d, (const void *)decay_step_den<T>, heads, 32, 0, args);
+    }
+    const bool quads = V % 4 == 0 && ((uintptr_t)s0 | (uintptr_t)sT) % 16 == 0;
+    void *args[] = { &x, (void *)&a->q, (void *)&a->k, (void *)&a->v, &s0, &sT, (void *)&a->o, &den, &Hq, &K, &V, &blocks };
+    const void *narrow = quads ? (const void *)decay_step<T, true, 4> : (const void *)decay_step<T, false, 4>;
+    const void *wide = quads ? (const void *)decay_step<T, true, STEP_ROWS> : (const void *)decay_step<T, false, STEP_ROWS>;
+    decay_launch(d, K <= 128 ? narrow : wide, heads * blocks, STEP_THREADS, 0, args);
+}
+static void step_forward(const lnt_recur_args *a, const lnt_device *d) { LNT_BY_TYPE(a->dtype, T, step<T>(a, (const lnt_cuda *)d)); }
+
+extern "C" {
+extern const lnt_recur_impl lnt_decay_recurrent_cuda;
+const lnt_recur_impl lnt_decay_recurrent_cuda = {
+    .name = "recurrent-cuda",
+    .form = LINNET_FORM_RECURRENT,
+    .device = LNT_DEVICE_CUDA,
+    .needs = 80,
+    .declines = decay_too_wide,
+    .workspace = step_workspace,
+    .forward = NULL,
+    .backward = NULL,
+    .put_forward = step_forward,
+    .put_backward = NULL,
+};
+}
