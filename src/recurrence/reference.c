@@ -107,15 +107,17 @@ void lnt_ref_backward(const ref_core *core, const lnt_recur_args *a, int threads
 {
     int64_t group = a->Hv / a->Hq, sums = core->sums ? core->sums(a) : 0;
     double *partial = a->workspace, *scratches = partial + sum_count(core, a);
-    memset(partial, 0, (size_t)sum_count(core, a) * sizeof(double));
+    if (sums) memset(partial, 0, (size_t)sum_count(core, a) * sizeof(double));
 #pragma omp parallel for num_threads(threads) schedule(dynamic)
     for (int64_t i = 0; i < a->sequences * a->Hq; i++) {
         ref_head x = { .a = a, .n = i / a->Hq };
         int64_t hq = i % a->Hq, first = a->cu_seqlens[x.n], len = a->cu_seqlens[x.n + 1] - first;
         double *starts;
         carve(core, a, true, scratches + (size_t)omp_get_thread_num() * doubles(core, a, true), &x, &starts);
-        memset(x.dq, 0, (size_t)(len * a->K) * sizeof(double));
-        memset(x.dk, 0, (size_t)(len * a->K) * sizeof(double));
+        if (len) {
+            memset(x.dq, 0, (size_t)(len * a->K) * sizeof(double));
+            memset(x.dk, 0, (size_t)(len * a->K) * sizeof(double));
+        }
         for (int64_t h = hq * group; h < (hq + 1) * group; h++) {
             x.h = (int)h;
             x.sums = partial + ref_index(&x) * sums;
