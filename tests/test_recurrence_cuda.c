@@ -6,7 +6,14 @@
 
 #include "core/context.h"
 
-static const lnt_recur_case *const all_cases[] = { lnt_decay_cases, lnt_delta_cases, lnt_attention_cases, lnt_mesa_cases };
+/* On an H200, more columns of V than multiprocessors: 128 of them a CTA. */
+static const lnt_recur_case wide_delta_cases[] = {
+    { "gated_delta_rule", 18, { 66, 1, 64, 130, 65, 3, 0, 70, 129, 2, 67, 40, 64, 66, 10, 65, 128, 5 }, 2, 4, 128, 128, .gate = -0.5, .beta = 1,
+      .states = true },
+    { "delta_rule", 18, { 65, 66, 1, 0, 65, 3, 64, 70, 2, 129, 67, 40, 64, 66, 10, 65, 4, 5 }, 4, 4, 64, 128, .beta = 1, .states = true },
+    { 0 },
+};
+static const lnt_recur_case *const all_cases[] = { lnt_decay_cases, lnt_delta_cases, wide_delta_cases, lnt_attention_cases, lnt_mesa_cases };
 
 /* "test_recurrence_cuda NAME TOKENS": only where "operator implementation" contains NAME, and cases of at most so many tokens. */
 static const char *only = "";

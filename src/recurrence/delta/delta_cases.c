@@ -21,9 +21,5 @@ const lnt_recur_case lnt_delta_cases[] = {
     { "gated_delta_rule", 1, { 64 }, 1, 3, 128, 128, .gate = -40, .reset = 0.3, .beta = 2, .states = true },
     { "delta_rule", 1, { 2300 }, 1, 1, 64, 64, .beta = 1, .states = true }, /* GPUs cut it into segments */
     { "gated_delta_rule", 2, { 4200, 70 }, 1, 1, 128, 128, .gate = -0.01, .reset = 0.001, .beta = 1, .states = true },
-    /* on an H200, more columns of V than multiprocessors: 128 of them a CTA */
-    { "gated_delta_rule", 18, { 66, 1, 64, 130, 65, 3, 0, 70, 129, 2, 67, 40, 64, 66, 10, 65, 128, 5 }, 2, 4, 128, 128, .gate = -0.5, .beta = 1,
-      .states = true },
-    { "delta_rule", 18, { 65, 66, 1, 0, 65, 3, 64, 70, 2, 129, 67, 40, 64, 66, 10, 65, 4, 5 }, 4, 4, 64, 128, .beta = 1, .states = true },
     { 0 },
 };
