@@ -310,7 +310,8 @@ static void put_solve(const lnt_recur_args *a, const mesa_work &w, const void *r
     s.taken = (float *)a->steps;
     s.residual = (float *)a->residual;
     if constexpr (sizeof(S) == 2)
-        if (d->base.capability >= 90 && !(s.absolute > 0) && (s.solver == LINNET_CG_LEVEL || s.solver == LINNET_CG_PLAIN)) {
+        if (d->base.capability >= 90 && !(s.absolute > 0) && (s.solver == LINNET_CG_LEVEL || s.solver == LINNET_CG_PLAIN) &&
+            ((uintptr_t)s.k | (uintptr_t)s.x) % 16 == 0 && (uintptr_t)s.rhs % 4 == 0) {
             lnt_mesa_cg_sm90(s, d->stream);
             return;
         }
