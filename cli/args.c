@@ -334,3 +334,18 @@ int args_parse(const command *self, const arg *table, int argc, char **argv, arg
         return help_hint(self, "unexpected argument \"%s\", expected: linnet %s", words->item[most], self->name, NULL);
     return -1;
 }
+
+int args_run_part(const command *self, const command *parts, size_t n, const char *what, int argc, char **argv)
+{
+    for (size_t i = 0; argc > 1 && i < n; i++)
+        if (strcmp(argv[1], strchr(parts[i].name, ' ') + 1) == 0) return parts[i].run(&parts[i], argc - 1, argv + 1);
+    const arg none[] = { { .kind = ARG_END } };
+    arg_list words = { 0 };
+    int code = args_parse(self, none, argc, argv, &words, 1, -1);
+    if (code >= 0) return code;
+    char hint[256] = "There are";
+    for (size_t i = 0, at = strlen(hint); i < n && at < sizeof hint; i++)
+        at += (size_t)snprintf(hint + at, sizeof hint - at, "%s `%s`%s", i == 0 ? "" : i + 1 == n ? " and" : ",", parts[i].name,
+                               i + 1 == n ? "." : "");
+    return say_error(NULL, hint, "there is no %s \"%s\"", what, argv[1]);
+}

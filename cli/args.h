@@ -62,6 +62,9 @@ typedef struct {
  * Returns -1 to go on, or the exit code to leave with (--help: 0). */
 int args_parse(const command *self, const arg *table, int argc, char **argv, arg_list *words, int least, int most);
 
+/* Run the part that argv[1] names, of a command made of parts: "bench op" is part "op" of bench. `what` they are called in an error: "benchmark". */
+int args_run_part(const command *self, const command *parts, size_t n, const char *what, int argc, char **argv);
+
 /* The candidate nearest to `word` when it is near enough to be meant, else NULL. */
 const char *args_nearest(const char *word, const char *const *candidates, int n);
 

@@ -253,13 +253,7 @@ static const command parts[] = {
 
 static int run(const command *self, int argc, char **argv)
 {
-    for (size_t i = 0; argc > 1 && i < sizeof parts / sizeof *parts; i++)
-        if (strcmp(argv[1], strchr(parts[i].name, ' ') + 1) == 0) return parts[i].run(&parts[i], argc - 1, argv + 1);
-    const arg table[] = { { .kind = ARG_END } };
-    arg_list words = { 0 };
-    int code = args_parse(self, table, argc, argv, &words, 1, -1);
-    if (code >= 0) return code;
-    return say_error(NULL, "There are `task mqar` and `task mesa-analysis`.", "there is no task \"%s\"", argv[1]);
+    return args_run_part(self, parts, sizeof parts / sizeof *parts, "task", argc, argv);
 }
 
 const command cmd_task = {
