@@ -24,18 +24,6 @@ static inline linnet_context *make_context(int threads)
     return c;
 }
 
-/* NULL, with the reason printed, where there is no GPU. */
-static inline linnet_context *make_cuda_context(void)
-{
-    linnet_context *c;
-    linnet_context_options o = LINNET_CONTEXT_OPTIONS_INIT;
-    o.device = "cuda";
-    if (linnet_context_create(&o, &c) == LINNET_OK) return c;
-    print_message("skipped: %s\n", linnet_error_message(c));
-    linnet_context_destroy(c);
-    return NULL;
-}
-
 #define OK(c, call)                                                                                                                \
     do {                                                                                                                           \
         if ((call) != LINNET_OK) fail_msg("%s: %s (%s)", #call, linnet_error_message(c), linnet_error_detail(c));                  \

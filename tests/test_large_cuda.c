@@ -1,6 +1,7 @@
 /* Tensors of more than 2^31 elements: many copies of one sequence, each of which must come out with the same bits, and as the sequence does alone.
  * An offset computed in 32 bits reads or writes another copy. Needs a GPU with room for about 100 GiB; skips on others. */
 #include "recurrence_check.h"
+#include "gpu_context.h"
 
 #include "core/context.h"
 

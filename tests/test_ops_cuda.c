@@ -13,6 +13,7 @@
 #include "core/memory.h"
 #include "core/rng.h"
 #include "device/device.h"
+#include "gpu_context.h"
 #include "op_cases.h"
 #include "ops/gemm.h"
 #include "program/plan.h"
@@ -107,17 +108,6 @@ static const op_case more[] = {
 enum { MORE = sizeof more / sizeof *more, ALL = CASES + MORE };
 
 static const op_case *case_at(int i) { return i < CASES ? &cases[i] : &more[i - CASES]; }
-
-static linnet_context *cuda_context(void)
-{
-    linnet_context *c;
-    linnet_context_options o = LINNET_CONTEXT_OPTIONS_INIT;
-    o.device = "cuda";
-    if (linnet_context_create(&o, &c) == LINNET_OK) return c;
-    print_message("skipped: %s\n", linnet_error_message(c));
-    linnet_context_destroy(c);
-    return NULL;
-}
 
 /* ---- device buffers with a host image: what they begin with, and what came out --------------------------------------------------------------- */
 
@@ -434,7 +424,7 @@ static void kernels(void **state)
 {
     (void)state;
     static const int64_t lengths[] = {0, 1, 5, 64, 101};
-    linnet_context *c = cuda_context();
+    linnet_context *c = make_cuda_context();
     if (!c) skip();
     for (int i = 0; i < ALL; i++) {
         const op_case *o = case_at(i);
@@ -466,7 +456,7 @@ static const op_case *find(const char *name)
 static void absent(void **state)
 {
     (void)state;
-    linnet_context *c = cuda_context();
+    linnet_context *c = make_cuda_context();
     if (!c) skip();
     for (int i = 0; i < ALL; i++) {
         const op_case *o = case_at(i);
@@ -554,7 +544,7 @@ static void conv_state(void **state)
     static const char *const names[] = {"conv silu",            "conv",               "conv of one",   "conv of 32",
                                        "conv of 2056 columns", "conv of 68 columns", "conv of 2 taps", "conv and l2norm of 5 x 128",
                                        "conv and l2norm of 4 x 64"};
-    linnet_context *c = cuda_context();
+    linnet_context *c = make_cuda_context();
     if (!c) skip();
     for (size_t n = 0; n < sizeof names / sizeof *names; n++)
         for (int bf16 = 0; wanted(names[n]) && bf16 < 2; bf16++) conv_pieces(c, names[n], bf16 ? LINNET_BF16 : LINNET_F32);
@@ -565,7 +555,7 @@ static void conv_state(void **state)
 static void rotary_positions(void **state)
 {
     (void)state;
-    linnet_context *c = cuda_context();
+    linnet_context *c = make_cuda_context();
     if (!c) skip();
     for (int i = 0; i < 2; i++) {
         const int64_t cu[4] = {0, 30, 30, 100}, position[3] = {7, 3, 1000000};
@@ -591,7 +581,7 @@ static void rotary_positions(void **state)
 static void embedding_ids(void **state)
 {
     (void)state;
-    linnet_context *c = cuda_context();
+    linnet_context *c = make_cuda_context();
     if (!c) skip();
     const op_case o = {.name = "frequent ids", .build = build_embedding,
                        BOTH(embedding),
@@ -622,7 +612,7 @@ static void embedding_ids(void **state)
 static void loss_blocks(void **state)
 {
     (void)state;
-    linnet_context *c = wanted("loss blocks") ? cuda_context() : NULL;
+    linnet_context *c = wanted("loss blocks") ? make_cuda_context() : NULL;
     if (!c) skip();
     const op_case large = {
         .name = "large vocabulary", .build = build_loss, BOTH(loss), .n_in = 1, .cols = {4}, .heads = 1, .ids = true, .a = {.vocab = 400003}};
@@ -700,7 +690,7 @@ static void products(void **state)
     static const product all[] = {{1, 1, 1},     {1, 64, 128}, {1, 37, 129}, {3, 40, 64},  {8, 70, 256},  {7, 33, 31},   {12, 96, 640},
                                   {16, 50, 72},  {17, 19, 23}, {64, 64, 64}, {100, 8, 96}, {200, 3, 100}, {130, 16, 64}, {40, 48, 0},
                                   {129, 65, 33}, {5, 7, 0},    {33, 1, 5},   {2, 300, 1032}, {256, 128, 512}};
-    linnet_context *c = wanted("products") ? cuda_context() : NULL;
+    linnet_context *c = wanted("products") ? make_cuda_context() : NULL;
     if (!c) skip();
     for (size_t i = 0; i < sizeof all / sizeof *all; i++)
         for (int trans = 0; trans < 4; trans++)
@@ -772,7 +762,7 @@ static double distance(const float *a, const float *b, int64_t n)
 static void plans(void **state)
 {
     (void)state;
-    linnet_context *gpu = wanted("plans") ? cuda_context() : NULL, *cpu;
+    linnet_context *gpu = wanted("plans") ? make_cuda_context() : NULL, *cpu;
     if (!gpu) skip();
     OK(cpu, linnet_context_create(NULL, &cpu));
     float *all[2][2];

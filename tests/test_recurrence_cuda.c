@@ -1,6 +1,7 @@
 /* Every GPU implementation on every case, float32 and bf16, forward and backward, against the float64 reference on the CPU; twice, with the same
  * bits. */
 #include "recurrence_check.h"
+#include "gpu_context.h"
 
 #include <math.h>
 
