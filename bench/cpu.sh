@@ -13,6 +13,7 @@ for dtype in float32 bf16; do
         $linnet bench op $op --dtype $dtype --repeats 15 --record "$record" --label "$label"
     done
 done
+$linnet bench op mesa --dtype float32 --repeats 15 --record "$record" --label "$label"
 for dtype in float32 bf16; do $linnet bench train --dtype $dtype --record "$record" --label "$label"; done
 if [ -n "${2:-}" ]; then
     for dtype in float32 bf16; do "$2" bench/peer_torch.py $dtype | tee -a "$record"; done

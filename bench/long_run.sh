@@ -4,7 +4,8 @@
 #   bench/long_run.sh TEXT HELD_OUT TOKENIZER DIR        TEXT, HELD_OUT: folders of books (bench/equal_backbone.py leaves them in its work folder)
 #
 # From the environment: LINNET (build/linnet); MINUTES (10), the length of the run; KILL (150), the second of `kill -9`; STOP, a second at which to
-# save and leave (never); DEVICE (cuda); MORE, further words for `linnet train`. Called again, it goes on. DIR/summary.txt is what to report.
+# save and leave (never); DEVICE (cuda); MORE, further words for `linnet train`. Called again, it goes on.
+# DIR/summary.txt is what to report, DIR/log.csv every 25th step and every evaluation.
 set -uo pipefail
 [ $# -eq 4 ] || { sed -n '2,9s/^# \{0,1\}//p' "$0"; exit 2; }
 text=$1 held=$2 tokenizer=$3 dir=$4
@@ -42,6 +43,15 @@ stop=0
 train $stop -TERM --resume
 code=$?
 say "went on to step $(steps), $(tail -n 1 "$dir/model/log.jsonl" | cut -c1-240)"
+python3 - "$dir" <<'TABLE'
+import json, sys
+with open(sys.argv[1] + "/log.csv", "w") as f:
+    f.write("step,tokens,seconds,loss,held_out_nats,held_out_bits_per_byte,tokens_per_second\n")
+    for x in map(json.loads, open(sys.argv[1] + "/model/log.jsonl")):
+        if x["step"] % 25 == 0 or x["step"] == 1 or "eval_loss" in x:
+            held = f"{x['eval_loss']:.4f},{x['eval_bits_per_byte']:.4f}" if "eval_loss" in x else ","
+            f.write(f"{x['step']},{x['tokens']},{x['seconds']:.1f},{x['loss']:.4f},{held},{x['tokens_per_second']:.0f}\n")
+TABLE
 [ $code -eq 0 ] || { say "left with code $code; to be continued"; exit $code; }
 grep -h '"eval_loss"' "$dir/model/log.jsonl" | sed 's/"gradient_norm":[^,]*,//' | tail -n 3 | while read -r line; do say "$line"; done
 $linnet eval "$dir/model" "$held" --device "$device" --dtype bf16 --length 1024 2>/dev/null | while read -r line; do say "$line"; done
