@@ -1,6 +1,7 @@
 /* The operators of ops/ on a GPU against float64: forward and backward, float32, bf16 and mixtures, gradients accumulated and absent, packed
  * sequences, states, guarded buffers filled with NaN; everything twice, with the same bits. Products of every form. A program through a plan, on the
- * CPU and on the GPU. "test_ops_cuda NAME": of cases, products, plans and loss blocks only what contains NAME. */
+ * CPU and on the GPU; steps whose nodes are done in groups. "test_ops_cuda NAME": of cases, products, plans, groups and loss blocks only what
+ * contains NAME. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -784,11 +785,101 @@ static void plans(void **state)
     linnet_context_destroy(cpu);
 }
 
+/* ---- steps of a few sequences, where nodes are done in groups: a sum and its norm with four maps and what is made of their results, convolutions
+ * with and without norm, gate and up with SwiGLU: 4480 rows, enough for blocks that stay on an H200's multiprocessors. ---- */
+
+enum { STEP_WIDTH = 192, STEP_INNER = 2240, STEPS = 3 };
+
+static lnt_buf step_program(lnt_program *p, lnt_buf ids, lnt_buf *strength)
+{
+    const lnt_init init = {LNT_INIT_NORMAL, 1, 0};
+    lnt_buf e = lnt_embedding(p, ids, "e", VOCAB, STEP_WIDTH, 1, init, false);
+    lnt_buf x = lnt_add_buf(p, e, lnt_linear(p, lnt_rmsnorm(p, e, "first_norm", 1e-6), "first", STEP_WIDTH));
+    lnt_buf h = lnt_rmsnorm(p, x, "norm", 1e-6), qk[2];
+    for (int i = 0; i < 2; i++) {
+        lnt_buf y = lnt_short_conv(p, lnt_linear(p, h, i ? "k" : "q", 128), i ? "k_conv" : "q_conv", 4, LNT_SILU);
+        qk[i] = lnt_l2norm(p, lnt_with_heads(p, y, 2), 1e-6);
+    }
+    lnt_buf v = lnt_short_conv(p, lnt_linear(p, h, "v", STEP_WIDTH), "v_conv", 4, LNT_SILU);
+    *strength = lnt_activation(p, lnt_linear(p, h, "b", 4), LNT_SIGMOID, 2, true);
+    x = lnt_add_buf(p, x, lnt_linear(p, lnt_mul_buf(p, qk[0], qk[1]), "o", STEP_WIDTH));
+    x = lnt_add_buf(p, x, lnt_linear(p, v, "v_out", STEP_WIDTH));
+    h = lnt_rmsnorm(p, x, "mlp_norm", 1e-6);
+    lnt_buf y = lnt_swiglu(p, lnt_linear(p, h, "gate", STEP_INNER), lnt_linear(p, h, "up", STEP_INNER));
+    return lnt_add_buf(p, x, lnt_linear(p, y, "down", STEP_WIDTH));
+}
+
+/* The last step's results of n sequences, [n, STEP_WIDTH] and [n, 4]. */
+static float *step_once(linnet_context *c, lnt_dtype dtype, int64_t n, bool apart)
+{
+    lnt_program *p;
+    lnt_buf strength;
+    OK(c, lnt_program_create(c, &p));
+    const lnt_buf ids = lnt_external(p, "ids"), x = step_program(p, ids, &strength);
+    OK(c, lnt_program_finish(p));
+    lnt_weights *w;
+    OK(c, lnt_weights_create(c, p, dtype, LINNET_F32, &w));
+    OK(c, lnt_weights_init(w, 5));
+    lnt_state *state;
+    OK(c, lnt_state_create(c, p, dtype, n, STEPS, &state));
+    lnt_plan *plan;
+    const lnt_plan_options o = {.tokens = n, .n_seq = n, .dtype = dtype, .has_state = true, .state_capacity = STEPS, .apart = apart, .n_outputs = 2,
+                                .outputs = {x, strength}};
+    OK(c, lnt_plan_create(c, p, &o, &plan));
+    lnt_rng r = lnt_rng_make(1, 2);
+    for (int s = 0; s < STEPS; s++) { /* the last is replayed */
+        int32_t id[64];
+        for (int64_t i = 0; i < n; i++) id[i] = (int32_t)lnt_rng_below(&r, VOCAB);
+        const lnt_batch b = {.tokens = n, .n_seq = n, .n_inputs = 1, .inputs = {{ids, id}}, .state = state};
+        OK(c, lnt_plan_run(plan, w, &b));
+    }
+    float *all = lnt_alloc((size_t)n * (STEP_WIDTH + 4) * 4);
+    lnt_to_host(c, all, lnt_plan_output(plan, x).data, (size_t)n * STEP_WIDTH * 4);
+    lnt_to_host(c, all + n * STEP_WIDTH, lnt_plan_output(plan, strength).data, (size_t)n * 4 * 4);
+    lnt_plan_destroy(plan);
+    lnt_state_destroy(state);
+    lnt_weights_destroy(w);
+    lnt_program_destroy(p);
+    return all;
+}
+
+/* Groups give what single nodes give, and both what the CPU gives; twice the same bits. */
+static void groups(void **state)
+{
+    (void)state;
+    linnet_context *gpu = wanted("groups") ? make_cuda_context() : NULL, *cpu;
+    if (!gpu) skip();
+    OK(cpu, linnet_context_create(NULL, &cpu));
+    const int64_t sizes[] = {1, 2, 5, 8, 9, 16, 17, 33, 64};
+    double most[3] = {0, 0, 0};
+    for (int i = 0; i < (int)(sizeof sizes / sizeof *sizes); i++) {
+        const int64_t n = sizes[i], count = n * (STEP_WIDTH + 4);
+        float *exact = step_once(cpu, LINNET_F32, n, false), *half = step_once(cpu, LINNET_BF16, n, false), *ours[2][3];
+        for (int h = 0; h < 2; h++)
+            for (int k = 0; k < 3; k++) ours[h][k] = step_once(gpu, h ? LINNET_BF16 : LINNET_F32, n, k == 1);
+        const double own = distance(half, exact, count);
+        for (int k = 0; k < 2; k++) {
+            most[0] = fmax(most[0], distance(ours[0][k], exact, count));
+            most[1 + k] = fmax(most[1 + k], distance(ours[1][k], exact, count) / own);
+        }
+        for (int h = 0; h < 2; h++) assert_memory_equal(ours[h][0], ours[h][2], (size_t)count * 4);
+        for (int k = 0; k < 6; k++) lnt_free(ours[k / 3][k % 3]);
+        lnt_free(exact);
+        lnt_free(half);
+    }
+    print_message("steps: float32 %.2g; bf16 from float32, in CPU's: groups %.2g, single nodes %.2g\n", most[0], most[1], most[2]);
+    assert_true(most[0] < 1e-5);
+    assert_true(most[1] < 1.5 && most[2] < 1.5);
+    linnet_context_destroy(gpu);
+    linnet_context_destroy(cpu);
+}
+
 int main(int argc, char **argv)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(kernels),       cmocka_unit_test(absent),      cmocka_unit_test(conv_state), cmocka_unit_test(rotary_positions),
         cmocka_unit_test(embedding_ids), cmocka_unit_test(loss_blocks), cmocka_unit_test(products),   cmocka_unit_test(plans),
+        cmocka_unit_test(groups),
     };
     if (argc > 1) only = argv[1];
     return cmocka_run_group_tests(tests, NULL, NULL);

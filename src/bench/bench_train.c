@@ -1,64 +1,10 @@
 /* linnet_bench_train: a training step and a decoding step of a model on random ids, with their floors. */
 #include <math.h>
-#include <stdlib.h>
-#include <string.h>
 
+#include "bench/measure.h"
 #include "core/clock.h"
 #include "device/device.h"
 #include "train/trainer.h"
-
-static int by_value(const void *a, const void *b)
-{
-    double x = *(const double *)a, y = *(const double *)b;
-    return x < y ? -1 : x > y;
-}
-
-static double median(double *x, int64_t n)
-{
-    qsort(x, (size_t)n, sizeof *x, by_value);
-    return n % 2 ? x[n / 2] : (x[n / 2 - 1] + x[n / 2]) / 2;
-}
-
-/* Bytes a decoding step at batch 1 cannot avoid: every product's weights and every other parameter once (of the embedding, one row), states read and
- * written. */
-static double decode_floor(const linnet_model *m, int64_t capacity)
-{
-    double bytes = 2 * (double)lnt_state_bytes(m->p, m->dtype, capacity);
-    bool tied = m->config->tie_word_embeddings;
-    for (int i = 0; i < lnt_param_count(m->p); i++) {
-        const lnt_param *q = lnt_param_at(m->p, i);
-        bool looked_up = !tied && !strcmp(q->name, "model.embeddings.weight");
-        bytes += (double)(looked_up ? q->dim[1] : q->count) * (double)(q->product ? lnt_dtype_size(m->dtype) : 4);
-    }
-    return bytes;
-}
-
-static linnet_status bench_decode(lnt_ctx *c, linnet_model *m, const int32_t *ids, int64_t steps, linnet_bench_train_result *out)
-{
-    lnt_plan *plan = NULL;
-    lnt_state *state = NULL;
-    linnet_status s;
-    double *seconds = lnt_alloc((size_t)steps * sizeof *seconds);
-    if (!seconds) return lnt_fail_memory(c, (size_t)steps * sizeof *seconds);
-    lnt_plan_options o = {
-        .tokens = 1, .n_seq = 1, .dtype = m->dtype, .has_state = true, .state_capacity = steps + 1, .n_outputs = 1, .outputs = {m->logits}};
-    LNT_TRY_GOTO(s, lnt_state_create(c, m->p, m->dtype, 1, steps + 1, &state), done);
-    LNT_TRY_GOTO(s, lnt_plan_create(c, m->p, &o, &plan), done);
-    for (int64_t i = 0; i < steps; i++) {
-        lnt_batch b = {.tokens = 1, .n_seq = 1, .n_inputs = 1, .inputs = {{m->ids, ids + i}}, .state = state};
-        double start = lnt_now();
-        LNT_TRY_GOTO(s, lnt_plan_run(plan, m->w, &b), done);
-        lnt_device_wait(c);
-        seconds[i] = lnt_now() - start;
-    }
-    out->decode_seconds = median(seconds, steps);
-    out->decode_bytes = decode_floor(m, steps + 1);
-done:
-    lnt_plan_destroy(plan);
-    lnt_state_destroy(state);
-    lnt_free(seconds);
-    return s;
-}
 
 /* ---- a step -------------------------------------------------------------------------------------------------------------------------- */
 
@@ -163,7 +109,7 @@ linnet_status linnet_bench_train(linnet_context *c, linnet_model *m, const linne
     const lnt_recompute recompute = (lnt_recompute)o->recompute;
     const bool cuda = lnt_on_cuda(c);
     if (cuda) LNT_TRY_GOTO(s, check_device(c, m, recompute), done);
-    LNT_TRY_GOTO(s, random_ids(c, (tokens > DECODE_STEPS ? tokens : DECODE_STEPS) + 1, m->config->vocab_size, &ids), done);
+    LNT_TRY_GOTO(s, random_ids(c, tokens + 1, m->config->vocab_size, &ids), done);
     LNT_TRY_GOTO(s, lnt_trainer_create(c, m, o->batch, o->length, recompute, &t), done);
     double first = 0, last = 0, ignored;
     /* Not counted: a step that touches the memory for the first time; on a GPU, one more that is recorded. */
@@ -189,9 +135,16 @@ linnet_status linnet_bench_train(linnet_context *c, linnet_model *m, const linne
     out->device_bytes = (int64_t)lnt_device_of(c)->peak;
     out->flops = lnt_plan_flops(t->plan);
     out->profile = lnt_plan_profile(t->plan);
-    out->step_seconds = median(seconds, o->repeats);
+    out->step_seconds = lnt_median(seconds, o->repeats);
     out->tokens_per_second = (double)tokens / out->step_seconds;
-    s = bench_decode(c, m, ids, DECODE_STEPS, out);
+    lnt_trainer_destroy(t); /* its memory is not decoding's */
+    t = NULL;
+    linnet_bench_decode_options decode_options = LINNET_BENCH_DECODE_OPTIONS_INIT;
+    decode_options.steps = DECODE_STEPS;
+    linnet_bench_decode_result decode;
+    LNT_TRY_GOTO(s, linnet_bench_decode(c, m, &decode_options, &decode), done);
+    out->decode_seconds = decode.step_seconds;
+    out->decode_bytes = decode.bytes;
 done:
     lnt_trainer_destroy(t);
     lnt_free(ids);

@@ -31,12 +31,13 @@ struct lnt_cuda {
     bool owns_stream;
     cublasLtHandle_t lt;
     void *lt_work;       /* scratch of products, LT_WORK bytes */
+    void *bounce;        /* pinned host memory, LNT_BOUNCE bytes: what the device hands back in small pieces */
     void *gemm_picks;    /* ops/gemm_cuda.cu: cuBLASLt's choices by shape; NULL until the first product, lnt_free */
     cudaError_t failed;  /* the first failure since lnt_device_check */
     cudaEvent_t marks[2];
     char name[256];
 };
-enum { LNT_LT_WORK = 32 << 20 };
+enum { LNT_LT_WORK = 32 << 20, LNT_BOUNCE = 4096 };
 
 static inline lnt_cuda *lnt_cuda_of(const lnt_ctx *c) { return (lnt_cuda *)lnt_device_of(c); }
 static inline cudaStream_t lnt_stream(const lnt_ctx *c) { return lnt_cuda_of(c)->stream; }
@@ -46,6 +47,57 @@ static inline void lnt_cuda_note(lnt_cuda *d, cudaError_t e)
 }
 
 static inline int64_t lnt_div_up(int64_t a, int64_t b) { return (a + b - 1) / b; }
+
+/* ---- launches that overlap ---------------------------------------------------------------------------------------------------------
+ * A kernel put by lnt_launch may begin while the one put before it is still running, as soon as all blocks of that one have called let_next or ended:
+ * what a launch takes, and loads of constants, then cost nothing. So it calls
+ *   await_last   before it reads what a kernel ahead may have written, and before it writes anything: from there on every kernel ahead is done.
+ *                Every block calls it, or a third kernel could overtake the first; prefetches into L2 may stand before it, whatever they read;
+ *   let_next     once all its blocks may share the multiprocessors with those that follow: at the beginning, unless that takes memory from itself.
+ * Weights may be read before await_last: whatever writes weights never calls let_next. Kernels put by <<<>>> are ordered as ever. */
+
+#ifdef __CUDACC__
+__device__ __forceinline__ void await_last()
+{
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
+    asm volatile("griddepcontrol.wait;" ::: "memory");
+#endif
+}
+__device__ __forceinline__ void let_next()
+{
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
+    asm volatile("griddepcontrol.launch_dependents;" ::: "memory");
+#endif
+}
+
+/* The 128 bytes around p into L2; nothing waits for them. */
+__device__ __forceinline__ void ahead_l2(const void *p) { asm volatile("prefetch.global.L2 [%0];" ::"l"(p)); }
+
+/* Clusters of `cluster` blocks (1: none), `shared` bytes of dynamic shared memory. */
+template <typename... P, typename... A>
+static inline void lnt_launch_with(const lnt_cuda *d, void (*kernel)(P...), dim3 blocks, int threads, size_t shared, int cluster, const A &...args)
+{
+    cudaLaunchAttribute attribute[2];
+    cudaLaunchConfig_t config = {};
+    config.gridDim = blocks, config.blockDim = dim3((unsigned)threads), config.dynamicSmemBytes = shared, config.stream = d->stream;
+    config.attrs = attribute;
+    if (d->base.capability >= 90) {
+        attribute[0].id = cudaLaunchAttributeProgrammaticStreamSerialization;
+        attribute[0].val.programmaticStreamSerializationAllowed = 1;
+        config.numAttrs = 1;
+    }
+    if (cluster > 1) {
+        attribute[config.numAttrs].id = cudaLaunchAttributeClusterDimension;
+        attribute[config.numAttrs++].val.clusterDim = {(unsigned)cluster, 1, 1};
+    }
+    lnt_cuda_note((lnt_cuda *)d, cudaLaunchKernelEx(&config, kernel, args...));
+}
+template <typename... P, typename... A>
+static inline void lnt_launch(const lnt_cuda *d, void (*kernel)(P...), dim3 blocks, int threads, const A &...args)
+{
+    lnt_launch_with(d, kernel, blocks, threads, 0, 1, args...);
+}
+#endif
 
 /* ---- elements ------------------------------------------------------------------------------------------------------------------- */
 

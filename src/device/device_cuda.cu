@@ -29,10 +29,13 @@ static void cuda_to_device(lnt_device *d, void *dst, const void *host, size_t n)
     lnt_cuda_note(self(d), cudaMemcpyAsync(dst, host, n, cudaMemcpyHostToDevice, self(d)->stream)); /* pageable: staged before it returns */
 }
 
+/* To pageable memory the driver copies by way of its own, and waits twice. */
 static void cuda_to_host(lnt_device *d, void *host, const void *src, size_t n)
 {
-    lnt_cuda_note(self(d), cudaMemcpyAsync(host, src, n, cudaMemcpyDeviceToHost, self(d)->stream));
+    void *to = n <= LNT_BOUNCE ? self(d)->bounce : host;
+    lnt_cuda_note(self(d), cudaMemcpyAsync(to, src, n, cudaMemcpyDeviceToHost, self(d)->stream));
     lnt_cuda_note(self(d), cudaStreamSynchronize(self(d)->stream));
+    if (to != host) memcpy(host, to, n);
 }
 
 static void cuda_copy(lnt_device *d, void *dst, const void *src, size_t n)
@@ -61,6 +64,8 @@ struct put_bytes {
 
 __global__ void put_kernel(unsigned char *dst, const __grid_constant__ put_bytes p, int n)
 {
+    let_next();
+    await_last();
     for (int i = (int)threadIdx.x; i < n; i += (int)blockDim.x) dst[i] = p.x[i];
 }
 
@@ -70,8 +75,7 @@ static void cuda_put(lnt_device *d, void *dst, const void *host, size_t bytes)
         put_bytes p;
         const int n = (int)(bytes - at < PUT_BYTES ? bytes - at : PUT_BYTES);
         memcpy(p.x, (const char *)host + at, (size_t)n);
-        put_kernel<<<1, 256, 0, self(d)->stream>>>((unsigned char *)dst + at, p, n);
-        lnt_cuda_note(self(d), cudaGetLastError());
+        lnt_launch(self(d), put_kernel, 1, 256, (unsigned char *)dst + at, p, n);
     }
 }
 
@@ -118,6 +122,7 @@ static void cuda_destroy(lnt_device *d)
         if (mark) cudaEventDestroy(mark);
     if (s->lt) cublasLtDestroy(s->lt);
     if (s->lt_work) cudaFree(s->lt_work);
+    if (s->bounce) cudaFreeHost(s->bounce);
     lnt_free(s->gemm_picks);
     if (s->owns_stream && s->stream) cudaStreamDestroy(s->stream);
     lnt_free(s);
@@ -186,6 +191,7 @@ extern "C" linnet_status lnt_cuda_open(lnt_ctx *c, int index, void *stream, lnt_
     }
     for (int i = 0; i < 2 && e == cudaSuccess; i++) e = cudaEventCreate(&d->marks[i]);
     if (e == cudaSuccess) e = cudaMalloc(&d->lt_work, LNT_LT_WORK);
+    if (e == cudaSuccess) e = cudaMallocHost(&d->bounce, LNT_BOUNCE);
     if (e == cudaSuccess && cublasLtCreate(&d->lt) != CUBLAS_STATUS_SUCCESS) e = cudaErrorInitializationError;
     if (e != cudaSuccess) {
         cuda_destroy(&d->base);

@@ -27,7 +27,18 @@ __global__ void __launch_bounds__(THREADS) largest_kernel(const float *logits, i
     __shared__ largest of_warp[WARPS];
     const float *row = logits + (int64_t)blockIdx.x * ld;
     largest best = {-INFINITY, 0};
-    for (int32_t i = (int32_t)threadIdx.x; i < V; i += THREADS) {
+    let_next();
+    await_last();
+    int32_t i = (int32_t)threadIdx.x;
+    for (; i + 7 * THREADS < V; i += 8 * THREADS) { /* eight loads on their way at once */
+        float x[8];
+#pragma unroll
+        for (int j = 0; j < 8; j++) x[j] = row[i + j * THREADS];
+#pragma unroll
+        for (int j = 0; j < 8; j++)
+            if (x[j] > best.x) best = {x[j], i + j * THREADS};
+    }
+    for (; i < V; i += THREADS) {
         const float x = row[i];
         if (x > best.x) best = {x, i};
     }
@@ -41,5 +52,5 @@ __global__ void __launch_bounds__(THREADS) largest_kernel(const float *logits, i
 
 extern "C" void lnt_greedy_cuda(lnt_ctx *c, const float *logits, int64_t rows, int64_t ld, int64_t V, int32_t *ids)
 {
-    if (rows > 0) largest_kernel<<<(unsigned)rows, THREADS, 0, lnt_stream(c)>>>(logits, ld, (int32_t)V, ids);
+    if (rows > 0) lnt_launch(lnt_cuda_of(c), largest_kernel, (unsigned)rows, (int)THREADS, logits, ld, (int32_t)V, ids);
 }

@@ -19,6 +19,8 @@ struct embed_args {
 
 template <class P> __global__ void __launch_bounds__(256) embed_kernel(const __grid_constant__ embed_args a)
 {
+    let_next();
+    await_last();
     const int64_t i = (int64_t)blockIdx.x * 256 + threadIdx.x;
     if (i >= a.units) return;
     const int64_t t = i / a.row, id = a.id[t];
@@ -37,7 +39,7 @@ extern "C" linnet_status lnt_embedding_forward_cuda(const lnt_call *k)
     const int unit = (uintptr_t)k->param[0].master % 16 ? 1 : unit_of(y->cols, &y, 1);
     const embed_args a = {view_of(y),  k->param[0].master, (const int32_t *)k->in[0].data, k->tokens * y->cols / unit,
                           attr->vocab, y->cols / unit,     (float)attr->scale};
-    LNT_BY_UNIT(unit, P, (embed_kernel<P><<<(unsigned)lnt_div_up(a.units, 256), 256, 0, lnt_stream(k->c)>>>(a)));
+    LNT_BY_UNIT(unit, P, (lnt_launch(lnt_cuda_of(k->c), embed_kernel<P>, (unsigned)lnt_div_up(a.units, 256), 256, a)));
     return LINNET_OK;
 }
 

@@ -15,6 +15,8 @@ struct gate_args {
 
 static __global__ void __launch_bounds__(GATE_THREADS) gate_forward(const __grid_constant__ gate_args a)
 {
+    let_next();
+    await_last();
     const int64_t i = (int64_t)blockIdx.x * GATE_THREADS + threadIdx.x;
     if (i >= a.tokens * a.cols) return;
     float x[1];
@@ -63,7 +65,7 @@ static gate_args args_of(const lnt_call *k)
 extern "C" linnet_status lnt_decay_gate_forward_cuda(const lnt_call *k)
 {
     const gate_args a = args_of(k);
-    if (a.tokens > 0) gate_forward<<<(unsigned)lnt_div_up(a.tokens * a.cols, GATE_THREADS), GATE_THREADS, 0, lnt_stream(k->c)>>>(a);
+    if (a.tokens > 0) lnt_launch(lnt_cuda_of(k->c), gate_forward, (unsigned)lnt_div_up(a.tokens * a.cols, GATE_THREADS), GATE_THREADS, a);
     return LINNET_OK;
 }
 

@@ -12,6 +12,7 @@
 
 typedef struct {
     bool trans_a, trans_b;
+    bool weights; /* B is weights, which nothing that runs just before the product writes: they may be read early */
     int64_t M, N, K;
     float alpha, beta;
     lnt_dtype ab, c;

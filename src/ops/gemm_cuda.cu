@@ -1,14 +1,17 @@
 /* Products on a GPU. cuBLASLt multiplies column-major matrices: a row-major C is its C transposed, so that the operands change places.
  *
- * Up to 16 rows against weights (decoding; or many rows against the weights of a few heads) are memory-bound: kernels of our own stream the longer
- * operand once. Floor: its bytes over the bandwidth. */
+ * Few rows against weights (decoding; or many rows against the weights of a few heads) are memory-bound: kernels of our own stream the longer operand
+ * once, those of bf16 in few_rows_cuda.cu and few_rows_sm90.cu. Floor: its bytes over the bandwidth. */
 #include "device/cuda.cuh"
 
 extern "C" {
+#include "ops/few_rows.h"
 #include "ops/gemm.h"
 }
 
 /* ---- few rows ----------------------------------------------------------------------------------------------------------------------------- */
+
+enum { FEW_MOST = 8 };
 
 /* y(r, n) = alpha sum_k x[r,k] w[n,k] (+ y): R rows of x against N of w; y(r, n) is y[r rs + n cs]. */
 struct few_args {
@@ -33,80 +36,11 @@ __device__ __forceinline__ void put_product(const few_args &a, int r, int64_t n,
     }
 }
 
-__device__ __forceinline__ void mma_16x8x16(float (&c)[4], uint32_t a0, uint32_t a1, uint32_t a2, uint32_t a3, uint32_t b0, uint32_t b1)
-{
-    asm volatile("mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, {%0,%1,%2,%3};"
-                 : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3])
-                 : "r"(a0), "r"(a1), "r"(a2), "r"(a3), "r"(b0), "r"(b1));
-}
-
-/* 16 bytes that are read once. volatile: loads stay before the products that follow them, all on their way at once. */
-__device__ __forceinline__ uint4 load_once(const bf16 *p)
-{
-    uint4 v;
-    asm volatile("ld.global.L1::no_allocate.v4.u32 {%0,%1,%2,%3}, [%4];" : "=r"(v.x), "=r"(v.y), "=r"(v.z), "=r"(v.w) : "l"(p));
-    return v;
-}
-
-/* bf16 on the matrix unit: a block has 16 rows of w, its warps take turns of STEP along K, and their sums are added in order. The unit multiplies
- * w [16 rows, 16 k] by x^T [16 k, 8 rows]; a sum over k does not care for its order, so that a lane's eight neighbours of k, one 16-byte load, serve
- * as its share of two such tiles. Up to 8 TILES rows of x. Where there is nothing to load, a place that exists is loaded and x counts as zero. */
-enum { FEW_STEP = 64, FEW_MOST = 16 };
-
-template <int TILES, int WARPS, int AHEAD> __global__ void __launch_bounds__(32 * WARPS) few_mma_kernel(const __grid_constant__ few_args a)
-{
-    __shared__ float share[WARPS][8 * TILES][16]; /* [warp][row of x][row of w] */
-    const int warp = (int)threadIdx.x / 32, group = (int)threadIdx.x % 32 / 4, lane = (int)threadIdx.x % 4;
-    const int64_t n0 = (int64_t)blockIdx.x * 16;
-    const bf16 *w0 = (const bf16 *)a.w + min(n0 + group, a.N - 1) * a.ldw, *w1 = (const bf16 *)a.w + min(n0 + group + 8, a.N - 1) * a.ldw;
-    const bf16 *row[TILES];
-    bool has[TILES];
-#pragma unroll
-    for (int t = 0; t < TILES; t++) has[t] = 8 * t + group < a.R, row[t] = (const bf16 *)a.x + (has[t] ? 8 * t + group : 0) * a.ldx;
-    float c[TILES][4] = {};
-    for (int64_t base = warp * FEW_STEP; base < a.K; base += WARPS * FEW_STEP * AHEAD) {
-        uint4 top[AHEAD][2], low[AHEAD][2], x[AHEAD][2][TILES];
-#pragma unroll
-        for (int i = 0; i < AHEAD; i++)
-#pragma unroll
-            for (int h = 0; h < 2; h++) {
-                const int64_t k = base + i * (WARPS * FEW_STEP) + h * (FEW_STEP / 2) + 8 * lane, at = min(k, a.K - 8);
-                top[i][h] = load_once(w0 + at);
-                low[i][h] = load_once(w1 + at);
-#pragma unroll
-                for (int t = 0; t < TILES; t++) {
-                    const uint4 v = *(const uint4 *)(row[t] + at);
-                    const uint32_t keep = 0u - (uint32_t)(k < a.K && has[t]); /* a choice becomes a branch, and the loads wait */
-                    x[i][h][t] = make_uint4(v.x & keep, v.y & keep, v.z & keep, v.w & keep);
-                }
-            }
-#pragma unroll
-        for (int i = 0; i < AHEAD; i++)
-#pragma unroll
-            for (int h = 0; h < 2; h++)
-#pragma unroll
-                for (int t = 0; t < TILES; t++) {
-                    const uint4 p = top[i][h], q = low[i][h], b = x[i][h][t];
-                    mma_16x8x16(c[t], p.x, q.x, p.y, q.y, b.x, b.y);
-                    mma_16x8x16(c[t], p.z, q.z, p.w, q.w, b.z, b.w);
-                }
-    }
-#pragma unroll
-    for (int t = 0; t < TILES; t++)
-#pragma unroll
-        for (int e = 0; e < 4; e++) share[warp][8 * t + 2 * lane + (e & 1)][group + 8 * (e >> 1)] = c[t][e];
-    __syncthreads();
-    const int r = (int)threadIdx.x / 16, n = (int)threadIdx.x % 16;
-    if (r >= 8 * TILES || r >= a.R || n0 + n >= a.N) return;
-    float s = share[0][r][n];
-#pragma unroll
-    for (int v = 1; v < WARPS; v++) s += share[v][r][n];
-    put_product(a, r, n0 + n, s);
-}
-
 /* Any type and alignment: a warp has two rows of w, lanes side by side along K; up to ROWS <= 8 rows of x. */
 template <typename T, int V, int ROWS> __global__ void __launch_bounds__(128) few_kernel(const __grid_constant__ few_args a)
 {
+    let_next();
+    await_last();
     const int64_t n = ((int64_t)blockIdx.x * 4 + threadIdx.x / 32) * 2;
     if (n >= a.N) return;
     const bool two = n + 1 < a.N;
@@ -133,54 +67,48 @@ template <typename T, int V, int ROWS> __global__ void __launch_bounds__(128) fe
     }
 }
 
-template <typename T, int V> static void few_run(const few_args &a, cudaStream_t stream)
+template <typename T, int V> static void few_run(const few_args &a, const lnt_cuda *d)
 {
     const unsigned blocks = (unsigned)lnt_div_up(a.N, 8);
     if (a.R == 1)
-        few_kernel<T, V, 1><<<blocks, 128, 0, stream>>>(a);
+        lnt_launch(d, few_kernel<T, V, 1>, blocks, 128, a);
     else if (a.R == 2)
-        few_kernel<T, V, 2><<<blocks, 128, 0, stream>>>(a);
+        lnt_launch(d, few_kernel<T, V, 2>, blocks, 128, a);
     else if (a.R <= 4)
-        few_kernel<T, V, 4><<<blocks, 128, 0, stream>>>(a);
+        lnt_launch(d, few_kernel<T, V, 4>, blocks, 128, a);
     else
-        few_kernel<T, V, 8><<<blocks, 128, 0, stream>>>(a);
+        lnt_launch(d, few_kernel<T, V, 8>, blocks, 128, a);
 }
 
-/* Few blocks (weights of some thousand rows) have twice the warps, and all of a warp's loads on their way at once. */
-template <int TILES> static void few_mma_run(const few_args &a, int multiprocessors, cudaStream_t stream)
+/* Up to 64 rows of bf16: one part of a product of its own file. Rows and columns of C change roles when B is the short operand. */
+static bool few_halves(lnt_ctx *c, const lnt_gemm_args *g, bool few_is_a)
 {
-    const int64_t blocks = lnt_div_up(a.N, 16);
-    if (blocks <= multiprocessors && a.K > 2 * 16 * FEW_STEP && TILES == 1)
-        few_mma_kernel<TILES, 16, TILES == 1 ? 3 : 2><<<(unsigned)blocks, 512, 0, stream>>>(a);
-    else if (blocks <= multiprocessors)
-        few_mma_kernel<TILES, 16, 2><<<(unsigned)blocks, 512, 0, stream>>>(a);
-    else
-        few_mma_kernel<TILES, 8, 2><<<(unsigned)blocks, 256, 0, stream>>>(a);
+    lnt_few_rows f = {};
+    if ((few_is_a ? g->M : g->N) > LNT_FEW_ROWS) return false;
+    f.R = (int)(few_is_a ? g->M : g->N), f.K = g->K, f.x = few_is_a ? g->a : g->b, f.ldx = few_is_a ? g->lda : g->ldb, f.parts = 1;
+    f.part[0] = {few_is_a ? g->b : g->a, few_is_a ? g->N : g->M, few_is_a ? g->ldb : g->lda, g->C, few_is_a ? g->ldc : 1, few_is_a ? 1 : g->ldc, g->c,
+                 g->alpha, 1.0f, 0, g->beta != 0};
+    f.weights = few_is_a && g->weights;
+    return lnt_few_rows_cuda(c, &f);
 }
 
-/* Rows and columns of C change roles when B is the short operand. False: not a product of few rows. */
+/* False: not a product of few rows. */
 static bool few_rows(lnt_ctx *c, const lnt_gemm_args *g)
 {
     const bool few_is_a = g->M <= g->N;
+    if (g->ab == LINNET_BF16 && few_halves(c, g, few_is_a)) return true;
     const few_args a = {few_is_a ? g->a : g->b,     few_is_a ? g->b : g->a, g->C, (int)(few_is_a ? g->M : g->N), few_is_a ? g->N : g->M, g->K,
                         few_is_a ? g->lda : g->ldb, few_is_a ? g->ldb : g->lda,   few_is_a ? g->ldc : 1,         few_is_a ? 1 : g->ldc,
                         g->alpha,                   g->beta != 0,           g->c == LINNET_F32};
-    const int64_t step = g->ab == LINNET_F32 ? 4 : 8;
-    const bool aligned = (((uintptr_t)a.x | (uintptr_t)a.w) % 16 | (uint64_t)(a.ldx | a.ldw | a.K) % (uint64_t)step) == 0;
-    const bool unit = g->ab == LINNET_BF16 && aligned;
-    cudaStream_t stream = lnt_stream(c);
-    if (a.R > (unit ? FEW_MOST : 8)) return false;
-    const int multiprocessors = lnt_device_of(c)->multiprocessors;
-    if (unit && a.R <= 8)
-        few_mma_run<1>(a, multiprocessors, stream);
-    else if (unit)
-        few_mma_run<2>(a, multiprocessors, stream);
-    else if (g->ab == LINNET_BF16)
-        few_run<bf16, 1>(a, stream);
+    const bool aligned = (((uintptr_t)a.x | (uintptr_t)a.w) % 16 | (uint64_t)(a.ldx | a.ldw | a.K) % 4) == 0;
+    const lnt_cuda *d = lnt_cuda_of(c);
+    if (a.R > FEW_MOST) return false;
+    if (g->ab == LINNET_BF16)
+        few_run<bf16, 1>(a, d);
     else if (aligned)
-        few_run<float, 4>(a, stream);
+        few_run<float, 4>(a, d);
     else
-        few_run<float, 1>(a, stream);
+        few_run<float, 1>(a, d);
     return true;
 }
 
@@ -293,7 +221,7 @@ extern "C" linnet_status lnt_gemm_cuda(lnt_ctx *c, const lnt_gemm_args *g)
         if (g->beta == 0) lnt_cuda_note(d, cudaMemset2DAsync(g->C, (size_t)g->ldc * size, 0, (size_t)g->N * size, (size_t)g->M, d->stream));
         return LINNET_OK;
     }
-    if (!g->trans_a && g->trans_b && (g->M <= FEW_MOST || g->N <= FEW_MOST) && few_rows(c, g)) return LINNET_OK;
+    if (!g->trans_a && g->trans_b && (g->M <= LNT_FEW_ROWS || g->N <= LNT_FEW_ROWS) && few_rows(c, g)) return LINNET_OK;
     const pick_key key = key_of(g);
     gemm_pick *pick = slot_of(d, key);
     if (!pick) return lnt_fail_memory(c, PICKS * sizeof *pick);

@@ -1,6 +1,8 @@
 /* y = x W^T + b,  dx = dy W,  dW += dy^T x,  db += column sums of dy;  W [out, in]. With `per_head`, x [tokens, heads, in] is read as
  * [tokens*heads, in]: one map serves every head. */
 #include "ops/builder.h"
+#include "ops/few_rows.h"
+#include "ops/pointwise.h"
 
 typedef struct {
     int64_t in, out; /* of the map */
@@ -26,8 +28,9 @@ static linnet_status linear_forward(const lnt_call *k)
 {
     const linear_attr *a = k->attr;
     const lnt_tensor *x = &k->in[0], *y = &k->out[0];
-    LNT_TRY(lnt_gemm(k->c, &(lnt_gemm_args){.trans_b = true, .M = rows_of(k), .N = a->out, .K = a->in, .alpha = 1, .ab = x->dtype, .c = y->dtype,
-                                            .a = x->data, .lda = a->in, .b = k->param[0].work, .ldb = a->in, .C = y->data, .ldc = a->out}));
+    LNT_TRY(lnt_gemm(k->c, &(lnt_gemm_args){.trans_b = true, .weights = true, .M = rows_of(k), .N = a->out, .K = a->in, .alpha = 1, .ab = x->dtype,
+                                            .c = y->dtype, .a = x->data, .lda = a->in, .b = k->param[0].work, .ldb = a->in, .C = y->data,
+                                            .ldc = a->out}));
     if (a->bias) {
         lnt_tensor rows = *y;
         rows.rows = rows_of(k), rows.cols = a->out;
@@ -64,8 +67,86 @@ static void linear_describe(const lnt_node *n, char *text, size_t size)
     snprintf(text, size, "%lld -> %lld%s", (long long)a->in, (long long)a->out, a->bias ? ", bias" : "");
 }
 
+/* ---- a group: maps of one input, then what is made of their results element by element ---- */
+
+static const lnt_op linear_op;
+
+/* A map of whole rows without bias. */
+static bool plain(const lnt_node *n)
+{
+    const linear_attr *a = n->attr;
+    return n->op == &linear_op && !a->bias && lnt_in_cols(n, 0) == a->in;
+}
+
+/* The member whose result is n's input `i`, -1: none. */
+static int maker_of(const lnt_node *const *group, int count, const lnt_node *n, int i)
+{
+    for (int m = 0; m < count; m++)
+        if (group[m]->op == &linear_op && lnt_same_data(n->program, group[m]->out[0], n->in[i])) return m;
+    return -1;
+}
+
+static bool linear_joins(const lnt_node *const *group, int count, const lnt_node *n)
+{
+    if (!plain(group[0])) return false;
+    const int last = count - 1;
+    if (n->op == &lnt_swiglu_op) return count == 2 && maker_of(group, count, n, 0) == 0 && maker_of(group, count, n, 1) == 1;
+    if (n->op == &lnt_activation_op) return maker_of(group, count, n, 0) >= 0;
+    return plain(n) && group[last]->op != &lnt_swiglu_op && last + 1 < LNT_FEW_PARTS && lnt_same_data(n->program, n->in[0], group[0]->in[0]);
+}
+
+#ifdef LINNET_CUDA
+/* The part whose result the call reads, if nobody else does. */
+static lnt_few_part *read_part(lnt_few_rows *f, const lnt_call *calls, int i)
+{
+    for (int m = 0, part = 0; m < i; m++) {
+        if (calls[m].node->op != &linear_op) continue;
+        if (calls[m].out[0].data == calls[i].in[0].data) return calls[m].inner && !f->part[part].act ? &f->part[part] : NULL;
+        part++;
+    }
+    return NULL;
+}
+
+/* All calls as one product. False: something does not fit. */
+static bool as_one(const lnt_call *calls, int count, lnt_few_rows *f)
+{
+    const linear_attr *first = calls->attr;
+    *f = (lnt_few_rows){.weights = true, .R = (int)calls->tokens, .K = first->in, .x = calls->in[0].data, .ldx = first->in};
+    if (calls->in[0].dtype != LINNET_BF16 || calls->tokens > LNT_FEW_ROWS) return false;
+    for (int i = 0; i < count; i++) {
+        const lnt_call *k = &calls[i];
+        const lnt_tensor *y = &k->out[0];
+        if (k->node->op == &linear_op) {
+            f->part[f->parts++] = (lnt_few_part){.w = k->param[0].work, .N = y->cols, .ldw = first->in, .y = y->data, .ldy = y->cols, .step = 1,
+                                                 .type = y->dtype, .alpha = 1, .scale = 1};
+        } else if (k->node->op == &lnt_swiglu_op) {
+            if (f->parts != 2 || !calls[0].inner || !calls[1].inner || y->dtype != LINNET_BF16) return false;
+            f->swiglu = true;
+            f->part[0].y = y->data;
+        } else {
+            const lnt_activation_attr *a = k->attr;
+            lnt_few_part *part = read_part(f, calls, i);
+            if (!part || a->act == LNT_IDENTITY) return false;
+            part->y = y->data, part->type = y->dtype, part->act = a->act, part->scale = (float)a->scale;
+        }
+    }
+    return true;
+}
+
+static linnet_status linear_group(const lnt_call *calls, int count)
+{
+    lnt_few_rows f;
+    if (as_one(calls, count, &f) && lnt_few_rows_cuda(calls->c, &f)) return LINNET_OK;
+    for (int i = 0; i < count; i++) LNT_TRY(calls[i].node->op->forward(&calls[i]));
+    return LINNET_OK;
+}
+#else
+#define linear_group NULL
+#endif
+
 static const lnt_op linear_op = {.name = "linear", .backward_needs = LNT_NEEDS_IN0, .workspace = linear_workspace, .flops = linear_flops,
-                                 .forward = linear_forward, .backward = linear_backward, .describe = linear_describe};
+                                 .forward = linear_forward, .backward = linear_backward, .describe = linear_describe,
+                                 .joins = linear_joins, .run_group = linear_group};
 
 static lnt_buf linear(lnt_program *p, lnt_buf x, const char *name, linear_attr a, int32_t heads, lnt_init init)
 {

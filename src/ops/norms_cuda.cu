@@ -54,6 +54,8 @@ __device__ __forceinline__ float inverse_of(const norm_args &a, float s)
 template <class P, int N, bool WIDE, norm_form FORM>
 __global__ void __launch_bounds__(WIDE ? (P::U == 1 ? 1024 : 512) : 256) norm_forward(const __grid_constant__ norm_args a)
 {
+    let_next();
+    await_last();
     const int lanes = WIDE ? (int)blockDim.x : a.lanes, lane = WIDE ? (int)threadIdx.x : (int)threadIdx.x & (lanes - 1);
     const int64_t row = WIDE ? blockIdx.x : ((int64_t)blockIdx.x * 256 + threadIdx.x) / lanes, at = row * a.d;
     const int units = row < a.rows ? a.units : 0;
@@ -214,6 +216,8 @@ template <class P, int N, bool WIDE, norm_form FORM>
 __global__ void __launch_bounds__(WIDE ? (P::U == 1 ? 1024 : 512) : 256, P::U == 1 ? 1 : !WIDE ? (FORM == SUMMED ? 2 : 4) : FORM == ALONE ? 2 : 1)
     norm_backward(const __grid_constant__ norm_args a)
 {
+    let_next();
+    await_last();
     const int lanes = WIDE ? (int)blockDim.x : a.lanes, lane = WIDE ? (int)threadIdx.x : (int)threadIdx.x & (lanes - 1);
     const int teams = WIDE ? 1 : 256 / lanes, team = WIDE ? 0 : (int)threadIdx.x / lanes;
     const int64_t stride = (int64_t)gridDim.x * teams;
@@ -299,17 +303,17 @@ static linnet_status args_of(const lnt_call *k, const lnt_call *sum, norm_kind k
 #define NORM_LAUNCH(kernel, narrow, blocks, form)                                                                                         \
     do {                                                                                                                           \
         const unsigned grid = (unsigned)(blocks);                                                                                  \
-        cudaStream_t stream = lnt_stream(k->c);                                                                                    \
+        const lnt_cuda *device = lnt_cuda_of(k->c);                                                                                \
         if (p.unit == 8 && !p.wide)                                                                                                \
-            kernel<half8, narrow, false, form><<<grid, p.threads, 0, stream>>>(a);                                               \
+            lnt_launch(device, kernel<half8, narrow, false, form>, grid, (int)p.threads, a);                                               \
         else if (p.unit == 8)                                                                                                      \
-            kernel<half8, 2, true, form><<<grid, p.threads, 0, stream>>>(a);                                                \
+            lnt_launch(device, kernel<half8, 2, true, form>, grid, (int)p.threads, a);                                                \
         else if (p.unit == 4 && !p.wide)                                                                                           \
-            kernel<any4, narrow, false, form><<<grid, p.threads, 0, stream>>>(a);                                                \
+            lnt_launch(device, kernel<any4, narrow, false, form>, grid, (int)p.threads, a);                                                \
         else if (p.unit == 4)                                                                                                      \
-            kernel<any4, 2, true, form><<<grid, p.threads, 0, stream>>>(a);                                                 \
+            lnt_launch(device, kernel<any4, 2, true, form>, grid, (int)p.threads, a);                                                 \
         else                                                                                                                       \
-            kernel<any1, 16, true, form><<<grid, p.threads, 0, stream>>>(a);                                                \
+            lnt_launch(device, kernel<any1, 16, true, form>, grid, (int)p.threads, a);                                                \
     } while (0)
 
 /* sum: NULL, or the call that makes x (not of a gated norm). */

@@ -8,6 +8,7 @@ typedef struct {
     double scale;
 } lnt_activation_attr;
 
-extern const lnt_op lnt_sum_op; /* lnt_add_buf's */
+/* For operators that do these on the way; lnt_sum_op is lnt_add_buf's. */
+extern const lnt_op lnt_activation_op, lnt_swiglu_op, lnt_sum_op;
 
 #endif

@@ -194,6 +194,8 @@ struct scale_args {
 
 template <class P, bool BACKWARD> __global__ void __launch_bounds__(256) scale_kernel(const __grid_constant__ scale_args k)
 {
+    let_next();
+    await_last();
     const int64_t row = (int64_t)blockIdx.x * 8 + threadIdx.x / 32;
     if (row >= k.rows) return;
     float b[1], s = 0.0f;
@@ -230,9 +232,9 @@ static linnet_status mul_heads(const lnt_call *k, bool backward)
     const int unit = backward ? unit_of(s.d, back, 3) : unit_of(s.d, forward, 2);
     const unsigned blocks = (unsigned)lnt_div_up(rows, 8);
     if (backward)
-        LNT_BY_UNIT(unit, P, (scale_kernel<P, true><<<blocks, 256, 0, lnt_stream(k->c)>>>(s)));
+        LNT_BY_UNIT(unit, P, (lnt_launch(lnt_cuda_of(k->c), scale_kernel<P, true>, blocks, 256, s)));
     else
-        LNT_BY_UNIT(unit, P, (scale_kernel<P, false><<<blocks, 256, 0, lnt_stream(k->c)>>>(s)));
+        LNT_BY_UNIT(unit, P, (lnt_launch(lnt_cuda_of(k->c), scale_kernel<P, false>, blocks, 256, s)));
     return LINNET_OK;
 }
 
@@ -261,6 +263,8 @@ struct repeat_args {
 
 template <class P> __global__ void __launch_bounds__(256) repeat_kernel(const __grid_constant__ repeat_args a)
 {
+    let_next();
+    await_last();
     const int64_t i = (int64_t)blockIdx.x * 256 + threadIdx.x;
     if (i >= a.n) return;
     float x[P::U];
@@ -291,7 +295,7 @@ extern "C" linnet_status lnt_repeat_heads_forward_cuda(const lnt_call *k)
     if (k->tokens <= 0) return LINNET_OK;
     const int unit = unit_of(d, both, 2);
     const repeat_args a = {view_of(x), view_of(y), false, k->tokens * y->cols / unit, (int)(d / unit), y->heads / x->heads};
-    LNT_BY_UNIT(unit, P, (repeat_kernel<P><<<(unsigned)lnt_div_up(a.n, 256), 256, 0, lnt_stream(k->c)>>>(a)));
+    LNT_BY_UNIT(unit, P, (lnt_launch(lnt_cuda_of(k->c), repeat_kernel<P>, (unsigned)lnt_div_up(a.n, 256), 256, a)));
     return LINNET_OK;
 }
 

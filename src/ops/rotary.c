@@ -11,7 +11,7 @@
 
 LNT_DEFINE_OP(rotary)
 
-static const lnt_op rotary_op = {.name = "rotary", .forward = rotary_forward, .backward = rotary_backward};
+static const lnt_op rotary_op = {.name = "rotary", .position = true, .forward = rotary_forward, .backward = rotary_backward};
 
 lnt_buf lnt_rotary(lnt_program *p, lnt_buf x, double base)
 {

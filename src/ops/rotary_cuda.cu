@@ -21,6 +21,8 @@ struct rotary_args {
 template <class P> __global__ void __launch_bounds__(ROTARY_THREADS) rotary_kernel(const __grid_constant__ rotary_args a)
 {
     __shared__ __align__(16) float co[ROTARY_ANGLES], si[ROTARY_ANGLES]; /* [rows, half] */
+    let_next();
+    await_last();
     const int64_t r0 = (int64_t)blockIdx.x * a.rows;
     const int rows = (int)min((int64_t)a.rows, a.cut.tokens - r0), angles = rows * a.half;
     for (int i = (int)threadIdx.x; i < angles; i += ROTARY_THREADS) {
@@ -64,7 +66,7 @@ static linnet_status turn(const lnt_call *k, const lnt_tensor *x, const lnt_tens
                            (int)rows};
     const lnt_tensor *const both[2] = {x, y};
     LNT_BY_UNIT(unit_of(half, both, 2), P,
-                (rotary_kernel<P><<<(unsigned)lnt_div_up(k->tokens, rows), ROTARY_THREADS, 0, lnt_stream(k->c)>>>(a)));
+                (lnt_launch(lnt_cuda_of(k->c), rotary_kernel<P>, (unsigned)lnt_div_up(k->tokens, rows), ROTARY_THREADS, a)));
     return LINNET_OK;
 }
 

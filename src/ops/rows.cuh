@@ -320,6 +320,8 @@ template <class P, class F> __device__ __forceinline__ void point_out(const lnt_
 
 template <class P, class F> __global__ void __launch_bounds__(LNT_POINT_THREADS) point_kernel(const __grid_constant__ lnt_point_args<F> a)
 {
+    let_next();
+    await_last();
     const int64_t first = (int64_t)blockIdx.x * (LNT_POINT_THREADS * LNT_POINT_UNITS) + threadIdx.x, units = a.n / P::U;
     lnt_raw<P> raw[LNT_POINT_UNITS][F::IN];
     float in[F::IN][P::U];
@@ -359,7 +361,7 @@ static void point_run(lnt_ctx *c, const F &f, int64_t n, const lnt_tensor *const
     for (int j = 0; j < F::OUT; j++) a.out[j] = view_of(all[F::IN + j] = out[j]), a.add[j] = add && add[j];
     const int unit = unit_of(0, all, F::IN + F::OUT);
     const int64_t units = n / unit < 1 ? 1 : lnt_div_up(n / unit, LNT_POINT_THREADS * LNT_POINT_UNITS);
-    LNT_BY_UNIT(unit, P, (point_kernel<P, F><<<(unsigned)units, LNT_POINT_THREADS, 0, lnt_stream(c)>>>(a)));
+    LNT_BY_UNIT(unit, P, (lnt_launch(lnt_cuda_of(c), point_kernel<P, F>, (unsigned)units, LNT_POINT_THREADS, a)));
 }
 
 /* ---- sums over tokens ------------------------------------------------------------------------------------------------------------------ */

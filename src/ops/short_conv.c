@@ -28,8 +28,26 @@ static void conv_describe(const lnt_node *n, char *text, size_t size)
     snprintf(text, size, "size %d, %s", a->size, lnt_act_name(a->act));
 }
 
+/* Up to three that do not read each other, each with the norm it is a pair with. */
+static bool conv_joins(const lnt_node *const *group, int count, const lnt_node *n)
+{
+    int members = 0;
+    for (int i = 0; i < count; i++) {
+        members += group[i]->op == &lnt_conv_op;
+        if (lnt_same_data(n->program, group[i]->out[0], n->in[0])) return false;
+    }
+    return n->op == &lnt_conv_op && members < LNT_CONV_GROUP;
+}
+
+#ifdef LINNET_CUDA
+linnet_status lnt_conv_group_cuda(const lnt_call *calls, int count);
+#else
+#define lnt_conv_group_cuda NULL
+#endif
+
 const lnt_op lnt_conv_op = {.name = "short_conv", .backward_needs = LNT_NEEDS_IN0, .state_size = conv_state, .workspace = conv_workspace,
-                               .forward = short_conv_forward, .backward = short_conv_backward, .describe = conv_describe};
+                            .forward = short_conv_forward, .backward = short_conv_backward, .describe = conv_describe,
+                            .joins = conv_joins, .run_group = lnt_conv_group_cuda};
 
 lnt_buf lnt_short_conv(lnt_program *p, lnt_buf x, const char *name, int size, lnt_act act)
 {

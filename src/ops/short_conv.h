@@ -12,4 +12,6 @@ typedef struct {
 
 extern const lnt_op lnt_conv_op;
 
+enum { LNT_CONV_GROUP = 3 }; /* convolutions of one call: q, k, v */
+
 #endif

@@ -142,21 +142,23 @@ __device__ __forceinline__ void forward_row(const conv_args &a, const float (&w)
 }
 
 /* STEP: a block's rows are those of one sequence, of few tokens, and its state moves on; otherwise a fixed number of rows. */
-template <class P, int SIZE, int AHEAD, bool SILU, bool STEP, bool NORM = false>
-__global__ void __launch_bounds__(CONV_THREADS, P::HALF ? 8 : 1) conv_forward(const __grid_constant__ conv_args a)
+template <class P, int SIZE, int AHEAD, bool SILU, bool STEP, bool NORM>
+__device__ __forceinline__ void forward_block(const conv_args &a, int64_t block)
 {
     constexpr int U = P::U;
     conv_place p;
-    p.c = ((int64_t)(blockIdx.x % a.parts) * CONV_THREADS + threadIdx.x) * U;
+    let_next();
+    p.c = (block % a.parts * CONV_THREADS + threadIdx.x) * U;
     if (p.c >= a.cols) return;
     float w[SIZE][U], window[SIZE][U];
     load_taps(a, p.c, w);
+    await_last();
     int64_t r0, r1;
     if constexpr (STEP) {
-        enter(a, p, blockIdx.x / a.parts);
+        enter(a, p, block / a.parts);
         r0 = p.begin, r1 = p.end;
     } else {
-        r0 = (int64_t)(blockIdx.x / a.parts) * a.rows, r1 = min(a.cut.tokens, r0 + a.rows);
+        r0 = block / a.parts * a.rows, r1 = min(a.cut.tokens, r0 + a.rows);
         enter(a, p, sequence_at(a.cut, r0));
     }
     load_window<P, SIZE>(a, p, r0, window);
@@ -189,6 +191,31 @@ __global__ void __launch_bounds__(CONV_THREADS, P::HALF ? 8 : 1) conv_forward(co
         for (int j = 0; j + 1 < SIZE; j++)
             if (j >= SIZE - a.size) put<P>(view_on(state), (j - (SIZE - a.size)) * a.cols, window[j]);
     }
+}
+
+template <class P, int SIZE, int AHEAD, bool SILU, bool STEP, bool NORM = false>
+__global__ void __launch_bounds__(CONV_THREADS, P::HALF ? 8 : 1) conv_forward(const __grid_constant__ conv_args a)
+{
+    forward_block<P, SIZE, AHEAD, SILU, STEP, NORM>(a, blockIdx.x);
+}
+
+/* Steps of several convolutions at once: up to 4 taps, SiLU, with the norm of their heads (lanes above 0) or without. */
+struct conv_group {
+    conv_args a[LNT_CONV_GROUP];
+    unsigned first[LNT_CONV_GROUP]; /* of its blocks */
+    int count;
+};
+
+static __global__ void __launch_bounds__(CONV_THREADS) conv_steps(const __grid_constant__ conv_group g)
+{
+    int i = 0;
+    while (i + 1 < g.count && blockIdx.x >= g.first[i + 1]) i++;
+    const conv_args &a = g.a[i];
+    const int64_t block = blockIdx.x - g.first[i];
+    if (a.lanes)
+        forward_block<any4, 4, 1, true, true, true>(a, block);
+    else
+        forward_block<any4, 4, 1, true, true, false>(a, block);
 }
 
 /* Each sequence's last inputs shift into its state, a thread each column. */
@@ -224,15 +251,15 @@ static void forward_run(lnt_ctx *c, conv_args a, bool step)
     constexpr int AHEAD = SIZE == 4 ? 4 : 1;
     const bool silu = SIZE == 4 && a.act == LNT_SILU;
     const unsigned blocks = forward_blocks<P>(a, step);
-    cudaStream_t stream = lnt_stream(c);
+    const lnt_cuda *d = lnt_cuda_of(c);
     if constexpr (!P::HALF) {
-        if (step && silu) return conv_forward<P, SIZE, 1, SIZE == 4, true><<<blocks, CONV_THREADS, 0, stream>>>(a);
-        if (step) return conv_forward<P, SIZE, 1, false, true><<<blocks, CONV_THREADS, 0, stream>>>(a);
+        if (step && silu) return lnt_launch(d, conv_forward<P, SIZE, 1, SIZE == 4, true>, blocks, (int)CONV_THREADS, a);
+        if (step) return lnt_launch(d, conv_forward<P, SIZE, 1, false, true>, blocks, (int)CONV_THREADS, a);
     }
     if (silu)
-        conv_forward<P, SIZE, AHEAD, SIZE == 4, false><<<blocks, CONV_THREADS, 0, stream>>>(a);
+        lnt_launch(d, conv_forward<P, SIZE, AHEAD, SIZE == 4, false>, blocks, (int)CONV_THREADS, a);
     else
-        conv_forward<P, SIZE, AHEAD, false, false><<<blocks, CONV_THREADS, 0, stream>>>(a);
+        lnt_launch(d, conv_forward<P, SIZE, AHEAD, false, false>, blocks, (int)CONV_THREADS, a);
 }
 
 static conv_args args_of(const lnt_call *k)
@@ -298,7 +325,7 @@ static linnet_status pair_args(const lnt_call *conv, const lnt_call *norm, conv_
 template <class P, bool STEP> static void forward_pair(lnt_ctx *c, conv_args a)
 {
     const unsigned blocks = forward_blocks<P>(a, STEP);
-    conv_forward<P, 4, STEP ? 1 : 4, true, STEP, true><<<blocks, CONV_THREADS, 0, lnt_stream(c)>>>(a);
+    lnt_launch(lnt_cuda_of(c), conv_forward<P, 4, STEP ? 1 : 4, true, STEP, true>, blocks, (int)CONV_THREADS, a);
 }
 
 extern "C" linnet_status lnt_conv_l2norm_forward_cuda(const lnt_call *conv, const lnt_call *norm)
@@ -317,6 +344,40 @@ extern "C" linnet_status lnt_conv_l2norm_forward_cuda(const lnt_call *conv, cons
     return LINNET_OK;
 }
 
+/* Whether conv_steps knows the convolution, or the pair, that the first of the calls begins. */
+static bool group_member(const lnt_call *k, bool pair, conv_args *a)
+{
+    int unit;
+    const lnt_tensor *const both[2] = {&k->in[0], &k->out[0]};
+    if (pair) return pair_args(k, k + 1, a, &unit) == LINNET_OK;
+    *a = args_of(k);
+    return a->size <= 4 && a->act == LNT_SILU && conv_unit(*a, both, 2) >= 4;
+}
+
+extern "C" linnet_status lnt_conv_group_cuda(const lnt_call *calls, int count)
+{
+    conv_group g = {};
+    unsigned blocks = 0;
+    bool fits = is_step(calls) && calls->tokens > 0;
+    for (int i = 0; i < count && fits; i++) {
+        const bool pair = i + 1 < count && calls[i + 1].node->op != calls->node->op;
+        conv_args *a = &g.a[g.count];
+        fits = group_member(&calls[i], pair, a);
+        g.first[g.count++] = blocks;
+        blocks += forward_blocks<any4>(*a, true);
+        i += pair;
+    }
+    if (fits) {
+        lnt_launch(lnt_cuda_of(calls->c), conv_steps, blocks, (int)CONV_THREADS, g);
+        return LINNET_OK;
+    }
+    for (int i = 0; i < count; i++) {
+        const bool pair = i + 1 < count && calls[i + 1].node->op != calls->node->op;
+        LNT_TRY(pair ? lnt_conv_l2norm_forward_cuda(&calls[i], &calls[i + 1]) : lnt_short_conv_forward_cuda(&calls[i]));
+        i += pair;
+    }
+    return LINNET_OK;
+}
 
 /* ---- backward ------------------------------------------------------------------------------------------------------------------------------- */
 

@@ -17,6 +17,7 @@ typedef struct {
     const lnt_weights *weights;
     const void *master, *work, *grad;
     const lnt_state *state;
+    const void *state_data;
     double loss_scale, chance;
 } run_key;
 
@@ -36,6 +37,8 @@ struct lnt_plan {
     run_key key;           /* of the last run that could be recorded */
     void *graph;           /* its record, NULL: none yet */
     bool graphs;           /* runs may be recorded */
+    bool equal_there;      /* cu_device has equal sequences, as many and as long as key says */
+    bool positions;        /* some node reads where sequences stand */
     bool profiling;
     double *seconds;       /* [nodes][2]: forward, backward */
     int64_t runs;
@@ -117,6 +120,7 @@ linnet_status lnt_plan_create(lnt_ctx *c, const lnt_program *p, const lnt_plan_o
         goto fail;
     }
     plan->graphs = may_record(plan);
+    for (int i = 0; i < plan->schedule.n_steps; i++) plan->positions |= plan->schedule.steps[i].node->op->position;
     LNT_TRY_GOTO(s, lnt_device_alloc(c, lnt_plan_bytes(plan), (void **)&plan->memory), fail);
     plan->work = plan->memory + plan->slot_bytes;
     plan->cu_room = o->n_seq + 1;
@@ -177,6 +181,7 @@ static void bind(const lnt_plan *plan, const lnt_step *t, const lnt_weights *w, 
         if (!plan->o.training) k->param[i].grad = NULL;
     }
     k->training = t->training;
+    k->inner = t->inner;
     k->save = t->save >= 0 ? plan->memory + plan->schedule.slots[t->save].offset : NULL;
     k->state = NULL;
     if (b->state && b->state->offset[t->node_index] >= 0) {
@@ -212,7 +217,7 @@ static linnet_status ensure_workspace(lnt_plan *plan, const lnt_shape *shape)
     return LINNET_OK;
 }
 
-/* Offsets and positions where the kernels can read them. */
+/* Offsets where the kernels can read them. */
 static linnet_status upload_sequences(lnt_plan *plan, const lnt_batch *b, const int64_t *cu)
 {
     if (b->n_seq + 1 > plan->cu_room) {
@@ -224,17 +229,19 @@ static linnet_status upload_sequences(lnt_plan *plan, const lnt_batch *b, const 
         plan->cu_room = b->n_seq + 1;
     }
     lnt_to_device(plan->c, plan->cu_device, cu, (size_t)(b->n_seq + 1) * sizeof *cu);
-    if (b->state) lnt_to_device(plan->c, b->state->position_device, b->state->position, (size_t)b->n_seq * sizeof *b->state->position);
+    plan->equal_there = !b->cu;
     return LINNET_OK;
 }
 
-/* One step, or a pair: k[0] is the call of step t, k[1] that of the one behind it. */
+/* One step, a pair, or a group: k[0] is the call of step t, k[1] that of the one behind it. */
 static linnet_status run_step(lnt_plan *plan, const lnt_step *t, const lnt_call *k)
 {
     const bool backward = t->kind == LNT_STEP_BACKWARD;
     const lnt_step *last = t->with_next && !backward ? t + 1 : t; /* in the program */
     const double start = plan->profiling ? lnt_now() : 0;
-    if (t->with_next)
+    if (t->group > 1)
+        LNT_TRY(t->node->op->run_group(k, t->group));
+    else if (t->with_next)
         LNT_TRY(backward ? last->node->op->pair->backward(&k[1], &k[0]) : last->node->op->pair->forward(&k[0], &k[1]));
     else
         LNT_TRY(backward ? t->node->op->backward(k) : t->node->op->forward(k));
@@ -247,27 +254,28 @@ static linnet_status run_step(lnt_plan *plan, const lnt_step *t, const lnt_call 
 
 static linnet_status run_steps(lnt_plan *plan, const lnt_weights *w, const lnt_batch *b, const int64_t *cu)
 {
-    lnt_call k[2] = {{.c = plan->c,
-                      .tokens = b->tokens,
-                      .n_seq = b->n_seq,
-                      .cu = cu,
-                      .cu_device = plan->cu_device,
-                      .loss_scale = b->loss_scale,
-                      .chance = b->chance,
-                      .work = plan->work,
-                      .work_size = plan->work_size}};
+    lnt_call calls[LNT_GROUP_MOST], k = {.c = plan->c,
+                                         .tokens = b->tokens,
+                                         .n_seq = b->n_seq,
+                                         .cu = cu,
+                                         .cu_device = plan->cu_device,
+                                         .loss_scale = b->loss_scale,
+                                         .chance = b->chance,
+                                         .work = plan->work,
+                                         .work_size = plan->work_size};
     if (b->state) {
-        k[0].position = b->state->position;
-        k[0].position_device = b->state->position_device;
-        k[0].state_capacity = b->state->capacity;
+        k.position = b->state->position;
+        k.position_device = b->state->position_device;
+        k.state_capacity = b->state->capacity;
     }
-    k[1] = k[0];
-    for (int i = 0; i < plan->schedule.n_steps; i++) {
+    for (int i = 0, count; i < plan->schedule.n_steps; i += count) {
         const lnt_step *t = &plan->schedule.steps[i];
-        bind(plan, t, w, b, &k[0]);
-        if (t->with_next) bind(plan, &t[1], w, b, &k[1]);
-        LNT_TRY(run_step(plan, t, k));
-        i += t->with_next;
+        count = t->group > 1 ? t->group : 1 + t->with_next;
+        for (int m = 0; m < count; m++) {
+            calls[m] = k;
+            bind(plan, t + m, w, b, &calls[m]);
+        }
+        LNT_TRY(run_step(plan, t, calls));
     }
     return LINNET_OK;
 }
@@ -289,11 +297,16 @@ static linnet_status record_and_run(lnt_plan *plan, const lnt_weights *w, const 
     return plan->graph ? LINNET_OK : run_steps(plan, w, b, cu);
 }
 
+static run_key key_of(const lnt_weights *w, const lnt_batch *b)
+{
+    return (run_key){.tokens = b->tokens, .n_seq = b->n_seq, .weights = w, .master = w->master, .work = w->work, .grad = w->grad,
+                     .state = b->state, .state_data = b->state ? b->state->data : NULL, .loss_scale = b->loss_scale, .chance = b->chance};
+}
+
 static linnet_status run_or_replay(lnt_plan *plan, const lnt_weights *w, const lnt_batch *b, const int64_t *cu)
 {
     if (!plan->graphs || plan->profiling || b->cu) return run_steps(plan, w, b, cu);
-    const run_key key = {.tokens = b->tokens, .n_seq = b->n_seq, .weights = w, .master = w->master, .work = w->work, .grad = w->grad,
-                         .state = b->state, .loss_scale = b->loss_scale, .chance = b->chance};
+    const run_key key = key_of(w, b);
     if (memcmp(&key, &plan->key, sizeof key)) { /* the first of its kind: kernels are loaded and products tuned */
         forget_graph(plan);
         plan->key = key;
@@ -315,23 +328,31 @@ static double useful_flops(const lnt_plan *plan, const lnt_shape *shape)
     return flops;
 }
 
+/* Everything but inputs and positions is where it was when the graph was recorded. */
+static bool same_again(const lnt_plan *plan, const lnt_weights *w, const lnt_batch *b)
+{
+    const run_key key = key_of(w, b);
+    return plan->graph && !plan->profiling && !b->cu && plan->equal_there && !memcmp(&key, &plan->key, sizeof key);
+}
+
 linnet_status lnt_plan_run(lnt_plan *plan, lnt_weights *w, const lnt_batch *b)
 {
     LNT_TRY(check_batch(plan, w, b));
-    const int64_t *cu = b->cu;
-    if (!cu) {
-        equal_sequences(plan->cu, b->tokens, b->n_seq);
-        cu = plan->cu;
+    const int64_t *cu = b->cu ? b->cu : plan->cu;
+    if (!same_again(plan, w, b)) {
+        if (!b->cu) equal_sequences(plan->cu, b->tokens, b->n_seq);
+        lnt_shape shape = shape_of(plan, b->tokens, b->n_seq, cu, b->state != NULL);
+        LNT_TRY(ensure_workspace(plan, &shape));
+        LNT_TRY(upload_sequences(plan, b, cu));
+        plan->flops = useful_flops(plan, &shape);
     }
-    lnt_shape shape = shape_of(plan, b->tokens, b->n_seq, cu, b->state != NULL);
-    LNT_TRY(ensure_workspace(plan, &shape));
-    LNT_TRY(upload_sequences(plan, b, cu));
+    if (b->state && plan->positions)
+        lnt_to_device(plan->c, b->state->position_device, b->state->position, (size_t)b->n_seq * sizeof *b->state->position);
     for (int i = 0; i < b->n_inputs; i++) {
         int slot = plan->schedule.value_slot[plan->p->values[b->inputs[i].buf.id].root];
         if (slot >= 0) lnt_to_device(plan->c, plan->memory + plan->schedule.slots[slot].offset, b->inputs[i].host, (size_t)b->tokens * 4);
     }
     LNT_TRY(run_or_replay(plan, w, b, cu));
-    plan->flops = useful_flops(plan, &shape);
     if (b->state)
         for (int64_t n = 0; n < b->n_seq; n++) b->state->position[n] += cu[n + 1] - cu[n];
     plan->runs++;

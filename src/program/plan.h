@@ -54,7 +54,7 @@ typedef struct lnt_state {
     int64_t *offset;     /* host, [nodes]: of the node's array, -1: none */
     int64_t *stride;     /* host, [nodes]: bytes a sequence */
     int64_t *position;   /* host, [n_seq]: tokens seen */
-    int64_t *position_device; /* device, [n_seq]: the same when a run begins */
+    int64_t *position_device; /* device, [n_seq]: the same when a run begins that has a node which reads it */
 } lnt_state;
 
 /* Zero states for n_seq sequences; growing states (key-value caches) get room for `capacity` tokens. */
@@ -78,7 +78,7 @@ typedef struct {
     lnt_recompute recompute;
     bool has_state;
     int64_t state_capacity;
-    bool apart;              /* every node by itself: no pairs */
+    bool apart;              /* every node by itself: no pairs, no groups */
     int n_outputs;
     lnt_buf outputs[4];      /* kept until the next run */
     int n_kept;              /* values from the middle, kept too: what an analysis looks at; read while the plan is made alone */

@@ -232,6 +232,7 @@ lnt_node *lnt_add_node(lnt_program *p, const lnt_op *op, const void *attr, int n
 /* ---- reading ---- */
 
 const lnt_value *lnt_program_value(const lnt_program *p, lnt_buf b) { return &p->values[b.id].v; }
+bool lnt_same_data(const lnt_program *p, lnt_buf a, lnt_buf b) { return p->values[a.id].root == p->values[b.id].root; }
 int64_t lnt_cols(const lnt_program *p, lnt_buf b) { return p->values[b.id].v.cols; }
 int32_t lnt_heads(const lnt_program *p, lnt_buf b) { return p->values[b.id].v.heads; }
 int lnt_param_count(const lnt_program *p) { return p->n_params; }

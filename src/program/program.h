@@ -98,6 +98,7 @@ typedef struct lnt_call {
     int64_t state_capacity;      /* longest sequence a growing state (key-value cache) was made for */
     void *work;
     size_t work_size;
+    bool inner;                  /* one of a group: out[0] is read inside the group alone, and need not be written */
 } lnt_call;
 
 typedef struct {
@@ -137,10 +138,15 @@ struct lnt_op {
     int64_t (*state_size)(const lnt_node *n, int64_t capacity, lnt_dtype dtype); /* bytes a sequence under a policy, NULL: 0 */
     size_t (*workspace)(const lnt_node *n, const lnt_shape *s, bool backward); /* NULL: 0 */
     double (*flops)(const lnt_node *n, const lnt_shape *s, bool backward);    /* useful ones, NULL: 0 (bandwidth-bound) */
+    bool position;               /* a call reads lnt_call.position_device */
     bool host_position;          /* what a call does to a state depends on lnt_call.position, so that it cannot be recorded and replayed */
     linnet_status (*forward)(const lnt_call *k);
     linnet_status (*backward)(const lnt_call *k);
     const lnt_pair *pair;        /* with the node before; NULL: none */
+    /* Decoding on a GPU: nodes done in one call. joins: whether n, whose inputs are there or are results of the group (`count` nodes, the first of
+     * this type), goes with them; run_group: all of them. NULL: nothing joins. */
+    bool (*joins)(const lnt_node *const *group, int count, const lnt_node *n);
+    linnet_status (*run_group)(const lnt_call *calls, int count);
     void (*describe)(const lnt_node *n, char *text, size_t size);             /* attributes, for the printed program; NULL: nothing */
 };
 
@@ -203,6 +209,7 @@ lnt_buf lnt_with_heads(lnt_program *p, lnt_buf x, int32_t heads);
 /* ---- reading ------------------------------------------------------------------------------------------------------------------ */
 
 const lnt_value *lnt_program_value(const lnt_program *p, lnt_buf b);
+bool lnt_same_data(const lnt_program *p, lnt_buf a, lnt_buf b); /* one is the other, or a view of it */
 int64_t lnt_cols(const lnt_program *p, lnt_buf b);
 int32_t lnt_heads(const lnt_program *p, lnt_buf b);
 int lnt_param_count(const lnt_program *p);

@@ -4,12 +4,13 @@
  *   1. needed:   nodes that some wanted value depends on (in training: every output is a loss and what it depends on).
  *   2. wants:    values that need a gradient (some parameter lies upstream).
  *   3. pairs:    neighbouring nodes that run in one call.
- *   4. steps:    forward; in training, blocks in reverse: recompute (optional), backward.
- *   5. slots:    lifetimes from the first write to the last read; those of a pair's two steps meet. */
+ *   4. steps:    forward (of few rows on a GPU: in groups); in training, blocks in reverse: recompute (optional), backward.
+ *   5. slots:    lifetimes from the first write to the last read; those of a pair's two steps meet, and those of a group's. */
 #include "program/schedule.h"
 
 #include <string.h>
 
+#include "device/device.h"
 #include "program/program_internal.h"
 
 typedef struct {
@@ -141,6 +142,7 @@ static lnt_step *new_step(work *w, lnt_step_kind kind, int i)
     memset(t->d_in, -1, sizeof t->d_in);
     memset(t->d_out, -1, sizeof t->d_out);
     t->save = -1;
+    t->group = 1;
     return t;
 }
 
@@ -288,10 +290,104 @@ static linnet_status recompute_block(work *w, int first, int last)
     return LINNET_OK;
 }
 
+/* ---- groups: decoding on a GPU ---- */
+
+/* A launch more or less does not matter to more rows than these. */
+enum { GROUP_TOKENS = 64 };
+
+static bool in_group(const lnt_node *const *group, int count, const lnt_node *n)
+{
+    for (int k = 0; k < count; k++)
+        if (group[k] == n) return true;
+    return false;
+}
+
+static bool reads(const work *w, const lnt_node *n, int root)
+{
+    for (int k = 0; k < n->n_in; k++)
+        if (root_of(w, n->in[k]) == root) return true;
+    return false;
+}
+
+/* Nobody outside the group reads out[0] of the node. */
+static bool inside(const work *w, const lnt_node *const *group, int count, const lnt_node *n)
+{
+    const int root = root_of(w, n->out[0]);
+    bool read = false;
+    for (int i = 0; i < w->p->n_nodes; i++) {
+        const lnt_node *other = w->p->nodes[i];
+        if (!w->needed[i] || !reads(w, other, root)) continue;
+        if (!in_group(group, count, other)) return false;
+        read = true;
+    }
+    for (int i = 0; i < wanted_count(w); i++) read &= wanted(w, i) != root;
+    return read;
+}
+
+static bool placed_inputs(const work *w, const bool *placed, const lnt_node *n)
+{
+    for (int k = 0; k < n->n_in; k++) {
+        const int r = root_of(w, n->in[k]);
+        if (r && !w->p->values[r].v.external && !placed[w->p->values[r].v.producer]) return false;
+    }
+    return true;
+}
+
+/* Steps first .. are done at once: what one of them reads or writes lives as long as all of them. */
+static void live_together(work *w, int first)
+{
+    const int end = w->s->n_steps - 1;
+    for (int i = first; i <= end; i++) {
+        const lnt_step *t = &w->s->steps[i];
+        last_at_least(w, t->in, LNT_MAX_IN, end), last_at_least(w, t->out, LNT_MAX_OUT, end);
+        for (int k = 0; k < LNT_MAX_OUT; k++)
+            if (t->out[k] >= 0 && w->s->slots[t->out[k]].first > first) w->s->slots[t->out[k]].first = first;
+    }
+}
+
+/* Node i, and the other of its pair, behind the `count` nodes of the group; how many there are then. */
+static int place(work *w, int i, bool *placed, const lnt_node **group, int count)
+{
+    for (int k = 0; k <= w->pairs[i]; k++) {
+        add_forward(w, i + k, false);
+        placed[i + k] = true;
+        group[count++] = w->p->nodes[i + k];
+    }
+    if (w->pairs[i]) join(w);
+    return count;
+}
+
+/* Forward steps; nodes of a block that go together stand together, where the first of them stood. */
+static linnet_status add_groups(work *w)
+{
+    const lnt_program *p = w->p;
+    bool *placed = lnt_arena_alloc(&w->s->arena, (size_t)p->n_nodes);
+    if (!placed) return lnt_fail_memory(w->c, (size_t)p->n_nodes);
+    for (int i = 0; i < p->n_nodes; i++) {
+        const lnt_node *group[LNT_GROUP_MOST + 1], *n = p->nodes[i];
+        const int first = w->s->n_steps;
+        if (!w->needed[i] || placed[i]) continue;
+        int count = place(w, i, placed, group, 0), joined = 0;
+        for (int j = i + 1; n->op->joins && j < p->n_nodes && p->nodes[j]->block == n->block && count + w->pairs[j] < LNT_GROUP_MOST; j++) {
+            if (!w->needed[j] || placed[j] || !placed_inputs(w, placed, p->nodes[j]) || !n->op->joins(group, count, p->nodes[j])) continue;
+            count = place(w, j, placed, group, count);
+            joined++;
+        }
+        if (!joined) continue;
+        w->s->steps[first].group = count;
+        for (int k = 0; k < count; k++) w->s->steps[first + k].inner = inside(w, group, count, group[k]);
+        live_together(w, first);
+    }
+    return LINNET_OK;
+}
+
 static linnet_status add_steps(work *w)
 {
     const lnt_program *p = w->p;
-    for (int i = 0; i < p->n_nodes; i++) {
+    const bool grouped = !w->o->training && !w->o->apart && w->shape->tokens <= GROUP_TOKENS && w->shape->device &&
+                         w->shape->device->kind == LNT_DEVICE_CUDA;
+    if (grouped) LNT_TRY(add_groups(w));
+    for (int i = 0; i < p->n_nodes && !grouped; i++) {
         if (!w->needed[i] || (w->o->training && p->nodes[i]->op->backward_is_forward)) continue;
         add_forward(w, i, false);
         if (i && w->pairs[i - 1]) join(w);

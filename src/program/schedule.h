@@ -5,6 +5,8 @@
 
 #include "program/plan.h"
 
+enum { LNT_GROUP_MOST = 12 };
+
 typedef enum { LNT_STEP_FORWARD, LNT_STEP_RECOMPUTE, LNT_STEP_BACKWARD } lnt_step_kind;
 
 typedef struct {
@@ -18,6 +20,8 @@ typedef struct {
     int save;
     bool with_next;  /* a pair: one call with the step that follows */
     bool training;   /* what this call leaves is read by a backward pass */
+    int group;       /* steps from this one on that are one call; inside such a group no matter */
+    bool inner;      /* out[0] is read inside its group alone */
 } lnt_step;
 
 typedef struct {

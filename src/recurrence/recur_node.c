@@ -469,6 +469,7 @@ static const lnt_op node_types[] = {
       .state_size = state_size,
       .workspace = workspace,
       .flops = flops,
+      .position = true,
       .host_position = true,
       .forward = forward_attention,
       .backward = backward_state_or_attention,

@@ -16,6 +16,10 @@ __global__ __launch_bounds__(STEP_THREADS, ROWS <= 4 ? 5 : 3) void decay_step(co
     const int h = (int)(head % x.Hv), lane = (int)threadIdx.x % 32, warp = (int)threadIdx.x / 32, hq = (int)((int64_t)h * Hq / x.Hv);
     const int e = (int)(blockIdx.x % blocks) * 32 + lane % 8 * 4, row = warp * 4 + lane / 8;
     float S[ROWS][4] = {};
+    let_next();
+    if (s0)
+        for (int d = (int)threadIdx.x; d < K; d += STEP_THREADS) ahead_l2(s0 + (head * K + d) * V + blockIdx.x % blocks * 32);
+    await_last();
 #pragma unroll
     for (int r = 0; r < ROWS; r++) {
         const int d = row + 32 * r;
@@ -80,6 +84,8 @@ __global__ __launch_bounds__(32) void decay_step_den(const __grid_constant__ dec
     const int64_t head = blockIdx.x, n = head / x.Hv;
     const int h = (int)(head % x.Hv), lane = (int)threadIdx.x, hq = (int)((int64_t)h * Hq / x.Hv);
     float z[STEP_ROWS];
+    let_next();
+    await_last();
     for (int r = 0; r < STEP_ROWS; r++) z[r] = z0 && lane + 32 * r < K ? z0[head * K + lane + 32 * r] : 0.0f;
     for (int64_t t = x.cu[n]; t < x.cu[n + 1]; t++) {
         const float less = expm1f(decay_gate(x, t, h));
@@ -109,15 +115,13 @@ template <typename T> static void step(const lnt_recur_args *a, const lnt_cuda *
     const float *s0 = (const float *)a->s0, *z0 = (const float *)a->z0;
     int Hq = a->Hq, K = a->K, V = a->V, blocks = (V + 31) / 32;
     const int64_t heads = a->sequences * a->Hv;
-    if (den) {
-        void *args[] = { &x, (void *)&a->q, (void *)&a->k, &z0, &zT, &den, &eps, &Hq, &K };
-        decay_launch(d, (const void *)decay_step_den<T>, heads, 32, 0, args);
-    }
+    if (heads == 0) return;
+    if (den) lnt_launch(d, decay_step_den<T>, (unsigned)heads, 32, x, (const T *)a->q, (const T *)a->k, z0, zT, den, eps, Hq, K);
     const bool quads = V % 4 == 0 && ((uintptr_t)s0 | (uintptr_t)sT) % 16 == 0;
-    void *args[] = { &x, (void *)&a->q, (void *)&a->k, (void *)&a->v, &s0, &sT, (void *)&a->o, &den, &Hq, &K, &V, &blocks };
-    const void *narrow = quads ? (const void *)decay_step<T, true, 4> : (const void *)decay_step<T, false, 4>;
-    const void *wide = quads ? (const void *)decay_step<T, true, STEP_ROWS> : (const void *)decay_step<T, false, STEP_ROWS>;
-    decay_launch(d, K <= 128 ? narrow : wide, heads * blocks, STEP_THREADS, 0, args);
+    auto *narrow = quads ? decay_step<T, true, 4> : decay_step<T, false, 4>;
+    auto *wide = quads ? decay_step<T, true, STEP_ROWS> : decay_step<T, false, STEP_ROWS>;
+    lnt_launch(d, K <= 128 ? narrow : wide, (unsigned)(heads * blocks), STEP_THREADS, x, (const T *)a->q, (const T *)a->k, (const T *)a->v, s0, sT,
+               (T *)a->o, den, Hq, K, V, blocks);
 }
 static void step_forward(const lnt_recur_args *a, const lnt_device *d) { LNT_BY_TYPE(a->dtype, T, step<T>(a, (const lnt_cuda *)d)); }
 

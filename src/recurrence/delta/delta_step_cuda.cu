@@ -72,8 +72,13 @@ template <typename T, int ROWS> __global__ __launch_bounds__(THREADS) void step_
     __shared__ float dots[THREADS / 32];
     const int tid = (int)threadIdx.x, lane = tid % 32, warp = tid / 32, row = tid / 8, column = tid % 8 * 4;
     const int first = (int)(blockIdx.x % p.blocks) * COLUMNS, h = (int)(blockIdx.x / p.blocks % p.Hv), left = p.V - first - column;
-    const int64_t n = blockIdx.x / p.blocks / p.Hv, state = (n * p.Hv + h) * p.K * p.V + first + column, end = p.cu[n + 1];
+    const int64_t n = blockIdx.x / p.blocks / p.Hv, state = (n * p.Hv + h) * p.K * p.V + first + column;
+    let_next();
+    if (p.s0)
+        for (int r = tid; r < p.K; r += THREADS) ahead_l2(p.s0 + state - column + (int64_t)r * p.V);
+    await_last();
     int64_t t = p.cu[n];
+    const int64_t end = p.cu[n + 1];
     float S[ROWS][4];
 #pragma unroll
     for (int i = 0; i < ROWS; i++) {
@@ -155,14 +160,14 @@ template <typename T, int ROWS> __global__ __launch_bounds__(THREADS) void step_
     }
 }
 
-template <typename T> void launch(const step_args &p, int64_t ctas, cudaStream_t stream)
+template <typename T> void launch(const step_args &p, int64_t ctas, const lnt_cuda *d)
 {
     if (p.K <= 64)
-        step_kernel<T, 4><<<(unsigned)ctas, THREADS, 0, stream>>>(p);
+        lnt_launch(d, step_kernel<T, 4>, (unsigned)ctas, THREADS, p);
     else if (p.K <= 128)
-        step_kernel<T, 8><<<(unsigned)ctas, THREADS, 0, stream>>>(p);
+        lnt_launch(d, step_kernel<T, 8>, (unsigned)ctas, THREADS, p);
     else
-        step_kernel<T, 16><<<(unsigned)ctas, THREADS, 0, stream>>>(p);
+        lnt_launch(d, step_kernel<T, 16>, (unsigned)ctas, THREADS, p);
 }
 
 } // namespace
@@ -173,5 +178,5 @@ extern "C" void lnt_delta_recurrent_cuda_forward(const lnt_recur_args *a, const 
                           a->cu_seqlens_device, a->Hq, a->Hv, a->K, a->V, (int)lnt_div_up(a->V, COLUMNS), (float)a->scale,
                           a->V % 4 == 0 && ((uintptr_t)a->s0 | (uintptr_t)a->sT) % 16 == 0 };
     const int64_t ctas = a->sequences * a->Hv * p.blocks;
-    if (ctas) LNT_BY_TYPE(a->dtype, T, launch<T>(p, ctas, ((const lnt_cuda *)d)->stream));
+    if (ctas) LNT_BY_TYPE(a->dtype, T, launch<T>(p, ctas, (const lnt_cuda *)d));
 }

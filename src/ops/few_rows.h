@@ -1,0 +1,36 @@
+/* Products of few rows of x with large weights: decoding. Several weights that read the same x are one call. */
+#ifndef LNT_OPS_FEW_ROWS_H
+#define LNT_OPS_FEW_ROWS_H
+
+#include "core/dtype.h"
+#include "core/status.h"
+
+enum { LNT_FEW_PARTS = 6, LNT_FEW_ROWS = 64 };
+
+/* y[r ldy + n step] = scale act(alpha sum_k x[r,k] w[n,k]) (+ y). With an act, the sum is rounded to bf16 before it, as when it were kept. */
+typedef struct {
+    const void *w; /* bf16 [N, ldw] */
+    int64_t N, ldw;
+    void *y;
+    int64_t ldy, step;
+    lnt_dtype type;
+    float alpha, scale;
+    int act;       /* lnt_act */
+    bool add;
+} lnt_few_part;
+
+typedef struct {
+    int R;         /* up to LNT_FEW_ROWS */
+    int64_t K;
+    const void *x; /* bf16 [R, ldx] */
+    int64_t ldx;
+    int parts;
+    lnt_few_part part[LNT_FEW_PARTS];
+    bool swiglu;   /* of two parts of equal size: y of part 0 = silu(its sum) times part 1's, both rounded to bf16 first */
+    bool weights;  /* w may be read before the kernels ahead have ended */
+} lnt_few_rows;
+
+/* False: not this many rows on this device, or not where these tensors lie; nothing was put. */
+bool lnt_few_rows_cuda(lnt_ctx *c, const lnt_few_rows *f);
+
+#endif

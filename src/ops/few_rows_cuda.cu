@@ -1,0 +1,147 @@
+/* Up to 16 rows of x against large weights, bf16 on the matrix unit. Floor: the weights read once.
+ *
+ * A block has 16 rows of w, or 8 of each of two that are combined; its warps take turns of STEP along K, and their sums are added in order. The unit
+ * multiplies w [16 rows, 16 k] by x^T [16 k, 8 rows]; a sum over k does not care for its order, so that a lane's eight neighbours of k, one 16-byte
+ * load, serve as its share of two such tiles. Up to 8 TILES rows of x. Where there is nothing to load, a place that exists is loaded and x counts as
+ * zero. A warp's first AHEAD turns of w are on their way before the kernels ahead have ended. */
+#include "ops/few_rows.cuh"
+
+extern "C" {
+bool lnt_few_rows_sm90(const lnt_cuda *d, const lnt_few_rows *f);
+bool lnt_few_stream_sm90(const lnt_cuda *d, const lnt_few_rows *f);
+}
+
+namespace {
+
+constexpr int STEP = 64, ROWS = 16, FEW_MOST = 16;
+/* So many tiles for each multiprocessor: blocks that stay and go through them (few_stream_sm90.cu) win over blocks that come and go. */
+constexpr int MANY_TILES = 2;
+
+struct few_args {
+    few_parts to;
+    const bf16 *x;
+    int64_t ldx;
+    int K;
+    bool weights;
+};
+
+/* 16 bytes that are read once. volatile: loads stay before what follows them, all on their way at once. */
+__device__ __forceinline__ uint4 load_once(const bf16 *p)
+{
+    uint4 v;
+    asm volatile("ld.global.L1::no_allocate.v4.u32 {%0,%1,%2,%3}, [%4];" : "=r"(v.x), "=r"(v.y), "=r"(v.z), "=r"(v.w) : "l"(p));
+    return v;
+}
+
+/* AHEAD turns of a warp. */
+template <int AHEAD> struct turns {
+    uint4 top[AHEAD][2], low[AHEAD][2];
+    /* From `base` on, a turn every `stride`. */
+    __device__ __forceinline__ void load(const bf16 *w0, const bf16 *w1, int base, int stride, int K, int lane)
+    {
+#pragma unroll
+        for (int i = 0; i < AHEAD; i++)
+#pragma unroll
+            for (int h = 0; h < 2; h++) {
+                const int at = min(base + i * stride + h * (STEP / 2) + 8 * lane, K - 8);
+                top[i][h] = load_once(w0 + at);
+                low[i][h] = load_once(w1 + at);
+            }
+    }
+};
+
+template <int TILES, int WARPS, int AHEAD, int BLOCKS>
+__global__ void __launch_bounds__(32 * WARPS, BLOCKS) few_rows_kernel(const __grid_constant__ few_args a)
+{
+    __shared__ float share[WARPS][8 * TILES][ROWS]; /* [warp][row of x][row of w] */
+    const int warp = (int)threadIdx.x / 32, group = (int)threadIdx.x % 32 / 4, lane = (int)threadIdx.x % 4;
+    const bool swiglu = a.to.swiglu;
+    const int part = few_part_at(a.to, (int)blockIdx.x);
+    const few_part &p = a.to.p[part], &q = a.to.p[swiglu ? 1 : part];
+    const int n0 = ((int)blockIdx.x - p.first) * (swiglu ? ROWS / 2 : ROWS);
+    const bf16 *w0 = p.w + min(n0 + group, p.N - 1) * p.ldw, *w1 = q.w + min(n0 + group + (swiglu ? 0 : 8), q.N - 1) * q.ldw;
+    const bf16 *row[TILES];
+    bool has[TILES];
+#pragma unroll
+    for (int t = 0; t < TILES; t++) has[t] = 8 * t + group < a.to.R, row[t] = a.x + (has[t] ? 8 * t + group : 0) * a.ldx;
+    float c[TILES][4] = {};
+    turns<AHEAD> w;
+    let_next();
+    if (!a.weights) await_last();
+    w.load(w0, w1, warp * STEP, WARPS * STEP, a.K, lane);
+    await_last();
+    for (int base = warp * STEP; base < a.K; base += WARPS * STEP * AHEAD) {
+        if (base != warp * STEP) w.load(w0, w1, base, WARPS * STEP, a.K, lane);
+        uint4 x[AHEAD][2][TILES];
+#pragma unroll
+        for (int i = 0; i < AHEAD; i++)
+#pragma unroll
+            for (int h = 0; h < 2; h++)
+#pragma unroll
+                for (int t = 0; t < TILES; t++) {
+                    const int k = base + i * (WARPS * STEP) + h * (STEP / 2) + 8 * lane;
+                    const uint4 v = *(const uint4 *)(row[t] + min(k, a.K - 8));
+                    const uint32_t keep = 0u - (uint32_t)(k < a.K && has[t]); /* a choice becomes a branch, and the loads wait */
+                    x[i][h][t] = make_uint4(v.x & keep, v.y & keep, v.z & keep, v.w & keep);
+                }
+#pragma unroll
+        for (int i = 0; i < AHEAD; i++)
+#pragma unroll
+            for (int h = 0; h < 2; h++)
+#pragma unroll
+                for (int t = 0; t < TILES; t++) {
+                    const uint4 u = w.top[i][h], v = w.low[i][h], b = x[i][h][t];
+                    few_mma(c[t], u.x, v.x, u.y, v.y, b.x, b.y);
+                    few_mma(c[t], u.z, v.z, u.w, v.w, b.z, b.w);
+                }
+    }
+#pragma unroll
+    for (int t = 0; t < TILES; t++)
+#pragma unroll
+        for (int e = 0; e < 4; e++) share[warp][8 * t + 2 * lane + (e & 1)][group + 8 * (e >> 1)] = c[t][e];
+    __syncthreads();
+    const int r = (int)threadIdx.x / ROWS, n = (int)threadIdx.x % ROWS;
+    if (r >= 8 * TILES || r >= a.to.R || n0 + n >= p.N || (swiglu && n >= ROWS / 2)) return;
+    float s[1] = {}, u[1] = {};
+#pragma unroll
+    for (int v = 0; v < WARPS; v++) {
+        s[0] += share[v][r][n];
+        if (swiglu) u[0] += share[v][r][n + ROWS / 2];
+    }
+    few_result(p, swiglu, s, u);
+    put_sum<any1>({p.y, p.f32}, r * p.ldy + (n0 + n) * p.step, s, p.add);
+}
+
+/* K of some thousands: twice the warps, so that few blocks bring enough at once. */
+template <int TILES> void launch(const lnt_cuda *d, const few_args &a)
+{
+    if (a.K <= 4096)
+        lnt_launch(d, few_rows_kernel<TILES, 8, 4, 2>, (unsigned)a.to.tiles, 256, a);
+    else
+        lnt_launch(d, few_rows_kernel<TILES, 16, TILES == 1 ? 3 : 2, 1>, (unsigned)a.to.tiles, 512, a);
+}
+
+bool reaches(const void *p, int64_t ld) { return (uintptr_t)p % 16 == 0 && ld % 8 == 0; }
+
+} // namespace
+
+extern "C" bool lnt_few_rows_cuda(lnt_ctx *c, const lnt_few_rows *f)
+{
+    const lnt_cuda *d = lnt_cuda_of(c);
+    if (f->R < 1 || f->R > LNT_FEW_ROWS || f->K < 8 || f->K % 8 || f->K > INT32_MAX / 2 || !reaches(f->x, f->ldx)) return false;
+    int64_t rows = 0;
+    for (int i = 0; i < f->parts; i++) {
+        if (!reaches(f->part[i].w, f->part[i].ldw) || f->part[i].N < 1 || (f->swiglu && f->part[i].N != f->part[0].N)) return false;
+        rows += f->part[i].N;
+    }
+    if (rows > INT32_MAX / 2) return false;
+    const bool hopper = f->weights && d->base.capability / 10 == 9;
+    if (f->R > FEW_MOST) return hopper && lnt_few_rows_sm90(d, f);
+    if (hopper && rows >= MANY_TILES * ROWS * (int64_t)d->base.multiprocessors && lnt_few_stream_sm90(d, f)) return true;
+    const few_args a = {few_parts_of(f, ROWS), (const bf16 *)f->x, f->ldx, (int)f->K, f->weights};
+    if (f->R <= 8)
+        launch<1>(d, a);
+    else
+        launch<2>(d, a);
+    return true;
+}

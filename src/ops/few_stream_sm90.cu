@@ -1,0 +1,173 @@
+/* Up to 8 rows of x against large weights, bf16, on Hopper. Floor: the weights read once.
+ *
+ * A tile is 16 rows of w, or 8 of each of two that are combined, and all of K. A block goes through tiles grid apart; one thread brings them to
+ * shared memory, SPAN columns of K a stage, without a pause from tile to tile; eight warps have 64 columns of each stage and keep their x in
+ * registers for all tiles. What lane has what is as in few_rows_cuda.cu; warps' sums are added in order. A block takes half a multiprocessor's shared
+ * memory: that of the next such product stands beside it, its stages filled before the kernels ahead have ended.
+ *
+ * Rows brought one by one as plain bytes, 1 KB each, reached 63% of the bandwidth: a copy takes the engine some 90 cycles. x made by every block, a
+ * sum and its norm, in place of a kernel ahead: 1025 us a step against 979. */
+#include "device/wgmma.cuh"
+#include "ops/few_rows.cuh"
+
+namespace {
+
+constexpr int ROWS = 16, HALF = ROWS / 2, WARPS = 8, SPAN = 64 * WARPS, STAGES = 6;
+constexpr int CONSUMERS = 32 * WARPS, THREADS = CONSUMERS + 32;
+constexpr int PANEL = HALF * 128, BOX = WARPS * PANEL, STAGE = 2 * BOX; /* bytes; a panel is 8 rows of 64 columns, a box has the 8 warps' */
+constexpr int WIDE = 10; /* so many tiles for each multiprocessor take two blocks: nothing follows soon */
+constexpr size_t BYTES = 1024 + STAGES * STAGE;
+
+struct stream_args {
+    CUtensorMap w[LNT_FEW_PARTS];
+    few_parts to;
+    const bf16 *x;
+    int64_t ldx;
+    int K;
+};
+
+/* A map of w [N, K], K a multiple of 64, read in boxes of HALF rows by SPAN columns, panel behind panel: a tensor [K/64][N][64]. */
+bool panels_map(CUtensorMap *map, const lnt_few_part *p, int64_t K)
+{
+    const uint64_t size[3] = {64, (uint64_t)p->N, (uint64_t)K / 64}, stride[2] = {(uint64_t)p->ldw * 2, 128};
+    const uint32_t box[3] = {64, HALF, WARPS};
+    return lnt_tensor_map(map, p->w, 3, size, stride, box);
+}
+
+/* A tile of w. */
+struct tile_rows {
+    int part, n0;
+    __device__ __forceinline__ tile_rows(const few_parts &a, int tile)
+    {
+        part = few_part_at(a, tile);
+        n0 = (tile - a.p[part].first) * (a.swiglu ? HALF : ROWS);
+    }
+};
+
+/* One thread. */
+__device__ __forceinline__ void bring(const stream_args &a, char *ring, uint64_t *full, uint64_t *empty)
+{
+    int stage = 0, turn = 0;
+    bool ahead = true;
+    for (int tile = (int)blockIdx.x; tile < a.to.tiles; tile += (int)gridDim.x) {
+        const tile_rows at(a.to, tile);
+        const CUtensorMap *top = &a.w[at.part], *low = a.to.swiglu ? &a.w[1] : top;
+        const int second = a.to.swiglu ? at.n0 : at.n0 + HALF;
+        for (int k = 0; k < a.K; k += SPAN) {
+            char *to = ring + stage * STAGE;
+            if (turn) {
+                if (ahead) let_next();
+                ahead = false;
+                mbarrier_wait(&empty[stage], (uint32_t)(turn - 1) & 1);
+            }
+            mbarrier_expect(&full[stage], STAGE);
+            tensor_load(to, top, &full[stage], 0, at.n0, k / 64);
+            tensor_load(to + BOX, low, &full[stage], 0, second, k / 64);
+            if (++stage == STAGES) stage = 0, turn++;
+        }
+    }
+    if (ahead) let_next();
+}
+
+__device__ __forceinline__ uint4 read_shared(uint32_t address)
+{
+    uint4 v;
+    asm volatile("ld.shared.v4.u32 {%0, %1, %2, %3}, [%4];" : "=r"(v.x), "=r"(v.y), "=r"(v.z), "=r"(v.w) : "r"(address));
+    return v;
+}
+
+template <int CHUNKS> __global__ void __launch_bounds__(THREADS) few_stream_kernel(const __grid_constant__ stream_args a)
+{
+    extern __shared__ char memory[];
+    __shared__ float share[2][WARPS][8][ROWS]; /* [turn][warp][row of x][row of w] */
+    __shared__ uint64_t full[STAGES], empty[STAGES];
+    char *ring = memory + (1024 - shared_address(memory) % 1024) % 1024;
+    if (threadIdx.x == 0) {
+        for (int i = 0; i < STAGES; i++) mbarrier_init(&full[i], 1), mbarrier_init(&empty[i], WARPS);
+        mbarrier_init_fence();
+    }
+    __syncthreads();
+    if (threadIdx.x >= CONSUMERS) {
+        if (threadIdx.x == CONSUMERS) bring(a, ring, full, empty);
+        return;
+    }
+    const int warp = (int)threadIdx.x / 32, group = (int)threadIdx.x % 32 / 4, lane = (int)threadIdx.x % 4;
+    const int chunks = (a.K + SPAN - 1) / SPAN, mine = warp * 64 + 8 * lane;
+    uint4 x[CHUNKS][2];
+    await_last();
+#pragma unroll
+    for (int c = 0; c < CHUNKS; c++)
+#pragma unroll
+        for (int h = 0; h < 2; h++) {
+            const int k = c * SPAN + mine + h * 32;
+            x[c][h] = make_uint4(0, 0, 0, 0);
+            if (k < a.K && group < a.to.R) x[c][h] = *(const uint4 *)(a.x + group * a.ldx + k);
+        }
+    int stage = 0, parity = 0, turn = 0;
+    for (int tile = (int)blockIdx.x; tile < a.to.tiles; tile += (int)gridDim.x, turn ^= 1) {
+        float d[4] = {};
+#pragma unroll
+        for (int c = 0; c < CHUNKS; c++) {
+            if (c >= chunks) break;
+            const uint32_t top = shared_address(ring + stage * STAGE + warp * PANEL + group * 128);
+            uint4 u[2], v[2];
+            mbarrier_wait(&full[stage], (uint32_t)parity);
+#pragma unroll
+            for (int h = 0; h < 2; h++) { /* odd rows take their halves the other way round: eight lanes, of two rows, fall into 32 banks */
+                const uint32_t at = (uint32_t)((((h ^ group) & 1) * 4 + lane) ^ group) * 16;
+                u[h] = read_shared(top + at), v[h] = read_shared(top + BOX + at);
+            }
+#pragma unroll
+            for (int h = 0; h < 2; h++) {
+                const uint4 b = x[c][h], p = group & 1 ? u[h ^ 1] : u[h], q = group & 1 ? v[h ^ 1] : v[h];
+                few_mma(d, p.x, q.x, p.y, q.y, b.x, b.y);
+                few_mma(d, p.z, q.z, p.w, q.w, b.z, b.w);
+            }
+            __syncwarp();
+            if (threadIdx.x % 32 == 0) mbarrier_arrive(&empty[stage]);
+            if (++stage == STAGES) stage = 0, parity ^= 1;
+        }
+#pragma unroll
+        for (int e = 0; e < 4; e++)
+            if (2 * lane + (e & 1) < a.to.R) share[turn][warp][2 * lane + (e & 1)][group + 8 * (e >> 1)] = d[e];
+        named_sync(1, CONSUMERS);
+        const tile_rows at(a.to, tile);
+        const few_part &p = a.to.p[at.part];
+        const int r = (int)threadIdx.x / ROWS, n = (int)threadIdx.x % ROWS;
+        if (r >= a.to.R || at.n0 + n >= p.N || (a.to.swiglu && n >= HALF)) continue;
+        float s[1] = {}, g[1] = {};
+#pragma unroll
+        for (int w = 0; w < WARPS; w++) {
+            s[0] += share[turn][w][r][n];
+            if (a.to.swiglu) g[0] += share[turn][w][r][n + HALF];
+        }
+        few_result(p, a.to.swiglu, s, g);
+        put_sum<any1>({p.y, p.f32}, r * p.ldy + (at.n0 + n) * p.step, s, p.add);
+    }
+}
+
+template <int CHUNKS> void launch(const lnt_cuda *d, const stream_args &a)
+{
+    static const cudaError_t room = cudaFuncSetAttribute(few_stream_kernel<CHUNKS>, cudaFuncAttributeMaxDynamicSharedMemorySize, (int)BYTES);
+    lnt_cuda_note((lnt_cuda *)d, room);
+    const int all = d->base.multiprocessors, most = a.to.tiles >= WIDE * all ? 2 * all : all;
+    lnt_launch_with(d, few_stream_kernel<CHUNKS>, (unsigned)(a.to.tiles < most ? a.to.tiles : most), THREADS, BYTES, 1, a);
+}
+
+} // namespace
+
+extern "C" bool lnt_few_stream_sm90(const lnt_cuda *d, const lnt_few_rows *f)
+{
+    stream_args a = {};
+    a.to = few_parts_of(f, ROWS), a.x = (const bf16 *)f->x, a.ldx = f->ldx, a.K = (int)f->K;
+    if (f->R > 8 || f->K > 12 * SPAN || f->K % 64) return false;
+    for (int i = 0; i < f->parts; i++)
+        if (!panels_map(&a.w[i], &f->part[i], f->K)) return false;
+    if (f->K <= 4 * SPAN)
+        launch<4>(d, a);
+    else if (f->K <= 8 * SPAN)
+        launch<8>(d, a);
+    else
+        launch<12>(d, a);
+    return true;
+}
