@@ -110,18 +110,43 @@ __device__ __forceinline__ void load_rows(lnt_view x, int64_t r, int64_t end, in
     for (int i = 0; i < AHEAD; i++) out[i] = r + i < end ? fetch<P>(x, at + i * cols) : no_unit<P>();
 }
 
+/* ---- with the norm of heads: how many lanes a head has, in a kernel's type --------------------------------------------------------------------- */
+
+enum { NO_NORM = 0, ANY_LANES = 1, ALL_LANES = 32 }; /* 32 columns of lanes: heads of 128 */
+
 /* The sum over the lanes of a head, the same bits in all of them. No branches: rows of a run overlap. */
-__device__ __forceinline__ float head_sum(float x, int lanes)
+template <int LANES> __device__ __forceinline__ float head_sum(float x, int lanes)
 {
 #pragma unroll
     for (int o = 16; o; o >>= 1) {
         const float other = __shfl_xor_sync(0xffffffffu, x, o);
-        x += o < lanes ? other : 0.0f;
+        x += LANES == ALL_LANES || o < lanes ? other : 0.0f;
     }
     return x;
 }
 
-template <class P, int SIZE, bool SILU, bool NORM>
+/* Four sums at once. Over all lanes: a half of the warp takes two, a quarter one, and every lane fetches all four: 10 shuffles
+ * in place of 20. */
+template <int LANES> __device__ __forceinline__ void four_sums(float (&v)[4], int lanes)
+{
+    if constexpr (LANES == ALL_LANES) {
+        const bool upper = threadIdx.x & 16, odd_quarter = threadIdx.x & 8;
+        float a = upper ? v[2] : v[0], b = upper ? v[3] : v[1];
+        a += __shfl_xor_sync(0xffffffffu, upper ? v[0] : v[2], 16);
+        b += __shfl_xor_sync(0xffffffffu, upper ? v[1] : v[3], 16);
+        float s = odd_quarter ? b : a;
+        s += __shfl_xor_sync(0xffffffffu, odd_quarter ? a : b, 8);
+#pragma unroll
+        for (int o = 4; o; o >>= 1) s += __shfl_xor_sync(0xffffffffu, s, o);
+#pragma unroll
+        for (int i = 0; i < 4; i++) v[i] = __shfl_sync(0xffffffffu, s, 8 * i);
+    } else {
+#pragma unroll
+        for (int i = 0; i < 4; i++) v[i] = head_sum<LANES>(v[i], lanes);
+    }
+}
+
+template <class P, int SIZE, bool SILU, int NORM>
 __device__ __forceinline__ void forward_row(const conv_args &a, const float (&w)[SIZE][P::U], float (&window)[SIZE][P::U], const lnt_raw<P> &x,
                                             int64_t at)
 {
@@ -133,7 +158,7 @@ __device__ __forceinline__ void forward_row(const conv_args &a, const float (&w)
         float s = 0.0f;
 #pragma unroll
         for (int u = 0; u < P::U; u++) s += z[u] * z[u];
-        const float r = rsqrtf(head_sum(s, a.lanes) + a.eps);
+        const float r = rsqrtf(head_sum<NORM>(s, a.lanes) + a.eps);
 #pragma unroll
         for (int u = 0; u < P::U; u++) z[u] *= r;
     }
@@ -141,8 +166,34 @@ __device__ __forceinline__ void forward_row(const conv_args &a, const float (&w)
     shift(window);
 }
 
+/* Four rows of one sequence with the norm of their heads, whose sums go side by side. */
+template <class P, int NORM>
+__device__ __forceinline__ void forward_four(const conv_args &a, const float (&w)[4][P::U], float (&window)[4][P::U], const lnt_raw<P> (&x)[4],
+                                             int64_t at)
+{
+    float z[4][P::U], r[4];
+#pragma unroll
+    for (int i = 0; i < 4; i++) {
+        widen<P>(window[3], x[i], a.x.f32);
+        convolve(w, window, z[i]);
+        act_all(z[i], LNT_SILU);
+        r[i] = 0.0f;
+#pragma unroll
+        for (int u = 0; u < P::U; u++) r[i] += z[i][u] * z[i][u];
+        shift(window);
+    }
+    four_sums<NORM>(r, a.lanes);
+#pragma unroll
+    for (int i = 0; i < 4; i++) {
+        r[i] = rsqrtf(r[i] + a.eps);
+#pragma unroll
+        for (int u = 0; u < P::U; u++) z[i][u] *= r[i];
+        put<P>(a.y, at + i * a.cols, z[i]);
+    }
+}
+
 /* STEP: a block's rows are those of one sequence, of few tokens, and its state moves on; otherwise a fixed number of rows. */
-template <class P, int SIZE, int AHEAD, bool SILU, bool STEP, bool NORM>
+template <class P, int SIZE, int AHEAD, bool SILU, bool STEP, int NORM>
 __device__ __forceinline__ void forward_block(const conv_args &a, int64_t block)
 {
     constexpr int U = P::U;
@@ -170,8 +221,12 @@ __device__ __forceinline__ void forward_block(const conv_args &a, int64_t block)
         for (int i = 0; i < AHEAD; i++) now[i] = next[i];
         load_rows<P>(a.x, r + AHEAD, r1, a.cols, p.c, next);
         if (r + AHEAD <= min(r1, p.end)) { /* nothing has to be looked at */
+            if constexpr (NORM && AHEAD == 4) {
+                forward_four<P, NORM>(a, w, window, now, at);
+            } else {
 #pragma unroll
-            for (int i = 0; i < AHEAD; i++) forward_row<P, SIZE, SILU, NORM>(a, w, window, now[i], at + i * a.cols);
+                for (int i = 0; i < AHEAD; i++) forward_row<P, SIZE, SILU, NORM>(a, w, window, now[i], at + i * a.cols);
+            }
             continue;
         }
 #pragma unroll
@@ -193,7 +248,7 @@ __device__ __forceinline__ void forward_block(const conv_args &a, int64_t block)
     }
 }
 
-template <class P, int SIZE, int AHEAD, bool SILU, bool STEP, bool NORM = false>
+template <class P, int SIZE, int AHEAD, bool SILU, bool STEP, int NORM = NO_NORM>
 __global__ void __launch_bounds__(CONV_THREADS, P::HALF ? 8 : 1) conv_forward(const __grid_constant__ conv_args a)
 {
     forward_block<P, SIZE, AHEAD, SILU, STEP, NORM>(a, blockIdx.x);
@@ -213,9 +268,9 @@ static __global__ void __launch_bounds__(CONV_THREADS) conv_steps(const __grid_c
     const conv_args &a = g.a[i];
     const int64_t block = blockIdx.x - g.first[i];
     if (a.lanes)
-        forward_block<any4, 4, 1, true, true, true>(a, block);
+        forward_block<any4, 4, 1, true, true, ANY_LANES>(a, block);
     else
-        forward_block<any4, 4, 1, true, true, false>(a, block);
+        forward_block<any4, 4, 1, true, true, NO_NORM>(a, block);
 }
 
 /* Each sequence's last inputs shift into its state, a thread each column. */
@@ -325,7 +380,11 @@ static linnet_status pair_args(const lnt_call *conv, const lnt_call *norm, conv_
 template <class P, bool STEP> static void forward_pair(lnt_ctx *c, conv_args a)
 {
     const unsigned blocks = forward_blocks<P>(a, STEP);
-    lnt_launch(lnt_cuda_of(c), conv_forward<P, 4, STEP ? 1 : 4, true, STEP, true>, blocks, (int)CONV_THREADS, a);
+    const lnt_cuda *d = lnt_cuda_of(c);
+    if (a.lanes == ALL_LANES)
+        lnt_launch(d, conv_forward<P, 4, STEP ? 1 : 4, true, STEP, ALL_LANES>, blocks, (int)CONV_THREADS, a);
+    else
+        lnt_launch(d, conv_forward<P, 4, STEP ? 1 : 4, true, STEP, ANY_LANES>, blocks, (int)CONV_THREADS, a);
 }
 
 extern "C" linnet_status lnt_conv_l2norm_forward_cuda(const lnt_call *conv, const lnt_call *norm)
@@ -388,7 +447,7 @@ template <int SIZE, int U> struct conv_sums {
 
 /* A row whose place in x, dy and dx is `at`: its dz; its share of dw, if it is the run's own; and dx of SIZE - 1 rows before, all of whose dz are
  * there, if that is. */
-template <class P, int SIZE, bool SILU, bool NORM>
+template <class P, int SIZE, bool SILU, int NORM>
 __device__ __forceinline__ void back_row(const conv_args &a, conv_sums<SIZE, P::U> &s, const lnt_raw<P> &x, const lnt_raw<P> &dy, int64_t at,
                                          bool own, bool complete)
 {
@@ -406,7 +465,7 @@ __device__ __forceinline__ void back_row(const conv_args &a, conv_sums<SIZE, P::
         float cc = 0.0f, dc = 0.0f;
 #pragma unroll
         for (int u = 0; u < U; u++) cc += z[u] * z[u], dc += z[u] * d[u];
-        const float r = rsqrtf(head_sum(cc, a.lanes) + a.eps), back = r * r * r * head_sum(dc, a.lanes);
+        const float r = rsqrtf(head_sum<NORM>(cc, a.lanes) + a.eps), back = r * r * r * head_sum<NORM>(dc, a.lanes);
 #pragma unroll
         for (int u = 0; u < U; u++) d[u] = d[u] * r - z[u] * back;
     }
@@ -432,11 +491,54 @@ __device__ __forceinline__ void back_row(const conv_args &a, conv_sums<SIZE, P::
     shift(s.dz);
 }
 
-template <class P, int SIZE, int AHEAD, bool SILU, bool NORM = false>
+/* Two rows of the run's own with the norm of their heads, whose sums go side by side; dx is stored. */
+template <class P, int NORM>
+__device__ __forceinline__ void back_two(const conv_args &a, conv_sums<4, P::U> &s, const lnt_raw<P> &x0, const lnt_raw<P> &x1, const lnt_raw<P> &dy0,
+                                         const lnt_raw<P> &dy1, int64_t at)
+{
+    constexpr int U = P::U;
+    float x[5][U], c[2][U], slope[2][U], d[2][U], sum[4] = {}; /* x: rows r-3 .. r+1; sum: of c^2 and of dy c, for each row */
+#pragma unroll
+    for (int j = 0; j < 3; j++)
+#pragma unroll
+        for (int u = 0; u < U; u++) x[j][u] = s.window[j][u];
+    widen<P>(x[3], x0, a.x.f32), widen<P>(x[4], x1, a.x.f32);
+    widen<P>(d[0], dy0, a.dy.f32), widen<P>(d[1], dy1, a.dy.f32);
+#pragma unroll
+    for (int i = 0; i < 2; i++) {
+#pragma unroll
+        for (int u = 0; u < U; u++) c[i][u] = s.w[0][u] * x[i][u] + s.w[1][u] * x[i + 1][u] + s.w[2][u] * x[i + 2][u] + s.w[3][u] * x[i + 3][u];
+        slope_all(c[i], slope[i], LNT_SILU);
+#pragma unroll
+        for (int u = 0; u < U; u++) sum[2 * i] += c[i][u] * c[i][u], sum[2 * i + 1] += d[i][u] * c[i][u];
+    }
+    four_sums<NORM>(sum, a.lanes);
+#pragma unroll
+    for (int i = 0; i < 2; i++) {
+        const float r = rsqrtf(sum[2 * i] + a.eps), back = r * r * r * sum[2 * i + 1];
+        float dx[U];
+#pragma unroll
+        for (int u = 0; u < U; u++) {
+            const float dz = slope[i][u] * (d[i][u] * r - c[i][u] * back);
+#pragma unroll
+            for (int j = 0; j < 4; j++) s.dw[j][u] += dz * x[i + j][u];
+            dx[u] = s.w[3][u] * s.dz[0][u] + s.w[2][u] * s.dz[1][u] + s.w[1][u] * s.dz[2][u] + s.w[0][u] * dz;
+            s.dz[0][u] = s.dz[1][u], s.dz[1][u] = s.dz[2][u], s.dz[2][u] = dz;
+        }
+        put<P>(a.dx, at + (i - 3) * a.cols, dx);
+    }
+#pragma unroll
+    for (int j = 0; j < 3; j++)
+#pragma unroll
+        for (int u = 0; u < U; u++) s.window[j][u] = x[j + 2][u];
+}
+
+template <class P, int SIZE, int AHEAD, bool SILU, int NORM = NO_NORM>
 __global__ void __launch_bounds__(CONV_THREADS, P::HALF ? 4 : 1) conv_backward(const __grid_constant__ conv_args a)
 {
     constexpr int U = P::U;
     using F = lnt_unit<U, false>;
+    const bool stores = a.dx.p && !a.add;
     const int64_t block = blockIdx.x / a.parts, r0 = block * a.rows, r1 = min(a.cut.tokens, r0 + a.rows);
     conv_place p;
     p.c = ((int64_t)(blockIdx.x % a.parts) * CONV_THREADS + threadIdx.x) * U;
@@ -467,6 +569,13 @@ __global__ void __launch_bounds__(CONV_THREADS, P::HALF ? 4 : 1) conv_backward(c
             load_rows<P>(a.x, r + AHEAD, last, a.cols, p.c, next_x);
             load_rows<P>(a.dy, r + AHEAD, last, a.cols, p.c, next_dy);
             if (r >= u0 + SIZE - 1 && r + AHEAD <= u1) { /* nothing has to be looked at */
+                if constexpr (NORM) {
+                    if (stores) {
+                        back_two<P, NORM>(a, s, x[0], x[1], dy[0], dy[1], at);
+                        back_two<P, NORM>(a, s, x[2], x[3], dy[2], dy[3], at + 2 * a.cols);
+                        continue;
+                    }
+                }
 #pragma unroll
                 for (int i = 0; i < AHEAD; i++) back_row<P, SIZE, SILU, NORM>(a, s, x[i], dy[i], at + i * a.cols, true, true);
                 continue;
@@ -525,6 +634,16 @@ extern "C" linnet_status lnt_short_conv_backward_cuda(const lnt_call *k)
     return LINNET_OK;
 }
 
+template <class P> static void backward_pair(lnt_ctx *c, conv_args a, int64_t blocks)
+{
+    a.parts = (int)lnt_div_up(a.cols / P::U, CONV_THREADS);
+    const unsigned grid = (unsigned)(blocks * a.parts);
+    if (a.lanes == ALL_LANES)
+        conv_backward<P, 4, 4, true, ALL_LANES><<<grid, CONV_THREADS, 0, lnt_stream(c)>>>(a);
+    else
+        conv_backward<P, 4, 4, true, ANY_LANES><<<grid, CONV_THREADS, 0, lnt_stream(c)>>>(a);
+}
+
 extern "C" linnet_status lnt_conv_l2norm_backward_cuda(const lnt_call *conv, const lnt_call *norm)
 {
     conv_args a;
@@ -532,12 +651,10 @@ extern "C" linnet_status lnt_conv_l2norm_backward_cuda(const lnt_call *conv, con
     if (conv->tokens <= 0) return LINNET_OK;
     LNT_TRY(pair_args(conv, norm, &a, &unit));
     const int64_t blocks = backward_blocks(conv, a);
-    a.parts = (int)lnt_div_up(a.cols / 4, CONV_THREADS);
-    const unsigned grid = (unsigned)(blocks * a.parts);
     if (unit == 8)
-        conv_backward<half4, 4, 4, true, true><<<grid, CONV_THREADS, 0, lnt_stream(conv->c)>>>(a);
+        backward_pair<half4>(conv->c, a, blocks);
     else
-        conv_backward<any4, 4, 4, true, true><<<grid, CONV_THREADS, 0, lnt_stream(conv->c)>>>(a);
+        backward_pair<any4>(conv->c, a, blocks);
     add_taps(conv, a, blocks);
     return LINNET_OK;
 }
