@@ -154,7 +154,7 @@ static setting make(const op_case *o, int64_t T, lnt_dtype policy, int threads, 
             r->param[i][j] = rounded ? lnt_bf16_to_f32(half[j]) : master[j];
             r->d_param[i][j] = grad[j];
         }
-        k->param[i] = (lnt_param_view){master, policy == LINNET_BF16 ? (void *)half : (void *)master, policy, grad, q->count};
+        k->param[i] = (lnt_param_view){master, policy == LINNET_BF16 ? (void *)half : (void *)master, policy, grad, false, q->count};
         if (policy == LINNET_F32) lnt_free(half);
     }
     lnt_shape shape = {.tokens = T, .n_seq = k->n_seq, .cu = s.cu, .training = true, .dtype = policy, .threads = threads};
@@ -430,6 +430,36 @@ static void absent(void **state)
     }
 }
 
+/* A gradient that is stored instead of added: what was there means nothing. Two blocks of the output head. */
+static void stored(void **state)
+{
+    (void)state;
+    int stores = 0;
+    for (int i = 0; i < CASES; i++)
+        for (int variant = 0; variant < 4; variant++) {
+            const lnt_dtype policy = variant & 1 ? LINNET_BF16 : LINNET_F32;
+            setting s = make(&cases[i], variant & 2 ? 100 : 0, policy, 2, false);
+            if (s.node->op->stores_first && s.k.tokens) {
+                const int64_t n = s.k.param[0].count;
+                memset(s.k.param[0].grad, 0xff, (size_t)n * 4);
+                memset(s.r.d_param[0], 0, (size_t)n * sizeof(double));
+                s.k.param[0].set = true;
+                run(&s);
+                run_reference(&s);
+                compare_all(&s, policy);
+                stores++;
+                if (!s.node->op->backward_is_forward) { /* of a gradient that did not arrive: zero */
+                    lnt_free(s.k.d_out[0].data);
+                    s.k.d_out[0].data = NULL;
+                    assert_int_equal(s.node->op->backward(&s.k), LINNET_OK);
+                    for (int64_t e = 0; e < n; e++) assert_true(s.k.param[0].grad[e] == 0);
+                }
+            }
+            drop(&s);
+        }
+    assert_true(stores >= 12);
+}
+
 static const op_case *find(const char *name)
 {
     for (int i = 0; i < CASES; i++)
@@ -603,7 +633,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(references), cmocka_unit_test(kernels),          cmocka_unit_test(long_sums), cmocka_unit_test(absent),
         cmocka_unit_test(conv_state), cmocka_unit_test(rotary_positions), cmocka_unit_test(extremes),  cmocka_unit_test(loss_blocks),
-        cmocka_unit_test(refuses),    cmocka_unit_test(pairs),
+        cmocka_unit_test(refuses),    cmocka_unit_test(pairs),          cmocka_unit_test(stored),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -1,7 +1,7 @@
 /* The operators of ops/ on a GPU against float64: forward and backward, float32, bf16 and mixtures, gradients accumulated and absent, packed
  * sequences, states, guarded buffers filled with NaN; everything twice, with the same bits. Products of every form. A program through a plan, on the
- * CPU and on the GPU; steps whose nodes are done in groups. "test_ops_cuda NAME": of cases, products, plans, groups and loss blocks only what
- * contains NAME. */
+ * CPU and on the GPU; steps whose nodes are done in groups. The optimizer on both. "test_ops_cuda NAME": of cases, products, plans,
+ * groups, loss blocks, the optimizer and what is stored only what contains NAME. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -17,6 +17,7 @@
 #include "gpu_context.h"
 #include "op_cases.h"
 #include "ops/gemm.h"
+#include "ops/optimizer.h"
 #include "program/plan.h"
 
 enum { GUARD = 64 };
@@ -24,9 +25,6 @@ enum { GUARD = 64 };
     do {                                                                                                                           \
         if ((call) != LINNET_OK) fail_msg("%s: %s", #call, linnet_error_message(c));                                               \
     } while (0)
-
-static const char *only = "";
-static bool wanted(const char *name) { return strstr(name, only) != NULL; }
 
 static lnt_buf build_repeat(lnt_program *p, const lnt_buf *in, const ref *a) { return lnt_repeat_heads(p, in[0], (int)a->nu); }
 static void ref_repeat(ref *r, bool backward)
@@ -220,7 +218,7 @@ static void make_params(setting *s, lnt_dtype policy, lnt_rng *rng)
             s->r.d_param[i][j] = g;
         }
         s->k.param[i] = (lnt_param_view){s->b[MASTER][i].device, s->b[policy == LINNET_BF16 ? HALF : MASTER][i].device, policy,
-                                         s->b[GRAD][i].device, q->count};
+                                         s->b[GRAD][i].device, false, q->count};
     }
 }
 
@@ -552,6 +550,33 @@ static void conv_state(void **state)
     linnet_context_destroy(c);
 }
 
+/* A gradient that is stored instead of added: what was there means nothing. */
+static void stored(void **state)
+{
+    (void)state;
+    linnet_context *c = wanted("stored") ? make_cuda_context() : NULL;
+    if (!c) skip();
+    int stores = 0;
+    for (int i = 0; i < ALL; i++)
+        for (int bf16 = 0; bf16 < 2; bf16++) {
+            setting s;
+            assert_true(make(&s, c, case_at(i), 101, bf16 ? LINNET_BF16 : LINNET_F32, 0, false));
+            if (s.node->op->stores_first) {
+                memset(s.b[GRAD][0].begin, 0xff, s.b[GRAD][0].bytes);
+                memset(s.r.d_param[0], 0, (size_t)s.k.param[0].count * sizeof(double));
+                s.k.param[0].set = true;
+                run(&s);
+                s.o->forward(&s.r);
+                s.o->backward(&s.r);
+                compare_all(&s);
+                stores++;
+            }
+            drop(&s);
+        }
+    assert_true(stores >= 20);
+    linnet_context_destroy(c);
+}
+
 /* Positions go on where each sequence left off, and stay exact far out. */
 static void rotary_positions(void **state)
 {
@@ -874,13 +899,83 @@ static void groups(void **state)
     linnet_context_destroy(cpu);
 }
 
+/* ---- the optimizer, on both devices ----------------------------------------------------------------------------------------------- */
+
+/* Sizes around units and pieces, with paddings between; every second decays, every third is not read by products. Weights, moments, then the norm of
+ * three steps, all of them clipped. */
+static float *optimize(linnet_context *c, lnt_dtype kept, int64_t *count, int64_t *masters)
+{
+    static const int64_t sizes[] = {1, 15, 17, 64, 1000, 70001, 3, 33000};
+    enum { N = sizeof sizes / sizeof *sizes, UPDATES = 3 };
+    static const char *const names[N] = {"a", "b", "c", "d", "e", "f", "g", "h"};
+    lnt_program *p;
+    lnt_weights *w;
+    lnt_optimizer *o;
+    OK(c, lnt_program_create(c, &p));
+    for (int i = 0; i < N; i++) lnt_add_param(p, names[i], 1, &sizes[i], normal, i % 2 == 0, i % 3 != 1);
+    OK(c, lnt_weights_create(c, p, LINNET_BF16, kept, &w));
+    OK(c, lnt_weights_init(w, 3));
+    OK(c, lnt_weights_need_grad(w));
+    OK(c, lnt_optimizer_create(c, w, &o));
+    const int64_t n = w->elements;
+    *count = n, *masters = w->masters;
+    float *all = lnt_calloc((size_t)(3 * n + UPDATES) * 4), *g = lnt_calloc((size_t)n * 4);
+    lnt_adamw h = {.learning_rate = 1e-2, .beta1 = 0.9, .beta2 = 0.95, .epsilon = 1e-8, .weight_decay = 0.1, .seed = 5, .clip = 1};
+    lnt_rng r = lnt_rng_make(3, 1);
+    for (h.step = 1; h.step <= UPDATES; h.step++) {
+        for (int q = 0; q < N; q++)
+            for (int64_t i = 0; i < sizes[q]; i++) g[lnt_param_at(p, q)->offset + i] = (float)lnt_rng_normal(&r);
+        lnt_to_device(c, w->grad, g, (size_t)n * 4);
+        w->fresh = false; /* as a run leaves it */
+        OK(c, lnt_optimizer_step(o, &h));
+        lnt_step_sums sums;
+        lnt_optimizer_read(o, &sums);
+        all[3 * n + h.step - 1] = (float)sums.norm;
+        lnt_to_host(c, g, w->grad, (size_t)n * 4);
+        for (int64_t i = 0; i < lnt_param_plain_end(p); i++) assert_true(g[i] == 0);
+        memset(g, 0, (size_t)n * 4);
+    }
+    OK(c, lnt_weights_get(w, all));
+    lnt_to_host(c, all + n, o->m, (size_t)n * 4);
+    lnt_to_host(c, all + 2 * n, o->v, (size_t)n * 4);
+    lnt_free(g);
+    lnt_optimizer_destroy(o);
+    lnt_weights_destroy(w);
+    lnt_program_destroy(p);
+    return all;
+}
+
+/* A weight without a master is rounded by the same bits on both, but from a value that may differ in its last: seldom to the other neighbour. */
+static void optimizer(void **state)
+{
+    (void)state;
+    linnet_context *gpu = wanted("optimizer") ? make_cuda_context() : NULL, *cpu;
+    if (!gpu) skip();
+    OK(cpu, linnet_context_create(NULL, &cpu));
+    for (int half = 0; half < 2; half++) {
+        int64_t n, masters, other = 0;
+        float *b = optimize(cpu, half ? LINNET_BF16 : LINNET_F32, &n, &masters), *a = optimize(gpu, half ? LINNET_BF16 : LINNET_F32, &n, &masters);
+        for (int64_t i = 0; i < 3 * n + 3; i++) {
+            const bool rounded = i < n && i >= masters;
+            if (rounded) other += a[i] != b[i];
+            if (!(fabs((double)a[i] - b[i]) <= (rounded ? 0x1p-6 : 1e-6) * (1e-2 + fabs(b[i]))))
+                fail_msg("element %lld: %g, %g on the CPU", (long long)i, a[i], b[i]);
+        }
+        assert_true(other <= (n - masters) / 1000);
+        lnt_free(a);
+        lnt_free(b);
+    }
+    linnet_context_destroy(gpu);
+    linnet_context_destroy(cpu);
+}
+
 int main(int argc, char **argv)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(kernels),       cmocka_unit_test(absent),      cmocka_unit_test(conv_state), cmocka_unit_test(rotary_positions),
         cmocka_unit_test(embedding_ids), cmocka_unit_test(loss_blocks), cmocka_unit_test(products),   cmocka_unit_test(plans),
-        cmocka_unit_test(groups),
+        cmocka_unit_test(groups),        cmocka_unit_test(stored),      cmocka_unit_test(optimizer),
     };
     if (argc > 1) only = argv[1];
-    return cmocka_run_group_tests(tests, NULL, NULL);
+    return exit_status(cmocka_run_group_tests(tests, NULL, NULL));
 }

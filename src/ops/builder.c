@@ -47,6 +47,8 @@ linnet_status lnt_zero_gradients(const lnt_call *k)
         const lnt_tensor *d = &k->d_in[i];
         if (d->data && !k->accumulate[i]) lnt_device_zero(k->c, d->data, (size_t)(d->rows * d->cols) * (d->dtype == LINNET_F32 ? 4 : 2));
     }
+    for (int i = 0; i < LNT_MAX_PARAM; i++)
+        if (k->param[i].set && k->param[i].grad) lnt_device_zero(k->c, k->param[i].grad, (size_t)k->param[i].count * 4);
     return LINNET_OK;
 }
 

@@ -132,6 +132,7 @@ typedef struct {
     float scale, b1, b2, one_b1, one_b2;
     float rate, root, epsilon;     /* lr / (1-b1^t), (1-b2^t)^-1/2 */
     float shrink;                  /* lr weight_decay, or 0 */
+    bool zero;                     /* g becomes zero */
     uint64_t seed, stream;
 } lnt_adamw_args;
 typedef void lnt_adamw_kernel(const lnt_adamw_args *a);

@@ -50,9 +50,9 @@ static linnet_status linear_backward(const lnt_call *k)
                                                 .c = dx->dtype, .a = dy->data, .lda = a->out, .b = k->param[0].work, .ldb = a->in, .C = dx->data,
                                                 .ldc = a->in}));
     if (k->param[0].grad)
-        LNT_TRY(lnt_gemm(k->c, &(lnt_gemm_args){.trans_a = true, .M = a->out, .N = a->in, .K = rows, .alpha = 1, .beta = 1, .ab = dy->dtype,
-                                                .c = LINNET_F32, .a = dy->data, .lda = a->out, .b = x->data, .ldb = a->in, .C = k->param[0].grad,
-                                                .ldc = a->in}));
+        LNT_TRY(lnt_gemm(k->c, &(lnt_gemm_args){.trans_a = true, .M = a->out, .N = a->in, .K = rows, .alpha = 1, .beta = !k->param[0].set,
+                                                .ab = dy->dtype, .c = LINNET_F32, .a = dy->data, .lda = a->out, .b = x->data, .ldb = a->in,
+                                                .C = k->param[0].grad, .ldc = a->in}));
     if (a->bias && k->param[1].grad) {
         lnt_tensor d = *dy;
         d.rows = rows, d.cols = a->out;
@@ -144,8 +144,8 @@ static linnet_status linear_group(const lnt_call *calls, int count)
 #define linear_group NULL
 #endif
 
-static const lnt_op linear_op = {.name = "linear", .backward_needs = LNT_NEEDS_IN0, .workspace = linear_workspace, .flops = linear_flops,
-                                 .forward = linear_forward, .backward = linear_backward, .describe = linear_describe,
+static const lnt_op linear_op = {.name = "linear", .backward_needs = LNT_NEEDS_IN0, .stores_first = true, .workspace = linear_workspace,
+                                 .flops = linear_flops, .forward = linear_forward, .backward = linear_backward, .describe = linear_describe,
                                  .joins = linear_joins, .run_group = linear_group};
 
 static lnt_buf linear(lnt_program *p, lnt_buf x, const char *name, linear_attr a, int32_t heads, lnt_init init)

@@ -73,9 +73,9 @@ static linnet_status gradients_of(const lnt_call *k, int64_t r, int64_t rows, co
                                                 .c = dx->dtype, .a = dz, .lda = ld, .b = k->param[0].work, .ldb = a->width, .C = row_of(dx, r),
                                                 .ldc = a->width}));
     if (!k->param[0].grad) return LINNET_OK;
-    return lnt_gemm(k->c, &(lnt_gemm_args){.trans_a = true, .M = a->vocab, .N = a->width, .K = rows, .alpha = 1, .beta = 1, .ab = x->dtype,
-                                           .c = LINNET_F32, .a = dz, .lda = ld, .b = row_of(x, r), .ldb = a->width, .C = k->param[0].grad,
-                                           .ldc = a->width});
+    return lnt_gemm(k->c, &(lnt_gemm_args){.trans_a = true, .M = a->vocab, .N = a->width, .K = rows, .alpha = 1,
+                                           .beta = r > 0 || !k->param[0].set, .ab = x->dtype, .c = LINNET_F32, .a = dz, .lda = ld,
+                                           .b = row_of(x, r), .ldb = a->width, .C = k->param[0].grad, .ldc = a->width});
 }
 
 static linnet_status check_targets(const lnt_call *k)
@@ -149,11 +149,12 @@ static void head_describe(const lnt_node *n, char *text, size_t size)
         snprintf(text, size, "vocabulary %lld", (long long)a->vocab);
 }
 
-static const lnt_op loss_op = {.name = "lm_loss", .backward_needs = LNT_NEEDS_IN0 | LNT_NEEDS_IN1, .backward_is_forward = true,
-                               .workspace = loss_workspace, .flops = loss_flops, .forward = loss_forward, .backward = loss_backward,
-                               .describe = head_describe};
-static const lnt_op logits_op = {.name = "lm_logits", .backward_needs = LNT_NEEDS_IN0 | LNT_NEEDS_OUT0, .workspace = logits_workspace,
-                                 .flops = logits_flops, .forward = logits_forward, .backward = logits_backward, .describe = head_describe};
+static const lnt_op loss_op = {.name = "lm_loss", .backward_needs = LNT_NEEDS_IN0 | LNT_NEEDS_IN1, .stores_first = true,
+                               .backward_is_forward = true, .workspace = loss_workspace, .flops = loss_flops, .forward = loss_forward,
+                               .backward = loss_backward, .describe = head_describe};
+static const lnt_op logits_op = {.name = "lm_logits", .backward_needs = LNT_NEEDS_IN0 | LNT_NEEDS_OUT0, .stores_first = true,
+                                 .workspace = logits_workspace, .flops = logits_flops, .forward = logits_forward,
+                                 .backward = logits_backward, .describe = head_describe};
 
 static lnt_buf head(lnt_program *p, const lnt_op *op, int n_in, const lnt_buf *in, const char *weight, head_attr a, lnt_init init)
 {

@@ -18,7 +18,8 @@ static int64_t cut(const lnt_weights *w, lnt_piece *out)
         for (int64_t at = 0; at < q->count; at += PIECE, n++)
             if (out)
                 out[n] = (lnt_piece){.at = q->offset + at, .n = (int32_t)(q->count - at < PIECE ? q->count - at : PIECE), .decay = q->decay,
-                                     .master = v.master != NULL, .work = v.work != v.master};
+                                     .master = v.master != NULL, .work = v.work != v.master,
+                                     .zero = q->offset < lnt_param_plain_end(w->program)};
     }
     return n;
 }
@@ -101,6 +102,7 @@ static void update(lnt_optimizer *o, const lnt_adamw_args *common)
         a.m = o->m + p->at;
         a.v = o->v + p->at;
         a.scale = (float)o->sums->scale;
+        a.zero = p->zero;
         if (!p->decay) a.shrink = 0;
         kernel(&a);
     }
@@ -122,6 +124,7 @@ void lnt_optimizer_add_losses(lnt_optimizer *o, const float *loss, int64_t n)
 linnet_status lnt_optimizer_step(lnt_optimizer *o, const lnt_adamw *h)
 {
     if (h->step < 1) return lnt_fail(o->c, LINNET_EINVAL, "optimizer step is %lld, expected at least 1", (long long)h->step);
+    if (o->w->fresh) return lnt_fail(o->c, LINNET_EINTERNAL, "an update without gradients: no run has brought any since the last");
     const double c1 = 1.0 - pow(h->beta1, (double)h->step), c2 = 1.0 - pow(h->beta2, (double)h->step);
     const lnt_adamw_args a = {.b1 = (float)h->beta1, .b2 = (float)h->beta2, .one_b1 = (float)(1.0 - h->beta1), .one_b2 = (float)(1.0 - h->beta2),
                               .rate = (float)(h->learning_rate / c1), .root = (float)(1.0 / sqrt(c2)), .epsilon = (float)h->epsilon,
@@ -129,6 +132,7 @@ linnet_status lnt_optimizer_step(lnt_optimizer *o, const lnt_adamw *h)
                               .stream = lnt_stream_of("stochastic rounding") + (uint64_t)h->step};
     ON_DEVICE(o, norm, lnt_optimizer_norm_cuda, o, h->clip);
     ON_DEVICE(o, update, lnt_optimizer_update_cuda, o, &a);
+    o->w->fresh = true;
     return lnt_device_check(o->c);
 }
 

@@ -3,7 +3,7 @@
  *   g <- g min(1, clip / norm),  norm = sqrt(sum of squares of every parameter's gradient);  NaN and infinity travel
  *   m <- b1 m + (1-b1) g,  v <- b2 v + (1-b2) g^2
  *   w <- w - lr (m / (1-b1^step) / (sqrt(v / (1-b2^step)) + epsilon) + weight_decay w)      weight_decay for parameters marked `decay`
- *   g <- 0
+ *   g <- 0, or anything for what products alone read (lnt_weights.fresh)
  *
  * A weight kept without a float32 master is rounded stochastically to bf16: up or down to a neighbour with the probability that makes the mean
  * right, by bits that are a function of (seed, step, element).
@@ -34,6 +34,7 @@ typedef struct {
     int64_t at;    /* first element in the arenas, a multiple of 64 */
     int32_t n;
     uint8_t decay, master, work; /* weight decay applies; there is a float32 master; there is a working copy */
+    uint8_t zero;  /* its gradient becomes zero */
 } lnt_piece;
 
 typedef struct lnt_optimizer {

@@ -20,7 +20,7 @@ static inline vf updated(const lnt_adamw_args *a, int64_t i, int64_t n, vf w)
     vf m = v_get(a->m, LINNET_F32, i, n) * a->b1 + g * a->one_b1, v = v_get(a->v, LINNET_F32, i, n) * a->b2 + g * g * a->one_b2;
     v_put(a->m, LINNET_F32, i, n, m);
     v_put(a->v, LINNET_F32, i, n, v);
-    v_put(a->g, LINNET_F32, i, n, v_zero());
+    if (a->zero) v_put(a->g, LINNET_F32, i, n, v_zero());
     return w - w * a->shrink - m * a->rate / (v_sqrt(v) * a->root + a->epsilon);
 }
 

@@ -1,7 +1,7 @@
 /* The optimizer on a GPU: three launches a step, one more for each micro-batch's losses, no wait.
  *
- * Floor: the update reads gradient, moments and weights and writes them back: 34 bytes an element with a float32 master and a bf16 copy, 26 with bf16
- * weights alone; the norm reads the gradients once, 4 bytes. */
+ * Floor: the update reads gradient, moments and weights and writes them back: 30 bytes an element with a float32 master and a bf16 copy, 22 with bf16
+ * weights alone (4 more where the gradient has to become zero); the norm reads the gradients once, 4 bytes. */
 #include "device/cuda.cuh"
 
 extern "C" {
@@ -90,7 +90,7 @@ __global__ void __launch_bounds__(THREADS) adamw_kernel(const arenas x, const ln
         }
         store_pack<4>(x.m + e, m);
         store_pack<4>(x.v + e, v);
-        store_pack<4>(x.g + e, zero);
+        if (p.zero) store_pack<4>(x.g + e, zero);
         if (p.master) store_pack<4>(x.w + e, w);
         if (p.master && p.work) store_pack<4>((bf16 *)x.work + e, w);
         if (!p.master) {

@@ -20,6 +20,10 @@ typedef struct {
     const void *state_data;
     double loss_scale, chance;
 } run_key;
+typedef struct {
+    run_key key; /* of the last run that could be recorded */
+    void *graph; /* NULL: none yet */
+} record;
 
 struct lnt_plan {
     lnt_ctx *c;
@@ -33,11 +37,11 @@ struct lnt_plan {
     int64_t *cu;           /* host, [n_seq+1]: offsets of equal sequences */
     int64_t *cu_device;    /* device, [cu_room]: offsets of the last run */
     int64_t cu_room;
+    int64_t equal_tokens, equal_seqs; /* both arrays are those of so many tokens in equal sequences; -1: of others */
     double flops;
-    run_key key;           /* of the last run that could be recorded */
-    void *graph;           /* its record, NULL: none yet */
+    record records[2];     /* [1]: of runs that store gradients (in fresh weights) */
+    int last;              /* which of them the last run was */
     bool graphs;           /* runs may be recorded */
-    bool equal_there;      /* cu_device has equal sequences, as many and as long as key says */
     bool positions;        /* some node reads where sequences stand */
     bool profiling;
     double *seconds;       /* [nodes][2]: forward, backward */
@@ -132,17 +136,20 @@ fail:
     return s;
 }
 
-static void forget_graph(lnt_plan *plan)
+static void forget_graph(lnt_plan *plan, record *r)
 {
-    if (plan->graph) lnt_device_of(plan->c)->graph_free(lnt_device_of(plan->c), plan->graph);
-    plan->graph = NULL;
-    plan->key = (run_key){0};
+    if (r->graph) lnt_device_of(plan->c)->graph_free(lnt_device_of(plan->c), r->graph);
+    *r = (record){0};
+}
+static void forget_graphs(lnt_plan *plan)
+{
+    for (int i = 0; i < 2; i++) forget_graph(plan, &plan->records[i]);
 }
 
 void lnt_plan_destroy(lnt_plan *plan)
 {
     if (!plan) return;
-    forget_graph(plan);
+    forget_graphs(plan);
     if (plan->work != plan->memory + plan->slot_bytes) lnt_device_free(plan->c, plan->work);
     lnt_device_free(plan->c, plan->memory);
     lnt_device_free(plan->c, plan->cu_device);
@@ -162,6 +169,9 @@ static lnt_tensor tensor_in(const lnt_plan *plan, lnt_buf b, int slot, int64_t r
     return t;
 }
 
+/* Whether a run is the first to bring gradients. */
+static bool stores(const lnt_plan *plan, const lnt_weights *w) { return plan->o.training && w->fresh; }
+
 static void bind(const lnt_plan *plan, const lnt_step *t, const lnt_weights *w, const lnt_batch *b, lnt_call *k)
 {
     const lnt_node *n = t->node;
@@ -179,6 +189,7 @@ static void bind(const lnt_plan *plan, const lnt_step *t, const lnt_weights *w, 
     for (int i = 0; i < n->n_param; i++) {
         k->param[i] = lnt_weights_view(w, &plan->p->params[n->param[i]]);
         if (!plan->o.training) k->param[i].grad = NULL;
+        k->param[i].set = t->set[i] && stores(plan, w);
     }
     k->training = t->training;
     k->inner = t->inner;
@@ -210,7 +221,7 @@ static linnet_status ensure_workspace(lnt_plan *plan, const lnt_shape *shape)
     if (need <= plan->work_size) return LINNET_OK;
     void *more;
     LNT_TRY(lnt_device_alloc(plan->c, need + need / 4, &more));
-    forget_graph(plan);
+    forget_graphs(plan);
     if (plan->work != plan->memory + plan->slot_bytes) lnt_device_free(plan->c, plan->work);
     plan->work = more;
     plan->work_size = need + need / 4;
@@ -223,13 +234,14 @@ static linnet_status upload_sequences(lnt_plan *plan, const lnt_batch *b, const 
     if (b->n_seq + 1 > plan->cu_room) {
         void *more;
         LNT_TRY(lnt_device_alloc(plan->c, (size_t)(b->n_seq + 1) * sizeof *cu, &more));
-        forget_graph(plan);
+        forget_graphs(plan);
         lnt_device_free(plan->c, plan->cu_device);
         plan->cu_device = more;
         plan->cu_room = b->n_seq + 1;
     }
     lnt_to_device(plan->c, plan->cu_device, cu, (size_t)(b->n_seq + 1) * sizeof *cu);
-    plan->equal_there = !b->cu;
+    plan->equal_tokens = b->cu ? -1 : b->tokens;
+    plan->equal_seqs = b->cu ? -1 : b->n_seq;
     return LINNET_OK;
 }
 
@@ -252,6 +264,16 @@ static linnet_status run_step(lnt_plan *plan, const lnt_step *t, const lnt_call 
     return LINNET_OK;
 }
 
+/* Fresh gradients that no step of this run stores. */
+static void zero_others(const lnt_plan *plan, const lnt_weights *w, int64_t tokens)
+{
+    for (int i = 0; i < plan->p->n_params; i++) {
+        const lnt_param *q = &plan->p->params[i];
+        if (q->offset < lnt_param_plain_end(plan->p) || (plan->schedule.stored[i] && tokens)) continue;
+        lnt_device_zero(plan->c, w->grad + q->offset, (size_t)q->count * 4);
+    }
+}
+
 static linnet_status run_steps(lnt_plan *plan, const lnt_weights *w, const lnt_batch *b, const int64_t *cu)
 {
     lnt_call calls[LNT_GROUP_MOST], k = {.c = plan->c,
@@ -268,6 +290,7 @@ static linnet_status run_steps(lnt_plan *plan, const lnt_weights *w, const lnt_b
         k.position_device = b->state->position_device;
         k.state_capacity = b->state->capacity;
     }
+    if (stores(plan, w)) zero_others(plan, w, b->tokens);
     for (int i = 0, count; i < plan->schedule.n_steps; i += count) {
         const lnt_step *t = &plan->schedule.steps[i];
         count = t->group > 1 ? t->group : 1 + t->with_next;
@@ -281,20 +304,20 @@ static linnet_status run_steps(lnt_plan *plan, const lnt_weights *w, const lnt_b
 }
 
 /* A run like the last one: recorded now, replayed from the next on. What cannot be recorded is done step by step, now and ever after. */
-static linnet_status record_and_run(lnt_plan *plan, const lnt_weights *w, const lnt_batch *b, const int64_t *cu)
+static linnet_status record_and_run(lnt_plan *plan, record *r, const lnt_weights *w, const lnt_batch *b, const int64_t *cu)
 {
     lnt_device *d = lnt_device_of(plan->c);
     LNT_TRY(lnt_device_check(plan->c));
     d->graph_begin(d);
     linnet_status s = run_steps(plan, w, b, cu);
-    plan->graph = d->graph_end(d);
+    r->graph = d->graph_end(d);
     if (d->problem(d) || s != LINNET_OK) { /* if the steps themselves are at fault, doing them says so */
-        forget_graph(plan);
+        forget_graphs(plan);
         plan->graphs = false;
         return run_steps(plan, w, b, cu);
     }
-    if (plan->graph) d->graph_launch(d, plan->graph);
-    return plan->graph ? LINNET_OK : run_steps(plan, w, b, cu);
+    if (r->graph) d->graph_launch(d, r->graph);
+    return r->graph ? LINNET_OK : run_steps(plan, w, b, cu);
 }
 
 static run_key key_of(const lnt_weights *w, const lnt_batch *b)
@@ -306,14 +329,16 @@ static run_key key_of(const lnt_weights *w, const lnt_batch *b)
 static linnet_status run_or_replay(lnt_plan *plan, const lnt_weights *w, const lnt_batch *b, const int64_t *cu)
 {
     if (!plan->graphs || plan->profiling || b->cu) return run_steps(plan, w, b, cu);
+    plan->last = stores(plan, w);
+    record *r = &plan->records[plan->last];
     const run_key key = key_of(w, b);
-    if (memcmp(&key, &plan->key, sizeof key)) { /* the first of its kind: kernels are loaded and products tuned */
-        forget_graph(plan);
-        plan->key = key;
+    if (memcmp(&key, &r->key, sizeof key)) { /* the first of its kind: kernels are loaded and products tuned */
+        forget_graph(plan, r);
+        r->key = key;
         return run_steps(plan, w, b, cu);
     }
-    if (!plan->graph) return record_and_run(plan, w, b, cu);
-    lnt_device_of(plan->c)->graph_launch(lnt_device_of(plan->c), plan->graph);
+    if (!r->graph) return record_and_run(plan, r, w, b, cu);
+    lnt_device_of(plan->c)->graph_launch(lnt_device_of(plan->c), r->graph);
     return LINNET_OK;
 }
 
@@ -331,8 +356,10 @@ static double useful_flops(const lnt_plan *plan, const lnt_shape *shape)
 /* Everything but inputs and positions is where it was when the graph was recorded. */
 static bool same_again(const lnt_plan *plan, const lnt_weights *w, const lnt_batch *b)
 {
+    const record *r = &plan->records[stores(plan, w)];
     const run_key key = key_of(w, b);
-    return plan->graph && !plan->profiling && !b->cu && plan->equal_there && !memcmp(&key, &plan->key, sizeof key);
+    return r->graph && !plan->profiling && !b->cu && plan->equal_tokens == b->tokens && plan->equal_seqs == b->n_seq &&
+           !memcmp(&key, &r->key, sizeof key);
 }
 
 linnet_status lnt_plan_run(lnt_plan *plan, lnt_weights *w, const lnt_batch *b)
@@ -353,6 +380,7 @@ linnet_status lnt_plan_run(lnt_plan *plan, lnt_weights *w, const lnt_batch *b)
         if (slot >= 0) lnt_to_device(plan->c, plan->memory + plan->schedule.slots[slot].offset, b->inputs[i].host, (size_t)b->tokens * 4);
     }
     LNT_TRY(run_or_replay(plan, w, b, cu));
+    if (plan->o.training) w->fresh = false;
     if (b->state)
         for (int64_t n = 0; n < b->n_seq; n++) b->state->position[n] += cu[n + 1] - cu[n];
     plan->runs++;
@@ -365,7 +393,7 @@ lnt_tensor lnt_plan_output(const lnt_plan *plan, lnt_buf b)
 }
 
 size_t lnt_plan_bytes(const lnt_plan *plan) { return (size_t)plan->slot_bytes + plan->work_size; }
-bool lnt_plan_recorded(const lnt_plan *plan) { return plan->graph != NULL; }
+bool lnt_plan_recorded(const lnt_plan *plan) { return plan->records[plan->last].graph != NULL; }
 double lnt_plan_flops(const lnt_plan *plan) { return plan->flops; }
 
 /* ---- profile ---- */

@@ -67,7 +67,8 @@ typedef struct {
     const float *master; /* float32; NULL for what products alone read, when that is kept without a master */
     const void *work;    /* working copy of dtype work_dtype; the master itself under float32 and for what products do not read */
     lnt_dtype work_dtype;
-    float *grad;         /* float32, kernels ADD to it; NULL: not wanted */
+    float *grad;         /* float32, kernels ADD to it, but for `set`; NULL: not wanted */
+    bool set;            /* store the gradient: what is there means nothing. Only of parameters of `stores_first` operators */
     int64_t count;
 } lnt_param_view;
 
@@ -133,6 +134,7 @@ struct lnt_op {
     unsigned backward_needs;     /* which forward values backward reads (LNT_NEEDS_*) */
     /* the gradient of every input is that of output 0: one input may take over its memory (and is absent for the call) */
     bool passes_gradient;
+    bool stores_first;           /* backward can store a parameter's gradient (lnt_param_view.set) */
     bool backward_is_forward;    /* the node (a loss) computes value and gradients in its backward call; forward is skipped in training */
     int64_t (*save_size)(const lnt_node *n, const lnt_shape *s);              /* bytes, NULL: 0 */
     int64_t (*state_size)(const lnt_node *n, int64_t capacity, lnt_dtype dtype); /* bytes a sequence under a policy, NULL: 0 */

@@ -25,6 +25,7 @@ typedef struct {
     bool *crosses;     /* [values] read outside the block that makes it */
     bool *pairs;       /* [nodes] the first of a pair */
     bool *done;        /* [nodes] the backward step is there */
+    bool *touched;     /* [parameters] some step brings a gradient */
     bool *inner;       /* [values] between the two of a pair, not stored */
     int *slot, *again; /* [values] forward value; recomputed value */
     int *grad;         /* [values] */
@@ -253,6 +254,12 @@ static bool add_backward(work *w, int i)
             if (w->reached[r]) touch(w, t->d_out[k] = w->grad[r]);
         }
     }
+    for (int k = 0; k < n->n_param; k++) {
+        const int q = n->param[k];
+        t->set[k] = !w->touched[q] && op->stores_first && w->p->params[q].offset >= lnt_param_plain_end(w->p);
+        w->s->stored[q] |= t->set[k];
+        w->touched[q] = true;
+    }
     t->training = true;
     touch(w, t->save = w->save_again[i] >= 0 ? w->save_again[i] : w->save[i]);
     w->s->n_steps++;
@@ -414,13 +421,13 @@ static linnet_status add_steps(work *w)
 linnet_status lnt_schedule_make(lnt_ctx *c, const lnt_program *p, const lnt_plan_options *o, const lnt_shape *shape, lnt_schedule *s)
 {
     *s = (lnt_schedule){0};
-    size_t nv = (size_t)p->n_values, nn = (size_t)p->n_nodes;
+    size_t nv = (size_t)p->n_values, nn = (size_t)p->n_nodes, np = (size_t)p->n_params;
     work w = {.c = c, .p = p, .o = o, .shape = shape, .s = s};
     w.cap_steps = 3 * p->n_nodes;
     w.cap_slots = 3 * p->n_values + 2 * p->n_nodes;
     s->steps = lnt_arena_alloc(&s->arena, (size_t)w.cap_steps * sizeof *s->steps);
     s->slots = lnt_arena_alloc(&s->arena, (size_t)w.cap_slots * sizeof *s->slots);
-    bool *flags = lnt_arena_alloc(&s->arena, 3 * nn + 4 * nv);
+    bool *flags = lnt_arena_alloc(&s->arena, 3 * nn + 4 * nv + 2 * np);
     int *ids = lnt_arena_alloc(&s->arena, (3 * nv + 2 * nn) * sizeof *ids);
     if (!s->steps || !s->slots || !flags || !ids) {
         lnt_schedule_free(s);
@@ -433,6 +440,8 @@ linnet_status lnt_schedule_make(lnt_ctx *c, const lnt_program *p, const lnt_plan
     w.inner = w.crosses + nv;
     w.pairs = w.inner + nv;
     w.done = w.pairs + nn;
+    w.touched = w.done + nn;
+    s->stored = w.touched + np;
     memset(ids, -1, (3 * nv + 2 * nn) * sizeof *ids);
     w.slot = s->value_slot = ids;
     w.again = ids + nv;

@@ -18,6 +18,7 @@ typedef struct {
     bool accumulate[LNT_MAX_IN];
     bool passed[LNT_MAX_IN]; /* d_in lies where d_out does: there already */
     int save;
+    bool set[LNT_MAX_PARAM]; /* the first of the run to bring the parameter a gradient: stores it in fresh weights */
     bool with_next;  /* a pair: one call with the step that follows */
     bool training;   /* what this call leaves is read by a backward pass */
     int group;       /* steps from this one on that are one call; inside such a group no matter */
@@ -36,6 +37,7 @@ typedef struct {
     int n_steps, n_slots;
     lnt_step *steps;
     lnt_slot *slots;
+    bool *stored;     /* [parameters] some step has `set` */
     int *value_slot;  /* [values]: slot of the forward value (of its root), -1 */
 } lnt_schedule;
 

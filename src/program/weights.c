@@ -51,7 +51,11 @@ linnet_status lnt_weights_need_grad(lnt_weights *w)
     return LINNET_OK;
 }
 
-void lnt_weights_zero_grad(lnt_weights *w) { lnt_device_zero(w->c, w->grad, (size_t)w->elements * 4); }
+void lnt_weights_zero_grad(lnt_weights *w)
+{
+    lnt_device_zero(w->c, w->grad, (size_t)w->elements * 4);
+    w->fresh = true;
+}
 
 lnt_param_view lnt_weights_view(const lnt_weights *w, const lnt_param *q)
 {
