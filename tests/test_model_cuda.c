@@ -234,7 +234,12 @@ static void generation_and_evaluation_agree(void **state)
     linnet_context *const both[2] = {cpu, gpu};
     written text[3] = {{0}};
     linnet_eval_result score[2];
-    const char *source = LINNET_SOURCE_DIR "/include/linnet/linnet.h";
+    char path[] = "/tmp/linnet-cuda-text-XXXXXX";
+    const char *source = path;
+    FILE *text_file = fdopen(mkstemp(path), "w");
+    assert_non_null(text_file);
+    for (int i = 0; i < 300; i++) fprintf(text_file, "%d times %d is %d\n", i, i + 7, i * (i + 7));
+    assert_int_equal(fclose(text_file), 0);
     for (int i = 0; i < 3; i++) { /* the third: drawn with a temperature, on the GPU */
         linnet_context *c = both[i > 0];
         linnet_model *m = bytes_model(c);
@@ -259,6 +264,7 @@ static void generation_and_evaluation_agree(void **state)
         linnet_tokenizer_destroy(t);
         linnet_model_destroy(m);
     }
+    assert_int_equal(remove(path), 0);
     assert_memory_equal(text[0].id, text[1].id, 40 * sizeof text[0].id[0]);
     assert_true(memcmp(text[1].id, text[2].id, 40 * sizeof text[0].id[0]) != 0);
     assert_int_equal(score[0].tokens, score[1].tokens);

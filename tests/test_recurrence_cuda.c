@@ -25,6 +25,12 @@ static bool asked_for(const lnt_recur_case *k, const lnt_recur_impl *impl)
     snprintf(name, sizeof name, "%s %s", k->op, impl->name);
     return wanted(name);
 }
+static bool any_asked_for(const lnt_recur_case *k)
+{
+    bool any = false;
+    for (const lnt_recur_impl *const *i = lnt_recur_find(k->op)->impls; *i; i++) any |= (*i)->device == LNT_DEVICE_CUDA && asked_for(k, *i);
+    return any;
+}
 static int64_t tokens_of(const lnt_recur_case *k)
 {
     int64_t n = 0;
@@ -100,7 +106,7 @@ static void implementations_match_reference(void **state)
     for (size_t s = 0; s < sizeof all_cases / sizeof *all_cases; s++) {
         int ran[32] = { 0 };
         for (const lnt_recur_case *k = all_cases[s]; k->op; k++)
-            for (int b = 0; b < 2 && tokens_of(k) <= most_tokens; b++) {
+            for (int b = 0; b < 2 && tokens_of(k) <= most_tokens && any_asked_for(k); b++) {
                 lnt_dtype dtype = b ? LINNET_BF16 : LINNET_F32;
                 lnt_problem truth, p;
                 make_truth(c, k, dtype, &truth);
@@ -122,6 +128,79 @@ static void implementations_match_reference(void **state)
     print_message("%d runs, %d declined; largest relative errors (outputs, gradients, gates) float32 %.2g %.2g %.2g, bf16 %.2g %.2g %.2g\n", runs,
                   declined, most[0].output, most[0].gradient, most[0].gate, most[1].output, most[1].gradient, most[1].gate);
     assert_true(runs > 0 || *only);
+    linnet_context_destroy(c);
+}
+
+/* Tensors an element behind a boundary of 16 bytes. Where K and V elements are whole 16 bytes it is refused, and nothing is written; elsewhere, and
+ * of gates, write strengths and the like, every implementation takes it. */
+static void unaligned(linnet_context *c, const lnt_recur_case *k, lnt_dtype dtype, const lnt_recur_impl *impl, const lnt_problem *truth, bool all,
+                      seen *most)
+{
+    lnt_problem p;
+    char who[384];
+    int n = snprintf(who, sizeof who, "%s %s, unaligned, ", impl ? impl->name : "chosen", lnt_dtype_name(dtype));
+    describe_case(k, who + n, sizeof who - (size_t)n);
+    OK(c, lnt_problem_make(c, k, dtype, dtype, 7, &p));
+    p.r.impl = impl ? impl->name : NULL;
+    bool whole = false;
+    for (int i = 0; i < LNT_RECUR_TENSORS; i++) {
+        const char *shape = p.op->cache ? lnt_recur_tensors[i].attention : lnt_recur_tensors[i].state;
+        const bool rows = shape && strpbrk(shape, "KV");
+        if (!p.data[i] || (rows && !all)) continue;
+        p.shift[i] = (uint8_t)lnt_dtype_size(lnt_recur_tensor_type(&p.r, i));
+        whole |= rows && k->K % 8 == 0 && k->V % 8 == 0;
+    }
+    const bool backward = !impl || impl->put_backward != NULL;
+    if (whole) {
+        for (int b = 0; b <= backward; b++) {
+            const linnet_status s = lnt_problem_run(c, &p, b);
+            if (s == LINNET_EUNSUPPORTED && impl) break;
+            if (s != LINNET_EINVAL || !strstr(linnet_error_message(c), "a multiple of 16")) fail_msg("%s: %s", who, linnet_error_message(c));
+            for (int i = 0; i < LNT_RECUR_TENSORS; i++)
+                for (size_t e = 0; p.data[i] && lnt_recur_tensors[i].role == (b ? LNT_T_GRADIENT : LNT_T_OUTPUT) && e < p.bytes[i]; e++)
+                    if (((uint8_t *)p.data[i])[e] != 0xff) fail_msg("%s: %s was written", who, lnt_recur_tensors[i].name);
+        }
+    } else if (!backward) {
+        const linnet_status s = lnt_problem_run(c, &p, false);
+        if (s != LINNET_OK && s != LINNET_EUNSUPPORTED) fail_msg("%s: %s", who, linnet_error_message(c));
+        for (int i = 0; i < LNT_RECUR_TENSORS; i++) { /* other bits than aligned tensors give: sums may go in another order */
+            if (s != LINNET_OK || !p.data[i] || lnt_recur_tensors[i].role != LNT_T_OUTPUT) continue;
+            const lnt_recur_error e = lnt_problem_error(&p, truth, i);
+            if (!(e.relative <= lnt_recur_budget_of(p.op, dtype).output))
+                fail_msg("%s: %s has relative error %.3g", who, lnt_recur_tensors[i].name, e.relative);
+            check_guards(p.data[i], p.bytes[i], lnt_recur_tensors[i].name, who);
+        }
+    } else if (run_both(c, &p, who))
+        compare(&p, truth, who, most);
+    OK(c, lnt_device_check(c));
+    lnt_problem_free(&p);
+}
+
+static void unaligned_tensors(void **state)
+{
+    (void)state;
+    linnet_context *c = wanted("unaligned") ? make_cuda_context() : NULL;
+    if (!c) skip();
+    static const char *const ops[] = { "simple_gla", "gated_delta_rule", "attention", "mesa" };
+    seen most = { 0 };
+    for (size_t o = 0; o < sizeof ops / sizeof *ops; o++)
+        for (int half = 0; half < 2; half++)
+            for (int size = 0; size < 3; size++) {
+                const lnt_recur_case k = { ops[o], 2, { 70, 33 }, 2, 2, size == 1 ? 64 : 18, size ? 64 : 22, .gate = -0.1, .beta = 1,
+                                           .states = strcmp(ops[o], "attention") != 0 };
+                const lnt_dtype dtype = half ? LINNET_BF16 : LINNET_F32;
+                lnt_problem truth;
+                make_truth(c, &k, dtype, &truth);
+                for (int all = 0; all < 2; all++) {
+                    unaligned(c, &k, dtype, NULL, &truth, all, &most);
+                    for (int i = 0; truth.op->impls[i]; i++) {
+                        const lnt_recur_impl *impl = truth.op->impls[i];
+                        if (impl->device == LNT_DEVICE_CUDA && impl->needs <= c->device->capability)
+                            unaligned(c, &k, dtype, impl, &truth, all, &most);
+                    }
+                }
+                lnt_problem_free(&truth);
+            }
     linnet_context_destroy(c);
 }
 
@@ -206,6 +285,7 @@ int main(int argc, char **argv)
 {
     if (argc > 1) only = argv[1];
     if (argc > 2) most_tokens = strtoll(argv[2], NULL, 10);
-    const struct CMUnitTest tests[] = { cmocka_unit_test(implementations_match_reference), cmocka_unit_test(mesa_solvers_match_the_cpu) };
+    const struct CMUnitTest tests[] = { cmocka_unit_test(implementations_match_reference), cmocka_unit_test(mesa_solvers_match_the_cpu),
+                                        cmocka_unit_test(unaligned_tensors) };
     return exit_status(cmocka_run_group_tests(tests, NULL, NULL));
 }

@@ -148,8 +148,8 @@ static linnet_status run_on_device(lnt_ctx *c, lnt_problem *p, bool backward)
         size_t bytes = (tensor ? p->bytes[i] : r.workspace_size) + 2 * LNT_PROBLEM_GUARD;
         if (!host) continue;
         LNT_TRY_GOTO(s, lnt_device_alloc(c, bytes + DEVICE_ALIGN, &block[i]), out);
-        /* The tensor itself begins on a boundary of 256 bytes, as an allocation does. */
-        char *at = (char *)block[i] + DEVICE_ALIGN - LNT_PROBLEM_GUARD;
+        /* The tensor itself begins on a boundary of 256 bytes, as an allocation does, or as far behind it as is wanted. */
+        char *at = (char *)block[i] + DEVICE_ALIGN - LNT_PROBLEM_GUARD + (tensor ? p->shift[i] : 0);
         lnt_to_device(c, at, with_guards(host), bytes);
         if (tensor)
             lnt_recur_tensor_set(&r, i, at + LNT_PROBLEM_GUARD);
@@ -161,7 +161,7 @@ static linnet_status run_on_device(lnt_ctx *c, lnt_problem *p, bool backward)
         bool tensor = i < LNT_RECUR_TENSORS;
         void *host = tensor ? p->data[i] : p->workspace;
         size_t bytes = (tensor ? p->bytes[i] : r.workspace_size) + 2 * LNT_PROBLEM_GUARD;
-        if (host) lnt_to_host(c, with_guards(host), (char *)block[i] + DEVICE_ALIGN - LNT_PROBLEM_GUARD, bytes);
+        if (host) lnt_to_host(c, with_guards(host), (char *)block[i] + DEVICE_ALIGN - LNT_PROBLEM_GUARD + (tensor ? p->shift[i] : 0), bytes);
     }
     s = lnt_device_check(c);
 out:

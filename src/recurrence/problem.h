@@ -35,6 +35,7 @@ typedef struct {
     int64_t cu[LNT_CASE_SEQUENCES + 1];
     void *data[LNT_RECUR_TENSORS]; /* LNT_PROBLEM_GUARD bytes of 0xa5 stand before and after each; NULL: absent */
     size_t bytes[LNT_RECUR_TENSORS];
+    uint8_t shift[LNT_RECUR_TENSORS]; /* bytes by which the copy on a GPU begins behind a boundary of 256; below 64 */
     void *workspace; /* guarded alike, as large as the last run needed */
 } lnt_problem;
 

@@ -9,6 +9,7 @@
 #include "core/dtype.h"
 #include "core/memory.h"
 #include "core/threads.h"
+#include "recurrence/tensors.h"
 
 /* Sequences up to this length run token by token in the forward pass: a chunk of C rows costs 2 C^2 (K+V) whatever it holds. */
 enum { RECURRENT_LONGEST = 8 };
@@ -190,6 +191,21 @@ static linnet_status check_pointers(lnt_ctx *c, const lnt_recur_args *a, const l
     return LINNET_OK;
 }
 
+/* Kernels on a GPU read and write 16 bytes at once where a head's K and V elements are made of them. */
+static linnet_status check_alignment(lnt_ctx *c, const lnt_recur_args *a, const lnt_recur_op *op)
+{
+    for (int i = 0; i < LNT_RECUR_TENSORS; i++) {
+        const lnt_recur_tensor *t = &lnt_recur_tensors[i];
+        const char *shape = op->cache ? t->attention : t->state;
+        const size_t size = lnt_dtype_size(lnt_recur_tensor_type(a, i)), K = (size_t)a->K * size, V = (size_t)a->V * size;
+        const int behind = (int)((uintptr_t) * (void *const *)((const char *)a + t->field) % 16);
+        if (behind && shape && strpbrk(shape, "KV") && K % 16 == 0 && V % 16 == 0)
+            return lnt_fail(c, LINNET_EINVAL, "%s begins %d bytes behind a multiple of 16; with K = %d and V = %d a GPU expects it at one",
+                            t->name, behind, a->K, a->V);
+    }
+    return LINNET_OK;
+}
+
 /* ---- choice -------------------------------------------------------------------------------------------------------------------- */
 
 /* The last of the list serves every form and dtype. */
@@ -255,6 +271,7 @@ static linnet_status resolve(lnt_ctx *c, const linnet_recurrence *r, bool backwa
     LNT_TRY(check_sequences(c, a));
     LNT_TRY(check_sizes(c, a));
     if (!query) LNT_TRY(check_pointers(c, a, op, backward));
+    if (!query && lnt_on_cuda(c)) LNT_TRY(check_alignment(c, a, op));
 
     if (isnan(a->scale)) a->scale = op->solve ? 1.0 : 1.0 / sqrt((double)a->K);
     if (isnan(a->cg_tolerance)) a->cg_tolerance = 1e-4;

@@ -222,8 +222,8 @@ __global__ void __launch_bounds__(THREADS, 1)
     const block_of b(a.cu, a.sequences, a.tiles - 1 - tile, OWN); /* late rows see most keys: first */
     if (b.at >= b.length) return;
     const int hk = h / (a.Hv / a.Hq), warpgroup = (int)threadIdx.x / 128;
-    const int64_t keys = b.length + a.offset, low = b.at + a.offset - a.window + 1, from = a.window > 0 && low > 0 ? low / B * B : 0;
-    const int64_t high = b.at + OWN + a.offset, steps = ((high < keys ? high : keys) - from + B - 1) / B;
+    const key_blocks seen(b, a.offset, a.window, OWN, B);
+    const int64_t from = seen.from, steps = seen.count;
 
     if (warpgroup == GROUPS) {
         registers_lower<24>();
@@ -337,18 +337,12 @@ size_t lnt_attention_sm90_backward_bytes(const lnt_recur_args *a)
     return (size_t)(2 * a->Hv * blocks_of(a->tokens, a->sequences, B) * B) * sizeof(float);
 }
 
-/* False: nothing was put; a tensor is not where the copy engine can read it. */
 bool lnt_attention_sm90_backward(const lnt_recur_args *a, const lnt_device *d)
 {
-    const int D = a->K;
-    const int64_t rows = a->tokens, keys = rows + a->offset, wide = (int64_t)a->Hv * D, few = (int64_t)a->Hq * D;
+    const int64_t wide = (int64_t)a->Hv * a->K;
     CUtensorMap m[4];
-    if (rows == 0 || !a->do_) return false;
-    if (!copies_reach(a->q) || !copies_reach(a->k) || !copies_reach(a->v) || !copies_reach(a->do_) || !copies_reach(a->o)) return false;
-    if (!lnt_matrix_map(&m[0], a->q, rows, wide, wide, B) || !lnt_matrix_map(&m[1], a->k, keys, few, few, B) ||
-        !lnt_matrix_map(&m[2], a->v, keys, few, few, B) || !lnt_matrix_map(&m[3], a->do_, rows, wide, wide, B))
-        return false;
-    if (D == 128)
+    if (a->tokens == 0 || !a->do_ || !map_inputs(a, m) || !lnt_matrix_map(&m[3], a->do_, a->tokens, wide, wide, B)) return false;
+    if (a->K == 128)
         launch<128>(a, m, (cudaStream_t)d->stream);
     else
         launch<64>(a, m, (cudaStream_t)d->stream);

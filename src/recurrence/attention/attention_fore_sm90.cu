@@ -58,8 +58,8 @@ __global__ void __launch_bounds__(THREADS, 1) forward_kernel(const __grid_consta
     const block_of b(a.cu, a.sequences, a.tiles - 1 - tile, OWN); /* late rows see most keys: first */
     if (b.at >= b.length) return;
     const int hk = h / (a.Hv / a.Hq), warpgroup = (int)threadIdx.x / 128;
-    const int64_t keys = b.length + a.offset, low = b.at + a.offset - a.window + 1, from = a.window > 0 && low > 0 ? low / B * B : 0;
-    const int64_t high = b.at + OWN + a.offset, steps = ((high < keys ? high : keys) - from + KEYS - 1) / KEYS;
+    const key_blocks seen(b, a.offset, a.window, OWN, KEYS);
+    const int64_t from = seen.from, steps = seen.count;
 
     if (warpgroup == GROUPS) {
         registers_lower<24>();
@@ -183,14 +183,9 @@ template <int D> void launch(const lnt_recur_args *r, const CUtensorMap (&m)[3],
 
 bool lnt_attention_sm90_forward(const lnt_recur_args *a, const lnt_device *d)
 {
-    const int D = a->K;
-    const int64_t rows = a->tokens, keys = rows + a->offset, wide = (int64_t)a->Hv * D, few = (int64_t)a->Hq * D;
     CUtensorMap m[3];
-    if (rows == 0 || !copies_reach(a->q) || !copies_reach(a->k) || !copies_reach(a->v) || (uintptr_t)a->o % 4) return false;
-    if (!lnt_matrix_map(&m[0], a->q, rows, wide, wide, B) || !lnt_matrix_map(&m[1], a->k, keys, few, few, B) ||
-        !lnt_matrix_map(&m[2], a->v, keys, few, few, B))
-        return false;
-    if (D == 128)
+    if (a->tokens == 0 || !map_inputs(a, m)) return false;
+    if (a->K == 128)
         launch<128>(a, m, (cudaStream_t)d->stream);
     else
         launch<64>(a, m, (cudaStream_t)d->stream);

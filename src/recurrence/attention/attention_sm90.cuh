@@ -7,7 +7,7 @@
 extern "C" {
 #include "recurrence/recurrence.h"
 
-/* bf16, K = V = 64 or 128. False: nothing was put; a tensor is not where the copy engine can read it, or there is nothing to do. */
+/* bf16, K = V = 64 or 128. False: nothing was put; the copy engine takes no such shape, or there is nothing to do. */
 bool lnt_attention_sm90_forward(const lnt_recur_args *a, const lnt_device *d);
 bool lnt_attention_sm90_backward(const lnt_recur_args *a, const lnt_device *d);
 size_t lnt_attention_sm90_backward_bytes(const lnt_recur_args *a);
@@ -22,7 +22,13 @@ constexpr int SECTION = 8;
 
 inline int64_t blocks_of(int64_t rows, int64_t sequences, int size) { return rows / size + sequences; }
 
-inline bool copies_reach(const void *p) { return (uintptr_t)p % 16 == 0; }
+/* Maps of q, k and v, a box of 64 rows. */
+inline bool map_inputs(const lnt_recur_args *a, CUtensorMap *m)
+{
+    const int64_t rows = a->tokens, keys = rows + a->offset, wide = (int64_t)a->Hv * a->K, few = (int64_t)a->Hq * a->K;
+    return lnt_matrix_map(&m[0], a->q, rows, wide, wide, B) && lnt_matrix_map(&m[1], a->k, keys, few, few, B) &&
+           lnt_matrix_map(&m[2], a->v, keys, few, few, B);
+}
 
 /* Blocks of `size` rows of all sequences, numbered without a table: sequence n begins with block cu[n] / size + n. Some blocks have no row. */
 struct block_of {
@@ -41,6 +47,17 @@ struct block_of {
         first = cu[n];
         length = cu[n + 1] - first;
         at = (block - first / size - n) * size;
+    }
+};
+
+/* Blocks of `size` keys that some of the `own` rows from b.at on see. */
+struct key_blocks {
+    int64_t from, count;
+    __device__ key_blocks(const block_of &b, int64_t offset, int64_t window, int own, int size)
+    {
+        const int64_t keys = b.length + offset, low = b.at + offset - window + 1, high = b.at + own + offset;
+        from = window > 0 && low > 0 ? low / B * B : 0;
+        count = ((high < keys ? high : keys) - from + size - 1) / size;
     }
 };
 
