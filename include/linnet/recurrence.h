@@ -21,7 +21,7 @@ typedef enum {
 } linnet_form;
 
 /* All tensors are row major and dense. `x` = dtype of the structure; `f` = float32 (float64 when dtype is LINNET_F64).
- * On a GPU, where the K and the V elements of a head are whole 16 bytes both, tensors made of them begin at a multiple of 16 bytes.
+ * On a GPU a tensor begins at a multiple of 16 bytes if the head sizes in its shape, K and V, are whole 16 bytes each.
  * A pointer that the operator does not take must be NULL; an optional one may be NULL, with the meaning given.
  * Outputs may not overlap inputs, except sT == s0, zT == z0 and hT == h0.
  *

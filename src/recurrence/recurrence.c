@@ -191,17 +191,14 @@ static linnet_status check_pointers(lnt_ctx *c, const lnt_recur_args *a, const l
     return LINNET_OK;
 }
 
-/* Kernels on a GPU read and write 16 bytes at once where a head's K and V elements are made of them. */
+/* Kernels on a GPU read and write 16 bytes at once where a head's elements are made of them. */
 static linnet_status check_alignment(lnt_ctx *c, const lnt_recur_args *a, const lnt_recur_op *op)
 {
     for (int i = 0; i < LNT_RECUR_TENSORS; i++) {
-        const lnt_recur_tensor *t = &lnt_recur_tensors[i];
-        const char *shape = op->cache ? t->attention : t->state;
-        const size_t size = lnt_dtype_size(lnt_recur_tensor_type(a, i)), K = (size_t)a->K * size, V = (size_t)a->V * size;
-        const int behind = (int)((uintptr_t) * (void *const *)((const char *)a + t->field) % 16);
-        if (behind && shape && strpbrk(shape, "KV") && K % 16 == 0 && V % 16 == 0)
+        const int behind = (int)((uintptr_t) * (void *const *)((const char *)a + lnt_recur_tensors[i].field) % 16);
+        if (behind && lnt_recur_tensor_aligned(op, a, i))
             return lnt_fail(c, LINNET_EINVAL, "%s begins %d bytes behind a multiple of 16; with K = %d and V = %d a GPU expects it at one",
-                            t->name, behind, a->K, a->V);
+                            lnt_recur_tensors[i].name, behind, a->K, a->V);
     }
     return LINNET_OK;
 }

@@ -73,6 +73,14 @@ lnt_dtype lnt_recur_tensor_type(const linnet_recurrence *r, int i)
     return lnt_recur_tensors[i].wide || r->dtype == LINNET_F64 ? r->dtype : LINNET_F32;
 }
 
+bool lnt_recur_tensor_aligned(const lnt_recur_op *op, const linnet_recurrence *r, int i)
+{
+    const char *shape = op->cache ? lnt_recur_tensors[i].attention : lnt_recur_tensors[i].state;
+    const int64_t size = (int64_t)lnt_dtype_size(lnt_recur_tensor_type(r, i));
+    if (!shape || !strpbrk(shape, "KV")) return false;
+    return (!strchr(shape, 'K') || r->K * size % 16 == 0) && (!strchr(shape, 'V') || r->V * size % 16 == 0);
+}
+
 int64_t lnt_recur_tensor_count(const lnt_recur_op *op, const linnet_recurrence *r, int i)
 {
     const char *name = lnt_recur_tensors[i].name;

@@ -32,6 +32,8 @@ bool lnt_recur_tensor_taken(const lnt_recur_op *op, const linnet_recurrence *r, 
 lnt_dtype lnt_recur_tensor_type(const linnet_recurrence *r, int i);
 /* Elements: the shape in terms of r's sizes, the rows of `offset` included. */
 int64_t lnt_recur_tensor_count(const lnt_recur_op *op, const linnet_recurrence *r, int i);
+/* Whether it begins at a multiple of 16 bytes on a GPU: K and V, as far as its shape has them, are whole 16 bytes each. */
+bool lnt_recur_tensor_aligned(const lnt_recur_op *op, const linnet_recurrence *r, int i);
 static inline void lnt_recur_tensor_set(linnet_recurrence *r, int i, void *p) { *(void **)((char *)r + lnt_recur_tensors[i].field) = p; }
 
 #endif
