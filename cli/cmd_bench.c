@@ -195,6 +195,7 @@ static int bench_op(const command *self, int argc, char **argv)
         { "window", ARG_I64, &o.window, "N", "of attention, 0: full", 0, ARG_NO_LIMIT },
         { "cg-steps", ARG_INT, &o.cg_steps, "N", "conjugate-gradient steps of mesa, at most", 0, 1 << 20, "30" },
         { "cg-tolerance", ARG_REAL, &o.cg_tolerance, "X", "of mesa; 0: all steps are taken", 0, 1, "1e-4" },
+        { "cg-unrolled", ARG_SWITCH, &o.cg_unrolled, NULL, "mesa's gradient is that of its steps" },
         { "implementation", ARG_HEADING },
         { "form", ARG_TEXT, &o.form, "FORM", "auto, recurrent, chunk or parallel" },
         { "chunk", ARG_INT, &o.chunk, "C", "tokens of a chunk", 1, 1 << 20, "the implementation's own" },

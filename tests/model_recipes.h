@@ -63,12 +63,10 @@ static const recipe recipes[] = {
     {"equal backbone, mesa and gated delta, by turns",
      "equal_backbone",
      {{"num_heads", "2"}, {"head_dim", "16"}, {"cg_tolerance", "1e-7"}, {"pattern", "mesa,gated_deltanet"}}},
-#ifdef RECIPES_OF_THE_CPU_ALONE /* a GPU does not differentiate the steps */
     {"equal backbone, mesa, three steps differentiated",
      "equal_backbone",
      {{"num_heads", "2"}, {"head_dim", "16"}, {"rule", "mesa"}, {"cg_tolerance", "0"}, {"max_cg_step_training", "3"},
       {"max_cg_step_decoding", "3"}, {"cg_gradient", "unrolled"}}},
-#endif
 };
 enum { RECIPES = sizeof recipes / sizeof recipes[0] };
 

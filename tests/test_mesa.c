@@ -522,6 +522,7 @@ static void wrong_options_are_refused(void **state)
     REFUSED(r.cg_gradient = (linnet_cg_gradient)2);
     REFUSED(r.cg_gradient = LINNET_CG_UNROLLED, r.cg_solver = LINNET_CG_FLASH);
     REFUSED(r.cg_gradient = LINNET_CG_UNROLLED, r.cg_max_steps = 1025);
+    REFUSED(r.cg_steps_device = &p);
 #undef REFUSED
     lnt_problem_free(&p);
     linnet_context_destroy(c);

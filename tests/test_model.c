@@ -1,5 +1,4 @@
 /* Whole small models of every mixer and hybrid: gradients, state, packing, threads, recomputation, files, and other people's logits. */
-#define RECIPES_OF_THE_CPU_ALONE
 #include "model_recipes.h"
 
 #include <stdio.h>

@@ -16,8 +16,9 @@ static const lnt_recur_case wide_delta_cases[] = {
 };
 static const lnt_recur_case *const all_cases[] = { lnt_decay_cases, lnt_delta_cases, wide_delta_cases, lnt_attention_cases, lnt_mesa_cases };
 
-/* "test_recurrence_cuda NAME TOKENS": only where "operator implementation" contains NAME, and cases of at most so many tokens. */
-static int64_t most_tokens = INT64_MAX;
+/* "test_recurrence_cuda NAME TOKENS EACH": only where "operator implementation" contains NAME, and cases of at most so many tokens; of the many runs
+ * of "mesa chunk-cuda unrolled K=90", each so-manieth. */
+static int64_t most_tokens = INT64_MAX, each = 1;
 
 static bool asked_for(const lnt_recur_case *k, const lnt_recur_impl *impl)
 {
@@ -280,11 +281,141 @@ static void mesa_solvers_match_the_cpu(void **state)
     linnet_context_destroy(cpu);
 }
 
+/* ---- mesa's gradient through its steps, and steps whose number a GPU reads --------------------------------------------------------------- */
+
+static void unrolled(lnt_problem *p, int solver, int guess, int steps, double tolerance)
+{
+    p->r.cg_gradient = LINNET_CG_UNROLLED;
+    p->r.cg_solver = (linnet_cg_solver)solver;
+    p->r.cg_guess = (linnet_cg_guess)guess;
+    p->r.cg_max_steps = steps;
+    p->r.cg_tolerance = tolerance;
+}
+
+static void run_twice(linnet_context *c, const lnt_recur_case *k, lnt_problem *p, const char *who)
+{
+    lnt_problem again;
+    OK(c, lnt_problem_make(c, k, p->r.dtype, p->r.dtype, 7, &again));
+    unrolled(&again, (int)p->r.cg_solver, (int)p->r.cg_guess, p->r.cg_max_steps, p->r.cg_tolerance);
+    assert_true(run_both(c, p, who));
+    assert_true(run_both(c, &again, who));
+    check_same_bits(p, &again, who);
+    lnt_problem_free(&again);
+}
+
+/* Every solver and guess, from no step to more than converge, against the same steps in float64; a tolerance that is met between steps. */
+static void mesa_unrolled_matches_reference(void **state)
+{
+    (void)state;
+    linnet_context *c = make_cuda_context();
+    if (!c) skip();
+    static const int counts[] = { 0, 1, 2, 7, 30 };
+    static const lnt_recur_case cases[] = {
+        { "mesa", 6, { 0, 1, 15, 63, 64, 65 }, 1, 2, 32, 40, .gate = -0.1, .beta = 1, .states = true },
+        { "mesa", 1, { 100 }, 2, 2, 64, 64, .gate = -0.3, .beta = 1, .states = true },
+        { "mesa", 1, { 0 }, 1, 1, 16, 16, .gate = -0.3, .beta = 1, .states = true },
+        { "mesa", 3, { 66, 0, 10 }, 1, 2, 128, 64, .gate = -0.05, .reset = 0.03, .beta = 1, .states = true },
+        { "mesa", 1, { 65 }, 1, 1, 130, 20, .gate = -0.1, .beta = 1 },
+        { "mesa", 1, { 64 }, 1, 1, 90, 30, .gate = -0.1, .beta = 1, .states = true },
+        { "mesa", 1, { 64 }, 1, 1, 40, 30, .gate = -0.1, .beta = 1, .states = true },
+        { "mesa", 2, { 20, 3 }, 1, 1, 100, 30, .gate = -0.1, .beta = 1, .states = true },
+        { "mesa", 2, { 200, 1 }, 1, 1, 7, 5, .gate = -4, .beta = 1, .states = true },
+        { "mesa", 1, { 129 }, 1, 3, 50, 60, .gate = -0.02, .beta = 1, .states = true },
+    };
+    enum { CASES = sizeof cases / sizeof cases[0], RUNS = 8 * 5 };
+    seen most[2] = { { 0 } };
+    int runs = 0;
+    for (int n = 0; n < CASES; n++) {
+        char name[64];
+        snprintf(name, sizeof name, "mesa chunk-cuda unrolled K=%d", cases[n].K);
+        if (!wanted(name)) continue;
+        for (int run = 0; run < RUNS && tokens_of(&cases[n]) <= most_tokens; run += (int)each)
+            for (int b = 0; b < 1 + ((run + n) % 3 == 0); b++) { /* a third of the runs in bf16 too */
+                lnt_dtype dtype = b ? LINNET_BF16 : LINNET_F32;
+                const int steps = counts[run / 8];
+                const double tolerance = run % 8 == 2 && steps == 7 ? 0.1 : 0;
+                lnt_problem truth, p;
+                char who[256];
+                int at = snprintf(who, sizeof who, "%s, solver %d, guess %d, %d steps, tolerance %g ", lnt_dtype_name(dtype), run % 4, run / 4 % 2,
+                                  steps, tolerance);
+                describe_case(&cases[n], who + at, sizeof who - (size_t)at);
+                OK(c, lnt_problem_make(c, &cases[n], LINNET_F64, dtype, 7, &truth));
+                OK(c, lnt_problem_make(c, &cases[n], dtype, dtype, 7, &p));
+                unrolled(&truth, run % 4, run / 4 % 2, steps, tolerance);
+                unrolled(&p, run % 4, run / 4 % 2, steps, tolerance);
+                OK(c, lnt_problem_run(c, &truth, false));
+                OK(c, lnt_problem_run(c, &truth, true));
+                run_twice(c, &cases[n], &p, who);
+                assert_string_equal(linnet_recurrence_ran(c), "chunk-cuda");
+                compare(&p, &truth, who, &most[b]);
+                runs++;
+                lnt_problem_free(&p);
+                lnt_problem_free(&truth);
+            }
+    }
+    print_message("%d runs through mesa's steps; largest relative errors (outputs, gradients, gates) float32 %.2g %.2g %.2g, bf16 %.2g %.2g %.2g\n",
+                  runs, most[0].output, most[0].gradient, most[0].gate, most[1].output, most[1].gradient, most[1].gate);
+    linnet_context_destroy(c);
+}
+
+/* A number of steps that is read on the device gives the bits of the same number in the call: all ways to solve, none included. */
+static void mesa_steps_on_the_device(void **state)
+{
+    (void)state;
+    linnet_context *c = wanted("mesa drawn") ? make_cuda_context() : NULL;
+    if (!c) skip();
+    static const lnt_recur_case shapes[] = {
+        { "mesa", 2, { 70, 33 }, 1, 2, 64, 24, .gate = -0.1, .beta = 1, .states = true },
+        { "mesa", 1, { 67 }, 1, 1, 140, 64, .gate = -0.05, .beta = 1, .states = true },
+    };
+    static const char *const impls[] = { "chunk-sm80", "chunk-cuda", "recurrent-cuda" };
+    void *place;
+    OK(c, lnt_device_alloc(c, sizeof(int32_t), &place));
+    int ran = 0;
+    for (int run = 0; run < 3 * 5 * 2; run++) { /* implementation, solver, guess */
+        const int which = run % 3, solver = run / 3 % 5, guess = run / 15;
+        const lnt_recur_case *k = &shapes[which && (solver + guess) % 2];
+        for (int32_t steps = 0; steps < 4; steps += 3) {
+            lnt_problem p[2];
+            bool took = true;
+            lnt_dtype dtype = which ? LINNET_F32 : LINNET_BF16;
+            for (int i = 0; i < 2 && took; i++) {
+                OK(c, lnt_problem_make(c, k, dtype, dtype, 5, &p[i]));
+                ask_for(&p[i], "steps");
+                unrolled(&p[i], solver, guess, i ? 6 : steps, 0);
+                p[i].r.cg_gradient = which && guess != solver % 2 && solver < 4 ? LINNET_CG_UNROLLED : LINNET_CG_IMPLICIT;
+                p[i].r.impl = impls[which];
+                if (i) {
+                    lnt_to_device(c, place, &steps, sizeof steps);
+                    p[i].r.cg_steps_device = place;
+                }
+                linnet_status s = lnt_problem_run(c, &p[i], false);
+                took = s == LINNET_OK;
+                if (s != LINNET_EUNSUPPORTED) OK(c, s);
+                if (took && which < 2) OK(c, lnt_problem_run(c, &p[i], true));
+                if (!took) lnt_problem_free(&p[i]);
+            }
+            if (!took) continue;
+            char who[128];
+            snprintf(who, sizeof who, "%s, solver %d, guess %d, %d steps on the device", impls[which], solver, guess, (int)steps);
+            check_same_bits(&p[0], &p[1], who);
+            ran++;
+            for (int i = 0; i < 2; i++) lnt_problem_free(&p[i]);
+        }
+    }
+    print_message("%d calls whose steps the device reads\n", ran);
+    assert_true(ran > 50);
+    lnt_device_free(c, place);
+    linnet_context_destroy(c);
+}
+
 int main(int argc, char **argv)
 {
     if (argc > 1) only = argv[1];
     if (argc > 2) most_tokens = strtoll(argv[2], NULL, 10);
+    if (argc > 3) each = strtoll(argv[3], NULL, 10);
     const struct CMUnitTest tests[] = { cmocka_unit_test(implementations_match_reference), cmocka_unit_test(mesa_solvers_match_the_cpu),
+                                        cmocka_unit_test(mesa_unrolled_matches_reference), cmocka_unit_test(mesa_steps_on_the_device),
                                         cmocka_unit_test(unaligned_tensors) };
     return exit_status(cmocka_run_group_tests(tests, NULL, NULL));
 }

@@ -318,6 +318,7 @@ typedef struct {
     int chunk, repeats;
     double cg_tolerance; /* mesa: as linnet_recurrence has them; NaN, -1: its defaults */
     int32_t cg_steps;
+    int cg_unrolled;     /* its gradient is that of the steps */
 } linnet_bench_op_options;
 #define LINNET_BENCH_OP_OPTIONS_INIT                                                                                               \
     { .size = sizeof(linnet_bench_op_options), .B = 1, .T = 2048, .Hq = 16, .Hv = 16, .K = 128, .V = 128, .form = "auto", .repeats = 7, \

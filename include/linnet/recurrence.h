@@ -113,6 +113,8 @@ typedef struct {
     linnet_cg_guess cg_guess;
     linnet_cg_solver cg_solver;
     linnet_cg_gradient cg_gradient;
+    const void *cg_steps_device; /* cuda: int32 on the device, this many steps (0 .. cg_max_steps) instead; it may change between runs of a recorded
+                                    call. NULL: cg_max_steps */
 } linnet_recurrence;
 #define LINNET_RECURRENCE_INIT \
     { .size = sizeof(linnet_recurrence), .scale = __builtin_nan(""), .cg_tolerance = __builtin_nan(""), .cg_max_steps = -1 }

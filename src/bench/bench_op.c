@@ -25,6 +25,8 @@ static void options_into(const linnet_bench_op_options *o, linnet_form form, lin
     r->form = form;
     r->impl = o->impl;
     r->chunk = o->chunk;
+    const lnt_recur_op *op = lnt_recur_find(o->op);
+    if (op && op->solve && o->cg_unrolled) r->cg_gradient = LINNET_CG_UNROLLED;
 }
 
 /* Inputs like those of a trained layer: unit keys, slow gates, write strengths in (0,1). */
@@ -46,6 +48,7 @@ static linnet_status check(lnt_ctx *c, const linnet_bench_op_options *o, linnet_
     LNT_TRY_GOTO(s, lnt_problem_make(c, &k, o->dtype, o->dtype, 1, &p), out);
     LNT_TRY_GOTO(s, lnt_problem_make(c, &k, LINNET_F64, o->dtype, 1, &truth), out);
     options_into(o, form, &p.r);
+    truth.r.cg_gradient = p.r.cg_gradient;
     for (int b = 0; b < 2; b++) {
         LNT_TRY_GOTO(s, lnt_problem_run(c, &truth, b), out);
         LNT_TRY_GOTO(s, lnt_problem_run(c, &p, b), out);

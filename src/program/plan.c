@@ -18,7 +18,7 @@ typedef struct {
     const void *master, *work, *grad;
     const lnt_state *state;
     const void *state_data;
-    double loss_scale, chance;
+    double loss_scale, draws; /* draws: 1 or 0 */
 } run_key;
 typedef struct {
     run_key key; /* of the last run that could be recorded */
@@ -38,6 +38,7 @@ struct lnt_plan {
     int64_t *cu_device;    /* device, [cu_room]: offsets of the last run */
     int64_t cu_room;
     int64_t equal_tokens, equal_seqs; /* both arrays are those of so many tokens in equal sequences; -1: of others */
+    double *chance_device; /* that of the last run which draws */
     double flops;
     record records[2];     /* [1]: of runs that store gradients (in fresh weights) */
     int last;              /* which of them the last run was */
@@ -129,6 +130,7 @@ linnet_status lnt_plan_create(lnt_ctx *c, const lnt_program *p, const lnt_plan_o
     plan->work = plan->memory + plan->slot_bytes;
     plan->cu_room = o->n_seq + 1;
     LNT_TRY_GOTO(s, lnt_device_alloc(c, (size_t)plan->cu_room * sizeof *plan->cu_device, (void **)&plan->cu_device), fail);
+    LNT_TRY_GOTO(s, lnt_device_alloc(c, sizeof *plan->chance_device, (void **)&plan->chance_device), fail);
     *out = plan;
     return LINNET_OK;
 fail:
@@ -153,6 +155,7 @@ void lnt_plan_destroy(lnt_plan *plan)
     if (plan->work != plan->memory + plan->slot_bytes) lnt_device_free(plan->c, plan->work);
     lnt_device_free(plan->c, plan->memory);
     lnt_device_free(plan->c, plan->cu_device);
+    lnt_device_free(plan->c, plan->chance_device);
     lnt_schedule_free(&plan->schedule);
     lnt_free(plan->cu);
     lnt_free(plan->seconds);
@@ -283,6 +286,7 @@ static linnet_status run_steps(lnt_plan *plan, const lnt_weights *w, const lnt_b
                                          .cu_device = plan->cu_device,
                                          .loss_scale = b->loss_scale,
                                          .chance = b->chance,
+                                         .chance_device = plan->chance_device,
                                          .work = plan->work,
                                          .work_size = plan->work_size};
     if (b->state) {
@@ -323,7 +327,7 @@ static linnet_status record_and_run(lnt_plan *plan, record *r, const lnt_weights
 static run_key key_of(const lnt_weights *w, const lnt_batch *b)
 {
     return (run_key){.tokens = b->tokens, .n_seq = b->n_seq, .weights = w, .master = w->master, .work = w->work, .grad = w->grad,
-                     .state = b->state, .state_data = b->state ? b->state->data : NULL, .loss_scale = b->loss_scale, .chance = b->chance};
+                     .state = b->state, .state_data = b->state ? b->state->data : NULL, .loss_scale = b->loss_scale, .draws = b->chance > 0};
 }
 
 static linnet_status run_or_replay(lnt_plan *plan, const lnt_weights *w, const lnt_batch *b, const int64_t *cu)
@@ -353,7 +357,7 @@ static double useful_flops(const lnt_plan *plan, const lnt_shape *shape)
     return flops;
 }
 
-/* Everything but inputs and positions is where it was when the graph was recorded. */
+/* Everything but inputs, positions and what is drawn is where it was when the graph was recorded. */
 static bool same_again(const lnt_plan *plan, const lnt_weights *w, const lnt_batch *b)
 {
     const record *r = &plan->records[stores(plan, w)];
@@ -373,6 +377,7 @@ linnet_status lnt_plan_run(lnt_plan *plan, lnt_weights *w, const lnt_batch *b)
         LNT_TRY(upload_sequences(plan, b, cu));
         plan->flops = useful_flops(plan, &shape);
     }
+    if (b->chance > 0) lnt_to_device(plan->c, plan->chance_device, &b->chance, sizeof b->chance);
     if (b->state && plan->positions)
         lnt_to_device(plan->c, b->state->position_device, b->state->position, (size_t)b->n_seq * sizeof *b->state->position);
     for (int i = 0; i < b->n_inputs; i++) {

@@ -97,7 +97,7 @@ typedef struct {
         const int32_t *host; /* [tokens] */
     } inputs[4];
     double loss_scale;
-    double chance;           /* lnt_call.chance; a run is recorded and replayed with its own */
+    double chance;           /* lnt_call.chance; a recorded run reads it on the device */
     lnt_state *state;        /* advanced by the run; NULL: every sequence starts from zero */
 } lnt_batch;
 

@@ -84,6 +84,7 @@ typedef struct lnt_call {
     bool training;               /* a backward pass will follow */
     double loss_scale;           /* a loss node: factor on the gradient of the sum of its output */
     double chance;               /* training: uniform in (0,1] by seed and step, for a node that draws; 0: nothing is drawn */
+    const double *chance_device; /* the same on the device: a recorded call reads it there */
     lnt_tensor in[LNT_MAX_IN], out[LNT_MAX_OUT];
     lnt_tensor d_in[LNT_MAX_IN]; /* backward: write here (accumulate[i]: add), skip when data == NULL */
     lnt_tensor d_out[LNT_MAX_OUT]; /* backward: gradient that came in; data == NULL: zero */

@@ -103,6 +103,12 @@ static size_t head_bytes(const recur_attr *x, const lnt_device *d)
 /* Mesa's Lambda, and in the backward pass its gradient. */
 static size_t lambda_bytes(const recur_attr *x) { return x->op->solve ? aligned((size_t)x->Hv * (size_t)x->K * 4) : 0; }
 
+/* On a GPU, mesa's number of steps where it is drawn. */
+static size_t draw_bytes(const recur_attr *x, const lnt_device *d)
+{
+    return x->op->solve && x->mesa.min_steps >= 0 && d->kind == LNT_DEVICE_CUDA ? aligned(sizeof(int32_t)) : 0;
+}
+
 /* Rows of a windowed cache and of new tokens, side by side: k, then v. */
 static size_t joined_bytes(const recur_attr *x, int64_t tokens, lnt_dtype dtype)
 {
@@ -143,7 +149,7 @@ static size_t workspace_for(const lnt_node *n, const lnt_shape *s, const int64_t
 
 static size_t workspace(const lnt_node *n, const lnt_shape *s, bool backward)
 {
-    size_t heads = head_bytes(n->attr, s->device) + lambda_bytes(n->attr) * (backward ? 2 : 1);
+    size_t heads = head_bytes(n->attr, s->device) + lambda_bytes(n->attr) * (backward ? 2 : 1) + draw_bytes(n->attr, s->device);
     if (s->cu) return heads + workspace_for(n, s, s->cu, backward);
     int64_t *cu = lnt_alloc((size_t)(s->n_seq + 1) * sizeof *cu);
     if (!cu) return 0; /* the run refuses with what it needs */
@@ -186,6 +192,12 @@ static void *take(lnt_recur_args *a, size_t bytes)
     return p;
 }
 
+static bool draws(const lnt_call *k)
+{
+    const recur_attr *x = k->attr;
+    return k->chance > 0 && x->op->solve && x->mesa.min_steps >= 0;
+}
+
 static lnt_recur_args call_of(const lnt_call *k)
 {
     const recur_attr *x = k->attr;
@@ -199,7 +211,7 @@ static lnt_recur_args call_of(const lnt_call *k)
     a.o = k->out[0].data;
     a.workspace = k->work;
     a.workspace_size = k->work_size;
-    if (k->chance > 0 && x->op->solve && x->mesa.min_steps >= 0)
+    if (draws(k) && !lnt_on_cuda(k->c))
         a.cg_max_steps = x->mesa.min_steps + (int32_t)ceil(k->chance * (x->mesa.max_steps - x->mesa.min_steps + 1)) - 1;
     size_t heads = head_bytes(x, lnt_device_of(k->c));
     if (heads && heads <= k->work_size) {
@@ -209,7 +221,7 @@ static lnt_recur_args call_of(const lnt_call *k)
     return a;
 }
 
-/* Lambda = lower + softplus(p), [Hv,K], in the workspace. */
+/* Lambda = lower + softplus(p), [Hv,K], in the workspace; on a GPU the number of steps that is drawn, too. */
 static void bring_lambda(const lnt_call *k, lnt_recur_args *a)
 {
     const recur_attr *x = k->attr;
@@ -218,7 +230,9 @@ static void bring_lambda(const lnt_call *k, lnt_recur_args *a)
     a->lambda = lambda;
 #ifdef LINNET_CUDA
     if (lnt_on_cuda(k->c)) {
-        lnt_lambda_cuda(k->c, lambda, p, (float)x->mesa.lower, (int64_t)x->Hv * x->K);
+        lnt_steps_draw draw = { .chance = k->chance_device, .min = x->mesa.min_steps, .max = x->mesa.max_steps };
+        if (draws(k)) a->cg_steps_device = draw.steps = take(a, draw_bytes(x, lnt_device_of(k->c)));
+        lnt_lambda_cuda(k->c, lambda, p, (float)x->mesa.lower, (int64_t)x->Hv * x->K, draw);
         return;
     }
 #endif

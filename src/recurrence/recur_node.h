@@ -32,8 +32,15 @@ const lnt_mesa_options *lnt_mesa_of(const lnt_node *n);
 
 /* sum[i] += part[i], on a GPU. */
 void lnt_gradient_add_cuda(lnt_ctx *c, void *sum, const void *part, lnt_dtype type, int64_t n);
-/* Mesa, on a GPU: lambda = lower + softplus(p), and what that adds to p's gradient. */
-void lnt_lambda_cuda(lnt_ctx *c, float *lambda, const float *p, float lower, int64_t n);
+/* The number of steps of a run in which they are drawn: each of min .. max as likely, where chance is uniform in (0,1]. A place on the device, NULL:
+ * nothing is drawn. */
+typedef struct {
+    int32_t *steps;
+    const double *chance;
+    int32_t min, max;
+} lnt_steps_draw;
+/* Mesa, on a GPU: lambda = lower + softplus(p) and that number, in one launch; what the former adds to p's gradient. */
+void lnt_lambda_cuda(lnt_ctx *c, float *lambda, const float *p, float lower, int64_t n, lnt_steps_draw draw);
 void lnt_lambda_gradient_cuda(lnt_ctx *c, float *dp, const float *p, const float *dlambda, int64_t n);
 
 #endif

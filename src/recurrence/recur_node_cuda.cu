@@ -30,9 +30,10 @@ extern "C" void lnt_gradient_add_cuda(lnt_ctx *c, void *sum, const void *part, l
     LNT_BY_TYPE(type, T, add_kernel<T><<<(unsigned)(pieces < most ? pieces : most), THREADS, 0, lnt_stream(c)>>>((T *)sum, (const T *)part, n));
 }
 
-__global__ void __launch_bounds__(THREADS) lambda_kernel(float *lambda, const float *p, float lower, int64_t n)
+__global__ void __launch_bounds__(THREADS) lambda_kernel(float *lambda, const float *p, float lower, int64_t n, lnt_steps_draw draw)
 {
     const int64_t i = (int64_t)blockIdx.x * THREADS + threadIdx.x;
+    if (i == 0 && draw.steps) *draw.steps = draw.min + (int32_t)ceil(*draw.chance * (draw.max - draw.min + 1)) - 1;
     if (i < n) lambda[i] = lower + (p[i] > 20 ? p[i] : log1pf(expf(p[i])));
 }
 __global__ void __launch_bounds__(THREADS) lambda_gradient_kernel(float *dp, const float *p, const float *dlambda, int64_t n)
@@ -41,9 +42,9 @@ __global__ void __launch_bounds__(THREADS) lambda_gradient_kernel(float *dp, con
     if (i < n) dp[i] += dlambda[i] / (1 + expf(-p[i]));
 }
 
-extern "C" void lnt_lambda_cuda(lnt_ctx *c, float *lambda, const float *p, float lower, int64_t n)
+extern "C" void lnt_lambda_cuda(lnt_ctx *c, float *lambda, const float *p, float lower, int64_t n, lnt_steps_draw draw)
 {
-    lambda_kernel<<<(unsigned)lnt_div_up(n, THREADS), THREADS, 0, lnt_stream(c)>>>(lambda, p, lower, n);
+    lambda_kernel<<<(unsigned)lnt_div_up(n, THREADS), THREADS, 0, lnt_stream(c)>>>(lambda, p, lower, n, draw);
 }
 extern "C" void lnt_lambda_gradient_cuda(lnt_ctx *c, float *dp, const float *p, const float *dlambda, int64_t n)
 {

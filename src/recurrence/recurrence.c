@@ -92,7 +92,7 @@ enum { UNROLLED_MOST = 1024 };
 
 static linnet_status check_solver(lnt_ctx *c, const lnt_recur_args *a, const lnt_recur_op *op, bool backward)
 {
-    bool set = !isnan(a->cg_tolerance) || a->cg_max_steps != -1 || a->cg_guess || a->cg_solver || a->cg_gradient;
+    bool set = !isnan(a->cg_tolerance) || a->cg_max_steps != -1 || a->cg_guess || a->cg_solver || a->cg_gradient || a->cg_steps_device;
     if (!op->solve) return set ? lnt_fail(c, LINNET_EINVAL, "%s takes no solver options", op->name) : LINNET_OK;
     if (!isnan(a->scale) && a->scale != 1) return lnt_fail(c, LINNET_EINVAL, "%s takes no scale", op->name);
     if (a->cg_tolerance < 0 || isinf(a->cg_tolerance))
@@ -105,9 +105,9 @@ static linnet_status check_solver(lnt_ctx *c, const lnt_recur_args *a, const lnt
         return lnt_fail(c, LINNET_EINVAL, "unknown cg_solver %d", (int)a->cg_solver);
     if (a->cg_gradient < LINNET_CG_IMPLICIT || a->cg_gradient > LINNET_CG_UNROLLED)
         return lnt_fail(c, LINNET_EINVAL, "unknown cg_gradient %d", (int)a->cg_gradient);
+    if (a->cg_steps_device && !lnt_on_cuda(c)) return lnt_fail(c, LINNET_EINVAL, "cg_steps_device without a GPU");
     if (a->cg_gradient == LINNET_CG_IMPLICIT) return LINNET_OK;
     if (a->cg_solver == LINNET_CG_FLASH) return lnt_fail(c, LINNET_EINVAL, "the steps of cg_solver 4 (flash) round to float16: no unrolled gradient");
-    if (backward && lnt_on_cuda(c)) return lnt_fail(c, LINNET_EUNSUPPORTED, "the unrolled gradient of mesa is not offered on a GPU");
     if (backward && a->cg_max_steps > UNROLLED_MOST)
         return lnt_fail(c, LINNET_EINVAL, "cg_max_steps = %d; the unrolled gradient keeps every step, and takes at most %d", a->cg_max_steps,
                         UNROLLED_MOST);

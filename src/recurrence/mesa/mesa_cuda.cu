@@ -2,7 +2,8 @@
  *
  * Forward: kb = beta k; H at every chunk's start; the solve; o by the decay core with query x and key kb. Backward: the decay core's backward of
  * (x, kb, v, do), whose dq is y = G do; the solve for y gives e; the decay core's backward of (x, kb, k, e), whose results count negatively, as
- * all of them are linear in e; the sums of both. */
+ * all of them are linear in e; the sums of both. Through the steps (LINNET_CG_UNROLLED), two kernels around a scan of the decay core stand where
+ * the solve and its backward pass do, and leave their results in the same places. */
 #include "recurrence/mesa/mesa_cuda.cuh"
 
 #include "recurrence/decay/decay_cuda.cuh"
@@ -75,7 +76,7 @@ __global__ __launch_bounds__(THREADS) void mesa_turn(const float *from, float *t
 
 /* Of both passes, a CTA a chunk and query-key head, a warp a token at a time: u = dkb - dkb2,
  *   dq = sum e      dk = sum beta u - dvalue      dbeta = k.u      dg = dg - dg2                (sums over the value heads that share it)
- * and part[slot,h] = sum over the chunk of x.e, of which dlambda [Hv,K] is - the sum over the slots. */
+ * and part[slot,h] = sum over the chunk of x.e, of which dlambda [Hv,K] is - the sum over the slots. Without x, `part` is there. */
 template <typename T> struct mesa_sums {
     const int4 *table;
     const T *k, *x, *e, *dkb, *dkb2, *dvalue; /* [T,Hq,K]; [T,Hv,K] */
@@ -103,9 +104,9 @@ template <typename T, int EACH> __global__ __launch_bounds__(THREADS) void mesa_
             for (int i = 0; i < PACKS; i++) {
                 const int d = (i * 32 + lane) * EACH;
                 if (d >= K) continue;
-                float k[EACH], x[EACH], e[EACH], u[EACH], u2[EACH], value[EACH];
+                float k[EACH], x[EACH] = {}, e[EACH], u[EACH], u2[EACH], value[EACH];
                 load_pack(k, a.k + row * K + d);
-                load_pack(x, a.x + at * K + d);
+                if (a.x) load_pack(x, a.x + at * K + d);
                 load_pack(e, a.e + at * K + d);
                 load_pack(u, a.dkb + at * K + d);
                 load_pack(u2, a.dkb2 + at * K + d);
@@ -126,6 +127,7 @@ template <typename T, int EACH> __global__ __launch_bounds__(THREADS) void mesa_
             if (lane == 0 && a.dbeta) a.dbeta[at] = dot;
             if (lane == 0 && a.to_dg) a.to_dg[at] = a.dg[at] - a.dg2[at];
         }
+        if (!a.x) continue;
         __syncthreads();
 #pragma unroll
         for (int i = 0; i < PACKS; i++)
@@ -170,17 +172,18 @@ __global__ __launch_bounds__(THREADS) void mesa_lambda_sum(const float *part, fl
 
 /* Both directions: table [chunks], kb (and kr, k of every value head, where k is not it) [T,Hv,K], x [T,Hv,K] in the tensors' type, H
  * [chunks,Hv,K,K]. Backward, in the tensors' type: y e dkb dkb2 dvalue [T,Hv,K]; float32: dg dg2 [T,Hv], part [chunks,Hv,K], turned: dhT
- * [N,Hv,K,K], dh0: the same. */
+ * [N,Hv,K,K], dh0: the same. Through the steps, float32: what lnt_mesa_unroll names, E0 being dh0. */
 struct mesa_work {
     int4 *table;
     void *kb, *kr, *x, *H, *y, *e, *dkb, *dkb2, *dvalue;
-    float *dg, *dg2, *part, *turned, *dh0;
+    float *dg, *dg2, *part, *turned, *dh0, *E, *dkb_steps, *dvalue_steps, *db, *fade, *ring;
     void *decay; /* the decay core's workspace */
     size_t decay_bytes;
 };
 
 static int64_t slots_of(const lnt_recur_args *a) { return a->tokens / LNT_MESA_C + a->sequences; }
 static bool rounds(const lnt_recur_args *a) { return a->cg_solver == LINNET_CG_FLASH; }
+static bool unrolled(const lnt_recur_args *a) { return a->cg_gradient == LINNET_CG_UNROLLED; }
 static bool other_keys(const lnt_recur_args *a) { return a->Hq < a->Hv || rounds(a); }
 
 /* The decay core's call with query x, key kb and value `v` of V columns, both [T,Hv,.]. */
@@ -249,8 +252,17 @@ static size_t carve(const lnt_recur_args *a, bool backward, bool tiles, void *ba
         w->dg = (float *)take(rows, 4);
         w->dg2 = (float *)take(rows, 4);
         w->part = (float *)take(chunks * a->Hv * a->K, 4);
-        w->turned = (float *)take(heads * square, 4);
+        if (!unrolled(a)) w->turned = (float *)take(heads * square, 4);
         w->dh0 = (float *)take(heads * square, 4);
+    }
+    if (backward && unrolled(a)) {
+        const lnt_mesa_rings rings = lnt_mesa_rings_of(a->K, a->cg_max_steps, chunks * a->Hv);
+        w->E = (float *)take(chunks * a->Hv * square, 4);
+        w->dkb_steps = (float *)take(rows * a->K, 4);
+        w->dvalue_steps = (float *)take(rows * a->K, 4);
+        w->db = (float *)take(rows, 4);
+        w->fade = (float *)take(chunks * a->Hv, 4);
+        w->ring = (float *)take(rings.n * rings.floats, 4);
     }
     w->decay_bytes = decay_bytes(a, backward, tiles);
     w->decay = take((int64_t)w->decay_bytes, 1);
@@ -280,9 +292,9 @@ template <typename T> static void put_keys(const lnt_recur_args *a, const mesa_w
 
 static const void *values_k(const lnt_recur_args *a, const mesa_work &w) { return w.kr ? w.kr : a->k; }
 
-/* (H_t + Lambda) x = rhs, H being made anew from h0; its end states to hT. */
+/* H at every chunk's start from h0, its end states to hT; the call of (H_t + Lambda) x = rhs, without a place for x. */
 template <typename T, typename S>
-static void put_solve(const lnt_recur_args *a, const mesa_work &w, const void *rhs, int heads, void *x, float *x_float, float *hT, lnt_cuda *d)
+static lnt_mesa_solve<T, S> put_starts(const lnt_recur_args *a, const mesa_work &w, const void *rhs, int heads, float *hT, lnt_cuda *d)
 {
     lnt_recur_args starts = decay_call(a, w, values_k(a, w), a->K);
     starts.s0 = a->h0;
@@ -305,16 +317,26 @@ static void put_solve(const lnt_recur_args *a, const mesa_work &w, const void *r
     s.beta = (const float *)a->beta;
     s.lambda = (const float *)a->lambda;
     s.H = (const S *)w.H;
-    s.x = (T *)x;
-    s.x_float = x_float;
     s.taken = (float *)a->steps;
     s.residual = (float *)a->residual;
-    if constexpr (sizeof(S) == 2)
-        if (d->base.capability >= 90 && !(s.absolute > 0) && (s.solver == LINNET_CG_LEVEL || s.solver == LINNET_CG_PLAIN) &&
+    return s;
+}
+
+template <typename T, typename S>
+static void put_solve(const lnt_recur_args *a, const mesa_work &w, const void *rhs, int heads, void *x, float *x_float, float *hT, lnt_cuda *d)
+{
+    lnt_mesa_solve<T, S> s = put_starts<T, S>(a, w, rhs, heads, hT, d);
+    s.x = (T *)x;
+    s.x_float = x_float;
+    if constexpr (sizeof(S) == 2) {
+        const bool steps = s.steps > 0 || s.solver == LINNET_CG_PLAIN;
+        if (d->base.capability >= 90 && !(s.absolute > 0) && (s.solver == LINNET_CG_LEVEL || s.solver == LINNET_CG_PLAIN) && steps &&
             ((uintptr_t)s.k | (uintptr_t)s.x) % 16 == 0 && (uintptr_t)s.rhs % 4 == 0) {
             lnt_mesa_cg_sm90(s, d->stream);
-            return;
+            s.without_steps = true; /* the guess alone, where no level step is drawn */
+            if (!s.drawn || s.solver == LINNET_CG_PLAIN) return;
         }
+    }
     lnt_mesa_solve_put(s, d);
 }
 
@@ -349,7 +371,7 @@ template <typename T> static void put_sums(const lnt_recur_args *a, const mesa_w
     mesa_sums<T> s = {};
     s.table = w.table;
     s.k = (const T *)a->k;
-    s.x = (const T *)w.x;
+    s.x = unrolled(a) ? NULL : (const T *)w.x;
     s.e = (const T *)w.e;
     s.dkb = (const T *)w.dkb;
     s.dkb2 = (const T *)w.dkb2;
@@ -372,6 +394,36 @@ template <typename T> static void put_sums(const lnt_recur_args *a, const mesa_w
         mesa_combine<T, 1><<<(unsigned)grid, THREADS, 0, d->stream>>>(s);
     const int n = a->Hv * a->K;
     if (a->dlambda) mesa_lambda_sum<<<(unsigned)lnt_div_up(n, 32), THREADS, 0, d->stream>>>(w.part, (float *)a->dlambda, chunks, n);
+}
+
+/* From y the solve's own gradients: e = dq, dkb2, dvalue, dg2 (all but e negative), dh0, and dlambda's parts. */
+template <typename T> static void put_steps_back(const lnt_recur_args *a, const mesa_work &w, lnt_cuda *d)
+{
+    const lnt_mesa_rings rings = lnt_mesa_rings_of(a->K, a->cg_max_steps, slots_of(a) * a->Hv);
+    lnt_mesa_unroll<T> u = {};
+    u.solve = put_starts<T, float>(a, w, a->q, a->Hq, NULL, d);
+    u.y = (const T *)w.y;
+    u.dq = (T *)w.e;
+    u.ring = w.ring;
+    u.ring_floats = rings.floats;
+    u.blocks = rings.blocks;
+    u.part = w.part;
+    u.fade = w.fade;
+    u.E = w.E;
+    u.E0 = a->dh0 ? w.dh0 : NULL;
+    u.dkb = w.dkb_steps;
+    u.dvalue = w.dvalue_steps;
+    u.db = w.db;
+    u.less_dkb = (T *)w.dkb2;
+    u.less_dvalue = (T *)w.dvalue;
+    u.less_dg = w.dg2;
+    u.dh0 = (float *)a->dh0;
+    lnt_mesa_unroll_put(u, d);
+    const int64_t longest = lnt_recur_longest(a);
+    const decay_cut cut = { a->cu_seqlens_device, a->sequences, a->tokens, LNT_MESA_C, longest ? (int)lnt_div_up(longest, LNT_MESA_C) : 1, a->Hv,
+                            (const float *)a->g, NULL, 1.0f };
+    lnt_decay_scan(cut, w.E, w.fade, (const float *)a->dhT, NULL, a->K, a->K, a->K, true, d);
+    lnt_mesa_unroll_end_put(u, d);
 }
 
 template <typename T, typename S> static void backward(const lnt_recur_args *a, lnt_cuda *d)
@@ -403,6 +455,13 @@ template <typename T, typename S> static void backward(const lnt_recur_args *a, 
     else
         decay_impl(&read, true)->put_backward(&read, &d->base);
 
+    if constexpr (sizeof(S) == 4)
+        if (unrolled(a)) {
+            put_steps_back<T>(a, w, d);
+            put_sums<T>(a, w, d);
+            lnt_cuda_note(d, cudaGetLastError());
+            return;
+        }
     put_solve<T, S>(a, w, w.y, a->Hv, w.e, NULL, NULL, d);
 
     if (a->dhT) turn(a, (const float *)a->dhT, w.turned, d);
@@ -431,6 +490,18 @@ static const char *general_declines(const lnt_recur_args *a, bool back)
     if (a->tokens > INT32_MAX || a->sequences > INT32_MAX) return "at most 2^31 tokens are offered";
     return NULL;
 }
+static size_t block_bytes(const lnt_recur_args *a, bool back)
+{
+    return back && unrolled(a) ? lnt_mesa_unroll_bytes(a->K) : lnt_mesa_solve_bytes(a->K);
+}
+static const char *chunk_declines(const lnt_recur_args *a, bool back)
+{
+    int device = 0, most = 0;
+    if (cudaGetDevice(&device) != cudaSuccess || cudaDeviceGetAttribute(&most, cudaDevAttrMaxSharedMemoryPerBlockOptin, device) != cudaSuccess)
+        return "the GPU does not tell its shared memory";
+    if (block_bytes(a, back) > (size_t)most) return "K above 64 needs more shared memory a block than this GPU has";
+    return general_declines(a, back);
+}
 static size_t general_workspace(const lnt_recur_args *a, bool back, int threads)
 {
     mesa_work w;
@@ -444,7 +515,8 @@ static const char *tiles_declines(const lnt_recur_args *a, bool back)
     if (a->dtype != LINNET_BF16) return "it takes bf16 tensors";
     if (a->K != 64 && a->K != 128) return "K of 64 or 128 is offered";
     if (a->cg_solver == LINNET_CG_FLASH) return "it does not round to float16";
-    return general_declines(a, back);
+    if (unrolled(a)) return "steps that are differentiated are those of the general solve";
+    return chunk_declines(a, back);
 }
 static size_t tiles_workspace(const lnt_recur_args *a, bool back, int threads)
 {
@@ -464,7 +536,7 @@ const lnt_recur_impl lnt_mesa_chunk_cuda = {
     .form = LINNET_FORM_CHUNK,
     .device = LNT_DEVICE_CUDA,
     .needs = 80,
-    .declines = general_declines,
+    .declines = chunk_declines,
     .workspace = general_workspace,
     .forward = NULL,
     .backward = NULL,

@@ -369,7 +369,8 @@ __device__ __forceinline__ void solve(const lnt_mesa_cg &a, shared_of<K> &s, row
 #pragma unroll
     for (int j = 0; j < K / 8; j++)
         for (int i = 0; i < 2; i++) t.p[2 * j + i] = pack_bf16(t.w[4 * j + 2 * i], t.w[4 * j + 2 * i + 1]);
-    for (int step = 0; step < a.most; step++) {
+    const int most = lnt_mesa_course_now(a).most;
+    for (int step = 0; step < most; step++) {
         if (a.tolerance2 > 0.f && !group_any(group, d[0] > 0.f || d[1] > 0.f)) break;
         float pw[2], alpha[2], beta[2], rz[2];
         apply<K, SLOW>(t, s, buf, pw);
@@ -422,13 +423,14 @@ __device__ __forceinline__ void leave(const lnt_mesa_cg &a, const place &p, shar
     const int part = tid % (K / 8);
     for (int row = tid / (K / 8); row < p.rows; row += GROUP / (K / 8))
         *(uint4 *)(a.x + ((p.first + row) * a.Hv + p.h) * K + part * 8) = *(const uint4 *)(stage + part / 8 * C * 64 + swizzled(row, part % 8 * 8));
+    const int free_steps = lnt_mesa_course_now(a).free_steps;
     float left[2];
     squares<K>(t, left);
     for (int i = 0; i < 2; i++) {
         if (c || first_row(tid) + 8 * i >= p.rows) continue;
         const int64_t token = (p.first + first_row(tid) + 8 * i) * a.Hv + p.h;
         const float size = s.row[first_row(tid) + 8 * i].y;
-        if (a.taken) a.taken[token] = (float)max((i ? taken >> 16 : taken & 65535) - a.free_steps, 0);
+        if (a.taken) a.taken[token] = (float)max((i ? taken >> 16 : taken & 65535) - free_steps, 0);
         if (a.residual) a.residual[token] = size > 0.f ? sqrtf(left[i] / size) : 0.f;
     }
 }
@@ -486,16 +488,20 @@ __device__ __forceinline__ void work(const lnt_mesa_cg &a, shared_of<K> &s, int 
 {
     rows_of<K> t;
     begin<K>(a, place_of(a, item), s, t, buf, group);
-    if (a.from_guess) guess<K, SLOW>(t, s, buf, group);
+    if (a.diagonal && a.solver == LINNET_CG_PLAIN) guess<K, SLOW>(t, s, buf, group);
     if (next < (int)a.chunks * a.Hv) fetch<K>(a, place_of(a, next), s.H[buf ^ 1], s.Kc[buf ^ 1]);
     int taken = 0;
     solve<K, SLOW>(a, s, t, buf, group, taken);
     leave<K>(a, place_of(a, item), s, t, buf, group, taken);
 }
 
+/* Level steps of which none is drawn are the general solve's. */
+__device__ __forceinline__ bool left_to_the_other(const lnt_mesa_cg &a) { return a.drawn && a.solver == LINNET_CG_LEVEL && *a.drawn == 0; }
+
 /* Every chunk with slow gates. */
 template <int K> __global__ void __launch_bounds__(GROUP * GROUPS<K>, 1) slow_kernel(const __grid_constant__ lnt_mesa_cg a)
 {
+    if (left_to_the_other(a)) return;
     extern __shared__ __align__(1024) char raw[];
     const int group = __shfl_sync(0xffffffffu, (int)threadIdx.x / GROUP, 0), step = (int)gridDim.x * GROUPS<K>;
     shared_of<K> &s = ((shared_of<K> *)raw)[group];
@@ -515,6 +521,7 @@ template <int K> __global__ void __launch_bounds__(GROUP * GROUPS<K>, 1) slow_ke
 /* The others, 16 looked at at once: mostly there are none. A kernel of their own: as a branch of the loop above they cost it 20 registers. */
 template <int K> __global__ void __launch_bounds__(GROUP * GROUPS<K>, 1) fast_kernel(const __grid_constant__ lnt_mesa_cg a)
 {
+    if (left_to_the_other(a)) return;
     extern __shared__ __align__(1024) char raw[];
     const int group = __shfl_sync(0xffffffffu, (int)threadIdx.x / GROUP, 0), step = (int)gridDim.x * GROUPS<K>, items = (int)a.chunks * a.Hv;
     shared_of<K> &s = ((shared_of<K> *)raw)[group];

@@ -23,10 +23,11 @@ template <typename T> struct step_args {
     float *x, *taken, *residual;
     T *o;
     int64_t H_stride, G_stride; /* of sequences */
-    int Hq, Hv, K, V, most, free_steps;
+    int Hq, Hv, K, V, steps;
+    const int *drawn; /* NULL: steps */
     float tolerance2, absolute;
     linnet_cg_solver solver;
-    bool from_guess, half;
+    bool diagonal, half;
 };
 
 template <int W> struct step_shared {
@@ -109,6 +110,7 @@ __global__ __launch_bounds__(W * step_shared<W>::parts) void mesa_step(const __g
         if constexpr (HELD) return G[i];
         else return in_G && i < rows ? a.sT[G0 + (int64_t)i * V] : 0.0f;
     };
+    const lnt_mesa_course course = lnt_mesa_course_now(a);
     const float lambda = in_H && a.lambda ? a.lambda[(int64_t)h * K + column] : 1.0f;
 
     for (int64_t t = a.cu[n]; t < a.cu[n + 1]; t++) {
@@ -139,25 +141,25 @@ __global__ __launch_bounds__(W * step_shared<W>::parts) void mesa_step(const __g
         __syncthreads();
         const float diagonal = in_H ? s.diagonal[column] : FLT_MAX;
         float one[1] = { diagonal }, m = diagonal;
-        if (a.solver == LINNET_CG_LEVEL) {
+        if (course.solver == LINNET_CG_LEVEL) {
             over_columns(s, 0, one, true);
             m = one[0];
         }
         m = 1.0f / (m + lambda);
 
-        float x = a.from_guess ? m * q : 0.0f, r = q, start[2] = { q * q, 0.0f };
-        if (a.from_guess) {
+        float x = course.from_guess ? m * q : 0.0f, r = q, start[2] = { q * q, 0.0f };
+        if (course.from_guess) {
             if (part == 0) s.p[column] = a.half ? lnt_to_half(x) : x;
             r -= times<W, UNROLL>(s, part, column, K, a.half, at_H) + lambda * x;
         }
-        if (a.solver > LINNET_CG_JACOBI) m = 1.0f;
+        if (course.solver > LINNET_CG_JACOBI) m = 1.0f;
         float p = m * r;
         start[1] = p * r;
         over_columns(s, 1, start);
         const float size = start[0];
         float delta = start[1];
         int taken = 0;
-        while (taken < a.most) {
+        while (taken < course.most) {
             if (part == 0) s.p[column] = a.half ? lnt_to_half(p) : p;
             const float w = times<W, UNROLL>(s, part, column, K, a.half, at_H) + lambda * p;
             one[0] = p * w;
@@ -177,7 +179,7 @@ __global__ __launch_bounds__(W * step_shared<W>::parts) void mesa_step(const __g
             one[0] = r * r;
             over_columns(s, 2, one);
         }
-        if (threadIdx.x == 0 && a.taken) a.taken[token] = (float)(taken > a.free_steps ? taken - a.free_steps : 0);
+        if (threadIdx.x == 0 && a.taken) a.taken[token] = (float)(taken > course.free_steps ? taken - course.free_steps : 0);
         if (threadIdx.x == 0 && a.residual) a.residual[token] = size > 0 ? sqrtf(one[0] / size) : 0.0f;
         if (a.half) x = lnt_to_half(x);
         if (part == 0 && in_H && a.x) a.x[token * K + column] = x;
@@ -224,12 +226,12 @@ template <typename T> void put(const lnt_recur_args *r, int64_t stride, const ln
     a.Hv = r->Hv;
     a.K = r->K;
     a.V = r->V;
-    a.most = solve.most;
-    a.free_steps = solve.free_steps;
+    a.steps = solve.steps;
+    a.drawn = solve.drawn;
     a.tolerance2 = solve.tolerance2;
     a.absolute = solve.absolute;
     a.solver = solve.solver;
-    a.from_guess = solve.from_guess;
+    a.diagonal = solve.diagonal;
     a.half = solve.half;
     if (!heads) return;
     if (wide(r))
