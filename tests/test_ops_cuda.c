@@ -830,7 +830,8 @@ static lnt_buf step_program(lnt_program *p, lnt_buf ids, lnt_buf *strength)
     x = lnt_add_buf(p, x, lnt_linear(p, lnt_mul_buf(p, qk[0], qk[1]), "o", STEP_WIDTH));
     x = lnt_add_buf(p, x, lnt_linear(p, v, "v_out", STEP_WIDTH));
     h = lnt_rmsnorm(p, x, "mlp_norm", 1e-6);
-    lnt_buf y = lnt_swiglu(p, lnt_linear(p, h, "gate", STEP_INNER), lnt_linear(p, h, "up", STEP_INNER));
+    const lnt_buf gate = lnt_linear(p, h, "gate", STEP_INNER), up = lnt_linear(p, h, "up", STEP_INNER);
+    lnt_buf y = lnt_swiglu(p, gate, up);
     return lnt_add_buf(p, x, lnt_linear(p, y, "down", STEP_WIDTH));
 }
 

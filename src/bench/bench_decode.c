@@ -6,7 +6,7 @@
 #include "core/clock.h"
 #include "core/memory.h"
 #include "core/rng.h"
-#include "generate/sample.h"
+#include "generate/greedy.h"
 #include "model/model.h"
 
 /* Tokens that are fed both one at a time and at once, before the clock runs: so many that the recurrences take their chunk form for them. */
@@ -21,7 +21,7 @@ typedef struct {
     lnt_state *state;
     lnt_plan *plan;
     int32_t *ids;     /* host, [batch] */
-    int32_t *scratch; /* device, [batch] */
+    lnt_greedy greedy;
     double *seconds;  /* [steps] */
     float *logits;    /* host, [CHECKED + 1, vocabulary]: of one pass, then of the last step */
 } decode;
@@ -41,7 +41,7 @@ static double step_bytes(const decode *k)
 
 static linnet_status open_decode(decode *k, int64_t steps)
 {
-    int64_t capacity = CHECKED + WARM_UP + steps;
+    int64_t capacity = CHECKED + 1 + WARM_UP + steps;
     lnt_plan_options o = { .tokens = k->batch, .n_seq = k->batch, .dtype = k->m->dtype, .has_state = true, .state_capacity = capacity, .n_outputs = 1,
                            .outputs = { k->m->logits } };
     k->V = k->m->config->vocab_size;
@@ -49,24 +49,25 @@ static linnet_status open_decode(decode *k, int64_t steps)
     k->seconds = lnt_alloc((size_t)steps * sizeof *k->seconds);
     k->logits = lnt_alloc((size_t)((CHECKED + 1) * k->V) * sizeof *k->logits);
     if (!k->ids || !k->seconds || !k->logits) return lnt_fail_memory(k->c, (size_t)((CHECKED + 1) * k->V) * sizeof *k->logits);
-    LNT_TRY(lnt_device_alloc(k->c, (size_t)k->batch * sizeof *k->scratch, (void **)&k->scratch));
     LNT_TRY(lnt_state_create(k->c, k->m->p, k->m->dtype, k->batch, capacity, &k->state));
-    return lnt_plan_create(k->c, k->m->p, &o, &k->plan);
+    LNT_TRY(lnt_plan_create(k->c, k->m->p, &o, &k->plan));
+    return lnt_greedy_open(k->c, k->plan, k->m->logits, k->m->ids, k->V, &k->greedy);
 }
 
 static void close_decode(decode *k)
 {
+    lnt_greedy_close(&k->greedy);
     lnt_plan_destroy(k->plan);
     lnt_state_destroy(k->state);
-    lnt_device_free(k->c, k->scratch);
     lnt_free(k->ids);
     lnt_free(k->seconds);
     lnt_free(k->logits);
 }
 
-static linnet_status feed(decode *k)
+/* ids: host, [batch]; NULL: those that the step before left. */
+static linnet_status feed(decode *k, const int32_t *ids)
 {
-    lnt_batch b = { .tokens = k->batch, .n_seq = k->batch, .n_inputs = 1, .inputs = { { k->m->ids, k->ids } }, .state = k->state };
+    lnt_batch b = { .tokens = k->batch, .n_seq = k->batch, .n_inputs = ids != NULL, .inputs = { { k->m->ids, ids } }, .state = k->state };
     return lnt_plan_run(k->plan, k->m->w, &b);
 }
 
@@ -80,7 +81,7 @@ static linnet_status check(decode *k, double *error)
     for (int t = 0; t < CHECKED; t++) {
         ids[t] = (int64_t)lnt_rng_below(&r, (uint64_t)k->V);
         for (int64_t n = 0; n < k->batch; n++) k->ids[n] = (int32_t)ids[t];
-        LNT_TRY(feed(k));
+        LNT_TRY(feed(k, k->ids));
     }
     LNT_TRY(linnet_model_logits(k->c, k->m, ids, 1, CHECKED, k->logits));
     const float *pass = k->logits + (CHECKED - 1) * k->V;
@@ -121,12 +122,17 @@ static linnet_status run(decode *k, int64_t steps, linnet_bench_decode_result *o
     LNT_TRY(check_small(k, &out->check_error));
     LNT_TRY(open_decode(k, steps));
     for (int64_t n = 0; n < k->batch; n++) k->ids[n] = (int32_t)(n % k->V);
-    for (int64_t i = -WARM_UP; i < steps; i++) {
+    LNT_TRY(feed(k, k->ids));
+    LNT_TRY(lnt_greedy_put(&k->greedy));
+    for (int64_t i = -WARM_UP; i < steps; i++) { /* a step is put while the one before it runs, whose ids are then read */
         double start = lnt_now();
-        LNT_TRY(feed(k));
-        LNT_TRY(lnt_greedy(k->c, step_logits(k), k->batch, k->V, k->V, k->scratch, k->ids));
+        LNT_TRY(feed(k, NULL));
+        LNT_TRY(lnt_greedy_put(&k->greedy));
+        lnt_greedy_take(&k->greedy);
         if (i >= 0) k->seconds[i] = lnt_now() - start;
     }
+    lnt_device_wait(k->c);
+    LNT_TRY(lnt_device_check(k->c));
     linnet_model_info info;
     linnet_model_get_info(k->m, &info);
     out->step_seconds = lnt_median(k->seconds, steps);

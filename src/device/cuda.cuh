@@ -34,7 +34,7 @@ struct lnt_cuda {
     void *bounce;        /* pinned host memory, LNT_BOUNCE bytes: what the device hands back in small pieces */
     void *gemm_picks;    /* ops/gemm_cuda.cu: cuBLASLt's choices by shape; NULL until the first product, lnt_free */
     cudaError_t failed;  /* the first failure since lnt_device_check */
-    cudaEvent_t marks[2];
+    cudaEvent_t marks[2], flags[2];
     char name[256];
 };
 enum { LNT_LT_WORK = 32 << 20, LNT_BOUNCE = 4096 };

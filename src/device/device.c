@@ -19,6 +19,7 @@ static void cpu_free(lnt_device *d, void *p) { (void)d, lnt_free(p); }
 static void cpu_move_in(lnt_device *d, void *dst, const void *src, size_t n) { (void)d, memcpy(dst, src, n); }
 static void cpu_zero(lnt_device *d, void *dst, size_t n) { (void)d, memset(dst, 0, n); }
 static void cpu_nothing(lnt_device *d) { (void)d; }
+static void cpu_no_flag(lnt_device *d, int which) { (void)d, (void)which; }
 static _Thread_local double marks[2];
 static void cpu_mark(lnt_device *d, int which) { (void)d, marks[which] = lnt_now(); }
 static double cpu_elapsed(lnt_device *d) { return (void)d, marks[1] - marks[0]; }
@@ -33,6 +34,10 @@ static lnt_device cpu = {
     .copy = cpu_move_in,
     .zero = cpu_zero,
     .wait = cpu_nothing,
+    .alloc_shared = cpu_alloc,
+    .free_shared = cpu_free,
+    .set_flag = cpu_no_flag,
+    .await_flag = cpu_no_flag,
     .mark = cpu_mark,
     .elapsed = cpu_elapsed,
     .put = cpu_move_in,

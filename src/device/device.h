@@ -18,6 +18,11 @@ typedef struct lnt_device {
     void (*copy)(struct lnt_device *d, void *dst, const void *src, size_t bytes);
     void (*zero)(struct lnt_device *d, void *dst, size_t bytes);
     void (*wait)(struct lnt_device *d);
+    /* Host memory that kernels may write too; the host reads it when await_flag returns: what was put before that flag (0 or 1) was set is done. */
+    void *(*alloc_shared)(struct lnt_device *d, size_t bytes); /* NULL on failure */
+    void (*free_shared)(struct lnt_device *d, void *p);
+    void (*set_flag)(struct lnt_device *d, int which);
+    void (*await_flag)(struct lnt_device *d, int which);
     /* Seconds on the device's own clock: mark 0, work, mark 1, then elapsed, which waits for mark 1. */
     void (*mark)(struct lnt_device *d, int which);
     double (*elapsed)(struct lnt_device *d);

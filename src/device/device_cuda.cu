@@ -47,6 +47,17 @@ static void cuda_zero(lnt_device *d, void *dst, size_t n) { lnt_cuda_note(self(d
 static void cuda_wait(lnt_device *d) { lnt_cuda_note(self(d), cudaStreamSynchronize(self(d)->stream)); }
 static void cuda_mark(lnt_device *d, int which) { lnt_cuda_note(self(d), cudaEventRecord(self(d)->marks[which], self(d)->stream)); }
 
+static void *cuda_alloc_shared(lnt_device *d, size_t bytes)
+{
+    void *p = NULL;
+    if (cudaMallocHost(&p, bytes) == cudaSuccess) return p;
+    (void)cudaGetLastError();
+    return NULL;
+}
+static void cuda_free_shared(lnt_device *d, void *p) { lnt_cuda_note(self(d), cudaFreeHost(p)); }
+static void cuda_set_flag(lnt_device *d, int which) { lnt_cuda_note(self(d), cudaEventRecord(self(d)->flags[which], self(d)->stream)); }
+static void cuda_await_flag(lnt_device *d, int which) { lnt_cuda_note(self(d), cudaEventSynchronize(self(d)->flags[which])); }
+
 static double cuda_elapsed(lnt_device *d)
 {
     float ms = 0;
@@ -120,6 +131,8 @@ static void cuda_destroy(lnt_device *d)
     cudaStreamSynchronize(s->stream);
     for (cudaEvent_t mark : s->marks)
         if (mark) cudaEventDestroy(mark);
+    for (cudaEvent_t flag : s->flags)
+        if (flag) cudaEventDestroy(flag);
     if (s->lt) cublasLtDestroy(s->lt);
     if (s->lt_work) cudaFree(s->lt_work);
     if (s->bounce) cudaFreeHost(s->bounce);
@@ -138,6 +151,10 @@ static const lnt_device calls = {
     .copy = cuda_copy,
     .zero = cuda_zero,
     .wait = cuda_wait,
+    .alloc_shared = cuda_alloc_shared,
+    .free_shared = cuda_free_shared,
+    .set_flag = cuda_set_flag,
+    .await_flag = cuda_await_flag,
     .mark = cuda_mark,
     .elapsed = cuda_elapsed,
     .destroy = cuda_destroy,
@@ -190,6 +207,7 @@ extern "C" linnet_status lnt_cuda_open(lnt_ctx *c, int index, void *stream, lnt_
         d->stream = (cudaStream_t)stream;
     }
     for (int i = 0; i < 2 && e == cudaSuccess; i++) e = cudaEventCreate(&d->marks[i]);
+    for (int i = 0; i < 2 && e == cudaSuccess; i++) e = cudaEventCreateWithFlags(&d->flags[i], cudaEventDisableTiming);
     if (e == cudaSuccess) e = cudaMalloc(&d->lt_work, LNT_LT_WORK);
     if (e == cudaSuccess) e = cudaMallocHost(&d->bounce, LNT_BOUNCE);
     if (e == cudaSuccess && cublasLtCreate(&d->lt) != CUBLAS_STATUS_SUCCESS) e = cudaErrorInitializationError;

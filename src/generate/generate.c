@@ -5,6 +5,7 @@
 
 #include "core/clock.h"
 #include "device/device.h"
+#include "generate/greedy.h"
 #include "generate/sample.h"
 #include "model/model.h"
 
@@ -16,19 +17,20 @@ typedef struct {
     lnt_state *state;
     lnt_plan *prefill, *step;
     float *logits;    /* host, [vocabulary] */
-    int32_t *scratch; /* device, [1] */
+    lnt_greedy greedy;
+    int queued;       /* greedy steps that were put and not taken */
 } session;
 
 static void close_session(session *k)
 {
+    lnt_greedy_close(&k->greedy);
     lnt_plan_destroy(k->prefill);
     lnt_plan_destroy(k->step);
     lnt_state_destroy(k->state);
     lnt_free(k->logits);
-    lnt_device_free(k->c, k->scratch);
 }
 
-static linnet_status open_session(session *k, int64_t prompt, int64_t capacity)
+static linnet_status open_session(session *k, int64_t V, int64_t prompt, int64_t capacity)
 {
     LNT_TRY(lnt_state_create(k->c, k->m->p, k->m->dtype, 1, capacity, &k->state));
     lnt_plan_options o = {
@@ -39,15 +41,41 @@ static linnet_status open_session(session *k, int64_t prompt, int64_t capacity)
         o.outputs[0] = k->m->hidden;
         LNT_TRY(lnt_plan_create(k->c, k->m->p, &o, &k->prefill));
     }
-    LNT_TRY(lnt_device_alloc(k->c, sizeof *k->scratch, (void **)&k->scratch));
+    LNT_TRY(lnt_greedy_open(k->c, k->step, k->m->logits, k->m->ids, V, &k->greedy));
     k->logits = lnt_alloc((size_t)k->m->config->vocab_size * 4);
     return k->logits ? LINNET_OK : lnt_fail_memory(k->c, (size_t)k->m->config->vocab_size * 4);
 }
 
+/* ids NULL: the one that the step before left. */
 static linnet_status feed(session *k, lnt_plan *plan, const int32_t *ids, int64_t n)
 {
-    lnt_batch b = {.tokens = n, .n_seq = 1, .n_inputs = 1, .inputs = {{k->m->ids, ids}}, .state = k->state};
+    lnt_batch b = {.tokens = n, .n_seq = 1, .n_inputs = ids != NULL, .inputs = {{k->m->ids, ids}}, .state = k->state};
     return lnt_plan_run(plan, k->m->w, &b);
+}
+
+static linnet_status greedy_step(session *k, const int32_t *id)
+{
+    LNT_TRY(feed(k, k->step, id, 1));
+    k->queued++;
+    return lnt_greedy_put(&k->greedy);
+}
+
+/* The token behind `now`. A GPU goes on with the next, if there may be one, while the host looks at this. */
+static linnet_status greedy_token(session *k, bool more, int32_t *now)
+{
+    if (!k->queued) LNT_TRY(greedy_step(k, now));
+    if (more && lnt_on_cuda(k->c)) LNT_TRY(greedy_step(k, NULL));
+    *now = *lnt_greedy_take(&k->greedy);
+    k->queued--;
+    return lnt_device_check(k->c);
+}
+
+static linnet_status drawn_token(session *k, lnt_sampler *sampler, int32_t *now)
+{
+    LNT_TRY(feed(k, k->step, now, 1));
+    lnt_to_host(k->c, k->logits, lnt_plan_output(k->step, k->m->logits).data, (size_t)k->m->config->vocab_size * 4);
+    *now = lnt_sampler_draw(sampler, k->logits);
+    return LINNET_OK;
 }
 
 static linnet_status check(lnt_ctx *c, const linnet_model *m, const linnet_tokenizer *t, const linnet_generate_options *o)
@@ -91,7 +119,7 @@ linnet_status linnet_generate(linnet_context *c, linnet_model *m, const linnet_t
         s = lnt_fail(c, LINNET_EINVAL, "max_tokens is %lld, which is too large", (long long)o->max_tokens);
         goto done;
     }
-    LNT_TRY_GOTO(s, open_session(&k, n, capacity), done);
+    LNT_TRY_GOTO(s, open_session(&k, V, n, capacity), done);
     LNT_TRY_GOTO(s, lnt_sampler_create(c, V, o, &sampler), done);
     *out = (linnet_generate_result){.prompt_tokens = n, .state_bytes = (int64_t)k.state->bytes};
     double start = lnt_now();
@@ -101,14 +129,8 @@ linnet_status linnet_generate(linnet_context *c, linnet_model *m, const linnet_t
     int32_t now = ids[n - 1];
     start = lnt_now();
     while (out->tokens < o->max_tokens) {
-        LNT_TRY_GOTO(s, feed(&k, k.step, &now, 1), done);
-        const float *logits = lnt_plan_output(k.step, m->logits).data;
-        if (o->temperature == 0) {
-            LNT_TRY_GOTO(s, lnt_greedy(c, logits, 1, V, V, k.scratch, &now), done);
-        } else {
-            lnt_to_host(c, k.logits, logits, (size_t)V * 4);
-            now = lnt_sampler_draw(sampler, k.logits);
-        }
+        const bool more = out->tokens + 1 < o->max_tokens;
+        LNT_TRY_GOTO(s, o->temperature == 0 ? greedy_token(&k, more, &now) : drawn_token(&k, sampler, &now), done);
         out->tokens++;
         if (o->stop_at_separator && now == linnet_tokenizer_separator(t)) break;
         size_t bytes = 0;

@@ -4,7 +4,6 @@
 #include <stdlib.h>
 
 #include "core/memory.h"
-#include "device/device.h"
 
 typedef struct {
     double p;
@@ -45,7 +44,7 @@ static int by_probability(const void *a, const void *b)
     return x->id < y->id ? -1 : 1;
 }
 
-static int32_t largest(const float *logits, int64_t V)
+int32_t lnt_largest(const float *logits, int64_t V)
 {
     int32_t best = 0;
     for (int64_t i = 1; i < V; i++)
@@ -53,23 +52,9 @@ static int32_t largest(const float *logits, int64_t V)
     return best;
 }
 
-linnet_status lnt_greedy(lnt_ctx *c, const float *logits, int64_t rows, int64_t ld, int64_t V, int32_t *scratch, int32_t *ids)
-{
-#ifdef LINNET_CUDA
-    if (lnt_on_cuda(c)) {
-        lnt_greedy_cuda(c, logits, rows, ld, V, scratch);
-        lnt_to_host(c, ids, scratch, (size_t)rows * sizeof *ids);
-        return lnt_device_check(c);
-    }
-#endif
-    (void)c, (void)scratch;
-    for (int64_t r = 0; r < rows; r++) ids[r] = largest(logits + r * ld, V);
-    return LINNET_OK;
-}
-
 int32_t lnt_sampler_draw(lnt_sampler *s, const float *logits)
 {
-    int32_t best = largest(logits, s->V);
+    int32_t best = lnt_largest(logits, s->V);
     if (s->temperature == 0) return best;
     double sum = 0;
     for (int64_t i = 0; i < s->V; i++) {

@@ -1,7 +1,7 @@
-/* The largest logit of each row, so that greedy decoding brings one number a sequence to the host. */
+/* The largest logit of each row, for the next step and for the host. */
 #include "device/cuda.cuh"
 extern "C" {
-#include "generate/sample.h"
+#include "generate/greedy.h"
 }
 
 enum { THREADS = 1024, WARPS = THREADS / 32 };
@@ -22,7 +22,7 @@ __device__ __forceinline__ largest warp_largest(largest a)
 }
 
 /* One block a row of logits [rows, ld], of which the first V columns count. */
-__global__ void __launch_bounds__(THREADS) largest_kernel(const float *logits, int64_t ld, int32_t V, int32_t *ids)
+__global__ void __launch_bounds__(THREADS) largest_kernel(const float *logits, int64_t ld, int32_t V, int32_t *next, int32_t *host)
 {
     __shared__ largest of_warp[WARPS];
     const float *row = logits + (int64_t)blockIdx.x * ld;
@@ -47,10 +47,10 @@ __global__ void __launch_bounds__(THREADS) largest_kernel(const float *logits, i
     __syncthreads();
     if (threadIdx.x >= 32) return;
     best = warp_largest(of_warp[threadIdx.x]);
-    if (threadIdx.x == 0) ids[blockIdx.x] = best.id;
+    if (threadIdx.x == 0) next[blockIdx.x] = host[blockIdx.x] = best.id;
 }
 
-extern "C" void lnt_greedy_cuda(lnt_ctx *c, const float *logits, int64_t rows, int64_t ld, int64_t V, int32_t *ids)
+extern "C" void lnt_greedy_cuda(lnt_ctx *c, const float *logits, int64_t rows, int64_t ld, int64_t V, int32_t *next, int32_t *host)
 {
-    if (rows > 0) lnt_launch(lnt_cuda_of(c), largest_kernel, (unsigned)rows, (int)THREADS, logits, ld, (int32_t)V, ids);
+    lnt_launch(lnt_cuda_of(c), largest_kernel, (unsigned)rows, (int)THREADS, logits, ld, (int32_t)V, next, host);
 }

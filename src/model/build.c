@@ -106,7 +106,8 @@ static lnt_buf mlp(lnt_program *p, const lnt_config *k, lnt_buf x, bool equal)
 {
     int64_t inner = lnt_config_mlp_width(k);
     lnt_push_scope(p, "mlp");
-    lnt_buf y = lnt_swiglu(p, lnt_linear(p, x, "gate_proj", inner), lnt_linear(p, x, "up_proj", inner));
+    const lnt_buf gate = lnt_linear(p, x, "gate_proj", inner), up = lnt_linear(p, x, "up_proj", inner); /* in this order, whatever the compiler */
+    lnt_buf y = lnt_swiglu(p, gate, up);
     double before = equal ? lnt_set_init_std(p, sqrt(2.0 / (double)k->num_hidden_layers / (double)inner)) : 0;
     y = lnt_linear(p, y, "down_proj", k->hidden_size);
     if (equal) lnt_set_init_std(p, before);

@@ -16,6 +16,7 @@ namespace {
 constexpr int STEP = 64, ROWS = 16, FEW_MOST = 16;
 /* So many tiles for each multiprocessor: blocks that stay and go through them (few_stream_sm90.cu) win over blocks that come and go. */
 constexpr int MANY_TILES = 2;
+constexpr int LONG = 4096; /* or so long a K that its loads do not fit into registers at once */
 
 struct few_args {
     few_parts to;
@@ -72,9 +73,9 @@ __global__ void __launch_bounds__(32 * WARPS, BLOCKS) few_rows_kernel(const __gr
     await_last();
     for (int base = warp * STEP; base < a.K; base += WARPS * STEP * AHEAD) {
         if (base != warp * STEP) w.load(w0, w1, base, WARPS * STEP, a.K, lane);
-        uint4 x[AHEAD][2][TILES];
 #pragma unroll
-        for (int i = 0; i < AHEAD; i++)
+        for (int i = 0; i < AHEAD; i++) {
+            uint4 x[2][TILES];
 #pragma unroll
             for (int h = 0; h < 2; h++)
 #pragma unroll
@@ -82,18 +83,17 @@ __global__ void __launch_bounds__(32 * WARPS, BLOCKS) few_rows_kernel(const __gr
                     const int k = base + i * (WARPS * STEP) + h * (STEP / 2) + 8 * lane;
                     const uint4 v = *(const uint4 *)(row[t] + min(k, a.K - 8));
                     const uint32_t keep = 0u - (uint32_t)(k < a.K && has[t]); /* a choice becomes a branch, and the loads wait */
-                    x[i][h][t] = make_uint4(v.x & keep, v.y & keep, v.z & keep, v.w & keep);
+                    x[h][t] = make_uint4(v.x & keep, v.y & keep, v.z & keep, v.w & keep);
                 }
-#pragma unroll
-        for (int i = 0; i < AHEAD; i++)
 #pragma unroll
             for (int h = 0; h < 2; h++)
 #pragma unroll
                 for (int t = 0; t < TILES; t++) {
-                    const uint4 u = w.top[i][h], v = w.low[i][h], b = x[i][h][t];
+                    const uint4 u = w.top[i][h], v = w.low[i][h], b = x[h][t];
                     few_mma(c[t], u.x, v.x, u.y, v.y, b.x, b.y);
                     few_mma(c[t], u.z, v.z, u.w, v.w, b.z, b.w);
                 }
+        }
     }
 #pragma unroll
     for (int t = 0; t < TILES; t++)
@@ -137,7 +137,8 @@ extern "C" bool lnt_few_rows_cuda(lnt_ctx *c, const lnt_few_rows *f)
     if (rows > INT32_MAX / 2) return false;
     const bool hopper = f->weights && d->base.capability / 10 == 9;
     if (f->R > FEW_MOST) return hopper && lnt_few_rows_sm90(d, f);
-    if (hopper && rows >= MANY_TILES * ROWS * (int64_t)d->base.multiprocessors && lnt_few_stream_sm90(d, f)) return true;
+    const int64_t filled = rows / ROWS / d->base.multiprocessors;
+    if (hopper && (filled >= MANY_TILES || f->K > LONG) && lnt_few_stream_sm90(d, f)) return true;
     const few_args a = {few_parts_of(f, ROWS), (const bf16 *)f->x, f->ldx, (int)f->K, f->weights};
     if (f->R <= 8)
         launch<1>(d, a);

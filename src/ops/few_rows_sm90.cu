@@ -5,7 +5,8 @@
  * every block adds up, in the order of K, a share of the tile. A block's first boxes of w are on their way before the kernels ahead have ended.
  *
  * Slower for widths of some thousands: tiles of 128 rows; as many blocks as two for each multiprocessor; sums by way of global memory (16 us where
- * these take 6). */
+ * these take 6); a stage of 128 or 256 columns. No faster: x brought once for two or four tiles of a cluster (multicast; and the arrival at another
+ * block's barrier must not be a release of the whole cluster, which is a fence of the GPU: 40% slower). */
 #include "device/wgmma.cuh"
 #include "ops/few_rows.cuh"
 
@@ -127,6 +128,12 @@ __device__ __forceinline__ void put_share(const few_params &a, const few_part &p
     }
 }
 
+/* The others may still be reading; nothing that was written is waited for. */
+__device__ __forceinline__ void cluster_leave()
+{
+    asm volatile("barrier.cluster.arrive.relaxed.aligned; barrier.cluster.wait.aligned;" ::: "memory");
+}
+
 template <int NT> __global__ void __launch_bounds__(THREADS) few_tiles_kernel(const __grid_constant__ few_params a)
 {
     extern __shared__ char memory[];
@@ -158,7 +165,7 @@ template <int NT> __global__ void __launch_bounds__(THREADS) few_tiles_kernel(co
     else
         __syncthreads();
     put_share(a, p, n0, rank, shared_address(ring));
-    if (a.split > 1) cluster_sync(); /* the others may still be reading */
+    if (a.split > 1) cluster_leave();
 }
 
 /* Blocks for each tile: as many as leave no multiprocessor with two. */

@@ -2,20 +2,22 @@
  *
  * A tile is 16 rows of w, or 8 of each of two that are combined, and all of K. A block goes through tiles grid apart; one thread brings them to
  * shared memory, SPAN columns of K a stage, without a pause from tile to tile; eight warps have 64 columns of each stage and keep their x in
- * registers for all tiles. What lane has what is as in few_rows_cuda.cu; warps' sums are added in order. A block takes half a multiprocessor's shared
- * memory: that of the next such product stands beside it, its stages filled before the kernels ahead have ended.
+ * registers for all tiles, or, when K is longer than KEPT stages, load it as they go. What lane has what is as in few_rows_cuda.cu; warps' sums are
+ * added in order. A block takes half a multiprocessor's shared memory, two go side by side: those of the next such product take the places of the
+ * first to end, and fill their stages before the kernels ahead have ended.
  *
- * Rows brought one by one as plain bytes, 1 KB each, reached 63% of the bandwidth: a copy takes the engine some 90 cycles. x made by every block, a
- * sum and its norm, in place of a kernel ahead: 1025 us a step against 979. */
+ * Slower: rows brought one by one as plain bytes, 1 KB each (63% of the bandwidth: a copy takes the engine some 90 cycles); x made by every block, a
+ * sum and its norm, in place of a kernel ahead (4%); tiles of 8 rows (6%); one block of 12 stages in place of two of 6 (2%); x of 6 stages kept (4%);
+ * 72 registers a thread, that there is room for three (10%). */
 #include "device/wgmma.cuh"
 #include "ops/few_rows.cuh"
 
 namespace {
 
 constexpr int ROWS = 16, HALF = ROWS / 2, WARPS = 8, SPAN = 64 * WARPS, STAGES = 6;
+constexpr int KEPT = 4; /* stages whose x a lane has in registers: all, or the next */
 constexpr int CONSUMERS = 32 * WARPS, THREADS = CONSUMERS + 32;
 constexpr int PANEL = HALF * 128, BOX = WARPS * PANEL, STAGE = 2 * BOX; /* bytes; a panel is 8 rows of 64 columns, a box has the 8 warps' */
-constexpr int WIDE = 10; /* so many tiles for each multiprocessor take two blocks: nothing follows soon */
 constexpr size_t BYTES = 1024 + STAGES * STAGE;
 
 struct stream_args {
@@ -76,7 +78,17 @@ __device__ __forceinline__ uint4 read_shared(uint32_t address)
     return v;
 }
 
-template <int CHUNKS> __global__ void __launch_bounds__(THREADS) few_stream_kernel(const __grid_constant__ stream_args a)
+/* A lane's eight numbers of x, and the eight 32 columns on, of the stage whose columns begin at k; `left` columns are there from its first on. */
+__device__ __forceinline__ void load_x(uint4 (&x)[2], const bf16 *row, int k, int left)
+{
+#pragma unroll
+    for (int h = 0; h < 2; h++) {
+        x[h] = make_uint4(0, 0, 0, 0);
+        if (row && k + h * 32 < left) x[h] = *(const uint4 *)(row + k + h * 32);
+    }
+}
+
+__global__ void __launch_bounds__(THREADS, 2) few_stream_kernel(const __grid_constant__ stream_args a)
 {
     extern __shared__ char memory[];
     __shared__ float share[2][WARPS][8][ROWS]; /* [turn][warp][row of x][row of w] */
@@ -93,40 +105,37 @@ template <int CHUNKS> __global__ void __launch_bounds__(THREADS) few_stream_kern
     }
     const int warp = (int)threadIdx.x / 32, group = (int)threadIdx.x % 32 / 4, lane = (int)threadIdx.x % 4;
     const int chunks = (a.K + SPAN - 1) / SPAN, mine = warp * 64 + 8 * lane;
-    uint4 x[CHUNKS][2];
+    uint4 x[KEPT][2];
+    const bf16 *row = group < a.to.R ? a.x + group * a.ldx + mine : NULL;
     await_last();
 #pragma unroll
-    for (int c = 0; c < CHUNKS; c++)
-#pragma unroll
-        for (int h = 0; h < 2; h++) {
-            const int k = c * SPAN + mine + h * 32;
-            x[c][h] = make_uint4(0, 0, 0, 0);
-            if (k < a.K && group < a.to.R) x[c][h] = *(const uint4 *)(a.x + group * a.ldx + k);
-        }
+    for (int c = 0; c < KEPT; c++) load_x(x[c], row, c * SPAN, a.K - mine);
     int stage = 0, parity = 0, turn = 0;
     for (int tile = (int)blockIdx.x; tile < a.to.tiles; tile += (int)gridDim.x, turn ^= 1) {
         float d[4] = {};
+        for (int begin = 0; begin < chunks; begin += KEPT)
 #pragma unroll
-        for (int c = 0; c < CHUNKS; c++) {
-            if (c >= chunks) break;
-            const uint32_t top = shared_address(ring + stage * STAGE + warp * PANEL + group * 128);
-            uint4 u[2], v[2];
-            mbarrier_wait(&full[stage], (uint32_t)parity);
+            for (int c = 0; c < KEPT; c++) {
+                if (begin + c >= chunks) break;
+                const uint32_t top = shared_address(ring + stage * STAGE + warp * PANEL + group * 128);
+                uint4 u[2], v[2];
+                mbarrier_wait(&full[stage], (uint32_t)parity);
 #pragma unroll
-            for (int h = 0; h < 2; h++) { /* odd rows take their halves the other way round: eight lanes, of two rows, fall into 32 banks */
-                const uint32_t at = (uint32_t)((((h ^ group) & 1) * 4 + lane) ^ group) * 16;
-                u[h] = read_shared(top + at), v[h] = read_shared(top + BOX + at);
+                for (int h = 0; h < 2; h++) { /* odd rows take their halves the other way round: eight lanes, of two rows, fall into 32 banks */
+                    const uint32_t at = (uint32_t)((((h ^ group) & 1) * 4 + lane) ^ group) * 16;
+                    u[h] = read_shared(top + at), v[h] = read_shared(top + BOX + at);
+                }
+#pragma unroll
+                for (int h = 0; h < 2; h++) {
+                    const uint4 b = x[c][h], p = group & 1 ? u[h ^ 1] : u[h], q = group & 1 ? v[h ^ 1] : v[h];
+                    few_mma(d, p.x, q.x, p.y, q.y, b.x, b.y);
+                    few_mma(d, p.z, q.z, p.w, q.w, b.z, b.w);
+                }
+                __syncwarp();
+                if (threadIdx.x % 32 == 0) mbarrier_arrive(&empty[stage]);
+                if (++stage == STAGES) stage = 0, parity ^= 1;
+                if (chunks > KEPT) load_x(x[c], row, (begin + c + KEPT < chunks ? begin + c + KEPT : c) * SPAN, a.K - mine);
             }
-#pragma unroll
-            for (int h = 0; h < 2; h++) {
-                const uint4 b = x[c][h], p = group & 1 ? u[h ^ 1] : u[h], q = group & 1 ? v[h ^ 1] : v[h];
-                few_mma(d, p.x, q.x, p.y, q.y, b.x, b.y);
-                few_mma(d, p.z, q.z, p.w, q.w, b.z, b.w);
-            }
-            __syncwarp();
-            if (threadIdx.x % 32 == 0) mbarrier_arrive(&empty[stage]);
-            if (++stage == STAGES) stage = 0, parity ^= 1;
-        }
 #pragma unroll
         for (int e = 0; e < 4; e++)
             if (2 * lane + (e & 1) < a.to.R) share[turn][warp][2 * lane + (e & 1)][group + 8 * (e >> 1)] = d[e];
@@ -146,12 +155,12 @@ template <int CHUNKS> __global__ void __launch_bounds__(THREADS) few_stream_kern
     }
 }
 
-template <int CHUNKS> void launch(const lnt_cuda *d, const stream_args &a)
+void launch(const lnt_cuda *d, const stream_args &a)
 {
-    static const cudaError_t room = cudaFuncSetAttribute(few_stream_kernel<CHUNKS>, cudaFuncAttributeMaxDynamicSharedMemorySize, (int)BYTES);
+    static const cudaError_t room = cudaFuncSetAttribute(few_stream_kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, (int)BYTES);
     lnt_cuda_note((lnt_cuda *)d, room);
-    const int all = d->base.multiprocessors, most = a.to.tiles >= WIDE * all ? 2 * all : all;
-    lnt_launch_with(d, few_stream_kernel<CHUNKS>, (unsigned)(a.to.tiles < most ? a.to.tiles : most), THREADS, BYTES, 1, a);
+    const int all = d->base.multiprocessors, most = a.to.tiles > all ? 2 * all : all;
+    lnt_launch_with(d, few_stream_kernel, (unsigned)(a.to.tiles < most ? a.to.tiles : most), THREADS, BYTES, 1, a);
 }
 
 } // namespace
@@ -159,15 +168,11 @@ template <int CHUNKS> void launch(const lnt_cuda *d, const stream_args &a)
 extern "C" bool lnt_few_stream_sm90(const lnt_cuda *d, const lnt_few_rows *f)
 {
     stream_args a = {};
-    a.to = few_parts_of(f, ROWS), a.x = (const bf16 *)f->x, a.ldx = f->ldx, a.K = (int)f->K;
-    if (f->R > 8 || f->K > 12 * SPAN || f->K % 64) return false;
+    a.to = few_parts_of(f, ROWS);
+    a.x = (const bf16 *)f->x, a.ldx = f->ldx, a.K = (int)f->K;
+    if (f->R > 8 || f->K % 64) return false;
     for (int i = 0; i < f->parts; i++)
         if (!panels_map(&a.w[i], &f->part[i], f->K)) return false;
-    if (f->K <= 4 * SPAN)
-        launch<4>(d, a);
-    else if (f->K <= 8 * SPAN)
-        launch<8>(d, a);
-    else
-        launch<12>(d, a);
+    launch(d, a);
     return true;
 }

@@ -54,11 +54,15 @@ __device__ __forceinline__ float inverse_of(const norm_args &a, float s)
 template <class P, int N, bool WIDE, norm_form FORM>
 __global__ void __launch_bounds__(WIDE ? (P::U == 1 ? 1024 : 512) : 256) norm_forward(const __grid_constant__ norm_args a)
 {
-    let_next();
-    await_last();
     const int lanes = WIDE ? (int)blockDim.x : a.lanes, lane = WIDE ? (int)threadIdx.x : (int)threadIdx.x & (lanes - 1);
     const int64_t row = WIDE ? blockIdx.x : ((int64_t)blockIdx.x * 256 + threadIdx.x) / lanes, at = row * a.d;
     const int units = row < a.rows ? a.units : 0;
+    float w[N][P::U];
+    let_next();
+#pragma unroll
+    for (int i = 0; i < N; i++)
+        if (a.w && lane + i * lanes < units) get_weights(w[i], a.w + (lane + i * lanes) * P::U);
+    await_last();
     lnt_raw<P> x[N], g[FORM == ALONE ? 1 : N];
     float v[P::U], s = 0.0f, none = 0.0f;
 #pragma unroll
@@ -90,15 +94,14 @@ __global__ void __launch_bounds__(WIDE ? (P::U == 1 ? 1024 : 512) : 256) norm_fo
         if (lane + i * lanes < units) {
             const int c = (lane + i * lanes) * P::U;
             widen<P>(v, x[i], a.x.f32);
-            float w[P::U];
-            if (a.w) get_weights(w, a.w + c);
 #pragma unroll
-            for (int u = 0; u < P::U; u++) v[u] *= a.w ? r * w[u] : r;
+            for (int u = 0; u < P::U; u++) v[u] *= a.w ? r * w[i][u] : r;
             if constexpr (FORM == GATED) {
-                widen<P>(w, g[i], a.gate.f32);
-                act_all(w, a.act);
+                float gate[P::U];
+                widen<P>(gate, g[i], a.gate.f32);
+                act_all(gate, a.act);
 #pragma unroll
-                for (int u = 0; u < P::U; u++) v[u] *= w[u];
+                for (int u = 0; u < P::U; u++) v[u] *= gate[u];
             }
             put<P>(a.y, at + c, v);
         }

@@ -203,10 +203,10 @@ __device__ __forceinline__ void forward_block(const conv_args &a, int64_t block)
     if (p.c >= a.cols) return;
     float w[SIZE][U], window[SIZE][U];
     load_taps(a, p.c, w);
+    if constexpr (STEP) enter(a, p, block / a.parts); /* no kernel writes what it reads */
     await_last();
     int64_t r0, r1;
     if constexpr (STEP) {
-        enter(a, p, block / a.parts);
         r0 = p.begin, r1 = p.end;
     } else {
         r0 = block / a.parts * a.rows, r1 = min(a.cut.tokens, r0 + a.rows);

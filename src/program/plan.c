@@ -366,6 +366,12 @@ static bool same_again(const lnt_plan *plan, const lnt_weights *w, const lnt_bat
            !memcmp(&key, &r->key, sizeof key);
 }
 
+int32_t *lnt_plan_input(const lnt_plan *plan, lnt_buf b)
+{
+    const int slot = plan->schedule.value_slot[plan->p->values[b.id].root];
+    return slot < 0 ? NULL : (int32_t *)(plan->memory + plan->schedule.slots[slot].offset);
+}
+
 linnet_status lnt_plan_run(lnt_plan *plan, lnt_weights *w, const lnt_batch *b)
 {
     LNT_TRY(check_batch(plan, w, b));
@@ -381,8 +387,8 @@ linnet_status lnt_plan_run(lnt_plan *plan, lnt_weights *w, const lnt_batch *b)
     if (b->state && plan->positions)
         lnt_to_device(plan->c, b->state->position_device, b->state->position, (size_t)b->n_seq * sizeof *b->state->position);
     for (int i = 0; i < b->n_inputs; i++) {
-        int slot = plan->schedule.value_slot[plan->p->values[b->inputs[i].buf.id].root];
-        if (slot >= 0) lnt_to_device(plan->c, plan->memory + plan->schedule.slots[slot].offset, b->inputs[i].host, (size_t)b->tokens * 4);
+        int32_t *input = lnt_plan_input(plan, b->inputs[i].buf);
+        if (input) lnt_to_device(plan->c, input, b->inputs[i].host, (size_t)b->tokens * sizeof *input);
     }
     LNT_TRY(run_or_replay(plan, w, b, cu));
     if (plan->o.training) w->fresh = false;

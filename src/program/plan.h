@@ -111,6 +111,8 @@ linnet_status lnt_plan_measure(lnt_ctx *c, const lnt_program *p, const lnt_plan_
 linnet_status lnt_plan_run(lnt_plan *plan, lnt_weights *w, const lnt_batch *b);
 /* An output of the last run; device memory, valid until the next run. */
 lnt_tensor lnt_plan_output(const lnt_plan *plan, lnt_buf b);
+/* Where a run reads its input b, int32 [tokens] on the device: a run whose batch does not name b takes what is there. NULL: no node reads it. */
+int32_t *lnt_plan_input(const lnt_plan *plan, lnt_buf b);
 size_t lnt_plan_bytes(const lnt_plan *plan);          /* activations, gradients, residuals and workspace */
 bool lnt_plan_recorded(const lnt_plan *plan);         /* runs like the last one are replayed */
 double lnt_plan_flops(const lnt_plan *plan);          /* useful FLOPs of the last run's shape, recomputation not counted */

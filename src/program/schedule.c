@@ -415,6 +415,8 @@ static linnet_status add_steps(work *w)
             i++;
         }
     for (int i = 0; i < wanted_count(w); i++) touch(w, w->slot[wanted(w, i)]);
+    for (int r = 1; r < p->n_values; r++) /* the next run may find its inputs there: lnt_plan_input */
+        if (p->values[r].v.external) touch(w, w->slot[r]);
     return LINNET_OK;
 }
 

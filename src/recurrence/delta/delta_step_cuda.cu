@@ -76,9 +76,9 @@ template <typename T, int ROWS> __global__ __launch_bounds__(THREADS) void step_
     let_next();
     if (p.s0)
         for (int r = tid; r < p.K; r += THREADS) ahead_l2(p.s0 + state - column + (int64_t)r * p.V);
-    await_last();
-    int64_t t = p.cu[n];
+    int64_t t = p.cu[n]; /* no kernel writes these */
     const int64_t end = p.cu[n + 1];
+    await_last();
     float S[ROWS][4];
 #pragma unroll
     for (int i = 0; i < ROWS; i++) {

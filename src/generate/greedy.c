@@ -1,0 +1,42 @@
+#include "generate/greedy.h"
+
+#include "device/device.h"
+#include "generate/sample.h"
+
+linnet_status lnt_greedy_open(lnt_ctx *c, const lnt_plan *plan, lnt_buf logits, lnt_buf input, int64_t V, lnt_greedy *g)
+{
+    const lnt_tensor t = lnt_plan_output(plan, logits);
+    *g = (lnt_greedy){.c = c, .logits = t.data, .rows = t.rows, .ld = t.cols, .V = V, .next = lnt_plan_input(plan, input)};
+    const size_t bytes = LNT_GREEDY_TURNS * (size_t)g->rows * sizeof *g->ids;
+    g->ids = lnt_device_of(c)->alloc_shared(lnt_device_of(c), bytes);
+    return g->ids ? LINNET_OK : lnt_fail_memory(c, bytes);
+}
+
+void lnt_greedy_close(lnt_greedy *g)
+{
+    if (!g->ids) return;
+    lnt_device_wait(g->c); /* a step that nobody took may still write there */
+    lnt_device_of(g->c)->free_shared(lnt_device_of(g->c), g->ids);
+}
+
+linnet_status lnt_greedy_put(lnt_greedy *g)
+{
+    const int turn = (int)(g->put++ % LNT_GREEDY_TURNS);
+    int32_t *ids = g->ids + turn * g->rows;
+#ifdef LINNET_CUDA
+    if (lnt_on_cuda(g->c)) {
+        lnt_greedy_cuda(g->c, g->logits, g->rows, g->ld, g->V, g->next, ids);
+        lnt_device_of(g->c)->set_flag(lnt_device_of(g->c), turn);
+        return lnt_device_check(g->c);
+    }
+#endif
+    for (int64_t r = 0; r < g->rows; r++) g->next[r] = ids[r] = lnt_largest(g->logits + r * g->ld, g->V);
+    return LINNET_OK;
+}
+
+const int32_t *lnt_greedy_take(lnt_greedy *g)
+{
+    const int turn = (int)(g->taken++ % LNT_GREEDY_TURNS);
+    lnt_device_of(g->c)->await_flag(lnt_device_of(g->c), turn);
+    return g->ids + turn * g->rows;
+}

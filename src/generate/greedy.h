@@ -1,0 +1,29 @@
+/* Greedy decoding: behind a step of a plan the largest logit of each row becomes the input of the next step where the plan reads it, so that steps
+ * can be put one behind the other; the host reads the ids while a later step runs. */
+#ifndef LNT_GENERATE_GREEDY_H
+#define LNT_GENERATE_GREEDY_H
+
+#include "program/plan.h"
+
+enum { LNT_GREEDY_TURNS = 2 }; /* ids of so many steps wait for the host at most */
+
+typedef struct {
+    lnt_ctx *c;
+    const float *logits; /* device, [rows, ld] */
+    int64_t rows, ld, V;
+    int32_t *next;       /* device, [rows] */
+    int32_t *ids;        /* host and device, [LNT_GREEDY_TURNS][rows] */
+    int64_t put, taken;
+} lnt_greedy;
+
+/* Of rows [rows, ld] of `logits`, whose first V columns count, made by a plan that reads `input`. */
+linnet_status lnt_greedy_open(lnt_ctx *c, const lnt_plan *plan, lnt_buf logits, lnt_buf input, int64_t V, lnt_greedy *g);
+void lnt_greedy_close(lnt_greedy *g);
+/* Behind a run of the plan. */
+linnet_status lnt_greedy_put(lnt_greedy *g);
+/* The ids of the oldest step put and not yet taken, [rows], when they are there; valid until LNT_GREEDY_TURNS - 1 further steps are put. */
+const int32_t *lnt_greedy_take(lnt_greedy *g);
+
+void lnt_greedy_cuda(lnt_ctx *c, const float *logits, int64_t rows, int64_t ld, int64_t V, int32_t *next, int32_t *host);
+
+#endif
