@@ -1,9 +1,9 @@
 #!/usr/bin/env bash
-# A 140M Gated DeltaNet on books for some minutes, killed hard on the way and resumed; then its held-out loss and a sample.
+# A 140M Gated DeltaNet on books for some minutes, killed hard on the way and resumed; its held-out loss, and a sample at the kill and at the end.
 #
 #   bench/long_run.sh TEXT HELD_OUT TOKENIZER DIR        TEXT, HELD_OUT: folders of books (bench/equal_backbone.py leaves them in its work folder)
 #
-# From the environment: LINNET (build/linnet); MINUTES (10), the length of the run; KILL (150), the second of `kill -9`; STOP, a second at which to
+# From the environment: LINNET (build/linnet); MINUTES (10), the length of the run; KILL (90), the second of `kill -9`; STOP, a second at which to
 # save and leave (never); DEVICE (cuda); MORE, further words for `linnet train`. Called again, it goes on.
 # DIR/summary.txt is what to report, DIR/log.csv every 25th step and every evaluation.
 set -uo pipefail
@@ -33,10 +33,17 @@ train() {
     wait $pid
 }
 steps() { wc -l <"$dir/model/log.jsonl"; }
+sample() {
+    say "--- a sample of the last checkpoint, temperature 0.8"
+    $linnet generate "$dir/model" --prompt 'It was a dark and stormy night' --echo --tokens 150 --temperature 0.8 --seed 3 --device "$device" \
+        --dtype bf16 2>/dev/null | tee -a "$dir/summary.txt"
+    say "---"
+}
 
 if [ ! -e "$dir/model/log.jsonl" ]; then
-    train "${KILL:-150}" -9
-    say "kill -9 after ${KILL:-150} s, at step $(steps)"
+    train "${KILL:-90}" -9
+    say "kill -9 after ${KILL:-90} s, at step $(steps)"
+    sample
 fi
 stop=0
 [ -n "${STOP:-}" ] && stop=$((STOP - (SECONDS - begin)))
@@ -55,6 +62,4 @@ TABLE
 [ $code -eq 0 ] || { say "left with code $code; to be continued"; exit $code; }
 grep -h '"eval_loss"' "$dir/model/log.jsonl" | sed 's/"gradient_norm":[^,]*,//' | tail -n 3 | while read -r line; do say "$line"; done
 $linnet eval "$dir/model" "$held" --device "$device" --dtype bf16 --length 1024 2>/dev/null | while read -r line; do say "$line"; done
-say "--- a sample, temperature 0.8"
-$linnet generate "$dir/model" --prompt 'It was a dark and stormy night' --echo --tokens 150 --temperature 0.8 --seed 3 --device "$device" \
-    --dtype bf16 2>/dev/null | tee -a "$dir/summary.txt"
+sample
