@@ -358,6 +358,59 @@ static void mesa_unrolled_matches_reference(void **state)
     linnet_context_destroy(c);
 }
 
+/* GPUs whose blocks have 99 KB of shared memory take other CTAs where K > 64: without tensor cores in the general solve, the sums are the same. */
+static void mesa_in_little_shared_memory(void **state)
+{
+    (void)state;
+    linnet_context *c = wanted("mesa in 99 KB") ? make_cuda_context() : NULL;
+    if (!c) skip();
+    static const lnt_recur_case cases[] = {
+        { "mesa", 2, { 70, 33 }, 1, 2, 128, 128, .gate = -0.1, .beta = 1, .states = true },
+        { "mesa", 3, { 66, 0, 10 }, 1, 1, 90, 64, .gate = -0.05, .reset = 0.03, .beta = 1, .states = true },
+        { "mesa", 1, { 100 }, 1, 1, 256, 20, .gate = -0.1, .beta = 1, .states = true },
+        { "mesa", 2, { 65, 3 }, 1, 2, 130, 40, .gate = -0.3, .beta = 1 },
+        { "mesa", 1, { 70 }, 1, 1, 64, 64, .gate = -0.1, .beta = 1, .states = true },
+    };
+    static const char *const impls[] = { "chunk-cuda", "chunk-sm80" };
+    const size_t has = c->device->block_shared;
+    seen most[2] = { { 0 } };
+    int runs = 0;
+    static const linnet_cg_solver solvers[] = { LINNET_CG_JACOBI, LINNET_CG_PLAIN, LINNET_CG_FLASH };
+    for (int run = 0; run < (int)(sizeof cases / sizeof *cases) * 24; run++) { /* case, type, implementation, gradient, solver */
+        const lnt_recur_case *k = &cases[run / 24];
+        const int half = run / 12 % 2, tiles = run / 6 % 2, steps = run / 3 % 2;
+        const lnt_dtype dtype = half ? LINNET_BF16 : LINNET_F32;
+        const linnet_cg_solver solver = solvers[run % 3];
+        if (solver == LINNET_CG_FLASH && steps) continue;
+        char who[256];
+        int n = snprintf(who, sizeof who, "%s %s in 99 KB, gradient %d, solver %d, ", impls[tiles], lnt_dtype_name(dtype), steps, (int)solver);
+        describe_case(k, who + n, sizeof who - (size_t)n);
+        lnt_problem p[3] = { { 0 } }; /* the truth, with all the shared memory that there is, with 99 KB */
+        bool took = true;
+        for (int i = 0; i < 3 && took; i++) {
+            c->device->block_shared = i == 2 ? 99 << 10 : has;
+            OK(c, lnt_problem_make(c, k, i ? dtype : LINNET_F64, dtype, 7, &p[i]));
+            unrolled(&p[i], (int)solver, LINNET_CG_DIAGONAL, steps ? 5 : 300, steps ? 0 : 1e-6);
+            if (!steps) p[i].r.cg_gradient = LINNET_CG_IMPLICIT;
+            p[i].r.impl = i ? impls[tiles] : NULL;
+            took = run_both(c, &p[i], who);
+            if (took && i && solver != LINNET_CG_FLASH) compare(&p[i], &p[0], who, &most[half]);
+        }
+        if (took) {
+            const int x = tensor_named("x");
+            const bool same_sums = !half || solver == LINNET_CG_FLASH;
+            if (same_sums && memcmp(p[1].data[x], p[2].data[x], p[1].bytes[x])) fail_msg("%s: x has other bits", who);
+            if (half && !tiles && !same_sums && k->K > 64 && k->K <= 128) assert_memory_not_equal(p[1].data[x], p[2].data[x], p[1].bytes[x]);
+            runs++;
+        }
+        for (int i = 0; i < 3; i++) lnt_problem_free(&p[i]);
+    }
+    print_message("%d runs in 99 KB; largest relative errors (outputs, gradients, gates) float32 %.2g %.2g %.2g, bf16 %.2g %.2g %.2g\n", runs,
+                  most[0].output, most[0].gradient, most[0].gate, most[1].output, most[1].gradient, most[1].gate);
+    assert_true(runs > 30);
+    linnet_context_destroy(c);
+}
+
 /* A number of steps that is read on the device gives the bits of the same number in the call: all ways to solve, none included. */
 static void mesa_steps_on_the_device(void **state)
 {
@@ -416,6 +469,6 @@ int main(int argc, char **argv)
     if (argc > 3) each = strtoll(argv[3], NULL, 10);
     const struct CMUnitTest tests[] = { cmocka_unit_test(implementations_match_reference), cmocka_unit_test(mesa_solvers_match_the_cpu),
                                         cmocka_unit_test(mesa_unrolled_matches_reference), cmocka_unit_test(mesa_steps_on_the_device),
-                                        cmocka_unit_test(unaligned_tensors) };
+                                        cmocka_unit_test(mesa_in_little_shared_memory), cmocka_unit_test(unaligned_tensors) };
     return exit_status(cmocka_run_group_tests(tests, NULL, NULL));
 }

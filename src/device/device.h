@@ -32,6 +32,7 @@ typedef struct lnt_device {
      * before it is done then), and to_device, which returns when the host memory may be changed. */
     int capability;              /* compute capability times ten: 80, 90 */
     int multiprocessors;
+    size_t block_shared;         /* the most shared memory of a block: 99 KB, 163 KB or more */
     size_t peak;                 /* the most memory that was in use after an allocation, the driver's and others' included */
     void *stream;                /* cudaStream_t */
     /* A copy of few bytes whose values are taken at the call, so that it may be recorded in a graph. */

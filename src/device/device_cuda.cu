@@ -160,6 +160,7 @@ static const lnt_device calls = {
     .destroy = cuda_destroy,
     .capability = 0,
     .multiprocessors = 0,
+    .block_shared = 0,
     .peak = 0,
     .stream = NULL,
     .put = cuda_put,
@@ -217,6 +218,7 @@ extern "C" linnet_status lnt_cuda_open(lnt_ctx *c, int index, void *stream, lnt_
     }
     d->base.capability = p.major * 10 + p.minor;
     d->base.multiprocessors = p.multiProcessorCount;
+    d->base.block_shared = p.sharedMemPerBlockOptin;
     d->base.stream = d->stream;
     snprintf(d->name, sizeof d->name, "cuda: %.200s", p.name);
     d->base.name = d->name;

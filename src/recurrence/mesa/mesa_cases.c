@@ -17,6 +17,7 @@ const lnt_recur_case lnt_mesa_cases[] = {
     { "mesa", 1, { 150 }, 1, 2, 128, 128, .gate = -0.05, .beta = 1, .states = true },
     { "mesa", 3, { 64, 0, 70 }, 2, 2, 128, 64, .gate = -0.1, .beta = 1 },
     { "mesa", 2, { 1100, 65 }, 1, 1, 64, 64, .gate = -0.02, .beta = 1, .states = true },
+    { "mesa", 1, { 3 }, 1, 1, 130, 20, .gate = -0.1, .beta = 1, .states = true },
     { "mesa", 1, { 40 }, 1, 1, 200, 256, .gate = -0.05, .beta = 1, .states = true },
     { "mesa", 3, { 130, 0, 63 }, 2, 4, 64, 64, .gate = -0.1, .beta = 1, .states = true },
     { "mesa", 2, { 65, 192 }, 1, 2, 128, 128, .gate = -0.05, .reset = 0.02, .beta = 1, .states = true },

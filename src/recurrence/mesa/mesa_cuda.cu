@@ -490,18 +490,6 @@ static const char *general_declines(const lnt_recur_args *a, bool back)
     if (a->tokens > INT32_MAX || a->sequences > INT32_MAX) return "at most 2^31 tokens are offered";
     return NULL;
 }
-static size_t block_bytes(const lnt_recur_args *a, bool back)
-{
-    return back && unrolled(a) ? lnt_mesa_unroll_bytes(a->K) : lnt_mesa_solve_bytes(a->K);
-}
-static const char *chunk_declines(const lnt_recur_args *a, bool back)
-{
-    int device = 0, most = 0;
-    if (cudaGetDevice(&device) != cudaSuccess || cudaDeviceGetAttribute(&most, cudaDevAttrMaxSharedMemoryPerBlockOptin, device) != cudaSuccess)
-        return "the GPU does not tell its shared memory";
-    if (block_bytes(a, back) > (size_t)most) return "K above 64 needs more shared memory a block than this GPU has";
-    return general_declines(a, back);
-}
 static size_t general_workspace(const lnt_recur_args *a, bool back, int threads)
 {
     mesa_work w;
@@ -516,7 +504,7 @@ static const char *tiles_declines(const lnt_recur_args *a, bool back)
     if (a->K != 64 && a->K != 128) return "K of 64 or 128 is offered";
     if (a->cg_solver == LINNET_CG_FLASH) return "it does not round to float16";
     if (unrolled(a)) return "steps that are differentiated are those of the general solve";
-    return chunk_declines(a, back);
+    return general_declines(a, back);
 }
 static size_t tiles_workspace(const lnt_recur_args *a, bool back, int threads)
 {
@@ -536,7 +524,7 @@ const lnt_recur_impl lnt_mesa_chunk_cuda = {
     .form = LINNET_FORM_CHUNK,
     .device = LNT_DEVICE_CUDA,
     .needs = 80,
-    .declines = chunk_declines,
+    .declines = general_declines,
     .workspace = general_workspace,
     .forward = NULL,
     .backward = NULL,

@@ -108,10 +108,6 @@ lnt_mesa_rings lnt_mesa_rings_of(int K, int steps, int64_t tasks);
 template <typename T> void lnt_mesa_unroll_put(const lnt_mesa_unroll<T> &a, lnt_cuda *d);
 template <typename T> void lnt_mesa_unroll_end_put(const lnt_mesa_unroll<T> &a, lnt_cuda *d);
 
-/* Shared memory that a block of the general kernels asks for. */
-size_t lnt_mesa_solve_bytes(int K);
-size_t lnt_mesa_unroll_bytes(int K);
-
 /* The fast solve: bf16, K = 64 or 128, LINNET_CG_LEVEL and PLAIN, sm_90a. */
 typedef lnt_mesa_solve<bf16, bf16> lnt_mesa_cg;
 void lnt_mesa_cg_sm90(const lnt_mesa_cg &a, cudaStream_t stream);

@@ -3,7 +3,7 @@
  *
  * A CTA has ROWS rows of a chunk of one value head. 16 rows belong to the K/64 warps beside each other, which wait for nobody else and leave
  * when their rows are done. A thread has of 4 rows (4 apart) 8 columns (4 and 4, 32 apart): so every access to shared memory below is free of
- * bank conflicts, and 32 multiply-adds stand beside 3 reads. P, keys and H (of K <= 128) are in shared memory, X and R in registers. */
+ * bank conflicts, and 32 multiply-adds stand beside 3 reads. P, keys and H (of K <= 128, with 64 rows) are in shared memory, X and R in registers. */
 #ifndef LNT_MESA_ROWS_CUDA_CUH
 #define LNT_MESA_ROWS_CUDA_CUH
 
@@ -17,10 +17,11 @@
 namespace {
 
 constexpr int C = LNT_MESA_C;
+constexpr size_t NARROW = 99 << 10, ROOMY = 163 << 10; /* shared memory of a block: every GPU's, an A100's */
 
 template <int KP, int ROWS> struct tile {
     static constexpr int across = KP / 64, threads = ROWS / 16 * across * 32, pitch = KP + 4, pairs_pitch = C + 4, keys = 8 / across;
-    static constexpr bool H_here = KP <= 128;
+    static constexpr bool H_here = KP <= 128 && ROWS == 64; /* else it is read where it is, in the L2 cache */
     float P[ROWS][pitch]; /* before the first step: diag(H_i) */
     float k[C][pitch];
     float S[ROWS][pairs_pitch];
@@ -31,6 +32,21 @@ template <int KP, int ROWS> struct tile {
     float gate[C], beta[C];
 };
 
+/* f(the CTA that K and the GPU ask for): with 163 KB 64 rows and H, or 32 rows of K = 256; with 99 KB half of them, without H. */
+template <int KP, int ROWS, size_t ROOM> struct cta {
+    static constexpr int columns = KP, rows = ROWS;
+    static constexpr size_t room = ROOM;
+};
+template <typename F> void with_cta(int K, const lnt_cuda *d, F f)
+{
+    const bool roomy = d->base.block_shared >= ROOMY;
+    if (K <= 64)
+        f(cta<64, 64, NARROW>{});
+    else if (K <= 128)
+        roomy ? f(cta<128, 64, ROOMY>{}) : f(cta<128, 32, NARROW>{});
+    else
+        roomy ? f(cta<256, 32, ROOMY>{}) : f(cta<256, 16, NARROW>{});
+}
 /* What a thread carries. */
 struct rows_of {
     float X[4][8], R[4][8], W[4][8], M[4][8];
@@ -39,13 +55,23 @@ struct rows_of {
 struct place {
     int row[4], column, across, group; /* its rows in the CTA; its first column; its warp's place across; its group of 16 rows */
     int lane_column;                   /* of 8 */
+    uint32_t met;                      /* where its group's barrier is in shared memory */
 };
 
+/* All threads of the group have come so far. An mbarrier, which racecheck follows: of named barriers it counts how many a warp has passed, and
+ * reports races across __syncthreads once groups have passed different numbers of them. */
 template <int KP, int ROWS> __device__ __forceinline__ void group_wait(const place &at)
 {
-    constexpr int across = tile<KP, ROWS>::across;
-    __syncwarp(); /* a warp arrives as one */
-    if (across > 1) asm volatile("bar.sync %0, %1;" ::"r"(at.group + 1), "n"(across * 32) : "memory");
+    if constexpr (tile<KP, ROWS>::across > 1)
+        asm volatile("{\n"
+                     ".reg .pred done;\n"
+                     ".reg .b64 phase;\n"
+                     "mbarrier.arrive.shared.b64 phase, [%0];\n"
+                     "again:\n"
+                     "mbarrier.test_wait.shared.b64 done, [%0], phase;\n"
+                     "@!done bra again;\n"
+                     "}" ::"r"(at.met) : "memory");
+    __syncwarp();
 }
 
 /* Sums over whole rows, the same bits in all their threads. The barrier also tells that all of the group have come so far. `slot`: another one than
@@ -88,9 +114,10 @@ template <bool HALF, typename S> __device__ __forceinline__ void global_H(float 
     for (int j = 0; j < 4; j++) out[j] = rounded<HALF>(out[j]);
 }
 
-/* bf16 tensors take Op by tensor cores, H in shared memory. Keys are exact there; P, H and the pairs are the sum of two bf16, of whose products all
- * but the smallest count: that loses 2^-17, where one bf16 would lose 2^-9, which steps that have not converged multiply. */
-template <int KP, bool HALF, typename T> constexpr bool by_tensor_cores = sizeof(T) == 2 && KP <= 128 && !HALF;
+/* bf16 tensors take Op by tensor cores where H is in shared memory. Keys are exact there; P, H and the pairs are the sum of two bf16, of whose
+ * products all but the smallest count: that loses 2^-17, where one bf16 would lose 2^-9, which steps that have not converged multiply. */
+template <int KP, int ROWS, bool HALF, typename T>
+constexpr bool by_tensor_cores = sizeof(T) == 2 && tile<KP, ROWS>::H_here && !HALF;
 
 /* Two floats as two bf16 each. */
 __device__ __forceinline__ void split(float x, float y, uint32_t &high, uint32_t &low)
@@ -202,7 +229,7 @@ __device__ __forceinline__ void apply_tiles(tile<KP, ROWS> &s, const place &at, 
 template <int KP, int ROWS, bool HALF, bool KEEP, typename T, typename S>
 __device__ __forceinline__ void apply(tile<KP, ROWS> &s, const place &at, rows_of &t, const S *H, int K, int first, float *pairs_out)
 {
-    if constexpr (by_tensor_cores<KP, HALF, T>) {
+    if constexpr (by_tensor_cores<KP, ROWS, HALF, T>) {
         apply_tiles<KP, ROWS, KEEP>(s, at, t, first, pairs_out);
         return;
     }
@@ -307,7 +334,7 @@ __device__ __forceinline__ void load(tile<KP, ROWS> &s, const lnt_mesa_solve<T, 
         const int j = i / KP, d = i % KP;
         s.k[j][d] = j < len && d < K ? to_float(k[(int64_t)j * a.Hk * K + d]) : 0.0f;
     }
-    if constexpr (by_tensor_cores<KP, HALF, T>)
+    if constexpr (by_tensor_cores<KP, ROWS, HALF, T>)
         for (int i = 2 * tid; i < KP * KP; i += 2 * THREADS) {
             const int r = i / KP, d = i % KP, place = plane_at<KP>(r, d) + d % 8;
             const float x = r < K && d < K ? to_float(H[(int64_t)r * K + d]) : 0.0f;
@@ -356,7 +383,6 @@ template <int KP, int ROWS> __device__ __forceinline__ void precondition(tile<KP
     }
     group_wait<KP, ROWS>(at); /* P is free */
 }
-
 
 /* The steps of a chunk's rows, kept to be differentiated: a block has the rows of one step (the first, of the guess, where its residual is taken),
  * at their places in the chunk. A group of 16 rows has as many blocks as it took steps. */
@@ -407,10 +433,14 @@ struct outcome {
     int taken[4], blocks;
 };
 
-__device__ __forceinline__ place place_of(int across)
+/* `barriers`: of the groups of 16 rows, in shared memory; __syncthreads before the first wait. */
+template <int KP, int ROWS> __device__ __forceinline__ place place_of(uint64_t (&barriers)[ROWS / 16])
 {
+    constexpr int across = tile<KP, ROWS>::across;
     const int lane = (int)threadIdx.x % 32, warp = (int)threadIdx.x / 32;
     place at;
+    at.met = shared_address(&barriers[warp / across]);
+    if ((int)threadIdx.x % (32 * across) == 0) asm volatile("mbarrier.init.shared.b64 [%0], %1;" ::"r"(at.met), "n"(32 * across) : "memory");
     at.across = warp % across;
     at.group = warp / across;
     at.lane_column = lane % 8;

@@ -8,6 +8,7 @@ __global__ __launch_bounds__(tile<KP, ROWS>::threads) void mesa_solve(const __gr
 {
     extern __shared__ __align__(16) unsigned char memory[];
     tile<KP, ROWS> &s = *(tile<KP, ROWS> *)memory;
+    __shared__ uint64_t barriers[ROWS / 16];
     constexpr int parts = C / ROWS;
     const int part = (int)(blockIdx.x % parts), h = (int)(blockIdx.x / parts % a.Hv), K = a.K, first = part * ROWS;
     const int64_t chunk = blockIdx.x / parts / a.Hv;
@@ -17,8 +18,8 @@ __global__ __launch_bounds__(tile<KP, ROWS>::threads) void mesa_solve(const __gr
     const lnt_mesa_course course = lnt_mesa_course_now(a);
     if (len <= first || (a.without_steps && course.steps)) return;
     const S *H = a.H + (chunk * a.Hv + h) * (int64_t)K * K;
+    const place at = place_of<KP, ROWS>(barriers);
     load<KP, ROWS, HALF>(s, a, H, t0, len, h, first);
-    const place at = place_of(tile<KP, ROWS>::across);
     rows_of t;
     outcome out;
     take_steps<KP, ROWS, HALF, false>(s, at, t, a, course, H, t0, len, h, first, {}, out);
@@ -52,12 +53,10 @@ template <int KP, int ROWS, bool HALF, typename T, typename S> void put(const ln
 
 template <bool HALF, typename T, typename S> static void put_by_width(const lnt_mesa_solve<T, S> &a, lnt_cuda *d)
 {
-    if (a.K <= 64)
-        put<64, 64, HALF>(a, d);
-    else if (a.K <= 128)
-        put<128, 64, HALF>(a, d);
-    else if constexpr (sizeof(S) == 4)
-        put<256, 32, HALF>(a, d); /* 64 rows would leave no room for the keys in 163 KB */
+    with_cta(a.K, d, [&](auto shape) {
+        static_assert(sizeof(tile<shape.columns, shape.rows>) + shape.rows / 2 <= shape.room); /* barriers: 8 bytes for 16 rows */
+        if constexpr (sizeof(S) == 4 || shape.columns <= 128) put<shape.columns, shape.rows, HALF>(a, d);
+    });
 }
 
 template <typename T, typename S> void lnt_mesa_solve_put(const lnt_mesa_solve<T, S> &a, lnt_cuda *d)
@@ -69,8 +68,6 @@ template <typename T, typename S> void lnt_mesa_solve_put(const lnt_mesa_solve<T
         }
     put_by_width<false>(a, d);
 }
-
-size_t lnt_mesa_solve_bytes(int K) { return K <= 64 ? sizeof(tile<64, 64>) : K <= 128 ? sizeof(tile<128, 64>) : sizeof(tile<256, 32>); }
 
 template void lnt_mesa_solve_put(const lnt_mesa_solve<float, float> &, lnt_cuda *);
 template void lnt_mesa_solve_put(const lnt_mesa_solve<bf16, float> &, lnt_cuda *);

@@ -41,13 +41,14 @@ struct nothing {};
 template <int KP, int ROWS> struct unroll_shared {
     union {
         tile<KP, ROWS> rows;
-        staged<(KP < 128 ? KP : 128), ROWS> stage;
-        std::conditional_t<KP <= 128, staged_tiles<KP <= 128 ? KP : 8>, nothing> tiles;
+        staged<tile<KP, ROWS>::threads / 2, ROWS> stage;
+        std::conditional_t<tile<KP, ROWS>::H_here, staged_tiles<KP>, nothing> tiles;
     };
     decay_sum b[C];
     float in[C], beta[C];
     float columns[C / 16][KP]; /* of dlambda, by groups of rows */
     int blocks[C / 16];        /* of a group of rows */
+    uint64_t barriers[ROWS / 16];
 };
 
 /* dp of p = M r and d of r.Mr: dM += (dp + d r) r, dr += M (dp + 2 d r). */
@@ -272,10 +273,9 @@ __device__ __forceinline__ void walk_back(unroll_shared<KP, ROWS> &u, const plac
 }
 
 /* The products over all rows of the chunk's blocks. A thread has PC by 8 elements of E, 8 columns of dvalue's 4 rows and PC columns of the rows
- * of dkb: its columns of P and of dW are read once for all three. E of K > 128 goes in blocks of 128 by 128. */
+ * of dkb: its columns of P and of dW are read once for all three. E goes in squares of 8 columns for every 16 threads. */
 template <int KP, int ROWS> struct products {
-    static constexpr int threads = tile<KP, ROWS>::threads, block = KP < 128 ? KP : 128, across = threads / 16, PC = block / 16, JR = C / across;
-    static_assert(block == 8 * across, "a thread has 8 columns of dW");
+    static constexpr int threads = tile<KP, ROWS>::threads, across = threads / 16, block = 8 * across, PC = block / 16, JR = C / across;
     float E[PC][8], dkb[JR][PC], dvalue[4][8];
     int tx, ty;
 
@@ -560,7 +560,7 @@ __global__ __launch_bounds__(tile<KP, ROWS>::threads) void mesa_unroll(const __g
     const int K = a.solve.K, Hv = a.solve.Hv, tid = (int)threadIdx.x;
     const lnt_mesa_course course = lnt_mesa_course_now(a.solve);
     const trail past = trail_at(a.ring + blockIdx.x * a.ring_floats, KP, a.blocks);
-    const place at = place_of(tile<KP, ROWS>::across);
+    const place at = place_of<KP, ROWS>(u.barriers);
     for (int64_t task = blockIdx.x; task < a.solve.chunks * Hv; task += gridDim.x) {
         const int h = (int)(task % Hv);
         const int64_t slot = task / Hv;
@@ -600,7 +600,7 @@ __global__ __launch_bounds__(tile<KP, ROWS>::threads) void mesa_unroll(const __g
             u.columns[0][d] = sum;
         }
         if (tid == 0) a.fade[task] = u.in[len - 1];
-        if constexpr (by_tensor_cores<KP, false, T>)
+        if constexpr (by_tensor_cores<KP, ROWS, false, T>)
             put_products_tiles(u, a, course, past, chunk_at, slot, h);
         else
             put_products(u, a, course, past, chunk_at, slot, h);
@@ -711,16 +711,13 @@ template <typename T> __global__ __launch_bounds__(END_THREADS) void mesa_unroll
 /* Chunks that are worked on at once: two CTAs a multiprocessor of a large GPU with K <= 64, one with more, and no more than 1 GiB of kept steps. */
 template <typename T> void put_rings(const lnt_mesa_unroll<T> &a, int64_t rings, lnt_cuda *d)
 {
-    auto put = [&](auto kernel, int threads, size_t shared) {
-        lnt_cuda_note(d, cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, (int)shared));
-        kernel<<<(unsigned)rings, threads, shared, d->stream>>>(a);
-    };
-    if (a.solve.K <= 64)
-        put(mesa_unroll<64, 64, T>, tile<64, 64>::threads, sizeof(unroll_shared<64, 64>));
-    else if (a.solve.K <= 128)
-        put(mesa_unroll<128, 64, T>, tile<128, 64>::threads, sizeof(unroll_shared<128, 64>));
-    else
-        put(mesa_unroll<256, 32, T>, tile<256, 32>::threads, sizeof(unroll_shared<256, 32>));
+    with_cta(a.solve.K, d, [&](auto shape) {
+        constexpr int KP = shape.columns, ROWS = shape.rows;
+        constexpr size_t shared = sizeof(unroll_shared<KP, ROWS>);
+        static_assert(shared <= shape.room);
+        lnt_cuda_note(d, cudaFuncSetAttribute(mesa_unroll<KP, ROWS, T>, cudaFuncAttributeMaxDynamicSharedMemorySize, (int)shared));
+        mesa_unroll<KP, ROWS, T><<<(unsigned)rings, tile<KP, ROWS>::threads, shared, d->stream>>>(a);
+    });
     lnt_cuda_note(d, cudaGetLastError());
 }
 
@@ -733,11 +730,6 @@ lnt_mesa_rings lnt_mesa_rings_of(int K, int steps, int64_t tasks)
     int64_t n = tasks < most ? tasks : most;
     n = n < room ? n : room;
     return { n > 0 ? n : tasks > 0, floats, blocks };
-}
-
-size_t lnt_mesa_unroll_bytes(int K)
-{
-    return K <= 64 ? sizeof(unroll_shared<64, 64>) : K <= 128 ? sizeof(unroll_shared<128, 64>) : sizeof(unroll_shared<256, 32>);
 }
 
 template <typename T> void lnt_mesa_unroll_put(const lnt_mesa_unroll<T> &a, lnt_cuda *d)
