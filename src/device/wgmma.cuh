@@ -123,6 +123,21 @@ __device__ __forceinline__ void tensor_load(void *dst, const CUtensorMap *m, uin
                  "l"(m), "r"(shared_address(b)), "r"(x), "r"(y), "r"(z), "r"(w)
                  : "memory");
 }
+
+/* Boxes that are read once: they leave L2 first, so that what is read again stays. */
+__device__ __forceinline__ uint64_t read_once()
+{
+    uint64_t policy;
+    asm volatile("createpolicy.fractional.L2::evict_first.b64 %0, 1.0;" : "=l"(policy));
+    return policy;
+}
+__device__ __forceinline__ void tensor_load(void *dst, const CUtensorMap *m, uint64_t *b, int x, int y, uint64_t policy)
+{
+    asm volatile("cp.async.bulk.tensor.2d.shared::cluster.global.mbarrier::complete_tx::bytes.L2::cache_hint [%0], [%1, {%3, %4}], [%2], %5;" ::"r"(
+                     shared_address(dst)),
+                 "l"(m), "r"(shared_address(b)), "r"(x), "r"(y), "l"(policy)
+                 : "memory");
+}
 __device__ __forceinline__ void tensor_prefetch(const CUtensorMap *m) { asm volatile("prefetch.tensormap [%0];" ::"l"(m) : "memory"); }
 
 /* ---- clusters --------------------------------------------------------------------------------------------------------------------- */

@@ -57,16 +57,23 @@ __device__ __forceinline__ void few_mma(float (&c)[4], uint32_t a0, uint32_t a1,
                  : "r"(a0), "r"(a1), "r"(a2), "r"(a3), "r"(b0), "r"(b1));
 }
 
-/* What becomes of sums s; with `swiglu`, of gates s and the sums u. */
-template <int U> __device__ __forceinline__ void few_result(const few_part &p, bool swiglu, float (&s)[U], const float (&u)[U])
+/* SwiGLU of gates s and the sums u, both rounded to bf16 first. */
+template <int U> __device__ __forceinline__ void few_gate(const few_part &p, float (&s)[U], const float (&u)[U])
 {
 #pragma unroll
     for (int i = 0; i < U; i++) {
-        s[i] *= p.alpha;
-        if (!swiglu) continue;
-        const float g = as_bf16(s[i]);
+        const float g = as_bf16(p.alpha * s[i]);
         s[i] = g * sigmoid_of(g) * as_bf16(u[i]);
     }
+}
+
+/* What becomes of sums s; with `swiglu`, of gates s and the sums u. */
+template <int U> __device__ __forceinline__ void few_result(const few_part &p, bool swiglu, float (&s)[U], const float (&u)[U])
+{
+    if (swiglu) few_gate(p, s, u);
+    else
+#pragma unroll
+        for (int i = 0; i < U; i++) s[i] *= p.alpha;
     if (p.act == LNT_IDENTITY) return;
 #pragma unroll
     for (int i = 0; i < U; i++) s[i] = as_bf16(s[i]);

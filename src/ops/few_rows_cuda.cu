@@ -14,9 +14,11 @@ bool lnt_few_stream_sm90(const lnt_cuda *d, const lnt_few_rows *f);
 namespace {
 
 constexpr int STEP = 64, ROWS = 16, FEW_MOST = 16;
-/* So many tiles for each multiprocessor: blocks that stay and go through them (few_stream_sm90.cu) win over blocks that come and go. */
-constexpr int MANY_TILES = 2;
-constexpr int LONG = 4096; /* or so long a K that its loads do not fit into registers at once */
+/* Where tiles fill most multiprocessors, or a K is so long that its loads do not fit into registers at once, blocks that stay and bring weights into
+ * shared memory win (few_stream_sm90.cu): alone not always, but beside the registers of these no block of such a product that follows finds a place,
+ * and its weights come only when these have ended (45 of 935 us of a step whose [2048, 2048] was done here). */
+constexpr double MANY = 0.75;
+constexpr int LONG = 4096;
 
 struct few_args {
     few_parts to;
@@ -137,8 +139,8 @@ extern "C" bool lnt_few_rows_cuda(lnt_ctx *c, const lnt_few_rows *f)
     if (rows > INT32_MAX / 2) return false;
     const bool hopper = f->weights && d->base.capability / 10 == 9;
     if (f->R > FEW_MOST) return hopper && lnt_few_rows_sm90(d, f);
-    const int64_t filled = rows / ROWS / d->base.multiprocessors;
-    if (hopper && (filled >= MANY_TILES || f->K > LONG) && lnt_few_stream_sm90(d, f)) return true;
+    const bool many = (double)(rows / ROWS) >= MANY * d->base.multiprocessors;
+    if (hopper && (many || f->K > LONG) && lnt_few_stream_sm90(d, f)) return true;
     const few_args a = {few_parts_of(f, ROWS), (const bf16 *)f->x, f->ldx, (int)f->K, f->weights};
     if (f->R <= 8)
         launch<1>(d, a);

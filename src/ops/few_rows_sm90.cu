@@ -4,9 +4,12 @@
  * Where there are fewer tiles than multiprocessors, `split` blocks, a cluster, have a tile, each a share of K: their sums lie in shared memory, and
  * every block adds up, in the order of K, a share of the tile. A block's first boxes of w are on their way before the kernels ahead have ended.
  *
- * Slower for widths of some thousands: tiles of 128 rows; as many blocks as two for each multiprocessor; sums by way of global memory (16 us where
- * these take 6); a stage of 128 or 256 columns. No faster: x brought once for two or four tiles of a cluster (multicast; and the arrival at another
- * block's barrier must not be a release of the whole cluster, which is a fence of the GPU: 40% slower). */
+ * Slower for widths of some thousands: tiles of 128 rows; sums by way of global memory (16 us where these take 6); a stage of 128 or 256 columns.
+ * No faster: x brought once for two or four tiles of a cluster (multicast; and the arrival at another block's barrier must not be a release of the
+ * whole cluster, which is a fence of the GPU: 40% slower).
+ * Faster alone (11.6 us in place of 14.5 for [6160, 2048]), slower in a step: x as the M side and boxes of w that fill the multiprocessors exactly,
+ * with 100 or 220 KB a block. Slower alone and in a step: blocks that stay, with their share of x, and send sums to each other tile by tile (at most 30
+ * clusters of four with 227 KB find places), and asking L2 for the states of the next layer (each MB takes the time it would have taken later). */
 #include "device/wgmma.cuh"
 #include "ops/few_rows.cuh"
 
@@ -40,23 +43,27 @@ __device__ __forceinline__ void bring(const few_params &a, int part, int n, shar
     constexpr int STAGE = W_BYTES + NT * 128;
     const CUtensorMap *top = &a.w[part], *low = a.to.swiglu ? &a.w[1] : top;
     const int second = a.to.swiglu ? n : n + HALF, first = min(k.count, STAGES);
+    const uint64_t once = read_once();
     share early = k;
+#pragma unroll 1
     for (int i = 0; i < first; i++) {
         const int at = k.next();
         mbarrier_expect(&full[i], STAGE);
-        tensor_load(ring + i * STAGE, top, &full[i], at, n);
-        tensor_load(ring + i * STAGE + W_BYTES / 2, low, &full[i], at, second);
+        tensor_load(ring + i * STAGE, top, &full[i], at, n, once);
+        tensor_load(ring + i * STAGE + W_BYTES / 2, low, &full[i], at, second, once);
     }
     tensor_prefetch(&a.x);
     await_last();
+#pragma unroll 1
     for (int i = 0; i < first; i++) tensor_load(ring + i * STAGE + W_BYTES, &a.x, &full[i], early.next(), 0);
+#pragma unroll 1
     for (int i = first, s = 0, parity = 0; i < k.count; i++) {
         const int at = k.next();
         char *stage = ring + s * STAGE;
         mbarrier_wait(&empty[s], parity);
         mbarrier_expect(&full[s], STAGE);
-        tensor_load(stage, top, &full[s], at, n);
-        tensor_load(stage + W_BYTES / 2, low, &full[s], at, second);
+        tensor_load(stage, top, &full[s], at, n, once);
+        tensor_load(stage + W_BYTES / 2, low, &full[s], at, second, once);
         tensor_load(stage + W_BYTES, &a.x, &full[s], at, 0);
         if (++s == STAGES) s = 0, parity ^= 1;
     }
@@ -66,6 +73,7 @@ __device__ __forceinline__ void bring(const few_params &a, int part, int n, shar
 template <int NT> __device__ __forceinline__ void multiply(int boxes, const char *ring, uint64_t *full, uint64_t *empty, float (&d)[NT / 2])
 {
     constexpr int STAGE = W_BYTES + NT * 128;
+#pragma unroll 1
     for (int i = 0, s = 0, parity = 0; i < boxes; i++) {
         const uint32_t stage = shared_address(ring + s * STAGE);
         mbarrier_wait(&full[s], parity);
@@ -92,39 +100,96 @@ template <int NT> __device__ __forceinline__ void keep(const few_params &a, floa
             if (8 * j + r + (e & 1) < a.to.R) sums[(8 * j + r + (e & 1)) * PITCH + n + 8 * (e >> 1)] = d[4 * j + e];
 }
 
+__device__ __forceinline__ float4 read_shared(uint32_t address)
+{
+    float4 x;
+    asm volatile("ld.shared.v4.f32 {%0, %1, %2, %3}, [%4];" : "=f"(x.x), "=f"(x.y), "=f"(x.z), "=f"(x.w) : "r"(address));
+    return x;
+}
+
 __device__ __forceinline__ void add_up(uint32_t address, int split, float (&s)[4])
 {
     float4 x[MOST_SPLIT];
+    x[0] = cluster_read(address, 0);
 #pragma unroll
-    for (int i = 0; i < MOST_SPLIT; i++) x[i] = i < split ? cluster_read(address, i) : make_float4(0, 0, 0, 0);
-    s[0] = s[1] = s[2] = s[3] = 0.0f;
+    for (int i = 1; i < MOST_SPLIT; i++)
+        if (i < split) x[i] = cluster_read(address, i);
+    s[0] = x[0].x, s[1] = x[0].y, s[2] = x[0].z, s[3] = x[0].w;
 #pragma unroll
-    for (int i = 0; i < MOST_SPLIT; i++) s[0] += x[i].x, s[1] += x[i].y, s[2] += x[i].z, s[3] += x[i].w;
+    for (int i = 1; i < MOST_SPLIT; i++)
+        if (i < split) s[0] += x[i].x, s[1] += x[i].y, s[2] += x[i].z, s[3] += x[i].w;
 }
 
-/* This block's share of the tile's results, four neighbours a thread. */
+/* Results of a row, four neighbours. */
+__device__ __forceinline__ void put_four(const few_part &p, int64_t to, const float (&s)[4])
+{
+    if (p.f32)
+        *(float4 *)((float *)p.y + to) = make_float4(s[0], s[1], s[2], s[3]);
+    else
+        *(uint2 *)((bf16 *)p.y + to) = make_uint2(pack_bf16(s[0], s[1]), pack_bf16(s[2], s[3]));
+}
+
+/* Four of a row in any case: where they are not all there, not aligned, added, or an activation follows. Called, so that there is little of it. */
+__device__ __noinline__ void put_any(const few_part &p, bool swiglu, bool wide, int64_t to, int left, float4 sums, float4 other)
+{
+    float s[4] = {sums.x, sums.y, sums.z, sums.w};
+    const float u[4] = {other.x, other.y, other.z, other.w};
+    few_result(p, swiglu, s, u);
+    if (wide) return put_four(p, to, s);
+#pragma unroll
+    for (int j = 0; j < 4; j++) {
+        const float one[1] = {s[j]};
+        if (j < left) put_sum<any1>({p.y, p.f32}, to + j * p.step, one, p.add);
+    }
+}
+
+/* This block's share of the tile's rows of x; a thread has four neighbours of every `pass`-th. What is usual has its sums read all at once: one after
+ * the other they took 2 to 4 us. But a step's kernels take turns, and each finds little of itself in the instruction cache: with all cases inlined
+ * (180 KB) a tile alone took 1.5 us less, and a step of 64 sequences 5% longer. */
 __device__ __forceinline__ void put_share(const few_params &a, const few_part &p, int n0, int rank, uint32_t sums)
 {
-    const int width = (a.to.swiglu ? HALF : TILE) / 4, all = a.to.R * width;
-    const bool wide = p.ldy % 4 == 0 && p.step == 1 && (uintptr_t)p.y % 16 == 0;
-    for (int i = all * rank / a.split + (int)threadIdx.x, end = all * (rank + 1) / a.split; i < end; i += THREADS) {
-        const int r = i / width, n = i % width * 4;
-        if (n0 + n >= p.N) continue;
-        const uint32_t from = sums + (uint32_t)(r * PITCH + n) * 4;
-        const int64_t to = r * p.ldy + (n0 + n) * p.step;
-        float s[4], u[4] = {};
-        add_up(from, a.split, s);
-        if (a.to.swiglu) add_up(from + HALF * 4, a.split, u);
-        few_result(p, a.to.swiglu, s, u);
-        if (wide && n0 + n + 4 <= p.N) {
-            put_sum<any4>({p.y, p.f32}, to, s, p.add);
-            continue;
+    const bool swiglu = a.to.swiglu;
+    const int width = (swiglu ? HALF : TILE) / 4, pass = CONSUMERS / width, n = (int)threadIdx.x % width * 4, end = a.to.R * (rank + 1) / a.split;
+    const bool wide = p.ldy % 4 == 0 && p.step == 1 && (uintptr_t)p.y % 16 == 0 && n0 + n + 4 <= p.N && !p.add;
+    const int first = a.to.R * rank / a.split + (int)threadIdx.x / width;
+    const int64_t to = (n0 + n) * p.step;
+    const uint32_t from = sums + (uint32_t)n * 4;
+    if (n0 + n >= p.N || first >= end) return;
+    if (a.split == 1 && wide && p.act == LNT_IDENTITY) {
+        constexpr int MOST = 64 / (CONSUMERS / (TILE / 4)), HALVES = 64 / (CONSUMERS / (HALF / 4));
+        float4 x[MOST];
+        if (swiglu) {
+#pragma unroll
+            for (int i = 0; i < MOST; i++) x[i] = read_shared(from + (uint32_t)(min(first + i / 2 * pass, end - 1) * PITCH + i % 2 * HALF) * 4);
+#pragma unroll
+            for (int i = 0; i < HALVES; i++) {
+                float s[4] = {x[2 * i].x, x[2 * i].y, x[2 * i].z, x[2 * i].w};
+                const float u[4] = {x[2 * i + 1].x, x[2 * i + 1].y, x[2 * i + 1].z, x[2 * i + 1].w};
+                few_gate(p, s, u);
+                if (first + i * pass < end) put_four(p, (first + i * pass) * p.ldy + to, s);
+            }
+            return;
         }
 #pragma unroll
-        for (int j = 0; j < 4; j++) {
-            const float one[1] = {s[j]};
-            if (n0 + n + j < p.N) put_sum<any1>({p.y, p.f32}, to + j * p.step, one, p.add);
+        for (int i = 0; i < MOST; i++) x[i] = read_shared(from + (uint32_t)(min(first + i * pass, end - 1) * PITCH) * 4);
+#pragma unroll
+        for (int i = 0; i < MOST; i++) {
+            const float s[4] = {p.alpha * x[i].x, p.alpha * x[i].y, p.alpha * x[i].z, p.alpha * x[i].w};
+            if (first + i * pass < end) put_four(p, (first + i * pass) * p.ldy + to, s);
         }
+        return;
+    }
+#pragma unroll 1
+    for (int r = first; r < end; r += pass) {
+        float s[4], u[4] = {};
+        add_up(from + (uint32_t)(r * PITCH) * 4, a.split, s);
+        if (swiglu) add_up(from + (uint32_t)(r * PITCH + HALF) * 4, a.split, u);
+        if (wide && !swiglu && p.act == LNT_IDENTITY) {
+#pragma unroll
+            for (int j = 0; j < 4; j++) s[j] *= p.alpha;
+            put_four(p, r * p.ldy + to, s);
+        } else
+            put_any(p, swiglu, wide, r * p.ldy + to, p.N - n0 - n, make_float4(s[0], s[1], s[2], s[3]), make_float4(u[0], u[1], u[2], u[3]));
     }
 }
 
@@ -164,15 +229,16 @@ template <int NT> __global__ void __launch_bounds__(THREADS) few_tiles_kernel(co
         cluster_sync();
     else
         __syncthreads();
-    put_share(a, p, n0, rank, shared_address(ring));
+    if (threadIdx.x < CONSUMERS) put_share(a, p, n0, rank, shared_address(ring));
+    __syncwarp();
     if (a.split > 1) cluster_leave();
 }
 
-/* Blocks for each tile: as many as leave no multiprocessor with two. */
+/* Blocks for each tile: as many as leave half of the multiprocessors with one. */
 int split_of(int tiles, int boxes, int multiprocessors)
 {
     int s = 1;
-    while (2 * s <= MOST_SPLIT && 2 * s <= boxes && 2 * s * tiles <= multiprocessors) s *= 2;
+    while (2 * s <= MOST_SPLIT && 2 * s <= boxes && 2 * s * tiles <= multiprocessors * 3 / 2) s *= 2;
     return s;
 }
 
