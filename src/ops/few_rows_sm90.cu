@@ -8,8 +8,8 @@
  * No faster: x brought once for two or four tiles of a cluster (multicast; and the arrival at another block's barrier must not be a release of the
  * whole cluster, which is a fence of the GPU: 40% slower).
  * Faster alone (11.6 us in place of 14.5 for [6160, 2048]), slower in a step: x as the M side and boxes of w that fill the multiprocessors exactly,
- * with 100 or 220 KB a block. Slower alone and in a step: blocks that stay, with their share of x, and send sums to each other tile by tile (at most 30
- * clusters of four with 227 KB find places), and asking L2 for the states of the next layer (each MB takes the time it would have taken later). */
+ * with 100 or 220 KB a block. Slower alone and in a step: blocks that stay, with their share of x, and send sums to each other tile by tile (at most
+ * 30 clusters of four with 227 KB find places), and asking L2 for the states of the next layer (each MB takes the time it would have taken later). */
 #include "device/wgmma.cuh"
 #include "ops/few_rows.cuh"
 
