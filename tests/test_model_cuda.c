@@ -1,5 +1,5 @@
 /* Whole small models on a GPU against the same on the CPU: logits, gradients, states, generation, evaluation, training, files, and other people's
- * logits. Without a GPU everything is skipped. */
+ * logits. Without a GPU everything is skipped. "test_model_cuda NAME": that test alone. */
 #include "model_recipes.h"
 
 #include <stdio.h>
@@ -9,6 +9,7 @@
 
 #include "device/device.h"
 #include "hub/safetensors.h"
+#include "program/schedule.h"
 
 static linnet_context *cpu, *gpu; /* gpu NULL: there is none */
 
@@ -200,6 +201,112 @@ static void states_carry_everything(void **state)
         }
 }
 
+/* ---- a delta layer's step in one call ---------------------------------------------------------------------------------------------------- */
+
+/* Heads that the kernel knows: of 64 and 128 columns, grouped, values of other sizes, with and without a gate. */
+static const recipe layers[] = {
+    {"delta net, heads of 64", "delta_net", {{"hidden_size", "128"}, {"num_heads", "2"}, {"allow_neg_eigval", "true"}}},
+    {"delta net, heads of 128, gate", "delta_net", {{"hidden_size", "256"}, {"num_heads", "2"}, {"use_gate", "true"}}},
+    {"gated delta net, values of 96", "gated_deltanet", {{"num_heads", "2"}, {"num_v_heads", "4"}, {"head_dim", "64"}, {"expand_v", "1.5"}}},
+    {"gated delta net, values of 64, no gate",
+     "gated_deltanet",
+     {{"num_heads", "1"}, {"num_v_heads", "4"}, {"head_dim", "128"}, {"expand_v", "0.5"}, {"use_gate", "false"}}},
+    {"gated delta net, values of 256", "gated_deltanet", {{"num_heads", "1"}, {"num_v_heads", "1"}, {"head_dim", "128"}, {"expand_v", "2"}}},
+    {"gated delta net, values of 32", "gated_deltanet", {{"num_heads", "2"}, {"num_v_heads", "4"}, {"head_dim", "64"}, {"expand_v", "0.5"}}},
+};
+enum { LAYERS = sizeof layers / sizeof layers[0], LAYER_STEPS = 6 };
+
+static lnt_plan_options layer_options(const linnet_model *m, int n)
+{
+    return (lnt_plan_options){.tokens = n, .n_seq = n, .dtype = m->dtype, .has_state = true, .state_capacity = LAYER_STEPS, .n_outputs = 1,
+                              .outputs = {m->logits}};
+}
+
+/* Convolutions go into their layer's call, on a GPU that has the kernel. */
+static void are_in_one_call(linnet_model *m, const recipe *r, int n)
+{
+    const lnt_plan_options o = layer_options(m, n);
+    const lnt_shape shape = {.tokens = n, .n_seq = n, .has_state = true, .dtype = m->dtype, .threads = 1, .device = lnt_device_of(gpu)};
+    lnt_schedule s;
+    int found = 0;
+    OK(gpu, lnt_schedule_make(gpu, m->p, &o, &shape, &s));
+    for (int i = 0; i < s.n_steps; i++) found += s.steps[i].head == 5 && s.steps[i].group == 7 && s.steps[i + 5].inner;
+    lnt_schedule_free(&s);
+    if (shape.device->capability / 10 == 9 && found != 2) fail_msg("%s: %d of 2 layers in one call", r->name, found);
+}
+
+/* Logits [LAYER_STEPS, n, VOCAB], then states: token by token, told where sequences end (nothing is recorded) or not; parts: the L2 norms are looked
+ * at, so that they are steps of their own. */
+static float *layer_steps(linnet_model *m, int n, bool recorded, bool parts, size_t *size)
+{
+    lnt_plan *plan;
+    lnt_state *s;
+    lnt_buf norms[8];
+    int32_t ids[64 * LAYER_STEPS];
+    int64_t cu[65];
+    lnt_plan_options o = layer_options(m, n);
+    o.kept = norms;
+    for (int i = 0; parts && i < lnt_node_count(m->p); i++)
+        if (!strcmp(lnt_node_at(m->p, i)->op->name, "l2norm")) norms[o.n_kept++] = lnt_node_at(m->p, i)->out[0];
+    OK(gpu, lnt_plan_create(gpu, m->p, &o, &plan));
+    OK(gpu, lnt_state_create(gpu, m->p, m->dtype, n, LAYER_STEPS, &s));
+    draw_ids(ids, n * LAYER_STEPS);
+    for (int i = 0; i <= n; i++) cu[i] = i;
+    const size_t logits = (size_t)n * VOCAB * 4;
+    char *all = malloc(*size = LAYER_STEPS * logits + s->bytes);
+    for (int t = 0; t < LAYER_STEPS; t++) {
+        const lnt_batch b = {.tokens = n, .n_seq = n, .cu = recorded ? NULL : cu, .n_inputs = 1, .inputs = {{m->ids, ids + t * n}}, .state = s};
+        OK(gpu, lnt_plan_run(plan, m->w, &b));
+        lnt_to_host(gpu, all + (size_t)t * logits, lnt_plan_output(plan, m->logits).data, logits);
+    }
+    lnt_to_host(gpu, all + LAYER_STEPS * logits, s->data, s->bytes);
+    OK(gpu, lnt_device_check(gpu));
+    lnt_plan_destroy(plan);
+    lnt_state_destroy(s);
+    return (float *)all;
+}
+
+static void same_layers(int n)
+{
+    double most[2] = {0, 0};
+    for (int i = 0; i < LAYERS; i++)
+        for (int b = 0; b < 2; b++) {
+            linnet_model *m = model_of(gpu, &layers[i], b ? LINNET_BF16 : LINNET_F32);
+            const char *name = linnet_dtype_name(m->dtype);
+            size_t size;
+            are_in_one_call(m, &layers[i], n);
+            float *parts = layer_steps(m, n, false, true, &size), *whole = layer_steps(m, n, false, false, &size);
+            float *recorded = layer_steps(m, n, true, false, &size);
+            const double e = relative_rms(whole, parts, (int64_t)(size / 4));
+            if (memcmp(whole, recorded, size)) fail_msg("%s, %s, %d sequences: recorded runs give other bits", layers[i].name, name, n);
+            /* float32: a product and a sum may be one operation in one kernel and two in another; bf16 shows no trace of that */
+            if (!(e < (b ? 2e-3 : 1e-6))) fail_msg("%s, %s, %d sequences: %g from the parts one by one", layers[i].name, name, n, e);
+            most[b] = fmax(most[b], e);
+            free(parts), free(whole), free(recorded);
+            linnet_model_destroy(m);
+        }
+    print_message("a layer's step in one call, from its parts: float32 %.2g, bf16 %.2g\n", most[0], most[1]);
+}
+
+static void layers_of_one(void **state)
+{
+    (void)state;
+    NEEDS_GPU;
+    same_layers(1);
+}
+static void layers_of_few(void **state)
+{
+    (void)state;
+    NEEDS_GPU;
+    same_layers(3);
+}
+static void layers_of_many(void **state)
+{
+    (void)state;
+    NEEDS_GPU;
+    same_layers(64);
+}
+
 /* ---- what one does with a model ---------------------------------------------------------------------------------------------------------- */
 
 static linnet_model *bytes_model(linnet_context *c)
@@ -378,13 +485,17 @@ static int close_contexts(void **state)
     return 0;
 }
 
-int main(void)
+int main(int argc, char **argv)
 {
+    if (argc > 1) cmocka_set_test_filter(argv[1]);
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(logits_agree),
         cmocka_unit_test(gradients_agree),
         cmocka_unit_test(bf16_learns),
         cmocka_unit_test(states_carry_everything),
+        cmocka_unit_test(layers_of_one),
+        cmocka_unit_test(layers_of_few),
+        cmocka_unit_test(layers_of_many),
         cmocka_unit_test(generation_and_evaluation_agree),
         cmocka_unit_test(a_task_learns_alike),
         cmocka_unit_test(folders_cross_over),

@@ -54,7 +54,9 @@ static inline int64_t lnt_div_up(int64_t a, int64_t b) { return (a + b - 1) / b;
  *   await_last   before it reads what a kernel ahead may have written, and before it writes anything: from there on every kernel ahead is done.
  *                Every block calls it, or a third kernel could overtake the first; prefetches into L2 may stand before it, whatever they read;
  *   let_next     once all its blocks may share the multiprocessors with those that follow: at the beginning, unless that takes memory from itself.
- * Weights may be read before await_last: whatever writes weights never calls let_next. Kernels put by <<<>>> are ordered as ever. */
+ * Weights may be read before await_last: whatever writes weights never calls let_next. So may a node's state, by the one kernel of a run that writes
+ * it: a run of a plan begins behind all work before it (as a graph, or with a copy to the device: lnt_plan_run), so that whatever may still be
+ * running ahead of a kernel is of its own run. Kernels put by <<<>>> are ordered as ever. */
 
 #ifdef __CUDACC__
 __device__ __forceinline__ void await_last()

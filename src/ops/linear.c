@@ -89,10 +89,11 @@ static int maker_of(const lnt_node *const *group, int count, const lnt_node *n, 
 static bool linear_joins(const lnt_node *const *group, int count, const lnt_node *n)
 {
     if (!plain(group[0])) return false;
-    const int last = count - 1;
+    int maps = 0;
+    for (int i = 0; i < count; i++) maps += group[i]->op == &linear_op;
     if (n->op == &lnt_swiglu_op) return count == 2 && maker_of(group, count, n, 0) == 0 && maker_of(group, count, n, 1) == 1;
     if (n->op == &lnt_activation_op) return maker_of(group, count, n, 0) >= 0;
-    return plain(n) && group[last]->op != &lnt_swiglu_op && last + 1 < LNT_FEW_PARTS && lnt_same_data(n->program, n->in[0], group[0]->in[0]);
+    return plain(n) && group[count - 1]->op != &lnt_swiglu_op && maps < LNT_FEW_PARTS && lnt_same_data(n->program, n->in[0], group[0]->in[0]);
 }
 
 #ifdef LINNET_CUDA

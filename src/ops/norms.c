@@ -46,10 +46,10 @@ static linnet_status sum_rmsnorm_backward(const lnt_call *sum, const lnt_call *n
 
 static const lnt_pair sum_rmsnorm = {.first = &lnt_sum_op, .forward = sum_rmsnorm_forward, .backward = sum_rmsnorm_backward};
 
-static const lnt_op rmsnorm_op = {.name = "rmsnorm", .backward_needs = LNT_NEEDS_IN0, .workspace = weight_workspace, .forward = rmsnorm_forward,
-                                  .backward = rmsnorm_backward, .pair = &sum_rmsnorm, .describe = norm_describe};
-static const lnt_op gated_rmsnorm_op = {.name = "gated_rmsnorm", .backward_needs = LNT_NEEDS_IN0 | LNT_NEEDS_IN1, .workspace = weight_workspace,
-                                        .forward = gated_rmsnorm_forward, .backward = gated_rmsnorm_backward, .describe = norm_describe};
+const lnt_op lnt_rmsnorm_op = {.name = "rmsnorm", .backward_needs = LNT_NEEDS_IN0, .workspace = weight_workspace, .forward = rmsnorm_forward,
+                               .backward = rmsnorm_backward, .pair = &sum_rmsnorm, .describe = norm_describe};
+const lnt_op lnt_gated_rmsnorm_op = {.name = "gated_rmsnorm", .backward_needs = LNT_NEEDS_IN0 | LNT_NEEDS_IN1, .workspace = weight_workspace,
+                                     .forward = gated_rmsnorm_forward, .backward = gated_rmsnorm_backward, .describe = norm_describe};
 /* What the kernel is compiled for: rows of whole warps, heads of whole lanes in one of them. */
 static bool conv_l2norm_fits(const lnt_node *conv, const lnt_node *norm, const lnt_shape *s)
 {
@@ -72,8 +72,8 @@ static linnet_status conv_l2norm_backward(const lnt_call *conv, const lnt_call *
 static const lnt_pair conv_l2norm = {.first = &lnt_conv_op, .inner = true, .fits = conv_l2norm_fits, .forward = ON_GPU(lnt_conv_l2norm_forward_cuda),
                                      .backward = ON_GPU(conv_l2norm_backward)};
 
-static const lnt_op l2norm_op = {.name = "l2norm", .backward_needs = LNT_NEEDS_IN0, .forward = l2norm_forward, .backward = l2norm_backward,
-                                 .pair = &conv_l2norm, .describe = norm_describe};
+const lnt_op lnt_l2norm_op = {.name = "l2norm", .backward_needs = LNT_NEEDS_IN0, .forward = l2norm_forward, .backward = l2norm_backward,
+                              .pair = &conv_l2norm, .describe = norm_describe};
 static const lnt_op sumnorm_op = {.name = "sumnorm", .backward_needs = LNT_NEEDS_IN0, .forward = sumnorm_forward, .backward = sumnorm_backward,
                                   .describe = norm_describe};
 
@@ -89,10 +89,10 @@ static lnt_buf norm(lnt_program *p, const lnt_op *op, int n_in, const lnt_buf *i
     return lnt_add_op(p, op, lnt_attr(p, &a, sizeof a), n_in, in, name != NULL, &param, (lnt_out_spec){cols, heads, false});
 }
 
-lnt_buf lnt_rmsnorm(lnt_program *p, lnt_buf x, const char *name, double eps) { return norm(p, &rmsnorm_op, 1, &x, name, eps, LNT_IDENTITY); }
+lnt_buf lnt_rmsnorm(lnt_program *p, lnt_buf x, const char *name, double eps) { return norm(p, &lnt_rmsnorm_op, 1, &x, name, eps, LNT_IDENTITY); }
 lnt_buf lnt_gated_rmsnorm(lnt_program *p, lnt_buf x, lnt_buf gate, const char *name, double eps, lnt_act act)
 {
-    return norm(p, &gated_rmsnorm_op, 2, (const lnt_buf[]){x, gate}, name, eps, act);
+    return norm(p, &lnt_gated_rmsnorm_op, 2, (const lnt_buf[]){x, gate}, name, eps, act);
 }
-lnt_buf lnt_l2norm(lnt_program *p, lnt_buf x, double eps) { return norm(p, &l2norm_op, 1, &x, NULL, eps, LNT_IDENTITY); }
+lnt_buf lnt_l2norm(lnt_program *p, lnt_buf x, double eps) { return norm(p, &lnt_l2norm_op, 1, &x, NULL, eps, LNT_IDENTITY); }
 lnt_buf lnt_sumnorm(lnt_program *p, lnt_buf x, double eps) { return norm(p, &sumnorm_op, 1, &x, NULL, eps, LNT_IDENTITY); }

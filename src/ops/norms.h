@@ -8,4 +8,7 @@ typedef struct {
     lnt_act act; /* of the gate */
 } lnt_norm_attr;
 
+/* For operators that do these on the way. */
+extern const lnt_op lnt_rmsnorm_op, lnt_gated_rmsnorm_op, lnt_l2norm_op;
+
 #endif

@@ -1,5 +1,5 @@
 /* What the row kernels on a GPU share: typed accesses of several elements, functions, sequences, and sums over tokens.
- * Only *_cuda.cu files of ops/ include this.
+ * Only *_cuda.cu files of ops/ include this, and steps of whole layers.
  *
  * A kernel works in units of U neighbouring elements of a row, and is compiled for
  *

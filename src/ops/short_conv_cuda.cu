@@ -7,7 +7,7 @@
  * Together with the L2 norm of its heads (d = 4 .. 128 columns, a power of two), what is between them stays in registers: with c = act(z) of one
  * row and head, r = (sum c^2 + eps)^-1/2 and y = c r, backward has dc = r dy - c r^3 sum(dy c), then dz = dc act'(z) as before. The sums go over
  * the d/4 lanes of a warp that have the head's columns. The same floor as a convolution alone. */
-#include "ops/rows.cuh"
+#include "ops/short_conv.cuh"
 
 extern "C" {
 #include "ops/norms.h"
@@ -38,22 +38,6 @@ struct conv_place {
 __device__ __forceinline__ void enter(const conv_args &a, conv_place &p, int64_t seq)
 {
     p.seq = seq, p.begin = a.cut.cu[seq], p.end = a.cut.cu[seq + 1];
-}
-
-template <int SIZE, int U> __device__ __forceinline__ void load_taps(const conv_args &a, int64_t c, float (&w)[SIZE][U])
-{
-    if (SIZE == 4 && a.size == 4) {
-#pragma unroll
-        for (int u = 0; u < U; u++) {
-            const float4 f = ((const float4 *)a.w)[c + u];
-            w[0][u] = f.x, w[1][u] = f.y, w[2][u] = f.z, w[3][u] = f.w;
-        }
-        return;
-    }
-#pragma unroll
-    for (int u = 0; u < U; u++)
-#pragma unroll
-        for (int j = 0; j < SIZE; j++) w[j][u] = j < SIZE - a.size ? 0.0f : a.w[(c + u) * a.size + j - (SIZE - a.size)];
 }
 
 /* The inputs of the rows before row r: window[j] is row r - SIZE + 1 + j; before the sequence's beginning, of its state or zero. */
@@ -110,20 +94,7 @@ __device__ __forceinline__ void load_rows(lnt_view x, int64_t r, int64_t end, in
     for (int i = 0; i < AHEAD; i++) out[i] = r + i < end ? fetch<P>(x, at + i * cols) : no_unit<P>();
 }
 
-/* ---- with the norm of heads: how many lanes a head has, in a kernel's type --------------------------------------------------------------------- */
-
-enum { NO_NORM = 0, ANY_LANES = 1, ALL_LANES = 32 }; /* 32 columns of lanes: heads of 128 */
-
-/* The sum over the lanes of a head, the same bits in all of them. No branches: rows of a run overlap. */
-template <int LANES> __device__ __forceinline__ float head_sum(float x, int lanes)
-{
-#pragma unroll
-    for (int o = 16; o; o >>= 1) {
-        const float other = __shfl_xor_sync(0xffffffffu, x, o);
-        x += LANES == ALL_LANES || o < lanes ? other : 0.0f;
-    }
-    return x;
-}
+/* ---- with the norm of heads ---------------------------------------------------------------------------------------------------------------- */
 
 /* Four sums at once. Over all lanes: a half of the warp takes two, a quarter one, and every lane fetches all four: 10 shuffles
  * in place of 20. */
@@ -202,7 +173,7 @@ __device__ __forceinline__ void forward_block(const conv_args &a, int64_t block)
     p.c = (block % a.parts * CONV_THREADS + threadIdx.x) * U;
     if (p.c >= a.cols) return;
     float w[SIZE][U], window[SIZE][U];
-    load_taps(a, p.c, w);
+    load_taps(a.w, a.size, p.c, w);
     if constexpr (STEP) enter(a, p, block / a.parts); /* no kernel writes what it reads */
     await_last();
     int64_t r0, r1;
@@ -544,7 +515,7 @@ __global__ void __launch_bounds__(CONV_THREADS, P::HALF ? 4 : 1) conv_backward(c
     p.c = ((int64_t)(blockIdx.x % a.parts) * CONV_THREADS + threadIdx.x) * U;
     if (p.c >= a.cols) return;
     conv_sums<SIZE, U> s;
-    load_taps(a, p.c, s.w);
+    load_taps(a.w, a.size, p.c, s.w);
 #pragma unroll
     for (int j = 0; j < SIZE; j++)
 #pragma unroll

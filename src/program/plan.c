@@ -231,7 +231,8 @@ static linnet_status ensure_workspace(lnt_plan *plan, const lnt_shape *shape)
     return LINNET_OK;
 }
 
-/* Offsets where the kernels can read them. */
+/* Offsets where the kernels can read them. Every run but a recorded one begins with this copy, behind all work before it: kernels may rely on that
+ * and read states ahead of their turn (device/cuda.cuh). A recorded run is a graph, which waits by itself. */
 static linnet_status upload_sequences(lnt_plan *plan, const lnt_batch *b, const int64_t *cu)
 {
     if (b->n_seq + 1 > plan->cu_room) {
@@ -252,10 +253,10 @@ static linnet_status upload_sequences(lnt_plan *plan, const lnt_batch *b, const 
 static linnet_status run_step(lnt_plan *plan, const lnt_step *t, const lnt_call *k)
 {
     const bool backward = t->kind == LNT_STEP_BACKWARD;
-    const lnt_step *last = t->with_next && !backward ? t + 1 : t; /* in the program */
+    const lnt_step *last = t->group > 1 ? t + t->head : t->with_next && !backward ? t + 1 : t; /* in the program */
     const double start = plan->profiling ? lnt_now() : 0;
     if (t->group > 1)
-        LNT_TRY(t->node->op->run_group(k, t->group));
+        LNT_TRY(last->node->op->run_group(k, t->group));
     else if (t->with_next)
         LNT_TRY(backward ? last->node->op->pair->backward(&k[1], &k[0]) : last->node->op->pair->forward(&k[0], &k[1]));
     else

@@ -117,8 +117,8 @@ size_t lnt_plan_bytes(const lnt_plan *plan);          /* activations, gradients,
 bool lnt_plan_recorded(const lnt_plan *plan);         /* runs like the last one are replayed */
 double lnt_plan_flops(const lnt_plan *plan);          /* useful FLOPs of the last run's shape, recomputation not counted */
 
-/* Seconds by operator type since the last reset (a pair's are its second's); off until the first call to lnt_plan_profile_reset. On a GPU runs
- * then go step by step, with a wait behind each. */
+/* Seconds by operator type since the last reset (a pair's are its second's, a group's its head's); off until the first call to
+ * lnt_plan_profile_reset. On a GPU runs then go step by step, with a wait behind each. */
 void lnt_plan_profile_reset(lnt_plan *plan);
 char *lnt_plan_profile(const lnt_plan *plan);         /* a table, lnt_free */
 

@@ -23,7 +23,7 @@ typedef struct {
 } lnt_buf;
 #define LNT_NO_BUF ((lnt_buf){0})
 
-enum { LNT_MAX_IN = 8, LNT_MAX_OUT = 2, LNT_MAX_PARAM = 4 };
+enum { LNT_MAX_IN = 8, LNT_MAX_OUT = 2, LNT_MAX_PARAM = 4, LNT_TAKEN_MOST = 3 };
 
 /* ---- parameters ------------------------------------------------------------------------------------------------------------- */
 
@@ -146,8 +146,10 @@ struct lnt_op {
     linnet_status (*forward)(const lnt_call *k);
     linnet_status (*backward)(const lnt_call *k);
     const lnt_pair *pair;        /* with the node before; NULL: none */
-    /* Decoding on a GPU: nodes done in one call. joins: whether n, whose inputs are there or are results of the group (`count` nodes, the first of
-     * this type), goes with them; run_group: all of them. NULL: nothing joins. */
+    /* Decoding on a GPU: nodes done in one call of one of them, the group's head. takes: whether n, as a head, does the node that makes its input i,
+     * with the other of its pair; nobody else reads that result. At most LNT_TAKEN_MOST inputs; what is taken stands ahead of the head. joins:
+     * whether n, whose inputs are there or are results of the group (`count` nodes), goes with them, behind the head. run_group: all. NULL: none. */
+    bool (*takes)(const lnt_node *n, int i, const lnt_shape *s);
     bool (*joins)(const lnt_node *const *group, int count, const lnt_node *n);
     linnet_status (*run_group)(const lnt_call *calls, int count);
     void (*describe)(const lnt_node *n, char *text, size_t size);             /* attributes, for the printed program; NULL: nothing */

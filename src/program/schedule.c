@@ -27,6 +27,7 @@ typedef struct {
     bool *done;        /* [nodes] the backward step is there */
     bool *touched;     /* [parameters] some step brings a gradient */
     bool *inner;       /* [values] between the two of a pair, not stored */
+    int *taker;        /* [nodes] the node whose group does this one ahead of it, -1: none */
     int *slot, *again; /* [values] forward value; recomputed value */
     int *grad;         /* [values] */
     int *save, *save_again; /* [nodes] */
@@ -364,24 +365,49 @@ static int place(work *w, int i, bool *placed, const lnt_node **group, int count
     return count;
 }
 
-/* Forward steps; nodes of a block that go together stand together, where the first of them stood. */
+/* Makers of a node's inputs that it does itself. */
+static void find_taken(work *w)
+{
+    const lnt_program *p = w->p;
+    for (int i = 0; i < p->n_nodes; i++) {
+        const lnt_node *n = p->nodes[i];
+        if (!w->needed[i] || !n->op->takes) continue;
+        for (int k = 0, taken = 0; k < n->n_in && taken < LNT_TAKEN_MOST; k++) {
+            const int r = root_of(w, n->in[k]), maker = p->values[r].v.producer;
+            if (!r || p->values[r].v.external || w->crosses[r] || readers(w, r) > 1 || !n->op->takes(n, k, w->shape)) continue;
+            w->taker[maker] = i;
+            if (maker && w->pairs[maker - 1]) w->taker[maker - 1] = i;
+            taken++;
+        }
+    }
+}
+
+/* Forward steps; nodes of a block that go together stand together, where the first of them stood, or where the head that takes them does. */
 static linnet_status add_groups(work *w)
 {
     const lnt_program *p = w->p;
     bool *placed = lnt_arena_alloc(&w->s->arena, (size_t)p->n_nodes);
     if (!placed) return lnt_fail_memory(w->c, (size_t)p->n_nodes);
+    find_taken(w);
     for (int i = 0; i < p->n_nodes; i++) {
         const lnt_node *group[LNT_GROUP_MOST + 1], *n = p->nodes[i];
         const int first = w->s->n_steps;
-        if (!w->needed[i] || placed[i]) continue;
-        int count = place(w, i, placed, group, 0), joined = 0;
+        int count = 0;
+        if (!w->needed[i] || placed[i] || w->taker[i] >= 0) continue;
+        for (int j = 0; j < i; j++)
+            if (w->taker[j] == i && !placed[j]) count = place(w, j, placed, group, count);
+        const int head = count;
+        count = place(w, i, placed, group, count);
+        int others = head;
         for (int j = i + 1; n->op->joins && j < p->n_nodes && p->nodes[j]->block == n->block && count + w->pairs[j] < LNT_GROUP_MOST; j++) {
-            if (!w->needed[j] || placed[j] || !placed_inputs(w, placed, p->nodes[j]) || !n->op->joins(group, count, p->nodes[j])) continue;
+            const bool free = w->needed[j] && !placed[j] && w->taker[j] < 0 && placed_inputs(w, placed, p->nodes[j]);
+            if (!free || !n->op->joins(group, count, p->nodes[j])) continue;
             count = place(w, j, placed, group, count);
-            joined++;
+            others++;
         }
-        if (!joined) continue;
+        if (!others) continue;
         w->s->steps[first].group = count;
+        w->s->steps[first].head = head;
         for (int k = 0; k < count; k++) w->s->steps[first + k].inner = inside(w, group, count, group[k]);
         live_together(w, first);
     }
@@ -430,7 +456,7 @@ linnet_status lnt_schedule_make(lnt_ctx *c, const lnt_program *p, const lnt_plan
     s->steps = lnt_arena_alloc(&s->arena, (size_t)w.cap_steps * sizeof *s->steps);
     s->slots = lnt_arena_alloc(&s->arena, (size_t)w.cap_slots * sizeof *s->slots);
     bool *flags = lnt_arena_alloc(&s->arena, 3 * nn + 4 * nv + 2 * np);
-    int *ids = lnt_arena_alloc(&s->arena, (3 * nv + 2 * nn) * sizeof *ids);
+    int *ids = lnt_arena_alloc(&s->arena, (3 * nv + 3 * nn) * sizeof *ids);
     if (!s->steps || !s->slots || !flags || !ids) {
         lnt_schedule_free(s);
         return lnt_fail_memory(c, (size_t)w.cap_slots * sizeof *s->slots);
@@ -444,12 +470,13 @@ linnet_status lnt_schedule_make(lnt_ctx *c, const lnt_program *p, const lnt_plan
     w.done = w.pairs + nn;
     w.touched = w.done + nn;
     s->stored = w.touched + np;
-    memset(ids, -1, (3 * nv + 2 * nn) * sizeof *ids);
+    memset(ids, -1, (3 * nv + 3 * nn) * sizeof *ids);
     w.slot = s->value_slot = ids;
     w.again = ids + nv;
     w.grad = w.again + nv;
     w.save = w.grad + nv;
     w.save_again = w.save + nn;
+    w.taker = w.save_again + nn;
     find_needed(&w);
     find_gradients(&w);
     find_pairs(&w);

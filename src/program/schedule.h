@@ -22,6 +22,7 @@ typedef struct {
     bool with_next;  /* a pair: one call with the step that follows */
     bool training;   /* what this call leaves is read by a backward pass */
     int group;       /* steps from this one on that are one call; inside such a group no matter */
+    int head;        /* of those, the one whose operator does it */
     bool inner;      /* out[0] is read inside its group alone */
 } lnt_step;
 

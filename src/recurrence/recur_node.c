@@ -10,7 +10,10 @@
 
 #include "core/threads.h"
 #include "device/device.h"
+#include "ops/norms.h"
+#include "ops/short_conv.h"
 #include "recurrence/attention/attention_gpu.h"
+#include "recurrence/delta/delta_gpu.h"
 #include "recurrence/mesa/mesa_gpu.h"
 #include "recurrence/recur_node.h"
 #include "recurrence/recur_replay.h"
@@ -346,6 +349,85 @@ static linnet_status backward_state_or_attention(const lnt_call *k)
     return lnt_device_check(k->c);
 }
 
+#ifdef LINNET_CUDA
+static bool one_token_each(const lnt_call *k)
+{
+    for (int64_t n = 0; n < k->n_seq; n++)
+        if (k->cu[n + 1] - k->cu[n] != 1) return false;
+    return true;
+}
+
+/* ---- the step of a delta layer: convolutions of q, k, v with their norms, the recurrence, the norm of its heads ------------------------------ */
+
+static const lnt_node *maker(const lnt_node *n, int i)
+{
+    const int32_t at = lnt_program_value(n->program, n->in[i])->producer;
+    return at < 0 ? NULL : lnt_node_at(n->program, at);
+}
+
+static bool layer_takes(const lnt_node *n, int i, const lnt_shape *s)
+{
+    const recur_attr *x = n->attr;
+    if (i > 2 || !s->has_state || s->tokens != s->n_seq || s->device->capability / 10 != 9) return false;
+    if (!lnt_delta_layer_fits(x->Hq, x->Hv, x->K, x->V)) return false;
+    for (int j = 0; j < 3; j++) {
+        const lnt_node *m = maker(n, j);
+        if (j < 2 && (!m || m->op != &lnt_l2norm_op || lnt_heads(n->program, m->in[0]) != x->Hq)) return false;
+        if (j < 2) m = maker(m, 0);
+        const lnt_conv_attr *conv = m && m->op == &lnt_conv_op ? m->attr : NULL;
+        if (!conv || conv->size != 4 || conv->act != LNT_SILU) return false;
+    }
+    return true;
+}
+
+static linnet_status run_layer(const lnt_call *calls, int count);
+
+static bool layer_joins(const lnt_node *const *group, int count, const lnt_node *n)
+{
+    const lnt_node *last = group[count - 1];
+    if (count == 1 || last->op->run_group != run_layer || (n->op != &lnt_rmsnorm_op && n->op != &lnt_gated_rmsnorm_op)) return false;
+    return lnt_same_data(n->program, n->in[0], last->out[0]) && lnt_heads(n->program, n->in[0]) == ((const recur_attr *)last->attr)->Hv;
+}
+
+/* The calls ahead of `head`, a pair's first has no result. False: some convolution is not among them. */
+static bool find_convolutions(const lnt_call *calls, int head, lnt_delta_layer *layer)
+{
+    for (int j = 0; j < 3; j++) {
+        int i = 0;
+        while (i < head && calls[i].out[0].data != calls[head].in[j].data) i++;
+        if (i == head || (j < 2 && (i == 0 || calls[i - 1].out[0].data))) return false;
+        if (j < 2) layer->l2norm[j] = &calls[i];
+        layer->conv[j] = j < 2 ? &calls[i - 1] : &calls[i];
+    }
+    return true;
+}
+
+static linnet_status run_layer(const lnt_call *calls, int count)
+{
+    int head = 0;
+    while (calls[head].node->op->run_group != run_layer) head++;
+    const lnt_call *k = &calls[head];
+    const recur_attr *x = k->attr;
+    lnt_delta_layer layer = { .rmsnorm = head + 1 < count ? k + 1 : NULL, .keeps_o = !k->inner };
+    if (k->state && one_token_each(k) && find_convolutions(calls, head, &layer)) {
+        lnt_recur_args a = call_of(k);
+        a.s0 = a.sT = k->state;
+        if (isnan(a.scale)) a.scale = 1 / sqrt((double)x->K);
+        if (lnt_delta_layer_sm90(&layer, &a, lnt_device_of(k->c))) return lnt_device_check(k->c);
+    }
+    for (int i = 0; i < count; i++) {
+        const bool pair = !calls[i].out[0].data;
+        LNT_TRY(pair ? calls[i + 1].node->op->pair->forward(&calls[i], &calls[i + 1]) : calls[i].node->op->forward(&calls[i]));
+        i += pair;
+    }
+    return LINNET_OK;
+}
+#else
+#define layer_takes NULL
+#define layer_joins NULL
+#define run_layer NULL
+#endif
+
 /* ---- attention with a cache ---------------------------------------------------------------------------------------------------------- */
 
 /* Put `count` rows, the first of token `position`, into a ring of R rows. */
@@ -423,13 +505,6 @@ static linnet_status attend_sequence(const lnt_call *k, const lnt_recur_args *al
 }
 
 #ifdef LINNET_CUDA
-static bool one_token_each(const lnt_call *k)
-{
-    for (int64_t n = 0; n < k->n_seq; n++)
-        if (k->cu[n + 1] - k->cu[n] != 1) return false;
-    return true;
-}
-
 /* The decoding step of all sequences, which a graph may record: where they stand is read on the device. */
 static linnet_status attend_step(const lnt_call *k, const lnt_recur_args *a)
 {
@@ -466,6 +541,10 @@ static linnet_status forward_attention(const lnt_call *k)
 #define STATE_NODE(NAME)                                                                                                           \
     { .name = NAME, .backward_needs = LNT_NEEDS_ALL_IN, .state_size = state_size, .workspace = workspace, .flops = flops,          \
       .forward = forward_state, .backward = backward_state_or_attention, .describe = describe }
+#define DELTA_NODE(NAME)                                                                                                           \
+    { .name = NAME, .backward_needs = LNT_NEEDS_ALL_IN, .state_size = state_size, .workspace = workspace, .flops = flops,          \
+      .forward = forward_state, .backward = backward_state_or_attention, .takes = layer_takes, .joins = layer_joins,               \
+      .run_group = run_layer, .describe = describe }
 #define MESA_NODE(POSITION)                                                                                                        \
     { .name = "mesa", .backward_needs = LNT_NEEDS_ALL_IN, .save_size = save_size, .state_size = state_size, .workspace = workspace, \
       .flops = flops, .host_position = POSITION, .forward = forward_state, .backward = backward_state_or_attention, .describe = describe }
@@ -474,8 +553,8 @@ static const lnt_op node_types[] = {
     STATE_NODE("linear_attn"),
     STATE_NODE("retention"),
     STATE_NODE("simple_gla"),
-    STATE_NODE("delta_rule"),
-    STATE_NODE("gated_delta_rule"),
+    DELTA_NODE("delta_rule"),
+    DELTA_NODE("gated_delta_rule"),
     MESA_NODE(false),
     { .name = "attention",
       .backward_needs = LNT_NEEDS_ALL_IN | LNT_NEEDS_OUT0,
