@@ -59,7 +59,7 @@ if part train; then
     bench train --dtype bf16 "${large[@]}" --batch 8 --length 2048 --repeats 5 --weights bf16 --recompute cheap # within 40 GiB
     bench train --dtype bf16 --mixer mesa_net "${size[@]}" --set cg_tolerance=0 --batch 8 --length 2048 --repeats 3 # 30 steps
 fi
-if part decode; then for batch in 1 64; do bench decode --dtype bf16 "${large[@]}" --batch $batch; done; fi
+if part decode; then for batch in 1 8 64; do bench decode --dtype bf16 "${large[@]}" --batch $batch; done; fi
 "$python" bench/table.py "$record" "$label"
 echo "$((SECONDS - begin)) s, $failed failures"
 [ "$failed" -eq 0 ]

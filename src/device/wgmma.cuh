@@ -138,6 +138,13 @@ __device__ __forceinline__ void tensor_load(void *dst, const CUtensorMap *m, uin
                  "l"(m), "r"(shared_address(b)), "r"(x), "r"(y), "l"(policy)
                  : "memory");
 }
+__device__ __forceinline__ void tensor_load(void *dst, const CUtensorMap *m, uint64_t *b, int x, int y, int z, uint64_t policy)
+{
+    asm volatile("cp.async.bulk.tensor.3d.shared::cluster.global.mbarrier::complete_tx::bytes.L2::cache_hint "
+                 "[%0], [%1, {%3, %4, %5}], [%2], %6;" ::"r"(shared_address(dst)),
+                 "l"(m), "r"(shared_address(b)), "r"(x), "r"(y), "r"(z), "l"(policy)
+                 : "memory");
+}
 __device__ __forceinline__ void tensor_prefetch(const CUtensorMap *m) { asm volatile("prefetch.tensormap [%0];" ::"l"(m) : "memory"); }
 
 /* ---- clusters --------------------------------------------------------------------------------------------------------------------- */

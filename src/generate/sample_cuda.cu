@@ -4,7 +4,7 @@ extern "C" {
 #include "generate/greedy.h"
 }
 
-enum { THREADS = 1024, WARPS = THREADS / 32 };
+enum { THREADS = 1024, WARPS = THREADS / 32, AT_ONCE = 16 }; /* AT_ONCE: loads on their way */
 
 struct largest {
     float x;
@@ -29,18 +29,13 @@ __global__ void __launch_bounds__(THREADS) largest_kernel(const float *logits, i
     largest best = {-INFINITY, 0};
     let_next();
     await_last();
-    int32_t i = (int32_t)threadIdx.x;
-    for (; i + 7 * THREADS < V; i += 8 * THREADS) { /* eight loads on their way at once */
-        float x[8];
+    for (int32_t i = (int32_t)threadIdx.x; i < V; i += AT_ONCE * THREADS) {
+        float x[AT_ONCE];
 #pragma unroll
-        for (int j = 0; j < 8; j++) x[j] = row[i + j * THREADS];
+        for (int j = 0; j < AT_ONCE; j++) x[j] = i + j * THREADS < V ? row[i + j * THREADS] : -INFINITY;
 #pragma unroll
-        for (int j = 0; j < 8; j++)
+        for (int j = 0; j < AT_ONCE; j++)
             if (x[j] > best.x) best = {x[j], i + j * THREADS};
-    }
-    for (; i < V; i += THREADS) {
-        const float x = row[i];
-        if (x > best.x) best = {x, i};
     }
     best = warp_largest(best);
     if (threadIdx.x % 32 == 0) of_warp[threadIdx.x / 32] = best;

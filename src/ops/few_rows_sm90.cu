@@ -9,7 +9,9 @@
  * whole cluster, which is a fence of the GPU: 40% slower).
  * Faster alone (11.6 us in place of 14.5 for [6160, 2048]), slower in a step: x as the M side and boxes of w that fill the multiprocessors exactly,
  * with 100 or 220 KB a block. Slower alone and in a step: blocks that stay, with their share of x, and send sums to each other tile by tile (at most
- * 30 clusters of four with 227 KB find places), and asking L2 for the states of the next layer (each MB takes the time it would have taken later). */
+ * 30 clusters of four with 227 KB find places), and asking L2 for the states of the next layer (each MB takes the time it would have taken later).
+ * Slower in a step of 64 sequences: four stages (6%) or six (0.9%; of 32 sequences 3.7%); stages of w and of x apart, 7 to 10 of the first and 3 to 7
+ * of the other (0.1 to 4%); more blocks than 1.5 for each multiprocessor (7%); the sums of several rows of a split tile read at once (none). */
 #include "device/wgmma.cuh"
 #include "ops/few_rows.cuh"
 
@@ -18,7 +20,7 @@ namespace {
 constexpr int TILE = 64, HALF = TILE / 2, W_BYTES = TILE * 128;
 constexpr int CONSUMERS = 2 * TILE, THREADS = CONSUMERS + 32;
 constexpr int PITCH = TILE + 4; /* floats of a row of sums: a warp's stores fall into 32 banks */
-constexpr int STAGES = 6, MOST_SPLIT = 8; /* two blocks share a multiprocessor */
+constexpr int STAGES = 7, MOST_SPLIT = 8; /* two blocks share a multiprocessor, and have all of its memory for 64 rows */
 
 struct few_params {
     CUtensorMap x, w[LNT_FEW_PARTS];
@@ -201,9 +203,8 @@ __device__ __forceinline__ void cluster_leave()
 
 template <int NT> __global__ void __launch_bounds__(THREADS) few_tiles_kernel(const __grid_constant__ few_params a)
 {
-    extern __shared__ char memory[];
-    __shared__ uint64_t full[STAGES], empty[STAGES];
-    char *ring = memory + (1024 - shared_address(memory) % 1024) % 1024;
+    extern __shared__ __align__(1024) char ring[];
+    uint64_t *full = (uint64_t *)(ring + STAGES * (W_BYTES + NT * 128)), *empty = full + STAGES;
     const int rank = (int)blockIdx.x % a.split, tile = (int)blockIdx.x / a.split, part = few_part_at(a.to, tile);
     const few_part &p = a.to.p[part];
     const int n0 = (tile - p.first) * (a.to.swiglu ? HALF : TILE), begin = a.boxes * rank / a.split;
@@ -234,17 +235,17 @@ template <int NT> __global__ void __launch_bounds__(THREADS) few_tiles_kernel(co
     if (a.split > 1) cluster_leave();
 }
 
-/* Blocks for each tile: as many as leave half of the multiprocessors with one. */
+/* Blocks for each tile: as many as leave half of the multiprocessors with one, and eight boxes for each. */
 int split_of(int tiles, int boxes, int multiprocessors)
 {
     int s = 1;
-    while (2 * s <= MOST_SPLIT && 2 * s <= boxes && 2 * s * tiles <= multiprocessors * 3 / 2) s *= 2;
+    while (s < MOST_SPLIT && 8 * (s + 1) <= boxes && (s + 1) * tiles <= multiprocessors * 3 / 2) s++;
     return s;
 }
 
 template <int NT> void launch(const lnt_cuda *d, const few_params &a)
 {
-    const size_t bytes = 1024 + STAGES * (W_BYTES + NT * 128);
+    const size_t bytes = STAGES * (W_BYTES + NT * 128) + 2 * STAGES * sizeof(uint64_t);
     static_assert(sizeof(float) * NT * PITCH <= STAGES * (W_BYTES + NT * 128), "the sums lie where the ring was");
     static const cudaError_t room = cudaFuncSetAttribute(few_tiles_kernel<NT>, cudaFuncAttributeMaxDynamicSharedMemorySize, (int)bytes);
     lnt_cuda_note((lnt_cuda *)d, room);

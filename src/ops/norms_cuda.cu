@@ -258,7 +258,7 @@ __global__ void __launch_bounds__(WIDE ? (P::U == 1 ? 1024 : 512) : 256, P::U ==
 
 /* Units of a wide team at two a thread; columns of any1 at 16. A thread of a narrow team has two, but one in the backward of a gated norm: with
  * more it would need over 64 registers, and 512 blocks would not be resident. */
-enum { WIDE_UNITS = 1024, LONGEST = 16384 };
+enum { WIDE_UNITS = 1024, LONGEST = 16384, FEW = 64 };
 /* Two for each multiprocessor of an H200, which all of them are resident on: a thread has three numbers of two rows for each column. */
 static constexpr int64_t SUMMED_BLOCKS = 256;
 
@@ -274,7 +274,7 @@ static norm_plan plan_of(const norm_args &a, const lnt_tensor *const *tensors, i
 {
     norm_plan p = {unit_of(a.d, tensors, n), 1, false, 256, 0};
     if (a.d / p.unit > WIDE_UNITS || (uintptr_t)a.w % 16) p.unit = 1;
-    const int units = a.d / p.unit, each = p.unit == 1 ? 16 : units <= 128 ? 1 : 2;
+    const int units = a.d / p.unit, each = p.unit == 1 ? 16 : units <= (a.rows <= FEW ? 512 : 128) ? 1 : 2;
     p.wide = p.unit == 1 || units > 32 * narrow;
     if (p.wide)
         p.lanes = (int)lnt_div_up(units, 32 * each) * 32, p.threads = (unsigned)p.lanes;

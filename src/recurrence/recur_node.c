@@ -369,7 +369,7 @@ static bool layer_takes(const lnt_node *n, int i, const lnt_shape *s)
 {
     const recur_attr *x = n->attr;
     if (i > 2 || !s->has_state || s->tokens != s->n_seq || s->device->capability / 10 != 9) return false;
-    if (!lnt_delta_layer_fits(x->Hq, x->Hv, x->K, x->V)) return false;
+    if (!lnt_delta_layer_fits(x->K, x->V)) return false;
     for (int j = 0; j < 3; j++) {
         const lnt_node *m = maker(n, j);
         if (j < 2 && (!m || m->op != &lnt_l2norm_op || lnt_heads(n->program, m->in[0]) != x->Hq)) return false;

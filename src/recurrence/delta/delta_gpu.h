@@ -13,7 +13,7 @@ typedef struct {
 } lnt_delta_layer;
 
 /* Whether these heads fit. */
-bool lnt_delta_layer_fits(int32_t Hq, int32_t Hv, int32_t K, int32_t V);
+bool lnt_delta_layer_fits(int32_t K, int32_t V);
 /* One token for each sequence, states in place (a->s0 == a->sT, and those of the convolutions); q, k, v of `a` are not there. False: nothing was
  * done, something does not fit. */
 bool lnt_delta_layer_sm90(const lnt_delta_layer *layer, const lnt_recur_args *a, const lnt_device *d);

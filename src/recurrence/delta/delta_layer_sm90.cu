@@ -3,20 +3,21 @@
  *
  *   q, k = l2(silu(conv(x)))     v = silu(conv(x))     S' and o: delta_step_cuda.cu     y = o r w act(gate)     r = (mean o^2 + eps)^-1/2
  *
- * A block has 32 columns of the state of one value head of one sequence, in registers; it makes q and k of its head for itself (a warp each, 4
- * columns a lane) and its columns of v. The blocks of a cluster have all value heads of one query-key head: each gives its o to those of its value
- * head, so that every one of them has the whole head for the norm, and the first moves the windows of q and k on when all have read them. Nothing is
- * released by the cluster's barriers: what goes over comes with a barrier of its own, and a fence would wait for the state's way to memory.
+ * A block has a query-key head of a sequence and goes through its value heads. A state comes to shared memory as a whole, 32 rows a copy, and is read
+ * there twice: for S^T k and S^T q as it comes, and for S', which goes straight to memory; several blocks share a multiprocessor, and one loads while
+ * another computes. A warp has every row of two groups in turn, 4 columns a lane.
  *
  * States, windows and weights are read before await_last (device/cuda.cuh says why that is right), and let_next comes when those loads are on their
  * way. All is rounded where the parts store, and sums are added in their order: bf16 has the same bits. Floor: the state read once and written once,
  * 8 K V bytes a head.
  *
- * Slower: blocks of 64 and 128 columns (64 sequences 1% and 3% of a step; one sequence 6%); the code run through once with zeros while the loads are
- * on their way, so that its instructions are there (4%). */
+ * Slower, for 64 sequences of 16 heads (38.6 us; the simplest kernel rewrites their 64 MiB in place in 34): states in registers, 32 columns a
+ * block, six blocks a multiprocessor, a head's four a cluster that exchanges o for the norm (41.5; for one sequence 2.4 where this takes 3.1, yet
+ * 2% more of a step); blocks of that kind that stay, and have the next sequence's state copied meanwhile (46 to 60); 512 threads (40.5); 80
+ * registers, for three blocks a multiprocessor (39.8); 127 registers, which leave no place for the next product's blocks (8 sequences: 3% of a
+ * step); S' by ordinary stores (46.6); loads that leave L2 first (39.7); states asked for behind await_last (1.5% of a step). */
 #include "device/wgmma.cuh"
 #include "ops/short_conv.cuh"
-#include "recurrence/delta/delta_step.cuh"
 
 extern "C" {
 #include "ops/norms.h"
@@ -26,7 +27,10 @@ extern "C" {
 
 namespace {
 
-constexpr int MOST_V = 256, MOST_CLUSTER = 8, TAPS = 4, MOST_GRID = 1024, BLOCKS = 6;
+constexpr int GROUPS = 16; /* rows of a state are summed in so many groups, row r in group r mod 16: the order of delta_step_cuda.cu */
+constexpr int WARPS = 8, EACH = GROUPS / WARPS; /* groups of a warp, neighbours */
+constexpr int MOST_V = 32 * WARPS, TAPS = 4, MOST_GRID = 65535, CHUNK = 32; /* CHUNK: rows of a state in a copy */
+static_assert(EACH == 2, "sums go by pairs of groups");
 
 struct layer_conv {
     const void *x;  /* [sequences, cols] */
@@ -42,64 +46,37 @@ struct layer_args {
     float *S;             /* [sequences, Hv, K, V] */
     void *o, *y;          /* NULL: not wanted */
     const void *gate;     /* SiLU's; NULL: none */
-    int Hv, V, group, split; /* group: value heads of a query-key head; split: blocks of a value head */
+    int Hv, V, group;     /* group: value heads of a query-key head */
     float scale, eps;
 };
-
-/* ---- clusters --------------------------------------------------------------------------------------------------------------------------- */
-
-__device__ __forceinline__ void cluster_arrive() { asm volatile("barrier.cluster.arrive.relaxed.aligned;" ::: "memory"); }
-__device__ __forceinline__ void cluster_wait() { asm volatile("barrier.cluster.wait.acquire.aligned;" ::: "memory"); }
-/* x to where `to` is in block `rank`, whose like of the barrier `b` counts the 16 bytes. */
-__device__ __forceinline__ void cluster_give(float *to, uint64_t *b, int rank, const float (&x)[4])
-{
-    uint32_t there, over;
-    asm volatile("mapa.shared::cluster.u32 %0, %1, %2;" : "=r"(there) : "r"(shared_address(to)), "r"(rank));
-    asm volatile("mapa.shared::cluster.u32 %0, %1, %2;" : "=r"(over) : "r"(shared_address(b)), "r"(rank));
-    asm volatile("st.async.weak.shared::cluster.mbarrier::complete_tx::bytes.v4.f32 [%0], {%1, %2, %3, %4}, [%5];" ::"r"(there), "f"(x[0]), "f"(x[1]),
-                 "f"(x[2]), "f"(x[3]), "r"(over)
-                 : "memory");
-}
-__device__ __forceinline__ void cluster_take(uint64_t *b)
-{
-    uint32_t done;
-    do {
-        asm volatile("{ .reg .pred p; mbarrier.try_wait.parity.acquire.cluster.shared::cta.b64 p, [%1], 0; selp.u32 %0, 1, 0, p; }"
-                     : "=r"(done)
-                     : "r"(shared_address(b))
-                     : "memory");
-    } while (!done);
-}
 
 /* ---- four columns of a convolution ------------------------------------------------------------------------------------------------------ */
 
 struct layer_unit {
     float w[TAPS][4], x[TAPS][4]; /* taps and inputs, the token's own last */
+    float *window;                /* of these columns */
 
-    __device__ __forceinline__ void load(const layer_conv &f, int c)
+    __device__ __forceinline__ void load(const layer_conv &f, int n, int c)
     {
-        const float *window = (const float *)(f.window + blockIdx.z * f.stride) + c;
+        window = (float *)(f.window + n * f.stride) + c;
         load_taps(f.w, TAPS, c, w);
 #pragma unroll
         for (int j = 0; j + 1 < TAPS; j++) get_weights(x[j], window + j * (int64_t)f.cols);
     }
-    /* z becomes the sum over what came before; the window as it will be without this token goes to `next` in shared memory. */
-    template <int K> __device__ __forceinline__ void begin(float (&z)[4], float *next) const
+    /* z becomes silu(conv); the window moves on. */
+    template <typename T> __device__ __forceinline__ void run(const layer_conv &f, int n, int c, float (&z)[4])
     {
+        load_pack(x[TAPS - 1], (const T *)f.x + (int64_t)n * f.cols + c);
 #pragma unroll
-        for (int j = 0; j + 1 < TAPS; j++) {
-            if (j) store_pack(next + (j - 1) * K, x[j]);
+        for (int j = 0; j < TAPS; j++)
 #pragma unroll
             for (int u = 0; u < 4; u++) z[u] = j ? z[u] + w[j][u] * x[j][u] : w[j][u] * x[j][u];
-        }
+#pragma unroll
+        for (int u = 0; u < 4; u++) z[u] *= sigmoid_of(z[u]);
+#pragma unroll
+        for (int j = 0; j + 1 < TAPS; j++) store_pack(window + j * (int64_t)f.cols, x[j + 1]);
     }
 };
-template <int K> __device__ __forceinline__ void move_on(const layer_conv &f, int c, const float *next)
-{
-    float *window = (float *)(f.window + blockIdx.z * f.stride) + c;
-#pragma unroll
-    for (int j = 0; j + 1 < TAPS; j++) *(float4 *)(window + j * (int64_t)f.cols) = *(const float4 *)(next + j * K);
-}
 
 /* ---- the norm of a head --------------------------------------------------------------------------------------------------------------------- */
 
@@ -126,88 +103,145 @@ template <typename T> __device__ __forceinline__ float head_scale(const float *o
 
 template <typename T> __device__ __forceinline__ float rounded(float x) { return to_float(from_float<T>(x)); }
 
-/* K is 16 ROWS. blockIdx: place in the cluster, query-key head, sequence. */
-template <typename T, int ROWS> __global__ void __launch_bounds__(THREADS, BLOCKS) layer_step(const __grid_constant__ layer_args p)
+/* ---- the step ---------------------------------------------------------------------------------------------------------------------------- */
+
+/* What the warps of a block hand each other, behind the state in dynamic shared memory. */
+struct layer_share {
+    float *S;             /* [K][V] */
+    float *sums;          /* [WARPS][2][V], of S^T k and S^T q */
+    float *u, *o;         /* [V]; v until u takes its place */
+    const float2 *kq;     /* [K] */
+    float *dots;          /* [WARPS], of k.q */
+};
+
+/* This warp's part of S^T k, S^T q and k.q, chunk by chunk as the state comes. */
+template <int K> __device__ __forceinline__ void sum_warp(const layer_share &m, int V, uint64_t *full, uint32_t parity)
 {
-    constexpr int K = ROWS * GROUPS;
-    __shared__ __align__(16) float ks[K], qs[K], vs[COLUMNS], os[MOST_V];
-    __shared__ __align__(16) float next[3][TAPS - 1][K]; /* the windows after this token */
-    __shared__ step_share share;
-    __shared__ uint64_t arrived;
-    const int tid = (int)threadIdx.x, lane = tid % 32, warp = tid / 32, row = tid / 8, column = tid % 8 * 4;
-    const int rank = (int)blockIdx.x, head = rank / p.split, first = (rank - head * p.split) * COLUMNS;
-    const int h = (int)blockIdx.y * p.group + head, hv = (int)blockIdx.z * p.Hv + h;
-    const bool converts = warp < 3 && 4 * lane < (warp < 2 ? K : COLUMNS); /* a warp for q, k and v */
-    const bool finishes = warp == 3 && p.y;                                /* and one for the norm */
-    const layer_conv &f = p.conv[warp < 3 ? warp : 0];
-    const int c = (warp == 2 ? h * p.V + first : (int)blockIdx.y * K) + 4 * lane, mine = hv * p.V + first + lane;
-    float *state = p.S + ((int64_t)hv * K + row) * p.V + first + column;
-    float S[ROWS][4], z[4] = {}, *rows = next[warp < 3 ? warp : 0][0] + 4 * lane;
-    layer_unit unit = {};
-    if (converts) unit.load(f, c);
+    const int lane = (int)threadIdx.x % 32, warp = (int)threadIdx.x / 32;
+#pragma unroll 1
+    for (int column = 4 * lane; column < V; column += 128) {
+        float sk[EACH][4] = {}, sq[EACH][4] = {}, dot[EACH] = {};
 #pragma unroll
-    for (int i = 0; i < ROWS; i++) read4(S[i], state + i * GROUPS * p.V, 4, true);
-    const float w = p.w && finishes ? p.w[first + lane] : 1.0f;
-    if (tid == 0) {
-        mbarrier_init(&arrived, 1);
-        mbarrier_init_fence();
-        mbarrier_expect(&arrived, (uint32_t)p.V * 4);
+        for (int r = 0; r < K / GROUPS; r++) {
+            if (r * GROUPS % CHUNK == 0) mbarrier_wait(&full[r * GROUPS / CHUNK], parity);
+#pragma unroll
+            for (int e = 0; e < EACH; e++) {
+                const int row = r * GROUPS + warp * EACH + e;
+                const float2 kq = m.kq[row];
+                float x[4];
+                get_weights(x, m.S + row * V + column);
+                dot[e] += kq.x * kq.y;
+#pragma unroll
+                for (int j = 0; j < 4; j++) sk[e][j] += x[j] * kq.x, sq[e][j] += x[j] * kq.y;
+            }
+        }
+#pragma unroll
+        for (int j = 0; j < 4; j++) sk[0][j] += sk[1][j], sq[0][j] += sq[1][j];
+        store_pack(m.sums + 2 * warp * V + column, sk[0]);
+        store_pack(m.sums + (2 * warp + 1) * V + column, sq[0]);
+        if (lane == 0) m.dots[warp] = dot[0] + dot[1];
     }
-    __syncwarp();
-    cluster_arrive();
-    cluster_wait(); /* every block's barrier is there */
-    let_next();     /* the next product's weights queue up behind what is needed here */
-    if (converts) unit.begin<K>(z, rows);
-    await_last();
-    float(&x)[4] = unit.x[TAPS - 1];
-    if (converts) load_pack(x, (const T *)f.x + (int64_t)blockIdx.z * f.cols + c);
-    const float g = p.g ? p.g[hv] : 0.f, beta = p.beta[hv], gate = p.gate && finishes ? to_float(((const T *)p.gate)[mine]) : 0.0f;
-    if (warp < 3) {
+}
+
+/* S' to memory. */
+template <int K> __device__ __forceinline__ void write_warp(const layer_share &m, int V, float a, float *state)
+{
+    const int lane = (int)threadIdx.x % 32, warp = (int)threadIdx.x / 32;
+#pragma unroll 1
+    for (int column = 4 * lane; column < V; column += 128) {
+        float u[4], x[4];
+        get_weights(u, m.u + column);
 #pragma unroll
-        for (int u = 0; u < 4; u++) z[u] += unit.w[TAPS - 1][u] * x[u];
+        for (int r = 0; r < K / GROUPS; r++)
 #pragma unroll
-        for (int u = 0; u < 4; u++) z[u] *= sigmoid_of(z[u]);
-        if (warp < 2) {
+            for (int e = 0; e < EACH; e++) {
+                const int row = r * GROUPS + warp * EACH + e;
+                const float k = m.kq[row].x;
+                get_weights(x, m.S + row * V + column);
+#pragma unroll
+                for (int j = 0; j < 4; j++) x[j] = fmaf(k, u[j], a * x[j]);
+                __stcs((float4 *)(state + row * V + column), make_float4(x[0], x[1], x[2], x[3]));
+            }
+    }
+}
+
+/* blockIdx: query-key head, sequence. */
+template <typename T, int K> __global__ void __maxnreg__(104) layer_step(const __grid_constant__ layer_args p)
+{
+    extern __shared__ __align__(128) float memory[];
+    __shared__ __align__(16) float2 kq[K];
+    __shared__ float dots[WARPS];
+    __shared__ uint64_t full[K / CHUNK];
+    const int tid = (int)threadIdx.x, lane = tid % 32, warp = tid / 32, n = (int)blockIdx.y, V = p.V;
+    float *sums = memory + K * V, *us = sums + 2 * WARPS * V, *os = us + V;
+    const layer_share m = {memory, sums, us, os, kq, dots};
+    const int part = warp < 2 ? warp : 2, at = 4 * (warp < 2 ? lane : tid - 64); /* warps for q, k and v */
+    const layer_conv &f = p.conv[part];
+    layer_unit unit;
+    if (tid == 0) {
+        for (int j = 0; j < K / CHUNK; j++) mbarrier_init(&full[j], 1);
+        mbarrier_init_fence();
+    }
+    __syncthreads(); /* for racecheck, which would have the copies begin behind it */
+#pragma unroll 1
+    for (int i = 0; i < p.group; i++) {
+        const int h = (int)blockIdx.x * p.group + i, hv = n * p.Hv + h, c = (part < 2 ? (int)blockIdx.x * K : h * V) + at;
+        const bool converts = part < 2 ? i == 0 && at < K : at < V;
+        float *state = p.S + (int64_t)hv * K * V;
+        if (tid == 0)
+            for (int j = 0; j < K / CHUNK; j++) {
+                mbarrier_expect(&full[j], CHUNK * V * 4);
+                bulk_load(m.S + j * CHUNK * V, state + j * CHUNK * V, CHUNK * V * 4, &full[j]);
+            }
+        if (converts) unit.load(f, n, c);
+        if (i == 0) {
+            let_next(); /* the next product's weights queue up behind what is needed here */
+            await_last();
+        }
+        const float a = p.g ? expf(p.g[hv]) : 1.0f, beta = p.beta[hv];
+        const bool finishes = tid < V && p.y;
+        const float gate = finishes && p.gate ? to_float(((const T *)p.gate)[hv * V + tid]) : 0.0f, w = finishes && p.w ? p.w[tid] : 1.0f;
+        float z[4] = {};
+        if (converts) unit.run<T>(f, n, c, z);
+        if (part < 2 && i == 0) {
             float s = 0.0f;
 #pragma unroll
             for (int u = 0; u < 4; u++) s += z[u] * z[u];
             const float r = rsqrtf(head_sum<ANY_LANES>(s, K / 4) + f.eps);
 #pragma unroll
-            for (int u = 0; u < 4; u++) z[u] *= r;
-        }
-        if (converts) {
+            for (int u = 0; u < 4; u++)
+                if (converts) (part ? kq[at + u].x : kq[at + u].y) = rounded<T>(z[u] * r);
+        } else if (converts)
 #pragma unroll
-            for (int u = 0; u < 4; u++) z[u] = rounded<T>(z[u]);
-            store_pack((warp == 0 ? qs : warp == 1 ? ks : vs) + 4 * lane, z);
-            store_pack(rows + (TAPS - 2) * K, x);
-            if (warp == 2) move_on<K>(f, c, rows);
-        }
-    }
-    __syncthreads();
-    cluster_arrive(); /* the windows of q and k have been read */
+            for (int u = 0; u < 4; u++) us[at + u] = rounded<T>(z[u]);
+        __syncthreads();
 
-    float u[4], o[4];
-    const float a = expf(g);
-    step_token<ROWS>(S, ks, qs, vs, share, a, beta, p.scale, u, o);
-    if (row == 0) {
-        if (p.o) store_pack((T *)p.o + (int64_t)hv * p.V + first + column, o);
+        sum_warp<K>(m, V, full, (uint32_t)i & 1);
+        __syncthreads();
+        if (tid < V) {
+            float total[2] = {}, dot = 0.0f;
 #pragma unroll
-        for (int j = 0; j < 4; j++) o[j] = rounded<T>(o[j]);
-#pragma unroll 1
-        for (int b = 0; b < p.split && p.y; b++) cluster_give(os + first + column, &arrived, head * p.split + b, o);
+            for (int j = 0; j < WARPS; j += 2) { /* four groups at a time */
+                const float *s = sums + 2 * j * V + tid;
+                dot += dots[j] + dots[j + 1];
+                total[0] += s[0] + s[2 * V], total[1] += s[V] + s[3 * V];
+            }
+            const float u = beta * (us[tid] - a * total[0]), o = p.scale * fmaf(dot, u, a * total[1]);
+            us[tid] = u, os[tid] = rounded<T>(o);
+            if (p.o) ((T *)p.o)[(int64_t)hv * V + tid] = from_float<T>(o);
+        }
+        __syncthreads();
+        if (p.y && 32 * warp < V) {
+            const float r = head_scale<T>(os, V, p.eps);
+            if (finishes) {
+                float y = os[tid] * (p.w ? r * w : r);
+                if (p.gate) y *= gate * sigmoid_of(gate);
+                ((T *)p.y)[(int64_t)hv * V + tid] = from_float<T>(y);
+            }
+        }
+        write_warp<K>(m, V, a, state);
+        if (i + 1 < p.group) __syncthreads(); /* the next state comes to the same place */
     }
-    step_write<ROWS>(S, ks, a, u);
-#pragma unroll
-    for (int i = 0; i < ROWS; i++) write4(state + i * GROUPS * p.V, S[i], 4, true);
-    if (finishes) {
-        cluster_take(&arrived);
-        const float r = head_scale<T>(os, p.V, p.eps);
-        float y = os[first + lane] * (p.w ? r * w : r);
-        if (p.gate) y *= gate * sigmoid_of(gate);
-        ((T *)p.y)[mine] = from_float<T>(y);
-    }
-    cluster_wait();
-    if (rank == 0 && warp < 2 && converts) move_on<K>(f, c, rows);
 }
 
 /* ---- launches ----------------------------------------------------------------------------------------------------------------------------- */
@@ -228,7 +262,7 @@ bool layer_args_of(const lnt_delta_layer *layer, const lnt_recur_args *a, layer_
         if (!reaches(k->state) || k->state_stride % 16) return false;
     }
     p->g = (const float *)a->g, p->beta = (const float *)a->beta, p->S = (float *)a->sT;
-    p->Hv = a->Hv, p->V = a->V, p->group = a->Hv / a->Hq, p->split = a->V / COLUMNS, p->scale = (float)a->scale;
+    p->Hv = a->Hv, p->V = a->V, p->group = a->Hv / a->Hq, p->scale = (float)a->scale;
     if (layer->keeps_o) p->o = a->o;
     if (const lnt_call *k = layer->rmsnorm) {
         const lnt_norm_attr *attr = (const lnt_norm_attr *)k->attr;
@@ -240,28 +274,26 @@ bool layer_args_of(const lnt_delta_layer *layer, const lnt_recur_args *a, layer_
     return reaches(p->S) && reaches(p->o);
 }
 
-template <typename T> void launch(const lnt_cuda *d, const layer_args &p, const lnt_recur_args *a)
+template <typename T, int K> void launch(const lnt_cuda *d, const layer_args &p, const lnt_recur_args *a)
 {
-    const int cluster = p.group * p.split;
-    const dim3 blocks((unsigned)cluster, (unsigned)a->Hq, (unsigned)a->sequences);
-    if (a->K == 64)
-        lnt_launch_with(d, layer_step<T, 4>, blocks, THREADS, 0, cluster, p);
-    else
-        lnt_launch_with(d, layer_step<T, 8>, blocks, THREADS, 0, cluster, p);
+    constexpr int ROWS = K + 2 * WARPS + 2; /* of V floats */
+    static const cudaError_t room = cudaFuncSetAttribute(layer_step<T, K>, cudaFuncAttributeMaxDynamicSharedMemorySize, ROWS * MOST_V * 4);
+    lnt_cuda_note((lnt_cuda *)d, room);
+    lnt_launch_with(d, layer_step<T, K>, dim3((unsigned)a->Hq, (unsigned)a->sequences), 32 * WARPS, (size_t)ROWS * a->V * 4, 1, p);
 }
 
 } // namespace
 
-extern "C" bool lnt_delta_layer_fits(int32_t Hq, int32_t Hv, int32_t K, int32_t V)
+extern "C" bool lnt_delta_layer_fits(int32_t K, int32_t V)
 {
-    const int64_t cluster = (int64_t)(Hv / Hq) * (V / COLUMNS);
-    return (K == 64 || K == 128) && V % COLUMNS == 0 && V <= MOST_V && cluster > 1 && cluster <= MOST_CLUSTER && Hq <= MOST_GRID;
+    return (K == 64 || K == 128) && V % 8 == 0 && V <= MOST_V;
 }
 
 extern "C" bool lnt_delta_layer_sm90(const lnt_delta_layer *layer, const lnt_recur_args *a, const lnt_device *device)
 {
+    const lnt_cuda *d = (const lnt_cuda *)device;
     layer_args p;
-    if (!lnt_delta_layer_fits(a->Hq, a->Hv, a->K, a->V) || a->sequences > MOST_GRID || !layer_args_of(layer, a, &p)) return false;
-    LNT_BY_TYPE(a->dtype, T, launch<T>((const lnt_cuda *)device, p, a));
+    if (!lnt_delta_layer_fits(a->K, a->V) || a->sequences > MOST_GRID || !layer_args_of(layer, a, &p)) return false;
+    LNT_BY_TYPE(a->dtype, T, a->K == 64 ? launch<T, 64>(d, p, a) : launch<T, 128>(d, p, a));
     return true;
 }

@@ -5,9 +5,10 @@
  * so one pass over S, and one reduction, serve the prediction and the read-out. A CTA holds [K][32] of a state in registers: a thread 4 neighbouring
  * columns of every 16th row, a warp four rows of 128 bytes at a time. Floor: 8 K V bytes a head at the bandwidth of memory. */
 #include "recurrence/delta/delta_cuda.cuh"
-#include "recurrence/delta/delta_step.cuh"
 
 namespace {
+
+constexpr int THREADS = 128, COLUMNS = 32, GROUPS = 16; /* GROUPS: rows at a time */
 
 struct step_args {
     const void *q, *k, *v;
@@ -19,6 +20,28 @@ struct step_args {
     float scale;
     bool wide; /* rows of the state may be read 16 bytes at a time */
 };
+
+/* The 4 columns from `p` on, of which `left` exist. */
+__device__ __forceinline__ void read4(float (&x)[4], const float *p, int left, bool wide)
+{
+    if (wide && left >= 4) {
+        const float4 y = __ldcs((const float4 *)p);
+        x[0] = y.x, x[1] = y.y, x[2] = y.z, x[3] = y.w;
+        return;
+    }
+#pragma unroll
+    for (int j = 0; j < 4; j++) x[j] = j < left ? p[j] : 0.f;
+}
+__device__ __forceinline__ void write4(float *p, const float (&x)[4], int left, bool wide)
+{
+    if (wide && left >= 4) {
+        __stcs((float4 *)p, make_float4(x[0], x[1], x[2], x[3]));
+        return;
+    }
+#pragma unroll
+    for (int j = 0; j < 4; j++)
+        if (j < left) p[j] = x[j];
+}
 
 /* What a token brings, before it is needed. */
 template <int ROWS> struct token_rows {
@@ -45,8 +68,9 @@ template <typename T, int ROWS> __device__ __forceinline__ token_rows<ROWS> fetc
 template <typename T, int ROWS> __global__ __launch_bounds__(THREADS) void step_kernel(const __grid_constant__ step_args p)
 {
     __shared__ float ks[ROWS * GROUPS + THREADS], qs[ROWS * GROUPS + THREADS], vs[COLUMNS];
-    __shared__ step_share share;
-    const int tid = (int)threadIdx.x, row = tid / 8, column = tid % 8 * 4;
+    __shared__ float4 sums[THREADS / 32][2][COLUMNS / 4];
+    __shared__ float dots[THREADS / 32];
+    const int tid = (int)threadIdx.x, lane = tid % 32, warp = tid / 32, row = tid / 8, column = tid % 8 * 4;
     const int first = (int)(blockIdx.x % p.blocks) * COLUMNS, h = (int)(blockIdx.x / p.blocks % p.Hv), left = p.V - first - column;
     const int64_t n = blockIdx.x / p.blocks / p.Hv, state = (n * p.Hv + h) * p.K * p.V + first + column;
     let_next();
@@ -74,9 +98,54 @@ template <typename T, int ROWS> __global__ __launch_bounds__(THREADS) void step_
         const float a = expf(x.g), beta = x.beta;
         __syncthreads();
         if (t + 1 < end) x = fetch<T, ROWS>(p, t + 1, h, first);
-        float u[4], o[4];
-        step_token<ROWS>(S, ks, qs, vs, share, a, beta, p.scale, u, o);
-        step_write<ROWS>(S, ks, a, u);
+        float sk[4] = {}, sq[4] = {}, kq = 0.f;
+#pragma unroll
+        for (int i = 0; i < ROWS; i++) {
+            const float kr = ks[row + i * GROUPS], qr = qs[row + i * GROUPS];
+            kq += kr * qr;
+#pragma unroll
+            for (int j = 0; j < 4; j++) {
+                sk[j] += S[i][j] * kr;
+                sq[j] += S[i][j] * qr;
+            }
+        }
+#pragma unroll
+        for (int o = 8; o <= 16; o *= 2) {
+            kq += __shfl_xor_sync(0xffffffffu, kq, o);
+#pragma unroll
+            for (int j = 0; j < 4; j++) {
+                sk[j] += __shfl_xor_sync(0xffffffffu, sk[j], o);
+                sq[j] += __shfl_xor_sync(0xffffffffu, sq[j], o);
+            }
+        }
+        if (lane < 8) {
+            sums[warp][0][lane] = make_float4(sk[0], sk[1], sk[2], sk[3]);
+            sums[warp][1][lane] = make_float4(sq[0], sq[1], sq[2], sq[3]);
+            if (lane == 0) dots[warp] = kq;
+        }
+        __syncthreads();
+        float u[4], o[4], total[2][4] = {};
+        kq = 0.f;
+#pragma unroll
+        for (int w = 0; w < THREADS / 32; w++) {
+            kq += dots[w];
+#pragma unroll
+            for (int y = 0; y < 2; y++) {
+                const float4 z = sums[w][y][column / 4];
+                total[y][0] += z.x, total[y][1] += z.y, total[y][2] += z.z, total[y][3] += z.w;
+            }
+        }
+#pragma unroll
+        for (int j = 0; j < 4; j++) {
+            u[j] = beta * (vs[column + j] - a * total[0][j]);
+            o[j] = p.scale * fmaf(kq, u[j], a * total[1][j]); /* whose sums are one and the same in all kernels */
+        }
+#pragma unroll
+        for (int i = 0; i < ROWS; i++) {
+            const float kr = ks[row + i * GROUPS];
+#pragma unroll
+            for (int j = 0; j < 4; j++) S[i][j] = fmaf(kr, u[j], a * S[i][j]);
+        }
         if (row == 0)
 #pragma unroll
             for (int j = 0; j < 4; j++)
