@@ -212,6 +212,8 @@ static const recipe layers[] = {
      "gated_deltanet",
      {{"num_heads", "1"}, {"num_v_heads", "4"}, {"head_dim", "128"}, {"expand_v", "0.5"}, {"use_gate", "false"}}},
     {"gated delta net, values of 256", "gated_deltanet", {{"num_heads", "1"}, {"num_v_heads", "1"}, {"head_dim", "128"}, {"expand_v", "2"}}},
+    {"gated delta net, values of 40", "gated_deltanet", {{"num_heads", "2"}, {"num_v_heads", "2"}, {"head_dim", "64"}, {"expand_v", "0.625"}}},
+    {"gated delta net, four of 128 a group", "gated_deltanet", {{"num_heads", "1"}, {"num_v_heads", "4"}, {"head_dim", "128"}, {"expand_v", "1"}}},
     {"gated delta net, values of 32", "gated_deltanet", {{"num_heads", "2"}, {"num_v_heads", "4"}, {"head_dim", "64"}, {"expand_v", "0.5"}}},
 };
 enum { LAYERS = sizeof layers / sizeof layers[0], LAYER_STEPS = 6 };
