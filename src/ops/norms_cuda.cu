@@ -41,11 +41,7 @@ template <bool WIDE> __device__ __forceinline__ void team_sums(float &a, float &
         if (threadIdx.x % 32 == 0) part[turn & 1][threadIdx.x / 32] = make_float2(a, b);
         __syncthreads();
         a = b = 0.0f;
-#pragma unroll 1
-        for (int w = 0; w < warps; w += 16) /* read all at once */
-#pragma unroll
-            for (int j = 0; j < 16; j++)
-                if (w + j < warps) a += part[turn & 1][w + j].x, b += part[turn & 1][w + j].y;
+        for (int w = 0; w < warps; w++) a += part[turn & 1][w].x, b += part[turn & 1][w].y; /* sixteen read at once: no faster in a step */
     }
 }
 
