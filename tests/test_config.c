@@ -12,26 +12,12 @@
 
 #include "core/file.h"
 #include "model/config.h"
-
-static linnet_context *ctx;
-static char folder[64], file[128];
+#include "one_file.h"
 
 static int setup(void **state)
 {
     (void)state;
-    strcpy(folder, "/tmp/linnet-test-XXXXXX");
-    assert_non_null(mkdtemp(folder));
-    snprintf(file, sizeof file, "%s/config.json", folder);
-    return linnet_context_create(NULL, &ctx);
-}
-
-static int teardown(void **state)
-{
-    (void)state;
-    unlink(file);
-    rmdir(folder);
-    linnet_context_destroy(ctx);
-    return 0;
+    return open_folder("config.json");
 }
 
 static void write_file(const char *text)
@@ -431,5 +417,5 @@ int main(void)
         cmocka_unit_test(goldens),
         cmocka_unit_test(allocation_failures),
     };
-    return cmocka_run_group_tests(tests, setup, teardown);
+    return cmocka_run_group_tests(tests, setup, close_folder);
 }

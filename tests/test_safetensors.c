@@ -13,27 +13,13 @@
 #include <cmocka.h>
 
 #include "hub/safetensors.h"
-
-static linnet_context *ctx;
-static char folder[64], file[128];
+#include "one_file.h"
 
 static int setup(void **state)
 {
     (void)state;
     json_set_alloc_funcs(lnt_alloc, lnt_free); /* jansson's allocations fail on demand too */
-    strcpy(folder, "/tmp/linnet-test-XXXXXX");
-    assert_non_null(mkdtemp(folder));
-    snprintf(file, sizeof file, "%s/x.safetensors", folder);
-    return linnet_context_create(NULL, &ctx);
-}
-
-static int teardown(void **state)
-{
-    (void)state;
-    unlink(file);
-    rmdir(folder);
-    linnet_context_destroy(ctx);
-    return 0;
+    return open_folder("x.safetensors");
 }
 
 /* A file image with the given header and `data` bytes of tensors. */
@@ -311,5 +297,5 @@ int main(void)
         cmocka_unit_test(refuses_to_write),   cmocka_unit_test(allocation_failures),
         cmocka_unit_test(full_disk),
     };
-    return cmocka_run_group_tests(tests, setup, teardown);
+    return cmocka_run_group_tests(tests, setup, close_folder);
 }

@@ -15,9 +15,7 @@
 #include "core/rng.h"
 #include "hub/bytechars.h"
 #include "hub/tokenizer.h"
-
-static linnet_context *ctx;
-static char folder[64], file[128];
+#include "one_file.h"
 
 static const char sample[] =
     "The cat sat on the mat, and the cat's hat sat on the cat. It's 1234 o'clock; they'll sing, we've sung!\n\n   The hats of the cats\tare flat: "
@@ -27,19 +25,7 @@ static const char sample[] =
 static int setup(void **state)
 {
     (void)state;
-    strcpy(folder, "/tmp/linnet-test-XXXXXX");
-    assert_non_null(mkdtemp(folder));
-    snprintf(file, sizeof file, "%s/tokenizer.json", folder);
-    return linnet_context_create(NULL, &ctx);
-}
-
-static int teardown(void **state)
-{
-    (void)state;
-    unlink(file);
-    rmdir(folder);
-    linnet_context_destroy(ctx);
-    return 0;
+    return open_folder("tokenizer.json");
 }
 
 static linnet_tokenizer *trained(int64_t vocabulary)
@@ -656,5 +642,5 @@ int main(void)
         cmocka_unit_test(full_disk),
         cmocka_unit_test(gpt2),
     };
-    return cmocka_run_group_tests(tests, setup, teardown);
+    return cmocka_run_group_tests(tests, setup, close_folder);
 }
