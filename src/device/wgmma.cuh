@@ -109,20 +109,6 @@ __device__ __forceinline__ void tensor_load(void *dst, const CUtensorMap *m, uin
                  "l"(m), "r"(shared_address(b)), "r"(x), "r"(y)
                  : "memory");
 }
-__device__ __forceinline__ void tensor_load(void *dst, const CUtensorMap *m, uint64_t *b, int x, int y, int z)
-{
-    asm volatile("cp.async.bulk.tensor.3d.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1, {%3, %4, %5}], [%2];" ::"r"(
-                     shared_address(dst)),
-                 "l"(m), "r"(shared_address(b)), "r"(x), "r"(y), "r"(z)
-                 : "memory");
-}
-__device__ __forceinline__ void tensor_load(void *dst, const CUtensorMap *m, uint64_t *b, int x, int y, int z, int w)
-{
-    asm volatile("cp.async.bulk.tensor.4d.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1, {%3, %4, %5, %6}], [%2];" ::"r"(
-                     shared_address(dst)),
-                 "l"(m), "r"(shared_address(b)), "r"(x), "r"(y), "r"(z), "r"(w)
-                 : "memory");
-}
 
 /* Boxes that are read once: they leave L2 first, so that what is read again stays. */
 __device__ __forceinline__ uint64_t read_once()

@@ -6,12 +6,12 @@
  *
  * Slower for widths of some thousands: tiles of 128 rows; sums by way of global memory (16 us where these take 6); a stage of 128 or 256 columns.
  * No faster: x brought once for two or four tiles of a cluster (multicast; and the arrival at another block's barrier must not be a release of the
- * whole cluster, which is a fence of the GPU: 40% slower).
- * Faster alone (11.6 us in place of 14.5 for [6160, 2048]), slower in a step: x as the M side and boxes of w that fill the multiprocessors exactly,
- * with 100 or 220 KB a block. Slower alone and in a step: blocks that stay, with their share of x, and send sums to each other tile by tile (at most
- * 30 clusters of four with 227 KB find places), and asking L2 for the states of the next layer (each MB takes the time it would have taken later).
- * Slower in a step of 64 sequences: four stages (6%) or six (0.9%; of 32 sequences 3.7%); stages of w and of x apart, 7 to 10 of the first and 3 to 7
- * of the other (0.1 to 4%); more blocks than 1.5 for each multiprocessor (7%); the sums of several rows of a split tile read at once (none). */
+ * whole cluster, which is a fence of the GPU: 40% slower); the sums of several rows of a split tile read at once.
+ * Slower in a step: x as the M side and boxes of w that fill the multiprocessors exactly, with 100 or 220 KB a block (alone it took 11.6 us for
+ * [6160, 2048], where this takes 10.5). Slower alone and in a step: blocks that stay, with their share of x, and send sums to each other tile by
+ * tile (at most 30 clusters of four with 227 KB find places), and asking L2 for the states of the next layer (each MB takes the time it would have
+ * taken later). Slower in a step of 64 sequences: four stages (6%) or six (0.9%; of 32 sequences 3.7%); stages of w and of x apart, 7 to 10 of the
+ * first and 3 to 7 of the other (0.1 to 4%); more blocks than 1.5 for each multiprocessor (7%). */
 #include "device/wgmma.cuh"
 #include "ops/few_rows.cuh"
 
@@ -247,8 +247,6 @@ template <int NT> void launch(const lnt_cuda *d, const few_params &a)
 {
     const size_t bytes = STAGES * (W_BYTES + NT * 128) + 2 * STAGES * sizeof(uint64_t);
     static_assert(sizeof(float) * NT * PITCH <= STAGES * (W_BYTES + NT * 128), "the sums lie where the ring was");
-    static const cudaError_t room = cudaFuncSetAttribute(few_tiles_kernel<NT>, cudaFuncAttributeMaxDynamicSharedMemorySize, (int)bytes);
-    lnt_cuda_note((lnt_cuda *)d, room);
     lnt_launch_with(d, few_tiles_kernel<NT>, (unsigned)(a.to.tiles * a.split), THREADS, bytes, a.split, a);
 }
 

@@ -163,8 +163,6 @@ __global__ void __launch_bounds__(THREADS, 2) few_stream_kernel(const __grid_con
 
 void launch(const lnt_cuda *d, const stream_args &a)
 {
-    static const cudaError_t room = cudaFuncSetAttribute(few_stream_kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, (int)BYTES);
-    lnt_cuda_note((lnt_cuda *)d, room);
     const int all = d->base.multiprocessors, most = a.to.tiles > all ? 2 * all : all;
     lnt_launch_with(d, few_stream_kernel, (unsigned)(a.to.tiles < most ? a.to.tiles : most), THREADS, BYTES, 1, a);
 }

@@ -11,7 +11,7 @@
  * way. All is rounded where the parts store, and sums are added in their order: bf16 has the same bits. Floor: the state read once and written once,
  * 8 K V bytes a head.
  *
- * Slower, for 64 sequences of 16 heads (38.6 us; the simplest kernel rewrites their 64 MiB in place in 34): states in registers, 32 columns a
+ * Slower, for 64 sequences of 16 heads (38.4 us; the simplest kernel rewrites their 64 MiB in place in 34): states in registers, 32 columns a
  * block, six blocks a multiprocessor, a head's four a cluster that exchanges o for the norm (41.5; for one sequence 2.4 where this takes 3.1, yet
  * 2% more of a step); blocks of that kind that stay, and have the next sequence's state copied meanwhile (46 to 60); 512 threads (40.5); 80
  * registers, for three blocks a multiprocessor (39.8); 127 registers, which leave no place for the next product's blocks (8 sequences: 3% of a
@@ -271,14 +271,12 @@ bool layer_args_of(const lnt_delta_layer *layer, const lnt_recur_args *a, layer_
         if (k->node->n_in > 1) p->gate = k->in[1].data;
         if (k->out[0].dtype != dtype || (p->gate && (k->in[1].dtype != dtype || attr->act != LNT_SILU))) return false;
     }
-    return reaches(p->S) && reaches(p->o);
+    return reaches(p->S);
 }
 
 template <typename T, int K> void launch(const lnt_cuda *d, const layer_args &p, const lnt_recur_args *a)
 {
     constexpr int ROWS = K + 2 * WARPS + 2; /* of V floats */
-    static const cudaError_t room = cudaFuncSetAttribute(layer_step<T, K>, cudaFuncAttributeMaxDynamicSharedMemorySize, ROWS * MOST_V * 4);
-    lnt_cuda_note((lnt_cuda *)d, room);
     lnt_launch_with(d, layer_step<T, K>, dim3((unsigned)a->Hq, (unsigned)a->sequences), 32 * WARPS, (size_t)ROWS * a->V * 4, 1, p);
 }
 
