@@ -107,11 +107,11 @@ template <typename T> __device__ __forceinline__ float rounded(float x) { return
 
 /* What the warps of a block hand each other, behind the state in dynamic shared memory. */
 struct layer_share {
-    float *S;             /* [K][V] */
-    float *sums;          /* [WARPS][2][V], of S^T k and S^T q */
-    float *u, *o;         /* [V]; v until u takes its place */
-    const float2 *kq;     /* [K] */
-    float *dots;          /* [WARPS], of k.q */
+    float *S;         /* [K][V] */
+    float *sums;      /* [WARPS][2][V], of S^T k and S^T q */
+    float *u;         /* [V]; v until u takes its place */
+    const float2 *kq; /* [K] */
+    float *dots;      /* [WARPS], of k.q */
 };
 
 /* This warp's part of S^T k, S^T q and k.q, chunk by chunk as the state comes. */
@@ -174,7 +174,7 @@ template <typename T, int K> __global__ void __maxnreg__(104) layer_step(const _
     __shared__ uint64_t full[K / CHUNK];
     const int tid = (int)threadIdx.x, lane = tid % 32, warp = tid / 32, n = (int)blockIdx.y, V = p.V;
     float *sums = memory + K * V, *us = sums + 2 * WARPS * V, *os = us + V;
-    const layer_share m = {memory, sums, us, os, kq, dots};
+    const layer_share m = {memory, sums, us, kq, dots};
     const int part = warp < 2 ? warp : 2, at = 4 * (warp < 2 ? lane : tid - 64); /* warps for q, k and v */
     const layer_conv &f = p.conv[part];
     layer_unit unit;
