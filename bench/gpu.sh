@@ -34,8 +34,8 @@ if part goldens && [ -d "$goldens" ]; then
     "$python" bench/goldens.py "$linnet" "$goldens" --device cuda --record "$record" --label "$label" || failed=$((failed + 1))
 fi
 if part op; then
-    for op in linear_attn retention simple_gla delta_rule gated_delta_rule attention; do bench op $op --dtype bf16 --T 8192 --heads 32; done
-    while read -r B T q h; do bench op gated_delta_rule --dtype bf16 --B "$B" --T "$T" --qk-heads "$q" --heads "$h"; done <<'SHAPES'
+    for op in linear_attn retention simple_gla gla rwkv6 kda delta_rule gated_delta_rule attention; do bench op $op --dtype bf16 --T 8192 --heads 32; done
+    while read -r B T q h; do bench op gated_delta_rule --dtype bf16 --B "$B" --T "$T" --heads "$q" --set Hv="$h"; done <<'SHAPES'
 1 2048 16 32
 1 8192 16 32
 1 32768 16 32
@@ -45,11 +45,11 @@ if part op; then
 1 8192 16 64
 64 512 16 16
 SHAPES
-    bench op attention --dtype bf16 --T 8192 --heads 32 --window 512
-    bench op attention --dtype bf16 --T 8192 --heads 32 --qk-heads 8
+    bench op attention --dtype bf16 --T 8192 --heads 32 --set window=512
+    bench op attention --dtype bf16 --T 8192 --heads 32 --set Hk=8
     bench op delta_rule --dtype bf16 --B 8 --T 2048 --heads 16
     bench op mesa --dtype bf16 --T 8192 --heads 32                    # to 1e-4
-    bench op mesa --dtype bf16 --T 8192 --heads 32 --cg-tolerance 0   # 30 steps
+    bench op mesa --dtype bf16 --T 8192 --heads 32 --set cg_tol=0   # 30 steps
     for op in simple_gla gated_delta_rule; do bench op $op --dtype float32 --T 2048 --heads 16; done
 fi
 size=(--layers 24 --width 2048 --heads 16 --set vocab_size=32000)

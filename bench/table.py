@@ -18,7 +18,7 @@ def show(x):
         return (f"{x['machine']}: products {x['machine_f32_flops'] / 1e12:.1f} (float32), {x['machine_bf16_flops'] / 1e12:.0f} (bf16) TFLOP/s, "
                 f"copy {x['machine_copy_bytes'] / 1e12:.2f} TB/s")
     if kind == "op":
-        shape = f"{x['T']}x{x['B']} {x['Hq']}/{x['Hv']} {x['dtype']}" + (f" w{x['window']}" if x["window"] else "")
+        shape = f"{x['T']}x{x['B']} {x['Hq']}/{x['Hv']} {x['dtype']}" + (f" w{x['window']}" if x.get("window") else "")
         return (f"{x['op']:17} {shape:22} {ms(x['forward_seconds'])} {ms(x['both_seconds'] - x['forward_seconds'])} {ms(x['both_seconds'])}   "
                 f"{percent(x['forward_share'])} {percent(x['forward_copy_share'])}  {x['impl']}, {x['backward_impl']}")
     if kind == "train":

@@ -101,7 +101,7 @@ static const char *default_text(const arg *a, char text[WORD])
     case ARG_REAL: snprintf(text, WORD, "%g", *(double *)a->to); break;
     case ARG_TEXT: return *(const char **)a->to ? *(const char **)a->to : "";
     case ARG_DTYPE:
-    case ARG_DTYPE64: return linnet_dtype_name(*(linnet_dtype *)a->to);
+    case ARG_DTYPE64: return linnet_dtype_name(*(int32_t *)a->to);
     default: break;
     }
     return text;
@@ -179,12 +179,27 @@ static int help_hint(const command *self, const char *format, const char *a, con
     return say_error(detail, hint, format, a);
 }
 
+/* Equal when there are none. */
+static void limits(const arg *a, double *least, double *most)
+{
+    *least = a->min;
+    *most = a->max;
+    if (!a->range) return;
+    char structure[WORD];
+    const char *dot = strchr(a->range, '.');
+    snprintf(structure, sizeof structure, "%.*s", (int)(dot - a->range), a->range);
+    if (linnet_option_range(structure, dot + 1, least, most) != LINNET_OK) abort(); /* a mistake in the table; every table is tested */
+    if (a->min > *least) *least = a->min;
+}
+
 static const char *range_text(const arg *a, char text[WORD])
 {
     const char *kind = a->kind == ARG_REAL ? "a number" : "a whole number";
-    if (a->min == a->max) snprintf(text, WORD, "%s", kind); /* no limits given */
-    else if (a->max >= ARG_NO_LIMIT) snprintf(text, WORD, "%s of at least %g", kind, a->min);
-    else snprintf(text, WORD, "%s from %.12g to %.12g", kind, a->min, a->max);
+    double least, most;
+    limits(a, &least, &most);
+    if (least == most) snprintf(text, WORD, "%s", kind);
+    else if (most >= ARG_NO_LIMIT) snprintf(text, WORD, "%s of at least %g", kind, least);
+    else snprintf(text, WORD, "%s from %.12g to %.12g", kind, least, most);
     return text;
 }
 
@@ -195,7 +210,9 @@ static int bad_value(const arg *a, const char *value, const char *expected)
 
 static bool in_range(const arg *a, double n)
 {
-    return a->min == a->max || (n >= a->min && n <= a->max);
+    double least, most;
+    limits(a, &least, &most);
+    return least == most || (n >= least && n <= most);
 }
 
 static int take_number(const arg *a, const char *value)
@@ -226,7 +243,7 @@ static int take_dtype(const arg *a, const char *value)
 {
     linnet_dtype t;
     if (linnet_dtype_parse(NULL, value, &t) == LINNET_OK && (t == LINNET_F32 || t == LINNET_BF16 || (t == LINNET_F64 && a->kind == ARG_DTYPE64))) {
-        *(linnet_dtype *)a->to = t;
+        *(int32_t *)a->to = t;
         return 0;
     }
     return bad_value(a, value, a->kind == ARG_DTYPE64 ? "f64, f32 or bf16" : "float32 (f32) or bf16 (bfloat16)");
@@ -291,6 +308,10 @@ static int unknown_flag(const command *self, const arg *table, const char *flag,
     return help_hint(self, "linnet %s has no flag --%s", self->name, word, hint);
 }
 
+static arg_list given;
+
+const arg_list *args_given(void) { return &given; }
+
 int args_parse(const command *self, const arg *table, int argc, char **argv, arg_list *words, int least, int most)
 {
     for (int i = 1; i < argc; i++)
@@ -316,6 +337,7 @@ int args_parse(const command *self, const arg *table, int argc, char **argv, arg
         while (a->kind != ARG_END && (a->kind == ARG_HEADING || strncmp(a->name, word + 2, length) != 0 || a->name[length])) a++;
         if (a->kind == ARG_END) return unknown_flag(self, table, word + 2, length);
         const char *value = word[2 + length] ? word + 3 + length : NULL;
+        arg_list_add(&given, a->name);
         if (!takes_value(a)) {
             if (value) return help_hint(self, "--%s takes no value", a->name, NULL, NULL);
             *(int *)a->to = 1;

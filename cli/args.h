@@ -38,8 +38,8 @@ typedef enum {
     ARG_U64,
     ARG_REAL,    /* double */
     ARG_TEXT,    /* const char * */
-    ARG_DTYPE,   /* linnet_dtype: f32 or bf16 */
-    ARG_DTYPE64, /* linnet_dtype: f64 too */
+    ARG_DTYPE,   /* int32_t, a linnet_dtype: f32 or bf16 */
+    ARG_DTYPE64, /* the same, f64 too */
     ARG_LIST,    /* arg_list: may be given several times */
     ARG_KEY,     /* arg_list: "--layers 4" adds "num_hidden_layers=4", with `key` before the sign */
     ARG_END,
@@ -54,13 +54,17 @@ typedef struct {
     double min, max;   /* of numbers, both included */
     const char *fallback; /* default as shown in --help; NULL: the target's value, "": none shown */
     const char *key;
+    const char *range; /* "train.batch": min and max are the library's (linnet_option_range), min of the flag itself when that is more */
 } arg;
 
-#define ARG_NO_LIMIT 9e18
+#define ARG_NO_LIMIT 1e15 /* and above: no limit worth a word */
 
 /* Parse argv[1..]. What is no flag goes to `words`, at least `least` and at most `most` of them (-1: any number); `least` names them in errors.
  * Returns -1 to go on, or the exit code to leave with (--help: 0). */
 int args_parse(const command *self, const arg *table, int argc, char **argv, arg_list *words, int least, int most);
+
+/* The flags that args_parse met, by name. */
+const arg_list *args_given(void);
 
 /* Run the part that argv[1] names, of a command made of parts: "bench op" is part "op" of bench. `what` they are called in an error: "benchmark". */
 int args_run_part(const command *self, const command *parts, size_t n, const char *what, int argc, char **argv);
@@ -73,13 +77,14 @@ const char *args_nearest(const char *word, const char *const *candidates, int n)
 typedef struct {
     const char *device;
     int threads; /* 0: the library's choice */
-    linnet_dtype dtype;
+    int32_t dtype; /* linnet_dtype */
 } machine_args;
 #define MACHINE_ARGS_INIT { .device = "cpu" }
 #define MACHINE_FLAGS(m)                                                                                                            \
     { "machine", ARG_HEADING },                                                                                                     \
     { "device", ARG_TEXT, &(m)->device, "cpu|cuda", "where to compute" },                                                           \
-    { "threads", ARG_INT, &(m)->threads, "N", "threads to use; the results do not depend on it", 1, 4096, "every core" },           \
+    { "threads", ARG_INT, &(m)->threads, "N", "threads to use; the results do not depend on it", .range = "context.threads",           \
+      .fallback = "every core" },                                                                                                   \
     { "dtype", ARG_DTYPE, &(m)->dtype, "TYPE", "float32 (f32), or bf16 (bfloat16) for activations and products" }
 
 /* A context as the flags ask. Returns 0, or the exit code after saying why not. */
@@ -111,7 +116,11 @@ typedef struct {
 
 /* The configuration that the flags describe. Returns 0, or the exit code after saying why not. */
 int model_args_config(linnet_context *c, const model_args *m, linnet_config **out);
+/* What the flags make of the configuration in a folder: the same when they say what it says. *out stays as it is when no such flag was given. */
+int model_args_resumed(linnet_context *c, const model_args *m, const char *folder, linnet_config **out);
 
+/* Say on stderr what there is to say of texts before they are used. What cannot be read is said by who reads it. */
+void say_of_texts(linnet_context *c, const char *const *texts, int n_texts);
 /* The tokenizer of a model's folder, or the one at `path` when that is not NULL. Returns 0, or the exit code after saying why not. */
 int tokenizer_beside(linnet_context *c, const char *path, const char *folder, const linnet_model *m, linnet_tokenizer **out);
 

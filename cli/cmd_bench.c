@@ -1,8 +1,11 @@
 /* linnet bench: operators and training steps as a share of what the machine can do, measured in the same run. */
 #include <math.h>
+#include <stdio.h>
 #include <string.h>
 #include <sys/resource.h>
 #include <time.h>
+
+#include <linnet/recurrence.h>
 
 #include "commands.h"
 #include "say.h"
@@ -114,6 +117,24 @@ typedef struct {
     double copy_bytes; /* a second */
 } op_result;
 
+/* "Hq=16 K=128 ..." as fields. */
+static void sizes_into(json_line *j, const char *sizes)
+{
+    char letter[8];
+    long long value;
+    for (int n = 0; sscanf(sizes, "%7[^=]=%lld %n", letter, &value, &n) == 2 && n; sizes += n) line_int(j, letter, value);
+}
+
+/* An option as it was set, as text; sizes stand there already. */
+static void setting_into(json_line *j, const char *pair)
+{
+    char key[32];
+    const char *equals = strchr(pair, '=');
+    if (!equals || (pair[0] >= 'A' && pair[0] <= 'Z')) return;
+    snprintf(key, sizeof key, "%.*s", (int)(equals - pair), pair);
+    line_text(j, key, equals + 1);
+}
+
 static void op_fields(json_line *j, const void *result)
 {
     const op_result *x = result;
@@ -124,11 +145,8 @@ static void op_fields(json_line *j, const void *result)
     line_text(j, "dtype", linnet_dtype_name(x->o->dtype));
     line_int(j, "B", x->o->B);
     line_int(j, "T", x->o->T);
-    line_int(j, "Hq", x->o->Hq);
-    line_int(j, "Hv", x->o->Hv);
-    line_int(j, "K", x->o->K);
-    line_int(j, "V", x->o->V);
-    line_int(j, "window", x->o->window);
+    sizes_into(j, x->r->sizes);
+    for (int i = 0; i < x->o->n_set; i++) setting_into(j, x->o->set[i]);
     line_real(j, "forward_seconds", x->r->forward_seconds);
     line_real(j, "both_seconds", x->r->both_seconds);
     line_real(j, "forward_flops", x->r->forward_flops);
@@ -142,9 +160,12 @@ static void op_fields(json_line *j, const void *result)
     line_real(j, "forward_error", x->r->forward_error);
     line_real(j, "backward_error", x->r->backward_error);
     line_real(j, "shape_error", x->r->shape_error);
-    if (x->r->steps > 0) line_real(j, "steps", x->r->steps);
-    if (x->r->steps > 0) line_real(j, "backward_steps", x->r->backward_steps);
-    if (x->r->steps > 0) line_real(j, "cg_tolerance", x->o->cg_tolerance >= 0 ? x->o->cg_tolerance : 1e-4);
+    if (*x->r->counted) {
+        char name[32];
+        line_real(j, x->r->counted, x->r->forward_mean);
+        snprintf(name, sizeof name, "backward_%s", x->r->counted);
+        line_real(j, name, x->r->backward_mean);
+    }
     line_int(j, "workspace", (int64_t)x->r->workspace);
     line_real(j, "peak_memory", x->r->peak_memory ? (double)x->r->peak_memory : peak_memory());
 }
@@ -152,8 +173,8 @@ static void op_fields(json_line *j, const void *result)
 static void print_heading(const linnet_bench_op_options *o)
 {
     const char *dtype = linnet_dtype_name(o->dtype);
-    printf("B=%lld T=%lld H=%d/%d K=%d V=%d %s; shares of the %s product rate and of the copy rate; errors are relative rms\n", (long long)o->B,
-           (long long)o->T, o->Hq, o->Hv, o->K, o->V, dtype, dtype);
+    printf("B=%lld T=%lld %s; shares of the %s product rate and of the copy rate; errors are relative rms\n", (long long)o->B, (long long)o->T, dtype,
+           dtype);
     printf("%-18s %-16s %9s %8s %6s %6s   %9s %8s %6s %6s   %7s %7s  %s\n", "operator", "implementation", "forward", "FLOP/s", "share", "copy",
            "fwd+bwd", "FLOP/s", "share", "copy", "error", "bwd", "workspace");
 }
@@ -169,10 +190,8 @@ static void print_op(const op_result *x)
     for (int i = 0; i < 2; i++)
         printf("%9s %8s %5.1f%% %5.1f%%   ", say_time(time, part[i].seconds), say_rate(rate, part[i].flops / part[i].seconds),
                100 * part[i].flops / part[i].seconds / x->rate, 100 * part[i].bytes / part[i].seconds / x->copy_bytes);
-    printf("%7.1e %7.1e  %s\n", r->forward_error, r->backward_error, say_bytes(bytes, (double)r->workspace));
-    if (r->steps > 0)
-        printf("%-18s %.2f and %.2f conjugate-gradient steps a token forward and backward, to %g\n", "", r->steps, r->backward_steps,
-               x->o->cg_tolerance >= 0 ? x->o->cg_tolerance : 1e-4);
+    printf("%7.1e %7.1e  %-9s %s\n", r->forward_error, r->backward_error, say_bytes(bytes, (double)r->workspace), r->sizes);
+    if (*r->counted) printf("%-18s %.2f and %.2f %s a token forward and backward\n", "", r->forward_mean, r->backward_mean, r->counted);
     fflush(stdout);
 }
 
@@ -182,25 +201,19 @@ static int bench_op(const command *self, int argc, char **argv)
     machine_args m = MACHINE_ARGS_INIT;
     output_args out = { 0 };
     arg_list words = { 0 };
-    linnet_machine_rates rates = { 0 };
-    int heads = o.Hv, kv_heads = 0;
+    linnet_machine_rates rates = { .size = sizeof rates };
+    arg_list set = { 0 };
     const arg table[] = {
         { "shape", ARG_HEADING },
         { "B", ARG_I64, &o.B, "N", "sequences", 1, 1 << 20 },
         { "T", ARG_I64, &o.T, "N", "tokens of each", 1, 1 << 24 },
-        { "heads", ARG_INT, &heads, "N", "value heads (attention: query heads)", 1, 1 << 16 },
-        { "qk-heads", ARG_INT, &kv_heads, "N", "query-key heads (attention: key-value heads)", 1, 1 << 16, "as --heads" },
-        { "K", ARG_INT, &o.K, "N", "key size", 1, 1 << 16 },
-        { "V", ARG_INT, &o.V, "N", "value size", 1, 1 << 16 },
-        { "window", ARG_I64, &o.window, "N", "of attention, 0: full", 0, ARG_NO_LIMIT },
-        { "cg-steps", ARG_INT, &o.cg_steps, "N", "conjugate-gradient steps of mesa, at most", 0, 1 << 20, "30" },
-        { "cg-tolerance", ARG_REAL, &o.cg_tolerance, "X", "of mesa; 0: all steps are taken", 0, 1, "1e-4" },
-        { "cg-unrolled", ARG_SWITCH, &o.cg_unrolled, NULL, "mesa's gradient is that of its steps" },
+        { "heads", ARG_INT, &o.heads, "N", "heads of q; others have as many unless --set says", 1, 1 << 16, "as is usual for the operator" },
+        { "set", ARG_LIST, &set, "KEY=VALUE", "a size (Hq, Hk, Hv, K, V ...) or option (window, cg_tol ...) of the operator; may be repeated" },
         { "implementation", ARG_HEADING },
         { "form", ARG_TEXT, &o.form, "FORM", "auto, recurrent, chunk or parallel" },
-        { "chunk", ARG_INT, &o.chunk, "C", "tokens of a chunk", 1, 1 << 20, "the implementation's own" },
+        { "chunk", ARG_INT, &o.chunk, "C", "tokens of a chunk", .range = "bench_op.chunk", .fallback = "the implementation's own" },
         { "impl", ARG_TEXT, &o.impl, "NAME", "force one implementation" },
-        { "repeats", ARG_INT, &o.repeats, "N", "runs to take the median of", 1, 1 << 16 },
+        { "repeats", ARG_INT, &o.repeats, "N", "runs to take the median of", .range = "bench_op.repeats" },
         OUTPUT_FLAGS(&out),
         MACHINE_FLAGS(&m),
         { .kind = ARG_END },
@@ -208,17 +221,17 @@ static int bench_op(const command *self, int argc, char **argv)
     int code = args_parse(self, table, argc, argv, &words, 0, -1);
     if (code >= 0) return code;
     o.dtype = m.dtype;
-    o.Hv = heads;
-    o.Hq = kv_heads ? kv_heads : heads;
+    o.set = set.item;
+    o.n_set = set.count;
     linnet_context *c = NULL;
     code = machine_open(&m, &c);
     if (!code) code = measure(c, &out, &rates);
     bool every = words.count == 0;
-    for (int i = 0; every && linnet_op_at(i); i++) arg_list_add(&words, linnet_op_at(i));
+    for (int i = 0; every && linnet_operator_at(i); i++) arg_list_add(&words, linnet_operator_at(i));
     if (!code && !out.json)
         print_heading(&o);
     for (int i = 0; !code && i < words.count; i++) {
-        linnet_bench_op_result r;
+        linnet_bench_op_result r = { .size = sizeof r };
         o.op = words.item[i];
         linnet_status s = linnet_bench_op(c, &o, &r);
         if (s != LINNET_OK) {
@@ -309,9 +322,9 @@ static int bench_train(const command *self, int argc, char **argv)
     arg_list words = { 0 };
     const arg table[] = {
         { "step", ARG_HEADING },
-        { "batch", ARG_I64, &o.batch, "N", "sequences", 1, 1 << 20 },
-        { "length", ARG_I64, &o.length, "N", "tokens of each", 1, 1 << 24 },
-        { "repeats", ARG_I64, &o.repeats, "N", "steps to take the median of", 1, 1 << 16 },
+        { "batch", ARG_I64, &o.batch, "N", "sequences", .range = "bench_train.batch" },
+        { "length", ARG_I64, &o.length, "N", "tokens of each", .range = "bench_train.length" },
+        { "repeats", ARG_I64, &o.repeats, "N", "steps to take the median of", .range = "bench_train.repeats" },
         RECOMPUTE_FLAG(&o.recompute),
         WEIGHTS_FLAG(&weights),
         MODEL_FLAGS(&shape, "12 layers, width 512, 4 heads of 128"),
@@ -324,8 +337,8 @@ static int bench_train(const command *self, int argc, char **argv)
     linnet_context *c = NULL;
     linnet_config *config = NULL;
     linnet_model *model = NULL;
-    linnet_machine_rates rates = { 0 };
-    linnet_bench_train_result r = { 0 };
+    linnet_machine_rates rates = { .size = sizeof rates };
+    linnet_bench_train_result r = { .size = sizeof r };
     linnet_status s = LINNET_OK;
     code = machine_open(&m, &c);
     if (!code) code = model_args_config(c, &shape, &config);
@@ -334,6 +347,7 @@ static int bench_train(const command *self, int argc, char **argv)
     if (!code && (s = linnet_bench_train(c, model, &o, &r)) != LINNET_OK) code = say_status(c, s);
     if (!code) {
         train_result x = { .o = &o, .r = &r, .dtype = m.dtype, .weights = weights, .rates = &rates };
+        x.info.size = sizeof x.info;
         linnet_model_get_info(model, &x.info);
         if (!out.json) print_train(&x);
         code = record(c, &out, &rates, train_fields, &x);
@@ -399,8 +413,8 @@ static int bench_decode(const command *self, int argc, char **argv)
     arg_list words = { 0 };
     const arg table[] = {
         { "step", ARG_HEADING },
-        { "batch", ARG_I64, &o.batch, "N", "sequences, each with its own state", 1, 1 << 20 },
-        { "steps", ARG_I64, &o.steps, "N", "steps to take the median of", 1, 1 << 24 },
+        { "batch", ARG_I64, &o.batch, "N", "sequences, each with its own state", .range = "bench_decode.batch" },
+        { "steps", ARG_I64, &o.steps, "N", "steps to take the median of", .range = "bench_decode.steps" },
         MODEL_FLAGS(&shape, "12 layers, width 512, 4 heads of 128"),
         OUTPUT_FLAGS(&out),
         MACHINE_FLAGS(&m),
@@ -411,8 +425,8 @@ static int bench_decode(const command *self, int argc, char **argv)
     linnet_context *c = NULL;
     linnet_config *config = NULL;
     linnet_model *model = NULL;
-    linnet_machine_rates rates = { 0 };
-    linnet_bench_decode_result r = { 0 };
+    linnet_machine_rates rates = { .size = sizeof rates };
+    linnet_bench_decode_result r = { .size = sizeof r };
     linnet_status s = LINNET_OK;
     code = machine_open(&m, &c);
     if (!code) code = model_args_config(c, &shape, &config);
@@ -421,6 +435,7 @@ static int bench_decode(const command *self, int argc, char **argv)
     if (!code && (s = linnet_bench_decode(c, model, &o, &r)) != LINNET_OK) code = say_status(c, s);
     if (!code) {
         decode_result x = { .o = &o, .r = &r, .dtype = m.dtype, .floor = r.bytes / rates.copy_bytes };
+        x.info.size = sizeof x.info;
         linnet_model_get_info(model, &x.info);
         if (!out.json) print_decode(&x);
         code = record(c, &out, &rates, decode_fields, &x);
@@ -444,7 +459,7 @@ static int bench_machine(const command *self, int argc, char **argv)
     machine_args m = MACHINE_ARGS_INIT;
     output_args out = { 0 };
     arg_list words = { 0 };
-    linnet_machine_rates rates = { 0 };
+    linnet_machine_rates rates = { .size = sizeof rates };
     const arg table[] = { OUTPUT_FLAGS(&out), MACHINE_FLAGS(&m), { .kind = ARG_END } };
     int code = args_parse(self, table, argc, argv, &words, 0, 0);
     if (code >= 0) return code;

@@ -42,14 +42,16 @@ static int run(const command *self, int argc, char **argv)
     int json = 0;
     const arg table[] = {
         { "evaluation", ARG_HEADING },
-        { "length", ARG_I64, &o.length, "N", "tokens of a window; every window begins with a fresh state", 1, 1 << 24 },
+        { "length", ARG_I64, &o.length, "N", "tokens of a window; every window begins with a fresh state", .range = "eval.length" },
         { "stride", ARG_I64, &o.stride, "N", "tokens from the start of a window to that of the next; less than the length: windows overlap, each "
-          "token is read at several positions", 1, 1 << 24, "the length" },
-        { "max-tokens", ARG_I64, &o.max_tokens, "N", "stop after so many tokens", 1, ARG_NO_LIMIT, "all" },
+          "token is read at several positions", .range = "eval.stride", .fallback = "the length" },
+        { "max-tokens", ARG_I64, &o.max_tokens, "N", "stop after so many tokens", .range = "eval.max_tokens", .fallback = "all" },
         { "tokenizer", ARG_TEXT, &tokenizer_path, "PATH", "tokenizer to use", .fallback = "the model's" },
         { "csv", ARG_TEXT, &o.csv, "FILE", "write position, loss and mean so far to this file" },
         { "plot", ARG_TEXT, &o.plot, "FILE", "the same as a picture (SVG)" },
         { "json", ARG_SWITCH, &json, .help = "print the result as one JSON line" },
+        { "check-finite", ARG_SWITCH, &o.check_finite, .help = "look at every operator's results and end at the first NaN or infinity, naming its "
+          "layer and operator; slow" },
         MACHINE_FLAGS(&m),
         { .kind = ARG_END },
     };
@@ -60,12 +62,13 @@ static int run(const command *self, int argc, char **argv)
     linnet_context *c = NULL;
     linnet_model *model = NULL;
     linnet_tokenizer *t = NULL;
-    linnet_eval_result r;
+    linnet_eval_result r = { .size = sizeof r };
     progress bar;
     linnet_status s = LINNET_OK;
     code = machine_open(&m, &c);
     if (!code && (s = linnet_model_load(c, words.item[0], m.dtype, &model)) != LINNET_OK) code = say_status(c, s);
     if (!code) code = tokenizer_beside(c, tokenizer_path, words.item[0], model, &t);
+    if (!code) say_of_texts(c, o.texts, o.n_texts);
     if (!code) {
         progress_open(&bar, stderr);
         stop_watch();
@@ -73,8 +76,10 @@ static int run(const command *self, int argc, char **argv)
         o.user = &bar;
         s = linnet_eval(c, model, t, &o, &r);
         progress_close(&bar);
-        if (s == LINNET_OK) print_result(&r, json);
-        else code = s == LINNET_EINTERRUPTED ? EXIT_STOPPED : say_status(c, s);
+        const int stopped = s == LINNET_EINTERRUPTED;
+        if (stopped && r.tokens) fprintf(stderr, "stopped: what follows is of the first %lld tokens\n", (long long)r.tokens);
+        if (s == LINNET_OK || (stopped && r.tokens)) print_result(&r, json);
+        code = stopped ? EXIT_STOPPED : s == LINNET_OK ? 0 : say_status(c, s);
     }
     linnet_tokenizer_destroy(t);
     linnet_model_destroy(model);

@@ -38,8 +38,8 @@ static int on_token(void *user, int64_t id, const char *bytes, size_t n)
     }
     if (!k->json) {
         size_t whole = say_whole_utf8(k->text, k->used);
-        fwrite(k->text, 1, whole, stdout);
-        memmove(k->text, k->text + whole, k->used - whole);
+        if (whole) fwrite(k->text, 1, whole, stdout);
+        if (whole) memmove(k->text, k->text + whole, k->used - whole);
         k->used -= whole;
         if (fflush(stdout) != 0) return 1; /* main() tells why */
     }
@@ -82,7 +82,7 @@ static void print_result(const linnet_generate_result *r, const sink *k)
         line_close(&j);
         return;
     }
-    fwrite(k->text, 1, k->used, stdout); /* a character the model left unfinished */
+    if (k->used) fwrite(k->text, 1, k->used, stdout); /* a character the model left unfinished */
     putchar('\n');
     fflush(stdout);
     fprintf(stderr, "%lld tokens after a prompt of %lld, %s tokens/s, %s of state\n", (long long)r->tokens, (long long)r->prompt_tokens,
@@ -94,7 +94,7 @@ static int generate(const machine_args *m, const char *folder, const char *token
     linnet_context *c = NULL;
     linnet_model *model = NULL;
     linnet_tokenizer *t = NULL;
-    linnet_generate_result r = { 0 };
+    linnet_generate_result r = { .size = sizeof r };
     linnet_status s = LINNET_OK;
     int code = machine_open(m, &c);
     if (!code && (s = linnet_model_load(c, folder, m->dtype, &model)) != LINNET_OK) code = say_status(c, s);
@@ -106,7 +106,10 @@ static int generate(const machine_args *m, const char *folder, const char *token
         s = linnet_generate(c, model, t, o, &r);
         if (k->failed) code = say_error(NULL, NULL, "out of memory");
         else if (s == LINNET_OK) print_result(&r, k);
-        else if (s != LINNET_EINTERRUPTED) code = say_status(c, s);
+        else if (s != LINNET_EINTERRUPTED) {
+            if (!k->json && r.tokens) putchar('\n'); /* the text that was written so far */
+            code = say_status(c, s);
+        }
         if (!code && stop_asked()) {
             if (!k->json) putchar('\n');
             code = EXIT_STOPPED;
@@ -132,13 +135,15 @@ static int run(const command *self, int argc, char **argv)
         { "prompt-file", ARG_TEXT, &prompt_file, "FILE", "read the prompt from a file, - for standard input" },
         { "echo", ARG_SWITCH, &echo, .help = "print the prompt before the text" },
         { "sampling", ARG_HEADING },
-        { "tokens", ARG_I64, &o.max_tokens, "N", "tokens to write", 0, ARG_NO_LIMIT },
+        { "tokens", ARG_I64, &o.max_tokens, "N", "tokens to write", .range = "generate.max_tokens" },
         { "greedy", ARG_SWITCH, &greedy, .help = "always the most likely token, as --temperature 0" },
-        { "temperature", ARG_REAL, &o.temperature, "X", "below 1: safer, above 1: wilder", 0, 1e3 },
-        { "top-k", ARG_I64, &o.top_k, "N", "draw among the N most likely, 0: among all", 0, ARG_NO_LIMIT },
+        { "temperature", ARG_REAL, &o.temperature, "X", "below 1: safer, above 1: wilder", .range = "generate.temperature" },
+        { "top-k", ARG_I64, &o.top_k, "N", "draw among the N most likely, 0: among all", .range = "generate.top_k" },
         { "top-p", ARG_REAL, &o.top_p, "X", "draw among the most likely that together reach this probability", 1e-9, 1 },
         { "seed", ARG_U64, &o.seed, "N", "of the draws" },
         { "past-separator", ARG_SWITCH, &go_on, .help = "go on when the model ends the document" },
+        { "check-finite", ARG_SWITCH, &o.check_finite, .help = "look at every operator's results and end at the first NaN or infinity, naming its "
+          "layer and operator; slow" },
         { "output", ARG_HEADING },
         { "json", ARG_SWITCH, &output.json, .help = "print text, counts and times as one JSON line at the end" },
         { "tokenizer", ARG_TEXT, &tokenizer_path, "PATH", "tokenizer to use", .fallback = "the model's" },

@@ -8,7 +8,7 @@
 
 static void print_summary(linnet_model *model, linnet_dtype dtype)
 {
-    linnet_model_info i;
+    linnet_model_info i = { .size = sizeof i };
     char a[SAY_TEXT], b[SAY_TEXT];
     linnet_model_get_info(model, &i);
     printf("model       %s, %lld layers of width %lld, %lld token ids\n", i.model_type, (long long)i.layers, (long long)i.width,
@@ -19,18 +19,37 @@ static void print_summary(linnet_model *model, linnet_dtype dtype)
     putchar('\n');
 }
 
+static int print_training(linnet_context *c, const linnet_model *model, int64_t batch, int64_t length)
+{
+    linnet_training_memory r = { .size = sizeof r };
+    char a[5][SAY_TEXT];
+    linnet_status s = linnet_model_training_memory(c, model, batch, length, LINNET_RECOMPUTE_NONE, LINNET_F32, &r);
+    if (s != LINNET_OK) return say_status(c, s);
+    printf("training    %s for %lld sequences of %lld tokens: weights %s, gradients %s, moments %s, activations %s", say_bytes(a[0], (double)r.total),
+           (long long)batch, (long long)length, say_bytes(a[1], (double)r.weights), say_bytes(a[2], (double)r.gradients),
+           say_bytes(a[3], (double)r.moments), say_bytes(a[4], (double)r.activations));
+    s = linnet_model_training_memory(c, model, batch, length, LINNET_RECOMPUTE_BLOCKS, LINNET_F32, &r);
+    if (s != LINNET_OK) return say_status(c, s);
+    printf(" (%s with --recompute)\n", say_bytes(a[4], (double)r.activations));
+    return 0;
+}
+
 static int run(const command *self, int argc, char **argv)
 {
     machine_args m = MACHINE_ARGS_INIT;
     model_args shape = { .mixer = NULL };
     arg_list words = { 0 };
     int parameters = 0, program = 0, graphviz = 0, json = 0;
+    const linnet_train_options usual = LINNET_TRAIN_OPTIONS_INIT;
+    int64_t batch = usual.batch, length = usual.length;
     const arg table[] = {
         { "what to show", ARG_HEADING },
         { "parameters", ARG_SWITCH, &parameters, .help = "every parameter: name, shape, initialisation" },
         { "program", ARG_SWITCH, &program, .help = "the operators in the order they run" },
         { "graphviz", ARG_SWITCH, &graphviz, .help = "the program as a Graphviz picture, for `dot -Tsvg`" },
         { "json", ARG_SWITCH, &json, .help = "everything as JSON" },
+        { "batch", ARG_I64, &batch, "N", "sequences of a training step, for what it takes", 1, 1 << 24 },
+        { "length", ARG_I64, &length, "N", "tokens of each", 1, 1 << 24 },
         MODEL_FLAGS(&shape, "tiny"),
         MACHINE_FLAGS(&m),
         { .kind = ARG_END },
@@ -47,11 +66,15 @@ static int run(const command *self, int argc, char **argv)
     linnet_model *model = NULL;
     linnet_status s = LINNET_OK;
     code = machine_open(&m, &c);
-    if (!code && words.count == 1) s = linnet_model_load(c, words.item[0], m.dtype, &model);
-    else if (!code && (code = model_args_config(c, &shape, &config)) == 0) s = linnet_model_create(c, config, m.dtype, 1, &model);
+    if (!code && words.count == 1) s = linnet_model_look(c, words.item[0], m.dtype, &model);
+    else if (!code) code = model_args_config(c, &shape, &config);
+    if (!code && words.count == 0) s = linnet_model_outline(c, config, m.dtype, &model);
     if (!code && s != LINNET_OK) code = say_status(c, s);
     if (!code) {
-        if (!parameters && !program && !graphviz && !json) print_summary(model, m.dtype);
+        if (!parameters && !program && !graphviz && !json) {
+            print_summary(model, m.dtype);
+            code = print_training(c, model, batch, length);
+        }
         const struct {
             int asked;
             linnet_describe what;
@@ -77,7 +100,7 @@ const command cmd_inspect = {
     .name = "inspect",
     .summary = "parameters, program and state sizes of a model",
     .usage = "MODEL | --mixer NAME --preset NAME [options]",
-    .about = "Looks into a checkpoint folder, or into the model that flags describe.",
+    .about = "Looks into a checkpoint folder, or at the model that flags describe. No weights are read or drawn.",
     .example = "linnet inspect model/ --parameters\nlinnet inspect --mixer delta_net --preset tiny --graphviz | dot -Tsvg > program.svg",
     .run = run,
 };

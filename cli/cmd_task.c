@@ -62,18 +62,19 @@ static int task_mqar(const command *self, int argc, char **argv)
     int json = 0;
     const arg table[] = {
         { "task", ARG_HEADING },
-        { "vocabulary", ARG_I64, &o.vocabulary, "N", "token ids, half of them keys, half values", 4, 1 << 24 },
-        { "length", ARG_I64, &o.length, "N", "tokens of an example", 4, 1 << 20 },
-        { "pairs", ARG_I64, &o.pairs, "N", "keys with their values to remember", 1, 1 << 20 },
-        { "rounds", ARG_I64, &o.rounds, "N", "times the keys are shown, each time with new values; the last ones are asked for", 1, 1 << 20 },
-        { "test-examples", ARG_I64, &o.test_examples, "N", "examples to measure the accuracy on", 1, 1 << 24 },
+        { "vocabulary", ARG_I64, &o.vocabulary, "N", "token ids, half of them keys, half values", .range = "mqar.vocabulary" },
+        { "length", ARG_I64, &o.length, "N", "tokens of an example", .range = "mqar.length" },
+        { "pairs", ARG_I64, &o.pairs, "N", "keys with their values to remember", .range = "mqar.pairs" },
+        { "rounds", ARG_I64, &o.rounds, "N", "times the keys are shown, each time with new values; the last ones are asked for",
+          .range = "mqar.rounds" },
+        { "test-examples", ARG_I64, &o.test_examples, "N", "examples to measure the accuracy on", .range = "mqar.test_examples" },
         MODEL_FLAGS(&shape, "2 layers, width 64, 2 heads"),
         { "training", ARG_HEADING },
-        { "steps", ARG_I64, &o.steps, "N", "optimizer steps", 1, ARG_NO_LIMIT },
+        { "steps", ARG_I64, &o.steps, "N", "optimizer steps", .range = "mqar.steps" },
         { "minutes", ARG_REAL, &minutes, "M", "stop after this time", 1e-3, 1e6, "no limit" },
-        { "batch", ARG_I64, &o.batch, "N", "examples in a step", 1, 1 << 20 },
-        { "learning-rate", ARG_REAL, &o.learning_rate, "X", "highest learning rate", 0, 1e3 },
-        { "weight-decay", ARG_REAL, &o.weight_decay, "X", "decoupled decay of the matrices", 0, 1e3 },
+        { "batch", ARG_I64, &o.batch, "N", "examples in a step", .range = "mqar.batch" },
+        { "learning-rate", ARG_REAL, &o.learning_rate, "X", "highest learning rate", .range = "mqar.learning_rate" },
+        { "weight-decay", ARG_REAL, &o.weight_decay, "X", "decoupled decay of the matrices", .range = "mqar.weight_decay" },
         { "seed", ARG_U64, &o.seed, "N", "of the weights and the examples" },
         { "json", ARG_SWITCH, &json, .help = "print the result as one JSON line" },
         MACHINE_FLAGS(&m),
@@ -84,7 +85,7 @@ static int task_mqar(const command *self, int argc, char **argv)
     o.max_seconds = 60 * minutes;
     linnet_context *c = NULL;
     linnet_config *config = NULL;
-    linnet_mqar_result r;
+    linnet_mqar_result r = { .size = sizeof r };
     view v = { .begin = term_now() };
     code = machine_open(&m, &c);
     if (!code) code = model_args_config(c, &shape, &config);
@@ -180,7 +181,7 @@ static int analyse(const machine_args *m, const char *folder, const char *tokeni
     linnet_context *c = NULL;
     linnet_model *model = NULL;
     linnet_tokenizer *t = NULL;
-    linnet_mesa_analysis_result r;
+    linnet_mesa_analysis_result r = { .size = sizeof r };
     progress bar;
     linnet_status s;
     int code = machine_open(m, &c);
@@ -214,8 +215,8 @@ static int task_mesa_analysis(const command *self, int argc, char **argv)
     const arg table[] = {
         { "analysis", ARG_HEADING },
         { "out", ARG_TEXT, &o.out, "DIR", "folder for mesa.svg and the CSV files (required)" },
-        { "length", ARG_I64, &o.length, "N", "tokens of a window; every window begins with a fresh state", 1, 1 << 24 },
-        { "tokens", ARG_I64, &o.max_tokens, "N", "how much of the text to read, in whole windows; 0: all", 0, ARG_NO_LIMIT },
+        { "length", ARG_I64, &o.length, "N", "tokens of a window; every window begins with a fresh state", .range = "mesa_analysis.length" },
+        { "tokens", ARG_I64, &o.max_tokens, "N", "how much of the text to read, in whole windows; 0: all", .range = "mesa_analysis.max_tokens" },
         { "tokenizer", ARG_TEXT, &tokenizer_path, "PATH", "tokenizer to use", .fallback = "the model's" },
         { "budgets", ARG_TEXT, &budgets, "N,N...", "fixed numbers of steps to measure the loss at", .fallback = "0,5,10,15,30" },
         { "tolerances", ARG_TEXT, &tolerances, "X,X...", "relative residuals to stop at", .fallback = "0.1,0.01,0.001,0.0001" },

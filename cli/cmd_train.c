@@ -1,6 +1,5 @@
-/* linnet train: the options of linnet_train as flags, its progress as a bar, Ctrl-C as a saved checkpoint. */
+/* linnet train: the options of linnet_train as flags, its progress as a bar, Ctrl-C (or a closed terminal or pipe) as a saved checkpoint. */
 #include <string.h>
-#include <sys/stat.h>
 
 #include "commands.h"
 #include "say.h"
@@ -58,7 +57,7 @@ static int on_step(void *user, const linnet_train_progress *p)
     v->tokens = p->tokens;
     v->seconds = p->seconds;
     if (p->evaluated) v->eval_bits = p->eval_bits_per_byte;
-    return stop_asked();
+    return stop_asked() || stop_output_gone(stdout);
 }
 
 /* The command that goes on where this one stopped: the same one with --resume. */
@@ -74,12 +73,21 @@ static void print_resume(FILE *f, int argc, char **argv)
     fputs(resume ? "\n" : " --resume\n", f);
 }
 
-static bool file_exists(const char *folder, const char *name)
+/* The flags that were given, under the names that linnet_train_options has for them. */
+static void name_given(linnet_train_options *o)
 {
-    char path[4096];
-    struct stat st;
-    snprintf(path, sizeof path, "%s/%s", folder, name);
-    return stat(path, &st) == 0;
+    const arg_list *given = args_given();
+    const char **names = args_alloc((size_t)(given->count + 1) * sizeof *names);
+    for (int i = 0; i < given->count; i++) {
+        const char *flag = strcmp(given->item[i], "minutes") == 0 ? "max_seconds" : given->item[i];
+        char *name = args_alloc(strlen(flag) + 1);
+        strcpy(name, flag);
+        for (char *p = name; *p; p++)
+            if (*p == '-') *p = '_';
+        names[i] = name;
+    }
+    o->given = names;
+    o->n_given = given->count;
 }
 
 static int train(const machine_args *m, const model_args *shape, linnet_train_options *o, view *v, int argc, char **argv)
@@ -87,11 +95,16 @@ static int train(const machine_args *m, const model_args *shape, linnet_train_op
     linnet_context *c = NULL;
     linnet_config *config = NULL;
     int code = machine_open(m, &c);
-    if (!code && !o->resume) code = model_args_config(c, shape, &config);
+    if (!code) code = o->resume ? model_args_resumed(c, shape, o->out, &config) : model_args_config(c, shape, &config);
+    if (!code) say_of_texts(c, o->texts, o->n_texts);
     if (!code) {
         progress_open(&v->bar, v->json ? stderr : stdout);
-        if (!v->json) progress_print(&v->bar, "%s, %s", linnet_machine(c), linnet_dtype_name(m->dtype));
+        if (!v->json && o->resume) progress_print(&v->bar, "%s", linnet_machine(c));
+        else if (!v->json) progress_print(&v->bar, "%s, %s", linnet_machine(c), linnet_dtype_name(m->dtype));
+        if (!v->json && config && !o->resume && !linnet_config_class(config))
+            progress_print(&v->bar, "saved as linnet's own model type: no class of flash-linear-attention computes this model");
         stop_watch();
+        stop_outlive_output();
         o->progress = on_step;
         o->user = v;
         linnet_status s = linnet_train(c, config, m->dtype, o);
@@ -129,10 +142,11 @@ static int run(const command *self, int argc, char **argv)
         {"data", ARG_HEADING},
         {"out", ARG_TEXT, &o.out, "DIR", "folder for the checkpoint and log.jsonl (required)"},
         {"held-out", ARG_TEXT, &o.held_out, "TEXT", "file or folder to evaluate on; without it the last part of the texts", .fallback = ""},
-        {"held-out-share", ARG_REAL, &o.held_out_share, "X", "how much of the texts that last part is", 0, 0.9},
+        {"held-out-share", ARG_REAL, &o.held_out_share, "X", "how much of the texts that last part is", .range = "train.held_out_share"},
         {"tokenizer", ARG_TEXT, &o.tokenizer, "PATH", "tokenizer.json, a folder with one or with encoder.json and vocab.bpe, or bytes",
          .fallback = "bytes"},
-        {"train-tokenizer", ARG_I64, &o.train_tokenizer, "N", "train a byte-level BPE of N ids on the texts first", 257, 1 << 24, ""},
+        {"train-tokenizer", ARG_I64, &o.train_tokenizer, "N", "train a byte-level BPE of N ids on the texts first",
+         .range = "train.train_tokenizer", .fallback = ""},
         {"isolate-documents", ARG_SWITCH, &o.isolate_documents,
          .help = "reset the state at every document; without it documents are joined with the separator"},
         MODEL_FLAGS(&shape, "tiny"),
@@ -140,26 +154,29 @@ static int run(const command *self, int argc, char **argv)
         {"steps", ARG_I64, &steps, "N", "optimizer steps", 1, ARG_NO_LIMIT, "1000, or until --minutes are over"},
         {"minutes", ARG_REAL, &minutes, "M", "stop and save after this time; without --steps, the number of steps is measured and fixed", 1e-3, 1e6,
          ""},
-        {"resume", ARG_SWITCH, &o.resume, .help = "go on from the checkpoint in --out, bit for bit, with its model and hyper-parameters"},
+        {"resume", ARG_SWITCH, &o.resume,
+         .help = "go on from the checkpoint in --out, bit for bit, with its model and settings; a flag that says otherwise is refused"},
         {"optimisation", ARG_HEADING},
-        {"batch", ARG_I64, &o.batch, "N", "sequences in one pass", 1, 1 << 20},
-        {"length", ARG_I64, &o.length, "N", "tokens of a sequence", 1, 1 << 24},
-        {"accumulate", ARG_I64, &o.accumulate, "N", "passes for each optimizer step", 1, 1 << 20},
-        {"learning-rate", ARG_REAL, &o.learning_rate, "X", "highest learning rate", 0, 1e3},
-        {"min-learning-rate-share", ARG_REAL, &o.min_learning_rate_share, "X", "share of it at which the cosine ends", 0, 1},
-        {"warmup", ARG_I64, &o.warmup, "N", "steps of linear warm-up", 0, ARG_NO_LIMIT},
-        {"beta1", ARG_REAL, &o.beta1, "X", "AdamW: decay of the first moment", 0, 1 - 1e-9},
-        {"beta2", ARG_REAL, &o.beta2, "X", "AdamW: decay of the second moment", 0, 1 - 1e-9},
-        {"epsilon", ARG_REAL, &o.epsilon, "X", "AdamW: added to the denominator", 0, 1},
-        {"weight-decay", ARG_REAL, &o.weight_decay, "X", "AdamW: decoupled decay of the matrices", 0, 1e3},
-        {"clip", ARG_REAL, &o.clip, "X", "largest norm of the gradient, 0: no limit", 0, 1e9},
+        {"batch", ARG_I64, &o.batch, "N", "sequences in one pass", .range = "train.batch"},
+        {"length", ARG_I64, &o.length, "N", "tokens of a sequence", .range = "train.length"},
+        {"accumulate", ARG_I64, &o.accumulate, "N", "passes for each optimizer step", .range = "train.accumulate"},
+        {"learning-rate", ARG_REAL, &o.learning_rate, "X", "highest learning rate", .range = "train.learning_rate"},
+        {"min-learning-rate-share", ARG_REAL, &o.min_learning_rate_share, "X", "share of it at which the cosine ends",
+         .range = "train.min_learning_rate_share"},
+        {"warmup", ARG_I64, &o.warmup, "N", "steps of linear warm-up", .min = 0, .range = "train.warmup",
+         .fallback = "100, at most a fifth of the steps"},
+        {"beta1", ARG_REAL, &o.beta1, "X", "AdamW: decay of the first moment", .range = "train.beta1"},
+        {"beta2", ARG_REAL, &o.beta2, "X", "AdamW: decay of the second moment", .range = "train.beta2"},
+        {"epsilon", ARG_REAL, &o.epsilon, "X", "AdamW: added to the denominator", .range = "train.epsilon"},
+        {"weight-decay", ARG_REAL, &o.weight_decay, "X", "AdamW: decoupled decay of the matrices", .range = "train.weight_decay"},
+        {"clip", ARG_REAL, &o.clip, "X", "largest norm of the gradient, 0: no limit", .range = "train.clip"},
         {"seed", ARG_U64, &o.seed, "N", "of the weights and of the order of the text"},
         RECOMPUTE_FLAG(&o.recompute),
         WEIGHTS_FLAG(&o.weights),
         {"evaluation, checkpoints", ARG_HEADING},
-        {"eval-every", ARG_I64, &o.eval_every, "N", "steps between evaluations, 0: at the end only", 0, ARG_NO_LIMIT},
-        {"eval-tokens", ARG_I64, &o.eval_tokens, "N", "tokens of held-out text to read, 0: all", 0, ARG_NO_LIMIT},
-        {"save-every", ARG_I64, &o.save_every, "N", "steps between checkpoints, 0: at the end only", 0, ARG_NO_LIMIT},
+        {"eval-every", ARG_I64, &o.eval_every, "N", "steps between evaluations, 0: at the end only", .range = "train.eval_every"},
+        {"eval-tokens", ARG_I64, &o.eval_tokens, "N", "tokens of held-out text to read, 0: all", .range = "train.eval_tokens"},
+        {"save-every", ARG_I64, &o.save_every, "N", "steps between checkpoints, 0: at the end only", .range = "train.save_every"},
         {"json", ARG_SWITCH, &v.json, .help = "one JSON line for each step on standard output"},
         MACHINE_FLAGS(&m),
         {.kind = ARG_END},
@@ -168,14 +185,12 @@ static int run(const command *self, int argc, char **argv)
     if (code >= 0) return code;
     if (!o.out) return say_error(NULL, "Run `linnet train --help` for usage and flags.", "--out is missing: a folder for the checkpoint");
     if (o.train_tokenizer && o.tokenizer) return say_error(NULL, "Leave one of them out.", "--tokenizer and --train-tokenizer exclude each other");
-    if (!o.resume && file_exists(o.out, "model.safetensors"))
-        return say_error(NULL, "Add --resume to go on with it, or name another folder.",
-                         "%s already holds a checkpoint", o.out);
     o.texts = texts.item;
     o.n_texts = texts.count;
     if (steps) o.steps = steps;
     else if (minutes > 0) o.steps = 0;
     o.max_seconds = 60 * minutes;
+    name_given(&o);
     return train(&m, &shape, &o, &v, argc, argv);
 }
 
@@ -184,7 +199,8 @@ const command cmd_train = {
     .summary = "train a model on text files",
     .usage = "TEXT... --out DIR [options]",
     .about = "Each TEXT is a file, or a folder of which every file is read. The checkpoint is a folder with config.json, model.safetensors "
-             "and tokenizer.json, and beside them what --resume needs. Ctrl-C saves and says how to go on.",
+             "and tokenizer.json, and beside them what --resume needs. Ctrl-C, SIGTERM, a closed terminal and a closed pipe save and say how to go "
+             "on.",
     .example = "linnet train books/ --out model --preset small --minutes 20",
     .run = run,
 };

@@ -76,7 +76,7 @@ int main(int argc, char **argv)
     spin_briefly(argv);
     int code = run(argc, argv);
     if (fflush(stdout) != 0 || ferror(stdout)) {
-        perror("linnet: cannot write to standard output");
+        if (code != EXIT_STOPPED || !stop_output_gone(stdout)) perror("linnet: cannot write to standard output");
         if (code == EXIT_GOOD) code = EXIT_USER;
     }
     args_release();

@@ -30,12 +30,6 @@ static linnet_status set_pair(linnet_context *c, linnet_config *k, const char *p
     return linnet_config_set(c, k, key, sign + 1);
 }
 
-/* The model type whose layers are all of one mixer; its own name but for softmax attention. */
-static const char *model_type_of(const char *mixer)
-{
-    return !mixer ? "gated_deltanet" : strcmp(mixer, "attention") == 0 ? "transformer" : mixer;
-}
-
 /* The first kind of layer of a pattern that is not attention, which gives the model its type; NULL: none. */
 static const char *kind_of_pattern(const char *pattern, char name[64])
 {
@@ -49,6 +43,20 @@ static const char *kind_of_pattern(const char *pattern, char name[64])
     return pattern ? "attention" : NULL;
 }
 
+/* Preset, pattern and keys, in the order in which they build on each other. */
+static linnet_status apply(linnet_context *c, const model_args *m, const char *preset, linnet_config *k)
+{
+    linnet_status s = preset ? linnet_config_preset(c, k, preset) : LINNET_OK;
+    /* a pattern needs the number of layers, brings the keys of its kinds, which --set may name, and takes the number of heads that is there in
+     * the end */
+    for (int i = 0; s == LINNET_OK && m->pattern && i < m->set.count; i++)
+        if (strncmp(m->set.item[i], "num_hidden_layers=", 18) == 0) s = set_pair(c, k, m->set.item[i]);
+    if (s == LINNET_OK && m->pattern) s = linnet_config_pattern(c, k, m->pattern);
+    for (int i = 0; s == LINNET_OK && i < m->set.count; i++) s = set_pair(c, k, m->set.item[i]);
+    if (s == LINNET_OK && m->pattern) s = linnet_config_pattern(c, k, m->pattern);
+    return s;
+}
+
 int model_args_config(linnet_context *c, const model_args *m, linnet_config **out)
 {
     linnet_status s;
@@ -57,24 +65,34 @@ int model_args_config(linnet_context *c, const model_args *m, linnet_config **ou
     if (m->config && m->mixer)
         return say_error(NULL, "Leave one of them out.", "--config %s already names the kind of layer, --mixer too", m->config);
     if (m->config) s = linnet_config_load(c, m->config, out);
-    else s = linnet_config_create(c, model_type_of(mixer), out);
+    else s = linnet_config_create(c, mixer ? mixer : "gated_deltanet", out);
     const char *preset = m->preset || m->config || m->defaults ? m->preset : "tiny";
     for (int i = 0; s == LINNET_OK && !m->config && !preset && m->defaults[i]; i++)
         if (set_pair(c, *out, m->defaults[i]) == LINNET_ENOMEM) s = LINNET_ENOMEM; /* kinds of layer that lack the key go without */
-    if (s == LINNET_OK && preset) s = linnet_config_preset(c, *out, preset);
-    /* a pattern needs the number of layers, brings the keys of its kinds, which --set may name, and takes the number of heads that is there in
-     * the end */
-    for (int i = 0; s == LINNET_OK && m->pattern && i < m->set.count; i++)
-        if (strncmp(m->set.item[i], "num_hidden_layers=", 18) == 0) s = set_pair(c, *out, m->set.item[i]);
-    if (s == LINNET_OK && m->pattern) s = linnet_config_pattern(c, *out, m->pattern);
-    for (int i = 0; s == LINNET_OK && i < m->set.count; i++) s = set_pair(c, *out, m->set.item[i]);
-    if (s == LINNET_OK && m->pattern) s = linnet_config_pattern(c, *out, m->pattern);
+    if (s == LINNET_OK) s = apply(c, m, preset, *out);
     return s == LINNET_OK ? 0 : say_status(c, s);
+}
+
+int model_args_resumed(linnet_context *c, const model_args *m, const char *folder, linnet_config **out)
+{
+    if (m->config) return model_args_config(c, m, out);
+    if (!m->mixer && !m->preset && !m->pattern && !m->set.count) return 0;
+    if (linnet_config_load(c, folder, out) != LINNET_OK) return 0; /* linnet_train says what the folder lacks */
+    linnet_status s = LINNET_OK;
+    if (m->mixer) s = linnet_config_set(c, *out, "model_type", m->mixer);
+    if (s == LINNET_OK) s = apply(c, m, m->preset, *out);
+    return s == LINNET_OK ? 0 : say_status(c, s);
+}
+
+void say_of_texts(linnet_context *c, const char *const *texts, int n_texts)
+{
+    char note[1024];
+    if (linnet_text_note(c, texts, n_texts, note, sizeof note) == LINNET_OK && *note) fprintf(stderr, "note: %s\n", note);
 }
 
 int tokenizer_beside(linnet_context *c, const char *path, const char *folder, const linnet_model *m, linnet_tokenizer **out)
 {
-    linnet_model_info info;
+    linnet_model_info info = { .size = sizeof info };
     linnet_model_get_info(m, &info);
     if (!path) {
         char file[4096];

@@ -2,6 +2,7 @@
 
 #include <langinfo.h>
 #include <locale.h>
+#include <poll.h>
 #include <signal.h>
 #include <stdarg.h>
 #include <stdlib.h>
@@ -112,23 +113,37 @@ void progress_close(progress *p)
 
 /* ---- signals ---------------------------------------------------------------------------------------------------------------- */
 
-static volatile sig_atomic_t stops;
+static volatile sig_atomic_t stops, interrupts, looked;
 
 static void on_stop(int signal_number)
 {
-    (void)signal_number;
-    if (stops++ > 0) _exit(EXIT_STOPPED);
+    /* a terminal that closes may send SIGHUP twice: only a person's second Ctrl-C cuts a save short */
+    if (!looked || (signal_number == SIGINT && interrupts++ > 0)) _exit(EXIT_STOPPED);
+    stops = 1;
 }
 
 void stop_watch(void)
 {
-    struct sigaction a = { .sa_handler = on_stop, .sa_flags = SA_RESTART };
+    struct sigaction a = { .sa_handler = on_stop, .sa_flags = SA_RESTART }, old;
     sigemptyset(&a.sa_mask);
     sigaction(SIGINT, &a, NULL);
     sigaction(SIGTERM, &a, NULL);
+    if (sigaction(SIGHUP, NULL, &old) == 0 && old.sa_handler != SIG_IGN) sigaction(SIGHUP, &a, NULL);
 }
 
 bool stop_asked(void)
 {
+    looked = 1;
     return stops > 0;
+}
+
+void stop_outlive_output(void)
+{
+    signal(SIGPIPE, SIG_IGN);
+}
+
+bool stop_output_gone(FILE *f)
+{
+    struct pollfd p = { .fd = fileno(f) };
+    return poll(&p, 1, 0) > 0 && (p.revents & (POLLERR | POLLHUP));
 }

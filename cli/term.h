@@ -24,8 +24,12 @@ void progress_print(progress *p, const char *format, ...) __attribute__((format(
 /* Remove the moving line. */
 void progress_close(progress *p);
 
-/* SIGINT and SIGTERM set a flag that callbacks look at; the second one ends the process at once. */
+/* From stop_watch on, SIGINT, SIGTERM and SIGHUP (unless it was ignored, as under nohup) set a flag. Callbacks look at it with stop_asked: before one
+ * has, there is nothing to finish, and a signal ends the process at once. So does a second SIGINT. */
 void stop_watch(void);
 bool stop_asked(void);
+/* What is written to f is read no more: a pipe that was closed, a terminal that hung up. After stop_outlive_output, writing there ends no process. */
+bool stop_output_gone(FILE *f);
+void stop_outlive_output(void);
 
 #endif

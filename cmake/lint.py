@@ -11,10 +11,10 @@ import sys
 from pathlib import Path
 
 # A room may include itself and what has a smaller number. Rooms that share a number do not see each other.
-RANK = {"core": 0, "simd": 0, "device": 1, "ops": 2, "recurrence": 2, "program": 3, "mixers": 4, "model": 5, "hub": 6,
-        "eval": 7, "generate": 7, "train": 8, "tasks": 9, "bench": 9}
-# simd/ stands on core/; operators describe themselves to the program, which includes no operator; the recurrence's node is declared among the operators.
-ALSO = {("simd", "core"), ("ops", "program"), ("recurrence", "program"), ("recurrence", "ops")}
+RANK = {"core": 0, "simd": 0, "device": 1, "program": 2, "ops": 3, "recurrence": 4, "mixers": 5, "model": 6, "hub": 7,
+        "eval": 8, "generate": 8, "train": 9, "tasks": 10, "bench": 10}
+# simd/ stands on core/.
+ALSO = {("simd", "core")}
 
 # Calls that only cli/ may make, and the files of src/ that have a reason.
 FORBIDDEN = re.compile(r"(?<![\w>.])(printf|puts|putchar|vprintf|fprintf|vfprintf|perror|exit|_exit|abort|assert|getenv|system)\s*\(")
@@ -24,6 +24,16 @@ ALLOWED = {
 }
 # fprintf to a memory stream or a file that the caller named is no printing.
 PRINTS_TO_FILES = re.compile(r"\b(fprintf|vfprintf)\s*\(\s*(?!stderr|stdout)")
+
+# Allocators and which of their arguments are bytes (core/memory.h, device/device.h).
+ALLOCATORS = {"lnt_alloc": (0,), "lnt_calloc": (0,), "lnt_realloc": (1, 2), "lnt_arena_alloc": (1,), "lnt_device_alloc": (1,)}
+MAKES_SIZES = {Path("src/core/memory.c"), Path("src/core/memory.h")}
+CONSTANT = r"(?:\d\w*|[A-Z][A-Z0-9_]*|sizeof\b(?: ?\*?[\w.>\[\]-]+|\([^()]*\)))"
+
+# Functions that follow the locale of the host program; core/number.h has what does not. The command line sets LC_CTYPE alone.
+LOCALE = re.compile(r"(?<![\w>.])(v?sn?printf_l|vs?n?printf|vfprintf|strto(?:f|d|ld)|ato[fil]|setlocale|localeconv|alphasort|strcoll|strxfrm|str(?:n)?casecmp"
+                    r"|is(?:alpha|digit|space|alnum|upper|lower|punct|print)|to(?:lower|upper)|strftime)\s*\(")
+REAL = re.compile(r"%[-+ #0]*(?:\d+|\*)?(?:\.(?:\d+|\*)?)?[lL]?[aefgAEFG]")
 
 SAME_NAME_OK = {"README.md", "CMakeLists.txt", "__init__.py", "__init__.pyi"}
 LONGEST_LINE = 150
@@ -75,9 +85,13 @@ def check_text(root, path):
             finding(f"{path}:{i}", f"{len(line)} characters, at most {LONGEST_LINE}")
     for m in re.finditer(r'^[ \t]*#[ \t]*include[ \t]+"([^"]+)"', text, flags=re.M):
         check_include(path, text.count("\n", 0, m.start()) + 1, m.group(1))
+    code = without_comments(text)
+    if path.parts[0] in ("src", "cli") and path != Path("src/core/number.c"):
+        check_locale(path, text, code)
     if path.parts[0] != "src":
         return
-    code = without_comments(text)
+    if path not in MAKES_SIZES:
+        check_sizes(path, code)
     if path.suffix in (".cu", ".cuh"):
         check_cuda(path, text, code)
     elif re.search(r'#[ \t]*include[ \t]+[<"](cu\w+\.h|.*\.cuh)[>"]', text):
@@ -88,6 +102,68 @@ def check_text(root, path):
         if m.group(1) == "assert" and code[max(0, m.start() - 8):m.start()].endswith("static_"):
             continue
         finding(f"{path}:{code.count(chr(10), 0, m.start()) + 1}", f"calls {m.group(1)}(); the library neither prints, exits nor reads the environment")
+
+
+def split_arguments(text):
+    """What stands between the commas of an argument list; `text` begins behind its opening parenthesis."""
+    parts, depth, start = [], 0, 0
+    for i, ch in enumerate(text):
+        if ch in ",);" and depth == 0:
+            parts.append(text[start:i])
+            start = i + 1
+            if ch != ",":
+                return parts
+        depth += (ch in "([{") - (ch in ")]}")
+    return parts + [text[start:]]
+
+
+def unchecked(expression):
+    """Whether a size is made by a product, or by a sum of counts that is cast to a size, that nothing checks. Sums of what lies in memory fit."""
+    while True:
+        fewer = re.sub(CONSTANT + r" \* " + CONSTANT, "1", expression)
+        if fewer == expression:
+            break
+        expression = fewer
+    sums = re.findall(r"\((?:size_t|int64_t)\)\(([^()]*?) \+ ([^()]*)\)", expression)
+    return " * " in expression or any(not re.fullmatch(CONSTANT, a) and not re.fullmatch(CONSTANT, b) for a, b in sums)
+
+
+def check_sizes(path, code):
+    """Sizes that reach an allocator are made by lnt_bytes and lnt_bytes_plus, in the call or in the function's variable that the call names."""
+    for m in re.finditer(r"\b(" + "|".join(ALLOCATORS) + r")\(", code):
+        arguments = split_arguments(code[m.end():])
+        body = code[max(0, code.rfind("\n{", 0, m.start())):m.start()]
+        for i in ALLOCATORS[m.group(1)]:
+            size = arguments[i].strip() if i < len(arguments) else ""
+            made = [size]
+            if re.fullmatch(r"\w+", size):
+                made += [split_arguments(body[a.end():])[0] for a in re.finditer(r"\b" + size + r" = ", body)]
+            if any(unchecked(" ".join(x.split())) for x in made):
+                where = f"{path}:{code.count(chr(10), 0, m.start()) + 1}"
+                finding(where, f"{m.group(1)} of a product or sum that nothing checks: {size}; lnt_bytes and lnt_bytes_plus do (core/memory.h)")
+
+
+def check_mixer_names(root, sources):
+    """A mixer is its file and its line: no other file of the library has its name in quotes. Cores and what runs operators have operators' names."""
+    names = re.findall(r"^X\((\w+)\)", (root / "src/mixers/mixers.def").read_text(), flags=re.M)
+    quoted = re.compile(r'"(' + "|".join(names) + r')"')
+    for path in sources:
+        if path.parts[0] != "src" or path.parts[1] in ("recurrence", "bench") or path.parent == Path("src/hub/archs") or \
+                (path.parent == Path("src/mixers") and path.stem in names):
+            continue
+        for m in quoted.finditer(re.sub(r"/\*.*?\*/", lambda c: re.sub(r"[^\n]", " ", c.group(0)), (root / path).read_text(), flags=re.S)):
+            finding(path, f'has the name of the mixer "{m.group(1)}"; that is for its own file and for hub/archs/')
+
+
+def check_locale(path, text, code):
+    """Numbers of floating type are written and read by core/number.h."""
+    line = lambda at: code.count("\n", 0, at) + 1
+    for m in LOCALE.finditer(code):
+        if not (path.parts[0] == "cli" and (m.group(1) != "setlocale" or code[m.end():].startswith("LC_CTYPE"))):
+            finding(f"{path}:{line(m.start())}", f"calls {m.group(1)}(), which follows the locale; see core/number.h")
+    for m in re.finditer(r"\b(?:snprintf|sprintf|fprintf)\s*\(", code):
+        if path.parts[0] != "cli" and REAL.search("".join(re.findall(r'"((?:\\.|[^"\\])*)"', text[m.end():text.find(";", m.end())])).replace("%%", "")):
+            finding(f"{path}:{line(m.start())}", "writes a number of floating type as the locale has it; lnt_format does not (core/number.h)")
 
 
 def check_cuda(path, text, code):
@@ -103,7 +179,8 @@ def check_cuda(path, text, code):
 def check_names(root, files):
     seen = {}
     for path in files:
-        if path.name in SAME_NAME_OK or not path.suffix or path.parts[0] == "include":  # a public header may be named like its room
+        # a public header may be named like its room; goldens are folders as others make them
+        if path.name in SAME_NAME_OK or not path.suffix or path.parts[0] == "include" or path.parts[:2] == ("tests", "goldens"):
             continue
         if path.name in seen:
             finding(path, f"has the name of {seen[path.name]}; file names are unique in the tree")
@@ -158,6 +235,7 @@ def main():
     for path in sources:
         check_text(root, path)
     check_names(root, files)
+    check_mixer_names(root, sources)
     headers = [p for p in sources if p.suffix == ".h" and p.parts[0] in ("src", "include", "cli")]
     with concurrent.futures.ThreadPoolExecutor(os.cpu_count()) as pool:
         list(pool.map(lambda p: check_header(root, p), headers))

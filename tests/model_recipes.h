@@ -67,6 +67,16 @@ static const recipe recipes[] = {
      "equal_backbone",
      {{"num_heads", "2"}, {"head_dim", "16"}, {"rule", "mesa"}, {"cg_tolerance", "0"}, {"max_cg_step_training", "3"},
       {"max_cg_step_decoding", "3"}, {"cg_gradient", "unrolled"}}},
+    {"sandwich, layer norm, gelu", "retnet", {{"num_heads", "2"}, {"block", "sandwich"}, {"norm", "layernorm"}, {"mlp", "gelu"}}},
+    {"parallel, group norm, gated gelu",
+     "gated_deltanet",
+     {{"num_heads", "2"}, {"head_dim", "16"}, {"block", "parallel"}, {"norm", "groupnorm"}, {"mlp", "gated_gelu"}, {"tanh_gelu", "true"}}},
+    {"channel mix, norm of the embeddings",
+     "simple_gla",
+     {{"num_heads", "2"}, {"mlp", "channel_mix"}, {"norm", "layernorm"}, {"norm_first", "true"}}},
+    {"squared relu, two norms side by side, hybrid",
+     "delta_net",
+     {{"num_heads", "2"}, {"mlp", "squared_relu"}, {"block", "parallel"}, {"two_norms", "true"}, {"pattern", "delta_net,retnet"}}},
 };
 enum { RECIPES = sizeof recipes / sizeof recipes[0] };
 

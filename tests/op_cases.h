@@ -9,14 +9,22 @@ typedef struct {
     lnt_buf (*build)(lnt_program *p, const lnt_buf *in, const ref *a);
     ref_function *forward, *backward;
     int n_in;                  /* buffers of floats; with `ids`, one more of int32 comes last (first for the embedding) */
-    int64_t cols[2];
+    int64_t cols[3];
     int32_t heads;
     bool ids, first_id;
     bool positive;             /* inputs in (0, 1) */
     bool f32_in;               /* inputs that are float32 under every policy */
     bool pair;                 /* two nodes, in one call where that fits */
+    bool row;                  /* the last input is one fixed row, float32 */
+    bool alone;                /* all inputs are (there is one) */
+    bool no_first;             /* input 0 is absent */
     ref a;                     /* attributes */
 } op_case;
+
+/* Input i is one fixed row, and the rows it has. */
+static inline bool is_row(const op_case *o, int i) { return o->alone || (o->row && i == o->n_in - 1); }
+static inline int64_t rows_in(const op_case *o, int i, int64_t tokens) { return is_row(o, i) ? 1 : tokens; }
+static inline bool is_positive(const op_case *o, int i) { return o->positive && (!o->row || is_row(o, i)); }
 
 /* ---- the operators, as a mixer would build them --------------------------------------------------------------------------------------- */
 
@@ -35,14 +43,30 @@ static lnt_buf build_sumnorm(lnt_program *p, const lnt_buf *in, const ref *a) { 
 static lnt_buf build_conv(lnt_program *p, const lnt_buf *in, const ref *a) { return lnt_short_conv(p, in[0], "c", (int)a->size, a->act); }
 static lnt_buf build_activation(lnt_program *p, const lnt_buf *in, const ref *a)
 {
-    return lnt_activation(p, in[0], a->act, a->scale, a->act == LNT_SIGMOID);
+    return lnt_affine(p, in[0], a->act, a->scale, a->offset, a->act == LNT_SIGMOID);
 }
 static lnt_buf build_decay_gate(lnt_program *p, const lnt_buf *in, const ref *a) { return (void)a, lnt_decay_gate(p, in[0]); }
 static lnt_buf build_gamma_cap(lnt_program *p, const lnt_buf *in, const ref *a) { return lnt_gamma_cap(p, in[0], in[1], a->cap); }
 static lnt_buf build_rotary(lnt_program *p, const lnt_buf *in, const ref *a) { return lnt_rotary(p, in[0], a->base); }
 static lnt_buf build_add(lnt_program *p, const lnt_buf *in, const ref *a) { return (void)a, lnt_add_buf(p, in[0], in[1]); }
 static lnt_buf build_mul(lnt_program *p, const lnt_buf *in, const ref *a) { return (void)a, lnt_mul_buf(p, in[0], in[1]); }
-static lnt_buf build_swiglu(lnt_program *p, const lnt_buf *in, const ref *a) { return (void)a, lnt_swiglu(p, in[0], in[1]); }
+static lnt_buf build_glu(lnt_program *p, const lnt_buf *in, const ref *a) { return lnt_glu(p, in[0], in[1], a->act); }
+static lnt_buf build_clamp(lnt_program *p, const lnt_buf *in, const ref *a) { return lnt_clamp(p, in[0], a->low, a->high); }
+static lnt_buf build_head_dot(lnt_program *p, const lnt_buf *in, const ref *a) { return (void)a, lnt_head_dot(p, in[0], in[1]); }
+static lnt_buf build_softmax(lnt_program *p, const lnt_buf *in, const ref *a) { return (void)a, lnt_softmax(p, in[0]); }
+static lnt_buf build_layernorm(lnt_program *p, const lnt_buf *in, const ref *a) { return lnt_layernorm(p, in[0], "n", a->eps, true, true); }
+static lnt_buf build_weighted_layernorm(lnt_program *p, const lnt_buf *in, const ref *a) { return lnt_layernorm(p, in[0], "n", a->eps, true, false); }
+static lnt_buf build_plain_layernorm(lnt_program *p, const lnt_buf *in, const ref *a) { return lnt_layernorm(p, in[0], "n", a->eps, false, false); }
+static lnt_buf build_shift(lnt_program *p, const lnt_buf *in, const ref *a) { return (void)a, lnt_token_shift(p, in[0]); }
+static lnt_buf build_lerp(lnt_program *p, const lnt_buf *in, const ref *a) { return (void)a, lnt_lerp(p, in[0], in[1], in[2]); }
+static lnt_buf build_scale(lnt_program *p, const lnt_buf *in, const ref *a) { return (void)a, lnt_scale_columns(p, in[1], "s", normal); }
+static lnt_buf build_group_linear(lnt_program *p, const lnt_buf *in, const ref *a) { return lnt_group_linear(p, in[0], "w", "b", a->size); }
+static lnt_buf build_vector_gate(lnt_program *p, const lnt_buf *in, const ref *a) { return lnt_vector_decay_gate(p, in[0], a->low); }
+static lnt_buf build_bounded(lnt_program *p, const lnt_buf *in, const ref *a) { return (void)a, lnt_bounded_decay(p, in[0], in[1]); }
+static lnt_buf build_bounds(lnt_program *p, const lnt_buf *in, const ref *a)
+{
+    return (void)in, lnt_decay_bounds(p, "bounds", (int)a->size, a->nu);
+}
 static lnt_buf build_hedgehog(lnt_program *p, const lnt_buf *in, const ref *a) { return (void)a, lnt_hedgehog(p, in[0]); }
 static lnt_buf build_dpfp(lnt_program *p, const lnt_buf *in, const ref *a) { return lnt_dpfp(p, in[0], (int)a->nu); }
 static lnt_buf build_loss(lnt_program *p, const lnt_buf *in, const ref *a)
@@ -95,6 +119,19 @@ static const op_case cases[] = {
      BOTH(activation),
      .n_in = 1, .cols = {37}, .heads = 1, .a = {.act = LNT_LOG_SIGMOID, .scale = 0.0625}},
     {.name = "tanh", .build = build_activation, BOTH(activation), .n_in = 1, .cols = {37}, .heads = 1, .a = {.act = LNT_TANH, .scale = 1}},
+    {.name = "gelu", .build = build_activation, BOTH(activation), .n_in = 1, .cols = {37}, .heads = 1, .a = {.act = LNT_GELU, .scale = 1}},
+    {.name = "gelu tanh", .build = build_activation, BOTH(activation), .n_in = 1, .cols = {37}, .heads = 1, .a = {.act = LNT_GELU_TANH, .scale = 1}},
+    {.name = "squared relu", .build = build_activation,
+     BOTH(activation),
+     .n_in = 1, .cols = {37}, .heads = 1, .a = {.act = LNT_SQUARED_RELU, .scale = 1}},
+    {.name = "exp", .build = build_activation, BOTH(activation), .n_in = 1, .cols = {37}, .heads = 1, .a = {.act = LNT_EXP, .scale = -1}},
+    {.name = "softplus", .build = build_activation, BOTH(activation), .n_in = 1, .cols = {37}, .heads = 1, .a = {.act = LNT_SOFTPLUS, .scale = 1}},
+    {.name = "1 - exp", .build = build_activation,
+     BOTH(activation),
+     .n_in = 1, .cols = {37}, .heads = 1, .a = {.act = LNT_ONE_MINUS_EXP, .scale = 1}},
+    {.name = "affine", .build = build_activation,
+     BOTH(activation),
+     .n_in = 1, .cols = {37}, .heads = 1, .a = {.act = LNT_SOFTPLUS, .scale = -2, .offset = 0.25}},
     {.name = "decay gate", .build = build_decay_gate, BOTH(decay_gate), .n_in = 1, .cols = {7}, .heads = 1},
     {.name = "gamma cap", .build = build_gamma_cap,
      BOTH(gamma_cap),
@@ -110,7 +147,28 @@ static const op_case cases[] = {
      .n_in = 1, .cols = {24}, .heads = 3, .pair = true, .a = {.size = 4, .act = LNT_SILU, .eps = 1e-6}},
     {.name = "mul", .build = build_mul, BOTH(mul), .n_in = 2, .cols = {31, 31}, .heads = 1},
     {.name = "mul per head", .build = build_mul, BOTH(mul), .n_in = 2, .cols = {54, 3}, .heads = 3},
-    {.name = "swiglu", .build = build_swiglu, BOTH(swiglu), .n_in = 2, .cols = {45, 45}, .heads = 1},
+    {.name = "swiglu", .build = build_glu, BOTH(glu), .n_in = 2, .cols = {45, 45}, .heads = 1, .a = {.act = LNT_SILU}},
+    {.name = "geglu", .build = build_glu, BOTH(glu), .n_in = 2, .cols = {45, 45}, .heads = 1, .a = {.act = LNT_GELU}},
+    {.name = "clamp", .build = build_clamp, BOTH(clamp), .n_in = 1, .cols = {37}, .heads = 1, .a = {.low = -0.5, .high = 1}},
+    {.name = "head dot", .build = build_head_dot, BOTH(head_dot), .n_in = 2, .cols = {57, 57}, .heads = 3},
+    {.name = "softmax", .build = build_softmax, BOTH(softmax), .n_in = 1, .cols = {70}, .heads = 2},
+    {.name = "layernorm", .build = build_layernorm, BOTH(layernorm), .n_in = 1, .cols = {75}, .heads = 1, .a = {.eps = 1e-5}},
+    {.name = "groupnorm", .build = build_layernorm, BOTH(layernorm), .n_in = 1, .cols = {99}, .heads = 3, .a = {.eps = 1e-2}},
+    {.name = "weighted groupnorm", .build = build_weighted_layernorm, BOTH(layernorm), .n_in = 1, .cols = {66}, .heads = 2, .a = {.eps = 1e-6}},
+    {.name = "plain layernorm", .build = build_plain_layernorm, BOTH(layernorm), .n_in = 1, .cols = {33}, .heads = 1, .a = {.eps = 1e-6}},
+    {.name = "token shift", .build = build_shift, BOTH(shift), .n_in = 1, .cols = {37}, .heads = 1},
+    {.name = "lerp", .build = build_lerp, BOTH(lerp), .n_in = 3, .cols = {37, 37, 37}, .heads = 1},
+    {.name = "lerp by a row", .build = build_lerp, BOTH(lerp), .n_in = 3, .cols = {37, 37, 37}, .heads = 1, .row = true, .a = {.row = true}},
+    {.name = "scaled columns", .build = build_scale,
+     BOTH(lerp),
+     .n_in = 3, .cols = {37, 37, 37}, .heads = 1, .row = true, .no_first = true, .a = {.row = true}},
+    {.name = "group linear", .build = build_group_linear, BOTH(group_linear), .n_in = 1, .cols = {48}, .heads = 3, .a = {.size = 10}},
+    {.name = "vector decay gate", .build = build_vector_gate, BOTH(vector_gate), .n_in = 1, .cols = {60}, .heads = 3, .a = {.size = 20}},
+    {.name = "bounded vector gate", .build = build_vector_gate,
+     BOTH(vector_gate),
+     .n_in = 1, .cols = {38}, .heads = 2, .a = {.size = 19, .low = -5}},
+    {.name = "bounded decay", .build = build_bounded, BOTH(bounded), .n_in = 2, .cols = {37, 37}, .heads = 1, .positive = true, .row = true},
+    {.name = "decay bounds", .build = build_bounds, BOTH(bounds), .n_in = 1, .cols = {4 * 37}, .heads = 4, .alone = true, .a = {.size = 4, .nu = 37}},
     {.name = "hedgehog", .build = build_hedgehog, BOTH(hedgehog), .n_in = 1, .cols = {38}, .heads = 2},
     {.name = "dpfp", .build = build_dpfp, BOTH(dpfp), .n_in = 1, .cols = {42}, .heads = 2, .a = {.nu = 4}},
     {.name = "dpfp of two columns", .build = build_dpfp, BOTH(dpfp), .n_in = 1, .cols = {2}, .heads = 2, .a = {.nu = 5}},

@@ -16,6 +16,7 @@
 #include "core/memory.h"
 #include "core/rng.h"
 #include "recurrence/problem.h"
+#include "recurrence/recur_args.h"
 
 static inline linnet_context *make_context(int threads)
 {
@@ -32,10 +33,28 @@ static inline linnet_context *make_context(int threads)
 static inline void describe_case(const lnt_recur_case *k, char *text, size_t size)
 {
     size_t n = (size_t)snprintf(text, size, "%s T=", k->op);
-    for (int i = 0; i < k->sequences; i++) n += (size_t)snprintf(text + n, size - n, "%s%lld", i ? "+" : "", (long long)k->length[i]);
-    snprintf(text + n, size - n, " Hq=%d Hv=%d K=%d V=%d gate=%g reset=%g beta=%g normalize=%d states=%d window=%lld offset=%lld", k->Hq, k->Hv, k->K,
-             k->V, k->gate, k->reset, k->beta, k->normalize, k->states, (long long)k->window, (long long)k->offset);
+    for (int i = 0; i < k->sequences && n < size; i++) n += (size_t)snprintf(text + n, size - n, "%s%lld", i ? "+" : "", (long long)k->length[i]);
+    for (int i = 0; i < LNT_CASE_SIZES && k->size[i].letter && n < size; i++)
+        n += (size_t)snprintf(text + n, size - n, " %s=%lld", k->size[i].letter, (long long)k->size[i].value);
+    for (int i = 0; i < LNT_CASE_OPTIONS && k->option[i].key && n < size; i++)
+        n += (size_t)snprintf(text + n, size - n, " %s=%g", k->option[i].key, k->option[i].value);
+    if (n < size) snprintf(text + n, size - n, " gate=%g reset=%g beta=%g states=%d", k->gate, k->reset, k->beta, k->states);
 }
+
+/* A tensor of a problem by name; NULL: absent. */
+static inline float *tensor(const lnt_problem *p, const char *name)
+{
+    int i = lnt_recur_tensor_find(p->op, name);
+    return i < 0 ? NULL : p->data[i];
+}
+static inline size_t tensor_bytes(const lnt_problem *p, const char *name)
+{
+    int i = lnt_recur_tensor_find(p->op, name);
+    return i < 0 ? 0 : p->bytes[i];
+}
+/* The arguments of an operator with heads of keys and values. */
+static inline lnt_recur_args *args(const lnt_problem *p) { return (lnt_recur_args *)(uintptr_t)&p->call; }
+static inline bool is_result(const lnt_problem *p, int i) { return p->op->tensors[i].role >= LNT_T_OUTPUT; }
 
 static inline void check_guards(const void *data, size_t bytes, const char *what, const char *who)
 {
@@ -58,14 +77,12 @@ typedef struct {
 
 static inline void compare(const lnt_problem *p, const lnt_problem *truth, const char *who, seen *most)
 {
-    lnt_recur_budget budget = lnt_recur_budget_of(p->op, p->r.dtype);
-    for (int i = 0; i < LNT_RECUR_TENSORS; i++) {
-        const lnt_recur_tensor *t = &lnt_recur_tensors[i];
-        if (!p->data[i] || t->role < LNT_T_OUTPUT) continue;
+    for (int i = 0; p->op->tensors[i].name; i++) {
+        const lnt_recur_tensor *t = &p->op->tensors[i];
+        if (!p->data[i] || !is_result(p, i)) continue;
         lnt_recur_error e = lnt_problem_error(p, truth, i);
-        bool gate = !strcmp(t->name, "dg") || !strcmp(t->name, "dg_head") || !strcmp(t->name, "dbeta");
-        double allowed = t->role != LNT_T_GRADIENT ? budget.output : gate ? budget.gate : budget.gradient;
-        double *record = t->role != LNT_T_GRADIENT ? &most->output : gate ? &most->gate : &most->gradient;
+        double allowed = lnt_recur_allowed(p->op, p->r.dtype, i);
+        double *record = t->role != LNT_T_GRADIENT ? &most->output : t->gate ? &most->gate : &most->gradient;
         if (e.most > 1e-6 && e.relative > *record) *record = e.relative;
         if (!(e.most <= 1e-6) && !(e.relative <= allowed))
             fail_msg("%s: %s has relative error %.3g, allowed %.3g; largest %.3g at element %lld", who, t->name, e.relative, allowed, e.most,
@@ -77,8 +94,8 @@ static inline void compare(const lnt_problem *p, const lnt_problem *truth, const
 static inline bool run_both(linnet_context *c, lnt_problem *p, const char *who)
 {
     void *copy[LNT_RECUR_TENSORS] = { 0 };
-    for (int i = 0; i < LNT_RECUR_TENSORS; i++)
-        if (p->data[i] && lnt_recur_tensors[i].role < LNT_T_OUTPUT) {
+    for (int i = 0; p->op->tensors[i].name; i++)
+        if (p->data[i] && !is_result(p, i)) {
             copy[i] = lnt_alloc(p->bytes[i]);
             memcpy(copy[i], p->data[i], p->bytes[i]);
         }
@@ -91,9 +108,9 @@ static inline bool run_both(linnet_context *c, lnt_problem *p, const char *who)
             fail_msg("%s: %s", who, linnet_error_message(c));
         if (ran) check_guards(p->workspace, p->r.workspace_size, "workspace", who);
     }
-    for (int i = 0; i < LNT_RECUR_TENSORS; i++) {
-        if (p->data[i]) check_guards(p->data[i], p->bytes[i], lnt_recur_tensors[i].name, who);
-        if (copy[i] && memcmp(copy[i], p->data[i], p->bytes[i])) fail_msg("%s changed its input %s", who, lnt_recur_tensors[i].name);
+    for (int i = 0; p->op->tensors[i].name; i++) {
+        if (p->data[i]) check_guards(p->data[i], p->bytes[i], p->op->tensors[i].name, who);
+        if (copy[i] && memcmp(copy[i], p->data[i], p->bytes[i])) fail_msg("%s changed its input %s", who, p->op->tensors[i].name);
         lnt_free(copy[i]);
     }
     return ran;
@@ -101,8 +118,8 @@ static inline bool run_both(linnet_context *c, lnt_problem *p, const char *who)
 
 static inline void check_same_bits(const lnt_problem *a, const lnt_problem *b, const char *who)
 {
-    for (int i = 0; i < LNT_RECUR_TENSORS; i++)
-        if (a->data[i] && memcmp(a->data[i], b->data[i], a->bytes[i])) fail_msg("%s: %s differs in its bits", who, lnt_recur_tensors[i].name);
+    for (int i = 0; a->op->tensors[i].name; i++)
+        if (a->data[i] && memcmp(a->data[i], b->data[i], a->bytes[i])) fail_msg("%s: %s differs in its bits", who, a->op->tensors[i].name);
 }
 
 #endif

@@ -12,18 +12,19 @@
 
 typedef struct {
     int64_t T, heads;          /* heads of input 0 */
-    int64_t in_cols[2], out_cols;
+    int64_t in_cols[3], out_cols;
+    bool row;                  /* the last input is one row for all */
     int64_t n_seq;
     const int64_t *cu, *position; /* position NULL: zeros */
     const int32_t *id;         /* embedding, loss */
-    double *in[2], *param[2];
+    double *in[3], *param[2];
     double *state;             /* conv: [n_seq, size-1, cols], NULL: zeros */
     double *out, *d_out;       /* [T, out_cols] */
-    double *d_in[2], *d_param[2];
+    double *d_in[3], *d_param[2];
     double *middle, *d_middle, *d_middle_all; /* pairs, [T, in_cols[0]]: the value between; the gradient others bring it (NULL: none); all of it */
     /* attributes */
     lnt_act act;
-    double scale, eps, base, cap;
+    double scale, offset, eps, base, cap, low, high;
     int64_t size, nu, vocab;
 } ref;
 
@@ -41,6 +42,12 @@ static inline double ref_act(double x, lnt_act a)
     case LNT_ELU1: return x > 0 ? x + 1 : exp(x);
     case LNT_LOG_SIGMOID: return -ref_softplus(-x);
     case LNT_TANH: return tanh(x);
+    case LNT_GELU: return x * erfc(-x / sqrt(2)) / 2;
+    case LNT_GELU_TANH: return x * ref_sigmoid(2 * sqrt(2 / M_PI) * (x + 0.044715 * x * x * x));
+    case LNT_SQUARED_RELU: return x > 0 ? x * x : 0;
+    case LNT_EXP: return exp(x);
+    case LNT_SOFTPLUS: return ref_softplus(x);
+    case LNT_ONE_MINUS_EXP: return -expm1(x);
     case LNT_IDENTITY: break;
     }
     return x;
@@ -56,6 +63,15 @@ static inline double ref_slope(double x, lnt_act a)
     case LNT_ELU1: return x > 0 ? 1 : exp(x);
     case LNT_LOG_SIGMOID: return 1 - s;
     case LNT_TANH: return 1 - t * t;
+    case LNT_GELU: return erfc(-x / sqrt(2)) / 2 + x * exp(-x * x / 2) / sqrt(2 * M_PI);
+    case LNT_GELU_TANH: {
+        double c = 2 * sqrt(2 / M_PI), g = ref_sigmoid(c * (x + 0.044715 * x * x * x)), rest = g * (1 - g);
+        return g + (rest > 0 ? x * rest * c * (1 + 3 * 0.044715 * x * x) : 0);
+    }
+    case LNT_SQUARED_RELU: return x > 0 ? 2 * x : 0;
+    case LNT_EXP: return exp(x);
+    case LNT_SOFTPLUS: return s;
+    case LNT_ONE_MINUS_EXP: return -exp(x);
     case LNT_IDENTITY: break;
     }
     return 1;
@@ -84,6 +100,28 @@ static void ref_linear_forward(ref *r) { ref_linear(r, 1, 0); }
 static void ref_linear_backward(ref *r) { ref_linear(r, 1, 1); }
 static void ref_head_linear_forward(ref *r) { ref_linear(r, r->heads, 0); }
 static void ref_head_linear_backward(ref *r) { ref_linear(r, r->heads, 1); }
+
+/* A map for each head, side by side in param 0 [out, heads*in]. */
+static void ref_group_linear(ref *r, int backward)
+{
+    const int64_t all = r->in_cols[0], in = all / r->heads, out = r->out_cols / r->heads;
+    for (int64_t t = 0; t < r->T; t++)
+        for (int64_t o = 0; o < r->out_cols; o++) {
+            const int64_t x = t * all + o / out * in, w = o % out * all + o / out * in, y = t * r->out_cols + o;
+            if (!backward) r->out[y] = r->param[1] ? r->param[1][o] : 0;
+            if (backward && r->param[1]) r->d_param[1][o] += r->d_out[y];
+            for (int64_t i = 0; i < in; i++) {
+                if (!backward) {
+                    r->out[y] += r->in[0][x + i] * r->param[0][w + i];
+                    continue;
+                }
+                r->d_in[0][x + i] += r->d_out[y] * r->param[0][w + i];
+                r->d_param[0][w + i] += r->d_out[y] * r->in[0][x + i];
+            }
+        }
+}
+static void ref_group_linear_forward(ref *r) { ref_group_linear(r, 0); }
+static void ref_group_linear_backward(ref *r) { ref_group_linear(r, 1); }
 
 static void ref_embedding_forward(ref *r)
 {
@@ -147,6 +185,67 @@ static void ref_sum_norm(ref *r, int backward)
 static void ref_sum_norm_forward(ref *r) { ref_sum_norm(r, 0); }
 static void ref_sum_norm_backward(ref *r) { ref_sum_norm(r, 1); }
 
+static void ref_layernorm(ref *r, int backward)
+{
+    const int64_t d = r->in_cols[0] / r->heads;
+    for (int64_t i = 0; i < r->T * r->heads; i++) {
+        const double *x = r->in[0] + i * d, *dy = backward ? r->d_out + i * d : NULL;
+        const int64_t c = i % r->heads * d;
+        double mean = 0, var = 0, su = 0, sz = 0;
+        for (int64_t j = 0; j < d; j++) mean += x[j] / (double)d;
+        for (int64_t j = 0; j < d; j++) var += (x[j] - mean) * (x[j] - mean) / (double)d;
+        const double n = 1 / sqrt(var + r->eps);
+        for (int64_t j = 0; j < d; j++) {
+            const double z = (x[j] - mean) * n, w = r->param[0] ? r->param[0][c + j] : 1;
+            if (!backward) {
+                r->out[i * d + j] = z * w + (r->param[1] ? r->param[1][c + j] : 0);
+                continue;
+            }
+            su += dy[j] * w / (double)d, sz += dy[j] * w * z / (double)d;
+            if (r->param[0]) r->d_param[0][c + j] += dy[j] * z;
+            if (r->param[1]) r->d_param[1][c + j] += dy[j];
+        }
+        for (int64_t j = 0; backward && j < d; j++)
+            r->d_in[0][i * d + j] += n * (dy[j] * (r->param[0] ? r->param[0][c + j] : 1) - su - (x[j] - mean) * n * sz);
+    }
+}
+static void ref_layernorm_forward(ref *r) { ref_layernorm(r, 0); }
+static void ref_layernorm_backward(ref *r) { ref_layernorm(r, 1); }
+
+/* ---- token shift, lerp ------------------------------------------------------------------------------------------------------------------- */
+
+static void ref_shift(ref *r, int backward)
+{
+    const int64_t C = r->in_cols[0];
+    for (int64_t n = 0; n < r->n_seq; n++)
+        for (int64_t t = r->cu[n]; t < r->cu[n + 1]; t++)
+            for (int64_t c = 0; c < C; c++) {
+                if (!backward)
+                    r->out[t * C + c] = t > r->cu[n] ? r->in[0][(t - 1) * C + c] : r->state ? r->state[n * C + c] : 0;
+                else if (t > r->cu[n])
+                    r->d_in[0][(t - 1) * C + c] += r->d_out[t * C + c];
+            }
+}
+static void ref_shift_forward(ref *r) { ref_shift(r, 0); }
+static void ref_shift_backward(ref *r) { ref_shift(r, 1); }
+
+static void ref_lerp(ref *r, int backward)
+{
+    for (int64_t i = 0; i < r->T * r->out_cols; i++) {
+        const int64_t at = r->row ? i % r->out_cols : i;
+        const double a = r->in[0][i], b = r->in[1][i], m = r->in[2][at];
+        if (!backward) {
+            r->out[i] = a + (b - a) * m;
+            continue;
+        }
+        r->d_in[0][i] += r->d_out[i] * (1 - m);
+        r->d_in[1][i] += r->d_out[i] * m;
+        r->d_in[2][at] += r->d_out[i] * (b - a);
+    }
+}
+static void ref_lerp_forward(ref *r) { ref_lerp(r, 0); }
+static void ref_lerp_backward(ref *r) { ref_lerp(r, 1); }
+
 /* ---- short convolution -------------------------------------------------------------------------------------------------------------------- */
 
 static void ref_conv(ref *r, int backward)
@@ -197,7 +296,7 @@ static void ref_conv_norm_backward(ref *r) { ref_conv_norm(r, 1); }
 
 static void ref_activation_forward(ref *r)
 {
-    for (int64_t i = 0; i < r->T * r->out_cols; i++) r->out[i] = r->scale * ref_act(r->in[0][i], r->act);
+    for (int64_t i = 0; i < r->T * r->out_cols; i++) r->out[i] = r->scale * ref_act(r->in[0][i], r->act) + r->offset;
 }
 static void ref_activation_backward(ref *r)
 {
@@ -231,17 +330,39 @@ static void ref_mul_backward(ref *r)
     }
 }
 
-static void ref_swiglu_forward(ref *r)
+static void ref_glu_forward(ref *r)
 {
-    for (int64_t i = 0; i < r->T * r->out_cols; i++) r->out[i] = ref_act(r->in[0][i], LNT_SILU) * r->in[1][i];
+    for (int64_t i = 0; i < r->T * r->out_cols; i++) r->out[i] = ref_act(r->in[0][i], r->act) * r->in[1][i];
 }
-static void ref_swiglu_backward(ref *r)
+static void ref_glu_backward(ref *r)
 {
     for (int64_t i = 0; i < r->T * r->out_cols; i++) {
-        r->d_in[0][i] += r->d_out[i] * r->in[1][i] * ref_slope(r->in[0][i], LNT_SILU);
-        r->d_in[1][i] += r->d_out[i] * ref_act(r->in[0][i], LNT_SILU);
+        r->d_in[0][i] += r->d_out[i] * r->in[1][i] * ref_slope(r->in[0][i], r->act);
+        r->d_in[1][i] += r->d_out[i] * ref_act(r->in[0][i], r->act);
     }
 }
+
+static void ref_clamp_forward(ref *r)
+{
+    for (int64_t i = 0; i < r->T * r->out_cols; i++) r->out[i] = fmin(fmax(r->in[0][i], r->low), r->high);
+}
+static void ref_clamp_backward(ref *r)
+{
+    for (int64_t i = 0; i < r->T * r->out_cols; i++) r->d_in[0][i] += r->in[0][i] < r->low || r->in[0][i] > r->high ? 0 : r->d_out[i];
+}
+
+static void ref_head_dot(ref *r, int backward)
+{
+    const int64_t d = r->in_cols[0] / r->heads;
+    for (int64_t i = 0; i < r->T * r->in_cols[0]; i++) {
+        if (!backward)
+            r->out[i / d] = (i % d ? r->out[i / d] : 0) + r->in[0][i] * r->in[1][i];
+        else
+            r->d_in[0][i] += r->d_out[i / d] * r->in[1][i], r->d_in[1][i] += r->d_out[i / d] * r->in[0][i];
+    }
+}
+static void ref_head_dot_forward(ref *r) { ref_head_dot(r, 0); }
+static void ref_head_dot_backward(ref *r) { ref_head_dot(r, 1); }
 
 static void ref_decay_gate_forward(ref *r)
 {
@@ -260,6 +381,64 @@ static void ref_decay_gate_backward(ref *r)
         r->d_param[0][c] += e * ref_softplus(z);
     }
 }
+
+/* size: columns that share an A_log; low < 0: the lower bound. */
+static void ref_vector_gate(ref *r, int backward)
+{
+    for (int64_t i = 0; i < r->T * r->out_cols; i++) {
+        const int64_t c = i % r->out_cols, h = c / r->size;
+        const double e = exp(r->param[0][h]), z = r->in[0][i] + r->param[1][c], s = ref_sigmoid(r->low < 0 ? e * z : z);
+        if (!backward) {
+            r->out[i] = r->low < 0 ? r->low * s : -e * ref_softplus(z);
+            continue;
+        }
+        const double dx = r->d_out[i] * (r->low < 0 ? r->low * s * (1 - s) * e : -e * s);
+        r->d_in[0][i] += dx;
+        r->d_param[1][c] += dx;
+        r->d_param[0][h] += r->low < 0 ? dx * z : -e * ref_softplus(z) * r->d_out[i];
+    }
+}
+static void ref_vector_gate_forward(ref *r) { ref_vector_gate(r, 0); }
+static void ref_vector_gate_backward(ref *r) { ref_vector_gate(r, 1); }
+
+static void ref_bounded(ref *r, int backward)
+{
+    for (int64_t i = 0; i < r->T * r->out_cols; i++) {
+        const double b = r->in[1][i % r->out_cols], s = ref_sigmoid(r->in[0][i]), f = b + (1 - b) * s;
+        if (!backward) {
+            r->out[i] = log(f);
+            continue;
+        }
+        r->d_in[0][i] += r->d_out[i] * (1 - b) * s * (1 - s) / f;
+        r->d_in[1][i % r->out_cols] += r->d_out[i] * (1 - s) / f;
+    }
+}
+static void ref_bounded_forward(ref *r) { ref_bounded(r, 0); }
+static void ref_bounded_backward(ref *r) { ref_bounded(r, 1); }
+
+/* b_l = s_1 + .. + s_l: of ds_j, j > 0, every db_l with l >= j. */
+static void ref_bounds(ref *r, int backward)
+{
+    const int64_t L = r->heads, C = r->in_cols[0] / L;
+    for (int64_t c = 0; c < C; c++) {
+        double sum = 0, b = 0;
+        for (int64_t l = 0; l < L; l++) sum += exp(r->in[0][l * C + c]);
+        for (int64_t l = 0; l < L; l++) {
+            const double s = exp(r->in[0][l * C + c]) / sum;
+            if (!backward) {
+                r->out[l * C + c] = b += l ? s : 0;
+                continue;
+            }
+            for (int64_t j = 1; j < L; j++) {
+                double ds = 0;
+                for (int64_t m = j; m < L; m++) ds += r->d_out[m * C + c];
+                r->d_in[0][l * C + c] += ds * exp(r->in[0][j * C + c]) / sum * ((l == j) - s);
+            }
+        }
+    }
+}
+static void ref_bounds_forward(ref *r) { ref_bounds(r, 0); }
+static void ref_bounds_backward(ref *r) { ref_bounds(r, 1); }
 
 static void ref_gamma_cap_forward(ref *r)
 {
@@ -300,6 +479,22 @@ static void ref_rotary_forward(ref *r) { ref_rotary(r, 0); }
 static void ref_rotary_backward(ref *r) { ref_rotary(r, 1); }
 
 /* ---- feature maps -------------------------------------------------------------------------------------------------------------------------- */
+
+static void ref_softmax(ref *r, int backward)
+{
+    const int64_t d = r->in_cols[0] / r->heads;
+    for (int64_t i = 0; i < r->T * r->heads; i++) {
+        double sum = 0, mean = 0;
+        for (int64_t j = 0; j < d; j++) sum += exp(r->in[0][i * d + j]);
+        for (int64_t j = 0; j < d; j++) {
+            if (!backward) r->out[i * d + j] = exp(r->in[0][i * d + j]) / sum;
+            else mean += exp(r->in[0][i * d + j]) / sum * r->d_out[i * d + j];
+        }
+        for (int64_t j = 0; backward && j < d; j++) r->d_in[0][i * d + j] += exp(r->in[0][i * d + j]) / sum * (r->d_out[i * d + j] - mean);
+    }
+}
+static void ref_softmax_forward(ref *r) { ref_softmax(r, 0); }
+static void ref_softmax_backward(ref *r) { ref_softmax(r, 1); }
 
 static void ref_hedgehog(ref *r, int backward)
 {

@@ -11,7 +11,8 @@
 #include <cmocka.h>
 
 #include "core/file.h"
-#include "model/config.h"
+#include "golden_files.h"
+#include "hub/archs.h"
 #include "one_file.h"
 
 static int setup(void **state)
@@ -34,25 +35,47 @@ static linnet_status load(const char *text, linnet_config **out)
     return linnet_config_load(ctx, file, out);
 }
 
-static const char *const types[] = {"linear_attn",    "retnet",      "simple_gla",     "delta_net",
-                                    "gated_deltanet", "transformer", "equal_backbone", "mesa_net"};
-enum { TYPES = sizeof types / sizeof *types };
+static const char *value(const linnet_config *k, const char *key)
+{
+    static char text[4][128];
+    static int n;
+    char *out = text[n++ % 4];
+    if (linnet_config_get(ctx, k, key, out, sizeof *text) != LINNET_OK) fail_msg("%s: %s", key, linnet_error_message(ctx));
+    return out;
+}
+
+/* Every model type and every mixer's name. */
+static const char *type_at(int i)
+{
+    int n = 0;
+    while (lnt_arch_at(n)) n++;
+    return i < n ? lnt_arch_at(i)->model_type : lnt_mixer_at(i - n) ? lnt_mixer_at(i - n)->kind.about.name : NULL;
+}
 
 static void defaults_round_trip(void **state)
 {
     (void)state;
-    for (int i = 0; i < TYPES; i++) {
+    for (int i = 0; type_at(i); i++) {
         linnet_config *a, *b;
-        assert_int_equal(linnet_config_create(ctx, types[i], &a), LINNET_OK);
+        assert_int_equal(linnet_config_create(ctx, type_at(i), &a), LINNET_OK);
         assert_int_equal(lnt_config_check(ctx, a), LINNET_OK);
         const char *text = linnet_config_json(a);
         assert_non_null(text);
-        assert_int_equal(load(text, &b), LINNET_OK);
+        if (load(text, &b) != LINNET_OK) fail_msg("%s: %s", type_at(i), linnet_error_message(ctx));
         assert_string_equal(text, linnet_config_json(b));
+        const lnt_arch *arch = lnt_arch_find(type_at(i));
+        if (arch && arch->class_name) { /* as made, it is what its class computes */
+            assert_string_equal(linnet_config_class(a), arch->class_name);
+            assert_non_null(strstr(text, arch->class_name));
+        }
         for (int p = 0; linnet_preset_name(p); p++) {
+            linnet_config *again;
             assert_non_null(linnet_preset_summary(p));
             assert_int_equal(linnet_config_preset(ctx, b, linnet_preset_name(p)), LINNET_OK);
             assert_int_equal(lnt_config_check(ctx, b), LINNET_OK);
+            assert_int_equal(load(linnet_config_json(b), &again), LINNET_OK);
+            assert_string_equal(linnet_config_json(b), linnet_config_json(again));
+            linnet_config_destroy(again);
         }
         assert_int_equal(linnet_config_preset(ctx, b, "huge"), LINNET_EINVAL);
         linnet_config_destroy(a);
@@ -61,51 +84,64 @@ static void defaults_round_trip(void **state)
     assert_null(linnet_preset_name(-1));
     linnet_config *none;
     assert_int_equal(linnet_config_create(ctx, "perceptron", &none), LINNET_EINVAL);
-    assert_non_null(strstr(linnet_error_message(ctx), "\"perceptron\" is not offered, expected one of linear_attn, retnet"));
+    assert_non_null(strstr(linnet_error_message(ctx), "\"perceptron\" is not offered, expected one of linnet, linear_attn, retnet"));
 }
 
-/* The defaults written in flash-linear-attention's configuration classes. */
+/* The defaults written in flash-linear-attention's configuration classes, and the paper's of equal_backbone. */
 static void published_defaults(void **state)
 {
     (void)state;
-    lnt_config k;
-    assert_int_equal(lnt_config_defaults(ctx, "gated_deltanet", &k), LINNET_OK);
-    assert_int_equal(k.head_dim, 256);
-    assert_int_equal(k.num_heads, 6);
-    assert_int_equal(k.num_hidden_layers, 21);
-    assert_true(k.expand_v == 2 && k.use_gate && k.use_short_conv && !k.allow_neg_eigval && k.norm_eps == 1e-6 && k.initializer_range == 0.02);
-    assert_int_equal(k.bos_token_id, 1);
-    assert_int_equal(k.pad_token_id, -1);
-    lnt_config_defaults(ctx, "delta_net", &k);
-    assert_true(k.num_heads == 16 && !k.use_gate && k.use_beta && k.expand_k == 1);
-    assert_string_equal(k.qk_norm, "l2");
-    assert_string_equal(k.qk_activation, "silu");
-    lnt_config_defaults(ctx, "retnet", &k);
-    assert_true(k.num_heads == 8 && k.expand_v == 2 && k.hidden_ratio == 2 && k.use_output_gate);
-    assert_string_equal(k.feature_map, "");
-    lnt_config_defaults(ctx, "linear_attn", &k);
-    assert_string_equal(k.feature_map, "elementwise_product");
-    lnt_config_defaults(ctx, "transformer", &k);
-    assert_true(k.num_heads == 32 && k.rope_theta == 10000 && k.window_size == 0);
-    assert_string_equal(k.qk_norm, "false");
-    lnt_config_defaults(ctx, "equal_backbone", &k);
-    assert_true(k.logit_soft_cap == 30 && k.tie_word_embeddings && k.head_dim == 128 && k.num_heads == 6 && k.hidden_size == 768);
-    assert_int_equal(lnt_config_mlp_width(&k), 3 * 768);
+    static const struct {
+        const char *type, *key, *value;
+    } all[] = {
+        {"gated_deltanet", "head_dim", "256"}, {"gated_deltanet", "num_heads", "6"}, {"gated_deltanet", "num_hidden_layers", "21"},
+        {"gated_deltanet", "expand_v", "2.0"}, {"gated_deltanet", "use_gate", "true"}, {"gated_deltanet", "use_short_conv", "true"},
+        {"gated_deltanet", "allow_neg_eigval", "false"}, {"gated_deltanet", "norm_eps", "1e-6"}, {"gated_deltanet", "initializer_range", "0.02"},
+        {"gated_deltanet", "bos_token_id", "1"}, {"gated_deltanet", "pad_token_id", "null"},
+        {"delta_net", "num_heads", "16"}, {"delta_net", "use_gate", "false"}, {"delta_net", "expand_k", "1.0"}, {"delta_net", "qk_norm", "\"l2\""},
+        {"delta_net", "qk_activation", "\"silu\""},
+        {"retnet", "num_heads", "8"}, {"retnet", "expand_v", "2.0"}, {"retnet", "hidden_ratio", "2.0"}, {"retnet", "use_output_gate", "true"},
+        {"linear_attn", "feature_map", "\"elementwise_product\""}, {"linear_attn", "num_heads", "4"},
+        {"transformer", "num_heads", "32"}, {"transformer", "rope_theta", "10000.0"}, {"transformer", "window_size", "null"},
+        {"transformer", "qk_norm", "false"},
+        {"mesa_net", "num_heads", "16"}, {"mesa_net", "use_output_gate", "false"}, {"mesa_net", "lambda_lower_bound", "0.25"},
+        {"equal_backbone", "logit_soft_cap", "30.0"}, {"equal_backbone", "tie_word_embeddings", "true"}, {"equal_backbone", "head_dim", "128"},
+        {"equal_backbone", "num_heads", "6"}, {"equal_backbone", "hidden_size", "768"},
+    };
+    for (size_t i = 0; i < sizeof all / sizeof *all; i++) {
+        linnet_config *k;
+        assert_int_equal(linnet_config_create(ctx, all[i].type, &k), LINNET_OK);
+        const char *have = value(k, all[i].key);
+        if (strcmp(have, all[i].value) && json_number_value(json_loads(have, JSON_DECODE_ANY, NULL)) != atof(all[i].value))
+            fail_msg("%s: %s is %s", all[i].type, all[i].key, have);
+        linnet_config_destroy(k);
+    }
+}
+
+/* Rows of the MLP's matrices. */
+static int64_t inner_of(const char *type, int64_t width, double ratio, int64_t given)
+{
+    linnet_config *k;
+    char text[32];
+    assert_int_equal(linnet_config_create(ctx, type, &k), LINNET_OK);
+    k->hidden_size = width;
+    snprintf(text, sizeof text, "%g", ratio);
+    if (ratio > 0) assert_int_equal(linnet_config_set(ctx, k, "hidden_ratio", text), LINNET_OK);
+    lnt_config_put_int(k, "intermediate_size", given);
+    const lnt_layer l = lnt_config_layer(k, &k->mlp, 0);
+    int64_t w = lnt_mlp_width(&l, 4, 2, 3);
+    linnet_config_destroy(k);
+    return w;
 }
 
 static void mlp_width(void **state)
 {
     (void)state;
     static const int64_t cases[][3] = {{768, 4, 2048}, {1024, 4, 2816}, {2048, 4, 5632}, {2048, 2, 2816}, {64, 4, 256}};
-    lnt_config k;
-    lnt_config_defaults(ctx, "gated_deltanet", &k);
-    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
-        k.hidden_size = cases[i][0];
-        k.hidden_ratio = (double)cases[i][1];
-        assert_int_equal(lnt_config_mlp_width(&k), cases[i][2]);
-    }
-    k.intermediate_size = 160;
-    assert_int_equal(lnt_config_mlp_width(&k), 160);
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++)
+        assert_int_equal(inner_of("gated_deltanet", cases[i][0], (double)cases[i][1], 0), cases[i][2]);
+    assert_int_equal(inner_of("gated_deltanet", 64, 4, 160), 160);
+    for (int64_t w = 16; w < 2000; w += 7) assert_int_equal(inner_of("equal_backbone", w, 0, 0), 3 * w);
 }
 
 static const char full[] =
@@ -122,24 +158,33 @@ static void reads_everything(void **state)
     (void)state;
     linnet_config *k, *again, *copy;
     assert_int_equal(load(full, &k), LINNET_OK);
-    assert_int_equal(k->n_attn, 2);
-    assert_int_equal(k->attn[0].n_layers, 2);
-    assert_int_equal(k->attn[0].layers[1], 3);
-    assert_int_equal(k->attn[0].window_size, 32);
-    assert_int_equal(k->attn[0].num_kv_heads, 0);
-    assert_true(k->attn[1].qkv_bias && k->attn[1].rope_theta == 500000.5 && k->attn[0].rope_theta == 10000);
-    assert_ptr_equal(lnt_config_attn_at(k, 3), &k->attn[0]);
-    assert_ptr_equal(lnt_config_attn_at(k, 0), &k->attn[1]);
-    assert_null(lnt_config_attn_at(k, 2));
-    assert_int_equal(k->bos_token_id, -1);
-    assert_string_equal(k->qk_activation, "relu");
-    assert_string_equal(k->layer_mixers[2], "attention");
+    /* layers 1 and 3 and layer 0 by attn, 2 by layer_mixers */
+    const lnt_part *at[4];
+    for (int l = 0; l < 4; l++) {
+        at[l] = &k->mixers[k->mixer_of[l]];
+        assert_string_equal(at[l]->kind->about.name, "attention");
+    }
+    assert_ptr_equal(at[1], at[3]);
+    assert_ptr_not_equal(at[0], at[1]);
+    assert_ptr_not_equal(at[2], at[1]);
+    static const struct {
+        int layer;
+        const char *key, *value;
+    } wanted[] = {{1, "window_size", "32"}, {1, "num_kv_heads", "null"}, {1, "rope_theta", "10000.0"}, {0, "qkv_bias", "true"},
+                  {0, "num_kv_heads", "2"}, {0, "rope_theta", "500000.5"}, {2, "num_heads", "2"}, {2, "window_size", "null"}};
+    for (size_t i = 0; i < sizeof wanted / sizeof *wanted; i++) {
+        char key[96];
+        snprintf(key, sizeof key, "%s.%s", at[wanted[i].layer]->label, wanted[i].key);
+        if (strcmp(value(k, key), wanted[i].value)) fail_msg("%s is %s", key, value(k, key));
+    }
+    assert_string_equal(value(k, "bos_token_id"), "null");
     assert_true(k->norm_eps == 0.1);
+    assert_string_equal(linnet_config_class(k), "GatedDeltaNetForCausalLM"); /* attention in every layer can be said by attn */
     char *text = strdup(linnet_config_json(k));
     assert_non_null(strstr(text, "\"norm_eps\": 0.1,"));
     assert_non_null(strstr(text, "\"attn_mode\": \"chunk\""));
-    assert_non_null(strstr(text, "\"id2label\": {\"0\": \"a\", \"1\": \"b\"}"));
     assert_non_null(strstr(text, "\"fuse_norm\": false"));
+    assert_non_null(strstr(text, "\"id2label\": {\"0\": \"a\", \"1\": \"b\"}"));
     assert_int_equal(load(text, &again), LINNET_OK);
     assert_string_equal(text, linnet_config_json(again));
     assert_int_equal(lnt_config_copy(ctx, k, &copy), LINNET_OK);
@@ -157,11 +202,9 @@ static linnet_status load_with(const char *type, const char *key, const char *va
     linnet_config *k = NULL;
     json_t *o =
         json_pack("{s:s, s:i, s:i, s:i, s:i}", "model_type", type, "hidden_size", 64, "num_hidden_layers", 4, "num_heads", 2, "vocab_size", 128);
-    json_t *v = json_loads(value, JSON_DECODE_ANY, NULL);
-    assert_non_null(v);
-    json_object_set_new(o, key, v);
+    json_object_del(o, key);
     size_t n = json_dumpb(o, text, sizeof text - 1, 0);
-    text[n] = 0;
+    snprintf(text + n - 1, sizeof text - n, ", \"%s\": %s}", key, value);
     json_decref(o);
     linnet_status s = load(text, &k);
     linnet_config_destroy(k);
@@ -192,14 +235,14 @@ static const bad_case bad[] = {
     {"gated_deltanet", "attn", "5", "attn is 5, expected null, an object or a list of objects"},
     {"gated_deltanet", "attn", "{\"num_heads\":2}", "attn has no key \"layers\""},
     {"gated_deltanet", "attn", "{\"layers\":[1]}", "attn has no key \"num_heads\""},
-    {"gated_deltanet", "attn", "{\"layers\":[4],\"num_heads\":2}", "attn.layers has 4, expected layers below num_hidden_layers = 4"},
+    {"gated_deltanet", "attn", "{\"layers\":[4],\"num_heads\":2}", "layer 4 has a mixer of its own, expected layers below num_hidden_layers = 4"},
     {"gated_deltanet", "attn", "{\"layers\":[-1],\"num_heads\":2}", "attn.layers has -1"},
     {"gated_deltanet", "attn", "{\"layers\":[1,1],\"num_heads\":2}", "attn.layers has layer 1 twice"},
-    {"gated_deltanet", "attn", "{\"layers\":[1],\"num_heads\":3}", "attn.num_heads is 3, expected a divisor of hidden_size = 64"},
+    {"gated_deltanet", "attn", "{\"layers\":[1],\"num_heads\":3}", "attention.num_heads is 3, expected a divisor of hidden_size = 64"},
     {"gated_deltanet", "attn", "{\"layers\":[1],\"num_heads\":2,\"sink\":1}", "unknown key \"sink\" in attn"},
     {"gated_deltanet", "attn", "{\"layers\":[1],\"num_heads\":2,\"window_size\":0}", "attn.window_size is 0"},
     {"gated_deltanet", "layer_mixers", "[\"delta_net\"]", "layer_mixers names 1 layers, expected num_hidden_layers = 4"},
-    {"gated_deltanet", "layer_mixers", "[\"magic\"]", "layer_mixers has \"magic\""},
+    {"gated_deltanet", "layer_mixers", "[\"magic\"]", "\"magic\" is no mixer, expected attention linear_attn"},
     {"gated_deltanet", "pad_token_id", "128", "pad_token_id is 128"},
     {"delta_net", "qk_norm", "\"l3\"", "qk_norm is \"l3\", expected l2 sum"},
     {"delta_net", "num_heads", "3", "num_heads is 3, expected a divisor of hidden_size * expand_k = 64"},
@@ -210,10 +253,24 @@ static const bad_case bad[] = {
     {"retnet", "num_heads", "64", "expected an even head size"},
     {"transformer", "qk_norm", "\"l2\"", "qk_norm is \"l2\", expected true or false"},
     {"transformer", "attn", "{\"layers\":[1],\"num_heads\":2}", "\"attn\" is not a key of model type transformer"},
+    {"delta_net", "use_beta", "false", "use_beta is false, expected true"},
     {"transformer", "num_heads", "5", "num_heads is 5, expected a divisor of hidden_size = 64"},
     {"equal_backbone", "rule", "\"mamba\"", "rule is \"mamba\""},
     {"equal_backbone", "layer_mixers", "[\"mesa\",\"gla\"]", "layer_mixers names 2 layers, expected num_hidden_layers = 4"},
-    {"equal_backbone", "layer_mixers", "[\"mesa_net\"]", "layer_mixers has \"mesa_net\", expected attention linear_attn"},
+    {"equal_backbone", "layer_mixers", "[\"mamba\"]", "\"mamba\" is no mixer, expected attention linear_attn simple_gla gla"},
+    {"linnet", "hidden_size", "64", "the configuration has no mixers"},
+    {"linnet", "mixers", "{}", "mixers is {}, expected an object"},
+    {"linnet", "mixers", "{\"a\":{\"mixer\":\"mamba\"}}", "mixers.a.mixer is \"mamba\", expected attention linear_attn"},
+    {"linnet", "mixers", "{\"a\":{}}", "mixers.a.mixer is missing, expected attention"},
+    {"linnet", "mixers", "{\"a b\":\"retnet\"}", "mixers has the label \"a b\""},
+    {"linnet", "mixers", "{\"a\":{\"mixer\":\"retnet\",\"head_dim\":3}}", "unknown key \"head_dim\" in mixers.a"},
+    {"linnet", "mixers", "{\"a\":{\"mixer\":\"retnet\",\"expand_v\":\"2\"}}", "mixers.a.expand_v is \"2\", expected a number"},
+    {"simple_gla", "mlp", "\"big\"", "mlp is \"big\", expected swiglu"},
+    {"simple_gla", "mlp", "{\"kind\":\"swiglu\",\"width\":3}", "unknown key \"width\" in mlp"},
+    {"simple_gla", "block", "{}", "block is missing, expected pre_norm"},
+    {"gated_deltanet", "logit_soft_cap", "30", "unknown key \"logit_soft_cap\" for model type gated_deltanet"},
+    {"gated_deltanet", "output_gate_activation", "\"sigmoid\"", "output_gate_activation is \"sigmoid\", expected \"swish\" \"silu\""},
+    {"gated_deltanet", "norm_eps", "Infinity", "norm_eps is Infinity, expected 0 to 1"},
     {"equal_backbone", "logit_soft_cap", "-1", "logit_soft_cap is -1"},
     {"mamba", "hidden_size", "64", "model type \"mamba\" is not offered"},
 };
@@ -231,7 +288,9 @@ static void refuses(void **state)
     }
     assert_int_equal(load_with("gated_deltanet", "num_head", "2"), LINNET_EFORMAT);
     assert_string_equal(linnet_error_hint(ctx), "Did you mean \"num_heads\"?");
+    assert_non_null(strstr((load_with("gated_deltanet", "use_magic", "1"), linnet_error_hint(ctx)), "vocab_size, hidden_size"));
     assert_int_equal(load_with("retnet", "conv_size", "4"), LINNET_OK); /* read by nobody there */
+    assert_int_equal(load_with("gated_deltanet", "output_gate_activation", "\"swish\""), LINNET_OK);
     linnet_config *k;
     static const char *const broken[] = {
         "", "[]", "{}", "{\"model_type\":5}", "{\"model_type\":\"retnet\",\"model_type\":\"retnet\"}", "{\"model_type\":\"retnet\""};
@@ -258,8 +317,11 @@ static void set_keys(void **state)
     assert_int_equal(linnet_config_set(ctx, k, "attn", "{\"layers\":[1,3],\"num_heads\":4,\"window_size\":256}"), LINNET_OK);
     assert_int_equal(linnet_config_set(ctx, k, "attn_mode", "chunk"), LINNET_OK);
     assert_int_equal(linnet_config_set(ctx, k, "expand_v", "1.5"), LINNET_OK);
-    assert_true(k->hidden_size == 512 && k->allow_neg_eigval && k->n_attn == 1 && k->expand_v == 1.5);
-    assert_string_equal(k->qk_activation, "elu");
+    assert_true(k->hidden_size == 512 && k->mixer_of[1] == 1 && k->mixer_of[3] == 1 && k->mixer_of[2] == 0);
+    assert_string_equal(value(k, "allow_neg_eigval"), "true");
+    assert_string_equal(value(k, "expand_v"), "1.5");
+    assert_string_equal(value(k, "qk_activation"), "\"elu\"");
+    assert_string_equal(linnet_config_class(k), "DeltaNetForCausalLM");
     char *text = strdup(linnet_config_json(k));
     assert_string_not_equal(before, text);
     static const char *const wrong[][2] = {{"hidden_size", "big"},     {"hidden_size", "0"}, {"magic", "1"},
@@ -268,59 +330,59 @@ static void set_keys(void **state)
     for (size_t i = 0; i < sizeof wrong / sizeof *wrong; i++) assert_int_equal(linnet_config_set(ctx, k, wrong[i][0], wrong[i][1]), LINNET_EINVAL);
     assert_string_equal(text, linnet_config_json(k)); /* untouched by what was refused */
     assert_int_equal(linnet_config_set(ctx, k, "attn", "null"), LINNET_OK);
-    assert_int_equal(k->n_attn, 0);
+    assert_true(k->mixer_of[1] == 0 && k->mixer_of[3] == 0);
+    assert_int_equal(linnet_config_set(ctx, k, "logit_soft_cap", "30"), LINNET_OK); /* which the class has not */
+    assert_null(linnet_config_class(k));
     free(before);
     free(text);
     linnet_config_destroy(k);
 }
 
-/* Kinds of layer by turns, as attn and layer_mixers. */
+/* Kinds of layer by turns. */
 static void patterns(void **state)
 {
     (void)state;
     static const struct {
-        const char *type, *pattern, *attn, *mixers;
+        const char *type, *pattern, *class_name, *says, *layers;
     } good[] = {
-        {"mesa_net", "mesa_net,attention:256",
+        {"mesa_net", "mesa_net,attention:256", "MesaNetForCausalLM",
          "\"attn\": {\"layers\": [1, 3, 5], \"num_heads\": 4, \"num_kv_heads\": null, \"qkv_bias\": false, \"window_size\": 256, "
-         "\"rope_theta\": 10000.0}",
-         NULL},
-        {"mesa_net", "mesa_net,gated_deltanet", "\"attn\": null",
-         "[\"mesa_net\", \"gated_deltanet\", \"mesa_net\", \"gated_deltanet\", \"mesa_net\", \"gated_deltanet\"]"},
-        {"gated_deltanet", "3*gated_deltanet,attention",
-         "\"layers\": [3], \"num_heads\": 4, \"num_kv_heads\": null, \"qkv_bias\": false, \"window_size\": null",
-         NULL},
-        {"mesa_net", "mesa_net,2*gated_deltanet,attention:8", "\"layers\": [3]",
-         "[\"mesa_net\", \"gated_deltanet\", \"gated_deltanet\", \"attention\", \"mesa_net\", \"gated_deltanet\"]"},
-        {"delta_net", "attention:4,attention,delta_net", "{\"layers\": [1, 4],", NULL},
-        {"equal_backbone", "mesa,attention:64", "\"window_size\": 64", "[\"mesa\", \"attention\", \"mesa\", \"attention\", \"mesa\", \"attention\"]"},
-        {"equal_backbone", "gated_deltanet", "\"window_size\": null", NULL},
-        {"mesa_net", "gated_deltanet", "\"attn\": null", "[\"gated_deltanet\", "},
+         "\"rope_theta\": 10000.0}", "010101"},
+        {"mesa_net", "mesa_net,gated_deltanet", NULL,
+         "[\"mesa_net\", \"gated_deltanet\", \"mesa_net\", \"gated_deltanet\", \"mesa_net\", \"gated_deltanet\"]", "010101"},
+        {"gated_deltanet", "3*gated_deltanet,attention", "GatedDeltaNetForCausalLM",
+         "\"layers\": [3], \"num_heads\": 4, \"num_kv_heads\": null, \"qkv_bias\": false, \"window_size\": null", "000100"},
+        {"mesa_net", "mesa_net,2*gated_deltanet,attention:8", NULL,
+         "[\"mesa_net\", \"gated_deltanet\", \"gated_deltanet\", \"attention\", \"mesa_net\", \"gated_deltanet\"]", "011201"},
+        {"delta_net", "attention:4,attention,delta_net", "DeltaNetForCausalLM", "[{\"layers\": [0, 3], ", "120120"},
+        {"transformer", "attention:8", "TransformerForCausalLM", "\"window_size\": 8", "000000"},
+        {"transformer", "attention,attention:8", NULL, "\"attention.2\": {\"mixer\": \"attention\"", "010101"},
+        {"equal_backbone", "mesa,attention:64", NULL, "[\"mesa\", \"attention\", \"mesa\", \"attention\", \"mesa\", \"attention\"]", "010101"},
+        {"equal_backbone", "gated_deltanet", NULL, "\"rule\": \"gated_deltanet\"", "000000"},
+        {"equal_backbone", "mesa,retnet,equal_backbone", NULL, "{\"mixer\": \"retnet\", \"num_heads\": 4,", "210210"},
+        {"mesa_net", "gated_deltanet", NULL, "\"mixers\": {\n    \"gated_deltanet\": {\"mixer\": \"gated_deltanet\", \"num_heads\": 4,", "000000"},
     };
     static const struct {
         const char *type, *pattern, *says;
     } bad_patterns[] = {
-        {"mesa_net", "", "the pattern has \"\""},
-        {"mesa_net", "mesa_net,", "the pattern has \"\""},
-        {"mesa_net", "mesa", "expected linear_attn retnet"},
+        {"mesa_net", "", "\"\" is no mixer"},
+        {"mesa_net", "mesa_net,", "\"\" is no mixer"},
+        {"mesa_net", "mesa", "expected attention linear_attn retnet"},
         {"mesa_net", "mesa_net,attention:0", "window of at least 1"},
         {"mesa_net", "mesa_net,attention:x", "window of at least 1"},
-        {"mesa_net", "mesa_net:5", "only attention has one"},
+        {"mesa_net", "mesa_net:5", "mesa_net has no window"},
         {"mesa_net", "0*mesa_net,attention", "number of layers from 1"},
         {"mesa_net", "x*mesa_net", "number of layers from 1"},
         {"mesa_net", "5*mesa_net,2*attention", "names 7 layers, but the model has 6"},
-        {"mesa_net", "attention:1,attention:2,attention:3,attention:4,attention:5,mesa_net", "more than 4 windows"},
-        {"equal_backbone", "mesa_net", "expected attention linear_attn"},
-        {"equal_backbone", "mesa,attention:3,attention:4", "windows of 3 and 4"},
-        {"transformer", "attention:8", "expected a model type with a state"},
+        {"equal_backbone", "mamba", "\"mamba\" is no mixer, expected attention linear_attn simple_gla gla"},
+        {"equal_backbone", "mesa:4", "mesa has no window"},
     };
     linnet_config *k, *again;
     for (size_t i = 0; i < sizeof good / sizeof *good; i++) {
         assert_int_equal(linnet_config_create(ctx, good[i].type, &k), LINNET_OK);
         assert_int_equal(linnet_config_set(ctx, k, "num_hidden_layers", "6"), LINNET_OK);
         assert_int_equal(linnet_config_set(ctx, k, "num_heads", "4"), LINNET_OK);
-        /* what an earlier pattern said is gone; a wrong one leaves no trace */
-        if (strcmp(good[i].type, "equal_backbone")) assert_int_equal(linnet_config_pattern(ctx, k, "retnet,attention:7,delta_net"), LINNET_OK);
+        /* a wrong one leaves no trace, and what an earlier pattern said is gone */
         char *between = strdup(linnet_config_json(k));
         for (size_t j = 0; j < sizeof bad_patterns / sizeof *bad_patterns; j++) {
             if (strcmp(good[i].type, bad_patterns[j].type)) continue;
@@ -329,34 +391,89 @@ static void patterns(void **state)
             assert_string_equal(between, linnet_config_json(k));
         }
         free(between);
-        if (linnet_config_pattern(ctx, k, good[i].pattern) != LINNET_OK) fail_msg("%s: %s", good[i].pattern, linnet_error_message(ctx));
-        const char *text = linnet_config_json(k);
-        if (!strstr(text, good[i].attn)) fail_msg("%s: no %s in %s", good[i].pattern, good[i].attn, text);
-        const char *mixers = strstr(text, "\"layer_mixers\": ");
-        if (!mixers != !good[i].mixers || (mixers && !strstr(mixers, good[i].mixers))) fail_msg("%s: %s", good[i].pattern, text);
+        char before[96];
+        snprintf(before, sizeof before, "%s,retnet,delta_net", k->mixers[0].label); /* the first stays what it is */
+        assert_int_equal(linnet_config_pattern(ctx, k, before), LINNET_OK);
+        for (int twice = 0; twice < 2; twice++)
+            if (linnet_config_pattern(ctx, k, good[i].pattern) != LINNET_OK) fail_msg("%s: %s", good[i].pattern, linnet_error_message(ctx));
+        const char *text = linnet_config_json(k), *class_name = linnet_config_class(k);
+        if (!strstr(text, good[i].says)) fail_msg("%s: no %s in %s", good[i].pattern, good[i].says, text);
+        if (!class_name != !good[i].class_name || (class_name && strcmp(class_name, good[i].class_name)))
+            fail_msg("%s: %s", good[i].pattern, class_name);
         assert_int_equal(lnt_config_check(ctx, k), LINNET_OK);
-        assert_int_equal(load(text, &again), LINNET_OK);
+        if (load(text, &again) != LINNET_OK) fail_msg("%s: %s in %s", good[i].pattern, linnet_error_message(ctx), text);
         assert_string_equal(text, linnet_config_json(again));
+        for (int l = 0; l < 6; l++) { /* the same layers, whichever part has which number */
+            const lnt_part *a = &k->mixers[k->mixer_of[l]], *b = &again->mixers[again->mixer_of[l]];
+            assert_int_equal(k->mixer_of[l], good[i].layers[l] - '0');
+            assert_ptr_equal(a->kind, b->kind);
+            assert_memory_equal(a->options, b->options, a->kind->options.size);
+        }
         linnet_config_destroy(again);
         linnet_config_destroy(k);
     }
-    assert_int_equal(linnet_config_create(ctx, "transformer", &k), LINNET_OK);
-    assert_int_equal(linnet_config_pattern(ctx, k, "attention:8"), LINNET_EINVAL);
-    assert_non_null(strstr(linnet_error_message(ctx), bad_patterns[12].says));
+}
+
+/* Keys of several parts, of one by its label, and other blocks, norms and MLPs. */
+static void parts(void **state)
+{
+    (void)state;
+    linnet_config *k, *again;
+    assert_int_equal(linnet_config_create(ctx, "delta_net", &k), LINNET_OK);
+    assert_int_equal(linnet_config_set(ctx, k, "num_hidden_layers", "4"), LINNET_OK);
+    assert_int_equal(linnet_config_pattern(ctx, k, "delta_net,retnet,attention:5,attention"), LINNET_OK);
+    static const char *const good[][2] = {{"hidden_size", "64"}, {"num_heads", "2"}, {"retnet.num_heads", "4"}, {"qk_norm", "true"},
+                                          {"qk_norm", "sum"}, {"attention.2.qkv_bias", "true"}, {"mlp.multiple_of", "8"}, {"hidden_ratio", "3"},
+                                          {"mlp", "{\"kind\":\"swiglu\"}"},
+                                          {"block", "parallel"}, {"two_norms", "true"}};
+    for (size_t i = 0; i < sizeof good / sizeof *good; i++)
+        if (linnet_config_set(ctx, k, good[i][0], good[i][1]) != LINNET_OK) fail_msg("%s: %s", good[i][0], linnet_error_message(ctx));
+    static const char *const have[][2] = {{"delta_net.num_heads", "2"}, {"retnet.num_heads", "4"}, {"attention.num_heads", "2"},
+                                          {"attention.qk_norm", "true"}, {"delta_net.qk_norm", "\"sum\""}, {"attention.qkv_bias", "false"},
+                                          {"attention.2.qkv_bias", "true"}, {"attention.window_size", "5"}, {"attention.2.window_size", "null"},
+                                          {"multiple_of", "8"}, {"mlp.hidden_ratio", "3.0"}, {"block.two_norms", "true"}};
+    static const char *const wrong[][2] = {{"nobody.num_heads", "2"}, {"retnet.qk_norm", "true"}, {"retnet.", "2"}, {".num_heads", "2"},
+                                           {"norm", "softmax"},
+                                           {"qk_norm", "3"}, {"num_heads", "x"}, {"layer_mixers", "[1]"}, {"mixers", "[]"}};
+    char *text = strdup(linnet_config_json(k));
+    for (size_t i = 0; i < sizeof wrong / sizeof *wrong; i++) assert_int_equal(linnet_config_set(ctx, k, wrong[i][0], wrong[i][1]), LINNET_EINVAL);
+    assert_string_equal(text, linnet_config_json(k));
+    assert_int_equal(load(text, &again), LINNET_OK);
+    assert_string_equal(text, linnet_config_json(again));
+    for (size_t i = 0; i < sizeof have / sizeof *have; i++) {
+        if (strcmp(value(k, have[i][0]), have[i][1])) fail_msg("%s is %s", have[i][0], value(k, have[i][0]));
+        assert_string_equal(value(again, have[i][0]), have[i][1]);
+    }
+    assert_null(linnet_config_class(k));
+    free(text);
+    linnet_config_destroy(k);
+    linnet_config_destroy(again);
+}
+
+/* Infinity and NaN as Python writes them, inside strings left alone. */
+static void python_numbers(void **state)
+{
+    (void)state;
+    linnet_config *k, *again;
+    assert_int_equal(load("{\"model_type\":\"retnet\",\"id2label\":"
+                          "{\"a\":[0.0,Infinity,-Infinity, NaN],\"b\":\"Infinity \\\" NaN\"}}", &k), LINNET_OK);
+    const char *text = linnet_config_json(k);
+    assert_non_null(strstr(text, "[0.0, Infinity, -Infinity, NaN], \"b\": \"Infinity \\\" NaN\""));
+    assert_int_equal(load(text, &again), LINNET_OK);
+    assert_string_equal(text, linnet_config_json(again));
+    linnet_config_destroy(again);
+    assert_int_equal(load("{\"model_type\":\"retnet\",\"x\":Infinit}", &again), LINNET_EFORMAT);
     linnet_config_destroy(k);
 }
 
 static void goldens(void **state)
 {
     (void)state;
-    static const char *const names[] = {"transformer", "linear_attn", "retnet", "delta_net", "delta_net_swa", "gated_deltanet", "gated_deltanet_h1"};
+    static const char *const names[] = {"transformer", "linear_attn", "retnet", "delta_net", "delta_net_swa", "gated_deltanet", "gated_deltanet_h1",
+                                        "mesa_net"};
     char path[512];
     for (size_t i = 0; i < sizeof names / sizeof *names; i++) {
-        snprintf(path, sizeof path, "%s/../shared/goldens/fla/%s", LINNET_SOURCE_DIR, names[i]);
-        if (!lnt_is_folder(path)) {
-            print_message("no goldens at %s\n", path);
-            skip();
-        }
+        snprintf(path, sizeof path, "%s/fla/%s", GOLDENS, names[i]);
         linnet_config *k, *again;
         assert_int_equal(linnet_config_load(ctx, path, &k), LINNET_OK);
         assert_int_equal(load(linnet_config_json(k), &again), LINNET_OK);
@@ -414,6 +531,8 @@ int main(void)
         cmocka_unit_test(refuses),
         cmocka_unit_test(set_keys),
         cmocka_unit_test(patterns),
+        cmocka_unit_test(parts),
+        cmocka_unit_test(python_numbers),
         cmocka_unit_test(goldens),
         cmocka_unit_test(allocation_failures),
     };

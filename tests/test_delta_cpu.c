@@ -12,7 +12,7 @@
 #include <cmocka.h>
 
 #include "core/dtype.h"
-#include "recurrence/recurrence.h"
+#include "recurrence/recur_args.h"
 
 typedef enum { NO_GATE, MILD, STRONG, RESETS } gates;
 typedef struct {
@@ -51,7 +51,7 @@ static const char *const names[TENSORS] = { "q", "k", "v", "g", "beta", "s0", "d
 static bool of_structure(int t) { return t <= V_ || t == DO || t == O || (t >= DQ && t <= DV); }
 
 typedef struct {
-    linnet_recurrence r;
+    lnt_recur_args r;
     void *t[TENSORS];
     int64_t n[TENSORS];
 } call;
@@ -96,7 +96,7 @@ static void draw(const shape *s, lnt_dtype t, double *x[TENSORS], const int64_t 
 
 static void make(const shape *s, lnt_dtype t, double *const x[TENSORS], const int64_t n[TENSORS], call *c)
 {
-    c->r = (linnet_recurrence)LINNET_RECURRENCE_INIT;
+    lnt_recur_init(s->g != NO_GATE ? &lnt_recur_gated_delta_rule : &lnt_recur_delta_rule, &c->r);
     for (int i = 0; i < TENSORS; i++) {
         lnt_dtype e = t == LINNET_F64 ? LINNET_F64 : of_structure(i) ? t : LINNET_F32;
         c->n[i] = n[i];
@@ -104,13 +104,12 @@ static void make(const shape *s, lnt_dtype t, double *const x[TENSORS], const in
         for (int64_t j = 0; j < n[i]; j++) lnt_store_element(c->t[i], e, j, i <= DST ? x[i][j] : NAN);
     }
     bool gated = s->g != NO_GATE;
-    linnet_recurrence *r = &c->r;
-    r->op = gated ? "gated_delta_rule" : "delta_rule";
+    lnt_recur_args *r = &c->r;
     r->dtype = t;
     r->tokens = s->cu[s->sequences];
     r->sequences = s->sequences;
     r->cu_seqlens = s->cu;
-    r->Hq = s->Hq, r->Hv = s->Hv, r->K = s->K, r->V = s->V, r->chunk = s->chunk;
+    r->Hq = r->Hk = s->Hq, r->Hv = s->Hv, r->K = s->K, r->V = s->V, r->chunk = s->chunk;
     r->q = c->t[Q], r->k = c->t[K_], r->v = c->t[V_], r->beta = c->t[BETA], r->do_ = c->t[DO];
     r->o = c->t[O], r->sT = c->t[ST], r->dq = c->t[DQ], r->dk = c->t[DK], r->dv = c->t[DV], r->dbeta = c->t[DBETA], r->ds0 = c->t[DS0];
     if (gated) r->g = c->t[G], r->dg = c->t[DG];
@@ -131,13 +130,13 @@ static void run(call *c, const char *impl, int threads)
     c->r.impl = impl;
     for (int back = 0; back < 2; back++) {
         size_t bytes;
-        if (linnet_recurrence_workspace(ctx, &c->r, back, &bytes) != LINNET_OK) fail_msg("%s: %s", impl, linnet_error_message(ctx));
+        if (lnt_recur_workspace(ctx, &c->r, back, &bytes) != LINNET_OK) fail_msg("%s: %s", impl, linnet_error_message(ctx));
         bytes = (bytes + 63) / 64 * 64 + 64;
         unsigned char *w = aligned_alloc(64, bytes);
         memset(w, 0xff, bytes); /* NaN, and a guard */
         c->r.workspace = w;
         c->r.workspace_size = bytes - 64;
-        if ((back ? linnet_recurrence_backward : linnet_recurrence_forward)(ctx, &c->r) != LINNET_OK)
+        if (lnt_recur_run(ctx, &c->r, back) != LINNET_OK)
             fail_msg("%s: %s", impl, linnet_error_message(ctx));
         for (size_t i = bytes - 64; i < bytes; i++) assert_int_equal(w[i], 0xff);
         free(w);
@@ -180,7 +179,7 @@ static void against_reference(void **state)
             call truth;
             make(s, LINNET_F64, x, n, &truth);
             run(&truth, "reference", 1);
-            for (const lnt_recur_impl *const *i = lnt_delta_impls; i[1]; i++) {
+            for (const lnt_recur_impl *const *i = lnt_recur_delta_rule.impls; i[1]; i++) {
                 if ((*i)->device != LNT_DEVICE_CPU) continue;
                 if ((*i)->needs > (int)lnt_cpu_machine()) {
                     if (!k && !t) print_message("not on this machine: %s\n", (*i)->name);

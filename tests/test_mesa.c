@@ -8,19 +8,19 @@
 
 static lnt_recur_case case_of(int64_t T, bool states)
 {
-    return (lnt_recur_case){ "mesa", 1, { T }, 2, 2, 20, 24, .gate = -0.1, .beta = 1, .states = states };
+    return (lnt_recur_case){ "mesa", 1, { T }, LNT_HEADS(2, 2, 20, 24), .gate = -0.1, .beta = 1, .states = states };
 }
 
-static float *tensor(const lnt_problem *p, const char *name) { return p->data[lnt_recur_tensor_find(name)]; }
+
 static double element(const lnt_problem *p, const char *name, int64_t i)
 {
-    int t = lnt_recur_tensor_find(name);
-    return lnt_load_element(p->data[t], lnt_recur_tensor_type(&p->r, t), i);
+    int t = lnt_recur_tensor_find(p->op, name);
+    return lnt_load_element(p->data[t], lnt_recur_type(&p->call, t), i);
 }
 static void put(const lnt_problem *p, const char *name, int64_t i, double x)
 {
-    int t = lnt_recur_tensor_find(name);
-    lnt_store_element(p->data[t], lnt_recur_tensor_type(&p->r, t), i, x);
+    int t = lnt_recur_tensor_find(p->op, name);
+    lnt_store_element(p->data[t], lnt_recur_type(&p->call, t), i, x);
 }
 
 static void make(linnet_context *c, lnt_recur_case k, lnt_dtype dtype, lnt_problem *p) { OK(c, lnt_problem_make(c, &k, dtype, dtype, 5, p)); }
@@ -112,7 +112,7 @@ static void state_stays_symmetric(void **state)
 static void assert_close(const char *what, const lnt_problem *a, const lnt_problem *b, const char *name, double factor, double allowed)
 {
     double error = 0, norm = 0;
-    int64_t n = lnt_recur_tensor_count(a->op, &a->r, lnt_recur_tensor_find(name));
+    int64_t n = lnt_recur_elements(&a->call, lnt_recur_tensor_find(a->op, name));
     for (int64_t i = 0; i < n; i++) {
         double x = factor * element(a, name, i), y = element(b, name, i);
         error += (x - y) * (x - y);
@@ -127,7 +127,7 @@ static void make_gla(linnet_context *c, const lnt_problem *mesa, lnt_problem *gl
     lnt_recur_case k = case_of(mesa->r.tokens, false);
     k.op = "simple_gla";
     make(c, k, LINNET_F64, gla);
-    gla->r.scale = 1;
+    args(gla)->scale = 1;
     for (int64_t i = 0; i < mesa->r.tokens * 2; i++) {
         put(gla, "g", i, element(mesa, "g", i));
         for (int64_t j = i * 20; j < (i + 1) * 20; j++) put(gla, "q", j, element(mesa, "q", j));
@@ -164,9 +164,9 @@ static void zero_steps(void **state)
         lnt_problem p, gla;
         make(c, case_of(90, false), run % 2 ? LINNET_F32 : LINNET_F64, &p);
         p.r.form = run / 2 % 2 ? LINNET_FORM_RECURRENT : LINNET_FORM_CHUNK;
-        p.r.cg_solver = (linnet_cg_solver)(run / 4);
-        p.r.cg_tolerance = 0;
-        p.r.cg_max_steps = 0;
+        args(&p)->cg_solver = (run / 4);
+        args(&p)->cg_tolerance = 0;
+        args(&p)->cg_max_steps = 0;
         make_gla(c, &p, &gla);
         for (int h = 0; h < 2; h++)
             for (int64_t j = 0; j < 20; j++) {
@@ -179,7 +179,7 @@ static void zero_steps(void **state)
         OK(c, lnt_problem_run(c, &p, false));
         OK(c, lnt_problem_run(c, &gla, false));
         assert_close("diagonal guess", &p, &gla, "o", 1, run % 2 ? 1e-6 : 1e-13);
-        p.r.cg_guess = LINNET_CG_ZERO;
+        args(&p)->cg_guess = LNT_CG_ZERO;
         OK(c, lnt_problem_run(c, &p, false));
         for (int64_t i = 0; i < 180 * 24; i++) assert_true(element(&p, "o", i) == 0);
         lnt_problem_free(&p);
@@ -193,7 +193,7 @@ static void sherman_morrison(void **state)
 {
     (void)state;
     linnet_context *c = make_context(1);
-    lnt_recur_case k = { "mesa", 1, { 50 }, 1, 1, 12, 9, .gate = 0, .beta = 1 };
+    lnt_recur_case k = { "mesa", 1, { 50 }, LNT_HEADS(1, 1, 12, 9), .gate = 0, .beta = 1 };
     for (int f = 0; f < 2; f++) {
         lnt_problem p;
         make(c, k, f ? LINNET_F32 : LINNET_F64, &p);
@@ -237,14 +237,14 @@ static void steps_match_reference(void **state)
         lnt_recur_case k = case_of(90, true);
         OK(c, lnt_problem_make(c, &k, LINNET_F32, LINNET_F32, 5, &p));
         OK(c, lnt_problem_make(c, &k, LINNET_F64, LINNET_F32, 5, &truth));
-        p.r.cg_tolerance = truth.r.cg_tolerance = 0;
-        p.r.cg_max_steps = truth.r.cg_max_steps = counts[run / 8];
-        p.r.cg_solver = truth.r.cg_solver = (linnet_cg_solver)(run % 4);
-        p.r.cg_guess = truth.r.cg_guess = (linnet_cg_guess)(run / 4 % 2);
-        p.r.steps = taken;
-        p.r.residual = residual;
-        truth.r.steps = exact_taken;
-        truth.r.residual = exact_residual;
+        args(&p)->cg_tolerance = args(&truth)->cg_tolerance = 0;
+        args(&p)->cg_max_steps = args(&truth)->cg_max_steps = counts[run / 8];
+        args(&p)->cg_solver = args(&truth)->cg_solver = (run % 4);
+        args(&p)->cg_guess = args(&truth)->cg_guess = (run / 4 % 2);
+        args(&p)->steps = taken;
+        args(&p)->residual = residual;
+        args(&truth)->steps = exact_taken;
+        args(&truth)->residual = exact_residual;
         OK(c, lnt_problem_run(c, &truth, false));
         for (int level = 0; level <= (int)lnt_cpu_machine(); level++)
             for (int form = LINNET_FORM_RECURRENT; form <= LINNET_FORM_CHUNK; form++) {
@@ -277,10 +277,10 @@ static void tolerance_is_kept(void **state)
         lnt_recur_case k = case_of(90, true);
         OK(c, lnt_problem_make(c, &k, LINNET_F32, LINNET_F32, 5, &p));
         OK(c, lnt_problem_make(c, &k, LINNET_F64, LINNET_F32, 5, &truth));
-        p.r.cg_tolerance = tolerance[run / 2];
+        args(&p)->cg_tolerance = tolerance[run / 2];
         p.r.form = run % 2 ? LINNET_FORM_RECURRENT : LINNET_FORM_CHUNK;
-        p.r.steps = taken;
-        p.r.residual = residual;
+        args(&p)->steps = taken;
+        args(&p)->residual = residual;
         OK(c, lnt_problem_run(c, &p, false));
         OK(c, lnt_problem_run(c, &truth, false));
         assert_close("x at the tolerance", &p, &truth, "x", 1, 30 * tolerance[run / 2]);
@@ -291,8 +291,8 @@ static void tolerance_is_kept(void **state)
             assert_true(taken[i] < 30);
         }
         assert_true(sum > 180);
-        p.r.cg_max_steps = 2;
-        p.r.cg_tolerance = 1e-6;
+        args(&p)->cg_max_steps = 2;
+        args(&p)->cg_tolerance = 1e-6;
         OK(c, lnt_problem_run(c, &p, false));
         for (int i = 0; i < 180; i++) assert_true(taken[i] == 2);
         OK(c, lnt_problem_run(c, &p, true)); /* the report of the backward call is of its own solve */
@@ -314,8 +314,8 @@ static void free_of_scale(void **state)
         for (int i = 0; i < 2; i++) {
             make(c, case_of(90, true), LINNET_F32, &p[i]);
             p[i].r.form = (linnet_form)form;
-            p[i].r.cg_tolerance = 1e-4;
-            p[i].r.steps = taken[i];
+            args(&p[i])->cg_tolerance = 1e-4;
+            args(&p[i])->steps = taken[i];
             for (int64_t j = 0; i && j < 180 * 20; j++) tensor(&p[i], "q")[j] *= 0x1p-40f;
             for (int64_t j = 0; j < 20; j++) tensor(&p[i], "q")[7 * 20 + j] = 0;
             OK(c, lnt_problem_run(c, &p[i], false));
@@ -340,9 +340,9 @@ static void flash_rounds_to_half(void **state)
         for (int i = 0; i < 2; i++) {
             make(c, case_of(150, true), LINNET_F32, &p[i]);
             p[i].r.form = (linnet_form)form;
-            p[i].r.cg_solver = i ? LINNET_CG_FLASH : LINNET_CG_ABSOLUTE;
-            p[i].r.cg_guess = LINNET_CG_ZERO;
-            p[i].r.cg_max_steps = 30;
+            args(&p[i])->cg_solver = i ? LNT_CG_FLASH : LNT_CG_ABSOLUTE;
+            args(&p[i])->cg_guess = LNT_CG_ZERO;
+            args(&p[i])->cg_max_steps = 30;
             both(c, &p[i]);
         }
         for (int64_t i = 0; i < 300 * 24; i++) {
@@ -364,7 +364,7 @@ static double loss(linnet_context *c, lnt_problem *p)
     double sum = 0;
     OK(c, lnt_problem_run(c, p, false));
     for (int i = 0; i < 3; i++) {
-        int64_t n = lnt_recur_tensor_count(p->op, &p->r, lnt_recur_tensor_find(pairs[i][0]));
+        int64_t n = lnt_recur_elements(&p->call, lnt_recur_tensor_find(p->op, pairs[i][0]));
         for (int64_t j = 0; j < n; j++) sum += element(p, pairs[i][0], j) * element(p, pairs[i][1], j);
     }
     return sum;
@@ -373,7 +373,7 @@ static double loss(linnet_context *c, lnt_problem *p)
 /* The symmetric part of element i of a gradient of H [heads,K,K]. */
 static double symmetric(const lnt_problem *p, const char *name, int64_t i)
 {
-    int64_t K = p->r.K, matrix = i / (K * K), row = i / K % K, column = i % K;
+    int64_t K = args(p)->K, matrix = i / (K * K), row = i / K % K, column = i % K;
     return 0.5 * (element(p, name, i) + element(p, name, (matrix * K + column) * K + row));
 }
 
@@ -385,19 +385,19 @@ static void unrolled_gradient_is_that_of_the_steps(void **state)
     static const char *const gradients[] = { "dq", "dk", "dv", "dg", "dbeta", "dlambda", "ds0_kk", "ds0_kv" };
     static const int counts[] = { 0, 1, 2, 4, 9 };
     linnet_context *c = make_context(1);
-    lnt_recur_case k = { "mesa", 2, { 5, 3 }, 1, 2, 5, 4, .gate = -0.5, .beta = 1, .states = true };
+    lnt_recur_case k = { "mesa", 2, { 5, 3 }, LNT_HEADS(1, 2, 5, 4), .gate = -0.5, .beta = 1, .states = true };
     for (int run = 0; run < 40; run++) {
         lnt_problem p;
         OK(c, lnt_problem_make(c, &k, LINNET_F64, LINNET_F64, 11, &p));
-        p.r.cg_gradient = LINNET_CG_UNROLLED;
-        p.r.cg_tolerance = run % 8 == 5 ? 0.1 : 0; /* a stop at the tolerance counts as so many steps */
-        p.r.cg_max_steps = counts[run / 8];
-        p.r.cg_solver = (linnet_cg_solver)(run % 4);
-        p.r.cg_guess = (linnet_cg_guess)(run / 4 % 2);
+        args(&p)->cg_gradient = LNT_CG_UNROLLED;
+        args(&p)->cg_tolerance = run % 8 == 5 ? 0.1 : 0; /* a stop at the tolerance counts as so many steps */
+        args(&p)->cg_max_steps = counts[run / 8];
+        args(&p)->cg_solver = (run % 4);
+        args(&p)->cg_guess = (run / 4 % 2);
         both(c, &p);
         for (int i = 0; i < 8; i++) {
-            int64_t n = lnt_recur_tensor_count(p.op, &p.r, lnt_recur_tensor_find(inputs[i]));
-            double error = 0, norm = 0, K = p.r.K;
+            int64_t n = lnt_recur_elements(&p.call, lnt_recur_tensor_find(p.op, inputs[i]));
+            double error = 0, norm = 0, K = args(&p)->K;
             for (int64_t j = 0; j < n; j++) {
                 bool H = i == 6;
                 int64_t mirror = H ? (j / (int64_t)(K * K) * (int64_t)K + j % (int64_t)K) * (int64_t)K + j / (int64_t)K % (int64_t)K : j;
@@ -428,19 +428,19 @@ static void unrolled_gradient_converges_to_implicit(void **state)
     lnt_problem p[2], few;
     for (int i = 0; i < 2; i++) {
         make(c, case_of(60, true), LINNET_F64, &p[i]);
-        p[i].r.cg_gradient = (linnet_cg_gradient)i;
-        p[i].r.cg_tolerance = 1e-13;
-        p[i].r.cg_max_steps = 60;
+        args(&p[i])->cg_gradient = i;
+        args(&p[i])->cg_tolerance = 1e-13;
+        args(&p[i])->cg_max_steps = 60;
         both(c, &p[i]);
     }
     make(c, case_of(60, true), LINNET_F64, &few);
-    few.r.cg_gradient = LINNET_CG_UNROLLED;
-    few.r.cg_max_steps = 2;
+    args(&few)->cg_gradient = LNT_CG_UNROLLED;
+    args(&few)->cg_max_steps = 2;
     both(c, &few);
     static const char *const gradients[] = { "dq", "dk", "dv", "dg", "dbeta", "dlambda", "ds0_kv" };
     for (int i = 0; i < 7; i++) {
         assert_close("unrolled", &p[1], &p[0], gradients[i], 1, 1e-9);
-        assert_true(lnt_problem_error(&few, &p[0], lnt_recur_tensor_find(gradients[i])).relative > 1e-5);
+        assert_true(lnt_problem_error(&few, &p[0], lnt_recur_tensor_find(few.op, gradients[i])).relative > 1e-5);
     }
     for (int i = 0; i < 2; i++) lnt_problem_free(&p[i]);
     lnt_problem_free(&few);
@@ -454,20 +454,20 @@ static void unrolled_kernel_matches_reference(void **state)
     static const char *const gradients[] = { "dq", "dk", "dv", "dg", "dbeta", "dlambda", "ds0_kk", "ds0_kv" };
     static const int counts[] = { 0, 1, 3, 6 };
     static const lnt_recur_case cases[] = {
-        { "mesa", 1, { 90 }, 2, 2, 20, 24, .gate = -0.1, .beta = 1, .states = true },
-        { "mesa", 4, { 17, 0, 33, 1 }, 1, 2, 32, 16, .gate = -0.3, .beta = 1, .states = true },
-        { "mesa", 1, { 150 }, 1, 1, 50, 60, .gate = -2, .reset = 0.05, .beta = 1, .states = true },
+        { "mesa", 1, { 90 }, LNT_HEADS(2, 2, 20, 24), .gate = -0.1, .beta = 1, .states = true },
+        { "mesa", 4, { 17, 0, 33, 1 }, LNT_HEADS(1, 2, 32, 16), .gate = -0.3, .beta = 1, .states = true },
+        { "mesa", 1, { 150 }, LNT_HEADS(1, 1, 50, 60), .gate = -2, .reset = 0.05, .beta = 1, .states = true },
     };
     linnet_context *c = make_context(2), *one = make_context(1);
     for (int run = 0; run < 96; run++) {
         lnt_problem truth, p;
         OK(c, lnt_problem_make(c, &cases[run / 32], LINNET_F32, LINNET_F32, 5, &p));
         OK(c, lnt_problem_make(c, &cases[run / 32], LINNET_F64, LINNET_F32, 5, &truth));
-        p.r.cg_gradient = truth.r.cg_gradient = LINNET_CG_UNROLLED;
-        p.r.cg_tolerance = truth.r.cg_tolerance = 0;
-        p.r.cg_max_steps = truth.r.cg_max_steps = counts[run / 8 % 4];
-        p.r.cg_solver = truth.r.cg_solver = (linnet_cg_solver)(run % 4);
-        p.r.cg_guess = truth.r.cg_guess = (linnet_cg_guess)(run / 4 % 2);
+        args(&p)->cg_gradient = args(&truth)->cg_gradient = LNT_CG_UNROLLED;
+        args(&p)->cg_tolerance = args(&truth)->cg_tolerance = 0;
+        args(&p)->cg_max_steps = args(&truth)->cg_max_steps = counts[run / 8 % 4];
+        args(&p)->cg_solver = args(&truth)->cg_solver = (run % 4);
+        args(&p)->cg_guess = args(&truth)->cg_guess = (run / 4 % 2);
         both(c, &truth);
         for (int level = 0; level <= (int)lnt_cpu_machine(); level++) {
             lnt_cpu_force((lnt_cpu_level)level);
@@ -477,11 +477,11 @@ static void unrolled_kernel_matches_reference(void **state)
         }
         lnt_problem alone;
         OK(one, lnt_problem_make(one, &cases[run / 32], LINNET_F32, LINNET_F32, 5, &alone));
-        alone.r.cg_gradient = p.r.cg_gradient, alone.r.cg_tolerance = 0, alone.r.cg_max_steps = p.r.cg_max_steps;
-        alone.r.cg_solver = p.r.cg_solver, alone.r.cg_guess = p.r.cg_guess, alone.r.chunk = p.r.chunk;
+        args(&alone)->cg_gradient = args(&p)->cg_gradient, args(&alone)->cg_tolerance = 0, args(&alone)->cg_max_steps = args(&p)->cg_max_steps;
+        args(&alone)->cg_solver = args(&p)->cg_solver, args(&alone)->cg_guess = args(&p)->cg_guess, alone.r.chunk = p.r.chunk;
         both(one, &alone);
         for (int i = 0; i < 8; i++) {
-            int t = lnt_recur_tensor_find(gradients[i]);
+            int t = lnt_recur_tensor_find(p.op, gradients[i]);
             assert_memory_equal(alone.data[t], p.data[t], p.bytes[t]);
         }
         lnt_problem_free(&alone);
@@ -500,29 +500,27 @@ static void wrong_options_are_refused(void **state)
     lnt_problem p;
     make(c, case_of(20, true), LINNET_F32, &p);
     both(c, &p);
-    const linnet_recurrence good = p.r;
+    const lnt_recur_args good = *args(&p);
 #define REFUSED(...)                                                                                                               \
     do {                                                                                                                           \
-        linnet_recurrence r = good;                                                                                                \
+        lnt_recur_args r = good;                                                                                                \
         __VA_ARGS__;                                                                                                               \
-        assert_int_equal(linnet_recurrence_backward(c, &r), LINNET_EINVAL);                                                        \
+        assert_int_equal(lnt_recur_run(c, &r, true), LINNET_EINVAL);                                                        \
         assert_true(strlen(linnet_error_message(c)) > 0);                                                                          \
     } while (0)
     REFUSED(r.lambda = NULL);
     REFUSED(r.x = NULL);
     REFUSED(r.beta = NULL);
     REFUSED(r.g = NULL);
-    REFUSED(r.scale = 0.5);
-    REFUSED(r.normalize = 1);
     REFUSED(r.cg_tolerance = -1e-4);
     REFUSED(r.cg_tolerance = INFINITY);
     REFUSED(r.cg_max_steps = -2);
-    REFUSED(r.cg_guess = (linnet_cg_guess)2);
-    REFUSED(r.cg_solver = (linnet_cg_solver)5);
-    REFUSED(r.cg_gradient = (linnet_cg_gradient)2);
-    REFUSED(r.cg_gradient = LINNET_CG_UNROLLED, r.cg_solver = LINNET_CG_FLASH);
-    REFUSED(r.cg_gradient = LINNET_CG_UNROLLED, r.cg_max_steps = 1025);
-    REFUSED(r.cg_steps_device = &p);
+    REFUSED(r.cg_guess = 2);
+    REFUSED(r.cg_solver = 5);
+    REFUSED(r.cg_gradient = 2);
+    REFUSED(r.cg_gradient = LNT_CG_UNROLLED, r.cg_solver = LNT_CG_FLASH);
+    REFUSED(r.cg_gradient = LNT_CG_UNROLLED, r.cg_max_steps = 1025);
+    REFUSED(r.cg_steps_device = &r.cg_solver);
 #undef REFUSED
     lnt_problem_free(&p);
     linnet_context_destroy(c);

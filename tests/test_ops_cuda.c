@@ -94,7 +94,22 @@ static const op_case more[] = {
     {.name = "rotary of 2", .build = build_rotary, BOTH(rotary), .n_in = 1, .cols = {4}, .heads = 2, .a = {.base = 10000}},
     {.name = "add of 1024", .build = build_add, BOTH(add), .n_in = 2, .cols = {1024, 1024}, .heads = 1},
     {.name = "mul per head of 128", .build = build_mul, BOTH(mul), .n_in = 2, .cols = {384, 3}, .heads = 3},
-    {.name = "swiglu of 264", .build = build_swiglu, BOTH(swiglu), .n_in = 2, .cols = {264, 264}, .heads = 1},
+    {.name = "swiglu of 264", .build = build_glu, BOTH(glu), .n_in = 2, .cols = {264, 264}, .heads = 1, .a = {.act = LNT_SILU}},
+    {.name = "head dot of 64", .build = build_head_dot, BOTH(head_dot), .n_in = 2, .cols = {256, 256}, .heads = 4},
+    {.name = "softmax of 64", .build = build_softmax, BOTH(softmax), .n_in = 1, .cols = {128}, .heads = 2},
+    {.name = "layernorm of 768", .build = build_layernorm, BOTH(layernorm), .n_in = 1, .cols = {768}, .heads = 1, .a = {.eps = 1e-5}},
+    {.name = "layernorm of 2048", .build = build_layernorm, BOTH(layernorm), .n_in = 1, .cols = {2048}, .heads = 1, .a = {.eps = 1e-5}},
+    {.name = "layernorm of 1100", .build = build_layernorm, BOTH(layernorm), .n_in = 1, .cols = {1100}, .heads = 1, .a = {.eps = 1e-5}},
+    {.name = "groupnorm of 8 x 64", .build = build_layernorm, BOTH(layernorm), .n_in = 1, .cols = {512}, .heads = 8, .a = {.eps = 6.4e-4}},
+    {.name = "token shift of 2056", .build = build_shift, BOTH(shift), .n_in = 1, .cols = {2056}, .heads = 1},
+    {.name = "lerp of 1028", .build = build_lerp, BOTH(lerp), .n_in = 3, .cols = {1028, 1028, 1028}, .heads = 1},
+    {.name = "lerp of 264", .build = build_lerp, BOTH(lerp), .n_in = 3, .cols = {264, 264, 264}, .heads = 1},
+    {.name = "lerp of 264 by a row", .build = build_lerp,
+     BOTH(lerp),
+     .n_in = 3, .cols = {264, 264, 264}, .heads = 1, .row = true, .a = {.row = true}},
+    {.name = "group linear of 5 x 32", .build = build_group_linear, BOTH(group_linear), .n_in = 1, .cols = {160}, .heads = 5, .a = {.size = 64}},
+    {.name = "vector decay gate of 4 x 128", .build = build_vector_gate, BOTH(vector_gate), .n_in = 1, .cols = {512}, .heads = 4, .a = {.size = 128}},
+    {.name = "bounded decay of 512", .build = build_bounded, BOTH(bounded), .n_in = 2, .cols = {512, 512}, .heads = 1, .positive = true, .row = true},
     {.name = "hedgehog of 64", .build = build_hedgehog, BOTH(hedgehog), .n_in = 1, .cols = {128}, .heads = 2},
     {.name = "lm loss of 1003", .build = build_loss, BOTH(loss), .n_in = 1, .cols = {64}, .heads = 1, .ids = true, .a = {.vocab = 1003}},
     {.name = "lm loss of 5000", .build = build_loss, BOTH(loss), .n_in = 1, .cols = {8}, .heads = 1, .ids = true, .a = {.vocab = 5000, .cap = 20}},
@@ -153,7 +168,7 @@ typedef struct {
     ref r;
     int64_t cu[8];
     int32_t *id;
-    buffer b[KINDS][2], ids, cuts, work;
+    buffer b[KINDS][3], ids, cuts, work;
     char who[160];
 } setting;
 
@@ -164,7 +179,7 @@ static const lnt_op source_op = {.name = "source"};
 
 static lnt_tensor tensor(setting *s, buffer *b, int64_t rows, int64_t cols, int32_t heads, lnt_dtype t)
 {
-    lnt_tensor x = {NULL, t, rows, cols, heads};
+    lnt_tensor x = {NULL, t, rows, cols, heads, cols};
     *b = make_buffer(s->c, bytes_of(&x));
     x.data = b->device;
     return x;
@@ -227,7 +242,7 @@ static void make_ids(setting *s, int at, lnt_rng *rng)
     for (int64_t t = 0; t < T && !s->o->first_id; t += 4) s->id[t] = -1 - (int32_t)t;
     s->ids = make_buffer(s->c, (size_t)T * 4);
     memcpy(s->ids.begin, s->id, (size_t)T * 4);
-    s->k.in[at] = (lnt_tensor){s->ids.device, LINNET_I32, T, 1, 1};
+    s->k.in[at] = (lnt_tensor){s->ids.device, LINNET_I32, T, 1, 1, 1};
     s->r.id = s->id;
 }
 
@@ -237,9 +252,13 @@ static bool make(setting *s, linnet_context *c, const op_case *o, int64_t T, lnt
     *s = (setting){.o = o, .c = c, .policy = policy};
     snprintf(s->who, sizeof s->who, "%s, %lld tokens, %s, mix %d%s", o->name, (long long)T, lnt_dtype_name(policy), mix, accumulate ? ", added" : "");
     OK(c, lnt_program_create(c, &s->p));
-    lnt_buf in[2] = {{0}, {0}};
+    lnt_buf in[3] = {{0}, {0}, {0}};
     const int id_at = !o->ids ? -1 : o->first_id ? 0 : o->n_in;
     for (int i = 0; i < o->n_in; i++) {
+        if (is_row(o, i)) {
+            in[i] = o->alone ? LNT_NO_BUF : lnt_row_param(s->p, "row", 1, o->cols[i], normal);
+            continue;
+        }
         lnt_out_spec spec = {o->cols[i], i ? 1 : o->heads, o->f32_in || mix >> i & 1};
         in[i] = lnt_add_node(s->p, &source_op, NULL, 0, in, 0, NULL, 1, &spec)->out[0];
     }
@@ -264,20 +283,23 @@ static bool make(setting *s, linnet_context *c, const op_case *o, int64_t T, lnt
     *k = (lnt_call){.c = c, .node = s->node, .attr = s->node->attr, .tokens = T, .n_seq = (int64_t[]){1, 3, 4}[T % 3], .cu = s->cu,
                     .cu_device = s->cuts.device, .training = true, .loss_scale = 0.5};
     r->T = T, r->heads = o->heads, r->n_seq = k->n_seq, r->cu = s->cu, r->out_cols = out_cols;
+    const int64_t out_rows = lnt_rows(s->p, out, T);
     const lnt_dtype type = lnt_program_value(s->p, out)->f32 ? LINNET_F32 : policy;
-    k->out[0] = tensor(s, &s->b[OUT][0], T, out_cols, lnt_heads(s->p, out), type);
-    k->d_out[0] = tensor(s, &s->b[D_OUT][0], T, out_cols, lnt_heads(s->p, out), type);
-    r->out = doubles(T * out_cols), r->d_out = doubles(T * out_cols);
+    k->out[0] = tensor(s, &s->b[OUT][0], out_rows, out_cols, lnt_heads(s->p, out), type);
+    k->d_out[0] = tensor(s, &s->b[D_OUT][0], out_rows, out_cols, lnt_heads(s->p, out), type);
+    r->out = doubles(out_rows * out_cols), r->d_out = doubles(out_rows * out_cols);
     fill(&k->d_out[0], &s->b[D_OUT][0], r->d_out, &rng, false);
     if (s->node->op->backward_is_forward)
         for (int64_t t = 0; t < T; t++) r->d_out[t] = k->loss_scale;
     for (int i = 0; i < o->n_in; i++) {
-        const lnt_dtype t = o->f32_in || mix >> i & 1 ? LINNET_F32 : policy;
-        k->in[i] = tensor(s, &s->b[IN][i], T, o->cols[i], i ? 1 : o->heads, t);
-        k->d_in[i] = tensor(s, &s->b[D_IN][i], T, o->cols[i], i ? 1 : o->heads, t);
+        const lnt_dtype t = o->f32_in || mix >> i & 1 || is_row(o, i) ? LINNET_F32 : policy;
+        const int64_t rows = rows_in(o, i, T);
         r->in_cols[i] = o->cols[i];
-        r->in[i] = doubles(T * o->cols[i]), r->d_in[i] = doubles(T * o->cols[i]);
-        fill(&k->in[i], &s->b[IN][i], r->in[i], &rng, o->positive);
+        r->in[i] = doubles(rows * o->cols[i]), r->d_in[i] = doubles(rows * o->cols[i]);
+        if (!i && o->no_first) continue;
+        k->in[i] = tensor(s, &s->b[IN][i], rows, o->cols[i], i ? 1 : o->heads, t);
+        k->d_in[i] = tensor(s, &s->b[D_IN][i], rows, o->cols[i], i ? 1 : o->heads, t);
+        fill(&k->in[i], &s->b[IN][i], r->in[i], &rng, is_positive(o, i));
         k->accumulate[i] = accumulate;
         if (accumulate) fill(&k->d_in[i], &s->b[D_IN][i], r->d_in[i], &rng, false);
     }
@@ -298,7 +320,7 @@ static bool make(setting *s, linnet_context *c, const op_case *o, int64_t T, lnt
 
 static buffer *all_buffers(setting *s, int i)
 {
-    return i < 2 * KINDS ? &s->b[i / 2][i % 2] : i == 2 * KINDS ? &s->ids : i == 2 * KINDS + 1 ? &s->cuts : i == 2 * KINDS + 2 ? &s->work : NULL;
+    return i < 3 * KINDS ? &s->b[i / 3][i % 3] : i == 3 * KINDS ? &s->ids : i == 3 * KINDS + 1 ? &s->cuts : i == 3 * KINDS + 2 ? &s->work : NULL;
 }
 
 static void drop(setting *s)
@@ -311,9 +333,8 @@ static void drop(setting *s)
     lnt_free(s->r.d_middle);
     lnt_free(s->r.d_middle_all);
     lnt_free(s->id);
+    for (int i = 0; i < 3; i++) lnt_free(s->r.in[i]), lnt_free(s->r.d_in[i]);
     for (int i = 0; i < 2; i++) {
-        lnt_free(s->r.in[i]);
-        lnt_free(s->r.d_in[i]);
         lnt_free(s->r.param[i]);
         lnt_free(s->r.d_param[i]);
     }
@@ -372,11 +393,12 @@ static double most_error[2];
 
 static void compare_all(const setting *s)
 {
-    static const char *const names[2][2] = {{"d_in 0", "d_in 1"}, {"d_param 0", "d_param 1"}};
+    static const char *const names[2][3] = {{"d_in 0", "d_in 1", "d_in 2"}, {"d_param 0", "d_param 1"}};
     const lnt_call *k = &s->k;
-    double most = compare(s, "output", s->b[OUT][0].now, k->out[0].dtype, s->r.out, k->tokens * s->r.out_cols);
+    double most = compare(s, "output", s->b[OUT][0].now, k->out[0].dtype, s->r.out, k->out[0].rows * s->r.out_cols);
     for (int i = 0; i < s->o->n_in; i++)
-        if (k->d_in[i].data) most = fmax(most, compare(s, names[0][i], s->b[D_IN][i].now, k->d_in[i].dtype, s->r.d_in[i], k->tokens * s->o->cols[i]));
+        if (k->d_in[i].data)
+            most = fmax(most, compare(s, names[0][i], s->b[D_IN][i].now, k->d_in[i].dtype, s->r.d_in[i], k->d_in[i].rows * s->o->cols[i]));
     if (s->middle.data) most = fmax(most, compare(s, "middle", s->b[MIDDLE][0].now, s->middle.dtype, s->r.middle, k->tokens * s->middle.cols));
     if (s->middle.data)
         most = fmax(most, compare(s, "d_middle", s->b[MIDDLE][1].now, s->d_middle.dtype, s->r.d_middle_all, k->tokens * s->middle.cols));
@@ -388,14 +410,14 @@ static void compare_all(const setting *s)
 
 static void same_bits(setting *s)
 {
-    buffer before[KINDS][2];
+    buffer before[KINDS][3];
     memcpy(before, s->b, sizeof before);
     for (int i = 0; i < KINDS; i++)
-        for (int j = 0; j < 2; j++)
+        for (int j = 0; j < 3; j++)
             if (s->b[i][j].begin) s->b[i][j].now = lnt_alloc(s->b[i][j].bytes + GUARD);
     run(s);
     for (int i = 0; i < KINDS; i++)
-        for (int j = 0; j < 2; j++) {
+        for (int j = 0; j < 3; j++) {
             if (!s->b[i][j].begin) continue;
             if (memcmp(before[i][j].now, s->b[i][j].now, s->b[i][j].bytes)) fail_msg("%s: other bits the second time", s->who);
             lnt_free(before[i][j].now);
@@ -463,6 +485,7 @@ static void absent(void **state)
         o->backward(&s.r);
         for (int skip = 0; skip < o->n_in + params_of(&s); skip++) {
             const int q = skip - o->n_in; /* a parameter */
+            if (q < 0 && !s.k.d_in[skip].data) continue;
             void **gone = q < 0 ? &s.k.d_in[skip].data : (void **)&s.k.param[q].grad, *kept = *gone;
             *gone = NULL;
             run(&s);
@@ -498,7 +521,7 @@ static void conv_pieces(linnet_context *c, const char *name, lnt_dtype policy)
     enum { ROWS = 64 };
     setting s;
     assert_true(make(&s, c, find(name), ROWS, policy, 0, false));
-    const int64_t cols = s.o->cols[0], keep = s.r.size - 1;
+    const int64_t cols = s.o->cols[0], keep = s.r.size ? s.r.size - 1 : 1; /* a shift keeps one row */
     const size_t row = (size_t)cols * lnt_dtype_size(policy), bytes = (size_t)(keep * cols) * 4;
     s.cu[0] = 0, s.cu[1] = ROWS, s.k.n_seq = 1;
     memcpy(s.cuts.begin, s.cu, sizeof s.cu);
@@ -539,7 +562,7 @@ static void conv_state(void **state)
     (void)state;
     static const char *const names[] = {"conv silu",            "conv",               "conv of one",   "conv of 32",
                                        "conv of 2056 columns", "conv of 68 columns", "conv of 2 taps", "conv and l2norm of 5 x 128",
-                                       "conv and l2norm of 4 x 64"};
+                                       "conv and l2norm of 4 x 64", "token shift", "token shift of 2056"};
     linnet_context *c = make_cuda_context();
     if (!c) skip();
     for (size_t n = 0; n < sizeof names / sizeof *names; n++)

@@ -85,7 +85,7 @@ static lnt_adamw hyper_of(const setting *s)
 static void give_gradients(setting *s, float factor)
 {
     for (int64_t i = 0; i < s->n; i++) s->w->grad[i] = s->g0[i] * factor;
-    s->w->fresh = false;
+    s->w->grad_empty = false;
 }
 
 enum { STEPS = 3 };
@@ -137,7 +137,7 @@ static void steps(void **state)
                 assert_true(fabs(s.w->master[i] - x[0][i]) <= 3e-7 * (1 + fabs(x[0][i])));
                 assert_true(fabs(s.o->m[i] - x[1][i]) <= 3e-7 * (0.1 + fabs(x[1][i])) && fabs(s.o->v[i] - x[2][i]) <= 1e-6 * (0.1 + x[2][i]));
                 const bool anything = q && i >= lnt_param_plain_end(s.p);
-                assert_true(s.w->fresh && (s.w->grad[i] == 0 || anything));
+                assert_true(s.w->grad_empty && (s.w->grad[i] == 0 || anything));
                 if (q && q->product) assert_int_equal(((lnt_bf16 *)s.w->work)[i - s.w->work_begin], lnt_f32_to_bf16(s.w->master[i]));
                 if (!q) assert_true(s.w->master[i] == 0 && s.o->m[i] == 0 && s.o->v[i] == 0);
             }
@@ -268,6 +268,61 @@ static void sums(void **state)
     lnt_cpu_force(lnt_cpu_machine());
 }
 
+/* Weights, their working copies and moments, one behind the other. */
+static float *all_of(const setting *s)
+{
+    float *x = lnt_alloc((size_t)s->n * 12);
+    assert_int_equal(lnt_weights_get(s->w, x), LINNET_OK);
+    memcpy(x + s->n, s->o->m, (size_t)s->n * 4);
+    memcpy(x + 2 * s->n, s->o->v, (size_t)s->n * 4);
+    return x;
+}
+
+/* One element that is not finite, or whose square is not, or such a loss, and nothing changes; the next step is as if that one had not been. */
+static void what_is_not_finite_updates_nothing(void **state)
+{
+    (void)state;
+    const float bad[] = {NAN, INFINITY, -INFINITY, 3e38f};
+    enum { BAD = sizeof bad / sizeof *bad };
+    for (int half = 0; half < 2; half++) {
+        const lnt_dtype dtype = half ? LINNET_BF16 : LINNET_F32;
+        setting s = make(2, dtype, dtype), twin = make(2, dtype, dtype);
+        lnt_adamw h = hyper_of(&s);
+        lnt_step_sums got;
+        run(&s);
+        run(&twin);
+        for (int i = 0; i <= BAD; i++) {
+            float *before = all_of(&s);
+            h.step = STEPS + 1;
+            give_gradients(&s, 1);
+            if (i < BAD) s.w->grad[lnt_param_at(s.p, 5)->offset + 12345 + i] = bad[i];
+            else lnt_optimizer_add_losses(s.o, (const float[]){1, INFINITY}, 2);
+            assert_int_equal(lnt_optimizer_step(s.o, &h), LINNET_OK);
+            lnt_optimizer_read(s.o, &got);
+            assert_true(i < BAD ? !isfinite(got.norm) && got.nats == 0 : isfinite(got.norm) && isinf(got.nats));
+            float *after = all_of(&s);
+            assert_memory_equal(before, after, (size_t)s.n * 12);
+            for (int64_t k = 0; k < lnt_param_plain_end(s.p); k++) assert_true(s.w->grad[k] == 0);
+            lnt_free(before);
+            lnt_free(after);
+        }
+        setting *both[] = {&s, &twin};
+        float *x[2];
+        for (int i = 0; i < 2; i++) {
+            give_gradients(both[i], 1);
+            assert_int_equal(lnt_optimizer_step(both[i]->o, &h), LINNET_OK);
+            lnt_optimizer_read(both[i]->o, &got);
+            assert_true(isfinite(got.norm) && got.nats == 0);
+            x[i] = all_of(both[i]);
+        }
+        assert_memory_equal(x[0], x[1], (size_t)s.n * 12);
+        lnt_free(x[0]);
+        lnt_free(x[1]);
+        drop(&s);
+        drop(&twin);
+    }
+}
+
 static void refuses(void **state)
 {
     (void)state;
@@ -285,6 +340,6 @@ static void refuses(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {cmocka_unit_test(steps), cmocka_unit_test(without_masters), cmocka_unit_test(rounding_of_edges),
-                                       cmocka_unit_test(sums), cmocka_unit_test(refuses)};
+                                       cmocka_unit_test(sums), cmocka_unit_test(what_is_not_finite_updates_nothing), cmocka_unit_test(refuses)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -22,14 +22,14 @@ static linnet_status mul_forward(const lnt_call *k)
 {
     const float *a = k->in[0].data, *b = k->in[1].data;
     float *y = k->out[0].data;
-    for (int64_t i = 0; i < k->tokens * k->out[0].cols; i++) y[i] = a[i] * b[i];
+    for (int64_t i = 0; i < k->out[0].rows * k->out[0].cols; i++) y[i] = a[i] * b[i];
     return LINNET_OK;
 }
 static linnet_status mul_backward(const lnt_call *k)
 {
     const float *a = k->in[0].data, *b = k->in[1].data, *dy = k->d_out[0].data;
     float *da = k->d_in[0].data, *db = k->d_in[1].data;
-    for (int64_t i = 0; i < k->tokens * k->out[0].cols; i++) {
+    for (int64_t i = 0; i < k->out[0].rows * k->out[0].cols; i++) {
         if (da) put(&da[i], dy[i] * b[i], k->accumulate[0]);
         if (db) put(&db[i], dy[i] * a[i], k->accumulate[1]);
     }
@@ -47,7 +47,7 @@ static linnet_status add_forward(const lnt_call *k)
 {
     const float *a = k->in[0].data, *b = k->in[1].data;
     float *y = k->out[0].data;
-    for (int64_t i = 0; i < k->tokens * k->out[0].cols; i++) y[i] = a[i] + b[i];
+    for (int64_t i = 0; i < k->out[0].rows * k->out[0].cols; i++) y[i] = a[i] + b[i];
     return LINNET_OK;
 }
 static linnet_status add_backward(const lnt_call *k)
@@ -55,7 +55,7 @@ static linnet_status add_backward(const lnt_call *k)
     const float *dy = k->d_out[0].data;
     for (int j = 0; j < 2; j++) {
         float *d = k->d_in[j].data;
-        for (int64_t i = 0; d && i < k->tokens * k->out[0].cols; i++) put(&d[i], dy[i], k->accumulate[j]);
+        for (int64_t i = 0; d && i < k->out[0].rows * k->out[0].cols; i++) put(&d[i], dy[i], k->accumulate[j]);
     }
     return LINNET_OK;
 }
@@ -67,7 +67,7 @@ static linnet_status scale_exp_forward(const lnt_call *k)
     const float *x = k->in[0].data, *w = k->param[0].master;
     float *y = k->out[0].data;
     int64_t cols = k->out[0].cols;
-    for (int64_t i = 0; i < k->tokens * cols; i++) y[i] = expf(x[i] * w[i % cols]);
+    for (int64_t i = 0; i < k->out[0].rows * cols; i++) y[i] = expf(x[i] * w[i % cols]);
     return LINNET_OK;
 }
 static linnet_status scale_exp_backward(const lnt_call *k)
@@ -75,7 +75,7 @@ static linnet_status scale_exp_backward(const lnt_call *k)
     const float *x = k->in[0].data, *w = k->param[0].master, *y = k->out[0].data, *dy = k->d_out[0].data;
     float *dx = k->d_in[0].data, *dw = k->param[0].grad;
     int64_t cols = k->out[0].cols;
-    for (int64_t i = 0; i < k->tokens * cols; i++) {
+    for (int64_t i = 0; i < k->out[0].rows * cols; i++) {
         if (dx) put(&dx[i], dy[i] * y[i] * w[i % cols], k->accumulate[0]);
         dw[i % cols] += dy[i] * y[i] * x[i];
     }
@@ -130,7 +130,7 @@ static linnet_status tanh_forward(const lnt_call *k)
 {
     const float *x = k->in[0].data;
     float *y = k->out[0].data, *save = k->training ? k->save : NULL;
-    for (int64_t i = 0; i < k->tokens * k->in[0].cols; i++) {
+    for (int64_t i = 0; i < k->in[0].rows * k->in[0].cols; i++) {
         y[i] = tanhf(x[i]);
         if (save) save[i] = y[i];
     }
@@ -140,7 +140,7 @@ static linnet_status tanh_backward(const lnt_call *k)
 {
     const float *y = k->save, *dy = k->d_out[0].data;
     float *dx = k->d_in[0].data;
-    for (int64_t i = 0; i < k->tokens * k->in[0].cols; i++) put(&dx[i], dy[i] * (1 - y[i] * y[i]), k->accumulate[0]);
+    for (int64_t i = 0; i < k->in[0].rows * k->in[0].cols; i++) put(&dx[i], dy[i] * (1 - y[i] * y[i]), k->accumulate[0]);
     return LINNET_OK;
 }
 
@@ -232,6 +232,95 @@ static toy make_toy(linnet_context *c)
     return t;
 }
 
+/* ---- values of other rows, slices, parameters as inputs, values that cross layers ---- */
+
+/* y[r] = sum over columns i of x[r,i] m[r mod rows of m, i]: m has one row a token, several, or is fixed. Strided in x and m. */
+static linnet_status dot_forward(const lnt_call *k)
+{
+    const lnt_tensor *x = &k->in[0], *m = &k->in[1];
+    float *y = k->out[0].data;
+    for (int64_t r = 0; r < x->rows; r++) {
+        y[r] = 0;
+        for (int64_t i = 0; i < x->cols; i++) y[r] += ((const float *)x->data)[r * x->ld + i] * ((const float *)m->data)[r % m->rows * m->ld + i];
+    }
+    return LINNET_OK;
+}
+static linnet_status dot_backward(const lnt_call *k)
+{
+    const lnt_tensor *x = &k->in[0], *m = &k->in[1], *dx = &k->d_in[0], *dm = &k->d_in[1];
+    const float *dy = k->d_out[0].data;
+    for (int64_t r = 0; dm->data && !k->accumulate[1] && r < m->rows; r++) memset((float *)dm->data + r * dm->ld, 0, (size_t)m->cols * 4);
+    for (int64_t r = 0; r < x->rows; r++)
+        for (int64_t i = 0; i < x->cols; i++) {
+            if (dx->data) put((float *)dx->data + r * dx->ld + i, dy[r] * ((const float *)m->data)[r % m->rows * m->ld + i], k->accumulate[0]);
+            if (dm->data) ((float *)dm->data)[r % m->rows * dm->ld + i] += dy[r] * ((const float *)x->data)[r * x->ld + i];
+        }
+    return LINNET_OK;
+}
+static const lnt_op dot_op = {.name = "dot", .backward_needs = LNT_NEEDS_IN0 | LNT_NEEDS_IN1, .strided = LNT_NEEDS_IN0 | LNT_NEEDS_IN1,
+                              .forward = dot_forward, .backward = dot_backward};
+
+/* [rows, cols] as [rows / n, n cols]: what lnt_split_rows takes apart, for an operator that wants a row a token. */
+static linnet_status join_forward(const lnt_call *k)
+{
+    memcpy(k->out[0].data, k->in[1].data, (size_t)(k->in[1].rows * k->in[1].cols) * 4);
+    return LINNET_OK;
+}
+static linnet_status join_backward(const lnt_call *k)
+{
+    float *d = k->d_in[1].data;
+    for (int64_t i = 0; i < k->in[1].rows * k->in[1].cols; i++) put(&d[i], ((const float *)k->d_out[0].data)[i], k->accumulate[1]);
+    return LINNET_OK;
+}
+static const lnt_op join_op = {.name = "join", .forward = join_forward, .backward = join_backward};
+
+static lnt_buf param_row(lnt_program *p, const char *name, int64_t rows, int64_t cols)
+{
+    const int64_t dim[2] = {rows, cols};
+    return lnt_param_value(p, lnt_add_param(p, name, 2, dim, (lnt_init){LNT_INIT_NORMAL, 0.4, 0}, false, false), rows, 1);
+}
+
+/* Layers that all read what the first made; every layer takes slices of one value (overlapping in the second layer, with a hole in the third), two
+ * rows a token, a parameter as it is and a fixed value made of one. */
+static toy make_values(linnet_context *c)
+{
+    toy t;
+    assert_int_equal(lnt_program_create(c, &t.p), LINNET_OK);
+    lnt_program *p = t.p;
+    t.ids = lnt_external(p, "ids");
+    const int64_t dim[2] = {VOCAB, COLS}, width[1] = {2 * COLS}, row[1] = {COLS};
+    const int w = lnt_add_param(p, "table", 2, dim, (lnt_init){LNT_INIT_NORMAL, 0.5, 0}, true, false);
+    const int wide = lnt_add_param(p, "wide", 1, (const int64_t[]){VOCAB * 2 * COLS}, (lnt_init){LNT_INIT_NORMAL, 0.5, 0}, true, false);
+    const int once = lnt_add_param(p, "once", 1, row, (lnt_init){LNT_INIT_NORMAL, 0.4, 0}, false, false);
+    lnt_buf x = one(p, &table_op, 1, &t.ids, 1, &w, COLS), first = LNT_NO_BUF, total = LNT_NO_BUF;
+    const lnt_buf lambda = one(p, &scale_exp_op, 1, (lnt_buf[]){param_row(p, "lambda", 3, COLS)}, 1, &once, COLS); /* [3, COLS] */
+    for (int l = 0; l < LAYERS; l++) {
+        lnt_set_block(p, l);
+        lnt_push_scope(p, "layers.%d", l);
+        const int s = lnt_add_param(p, "w", 1, width, (lnt_init){LNT_INIT_NORMAL, 0.3, 0}, false, false);
+        const lnt_buf u = param_row(p, "u", 2, COLS / 2);
+        lnt_pop_scope(p);
+        const lnt_buf z = one(p, &table_op, 1, &t.ids, 1, &wide, 2 * COLS), h = one(p, &scale_exp_op, 1, &z, 1, &s, 2 * COLS);
+        const int64_t from[3] = {COLS, COLS - 2, COLS};
+        const lnt_buf a = lnt_slice(p, h, 0, l == 2 ? COLS - 1 : COLS, 1), b = lnt_slice(p, h, from[l], COLS, 1);
+        if (!l) first = one(p, &mul_op, 2, (lnt_buf[]){x, x}, 0, NULL, COLS);
+        const lnt_buf d = one(p, &dot_op, 2, (lnt_buf[]){a, lnt_slice(p, b, 0, l == 2 ? COLS - 1 : COLS, 1)}, 0, NULL, 1),
+                      e = one(p, &dot_op, 2, (lnt_buf[]){b, lambda}, 0, NULL, 1),
+                      f = one(p, &dot_op, 2, (lnt_buf[]){lnt_split_rows(p, first, 2), u}, 0, NULL, 1), /* two a token */
+                      g = one(p, &join_op, 2, (lnt_buf[]){d, f}, 0, NULL, 2);
+        assert_int_equal(lnt_rows(p, f, TOKENS), 2 * TOKENS);
+        assert_int_equal(lnt_rows(p, lambda, TOKENS), 3);
+        const lnt_buf de = one(p, &mul_op, 2, (lnt_buf[]){d, e}, 0, NULL, 1), fg = one(p, &dot_op, 2, (lnt_buf[]){g, g}, 0, NULL, 1);
+        const lnt_buf sum = one(p, &add_op, 2, (lnt_buf[]){de, fg}, 0, NULL, 1);
+        const lnt_buf y = one(p, &tanh_op, 1, &sum, 0, NULL, 1);
+        total = l ? one(p, &add_op, 2, (lnt_buf[]){total, y}, 0, NULL, 1) : y;
+    }
+    lnt_set_block(p, -1);
+    t.loss = one(p, &loss_op, 1, &total, 0, NULL, 1);
+    assert_int_equal(lnt_program_finish(p), LINNET_OK);
+    return t;
+}
+
 static const int32_t ids[TOKENS] = {0, 3, 1, 4, 4, 2, 0, 1};
 
 static double loss_of(toy *t, lnt_plan *plan, lnt_weights *w)
@@ -252,10 +341,8 @@ static lnt_plan *make_plan(linnet_context *c, toy *t, bool training, lnt_recompu
     return plan;
 }
 
-static void gradients_match_differences(void **state)
+static void gradients_of(linnet_context *c, toy t)
 {
-    linnet_context *c = *state;
-    toy t = make_toy(c);
     lnt_weights *w;
     assert_int_equal(lnt_weights_create(c, t.p, LINNET_F32, LINNET_F32, &w), LINNET_OK);
     assert_int_equal(lnt_weights_init(w, 3), LINNET_OK);
@@ -314,6 +401,73 @@ static void gradients_match_differences(void **state)
     lnt_program_destroy(t.p);
 }
 
+static void gradients_match_differences(void **state) { gradients_of(*state, make_toy(*state)); }
+static void values_of_all_kinds(void **state) { gradients_of(*state, make_values(*state)); }
+
+/* ---- decoding: a slice and a fixed value feed a state ---- */
+
+/* y_t = y_{t-1} / 2 + x_t m, inside each sequence; m is a fixed row. */
+static int64_t running_state(const lnt_node *n, int64_t capacity, lnt_dtype dtype)
+{
+    (void)capacity, (void)dtype;
+    return lnt_cols(n->program, n->in[0]) * 4;
+}
+static linnet_status running_forward(const lnt_call *k)
+{
+    const lnt_tensor *x = &k->in[0];
+    for (int64_t n = 0; n < k->n_seq; n++)
+        for (int64_t i = 0; i < x->cols; i++) {
+            float *state = k->state ? (float *)((char *)k->state + n * k->state_stride) + i : NULL, y = state ? *state : 0;
+            for (int64_t r = k->cu[n]; r < k->cu[n + 1]; r++)
+                ((float *)k->out[0].data)[r * x->cols + i] = y = y / 2 + ((const float *)x->data)[r * x->ld + i] * ((const float *)k->in[1].data)[i];
+            if (state) *state = y;
+        }
+    return LINNET_OK;
+}
+static const lnt_op running_op = {.name = "running", .strided = LNT_NEEDS_IN0, .state_size = running_state, .forward = running_forward};
+
+static void values_with_a_state(void **state)
+{
+    linnet_context *c = *state;
+    lnt_program *p;
+    lnt_weights *w;
+    lnt_plan *whole, *step;
+    lnt_state *s;
+    enum { EACH = TOKENS / 2 };
+    assert_int_equal(lnt_program_create(c, &p), LINNET_OK);
+    const lnt_buf in = lnt_external(p, "ids");
+    const int64_t dim[2] = {VOCAB, 3 * COLS}, row[1] = {COLS};
+    const int table = lnt_add_param(p, "table", 2, dim, (lnt_init){LNT_INIT_NORMAL, 1, 0}, true, false),
+              scale = lnt_add_param(p, "w", 1, row, (lnt_init){LNT_INIT_NORMAL, 1, 0}, true, false);
+    const lnt_buf x = one(p, &table_op, 1, &in, 1, &table, 3 * COLS),
+                  m = one(p, &scale_exp_op, 1, (lnt_buf[]){param_row(p, "m", 1, COLS)}, 1, &scale, COLS);
+    const lnt_buf y = one(p, &running_op, 2, (lnt_buf[]){lnt_slice(p, x, COLS, COLS, 1), m}, 0, NULL, COLS);
+    assert_int_equal(lnt_program_finish(p), LINNET_OK);
+    assert_int_equal(lnt_weights_create(c, p, LINNET_F32, LINNET_F32, &w), LINNET_OK);
+    assert_int_equal(lnt_weights_init(w, 3), LINNET_OK);
+    lnt_plan_options o = {.tokens = TOKENS, .n_seq = 2, .n_outputs = 1, .outputs = {y}};
+    assert_int_equal(lnt_plan_create(c, p, &o, &whole), LINNET_OK);
+    o.tokens = 2, o.has_state = true;
+    assert_int_equal(lnt_plan_create(c, p, &o, &step), LINNET_OK);
+    assert_int_equal(lnt_state_create(c, p, LINNET_F32, 2, TOKENS, &s), LINNET_OK);
+    lnt_batch b = {.tokens = TOKENS, .n_seq = 2, .n_inputs = 1, .inputs = {{in, ids}}};
+    assert_int_equal(lnt_plan_run(whole, w, &b), LINNET_OK);
+    const float *want = lnt_plan_output(whole, y).data;
+    assert_true(want[5] != 0);
+    for (int t = 0; t < EACH; t++) {
+        const int32_t now[2] = {ids[t], ids[EACH + t]};
+        lnt_batch one_each = {.tokens = 2, .n_seq = 2, .n_inputs = 1, .inputs = {{in, now}}, .state = s};
+        assert_int_equal(lnt_plan_run(step, w, &one_each), LINNET_OK);
+        for (int n = 0; n < 2; n++)
+            assert_memory_equal((const float *)lnt_plan_output(step, y).data + n * COLS, want + (n * EACH + t) * COLS, COLS * 4);
+    }
+    lnt_state_destroy(s);
+    lnt_plan_destroy(whole);
+    lnt_plan_destroy(step);
+    lnt_weights_destroy(w);
+    lnt_program_destroy(p);
+}
+
 /* Pairs: the first layer's (exp, tanh) without a value between them, the others' (sum, exp) across blocks. The same bits as the nodes one by one. */
 static void pairs_change_nothing(void **state)
 {
@@ -332,7 +486,7 @@ static void pairs_change_nothing(void **state)
         size_t used[2];
         for (int apart = 0; apart < 2; apart++) {
             lnt_plan *plan;
-            o.apart = apart;
+            o.alone = apart;
             assert_int_equal(lnt_plan_create(c, t.p, &o, &plan), LINNET_OK);
             used[apart] = lnt_plan_bytes(plan);
             lnt_weights_zero_grad(w);
@@ -382,9 +536,9 @@ static void slots_never_overlap(void **state)
         assert_int_equal(lnt_schedule_make(c, t.p, &o, &shape, &s), LINNET_OK);
         int64_t total = lnt_layout(&s);
         assert_true(s.n_slots > 4);
-        int passed = 0;
-        for (int i = 0; i < s.n_steps; i++) passed += s.steps[i].passed[0] + s.steps[i].passed[1];
-        assert_int_equal(passed, mode ? LAYERS - 1 : 0);
+        int in_place = 0;
+        for (int i = 0; i < s.n_steps; i++) in_place += s.steps[i].in_place[0] + s.steps[i].in_place[1];
+        assert_int_equal(in_place, mode ? LAYERS - 1 : 0);
         for (int a = 0; a < s.n_slots; a++) {
             assert_true(s.slots[a].offset >= 0 && s.slots[a].offset + s.slots[a].bytes <= total);
             for (int b = 0; b < a; b++) {
@@ -482,6 +636,63 @@ static void allocations_may_fail(void **state)
     lnt_program_destroy(t.p);
 }
 
+/* Slices that overlap or leave something out have their gradient cleared, once each; those that do neither are stored where they belong. */
+static void slices_are_cleared(void **state)
+{
+    toy t = make_values(*state);
+    lnt_plan_options o = {.tokens = TOKENS, .n_seq = 2, .training = true, .n_outputs = 1, .outputs = {t.loss}};
+    lnt_shape shape = {.tokens = TOKENS, .n_seq = 2, .training = true, .threads = 1};
+    lnt_schedule s;
+    assert_int_equal(lnt_schedule_make(*state, t.p, &o, &shape, &s), LINNET_OK);
+    int cleared = 0;
+    for (int i = 0; i < s.n_steps; i++)
+        for (int k = 0; k < LNT_MAX_IN; k++)
+            if (s.steps[i].clear[k]) {
+                cleared++;
+                assert_true(s.steps[i].node->block > 0 && s.steps[i].kind == LNT_STEP_BACKWARD && s.steps[i].accumulate[k]);
+            }
+    assert_int_equal(cleared, 2);
+    lnt_schedule_free(&s);
+
+    char *text = lnt_program_text(t.p), *dot = lnt_program_graphviz(t.p);
+    assert_non_null(strstr(text, " [3,6] = scale_exp(lambda)  once[6]\n"));
+    assert_non_null(strstr(text, " [2T,1] = dot("));
+    assert_non_null(strstr(text, ", layers.1.u)\n"));
+    assert_non_null(strstr(text, "[4:10], "));
+    assert_non_null(strstr(dot, "[label=\"layers.2.u\", shape=plain];\n"));
+    assert_non_null(strstr(dot, " [label=\"[2,3] f32\"];\n"));
+    lnt_free(text);
+    lnt_free(dot);
+    lnt_program_destroy(t.p);
+}
+
+/* What cannot be a view, or read one, has a message. */
+static void views_are_refused(void **state)
+{
+    static const char *const want[] = {"columns 4 .. 7 of 6", "6 columns cannot be split into 4 rows",
+                                       "4 columns of a slice cannot be split into 2 rows",
+                                       "a slice of 2 rows a token: take it before they are split",
+                                       "parameter u of 6 elements cannot be split into 4 rows of 1 heads",
+                                       "mul: input 0 is a slice of columns, which it does not read"};
+    for (int i = 0; i < 6; i++) {
+        toy t = make_toy(*state);
+        lnt_program *p = t.p;
+        const int64_t dim[1] = {6};
+        const lnt_buf x = lnt_node_at(p, 0)->out[0], part = lnt_slice(p, x, 1, 4, 2);
+        switch (i) {
+        case 0: lnt_slice(p, x, 4, 4, 1); break;
+        case 1: lnt_split_rows(p, x, 4); break;
+        case 2: lnt_split_rows(p, part, 2); break;
+        case 3: lnt_slice(p, lnt_split_rows(p, x, 2), 0, 1, 1); break;
+        case 4: lnt_param_value(p, lnt_add_param(p, "u", 1, dim, (lnt_init){LNT_INIT_CONST, 0, 0}, false, false), 4, 1); break;
+        case 5: one(p, &mul_op, 2, (lnt_buf[]){part, part}, 0, NULL, 4); break;
+        }
+        assert_int_equal(lnt_program_finish(p), LINNET_EINVAL);
+        assert_string_equal(linnet_error_message(*state), want[i]);
+        lnt_program_destroy(p);
+    }
+}
+
 static void programs_print(void **state)
 {
     toy t = make_toy(*state);
@@ -503,9 +714,11 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(gradients_match_differences), cmocka_unit_test(pairs_change_nothing), cmocka_unit_test(slots_never_overlap),
-        cmocka_unit_test(parameters_are_placed),
+        cmocka_unit_test(parameters_are_placed),       cmocka_unit_test(values_of_all_kinds),
+        cmocka_unit_test(values_with_a_state),
         cmocka_unit_test(mistakes_are_remembered),
         cmocka_unit_test(allocations_may_fail),        cmocka_unit_test(programs_print),
+        cmocka_unit_test(slices_are_cleared),          cmocka_unit_test(views_are_refused),
     };
     return cmocka_run_group_tests(tests, open_context, close_context);
 }

@@ -147,7 +147,7 @@ static float *step_once(linnet_context *c, lnt_dtype dtype, int64_t n, bool apar
     lnt_state *state;
     OK(c, lnt_state_create(c, p, dtype, n, STEPS, &state));
     lnt_plan *plan;
-    const lnt_plan_options o = {.tokens = n, .n_seq = n, .dtype = dtype, .has_state = true, .state_capacity = STEPS, .apart = apart, .n_outputs = 2,
+    const lnt_plan_options o = {.tokens = n, .n_seq = n, .dtype = dtype, .has_state = true, .state_capacity = STEPS, .alone = apart, .n_outputs = 2,
                                 .outputs = {x, strength}};
     OK(c, lnt_plan_create(c, p, &o, &plan));
     lnt_rng r = lnt_rng_make(1, 2);
@@ -225,7 +225,7 @@ static float *optimize(linnet_context *c, lnt_dtype kept, int64_t *count, int64_
         for (int q = 0; q < N; q++)
             for (int64_t i = 0; i < sizes[q]; i++) g[lnt_param_at(p, q)->offset + i] = (float)lnt_rng_normal(&r);
         lnt_to_device(c, w->grad, g, (size_t)n * 4);
-        w->fresh = false; /* as a run leaves it */
+        w->grad_empty = false; /* as a run leaves it */
         OK(c, lnt_optimizer_step(o, &h));
         lnt_step_sums sums;
         lnt_optimizer_read(o, &sums);
@@ -233,6 +233,19 @@ static float *optimize(linnet_context *c, lnt_dtype kept, int64_t *count, int64_
         lnt_to_host(c, g, w->grad, (size_t)n * 4);
         for (int64_t i = 0; i < lnt_param_plain_end(p); i++) assert_true(g[i] == 0);
         memset(g, 0, (size_t)n * 4);
+    }
+    for (int i = 0; i < 2; i++) { /* a gradient or a loss that is not finite leaves everything as it is */
+        lnt_step_sums sums;
+        lnt_weights_zero_grad(w);
+        g[lnt_param_at(p, 5)->offset + 12345] = i ? 0 : NAN;
+        lnt_to_device(c, w->grad, g, (size_t)n * 4);
+        lnt_to_device(c, &o->sums->nats, &(double){i ? INFINITY : 0}, sizeof(double));
+        w->grad_empty = false;
+        OK(c, lnt_optimizer_step(o, &h));
+        lnt_optimizer_read(o, &sums);
+        assert_true(i ? isinf(sums.nats) : isnan(sums.norm));
+        lnt_to_host(c, g, w->grad, (size_t)n * 4);
+        for (int64_t k = 0; k < lnt_param_plain_end(p); k++) assert_true(g[k] == 0);
     }
     OK(c, lnt_weights_get(w, all));
     lnt_to_host(c, all + n, o->m, (size_t)n * 4);

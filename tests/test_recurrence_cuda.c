@@ -9,12 +9,39 @@
 
 /* On an H200, more columns of V than multiprocessors: 128 of them a CTA. */
 static const lnt_recur_case wide_delta_cases[] = {
-    { "gated_delta_rule", 18, { 66, 1, 64, 130, 65, 3, 0, 70, 129, 2, 67, 40, 64, 66, 10, 65, 128, 5 }, 2, 4, 128, 128, .gate = -0.5, .beta = 1,
+    { "gated_delta_rule", 18, { 66, 1, 64, 130, 65, 3, 0, 70, 129, 2, 67, 40, 64, 66, 10, 65, 128, 5 }, LNT_HEADS(2, 4, 128, 128), .gate = -0.5,
+          .beta = 1,
       .states = true },
-    { "delta_rule", 18, { 65, 66, 1, 0, 65, 3, 64, 70, 2, 129, 67, 40, 64, 66, 10, 65, 4, 5 }, 4, 4, 64, 128, .beta = 1, .states = true },
+    { "delta_rule", 18, { 65, 66, 1, 0, 65, 3, 64, 70, 2, 129, 67, 40, 64, 66, 10, 65, 4, 5 }, LNT_HEADS(4, 4, 64, 128), .beta = 1, .states = true },
     { 0 },
 };
-static const lnt_recur_case *const all_cases[] = { lnt_decay_cases, lnt_delta_cases, wide_delta_cases, lnt_attention_cases, lnt_mesa_cases };
+/* Tiles of vector decay take as many heads of keys as of values. Ragged and empty sequences, segments, resets, gates that leave nothing. */
+static const lnt_recur_case vector_cases[] = {
+    { "gla", 6, { 1, 15, 64, 0, 65, 130 }, LNT_HEADS(2, 2, 128, 128), .gate = -0.05, .states = true },
+    { "gla", 1, { 300 }, LNT_HEADS(3, 3, 64, 128), .gate = -3, .reset = 0.03, .states = true },
+    { "gla", 2, { 1100, 70 }, LNT_HEADS(1, 1, 128, 64), .gate = -0.02, .reset = 0.001, .states = true },
+    { "gla", 1, { 100 }, LNT_HEADS(2, 2, 64, 64), .gate = -40 },
+    { "rwkv6", 5, { 64, 63, 0, 66, 200 }, LNT_HEADS(2, 2, 64, 64), .gate = -0.5, .reset = 0.01, .states = true },
+    { "rwkv6", 2, { 1030, 3 }, LNT_HEADS(1, 1, 128, 128), .gate = -0.05, .states = true },
+    { "rwkv6", 1, { 129 }, LNT_HEADS(2, 2, 128, 64), .gate = -4, .states = true },
+    { "gla_kv", 3, { 129, 0, 70 }, LNT_HEADS(2, 4, 100, 140), .gate = -0.3, .reset = 0.02, .states = true },
+    { 0 },
+};
+/* The cases of every core, and those here. */
+enum { LISTS_MOST = 64 };
+static const lnt_recur_case *all_cases[LISTS_MOST];
+static size_t lists;
+static void list_cases(void)
+{
+    lists = 0;
+    all_cases[lists++] = wide_delta_cases;
+    all_cases[lists++] = vector_cases;
+    for (int o = 0; lnt_recur_at(o) && lists < LISTS_MOST; o++) {
+        bool there = false;
+        for (size_t i = 0; i < lists; i++) there |= all_cases[i] == lnt_recur_at(o)->cases;
+        if (!there) all_cases[lists++] = lnt_recur_at(o)->cases;
+    }
+}
 
 /* "test_recurrence_cuda NAME TOKENS EACH": only where "operator implementation" contains NAME, and cases of at most so many tokens; of the many runs
  * of "mesa chunk-cuda unrolled K=90" and "mesa in 99 KB K=100", each so-manieth. */
@@ -46,17 +73,17 @@ static void check_forward(linnet_context *c, const lnt_recur_case *k, lnt_proble
     OK(c, lnt_problem_make(c, k, p->r.dtype, p->r.dtype, 7, &again));
     again.r.impl = p->r.impl;
     OK(c, lnt_problem_run(c, &again, false));
-    double budget = lnt_recur_budget_of(p->op, p->r.dtype).output;
-    for (int i = 0; i < LNT_RECUR_TENSORS; i++) {
+    for (int i = 0; p->op->tensors[i].name; i++) {
         if (!p->data[i]) continue;
-        check_guards(p->data[i], p->bytes[i], lnt_recur_tensors[i].name, who);
-        if (lnt_recur_tensors[i].role != LNT_T_OUTPUT) continue;
+        check_guards(p->data[i], p->bytes[i], p->op->tensors[i].name, who);
+        if (p->op->tensors[i].role != LNT_T_OUTPUT) continue;
+        const double budget = lnt_recur_allowed(p->op, p->r.dtype, i);
         lnt_recur_error e = lnt_problem_error(p, truth, i);
         if (e.most > 1e-6 && e.relative > most->output) most->output = e.relative;
         if (!(e.most <= 1e-6) && !(e.relative <= budget))
-            fail_msg("%s: %s has relative error %.3g, allowed %.3g; largest %.3g at element %lld", who, lnt_recur_tensors[i].name, e.relative, budget,
+            fail_msg("%s: %s has relative error %.3g, allowed %.3g; largest %.3g at element %lld", who, p->op->tensors[i].name, e.relative, budget,
                      e.most, (long long)e.worst);
-        if (memcmp(p->data[i], again.data[i], p->bytes[i])) fail_msg("%s: %s differs in its bits", who, lnt_recur_tensors[i].name);
+        if (memcmp(p->data[i], again.data[i], p->bytes[i])) fail_msg("%s: %s differs in its bits", who, p->op->tensors[i].name);
     }
     check_guards(p->workspace, p->r.workspace_size, "workspace", who);
     lnt_problem_free(&again);
@@ -78,7 +105,7 @@ static bool check_implementation(linnet_context *c, const lnt_recur_case *k, con
         return true;
     }
     if (!run_both(c, p, who)) return false;
-    assert_string_equal(linnet_recurrence_ran(c), impl->name);
+    assert_string_equal(linnet_operator_ran(c), impl->name);
     compare(p, truth, who, most);
     lnt_problem again;
     OK(c, lnt_problem_make(c, k, p->r.dtype, p->r.dtype, 7, &again));
@@ -104,7 +131,8 @@ static void implementations_match_reference(void **state)
     if (!c) skip();
     seen most[2] = { { 0 } };
     int runs = 0, declined = 0;
-    for (size_t s = 0; s < sizeof all_cases / sizeof *all_cases; s++) {
+    list_cases();
+    for (size_t s = 0; s < lists; s++) {
         int ran[32] = { 0 };
         for (const lnt_recur_case *k = all_cases[s]; k->op; k++)
             for (int b = 0; b < 2 && tokens_of(k) <= most_tokens && any_asked_for(k); b++) {
@@ -144,10 +172,10 @@ static void unaligned(linnet_context *c, const lnt_recur_case *k, lnt_dtype dtyp
     OK(c, lnt_problem_make(c, k, dtype, dtype, 7, &p));
     p.r.impl = impl ? impl->name : NULL;
     bool refused = false;
-    for (int i = 0; i < LNT_RECUR_TENSORS; i++) {
-        const bool has_to = lnt_recur_tensor_aligned(p.op, &p.r, i);
+    for (int i = 0; p.op->tensors[i].name; i++) {
+        const bool has_to = lnt_recur_aligned(&p.call, i);
         if (!p.data[i] || (has_to && !all)) continue;
-        p.shift[i] = (uint8_t)lnt_dtype_size(lnt_recur_tensor_type(&p.r, i));
+        p.shift[i] = (uint8_t)lnt_dtype_size(lnt_recur_type(&p.call, i));
         refused |= has_to;
     }
     const bool backward = !impl || impl->put_backward != NULL;
@@ -156,19 +184,19 @@ static void unaligned(linnet_context *c, const lnt_recur_case *k, lnt_dtype dtyp
             const linnet_status s = lnt_problem_run(c, &p, b);
             if (s == LINNET_EUNSUPPORTED && impl) break;
             if (s != LINNET_EINVAL || !strstr(linnet_error_message(c), "a multiple of 16")) fail_msg("%s: %s", who, linnet_error_message(c));
-            for (int i = 0; i < LNT_RECUR_TENSORS; i++)
-                for (size_t e = 0; p.data[i] && lnt_recur_tensors[i].role == (b ? LNT_T_GRADIENT : LNT_T_OUTPUT) && e < p.bytes[i]; e++)
-                    if (((uint8_t *)p.data[i])[e] != 0xff) fail_msg("%s: %s was written", who, lnt_recur_tensors[i].name);
+            for (int i = 0; p.op->tensors[i].name; i++)
+                for (size_t e = 0; p.data[i] && p.op->tensors[i].role == (b ? LNT_T_GRADIENT : LNT_T_OUTPUT) && e < p.bytes[i]; e++)
+                    if (((uint8_t *)p.data[i])[e] != 0xff) fail_msg("%s: %s was written", who, p.op->tensors[i].name);
         }
     } else if (!backward) {
         const linnet_status s = lnt_problem_run(c, &p, false);
         if (s != LINNET_OK && s != LINNET_EUNSUPPORTED) fail_msg("%s: %s", who, linnet_error_message(c));
-        for (int i = 0; i < LNT_RECUR_TENSORS; i++) { /* other bits than aligned tensors give: sums may go in another order */
-            if (s != LINNET_OK || !p.data[i] || lnt_recur_tensors[i].role != LNT_T_OUTPUT) continue;
+        for (int i = 0; p.op->tensors[i].name; i++) { /* other bits than aligned tensors give: sums may go in another order */
+            if (s != LINNET_OK || !p.data[i] || p.op->tensors[i].role != LNT_T_OUTPUT) continue;
             const lnt_recur_error e = lnt_problem_error(&p, truth, i);
-            if (!(e.relative <= lnt_recur_budget_of(p.op, dtype).output))
-                fail_msg("%s: %s has relative error %.3g", who, lnt_recur_tensors[i].name, e.relative);
-            check_guards(p.data[i], p.bytes[i], lnt_recur_tensors[i].name, who);
+            if (!(e.relative <= lnt_recur_allowed(p.op, dtype, i)))
+                fail_msg("%s: %s has relative error %.3g", who, p.op->tensors[i].name, e.relative);
+            check_guards(p.data[i], p.bytes[i], p.op->tensors[i].name, who);
         }
     } else if (run_both(c, &p, who))
         compare(&p, truth, who, most);
@@ -186,7 +214,7 @@ static void unaligned_tensors(void **state)
     for (size_t o = 0; o < sizeof ops / sizeof *ops; o++)
         for (int half = 0; half < 2; half++)
             for (int size = 0; size < 4; size++) {
-                const lnt_recur_case k = { ops[o], 2, { 70, 33 }, 2, 2, size % 2 ? 64 : 18, size / 2 ? 64 : 22, .gate = -0.1, .beta = 1,
+                const lnt_recur_case k = { ops[o], 2, { 70, 33 }, LNT_HEADS(2, 2, size % 2 ? 64 : 18, size / 2 ? 64 : 22), .gate = -0.1, .beta = 1,
                                            .states = strcmp(ops[o], "attention") != 0 };
                 const lnt_dtype dtype = half ? LINNET_BF16 : LINNET_F32;
                 lnt_problem truth;
@@ -204,9 +232,9 @@ static void unaligned_tensors(void **state)
     linnet_context_destroy(c);
 }
 
-static int tensor_named(const char *name)
+static int tensor_named(const lnt_problem *p, const char *name)
 {
-    int i = lnt_recur_tensor_find(name);
+    int i = lnt_recur_tensor_find(p->op, name);
     assert_true(i >= 0);
     return i;
 }
@@ -214,18 +242,18 @@ static int tensor_named(const char *name)
 /* The reports, which problems do not ask for. */
 static void ask_for(lnt_problem *p, const char *name)
 {
-    int i = tensor_named(name);
-    p->bytes[i] = (size_t)lnt_recur_tensor_count(p->op, &p->r, i) * sizeof(float);
+    int i = tensor_named(p, name);
+    p->bytes[i] = (size_t)lnt_recur_elements(&p->call, i) * sizeof(float);
     char *block = lnt_alloc(p->bytes[i] + 2 * LNT_PROBLEM_GUARD);
     assert_non_null(block);
     memset(block, 0xa5, p->bytes[i] + 2 * LNT_PROBLEM_GUARD);
     p->data[i] = block + LNT_PROBLEM_GUARD;
-    lnt_recur_tensor_set(&p->r, i, p->data[i]);
+    lnt_recur_set(&p->call, &p->op->tensors[i], p->data[i]);
 }
 
 static void same(const lnt_problem *gpu, const lnt_problem *cpu, const char *name, double allowed, const char *who)
 {
-    lnt_recur_error e = lnt_problem_error(gpu, cpu, tensor_named(name));
+    lnt_recur_error e = lnt_problem_error(gpu, cpu, tensor_named(gpu, name));
     if (!(e.relative <= allowed) && !(e.most <= 1e-6)) fail_msg("%s: %s differs by %.3g, allowed %.3g", who, name, e.relative, allowed);
 }
 
@@ -238,13 +266,13 @@ static void mesa_solvers_match_the_cpu(void **state)
     cpu = make_context(2);
     static const int counts[] = { 0, 1, 5, 40 };
     static const lnt_recur_case shapes[] = {
-        { "mesa", 2, { 70, 33 }, 1, 2, 20, 24, .gate = -0.1, .beta = 1, .states = true },
-        { "mesa", 1, { 67 }, 1, 1, 130, 64, .gate = -0.05, .beta = 1, .states = true },
+        { "mesa", 2, { 70, 33 }, LNT_HEADS(1, 2, 20, 24), .gate = -0.1, .beta = 1, .states = true },
+        { "mesa", 1, { 67 }, LNT_HEADS(1, 1, 130, 64), .gate = -0.05, .beta = 1, .states = true },
     };
     for (int run = 0; run < 160; run++) {
         lnt_problem p[2];
-        linnet_cg_solver solver = (linnet_cg_solver)(run % 5);
-        bool token = run / 10 % 2, half = solver == LINNET_CG_FLASH;
+        int solver = (run % 5);
+        bool token = run / 10 % 2, half = solver == LNT_CG_FLASH;
         int most = counts[run / 20 % 4];
         char who[128];
         snprintf(who, sizeof who, "solver %d, guess %d, %s, %d steps, shape %d", (int)solver, run / 5 % 2, token ? "by tokens" : "in chunks", most,
@@ -253,18 +281,18 @@ static void mesa_solvers_match_the_cpu(void **state)
             OK(cpu, lnt_problem_make(cpu, &shapes[run / 80], LINNET_F32, LINNET_F32, 5, &p[i]));
             ask_for(&p[i], "steps");
             ask_for(&p[i], "residual");
-            p[i].r.cg_solver = solver;
-            p[i].r.cg_guess = (linnet_cg_guess)(run / 5 % 2);
+            args(&p[i])->cg_solver = solver;
+            args(&p[i])->cg_guess = (run / 5 % 2);
             p[i].r.form = token ? LINNET_FORM_RECURRENT : LINNET_FORM_CHUNK;
-            p[i].r.cg_max_steps = most;
-            p[i].r.cg_tolerance = most == 40 ? 1e-4 : 0;
+            args(&p[i])->cg_max_steps = most;
+            args(&p[i])->cg_tolerance = most == 40 ? 1e-4 : 0;
             OK(i ? cpu : gpu, lnt_problem_run(i ? cpu : gpu, &p[i], false));
         }
         double allowed = half ? 3e-3 : most == 40 ? 1e-3 : 2e-5;
         same(&p[0], &p[1], "x", allowed, who);
         same(&p[0], &p[1], "o", allowed, who);
-        const float *steps[2] = { p[0].r.steps, p[1].r.steps }, *left[2] = { p[0].r.residual, p[1].r.residual };
-        for (int64_t i = 0; i < p[0].r.tokens * p[0].r.Hv; i++) {
+        const float *steps[2] = { args(&p[0])->steps, args(&p[1])->steps }, *left[2] = { args(&p[0])->residual, args(&p[1])->residual };
+        for (int64_t i = 0; i < p[0].r.tokens * args(&p[0])->Hv; i++) {
             if (!(fabsf(steps[0][i] - steps[1][i]) <= (most == 40 ? 1 : 0)))
                 fail_msg("%s: token %lld took %g steps, %g on the CPU", who, (long long)i, steps[0][i], steps[1][i]);
             if (!half && most < 40 && !(fabsf(left[0][i] - left[1][i]) <= 2e-5f * (1 + left[1][i])))
@@ -285,18 +313,18 @@ static void mesa_solvers_match_the_cpu(void **state)
 
 static void unrolled(lnt_problem *p, int solver, int guess, int steps, double tolerance)
 {
-    p->r.cg_gradient = LINNET_CG_UNROLLED;
-    p->r.cg_solver = (linnet_cg_solver)solver;
-    p->r.cg_guess = (linnet_cg_guess)guess;
-    p->r.cg_max_steps = steps;
-    p->r.cg_tolerance = tolerance;
+    args(p)->cg_gradient = LNT_CG_UNROLLED;
+    args(p)->cg_solver = solver;
+    args(p)->cg_guess = guess;
+    args(p)->cg_max_steps = steps;
+    args(p)->cg_tolerance = tolerance;
 }
 
 static void run_twice(linnet_context *c, const lnt_recur_case *k, lnt_problem *p, const char *who)
 {
     lnt_problem again;
     OK(c, lnt_problem_make(c, k, p->r.dtype, p->r.dtype, 7, &again));
-    unrolled(&again, (int)p->r.cg_solver, (int)p->r.cg_guess, p->r.cg_max_steps, p->r.cg_tolerance);
+    unrolled(&again, (int)args(p)->cg_solver, (int)args(p)->cg_guess, args(p)->cg_max_steps, args(p)->cg_tolerance);
     assert_true(run_both(c, p, who));
     assert_true(run_both(c, &again, who));
     check_same_bits(p, &again, who);
@@ -311,23 +339,23 @@ static void mesa_unrolled_matches_reference(void **state)
     if (!c) skip();
     static const int counts[] = { 0, 1, 2, 7, 30 };
     static const lnt_recur_case cases[] = {
-        { "mesa", 6, { 0, 1, 15, 63, 64, 65 }, 1, 2, 32, 40, .gate = -0.1, .beta = 1, .states = true },
-        { "mesa", 1, { 100 }, 2, 2, 64, 64, .gate = -0.3, .beta = 1, .states = true },
-        { "mesa", 1, { 0 }, 1, 1, 16, 16, .gate = -0.3, .beta = 1, .states = true },
-        { "mesa", 3, { 66, 0, 10 }, 1, 2, 128, 64, .gate = -0.05, .reset = 0.03, .beta = 1, .states = true },
-        { "mesa", 1, { 65 }, 1, 1, 130, 20, .gate = -0.1, .beta = 1 },
-        { "mesa", 1, { 64 }, 1, 1, 90, 30, .gate = -0.1, .beta = 1, .states = true },
-        { "mesa", 1, { 64 }, 1, 1, 40, 30, .gate = -0.1, .beta = 1, .states = true },
-        { "mesa", 2, { 20, 3 }, 1, 1, 100, 30, .gate = -0.1, .beta = 1, .states = true },
-        { "mesa", 2, { 200, 1 }, 1, 1, 7, 5, .gate = -4, .beta = 1, .states = true },
-        { "mesa", 1, { 129 }, 1, 3, 50, 60, .gate = -0.02, .beta = 1, .states = true },
+        { "mesa", 6, { 0, 1, 15, 63, 64, 65 }, LNT_HEADS(1, 2, 32, 40), .gate = -0.1, .beta = 1, .states = true },
+        { "mesa", 1, { 100 }, LNT_HEADS(2, 2, 64, 64), .gate = -0.3, .beta = 1, .states = true },
+        { "mesa", 1, { 0 }, LNT_HEADS(1, 1, 16, 16), .gate = -0.3, .beta = 1, .states = true },
+        { "mesa", 3, { 66, 0, 10 }, LNT_HEADS(1, 2, 128, 64), .gate = -0.05, .reset = 0.03, .beta = 1, .states = true },
+        { "mesa", 1, { 65 }, LNT_HEADS(1, 1, 130, 20), .gate = -0.1, .beta = 1 },
+        { "mesa", 1, { 64 }, LNT_HEADS(1, 1, 90, 30), .gate = -0.1, .beta = 1, .states = true },
+        { "mesa", 1, { 64 }, LNT_HEADS(1, 1, 40, 30), .gate = -0.1, .beta = 1, .states = true },
+        { "mesa", 2, { 20, 3 }, LNT_HEADS(1, 1, 100, 30), .gate = -0.1, .beta = 1, .states = true },
+        { "mesa", 2, { 200, 1 }, LNT_HEADS(1, 1, 7, 5), .gate = -4, .beta = 1, .states = true },
+        { "mesa", 1, { 129 }, LNT_HEADS(1, 3, 50, 60), .gate = -0.02, .beta = 1, .states = true },
     };
     enum { CASES = sizeof cases / sizeof cases[0], RUNS = 8 * 5 };
     seen most[2] = { { 0 } };
     int runs = 0;
     for (int n = 0; n < CASES; n++) {
         char name[64];
-        snprintf(name, sizeof name, "mesa chunk-cuda unrolled K=%d", cases[n].K);
+        snprintf(name, sizeof name, "mesa chunk-cuda unrolled K=%d", (int)lnt_case_size(&cases[n], "K"));
         if (!wanted(name)) continue;
         for (int run = 0; run < RUNS && tokens_of(&cases[n]) <= most_tokens; run += (int)each)
             for (int b = 0; b < 1 + ((run + n) % 3 == 0); b++) { /* a third of the runs in bf16 too */
@@ -346,7 +374,7 @@ static void mesa_unrolled_matches_reference(void **state)
                 OK(c, lnt_problem_run(c, &truth, false));
                 OK(c, lnt_problem_run(c, &truth, true));
                 run_twice(c, &cases[n], &p, who);
-                assert_string_equal(linnet_recurrence_ran(c), "chunk-cuda");
+                assert_string_equal(linnet_operator_ran(c), "chunk-cuda");
                 compare(&p, &truth, who, &most[b]);
                 runs++;
                 lnt_problem_free(&p);
@@ -365,27 +393,27 @@ static void mesa_in_little_shared_memory(void **state)
     linnet_context *c = make_cuda_context();
     if (!c) skip();
     static const lnt_recur_case cases[] = {
-        { "mesa", 2, { 70, 33 }, 1, 2, 128, 128, .gate = -0.1, .beta = 1, .states = true },
-        { "mesa", 3, { 66, 0, 10 }, 1, 1, 90, 64, .gate = -0.05, .reset = 0.03, .beta = 1, .states = true },
-        { "mesa", 1, { 100 }, 1, 1, 256, 20, .gate = -0.1, .beta = 1, .states = true },
-        { "mesa", 2, { 65, 3 }, 1, 2, 130, 40, .gate = -0.3, .beta = 1 },
-        { "mesa", 1, { 70 }, 1, 1, 64, 64, .gate = -0.1, .beta = 1, .states = true },
-        { "mesa", 2, { 20, 3 }, 1, 1, 100, 30, .gate = -0.1, .beta = 1, .states = true },
-        { "mesa", 1, { 18 }, 1, 1, 140, 30, .gate = -0.1, .beta = 1, .states = true },
+        { "mesa", 2, { 70, 33 }, LNT_HEADS(1, 2, 128, 128), .gate = -0.1, .beta = 1, .states = true },
+        { "mesa", 3, { 66, 0, 10 }, LNT_HEADS(1, 1, 90, 64), .gate = -0.05, .reset = 0.03, .beta = 1, .states = true },
+        { "mesa", 1, { 100 }, LNT_HEADS(1, 1, 256, 20), .gate = -0.1, .beta = 1, .states = true },
+        { "mesa", 2, { 65, 3 }, LNT_HEADS(1, 2, 130, 40), .gate = -0.3, .beta = 1 },
+        { "mesa", 1, { 70 }, LNT_HEADS(1, 1, 64, 64), .gate = -0.1, .beta = 1, .states = true },
+        { "mesa", 2, { 20, 3 }, LNT_HEADS(1, 1, 100, 30), .gate = -0.1, .beta = 1, .states = true },
+        { "mesa", 1, { 18 }, LNT_HEADS(1, 1, 140, 30), .gate = -0.1, .beta = 1, .states = true },
     };
     static const char *const impls[] = { "chunk-cuda", "chunk-sm80" };
     const size_t has = c->device->block_shared;
     seen most[2] = { { 0 } };
     int runs = 0;
-    static const linnet_cg_solver solvers[] = { LINNET_CG_JACOBI, LINNET_CG_PLAIN, LINNET_CG_FLASH };
+    static const int solvers[] = { LNT_CG_JACOBI, LNT_CG_PLAIN, LNT_CG_FLASH };
     for (int run = 0; run < (int)(sizeof cases / sizeof *cases) * 24; run++) { /* case, type, implementation, gradient, solver */
         const lnt_recur_case *k = &cases[run / 24];
         const int half = run / 12 % 2, tiles = run / 6 % 2, steps = run / 3 % 2;
         const lnt_dtype dtype = half ? LINNET_BF16 : LINNET_F32;
-        const linnet_cg_solver solver = solvers[run % 3];
+        const int solver = solvers[run % 3];
         char who[256];
-        snprintf(who, sizeof who, "mesa in 99 KB K=%d", k->K);
-        if (!wanted(who) || tokens_of(k) > most_tokens || run % 24 % each || (solver == LINNET_CG_FLASH && steps)) continue;
+        snprintf(who, sizeof who, "mesa in 99 KB K=%d", (int)lnt_case_size(k, "K"));
+        if (!wanted(who) || tokens_of(k) > most_tokens || run % 24 % each || (solver == LNT_CG_FLASH && steps)) continue;
         int n = snprintf(who, sizeof who, "%s %s in 99 KB, gradient %d, solver %d, ", impls[tiles], lnt_dtype_name(dtype), steps, (int)solver);
         describe_case(k, who + n, sizeof who - (size_t)n);
         lnt_problem p[3] = { { 0 } }; /* the truth, with all the shared memory that there is, with 99 KB */
@@ -393,17 +421,18 @@ static void mesa_in_little_shared_memory(void **state)
         for (int i = 0; i < 3 && took; i++) {
             c->device->block_shared = i == 2 ? 99 << 10 : has;
             OK(c, lnt_problem_make(c, k, i ? dtype : LINNET_F64, dtype, 7, &p[i]));
-            unrolled(&p[i], (int)solver, LINNET_CG_DIAGONAL, steps ? 5 : 300, steps ? 0 : 1e-6);
-            if (!steps) p[i].r.cg_gradient = LINNET_CG_IMPLICIT;
+            unrolled(&p[i], (int)solver, LNT_CG_DIAGONAL, steps ? 5 : 300, steps ? 0 : 1e-6);
+            if (!steps) args(&p[i])->cg_gradient = LNT_CG_IMPLICIT;
             p[i].r.impl = i ? impls[tiles] : NULL;
             took = run_both(c, &p[i], who);
-            if (took && i && solver != LINNET_CG_FLASH) compare(&p[i], &p[0], who, &most[half]);
+            if (took && i && solver != LNT_CG_FLASH) compare(&p[i], &p[0], who, &most[half]);
         }
         if (took) {
-            const int x = tensor_named("x");
-            const bool same_sums = !half || solver == LINNET_CG_FLASH;
+            const int x = tensor_named(&p[0], "x");
+            const bool same_sums = !half || solver == LNT_CG_FLASH;
             if (same_sums && memcmp(p[1].data[x], p[2].data[x], p[1].bytes[x])) fail_msg("%s: x has other bits", who);
-            if (half && !tiles && !same_sums && k->K > 64 && k->K <= 128) assert_memory_not_equal(p[1].data[x], p[2].data[x], p[1].bytes[x]);
+            if (half && !tiles && !same_sums && (int)lnt_case_size(k, "K") > 64 && (int)lnt_case_size(k,
+                    "K") <= 128) assert_memory_not_equal(p[1].data[x], p[2].data[x], p[1].bytes[x]);
             runs++;
         }
         for (int i = 0; i < 3; i++) lnt_problem_free(&p[i]);
@@ -421,8 +450,8 @@ static void mesa_steps_on_the_device(void **state)
     linnet_context *c = wanted("mesa drawn") ? make_cuda_context() : NULL;
     if (!c) skip();
     static const lnt_recur_case shapes[] = {
-        { "mesa", 2, { 70, 33 }, 1, 2, 64, 24, .gate = -0.1, .beta = 1, .states = true },
-        { "mesa", 1, { 67 }, 1, 1, 140, 64, .gate = -0.05, .beta = 1, .states = true },
+        { "mesa", 2, { 70, 33 }, LNT_HEADS(1, 2, 64, 24), .gate = -0.1, .beta = 1, .states = true },
+        { "mesa", 1, { 67 }, LNT_HEADS(1, 1, 140, 64), .gate = -0.05, .beta = 1, .states = true },
     };
     static const char *const impls[] = { "chunk-sm80", "chunk-cuda", "recurrent-cuda" };
     void *place;
@@ -439,11 +468,11 @@ static void mesa_steps_on_the_device(void **state)
                 OK(c, lnt_problem_make(c, k, dtype, dtype, 5, &p[i]));
                 ask_for(&p[i], "steps");
                 unrolled(&p[i], solver, guess, i ? 6 : steps, 0);
-                p[i].r.cg_gradient = which && guess != solver % 2 && solver < 4 ? LINNET_CG_UNROLLED : LINNET_CG_IMPLICIT;
+                args(&p[i])->cg_gradient = which && guess != solver % 2 && solver < 4 ? LNT_CG_UNROLLED : LNT_CG_IMPLICIT;
                 p[i].r.impl = impls[which];
                 if (i) {
                     lnt_to_device(c, place, &steps, sizeof steps);
-                    p[i].r.cg_steps_device = place;
+                    args(&p[i])->cg_steps_device = place;
                 }
                 linnet_status s = lnt_problem_run(c, &p[i], false);
                 took = s == LINNET_OK;

@@ -7,7 +7,9 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/resource.h>
+#include <time.h>
 #include <unistd.h>
+#include <utf8proc.h>
 
 #include <cmocka.h>
 
@@ -626,10 +628,53 @@ static void gpt2(void **state)
     linnet_tokenizer_destroy(t);
 }
 
+/* Letters, marks of many classes, precomposed letters and Hangul in any order: what utf8proc makes of them. */
+static void marks_are_ordered_as_unicode_says(void **state)
+{
+    (void)state;
+    static const int32_t some[] = {'a', 'e', ' ', 0x300, 0x301, 0x302, 0x316, 0x323, 0x327, 0x345, 0x334, 0x5b0, 0x64b, 0x3099, 0xe9, 0x1e69, 0x1e0b,
+                                   0x1fb7, 0x212b, 0xac01, 0x1100, 0x1161, 0x11a8, 0x1d15f, 0xf900};
+    lnt_rng r = lnt_rng_make(3, 0);
+    for (int round = 0; round < 3000; round++) {
+        uint8_t text[2048], *mine, *wanted;
+        size_t n = 0, got;
+        const int few = round % 2 ? 25 : 13, count = 1 + (int)lnt_rng_below(&r, round % 3 ? 20 : 200); /* of every second round: marks almost alone */
+        for (int i = 0; i < count; i++) n += (size_t)utf8proc_encode_char(some[(few < 25 && i ? 3 : 0) + (int)lnt_rng_below(&r,
+                (uint64_t)few - 3)], text + n);
+        utf8proc_ssize_t length = utf8proc_map(text, (utf8proc_ssize_t)n, &wanted, UTF8PROC_STABLE | UTF8PROC_COMPOSE);
+        assert_int_equal(lnt_nfc(ctx, text, n, &mine, &got), LINNET_OK);
+        assert_int_equal(got, length);
+        assert_memory_equal(mine, wanted, got);
+        lnt_free(mine);
+        free(wanted);
+    }
+}
+
+/* 160 kB of marks took 18 s; the square of 800 kB would be minutes. */
+static void marks_alone_cost_no_square(void **state)
+{
+    (void)state;
+    enum { MARKS = 400000 };
+    uint8_t *text = malloc(2 * MARKS), *out;
+    size_t n;
+    for (int i = 0; i < MARKS; i++) utf8proc_encode_char(i % 3 ? 0x301 : 0x316, text + 2 * i);
+    const clock_t start = clock();
+    assert_int_equal(lnt_nfc(ctx, text, 2 * MARKS, &out, &n), LINNET_OK);
+    const double seconds = (double)(clock() - start) / CLOCKS_PER_SEC;
+    assert_int_equal(n, 2 * MARKS);
+    assert_int_equal(out[1], 0x96); /* U+0316, of class 220, stands before U+0301, of class 230 */
+    assert_int_equal(out[n - 1], 0x81);
+    if (seconds > 2) fail_msg("%d marks take %.1f s", MARKS, seconds);
+    lnt_free(out);
+    free(text);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(spelling_of_bytes),
+        cmocka_unit_test(marks_are_ordered_as_unicode_says),
+        cmocka_unit_test(marks_alone_cost_no_square),
         cmocka_unit_test(utf8_prefixes),
         cmocka_unit_test(byte_ids),
         cmocka_unit_test(agrees_with_the_plain_rule),

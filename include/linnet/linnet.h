@@ -3,15 +3,21 @@
  * Conventions, said once for the whole header.
  * - A function that can fail returns linnet_status: 0 is success, negative is an error. The error's text (message, detail,
  *   hint) stays on the context until the next failing call on it. On error, outputs are untouched unless said otherwise.
- * - An option structure begins with its size; fill it with its LINNET_..._INIT macro, then change what you need. Fields are only
- *   ever added at the end.
+ * - An option structure begins with its size; fill it with its LINNET_..._INIT macro, then change what you need. A structure for a result
+ *   begins with its size too: set it (r.size = sizeof r) before the call, which fills no more than that and then says how much. Fields are
+ *   only ever added at the end, so that a program and a library of different ages understand each other.
+ * - NULL is refused with LINNET_EINVAL where nothing says what it means; a function that returns no status does nothing or returns nothing.
  * - Strings are UTF-8. Strings handed in are copied; strings handed out belong to the object they came from.
  * - Destroying NULL does nothing.
- * - One context serves one thread at a time; several contexts may live in several threads.
+ * - Threads: one context serves one thread at a time; several contexts may live in several threads. A model is used with the context that it
+ *   was made with, and no other. A configuration or a tokenizer belongs to no context: a tokenizer never changes once it is open and may be
+ *   read by many threads; a configuration may be handed from thread to thread, but linnet_config_json and what sets a key change it. The
+ *   error's text is the context's. Functions without a context may be called from everywhere at once.
  * Since 0.1 unless a declaration says otherwise. */
 #ifndef LINNET_LINNET_H
 #define LINNET_LINNET_H
 
+#include <math.h>
 #include <stddef.h>
 #include <stdint.h>
 
@@ -54,13 +60,13 @@ typedef struct linnet_context linnet_context;
 
 typedef struct {
     size_t size;
-    int threads;         /* 0: OMP_NUM_THREADS, or every core this process may use */
+    int32_t threads;     /* 0: OMP_NUM_THREADS, or every core this process may use */
     const char *device;  /* "cpu" (default when NULL), "cuda", or "cuda:1" for the second GPU */
     void (*log)(void *user, const char *line); /* dispatch and other diagnostics; NULL: none */
     void *log_user;
     void *stream;        /* a cudaStream_t that all work of this context is put on; NULL: a stream of its own. Kept open by the caller. */
 } linnet_context_options;
-#define LINNET_CONTEXT_OPTIONS_INIT { .size = sizeof(linnet_context_options) }
+#define LINNET_CONTEXT_OPTIONS_INIT { sizeof(linnet_context_options), 0, NULL, NULL, NULL, NULL }
 
 /* Create a context. `options` may be NULL. On failure `*out` still holds a context that carries the error's text and is good for nothing else
  * (destroy it), or NULL when not even that could be allocated. */
@@ -72,6 +78,7 @@ LINNET_API const char *linnet_error_message(const linnet_context *c);
 LINNET_API const char *linnet_error_detail(const linnet_context *c);
 LINNET_API const char *linnet_error_hint(const linnet_context *c);
 
+/* 0 without a context. */
 LINNET_API int linnet_threads(const linnet_context *c);
 
 /* What runs here: "cpu: avx512 amx, 2 threads"; belongs to the context. */
@@ -79,12 +86,16 @@ LINNET_API const char *linnet_machine(const linnet_context *c);
 
 /* ---- numbers --------------------------------------------------------------------------------------------------------------- */
 
+/* In structures an enumeration is an int32_t, whose width does not depend on the compiler. */
 typedef enum { LINNET_F32 = 0, LINNET_BF16 = 1, LINNET_F64 = 2, LINNET_F16 = 3, LINNET_I64 = 4, LINNET_I32 = 5, LINNET_U8 = 6 } linnet_dtype;
-
 
 /* "f32", "bf16" ...; static storage. linnet_dtype_parse also takes "float32", "bfloat16". */
 LINNET_API const char *linnet_dtype_name(linnet_dtype t);
 LINNET_API linnet_status linnet_dtype_parse(linnet_context *c, const char *text, linnet_dtype *out);
+
+/* Between what an option may lie, both ends included: linnet_option_range("train", "batch", &least, &most) for linnet_train_options.batch. Where a
+ * structure gives 0 a meaning of its own, it may be 0 besides. LINNET_EINVAL when there is no such number. */
+LINNET_API linnet_status linnet_option_range(const char *options, const char *field, double *least, double *most);
 
 /* ---- model configuration ---------------------------------------------------------------------------------------------------
  * The keys are those of config.json in flash-linear-attention's form (model_type, hidden_size, num_hidden_layers, num_heads, attn ...). */
@@ -95,12 +106,18 @@ typedef struct linnet_config linnet_config;
 LINNET_API linnet_status linnet_config_create(linnet_context *c, const char *model_type, linnet_config **out);
 /* Read config.json, or the config.json of a folder. Unknown keys that change the function computed are refused; those that do not are kept. */
 LINNET_API linnet_status linnet_config_load(linnet_context *c, const char *path, linnet_config **out);
-/* Set one key; `value` is JSON or a bare word: "512", "true", "null", "{\"layers\":[1,3],\"window_size\":256}". */
+/* Set one key; `value` is JSON or a bare word: "512", "true", "null", "{\"layers\":[1,3],\"window_size\":256}". A key that several mixers of a hybrid
+ * have is set for all of them; "retnet.num_heads" for the one of that label. */
 LINNET_API linnet_status linnet_config_set(linnet_context *c, linnet_config *k, const char *key, const char *value);
+/* A key's value as JSON text, of the first part that has it, into `text`, cut to `size`. */
+LINNET_API linnet_status linnet_config_get(linnet_context *c, const linnet_config *k, const char *key, char *text, size_t size);
+/* The class of another project that computes this configuration, under whose model type it is saved: "GatedDeltaNetForCausalLM"; NULL: it is saved as
+ * linnet's own type. Static storage. */
+LINNET_API const char *linnet_config_class(const linnet_config *k);
 /* Apply a named size ("tiny", "small" ...): width, layers, heads. */
 LINNET_API linnet_status linnet_config_preset(linnet_context *c, linnet_config *k, const char *preset);
-/* Kinds of layer by turns, "mesa_net,attention:256" or "3*gated_deltanet,attention": each a mixer (of equal_backbone a rule), with N* in front for N
- * such layers, and behind attention a window. The keys attn and layer_mixers become what says that for num_hidden_layers, so set that first. */
+/* Kinds of layer by turns, "mesa_net,attention:256" or "3*gated_deltanet,attention": each a mixer (of equal_backbone a rule, too), with N* in front
+ * for N such layers, and behind attention a window. They are laid over num_hidden_layers, so set that first. */
 LINNET_API linnet_status linnet_config_pattern(linnet_context *c, linnet_config *k, const char *pattern);
 /* The i-th preset's name and one line about it; NULL past the end. */
 LINNET_API const char *linnet_preset_name(int i);
@@ -114,6 +131,11 @@ typedef struct {
     const char *name, *summary, *paper, *recurrence;
 } linnet_mixer_info;
 LINNET_API const linnet_mixer_info *linnet_mixer_at(int i);
+/* A mixer, block, norm or MLP with its keys: kind, range, default and meaning of each, as text for people or as JSON. Free with linnet_free. NULL:
+ * there is none of that name, or no memory. */
+LINNET_API char *linnet_kind_describe(const char *name, int json);
+/* The i-th block, norm or MLP by the family's name ("block", "norm", "mlp"; "mixer" too); NULL past the end. */
+LINNET_API const linnet_mixer_info *linnet_kind_at(const char *family, int i);
 
 /* ---- model ------------------------------------------------------------------------------------------------------------------ */
 
@@ -125,6 +147,10 @@ LINNET_API linnet_status linnet_model_create(linnet_context *c, const linnet_con
  * master; training then rounds them stochastically. */
 LINNET_API linnet_status linnet_model_create_kept(linnet_context *c, const linnet_config *k, linnet_dtype dtype, linnet_dtype weights, uint64_t seed,
                                                   linnet_model **out);
+/* A model without weights, which takes no memory for them: for linnet_model_get_info, linnet_model_describe and linnet_model_training_memory. */
+LINNET_API linnet_status linnet_model_outline(linnet_context *c, const linnet_config *k, linnet_dtype dtype, linnet_model **out);
+/* The same for a checkpoint folder: config.json, and the names, types and shapes of its weights if they are there; they are not read. */
+LINNET_API linnet_status linnet_model_look(linnet_context *c, const char *folder, linnet_dtype dtype, linnet_model **out);
 /* Load a checkpoint folder: config.json and model.safetensors. */
 LINNET_API linnet_status linnet_model_load(linnet_context *c, const char *folder, linnet_dtype dtype, linnet_model **out);
 /* Write config.json and model.safetensors (float32 master weights), each replaced atomically. */
@@ -132,12 +158,13 @@ LINNET_API linnet_status linnet_model_save(linnet_context *c, const linnet_model
 LINNET_API void linnet_model_destroy(linnet_model *m);
 
 typedef struct {
+    size_t size;
     int64_t parameters, vocabulary, width, layers;
     int64_t state_bytes_per_sequence; /* of generation; key-value caches counted at `state_capacity` tokens */
     int64_t state_capacity;
     const char *model_type;
 } linnet_model_info;
-LINNET_API void linnet_model_get_info(const linnet_model *m, linnet_model_info *out);
+LINNET_API linnet_status linnet_model_get_info(const linnet_model *m, linnet_model_info *out);
 
 typedef enum { LINNET_DESCRIBE_TEXT, LINNET_DESCRIBE_GRAPHVIZ, LINNET_DESCRIBE_PARAMETERS, LINNET_DESCRIBE_JSON } linnet_describe;
 /* The model as text: its program, its program as Graphviz, its parameter table, all of it as JSON. Free with linnet_free. NULL when out of memory. */
@@ -170,19 +197,24 @@ LINNET_API linnet_status linnet_tokenizer_encode(linnet_context *c, const linnet
 /* Bytes of one id (not zero-terminated; they may be a part of a UTF-8 character). NULL when the id is outside the vocabulary. */
 LINNET_API const char *linnet_tokenizer_piece(const linnet_tokenizer *t, int64_t id, size_t *bytes);
 
+/* Something to tell a user before files or folders are used as text (one holds JSON lines, say), or "". What is no text at all is refused where it is
+ * used. */
+LINNET_API linnet_status linnet_text_note(linnet_context *c, const char *const *texts, int n_texts, char *note, size_t size);
+
 /* ---- training --------------------------------------------------------------------------------------------------------------- */
 
 typedef struct {
+    size_t size;            /* as the library filled it */
     int64_t step, steps;
     double loss;            /* nats per token of this step's batch */
     double learning_rate, gradient_norm;
     double tokens_per_second;
     double seconds, seconds_left;
     int64_t tokens;         /* seen since the start of the run, resumes included */
-    int evaluated;          /* 1: the fields below are fresh */
+    int32_t evaluated;      /* 1: the fields below are fresh */
     double eval_loss;       /* nats per token on the held-out text */
     double eval_bits_per_byte;
-    int saved;              /* 1: a checkpoint was just written */
+    int32_t saved;          /* 1: a checkpoint was just written */
     const char *note;       /* something to tell the user, or NULL */
 } linnet_train_progress;
 
@@ -193,48 +225,69 @@ enum {
     LINNET_RECOMPUTE_CHEAP = 2,  /* norms, convolutions, activations; results of products and recurrences are kept */
 };
 
+enum { LINNET_WARMUP_AUTO = -1 };
+
 typedef struct {
     size_t size;
     const char *const *texts;     /* files or folders (every regular file below, sorted by path), n_texts of them */
-    int n_texts;
+    int32_t n_texts;
     const char *held_out;         /* file or folder; NULL: the last `held_out_share` of each document set */
     double held_out_share;        /* 0.1 */
     const char *tokenizer;        /* as linnet_tokenizer_open; NULL: "bytes" */
     int64_t train_tokenizer;      /* > 0: train a BPE of this vocabulary on the training text instead */
     const char *out;              /* checkpoint folder */
-    int resume;                   /* continue from `out`, bit for bit; the texts must be the same */
+    int32_t resume;               /* continue from `out`, bit for bit, with its settings; the texts must be the same, held_out too */
     int64_t steps;                /* optimizer steps; 0: as many as fit into max_seconds, measured on the first ones and then fixed */
     double max_seconds;           /* stop (and save) after this wall time; 0: no limit */
     int64_t batch, length;        /* sequences of `length` tokens in one micro-batch */
     int64_t accumulate;           /* micro-batches an optimizer step */
     double learning_rate, min_learning_rate_share; /* peak; cosine to this share */
-    int64_t warmup;               /* steps */
+    int64_t warmup;               /* steps; LINNET_WARMUP_AUTO: 100, at most a fifth of all */
     double beta1, beta2, epsilon, weight_decay, clip;
     uint64_t seed;
     int64_t eval_every, eval_tokens; /* steps; tokens of held-out text (0: all) */
     int64_t save_every;           /* steps; 0: at the end only */
-    int isolate_documents;        /* 1: states are reset at document boundaries; 0: documents are joined with the separator */
-    int recompute;                /* in the backward pass, LINNET_RECOMPUTE_...; the bits are the same */
+    int32_t isolate_documents;    /* 1: states are reset at document boundaries; 0: documents are joined with the separator */
+    int32_t recompute;            /* in the backward pass, LINNET_RECOMPUTE_...; the bits are the same */
     /* Called after every step; return non-zero to stop: the state is saved and the call returns LINNET_EINTERRUPTED. */
     int (*progress)(void *user, const linnet_train_progress *p);
     void *user;
-    linnet_dtype weights;         /* LINNET_F32; LINNET_BF16 (under that dtype): matrices without a float32 master, rounded stochastically */
+    int32_t weights;              /* linnet_dtype: F32; BF16 (under that dtype): matrices without a float32 master, rounded stochastically */
+    /* Resuming: names of what was asked for ("batch", "dtype", ...), n_given of them, which must be what the run was started with. The rest comes
+     * from the checkpoint, whatever stands here. Names that are no setting of a run are passed over. */
+    const char *const *given;
+    int32_t n_given;
 } linnet_train_options;
 #define LINNET_TRAIN_OPTIONS_INIT                                                                                                   \
-    { .size = sizeof(linnet_train_options), .held_out_share = 0.1, .steps = 1000, .batch = 8, .length = 256, .accumulate = 1,       \
-      .learning_rate = 2e-3, .min_learning_rate_share = 0.1, .warmup = 100, .beta1 = 0.9, .beta2 = 0.95, .epsilon = 1e-8,           \
-      .weight_decay = 0.1, .clip = 1.0, .seed = 1, .eval_every = 250, .eval_tokens = 65536, .save_every = 250 }
+    { sizeof(linnet_train_options), NULL, 0, NULL, 0.1,                        /* texts n_texts held_out held_out_share */          \
+      NULL, 0, NULL, 0, 1000, 0,                                  /* tokenizer train_tokenizer out resume steps max_seconds */      \
+      8, 256, 1, 2e-3, 0.1, LINNET_WARMUP_AUTO,                           /* batch length accumulate rate share of it warmup */     \
+      0.9, 0.95, 1e-8, 0.1, 1.0, 1,                                         /* beta1 beta2 epsilon weight_decay clip seed */        \
+      250, 65536, 250, 0, LINNET_RECOMPUTE_NONE, NULL, NULL, LINNET_F32, NULL, 0 }  /* eval_every eval_tokens save_every isolate */
 
-/* Train `config` (ignored when resuming: the checkpoint's is used) and leave in `out`: config.json, model.safetensors, tokenizer.json,
- * train_state.safetensors (optimizer moments, random and data position) and log.jsonl. */
+/* Train `config` and leave in `out`: config.json, model.safetensors, tokenizer.json, train_state.safetensors (optimizer moments, random and data
+ * position) and log.jsonl. Resuming, config may be NULL, and must be the checkpoint's otherwise. One call at a time may train in a folder; a loss or
+ * a gradient that is not finite ends a run with LINNET_EINVAL, its last checkpoint as it was. */
 LINNET_API linnet_status linnet_train(linnet_context *c, const linnet_config *config, linnet_dtype dtype, const linnet_train_options *o);
+
+/* Bytes that training takes, by its plan and without taking them; the texts come on top. */
+typedef struct {
+    size_t size;
+    int64_t weights;     /* masters and working copies */
+    int64_t gradients, moments;
+    int64_t activations; /* of one micro-batch, with their gradients and workspaces */
+    int64_t total;
+} linnet_training_memory;
+/* batch, length, recompute and weights as in linnet_train_options. */
+LINNET_API linnet_status linnet_model_training_memory(linnet_context *c, const linnet_model *m, int64_t batch, int64_t length, int recompute,
+                                                      linnet_dtype weights, linnet_training_memory *out);
 
 /* ---- evaluation ------------------------------------------------------------------------------------------------------------- */
 
 typedef struct {
     size_t size;
     const char *const *texts; /* files or folders */
-    int n_texts;
+    int32_t n_texts;
     int64_t length;           /* window; every window starts with a fresh state */
     int64_t max_tokens;       /* 0: all */
     const char *csv;          /* write position, loss, mean-so-far to this file; NULL: none */
@@ -242,13 +295,17 @@ typedef struct {
     int (*progress)(void *user, int64_t done, int64_t total); /* non-zero: stop */
     void *user;
     int64_t stride;           /* from the start of a window to that of the next, at most length; 0: length, windows do not overlap */
+    int32_t check_finite;         /* 1: end at the first value that is no finite number, saying which layer and operator it comes from; slow */
 } linnet_eval_options;
-#define LINNET_EVAL_OPTIONS_INIT { .size = sizeof(linnet_eval_options), .length = 1024 }
+#define LINNET_EVAL_OPTIONS_INIT { sizeof(linnet_eval_options), NULL, 0, 1024, 0, NULL, NULL, NULL, NULL, 0, 0 }
 
 typedef struct {
+    size_t size;
     int64_t tokens, bytes; /* predictions, more than the text has where windows overlap; bytes of the text */
     double nats_per_token, perplexity, bits_per_byte, tokens_per_second;
 } linnet_eval_result;
+/* Opens csv and plot before it reads anything. Stopped by `progress`, it writes them and fills *out from what was evaluated so far (tokens 0:
+ * nothing), and returns LINNET_EINTERRUPTED. A loss that is no finite number is an error. */
 LINNET_API linnet_status linnet_eval(linnet_context *c, linnet_model *m, const linnet_tokenizer *t, const linnet_eval_options *o,
                                      linnet_eval_result *out);
 
@@ -263,15 +320,16 @@ typedef struct {
     int64_t top_k;      /* 0: off */
     double top_p;       /* 1: off */
     uint64_t seed;
-    int stop_at_separator;
+    int32_t stop_at_separator;
     /* Each new token as it is drawn; non-zero: stop. */
     int (*token)(void *user, int64_t id, const char *bytes, size_t n);
     void *user;
+    int32_t check_finite;   /* 1: end at the first value that is no finite number, saying which layer and operator it comes from; slow */
 } linnet_generate_options;
-#define LINNET_GENERATE_OPTIONS_INIT                                                                                                \
-    { .size = sizeof(linnet_generate_options), .max_tokens = 256, .temperature = 1.0, .top_p = 1.0, .seed = 1, .stop_at_separator = 1 }
+#define LINNET_GENERATE_OPTIONS_INIT { sizeof(linnet_generate_options), NULL, 0, 256, 1.0, 0, 1.0, 1, 1, NULL, NULL, 0 }
 
 typedef struct {
+    size_t size;
     int64_t prompt_tokens, tokens;
     double prefill_seconds, decode_seconds;
     int64_t state_bytes;
@@ -284,23 +342,22 @@ LINNET_API linnet_status linnet_generate(linnet_context *c, linnet_model *m, con
 typedef struct {
     size_t size;
     const char *op, *in, *out;
-    int backward;
+    int32_t backward;
     const char *form;           /* auto recurrent chunk parallel */
-    int chunk;
-    linnet_dtype dtype;         /* LINNET_F64: the reference */
+    int32_t chunk;
+    int32_t dtype;              /* linnet_dtype; LINNET_F64: the reference */
     const char *impl;           /* force one by name */
     const char *const *set;     /* "key=value", n_set of them */
-    int n_set;
+    int32_t n_set;
 } linnet_op_options;
-#define LINNET_OP_OPTIONS_INIT { .size = sizeof(linnet_op_options), .form = "auto", .dtype = LINNET_F32 }
+#define LINNET_OP_OPTIONS_INIT { sizeof(linnet_op_options), NULL, NULL, NULL, 0, "auto", 0, LINNET_F32, NULL, NULL, 0 }
 
 /* Run one operator on a safetensors file (docs/op-files.md). `line` receives "gated_delta_rule B=2 T=70 ... chunk-avx512 0.12 ms". */
 LINNET_API linnet_status linnet_op_file(linnet_context *c, const linnet_op_options *o, char *line, size_t line_size);
-/* The i-th operator's name; NULL past the end. */
-LINNET_API const char *linnet_op_at(int i);
 
 /* Ceilings of this machine, measured by linnet_bench_machine. */
 typedef struct {
+    size_t size;
     double f32_flops, bf16_flops; /* square matrix products (oneDNN, cuBLASLt) of random numbers, per second */
     double copy_bytes;            /* read plus write, per second */
     int64_t f32_size, bf16_size;  /* rows and columns of those matrices */
@@ -310,30 +367,28 @@ LINNET_API linnet_status linnet_bench_machine(linnet_context *c, linnet_machine_
 typedef struct {
     size_t size;
     const char *op;
-    linnet_dtype dtype;
+    int32_t dtype;       /* linnet_dtype */
     int64_t B, T;
-    int32_t Hq, Hv, K, V;
-    int64_t window;
+    int32_t heads;              /* of q, which others follow; 0: as is usual for the operator */
     const char *form, *impl;
-    int chunk, repeats;
-    double cg_tolerance; /* mesa: as linnet_recurrence has them; NaN, -1: its defaults */
-    int32_t cg_steps;
-    int cg_unrolled;     /* its gradient is that of the steps */
+    int32_t chunk, repeats;
+    const char *const *set;     /* "KEY=VALUE", n_set of them: the operator's sizes (Hq, K ...) and options */
+    int32_t n_set;
 } linnet_bench_op_options;
-#define LINNET_BENCH_OP_OPTIONS_INIT                                                                                               \
-    { .size = sizeof(linnet_bench_op_options), .B = 1, .T = 2048, .Hq = 16, .Hv = 16, .K = 128, .V = 128, .form = "auto", .repeats = 7, \
-      .cg_tolerance = __builtin_nan(""), .cg_steps = -1 }
+#define LINNET_BENCH_OP_OPTIONS_INIT { sizeof(linnet_bench_op_options), NULL, LINNET_F32, 1, 2048, 0, "auto", NULL, 0, 7, NULL, 0 }
 typedef struct {
-    char impl[64];
+    size_t size;
+    char impl[64], backward_impl[64];
+    char sizes[160];                      /* "Hq=16 Hk=16 ..." */
     double forward_error, backward_error; /* relative rms against the float64 reference on a short prefix */
     double forward_seconds, both_seconds; /* medians */
     double forward_flops, both_flops;     /* useful FLOPs of one run */
-    size_t workspace;
-    char backward_impl[64];
     double shape_error;                   /* on a GPU, of one head at the very shape, against the CPU's float32 kernels; NaN: not checked */
     double forward_bytes, both_bytes;     /* inputs and results, once */
+    size_t workspace;
     size_t peak_memory;                   /* of a GPU, while the operator was timed; 0 on the CPU */
-    double steps, backward_steps;         /* mesa: mean conjugate-gradient steps of a token, counted in the FLOPs */
+    char counted[16];                     /* a report on which FLOPs depend ("steps"); "": none */
+    double forward_mean, backward_mean;   /* its means */
 } linnet_bench_op_result;
 /* Check the implementation against the reference, then time it: single calls on the CPU; on a GPU batches of calls, over inputs that are in no
  * cache. */
@@ -342,10 +397,11 @@ LINNET_API linnet_status linnet_bench_op(linnet_context *c, const linnet_bench_o
 typedef struct {
     size_t size;
     int64_t batch, length, repeats;
-    int recompute;          /* LINNET_RECOMPUTE_... */
+    int32_t recompute;      /* LINNET_RECOMPUTE_... */
 } linnet_bench_train_options;
-#define LINNET_BENCH_TRAIN_OPTIONS_INIT { .size = sizeof(linnet_bench_train_options), .batch = 4, .length = 1024, .repeats = 5 }
+#define LINNET_BENCH_TRAIN_OPTIONS_INIT { sizeof(linnet_bench_train_options), 4, 1024, 5, LINNET_RECOMPUTE_NONE }
 typedef struct {
+    size_t size;
     double step_seconds, tokens_per_second, flops; /* median; useful FLOPs of a step: 6 per parameter and token plus the recurrences */
     double decode_seconds, decode_bytes;           /* one token at batch 1; bytes of weights and states it must read */
     int64_t parameters, plan_bytes;                /* activations, gradients, workspaces */
@@ -359,8 +415,9 @@ typedef struct {
     size_t size;
     int64_t batch, steps;
 } linnet_bench_decode_options;
-#define LINNET_BENCH_DECODE_OPTIONS_INIT { .size = sizeof(linnet_bench_decode_options), .batch = 1, .steps = 128 }
+#define LINNET_BENCH_DECODE_OPTIONS_INIT { sizeof(linnet_bench_decode_options), 1, 128 }
 typedef struct {
+    size_t size;
     double step_seconds, tokens_per_second; /* median; greedy, the ids of each step come from the one before */
     double bytes;                           /* of weights and states that a step must move */
     double check_error;                     /* of two such layers: logits of steps against those of one pass, relative rms */
@@ -384,10 +441,10 @@ typedef struct {
     void *user;
     int64_t rounds; /* 1: the benchmark; more: every round gives the same keys new values, and the last ones are asked for */
 } linnet_mqar_options;
-#define LINNET_MQAR_OPTIONS_INIT                                                                                                    \
-    { .size = sizeof(linnet_mqar_options), .vocabulary = 256, .length = 64, .pairs = 8, .steps = 1000, .batch = 64,                 \
-      .learning_rate = 3e-3, .weight_decay = 0.1, .seed = 1, .test_examples = 1000, .rounds = 1 }
+/* vocabulary length pairs | steps batch | learning_rate weight_decay seed | seconds test_examples progress user rounds */
+#define LINNET_MQAR_OPTIONS_INIT { sizeof(linnet_mqar_options), 256, 64, 8, 1000, 64, 3e-3, 0.1, 1, 0, 1000, NULL, NULL, 1 }
 typedef struct {
+    size_t size;
     double accuracy, loss, seconds;
     int64_t parameters, steps;
 } linnet_mqar_result;
@@ -400,32 +457,35 @@ LINNET_API linnet_status linnet_task_mqar(linnet_context *c, const linnet_config
 typedef struct {
     size_t size;
     const char *const *texts;  /* files or folders */
-    int n_texts;
+    int32_t n_texts;
     int64_t length;            /* window; every window starts with a fresh state, a last short one is left out */
     int64_t max_tokens;        /* 0: all */
     const char *out;           /* folder, made when it is not there */
     const int64_t *budgets;    /* fixed numbers of steps, at most 6; NULL: 0 5 10 15 30 */
-    int n_budgets;
+    int32_t n_budgets;
     const double *tolerances;  /* at most 6; NULL: 1e-1 1e-2 1e-3 1e-4 */
-    int n_tolerances;
+    int32_t n_tolerances;
     const char *solver;        /* level, jacobi or plain; NULL: the model's, where that one can end early, else level */
     int (*progress)(void *user, int64_t done, int64_t total); /* non-zero: stop */
     void *user;
 } linnet_mesa_analysis_options;
-#define LINNET_MESA_ANALYSIS_OPTIONS_INIT { .size = sizeof(linnet_mesa_analysis_options), .length = 1024, .max_tokens = 16384 }
+#define LINNET_MESA_ANALYSIS_OPTIONS_INIT \
+    { sizeof(linnet_mesa_analysis_options), NULL, 0, 1024, 16384, NULL, NULL, 0, NULL, 0, NULL, NULL, NULL }
 
 typedef struct {
     int64_t budget;            /* steps; -1: the solves stop at the tolerance */
     double tolerance;          /* NaN for a budget */
     double nats_per_token;
     double steps, paper_steps; /* mean over tokens, heads and layers: by the solver at hand, by the paper's (NaN for a budget) */
+    /* as one of an array it stays as it is */
 } linnet_mesa_analysis_setting;
 typedef struct {
+    size_t size;
     int64_t tokens, length;    /* predictions, and of a window */
-    int layers, heads;         /* mesa layers, heads of each */
+    int32_t layers, heads;     /* mesa layers, heads of each */
     double nats_per_token;     /* of the model as its file says */
     double condition;          /* the largest of the means over windows */
-    int n_settings;            /* budgets, then tolerances */
+    int32_t n_settings;        /* budgets, then tolerances */
     linnet_mesa_analysis_setting settings[12];
 } linnet_mesa_analysis_result;
 LINNET_API linnet_status linnet_task_mesa_analysis(linnet_context *c, linnet_model *m, const linnet_tokenizer *t,

@@ -45,10 +45,10 @@ static linnet_status open_decode(decode *k, int64_t steps)
     lnt_plan_options o = { .tokens = k->batch, .n_seq = k->batch, .dtype = k->m->dtype, .has_state = true, .state_capacity = capacity, .n_outputs = 1,
                            .outputs = { k->m->logits } };
     k->V = k->m->config->vocab_size;
-    k->ids = lnt_alloc((size_t)k->batch * sizeof *k->ids);
-    k->seconds = lnt_alloc((size_t)steps * sizeof *k->seconds);
-    k->logits = lnt_alloc((size_t)((CHECKED + 1) * k->V) * sizeof *k->logits);
-    if (!k->ids || !k->seconds || !k->logits) return lnt_fail_memory(k->c, (size_t)((CHECKED + 1) * k->V) * sizeof *k->logits);
+    k->ids = lnt_alloc(lnt_bytes((size_t)k->batch, sizeof *k->ids));
+    k->seconds = lnt_alloc(lnt_bytes((size_t)steps, sizeof *k->seconds));
+    k->logits = lnt_alloc(lnt_bytes(lnt_bytes(CHECKED + 1, (size_t)k->V), sizeof *k->logits));
+    if (!k->ids || !k->seconds || !k->logits) return lnt_fail_memory(k->c, lnt_bytes(lnt_bytes(CHECKED + 1, (size_t)k->V), sizeof *k->logits));
     LNT_TRY(lnt_state_create(k->c, k->m->p, k->m->dtype, k->batch, capacity, &k->state));
     LNT_TRY(lnt_plan_create(k->c, k->m->p, &o, &k->plan));
     return lnt_greedy_open(k->c, k->plan, k->m->logits, k->m->ids, k->V, &k->greedy);
@@ -106,7 +106,7 @@ static linnet_status check_small(const decode *k, double *error)
     linnet_config *config;
     decode small = { .c = k->c, .batch = k->batch };
     LNT_TRY(lnt_config_copy(k->c, k->m->config, &config));
-    bool alike = !config->n_attn && !config->n_layer_mixers; /* else a hybrid, whose list of layers says how many there are */
+    bool alike = config->n_mixers == 1 && !config->named_layers; /* else a hybrid, whose list of layers says how many there are */
     if (alike && config->num_hidden_layers > 2) config->num_hidden_layers = 2;
     linnet_status s = linnet_model_create(k->c, config, k->m->dtype, 1, &small.m);
     linnet_config_destroy(config);
@@ -133,7 +133,7 @@ static linnet_status run(decode *k, int64_t steps, linnet_bench_decode_result *o
     }
     lnt_device_wait(k->c);
     LNT_TRY(lnt_device_check(k->c));
-    linnet_model_info info;
+    linnet_model_info info = { .size = sizeof info };
     linnet_model_get_info(k->m, &info);
     out->step_seconds = lnt_median(k->seconds, steps);
     out->tokens_per_second = (double)k->batch / out->step_seconds;
@@ -147,14 +147,14 @@ static linnet_status run(decode *k, int64_t steps, linnet_bench_decode_result *o
 linnet_status linnet_bench_decode(linnet_context *c, linnet_model *m, const linnet_bench_decode_options *options, linnet_bench_decode_result *out)
 {
     linnet_bench_decode_options o = LINNET_BENCH_DECODE_OPTIONS_INIT;
-    if (options) memcpy(&o, options, options->size < sizeof o ? options->size : sizeof o);
-    if (o.batch < 1 || o.batch > 1 << 20) return lnt_fail(c, LINNET_EINVAL, "batch %lld; expected 1 .. %d", (long long)o.batch, 1 << 20);
-    if (o.steps < 1 || o.steps > 1 << 24) return lnt_fail(c, LINNET_EINVAL, "%lld steps; expected 1 .. %d", (long long)o.steps, 1 << 24);
+    LNT_TRY(lnt_model_check(c, m));
+    LNT_TRY(lnt_options_take(c, "bench_decode", options, &o));
+    LNT_TRY(lnt_result_check(c, out));
     decode k = { .c = c, .m = m, .batch = o.batch };
-    linnet_bench_decode_result result = { 0 };
+    linnet_bench_decode_result result = { .size = sizeof result };
     lnt_device_of(c)->peak = 0;
     linnet_status s = run(&k, o.steps, &result);
     close_decode(&k);
-    if (s == LINNET_OK) *out = result;
+    if (s == LINNET_OK) LNT_GIVE(out, result);
     return s;
 }

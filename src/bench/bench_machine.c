@@ -3,6 +3,7 @@
 #include <string.h>
 
 #include "bench/measure.h"
+#include "core/border.h"
 #include "core/memory.h"
 #include "core/threads.h"
 #include "ops/gemm.h"
@@ -20,7 +21,7 @@ static linnet_status product_rate(lnt_ctx *c, lnt_dtype dtype, double *rate)
     void *m[3] = { 0 };
     linnet_status s = LINNET_OK;
     double best = INFINITY;
-    for (int i = 0; i < 3; i++) LNT_TRY_GOTO(s, lnt_device_alloc(c, (size_t)(n * n) * lnt_dtype_size(type[i]), &m[i]), out);
+    for (int i = 0; i < 3; i++) LNT_TRY_GOTO(s, lnt_device_alloc(c, lnt_bytes(lnt_bytes((size_t)n, (size_t)n), lnt_dtype_size(type[i])), &m[i]), out);
     for (int i = 0; i < 3; i++) LNT_TRY_GOTO(s, lnt_random_fill(c, m[i], type[i], n * n), out);
     lnt_gemm_args g = { .M = n, .N = n, .K = n, .alpha = 1, .ab = dtype, .c = type[2], .lda = n, .ldb = n, .ldc = n };
     g.a = m[0], g.b = m[1], g.C = m[2];
@@ -87,10 +88,11 @@ out:
 
 linnet_status linnet_bench_machine(linnet_context *c, linnet_machine_rates *out)
 {
-    linnet_machine_rates r = { .f32_size = product_size(c, LINNET_F32), .bf16_size = product_size(c, LINNET_BF16) };
+    LNT_TRY(lnt_result_check(c, out));
+    linnet_machine_rates r = { .size = sizeof r, .f32_size = product_size(c, LINNET_F32), .bf16_size = product_size(c, LINNET_BF16) };
     LNT_TRY(product_rate(c, LINNET_F32, &r.f32_flops));
     LNT_TRY(product_rate(c, LINNET_BF16, &r.bf16_flops));
     LNT_TRY((lnt_on_cuda(c) ? copy_rate_cuda : copy_rate_cpu)(c, &r.copy_bytes));
-    *out = r;
+    LNT_GIVE(out, r);
     return LINNET_OK;
 }

@@ -4,68 +4,95 @@
 #include <string.h>
 
 #include "bench/measure.h"
+#include "bench/op_set.h"
+#include "core/border.h"
 #include "core/context.h"
 #include "core/memory.h"
 #include "recurrence/problem.h"
 
-static linnet_status read_form(lnt_ctx *c, const char *text, linnet_form *form)
+/* Inputs like those of a trained layer: unit keys, slow gates, write strengths in (0,1). Sizes that were not given follow from others, or are
+ * usual. */
+static linnet_status case_of(lnt_ctx *c, const linnet_bench_op_options *o, int64_t B, int64_t T, lnt_recur_case *k, lnt_recur_call *call)
 {
-    static const char *const names[] = { "auto", "recurrent", "chunk", "parallel" };
-    for (int i = 0; i < 4; i++)
-        if (!strcmp(text ? text : "auto", names[i])) {
-            *form = (linnet_form)i;
-            return LINNET_OK;
-        }
-    lnt_fail(c, LINNET_EINVAL, "unknown form \"%s\"", text);
-    return lnt_hint(c, "Forms: auto, recurrent, chunk, parallel.");
-}
-
-static void options_into(const linnet_bench_op_options *o, linnet_form form, linnet_recurrence *r)
-{
-    r->form = form;
-    r->impl = o->impl;
-    r->chunk = o->chunk;
     const lnt_recur_op *op = lnt_recur_find(o->op);
-    if (op && op->solve && o->cg_unrolled) r->cg_gradient = LINNET_CG_UNROLLED;
+    lnt_recur_init(op, call);
+    for (int i = 0; i < o->n_set; i++) {
+        const char *equals = strchr(o->set[i], '=');
+        char key[32];
+        if (!equals) return lnt_fail(c, LINNET_EINVAL, "--set \"%s\"; expected key=value", o->set[i]);
+        snprintf(key, sizeof key, "%.*s", (int)(equals - o->set[i] < 31 ? equals - o->set[i] : 31), o->set[i]);
+        LNT_TRY(lnt_op_set(c, op, call, key, equals + 1, "--set"));
+    }
+    for (const lnt_recur_size *s = op->sizes; s->letter; s++) {
+        if (lnt_recur_size_get(s, call) || s->letter[0] == 'T') continue;
+        int64_t value = s->letter[0] == 'H' && o->heads ? o->heads : s->usual;
+        if (s->same_as) value = lnt_recur_letter(op, call, s->same_as, strlen(s->same_as));
+        lnt_recur_size_set(s, call, value);
+    }
+    *k = (lnt_recur_case){ .op = o->op, .sequences = (int)B, .gate = -0.1, .beta = 1 };
+    for (int64_t n = 0; n < B; n++) k->length[n] = T;
+    for (const lnt_recur_size *s = op->sizes; s->letter; s++)
+        if (lnt_recur_size_get(s, call)) lnt_case_set(k, s->letter, lnt_recur_size_get(s, call));
+    return LINNET_OK;
 }
 
-/* Inputs like those of a trained layer: unit keys, slow gates, write strengths in (0,1). */
-static lnt_recur_case case_of(const linnet_bench_op_options *o, int64_t B, int64_t T)
+/* The options that were given, as they are in `from`. */
+static void take_options(const lnt_recur_call *from, void *to)
 {
-    lnt_recur_case k = {
-        .op = o->op, .sequences = (int)B, .Hq = o->Hq, .Hv = o->Hv, .K = o->K, .V = o->V, .gate = -0.1, .beta = 1, .window = o->window
-    };
-    for (int64_t n = 0; n < B; n++) k.length[n] = T;
-    return k;
+    const lnt_recur_op *op = from->head.op;
+    for (const lnt_recur_option *x = op->options; x->key; x++) memcpy((char *)to + x->field, (const char *)from + x->field, (size_t)x->bytes);
+}
+
+/* Those that make the truth of a short problem exact stay as the problem has them, but for words. */
+static void take_words(const lnt_recur_call *from, void *to)
+{
+    const lnt_recur_op *op = from->head.op;
+    for (const lnt_recur_option *x = op->options; x->key; x++)
+        if (!op->exact || x->kind == LNT_RECUR_WORD) memcpy((char *)to + x->field, (const char *)from + x->field, (size_t)x->bytes);
+}
+
+static bool is_result(const lnt_recur_op *op, int i) { return op->tensors[i].role >= LNT_T_OUTPUT; }
+
+/* Whether every result is within `allowed` (NULL: its budget); the largest errors of outputs and gradients. */
+static linnet_status compare(lnt_ctx *c, const lnt_problem *ours, const lnt_problem *truth, const double *allowed, const char *const *ran,
+                             double *forward,
+                             double *backward)
+{
+    for (int i = 0; ours->op->tensors[i].name; i++) {
+        const lnt_recur_tensor *t = &ours->op->tensors[i];
+        if (!ours->data[i] || !is_result(ours->op, i)) continue;
+        const bool gradient = t->role == LNT_T_GRADIENT;
+        const lnt_recur_error e = lnt_problem_error(ours, truth, i);
+        double *record = gradient ? backward : forward;
+        if (e.relative > *record) *record = e.relative;
+        if (e.most > 1e-6 && !(e.relative <= (allowed ? *allowed : lnt_recur_allowed(ours->op, ours->r.dtype, i))))
+            return lnt_fail(c, LINNET_EINTERNAL, "%s by %s is wrong: relative error %.3g", t->name, ran[gradient], e.relative);
+    }
+    return LINNET_OK;
 }
 
 /* The largest relative errors of outputs and gradients on one short sequence, and whether each is within its budget. */
 static linnet_status check(lnt_ctx *c, const linnet_bench_op_options *o, linnet_form form, linnet_bench_op_result *out)
 {
-    lnt_recur_case k = case_of(o, 1, o->T < 192 ? o->T : 192);
+    lnt_recur_case k;
+    lnt_recur_call given;
     lnt_problem p = { 0 }, truth = { 0 };
+    char impl[2][64];
     linnet_status s;
+    LNT_TRY_GOTO(s, case_of(c, o, 1, o->T < 192 ? o->T : 192, &k, &given), out);
     LNT_TRY_GOTO(s, lnt_problem_make(c, &k, o->dtype, o->dtype, 1, &p), out);
     LNT_TRY_GOTO(s, lnt_problem_make(c, &k, LINNET_F64, o->dtype, 1, &truth), out);
-    options_into(o, form, &p.r);
-    truth.r.cg_gradient = p.r.cg_gradient;
+    take_words(&given, &p.call);
+    take_words(&given, &truth.call);
+    p.r.form = form;
+    p.r.impl = o->impl;
+    p.r.chunk = o->chunk;
     for (int b = 0; b < 2; b++) {
         LNT_TRY_GOTO(s, lnt_problem_run(c, &truth, b), out);
         LNT_TRY_GOTO(s, lnt_problem_run(c, &p, b), out);
+        snprintf(impl[b], sizeof impl[b], "%s", linnet_operator_ran(c));
     }
-    lnt_recur_budget budget = lnt_recur_budget_of(p.op, o->dtype);
-    for (int i = 0; i < LNT_RECUR_TENSORS; i++) {
-        const lnt_recur_tensor *t = &lnt_recur_tensors[i];
-        if (!p.data[i] || t->role < LNT_T_OUTPUT) continue;
-        lnt_recur_error e = lnt_problem_error(&p, &truth, i);
-        bool gradient = t->role == LNT_T_GRADIENT, gate = gradient && (!strncmp(t->name, "dg", 2) || !strcmp(t->name, "dbeta"));
-        double *record = gradient ? &out->backward_error : &out->forward_error;
-        if (e.relative > *record) *record = e.relative;
-        if (e.most > 1e-6 && !(e.relative <= (gate ? budget.gate : gradient ? budget.gradient : budget.output))) {
-            s = lnt_fail(c, LINNET_EINTERNAL, "%s by %s is wrong: relative error %.3g", t->name, linnet_recurrence_ran(c), e.relative);
-            goto out;
-        }
-    }
+    s = compare(c, &p, &truth, NULL, (const char *[]){ impl[0], impl[1] }, &out->forward_error, &out->backward_error);
 out:
     lnt_problem_free(&p);
     lnt_problem_free(&truth);
@@ -87,8 +114,8 @@ typedef struct {
     const lnt_recur_op *op;
     lnt_problem drawn;  /* host */
     int64_t cu[LNT_CASE_SEQUENCES + 1];
-    linnet_recurrence set[MOST_SETS];
-    int sets;
+    lnt_recur_call set[MOST_SETS];
+    int sets, counted;  /* the row of op->counted, -1: none */
     int64_t *cu_device;
     void *workspace;
     size_t workspace_size;
@@ -98,71 +125,77 @@ typedef struct {
 /* Neither states in nor out, as in training. */
 static bool used(const bench *k, int i)
 {
-    const lnt_recur_tensor *t = &lnt_recur_tensors[i];
-    return lnt_recur_tensor_taken(k->op, &k->set[0], i) && t->role != LNT_T_REPORT && !strchr(k->op->cache ? t->attention : t->state, 'N');
-}
-
-/* Of the reports, the steps of a solve: FLOPs follow from them. */
-static bool is_steps(const bench *k, int i) { return k->op->solve && lnt_recur_tensors[i].field == offsetof(linnet_recurrence, steps); }
-
-static bool along_tokens(const bench *k, int i)
-{
-    const lnt_recur_tensor *t = &lnt_recur_tensors[i];
-    return strchr(k->op->cache ? t->attention : t->state, 'T') != NULL;
+    const lnt_recur_tensor *t = &k->op->tensors[i];
+    return lnt_recur_has(&k->set[0], i) && t->role != LNT_T_REPORT && t->shape[0] != 'N';
 }
 
 static size_t bytes_of(const bench *k, int i)
 {
-    return (size_t)lnt_recur_tensor_count(k->op, &k->set[0], i) * lnt_dtype_size(lnt_recur_tensor_type(&k->set[0], i));
+    return (size_t)lnt_recur_elements(&k->set[0], i) * lnt_dtype_size(lnt_recur_type(&k->set[0], i));
 }
 
-static void *tensor_of(const linnet_recurrence *r, int i) { return *(void *const *)((const char *)r + lnt_recur_tensors[i].field); }
+static void *tensor_of(const bench *k, int set, int i) { return lnt_recur_get(&k->set[set], &k->op->tensors[i]); }
 
-static linnet_status make_set(bench *k, linnet_recurrence *r)
+static linnet_status make_set(bench *k, lnt_recur_call *r)
 {
-    for (int i = 0; i < LNT_RECUR_TENSORS; i++) {
+    for (int i = 0; k->op->tensors[i].name; i++) {
         void *p;
-        if (!used(k, i) && !is_steps(k, i)) continue;
+        if (!used(k, i) && i != k->counted) continue;
         LNT_TRY(lnt_device_alloc(k->c, bytes_of(k, i), &p));
-        lnt_recur_tensor_set(r, i, p);
-        if (lnt_recur_tensors[i].role >= LNT_T_OUTPUT) continue;
+        lnt_recur_set(r, &k->op->tensors[i], p);
+        if (is_result(k->op, i)) continue;
         lnt_to_device(k->c, p, k->drawn.data[i], k->drawn.bytes[i]);
         lnt_tile(k->c, p, k->drawn.bytes[i], bytes_of(k, i));
     }
     return LINNET_OK;
 }
 
+/* The call at the shape that was asked for, without tensors. */
+static linnet_status shape_call(lnt_ctx *c, const linnet_bench_op_options *o, linnet_form form, int64_t *cu, lnt_recur_call *r)
+{
+    lnt_recur_case k;
+    lnt_problem whole = { .op = lnt_recur_find(o->op) };
+    lnt_recur_call given;
+    LNT_TRY(case_of(c, o, o->B, o->T, &k, &given));
+    for (int64_t n = 0; n < o->B; n++) cu[n + 1] = cu[n] + o->T;
+    *r = given;
+    lnt_recur_head *a = &r->head;
+    a->dtype = o->dtype;
+    a->form = form;
+    a->impl = o->impl;
+    a->chunk = o->chunk;
+    a->tokens = cu[o->B];
+    a->sequences = o->B;
+    a->cu_seqlens = cu;
+    for (const lnt_recur_size *s = whole.op->sizes; s->letter; s++)
+        if (s->letter[0] == 'T' && !lnt_recur_size_get(s, r)) lnt_recur_size_set(s, r, a->tokens);
+    return LINNET_OK;
+}
+
 static linnet_status make_bench(bench *k, linnet_form form)
 {
     const linnet_bench_op_options *o = k->o;
-    lnt_recur_case drawn = case_of(o, 1, o->B * o->T < DRAWN_TOKENS ? o->B * o->T : DRAWN_TOKENS);
+    lnt_recur_case drawn;
+    lnt_recur_call r;
+    LNT_TRY(case_of(k->c, o, 1, o->B * o->T < DRAWN_TOKENS ? o->B * o->T : DRAWN_TOKENS, &drawn, &r));
     LNT_TRY(lnt_problem_make(k->c, &drawn, o->dtype, o->dtype, 2, &k->drawn));
     k->op = k->drawn.op;
-    for (int64_t n = 0; n < o->B; n++) k->cu[n + 1] = k->cu[n] + o->T;
+    k->counted = k->op->counted ? lnt_recur_tensor_find(k->op, k->op->counted) : -1;
+    LNT_TRY(shape_call(k->c, o, form, k->cu, &r));
     LNT_TRY(lnt_device_alloc(k->c, sizeof k->cu, (void **)&k->cu_device));
     lnt_to_device(k->c, k->cu_device, k->cu, sizeof k->cu);
-    linnet_recurrence r = k->drawn.r;
-    for (int i = 0; i < LNT_RECUR_TENSORS; i++) lnt_recur_tensor_set(&r, i, NULL);
-    r.tokens = k->cu[o->B];
-    r.sequences = o->B;
-    r.cu_seqlens = k->cu;
-    r.cu_seqlens_device = k->cu_device;
-    options_into(o, form, &r);
-    if (k->op->solve) { /* timed as a layer runs it; checked at the problem's tolerance */
-        r.cg_tolerance = o->cg_tolerance;
-        r.cg_max_steps = o->cg_steps;
-    }
+    r.head.cu_seqlens_device = k->cu_device;
     for (int b = 0; b < 2; b++) {
         size_t need;
-        LNT_TRY(linnet_recurrence_workspace(k->c, &r, b, &need));
+        LNT_TRY(lnt_recur_workspace(k->c, &r, b, &need));
         if (need > k->workspace_size) k->workspace_size = need;
     }
     LNT_TRY(lnt_device_alloc(k->c, k->workspace_size, &k->workspace));
-    r.workspace = k->workspace;
-    r.workspace_size = k->workspace_size;
+    r.head.workspace = k->workspace;
+    r.head.workspace_size = k->workspace_size;
     for (int s = 0; s < MOST_SETS; s++) k->set[s] = r;
     size_t bytes = 0;
-    for (int i = 0; i < LNT_RECUR_TENSORS; i++) bytes += used(k, i) ? bytes_of(k, i) : 0;
+    for (int i = 0; k->op->tensors[i].name; i++) bytes += used(k, i) ? bytes_of(k, i) : 0;
     size_t wanted = lnt_on_cuda(k->c) && bytes ? (ROUND_BYTES + bytes - 1) / bytes : 1;
     k->sets = wanted < MOST_SETS ? (int)wanted : MOST_SETS;
     for (int s = 0; s < k->sets; s++) LNT_TRY(make_set(k, &k->set[s]));
@@ -172,21 +205,18 @@ static linnet_status make_bench(bench *k, linnet_form form)
 static void free_bench(bench *k)
 {
     for (int s = 0; s < k->sets; s++)
-        for (int i = 0; i < LNT_RECUR_TENSORS; i++) lnt_device_free(k->c, tensor_of(&k->set[s], i));
+        for (int i = 0; k->op->tensors[i].name; i++) lnt_device_free(k->c, tensor_of(k, s, i));
     lnt_device_free(k->c, k->cu_device);
     lnt_device_free(k->c, k->workspace);
     lnt_problem_free(&k->drawn);
 }
 
-static linnet_status call(const bench *k, int set, bool backward)
-{
-    return (backward ? linnet_recurrence_backward : linnet_recurrence_forward)(k->c, &k->set[set]);
-}
+static linnet_status call(const bench *k, int set, bool backward) { return lnt_recur_run(k->c, &k->set[set], backward); }
 
 static linnet_status measure(bench *k, bool backward, double *seconds)
 {
     linnet_status s = LINNET_OK;
-    double *times = lnt_alloc((size_t)k->o->repeats * sizeof *times), first = 0;
+    double *times = lnt_alloc(lnt_bytes((size_t)k->o->repeats, sizeof *times)), first = 0;
     int64_t calls = 1, at = 0;
     if (!times) return lnt_fail_memory(k->c, (size_t)k->o->repeats * sizeof *times);
     for (int i = 0; i < k->sets + 1; i++) { /* the first call loads the code; every set has its results then */
@@ -209,24 +239,38 @@ out:
 
 /* ---- a check of that very shape on a GPU, where it may choose another kernel than a short sequence does --------------------------- */
 
-/* Heads depend on no others: of the last sequence, the last query-key head and the value heads that share it are enough. The CPU's float32 kernels,
- * which tests hold against float64, compute them from the same inputs. */
+/* Heads depend on no others: of the last sequence, the last head of the letter with the fewest and those of other letters that go with it are enough.
+ * The CPU's float32 kernels, which tests hold against float64, compute them from the same inputs. */
 typedef struct {
     int64_t rows, first_row, heads, first, taken, inner;
 } cut;
 
+static int64_t fewest_heads(const bench *k)
+{
+    int64_t fewest = 0;
+    for (const lnt_recur_size *s = k->op->sizes; s->letter; s++) {
+        const int64_t value = lnt_recur_size_get(s, &k->set[0]);
+        if (s->letter[0] == 'H' && (!fewest || value < fewest)) fewest = value;
+    }
+    return fewest ? fewest : 1;
+}
+
 static cut cut_of(const bench *k, int i)
 {
-    const linnet_recurrence *r = &k->set[0];
-    const char *shape = k->op->cache ? lnt_recur_tensors[i].attention : lnt_recur_tensors[i].state;
+    const char *shape = k->op->tensors[i].shape, *letter;
+    size_t length;
     cut x = { .rows = 1, .heads = 1, .taken = 1, .inner = 1 };
-    int64_t group = r->Hv / r->Hq;
-    for (; *shape; shape++) {
-        if (*shape == 'T') x.rows = k->o->T, x.first_row = (k->o->B - 1) * k->o->T;
-        if (*shape == 'q') x.heads = r->Hq, x.first = r->Hq - 1;
-        if (*shape == 'h') x.heads = r->Hv, x.first = r->Hv - group, x.taken = group;
-        if (*shape == 'K') x.inner *= r->K;
-        if (*shape == 'V') x.inner *= r->V;
+    while ((letter = lnt_recur_next_letter(&shape, &length))) {
+        const int64_t value = lnt_recur_letter(k->op, &k->set[0], letter, length);
+        if (*letter == 'T') {
+            x.rows = value / k->o->B;
+            x.first_row = value - x.rows;
+        } else if (*letter == 'H') {
+            x.heads = value;
+            x.taken = value / fewest_heads(k);
+            x.first = value - x.taken;
+        } else
+            x.inner *= value;
     }
     return x;
 }
@@ -243,14 +287,14 @@ static void take_cut(float *dst, const void *src, lnt_dtype t, const cut *x, int
 
 static linnet_status take_results(const bench *k, lnt_problem *ours)
 {
-    for (int i = 0; i < LNT_RECUR_TENSORS; i++) {
-        if (!used(k, i) || lnt_recur_tensors[i].role < LNT_T_OUTPUT) continue;
+    for (int i = 0; k->op->tensors[i].name; i++) {
+        if (!used(k, i) || !is_result(k->op, i)) continue;
         cut x = cut_of(k, i);
-        lnt_dtype t = lnt_recur_tensor_type(&k->set[0], i);
+        lnt_dtype t = lnt_recur_type(&k->set[0], i);
         size_t row = (size_t)(x.heads * x.inner) * lnt_dtype_size(t);
-        void *host = lnt_alloc((size_t)x.rows * row);
+        void *host = lnt_alloc(lnt_bytes((size_t)x.rows, row));
         if (!host) return lnt_fail_memory(k->c, (size_t)x.rows * row);
-        lnt_to_host(k->c, host, (char *)tensor_of(&k->set[0], i) + (size_t)x.first_row * row, (size_t)x.rows * row);
+        lnt_to_host(k->c, host, (char *)tensor_of(k, 0, i) + (size_t)x.first_row * row, (size_t)x.rows * row);
         x.first_row = 0;
         take_cut(ours->data[i], host, t, &x, x.rows);
         lnt_free(host);
@@ -258,51 +302,55 @@ static linnet_status take_results(const bench *k, lnt_problem *ours)
     return LINNET_OK;
 }
 
-static linnet_status compare_shape(const bench *k, const lnt_problem *ours, const lnt_problem *truth, double *worst)
+/* The problem of that one head; tensors that are summed over all sequences are left out where there are several. */
+static linnet_status make_one(const bench *k, lnt_problem *p)
 {
-    lnt_recur_budget b = k->o->dtype == LINNET_F32 ? (lnt_recur_budget){ 1e-4, 1e-4, 1e-4 } : lnt_recur_budget_of(k->op, k->o->dtype);
-    for (int i = 0; i < LNT_RECUR_TENSORS; i++) {
-        const lnt_recur_tensor *t = &lnt_recur_tensors[i];
-        if (!used(k, i) || t->role < LNT_T_OUTPUT || (k->o->B > 1 && !along_tokens(k, i))) continue; /* the latter is summed over all sequences */
-        lnt_recur_error e = lnt_problem_error(ours, truth, i);
-        bool gradient = t->role == LNT_T_GRADIENT, gate = gradient && (!strncmp(t->name, "dg", 2) || !strcmp(t->name, "dbeta"));
-        if (e.relative > *worst) *worst = e.relative;
-        if (e.most > 1e-6 && !(e.relative <= (gate ? b.gate : gradient ? b.gradient : b.output)))
-            return lnt_fail(k->c, LINNET_EINTERNAL, "%s by %s is wrong at this shape: relative error %.3g", t->name,
-                            gradient ? k->backward_impl : k->forward_impl, e.relative);
-    }
+    lnt_recur_case one;
+    lnt_recur_call given;
+    LNT_TRY(case_of(k->c, k->o, 1, k->o->T, &one, &given));
+    for (const lnt_recur_size *s = k->op->sizes; s->letter; s++)
+        if (s->letter[0] == 'H') lnt_case_set(&one, s->letter, lnt_recur_size_get(s, &k->set[0]) / fewest_heads(k));
+    LNT_TRY(lnt_problem_make(k->c, &one, LINNET_F32, LINNET_F32, 3, p));
+    take_options(&k->set[0], &p->call);
     return LINNET_OK;
 }
 
+static bool takes_minutes(const bench *k) { return k->op->counted || (k->o->T > 8192 && k->op->flops(&k->set[0], 16, false) > 1e14); }
+
 static linnet_status check_shape(bench *k, double *worst)
 {
-    lnt_recur_case one = case_of(k->o, 1, k->o->T);
-    one.Hq = 1;
-    one.Hv = k->o->Hv / k->o->Hq;
     lnt_problem ours = { 0 }, truth = { 0 };
     lnt_device *gpu = k->c->device;
     linnet_status s;
     LNT_TRY_GOTO(s, call(k, 0, false), out);
-    snprintf(k->forward_impl, sizeof k->forward_impl, "%s", linnet_recurrence_ran(k->c));
+    snprintf(k->forward_impl, sizeof k->forward_impl, "%s", linnet_operator_ran(k->c));
     LNT_TRY_GOTO(s, call(k, 0, true), out);
-    snprintf(k->backward_impl, sizeof k->backward_impl, "%s", linnet_recurrence_ran(k->c));
-    if (gpu->kind == LNT_DEVICE_CPU || (k->op->cache && k->o->T > 8192) || k->op->solve) { /* minutes on a CPU */
+    snprintf(k->backward_impl, sizeof k->backward_impl, "%s", linnet_operator_ran(k->c));
+    if (gpu->kind == LNT_DEVICE_CPU || takes_minutes(k)) {
         *worst = NAN;
         goto out;
     }
-    LNT_TRY_GOTO(s, lnt_problem_make(k->c, &one, LINNET_F32, LINNET_F32, 3, &ours), out);
-    LNT_TRY_GOTO(s, lnt_problem_make(k->c, &one, LINNET_F32, LINNET_F32, 3, &truth), out);
-    for (int i = 0; i < LNT_RECUR_TENSORS; i++)
-        if (used(k, i) && lnt_recur_tensors[i].role < LNT_T_OUTPUT) {
+    LNT_TRY_GOTO(s, make_one(k, &ours), out);
+    LNT_TRY_GOTO(s, make_one(k, &truth), out);
+    for (int i = 0; k->op->tensors[i].name; i++)
+        if (used(k, i) && !is_result(k->op, i)) {
             cut x = cut_of(k, i);
-            take_cut(truth.data[i], k->drawn.data[i], lnt_recur_tensor_type(&k->drawn.r, i), &x, along_tokens(k, i) ? k->drawn.r.tokens : 1);
+            take_cut(truth.data[i], k->drawn.data[i], lnt_recur_type(&k->drawn.call, i), &x,
+                     k->op->tensors[i].shape[0] == 'T' ? k->drawn.r.tokens : 1);
         }
     LNT_TRY_GOTO(s, take_results(k, &ours), out);
     k->c->device = lnt_device_cpu();
     s = lnt_problem_run(k->c, &truth, false);
     if (s == LINNET_OK) s = lnt_problem_run(k->c, &truth, true);
     k->c->device = gpu;
-    if (s == LINNET_OK) s = compare_shape(k, &ours, &truth, worst);
+    if (s != LINNET_OK) goto out;
+    for (int i = 0; k->op->tensors[i].name; i++) /* states, and what is summed over sequences */
+        if (ours.data[i] && (!used(k, i) || (k->o->B > 1 && k->op->tensors[i].shape[0] != 'T')))
+            memcpy(ours.data[i], truth.data[i], ours.bytes[i]);
+    double allowed = 0;
+    for (int i = 0; k->op->tensors[i].name; i++) allowed = fmax(allowed, is_result(k->op, i) ? lnt_recur_allowed(k->op, k->o->dtype, i) : 0);
+    if (k->o->dtype == LINNET_F32) allowed = 1e-4;
+    s = compare(k->c, &ours, &truth, &allowed, (const char *[]){ k->forward_impl, k->backward_impl }, worst, worst);
 out:
     lnt_problem_free(&ours);
     lnt_problem_free(&truth);
@@ -315,34 +363,28 @@ out:
 static double least_bytes(const bench *k, bool backward)
 {
     double bytes = 0;
-    for (int i = 0; i < LNT_RECUR_TENSORS; i++) {
-        lnt_tensor_role role = lnt_recur_tensors[i].role;
-        bool result = role == LNT_T_OUTPUT || role == LNT_T_SAVED; /* which the backward pass of an operator with a cache reads again */
-        bool counts = role == LNT_T_INPUT || (backward ? role == LNT_T_COTANGENT || role == LNT_T_GRADIENT || (result && k->op->cache) : result);
+    for (int i = 0; k->op->tensors[i].name; i++) {
+        const lnt_recur_tensor *t = &k->op->tensors[i];
+        const bool result = t->role == LNT_T_OUTPUT || t->role == LNT_T_SAVED, again = t->read_back || t->role == LNT_T_SAVED;
+        bool counts = t->role == LNT_T_INPUT || (backward ? t->role == LNT_T_COTANGENT || t->role == LNT_T_GRADIENT || (result && again) : result);
         if (counts && used(k, i)) bytes += (double)bytes_of(k, i);
     }
     return bytes;
 }
 
-/* Mean of the steps that the last calls reported. */
-static linnet_status mean_steps(const bench *k, double *mean)
+/* Mean of the report that the last calls made, and the FLOPs that follow from it. */
+static linnet_status counted_flops(const bench *k, double *mean, double *flops)
 {
-    int64_t n = k->set[0].tokens * k->set[0].Hv;
     *mean = 0;
-    if (!k->op->solve) return LINNET_OK;
-    float *steps = lnt_alloc((size_t)n * sizeof *steps);
-    if (!steps) return lnt_fail_memory(k->c, (size_t)n * sizeof *steps);
-    lnt_to_host(k->c, steps, k->set[0].steps, (size_t)n * sizeof *steps);
-    for (int64_t i = 0; i < n; i++) *mean += steps[i] / (double)n;
-    lnt_free(steps);
+    if (k->counted < 0) return LINNET_OK;
+    const int64_t n = lnt_recur_elements(&k->set[0], k->counted);
+    float *x = lnt_alloc(lnt_bytes((size_t)n, sizeof *x));
+    if (!x) return lnt_fail_memory(k->c, (size_t)n * sizeof *x);
+    lnt_to_host(k->c, x, tensor_of(k, 0, k->counted), (size_t)n * sizeof *x);
+    for (int64_t i = 0; i < n; i++) *mean += x[i] / (double)n;
+    lnt_free(x);
+    *flops += k->op->counted_flops(&k->set[0], *mean);
     return LINNET_OK;
-}
-
-/* FLOPs of a token's conjugate-gradient steps at C = 16; the residual of the guess costs what a step does (operators.md 6). */
-static double solver_flops(const bench *k, double steps)
-{
-    double K = k->set[0].K;
-    return k->op->solve ? (steps + 1) * (2 * K * K + 4 * 16 * K) : 0;
 }
 
 static linnet_status run_bench(bench *k, linnet_form form, linnet_bench_op_result *out)
@@ -351,16 +393,17 @@ static linnet_status run_bench(bench *k, linnet_form form, linnet_bench_op_resul
     LNT_TRY(check_shape(k, &out->shape_error));
     snprintf(out->impl, sizeof out->impl, "%s", k->forward_impl);
     snprintf(out->backward_impl, sizeof out->backward_impl, "%s", k->backward_impl);
-    double backward;
+    snprintf(out->counted, sizeof out->counted, "%s", k->op->counted ? k->op->counted : "");
+    lnt_op_sizes(&k->set[0], out->sizes, sizeof out->sizes);
+    /* at C = 16, whatever chunk ran (docs/operators.md) */
+    double seconds, flops = k->op->flops(&k->set[0], 16, true);
+    out->forward_flops = k->op->flops(&k->set[0], 16, false);
     LNT_TRY(measure(k, false, &out->forward_seconds));
-    LNT_TRY(mean_steps(k, &out->steps));
-    LNT_TRY(measure(k, true, &backward));
-    LNT_TRY(mean_steps(k, &out->backward_steps));
-    out->both_seconds = out->forward_seconds + backward;
-    const linnet_recurrence *r = &k->set[0];
-    double each = (double)r->tokens * r->Hv; /* at C = 16, whatever chunk ran (operators.md 13) */
-    out->forward_flops = (k->op->flops(r, 16, false) + solver_flops(k, out->steps)) * each;
-    out->both_flops = out->forward_flops + (k->op->flops(r, 16, true) + solver_flops(k, out->backward_steps)) * each;
+    LNT_TRY(counted_flops(k, &out->forward_mean, &out->forward_flops));
+    LNT_TRY(measure(k, true, &seconds));
+    LNT_TRY(counted_flops(k, &out->backward_mean, &flops));
+    out->both_seconds = out->forward_seconds + seconds;
+    out->both_flops = out->forward_flops + flops;
     out->forward_bytes = least_bytes(k, false);
     out->both_bytes = out->forward_bytes + least_bytes(k, true);
     out->workspace = k->workspace_size;
@@ -371,46 +414,35 @@ static linnet_status run_bench(bench *k, linnet_form form, linnet_bench_op_resul
 linnet_status linnet_bench_op(linnet_context *c, const linnet_bench_op_options *options, linnet_bench_op_result *out)
 {
     linnet_bench_op_options o = LINNET_BENCH_OP_OPTIONS_INIT;
-    if (!options || options->size < offsetof(linnet_bench_op_options, dtype)) return lnt_fail(c, LINNET_EINVAL, "options without their size");
-    memcpy(&o, options, options->size < sizeof o ? options->size : sizeof o);
+    LNT_TRY(lnt_options_take(c, "bench_op", options, &o));
+    LNT_TRY(lnt_result_check(c, out));
     linnet_form form = LINNET_FORM_AUTO;
-    LNT_TRY(read_form(c, o.form, &form));
+    LNT_TRY(lnt_op_form(c, o.form, &form));
     if (o.B < 1 || o.B > LNT_CASE_SEQUENCES) return lnt_fail(c, LINNET_EINVAL, "batch %lld; expected 1 .. %d", (long long)o.B, LNT_CASE_SEQUENCES);
     if (o.T < 1 || o.T > 1 << 24) return lnt_fail(c, LINNET_EINVAL, "%lld tokens; expected 1 .. %d", (long long)o.T, 1 << 24);
     if (o.repeats < 1 || o.repeats > 100000) return lnt_fail(c, LINNET_EINVAL, "%d repeats; expected 1 .. 100000", o.repeats);
-    /* everything else is the operator's to refuse, before any memory is sized by it */
-    lnt_recur_case k = case_of(&o, o.B, o.T);
-    int64_t cu[LNT_CASE_SEQUENCES + 1] = { 0 };
-    for (int n = 0; n < k.sequences; n++) cu[n + 1] = cu[n] + o.T;
-    linnet_recurrence r = LINNET_RECURRENCE_INIT;
-    r.op = o.op;
-    r.dtype = o.dtype;
-    r.tokens = cu[k.sequences];
-    r.sequences = k.sequences;
-    r.cu_seqlens = cu;
-    r.Hq = o.Hq;
-    r.Hv = o.Hv;
-    r.K = o.K;
-    r.V = o.V;
-    r.window = o.window;
-    options_into(&o, form, &r);
-    const lnt_recur_op *op = lnt_recur_find(o.op);
-    if (op && op->solve) {
-        r.cg_tolerance = o.cg_tolerance;
-        r.cg_max_steps = o.cg_steps;
-    }
+    if (o.heads < 0 || o.heads > 65536) return lnt_fail(c, LINNET_EINVAL, "%d heads; expected 1 .. 65536", o.heads);
     size_t unused;
-    LNT_TRY(linnet_recurrence_workspace(c, &r, 0, &unused));
+    if (!lnt_recur_find(o.op)) { /* which says what is known */
+        linnet_operator_call none = LINNET_OPERATOR_CALL_INIT;
+        none.op = o.op;
+        return linnet_operator_workspace(c, &none, 0, &unused);
+    }
+    /* everything else is the operator's to refuse, before any memory is sized by it */
+    int64_t cu[LNT_CASE_SEQUENCES + 1] = { 0 };
+    lnt_recur_call call;
+    LNT_TRY(shape_call(c, &o, form, cu, &call));
+    LNT_TRY(lnt_recur_workspace(c, &call, false, &unused));
 
-    linnet_bench_op_result result = { 0 };
+    linnet_bench_op_result result = { .size = sizeof result };
     LNT_TRY(check(c, &o, form, &result));
     bench *b = lnt_calloc(sizeof *b);
     if (!b) return lnt_fail_memory(c, sizeof *b);
-    *b = (bench){ .c = c, .o = &o };
+    *b = (bench){ .c = c, .o = &o, .op = lnt_recur_find(o.op) };
     lnt_device_of(c)->peak = 0;
     linnet_status s = run_bench(b, form, &result);
     free_bench(b);
     lnt_free(b);
-    if (s == LINNET_OK) *out = result;
+    if (s == LINNET_OK) LNT_GIVE(out, result);
     return s;
 }

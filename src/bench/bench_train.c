@@ -11,8 +11,8 @@
 static linnet_status random_ids(lnt_ctx *c, int64_t n, int64_t vocabulary, int32_t **out)
 {
     lnt_rng r = lnt_rng_make(1, lnt_stream_of("bench ids"));
-    *out = lnt_alloc((size_t)n * 4);
-    if (!*out) return lnt_fail_memory(c, (size_t)n * 4);
+    *out = lnt_alloc(lnt_bytes((size_t)n, 4));
+    if (!*out) return lnt_fail_memory(c, lnt_bytes((size_t)n, 4));
     for (int64_t i = 0; i < n; i++) (*out)[i] = (int32_t)lnt_rng_below(&r, (uint64_t)vocabulary);
     return LINNET_OK;
 }
@@ -41,14 +41,10 @@ static linnet_status small_config(lnt_ctx *c, const linnet_config *k, linnet_con
 {
     LNT_TRY(lnt_config_copy(c, k, out));
     linnet_config *s = *out;
-    s->hidden_size = 256;
-    s->intermediate_size = 512;
-    s->num_heads = 2;
-    s->num_kv_heads = s->num_v_heads = 0;
-    s->head_dim = 128;
+    lnt_config_size(s, 256, 2, 128);
+    lnt_config_put_int(s, "intermediate_size", 512);
     if (s->vocab_size > 512) s->vocab_size = 512;
-    for (int i = 0; i < s->n_attn; i++) s->attn[i].num_heads = 2, s->attn[i].num_kv_heads = 0;
-    if (!s->n_attn && !s->n_layer_mixers && s->num_hidden_layers > 2) s->num_hidden_layers = 2;
+    if (s->n_mixers == 1 && !s->named_layers && s->num_hidden_layers > 2) s->num_hidden_layers = 2;
     return LINNET_OK;
 }
 
@@ -93,19 +89,17 @@ static linnet_status check_device(lnt_ctx *c, const linnet_model *m, lnt_recompu
 
 /* ---- the benchmark ------------------------------------------------------------------------------------------------------------------------ */
 
-linnet_status linnet_bench_train(linnet_context *c, linnet_model *m, const linnet_bench_train_options *o, linnet_bench_train_result *out)
+static linnet_status measure(lnt_ctx *c, linnet_model *m, const linnet_bench_train_options *o, linnet_bench_train_result *out)
 {
     enum { DECODE_STEPS = 64, PROFILE_STEPS = 2, GRAPH_STEPS = 2 };
-    if (o->repeats < 1) return lnt_fail(c, LINNET_EINVAL, "repeats is %lld, expected at least 1", (long long)o->repeats);
     lnt_trainer *t = NULL;
     linnet_status s;
     int64_t tokens;
     if (!lnt_mul(o->batch, o->length, &tokens))
         return lnt_fail(c, LINNET_EINVAL, "batch %lld times length %lld", (long long)o->batch, (long long)o->length);
     int32_t *ids = NULL;
-    double *seconds = lnt_alloc((size_t)o->repeats * sizeof *seconds);
-    *out = (linnet_bench_train_result){0};
-    if (!seconds) return lnt_fail_memory(c, (size_t)o->repeats * sizeof *seconds);
+    double *seconds = lnt_alloc(lnt_bytes((size_t)o->repeats, sizeof *seconds));
+    if (!seconds) return lnt_fail_memory(c, lnt_bytes((size_t)o->repeats, sizeof *seconds));
     const lnt_recompute recompute = (lnt_recompute)o->recompute;
     const bool cuda = lnt_on_cuda(c);
     if (cuda) LNT_TRY_GOTO(s, check_device(c, m, recompute), done);
@@ -128,7 +122,7 @@ linnet_status linnet_bench_train(linnet_context *c, linnet_model *m, const linne
         lnt_plan_profile_reset(t->plan);
         for (int i = 0; i < PROFILE_STEPS; i++) LNT_TRY_GOTO(s, one_step(t, ids, o->batch, &last, &ignored, &out->update_seconds), done);
     }
-    linnet_model_info info;
+    linnet_model_info info = {.size = sizeof info};
     linnet_model_get_info(m, &info);
     out->parameters = info.parameters;
     out->plan_bytes = (int64_t)lnt_plan_bytes(t->plan);
@@ -141,7 +135,7 @@ linnet_status linnet_bench_train(linnet_context *c, linnet_model *m, const linne
     t = NULL;
     linnet_bench_decode_options decode_options = LINNET_BENCH_DECODE_OPTIONS_INIT;
     decode_options.steps = DECODE_STEPS;
-    linnet_bench_decode_result decode;
+    linnet_bench_decode_result decode = {.size = sizeof decode};
     LNT_TRY_GOTO(s, linnet_bench_decode(c, m, &decode_options, &decode), done);
     out->decode_seconds = decode.step_seconds;
     out->decode_bytes = decode.bytes;
@@ -149,5 +143,18 @@ done:
     lnt_trainer_destroy(t);
     lnt_free(ids);
     lnt_free(seconds);
+    return s;
+}
+
+linnet_status linnet_bench_train(linnet_context *c, linnet_model *m, const linnet_bench_train_options *options, linnet_bench_train_result *out)
+{
+    linnet_bench_train_options o = LINNET_BENCH_TRAIN_OPTIONS_INIT;
+    linnet_bench_train_result r = {.size = sizeof r};
+    LNT_TRY(lnt_model_check(c, m));
+    LNT_TRY(lnt_options_take(c, "bench_train", options, &o));
+    LNT_TRY(lnt_result_check(c, out));
+    linnet_status s = measure(c, m, &o, &r);
+    if (s == LINNET_OK && out->size >= offsetof(linnet_bench_train_result, update_seconds)) LNT_GIVE(out, r);
+    else lnt_free(r.profile); /* nobody else would */
     return s;
 }

@@ -30,7 +30,7 @@ linnet_status lnt_random_fill(lnt_ctx *c, void *p, lnt_dtype t, int64_t n)
 {
     enum { BLOCK = (1 << 18) - 1 }; /* odd, so that the rows of a matrix differ */
     int64_t drawn = n < BLOCK ? n : BLOCK;
-    size_t bytes = (size_t)drawn * lnt_dtype_size(t);
+    size_t bytes = lnt_bytes((size_t)drawn, lnt_dtype_size(t));
     void *host = lnt_alloc(bytes);
     if (!host) return lnt_fail_memory(c, bytes);
     lnt_rng r = lnt_rng_make(1, lnt_stream_of("bench"));

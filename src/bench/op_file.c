@@ -1,51 +1,35 @@
 /* `linnet op`: one operator on the tensors of a safetensors file (docs/op-files.md). */
-#include <errno.h>
 #include <math.h>
 #include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
 
+#include "bench/op_set.h"
+#include "core/border.h"
 #include "core/clock.h"
+#include "core/memory.h"
 #include "device/device.h"
 #include "hub/safetensors.h"
-#include "recurrence/tensors.h"
 
-enum { TENSORS = LNT_RECUR_TENSORS };
-static const lnt_recur_tensor *const tensors = lnt_recur_tensors;
+enum { DIMS = 6 };
 
 typedef struct {
     lnt_ctx *c;
     const linnet_op_options *o;
     const lnt_recur_op *op;
     lnt_safetensors *file;
-    linnet_recurrence r;
+    lnt_recur_call call;
     int64_t B, T;
-    int64_t *cu;            /* [N+1] */
-    void *device[TENSORS];  /* NULL: absent */
-    lnt_st_tensor out[TENSORS];
-    void *host[TENSORS];    /* what out points to */
+    int64_t *cu;                       /* [N+1] */
+    void *device[LNT_RECUR_TENSORS];   /* by row; NULL: absent */
+    lnt_st_tensor out[LNT_RECUR_TENSORS];
+    void *host[LNT_RECUR_TENSORS];     /* what out points to */
     int n_out;
-    bool report;            /* steps and residuals too */
+    bool report;                       /* steps and the like too */
     void *workspace;
 } job;
 
+static linnet_status from_file(job *j) { return lnt_detail(j->c, "Read from %s.", j->o->in); }
 static lnt_dtype small_type(const job *j) { return j->o->dtype == LINNET_F64 ? LINNET_F64 : LINNET_F32; }
-static lnt_dtype type_of(const job *j, int i) { return lnt_recur_tensor_type(&j->r, i); }
-
-static const char *shape_of(const job *j, int i) { return j->op->cache ? tensors[i].attention : tensors[i].state; }
-
-static int64_t size_of(const job *j, char letter)
-{
-    switch (letter) {
-    case 'B': return j->B;
-    case 'T': return j->T;
-    case 'N': return j->r.sequences;
-    case 'q': return j->r.Hq;
-    case 'h': return j->r.Hv;
-    case 'K': return j->r.K;
-    default: return j->r.V;
-    }
-}
 
 static void print_shape(char *text, size_t size, int ndim, const int64_t *dim)
 {
@@ -54,100 +38,50 @@ static void print_shape(char *text, size_t size, int ndim, const int64_t *dim)
     if (n < size) snprintf(text + n, size - n, "]");
 }
 
-/* ---- scalars ----------------------------------------------------------------------------------------------------------------------- */
+/* ---- options ------------------------------------------------------------------------------------------------------------------------- */
 
-static linnet_status set_scalar(job *j, const char *key, const char *text, const char *from)
+static linnet_status set_option(job *j, const char *key, const char *text, const char *from)
 {
-    char *end;
-    errno = 0;
-    double x = strtod(text, &end);
-    bool number = end != text && !*end && !isnan(x);
-    if (!strcmp(text, "true") || !strcmp(text, "false")) number = true, x = *text == 't';
-    if (!number) return lnt_fail(j->c, LINNET_EINVAL, "%s = \"%s\" is not a number", key, text), lnt_detail(j->c, "Read from %s.", from);
-    bool whole = x >= 0 && x <= 9007199254740992.0 && x == floor(x);
-    if (!strcmp(key, "scale"))
-        j->r.scale = x;
-    else if (!strcmp(key, "eps"))
-        j->r.eps = x;
-    else if (!strcmp(key, "window") && whole)
-        j->r.window = (int64_t)x;
-    else if (!strcmp(key, "normalize") && (x == 0 || x == 1))
-        j->r.normalize = x == 1;
-    else if (!strcmp(key, "cg_tol"))
-        j->r.cg_tolerance = x;
-    else if (!strcmp(key, "cg_max_iter") && whole && x <= 1 << 20)
-        j->r.cg_max_steps = (int32_t)x;
-    else if (!strcmp(key, "cg_guess") && whole && x <= LINNET_CG_ZERO)
-        j->r.cg_guess = (linnet_cg_guess)x;
-    else if (!strcmp(key, "cg_solver") && whole && x <= LINNET_CG_FLASH)
-        j->r.cg_solver = (linnet_cg_solver)x;
-    else if (!strcmp(key, "cg_gradient") && (x == 0 || x == 1))
-        j->r.cg_gradient = (linnet_cg_gradient)x;
-    else if (!strcmp(key, "report") && (x == 0 || x == 1))
-        j->report = x == 1;
-    else {
-        static const char *const expected[][2] = { { "window", "a whole number of at least 0" },
-                                                   { "cg_max_iter", "a whole number from 0 to 1048576" },
-                                                   { "cg_guess", "0 (diagonal) or 1 (zero)" },
-                                                   { "cg_gradient", "0 (implicit) or 1 (unrolled)" },
-                                                   { "cg_solver",
-                                                     "0 (level), 1 (Jacobi), 2 (plain), 3 (absolute constants) or 4 (as flash-linear-attention)" } };
-        const char *want = "0 or 1";
-        for (size_t i = 0; i < sizeof expected / sizeof *expected; i++)
-            if (!strcmp(key, expected[i][0])) want = expected[i][1];
-        return lnt_fail(j->c, LINNET_EINVAL, "%s = %s; expected %s", key, text, want), lnt_detail(j->c, "Read from %s.", from);
-    }
-    return LINNET_OK;
+    if (strcmp(key, "report") != 0) return lnt_op_set(j->c, j->op, &j->call, key, text, from);
+    j->report = !strcmp(text, "1") || !strcmp(text, "true");
+    if (j->report || !strcmp(text, "0") || !strcmp(text, "false")) return LINNET_OK;
+    return lnt_fail(j->c, LINNET_EINVAL, "report = \"%s\"; expected 0 or 1", text), lnt_detail(j->c, "Read from %s.", from);
 }
 
-static linnet_status read_scalars(job *j)
+/* Those of the file that the operator has, then those of --set, which it must have. */
+static linnet_status read_options(job *j)
 {
-    static const char *const keys[] = { "scale", "eps", "window", "normalize", "cg_tol", "cg_max_iter", "cg_guess", "cg_solver", "cg_gradient",
-                                        "report" };
-    for (size_t i = 0; i < sizeof keys / sizeof *keys; i++) {
-        const char *text = lnt_safetensors_metadata(j->file, keys[i]);
-        if (text) LNT_TRY(set_scalar(j, keys[i], text, j->o->in));
+    for (const lnt_recur_option *o = j->op->options; o->key; o++) {
+        const char *text = lnt_safetensors_metadata(j->file, o->key);
+        if (text) LNT_TRY(set_option(j, o->key, text, j->o->in));
     }
+    const char *report = lnt_safetensors_metadata(j->file, "report");
+    if (report) LNT_TRY(set_option(j, "report", report, j->o->in));
     for (int i = 0; i < j->o->n_set; i++) {
         const char *pair = j->o->set[i], *equals = strchr(pair, '=');
         char key[32];
-        bool known = false;
         if (!equals) return lnt_fail(j->c, LINNET_EINVAL, "--set \"%s\"; expected key=value", pair);
         snprintf(key, sizeof key, "%.*s", (int)(equals - pair < 31 ? equals - pair : 31), pair);
-        for (size_t k = 0; k < sizeof keys / sizeof *keys; k++) known |= !strcmp(key, keys[k]);
-        if (!known) {
-            lnt_fail(j->c, LINNET_EINVAL, "unknown key \"%s\" in --set", key);
-            return lnt_hint(j->c, "Keys: scale, eps, window, normalize, cg_tol, cg_max_iter, cg_guess, cg_solver, cg_gradient, report.");
-        }
-        LNT_TRY(set_scalar(j, key, equals + 1, "--set"));
+        if (lnt_recur_size_find(j->op, key, strlen(key)))
+            return lnt_fail(j->c, LINNET_EINVAL, "--set \"%s\"; sizes are those of the file's tensors", pair);
+        LNT_TRY(set_option(j, key, equals + 1, "--set"));
     }
     return LINNET_OK;
-}
-
-static linnet_status read_form(job *j)
-{
-    static const char *const names[] = { "auto", "recurrent", "chunk", "parallel" };
-    for (int i = 0; i < 4; i++)
-        if (!j->o->form || !strcmp(j->o->form, names[i])) {
-            j->r.form = j->o->form ? (linnet_form)i : LINNET_FORM_AUTO;
-            return LINNET_OK;
-        }
-    lnt_fail(j->c, LINNET_EINVAL, "unknown form \"%s\"", j->o->form);
-    return lnt_hint(j->c, "Forms: auto, recurrent, chunk, parallel.");
 }
 
 /* ---- shapes ------------------------------------------------------------------------------------------------------------------------ */
 
-static linnet_status need(job *j, const char *name, int ndim, const lnt_st_tensor **out)
+/* Of a file's tensor the rows of the token axis are two dimensions, [B,T,...]. */
+static int file_dims(const lnt_recur_tensor *t)
 {
-    const lnt_st_tensor *t = lnt_safetensors_find(j->file, name);
-    if (!t) return lnt_fail(j->c, LINNET_EINVAL, "tensor \"%s\" is missing", name), lnt_detail(j->c, "%s takes it from %s.", j->op->name, j->o->in);
-    if (t->ndim != ndim)
-        return lnt_fail(j->c, LINNET_EINVAL, "tensor \"%s\" has %d dimensions, expected %d", name, t->ndim, ndim),
-               lnt_detail(j->c, "Read from %s.", j->o->in);
-    *out = t;
-    return LINNET_OK;
+    const char *shape = t->shape;
+    size_t length;
+    int n = t->shape[0] == 'T';
+    while (lnt_recur_next_letter(&shape, &length)) n++;
+    return n;
 }
+
+static const lnt_st_tensor *find(const job *j, int i) { return lnt_safetensors_find(j->file, j->op->tensors[i].name); }
 
 static linnet_status read_sequences(job *j)
 {
@@ -160,81 +94,114 @@ static linnet_status read_sequences(job *j)
         n = t->count - 1;
     }
     if (n > INT32_MAX) return lnt_fail(j->c, LINNET_EINVAL, "%lld sequences; expected at most %d", (long long)n, INT32_MAX);
-    j->cu = lnt_alloc((size_t)(n + 1) * sizeof *j->cu);
+    j->cu = lnt_alloc(lnt_bytes((size_t)n + 1, sizeof *j->cu));
     if (!j->cu) return lnt_fail_memory(j->c, (size_t)(n + 1) * sizeof *j->cu);
     if (t) memcpy(j->cu, t->data, (size_t)(n + 1) * sizeof *j->cu);
     for (int64_t i = 0; !t && i <= n; i++) j->cu[i] = i * j->T;
-    j->r.cu_seqlens = j->cu;
-    j->r.sequences = n;
+    j->call.head.cu_seqlens = j->cu;
+    j->call.head.sequences = n;
+    return LINNET_OK;
+}
+
+/* Letters from the tensors of the file in the order of the description: the first that has a letter decides; check_tensor holds the others to it. */
+static linnet_status learn_letters(job *j, int i, const lnt_st_tensor *t)
+{
+    const char *shape = j->op->tensors[i].shape, *letter;
+    size_t length;
+    int d = 0;
+    if (shape[0] == 'T') { /* B, T */
+        lnt_recur_next_letter(&shape, &length);
+        const lnt_recur_size *s = lnt_recur_size_find(j->op, j->op->tensors[i].shape, length);
+        int64_t rows;
+        if (!lnt_mul(t->dim[0], t->dim[1], &rows)) return lnt_fail(j->c, LINNET_EINVAL, "tensor \"%s\" is too large", t->name), from_file(j);
+        if (!s && j->B < 0) {
+            j->B = t->dim[0];
+            j->T = t->dim[1];
+            j->call.head.tokens = rows;
+        } else if (s && lnt_recur_size_get(s, &j->call) == 0)
+            lnt_recur_size_set(s, &j->call, rows);
+        d = 2;
+    }
+    while ((letter = lnt_recur_next_letter(&shape, &length))) {
+        const lnt_recur_size *s = lnt_recur_size_find(j->op, letter, length);
+        const int64_t value = t->dim[d++];
+        if (!s || lnt_recur_size_get(s, &j->call) != 0) continue;
+        if (value < s->least || value > s->most)
+            return lnt_fail(j->c, LINNET_EINVAL, "tensor \"%s\" gives %s = %lld, expected %lld .. %lld", t->name, s->letter, (long long)value,
+                            (long long)s->least, (long long)s->most),
+                   from_file(j);
+        lnt_recur_size_set(s, &j->call, value);
+    }
     return LINNET_OK;
 }
 
 static linnet_status read_sizes(job *j)
 {
-    const lnt_st_tensor *q, *k, *v;
-    LNT_TRY(need(j, "q", 4, &q));
-    LNT_TRY(need(j, "k", 4, &k));
-    LNT_TRY(need(j, "v", 4, &v));
-    for (int i = 2; i < 4; i++)
-        if (q->dim[i] < 1 || q->dim[i] > 65536 || k->dim[i] < 1 || k->dim[i] > 65536 || v->dim[i] < 1 || v->dim[i] > 65536)
-            return lnt_fail(j->c, LINNET_EINVAL, "head counts and sizes of q, k and v must lie in 1 .. 65536");
-    j->B = q->dim[0];
-    j->T = q->dim[1];
-    if (!lnt_mul(j->B, j->T, &j->r.tokens)) return lnt_fail(j->c, LINNET_EINVAL, "tensor \"q\" is too large");
-    j->r.Hq = (int32_t)(j->op->cache ? k : q)->dim[2];
-    j->r.Hv = (int32_t)(j->op->cache ? q : v)->dim[2];
-    j->r.K = (int32_t)q->dim[3];
-    j->r.V = (int32_t)v->dim[3];
-    if (j->r.Hv % j->r.Hq)
-        return lnt_fail(j->c, LINNET_EINVAL, "%d heads of %s are not a multiple of %d heads of %s", j->r.Hv, j->op->cache ? "q" : "v", j->r.Hq,
-                        j->op->cache ? "k" : "q");
+    j->B = -1;
+    for (int i = 0; j->op->tensors[i].name; i++) {
+        const lnt_recur_tensor *row = &j->op->tensors[i];
+        const lnt_st_tensor *t = find(j, i);
+        if ((row->role != LNT_T_INPUT && row->role != LNT_T_STATE) || !lnt_recur_has(&j->call, i)) continue;
+        if (!t && row->role == LNT_T_INPUT && !row->absent)
+            return lnt_fail(j->c, LINNET_EINVAL, "tensor \"%s\" is missing", row->name),
+                   lnt_detail(j->c, "%s takes it from %s.", j->op->name, j->o->in);
+        if (!t) continue;
+        if (t->ndim != file_dims(row))
+            return lnt_fail(j->c, LINNET_EINVAL, "tensor \"%s\" has %d dimensions, expected %d", row->name, t->ndim, file_dims(row)), from_file(j);
+        LNT_TRY(learn_letters(j, i, t));
+    }
+    for (const lnt_recur_size *s = j->op->sizes; s->letter; s++)
+        if (s->same_as && lnt_recur_size_get(s, &j->call) == 0)
+            lnt_recur_size_set(s, &j->call, lnt_recur_letter(j->op, &j->call, s->same_as, strlen(s->same_as)));
     return read_sequences(j);
+}
+
+/* The dimensions that row i has in a file. */
+static int dims_of(const job *j, int i, int64_t *dim)
+{
+    const char *shape = j->op->tensors[i].shape, *letter;
+    size_t length;
+    int n = 0;
+    while ((letter = lnt_recur_next_letter(&shape, &length))) {
+        const int64_t value = lnt_recur_letter(j->op, &j->call, letter, length);
+        if (*letter == 'T') {
+            dim[n++] = j->B;
+            dim[n++] = j->B > 0 ? value / j->B : j->T;
+        } else
+            dim[n++] = value;
+    }
+    return n;
 }
 
 static linnet_status check_tensor(job *j, int i, const lnt_st_tensor *t)
 {
-    const char *shape = shape_of(j, i);
-    int64_t want[4];
-    int ndim = (int)strlen(shape);
+    int64_t want[DIMS];
+    const int ndim = dims_of(j, i, want);
     bool fits = t->ndim == ndim;
-    for (int d = 0; d < ndim; d++) {
-        want[d] = size_of(j, shape[d]);
-        fits = fits && t->dim[d] == want[d];
-    }
+    for (int d = 0; fits && d < ndim; d++) fits = t->dim[d] == want[d];
     if (!fits) {
         char has[160], expected[160];
         print_shape(has, sizeof has, t->ndim, t->dim);
         print_shape(expected, sizeof expected, ndim, want);
-        lnt_fail(j->c, LINNET_EINVAL, "tensor \"%s\" has shape %s, expected %s", t->name, has, expected);
-        return lnt_detail(j->c, "Read from %s.", j->o->in);
+        return lnt_fail(j->c, LINNET_EINVAL, "tensor \"%s\" has shape %s, expected %s", t->name, has, expected), from_file(j);
     }
     if (t->dtype == LINNET_F32 || t->dtype == LINNET_BF16 || t->dtype == LINNET_F64 || t->dtype == LINNET_F16) return LINNET_OK;
-    lnt_fail(j->c, LINNET_EINVAL, "tensor \"%s\" has dtype %s, expected a floating one", t->name, lnt_dtype_name(t->dtype));
-    return lnt_detail(j->c, "Read from %s.", j->o->in);
+    return lnt_fail(j->c, LINNET_EINVAL, "tensor \"%s\" has dtype %s, expected a floating one", t->name, lnt_dtype_name(t->dtype)), from_file(j);
 }
 
-/* A regulariser is positive: the system of a token without history is lambda x = q. */
-static linnet_status check_lambda(job *j, lnt_dtype type, const void *x, int64_t n)
+/* What no operator can mean: a gate above 0 or NaN, a strength that is no number, a regulariser that is not positive. */
+static linnet_status check_values(job *j, const lnt_recur_tensor *t, lnt_dtype type, const void *x, int64_t n)
 {
-    for (int64_t i = 0; i < n; i++) {
-        double y = lnt_load_element(x, type, i);
-        if (y > 0 && !isinf(y)) continue;
-        lnt_fail(j->c, LINNET_EINVAL, "tensor \"lambda\" holds %g at element %lld, expected a number above 0", y, (long long)i);
-        return lnt_detail(j->c, "Read from %s.", j->o->in);
-    }
-    return LINNET_OK;
-}
-
-/* Gates are natural logs of decays: no NaN, nothing above 0. */
-static linnet_status check_gate(job *j, const char *name, lnt_dtype type, const void *x, int64_t n, double most)
-{
-    for (int64_t i = 0; i < n; i++) {
-        double g = lnt_load_element(x, type, i);
-        if (isnan(g) || g > most) {
-            lnt_fail(j->c, LINNET_EINVAL, "tensor \"%s\" holds %g at element %lld, expected %s", name, g, (long long)i,
-                     most == 0 ? "a natural-log decay of at most 0" : "a number");
-            return lnt_detail(j->c, "Read from %s.", j->o->in);
-        }
+    const char *expected = t->values == LNT_VALUES_DECAY      ? "a natural-log decay of at most 0"
+                           : t->values == LNT_VALUES_STRENGTH ? "a number"
+                           : t->values == LNT_VALUES_POSITIVE ? "a number above 0"
+                                                              : NULL;
+    for (int64_t i = 0; expected && i < n; i++) {
+        const double y = lnt_load_element(x, type, i);
+        const bool fine = t->values == LNT_VALUES_DECAY ? y <= 0 : t->values == LNT_VALUES_STRENGTH ? isfinite(y) : y > 0 && !isinf(y);
+        if (!fine)
+            return lnt_fail(j->c, LINNET_EINVAL, "tensor \"%s\" holds %g at element %lld, expected %s", t->name, y, (long long)i, expected),
+                   from_file(j);
     }
     return LINNET_OK;
 }
@@ -243,16 +210,14 @@ static linnet_status check_gate(job *j, const char *name, lnt_dtype type, const 
 
 static linnet_status load_tensor(job *j, int i, const lnt_st_tensor *t)
 {
-    lnt_dtype type = type_of(j, i);
-    size_t bytes = (size_t)t->count * lnt_dtype_size(type), raw = (size_t)t->count * lnt_dtype_size(t->dtype);
+    lnt_dtype type = lnt_recur_type(&j->call, i);
+    size_t bytes = lnt_bytes((size_t)t->count, lnt_dtype_size(type)), raw = lnt_bytes((size_t)t->count, lnt_dtype_size(t->dtype));
     void *aligned = lnt_alloc(raw), *x = lnt_alloc(bytes); /* the file's tensors may lie anywhere */
     linnet_status s = aligned && x ? LINNET_OK : lnt_fail_memory(j->c, bytes + raw);
     if (s == LINNET_OK) {
         memcpy(aligned, t->data, raw);
         lnt_convert(x, type, aligned, t->dtype, t->count);
-        bool gate = !strcmp(t->name, "g") || !strcmp(t->name, "g_head");
-        if (!strcmp(t->name, "lambda")) s = check_lambda(j, type, x, t->count);
-        if (gate || !strcmp(t->name, "beta")) s = check_gate(j, t->name, type, x, t->count, gate ? 0 : INFINITY);
+        if (j->op->tensors[i].role == LNT_T_INPUT) s = check_values(j, &j->op->tensors[i], type, x, t->count);
     }
     if (s == LINNET_OK) s = lnt_device_alloc(j->c, bytes, &j->device[i]);
     if (s == LINNET_OK) lnt_to_device(j->c, j->device[i], x, bytes);
@@ -263,37 +228,48 @@ static linnet_status load_tensor(job *j, int i, const lnt_st_tensor *t)
 
 static linnet_status make_tensor(job *j, int i)
 {
-    int64_t dims[5] = { 8, 1, 1, 1, 1 }, bytes;
-    const char *shape = shape_of(j, i);
-    for (int d = 0; shape[d]; d++) dims[d + 1] = size_of(j, shape[d]);
-    LNT_TRY(lnt_size_product(j->c, tensors[i].name, 5, dims, &bytes));
+    int64_t dims[DIMS + 1] = { 8 }, bytes;
+    const int n = dims_of(j, i, dims + 1);
+    LNT_TRY(lnt_size_product(j->c, j->op->tensors[i].name, n + 1, dims, &bytes));
     return lnt_device_alloc(j->c, (size_t)bytes, &j->device[i]);
 }
 
 static linnet_status bind_tensors(job *j)
 {
-    for (int i = 0; i < TENSORS; i++) {
-        const char *name = tensors[i].name;
-        const lnt_st_tensor *t = lnt_safetensors_find(j->file, name);
-        lnt_tensor_role what = tensors[i].role;
-        bool read = what == LNT_T_INPUT || what == LNT_T_STATE || (what == LNT_T_COTANGENT && j->o->backward);
-        if (!lnt_recur_tensor_taken(j->op, &j->r, i)) {
-            if (t && (what == LNT_T_INPUT || what == LNT_T_STATE)) {
-                lnt_fail(j->c, LINNET_EINVAL, "%s takes no tensor \"%s\"", j->op->name, name);
-                return lnt_detail(j->c, "Read from %s.", j->o->in);
-            }
+    for (int i = 0; j->op->tensors[i].name; i++) {
+        const lnt_recur_tensor *row = &j->op->tensors[i];
+        const lnt_st_tensor *t = find(j, i);
+        const bool given = row->role == LNT_T_INPUT || row->role == LNT_T_STATE;
+        if (!lnt_recur_has(&j->call, i)) {
+            if (t && given)
+                return lnt_fail(j->c, LINNET_EINVAL, "%s takes no tensor \"%s\" with these options", j->op->name, row->name),
+                       from_file(j);
             continue;
         }
-        if (read && !t && what == LNT_T_INPUT)
-            return lnt_fail(j->c, LINNET_EINVAL, "tensor \"%s\" is missing", name), lnt_detail(j->c, "%s takes it from %s.", j->op->name, j->o->in);
-        if (read && t) {
+        if (t && (given || (row->role == LNT_T_COTANGENT && j->o->backward))) {
             LNT_TRY(check_tensor(j, i, t));
             LNT_TRY(load_tensor(j, i, t));
         }
-        bool made = what == LNT_T_OUTPUT || ((what == LNT_T_GRADIENT || what == LNT_T_SAVED) && j->o->backward) ||
-                    (what == LNT_T_REPORT && j->report);
+        const bool made = row->role == LNT_T_OUTPUT || ((row->role == LNT_T_GRADIENT || row->role == LNT_T_SAVED) && j->o->backward) ||
+                          (row->role == LNT_T_REPORT && j->report);
         if (made) LNT_TRY(make_tensor(j, i));
-        lnt_recur_tensor_set(&j->r, i, j->device[i]);
+        lnt_recur_set(&j->call, row, j->device[i]);
+    }
+    return LINNET_OK;
+}
+
+/* A tensor that some operator takes and this one does not is a mistake; others may stand beside. */
+static linnet_status check_names(job *j)
+{
+    for (int n = 0; n < j->file->n; n++) {
+        const char *name = j->file->tensors[n].name;
+        if (lnt_recur_tensor_find(j->op, name) >= 0) continue;
+        for (int o = 0; lnt_recur_at(o); o++) {
+            const int row = lnt_recur_tensor_find(lnt_recur_at(o), name);
+            const lnt_tensor_role role = row >= 0 ? lnt_recur_at(o)->tensors[row].role : LNT_T_REPORT;
+            if (role == LNT_T_INPUT || role == LNT_T_STATE)
+                return lnt_fail(j->c, LINNET_EINVAL, "%s takes no tensor \"%s\"", j->op->name, name), from_file(j);
+        }
     }
     return LINNET_OK;
 }
@@ -301,36 +277,43 @@ static linnet_status bind_tensors(job *j)
 static linnet_status run(job *j, bool backward, double *seconds)
 {
     size_t bytes;
-    LNT_TRY(linnet_recurrence_workspace(j->c, &j->r, backward, &bytes));
+    LNT_TRY(lnt_recur_workspace(j->c, &j->call, backward, &bytes));
     lnt_device_free(j->c, j->workspace);
     j->workspace = NULL;
     LNT_TRY(lnt_device_alloc(j->c, bytes ? bytes : 1, &j->workspace));
-    j->r.workspace = j->workspace;
-    j->r.workspace_size = bytes;
+    j->call.head.workspace = j->workspace;
+    j->call.head.workspace_size = bytes;
     double start = lnt_now();
-    LNT_TRY((backward ? linnet_recurrence_backward : linnet_recurrence_forward)(j->c, &j->r));
+    LNT_TRY(lnt_recur_run(j->c, &j->call, backward));
     lnt_device_wait(j->c);
     *seconds += lnt_now() - start;
     return LINNET_OK;
 }
 
+/* The gradient of an initial state that was not there is not written. */
+static bool is_written(const job *j, int i)
+{
+    const lnt_recur_tensor *t = &j->op->tensors[i];
+    if (!j->device[i] || (t->role != LNT_T_OUTPUT && t->role != LNT_T_GRADIENT && t->role != LNT_T_REPORT)) return false;
+    return t->role != LNT_T_GRADIENT || j->device[i - 1];
+}
+
 static linnet_status write_outputs(job *j)
 {
-    for (int i = 0; i < TENSORS; i++) {
-        lnt_tensor_role what = tensors[i].role;
-        if (!j->device[i] || (what != LNT_T_OUTPUT && what != LNT_T_GRADIENT && what != LNT_T_REPORT)) continue;
-        if ((!strcmp(tensors[i].name, "ds0") || !strcmp(tensors[i].name, "ds0_kv")) && !j->r.s0) continue;
-        if (!strcmp(tensors[i].name, "ds0_kk") && !j->r.h0) continue;
-        if (!strcmp(tensors[i].name, "dz0") && !j->r.z0) continue;
+    for (int i = 0; j->op->tensors[i].name; i++) {
+        if (!is_written(j, i)) continue;
         lnt_st_tensor *t = &j->out[j->n_out];
-        *t = (lnt_st_tensor){ .name = tensors[i].name, .dtype = small_type(j), .count = 1 };
-        for (const char *s = shape_of(j, i); *s; s++) t->count *= t->dim[t->ndim++] = size_of(j, *s);
-        size_t bytes = (size_t)t->count * lnt_dtype_size(t->dtype), raw = (size_t)t->count * lnt_dtype_size(type_of(j, i));
+        *t = (lnt_st_tensor){ .name = j->op->tensors[i].name, .dtype = small_type(j), .count = 1 };
+        int64_t dim[DIMS];
+        t->ndim = dims_of(j, i, dim);
+        for (int d = 0; d < t->ndim; d++) t->count *= t->dim[d] = dim[d];
+        const lnt_dtype type = lnt_recur_type(&j->call, i);
+        size_t bytes = lnt_bytes((size_t)t->count, lnt_dtype_size(t->dtype)), raw = lnt_bytes((size_t)t->count, lnt_dtype_size(type));
         void *x = lnt_alloc(raw);
         void *y = j->host[j->n_out++] = lnt_alloc(bytes);
         if (x && y) {
             lnt_to_host(j->c, x, j->device[i], raw);
-            lnt_convert(y, t->dtype, x, type_of(j, i), t->count);
+            lnt_convert(y, t->dtype, x, type, t->count);
         }
         lnt_free(x);
         if (!x || !y) return lnt_fail_memory(j->c, bytes + raw);
@@ -343,44 +326,56 @@ static linnet_status write_outputs(job *j)
 static linnet_status run_job(job *j, char *line, size_t line_size)
 {
     LNT_TRY(lnt_safetensors_open(j->c, j->o->in, &j->file));
-    LNT_TRY(read_form(j));
-    LNT_TRY(read_scalars(j));
-    if (j->r.normalize && !j->op->normalize) return lnt_fail(j->c, LINNET_EINVAL, "%s takes no normalize", j->op->name);
+    LNT_TRY(lnt_op_form(j->c, j->o->form, &j->call.head.form));
+    LNT_TRY(read_options(j));
     LNT_TRY(read_sizes(j));
+    LNT_TRY(check_names(j));
     LNT_TRY(bind_tensors(j));
     double seconds = 0;
     LNT_TRY(run(j, false, &seconds));
-    char ran[64];
-    snprintf(ran, sizeof ran, "%s", linnet_recurrence_ran(j->c));
-    j->r.steps = j->r.residual = NULL; /* the report is of the forward call */
+    char ran[64], sizes[160];
+    snprintf(ran, sizeof ran, "%s", linnet_operator_ran(j->c));
+    for (int i = 0; j->op->tensors[i].name; i++) /* the report is of the forward call */
+        if (j->op->tensors[i].role == LNT_T_REPORT) lnt_recur_set(&j->call, &j->op->tensors[i], NULL);
     if (j->o->backward) LNT_TRY(run(j, true, &seconds));
     LNT_TRY(write_outputs(j));
-    snprintf(line, line_size, "%s B=%lld T=%lld N=%lld Hq=%d Hv=%d K=%d V=%d %s %s%s%s %.3f ms", j->op->name, (long long)j->B, (long long)j->T,
-             (long long)j->r.sequences, j->r.Hq, j->r.Hv, j->r.K, j->r.V, lnt_dtype_name(j->o->dtype), ran,
-             j->o->backward ? " forward and backward " : "", j->o->backward ? linnet_recurrence_ran(j->c) : "", seconds * 1e3);
+    lnt_op_sizes(&j->call, sizes, sizeof sizes);
+    lnt_format(line, line_size, "%s B=%lld T=%lld N=%lld %s %s %s%s%s %.3f ms", j->op->name, (long long)j->B, (long long)j->T,
+             (long long)j->call.head.sequences, sizes, lnt_dtype_name(j->o->dtype), ran, j->o->backward ? " forward and backward " : "",
+             j->o->backward ? linnet_operator_ran(j->c) : "", seconds * 1e3);
     return LINNET_OK;
+}
+
+static linnet_status unknown_operator(lnt_ctx *c, const char *name)
+{
+    size_t unused;
+    linnet_operator_call call = LINNET_OPERATOR_CALL_INIT;
+    call.op = name ? name : "";
+    return linnet_operator_workspace(c, &call, 0, &unused); /* which says what is known */
 }
 
 linnet_status linnet_op_file(linnet_context *c, const linnet_op_options *options, char *line, size_t line_size)
 {
     linnet_op_options o = LINNET_OP_OPTIONS_INIT;
-    if (!options || options->size < offsetof(linnet_op_options, backward)) return lnt_fail(c, LINNET_EINVAL, "options without their size");
-    memcpy(&o, options, options->size < sizeof o ? options->size : sizeof o);
+    LNT_TRY(lnt_options_take(c, "op", options, &o));
+    if (line_size) LNT_NEED(c, line);
     if (!o.in || !o.out) return lnt_fail(c, LINNET_EINVAL, "input and output file are needed");
     if (o.dtype == LINNET_F64 && lnt_on_cuda(c)) {
         lnt_fail(c, LINNET_EUNSUPPORTED, "float64 is the reference's, which runs on the CPU");
         return lnt_hint(c, "Use --device cpu, or --dtype f32 or bf16.");
     }
+    if (!lnt_recur_find(o.op)) return unknown_operator(c, o.op);
     job *j = lnt_calloc(sizeof *j);
     if (!j) return lnt_fail_memory(c, sizeof *j);
-    *j = (job){ .c = c, .o = &o, .op = lnt_recur_find(o.op), .r = LINNET_RECURRENCE_INIT };
-    j->r.op = o.op;
-    j->r.dtype = o.dtype;
-    j->r.chunk = o.chunk;
-    j->r.impl = o.impl;
-    size_t unused;
-    linnet_status s = j->op ? run_job(j, line, line_size) : linnet_recurrence_workspace(c, &j->r, 0, &unused); /* which says what is known */
-    for (int i = 0; i < TENSORS; i++) lnt_device_free(c, j->device[i]);
+    j->c = c;
+    j->o = &o;
+    j->op = lnt_recur_find(o.op);
+    lnt_recur_init(j->op, &j->call);
+    j->call.head.dtype = o.dtype;
+    j->call.head.chunk = o.chunk;
+    j->call.head.impl = o.impl;
+    linnet_status s = run_job(j, line, line_size);
+    for (int i = 0; i < LNT_RECUR_TENSORS; i++) lnt_device_free(c, j->device[i]);
     for (int i = 0; i < j->n_out; i++) lnt_free(j->host[i]);
     lnt_device_free(c, j->workspace);
     lnt_safetensors_close(j->file);

@@ -2,8 +2,6 @@
 
 #include "core/status.h"
 
-#include <strings.h>
-
 static const struct {
     const char *name, *alias;
     size_t size;
@@ -13,14 +11,16 @@ static const struct {
     [LINNET_U8] = {"u8", "uint8", 1},
 };
 
+static bool known(int64_t t) { return t >= 0 && t <= LINNET_U8; }
 size_t lnt_dtype_size(lnt_dtype t) { return types[t].size; }
-const char *lnt_dtype_name(lnt_dtype t) { return types[t].name; }
-const char *linnet_dtype_name(linnet_dtype t) { return (unsigned)t <= LINNET_U8 ? types[t].name : "?"; }
+const char *lnt_dtype_name(lnt_dtype t) { return known((int)t) ? types[t].name : "?"; }
+const char *linnet_dtype_name(linnet_dtype t) { return lnt_dtype_name(t); }
 
 linnet_status linnet_dtype_parse(linnet_context *c, const char *text, linnet_dtype *out)
 {
+    if (!text || !out) return lnt_fail(c, LINNET_EINVAL, "the name of a dtype is NULL, or the place for it");
     for (int i = 0; i <= LINNET_U8; i++)
-        if (!strcasecmp(text, types[i].name) || !strcasecmp(text, types[i].alias)) {
+        if (lnt_same_word(text, types[i].name) || lnt_same_word(text, types[i].alias)) {
             *out = (linnet_dtype)i;
             return LINNET_OK;
         }

@@ -27,14 +27,17 @@ linnet_status lnt_size_product(lnt_ctx *c, const char *what, int n, const int64_
 /* ---- allocator with a failure hook ---- */
 
 static atomic_llong calls, fail_at;
+static atomic_size_t largest;
 
 void lnt_alloc_fail_at(int64_t n)
 {
     atomic_store(&calls, 0);
+    atomic_store(&largest, 0);
     atomic_store(&fail_at, n);
 }
 
 int64_t lnt_alloc_count(void) { return atomic_load(&calls); }
+size_t lnt_alloc_largest(void) { return atomic_load(&largest); }
 
 static bool must_fail(void)
 {
@@ -44,6 +47,7 @@ static bool must_fail(void)
 
 void *lnt_alloc(size_t bytes)
 {
+    for (size_t most = atomic_load(&largest); bytes > most && !atomic_compare_exchange_weak(&largest, &most, bytes);) { }
     if (must_fail() || bytes > (size_t)INT64_MAX - LNT_ALIGN) return NULL;
     size_t padded = (bytes + LNT_ALIGN - 1) / LNT_ALIGN * LNT_ALIGN;
     return aligned_alloc(LNT_ALIGN, padded ? padded : LNT_ALIGN);
@@ -94,7 +98,7 @@ void *lnt_arena_alloc(lnt_arena *a, size_t bytes)
         size_t size = b ? b->size * 2 : 4096;
         if (size > (size_t)1 << 24) size = (size_t)1 << 24;
         if (size < bytes) size = bytes;
-        b = lnt_alloc(sizeof *b + size);
+        b = lnt_alloc(lnt_bytes_plus(sizeof *b, size));
         if (!b) return NULL;
         b->next = a->head;
         b->size = size;
@@ -121,10 +125,10 @@ char *lnt_arena_printf(lnt_arena *a, const char *format, ...)
     va_list ap, again;
     va_start(ap, format);
     va_copy(again, ap);
-    int n = vsnprintf(NULL, 0, format, ap);
+    int n = lnt_format_list(NULL, 0, format, ap);
     va_end(ap);
     char *p = n < 0 ? NULL : lnt_arena_alloc(a, (size_t)n + 1);
-    if (p) vsnprintf(p, (size_t)n + 1, format, again);
+    if (p) lnt_format_list(p, (size_t)n + 1, format, again);
     va_end(again);
     return p;
 }

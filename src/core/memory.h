@@ -14,6 +14,20 @@ bool lnt_add(int64_t a, int64_t b, int64_t *out);
 /* Product of n sizes; LINNET_EINVAL naming `what` when it does not fit. */
 linnet_status lnt_size_product(lnt_ctx *c, const char *what, int n, const int64_t *dims, int64_t *out);
 
+/* Bytes for an allocator: n things of `size` bytes, and a and b together. What does not fit (or was negative before the cast) becomes SIZE_MAX,
+ * which every allocator refuses and lnt_fail_memory names, so that a size is written once and needs no check of its own. cmake/lint.py finds
+ * products and sums that reach an allocator any other way. */
+static inline size_t lnt_bytes(size_t n, size_t size)
+{
+    size_t bytes;
+    return __builtin_mul_overflow(n, size, &bytes) || bytes > INT64_MAX ? SIZE_MAX : bytes;
+}
+static inline size_t lnt_bytes_plus(size_t a, size_t b)
+{
+    size_t bytes;
+    return __builtin_add_overflow(a, b, &bytes) || bytes > INT64_MAX ? SIZE_MAX : bytes;
+}
+
 /* Aligned to LNT_ALIGN. lnt_alloc leaves contents undefined; lnt_calloc zeroes. NULL on failure, and for 0 bytes a valid block.
  * lnt_realloc keeps the old block on failure. `lnt_free(NULL)` does nothing. */
 void *lnt_alloc(size_t bytes);
@@ -22,9 +36,11 @@ void *lnt_realloc(void *old, size_t old_bytes, size_t bytes);
 void lnt_free(void *p);
 char *lnt_strdup(const char *s);
 
-/* Test hook: the n-th allocation from now (1-based) fails, once; 0 turns it off. lnt_alloc_count() counts calls since the last set. */
+/* Test hooks: the n-th allocation from now (1-based) fails, once; 0 turns it off. lnt_alloc_count() counts calls since the last set,
+ * lnt_alloc_largest() is the most bytes that one of them asked for, refused ones included. */
 void lnt_alloc_fail_at(int64_t n);
 int64_t lnt_alloc_count(void);
+size_t lnt_alloc_largest(void);
 
 /* An arena: blocks that are freed as a whole. */
 typedef struct lnt_arena {

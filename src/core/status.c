@@ -22,7 +22,7 @@ const char *linnet_status_name(linnet_status s)
 /* Names come from files nobody vouches for: what could move a terminal's cursor is shown as '?'. UTF-8 passes. */
 static void write_text(char *text, size_t size, const char *format, va_list ap)
 {
-    vsnprintf(text, size, format, ap);
+    lnt_format_list(text, size, format, ap);
     for (char *p = text; *p; p++)
         if ((unsigned char)*p < 0x20 || *p == 0x7f) *p = '?';
 }
@@ -71,7 +71,7 @@ void lnt_log(lnt_ctx *c, const char *format, ...)
     char line[512];
     va_list ap;
     va_start(ap, format);
-    vsnprintf(line, sizeof line, format, ap);
+    lnt_format_list(line, sizeof line, format, ap);
     va_end(ap);
     c->log(c->log_user, line);
 }

@@ -10,6 +10,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
+#include "core/number.h"
 #include "linnet/linnet.h"
 
 typedef linnet_context lnt_ctx;

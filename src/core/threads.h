@@ -1,5 +1,9 @@
 /* Threads. Work is cut into pieces whose number never depends on the thread count, and every sum over pieces runs in piece order, so a
- * result has the same bits for any number of threads. Inside linnet: `#pragma omp parallel for num_threads(lnt_threads(c))`. */
+ * result has the same bits for any number of threads. Inside linnet: `#pragma omp parallel for num_threads(lnt_threads(c))`.
+ *
+ * That leaves the number free. Threads wait for each other at the end of every kernel, which takes microseconds where each has a core to itself, and
+ * a time slice of the system (some milliseconds) where another process has one: thirty times as long as a decoding step of a small model. So kernels
+ * of little work get one thread, and decoding steps get all or one, whichever was faster lately. */
 #ifndef LNT_CORE_THREADS_H
 #define LNT_CORE_THREADS_H
 
@@ -7,5 +11,21 @@
 
 int lnt_threads(const lnt_ctx *c);
 int lnt_thread_index(void); /* inside a parallel region: 0 .. threads-1 */
+
+/* What comes next is one kernel of so many floating-point operations over so many bytes: lnt_threads is 1 if that is too little to be shared, until
+ * the next of these calls. */
+void lnt_threads_for(lnt_ctx *c, double flops, double bytes);
+void lnt_threads_one(lnt_ctx *c);
+void lnt_threads_all(lnt_ctx *c);
+
+/* Runs of one kind, again and again: with one thread or with all. Zero to begin with. */
+typedef struct {
+    double seconds[2]; /* of a run with all threads [0] and with one [1], as they lately were; 0: not known */
+    double since;      /* seconds in runs since the other way was tried */
+    bool alone, trial; /* the way that is taken; the run under way tries the other */
+    int64_t runs;
+} lnt_pace;
+bool lnt_pace_alone(lnt_pace *p);                /* of the next run: with one thread? */
+void lnt_pace_took(lnt_pace *p, double seconds); /* that run */
 
 #endif

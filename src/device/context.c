@@ -6,13 +6,14 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "core/border.h"
 #include "core/cpu.h"
 #include "core/memory.h"
 #include "device/device.h"
 
-enum { MAX_THREADS = 4096 };
-
-const char *linnet_version(void) { return "0.1.0"; }
+#define TEXT_OF(x) #x
+#define VERSION_TEXT(major, minor, patch) TEXT_OF(major) "." TEXT_OF(minor) "." TEXT_OF(patch)
+const char *linnet_version(void) { return VERSION_TEXT(LINNET_VERSION_MAJOR, LINNET_VERSION_MINOR, LINNET_VERSION_PATCH); }
 
 static linnet_status setup(linnet_context *c, const linnet_context_options *o)
 {
@@ -20,8 +21,6 @@ static linnet_status setup(linnet_context *c, const linnet_context_options *o)
     c->log_user = o->log_user;
     const char *verbose = getenv("LINNET_VERBOSE");
     c->verbose_dispatch = verbose && strstr(verbose, "dispatch");
-    if (o->threads < 0 || o->threads > MAX_THREADS)
-        return lnt_fail(c, LINNET_EINVAL, "threads is %d, expected 1 to %d", o->threads, MAX_THREADS);
     c->threads = o->threads ? o->threads : omp_get_max_threads();
     if (lnt_cpu_problem()) {
         lnt_fail(c, LINNET_EINVAL, "%s", lnt_cpu_problem());
@@ -35,13 +34,14 @@ static linnet_status setup(linnet_context *c, const linnet_context_options *o)
 
 linnet_status linnet_context_create(const linnet_context_options *options, linnet_context **out)
 {
+    if (!out) return LINNET_EINVAL;
     *out = NULL;
-    linnet_context_options defaults = LINNET_CONTEXT_OPTIONS_INIT;
+    linnet_context_options o = LINNET_CONTEXT_OPTIONS_INIT;
     linnet_context *c = lnt_calloc(sizeof *c);
     if (!c) return LINNET_ENOMEM;
     *out = c;
-    if (options) memcpy(&defaults, options, options->size < sizeof defaults ? options->size : sizeof defaults);
-    return setup(c, &defaults);
+    if (options) LNT_TRY(lnt_options_take(c, "context", options, &o));
+    return setup(c, &o);
 }
 
 void linnet_context_destroy(linnet_context *c)
@@ -51,4 +51,4 @@ void linnet_context_destroy(linnet_context *c)
     lnt_free(c);
 }
 
-const char *linnet_machine(const linnet_context *c) { return c->machine; }
+const char *linnet_machine(const linnet_context *c) { return c ? c->machine : ""; }

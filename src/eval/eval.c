@@ -23,45 +23,64 @@ static void position_means(const lnt_score *score, int64_t length, double *x, do
     }
 }
 
-static linnet_status write_csv(lnt_ctx *c, const char *path, const lnt_score *score, int64_t length, const double *here, const double *so_far)
+/* What the caller wants written, opened before anything is read: hours of evaluation end in no file that cannot be made. */
+typedef struct {
+    lnt_file_writer csv;
+    lnt_page plot;
+    bool drawn;
+} outputs;
+
+static linnet_status open_outputs(lnt_ctx *c, const linnet_eval_options *o, outputs *f)
 {
-    lnt_file_writer w;
-    char line[128];
-    LNT_TRY(lnt_file_begin(c, path, &w));
-    linnet_status s = lnt_file_write(c, &w, "position,windows,loss,mean_so_far\n", 34);
-    for (int64_t i = 0; s == LINNET_OK && i < length && score->position_count[i]; i++) {
-        int n = snprintf(line, sizeof line, "%lld,%lld,%.6f,%.6f\n", (long long)i + 1, (long long)score->position_count[i], here[i], so_far[i]);
-        s = lnt_file_write(c, &w, line, (size_t)n);
-    }
-    if (s == LINNET_OK) s = lnt_file_commit(c, &w);
-    lnt_file_abandon(&w);
-    return s;
+    *f = (outputs){.drawn = false};
+    if (o->csv) LNT_TRY(lnt_file_begin(c, o->csv, &f->csv));
+    if (!o->plot) return LINNET_OK;
+    f->drawn = true;
+    lnt_plot_begin(&f->plot, c, o->plot);
+    return f->plot.s;
 }
 
-static linnet_status report(lnt_ctx *c, const linnet_eval_options *o, const lnt_score *score)
+static void close_outputs(outputs *f)
+{
+    lnt_file_abandon(&f->csv);
+    if (f->drawn) lnt_file_abandon(&f->plot.w);
+}
+
+static linnet_status write_csv(lnt_ctx *c, lnt_file_writer *w, const lnt_score *score, int64_t length, const double *here, const double *so_far)
+{
+    char line[128];
+    linnet_status s = lnt_file_write(c, w, "position,windows,loss,mean_so_far\n", 34);
+    for (int64_t i = 0; s == LINNET_OK && i < length && score->position_count[i]; i++) {
+        int n = lnt_format(line, sizeof line, "%lld,%lld,%.6f,%.6f\n", (long long)i + 1, (long long)score->position_count[i], here[i], so_far[i]);
+        s = lnt_file_write(c, w, line, (size_t)n);
+    }
+    return s == LINNET_OK ? lnt_file_commit(c, w) : s;
+}
+
+static linnet_status report(lnt_ctx *c, const linnet_eval_options *o, const lnt_score *score, outputs *f)
 {
     if (!o->csv && !o->plot) return LINNET_OK;
-    double *x = lnt_alloc((size_t)o->length * 3 * sizeof *x);
-    if (!x) return lnt_fail_memory(c, (size_t)o->length * 3 * sizeof *x);
+    const size_t bytes = lnt_bytes(lnt_bytes((size_t)o->length, 3), sizeof(double));
+    double *x = lnt_alloc(bytes);
+    if (!x) return lnt_fail_memory(c, bytes);
     double *here = x + o->length, *so_far = here + o->length;
     position_means(score, o->length, x, here, so_far);
     linnet_status s = LINNET_OK;
-    if (o->csv) s = write_csv(c, o->csv, score, o->length, here, so_far);
+    if (o->csv) s = write_csv(c, &f->csv, score, o->length, here, so_far);
     if (s == LINNET_OK && o->plot) {
         const lnt_plot_line lines[] = {{.name = "at this position", .x = x, .y = here, .n = o->length},
                                        {.name = "mean so far", .x = x, .y = so_far, .n = o->length}};
         const lnt_plot p = {
             .title = "Loss over position", .x_label = "position in the window (tokens)", .y_label = "nats per token", .n_lines = 2, .lines = lines};
-        s = lnt_plot_write(c, o->plot, &p);
+        s = lnt_plot_end(&f->plot, &p);
     }
     lnt_free(x);
     return s;
 }
 
-linnet_status linnet_eval(linnet_context *c, linnet_model *m, const linnet_tokenizer *t, const linnet_eval_options *o, linnet_eval_result *out)
+static linnet_status eval(lnt_ctx *c, linnet_model *m, const linnet_tokenizer *t, const linnet_eval_options *o, linnet_eval_result *out)
 {
-    if (o->length < 1) return lnt_fail(c, LINNET_EINVAL, "length is %lld, expected at least 1", (long long)o->length);
-    if (o->stride < 0 || o->stride > o->length)
+    if (o->stride > o->length)
         return lnt_fail(c, LINNET_EINVAL, "stride is %lld, expected 1 to the length, %lld", (long long)o->stride, (long long)o->length);
     if (linnet_tokenizer_vocabulary(t) > m->config->vocab_size) {
         lnt_fail(c, LINNET_EINVAL, "the tokenizer has %lld ids, but the model knows %lld", (long long)linnet_tokenizer_vocabulary(t),
@@ -70,38 +89,57 @@ linnet_status linnet_eval(linnet_context *c, linnet_model *m, const linnet_token
     }
     lnt_corpus *text = NULL;
     lnt_scorer *scorer = NULL;
-    lnt_score score = {0};
+    lnt_score score = {.finite = true};
+    outputs files;
     linnet_status s;
-    LNT_TRY(lnt_corpus_load(c, o->texts, o->n_texts, t, &text));
+    LNT_TRY_GOTO(s, open_outputs(c, o, &files), done);
+    LNT_TRY_GOTO(s, lnt_corpus_load(c, o->texts, o->n_texts, t, &text), done);
     int64_t n = o->max_tokens > 0 && o->max_tokens < text->n - 1 ? o->max_tokens + 1 : text->n;
     if (n < 2) {
         s = lnt_fail(c, LINNET_EINVAL, "the text gives %lld token%s, expected at least 2", (long long)text->n, text->n == 1 ? "" : "s");
         goto done;
     }
     int64_t windows = o->length >= TOKENS_A_RUN ? 1 : TOKENS_A_RUN / o->length;
-    LNT_TRY_GOTO(s, lnt_scorer_create(c, m, o->length, windows, &scorer), done);
+    LNT_TRY_GOTO(s, lnt_scorer_create_looking(c, m, o->length, windows, o->check_finite, &scorer), done);
     if (o->stride) scorer->stride = o->stride;
-    score.position_nats = lnt_calloc((size_t)o->length * sizeof(double));
-    score.position_count = lnt_calloc((size_t)o->length * sizeof(int64_t));
+    score.position_nats = lnt_calloc(lnt_bytes((size_t)o->length, sizeof(double)));
+    score.position_count = lnt_calloc(lnt_bytes((size_t)o->length, sizeof(int64_t)));
     if (!score.position_nats || !score.position_count) {
-        s = lnt_fail_memory(c, (size_t)o->length * 8);
+        s = lnt_fail_memory(c, lnt_bytes((size_t)o->length, 8));
         goto done;
     }
     double start = lnt_now();
-    LNT_TRY_GOTO(s, lnt_scorer_run(scorer, text->ids, n, o->progress, o->user, &score), done);
+    s = lnt_scorer_run(scorer, text->ids, n, o->progress, o->user, &score);
+    if (s != LINNET_OK && s != LINNET_EINTERRUPTED) goto done;
     double seconds = lnt_now() - start;
-    LNT_TRY_GOTO(s, report(c, o, &score), done);
-    int64_t bytes = lnt_corpus_bytes(text, text->ids + 1, n - 1);
+    const linnet_status written = score.tokens ? report(c, o, &score, &files) : LINNET_OK;
+    if (written != LINNET_OK) s = written;
+    const int64_t bytes = lnt_corpus_bytes(text, text->ids + 1, score.reached);
+    const double nats = score.nats / (double)score.tokens;
     *out = (linnet_eval_result){.tokens = score.tokens,
                                 .bytes = bytes,
-                                .nats_per_token = score.nats / (double)score.tokens,
-                                .perplexity = exp(score.nats / (double)score.tokens),
-                                .bits_per_byte = bytes ? score.nats / (double)score.tokens / M_LN2 * (double)(n - 1) / (double)bytes : NAN,
+                                .nats_per_token = nats,
+                                .perplexity = exp(nats),
+                                .bits_per_byte = bytes ? nats / M_LN2 * (double)score.reached / (double)bytes : NAN,
                                 .tokens_per_second = (double)score.tokens / seconds};
 done:
+    close_outputs(&files);
     lnt_free(score.position_nats);
     lnt_free(score.position_count);
     lnt_scorer_destroy(scorer);
     lnt_corpus_free(text);
+    return s;
+}
+
+linnet_status linnet_eval(linnet_context *c, linnet_model *m, const linnet_tokenizer *t, const linnet_eval_options *options, linnet_eval_result *out)
+{
+    linnet_eval_options o = LINNET_EVAL_OPTIONS_INIT;
+    linnet_eval_result r = {.size = sizeof r};
+    LNT_TRY(lnt_model_check(c, m));
+    LNT_TRY(lnt_need(c, t, "the tokenizer"));
+    LNT_TRY(lnt_options_take(c, "eval", options, &o));
+    LNT_TRY(lnt_result_check(c, out));
+    const linnet_status s = eval(c, m, t, &o, &r);
+    if (s == LINNET_OK || s == LINNET_EINTERRUPTED) LNT_GIVE(out, r);
     return s;
 }

@@ -19,7 +19,7 @@ static void put(lnt_page *g, const char *format, ...)
     char text[1024];
     va_list ap;
     va_start(ap, format);
-    int n = vsnprintf(text, sizeof text, format, ap);
+    int n = lnt_format_list(text, sizeof text, format, ap);
     va_end(ap);
     g->s = lnt_file_write(g->c, &g->w, text, n < (int)sizeof text ? (size_t)n : sizeof text - 1);
 }
@@ -50,7 +50,7 @@ void lnt_page_text(lnt_page *g, double x, double y, double size, const char *ali
     char text[1024];
     va_list ap;
     va_start(ap, format);
-    vsnprintf(text, sizeof text, format, ap);
+    lnt_format_list(text, sizeof text, format, ap);
     va_end(ap);
     put(g, "<text x=\"%.1f\" y=\"%.1f\" font-size=\"%g\" text-anchor=\"%s\"%s>", x, y, size, align, bold ? " font-weight=\"bold\"" : "");
     put_escaped(g, text);
@@ -127,9 +127,9 @@ static void find_range(canvas *k)
 static const char *number(char text[32], double v)
 {
     double a = fabs(v);
-    if (a >= 1e6) snprintf(text, 32, "%gM", v / 1e6);
-    else if (a >= 1e4) snprintf(text, 32, "%gk", v / 1e3);
-    else snprintf(text, 32, "%g", v);
+    if (a >= 1e6) lnt_format(text, 32, "%gM", v / 1e6);
+    else if (a >= 1e4) lnt_format(text, 32, "%gk", v / 1e3);
+    else lnt_format(text, 32, "%g", v);
     return text;
 }
 
@@ -256,10 +256,10 @@ void lnt_page_plot(lnt_page *g, lnt_box b, const lnt_plot *p)
     put(g, "</text>\n");
 }
 
-linnet_status lnt_plot_write(lnt_ctx *c, const char *path, const lnt_plot *p)
+void lnt_plot_begin(lnt_page *g, lnt_ctx *c, const char *path) { lnt_page_begin(g, c, path, WIDTH, HEIGHT); }
+
+linnet_status lnt_plot_end(lnt_page *g, const lnt_plot *p)
 {
-    lnt_page g;
-    lnt_page_begin(&g, c, path, WIDTH, HEIGHT);
-    lnt_page_plot(&g, (lnt_box){6, 10, WIDTH - 12, HEIGHT - 20}, p);
-    return lnt_page_end(&g);
+    lnt_page_plot(g, (lnt_box){6, 10, WIDTH - 12, HEIGHT - 20}, p);
+    return lnt_page_end(g);
 }

@@ -24,8 +24,6 @@ typedef struct {
     bool whole_x;        /* ticks at whole numbers alone, half a step of room on both sides */
 } lnt_plot;
 
-linnet_status lnt_plot_write(lnt_ctx *c, const char *path, const lnt_plot *p);
-
 /* A page: begin, put, end. The first failure is remembered and returned by the end; before a good end nothing appears at `path`. */
 typedef struct {
     lnt_ctx *c;
@@ -45,5 +43,8 @@ void lnt_page_rule(lnt_page *g, double x0, double y0, double x1, double y1, cons
 /* A plot with its labels in a box; lines with names get a legend to the right of the axes. */
 void lnt_page_plot(lnt_page *g, lnt_box box, const lnt_plot *p);
 linnet_status lnt_page_end(lnt_page *g);
+/* A page of one plot. */
+void lnt_plot_begin(lnt_page *g, lnt_ctx *c, const char *path);
+linnet_status lnt_plot_end(lnt_page *g, const lnt_plot *p);
 
 #endif

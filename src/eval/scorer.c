@@ -1,10 +1,16 @@
 #include "eval/scorer.h"
 
+#include <math.h>
 #include <string.h>
 
 #include "device/device.h"
 
 linnet_status lnt_scorer_create(lnt_ctx *c, linnet_model *m, int64_t length, int64_t windows, lnt_scorer **out)
+{
+    return lnt_scorer_create_looking(c, m, length, windows, false, out);
+}
+
+linnet_status lnt_scorer_create_looking(lnt_ctx *c, linnet_model *m, int64_t length, int64_t windows, bool looking, lnt_scorer **out)
 {
     *out = NULL;
     int64_t tokens;
@@ -15,15 +21,15 @@ linnet_status lnt_scorer_create(lnt_ctx *c, linnet_model *m, int64_t length, int
     s->m = m;
     s->length = s->stride = length;
     s->windows = windows;
-    s->ids = lnt_alloc((size_t)tokens * 4);
-    s->targets = lnt_alloc((size_t)tokens * 4);
-    s->loss = lnt_alloc((size_t)tokens * 4);
+    s->ids = lnt_alloc(lnt_bytes((size_t)tokens, 4));
+    s->targets = lnt_alloc(lnt_bytes((size_t)tokens, 4));
+    s->loss = lnt_alloc(lnt_bytes((size_t)tokens, 4));
     linnet_status status;
     if (!s->ids || !s->targets || !s->loss) {
-        status = lnt_fail_memory(c, (size_t)tokens * 4);
+        status = lnt_fail_memory(c, lnt_bytes((size_t)tokens, 4));
         goto fail;
     }
-    lnt_plan_options o = {.tokens = tokens, .n_seq = windows, .dtype = m->dtype, .n_outputs = 1, .outputs = {m->loss}};
+    lnt_plan_options o = {.tokens = tokens, .n_seq = windows, .dtype = m->dtype, .finite = looking, .n_outputs = 1, .outputs = {m->loss}};
     LNT_TRY_GOTO(status, lnt_plan_create(c, m->p, &o, &s->plan), fail);
     *out = s;
     return LINNET_OK;
@@ -72,6 +78,11 @@ linnet_status lnt_scorer_run(lnt_scorer *s, const int32_t *ids, int64_t n, int (
         LNT_TRY(lnt_plan_run(s->plan, s->m->w, &b));
         lnt_to_host(s->m->c, s->loss, lnt_plan_output(s->plan, s->m->loss).data, (size_t)given * 4);
         for (int64_t i = 0; i < given; i++) { /* only the very last window is short, so that what was asked for lies together */
+            if (score->finite && !isfinite(s->loss[i])) {
+                const int64_t token = (first + i / s->length) * s->stride + i % s->length + 2;
+                lnt_fail(s->m->c, LINNET_EINVAL, "the loss of token %lld is %g", (long long)token, s->loss[i]);
+                return lnt_hint(s->m->c, "Say --check-finite to see which layer and operator it comes from.");
+            }
             score->nats += s->loss[i];
             if (score->position_nats) {
                 score->position_nats[i % s->length] += s->loss[i];
@@ -79,6 +90,8 @@ linnet_status lnt_scorer_run(lnt_scorer *s, const int32_t *ids, int64_t n, int (
             }
         }
         score->tokens += given;
+        const int64_t end = (first + count - 1) * s->stride + s->length;
+        score->reached = end < n - 1 ? end : n - 1;
         done += given;
         if (progress && progress(user, done, total)) return lnt_fail(s->m->c, LINNET_EINTERRUPTED, "evaluation was stopped");
     }

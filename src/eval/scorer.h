@@ -15,13 +15,17 @@ typedef struct {
 } lnt_scorer;
 
 typedef struct {
+    bool finite;                 /* a loss that is no finite number is an error */
     int64_t tokens;
+    int64_t reached;             /* predictions of the text that some window has made: `tokens` counts those of overlapping windows apart */
     double nats;                 /* summed */
     double *position_nats;       /* [length], added to, or NULL */
     int64_t *position_count;     /* [length], added to, or NULL */
 } lnt_score;
 
 linnet_status lnt_scorer_create(lnt_ctx *c, linnet_model *m, int64_t length, int64_t windows, lnt_scorer **out);
+/* The same over a plan that says where a value came from that is no finite number (lnt_plan_options.finite). */
+linnet_status lnt_scorer_create_looking(lnt_ctx *c, linnet_model *m, int64_t length, int64_t windows, bool looking, lnt_scorer **out);
 void lnt_scorer_destroy(lnt_scorer *s);
 /* Score ids[0..n): n-1 predictions, more where windows overlap; the last window is the first that reaches the end, and may be short. `progress` (may
  * be NULL) is told tokens done; non-zero stops with LINNET_EINTERRUPTED. */

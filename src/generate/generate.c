@@ -19,6 +19,7 @@ typedef struct {
     float *logits;    /* host, [vocabulary] */
     lnt_greedy greedy;
     int queued;       /* greedy steps that were put and not taken */
+    int64_t drawn;    /* tokens */
 } session;
 
 static void close_session(session *k)
@@ -30,11 +31,12 @@ static void close_session(session *k)
     lnt_free(k->logits);
 }
 
-static linnet_status open_session(session *k, int64_t V, int64_t prompt, int64_t capacity)
+static linnet_status open_session(session *k, int64_t V, int64_t prompt, int64_t capacity, bool finite)
 {
     LNT_TRY(lnt_state_create(k->c, k->m->p, k->m->dtype, 1, capacity, &k->state));
     lnt_plan_options o = {
-        .tokens = 1, .n_seq = 1, .dtype = k->m->dtype, .has_state = true, .state_capacity = capacity, .n_outputs = 1, .outputs = {k->m->logits}};
+        .tokens = 1, .n_seq = 1, .dtype = k->m->dtype, .has_state = true, .state_capacity = capacity, .finite = finite, .n_outputs = 1,
+        .outputs = {k->m->logits}};
     LNT_TRY(lnt_plan_create(k->c, k->m->p, &o, &k->step));
     if (prompt > 1) { /* all but the prompt's last token: no logits are made for them */
         o.tokens = prompt - 1 < PREFILL ? prompt - 1 : PREFILL;
@@ -42,8 +44,8 @@ static linnet_status open_session(session *k, int64_t V, int64_t prompt, int64_t
         LNT_TRY(lnt_plan_create(k->c, k->m->p, &o, &k->prefill));
     }
     LNT_TRY(lnt_greedy_open(k->c, k->step, k->m->logits, k->m->ids, V, &k->greedy));
-    k->logits = lnt_alloc((size_t)k->m->config->vocab_size * 4);
-    return k->logits ? LINNET_OK : lnt_fail_memory(k->c, (size_t)k->m->config->vocab_size * 4);
+    k->logits = lnt_alloc(lnt_bytes((size_t)k->m->config->vocab_size, 4));
+    return k->logits ? LINNET_OK : lnt_fail_memory(k->c, lnt_bytes((size_t)k->m->config->vocab_size, 4));
 }
 
 /* ids NULL: the one that the step before left. */
@@ -67,7 +69,8 @@ static linnet_status greedy_token(session *k, bool more, int32_t *now)
     if (more && lnt_on_cuda(k->c)) LNT_TRY(greedy_step(k, NULL));
     *now = *lnt_greedy_take(&k->greedy);
     k->queued--;
-    return lnt_device_check(k->c);
+    LNT_TRY(lnt_device_check(k->c));
+    return *now < 0 ? lnt_fail_logits(k->c, k->drawn) : LINNET_OK;
 }
 
 static linnet_status drawn_token(session *k, lnt_sampler *sampler, int32_t *now)
@@ -75,7 +78,7 @@ static linnet_status drawn_token(session *k, lnt_sampler *sampler, int32_t *now)
     LNT_TRY(feed(k, k->step, now, 1));
     lnt_to_host(k->c, k->logits, lnt_plan_output(k->step, k->m->logits).data, (size_t)k->m->config->vocab_size * 4);
     *now = lnt_sampler_draw(sampler, k->logits);
-    return LINNET_OK;
+    return *now < 0 ? lnt_fail_logits(k->c, k->drawn) : LINNET_OK;
 }
 
 static linnet_status check(lnt_ctx *c, const linnet_model *m, const linnet_tokenizer *t, const linnet_generate_options *o)
@@ -85,11 +88,8 @@ static linnet_status check(lnt_ctx *c, const linnet_model *m, const linnet_token
                  (long long)m->config->vocab_size);
         return lnt_hint(c, "Use the tokenizer the model was trained with.");
     }
-    if (o->max_tokens < 0) return lnt_fail(c, LINNET_EINVAL, "max_tokens is %lld, expected at least 0", (long long)o->max_tokens);
-    if (!(o->temperature >= 0) || isinf(o->temperature))
-        return lnt_fail(c, LINNET_EINVAL, "temperature is %g, expected 0 (greedy) or more", o->temperature);
-    if (!(o->top_p > 0 && o->top_p <= 1)) return lnt_fail(c, LINNET_EINVAL, "top_p is %g, expected a number above 0 and up to 1", o->top_p);
-    if (o->top_k < 0) return lnt_fail(c, LINNET_EINVAL, "top_k is %lld, expected 0 (off) or more", (long long)o->top_k);
+    if (!(o->top_p > 0)) return lnt_fail(c, LINNET_EINVAL, "top_p is %g, expected a number above 0 and up to 1", o->top_p);
+    if (o->prompt_bytes) LNT_NEED(c, o->prompt);
     return LINNET_OK;
 }
 
@@ -105,8 +105,7 @@ static linnet_status prompt_ids(lnt_ctx *c, const linnet_tokenizer *t, const lin
     return LINNET_OK;
 }
 
-linnet_status linnet_generate(linnet_context *c, linnet_model *m, const linnet_tokenizer *t, const linnet_generate_options *o,
-                              linnet_generate_result *out)
+static linnet_status generate(lnt_ctx *c, linnet_model *m, const linnet_tokenizer *t, const linnet_generate_options *o, linnet_generate_result *out)
 {
     LNT_TRY(check(c, m, t, o));
     int32_t *ids = NULL;
@@ -119,7 +118,7 @@ linnet_status linnet_generate(linnet_context *c, linnet_model *m, const linnet_t
         s = lnt_fail(c, LINNET_EINVAL, "max_tokens is %lld, which is too large", (long long)o->max_tokens);
         goto done;
     }
-    LNT_TRY_GOTO(s, open_session(&k, V, n, capacity), done);
+    LNT_TRY_GOTO(s, open_session(&k, V, n, capacity, o->check_finite), done);
     LNT_TRY_GOTO(s, lnt_sampler_create(c, V, o, &sampler), done);
     *out = (linnet_generate_result){.prompt_tokens = n, .state_bytes = (int64_t)k.state->bytes};
     double start = lnt_now();
@@ -131,7 +130,7 @@ linnet_status linnet_generate(linnet_context *c, linnet_model *m, const linnet_t
     while (out->tokens < o->max_tokens) {
         const bool more = out->tokens + 1 < o->max_tokens;
         LNT_TRY_GOTO(s, o->temperature == 0 ? greedy_token(&k, more, &now) : drawn_token(&k, sampler, &now), done);
-        out->tokens++;
+        k.drawn = ++out->tokens;
         if (o->stop_at_separator && now == linnet_tokenizer_separator(t)) break;
         size_t bytes = 0;
         const char *piece = linnet_tokenizer_piece(t, now, &bytes);
@@ -143,4 +142,18 @@ done:
     lnt_sampler_destroy(sampler);
     linnet_free(ids);
     return s;
+}
+
+linnet_status linnet_generate(linnet_context *c, linnet_model *m, const linnet_tokenizer *t, const linnet_generate_options *options,
+                              linnet_generate_result *out)
+{
+    linnet_generate_options o = LINNET_GENERATE_OPTIONS_INIT;
+    linnet_generate_result r = {.size = sizeof r};
+    LNT_TRY(lnt_model_check(c, m));
+    LNT_TRY(lnt_need(c, t, "the tokenizer"));
+    LNT_TRY(lnt_options_take(c, "generate", options, &o));
+    LNT_TRY(lnt_result_check(c, out));
+    LNT_TRY(generate(c, m, t, &o, &r));
+    LNT_GIVE(out, r);
+    return LINNET_OK;
 }

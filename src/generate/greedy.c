@@ -30,7 +30,10 @@ linnet_status lnt_greedy_put(lnt_greedy *g)
         return lnt_device_check(g->c);
     }
 #endif
-    for (int64_t r = 0; r < g->rows; r++) g->next[r] = ids[r] = lnt_largest(g->logits + r * g->ld, g->V);
+    for (int64_t r = 0; r < g->rows; r++) {
+        ids[r] = lnt_largest(g->logits + r * g->ld, g->V);
+        g->next[r] = ids[r] < 0 ? 0 : ids[r];
+    }
     return LINNET_OK;
 }
 

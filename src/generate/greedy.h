@@ -21,7 +21,8 @@ linnet_status lnt_greedy_open(lnt_ctx *c, const lnt_plan *plan, lnt_buf logits, 
 void lnt_greedy_close(lnt_greedy *g);
 /* Behind a run of the plan. */
 linnet_status lnt_greedy_put(lnt_greedy *g);
-/* The ids of the oldest step put and not yet taken, [rows], when they are there; valid until LNT_GREEDY_TURNS - 1 further steps are put. */
+/* The ids of the oldest step put and not yet taken, [rows], when they are there; valid until LNT_GREEDY_TURNS - 1 further steps are put. -1 where the
+ * logits had no largest (a step behind it then has read 0). */
 const int32_t *lnt_greedy_take(lnt_greedy *g);
 
 void lnt_greedy_cuda(lnt_ctx *c, const float *logits, int64_t rows, int64_t ld, int64_t V, int32_t *next, int32_t *host);

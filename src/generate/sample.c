@@ -23,11 +23,11 @@ linnet_status lnt_sampler_create(lnt_ctx *c, int64_t V, const linnet_generate_op
     if (!s) return lnt_fail_memory(c, sizeof *s);
     *s = (lnt_sampler){
         .V = V, .top_k = o->top_k, .temperature = o->temperature, .top_p = o->top_p, .rng = lnt_rng_make(o->seed, lnt_stream_of("generate"))};
-    s->list = lnt_alloc((size_t)V * sizeof *s->list);
+    s->list = lnt_alloc(lnt_bytes((size_t)V, sizeof *s->list));
     if (s->list) return LINNET_OK;
     lnt_sampler_destroy(s);
     *out = NULL;
-    return lnt_fail_memory(c, (size_t)V * sizeof *s->list);
+    return lnt_fail_memory(c, lnt_bytes((size_t)V, sizeof *s->list));
 }
 
 void lnt_sampler_destroy(lnt_sampler *s)
@@ -47,15 +47,24 @@ static int by_probability(const void *a, const void *b)
 int32_t lnt_largest(const float *logits, int64_t V)
 {
     int32_t best = 0;
-    for (int64_t i = 1; i < V; i++)
+    bool nan = isnan(logits[0]);
+    for (int64_t i = 1; i < V; i++) {
+        nan |= isnan(logits[i]);
         if (logits[i] > logits[best]) best = (int32_t)i;
-    return best;
+    }
+    return nan || !isfinite(logits[best]) ? -1 : best;
+}
+
+linnet_status lnt_fail_logits(lnt_ctx *c, int64_t token)
+{
+    lnt_fail(c, LINNET_EINVAL, "the logits of token %lld are not finite numbers: nothing can be drawn from them", (long long)token + 1);
+    return lnt_hint(c, "Say --check-finite to see which layer and operator they come from.");
 }
 
 int32_t lnt_sampler_draw(lnt_sampler *s, const float *logits)
 {
     int32_t best = lnt_largest(logits, s->V);
-    if (s->temperature == 0) return best;
+    if (s->temperature == 0 || best < 0) return best;
     double sum = 0;
     for (int64_t i = 0; i < s->V; i++) {
         s->list[i] = (candidate){exp(((double)logits[i] - logits[best]) / s->temperature), (int32_t)i};

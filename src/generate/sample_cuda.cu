@@ -11,8 +11,12 @@ struct largest {
     int32_t id;
 };
 
-/* Ties go to the lower id. */
-__device__ __forceinline__ largest larger(largest a, largest b) { return b.x > a.x || (b.x == a.x && b.id < a.id) ? b : a; }
+/* Ties go to the lower id. A NaN, whose id is -1, is larger than everything. */
+__device__ __forceinline__ largest larger(largest a, largest b)
+{
+    if (a.id < 0 || b.id < 0) return a.id < 0 ? a : b;
+    return b.x > a.x || (b.x == a.x && b.id < a.id) ? b : a;
+}
 
 __device__ __forceinline__ largest warp_largest(largest a)
 {
@@ -35,14 +39,18 @@ __global__ void __launch_bounds__(THREADS) largest_kernel(const float *logits, i
         for (int j = 0; j < AT_ONCE; j++) x[j] = i + j * THREADS < V ? row[i + j * THREADS] : -INFINITY;
 #pragma unroll
         for (int j = 0; j < AT_ONCE; j++)
-            if (x[j] > best.x) best = {x[j], i + j * THREADS};
+            if (best.id >= 0 && !(x[j] <= best.x)) best = {x[j], isnan(x[j]) ? -1 : i + j * THREADS};
     }
     best = warp_largest(best);
     if (threadIdx.x % 32 == 0) of_warp[threadIdx.x / 32] = best;
     __syncthreads();
     if (threadIdx.x >= 32) return;
     best = warp_largest(of_warp[threadIdx.x]);
-    if (threadIdx.x == 0) next[blockIdx.x] = host[blockIdx.x] = best.id;
+    if (threadIdx.x == 0) {
+        const bool none = best.id < 0 || isinf(best.x);
+        next[blockIdx.x] = none ? 0 : best.id;
+        host[blockIdx.x] = none ? -1 : best.id;
+    }
 }
 
 extern "C" void lnt_greedy_cuda(lnt_ctx *c, const float *logits, int64_t rows, int64_t ld, int64_t V, int32_t *next, int32_t *host)

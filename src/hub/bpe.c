@@ -2,6 +2,7 @@
  * has a rank. A heap of pairs over a linked list makes that O(n log n); words seen before come from a cache. */
 #include <string.h>
 
+#include "core/border.h"
 #include "hub/tokenizer.h"
 
 enum {
@@ -33,8 +34,8 @@ static linnet_status grow(lnt_ctx *c, int32_t **p, size_t used, size_t *room, si
 {
     if (need <= *room) return LINNET_OK;
     size_t bigger = 2 * *room > need ? 2 * *room : need;
-    int32_t *q = lnt_realloc(*p, used * sizeof *q, bigger * sizeof *q);
-    if (!q) return lnt_fail_memory(c, bigger * sizeof *q);
+    int32_t *q = lnt_realloc(*p, lnt_bytes(used, sizeof *q), lnt_bytes(bigger, sizeof *q));
+    if (!q) return lnt_fail_memory(c, lnt_bytes(bigger, sizeof *q));
     *p = q;
     *room = bigger;
     return LINNET_OK;
@@ -57,9 +58,9 @@ static linnet_status reserve_word(encoder *e, size_t n)
     lnt_free(e->id);
     lnt_free(e->heap);
     e->word_room = 0;
-    e->id = lnt_alloc(3 * room * sizeof *e->id);
-    e->heap = lnt_alloc(3 * room * sizeof *e->heap); /* n - 1 pairs at first, at most 2 more for each of n - 1 merges */
-    if (!e->id || !e->heap) return lnt_fail_memory(e->c, 3 * room * sizeof *e->heap);
+    e->id = lnt_alloc(lnt_bytes(lnt_bytes(3, room), sizeof *e->id));
+    e->heap = lnt_alloc(lnt_bytes(lnt_bytes(3, room), sizeof *e->heap)); /* n - 1 pairs at first, at most 2 more for each of n - 1 merges */
+    if (!e->id || !e->heap) return lnt_fail_memory(e->c, lnt_bytes(lnt_bytes(3, room), sizeof *e->heap));
     e->prev = e->id + room;
     e->next = e->prev + room;
     e->word_room = room;
@@ -217,6 +218,10 @@ static linnet_status encode_parts(encoder *e, bool normalized, const uint8_t *te
 
 linnet_status linnet_tokenizer_encode(linnet_context *c, const linnet_tokenizer *t, const char *text, size_t bytes, int32_t **ids, int64_t *count)
 {
+    LNT_TRY(lnt_need(c, t, "the tokenizer"));
+    LNT_NEED(c, ids);
+    LNT_NEED(c, count);
+    if (bytes) LNT_NEED(c, text);
     encoder e = {.c = c, .t = t};
     e.cutter = (lnt_cutter){.c = c, .p = &t->pre, .word = encode_word, .user = &e};
     LNT_TRY(lnt_cutter_begin(&e.cutter));

@@ -3,12 +3,12 @@
  * gives the same vocabulary. */
 #include <string.h>
 
+#include "core/border.h"
 #include "hub/tokenizer.h"
 
 /* Ids: the bytes 0-255, then the merges in order, <|endoftext|> last. */
 enum {
     BYTES = 256,
-    MAX_TRAINED = 1 << 20,
     LONGEST_WORD = 1024, /* bytes; a longer word (a text without blanks) is counted in parts, or merges would cost its length squared */
 };
 static const char separator[] = "<|endoftext|>";
@@ -57,7 +57,7 @@ static bool reserve(void *array, size_t size, size_t used, size_t *room)
     void *old;
     memcpy(&old, array, sizeof old); /* a T* is not a void* */
     size_t bigger = *room ? 2 * *room : 4;
-    void *fresh = lnt_realloc(old, used * size, bigger * size);
+    void *fresh = lnt_realloc(old, lnt_bytes(used, size), lnt_bytes(bigger, size));
     if (!fresh) return false;
     memcpy(array, &fresh, sizeof fresh);
     *room = bigger;
@@ -83,9 +83,9 @@ static linnet_status count_word(void *user, const uint8_t *text, size_t n)
 
 static linnet_status list_words(trainer *r)
 {
-    r->words = lnt_alloc(r->counts.n * sizeof *r->words);
-    r->symbols = lnt_alloc(r->counts.used * sizeof *r->symbols);
-    if (!r->words || !r->symbols) return lnt_fail_memory(r->c, r->counts.used * sizeof *r->symbols);
+    r->words = lnt_alloc(lnt_bytes(r->counts.n, sizeof *r->words));
+    r->symbols = lnt_alloc(lnt_bytes(r->counts.used, sizeof *r->symbols));
+    if (!r->words || !r->symbols) return lnt_fail_memory(r->c, lnt_bytes(r->counts.used, sizeof *r->symbols));
     for (size_t i = 0; i < r->counts.used; i++) r->symbols[i] = (uint8_t)r->counts.pool[i];
     for (size_t i = 0; i < r->counts.capacity; i++) {
         const lnt_bytemap_slot *s = &r->counts.slots[i];
@@ -99,7 +99,7 @@ static linnet_status list_words(trainer *r)
 static bool grow_slots(trainer *r)
 {
     size_t capacity = r->capacity ? 2 * r->capacity : 1024;
-    uint32_t *slots = lnt_calloc(capacity * sizeof *slots);
+    uint32_t *slots = lnt_calloc(lnt_bytes(capacity, sizeof *slots));
     if (!slots) return false;
     for (size_t p = 0; p < r->n_pairs; p++) {
         size_t i = lnt_mix64(r->pairs[p].key) & (capacity - 1);
@@ -264,8 +264,8 @@ static linnet_status train(trainer *r, const char *text, size_t bytes, int64_t v
     }
     /* A merge without a new id needs a piece already made in two ways; there are at most as many as merges. */
     size_t room = (size_t)(2 * vocabulary);
-    t->merges = lnt_alloc(room * sizeof *t->merges);
-    if (!t->merges) return lnt_fail_memory(r->c, room * sizeof *t->merges);
+    t->merges = lnt_alloc(lnt_bytes(room, sizeof *t->merges));
+    if (!t->merges) return lnt_fail_memory(r->c, lnt_bytes(room, sizeof *t->merges));
     for (size_t w = 0; w < r->n_words; w++) {
         const int32_t *symbol = r->symbols + r->words[w].at;
         for (uint32_t i = 0; i + 1 < r->words[w].n; i++)
@@ -291,8 +291,12 @@ static linnet_status train(trainer *r, const char *text, size_t bytes, int64_t v
 
 linnet_status linnet_tokenizer_train(linnet_context *c, const char *text, size_t bytes, int64_t vocabulary, linnet_tokenizer **out)
 {
-    if (vocabulary < BYTES + 1 || vocabulary > MAX_TRAINED)
-        return lnt_fail(c, LINNET_EINVAL, "the vocabulary is %lld, expected %d to %d", (long long)vocabulary, BYTES + 1, MAX_TRAINED);
+    double least, most;
+    LNT_TRY(linnet_option_range("train", "train_tokenizer", &least, &most));
+    LNT_NEED(c, out);
+    if (bytes) LNT_NEED(c, text);
+    if ((double)vocabulary < least || (double)vocabulary > most)
+        return lnt_fail(c, LINNET_EINVAL, "the vocabulary is %lld, expected %.0f to %.0f", (long long)vocabulary, least, most);
     if (bytes == 0) return lnt_fail(c, LINNET_EINVAL, "the text to train a tokenizer on is empty");
     trainer r = {.c = c};
     LNT_TRY(lnt_tokenizer_new(c, vocabulary, &r.t));

@@ -35,7 +35,7 @@ static bool grow_slots(lnt_bytemap *m)
 {
     lnt_bytemap bigger = *m;
     bigger.capacity = m->capacity ? 2 * m->capacity : 256;
-    bigger.slots = lnt_calloc(bigger.capacity * sizeof *bigger.slots);
+    bigger.slots = lnt_calloc(lnt_bytes(bigger.capacity, sizeof *bigger.slots));
     if (!bigger.slots) return false;
     for (size_t i = 0; i < m->capacity; i++) {
         if (!m->slots[i].used) continue;

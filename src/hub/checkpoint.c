@@ -49,58 +49,65 @@ static void read_elements(float *dst, const lnt_st_tensor *t, int64_t i, int64_t
     }
 }
 
-/* A parameter's tensor. flash-linear-attention names the gated output norm by whether its own kernel was fused: g_norm_swish_gate or g_norm. */
-static const lnt_st_tensor *find_tensor(const lnt_safetensors *s, const char *name)
+/* A parameter's tensor, under the names that files of the architecture have for it. */
+static const lnt_st_tensor *find_tensor(const lnt_safetensors *s, const lnt_arch *a, const char *prefix, const char *name)
 {
-    static const char fused[] = "g_norm_swish_gate.weight", plain[] = "g_norm.weight";
-    const lnt_st_tensor *t = lnt_safetensors_find(s, name);
-    size_t n = strlen(name), m = sizeof fused - 1;
-    if (t || n < m || strcmp(name + n - m, fused)) return t;
-    char other[640];
-    snprintf(other, sizeof other, "%.*s%s", (int)(n - m), name, plain);
-    return lnt_safetensors_find(s, other);
+    char full[640], theirs[640 - 64];
+    for (int try = 0; try < 2 && lnt_arch_tensor_name(a, name, try, theirs, sizeof theirs); try++) {
+        snprintf(full, sizeof full, "%.63s%s", prefix, theirs);
+        const lnt_st_tensor *t = lnt_safetensors_find(s, full);
+        if (t) return t;
+    }
+    return NULL;
 }
 
-/* Whether `given` is a tensor that some parameter of p reads. */
-static bool belongs(const lnt_program *p, const char *given)
+/* The first tensor that no parameter of p reads; NULL: none. Tied models are stored with and without a copy of the head. */
+static const char *left_over(lnt_ctx *c, const lnt_safetensors *s, const lnt_arch *a, const char *prefix, const lnt_program *p, linnet_status *status)
 {
-    static const char plain[] = "g_norm.weight";
-    size_t n = strlen(given), m = sizeof plain - 1;
-    if (lnt_param_find(p, given)) return true;
-    if (!strcmp(given, "lm_head.weight")) return true; /* tied models are stored with and without a copy of the head */
-    char other[640];
-    if (n < m || strcmp(given + n - m, plain) || n + 16 > sizeof other) return false;
-    snprintf(other, sizeof other, "%.*sg_norm_swish_gate.weight", (int)(n - m), given);
-    return lnt_param_find(p, other) != NULL;
+    const char *given = NULL;
+    bool *used = lnt_calloc(lnt_bytes((size_t)s->n, sizeof *used));
+    *status = used || !s->n ? LINNET_OK : lnt_fail_memory(c, (size_t)s->n);
+    for (int i = 0; *status == LINNET_OK && i < lnt_param_count(p); i++) {
+        const lnt_st_tensor *t = find_tensor(s, a, prefix, lnt_param_at(p, i)->name);
+        if (t) used[t - s->tensors] = true;
+    }
+    for (int i = 0; *status == LINNET_OK && i < s->n && !given; i++)
+        if (!used[i] && strcmp(s->tensors[i].name, "lm_head.weight") != 0) given = s->tensors[i].name;
+    lnt_free(used);
+    return given;
+}
+
+linnet_status lnt_checkpoint_check(lnt_ctx *c, const lnt_safetensors *s, const lnt_arch *a, const char *prefix, const lnt_program *p, bool strict)
+{
+    char name[640];
+    for (int i = 0; i < lnt_param_count(p); i++) {
+        const lnt_param *q = lnt_param_at(p, i);
+        snprintf(name, sizeof name, "%s%s", prefix, q->name);
+        LNT_TRY(check_tensor(c, s, name, q, find_tensor(s, a, prefix, q->name)));
+    }
+    linnet_status status = LINNET_OK;
+    const char *given = strict ? left_over(c, s, a, prefix, p, &status) : NULL;
+    if (given) {
+        lnt_fail(c, LINNET_EFORMAT, "tensor \"%s\" belongs to no parameter of this model", given);
+        lnt_detail(c, "Read from %s.", s->path);
+        return lnt_hint(c, "config.json and the weights do not belong together.");
+    }
+    return status;
 }
 
 /* Into w, or into arena where there is no w. */
-static linnet_status read_all(lnt_ctx *c, const lnt_safetensors *s, const char *prefix, const lnt_program *p, lnt_weights *w, float *arena,
-                              bool strict)
+static linnet_status read_all(lnt_ctx *c, const lnt_safetensors *s, const lnt_arch *a, const char *prefix, const lnt_program *p, lnt_weights *w,
+                              float *arena, bool strict)
 {
     enum { BLOCK = 1 << 20 };
     int n = lnt_param_count(p);
-    char name[640];
-    for (int i = 0; i < n; i++) {
-        const lnt_param *q = lnt_param_at(p, i);
-        snprintf(name, sizeof name, "%s%s", prefix, q->name);
-        LNT_TRY(check_tensor(c, s, name, q, find_tensor(s, name)));
-    }
-    for (int i = 0; strict && i < s->n; i++) {
-        const char *given = s->tensors[i].name;
-        if (strncmp(given, prefix, strlen(prefix)) || !belongs(p, given + strlen(prefix))) {
-            lnt_fail(c, LINNET_EFORMAT, "tensor \"%s\" belongs to no parameter of this model", given);
-            lnt_detail(c, "Read from %s.", s->path);
-            return lnt_hint(c, "config.json and the weights do not belong together.");
-        }
-    }
+    linnet_status status = LINNET_OK;
+    LNT_TRY(lnt_checkpoint_check(c, s, a, prefix, p, strict));
     float *block = lnt_alloc(BLOCK * sizeof *block);
     if (!block) return lnt_fail_memory(c, BLOCK * sizeof *block);
-    linnet_status status = LINNET_OK;
     for (int i = 0; i < n; i++) {
         const lnt_param *q = lnt_param_at(p, i);
-        snprintf(name, sizeof name, "%s%s", prefix, q->name);
-        const lnt_st_tensor *t = find_tensor(s, name);
+        const lnt_st_tensor *t = find_tensor(s, a, prefix, q->name);
         for (int64_t at = 0; status == LINNET_OK && at < q->count; at += BLOCK) {
             int64_t m = q->count - at < BLOCK ? q->count - at : BLOCK;
             read_elements(block, t, at, m);
@@ -112,23 +119,24 @@ static linnet_status read_all(lnt_ctx *c, const lnt_safetensors *s, const char *
     return status;
 }
 
-linnet_status lnt_checkpoint_read(lnt_ctx *c, const lnt_safetensors *s, const char *prefix, lnt_weights *w, bool strict)
+linnet_status lnt_checkpoint_read(lnt_ctx *c, const lnt_safetensors *s, const lnt_arch *a, const char *prefix, lnt_weights *w, bool strict)
 {
-    return read_all(c, s, prefix, w->program, w, NULL, strict);
+    return read_all(c, s, a, prefix, w->program, w, NULL, strict);
 }
 
 linnet_status lnt_checkpoint_read_arena(lnt_ctx *c, const lnt_safetensors *s, const char *prefix, const lnt_program *p, float *arena)
 {
-    return read_all(c, s, prefix, p, NULL, arena, false);
+    return read_all(c, s, NULL, prefix, p, NULL, arena, false);
 }
 
-linnet_status lnt_checkpoint_list(lnt_ctx *c, const lnt_program *p, const char *prefix, const float *values, lnt_arena *scratch,
+linnet_status lnt_checkpoint_list(lnt_ctx *c, const lnt_program *p, const lnt_arch *a, const char *prefix, const float *values, lnt_arena *scratch,
                                   lnt_st_tensor *tensors)
 {
+    char name[640];
     for (int i = 0; i < lnt_param_count(p); i++) {
         const lnt_param *q = lnt_param_at(p, i);
         lnt_st_tensor *t = &tensors[i];
-        *t = (lnt_st_tensor){.name = lnt_arena_printf(scratch, "%s%s", prefix, q->name),
+        *t = (lnt_st_tensor){.name = lnt_arena_printf(scratch, "%s%s", prefix, lnt_arch_tensor_name(a, q->name, 0, name, sizeof name)),
                              .dtype = LINNET_F32,
                              .ndim = q->ndim,
                              .count = q->count,
@@ -141,13 +149,17 @@ linnet_status lnt_checkpoint_list(lnt_ctx *c, const lnt_program *p, const char *
 
 /* ---- public: a checkpoint folder ---- */
 
-linnet_status linnet_model_load(linnet_context *c, const char *folder, linnet_dtype dtype, linnet_model **out)
+/* A folder's model, its weights compared by name, type and shape where they are there, and read where that is wanted. */
+static linnet_status open_folder(linnet_context *c, const char *folder, linnet_dtype dtype, bool weights, linnet_model **out)
 {
     char path[4096];
     linnet_config *k = NULL;
     linnet_model *m = NULL;
     lnt_safetensors *file = NULL;
     linnet_status s;
+    LNT_NEED(c, folder);
+    LNT_NEED(c, out);
+    LNT_TRY(lnt_model_dtype_check(c, "dtype", dtype));
     *out = NULL;
     if (!lnt_is_folder(folder)) {
         lnt_fail(c, LINNET_EIO, "\"%s\" is not a folder", folder);
@@ -155,9 +167,14 @@ linnet_status linnet_model_load(linnet_context *c, const char *folder, linnet_dt
     }
     LNT_TRY_GOTO(s, linnet_config_load(c, folder, &k), done);
     snprintf(path, sizeof path, "%s/model.safetensors", folder);
-    LNT_TRY_GOTO(s, lnt_safetensors_open(c, path, &file), done);
-    LNT_TRY_GOTO(s, lnt_model_build(c, k, dtype, LINNET_F32, &m), done);
-    LNT_TRY_GOTO(s, lnt_checkpoint_read(c, file, "", m->w, true), done);
+    if (weights || lnt_file_exists(path)) LNT_TRY_GOTO(s, lnt_safetensors_open(c, path, &file), done);
+    const lnt_arch *a = lnt_arch_find(k->model_type);
+    LNT_TRY_GOTO(s, lnt_model_outline(c, k, dtype, &m), done);
+    if (file) LNT_TRY_GOTO(s, lnt_checkpoint_check(c, file, a, "", m->p, true), done); /* before what config.json asks for is taken */
+    if (weights) {
+        LNT_TRY_GOTO(s, lnt_weights_create(c, m->p, dtype, LINNET_F32, &m->w), done);
+        LNT_TRY_GOTO(s, lnt_checkpoint_read(c, file, a, "", m->w, true), done);
+    }
     *out = m;
     m = NULL;
 done:
@@ -167,45 +184,59 @@ done:
     return s;
 }
 
-static linnet_status write_text(lnt_ctx *c, const char *path, const char *text)
+linnet_status linnet_model_load(linnet_context *c, const char *folder, linnet_dtype dtype, linnet_model **out)
 {
-    lnt_file_writer w;
-    LNT_TRY(lnt_file_begin(c, path, &w));
-    linnet_status s = lnt_file_write(c, &w, text, strlen(text));
-    if (s == LINNET_OK) s = lnt_file_commit(c, &w);
-    lnt_file_abandon(&w);
-    return s;
+    return open_folder(c, folder, dtype, true, out);
 }
 
-linnet_status linnet_model_save(linnet_context *c, const linnet_model *m, const char *folder)
+linnet_status linnet_model_look(linnet_context *c, const char *folder, linnet_dtype dtype, linnet_model **out)
+{
+    return open_folder(c, folder, dtype, false, out);
+}
+
+static linnet_status stage_text(lnt_ctx *c, const char *path, const char *text, lnt_file_writer *w)
+{
+    LNT_TRY(lnt_file_begin(c, path, w));
+    linnet_status s = lnt_file_write(c, w, text, strlen(text));
+    return s == LINNET_OK ? lnt_file_sync(c, w) : s;
+}
+
+linnet_status lnt_model_stage(lnt_ctx *c, const linnet_model *m, const char *folder, lnt_file_writer w[2])
 {
     static const char *const metadata[] = {"format", "pt"}; /* what Transformers expects to find */
     char path[4096];
     lnt_arena scratch = {0};
     linnet_status s;
     int n = lnt_param_count(m->p);
-    const size_t bytes = (size_t)m->w->elements * 4;
+    const size_t bytes = lnt_bytes((size_t)m->w->elements, 4);
     float *values = lnt_alloc(bytes);
-    lnt_st_tensor *tensors = lnt_calloc((size_t)n * sizeof *tensors);
-    if (!values || !tensors) {
+    lnt_st_tensor *tensors = lnt_calloc(lnt_bytes((size_t)n, sizeof *tensors));
+    const char *json = linnet_config_json(m->config);
+    w[0] = w[1] = (lnt_file_writer){0};
+    if (!values || !tensors || !json) {
         s = lnt_fail_memory(c, bytes);
         goto done;
     }
-    LNT_TRY_GOTO(s, lnt_make_folder(c, folder), done);
-    LNT_TRY_GOTO(s, lnt_weights_get(m->w, values), done);
-    LNT_TRY_GOTO(s, lnt_checkpoint_list(c, m->p, "", values, &scratch, tensors), done);
-    snprintf(path, sizeof path, "%s/model.safetensors", folder);
-    LNT_TRY_GOTO(s, lnt_safetensors_write(c, path, n, tensors, 1, metadata), done);
-    const char *json = linnet_config_json(m->config);
-    if (!json) {
-        s = lnt_fail_memory(c, 4096);
-        goto done;
-    }
     snprintf(path, sizeof path, "%s/config.json", folder);
-    s = write_text(c, path, json);
+    LNT_TRY_GOTO(s, stage_text(c, path, json, &w[0]), done);
+    LNT_TRY_GOTO(s, lnt_weights_get(m->w, values), done);
+    LNT_TRY_GOTO(s, lnt_checkpoint_list(c, m->p, lnt_arch_of(m->config), "", values, &scratch, tensors), done);
+    snprintf(path, sizeof path, "%s/model.safetensors", folder);
+    s = lnt_safetensors_stage(c, path, n, tensors, 1, metadata, &w[1]);
 done:
+    if (s != LINNET_OK) lnt_file_abandon(&w[0]);
     lnt_free(values);
     lnt_free(tensors);
     lnt_arena_free(&scratch);
     return s;
+}
+
+linnet_status linnet_model_save(linnet_context *c, const linnet_model *m, const char *folder)
+{
+    lnt_file_writer w[2];
+    LNT_TRY(lnt_model_check(c, m));
+    LNT_NEED(c, folder);
+    LNT_TRY(lnt_make_folder(c, folder));
+    LNT_TRY(lnt_model_stage(c, m, folder, w));
+    return lnt_file_commit_all(c, w, 2);
 }

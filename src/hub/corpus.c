@@ -7,6 +7,7 @@
 #include <string.h>
 #include <sys/stat.h>
 
+#include "core/border.h"
 #include "core/file.h"
 
 /* ---- which files ---- */
@@ -21,8 +22,8 @@ static linnet_status add_file(lnt_ctx *c, file_list *l, const char *path)
 {
     if (l->n == l->capacity) {
         int more = l->capacity ? 2 * l->capacity : 64;
-        char **grown = lnt_realloc(l->path, (size_t)l->n * sizeof *grown, (size_t)more * sizeof *grown);
-        if (!grown) return lnt_fail_memory(c, (size_t)more * sizeof *grown);
+        char **grown = lnt_realloc(l->path, lnt_bytes((size_t)l->n, sizeof *grown), lnt_bytes((size_t)more, sizeof *grown));
+        if (!grown) return lnt_fail_memory(c, lnt_bytes((size_t)more, sizeof *grown));
         l->path = grown;
         l->capacity = more;
     }
@@ -32,12 +33,15 @@ static linnet_status add_file(lnt_ctx *c, file_list *l, const char *path)
     return LINNET_OK;
 }
 
+/* By bytes: alphasort's order is the locale's. */
+static int by_name(const struct dirent **a, const struct dirent **b) { return strcmp((*a)->d_name, (*b)->d_name); }
+
 static linnet_status add_folder(lnt_ctx *c, file_list *l, const char *folder, int depth)
 {
     enum { DEEPEST = 64 };
     if (depth > DEEPEST) return lnt_fail(c, LINNET_EIO, "folders are nested more than %d deep at \"%s\"", DEEPEST, folder);
     struct dirent **entry;
-    int n = scandir(folder, &entry, NULL, alphasort);
+    int n = scandir(folder, &entry, NULL, by_name);
     if (n < 0) return lnt_fail(c, LINNET_EIO, "cannot read folder \"%s\": %s", folder, strerror(errno));
     linnet_status s = LINNET_OK;
     for (int i = 0; i < n; i++) {
@@ -88,9 +92,14 @@ linnet_status lnt_corpus_text(lnt_ctx *c, const char *const *paths, int n_paths,
     for (int i = 0; s == LINNET_OK && i < l.n && used < limit; i++) {
         lnt_file_view v;
         LNT_TRY_GOTO(s, lnt_file_map(c, l.path[i], &v), done);
+        s = lnt_text_check(c, l.path[i], v.data, v.size);
+        if (s != LINNET_OK) {
+            lnt_file_unmap(&v);
+            goto done;
+        }
         size_t n = v.size < limit - used ? v.size : limit - used;
         if (used + n > size || !all) {
-            size_t more = 2 * (used + n) + 1;
+            size_t more = lnt_bytes(2, used + n + 1);
             char *grown = lnt_realloc(all, used, more);
             if (!grown) {
                 lnt_file_unmap(&v);
@@ -122,8 +131,8 @@ static linnet_status append(lnt_ctx *c, lnt_corpus *k, int64_t *capacity, const 
 {
     if (k->n + n > *capacity) {
         int64_t more = 2 * (k->n + n) + 1024;
-        int32_t *grown = lnt_realloc(k->ids, (size_t)k->n * 4, (size_t)more * 4);
-        if (!grown) return lnt_fail_memory(c, (size_t)more * 4);
+        int32_t *grown = lnt_realloc(k->ids, lnt_bytes((size_t)k->n, 4), lnt_bytes((size_t)more, 4));
+        if (!grown) return lnt_fail_memory(c, lnt_bytes((size_t)more, 4));
         k->ids = grown;
         *capacity = more;
     }
@@ -132,14 +141,23 @@ static linnet_status append(lnt_ctx *c, lnt_corpus *k, int64_t *capacity, const 
     return LINNET_OK;
 }
 
-static linnet_status append_file(lnt_ctx *c, lnt_corpus *k, int64_t *capacity, const char *path, const linnet_tokenizer *t)
+static uint64_t fnv(const int32_t *ids, int64_t n)
+{
+    uint64_t h = 0xcbf29ce484222325u;
+    for (int64_t i = 0; i < n; i++) h = (h ^ (uint32_t)ids[i]) * 0x100000001b3u;
+    return h;
+}
+
+static linnet_status append_file(lnt_ctx *c, lnt_corpus *k, int64_t *capacity, const char *path, const linnet_tokenizer *t, uint64_t *fingerprint)
 {
     lnt_file_view v;
     int32_t *ids = NULL;
     int64_t n;
     LNT_TRY(lnt_file_map(c, path, &v));
-    linnet_status s = linnet_tokenizer_encode(c, t, (const char *)v.data, v.size, &ids, &n);
+    linnet_status s = lnt_text_check(c, path, v.data, v.size);
+    if (s == LINNET_OK) s = linnet_tokenizer_encode(c, t, (const char *)v.data, v.size, &ids, &n);
     if (s == LINNET_OK) s = append(c, k, capacity, ids, n);
+    if (s == LINNET_OK) *fingerprint = n ? fnv(ids, n) : 0;
     if (s == LINNET_OK && k->separator >= 0) s = append(c, k, capacity, &(int32_t){(int32_t)k->separator}, 1);
     k->bytes += (int64_t)v.size;
     linnet_free(ids);
@@ -151,6 +169,8 @@ linnet_status lnt_corpus_load(lnt_ctx *c, const char *const *paths, int n_paths,
 {
     file_list l;
     *out = NULL;
+    LNT_TRY(lnt_need(c, n_paths > 0 ? paths : NULL, "the list of texts"));
+    for (int i = 0; i < n_paths; i++) LNT_TRY(lnt_need(c, paths[i], "the name of a text"));
     LNT_TRY(list_files(c, paths, n_paths, &l));
     linnet_status s = LINNET_OK;
     int64_t capacity = 0;
@@ -162,19 +182,19 @@ linnet_status lnt_corpus_load(lnt_ctx *c, const char *const *paths, int n_paths,
     k->vocabulary = linnet_tokenizer_vocabulary(t);
     k->separator = linnet_tokenizer_separator(t);
     k->files = l.n;
-    k->id_bytes = lnt_calloc((size_t)k->vocabulary * sizeof *k->id_bytes);
-    if (!k->id_bytes) {
-        s = lnt_fail_memory(c, (size_t)k->vocabulary * sizeof *k->id_bytes);
+    k->id_bytes = lnt_calloc(lnt_bytes((size_t)k->vocabulary, sizeof *k->id_bytes));
+    k->of_file = lnt_calloc(lnt_bytes((size_t)l.n, sizeof *k->of_file));
+    if (!k->id_bytes || !k->of_file) {
+        s = lnt_fail_memory(c, lnt_bytes((size_t)k->vocabulary, sizeof *k->id_bytes));
         goto done;
     }
     for (int64_t i = 0; i < k->vocabulary; i++) {
         size_t n = 0;
         if (i != k->separator && linnet_tokenizer_piece(t, i, &n)) k->id_bytes[i] = (int32_t)n;
     }
-    for (int i = 0; s == LINNET_OK && i < l.n; i++) s = append_file(c, k, &capacity, l.path[i], t);
+    for (int i = 0; s == LINNET_OK && i < l.n; i++) s = append_file(c, k, &capacity, l.path[i], t, &k->of_file[i]);
     if (s == LINNET_OK && !k->bytes) s = lnt_fail(c, LINNET_EINVAL, "the text is empty: \"%s\" holds no byte", paths[0]);
-    k->fingerprint = 0xcbf29ce484222325u;
-    for (int64_t i = 0; i < k->n; i++) k->fingerprint = (k->fingerprint ^ (uint32_t)k->ids[i]) * 0x100000001b3u;
+    k->fingerprint = fnv(k->ids, k->n);
 done:
     free_list(&l);
     if (s != LINNET_OK) {
@@ -190,6 +210,7 @@ void lnt_corpus_free(lnt_corpus *k)
     if (!k) return;
     lnt_free(k->ids);
     lnt_free(k->id_bytes);
+    lnt_free(k->of_file);
     lnt_free(k);
 }
 
@@ -198,4 +219,47 @@ int64_t lnt_corpus_bytes(const lnt_corpus *k, const int32_t *ids, int64_t n)
     int64_t bytes = 0;
     for (int64_t i = 0; i < n; i++) bytes += k->id_bytes[ids[i]];
     return bytes;
+}
+
+static int by_value(const void *a, const void *b)
+{
+    const uint64_t x = *(const uint64_t *)a, y = *(const uint64_t *)b;
+    return x < y ? -1 : x > y;
+}
+
+linnet_status lnt_corpus_apart(lnt_ctx *c, const lnt_corpus *train, const lnt_corpus *held, const char *path)
+{
+    const size_t bytes = lnt_bytes((size_t)train->files, sizeof *train->of_file);
+    uint64_t *sorted = lnt_alloc(bytes);
+    if (!sorted) return lnt_fail_memory(c, bytes);
+    memcpy(sorted, train->of_file, bytes);
+    qsort(sorted, (size_t)train->files, sizeof *sorted, by_value);
+    bool other = false;
+    for (int64_t i = 0; i < held->files && !other; i++)
+        other = held->of_file[i] && !bsearch(&held->of_file[i], sorted, (size_t)train->files, sizeof *sorted, by_value);
+    lnt_free(sorted);
+    if (other) return LINNET_OK;
+    lnt_fail(c, LINNET_EINVAL, "the held-out text \"%s\" is part of the training text: nothing is held out", path);
+    return lnt_hint(c, "Name another one, or leave --held-out away: the last part of the texts is then held out.");
+}
+
+linnet_status linnet_text_note(linnet_context *c, const char *const *texts, int n_texts, char *note, size_t size)
+{
+    enum { HEAD = 65536, FILES = 1000 };
+    file_list l;
+    if (!note || !size) return lnt_fail(c, LINNET_EINVAL, "note is missing: a place of at least one byte");
+    *note = 0;
+    LNT_TRY(list_files(c, texts, n_texts, &l));
+    linnet_status s = LINNET_OK;
+    for (int i = 0; s == LINNET_OK && i < l.n && i < FILES && !*note; i++) {
+        lnt_file_view v;
+        LNT_TRY_GOTO(s, lnt_file_map(c, l.path[i], &v), done);
+        if (lnt_text_is_json_lines((const char *)v.data, v.size < HEAD ? v.size : HEAD))
+            snprintf(note, size, "\"%s\" holds JSON objects: their keys, quotes and escapes are read as text too; one field alone: jq -r .text %s",
+                     l.path[i], l.path[i]);
+        lnt_file_unmap(&v);
+    }
+done:
+    free_list(&l);
+    return s;
 }

@@ -8,12 +8,12 @@
 static const char *init_name(const lnt_init *i, char *text, size_t size)
 {
     switch (i->kind) {
-    case LNT_INIT_CONST: snprintf(text, size, "%g", i->a); break;
-    case LNT_INIT_NORMAL: snprintf(text, size, "normal(0, %.4g)", i->a); break;
-    case LNT_INIT_UNIFORM: snprintf(text, size, "uniform(%g, %g)", i->a, i->b); break;
+    case LNT_INIT_CONST: lnt_format(text, size, "%g", i->a); break;
+    case LNT_INIT_NORMAL: lnt_format(text, size, "normal(0, %.4g)", i->a); break;
+    case LNT_INIT_UNIFORM: lnt_format(text, size, "uniform(%g, %g)", i->a, i->b); break;
     case LNT_INIT_IDENTITY: snprintf(text, size, "identity"); break;
-    case LNT_INIT_A_LOG: snprintf(text, size, "log uniform(%g, %g)", i->a, i->b); break;
-    case LNT_INIT_DT_BIAS: snprintf(text, size, "softplus^-1 of log-uniform(%g, %g)", i->a, i->b); break;
+    case LNT_INIT_A_LOG: lnt_format(text, size, "log uniform(%g, %g)", i->a, i->b); break;
+    case LNT_INIT_DT_BIAS: lnt_format(text, size, "softplus^-1 of log-uniform(%g, %g)", i->a, i->b); break;
     }
     return text;
 }
@@ -33,7 +33,7 @@ static char *parameter_table(const lnt_program *p)
         int w = (int)strlen(lnt_param_at(p, i)->name);
         if (w > widest) widest = w < 120 ? w : 120;
     }
-    size_t size = (size_t)(n + 2) * LINE;
+    size_t size = lnt_bytes((size_t)n + 2, LINE);
     char *text = lnt_alloc(size), *at = text, shape[96], init[64];
     if (!text) return NULL;
     at += snprintf(at, LINE, "%-*s  %-18s %12s  %-6s %s\n", widest, "parameter", "shape", "elements", "decay", "starts as");
@@ -68,7 +68,7 @@ static json_t *nodes_json(const lnt_program *p)
 
 static char *model_json(linnet_model *m)
 {
-    linnet_model_info info;
+    linnet_model_info info = {.size = sizeof info};
     linnet_model_get_info(m, &info);
     json_t *params = json_array();
     for (int i = 0; i < lnt_param_count(m->p); i++) {
@@ -90,6 +90,7 @@ static char *model_json(linnet_model *m)
 
 char *linnet_model_describe(linnet_model *m, linnet_describe what)
 {
+    if (!m) return NULL;
     switch (what) {
     case LINNET_DESCRIBE_TEXT: return lnt_program_text(m->p);
     case LINNET_DESCRIBE_GRAPHVIZ: return lnt_program_graphviz(m->p);

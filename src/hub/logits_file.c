@@ -11,8 +11,8 @@ static linnet_status logits_by_step(lnt_ctx *c, linnet_model *m, const int64_t *
     lnt_state *state = NULL;
     lnt_plan *plan = NULL;
     linnet_status s;
-    int32_t *now = lnt_alloc((size_t)B * 4);
-    if (!now) return lnt_fail_memory(c, (size_t)B * 4);
+    int32_t *now = lnt_alloc(lnt_bytes((size_t)B, 4));
+    if (!now) return lnt_fail_memory(c, lnt_bytes((size_t)B, 4));
     lnt_plan_options o = {.tokens = B, .n_seq = B, .dtype = m->dtype, .has_state = true, .state_capacity = T, .n_outputs = 1, .outputs = {m->logits}};
     LNT_TRY_GOTO(s, lnt_state_create(c, m->p, m->dtype, B, T, &state), done);
     LNT_TRY_GOTO(s, lnt_plan_create(c, m->p, &o, &plan), done);
@@ -33,6 +33,9 @@ done:
 linnet_status linnet_model_logits_file(linnet_context *c, linnet_model *m, const char *in, const char *out, int step)
 {
     lnt_safetensors *file;
+    LNT_TRY(lnt_model_check(c, m));
+    LNT_NEED(c, in);
+    LNT_NEED(c, out);
     LNT_TRY(lnt_safetensors_open(c, in, &file));
     linnet_status s = LINNET_OK;
     float *logits = NULL;
@@ -46,7 +49,7 @@ linnet_status linnet_model_logits_file(linnet_context *c, linnet_model *m, const
     int64_t V = m->config->vocab_size, B = t->dim[0], T = t->dim[1];
     LNT_TRY_GOTO(s, lnt_size_product(c, "the array of logits", 3, (int64_t[]){B, T, V * 4}, &all), done);
     logits = lnt_alloc((size_t)all);
-    ids = lnt_alloc((size_t)t->count * 8);
+    ids = lnt_alloc(lnt_bytes((size_t)t->count, 8));
     if (!logits || !ids) {
         s = lnt_fail_memory(c, (size_t)all);
         goto done;
@@ -61,8 +64,8 @@ linnet_status linnet_model_logits_file(linnet_context *c, linnet_model *m, const
             goto done;
         }
     }
-    LNT_TRY_GOTO(s, step ? logits_by_step(c, m, ids, B, T, logits) : linnet_model_logits(c, m, ids, B, T, logits), done);
-    lnt_st_tensor result = {.name = "logits", .dtype = LINNET_F32, .ndim = 3, .dim = {B, T, V}, .count = B * T * V, .data = logits};
+    if (t->count) LNT_TRY_GOTO(s, step ? logits_by_step(c, m, ids, B, T, logits) : linnet_model_logits(c, m, ids, B, T, logits), done);
+    lnt_st_tensor result = {.name = "logits", .dtype = LINNET_F32, .ndim = 3, .dim = {B, T, V}, .count = t->count * V, .data = logits};
     s = lnt_safetensors_write(c, out, 1, &result, 0, NULL);
 done:
     lnt_free(ids);

@@ -1,6 +1,5 @@
 #include "hub/pretokenize.h"
 
-#include <stdlib.h>
 #include <string.h>
 #include <utf8proc.h>
 
@@ -98,43 +97,117 @@ size_t lnt_utf8_prefix(const uint8_t *s, size_t n)
     return i;
 }
 
+typedef struct {
+    int32_t *at, *sorted; /* code points, and room to order them in */
+    size_t n, room, sorted_room;
+} points;
+
+static linnet_status grow(lnt_ctx *c, int32_t **at, size_t used, size_t need, size_t *room)
+{
+    if (need <= *room) return LINNET_OK;
+    const size_t more = lnt_bytes_plus(lnt_bytes(2, *room), need);
+    int32_t *grown = lnt_realloc(*at, lnt_bytes(used, sizeof *grown), lnt_bytes(more, sizeof *grown));
+    if (!grown) return lnt_fail_memory(c, lnt_bytes(more, sizeof *grown));
+    *at = grown;
+    *room = more;
+    return LINNET_OK;
+}
+
+static int class_of(int32_t point) { return point < 0x300 ? 0 : utf8proc_get_property(point)->combining_class; }
+
+/* The marks from `first` on by their classes, equal ones as they stand (Unicode 3.11, D109). */
+static linnet_status order_marks(lnt_ctx *c, points *p, size_t first)
+{
+    enum { FEW = 32 };
+    size_t n = p->n - first, place[256] = {0}, sum = 0;
+    int32_t *mark = p->at + first;
+    for (size_t i = 1; i < n && n <= FEW; i++) { /* by insertion */
+        const int32_t one = mark[i];
+        size_t k = i;
+        for (; k > 0 && class_of(mark[k - 1]) > class_of(one); k--) mark[k] = mark[k - 1];
+        mark[k] = one;
+    }
+    if (n <= FEW) return LINNET_OK;
+    LNT_TRY(grow(c, &p->sorted, 0, n, &p->sorted_room)); /* by counting: a text may be marks alone */
+    for (size_t i = 0; i < n; i++) place[class_of(mark[i])]++;
+    for (int k = 0; k < 256; k++) {
+        const size_t count = place[k];
+        place[k] = sum;
+        sum += count;
+    }
+    for (size_t i = 0; i < n; i++) p->sorted[place[class_of(mark[i])]++] = mark[i];
+    memcpy(mark, p->sorted, n * sizeof *mark);
+    return LINNET_OK;
+}
+
+/* Valid UTF-8 decomposed, put in order, composed again, and back as UTF-8: *bytes of them at p->at. What utf8proc_map does, but that orders marks by
+ * exchanging neighbours, in the square of their number. */
+static linnet_status compose(lnt_ctx *c, const uint8_t *text, size_t n, points *p, size_t *bytes)
+{
+    enum { MOST_PARTS = 32 }; /* of one code point; canonical decompositions have at most 4 */
+    const utf8proc_option_t how = UTF8PROC_STABLE | UTF8PROC_COMPOSE;
+    size_t marks = 0; /* where those at the end begin */
+    p->n = 0;
+    for (size_t at = 0; at < n;) {
+        LNT_TRY(grow(c, &p->at, p->n, p->n + MOST_PARTS + 1, &p->room));
+        utf8proc_int32_t one = text[at];
+        utf8proc_ssize_t parts = 1;
+        if (one < 0x80) {
+            p->at[p->n] = one;
+            at++;
+        } else {
+            at += (size_t)utf8proc_iterate(text + at, (utf8proc_ssize_t)(n - at), &one);
+            parts = utf8proc_decompose_char(one, p->at + p->n, MOST_PARTS, how, NULL);
+        }
+        if (parts < 0 || parts > MOST_PARTS) return lnt_fail(c, LINNET_EINTERNAL, "U+%04X cannot be decomposed", (unsigned)one);
+        for (utf8proc_ssize_t i = 0; i < parts; i++) {
+            if (class_of(p->at[p->n]) == 0) {
+                LNT_TRY(order_marks(c, p, marks));
+                marks = p->n + 1;
+            }
+            p->n++;
+        }
+    }
+    LNT_TRY(order_marks(c, p, marks));
+    const utf8proc_ssize_t got = utf8proc_reencode(p->at, (utf8proc_ssize_t)p->n, how);
+    if (got < 0) return lnt_fail(c, LINNET_EINTERNAL, "a text of %zu code points cannot be composed", p->n);
+    *bytes = (size_t)got;
+    return LINNET_OK;
+}
+
 linnet_status lnt_nfc(lnt_ctx *c, const uint8_t *text, size_t n, uint8_t **out, size_t *out_n)
 {
     size_t room = n + 16, used = 0;
+    points p = {0};
+    linnet_status s = LINNET_OK;
     uint8_t *buf = lnt_alloc(room);
     if (!buf) return lnt_fail_memory(c, room);
     while (n > 0) {
         size_t run = lnt_utf8_prefix(text, n), length = 1;
-        const uint8_t *from = text;
-        utf8proc_uint8_t *mapped = NULL;
-        if (run > 0) {
-            utf8proc_ssize_t got = utf8proc_map(text, (utf8proc_ssize_t)run, &mapped, UTF8PROC_STABLE | UTF8PROC_COMPOSE);
-            if (got < 0) {
-                lnt_free(buf);
-                return lnt_fail_memory(c, run);
-            }
-            from = mapped;
-            length = (size_t)got;
-        }
+        if (run > 0) LNT_TRY_GOTO(s, compose(c, text, run, &p, &length), done);
         if (room - used < length) {
-            uint8_t *bigger = lnt_realloc(buf, used, 2 * room + length);
+            const size_t more = lnt_bytes_plus(lnt_bytes(2, room), length);
+            uint8_t *bigger = lnt_realloc(buf, used, more);
             if (!bigger) {
-                free(mapped);
-                lnt_free(buf);
-                return lnt_fail_memory(c, 2 * room + length);
+                s = lnt_fail_memory(c, more);
+                goto done;
             }
             buf = bigger;
-            room = 2 * room + length;
+            room = more;
         }
-        memcpy(buf + used, from, length);
+        memcpy(buf + used, run > 0 ? (const uint8_t *)p.at : text, length);
         used += length;
-        free(mapped);
         text += run ? run : 1;
         n -= run ? run : 1;
     }
     *out = buf;
     *out_n = used;
-    return LINNET_OK;
+    buf = NULL;
+done:
+    lnt_free(buf);
+    lnt_free(p.at);
+    lnt_free(p.sorted);
+    return s;
 }
 
 /* ---- cutting ---- */

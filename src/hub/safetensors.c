@@ -31,8 +31,8 @@ static linnet_status read_metadata(lnt_ctx *c, lnt_safetensors *s, const json_t 
     const char *key;
     json_t *value;
     if (!json_is_object(o)) return lnt_malformed(c, s->path, "__metadata__ is not an object of strings");
-    s->metadata = lnt_arena_alloc(&s->arena, 2 * json_object_size(o) * sizeof *s->metadata);
-    if (!s->metadata) return lnt_fail_memory(c, 2 * json_object_size(o) * sizeof *s->metadata);
+    s->metadata = lnt_arena_alloc(&s->arena, lnt_bytes(lnt_bytes(2, json_object_size(o)), sizeof *s->metadata));
+    if (!s->metadata) return lnt_fail_memory(c, lnt_bytes(lnt_bytes(2, json_object_size(o)), sizeof *s->metadata));
     json_object_foreach((json_t *)(uintptr_t)o, key, value) {
         if (!json_is_string(value)) return lnt_malformed(c, s->path, "the value of metadata key \"%.100s\" is not a string", key);
         const char *k = lnt_arena_strdup(&s->arena, key), *v = lnt_arena_strdup(&s->arena, json_string_value(value));
@@ -126,8 +126,8 @@ static linnet_status read_header(lnt_ctx *c, lnt_safetensors *s, const json_t *h
     const char *key;
     json_t *value;
     if (!json_is_object(header)) return lnt_malformed(c, s->path, "the header is not an object of tensors");
-    s->tensors = lnt_arena_alloc(&s->arena, (json_object_size(header) + 1) * sizeof *s->tensors);
-    if (!s->tensors) return lnt_fail_memory(c, json_object_size(header) * sizeof *s->tensors);
+    s->tensors = lnt_arena_alloc(&s->arena, lnt_bytes(json_object_size(header) + 1, sizeof *s->tensors));
+    if (!s->tensors) return lnt_fail_memory(c, lnt_bytes(json_object_size(header), sizeof *s->tensors));
     json_object_foreach((json_t *)(uintptr_t)header, key, value) {
         if (strcmp(key, "__metadata__") == 0) {
             LNT_TRY(read_metadata(c, s, value));
@@ -261,30 +261,36 @@ static linnet_status build_header(lnt_ctx *c, json_t *header, int n, const lnt_s
 
 linnet_status lnt_safetensors_write(lnt_ctx *c, const char *path, int n, const lnt_st_tensor *tensors, int n_metadata, const char *const *metadata)
 {
+    lnt_file_writer w;
+    linnet_status s = lnt_safetensors_stage(c, path, n, tensors, n_metadata, metadata, &w);
+    if (s == LINNET_OK) s = lnt_file_commit(c, &w);
+    lnt_file_abandon(&w);
+    return s;
+}
+
+linnet_status lnt_safetensors_stage(lnt_ctx *c, const char *path, int n, const lnt_st_tensor *tensors, int n_metadata, const char *const *metadata,
+                                    lnt_file_writer *w)
+{
+    *w = (lnt_file_writer){0};
     json_t *header = json_object();
     if (!header) return lnt_fail_memory(c, 64);
     linnet_status s = build_header(c, header, n, tensors, n_metadata, metadata);
     char *text = s == LINNET_OK ? lnt_json_text(header, JSON_COMPACT) : NULL;
     json_decref(header);
     if (s != LINNET_OK) return s;
-    if (!text) return lnt_fail_memory(c, (size_t)n * 64);
+    if (!text) return lnt_fail_memory(c, lnt_bytes((size_t)n, 64));
 
     /* The header is padded with spaces so that the data begins at a multiple of 8. */
     size_t length = strlen(text), pad = (8 - length % 8) % 8;
     uint8_t prefix[PREFIX];
     for (int i = 0; i < PREFIX; i++) prefix[i] = (uint8_t)((uint64_t)(length + pad) >> (8 * i));
-    lnt_file_writer w;
-    s = lnt_file_begin(c, path, &w);
-    if (s != LINNET_OK) goto out;
-    LNT_TRY_GOTO(s, lnt_file_write(c, &w, prefix, PREFIX), abandon);
-    LNT_TRY_GOTO(s, lnt_file_write(c, &w, text, length), abandon);
-    LNT_TRY_GOTO(s, lnt_file_write(c, &w, "        ", pad), abandon);
-    for (int i = 0; i < n; i++) LNT_TRY_GOTO(s, lnt_file_write(c, &w, tensors[i].data, (size_t)bytes_of(&tensors[i])), abandon);
-    s = lnt_file_commit(c, &w);
-    goto out;
-abandon:
-    lnt_file_abandon(&w);
-out:
+    s = lnt_file_begin(c, path, w);
+    if (s == LINNET_OK) s = lnt_file_write(c, w, prefix, PREFIX);
+    if (s == LINNET_OK) s = lnt_file_write(c, w, text, length);
+    if (s == LINNET_OK) s = lnt_file_write(c, w, "        ", pad);
+    for (int i = 0; s == LINNET_OK && i < n; i++) s = lnt_file_write(c, w, tensors[i].data, (size_t)bytes_of(&tensors[i]));
+    if (s == LINNET_OK) s = lnt_file_sync(c, w);
+    if (s != LINNET_OK) lnt_file_abandon(w);
     lnt_free(text);
     return s;
 }

@@ -40,5 +40,8 @@ const char *lnt_safetensors_metadata(const lnt_safetensors *s, const char *key);
  * key, value ...; NULL when there are none. */
 linnet_status lnt_safetensors_write(lnt_ctx *c, const char *path, int n, const lnt_st_tensor *tensors, int n_metadata,
                                     const char *const *metadata);
+/* The same up to lnt_file_commit, which is left to the caller: the file lies aside, on the disk. */
+linnet_status lnt_safetensors_stage(lnt_ctx *c, const char *path, int n, const lnt_st_tensor *tensors, int n_metadata, const char *const *metadata,
+                                    lnt_file_writer *w);
 
 #endif

@@ -5,6 +5,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "core/border.h"
 #include "core/file.h"
 #include "hub/json.h"
 
@@ -18,10 +19,10 @@ linnet_status lnt_tokenizer_new(lnt_ctx *c, int64_t n, struct linnet_tokenizer *
 {
     struct linnet_tokenizer *t = lnt_calloc(sizeof *t);
     if (!t) return lnt_fail_memory(c, sizeof *t);
-    t->pieces = lnt_calloc((size_t)n * sizeof *t->pieces);
+    t->pieces = lnt_calloc(lnt_bytes((size_t)n, sizeof *t->pieces));
     if (!t->pieces) {
         linnet_tokenizer_destroy(t);
-        return lnt_fail_memory(c, (size_t)n * sizeof *t->pieces);
+        return lnt_fail_memory(c, lnt_bytes((size_t)n, sizeof *t->pieces));
     }
     t->n = (int32_t)n;
     t->separator = -1;
@@ -79,8 +80,8 @@ linnet_status lnt_tokenizer_finish(lnt_ctx *c, struct linnet_tokenizer *t, const
     if (t->n_merges) {
         t->pair_capacity = 4;
         while (t->pair_capacity < 2 * (size_t)t->n_merges) t->pair_capacity *= 2;
-        t->pair_slots = lnt_alloc(t->pair_capacity * sizeof *t->pair_slots);
-        if (!t->pair_slots) return lnt_fail_memory(c, t->pair_capacity * sizeof *t->pair_slots);
+        t->pair_slots = lnt_alloc(lnt_bytes(t->pair_capacity, sizeof *t->pair_slots));
+        if (!t->pair_slots) return lnt_fail_memory(c, lnt_bytes(t->pair_capacity, sizeof *t->pair_slots));
         memset(t->pair_slots, 0xff, t->pair_capacity * sizeof *t->pair_slots);
         for (int32_t m = 0; m < t->n_merges; m++)
             if (!t->pieces[t->merges[m].result].apart)
@@ -148,6 +149,8 @@ static linnet_status open_folder(lnt_ctx *c, lnt_arena *a, const char *folder, l
 
 linnet_status linnet_tokenizer_open(linnet_context *c, const char *path, linnet_tokenizer **out)
 {
+    LNT_NEED(c, path);
+    LNT_NEED(c, out);
     if (strcmp(path, "bytes") == 0) return open_bytes(c, out);
     if (!lnt_is_folder(path)) return open_json(c, path, out);
     lnt_arena a = {0};
@@ -170,6 +173,8 @@ static linnet_status write_file(lnt_ctx *c, const char *path, const char *text, 
 
 linnet_status linnet_tokenizer_save(linnet_context *c, const linnet_tokenizer *t, const char *folder)
 {
+    LNT_TRY(lnt_need(c, t, "the tokenizer"));
+    LNT_NEED(c, folder);
     size_t n = strlen(folder) + sizeof "/tokenizer.json", bytes = t->source_bytes;
     char *path = lnt_alloc(n), *made = NULL;
     if (!path) return lnt_fail_memory(c, n);
@@ -184,13 +189,13 @@ linnet_status linnet_tokenizer_save(linnet_context *c, const linnet_tokenizer *t
 
 /* ---- asking ---- */
 
-int64_t linnet_tokenizer_vocabulary(const linnet_tokenizer *t) { return t->n; }
+int64_t linnet_tokenizer_vocabulary(const linnet_tokenizer *t) { return t ? t->n : 0; }
 
-int64_t linnet_tokenizer_separator(const linnet_tokenizer *t) { return t->separator; }
+int64_t linnet_tokenizer_separator(const linnet_tokenizer *t) { return t ? t->separator : -1; }
 
 const char *linnet_tokenizer_piece(const linnet_tokenizer *t, int64_t id, size_t *bytes)
 {
-    if (id < 0 || id >= t->n) return NULL;
+    if (!t || !bytes || id < 0 || id >= t->n) return NULL;
     *bytes = t->pieces[id].n;
     return t->pieces[id].bytes ? t->pieces[id].bytes : "";
 }

@@ -58,8 +58,8 @@ static linnet_status read_merges(lnt_ctx *c, const char *path, const json_t *o, 
     size_t lines = 1;
     for (size_t i = 0; i < n; i++) lines += text[i] == '\n';
     if (lines > LNT_MAX_VOCABULARY) return lnt_malformed(c, path, "the file has %zu lines, expected at most %d", lines, LNT_MAX_VOCABULARY);
-    t->merges = lnt_alloc(lines * sizeof *t->merges);
-    if (!t->merges) return lnt_fail_memory(c, lines * sizeof *t->merges);
+    t->merges = lnt_alloc(lnt_bytes(lines, sizeof *t->merges));
+    if (!t->merges) return lnt_fail_memory(c, lnt_bytes(lines, sizeof *t->merges));
     int number = 0;
     for (char *line = text, *end = text + n, *stop; line < end; line = stop + 1) {
         stop = memchr(line, '\n', (size_t)(end - line));

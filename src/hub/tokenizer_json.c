@@ -97,8 +97,8 @@ static linnet_status read_merges(const reader *r, const json_t *merges)
     size_t n = json_array_size(merges);
     if (!json_is_array(merges) || n > LNT_MAX_VOCABULARY)
         return lnt_malformed(r->c, r->path, "the merges are not a list of at most %d", LNT_MAX_VOCABULARY);
-    r->t->merges = lnt_alloc(n * sizeof *r->t->merges);
-    if (!r->t->merges) return lnt_fail_memory(r->c, n * sizeof *r->t->merges);
+    r->t->merges = lnt_alloc(lnt_bytes(n, sizeof *r->t->merges));
+    if (!r->t->merges) return lnt_fail_memory(r->c, lnt_bytes(n, sizeof *r->t->merges));
     for (size_t i = 0; i < n; i++) {
         const json_t *value = json_array_get(merges, i);
         size_t room = json_string_length(value) + json_string_length(json_array_get(value, 0)) + json_string_length(json_array_get(value, 1)) + 2;
@@ -163,8 +163,8 @@ static linnet_status read_added(const reader *r, const json_t *list)
 {
     linnet_tokenizer *t = r->t;
     size_t n = json_array_size(list);
-    t->added = lnt_alloc(n * sizeof *t->added);
-    if (!t->added) return lnt_fail_memory(r->c, n * sizeof *t->added);
+    t->added = lnt_alloc(lnt_bytes(n, sizeof *t->added));
+    if (!t->added) return lnt_fail_memory(r->c, lnt_bytes(n, sizeof *t->added));
     for (size_t i = 0; i < n; i++) LNT_TRY(read_added_token(r, json_array_get(list, i)));
     if (t->n_added) qsort(t->added, (size_t)t->n_added, sizeof *t->added, by_length);
     for (int k = 0; lnt_separator_names[k] && t->separator < 0; k++)

@@ -1,51 +1,90 @@
 /* The layer of the MesaNet paper's comparison (arXiv 2506.05233, table 3 and appendices D, F.2): q, k, v of the same size for every rule; q and k
  * convolved (window 4), SiLU, L2 norm; sigmoid gates for forgetting and writing, one number a head; no read-out scale; RMSNorm of each head's output.
- * Only the recurrence changes.
+ * Only the recurrence changes. The rest of the paper's backbone is in common keys: scale_embeddings, fan_in_init, depth_init, logit_soft_cap.
  *
  * The softmax rows use rotary positions on the plain projections and the scale K^-1/2 instead: the paper does not say how its attention knows
  * positions, and unit-norm q and k without a temperature would leave its softmax nearly uniform. */
 #include <math.h>
-#include <string.h>
 
-#include "mixers/mixers.h"
+#include "mixers/mesa_rule.h"
 
-static lnt_buf softmax_rule(lnt_program *p, const lnt_mixer_config *c, lnt_buf x)
+enum { ATTENTION, LINEAR, SIMPLE_GLA, GLA, DELTA, GATED_DELTA, MESA };
+
+/* What a rule's state does, in the order of its words. delta: erases before it writes. */
+static const struct {
+    const char *recurrence;
+    bool forgets, writes, delta;
+} rules[] = {{"attention", 0, 0, 0}, {"linear_attn", 0, 0, 0}, {"simple_gla", 1, 0, 0}, {"simple_gla", 1, 1, 0},
+             {"delta_rule", 0, 1, 1}, {"gated_delta_rule", 1, 1, 1}, {"mesa", 1, 1, 0}};
+
+typedef struct {
+    lnt_mesa_choice mesa; /* first */
+    int64_t num_heads, head_dim, conv_size, window_size;
+    double rope_theta, gamma_cap;
+    int rule;
+} options;
+
+static const lnt_option keys[] = {
+    LNT_WORD(options, rule, "attention linear_attn simple_gla gla delta_net gated_deltanet mesa", GATED_DELTA,
+             "the recurrence; simple_gla forgets, gla has a write strength too"),
+    LNT_INT(options, num_heads, 1, LNT_MOST_WIDTH, 6, "heads"),
+    LNT_INT(options, head_dim, 1, LNT_MOST_WIDTH, 128, "columns of a key and of a value"),
+    LNT_INT(options, conv_size, 1, 64, 4, "taps of the convolution of queries and keys"),
+    LNT_MAYBE_INT(options, window_size, 1, LNT_MOST_TOKENS, 0, 0, "rule attention: tokens seen, the current one among them; null: all"),
+    LNT_REAL(options, rope_theta, 1, 1e15, 10000, "rule attention: base of the rotary positions"),
+    LNT_MAYBE_REAL(options, gamma_cap, 0, 1, 0, "gamma times 1 - (1 - gamma_cap) beta^2; null: 0.9975 for the rule mesa, else not; 1: not"),
+    LNT_MESA_KEYS,
+};
+
+static linnet_status check(lnt_ctx *c, const lnt_layer *l)
 {
-    lnt_buf q = lnt_rotary(p, lnt_with_heads(p, lnt_linear(p, x, "q_proj", c->heads * c->key_dim), c->heads), c->rope_theta);
-    lnt_buf k = lnt_rotary(p, lnt_with_heads(p, lnt_linear(p, x, "k_proj", c->heads * c->key_dim), c->heads), c->rope_theta);
-    lnt_buf v = lnt_with_heads(p, lnt_linear(p, x, "v_proj", c->heads * c->value_dim), c->heads);
-    return lnt_recur(p, "attention", (lnt_recur_in){.q = q, .k = k, .v = v, .scale = NAN, .window = c->window});
+    const options *o = l->options;
+    if (o->rule == ATTENTION) LNT_TRY(lnt_check_even(c, l, "head_dim", o->head_dim));
+    return lnt_check_mesa(c, l, &o->mesa);
+}
+
+static lnt_buf softmax_rule(lnt_program *p, const options *o, lnt_buf x)
+{
+    lnt_buf q = lnt_rotary(p, lnt_heads_of(p, x, "q_proj", o->num_heads, o->head_dim), o->rope_theta);
+    lnt_buf k = lnt_rotary(p, lnt_heads_of(p, x, "k_proj", o->num_heads, o->head_dim), o->rope_theta);
+    lnt_buf v = lnt_heads_of(p, x, "v_proj", o->num_heads, o->head_dim);
+    return lnt_recur(p, "attention", (lnt_recur_in){.tensor = {{"q", q}, {"k", k}, {"v", v}}, .option = {{"window", (double)o->window_size}}});
 }
 
 /* log gamma = logsigmoid(a_proj x), with the cap of appendix F when it is set; mesa has the paper's unless another is (1: none). */
-static lnt_buf forget_gate(lnt_program *p, const lnt_mixer_config *c, lnt_buf x, lnt_buf beta)
+static lnt_buf forget_gate(lnt_program *p, const options *o, lnt_buf x, lnt_buf beta)
 {
-    lnt_buf g = lnt_activation(p, lnt_linear_bias(p, x, "a_proj", c->heads), LNT_LOG_SIGMOID, 1, true);
-    double cap = c->gamma_cap > 0 ? c->gamma_cap : !strcmp(c->rule, "mesa") ? 0.9975 : 0;
+    lnt_buf g = lnt_activation(p, lnt_linear_bias(p, x, "a_proj", o->num_heads), LNT_LOG_SIGMOID, 1, true);
+    double cap = o->gamma_cap > 0 ? o->gamma_cap : o->rule == MESA ? 0.9975 : 0;
     return cap > 0 && beta.id ? lnt_gamma_cap(p, g, beta, cap) : g;
 }
 
-static lnt_buf linear_rule(lnt_program *p, const lnt_mixer_config *c, lnt_buf x)
+static lnt_buf linear_rule(lnt_program *p, const options *o, lnt_buf x)
 {
-    lnt_mixer_config conv = *c;
-    conv.short_conv = true;
-    lnt_buf q = lnt_l2norm(p, lnt_project(p, &conv, x, "q", c->heads, c->key_dim, LNT_SILU), 1e-6);
-    lnt_buf k = lnt_l2norm(p, lnt_project(p, &conv, x, "k", c->heads, c->key_dim, LNT_SILU), 1e-6);
-    lnt_buf v = lnt_with_heads(p, lnt_linear(p, x, "v_proj", c->heads * c->value_dim), c->heads);
-    bool mesa = !strcmp(c->rule, "mesa");
-    bool writes = mesa || !strcmp(c->rule, "gla") || !strcmp(c->rule, "delta_net") || !strcmp(c->rule, "gated_deltanet");
-    bool forgets = mesa || !strcmp(c->rule, "gla") || !strcmp(c->rule, "simple_gla") || !strcmp(c->rule, "gated_deltanet");
-    bool delta = !strcmp(c->rule, "delta_net") || !strcmp(c->rule, "gated_deltanet");
-    lnt_buf beta = writes ? lnt_activation(p, lnt_linear_bias(p, x, "b_proj", c->heads), LNT_SIGMOID, 1, true) : LNT_NO_BUF;
-    lnt_buf g = forgets ? forget_gate(p, c, x, beta) : LNT_NO_BUF;
-    if (mesa) return lnt_mesa_rule(p, c, q, k, v, g, beta);
+    lnt_buf q = lnt_l2norm(p, lnt_project(p, x, "q", o->num_heads, o->head_dim, o->conv_size, LNT_SILU), 1e-6);
+    lnt_buf k = lnt_l2norm(p, lnt_project(p, x, "k", o->num_heads, o->head_dim, o->conv_size, LNT_SILU), 1e-6);
+    lnt_buf v = lnt_heads_of(p, x, "v_proj", o->num_heads, o->head_dim);
+    const bool writes = rules[o->rule].writes, delta = rules[o->rule].delta;
+    lnt_buf beta = writes ? lnt_activation(p, lnt_linear_bias(p, x, "b_proj", o->num_heads), LNT_SIGMOID, 1, true) : LNT_NO_BUF;
+    lnt_buf g = rules[o->rule].forgets ? forget_gate(p, o, x, beta) : LNT_NO_BUF;
+    if (o->rule == MESA) return lnt_mesa_rule(p, &o->mesa, q, k, v, g, beta);
     if (!delta && writes) v = lnt_mul_buf(p, v, beta);
-    const char *op = delta ? (forgets ? "gated_delta_rule" : "delta_rule") : forgets ? "simple_gla" : "linear_attn";
-    return lnt_recur(p, op, (lnt_recur_in){.q = q, .k = k, .v = v, .g = g, .beta = delta ? beta : LNT_NO_BUF, .scale = 1});
+    const lnt_recur_in in = {.tensor = {{"q", q}, {"k", k}, {"v", v}, {"g", g}, {"beta", delta ? beta : LNT_NO_BUF}}, .option = {{"scale", 1}}};
+    return lnt_recur(p, rules[o->rule].recurrence, in);
 }
 
-lnt_buf lnt_mixer_equal_backbone(lnt_program *p, const lnt_mixer_config *c, lnt_buf x)
+static lnt_buf build(lnt_program *p, const lnt_layer *l, lnt_buf x)
 {
-    lnt_buf o = strcmp(c->rule, "attention") ? linear_rule(p, c, x) : softmax_rule(p, c, x);
-    return lnt_out_proj(p, c, lnt_rmsnorm(p, o, "o_norm", c->norm_eps));
+    const options *o = l->options;
+    lnt_buf y = o->rule == ATTENTION ? softmax_rule(p, o, x) : linear_rule(p, o, x);
+    return lnt_out_proj(p, l, lnt_rmsnorm(p, y, "o_norm", l->norm_eps));
 }
+
+const lnt_mixer lnt_mixer_equal_backbone = {
+    .kind = {{"equal_backbone", "the MesaNet paper's layer, in which only the recurrence changes",
+              "von Oswald et al. 2025, arXiv 2506.05233", "by rule"},
+             LNT_OPTIONS(options, keys), check},
+    .variant = "rule",
+    .windowed = "attention",
+    .build = build,
+};

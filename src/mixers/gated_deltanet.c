@@ -4,17 +4,58 @@
 
 #include "mixers/mixers.h"
 
-lnt_buf lnt_mixer_gated_deltanet(lnt_program *p, const lnt_mixer_config *c, lnt_buf x)
+typedef struct {
+    int64_t num_heads, num_v_heads, head_dim, conv_size;
+    double expand_v;
+    bool use_gate, use_short_conv, allow_neg_eigval;
+} options;
+
+static const lnt_option keys[] = {
+    LNT_INT(options, num_heads, 1, LNT_MOST_WIDTH, 6, "heads of queries and keys"),
+    LNT_MAYBE_INT(options, num_v_heads, 1, LNT_MOST_WIDTH, 0, 0, "heads of values, a multiple of num_heads; null: num_heads"),
+    LNT_INT(options, head_dim, 1, LNT_MOST_WIDTH, 256, "columns of a key"),
+    LNT_REAL(options, expand_v, 1.0 / LNT_MOST_WIDTH, 64, 2, "columns of a value, as a share of head_dim"),
+    LNT_SWITCH(options, use_gate, true, "outputs times silu(g_proj x) behind their norm"),
+    LNT_SWITCH(options, use_short_conv, true, "a causal convolution behind the projections to q, k and v"),
+    LNT_INT(options, conv_size, 1, 64, 4, "taps of the convolution"),
+    LNT_SWITCH(options, allow_neg_eigval, false, "write strengths up to 2 in place of 1: the state may turn around"),
+};
+
+static linnet_status check(lnt_ctx *c, const lnt_layer *l)
 {
-    lnt_buf q = lnt_l2norm(p, lnt_project(p, c, x, "q", c->heads, c->key_dim, LNT_SILU), 1e-6);
-    lnt_buf k = lnt_l2norm(p, lnt_project(p, c, x, "k", c->heads, c->key_dim, LNT_SILU), 1e-6);
-    lnt_buf v = lnt_project(p, c, x, "v", c->v_heads, c->value_dim, LNT_SILU);
-    lnt_buf g = lnt_decay_gate(p, lnt_linear(p, x, "a_proj", c->v_heads));
-    lnt_buf beta = lnt_write_strength(p, c, x, c->v_heads);
-    lnt_buf o = lnt_recur(p, "gated_delta_rule", (lnt_recur_in){.q = q, .k = k, .v = v, .g = g, .beta = beta, .scale = NAN});
-    if (c->output_gate)
-        o = lnt_gated_rmsnorm(p, o, lnt_linear(p, x, "g_proj", c->v_heads * c->value_dim), "o_norm", c->norm_eps, LNT_SILU);
-    else
-        o = lnt_rmsnorm(p, o, "o_norm", c->norm_eps);
-    return lnt_out_proj(p, c, o);
+    const options *o = l->options;
+    double value = (double)o->head_dim * o->expand_v;
+    if (value < 1 || value != (double)(int64_t)value)
+        return lnt_fail(c, LINNET_EINVAL, "%shead_dim * expand_v is %g, expected a whole value size", l->where, value);
+    return o->num_v_heads ? lnt_check_divides(c, l, "num_heads", o->num_heads, "num_v_heads", o->num_v_heads) : LINNET_OK;
 }
+
+/* q, k, v, gate and output then have width^2 parameters each, 5 width^2 together; the default expand_v would make it 8. */
+static void size(void *options_, int64_t heads, int64_t head)
+{
+    options *o = options_;
+    o->num_heads = heads;
+    o->num_v_heads = 0;
+    o->head_dim = head;
+    o->expand_v = 1;
+}
+
+static lnt_buf build(lnt_program *p, const lnt_layer *l, lnt_buf x)
+{
+    const options *o = l->options;
+    const int64_t v_heads = o->num_v_heads ? o->num_v_heads : o->num_heads, conv = o->use_short_conv ? o->conv_size : 0;
+    lnt_buf q = lnt_l2norm(p, lnt_project(p, x, "q", o->num_heads, o->head_dim, conv, LNT_SILU), 1e-6);
+    lnt_buf k = lnt_l2norm(p, lnt_project(p, x, "k", o->num_heads, o->head_dim, conv, LNT_SILU), 1e-6);
+    lnt_buf v = lnt_project(p, x, "v", v_heads, llround((double)o->head_dim * o->expand_v), conv, LNT_SILU);
+    lnt_buf g = lnt_decay_gate(p, lnt_linear(p, x, "a_proj", v_heads));
+    lnt_buf beta = lnt_write_strength(p, x, v_heads, o->allow_neg_eigval);
+    lnt_buf y = lnt_recur(p, "gated_delta_rule", (lnt_recur_in){.tensor = {{"q", q}, {"k", k}, {"v", v}, {"g", g}, {"beta", beta}}});
+    return lnt_out_proj(p, l, lnt_output_norm(p, l, x, y, o->use_gate, "o_norm", "o_norm"));
+}
+
+const lnt_mixer lnt_mixer_gated_deltanet = {
+    .kind = {{"gated_deltanet", "delta rule on a decaying state", "Yang et al. 2024, arXiv 2412.06464", "gated_delta_rule"},
+             LNT_OPTIONS(options, keys), check},
+    .size = size,
+    .build = build,
+};

@@ -1,33 +1,68 @@
 /* MesaNet (arXiv 2506.05233): the read-out of the linear map that fits all tokens so far best, o_t = G_t^T (H_t + Lambda)^-1 q_t, with
  * beta = sigmoid(b_proj x), gamma = sigmoid(a_proj x), Lambda = lambda_lower_bound + softplus(lambda_params). q and k have a convolution and SiLU, v
- * has neither. This is flash-linear-attention's layer; the paper's, in its own backbone, is equal_backbone with the rule mesa, which also ties gamma
- * to beta; gamma_cap does so here (ops/gates.c). */
-#include "mixers/mixers.h"
+ * has neither. The paper's layer, in its own backbone, is equal_backbone with the rule mesa, which also ties gamma to beta; gamma_cap does so here
+ * (ops/gates.c). */
+#include "mixers/mesa_rule.h"
 
-lnt_buf lnt_mesa_rule(lnt_program *p, const lnt_mixer_config *c, lnt_buf q, lnt_buf k, lnt_buf v, lnt_buf g, lnt_buf beta)
+typedef struct {
+    lnt_mesa_choice mesa; /* first */
+    int64_t num_heads, head_dim, conv_size;
+    double gamma_cap;
+    bool use_output_gate;
+} options;
+
+static const lnt_option keys[] = {
+    LNT_INT(options, num_heads, 1, LNT_MOST_WIDTH, 16, "heads"),
+    LNT_INT(options, head_dim, 1, LNT_MOST_WIDTH, 128, "columns of a key and of a value"),
+    LNT_SWITCH(options, use_output_gate, false, "outputs times silu(g_proj x) behind their norm"),
+    LNT_INT(options, conv_size, 1, 64, 4, "taps of the convolution of queries and keys"),
+    LNT_MAYBE_REAL(options, gamma_cap, 0, 1, 0, "gamma times 1 - (1 - gamma_cap) beta^2; null: not"),
+    LNT_MESA_KEYS,
+};
+
+static linnet_status check(lnt_ctx *c, const lnt_layer *l) { return lnt_check_mesa(c, l, l->options); }
+
+linnet_status lnt_check_mesa(lnt_ctx *c, const lnt_layer *l, const lnt_mesa_choice *o)
+{
+    if (o->min_cg_step_training > o->max_cg_step_training)
+        return lnt_fail(c, LINNET_EINVAL, "%smin_cg_step_training is %lld, expected at most max_cg_step_training = %lld", l->where,
+                        (long long)o->min_cg_step_training, (long long)o->max_cg_step_training);
+    if (o->cg_gradient != LNT_CG_UNROLLED) return LINNET_OK;
+    if (o->cg_solver == LNT_CG_FLASH)
+        return lnt_fail(c, LINNET_EINVAL, "%scg_gradient is unrolled, but the steps of cg_solver = flash round to float16", l->where);
+    if (o->max_cg_step_training > 1024)
+        return lnt_fail(c, LINNET_EINVAL, "%smax_cg_step_training is %lld, expected at most 1024 with cg_gradient = unrolled", l->where,
+                        (long long)o->max_cg_step_training);
+    return LINNET_OK;
+}
+
+lnt_buf lnt_mesa_rule(lnt_program *p, const lnt_mesa_choice *o, lnt_buf q, lnt_buf k, lnt_buf v, lnt_buf g, lnt_buf beta)
 {
     /* Lambda starts at 1, or where its lower bound leaves no room (the parity experiment: 50 over a bound of 49), at the bound and 1 */
-    double lower = c->lambda_lower_bound, start = lower < 1 ? 1 : lower + 1;
-    lnt_mesa_options solve = {.lambda = "lambda_params", .lower = lower, .start = start, .tolerance = c->cg_tolerance, .max_steps = c->cg_steps,
-                              .max_steps_decoding = c->cg_steps_decoding, .guess = c->cg_guess, .solver = c->cg_solver, .gradient = c->cg_gradient,
-                              .min_steps = c->cg_steps_min};
-    return lnt_recur(p, "mesa", (lnt_recur_in){.q = q, .k = k, .v = v, .g = g, .beta = beta, .scale = 1, .mesa = &solve});
+    double lower = o->lambda_lower_bound, start = lower < 1 ? 1 : lower + 1;
+    lnt_mesa_options solve = {.lambda = "lambda_params", .lower = lower, .start = start, .tolerance = o->cg_tolerance,
+                              .max_steps = (int32_t)o->max_cg_step_training, .max_steps_decoding = (int32_t)o->max_cg_step_decoding,
+                              .guess = o->cg_guess, .solver = o->cg_solver, .gradient = o->cg_gradient,
+                              .min_steps = (int32_t)o->min_cg_step_training};
+    return lnt_mesa(p, q, k, v, g, beta, &solve);
 }
 
-lnt_buf lnt_mixer_mesa_net(lnt_program *p, const lnt_mixer_config *c, lnt_buf x)
+static lnt_buf build(lnt_program *p, const lnt_layer *l, lnt_buf x)
 {
-    lnt_mixer_config conv = *c;
-    conv.short_conv = true;
-    lnt_buf q = lnt_l2norm(p, lnt_project(p, &conv, x, "q", c->heads, c->key_dim, LNT_SILU), 1e-6);
-    lnt_buf k = lnt_l2norm(p, lnt_project(p, &conv, x, "k", c->heads, c->key_dim, LNT_SILU), 1e-6);
-    lnt_buf v = lnt_with_heads(p, lnt_linear(p, x, "v_proj", c->heads * c->value_dim), c->heads);
-    lnt_buf beta = lnt_activation(p, lnt_linear_bias(p, x, "b_proj", c->heads), LNT_SIGMOID, 1, true);
-    lnt_buf g = lnt_activation(p, lnt_linear_bias(p, x, "a_proj", c->heads), LNT_LOG_SIGMOID, 1, true);
-    if (c->gamma_cap > 0) g = lnt_gamma_cap(p, g, beta, c->gamma_cap);
-    lnt_buf o = lnt_mesa_rule(p, c, q, k, v, g, beta);
-    if (c->output_gate)
-        o = lnt_gated_rmsnorm(p, o, lnt_linear(p, x, "g_proj", c->heads * c->value_dim), "o_norm", c->norm_eps, LNT_SILU);
-    else
-        o = lnt_rmsnorm(p, o, "o_norm", c->norm_eps);
-    return lnt_out_proj(p, c, o);
+    const options *o = l->options;
+    lnt_buf q = lnt_l2norm(p, lnt_project(p, x, "q", o->num_heads, o->head_dim, o->conv_size, LNT_SILU), 1e-6);
+    lnt_buf k = lnt_l2norm(p, lnt_project(p, x, "k", o->num_heads, o->head_dim, o->conv_size, LNT_SILU), 1e-6);
+    lnt_buf v = lnt_heads_of(p, x, "v_proj", o->num_heads, o->head_dim);
+    lnt_buf beta = lnt_activation(p, lnt_linear_bias(p, x, "b_proj", o->num_heads), LNT_SIGMOID, 1, true);
+    lnt_buf g = lnt_activation(p, lnt_linear_bias(p, x, "a_proj", o->num_heads), LNT_LOG_SIGMOID, 1, true);
+    if (o->gamma_cap > 0) g = lnt_gamma_cap(p, g, beta, o->gamma_cap);
+    lnt_buf y = lnt_mesa_rule(p, &o->mesa, q, k, v, g, beta);
+    return lnt_out_proj(p, l, lnt_output_norm(p, l, x, y, o->use_output_gate, "o_norm", "o_norm"));
 }
+
+const lnt_mixer lnt_mixer_mesa_net = {
+    .kind = {{"mesa_net", "the optimal linear map for all tokens so far, solved for every query by conjugate gradients",
+              "von Oswald et al. 2025, arXiv 2506.05233", "mesa"},
+             LNT_OPTIONS(options, keys), check},
+    .build = build,
+};

@@ -1,68 +1,57 @@
 /* Mixers: the named layers of the literature, each a short program over operators and recurrence cores. One file each, one line in mixers.def.
  *
- * A mixer takes the normalised residual stream x [tokens, width] and returns [tokens, width], ready to be added. Parameter names are
- * flash-linear-attention's, under the scope the caller has pushed ("model.layers.3.attn"). */
+ * A mixer takes the normalised residual stream x [tokens, width] and returns [tokens, width], ready to be added. Its file holds, in this order: its
+ * options as a plain structure, their table (core/options.h), the check of what no row can say, the program, and the description that ties them
+ * together. Nothing outside the file knows its keys. Parameter names are those that published checkpoints of the layer have, under the scope the
+ * caller has pushed ("model.layers.3.attn"). */
 #ifndef LNT_MIXERS_H
 #define LNT_MIXERS_H
 
+#include "mixers/kind.h"
 #include "ops/ops.h"
-#include "recurrence/recur_node.h"
 #include "program/program.h"
-
-typedef enum {
-    LNT_MAP_IDENTITY,
-    LNT_MAP_ELU,                 /* elu(x) + 1 */
-    LNT_MAP_RELU,
-    LNT_MAP_ELEMENTWISE_PRODUCT, /* (A x + a) . (B x + b), learned */
-    LNT_MAP_HEDGEHOG,            /* softmax([2Lx, -2Lx]), learned */
-    LNT_MAP_T2R,                 /* relu(Lx), learned */
-    LNT_MAP_DPFP,                /* nu = 4 */
-} lnt_feature_map;
-
-/* What a mixer may need, resolved from the model's configuration by model/build.c. Each mixer reads its own few. */
-typedef struct lnt_mixer_config {
-    int64_t width;
-    int32_t heads, kv_heads, v_heads;  /* query heads; key-value heads of grouped attention; value heads of grouped-value layers */
-    int64_t key_dim, value_dim;        /* of one head */
-    double norm_eps;
-    double out_std;                    /* initial standard deviation of the projection back to the residual stream; 0: as the others */
-    bool output_gate, short_conv, beta, neg_eigval;
-    int conv_size;
-    lnt_act qk_activation;
-    bool qk_sum_norm;                  /* delta_net: divide q, k by their sums in place of the L2 norm */
-    bool qk_norm, qkv_bias;            /* attention */
-    int64_t window;
-    double rope_theta;
-    lnt_feature_map feature_map;
-    bool tie_feature_map, norm_q, norm_k, normalize;
-    const char *rule;                  /* equal_backbone */
-    double gamma_cap;
-    double lambda_lower_bound, cg_tolerance; /* mesa; its solver: recurrence/recur_node.h */
-    int32_t cg_steps, cg_steps_min, cg_steps_decoding;
-    int cg_guess, cg_solver, cg_gradient;
-} lnt_mixer_config;
+#include "recurrence/recur_node.h"
 
 typedef struct lnt_mixer {
-    const char *name;
-    lnt_buf (*build)(lnt_program *p, const lnt_mixer_config *c, lnt_buf x);
-    const char *summary, *paper, *recurrence;
+    lnt_kind kind; /* first */
+    /* The key of a word that can stand for a mixer of its own in a pattern ("mesa" for an equal_backbone with rule = mesa); NULL: none. The one of
+     * its words under which window_size counts. */
+    const char *variant, *windowed;
+    /* Options for `heads` heads of `head` columns, as a preset has them. NULL: those named num_heads and head_dim, and no groups of heads. */
+    void (*size)(void *options, int64_t heads, int64_t head);
+    lnt_buf (*build)(lnt_program *p, const lnt_layer *l, lnt_buf x);
 } lnt_mixer;
 
 const lnt_mixer *lnt_mixer_at(int i); /* in the order of mixers.def; NULL past the end */
 const lnt_mixer *lnt_mixer_find(const char *name);
 
-#define X(name, summary, paper, recurrence) lnt_buf lnt_mixer_##name(lnt_program *p, const lnt_mixer_config *c, lnt_buf x);
+#define X(name) extern const lnt_mixer lnt_mixer_##name;
 #include "mixers/mixers.def"
 #undef X
 
-/* Shared by the mixers: the projection back to the residual stream. */
-lnt_buf lnt_out_proj(lnt_program *p, const lnt_mixer_config *c, lnt_buf o);
-/* q, k or v: projection, then (short_conv) convolution with `act`, or `act` alone; split into heads. name "q" makes q_proj and q_conv1d. */
-lnt_buf lnt_project(lnt_program *p, const lnt_mixer_config *c, lnt_buf x, const char *name, int32_t heads, int64_t dim, lnt_act act);
-/* Write strength sigmoid(b_proj x) in (0,1), or (0,2) with neg_eigval; [tokens, heads] float32. */
-lnt_buf lnt_write_strength(lnt_program *p, const lnt_mixer_config *c, lnt_buf x, int32_t heads);
+/* ---- shared by the mixers (shared.c) ---- */
 
-/* The mesa recurrence on q, k, v, log decays and write strengths, with a learned Lambda. mesa_net.c. */
-lnt_buf lnt_mesa_rule(lnt_program *p, const lnt_mixer_config *c, lnt_buf q, lnt_buf k, lnt_buf v, lnt_buf g, lnt_buf beta);
+void lnt_mixer_size(const lnt_mixer *m, void *options, int64_t heads, int64_t head);
+
+/* The projection back to the residual stream. */
+lnt_buf lnt_out_proj(lnt_program *p, const lnt_layer *l, lnt_buf o);
+/* A product whose result joins the residual stream: its weights start as lnt_layer.depth_init says. */
+lnt_buf lnt_back_linear(lnt_program *p, const lnt_layer *l, lnt_buf x, const char *name);
+/* q, k or v: projection, then (conv_size > 0) convolution with `act`, or `act` alone; split into heads. name "q" makes q_proj and q_conv1d. */
+lnt_buf lnt_project(lnt_program *p, lnt_buf x, const char *name, int64_t heads, int64_t dim, int64_t conv_size, lnt_act act);
+/* The same without either. */
+lnt_buf lnt_heads_of(lnt_program *p, lnt_buf x, const char *name, int64_t heads, int64_t dim);
+/* Write strength sigmoid(b_proj x) in (0,1), or (0,2) with negative eigenvalues; [tokens, heads] float32. */
+lnt_buf lnt_write_strength(lnt_program *p, lnt_buf x, int64_t heads, bool negative);
+/* The output's norm over each head, gated by silu(g_proj x) or not. */
+lnt_buf lnt_output_norm(lnt_program *p, const lnt_layer *l, lnt_buf x, lnt_buf o, bool gated, const char *gated_name, const char *plain_name);
+
+/* Sizes of mixers whose key and value widths are the model's times expand_k and expand_v. */
+typedef struct {
+    int64_t heads, kv_heads, key, value; /* key, value: columns of one head */
+} lnt_expanded;
+lnt_expanded lnt_expand(const lnt_layer *l, int64_t heads, int64_t kv_heads, double expand_k, double expand_v);
+linnet_status lnt_check_expanded(lnt_ctx *c, const lnt_layer *l, int64_t heads, int64_t kv_heads, double expand_k, double expand_v);
+linnet_status lnt_check_even(lnt_ctx *c, const lnt_layer *l, const char *what, int64_t head);
 
 #endif

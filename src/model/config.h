@@ -1,82 +1,75 @@
-/* What a model is: the fields of config.json (flash-linear-attention's keys and defaults) as one structure. hub/config.c reads and writes
- * it, presets.c names sizes, mixers read what they need. Zero means "null" for the sizes that may be null. */
+/* What a model is: the common keys, a block, a norm and an MLP, and for each layer a mixer, each with its own options.
+ *
+ * Layers that share a mixer and its options share a part; part 0 is that of every layer nobody named. How files say all this is hub/'s affair: this
+ * structure knows neither JSON nor other projects' names. */
 #ifndef LNT_MODEL_CONFIG_H
 #define LNT_MODEL_CONFIG_H
 
 #include "core/memory.h"
+#include "model/kinds.h"
 
-enum { LNT_MAX_LAYERS = 512, LNT_NAME = 48 };
+enum { LNT_MAX_LAYERS = 512, LNT_MAX_PARTS = 32, LNT_NAME = 48 };
 
-/* One entry of the `attn` key: softmax attention in place of the mixer at the listed layers. */
+/* A kind with its options. */
 typedef struct {
-    int n_layers;
-    int layers[LNT_MAX_LAYERS];
-    int64_t num_heads, num_kv_heads, window_size; /* num_kv_heads 0: num_heads; window_size 0: full */
-    bool qkv_bias;
-    double rope_theta;
-} lnt_attn_spec;
-
-enum { LNT_MAX_ATTN = 4 };
+    const lnt_kind *kind;
+    void *options;          /* owned */
+    char label[LNT_NAME];   /* its name in this configuration: the kind's, or where two are of a kind "attention.2", "mesa" */
+    bool apart;             /* it came with its own values: keys without a label leave it alone */
+} lnt_part;
 
 typedef struct linnet_config {
-    /* every model type */
-    char model_type[LNT_NAME];      /* linear_attn retnet simple_gla delta_net gated_deltanet transformer equal_backbone mesa_net */
-    int64_t vocab_size, hidden_size, num_hidden_layers, intermediate_size; /* intermediate_size 0: rule of lnt_config_mlp_width */
-    double hidden_ratio;
-    double norm_eps, initializer_range;
-    bool tie_word_embeddings;
-    int64_t max_position_embeddings;
+    char model_type[LNT_NAME]; /* what it was read or made as */
+    int64_t vocab_size, hidden_size, num_hidden_layers, max_position_embeddings;
     int64_t bos_token_id, eos_token_id, pad_token_id; /* -1: null */
-    bool use_l2warp;                /* must be false: not offered */
-    int n_attn;
-    lnt_attn_spec attn[LNT_MAX_ATTN];
-    /* linnet's own key "layer_mixers": a mixer name for each layer (n_layer_mixers is 0 or num_hidden_layers), before `attn` applies; of
-     * equal_backbone a rule for each layer */
-    int n_layer_mixers;
-    char (*layer_mixers)[LNT_NAME]; /* owned */
+    double norm_eps, initializer_range, logit_soft_cap;
+    bool tie_word_embeddings, scale_embeddings, fan_in_init, depth_init;
+    lnt_part block, norm, mlp;
+    int n_mixers;
+    lnt_part mixers[LNT_MAX_PARTS];
+    uint8_t mixer_of[LNT_MAX_LAYERS]; /* a layer's place among the mixers */
+    int named_layers;                 /* a list named the mixer of each of so many layers; 0: there was none */
 
-    /* mixers; each uses some */
-    int64_t num_heads, num_kv_heads, num_v_heads, head_dim; /* 0: null */
-    double expand_k, expand_v;
-    bool use_output_gate, use_gate, use_beta, use_short_conv, allow_neg_eigval;
-    int64_t conv_size;
-    char qk_norm[LNT_NAME];         /* delta_net: "l2" "sum"; transformer: "true" "false" */
-    char qk_activation[LNT_NAME];   /* silu relu elu identity */
-    char feature_map[LNT_NAME];     /* "" null; elementwise_product hedgehog t2r dpfp elu relu identity */
-    bool tie_feature_map_qk, norm_q, norm_k, norm_feature_map;
-    bool qkv_bias;
-    int64_t window_size;            /* 0: full */
-    double rope_theta;
-
-    /* equal_backbone: the MesaNet paper's backbone, in which only the recurrence changes (arXiv 2506.05233, section 4 and appendix F) */
-    char rule[LNT_NAME];            /* attention linear_attn simple_gla (gate only) gla (gate and write gate) delta_net gated_deltanet mesa */
-    double logit_soft_cap;          /* 30; 0: none */
-    double gamma_cap;               /* mesa_net's too; 0: none, and the paper's 0.9975 for the rule mesa; 1: none */
-
-    /* mesa_net, and equal_backbone with the rule mesa */
-    double lambda_lower_bound;      /* Lambda = lambda_lower_bound + softplus(lambda_params) */
-    int64_t max_cg_step_training, max_cg_step_decoding;
-    int64_t min_cg_step_training;   /* linnet's own, as the next four: a training step draws from here to max_cg_step_training; -1: it takes those */
-    double cg_tolerance;            /* a token's solve ends at this |residual| / |q|; 0: all steps are taken */
-    char cg_solver[LNT_NAME];       /* level jacobi plain absolute flash; a mesa_net file without the key gets the last: flash-linear-attention's */
-    char cg_guess[LNT_NAME];        /* diagonal zero */
-    char cg_gradient[LNT_NAME];     /* implicit (of the solution) unrolled (of the steps) */
-
-    /* keys read from a file that do not change the function computed, kept for writing back; JSON object text, owned, NULL: none */
+    /* keys of a file that do not change the function computed, kept for writing back: text of the hub's, owned; NULL: none */
     char *kept_json;
-    char *json;                     /* last text handed out, owned */
+    char *json; /* last text handed out, owned */
 } linnet_config;
 
 typedef linnet_config lnt_config;
 
-/* Defaults of a model type; LINNET_EINVAL with the list of types when unknown. hub/config.c. */
-linnet_status lnt_config_defaults(lnt_ctx *c, const char *model_type, lnt_config *out);
-/* Whole-configuration checks (head counts divide, sizes positive, layers in range ...), each with the offending value. hub/config.c. */
-linnet_status lnt_config_check(lnt_ctx *c, const lnt_config *k);
+extern const lnt_options lnt_common_keys;
+
+/* Defaults of everything, all layers of one mixer. Released with lnt_config_clear. */
+linnet_status lnt_config_make(lnt_ctx *c, const char *model_type, const lnt_mixer *mixer, lnt_config *out);
+void lnt_config_clear(lnt_config *k);
 linnet_status lnt_config_copy(lnt_ctx *c, const lnt_config *k, lnt_config **out);
-/* intermediate_size, or flash-linear-attention's rule: int(d*ratio*2/3) rounded up to a multiple of 256. */
-int64_t lnt_config_mlp_width(const lnt_config *k);
-/* The attn entry that covers `layer`, NULL: none. */
-const lnt_attn_spec *lnt_config_attn_at(const lnt_config *k, int layer);
+/* Whole-configuration checks (head counts divide, layers in range ...), each with the offending value. */
+linnet_status lnt_config_check(lnt_ctx *c, const lnt_config *k);
+/* Forget the text handed out: something changed. */
+void lnt_config_touch(lnt_config *k);
+
+/* Another kind in a part's place; options that both have keep their values. */
+linnet_status lnt_part_become(lnt_ctx *c, lnt_part *p, const lnt_kind *kind, const char *label);
+/* A new mixer at *index: the options of the first part of its kind, or else its defaults with heads like those of the others. */
+linnet_status lnt_config_add_mixer(lnt_ctx *c, lnt_config *k, const lnt_mixer *mixer, const char *label, int *index);
+/* The part that a word of a list names, made where there is none: a label, a word of part 0's variant, a mixer. window: 0 for none, -1 for whatever
+ * it has. */
+linnet_status lnt_config_mixer_named(lnt_ctx *c, lnt_config *k, const char *word, int64_t window, int *index);
+/* Parts that no layer uses go; the first stays unless first_too. */
+void lnt_config_prune(lnt_config *k, bool first_too);
+bool lnt_config_uses(const lnt_config *k, int part);
+
+/* The tables that a key without label speaks to, one after the other: the common keys, block, norm, MLP, mixers. NULL past the end; *base: the
+ * structure, *part: NULL for the common keys. */
+const lnt_options *lnt_config_table(const lnt_config *k, int i, void **base, const lnt_part **part);
+/* A key of every table that has it ("num_heads"), or of one part ("retnet.num_heads"). *known false: nobody has it, and nothing is wrong. */
+linnet_status lnt_config_put(lnt_ctx *c, lnt_config *k, const char *key, const lnt_given *v, bool *known);
+/* An integer that is in range, where there is such a key. */
+void lnt_config_put_int(lnt_config *k, const char *key, int64_t v);
+/* Named sizes and the checks of benchmarks: heads of a width for all mixers, the MLP as its rule says. */
+void lnt_config_size(lnt_config *k, int64_t width, int64_t heads, int64_t head);
+
+/* The layer as `p`'s kind sees it. */
+lnt_layer lnt_config_layer(const lnt_config *k, const lnt_part *p, int layer);
 
 #endif

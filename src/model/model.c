@@ -14,6 +14,10 @@ linnet_status linnet_model_create(linnet_context *c, const linnet_config *k, lin
 linnet_status linnet_model_create_kept(linnet_context *c, const linnet_config *k, linnet_dtype dtype, linnet_dtype weights, uint64_t seed,
                                        linnet_model **out)
 {
+    LNT_NEED(c, k);
+    LNT_NEED(c, out);
+    LNT_TRY(lnt_model_dtype_check(c, "dtype", dtype));
+    LNT_TRY(lnt_model_dtype_check(c, "weights", weights));
     LNT_TRY(lnt_model_build(c, k, dtype, weights, out));
     linnet_status s = lnt_weights_init((*out)->w, seed);
     if (s != LINNET_OK) {
@@ -21,6 +25,11 @@ linnet_status linnet_model_create_kept(linnet_context *c, const linnet_config *k
         *out = NULL;
     }
     return s;
+}
+
+linnet_status linnet_model_outline(linnet_context *c, const linnet_config *k, linnet_dtype dtype, linnet_model **out)
+{
+    return lnt_model_outline(c, k, dtype, out);
 }
 
 void linnet_model_destroy(linnet_model *m)
@@ -39,16 +48,28 @@ static int64_t count_parameters(const lnt_program *p)
     return n;
 }
 
-void linnet_model_get_info(const linnet_model *m, linnet_model_info *out)
+linnet_status lnt_model_check(lnt_ctx *c, const linnet_model *m)
 {
+    LNT_TRY(lnt_need(c, m, "the model"));
+    if (m->c == c) return LINNET_OK;
+    lnt_fail(c, LINNET_EINVAL, "the model belongs to another context");
+    return lnt_hint(c, "A model is used with the context that it was made with.");
+}
+
+linnet_status linnet_model_get_info(const linnet_model *m, linnet_model_info *out)
+{
+    if (!m) return LINNET_EINVAL;
+    LNT_TRY(lnt_result_check(m->c, out));
     const lnt_config *k = m->config;
-    *out = (linnet_model_info){.parameters = count_parameters(m->p),
-                               .vocabulary = k->vocab_size,
-                               .width = k->hidden_size,
-                               .layers = k->num_hidden_layers,
-                               .state_capacity = k->max_position_embeddings,
-                               .model_type = k->model_type};
-    out->state_bytes_per_sequence = (int64_t)lnt_state_bytes(m->p, m->dtype, out->state_capacity);
+    linnet_model_info i = {.parameters = count_parameters(m->p),
+                           .vocabulary = k->vocab_size,
+                           .width = k->hidden_size,
+                           .layers = k->num_hidden_layers,
+                           .state_capacity = k->max_position_embeddings,
+                           .model_type = k->model_type};
+    i.state_bytes_per_sequence = (int64_t)lnt_state_bytes(m->p, m->dtype, i.state_capacity);
+    LNT_GIVE(out, i);
+    return LINNET_OK;
 }
 
 linnet_status lnt_check_ids(lnt_ctx *c, const linnet_model *m, const int32_t *ids, int64_t n)
@@ -62,13 +83,17 @@ linnet_status lnt_check_ids(lnt_ctx *c, const linnet_model *m, const int32_t *id
 
 linnet_status linnet_model_logits(linnet_context *c, linnet_model *m, const int64_t *ids, int64_t B, int64_t T, float *logits)
 {
+    LNT_TRY(lnt_model_check(c, m));
     const int64_t dims[3] = {B, T, m->config->vocab_size};
     int64_t all, tokens;
     if (B < 0 || T < 0) return lnt_fail(c, LINNET_EINVAL, "logits of [%lld,%lld] tokens", (long long)B, (long long)T);
-    LNT_TRY(lnt_size_product(c, "the array of logits", 3, dims, &all));
+    if (B == 0 || T == 0) return LINNET_OK; /* nothing is there, however often */
+    LNT_NEED(c, ids);
+    LNT_NEED(c, logits);
     LNT_TRY(lnt_size_product(c, "the array of ids", 2, dims, &tokens));
-    int32_t *ids32 = lnt_alloc((size_t)tokens * 4);
-    if (!ids32) return lnt_fail_memory(c, (size_t)tokens * 4);
+    LNT_TRY(lnt_size_product(c, "the array of logits", 4, (int64_t[]){B, T, dims[2], sizeof *logits}, &all));
+    int32_t *ids32 = lnt_alloc(lnt_bytes((size_t)tokens, 4));
+    if (!ids32) return lnt_fail_memory(c, lnt_bytes((size_t)tokens, 4));
     lnt_plan *plan = NULL;
     linnet_status s = LINNET_OK;
     for (int64_t i = 0; i < tokens; i++) {
@@ -83,7 +108,7 @@ linnet_status linnet_model_logits(linnet_context *c, linnet_model *m, const int6
     LNT_TRY_GOTO(s, lnt_plan_create(c, m->p, &o, &plan), done);
     lnt_batch b = {.tokens = tokens, .n_seq = B, .n_inputs = 1, .inputs = {{m->ids, ids32}}};
     LNT_TRY_GOTO(s, lnt_plan_run(plan, m->w, &b), done);
-    lnt_to_host(c, logits, lnt_plan_output(plan, m->logits).data, (size_t)all * 4);
+    lnt_to_host(c, logits, lnt_plan_output(plan, m->logits).data, (size_t)all);
 done:
     lnt_plan_destroy(plan);
     lnt_free(ids32);

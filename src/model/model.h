@@ -2,6 +2,7 @@
 #ifndef LNT_MODEL_H
 #define LNT_MODEL_H
 
+#include "core/border.h"
 #include "model/config.h"
 #include "program/plan.h"
 
@@ -18,11 +19,16 @@ struct linnet_model {
     bool borrowed;        /* w is another model's */
 };
 
+/* The model without weights: what a file of weights must look like, known before memory for them is taken. */
+linnet_status lnt_model_outline(lnt_ctx *c, const lnt_config *k, lnt_dtype dtype, linnet_model **out);
 /* Build the program of a configuration and allocate its weights (zero), kept as lnt_weights_create says. Takes a copy of the configuration. */
 linnet_status lnt_model_build(lnt_ctx *c, const lnt_config *k, lnt_dtype dtype, lnt_dtype kept, linnet_model **out);
 
 /* The weights of `m`, which must outlive it, under another configuration with the same parameters: one that solves otherwise, say. */
 linnet_status lnt_model_view(lnt_ctx *c, const linnet_model *m, const lnt_config *k, linnet_model **out);
+
+/* A model that a caller hands in: there, and made with this context. */
+linnet_status lnt_model_check(lnt_ctx *c, const linnet_model *m);
 
 /* LINNET_EINVAL naming the first id outside [0, vocabulary). */
 linnet_status lnt_check_ids(lnt_ctx *c, const linnet_model *m, const int32_t *ids, int64_t n);

@@ -2,6 +2,7 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "core/border.h"
 #include "model/config.h"
 
 typedef struct {
@@ -32,6 +33,8 @@ const char *linnet_preset_summary(int i) { return i >= 0 && i < PRESETS ? preset
 
 linnet_status linnet_config_preset(linnet_context *c, linnet_config *k, const char *name)
 {
+    LNT_NEED(c, k);
+    LNT_NEED(c, name);
     const preset *p = NULL;
     for (int i = 0; i < PRESETS; i++)
         if (strcmp(presets[i].name, name) == 0) p = &presets[i];
@@ -40,19 +43,7 @@ linnet_status linnet_config_preset(linnet_context *c, linnet_config *k, const ch
         for (int i = 0; i < PRESETS; i++) snprintf(list + strlen(list), sizeof list - strlen(list), "%s%s", i ? ", " : "", presets[i].name);
         return lnt_fail(c, LINNET_EINVAL, "preset \"%.40s\" is unknown, expected one of %s", name, list);
     }
-    k->hidden_size = p->width;
     k->num_hidden_layers = p->layers;
-    k->intermediate_size = 0; /* the model type's rule */
-    k->num_heads = p->width / p->head;
-    k->num_kv_heads = k->num_v_heads = 0;
-    k->head_dim = p->head;
-    /* q, k, v, gate and output of gated_deltanet then have width^2 parameters each, 5 width^2 together; the type's default of 2 would make it 8. */
-    if (strcmp(k->model_type, "gated_deltanet") == 0) k->expand_v = 1;
-    for (int i = 0; i < k->n_attn; i++) {
-        k->attn[i].num_heads = k->num_heads;
-        k->attn[i].num_kv_heads = 0;
-    }
-    lnt_free(k->json);
-    k->json = NULL;
+    lnt_config_size(k, p->width, p->width / p->head, p->head);
     return LINNET_OK;
 }

@@ -11,6 +11,14 @@ bool lnt_ready(lnt_program *p, const char *op, int n, const lnt_buf *in)
     return true;
 }
 
+bool lnt_row_a_token(lnt_program *p, const char *op, lnt_buf x)
+{
+    const lnt_value *v = lnt_program_value(p, x);
+    if (!v->rows && v->each == 1) return true;
+    lnt_program_fail(p, "%s: its input has %s, expected one row a token", op, v->rows ? "a fixed number of rows" : "several rows a token");
+    return false;
+}
+
 void *lnt_attr(lnt_program *p, const void *attr, size_t bytes)
 {
     void *copy = lnt_program_alloc(p, bytes);
@@ -31,23 +39,28 @@ int lnt_named_param(lnt_program *p, const char *name, const char *kind, int64_t 
 
 lnt_buf lnt_add_op(lnt_program *p, const lnt_op *op, const void *attr, int n_in, const lnt_buf *in, int n_param, const int *param, lnt_out_spec out)
 {
-    const lnt_node *n = lnt_add_node(p, op, attr, n_in, in, n_param, param, 1, &out);
+    lnt_buf dense[LNT_MAX_IN];
+    for (int i = 0; i < n_in; i++) dense[i] = op->strided >> i & 1 ? in[i] : lnt_dense(p, in[i]);
+    const lnt_node *n = lnt_add_node(p, op, attr, n_in, dense, n_param, param, 1, &out);
     return n ? n->out[0] : LNT_NO_BUF;
 }
 
 const char *lnt_act_name(lnt_act a)
 {
-    static const char *const names[] = {"identity", "silu", "sigmoid", "relu", "elu+1", "log_sigmoid", "tanh"};
+    static const char *const names[] = {"identity", "silu", "sigmoid", "relu", "elu+1", "log_sigmoid", "tanh",
+                                        "gelu", "gelu_tanh", "squared_relu", "exp", "softplus", "1 - exp"};
     return names[a];
 }
 
 linnet_status lnt_zero_gradients(const lnt_call *k)
 {
-    for (int i = 0; i < LNT_MAX_IN; i++) {
+    for (int i = 0; i < k->node->n_in; i++) {
         const lnt_tensor *d = &k->d_in[i];
-        if (d->data && !k->accumulate[i]) lnt_device_zero(k->c, d->data, (size_t)(d->rows * d->cols) * (d->dtype == LINNET_F32 ? 4 : 2));
+        if (!d->data || k->accumulate[i]) continue;
+        const int64_t size = d->dtype == LINNET_F32 ? 4 : 2, runs = d->ld == d->cols ? 1 : d->rows; /* rows of a slice one by one */
+        for (int64_t r = 0; r < runs; r++) lnt_device_zero(k->c, (char *)d->data + r * d->ld * size, (size_t)(d->rows / runs * d->cols * size));
     }
-    for (int i = 0; i < LNT_MAX_PARAM; i++)
+    for (int i = 0; i < k->node->n_param; i++)
         if (k->param[i].set && k->param[i].grad) lnt_device_zero(k->c, k->param[i].grad, (size_t)k->param[i].count * 4);
     return LINNET_OK;
 }

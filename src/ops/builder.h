@@ -20,6 +20,11 @@ lnt_buf lnt_add_op(lnt_program *p, const lnt_op *op, const void *attr, int n_in,
 static inline int64_t lnt_in_cols(const lnt_node *n, int i) { return lnt_cols(n->program, n->in[i]); }
 static inline int64_t lnt_in_heads(const lnt_node *n, int i) { return lnt_heads(n->program, n->in[i]); }
 
+static inline int64_t lnt_in_rows(const lnt_node *n, int i, const lnt_shape *s) { return lnt_rows(n->program, n->in[i], s->tokens); }
+
+/* Whether x has one row a token, as what goes along the sequence must; a remembered mistake otherwise. */
+bool lnt_row_a_token(lnt_program *p, const char *op, lnt_buf x);
+
 const char *lnt_act_name(lnt_act a);
 
 #endif

@@ -3,8 +3,57 @@
 
 /* for the heads i of each piece: rows of [tokens*heads, d]. */
 #define PARALLEL_HEADS(k, i, heads, size)                                                                                          \
-    PARALLEL_PIECES((k)->c, piece, pieces((k)->tokens * (heads), size))                                                            \
-        for (int64_t i = piece * (size); i < at_most((k)->tokens * (heads), (piece + 1) * (size)); i++)
+    PARALLEL_PIECES((k)->c, piece, pieces((k)->in[0].rows * (heads), size))                                                            \
+        for (int64_t i = piece * (size); i < at_most((k)->in[0].rows * (heads), (piece + 1) * (size)); i++)
+
+/* ---- softmax: dx = p (dp - sum p dp) ------------------------------------------------------------------------------------------------- */
+
+linnet_status LNT_V(lnt_softmax_forward)(const lnt_call *k)
+{
+    const lnt_tensor *x = &k->in[0], *y = &k->out[0];
+    const int64_t heads = x->heads, d = x->cols / heads, size = rows_a_piece(d);
+    PARALLEL_HEADS(k, i, heads, size)
+    {
+        float e[LNT_FEATURE_MAX];
+        const void *xi = part_at(x, 0, i * d);
+        float m = -INFINITY;
+        V_EACH(j, n, d)
+        {
+            vf v = v_get(xi, x->dtype, j, n);
+            for (int64_t l = n; l < LNT_VL; l++) v[l] = v[0];
+            const float top = v_hmax(v);
+            m = top > m ? top : m;
+        }
+        vf s = v_zero();
+        V_EACH(j, n, d)
+        {
+            vf v = v_exp(v_get(xi, x->dtype, j, n) - m);
+            v_put(e, LINNET_F32, j, n, v);
+            for (int64_t l = n; l < LNT_VL; l++) v[l] = 0;
+            s += v;
+        }
+        const float scale = 1.0f / v_sum(s);
+        V_EACH(j, n, d) v_put(part_at(y, 0, i * d), y->dtype, j, n, v_get(e, LINNET_F32, j, n) * scale);
+    }
+    return LINNET_OK;
+}
+
+linnet_status LNT_V(lnt_softmax_backward)(const lnt_call *k)
+{
+    const lnt_tensor *y = &k->out[0], *dy = &k->d_out[0], *dx = &k->d_in[0];
+    const int64_t heads = y->heads, d = y->cols / heads, size = rows_a_piece(d);
+    if (!dx->data) return LINNET_OK;
+    PARALLEL_HEADS(k, i, heads, size)
+    {
+        const void *p = part_at(y, 0, i * d), *dp = part_at(dy, 0, i * d);
+        vf s = v_zero();
+        V_EACH(j, n, d) s += v_get(p, y->dtype, j, n) * v_get(dp, dy->dtype, j, n);
+        const float mean = v_sum(s);
+        V_EACH(j, n, d)
+            v_out(part_at(dx, 0, i * d), dx->dtype, j, n, v_get(p, y->dtype, j, n) * (v_get(dp, dy->dtype, j, n) - mean), k->accumulate[0]);
+    }
+    return LINNET_OK;
+}
 
 /* ---- hedgehog: max |y| is the largest of all 2d inputs. dz = p (dp - sum p dp), dy = dz_+ - dz_- ---------------------------------- */
 

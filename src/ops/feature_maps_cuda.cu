@@ -26,6 +26,32 @@ __device__ __forceinline__ void set_at(lnt_view v, int64_t i, float x, bool add)
     put_sum<any1>(v, i, one, add);
 }
 
+/* ---- softmax: dx = p (dp - sum p dp) ----------------------------------------------------------------------------------------------------- */
+
+static __global__ void __launch_bounds__(32 * MAP_WARPS) softmax_forward(const __grid_constant__ map_args a)
+{
+    const int64_t row = (int64_t)blockIdx.x * MAP_WARPS + threadIdx.x / 32;
+    const int lane = (int)threadIdx.x % 32;
+    if (row >= a.rows) return;
+    float top = -INFINITY, s = 0.0f;
+    for (int j = lane; j < a.d; j += 32) top = fmaxf(top, one_at(a.x, row * a.d + j));
+    top = warp_max(top);
+    for (int j = lane; j < a.d; j += 32) s += expf(one_at(a.x, row * a.d + j) - top);
+    const float scale = 1.0f / warp_sum(s);
+    for (int j = lane; j < a.d; j += 32) set_at(a.y, row * a.d + j, expf(one_at(a.x, row * a.d + j) - top) * scale, false);
+}
+
+static __global__ void __launch_bounds__(32 * MAP_WARPS) softmax_backward(const __grid_constant__ map_args a)
+{
+    const int64_t row = (int64_t)blockIdx.x * MAP_WARPS + threadIdx.x / 32, first = row * a.d;
+    const int lane = (int)threadIdx.x % 32;
+    if (row >= a.rows) return;
+    float s = 0.0f;
+    for (int j = lane; j < a.d; j += 32) s += one_at(a.y, first + j) * one_at(a.dy, first + j);
+    s = warp_sum(s);
+    for (int j = lane; j < a.d; j += 32) set_at(a.dx, first + j, one_at(a.y, first + j) * (one_at(a.dy, first + j) - s), a.add);
+}
+
 /* ---- hedgehog: max |y| is the largest of all 2d inputs. dz = p (dp - sum p dp), dy = dz_+ - dz_- ----------------------------------------- */
 
 static __global__ void __launch_bounds__(32 * MAP_WARPS) hedgehog_forward(const __grid_constant__ map_args a)
@@ -110,13 +136,21 @@ static __global__ void __launch_bounds__(32 * MAP_WARPS) dpfp_backward(const __g
 
 static linnet_status run(const lnt_call *k, void (*kernel)(map_args), int64_t d, int64_t heads, int nu, bool backward)
 {
-    const map_args a = {view_of(&k->in[0]), view_of(&k->out[0]), view_of(&k->d_out[0]), view_of(&k->d_in[0]), k->accumulate[0], k->tokens * heads,
+    const map_args a = {view_of(&k->in[0]), view_of(&k->out[0]), view_of(&k->d_out[0]), view_of(&k->d_in[0]), k->accumulate[0], k->in[0].rows * heads,
                         (int)d,             nu};
     if (a.rows <= 0 || (backward && !a.dx.p)) return LINNET_OK;
     kernel<<<(unsigned)lnt_div_up(a.rows, MAP_WARPS), 32 * MAP_WARPS, 0, lnt_stream(k->c)>>>(a);
     return LINNET_OK;
 }
 
+extern "C" linnet_status lnt_softmax_forward_cuda(const lnt_call *k)
+{
+    return run(k, softmax_forward, k->in[0].cols / k->in[0].heads, k->in[0].heads, 0, false);
+}
+extern "C" linnet_status lnt_softmax_backward_cuda(const lnt_call *k)
+{
+    return run(k, softmax_backward, k->out[0].cols / k->out[0].heads, k->out[0].heads, 0, true);
+}
 extern "C" linnet_status lnt_hedgehog_forward_cuda(const lnt_call *k)
 {
     return run(k, hedgehog_forward, k->in[0].cols / k->in[0].heads, k->in[0].heads, 0, false);

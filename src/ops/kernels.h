@@ -42,20 +42,29 @@ typedef linnet_status lnt_pair_kernel(const lnt_call *first, const lnt_call *sec
 
 LNT_DECLARE_OP(activation);
 LNT_DECLARE_OP(add);
+LNT_DECLARE_OP(bounded_decay);
+LNT_DECLARE_OP(clamp);
+LNT_DECLARE_OP(columns);
+LNT_DECLARE_OP(decay_bounds);
 LNT_DECLARE_OP(decay_gate);
 LNT_DECLARE_OP(dpfp);
 LNT_DECLARE_OP(embedding);
 LNT_DECLARE_OP(gamma_cap);
 LNT_DECLARE_OP(gated_rmsnorm);
+LNT_DECLARE_OP(glu);
+LNT_DECLARE_OP(head_dot);
 LNT_DECLARE_OP(hedgehog);
 LNT_DECLARE_OP(l2norm);
+LNT_DECLARE_OP(layernorm);
+LNT_DECLARE_OP(lerp);
 LNT_DECLARE_OP(mul);
 LNT_DECLARE_OP(repeat_heads);
 LNT_DECLARE_OP(rmsnorm);
 LNT_DECLARE_OP(rotary);
 LNT_DECLARE_OP(short_conv);
+LNT_DECLARE_OP(softmax);
 LNT_DECLARE_OP(sumnorm);
-LNT_DECLARE_OP(swiglu);
+LNT_DECLARE_OP(token_shift);
 LNT_DECLARE_PAIR(sum_rmsnorm);
 
 /* Nothing came in: input gradients that are not accumulated become zero. */

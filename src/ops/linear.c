@@ -1,39 +1,56 @@
-/* y = x W^T + b,  dx = dy W,  dW += dy^T x,  db += column sums of dy;  W [out, in]. With `per_head`, x [tokens, heads, in] is read as
- * [tokens*heads, in]: one map serves every head. */
+/* y = x W^T + b,  dx = dy W,  dW += dy^T x,  db += column sums of dy;  W [out, in]. Per head, x [tokens, heads, in] is read as [tokens*heads, in]:
+ * one map serves every head. In groups, x [tokens, groups, in] has a map each, side by side in W [out, groups*in], b [groups, out]. */
 #include "ops/builder.h"
 #include "ops/few_rows.h"
 #include "ops/pointwise.h"
 
 typedef struct {
-    int64_t in, out; /* of the map */
+    int64_t in, out; /* of a map */
+    int groups;
     bool bias;
 } linear_attr;
 
 /* Rows the map is applied to. */
-static int64_t rows_of(const lnt_call *k) { return k->tokens * (k->in[0].cols / ((const linear_attr *)k->attr)->in); }
+static int64_t rows_of(const lnt_call *k)
+{
+    const linear_attr *a = k->attr;
+    return k->in[0].rows * (k->in[0].cols / (a->groups * a->in));
+}
 
 static size_t linear_workspace(const lnt_node *n, const lnt_shape *s, bool backward)
 {
     const linear_attr *a = n->attr;
-    return backward && a->bias ? lnt_sum_bytes(s, s->tokens * (lnt_in_cols(n, 0) / a->in), a->out) : 0;
+    return backward && a->bias ? lnt_sum_bytes(s, lnt_in_rows(n, 0, s) * (lnt_in_cols(n, 0) / a->in / a->groups), a->groups * a->out) : 0;
 }
 
 static double linear_flops(const lnt_node *n, const lnt_shape *s, bool backward)
 {
     const linear_attr *a = n->attr;
-    return (backward ? 4.0 : 2.0) * (double)s->tokens * (double)(lnt_in_cols(n, 0) / a->in) * (double)a->in * (double)a->out;
+    return (backward ? 4.0 : 2.0) * (double)lnt_in_rows(n, 0, s) * (double)(lnt_in_cols(n, 0) / a->in) * (double)a->in * (double)a->out;
 }
+
+/* Elements from a row of x (or of its gradient) to the next: heads are rows of their own. */
+static int64_t ld_of(const lnt_call *k, const lnt_tensor *x)
+{
+    const linear_attr *a = k->attr;
+    return x->cols == a->groups * a->in ? x->ld : a->in;
+}
+
+static void *column(const void *p, lnt_dtype t, int64_t at) { return (char *)(uintptr_t)p + at * (int64_t)lnt_dtype_size(t); }
 
 static linnet_status linear_forward(const lnt_call *k)
 {
     const linear_attr *a = k->attr;
     const lnt_tensor *x = &k->in[0], *y = &k->out[0];
-    LNT_TRY(lnt_gemm(k->c, &(lnt_gemm_args){.trans_b = true, .weights = true, .M = rows_of(k), .N = a->out, .K = a->in, .alpha = 1, .ab = x->dtype,
-                                            .c = y->dtype, .a = x->data, .lda = a->in, .b = k->param[0].work, .ldb = a->in, .C = y->data,
-                                            .ldc = a->out}));
+    const int64_t in = a->groups * a->in, out = a->groups * a->out;
+    for (int g = 0; g < a->groups; g++)
+        LNT_TRY(lnt_gemm(k->c, &(lnt_gemm_args){.trans_b = true, .weights = true, .M = rows_of(k), .N = a->out, .K = a->in, .alpha = 1,
+                                                .ab = x->dtype, .c = y->dtype, .a = column(x->data, x->dtype, g * a->in), .lda = ld_of(k, x),
+                                                .b = column(k->param[0].work, x->dtype, g * a->in), .ldb = in,
+                                                .C = column(y->data, y->dtype, g * a->out), .ldc = out}));
     if (a->bias) {
         lnt_tensor rows = *y;
-        rows.rows = rows_of(k), rows.cols = a->out;
+        rows.rows = rows_of(k), rows.cols = rows.ld = out;
         LNT_KERNEL(k->c, lnt_bias_add)(k->c, &rows, k->param[1].master);
     }
     return LINNET_OK;
@@ -43,19 +60,23 @@ static linnet_status linear_backward(const lnt_call *k)
 {
     const linear_attr *a = k->attr;
     const lnt_tensor *x = &k->in[0], *dx = &k->d_in[0], *dy = &k->d_out[0];
-    const int64_t rows = rows_of(k);
+    const int64_t rows = rows_of(k), in = a->groups * a->in, out = a->groups * a->out;
     if (!dy->data) return lnt_zero_gradients(k);
-    if (dx->data)
-        LNT_TRY(lnt_gemm(k->c, &(lnt_gemm_args){.M = rows, .N = a->in, .K = a->out, .alpha = 1, .beta = k->accumulate[0], .ab = dy->dtype,
-                                                .c = dx->dtype, .a = dy->data, .lda = a->out, .b = k->param[0].work, .ldb = a->in, .C = dx->data,
-                                                .ldc = a->in}));
-    if (k->param[0].grad)
-        LNT_TRY(lnt_gemm(k->c, &(lnt_gemm_args){.trans_a = true, .M = a->out, .N = a->in, .K = rows, .alpha = 1, .beta = !k->param[0].set,
-                                                .ab = dy->dtype, .c = LINNET_F32, .a = dy->data, .lda = a->out, .b = x->data, .ldb = a->in,
-                                                .C = k->param[0].grad, .ldc = a->in}));
+    for (int g = 0; g < a->groups; g++) {
+        const void *d = column(dy->data, dy->dtype, g * a->out);
+        if (dx->data)
+            LNT_TRY(lnt_gemm(k->c, &(lnt_gemm_args){.M = rows, .N = a->in, .K = a->out, .alpha = 1, .beta = k->accumulate[0], .ab = dy->dtype,
+                                                    .c = dx->dtype, .a = d, .lda = out, .b = column(k->param[0].work, dy->dtype, g * a->in),
+                                                    .ldb = in, .C = column(dx->data, dx->dtype, g * a->in), .ldc = ld_of(k, dx)}));
+        if (k->param[0].grad)
+            LNT_TRY(lnt_gemm(k->c, &(lnt_gemm_args){.trans_a = true, .M = a->out, .N = a->in, .K = rows, .alpha = 1, .beta = !k->param[0].set,
+                                                    .ab = dy->dtype, .c = LINNET_F32, .a = d, .lda = out,
+                                                    .b = column(x->data, x->dtype, g * a->in), .ldb = ld_of(k, x),
+                                                    .C = k->param[0].grad + g * a->in, .ldc = in}));
+    }
     if (a->bias && k->param[1].grad) {
         lnt_tensor d = *dy;
-        d.rows = rows, d.cols = a->out;
+        d.rows = rows, d.cols = d.ld = out;
         LNT_KERNEL(k->c, lnt_column_sums)(k->c, &d, k->param[1].grad, k->work);
     }
     return LINNET_OK;
@@ -64,7 +85,8 @@ static linnet_status linear_backward(const lnt_call *k)
 static void linear_describe(const lnt_node *n, char *text, size_t size)
 {
     const linear_attr *a = n->attr;
-    snprintf(text, size, "%lld -> %lld%s", (long long)a->in, (long long)a->out, a->bias ? ", bias" : "");
+    const int at = a->groups > 1 ? snprintf(text, size, "%d x ", a->groups) : 0;
+    snprintf(text + at, size - (size_t)at, "%lld -> %lld%s", (long long)a->in, (long long)a->out, a->bias ? ", bias" : "");
 }
 
 /* ---- a group: maps of one input, then what is made of their results element by element ---- */
@@ -86,14 +108,16 @@ static int maker_of(const lnt_node *const *group, int count, const lnt_node *n, 
     return -1;
 }
 
-static bool linear_joins(const lnt_node *const *group, int count, const lnt_node *n)
+static bool is_swiglu(const lnt_node *n) { return ((const lnt_glu_attr *)n->attr)->act == LNT_SILU; }
+
+static bool linear_follows(const lnt_node *const *group, int count, const lnt_node *n)
 {
     if (!plain(group[0])) return false;
     int maps = 0;
     for (int i = 0; i < count; i++) maps += group[i]->op == &linear_op;
-    if (n->op == &lnt_swiglu_op) return count == 2 && maker_of(group, count, n, 0) == 0 && maker_of(group, count, n, 1) == 1;
+    if (n->op == &lnt_glu_op) return is_swiglu(n) && count == 2 && maker_of(group, count, n, 0) == 0 && maker_of(group, count, n, 1) == 1;
     if (n->op == &lnt_activation_op) return maker_of(group, count, n, 0) >= 0;
-    return plain(n) && group[count - 1]->op != &lnt_swiglu_op && maps < LNT_FEW_PARTS && lnt_same_data(n->program, n->in[0], group[0]->in[0]);
+    return plain(n) && group[count - 1]->op != &lnt_glu_op && maps < LNT_FEW_PARTS && lnt_same_data(n->program, n->in[0], group[0]->in[0]);
 }
 
 #ifdef LINNET_CUDA
@@ -112,22 +136,22 @@ static lnt_few_part *read_part(lnt_few_rows *f, const lnt_call *calls, int i)
 static bool as_one(const lnt_call *calls, int count, lnt_few_rows *f)
 {
     const linear_attr *first = calls->attr;
-    *f = (lnt_few_rows){.weights = true, .R = (int)calls->tokens, .K = first->in, .x = calls->in[0].data, .ldx = first->in};
-    if (calls->in[0].dtype != LINNET_BF16 || calls->tokens > LNT_FEW_ROWS) return false;
+    *f = (lnt_few_rows){.weights = true, .R = (int)calls->in[0].rows, .K = first->in, .x = calls->in[0].data, .ldx = calls->in[0].ld};
+    if (calls->in[0].dtype != LINNET_BF16 || calls->in[0].rows > LNT_FEW_ROWS) return false;
     for (int i = 0; i < count; i++) {
         const lnt_call *k = &calls[i];
         const lnt_tensor *y = &k->out[0];
         if (k->node->op == &linear_op) {
             f->part[f->parts++] = (lnt_few_part){.w = k->param[0].work, .N = y->cols, .ldw = first->in, .y = y->data, .ldy = y->cols, .step = 1,
                                                  .type = y->dtype, .alpha = 1, .scale = 1};
-        } else if (k->node->op == &lnt_swiglu_op) {
+        } else if (k->node->op == &lnt_glu_op) {
             if (f->parts != 2 || !calls[0].inner || !calls[1].inner || y->dtype != LINNET_BF16) return false;
             f->swiglu = true;
             f->part[0].y = y->data;
         } else {
             const lnt_activation_attr *a = k->attr;
             lnt_few_part *part = read_part(f, calls, i);
-            if (!part || a->act == LNT_IDENTITY) return false;
+            if (!part || a->act == LNT_IDENTITY || a->offset != 0) return false;
             part->y = y->data, part->type = y->dtype, part->act = a->act, part->scale = (float)a->scale;
         }
     }
@@ -145,14 +169,20 @@ static linnet_status linear_group(const lnt_call *calls, int count)
 #define linear_group NULL
 #endif
 
-static const lnt_op linear_op = {.name = "linear", .backward_needs = LNT_NEEDS_IN0, .stores_first = true, .workspace = linear_workspace,
-                                 .flops = linear_flops, .forward = linear_forward, .backward = linear_backward, .describe = linear_describe,
-                                 .joins = linear_joins, .run_group = linear_group};
+static const lnt_op linear_op = {.name = "linear", .backward_needs = LNT_NEEDS_IN0, .strided = LNT_NEEDS_IN0, .stores_first = true,
+                                 .workspace = linear_workspace, .flops = linear_flops, .forward = linear_forward,
+                                 .backward = linear_backward, .describe = linear_describe, .follows = linear_follows, .run_group = linear_group};
+
+/* The operands of a product share the policy's type. */
+static bool takes_input(lnt_program *p, lnt_buf x, const char *name)
+{
+    if (lnt_program_value(p, x)->f32) lnt_program_fail(p, "linear %s: its input is float32 under every policy, expected an activation", name);
+    return !lnt_program_value(p, x)->f32;
+}
 
 static lnt_buf linear(lnt_program *p, lnt_buf x, const char *name, linear_attr a, int32_t heads, lnt_init init)
 {
-    /* The operands of a product share the policy's type. */
-    if (lnt_program_value(p, x)->f32) return lnt_program_fail(p, "linear %s: its input is float32 under every policy, expected an activation", name);
+    if (!takes_input(p, x, name)) return LNT_NO_BUF;
     if (a.out < 1 || a.out > INT64_MAX / heads) return lnt_program_fail(p, "linear %s: %lld outputs", name, (long long)a.out);
     const int param[2] = {lnt_named_param(p, name, "weight", a.out, a.in, init, true, true),
                           a.bias ? lnt_named_param(p, name, "bias", a.out, 0, (lnt_init){LNT_INIT_CONST, 0, 0}, false, false) : 0};
@@ -162,7 +192,7 @@ static lnt_buf linear(lnt_program *p, lnt_buf x, const char *name, linear_attr a
 static lnt_buf whole_row(lnt_program *p, lnt_buf x, const char *name, int64_t out, bool bias)
 {
     if (!lnt_ready(p, "linear", 1, &x)) return LNT_NO_BUF;
-    linear_attr a = {lnt_cols(p, x), out, bias};
+    linear_attr a = {lnt_cols(p, x), out, 1, bias};
     return linear(p, x, name, a, 1, (lnt_init){LNT_INIT_NORMAL, lnt_init_std(p, a.in), 0});
 }
 
@@ -172,7 +202,20 @@ lnt_buf lnt_linear_bias(lnt_program *p, lnt_buf x, const char *name, int64_t out
 lnt_buf lnt_head_linear(lnt_program *p, lnt_buf x, const char *name, int64_t out_per_head, bool bias, lnt_init init)
 {
     if (!lnt_ready(p, "linear", 1, &x)) return LNT_NO_BUF;
-    int32_t heads = lnt_heads(p, x);
-    linear_attr a = {lnt_cols(p, x) / heads, out_per_head, bias};
-    return linear(p, x, name, a, heads, init);
+    const int32_t heads = lnt_heads(p, x);
+    linear_attr a = {lnt_cols(p, x) / heads, out_per_head, 1, bias};
+    return linear(p, heads > 1 ? lnt_dense(p, x) : x, name, a, heads, init);
+}
+
+lnt_buf lnt_group_linear(lnt_program *p, lnt_buf x, const char *name, const char *bias, int64_t out)
+{
+    if (!lnt_ready(p, "linear", 1, &x) || !takes_input(p, x, name)) return LNT_NO_BUF;
+    const int32_t groups = lnt_heads(p, x);
+    const int64_t cols = lnt_cols(p, x), dim[2] = {groups, out};
+    if (out < 1 || out > INT64_MAX / groups) return lnt_program_fail(p, "linear %s: %lld outputs", name, (long long)out);
+    linear_attr a = {cols / groups, out, groups, bias != NULL};
+    const lnt_init init = {LNT_INIT_NORMAL, lnt_init_std(p, a.in), 0};
+    const int param[2] = {lnt_named_param(p, name, "weight", out, cols, init, true, true),
+                          bias ? lnt_add_param(p, bias, 2, dim, (lnt_init){LNT_INIT_CONST, 0, 0}, false, false) : 0};
+    return lnt_add_op(p, &linear_op, lnt_attr(p, &a, sizeof a), 1, &x, bias ? 2 : 1, param, (lnt_out_spec){out * groups, groups, false});
 }

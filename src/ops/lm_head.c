@@ -144,7 +144,7 @@ static void head_describe(const lnt_node *n, char *text, size_t size)
 {
     const head_attr *a = n->attr;
     if (a->softcap > 0)
-        snprintf(text, size, "vocabulary %lld, soft cap %g", (long long)a->vocab, a->softcap);
+        lnt_format(text, size, "vocabulary %lld, soft cap %g", (long long)a->vocab, a->softcap);
     else
         snprintf(text, size, "vocabulary %lld", (long long)a->vocab);
 }

@@ -128,7 +128,7 @@ struct cap_slope {
     }
 };
 
-static lnt_tensor flat(const void *p, lnt_dtype t, int64_t n) { return {(void *)p, t, 1, n, 1}; }
+static lnt_tensor flat(const void *p, lnt_dtype t, int64_t n) { return {(void *)p, t, 1, n, 1, n}; }
 
 extern "C" void lnt_softcap_cuda(lnt_ctx *c, float *z, int64_t n, double cap)
 {

@@ -4,8 +4,9 @@
  *   gated_rmsnorm  y = x r w act(g)
  *   l2norm         y = x r            r = (sum x^2 + eps)^-1/2
  *   sumnorm        y = x r            r = 1 / (sum x + eps)
+ *   layernorm      y = (x - m) r w + b    m = mean x, r = (mean (x - m)^2 + eps)^-1/2
  *
- * w [d] is shared by the heads.
+ * w [d] is shared by the heads; those of layernorm are w, b [heads d].
  *
  * Pairs: a sum and the rmsnorm of it (every block of a model) read and write each number once; the norm's gradient is added to the sum's and
  * handed on on the way. On a GPU a convolution and the l2norm of its heads run without the value between them, which backward makes again from
@@ -19,17 +20,18 @@ LNT_DEFINE_OP(rmsnorm)
 LNT_DEFINE_OP(gated_rmsnorm)
 LNT_DEFINE_OP(l2norm)
 LNT_DEFINE_OP(sumnorm)
+LNT_DEFINE_OP(layernorm)
 
 /* Sums of dw, one row of [d] for each block of rows. */
 static size_t weight_workspace(const lnt_node *n, const lnt_shape *s, bool backward)
 {
-    return backward ? lnt_sum_bytes(s, s->tokens, lnt_in_cols(n, 0) / lnt_in_heads(n, 0)) : 0;
+    return backward ? lnt_sum_bytes(s, lnt_in_rows(n, 0, s), lnt_in_cols(n, 0) / lnt_in_heads(n, 0)) : 0;
 }
 
 static void norm_describe(const lnt_node *n, char *text, size_t size)
 {
     const lnt_norm_attr *a = n->attr;
-    snprintf(text, size, "eps %g%s%s", a->eps, n->n_in > 1 ? ", gate " : "", n->n_in > 1 ? lnt_act_name(a->act) : "");
+    lnt_format(text, size, "eps %g%s%s", a->eps, n->n_in > 1 ? ", gate " : "", n->n_in > 1 ? lnt_act_name(a->act) : "");
 }
 
 static linnet_status sum_rmsnorm_forward(const lnt_call *sum, const lnt_call *norm)
@@ -77,6 +79,22 @@ const lnt_op lnt_l2norm_op = {.name = "l2norm", .backward_needs = LNT_NEEDS_IN0,
 static const lnt_op sumnorm_op = {.name = "sumnorm", .backward_needs = LNT_NEEDS_IN0, .forward = sumnorm_forward, .backward = sumnorm_backward,
                                   .describe = norm_describe};
 
+/* Sums of dw and of db, and on a GPU m and r of every row, which its second kernel reads again. */
+static size_t layernorm_workspace(const lnt_node *n, const lnt_shape *s, bool backward)
+{
+    const bool cuda = s->device && s->device->kind == LNT_DEVICE_CUDA;
+    const int64_t rows = lnt_in_rows(n, 0, s);
+    return !backward ? 0 : lnt_sum_bytes(s, rows, 2 * lnt_in_cols(n, 0)) + (cuda ? (size_t)(rows * lnt_in_heads(n, 0)) * 2 * sizeof(float) : 0);
+}
+
+static void layernorm_describe(const lnt_node *n, char *text, size_t size)
+{
+    lnt_format(text, size, "eps %g", ((const lnt_layernorm_attr *)n->attr)->eps);
+}
+
+static const lnt_op layernorm_op = {.name = "layernorm", .backward_needs = LNT_NEEDS_IN0, .workspace = layernorm_workspace,
+                                    .forward = layernorm_forward, .backward = layernorm_backward, .describe = layernorm_describe};
+
 static lnt_buf norm(lnt_program *p, const lnt_op *op, int n_in, const lnt_buf *in, const char *name, double eps, lnt_act act)
 {
     if (!lnt_ready(p, op->name, n_in, in)) return LNT_NO_BUF;
@@ -85,6 +103,7 @@ static lnt_buf norm(lnt_program *p, const lnt_op *op, int n_in, const lnt_buf *i
     const int32_t heads = lnt_heads(p, in[0]);
     if (n_in > 1 && lnt_cols(p, in[1]) != cols)
         return lnt_program_fail(p, "%s %s: the gate has %lld columns, expected %lld", op->name, name, (long long)lnt_cols(p, in[1]), (long long)cols);
+    if (act > LNT_TANH) return lnt_program_fail(p, "%s %s: a gate by %s", op->name, name, lnt_act_name(act)); /* gate_all, rows.cuh */
     const int param = name ? lnt_named_param(p, name, "weight", cols / heads, 0, (lnt_init){LNT_INIT_CONST, 1, 0}, false, false) : 0;
     return lnt_add_op(p, op, lnt_attr(p, &a, sizeof a), n_in, in, name != NULL, &param, (lnt_out_spec){cols, heads, false});
 }
@@ -93,6 +112,16 @@ lnt_buf lnt_rmsnorm(lnt_program *p, lnt_buf x, const char *name, double eps) { r
 lnt_buf lnt_gated_rmsnorm(lnt_program *p, lnt_buf x, lnt_buf gate, const char *name, double eps, lnt_act act)
 {
     return norm(p, &lnt_gated_rmsnorm_op, 2, (const lnt_buf[]){x, gate}, name, eps, act);
+}
+lnt_buf lnt_layernorm(lnt_program *p, lnt_buf x, const char *name, double eps, bool weight, bool bias)
+{
+    if (!lnt_ready(p, "layernorm", 1, &x)) return LNT_NO_BUF;
+    const lnt_layernorm_attr a = {eps, weight, bias};
+    const int64_t cols = lnt_cols(p, x);
+    int param[2], n = 0;
+    if (weight) param[n++] = lnt_named_param(p, name, "weight", cols, 0, (lnt_init){LNT_INIT_CONST, 1, 0}, false, false);
+    if (bias) param[n++] = lnt_named_param(p, name, "bias", cols, 0, (lnt_init){LNT_INIT_CONST, 0, 0}, false, false);
+    return lnt_add_op(p, &layernorm_op, lnt_attr(p, &a, sizeof a), 1, &x, n, param, (lnt_out_spec){cols, lnt_heads(p, x), false});
 }
 lnt_buf lnt_l2norm(lnt_program *p, lnt_buf x, double eps) { return norm(p, &lnt_l2norm_op, 1, &x, NULL, eps, LNT_IDENTITY); }
 lnt_buf lnt_sumnorm(lnt_program *p, lnt_buf x, double eps) { return norm(p, &sumnorm_op, 1, &x, NULL, eps, LNT_IDENTITY); }

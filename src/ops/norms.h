@@ -8,6 +8,11 @@ typedef struct {
     lnt_act act; /* of the gate */
 } lnt_norm_attr;
 
+typedef struct {
+    double eps;
+    bool weight, bias; /* parameters, in this order */
+} lnt_layernorm_attr;
+
 /* For operators that do these on the way. */
 extern const lnt_op lnt_rmsnorm_op, lnt_gated_rmsnorm_op, lnt_l2norm_op;
 

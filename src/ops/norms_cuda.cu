@@ -99,7 +99,7 @@ __global__ void __launch_bounds__(WIDE ? (P::U == 1 ? 1024 : 512) : 256) norm_fo
             if constexpr (FORM == GATED) {
                 float gate[P::U];
                 widen<P>(gate, g[i], a.gate.f32);
-                act_all(gate, a.act);
+                gate_all(gate, a.act);
 #pragma unroll
                 for (int u = 0; u < P::U; u++) v[u] *= gate[u];
             }
@@ -139,7 +139,7 @@ __device__ __forceinline__ void unit_gradient(const norm_args &a, const norm_row
     }
     if constexpr (FORM == GATED) {
         widen<P>(w, now.g[i], a.gate.f32);
-        act_all(w, a.act);
+        gate_all(w, a.act);
 #pragma unroll
         for (int j = 0; j < P::U; j++) u[j] *= w[j];
     }
@@ -162,7 +162,7 @@ __device__ __forceinline__ void unit_back(const norm_args &a, const norm_row<P, 
     if constexpr (FORM == GATED) {
         float act[P::U], slope[P::U];
         widen<P>(act, now.g[i], a.gate.f32);
-        slope_all(act, slope, a.act);
+        gate_slopes(act, slope, a.act);
 #pragma unroll
         for (int j = 0; j < P::U; j++) slope[j] *= u[j] * x[j] * r * w[j], u[j] *= act[j];
         if (a.dg.p) put_sum<P>(a.dg, at + c, slope, a.add_g);
@@ -298,7 +298,7 @@ static linnet_status args_of(const lnt_call *k, const lnt_call *sum, norm_kind k
     if (sum) a->a = view_of(&sum->in[0]), a->b = view_of(&sum->in[1]), a->da = view_of(&sum->d_in[0]), a->db = view_of(&sum->d_in[1]);
     if (sum) a->add_a = sum->accumulate[0], a->add_b = sum->accumulate[1];
     a->w = weighted ? k->param[0].master : NULL;
-    a->rows = k->tokens * x->heads, a->d = (int)d;
+    a->rows = k->in[0].rows * x->heads, a->d = (int)d;
     a->kind = kind, a->act = attr->act, a->eps = (float)attr->eps, a->mean = kind == RMS ? 1.0f / (float)d : 1.0f;
     a->add_x = k->accumulate[0], a->add_g = k->accumulate[1];
     return LINNET_OK;
@@ -324,7 +324,7 @@ static linnet_status args_of(const lnt_call *k, const lnt_call *sum, norm_kind k
 static linnet_status forward(const lnt_call *k, const lnt_call *sum, norm_kind kind, bool weighted, bool gated)
 {
     norm_args a;
-    if (k->tokens <= 0) return LINNET_OK;
+    if (k->in[0].rows <= 0) return LINNET_OK;
     LNT_TRY(args_of(k, sum, kind, weighted, gated, &a));
     const lnt_tensor *const tensors[4] = {&k->in[0], &k->out[0], sum ? &sum->in[0] : &k->in[1], sum ? &sum->in[1] : NULL};
     const norm_plan p = plan_of(a, tensors, sum ? 4 : gated ? 3 : 2, 2);
@@ -342,11 +342,11 @@ static linnet_status backward(const lnt_call *k, const lnt_call *sum, norm_kind 
 {
     norm_args a;
     float *grad = weighted ? k->param[0].grad : NULL;
-    if (k->tokens <= 0) return LINNET_OK;
+    if (k->in[0].rows <= 0) return LINNET_OK;
     LNT_TRY(args_of(k, sum, kind, weighted, gated, &a));
     const lnt_tensor *const tensors[5] = {&k->in[0], &k->d_out[0], &k->d_in[0], sum ? &sum->d_in[0] : &k->in[1], sum ? &sum->d_in[1] : &k->d_in[1]};
     const norm_plan p = plan_of(a, tensors, gated || sum ? 5 : 3, gated ? 1 : 2);
-    const int64_t room = lnt_cuda_sum_blocks(k->tokens), most = sum && room > SUMMED_BLOCKS ? SUMMED_BLOCKS : room,
+    const int64_t room = lnt_cuda_sum_blocks(k->in[0].rows), most = sum && room > SUMMED_BLOCKS ? SUMMED_BLOCKS : room,
                   blocks = p.blocks < most ? p.blocks : most;
     a.units = a.d / p.unit, a.lanes = p.lanes;
     a.part = grad ? (float *)k->work : NULL;

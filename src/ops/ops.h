@@ -13,42 +13,79 @@ typedef enum {
     LNT_ELU1,            /* elu(x) + 1 */
     LNT_LOG_SIGMOID,
     LNT_TANH,
+    LNT_GELU,            /* x Phi(x) */
+    LNT_GELU_TANH,       /* x / 2 (1 + tanh(sqrt(2/pi) (x + 0.044715 x^3))) */
+    LNT_SQUARED_RELU,
+    LNT_EXP,
+    LNT_SOFTPLUS,
+    LNT_ONE_MINUS_EXP,   /* 1 - e^x: what a decay of e^x leaves for the input */
 } lnt_act;
 
 /* y = x W^T (+ b): W [out, in] named name.weight. With heads > 1 of `x` and per_head, one [out, cols/heads] map serves every head. */
 lnt_buf lnt_linear(lnt_program *p, lnt_buf x, const char *name, int64_t out);
 lnt_buf lnt_linear_bias(lnt_program *p, lnt_buf x, const char *name, int64_t out);
 lnt_buf lnt_head_linear(lnt_program *p, lnt_buf x, const char *name, int64_t out_per_head, bool bias, lnt_init init);
+/* A map for each head: y[h] = x[h] W[:, h]^T + b[h], W [out, cols of x] named name.weight, b [heads, out] named `bias` (NULL: none). RWKV-6. */
+lnt_buf lnt_group_linear(lnt_program *p, lnt_buf x, const char *name, const char *bias, int64_t out);
 
 /* ids int32 [tokens] -> [tokens, width], times scale. Ids outside [0, vocab) are refused by the caller before a run. */
 lnt_buf lnt_embedding(lnt_program *p, lnt_buf ids, const char *name, int64_t vocab, int64_t width, double scale, lnt_init init, bool decay);
 
 /* x / sqrt(mean(x^2) + eps) * w, over each head's columns (x's heads; 1: the whole row); w is shared by the heads. */
 lnt_buf lnt_rmsnorm(lnt_program *p, lnt_buf x, const char *name, double eps);
-/* rmsnorm(x) * act(gate): the norm first, the gate after. */
+/* rmsnorm(x) * act(gate): the norm first, the gate after. Activations up to LNT_TANH. */
 lnt_buf lnt_gated_rmsnorm(lnt_program *p, lnt_buf x, lnt_buf gate, const char *name, double eps, lnt_act act);
+/* (x - mean(x)) / sqrt(var(x) + eps) w + b over each head's columns: one head is LayerNorm, several are GroupNorm. w and b (name.weight, name.bias,
+ * either may be left out) have an element for every column of x. */
+lnt_buf lnt_layernorm(lnt_program *p, lnt_buf x, const char *name, double eps, bool weight, bool bias);
 /* x / sqrt(sum(x^2) + eps) over each head. */
 lnt_buf lnt_l2norm(lnt_program *p, lnt_buf x, double eps);
 /* x / (sum(x) + eps) over each head. */
 lnt_buf lnt_sumnorm(lnt_program *p, lnt_buf x, double eps);
-/* Depthwise causal convolution over time, w [cols,1,size] (the last tap is the current token), then act. State: the last size-1 inputs of each
- * sequence. */
+/* Depthwise causal convolution over time, w [cols,1,size] (the last tap is the current token), then act (up to LNT_TANH). State: the last
+ * size-1 inputs of each sequence. */
 lnt_buf lnt_short_conv(lnt_program *p, lnt_buf x, const char *name, int size, lnt_act act);
+/* The row before: y_t = x_{t-1} inside each sequence, zero (or the state: one row a sequence) for its first. */
+lnt_buf lnt_token_shift(lnt_program *p, lnt_buf x);
+/* a + (b - a) m: m has a row for each of theirs, or one fixed row (lnt_row_param, or what is made of one) for all. */
+lnt_buf lnt_lerp(lnt_program *p, lnt_buf a, lnt_buf b, lnt_buf m);
+/* The same with one fixed row of parameters [cols] named `name`, and x times such a row. */
+lnt_buf lnt_lerp_param(lnt_program *p, lnt_buf a, lnt_buf b, const char *name, lnt_init init);
+lnt_buf lnt_scale_columns(lnt_program *p, lnt_buf x, const char *name, lnt_init init);
+/* A parameter of `rows` x `cols` as one fixed row of `rows` heads: what operators read besides activations. */
+lnt_buf lnt_row_param(lnt_program *p, const char *name, int64_t rows, int64_t cols, lnt_init init);
 /* act(x) * scale; f32_out keeps the result in float32 under every policy (gates). */
 lnt_buf lnt_activation(lnt_program *p, lnt_buf x, lnt_act act, double scale, bool f32_out);
+/* act(x) * scale + offset. */
+lnt_buf lnt_affine(lnt_program *p, lnt_buf x, lnt_act act, double scale, double offset, bool f32_out);
 /* Natural-log decay -exp(A_log) softplus(x + dt_bias), float32; A_log, dt_bias [cols]; x [tokens, heads]. Mamba-2, Gated DeltaNet. */
 lnt_buf lnt_decay_gate(lnt_program *p, lnt_buf x);
+/* The same for every column of x's heads, A_log [heads], dt_bias [cols]; with lower < 0 lower * sigmoid(exp(A_log) (x + dt_bias)) instead. KDA. */
+lnt_buf lnt_vector_decay_gate(lnt_program *p, lnt_buf x, double lower);
+/* log(bound + (1 - bound) sigmoid(x)), float32: a decay of at least `bound` (one fixed row, in [0, 1)). HGRN, HGRN2. */
+lnt_buf lnt_bounded_decay(lnt_program *p, lnt_buf x, lnt_buf bound);
+/* Lower bounds of all layers' decays, one fixed row of `layers` heads, from parameters [layers, cols]: with a softmax over the layers, layer l has
+ * the sum of its weights 1 .. l (layer 0: none). A layer takes its slice. */
+lnt_buf lnt_decay_bounds(lnt_program *p, const char *name, int layers, int64_t cols);
 /* log gamma with the MesaNet cap: g + log(1 - (1-cap) beta^2) (spec of the paper, section 7.2). */
 lnt_buf lnt_gamma_cap(lnt_program *p, lnt_buf g, lnt_buf beta, double cap);
 /* Rotary position embedding over each head's columns, pairs (i, i + d/2), angle position * base^(-2i/d); positions restart with each sequence. */
 lnt_buf lnt_rotary(lnt_program *p, lnt_buf x, double base);
+/* x within [low, high]. */
+lnt_buf lnt_clamp(lnt_program *p, lnt_buf x, double low, double high);
 lnt_buf lnt_add_buf(lnt_program *p, lnt_buf a, lnt_buf b);
 lnt_buf lnt_mul_buf(lnt_program *p, lnt_buf a, lnt_buf b); /* b may have one column per head of a (a gate per head): broadcast */
 /* Each head of x `group` times, copies side by side. */
 lnt_buf lnt_repeat_heads(lnt_program *p, lnt_buf x, int group);
-/* silu(gate) * up. */
+/* sum over each head's columns of a b, float32 [tokens, heads]. */
+lnt_buf lnt_head_dot(lnt_program *p, lnt_buf a, lnt_buf b);
+/* act(gate) * up; with SiLU: */
+lnt_buf lnt_glu(lnt_program *p, lnt_buf gate, lnt_buf up, lnt_act act);
 lnt_buf lnt_swiglu(lnt_program *p, lnt_buf gate, lnt_buf up);
+/* x itself, or a copy when it is a slice: for operators that read no slices. lnt_add_op does this by itself. */
+lnt_buf lnt_dense(lnt_program *p, lnt_buf x);
 /* Feature maps over each head: softmax([y, -y]) (hedgehog, columns double), and dpfp (nu: columns times 2 nu). */
+lnt_buf lnt_softmax(lnt_program *p, lnt_buf x); /* over each head's columns */
 lnt_buf lnt_hedgehog(lnt_program *p, lnt_buf y);
 lnt_buf lnt_dpfp(lnt_program *p, lnt_buf x, int nu);
 

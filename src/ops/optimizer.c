@@ -1,6 +1,7 @@
 #include "ops/optimizer.h"
 
 #include <math.h>
+#include <string.h>
 
 #include "core/rng.h"
 #include "core/threads.h"
@@ -30,7 +31,7 @@ linnet_status lnt_optimizer_create(lnt_ctx *c, lnt_weights *w, lnt_optimizer **o
     lnt_optimizer *o = lnt_calloc(sizeof *o);
     if (!o) return lnt_fail_memory(c, sizeof *o);
     *o = (lnt_optimizer){.c = c, .w = w, .n_pieces = cut(w, NULL)};
-    const size_t bytes = (size_t)w->elements * 4, table = (size_t)o->n_pieces * sizeof *o->pieces;
+    const size_t bytes = lnt_bytes((size_t)w->elements, 4), table = lnt_bytes((size_t)o->n_pieces, sizeof *o->pieces);
     linnet_status s = LINNET_OK;
     lnt_piece *pieces = lnt_alloc(table);
     if (!pieces) {
@@ -41,7 +42,7 @@ linnet_status lnt_optimizer_create(lnt_ctx *c, lnt_weights *w, lnt_optimizer **o
     LNT_TRY_GOTO(s, lnt_device_alloc(c, bytes, (void **)&o->v), done);
     LNT_TRY_GOTO(s, lnt_device_alloc(c, sizeof *o->sums, (void **)&o->sums), done);
     LNT_TRY_GOTO(s, lnt_device_alloc(c, table, (void **)&o->pieces), done);
-    LNT_TRY_GOTO(s, lnt_device_alloc(c, (size_t)o->n_pieces * sizeof *o->parts, (void **)&o->parts), done);
+    LNT_TRY_GOTO(s, lnt_device_alloc(c, lnt_bytes((size_t)o->n_pieces, sizeof *o->parts), (void **)&o->parts), done);
     lnt_device_zero(c, o->m, bytes);
     lnt_device_zero(c, o->v, bytes);
     lnt_device_zero(c, o->sums, sizeof *o->sums);
@@ -88,6 +89,7 @@ static void norm(lnt_optimizer *o, double clip)
 
 static void update(lnt_optimizer *o, const lnt_adamw_args *common)
 {
+    const bool good = isfinite(o->sums->norm) && isfinite(o->sums->nats);
     lnt_adamw_kernel *kernel = LNT_PICK(lnt_adamw);
     const lnt_weights *w = o->w;
 #pragma omp parallel for schedule(dynamic, 1) num_threads(lnt_threads(o->c))
@@ -104,7 +106,8 @@ static void update(lnt_optimizer *o, const lnt_adamw_args *common)
         a.scale = (float)o->sums->scale;
         a.zero = p->zero;
         if (!p->decay) a.shrink = 0;
-        kernel(&a);
+        if (good) kernel(&a);
+        else if (a.zero) memset(a.g, 0, (size_t)a.n * sizeof *a.g);
     }
 }
 
@@ -124,7 +127,7 @@ void lnt_optimizer_add_losses(lnt_optimizer *o, const float *loss, int64_t n)
 linnet_status lnt_optimizer_step(lnt_optimizer *o, const lnt_adamw *h)
 {
     if (h->step < 1) return lnt_fail(o->c, LINNET_EINVAL, "optimizer step is %lld, expected at least 1", (long long)h->step);
-    if (o->w->fresh) return lnt_fail(o->c, LINNET_EINTERNAL, "an update without gradients: no run has brought any since the last");
+    if (o->w->grad_empty) return lnt_fail(o->c, LINNET_EINTERNAL, "an update without gradients: no run has brought any since the last");
     const double c1 = 1.0 - pow(h->beta1, (double)h->step), c2 = 1.0 - pow(h->beta2, (double)h->step);
     const lnt_adamw_args a = {.b1 = (float)h->beta1, .b2 = (float)h->beta2, .one_b1 = (float)(1.0 - h->beta1), .one_b2 = (float)(1.0 - h->beta2),
                               .rate = (float)(h->learning_rate / c1), .root = (float)(1.0 / sqrt(c2)), .epsilon = (float)h->epsilon,
@@ -132,7 +135,7 @@ linnet_status lnt_optimizer_step(lnt_optimizer *o, const lnt_adamw *h)
                               .stream = lnt_stream_of("stochastic rounding") + (uint64_t)h->step};
     ON_DEVICE(o, norm, lnt_optimizer_norm_cuda, o, h->clip);
     ON_DEVICE(o, update, lnt_optimizer_update_cuda, o, &a);
-    o->w->fresh = true;
+    o->w->grad_empty = true;
     return lnt_device_check(o->c);
 }
 

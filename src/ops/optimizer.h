@@ -1,9 +1,11 @@
 /* AdamW (Loshchilov and Hutter, arXiv 1711.05101) over a program's parameters, with clipping to a global gradient norm.
  *
- *   g <- g min(1, clip / norm),  norm = sqrt(sum of squares of every parameter's gradient);  NaN and infinity travel
+ *   g <- g min(1, clip / norm),  norm = sqrt(sum of squares of every parameter's gradient)
  *   m <- b1 m + (1-b1) g,  v <- b2 v + (1-b2) g^2
  *   w <- w - lr (m / (1-b1^step) / (sqrt(v / (1-b2^step)) + epsilon) + weight_decay w)      weight_decay for parameters marked `decay`
- *   g <- 0, or anything for what products alone read (lnt_weights.fresh)
+ *   g <- 0, or anything for what products alone read (lnt_weights.grad_empty)
+ *
+ * Where the norm or the sum of the losses is not finite, weights and moments stay as they are; the caller sees it in what he reads.
  *
  * A weight kept without a float32 master is rounded stochastically to bf16: up or down to a neighbour with the probability that makes the mean
  * right, by bits that are a function of (seed, step, element).

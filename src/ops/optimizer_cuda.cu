@@ -73,6 +73,10 @@ __global__ void __launch_bounds__(THREADS) adamw_kernel(const arenas x, const ln
     const lnt_piece p = x.pieces[blockIdx.x];
     const float scale = (float)x.sums->scale, shrink = p.decay ? a.shrink : 0.0f;
     const float zero[4] = {0, 0, 0, 0};
+    if (!isfinite(x.sums->norm) || !isfinite(x.sums->nats)) {
+        for (int i = 4 * (int)threadIdx.x; p.zero && i < p.n; i += 4 * THREADS) store_pack<4>(x.g + p.at + i, zero);
+        return;
+    }
     for (int i = 4 * (int)threadIdx.x; i < p.n; i += 4 * THREADS) {
         const int64_t e = p.at + i;
         float w[4], g[4], m[4], v[4];

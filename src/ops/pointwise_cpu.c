@@ -8,7 +8,7 @@ enum { PIECE = 16384 }; /* elements */
     PARALLEL_PIECES(c, piece, pieces(count, PIECE))                                                                                \
         for (int64_t i = piece * PIECE, n; n = at_most(LNT_VL, (count) - i), i < at_most(count, (piece + 1) * PIECE); i += LNT_VL)
 
-static inline int64_t elements(const lnt_call *k) { return k->tokens * k->out[0].cols; }
+static inline int64_t elements(const lnt_call *k) { return k->out[0].rows * k->out[0].cols; }
 static inline vf in(const lnt_tensor *x, int64_t i, int64_t n) { return v_get(x->data, x->dtype, i, n); }
 /* Input j's gradient, when wanted. */
 static inline void gradient(const lnt_call *k, int j, int64_t i, int64_t n, vf d)
@@ -21,8 +21,12 @@ static inline void gradient(const lnt_call *k, int j, int64_t i, int64_t n, vf d
 linnet_status LNT_V(lnt_activation_forward)(const lnt_call *k)
 {
     const lnt_activation_attr *a = k->attr;
-    const float scale = (float)a->scale;
-    PARALLEL_EACH(k->c, i, n, elements(k)) v_put(k->out[0].data, k->out[0].dtype, i, n, v_act(in(&k->in[0], i, n), a->act) * scale);
+    const float scale = (float)a->scale, offset = (float)a->offset; /* -0 + 0 would lose its sign */
+    PARALLEL_EACH(k->c, i, n, elements(k))
+    {
+        vf y = v_act(in(&k->in[0], i, n), a->act) * scale;
+        v_put(k->out[0].data, k->out[0].dtype, i, n, offset != 0 ? y + offset : y);
+    }
     return LINNET_OK;
 }
 
@@ -57,22 +61,121 @@ linnet_status LNT_V(lnt_add_backward)(const lnt_call *k)
     return LINNET_OK;
 }
 
-/* ---- swiglu: y = silu(g) u,  dg = dy u silu'(g),  du = dy silu(g) ----------------------------------------------------------------- */
+/* ---- glu: y = act(g) u,  dg = dy u act'(g),  du = dy act(g). SiLU, the usual one, is compiled by itself ------------------------------- */
 
-linnet_status LNT_V(lnt_swiglu_forward)(const lnt_call *k)
+static inline __attribute__((always_inline)) void glu_forward(const lnt_call *k, const lnt_act act)
 {
-    PARALLEL_EACH(k->c, i, n, elements(k)) v_put(k->out[0].data, k->out[0].dtype, i, n, v_act(in(&k->in[0], i, n), LNT_SILU) * in(&k->in[1], i, n));
-    return LINNET_OK;
+    PARALLEL_EACH(k->c, i, n, elements(k)) v_put(k->out[0].data, k->out[0].dtype, i, n, v_act(in(&k->in[0], i, n), act) * in(&k->in[1], i, n));
 }
 
-linnet_status LNT_V(lnt_swiglu_backward)(const lnt_call *k)
+static inline __attribute__((always_inline)) void glu_backward(const lnt_call *k, const lnt_act act)
 {
     PARALLEL_EACH(k->c, i, n, elements(k))
     {
-        vf d = in(&k->d_out[0], i, n), u = in(&k->in[1], i, n), y, slope = v_act_slope(in(&k->in[0], i, n), LNT_SILU, &y);
+        vf d = in(&k->d_out[0], i, n), u = in(&k->in[1], i, n), y, slope = v_act_slope(in(&k->in[0], i, n), act, &y);
         gradient(k, 0, i, n, d * u * slope);
         gradient(k, 1, i, n, d * y);
     }
+}
+
+linnet_status LNT_V(lnt_glu_forward)(const lnt_call *k)
+{
+    const lnt_act act = ((const lnt_glu_attr *)k->attr)->act;
+    if (act == LNT_SILU)
+        glu_forward(k, LNT_SILU);
+    else
+        glu_forward(k, act);
+    return LINNET_OK;
+}
+
+linnet_status LNT_V(lnt_glu_backward)(const lnt_call *k)
+{
+    const lnt_act act = ((const lnt_glu_attr *)k->attr)->act;
+    if (act == LNT_SILU)
+        glu_backward(k, LNT_SILU);
+    else
+        glu_backward(k, act);
+    return LINNET_OK;
+}
+
+/* ---- clamp: NaN stays; dx = dy inside, the ends included ----------------------------------------------------------------------------- */
+
+linnet_status LNT_V(lnt_clamp_forward)(const lnt_call *k)
+{
+    const lnt_clamp_attr *a = k->attr;
+    const vf low = v_set((float)a->low), high = v_set((float)a->high);
+    PARALLEL_EACH(k->c, i, n, elements(k))
+    {
+        vf x = in(&k->in[0], i, n);
+        x = v_select(x < low, low, x);
+        v_put(k->out[0].data, k->out[0].dtype, i, n, v_select(x > high, high, x));
+    }
+    return LINNET_OK;
+}
+
+linnet_status LNT_V(lnt_clamp_backward)(const lnt_call *k)
+{
+    const lnt_clamp_attr *a = k->attr;
+    const vf low = v_set((float)a->low), high = v_set((float)a->high);
+    PARALLEL_EACH(k->c, i, n, elements(k))
+    {
+        vf x = in(&k->in[0], i, n);
+        gradient(k, 0, i, n, v_select((x < low) | (x > high), v_zero(), in(&k->d_out[0], i, n)));
+    }
+    return LINNET_OK;
+}
+
+/* ---- head_dot: y = sum over a head's columns of a b,  da = dy b,  db = dy a ------------------------------------------------------------ */
+
+linnet_status LNT_V(lnt_head_dot_forward)(const lnt_call *k)
+{
+    const lnt_tensor *a = &k->in[0], *b = &k->in[1];
+    const int64_t rows = a->rows * a->heads, d = a->cols / a->heads, size = rows_a_piece(d);
+    PARALLEL_PIECES(k->c, p, pieces(rows, size))
+        for (int64_t r = p * size; r < at_most(rows, (p + 1) * size); r++) {
+            vf s = v_zero();
+            V_EACH(j, n, d) s += in(a, r * d + j, n) * in(b, r * d + j, n);
+            v_put(k->out[0].data, k->out[0].dtype, r, 1, v_set(v_sum(s)));
+        }
+    return LINNET_OK;
+}
+
+linnet_status LNT_V(lnt_head_dot_backward)(const lnt_call *k)
+{
+    const lnt_tensor *a = &k->in[0], *b = &k->in[1];
+    const int64_t rows = a->rows * a->heads, d = a->cols / a->heads, size = rows_a_piece(d);
+    PARALLEL_PIECES(k->c, p, pieces(rows, size))
+        for (int64_t r = p * size; r < at_most(rows, (p + 1) * size); r++) {
+            const float dy = in(&k->d_out[0], r, 1)[0];
+            V_EACH(j, n, d)
+            {
+                vf x = in(a, r * d + j, n), y = in(b, r * d + j, n);
+                gradient(k, 0, r * d + j, n, y * dy);
+                gradient(k, 1, r * d + j, n, x * dy);
+            }
+        }
+    return LINNET_OK;
+}
+
+/* ---- columns: the copy of a slice ---------------------------------------------------------------------------------------------------- */
+
+linnet_status LNT_V(lnt_columns_forward)(const lnt_call *k)
+{
+    const lnt_tensor *x = &k->in[0], *y = &k->out[0];
+    const int64_t size = rows_a_piece(x->cols);
+    PARALLEL_PIECES(k->c, p, pieces(x->rows, size))
+        for (int64_t r = p * size; r < at_most(x->rows, (p + 1) * size); r++)
+            memcpy(row_at(y, r), row_at(x, r), (size_t)x->cols * (x->dtype == LINNET_F32 ? 4 : 2));
+    return LINNET_OK;
+}
+
+linnet_status LNT_V(lnt_columns_backward)(const lnt_call *k)
+{
+    const lnt_tensor *dx = &k->d_in[0], *dy = &k->d_out[0];
+    const int64_t size = rows_a_piece(dx->cols);
+    PARALLEL_PIECES(k->c, p, pieces(dx->data ? dx->rows : 0, size))
+        for (int64_t r = p * size; r < at_most(dx->rows, (p + 1) * size); r++)
+            V_EACH(i, n, dx->cols) v_out(row_at(dx, r), dx->dtype, i, n, v_get(row_at(dy, r), dy->dtype, i, n), k->accumulate[0]);
     return LINNET_OK;
 }
 
@@ -87,7 +190,7 @@ static inline float one(const lnt_tensor *x, int64_t i)
 static void mul_heads(const lnt_call *k, bool backward)
 {
     const lnt_tensor *a = &k->in[0], *b = &k->in[1], *da = &k->d_in[0], *db = &k->d_in[1];
-    const int64_t rows = k->tokens * a->heads, d = a->cols / a->heads, size = rows_a_piece(d);
+    const int64_t rows = k->in[0].rows * a->heads, d = a->cols / a->heads, size = rows_a_piece(d);
     PARALLEL_PIECES(k->c, p, pieces(rows, size))
         for (int64_t r = p * size; r < at_most(rows, (p + 1) * size); r++) {
             const float br = one(b, r);

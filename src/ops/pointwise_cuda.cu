@@ -6,21 +6,21 @@ extern "C" {
 #include "ops/pointwise.h"
 }
 
-static int64_t elements(const lnt_call *k) { return k->tokens * k->out[0].cols; }
+static int64_t elements(const lnt_call *k) { return k->out[0].rows * k->out[0].cols; }
 
-/* ---- activation: y = scale act(x),  dx = scale act'(x) dy ------------------------------------------------------------------------------ */
+/* ---- activation: y = scale act(x) + offset,  dx = scale act'(x) dy --------------------------------------------------------------------------- */
 
 struct activation_map {
     static constexpr int IN = 1, OUT = 1;
     int act;
-    float scale;
+    float scale, offset;
     template <int U> __device__ void operator()(const float (&in)[1][U], float (&out)[1][U], int64_t) const
     {
 #pragma unroll
         for (int u = 0; u < U; u++) out[0][u] = in[0][u];
         act_all(out[0], act);
 #pragma unroll
-        for (int u = 0; u < U; u++) out[0][u] *= scale;
+        for (int u = 0; u < U; u++) out[0][u] = offset != 0.0f ? out[0][u] * scale + offset : out[0][u] * scale;
     }
 };
 
@@ -42,7 +42,7 @@ struct activation_slope {
 extern "C" linnet_status lnt_activation_forward_cuda(const lnt_call *k)
 {
     const lnt_activation_attr *a = (const lnt_activation_attr *)k->attr;
-    point_run(k->c, activation_map{a->act, (float)a->scale}, elements(k), {&k->in[0]}, {&k->out[0]}, NULL);
+    point_run(k->c, activation_map{a->act, (float)a->scale, (float)a->offset}, elements(k), {&k->in[0]}, {&k->out[0]}, NULL);
     return LINNET_OK;
 }
 
@@ -86,39 +86,117 @@ extern "C" linnet_status lnt_add_backward_cuda(const lnt_call *k)
     return LINNET_OK;
 }
 
-/* ---- swiglu: y = silu(g) u,  dg = dy u silu'(g),  du = dy silu(g) --------------------------------------------------------------------------- */
+/* ---- glu: y = act(g) u,  dg = dy u act'(g),  du = dy act(g); SiLU, the usual one, by itself -------------------------------------------------- */
 
-struct swiglu_map {
+template <int ACT> struct glu_map {
     static constexpr int IN = 2, OUT = 1;
+    int act;
     template <int U> __device__ void operator()(const float (&in)[2][U], float (&out)[1][U], int64_t) const
     {
 #pragma unroll
-        for (int u = 0; u < U; u++) out[0][u] = in[0][u] * sigmoid_of(in[0][u]) * in[1][u];
+        for (int u = 0; u < U; u++) out[0][u] = in[0][u];
+        act_all(out[0], ACT < 0 ? act : ACT);
+#pragma unroll
+        for (int u = 0; u < U; u++) out[0][u] *= in[1][u];
     }
 };
 
-struct swiglu_slope {
+template <int ACT> struct glu_slope {
     static constexpr int IN = 3, OUT = 2; /* g, u, dy */
+    int act;
     template <int U> __device__ void operator()(const float (&in)[3][U], float (&out)[2][U], int64_t) const
     {
+        float y[U];
+#pragma unroll
+        for (int u = 0; u < U; u++) y[u] = in[0][u];
+        slope_all(y, out[0], ACT < 0 ? act : ACT);
 #pragma unroll
         for (int u = 0; u < U; u++) {
-            const float s = sigmoid_of(in[0][u]), y = in[0][u] * s;
-            out[0][u] = in[2][u] * in[1][u] * (s + y * (1.0f - s));
-            out[1][u] = in[2][u] * y;
+            out[0][u] = in[2][u] * in[1][u] * out[0][u];
+            out[1][u] = in[2][u] * y[u];
         }
     }
 };
 
-extern "C" linnet_status lnt_swiglu_forward_cuda(const lnt_call *k)
+extern "C" linnet_status lnt_glu_forward_cuda(const lnt_call *k)
 {
-    point_run(k->c, swiglu_map{}, elements(k), {&k->in[0], &k->in[1]}, {&k->out[0]}, NULL);
+    const int act = ((const lnt_glu_attr *)k->attr)->act;
+    if (act == LNT_SILU)
+        point_run(k->c, glu_map<LNT_SILU>{act}, elements(k), {&k->in[0], &k->in[1]}, {&k->out[0]}, NULL);
+    else
+        point_run(k->c, glu_map<-1>{act}, elements(k), {&k->in[0], &k->in[1]}, {&k->out[0]}, NULL);
     return LINNET_OK;
 }
 
-extern "C" linnet_status lnt_swiglu_backward_cuda(const lnt_call *k)
+extern "C" linnet_status lnt_glu_backward_cuda(const lnt_call *k)
 {
-    point_run(k->c, swiglu_slope{}, elements(k), {&k->in[0], &k->in[1], &k->d_out[0]}, {&k->d_in[0], &k->d_in[1]}, k->accumulate);
+    const int act = ((const lnt_glu_attr *)k->attr)->act;
+    const lnt_tensor *const in[3] = {&k->in[0], &k->in[1], &k->d_out[0]}, *const out[2] = {&k->d_in[0], &k->d_in[1]};
+    if (act == LNT_SILU)
+        point_run(k->c, glu_slope<LNT_SILU>{act}, elements(k), in, out, k->accumulate);
+    else
+        point_run(k->c, glu_slope<-1>{act}, elements(k), in, out, k->accumulate);
+    return LINNET_OK;
+}
+
+/* ---- clamp: NaN stays; dx = dy inside, the ends included ------------------------------------------------------------------------------------ */
+
+struct clamp_map {
+    static constexpr int IN = 1, OUT = 1;
+    float low, high;
+    template <int U> __device__ void operator()(const float (&in)[1][U], float (&out)[1][U], int64_t) const
+    {
+#pragma unroll
+        for (int u = 0; u < U; u++) out[0][u] = in[0][u] < low ? low : in[0][u] > high ? high : in[0][u];
+    }
+};
+
+struct clamp_slope {
+    static constexpr int IN = 2, OUT = 1; /* x, dy */
+    float low, high;
+    template <int U> __device__ void operator()(const float (&in)[2][U], float (&out)[1][U], int64_t) const
+    {
+#pragma unroll
+        for (int u = 0; u < U; u++) out[0][u] = in[0][u] < low || in[0][u] > high ? 0.0f : in[1][u];
+    }
+};
+
+extern "C" linnet_status lnt_clamp_forward_cuda(const lnt_call *k)
+{
+    const lnt_clamp_attr *a = (const lnt_clamp_attr *)k->attr;
+    point_run(k->c, clamp_map{(float)a->low, (float)a->high}, elements(k), {&k->in[0]}, {&k->out[0]}, NULL);
+    return LINNET_OK;
+}
+
+extern "C" linnet_status lnt_clamp_backward_cuda(const lnt_call *k)
+{
+    const lnt_clamp_attr *a = (const lnt_clamp_attr *)k->attr;
+    if (!k->d_in[0].data) return LINNET_OK;
+    point_run(k->c, clamp_slope{(float)a->low, (float)a->high}, elements(k), {&k->in[0], &k->d_out[0]}, {&k->d_in[0]}, k->accumulate);
+    return LINNET_OK;
+}
+
+/* ---- columns: the copy of a slice --------------------------------------------------------------------------------------------------------- */
+
+struct copy_map {
+    static constexpr int IN = 1, OUT = 1;
+    template <int U> __device__ void operator()(const float (&in)[1][U], float (&out)[1][U]) const
+    {
+#pragma unroll
+        for (int u = 0; u < U; u++) out[0][u] = in[0][u];
+    }
+};
+
+extern "C" linnet_status lnt_columns_forward_cuda(const lnt_call *k)
+{
+    const bool add[1] = {false};
+    row_run(k->c, copy_map{}, k->in[0].rows, k->in[0].cols, {&k->in[0]}, 0, {&k->out[0]}, add);
+    return LINNET_OK;
+}
+
+extern "C" linnet_status lnt_columns_backward_cuda(const lnt_call *k)
+{
+    if (k->d_in[0].data) row_run(k->c, copy_map{}, k->d_in[0].rows, k->d_in[0].cols, {&k->d_out[0]}, 0, {&k->d_in[0]}, k->accumulate);
     return LINNET_OK;
 }
 
@@ -224,7 +302,7 @@ template <class P, bool BACKWARD> __global__ void __launch_bounds__(256) scale_k
 static linnet_status mul_heads(const lnt_call *k, bool backward)
 {
     const lnt_tensor *a = &k->in[0];
-    const int64_t rows = k->tokens * a->heads;
+    const int64_t rows = k->in[0].rows * a->heads;
     if (rows <= 0) return LINNET_OK;
     scale_args s = {view_of(a), view_of(&k->in[1]), view_of(&k->out[0]), view_of(&k->d_out[0]), view_of(&k->d_in[0]), view_of(&k->d_in[1]),
                     k->accumulate[0], k->accumulate[1], rows, (int)(a->cols / a->heads)};
@@ -251,6 +329,59 @@ extern "C" linnet_status lnt_mul_backward_cuda(const lnt_call *k)
     point_run(k->c, mul_slope{}, elements(k), {&k->in[0], &k->in[1], &k->d_out[0]}, {&k->d_in[0], &k->d_in[1]}, k->accumulate);
     return LINNET_OK;
 }
+
+/* ---- head_dot: y = sum over a head's columns of a b, a warp each;  da = dy b,  db = dy a ---------------------------------------------------- */
+
+struct dot_args {
+    lnt_view a, b, y, da, db; /* y: or its gradient */
+    bool add_a, add_b;
+    int64_t rows;
+    int d;
+};
+
+template <class P, bool BACKWARD> __global__ void __launch_bounds__(256) dot_kernel(const __grid_constant__ dot_args k)
+{
+    let_next();
+    await_last();
+    const int64_t row = (int64_t)blockIdx.x * 8 + threadIdx.x / 32;
+    if (row >= k.rows) return;
+    float y[1] = {}, s = 0.0f;
+    if (BACKWARD) get<any1>(y, k.y, row);
+#pragma unroll 4
+    for (int j = (int)(threadIdx.x % 32) * P::U; j < k.d; j += 32 * P::U) {
+        float a[P::U], b[P::U];
+        get<P>(a, k.a, row * k.d + j);
+        get<P>(b, k.b, row * k.d + j);
+#pragma unroll
+        for (int u = 0; u < P::U; u++) {
+            if (!BACKWARD) s += a[u] * b[u];
+            a[u] *= y[0], b[u] *= y[0];
+        }
+        if (BACKWARD && k.da.p) put_sum<P>(k.da, row * k.d + j, b, k.add_a);
+        if (BACKWARD && k.db.p) put_sum<P>(k.db, row * k.d + j, a, k.add_b);
+    }
+    if (BACKWARD) return;
+    y[0] = warp_sum(s);
+    if (threadIdx.x % 32 == 0) put<any1>(k.y, row, y);
+}
+
+static linnet_status head_dot(const lnt_call *k, bool backward)
+{
+    const lnt_tensor *a = &k->in[0], *const all[4] = {a, &k->in[1], &k->d_in[0], &k->d_in[1]};
+    const dot_args s = {view_of(a), view_of(&k->in[1]), view_of(backward ? &k->d_out[0] : &k->out[0]), view_of(&k->d_in[0]), view_of(&k->d_in[1]),
+                        k->accumulate[0], k->accumulate[1], a->rows * a->heads, (int)(a->cols / a->heads)};
+    if (s.rows <= 0) return LINNET_OK;
+    const int unit = unit_of(s.d, all, backward ? 4 : 2);
+    const unsigned blocks = (unsigned)lnt_div_up(s.rows, 8);
+    if (backward)
+        LNT_BY_UNIT(unit, P, (lnt_launch(lnt_cuda_of(k->c), dot_kernel<P, true>, blocks, 256, s)));
+    else
+        LNT_BY_UNIT(unit, P, (lnt_launch(lnt_cuda_of(k->c), dot_kernel<P, false>, blocks, 256, s)));
+    return LINNET_OK;
+}
+
+extern "C" linnet_status lnt_head_dot_forward_cuda(const lnt_call *k) { return head_dot(k, false); }
+extern "C" linnet_status lnt_head_dot_backward_cuda(const lnt_call *k) { return head_dot(k, true); }
 
 /* ---- repeat_heads: head h of y is head h / group of x; dx of a head is the sum over its copies, in their order ------------ */
 
@@ -292,9 +423,9 @@ extern "C" linnet_status lnt_repeat_heads_forward_cuda(const lnt_call *k)
 {
     const lnt_tensor *x = &k->in[0], *y = &k->out[0], *const both[2] = {x, y};
     const int64_t d = x->cols / x->heads;
-    if (k->tokens <= 0) return LINNET_OK;
+    if (k->in[0].rows <= 0) return LINNET_OK;
     const int unit = unit_of(d, both, 2);
-    const repeat_args a = {view_of(x), view_of(y), false, k->tokens * y->cols / unit, (int)(d / unit), y->heads / x->heads};
+    const repeat_args a = {view_of(x), view_of(y), false, y->rows * y->cols / unit, (int)(d / unit), y->heads / x->heads};
     LNT_BY_UNIT(unit, P, (lnt_launch(lnt_cuda_of(k->c), repeat_kernel<P>, (unsigned)lnt_div_up(a.n, 256), 256, a)));
     return LINNET_OK;
 }
@@ -302,10 +433,10 @@ extern "C" linnet_status lnt_repeat_heads_forward_cuda(const lnt_call *k)
 extern "C" linnet_status lnt_repeat_heads_backward_cuda(const lnt_call *k)
 {
     const lnt_tensor *dx = &k->d_in[0], *dy = &k->d_out[0], *const both[2] = {dx, dy};
-    if (!dx->data || k->tokens <= 0) return LINNET_OK;
+    if (!dx->data || k->in[0].rows <= 0) return LINNET_OK;
     const int64_t d = dx->cols / dx->heads;
     const int unit = unit_of(d, both, 2);
-    const repeat_args a = {view_of(dx), view_of(dy), k->accumulate[0], k->tokens * dx->cols / unit, (int)(d / unit), dy->heads / dx->heads};
+    const repeat_args a = {view_of(dx), view_of(dy), k->accumulate[0], dx->rows * dx->cols / unit, (int)(d / unit), dy->heads / dx->heads};
     LNT_BY_UNIT(unit, P, (gather_kernel<P><<<(unsigned)lnt_div_up(a.n, 256), 256, 0, lnt_stream(k->c)>>>(a)));
     return LINNET_OK;
 }

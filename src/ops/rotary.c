@@ -15,7 +15,7 @@ static const lnt_op rotary_op = {.name = "rotary", .position = true, .forward = 
 
 lnt_buf lnt_rotary(lnt_program *p, lnt_buf x, double base)
 {
-    if (!lnt_ready(p, "rotary", 1, &x)) return LNT_NO_BUF;
+    if (!lnt_ready(p, "rotary", 1, &x) || !lnt_row_a_token(p, "rotary", x)) return LNT_NO_BUF;
     const int64_t cols = lnt_cols(p, x), d = cols / lnt_heads(p, x);
     if (d % 2 || d > LNT_ROTARY_MAX)
         return lnt_program_fail(p, "rotary: a head has %lld columns, expected an even number up to %d", (long long)d, LNT_ROTARY_MAX);

@@ -213,7 +213,9 @@ __device__ __forceinline__ float sigmoid_of(float x)
 /* log(1 + e^x) without overflow. */
 __device__ __forceinline__ float softplus_of(float x) { return fmaxf(x, 0.0f) + log1pf(expf(-fabsf(x))); }
 
-template <int U> __device__ __forceinline__ void act_all(float (&x)[U], int act)
+/* The activations up to LNT_TANH: what gates of norms and convolutions are compiled for. Their registers are counted: with all activations a
+ * gated norm spilled eleven more. */
+template <int U> __device__ __forceinline__ void gate_all(float (&x)[U], int act)
 {
 #define LNT_EACH(expression)                                                                                                       \
     _Pragma("unroll") for (int u = 0; u < U; u++) x[u] = (expression)
@@ -226,11 +228,10 @@ template <int U> __device__ __forceinline__ void act_all(float (&x)[U], int act)
     case LNT_TANH: LNT_EACH(tanhf(x[u])); break;
     default: break;
     }
-#undef LNT_EACH
 }
 
 /* x becomes act(x), slope its derivative. */
-template <int U> __device__ __forceinline__ void slope_all(float (&x)[U], float (&slope)[U], int act)
+template <int U> __device__ __forceinline__ void gate_slopes(float (&x)[U], float (&slope)[U], int act)
 {
     switch (act) {
     case LNT_SILU:
@@ -242,33 +243,95 @@ template <int U> __device__ __forceinline__ void slope_all(float (&x)[U], float 
         }
         return;
     case LNT_SIGMOID:
-        act_all(x, LNT_SIGMOID);
+        gate_all(x, LNT_SIGMOID);
 #pragma unroll
         for (int u = 0; u < U; u++) slope[u] = x[u] * (1.0f - x[u]);
         return;
     case LNT_RELU:
 #pragma unroll
         for (int u = 0; u < U; u++) slope[u] = x[u] > 0.0f ? 1.0f : 0.0f;
-        act_all(x, LNT_RELU);
+        gate_all(x, LNT_RELU);
         return;
     case LNT_ELU1:
 #pragma unroll
         for (int u = 0; u < U; u++) slope[u] = x[u] > 0.0f ? 1.0f : expf(x[u]);
-        act_all(x, LNT_ELU1);
+        gate_all(x, LNT_ELU1);
         return;
     case LNT_LOG_SIGMOID:
 #pragma unroll
         for (int u = 0; u < U; u++) slope[u] = sigmoid_of(-x[u]);
-        act_all(x, LNT_LOG_SIGMOID);
+        gate_all(x, LNT_LOG_SIGMOID);
         return;
     case LNT_TANH:
-        act_all(x, LNT_TANH);
+        gate_all(x, LNT_TANH);
 #pragma unroll
         for (int u = 0; u < U; u++) slope[u] = 1.0f - x[u] * x[u];
         return;
     default:
 #pragma unroll
         for (int u = 0; u < U; u++) slope[u] = 1.0f;
+    }
+}
+
+/* Phi(x), the normal distribution, by erfc, which keeps its relative accuracy where Phi is small. */
+__device__ __forceinline__ float normal_of(float x) { return 0.5f * erfcf(-0.707106781f * x); }
+__device__ __forceinline__ float gelu_gate_of(float x) { return sigmoid_of(1.59576912f * x * (1.0f + 0.044715f * x * x)); }
+
+/* All activations. */
+template <int U> __device__ __forceinline__ void act_all(float (&x)[U], int act)
+{
+    switch (act) {
+    case LNT_GELU: LNT_EACH(x[u] * normal_of(x[u])); break;
+    case LNT_GELU_TANH: LNT_EACH(x[u] * gelu_gate_of(x[u])); break;
+    case LNT_SQUARED_RELU: LNT_EACH(x[u] < 0.0f ? 0.0f : x[u] * x[u]); break;
+    case LNT_EXP: LNT_EACH(expf(x[u])); break;
+    case LNT_SOFTPLUS: LNT_EACH(x[u] != x[u] ? x[u] : softplus_of(x[u])); break;
+    case LNT_ONE_MINUS_EXP: LNT_EACH(-expm1f(x[u])); break;
+    default: gate_all(x, act);
+    }
+#undef LNT_EACH
+}
+
+template <int U> __device__ __forceinline__ void slope_all(float (&x)[U], float (&slope)[U], int act)
+{
+    switch (act) {
+    case LNT_GELU:
+#pragma unroll
+        for (int u = 0; u < U; u++) {
+            const float phi = normal_of(x[u]);
+            slope[u] = phi + 0.398942280f * x[u] * expf(-0.5f * x[u] * x[u]);
+            x[u] *= phi;
+        }
+        return;
+    case LNT_GELU_TANH: /* near: rows.h */
+#pragma unroll
+        for (int u = 0; u < U; u++) {
+            const float s = gelu_gate_of(x[u]), near = x[u] > 20.0f ? 20.0f : x[u] < -20.0f ? -20.0f : x[u];
+            slope[u] = s + near * s * (1.0f - s) * 1.59576912f * (1.0f + 0.134145f * near * near);
+            x[u] *= s;
+        }
+        return;
+    case LNT_SQUARED_RELU:
+#pragma unroll
+        for (int u = 0; u < U; u++) slope[u] = x[u] > 0.0f ? 2.0f * x[u] : 0.0f;
+        act_all(x, LNT_SQUARED_RELU);
+        return;
+    case LNT_EXP:
+        act_all(x, LNT_EXP);
+#pragma unroll
+        for (int u = 0; u < U; u++) slope[u] = x[u];
+        return;
+    case LNT_SOFTPLUS:
+#pragma unroll
+        for (int u = 0; u < U; u++) slope[u] = sigmoid_of(x[u]);
+        act_all(x, LNT_SOFTPLUS);
+        return;
+    case LNT_ONE_MINUS_EXP:
+#pragma unroll
+        for (int u = 0; u < U; u++) slope[u] = -expf(x[u]);
+        act_all(x, LNT_ONE_MINUS_EXP);
+        return;
+    default: gate_slopes(x, slope, act);
     }
 }
 
@@ -364,6 +427,66 @@ static void point_run(lnt_ctx *c, const F &f, int64_t n, const lnt_tensor *const
     LNT_BY_UNIT(unit, P, (lnt_launch(lnt_cuda_of(c), point_kernel<P, F>, (unsigned)units, LNT_POINT_THREADS, a)));
 }
 
+/* ---- row by row: tensors with leading dimensions, and one row for all ------------------------------------------------------------------- */
+
+/* A tensor's rows; ld 0: its one row is all of them. */
+struct lnt_strided {
+    lnt_view v;
+    int64_t ld;
+};
+static inline lnt_strided strided(const lnt_tensor *t, bool one = false) { return {view_of(t), one ? 0 : t->ld}; }
+
+/* F as of point_kernel, but for the index. */
+template <class F> struct lnt_row_args {
+    lnt_strided in[F::IN], out[F::OUT];
+    bool add[F::OUT];
+    int64_t rows, cols;
+    F f;
+};
+
+enum { LNT_ROW_THREADS = 128, LNT_ROW_ROWS = 4 };
+
+template <class P, class F> __global__ void __launch_bounds__(LNT_ROW_THREADS) row_kernel(const __grid_constant__ lnt_row_args<F> a)
+{
+    let_next();
+    await_last();
+    const int64_t c = ((int64_t)blockIdx.y * LNT_ROW_THREADS + threadIdx.x) * P::U;
+    if (c >= a.cols) return;
+#pragma unroll
+    for (int i = 0; i < LNT_ROW_ROWS; i++) {
+        const int64_t r = (int64_t)blockIdx.x * LNT_ROW_ROWS + i;
+        if (r >= a.rows) return;
+        float in[F::IN][P::U], out[F::OUT][P::U];
+#pragma unroll
+        for (int j = 0; j < F::IN; j++) {
+#pragma unroll
+            for (int u = 0; u < P::U; u++) in[j][u] = 0.0f; /* an absent input */
+            if (a.in[j].v.p) get<P>(in[j], a.in[j].v, r * a.in[j].ld + c);
+        }
+        a.f(in, out);
+#pragma unroll
+        for (int j = 0; j < F::OUT; j++)
+            if (a.out[j].v.p) put_sum<P>(a.out[j].v, r * a.out[j].ld + c, out[j], a.add[j]);
+    }
+}
+
+/* one: bit j says that input j has one row for all. */
+template <class F>
+static void row_run(lnt_ctx *c, const F &f, int64_t rows, int64_t cols, const lnt_tensor *const (&in)[F::IN], unsigned one,
+                    const lnt_tensor *const (&out)[F::OUT], const bool *add)
+{
+    if (rows <= 0) return;
+    const lnt_tensor *all[F::IN + F::OUT];
+    lnt_row_args<F> a;
+    int64_t sizes = cols; /* a multiple of a unit if all of them are */
+    for (int j = 0; j < F::IN; j++) a.in[j] = strided(all[j] = in[j], one >> j & 1), sizes |= in[j]->data ? in[j]->ld : 0;
+    for (int j = 0; j < F::OUT; j++) a.out[j] = strided(all[F::IN + j] = out[j]), a.add[j] = add[j], sizes |= out[j]->data ? out[j]->ld : 0;
+    a.rows = rows, a.cols = cols, a.f = f;
+    const int unit = unit_of(sizes & 7 ? sizes & 7 : 8, all, F::IN + F::OUT);
+    const dim3 blocks((unsigned)lnt_div_up(rows, LNT_ROW_ROWS), (unsigned)lnt_div_up(cols, (int64_t)LNT_ROW_THREADS * unit));
+    LNT_BY_UNIT(unit, P, (lnt_launch(lnt_cuda_of(c), row_kernel<P, F>, blocks, LNT_ROW_THREADS, a)));
+}
+
 /* ---- sums over tokens ------------------------------------------------------------------------------------------------------------------ */
 
 /* grad[(i mod cols) step + i / cols] += sum over blocks, in a fixed order, of part[blocks, n]. A block of threads has 32 sums; its 16 warps take
@@ -391,6 +514,43 @@ static __global__ void __launch_bounds__(32 * LNT_SUM_WARPS) add_blocks_kernel(f
 static inline void add_blocks(lnt_ctx *c, float *grad, const float *part, int64_t blocks, int64_t n, int64_t cols, int step)
 {
     add_blocks_kernel<<<(unsigned)lnt_div_up(n, 32), 32 * LNT_SUM_WARPS, 0, lnt_stream(c)>>>(grad, part, (int)blocks, n, cols, step);
+}
+
+/* Sums over the rows of F's OUT numbers (f(out, row, column)) at every column: a block has 32 columns of some rows, eight rows side by side, and adds
+ * its warps' sums in order. part: [OUT][blocks, cols]. */
+template <class F> __global__ void __launch_bounds__(256) column_kernel(const __grid_constant__ F f, float *part, int64_t rows, int64_t cols,
+                                                                               int64_t each)
+{
+    __shared__ float share[F::OUT][8][32];
+    const int64_t c = (int64_t)blockIdx.y * 32 + threadIdx.x % 32, r0 = (int64_t)blockIdx.x * each, r1 = min(rows, r0 + each);
+    float s[F::OUT] = {};
+    if (c < cols)
+        for (int64_t r = r0 + threadIdx.x / 32; r < r1; r += 8) {
+            float x[F::OUT];
+            f(x, r, c);
+#pragma unroll
+            for (int o = 0; o < F::OUT; o++) s[o] += x[o];
+        }
+#pragma unroll
+    for (int o = 0; o < F::OUT; o++) share[o][threadIdx.x / 32][threadIdx.x % 32] = s[o];
+    __syncthreads();
+    if (threadIdx.x >= 32 || c >= cols) return;
+#pragma unroll
+    for (int o = 0; o < F::OUT; o++) {
+        float sum = 0.0f;
+        for (int w = 0; w < 8; w++) sum += share[o][w][threadIdx.x];
+        part[((int64_t)o * gridDim.x + blockIdx.x) * cols + c] = sum;
+    }
+}
+
+/* grad[o] (NULL: not wanted) += the sums; work: lnt_sum_bytes of OUT * cols columns. */
+template <class F> static void column_run(lnt_ctx *c, const F &f, int64_t rows, int64_t cols, float *const (&grad)[F::OUT], float *work)
+{
+    if (rows <= 0) return;
+    const int64_t each = lnt_div_up(rows, lnt_cuda_sum_blocks(rows)), blocks = lnt_div_up(rows, each);
+    column_kernel<F><<<dim3((unsigned)blocks, (unsigned)lnt_div_up(cols, 32)), 256, 0, lnt_stream(c)>>>(f, work, rows, cols, each);
+    for (int o = 0; o < F::OUT; o++)
+        if (grad[o]) add_blocks(c, grad[o], work + o * blocks * cols, blocks, cols, cols, 1);
 }
 
 #endif

@@ -29,12 +29,12 @@ static void conv_describe(const lnt_node *n, char *text, size_t size)
 }
 
 /* Up to three that do not read each other, each with the norm it is a pair with. */
-static bool conv_joins(const lnt_node *const *group, int count, const lnt_node *n)
+static bool conv_follows(const lnt_node *const *group, int count, const lnt_node *n)
 {
     int members = 0;
     for (int i = 0; i < count; i++) {
         members += group[i]->op == &lnt_conv_op;
-        if (lnt_same_data(n->program, group[i]->out[0], n->in[0])) return false;
+        if (lnt_shares_data(n->program, group[i]->out[0], n->in[0])) return false;
     }
     return n->op == &lnt_conv_op && members < LNT_CONV_GROUP;
 }
@@ -47,12 +47,13 @@ linnet_status lnt_conv_group_cuda(const lnt_call *calls, int count);
 
 const lnt_op lnt_conv_op = {.name = "short_conv", .backward_needs = LNT_NEEDS_IN0, .state_size = conv_state, .workspace = conv_workspace,
                             .forward = short_conv_forward, .backward = short_conv_backward, .describe = conv_describe,
-                            .joins = conv_joins, .run_group = lnt_conv_group_cuda};
+                            .follows = conv_follows, .run_group = lnt_conv_group_cuda};
 
 lnt_buf lnt_short_conv(lnt_program *p, lnt_buf x, const char *name, int size, lnt_act act)
 {
-    if (!lnt_ready(p, "short_conv", 1, &x)) return LNT_NO_BUF;
+    if (!lnt_ready(p, "short_conv", 1, &x) || !lnt_row_a_token(p, "short_conv", x)) return LNT_NO_BUF;
     if (size < 1 || size > LNT_CONV_MAX) return lnt_program_fail(p, "short_conv %s: size is %d, expected 1 .. %d", name, size, LNT_CONV_MAX);
+    if (act > LNT_TANH) return lnt_program_fail(p, "short_conv %s: an activation by %s", name, lnt_act_name(act)); /* gate_all, rows.cuh */
     const lnt_conv_attr a = {size, act};
     const int64_t cols = lnt_cols(p, x), dim[3] = {cols, 1, size};
     char full[256];

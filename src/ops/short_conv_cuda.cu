@@ -78,9 +78,9 @@ template <int SIZE, int U> __device__ __forceinline__ void convolve(const float 
 template <bool SILU, int U> __device__ __forceinline__ void activate(float (&z)[U], int act)
 {
     if constexpr (SILU)
-        act_all(z, LNT_SILU);
+        gate_all(z, LNT_SILU);
     else
-        act_all(z, act);
+        gate_all(z, act);
 }
 
 /* ---- forward ------------------------------------------------------------------------------------------------------------------------------ */
@@ -147,7 +147,7 @@ __device__ __forceinline__ void forward_four(const conv_args &a, const float (&w
     for (int i = 0; i < 4; i++) {
         widen<P>(window[3], x[i], a.x.f32);
         convolve(w, window, z[i]);
-        act_all(z[i], LNT_SILU);
+        gate_all(z[i], LNT_SILU);
         r[i] = 0.0f;
 #pragma unroll
         for (int u = 0; u < P::U; u++) r[i] += z[i][u] * z[i][u];
@@ -427,9 +427,9 @@ __device__ __forceinline__ void back_row(const conv_args &a, conv_sums<SIZE, P::
     widen<P>(s.window[SIZE - 1], x, a.x.f32);
     convolve(s.w, s.window, z);
     if constexpr (SILU)
-        slope_all(z, slope, LNT_SILU);
+        gate_slopes(z, slope, LNT_SILU);
     else
-        slope_all(z, slope, a.act);
+        gate_slopes(z, slope, a.act);
     float d[U];
     widen<P>(d, dy, a.dy.f32);
     if constexpr (NORM) {
@@ -479,7 +479,7 @@ __device__ __forceinline__ void back_two(const conv_args &a, conv_sums<4, P::U> 
     for (int i = 0; i < 2; i++) {
 #pragma unroll
         for (int u = 0; u < U; u++) c[i][u] = s.w[0][u] * x[i][u] + s.w[1][u] * x[i + 1][u] + s.w[2][u] * x[i + 2][u] + s.w[3][u] * x[i + 3][u];
-        slope_all(c[i], slope[i], LNT_SILU);
+        gate_slopes(c[i], slope[i], LNT_SILU);
 #pragma unroll
         for (int u = 0; u < U; u++) sum[2 * i] += c[i][u] * c[i][u], sum[2 * i + 1] += d[i][u] * c[i][u];
     }

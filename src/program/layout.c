@@ -19,7 +19,7 @@ static int by_offset(const void *a, const void *b)
 
 int64_t lnt_layout(lnt_schedule *s)
 {
-    lnt_slot **order = lnt_arena_alloc(&s->arena, 2 * (size_t)s->n_slots * sizeof *order);
+    lnt_slot **order = lnt_arena_alloc(&s->arena, lnt_bytes(lnt_bytes(2, (size_t)s->n_slots), sizeof *order));
     if (s->n_slots && !order) return -1;
     lnt_slot **near = order + s->n_slots;
     int64_t total = 0;
@@ -31,7 +31,9 @@ int64_t lnt_layout(lnt_schedule *s)
         for (int k = 0; k < i; k++)
             if (order[k]->first <= x->last && x->first <= order[k]->last) near[n++] = order[k];
         qsort(near, (size_t)n, sizeof *near, by_offset);
-        int64_t bytes = (x->bytes + LNT_ALIGN - 1) / LNT_ALIGN * LNT_ALIGN, at = 0;
+        int64_t bytes, at = 0;
+        if (!lnt_add(x->bytes, LNT_ALIGN - 1, &bytes)) return -1;
+        bytes = bytes / LNT_ALIGN * LNT_ALIGN;
         for (int k = 0; k < n && near[k]->offset < at + bytes; k++) {
             int64_t end = near[k]->offset + (near[k]->bytes + LNT_ALIGN - 1) / LNT_ALIGN * LNT_ALIGN;
             if (end > at) at = end;

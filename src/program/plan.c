@@ -38,12 +38,13 @@ struct lnt_plan {
     int64_t *cu_device;    /* device, [cu_room]: offsets of the last run */
     int64_t cu_room;
     int64_t equal_tokens, equal_seqs; /* both arrays are those of so many tokens in equal sequences; -1: of others */
-    double *chance_device; /* that of the last run which draws */
+    double *draw_device; /* that of the last run which draws */
     double flops;
-    record records[2];     /* [1]: of runs that store gradients (in fresh weights) */
+    record records[2];     /* [1]: of runs that store gradients (in an empty w->grad) */
     int last;              /* which of them the last run was */
     bool graphs;           /* runs may be recorded */
     bool positions;        /* some node reads where sequences stand */
+    lnt_pace pace;         /* of decoding steps */
     bool profiling;
     double *seconds;       /* [nodes][2]: forward, backward */
     int64_t runs;
@@ -72,15 +73,30 @@ static void equal_sequences(int64_t *cu, int64_t tokens, int64_t n_seq)
     for (int64_t n = 0; n <= n_seq; n++) cu[n] = n_seq ? tokens / n_seq * n : 0;
 }
 
+/* Operators multiply rows by columns and by what they keep for a row without looking: that is below 2^63 when every value is below 2^46 bytes,
+ * about what a process can address. What the whole takes is added up with checks. */
+static linnet_status check_addressable(const lnt_plan *plan)
+{
+    const int64_t most = (int64_t)1 << 46;
+    int64_t widest = 8, bytes;
+    for (int i = 0; i < plan->p->n_values; i++)
+        if (plan->p->values[i].v.cols > widest) widest = plan->p->values[i].v.cols;
+    if (plan->o.tokens < 0 || plan->o.n_seq < 0 || plan->o.n_seq > most)
+        return lnt_fail(plan->c, LINNET_EINVAL, "a plan of %lld tokens in %lld sequences", (long long)plan->o.tokens, (long long)plan->o.n_seq);
+    if (!lnt_mul(plan->o.tokens, widest, &bytes) || bytes > most / 8)
+        return lnt_fail(plan->c, LINNET_EINVAL, "%lld tokens at once need more memory than can be addressed", (long long)plan->o.tokens);
+    return LINNET_OK;
+}
+
 /* The schedule of plan->o and the place of everything in it; no device memory yet. */
 static linnet_status lay_out(lnt_plan *plan)
 {
     lnt_ctx *c = plan->c;
     const lnt_plan_options *o = &plan->o;
-    if (o->tokens < 0 || o->n_seq < 0)
-        return lnt_fail(c, LINNET_EINVAL, "a plan of %lld tokens in %lld sequences", (long long)o->tokens, (long long)o->n_seq);
-    plan->cu = lnt_alloc((size_t)(o->n_seq + 1) * sizeof *plan->cu);
-    if (!plan->cu) return lnt_fail_memory(c, (size_t)(o->n_seq + 1) * sizeof *plan->cu);
+    const size_t offsets = lnt_bytes(lnt_bytes_plus((size_t)o->n_seq, 1), sizeof *plan->cu);
+    LNT_TRY(check_addressable(plan));
+    plan->cu = lnt_alloc(offsets);
+    if (!plan->cu) return lnt_fail_memory(c, offsets);
     equal_sequences(plan->cu, o->tokens, o->n_seq);
     lnt_shape shape = shape_of(plan, o->tokens, o->n_seq, plan->cu, o->has_state);
     LNT_TRY(lnt_schedule_make(c, plan->p, o, &shape, &plan->schedule));
@@ -105,7 +121,7 @@ linnet_status lnt_plan_measure(lnt_ctx *c, const lnt_program *p, const lnt_plan_
 /* Whether this device records, and every node's call is the same from run to run. */
 static bool may_record(const lnt_plan *plan)
 {
-    if (!lnt_device_of(plan->c)->graph_begin) return false;
+    if (!lnt_device_of(plan->c)->graph_begin || plan->o.finite) return false;
     for (int i = 0; i < plan->schedule.n_steps; i++)
         if (plan->o.has_state && plan->schedule.steps[i].node->op->host_position) return false;
     return true;
@@ -117,11 +133,12 @@ linnet_status lnt_plan_create(lnt_ctx *c, const lnt_program *p, const lnt_plan_o
     lnt_plan *plan = lnt_calloc(sizeof *plan);
     if (!plan) return lnt_fail_memory(c, sizeof *plan);
     *plan = (lnt_plan){.c = c, .p = p, .o = *o};
+    plan->o.alone |= o->finite;
     linnet_status s;
     LNT_TRY_GOTO(s, lay_out(plan), fail);
-    plan->seconds = lnt_calloc((size_t)p->n_nodes * 2 * sizeof *plan->seconds);
+    plan->seconds = lnt_calloc(lnt_bytes(lnt_bytes((size_t)p->n_nodes, 2), sizeof *plan->seconds));
     if (!plan->seconds) {
-        s = lnt_fail_memory(c, (size_t)p->n_nodes * 2 * sizeof *plan->seconds);
+        s = lnt_fail_memory(c, lnt_bytes(lnt_bytes((size_t)p->n_nodes, 2), sizeof *plan->seconds));
         goto fail;
     }
     plan->graphs = may_record(plan);
@@ -129,8 +146,8 @@ linnet_status lnt_plan_create(lnt_ctx *c, const lnt_program *p, const lnt_plan_o
     LNT_TRY_GOTO(s, lnt_device_alloc(c, lnt_plan_bytes(plan), (void **)&plan->memory), fail);
     plan->work = plan->memory + plan->slot_bytes;
     plan->cu_room = o->n_seq + 1;
-    LNT_TRY_GOTO(s, lnt_device_alloc(c, (size_t)plan->cu_room * sizeof *plan->cu_device, (void **)&plan->cu_device), fail);
-    LNT_TRY_GOTO(s, lnt_device_alloc(c, sizeof *plan->chance_device, (void **)&plan->chance_device), fail);
+    LNT_TRY_GOTO(s, lnt_device_alloc(c, lnt_bytes((size_t)plan->cu_room, sizeof *plan->cu_device), (void **)&plan->cu_device), fail);
+    LNT_TRY_GOTO(s, lnt_device_alloc(c, sizeof *plan->draw_device, (void **)&plan->draw_device), fail);
     *out = plan;
     return LINNET_OK;
 fail:
@@ -155,36 +172,48 @@ void lnt_plan_destroy(lnt_plan *plan)
     if (plan->work != plan->memory + plan->slot_bytes) lnt_device_free(plan->c, plan->work);
     lnt_device_free(plan->c, plan->memory);
     lnt_device_free(plan->c, plan->cu_device);
-    lnt_device_free(plan->c, plan->chance_device);
+    lnt_device_free(plan->c, plan->draw_device);
     lnt_schedule_free(&plan->schedule);
     lnt_free(plan->cu);
     lnt_free(plan->seconds);
     lnt_free(plan);
 }
 
-/* The tensor of value b in a slot. */
-static lnt_tensor tensor_in(const lnt_plan *plan, lnt_buf b, int slot, int64_t rows)
+/* The tensor of value b in a slot, for so many tokens. */
+static lnt_tensor tensor_in(const lnt_plan *plan, lnt_buf b, int slot, int64_t tokens)
 {
     const lnt_value *v = &plan->p->values[b.id].v;
-    lnt_tensor t = {.rows = rows, .cols = v->cols, .heads = v->heads};
+    lnt_tensor t = {.rows = v->rows ? v->rows : tokens * v->each, .cols = v->cols, .heads = v->heads, .ld = v->ld};
     t.dtype = v->external ? LINNET_I32 : v->f32 ? LINNET_F32 : plan->o.dtype;
-    t.data = slot >= 0 ? plan->memory + plan->schedule.slots[slot].offset : NULL;
+    if (slot >= 0) t.data = plan->memory + plan->schedule.slots[slot].offset + v->first * (int64_t)lnt_dtype_size(t.dtype);
     return t;
 }
 
 /* Whether a run is the first to bring gradients. */
-static bool stores(const lnt_plan *plan, const lnt_weights *w) { return plan->o.training && w->fresh; }
+static bool stores(const lnt_plan *plan, const lnt_weights *w) { return plan->o.training && w->grad_empty; }
 
+/* Input i of a node, and its gradient. */
+static void bind_input(const lnt_plan *plan, const lnt_step *t, const lnt_weights *w, int64_t tokens, int i, lnt_call *k)
+{
+    const lnt_buf b = t->node->in[i];
+    const lnt_value *v = &plan->p->values[b.id].v;
+    k->in[i] = tensor_in(plan, b, t->in[i], tokens);
+    k->d_in[i] = tensor_in(plan, b, t->in_place[i] ? -1 : t->d_in[i], tokens);
+    k->accumulate[i] = t->accumulate[i];
+    if (v->param < 0) return;
+    const lnt_param_view view = lnt_weights_view(w, &plan->p->params[v->param]);
+    k->in[i].data = (float *)(uintptr_t)view.master + v->first;
+    if (t->kind == LNT_STEP_BACKWARD && view.grad) k->d_in[i].data = view.grad + v->first;
+    k->accumulate[i] = true;
+}
+
+/* The call of step t; k is that of an earlier step of the run, or of none. */
 static void bind(const lnt_plan *plan, const lnt_step *t, const lnt_weights *w, const lnt_batch *b, lnt_call *k)
 {
-    const lnt_node *n = t->node;
+    const lnt_node *n = t->node, *before = k->node;
     k->node = n;
     k->attr = n->attr;
-    for (int i = 0; i < n->n_in; i++) {
-        k->in[i] = tensor_in(plan, n->in[i], t->in[i], b->tokens);
-        k->d_in[i] = tensor_in(plan, n->in[i], t->passed[i] ? -1 : t->d_in[i], b->tokens);
-        k->accumulate[i] = t->accumulate[i];
-    }
+    for (int i = 0; i < n->n_in; i++) bind_input(plan, t, w, b->tokens, i, k);
     for (int i = 0; i < n->n_out; i++) {
         k->out[i] = tensor_in(plan, n->out[i], t->out[i], b->tokens);
         k->d_out[i] = tensor_in(plan, n->out[i], t->d_out[i], b->tokens);
@@ -194,6 +223,9 @@ static void bind(const lnt_plan *plan, const lnt_step *t, const lnt_weights *w, 
         if (!plan->o.training) k->param[i].grad = NULL;
         k->param[i].set = t->set[i] && stores(plan, w);
     }
+    for (int i = n->n_in; before && i < before->n_in; i++) k->in[i] = k->d_in[i] = (lnt_tensor){0};
+    for (int i = n->n_out; before && i < before->n_out; i++) k->out[i] = k->d_out[i] = (lnt_tensor){0};
+    for (int i = n->n_param; before && i < before->n_param; i++) k->param[i] = (lnt_param_view){0};
     k->training = t->training;
     k->inner = t->inner;
     k->save = t->save >= 0 ? plan->memory + plan->schedule.slots[t->save].offset : NULL;
@@ -210,6 +242,7 @@ static linnet_status check_batch(lnt_plan *plan, const lnt_weights *w, const lnt
     if (b->tokens > plan->o.tokens || (!b->cu && b->n_seq > plan->o.n_seq))
         return lnt_fail(c, LINNET_EINTERNAL, "a run of %lld tokens in %lld sequences on a plan for %lld in %lld", (long long)b->tokens,
                         (long long)b->n_seq, (long long)plan->o.tokens, (long long)plan->o.n_seq);
+    if (!w) return lnt_fail(c, LINNET_EINVAL, "the model is an outline: it has no weights");
     if (w->dtype != plan->o.dtype) return lnt_fail(c, LINNET_EINTERNAL, "plan and weights disagree on the dtype");
     if (plan->o.training && !w->grad) return lnt_fail(c, LINNET_EINTERNAL, "a training run without gradients");
     if (b->state && b->state->n_seq != b->n_seq)
@@ -223,7 +256,7 @@ static linnet_status ensure_workspace(lnt_plan *plan, const lnt_shape *shape)
     size_t need = workspace_of(plan, shape);
     if (need <= plan->work_size) return LINNET_OK;
     void *more;
-    LNT_TRY(lnt_device_alloc(plan->c, need + need / 4, &more));
+    LNT_TRY(lnt_device_alloc(plan->c, lnt_bytes_plus(need, need / 4), &more));
     forget_graphs(plan);
     if (plan->work != plan->memory + plan->slot_bytes) lnt_device_free(plan->c, plan->work);
     plan->work = more;
@@ -237,7 +270,7 @@ static linnet_status upload_sequences(lnt_plan *plan, const lnt_batch *b, const 
 {
     if (b->n_seq + 1 > plan->cu_room) {
         void *more;
-        LNT_TRY(lnt_device_alloc(plan->c, (size_t)(b->n_seq + 1) * sizeof *cu, &more));
+        LNT_TRY(lnt_device_alloc(plan->c, lnt_bytes(lnt_bytes_plus((size_t)b->n_seq, 1), sizeof *cu), &more));
         forget_graphs(plan);
         lnt_device_free(plan->c, plan->cu_device);
         plan->cu_device = more;
@@ -247,6 +280,28 @@ static linnet_status upload_sequences(lnt_plan *plan, const lnt_batch *b, const 
     plan->equal_tokens = b->cu ? -1 : b->tokens;
     plan->equal_seqs = b->cu ? -1 : b->n_seq;
     return LINNET_OK;
+}
+
+static double bytes_of(lnt_tensor t) { return t.data ? (double)t.rows * (double)t.cols * (double)lnt_dtype_size(t.dtype) : 0; }
+
+/* The threads of a call (core/threads.h). */
+static void share(const lnt_plan *plan, const lnt_shape *shape, const lnt_step *t, const lnt_call *k, int count, bool alone)
+{
+    if (alone) {
+        lnt_threads_one(plan->c);
+        return;
+    }
+    const bool backward = t->kind == LNT_STEP_BACKWARD;
+    double flops = 0, bytes = 0;
+    for (int m = 0; m < count; m++) {
+        const lnt_node *n = k[m].node;
+        if (n->op->flops) flops += n->op->flops(n, shape, backward);
+        for (int i = 0; i < n->n_in; i++) bytes += bytes_of(k[m].in[i]) + bytes_of(k[m].d_in[i]);
+        for (int i = 0; i < n->n_out; i++) bytes += bytes_of(k[m].out[i]) + bytes_of(k[m].d_out[i]);
+        for (int i = 0; i < n->n_param; i++) bytes += (double)k[m].param[i].count * (double)lnt_dtype_size(k[m].param[i].work_dtype);
+        if (k[m].state) bytes += (double)shape->n_seq * (double)k[m].state_stride;
+    }
+    lnt_threads_for(plan->c, flops, bytes);
 }
 
 /* One step, a pair, or a group: k[0] is the call of step t, k[1] that of the one behind it. */
@@ -268,7 +323,17 @@ static linnet_status run_step(lnt_plan *plan, const lnt_step *t, const lnt_call 
     return LINNET_OK;
 }
 
-/* Fresh gradients that no step of this run stores. */
+/* Before step t: gradients that come in pieces which leave something out. */
+static void clear_gradients(const lnt_plan *plan, const lnt_step *t, int64_t tokens)
+{
+    for (int i = 0; i < t->node->n_in; i++) {
+        if (!t->clear[i]) continue;
+        const lnt_tensor d = tensor_in(plan, (lnt_buf){plan->schedule.slots[t->d_in[i]].value}, t->d_in[i], tokens);
+        lnt_device_zero(plan->c, d.data, (size_t)(d.rows * d.cols) * lnt_dtype_size(d.dtype));
+    }
+}
+
+/* Empty gradients that no step of this run stores. */
 static void zero_others(const lnt_plan *plan, const lnt_weights *w, int64_t tokens)
 {
     for (int i = 0; i < plan->p->n_params; i++) {
@@ -286,8 +351,8 @@ static linnet_status run_steps(lnt_plan *plan, const lnt_weights *w, const lnt_b
                                          .cu = cu,
                                          .cu_device = plan->cu_device,
                                          .loss_scale = b->loss_scale,
-                                         .chance = b->chance,
-                                         .chance_device = plan->chance_device,
+                                         .draw = b->draw,
+                                         .draw_device = plan->draw_device,
                                          .work = plan->work,
                                          .work_size = plan->work_size};
     if (b->state) {
@@ -296,16 +361,26 @@ static linnet_status run_steps(lnt_plan *plan, const lnt_weights *w, const lnt_b
         k.state_capacity = b->state->capacity;
     }
     if (stores(plan, w)) zero_others(plan, w, b->tokens);
-    for (int i = 0, count; i < plan->schedule.n_steps; i += count) {
+    const lnt_shape shape = shape_of(plan, b->tokens, b->n_seq, cu, b->state != NULL);
+    const bool paced = b->state && b->tokens == b->n_seq && !lnt_on_cuda(plan->c) && lnt_threads(plan->c) > 1;
+    const bool alone = paced && lnt_pace_alone(&plan->pace);
+    const double start = paced ? lnt_now() : 0;
+    linnet_status s = LINNET_OK;
+    for (int i = 0, count, ready = 0; s == LINNET_OK && i < plan->schedule.n_steps; i += count) {
         const lnt_step *t = &plan->schedule.steps[i];
         count = t->group > 1 ? t->group : 1 + t->with_next;
         for (int m = 0; m < count; m++) {
-            calls[m] = k;
+            if (m == ready) calls[ready++] = k;
             bind(plan, t + m, w, b, &calls[m]);
+            clear_gradients(plan, t + m, b->tokens);
         }
-        LNT_TRY(run_step(plan, t, calls));
+        share(plan, &shape, t, calls, count, alone);
+        s = run_step(plan, t, calls);
+        if (s == LINNET_OK && plan->o.finite) s = lnt_check_finite(plan->c, plan->p, t, calls);
     }
-    return LINNET_OK;
+    lnt_threads_all(plan->c);
+    if (paced) lnt_pace_took(&plan->pace, lnt_now() - start);
+    return s;
 }
 
 /* A run like the last one: recorded now, replayed from the next on. What cannot be recorded is done step by step, now and ever after. */
@@ -328,7 +403,7 @@ static linnet_status record_and_run(lnt_plan *plan, record *r, const lnt_weights
 static run_key key_of(const lnt_weights *w, const lnt_batch *b)
 {
     return (run_key){.tokens = b->tokens, .n_seq = b->n_seq, .weights = w, .master = w->master, .work = w->work, .grad = w->grad,
-                     .state = b->state, .state_data = b->state ? b->state->data : NULL, .loss_scale = b->loss_scale, .draws = b->chance > 0};
+                     .state = b->state, .state_data = b->state ? b->state->data : NULL, .loss_scale = b->loss_scale, .draws = b->draw > 0};
 }
 
 static linnet_status run_or_replay(lnt_plan *plan, const lnt_weights *w, const lnt_batch *b, const int64_t *cu)
@@ -384,7 +459,7 @@ linnet_status lnt_plan_run(lnt_plan *plan, lnt_weights *w, const lnt_batch *b)
         LNT_TRY(upload_sequences(plan, b, cu));
         plan->flops = useful_flops(plan, &shape);
     }
-    if (b->chance > 0) lnt_to_device(plan->c, plan->chance_device, &b->chance, sizeof b->chance);
+    if (b->draw > 0) lnt_to_device(plan->c, plan->draw_device, &b->draw, sizeof b->draw);
     if (b->state && plan->positions)
         lnt_to_device(plan->c, b->state->position_device, b->state->position, (size_t)b->n_seq * sizeof *b->state->position);
     for (int i = 0; i < b->n_inputs; i++) {
@@ -392,7 +467,7 @@ linnet_status lnt_plan_run(lnt_plan *plan, lnt_weights *w, const lnt_batch *b)
         if (input) lnt_to_device(plan->c, input, b->inputs[i].host, (size_t)b->tokens * sizeof *input);
     }
     LNT_TRY(run_or_replay(plan, w, b, cu));
-    if (plan->o.training) w->fresh = false;
+    if (plan->o.training) w->grad_empty = false;
     if (b->state)
         for (int64_t n = 0; n < b->n_seq; n++) b->state->position[n] += cu[n + 1] - cu[n];
     plan->runs++;
@@ -447,13 +522,13 @@ char *lnt_plan_profile(const lnt_plan *plan)
         total += plan->seconds[2 * i] + plan->seconds[2 * i + 1];
     }
     qsort(t, (size_t)n, sizeof *t, by_time);
-    size_t size = (size_t)(n + 3) * LINE;
+    size_t size = lnt_bytes((size_t)n + 3, LINE);
     char *text = lnt_alloc(size), *at = text;
     if (!text) return NULL;
     double runs = plan->runs ? (double)plan->runs : 1;
     at += snprintf(at, LINE, "%-20s %6s %12s %12s %7s\n", "operator", "nodes", "forward ms", "backward ms", "share");
     for (int k = 0; k < n; k++)
-        at += snprintf(at, LINE, "%-20.20s %6d %12.2f %12.2f %6.1f%%\n", t[k].op->name, t[k].nodes, 1e3 * t[k].forward / runs,
+        at += lnt_format(at, LINE, "%-20.20s %6d %12.2f %12.2f %6.1f%%\n", t[k].op->name, t[k].nodes, 1e3 * t[k].forward / runs,
                        1e3 * t[k].backward / runs, total > 0 ? 100 * (t[k].forward + t[k].backward) / total : 0);
     return text;
 }

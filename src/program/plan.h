@@ -31,7 +31,7 @@ typedef struct lnt_weights {
     float *grad;         /* device, [elements], NULL without gradients */
     /* No gradient yet: those of what is read as float32 are zero, those of what products alone read are anything. The next run with gradients
      * stores each of these where the first comes, and adds the others. */
-    bool fresh;
+    bool grad_empty;
 } lnt_weights;
 
 /* kept: LINNET_F32, or LINNET_BF16 under that dtype: what products alone read is kept in bf16 without a master. */
@@ -40,7 +40,7 @@ void lnt_weights_destroy(lnt_weights *w);
 /* Draw every parameter from its own stream (its name), so that one parameter's values depend on the seed and its name alone. */
 linnet_status lnt_weights_init(lnt_weights *w, uint64_t seed);
 linnet_status lnt_weights_need_grad(lnt_weights *w); /* allocate and zero the gradients, once */
-void lnt_weights_zero_grad(lnt_weights *w);          /* and fresh */
+void lnt_weights_zero_grad(lnt_weights *w);          /* and grad_empty */
 lnt_param_view lnt_weights_view(const lnt_weights *w, const lnt_param *q);
 /* Elements first .. first+n of a parameter, host to device: master and working copy, rounded to what is kept. */
 linnet_status lnt_weights_put(lnt_weights *w, const lnt_param *q, int64_t first, const float *values, int64_t n);
@@ -81,7 +81,8 @@ typedef struct {
     lnt_recompute recompute;
     bool has_state;
     int64_t state_capacity;
-    bool apart;              /* every node by itself: no pairs, no groups */
+    bool alone;              /* every node by itself: no pairs, no groups */
+    bool finite;             /* every call's results are looked at: a run ends with an error at the first that is not finite; slow */
     int n_outputs;
     lnt_buf outputs[4];      /* kept until the next run */
     int n_kept;              /* values from the middle, kept too: what an analysis looks at; read while the plan is made alone */
@@ -97,7 +98,7 @@ typedef struct {
         const int32_t *host; /* [tokens] */
     } inputs[4];
     double loss_scale;
-    double chance;           /* lnt_call.chance; a recorded run reads it on the device */
+    double draw;             /* lnt_call.draw; a recorded run reads it on the device */
     lnt_state *state;        /* advanced by the run; NULL: every sequence starts from zero */
 } lnt_batch;
 
@@ -107,7 +108,7 @@ linnet_status lnt_plan_create(lnt_ctx *c, const lnt_program *p, const lnt_plan_o
 void lnt_plan_destroy(lnt_plan *plan);
 /* lnt_plan_bytes of the plan that lnt_plan_create would make. */
 linnet_status lnt_plan_measure(lnt_ctx *c, const lnt_program *p, const lnt_plan_options *o, size_t *bytes);
-/* Gradients are added to w->grad, if that is not fresh. */
+/* Gradients are added to w->grad, if that is not empty. */
 linnet_status lnt_plan_run(lnt_plan *plan, lnt_weights *w, const lnt_batch *b);
 /* An output of the last run; device memory, valid until the next run. */
 lnt_tensor lnt_plan_output(const lnt_plan *plan, lnt_buf b);

@@ -17,11 +17,11 @@ static void put(text_buffer *t, const char *format, ...)
     char line[1024];
     va_list ap;
     va_start(ap, format);
-    int n = vsnprintf(line, sizeof line, format, ap);
+    int n = lnt_format_list(line, sizeof line, format, ap);
     va_end(ap);
     if (n >= (int)sizeof line) n = sizeof line - 1;
     if (t->used + (size_t)n + 1 > t->size) {
-        size_t more = t->size ? t->size * 2 : 16384;
+        size_t more = t->size ? lnt_bytes(t->size, 2) : 16384;
         char *p = lnt_realloc(t->text, t->used, more);
         if (!p) {
             t->failed = true;
@@ -52,10 +52,28 @@ static void put_op(text_buffer *t, const lnt_node *n)
 
 static void put_shape(text_buffer *t, const lnt_value *v)
 {
-    if (v->heads > 1)
-        put(t, "[T,%d,%lld]%s", v->heads, (long long)(v->cols / v->heads), v->f32 ? " f32" : "");
+    put(t, "[");
+    if (v->rows)
+        put(t, "%lld", (long long)v->rows);
+    else if (v->each > 1)
+        put(t, "%dT", v->each);
     else
-        put(t, "[T,%lld]%s", (long long)v->cols, v->f32 ? " f32" : "");
+        put(t, "T");
+    if (v->heads > 1) put(t, ",%d", v->heads);
+    put(t, ",%lld]%s", (long long)(v->cols / v->heads), v->f32 ? " f32" : "");
+}
+
+/* Where a node's input comes from: a number, with the columns of a slice, or a name. */
+static void put_input(text_buffer *t, const lnt_program *p, lnt_buf b)
+{
+    const lnt_value *v = &p->values[b.id].v;
+    if (!b.id)
+        put(t, "-");
+    else if (v->producer < 0)
+        put(t, "%s", v->name);
+    else
+        put(t, "%%%d", p->values[b.id].root);
+    if (lnt_is_slice(p, b)) put(t, "[%lld:%lld]", (long long)v->first, (long long)(v->first + v->cols));
 }
 
 char *lnt_program_text(const lnt_program *p)
@@ -77,13 +95,8 @@ char *lnt_program_text(const lnt_program *p)
         put_op(&t, n);
         put(&t, "(");
         for (int k = 0; k < n->n_in; k++) {
-            int id = n->in[k].id;
-            if (!id)
-                put(&t, "%s-", k ? ", " : "");
-            else if (p->values[id].v.external)
-                put(&t, "%s%s", k ? ", " : "", p->values[id].v.name);
-            else
-                put(&t, "%s%%%d", k ? ", " : "", p->values[id].root);
+            if (k) put(&t, ", ");
+            put_input(&t, p, n->in[k]);
         }
         put(&t, ")");
         for (int k = 0; k < n->n_param; k++) {
@@ -120,21 +133,24 @@ char *lnt_program_graphviz(const lnt_program *p)
         put(&t, "\"];\n");
     }
     if (block >= 0) put(&t, "  }\n");
-    for (int i = 0; i < p->n_values; i++)
-        if (p->values[i].v.external) put(&t, "  x%d [label=\"%s\", shape=plain];\n", i, p->values[i].v.name);
+    for (int i = 1; i < p->n_values; i++)
+        if (p->values[i].v.producer < 0 && p->values[i].root == i) put(&t, "  x%d [label=\"%s\", shape=plain];\n", i, p->values[i].v.name);
     for (int i = 0; i < p->n_nodes; i++) {
         const lnt_node *n = p->nodes[i];
         for (int k = 0; k < n->n_in; k++) {
             int id = n->in[k].id;
             if (!id) continue;
             const lnt_value *v = &p->values[id].v;
-            if (v->external)
-                put(&t, "  x%d -> n%d;\n", p->values[id].root, i);
-            else {
-                put(&t, "  n%d -> n%d [label=\"", v->producer, i);
+            if (v->producer < 0)
+                put(&t, "  x%d -> n%d", p->values[id].root, i);
+            else
+                put(&t, "  n%d -> n%d", v->producer, i);
+            if (!v->external) {
+                put(&t, " [label=\"");
                 put_shape(&t, v);
-                put(&t, "\"];\n");
+                put(&t, "\"]");
             }
+            put(&t, ";\n");
         }
     }
     put(&t, "}\n");

@@ -16,13 +16,14 @@ linnet_status lnt_program_create(lnt_ctx *c, lnt_program **out)
     p->block = -1;
     p->init_std = 0.02;
     p->cap_values = 64;
-    p->values = lnt_calloc((size_t)p->cap_values * sizeof *p->values);
+    p->values = lnt_calloc(lnt_bytes((size_t)p->cap_values, sizeof *p->values));
     if (!p->values) {
         lnt_free(p);
         *out = NULL;
-        return lnt_fail_memory(c, (size_t)64 * sizeof *p->values);
+        return lnt_fail_memory(c, 64 * sizeof *p->values);
     }
     p->n_values = 1;
+    p->values[0].v = (lnt_value){.producer = -1, .param = -1};
     return LINNET_OK;
 }
 
@@ -50,7 +51,7 @@ lnt_buf lnt_program_fail(lnt_program *p, const char *format, ...)
         int n = p->scope[0] ? snprintf(p->mistake, sizeof p->mistake, "%s: ", p->scope) : 0;
         va_list ap;
         va_start(ap, format);
-        vsnprintf(p->mistake + n, sizeof p->mistake - (size_t)n, format, ap);
+        lnt_format_list(p->mistake + n, sizeof p->mistake - (size_t)n, format, ap);
         va_end(ap);
         p->failed = true;
         p->status = LINNET_EINVAL;
@@ -78,7 +79,7 @@ static bool reserve(lnt_program *p, void **table, int n, int *capacity, size_t e
 {
     if (n < *capacity) return true;
     int more = *capacity ? *capacity * 2 : 64;
-    void *t = lnt_realloc(*table, (size_t)n * element, (size_t)more * element);
+    void *t = lnt_realloc(*table, lnt_bytes((size_t)n, element), lnt_bytes((size_t)more, element));
     if (!t) {
         fail_memory(p);
         return false;
@@ -101,7 +102,7 @@ void lnt_push_scope(lnt_program *p, const char *format, ...)
     if (n) p->scope[n++] = '.', p->scope[n] = 0;
     va_list ap;
     va_start(ap, format);
-    vsnprintf(p->scope + n, sizeof p->scope - n, format, ap);
+    lnt_format_list(p->scope + n, sizeof p->scope - n, format, ap);
     va_end(ap);
 }
 
@@ -111,6 +112,7 @@ void lnt_pop_scope(lnt_program *p)
 }
 
 void lnt_set_block(lnt_program *p, int block) { p->block = block; }
+int lnt_current_block(const lnt_program *p) { return p->block; }
 double lnt_set_init_std(lnt_program *p, double std)
 {
     double before = p->init_std;
@@ -129,11 +131,19 @@ static lnt_buf add_value(lnt_program *p, lnt_value v, int32_t root)
     return (lnt_buf){id};
 }
 
+/* A value of its own memory, with one row a token; neither external nor a parameter. */
+static lnt_value plain_value(const char *name, int64_t cols, int32_t heads, int producer)
+{
+    return (lnt_value){.name = name, .cols = cols, .heads = heads, .each = 1, .ld = cols, .producer = producer, .param = -1};
+}
+
 lnt_buf lnt_external(lnt_program *p, const char *name)
 {
     char *copy = lnt_arena_strdup(&p->arena, name);
     if (!copy) return fail_memory(p), LNT_NO_BUF;
-    return add_value(p, (lnt_value){.name = copy, .cols = 1, .heads = 1, .external = true, .producer = -1}, 0);
+    lnt_value v = plain_value(copy, 1, 1, -1);
+    v.external = true;
+    return add_value(p, v, 0);
 }
 
 lnt_buf lnt_with_heads(lnt_program *p, lnt_buf x, int32_t heads)
@@ -142,6 +152,29 @@ lnt_buf lnt_with_heads(lnt_program *p, lnt_buf x, int32_t heads)
     lnt_value v = p->values[x.id].v;
     if (heads < 1 || v.cols % heads) return lnt_program_fail(p, "%lld columns cannot be split into %d heads", (long long)v.cols, heads);
     v.heads = heads;
+    return add_value(p, v, p->values[x.id].root);
+}
+
+lnt_buf lnt_split_rows(lnt_program *p, lnt_buf x, int32_t n)
+{
+    if (p->failed) return LNT_NO_BUF;
+    lnt_value v = p->values[x.id].v;
+    if (n < 1 || v.cols % n || v.ld != v.cols || (int64_t)v.each * n > INT32_MAX)
+        return lnt_program_fail(p, "%lld columns%s cannot be split into %d rows", (long long)v.cols, v.ld != v.cols ? " of a slice" : "", n);
+    v.cols /= n, v.ld = v.cols, v.each *= n, v.rows *= n;
+    v.heads = v.heads % n ? 1 : v.heads / n;
+    return add_value(p, v, p->values[x.id].root);
+}
+
+lnt_buf lnt_slice(lnt_program *p, lnt_buf x, int64_t first, int64_t cols, int32_t heads)
+{
+    if (p->failed) return LNT_NO_BUF;
+    lnt_value v = p->values[x.id].v;
+    if (first < 0 || cols < 1 || first > v.cols || cols > v.cols - first)
+        return lnt_program_fail(p, "columns %lld .. %lld of %lld", (long long)first, (long long)(first + cols - 1), (long long)v.cols);
+    if (v.each > 1) return lnt_program_fail(p, "a slice of %d rows a token: take it before they are split", v.each);
+    if (heads < 1 || cols % heads) return lnt_program_fail(p, "%lld columns cannot be split into %d heads", (long long)cols, heads);
+    v.first += first, v.cols = cols, v.heads = heads;
     return add_value(p, v, p->values[x.id].root);
 }
 
@@ -202,7 +235,31 @@ int lnt_add_param(lnt_program *p, const char *name, int ndim, const int64_t *dim
     return p->n_params - 1;
 }
 
+lnt_buf lnt_param_value(lnt_program *p, int param, int64_t rows, int32_t heads)
+{
+    if (p->failed || param < 0) return LNT_NO_BUF;
+    lnt_param *q = &p->params[param];
+    if (rows < 1 || q->count % rows || heads < 1 || q->count / rows % heads)
+        return lnt_program_fail(p, "parameter %s of %lld elements cannot be split into %lld rows of %d heads", q->name, (long long)q->count,
+                                (long long)rows, heads);
+    if (!q->plain) {
+        q->plain = true;
+        place_params(p);
+    }
+    lnt_value v = plain_value(q->name, q->count / rows, heads, -1);
+    v.rows = rows, v.f32 = true, v.param = param;
+    return add_value(p, v, 0);
+}
+
 /* ---- nodes ---- */
+
+/* What a node's outputs have rows like: its first input that is there; without any, one row a token. */
+static lnt_value rows_like(const lnt_program *p, int n_in, const lnt_buf *in)
+{
+    for (int i = 0; i < n_in; i++)
+        if (in[i].id) return p->values[in[i].id].v;
+    return (lnt_value){.each = 1};
+}
 
 lnt_node *lnt_add_node(lnt_program *p, const lnt_op *op, const void *attr, int n_in, const lnt_buf *in, int n_param, const int *param, int n_out,
                        const lnt_out_spec *out)
@@ -215,13 +272,20 @@ lnt_node *lnt_add_node(lnt_program *p, const lnt_op *op, const void *attr, int n
             lnt_program_fail(p, "%s: %lld columns cannot be split into %d heads", op->name, (long long)out[i].cols, out[i].heads);
             return NULL;
         }
+    for (int i = 0; i < n_in; i++)
+        if (lnt_is_slice(p, in[i]) && !(op->strided >> i & 1)) {
+            lnt_program_fail(p, "%s: input %d is a slice of columns, which it does not read", op->name, i);
+            return NULL;
+        }
     lnt_node *n = lnt_program_alloc(p, sizeof *n);
     if (!n || !reserve(p, (void **)&p->nodes, p->n_nodes, &p->cap_nodes, sizeof *p->nodes)) return NULL;
     *n = (lnt_node){.op = op, .attr = attr, .n_in = n_in, .n_out = n_out, .n_param = n_param, .block = p->block, .program = p};
-    memcpy(n->in, in, (size_t)n_in * sizeof *in);
+    if (n_in) memcpy(n->in, in, (size_t)n_in * sizeof *in);
     if (n_param) memcpy(n->param, param, (size_t)n_param * sizeof *param);
+    const lnt_value like = rows_like(p, n_in, in);
     for (int i = 0; i < n_out; i++) {
-        lnt_value v = {.name = op->name, .cols = out[i].cols, .heads = out[i].heads, .f32 = out[i].f32, .producer = p->n_nodes};
+        lnt_value v = plain_value(op->name, out[i].cols, out[i].heads, p->n_nodes);
+        v.f32 = out[i].f32, v.rows = like.rows, v.each = like.each;
         n->out[i] = add_value(p, v, 0);
     }
     if (p->failed) return NULL;
@@ -232,7 +296,23 @@ lnt_node *lnt_add_node(lnt_program *p, const lnt_op *op, const void *attr, int n
 /* ---- reading ---- */
 
 const lnt_value *lnt_program_value(const lnt_program *p, lnt_buf b) { return &p->values[b.id].v; }
-bool lnt_same_data(const lnt_program *p, lnt_buf a, lnt_buf b) { return p->values[a.id].root == p->values[b.id].root; }
+bool lnt_shares_data(const lnt_program *p, lnt_buf a, lnt_buf b) { return p->values[a.id].root == p->values[b.id].root; }
+bool lnt_same_data(const lnt_program *p, lnt_buf a, lnt_buf b)
+{
+    const lnt_value *x = &p->values[a.id].v, *y = &p->values[b.id].v;
+    return lnt_shares_data(p, a, b) && lnt_same_rows(p, a, b) && x->first == y->first && x->cols == y->cols;
+}
+bool lnt_same_rows(const lnt_program *p, lnt_buf a, lnt_buf b)
+{
+    const lnt_value *x = &p->values[a.id].v, *y = &p->values[b.id].v;
+    return x->rows == y->rows && (x->rows || x->each == y->each);
+}
+bool lnt_is_slice(const lnt_program *p, lnt_buf b) { return p->values[b.id].v.ld != p->values[b.id].v.cols; }
+int64_t lnt_rows(const lnt_program *p, lnt_buf b, int64_t tokens)
+{
+    const lnt_value *v = &p->values[b.id].v;
+    return v->rows ? v->rows : tokens * v->each;
+}
 int64_t lnt_cols(const lnt_program *p, lnt_buf b) { return p->values[b.id].v.cols; }
 int32_t lnt_heads(const lnt_program *p, lnt_buf b) { return p->values[b.id].v.heads; }
 int lnt_param_count(const lnt_program *p) { return p->n_params; }
@@ -241,5 +321,11 @@ const lnt_param *lnt_param_find(const lnt_program *p, const char *name) { return
 int64_t lnt_param_elements(const lnt_program *p) { return p->elements; }
 int64_t lnt_param_work_begin(const lnt_program *p) { return p->work_begin; }
 int64_t lnt_param_plain_end(const lnt_program *p) { return p->plain_end; }
+bool lnt_program_draws(const lnt_program *p)
+{
+    for (int i = 0; i < p->n_nodes; i++)
+        if (p->nodes[i]->op->draws && p->nodes[i]->op->draws(p->nodes[i])) return true;
+    return false;
+}
 int lnt_node_count(const lnt_program *p) { return p->n_nodes; }
 const lnt_node *lnt_node_at(const lnt_program *p, int i) { return p->nodes[i]; }

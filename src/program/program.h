@@ -5,7 +5,9 @@
  * mixer is straight-line code.
  *
  * Activations are [tokens, cols], row major, tokens = all rows of all sequences of the batch (sequence n is rows cu[n] .. cu[n+1]-1). A buffer's
- * `heads` says how its columns split ([tokens, heads, cols/heads]); an operator that works per head reads it. */
+ * `heads` says how its columns split ([tokens, heads, cols/heads]); an operator that works per head reads it. Others have `each` rows a token
+ * (token t has rows t*each .. t*each + each - 1), or a fixed number of rows whatever the tokens are: parameters that an operator reads as an input,
+ * and what is made of them. A view (other heads, rows for columns, a slice of the columns) shares the memory of what it is a view of. */
 #ifndef LNT_PROGRAM_H
 #define LNT_PROGRAM_H
 
@@ -23,7 +25,7 @@ typedef struct {
 } lnt_buf;
 #define LNT_NO_BUF ((lnt_buf){0})
 
-enum { LNT_MAX_IN = 8, LNT_MAX_OUT = 2, LNT_MAX_PARAM = 4, LNT_TAKEN_MOST = 3 };
+enum { LNT_MAX_IN = 12, LNT_MAX_OUT = 4, LNT_MAX_PARAM = 8, LNT_MADE_MOST = 3 };
 
 /* ---- parameters ------------------------------------------------------------------------------------------------------------- */
 
@@ -61,6 +63,7 @@ typedef struct {
     lnt_dtype dtype;
     int64_t rows, cols;
     int32_t heads;
+    int64_t ld; /* elements from a row to the next: cols, or more of a slice */
 } lnt_tensor;
 
 typedef struct {
@@ -83,8 +86,8 @@ typedef struct lnt_call {
     const int64_t *cu_device;    /* the same on the device */
     bool training;               /* a backward pass will follow */
     double loss_scale;           /* a loss node: factor on the gradient of the sum of its output */
-    double chance;               /* training: uniform in (0,1] by seed and step, for a node that draws; 0: nothing is drawn */
-    const double *chance_device; /* the same on the device: a recorded call reads it there */
+    double draw;                 /* training: this step's number, uniform in (0,1], for nodes that draw one; 0: nothing is drawn */
+    const double *draw_device;   /* the same on the device: a recorded call reads it there */
     lnt_tensor in[LNT_MAX_IN], out[LNT_MAX_OUT];
     lnt_tensor d_in[LNT_MAX_IN]; /* backward: write here (accumulate[i]: add), skip when data == NULL */
     lnt_tensor d_out[LNT_MAX_OUT]; /* backward: gradient that came in; data == NULL: zero */
@@ -115,7 +118,7 @@ typedef struct {
 } lnt_shape;
 
 enum { LNT_NEEDS_IN0 = 1 << 0, LNT_NEEDS_IN1 = 1 << 1, LNT_NEEDS_IN2 = 1 << 2, LNT_NEEDS_IN3 = 1 << 3, LNT_NEEDS_IN4 = 1 << 4,
-       LNT_NEEDS_ALL_IN = 0xff, LNT_NEEDS_OUT0 = 1 << 8, LNT_NEEDS_OUT1 = 1 << 9 };
+       LNT_NEEDS_ALL_IN = (1 << LNT_MAX_IN) - 1, LNT_NEEDS_OUT0 = 1 << LNT_MAX_IN, LNT_NEEDS_OUT1 = 2 << LNT_MAX_IN };
 
 /* How a node runs in one call with the node just before it, whose output 0 is its input 0. Both calls are as if they came one after the other. A plan
  * decides which pairs it runs so; the program knows nothing of it. */
@@ -133,6 +136,7 @@ typedef struct lnt_pair {
 struct lnt_op {
     const char *name;
     unsigned backward_needs;     /* which forward values backward reads (LNT_NEEDS_*) */
+    unsigned strided;            /* inputs (LNT_NEEDS_IN*) that may be slices: it reads them, and writes their gradients, by lnt_tensor.ld */
     /* the gradient of every input is that of output 0: one input may take over its memory (and is absent for the call) */
     bool passes_gradient;
     bool stores_first;           /* backward can store a parameter's gradient (lnt_param_view.set) */
@@ -141,16 +145,17 @@ struct lnt_op {
     int64_t (*state_size)(const lnt_node *n, int64_t capacity, lnt_dtype dtype); /* bytes a sequence under a policy, NULL: 0 */
     size_t (*workspace)(const lnt_node *n, const lnt_shape *s, bool backward); /* NULL: 0 */
     double (*flops)(const lnt_node *n, const lnt_shape *s, bool backward);    /* useful ones, NULL: 0 (bandwidth-bound) */
+    bool (*draws)(const lnt_node *n); /* whether a training step draws a number for the node; NULL: no */
     bool position;               /* a call reads lnt_call.position_device */
     bool host_position;          /* what a call does to a state depends on lnt_call.position, so that it cannot be recorded and replayed */
     linnet_status (*forward)(const lnt_call *k);
     linnet_status (*backward)(const lnt_call *k);
     const lnt_pair *pair;        /* with the node before; NULL: none */
-    /* Decoding on a GPU: nodes done in one call of one of them, the group's head. takes: whether n, as a head, does the node that makes its input i,
-     * with the other of its pair; nobody else reads that result. At most LNT_TAKEN_MOST inputs; what is taken stands ahead of the head. joins:
+    /* Decoding on a GPU: nodes done in one call of one of them, the group's head. makes_input: whether n, as a head, does the node that makes its
+     * input i, with the other of its pair; nobody else reads that result. At most LNT_MADE_MOST inputs; their nodes stand ahead of the head. follows:
      * whether n, whose inputs are there or are results of the group (`count` nodes), goes with them, behind the head. run_group: all. NULL: none. */
-    bool (*takes)(const lnt_node *n, int i, const lnt_shape *s);
-    bool (*joins)(const lnt_node *const *group, int count, const lnt_node *n);
+    bool (*makes_input)(const lnt_node *n, int i, const lnt_shape *s);
+    bool (*follows)(const lnt_node *const *group, int count, const lnt_node *n);
     linnet_status (*run_group)(const lnt_call *calls, int count);
     void (*describe)(const lnt_node *n, char *text, size_t size);             /* attributes, for the printed program; NULL: nothing */
 };
@@ -170,9 +175,14 @@ typedef struct lnt_value {
     const char *name;
     int64_t cols;
     int32_t heads;
+    int32_t each;    /* rows a token */
+    int64_t rows;    /* a fixed number of rows; 0: tokens * each */
+    int64_t first;   /* a slice: its first column in what it is a view of */
+    int64_t ld;
     bool f32;        /* float32 under every policy (gates, write strengths, losses) */
     bool external;   /* filled by the caller (token ids, targets), int32 */
-    int producer;    /* node index, -1: external */
+    int producer;    /* node index, -1: external or a parameter */
+    int param;       /* the parameter it is, -1: none */
 } lnt_value;
 
 /* ---- building (used by ops/, recurrence/ and model/) -------------------------------------------------------------------------- */
@@ -190,6 +200,7 @@ void lnt_push_scope(lnt_program *p, const char *format, ...) __attribute__((form
 void lnt_pop_scope(lnt_program *p);
 /* Nodes added from now on belong to recompute group `block` (-1: none). */
 void lnt_set_block(lnt_program *p, int block);
+int lnt_current_block(const lnt_program *p);
 /* Standard deviation for products made from now on; LNT_INIT_NORMAL of every lnt_linear that names no other. <= 0: fan-in^-1/2. */
 double lnt_set_init_std(lnt_program *p, double std); /* returns the one before */
 double lnt_init_std(const lnt_program *p, int64_t fan_in);
@@ -200,7 +211,9 @@ lnt_buf lnt_external(lnt_program *p, const char *name); /* int32 [tokens] */
 int lnt_add_param(lnt_program *p, const char *name, int ndim, const int64_t *dim, lnt_init init, bool decay, bool product);
 /* Zeroed memory that lives as long as the program, for attributes. NULL (and a remembered mistake) when there is none. */
 void *lnt_program_alloc(lnt_program *p, size_t bytes);
-/* Add a node; outputs are declared by cols, heads and f32. */
+/* Parameter `param` as a value of `rows` rows, float32: an input like any other. Its gradient is always added to what is there. */
+lnt_buf lnt_param_value(lnt_program *p, int param, int64_t rows, int32_t heads);
+/* Add a node; outputs are declared by cols, heads and f32, and have the rows of the first input that is there. */
 typedef struct {
     int64_t cols;
     int32_t heads;
@@ -208,13 +221,20 @@ typedef struct {
 } lnt_out_spec;
 lnt_node *lnt_add_node(lnt_program *p, const lnt_op *op, const void *attr, int n_in, const lnt_buf *in, int n_param, const int *param, int n_out,
                        const lnt_out_spec *out);
-/* Same data, other head split (no node is added for the value; a view). */
+/* Views: no node is added. Same data, other head split; [rows, cols] as [rows*n, cols/n]; columns first .. first+cols-1. Gradients of slices that do
+ * not overlap, and leave nothing out, are stored where they belong; for others the whole gradient is cleared first. */
 lnt_buf lnt_with_heads(lnt_program *p, lnt_buf x, int32_t heads);
+lnt_buf lnt_split_rows(lnt_program *p, lnt_buf x, int32_t n);
+lnt_buf lnt_slice(lnt_program *p, lnt_buf x, int64_t first, int64_t cols, int32_t heads);
 
 /* ---- reading ------------------------------------------------------------------------------------------------------------------ */
 
 const lnt_value *lnt_program_value(const lnt_program *p, lnt_buf b);
-bool lnt_same_data(const lnt_program *p, lnt_buf a, lnt_buf b); /* one is the other, or a view of it */
+bool lnt_same_data(const lnt_program *p, lnt_buf a, lnt_buf b);  /* row for row the same; heads may differ */
+bool lnt_shares_data(const lnt_program *p, lnt_buf a, lnt_buf b); /* both are views of one value */
+bool lnt_same_rows(const lnt_program *p, lnt_buf a, lnt_buf b);
+bool lnt_is_slice(const lnt_program *p, lnt_buf b);
+int64_t lnt_rows(const lnt_program *p, lnt_buf b, int64_t tokens);
 int64_t lnt_cols(const lnt_program *p, lnt_buf b);
 int32_t lnt_heads(const lnt_program *p, lnt_buf b);
 int lnt_param_count(const lnt_program *p);
@@ -223,6 +243,7 @@ const lnt_param *lnt_param_find(const lnt_program *p, const char *name);
 int64_t lnt_param_elements(const lnt_program *p); /* of one arena, paddings included */
 int64_t lnt_param_work_begin(const lnt_program *p);  /* the first element that products read */
 int64_t lnt_param_plain_end(const lnt_program *p);   /* behind the last element that is read as float32 */
+bool lnt_program_draws(const lnt_program *p); /* some node does */
 int lnt_node_count(const lnt_program *p);
 const lnt_node *lnt_node_at(const lnt_program *p, int i);
 

@@ -5,13 +5,25 @@
  *   2. wants:    values that need a gradient (some parameter lies upstream).
  *   3. pairs:    neighbouring nodes that run in one call.
  *   4. steps:    forward (of few rows on a GPU: in groups); in training, blocks in reverse: recompute (optional), backward.
- *   5. slots:    lifetimes from the first write to the last read; those of a pair's two steps meet, and those of a group's. */
+ *   5. slots:    lifetimes from the first write to the last read; those of a pair's two steps meet, and those of a group's.
+ *
+ * Parameters that are inputs have no slots: they, and their gradients, lie in the weights. The gradient of a value that is read by slices is in
+ * pieces until all of its columns are there; when they overlap or leave something out, step 4 is made anew with that gradient cleared first. */
 #include "program/schedule.h"
 
 #include <string.h>
 
 #include "device/device.h"
 #include "program/program_internal.h"
+
+/* Columns of a value that some gradient has come to, in order; none touches the next. */
+enum { PIECES = 16 };
+typedef struct {
+    int n;
+    struct {
+        int64_t first, end;
+    } piece[PIECES];
+} pieces;
 
 typedef struct {
     lnt_ctx *c;
@@ -22,12 +34,15 @@ typedef struct {
     bool *needed;      /* [nodes] */
     bool *wants;       /* [values] a gradient */
     bool *reached;     /* [values] some gradient arrives */
+    pieces **partly;   /* [values] where, NULL: in all columns */
+    bool *cleared;     /* [values] the gradient is cleared before the first arrives */
+    bool anew;         /* some value more has to be */
     bool *crosses;     /* [values] read outside the block that makes it */
     bool *pairs;       /* [nodes] the first of a pair */
     bool *done;        /* [nodes] the backward step is there */
     bool *touched;     /* [parameters] some step brings a gradient */
     bool *inner;       /* [values] between the two of a pair, not stored */
-    int *taker;        /* [nodes] the node whose group does this one ahead of it, -1: none */
+    int *made_by;        /* [nodes] the node whose group does this one ahead of it, -1: none */
     int *slot, *again; /* [values] forward value; recomputed value */
     int *grad;         /* [values] */
     int *save, *save_again; /* [nodes] */
@@ -40,6 +55,10 @@ static int root_of(const work *w, lnt_buf b) { return w->p->values[b.id].root; }
 static int wanted_count(const work *w) { return w->o->n_outputs + w->o->n_kept; }
 static int wanted(const work *w, int i) { return root_of(w, i < w->o->n_outputs ? w->o->outputs[i] : w->o->kept[i - w->o->n_outputs]); }
 
+/* Filled by the caller, or a parameter. */
+static bool is_given(const work *w, int root) { return w->p->values[root].v.producer < 0; }
+static bool is_param(const work *w, int root) { return w->p->values[root].v.param >= 0; }
+
 /* Whether what node n leaves for backward is made again there. */
 static bool redone(const work *w, const lnt_node *n)
 {
@@ -49,8 +68,7 @@ static bool redone(const work *w, const lnt_node *n)
 
 static bool dropped(const work *w, int root)
 {
-    const lnt_value *v = &w->p->values[root].v;
-    return !v->external && !w->crosses[root] && redone(w, w->p->nodes[v->producer]);
+    return !is_given(w, root) && !w->crosses[root] && redone(w, w->p->nodes[w->p->values[root].v.producer]);
 }
 
 static int add_slot(work *w, int64_t bytes, int value, int first)
@@ -69,7 +87,7 @@ static void touch(work *w, int slot)
 static int64_t value_bytes(const work *w, int root)
 {
     const lnt_value *v = &w->p->values[root].v;
-    return w->shape->tokens * v->cols * (int64_t)(v->external || v->f32 ? 4 : lnt_dtype_size(w->o->dtype));
+    return lnt_rows(w->p, (lnt_buf){root}, w->shape->tokens) * v->cols * (int64_t)(v->external || v->f32 ? 4 : lnt_dtype_size(w->o->dtype));
 }
 
 static void find_needed(work *w)
@@ -89,6 +107,7 @@ static void find_needed(work *w)
 static void find_gradients(work *w)
 {
     const lnt_program *p = w->p;
+    for (int r = 1; r < p->n_values; r++) w->wants[r] = is_param(w, r);
     for (int i = 0; i < p->n_nodes; i++) {
         const lnt_node *n = p->nodes[i];
         bool want = n->n_param > 0;
@@ -96,8 +115,7 @@ static void find_gradients(work *w)
             int r = root_of(w, n->in[k]);
             if (!r) continue;
             want |= w->wants[r];
-            const lnt_value *v = &p->values[r].v;
-            if (w->needed[i] && (v->external || p->nodes[v->producer]->block != n->block)) w->crosses[r] = true;
+            if (w->needed[i] && (is_given(w, r) || p->nodes[p->values[r].v.producer]->block != n->block)) w->crosses[r] = true;
         }
         for (int k = 0; k < n->n_out; k++) w->wants[root_of(w, n->out[k])] = want;
     }
@@ -120,14 +138,14 @@ static bool is_pair(const work *w, int i)
     const lnt_pair *pair = b->op->pair;
     if (!pair || pair->first != a->op || !w->needed[i] || !w->needed[i + 1] || (i && w->pairs[i - 1])) return false;
     const int r = root_of(w, a->out[0]);
-    if (root_of(w, b->in[0]) != r || (a->block != b->block && a->op->backward_needs)) return false;
+    if (!lnt_same_data(w->p, a->out[0], b->in[0]) || (a->block != b->block && a->op->backward_needs)) return false;
     if (pair->inner && (a->block != b->block || !a->op->flops != !b->op->flops || w->crosses[r] || readers(w, r) > 1)) return false;
     return !pair->fits || pair->fits(a, b, w->shape);
 }
 
 static void find_pairs(work *w)
 {
-    for (int i = 0; i + 1 < w->p->n_nodes && !w->o->apart; i++) {
+    for (int i = 0; i + 1 < w->p->n_nodes && !w->o->alone; i++) {
         w->pairs[i] = is_pair(w, i);
         if (w->pairs[i]) w->inner[root_of(w, w->p->nodes[i]->out[0])] = w->p->nodes[i + 1]->op->pair->inner;
     }
@@ -181,7 +199,7 @@ static void add_forward(work *w, int i, bool again)
     int now = w->s->n_steps;
     for (int k = 0; k < n->n_in; k++) {
         int r = root_of(w, n->in[k]);
-        if (!r || w->inner[r]) continue;
+        if (!r || w->inner[r] || is_param(w, r)) continue;
         if (w->slot[r] < 0) w->slot[r] = add_slot(w, value_bytes(w, r), r, 0); /* external: filled before the first step */
         t->in[k] = again && w->again[r] >= 0 ? w->again[r] : w->slot[r];
         touch(w, t->in[k]);
@@ -189,8 +207,8 @@ static void add_forward(work *w, int i, bool again)
     for (int k = 0; k < n->n_out; k++) {
         int r = root_of(w, n->out[k]);
         if (w->inner[r]) continue;
-        bool fresh = !again || dropped(w, r);
-        int *where = again && fresh ? &w->again[r] : &w->slot[r];
+        bool own = !again || dropped(w, r);
+        int *where = again && own ? &w->again[r] : &w->slot[r];
         if (*where < 0) *where = add_slot(w, value_bytes(w, r), r, now);
         t->out[k] = *where; /* a block's output is recomputed, when it must be, in place: same bits */
         touch(w, t->out[k]);
@@ -204,6 +222,48 @@ static void add_forward(work *w, int i, bool again)
     w->s->n_steps++;
 }
 
+/* ---- gradients that come in pieces ---- */
+
+/* The columns of its root that a view has; rows split from columns are all of it. */
+static void columns_of(const work *w, lnt_buf b, int64_t *first, int64_t *end)
+{
+    const lnt_value *v = &w->p->values[b.id].v;
+    const bool slice = lnt_is_slice(w->p, b);
+    *first = slice ? v->first : 0;
+    *end = slice ? v->first + v->cols : w->p->values[root_of(w, b)].v.cols;
+}
+
+/* A gradient for view b of root r comes in now; returns whether it is added to what is there. */
+static bool arrive(work *w, int r, lnt_buf b)
+{
+    int64_t first, end;
+    columns_of(w, b, &first, &end);
+    const bool before = w->reached[r], whole = end - first == w->p->values[r].v.cols;
+    pieces *x = w->partly[r];
+    w->reached[r] = true;
+    if (w->cleared[r] || (before && !x)) return true;
+    if (!before && whole) return false;
+    if (!x) x = w->partly[r] = lnt_arena_alloc(&w->s->arena, sizeof *x);
+    int at = 0; /* the first piece that ends behind `first` or there */
+    while (x && at < x->n && x->piece[at].end < first) at++;
+    if (x && at < x->n && x->piece[at].first <= first && end <= x->piece[at].end) return true;
+    int last = at; /* behind the last piece that begins before `end` or there */
+    while (x && last < x->n && x->piece[last].first <= end) {
+        if (x->piece[last].first < end && first < x->piece[last].end) w->anew = w->cleared[r] = true; /* some of it is there */
+        last++;
+    }
+    if (!x || x->n - (last - at) >= PIECES) return w->anew = w->cleared[r] = true;
+    if (last > at) {
+        first = x->piece[at].first < first ? x->piece[at].first : first;
+        end = x->piece[last - 1].end > end ? x->piece[last - 1].end : end;
+    }
+    memmove(&x->piece[at + 1], &x->piece[last], (size_t)(x->n - last) * sizeof x->piece[0]);
+    x->n += 1 - (last - at);
+    x->piece[at].first = first, x->piece[at].end = end;
+    if (end - first == w->p->values[r].v.cols) w->partly[r] = NULL;
+    return false;
+}
+
 static int kept_slot(const work *w, int r) { return w->again[r] >= 0 ? w->again[r] : w->slot[r]; }
 
 /* Whether input k of a node that passes its gradient on can take over the memory of d_out: the first to bring that value a gradient, of the same
@@ -211,7 +271,7 @@ static int kept_slot(const work *w, int r) { return w->again[r] >= 0 ? w->again[
 static bool takes_over(const work *w, const lnt_node *n, int k)
 {
     const int r = root_of(w, n->in[k]), out = root_of(w, n->out[0]);
-    if (!n->op->passes_gradient || w->reached[r] || !w->reached[out]) return false;
+    if (!n->op->passes_gradient || w->reached[r] || !w->reached[out] || w->cleared[r]) return false;
     for (int j = 0; j < n->n_in; j++)
         if (j != k && (root_of(w, n->in[j]) == r || w->grad[root_of(w, n->in[j])] == w->grad[out])) return false;
     return w->p->values[r].v.f32 == w->p->values[out].v.f32 && value_bytes(w, r) == value_bytes(w, out);
@@ -230,7 +290,7 @@ static bool add_backward(work *w, int i)
     int now = w->s->n_steps;
     for (int k = 0; k < n->n_in; k++) {
         int r = root_of(w, n->in[k]);
-        if (!r) continue;
+        if (!r || is_param(w, r)) continue;
         if (w->inner[r]) {
             w->reached[r] = true;
             continue;
@@ -238,11 +298,11 @@ static bool add_backward(work *w, int i)
         if (w->slot[r] < 0) w->slot[r] = add_slot(w, value_bytes(w, r), r, 0);
         if (op->backward_is_forward || op->backward_needs & (unsigned)LNT_NEEDS_IN0 << k) touch(w, t->in[k] = kept_slot(w, r));
         if (!w->wants[r] || w->p->values[r].v.external) continue;
-        t->accumulate[k] = w->reached[r];
-        t->passed[k] = takes_over(w, n, k);
-        if (t->passed[k]) w->grad[r] = w->grad[root_of(w, n->out[0])];
+        t->in_place[k] = takes_over(w, n, k);
+        if (t->in_place[k]) w->grad[r] = w->grad[root_of(w, n->out[0])];
         else if (!w->reached[r]) w->grad[r] = add_slot(w, value_bytes(w, r), r, now);
-        w->reached[r] = true;
+        t->clear[k] = w->cleared[r] && !w->reached[r];
+        t->accumulate[k] = arrive(w, r, n->in[k]);
         touch(w, t->d_in[k] = w->grad[r]);
     }
     for (int k = 0; k < n->n_out; k++) {
@@ -253,6 +313,7 @@ static bool add_backward(work *w, int i)
         } else {
             if (op->backward_needs & (unsigned)LNT_NEEDS_OUT0 << k) touch(w, t->out[k] = kept_slot(w, r));
             if (w->reached[r]) touch(w, t->d_out[k] = w->grad[r]);
+            if (w->partly[r]) w->anew = w->cleared[r] = true; /* nobody brings the rest */
         }
     }
     for (int k = 0; k < n->n_param; k++) {
@@ -336,7 +397,7 @@ static bool placed_inputs(const work *w, const bool *placed, const lnt_node *n)
 {
     for (int k = 0; k < n->n_in; k++) {
         const int r = root_of(w, n->in[k]);
-        if (r && !w->p->values[r].v.external && !placed[w->p->values[r].v.producer]) return false;
+        if (r && !is_given(w, r) && !placed[w->p->values[r].v.producer]) return false;
     }
     return true;
 }
@@ -366,42 +427,42 @@ static int place(work *w, int i, bool *placed, const lnt_node **group, int count
 }
 
 /* Makers of a node's inputs that it does itself. */
-static void find_taken(work *w)
+static void find_made(work *w)
 {
     const lnt_program *p = w->p;
     for (int i = 0; i < p->n_nodes; i++) {
         const lnt_node *n = p->nodes[i];
-        if (!w->needed[i] || !n->op->takes) continue;
-        for (int k = 0, taken = 0; k < n->n_in && taken < LNT_TAKEN_MOST; k++) {
+        if (!w->needed[i] || !n->op->makes_input) continue;
+        for (int k = 0, made = 0; k < n->n_in && made < LNT_MADE_MOST; k++) {
             const int r = root_of(w, n->in[k]), maker = p->values[r].v.producer;
-            if (!r || p->values[r].v.external || w->crosses[r] || readers(w, r) > 1 || !n->op->takes(n, k, w->shape)) continue;
-            w->taker[maker] = i;
-            if (maker && w->pairs[maker - 1]) w->taker[maker - 1] = i;
-            taken++;
+            if (!r || is_given(w, r) || w->crosses[r] || readers(w, r) > 1 || !n->op->makes_input(n, k, w->shape)) continue;
+            w->made_by[maker] = i;
+            if (maker && w->pairs[maker - 1]) w->made_by[maker - 1] = i;
+            made++;
         }
     }
 }
 
-/* Forward steps; nodes of a block that go together stand together, where the first of them stood, or where the head that takes them does. */
+/* Forward steps; nodes of a block that go together stand together, where the first of them stood, or where the head that makes them does. */
 static linnet_status add_groups(work *w)
 {
     const lnt_program *p = w->p;
     bool *placed = lnt_arena_alloc(&w->s->arena, (size_t)p->n_nodes);
     if (!placed) return lnt_fail_memory(w->c, (size_t)p->n_nodes);
-    find_taken(w);
+    find_made(w);
     for (int i = 0; i < p->n_nodes; i++) {
         const lnt_node *group[LNT_GROUP_MOST + 1], *n = p->nodes[i];
         const int first = w->s->n_steps;
         int count = 0;
-        if (!w->needed[i] || placed[i] || w->taker[i] >= 0) continue;
+        if (!w->needed[i] || placed[i] || w->made_by[i] >= 0) continue;
         for (int j = 0; j < i; j++)
-            if (w->taker[j] == i && !placed[j]) count = place(w, j, placed, group, count);
+            if (w->made_by[j] == i && !placed[j]) count = place(w, j, placed, group, count);
         const int head = count;
         count = place(w, i, placed, group, count);
         int others = head;
-        for (int j = i + 1; n->op->joins && j < p->n_nodes && p->nodes[j]->block == n->block && count + w->pairs[j] < LNT_GROUP_MOST; j++) {
-            const bool free = w->needed[j] && !placed[j] && w->taker[j] < 0 && placed_inputs(w, placed, p->nodes[j]);
-            if (!free || !n->op->joins(group, count, p->nodes[j])) continue;
+        for (int j = i + 1; n->op->follows && j < p->n_nodes && p->nodes[j]->block == n->block && count + w->pairs[j] < LNT_GROUP_MOST; j++) {
+            const bool free = w->needed[j] && !placed[j] && w->made_by[j] < 0 && placed_inputs(w, placed, p->nodes[j]);
+            if (!free || !n->op->follows(group, count, p->nodes[j])) continue;
             count = place(w, j, placed, group, count);
             others++;
         }
@@ -417,7 +478,7 @@ static linnet_status add_groups(work *w)
 static linnet_status add_steps(work *w)
 {
     const lnt_program *p = w->p;
-    const bool grouped = !w->o->training && !w->o->apart && w->shape->tokens <= GROUP_TOKENS && w->shape->device &&
+    const bool grouped = !w->o->training && !w->o->alone && w->shape->tokens <= GROUP_TOKENS && w->shape->device &&
                          w->shape->device->kind == LNT_DEVICE_CUDA;
     if (grouped) LNT_TRY(add_groups(w));
     for (int i = 0; i < p->n_nodes && !grouped; i++) {
@@ -446,41 +507,56 @@ static linnet_status add_steps(work *w)
     return LINNET_OK;
 }
 
+/* The tables of a walk over the program, empty. */
+static bool make_tables(work *w)
+{
+    lnt_schedule *s = w->s;
+    const size_t nv = (size_t)w->p->n_values, nn = (size_t)w->p->n_nodes, np = (size_t)w->p->n_params;
+    s->n_steps = s->n_slots = 0;
+    w->cap_steps = 3 * w->p->n_nodes;
+    w->cap_slots = 3 * w->p->n_values + 2 * w->p->n_nodes;
+    s->steps = lnt_arena_alloc(&s->arena, lnt_bytes((size_t)w->cap_steps, sizeof *s->steps));
+    s->slots = lnt_arena_alloc(&s->arena, lnt_bytes((size_t)w->cap_slots, sizeof *s->slots));
+    w->partly = lnt_arena_alloc(&s->arena, lnt_bytes(nv, sizeof *w->partly));
+    bool *flags = lnt_arena_alloc(&s->arena, lnt_bytes_plus(lnt_bytes_plus(lnt_bytes(3, nn), lnt_bytes(4, nv)), lnt_bytes(2, np)));
+    int *ids = lnt_arena_alloc(&s->arena, lnt_bytes(lnt_bytes_plus(lnt_bytes(3, nv), lnt_bytes(3, nn)), sizeof *ids));
+    if (!s->steps || !s->slots || !w->partly || !flags || !ids) return false;
+    w->needed = flags;
+    w->wants = flags + nn;
+    w->reached = w->wants + nv;
+    w->crosses = w->reached + nv;
+    w->inner = w->crosses + nv;
+    w->pairs = w->inner + nv;
+    w->done = w->pairs + nn;
+    w->touched = w->done + nn;
+    s->stored = w->touched + np;
+    memset(ids, -1, (3 * nv + 3 * nn) * sizeof *ids);
+    w->slot = s->value_slot = ids;
+    w->again = ids + nv;
+    w->grad = w->again + nv;
+    w->save = w->grad + nv;
+    w->save_again = w->save + nn;
+    w->made_by = w->save_again + nn;
+    return true;
+}
+
 linnet_status lnt_schedule_make(lnt_ctx *c, const lnt_program *p, const lnt_plan_options *o, const lnt_shape *shape, lnt_schedule *s)
 {
     *s = (lnt_schedule){0};
-    size_t nv = (size_t)p->n_values, nn = (size_t)p->n_nodes, np = (size_t)p->n_params;
     work w = {.c = c, .p = p, .o = o, .shape = shape, .s = s};
-    w.cap_steps = 3 * p->n_nodes;
-    w.cap_slots = 3 * p->n_values + 2 * p->n_nodes;
-    s->steps = lnt_arena_alloc(&s->arena, (size_t)w.cap_steps * sizeof *s->steps);
-    s->slots = lnt_arena_alloc(&s->arena, (size_t)w.cap_slots * sizeof *s->slots);
-    bool *flags = lnt_arena_alloc(&s->arena, 3 * nn + 4 * nv + 2 * np);
-    int *ids = lnt_arena_alloc(&s->arena, (3 * nv + 3 * nn) * sizeof *ids);
-    if (!s->steps || !s->slots || !flags || !ids) {
-        lnt_schedule_free(s);
-        return lnt_fail_memory(c, (size_t)w.cap_slots * sizeof *s->slots);
-    }
-    w.needed = flags;
-    w.wants = flags + nn;
-    w.reached = w.wants + nv;
-    w.crosses = w.reached + nv;
-    w.inner = w.crosses + nv;
-    w.pairs = w.inner + nv;
-    w.done = w.pairs + nn;
-    w.touched = w.done + nn;
-    s->stored = w.touched + np;
-    memset(ids, -1, (3 * nv + 3 * nn) * sizeof *ids);
-    w.slot = s->value_slot = ids;
-    w.again = ids + nv;
-    w.grad = w.again + nv;
-    w.save = w.grad + nv;
-    w.save_again = w.save + nn;
-    w.taker = w.save_again + nn;
-    find_needed(&w);
-    find_gradients(&w);
-    find_pairs(&w);
-    linnet_status status = add_steps(&w);
+    w.cleared = lnt_arena_alloc(&s->arena, (size_t)p->n_values);
+    linnet_status status = LINNET_OK;
+    do { /* a second time at most for each value that is read by slices */
+        w.anew = false;
+        if (!w.cleared || !make_tables(&w)) {
+            status = lnt_fail_memory(c, lnt_bytes((size_t)w.cap_slots, sizeof *s->slots));
+            break;
+        }
+        find_needed(&w);
+        find_gradients(&w);
+        find_pairs(&w);
+        status = add_steps(&w);
+    } while (status == LINNET_OK && w.anew);
     if (status != LINNET_OK) lnt_schedule_free(s);
     return status;
 }

@@ -16,9 +16,10 @@ typedef struct {
     int in[LNT_MAX_IN], out[LNT_MAX_OUT];       /* slots, -1: absent */
     int d_in[LNT_MAX_IN], d_out[LNT_MAX_OUT];
     bool accumulate[LNT_MAX_IN];
-    bool passed[LNT_MAX_IN]; /* d_in lies where d_out does: there already */
+    bool in_place[LNT_MAX_IN]; /* d_in lies where d_out does: there already */
+    bool clear[LNT_MAX_IN];  /* all of d_in's slot is cleared first */
     int save;
-    bool set[LNT_MAX_PARAM]; /* the first of the run to bring the parameter a gradient: stores it in fresh weights */
+    bool set[LNT_MAX_PARAM]; /* the first of the run to bring the parameter a gradient: stores it in an empty w->grad */
     bool with_next;  /* a pair: one call with the step that follows */
     bool training;   /* what this call leaves is read by a backward pass */
     int group;       /* steps from this one on that are one call; inside such a group no matter */
@@ -44,6 +45,8 @@ typedef struct {
 
 linnet_status lnt_schedule_make(lnt_ctx *c, const lnt_program *p, const lnt_plan_options *o, const lnt_shape *shape, lnt_schedule *out);
 void lnt_schedule_free(lnt_schedule *s);
+/* After a step's call k: an error that names operator and layer if what it left is not finite. It waits for the device. */
+linnet_status lnt_check_finite(lnt_ctx *c, const lnt_program *p, const lnt_step *t, const lnt_call *k);
 /* Give every slot its offset; returns the bytes of the whole block, -1 when it does not fit in 63 bits. */
 int64_t lnt_layout(lnt_schedule *s);
 

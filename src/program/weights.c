@@ -18,9 +18,9 @@ linnet_status lnt_weights_create(lnt_ctx *c, const lnt_program *p, lnt_dtype dty
     if (!w) return lnt_fail_memory(c, sizeof *w);
     *w = (lnt_weights){.c = c, .program = p, .dtype = dtype, .elements = lnt_param_elements(p), .work_begin = lnt_param_work_begin(p)};
     w->masters = kept == LINNET_F32 ? w->elements : lnt_param_plain_end(p);
-    const size_t work_bytes = (size_t)(w->elements - w->work_begin) * lnt_dtype_size(dtype);
+    const size_t work_bytes = lnt_bytes((size_t)(w->elements - w->work_begin), lnt_dtype_size(dtype));
     linnet_status s;
-    LNT_TRY_GOTO(s, lnt_device_alloc(c, (size_t)w->masters * 4, (void **)&w->master), fail);
+    LNT_TRY_GOTO(s, lnt_device_alloc(c, lnt_bytes((size_t)w->masters, 4), (void **)&w->master), fail);
     lnt_device_zero(c, w->master, (size_t)w->masters * 4);
     w->work = w->master + w->work_begin;
     if (dtype != LINNET_F32) {
@@ -46,7 +46,7 @@ void lnt_weights_destroy(lnt_weights *w)
 
 linnet_status lnt_weights_need_grad(lnt_weights *w)
 {
-    if (!w->grad) LNT_TRY(lnt_device_alloc(w->c, (size_t)w->elements * 4, (void **)&w->grad));
+    if (!w->grad) LNT_TRY(lnt_device_alloc(w->c, lnt_bytes((size_t)w->elements, 4), (void **)&w->grad));
     lnt_weights_zero_grad(w);
     return LINNET_OK;
 }
@@ -54,7 +54,7 @@ linnet_status lnt_weights_need_grad(lnt_weights *w)
 void lnt_weights_zero_grad(lnt_weights *w)
 {
     lnt_device_zero(w->c, w->grad, (size_t)w->elements * 4);
-    w->fresh = true;
+    w->grad_empty = true;
 }
 
 lnt_param_view lnt_weights_view(const lnt_weights *w, const lnt_param *q)
@@ -133,8 +133,8 @@ linnet_status lnt_weights_init(lnt_weights *w, uint64_t seed)
     int64_t most = 0;
     for (int i = 0; i < lnt_param_count(w->program); i++)
         most = lnt_param_at(w->program, i)->count > most ? lnt_param_at(w->program, i)->count : most;
-    float *host = lnt_alloc((size_t)most * 4);
-    if (!host) return lnt_fail_memory(w->c, (size_t)most * 4);
+    float *host = lnt_alloc(lnt_bytes((size_t)most, 4));
+    if (!host) return lnt_fail_memory(w->c, lnt_bytes((size_t)most, 4));
     linnet_status s = LINNET_OK;
     for (int i = 0; s == LINNET_OK && i < lnt_param_count(w->program); i++) {
         const lnt_param *q = lnt_param_at(w->program, i);

@@ -8,12 +8,27 @@
 #include "device/device.h"
 #include "core/rng.h"
 
-lnt_recur_budget lnt_recur_budget_of(const lnt_recur_op *op, lnt_dtype dtype)
+double lnt_recur_allowed(const lnt_recur_op *op, lnt_dtype dtype, int i)
 {
-    if (dtype == LINNET_F64) return (lnt_recur_budget){ 1e-12, 1e-12, 1e-12 };
-    if (dtype == LINNET_F32) return op->solve ? (lnt_recur_budget){ 5e-5, 5e-5, 5e-5 } : (lnt_recur_budget){ 2e-6, 1e-5, 5e-5 };
-    double wide = op->beta ? 8e-3 : 5e-3;
-    return (lnt_recur_budget){ wide, wide, 2e-2 };
+    if (dtype == LINNET_F64) return 1e-12;
+    const lnt_recur_budget *b = dtype == LINNET_F32 ? &op->f32 : &op->bf16;
+    const lnt_recur_tensor *t = &op->tensors[i];
+    return t->role != LNT_T_GRADIENT ? b->output : t->gate ? b->gate : b->gradient;
+}
+
+int64_t lnt_case_size(const lnt_recur_case *k, const char *letter)
+{
+    for (int i = 0; i < LNT_CASE_SIZES && k->size[i].letter; i++)
+        if (!strcmp(k->size[i].letter, letter)) return k->size[i].value;
+    return 0;
+}
+
+void lnt_case_set(lnt_recur_case *k, const char *letter, int64_t value)
+{
+    int i = 0;
+    while (i < LNT_CASE_SIZES - 1 && k->size[i].letter && strcmp(k->size[i].letter, letter) != 0) i++;
+    k->size[i].letter = letter;
+    k->size[i].value = value;
 }
 
 static void *guarded(size_t bytes)
@@ -29,14 +44,27 @@ static void guarded_free(void *p)
     if (p) lnt_free((char *)p - LNT_PROBLEM_GUARD);
 }
 
-static double draw(const lnt_recur_case *k, const char *name, lnt_rng *rng)
+static bool flag(const lnt_problem *p, size_t field) { return field && *(const int32_t *)((const char *)&p->call + field) != 0; }
+
+static double draw(const lnt_recur_case *k, const lnt_problem *p, const lnt_recur_tensor *t, lnt_rng *rng)
 {
-    if (!strcmp(name, "g") || !strcmp(name, "g_head")) return lnt_rng_uniform(rng) < k->reset ? -INFINITY : k->gate * lnt_rng_uniform(rng);
-    if (!strcmp(name, "beta")) return k->beta * lnt_rng_uniform(rng);
-    if (!strcmp(name, "lambda")) return 0.5 + lnt_rng_uniform(rng);
+    switch (t->values) {
+    case LNT_VALUES_DECAY: return lnt_rng_uniform(rng) < k->reset ? -INFINITY : k->gate * lnt_rng_uniform(rng);
+    case LNT_VALUES_STRENGTH: return (k->beta > 0 ? k->beta : 1) * lnt_rng_uniform(rng);
+    case LNT_VALUES_POSITIVE: return 0.5 + lnt_rng_uniform(rng);
+    default: break;
+    }
     double x = lnt_rng_normal(rng);
-    bool positive = k->normalize && strchr("qkz", *name);
-    return positive ? fabs(x) + 0.01 : x;
+    return flag(p, t->positive) ? fabs(x) + 0.01 : x;
+}
+
+/* The size of a shape's last letter: a row. */
+static int64_t row_size(const lnt_problem *p, const char *shape)
+{
+    const char *letter, *last = NULL;
+    size_t length, n = 0;
+    while ((letter = lnt_recur_next_letter(&shape, &length))) last = letter, n = length;
+    return last ? lnt_recur_letter(p->op, &p->call, last, n) : 1;
 }
 
 static double rounded(double x, lnt_dtype t)
@@ -48,18 +76,19 @@ static double rounded(double x, lnt_dtype t)
 
 static void fill(const lnt_recur_case *k, lnt_problem *p, int i, lnt_dtype round, uint64_t seed)
 {
-    const lnt_recur_tensor *t = &lnt_recur_tensors[i];
-    lnt_dtype type = lnt_recur_tensor_type(&p->r, i), to = t->wide ? round : round == LINNET_F64 ? LINNET_F64 : LINNET_F32;
-    int64_t n = lnt_recur_tensor_count(p->op, &p->r, i), width = !strcmp(t->name, "k") ? p->r.K : 1;
+    const lnt_recur_tensor *t = &p->op->tensors[i];
+    lnt_dtype type = lnt_recur_type(&p->call, i), to = t->wide ? round : round == LINNET_F64 ? LINNET_F64 : LINNET_F32;
+    const bool unit = t->values == LNT_VALUES_UNIT;
+    int64_t n = lnt_recur_elements(&p->call, i), width = unit ? row_size(p, t->shape) : 1;
     lnt_rng rng = lnt_rng_make(seed, lnt_stream_of(t->name));
     for (int64_t row = 0; row < n; row += width) {
         double sum = 0;
         for (int64_t j = row; j < row + width; j++) {
-            double x = draw(k, t->name, &rng);
+            double x = draw(k, p, t, &rng);
             lnt_store_element(p->data[i], type, j, rounded(x, to));
             sum += x * x;
         }
-        if (width > 1)
+        if (unit)
             for (int64_t j = row; j < row + width; j++)
                 lnt_store_element(p->data[i], type, j, rounded(lnt_load_element(p->data[i], type, j) / sqrt(sum), to));
     }
@@ -68,8 +97,8 @@ static void fill(const lnt_recur_case *k, lnt_problem *p, int i, lnt_dtype round
 /* Each [K,K] matrix becomes symmetric with a dominant diagonal. */
 static void make_symmetric(lnt_problem *p, int i, lnt_dtype round)
 {
-    lnt_dtype type = lnt_recur_tensor_type(&p->r, i), to = round == LINNET_F64 ? LINNET_F64 : LINNET_F32;
-    int64_t K = p->r.K, n = lnt_recur_tensor_count(p->op, &p->r, i);
+    lnt_dtype type = lnt_recur_type(&p->call, i), to = round == LINNET_F64 ? LINNET_F64 : LINNET_F32;
+    int64_t K = row_size(p, p->op->tensors[i].shape), n = lnt_recur_elements(&p->call, i);
     for (int64_t first = 0; first < n; first += K * K)
         for (int64_t r = 0; r < K; r++)
             for (int64_t s = 0; s <= r; s++) {
@@ -79,43 +108,49 @@ static void make_symmetric(lnt_problem *p, int i, lnt_dtype round)
             }
 }
 
-static bool is_result(int i) { return lnt_recur_tensors[i].role >= LNT_T_OUTPUT; }
+static bool is_result(const lnt_problem *p, int i) { return p->op->tensors[i].role >= LNT_T_OUTPUT; }
+
+/* Sizes and options of a case; sizes that it leaves out follow from others. */
+static linnet_status take_case(lnt_ctx *c, const lnt_recur_case *k, lnt_problem *p)
+{
+    for (int n = 0; n < k->sequences; n++) p->cu[n + 1] = p->cu[n] + k->length[n];
+    p->r.tokens = p->cu[k->sequences];
+    p->r.sequences = k->sequences;
+    p->r.cu_seqlens = p->cu;
+    for (const lnt_recur_size *s = p->op->sizes; s->letter; s++) {
+        int64_t value = lnt_case_size(k, s->letter);
+        if (!value && s->same_as) value = lnt_recur_letter(p->op, &p->call, s->same_as, strlen(s->same_as));
+        if (value < s->least || value > s->most)
+            return lnt_fail(c, LINNET_EINVAL, "%s = %lld; expected %lld .. %lld", s->letter, (long long)value, (long long)s->least,
+                            (long long)s->most);
+        lnt_recur_size_set(s, &p->call, value);
+    }
+    if (p->op->exact) p->op->exact(&p->call);
+    for (int i = 0; i < LNT_CASE_OPTIONS && k->option[i].key; i++)
+        LNT_TRY(lnt_recur_option_set(c, p->op, &p->call, k->option[i].key, k->option[i].value, NULL));
+    return LINNET_OK;
+}
 
 linnet_status lnt_problem_make(lnt_ctx *c, const lnt_recur_case *k, lnt_dtype dtype, lnt_dtype round, uint64_t seed, lnt_problem *p)
 {
-    *p = (lnt_problem){ .op = lnt_recur_find(k->op), .r = LINNET_RECURRENCE_INIT };
+    *p = (lnt_problem){ .op = lnt_recur_find(k->op) };
     if (!p->op) return lnt_fail(c, LINNET_EINVAL, "unknown operator \"%s\"", k->op);
-    for (int n = 0; n < k->sequences; n++) p->cu[n + 1] = p->cu[n] + k->length[n];
-    linnet_recurrence *r = &p->r;
-    r->op = k->op;
-    r->dtype = dtype;
-    r->tokens = p->cu[k->sequences];
-    r->sequences = k->sequences;
-    r->cu_seqlens = p->cu;
-    r->Hq = k->Hq;
-    r->Hv = k->Hv;
-    r->K = k->K;
-    r->V = k->V;
-    r->normalize = k->normalize;
-    r->window = k->window;
-    r->offset = k->offset;
-    if (p->op->solve) {
-        r->cg_tolerance = 1e-7;
-        r->cg_max_steps = 4 * k->K + 16;
-    }
-    for (int i = 0; i < LNT_RECUR_TENSORS; i++) {
-        const char *name = lnt_recur_tensors[i].name;
-        bool of_state = !strncmp(name, "s0", 2) || !strcmp(name, "z0") || !strncmp(name, "dsT", 3) || !strcmp(name, "dzT");
-        if (!lnt_recur_tensor_taken(p->op, r, i) || (of_state && !k->states) || lnt_recur_tensors[i].role == LNT_T_REPORT) continue;
-        p->bytes[i] = (size_t)lnt_recur_tensor_count(p->op, r, i) * lnt_dtype_size(lnt_recur_tensor_type(r, i));
+    lnt_recur_init(p->op, &p->call);
+    p->r.dtype = dtype;
+    LNT_TRY(take_case(c, k, p));
+    for (int i = 0; p->op->tensors[i].name; i++) {
+        const lnt_recur_tensor *t = &p->op->tensors[i];
+        const bool of_state = t->shape[0] == 'N' && !is_result(p, i);
+        if (!lnt_recur_has(&p->call, i) || (of_state && !k->states) || t->role == LNT_T_REPORT) continue;
+        p->bytes[i] = (size_t)lnt_recur_elements(&p->call, i) * lnt_dtype_size(lnt_recur_type(&p->call, i));
         p->data[i] = guarded(p->bytes[i]);
         if (!p->data[i]) {
             lnt_problem_free(p);
             return lnt_fail_memory(c, p->bytes[i]);
         }
-        if (!is_result(i)) fill(k, p, i, round, seed);
-        if (!strcmp(name, "s0_kk")) make_symmetric(p, i, round);
-        lnt_recur_tensor_set(r, i, p->data[i]);
+        if (!is_result(p, i)) fill(k, p, i, round, seed);
+        if (t->values == LNT_VALUES_SYMMETRIC && t->role == LNT_T_STATE) make_symmetric(p, i, round);
+        lnt_recur_set(&p->call, t, p->data[i]);
     }
     return LINNET_OK;
 }
@@ -135,32 +170,32 @@ enum { DEVICE_ALIGN = 256 };
 
 static void *with_guards(void *p) { return (char *)p - LNT_PROBLEM_GUARD; }
 
-/* Tensor and workspace pointers of `r` changed to device copies of p's, run, and all of it copied back. */
+/* Tensor and workspace pointers of the call changed to device copies of p's, run, and all of it copied back. */
 static linnet_status run_on_device(lnt_ctx *c, lnt_problem *p, bool backward)
 {
     enum { ALL = LNT_RECUR_TENSORS + 1 };
-    linnet_recurrence r = p->r;
+    lnt_recur_call r = p->call;
     void *block[ALL] = { 0 };
     linnet_status s = LINNET_OK;
     for (int i = 0; i < ALL; i++) {
         bool tensor = i < LNT_RECUR_TENSORS;
         void *host = tensor ? p->data[i] : p->workspace;
-        size_t bytes = (tensor ? p->bytes[i] : r.workspace_size) + 2 * LNT_PROBLEM_GUARD;
+        size_t bytes = (tensor ? p->bytes[i] : r.head.workspace_size) + 2 * LNT_PROBLEM_GUARD;
         if (!host) continue;
         LNT_TRY_GOTO(s, lnt_device_alloc(c, bytes + DEVICE_ALIGN, &block[i]), out);
         /* The tensor itself begins on a boundary of 256 bytes, as an allocation does, or as far behind it as is wanted. */
         char *at = (char *)block[i] + DEVICE_ALIGN - LNT_PROBLEM_GUARD + (tensor ? p->shift[i] : 0);
         lnt_to_device(c, at, with_guards(host), bytes);
         if (tensor)
-            lnt_recur_tensor_set(&r, i, at + LNT_PROBLEM_GUARD);
+            lnt_recur_set(&r, &p->op->tensors[i], at + LNT_PROBLEM_GUARD);
         else
-            r.workspace = at + LNT_PROBLEM_GUARD;
+            r.head.workspace = at + LNT_PROBLEM_GUARD;
     }
-    LNT_TRY_GOTO(s, (backward ? linnet_recurrence_backward : linnet_recurrence_forward)(c, &r), out);
+    LNT_TRY_GOTO(s, lnt_recur_run(c, &r, backward), out);
     for (int i = 0; i < ALL; i++) {
         bool tensor = i < LNT_RECUR_TENSORS;
         void *host = tensor ? p->data[i] : p->workspace;
-        size_t bytes = (tensor ? p->bytes[i] : r.workspace_size) + 2 * LNT_PROBLEM_GUARD;
+        size_t bytes = (tensor ? p->bytes[i] : r.head.workspace_size) + 2 * LNT_PROBLEM_GUARD;
         if (host) lnt_to_host(c, with_guards(host), (char *)block[i] + DEVICE_ALIGN - LNT_PROBLEM_GUARD + (tensor ? p->shift[i] : 0), bytes);
     }
     s = lnt_device_check(c);
@@ -172,17 +207,16 @@ out:
 static linnet_status run_here(lnt_ctx *c, lnt_problem *p, bool backward)
 {
     size_t need;
-    LNT_TRY(linnet_recurrence_workspace(c, &p->r, backward, &need));
+    LNT_TRY(lnt_recur_workspace(c, &p->call, backward, &need));
     guarded_free(p->workspace);
     p->workspace = guarded(need);
     if (!p->workspace) return lnt_fail_memory(c, need);
     memset(p->workspace, 0xff, need); /* NaN of every type */
     p->r.workspace = p->workspace;
     p->r.workspace_size = need;
-    for (int i = 0; i < LNT_RECUR_TENSORS; i++)
-        if (p->data[i] && is_result(i) && backward == (lnt_recur_tensors[i].role == LNT_T_GRADIENT)) memset(p->data[i], 0xff, p->bytes[i]);
-    if (lnt_on_cuda(c)) return run_on_device(c, p, backward);
-    return (backward ? linnet_recurrence_backward : linnet_recurrence_forward)(c, &p->r);
+    for (int i = 0; p->op->tensors[i].name; i++)
+        if (p->data[i] && is_result(p, i) && backward == (p->op->tensors[i].role == LNT_T_GRADIENT)) memset(p->data[i], 0xff, p->bytes[i]);
+    return lnt_on_cuda(c) ? run_on_device(c, p, backward) : lnt_recur_run(c, &p->call, backward);
 }
 
 linnet_status lnt_problem_run(lnt_ctx *c, lnt_problem *p, bool backward)
@@ -197,11 +231,11 @@ linnet_status lnt_problem_run(lnt_ctx *c, lnt_problem *p, bool backward)
 lnt_recur_error lnt_problem_error(const lnt_problem *p, const lnt_problem *truth, int i)
 {
     lnt_recur_error e = { 0, 0, -1 };
-    int64_t n = lnt_recur_tensor_count(p->op, &p->r, i);
+    int64_t n = lnt_recur_elements(&p->call, i);
     double error = 0, norm = 0;
     for (int64_t j = 0; j < n; j++) {
-        double x = lnt_load_element(p->data[i], lnt_recur_tensor_type(&p->r, i), j);
-        double y = lnt_load_element(truth->data[i], lnt_recur_tensor_type(&truth->r, i), j), d = fabs(x - y);
+        double x = lnt_load_element(p->data[i], lnt_recur_type(&p->call, i), j);
+        double y = lnt_load_element(truth->data[i], lnt_recur_type(&truth->call, i), j), d = fabs(x - y);
         if (x == y || (isnan(x) && isnan(y))) d = 0;
         if (isnan(d)) d = INFINITY;
         if (d > e.most) {

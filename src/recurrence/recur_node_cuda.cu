@@ -1,4 +1,4 @@
-/* Gradients of inputs that several nodes read; mesa's Lambda. */
+/* Gradients of inputs that several nodes read. */
 #include "device/cuda.cuh"
 extern "C" {
 #include "recurrence/recur_node.h"
@@ -28,25 +28,4 @@ extern "C" void lnt_gradient_add_cuda(lnt_ctx *c, void *sum, const void *part, l
     if (!n) return;
     const int64_t pieces = lnt_div_up(n, THREADS * EACH), most = (int64_t)lnt_device_of(c)->multiprocessors * 8;
     LNT_BY_TYPE(type, T, add_kernel<T><<<(unsigned)(pieces < most ? pieces : most), THREADS, 0, lnt_stream(c)>>>((T *)sum, (const T *)part, n));
-}
-
-__global__ void __launch_bounds__(THREADS) lambda_kernel(float *lambda, const float *p, float lower, int64_t n, lnt_steps_draw draw)
-{
-    const int64_t i = (int64_t)blockIdx.x * THREADS + threadIdx.x;
-    if (i == 0 && draw.steps) *draw.steps = draw.min + (int32_t)ceil(*draw.chance * (draw.max - draw.min + 1)) - 1;
-    if (i < n) lambda[i] = lower + (p[i] > 20 ? p[i] : log1pf(expf(p[i])));
-}
-__global__ void __launch_bounds__(THREADS) lambda_gradient_kernel(float *dp, const float *p, const float *dlambda, int64_t n)
-{
-    const int64_t i = (int64_t)blockIdx.x * THREADS + threadIdx.x;
-    if (i < n) dp[i] += dlambda[i] / (1 + expf(-p[i]));
-}
-
-extern "C" void lnt_lambda_cuda(lnt_ctx *c, float *lambda, const float *p, float lower, int64_t n, lnt_steps_draw draw)
-{
-    lambda_kernel<<<(unsigned)lnt_div_up(n, THREADS), THREADS, 0, lnt_stream(c)>>>(lambda, p, lower, n, draw);
-}
-extern "C" void lnt_lambda_gradient_cuda(lnt_ctx *c, float *dp, const float *p, const float *dlambda, int64_t n)
-{
-    lambda_gradient_kernel<<<(unsigned)lnt_div_up(n, THREADS), THREADS, 0, lnt_stream(c)>>>(dp, p, dlambda, n);
 }

@@ -7,7 +7,7 @@
 #include <string.h>
 
 #include "core/dtype.h"
-#include "recurrence/recurrence.h"
+#include "recurrence/recur_args.h"
 
 /* Type of gates, states, log-sum-exp and their gradients. */
 static inline lnt_dtype ref_f(const lnt_recur_args *a) { return a->dtype == LINNET_F64 ? LINNET_F64 : LINNET_F32; }
@@ -70,6 +70,13 @@ static inline double ref_decay(const ref_head *x, int64_t t)
 {
     const lnt_recur_args *a = x->a;
     return exp(a->g ? ref_get(a->g, ref_f(a), t * a->Hv + x->h) : ref_get(a->g_head, ref_f(a), x->h));
+}
+/* The same for each row of S, times e^gk: alpha [K]. */
+static inline void ref_row_decays(const ref_head *x, int64_t t, double *alpha)
+{
+    const lnt_recur_args *a = x->a;
+    double all = ref_decay(x, t);
+    for (int64_t k = 0; k < a->K; k++) alpha[k] = all * exp(ref_get(a->gk, ref_f(a), (t * a->Hv + x->h) * a->K + k));
 }
 static inline double ref_strength(const ref_head *x, int64_t t) { return ref_get(x->a->beta, ref_f(x->a), t * x->a->Hv + x->h); }
 static inline int64_t ref_row(const ref_head *x, int64_t t) { return t * x->a->Hv + x->h; } /* of a tensor [T,Hv,...] */

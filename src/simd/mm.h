@@ -49,15 +49,16 @@ typedef struct lnt_mm_engine {
     lnt_operand (*view)(const lnt_operand *m, int first, int rows);
     /* C by mode from op(A) op(B), op = transpose where the flag is set; the forms must have been prepared. */
     void (*multiply)(lnt_mm_mode mode, const float *scale, const lnt_operand *a, bool a_t, const lnt_operand *b, bool b_t, float *c, int64_t ldc);
-    /* A state that takes a write: s->x = scale s->x + op(A) op(B), rows dense. Its right form, if prepared, is renewed on the way; other packed forms
-     * are void. */
-    void (*update)(const float *scale, const lnt_operand *a, bool a_t, const lnt_operand *b, bool b_t, lnt_operand *s);
+    /* A state that takes a write: s->x(i,:) = scale[i*scale_stride] s->x(i,:) + (op(A) op(B))(i,:), rows dense. Its right form, if prepared, is
+     * renewed on the way; other packed forms are void. */
+    void (*update)(const float *scale, int64_t scale_stride, const lnt_operand *a, bool a_t, const lnt_operand *b, bool b_t, lnt_operand *s);
     /* A state put by for later, in the engine's own precision: kept_bytes (a multiple of 64); its columns from `first` on (a multiple of 32)
-     * out of s; then an operand that is taken transposed at the right; and <kept, y> for y[rows, cols]. */
+     * out of s; then an operand that is taken transposed at the right; and <kept, y> for y[rows, cols], together or for each row. */
     size_t (*kept_bytes)(int rows, int cols);
     void (*keep)(const lnt_operand *s, int first, int cols, void *kept);
     lnt_operand (*kept)(int forms, int rows, int cols, const void *kept, void *scratch);
     float (*inner)(const lnt_operand *kept, const float *y);
+    void (*inner_rows)(const lnt_operand *kept, const float *y, float *sums);
     void (*begin)(void), (*end)(void); /* around any use on a thread */
     bool bf16; /* operands are rounded to bf16 */
     int row_align;

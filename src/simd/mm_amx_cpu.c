@@ -137,16 +137,15 @@ static void blend(lnt_mm_mode mode, float scale, int m, int n, const float *t, f
     }
 }
 
-/* The same with C = scale C + t, and C's right form kept in step: 8 pairs of rows at `packed`. */
-static void blend_state(float scale, int m, int n, const float *t, float *c, int64_t ldc, pair *packed)
+/* The same with C(i,:) = scale[i stride] C(i,:) + t, and C's right form kept in step: 8 pairs of rows at `packed`. */
+static void blend_state(const float *scale, int64_t stride, int m, int n, const float *t, float *c, int64_t ldc, pair *packed)
 {
     __mmask16 mask = (__mmask16)((1u << n) - 1u);
-    __m512 s = _mm512_set1_ps(scale);
-    for (int i = 0; i < m; i += 2, t += 32, c += 2 * ldc, packed += 16) {
-        __m512 even = _mm512_fmadd_ps(s, _mm512_maskz_loadu_ps(mask, c), _mm512_load_ps(t)), odd = _mm512_setzero_ps();
+    for (int i = 0; i < m; i += 2, scale += 2 * stride, t += 32, c += 2 * ldc, packed += 16) {
+        __m512 even = _mm512_fmadd_ps(_mm512_set1_ps(*scale), _mm512_maskz_loadu_ps(mask, c), _mm512_load_ps(t)), odd = _mm512_setzero_ps();
         _mm512_mask_storeu_ps(c, mask, even);
         if (i + 1 < m) {
-            odd = _mm512_fmadd_ps(s, _mm512_maskz_loadu_ps(mask, c + ldc), _mm512_load_ps(t + 16));
+            odd = _mm512_fmadd_ps(_mm512_set1_ps(scale[stride]), _mm512_maskz_loadu_ps(mask, c + ldc), _mm512_load_ps(t + 16));
             _mm512_mask_storeu_ps(c + ldc, mask, odd);
         }
         _mm512_storeu_si512(packed, interleaved(even, odd));
@@ -155,8 +154,9 @@ static void blend_state(float scale, int m, int n, const float *t, float *c, int
 
 /* Two by two tiles of C: tiles 0..3 accumulate, 4 and 5 hold A, 6 and 7 hold B. Whole tiles of a plain or added product go straight to C.
  * With `packed`, C is a state whose right form lies there. */
-static inline __attribute__((always_inline)) void tiles(lnt_mm_mode mode, const float *scale, const lnt_operand *a, bool a_t, const lnt_operand *b,
-                                                        bool b_t, float *c, int64_t ldc, pair *packed, int64_t packed_block)
+static inline __attribute__((always_inline)) void tiles(lnt_mm_mode mode, const float *scale, int64_t scale_stride, const lnt_operand *a,
+                                                        bool a_t, const lnt_operand *b, bool b_t, float *c, int64_t ldc, pair *packed,
+                                                        int64_t packed_block)
 {
     int M = a_t ? a->cols : a->rows, K = up(a_t ? a->rows : a->cols, 32), N = b_t ? b->rows : b->cols;
     const lnt_bf16 *left = a_t ? a->left_t.p : a->left.p;
@@ -213,7 +213,7 @@ static inline __attribute__((always_inline)) void tiles(lnt_mm_mode mode, const 
                 if (m <= 0 || n <= 0) continue;
                 float *corner = at + t / 2 * 16 * ldc + t % 2 * 16;
                 if (packed)
-                    blend_state(factor, m < 16 ? m : 16, n < 16 ? n : 16, out[t], corner, ldc,
+                    blend_state(scale + (i + t / 2 * 16) * scale_stride, scale_stride, m < 16 ? m : 16, n < 16 ? n : 16, out[t], corner, ldc,
                                 packed + (j / 16 + t % 2) * packed_block + (i / 2 + t / 2 * 8) * 16);
                 else
                     blend(mode, factor, m < 16 ? m : 16, n < 16 ? n : 16, out[t], corner, ldc);
@@ -223,13 +223,13 @@ static inline __attribute__((always_inline)) void tiles(lnt_mm_mode mode, const 
 
 static void multiply(lnt_mm_mode mode, const float *scale, const lnt_operand *a, bool a_t, const lnt_operand *b, bool b_t, float *c, int64_t ldc)
 {
-    tiles(mode, scale, a, a_t, b, b_t, c, ldc, NULL, 0);
+    tiles(mode, scale, 0, a, a_t, b, b_t, c, ldc, NULL, 0);
 }
 
-static void update(const float *scale, const lnt_operand *a, bool a_t, const lnt_operand *b, bool b_t, lnt_operand *s)
+static void update(const float *scale, int64_t scale_stride, const lnt_operand *a, bool a_t, const lnt_operand *b, bool b_t, lnt_operand *s)
 {
     s->left.p = s->left_t.p = s->right_t.p = NULL;
-    tiles(LNT_MM_SCALED, scale, a, a_t, b, b_t, (float *)s->x, s->ld, (pair *)s->right.p, s->right.ld);
+    tiles(LNT_MM_SCALED, scale, scale_stride, a, a_t, b, b_t, (float *)s->x, s->ld, (pair *)s->right.p, s->right.ld);
 }
 
 /* A kept state is [cols32/32][rows16, 32] bf16: blocks of columns, so that a panel of the state is one stretch of memory. */
@@ -273,6 +273,19 @@ static float inner(const lnt_operand *s, const float *y)
     return v_sum((vf)_mm512_add_ps(sum[0], sum[1]));
 }
 
+static void inner_rows(const lnt_operand *s, const float *y, float *sums)
+{
+    memset(sums, 0, (size_t)s->rows * sizeof *sums);
+    const lnt_bf16 *p = s->left.p;
+    for (int j = 0; j < s->cols; j += 32, p += up(s->rows, 16) * 32)
+        for (int i = 0; i < s->rows; i++) {
+            if (i % 16 == 0) lnt_tiles_awake();
+            const float *row = y + (int64_t)i * s->cols + j;
+            __m512 sum = _mm512_mul_ps((__m512)v_load_bf16(p + i * 32), lanes(row, s->cols - j));
+            sums[i] += v_sum((vf)_mm512_fmadd_ps((__m512)v_load_bf16(p + i * 32 + 16), lanes(row + 16, s->cols - j - 16), sum));
+        }
+}
+
 /* In memory for good: gcc 12 takes LDTILECFG to read 8 bytes and drops stores to the rest of a local. */
 static const struct {
     uint8_t palette, start_row, reserved[14];
@@ -284,6 +297,6 @@ static void begin(void) { _tile_loadconfig(&whole_tiles); }
 static void end(void) { _tile_release(); }
 
 const lnt_mm_engine LNT_V(lnt_mm_bf16_tiles) = {bytes, prepare, extend, view, multiply, update, kept_bytes,
-    keep, kept, inner, begin, end, .bf16 = true, .row_align = 32, .chunk = 32, .panel = 32};
+    keep, kept, inner, inner_rows, begin, end, .bf16 = true, .row_align = 32, .chunk = 32, .panel = 32};
 
 #endif

@@ -113,11 +113,17 @@ static void product(blend how, int M, int N, int K, const float *a, int64_t a_rs
     }
 }
 
+/* One factor for all rows. */
+static blend how_of(lnt_mm_mode mode, const float *scale)
+{
+    static const float one = 1.0f;
+    return (blend){mode == LNT_MM_SET ? NULL : mode == LNT_MM_SCALED ? scale : &one, 0, mode == LNT_MM_SUB ? -1.0f : 1.0f};
+}
+
 void LNT_V(lnt_mm)(lnt_mm_mode mode, int M, int N, int K, const float *a, int64_t a_rs, int64_t a_cs, const float *b, int64_t ldb, float *c,
                    int64_t ldc)
 {
-    static const float one = 1.0f;
-    product((blend){mode == LNT_MM_SET ? NULL : &one, 0, mode == LNT_MM_SUB ? -1.0f : 1.0f}, M, N, K, a, a_rs, a_cs, b, ldb, c, ldc);
+    product(how_of(mode, NULL), M, N, K, a, a_rs, a_cs, b, ldb, c, ldc);
 }
 
 void LNT_V(lnt_mm_scaled)(const float *scale, int64_t scale_stride, int M, int N, int K, const float *a, int64_t a_rs, int64_t a_cs, const float *b,
@@ -222,22 +228,22 @@ static lnt_operand f32_view(const lnt_operand *m, int first, int rows)
     return v;
 }
 
-static void f32_multiply(lnt_mm_mode mode, const float *scale, const lnt_operand *a, bool a_t, const lnt_operand *b, bool b_t, float *c, int64_t ldc)
+static void f32_product(blend how, const lnt_operand *a, bool a_t, const lnt_operand *b, bool b_t, float *c, int64_t ldc)
 {
     int M = a_t ? a->cols : a->rows, K = a_t ? a->rows : a->cols, N = b_t ? b->rows : b->cols;
     int64_t a_rs = a_t ? 1 : a->ld, a_cs = a_t ? a->ld : 1;
-    const float *right = b_t ? b->right_t.p : b->x;
-    int64_t ldb = b_t ? b->right_t.ld : b->ld;
-    if (mode == LNT_MM_SCALED)
-        LNT_V(lnt_mm_scaled)(scale, 0, M, N, K, a->x, a_rs, a_cs, right, ldb, c, ldc);
-    else
-        LNT_V(lnt_mm)(mode, M, N, K, a->x, a_rs, a_cs, right, ldb, c, ldc);
+    product(how, M, N, K, a->x, a_rs, a_cs, b_t ? b->right_t.p : b->x, b_t ? b->right_t.ld : b->ld, c, ldc);
 }
 
-static void f32_update(const float *scale, const lnt_operand *a, bool a_t, const lnt_operand *b, bool b_t, lnt_operand *s)
+static void f32_multiply(lnt_mm_mode mode, const float *scale, const lnt_operand *a, bool a_t, const lnt_operand *b, bool b_t, float *c, int64_t ldc)
+{
+    f32_product(how_of(mode, scale), a, a_t, b, b_t, c, ldc);
+}
+
+static void f32_update(const float *scale, int64_t scale_stride, const lnt_operand *a, bool a_t, const lnt_operand *b, bool b_t, lnt_operand *s)
 {
     s->right_t.p = NULL;
-    f32_multiply(LNT_MM_SCALED, scale, a, a_t, b, b_t, (float *)s->x, s->ld);
+    f32_product((blend){scale, scale_stride, 1.0f}, a, a_t, b, b_t, (float *)s->x, s->ld);
 }
 
 static size_t f32_kept_bytes(int rows, int cols) { return ((size_t)rows * (size_t)cols * 4 + 63) / 64 * 64; }
@@ -265,7 +271,15 @@ static float f32_inner(const lnt_operand *kept, const float *y)
     return rest;
 }
 
+static void f32_inner_rows(const lnt_operand *kept, const float *y, float *sums)
+{
+    for (int i = 0; i < kept->rows; i++) {
+        lnt_operand row = {.x = kept->x + i * kept->ld, .rows = 1, .cols = kept->cols};
+        sums[i] = f32_inner(&row, y + (int64_t)i * kept->cols);
+    }
+}
+
 static void nothing(void) {}
 
 const lnt_mm_engine LNT_V(lnt_mm_f32) = {f32_bytes, f32_prepare, f32_extend, f32_view, f32_multiply, f32_update,
-    f32_kept_bytes, f32_keep, f32_kept, f32_inner, nothing, nothing, .bf16 = false, .row_align = 1, .chunk = 32, .panel = 64};
+    f32_kept_bytes, f32_keep, f32_kept, f32_inner, f32_inner_rows, nothing, nothing, .bf16 = false, .row_align = 1, .chunk = 32, .panel = 64};

@@ -17,7 +17,7 @@ static void row(sheet *k, const char *format, ...)
     char text[256];
     va_list ap;
     va_start(ap, format);
-    int n = vsnprintf(text, sizeof text, format, ap);
+    int n = lnt_format_list(text, sizeof text, format, ap);
     va_end(ap);
     if (k->s == LINNET_OK) k->s = lnt_file_write(k->c, &k->w, text, (size_t)n);
 }
@@ -88,7 +88,7 @@ static linnet_status write_steps(lnt_ctx *c, const lnt_mesa_numbers *z, const ch
 static void setting_name(const lnt_mesa_setting *s, char text[48])
 {
     if (s->kind == LNT_MESA_MODEL) snprintf(text, 48, "model,");
-    else snprintf(text, 48, "%s,%g", s->kind == LNT_MESA_STEPS ? "steps" : "tolerance", s->value);
+    else lnt_format(text, 48, "%s,%g", s->kind == LNT_MESA_STEPS ? "steps" : "tolerance", s->value);
 }
 
 static linnet_status write_loss(lnt_ctx *c, const lnt_mesa_numbers *z, const char *folder)

@@ -6,7 +6,8 @@
 
 #include "core/threads.h"
 #include "device/device.h"
-#include "linnet/recurrence.h"
+#include "recurrence/mesa/mesa_node.h"
+#include "recurrence/recur_args.h"
 #include "tasks/spectrum.h"
 
 enum { TOKENS_A_RUN = 8192, INSIDE = 4 /* what looking inside costs, in evaluations, for the progress alone */ };
@@ -15,8 +16,8 @@ enum { TOKENS_A_RUN = 8192, INSIDE = 4 /* what looking inside costs, in evaluati
 
 static const struct {
     const char *name;
-    linnet_cg_solver solver;
-} stopping[] = {{"level", LINNET_CG_LEVEL}, {"jacobi", LINNET_CG_JACOBI}, {"plain", LINNET_CG_PLAIN}}; /* the others take all their steps */
+    int solver;
+} stopping[] = {{"level", LNT_CG_LEVEL}, {"jacobi", LNT_CG_JACOBI}, {"plain", LNT_CG_PLAIN}}; /* the others take all their steps */
 
 static bool find_solver(const char *name, lnt_mesa_solver *out)
 {
@@ -29,16 +30,22 @@ static bool find_solver(const char *name, lnt_mesa_solver *out)
     return false;
 }
 
-static linnet_status choose_solvers(lnt_ctx *c, const linnet_mesa_analysis_options *o, const lnt_config *k, lnt_mesa_numbers *z)
+static const char *solver_name(int solver)
+{
+    for (size_t i = 0; i < sizeof stopping / sizeof *stopping; i++)
+        if ((int)stopping[i].solver == solver) return stopping[i].name;
+    return "level";
+}
+
+static linnet_status choose_solvers(lnt_ctx *c, const linnet_mesa_analysis_options *o, const lnt_mesa_options *own, lnt_mesa_numbers *z)
 {
     lnt_mesa_solver *s = &z->solvers[0];
     if (o->solver && !find_solver(o->solver, s))
         return lnt_fail(c, LINNET_EINVAL, "solver is \"%.40s\", expected level, jacobi or plain", o->solver);
-    if (!o->solver && !find_solver(k->cg_solver, s)) find_solver("level", s);
-    bool own = strcmp(s->name, k->cg_solver) == 0;
-    s->guess = own && strcmp(k->cg_guess, "zero") == 0 ? LINNET_CG_ZERO : LINNET_CG_DIAGONAL;
-    z->solvers[1] = (lnt_mesa_solver){"plain", LINNET_CG_PLAIN, LINNET_CG_DIAGONAL}; /* arXiv 2506.05233, algorithm 1 */
-    z->n_solvers = s->solver == LINNET_CG_PLAIN && s->guess == LINNET_CG_DIAGONAL ? 1 : 2;
+    if (!o->solver) find_solver(solver_name(own->solver), s);
+    s->guess = (int)s->solver == own->solver && own->guess == LNT_CG_ZERO ? LNT_CG_ZERO : LNT_CG_DIAGONAL;
+    z->solvers[1] = (lnt_mesa_solver){"plain", LNT_CG_PLAIN, LNT_CG_DIAGONAL}; /* arXiv 2506.05233, algorithm 1 */
+    z->n_solvers = s->solver == LNT_CG_PLAIN && s->guess == LNT_CG_DIAGONAL ? 1 : 2;
     return LINNET_OK;
 }
 
@@ -71,7 +78,7 @@ static linnet_status choose_settings(lnt_ctx *c, const linnet_mesa_analysis_opti
 
 static void *room(lnt_mesa_numbers *z, int64_t n, size_t size, bool *fine)
 {
-    void *p = lnt_arena_alloc(&z->arena, (size_t)n * size);
+    void *p = lnt_arena_alloc(&z->arena, lnt_bytes((size_t)n, size));
     *fine = *fine && p;
     return p;
 }
@@ -80,8 +87,8 @@ static void *room(lnt_mesa_numbers *z, int64_t n, size_t size, bool *fine)
 static linnet_status read_lambda(lnt_ctx *c, lnt_mesa_numbers *z)
 {
     const int64_t n = z->heads * z->K;
-    float *p = lnt_alloc((size_t)n * sizeof *p);
-    if (!p) return lnt_fail_memory(c, (size_t)n * sizeof *p);
+    float *p = lnt_alloc(lnt_bytes((size_t)n, sizeof *p));
+    if (!p) return lnt_fail_memory(c, lnt_bytes((size_t)n, sizeof *p));
     for (int l = 0; l < z->layers; l++) {
         const lnt_param *q = lnt_param_at(z->m->p, z->node[l]->param[0]);
         double lower = lnt_mesa_of(z->node[l])->lower;
@@ -102,7 +109,7 @@ linnet_status lnt_mesa_open(lnt_ctx *c, linnet_model *m, const linnet_mesa_analy
     }
     bool fine = true;
     z->node = room(z, z->layers, sizeof(lnt_node *), &fine);
-    if (!fine) return lnt_fail_memory(c, (size_t)z->layers * sizeof *z->node);
+    if (!fine) return lnt_fail_memory(c, lnt_bytes((size_t)z->layers, sizeof *z->node));
     for (int i = 0, l = 0; i < lnt_node_count(m->p); i++)
         if (lnt_mesa_of(lnt_node_at(m->p, i))) z->node[l++] = lnt_node_at(m->p, i);
     const lnt_buf k = z->node[0]->in[1];
@@ -112,8 +119,8 @@ linnet_status lnt_mesa_open(lnt_ctx *c, linnet_model *m, const linnet_mesa_analy
     z->lambda = room(z, all * z->K, sizeof(double), &fine);
     z->beta = room(z, all, sizeof(double), &fine);
     z->gamma = room(z, all, sizeof(double), &fine);
-    if (!fine) return lnt_fail_memory(c, (size_t)(all * z->K) * sizeof(double));
-    LNT_TRY(choose_solvers(c, o, m->config, z));
+    if (!fine) return lnt_fail_memory(c, lnt_bytes(lnt_bytes((size_t)all, (size_t)z->K), sizeof(double)));
+    LNT_TRY(choose_solvers(c, o, lnt_mesa_of(z->node[0]), z));
     LNT_TRY(choose_settings(c, o, z));
     return read_lambda(c, z);
 }
@@ -148,7 +155,7 @@ linnet_status lnt_mesa_set_text(lnt_ctx *c, lnt_mesa_numbers *z, const int32_t *
     z->most = room(z, solves, sizeof(double), &fine);
     z->unfinished = room(z, solves, sizeof(double), &fine);
     for (int i = 0; i < z->n_settings; i++) z->settings[i].position = room(z, z->length, sizeof(double), &fine);
-    return fine ? LINNET_OK : lnt_fail_memory(c, (size_t)solves * sizeof(double));
+    return fine ? LINNET_OK : lnt_fail_memory(c, lnt_bytes((size_t)solves, sizeof(double)));
 }
 
 void lnt_mesa_close(lnt_mesa_numbers *z)
@@ -182,17 +189,17 @@ static void close_inside(inside *w)
 }
 
 /* The solves of a layer as a call on the recurrence, on the values that the last run left. */
-static linnet_recurrence solve_call(const inside *w, int layer, const int64_t *cu)
+static lnt_recur_args solve_call(const inside *w, int layer, const int64_t *cu)
 {
     const lnt_node *n = w->z->node[layer];
-    linnet_recurrence r = LINNET_RECURRENCE_INIT;
+    lnt_recur_args r;
+    lnt_recur_init(&lnt_recur_mesa, &r);
     const lnt_tensor q = lnt_plan_output(w->plan, n->in[0]), v = lnt_plan_output(w->plan, n->in[2]);
-    r.op = "mesa";
     r.dtype = q.dtype;
     r.tokens = w->z->length;
     r.sequences = 1;
     r.cu_seqlens = cu;
-    r.Hq = q.heads;
+    r.Hq = r.Hk = q.heads;
     r.Hv = v.heads;
     r.K = (int32_t)(q.cols / q.heads);
     r.V = (int32_t)(v.cols / v.heads);
@@ -215,8 +222,8 @@ static linnet_recurrence solve_call(const inside *w, int layer, const int64_t *c
 static linnet_status open_plan(inside *w)
 {
     lnt_mesa_numbers *z = w->z;
-    lnt_buf *kept = lnt_alloc((size_t)z->layers * 5 * sizeof *kept);
-    if (!kept) return lnt_fail_memory(w->c, (size_t)z->layers * 5 * sizeof *kept);
+    lnt_buf *kept = lnt_alloc(lnt_bytes(lnt_bytes((size_t)z->layers, 5), sizeof *kept));
+    if (!kept) return lnt_fail_memory(w->c, lnt_bytes(lnt_bytes((size_t)z->layers, 5), sizeof *kept));
     for (int l = 0; l < z->layers; l++) memcpy(kept + 5 * l, z->node[l]->in, 5 * sizeof *kept);
     lnt_plan_options o = {.tokens = z->length, .n_seq = 1, .dtype = z->m->dtype, .n_kept = 5 * z->layers, .kept = kept};
     linnet_status s = lnt_plan_create(w->c, z->m->p, &o, &w->plan);
@@ -229,31 +236,32 @@ static linnet_status open_inside(inside *w)
     lnt_mesa_numbers *z = w->z;
     const int64_t T = z->length, H = z->heads, cols = H * z->K, cu[2] = {0, T};
     LNT_TRY(open_plan(w));
-    const size_t host = (size_t)(T * cols + 4 * T * H + cols) * sizeof(float);
-    const size_t scratch = (size_t)lnt_threads(w->c) * (size_t)(2 * z->K * z->K + 3 * z->K) * sizeof(double);
-    w->raw = lnt_alloc((size_t)(T * cols) * sizeof(float));
+    const size_t each = lnt_bytes((size_t)T, (size_t)H), all = lnt_bytes((size_t)T, (size_t)cols), K = (size_t)z->K;
+    const size_t host = lnt_bytes(lnt_bytes_plus(lnt_bytes_plus(all, lnt_bytes(4, each)), (size_t)cols), sizeof(float));
+    const size_t scratch = lnt_bytes(lnt_bytes((size_t)lnt_threads(w->c), lnt_bytes(2 * K + 3, K)), sizeof(double));
+    w->raw = lnt_alloc(lnt_bytes(all, sizeof(float)));
     w->k = lnt_alloc(host);
     w->scratch = lnt_alloc(scratch);
-    if (!w->raw || !w->k || !w->scratch) return lnt_fail_memory(w->c, host + scratch);
+    if (!w->raw || !w->k || !w->scratch) return lnt_fail_memory(w->c, lnt_bytes_plus(host, scratch));
     w->g = w->k + T * cols;
     w->beta = w->g + T * H;
     w->steps = w->beta + T * H;
     w->residual = w->steps + T * H;
     w->lambda = w->residual + T * H;
-    LNT_TRY(lnt_device_alloc(w->c, (size_t)(T * H) * 4, &w->device_steps));
-    LNT_TRY(lnt_device_alloc(w->c, (size_t)(T * H) * 4, &w->device_residual));
-    LNT_TRY(lnt_device_alloc(w->c, (size_t)cols * 4, &w->device_lambda));
+    LNT_TRY(lnt_device_alloc(w->c, lnt_bytes(each, 4), &w->device_steps));
+    LNT_TRY(lnt_device_alloc(w->c, lnt_bytes(each, 4), &w->device_residual));
+    LNT_TRY(lnt_device_alloc(w->c, lnt_bytes((size_t)cols, 4), &w->device_lambda));
     for (int s = 0; s < z->n_solvers; s++) {
-        linnet_recurrence r = solve_call(w, 0, cu);
+        lnt_recur_args r = solve_call(w, 0, cu);
         size_t bytes;
-        r.cg_solver = (linnet_cg_solver)z->solvers[s].solver;
-        r.cg_guess = (linnet_cg_guess)z->solvers[s].guess;
-        LNT_TRY(linnet_recurrence_workspace(w->c, &r, 0, &bytes));
+        r.cg_solver = z->solvers[s].solver;
+        r.cg_guess = z->solvers[s].guess;
+        LNT_TRY(lnt_recur_workspace(w->c, &r, false, &bytes));
         w->work_size = bytes > w->work_size ? bytes : w->work_size;
     }
     LNT_TRY(lnt_device_alloc(w->c, w->work_size, &w->work));
-    const linnet_recurrence r = solve_call(w, 0, cu);
-    return lnt_device_alloc(w->c, (size_t)T * (size_t)r.Hv * (size_t)r.V * 4, &w->o);
+    const lnt_recur_args r = solve_call(w, 0, cu);
+    return lnt_device_alloc(w->c, lnt_bytes(lnt_bytes(lnt_bytes((size_t)T, (size_t)r.Hv), (size_t)r.V), 4), &w->o);
 }
 
 static void bring(const inside *w, lnt_buf b, float *out)
@@ -333,11 +341,11 @@ static linnet_status look_at_solves(const inside *w, int layer)
     lnt_to_device(w->c, w->device_lambda, w->lambda, (size_t)cols * 4);
     for (int s = 0; s < z->n_solvers; s++)
         for (int i = 0; i < z->n_tolerances; i++) {
-            linnet_recurrence r = solve_call(w, layer, cu);
-            r.cg_solver = (linnet_cg_solver)z->solvers[s].solver;
-            r.cg_guess = (linnet_cg_guess)z->solvers[s].guess;
+            lnt_recur_args r = solve_call(w, layer, cu);
+            r.cg_solver = z->solvers[s].solver;
+            r.cg_guess = z->solvers[s].guess;
             r.cg_tolerance = z->tolerances[i];
-            LNT_TRY(linnet_recurrence_forward(w->c, &r));
+            LNT_TRY(lnt_recur_run(w->c, &r, false));
             lnt_to_host(w->c, w->steps, w->device_steps, (size_t)(z->length * z->heads) * 4);
             lnt_to_host(w->c, w->residual, w->device_residual, (size_t)(z->length * z->heads) * 4);
             count_steps(w, layer, s, i);
@@ -409,15 +417,22 @@ static linnet_status model_under(lnt_ctx *c, const lnt_mesa_numbers *z, const ln
 {
     lnt_config *k;
     LNT_TRY(lnt_config_copy(c, z->m->config, &k));
+    linnet_status status = LINNET_OK;
     if (s->kind != LNT_MESA_MODEL) {
-        snprintf(k->cg_solver, sizeof k->cg_solver, "%s", z->solvers[0].name);
-        snprintf(k->cg_guess, sizeof k->cg_guess, "%s", z->solvers[0].guess == LINNET_CG_ZERO ? "zero" : "diagonal");
-        k->cg_tolerance = s->kind == LNT_MESA_TOLERANCE ? s->value : 0;
-        k->max_cg_step_training = s->kind == LNT_MESA_TOLERANCE ? LNT_MESA_MOST_STEPS : (int64_t)s->value;
-        k->min_cg_step_training = -1; /* nothing is trained here */
-        snprintf(k->cg_gradient, sizeof k->cg_gradient, "implicit");
+        const bool tolerance = s->kind == LNT_MESA_TOLERANCE;
+        const struct {
+            const char *key;
+            lnt_given value;
+        } set[] = {{"cg_solver", lnt_given_word(z->solvers[0].name)},
+                   {"cg_guess", lnt_given_word(z->solvers[0].guess == LNT_CG_ZERO ? "zero" : "diagonal")},
+                   {"cg_tolerance", lnt_given_real(tolerance ? s->value : 0)},
+                   {"max_cg_step_training", lnt_given_int(tolerance ? LNT_MESA_MOST_STEPS : (int64_t)s->value)},
+                   {"min_cg_step_training", {.kind = LNT_GIVEN_NULL}}, /* nothing is trained here */
+                   {"cg_gradient", lnt_given_word("implicit")}};
+        bool known;
+        for (size_t i = 0; i < sizeof set / sizeof *set && status == LINNET_OK; i++) status = lnt_config_put(c, k, set[i].key, &set[i].value, &known);
     }
-    linnet_status status = lnt_model_view(c, z->m, k, out);
+    if (status == LINNET_OK) status = lnt_model_view(c, z->m, k, out);
     linnet_config_destroy(k);
     return status;
 }
@@ -427,8 +442,8 @@ static linnet_status score(lnt_ctx *c, const lnt_mesa_numbers *z, lnt_mesa_setti
     const int64_t most = TOKENS_A_RUN / z->length, windows = most < 1 ? 1 : most < z->windows ? most : z->windows;
     linnet_model *m = NULL;
     lnt_scorer *scorer = NULL;
-    lnt_score sum = {.position_nats = s->position, .position_count = lnt_calloc((size_t)z->length * sizeof(int64_t))};
-    linnet_status status = sum.position_count ? model_under(c, z, s, &m) : lnt_fail_memory(c, (size_t)z->length * sizeof(int64_t));
+    lnt_score sum = {.position_nats = s->position, .position_count = lnt_calloc(lnt_bytes((size_t)z->length, sizeof(int64_t)))};
+    linnet_status status = sum.position_count ? model_under(c, z, s, &m) : lnt_fail_memory(c, lnt_bytes((size_t)z->length, sizeof(int64_t)));
     if (status == LINNET_OK) status = lnt_scorer_create(c, m, z->length, windows, &scorer);
     if (status == LINNET_OK) status = lnt_scorer_run(scorer, z->ids, z->windows * z->length + 1, report, r, &sum);
     if (status == LINNET_OK) {

@@ -22,15 +22,15 @@ typedef struct {
 
 static double *numbers(page *p, int64_t n)
 {
-    double *x = lnt_arena_alloc(&p->arena, (size_t)n * sizeof *x);
-    if (!x && p->g.s == LINNET_OK) p->g.s = lnt_fail_memory(p->g.c, (size_t)n * sizeof *x);
+    double *x = lnt_arena_alloc(&p->arena, lnt_bytes((size_t)n, sizeof *x));
+    if (!x && p->g.s == LINNET_OK) p->g.s = lnt_fail_memory(p->g.c, lnt_bytes((size_t)n, sizeof *x));
     return x;
 }
 
 static lnt_plot_line *lines(page *p, int n)
 {
-    lnt_plot_line *l = lnt_arena_alloc(&p->arena, (size_t)n * sizeof *l);
-    if (!l && p->g.s == LINNET_OK) p->g.s = lnt_fail_memory(p->g.c, (size_t)n * sizeof *l);
+    lnt_plot_line *l = lnt_arena_alloc(&p->arena, lnt_bytes((size_t)n, sizeof *l));
+    if (!l && p->g.s == LINNET_OK) p->g.s = lnt_fail_memory(p->g.c, lnt_bytes((size_t)n, sizeof *l));
     return l;
 }
 
@@ -313,8 +313,8 @@ linnet_status lnt_mesa_page(lnt_ctx *c, const lnt_mesa_numbers *z, const char *p
     const int all = z->layers * z->heads;
     p.last = numbers(&p, z->n_bins);
     p.middle = numbers(&p, z->n_bins);
-    p.head_colour = lnt_arena_alloc(&p.arena, (size_t)all * sizeof *p.head_colour);
-    if (!p.head_colour && p.g.s == LINNET_OK) p.g.s = lnt_fail_memory(c, (size_t)all * sizeof *p.head_colour);
+    p.head_colour = lnt_arena_alloc(&p.arena, lnt_bytes((size_t)all, sizeof *p.head_colour));
+    if (!p.head_colour && p.g.s == LINNET_OK) p.g.s = lnt_fail_memory(c, lnt_bytes((size_t)all, sizeof *p.head_colour));
     if (p.g.s == LINNET_OK) {
         for (int b = 0; b < z->n_bins; b++) {
             p.last[b] = (double)z->bin[b + 1];

@@ -25,8 +25,8 @@ static void fill_result(const lnt_mesa_numbers *z, linnet_mesa_analysis_result *
     }
 }
 
-linnet_status linnet_task_mesa_analysis(linnet_context *c, linnet_model *m, const linnet_tokenizer *t, const linnet_mesa_analysis_options *o,
-                                        linnet_mesa_analysis_result *out)
+static linnet_status analyse(lnt_ctx *c, linnet_model *m, const linnet_tokenizer *t, const linnet_mesa_analysis_options *o,
+                             linnet_mesa_analysis_result *out)
 {
     lnt_mesa_numbers z = {0};
     lnt_corpus *text = NULL;
@@ -47,4 +47,18 @@ done:
     lnt_mesa_close(&z);
     lnt_corpus_free(text);
     return s;
+}
+
+linnet_status linnet_task_mesa_analysis(linnet_context *c, linnet_model *m, const linnet_tokenizer *t, const linnet_mesa_analysis_options *options,
+                                        linnet_mesa_analysis_result *out)
+{
+    linnet_mesa_analysis_options o = LINNET_MESA_ANALYSIS_OPTIONS_INIT;
+    linnet_mesa_analysis_result r = {.size = sizeof r};
+    LNT_TRY(lnt_model_check(c, m));
+    LNT_TRY(lnt_need(c, t, "the tokenizer"));
+    LNT_TRY(lnt_options_take(c, "mesa_analysis", options, &o));
+    LNT_TRY(lnt_result_check(c, out));
+    LNT_TRY(analyse(c, m, t, &o, &r));
+    LNT_GIVE(out, r);
+    return LINNET_OK;
 }

@@ -57,9 +57,6 @@ static linnet_status open_recall(recall *k, const linnet_config *config, lnt_dty
     const linnet_mqar_options *o = k->o;
     k->q = (lnt_mqar){.vocabulary = o->vocabulary, .length = o->length, .pairs = o->pairs, .rounds = o->rounds, .random_non_queries = true};
     LNT_TRY(lnt_mqar_check(k->c, &k->q));
-    if (o->steps < 1 || o->test_examples < 1)
-        return lnt_fail(k->c, LINNET_EINVAL, "steps is %lld and test_examples %lld, expected at least 1", (long long)o->steps,
-                        (long long)o->test_examples);
     linnet_config *mine;
     LNT_TRY(lnt_config_copy(k->c, config, &mine));
     mine->vocab_size = o->vocabulary;
@@ -72,11 +69,11 @@ static linnet_status open_recall(recall *k, const linnet_config *config, lnt_dty
     int64_t tokens = o->batch * o->length;
     lnt_plan_options p = {.tokens = tokens, .n_seq = o->batch, .dtype = dtype, .n_outputs = 1, .outputs = {k->m->logits}};
     LNT_TRY(lnt_plan_create(k->c, k->m->p, &p, &k->test));
-    k->ids = lnt_alloc((size_t)tokens * 4);
-    k->targets = lnt_alloc((size_t)tokens * 4);
-    k->logits = lnt_alloc((size_t)o->vocabulary * 4);
-    k->scratch = lnt_alloc((size_t)(o->length + o->vocabulary) * sizeof *k->scratch);
-    return k->ids && k->targets && k->logits && k->scratch ? LINNET_OK : lnt_fail_memory(k->c, (size_t)tokens * 4);
+    k->ids = lnt_alloc(lnt_bytes((size_t)tokens, 4));
+    k->targets = lnt_alloc(lnt_bytes((size_t)tokens, 4));
+    k->logits = lnt_alloc(lnt_bytes((size_t)o->vocabulary, 4));
+    k->scratch = lnt_alloc(lnt_bytes(lnt_bytes_plus((size_t)o->length, (size_t)o->vocabulary), sizeof *k->scratch));
+    return k->ids && k->targets && k->logits && k->scratch ? LINNET_OK : lnt_fail_memory(k->c, lnt_bytes((size_t)tokens, 4));
 }
 
 static void close_recall(recall *k)
@@ -90,8 +87,7 @@ static void close_recall(recall *k)
     lnt_free(k->scratch);
 }
 
-linnet_status linnet_task_mqar(linnet_context *c, const linnet_config *config, linnet_dtype dtype, const linnet_mqar_options *o,
-                               linnet_mqar_result *out)
+static linnet_status task(lnt_ctx *c, const lnt_config *config, lnt_dtype dtype, const linnet_mqar_options *o, linnet_mqar_result *out)
 {
     recall k = {.c = c, .o = o};
     linnet_status s = open_recall(&k, config, dtype);
@@ -118,11 +114,26 @@ linnet_status linnet_task_mqar(linnet_context *c, const linnet_config *config, l
     }
     if (s == LINNET_OK) s = measure(&k, o->test_examples, &accuracy);
     if (s == LINNET_OK) {
-        linnet_model_info info;
+        linnet_model_info info = {.size = sizeof info};
         linnet_model_get_info(k.m, &info);
-        *out = (linnet_mqar_result){.accuracy = accuracy, .loss = loss, .seconds = lnt_now() - start, .parameters = info.parameters, .steps = step};
+        *out = (linnet_mqar_result){.size = sizeof *out, .accuracy = accuracy, .loss = loss,
+                                    .seconds = lnt_now() - start, .parameters = info.parameters, .steps = step};
     }
 done:
     close_recall(&k);
     return s;
+}
+
+linnet_status linnet_task_mqar(linnet_context *c, const linnet_config *config, linnet_dtype dtype, const linnet_mqar_options *options,
+                               linnet_mqar_result *out)
+{
+    linnet_mqar_options o = LINNET_MQAR_OPTIONS_INIT;
+    linnet_mqar_result r = {.size = sizeof r};
+    LNT_TRY(lnt_need(c, config, "the configuration"));
+    LNT_TRY(lnt_model_dtype_check(c, "dtype", dtype));
+    LNT_TRY(lnt_options_take(c, "mqar", options, &o));
+    LNT_TRY(lnt_result_check(c, out));
+    LNT_TRY(task(c, config, dtype, &o, &r));
+    LNT_GIVE(out, r);
+    return LINNET_OK;
 }

@@ -19,10 +19,10 @@ linnet_status lnt_batches_create(lnt_ctx *c, const int32_t *ids, int64_t n, int6
                        .windows = fit > 1 ? fit - 1 : 1,
                        .seed = seed,
                        .epoch = -1}; /* one less than fit: room for the phase */
-    b->order = lnt_alloc((size_t)b->windows * sizeof *b->order);
+    b->order = lnt_alloc(lnt_bytes((size_t)b->windows, sizeof *b->order));
     if (!b->order) {
         lnt_free(b);
-        return lnt_fail_memory(c, (size_t)fit * sizeof *b->order);
+        return lnt_fail_memory(c, lnt_bytes((size_t)fit, sizeof *b->order));
     }
     *out = b;
     return LINNET_OK;

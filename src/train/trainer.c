@@ -44,7 +44,7 @@ linnet_status lnt_trainer_micro(lnt_trainer *t, const int32_t *ids, const int32_
     lnt_rng draw = lnt_rng_make(t->hyper.seed, lnt_stream_of("solver steps") + (uint64_t)t->step);
     lnt_batch b = {
         .tokens = tokens, .n_seq = n_seq, .cu = cu, .n_inputs = 2, .inputs = {{t->m->ids, ids}, {t->m->targets, targets}}, .loss_scale = scale,
-        .chance = t->m->config->min_cg_step_training >= 0 ? 1 - lnt_rng_uniform(&draw) : 0};
+        .draw = lnt_program_draws(t->m->p) ? 1 - lnt_rng_uniform(&draw) : 0};
     LNT_TRY(lnt_plan_run(t->plan, t->m->w, &b));
     lnt_optimizer_add_losses(t->optimizer, lnt_plan_output(t->plan, t->m->loss).data, tokens);
     return LINNET_OK;
@@ -56,7 +56,14 @@ linnet_status lnt_trainer_update(lnt_trainer *t, double learning_rate, lnt_step_
     t->hyper.step = ++t->step;
     LNT_TRY(lnt_optimizer_step(t->optimizer, &t->hyper));
     lnt_optimizer_read(t->optimizer, sums);
-    return lnt_device_check(t->c);
+    LNT_TRY(lnt_device_check(t->c));
+    if (isfinite(sums->nats) && isfinite(sums->norm)) return LINNET_OK;
+    const bool loss = !isfinite(sums->nats);
+    const double value = loss ? sums->nats : sums->norm;
+    lnt_fail(t->c, LINNET_EINVAL, "the %s of step %lld is %s", loss ? "loss" : "gradient's norm", (long long)t->step,
+             isnan(value) ? "nan" : value < 0 ? "-inf" : "inf");
+    t->step--;
+    return lnt_hint(t->c, "The weights are as they were before the step. A smaller learning rate may help.");
 }
 
 double lnt_learning_rate(int64_t step, int64_t steps, int64_t warmup, double peak, double floor_share)

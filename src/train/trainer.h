@@ -22,7 +22,8 @@ void lnt_trainer_destroy(lnt_trainer *t);
  * equal sequences. */
 linnet_status lnt_trainer_micro(lnt_trainer *t, const int32_t *ids, const int32_t *targets, int64_t tokens, int64_t n_seq, const int64_t *cu,
                                 double scale);
-/* Clip, AdamW, zero the gradients, and only then wait for the device: sums->nats is the summed loss of the micro-batches since the last update. */
+/* Clip, AdamW, zero the gradients, and only then wait for the device: sums->nats is the summed loss of the micro-batches since the last update.
+ * LINNET_EINVAL when it or the gradient's norm is not finite: then nothing was updated. */
 linnet_status lnt_trainer_update(lnt_trainer *t, double learning_rate, lnt_step_sums *sums);
 
 /* Linear warm-up to `peak` over `warmup` steps, then a cosine to peak*floor_share at `steps`; step counts from 0. steps = 0: no decay yet. */

@@ -116,8 +116,33 @@ def mixers(_):
     names = [line["mixer"] for line in lines if "mixer" in line]
     assert {"linear_attn", "retnet", "simple_gla", "delta_net", "gated_deltanet"} <= set(names), names
     assert any("preset" in line for line in lines)
-    for name in names:
+    kinds = [line[family] for line in lines for family in ("mixer", "block", "norm", "mlp") if family in line]
+    for name in kinds:
         assert name in text
+        one = json.loads(linnet("mixers", name, "--json").out)
+        said = linnet("mixers", name).out
+        for key in one["keys"]:
+            assert key["help"] and key["key"] in said and key["help"] in said and "default" in key, key
+    assert any(key["key"] == "num_heads" and key["default"] == 8 for key in json.loads(linnet("mixers", "retnet", "--json").out)["keys"])
+    refused("mixers", "perceptron", says=["perceptron", "retnet", "swiglu"])
+
+
+@case("blocks, norms and MLPs are chosen by name, and another mixer's key or a wrong kind is refused with what there is")
+def kinds(folder):
+    lines = [json.loads(line) for line in linnet("mixers", "--json").out.splitlines()]
+    for family in ("norm", "mlp"):
+        for name in (line[family] for line in lines if family in line):
+            config = json.loads(linnet("inspect", "--mixer", "retnet", "--preset", "nano", "--set", f"{family}={name}", "--json").out)["config"]
+            assert name in ("rmsnorm", "swiglu") or config[family]["kind"] == name, config
+    for block in ("pre_norm", "sandwich", "parallel"):
+        out = linnet("inspect", "--mixer", "retnet", "--preset", "nano", "--set", f"block={block}", "--json").out
+        config = json.loads(out)["config"]
+        assert (config["model_type"] == "retnet") == (block == "pre_norm") and (block == "pre_norm" or config["block"]["kind"] == block), config
+    program = linnet("inspect", "--mixer", "retnet", "--preset", "nano", "--set", "mlp=none", "--parameters").out
+    assert "mlp" not in program and "attn.g_proj" in program, program
+    refused("inspect", "--mixer", "retnet", "--set", "mlp=big", says=["mlp is", "swiglu", "none"])
+    refused("inspect", "--mixer", "retnet", "--set", "head_dim=8", says=["head_dim", "not a key of model type retnet", "num_heads", "expand_k"])
+    refused("inspect", "--mixer", "retnet", "--set", "nothing=8", says=["unknown key", "nothing", "Its keys are vocab_size"])
 
 
 @case("inspect shows size, parameters, program and picture of any mixer")
@@ -135,7 +160,7 @@ def inspect(_):
 
 @case("bench op checks, times and records operators; shares are of rates measured in the same run")
 def bench_op(folder):
-    small = ["--T", "64", "--heads", "2", "--K", "16", "--V", "16", "--repeats", "1"]
+    small = ["--T", "64", "--heads", "2", "--set", "K=16", "--repeats", "1"]
     text = linnet("bench", "op", "gated_delta_rule", "simple_gla", *small, "--record", folder / "r.jsonl", "--label", "a test").out
     assert "gated_delta_rule" in text and "FLOP/s" in text and "%" in text
     lines = [json.loads(line) for line in (folder / "r.jsonl").read_text().splitlines()]

@@ -54,9 +54,13 @@ def refused(*args, says=(), **more):
 
 
 def start(*args, cwd=None):
-    """Start a command and leave it running, standard output in a pipe."""
+    """Start a command and leave it running, standard output in a pipe. Signals that whoever runs the tests ignores (nohup, a shell's background) are not
+    ignored by the command."""
+    def heard():
+        for number in (signal.SIGINT, signal.SIGHUP, signal.SIGTERM):
+            signal.signal(number, signal.SIG_DFL)
     return subprocess.Popen([LINNET, *map(str, args)], cwd=cwd, stdout=subprocess.PIPE, stderr=subprocess.PIPE, encoding="utf-8",
-                            errors="replace")
+                            errors="replace", preexec_fn=heard)
 
 
 def files_below(folder):
@@ -103,7 +107,7 @@ def floats(tensor):
 # ---- the run -------------------------------------------------------------------------------------------------------------------
 
 def run(pattern):
-    passed = failed = 0
+    passed = failed = skipped = 0
     begin = time.monotonic()
     for what, function in CASES:
         if pattern and pattern not in what and pattern not in function.__name__:
@@ -115,6 +119,7 @@ def run(pattern):
             passed += 1
             print(f"ok      {what}  ({time.monotonic() - t:.1f} s)", flush=True)
         except Skip as reason:
+            skipped += 1
             print(f"skipped {what}: {reason}", flush=True)
         except Exception as error:  # a case may fail in any way; the others still run
             failed += 1
@@ -124,5 +129,5 @@ def run(pattern):
                   + "\n        ".join(str(error).strip().splitlines()), flush=True)
         finally:
             shutil.rmtree(folder, ignore_errors=True)
-    print(f"{time.monotonic() - begin:.0f} s\n{passed} passed, {failed} failed")
+    print(f"{time.monotonic() - begin:.0f} s\n{passed} passed, {failed} failed, {skipped} skipped")
     return 1 if failed else 0

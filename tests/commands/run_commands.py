@@ -14,7 +14,10 @@ import cases_models  # noqa: E402,F401
 import cases_errors  # noqa: E402,F401
 import cases_mesa  # noqa: E402,F401
 import cases_operators  # noqa: E402,F401
+import cases_numbers  # noqa: E402,F401
+import cases_install  # noqa: E402,F401
 import cases_readme  # noqa: E402,F401
+import cases_train  # noqa: E402,F401
 
 if __name__ == "__main__":
     harness.LINNET = os.path.abspath(sys.argv[1])

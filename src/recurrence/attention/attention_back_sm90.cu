@@ -20,10 +20,10 @@ struct problem {
     const bf16 *o, *d_o;
     const float *lse;
     bf16 *dq, *dk, *dv;
-    float *shift, *delta; /* [Hv, blocks 64]: L' and delta */
+    float *shift, *delta; /* [Hq, blocks 64]: L' and delta */
     const int64_t *cu;
     int64_t sequences, tokens, offset, window, blocks, tiles;
-    int Hq, Hv;
+    int Hk, Hq;
     float scale, scale2;
 };
 
@@ -38,7 +38,7 @@ template <int D> __global__ void __launch_bounds__(256) rows_kernel(const __grid
     for (int r = (int)threadIdx.x / 32; r < B; r += 8) {
         float shift = INFINITY, delta = 0.f;
         if (b.at + r < b.length) {
-            const int64_t row = (b.first + b.at + r) * a.Hv + h;
+            const int64_t row = (b.first + b.at + r) * a.Hq + h;
             float x[E], y[E];
             load_pack<E>(x, a.o + row * D + lane * E);
             load_pack<E>(y, a.d_o + row * D + lane * E);
@@ -111,12 +111,12 @@ __global__ void __launch_bounds__(THREADS, 1)
     shared_of<D> &s = shared_start<D>(raw);
     int hk;
     int64_t tile;
-    take_work(a.Hq, a.tiles, &hk, &tile);
+    take_work(a.Hk, a.tiles, &hk, &tile);
     const block_of b(a.cu, a.sequences, tile, OWN);
     const int64_t keys = b.length + a.offset;
     if (b.at >= keys) return;
     const row_blocks rows(a, b);
-    const int group = a.Hv / a.Hq, warpgroup = (int)threadIdx.x / 128;
+    const int group = a.Hq / a.Hk, warpgroup = (int)threadIdx.x / 128;
     const int64_t steps = rows.count * group;
 
     if (warpgroup == GROUPS) {
@@ -202,7 +202,7 @@ __global__ void __launch_bounds__(THREADS, 1)
     wgmma_wait<0>();
     wgmma_hold(dk);
     wgmma_hold(dv);
-    const int64_t ld = (int64_t)a.Hq * D, to = ((b.first + j0) * a.Hq + hk) * D;
+    const int64_t ld = (int64_t)a.Hk * D, to = ((b.first + j0) * a.Hk + hk) * D;
     if (a.dk) store_rows<D>(a.dk + to, ld, keys - j0, dk, a.scale);
     if (a.dv) store_rows<D>(a.dv + to, ld, keys - j0, dv, 1.f);
 }
@@ -218,10 +218,10 @@ __global__ void __launch_bounds__(THREADS, 1)
     shared_of<D> &s = shared_start<D>(raw);
     int h;
     int64_t tile;
-    take_work(a.Hv, a.tiles, &h, &tile);
+    take_work(a.Hq, a.tiles, &h, &tile);
     const block_of b(a.cu, a.sequences, a.tiles - 1 - tile, OWN); /* late rows see most keys: first */
     if (b.at >= b.length) return;
-    const int hk = h / (a.Hv / a.Hq), warpgroup = (int)threadIdx.x / 128;
+    const int hk = h / (a.Hq / a.Hk), warpgroup = (int)threadIdx.x / 128;
     const key_blocks seen(b, a.offset, a.window, OWN, B);
     const int64_t from = seen.from, steps = seen.count;
 
@@ -304,7 +304,7 @@ __global__ void __launch_bounds__(THREADS, 1)
     gather(steps - 1);
     wgmma_wait<0>();
     wgmma_hold(dq);
-    store_rows<D>(a.dq + ((b.first + i0) * a.Hv + h) * D, (int64_t)a.Hv * D, b.length - i0, dq, a.scale);
+    store_rows<D>(a.dq + ((b.first + i0) * a.Hq + h) * D, (int64_t)a.Hq * D, b.length - i0, dq, a.scale);
 }
 
 /* ---- launching ------------------------------------------------------------------------------------------------------------------ */
@@ -313,20 +313,20 @@ template <int D> void launch(const lnt_recur_args *r, const CUtensorMap (&m)[4],
 {
     problem a = {.o = (const bf16 *)r->o, .d_o = (const bf16 *)r->do_, .lse = (const float *)r->lse, .dq = (bf16 *)r->dq, .dk = (bf16 *)r->dk,
                  .dv = (bf16 *)r->dv, .shift = nullptr, .delta = nullptr, .cu = r->cu_seqlens_device, .sequences = r->sequences, .tokens = r->tokens,
-                 .offset = r->offset, .window = r->window, .blocks = blocks_of(r->tokens, r->sequences, B), .tiles = 0, .Hq = r->Hq, .Hv = r->Hv,
+                 .offset = r->offset, .window = r->window, .blocks = blocks_of(r->tokens, r->sequences, B), .tiles = 0, .Hk = r->Hk, .Hq = r->Hq,
                  .scale = (float)r->scale, .scale2 = (float)(r->scale * 1.4426950408889634)};
     a.shift = (float *)r->workspace;
-    a.delta = a.shift + a.Hv * a.blocks * B;
-    rows_kernel<D><<<dim3((unsigned)a.blocks, (unsigned)a.Hv), 256, 0, stream>>>(a);
+    a.delta = a.shift + a.Hq * a.blocks * B;
+    rows_kernel<D><<<dim3((unsigned)a.blocks, (unsigned)a.Hq), 256, 0, stream>>>(a);
     if (a.dk || a.dv) {
         a.tiles = blocks_of(r->tokens + r->offset, r->sequences, OWN);
         cudaFuncSetAttribute(keys_kernel<D>, cudaFuncAttributeMaxDynamicSharedMemorySize, (int)shared_bytes<D>);
-        keys_kernel<D><<<(unsigned)(a.tiles * a.Hq), THREADS, shared_bytes<D>, stream>>>(a, m[0], m[1], m[2], m[3]);
+        keys_kernel<D><<<(unsigned)(a.tiles * a.Hk), THREADS, shared_bytes<D>, stream>>>(a, m[0], m[1], m[2], m[3]);
     }
     if (a.dq) {
         a.tiles = blocks_of(r->tokens, r->sequences, OWN);
         cudaFuncSetAttribute(queries_kernel<D>, cudaFuncAttributeMaxDynamicSharedMemorySize, (int)shared_bytes<D>);
-        queries_kernel<D><<<(unsigned)(a.tiles * a.Hv), THREADS, shared_bytes<D>, stream>>>(a, m[0], m[1], m[2], m[3]);
+        queries_kernel<D><<<(unsigned)(a.tiles * a.Hq), THREADS, shared_bytes<D>, stream>>>(a, m[0], m[1], m[2], m[3]);
     }
 }
 
@@ -334,12 +334,12 @@ template <int D> void launch(const lnt_recur_args *r, const CUtensorMap (&m)[4],
 
 size_t lnt_attention_sm90_backward_bytes(const lnt_recur_args *a)
 {
-    return (size_t)(2 * a->Hv * blocks_of(a->tokens, a->sequences, B) * B) * sizeof(float);
+    return (size_t)(2 * a->Hq * blocks_of(a->tokens, a->sequences, B) * B) * sizeof(float);
 }
 
 bool lnt_attention_sm90_backward(const lnt_recur_args *a, const lnt_device *d)
 {
-    const int64_t wide = (int64_t)a->Hv * a->K;
+    const int64_t wide = (int64_t)a->Hq * a->K;
     CUtensorMap m[4];
     if (a->tokens == 0 || !a->do_ || !map_inputs(a, m) || !lnt_matrix_map(&m[3], a->do_, a->tokens, wide, wide, B)) return false;
     if (a->K == 128)

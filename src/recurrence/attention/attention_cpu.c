@@ -9,7 +9,7 @@
 
 #include "core/cpu.h"
 #include "recurrence/chunk/chunk_rows.h"
-#include "recurrence/recurrence.h"
+#include "recurrence/recur_args.h"
 #include "simd/mm.h"
 
 /* 64 rows by 64 keys: scores and probabilities (16 KB) share L1 with a panel of the operand. */
@@ -70,10 +70,12 @@ static void scores(const sequence *s, int64_t i0, int64_t m, const float *q, int
 
 /* ---- forward ----------------------------------------------------------------------------------------------------------------------- */
 
-/* Keys transposed and values of every block of every key head, made once; where each sequence's blocks begin; and scratch of a thread. */
+/* Keys transposed and values of every block of every key head, made once, and whether those values are all numbers; where each sequence's blocks
+ * begin; and scratch of a thread. */
 typedef struct {
     int64_t *key_block, *row_block;  /* [N+1] */
-    float *kt, *v;                   /* [blocks,Hq,K,ld], [blocks,Hq,B,V] */
+    float *kt, *v;                   /* [blocks,Hk,K,ld], [blocks,Hk,B,V] */
+    bool *sound;                     /* [blocks,Hk] */
     char *scratch;
     size_t scratch_bytes;
 } forward_plan;
@@ -103,8 +105,9 @@ static size_t plan_forward(const lnt_recur_args *a, int threads, char *base, for
     for (int64_t n = 0; n < a->sequences; n++) blocks += blocks_of(sequence_of(a, n).rows, B);
     *p = (forward_plan){ .key_block = take(&c, a->sequences + 1, 8),
                          .row_block = take(&c, a->sequences + 1, 8),
-                         .kt = take(&c, blocks * a->Hq * a->K * up(B), 4),
-                         .v = take(&c, blocks * a->Hq * B * a->V, 4) };
+                         .kt = take(&c, blocks * a->Hk * a->K * up(B), 4),
+                         .v = take(&c, blocks * a->Hk * B * a->V, 4),
+                         .sound = take(&c, blocks * a->Hk, 1) };
     p->scratch_bytes = carve_forward(a, NULL, &w);
     p->scratch = take(&c, threads, p->scratch_bytes);
     return c.used;
@@ -124,8 +127,22 @@ static int64_t find(const int64_t *first, int64_t n, int64_t i)
     return low_n;
 }
 
+/* o = c o + P V with the values that a row sees alone: 0 times another, in place of a mask, is NaN when that value is NaN or infinite. */
+static void add_seen(const sequence *s, const forward_scratch *w, int64_t i0, int64_t m, int64_t j0, int64_t n, const float *v)
+{
+    int64_t ld = up(s->B), V = s->a->V;
+    for (int64_t r = 0; r < m; r++) {
+        int64_t from = low(s, i0 + r) - j0, to = i0 + r + s->a->offset + 1 - j0;
+        from = from > 0 ? from : 0;
+        to = to < n ? to : n;
+        const float *x = w->X + r * ld + from;
+        if (from < to) LNT_V(lnt_mm_scaled)(w->c + r, 0, 1, (int)V, (int)(to - from), x, ld, 1, v + from * V, V, w->o + r * V, V);
+    }
+}
+
 /* One block of keys against the running state of a block of m rows. */
-static void absorb(const sequence *s, const forward_scratch *w, int64_t i0, int64_t m, int64_t j0, int64_t n, const float *kt, const float *v)
+static void absorb(const sequence *s, const forward_scratch *w, int64_t i0, int64_t m, int64_t j0, int64_t n, const float *kt, const float *v,
+                   bool sound)
 {
     int64_t ld = up(s->B), V = s->a->V;
     scores(s, i0, m, w->q, j0, n, kt, ld, w->X);
@@ -144,14 +161,17 @@ static void absorb(const sequence *s, const forward_scratch *w, int64_t i0, int6
         w->l[r] = w->l[r] * w->c[r] + v_sum(sum);
         w->m[r] = max;
     }
-    LNT_V(lnt_mm_scaled)(w->c, 1, (int)m, (int)V, (int)n, w->X, ld, 1, v, V, w->o, V);
+    if (sound)
+        LNT_V(lnt_mm_scaled)(w->c, 1, (int)m, (int)V, (int)n, w->X, ld, 1, v, V, w->o, V);
+    else
+        add_seen(s, w, i0, m, j0, n, v);
 }
 
 static void forward_rows(const sequence *s, const forward_plan *p, const forward_scratch *w, int64_t n, int64_t block, int64_t h)
 {
     const lnt_recur_args *a = s->a;
-    int64_t hk = h / (a->Hv / a->Hq), i0 = block * s->B, m = s->len - i0 < s->B ? s->len - i0 : s->B, V = a->V;
-    rows_in(w->q, a->q, a->dtype, s->first + i0, m, a->Hv, h, a->K);
+    int64_t hk = h / (a->Hq / a->Hk), i0 = block * s->B, m = s->len - i0 < s->B ? s->len - i0 : s->B, V = a->V;
+    rows_in(w->q, a->q, a->dtype, s->first + i0, m, a->Hq, h, a->K);
     row_scale(w->q, (float)a->scale, m * a->K);
     memset(w->o, 0, (size_t)(m * V) * 4);
     for (int64_t r = 0; r < m; r++) {
@@ -159,28 +179,30 @@ static void forward_rows(const sequence *s, const forward_plan *p, const forward
         w->l[r] = 0;
     }
     for (int64_t J = low(s, i0) / s->B; J * s->B <= i0 + m - 1 + a->offset; J++) {
-        int64_t at = (p->key_block[n] + J) * a->Hq + hk, j0 = J * s->B, keys = s->rows - j0 < s->B ? s->rows - j0 : s->B;
-        absorb(s, w, i0, m, j0, keys, p->kt + at * a->K * up(s->B), p->v + at * s->B * V);
+        int64_t at = (p->key_block[n] + J) * a->Hk + hk, j0 = J * s->B, keys = s->rows - j0 < s->B ? s->rows - j0 : s->B;
+        absorb(s, w, i0, m, j0, keys, p->kt + at * a->K * up(s->B), p->v + at * s->B * V, p->sound[at]);
     }
     float *lse = a->lse;
     for (int64_t r = 0; r < m; r++) {
         row_scale(w->o + r * V, 1.0f / w->l[r], V);
-        if (lse) lse[(s->first + i0 + r) * a->Hv + h] = w->m[r] + logf(w->l[r]);
+        if (lse) lse[(s->first + i0 + r) * a->Hq + h] = w->m[r] + logf(w->l[r]);
     }
-    rows_out(a->o, a->dtype, s->first + i0, m, a->Hv, h, V, w->o);
+    rows_out(a->o, a->dtype, s->first + i0, m, a->Hq, h, V, w->o);
 }
 
 static void pack_keys(const sequence *s, const forward_plan *p, float *scratch, int64_t n, int64_t J, int64_t hk)
 {
     const lnt_recur_args *a = s->a;
-    int64_t at = (p->key_block[n] + J) * a->Hq + hk, j0 = J * s->B, keys = s->rows - j0 < s->B ? s->rows - j0 : s->B;
-    rows_in(scratch, a->k, a->dtype, s->first + j0, keys, a->Hq, hk, a->K);
+    int64_t at = (p->key_block[n] + J) * a->Hk + hk, j0 = J * s->B, keys = s->rows - j0 < s->B ? s->rows - j0 : s->B;
+    rows_in(scratch, a->k, a->dtype, s->first + j0, keys, a->Hk, hk, a->K);
     LNT_V(lnt_transpose)((int)keys, a->K, scratch, a->K, p->kt + at * a->K * up(s->B), up(s->B));
-    rows_in(p->v + at * s->B * a->V, a->v, a->dtype, s->first + j0, keys, a->Hq, hk, a->V);
+    rows_in(p->v + at * s->B * a->V, a->v, a->dtype, s->first + j0, keys, a->Hk, hk, a->V);
+    p->sound[at] = row_finite(p->v + at * s->B * a->V, keys * a->V);
 }
 
-static void block_forward(const lnt_recur_args *a, int threads)
+static void block_forward(const void *args, int threads)
 {
+    const lnt_recur_args *a = args;
     forward_plan p;
     plan_forward(a, threads, a->workspace, &p);
     p.key_block[0] = p.row_block[0] = 0;
@@ -189,22 +211,22 @@ static void block_forward(const lnt_recur_args *a, int threads)
         p.key_block[n + 1] = p.key_block[n] + blocks_of(s.rows, s.B);
         p.row_block[n + 1] = p.row_block[n] + blocks_of(s.len, s.B);
     }
-    int64_t keys = p.key_block[a->sequences] * a->Hq, rows = p.row_block[a->sequences] * a->Hv;
+    int64_t keys = p.key_block[a->sequences] * a->Hk, rows = p.row_block[a->sequences] * a->Hq;
 #pragma omp parallel num_threads(threads)
     {
         forward_scratch w;
         carve_forward(a, p.scratch + (size_t)omp_get_thread_num() * p.scratch_bytes, &w);
 #pragma omp for schedule(dynamic)
         for (int64_t i = 0; i < keys; i++) {
-            int64_t n = find(p.key_block, a->sequences, i / a->Hq);
+            int64_t n = find(p.key_block, a->sequences, i / a->Hk);
             sequence s = sequence_of(a, n);
-            pack_keys(&s, &p, w.q, n, i / a->Hq - p.key_block[n], i % a->Hq);
+            pack_keys(&s, &p, w.q, n, i / a->Hk - p.key_block[n], i % a->Hk);
         }
 #pragma omp for schedule(dynamic)
         for (int64_t i = rows - 1; i >= 0; i--) { /* late rows see most keys: first */
-            int64_t n = find(p.row_block, a->sequences, i / a->Hv);
+            int64_t n = find(p.row_block, a->sequences, i / a->Hq);
             sequence s = sequence_of(a, n);
-            forward_rows(&s, &p, &w, n, i / a->Hv - p.row_block[n], i % a->Hv);
+            forward_rows(&s, &p, &w, n, i / a->Hq - p.row_block[n], i % a->Hq);
         }
     }
 }
@@ -215,15 +237,15 @@ static void block_forward(const lnt_recur_args *a, int threads)
 static void one_row(const sequence *s, int64_t i, int64_t h, float *p)
 {
     const lnt_recur_args *a = s->a;
-    int64_t hk = h / (a->Hv / a->Hq), K = a->K, V = a->V, from = low(s, i), last = i + a->offset;
+    int64_t hk = h / (a->Hq / a->Hk), K = a->K, V = a->V, from = low(s, i), last = i + a->offset;
     float *q = p + up(s->rows), *o = q + up(K), *row = o + up(V), max = -INFINITY, sum = 0;
     size_t size = lnt_dtype_size(a->dtype);
-    rows_in(q, a->q, a->dtype, s->first + i, 1, a->Hv, h, K);
+    rows_in(q, a->q, a->dtype, s->first + i, 1, a->Hq, h, K);
     row_scale(q, (float)a->scale, K);
-    const char *k = (const char *)a->k + (size_t)((s->first * a->Hq + hk) * K) * size,
-               *v = (const char *)a->v + (size_t)((s->first * a->Hq + hk) * V) * size;
+    const char *k = (const char *)a->k + (size_t)((s->first * a->Hk + hk) * K) * size,
+               *v = (const char *)a->v + (size_t)((s->first * a->Hk + hk) * V) * size;
     for (int64_t j = from; j <= last; j++) {
-        p[j - from] = row_dot(q, v_row(k + (size_t)(j * a->Hq * K) * size, a->dtype, K, row), K);
+        p[j - from] = row_dot(q, v_row(k + (size_t)(j * a->Hk * K) * size, a->dtype, K, row), K);
         max = p[j - from] > max ? p[j - from] : max;
     }
     memset(o, 0, (size_t)V * 4);
@@ -231,12 +253,12 @@ static void one_row(const sequence *s, int64_t i, int64_t h, float *p)
     row_exp(p, last - from + 1);
     for (int64_t j = from; j <= last; j++) {
         sum += p[j - from];
-        row_add(o, p[j - from], v_row(v + (size_t)(j * a->Hq * V) * size, a->dtype, V, row), V);
+        row_add(o, p[j - from], v_row(v + (size_t)(j * a->Hk * V) * size, a->dtype, V, row), V);
     }
     row_scale(o, 1.0f / sum, V);
-    rows_out(a->o, a->dtype, s->first + i, 1, a->Hv, h, V, o);
+    rows_out(a->o, a->dtype, s->first + i, 1, a->Hq, h, V, o);
     float *lse = a->lse;
-    if (lse) lse[(s->first + i) * a->Hv + h] = max + logf(sum);
+    if (lse) lse[(s->first + i) * a->Hq + h] = max + logf(sum);
 }
 
 static int64_t row_scratch(const lnt_recur_args *a)
@@ -244,15 +266,16 @@ static int64_t row_scratch(const lnt_recur_args *a)
     return up(lnt_recur_longest(a) + a->offset) + 2 * (up(a->K) + up(a->V));
 }
 
-static void row_forward(const lnt_recur_args *a, int threads)
+static void row_forward(const void *args, int threads)
 {
-    int64_t pieces = a->tokens * a->Hv, floats = row_scratch(a);
+    const lnt_recur_args *a = args;
+    int64_t pieces = a->tokens * a->Hq, floats = row_scratch(a);
 #pragma omp parallel for num_threads(threads) schedule(dynamic) if (pieces > 1)
     for (int64_t i = 0; i < pieces; i++) {
-        int64_t t = i / a->Hv, n = 0;
+        int64_t t = i / a->Hq, n = 0;
         while (a->cu_seqlens[n + 1] <= t) n++;
         sequence s = sequence_of(a, n);
-        one_row(&s, t - s.first, i % a->Hv, (float *)a->workspace + omp_get_thread_num() * floats);
+        one_row(&s, t - s.first, i % a->Hq, (float *)a->workspace + omp_get_thread_num() * floats);
     }
 }
 
@@ -300,61 +323,64 @@ static void backward_block(const sequence *s, const backward_scratch *w, int64_t
 static void backward_head(const sequence *s, const backward_scratch *w, int64_t h)
 {
     const lnt_recur_args *a = s->a;
-    int64_t hk = h / (a->Hv / a->Hq), K = a->K, V = a->V, ld = up(s->B);
+    int64_t hk = h / (a->Hq / a->Hk), K = a->K, V = a->V, ld = up(s->B);
     const float *lse = a->lse;
-    rows_in(w->dout, a->do_, a->dtype, s->first, s->len, a->Hv, h, V);
+    rows_in(w->dout, a->do_, a->dtype, s->first, s->len, a->Hq, h, V);
     for (int64_t i = 0; i < s->len; i++) {
-        rows_in(w->o, a->o, a->dtype, s->first + i, 1, a->Hv, h, V);
+        rows_in(w->o, a->o, a->dtype, s->first + i, 1, a->Hq, h, V);
         w->delta[i] = row_dot(w->o, w->dout + i * V, V);
-        w->lse[i] = lse[(s->first + i) * a->Hv + h];
+        w->lse[i] = lse[(s->first + i) * a->Hq + h];
     }
-    rows_in(w->q, a->q, a->dtype, s->first, s->len, a->Hv, h, K);
+    rows_in(w->q, a->q, a->dtype, s->first, s->len, a->Hq, h, K);
     row_scale(w->q, (float)a->scale, s->len * K);
     memset(w->dq, 0, (size_t)(s->len * K) * 4);
     memset(w->X, 0, (size_t)(s->B * ld) * 4);
     memset(w->Y, 0, (size_t)(s->B * ld) * 4); /* its padding columns are read, times p = 0 */
     for (int64_t j0 = 0; j0 < s->rows; j0 += s->B) {
         int64_t n = s->rows - j0 < s->B ? s->rows - j0 : s->B;
-        rows_in(w->k, a->k, a->dtype, s->first + j0, n, a->Hq, hk, K);
-        rows_in(w->v, a->v, a->dtype, s->first + j0, n, a->Hq, hk, V);
+        rows_in(w->k, a->k, a->dtype, s->first + j0, n, a->Hk, hk, K);
+        rows_in(w->v, a->v, a->dtype, s->first + j0, n, a->Hk, hk, V);
         LNT_V(lnt_transpose)((int)n, (int)K, w->k, K, w->kt, ld);
         LNT_V(lnt_transpose)((int)n, (int)V, w->v, V, w->vt, ld);
         int64_t i = j0 - a->offset > 0 ? (j0 - a->offset) / s->B * s->B : 0;
         for (; i < s->len && low(s, i) < j0 + n; i += s->B) backward_block(s, w, i, s->len - i < s->B ? s->len - i : s->B, j0, n);
     }
     row_scale(w->dq, (float)a->scale, s->len * K);
-    rows_out(a->dq, a->dtype, s->first, s->len, a->Hv, h, K, w->dq);
+    rows_out(a->dq, a->dtype, s->first, s->len, a->Hq, h, K, w->dq);
 }
 
-static void backward(const lnt_recur_args *a, int threads)
+static void backward(const void *args, int threads)
 {
-    int64_t pieces = a->sequences * a->Hq, group = a->Hv / a->Hq;
+    const lnt_recur_args *a = args;
+    int64_t pieces = a->sequences * a->Hk, group = a->Hq / a->Hk;
 #pragma omp parallel for num_threads(threads) schedule(dynamic) if (pieces > 1)
     for (int64_t i = 0; i < pieces; i++) {
         backward_scratch w;
         size_t bytes = carve_backward(a, NULL, &w);
         carve_backward(a, (char *)a->workspace + (size_t)omp_get_thread_num() * bytes, &w);
-        sequence s = sequence_of(a, i / a->Hq);
-        int64_t hk = i % a->Hq;
+        sequence s = sequence_of(a, i / a->Hk);
+        int64_t hk = i % a->Hk;
         memset(w.dk, 0, (size_t)(s.rows * a->K) * 4);
         memset(w.dv, 0, (size_t)(s.rows * a->V) * 4);
         for (int64_t h = hk * group; h < (hk + 1) * group; h++) backward_head(&s, &w, h);
-        rows_out(a->dk, a->dtype, s.first, s.rows, a->Hq, hk, a->K, w.dk);
-        rows_out(a->dv, a->dtype, s.first, s.rows, a->Hq, hk, a->V, w.dv);
+        rows_out(a->dk, a->dtype, s.first, s.rows, a->Hk, hk, a->K, w.dk);
+        rows_out(a->dv, a->dtype, s.first, s.rows, a->Hk, hk, a->V, w.dv);
     }
 }
 
 /* ---- the implementations ----------------------------------------------------------------------------------------------------------- */
 
-static size_t block_workspace(const lnt_recur_args *a, bool back, int threads)
+static size_t block_workspace(const void *args, bool back, int threads)
 {
+    const lnt_recur_args *a = args;
     forward_plan p;
     backward_scratch w;
     return back ? (size_t)threads * carve_backward(a, NULL, &w) : plan_forward(a, threads, NULL, &p);
 }
 
-static size_t row_workspace(const lnt_recur_args *a, bool back, int threads)
+static size_t row_workspace(const void *args, bool back, int threads)
 {
+    const lnt_recur_args *a = args;
     return back ? block_workspace(a, true, threads) : (size_t)threads * (size_t)row_scratch(a) * 4;
 }
 

@@ -9,7 +9,7 @@
 
 extern "C" {
 #include "recurrence/attention/attention_gpu.h"
-#include "recurrence/recurrence.h"
+#include "recurrence/recur_args.h"
 }
 
 namespace {
@@ -22,9 +22,9 @@ struct problem {
     float *lse;
     const int64_t *cu;
     int64_t offset, window;
-    int Hq, Hv, K, V;
+    int Hk, Hq, K, V;
     float scale;
-    const float *delta; /* [T,Hv] */
+    const float *delta; /* [T,Hq] */
     void *out, *dk, *dv;
 };
 
@@ -98,17 +98,17 @@ template <typename T> __global__ void __launch_bounds__(THREADS) forward_kernel(
     const sequence n = sequence_of(a, blockIdx.z);
     const int64_t i0 = (int64_t)blockIdx.x * B;
     if (i0 >= n.length) return;
-    const int h = (int)blockIdx.y, hk = h / (a.Hv / a.Hq), warp = (int)threadIdx.x / 32, lane = (int)threadIdx.x % 32;
+    const int h = (int)blockIdx.y, hk = h / (a.Hq / a.Hk), warp = (int)threadIdx.x / 32, lane = (int)threadIdx.x % 32;
     const int Ks = padded(a.K), Vs = padded(a.V);
     float *q = shared, *k = q + B * Ks, *v = k + B * Ks, *w = v + B * Vs;
-    rows_in<T>(q, Ks, a.q, n.first + i0, n.first + n.length, a.Hv, h, a.K);
+    rows_in<T>(q, Ks, a.q, n.first + i0, n.first + n.length, a.Hq, h, a.K);
     float acc[ROWS][PARTS] = {}, most[ROWS], sum[ROWS], x[ROWS], factor[ROWS];
     for (int r = 0; r < ROWS; r++) most[r] = -INFINITY, sum[r] = 0.f;
     const int64_t keys = a.offset + n.length, last = i0 + B - 1 + a.offset < keys - 1 ? i0 + B - 1 + a.offset : keys - 1;
     for (int64_t j0 = first_key(a, i0 + a.offset) / B * B; j0 <= last; j0 += B) {
         __syncthreads();
-        rows_in<T>(k, Ks, a.k, n.key_first + j0, n.key_first + keys, a.Hq, hk, a.K);
-        rows_in<T>(v, Vs, a.v, n.key_first + j0, n.key_first + keys, a.Hq, hk, a.V);
+        rows_in<T>(k, Ks, a.k, n.key_first + j0, n.key_first + keys, a.Hk, hk, a.K);
+        rows_in<T>(v, Vs, a.v, n.key_first + j0, n.key_first + keys, a.Hk, hk, a.V);
         __syncthreads();
         dots(x, q, Ks, k, Ks, a.K);
         for (int r = 0; r < ROWS; r++) {
@@ -125,10 +125,10 @@ template <typename T> __global__ void __launch_bounds__(THREADS) forward_kernel(
         gather(acc, w, v, Vs, a.V);
     }
     for (int r = 0; r < ROWS; r++) factor[r] = 1.f / sum[r];
-    rows_out<T>(a.out, acc, factor, n.first + i0, n.first + n.length, a.Hv, h, a.V);
+    rows_out<T>(a.out, acc, factor, n.first + i0, n.first + n.length, a.Hq, h, a.V);
     for (int r = 0; r < ROWS; r++)
         if (a.lse && lane == 0 && i0 + ROWS * warp + r < n.length)
-            a.lse[(n.first + i0 + ROWS * warp + r) * a.Hv + h] = most[r] + logf(sum[r]);
+            a.lse[(n.first + i0 + ROWS * warp + r) * a.Hq + h] = most[r] + logf(sum[r]);
 }
 
 /* delta[t,h] = o.do: a warp a row. */
@@ -153,7 +153,7 @@ __device__ __forceinline__ void block_gradient(const problem &a, const sequence 
         const bool seen = i < n.length && j < a.offset + n.length && sees(a, i + a.offset, j);
         float P = 0.f, D = 0.f;
         if (seen) {
-            const int64_t at = (n.first + i) * a.Hv + h;
+            const int64_t at = (n.first + i) * a.Hq + h;
             P = expf(score[r] * a.scale - a.lse[at]);
             D = P * (dp[r] - a.delta[at]) * a.scale;
         }
@@ -168,16 +168,16 @@ template <typename T> __global__ void __launch_bounds__(THREADS) query_gradient_
     const sequence n = sequence_of(a, blockIdx.z);
     const int64_t i0 = (int64_t)blockIdx.x * B;
     if (i0 >= n.length) return;
-    const int h = (int)blockIdx.y, hk = h / (a.Hv / a.Hq), Ks = padded(a.K), Vs = padded(a.V);
+    const int h = (int)blockIdx.y, hk = h / (a.Hq / a.Hk), Ks = padded(a.K), Vs = padded(a.V);
     float *q = shared, *k = q + B * Ks, *d = k + B * Ks, *v = d + B * Vs, *ds = v + B * Vs;
-    rows_in<T>(q, Ks, a.q, n.first + i0, n.first + n.length, a.Hv, h, a.K);
-    rows_in<T>(d, Vs, a.d_o, n.first + i0, n.first + n.length, a.Hv, h, a.V);
+    rows_in<T>(q, Ks, a.q, n.first + i0, n.first + n.length, a.Hq, h, a.K);
+    rows_in<T>(d, Vs, a.d_o, n.first + i0, n.first + n.length, a.Hq, h, a.V);
     float acc[ROWS][PARTS] = {}, x[ROWS], y[ROWS], one[ROWS] = {1.f, 1.f, 1.f, 1.f};
     const int64_t keys = a.offset + n.length, last = i0 + B - 1 + a.offset < keys - 1 ? i0 + B - 1 + a.offset : keys - 1;
     for (int64_t j0 = first_key(a, i0 + a.offset) / B * B; j0 <= last; j0 += B) {
         __syncthreads();
-        rows_in<T>(k, Ks, a.k, n.key_first + j0, n.key_first + keys, a.Hq, hk, a.K);
-        rows_in<T>(v, Vs, a.v, n.key_first + j0, n.key_first + keys, a.Hq, hk, a.V);
+        rows_in<T>(k, Ks, a.k, n.key_first + j0, n.key_first + keys, a.Hk, hk, a.K);
+        rows_in<T>(v, Vs, a.v, n.key_first + j0, n.key_first + keys, a.Hk, hk, a.V);
         __syncthreads();
         dots(x, q, Ks, k, Ks, a.K);
         dots(y, d, Vs, v, Vs, a.V);
@@ -185,7 +185,7 @@ template <typename T> __global__ void __launch_bounds__(THREADS) query_gradient_
         __syncwarp();
         gather(acc, ds, k, Ks, a.K);
     }
-    rows_out<T>(a.out, acc, one, n.first + i0, n.first + n.length, a.Hv, h, a.K);
+    rows_out<T>(a.out, acc, one, n.first + i0, n.first + n.length, a.Hq, h, a.K);
 }
 
 template <typename T> __global__ void __launch_bounds__(THREADS) key_gradient_kernel(const __grid_constant__ problem a)
@@ -194,10 +194,10 @@ template <typename T> __global__ void __launch_bounds__(THREADS) key_gradient_ke
     const sequence n = sequence_of(a, blockIdx.z);
     const int64_t j0 = (int64_t)blockIdx.x * B, keys = a.offset + n.length;
     if (j0 >= keys) return;
-    const int hk = (int)blockIdx.y, group = a.Hv / a.Hq, Ks = padded(a.K), Vs = padded(a.V);
+    const int hk = (int)blockIdx.y, group = a.Hq / a.Hk, Ks = padded(a.K), Vs = padded(a.V);
     float *k = shared, *q = k + B * Ks, *v = q + B * Ks, *d = v + B * Vs, *p = d + B * Vs, *ds = p + B * (B + 1);
-    rows_in<T>(k, Ks, a.k, n.key_first + j0, n.key_first + keys, a.Hq, hk, a.K);
-    rows_in<T>(v, Vs, a.v, n.key_first + j0, n.key_first + keys, a.Hq, hk, a.V);
+    rows_in<T>(k, Ks, a.k, n.key_first + j0, n.key_first + keys, a.Hk, hk, a.K);
+    rows_in<T>(v, Vs, a.v, n.key_first + j0, n.key_first + keys, a.Hk, hk, a.V);
     float dk[ROWS][PARTS] = {}, dv[ROWS][PARTS] = {}, x[ROWS], y[ROWS], one[ROWS] = {1.f, 1.f, 1.f, 1.f};
     const int64_t from = j0 - a.offset > 0 ? (j0 - a.offset) / B * B : 0;
     /* The last query that sees the block's last key. */
@@ -205,8 +205,8 @@ template <typename T> __global__ void __launch_bounds__(THREADS) key_gradient_ke
     for (int h = hk * group; h < (hk + 1) * group; h++)
         for (int64_t i0 = from; i0 < until; i0 += B) {
             __syncthreads();
-            rows_in<T>(q, Ks, a.q, n.first + i0, n.first + n.length, a.Hv, h, a.K);
-            rows_in<T>(d, Vs, a.d_o, n.first + i0, n.first + n.length, a.Hv, h, a.V);
+            rows_in<T>(q, Ks, a.q, n.first + i0, n.first + n.length, a.Hq, h, a.K);
+            rows_in<T>(d, Vs, a.d_o, n.first + i0, n.first + n.length, a.Hq, h, a.V);
             __syncthreads();
             dots(x, k, Ks, q, Ks, a.K);
             dots(y, v, Vs, d, Vs, a.V);
@@ -215,8 +215,8 @@ template <typename T> __global__ void __launch_bounds__(THREADS) key_gradient_ke
             gather(dk, ds, q, Ks, a.K);
             gather(dv, p, d, Vs, a.V);
         }
-    if (a.dk) rows_out<T>(a.dk, dk, one, n.key_first + j0, n.key_first + keys, a.Hq, hk, a.K);
-    if (a.dv) rows_out<T>(a.dv, dv, one, n.key_first + j0, n.key_first + keys, a.Hq, hk, a.V);
+    if (a.dk) rows_out<T>(a.dk, dk, one, n.key_first + j0, n.key_first + keys, a.Hk, hk, a.K);
+    if (a.dv) rows_out<T>(a.dv, dv, one, n.key_first + j0, n.key_first + keys, a.Hk, hk, a.V);
 }
 
 /* ---- launching -------------------------------------------------------------------------------------------------------------------------- */
@@ -224,7 +224,7 @@ template <typename T> __global__ void __launch_bounds__(THREADS) key_gradient_ke
 problem problem_of(const lnt_recur_args *a)
 {
     return {.q = a->q, .k = a->k, .v = a->v, .o = a->o, .d_o = a->do_, .lse = (float *)a->lse, .cu = a->cu_seqlens_device, .offset = a->offset,
-            .window = a->window, .Hq = a->Hq, .Hv = a->Hv, .K = a->K, .V = a->V, .scale = (float)a->scale, .delta = nullptr, .out = a->o,
+            .window = a->window, .Hk = a->Hk, .Hq = a->Hq, .K = a->K, .V = a->V, .scale = (float)a->scale, .delta = nullptr, .out = a->o,
             .dk = a->dk, .dv = a->dv};
 }
 
@@ -239,17 +239,17 @@ template <typename Kernel> void launch(Kernel *kernel, const problem &a, int64_t
 template <typename T> void forward(const lnt_recur_args *a, cudaStream_t stream)
 {
     const int Ks = padded(a->K), Vs = padded(a->V);
-    launch(forward_kernel<T>, problem_of(a), lnt_recur_longest(a), a->Hv, a->sequences, B * (2 * Ks + Vs + B + 1), stream);
+    launch(forward_kernel<T>, problem_of(a), lnt_recur_longest(a), a->Hq, a->sequences, B * (2 * Ks + Vs + B + 1), stream);
 }
 
 template <typename T> void backward(const lnt_recur_args *a, cudaStream_t stream)
 {
     problem p = problem_of(a);
     const int Ks = padded(a->K), Vs = padded(a->V);
-    const int64_t rows = a->tokens * a->Hv, longest = lnt_recur_longest(a);
+    const int64_t rows = a->tokens * a->Hq, longest = lnt_recur_longest(a);
     p.delta = (const float *)a->workspace;
     if (!a->do_) { /* no gradient came in */
-        const size_t size = sizeof(T), keys = (size_t)(a->tokens + a->offset) * a->Hq;
+        const size_t size = sizeof(T), keys = (size_t)(a->tokens + a->offset) * a->Hk;
         if (a->dq) cudaMemsetAsync(a->dq, 0, (size_t)rows * a->K * size, stream);
         if (a->dk) cudaMemsetAsync(a->dk, 0, keys * a->K * size, stream);
         if (a->dv) cudaMemsetAsync(a->dv, 0, keys * a->V * size, stream);
@@ -258,32 +258,36 @@ template <typename T> void backward(const lnt_recur_args *a, cudaStream_t stream
     if (rows) delta_kernel<T><<<(unsigned)lnt_div_up(rows, 8), 256, 0, stream>>>((const T *)a->o, (const T *)a->do_, (float *)a->workspace, rows,
                                                                                  a->V);
     if (a->dk || a->dv)
-        launch(key_gradient_kernel<T>, p, longest + a->offset, a->Hq, a->sequences, 2 * B * (Ks + Vs + B + 1), stream);
+        launch(key_gradient_kernel<T>, p, longest + a->offset, a->Hk, a->sequences, 2 * B * (Ks + Vs + B + 1), stream);
     p.out = a->dq;
-    if (a->dq) launch(query_gradient_kernel<T>, p, longest, a->Hv, a->sequences, B * (2 * Ks + 2 * Vs + B + 1), stream);
+    if (a->dq) launch(query_gradient_kernel<T>, p, longest, a->Hq, a->sequences, B * (2 * Ks + 2 * Vs + B + 1), stream);
 }
 
-const char *declines(const lnt_recur_args *a, bool backward)
+const char *declines(const void *args, bool backward)
 {
+    const lnt_recur_args *a = (const lnt_recur_args *)args;
     (void)backward;
     if (a->K > 256 || a->V > 256) return "a head has more than 256 columns";
     if (a->sequences > 65535) return "more than 65535 sequences";
     return nullptr;
 }
 
-size_t workspace(const lnt_recur_args *a, bool backward, int threads)
+size_t workspace(const void *args, bool backward, int threads)
 {
+    const lnt_recur_args *a = (const lnt_recur_args *)args;
     (void)threads;
-    return backward ? (size_t)a->tokens * a->Hv * sizeof(float) : 0;
+    return backward ? (size_t)a->tokens * a->Hq * sizeof(float) : 0;
 }
 
-void put_forward(const lnt_recur_args *a, const lnt_device *d)
+void put_forward(const void *args, const lnt_device *d)
 {
+    const lnt_recur_args *a = (const lnt_recur_args *)args;
     LNT_BY_TYPE(a->dtype, T, forward<T>(a, (cudaStream_t)d->stream));
 }
 
-void put_backward(const lnt_recur_args *a, const lnt_device *d)
+void put_backward(const void *args, const lnt_device *d)
 {
+    const lnt_recur_args *a = (const lnt_recur_args *)args;
     LNT_BY_TYPE(a->dtype, T, backward<T>(a, (cudaStream_t)d->stream));
 }
 

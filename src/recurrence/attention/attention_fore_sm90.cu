@@ -15,7 +15,7 @@ struct problem {
     float *lse;
     const int64_t *cu;
     int64_t sequences, offset, window, tiles;
-    int Hq, Hv;
+    int Hk, Hq;
     float scale2; /* s log2 e, above 0 */
 };
 
@@ -54,10 +54,10 @@ __global__ void __launch_bounds__(THREADS, 1) forward_kernel(const __grid_consta
     __syncthreads();
     int h;
     int64_t tile;
-    take_work(a.Hv, a.tiles, &h, &tile);
+    take_work(a.Hq, a.tiles, &h, &tile);
     const block_of b(a.cu, a.sequences, a.tiles - 1 - tile, OWN); /* late rows see most keys: first */
     if (b.at >= b.length) return;
-    const int hk = h / (a.Hv / a.Hq), warpgroup = (int)threadIdx.x / 128;
+    const int hk = h / (a.Hq / a.Hk), warpgroup = (int)threadIdx.x / 128;
     const key_blocks seen(b, a.offset, a.window, OWN, KEYS);
     const int64_t from = seen.from, steps = seen.count;
 
@@ -165,18 +165,18 @@ __global__ void __launch_bounds__(THREADS, 1) forward_kernel(const __grid_consta
         const int64_t i = i0 + row + 8 * r;
 #pragma unroll
         for (int j = 0; j < D / 8; j++) o[4 * j + 2 * r] *= inverse, o[4 * j + 2 * r + 1] *= inverse;
-        if (a.lse && lane % 4 == 0 && i < b.length) a.lse[(b.first + i) * a.Hv + h] = (most[r] * a.scale2 + log2f(all)) * 0.693147180559945309f;
+        if (a.lse && lane % 4 == 0 && i < b.length) a.lse[(b.first + i) * a.Hq + h] = (most[r] * a.scale2 + log2f(all)) * 0.693147180559945309f;
     }
-    store_rows<D>(a.o + ((b.first + i0) * a.Hv + h) * D, (int64_t)a.Hv * D, b.length - i0, o, 1.f);
+    store_rows<D>(a.o + ((b.first + i0) * a.Hq + h) * D, (int64_t)a.Hq * D, b.length - i0, o, 1.f);
 }
 
 template <int D> void launch(const lnt_recur_args *r, const CUtensorMap (&m)[3], cudaStream_t stream)
 {
     const problem a = { .o = (bf16 *)r->o, .lse = (float *)r->lse, .cu = r->cu_seqlens_device, .sequences = r->sequences, .offset = r->offset,
-                        .window = r->window, .tiles = blocks_of(r->tokens, r->sequences, OWN), .Hq = r->Hq, .Hv = r->Hv,
+                        .window = r->window, .tiles = blocks_of(r->tokens, r->sequences, OWN), .Hk = r->Hk, .Hq = r->Hq,
                         .scale2 = (float)(r->scale * 1.4426950408889634) };
     cudaFuncSetAttribute(forward_kernel<D>, cudaFuncAttributeMaxDynamicSharedMemorySize, (int)shared_bytes<D>);
-    forward_kernel<D><<<(unsigned)(a.tiles * a.Hv), THREADS, shared_bytes<D>, stream>>>(a, m[0], m[1], m[2]);
+    forward_kernel<D><<<(unsigned)(a.tiles * a.Hq), THREADS, shared_bytes<D>, stream>>>(a, m[0], m[1], m[2]);
 }
 
 } // namespace
@@ -200,8 +200,9 @@ extern const lnt_recur_impl lnt_attention_block_cuda, lnt_attention_block_sm90;
 
 namespace {
 
-const char *declines(const lnt_recur_args *a, bool backward)
+const char *declines(const void *args, bool backward)
 {
+    const lnt_recur_args *a = (const lnt_recur_args *)args;
     (void)backward;
     if (a->dtype != LINNET_BF16) return "it takes bf16 tensors";
     if (a->K != a->V || (a->K != 64 && a->K != 128)) return "it takes heads of 64 or 128 columns, values as wide as keys";
@@ -211,19 +212,22 @@ const char *declines(const lnt_recur_args *a, bool backward)
 }
 
 /* Enough for the general path too, which takes tensors that the copy engine does not. */
-size_t workspace(const lnt_recur_args *a, bool backward, int threads)
+size_t workspace(const void *args, bool backward, int threads)
 {
+    const lnt_recur_args *a = (const lnt_recur_args *)args;
     const size_t own = backward ? lnt_attention_sm90_backward_bytes(a) : 0, general = lnt_attention_block_cuda.workspace(a, backward, threads);
     return own > general ? own : general;
 }
 
-void put_forward(const lnt_recur_args *a, const lnt_device *d)
+void put_forward(const void *args, const lnt_device *d)
 {
+    const lnt_recur_args *a = (const lnt_recur_args *)args;
     if (!lnt_attention_sm90_forward(a, d)) lnt_attention_block_cuda.put_forward(a, d);
 }
 
-void put_backward(const lnt_recur_args *a, const lnt_device *d)
+void put_backward(const void *args, const lnt_device *d)
 {
+    const lnt_recur_args *a = (const lnt_recur_args *)args;
     if (!lnt_attention_sm90_backward(a, d)) lnt_attention_block_cuda.put_backward(a, d);
 }
 

@@ -27,21 +27,22 @@ static scratch carve(const lnt_recur_args *a, double *p)
     return w;
 }
 
-static size_t workspace(const lnt_recur_args *a, bool backward, int threads)
+static size_t workspace(const void *args, bool backward, int threads)
 {
+    const lnt_recur_args *a = args;
     return (size_t)threads * doubles(a, backward) * sizeof(double);
 }
 
 /* Row `first + i` of q, head h: w->q and P over the keys [*from, i + offset], in w->p. Returns L_i. */
 static double probabilities(const lnt_recur_args *a, int64_t first, int64_t i, int h, scratch *w, int64_t *from)
 {
-    int64_t hk = (int64_t)h * a->Hq / a->Hv, last = i + a->offset;
+    int64_t hk = (int64_t)h * a->Hk / a->Hq, last = i + a->offset;
     *from = a->window > 0 && last - a->window + 1 > 0 ? last - a->window + 1 : 0;
-    ref_get_row(w->q, a->q, a->dtype, (first + i) * a->Hv + h, a->K);
+    ref_get_row(w->q, a->q, a->dtype, (first + i) * a->Hq + h, a->K);
     double max = -INFINITY, sum = 0;
     for (int64_t j = *from; j <= last; j++) {
         double dot = 0;
-        for (int64_t x = 0; x < a->K; x++) dot += w->q[x] * ref_get(a->k, a->dtype, ((first + j) * a->Hq + hk) * a->K + x);
+        for (int64_t x = 0; x < a->K; x++) dot += w->q[x] * ref_get(a->k, a->dtype, ((first + j) * a->Hk + hk) * a->K + x);
         w->p[j] = a->scale * dot;
         max = fmax(max, w->p[j]);
     }
@@ -52,26 +53,26 @@ static double probabilities(const lnt_recur_args *a, int64_t first, int64_t i, i
 
 static void forward_row(const lnt_recur_args *a, int64_t first, int64_t i, int h, scratch *w)
 {
-    int64_t from, hk = (int64_t)h * a->Hq / a->Hv;
+    int64_t from, hk = (int64_t)h * a->Hk / a->Hq;
     double lse = probabilities(a, first, i, h, w, &from);
     memset(w->x, 0, (size_t)a->V * sizeof(double));
     for (int64_t j = from; j <= i + a->offset; j++)
-        for (int64_t x = 0; x < a->V; x++) w->x[x] += w->p[j] * ref_get(a->v, a->dtype, ((first + j) * a->Hq + hk) * a->V + x);
-    ref_put_row(a->o, a->dtype, (first + i) * a->Hv + h, a->V, w->x);
-    ref_put(a->lse, ref_f(a), (first + i) * a->Hv + h, lse);
+        for (int64_t x = 0; x < a->V; x++) w->x[x] += w->p[j] * ref_get(a->v, a->dtype, ((first + j) * a->Hk + hk) * a->V + x);
+    ref_put_row(a->o, a->dtype, (first + i) * a->Hq + h, a->V, w->x);
+    ref_put(a->lse, ref_f(a), (first + i) * a->Hq + h, lse);
 }
 
 /* Adds to w->dk and w->dv [rows of the sequence, K and V]. */
 static void backward_row(const lnt_recur_args *a, int64_t first, int64_t i, int h, scratch *w)
 {
-    int64_t from, hk = (int64_t)h * a->Hq / a->Hv;
+    int64_t from, hk = (int64_t)h * a->Hk / a->Hq;
     double delta = 0;
     probabilities(a, first, i, h, w, &from);
-    ref_get_row(w->dout, a->do_, a->dtype, (first + i) * a->Hv + h, a->V);
+    ref_get_row(w->dout, a->do_, a->dtype, (first + i) * a->Hq + h, a->V);
     for (int64_t j = from; j <= i + a->offset; j++) {
         double dp = 0;
         for (int64_t x = 0; x < a->V; x++) {
-            dp += w->dout[x] * ref_get(a->v, a->dtype, ((first + j) * a->Hq + hk) * a->V + x);
+            dp += w->dout[x] * ref_get(a->v, a->dtype, ((first + j) * a->Hk + hk) * a->V + x);
             w->dv[j * a->V + x] += w->p[j] * w->dout[x];
         }
         w->dp[j] = dp;
@@ -81,38 +82,40 @@ static void backward_row(const lnt_recur_args *a, int64_t first, int64_t i, int 
     for (int64_t j = from; j <= i + a->offset; j++) {
         double ds = a->scale * w->p[j] * (w->dp[j] - delta);
         for (int64_t x = 0; x < a->K; x++) {
-            w->x[x] += ds * ref_get(a->k, a->dtype, ((first + j) * a->Hq + hk) * a->K + x);
+            w->x[x] += ds * ref_get(a->k, a->dtype, ((first + j) * a->Hk + hk) * a->K + x);
             w->dk[j * a->K + x] += ds * w->q[x];
         }
     }
-    ref_put_row(a->dq, a->dtype, (first + i) * a->Hv + h, a->K, w->x);
+    ref_put_row(a->dq, a->dtype, (first + i) * a->Hq + h, a->K, w->x);
 }
 
-static void forward(const lnt_recur_args *a, int threads)
+static void forward(const void *args, int threads)
 {
+    const lnt_recur_args *a = args;
 #pragma omp parallel for num_threads(threads) schedule(dynamic)
-    for (int64_t p = 0; p < a->sequences * a->Hv; p++) {
+    for (int64_t p = 0; p < a->sequences * a->Hq; p++) {
         scratch w = carve(a, (double *)a->workspace + (size_t)omp_get_thread_num() * doubles(a, false));
-        int64_t n = p / a->Hv, first = a->cu_seqlens[n];
-        for (int64_t i = 0; i < a->cu_seqlens[n + 1] - first; i++) forward_row(a, first, i, (int)(p % a->Hv), &w);
+        int64_t n = p / a->Hq, first = a->cu_seqlens[n];
+        for (int64_t i = 0; i < a->cu_seqlens[n + 1] - first; i++) forward_row(a, first, i, (int)(p % a->Hq), &w);
     }
 }
 
-static void backward(const lnt_recur_args *a, int threads)
+static void backward(const void *args, int threads)
 {
-    int group = a->Hv / a->Hq;
+    const lnt_recur_args *a = args;
+    int group = a->Hq / a->Hk;
 #pragma omp parallel for num_threads(threads) schedule(dynamic)
-    for (int64_t p = 0; p < a->sequences * a->Hq; p++) {
+    for (int64_t p = 0; p < a->sequences * a->Hk; p++) {
         scratch w = carve(a, (double *)a->workspace + (size_t)omp_get_thread_num() * doubles(a, true));
-        int64_t n = p / a->Hq, hk = p % a->Hq, first = a->cu_seqlens[n], len = a->cu_seqlens[n + 1] - first;
+        int64_t n = p / a->Hk, hk = p % a->Hk, first = a->cu_seqlens[n], len = a->cu_seqlens[n + 1] - first;
         int64_t rows = len + a->offset;
         memset(w.dk, 0, (size_t)(rows * a->K) * sizeof(double));
         memset(w.dv, 0, (size_t)(rows * a->V) * sizeof(double));
         for (int64_t h = hk * group; h < (hk + 1) * group; h++)
             for (int64_t i = 0; i < len; i++) backward_row(a, first, i, (int)h, &w);
         for (int64_t j = 0; j < rows; j++) {
-            ref_put_row(a->dk, a->dtype, (first + j) * a->Hq + hk, a->K, w.dk + j * a->K);
-            ref_put_row(a->dv, a->dtype, (first + j) * a->Hq + hk, a->V, w.dv + j * a->V);
+            ref_put_row(a->dk, a->dtype, (first + j) * a->Hk + hk, a->K, w.dk + j * a->K);
+            ref_put_row(a->dv, a->dtype, (first + j) * a->Hk + hk, a->V, w.dv + j * a->V);
         }
     }
 }

@@ -5,7 +5,7 @@
 #include "device/wgmma.cuh"
 
 extern "C" {
-#include "recurrence/recurrence.h"
+#include "recurrence/recur_args.h"
 
 /* bf16, K = V = 64 or 128. False: nothing was put; the copy engine takes no such shape, or there is nothing to do. */
 bool lnt_attention_sm90_forward(const lnt_recur_args *a, const lnt_device *d);
@@ -25,7 +25,7 @@ inline int64_t blocks_of(int64_t rows, int64_t sequences, int size) { return row
 /* Maps of q, k and v, a box of 64 rows. */
 inline bool map_inputs(const lnt_recur_args *a, CUtensorMap *m)
 {
-    const int64_t rows = a->tokens, keys = rows + a->offset, wide = (int64_t)a->Hv * a->K, few = (int64_t)a->Hq * a->K;
+    const int64_t rows = a->tokens, keys = rows + a->offset, wide = (int64_t)a->Hq * a->K, few = (int64_t)a->Hk * a->K;
     return lnt_matrix_map(&m[0], a->q, rows, wide, wide, B) && lnt_matrix_map(&m[1], a->k, keys, few, few, B) &&
            lnt_matrix_map(&m[2], a->v, keys, few, few, B);
 }

@@ -9,7 +9,8 @@
 #endif
 
 /* e^x, and 0 below the normal numbers: subnormal factors would slow every product they meet. */
-static vf decay_of(vf x) { return v_exp(v_select(x < v_set(-87.0f), v_set(-INFINITY), x)); }
+#define LOWEST (-87.0f)
+static vf decay_of(vf x) { return v_exp(v_select(x < v_set(LOWEST), v_set(-INFINITY), x)); }
 
 void LNT_V(lnt_chunk_decay)(int n, const float *g, int64_t stride, float *mask, int64_t ld, float *from_start, float *to_end)
 {
@@ -110,11 +111,14 @@ void LNT_V(lnt_chunk_solve)(bool transposed, int n, int cols, const float *a, in
     }
 }
 
-void LNT_V(lnt_chunk_gate_grad)(int n, const float *dG, const float *g, float *dg, int64_t stride)
+double LNT_V(lnt_chunk_gate_grad)(int n, double last, const float *dG, const float *g, float *dg, int64_t stride)
 {
-    float sum = 0.0f;
-    for (int i = n - 1; i >= 0; i--) {
-        sum += dG[i];
-        dg[i * stride] = g[i * stride] == -INFINITY ? 0.0f : sum;
+    double sum = 0;
+    for (int64_t i = n - 1; i >= 0; i--) {
+        last += dG[i];
+        double d = g && g[i * stride] < LOWEST ? 0.0 : last; /* nothing passes a reset */
+        if (dg) dg[i * stride] = (float)d;
+        sum += d;
     }
+    return sum;
 }

@@ -117,6 +117,22 @@ static inline void rows_scaled(int64_t n, int64_t width, float f, const float *b
     }
 }
 
+/* y = f x . factors, elementwise; x == y is fine. */
+static inline void row_times(int64_t n, float f, const float *factors, const float *x, float *y)
+{
+    int64_t i = 0;
+    for (; i + LNT_VL <= n; i += LNT_VL) v_store(y + i, f * v_load(x + i) * v_load(factors + i));
+    for (; i < n; i++) y[i] = f * x[i] * factors[i];
+}
+
+/* y += f x . z */
+static inline void row_add_times(int64_t n, float f, const float *x, const float *z, float *y)
+{
+    int64_t i = 0;
+    for (; i + LNT_VL <= n; i += LNT_VL) v_store(y + i, v_load(y + i) + f * v_load(x + i) * v_load(z + i));
+    for (; i < n; i++) y[i] += f * x[i] * z[i];
+}
+
 /* y += s x */
 static inline void row_add(float *y, float s, const float *x, int64_t n)
 {
@@ -131,6 +147,17 @@ static inline void row_mul(float *y, const float *x, int64_t n)
     int64_t i = 0;
     for (; i + LNT_VL <= n; i += LNT_VL) v_store(y + i, v_load(y + i) * v_load(x + i));
     for (; i < n; i++) y[i] *= x[i];
+}
+
+/* Whether all are numbers: 0 times each is 0. */
+static inline bool row_finite(const float *x, int64_t n)
+{
+    vf sum = v_zero();
+    int64_t i = 0;
+    for (; i + LNT_VL <= n; i += LNT_VL) sum += v_load(x + i) * 0.0f;
+    float rest = v_sum(sum);
+    for (; i < n; i++) rest += x[i] * 0.0f;
+    return rest == 0;
 }
 
 static inline float row_dot(const float *x, const float *y, int64_t n)
@@ -164,6 +191,12 @@ static inline void row_exp(float *x, int64_t n)
     int64_t i = 0;
     for (; i + LNT_VL <= n; i += LNT_VL) v_store(x + i, v_exp(v_load(x + i)));
     if (i < n) v_store_n(x + i, v_exp(v_load_n(x + i, n - i)), n - i);
+}
+
+/* y_i += A_ii x_i: the diagonal of A [n,ld], rows of `width`. */
+static inline void rows_add_diagonal(int64_t n, const float *A, int64_t ld, const float *x, int64_t width, float *y)
+{
+    for (int64_t i = 0; i < n; i++) row_add(y + i * width, A[i * (ld + 1)], x + i * width, width);
 }
 
 #endif

@@ -1,18 +1,25 @@
-/* The decay core: linear attention, retention, simple GLA, Mamba-2. Equations in README.md. */
+/* The decay core: linear attention, retention, simple GLA, Mamba-2; GLA, RWKV-6. Equations in README.md. */
 #include "recurrence/decay/decay.h"
 
+#include "recurrence/recur_node.h"
 #include "simd/variant.h"
 
 LNT_DECLARE_VARIANTS(const lnt_recur_impl, lnt_decay_chunk);
 LNT_DECLARE_VARIANTS(const lnt_recur_impl, lnt_decay_recurrent);
 #ifdef LINNET_CUDA
 extern const lnt_recur_impl lnt_decay_chunk_sm80, lnt_decay_chunk_cuda, lnt_decay_recurrent_cuda;
+extern const lnt_recur_impl lnt_vector_chunk_sm90, lnt_vector_row_cuda, lnt_vector_recurrent_cuda;
 #endif
 
-double lnt_decay_flops(const lnt_recur_args *a, int C, bool backward)
+double lnt_decay_token_flops(double K, double V, int C, bool backward)
 {
-    double K = a->K, V = a->V;
     return backward ? 10 * K * V + C * (6 * K + 4 * V) : 4 * K * V + C * 2 * (K + V);
+}
+
+double lnt_decay_flops(const void *args, int C, bool backward)
+{
+    const lnt_recur_args *a = args;
+    return lnt_decay_token_flops(a->K, a->V, C, backward) * (double)a->tokens * a->Hv;
 }
 
 /* The chunks of a sequence follow one another, however few the heads. Cutting it into P segments divides that chain by P, and costs one more reading
@@ -26,7 +33,7 @@ int64_t lnt_decay_segment(const lnt_recur_args *a, bool backward, int chunk, int
 {
     int64_t longest = lnt_recur_longest(a), segment = (longest + chunk - 1) / chunk * chunk;
     if (segment < chunk) segment = chunk;
-    bool gates = backward && lnt_recur_find(a->op)->gate != LNT_GATE_NONE;
+    bool gates = backward && a->op->kind != LNT_DECAY_NONE;
     for (;;) {
         int64_t pieces = a->tokens / segment * a->Hv * blocks;
         bool few = pieces < FULL && segment >= 2 * SHORTEST, long_for_gates = gates && segment > (int64_t)LNT_DECAY_CHUNKS * chunk;
@@ -35,11 +42,71 @@ int64_t lnt_decay_segment(const lnt_recur_args *a, bool backward, int chunk, int
     }
 }
 
+#define ON_CPUS                                                                                                                    \
+    &lnt_decay_chunk_amx, &lnt_decay_chunk_avx512, &lnt_decay_chunk_avx2, &lnt_decay_chunk_base, &lnt_decay_recurrent_amx,         \
+        &lnt_decay_recurrent_avx512, &lnt_decay_recurrent_avx2, &lnt_decay_recurrent_base, &lnt_decay_reference, NULL
 const lnt_recur_impl *const lnt_decay_impls[] = {
 #ifdef LINNET_CUDA
-    &lnt_decay_chunk_sm80,      &lnt_decay_chunk_cuda,       &lnt_decay_recurrent_cuda,
+    &lnt_decay_chunk_sm80, &lnt_decay_chunk_cuda, &lnt_decay_recurrent_cuda,
 #endif
-    &lnt_decay_chunk_amx,       &lnt_decay_chunk_avx512,     &lnt_decay_chunk_avx2,     &lnt_decay_chunk_base,
-    &lnt_decay_recurrent_amx,   &lnt_decay_recurrent_avx512, &lnt_decay_recurrent_avx2, &lnt_decay_recurrent_base,
-    &lnt_decay_reference,       NULL,
+    ON_CPUS,
 };
+static const lnt_recur_impl *const vector_impls[] = {
+#ifdef LINNET_CUDA
+    &lnt_vector_chunk_sm90, &lnt_vector_row_cuda, &lnt_vector_recurrent_cuda,
+#endif
+    ON_CPUS,
+};
+
+/* ---- operators ---------------------------------------------------------------------------------------------------------------------------- */
+
+static const lnt_recur_option options[] = {
+    LNT_SCALE_OPTION,
+    { "normalize", LNT_RECUR_SWITCH, LNT_AT(lnt_recur_args, normalize), 4, 0, 1, 0, NULL,
+      "divide o_t by scale z_t.q_t + eps, z_t = decayed sum of k" },
+    { "eps", LNT_RECUR_REAL, LNT_AT(lnt_recur_args, eps), 8, 0, 1e30, 1e-10, NULL, "of normalize" },
+    { 0 },
+};
+static const lnt_recur_option scale_only[] = { LNT_SCALE_OPTION, { 0 } };
+#define STATES LNT_STATE_S, LNT_STATE(lnt_recur_args, "z", "", "N Hv K", z, .with = LNT_AT(lnt_recur_args, normalize), \
+                                      .positive = LNT_AT(lnt_recur_args, normalize))
+static const lnt_recur_tensor ungated[] = { LNT_STATE_QKV, STATES, LNT_STATE_O, { 0 } };
+static const lnt_recur_tensor head_gated[] = {
+    LNT_STATE_QKV,
+    LNT_INPUT(lnt_recur_args, "g_head", "Hv", g_head, .values = LNT_VALUES_DECAY, .gate = true,
+              .help = "natural log of each head's decay, at most 0"),
+    STATES,
+    LNT_STATE_O,
+    { 0 },
+};
+static const lnt_recur_tensor gated[] = { LNT_STATE_QKV, LNT_STATE_GATE, STATES, LNT_STATE_O, { 0 } };
+
+#define COLUMN_GATE                                                                                                                \
+    LNT_INPUT(lnt_recur_args, "gv", "T Hv V", gv, .values = LNT_VALUES_DECAY, .gate = true,                                           \
+              .help = "natural log of the decay of S's columns, at most 0")
+static const lnt_recur_tensor rows_gated[] = { LNT_STATE_QKV, LNT_STATE_ROW_GATE(), LNT_STATE_S, LNT_STATE_O, { 0 } };
+static const lnt_recur_tensor both_gated[] = { LNT_STATE_QKV, LNT_STATE_ROW_GATE(), COLUMN_GATE, LNT_STATE_S, LNT_STATE_O, { 0 } };
+static const lnt_recur_tensor early_read[] = {
+    LNT_STATE_QKV,
+    LNT_STATE_ROW_GATE(.late = true),
+    LNT_INPUT(lnt_recur_args, "bonus", "Hv K", bonus, .help = "factor of a token's own key in its read-out"),
+    LNT_STATE_S,
+    LNT_STATE_O,
+    { 0 },
+};
+
+#define OPERATOR(NAME, KIND, TENSORS, OPTIONS, IMPLS, EQUATION)                                                                                    \
+    const lnt_recur_op lnt_recur_##NAME = {                                                                                        \
+        .name = #NAME, .core = "decay", .equation = EQUATION, .kind = KIND, .args_size = sizeof(lnt_recur_args), .sizes = lnt_state_sizes, \
+        .tensors = TENSORS, .options = OPTIONS, .impls = IMPLS, .cases = lnt_decay_cases, .f32 = { 2e-6, 1e-5, 5e-5 },  \
+        .bf16 = { 5e-3, 5e-3, 2e-2 }, .fill = lnt_state_fill, .check = lnt_state_check, .flops = lnt_decay_flops,                 \
+        .node = &(const lnt_op){ LNT_RECUR_NODE(#NAME) },                                                                         \
+    }
+OPERATOR(linear_attn, LNT_DECAY_NONE, ungated, options, lnt_decay_impls, "S_t = S_{t-1} + k_t v_t^T, o_t = scale S_t^T q_t");
+OPERATOR(retention, LNT_DECAY_HEAD, head_gated, options, lnt_decay_impls, "S_t = e^{g_h} S_{t-1} + k_t v_t^T, o_t = scale S_t^T q_t");
+OPERATOR(simple_gla, LNT_DECAY_SCALAR, gated, options, lnt_decay_impls, "S_t = e^{g_t} S_{t-1} + k_t v_t^T, o_t = scale S_t^T q_t");
+OPERATOR(gla, LNT_DECAY_ROWS, rows_gated, scale_only, vector_impls, "S_t = diag(e^{gk_t}) S_{t-1} + k_t v_t^T, o_t = scale S_t^T q_t");
+OPERATOR(gla_kv, LNT_DECAY_BOTH, both_gated, scale_only, vector_impls,
+         "S_t = diag(e^{gk_t}) S_{t-1} diag(e^{gv_t}) + k_t v_t^T, o_t = scale S_t^T q_t");
+OPERATOR(rwkv6, LNT_DECAY_EARLY, early_read, scale_only, vector_impls,
+         "o_t = scale (S_{t-1} + (bonus.k_t) v_t^T)^T q_t, S_t = diag(e^{gk_t}) S_{t-1} + k_t v_t^T");

@@ -1,4 +1,4 @@
-/* The decay core on the CPU: chunk form forward and backward, token form. One piece of work is one head of one sequence.
+/* The decay core on the CPU: chunk form forward and backward (decay_step_cpu.c has the token form). One piece of work is one head of one sequence.
  *
  * A chunk of n <= C rows with start state S [K,V], b_i = g_1 + ... + g_i inside the chunk, D_ij = e^{b_i - b_j} for j <= i, else 0 (operators.md 2):
  *
@@ -10,20 +10,17 @@
  *   dV = P^T dO + e^{b_n-b}.(K dS')                         dS = e^{b_n} dS' + s (e^b.Q)^T dO
  *   db = rowsum(Q.dQ) - rowsum(K.dK), db_n += <S',dS'>      dg = reverse cumulative sum of db
  *
- * Sums b and their differences are float64, so D keeps float32 accuracy whatever the gates are; a gate below GATE_FLOOR counts as GATE_FLOOR, whose
- * exponential is exactly 0 in float32: an exact reset (g = -inf) needs nothing else, and no inf - inf ever occurs.
+ * With vector gates (operators.md 3) the factors belong to columns of Q and K (of V and dO): P, dA and what they are multiplied with go through
+ * chunk/chunk_vector.h, and the products with a state read rows that are scaled before.
  *
  * The algorithm is written in products; an engine (simd/mm.h) runs them in float32 or, for bf16 tensors, through bf16 tiles. The triangle of the
  * C x C products is used in blocks of rows. The backward pass keeps all states transposed ([V,K]): that way every product finds its right operand row
  * major without transposing a state. */
-#include <omp.h>
-
 #include "core/cpu.h"
-#include "recurrence/chunk/chunk.h"
+#include "recurrence/chunk/chunk_vector.h"
 #define LNT_ROWS_BETWEEN_TILES
-#include "recurrence/chunk/chunk_rows.h"
-#include "recurrence/recurrence.h"
-#include "simd/mm.h"
+#include "recurrence/chunk/chunk_walk.h"
+#include "recurrence/decay/decay.h"
 
 /* float32 serves every variant up to avx512; the amx variant has tiles, for bf16 tensors. */
 #if defined(__AMX_BF16__)
@@ -33,37 +30,58 @@ enum { BLOCK = 32 };
 #define ENGINE (&LNT_V(lnt_mm_f32))
 enum { BLOCK = 16 };
 #endif
-#define GATE_FLOOR (-128.0)
 
+/* Scratch of a thread. [C,K]: q k x dk; [C,V]: v o; [C,C]: P D; [C]: in = e^b, out = e^{b_n-b}, read = s e^b; with vector gates in and out are ones
+ * and read is s. */
 typedef struct {
-    const lnt_recur_args *a;
-    int64_t n;  /* sequence */
-    int h, hq;  /* value head, query-key head */
-    int64_t first, len;
     int C;
-} piece;
-
-/* Scratch of a thread. [C,K]: q k x dk; [C,V]: v o; [C,C]: P D; [C]: in = e^b, out = e^{b_n-b}, read = s e^b. */
-typedef struct {
+    bool rows, columns, early; /* gates of S's rows, of its columns, read-out before the write */
     float *S, *z, *q, *k, *v, *o, *P, *D, *in, *out, *read;
-    double *b;
     float end;   /* e^{b_n} */
     int64_t gated; /* rows that in, out, read, D and end were made for, when the gates are the same in every chunk; 0: none yet */
     void *q_forms, *k_forms, *v_forms, *P_forms, *S_forms;
-    /* backward: dS [V,K]; states [chunks,V,K], zs [chunks,K]; dvt [V,C]; Y [C,C]; dden [C]; dq_sum dk_sum [len,K] when heads share q and k */
-    float *dS, *dz, *states, *zs, *x, *dk, *dvt, *Y, *dden, *dq_sum, *dk_sum;
+    /* backward: dS [V,K]; states [chunks,V,K], zs [chunks,K]; dvt [V,C]; Y [C,C]; dden dG [C]; dq_sum dk_sum [len,K] when heads share q and k */
+    float *dS, *dz, *states, *zs, *x, *dk, *dvt, *Y, *dden, *dG, *dq_sum, *dk_sum;
     void *do_forms, *read_forms, *dS_forms, *Y_forms;
     lnt_operand state; /* S with its right form, renewed by every write (forward) */
+    /* vector gates; otherwise qs ks vs dos are q k v o themselves */
+    lnt_vector gk, gv;
+    float *qs, *ks;            /* [C,K] e^G.q, e^{G_n-G}.k */
+    float *vs, *dos;           /* [C,V] the same with the columns' gates */
+    float *pair_k, *pair_v;    /* [C,K] [C,V] what pairs add to dK, dV */
+    float *last_k, *last_v;    /* [K] [V] rows and columns of <S',dS'> */
+    float *inside, *through;   /* [C,max(K,V)] */
+    void *ks_forms, *qs_forms, *vs_forms, *dos_forms, *S_turned;
 } scratch;
 
 /* With tiles a chunk of 64: its two passes over the state cost more than the larger squares (T=2048, K=V=128, two threads: 4.6 ms forward against 5.2
  * to 7.9 at 32 and 5.6 at 128). Delta keeps the engine's 32: the solve grows with the square. */
 static int default_chunk(void) { return ENGINE->bf16 ? 64 : ENGINE->chunk; }
 
-static int chunk_length(const lnt_recur_args *a)
+static void carve_vector(lnt_carve *c, const lnt_recur_args *a, bool backward, scratch *w)
 {
-    int64_t C = a->chunk ? a->chunk : default_chunk(), longest = lnt_recur_longest(a);
-    return (int)(C > longest ? (longest > 0 ? longest : 1) : C);
+    const lnt_mm_engine *e = ENGINE;
+    int64_t K = a->K, V = a->V, C = w->C;
+    w->gk = LNT_V(lnt_vector_carve)(c, e, w->C, a->K);
+    w->qs = lnt_carve_floats(c, C * K);
+    w->ks = lnt_carve_floats(c, C * K);
+    w->qs_forms = lnt_carve_bytes(c, e->bytes(w->C, a->K, LNT_LEFT | LNT_RIGHT));
+    w->ks_forms = lnt_carve_bytes(c, e->bytes(w->C, a->K, LNT_LEFT_T | LNT_RIGHT | LNT_RIGHT_T));
+    if (w->columns) {
+        w->gv = LNT_V(lnt_vector_carve)(c, e, w->C, a->V);
+        w->vs = lnt_carve_floats(c, C * V);
+        w->dos = lnt_carve_floats(c, C * V);
+        w->vs_forms = lnt_carve_bytes(c, e->bytes(w->C, a->V, LNT_LEFT | LNT_LEFT_T | LNT_RIGHT));
+        w->dos_forms = lnt_carve_bytes(c, e->bytes(w->C, a->V, LNT_LEFT | LNT_LEFT_T));
+        w->pair_v = lnt_carve_floats(c, C * V);
+        w->last_v = lnt_carve_floats(c, V);
+        w->S_turned = lnt_carve_bytes(c, e->bytes(a->V, a->K, LNT_RIGHT_T));
+    }
+    if (!backward) return;
+    w->pair_k = lnt_carve_floats(c, C * K);
+    w->last_k = lnt_carve_floats(c, K);
+    w->inside = lnt_carve_floats(c, C * (K > V ? K : V));
+    w->through = lnt_carve_floats(c, C * (K > V ? K : V));
 }
 
 /* A thread's scratch at base (NULL: only measure); returns its bytes. */
@@ -71,9 +89,11 @@ static size_t carve(const lnt_recur_args *a, bool backward, char *base, scratch 
 {
     lnt_carve c = { base, 0 };
     const lnt_mm_engine *e = ENGINE;
-    int64_t K = a->K, V = a->V, C = chunk_length(a), longest = lnt_recur_longest(a), states = longest > C ? (longest + C - 1) / C : 1;
+    int64_t K = a->K, V = a->V, C = chunk_length(a, a->chunk ? a->chunk : default_chunk()), longest = lnt_recur_longest(a);
+    int64_t states = longest > C ? (longest + C - 1) / C : 1;
     int n = (int)C, left = LNT_LEFT, left_t = LNT_LEFT_T, right = LNT_RIGHT, right_t = LNT_RIGHT_T;
-    *w = (scratch){ .q = lnt_carve_floats(&c, C * K),
+    *w = (scratch){ .C = n,
+                    .q = lnt_carve_floats(&c, C * K),
                     .k = lnt_carve_floats(&c, C * K),
                     .v = lnt_carve_floats(&c, C * V),
                     .o = lnt_carve_floats(&c, C * V),
@@ -81,8 +101,15 @@ static size_t carve(const lnt_recur_args *a, bool backward, char *base, scratch 
                     .D = lnt_carve_floats(&c, C * C),
                     .in = lnt_carve_floats(&c, C),
                     .out = lnt_carve_floats(&c, C),
-                    .read = lnt_carve_floats(&c, C),
-                    .b = lnt_carve_bytes(&c, (size_t)C * sizeof(double)) };
+                    .read = lnt_carve_floats(&c, C) };
+    w->rows = a->op->kind >= LNT_DECAY_ROWS;
+    w->columns = a->op->kind == LNT_DECAY_BOTH;
+    w->early = a->op->kind == LNT_DECAY_EARLY;
+    w->qs = w->q;
+    w->ks = w->k;
+    w->vs = w->v;
+    w->dos = w->o;
+    if (w->rows) carve_vector(&c, a, backward, w);
     w->q_forms = lnt_carve_bytes(&c, e->bytes(n, a->K, left | right));
     w->k_forms = lnt_carve_bytes(&c, e->bytes(n, a->K, right_t | right | left_t));
     w->v_forms = lnt_carve_bytes(&c, e->bytes(n, a->V, left | left_t | right | right_t));
@@ -100,6 +127,7 @@ static size_t carve(const lnt_recur_args *a, bool backward, char *base, scratch 
     w->dvt = lnt_carve_floats(&c, V * C);
     w->Y = lnt_carve_floats(&c, C * C);
     w->dden = lnt_carve_floats(&c, C);
+    w->dG = lnt_carve_floats(&c, C);
     w->states = lnt_carve_floats(&c, states * K * V);
     w->zs = lnt_carve_floats(&c, states * K);
     w->do_forms = lnt_carve_bytes(&c, e->bytes(n, a->V, left | right | left_t));
@@ -115,30 +143,50 @@ static size_t carve(const lnt_recur_args *a, bool backward, char *base, scratch 
 
 /* ---- one chunk --------------------------------------------------------------------------------------------------------------------- */
 
-/* b, in, out, read, end and D of the n rows from token t. */
-static void decays(piece x, int64_t t, int64_t n, scratch *w)
+/* Rows that read, times the decay from the chunk's start: S_{i-1} has not met row i's gate. */
+static void from_start(const scratch *w, int64_t n, float f, const float *x, float *y)
 {
-    const lnt_recur_args *a = x.a;
-    if (!a->g && w->gated == n) return;
-    const float *g = a->g, *g_head = a->g_head;
-    double b = 0;
-    for (int64_t i = 0; i < n; i++) {
-        double gate = g ? g[(t + i) * a->Hv + x.h] : g_head ? g_head[x.h] : 0.0;
-        b += gate < GATE_FLOOR ? GATE_FLOOR : gate;
-        w->b[i] = b;
+    int64_t K = w->gk.width;
+    if (!w->early) {
+        row_times(n * K, f, w->gk.from_start, x, y);
+        return;
     }
-    for (int64_t i = 0; i < n; i++) {
-        w->in[i] = (float)w->b[i];
-        w->out[i] = (float)(b - w->b[i]);
-        float *D = w->D + i * x.C;
-        for (int64_t j = 0; j <= i; j++) D[j] = (float)(w->b[i] - w->b[j]);
-        row_exp(D, i + 1);
+    for (int64_t i = 0; i < K; i++) y[i] = f * x[i];
+    row_times((n - 1) * K, f, w->gk.from_start, x + K, y + K);
+}
+
+/* in, out, read, end and D of a chunk; with vector gates the rows that meet states, scaled: with `writers` only those that are written. */
+static void decays(const lnt_head *x, lnt_rows c, bool writers, scratch *w)
+{
+    const lnt_recur_args *a = x->a;
+    int n = c.n;
+    int64_t at = c.first * a->Hv + x->h;
+    const float *g = a->g ? (const float *)a->g + at : a->g_head ? (const float *)a->g_head + x->h : NULL;
+    if (a->g || w->gated != n) {
+        LNT_V(lnt_chunk_decay)(n, g, a->g ? a->Hv : 0, w->D, w->C, w->in, w->out);
+        for (int i = 0; i < n; i++) w->read[i] = (float)a->scale * w->in[i];
+        w->end = w->in[n - 1];
+        w->gated = n;
     }
-    row_exp(w->in, n);
-    row_exp(w->out, n);
-    for (int64_t i = 0; i < n; i++) w->read[i] = (float)a->scale * w->in[i];
-    w->end = w->in[n - 1];
-    w->gated = n;
+    if (!w->rows) return;
+    LNT_V(lnt_vector_load)(&w->gk, n, (const float *)a->gk + at * a->K, (int64_t)a->Hv * a->K, writers);
+    if (!writers) from_start(w, n, 1.0f, w->q, w->qs);
+    row_times((int64_t)n * a->K, 1.0f, w->gk.to_end, w->k, w->ks);
+    if (!w->columns) return;
+    LNT_V(lnt_vector_load)(&w->gv, n, (const float *)a->gv + at * a->V, (int64_t)a->Hv * a->V, writers);
+    row_times((int64_t)n * a->V, 1.0f, w->gv.to_end, w->v, w->vs);
+}
+
+/* to = diag(rows) from diag(columns) [m,n]; a factor that is NULL is 1; to == from is fine. */
+static void decay_state(int m, int n, const float *rows, const float *columns, const float *from, float *to)
+{
+    for (int i = 0; i < m; i++, from += n, to += n) {
+        rows_awake(i);
+        if (columns)
+            row_times(n, rows ? rows[i] : 1.0f, columns, from, to);
+        else
+            for (int j = 0; j < n; j++) to[j] = rows[i] * from[j];
+    }
 }
 
 /* Row i of a triangular block: x_j *= s D_ij for j <= i, 0 from there to `end`. */
@@ -153,11 +201,11 @@ static int block_rows(int64_t i, int64_t n) { return (int)(i + BLOCK < n ? BLOCK
 static int64_t block_end(int64_t i, int64_t n) { return i / BLOCK * BLOCK + block_rows(i / BLOCK * BLOCK, n); }
 
 /* Y = X W^T on and below the diagonal, block of rows by block of rows. What lies above the diagonal blocks is left undefined. */
-static void triangle(piece p, int64_t n, const lnt_operand *X, const lnt_operand *W, float *Y)
+static void triangle(const scratch *w, int64_t n, const lnt_operand *X, const lnt_operand *W, float *Y)
 {
     for (int64_t i = 0; i < n; i += BLOCK) {
         lnt_operand x = ENGINE->view(X, (int)i, block_rows(i, n)), y = ENGINE->view(W, 0, (int)i + block_rows(i, n));
-        ENGINE->multiply(LNT_MM_SET, NULL, &x, false, &y, true, Y + i * p.C, p.C);
+        ENGINE->multiply(LNT_MM_SET, NULL, &x, false, &y, true, Y + i * w->C, w->C);
     }
 }
 
@@ -191,140 +239,173 @@ static void apply_lower_transposed(int64_t n, const lnt_operand *A, const lnt_op
     }
 }
 
-/* Fetch the rows of the chunk that comes next (its first token, or -1), a tensor at a time between the products. */
-static void key_ahead(piece x, int64_t next, const void *rows)
+static void load_chunk(const lnt_head *x, lnt_rows c, scratch *w)
 {
-    if (next >= 0) rows_ahead(rows, x.a->dtype, next, x.first + x.len - next < x.C ? x.first + x.len - next : x.C, x.a->Hq, x.hq, x.a->K);
+    const lnt_recur_args *a = x->a;
+    rows_in(w->q, a->q, a->dtype, c.first, c.n, a->Hq, x->hq, a->K);
+    rows_in(w->k, a->k, a->dtype, c.first, c.n, a->Hq, x->hq, a->K);
+    rows_in(w->v, a->v, a->dtype, c.first, c.n, a->Hv, x->h, a->V);
 }
 
-static void value_ahead(piece x, int64_t next, const void *rows)
-{
-    if (next >= 0) rows_ahead(rows, x.a->dtype, next, x.first + x.len - next < x.C ? x.first + x.len - next : x.C, x.a->Hv, x.h, x.a->V);
-}
+static const float *bonus_of(const lnt_head *x) { return (const float *)x->a->bonus + (int64_t)x->h * x->a->K; }
 
-static void load_chunk(piece x, int64_t t, int64_t n, scratch *w)
+/* P of a read-out before the write: row i reads what the rows before it have become by row i-1, and its own write through the bonus. */
+static void early_scores(const lnt_head *x, int n, scratch *w)
 {
-    const lnt_recur_args *a = x.a;
-    rows_in(w->q, a->q, a->dtype, t, n, a->Hq, x.hq, a->K);
-    rows_in(w->k, a->k, a->dtype, t, n, a->Hq, x.hq, a->K);
-    rows_in(w->v, a->v, a->dtype, t, n, a->Hv, x.h, a->V);
+    int64_t K = x->a->K, C = w->C;
+    const float *u = bonus_of(x), *readers[2] = { w->q + K };
+    float *P[2] = { w->P + C };
+    memset(w->P, 0, (size_t)n * sizeof(float));
+    if (n > 1) LNT_V(lnt_vector_pairs)(&w->gk, n - 1, (float)x->a->scale, 1, readers, w->k, P, C);
+    for (int64_t i = 0; i < n; i++) {
+        row_times(K, (float)x->a->scale, u, w->k + i * K, w->gk.x);
+        if (i) w->P[i * C + n - 1] = 0.0f;
+        w->P[i * (C + 1)] = row_dot(w->q + i * K, w->gk.x, K);
+    }
 }
 
 /* P = s QK^T.D, lower triangle in blocks. */
-static void scores(piece x, int64_t n, const lnt_operand *q, const lnt_operand *k, scratch *w)
+static void scores(const lnt_head *x, int n, const lnt_operand *q, const lnt_operand *k, scratch *w)
 {
-    triangle(x, n, q, k, w->P);
-    for (int64_t i = 0; i < n; i++) mask_row(w->P + i * x.C, w->D + i * x.C, (float)x.a->scale, i, block_end(i, n));
+    float s = (float)x->a->scale;
+    if (w->early) {
+        early_scores(x, n, w);
+    } else if (w->rows) {
+        const float *readers[2] = { w->q };
+        float *P[2] = { w->P };
+        LNT_V(lnt_vector_pairs)(&w->gk, n, s, 1, readers, w->k, P, w->C);
+    } else {
+        triangle(w, n, q, k, w->P);
+        for (int64_t i = 0; i < n; i++) mask_row(w->P + i * w->C, w->D + i * w->C, s, i, block_end(i, n));
+    }
 }
 
-static void forward_chunk(piece x, int64_t t, int64_t n, scratch *w)
+/* o += P V, with the columns' gates */
+static void read_values(scratch *w, int n, const lnt_operand *P, const lnt_operand *v, int64_t V, float *o)
 {
-    const lnt_recur_args *a = x.a;
+    if (!w->columns) {
+        apply_lower(n, P, v, V, o);
+        return;
+    }
+    const float *A[2] = { w->P };
+    float *out[2] = { o };
+    LNT_V(lnt_vector_readers)(&w->gv, n, 1, A, w->C, w->v, out);
+}
+
+static void forward_chunk(const lnt_head *x, lnt_rows c, scratch *w)
+{
+    const lnt_recur_args *a = x->a;
     const lnt_mm_engine *e = ENGINE;
-    int K = a->K, V = a->V, rows = (int)n;
-    load_chunk(x, t, n, w);
-    decays(x, t, n, w);
-    lnt_operand q = e->prepare(LNT_LEFT, rows, K, w->q, K, w->q_forms), k = e->prepare(LNT_RIGHT_T, rows, K, w->k, K, w->k_forms);
-    lnt_operand v = e->prepare(LNT_RIGHT, rows, V, w->v, V, w->v_forms);
-    int64_t next = t + n < x.first + x.len ? t + n : -1;
-    rows_ahead(a->o, a->dtype, t, n, a->Hv, x.h, V);
+    int K = a->K, V = a->V, n = c.n;
+    load_chunk(x, c, w);
+    decays(x, c, false, w);
+    lnt_operand q = e->prepare(LNT_LEFT, n, K, w->qs, K, w->q_forms), k = e->prepare(w->rows ? 0 : LNT_RIGHT_T, n, K, w->k, K, w->k_forms);
+    lnt_operand v = e->prepare(LNT_RIGHT, n, V, w->v, V, w->v_forms);
+    rows_ahead(a->o, a->dtype, c.first, n, a->Hv, x->h, V);
     scores(x, n, &q, &k, w);
-    key_ahead(x, next, a->q);
-    lnt_operand P = e->prepare(LNT_LEFT, rows, rows, w->P, x.C, w->P_forms);
+    key_ahead(x, c, a->q);
+    lnt_operand P = e->prepare(LNT_LEFT, n, n, w->P, w->C, w->P_forms);
     e->multiply(LNT_MM_SET, NULL, &q, false, &w->state, false, w->o, V);
-    key_ahead(x, next, a->k);
+    key_ahead(x, c, a->k);
     for (int64_t i = 0; i < n; i++) row_scale(w->o + i * V, w->read[i], V);
-    apply_lower(n, &P, &v, V, w->o);
-    value_ahead(x, next, a->v);
+    if (w->columns) row_times((int64_t)n * V, 1.0f, w->gv.from_start, w->o, w->o);
+    read_values(w, n, &P, &v, V, w->o);
+    if (w->columns) rows_add_diagonal(n, w->P, w->C, w->v, V, w->o);
+    value_ahead(x, c, a->v);
+    if (w->rows) float_ahead(x, c, a->gk, K);
     if (a->normalize)
         for (int64_t i = 0; i < n; i++) {
-            float den = w->read[i] * row_dot(w->q + i * K, w->z, K) + row_sum(w->P + i * x.C, i + 1) + (float)a->eps;
+            float den = w->read[i] * row_dot(w->q + i * K, w->z, K) + row_sum(w->P + i * w->C, i + 1) + (float)a->eps;
             row_scale(w->o + i * V, 1.0f / den, V);
         }
-    rows_out(a->o, a->dtype, t, n, a->Hv, x.h, V, w->o);
+    rows_out(a->o, a->dtype, c.first, n, a->Hv, x->h, V, w->o);
 
+    if (w->rows) {
+        lnt_operand writes = e->prepare(LNT_LEFT_T, n, K, w->ks, K, w->ks_forms);
+        if (w->columns) {
+            v = e->prepare(LNT_RIGHT, n, V, w->vs, V, w->vs_forms);
+            decay_state(K, V, NULL, w->gv.end, w->S, w->S);
+        }
+        e->update(w->gk.end, 1, &writes, true, &v, false, &w->state);
+        return;
+    }
     for (int64_t j = 0; j < n; j++) row_scale(w->k + j * K, w->out[j], K);
-    k = e->prepare(LNT_LEFT_T, rows, K, w->k, K, w->k_forms);
-    e->update(&w->end, &k, true, &v, false, &w->state);
+    k = e->prepare(LNT_LEFT_T, n, K, w->k, K, w->k_forms);
+    e->update(&w->end, 0, &k, true, &v, false, &w->state);
     if (!a->normalize) return;
     row_scale(w->z, w->end, K);
     for (int64_t j = 0; j < n; j++) row_add(w->z, 1.0f, w->k + j * K, K);
 }
 
-static piece piece_of(const lnt_recur_args *a, int64_t n, int64_t h)
+static void forward_head(const lnt_head *x, char *base)
 {
-    return (piece){ a, n, (int)h, (int)(h / (a->Hv / a->Hq)), a->cu_seqlens[n], a->cu_seqlens[n + 1] - a->cu_seqlens[n], chunk_length(a) };
-}
-
-/* A state, or zeros. */
-static void get_state(float *dst, const void *src, int64_t i, int64_t size)
-{
-    if (src)
-        memcpy(dst, (const float *)src + i * size, (size_t)size * 4);
-    else
-        memset(dst, 0, (size_t)size * 4);
-}
-
-static void put_state(void *dst, int64_t i, int64_t size, const float *src)
-{
-    if (dst) memcpy((float *)dst + i * size, src, (size_t)size * 4);
-}
-
-static void forward_piece(piece x, scratch *w)
-{
-    const lnt_recur_args *a = x.a;
-    int64_t i = x.n * a->Hv + x.h;
-    get_state(w->S, a->s0, i, (int64_t)a->K * a->V);
-    get_state(w->z, a->z0, i, a->K);
+    const lnt_recur_args *a = x->a;
+    scratch work, *w = &work;
+    carve(a, false, base, w);
+    int64_t size = (int64_t)a->K * a->V, chunks = chunk_count(x, w->C);
+    get_state(x, w->S, a->s0, size);
+    get_state(x, w->z, a->z0, a->K);
     w->state = ENGINE->prepare(LNT_RIGHT, a->K, a->V, w->S, a->V, w->S_forms);
-    w->gated = 0;
-    for (int64_t t = 0; t < x.len; t += x.C) forward_chunk(x, x.first + t, x.len - t < x.C ? x.len - t : x.C, w);
-    put_state(a->sT, i, (int64_t)a->K * a->V, w->S);
-    put_state(a->zT, i, a->K, w->z);
+    for (int64_t i = 0; i < chunks; i++) forward_chunk(x, chunk_at(x, w->C, i, 1), w);
+    put_state(x, a->sT, size, w->S);
+    put_state(x, a->zT, a->K, w->z);
 }
 
 /* ---- backward -------------------------------------------------------------------------------------------------------------------- */
 
-/* All chunk start states, transposed, into w->states and w->zs. Returns the number of chunks. */
-static int64_t sweep(piece x, scratch *w)
+/* A state [K,V], or zeros, transposed. */
+static void get_turned(const lnt_head *x, float *dst, const float *src)
 {
-    const lnt_recur_args *a = x.a;
-    int K = a->K, V = a->V;
-    int64_t size = (int64_t)K * V, i = x.n * a->Hv + x.h, c = 0;
-    if (a->s0)
-        LNT_V(lnt_transpose)(K, V, (const float *)a->s0 + i * size, V, w->states, K);
+    const lnt_recur_args *a = x->a;
+    if (src)
+        LNT_V(lnt_transpose)(a->K, a->V, src + x->index * a->K * a->V, a->V, dst, a->K);
     else
-        memset(w->states, 0, (size_t)size * 4);
-    get_state(w->zs, a->z0, i, K);
-    for (int64_t t = 0; t < x.len; t += x.C, c++) {
-        int64_t n = x.len - t < x.C ? x.len - t : x.C;
-        if (t + n == x.len) continue; /* nobody reads the final state */
-        float *S = w->states + (c + 1) * size, *z = w->zs + (c + 1) * K;
-        rows_in(w->k, a->k, a->dtype, x.first + t, n, a->Hq, x.hq, K);
-        rows_in(w->v, a->v, a->dtype, x.first + t, n, a->Hv, x.h, V);
-        decays(x, x.first + t, n, w);
-        key_ahead(x, x.first + t + n, a->k);
-        for (int64_t j = 0; j < n; j++) row_scale(w->k + j * K, w->out[j], K);
-        value_ahead(x, x.first + t + n, a->v);
+        get_state(x, dst, NULL, (int64_t)a->K * a->V);
+}
+
+/* All chunk start states, transposed, into w->states and w->zs. */
+static void sweep(const lnt_head *x, scratch *w)
+{
+    const lnt_recur_args *a = x->a;
+    const lnt_mm_engine *e = ENGINE;
+    int K = a->K, V = a->V;
+    int64_t size = (int64_t)K * V, chunks = chunk_count(x, w->C);
+    get_turned(x, w->states, a->s0);
+    get_state(x, w->zs, a->z0, K);
+    for (int64_t i = 0; i + 1 < chunks; i++) { /* nobody reads the final state */
+        lnt_rows c = chunk_at(x, w->C, i, 1);
+        float *S = w->states + (i + 1) * size, *z = w->zs + (i + 1) * K;
+        rows_in(w->k, a->k, a->dtype, c.first, c.n, a->Hq, x->hq, K);
+        rows_in(w->v, a->v, a->dtype, c.first, c.n, a->Hv, x->h, V);
+        decays(x, c, true, w);
+        key_ahead(x, c, a->k);
+        if (!w->rows)
+            for (int64_t j = 0; j < c.n; j++) row_scale(w->k + j * K, w->out[j], K);
+        value_ahead(x, c, a->v);
+        lnt_operand v = e->prepare(LNT_LEFT_T, c.n, V, w->vs, V, w->v_forms), k = e->prepare(LNT_RIGHT, c.n, K, w->ks, K, w->k_forms);
+        if (w->rows) {
+            float_ahead(x, c, a->gk, K);
+            decay_state(V, K, w->columns ? w->gv.end : NULL, w->gk.end, S - size, S);
+            e->multiply(LNT_MM_ADD, NULL, &v, true, &k, false, S, K);
+            continue;
+        }
         memcpy(S, S - size, (size_t)size * 4);
-        lnt_operand v = ENGINE->prepare(LNT_LEFT_T, (int)n, V, w->v, V, w->v_forms), k = ENGINE->prepare(LNT_RIGHT, (int)n, K, w->k, K, w->k_forms);
-        ENGINE->multiply(LNT_MM_SCALED, &w->end, &v, true, &k, false, S, K);
+        e->multiply(LNT_MM_SCALED, &w->end, &v, true, &k, false, S, K);
         memcpy(z, z - K, (size_t)K * 4);
         row_scale(z, w->end, K);
-        for (int64_t j = 0; j < n; j++) row_add(z, 1.0f, w->k + j * K, K);
+        for (int64_t j = 0; j < c.n; j++) row_add(z, 1.0f, w->k + j * K, K);
     }
-    return c;
 }
 
 /* Turn dO (in w->o), X = dO S^T and Y = dO V^T into what they are for the numerators and the denominators of the normalised read-out:
  *   o = num/den, den = s e^b q.z + rowsum(P) + eps      dnum = do/den      dden = -(do.num)/den^2,  do.num = s e^b q.X + sum_j P_ij Y_ij */
-static void normalise_backward(piece x, int64_t n, const float *z, const float *read, scratch *w)
+static void normalise_backward(const lnt_recur_args *a, int64_t n, const float *z, const float *read, scratch *w)
 {
-    int64_t K = x.a->K, V = x.a->V;
+    int64_t K = a->K, V = a->V;
     for (int64_t i = 0; i < n; i++) {
-        const float *q = w->q + i * K, *P = w->P + i * x.C;
-        float *X = w->x + i * K, *Y = w->Y + i * x.C;
-        float r = 1.0f / (read[i] * row_dot(q, z, K) + row_sum(P, i + 1) + (float)x.a->eps);
+        const float *q = w->q + i * K, *P = w->P + i * w->C;
+        float *X = w->x + i * K, *Y = w->Y + i * w->C;
+        float r = 1.0f / (read[i] * row_dot(q, z, K) + row_sum(P, i + 1) + (float)a->eps);
         float dden = -(read[i] * row_dot(q, X, K) + row_dot(P, Y, i + 1)) * r * r;
         w->dden[i] = dden;
         row_scale(w->o + i * V, r, V);
@@ -334,246 +415,281 @@ static void normalise_backward(piece x, int64_t n, const float *z, const float *
     }
 }
 
-/* dg of the chunk from q.dq - k.dk and <S',dS'>. Returns the sum over the chunk. */
-static double gate_gradient(piece x, int64_t t, int64_t n, double last, const scratch *w)
+/* dg of the chunk from q.dq - k.dk and <S',dS'> = `last`. */
+static void gate_gradient(const lnt_head *x, lnt_rows c, double last, scratch *w)
 {
-    const lnt_recur_args *a = x.a;
-    int64_t K = a->K;
-    const float *g = a->g;
-    float *dg = a->dg;
-    double db = last, sum = 0;
-    for (int64_t i = n - 1; i >= 0; i--) {
-        db += row_dot(w->q + i * K, w->x + i * K, K) - row_dot(w->k + i * K, w->dk + i * K, K);
-        double d = g && g[(t + i) * a->Hv + x.h] < GATE_FLOOR ? 0.0 : db; /* nothing passes a reset */
-        if (dg) dg[(t + i) * a->Hv + x.h] = (float)d;
-        sum += d;
-    }
-    return sum;
+    const lnt_recur_args *a = x->a;
+    int64_t K = a->K, at = c.first * a->Hv + x->h;
+    for (int64_t i = 0; i < c.n; i++) w->dG[i] = row_dot(w->q + i * K, w->x + i * K, K) - row_dot(w->k + i * K, w->dk + i * K, K);
+    double sum = LNT_V(lnt_chunk_gate_grad)(c.n, last, w->dG, a->g ? (const float *)a->g + at : NULL, a->dg ? (float *)a->dg + at : NULL, a->Hv);
+    if (a->dg_head) ((double *)a->workspace)[x->index] += sum;
 }
 
-/* Chunk c, from token t; w->dS becomes the gradient of its start state. Returns the sum of dg. */
-static double backward_chunk(piece x, int64_t c, int64_t t, int64_t n, scratch *w)
+/* last_k and last_v: the sums over rows and over columns of e^{G_n} S . dS' e^{Gv_n}, transposed states. */
+static void state_products(scratch *w, int K, int V, const float *S)
 {
-    const lnt_recur_args *a = x.a;
+    memset(w->last_k, 0, (size_t)K * sizeof(float));
+    for (int64_t j = 0; j < V; j++) {
+        const float *dS = w->dS + j * K;
+        float f = w->columns ? w->gv.end[j] : 1.0f, sum = 0;
+        for (int64_t i = 0; i < K; i++) {
+            float p = S[j * K + i] * dS[i] * w->gk.end[i];
+            w->last_k[i] += f * p;
+            sum += p;
+        }
+        if (w->columns) w->last_v[j] = f * sum;
+    }
+}
+
+/* dgk of the chunk: x holds dQ without its diagonal, dk what comes through dS', pair_k what pairs add. */
+static void row_gate_gradient(const lnt_head *x, lnt_rows c, scratch *w)
+{
+    const lnt_recur_args *a = x->a;
+    int64_t K = a->K, size = c.n * K;
+    if (!a->dgk) return;
+    row_times(size, 1.0f, w->dk, w->k, w->through);
+    if (w->early) { /* row i reads through the gates up to i-1 */
+        row_times(size - K, 1.0f, w->x + K, w->q + K, w->inside);
+        memset(w->inside + size - K, 0, (size_t)K * sizeof(float));
+    } else {
+        row_times(size, 1.0f, w->x, w->q, w->inside);
+    }
+    row_add_times(size, -1.0f, w->k, w->pair_k, w->inside);
+    LNT_V(lnt_vector_gate_grad)(&w->gk, w->last_k, w->through, w->inside, (float *)a->dgk + (c.first * a->Hv + x->h) * K, a->Hv * K);
+}
+
+/* dgv of the chunk: v's gradient through dS' is dv, by pairs pair_v; o is read again, without its diagonal. */
+static void column_gate_gradient(const lnt_head *x, lnt_rows c, const lnt_operand *q, lnt_operand *St, const float *dv, float *o, scratch *w)
+{
+    const lnt_recur_args *a = x->a;
+    int64_t V = a->V, size = c.n * V;
+    if (!a->dgv) return;
+    ENGINE->extend(St, LNT_RIGHT_T, w->S_turned);
+    ENGINE->multiply(LNT_MM_SET, NULL, q, false, St, true, o, V);
+    row_times(size, (float)a->scale, w->gv.from_start, o, o);
+    read_values(w, c.n, NULL, NULL, V, o);
+    row_times(size, 1.0f, dv, w->v, w->through);
+    row_times(size, 1.0f, o, w->o, w->inside);
+    row_add_times(size, -1.0f, w->v, w->pair_v, w->inside);
+    LNT_V(lnt_vector_gate_grad)(&w->gv, w->last_v, w->through, w->inside, (float *)a->dgv + (c.first * a->Hv + x->h) * V, a->Hv * V);
+}
+
+/* What the diagonal of dA (w->Y) gives, and the bonus: c_i = s do_i.v_i. */
+static void diagonal_gradient(const lnt_head *x, lnt_rows c, scratch *w)
+{
+    int64_t K = x->a->K, C = w->C, n = c.n;
+    if (!w->early) {
+        rows_add_diagonal(n, w->Y, C, w->k, K, w->x);
+        rows_add_diagonal(n, w->Y, C, w->q, K, w->dk);
+        return;
+    }
+    rows_add_diagonal(n - 1, w->Y + C, C, w->k, K, w->x + K);
+    rows_add_diagonal(n - 1, w->Y + C, C, w->q + K, K, w->dk);
+    const float *u = bonus_of(x);
+    double *du = (double *)x->a->workspace + x->index * K;
+    for (int64_t i = 0; i < n; i++) {
+        float d = w->Y[i * (C + 1)];
+        const float *q = w->q + i * K, *k = w->k + i * K;
+        float *dq = w->x + i * K, *dk = w->dk + i * K;
+        for (int64_t j = 0; j < K; j++) {
+            dq[j] += d * u[j] * k[j];
+            dk[j] += d * u[j] * q[j];
+            du[j] += d * q[j] * k[j];
+        }
+    }
+}
+
+/* dQ (in w->x) and dK (in w->dk) from X = dO S^T and V dS'^T there and dA in w->Y, with vector gates. */
+static void vector_key_gradients(const lnt_head *x, lnt_rows c, scratch *w)
+{
+    int64_t K = x->a->K, size = c.n * K;
+    int shift = w->early, n = c.n - shift;
+    const float *A[2] = { w->Y + shift * w->C };
+    float *dq[2] = { w->x + shift * K };
+    from_start(w, c.n, (float)x->a->scale, w->x, w->x);
+    row_times(size, 1.0f, w->gk.to_end, w->dk, w->dk);
+    memset(w->pair_k, 0, (size_t)size * sizeof(float));
+    if (n) {
+        LNT_V(lnt_vector_readers)(&w->gk, n, 1, A, w->C, w->k, dq);
+        LNT_V(lnt_vector_writers)(&w->gk, n, A[0], w->C, w->q + shift * K, w->pair_k);
+    }
+    row_gate_gradient(x, c, w);
+    row_add(w->dk, 1.0f, w->pair_k, size);
+    diagonal_gradient(x, c, w);
+}
+
+/* dV from (K dS')^T in w->dvt: P^T dO + e^{b_n-b}.(K dS'). v is not needed any more, but for the columns' gates. */
+static void value_gradient(const lnt_head *x, lnt_rows c, const lnt_operand *P, const lnt_operand *d, lnt_operand *St, scratch *w)
+{
+    const lnt_recur_args *a = x->a;
+    int64_t V = a->V, n = c.n, size = n * V;
+    float *dv = w->columns ? w->vs : w->v;
+    LNT_V(lnt_transpose)(a->V, c.n, w->dvt, w->C, dv, V);
+    if (w->columns) {
+        row_times(size, 1.0f, w->gv.to_end, dv, dv);
+        memset(w->pair_v, 0, (size_t)size * sizeof(float));
+        LNT_V(lnt_vector_writers)(&w->gv, c.n, w->P, w->C, w->o, w->pair_v);
+        lnt_operand reads = ENGINE->prepare(LNT_LEFT, c.n, a->K, w->qs, a->K, w->qs_forms);
+        column_gate_gradient(x, c, &reads, St, dv, w->dvt, w);
+        row_add(dv, 1.0f, w->pair_v, size);
+        rows_add_diagonal(n, w->P, w->C, w->o, V, dv);
+    } else {
+        for (int64_t j = 0; j < n; j++) row_scale(dv + j * V, w->out[j], V);
+        apply_lower_transposed(n, P, d, V, dv);
+    }
+    rows_out(a->dv, a->dtype, c.first, n, a->Hv, x->h, V, dv);
+}
+
+/* dA = s tril(dO V^T) into w->Y, raw products if it is to be normalised first. */
+static void value_pairs(const scratch *w, int n, const lnt_operand *d, const lnt_operand *v, float s)
+{
+    if (w->columns) {
+        const float *readers[2] = { w->o };
+        float *A[2] = { w->Y };
+        LNT_V(lnt_vector_pairs)(&w->gv, n, s, 1, readers, w->v, A, w->C);
+    } else {
+        triangle(w, n, d, v, w->Y);
+    }
+}
+
+/* Chunk i; w->dS becomes the gradient of its start state. */
+static void backward_chunk(const lnt_head *x, lnt_rows c, int64_t i, scratch *w)
+{
+    const lnt_recur_args *a = x->a;
     const lnt_mm_engine *e = ENGINE;
-    int K = a->K, V = a->V, rows = (int)n;
+    int K = a->K, V = a->V, n = c.n;
     int64_t size = (int64_t)K * V;
     float s = (float)a->scale;
-    const float *S = w->states + c * size, *z = w->zs + c * K;
+    const float *S = w->states + i * size, *z = w->zs + i * K;
     float *read = w->read, *dO = w->o;
-    load_chunk(x, t, n, w);
-    rows_in(dO, a->do_, a->dtype, t, n, a->Hv, x.h, V);
-    decays(x, t, n, w);
-    lnt_operand q = e->prepare(LNT_LEFT | LNT_RIGHT, rows, K, w->q, K, w->q_forms),
-                k = e->prepare(LNT_RIGHT_T | LNT_RIGHT, rows, K, w->k, K, w->k_forms);
-    lnt_operand v = e->prepare(LNT_LEFT | LNT_RIGHT_T, rows, V, w->v, V, w->v_forms), d = e->prepare(LNT_LEFT, rows, V, dO, V, w->do_forms);
+    load_chunk(x, c, w);
+    rows_in(dO, a->do_, a->dtype, c.first, n, a->Hv, x->h, V);
+    decays(x, c, false, w);
+    if (w->columns) row_times((int64_t)n * V, 1.0f, w->gv.from_start, dO, w->dos);
+    lnt_operand q = e->prepare(w->rows ? 0 : LNT_LEFT | LNT_RIGHT, n, K, w->q, K, w->q_forms),
+                k = e->prepare(w->rows ? 0 : LNT_RIGHT_T | LNT_RIGHT, n, K, w->k, K, w->k_forms);
+    lnt_operand v = e->prepare(LNT_LEFT | LNT_RIGHT_T, n, V, w->v, V, w->v_forms), d = e->prepare(LNT_LEFT, n, V, dO, V, w->do_forms);
+    lnt_operand ks = w->rows ? e->prepare(LNT_RIGHT_T, n, K, w->ks, K, w->ks_forms) : k;
+    lnt_operand vs = w->columns ? e->prepare(LNT_LEFT, n, V, w->vs, V, w->vs_forms) : v;
+    lnt_operand ds = w->columns ? e->prepare(LNT_LEFT | LNT_LEFT_T, n, V, w->dos, V, w->dos_forms) : d;
     lnt_operand St = e->prepare(LNT_RIGHT, V, K, S, K, w->S_forms), dSt = e->prepare(LNT_LEFT | LNT_RIGHT, V, K, w->dS, K, w->dS_forms);
-    int64_t before = c > 0 ? t - x.C : -1;
-    rows_ahead(a->dv, a->dtype, t, n, a->Hv, x.h, V);
+    rows_ahead(a->dv, a->dtype, c.first, n, a->Hv, x->h, V);
     scores(x, n, &q, &k, w);
-    key_ahead(x, before, a->q);
-    triangle(x, n, &d, &v, w->Y);
-    key_ahead(x, before, a->k);
-    e->multiply(LNT_MM_SET, NULL, &d, false, &St, false, w->x, K);
-    value_ahead(x, before, a->v);
+    key_ahead(x, c, a->q);
+    value_pairs(w, n, &d, &v, s);
+    key_ahead(x, c, a->k);
+    e->multiply(LNT_MM_SET, NULL, &ds, false, &St, false, w->x, K);
+    value_ahead(x, c, a->v);
     bool gate = a->dg || a->dg_head;
     double last = gate ? (double)w->end * row_dot(S, w->dS, size) : 0.0; /* <S',dS'> = e^{b_n} <S,dS'> + sum_j k_j . (what dS' gives dk_j) */
+    if (a->dgk || a->dgv) state_products(w, K, V, S);
     if (a->normalize) {
-        normalise_backward(x, n, z, read, w);
+        normalise_backward(a, n, z, read, w);
         if (gate) last += (double)w->end * row_dot(z, w->dz, K);
     }
-    for (int64_t i = 0; i < n; i++) mask_row(w->Y + i * x.C, w->D + i * x.C, s, i, block_end(i, n)); /* dA */
+    for (int64_t r = 0; r < n && !w->columns; r++) mask_row(w->Y + r * w->C, w->D + r * w->C, s, r, block_end(r, n)); /* dA */
 
-    lnt_operand P = e->prepare(LNT_LEFT_T, rows, rows, w->P, x.C, w->P_forms),
-                dA = e->prepare(LNT_LEFT | LNT_LEFT_T, rows, rows, w->Y, x.C, w->Y_forms);
-    d = e->prepare(LNT_RIGHT | LNT_LEFT_T, rows, V, dO, V, w->do_forms); /* normalised by now */
-    for (int64_t i = 0; i < n; i++) row_scale(w->x + i * K, read[i], K);
-    apply_lower(n, &dA, &k, K, w->x); /* dQ */
-    value_ahead(x, before, a->do_);
-    e->multiply(LNT_MM_SET, NULL, &v, false, &dSt, false, w->dk, K);
-    if (!w->dq_sum) rows_ahead(a->dq, a->dtype, t, n, a->Hq, x.hq, K);
-    if (a->normalize)
-        for (int64_t j = 0; j < n; j++) row_add(w->dk + j * K, 1.0f, w->dz, K);
-    for (int64_t j = 0; j < n; j++) row_scale(w->dk + j * K, w->out[j], K);
-    for (int64_t j = 0; gate && j < n; j++) last += row_dot(w->k + j * K, w->dk + j * K, K); /* rounds as k.dk does below, so that they cancel */
-    apply_lower_transposed(n, &dA, &q, K, w->dk); /* dK */
-    e->multiply(LNT_MM_SET, NULL, &dSt, false, &k, true, w->dvt, x.C);
-    if (!w->dk_sum) rows_ahead(a->dk, a->dtype, t, n, a->Hq, x.hq, K);
-    LNT_V(lnt_transpose)(V, (int)n, w->dvt, x.C, w->v, V); /* v is not needed any more */
-    for (int64_t j = 0; j < n; j++) row_scale(w->v + j * V, w->out[j], V);
-    apply_lower_transposed(n, &P, &d, V, w->v); /* dV */
-    rows_out(a->dv, a->dtype, t, n, a->Hv, x.h, V, w->v);
-    double sum = gate ? gate_gradient(x, t, n, last, w) : 0.0;
-    if (w->dq_sum) {
-        row_add(w->dq_sum + (t - x.first) * K, 1.0f, w->x, n * K);
-        row_add(w->dk_sum + (t - x.first) * K, 1.0f, w->dk, n * K);
+    lnt_operand P = e->prepare(LNT_LEFT_T, n, n, w->P, w->C, w->P_forms),
+                dA = e->prepare(w->rows ? 0 : LNT_LEFT | LNT_LEFT_T, n, n, w->Y, w->C, w->Y_forms);
+    d = e->prepare(LNT_RIGHT | (w->columns ? 0 : LNT_LEFT_T), n, V, dO, V, w->do_forms); /* normalised by now */
+    if (!w->columns) ds = d;
+    value_ahead(x, c, a->do_);
+    e->multiply(LNT_MM_SET, NULL, &vs, false, &dSt, false, w->dk, K);
+    if (!w->dq_sum) rows_ahead(a->dq, a->dtype, c.first, n, a->Hq, x->hq, K);
+    e->multiply(LNT_MM_SET, NULL, &dSt, false, &ks, true, w->dvt, w->C);
+    if (w->rows) {
+        float_ahead(x, c, a->gk, K);
+        vector_key_gradients(x, c, w);
     } else {
-        rows_out(a->dq, a->dtype, t, n, a->Hq, x.hq, K, w->x);
-        rows_out(a->dk, a->dtype, t, n, a->Hq, x.hq, K, w->dk);
+        for (int64_t r = 0; r < n; r++) row_scale(w->x + r * K, read[r], K);
+        apply_lower(n, &dA, &k, K, w->x); /* dQ */
+        if (a->normalize)
+            for (int64_t j = 0; j < n; j++) row_add(w->dk + j * K, 1.0f, w->dz, K);
+        for (int64_t j = 0; j < n; j++) row_scale(w->dk + j * K, w->out[j], K);
+        for (int64_t j = 0; gate && j < n; j++) last += row_dot(w->k + j * K, w->dk + j * K, K); /* rounds as k.dk does below, so that they cancel */
+        apply_lower_transposed(n, &dA, &q, K, w->dk); /* dK */
     }
+    if (!w->dk_sum) rows_ahead(a->dk, a->dtype, c.first, n, a->Hq, x->hq, K);
+    if (gate) gate_gradient(x, c, last, w);
+    put_shared(x, c, w->x, a->dq, w->dq_sum);
+    put_shared(x, c, w->dk, a->dk, w->dk_sum);
 
-    for (int64_t i = 0; i < n; i++) row_scale(w->q + i * K, read[i], K);
-    lnt_operand reads = e->prepare(LNT_RIGHT, rows, K, w->q, K, w->read_forms);
+    value_gradient(x, c, &P, &d, &St, w);
+    for (int64_t r = 0; r < n; r++) row_scale(w->qs + r * K, read[r], K);
+    lnt_operand reads = e->prepare(LNT_RIGHT, n, K, w->qs, K, w->read_forms);
+    if (w->rows) {
+        decay_state(V, K, w->columns ? w->gv.end : NULL, w->gk.end, w->dS, w->dS);
+        e->multiply(LNT_MM_ADD, NULL, &ds, true, &reads, false, w->dS, K);
+        return;
+    }
     e->multiply(LNT_MM_SCALED, &w->end, &d, true, &reads, false, w->dS, K);
-    if (!a->normalize) return sum;
+    if (!a->normalize) return;
     row_scale(w->dz, w->end, K);
-    for (int64_t i = 0; i < n; i++) row_add(w->dz, w->dden[i], w->q + i * K, K);
-    return sum;
+    for (int64_t r = 0; r < n; r++) row_add(w->dz, w->dden[r], w->q + r * K, K);
 }
 
-/* Returns the sum of dg over the sequence. */
-static double backward_piece(piece x, scratch *w)
+/* Doubles that a head adds to parameters which all tokens share: the gate of a head, or the bonus. */
+static int64_t shared_sums(const lnt_recur_args *a) { return a->op->kind == LNT_DECAY_EARLY ? a->K : 1; }
+static size_t sums_bytes(const lnt_recur_args *a)
 {
-    const lnt_recur_args *a = x.a;
-    int K = a->K, V = a->V;
-    int64_t size = (int64_t)K * V, i = x.n * a->Hv + x.h;
-    double sum = 0;
-    w->gated = 0;
-    int64_t chunks = sweep(x, w);
-    if (a->dsT)
-        LNT_V(lnt_transpose)(K, V, (const float *)a->dsT + i * size, V, w->dS, K);
-    else
-        memset(w->dS, 0, (size_t)size * 4);
-    get_state(w->dz, a->dzT, i, K);
-    for (int64_t c = chunks - 1; c >= 0; c--) {
-        int64_t t = c * x.C;
-        sum += backward_chunk(x, c, x.first + t, x.len - t < x.C ? x.len - t : x.C, w);
-    }
-    if (a->ds0) LNT_V(lnt_transpose)(V, K, w->dS, K, (float *)a->ds0 + i * size, V);
-    put_state(a->dz0, i, K, w->dz);
-    return sum;
+    return ((size_t)(a->sequences * a->Hv * shared_sums(a)) * sizeof(double) + 63) / 64 * 64;
 }
 
-/* ---- token form -------------------------------------------------------------------------------------------------------------------- */
-
-/* S = alpha S + k v^T and o = s S^T q in one pass over the state, LNT_VL * P columns at a time. */
-static inline __attribute__((always_inline)) void step_columns(int P, int K, int V, float alpha, float s, const float *q, const float *k,
-                                                               const float *v, float *S, float *o)
+static void backward_head(const lnt_head *x, char *base)
 {
-    vf value[4], sum[4];
-    for (int p = 0; p < P; p++) {
-        value[p] = v_load(v + p * LNT_VL);
-        sum[p] = v_zero();
-    }
-    for (int i = 0; i < K; i++) {
-        float *row = S + (int64_t)i * V;
-        vf key = v_set(k[i]), query = v_set(q[i]);
-        for (int p = 0; p < P; p++) {
-            vf x = v_load(row + p * LNT_VL) * alpha + key * value[p];
-            v_store(row + p * LNT_VL, x);
-            sum[p] += query * x;
-        }
-    }
-    for (int p = 0; p < P; p++) v_store(o + p * LNT_VL, sum[p] * s);
-}
-
-static void step(int K, int V, float alpha, float s, const float *q, const float *k, const float *v, float *S, float *o)
-{
-    int j = 0;
-    for (; j + 4 * LNT_VL <= V; j += 4 * LNT_VL) step_columns(4, K, V, alpha, s, q, k, v + j, S + j, o + j);
-    for (; j + LNT_VL <= V; j += LNT_VL) step_columns(1, K, V, alpha, s, q, k, v + j, S + j, o + j);
-    for (; j < V; j++) {
-        float sum = 0;
-        for (int i = 0; i < K; i++) {
-            float *x = S + (int64_t)i * V + j;
-            *x = alpha * *x + k[i] * v[j];
-            sum += q[i] * *x;
-        }
-        o[j] = s * sum;
-    }
-}
-
-static void recurrent_piece(piece x, scratch *w)
-{
-    const lnt_recur_args *a = x.a;
-    int K = a->K, V = a->V;
-    int64_t i = x.n * a->Hv + x.h;
-    bool in_place = a->sT != NULL;
-    float *S = in_place ? (float *)a->sT + i * K * V : w->S, *z = w->z;
-    if (!in_place || a->sT != a->s0) get_state(S, a->s0, i, (int64_t)K * V);
-    get_state(z, a->z0, i, K);
-    const float *g = a->g, *g_head = a->g_head;
-    for (int64_t t = x.first; t < x.first + x.len; t++) {
-        load_chunk(x, t, 1, w);
-        float alpha = expf(g ? g[t * a->Hv + x.h] : g_head ? g_head[x.h] : 0.0f);
-        step(K, V, alpha, (float)a->scale, w->q, w->k, w->v, S, w->o);
-        if (a->normalize) {
-            row_scale(z, alpha, K);
-            row_add(z, 1.0f, w->k, K);
-            row_scale(w->o, 1.0f / ((float)a->scale * row_dot(w->q, z, K) + (float)a->eps), V);
-        }
-        rows_out(a->o, a->dtype, t, 1, a->Hv, x.h, V, w->o);
-    }
-    put_state(a->zT, i, K, z);
+    const lnt_recur_args *a = x->a;
+    scratch work, *w = &work;
+    carve(a, true, base, w);
+    int64_t sums = shared_sums(a), chunks = chunk_count(x, w->C);
+    memset((double *)a->workspace + x->index * sums, 0, (size_t)sums * sizeof(double));
+    sweep(x, w);
+    get_turned(x, w->dS, a->dsT);
+    get_state(x, w->dz, a->dzT, a->K);
+    for (int64_t i = chunks - 1; i >= 0; i--) backward_chunk(x, chunk_at(x, w->C, i, -1), i, w);
+    if (a->ds0) LNT_V(lnt_transpose)(a->V, a->K, w->dS, a->K, (float *)a->ds0 + x->index * a->K * a->V, a->V);
+    put_state(x, a->dz0, a->K, w->dz);
 }
 
 /* ---- the implementations ----------------------------------------------------------------------------------------------------------- */
 
-static size_t workspace(const lnt_recur_args *a, bool backward, int threads)
+static size_t each_bytes(const lnt_recur_args *a, bool backward)
 {
     scratch w;
-    size_t sums = ((size_t)a->sequences * (size_t)a->Hv * sizeof(double) + 63) / 64 * 64;
-    return (size_t)threads * carve(a, backward, NULL, &w) + (backward ? sums : 0);
+    return carve(a, backward, NULL, &w);
 }
 
-static void run_forward(const lnt_recur_args *a, int threads, void (*body)(piece, scratch *))
+static size_t workspace(const void *args, bool backward, int threads)
 {
-    int64_t pieces = a->sequences * a->Hv;
-#pragma omp parallel for num_threads(threads) schedule(dynamic) if (pieces > 1)
-    for (int64_t i = 0; i < pieces; i++) {
-        scratch w;
-        size_t bytes = carve(a, false, NULL, &w);
-        carve(a, false, (char *)a->workspace + (size_t)omp_get_thread_num() * bytes, &w);
-        ENGINE->begin();
-        body(piece_of(a, i / a->Hv, i % a->Hv), &w);
-        ENGINE->end();
-    }
+    return (size_t)threads * each_bytes(args, backward) + (backward ? sums_bytes(args) : 0);
 }
 
-static void chunk_forward(const lnt_recur_args *a, int threads) { run_forward(a, threads, forward_piece); }
-static void recurrent_forward(const lnt_recur_args *a, int threads) { run_forward(a, threads, recurrent_piece); }
-
-static void backward(const lnt_recur_args *a, int threads)
+static void forward(const void *args, int threads)
 {
-    int64_t group = a->Hv / a->Hq, pieces = a->sequences * a->Hq;
-    double *sums = a->workspace; /* [N,Hv] */
-    char *scratches = (char *)a->workspace + ((size_t)(a->sequences * a->Hv) * sizeof(double) + 63) / 64 * 64;
-#pragma omp parallel for num_threads(threads) schedule(dynamic) if (pieces > 1)
-    for (int64_t i = 0; i < pieces; i++) {
-        scratch w;
-        size_t bytes = carve(a, true, NULL, &w);
-        carve(a, true, scratches + (size_t)omp_get_thread_num() * bytes, &w);
-        int64_t n = i / a->Hq, hq = i % a->Hq, first = a->cu_seqlens[n], len = a->cu_seqlens[n + 1] - first;
-        if (w.dq_sum) {
-            memset(w.dq_sum, 0, (size_t)(len * a->K) * 4);
-            memset(w.dk_sum, 0, (size_t)(len * a->K) * 4);
-        }
-        ENGINE->begin();
-        for (int64_t h = hq * group; h < (hq + 1) * group; h++) sums[n * a->Hv + h] = backward_piece(piece_of(a, n, h), &w);
-        if (w.dq_sum) {
-            rows_out(a->dq, a->dtype, first, len, a->Hq, hq, a->K, w.dq_sum);
-            rows_out(a->dk, a->dtype, first, len, a->Hq, hq, a->K, w.dk_sum);
-        }
-        ENGINE->end();
-    }
-    float *dg_head = a->dg_head;
-    for (int64_t h = 0; dg_head && h < a->Hv; h++) {
+    const lnt_recur_args *a = args;
+    walk_heads(a, threads, false, ENGINE, a->workspace, each_bytes(a, false), forward_head);
+}
+
+static void backward(const void *args, int threads)
+{
+    const lnt_recur_args *a = args;
+    walk_heads(a, threads, true, ENGINE, (char *)a->workspace + sums_bytes(a), each_bytes(a, true), backward_head);
+    const double *sums = a->workspace;
+    int64_t width = shared_sums(a), all = a->Hv * width;
+    float *out = a->op->kind == LNT_DECAY_EARLY ? a->dbonus : a->dg_head;
+    for (int64_t i = 0; out && i < all; i++) {
         double sum = 0;
-        for (int64_t n = 0; n < a->sequences; n++) sum += sums[n * a->Hv + h];
-        dg_head[h] = (float)sum;
+        for (int64_t n = 0; n < a->sequences; n++) sum += sums[n * all + i];
+        out[i] = (float)sum;
     }
 }
 
-static const char *declines(const lnt_recur_args *a, bool back)
+static const char *declines(const void *args, bool back)
 {
+    const lnt_recur_args *a = args;
     (void)back;
     return ENGINE->bf16 && a->dtype != LINNET_BF16 ? "its products round to bf16; the tensors are float32" : NULL;
 }
 
-extern const lnt_recur_impl LNT_V(lnt_decay_chunk), LNT_V(lnt_decay_recurrent);
-
+extern const lnt_recur_impl LNT_V(lnt_decay_chunk);
 const lnt_recur_impl LNT_V(lnt_decay_chunk) = { .name = LNT_V_NAME("chunk"), .form = LINNET_FORM_CHUNK, .needs = LNT_V_LEVEL, .declines = declines,
-                                               .workspace = workspace, .forward = chunk_forward, .backward = backward };
-/* The token form's backward pass is the chunk form's. */
-const lnt_recur_impl LNT_V(lnt_decay_recurrent) = { .name = LNT_V_NAME("recurrent"), .form = LINNET_FORM_RECURRENT, .needs = LNT_V_LEVEL,
-                                                   .declines = declines, .workspace = workspace, .forward = recurrent_forward, .backward = backward };
+                                               .workspace = workspace, .forward = forward, .backward = backward };

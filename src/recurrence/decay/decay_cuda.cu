@@ -236,7 +236,7 @@ static size_t carve(const lnt_recur_args *a, bool backward, int chunk, void *bas
 {
     const int64_t segment = lnt_decay_segment(a, backward, chunk, 1), slots = a->tokens / segment + a->sequences;
     const int64_t heads = a->Hv, T = a->tokens, W = a->V + (a->normalize != 0), state = (int64_t)a->K * W;
-    const bool several = decay_segments(a, segment) > 1, gated = lnt_recur_find(a->op)->gate != LNT_GATE_NONE;
+    const bool several = decay_segments(a, segment) > 1, gated = a->op->kind != LNT_DECAY_NONE;
     decay_arena m = { (char *)base, 0 };
     *w = {};
     if (several) {

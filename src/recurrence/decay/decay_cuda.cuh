@@ -135,8 +135,9 @@ static inline int decay_segments(const lnt_recur_args *a, int64_t segment)
 
 static constexpr int DECAY_WIDEST = 256;
 static constexpr int DECAY_BLOCK = 32; /* columns of the state in a CTA of the general kernels: a lane each */
-static inline const char *decay_too_wide(const lnt_recur_args *a, bool backward)
+static inline const char *decay_too_wide(const void *args, bool backward)
 {
+    const lnt_recur_args *a = (const lnt_recur_args *)args;
     return a->K > DECAY_WIDEST || a->V > DECAY_WIDEST ? "K and V of at most 256 are offered" : NULL;
 }
 

@@ -280,9 +280,12 @@ static void general_pairs(const decay_cut &x, const decay_pairs &a, const lnt_cu
 }
 
 static const decay_kernels general = { C, 0, general_states, general_read, general_pairs };
-static size_t general_workspace(const lnt_recur_args *a, bool backward, int threads) { return lnt_decay_cuda_bytes(a, backward, C); }
-static void general_forward(const lnt_recur_args *a, const lnt_device *d) { lnt_decay_cuda_forward(a, d, general); }
-static void general_backward(const lnt_recur_args *a, const lnt_device *d) { lnt_decay_cuda_backward(a, d, general, {}); }
+static size_t general_workspace(const void *args, bool backward, int threads)
+{
+    return lnt_decay_cuda_bytes((const lnt_recur_args *)args, backward, C);
+}
+static void general_forward(const void *args, const lnt_device *d) { lnt_decay_cuda_forward((const lnt_recur_args *)args, d, general); }
+static void general_backward(const void *args, const lnt_device *d) { lnt_decay_cuda_backward((const lnt_recur_args *)args, d, general, {}); }
 
 /* Segments of 64: the scan leaves what is wanted. */
 size_t lnt_decay_starts_bytes(const lnt_recur_args *a)

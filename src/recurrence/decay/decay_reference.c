@@ -1,18 +1,31 @@
 /* The decay core in float64, token by token: the truth.
  *
- *   S_t = e^{g_t} S_{t-1} + k_t v_t^T          o_t = s S_t^T q_t                                   (operators.md 2)
+ *   S_t = diag(e^{g_t + gk_t}) S_{t-1} diag(e^{gv_t}) + k_t v_t^T          o_t = s S_t^T q_t                          (operators.md 2, 3)
  *
+ * where a gate that the operator does not have is 0. With a bonus u the read-out comes before the write: o_t = s (S_{t-1} + (u.k_t) v_t^T)^T q_t.
  * With `normalize` the state has one more value column, whose v is 1 (that column is z), and o_t = num / (den + eps). W = V or V+1 columns. */
+#include "recurrence/decay/decay.h"
 #include "recurrence/reference.h"
 
+static bool early(const lnt_recur_args *a) { return a->op->kind == LNT_DECAY_EARLY; }
 static int64_t width(const lnt_recur_args *a) { return a->V + (a->normalize != 0); }
 static int64_t state(const lnt_recur_args *a) { return a->K * width(a); }
 
-/* num [W], dnum [W] */
+/* A head's own rows: num [W], dnum [W], the decays of S's columns [W] and rows [K], the gradients of gv [W]. */
 static int64_t own(const lnt_recur_args *a, bool backward)
 {
     (void)backward;
-    return 2 * width(a);
+    return 4 * width(a) + a->K;
+}
+static double *columns(const ref_head *x) { return x->own + 2 * width(x->a); }
+static double *rows(const ref_head *x) { return x->own + 4 * width(x->a); }
+
+/* The decays of token t. */
+static void decays(const ref_head *x, int64_t t)
+{
+    const lnt_recur_args *a = x->a;
+    for (int64_t j = 0; j < width(a); j++) columns(x)[j] = j < a->V ? exp(ref_get(a->gv, ref_f(a), ref_row(x, t) * a->V + j)) : 1.0;
+    ref_row_decays(x, t, rows(x));
 }
 
 static void load(const ref_head *x, bool gradient, double *S)
@@ -37,16 +50,6 @@ static void store(const ref_head *x, bool gradient, const double *S)
     }
 }
 
-/* S <- e^g S + k v^T */
-static void step(const ref_head *x, int64_t t)
-{
-    int64_t W = width(x->a);
-    double alpha = ref_decay(x, t);
-    x->v[x->a->V] = 1;
-    for (int64_t k = 0; k < x->a->K; k++)
-        for (int64_t j = 0; j < W; j++) x->S[k * W + j] = alpha * x->S[k * W + j] + x->k[k] * x->v[j];
-}
-
 /* num = s S^T q, then num[0..V) becomes o and num[V] the denominator. */
 static void read_out(const ref_head *x, const double *S, double *num)
 {
@@ -62,19 +65,55 @@ static void read_out(const ref_head *x, const double *S, double *num)
     for (int64_t j = 0; j < a->V; j++) num[j] /= num[a->V];
 }
 
+static double bonus(const ref_head *x, int64_t k) { return ref_get(x->a->bonus, ref_f(x->a), x->h * x->a->K + k); }
+
+/* S <- e^gk S e^gv + k v^T; with a bonus what is read out before that goes into num. */
+static void step(const ref_head *x, int64_t t)
+{
+    const lnt_recur_args *a = x->a;
+    int64_t W = width(a);
+    if (early(a)) {
+        double now = 0;
+        read_out(x, x->S, x->own);
+        for (int64_t k = 0; k < a->K; k++) now += a->scale * x->q[k] * bonus(x, k) * x->k[k];
+        for (int64_t j = 0; j < a->V; j++) x->own[j] += now * x->v[j];
+    }
+    decays(x, t);
+    x->v[a->V] = 1;
+    for (int64_t k = 0; k < a->K; k++)
+        for (int64_t j = 0; j < W; j++) x->S[k * W + j] = rows(x)[k] * columns(x)[j] * x->S[k * W + j] + x->k[k] * x->v[j];
+}
+
 static void read(const ref_head *x, int64_t t)
 {
-    read_out(x, x->S, x->own);
+    if (!early(x->a)) read_out(x, x->S, x->own);
     ref_put_row(x->a->o, x->a->dtype, ref_row(x, t), x->a->V, x->own);
 }
 
+/* What the token's own write, read out with the bonus, gives: with c = do . v, dq += s c u.k, dk += s c u.q, dv += s (q.(u.k)) do, du += s c q.k. */
+static void back_bonus(const ref_head *x, int64_t place, const double *dnum, double *dv)
+{
+    const lnt_recur_args *a = x->a;
+    double c = a->scale * ref_dot(a->V, dnum, x->v), now = 0;
+    for (int64_t k = 0; k < a->K; k++) {
+        double u = bonus(x, k);
+        x->dq[place * a->K + k] += c * u * x->k[k];
+        x->dk[place * a->K + k] += c * u * x->q[k];
+        x->sums[k] += c * x->q[k] * x->k[k];
+        now += a->scale * x->q[k] * u * x->k[k];
+    }
+    for (int64_t j = 0; j < a->V; j++) dv[j] += now * dnum[j];
+}
+
 /*   dnum = do / den, dden = -(do . o) / den                    dq = s S dnum      dS += s q dnum^T
- *   dk = dS v, dv = dS^T k      dg = e^g <S_{t-1}, dS>         dS_{t-1} = e^g dS */
+ *   dk = dS v, dv = dS^T k      dgk = rowsum(e^gk S_{t-1} e^gv . dS), dgv = the sums of its columns, dg of all        dS_{t-1} = e^gk dS e^gv
+ * with a bonus q reads S_{t-1}, and what it adds to dS is added last. */
 static void back(const ref_head *x, int64_t t, const double *S, const double *before)
 {
     const lnt_recur_args *a = x->a;
     int64_t W = width(a), place = ref_place(x, t);
-    double *num = x->own, *dnum = x->own + W;
+    double *num = x->own, *dnum = x->own + W, *dcolumn = x->own + 3 * W;
+    bool first = early(a);
     x->v[a->V] = 1;
     ref_get_row(dnum, a->do_, a->dtype, ref_row(x, t), a->V);
     if (W > a->V) {
@@ -83,34 +122,42 @@ static void back(const ref_head *x, int64_t t, const double *S, const double *be
         for (int64_t j = 0; j < a->V; j++) dnum[j] /= den;
         dnum[a->V] = -dot / den;
     }
-    double alpha = ref_decay(x, t), dg = 0;
+    decays(x, t);
+    double dg = 0;
     memset(num, 0, (size_t)W * sizeof *num); /* dv */
+    memset(dcolumn, 0, (size_t)W * sizeof *dcolumn);
     for (int64_t k = 0; k < a->K; k++) {
-        double dq = 0, dk = 0;
+        double dq = 0, dk = 0, drow = 0;
         for (int64_t j = 0; j < W; j++) {
-            double *dS = &x->dS[k * W + j];
-            dq += S[k * W + j] * dnum[j];
-            *dS += a->scale * x->q[k] * dnum[j];
+            double *dS = &x->dS[k * W + j], read = a->scale * x->q[k] * dnum[j];
+            dq += (first ? before : S)[k * W + j] * dnum[j];
+            if (!first) *dS += read;
             dk += *dS * x->v[j];
             num[j] += *dS * x->k[k];
-            dg += before[k * W + j] * *dS;
-            *dS *= alpha;
+            *dS *= rows(x)[k] * columns(x)[j];
+            drow += before[k * W + j] * *dS;
+            dcolumn[j] += before[k * W + j] * *dS;
+            if (first) *dS += read;
         }
         x->dq[place * a->K + k] += a->scale * dq;
         x->dk[place * a->K + k] += dk;
+        ref_put(a->dgk, ref_f(a), ref_row(x, t) * a->K + k, drow);
+        dg += drow;
     }
+    if (first) back_bonus(x, place, dnum, num);
     ref_put_row(a->dv, a->dtype, ref_row(x, t), a->V, num);
-    ref_put(a->dg, ref_f(a), ref_row(x, t), alpha * dg);
-    *x->sums += alpha * dg;
+    ref_put_row(a->dgv, ref_f(a), ref_row(x, t), a->V, dcolumn);
+    ref_put(a->dg, ref_f(a), ref_row(x, t), dg);
+    if (!first) *x->sums += dg;
 }
 
-static int64_t sums(const lnt_recur_args *a) { return a != NULL; }
-static void *sum_out(const lnt_recur_args *a) { return a->dg_head; }
+static int64_t sums(const lnt_recur_args *a) { return early(a) ? a->K : 1; }
+static void *sum_out(const lnt_recur_args *a) { return early(a) ? a->dbonus : a->dg_head; }
 
 static const ref_core core = { state, own, sums, sum_out, load, store, step, read, back };
-static size_t workspace(const lnt_recur_args *a, bool backward, int threads) { return lnt_ref_workspace(&core, a, backward, threads); }
-static void forward(const lnt_recur_args *a, int threads) { lnt_ref_forward(&core, a, threads); }
-static void backward(const lnt_recur_args *a, int threads) { lnt_ref_backward(&core, a, threads); }
+static size_t workspace(const void *args, bool backward, int threads) { return lnt_ref_workspace(&core, args, backward, threads); }
+static void forward(const void *args, int threads) { lnt_ref_forward(&core, args, threads); }
+static void backward(const void *args, int threads) { lnt_ref_backward(&core, args, threads); }
 
 const lnt_recur_impl lnt_decay_reference = {
     .name = "reference", .form = LINNET_FORM_RECURRENT, .workspace = workspace, .forward = forward, .backward = backward

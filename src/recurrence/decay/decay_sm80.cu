@@ -775,16 +775,17 @@ void lnt_decay_tiles_starts(const lnt_recur_args *a, const lnt_device *d, bool b
 }
 
 static const decay_kernels tiles = { C, 1, tiles_states, tiles_read, tiles_pairs };
-static size_t workspace(const lnt_recur_args *a, bool backward, int threads) { return lnt_decay_cuda_bytes(a, backward, C); }
-static void forward(const lnt_recur_args *a, const lnt_device *d) { lnt_decay_cuda_forward(a, d, tiles); }
-static void backward(const lnt_recur_args *a, const lnt_device *d) { lnt_decay_cuda_backward(a, d, tiles, {}); }
+static size_t workspace(const void *args, bool backward, int threads) { return lnt_decay_cuda_bytes((const lnt_recur_args *)args, backward, C); }
+static void forward(const void *args, const lnt_device *d) { lnt_decay_cuda_forward((const lnt_recur_args *)args, d, tiles); }
+static void backward(const void *args, const lnt_device *d) { lnt_decay_cuda_backward((const lnt_recur_args *)args, d, tiles, {}); }
 void lnt_decay_tiles_backward(const lnt_recur_args *a, const lnt_device *d, const decay_shared &with)
 {
     lnt_decay_cuda_backward(a, d, tiles, with);
 }
 
-static const char *declines(const lnt_recur_args *a, bool back)
+static const char *declines(const void *args, bool back)
 {
+    const lnt_recur_args *a = (const lnt_recur_args *)args;
     if (a->dtype != LINNET_BF16) return "it takes bf16 tensors";
     if (a->normalize) return "it does not divide by the sum of keys";
     if ((a->K != 64 && a->K != 128) || (a->V != 64 && a->V != 128)) return "K and V of 64 or 128 are offered";

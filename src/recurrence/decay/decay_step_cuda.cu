@@ -5,11 +5,16 @@
  * Every byte of the state is read and written once whatever the number of tokens. */
 static constexpr int STEP_THREADS = 256, STEP_ROWS = DECAY_WIDEST / 32;
 
-/* ROWS: of a thread, 32 apart: K / 32 or more. */
-template <typename T, bool QUADS, int ROWS>
+/* A gate for each row of S, and for each column; with a bonus o_t reads S_{t-1} + (bonus . k_t) v_t^T. NULL: none. */
+struct step_gates {
+    const float *gk, *gv, *bonus; /* [T,Hv,K], [T,Hv,V], [Hv,K] */
+};
+
+/* ROWS: of a thread, 32 apart: K / 32 or more. VECTOR: `gates` stand in the place of g and g_head. */
+template <typename T, bool QUADS, int ROWS, bool VECTOR>
 __global__ __launch_bounds__(STEP_THREADS, ROWS <= 4 ? 5 : 3) void decay_step(const __grid_constant__ decay_cut x, const T *q, const T *k, const T *v,
                                                                               const float *s0, float *sT, T *o, const float *den, int Hq, int K,
-                                                                              int V, int blocks)
+                                                                              int V, int blocks, const __grid_constant__ step_gates gates)
 {
     __shared__ float4 sums[2][STEP_THREADS / 32][8];
     const int64_t head = blockIdx.x / blocks, n = head / x.Hv;
@@ -32,19 +37,29 @@ __global__ __launch_bounds__(STEP_THREADS, ROWS <= 4 ? 5 : 3) void decay_step(co
                 if (e + j < V) S[r][j] = from[j];
     }
     for (int64_t t = x.cu[n]; t < x.cu[n + 1]; t++) {
-        const float less = expm1f(decay_gate(x, t, h)); /* e^g - 1: a small gate keeps its accuracy over the many tokens that it lets through */
+        /* e^g - 1: a small gate keeps its accuracy over the many tokens that it lets through */
+        const float less = VECTOR ? 0.0f : expm1f(decay_gate(x, t, h));
         const T *qt = q + (t * Hq + hq) * K, *kt = k + (t * Hq + hq) * K, *vt = v + (t * x.Hv + h) * V;
-        float y[4], sum[4] = { 0 };
-        for (int j = 0; j < 4; j++) y[j] = e + j < V ? to_float(vt[e + j]) : 0.0f;
+        float y[4], column[4] = { 0 }, sum[4] = { 0 };
+        for (int j = 0; j < 4; j++) {
+            y[j] = e + j < V ? to_float(vt[e + j]) : 0.0f;
+            if (VECTOR && gates.gv && e + j < V) column[j] = expm1f(gates.gv[(t * x.Hv + h) * V + e + j]);
+        }
 #pragma unroll
         for (int r = 0; r < ROWS; r++) {
             const int d = row + 32 * r;
             if (d >= K) continue;
             const float kd = to_float(kt[d]), qd = to_float(qt[d]);
+            const float row_less = VECTOR ? expm1f(gates.gk[(t * x.Hv + h) * K + d]) : less;
+            const float u = VECTOR && gates.bonus ? gates.bonus[h * K + d] : 0.0f;
 #pragma unroll
             for (int j = 0; j < 4; j++) {
-                S[r][j] = fmaf(kd, y[j], fmaf(less, S[r][j], S[r][j]));
-                sum[j] += qd * S[r][j];
+                const bool early = VECTOR && gates.bonus;
+                if (early) sum[j] += qd * fmaf(u * kd, y[j], S[r][j]);
+                S[r][j] = fmaf(row_less, S[r][j], S[r][j]);
+                if (VECTOR) S[r][j] = fmaf(column[j], S[r][j], S[r][j]);
+                S[r][j] = fmaf(kd, y[j], S[r][j]);
+                if (!early) sum[j] += qd * S[r][j];
             }
         }
         const int side = (int)(t & 1);
@@ -54,12 +69,12 @@ __global__ __launch_bounds__(STEP_THREADS, ROWS <= 4 ? 5 : 3) void decay_step(co
         }
         if (lane < 8) sums[side][warp][lane] = make_float4(sum[0], sum[1], sum[2], sum[3]);
         __syncthreads();
-        const int column = e - lane % 8 * 4 + lane;
-        if (warp == 0 && column < V) {
+        const int at = e - lane % 8 * 4 + lane;
+        if (warp == 0 && at < V) {
             float all = 0;
             for (int w = 0; w < STEP_THREADS / 32; w++) all += ((const float *)sums[side][w])[lane];
             all *= x.scale;
-            o[(t * x.Hv + h) * V + column] = from_float<T>(den ? all / den[t * x.Hv + h] : all);
+            o[(t * x.Hv + h) * V + at] = from_float<T>(den ? all / den[t * x.Hv + h] : all);
         }
     }
     if (!sT) return;
@@ -103,12 +118,13 @@ __global__ __launch_bounds__(32) void decay_step_den(const __grid_constant__ dec
         if (zT && lane + 32 * r < K) zT[head * K + lane + 32 * r] = z[r];
 }
 
-static size_t step_workspace(const lnt_recur_args *a, bool backward, int threads)
+static size_t step_workspace(const void *args, bool backward, int threads)
 {
+    const lnt_recur_args *a = (const lnt_recur_args *)args;
     return a->normalize ? (size_t)a->tokens * (size_t)a->Hv * sizeof(float) : 0;
 }
 
-template <typename T> static void step(const lnt_recur_args *a, const lnt_cuda *d)
+template <typename T, bool VECTOR> static void step(const lnt_recur_args *a, const lnt_cuda *d)
 {
     decay_cut x = { a->cu_seqlens_device, a->sequences, a->tokens, 1, 1, a->Hv, (const float *)a->g, (const float *)a->g_head, (float)a->scale };
     float *den = a->normalize ? (float *)a->workspace : NULL, *sT = (float *)a->sT, *zT = (float *)a->zT, eps = (float)a->eps;
@@ -118,25 +134,24 @@ template <typename T> static void step(const lnt_recur_args *a, const lnt_cuda *
     if (heads == 0) return;
     if (den) lnt_launch(d, decay_step_den<T>, (unsigned)heads, 32, x, (const T *)a->q, (const T *)a->k, z0, zT, den, eps, Hq, K);
     const bool quads = V % 4 == 0 && ((uintptr_t)s0 | (uintptr_t)sT) % 16 == 0;
-    auto *narrow = quads ? decay_step<T, true, 4> : decay_step<T, false, 4>;
-    auto *wide = quads ? decay_step<T, true, STEP_ROWS> : decay_step<T, false, STEP_ROWS>;
+    auto *narrow = quads ? decay_step<T, true, 4, VECTOR> : decay_step<T, false, 4, VECTOR>;
+    auto *wide = quads ? decay_step<T, true, STEP_ROWS, VECTOR> : decay_step<T, false, STEP_ROWS, VECTOR>;
     lnt_launch(d, K <= 128 ? narrow : wide, (unsigned)(heads * blocks), STEP_THREADS, x, (const T *)a->q, (const T *)a->k, (const T *)a->v, s0, sT,
-               (T *)a->o, den, Hq, K, V, blocks);
+               (T *)a->o, den, Hq, K, V, blocks, step_gates{ (const float *)a->gk, (const float *)a->gv, (const float *)a->bonus });
 }
-static void step_forward(const lnt_recur_args *a, const lnt_device *d) { LNT_BY_TYPE(a->dtype, T, step<T>(a, (const lnt_cuda *)d)); }
+template <bool VECTOR> static void step_forward(const void *args, const lnt_device *d)
+{
+    const lnt_recur_args *a = (const lnt_recur_args *)args;
+    LNT_BY_TYPE(a->dtype, T, step<T, VECTOR>(a, (const lnt_cuda *)d));
+}
 
 extern "C" {
-extern const lnt_recur_impl lnt_decay_recurrent_cuda;
-const lnt_recur_impl lnt_decay_recurrent_cuda = {
-    .name = "recurrent-cuda",
-    .form = LINNET_FORM_RECURRENT,
-    .device = LNT_DEVICE_CUDA,
-    .needs = 80,
-    .declines = decay_too_wide,
-    .workspace = step_workspace,
-    .forward = NULL,
-    .backward = NULL,
-    .put_forward = step_forward,
-    .put_backward = NULL,
-};
+extern const lnt_recur_impl lnt_decay_recurrent_cuda, lnt_vector_recurrent_cuda;
+#define RECURRENT(FORWARD)                                                                                                         \
+    {                                                                                                                              \
+        .name = "recurrent-cuda", .form = LINNET_FORM_RECURRENT, .device = LNT_DEVICE_CUDA, .needs = 80, .declines = decay_too_wide, \
+        .workspace = step_workspace, .forward = NULL, .backward = NULL, .put_forward = FORWARD, .put_backward = NULL,              \
+    }
+const lnt_recur_impl lnt_decay_recurrent_cuda = RECURRENT(step_forward<false>);
+const lnt_recur_impl lnt_vector_recurrent_cuda = RECURRENT(step_forward<true>);
 }

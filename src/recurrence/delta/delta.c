@@ -1,5 +1,7 @@
-/* The delta core: DeltaNet and Gated DeltaNet. Equations in README.md. */
-#include "recurrence/recurrence.h"
+/* The delta core: DeltaNet, Gated DeltaNet, KDA. Equations in README.md. */
+#include "recurrence/delta/delta.h"
+#include "recurrence/delta/delta_node.h"
+#include "recurrence/recur_node.h"
 #include "simd/variant.h"
 
 /* The amx variant's chunk form takes bf16 tensors only; its token form would be avx512's. */
@@ -8,17 +10,19 @@ extern const lnt_recur_impl lnt_delta_recurrent_base, lnt_delta_recurrent_avx2, 
 
 #ifdef LINNET_CUDA
 /* Chunks of 64 on tensor cores, on Hopper's and on any since sm_80; the general chunk form; the token form. */
-const char *lnt_delta_fast_declines(const lnt_recur_args *a, bool backward);
-const char *lnt_delta_cuda_declines(const lnt_recur_args *a, bool backward);
-size_t lnt_delta_fast_workspace(const lnt_recur_args *a, bool backward, int threads);
-size_t lnt_delta_chunk_cuda_workspace(const lnt_recur_args *a, bool backward, int threads);
-void lnt_delta_sm80_forward(const lnt_recur_args *a, const lnt_device *d);
-void lnt_delta_sm80_backward(const lnt_recur_args *a, const lnt_device *d);
-void lnt_delta_sm90_forward(const lnt_recur_args *a, const lnt_device *d);
-void lnt_delta_sm90_backward(const lnt_recur_args *a, const lnt_device *d);
-void lnt_delta_chunk_cuda_forward(const lnt_recur_args *a, const lnt_device *d);
-void lnt_delta_chunk_cuda_backward(const lnt_recur_args *a, const lnt_device *d);
-void lnt_delta_recurrent_cuda_forward(const lnt_recur_args *a, const lnt_device *d);
+const char *lnt_delta_fast_declines(const void *args, bool backward);
+const char *lnt_delta_cuda_declines(const void *args, bool backward);
+size_t lnt_delta_fast_workspace(const void *args, bool backward, int threads);
+size_t lnt_delta_chunk_cuda_workspace(const void *args, bool backward, int threads);
+void lnt_delta_sm80_forward(const void *args, const lnt_device *d);
+void lnt_delta_sm80_backward(const void *args, const lnt_device *d);
+void lnt_delta_sm90_forward(const void *args, const lnt_device *d);
+void lnt_delta_sm90_backward(const void *args, const lnt_device *d);
+void lnt_delta_chunk_cuda_forward(const void *args, const lnt_device *d);
+void lnt_delta_chunk_cuda_backward(const void *args, const lnt_device *d);
+void lnt_delta_recurrent_cuda_forward(const void *args, const lnt_device *d);
+
+extern const lnt_recur_impl lnt_kda_row_cuda, lnt_kda_recurrent_cuda; /* decay_vector_cuda.cu */
 
 static const lnt_recur_impl chunk_sm90 = { .name = "chunk-sm90", .form = LINNET_FORM_CHUNK, .device = LNT_DEVICE_CUDA, .needs = 90,
                                            .declines = lnt_delta_fast_declines, .workspace = lnt_delta_fast_workspace,
@@ -33,17 +37,46 @@ static const lnt_recur_impl recurrent_cuda = { .name = "recurrent-cuda", .form =
                                                .declines = lnt_delta_cuda_declines, .put_forward = lnt_delta_recurrent_cuda_forward };
 #endif
 
-double lnt_delta_flops(const lnt_recur_args *a, int C, bool backward)
+static double flops(const void *args, int C, bool backward)
 {
-    double K = a->K, V = a->V;
+    const lnt_recur_args *a = args;
+    double K = a->K, V = a->V, tokens = (double)a->tokens * a->Hv;
     /* the backward pass makes the chunk states again: 4KV + CV */
-    return backward ? 18 * K * V + C * (12 * K + 9 * V) : 6 * K * V + C * (4 * K + 3 * V);
+    return tokens * (backward ? 18 * K * V + C * (12 * K + 9 * V) : 6 * K * V + C * (4 * K + 3 * V));
 }
 
-const lnt_recur_impl *const lnt_delta_impls[] = {
+#define ON_CPUS                                                                                                                    \
+    &lnt_delta_chunk_amx, &lnt_delta_chunk_avx512, &lnt_delta_chunk_avx2, &lnt_delta_chunk_base, &lnt_delta_recurrent_avx512,      \
+        &lnt_delta_recurrent_avx2, &lnt_delta_recurrent_base, &lnt_delta_reference, NULL
+static const lnt_recur_impl *const impls[] = {
 #ifdef LINNET_CUDA
-    &chunk_sm90,                 &chunk_sm80,               &chunk_cuda,               &recurrent_cuda,
+    &chunk_sm90, &chunk_sm80, &chunk_cuda, &recurrent_cuda,
 #endif
-    &lnt_delta_chunk_amx,        &lnt_delta_chunk_avx512,   &lnt_delta_chunk_avx2,     &lnt_delta_chunk_base,
-    &lnt_delta_recurrent_avx512, &lnt_delta_recurrent_avx2, &lnt_delta_recurrent_base, &lnt_delta_reference, NULL,
+    ON_CPUS,
 };
+static const lnt_recur_impl *const row_gated_impls[] = {
+#ifdef LINNET_CUDA
+    &lnt_kda_row_cuda, &lnt_kda_recurrent_cuda,
+#endif
+    ON_CPUS,
+};
+
+/* ---- operators ---------------------------------------------------------------------------------------------------------------------------- */
+
+static const lnt_recur_option options[] = { LNT_SCALE_OPTION, { 0 } };
+static const lnt_recur_tensor ungated[] = { LNT_STATE_QKV, LNT_STATE_BETA, LNT_STATE_S, LNT_STATE_O, { 0 } };
+static const lnt_recur_tensor row_gated[] = { LNT_STATE_QKV, LNT_STATE_ROW_GATE(), LNT_STATE_BETA, LNT_STATE_S, LNT_STATE_O, { 0 } };
+static const lnt_recur_tensor gated[] = { LNT_STATE_QKV, LNT_STATE_GATE, LNT_STATE_BETA, LNT_STATE_S, LNT_STATE_O, { 0 } };
+
+#define OPERATOR(NAME, KIND, TENSORS, IMPLS, NODE, EQUATION)                                                                       \
+    const lnt_recur_op lnt_recur_##NAME = {                                                                                        \
+        .name = #NAME, .core = "delta", .equation = EQUATION, .kind = KIND, .args_size = sizeof(lnt_recur_args), .sizes = lnt_state_sizes,      \
+        .tensors = TENSORS, .options = options, .impls = IMPLS, .cases = lnt_delta_cases, .f32 = { 2e-6, 1e-5, 5e-5 },            \
+        .bf16 = { 8e-3, 8e-3, 2e-2 }, .fill = lnt_state_fill, .check = lnt_state_check, .flops = flops,                            \
+        .node = &(const lnt_op){ LNT_RECUR_NODE(#NAME), NODE },                                                                    \
+    }
+OPERATOR(delta_rule, LNT_DELTA_SCALAR, ungated, impls, LNT_DELTA_LAYER, "S_t = S_{t-1} + k_t beta_t (v_t - S_{t-1}^T k_t)^T, o_t = scale S_t^T q_t");
+OPERATOR(gated_delta_rule, LNT_DELTA_SCALAR, gated, impls, LNT_DELTA_LAYER,
+         "S_t = e^{g_t} S_{t-1} + k_t beta_t (v_t - e^{g_t} S_{t-1}^T k_t)^T, o_t = scale S_t^T q_t");
+OPERATOR(kda, LNT_DELTA_ROWS, row_gated, row_gated_impls, .makes_input = NULL,
+         "S_t = R S_{t-1} + k_t beta_t (v_t - (R S_{t-1})^T k_t)^T, R = diag(e^{gk_t}), o_t = scale S_t^T q_t");

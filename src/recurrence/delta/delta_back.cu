@@ -710,5 +710,5 @@ int lnt_delta_fast_block_memory(const lnt_recur_args *a, bool backward)
                              : a->V == 128 ? layout<64, 128>::bytes : layout<64, 64>::bytes;
     return chain > outputs ? chain : outputs;
 }
-extern "C" void lnt_delta_sm80_backward(const lnt_recur_args *a, const lnt_device *d) { backward(a, d, true); }
-extern "C" void lnt_delta_sm90_backward(const lnt_recur_args *a, const lnt_device *d) { backward(a, d, false); }
+extern "C" void lnt_delta_sm80_backward(const void *args, const lnt_device *d) { backward((const lnt_recur_args *)args, d, true); }
+extern "C" void lnt_delta_sm90_backward(const void *args, const lnt_device *d) { backward((const lnt_recur_args *)args, d, false); }

@@ -11,7 +11,7 @@
 #include "device/cuda.cuh"
 
 extern "C" {
-#include "recurrence/recurrence.h"
+#include "recurrence/recur_args.h"
 }
 
 namespace {
@@ -485,16 +485,18 @@ template <typename T> cudaError_t put(const lnt_recur_args *a, const problem &p,
 
 } /* namespace */
 
-extern "C" size_t lnt_delta_chunk_cuda_workspace(const lnt_recur_args *a, bool backward, int threads)
+extern "C" size_t lnt_delta_chunk_cuda_workspace(const void *args, bool backward, int threads)
 {
+    const lnt_recur_args *a = (const lnt_recur_args *)args;
     (void)threads;
     if (!backward) return 0;
     problem p = {};
     return lay_out(a, NULL, &p);
 }
 
-extern "C" void lnt_delta_chunk_cuda_backward(const lnt_recur_args *a, const lnt_device *d)
+extern "C" void lnt_delta_chunk_cuda_backward(const void *args, const lnt_device *d)
 {
+    const lnt_recur_args *a = (const lnt_recur_args *)args;
     lnt_cuda *device = (lnt_cuda *)d;
     problem p = {};
     p.q = a->q;

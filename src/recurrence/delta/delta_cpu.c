@@ -2,24 +2,25 @@
  * runs them in float32 or, for bf16 tensors, through bf16 tiles.
  *
  * Letters: n rows in this chunk, S the state at its start [K,V], s the read-out scale, b_i = beta_i, D the decay mask, e_i = e^{G_i}, l_i = e^{G_n -
- * G_i}. Rows of k and q stand in one stack KQ: k at rows 0..n-1, q at rows m..m+n-1, m = n rounded up to what the engine wants, zeros between. */
+ * G_i}. With vector gates e and l are factors of columns of K and Q (chunk/chunk_vector.h): rows that meet a state are scaled before, and D, e, l
+ * below are ones. Rows of k and q stand in one stack KQ: k at rows 0..n-1, q at rows m..m+n-1, m = n rounded up to what the engine wants, zeros
+ * between. */
 #include "core/memory.h"
-#include "recurrence/chunk/chunk.h"
+#include "recurrence/chunk/chunk_vector.h"
 #define LNT_ROWS_BETWEEN_TILES
-#include "recurrence/chunk/chunk_rows.h"
-#include "recurrence/recurrence.h"
-
-#include <omp.h>
+#include "recurrence/chunk/chunk_walk.h"
+#include "recurrence/delta/delta.h"
 
 /* Longest chunk taken: its square matrices are 64 MB each. */
 enum { CHUNK_LONGEST = 4096 };
 
 typedef struct {
     const lnt_recur_args *a;
+    const lnt_head *at;
     const lnt_mm_engine *e;
-    int C, K, V, group; /* group: value heads of a query-key head */
+    int C, K, V, m; /* m: of the chunk at hand */
+    bool vector;
     int width, panels; /* columns of V that a state is worked on at a time, and how often that goes into V */
-    int64_t longest, chunks;
     float scale;
     float *kq;                              /* [m+C, K] */
     float *w;                               /* [m+C, C] K K^T over Q K^T, then masked */
@@ -35,14 +36,12 @@ typedef struct {
     float *u, *xs, *us, *pairs, *dS;        /* [C,V] U, [m+C,K], [C,K], [m+C,C], [K,V] */
     float *dG, *dots;                       /* [C] */
     float *dq, *dk;                         /* [longest,K] sums over a group; NULL when group == 1 */
+    /* vector gates: [m+C,K] e.KQ, [C,K] l.K, [C,K] what pairs add to dKwrite; for dgk (chunk_vector.h) [C,K] twice, [K] */
+    lnt_vector gk;
+    float *kqs, *ks, *pair_k, *inside, *through, *last;
+    void *kqs_forms, *ks_forms;
     void *u_forms, *pairs_forms, *dS_forms, *dS_t_forms, *start_forms, *do_forms;
 } work;
-
-typedef struct {
-    int64_t first, row; /* token of the first row; the same counted from the sequence's start */
-    int n, m, hq, h;
-    int64_t next, next_n; /* first token and rows of the chunk to be worked on after this one */
-} chunk;
 
 static int stacked(const lnt_mm_engine *e, int n) { return (n + e->row_align - 1) / e->row_align * e->row_align; }
 
@@ -51,16 +50,15 @@ static size_t carve(work *w, const lnt_recur_args *a, const lnt_mm_engine *e, in
 {
     lnt_carve c = {base, 0};
     int64_t K = a->K, V = a->V, longest = lnt_recur_longest(a);
-    C = longest < C ? (longest > 0 ? (int)longest : 1) : C;
+    C = chunk_length(a, C);
     int rows = stacked(e, C) + C;
+    int64_t chunks = (longest + C - 1) / C;
     *w = (work){.a = a,
                 .e = e,
                 .C = C,
                 .K = a->K,
                 .V = a->V,
-                .group = a->Hv / a->Hq,
-                .longest = longest,
-                .chunks = (longest + C - 1) / C,
+                .vector = a->op->kind == LNT_DELTA_ROWS,
                 .scale = (float)a->scale};
     w->width = a->V % e->panel ? a->V : e->panel;
     w->panels = a->V / w->width;
@@ -81,8 +79,21 @@ static size_t carve(work *w, const lnt_recur_args *a, const lnt_mm_engine *e, in
     w->y_forms = lnt_carve_bytes(&c, e->bytes(rows, a->V, LNT_RIGHT));
     w->S_forms = lnt_carve_bytes(&c, (size_t)w->panels * e->bytes(a->K, w->width, LNT_RIGHT));
     w->state = lnt_carve_bytes(&c, (size_t)w->panels * sizeof *w->state);
+    if (w->vector) {
+        w->gk = LNT_V(lnt_vector_carve)(&c, e, C, a->K);
+        w->kqs = lnt_carve_floats(&c, rows * K);
+        w->ks = lnt_carve_floats(&c, C * K);
+        w->kqs_forms = lnt_carve_bytes(&c, e->bytes(rows, a->K, LNT_LEFT | LNT_LEFT_T));
+        w->ks_forms = lnt_carve_bytes(&c, e->bytes(C, a->K, LNT_LEFT | LNT_LEFT_T));
+    }
     if (!backward) return c.used;
-    w->starts = lnt_carve_bytes(&c, (size_t)w->chunks * e->kept_bytes(a->K, a->V));
+    if (w->vector) {
+        w->pair_k = lnt_carve_floats(&c, C * K);
+        w->inside = lnt_carve_floats(&c, C * K);
+        w->through = lnt_carve_floats(&c, C * K);
+        w->last = lnt_carve_floats(&c, K);
+    }
+    w->starts = lnt_carve_bytes(&c, (size_t)chunks * e->kept_bytes(a->K, a->V));
     w->errors = lnt_carve_floats(&c, longest * V);
     w->u = lnt_carve_floats(&c, C * V);
     w->xs = lnt_carve_floats(&c, rows * K);
@@ -91,7 +102,7 @@ static size_t carve(work *w, const lnt_recur_args *a, const lnt_mm_engine *e, in
     w->dS = lnt_carve_floats(&c, K * V);
     w->dG = lnt_carve_floats(&c, C);
     w->dots = lnt_carve_floats(&c, C);
-    if (w->group > 1) {
+    if (a->Hv > a->Hq) {
         w->dq = lnt_carve_floats(&c, longest * K);
         w->dk = lnt_carve_floats(&c, longest * K);
     }
@@ -104,65 +115,78 @@ static size_t carve(work *w, const lnt_recur_args *a, const lnt_mm_engine *e, in
     return c.used;
 }
 
-static int64_t least(int64_t a, int64_t b) { return a < b ? a : b; }
-
-/* Chunk i of a head; chunk i + step comes after it. */
-static chunk chunk_at(const work *w, int64_t n, int h, int64_t i, int step)
-{
-    const lnt_recur_args *a = w->a;
-    int64_t start = a->cu_seqlens[n], end = a->cu_seqlens[n + 1], first = start + i * w->C, next = first + step * w->C;
-    int rows = (int)least(end - first, w->C);
-    int64_t next_n = next < start || next >= end ? 0 : least(end - next, w->C);
-    return (chunk){.first = first, .row = i * w->C, .n = rows, .m = stacked(w->e, rows), .hq = h / w->group, .h = h, .next = next, .next_n = next_n};
-}
-
 /* Between the panels of a chunk: a share of the next chunk's rows, few at a time so that they never fill the queue of misses. */
-static void share_ahead(const work *w, chunk c, int p, const void *x, lnt_dtype t, int heads, int h, int64_t width)
+static void share_ahead(const work *w, lnt_rows c, int p, const void *x, lnt_dtype t, int heads, int h, int64_t width)
 {
     int64_t from = c.next_n * p / w->panels, to = c.next_n * (p + 1) / w->panels;
     rows_ahead(x, t, c.next + from, to - from, heads, h, width);
 }
 
-static void sweep_ahead(const work *w, chunk c, int p)
+static void sweep_ahead(const work *w, lnt_rows c, int p)
 {
     const lnt_recur_args *a = w->a;
-    share_ahead(w, c, p, a->k, a->dtype, a->Hq, c.hq, w->K);
-    share_ahead(w, c, p, a->v, a->dtype, a->Hv, c.h, w->V);
-    share_ahead(w, c, p, a->g, LINNET_F32, a->Hv, c.h, 1);
-    share_ahead(w, c, p, a->beta, LINNET_F32, a->Hv, c.h, 1);
+    share_ahead(w, c, p, a->k, a->dtype, a->Hq, w->at->hq, w->K);
+    share_ahead(w, c, p, a->v, a->dtype, a->Hv, w->at->h, w->V);
+    share_ahead(w, c, p, a->g, LINNET_F32, a->Hv, w->at->h, 1);
+    share_ahead(w, c, p, a->gk, LINNET_F32, a->Hv, w->at->h, w->K);
+    share_ahead(w, c, p, a->beta, LINNET_F32, a->Hv, w->at->h, 1);
 }
 
-static void forward_ahead(const work *w, chunk c, int p)
+static void forward_ahead(const work *w, lnt_rows c, int p)
 {
     const lnt_recur_args *a = w->a;
     sweep_ahead(w, c, p);
-    share_ahead(w, c, p, a->q, a->dtype, a->Hq, c.hq, w->K);
-    share_ahead(w, c, p, a->o, a->dtype, a->Hv, c.h, w->V);
+    share_ahead(w, c, p, a->q, a->dtype, a->Hq, w->at->hq, w->K);
+    share_ahead(w, c, p, a->o, a->dtype, a->Hv, w->at->h, w->V);
 }
 
-static void key_ahead(const work *w, chunk c, const void *x) { rows_ahead(x, w->a->dtype, c.next, c.next_n, w->a->Hq, c.hq, w->K); }
-static void value_ahead(const work *w, chunk c, const void *x) { rows_ahead(x, w->a->dtype, c.next, c.next_n, w->a->Hv, c.h, w->V); }
-
-/* Load k, q (unless !with_q), beta and gates of a chunk; w.w = KQ K^T. KQ and its view K get the forms asked for. */
-static void front(work *w, chunk c, bool with_q, int kq_forms, int k_forms, lnt_operand *kq, lnt_operand *k)
+/* Vector gates: w.w = the pairs of KQ and K, decays and all; *kq and *k the scaled rows, which read a state and which are written into one. */
+static void vector_front(work *w, lnt_rows c, bool with_q, int kq_forms, int k_forms, lnt_operand *kq, lnt_operand *k)
 {
     const lnt_recur_args *a = w->a;
-    rows_in(w->kq, a->k, a->dtype, c.first, c.n, a->Hq, c.hq, w->K);
+    int64_t K = w->K, size = c.n * K, q = w->m * K;
+    const float *x[2] = { w->kq, w->kq + q };
+    float *pairs[2] = { w->w, w->w + (int64_t)w->m * w->C };
+    LNT_V(lnt_vector_load)(&w->gk, c.n, (const float *)a->gk + (c.first * a->Hv + w->at->h) * K, a->Hv * K, false);
+    LNT_V(lnt_vector_pairs)(&w->gk, c.n, 1.0f, with_q ? 2 : 1, x, w->kq, pairs, w->C);
+    row_times(size, 1.0f, w->gk.from_start, w->kq, w->kqs);
+    row_times(size, 1.0f, w->gk.to_end, w->kq, w->ks);
     if (with_q) {
-        memset(w->kq + (int64_t)c.n * w->K, 0, (size_t)(c.m - c.n) * (size_t)w->K * sizeof(float));
-        rows_in(w->kq + (int64_t)c.m * w->K, a->q, a->dtype, c.first, c.n, a->Hq, c.hq, w->K);
+        memset(w->kqs + size, 0, (size_t)(q - size) * sizeof(float));
+        row_times(size, 1.0f, w->gk.from_start, w->kq + q, w->kqs + q);
+    }
+    *kq = w->e->prepare(kq_forms & (LNT_LEFT | LNT_LEFT_T), with_q ? w->m + c.n : c.n, w->K, w->kqs, K, w->kqs_forms);
+    *k = w->e->prepare(k_forms & LNT_LEFT_T ? LNT_LEFT_T : LNT_LEFT, c.n, w->K, w->ks, K, w->ks_forms);
+}
+
+/* Load k, q (unless !with_q), beta and gates of a chunk; w.w = KQ K^T. KQ and its view K get the forms asked for. */
+static void front(work *w, lnt_rows c, bool with_q, int kq_forms, int k_forms, lnt_operand *kq, lnt_operand *k)
+{
+    const lnt_recur_args *a = w->a;
+    w->m = stacked(w->e, c.n);
+    rows_in(w->kq, a->k, a->dtype, c.first, c.n, a->Hq, w->at->hq, w->K);
+    if (with_q) {
+        memset(w->kq + (int64_t)c.n * w->K, 0, (size_t)(w->m - c.n) * (size_t)w->K * sizeof(float));
+        rows_in(w->kq + (int64_t)w->m * w->K, a->q, a->dtype, c.first, c.n, a->Hq, w->at->hq, w->K);
     }
     const float *g = a->g, *beta = a->beta;
-    LNT_V(lnt_chunk_decay)(c.n, g ? g + c.first * a->Hv + c.h : NULL, a->Hv, w->mask, w->C, w->from_start, w->to_end);
+    LNT_V(lnt_chunk_decay)(c.n, g ? g + c.first * a->Hv + w->at->h : NULL, a->Hv, w->mask, w->C, w->from_start, w->to_end);
     for (int i = 0; i < c.n; i++) {
-        w->beta[i] = beta[(c.first + i) * a->Hv + c.h];
+        w->beta[i] = beta[(c.first + i) * a->Hv + w->at->h];
         w->write[i] = w->beta[i] * w->to_end[i];
     }
-    *kq = w->e->prepare(kq_forms, with_q ? c.m + c.n : c.n, w->K, w->kq, w->K, w->kq_forms);
+    if (w->vector) {
+        vector_front(w, c, with_q, kq_forms, k_forms, kq, k);
+        return;
+    }
+    *kq = w->e->prepare(kq_forms, with_q ? w->m + c.n : c.n, w->K, w->kq, w->K, w->kq_forms);
     *k = w->e->view(kq, 0, c.n);
     w->e->extend(k, k_forms, w->k_forms);
     w->e->multiply(LNT_MM_SET, NULL, kq, false, k, true, w->w, w->C);
 }
+
+/* The decay of a state over the chunk, and its stride from row to row. */
+static const float *state_decay(const work *w, lnt_rows c) { return w->vector ? w->gk.end : &w->from_start[c.n - 1]; }
 
 /* x_ij = f x_ij D_ij r_i c_j; r, c may be NULL (ones). */
 static void apply_mask(const work *w, int n, float f, const float *r, const float *c, float *x)
@@ -180,30 +204,30 @@ static void apply_mask(const work *w, int n, float f, const float *r, const floa
 }
 
 /* Panel p of the prediction errors, in place of x = K S:  (I + tril(K K^T . D diag(b), -1)) E = V - e.(K S). The matrix is the masked w.w. */
-static void solve_errors(work *w, chunk c, int p)
+static void solve_errors(work *w, lnt_rows c, int p)
 {
     const lnt_recur_args *a = w->a;
-    rows_in_less(w->x, a->v, a->dtype, c.first, c.n, a->Hv * w->panels, c.h * w->panels + p, w->width, w->from_start);
+    rows_in_less(w->x, a->v, a->dtype, c.first, c.n, a->Hv * w->panels, w->at->h * w->panels + p, w->width, w->from_start);
     LNT_V(lnt_chunk_solve)(false, c.n, w->width, w->w, w->C, w->x, w->width);
 }
 
 /* S = e^{G_n} S + K^T (b l . E), panel p of it */
-static void update_state(work *w, chunk c, const lnt_operand *k, int p)
+static void update_state(work *w, lnt_rows c, const lnt_operand *k, int p)
 {
     rows_scaled(c.n, w->width, 1.0f, w->write, w->x, w->y);
     lnt_operand y = w->e->prepare(LNT_RIGHT, c.n, w->width, w->y, w->width, w->y_forms);
-    w->e->update(&w->from_start[c.n - 1], k, true, &y, false, &w->state[p]);
+    w->e->update(state_decay(w, c), w->vector, k, true, &y, false, &w->state[p]);
 }
 
 /* What a chunk does to and with the columns of the state is done a panel at a time, while it sits in L1. */
-static void forward_chunk(work *w, chunk c)
+static void forward_chunk(work *w, lnt_rows c)
 {
     const lnt_recur_args *a = w->a;
     const lnt_mm_engine *e = w->e;
-    int width = w->width, heads = a->Hv * w->panels, head = c.h * w->panels; /* panels of V as if they were heads */
+    int width = w->width, heads = a->Hv * w->panels, head = w->at->h * w->panels; /* panels of V as if they were heads */
     lnt_operand kq, k;
     front(w, c, true, LNT_LEFT, LNT_RIGHT_T | LNT_LEFT_T, &kq, &k);
-    float *P = w->w + (int64_t)c.m * w->C, *o = w->x + (int64_t)c.m * width;
+    float *P = w->w + (int64_t)w->m * w->C, *o = w->x + (int64_t)w->m * width;
     apply_mask(w, c.n, 1.0f, NULL, w->beta, w->w);
     apply_mask(w, c.n, w->scale, NULL, w->beta, P);
     lnt_operand p = e->prepare(LNT_LEFT, c.n, c.n, P, w->C, w->w_forms);
@@ -239,20 +263,10 @@ static void state_out(work *w, int64_t index)
         rows_out(sT + index * size, LINNET_F32, 0, w->K, w->panels, p, w->width, w->S + (int64_t)p * w->K * w->width);
 }
 
-static int64_t chunks_of(const work *w, int64_t n) { return (w->a->cu_seqlens[n + 1] - w->a->cu_seqlens[n] + w->C - 1) / w->C; }
-
-static void forward_head(work *w, int64_t n, int h)
-{
-    int64_t index = n * w->a->Hv + h, chunks = chunks_of(w, n);
-    state_in(w, index);
-    for (int64_t i = 0; i < chunks; i++) forward_chunk(w, chunk_at(w, n, h, i, 1));
-    state_out(w, index);
-}
-
 /* ---- backward -------------------------------------------------------------------------------------------------------------------- */
 
 /* Forward again, keeping the state at every chunk's start and the prediction errors E. */
-static void sweep_chunk(work *w, chunk c, int64_t i, bool last)
+static void sweep_chunk(work *w, lnt_rows c, int64_t i, bool last)
 {
     int64_t width = w->width;
     lnt_operand kq, k;
@@ -260,7 +274,7 @@ static void sweep_chunk(work *w, chunk c, int64_t i, bool last)
     apply_mask(w, c.n, 1.0f, NULL, w->beta, w->w);
     for (int p = 0; p < w->panels; p++) {
         w->e->keep(&w->state[p], p * w->width, w->V, w->starts + (size_t)i * w->e->kept_bytes(w->K, w->V));
-        w->e->multiply(LNT_MM_SET, NULL, &k, false, &w->state[p], false, w->x, width);
+        w->e->multiply(LNT_MM_SET, NULL, &kq, false, &w->state[p], false, w->x, width);
         solve_errors(w, c, p);
         float *E = w->errors + c.row * w->V + p * width;
         for (int64_t r = 0; r < c.n; r++) memcpy(E + r * w->V, w->x + r * width, (size_t)width * sizeof *E);
@@ -269,44 +283,52 @@ static void sweep_chunk(work *w, chunk c, int64_t i, bool last)
     }
 }
 
-/* Rows of dq or dk: into the tensor, or added up over the value heads of a group first. */
-static void put_key_gradient(const work *w, chunk c, const float *x, void *out, float *sum)
-{
-    const lnt_recur_args *a = w->a;
-    int64_t K = w->K;
-    if (!out) return;
-    if (sum) {
-        float *restrict s = sum + c.row * K;
-        bool first = c.h % w->group == 0;
-        for (int64_t i = 0; i < c.n * K; i++) s[i] = first ? x[i] : s[i] + x[i];
-        if ((c.h + 1) % w->group) return;
-        x = s;
-    }
-    rows_out(out, a->dtype, c.first, c.n, a->Hq, c.hq, K, x);
-}
-
 /* dG_i = q_i.dq_i + k_i.dKread_i - k_i.dKwrite_i; the last row also gets <S', dS'> = e^{G_n} <S, dS'> + sum_i k_i . l_i (dS' u_i) (operators.md 0.6).
  * On entry dots holds the second sum's terms. */
-static void gate_gradient(work *w, chunk c, const lnt_operand *S)
+static void gate_gradient(work *w, lnt_rows c, const lnt_operand *S)
 {
     const lnt_recur_args *a = w->a;
     int64_t K = w->K;
     float inner = w->from_start[c.n - 1] * w->e->inner(S, w->dS);
     for (int64_t i = 0; i < c.n; i++) {
         const float *ki = w->kq + i * K;
-        w->dG[i] = row_dot(w->kq + (c.m + i) * K, w->xs + (c.m + i) * K, K) + row_dot(ki, w->xs + i * K, K) - row_dot(ki, w->us + i * K, K);
+        w->dG[i] = row_dot(w->kq + (w->m + i) * K, w->xs + (w->m + i) * K, K) + row_dot(ki, w->xs + i * K, K) - row_dot(ki, w->us + i * K, K);
         inner += w->dots[i];
     }
-    w->dG[c.n - 1] += inner;
-    int64_t at = c.first * a->Hv + c.h;
-    LNT_V(lnt_chunk_gate_grad)(c.n, w->dG, (const float *)a->g + at, (float *)a->dg + at, a->Hv);
+    int64_t at = c.first * a->Hv + w->at->h;
+    LNT_V(lnt_chunk_gate_grad)(c.n, inner, w->dG, (const float *)a->g + at, (float *)a->dg + at, a->Hv);
+}
+
+/* xs += [M; N] . D K and us += ([M; N] . D)^T KQ with vector gates, and dgk by chunk_vector.h. N's diagonal carries no gate and comes last. */
+static void vector_key_gradients(work *w, lnt_rows c, const lnt_operand *S)
+{
+    const lnt_recur_args *a = w->a;
+    int64_t K = w->K, C = w->C, m = w->m, size = c.n * K;
+    const float *M = w->pairs, *N = w->pairs + m * C, *q = w->kq + m * K, *both[2] = { M, N };
+    float *dq = w->xs + m * K, *out[2] = { w->xs, dq };
+    memset(w->pair_k, 0, (size_t)size * sizeof(float));
+    LNT_V(lnt_vector_readers)(&w->gk, c.n, 2, both, C, w->kq, out);
+    LNT_V(lnt_vector_writers)(&w->gk, c.n, M, C, w->kq, w->pair_k);
+    LNT_V(lnt_vector_writers)(&w->gk, c.n, N, C, q, w->pair_k);
+    if (a->dgk) {
+        w->e->inner_rows(S, w->dS, w->last);
+        row_mul(w->last, w->gk.end, K);
+        row_times(size, 1.0f, w->kq, w->us, w->through);
+        row_times(size, 1.0f, w->kq, w->xs, w->inside);
+        row_add_times(size, 1.0f, q, dq, w->inside);
+        row_add_times(size, -1.0f, w->kq, w->pair_k, w->inside);
+        LNT_V(lnt_vector_gate_grad)(&w->gk, w->last, w->through, w->inside, (float *)a->dgk + (c.first * a->Hv + w->at->h) * K, a->Hv * K);
+    }
+    row_add(w->us, 1.0f, w->pair_k, size);
+    rows_add_diagonal(c.n, N, C, w->kq, K, dq);
+    rows_add_diagonal(c.n, N, C, q, K, w->us);
 }
 
 /* dR of (I + A)^T dR = P^T dO + l.(K dS') into rows 0..n-1 of x, whose rows m.. hold dO; A = tril(b_i K K^T . D, -1), P = s Q K^T . D. */
-static void solve_adjoint(work *w, chunk c, const lnt_operand *k, const lnt_operand *dS)
+static void solve_adjoint(work *w, lnt_rows c, const lnt_operand *k, const lnt_operand *dS)
 {
     const lnt_mm_engine *e = w->e;
-    float *P = w->w + (int64_t)c.m * w->C, *dO = w->x + (int64_t)c.m * w->V;
+    float *P = w->w + (int64_t)w->m * w->C, *dO = w->x + (int64_t)w->m * w->V;
     apply_mask(w, c.n, 1.0f, w->beta, NULL, w->w);
     apply_mask(w, c.n, w->scale, NULL, NULL, P);
     e->multiply(LNT_MM_SET, NULL, k, false, dS, false, w->x, w->V);
@@ -316,112 +338,72 @@ static void solve_adjoint(work *w, chunk c, const lnt_operand *k, const lnt_oper
     LNT_V(lnt_chunk_solve)(true, c.n, w->V, w->w, w->C, w->x, w->V);
 }
 
-static void backward_chunk(work *w, chunk c, int64_t index)
+static void backward_chunk(work *w, lnt_rows c, int64_t index)
 {
     const lnt_recur_args *a = w->a;
     const lnt_mm_engine *e = w->e;
     int64_t K = w->K, V = w->V, C = w->C;
-    int rows = c.m + c.n;
     const float *E = w->errors + c.row * V;
     lnt_operand kq, k;
     front(w, c, true, LNT_LEFT | LNT_LEFT_T | LNT_RIGHT, LNT_RIGHT_T, &kq, &k);
+    int rows = w->m + c.n;
     e->extend(&w->grad, LNT_RIGHT_T, w->dS_t_forms);
-    rows_in(w->x + c.m * V, a->do_, a->dtype, c.first, c.n, a->Hv, c.h, V);
-    rows_ahead(a->dv, a->dtype, c.first, c.n, a->Hv, c.h, V);
+    rows_in(w->x + w->m * V, a->do_, a->dtype, c.first, c.n, a->Hv, w->at->h, V);
+    rows_ahead(a->dv, a->dtype, c.first, c.n, a->Hv, w->at->h, V);
     solve_adjoint(w, c, &k, &w->grad);
-    value_ahead(w, c, a->do_);
-    rows_ahead(a->g, LINNET_F32, c.next, c.next_n, a->Hv, c.h, 1);
-    rows_ahead(a->beta, LINNET_F32, c.next, c.next_n, a->Hv, c.h, 1);
+    value_ahead(w->at, c, a->do_);
+    rows_ahead(a->g, LINNET_F32, c.next, c.next_n, a->Hv, w->at->h, 1);
+    rows_ahead(a->beta, LINNET_F32, c.next, c.next_n, a->Hv, w->at->h, 1);
 
     /* dbeta = rowsum(dR . E), dV = dZ = b.dR, U = b.E */
     float *dbeta = a->dbeta;
-    for (int64_t i = 0; dbeta && i < c.n; i++) dbeta[(c.first + i) * a->Hv + c.h] = row_dot(w->x + i * V, E + i * V, V);
+    for (int64_t i = 0; dbeta && i < c.n; i++) dbeta[(c.first + i) * a->Hv + w->at->h] = row_dot(w->x + i * V, E + i * V, V);
     rows_scaled(c.n, w->V, 1.0f, w->beta, w->x, w->x);
-    memset(w->x + c.n * V, 0, (size_t)((c.m - c.n) * V) * sizeof(float));
-    rows_out(a->dv, a->dtype, c.first, c.n, a->Hv, c.h, V, w->x);
+    memset(w->x + c.n * V, 0, (size_t)((w->m - c.n) * V) * sizeof(float));
+    rows_out(a->dv, a->dtype, c.first, c.n, a->Hv, w->at->h, V, w->x);
     rows_scaled(c.n, w->V, 1.0f, w->beta, E, w->u);
 
     /* pairs = [dM; dP] . D:  dM = -tril(dZ U^T, -1), dP = s tril(dO U^T, 0) */
     lnt_operand x = e->prepare(LNT_LEFT, rows, w->V, w->x, V, w->x_forms), u = e->prepare(LNT_LEFT | LNT_RIGHT_T, c.n, w->V, w->u, V, w->u_forms);
     e->multiply(LNT_MM_SET, NULL, &x, false, &u, true, w->pairs, C);
-    if (!w->dq) rows_ahead(a->dq, a->dtype, c.first, c.n, a->Hq, c.hq, K);
-    if (!w->dk) rows_ahead(a->dk, a->dtype, c.first, c.n, a->Hq, c.hq, K);
+    if (!w->dq) rows_ahead(a->dq, a->dtype, c.first, c.n, a->Hq, w->at->hq, K);
+    if (!w->dk) rows_ahead(a->dk, a->dtype, c.first, c.n, a->Hq, w->at->hq, K);
     apply_mask(w, c.n, -1.0f, NULL, NULL, w->pairs);
     for (int i = 0; i < c.n; i++) w->pairs[i * C + i] = 0.0f;
-    apply_mask(w, c.n, w->scale, NULL, NULL, w->pairs + c.m * C);
+    apply_mask(w, c.n, w->scale, NULL, NULL, w->pairs + w->m * C);
 
     /* xs = [dKread; dQ] = [-e.(dZ S^T); s e.(dO S^T)] + pairs K          us = dKwrite = l.(U dS'^T) + pairs^T KQ */
     lnt_operand S = e->kept(LNT_RIGHT_T, w->K, w->V, w->starts + (size_t)index * e->kept_bytes(w->K, w->V), w->start_forms);
     e->multiply(LNT_MM_SET, NULL, &x, false, &S, true, w->xs, K);
-    rows_scaled(c.n, w->K, -1.0f, w->from_start, w->xs, w->xs);
-    rows_scaled(c.n, w->K, w->scale, w->from_start, w->xs + c.m * K, w->xs + c.m * K);
-    key_ahead(w, c, a->k);
+    key_ahead(w->at, c, a->k);
     e->multiply(LNT_MM_SET, NULL, &u, false, &w->grad, true, w->us, K);
-    key_ahead(w, c, a->q);
-    rows_scaled(c.n, w->K, 1.0f, w->to_end, w->us, w->us);
-    for (int64_t i = 0; a->dg && i < c.n; i++) w->dots[i] = row_dot(w->kq + i * K, w->us + i * K, K);
-    lnt_operand pairs = e->prepare(LNT_LEFT | LNT_LEFT_T, rows, c.n, w->pairs, C, w->pairs_forms);
-    e->multiply(LNT_MM_ADD, NULL, &pairs, false, &k, false, w->xs, K);
-    e->multiply(LNT_MM_ADD, NULL, &pairs, true, &kq, false, w->us, K);
-    if (a->dg) gate_gradient(w, c, &S);
-    put_key_gradient(w, c, w->xs + c.m * K, a->dq, w->dq);
+    key_ahead(w->at, c, a->q);
+    if (w->vector) {
+        row_times(c.n * K, -1.0f, w->gk.from_start, w->xs, w->xs);
+        row_times(c.n * K, w->scale, w->gk.from_start, w->xs + w->m * K, w->xs + w->m * K);
+        row_times(c.n * K, 1.0f, w->gk.to_end, w->us, w->us);
+        float_ahead(w->at, c, a->gk, K);
+        vector_key_gradients(w, c, &S);
+    } else {
+        rows_scaled(c.n, w->K, -1.0f, w->from_start, w->xs, w->xs);
+        rows_scaled(c.n, w->K, w->scale, w->from_start, w->xs + w->m * K, w->xs + w->m * K);
+        rows_scaled(c.n, w->K, 1.0f, w->to_end, w->us, w->us);
+        for (int64_t i = 0; a->dg && i < c.n; i++) w->dots[i] = row_dot(w->kq + i * K, w->us + i * K, K);
+        lnt_operand pairs = e->prepare(LNT_LEFT | LNT_LEFT_T, rows, c.n, w->pairs, C, w->pairs_forms);
+        e->multiply(LNT_MM_ADD, NULL, &pairs, false, &k, false, w->xs, K);
+        e->multiply(LNT_MM_ADD, NULL, &pairs, true, &kq, false, w->us, K);
+        if (a->dg) gate_gradient(w, c, &S);
+    }
+    put_shared(w->at, c, w->xs + w->m * K, a->dq, w->dq);
     for (int64_t i = 0; i < c.n * K; i++) w->xs[i] += w->us[i];
-    put_key_gradient(w, c, w->xs, a->dk, w->dk);
+    put_shared(w->at, c, w->xs, a->dk, w->dk);
 
     /* dS = e^{G_n} dS' + s (e.Q)^T dO - (e.K)^T dZ */
     rows_scaled(c.n, w->V, -1.0f, w->from_start, w->x, w->y);
-    memset(w->y + c.n * V, 0, (size_t)((c.m - c.n) * V) * sizeof(float));
-    rows_scaled(c.n, w->V, w->scale, w->from_start, w->x + c.m * V, w->y + c.m * V);
+    memset(w->y + c.n * V, 0, (size_t)((w->m - c.n) * V) * sizeof(float));
+    rows_scaled(c.n, w->V, w->scale, w->from_start, w->x + w->m * V, w->y + w->m * V);
     lnt_operand y = e->prepare(LNT_RIGHT, rows, w->V, w->y, V, w->y_forms);
-    e->update(&w->from_start[c.n - 1], &kq, true, &y, false, &w->grad);
-}
-
-static void load_state(float *S, const void *s0, int64_t index, int64_t size)
-{
-    if (s0)
-        memcpy(S, (const float *)s0 + index * size, (size_t)size * sizeof *S);
-    else
-        memset(S, 0, (size_t)size * sizeof *S);
-}
-
-static void backward_head(work *w, int64_t n, int h)
-{
-    const lnt_recur_args *a = w->a;
-    int64_t size = (int64_t)w->K * w->V, index = n * a->Hv + h, chunks = chunks_of(w, n);
-    state_in(w, index);
-    load_state(w->dS, a->dsT, index, size);
-    w->grad = w->e->prepare(LNT_RIGHT, w->K, w->V, w->dS, w->V, w->dS_forms);
-    for (int64_t i = 0; i < chunks; i++) sweep_chunk(w, chunk_at(w, n, h, i, 1), i, i == chunks - 1);
-    for (int64_t i = chunks - 1; i >= 0; i--) backward_chunk(w, chunk_at(w, n, h, i, -1), i);
-    if (a->ds0) memcpy((float *)a->ds0 + index * size, w->dS, (size_t)size * sizeof(float));
-}
-
-/* ---- implementations ------------------------------------------------------------------------------------------------------------- */
-
-static size_t measure(const lnt_recur_args *a, const lnt_mm_engine *e, int C, bool backward)
-{
-    work w;
-    return carve(&w, a, e, C, backward, NULL);
-}
-
-/* One task is a value head (forward) or a query-key head (backward) of a sequence, whatever the number of threads. */
-static void run(const lnt_recur_args *a, const lnt_mm_engine *e, int C, bool backward, int threads)
-{
-    size_t each = measure(a, e, C, backward);
-    int64_t heads = backward ? a->Hq : a->Hv;
-#pragma omp parallel for num_threads(threads) schedule(dynamic)
-    for (int64_t i = 0; i < a->sequences * heads; i++) {
-        work w;
-        carve(&w, a, e, C, backward, (char *)a->workspace + (size_t)omp_get_thread_num() * each);
-        e->begin();
-        int64_t n = i / heads;
-        int h = (int)(i % heads);
-        if (!backward)
-            forward_head(&w, n, h);
-        else
-            for (int g = 0; g < w.group; g++) backward_head(&w, n, h * w.group + g);
-        e->end();
-    }
+    e->update(state_decay(w, c), w->vector, &kq, true, &y, false, &w->grad);
 }
 
 /* float32 products serve every variant up to avx512; the amx variant has tiles, for bf16 tensors. */
@@ -431,8 +413,44 @@ static void run(const lnt_recur_args *a, const lnt_mm_engine *e, int C, bool bac
 #define ENGINE LNT_V(lnt_mm_f32)
 #endif
 
-static const char *declines(const lnt_recur_args *a, bool back)
+static int length(const lnt_recur_args *a) { return a->chunk > 0 ? a->chunk : ENGINE.chunk; }
+
+static void forward_head(const lnt_head *x, char *base)
 {
+    work w;
+    carve(&w, x->a, &ENGINE, length(x->a), false, base);
+    w.at = x;
+    int64_t chunks = chunk_count(x, w.C);
+    state_in(&w, x->index);
+    for (int64_t i = 0; i < chunks; i++) forward_chunk(&w, chunk_at(x, w.C, i, 1));
+    state_out(&w, x->index);
+}
+
+static void backward_head(const lnt_head *x, char *base)
+{
+    work w;
+    carve(&w, x->a, &ENGINE, length(x->a), true, base);
+    w.at = x;
+    int64_t size = (int64_t)w.K * w.V, chunks = chunk_count(x, w.C);
+    state_in(&w, x->index);
+    get_state(x, w.dS, x->a->dsT, size);
+    w.grad = w.e->prepare(LNT_RIGHT, w.K, w.V, w.dS, w.V, w.dS_forms);
+    for (int64_t i = 0; i < chunks; i++) sweep_chunk(&w, chunk_at(x, w.C, i, 1), i, i == chunks - 1);
+    for (int64_t i = chunks - 1; i >= 0; i--) backward_chunk(&w, chunk_at(x, w.C, i, -1), i);
+    put_state(x, x->a->ds0, size, w.dS);
+}
+
+/* ---- implementations ------------------------------------------------------------------------------------------------------------- */
+
+static size_t each_bytes(const lnt_recur_args *a, bool backward)
+{
+    work w;
+    return carve(&w, a, &ENGINE, length(a), backward, NULL);
+}
+
+static const char *declines(const void *args, bool back)
+{
+    const lnt_recur_args *a = args;
     if (ENGINE.bf16 && a->dtype != LINNET_BF16) return "its products round to bf16; the tensors are float32";
     if (a->chunk > CHUNK_LONGEST) return "the chunk is longer than 4096";
     int64_t states;
@@ -441,10 +459,17 @@ static const char *declines(const lnt_recur_args *a, bool back)
     return NULL;
 }
 
-static int length(const lnt_recur_args *a) { return a->chunk > 0 ? a->chunk : ENGINE.chunk; }
-static size_t workspace(const lnt_recur_args *a, bool back, int threads) { return (size_t)threads * measure(a, &ENGINE, length(a), back); }
-static void forward(const lnt_recur_args *a, int threads) { run(a, &ENGINE, length(a), false, threads); }
-static void backward(const lnt_recur_args *a, int threads) { run(a, &ENGINE, length(a), true, threads); }
+static size_t workspace(const void *args, bool back, int threads) { return (size_t)threads * each_bytes(args, back); }
+static void forward(const void *args, int threads)
+{
+    const lnt_recur_args *a = args;
+    walk_heads(a, threads, false, &ENGINE, a->workspace, each_bytes(a, false), forward_head);
+}
+static void backward(const void *args, int threads)
+{
+    const lnt_recur_args *a = args;
+    walk_heads(a, threads, true, &ENGINE, a->workspace, each_bytes(a, true), backward_head);
+}
 
 extern const lnt_recur_impl LNT_V(lnt_delta_chunk);
 const lnt_recur_impl LNT_V(lnt_delta_chunk) = { .name = LNT_V_NAME("chunk"), .form = LINNET_FORM_CHUNK, .needs = LNT_V_LEVEL, .declines = declines,

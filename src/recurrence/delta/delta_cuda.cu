@@ -151,16 +151,18 @@ template <typename T> void launch(const chunk_args &p, int64_t ctas, cudaStream_
 
 } // namespace
 
-extern "C" const char *lnt_delta_cuda_declines(const lnt_recur_args *a, bool backward)
+extern "C" const char *lnt_delta_cuda_declines(const void *args, bool backward)
 {
+    const lnt_recur_args *a = (const lnt_recur_args *)args;
     (void)backward;
     if (a->K > MOST || a->V > MOST) return "head sizes above 256";
     if (a->sequences * a->Hv >= (int64_t)1 << 27) return "too many sequences";
     return NULL;
 }
 
-extern "C" void lnt_delta_chunk_cuda_forward(const lnt_recur_args *a, const lnt_device *d)
+extern "C" void lnt_delta_chunk_cuda_forward(const void *args, const lnt_device *d)
 {
+    const lnt_recur_args *a = (const lnt_recur_args *)args;
     const chunk_args p = { a->q, a->k, a->v, (const float *)a->g, (const float *)a->beta, (const float *)a->s0, (float *)a->sT, a->o,
                            a->cu_seqlens_device, a->Hq, a->Hv, a->K, a->V, (int)lnt_div_up(a->V, COLUMNS), (float)a->scale };
     const int64_t ctas = a->sequences * a->Hv * p.blocks;

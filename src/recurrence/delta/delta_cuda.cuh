@@ -16,7 +16,7 @@
 #include "device/cuda.cuh"
 
 extern "C" {
-#include "recurrence/recurrence.h"
+#include "recurrence/recur_args.h"
 }
 
 enum { LNT_DELTA_C = 64 };
@@ -46,7 +46,7 @@ typedef struct {
 int64_t lnt_delta_chunks(const lnt_recur_args *a);
 
 /* NULL: the fast path takes this call on this thread's GPU (bf16, K and V in {64,128}, tokens < 2^31); otherwise why not. */
-extern "C" const char *lnt_delta_fast_declines(const lnt_recur_args *a, bool backward);
+extern "C" const char *lnt_delta_fast_declines(const void *args, bool backward);
 
 /* The views from `at` on (NULL: only `bytes` is of use). keep: for the backward pass. */
 lnt_delta_sweep lnt_delta_sweep_at(const lnt_recur_args *a, void *at, bool keep);
@@ -136,15 +136,15 @@ __device__ __forceinline__ float lnt_delta_from_start(float Gi, int Ri) { return
 
 /* What delta.c lists: the fast path in mma.sync and in wgmma; the general path (float32 and bf16, K and V up to 256); token by token. */
 extern "C" {
-size_t lnt_delta_fast_workspace(const lnt_recur_args *a, bool backward, int threads);
-size_t lnt_delta_chunk_cuda_workspace(const lnt_recur_args *a, bool backward, int threads);
-void lnt_delta_sm80_forward(const lnt_recur_args *a, const lnt_device *d);
-void lnt_delta_sm80_backward(const lnt_recur_args *a, const lnt_device *d);
-void lnt_delta_sm90_forward(const lnt_recur_args *a, const lnt_device *d);
-void lnt_delta_sm90_backward(const lnt_recur_args *a, const lnt_device *d);
-void lnt_delta_chunk_cuda_forward(const lnt_recur_args *a, const lnt_device *d);
-void lnt_delta_chunk_cuda_backward(const lnt_recur_args *a, const lnt_device *d);
-void lnt_delta_recurrent_cuda_forward(const lnt_recur_args *a, const lnt_device *d);
+size_t lnt_delta_fast_workspace(const void *args, bool backward, int threads);
+size_t lnt_delta_chunk_cuda_workspace(const void *args, bool backward, int threads);
+void lnt_delta_sm80_forward(const void *args, const lnt_device *d);
+void lnt_delta_sm80_backward(const void *args, const lnt_device *d);
+void lnt_delta_sm90_forward(const void *args, const lnt_device *d);
+void lnt_delta_sm90_backward(const void *args, const lnt_device *d);
+void lnt_delta_chunk_cuda_forward(const void *args, const lnt_device *d);
+void lnt_delta_chunk_cuda_backward(const void *args, const lnt_device *d);
+void lnt_delta_recurrent_cuda_forward(const void *args, const lnt_device *d);
 }
 
 #endif

@@ -1,10 +1,10 @@
-/* What the program's node asks of the delta core on a GPU beside linnet_recurrence: a step of one token a sequence, done together with the
+/* What the program's node asks of the delta core on a GPU beside its operators: a step of one token a sequence, done together with the
  * convolutions and norms around it (delta_layer_sm90.cu). */
 #ifndef LNT_DELTA_GPU_H
 #define LNT_DELTA_GPU_H
 
 #include "program/program.h"
-#include "recurrence/recurrence.h"
+#include "recurrence/recur_args.h"
 
 typedef struct {
     const lnt_call *conv[3], *l2norm[2]; /* of q, k and v */

@@ -1,16 +1,19 @@
 /* The delta core in float64, token by token: the truth.
  *
- *   S~ = e^{g_t} S_{t-1}      u_t = beta_t (v_t - S~^T k_t)      S_t = S~ + k_t u_t^T      o_t = s S_t^T q_t          (operators.md 4) */
+ *   S~ = diag(e^{g_t + gk_t}) S_{t-1}      u_t = beta_t (v_t - S~^T k_t)      S_t = S~ + k_t u_t^T      o_t = s S_t^T q_t    (operators.md 4)
+ *
+ * where a gate that the operator does not have is 0. */
 #include "recurrence/reference.h"
 
 static int64_t state(const lnt_recur_args *a) { return (int64_t)a->K * a->V; }
 
-/* error [V], x [V] */
+/* error [V], x [V], alpha [K]: the decays of S's rows */
 static int64_t own(const lnt_recur_args *a, bool backward)
 {
     (void)backward;
-    return 2 * (int64_t)a->V;
+    return 2 * (int64_t)a->V + a->K;
 }
+static double *alphas(const ref_head *x) { return x->own + 2 * x->a->V; }
 
 static void load(const ref_head *x, bool gradient, double *S)
 {
@@ -22,24 +25,26 @@ static void store(const ref_head *x, bool gradient, const double *S)
     ref_put_row(gradient ? x->a->ds0 : x->a->sT, ref_f(x->a), ref_index(x), state(x->a), S);
 }
 
-/* error = v - e^g S^T k */
-static void predict(const ref_head *x, double alpha, const double *S, double *error)
+/* alpha, and error = v - (alpha.S)^T k, of token t */
+static void predict(const ref_head *x, int64_t t, const double *S, double *error)
 {
+    const double *alpha = alphas(x);
+    ref_row_decays(x, t, alphas(x));
     for (int64_t j = 0; j < x->a->V; j++) {
         double sum = 0;
-        for (int64_t k = 0; k < x->a->K; k++) sum += S[k * x->a->V + j] * x->k[k];
-        error[j] = x->v[j] - alpha * sum;
+        for (int64_t k = 0; k < x->a->K; k++) sum += alpha[k] * S[k * x->a->V + j] * x->k[k];
+        error[j] = x->v[j] - sum;
     }
 }
 
-/* S <- e^g S + k beta error^T */
+/* S <- alpha.S + k beta error^T */
 static void step(const ref_head *x, int64_t t)
 {
     int64_t V = x->a->V;
-    double alpha = ref_decay(x, t), beta = ref_strength(x, t), *error = x->own;
-    predict(x, alpha, x->S, error);
+    double beta = ref_strength(x, t), *error = x->own;
+    predict(x, t, x->S, error);
     for (int64_t k = 0; k < x->a->K; k++)
-        for (int64_t j = 0; j < V; j++) x->S[k * V + j] = alpha * x->S[k * V + j] + x->k[k] * beta * error[j];
+        for (int64_t j = 0; j < V; j++) x->S[k * V + j] = alphas(x)[k] * x->S[k * V + j] + x->k[k] * beta * error[j];
 }
 
 static void read(const ref_head *x, int64_t t)
@@ -54,14 +59,14 @@ static void read(const ref_head *x, int64_t t)
 }
 
 /*   dq = s S do          dS += s q do^T          du = dS^T k          dk = dS u
- *   dbeta = du . error   dv = beta du            dS~ = dS - k dv^T    dk -= e^g S_{t-1} dv
- *   dg = e^g <S_{t-1}, dS~>                      dS_{t-1} = e^g dS~ */
+ *   dbeta = du . error   dv = beta du            dS~ = dS - k dv^T    dk -= alpha.(S_{t-1} dv)
+ *   dgk = rowsum(alpha.S_{t-1} . dS~), dg its sum          dS_{t-1} = alpha.dS~ */
 static void back(const ref_head *h, int64_t t, const double *S, const double *before)
 {
     const lnt_recur_args *a = h->a;
     int64_t place = ref_place(h, t), V = a->V;
-    double alpha = ref_decay(h, t), beta = ref_strength(h, t), dbeta = 0, dg = 0, *error = h->own, *x = h->own + V;
-    predict(h, alpha, before, error);
+    double beta = ref_strength(h, t), dbeta = 0, dg = 0, *error = h->own, *x = h->own + V;
+    predict(h, t, before, error);
     ref_get_row(x, a->do_, a->dtype, ref_row(h, t), V);
     double *du = h->v; /* v itself is no longer needed */
     memset(du, 0, (size_t)V * sizeof *du);
@@ -81,24 +86,25 @@ static void back(const ref_head *h, int64_t t, const double *S, const double *be
         x[j] = beta * du[j];
     }
     for (int64_t k = 0; k < a->K; k++) {
-        double dk = 0;
+        double dk = 0, drow = 0, alpha = alphas(h)[k];
         for (int64_t j = 0; j < V; j++) {
-            h->dS[k * V + j] -= h->k[k] * x[j];
+            h->dS[k * V + j] = alpha * (h->dS[k * V + j] - h->k[k] * x[j]);
             dk += before[k * V + j] * x[j];
-            dg += before[k * V + j] * h->dS[k * V + j];
-            h->dS[k * V + j] *= alpha;
+            drow += before[k * V + j] * h->dS[k * V + j];
         }
         h->dk[place * a->K + k] -= alpha * dk;
+        ref_put(a->dgk, ref_f(a), ref_row(h, t) * a->K + k, drow);
+        dg += drow;
     }
     ref_put_row(a->dv, a->dtype, ref_row(h, t), V, x);
     ref_put(a->dbeta, ref_f(a), ref_row(h, t), dbeta);
-    ref_put(a->dg, ref_f(a), ref_row(h, t), alpha * dg);
+    ref_put(a->dg, ref_f(a), ref_row(h, t), dg);
 }
 
 static const ref_core core = { .state = state, .own = own, .load = load, .store = store, .step = step, .read = read, .back = back };
-static size_t workspace(const lnt_recur_args *a, bool backward, int threads) { return lnt_ref_workspace(&core, a, backward, threads); }
-static void forward(const lnt_recur_args *a, int threads) { lnt_ref_forward(&core, a, threads); }
-static void backward(const lnt_recur_args *a, int threads) { lnt_ref_backward(&core, a, threads); }
+static size_t workspace(const void *args, bool backward, int threads) { return lnt_ref_workspace(&core, args, backward, threads); }
+static void forward(const void *args, int threads) { lnt_ref_forward(&core, args, threads); }
+static void backward(const void *args, int threads) { lnt_ref_backward(&core, args, threads); }
 
 const lnt_recur_impl lnt_delta_reference = {
     .name = "reference", .form = LINNET_FORM_RECURRENT, .workspace = workspace, .forward = forward, .backward = backward

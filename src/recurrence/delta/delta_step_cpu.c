@@ -2,12 +2,13 @@
  *
  *   u = b (v - e^g S^T k)        S <- e^g S + k u^T        o = s S^T q
  *
+ * with one gate for all of S, or one for each of its rows.
  * A panel of columns of S is read twice, once for S^T k and once for the write and the read-out, and is in L1 the second time. */
 #include <omp.h>
 
 #include "recurrence/chunk/chunk.h"
 #include "recurrence/chunk/chunk_rows.h"
-#include "recurrence/recurrence.h"
+#include "recurrence/delta/delta.h"
 
 /* The amx variant has nothing to add to avx512 here. */
 #if !defined(__AMX_BF16__)
@@ -16,27 +17,37 @@
 
 enum { PANEL = 4, BACKWARD_CHUNK = 16 };
 
-/* W vectors of columns, or one partial vector of `lanes`. */
-INLINE void step_panel(int W, bool part, int lanes, int K, int64_t V, float alpha, float beta, float scale, const float *q, const float *k,
-                       const float *v, float *S, float *o)
+/* A token. alphas [K], ka = alphas.k with a gate for each row; otherwise NULL and k. */
+typedef struct {
+    float alpha, beta, scale;
+    const float *alphas, *ka, *q, *k, *v;
+} token;
+
+/* W vectors of columns, or one partial vector of `lanes`, from column j. */
+INLINE void step_panel(int W, bool part, int lanes, bool rows, int K, int64_t V, const token *t, int j, float *S, float *o)
 {
+    const float *q = t->q, *k = t->k, *ka = t->ka, *v = t->v + j;
+    float alpha = t->alpha, beta = t->beta, scale = t->scale;
+    S += j;
+    o += j;
 #define LOAD(p) (part ? v_load_n(p, lanes) : v_load(p))
     vf x[2][PANEL], u[PANEL], y[PANEL];
     for (int w = 0; w < W; w++) x[0][w] = x[1][w] = y[w] = v_zero();
     int i = 0;
     for (; i + 2 <= K; i += 2) {
-        vf k0 = v_set(k[i]), k1 = v_set(k[i + 1]);
+        vf k0 = v_set(ka[i]), k1 = v_set(ka[i + 1]);
         for (int w = 0; w < W; w++) {
             x[0][w] += k0 * LOAD(S + i * V + w * LNT_VL);
             x[1][w] += k1 * LOAD(S + (i + 1) * V + w * LNT_VL);
         }
     }
     if (i < K)
-        for (int w = 0; w < W; w++) x[0][w] += v_set(k[i]) * LOAD(S + i * V + w * LNT_VL);
+        for (int w = 0; w < W; w++) x[0][w] += v_set(ka[i]) * LOAD(S + i * V + w * LNT_VL);
     for (int w = 0; w < W; w++) u[w] = beta * (LOAD(v + w * LNT_VL) - alpha * (x[0][w] + x[1][w]));
     vf decay = v_set(alpha);
     for (i = 0; i < K; i++) {
         vf ki = v_set(k[i]), qi = v_set(q[i]);
+        if (rows) decay = v_set(t->alphas[i]);
         for (int w = 0; w < W; w++) {
             float *p = S + i * V + w * LNT_VL;
             vf s = decay * LOAD(p) + ki * u[w];
@@ -56,17 +67,25 @@ INLINE void step_panel(int W, bool part, int lanes, int K, int64_t V, float alph
 #undef LOAD
 }
 
-/* q,k [K], v,o [V], S [K,V]. */
-static void step(int K, int V, float alpha, float beta, float scale, const float *q, const float *k, const float *v, float *S, float *o)
+INLINE void step_as(bool rows, int K, int V, const token *t, float *S, float *o)
 {
     int j = 0;
-    for (; j + PANEL * LNT_VL <= V; j += PANEL * LNT_VL) step_panel(PANEL, false, 0, K, V, alpha, beta, scale, q, k, v + j, S + j, o + j);
-    for (; j + LNT_VL <= V; j += LNT_VL) step_panel(1, false, 0, K, V, alpha, beta, scale, q, k, v + j, S + j, o + j);
-    if (j < V) step_panel(1, true, V - j, K, V, alpha, beta, scale, q, k, v + j, S + j, o + j);
+    for (; j + PANEL * LNT_VL <= V; j += PANEL * LNT_VL) step_panel(PANEL, false, 0, rows, K, V, t, j, S, o);
+    for (; j + LNT_VL <= V; j += LNT_VL) step_panel(1, false, 0, rows, K, V, t, j, S, o);
+    if (j < V) step_panel(1, true, V - j, rows, K, V, t, j, S, o);
+}
+
+/* q,k [K], v,o [V], S [K,V]. */
+static void step(int K, int V, const token *t, float *S, float *o)
+{
+    if (t->alphas)
+        step_as(true, K, V, t, S, o);
+    else
+        step_as(false, K, V, t, S, o);
 }
 
 typedef struct {
-    float *S, *q, *k, *v, *o; /* [K,V], [K], [K], [V], [V] */
+    float *S, *q, *k, *v, *o, *alphas, *ka; /* [K,V], [K], [K], [V], [V], [K] twice */
 } work;
 
 static size_t carve(work *w, const lnt_recur_args *a, char *base)
@@ -77,6 +96,8 @@ static size_t carve(work *w, const lnt_recur_args *a, char *base)
     w->k = lnt_carve_floats(&c, a->K);
     w->v = lnt_carve_floats(&c, a->V);
     w->o = lnt_carve_floats(&c, a->V);
+    w->alphas = lnt_carve_floats(&c, a->K);
+    w->ka = lnt_carve_floats(&c, a->K);
     return c.used;
 }
 
@@ -94,13 +115,22 @@ static void forward_head(const lnt_recur_args *a, work *w, int64_t n, int h)
         rows_in(w->q, a->q, a->dtype, t, 1, a->Hq, hq, a->K);
         rows_in(w->k, a->k, a->dtype, t, 1, a->Hq, hq, a->K);
         rows_in(w->v, a->v, a->dtype, t, 1, a->Hv, h, a->V);
-        step(a->K, a->V, g ? expf(g[t * a->Hv + h]) : 1.0f, beta[t * a->Hv + h], (float)a->scale, w->q, w->k, w->v, S, w->o);
+        token x = { g ? expf(g[t * a->Hv + h]) : 1.0f, beta[t * a->Hv + h], (float)a->scale, NULL, w->k, w->q, w->k, w->v };
+        if (a->op->kind == LNT_DELTA_ROWS) {
+            memcpy(w->alphas, (const float *)a->gk + (t * a->Hv + h) * a->K, (size_t)a->K * sizeof *w->alphas);
+            row_exp(w->alphas, a->K);
+            row_times(a->K, 1.0f, w->alphas, w->k, w->ka);
+            x.alphas = w->alphas;
+            x.ka = w->ka;
+        }
+        step(a->K, a->V, &x, S, w->o);
         rows_out(a->o, a->dtype, t, 1, a->Hv, h, a->V, w->o);
     }
 }
 
-static void forward(const lnt_recur_args *a, int threads)
+static void forward(const void *args, int threads)
 {
+    const lnt_recur_args *a = args;
     work measured;
     size_t each = carve(&measured, a, NULL);
     int64_t heads = a->sequences * a->Hv;
@@ -122,17 +152,19 @@ static lnt_recur_args short_chunks(const lnt_recur_args *a)
     return b;
 }
 
-static const char *declines(const lnt_recur_args *a, bool back) { return back ? LNT_V(lnt_delta_chunk).declines(a, true) : NULL; }
+static const char *declines(const void *args, bool back) { return back ? LNT_V(lnt_delta_chunk).declines(args, true) : NULL; }
 
-static size_t workspace(const lnt_recur_args *a, bool back, int threads)
+static size_t workspace(const void *args, bool back, int threads)
 {
+    const lnt_recur_args *a = args;
     lnt_recur_args b = short_chunks(a);
     work measured;
     return back ? LNT_V(lnt_delta_chunk).workspace(&b, true, threads) : (size_t)threads * carve(&measured, a, NULL);
 }
 
-static void backward(const lnt_recur_args *a, int threads)
+static void backward(const void *args, int threads)
 {
+    const lnt_recur_args *a = args;
     lnt_recur_args b = short_chunks(a);
     LNT_V(lnt_delta_chunk).backward(&b, threads);
 }

@@ -172,8 +172,9 @@ template <typename T> void launch(const step_args &p, int64_t ctas, const lnt_cu
 
 } // namespace
 
-extern "C" void lnt_delta_recurrent_cuda_forward(const lnt_recur_args *a, const lnt_device *d)
+extern "C" void lnt_delta_recurrent_cuda_forward(const void *args, const lnt_device *d)
 {
+    const lnt_recur_args *a = (const lnt_recur_args *)args;
     const step_args p = { a->q, a->k, a->v, (const float *)a->g, (const float *)a->beta, (const float *)a->s0, (float *)a->sT, a->o,
                           a->cu_seqlens_device, a->Hq, a->Hv, a->K, a->V, (int)lnt_div_up(a->V, COLUMNS), (float)a->scale,
                           a->V % 4 == 0 && ((uintptr_t)a->s0 | (uintptr_t)a->sT) % 16 == 0 };

@@ -399,8 +399,9 @@ int64_t lnt_delta_chunks(const lnt_recur_args *a)
     return n;
 }
 
-extern "C" const char *lnt_delta_fast_declines(const lnt_recur_args *a, bool backward)
+extern "C" const char *lnt_delta_fast_declines(const void *args, bool backward)
 {
+    const lnt_recur_args *a = (const lnt_recur_args *)args;
     if (a->dtype != LINNET_BF16) return "it takes bf16 tensors";
     if ((a->K != 64 && a->K != 128) || (a->V != 64 && a->V != 128)) return "it takes head sizes 64 and 128";
     if (a->chunk && a->chunk != C) return "its chunk length is 64";
@@ -486,8 +487,9 @@ lnt_delta_chain lnt_delta_chain_of(const lnt_recur_args *a, const lnt_delta_swee
 
 /* ---- the implementation --------------------------------------------------------------------------------------------------------------------- */
 
-extern "C" size_t lnt_delta_fast_workspace(const lnt_recur_args *a, bool backward, int threads)
+extern "C" size_t lnt_delta_fast_workspace(const void *args, bool backward, int threads)
 {
+    const lnt_recur_args *a = (const lnt_recur_args *)args;
     (void)threads;
     return backward ? lnt_delta_fast_backward_workspace(a) : lnt_delta_sweep_at(a, NULL, false).bytes;
 }
@@ -512,5 +514,5 @@ static void forward(const lnt_recur_args *a, const lnt_device *device, bool plai
     x.sT = (float *)a->sT;
     put(&x, d);
 }
-extern "C" void lnt_delta_sm80_forward(const lnt_recur_args *a, const lnt_device *d) { forward(a, d, true); }
-extern "C" void lnt_delta_sm90_forward(const lnt_recur_args *a, const lnt_device *d) { forward(a, d, false); }
+extern "C" void lnt_delta_sm80_forward(const void *args, const lnt_device *d) { forward((const lnt_recur_args *)args, d, true); }
+extern "C" void lnt_delta_sm90_forward(const void *args, const lnt_device *d) { forward((const lnt_recur_args *)args, d, false); }

@@ -1,5 +1,11 @@
 /* The Mesa core: the optimal linear fast weights for all tokens so far. Equations in README.md. */
-#include "recurrence/recurrence.h"
+#include "recurrence/cases.h"
+#include "recurrence/decay/decay.h"
+#include "recurrence/mesa/mesa_node.h"
+#include "recurrence/recur_node.h"
+
+extern const lnt_recur_impl lnt_mesa_reference;
+extern const lnt_recur_case lnt_mesa_cases[];
 
 extern const lnt_recur_impl lnt_mesa_chunk_base, lnt_mesa_chunk_avx2, lnt_mesa_chunk_avx512;
 extern const lnt_recur_impl lnt_mesa_recurrent_base, lnt_mesa_recurrent_avx2, lnt_mesa_recurrent_avx512;
@@ -8,16 +14,97 @@ extern const lnt_recur_impl lnt_mesa_chunk_sm80, lnt_mesa_chunk_cuda, lnt_mesa_r
 #endif
 
 /* Without the solves, whose steps are known only after a run: two decay states and the read-out of one; backward, two decay backward passes. */
-double lnt_mesa_flops(const lnt_recur_args *a, int C, bool backward)
+static double flops(const void *args, int C, bool backward)
 {
-    double K = a->K;
-    return backward ? lnt_decay_flops(a, C, true) + 10 * K * K + C * 10 * K + 2 * K * K : lnt_decay_flops(a, C, false) + 2 * K * K;
+    const lnt_recur_args *a = args;
+    double K = a->K, decay = lnt_decay_token_flops(K, a->V, C, backward);
+    return (double)a->tokens * a->Hv * (backward ? decay + 10 * K * K + C * 10 * K + 2 * K * K : decay + 2 * K * K);
 }
 
-const lnt_recur_impl *const lnt_mesa_impls[] = {
+/* Of the solves at C = 16; the residual of the guess costs what a step does. */
+static double solver_flops(const void *args, double steps)
+{
+    const lnt_recur_args *a = args;
+    double K = a->K;
+    return (double)a->tokens * a->Hv * (steps + 1) * (2 * K * K + 4 * 16 * K);
+}
+
+static const lnt_recur_impl *const impls[] = {
 #ifdef LINNET_CUDA
     &lnt_mesa_chunk_sm80,       &lnt_mesa_chunk_cuda,     &lnt_mesa_recurrent_cuda,
 #endif
     &lnt_mesa_chunk_avx512,     &lnt_mesa_chunk_avx2,     &lnt_mesa_chunk_base,
     &lnt_mesa_recurrent_avx512, &lnt_mesa_recurrent_avx2, &lnt_mesa_recurrent_base, &lnt_mesa_reference, NULL,
+};
+
+/* ---- the operator ------------------------------------------------------------------------------------------------------------------------- */
+
+enum { UNROLLED_MOST = 1024, STEPS_MOST = 1 << 20 };
+
+static void fill(void *args) { ((lnt_recur_args *)args)->scale = 1; }
+
+/* A tolerance out of the reach of the cap. */
+static void exact(void *args)
+{
+    lnt_recur_args *a = args;
+    a->cg_tolerance = 1e-7;
+    a->cg_max_steps = 4 * a->K + 16;
+}
+
+static linnet_status check(lnt_ctx *c, const void *args, bool backward)
+{
+    const lnt_recur_args *a = args;
+    if (a->cg_steps_device && !lnt_on_cuda(c)) return lnt_fail(c, LINNET_EINVAL, "cg_steps_device without a GPU");
+    if (a->cg_gradient == LNT_CG_UNROLLED && a->cg_solver == LNT_CG_FLASH)
+        return lnt_fail(c, LINNET_EINVAL, "the steps of cg_solver 4 (flash) round to float16: no unrolled gradient");
+    if (a->cg_gradient == LNT_CG_UNROLLED && backward && a->cg_max_steps > UNROLLED_MOST)
+        return lnt_fail(c, LINNET_EINVAL, "cg_max_iter = %d; the unrolled gradient keeps every step, and takes at most %d", a->cg_max_steps,
+                        UNROLLED_MOST);
+    return lnt_state_check(c, args, backward);
+}
+
+static const lnt_recur_option options[] = {
+    { "cg_tol", LNT_RECUR_REAL, LNT_AT(lnt_recur_args, cg_tolerance), 8, 0, 1e30, 1e-4, NULL,
+      "a solve ends at this |residual| / |q|; 0: all steps" },
+    { "cg_max_iter", LNT_RECUR_INT, LNT_AT(lnt_recur_args, cg_max_steps), 4, 0, STEPS_MOST, 30, NULL, "conjugate-gradient steps at most" },
+    { "cg_guess", LNT_RECUR_WORD, LNT_AT(lnt_recur_args, cg_guess), 4, 0, 0, LNT_CG_DIAGONAL, "diagonal zero", "where a solve begins" },
+    { "cg_solver", LNT_RECUR_WORD, LNT_AT(lnt_recur_args, cg_solver), 4, 0, 0, LNT_CG_LEVEL, "level jacobi plain absolute flash",
+      "its preconditioner" },
+    { "cg_gradient", LNT_RECUR_WORD, LNT_AT(lnt_recur_args, cg_gradient), 4, 0, 0, LNT_CG_IMPLICIT, "implicit unrolled",
+      "of the solution, or of the steps that were taken" },
+    { 0 },
+};
+static const lnt_recur_tensor tensors[] = {
+    LNT_STATE_QKV,
+    LNT_STATE_GATE,
+    LNT_STATE_BETA,
+    LNT_INPUT(lnt_recur_args, "lambda", "Hv K", lambda, .values = LNT_VALUES_POSITIVE, .help = "regulariser, above 0"),
+    LNT_STATE(lnt_recur_args, "s", "_kv", "N Hv K V", s, .help = "G"),
+    LNT_STATE(lnt_recur_args, "s", "_kk", "N Hv K K", h, .values = LNT_VALUES_SYMMETRIC, .help = "H"),
+    LNT_STATE_O,
+    LNT_ROW("x", "T Hv K", LNT_AT(lnt_recur_args, x), LNT_T_SAVED, .help = "the solutions"),
+    LNT_ROW("steps", "T Hv", LNT_AT(lnt_recur_args, steps), LNT_T_REPORT, .help = "conjugate-gradient steps of the solve"),
+    LNT_ROW("residual", "T Hv", LNT_AT(lnt_recur_args, residual), LNT_T_REPORT, .help = "|residual| / |right side| after them"),
+    { 0 },
+};
+
+const lnt_recur_op lnt_recur_mesa = {
+    .name = "mesa",
+    .core = "mesa",
+    .equation = "H_t = e^{g_t} H_{t-1} + beta_t k_t k_t^T, G_t = e^{g_t} G_{t-1} + beta_t k_t v_t^T, o_t = G_t^T (H_t + diag(lambda))^-1 q_t",
+    .args_size = sizeof(lnt_recur_args),
+    .sizes = lnt_state_sizes,
+    .tensors = tensors,
+    .options = options,
+    .impls = impls,
+    .cases = lnt_mesa_cases,
+    .f32 = { 5e-5, 5e-5, 5e-5 },
+    .bf16 = { 8e-3, 8e-3, 2e-2 },
+    .fill = fill,
+    .exact = exact,
+    .check = check,
+    .flops = flops,
+    .counted = "steps",
+    .counted_flops = solver_flops,
+    .node = &lnt_mesa_node,
 };

@@ -10,7 +10,7 @@
  * key beta k: a call of the decay core for a segment of the head, whose rows stay in the cache. Backward, with y = G do (the decay core's dq) and
  * (H + Lambda) e = y by the same solver, two of the decay core's backward passes: (x, beta k, v, do) and (x, beta k, k, -e).
  *
- * With cg_gradient = LINNET_CG_UNROLLED the backward pass takes the forward solve's steps again, chunk by chunk, keeps them, and differentiates them
+ * With cg_gradient = LNT_CG_UNROLLED the backward pass takes the forward solve's steps again, chunk by chunk, keeps them, and differentiates them
  * last step first (unroll_chunk); the products with keys and states that this makes are done for all steps of a chunk at once.
  *
  * Always float32: the steps shrink a residual, and what bf16 operands lose there (2e-3) no later step brings back. */
@@ -21,7 +21,7 @@
 #include "recurrence/chunk/chunk.h"
 #include "recurrence/chunk/chunk_rows.h"
 #include "recurrence/mesa/mesa_solver.h"
-#include "recurrence/recurrence.h"
+#include "recurrence/recur_args.h"
 #include "simd/mm.h"
 
 /* Chunks of 16: the squares of 32 and 64 cost more than the state they spare reading (README.md). */
@@ -51,8 +51,8 @@ typedef struct {
 
 extern const lnt_recur_impl LNT_V(lnt_decay_chunk), LNT_V(lnt_decay_recurrent);
 
-static bool unrolled(const lnt_recur_args *a) { return a->cg_gradient == LINNET_CG_UNROLLED; }
-static bool flash(const lnt_recur_args *a) { return a->cg_solver == LINNET_CG_FLASH; }
+static bool unrolled(const lnt_recur_args *a) { return a->cg_gradient == LNT_CG_UNROLLED; }
+static bool flash(const lnt_recur_args *a) { return a->cg_solver == LNT_CG_FLASH; }
 
 static int chunk_length(const lnt_recur_args *a)
 {
@@ -70,10 +70,9 @@ static int64_t segment_length(const lnt_recur_args *a)
 /* One head's segment of `len` tokens as a call on the decay core: everything dense and local. cu[2] is the caller's. */
 static lnt_recur_args decay_call(const lnt_recur_args *a, int64_t len, int V, int64_t *cu, const scratch *w)
 {
-    lnt_recur_args d = LINNET_RECURRENCE_INIT;
+    lnt_recur_args d = { .op = &lnt_recur_simple_gla };
     cu[0] = 0;
     cu[1] = len;
-    d.op = "simple_gla";
     d.dtype = LINNET_F32;
     d.form = LINNET_FORM_CHUNK;
     d.tokens = len;
@@ -282,7 +281,7 @@ static void prepare(solver *s, const lnt_recur_args *a, int n, bool token, const
         LNT_V(lnt_mm)(LNT_MM_ADD, n, K, n, s->mask, s->C, 1, s->kk, K, s->jacobi, s->wide);
     }
     if (s->keep) memcpy(s->past.diagonal, s->jacobi, (size_t)(n * s->wide) * sizeof *s->jacobi);
-    bool level = a->cg_solver == LINNET_CG_LEVEL && a->cg_max_steps > 0; /* without steps there is nothing but the diagonal guess */
+    bool level = a->cg_solver == LNT_CG_LEVEL && a->cg_max_steps > 0; /* without steps there is nothing but the diagonal guess */
     for (int i = 0; i < n; i++) {
         float *m = s->jacobi + i * s->wide, smallest = level ? least(m, K) : 0;
         for (int j = 0; j < K; j++) m[j] = 1.0f / ((level ? smallest : m[j]) + s->lambda[j]);
@@ -321,7 +320,7 @@ static void keep_step(const trail *t, int at, float alpha, float curve, float be
 static int begin(solver *s, const lnt_recur_args *a, int n, bool token, const float *b, const float *k)
 {
     int K = a->K;
-    bool diagonal = a->cg_guess == LINNET_CG_DIAGONAL, preconditioned = a->cg_solver <= LINNET_CG_JACOBI;
+    bool diagonal = a->cg_guess == LNT_CG_DIAGONAL, preconditioned = a->cg_solver <= LNT_CG_JACOBI;
     bool from_guess = diagonal && (!preconditioned || a->cg_max_steps == 0);
     s->past.rows = s->past.blocks = 0;
     for (int i = 0; i < n; i++) {
@@ -329,7 +328,7 @@ static int begin(solver *s, const lnt_recur_args *a, int n, bool token, const fl
         memcpy(r, b + (int64_t)i * K, (size_t)K * sizeof *r);
         memset(r + K, 0, (size_t)(s->wide - K) * sizeof *r);
         s->size[i] = row_dot(r, r, s->wide);
-        s->goal[i] = a->cg_solver >= LINNET_CG_ABSOLUTE ? -1.0f : (float)(a->cg_tolerance * a->cg_tolerance) * s->size[i];
+        s->goal[i] = a->cg_solver >= LNT_CG_ABSOLUTE ? -1.0f : (float)(a->cg_tolerance * a->cg_tolerance) * s->size[i];
         if (unrolled(a)) s->goal[i] = fmaxf(s->goal[i], 0x1p-46f * s->size[i]); /* further steps would be made of rounding errors */
         s->row[i] = i;
         s->scale[i] = s->in[i];
@@ -363,6 +362,13 @@ static void finish(const solver *s, const lnt_recur_args *a, int h, int64_t t, i
     if (residual) residual[(t + i) * a->Hv + h] = s->size[i] > 0 ? sqrtf(row_dot(R, R, s->wide) / s->size[i]) : 0.0f;
 }
 
+/* Row i has met what is no number: neither is its solution, nor (at: its place in the trail) what the steps' gradient makes of it. */
+static void lose(const solver *s, int i, int at)
+{
+    for (int64_t j = 0; j < s->wide; j++) s->X[i * s->wide + j] = NAN;
+    if (at >= 0) keep_step(&s->past, at, NAN, NAN, NAN, NAN);
+}
+
 /* (H_i + Lambda) x_i = b_i for the n rows from token t, s->H being the state before them (in the token form: after the one row). */
 static void solve_chunk(solver *s, const lnt_recur_args *a, int h, int64_t t, int n, bool token, const float *g, const float *beta, const float *k,
                         const float *b, float *x)
@@ -371,7 +377,7 @@ static void solve_chunk(solver *s, const lnt_recur_args *a, int h, int64_t t, in
     s->W = s->W0;
     prepare(s, a, n, token, g, beta, k);
     int free_steps = begin(s, a, n, token, b, k), live = n, most = a->cg_max_steps + free_steps;
-    float absolute = a->cg_solver >= LINNET_CG_ABSOLUTE ? 1e-5f : 0.0f;
+    float absolute = a->cg_solver >= LNT_CG_ABSOLUTE ? 1e-5f : 0.0f;
     for (int step = 0; live && step < most; step++) {
         int kept = 0;
         const float *P = s->P, *W = s->W;
@@ -382,6 +388,10 @@ static void solve_chunk(solver *s, const lnt_recur_args *a, int h, int64_t t, in
             const float *p = P + j * s->wide, *w = W + j * s->wide;
             float curve = curvature(s, p, w), square, delta;
             bool useful = s->delta[j] > 0 && (absolute > 0 || curve > 0);
+            if (!isfinite(s->delta[j]) || !isfinite(curve)) { /* every comparison below would take NaN for a row that is done */
+                lose(s, i, s->keep ? at + j : -1);
+                useful = false;
+            }
             if (!useful) {
                 finish(s, a, h, t, i, step > free_steps ? step - free_steps : 0, x);
                 continue;
@@ -466,10 +476,19 @@ static void load_lambda(const lnt_recur_args *a, int h, const solver *s)
     if (a->lambda) memcpy(s->lambda, state_at(a->lambda, h, a->K), (size_t)a->K * sizeof *s->lambda);
 }
 
+/* Masked products are 0 times what is masked, which NaN and infinity survive: a segment that holds them goes token by token, so that they reach no
+ * token before theirs. Gates are -infinity where they reset. */
+static bool sound(const lnt_recur_args *a, int64_t len, const scratch *w)
+{
+    bool gates = true;
+    for (int64_t i = 0; i < len; i++) gates = gates && !isnan(w->g[i]);
+    return gates && row_finite(w->k, len * a->K) && row_finite(w->v, len * a->V) && row_finite(w->beta, len) && row_finite(w->b, len * a->K);
+}
+
 static void forward_piece(piece p, scratch *w)
 {
     const lnt_recur_args *a = p.a;
-    const lnt_recur_impl *decay = p.token ? &LNT_V(lnt_decay_recurrent) : &LNT_V(lnt_decay_chunk);
+    const bool token = p.token;
     int64_t K = a->K, V = a->V, S = segment_length(a), at = p.n * a->Hv + p.h, cu[2];
     if (a->hT) w->s.H = (float *)a->hT + at * K * K;
     get_state(w->s.H, state_at(a->h0, at, K * K), K * K);
@@ -482,6 +501,7 @@ static void forward_piece(piece p, scratch *w)
             load_segment(p, t, len, w);
             rows_in(w->b, a->q, a->dtype, t, len, a->Hq, p.hq, K);
             if (flash(a)) to_half(w->b, len * K);
+            p.token = token || !sound(a, len, w);
             solve_segment(p, t, len, w->b, w->x, w);
             if (flash(a)) to_half(w->x, len * K);
             rows_out(a->x, LINNET_F32, t, len, a->Hv, p.h, K, w->x);
@@ -491,7 +511,7 @@ static void forward_piece(piece p, scratch *w)
         d.o = w->o;
         d.s0 = before;
         d.sT = G;
-        decay->forward(&d, 1);
+        (p.token ? &LNT_V(lnt_decay_recurrent) : &LNT_V(lnt_decay_chunk))->forward(&d, 1);
         rows_out(a->o, a->dtype, t, len, a->Hv, p.h, V, w->o);
     }
 }
@@ -654,8 +674,9 @@ static size_t partial_bytes(const lnt_recur_args *a)
     return ((size_t)a->sequences * (size_t)a->Hv * (size_t)a->K * sizeof(double) + 63) / 64 * 64;
 }
 
-static size_t workspace(const lnt_recur_args *a, bool backward, int threads)
+static size_t workspace(const void *args, bool backward, int threads)
 {
+    const lnt_recur_args *a = args;
     scratch w;
     return (size_t)threads * carve(a, backward, NULL, &w) + (backward ? partial_bytes(a) : 0);
 }
@@ -677,11 +698,12 @@ static void run_forward(const lnt_recur_args *a, int threads, bool token)
     }
 }
 
-static void chunk_forward(const lnt_recur_args *a, int threads) { run_forward(a, threads, false); }
-static void recurrent_forward(const lnt_recur_args *a, int threads) { run_forward(a, threads, true); }
+static void chunk_forward(const void *args, int threads) { run_forward(args, threads, false); }
+static void recurrent_forward(const void *args, int threads) { run_forward(args, threads, true); }
 
-static void backward(const lnt_recur_args *a, int threads)
+static void backward(const void *args, int threads)
 {
+    const lnt_recur_args *a = args;
     int64_t group = a->Hv / a->Hq, pieces = a->sequences * a->Hq;
     double *partial = a->workspace;
     char *scratches = (char *)a->workspace + partial_bytes(a);

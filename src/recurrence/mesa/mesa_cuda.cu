@@ -2,7 +2,7 @@
  *
  * Forward: kb = beta k; H at every chunk's start; the solve; o by the decay core with query x and key kb. Backward: the decay core's backward of
  * (x, kb, v, do), whose dq is y = G do; the solve for y gives e; the decay core's backward of (x, kb, k, e), whose results count negatively, as
- * all of them are linear in e; the sums of both. Through the steps (LINNET_CG_UNROLLED), two kernels around a scan of the decay core stand where
+ * all of them are linear in e; the sums of both. Through the steps (LNT_CG_UNROLLED), two kernels around a scan of the decay core stand where
  * the solve and its backward pass do, and leave their results in the same places. */
 #include "recurrence/mesa/mesa_cuda.cuh"
 
@@ -182,16 +182,15 @@ struct mesa_work {
 };
 
 static int64_t slots_of(const lnt_recur_args *a) { return a->tokens / LNT_MESA_C + a->sequences; }
-static bool rounds(const lnt_recur_args *a) { return a->cg_solver == LINNET_CG_FLASH; }
-static bool unrolled(const lnt_recur_args *a) { return a->cg_gradient == LINNET_CG_UNROLLED; }
+static bool rounds(const lnt_recur_args *a) { return a->cg_solver == LNT_CG_FLASH; }
+static bool unrolled(const lnt_recur_args *a) { return a->cg_gradient == LNT_CG_UNROLLED; }
 static bool other_keys(const lnt_recur_args *a) { return a->Hq < a->Hv || rounds(a); }
 
 /* The decay core's call with query x, key kb and value `v` of V columns, both [T,Hv,.]. */
 static lnt_recur_args decay_call(const lnt_recur_args *a, const mesa_work &w, const void *v, int V)
 {
     lnt_recur_args d = {};
-    d.size = sizeof d;
-    d.op = "simple_gla";
+    d.op = &lnt_recur_simple_gla;
     d.dtype = a->dtype;
     d.form = LINNET_FORM_CHUNK;
     d.tokens = a->tokens;
@@ -329,12 +328,12 @@ static void put_solve(const lnt_recur_args *a, const mesa_work &w, const void *r
     s.x = (T *)x;
     s.x_float = x_float;
     if constexpr (sizeof(S) == 2) {
-        const bool steps = s.steps > 0 || s.solver == LINNET_CG_PLAIN;
-        if (d->base.capability >= 90 && !(s.absolute > 0) && (s.solver == LINNET_CG_LEVEL || s.solver == LINNET_CG_PLAIN) && steps &&
+        const bool steps = s.steps > 0 || s.solver == LNT_CG_PLAIN;
+        if (d->base.capability >= 90 && !(s.absolute > 0) && (s.solver == LNT_CG_LEVEL || s.solver == LNT_CG_PLAIN) && steps &&
             ((uintptr_t)s.k | (uintptr_t)s.x) % 16 == 0 && (uintptr_t)s.rhs % 4 == 0) {
             lnt_mesa_cg_sm90(s, d->stream);
             s.without_steps = true; /* the guess alone, where no level step is drawn */
-            if (!s.drawn || s.solver == LINNET_CG_PLAIN) return;
+            if (!s.drawn || s.solver == LNT_CG_PLAIN) return;
         }
     }
     lnt_mesa_solve_put(s, d);
@@ -484,38 +483,50 @@ template <typename T, typename S> static void backward(const lnt_recur_args *a, 
 
 /* ---- the implementations ------------------------------------------------------------------------------------------------------------ */
 
-static const char *general_declines(const lnt_recur_args *a, bool back)
+static const char *general_declines(const void *args, bool back)
 {
+    const lnt_recur_args *a = (const lnt_recur_args *)args;
     if (a->K > WIDEST || a->V > WIDEST) return "K and V of at most 256 are offered";
     if (a->tokens > INT32_MAX || a->sequences > INT32_MAX) return "at most 2^31 tokens are offered";
     return NULL;
 }
-static size_t general_workspace(const lnt_recur_args *a, bool back, int threads)
+static size_t general_workspace(const void *args, bool back, int threads)
 {
+    const lnt_recur_args *a = (const lnt_recur_args *)args;
     mesa_work w;
     return carve(a, back, false, NULL, &w);
 }
-static void general_forward(const lnt_recur_args *a, const lnt_device *d) { LNT_BY_TYPE(a->dtype, T, forward<T, float>(a, (lnt_cuda *)d)); }
-static void general_backward(const lnt_recur_args *a, const lnt_device *d) { LNT_BY_TYPE(a->dtype, T, backward<T, float>(a, (lnt_cuda *)d)); }
-
-static const char *tiles_declines(const lnt_recur_args *a, bool back)
+static void general_forward(const void *args, const lnt_device *d)
 {
+    const lnt_recur_args *a = (const lnt_recur_args *)args;
+    LNT_BY_TYPE(a->dtype, T, forward<T, float>(a, (lnt_cuda *)d));
+}
+static void general_backward(const void *args, const lnt_device *d)
+{
+    const lnt_recur_args *a = (const lnt_recur_args *)args;
+    LNT_BY_TYPE(a->dtype, T, backward<T, float>(a, (lnt_cuda *)d));
+}
+
+static const char *tiles_declines(const void *args, bool back)
+{
+    const lnt_recur_args *a = (const lnt_recur_args *)args;
     if (a->dtype != LINNET_BF16) return "it takes bf16 tensors";
     if (a->K != 64 && a->K != 128) return "K of 64 or 128 is offered";
-    if (a->cg_solver == LINNET_CG_FLASH) return "it does not round to float16";
+    if (a->cg_solver == LNT_CG_FLASH) return "it does not round to float16";
     if (unrolled(a)) return "steps that are differentiated are those of the general solve";
     return general_declines(a, back);
 }
-static size_t tiles_workspace(const lnt_recur_args *a, bool back, int threads)
+static size_t tiles_workspace(const void *args, bool back, int threads)
 {
+    const lnt_recur_args *a = (const lnt_recur_args *)args;
     mesa_work w;
     return carve(a, back, true, NULL, &w);
 }
-static void tiles_forward(const lnt_recur_args *a, const lnt_device *d) { forward<bf16, bf16>(a, (lnt_cuda *)d); }
-static void tiles_backward(const lnt_recur_args *a, const lnt_device *d) { backward<bf16, bf16>(a, (lnt_cuda *)d); }
+static void tiles_forward(const void *args, const lnt_device *d) { forward<bf16, bf16>((const lnt_recur_args *)args, (lnt_cuda *)d); }
+static void tiles_backward(const void *args, const lnt_device *d) { backward<bf16, bf16>((const lnt_recur_args *)args, (lnt_cuda *)d); }
 
-static size_t step_workspace(const lnt_recur_args *a, bool back, int threads) { return lnt_mesa_step_bytes(a); }
-static void step_forward(const lnt_recur_args *a, const lnt_device *d) { lnt_mesa_step_put(a, (lnt_cuda *)d); }
+static size_t step_workspace(const void *args, bool back, int threads) { return lnt_mesa_step_bytes((const lnt_recur_args *)args); }
+static void step_forward(const void *args, const lnt_device *d) { lnt_mesa_step_put((const lnt_recur_args *)args, (lnt_cuda *)d); }
 
 extern "C" {
 extern const lnt_recur_impl lnt_mesa_chunk_cuda, lnt_mesa_chunk_sm80, lnt_mesa_recurrent_cuda;

@@ -8,7 +8,7 @@
 #include <cuda_fp16.h>
 
 extern "C" {
-#include "recurrence/recurrence.h"
+#include "recurrence/recur_args.h"
 }
 
 enum { LNT_MESA_C = 64 }; /* tokens of a chunk */
@@ -33,9 +33,9 @@ template <typename T, typename S> struct lnt_mesa_solve {
     bool diagonal;          /* the guess; otherwise 0 */
     bool without_steps;     /* nothing is done unless the number drawn is 0 */
     float tolerance2;       /* a row stops after the step that leaves |r|^2 <= tolerance2 |rhs|^2; -1: it never does */
-    float absolute;         /* added to both denominators: 0, or 1e-5 (LINNET_CG_ABSOLUTE), and then no row stops for want of curvature either */
-    linnet_cg_solver solver;
-    bool half;              /* LINNET_CG_FLASH: H and the operands of products are rounded to float16 */
+    float absolute;         /* added to both denominators: 0, or 1e-5 (LNT_CG_ABSOLUTE), and then no row stops for want of curvature either */
+    int32_t solver;
+    bool half;              /* LNT_CG_FLASH: H and the operands of products are rounded to float16 */
     bool half_ends;         /* and so are rhs and x */
 };
 
@@ -48,14 +48,14 @@ struct lnt_mesa_course {
     int free_steps; /* the first so many are not counted in `taken` */
     bool from_guess; /* x starts at rhs / (diag(H_t) + lambda) and r at rhs - Op(x); otherwise at 0 and rhs. Never with the preconditioned ones
                         but where `most` is 0, and then x is that guess */
-    linnet_cg_solver solver; /* LINNET_CG_LEVEL: x starts at 0, the first direction is rhs / (lambda + min(diag(H_t))) */
+    int32_t solver; /* LNT_CG_LEVEL: x starts at 0, the first direction is rhs / (lambda + min(diag(H_t))) */
 };
-__device__ __forceinline__ lnt_mesa_course lnt_mesa_course_of(linnet_cg_solver solver, bool diagonal, int steps)
+__device__ __forceinline__ lnt_mesa_course lnt_mesa_course_of(int32_t solver, bool diagonal, int steps)
 {
-    const bool preconditioned = solver <= LINNET_CG_JACOBI, some = steps > 0;
+    const bool preconditioned = solver <= LNT_CG_JACOBI, some = steps > 0;
     const int free_steps = diagonal && preconditioned && some;
     return { steps, steps + free_steps, free_steps, diagonal && (!preconditioned || !some),
-             solver == LINNET_CG_LEVEL && !some ? LINNET_CG_JACOBI : solver };
+             solver == LNT_CG_LEVEL && !some ? LNT_CG_JACOBI : solver };
 }
 /* That of a call, on the device: of lnt_mesa_solve, or of whatever else has its names. */
 template <typename A> __device__ __forceinline__ lnt_mesa_course lnt_mesa_course_now(const A &a)
@@ -69,20 +69,20 @@ template <typename T, typename S> lnt_mesa_solve<T, S> lnt_mesa_options_of(const
     lnt_mesa_solve<T, S> x = {};
     x.steps = a->cg_max_steps;
     x.drawn = (const int *)a->cg_steps_device;
-    x.diagonal = a->cg_guess == LINNET_CG_DIAGONAL;
+    x.diagonal = a->cg_guess == LNT_CG_DIAGONAL;
     x.solver = a->cg_solver;
-    x.half = a->cg_solver == LINNET_CG_FLASH;
-    x.absolute = a->cg_solver >= LINNET_CG_ABSOLUTE ? 1e-5f : 0.0f;
+    x.half = a->cg_solver == LNT_CG_FLASH;
+    x.absolute = a->cg_solver >= LNT_CG_ABSOLUTE ? 1e-5f : 0.0f;
     x.tolerance2 = x.absolute > 0 ? -1.0f : (float)(a->cg_tolerance * a->cg_tolerance);
     /* Further steps would be made of rounding errors, those of tensor cores' products for bf16 tensors. */
-    if (a->cg_gradient == LINNET_CG_UNROLLED) x.tolerance2 = fmaxf(x.tolerance2, sizeof(T) == 2 && a->K <= 128 ? 0x1p-34f : 0x1p-46f);
+    if (a->cg_gradient == LNT_CG_UNROLLED) x.tolerance2 = fmaxf(x.tolerance2, sizeof(T) == 2 && a->K <= 128 ? 0x1p-34f : 0x1p-46f);
     return x;
 }
 
 /* In float32: every shape with K <= 256; S = bf16: K <= 128, not `half`. */
 template <typename T, typename S> void lnt_mesa_solve_put(const lnt_mesa_solve<T, S> &a, lnt_cuda *d);
 
-/* The gradient through the steps of a solve (LINNET_CG_UNROLLED), from y, the gradient of x. The chunk's start states H are float32. */
+/* The gradient through the steps of a solve (LNT_CG_UNROLLED), from y, the gradient of x. The chunk's start states H are float32. */
 template <typename T> struct lnt_mesa_unroll {
     lnt_mesa_solve<T, float> solve; /* its x is not made */
     const T *y;                 /* [T,Hv,K] */
@@ -108,7 +108,7 @@ lnt_mesa_rings lnt_mesa_rings_of(int K, int steps, int64_t tasks);
 template <typename T> void lnt_mesa_unroll_put(const lnt_mesa_unroll<T> &a, lnt_cuda *d);
 template <typename T> void lnt_mesa_unroll_end_put(const lnt_mesa_unroll<T> &a, lnt_cuda *d);
 
-/* The fast solve: bf16, K = 64 or 128, LINNET_CG_LEVEL and PLAIN, sm_90a. */
+/* The fast solve: bf16, K = 64 or 128, LNT_CG_LEVEL and PLAIN, sm_90a. */
 typedef lnt_mesa_solve<bf16, bf16> lnt_mesa_cg;
 void lnt_mesa_cg_sm90(const lnt_mesa_cg &a, cudaStream_t stream);
 

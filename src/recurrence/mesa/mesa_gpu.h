@@ -1,8 +1,8 @@
-/* What the program's node asks of the Mesa core on a GPU beside linnet_recurrence. */
+/* What the program's node asks of the Mesa core on a GPU beside its operators. */
 #ifndef LNT_MESA_GPU_H
 #define LNT_MESA_GPU_H
 
-#include "recurrence/recurrence.h"
+#include "recurrence/recur_args.h"
 
 /* A call of few tokens a sequence, token by token, whose states s0 = sT and h0 = hT of sequence n lie `stride` floats behind those of sequence n-1.
  * K and V are at most LNT_MESA_WIDEST. */

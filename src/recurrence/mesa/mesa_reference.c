@@ -10,7 +10,7 @@
  *   dk = beta (dG v + (dH + dH^T) k)      dv = beta dG^T k      dbeta = k.(dG v) + k.(dH k)
  *   dg = e^g (<G_{t-1}, dG> + <H_{t-1}, dH>),      then dG and dH times e^g
  *
- * With cg_gradient = LINNET_CG_UNROLLED x is always what the steps leave, and dq, dlambda and dH come from differentiating them, last step first. */
+ * With cg_gradient = LNT_CG_UNROLLED x is always what the steps leave, and dq, dlambda and dH come from differentiating them, last step first. */
 #include "recurrence/reference.h"
 
 /* What a conjugate-gradient step was: x += alpha p, r -= alpha w, p = M r + ratio p with alpha = delta / curve, delta = r.Mr. */
@@ -26,7 +26,7 @@ typedef struct {
     int64_t stride; /* from step to step in p, w and r: K, or 0 when nothing is kept */
 } rows;
 
-static bool unrolled(const lnt_recur_args *a) { return a->cg_gradient == LINNET_CG_UNROLLED; }
+static bool unrolled(const lnt_recur_args *a) { return a->cg_gradient == LNT_CG_UNROLLED; }
 
 static int64_t carve(const lnt_recur_args *a, bool backward, double *p, rows *w)
 {
@@ -138,17 +138,17 @@ static void solve_factored(int64_t K, const double *A, double *x)
 /* x = y / diag for the solvers that begin there: the plain ones with that guess, and whatever takes no step. */
 static bool begins_at_guess(const lnt_recur_args *a)
 {
-    return a->cg_guess == LINNET_CG_DIAGONAL && (a->cg_solver > LINNET_CG_JACOBI || a->cg_max_steps == 0);
+    return a->cg_guess == LNT_CG_DIAGONAL && (a->cg_solver > LNT_CG_JACOBI || a->cg_max_steps == 0);
 }
 
 /* The preconditioned solvers begin at 0 with the direction of the diagonal guess; with that guess, the first step, which finds its best multiple, is
  * not counted. */
 static int uncounted(const lnt_recur_args *a)
 {
-    return a->cg_guess == LINNET_CG_DIAGONAL && a->cg_solver <= LINNET_CG_JACOBI && a->cg_max_steps > 0;
+    return a->cg_guess == LNT_CG_DIAGONAL && a->cg_solver <= LNT_CG_JACOBI && a->cg_max_steps > 0;
 }
 
-static double added(const lnt_recur_args *a) { return a->cg_solver >= LINNET_CG_ABSOLUTE ? 1e-5 : 0; }
+static double added(const lnt_recur_args *a) { return a->cg_solver >= LNT_CG_ABSOLUTE ? 1e-5 : 0; }
 
 /* Place of the smallest diagonal element. */
 static int64_t least(int64_t K, const double *H)
@@ -169,7 +169,7 @@ static int64_t cg(const lnt_recur_args *a, const double *H, const double *y, dou
     double goal = absolute ? -1 : tolerance * tolerance * ref_dot(K, y, y);
     for (int64_t i = 0; i < K; i++) {
         double jacobi = 1 / (H[i * K + i] + w->lambda[i]);
-        w->d[i] = a->cg_solver == LINNET_CG_LEVEL ? 1 / (H[at * K + at] + w->lambda[i]) : a->cg_solver == LINNET_CG_JACOBI ? jacobi : 1;
+        w->d[i] = a->cg_solver == LNT_CG_LEVEL ? 1 / (H[at * K + at] + w->lambda[i]) : a->cg_solver == LNT_CG_JACOBI ? jacobi : 1;
         x[i] = begins_at_guess(a) ? y[i] * jacobi : 0;
     }
     apply(K, H, w->lambda, x, r);
@@ -297,7 +297,7 @@ static void through_steps(const ref_head *h, int64_t t, const double *H, double 
         }
     }
     into_residual(K, w->r, ddelta, w);
-    if (a->cg_solver <= LINNET_CG_JACOBI) through_diagonal(K, a->cg_solver == LINNET_CG_LEVEL ? least(K, H) : -1, w->d, w->dd, dH, dlambda);
+    if (a->cg_solver <= LNT_CG_JACOBI) through_diagonal(K, a->cg_solver == LNT_CG_LEVEL ? least(K, H) : -1, w->d, w->dd, dH, dlambda);
     memcpy(w->e, dr, (size_t)K * sizeof *dr);
     if (!begins_at_guess(a)) return;
     apply(K, H, w->lambda, dr, dw); /* r = q - Op(x), x = q / diag */
@@ -352,9 +352,9 @@ static int64_t sums(const lnt_recur_args *a) { return a->K; }
 static void *sum_out(const lnt_recur_args *a) { return a->dlambda; }
 
 static const ref_core core = { state, own, sums, sum_out, load, store, step, read, back };
-static size_t workspace(const lnt_recur_args *a, bool backward, int threads) { return lnt_ref_workspace(&core, a, backward, threads); }
-static void forward(const lnt_recur_args *a, int threads) { lnt_ref_forward(&core, a, threads); }
-static void backward(const lnt_recur_args *a, int threads) { lnt_ref_backward(&core, a, threads); }
+static size_t workspace(const void *args, bool backward, int threads) { return lnt_ref_workspace(&core, args, backward, threads); }
+static void forward(const void *args, int threads) { lnt_ref_forward(&core, args, threads); }
+static void backward(const void *args, int threads) { lnt_ref_backward(&core, args, threads); }
 
 const lnt_recur_impl lnt_mesa_reference = {
     .name = "reference", .form = LINNET_FORM_RECURRENT, .workspace = workspace, .forward = forward, .backward = backward

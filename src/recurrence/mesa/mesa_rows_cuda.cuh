@@ -461,7 +461,7 @@ __device__ __forceinline__ void take_steps(tile<KP, ROWS> &s, const place &at, r
         own_P(diagonal, s, at);
         put_rows<KP>(past.diagonal, at, first, diagonal);
     }
-    precondition(s, at, t, course.solver == LINNET_CG_LEVEL);
+    precondition(s, at, t, course.solver == LNT_CG_LEVEL);
     float both[2][4];
 #pragma unroll
     for (int i = 0; i < 4; i++) {
@@ -500,7 +500,7 @@ __device__ __forceinline__ void take_steps(tile<KP, ROWS> &s, const place &at, r
         one[0][i] = 0.0f;
 #pragma unroll
         for (int j = 0; j < 8; j++) {
-            if (course.solver > LINNET_CG_JACOBI) t.M[i][j] = 1.0f;
+            if (course.solver > LNT_CG_JACOBI) t.M[i][j] = 1.0f;
             const float p = t.M[i][j] * t.R[i][j];
             one[0][i] += p * t.R[i][j];
             s.P[at.row[i]][column_of(at, j)] = p;

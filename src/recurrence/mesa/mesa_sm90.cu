@@ -446,7 +446,7 @@ template <int K> __device__ __forceinline__ void prepare(const lnt_mesa_cg &a, c
         low = fminf(low, a.lambda[p.h * K + i]), high = fmaxf(high, a.lambda[p.h * K + i]);
     }
     least = fmaxf(-warp_max(-least), 0.f), low = -warp_max(-low), high = warp_max(high);
-    const bool level = a.solver == LINNET_CG_LEVEL;
+    const bool level = a.solver == LNT_CG_LEVEL;
     for (int i = tid; i < K; i += GROUP) {
         s.lambda[i] = a.lambda[p.h * K + i];
         s.level[i] = level ? __fdividef(1.f, s.lambda[i] + least) : 1.f;
@@ -488,7 +488,7 @@ __device__ __forceinline__ void work(const lnt_mesa_cg &a, shared_of<K> &s, int 
 {
     rows_of<K> t;
     begin<K>(a, place_of(a, item), s, t, buf, group);
-    if (a.diagonal && a.solver == LINNET_CG_PLAIN) guess<K, SLOW>(t, s, buf, group);
+    if (a.diagonal && a.solver == LNT_CG_PLAIN) guess<K, SLOW>(t, s, buf, group);
     if (next < (int)a.chunks * a.Hv) fetch<K>(a, place_of(a, next), s.H[buf ^ 1], s.Kc[buf ^ 1]);
     int taken = 0;
     solve<K, SLOW>(a, s, t, buf, group, taken);
@@ -496,7 +496,7 @@ __device__ __forceinline__ void work(const lnt_mesa_cg &a, shared_of<K> &s, int 
 }
 
 /* Level steps of which none is drawn are the general solve's. */
-__device__ __forceinline__ bool left_to_the_other(const lnt_mesa_cg &a) { return a.drawn && a.solver == LINNET_CG_LEVEL && *a.drawn == 0; }
+__device__ __forceinline__ bool left_to_the_other(const lnt_mesa_cg &a) { return a.drawn && a.solver == LNT_CG_LEVEL && *a.drawn == 0; }
 
 /* Every chunk with slow gates. */
 template <int K> __global__ void __launch_bounds__(GROUP * GROUPS<K>, 1) slow_kernel(const __grid_constant__ lnt_mesa_cg a)

@@ -2,7 +2,7 @@
 #ifndef LNT_MESA_SOLVER_H
 #define LNT_MESA_SOLVER_H
 
-#include "recurrence/recurrence.h"
+#include "recurrence/recur_args.h"
 #include "simd/simd.h"
 
 /* The steps of a chunk's rows, kept to be differentiated: rows of all steps one after the other, `rows` of them, in solver.P and W from P0 and W0 on.
@@ -15,7 +15,7 @@ typedef struct {
 } lnt_mesa_trail;
 
 /* Scratch of the solver. Rows of K numbers that only it sees are `wide` apart, K rounded up to vectors, and the rest is 0: its loops have no ends.
- * H [K,K], kt [K,C], kk [C,K]; half_H [K,K] and half_P: what LINNET_CG_FLASH rounds, NULL for the others; X R jacobi: rows of the chunk; P W: rows
+ * H [K,K], kt [K,C], kk [C,K]; half_H [K,K] and half_P: what LNT_CG_FLASH rounds, NULL for the others; X R jacobi: rows of the chunk; P W: rows
  * that are still at work, in order, row[] their places. */
 typedef struct {
     float *H, *half_H, *half_P, *kt, *kk, *lambda, *mask, *in, *out, *X, *R, *jacobi, *P, *W, *S, *scale, *delta, *goal, *size;

@@ -26,7 +26,7 @@ template <typename T> struct step_args {
     int Hq, Hv, K, V, steps;
     const int *drawn; /* NULL: steps */
     float tolerance2, absolute;
-    linnet_cg_solver solver;
+    int32_t solver;
     bool diagonal, half;
 };
 
@@ -141,7 +141,7 @@ __global__ __launch_bounds__(W * step_shared<W>::parts) void mesa_step(const __g
         __syncthreads();
         const float diagonal = in_H ? s.diagonal[column] : FLT_MAX;
         float one[1] = { diagonal }, m = diagonal;
-        if (course.solver == LINNET_CG_LEVEL) {
+        if (course.solver == LNT_CG_LEVEL) {
             over_columns(s, 0, one, true);
             m = one[0];
         }
@@ -152,7 +152,7 @@ __global__ __launch_bounds__(W * step_shared<W>::parts) void mesa_step(const __g
             if (part == 0) s.p[column] = a.half ? lnt_to_half(x) : x;
             r -= times<W, UNROLL>(s, part, column, K, a.half, at_H) + lambda * x;
         }
-        if (course.solver > LINNET_CG_JACOBI) m = 1.0f;
+        if (course.solver > LNT_CG_JACOBI) m = 1.0f;
         float p = m * r;
         start[1] = p * r;
         over_columns(s, 1, start);

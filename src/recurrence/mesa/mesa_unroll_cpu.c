@@ -118,7 +118,7 @@ static void through_guess(solver *s, const lnt_mesa_rows *r, int K, double *dlam
 static void walk_back(solver *s, const lnt_recur_args *a, const lnt_mesa_rows *r, double *dlambda)
 {
     trail *t = &s->past;
-    int K = a->K, at = t->rows, first = a->cg_guess == LINNET_CG_DIAGONAL && (a->cg_solver > LINNET_CG_JACOBI || a->cg_max_steps == 0);
+    int K = a->K, at = t->rows, first = a->cg_guess == LNT_CG_DIAGONAL && (a->cg_solver > LNT_CG_JACOBI || a->cg_max_steps == 0);
     size_t size = (size_t)(r->n * s->wide) * sizeof(float);
     memset(t->dP, 0, size);
     memset(t->dR, 0, size);
@@ -145,8 +145,8 @@ static void walk_back(solver *s, const lnt_recur_args *a, const lnt_mesa_rows *r
     for (int i = 0; i < r->n; i++) {
         into_residual(s, i, t->ddelta[i]);
         memcpy(r->dq + i * K, t->dR + i * s->wide, (size_t)K * sizeof(float));
-        if (a->cg_solver <= LINNET_CG_JACOBI && a->cg_max_steps)
-            through_diagonal(s, i, a->cg_solver == LINNET_CG_LEVEL, K, t->dM + i * s->wide, dlambda);
+        if (a->cg_solver <= LNT_CG_JACOBI && a->cg_max_steps)
+            through_diagonal(s, i, a->cg_solver == LNT_CG_LEVEL, K, t->dM + i * s->wide, dlambda);
     }
     if (first) through_guess(s, r, K, dlambda);
 }

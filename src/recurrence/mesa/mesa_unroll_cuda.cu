@@ -194,7 +194,7 @@ __device__ __forceinline__ void walk_back(unroll_shared<KP, ROWS> &u, const plac
 {
     tile<KP, ROWS> &s = u.rows;
     const int K = a.solve.K;
-    const bool preconditioned = course.solver <= LINNET_CG_JACOBI;
+    const bool preconditioned = course.solver <= LNT_CG_JACOBI;
     going_back g = {};
     group_wait<KP, ROWS>(at); /* take_steps' last sums have been read */
     put_rows<KP>(past.dD, at, first, g.dr); /* zeros; dM until the steps are done */
@@ -211,7 +211,7 @@ __device__ __forceinline__ void walk_back(unroll_shared<KP, ROWS> &u, const plac
     }
     if (preconditioned) {
         float level[1][4] = {};
-        const bool one_place = course.solver == LINNET_CG_LEVEL;
+        const bool one_place = course.solver == LNT_CG_LEVEL;
 #pragma unroll
         for (int i = 0; i < 4; i++)
 #pragma unroll
@@ -390,7 +390,7 @@ __device__ __forceinline__ void put_products_tiles(unroll_shared<KP, ROWS> &u, c
     const T *k = a.solve.k + (t0 * a.solve.Hk + (int64_t)h * a.solve.Hk / Hv) * K;
     int most = 0;
     for (int i = 0; i < C / 16; i++) most = max(most, u.blocks[i]);
-    const bool diagonals = course.solver <= LINNET_CG_JACOBI || course.from_guess;
+    const bool diagonals = course.solver <= LNT_CG_JACOBI || course.from_guess;
     float E[2][KP / 16][4] = {}, dkb[1][8][4] = {}, dvalue[1][8][4];
     if (diagonals) { /* D^T dD, times k: what diag(H_t) has */
         __syncthreads();
@@ -474,7 +474,7 @@ __device__ __forceinline__ void put_products(unroll_shared<KP, ROWS> &u, const l
     product x;
     x.tx = (int)threadIdx.x % product::across;
     x.ty = (int)threadIdx.x / product::across;
-    const bool diagonals = course.solver <= LINNET_CG_JACOBI || course.from_guess;
+    const bool diagonals = course.solver <= LNT_CG_JACOBI || course.from_guess;
     for (int side = 0; side < SIDES * SIDES; side++) {
         const int p0 = side / SIDES * BLOCK, w0 = side % SIDES * BLOCK; /* first column of P, of dW */
         if (p0 >= K || w0 >= K) continue;

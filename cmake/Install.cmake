@@ -1,0 +1,29 @@
+# What `cmake --install` puts below any prefix, now or moved later: the libraries, the headers, the command, linnet.pc and linnetConfig.cmake.
+include(GNUInstallDirs)
+include(CMakePackageConfigHelpers)
+set(LINNET_PACKAGE ${CMAKE_INSTALL_LIBDIR}/cmake/linnet)
+
+# The static library's targets stand in a file of their own: who links the shared one needs none of the libraries below it.
+install(TARGETS linnet EXPORT linnetTargets LIBRARY DESTINATION ${CMAKE_INSTALL_LIBDIR})
+install(TARGETS linnet_static EXPORT linnetStaticTargets ARCHIVE DESTINATION ${CMAKE_INSTALL_LIBDIR})
+foreach(targets linnetTargets linnetStaticTargets)
+  install(EXPORT ${targets} NAMESPACE linnet:: DESTINATION ${LINNET_PACKAGE})
+endforeach()
+install(DIRECTORY include/linnet DESTINATION ${CMAKE_INSTALL_INCLUDEDIR})
+if(LINNET_CLI)
+  file(RELATIVE_PATH library_from_command /${CMAKE_INSTALL_BINDIR} /${CMAKE_INSTALL_LIBDIR})
+  set_target_properties(linnet_cli PROPERTIES INSTALL_RPATH "$ORIGIN/${library_from_command}")
+  install(TARGETS linnet_cli RUNTIME DESTINATION ${CMAKE_INSTALL_BINDIR})
+endif()
+
+file(RELATIVE_PATH prefix_from_pc /${CMAKE_INSTALL_LIBDIR}/pkgconfig /)
+set(private_cuda "")
+if(LINNET_CUDA)
+  set(private_cuda " -L${CUDAToolkit_LIBRARY_DIR} -lcublasLt -lcudart_static -ldl -lrt -lpthread -lstdc++")
+endif()
+configure_file(cmake/linnet.pc.in linnet.pc @ONLY)
+install(FILES ${PROJECT_BINARY_DIR}/linnet.pc DESTINATION ${CMAKE_INSTALL_LIBDIR}/pkgconfig)
+
+configure_package_config_file(cmake/linnetConfig.cmake.in linnetConfig.cmake INSTALL_DESTINATION ${LINNET_PACKAGE} NO_SET_AND_CHECK_MACRO)
+write_basic_package_version_file(linnetConfigVersion.cmake COMPATIBILITY SameMinorVersion)
+install(FILES ${PROJECT_BINARY_DIR}/linnetConfig.cmake ${PROJECT_BINARY_DIR}/linnetConfigVersion.cmake DESTINATION ${LINNET_PACKAGE})

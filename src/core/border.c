@@ -1,0 +1,237 @@
+#include "core/border.h"
+
+#include <float.h>
+#include <string.h>
+
+#include "core/dtype.h"
+
+linnet_status lnt_need(lnt_ctx *c, const void *p, const char *name)
+{
+    if (!c) return LINNET_EINVAL;
+    return p ? LINNET_OK : lnt_fail(c, LINNET_EINVAL, "%s is NULL", name);
+}
+
+/* ---- options: every number with its range, both ends included -------------------------------------------------------------------- */
+
+typedef struct {
+    const char *name;
+    enum { I32, I64, F64 } type;
+    bool off; /* 0 besides: not wanted, or chosen by the library */
+    size_t offset;
+    double least, most;
+} range;
+
+#define ENDLESS 1e15 /* steps, tokens: exact as a double, and nobody waits for them */
+#define MOST_BATCH (1 << 20)
+#define MOST_LENGTH (1 << 24)
+#define FIELD(structure, name, type, least, most) {#name, type, false, offsetof(structure, name), least, most}
+#define MAYBE(structure, name, type, least, most) {#name, type, true, offsetof(structure, name), least, most}
+
+#define O linnet_context_options
+static const range of_context[] = {MAYBE(O, threads, I32, 1, 4096)};
+#undef O
+
+#define O linnet_train_options
+static const range of_train[] = {
+    FIELD(O, n_texts, I32, 0, 1e9),
+    FIELD(O, held_out_share, F64, 0, 0.9),
+    MAYBE(O, train_tokenizer, I64, 257, 1 << 20), /* the bytes and a separator; published vocabularies end below 2^18 */
+    FIELD(O, steps, I64, 0, ENDLESS),
+    FIELD(O, max_seconds, F64, 0, 1e12),
+    FIELD(O, batch, I64, 1, MOST_BATCH),
+    FIELD(O, length, I64, 1, MOST_LENGTH),
+    FIELD(O, accumulate, I64, 1, MOST_BATCH),
+    FIELD(O, learning_rate, F64, 0, 1e3),
+    FIELD(O, min_learning_rate_share, F64, 0, 1),
+    FIELD(O, warmup, I64, LINNET_WARMUP_AUTO, ENDLESS),
+    FIELD(O, beta1, F64, 0, 0.999999),
+    FIELD(O, beta2, F64, 0, 0.99999999),
+    FIELD(O, epsilon, F64, 1e-30, 1),
+    FIELD(O, weight_decay, F64, 0, 1e3),
+    FIELD(O, clip, F64, 0, 1e30),
+    FIELD(O, eval_every, I64, 0, ENDLESS),
+    FIELD(O, eval_tokens, I64, 0, ENDLESS),
+    FIELD(O, save_every, I64, 0, ENDLESS),
+    FIELD(O, recompute, I32, LINNET_RECOMPUTE_NONE, LINNET_RECOMPUTE_CHEAP),
+    FIELD(O, weights, I32, LINNET_F32, LINNET_BF16),
+    FIELD(O, n_given, I32, 0, 1e6),
+};
+#undef O
+
+#define O linnet_eval_options
+static const range of_eval[] = {
+    FIELD(O, n_texts, I32, 0, 1e9),
+    FIELD(O, length, I64, 1, MOST_LENGTH),
+    MAYBE(O, stride, I64, 1, MOST_LENGTH),
+    MAYBE(O, max_tokens, I64, 1, ENDLESS),
+};
+#undef O
+
+#define O linnet_generate_options
+static const range of_generate[] = {
+    FIELD(O, max_tokens, I64, 0, 0x1p62),
+    FIELD(O, temperature, F64, 0, DBL_MAX),
+    FIELD(O, top_k, I64, 0, 0x1p62),
+    FIELD(O, top_p, F64, 0, 1),
+};
+#undef O
+
+#define O linnet_op_options
+static const range of_op[] = {
+    MAYBE(O, chunk, I32, 1, 1 << 20),
+    FIELD(O, dtype, I32, LINNET_F32, LINNET_F64),
+    FIELD(O, n_set, I32, 0, 1e6),
+};
+#undef O
+
+#define O linnet_bench_op_options
+static const range of_bench_op[] = {
+    FIELD(O, dtype, I32, LINNET_F32, LINNET_F64),
+    MAYBE(O, chunk, I32, 1, 1 << 20),
+    FIELD(O, repeats, I32, 1, 1e6),
+};
+#undef O
+
+#define O linnet_bench_train_options
+static const range of_bench_train[] = {
+    FIELD(O, batch, I64, 1, MOST_BATCH),
+    FIELD(O, length, I64, 1, MOST_LENGTH),
+    FIELD(O, repeats, I64, 1, 1e6),
+    FIELD(O, recompute, I32, LINNET_RECOMPUTE_NONE, LINNET_RECOMPUTE_CHEAP),
+};
+#undef O
+
+#define O linnet_bench_decode_options
+static const range of_bench_decode[] = {
+    FIELD(O, batch, I64, 1, MOST_BATCH),
+    FIELD(O, steps, I64, 1, MOST_LENGTH),
+};
+#undef O
+
+#define O linnet_mqar_options
+static const range of_mqar[] = {
+    FIELD(O, vocabulary, I64, 4, 1 << 24),
+    FIELD(O, length, I64, 4, 1 << 20),
+    FIELD(O, pairs, I64, 1, 1 << 20),
+    FIELD(O, rounds, I64, 1, 1 << 20),
+    FIELD(O, steps, I64, 1, ENDLESS),
+    FIELD(O, batch, I64, 1, MOST_BATCH),
+    FIELD(O, learning_rate, F64, 0, 1e3),
+    FIELD(O, weight_decay, F64, 0, 1e3),
+    FIELD(O, max_seconds, F64, 0, 1e12),
+    FIELD(O, test_examples, I64, 1, 1 << 24),
+};
+#undef O
+
+#define O linnet_mesa_analysis_options
+static const range of_mesa_analysis[] = {
+    FIELD(O, n_texts, I32, 0, 1e9),
+    FIELD(O, length, I64, 1, MOST_LENGTH),
+    FIELD(O, max_tokens, I64, 0, ENDLESS),
+};
+#undef O
+
+static const struct kind {
+    const char *name;
+    size_t size;
+    int n;
+    const range *ranges;
+} kinds[] = {
+#define KIND(name) {#name, sizeof(linnet_##name##_options), (int)(sizeof of_##name / sizeof *of_##name), of_##name}
+    KIND(context), KIND(train), KIND(eval), KIND(generate), KIND(op), KIND(bench_op), KIND(bench_train), KIND(bench_decode), KIND(mqar),
+    KIND(mesa_analysis),
+};
+
+static const struct kind *find_kind(const char *name)
+{
+    for (size_t i = 0; i < sizeof kinds / sizeof *kinds; i++)
+        if (!strcmp(kinds[i].name, name)) return &kinds[i];
+    return NULL;
+}
+
+/* A whole number up to 2^53 is itself; one above is at least 2^53, so comparing it as a double decides rightly about every range above. */
+static double number_of(const range *r, const void *options)
+{
+    const char *at = (const char *)options + r->offset;
+    int32_t i;
+    int64_t l;
+    double d;
+    switch (r->type) {
+    case I32: return memcpy(&i, at, sizeof i), i;
+    case I64: return memcpy(&l, at, sizeof l), (double)l;
+    default: return memcpy(&d, at, sizeof d), d;
+    }
+}
+
+linnet_status lnt_options_check(lnt_ctx *c, const char *kind, const void *options)
+{
+    const struct kind *k = find_kind(kind);
+    for (int i = 0; i < k->n; i++) {
+        const range *r = &k->ranges[i];
+        const double x = number_of(r, options);
+        if ((x >= r->least && x <= r->most) || (r->off && x == 0)) continue;
+        const char *none = r->off ? ", or 0" : "";
+        if (r->most >= ENDLESS) return lnt_fail(c, LINNET_EINVAL, "%s is %.10g, expected at least %.10g%s", r->name, x, r->least, none);
+        return lnt_fail(c, LINNET_EINVAL, "%s is %.10g, expected %.10g to %.10g%s", r->name, x, r->least, r->most, none);
+    }
+    return LINNET_OK;
+}
+
+linnet_status linnet_option_range(const char *options, const char *field, double *least, double *most)
+{
+    const struct kind *k = options ? find_kind(options) : NULL;
+    for (int i = 0; k && field && least && most && i < k->n; i++) {
+        if (strcmp(k->ranges[i].name, field) != 0) continue;
+        *least = k->ranges[i].least;
+        *most = k->ranges[i].most;
+        return LINNET_OK;
+    }
+    return LINNET_EINVAL;
+}
+
+/* ---- structures that begin with their size --------------------------------------------------------------------------------------- */
+
+enum { LARGEST = 1 << 16 }; /* bytes; above is a size that was not set */
+
+linnet_status lnt_options_take(lnt_ctx *c, const char *kind, const void *given, void *mine)
+{
+    const struct kind *k = find_kind(kind);
+    size_t size;
+    LNT_TRY(lnt_need(c, given, "the structure of options"));
+    memcpy(&size, given, sizeof size);
+    if (size < sizeof size || size > LARGEST) {
+        lnt_fail(c, LINNET_EINVAL, "a structure of options that says it has %zu bytes", size);
+        return lnt_hint(c, "Begin with the structure's _INIT, which sets its size.");
+    }
+    for (size_t i = k->size; i < size; i++)
+        if (((const char *)given)[i]) return lnt_fail(c, LINNET_EUNSUPPORTED, "options of a newer linnet: byte %zu of %zu is set", i, size);
+    memcpy(mine, given, size < k->size ? size : k->size);
+    memcpy(mine, &k->size, sizeof k->size);
+    return lnt_options_check(c, kind, mine);
+}
+
+linnet_status lnt_result_check(lnt_ctx *c, const void *out)
+{
+    size_t size;
+    LNT_TRY(lnt_need(c, out, "the structure for the result"));
+    memcpy(&size, out, sizeof size);
+    if (size >= sizeof size && size <= LARGEST) return LINNET_OK;
+    lnt_fail(c, LINNET_EINVAL, "a structure for the result that says it has %zu bytes", size);
+    return lnt_hint(c, "Set its size before the call: result.size = sizeof result.");
+}
+
+void lnt_give(void *out, const void *result, size_t known)
+{
+    size_t size;
+    memcpy(&size, out, sizeof size);
+    size = size < known ? size : known;
+    memcpy(out, result, size);
+    memcpy(out, &size, sizeof size);
+}
+
+linnet_status lnt_model_dtype_check(lnt_ctx *c, const char *what, int64_t dtype)
+{
+    if (dtype == LINNET_F32 || dtype == LINNET_BF16) return LINNET_OK;
+    if (dtype < 0 || dtype > LINNET_U8) return lnt_fail(c, LINNET_EINVAL, "%s is number %lld, expected float32 or bf16", what, (long long)dtype);
+    return lnt_fail(c, LINNET_EINVAL, "%s is %s, expected float32 or bf16", what, lnt_dtype_name((lnt_dtype)dtype));
+}

@@ -1,0 +1,83 @@
+/* Options that describe themselves: a table says for each key of a plain structure its kind, range, default and meaning, and from the table come
+ * defaults, reading, writing, `--set`, help and the refusal of what is wrong. Knows no file format: a value comes and goes as lnt_given. */
+#ifndef LNT_CORE_OPTIONS_H
+#define LNT_CORE_OPTIONS_H
+
+#include "core/status.h"
+
+typedef enum {
+    LNT_OPTION_INT,    /* int64_t */
+    LNT_OPTION_REAL,   /* double */
+    LNT_OPTION_SWITCH, /* bool */
+    LNT_OPTION_WORD,   /* int: the word's place among `words` */
+} lnt_option_kind;
+
+typedef struct lnt_option {
+    const char *key;
+    lnt_option_kind kind;
+    size_t offset;     /* in the structure */
+    double lo, hi;     /* of a number, both included */
+    double fallback;   /* default; a switch: 0 or 1, a word: its place */
+    bool nullable;
+    double null;       /* what null stands for in the structure */
+    const char *words; /* separated by blanks */
+    const char *help;  /* one line */
+} lnt_option;
+
+/* The table of a structure. */
+typedef struct {
+    const lnt_option *row;
+    int n;
+    size_t size; /* of the structure */
+} lnt_options;
+
+#define LNT_OPTIONS(type, rows) {rows, (int)(sizeof(rows) / sizeof *(rows)), sizeof(type)}
+#define LNT_INT(type, field, least, most, value, text) \
+    {.key = #field, .kind = LNT_OPTION_INT, .offset = offsetof(type, field), .lo = least, .hi = most, .fallback = value, .help = text}
+#define LNT_MAYBE_INT(type, field, least, most, value, none, text) \
+    {.key = #field, .kind = LNT_OPTION_INT, .offset = offsetof(type, field), .lo = least, .hi = most, .fallback = value, .nullable = true, \
+     .null = none, .help = text}
+#define LNT_REAL(type, field, least, most, value, text) \
+    {.key = #field, .kind = LNT_OPTION_REAL, .offset = offsetof(type, field), .lo = least, .hi = most, .fallback = value, .help = text}
+#define LNT_MAYBE_REAL(type, field, least, most, value, text) \
+    {.key = #field, .kind = LNT_OPTION_REAL, .offset = offsetof(type, field), .lo = least, .hi = most, .fallback = value, .nullable = true, \
+     .help = text}
+#define LNT_SWITCH(type, field, value, text) \
+    {.key = #field, .kind = LNT_OPTION_SWITCH, .offset = offsetof(type, field), .hi = 1, .fallback = value, .help = text}
+#define LNT_WORD(type, field, list, value, text) \
+    {.key = #field, .kind = LNT_OPTION_WORD, .offset = offsetof(type, field), .words = list, .fallback = value, .help = text}
+
+/* Sizes are capped so that products of two of them stay far inside 63 bits; the caps are beyond any published model. */
+#define LNT_MOST_WIDTH 65536
+#define LNT_MOST_TOKENS 2147483647.0
+
+/* A value on its way in or out. */
+typedef struct {
+    enum { LNT_GIVEN_NULL, LNT_GIVEN_INT, LNT_GIVEN_REAL, LNT_GIVEN_BOOL, LNT_GIVEN_WORD, LNT_GIVEN_OTHER } kind;
+    int64_t integer; /* of a switch: 0 or 1 */
+    double real;     /* of an integer too */
+    char word[48];   /* longer words are none of ours */
+    char shown[80];  /* as a message shows it */
+} lnt_given;
+
+lnt_given lnt_given_int(int64_t v);
+lnt_given lnt_given_real(double v);
+lnt_given lnt_given_word(const char *word);
+
+void lnt_options_default(const lnt_options *t, void *base);
+const lnt_option *lnt_option_find(const lnt_options *t, const char *key); /* NULL: none */
+/* Whether the value is of the option's kind, whatever its range. */
+bool lnt_option_fits(const lnt_option *o, const lnt_given *v);
+/* LINNET_EINVAL where it is none of the option's values, which `where` and the key name: "attn." and num_heads. base NULL: only looked at. */
+linnet_status lnt_option_put(lnt_ctx *c, const char *where, const lnt_option *o, const lnt_given *v, void *base);
+/* The value there; null as such. */
+lnt_given lnt_option_get(const lnt_option *o, const void *base);
+/* Values of another structure's options that are here too, by key and kind. */
+void lnt_options_carry(const lnt_options *from, const void *source, const lnt_options *to, void *base);
+bool lnt_options_put_int(const lnt_options *t, void *base, const char *key, int64_t v); /* false: there is no such option */
+
+/* Place of `word` among `words`; -1: not there. The word at a place, "" past the end. */
+int lnt_word_find(const char *words, const char *word);
+const char *lnt_word_at(const char *words, int i, char *out, size_t size);
+
+#endif

@@ -1,0 +1,10 @@
+#ifndef LNT_OPS_TOKEN_SHIFT_H
+#define LNT_OPS_TOKEN_SHIFT_H
+
+#include <stdbool.h>
+
+typedef struct {
+    bool row; /* m has one row for all */
+} lnt_lerp_attr;
+
+#endif

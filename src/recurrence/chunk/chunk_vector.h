@@ -1,0 +1,43 @@
+/* Vector gates in a chunk: a decay for every column of the rows that meet in a product. Equations in README.md. Only *_cpu.c files include this.
+ *
+ * alpha_i = e^{g_i} [width], and for i >= j the factor F_ij = alpha_{j+1} ... alpha_i, elementwise. Factors are running products of alphas: no
+ * exponent is ever positive, nothing cancels (n roundings at most), and g = -inf is an exact 0 for every pair that it separates. What decays a state,
+ * chunk after chunk, is the exponential of the gates' sum: the same gate in every token would give products the same rounding error each time. */
+#ifndef LNT_CHUNK_VECTOR_H
+#define LNT_CHUNK_VECTOR_H
+
+#include "recurrence/chunk/chunk.h"
+
+/* Rows of a block whose pairs are taken one by one; what lies between blocks is products of scaled rows. */
+enum { LNT_VECTOR_ROWS = LNT_VL == 16 ? 16 : 8 };
+
+typedef struct {
+    const lnt_mm_engine *e;
+    int n, C, width;
+    float *alpha;              /* [C,width] */
+    float *from_start, *to_end; /* [C,width] F from the chunk's start through i; F from behind i to the end */
+    float *end;                /* [width] the decay over the chunk */
+    float *levels;             /* [levels][C,width] of neighbouring blocks of LNT_VECTOR_ROWS 2^l rows: F from the second one's start through i in the
+                                  second, F from behind i to the first one's end in the first */
+    float *x, *y, *turned;     /* scratch: [C,width] twice, [width,LNT_VECTOR_ROWS] */
+    void *left, *right;
+} lnt_vector;
+
+lnt_vector LNT_V(lnt_vector_carve)(lnt_carve *c, const lnt_mm_engine *e, int C, int width);
+
+/* The factors of n rows; row i's log decays are g + i stride. With `writers` only alpha, to_end and end. */
+void LNT_V(lnt_vector_load)(lnt_vector *v, int n, const float *g, int64_t stride, bool writers);
+
+/* With x [n,width] rows that read, y [n,width] rows that are written, of the first n rows:
+ *   pairs    A_r[i,j] = f sum_c x_r[i,c] y[j,c] F_ij[c] for j <= i, 0 above; one or two readers r
+ *   readers  out_r[i] += sum_{j<i} A_r[i,j] F_ij . y[j]                       one or two A_r [n,ld]
+ *   writers  out[j] += sum_{i>j} A[i,j] F_ij . x[i]
+ * The diagonal, which has no factor, is left to the caller by the latter two. */
+void LNT_V(lnt_vector_pairs)(const lnt_vector *v, int n, float f, int readers, const float *const x[], const float *y, float *const A[], int64_t ld);
+void LNT_V(lnt_vector_readers)(const lnt_vector *v, int n, int readers, const float *const A[], int64_t ld, const float *y, float *const out[]);
+void LNT_V(lnt_vector_writers)(const lnt_vector *v, int n, const float *A, int64_t ld, const float *x, float *out);
+
+/* dg_i = last + sum_{l<i} through_l + sum_{l>=i} inside_l, 0 at an exact reset; last [width], through and inside [n,width] (README.md). */
+void LNT_V(lnt_vector_gate_grad)(const lnt_vector *v, const float *last, const float *through, const float *inside, float *dg, int64_t stride);
+
+#endif

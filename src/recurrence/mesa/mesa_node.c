@@ -1,0 +1,166 @@
+/* The Mesa core's node. The state of a sequence is G [Hv,K,V], then H [Hv,K,K], float32; of the solver that rounds as flash-linear-attention does,
+ * what mesa_replay.h says. */
+#include "recurrence/mesa/mesa_node.h"
+
+#include <math.h>
+
+#include "device/device.h"
+#include "recurrence/mesa/mesa_gpu.h"
+#include "recurrence/mesa/mesa_replay.h"
+#include "recurrence/recur_args.h"
+#include "recurrence/recur_node.h"
+
+typedef struct {
+    lnt_recur_attr base;
+    lnt_mesa_options solve;
+} mesa_attr;
+
+static lnt_recur_args *args_of(lnt_recur_call *a) { return (void *)a; }
+static bool replays(const mesa_attr *x) { return x->solve.solver == LNT_CG_FLASH; }
+static int64_t lambda_count(const lnt_node *n)
+{
+    const lnt_recur_args *a = lnt_recur_args_of(n);
+    return (int64_t)a->Hv * a->K;
+}
+static size_t lambda_bytes(const lnt_node *n) { return lnt_recur_padded((size_t)lambda_count(n) * 4); }
+
+/* On a GPU, the number of steps where it is drawn. */
+static size_t draw_bytes(const mesa_attr *x, const lnt_device *d)
+{
+    return x->solve.min_steps >= 0 && d->kind == LNT_DEVICE_CUDA ? lnt_recur_padded(sizeof(int32_t)) : 0;
+}
+
+static bool draws(const lnt_node *n) { return ((const mesa_attr *)n->attr)->solve.min_steps >= 0; }
+
+/* ---- bytes --------------------------------------------------------------------------------------------------------------------------- */
+
+static int64_t state_size(const lnt_node *n, int64_t capacity, lnt_dtype dtype)
+{
+    if (!replays(n->attr)) return lnt_recur_state_size(n, capacity, dtype);
+    lnt_recur_call a;
+    lnt_recur_shape(n, &(lnt_shape){ .dtype = dtype }, NULL, &a);
+    return lnt_replay_state_bytes(args_of(&a));
+}
+
+static size_t workspace_for(const lnt_node *n, const lnt_shape *s, const int64_t *cu, bool backward)
+{
+    const mesa_attr *x = n->attr;
+    size_t bytes = lnt_recur_workspace_for(n, s, cu, backward), replay = 0;
+    if (!backward && s->has_state && replays(x)) {
+        lnt_recur_call a;
+        lnt_recur_shape(n, s, cu, &a);
+        const int64_t longest = lnt_recur_longest(&a), one[2] = { 0, longest + LNT_REPLAY_CHUNK };
+        const lnt_shape alone = { .tokens = one[1], .n_seq = 1, .dtype = s->dtype };
+        replay = lnt_replay_bytes(args_of(&a), longest);
+        lnt_recur_shape(n, &alone, one, &a);
+        const size_t need = lnt_recur_workspace_quiet(&a, false, s->threads, s->device);
+        bytes = need > bytes ? need : bytes;
+    }
+    return lnt_recur_padded(bytes) + replay + lambda_bytes(n) * (backward ? 2 : 1) + draw_bytes(x, s->device);
+}
+
+static size_t workspace(const lnt_node *n, const lnt_shape *s, bool backward) { return lnt_recur_with_offsets(n, s, backward, workspace_for); }
+
+/* ---- running --------------------------------------------------------------------------------------------------------------------------- */
+
+/* The call with its Lambda = lower + softplus(p), [Hv,K], in the workspace, and the number of steps where it is drawn. */
+static void bind(const lnt_call *k, lnt_recur_call *call)
+{
+    const mesa_attr *x = k->attr;
+    const float *p = k->param[0].master;
+    lnt_recur_bind(k, call);
+    lnt_recur_args *a = args_of(call);
+    const bool drawn = k->draw > 0 && draws(k->node);
+    float *lambda = lnt_recur_take(call, lambda_bytes(k->node));
+    a->lambda = lambda;
+#ifdef LINNET_CUDA
+    if (lnt_on_cuda(k->c)) {
+        lnt_steps_draw draw = { .chance = k->draw_device, .min = x->solve.min_steps, .max = x->solve.max_steps };
+        if (drawn) a->cg_steps_device = draw.steps = lnt_recur_take(call, draw_bytes(x, lnt_device_of(k->c)));
+        lnt_lambda_cuda(k->c, lambda, p, (float)x->solve.lower, lambda_count(k->node), draw);
+        return;
+    }
+#endif
+    if (drawn) a->cg_max_steps = x->solve.min_steps + (int32_t)ceil(k->draw * (x->solve.max_steps - x->solve.min_steps + 1)) - 1;
+    for (int64_t i = 0; i < lambda_count(k->node); i++) lambda[i] = (float)x->solve.lower + (p[i] > 20 ? p[i] : log1pf(expf(p[i])));
+}
+
+static linnet_status forward(const lnt_call *k)
+{
+    const mesa_attr *x = k->attr;
+    lnt_recur_call call;
+    bind(k, &call);
+    lnt_recur_args *a = args_of(&call);
+    if (k->state && k->tokens == k->n_seq) a->cg_max_steps = x->solve.max_steps_decoding;
+    if (k->state && replays(x)) return lnt_replay_forward(k, a);
+#ifdef LINNET_CUDA
+    if (k->state && lnt_on_cuda(k->c) && lnt_recur_longest(a) <= LNT_MESA_FEW && a->K <= LNT_MESA_WIDEST && a->V <= LNT_MESA_WIDEST) {
+        a->scale = 1;
+        a->s0 = a->sT = k->state; /* all sequences in one launch */
+        a->h0 = a->hT = (float *)k->state + (int64_t)a->Hv * a->K * a->V;
+        lnt_mesa_step_states(a, (int64_t)(k->state_stride / sizeof(float)), lnt_device_of(k->c));
+        return lnt_device_check(k->c);
+    }
+#endif
+    return lnt_recur_forward(k, &call);
+}
+
+/* p's gradient takes sigmoid(p) dLambda. */
+static void put_lambda_gradient(const lnt_call *k, const float *dlambda)
+{
+    const float *p = k->param[0].master;
+    float *dp = k->param[0].grad;
+#ifdef LINNET_CUDA
+    if (dp && lnt_on_cuda(k->c)) {
+        lnt_lambda_gradient_cuda(k->c, dp, p, dlambda, lambda_count(k->node));
+        return;
+    }
+#endif
+    for (int64_t i = 0; dp && i < lambda_count(k->node); i++) dp[i] += dlambda[i] / (1 + expf(-p[i]));
+}
+
+static linnet_status backward(const lnt_call *k)
+{
+    lnt_recur_call call;
+    bind(k, &call);
+    float *dlambda = lnt_recur_take(&call, lambda_bytes(k->node));
+    args_of(&call)->dlambda = dlambda;
+    LNT_TRY(lnt_recur_backward(k, &call));
+    put_lambda_gradient(k, dlambda);
+    return LINNET_OK;
+}
+
+/* ---- building -------------------------------------------------------------------------------------------------------------------------- */
+
+#define NODE(POSITION)                                                                                                             \
+    { .name = "mesa", .backward_needs = LNT_NEEDS_ALL_IN, .save_size = lnt_recur_save_size, .state_size = state_size,              \
+      .workspace = workspace, .flops = lnt_recur_node_flops, .draws = draws, .host_position = POSITION, .forward = forward,      \
+      .backward = backward, .describe = lnt_recur_describe }
+const lnt_op lnt_mesa_node = NODE(false);
+static const lnt_op replayed = NODE(true);
+
+lnt_buf lnt_mesa(lnt_program *p, lnt_buf q, lnt_buf k, lnt_buf v, lnt_buf g, lnt_buf beta, const lnt_mesa_options *o)
+{
+    if (lnt_program_failed(p)) return LNT_NO_BUF;
+    if (!q.id || !v.id) return lnt_program_fail(p, "mesa needs q and v");
+    mesa_attr *x = lnt_program_alloc(p, sizeof *x);
+    if (!x) return LNT_NO_BUF;
+    x->solve = *o;
+    const lnt_recur_in in = { .tensor = { { "q", q }, { "k", k }, { "v", v }, { "g", g }, { "beta", beta } },
+                              .option = { { "cg_tol", o->tolerance },
+                                          { "cg_max_iter", o->max_steps },
+                                          { "cg_guess", o->guess },
+                                          { "cg_solver", o->solver },
+                                          { "cg_gradient", o->gradient } } };
+    const int64_t count = (int64_t)lnt_heads(p, v) * (lnt_cols(p, q) / lnt_heads(p, q));
+    const int lambda = lnt_add_param(p, o->lambda, 1, &count, (lnt_init){ LNT_INIT_CONST, log(expm1(o->start - o->lower)), 0 }, false, false);
+    if (lambda < 0) return LNT_NO_BUF;
+    const lnt_node *node = lnt_recur_add(p, &lnt_recur_mesa, replays(x) ? &replayed : &lnt_mesa_node, &in, &x->base, 1, &lambda);
+    if (node && replays(x)) x->base.call.head.form = LINNET_FORM_CHUNK;
+    return node ? node->out[0] : LNT_NO_BUF;
+}
+
+const lnt_mesa_options *lnt_mesa_of(const lnt_node *n)
+{
+    return n->op == &lnt_mesa_node || n->op == &replayed ? &((const mesa_attr *)n->attr)->solve : NULL;
+}

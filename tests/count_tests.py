@@ -1,0 +1,29 @@
+#!/usr/bin/env python3
+"""Count the tests inside the programs that ctest ran: python3 tests/count_tests.py BUILD/Testing/Temporary/LastTest.log
+
+Prints "PASSED FAILED SKIPPED" as cmocka's reports add up to, after a line for each skipped test. A program that ends without a report, or badly after a clean
+one (a crash, a time-out, a sanitizer's finding), is one failure."""
+import re
+import sys
+
+
+def count(log):
+    """(passed, failed, names of skipped) over the blocks "N/M Testing: NAME" ... "Test Passed." of ctest's log."""
+    passed, failed, skipped = 0, 0, []
+    for name, block in re.findall(r"^\d+/\d+ Testing: (\S+)\n(.*?)^\"\1\" end time", log, flags=re.M | re.S):
+        ok = [int(n) for n in re.findall(r"^\[  PASSED  \] (\d+) test", block, flags=re.M)]
+        bad = sum(int(n) for n in re.findall(r"^\[  FAILED  \] (\d+) test", block, flags=re.M))
+        late = re.findall(r"^\[  SKIPPED \] (\w+)$", block, flags=re.M)[:sum(int(n) for n in re.findall(r"^\[  SKIPPED \] (\d+) test", block, flags=re.M))]
+        well = re.search(r"^Test Passed\.$", block, flags=re.M)
+        passed += sum(ok)
+        failed += bad + (not bad and (not well or not ok))
+        skipped += [f"{name}: {test}" for test in late]
+    return passed, failed, skipped
+
+
+if __name__ == "__main__":
+    with open(sys.argv[1], encoding="utf-8", errors="replace") as f:
+        passed, failed, skipped = count(f.read())
+    for test in skipped:
+        print(f"skipped {test}")
+    print(passed, failed, len(skipped))

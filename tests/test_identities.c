@@ -1,0 +1,473 @@
+/* Identities of the recurrences, over descriptions: splitting and handing over, packing, causality, resets, states in place, families; and the
+ * program's node. What an operator has decides which hold for it; a test that meets an input it cannot change fails. */
+#include "recurrence_check.h"
+
+#include <math.h>
+
+#include "core/threads.h"
+#include "device/device.h"
+#include "recurrence/mesa/mesa_node.h"
+#include "recurrence/recur_node.h"
+
+static int64_t elements(const lnt_problem *p, const char *name) { return (int64_t)(tensor_bytes(p, name) / 4); }
+
+static void close_to(const char *who, const char *what, const float *x, const float *y, int64_t n, double allowed)
+{
+    double error = 0, norm = 0;
+    for (int64_t i = 0; i < n; i++) {
+        error += ((double)x[i] - y[i]) * ((double)x[i] - y[i]);
+        norm += (double)y[i] * y[i];
+    }
+    if (!(error <= allowed * allowed * norm)) fail_msg("%s: %s differs: relative %.3g, allowed %.3g", who, what, sqrt(error / norm), allowed);
+}
+
+static bool has_state(const lnt_recur_op *op)
+{
+    bool any = false;
+    for (int i = 0; op->tensors[i].name; i++) any |= op->tensors[i].role == LNT_T_STATE;
+    return any;
+}
+
+/* The row of a decay of each token; -1: none. */
+static int decay_row(const lnt_recur_op *op)
+{
+    for (int i = 0; op->tensors[i].name; i++)
+        if (op->tensors[i].role == LNT_T_INPUT && op->tensors[i].values == LNT_VALUES_DECAY && op->tensors[i].shape[0] == 'T') return i;
+    return -1;
+}
+
+/* T tokens of one sequence at the sizes of the operator's first case of its own, without options. */
+static lnt_recur_case plain_case(const lnt_recur_op *op, int64_t T)
+{
+    const lnt_recur_case *first = op->cases;
+    while (strcmp(first->op, op->name) != 0) first++;
+    lnt_recur_case k = *first;
+    memset(k.length, 0, sizeof k.length);
+    memset(k.option, 0, sizeof k.option);
+    for (int i = 0; i < LNT_CASE_SIZES && k.size[i].letter; i++)
+        if (k.size[i].letter[0] == 'T') k.size[i].value = 0;
+    k.sequences = 1;
+    k.length[0] = T;
+    k.gate = -0.3;
+    k.reset = 0;
+    k.beta = 1;
+    k.states = has_state(op);
+    return k;
+}
+
+static void run_call(linnet_context *c, lnt_recur_call *a, bool backward)
+{
+    size_t bytes;
+    OK(c, lnt_recur_workspace(c, a, backward, &bytes));
+    a->head.workspace = lnt_alloc(bytes);
+    a->head.workspace_size = bytes;
+    OK(c, lnt_recur_run(c, a, backward));
+    lnt_free(a->head.workspace);
+}
+
+/* A gradient of something that all tokens share. */
+static bool is_summed(const lnt_recur_tensor *t) { return t->role == LNT_T_GRADIENT && t->shape[0] != 'T' && t->shape[0] != 'N'; }
+
+static void split_one(linnet_context *c, const lnt_recur_op *op, linnet_form form)
+{
+    enum { T = 90, AT = 37 };
+    lnt_recur_case k = plain_case(op, T);
+    lnt_problem whole, parts;
+    OK(c, lnt_problem_make(c, &k, LINNET_F32, LINNET_F32, 5, &whole));
+    OK(c, lnt_problem_make(c, &k, LINNET_F32, LINNET_F32, 5, &parts));
+    whole.r.form = parts.r.form = form;
+    OK(c, lnt_problem_run(c, &whole, false));
+    OK(c, lnt_problem_run(c, &whole, true));
+    lnt_recur_call half[2] = { parts.call, parts.call };
+    int64_t cu[2][2];
+    void *handed[LNT_RECUR_TENSORS] = { 0 };
+    float *sum[LNT_RECUR_TENSORS] = { 0 };
+    lnt_recur_slice(&half[0], 0, AT, cu[0]);
+    lnt_recur_slice(&half[1], AT, T - AT, cu[1]);
+    for (int i = 0; op->tensors[i].name; i++) {
+        if (is_summed(&op->tensors[i])) sum[i] = lnt_calloc(parts.bytes[i]);
+        if (op->tensors[i].role != LNT_T_STATE || !parts.data[i]) continue;
+        for (int j = 0; j < 2; j++) handed[i + j] = lnt_alloc(parts.bytes[i]);
+        lnt_recur_set(&half[0], &op->tensors[i + 2], handed[i]); /* the first's final state is the second's initial one, */
+        lnt_recur_set(&half[1], &op->tensors[i], handed[i]);
+        lnt_recur_set(&half[1], &op->tensors[i + 1], handed[i + 1]); /* the gradient of that the first's cotangent */
+        lnt_recur_set(&half[0], &op->tensors[i + 3], handed[i + 1]);
+    }
+    for (int step = 0; step < 4; step++) {
+        run_call(c, &half[step == 1 || step == 2], step >= 2);
+        for (int i = 0; step >= 2 && op->tensors[i].name; i++)
+            for (size_t j = 0; sum[i] && j < parts.bytes[i] / 4; j++) sum[i][j] += ((const float *)parts.data[i])[j];
+    }
+    for (int i = 0; op->tensors[i].name; i++) {
+        if (sum[i]) memcpy(parts.data[i], sum[i], parts.bytes[i]);
+        if (whole.data[i] && is_result(&whole, i))
+            close_to(op->name, op->tensors[i].name, parts.data[i], whole.data[i], (int64_t)(whole.bytes[i] / 4), op->tensors[i].gate ? 2e-5 : 3e-6);
+        lnt_free(sum[i]);
+        lnt_free(handed[i]);
+    }
+    lnt_problem_free(&whole);
+    lnt_problem_free(&parts);
+}
+
+/* Running rows [0,a) and [a,T) with the state (and its gradient) handed over is running all rows. */
+static void split_and_hand_over(void **state)
+{
+    (void)state;
+    linnet_context *c = make_context(2);
+    for (int o = 0; lnt_recur_at(o); o++)
+        for (int form = LINNET_FORM_RECURRENT; form <= LINNET_FORM_CHUNK && has_state(lnt_recur_at(o)); form++)
+            split_one(c, lnt_recur_at(o), (linnet_form)form);
+    linnet_context_destroy(c);
+}
+
+/* A packed call is bit for bit the separate calls. A chunk is cut to the longest sequence, so that all are at least a chunk long, or empty. */
+static void packed_is_separate(void **state)
+{
+    (void)state;
+    linnet_context *c = make_context(2);
+    for (int o = 0; lnt_recur_at(o); o++) {
+        const lnt_recur_op *op = lnt_recur_at(o);
+        lnt_recur_case k = plain_case(op, 0);
+        k.sequences = 4;
+        memcpy(k.length, (int64_t[]){ 33, 0, 70, 16 }, 4 * sizeof *k.length);
+        lnt_problem packed, alone;
+        OK(c, lnt_problem_make(c, &k, LINNET_F32, LINNET_F32, 5, &packed));
+        OK(c, lnt_problem_make(c, &k, LINNET_F32, LINNET_F32, 5, &alone));
+        packed.r.form = alone.r.form = LINNET_FORM_CHUNK;
+        packed.r.chunk = alone.r.chunk = 16; /* the same cut whatever the longest sequence is */
+        OK(c, lnt_problem_run(c, &packed, false));
+        OK(c, lnt_problem_run(c, &packed, true));
+        for (int n = 0; n < k.sequences; n++) {
+            lnt_recur_call a = alone.call;
+            int64_t cu[2];
+            lnt_recur_slice(&a, alone.cu[n], k.length[n], cu);
+            for (int i = 0; op->tensors[i].name; i++)
+                if (alone.data[i] && op->tensors[i].shape[0] == 'N')
+                    lnt_recur_set(&a, &op->tensors[i], (char *)alone.data[i] + alone.bytes[i] / (size_t)k.sequences * (size_t)n);
+            run_call(c, &a, false);
+            run_call(c, &a, true);
+        }
+        for (int i = 0; op->tensors[i].name; i++)
+            if (alone.data[i] && !is_summed(&op->tensors[i]) && memcmp(packed.data[i], alone.data[i], alone.bytes[i]))
+                fail_msg("%s: %s differs", op->name, op->tensors[i].name);
+        lnt_problem_free(&packed);
+        lnt_problem_free(&alone);
+    }
+    linnet_context_destroy(c);
+}
+
+/* Changing any input from token t on leaves the outputs before it untouched, bit for bit, and changes some from there on. */
+static void causality(void **state)
+{
+    (void)state;
+    enum { T = 90, AT = 41 };
+    linnet_context *c = make_context(2);
+    for (int o = 0; lnt_recur_at(o); o++)
+        for (int form = LINNET_FORM_RECURRENT; form <= LINNET_FORM_CHUNK; form++) {
+            const lnt_recur_op *op = lnt_recur_at(o);
+            lnt_recur_case k = plain_case(op, T);
+            lnt_problem a;
+            OK(c, lnt_problem_make(c, &k, LINNET_F32, LINNET_F32, 5, &a));
+            a.r.form = (linnet_form)form;
+            OK(c, lnt_problem_run(c, &a, false));
+            for (int i = 0; op->tensors[i].name; i++) {
+                if (op->tensors[i].role != LNT_T_INPUT || op->tensors[i].shape[0] != 'T') continue;
+                lnt_problem b;
+                OK(c, lnt_problem_make(c, &k, LINNET_F32, LINNET_F32, 5, &b));
+                b.r.form = (linnet_form)form;
+                if (!b.data[i]) fail_msg("%s: %s is not there to be changed", op->name, op->tensors[i].name);
+                float *x = b.data[i];
+                const int64_t width = (int64_t)(b.bytes[i] / 4) / T;
+                for (int64_t j = AT * width; j < T * width; j++) x[j] *= 0.7f;
+                OK(c, lnt_problem_run(c, &b, false));
+                const size_t row = tensor_bytes(&a, "o") / T;
+                if (memcmp(tensor(&a, "o"), tensor(&b, "o"), row * AT)) fail_msg("%s looks ahead at %s", op->name, op->tensors[i].name);
+                if (!memcmp((char *)tensor(&a, "o") + row * AT, (char *)tensor(&b, "o") + row * AT, row * (T - AT)))
+                    fail_msg("%s does not look at %s", op->name, op->tensors[i].name);
+                lnt_problem_free(&b);
+            }
+            lnt_problem_free(&a);
+        }
+    linnet_context_destroy(c);
+}
+
+/* Operators that reduce to each other when a decay is constant or absent: simple_gla with a constant gate is retention, with none linear_attn; the
+ * gated delta rule with g = 0 is the delta rule; a window over everything is no window; beta = 0 leaves the decayed state; orthonormal keys turn
+ * the delta rule into linear attention of beta v. */
+static void families_reduce(void **state)
+{
+    (void)state;
+    linnet_context *c = make_context(2);
+    for (int f = 0; f < 6; f++) {
+        static const char *const from[] = { "simple_gla", "simple_gla", "gated_delta_rule", "attention", "gated_delta_rule", "delta_rule" };
+        static const char *const to[] = { "retention", "linear_attn", "delta_rule", "attention", "simple_gla", "linear_attn" };
+        const int64_t T = f == 5 ? 20 : 70;
+        lnt_recur_case ka = { from[f], 1, { T }, LNT_HEADS(1, 2, 20, 24), .gate = -0.3, .beta = 1, .states = f != 3 }, kb = ka;
+        if (f == 3) lnt_case_set(&ka, "Hq", 2), lnt_case_set(&ka, "Hk", 2);
+        kb = ka;
+        kb.op = to[f];
+        lnt_problem a, b;
+        OK(c, lnt_problem_make(c, &ka, LINNET_F32, LINNET_F32, 5, &a));
+        OK(c, lnt_problem_make(c, &kb, LINNET_F32, LINNET_F32, 5, &b));
+        float *g = tensor(&a, "g");
+        for (int64_t i = 0; f < 3 && i < elements(&a, "g"); i++) g[i] = f == 0 ? tensor(&b, "g_head")[i % 2] : 0.0f;
+        if (f == 3) args(&a)->window = 70;
+        if (f == 4) { /* what remains without writes */
+            memset(tensor(&a, "beta"), 0, tensor_bytes(&a, "beta"));
+            memset(tensor(&b, "v"), 0, tensor_bytes(&b, "v"));
+        }
+        if (f == 5) {
+            float *ak = tensor(&a, "k"), *bk = tensor(&b, "k"), *v = tensor(&b, "v"), *beta = tensor(&a, "beta");
+            for (int64_t i = 0; i < 400; i++) ak[i] = bk[i] = i / 20 == i % 20;
+            for (int64_t i = 0; i < elements(&b, "v"); i++) v[i] *= beta[i / 24];
+            memset(tensor(&a, "s0"), 0, tensor_bytes(&a, "s0"));
+            memset(tensor(&b, "s0"), 0, tensor_bytes(&b, "s0"));
+        }
+        a.r.form = b.r.form = LINNET_FORM_CHUNK;
+        OK(c, lnt_problem_run(c, &a, false));
+        OK(c, lnt_problem_run(c, &b, false));
+        close_to(from[f], to[f], tensor(&a, "o"), tensor(&b, "o"), elements(&a, "o"), 1e-6);
+        if (f != 3) close_to(from[f], to[f], tensor(&a, "sT"), tensor(&b, "sT"), elements(&a, "sT"), 1e-6);
+        lnt_problem_free(&a);
+        lnt_problem_free(&b);
+    }
+    linnet_context_destroy(c);
+}
+
+/* A window of one token: o = v. (Its dq and dk are exactly zero, so that no relative error can be told; it is not among the cases.) */
+static void window_of_one(void **state)
+{
+    (void)state;
+    linnet_context *c = make_context(2);
+    for (int form = LINNET_FORM_RECURRENT; form <= LINNET_FORM_CHUNK; form++) {
+        lnt_recur_case k = { "attention", 2, { 70, 3 }, { { "Hq", 2 }, { "K", 20 }, { "V", 24 } }, .option = { { "window", 1 } } };
+        lnt_problem p;
+        OK(c, lnt_problem_make(c, &k, LINNET_F32, LINNET_F32, 5, &p));
+        p.r.form = (linnet_form)form;
+        OK(c, lnt_problem_run(c, &p, false));
+        assert_memory_equal(tensor(&p, "o"), tensor(&p, "v"), tensor_bytes(&p, "o"));
+        OK(c, lnt_problem_run(c, &p, true));
+        close_to("window of 1", "dv", tensor(&p, "dv"), tensor(&p, "do"), elements(&p, "dv"), 1e-6);
+        for (int64_t i = 0; i < elements(&p, "dk"); i++) assert_true(fabsf(tensor(&p, "dk")[i]) < 1e-5f && fabsf(tensor(&p, "dq")[i]) < 1e-5f);
+        lnt_problem_free(&p);
+    }
+    linnet_context_destroy(c);
+}
+
+/* A decay of -inf at token t is the start of a new sequence with a zero state. */
+static void reset_is_boundary(void **state)
+{
+    (void)state;
+    enum { T = 70, AT = 21 };
+    linnet_context *c = make_context(2);
+    for (int o = 0; lnt_recur_at(o); o++)
+        for (int form = LINNET_FORM_RECURRENT; form <= LINNET_FORM_CHUNK && decay_row(lnt_recur_at(o)) >= 0; form++) {
+            const lnt_recur_op *op = lnt_recur_at(o);
+            if (op->tensors[decay_row(op)].late) continue;
+            lnt_recur_case one = plain_case(op, T), two = one;
+            one.states = two.states = false;
+            two.sequences = 2;
+            two.length[0] = AT;
+            two.length[1] = T - AT;
+            lnt_problem a, b;
+            OK(c, lnt_problem_make(c, &one, LINNET_F32, LINNET_F32, 5, &a));
+            OK(c, lnt_problem_make(c, &two, LINNET_F32, LINNET_F32, 5, &b));
+            const int g = decay_row(op);
+            const int64_t width = (int64_t)(a.bytes[g] / 4) / T;
+            for (int64_t j = AT * width; j < (AT + 1) * width; j++) ((float *)a.data[g])[j] = -INFINITY;
+            a.r.form = b.r.form = (linnet_form)form;
+            for (int back = 0; back < 2; back++) {
+                OK(c, lnt_problem_run(c, &a, back));
+                OK(c, lnt_problem_run(c, &b, back));
+            }
+            for (int i = 0; op->tensors[i].name; i++)
+                if (a.data[i] && is_result(&a, i) && op->tensors[i].shape[0] == 'T' && i != g + 1)
+                    close_to(op->name, op->tensors[i].name, a.data[i], b.data[i], (int64_t)(a.bytes[i] / 4), op->tensors[i].gate ? 2e-5 : 3e-6);
+            for (int64_t j = AT * width; j < (AT + 1) * width; j++) assert_true(((float *)a.data[g + 1])[j] == 0.0f);
+            lnt_problem_free(&a);
+            lnt_problem_free(&b);
+        }
+    linnet_context_destroy(c);
+}
+
+/* A final state may be where its initial state is. */
+static void state_in_place(void **state)
+{
+    (void)state;
+    linnet_context *c = make_context(2);
+    for (int o = 0; lnt_recur_at(o); o++)
+        for (int form = LINNET_FORM_RECURRENT; form <= LINNET_FORM_CHUNK && has_state(lnt_recur_at(o)); form++) {
+            const lnt_recur_op *op = lnt_recur_at(o);
+            lnt_recur_case k = plain_case(op, 40);
+            lnt_problem a, b;
+            OK(c, lnt_problem_make(c, &k, LINNET_F32, LINNET_F32, 5, &a));
+            OK(c, lnt_problem_make(c, &k, LINNET_F32, LINNET_F32, 5, &b));
+            a.r.form = b.r.form = (linnet_form)form;
+            for (int i = 0; op->tensors[i].name; i++)
+                if (op->tensors[i].role == LNT_T_STATE && b.data[i]) lnt_recur_set(&b.call, &op->tensors[i + 2], b.data[i]);
+            OK(c, lnt_problem_run(c, &a, false));
+            OK(c, lnt_problem_run(c, &b, false));
+            assert_memory_equal(tensor(&a, "o"), tensor(&b, "o"), tensor_bytes(&a, "o"));
+            for (int i = 0; op->tensors[i].name; i++)
+                if (op->tensors[i].role == LNT_T_STATE && b.data[i]) assert_memory_equal(a.data[i + 2], b.data[i], a.bytes[i]);
+            lnt_problem_free(&a);
+            lnt_problem_free(&b);
+        }
+    linnet_context_destroy(c);
+}
+
+/* ---- the node ------------------------------------------------------------------------------------------------------------------------- */
+
+static const lnt_op source_type = { .name = "source" };
+
+/* The value of letter i of a shape behind its first. */
+static int64_t letter_of(const lnt_problem *p, const char *shape, int i)
+{
+    const char *letter;
+    size_t length;
+    lnt_recur_next_letter(&shape, &length);
+    for (letter = lnt_recur_next_letter(&shape, &length); letter && i > 0; i--) letter = lnt_recur_next_letter(&shape, &length);
+    return letter ? lnt_recur_letter(p->op, &p->call, letter, length) : 1;
+}
+
+/* A program of one operator over made-up inputs of the sizes of a problem; inputs that are no values of tokens are told apart here: constants,
+ * mesa's Lambda, and parameters that are read as they are. */
+static const lnt_node *node_of(linnet_context *c, lnt_program **program, lnt_problem *p)
+{
+    OK(c, lnt_program_create(c, program));
+    lnt_recur_in in = { 0 };
+    double constant[64];
+    int n = 0;
+    for (int i = 0; p->op->tensors[i].name; i++) {
+        const lnt_recur_tensor *t = &p->op->tensors[i];
+        if (t->role != LNT_T_INPUT || !p->data[i]) continue;
+        if (t->shape[0] != 'T') {
+            for (size_t j = 0; j < p->bytes[i] / 4 && j < 64; j++) constant[j] = ((const float *)p->data[i])[j];
+            if (t->values == LNT_VALUES_DECAY) {
+                in.constant.name = t->name, in.constant.value = constant;
+            } else if (p->op != &lnt_recur_mesa) {
+                const int64_t cols = letter_of(p, t->shape, 0), dim[] = { elements(p, t->name) / cols, cols };
+                in.tensor[n].name = t->name;
+                in.tensor[n++].value = lnt_param_value(*program, lnt_add_param(*program, t->name, 2, dim, (lnt_init){ LNT_INIT_CONST, 0, 0 },
+                                                                               false, false),
+                                                             dim[0], 1);
+            }
+            continue;
+        }
+        const int64_t a = letter_of(p, t->shape, 0), b = letter_of(p, t->shape, 1);
+        const lnt_out_spec spec = { a * b, (int32_t)a, !t->wide };
+        in.tensor[n].name = t->name;
+        in.tensor[n++].value = lnt_add_node(*program, &source_type, NULL, 0, NULL, 0, (int[]){ 0 }, 1, &spec)->out[0];
+    }
+    for (int i = 0, o = 0; p->op->options[o].key; o++) {
+        const double value = lnt_recur_option_get(&p->op->options[o], &p->call);
+        if (isnan(value) || value == p->op->options[o].standard) continue;
+        in.option[i].key = p->op->options[o].key;
+        in.option[i++].value = value;
+    }
+    if (p->op == &lnt_recur_mesa) {
+        lnt_mesa_options solve = { .lambda = "lambda", .lower = 0.25, .start = 1, .tolerance = 1e-7, .max_steps = 200, .max_steps_decoding = 200,
+                                   .min_steps = -1 };
+        lnt_mesa(*program, in.tensor[0].value, in.tensor[1].value, in.tensor[2].value, in.tensor[3].value, in.tensor[4].value, &solve);
+        for (int64_t i = 0; i < elements(p, "lambda"); i++) tensor(p, "lambda")[i] = 1;
+    } else
+        lnt_recur(*program, p->op->name, in);
+    OK(c, lnt_program_finish(*program));
+    return lnt_node_at(*program, lnt_node_count(*program) - 1);
+}
+
+/* Run rows cu[n] .. of a problem's inputs through the node; `first` is the row of the problem where the call's rows begin. */
+static void run_node(linnet_context *c, const lnt_node *node, lnt_problem *p, int64_t first, int64_t n_seq, const int64_t *cu, void *state,
+                     int64_t stride, const int64_t *position, int64_t capacity)
+{
+    const lnt_recur_attr *x = node->attr;
+    lnt_shape shape = { .tokens = cu[n_seq], .n_seq = n_seq, .cu = cu, .has_state = state != NULL, .state_capacity = capacity, .dtype = LINNET_F32,
+                        .threads = lnt_threads(c), .device = lnt_device_of(c) };
+    lnt_call k = { .c = c, .node = node, .attr = node->attr, .tokens = cu[n_seq], .n_seq = n_seq, .cu = cu, .state = state, .state_stride = stride,
+                   .position = position, .state_capacity = capacity };
+    for (int i = 0; i < node->n_in; i++) {
+        const int row = x->input[i];
+        const int64_t skipped = p->op->tensors[row].shape[0] == 'T' ? (int64_t)(p->bytes[row] / 4) / p->r.tokens * first : 0;
+        k.in[i] = (lnt_tensor){ .data = (float *)p->data[row] + skipped, .rows = k.tokens };
+    }
+    k.out[0].data = tensor(p, "o") + elements(p, "o") / p->r.tokens * first;
+    float lambda[256];
+    for (int i = 0; i < 256; i++) lambda[i] = logf(expm1f(0.75f)); /* mesa's Lambda is 1 then */
+    if (node->n_param) k.param[0].master = lambda;
+    k.work_size = node->op->workspace(node, &shape, false);
+    k.work = lnt_alloc(k.work_size);
+    memset(k.work, 0xff, k.work_size);
+    OK(c, node->op->forward(&k));
+    lnt_free(k.work);
+}
+
+/* Prefill and steps through the node's state give what one call over everything gives, recurrent states, caches and rings; so do three sequences at
+ * once. */
+static void node_keeps_one(linnet_context *c, const lnt_recur_case *k)
+{
+    static const int64_t parts[][8] = { { 60 }, { 20, 1, 1, 1, 17, 1, 19 }, { 3, 5, 1, 30, 2, 19 }, { 1, 1, 1, 57 }, { 9, 9, 1, 41 } };
+    lnt_program *program;
+    lnt_problem whole, pieces;
+    OK(c, lnt_problem_make(c, k, LINNET_F32, LINNET_F32, 5, &whole));
+    OK(c, lnt_problem_make(c, k, LINNET_F32, LINNET_F32, 5, &pieces));
+    const lnt_node *node = node_of(c, &program, &whole);
+    OK(c, lnt_problem_run(c, &whole, false));
+    const int64_t capacity = 64, stride = node->op->state_size(node, capacity, LINNET_F32);
+    for (size_t s = 0; s < sizeof parts / sizeof *parts; s++) {
+        int64_t first = 0;
+        void *memory = lnt_calloc((size_t)stride);
+        memset(tensor(&pieces, "o"), 0xff, tensor_bytes(&pieces, "o"));
+        for (int j = 0; j < 8 && parts[s][j]; j++) {
+            run_node(c, node, &pieces, first, 1, (int64_t[]){ 0, parts[s][j] }, memory, stride, &first, capacity);
+            first += parts[s][j];
+        }
+        assert_int_equal(first, 60);
+        close_to(k->op, "o by pieces", tensor(&pieces, "o"), tensor(&whole, "o"), elements(&whole, "o"), 2e-6);
+        lnt_free(memory);
+    }
+    int64_t position[3] = { 0 };
+    void *memory = lnt_calloc((size_t)stride * 3);
+    memcpy(whole.cu, (int64_t[]){ 0, 25, 30, 60 }, 4 * sizeof *whole.cu);
+    whole.r.sequences = 3;
+    for (int i = 0; whole.op->tensors[i].name; i++) /* states were made for one sequence */
+        if (whole.op->tensors[i].shape[0] == 'N') lnt_recur_set(&whole.call, &whole.op->tensors[i], NULL);
+    OK(c, lnt_problem_run(c, &whole, false));
+    run_node(c, node, &pieces, 0, 3, whole.cu, memory, stride, position, capacity);
+    close_to(k->op, "o packed", tensor(&pieces, "o"), tensor(&whole, "o"), elements(&whole, "o"), 2e-6);
+    lnt_free(memory);
+    lnt_problem_free(&whole);
+    lnt_problem_free(&pieces);
+    lnt_program_destroy(program);
+}
+
+static void node_keeps_state(void **state)
+{
+    (void)state;
+    linnet_context *c = make_context(2);
+    for (int o = 0; lnt_recur_at(o); o++) {
+        lnt_recur_case k = plain_case(lnt_recur_at(o), 60);
+        k.states = false;
+        if (lnt_recur_at(o)->node) node_keeps_one(c, &k);
+        for (const lnt_recur_option *x = lnt_recur_at(o)->options; x->key; x++) { /* what gives it another state */
+            const bool window = !strcmp(x->key, "window");
+            if (!window && strcmp(x->key, "normalize") != 0) continue;
+            k.option[0].key = x->key;
+            for (int value = window ? 9 : 1; value <= (window ? 100 : 1); value += 91) {
+                k.option[0].value = value;
+                node_keeps_one(c, &k);
+            }
+        }
+    }
+    linnet_context_destroy(c);
+}
+
+int main(int argc, char **argv)
+{
+    if (argc > 1) cmocka_set_test_filter(argv[1]);
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(split_and_hand_over), cmocka_unit_test(packed_is_separate), cmocka_unit_test(causality),
+        cmocka_unit_test(families_reduce),     cmocka_unit_test(window_of_one),      cmocka_unit_test(reset_is_boundary),
+        cmocka_unit_test(state_in_place),      cmocka_unit_test(node_keeps_state),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
