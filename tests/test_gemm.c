@@ -6,9 +6,13 @@
 #include <cmocka.h>
 
 #include <math.h>
+#include <pthread.h>
+#include <signal.h>
+#include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <time.h>
 
 #include "core/cpu.h"
 #include "core/memory.h"
@@ -167,8 +171,71 @@ static void not_a_number(void **state)
     linnet_context_destroy(c);
 }
 
+/* A signal's handler runs on the stack of the thread it interrupts, wherever that thread is in a product. */
+static const char *stack_low, *stack_high;
+static volatile sig_atomic_t handled, astray;
+static pthread_t multiplying;
+static atomic_bool multiplied;
+
+static void on_signal(int number)
+{
+    (void)number;
+    const char *here = __builtin_frame_address(0);
+    handled++;
+    if (here < stack_low || here >= stack_high) astray++;
+}
+
+static void *disturb(void *unused)
+{
+    const struct timespec pause = {.tv_nsec = 20000};
+    while (!multiplied) {
+        pthread_kill(multiplying, SIGUSR1);
+        nanosleep(&pause, NULL);
+    }
+    return unused;
+}
+
+static void signals(void **state)
+{
+    (void)state;
+    pthread_attr_t attributes;
+    void *low;
+    size_t size;
+    assert_int_equal(pthread_getattr_np(pthread_self(), &attributes), 0);
+    assert_int_equal(pthread_attr_getstack(&attributes, &low, &size), 0);
+    pthread_attr_destroy(&attributes);
+    stack_low = low, stack_high = stack_low + size;
+    enum { N = 128, PRODUCTS = 40000 };
+    static const int64_t sizes[] = {10, 16, 32, 64, N};
+    linnet_context *c = context(1);
+    float *a = lnt_calloc(N * N * sizeof *a), *b = lnt_calloc(N * N * sizeof *b), *y = lnt_calloc(N * N * sizeof *y);
+    const struct sigaction act = {.sa_handler = on_signal, .sa_flags = SA_RESTART};
+    struct sigaction before;
+    assert_int_equal(sigaction(SIGUSR1, &act, &before), 0);
+    multiplying = pthread_self();
+    pthread_t other;
+    assert_int_equal(pthread_create(&other, NULL, disturb, NULL), 0);
+    for (int i = 0; i < PRODUCTS; i++) {
+        lnt_gemm_args g = {.M = sizes[i / 8 % 5], .N = sizes[i / 40 % 5], .K = sizes[i / 200 % 5], .trans_a = i & 1, .trans_b = i & 2,
+                           .alpha = 1, .beta = (float)(i / 4 % 2), .ab = LINNET_F32, .c = LINNET_F32, .a = a, .b = b, .C = y, .lda = N, .ldb = N,
+                           .ldc = N};
+        assert_int_equal(lnt_gemm(c, &g), LINNET_OK);
+    }
+    multiplied = true;
+    assert_int_equal(pthread_join(other, NULL), 0);
+    assert_int_equal(sigaction(SIGUSR1, &before, NULL), 0);
+    assert_true(handled > 0);
+    if (astray) fail_msg("%d of %d signals were handled on what was no stack", (int)astray, (int)handled);
+    lnt_free(a);
+    lnt_free(b);
+    lnt_free(y);
+    linnet_context_destroy(c);
+}
+
 int main(void)
 {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(products), cmocka_unit_test(empty), cmocka_unit_test(not_a_number)};
+    /* the signals first: oneDNN keeps the variant of its first product, the machine's here */
+    const struct CMUnitTest tests[] = {cmocka_unit_test(signals), cmocka_unit_test(products), cmocka_unit_test(empty),
+                                       cmocka_unit_test(not_a_number)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -3,6 +3,7 @@
 #include <dnnl.h>
 #include <omp.h>
 #include <pthread.h>
+#include <signal.h>
 
 #include "core/memory.h"
 #include "core/threads.h"
@@ -120,6 +121,20 @@ static outcome tile(const lnt_gemm_args *g, int64_t i, int64_t j, int64_t M, int
                  (float *)g->C + i * g->ldc + j);
 }
 
+/* oneDNN's float32 kernels compute with the stack pointer inside a buffer on the heap. A signal that arrived then would have its frame written over
+ * whatever lies below that buffer, so a thread's signals wait while it multiplies; those of its own faults do not. */
+static sigset_t hold_signals(void)
+{
+    static const int faults[] = {SIGSEGV, SIGBUS, SIGFPE, SIGILL, SIGTRAP, SIGABRT, SIGSYS};
+    sigset_t held, before;
+    sigfillset(&held);
+    for (size_t i = 0; i < sizeof faults / sizeof *faults; i++) sigdelset(&held, faults[i]);
+    pthread_sigmask(SIG_BLOCK, &held, &before);
+    return before;
+}
+
+static void release_signals(sigset_t before) { pthread_sigmask(SIG_SETMASK, &before, NULL); }
+
 static outcome tiles(lnt_ctx *c, const lnt_gemm_args *g)
 {
     const tiling t = cut(g->M, g->N);
@@ -127,11 +142,16 @@ static outcome tiles(lnt_ctx *c, const lnt_gemm_args *g)
     /* oneDNN looks at the thread count too when a team has one thread, and is then not in a parallel region. */
     const int saved = omp_get_max_threads();
     omp_set_num_threads(1);
-#pragma omp parallel for schedule(dynamic, 1) num_threads(lnt_threads(c)) reduction(max : worst)
-    for (int64_t p = 0; p < t.parts_m * t.parts_n; p++) {
-        int64_t i = p / t.parts_n * t.m, j = p % t.parts_n * t.n;
-        outcome o = tile(g, i, j, smaller(t.m, g->M - i), smaller(t.n, g->N - j));
-        if ((int)o > worst) worst = o;
+#pragma omp parallel num_threads(lnt_threads(c)) reduction(max : worst)
+    {
+        const sigset_t before = hold_signals();
+#pragma omp for schedule(dynamic, 1) nowait
+        for (int64_t p = 0; p < t.parts_m * t.parts_n; p++) {
+            int64_t i = p / t.parts_n * t.m, j = p % t.parts_n * t.n;
+            outcome o = tile(g, i, j, smaller(t.m, g->M - i), smaller(t.n, g->N - j));
+            if ((int)o > worst) worst = o;
+        }
+        release_signals(before);
     }
     omp_set_num_threads(saved);
     return worst;
