@@ -3,6 +3,7 @@
 
 #include <math.h>
 #include <sys/stat.h>
+#include <time.h>
 #include <unistd.h>
 
 #include "core/context.h"
@@ -235,6 +236,54 @@ static void threads_do_not_change_bits(void **state)
                 for (int i = 0; i < 3; i++) lnt_problem_free(&p[i]);
             }
     for (int i = 0; i < 3; i++) linnet_context_destroy(c[i]);
+}
+
+/* CPU seconds of both directions of a call whose tokens come behind `empty` sequences of none; the better of two. */
+static double seconds_behind(linnet_context *c, lnt_problem *p, int64_t empty, linnet_form form)
+{
+    double best = INFINITY;
+    int64_t *cu = lnt_calloc((size_t)(empty + 2) * sizeof *cu);
+    lnt_recur_call call = p->call;
+    cu[empty + 1] = call.head.tokens;
+    call.head.cu_seqlens = cu, call.head.sequences = empty + 1, call.head.form = form;
+    for (int i = 0; p->op->tensors[i].name; i++) /* a state for each would cost in proportion */
+        if (p->op->tensors[i].shape[0] == 'N') lnt_recur_set(&call, &p->op->tensors[i], NULL);
+    for (int backward = 0; backward < 2; backward++) {
+        OK(c, lnt_recur_workspace(c, &call, backward, &call.head.workspace_size));
+        call.head.workspace = lnt_alloc(call.head.workspace_size);
+        double least = INFINITY;
+        for (int i = 0; i < 2; i++) {
+            const clock_t start = clock();
+            OK(c, lnt_recur_run(c, &call, backward));
+            least = fmin(least, (double)(clock() - start) / CLOCKS_PER_SEC);
+        }
+        best = backward ? best + least : least;
+        lnt_free(call.head.workspace);
+    }
+    lnt_free(cu);
+    return best;
+}
+
+/* Eight times the sequences cost at most eight times as much and not sixty-four times. */
+static void sequences_cost_in_proportion(void **state)
+{
+    (void)state;
+    linnet_context *c = make_context(1);
+    for (int o = 0; lnt_recur_at(o); o++)
+        for (const lnt_recur_case *k = lnt_recur_at(o)->cases; k->op; k++) {
+            if (strcmp(k->op, lnt_recur_at(o)->name) != 0) continue;
+            lnt_recur_case one = *k;
+            one.sequences = 1, one.length[0] = 5;
+            for (int form = LINNET_FORM_RECURRENT; form <= LINNET_FORM_CHUNK; form++) {
+                lnt_problem p;
+                OK(c, lnt_problem_make(c, &one, LINNET_F32, LINNET_F32, 7, &p));
+                const double few = seconds_behind(c, &p, 4096, (linnet_form)form), many = seconds_behind(c, &p, 32768, (linnet_form)form);
+                lnt_problem_free(&p);
+                if (many > 24 * few + 0.01) fail_msg("%s: %.4f s with 4096 empty sequences, %.4f s with 32768", k->op, few, many);
+            }
+            break;
+        }
+    linnet_context_destroy(c);
 }
 
 /* ---- the public call ---------------------------------------------------------------------------------------------------------------------- */
@@ -618,6 +667,7 @@ int main(int argc, char **argv)
         cmocka_unit_test(implementations_match_reference),
         cmocka_unit_test(chunk_lengths_agree),
         cmocka_unit_test(threads_do_not_change_bits),
+        cmocka_unit_test(sequences_cost_in_proportion),
         cmocka_unit_test(names_are_arguments),
         cmocka_unit_test(wrong_calls_are_refused),
         cmocka_unit_test(every_operator_on_a_file),

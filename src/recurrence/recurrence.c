@@ -167,7 +167,7 @@ static linnet_status resolve(lnt_ctx *c, const void *args, bool backward, bool q
     if (!query) LNT_TRY(check_tensors(c, op, a, backward));
     if (!query && lnt_on_cuda(c)) LNT_TRY(check_alignment(c, op, a));
 
-    int64_t longest = lnt_recur_longest(a);
+    const int64_t longest = a->longest = lnt_recur_longest(a);
     if (a->form == LINNET_FORM_AUTO) a->form = !backward && longest <= RECURRENT_LONGEST ? LINNET_FORM_RECURRENT : LINNET_FORM_CHUNK;
     if (a->form == LINNET_FORM_PARALLEL) {
         if (longest > PARALLEL_LONGEST)

@@ -30,6 +30,7 @@ struct lnt_recur_case;
     int64_t tokens, sequences;                                                                                                     \
     const int64_t *cu_seqlens;  /* host, [N+1] */                                                                                  \
     const int64_t *cu_seqlens_device; /* cuda: never NULL in an implementation */                                                  \
+    int64_t longest;            /* in an implementation: tokens of the longest sequence */                                         \
     void *workspace;                                                                                                               \
     size_t workspace_size;
 typedef struct {

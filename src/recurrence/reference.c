@@ -2,12 +2,12 @@
 
 enum { BLOCK = 32 };
 
-static size_t blocks_of(const lnt_recur_args *a) { return (size_t)(ref_longest(a) + BLOCK - 1) / BLOCK; }
+static size_t blocks_of(const lnt_recur_args *a) { return (size_t)(a->longest + BLOCK - 1) / BLOCK; }
 
 /* A thread's scratch at p (NULL: only measure); returns its doubles. The states at the start of every block and inside one come last. */
 static size_t carve(const ref_core *core, const lnt_recur_args *a, bool backward, double *p, ref_head *x, double **starts)
 {
-    size_t K = (size_t)a->K, V = (size_t)a->V, state = (size_t)core->state(a), len = (size_t)ref_longest(a), used = 0;
+    size_t K = (size_t)a->K, V = (size_t)a->V, state = (size_t)core->state(a), len = (size_t)a->longest, used = 0;
     const struct {
         double **at;
         size_t count;

@@ -25,15 +25,6 @@ static inline void ref_put_row(void *p, lnt_dtype t, int64_t row, int64_t n, con
 {
     for (int64_t i = 0; i < n; i++) ref_put(p, t, row * n + i, x[i]);
 }
-static inline int64_t ref_longest(const lnt_recur_args *a)
-{
-    int64_t longest = 0;
-    for (int64_t n = 0; n < a->sequences; n++) {
-        int64_t len = a->cu_seqlens[n + 1] - a->cu_seqlens[n];
-        longest = len > longest ? len : longest;
-    }
-    return longest;
-}
 
 /* ---- cores with a state ------------------------------------------------------------------------------------------------------------------ */
 

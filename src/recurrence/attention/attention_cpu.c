@@ -17,7 +17,7 @@ enum { BLOCK = 64 };
 
 static int64_t block_length(const lnt_recur_args *a)
 {
-    int64_t B = a->chunk ? a->chunk : BLOCK, rows = lnt_recur_longest(a) + a->offset;
+    int64_t B = a->chunk ? a->chunk : BLOCK, rows = a->longest + a->offset;
     return B > rows ? (rows > 0 ? rows : 1) : B;
 }
 
@@ -263,7 +263,7 @@ static void one_row(const sequence *s, int64_t i, int64_t h, float *p)
 
 static int64_t row_scratch(const lnt_recur_args *a)
 {
-    return up(lnt_recur_longest(a) + a->offset) + 2 * (up(a->K) + up(a->V));
+    return up(a->longest + a->offset) + 2 * (up(a->K) + up(a->V));
 }
 
 static void row_forward(const void *args, int threads)
@@ -290,7 +290,7 @@ typedef struct {
 static size_t carve_backward(const lnt_recur_args *a, char *base, backward_scratch *w)
 {
     carver c = { base, 0 };
-    int64_t B = block_length(a), len = lnt_recur_longest(a), rows = len + a->offset, K = a->K, V = a->V;
+    int64_t B = block_length(a), len = a->longest, rows = len + a->offset, K = a->K, V = a->V;
     *w = (backward_scratch){ .q = take(&c, len * K, 4), .dout = take(&c, len * V, 4), .dq = take(&c, len * K, 4), .delta = take(&c, len, 4),
                              .lse = take(&c, len, 4), .dk = take(&c, rows * K, 4), .dv = take(&c, rows * V, 4), .k = take(&c, B * K, 4),
                              .v = take(&c, B * V, 4), .kt = take(&c, K * up(B), 4), .vt = take(&c, V * up(B), 4), .X = take(&c, B * up(B), 4),

@@ -239,14 +239,14 @@ template <typename Kernel> void launch(Kernel *kernel, const problem &a, int64_t
 template <typename T> void forward(const lnt_recur_args *a, cudaStream_t stream)
 {
     const int Ks = padded(a->K), Vs = padded(a->V);
-    launch(forward_kernel<T>, problem_of(a), lnt_recur_longest(a), a->Hq, a->sequences, B * (2 * Ks + Vs + B + 1), stream);
+    launch(forward_kernel<T>, problem_of(a), a->longest, a->Hq, a->sequences, B * (2 * Ks + Vs + B + 1), stream);
 }
 
 template <typename T> void backward(const lnt_recur_args *a, cudaStream_t stream)
 {
     problem p = problem_of(a);
     const int Ks = padded(a->K), Vs = padded(a->V);
-    const int64_t rows = a->tokens * a->Hq, longest = lnt_recur_longest(a);
+    const int64_t rows = a->tokens * a->Hq, longest = a->longest;
     p.delta = (const float *)a->workspace;
     if (!a->do_) { /* no gradient came in */
         const size_t size = sizeof(T), keys = (size_t)(a->tokens + a->offset) * a->Hk;

@@ -13,13 +13,13 @@ typedef struct {
 
 static size_t doubles(const lnt_recur_args *a, bool backward)
 {
-    size_t rows = (size_t)(ref_longest(a) + a->offset), K = (size_t)a->K, V = (size_t)a->V, widest = K > V ? K : V;
+    size_t rows = (size_t)(a->longest + a->offset), K = (size_t)a->K, V = (size_t)a->V, widest = K > V ? K : V;
     return K + V + widest + 2 * rows + (backward ? rows * (K + V) : 0);
 }
 
 static scratch carve(const lnt_recur_args *a, double *p)
 {
-    size_t rows = (size_t)(ref_longest(a) + a->offset), K = (size_t)a->K, V = (size_t)a->V, widest = K > V ? K : V;
+    size_t rows = (size_t)(a->longest + a->offset), K = (size_t)a->K, V = (size_t)a->V, widest = K > V ? K : V;
     scratch w = { .q = p, .dout = p + K, .x = p + K + V, .p = p + K + V + widest };
     w.dp = w.p + rows;
     w.dk = w.dp + rows;

@@ -28,7 +28,7 @@ static inline int64_t least(int64_t a, int64_t b) { return a < b ? a : b; }
 /* The chunk length where C is wished for: no longer than the longest sequence. */
 static inline int chunk_length(const lnt_recur_args *a, int64_t C)
 {
-    int64_t longest = lnt_recur_longest(a);
+    int64_t longest = a->longest;
     return (int)(C < longest ? C : longest > 0 ? longest : 1);
 }
 

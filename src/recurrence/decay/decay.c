@@ -31,7 +31,7 @@ enum {
 
 int64_t lnt_decay_segment(const lnt_recur_args *a, bool backward, int chunk, int blocks)
 {
-    int64_t longest = lnt_recur_longest(a), segment = (longest + chunk - 1) / chunk * chunk;
+    int64_t longest = a->longest, segment = (longest + chunk - 1) / chunk * chunk;
     if (segment < chunk) segment = chunk;
     bool gates = backward && a->op->kind != LNT_DECAY_NONE;
     for (;;) {

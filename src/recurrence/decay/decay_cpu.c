@@ -89,7 +89,7 @@ static size_t carve(const lnt_recur_args *a, bool backward, char *base, scratch 
 {
     lnt_carve c = { base, 0 };
     const lnt_mm_engine *e = ENGINE;
-    int64_t K = a->K, V = a->V, C = chunk_length(a, a->chunk ? a->chunk : default_chunk()), longest = lnt_recur_longest(a);
+    int64_t K = a->K, V = a->V, C = chunk_length(a, a->chunk ? a->chunk : default_chunk()), longest = a->longest;
     int64_t states = longest > C ? (longest + C - 1) / C : 1;
     int n = (int)C, left = LNT_LEFT, left_t = LNT_LEFT_T, right = LNT_RIGHT, right_t = LNT_RIGHT_T;
     *w = (scratch){ .C = n,

@@ -129,7 +129,7 @@ static inline int64_t decay_pieces(const decay_cut &x) { return x.N * x.P * x.Hv
 
 static inline int decay_segments(const lnt_recur_args *a, int64_t segment)
 {
-    const int64_t longest = lnt_recur_longest(a);
+    const int64_t longest = a->longest;
     return longest ? (int)((longest + segment - 1) / segment) : 1;
 }
 

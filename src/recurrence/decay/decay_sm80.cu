@@ -746,7 +746,7 @@ static void tiles_pairs(const decay_cut &x, const decay_pairs &a, const lnt_cuda
 /* The starts of segments as the forward or backward pass makes them, where it has them in its workspace; then every chunk's. */
 static decay_cut starts_cut(const lnt_recur_args *a, bool backward)
 {
-    const int64_t segment = lnt_decay_segment(a, backward, C, 1), longest = lnt_recur_longest(a);
+    const int64_t segment = lnt_decay_segment(a, backward, C, 1), longest = a->longest;
     const int P = longest ? (int)((longest + segment - 1) / segment) : 1;
     return { a->cu_seqlens_device, a->sequences, a->tokens, segment, P, a->Hv, (const float *)a->g, NULL, (float)a->scale };
 }

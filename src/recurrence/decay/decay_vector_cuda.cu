@@ -580,7 +580,7 @@ static vector_call call_of(const void *args, bool delta)
     const lnt_recur_args *a = (const lnt_recur_args *)args;
     vector_call x = {};
     x.bf16 = a->dtype == LINNET_BF16;
-    x.tokens = a->tokens, x.sequences = a->sequences, x.longest = lnt_recur_longest(a), x.cu = a->cu_seqlens_device;
+    x.tokens = a->tokens, x.sequences = a->sequences, x.longest = a->longest, x.cu = a->cu_seqlens_device;
     x.Hq = a->Hq, x.Hv = a->Hv, x.K = a->K, x.V = a->V, x.scale = (float)a->scale;
     x.before = !delta && a->op->kind == LNT_DECAY_EARLY;
     x.columns = !delta && a->op->kind == LNT_DECAY_BOTH;

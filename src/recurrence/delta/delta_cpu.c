@@ -49,7 +49,7 @@ static int stacked(const lnt_mm_engine *e, int n) { return (n + e->row_align - 1
 static size_t carve(work *w, const lnt_recur_args *a, const lnt_mm_engine *e, int C, bool backward, char *base)
 {
     lnt_carve c = {base, 0};
-    int64_t K = a->K, V = a->V, longest = lnt_recur_longest(a);
+    int64_t K = a->K, V = a->V, longest = a->longest;
     C = chunk_length(a, C);
     int rows = stacked(e, C) + C;
     int64_t chunks = (longest + C - 1) / C;
@@ -454,7 +454,7 @@ static const char *declines(const void *args, bool back)
     if (ENGINE.bf16 && a->dtype != LINNET_BF16) return "its products round to bf16; the tensors are float32";
     if (a->chunk > CHUNK_LONGEST) return "the chunk is longer than 4096";
     int64_t states;
-    if (back && (!lnt_mul(lnt_recur_longest(a), (int64_t)a->K * a->V, &states) || states > (int64_t)1 << 50))
+    if (back && (!lnt_mul(a->longest, (int64_t)a->K * a->V, &states) || states > (int64_t)1 << 50))
         return "the states of all chunks are too large";
     return NULL;
 }

@@ -373,7 +373,7 @@ double rounds(double ctas, bool wide)
 }
 int count_segments(const lnt_recur_args *a, int chains)
 {
-    const int64_t longest = (lnt_recur_longest(a) + C - 1) / C;
+    const int64_t longest = (a->longest + C - 1) / C;
     const double ctas = (double)a->sequences * a->Hv * (a->V / 64);
     const bool wide = a->V == 128;
     int best = 1;
@@ -426,7 +426,7 @@ lnt_delta_sweep lnt_delta_sweep_at(const lnt_recur_args *a, void *at, bool keep)
     };
     w.chunks = NC;
     w.segments = count_segments(a, keep ? 2 : 1);
-    w.segment_chunks = (int)lnt_div_up(lnt_div_up(lnt_recur_longest(a), C), w.segments);
+    w.segment_chunks = (int)lnt_div_up(lnt_div_up(a->longest, C), w.segments);
     w.table = (int4 *)take(NC, sizeof(int4));
     w.first_chunk = (int *)take(a->sequences + 1, sizeof(int));
     w.G = (float *)take(H * C, sizeof(float));

@@ -56,14 +56,14 @@ static bool flash(const lnt_recur_args *a) { return a->cg_solver == LNT_CG_FLASH
 
 static int chunk_length(const lnt_recur_args *a)
 {
-    int64_t C = a->chunk ? a->chunk : flash(a) ? FLASH_CHUNK : CHUNK, longest = lnt_recur_longest(a);
+    int64_t C = a->chunk ? a->chunk : flash(a) ? FLASH_CHUNK : CHUNK, longest = a->longest;
     return (int)(C > longest ? (longest > 0 ? longest : 1) : C);
 }
 
 /* A whole number of chunks, no more than the longest sequence fills. */
 static int64_t segment_length(const lnt_recur_args *a)
 {
-    int64_t C = chunk_length(a), S = C > SEGMENT ? C : SEGMENT / C * C, longest = (lnt_recur_longest(a) + C - 1) / C * C;
+    int64_t C = chunk_length(a), S = C > SEGMENT ? C : SEGMENT / C * C, longest = (a->longest + C - 1) / C * C;
     return S < longest ? S : longest > 0 ? longest : C;
 }
 
@@ -75,7 +75,7 @@ static lnt_recur_args decay_call(const lnt_recur_args *a, int64_t len, int V, in
     cu[1] = len;
     d.dtype = LINNET_F32;
     d.form = LINNET_FORM_CHUNK;
-    d.tokens = len;
+    d.tokens = d.longest = len;
     d.sequences = d.Hq = d.Hv = 1;
     d.cu_seqlens = cu;
     d.K = a->K;
@@ -133,7 +133,7 @@ static void carve_solver(lnt_carve *c, const lnt_recur_args *a, int C, bool keep
 static size_t carve(const lnt_recur_args *a, bool backward, char *base, scratch *w)
 {
     lnt_carve c = { base, 0 };
-    int64_t K = a->K, V = a->V, S = segment_length(a), longest = lnt_recur_longest(a), cu[2];
+    int64_t K = a->K, V = a->V, S = segment_length(a), longest = a->longest, cu[2];
     *w = (scratch){ .G = NULL };
     carve_solver(&c, a, chunk_length(a), backward && unrolled(a), &w->s);
     float **keys[] = { &w->k, &w->kb, &w->x, &w->b, &w->dkb, &w->dkb2, &w->dvalue }, **values[] = { &w->v, &w->o, &w->dv };

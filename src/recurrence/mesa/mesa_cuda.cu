@@ -195,6 +195,7 @@ static lnt_recur_args decay_call(const lnt_recur_args *a, const mesa_work &w, co
     d.form = LINNET_FORM_CHUNK;
     d.tokens = a->tokens;
     d.sequences = a->sequences;
+    d.longest = a->longest;
     d.cu_seqlens = a->cu_seqlens;
     d.cu_seqlens_device = a->cu_seqlens_device;
     d.Hq = d.Hv = a->Hv;
@@ -418,7 +419,7 @@ template <typename T> static void put_steps_back(const lnt_recur_args *a, const 
     u.less_dg = w.dg2;
     u.dh0 = (float *)a->dh0;
     lnt_mesa_unroll_put(u, d);
-    const int64_t longest = lnt_recur_longest(a);
+    const int64_t longest = a->longest;
     const decay_cut cut = { a->cu_seqlens_device, a->sequences, a->tokens, LNT_MESA_C, longest ? (int)lnt_div_up(longest, LNT_MESA_C) : 1, a->Hv,
                             (const float *)a->g, NULL, 1.0f };
     lnt_decay_scan(cut, w.E, w.fade, (const float *)a->dhT, NULL, a->K, a->K, a->K, true, d);
