@@ -2,11 +2,35 @@
 #ifndef GOLDEN_FILES_H
 #define GOLDEN_FILES_H
 
+#include <dirent.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
 #include <unistd.h>
 
 #define GOLDENS LINNET_SOURCE_DIR "/tests/goldens"
 #define FULL_GOLDENS LINNET_SOURCE_DIR "/../shared/goldens"
 #define NEEDS_FULL_GOLDENS                                                                                                                           \
     if (access(FULL_GOLDENS, R_OK)) skip()
+
+enum { GOLDEN_MODELS = 64 };
+
+typedef struct {
+    char name[256]; /* first */
+} golden_model;
+
+static inline int golden_order(const void *a, const void *b) { return strcmp(a, b); }
+
+/* The folders of GOLDENS/fla but `apart` (NULL: none), in order: a model is tested by lying there. */
+static inline int golden_models(golden_model m[GOLDEN_MODELS], const char *apart)
+{
+    int n = 0;
+    DIR *d = opendir(GOLDENS "/fla");
+    for (const struct dirent *e; d && (e = readdir(d)) != NULL && n < GOLDEN_MODELS;)
+        if (e->d_name[0] != '.' && (!apart || strcmp(e->d_name, apart) != 0)) snprintf(m[n++].name, sizeof m->name, "%s", e->d_name);
+    if (d) closedir(d);
+    qsort(m, (size_t)n, sizeof *m, golden_order);
+    return n;
+}
 
 #endif

@@ -55,7 +55,7 @@ typedef struct {
 typedef struct {
     enum { LNT_GIVEN_NULL, LNT_GIVEN_INT, LNT_GIVEN_REAL, LNT_GIVEN_BOOL, LNT_GIVEN_WORD, LNT_GIVEN_OTHER } kind;
     int64_t integer; /* of a switch: 0 or 1 */
-    double real;     /* of an integer too */
+    double real;     /* of an integer or a switch too */
     char word[48];   /* longer words are none of ours */
     char shown[80];  /* as a message shows it */
 } lnt_given;

@@ -17,7 +17,7 @@ static lnt_given given_of(const json_t *v)
     lnt_given g = {.kind = LNT_GIVEN_OTHER};
     lnt_json_show(v, g.shown, sizeof g.shown);
     if (json_is_null(v)) g.kind = LNT_GIVEN_NULL;
-    else if (json_is_boolean(v)) g.kind = LNT_GIVEN_BOOL, g.integer = json_is_true(v);
+    else if (json_is_boolean(v)) g.kind = LNT_GIVEN_BOOL, g.integer = json_is_true(v), g.real = (double)g.integer;
     else if (json_is_integer(v)) g.kind = LNT_GIVEN_INT, g.integer = json_integer_value(v), g.real = (double)g.integer;
     else if (lnt_json_number(v, &g.real)) g.kind = LNT_GIVEN_REAL;
     else if (json_is_string(v)) {
@@ -56,7 +56,14 @@ static linnet_status make(lnt_ctx *c, const char *model_type, lnt_config *out)
     const lnt_mixer *mixer;
     LNT_TRY(lnt_arch_named(c, model_type, &arch, &mixer));
     LNT_TRY(lnt_config_make(c, arch == &lnt_arch_linnet ? model_type : arch->model_type, mixer, out));
-    linnet_status s = put_defaults(c, out, arch->defaults, NULL);
+    lnt_part *const part[] = {&out->block, &out->norm, &out->mlp};
+    const char *const kind[] = {arch->block, arch->norm, arch->mlp};
+    linnet_status s = LINNET_OK;
+    for (int i = 0; i < 3 && s == LINNET_OK; i++) {
+        const lnt_family f = (lnt_family)(LNT_BLOCKS + i);
+        if (kind[i]) s = lnt_part_become(c, part[i], lnt_kind_find(f, kind[i]), lnt_family_name(f));
+    }
+    if (s == LINNET_OK) s = put_defaults(c, out, arch->defaults, NULL);
     if (s != LINNET_OK) lnt_config_clear(out);
     return s;
 }

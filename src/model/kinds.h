@@ -53,9 +53,10 @@ typedef struct {
     double hidden_ratio;
 } lnt_mlp_options;
 
-#define LNT_MLP_KEYS(ratio, rule)                                                                                                              \
+#define LNT_MLP_KEYS(ratio, rule) LNT_MLP_KEYS_OF(ratio, #ratio, rule)
+#define LNT_MLP_KEYS_OF(ratio, none, rule)                                                                                                     \
     LNT_MAYBE_INT(lnt_mlp_options, intermediate_size, 1, 16 * LNT_MOST_WIDTH, 0, 0, "columns inside; null: " rule),                            \
-    LNT_MAYBE_REAL(lnt_mlp_options, hidden_ratio, 1.0 / 64, 64, ratio, "columns inside as a share of hidden_size; null: " #ratio),             \
+    LNT_MAYBE_REAL(lnt_mlp_options, hidden_ratio, 1.0 / 64, 64, ratio, "columns inside as a share of hidden_size; null: " none),               \
     LNT_INT(lnt_mlp_options, multiple_of, 1, LNT_MOST_WIDTH, 256, "what intermediate_size = null rounds up to a multiple of")
 
 /* intermediate_size, or int(hidden_size * hidden_ratio * times / by) rounded up; `ratio`: the default of hidden_ratio. */
