@@ -37,6 +37,8 @@ static const recipe recipes[] = {
     {"retnet, grouped heads", "retnet", {{"num_heads", "4"}, {"num_kv_heads", "2"}}},
     {"simple gla", "simple_gla", {{"num_heads", "2"}}},
     {"simple gla, grouped heads, convolution", "simple_gla", {{"num_heads", "4"}, {"num_kv_heads", "1"}, {"use_short_conv", "true"}}},
+    {"rwkv6", "rwkv6", {{"num_heads", "2"}, {"proj_low_rank_dim", "5"}, {"gate_low_rank_dim", "7"}}},
+    {"rwkv6 and a window, by turns, no bias of norms", "rwkv6", {{"num_heads", "2"}, {"norm_bias", "false"}, {"pattern", "rwkv6,attention:7"}}},
     {"delta net", "delta_net", {{"num_heads", "2"}}},
     {"delta net, negative eigenvalues, gate, elu keys",
      "delta_net",
