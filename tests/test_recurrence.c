@@ -518,6 +518,34 @@ static void every_operator_on_a_file(void **state)
     linnet_context_destroy(c);
 }
 
+/* An operator that a GPU has no kernel of says so. */
+static void a_gpu_without_kernels_is_refused(void **state)
+{
+    (void)state;
+    linnet_context *c = make_context(1);
+    lnt_device *cpu = c->device, gpu = { .kind = LNT_DEVICE_CUDA, .capability = 90 };
+    int refused = 0;
+    for (int o = 0; lnt_recur_at(o); o++) {
+        const lnt_recur_op *op = lnt_recur_at(o);
+        bool on_gpu = false;
+        for (int i = 0; op->impls[i]; i++) on_gpu |= op->impls[i]->device == LNT_DEVICE_CUDA;
+        if (on_gpu) continue;
+        lnt_problem p;
+        size_t bytes;
+        char expected[128];
+        OK(c, lnt_problem_make(c, whole_case(op), LINNET_F32, LINNET_F32, 5, &p));
+        c->device = &gpu;
+        assert_int_equal(lnt_recur_workspace(c, &p.call, false, &bytes), LINNET_EUNSUPPORTED);
+        c->device = cpu;
+        snprintf(expected, sizeof expected, "%s has no implementation for a GPU", op->name);
+        assert_string_equal(linnet_error_message(c), expected);
+        lnt_problem_free(&p);
+        refused++;
+    }
+    assert_true(refused > 0); /* the example operator is the CPU's */
+    linnet_context_destroy(c);
+}
+
 /* `linnet bench op` takes every operator. */
 static void every_operator_is_timed(void **state)
 {
@@ -628,6 +656,7 @@ static void check_goldens(const char *folder)
                                            { "gated_delta_rule", "gated_delta_rule" },
                                            { "kda", "kda" },
                                            { "mesa", "mesa" },
+                                           { "scan", "scan" },
                                            { "attention", "attention" },
                                            { "attention_window", "attention" } };
     static const char *const files[] = { "base", "packed", "ragged" }, *const forms[] = { "recurrent", "chunk", "parallel" };
@@ -671,6 +700,7 @@ int main(int argc, char **argv)
         cmocka_unit_test(names_are_arguments),
         cmocka_unit_test(wrong_calls_are_refused),
         cmocka_unit_test(every_operator_on_a_file),
+        cmocka_unit_test(a_gpu_without_kernels_is_refused),
         cmocka_unit_test(every_operator_is_timed),
         cmocka_unit_test(goldens),
         cmocka_unit_test(full_goldens),

@@ -366,7 +366,8 @@ static double least_bytes(const bench *k, bool backward)
     for (int i = 0; k->op->tensors[i].name; i++) {
         const lnt_recur_tensor *t = &k->op->tensors[i];
         const bool result = t->role == LNT_T_OUTPUT || t->role == LNT_T_SAVED, again = t->read_back || t->role == LNT_T_SAVED;
-        bool counts = t->role == LNT_T_INPUT || (backward ? t->role == LNT_T_COTANGENT || t->role == LNT_T_GRADIENT || (result && again) : result);
+        const bool input = t->role == LNT_T_INPUT && !(backward && t->forward_only);
+        bool counts = input || (backward ? t->role == LNT_T_COTANGENT || t->role == LNT_T_GRADIENT || (result && again) : result);
         if (counts && used(k, i)) bytes += (double)bytes_of(k, i);
     }
     return bytes;

@@ -377,8 +377,11 @@ lnt_node *lnt_recur_add(lnt_program *p, const lnt_recur_op *op, const lnt_op *ty
             return lnt_program_fail(p, "%s takes no %s", op->name, in->tensor[i].name), NULL;
         if (!learn_sizes(p, op, &op->tensors[row], in->tensor[i].value, &x->call)) return NULL;
         given[row] = true;
-        x->input[n] = (int8_t)row;
-        inputs[n++] = lnt_dense(p, in->tensor[i].value);
+        const lnt_buf value = lnt_dense(p, in->tensor[i].value);
+        int at = n++; /* in the description's order, whatever the caller's is */
+        for (; at > 0 && x->input[at - 1] > row; at--) x->input[at] = x->input[at - 1], inputs[at] = inputs[at - 1];
+        x->input[at] = (int8_t)row;
+        inputs[at] = value;
     }
     if (!settle(p, in, x) || !copy_constant(p, in, x)) return NULL;
     int64_t cols = 1, heads = 0;

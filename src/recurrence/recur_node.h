@@ -76,9 +76,11 @@ static inline bool lnt_one_token_each(const lnt_call *k)
     return true;
 }
 
-/* The fields of an lnt_op that is just its description. */
-#define LNT_RECUR_NODE(NAME)                                                                                                       \
-    .name = NAME, .backward_needs = LNT_NEEDS_ALL_IN, .save_size = lnt_recur_save_size, .state_size = lnt_recur_state_size,        \
+/* The fields of an lnt_op that is just its description; and of one whose backward pass reads these values: inputs in the description's order, and the
+ * output. */
+#define LNT_RECUR_NODE(NAME) LNT_RECUR_NODE_READING(NAME, LNT_NEEDS_ALL_IN)
+#define LNT_RECUR_NODE_READING(NAME, NEEDS)                                                                                        \
+    .name = NAME, .backward_needs = NEEDS, .save_size = lnt_recur_save_size, .state_size = lnt_recur_state_size,        \
     .workspace = lnt_recur_node_workspace, .flops = lnt_recur_node_flops, .forward = lnt_recur_node_forward,                       \
     .backward = lnt_recur_node_backward, .describe = lnt_recur_describe
 

@@ -72,7 +72,7 @@ static linnet_status check_options(lnt_ctx *c, const lnt_recur_op *op, void *arg
 
 static bool is_required(const lnt_recur_tensor *t, bool backward)
 {
-    if (t->role == LNT_T_INPUT) return !t->absent;
+    if (t->role == LNT_T_INPUT) return !t->absent && !(backward && t->forward_only);
     if (t->role == LNT_T_OUTPUT) return backward ? t->read_back : t->shape[0] != 'N';
     return t->role == LNT_T_SAVED && backward;
 }
@@ -132,6 +132,13 @@ static linnet_status no_such_impl(lnt_ctx *c, const lnt_recur_op *op, const char
     return lnt_hint(c, "Implementations: %s.", known);
 }
 
+static bool runs_on(const lnt_recur_op *op, lnt_device_kind kind)
+{
+    for (int i = 0; op->impls[i]; i++)
+        if (op->impls[i]->device == kind) return true;
+    return false;
+}
+
 static linnet_status choose(lnt_ctx *c, const lnt_recur_head *a, bool backward, bool query, const lnt_recur_impl **out)
 {
     const lnt_recur_op *op = a->op;
@@ -149,6 +156,10 @@ static linnet_status choose(lnt_ctx *c, const lnt_recur_head *a, bool backward, 
         if (tell) lnt_log(c, "dispatch: %s %s refuses %s: %s", op->name, direction, (*i)->name, why);
     }
     if (a->impl) return no_such_impl(c, op, a->impl);
+    if (!runs_on(op, c->device->kind)) {
+        lnt_fail(c, LINNET_EUNSUPPORTED, "%s has no implementation for a GPU", op->name);
+        return lnt_hint(c, "Use --device cpu.");
+    }
     return lnt_fail(c, LINNET_EUNSUPPORTED, "%s %s of %s tensors of these sizes is not offered on this device", op->name, direction,
                     lnt_dtype_name(a->dtype));
 }

@@ -120,6 +120,7 @@ typedef struct {
     bool wide;         /* of the call's dtype; otherwise float32 (float64 under LINNET_F64) */
     bool gate;         /* its gradient is held to the budget of gates */
     bool read_back;    /* an output that backward reads */
+    bool forward_only; /* an input that backward does not read */
     bool late;         /* a decay that acts behind the token's read-out: a reset is no boundary of sequences */
     size_t with;       /* offset of a switch without which the operator has no such tensor; 0: none */
     size_t positive;   /* offset of a switch with which its values are to be above 0; 0: none */

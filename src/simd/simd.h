@@ -19,7 +19,7 @@
 #else
 #define LNT_VL 4
 #endif
-#if defined(__AVX512F__) || defined(__AVX2__)
+#if defined(__SSE__)
 #include <immintrin.h>
 #endif
 
@@ -51,6 +51,26 @@ static inline void v_store_n(float *p, vf x, int64_t n)
     _mm512_mask_storeu_ps(p, (__mmask16)((1u << n) - 1u), (__m512)x);
 #else
     for (int64_t i = 0; i < n; i++) p[i] = x[i];
+#endif
+}
+
+/* Stores to whole vectors' addresses that leave the caches alone; others see them for sure behind v_stream_end. */
+static inline void v_stream(float *p, vf x)
+{
+#if defined(__AVX512F__)
+    _mm512_stream_ps(p, (__m512)x);
+#elif defined(__AVX2__)
+    _mm256_stream_ps(p, (__m256)x);
+#elif defined(__SSE__)
+    _mm_stream_ps(p, (__m128)x);
+#else
+    v_store(p, x);
+#endif
+}
+static inline void v_stream_end(void)
+{
+#if defined(__SSE__)
+    _mm_sfence();
 #endif
 }
 

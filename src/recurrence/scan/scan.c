@@ -1,0 +1,51 @@
+/* The scan core: first-order recurrences of channels on their own. Equations in README.md. */
+#include "recurrence/scan/scan.h"
+
+#include "recurrence/recur_node.h"
+#include "simd/variant.h"
+
+LNT_DECLARE_VARIANTS(const lnt_recur_impl, lnt_scan_chunk);
+LNT_DECLARE_VARIANTS(const lnt_recur_impl, lnt_scan_recurrent);
+
+static const lnt_recur_impl *const impls[] = {
+    &lnt_scan_chunk_amx,     &lnt_scan_chunk_avx512,     &lnt_scan_chunk_avx2,     &lnt_scan_chunk_base,
+    &lnt_scan_recurrent_amx, &lnt_scan_recurrent_avx512, &lnt_scan_recurrent_avx2, &lnt_scan_recurrent_base,
+    &lnt_scan_reference,     NULL,
+};
+
+/* A product and a sum a token and channel; in reverse a sum and two products. Exponentials are not counted. */
+static double flops(const void *args, int C, bool backward)
+{
+    const lnt_scan_args *a = args;
+    (void)C;
+    return (backward ? 3.0 : 2.0) * (double)a->tokens * a->D;
+}
+
+static const lnt_recur_size sizes[] = {
+    { "D", LNT_AT(lnt_scan_args, D), 4, 1, 1 << 24, 2048, NULL, "channels" },
+    { 0 },
+};
+static const lnt_recur_option options[] = { { 0 } };
+static const lnt_recur_tensor tensors[] = {
+    LNT_INPUT(lnt_scan_args, "log_a", "T D", log_a, .values = LNT_VALUES_DECAY, .gate = true, .help = "natural log of the decay, at most 0"),
+    LNT_INPUT(lnt_scan_args, "x", "T D", x, .wide = true, .forward_only = true),
+    LNT_STATE(lnt_scan_args, "s", "", "N D", s),
+    LNT_OUTPUT(lnt_scan_args, "o", "T D", o, dout, .wide = true, .read_back = true),
+    { 0 },
+};
+
+const lnt_recur_op lnt_recur_scan = {
+    .name = "scan",
+    .core = "scan",
+    .equation = "h_t = e^{log_a_t} h_{t-1} + x_t, o_t = h_t",
+    .args_size = sizeof(lnt_scan_args),
+    .sizes = sizes,
+    .tensors = tensors,
+    .options = options,
+    .impls = impls,
+    .cases = lnt_scan_cases,
+    .f32 = { 2e-6, 1e-5, 5e-5 },
+    .bf16 = { 5e-3, 5e-3, 2e-2 },
+    .flops = flops,
+    .node = &(const lnt_op){ LNT_RECUR_NODE_READING("scan", LNT_NEEDS_IN0 | LNT_NEEDS_OUT0) }, /* log_a and the states */
+};
