@@ -41,6 +41,8 @@ lnt_buf lnt_back_linear(lnt_program *p, const lnt_layer *l, lnt_buf x, const cha
 lnt_buf lnt_project(lnt_program *p, lnt_buf x, const char *name, int64_t heads, int64_t dim, int64_t conv_size, lnt_act act);
 /* The same without either. */
 lnt_buf lnt_heads_of(lnt_program *p, lnt_buf x, const char *name, int64_t heads, int64_t dim);
+/* A map through `rank` columns: name.0, then name.1, the latter with a bias or without. */
+lnt_buf lnt_low_rank(lnt_program *p, lnt_buf x, const char *name, int64_t rank, int64_t out, bool bias);
 /* Write strength sigmoid(b_proj x) in (0,1), or (0,2) with negative eigenvalues; [tokens, heads] float32. */
 lnt_buf lnt_write_strength(lnt_program *p, lnt_buf x, int64_t heads, bool negative);
 /* The output's norm over each head, gated by silu(g_proj x) or not. */

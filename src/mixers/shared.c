@@ -57,6 +57,15 @@ lnt_buf lnt_project(lnt_program *p, lnt_buf x, const char *name, int64_t heads, 
     return lnt_with_heads(p, y, (int32_t)heads);
 }
 
+lnt_buf lnt_low_rank(lnt_program *p, lnt_buf x, const char *name, int64_t rank, int64_t out, bool bias)
+{
+    lnt_push_scope(p, "%s", name);
+    x = lnt_linear(p, x, "0", rank);
+    x = bias ? lnt_linear_bias(p, x, "1", out) : lnt_linear(p, x, "1", out);
+    lnt_pop_scope(p);
+    return x;
+}
+
 lnt_buf lnt_write_strength(lnt_program *p, lnt_buf x, int64_t heads, bool negative)
 {
     return lnt_activation(p, lnt_linear(p, x, "b_proj", heads), LNT_SIGMOID, negative ? 2 : 1, true);
