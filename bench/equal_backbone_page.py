@@ -219,7 +219,7 @@ def mesa_part(res, out):
 
 The best Mesa model, trained with at most 30 steps and tolerance 1e-4, on {level[0]['tokens']} held-out tokens in windows of {level[0]['length']}
 (`linnet task mesa-analysis`). `level` is linnet's preconditioner, `plain` the paper's iteration from `q / diag(H + Λ)`; steps are means over
-tokens, heads and layers. Zero steps are the first guess, not gated linear attention (`src/recurrence/mesa/README.md`).
+tokens, heads and layers. Zero steps are the first guess, not gated linear attention (`docs/operators.md`, Mesa).
 
 {table(['in every layer', 'loss, level', 'less that of 30 steps', 'the same, plain', 'steps, level', 'steps, plain'], rows)}
 {against}

@@ -1,4 +1,4 @@
-/* How many conjugate-gradient steps Mesa's systems need, by preconditioner and first guess (src/recurrence/mesa/README.md has the table):
+/* How many conjugate-gradient steps Mesa's systems need, by preconditioner and first guess (docs/performance/mesa.md has the table):
  *
  *     cc -O3 -march=native -o mesa_steps bench/mesa_steps.c -lm && ./mesa_steps
  *

@@ -1,7 +1,8 @@
 #!/usr/bin/env python3
 """House rules that a program can check: python3 cmake/lint.py SOURCE_DIR BUILD/liblinnet.so
 
-Include order of the rooms, symbol prefixes, headers that compile alone, unique file names, layout of the text, calls that the library must not make.
+Include order of the rooms, symbol prefixes, headers that compile alone, unique file names, layout of the text, calls that the library must not make,
+links between pages.
 Prints one line for each finding and ends with 1 when there is any."""
 import concurrent.futures
 import os
@@ -34,6 +35,9 @@ CONSTANT = r"(?:\d\w*|[A-Z][A-Z0-9_]*|sizeof\b(?: ?\*?[\w.>\[\]-]+|\([^()]*\)))"
 LOCALE = re.compile(r"(?<![\w>.])(v?sn?printf_l|vs?n?printf|vfprintf|strto(?:f|d|ld)|ato[fil]|setlocale|localeconv|alphasort|strcoll|strxfrm|str(?:n)?casecmp"
                     r"|is(?:alpha|digit|space|alnum|upper|lower|punct|print)|to(?:lower|upper)|strftime)\s*\(")
 REAL = re.compile(r"%[-+ #0]*(?:\d+|\*)?(?:\.(?:\d+|\*)?)?[lL]?[aefgAEFG]")
+
+# Files whose comments may cite a section of docs/operators.md.
+CITES = {".c", ".h", ".cu", ".cuh", ".py"}
 
 SAME_NAME_OK = {"README.md", "CMakeLists.txt", "__init__.py", "__init__.pyi"}
 LONGEST_LINE = 150
@@ -187,6 +191,35 @@ def check_names(root, files):
         seen.setdefault(path.name, path)
 
 
+def anchors(text):
+    """What a link can name in a Markdown page: its headings in small letters, blanks as dashes, without punctuation."""
+    text = re.sub(r"^```.*?^```", "", text, flags=re.S | re.M)
+    return {re.sub(r"[^\w\- ]", "", h.lower()).strip().replace(" ", "-") for h in re.findall(r"^#+ +(.+)$", text, flags=re.M)}
+
+
+def check_links(root, files):
+    """Pages link to files and headings that exist; comments that cite operators.md name a section of it."""
+    for path in files:
+        text = (root / path).read_text(encoding="utf-8", errors="surrogateescape") if path.suffix in CITES or path.suffix == ".md" else ""
+        for m in re.finditer(r"\]\(([^()\s]+)\)", text if path.suffix == ".md" else ""):
+            where, target = f"{path}:{text.count(chr(10), 0, m.start()) + 1}", m.group(1)
+            page, _, anchor = target.partition("#")
+            at = (root / path.parent / page) if page else root / path
+            if re.match(r"[a-z]+:", target):
+                continue
+            if not at.exists():
+                finding(where, f"links to {page}, which is not there")
+            elif anchor and at.suffix == ".md" and anchor not in anchors(at.read_text()):
+                finding(where, f"links to {target}, which has no such heading")
+        for m in re.finditer(r"\boperators\.md((?:,? ?#[\w-]+)*)", text if path.suffix in CITES and path.parts[0] != "cmake" else ""):
+            where = f"{path}:{text.count(chr(10), 0, m.start()) + 1}"
+            named = re.findall(r"#([\w-]+)", m.group(1))
+            if not named and "docs/" not in text[max(0, m.start() - 5):m.start()]:
+                finding(where, "cites operators.md without a section: operators.md#delta")
+            for name in set(named) - anchors((root / "docs/operators.md").read_text()):
+                finding(where, f"cites operators.md#{name}, which has no such heading")
+
+
 def check_header(root, path):
     """Compile a header alone; those of kernels are compiled for a variant, here the base."""
     command = ["gcc", "-std=gnu11", "-fsyntax-only", "-Wall", "-Wextra", "-Werror", "-Wno-psabi", "-Wno-unused-function", "-Wno-missing-field-initializers",
@@ -236,6 +269,7 @@ def main():
         check_text(root, path)
     check_names(root, files)
     check_mixer_names(root, sources)
+    check_links(root, files)
     headers = [p for p in sources if p.suffix == ".h" and p.parts[0] in ("src", "include", "cli")]
     with concurrent.futures.ThreadPoolExecutor(os.cpu_count()) as pool:
         list(pool.map(lambda p: check_header(root, p), headers))

@@ -14,7 +14,7 @@
  * "k" is "dk", the cotangent of "o" is "do". Outputs and gradients that are not given are not wanted (but for the operator's first output); states
  * and cotangents that are not given are zeros. Outputs may not overlap inputs, except a final state and its initial state.
  *
- * Equations with the papers' numbers are in src/recurrence/<core>/README.md. Since 0.1. */
+ * Equations with the papers' numbers are in docs/operators.md. Since 0.1. */
 #ifndef LINNET_RECURRENCE_H
 #define LINNET_RECURRENCE_H
 

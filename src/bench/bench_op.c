@@ -396,7 +396,7 @@ static linnet_status run_bench(bench *k, linnet_form form, linnet_bench_op_resul
     snprintf(out->backward_impl, sizeof out->backward_impl, "%s", k->backward_impl);
     snprintf(out->counted, sizeof out->counted, "%s", k->op->counted ? k->op->counted : "");
     lnt_op_sizes(&k->set[0], out->sizes, sizeof out->sizes);
-    /* at C = 16, whatever chunk ran (docs/operators.md) */
+    /* at C = 16, whatever chunk ran (operators.md#flops) */
     double seconds, flops = k->op->flops(&k->set[0], 16, true);
     out->forward_flops = k->op->flops(&k->set[0], 16, false);
     LNT_TRY(measure(k, false, &out->forward_seconds));

@@ -128,7 +128,7 @@ size_t lnt_recur_node_workspace(const lnt_node *n, const lnt_shape *s, bool back
     return lnt_recur_with_offsets(n, s, backward, lnt_recur_workspace_for);
 }
 
-/* Counted at C = 16, the cheapest chunk that is all useful work (docs/operators.md). */
+/* Counted at C = 16, the cheapest chunk that is all useful work (operators.md#flops). */
 double lnt_recur_node_flops(const lnt_node *n, const lnt_shape *s, bool backward)
 {
     const lnt_recur_attr *x = n->attr;

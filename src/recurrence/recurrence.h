@@ -166,7 +166,7 @@ struct lnt_recur_op {
     void (*fill)(void *args);           /* what options left to the operator are, and what follows from sizes; NULL: nothing */
     linnet_status (*check)(lnt_ctx *c, const void *args, bool backward); /* what sizes and options must satisfy together; NULL: nothing */
     void (*exact)(void *args);          /* options with which a random problem has one truth to the last digit; NULL: any */
-    double (*flops)(const void *args, int C, bool backward); /* useful ones of the call at chunk length C (docs/operators.md) */
+    double (*flops)(const void *args, int C, bool backward); /* useful ones of the call at chunk length C (operators.md#flops) */
     const char *counted;                /* a report on whose mean more of them depend, with the function; NULL: none */
     double (*counted_flops)(const void *args, double mean);
     const struct lnt_op *node;          /* in a program: LNT_RECUR_NODE (recur_node.h), or the core's own; NULL: not in programs */

@@ -1,4 +1,4 @@
-/* Softmax attention on Hopper, backward: bf16, K = V = 64 or 128. Equations in README.md (operators.md 9), with P = 2^{c X - L'}, c = s log2 e,
+/* Softmax attention on Hopper, backward: bf16, K = V = 64 or 128. Equations: operators.md#attention, with P = 2^{c X - L'}, c = s log2 e,
  * L' = L log2 e:
  *
  *   rows pass    L' and delta = rowsum(dO.O), padded so that a block of 64 rows is one bulk copy; rows past a sequence's end get L' = inf, so P = 0

@@ -1,4 +1,4 @@
-/* Softmax attention: full, sliding window, grouped heads. Equations in README.md. */
+/* Softmax attention: full, sliding window, grouped heads. Equations: operators.md#attention. */
 #include "recurrence/attention/attention_node.h"
 #include "recurrence/cases.h"
 #include "recurrence/recur_args.h"

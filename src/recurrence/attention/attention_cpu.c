@@ -1,5 +1,5 @@
 /* Softmax attention on the CPU: blocks of rows against blocks of keys with a running maximum (forward) or the saved log-sum-exp (backward), and a
- * row-by-row form for decoding. Equations in README.md (operators.md 9).
+ * row-by-row form for decoding. Equations: operators.md#attention.
  *
  *   forward, key block J:   X = s Q K_J^T, masked     m' = max(m, rowmax X)     P = e^{X - m'}     l = e^{m-m'} l + rowsum P     O = e^{m-m'} O + P
  * V_J then O / l, L = m + log l backward:   P = e^{X - L}     dV_J += P^T dO     dX = P.(dO V_J^T - delta), delta = rowsum(dO.O)     dQ += s dX K_J

@@ -1,7 +1,7 @@
 /* Softmax attention on any GPU: blocks of 32 queries against blocks of 32 keys, plain float32 arithmetic from shared memory. float32 and bf16
  * tensors, head sizes up to 256. The truth on the GPU, and what runs where no faster kernel takes the call.
  *
- *   o_i = sum_j P_ij v_j     P_ij = e^{s q_i.k_j - L_i}     dS = s P.(dO V^T - delta)     delta_i = o_i.do_i     (operators.md 9)
+ *   o_i = sum_j P_ij v_j     P_ij = e^{s q_i.k_j - L_i}     dS = s P.(dO V^T - delta)     delta_i = o_i.do_i     (operators.md#attention)
  *
  * Backward has a pass for dk and dv, which walks down the queries of every head that reads a key head, and one for dq, which walks down the keys:
  * every sum has one owner and one order. */

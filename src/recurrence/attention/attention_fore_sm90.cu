@@ -1,4 +1,4 @@
-/* Softmax attention on Hopper, forward: bf16, K = V = 64 or 128. Equations in README.md: blocks of 128 keys, running maximum and sum, powers of two.
+/* Softmax attention on Hopper, forward: bf16, K = V = 64 or 128: operators.md#attention by blocks of 128 keys, powers of two.
  *
  * A CTA has 128 rows of a head: two warpgroups of 64 rows, and a warp that keeps the copies of keys and values two blocks ahead. Scores of block t+1
  * are put before the sum over values of block t, whose product runs while block t+1's exponentials are made.

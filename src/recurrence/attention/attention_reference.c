@@ -1,7 +1,7 @@
 /* Softmax attention in float64, one query row at a time: the truth.
  *
  *   o_i = sum_j P_ij v_j      P_ij = exp(s q_i.k_j - L_i)      L_i = log sum_j exp(s q_i.k_j)      j <= i + offset, i + offset - j < window
- *   dV = P^T dO      dP = dO V^T      dS = s P.(dP - rowsum(P.dP))      dQ = dS K      dK = dS^T Q                            (operators.md 9)
+ *   dV = P^T dO      dP = dO V^T      dS = s P.(dP - rowsum(P.dP))      dQ = dS K      dK = dS^T Q                       (operators.md#attention)
  *
  * The backward pass makes P anew and does not trust the o and lse handed in. */
 #include "recurrence/reference.h"

@@ -1,4 +1,4 @@
-/* The algebra that chunked cores share: decay masks, the unit-triangular solve, gate gradients. Equations in README.md.
+/* The algebra that chunked cores share: decay masks, the unit-triangular solve, gate gradients. Equations: operators.md#gates, #chunks.
  *
  * A chunk is n <= C consecutive tokens of one head. Everything is float32 and dense; one thread; no allocation. Only *_cpu.c files include this. */
 #ifndef LNT_RECURRENCE_CHUNK_H
@@ -30,8 +30,8 @@ void LNT_V(lnt_chunk_decay)(int n, const float *g, int64_t stride, float *mask, 
  * inside blocks of 16 rows (8 below AVX-512), whose rows stay in registers; products between blocks. */
 void LNT_V(lnt_chunk_solve)(bool transposed, int n, int cols, const float *a, int64_t lda, float *b, int64_t ldb);
 
-/* dg from dG, the gradient with respect to the inclusive sums (operators.md 0.6): dg_i = last + sum_{l >= i} dG_l, and 0 where e^g is. Returns their
- * sum. g == NULL: no token's gate is 0; dg == NULL: not wanted. */
+/* dg from dG, the gradient with respect to the inclusive sums (operators.md#gate-gradients): dg_i = last + sum_{l >= i} dG_l, and 0 where
+ * e^g is. Returns their sum. g == NULL: no token's gate is 0; dg == NULL: not wanted. */
 double LNT_V(lnt_chunk_gate_grad)(int n, double last, const float *dG, const float *g, float *dg, int64_t stride);
 
 #endif

@@ -1,4 +1,4 @@
-/* Vector gates in a chunk: a decay for every column of the rows that meet in a product. Equations in README.md. Only *_cpu.c files include this.
+/* Vector gates in a chunk: a decay for every column of the rows that meet in a product (operators.md#gates). Only *_cpu.c files include this.
  *
  * alpha_i = e^{g_i} [width], and for i >= j the factor F_ij = alpha_{j+1} ... alpha_i, elementwise. Factors are running products of alphas: no
  * exponent is ever positive, nothing cancels (n roundings at most), and g = -inf is an exact 0 for every pair that it separates. What decays a state,
@@ -37,7 +37,8 @@ void LNT_V(lnt_vector_pairs)(const lnt_vector *v, int n, float f, int readers, c
 void LNT_V(lnt_vector_readers)(const lnt_vector *v, int n, int readers, const float *const A[], int64_t ld, const float *y, float *const out[]);
 void LNT_V(lnt_vector_writers)(const lnt_vector *v, int n, const float *A, int64_t ld, const float *x, float *out);
 
-/* dg_i = last + sum_{l<i} through_l + sum_{l>=i} inside_l, 0 at an exact reset; last [width], through and inside [n,width] (README.md). */
+/* dg_i = last + sum_{l<i} through_l + sum_{l>=i} inside_l, 0 at an exact reset; last [width], through and inside [n,width]
+ * (operators.md#gate-gradients). */
 void LNT_V(lnt_vector_gate_grad)(const lnt_vector *v, const float *last, const float *through, const float *inside, float *dg, int64_t stride);
 
 #endif

@@ -3,7 +3,7 @@
  *
  *   F_ij = (F from the border through i) (F from behind j to the border)          i in the second, j in the first
  *
- * and pairs are products of rows scaled by either half, none of which exceeds 1 (operators.md 11.3, whose sub-chunks are two levels of this). */
+ * and pairs are products of rows scaled by either half, none of which exceeds 1 (operators.md#gates, whose sub-chunks are two levels of this). */
 #include "recurrence/chunk/chunk_vector.h"
 #define LNT_ROWS_BETWEEN_TILES
 #include "recurrence/chunk/chunk_rows.h"

@@ -1,4 +1,4 @@
-/* The decay core: linear attention, retention, simple GLA, Mamba-2; GLA, RWKV-6. Equations in README.md. */
+/* The decay core: linear attention, retention, simple GLA, Mamba-2; GLA, RWKV-6. Equations: operators.md#decay, #vector-decay. */
 #include "recurrence/decay/decay.h"
 
 #include "recurrence/recur_node.h"

@@ -1,6 +1,7 @@
 /* The decay core on the CPU: chunk form forward and backward (decay_step_cpu.c has the token form). One piece of work is one head of one sequence.
  *
- * A chunk of n <= C rows with start state S [K,V], b_i = g_1 + ... + g_i inside the chunk, D_ij = e^{b_i - b_j} for j <= i, else 0 (operators.md 2):
+ * A chunk of n <= C rows with start state S [K,V], b_i = g_1 + ... + g_i inside the chunk, D_ij = e^{b_i - b_j} for j <= i, else 0
+ * (operators.md#decay):
  *
  *   O  = s [ diag(e^b) (Q S) + (Q K^T . D) V ]              S' = e^{b_n} S + (diag(e^{b_n - b}) K)^T V
  *
@@ -10,8 +11,8 @@
  *   dV = P^T dO + e^{b_n-b}.(K dS')                         dS = e^{b_n} dS' + s (e^b.Q)^T dO
  *   db = rowsum(Q.dQ) - rowsum(K.dK), db_n += <S',dS'>      dg = reverse cumulative sum of db
  *
- * With vector gates (operators.md 3) the factors belong to columns of Q and K (of V and dO): P, dA and what they are multiplied with go through
- * chunk/chunk_vector.h, and the products with a state read rows that are scaled before.
+ * With vector gates (operators.md#vector-decay) the factors belong to columns of Q and K (of V and dO): P, dA and what they are multiplied with go
+ * through chunk/chunk_vector.h, and the products with a state read rows that are scaled before.
  *
  * The algorithm is written in products; an engine (simd/mm.h) runs them in float32 or, for bf16 tensors, through bf16 tiles. The triangle of the
  * C x C products is used in blocks of rows. The backward pass keeps all states transposed ([V,K]): that way every product finds its right operand row

@@ -1,6 +1,6 @@
 /* The decay core in float64, token by token: the truth.
  *
- *   S_t = diag(e^{g_t + gk_t}) S_{t-1} diag(e^{gv_t}) + k_t v_t^T          o_t = s S_t^T q_t                          (operators.md 2, 3)
+ *   S_t = diag(e^{g_t + gk_t}) S_{t-1} diag(e^{gv_t}) + k_t v_t^T          o_t = s S_t^T q_t        (operators.md#decay, #vector-decay)
  *
  * where a gate that the operator does not have is 0. With a bonus u the read-out comes before the write: o_t = s (S_{t-1} + (u.k_t) v_t^T)^T q_t.
  * With `normalize` the state has one more value column, whose v is 1 (that column is z), and o_t = num / (den + eps). W = V or V+1 columns. */

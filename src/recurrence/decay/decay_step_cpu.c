@@ -1,4 +1,4 @@
-/* The decay core token by token, one pass over the state (operators.md 2, 3):
+/* The decay core token by token, one pass over the state (operators.md#decay, #vector-decay):
  *
  *   S <- diag(e^gk) S diag(e^gv) + k v^T        o = s S^T q,   or, read before the write with a bonus u,   o = s (S + (u.k) v^T)^T q */
 #include "recurrence/chunk/chunk_walk.h"

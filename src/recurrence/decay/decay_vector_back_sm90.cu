@@ -1,7 +1,7 @@
 /* Vector decay on Hopper's tensor cores: the gradients of q, k and the gates, a chunk of a head at a time, from the states before it and the
  * gradients of the state behind it, which the chains leave. decay_vector_tiles.cuh has the tiles. With dA = s tril(dO V^T), R = dO S^T, W = V dS'^T:
  *
- *   dq_i = s e^{G_i}.R_i + sum_j dA_ij k_j e^{G_i - G_j}           dk_j = e^{G_n - G_j}.W_j + sum_i dA_ij q_i e^{G_i - G_j}         (operators.md 3)
+ *   dq_i = s e^{G_i}.R_i + sum_j dA_ij k_j e^{G_i - G_j}     dk_j = e^{G_n - G_j}.W_j + sum_i dA_ij q_i e^{G_i - G_j}     (operators.md#vector-decay)
  *   dg_t = e^{G_n} <S, dS'> + reads of S at and behind t + writes to dS' before t + pairs (i, j) with j < t <= i
  *
  * the last being sums of q.dq and k.dk, channel by channel, of which only those are taken that pass t: nothing cancels but what is said there. */

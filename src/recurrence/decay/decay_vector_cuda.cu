@@ -12,7 +12,7 @@
  *
  * `before` (RWKV-6): out_t = s (S_{t-1}.p_t + u w_t (c_t.p_t)), the sum over c p weighted by u in rows of S^T; x_t p_t joins after the decay.
  *
- * The delta rule (KDA; operators.md 4): a row of S^T writes what it misses of v, in reverse it takes back what a write got, both of which are kept,
+ * The delta rule (KDA; operators.md#delta): a row of S^T writes what it misses of v, in reverse it takes back what a write got; both are kept,
  *
  *   r_t = v_t - (S_{t-1} . b_t).k_t         S_t = S_{t-1} . b_t + beta_t r_t k_t
  *   d_t = dS_t.k_t       dv_t = beta_t d_t       carry = (dS_t - dv_t k_t) . b_t

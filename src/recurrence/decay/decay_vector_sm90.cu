@@ -1,4 +1,4 @@
-/* Vector decay on Hopper's tensor cores: what is made of a chunk before the chain of states, and the calls. Equations: README.md, "A gate for each
+/* Vector decay on Hopper's tensor cores: what is made of a chunk before the chain of states, and the calls. README.md, "A gate for each
  * channel"; the tiles: decay_vector_tiles.cuh. */
 #include "recurrence/decay/decay_vector_chain.cuh"
 #include "recurrence/decay/decay_vector_tiles.cuh"

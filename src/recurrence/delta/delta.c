@@ -1,4 +1,4 @@
-/* The delta core: DeltaNet, Gated DeltaNet, KDA. Equations in README.md. */
+/* The delta core: DeltaNet, Gated DeltaNet, KDA. Equations: operators.md#delta. */
 #include "recurrence/delta/delta.h"
 #include "recurrence/delta/delta_node.h"
 #include "recurrence/recur_node.h"

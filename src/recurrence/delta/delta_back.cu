@@ -258,7 +258,7 @@ __device__ __forceinline__ void put_rows(const float (&x)[KH / 8][4], bf16 *out,
         if (row + j * STEP < rows) *(uint4 *)(to + j * STEP * stride) = load_shared_16(place<K>(stage, row + j * STEP, piece));
 }
 
-/* dg_i = sum_{m >= i} dG_m (operators.md 0.6), 0 at a reset; by one warp, rows lane and lane + 32. */
+/* dg_i = sum_{m >= i} dG_m (operators.md#gate-gradients), 0 at a reset; by one warp, rows lane and lane + 32. */
 __device__ __forceinline__ void put_gate_gradient(const outputs_args &p, float low, float high, int64_t token, int rows, int h)
 {
     const int lane = threadIdx.x & 31;
@@ -287,7 +287,7 @@ __device__ __forceinline__ uint32_t diagonal_of(uint32_t N, int i) { return plac
  *
  *   N = s tril(dO U^T) . D     M = -tril(dZ U^T, -1) . D     dbeta = diag(dZ U^T) / beta^2
  *   dQ = s e.(dO S^T) + N K    dKread = -e.(dZ S^T) + M K    dKwrite = l.(U dS'^T) + M^T K + N^T Q    dK = dKread + dKwrite
- *   dG_i = q_i.dQ_i + k_i.dKread_i - k_i.dKwrite_i, dG_n += <S', dS'> = e_n <S, dS'> + sum_i k_i . l_i (dS' u_i)           (operators.md 4, 0.6)
+ *   dG_i = q_i.dQ_i + k_i.dKread_i - k_i.dKwrite_i, dG_n += <S', dS'> = e_n <S, dS'> + sum_i k_i . l_i (dS' u_i)  (operators.md#gate-gradients)
  *
  * PAIR: two CTAs of a cluster have two value heads of the same keys. Each finishes the columns of dq and dk that are its rank's half, for which the
  * other hands it its float32 sums through `stage`; what is then written belongs to `parts` heads of sums, one of each pair.

@@ -2,7 +2,7 @@
  * of delta_chain.cuh and made of its parts. dS^T [64 columns of V][K] stays in the float32 accumulators of a warpgroup; every product has dS'^T,
  * dO^T, dU^T or dZ^T on the left, from registers, and a tile of tokens in shared memory on the right (columns are tokens):
  *
- *   dU^T = (dS'^T K^T).l + dO^T P    dR^T = dU^T T    dZ^T = beta.dR^T    dS^T = e_n dS'^T + (s e.dO^T) Q - (e.dZ^T) K        (operators.md 4)
+ *   dU^T = (dS'^T K^T).l + dO^T P    dR^T = dU^T T    dZ^T = beta.dR^T    dS^T = e_n dS'^T + (s e.dO^T) Q - (e.dZ^T) K        (operators.md#delta)
  *
  * dO^T P and dO^T Q do not wait for the chain: of its three products in a row the first has them beside it. */
 #ifndef LNT_DELTA_BACK_CHAIN_CUH

@@ -1,6 +1,6 @@
 /* The delta core's backward pass for every GPU and shape: plain float32 arithmetic, states and all that is kept between the kernels in float32.
  *
- * Letters as in README.md: C rows of a chunk (n of them real), s read-out scale, b = beta, D decay mask, e_i = e^{G_i}, l_i = e^{G_n - G_i}. Three
+ * Letters as in operators.md#delta: C rows (n of them real), s read-out scale, b = beta, D decay mask, e_i = e^{G_i}, l_i = e^{G_n - G_i}. Three
  * kernels, none of which shares anything with the forward pass:
  *   sweep    serial over chunks, a CTA for each sequence, value head and 32 columns of V: the state S at each chunk's start and the errors E
  *   adjoint  the same in reverse: dS' at each chunk's end and dR
@@ -182,7 +182,7 @@ struct serial_shared {
     float A[C][C + 1], P[C][C + 1], x[C][COLS + 1], y[C][COLS + 1];
 };
 
-/* S~ and E of every chunk (README.md):  (I + tril(K K^T . D diag(b), -1)) E = V - e.(K S)      S' = e^{G_n} S + K^T (b l . E) */
+/* S~ and E of every chunk (operators.md#delta):  (I + tril(K K^T . D diag(b), -1)) E = V - e.(K S)      S' = e^{G_n} S + K^T (b l . E) */
 template <typename T> __global__ void __launch_bounds__(THREADS) sweep(problem p)
 {
     extern __shared__ float4 dynamic[];
@@ -304,7 +304,7 @@ template <typename T> __device__ void put_key_row(void *out, float *parts, const
     else if (out) ((T *)out)[(t * p.Hq + hq) * p.K + k] = from_float<T>(x);
 }
 
-/* dg_i = sum_{m >= i} dG_m (operators.md 0.6); 0 at a reset. `last`: <S', dS'>. */
+/* dg_i = sum_{m >= i} dG_m (operators.md#gate-gradients); 0 at a reset. `last`: <S', dS'>. */
 __device__ void put_gate_gradient(const outputs_shared &w, const problem &p, chunk c, int h, float last)
 {
     float sum = last;

@@ -1,4 +1,4 @@
-/* The delta core in chunk form, forward and backward (README.md has the equations and their sources). Written once in products; an engine (simd/mm.h)
+/* The delta core in chunk form, forward and backward (equations: operators.md#delta). Written once in products; an engine (simd/mm.h)
  * runs them in float32 or, for bf16 tensors, through bf16 tiles.
  *
  * Letters: n rows in this chunk, S the state at its start [K,V], s the read-out scale, b_i = beta_i, D the decay mask, e_i = e^{G_i}, l_i = e^{G_n -
@@ -283,8 +283,8 @@ static void sweep_chunk(work *w, lnt_rows c, int64_t i, bool last)
     }
 }
 
-/* dG_i = q_i.dq_i + k_i.dKread_i - k_i.dKwrite_i; the last row also gets <S', dS'> = e^{G_n} <S, dS'> + sum_i k_i . l_i (dS' u_i) (operators.md 0.6).
- * On entry dots holds the second sum's terms. */
+/* dG_i = q_i.dq_i + k_i.dKread_i - k_i.dKwrite_i; the last row also gets <S', dS'> = e^{G_n} <S, dS'> + sum_i k_i . l_i (dS' u_i)
+ * (operators.md#gate-gradients). On entry dots holds the second sum's terms. */
 static void gate_gradient(work *w, lnt_rows c, const lnt_operand *S)
 {
     const lnt_recur_args *a = w->a;

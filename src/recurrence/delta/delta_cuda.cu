@@ -1,6 +1,6 @@
 /* The delta core in chunk form for any GPU, type and size: plain float32 arithmetic, one CTA per (sequence, value head, 32 columns of V).
  *
- * Letters as in README.md: C = 16 rows of a chunk, E the prediction errors, D the decay mask, e_i = e^{G_i}, l_i = e^{G_n - G_i}.
+ * Letters as in operators.md#delta: C = 16 rows of a chunk, E the prediction errors, D the decay mask, e_i = e^{G_i}, l_i = e^{G_n - G_i}.
  *   (I + tril(K K^T . D diag(beta), -1)) E = V - e.(K S)      O = s e.(Q S) + s (Q K^T . D) diag(beta) E      S' = e_n S + K^T (beta l . E)
  * A lane is a column; the warps share the rows. The state's columns stay in shared memory from the first chunk to the last. */
 #include "recurrence/delta/delta_cuda.cuh"

@@ -1,13 +1,13 @@
-/* The delta core on CUDA: what its kernels share. Equations in README.md.
+/* The delta core on CUDA: what its kernels share. Equations: operators.md#delta.
  *
  * The fast path cuts every sequence from its own start into chunks of 64 tokens; the chunk list is the sequences in order. Its forward sweep leaves
  * in the workspace what the read-out and the backward pass need of each chunk, so both are parallel over chunks where the chain of states allows.
  * In terms of the writes U (in delta_cpu.c: U = beta.E):
  *
  *   A = tril(diag(beta) (K K^T . D), -1)     T = (I + A)^{-1}     P = s tril(Q K^T . D)
- *   U = T beta.(V - e.(K S))                 O = s e.(Q S) + P U  S' = e^{G_n} S + (l.K)^T U                       (operators.md 4)
+ *   U = T beta.(V - e.(K S))                 O = s e.(Q S) + P U  S' = e^{G_n} S + (l.K)^T U                       (operators.md#delta)
  *
- * Gates (operators.md 11.1, 11.2): G is the inclusive sum of max(g, -40) in the chunk, a reset counting as 0; R counts the resets up to and with
+ * Gates (operators.md#gates): G is the inclusive sum of max(g, -40) in the chunk, a reset counting as 0; R counts the resets up to and with
  * the row. D_ij = [R_i = R_j] e^{G_i - G_j} for j <= i, e_i = [R_i = 0] e^{G_i}, l_i = [R_i = R_n] e^{G_n - G_i}, and the state's own factor is
  * [R_n = 0] e^{G_n}: no exponent is positive. Rows past the end of a chunk repeat the last row's G and R; T is the identity there, P zero. */
 #ifndef LNT_DELTA_CUDA_CUH

@@ -443,7 +443,7 @@ template <int K> __device__ __forceinline__ void state_left(uint32_t (&left)[K /
         for (int j = 0; j < 4; j++) left[kk][j] = pack_bf16(S[kk / 4][8 * (kk % 4) + 2 * j], S[kk / 4][8 * (kk % 4) + 2 * j + 1]);
 }
 
-/* Where a segment begins (operators.md 13, breaking the chain 3): S <- M S + X over the segments before it; in reverse S <- M^T S + X over those
+/* Where a segment begins (operators.md#segments): S <- M S + X over the segments before it; in reverse S <- M^T S + X over those
  * behind it, the last of which began with dsT. M, an image [K,K], is loaded by the warpgroup into `tile`, which nobody else uses. */
 template <bool HOPPER, int K, bool REVERSE>
 __device__ void segment_start(float (&S)[K / 64][32], const lnt_delta_chain &p, const chain_work &w, int column, uint32_t tile)

@@ -1,6 +1,6 @@
 /* The delta core in float64, token by token: the truth.
  *
- *   S~ = diag(e^{g_t + gk_t}) S_{t-1}      u_t = beta_t (v_t - S~^T k_t)      S_t = S~ + k_t u_t^T      o_t = s S_t^T q_t    (operators.md 4)
+ *   S~ = diag(e^{g_t + gk_t}) S_{t-1}      u_t = beta_t (v_t - S~^T k_t)      S_t = S~ + k_t u_t^T      o_t = s S_t^T q_t    (operators.md#delta)
  *
  * where a gate that the operator does not have is 0. */
 #include "recurrence/reference.h"

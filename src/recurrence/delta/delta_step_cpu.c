@@ -1,4 +1,4 @@
-/* The delta core token by token (operators.md 4):
+/* The delta core token by token (operators.md#delta):
  *
  *   u = b (v - e^g S^T k)        S <- e^g S + k u^T        o = s S^T q
  *

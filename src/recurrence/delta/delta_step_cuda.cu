@@ -1,4 +1,4 @@
-/* The delta core token by token (operators.md 4), for steps of one to a few tokens: the state is read once and written once.
+/* The delta core token by token (operators.md#delta), for steps of one to a few tokens: the state is read once and written once.
  *
  *   E = v - a S^T k      u = beta E      S' = a S + k u^T      o = s S'^T q = s (a S^T q + (k.q) u)      a = e^g
  *

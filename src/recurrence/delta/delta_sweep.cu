@@ -108,7 +108,7 @@ __device__ __forceinline__ void store_negative(float *m, const float (&d)[4])
 
 /* (I + A)^{-1} in A's place, for HEADS matrices A [64][LD], strictly lower triangular; what stands above the diagonal blocks of 16 is neither
  * read nor written. Rows 16 w .. 16 w + 15 of each are warp w's own until the first barrier. Blocks of 16 by substitution, a column a lane, two
- * heads a warp; then twice [T1 0; -T2 A T1, T2] (operators.md 11.4). Ends with a barrier. */
+ * heads a warp; then twice [T1 0; -T2 A T1, T2] (operators.md#chunks). Ends with a barrier. */
 template <int HEADS> __device__ __forceinline__ void invert(float *A)
 {
     const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;

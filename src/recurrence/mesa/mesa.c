@@ -1,4 +1,4 @@
-/* The Mesa core: the optimal linear fast weights for all tokens so far. Equations in README.md. */
+/* The Mesa core: the optimal linear fast weights for all tokens so far. Equations: operators.md#mesa. */
 #include "recurrence/cases.h"
 #include "recurrence/decay/decay.h"
 #include "recurrence/mesa/mesa_node.h"

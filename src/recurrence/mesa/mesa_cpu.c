@@ -3,7 +3,7 @@
  *
  * For the rows of a chunk of n <= C tokens with start state H, b_i = g_1 + ... + g_i, D_ij = e^{b_i - b_j} for j <= i, else 0, no H_t is ever formed:
  *
- *   Op(P) = e^b.(P H) + ((P K^T).D.beta) K + P.Lambda                                              (operators.md 6)
+ *   Op(P) = e^b.(P H) + ((P K^T).D.beta) K + P.Lambda                                              (operators.md#mesa)
  *   diag(H_i) = e^{b_i} diag(H) + sum_j D_ij beta_j k_j^2
  *
  * Each row has its own step lengths and its own end; finished rows leave the products. Then o = G^T x is linear attention with the query x and the
@@ -24,7 +24,7 @@
 #include "recurrence/recur_args.h"
 #include "simd/mm.h"
 
-/* Chunks of 16: the squares of 32 and 64 cost more than the state they spare reading (README.md). */
+/* Chunks of 16: the squares of 32 and 64 cost more than the state they spare reading (docs/performance/mesa.md). */
 enum { CHUNK = 16, FLASH_CHUNK = 64, SEGMENT = 128, BLOCK = 16 };
 
 typedef struct {

@@ -1,4 +1,4 @@
-/* The Mesa core on a GPU: the order of the kernels, and the small ones between the solve and the decay core's passes. README.md has the equations.
+/* The Mesa core on a GPU: the order of the kernels, and the small ones between the solve and the decay core's passes. Equations: operators.md#mesa.
  *
  * Forward: kb = beta k; H at every chunk's start; the solve; o by the decay core with query x and key kb. Backward: the decay core's backward of
  * (x, kb, v, do), whose dq is y = G do; the solve for y gives e; the decay core's backward of (x, kb, k, e), whose results count negatively, as

@@ -1,5 +1,5 @@
 /* The Mesa core on CUDA: what its files share is the solve, the one thing that is this core's own. States and read-outs are the decay core's.
- * Equations in README.md. */
+ * Equations: operators.md#mesa. */
 #ifndef LNT_MESA_CUDA_CUH
 #define LNT_MESA_CUDA_CUH
 

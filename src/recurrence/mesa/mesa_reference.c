@@ -1,6 +1,6 @@
 /* The Mesa core in float64, token by token: the truth.
  *
- *   H_t = e^{g_t} H_{t-1} + beta_t k_t k_t^T      G_t = e^{g_t} G_{t-1} + beta_t k_t v_t^T                (operators.md 6)
+ *   H_t = e^{g_t} H_{t-1} + beta_t k_t k_t^T      G_t = e^{g_t} G_{t-1} + beta_t k_t v_t^T                (operators.md#mesa)
  *   (H_t + Lambda) x_t = q_t                      o_t = G_t^T x_t
  *
  * The system is solved directly (L D L^T). With cg_tolerance = 0, which asks for so many steps and not for the solution, it is left to exactly those

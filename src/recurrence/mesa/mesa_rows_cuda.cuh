@@ -1,5 +1,5 @@
 /* Conjugate gradients of rows of a chunk in float32, any K up to 256: what the general solve (mesa_solve_cuda.cu) and the gradient through its steps
- * (mesa_unroll_cuda.cu) share. README.md has the equations; lnt_mesa_solve what is asked.
+ * (mesa_unroll_cuda.cu) share. Equations: operators.md#mesa; lnt_mesa_solve what is asked.
  *
  * A CTA has ROWS rows of a chunk of one value head. 16 rows belong to the K/64 warps beside each other, which wait for nobody else and leave
  * when their rows are done. A thread has of 4 rows (4 apart) 8 columns (4 and 4, 32 apart): so every access to shared memory below is free of

@@ -1,12 +1,12 @@
 /* Conjugate gradients of a chunk on Hopper: the 64 rows of a chunk and head at once, H and K in shared memory, the rest in registers.
  *
- *   Op(P) = e.(P H) + ((P K^T).D.beta) K + P.lambda                                                                        (operators.md 6)
+ *   Op(P) = e.(P H) + ((P K^T).D.beta) K + P.lambda                                                                        (operators.md#mesa)
  *
  * with D_ij = e^{G_i - G_j} for keys j <= i since the last reset, e_i = e^{G_i} before the first reset of the chunk, else 0.
  *
  * Every warpgroup has a chunk of its own and walks down its share of them; while one works out sums and vectors, another's products have the tensor
  * cores. A thread holds of two rows (r and r + 8 of its warp's 16) every fourth pair of columns, as wgmma leaves them; a row's four threads are
- * neighbours, so that a row's sums take two shuffles and no barrier. README.md ("On Hopper") has the floor and what was measured.
+ * neighbours, so that a row's sums take two shuffles and no barrier. The floor and what was measured: docs/performance/mesa.md.
  *
  * The direction P lives as bf16 alone: it is what the products read, and as every use sees the same rounded P, R stays the residual of X. The part of
  * X for which there are no registers waits in shared memory, each thread its own words. */
@@ -18,7 +18,7 @@
 namespace {
 
 constexpr int C = LNT_MESA_C, GROUP = 128;
-constexpr float GATE_FLOOR = -40.f; /* operators.md 11.1 */
+constexpr float GATE_FLOOR = -40.f; /* operators.md#gates */
 /* A chunk whose gates sum to more than this has no reset: e^{-G} and its products stay far inside the range of float32 and bf16. */
 constexpr float SLOW_GATES = -60.f;
 
@@ -435,7 +435,7 @@ __device__ __forceinline__ void leave(const lnt_mesa_cg &a, const place &p, shar
     }
 }
 
-/* lambda, the preconditioner and the latter's bounds. `level` of the README with the diagonal of H at the chunk's start for every row: it
+/* lambda, the preconditioner and the latter's bounds. `level` of operators.md#mesa with the diagonal of H at the chunk's start for every row: it
  * costs no product with the squared keys, and no step more. */
 template <int K> __device__ __forceinline__ void prepare(const lnt_mesa_cg &a, const place &p, shared_of<K> &s, int buf)
 {

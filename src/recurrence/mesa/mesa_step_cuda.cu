@@ -1,4 +1,4 @@
-/* The Mesa core token by token: one CTA a value head, for all tokens of the call. README.md has the equations.
+/* The Mesa core token by token: one CTA a value head, for all tokens of the call. Equations: operators.md#mesa.
  *
  * A thread has a column of H and of G, W/PARTS rows of it, in registers where K and V are at most W = 64 or 128, else in the state's memory (each
  * word touched by its own thread alone). H is symmetric, so H p is a sum over rows for every column: p from shared memory, the parts' sums through

@@ -1,5 +1,5 @@
 /* The gradient of truncated conjugate gradients on a GPU, any K up to 256: the steps of a chunk are taken again and kept, and differentiated last
- * step first. README.md ("Through the steps") has the equations of a step, mesa_unroll_cpu.c what a chunk hands on:
+ * step first. operators.md#mesa ("Through the steps") has the equations of a step, mesa_unroll_cpu.c what a chunk hands on:
  *
  *   S1 = (P K^T).D, S2 = (dW K^T).D, D_tj = e^{b_t - b_j} for j <= t, else 0          over all rows (t, step)
  *   dkb_j = (S2^T P)_j + U_j      dvalue_j = beta_j ((S1^T dW)_j + U_j)      U_j = e^{b_n - b_j} dH k_j      H_t = .. + sum_j D_tj kb_j k_j^T
