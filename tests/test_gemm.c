@@ -17,6 +17,7 @@
 #include "core/cpu.h"
 #include "core/memory.h"
 #include "core/rng.h"
+#include "core/threads.h"
 #include "ops/gemm.h"
 
 enum { PAD = 3 }; /* elements between rows, which nobody may touch */
@@ -232,10 +233,69 @@ static void signals(void **state)
     linnet_context_destroy(c);
 }
 
+/* Rows 0 .. M-1 of the product g against `one`, where each was made by itself. */
+static void check_rows(linnet_context *c, lnt_gemm_args g, const matrix *one, matrix *all, bool alone)
+{
+    const size_t row = (size_t)one->ld * lnt_dtype_size(one->t);
+    memset(all->data, 0xff, (size_t)all->rows * row);
+    g.C = all->data;
+    lnt_rows_alone(c, alone);
+    assert_int_equal(lnt_gemm(c, &g), LINNET_OK);
+    lnt_rows_alone(c, false);
+    for (int64_t i = 0; i < g.M; i++)
+        if (memcmp((char *)all->data + (size_t)i * row, (char *)one->data + (size_t)i * row, (size_t)g.N * lnt_dtype_size(one->t)))
+            fail_msg("%s: row %lld of %lld by %lld by %lld%s, %s into %s", lnt_cpu_name(lnt_cpu()), (long long)i, (long long)g.M, (long long)g.N,
+                     (long long)g.K, alone ? ", alone" : "", lnt_dtype_name(g.ab), lnt_dtype_name(g.c));
+}
+
+static void check_alone(linnet_context *c, int64_t K, lnt_dtype in, lnt_dtype out, lnt_rng *r)
+{
+    enum { MOST = 70, WIDE = 133 };
+    static const int64_t rows[] = {1, 2, 7, 8, 9, 64, MOST}, widths[] = {1, 5, 8, 64, WIDE};
+    matrix a = make(MOST, K, in, r), b = make(WIDE, K, in, r), one = make(MOST, WIDE, out, r), all = make(MOST, WIDE, out, r);
+    lnt_gemm_args g = {.trans_b = true, .K = K, .alpha = 1, .ab = in, .c = out, .b = b.data, .lda = a.ld, .ldb = b.ld, .ldc = one.ld};
+    for (size_t w = 0; w < sizeof widths / sizeof *widths; w++) {
+        g.N = widths[w], g.M = 1;
+        for (int64_t i = 0; i < MOST; i++) {
+            g.a = (char *)a.data + (size_t)(i * a.ld) * lnt_dtype_size(in);
+            g.C = (char *)one.data + (size_t)(i * one.ld) * lnt_dtype_size(out);
+            assert_int_equal(lnt_gemm(c, &g), LINNET_OK);
+        }
+        g.a = a.data;
+        for (size_t m = 0; m < sizeof rows / sizeof *rows; m++) {
+            g.M = rows[m];
+            if (g.M <= 8) check_rows(c, g, &one, &all, false);
+            check_rows(c, g, &one, &all, true);
+        }
+    }
+    g.trans_a = true, g.M = g.N = g.K = 1;
+    lnt_rows_alone(c, true);
+    assert_int_equal(lnt_gemm(c, &g), LINNET_EINTERNAL);
+    lnt_rows_alone(c, false);
+    release(&a), release(&b), release(&one), release(&all);
+}
+
+/* With rows alone a row has the bits it has by itself, however many rows stand beside it; up to 8 rows always do. */
+static void rows_alone(void **state)
+{
+    (void)state;
+    static const int64_t depths[] = {1, 17, 96, 1100};
+    linnet_context *c = context(3);
+    lnt_rng r = lnt_rng_make(9, 0);
+    for (int level = LNT_CPU_BASE; level <= (int)lnt_cpu_machine(); level++) {
+        lnt_cpu_force((lnt_cpu_level)level);
+        for (size_t k = 0; k < sizeof depths / sizeof *depths; k++)
+            for (int type = 0; type < 4; type++)
+                check_alone(c, depths[k], type & 1 ? LINNET_BF16 : LINNET_F32, type & 2 ? LINNET_BF16 : LINNET_F32, &r);
+    }
+    lnt_cpu_force(lnt_cpu_machine());
+    linnet_context_destroy(c);
+}
+
 int main(void)
 {
     /* the signals first: oneDNN keeps the variant of its first product, the machine's here */
     const struct CMUnitTest tests[] = {cmocka_unit_test(signals), cmocka_unit_test(products), cmocka_unit_test(empty),
-                                       cmocka_unit_test(not_a_number)};
+                                       cmocka_unit_test(not_a_number), cmocka_unit_test(rows_alone)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

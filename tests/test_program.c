@@ -426,25 +426,40 @@ static linnet_status running_forward(const lnt_call *k)
 }
 static const lnt_op running_op = {.name = "running", .strided = LNT_NEEDS_IN0, .state_size = running_state, .forward = running_forward};
 
+/* y = running(slice of table(ids), exp of a parameter): a program with a state, and the buffers of its input, its middle and its end. */
+typedef struct {
+    lnt_program *p;
+    lnt_weights *w;
+    lnt_buf in, x, y;
+} running;
+
+static running make_running(linnet_context *c)
+{
+    running t;
+    assert_int_equal(lnt_program_create(c, &t.p), LINNET_OK);
+    t.in = lnt_external(t.p, "ids");
+    const int64_t dim[2] = {VOCAB, 3 * COLS}, row[1] = {COLS};
+    const int table = lnt_add_param(t.p, "table", 2, dim, (lnt_init){LNT_INIT_NORMAL, 1, 0}, true, false),
+              scale = lnt_add_param(t.p, "w", 1, row, (lnt_init){LNT_INIT_NORMAL, 1, 0}, true, false);
+    t.x = one(t.p, &table_op, 1, &t.in, 1, &table, 3 * COLS);
+    const lnt_buf m = one(t.p, &scale_exp_op, 1, (lnt_buf[]){param_row(t.p, "m", 1, COLS)}, 1, &scale, COLS);
+    t.y = one(t.p, &running_op, 2, (lnt_buf[]){lnt_slice(t.p, t.x, COLS, COLS, 1), m}, 0, NULL, COLS);
+    assert_int_equal(lnt_program_finish(t.p), LINNET_OK);
+    assert_int_equal(lnt_weights_create(c, t.p, LINNET_F32, LINNET_F32, &t.w), LINNET_OK);
+    assert_int_equal(lnt_weights_init(t.w, 3), LINNET_OK);
+    return t;
+}
+
 static void values_with_a_state(void **state)
 {
     linnet_context *c = *state;
-    lnt_program *p;
-    lnt_weights *w;
     lnt_plan *whole, *step;
     lnt_state *s;
     enum { EACH = TOKENS / 2 };
-    assert_int_equal(lnt_program_create(c, &p), LINNET_OK);
-    const lnt_buf in = lnt_external(p, "ids");
-    const int64_t dim[2] = {VOCAB, 3 * COLS}, row[1] = {COLS};
-    const int table = lnt_add_param(p, "table", 2, dim, (lnt_init){LNT_INIT_NORMAL, 1, 0}, true, false),
-              scale = lnt_add_param(p, "w", 1, row, (lnt_init){LNT_INIT_NORMAL, 1, 0}, true, false);
-    const lnt_buf x = one(p, &table_op, 1, &in, 1, &table, 3 * COLS),
-                  m = one(p, &scale_exp_op, 1, (lnt_buf[]){param_row(p, "m", 1, COLS)}, 1, &scale, COLS);
-    const lnt_buf y = one(p, &running_op, 2, (lnt_buf[]){lnt_slice(p, x, COLS, COLS, 1), m}, 0, NULL, COLS);
-    assert_int_equal(lnt_program_finish(p), LINNET_OK);
-    assert_int_equal(lnt_weights_create(c, p, LINNET_F32, LINNET_F32, &w), LINNET_OK);
-    assert_int_equal(lnt_weights_init(w, 3), LINNET_OK);
+    const running r = make_running(c);
+    lnt_program *p = r.p;
+    lnt_weights *w = r.w;
+    const lnt_buf in = r.in, y = r.y;
     lnt_plan_options o = {.tokens = TOKENS, .n_seq = 2, .n_outputs = 1, .outputs = {y}};
     assert_int_equal(lnt_plan_create(c, p, &o, &whole), LINNET_OK);
     o.tokens = 2, o.has_state = true;
@@ -466,6 +481,85 @@ static void values_with_a_state(void **state)
     lnt_plan_destroy(step);
     lnt_weights_destroy(w);
     lnt_program_destroy(p);
+}
+
+/* Any slots in any order, with any number of tokens each, leave what each leaves alone, and touch no other slot. */
+static void slots_of_a_state(void **state)
+{
+    linnet_context *c = *state;
+    enum { SLOTS = 6, RUNS = 200, MOST = 4 };
+    const running r = make_running(c);
+    lnt_plan *plan, *lone;
+    lnt_state *s, *own[SLOTS];
+    lnt_rng rng = lnt_rng_make(4, 0);
+    const lnt_plan_options o = {.tokens = SLOTS * MOST, .n_seq = SLOTS, .has_state = true, .n_outputs = 1, .outputs = {r.y}};
+    assert_int_equal(lnt_plan_create(c, r.p, &o, &plan), LINNET_OK);
+    assert_int_equal(lnt_plan_create(c, r.p, &o, &lone), LINNET_OK);
+    assert_int_equal(lnt_state_create(c, r.p, LINNET_F32, SLOTS, 0, &s), LINNET_OK);
+    for (int i = 0; i < SLOTS; i++) assert_int_equal(lnt_state_create(c, r.p, LINNET_F32, 1, 0, &own[i]), LINNET_OK);
+    assert_false(lnt_state_limited(s));
+    for (int run = 0; run < RUNS; run++) {
+        int64_t slots[SLOTS] = {0, 1, 2, 3, 4, 5}, cu[SLOTS + 1] = {0};
+        int32_t fed[SLOTS * MOST];
+        const int64_t n = 1 + (int64_t)lnt_rng_below(&rng, SLOTS);
+        for (int i = 0; run % 3 && i < SLOTS; i++) { /* a third of the runs has slots side by side */
+            const uint64_t other = lnt_rng_below(&rng, SLOTS);
+            const int64_t keep = slots[i];
+            slots[i] = slots[other], slots[other] = keep;
+        }
+        for (int64_t i = 0; i < n; i++) cu[i + 1] = cu[i] + (int64_t)lnt_rng_below(&rng, MOST + 1);
+        for (int64_t i = 0; i < cu[n]; i++) fed[i] = (int32_t)lnt_rng_below(&rng, VOCAB);
+        const lnt_batch b = {.tokens = cu[n], .n_seq = n, .cu = cu, .n_inputs = 1, .inputs = {{r.in, fed}}, .state = s, .slots = slots};
+        assert_int_equal(lnt_plan_run(plan, r.w, &b), LINNET_OK);
+        for (int64_t i = 0; i < n; i++) {
+            const int64_t tokens = cu[i + 1] - cu[i];
+            const lnt_batch alone = {.tokens = tokens, .n_seq = 1, .n_inputs = 1, .inputs = {{r.in, fed + cu[i]}}, .state = own[slots[i]]};
+            assert_int_equal(lnt_plan_run(lone, r.w, &alone), LINNET_OK);
+            assert_memory_equal((const float *)lnt_plan_output(plan, r.y).data + cu[i] * COLS, lnt_plan_output(lone, r.y).data,
+                                (size_t)tokens * COLS * 4);
+        }
+        for (int i = 0; i < SLOTS; i++) {
+            assert_int_equal(s->position[i], own[i]->position[0]);
+            assert_memory_equal(s->data + i * COLS * 4, own[i]->data, COLS * 4);
+        }
+    }
+    const int64_t outside[2] = {0, SLOTS};
+    lnt_batch wrong = {.tokens = 2, .n_seq = 2, .n_inputs = 1, .inputs = {{r.in, ids}}, .state = s, .slots = outside};
+    assert_int_equal(lnt_plan_run(plan, r.w, &wrong), LINNET_EINTERNAL);
+    wrong.slots = NULL, wrong.first = SLOTS - 1;
+    assert_int_equal(lnt_plan_run(plan, r.w, &wrong), LINNET_EINTERNAL);
+    for (int i = 0; i < SLOTS; i++) lnt_state_destroy(own[i]);
+    lnt_state_destroy(s);
+    lnt_plan_destroy(plan);
+    lnt_plan_destroy(lone);
+    lnt_weights_destroy(r.w);
+    lnt_program_destroy(r.p);
+}
+
+/* A value that is given: what makes it does not run, and need not be told its input. */
+static void given_values(void **state)
+{
+    linnet_context *c = *state;
+    const running r = make_running(c);
+    lnt_plan *whole, *first, *second;
+    lnt_plan_options o = {.tokens = TOKENS, .n_seq = 1, .n_outputs = 1, .outputs = {r.y}};
+    assert_int_equal(lnt_plan_create(c, r.p, &o, &whole), LINNET_OK);
+    o.outputs[0] = r.x;
+    assert_int_equal(lnt_plan_create(c, r.p, &o, &first), LINNET_OK);
+    o.outputs[0] = r.y, o.n_given = 1, o.given = &r.x;
+    assert_int_equal(lnt_plan_create(c, r.p, &o, &second), LINNET_OK);
+    assert_null(lnt_plan_input(second, r.in));
+    const lnt_batch b = {.tokens = TOKENS, .n_seq = 1, .n_inputs = 1, .inputs = {{r.in, ids}}}, none = {.tokens = TOKENS, .n_seq = 1};
+    assert_int_equal(lnt_plan_run(whole, r.w, &b), LINNET_OK);
+    assert_int_equal(lnt_plan_run(first, r.w, &b), LINNET_OK);
+    memcpy(lnt_plan_output(second, r.x).data, lnt_plan_output(first, r.x).data, TOKENS * 3 * COLS * 4);
+    assert_int_equal(lnt_plan_run(second, r.w, &none), LINNET_OK);
+    assert_memory_equal(lnt_plan_output(second, r.y).data, lnt_plan_output(whole, r.y).data, TOKENS * COLS * 4);
+    lnt_plan_destroy(whole);
+    lnt_plan_destroy(first);
+    lnt_plan_destroy(second);
+    lnt_weights_destroy(r.w);
+    lnt_program_destroy(r.p);
 }
 
 /* Pairs: the first layer's (exp, tanh) without a value between them, the others' (sum, exp) across blocks. The same bits as the nodes one by one. */
@@ -715,7 +809,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(gradients_match_differences), cmocka_unit_test(pairs_change_nothing), cmocka_unit_test(slots_never_overlap),
         cmocka_unit_test(parameters_are_placed),       cmocka_unit_test(values_of_all_kinds),
-        cmocka_unit_test(values_with_a_state),
+        cmocka_unit_test(values_with_a_state),         cmocka_unit_test(slots_of_a_state),     cmocka_unit_test(given_values),
         cmocka_unit_test(mistakes_are_remembered),
         cmocka_unit_test(allocations_may_fail),        cmocka_unit_test(programs_print),
         cmocka_unit_test(slices_are_cleared),          cmocka_unit_test(views_are_refused),

@@ -11,6 +11,7 @@ struct linnet_context {
     char message[1024], detail[1024], hint[1024];
     int threads;
     bool alone; /* the work at hand is for one of them (core/threads.h) */
+    bool rows_alone; /* products give every row the bits that it has by itself (core/threads.h) */
     struct lnt_device *device; /* owned; see device/device.h */
     void (*log)(void *user, const char *line);
     void *log_user;

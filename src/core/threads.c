@@ -19,6 +19,9 @@ void lnt_threads_for(lnt_ctx *c, double flops, double bytes) { c->alone = flops 
 void lnt_threads_one(lnt_ctx *c) { c->alone = true; }
 void lnt_threads_all(lnt_ctx *c) { c->alone = false; }
 
+void lnt_rows_alone(lnt_ctx *c, bool on) { c->rows_alone = on; }
+bool lnt_rows_are_alone(const lnt_ctx *c) { return c->rows_alone; }
+
 bool lnt_pace_alone(lnt_pace *p)
 {
     const double other = p->seconds[!p->alone];

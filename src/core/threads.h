@@ -18,6 +18,11 @@ void lnt_threads_for(lnt_ctx *c, double flops, double bytes);
 void lnt_threads_one(lnt_ctx *c);
 void lnt_threads_all(lnt_ctx *c);
 
+/* The same for the rows of a call: between lnt_rows_alone(c, true) and (c, false) a product gives every row the bits that it has by itself, whatever
+ * rows stand beside it (ops/gemm.c). What a state becomes then does not depend on whose steps it shares. */
+void lnt_rows_alone(lnt_ctx *c, bool on);
+bool lnt_rows_are_alone(const lnt_ctx *c);
+
 /* Runs of one kind, again and again: with one thread or with all. Zero to begin with. */
 typedef struct {
     double seconds[2]; /* of a run with all threads [0] and with one [1], as they lately were; 0: not known */

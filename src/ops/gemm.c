@@ -15,7 +15,7 @@
 enum { TILE_M = 256, TILE_N = 512, TILE_MIN = 128, FEW_TILES = 16 };
 /* Mixed products convert blocks of this depth. */
 enum { BLOCK_K = 1024 };
-/* Up to this many rows the weights are streamed once by a kernel of our own. */
+/* Up to this many rows the weights are streamed once by a kernel of our own, in which a row's sums do not depend on the rows beside it. */
 enum { GEMV_ROWS = 8, GEMV_PIECE = 64 };
 
 static int64_t parts_of(int64_t n, int64_t size) { return (n + size - 1) / size; }
@@ -227,7 +227,8 @@ static outcome tile_product(lnt_ctx *c, const lnt_gemm_args *g, const lnt_tile_k
     return DONE;
 }
 
-/* `few` rows (a side of C no longer than GEMV_ROWS) against the other operand, both with K contiguous. */
+/* `few` rows (a side of C no longer than GEMV_ROWS, or groups of so many) against the other operand, both with K contiguous. A piece of the other
+ * operand meets all groups while it is in the cache. */
 static outcome few_rows(lnt_ctx *c, const lnt_gemm_args *g, bool few_is_a)
 {
     const int64_t R = few_is_a ? g->M : g->N, N = few_is_a ? g->N : g->M;
@@ -236,13 +237,20 @@ static outcome few_rows(lnt_ctx *c, const lnt_gemm_args *g, bool few_is_a)
     float *x = buffer_of(OPERANDS, (size_t)(R * g->K) * sizeof(float));
     if (!x) return NO_MEMORY;
     LNT_PICK(lnt_widen)(x, few, g->ab, R, g->K, ld);
-    lnt_gemv_args v = {.R = (int)R, .N = N, .K = g->K, .x = x, .w = few_is_a ? g->b : g->a, .ldw = few_is_a ? g->ldb : g->lda,
-                       .w_type = g->ab, .y_type = g->c, .y = g->C, .y_rs = few_is_a ? g->ldc : 1, .y_cs = few_is_a ? 1 : g->ldc,
-                       .alpha = g->alpha, .add = g->beta != 0};
+    const lnt_gemv_args all = {.N = N, .K = g->K, .x = x, .w = few_is_a ? g->b : g->a, .ldw = few_is_a ? g->ldb : g->lda,
+                               .w_type = g->ab, .y_type = g->c, .y = g->C, .y_rs = few_is_a ? g->ldc : 1, .y_cs = few_is_a ? 1 : g->ldc,
+                               .alpha = g->alpha, .add = g->beta != 0};
     lnt_gemv_kernel *kernel = LNT_PICK(lnt_gemv);
     const int64_t parts = parts_of(N, GEMV_PIECE);
 #pragma omp parallel for schedule(static) num_threads(lnt_threads(c)) if (parts > 1)
-    for (int64_t p = 0; p < parts; p++) kernel(&v, p * GEMV_PIECE, smaller(N, (p + 1) * GEMV_PIECE));
+    for (int64_t p = 0; p < parts; p++)
+        for (int64_t r = 0; r < R; r += GEMV_ROWS) {
+            lnt_gemv_args v = all;
+            v.R = (int)smaller(GEMV_ROWS, R - r);
+            v.x = x + r * g->K;
+            v.y = (char *)g->C + (size_t)(r * all.y_rs) * bytes_of(g->c);
+            kernel(&v, p * GEMV_PIECE, smaller(N, (p + 1) * GEMV_PIECE));
+        }
     return DONE;
 }
 
@@ -262,8 +270,11 @@ linnet_status lnt_gemm(lnt_ctx *c, const lnt_gemm_args *g)
     if (g->M <= 0 || g->N <= 0) return LINNET_OK;
     if (g->K <= 0) return no_product(g), LINNET_OK;
     outcome o;
-    if (!g->trans_a && g->trans_b && (g->M <= GEMV_ROWS || g->N <= GEMV_ROWS))
-        o = few_rows(c, g, g->M <= GEMV_ROWS && (g->M <= g->N || g->N > GEMV_ROWS));
+    const bool alone = lnt_rows_are_alone(c);
+    if (alone && (g->trans_a || !g->trans_b))
+        return lnt_fail(c, LINNET_EINTERNAL, "a product of transposed operands where every row is to be as if alone");
+    if (!g->trans_a && g->trans_b && (alone || g->M <= GEMV_ROWS || g->N <= GEMV_ROWS))
+        o = few_rows(c, g, alone || (g->M <= GEMV_ROWS && (g->M <= g->N || g->N > GEMV_ROWS)));
     else if (g->ab == LINNET_BF16 && g->alpha == 1.0f && LNT_PICK(lnt_tiles)())
         o = tile_product(c, g, LNT_PICK(lnt_tiles)());
     else

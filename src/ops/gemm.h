@@ -3,7 +3,10 @@
  *
  *   C[M,N] = alpha op(A) op(B) + beta C,   op = identity or transpose, row major, leading dimensions in elements.
  *
- * A and B share a dtype (f32 or bf16); C is f32 or bf16; sums in float32. beta is 0 or 1. */
+ * A and B share a dtype (f32 or bf16); C is f32 or bf16; sums in float32. beta is 0 or 1.
+ *
+ * Where the context says so (lnt_rows_alone), the bits of a row of C depend on that row of A, on B and on K alone: A as it is times B transposed, on
+ * the CPU. Up to 8 rows they do so anyway, and have the same bits. */
 #ifndef LNT_OPS_GEMM_H
 #define LNT_OPS_GEMM_H
 

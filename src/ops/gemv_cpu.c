@@ -1,7 +1,7 @@
 /* Products with few rows (decoding: 1..8 tokens; projections onto a few heads), and the conversions around mixed products. */
 #include "ops/rows.h"
 
-/* R rows of x against W rows of w at once: R*W accumulators, every weight is read once. */
+/* R rows of x against W rows of w at once: R*W accumulators, every weight is read once. A sum has the same bits for every R and W. */
 static inline __attribute__((always_inline)) void rows_block(const lnt_gemv_args *g, int64_t n, const int R, const int W)
 {
     vf acc[16];
@@ -13,7 +13,7 @@ static inline __attribute__((always_inline)) void rows_block(const lnt_gemv_args
         for (int j = 0; j < W; j++) w[j] = v_get((const char *)g->w + (n + j) * g->ldw * bytes, g->w_type, k, m);
         for (int r = 0; r < R; r++) {
             vf x = m == LNT_VL ? v_load(g->x + r * g->K + k) : v_load_n(g->x + r * g->K + k, m);
-            for (int j = 0; j < W; j++) acc[r * W + j] += x * w[j];
+            for (int j = 0; j < W; j++) acc[r * W + j] = v_fma(x, w[j], acc[r * W + j]);
         }
     }
     for (int r = 0; r < R; r++)

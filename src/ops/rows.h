@@ -32,7 +32,7 @@ static inline void v_put(void *p, lnt_dtype t, int64_t i, int64_t n, vf x)
     if (n == LNT_VL)
         v_store_bf16(h, x);
     else
-        for (int64_t j = 0; j < n; j++) h[j] = lnt_f32_to_bf16(x[j]);
+        v_store_bf16_n(h, x, n);
 }
 
 /* Store, or add to what is there. */

@@ -15,6 +15,14 @@ static int64_t conv_state(const lnt_node *n, int64_t capacity, lnt_dtype dtype)
     return (((const lnt_conv_attr *)n->attr)->size - 1) * lnt_in_cols(n, 0) * (int64_t)sizeof(float);
 }
 
+static int conv_tensors(const lnt_node *n, int64_t capacity, lnt_dtype dtype, int64_t tokens, lnt_state_tensor *t)
+{
+    (void)capacity, (void)dtype, (void)tokens;
+    const int64_t rows = ((const lnt_conv_attr *)n->attr)->size - 1;
+    t[0] = (lnt_state_tensor){.name = "inputs", .dtype = LINNET_F32, .ndim = 2, .dim = {rows, lnt_in_cols(n, 0)}};
+    return rows > 0;
+}
+
 /* Taps as rows [size, cols]; behind them, in backward, their gradients for each block of rows. */
 static size_t conv_workspace(const lnt_node *n, const lnt_shape *s, bool backward)
 {
@@ -45,8 +53,8 @@ linnet_status lnt_conv_group_cuda(const lnt_call *calls, int count);
 #define lnt_conv_group_cuda NULL
 #endif
 
-const lnt_op lnt_conv_op = {.name = "short_conv", .backward_needs = LNT_NEEDS_IN0, .state_size = conv_state, .workspace = conv_workspace,
-                            .forward = short_conv_forward, .backward = short_conv_backward, .describe = conv_describe,
+const lnt_op lnt_conv_op = {.name = "short_conv", .backward_needs = LNT_NEEDS_IN0, .state_size = conv_state, .state_tensors = conv_tensors,
+                            .workspace = conv_workspace, .forward = short_conv_forward, .backward = short_conv_backward, .describe = conv_describe,
                             .follows = conv_follows, .run_group = lnt_conv_group_cuda};
 
 lnt_buf lnt_short_conv(lnt_program *p, lnt_buf x, const char *name, int size, lnt_act act)

@@ -16,8 +16,16 @@ static int64_t shift_state(const lnt_node *n, int64_t capacity, lnt_dtype dtype)
     return lnt_in_cols(n, 0) * (int64_t)sizeof(float);
 }
 
+static int shift_tensors(const lnt_node *n, int64_t capacity, lnt_dtype dtype, int64_t tokens, lnt_state_tensor *t)
+{
+    (void)capacity, (void)dtype, (void)tokens;
+    t[0] = (lnt_state_tensor){.name = "input", .dtype = LINNET_F32, .ndim = 1, .dim = {lnt_in_cols(n, 0)}};
+    return 1;
+}
+
 static const lnt_op token_shift_op = {
-    .name = "token_shift", .state_size = shift_state, .forward = token_shift_forward, .backward = token_shift_backward};
+    .name = "token_shift", .state_size = shift_state, .state_tensors = shift_tensors, .forward = token_shift_forward,
+    .backward = token_shift_backward};
 
 lnt_buf lnt_token_shift(lnt_program *p, lnt_buf x)
 {

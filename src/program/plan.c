@@ -18,6 +18,7 @@ typedef struct {
     const void *master, *work, *grad;
     const lnt_state *state;
     const void *state_data;
+    int64_t first;
     double loss_scale, draws; /* draws: 1 or 0 */
 } run_key;
 typedef struct {
@@ -135,6 +136,10 @@ linnet_status lnt_plan_create(lnt_ctx *c, const lnt_program *p, const lnt_plan_o
     *plan = (lnt_plan){.c = c, .p = p, .o = *o};
     plan->o.alone |= o->finite;
     linnet_status s;
+    if (o->rows_alone && lnt_on_cuda(c)) {
+        s = lnt_fail(c, LINNET_EUNSUPPORTED, "runs in which no row depends on another are offered on the CPU alone");
+        goto fail;
+    }
     LNT_TRY_GOTO(s, lay_out(plan), fail);
     plan->seconds = lnt_calloc(lnt_bytes(lnt_bytes((size_t)p->n_nodes, 2), sizeof *plan->seconds));
     if (!plan->seconds) {
@@ -231,7 +236,7 @@ static void bind(const lnt_plan *plan, const lnt_step *t, const lnt_weights *w, 
     k->save = t->save >= 0 ? plan->memory + plan->schedule.slots[t->save].offset : NULL;
     k->state = NULL;
     if (b->state && b->state->offset[t->node_index] >= 0) {
-        k->state = b->state->data + b->state->offset[t->node_index];
+        k->state = lnt_state_at(b->state, t->node_index, b->first);
         k->state_stride = b->state->stride[t->node_index];
     }
 }
@@ -245,8 +250,6 @@ static linnet_status check_batch(lnt_plan *plan, const lnt_weights *w, const lnt
     if (!w) return lnt_fail(c, LINNET_EINVAL, "the model is an outline: it has no weights");
     if (w->dtype != plan->o.dtype) return lnt_fail(c, LINNET_EINTERNAL, "plan and weights disagree on the dtype");
     if (plan->o.training && !w->grad) return lnt_fail(c, LINNET_EINTERNAL, "a training run without gradients");
-    if (b->state && b->state->n_seq != b->n_seq)
-        return lnt_fail(c, LINNET_EINTERNAL, "a state of %lld sequences for a run of %lld", (long long)b->state->n_seq, (long long)b->n_seq);
     return LINNET_OK;
 }
 
@@ -356,8 +359,8 @@ static linnet_status run_steps(lnt_plan *plan, const lnt_weights *w, const lnt_b
                                          .work = plan->work,
                                          .work_size = plan->work_size};
     if (b->state) {
-        k.position = b->state->position;
-        k.position_device = b->state->position_device;
+        k.position = b->state->position + b->first;
+        k.position_device = b->state->position_device + b->first;
         k.state_capacity = b->state->capacity;
     }
     if (stores(plan, w)) zero_others(plan, w, b->tokens);
@@ -403,7 +406,8 @@ static linnet_status record_and_run(lnt_plan *plan, record *r, const lnt_weights
 static run_key key_of(const lnt_weights *w, const lnt_batch *b)
 {
     return (run_key){.tokens = b->tokens, .n_seq = b->n_seq, .weights = w, .master = w->master, .work = w->work, .grad = w->grad,
-                     .state = b->state, .state_data = b->state ? b->state->data : NULL, .loss_scale = b->loss_scale, .draws = b->draw > 0};
+                     .state = b->state, .state_data = b->state ? b->state->data : NULL, .first = b->first, .loss_scale = b->loss_scale,
+                     .draws = b->draw > 0};
 }
 
 static linnet_status run_or_replay(lnt_plan *plan, const lnt_weights *w, const lnt_batch *b, const int64_t *cu)
@@ -448,9 +452,9 @@ int32_t *lnt_plan_input(const lnt_plan *plan, lnt_buf b)
     return slot < 0 ? NULL : (int32_t *)(plan->memory + plan->schedule.slots[slot].offset);
 }
 
-linnet_status lnt_plan_run(lnt_plan *plan, lnt_weights *w, const lnt_batch *b)
+/* The batch's sequences lie in b->state from slot b->first on. */
+static linnet_status run_in_place(lnt_plan *plan, lnt_weights *w, const lnt_batch *b)
 {
-    LNT_TRY(check_batch(plan, w, b));
     const int64_t *cu = b->cu ? b->cu : plan->cu;
     if (!same_again(plan, w, b)) {
         if (!b->cu) equal_sequences(plan->cu, b->tokens, b->n_seq);
@@ -461,17 +465,31 @@ linnet_status lnt_plan_run(lnt_plan *plan, lnt_weights *w, const lnt_batch *b)
     }
     if (b->draw > 0) lnt_to_device(plan->c, plan->draw_device, &b->draw, sizeof b->draw);
     if (b->state && plan->positions)
-        lnt_to_device(plan->c, b->state->position_device, b->state->position, (size_t)b->n_seq * sizeof *b->state->position);
+        lnt_to_device(plan->c, b->state->position_device + b->first, b->state->position + b->first, (size_t)b->n_seq * sizeof *b->state->position);
     for (int i = 0; i < b->n_inputs; i++) {
         int32_t *input = lnt_plan_input(plan, b->inputs[i].buf);
         if (input) lnt_to_device(plan->c, input, b->inputs[i].host, (size_t)b->tokens * sizeof *input);
     }
-    LNT_TRY(run_or_replay(plan, w, b, cu));
+    lnt_rows_alone(plan->c, plan->o.rows_alone);
+    const linnet_status s = run_or_replay(plan, w, b, cu);
+    lnt_rows_alone(plan->c, false);
+    LNT_TRY(s);
     if (plan->o.training) w->grad_empty = false;
     if (b->state)
-        for (int64_t n = 0; n < b->n_seq; n++) b->state->position[n] += cu[n + 1] - cu[n];
+        for (int64_t n = 0; n < b->n_seq; n++) b->state->position[b->first + n] += cu[n + 1] - cu[n];
     plan->runs++;
     return lnt_device_check(plan->c);
+}
+
+linnet_status lnt_plan_run(lnt_plan *plan, lnt_weights *w, const lnt_batch *b)
+{
+    LNT_TRY(check_batch(plan, w, b));
+    if (!b->state) return run_in_place(plan, w, b);
+    lnt_batch here = *b;
+    LNT_TRY(lnt_state_bring(b, &here.state, &here.first));
+    LNT_TRY(run_in_place(plan, w, &here));
+    lnt_state_back(b, here.state);
+    return LINNET_OK;
 }
 
 lnt_tensor lnt_plan_output(const lnt_plan *plan, lnt_buf b)

@@ -48,9 +48,11 @@ linnet_status lnt_weights_get(const lnt_weights *w, float *values); /* all [elem
 
 /* ---- states ---- */
 
-/* What generation carries from token to token, for n_seq sequences: every node's state, contiguous over sequences, and positions. */
+/* What generation carries from token to token, for n_seq sequences, each in a slot: every node's state, contiguous over slots, and positions. */
 typedef struct lnt_state {
     lnt_ctx *c;
+    const lnt_program *program;
+    lnt_dtype dtype;
     int64_t n_seq, capacity;
     size_t bytes;
     char *data;          /* device */
@@ -58,12 +60,27 @@ typedef struct lnt_state {
     int64_t *stride;     /* host, [nodes]: bytes a sequence */
     int64_t *position;   /* host, [n_seq]: tokens seen */
     int64_t *position_device; /* device, [n_seq]: the same when a run begins that has a node which reads it */
+    struct lnt_state *staging; /* where a run has slots that do not lie side by side; NULL: there was none yet */
 } lnt_state;
 
 /* Zero states for n_seq sequences; growing states (key-value caches) get room for `capacity` tokens. */
 linnet_status lnt_state_create(lnt_ctx *c, const lnt_program *p, lnt_dtype dtype, int64_t n_seq, int64_t capacity, lnt_state **out);
 void lnt_state_destroy(lnt_state *s);
 void lnt_state_reset(lnt_state *s);
+void lnt_state_reset_slot(lnt_state *s, int64_t slot);
+/* What slot `from` holds into slot `to` of the same state, or of another of the same program, dtype and capacity. */
+void lnt_state_copy_slot(const lnt_state *a, int64_t from, lnt_state *b, int64_t to);
+/* Whether the capacity is the end: no run may take a sequence past it. */
+bool lnt_state_limited(const lnt_state *s);
+/* A slot as it stands, in device memory of lnt_state_snapshot_bytes, but for what is only appended to (going back there needs no more than the
+ * position); and back. */
+size_t lnt_state_snapshot_bytes(const lnt_state *s);
+void lnt_state_snapshot(const lnt_state *s, int64_t slot, void *to);
+void lnt_state_restore(lnt_state *s, int64_t slot, const void *from, int64_t position);
+/* The tensors of node i's state after `tokens` tokens; their number. Name of one, unique in the program: "model.layers.0.attn.q_conv1d.inputs". */
+int lnt_state_tensors(const lnt_state *s, int node, int64_t tokens, lnt_state_tensor *tensors);
+void lnt_state_name(const lnt_program *p, int node, const lnt_state_tensor *t, char *text, size_t size);
+static inline char *lnt_state_at(const lnt_state *s, int node, int64_t slot) { return s->data + s->offset[node] + slot * s->stride[node]; }
 size_t lnt_state_bytes(const lnt_program *p, lnt_dtype dtype, int64_t capacity); /* of one sequence */
 
 /* ---- plans ---- */
@@ -82,14 +99,17 @@ typedef struct {
     bool has_state;
     int64_t state_capacity;
     bool alone;              /* every node by itself: no pairs, no groups */
+    bool rows_alone;         /* a row's bits depend on no other row of the run: of steps of several sequences (core/threads.h); not on a GPU */
     bool finite;             /* every call's results are looked at: a run ends with an error at the first that is not finite; slow */
     int n_outputs;
     lnt_buf outputs[4];      /* kept until the next run */
     int n_kept;              /* values from the middle, kept too: what an analysis looks at; read while the plan is made alone */
     const lnt_buf *kept;
+    int n_given;             /* values that the caller puts where lnt_plan_output has them before a run: what makes them does not run */
+    const lnt_buf *given;    /* read while the plan is made alone */
 } lnt_plan_options;
 
-typedef struct {
+typedef struct lnt_batch {
     int64_t tokens, n_seq;
     const int64_t *cu;       /* host, [n_seq+1]; NULL: n_seq equal sequences */
     int n_inputs;
@@ -100,6 +120,8 @@ typedef struct {
     double loss_scale;
     double draw;             /* lnt_call.draw; a recorded run reads it on the device */
     lnt_state *state;        /* advanced by the run; NULL: every sequence starts from zero */
+    int64_t first;           /* the slot of sequence 0, that of sequence n being first + n; */
+    const int64_t *slots;    /* or the slots of all, in any order, none twice: host, [n_seq]. What does not lie side by side is copied, and back */
 } lnt_batch;
 
 typedef struct lnt_plan lnt_plan;
@@ -110,7 +132,7 @@ void lnt_plan_destroy(lnt_plan *plan);
 linnet_status lnt_plan_measure(lnt_ctx *c, const lnt_program *p, const lnt_plan_options *o, size_t *bytes);
 /* Gradients are added to w->grad, if that is not empty. */
 linnet_status lnt_plan_run(lnt_plan *plan, lnt_weights *w, const lnt_batch *b);
-/* An output of the last run; device memory, valid until the next run. */
+/* An output of the last run; device memory, valid until the next run. Of a given value: where it is read. */
 lnt_tensor lnt_plan_output(const lnt_plan *plan, lnt_buf b);
 /* Where a run reads its input b, int32 [tokens] on the device: a run whose batch does not name b takes what is there. NULL: no node reads it. */
 int32_t *lnt_plan_input(const lnt_plan *plan, lnt_buf b);

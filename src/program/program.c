@@ -283,6 +283,7 @@ lnt_node *lnt_add_node(lnt_program *p, const lnt_op *op, const void *attr, int n
     if (n_in) memcpy(n->in, in, (size_t)n_in * sizeof *in);
     if (n_param) memcpy(n->param, param, (size_t)n_param * sizeof *param);
     const lnt_value like = rows_like(p, n_in, in);
+    if (op->state_size && !(n->scope = lnt_arena_strdup(&p->arena, p->scope))) return fail_memory(p), NULL;
     for (int i = 0; i < n_out; i++) {
         lnt_value v = plain_value(op->name, out[i].cols, out[i].heads, p->n_nodes);
         v.f32 = out[i].f32, v.rows = like.rows, v.each = like.each;

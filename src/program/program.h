@@ -117,6 +117,17 @@ typedef struct {
     struct lnt_device *device;
 } lnt_shape;
 
+/* A tensor of a node's state, of one sequence. */
+enum { LNT_STATE_TENSORS = 8, LNT_STATE_DIMS = 4 };
+typedef struct {
+    const char *name;
+    lnt_dtype dtype;
+    int ndim;
+    int64_t dim[LNT_STATE_DIMS];
+    int64_t offset;    /* bytes, in the sequence's state */
+    bool appended;     /* a row (of the first dimension) a token, written once: such a state has room for its capacity of tokens and no more */
+} lnt_state_tensor;
+
 enum { LNT_NEEDS_IN0 = 1 << 0, LNT_NEEDS_IN1 = 1 << 1, LNT_NEEDS_IN2 = 1 << 2, LNT_NEEDS_IN3 = 1 << 3, LNT_NEEDS_IN4 = 1 << 4,
        LNT_NEEDS_ALL_IN = (1 << LNT_MAX_IN) - 1, LNT_NEEDS_OUT0 = 1 << LNT_MAX_IN, LNT_NEEDS_OUT1 = 2 << LNT_MAX_IN };
 
@@ -143,6 +154,9 @@ struct lnt_op {
     bool backward_is_forward;    /* the node (a loss) computes value and gradients in its backward call; forward is skipped in training */
     int64_t (*save_size)(const lnt_node *n, const lnt_shape *s);              /* bytes, NULL: 0 */
     int64_t (*state_size)(const lnt_node *n, int64_t capacity, lnt_dtype dtype); /* bytes a sequence under a policy, NULL: 0 */
+    /* What the state holds after `tokens` tokens, at most LNT_STATE_TENSORS; all else in it is never read. Its bytes may come from a file: nothing in
+     * it may lead outside of it. NULL: one tensor of all of it. */
+    int (*state_tensors)(const lnt_node *n, int64_t capacity, lnt_dtype dtype, int64_t tokens, lnt_state_tensor *tensors);
     size_t (*workspace)(const lnt_node *n, const lnt_shape *s, bool backward); /* NULL: 0 */
     double (*flops)(const lnt_node *n, const lnt_shape *s, bool backward);    /* useful ones, NULL: 0 (bandwidth-bound) */
     bool (*draws)(const lnt_node *n); /* whether a training step draws a number for the node; NULL: no */
@@ -167,6 +181,7 @@ struct lnt_node {
     lnt_buf in[LNT_MAX_IN], out[LNT_MAX_OUT];
     int param[LNT_MAX_PARAM]; /* index into the parameter table */
     int block;                /* the recompute group (a layer), -1: none */
+    const char *scope;        /* of a node with a state: the names it was made under */
     lnt_program *program;
 };
 

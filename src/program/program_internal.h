@@ -2,12 +2,17 @@
 #ifndef LNT_PROGRAM_INTERNAL_H
 #define LNT_PROGRAM_INTERNAL_H
 
-#include "program/program.h"
+#include "program/plan.h"
 
 typedef struct {
     lnt_value v;
     int32_t root; /* the value whose memory this one shares (itself, unless it is a view) */
 } lnt_value_entry;
+
+/* The slots of a batch, where a run can have them: b's own state if they lie side by side (*first is set), otherwise its staging state, which
+ * holds copies of them. Back: what the run left there, and the positions. */
+linnet_status lnt_state_bring(const lnt_batch *b, lnt_state **at, int64_t *first);
+void lnt_state_back(const lnt_batch *b, const lnt_state *at);
 
 struct lnt_program {
     lnt_ctx *c;

@@ -56,7 +56,12 @@ static int wanted_count(const work *w) { return w->o->n_outputs + w->o->n_kept; 
 static int wanted(const work *w, int i) { return root_of(w, i < w->o->n_outputs ? w->o->outputs[i] : w->o->kept[i - w->o->n_outputs]); }
 
 /* Filled by the caller, or a parameter. */
-static bool is_given(const work *w, int root) { return w->p->values[root].v.producer < 0; }
+static bool is_given(const work *w, int root)
+{
+    for (int i = 0; i < w->o->n_given; i++)
+        if (root_of(w, w->o->given[i]) == root) return true;
+    return w->p->values[root].v.producer < 0;
+}
 static bool is_param(const work *w, int root) { return w->p->values[root].v.param >= 0; }
 
 /* Whether what node n leaves for backward is made again there. */
@@ -98,7 +103,7 @@ static void find_needed(work *w)
     for (int i = 0; i < wanted_count(w); i++) value_needed[wanted(w, i)] = true;
     for (int i = p->n_nodes - 1; i >= 0; i--) {
         const lnt_node *n = p->nodes[i];
-        for (int k = 0; k < n->n_out; k++) w->needed[i] |= value_needed[root_of(w, n->out[k])];
+        for (int k = 0; k < n->n_out; k++) w->needed[i] |= value_needed[root_of(w, n->out[k])] && !is_given(w, root_of(w, n->out[k]));
         if (w->needed[i])
             for (int k = 0; k < n->n_in; k++) value_needed[root_of(w, n->in[k])] = true;
     }

@@ -41,6 +41,26 @@ int64_t lnt_recur_state_size(const lnt_node *n, int64_t capacity, lnt_dtype dtyp
     return bytes;
 }
 
+/* Named as the initial state without its "0". */
+int lnt_recur_state_tensors(const lnt_node *n, int64_t capacity, lnt_dtype dtype, int64_t tokens, lnt_state_tensor *out)
+{
+    const lnt_recur_attr *x = n->attr;
+    int64_t at = 0;
+    int count = 0;
+    (void)capacity, (void)dtype, (void)tokens;
+    for (int i = 0; x->op->tensors[i].name && count < LNT_STATE_TENSORS; i++) {
+        if (!is_state(x, i)) continue;
+        lnt_state_tensor *t = &out[count++];
+        *t = (lnt_state_tensor){ .name = x->op->tensors[i].carried, .dtype = LINNET_F32, .offset = at };
+        const char *shape = x->op->tensors[i].shape, *letter;
+        size_t length;
+        while ((letter = lnt_recur_next_letter(&shape, &length)) && t->ndim < LNT_STATE_DIMS)
+            if (letter[0] != 'N') t->dim[t->ndim++] = lnt_recur_letter(x->op, &x->call, letter, length);
+        at += state_count(x, i) * 4;
+    }
+    return count;
+}
+
 int64_t lnt_recur_save_size(const lnt_node *n, const lnt_shape *s)
 {
     const lnt_recur_attr *x = n->attr;

@@ -60,6 +60,7 @@ static inline size_t lnt_recur_padded(size_t bytes) { return (bytes + LNT_ALIGN 
 
 int64_t lnt_recur_save_size(const lnt_node *n, const lnt_shape *s);
 int64_t lnt_recur_state_size(const lnt_node *n, int64_t capacity, lnt_dtype dtype);
+int lnt_recur_state_tensors(const lnt_node *n, int64_t capacity, lnt_dtype dtype, int64_t tokens, lnt_state_tensor *out);
 size_t lnt_recur_node_workspace(const lnt_node *n, const lnt_shape *s, bool backward);
 /* Of a call with these offsets. */
 size_t lnt_recur_workspace_for(const lnt_node *n, const lnt_shape *s, const int64_t *cu, bool backward);
@@ -80,9 +81,9 @@ static inline bool lnt_one_token_each(const lnt_call *k)
  * output. */
 #define LNT_RECUR_NODE(NAME) LNT_RECUR_NODE_READING(NAME, LNT_NEEDS_ALL_IN)
 #define LNT_RECUR_NODE_READING(NAME, NEEDS)                                                                                        \
-    .name = NAME, .backward_needs = NEEDS, .save_size = lnt_recur_save_size, .state_size = lnt_recur_state_size,        \
-    .workspace = lnt_recur_node_workspace, .flops = lnt_recur_node_flops, .forward = lnt_recur_node_forward,                       \
-    .backward = lnt_recur_node_backward, .describe = lnt_recur_describe
+    .name = NAME, .backward_needs = NEEDS, .save_size = lnt_recur_save_size, .state_size = lnt_recur_state_size,                   \
+    .state_tensors = lnt_recur_state_tensors, .workspace = lnt_recur_node_workspace, .flops = lnt_recur_node_flops,                \
+    .forward = lnt_recur_node_forward, .backward = lnt_recur_node_backward, .describe = lnt_recur_describe
 
 /* sum[i] += part[i], on a GPU. */
 void lnt_gradient_add_cuda(lnt_ctx *c, void *sum, const void *part, lnt_dtype type, int64_t n);

@@ -124,6 +124,7 @@ typedef struct {
     bool late;         /* a decay that acts behind the token's read-out: a reset is no boundary of sequences */
     size_t with;       /* offset of a switch without which the operator has no such tensor; 0: none */
     size_t positive;   /* offset of a switch with which its values are to be above 0; 0: none */
+    const char *carried; /* an initial state: what it is called from call to call */
     const char *absent; /* an input that may be absent: what that means; NULL: it may not */
     const char *help;
 } lnt_recur_tensor;
@@ -138,7 +139,7 @@ typedef struct {
         LNT_ROW("d" NAME, SHAPE, LNT_AT(ARGS, COTANGENT), LNT_T_COTANGENT, __VA_ARGS__)
 /* FIELD0, dFIELD0, FIELDT, dFIELDT; named NAME0SUFFIX and so on. */
 #define LNT_STATE(ARGS, NAME, SUFFIX, SHAPE, FIELD, ...)                                                                           \
-    LNT_ROW(NAME "0" SUFFIX, SHAPE, LNT_AT(ARGS, FIELD##0), LNT_T_STATE, __VA_ARGS__),                                             \
+    LNT_ROW(NAME "0" SUFFIX, SHAPE, LNT_AT(ARGS, FIELD##0), LNT_T_STATE, .carried = NAME SUFFIX, __VA_ARGS__),                     \
         LNT_ROW("d" NAME "0" SUFFIX, SHAPE, LNT_AT(ARGS, d##FIELD##0), LNT_T_GRADIENT, __VA_ARGS__),                               \
         LNT_ROW(NAME "T" SUFFIX, SHAPE, LNT_AT(ARGS, FIELD##T), LNT_T_OUTPUT, __VA_ARGS__),                                        \
         LNT_ROW("d" NAME "T" SUFFIX, SHAPE, LNT_AT(ARGS, d##FIELD##T), LNT_T_COTANGENT, __VA_ARGS__)

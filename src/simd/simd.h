@@ -33,6 +33,22 @@ static inline void v_store(float *p, vf x) { *(vf_unaligned *)p = x; }
 static inline vf v_set(float x) { return x - (vf){0}; } /* x - 0 folds to a broadcast; 0 + x would be an addition, for the sake of -0 */
 static inline vf v_zero(void) { return (vf){0}; }
 
+/* a*b + c, rounded once where the processor can. Compilers make that of a product and a sum too, but as the code around them happens to fall: where
+ * two pieces of code are to have the same bits, it is written. */
+static inline vf v_fma(vf a, vf b, vf c)
+{
+#if defined(__AVX512F__)
+    return (vf)_mm512_fmadd_ps((__m512)a, (__m512)b, (__m512)c);
+#elif defined(__FMA__)
+    return (vf)_mm256_fmadd_ps((__m256)a, (__m256)b, (__m256)c);
+#elif defined(__aarch64__)
+    for (int i = 0; i < LNT_VL; i++) c[i] = __builtin_fmaf(a[i], b[i], c[i]);
+    return c;
+#else
+    return a * b + c;
+#endif
+}
+
 /* The first n (0 <= n <= LNT_VL) lanes; the others read as 0 and are not written. Never touches memory past p+n. */
 static inline vf v_load_n(const float *p, int64_t n)
 {
@@ -165,6 +181,14 @@ static inline void v_store_bf16(lnt_bf16 *p, vf x)
 #else
     for (int i = 0; i < LNT_VL; i++) p[i] = lnt_f32_to_bf16(x[i]);
 #endif
+}
+
+/* The first n lanes, rounded as whole vectors are: the instruction takes subnormal numbers for zero. */
+static inline void v_store_bf16_n(lnt_bf16 *p, vf x, int64_t n)
+{
+    lnt_bf16 h[LNT_VL];
+    v_store_bf16(h, x);
+    memcpy(p, h, (size_t)n * sizeof *h);
 }
 
 /* n elements of a row of type f32 or bf16 as float: the row itself when it is float already, otherwise converted into scratch[n]. */

@@ -18,6 +18,21 @@ static int64_t state_size(const lnt_node *n, int64_t capacity, lnt_dtype dtype)
     return cache_rows(x, capacity) * x->Hk * ((int64_t)x->K + x->V) * (int64_t)lnt_dtype_size(dtype);
 }
 
+/* Whether the capacity is the end, rather than a ring that never fills. */
+static bool limited(const lnt_recur_args *a, int64_t capacity) { return a->window == 0 || a->window > capacity; }
+
+static int state_tensors(const lnt_node *n, int64_t capacity, lnt_dtype dtype, int64_t tokens, lnt_state_tensor *t)
+{
+    const lnt_recur_args *x = lnt_recur_args_of(n);
+    const int64_t R = cache_rows(x, capacity), rows = tokens < R ? tokens : R;
+    t[0] = (lnt_state_tensor){ .name = "k", .dtype = dtype, .ndim = 3, .dim = { rows, x->Hk, x->K }, .appended = limited(x, capacity) };
+    t[1] = t[0];
+    t[1].name = "v";
+    t[1].dim[2] = x->V;
+    t[1].offset = R * x->Hk * (int64_t)x->K * (int64_t)lnt_dtype_size(dtype);
+    return 2;
+}
+
 /* Rows of a windowed cache and of new tokens, side by side: k, then v. */
 static size_t joined_bytes(const lnt_recur_args *a, int64_t tokens)
 {
@@ -80,7 +95,7 @@ static linnet_status attend_sequence(const lnt_call *k, const lnt_recur_args *al
     int64_t first = k->cu[n], len = k->cu[n + 1] - first, position = k->position[n], cu[2] = { 0, len };
     int64_t R = cache_rows(all, k->state_capacity);
     if (len == 0) return LINNET_OK;
-    if (R == k->state_capacity && position + len > R)
+    if (limited(all, k->state_capacity) && position + len > R)
         return lnt_fail(k->c, LINNET_EINVAL, "%lld tokens do not fit a key-value cache of %lld", (long long)(position + len), (long long)R);
     size_t size = lnt_dtype_size(all->dtype), k_row = (size_t)(all->Hk * all->K) * size, v_row = (size_t)(all->Hk * all->V) * size;
     char *keys = (char *)k->state + n * k->state_stride, *values = keys + (size_t)R * k_row;
@@ -132,7 +147,7 @@ static linnet_status attend_step(const lnt_call *k, const lnt_recur_args *a)
 {
     const int64_t R = cache_rows(a, k->state_capacity);
     for (int64_t n = 0; n < k->n_seq; n++)
-        if (R == k->state_capacity && k->position[n] >= R)
+        if (limited(a, k->state_capacity) && k->position[n] >= R)
             return lnt_fail(k->c, LINNET_EINVAL, "%lld tokens do not fit a key-value cache of %lld", (long long)k->position[n] + 1, (long long)R);
     const lnt_attention_step step = { .sequences = k->n_seq, .Hk = a->Hk, .Hq = a->Hq, .K = a->K, .V = a->V, .dtype = a->dtype,
                                       .scale = a->scale, .rows = R, .q = a->q, .k = a->k, .v = a->v,
@@ -164,6 +179,7 @@ const lnt_op lnt_attention_node = {
     .backward_needs = LNT_NEEDS_ALL_IN | LNT_NEEDS_OUT0,
     .save_size = lnt_recur_save_size,
     .state_size = state_size,
+    .state_tensors = state_tensors,
     .workspace = workspace,
     .flops = lnt_recur_node_flops,
     .position = true,

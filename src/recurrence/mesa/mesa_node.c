@@ -42,6 +42,14 @@ static int64_t state_size(const lnt_node *n, int64_t capacity, lnt_dtype dtype)
     return lnt_replay_state_bytes(args_of(&a));
 }
 
+static int state_tensors(const lnt_node *n, int64_t capacity, lnt_dtype dtype, int64_t tokens, lnt_state_tensor *t)
+{
+    lnt_recur_call a;
+    if (!replays(n->attr)) return lnt_recur_state_tensors(n, capacity, dtype, tokens, t);
+    lnt_recur_shape(n, &(lnt_shape){ .dtype = dtype }, NULL, &a);
+    return lnt_replay_state_tensors(args_of(&a), tokens, t);
+}
+
 static size_t workspace_for(const lnt_node *n, const lnt_shape *s, const int64_t *cu, bool backward)
 {
     const mesa_attr *x = n->attr;
@@ -134,8 +142,8 @@ static linnet_status backward(const lnt_call *k)
 
 #define NODE(POSITION)                                                                                                             \
     { .name = "mesa", .backward_needs = LNT_NEEDS_ALL_IN, .save_size = lnt_recur_save_size, .state_size = state_size,              \
-      .workspace = workspace, .flops = lnt_recur_node_flops, .draws = draws, .host_position = POSITION, .forward = forward,      \
-      .backward = backward, .describe = lnt_recur_describe }
+      .state_tensors = state_tensors, .workspace = workspace, .flops = lnt_recur_node_flops, .draws = draws,                       \
+      .host_position = POSITION, .forward = forward, .backward = backward, .describe = lnt_recur_describe }
 const lnt_op lnt_mesa_node = NODE(false);
 static const lnt_op replayed = NODE(true);
 

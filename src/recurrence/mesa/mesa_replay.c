@@ -22,6 +22,31 @@ int64_t lnt_replay_state_bytes(const lnt_recur_args *a)
     return (int64_t)(kv_bytes(a) + kk_bytes(a) + LNT_REPLAY_CHUNK * (r.k + r.v + 2 * r.gate));
 }
 
+int lnt_replay_state_tensors(const lnt_recur_args *a, int64_t tokens, lnt_state_tensor *t)
+{
+    const int64_t rows = tokens % LNT_REPLAY_CHUNK;
+    const row_bytes r = rows_of(a);
+    const struct {
+        const char *name;
+        size_t room; /* bytes */
+        lnt_state_tensor is;
+    } part[] = { { "s_kv", kv_bytes(a), { .dtype = LINNET_F32, .ndim = 3, .dim = { a->Hv, a->K, a->V } } },
+                 { "s_kk", kk_bytes(a), { .dtype = LINNET_F32, .ndim = 3, .dim = { a->Hv, a->K, a->K } } },
+                 { "k", LNT_REPLAY_CHUNK * r.k, { .dtype = a->dtype, .ndim = 3, .dim = { rows, a->Hq, a->K } } },
+                 { "v", LNT_REPLAY_CHUNK * r.v, { .dtype = a->dtype, .ndim = 3, .dim = { rows, a->Hv, a->V } } },
+                 { "g", LNT_REPLAY_CHUNK * r.gate, { .dtype = LINNET_F32, .ndim = 2, .dim = { rows, a->Hv } } },
+                 { "beta", LNT_REPLAY_CHUNK * r.gate, { .dtype = LINNET_F32, .ndim = 2, .dim = { rows, a->Hv } } } };
+    enum { PARTS = sizeof part / sizeof *part };
+    int64_t at = 0;
+    for (int i = 0; i < PARTS; i++) {
+        t[i] = part[i].is;
+        t[i].name = part[i].name;
+        t[i].offset = at;
+        at += (int64_t)part[i].room;
+    }
+    return PARTS;
+}
+
 size_t lnt_replay_bytes(const lnt_recur_args *a, int64_t tokens)
 {
     row_bytes r = rows_of(a);
