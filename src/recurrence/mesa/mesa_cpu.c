@@ -6,12 +6,12 @@
  *   Op(P) = e^b.(P H) + ((P K^T).D.beta) K + P.Lambda                                              (operators.md#mesa)
  *   diag(H_i) = e^{b_i} diag(H) + sum_j D_ij beta_j k_j^2
  *
- * Each row has its own step lengths and its own end; finished rows leave the products. Then o = G^T x is linear attention with the query x and the
- * key beta k: a call of the decay core for a segment of the head, whose rows stay in the cache. Backward, with y = G do (the decay core's dq) and
- * (H + Lambda) e = y by the same solver, two of the decay core's backward passes: (x, beta k, v, do) and (x, beta k, k, -e).
+ * The solve is mesa_solve_cpu.c's. Then o = G^T x is linear attention with the query x and the key beta k: a call of the decay core for a segment of
+ * the head, whose rows stay in the cache. Backward, with y = G do (the decay core's dq) and (H + Lambda) e = y by the same solver, two of the decay
+ * core's backward passes: (x, beta k, v, do) and (x, beta k, k, -e).
  *
  * With cg_gradient = LNT_CG_UNROLLED the backward pass takes the forward solve's steps again, chunk by chunk, keeps them, and differentiates them
- * last step first (unroll_chunk); the products with keys and states that this makes are done for all steps of a chunk at once.
+ * last step first (mesa_unroll_cpu.c); the products with keys and states that this makes are done for all steps of a chunk at once.
  *
  * Always float32: the steps shrink a residual, and what bf16 operands lose there (2e-3) no later step brings back. */
 #if !defined(LNT_VARIANT_amx) /* bf16 tensors too are solved in float32: there is nothing for tiles */
@@ -25,7 +25,7 @@
 #include "simd/mm.h"
 
 /* Chunks of 16: the squares of 32 and 64 cost more than the state they spare reading (docs/performance/mesa.md). */
-enum { CHUNK = 16, FLASH_CHUNK = 64, SEGMENT = 128, BLOCK = 16 };
+enum { CHUNK = 16, FLASH_CHUNK = 64, SEGMENT = 128 };
 
 typedef struct {
     const lnt_recur_args *a;
@@ -169,249 +169,7 @@ static size_t carve(const lnt_recur_args *a, bool backward, char *base, scratch 
     return c.used;
 }
 
-/* ---- the solver ---------------------------------------------------------------------------------------------------------------------- */
-
-static void to_half(float *x, int64_t n)
-{
-    for (int64_t i = 0; i < n; i++) x[i] = lnt_f16_to_f32(lnt_f32_to_f16(x[i]));
-}
-
-/* lnt_mesa_apply with its operands in float16. */
-static void apply_halves(const solver *s, const float *k, int K, int live, bool token)
-{
-    static const float one = 1.0f;
-    float *p = s->half_P;
-    int64_t size = live * s->wide;
-    memcpy(p, s->P, (size_t)size * sizeof *p);
-    for (int i = 0; i < live && !token; i++) row_scale(p + i * s->wide, s->scale[i], K);
-    to_half(p, size);
-    LNT_V(lnt_mm)(LNT_MM_SET, live, K, K, p, s->wide, 1, s->half_H, K, s->W, s->wide);
-    memcpy(p, s->P, (size_t)size * sizeof *p);
-    to_half(p, size);
-    for (int i = 0; i < live && !token; i++) {
-        int keys = s->row[i] + 1;
-        LNT_V(lnt_mm)(LNT_MM_SET, 1, keys, K, p + i * s->wide, s->wide, 1, s->kt, s->C, s->S, s->C);
-        row_mul(s->S, s->mask + (int64_t)s->row[i] * s->C, keys);
-        to_half(s->S, keys);
-        LNT_V(lnt_mm_scaled)(&one, 0, 1, K, keys, s->S, s->C, 1, k, K, s->W + i * s->wide, s->wide);
-    }
-}
-
-void LNT_V(lnt_mesa_apply)(const solver *s, const float *k, int K, int live, bool token)
-{
-    if (s->half_H) {
-        apply_halves(s, k, K, live, token);
-        return;
-    }
-    LNT_V(lnt_mm)(LNT_MM_SET, live, K, K, s->P, s->wide, 1, s->H, K, s->W, s->wide);
-    for (int i = 0; i < live && !token; i += BLOCK) {
-        int rows = live - i < BLOCK ? live - i : BLOCK, keys = s->row[i + rows - 1] + 1;
-        LNT_V(lnt_mm)(LNT_MM_SET, rows, keys, K, s->P + i * s->wide, s->wide, 1, s->kt, s->C, s->S, s->C);
-        for (int r = 0; r < rows; r++) row_mul(s->S + (int64_t)r * s->C, s->mask + (int64_t)s->row[i + r] * s->C, keys);
-        LNT_V(lnt_mm_scaled)(s->scale + i, 1, rows, K, keys, s->S, s->C, 1, k, K, s->W + i * s->wide, s->wide);
-    }
-}
-
-/* p.(w + lambda p) */
-static float curvature(const solver *s, const float *p, const float *w)
-{
-    vf sum = v_zero();
-    for (int64_t i = 0; i < s->wide; i += LNT_VL) {
-        vf x = v_load(p + i);
-        sum += x * (v_load(w + i) + v_load(s->lambda + i) * x);
-    }
-    return v_sum(sum);
-}
-
-/* x += alpha p, r -= alpha (w + lambda p); r.(jacobi r), and |r|^2 into *square. */
-static float advance(const solver *s, int64_t row, float alpha, const float *p, const float *w, float *square)
-{
-    float *x = s->X + row * s->wide, *r = s->R + row * s->wide;
-    const float *m = s->jacobi + row * s->wide;
-    vf delta = v_zero(), sum = v_zero();
-    for (int64_t i = 0; i < s->wide; i += LNT_VL) {
-        vf d = v_load(p + i);
-        v_store(x + i, v_load(x + i) + alpha * d);
-        vf y = v_load(r + i) - alpha * (v_load(w + i) + v_load(s->lambda + i) * d);
-        v_store(r + i, y);
-        sum += y * y;
-        delta += y * (v_load(m + i) * y);
-    }
-    *square = v_sum(sum);
-    return v_sum(delta);
-}
-
-/* next = jacobi r + f p; next may be p. */
-static void direction(const solver *s, int64_t row, float f, const float *p, float *next)
-{
-    const float *r = s->R + row * s->wide, *m = s->jacobi + row * s->wide;
-    for (int64_t i = 0; i < s->wide; i += LNT_VL) v_store(next + i, v_load(m + i) * v_load(r + i) + f * v_load(p + i));
-}
-
-static void zero_ends(const solver *s, float *rows, int K, int64_t n)
-{
-    for (int64_t i = 0; i < n && K < s->wide; i++) memset(rows + i * s->wide + K, 0, (size_t)(s->wide - K) * sizeof *rows);
-}
-
-static float least(const float *x, int64_t n)
-{
-    vf m = v_set(x[0]);
-    int64_t i = 0;
-    for (; i + LNT_VL <= n; i += LNT_VL) m = v_min(m, v_load(x + i));
-    float y = -v_hmax(-m);
-    for (; i < n; i++) y = x[i] < y ? x[i] : y;
-    return y;
-}
-
-/* The chunk's decays, transposed keys, and jacobi: 1 / diag(H_i + Lambda), or 1 / (min(diag(H_i)) + Lambda). */
-static void prepare(solver *s, const lnt_recur_args *a, int n, bool token, const float *g, const float *beta, const float *k)
-{
-    int K = a->K;
-    LNT_V(lnt_chunk_decay)(n, g, 1, s->mask, s->C, s->in, s->out);
-    if (s->keep) memcpy(s->past.D, s->mask, (size_t)n * (size_t)s->C * sizeof *s->mask);
-    for (int i = 0; i < n; i++) row_mul(s->mask + (int64_t)i * s->C, beta, n);
-    for (int i = 0; i < K; i++) s->X[i] = s->H[(int64_t)i * K + i];
-    for (int i = n - 1; i >= 0; i--) {
-        float *m = s->jacobi + i * s->wide;
-        for (int j = 0; j < K; j++) m[j] = (token ? 1.0f : s->in[i]) * s->X[j];
-    }
-    if (!token) {
-        LNT_V(lnt_transpose)(n, K, k, K, s->kt, s->C);
-        for (int64_t i = 0; i < (int64_t)n * K; i++) s->kk[i] = k[i] * k[i];
-        LNT_V(lnt_mm)(LNT_MM_ADD, n, K, n, s->mask, s->C, 1, s->kk, K, s->jacobi, s->wide);
-    }
-    if (s->keep) memcpy(s->past.diagonal, s->jacobi, (size_t)(n * s->wide) * sizeof *s->jacobi);
-    bool level = a->cg_solver == LNT_CG_LEVEL && a->cg_max_steps > 0; /* without steps there is nothing but the diagonal guess */
-    for (int i = 0; i < n; i++) {
-        float *m = s->jacobi + i * s->wide, smallest = level ? least(m, K) : 0;
-        for (int j = 0; j < K; j++) m[j] = 1.0f / ((level ? smallest : m[j]) + s->lambda[j]);
-    }
-    zero_ends(s, s->jacobi, K, n);
-    zero_ends(s, s->W, K, s->keep ? (int64_t)(a->cg_max_steps + 3) * s->C : n);
-    if (!s->half_H) return;
-    memcpy(s->half_H, s->H, (size_t)K * (size_t)K * sizeof *s->H);
-    to_half(s->half_H, (int64_t)K * K);
-}
-
-/* The `live` rows of P and W are kept: those of the next step come after them. Returns the first one's number. */
-static int keep_rows(solver *s, int live)
-{
-    trail *t = &s->past;
-    int at = t->rows;
-    memcpy(t->row + at, s->row, (size_t)live * sizeof *t->row);
-    memset(t->alpha + at, 0, (size_t)live * sizeof *t->alpha);
-    t->live[t->blocks++] = live;
-    t->rows += live;
-    s->P += live * s->wide;
-    s->W += live * s->wide;
-    return at;
-}
-
-static void keep_step(const trail *t, int at, float alpha, float curve, float before, float ratio)
-{
-    t->alpha[at] = alpha;
-    t->curve[at] = curve;
-    t->before[at] = before;
-    t->ratio[at] = ratio;
-}
-
-/* The first iterate and the first direction. X = 0 and P = jacobi b serve the preconditioned solver for either guess: its first step finds the best
- * multiple of jacobi b at the price of that guess's residual. Otherwise R is made from the guess. Returns the steps that are not counted. */
-static int begin(solver *s, const lnt_recur_args *a, int n, bool token, const float *b, const float *k)
-{
-    int K = a->K;
-    bool diagonal = a->cg_guess == LNT_CG_DIAGONAL, preconditioned = a->cg_solver <= LNT_CG_JACOBI;
-    bool from_guess = diagonal && (!preconditioned || a->cg_max_steps == 0);
-    s->past.rows = s->past.blocks = 0;
-    for (int i = 0; i < n; i++) {
-        float *r = s->R + i * s->wide;
-        memcpy(r, b + (int64_t)i * K, (size_t)K * sizeof *r);
-        memset(r + K, 0, (size_t)(s->wide - K) * sizeof *r);
-        s->size[i] = row_dot(r, r, s->wide);
-        s->goal[i] = a->cg_solver >= LNT_CG_ABSOLUTE ? -1.0f : (float)(a->cg_tolerance * a->cg_tolerance) * s->size[i];
-        if (unrolled(a)) s->goal[i] = fmaxf(s->goal[i], 0x1p-46f * s->size[i]); /* further steps would be made of rounding errors */
-        s->row[i] = i;
-        s->scale[i] = s->in[i];
-        if (from_guess) direction(s, i, 0.0f, r, s->P + i * s->wide);
-    }
-    memset(s->X, 0, (size_t)(n * s->wide) * sizeof *s->X);
-    if (from_guess) {
-        memcpy(s->X, s->P, (size_t)(n * s->wide) * sizeof *s->X);
-        memset(s->W, 0, (size_t)(n * s->wide) * sizeof *s->W);
-        LNT_V(lnt_mesa_apply)(s, k, K, n, token);
-        for (int64_t i = 0; i < n * s->wide; i += LNT_VL)
-            v_store(s->R + i, v_load(s->R + i) - (v_load(s->W + i) + v_load(s->lambda + i % s->wide) * v_load(s->P + i)));
-        if (s->keep) keep_rows(s, n);
-    }
-    if (!preconditioned)
-        for (int i = 0; i < n; i++)
-            for (int j = 0; j < K; j++) s->jacobi[i * s->wide + j] = 1.0f;
-    for (int i = 0; i < n; i++) {
-        direction(s, i, 0.0f, s->R + i * s->wide, s->P + i * s->wide);
-        s->delta[i] = row_dot(s->R + i * s->wide, s->P + i * s->wide, s->wide);
-    }
-    return diagonal && preconditioned && a->cg_max_steps > 0;
-}
-
-/* Row i of the chunk whose first token is t (of head h) is solved, or given up. */
-static void finish(const solver *s, const lnt_recur_args *a, int h, int64_t t, int i, int steps, float *x)
-{
-    float *X = s->X + i * s->wide, *R = s->R + i * s->wide, *taken = a->steps, *residual = a->residual;
-    memcpy(x + (int64_t)i * a->K, X, (size_t)a->K * sizeof *x);
-    if (taken) taken[(t + i) * a->Hv + h] = (float)steps;
-    if (residual) residual[(t + i) * a->Hv + h] = s->size[i] > 0 ? sqrtf(row_dot(R, R, s->wide) / s->size[i]) : 0.0f;
-}
-
-/* Row i has met what is no number: neither is its solution, nor (at: its place in the trail) what the steps' gradient makes of it. */
-static void lose(const solver *s, int i, int at)
-{
-    for (int64_t j = 0; j < s->wide; j++) s->X[i * s->wide + j] = NAN;
-    if (at >= 0) keep_step(&s->past, at, NAN, NAN, NAN, NAN);
-}
-
-/* (H_i + Lambda) x_i = b_i for the n rows from token t, s->H being the state before them (in the token form: after the one row). */
-static void solve_chunk(solver *s, const lnt_recur_args *a, int h, int64_t t, int n, bool token, const float *g, const float *beta, const float *k,
-                        const float *b, float *x)
-{
-    s->P = s->P0;
-    s->W = s->W0;
-    prepare(s, a, n, token, g, beta, k);
-    int free_steps = begin(s, a, n, token, b, k), live = n, most = a->cg_max_steps + free_steps;
-    float absolute = a->cg_solver >= LNT_CG_ABSOLUTE ? 1e-5f : 0.0f;
-    for (int step = 0; live && step < most; step++) {
-        int kept = 0;
-        const float *P = s->P, *W = s->W;
-        LNT_V(lnt_mesa_apply)(s, k, a->K, live, token);
-        int at = s->keep ? keep_rows(s, live) : 0;
-        for (int j = 0; j < live; j++) {
-            int i = s->row[j];
-            const float *p = P + j * s->wide, *w = W + j * s->wide;
-            float curve = curvature(s, p, w), square, delta;
-            bool useful = s->delta[j] > 0 && (absolute > 0 || curve > 0);
-            if (!isfinite(s->delta[j]) || !isfinite(curve)) { /* every comparison below would take NaN for a row that is done */
-                lose(s, i, s->keep ? at + j : -1);
-                useful = false;
-            }
-            if (!useful) {
-                finish(s, a, h, t, i, step > free_steps ? step - free_steps : 0, x);
-                continue;
-            }
-            float alpha = s->delta[j] / (curve + absolute), before = s->delta[j] + absolute;
-            delta = advance(s, i, alpha, p, w, &square);
-            if (s->keep) keep_step(&s->past, at + j, alpha, curve + absolute, before, delta / before);
-            if (square <= s->goal[i]) {
-                finish(s, a, h, t, i, step + 1 - free_steps, x);
-                continue;
-            }
-            direction(s, i, delta / before, p, s->P + kept * s->wide);
-            s->delta[kept] = delta;
-            s->scale[kept] = s->in[i];
-            s->row[kept++] = i;
-        }
-        live = kept;
-    }
-    for (int j = 0; j < live; j++) finish(s, a, h, t, s->row[j], a->cg_max_steps, x);
-}
+/* ---- segments ------------------------------------------------------------------------------------------------------------------------ */
 
 /* S = e^{b_n} S + (e^{b_n - b}.kb)^T v for the n rows whose decays are prepared. */
 static void write_state(const solver *s, int K, int V, int n, const float *kb, const float *v, float *S)
@@ -438,12 +196,10 @@ static void solve_segment(piece p, int64_t t, int64_t len, const float *b, float
             s->out[0] = 1.0f;
             write_state(s, (int)K, (int)K, 1, kb, k, s->H);
         }
-        solve_chunk(s, a, p.h, t + i, n, p.token, w->g + i, w->beta + i, k, b + i * K, x + i * K);
+        LNT_V(lnt_mesa_solve_chunk)(s, a, p.h, t + i, n, p.token, w->g + i, w->beta + i, k, b + i * K, x + i * K);
         if (!p.token) write_state(s, (int)K, (int)K, n, kb, k, s->H);
     }
 }
-
-/* ---- segments ------------------------------------------------------------------------------------------------------------------------ */
 
 /* Keys, written keys, values and gates of `len` rows from token t. */
 static void load_segment(piece p, int64_t t, int64_t len, scratch *w)
@@ -451,7 +207,7 @@ static void load_segment(piece p, int64_t t, int64_t len, scratch *w)
     const lnt_recur_args *a = p.a;
     const float *g = a->g, *beta = a->beta;
     rows_in(w->k, a->k, a->dtype, t, len, a->Hq, p.hq, a->K);
-    if (flash(a)) to_half(w->k, len * a->K);
+    if (flash(a)) lnt_mesa_to_half(w->k, len * a->K);
     rows_in(w->v, a->v, a->dtype, t, len, a->Hv, p.h, a->V);
     for (int64_t i = 0; i < len; i++) {
         w->g[i] = g[(t + i) * a->Hv + p.h];
@@ -500,10 +256,10 @@ static void forward_piece(piece p, scratch *w)
         if (len) {
             load_segment(p, t, len, w);
             rows_in(w->b, a->q, a->dtype, t, len, a->Hq, p.hq, K);
-            if (flash(a)) to_half(w->b, len * K);
+            if (flash(a)) lnt_mesa_to_half(w->b, len * K);
             p.token = token || !sound(a, len, w);
             solve_segment(p, t, len, w->b, w->x, w);
-            if (flash(a)) to_half(w->x, len * K);
+            if (flash(a)) lnt_mesa_to_half(w->x, len * K);
             rows_out(a->x, LINNET_F32, t, len, a->Hv, p.h, K, w->x);
         }
         lnt_recur_args d = decay_call(a, len, (int)V, cu, w);
@@ -583,7 +339,7 @@ static void differentiate_segment(piece p, int64_t t, int64_t len, const float *
         int64_t at = i * C;
         int n = (int)(len - at < C ? len - at : C);
         s->H = w->Hc + i * K * K;
-        solve_chunk(s, a, p.h, t + at, n, false, w->g + at, w->beta + at, w->k + at * K, w->q + at * K, w->dq + at * K);
+        LNT_V(lnt_mesa_solve_chunk)(s, a, p.h, t + at, n, false, w->g + at, w->beta + at, w->k + at * K, w->q + at * K, w->dq + at * K);
         lnt_mesa_rows r = { .n = n, .k = w->k + at * K, .kb = w->kb + at * K, .g = w->g + at, .beta = w->beta + at, .q = w->q + at * K,
                             .dx = w->b + at * K, .dq = w->dq + at * K, .dkb = w->dkb2 + at * K, .dvalue = w->dvalue + at * K, .dg = w->dg2 + at };
         LNT_V(lnt_mesa_differentiate)(s, a, &r, w->dH[0], dlambda);

@@ -1,4 +1,4 @@
-/* The solver of the Mesa core on the CPU: what a chunk's solve works with (mesa_cpu.c), and its steps differentiated (mesa_unroll_cpu.c). */
+/* The solver of the Mesa core on the CPU: what a chunk's solve works with (mesa_solve_cpu.c), and its steps differentiated (mesa_unroll_cpu.c). */
 #ifndef LNT_MESA_SOLVER_H
 #define LNT_MESA_SOLVER_H
 
@@ -27,6 +27,15 @@ typedef struct {
     lnt_mesa_trail past;
 } lnt_mesa_solver;
 
+/* Numbers as float16 has them, for LNT_CG_FLASH. */
+static inline void lnt_mesa_to_half(float *x, int64_t n)
+{
+    for (int64_t i = 0; i < n; i++) x[i] = lnt_f16_to_f32(lnt_f32_to_f16(x[i]));
+}
+
+/* (H_i + Lambda) x_i = b_i for the n rows from token t, s->H being the state before them (in the token form: after the one row). */
+void LNT_V(lnt_mesa_solve_chunk)(lnt_mesa_solver *s, const lnt_recur_args *a, int h, int64_t t, int n, bool token, const float *g, const float *beta,
+                                 const float *k, const float *b, float *x);
 /* W = Op(P) - P.Lambda on the rows at work. */
 void LNT_V(lnt_mesa_apply)(const lnt_mesa_solver *s, const float *k, int K, int live, bool token);
 

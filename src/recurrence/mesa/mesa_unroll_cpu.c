@@ -1,4 +1,4 @@
-/* The gradient of truncated conjugate gradients: the steps that solve_chunk (mesa_cpu.c) kept, differentiated last step first. The reference has the
+/* The gradient of truncated conjugate gradients: the steps that lnt_mesa_solve_chunk kept, differentiated last step first. The reference has the
  * equations for one row; here the rows of a step go together, each with its own numbers, and rows join where they had stopped.
  *
  * A step hands (dw, p) to H: the gradient of H_t takes dw p^T. With all rows (t, s) of a chunk one after the other, P and dW [rows,K]:
