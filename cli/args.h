@@ -95,9 +95,10 @@ typedef struct {
     arg_list set;                   /* "key=value", applied last, in order */
     const char *const *defaults;    /* "key=value", NULL at the end: the size when neither --config nor --preset gives one; NULL: preset tiny */
 } model_args;
+#define ARG_MIXER "gated_deltanet" /* where no kind of layer is named */
 #define MODEL_FLAGS(m, size)                                                                                                       \
     { "model", ARG_HEADING },                                                                                                       \
-    { "mixer", ARG_TEXT, &(m)->mixer, "NAME", "kind of layer, see `linnet mixers`", .fallback = "gated_deltanet" },                 \
+    { "mixer", ARG_TEXT, &(m)->mixer, "NAME", "kind of layer, see `linnet mixers`", .fallback = ARG_MIXER },                        \
     { "preset", ARG_TEXT, &(m)->preset, "NAME", "named size, see `linnet mixers`", .fallback = size },                              \
     { "pattern", ARG_TEXT, &(m)->pattern, "KINDS",                                                                                   \
       "kinds of layer by turns: mesa_net,attention:256 is a mesa layer, then attention over a window of 256, and so on; 3*NAME: three" },           \

@@ -96,7 +96,7 @@ static int task_mqar(const command *self, int argc, char **argv)
         o.user = &v;
         linnet_status s = linnet_task_mqar(c, config, m.dtype, &o, &r);
         progress_close(&v.bar);
-        const char *mixer = shape.pattern ? shape.pattern : shape.mixer ? shape.mixer : shape.config ? shape.config : "gated_deltanet";
+        const char *mixer = shape.pattern ? shape.pattern : shape.mixer ? shape.mixer : shape.config ? shape.config : ARG_MIXER;
         if (s == LINNET_OK) print_result(&o, mixer, &r, json);
         else code = s == LINNET_EINTERRUPTED ? EXIT_STOPPED : say_status(c, s);
     }

@@ -65,7 +65,7 @@ int model_args_config(linnet_context *c, const model_args *m, linnet_config **ou
     if (m->config && m->mixer)
         return say_error(NULL, "Leave one of them out.", "--config %s already names the kind of layer, --mixer too", m->config);
     if (m->config) s = linnet_config_load(c, m->config, out);
-    else s = linnet_config_create(c, mixer ? mixer : "gated_deltanet", out);
+    else s = linnet_config_create(c, mixer ? mixer : ARG_MIXER, out);
     const char *preset = m->preset || m->config || m->defaults ? m->preset : "tiny";
     for (int i = 0; s == LINNET_OK && !m->config && !preset && m->defaults[i]; i++)
         if (set_pair(c, *out, m->defaults[i]) == LINNET_ENOMEM) s = LINNET_ENOMEM; /* kinds of layer that lack the key go without */

@@ -2,7 +2,7 @@
 """House rules that a program can check: python3 cmake/lint.py SOURCE_DIR BUILD/liblinnet.so
 
 Include order of the rooms, symbol prefixes, headers that compile alone, unique file names, layout of the text, calls that the library must not make,
-links between pages.
+links between pages, names that shared files have.
 Prints one line for each finding and ends with 1 when there is any."""
 import concurrent.futures
 import os
@@ -36,8 +36,18 @@ LOCALE = re.compile(r"(?<![\w>.])(v?sn?printf_l|vs?n?printf|vfprintf|strto(?:f|d
                     r"|is(?:alpha|digit|space|alnum|upper|lower|punct|print)|to(?:lower|upper)|strftime)\s*\(")
 REAL = re.compile(r"%[-+ #0]*(?:\d+|\*)?(?:\.(?:\d+|\*)?)?[lL]?[aefgAEFG]")
 
+# Shared files that may name one operator or mixer all the same: the beginning of a path, the name, the reason.
+MAY_NAME = [
+    ("src/mixers/mesa_rule.h", "mesa", "the keys of the operator's node, for the two mixers that have them"),
+    ("src/tasks/mesa_", "mesa", "the files of one task, a look inside mesa layers"),
+    ("src/tasks/task_mesa.c", "mesa", "the same task"),
+    ("cli/args.h", "gated_deltanet", "the command line's kind of layer where none is named"),
+    ("cli/shared_args.c", "attention", "a pattern's model is named after its first kind of layer that is not attention"),
+]
+
 # Files whose comments may cite a section of docs/operators.md.
 CITES = {".c", ".h", ".cu", ".cuh", ".py"}
+CITES_WRONGLY = {"lint.py", "test_lint.py"}  # on purpose
 
 SAME_NAME_OK = {"README.md", "CMakeLists.txt", "__init__.py", "__init__.pyi"}
 LONGEST_LINE = 150
@@ -147,16 +157,42 @@ def check_sizes(path, code):
                 finding(where, f"{m.group(1)} of a product or sum that nothing checks: {size}; lnt_bytes and lnt_bytes_plus do (core/memory.h)")
 
 
-def check_mixer_names(root, sources):
-    """A mixer is its file and its line: no other file of the library has its name in quotes. Cores and what runs operators have operators' names."""
-    names = re.findall(r"^X\((\w+)\)", (root / "src/mixers/mixers.def").read_text(), flags=re.M)
-    quoted = re.compile(r'"(' + "|".join(names) + r')"')
-    for path in sources:
-        if path.parts[0] != "src" or path.parts[1] in ("recurrence", "bench") or path.parent == Path("src/hub/archs") or \
-                (path.parent == Path("src/mixers") and path.stem in names):
-            continue
-        for m in quoted.finditer(re.sub(r"/\*.*?\*/", lambda c: re.sub(r"[^\n]", " ", c.group(0)), (root / path).read_text(), flags=re.S)):
-            finding(path, f'has the name of the mixer "{m.group(1)}"; that is for its own file and for hub/archs/')
+def listed(root, path):
+    return re.findall(r"^X\((\w+)\)", (root / path).read_text(), flags=re.M)
+
+
+def core_folders(root):
+    """Folders of src/recurrence whose files describe an operator; what else stands there, chunk/ too, is shared."""
+    return {p.parent.name for p in (root / "src/recurrence").glob("*/*.c") if re.search(r"\blnt_recur_op lnt_recur_", p.read_text())}
+
+
+def is_shared(path, cores, mixers):
+    """Whether a file belongs to no one operator, mixer or foreign architecture."""
+    own = (path.parts[:2] == ("src", "recurrence") and path.parts[2] in cores) or path.parts[:3] == ("src", "hub", "archs") or \
+        (path.parts[:2] == ("src", "mixers") and path.stem in mixers)
+    return path.parts[0] in ("src", "cli", "include") and path.suffix != ".def" and not own
+
+
+def check_shared(root, sources):
+    """A mixer, an operator and a foreign architecture are their own files and their lines: no shared file has the name of a mixer or an operator in
+    quotes or as an identifier (NAME, lnt_NAME..., lnt_recur_NAME), or includes a header of a core's folder."""
+    cores, mixers, operators = core_folders(root), listed(root, "src/mixers/mixers.def"), listed(root, "src/recurrence/operators.def")
+    either = lambda names: "|".join(sorted(set(names), key=len, reverse=True))
+    quoted = re.compile(r'"(' + either(mixers + operators) + r')"')
+    begun, whole = r"(?<![\w.>])lnt_(?:recur_)?(" + either(operators) + r")(?:_\w+)?\b", r"(?<![\w.>])(" + either(operators) + r")\b"
+    identifier = re.compile(begun + "|" + whole, re.I)
+    header = re.compile(r'^[ \t]*#[ \t]*include[ \t]+"recurrence/(' + either(cores) + r')/', flags=re.M)
+    for path in (p for p in sources if is_shared(p, cores, mixers)):
+        allowed = {name for place, name, _ in MAY_NAME if str(path).startswith(place)}
+        text = (root / path).read_text(encoding="utf-8", errors="surrogateescape")
+        plain = re.sub(r"/\*.*?\*/|//[^\n]*", lambda c: re.sub(r"[^\n]", " ", c.group(0)), text, flags=re.S)
+        for kind, found in (("has the name of", quoted.finditer(plain)), ("has the name of", identifier.finditer(without_comments(text))),
+                            ("includes a header of", header.finditer(text))):
+            for m in found:
+                name = next(g for g in m.groups() if g).lower()
+                if name not in allowed:
+                    where = f"{path}:{text.count(chr(10), 0, m.start()) + 1}"
+                    finding(where, f"{kind} {name}; a shared file knows none (docs/house-rules.md, MAY_NAME in cmake/lint.py)")
 
 
 def check_locale(path, text, code):
@@ -211,7 +247,7 @@ def check_links(root, files):
                 finding(where, f"links to {page}, which is not there")
             elif anchor and at.suffix == ".md" and anchor not in anchors(at.read_text()):
                 finding(where, f"links to {target}, which has no such heading")
-        for m in re.finditer(r"\boperators\.md((?:,? ?#[\w-]+)*)", text if path.suffix in CITES and path.parts[0] != "cmake" else ""):
+        for m in re.finditer(r"\boperators\.md((?:,? ?#[\w-]+)*)", text if path.suffix in CITES and path.name not in CITES_WRONGLY else ""):
             where = f"{path}:{text.count(chr(10), 0, m.start()) + 1}"
             named = re.findall(r"#([\w-]+)", m.group(1))
             if not named and "docs/" not in text[max(0, m.start() - 5):m.start()]:
@@ -257,6 +293,17 @@ def check_symbols(library):
             finding("objects", f"symbol {name} between files must begin with lnt_ (or be static)")
 
 
+def check_tree(root, files):
+    """What can be said of files without a compiler. Returns the sources among them."""
+    sources = [p for p in files if p.suffix in (".c", ".h", ".cu", ".cuh", ".def") and p.parts[0] in ("src", "include", "cli", "tests")]
+    for path in sources:
+        check_text(root, path)
+    check_names(root, files)
+    check_shared(root, sources)
+    check_links(root, files)
+    return sources
+
+
 def main():
     root, library = Path(sys.argv[1]).resolve(), Path(sys.argv[2]).resolve()
     os.chdir(root)
@@ -264,12 +311,7 @@ def main():
     names = listed.stdout.splitlines() if listed.returncode == 0 else \
         [str(p.relative_to(root)) for p in root.rglob("*") if p.is_file() and not p.relative_to(root).parts[0].startswith(("build", ".git", "demo"))]
     files = sorted(Path(n) for n in set(names) if (root / n).is_file())
-    sources = [p for p in files if p.suffix in (".c", ".h", ".cu", ".cuh", ".def") and p.parts[0] in ("src", "include", "cli", "tests")]
-    for path in sources:
-        check_text(root, path)
-    check_names(root, files)
-    check_mixer_names(root, sources)
-    check_links(root, files)
+    sources = check_tree(root, files)
     headers = [p for p in sources if p.suffix == ".h" and p.parts[0] in ("src", "include", "cli")]
     with concurrent.futures.ThreadPoolExecutor(os.cpu_count()) as pool:
         list(pool.map(lambda p: check_header(root, p), headers))
