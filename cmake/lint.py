@@ -2,7 +2,7 @@
 """House rules that a program can check: python3 cmake/lint.py SOURCE_DIR BUILD/liblinnet.so
 
 Include order of the rooms, symbol prefixes, headers that compile alone, unique file names, layout of the text, calls that the library must not make,
-links between pages, names that shared files have.
+links between pages, names that shared files have, lengths of functions and files.
 Prints one line for each finding and ends with 1 when there is any."""
 import concurrent.futures
 import os
@@ -50,7 +50,7 @@ CITES = {".c", ".h", ".cu", ".cuh", ".py"}
 CITES_WRONGLY = {"lint.py", "test_lint.py"}  # on purpose
 
 SAME_NAME_OK = {"README.md", "CMakeLists.txt", "__init__.py", "__init__.pyi"}
-LONGEST_LINE = 150
+LONGEST_LINE, LONGEST_FUNCTION, LONGEST_FILE = 150, 100, 700
 
 findings = []
 
@@ -99,6 +99,8 @@ def check_text(root, path):
             finding(f"{path}:{i}", f"{len(line)} characters, at most {LONGEST_LINE}")
     for m in re.finditer(r'^[ \t]*#[ \t]*include[ \t]+"([^"]+)"', text, flags=re.M):
         check_include(path, text.count("\n", 0, m.start()) + 1, m.group(1))
+    if path.suffix != ".def":
+        check_lengths(path, text)
     code = without_comments(text)
     if path.parts[0] in ("src", "cli") and path != Path("src/core/number.c"):
         check_locale(path, text, code)
@@ -231,6 +233,50 @@ def anchors(text):
     """What a link can name in a Markdown page: its headings in small letters, blanks as dashes, without punctuation."""
     text = re.sub(r"^```.*?^```", "", text, flags=re.S | re.M)
     return {re.sub(r"[^\w\- ]", "", h.lower()).strip().replace(" ", "-") for h in re.findall(r"^#+ +(.+)$", text, flags=re.M)}
+
+
+def functions(text):
+    """(first line, lines, head) of every function that the text defines, by its braces outside comments, literals and directives."""
+    blank = lambda m: re.sub(r"[^\n]", " ", m.group(0))
+    code = re.sub(r"/\*.*?\*/|//[^\n]*|\"(?:\\.|[^\"\\\n])*\"|'(?:\\.|[^'\\\n])+'", blank, text, flags=re.S)
+    code = re.sub(r"^[ \t]*#(?:[^\n]*\\\n)*[^\n]*", blank, code, flags=re.M)
+    open_braces, start, found = [], 0, []
+    for m in re.finditer(r"[{};]", code):
+        outside = "inner" not in open_braces
+        if m.group(0) == "{":
+            head = code[start:m.start()]
+            flat, before = head, None
+            while flat != before:
+                before, flat = flat, re.sub(r"<[^<>()]*>", " ", re.sub(r"\([^()]*\)", "\x01", flat))
+            if outside and re.search(r"\b(namespace|struct|union|class|enum)\b[^\x01]*$|^\s*extern\s*$", flat):
+                open_braces.append("outer")  # what may hold functions
+                start = m.end()
+                continue
+            if outside and "\x01" in flat and "=" not in flat:
+                found.append([start + len(head) - len(head.lstrip()), None, " ".join(head.split())])
+            open_braces.append("inner")
+        elif m.group(0) == "}":
+            if open_braces:
+                open_braces.pop()
+            if found and found[-1][1] is None and "inner" not in open_braces:
+                found[-1][1] = m.end()
+        if "inner" not in open_braces:
+            start = m.end()
+    line = lambda at: code.count("\n", 0, at) + 1
+    return [(line(a), line(b) - line(a) + 1, head) for a, b, head in found if b]
+
+
+def check_lengths(path, text):
+    """A long function says why in the comment in front of it, a long file in its first one, in a sentence that begins with "Long:"."""
+    comment = re.match(r"\s*(/\*.*?\*/)", text, flags=re.S)
+    if text.count("\n") > LONGEST_FILE and not (comment and re.search(r"\bLong: \w", comment.group(1))):
+        finding(path, f"{text.count(chr(10))} lines, at most {LONGEST_FILE} without a reason in the first comment (Long: ...)")
+    lines = text.split("\n")
+    for first, count, head in functions(text):
+        above = "\n".join(lines[:first - 1]).rstrip()
+        comment = re.search(r"/\*(?:(?!\*/).)*\*/$", above, flags=re.S)
+        if count > LONGEST_FUNCTION and not (comment and re.search(r"\bLong: \w", comment.group(0))):
+            finding(f"{path}:{first}", f"a function of {count} lines, at most {LONGEST_FUNCTION} without a reason above (Long: ...): {head[:60]}")
 
 
 def check_links(root, files):

@@ -54,6 +54,7 @@ static int close_all(void **state)
         if (!*linnet_error_message(ctx)) fail_msg("nothing was said about %s", #call); \
     } while (0)
 
+/* Long: a line for every function of the interface. */
 static void null_is_refused(void **state)
 {
     (void)state;

@@ -9,6 +9,7 @@ SOURCE = Path(sys.argv[1]).resolve()
 sys.path.insert(0, str(SOURCE / "cmake"))
 import lint  # noqa: E402
 
+LONG = "".join(f"    x += {i};\n" for i in range(101))
 CUDA = '#include "device/cuda.cuh"\n'
 
 # What a tree has in any case.
@@ -51,6 +52,17 @@ CASES = [
     ("src/tasks/header.c", '#include "recurrence/fade/fade.h"\n', "includes a header of fade"),
     ("src/tasks/header_ok.c", '#include "recurrence/recur_args.h"\n', None),
     ("src/recurrence/fade/own.c", '#include "recurrence/fade/fade.h"\nint decaying;\n', None),
+    # lengths
+    ("src/core/long.c", "int f(int x)\n{\n" + LONG + "    return x;\n}\n", "a function of 105 lines"),
+    ("src/core/long_ok.c", "/* f.\n * Long: a sum. */\nint f(int x)\n{\n" + LONG + "    return x;\n}\n", None),
+    ("src/core/long_far.c", "/* Long: not here. */\nint a;\nint f(int x)\n{\n" + LONG + "}\n", "a function of 104 lines"),
+    ("src/core/long_many.c", "".join(f"int f{i}(void)\n{{\n    return '{{' + {i};\n}}\n" for i in range(100)), None),
+    ("src/core/long_table.c", "static const int t[] = {\n" + "    1,\n" * 200 + "};\n", None),
+    ("src/core/long_struct.h", "typedef struct {\n" + "    int (*f)(int x);\n" * 200 + "} table;\n", None),
+    ("src/device/long_space.cu", CUDA + "namespace {\ntemplate <int N = 3> __global__ void f(int x)\n{\n" + LONG + "}\n}\n",
+     "a function of 104 lines"),
+    ("src/core/file.c", "int x;\n" * 701, "701 lines, at most 700"),
+    ("src/core/file_ok.c", "/* All.\n * Long: they belong together. */\n" + "int x;\n" * 701, None),
     # pages and what cites them
     ("docs/page.md", "[a](operators.md#fading-away) [b](#here) [c](https://example.org/x)\n\n## Here\n", None),
     ("docs/no_page.md", "[a](nowhere.md)\n", "links to nowhere.md, which is not there"),

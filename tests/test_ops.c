@@ -1,6 +1,6 @@
 /* The operators of ops/ against float64: forward and backward, float32 and bf16, every CPU variant, 1 to 3 threads (same bits), gradients accumulated
  * and absent, packed sequences, guarded buffers filled with NaN. The references themselves are checked by central
- * differences. Over 700 lines: one set-up serves all tests. */
+ * differences. Long: one set-up serves all tests. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>

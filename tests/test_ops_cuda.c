@@ -1,6 +1,6 @@
 /* The operators of ops/ on a GPU against float64: forward and backward, float32, bf16 and mixtures, gradients accumulated and absent, packed
  * sequences, states, guarded buffers filled with NaN; everything twice, with the same bits. Products of every form. "test_ops_cuda NAME": of cases,
- * products, loss blocks and what is stored only what contains NAME. */
+ * products, loss blocks and what is stored only what contains NAME. Long: one set-up serves all tests. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>

@@ -1,4 +1,5 @@
-/* program/: schedules, lifetimes and gradients of small programs made of toy operators, with and without recomputation. */
+/* program/: schedules, lifetimes and gradients of small programs made of toy operators, with and without recomputation. Long: the toy
+ * operators serve all tests. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>

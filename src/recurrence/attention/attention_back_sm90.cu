@@ -102,6 +102,8 @@ struct row_blocks {
     }
 };
 
+/* dk and dv of 128 keys of a head. Long: the warp that loads and the warpgroups that multiply meet at the same barriers, and dk, dv and the
+ * scores stay in registers from step to step. */
 template <int D>
 __global__ void __launch_bounds__(THREADS, 1)
     keys_kernel(const __grid_constant__ problem a, const __grid_constant__ CUtensorMap q, const __grid_constant__ CUtensorMap k,

@@ -37,6 +37,8 @@ __device__ __forceinline__ float quad_sum(float x)
     return x + __shfl_xor_sync(0xffffffffu, x, 2);
 }
 
+/* o and L of 128 rows of a head. Long: the warp that loads and the warpgroups that multiply meet at the same barriers, and scores, sums and O stay in
+ * registers while products are under way. */
 template <int D>
 __global__ void __launch_bounds__(THREADS, 1) forward_kernel(const __grid_constant__ problem a, const __grid_constant__ CUtensorMap q,
                                                              const __grid_constant__ CUtensorMap k, const __grid_constant__ CUtensorMap v)

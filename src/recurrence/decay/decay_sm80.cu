@@ -2,7 +2,9 @@
  *
  * A CTA of 4 warps has one segment of one value head. The state stays in registers as S^T [E][D], a warp a quarter of the E columns: what a product
  * leaves there (rows e, neighbouring d in a register) is, packed to bf16, the B operand of the read-out that follows: no shared memory in between.
- * Tiles are [64][W] bf16, 16-byte unit u of row r at unit u ^ (r & 7): the eight rows of an 8x8 matrix lie in different banks. */
+ * Tiles are [64][W] bf16, 16-byte unit u of row r at unit u ^ (r & 7): the eight rows of an 8x8 matrix lie in different banks.
+ *
+ * Long: the kernels of one path, which share tiles, factors of gates and the layout of the state in registers. */
 #include "device/mma.cuh"
 #include "recurrence/decay/decay_cuda.cuh"
 
@@ -274,7 +276,8 @@ template <int D, int E> struct pass_shared {
     static constexpr int fixed = P + out;
 };
 
-/* Rows 32 half .. of a chunk: O = read . (query S) + P value, a warp its E/4 columns, and out. The first half waits for P in between. */
+/* Rows 32 half .. of a chunk: O = read . (query S) + P value, a warp its E/4 columns, and out. The first half waits for P in between.
+ * Long: one chain of products, whose sums stay in registers until they leave. */
 template <int D, int E, bool REVERSE, bool GATED, bool DOTS>
 __device__ __forceinline__ void read_half(const decay_cut &x, const decay_pass &a, const float (&S)[E / 64][D / 8][4], const tile_factors &f,
                                           uint32_t query, uint32_t value, uint32_t P, uint32_t staging, int64_t t, int len, int h, int half,
@@ -391,7 +394,7 @@ __device__ __forceinline__ void read_half(const decay_cut &x, const decay_pass &
     __syncwarp();
 }
 
-/* DOTS: nothing but `inter` is wanted. */
+/* DOTS: nothing but `inter` is wanted. Long: the stages of a chunk share the state's registers and the tiles under way. */
 template <int D, int E, bool REVERSE, bool GATED, bool DOTS>
 __device__ __forceinline__ void run_pass(const decay_cut &x, const decay_pass &a, const decay_place &at, int h, int stages, unsigned char *memory,
                                          pass_small *small)
@@ -552,7 +555,7 @@ __global__ __launch_bounds__(THREADS, 2) void decay_tiles_dots(const __grid_cons
 /* ---- pairs inside a chunk, for the gates' gradient ---------------------------------------------------------------------------------- */
 
 /* M_ij = s D_ij (q_i . k_j)(do_i . v_j - less_do_i . less_v_j) below the diagonal; intra_i = sum_{j >= i} (row j - column j of M): what lies inside
- * cancels in float32. */
+ * cancels in float32. Long: three products over the same tiles, masked and summed where the tensor cores leave them. */
 template <int K, int V>
 __global__ __launch_bounds__(THREADS) void decay_tiles_pairs(const __grid_constant__ decay_cut x, const __grid_constant__ decay_pairs a, int chunks)
 {

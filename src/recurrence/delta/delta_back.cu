@@ -1,4 +1,5 @@
-/* The last kernel of the fast path's backward pass, parallel over chunks, and the pass as a whole. */
+/* The last kernel of the fast path's backward pass, parallel over chunks, and the pass as a whole. Long: nearly half of it is
+ * outputs_kernel; see there. */
 #include "recurrence/delta/delta_back.cuh"
 #include "recurrence/delta/delta_parts.cuh"
 
@@ -292,7 +293,10 @@ __device__ __forceinline__ uint32_t diagonal_of(uint32_t N, int i) { return plac
  * PAIR: two CTAs of a cluster have two value heads of the same keys. Each finishes the columns of dq and dk that are its rank's half, for which the
  * other hands it its float32 sums through `stage`; what is then written belongs to `parts` heads of sums, one of each pair.
  *
- * bf16 operands, float32 sums. Two CTAs share a multiprocessor: while one waits for memory, the other computes. */
+ * bf16 operands, float32 sums. Two CTAs share a multiprocessor: while one waits for memory, the other computes.
+ *
+ * Long: a row of products that hand fragments on in registers and tiles on in shared memory, each place taken by what comes next, in the order that
+ * the barriers fix. To be cut into its stages on a machine that shows that registers and time stay. */
 template <int K, int V, bool WITH_PAIRS> __global__ __launch_bounds__(THREADS, 2) void outputs_kernel(const __grid_constant__ outputs_args p)
 {
 #if __CUDA_ARCH__ >= 900

@@ -317,7 +317,8 @@ __device__ void put_gate_gradient(const outputs_shared &w, const problem &p, chu
 
 /* dZ = b.dR, dV = dZ, U = b.E, dbeta = rowsum(dR . E)
  * dQ = s e.(dO S^T) + N K      dKread = -e.(dZ S^T) + M K      dKwrite = l.(U dS'^T) + M^T K + N^T Q      dK = dKread + dKwrite
- * dG_i = q_i.dQ_i + k_i.dKread_i - k_i.dKwrite_i,  <S', dS'> = e^{G_n} <S, dS'> + sum_i k_i . l_i (dS' u_i), 32 columns of K at a time */
+ * dG_i = q_i.dQ_i + k_i.dKread_i - k_i.dKwrite_i,  <S', dS'> = e^{G_n} <S, dS'> + sum_i k_i . l_i (dS' u_i), 32 columns of K at a time. Long: one set
+ * of tiles in shared memory, filled once and read by every sum. */
 template <typename T> __global__ void __launch_bounds__(THREADS) outputs(problem p)
 {
     extern __shared__ float4 dynamic[];

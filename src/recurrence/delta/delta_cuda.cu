@@ -28,6 +28,7 @@ size_t chunk_bytes(int K)
     return sizeof(float) * (KP * COLUMNS + 2 * C * (KP + PAD) + C * COLUMNS + 2 * C * C + 5 * C);
 }
 
+/* Chunk after chunk, from the gates to the state. Long: a chunk's stages share the places in shared memory and the barriers between them. */
 template <typename T> __global__ __launch_bounds__(THREADS) void chunk_kernel(const __grid_constant__ chunk_args p)
 {
     extern __shared__ __align__(16) float shared[];

@@ -246,7 +246,8 @@ __device__ __forceinline__ void make_gates(const pairs_args &p, int64_t token, i
 template <int K, int HEADS>
 constexpr int pairs_bytes = (2 * C * K * 2 > HEADS * C * LD * 4 + C * C * 2 ? 2 * C * K * 2 : HEADS * C * LD * 4 + C * C * 2) + HEADS * 3 * C * 4;
 
-/* A CTA: a chunk, a query-key head, HEADS of its value heads. K K^T and Q K^T stay in registers, 16 rows a warp; then their memory is A's and P's. */
+/* A CTA: a chunk, a query-key head, HEADS of its value heads. K K^T and Q K^T stay in registers, 16 rows a warp; then their memory is A's and P's.
+ * Long: both products live in registers until every head has had them. */
 template <int K, int HEADS> __global__ __launch_bounds__(THREADS, 4) void pairs_kernel(const __grid_constant__ pairs_args p)
 {
     extern __shared__ __align__(1024) uint8_t shared[];

@@ -79,6 +79,7 @@ template <int W, int UNROLL, typename F> __device__ __forceinline__ float times(
     return all;
 }
 
+/* All tokens of a value head. Long: H, G and the step's numbers are in registers from the first token to the last. */
 template <typename T, int W, bool HELD>
 __global__ __launch_bounds__(W * step_shared<W>::parts) void mesa_step(const __grid_constant__ step_args<T> a)
 {

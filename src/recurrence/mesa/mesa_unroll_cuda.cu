@@ -7,7 +7,9 @@
  *   dg_i = <H', dH> at the end + sum over l >= i of dB_l, dB_t = sum_s dw.(Op(p) - Lambda p) - kb_t.dkb_t
  *
  * Chunks do not wait for each other: the first kernel leaves E and what does not need dH, a scan makes dH at the end of every chunk, the second
- * kernel adds U. Only the symmetric part of dH counts; it is taken where dH is read. */
+ * kernel adds U. Only the symmetric part of dH counts; it is taken where dH is read.
+ *
+ * Long: two kernels and what a chunk's ring holds between them, which nobody else reads. */
 #include "recurrence/mesa/mesa_rows_cuda.cuh"
 
 #include <type_traits>
