@@ -193,14 +193,16 @@ static void causality(void **state)
 
 /* Operators that reduce to each other when a decay is constant or absent: simple_gla with a constant gate is retention, with none linear_attn; the
  * gated delta rule with g = 0 is the delta rule; a window over everything is no window; beta = 0 leaves the decayed state; orthonormal keys turn
- * the delta rule into linear attention of beta v. */
+ * the delta rule into linear attention of beta v; dplr that reads nothing is gla, and with a = -beta e^gk k, b = k and values beta v kda. */
 static void families_reduce(void **state)
 {
     (void)state;
     linnet_context *c = make_context(2);
-    for (int f = 0; f < 6; f++) {
-        static const char *const from[] = { "simple_gla", "simple_gla", "gated_delta_rule", "attention", "gated_delta_rule", "delta_rule" };
-        static const char *const to[] = { "retention", "linear_attn", "delta_rule", "attention", "simple_gla", "linear_attn" };
+    for (int f = 0; f < 8; f++) {
+        static const char *const from[] = { "simple_gla", "simple_gla", "gated_delta_rule", "attention", "gated_delta_rule", "delta_rule",
+                                            "dplr", "dplr" };
+        static const char *const to[] = { "retention", "linear_attn", "delta_rule", "attention", "simple_gla", "linear_attn",
+                                          "gla", "kda" };
         const int64_t T = f == 5 ? 20 : 70;
         lnt_recur_case ka = { from[f], 1, { T }, LNT_HEADS(1, 2, 20, 24), .gate = -0.3, .beta = 1, .states = f != 3 }, kb = ka;
         if (f == 3) lnt_case_set(&ka, "Hq", 2), lnt_case_set(&ka, "Hk", 2);
@@ -209,7 +211,7 @@ static void families_reduce(void **state)
         lnt_problem a, b;
         OK(c, lnt_problem_make(c, &ka, LINNET_F32, LINNET_F32, 5, &a));
         OK(c, lnt_problem_make(c, &kb, LINNET_F32, LINNET_F32, 5, &b));
-        float *g = tensor(&a, "g");
+        float *g = f < 3 ? tensor(&a, "g") : NULL;
         for (int64_t i = 0; f < 3 && i < elements(&a, "g"); i++) g[i] = f == 0 ? tensor(&b, "g_head")[i % 2] : 0.0f;
         if (f == 3) args(&a)->window = 70;
         if (f == 4) { /* what remains without writes */
@@ -223,6 +225,13 @@ static void families_reduce(void **state)
             memset(tensor(&a, "s0"), 0, tensor_bytes(&a, "s0"));
             memset(tensor(&b, "s0"), 0, tensor_bytes(&b, "s0"));
         }
+        if (f == 6) memset(tensor(&a, "a"), 0, tensor_bytes(&a, "a"));
+        for (int64_t i = 0; f == 7 && i < elements(&a, "a"); i++) { /* [T,2,20], keys [T,1,20] */
+            const float k = tensor(&a, "k")[i / 40 * 20 + i % 20];
+            tensor(&a, "a")[i] = -tensor(&b, "beta")[i / 20] * expf(tensor(&a, "gk")[i]) * k;
+            tensor(&a, "b")[i] = k;
+        }
+        for (int64_t i = 0; f == 7 && i < elements(&a, "v"); i++) tensor(&a, "v")[i] *= tensor(&b, "beta")[i / 24];
         a.r.form = b.r.form = LINNET_FORM_CHUNK;
         OK(c, lnt_problem_run(c, &a, false));
         OK(c, lnt_problem_run(c, &b, false));
@@ -263,7 +272,7 @@ static void reset_is_boundary(void **state)
     for (int o = 0; lnt_recur_at(o); o++)
         for (int form = LINNET_FORM_RECURRENT; form <= LINNET_FORM_CHUNK && decay_row(lnt_recur_at(o)) >= 0; form++) {
             const lnt_recur_op *op = lnt_recur_at(o);
-            if (op->tensors[decay_row(op)].late) continue;
+            if (op->tensors[decay_row(op)].passed) continue;
             lnt_recur_case one = plain_case(op, T), two = one;
             one.states = two.states = false;
             two.sequences = 2;

@@ -647,11 +647,12 @@ static void check_golden(linnet_context *c, const char *op, const char *path, ln
 
 static void check_goldens(const char *folder)
 {
-    static const char *const sets[][2] = { { "linear_attn", "linear_attn" },
+    static const char *const sets[][3] = { { "linear_attn", "linear_attn" },
                                            { "simple_gla", "simple_gla" },
                                            { "gla", "gla" },
                                            { "gla_kv", "gla_kv" },
                                            { "rwkv6", "rwkv6" },
+                                           { "dplr", "dplr", "full" }, /* the 8 MB of the tree have no room for it */
                                            { "delta_rule", "delta_rule" },
                                            { "delta_rule_negeig", "delta_rule" },
                                            { "gated_delta_rule", "gated_delta_rule" },
@@ -665,6 +666,7 @@ static void check_goldens(const char *folder)
     linnet_context *c = make_context(2);
     for (size_t i = 0; i < sizeof sets / sizeof *sets; i++)
         for (int f = 0; f < 3; f++) {
+            if (sets[i][2] && strcmp(folder, GOLDENS) == 0) continue;
             snprintf(path, sizeof path, "%s/ops/%s/%s.safetensors", folder, sets[i][0], files[f]);
             if (access(path, R_OK) && strcmp(folder, GOLDENS) == 0 && strcmp(files[f], "packed") != 0) continue; /* one of three is in the tree */
             check_golden(c, sets[i][1], path, LINNET_F64, "auto", "f64");

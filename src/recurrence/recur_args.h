@@ -33,6 +33,8 @@ typedef struct {
     const void *gk, *gv;     /* f [T,Hv,K], f [T,Hv,V]: natural-log decays of S's rows and of its columns, as g */
     const void *bonus;       /* f [Hv,K] */
     void *dgk, *dgv, *dbonus;
+    const void *a, *b;       /* x [T,Hv,K] rows that read the state before a token, and that what they read is written with */
+    void *da, *db;
 
     /* mesa */
     const void *lambda;      /* f [Hv,K], > 0 */

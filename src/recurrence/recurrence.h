@@ -121,7 +121,8 @@ typedef struct {
     bool gate;         /* its gradient is held to the budget of gates */
     bool read_back;    /* an output that backward reads */
     bool forward_only; /* an input that backward does not read */
-    bool late;         /* a decay that acts behind the token's read-out: a reset is no boundary of sequences */
+    bool passed;       /* a decay that something of the old state passes (it acts behind the read-out, or is not all of the transition): a reset is
+                          no boundary of sequences */
     size_t with;       /* offset of a switch without which the operator has no such tensor; 0: none */
     size_t positive;   /* offset of a switch with which its values are to be above 0; 0: none */
     const char *carried; /* an initial state: what it is called from call to call */

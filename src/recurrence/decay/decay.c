@@ -88,7 +88,7 @@ static const lnt_recur_tensor rows_gated[] = { LNT_STATE_QKV, LNT_STATE_ROW_GATE
 static const lnt_recur_tensor both_gated[] = { LNT_STATE_QKV, LNT_STATE_ROW_GATE(), COLUMN_GATE, LNT_STATE_S, LNT_STATE_O, { 0 } };
 static const lnt_recur_tensor early_read[] = {
     LNT_STATE_QKV,
-    LNT_STATE_ROW_GATE(.late = true),
+    LNT_STATE_ROW_GATE(.passed = true),
     LNT_INPUT(lnt_recur_args, "bonus", "Hv K", bonus, .help = "factor of a token's own key in its read-out"),
     LNT_STATE_S,
     LNT_STATE_O,

@@ -26,5 +26,12 @@ const lnt_recur_case lnt_delta_cases[] = {
     { "kda", 1, { 65 }, LNT_HEADS(1, 3, 16, 128), .gate = -2, .reset = 0.1, .beta = 2, .states = true },
     { "kda", 2, { 15, 150 }, LNT_HEADS(1, 1, 3, 1), .gate = -1000, .beta = 1, .states = true },
     { "kda", 1, { 300 }, LNT_HEADS(1, 1, 64, 64), .gate = -0.01, .beta = 2, .states = true },
+    { "dplr", 1, { 100 }, LNT_HEADS(2, 4, 32, 24), .gate = -0.2, .states = true },
+    { "dplr", 5, { 1, 16, 0, 63, 20 }, LNT_HEADS(1, 2, 60, 32), .gate = -40, .reset = 0.02, .states = true },
+    { "dplr", 1, { 65 }, LNT_HEADS(1, 3, 16, 128), .gate = -2, .reset = 0.1, .states = true },
+    { "dplr", 2, { 15, 150 }, LNT_HEADS(1, 1, 3, 1), .gate = -1000, .states = true },
+    { "dplr", 2, { 300, 33 }, LNT_HEADS(1, 1, 64, 64), .gate = -0.1 },
+    { "dplr", 3, { 32, 31, 129 }, LNT_HEADS(1, 2, 128, 100), .gate = -0.05, .reset = 0.01, .states = true },
+    { "dplr", 1, { 0 }, LNT_HEADS(1, 1, 16, 16), .states = true },
     { 0 },
 };

@@ -1,0 +1,39 @@
+/* The untied delta rule: what is read before a write and where the reading is written are rows of their own. RWKV-7 and every recurrence whose
+ * transition is a diagonal and a matrix of rank one. Equations: operators.md#untied. */
+#include "recurrence/delta/delta.h"
+#include "recurrence/recur_node.h"
+#include "simd/variant.h"
+
+LNT_DECLARE_VARIANTS(const lnt_recur_impl, lnt_dplr_chunk);
+extern const lnt_recur_impl lnt_dplr_recurrent_base, lnt_dplr_recurrent_avx2, lnt_dplr_recurrent_avx512;
+
+static double flops(const void *args, int C, bool backward)
+{
+    const lnt_recur_args *a = args;
+    double K = a->K, V = a->V, tokens = (double)a->tokens * a->Hv;
+    /* the backward pass makes the chunk states again: 6KV + C(4K + 3V) */
+    return tokens * (backward ? 22 * K * V + C * (28 * K + 21 * V) : 8 * K * V + C * (8 * K + 7 * V));
+}
+
+static const lnt_recur_impl *const impls[] = {
+    &lnt_dplr_chunk_amx, &lnt_dplr_chunk_avx512, &lnt_dplr_chunk_avx2, &lnt_dplr_chunk_base,
+    &lnt_dplr_recurrent_avx512, &lnt_dplr_recurrent_avx2, &lnt_dplr_recurrent_base, &lnt_dplr_reference, NULL,
+};
+
+static const lnt_recur_option options[] = { LNT_SCALE_OPTION, { 0 } };
+static const lnt_recur_tensor tensors[] = {
+    LNT_STATE_QKV,
+    LNT_INPUT(lnt_recur_args, "a", "T Hv K", a, .wide = true, .values = LNT_VALUES_UNIT, .help = "row that reads the state before the token"),
+    LNT_INPUT(lnt_recur_args, "b", "T Hv K", b, .wide = true, .values = LNT_VALUES_UNIT, .help = "row that what a has read is written with"),
+    LNT_STATE_ROW_GATE(.passed = true),
+    LNT_STATE_S,
+    LNT_STATE_O,
+    { 0 },
+};
+
+const lnt_recur_op lnt_recur_dplr = {
+    .name = "dplr", .core = "delta", .equation = "S_t = diag(e^{gk_t}) S_{t-1} + b_t (S_{t-1}^T a_t)^T + k_t v_t^T, o_t = scale S_t^T q_t",
+    .args_size = sizeof(lnt_recur_args), .sizes = lnt_state_sizes, .tensors = tensors, .options = options, .impls = impls, .cases = lnt_delta_cases,
+    .f32 = { 2e-6, 1e-5, 5e-5 }, .bf16 = { 8e-3, 8e-3, 2e-2 }, .fill = lnt_state_fill, .check = lnt_state_check, .flops = flops,
+    .node = &(const lnt_op){ LNT_RECUR_NODE("dplr") },
+};
