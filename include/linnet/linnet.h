@@ -13,6 +13,8 @@
  *   was made with, and no other. A configuration or a tokenizer belongs to no context: a tokenizer never changes once it is open and may be
  *   read by many threads; a configuration may be handed from thread to thread, but linnet_config_json and what sets a key change it. The
  *   error's text is the context's. Functions without a context may be called from everywhere at once.
+ * - The threads of GCC's OpenMP wait in a loop unless GOMP_SPINCOUNT=10000 (or OMP_WAIT_POLICY=passive) is in the environment when the program
+ *   starts.
  * Since 0.1 unless a declaration says otherwise. */
 #ifndef LINNET_LINNET_H
 #define LINNET_LINNET_H

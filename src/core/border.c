@@ -4,6 +4,7 @@
 #include <string.h>
 
 #include "core/dtype.h"
+#include "linnet/train.h"
 
 linnet_status lnt_need(lnt_ctx *c, const void *p, const char *name)
 {
@@ -55,6 +56,29 @@ static const range of_train[] = {
     FIELD(O, recompute, I32, LINNET_RECOMPUTE_NONE, LINNET_RECOMPUTE_CHEAP),
     FIELD(O, weights, I32, LINNET_F32, LINNET_BF16),
     FIELD(O, n_given, I32, 0, 1e6),
+};
+#undef O
+
+#define O linnet_trainer_options
+static const range of_trainer[] = {
+    FIELD(O, batch, I64, 1, MOST_BATCH),
+    FIELD(O, length, I64, 1, MOST_LENGTH),
+    FIELD(O, accumulate, I64, 1, MOST_BATCH),
+    FIELD(O, recompute, I32, LINNET_RECOMPUTE_NONE, LINNET_RECOMPUTE_CHEAP),
+    FIELD(O, learning_rate, F64, 0, 1e3),
+    FIELD(O, beta1, F64, 0, 0.999999),
+    FIELD(O, beta2, F64, 0, 0.99999999),
+    FIELD(O, epsilon, F64, 1e-30, 1),
+    FIELD(O, weight_decay, F64, 0, 1e3),
+    FIELD(O, clip, F64, 0, 1e30),
+};
+#undef O
+
+#define O linnet_micro_batch
+static const range of_micro_batch[] = {
+    FIELD(O, tokens, I64, 1, ENDLESS),
+    FIELD(O, sequences, I64, 1, ENDLESS),
+    FIELD(O, scale, F64, -DBL_MAX, DBL_MAX),
 };
 #undef O
 
@@ -137,9 +161,10 @@ static const struct kind {
     int n;
     const range *ranges;
 } kinds[] = {
-#define KIND(name) {#name, sizeof(linnet_##name##_options), (int)(sizeof of_##name / sizeof *of_##name), of_##name}
+#define STRUCTURE(name, type) {#name, sizeof(type), (int)(sizeof of_##name / sizeof *of_##name), of_##name}
+#define KIND(name) STRUCTURE(name, linnet_##name##_options)
     KIND(context), KIND(train), KIND(eval), KIND(generate), KIND(op), KIND(bench_op), KIND(bench_train), KIND(bench_decode), KIND(mqar),
-    KIND(mesa_analysis),
+    KIND(mesa_analysis), KIND(trainer), STRUCTURE(micro_batch, linnet_micro_batch),
 };
 
 static const struct kind *find_kind(const char *name)

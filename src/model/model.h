@@ -30,6 +30,10 @@ linnet_status lnt_model_view(lnt_ctx *c, const linnet_model *m, const lnt_config
 /* A model that a caller hands in: there, and made with this context. */
 linnet_status lnt_model_check(lnt_ctx *c, const linnet_model *m);
 
+/* A parameter of that name, elements first .. first+n of it, and where there are some, an array for them. */
+linnet_status lnt_parameter_part(lnt_ctx *c, const linnet_model *m, const char *name, int64_t first, int64_t n, const void *values,
+                                 const lnt_param **out);
+
 /* LINNET_EINVAL naming the first id outside [0, vocabulary). */
 linnet_status lnt_check_ids(lnt_ctx *c, const linnet_model *m, const int32_t *ids, int64_t n);
 

@@ -44,6 +44,8 @@ void lnt_weights_zero_grad(lnt_weights *w);          /* and grad_empty */
 lnt_param_view lnt_weights_view(const lnt_weights *w, const lnt_param *q);
 /* Elements first .. first+n of a parameter, host to device: master and working copy, rounded to what is kept. */
 linnet_status lnt_weights_put(lnt_weights *w, const lnt_param *q, int64_t first, const float *values, int64_t n);
+/* The same way back. */
+linnet_status lnt_weights_take(const lnt_weights *w, const lnt_param *q, int64_t first, float *values, int64_t n);
 linnet_status lnt_weights_get(const lnt_weights *w, float *values); /* all [elements], device to host */
 
 /* ---- states ---- */

@@ -84,19 +84,32 @@ linnet_status lnt_weights_put(lnt_weights *w, const lnt_param *q, int64_t first,
     return LINNET_OK;
 }
 
-linnet_status lnt_weights_get(const lnt_weights *w, float *values)
+/* n elements of the working copy that stands for masters, from element `at` of the arena. */
+static linnet_status widen(const lnt_weights *w, int64_t at, float *values, int64_t n)
 {
-    lnt_to_host(w->c, values, w->master, (size_t)w->masters * 4);
-    if (w->masters == w->elements) return LINNET_OK;
     lnt_bf16 *part = lnt_alloc(BLOCK * sizeof *part);
     if (!part) return lnt_fail_memory(w->c, BLOCK * sizeof *part);
-    for (int64_t at = w->masters; at < w->elements; at += BLOCK) {
-        const int64_t m = w->elements - at < BLOCK ? w->elements - at : BLOCK;
-        lnt_to_host(w->c, part, (const lnt_bf16 *)w->work + (at - w->work_begin), (size_t)m * sizeof *part);
-        for (int64_t i = 0; i < m; i++) values[at + i] = lnt_bf16_to_f32(part[i]);
+    for (int64_t done = 0; done < n; done += BLOCK) {
+        const int64_t m = n - done < BLOCK ? n - done : BLOCK;
+        lnt_to_host(w->c, part, (const lnt_bf16 *)w->work + (at + done - w->work_begin), (size_t)m * sizeof *part);
+        for (int64_t i = 0; i < m; i++) values[done + i] = lnt_bf16_to_f32(part[i]);
     }
     lnt_free(part);
     return LINNET_OK;
+}
+
+linnet_status lnt_weights_take(const lnt_weights *w, const lnt_param *q, int64_t first, float *values, int64_t n)
+{
+    const int64_t at = q->offset + first;
+    if (q->offset >= w->masters) return widen(w, at, values, n);
+    lnt_to_host(w->c, values, w->master + at, (size_t)n * 4);
+    return LINNET_OK;
+}
+
+linnet_status lnt_weights_get(const lnt_weights *w, float *values)
+{
+    lnt_to_host(w->c, values, w->master, (size_t)w->masters * 4);
+    return w->masters == w->elements ? LINNET_OK : widen(w, w->masters, values + w->masters, w->elements - w->masters);
 }
 
 /* Element i of a parameter: its draw takes Philox block i of the stream, so elements may be drawn in any order. The same numbers as lnt_rng_normal

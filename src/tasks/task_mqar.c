@@ -98,7 +98,7 @@ static linnet_status task(lnt_ctx *c, const lnt_config *config, lnt_dtype dtype,
         double queries = (double)(o->batch * o->pairs);
         lnt_step_sums sums;
         LNT_TRY_GOTO(s, lnt_trainer_micro(k.t, k.ids, k.targets, o->batch * o->length, o->batch, NULL, 1 / queries), done);
-        LNT_TRY_GOTO(s, lnt_trainer_update(k.t, lnt_learning_rate(step, o->steps, o->steps / 20, o->learning_rate, 0), &sums), done);
+        LNT_TRY_GOTO(s, lnt_trainer_update(k.t, linnet_learning_rate(step, o->steps, o->steps / 20, o->learning_rate, 0), &sums), done);
         loss = sums.nats / queries;
         step++;
         bool late = o->max_seconds > 0 && lnt_now() - start > o->max_seconds;

@@ -17,7 +17,6 @@
 #include "eval/scorer.h"
 #include "hub/checkpoint.h"
 #include "hub/corpus.h"
-#include "train/batches.h"
 #include "train/log.h"
 #include "train/resume.h"
 #include "train/run_folder.h"
@@ -36,8 +35,8 @@ typedef struct {
     const int32_t *train_ids, *held_ids;
     int64_t n_train, n_held;
     linnet_model *m;
-    lnt_trainer *trainer;
-    lnt_batches *batches;
+    linnet_trainer *trainer;
+    linnet_windows *windows;
     lnt_scorer *scorer;
     lnt_train_log log;
     double start;              /* clock at which this session's training began, less the seconds of earlier ones */
@@ -47,6 +46,53 @@ typedef struct {
     linnet_train_progress progress;
     double rate_clock, rate_tokens; /* moving window of tokens/s */
 } run;
+
+/* ---- what the trainer asks for ---- */
+
+/* Sequences of a micro-batch when documents are isolated: cut after every separator; nothing predicts across a cut. */
+static int64_t cut_documents(run *r)
+{
+    int64_t n = 0, tokens = r->s.o.batch * r->s.o.length, separator = r->text->separator;
+    r->cu[0] = 0;
+    for (int64_t i = 0; i < tokens; i++) {
+        bool closes = r->ids[i] == separator;
+        if (closes) r->targets[i] = -1;
+        if (closes || (i + 1) % r->s.o.length == 0) r->cu[++n] = i + 1;
+    }
+    return n;
+}
+
+/* Steps of warm-up: enough for AdamW's second moment, and never so many that a short run is spent warming up. */
+static int64_t warmup(const run *r)
+{
+    enum { USUAL = 100, SHARE = 5 };
+    if (r->s.o.warmup != LINNET_WARMUP_AUTO) return r->s.o.warmup;
+    return r->s.at.steps && r->s.at.steps / SHARE < USUAL ? r->s.at.steps / SHARE : USUAL;
+}
+
+static double learning_rate(void *user, int64_t step)
+{
+    const run *r = user;
+    return linnet_learning_rate(step, r->s.at.steps, warmup(r), r->s.o.learning_rate, r->s.o.min_learning_rate_share);
+}
+
+static int next_batch(void *user, int64_t step, int64_t micro, linnet_micro_batch *b)
+{
+    run *r = user;
+    (void)step, (void)micro; /* at.samples counts over both, and over resumes */
+    const int64_t L = r->s.o.length;
+    for (int64_t i = 0; i < r->s.o.batch; i++)
+        if (linnet_windows_get(r->windows, r->s.at.samples++, r->ids + i * L, r->targets + i * L) != LINNET_OK) return 1;
+    b->ids = r->ids;
+    b->targets = r->targets;
+    b->tokens = r->s.o.batch * L;
+    b->sequences = r->s.o.batch;
+    if (r->s.o.isolate_documents && r->text->separator >= 0) {
+        b->sequences = cut_documents(r);
+        b->cu_seqlens = r->cu;
+    }
+    return 0;
+}
 
 /* ---- opening ---- */
 
@@ -124,13 +170,21 @@ static linnet_status open_model(run *r, const linnet_config *config)
     if (s == LINNET_OK) s = linnet_model_create_kept(r->c, k, r->s.dtype, r->s.o.weights, r->s.o.seed, &r->m);
     linnet_config_destroy(k);
     LNT_TRY(s);
-    LNT_TRY(lnt_trainer_create(r->c, r->m, r->s.o.batch, r->s.o.length, (lnt_recompute)r->s.o.recompute, &r->trainer));
-    r->trainer->hyper.clip = r->s.o.clip;
-    r->trainer->hyper.seed = r->s.o.seed;
-    r->trainer->hyper.beta1 = r->s.o.beta1;
-    r->trainer->hyper.beta2 = r->s.o.beta2;
-    r->trainer->hyper.epsilon = r->s.o.epsilon;
-    r->trainer->hyper.weight_decay = r->s.o.weight_decay;
+    linnet_trainer_options o = LINNET_TRAINER_OPTIONS_INIT;
+    o.batch = r->s.o.batch;
+    o.length = r->s.o.length;
+    o.accumulate = r->s.o.accumulate;
+    o.recompute = r->s.o.recompute;
+    o.beta1 = r->s.o.beta1;
+    o.beta2 = r->s.o.beta2;
+    o.epsilon = r->s.o.epsilon;
+    o.weight_decay = r->s.o.weight_decay;
+    o.clip = r->s.o.clip;
+    o.seed = r->s.o.seed;
+    o.user = r;
+    o.next = next_batch;
+    o.schedule = learning_rate;
+    LNT_TRY(linnet_trainer_create(r->c, r->m, &o, &r->trainer));
     if (r->s.o.resume) {
         LNT_TRY(lnt_resume_read_weights(r->c, r->s.o.out, r->trainer));
         r->trainer->step = r->s.at.step;
@@ -149,7 +203,7 @@ static linnet_status open_run(run *r, const linnet_config *config)
     r->kept = r->s.at.step;
     LNT_TRY(open_tokenizer(r));
     LNT_TRY(open_text(r));
-    LNT_TRY(lnt_batches_create(r->c, r->train_ids, r->n_train, r->s.o.length, r->s.o.seed, &r->batches));
+    LNT_TRY(linnet_windows_create(r->c, r->train_ids, r->n_train, r->s.o.length, r->s.o.seed, &r->windows));
     LNT_TRY(open_model(r, config));
     int64_t windows = r->s.o.length >= EVAL_TOKENS_A_RUN ? 1 : EVAL_TOKENS_A_RUN / r->s.o.length;
     if (r->n_held > 1) LNT_TRY(lnt_scorer_create(r->c, r->m, r->s.o.length, windows, &r->scorer));
@@ -172,8 +226,8 @@ static void close_run(run *r)
     lnt_free(r->targets);
     lnt_free(r->cu);
     lnt_scorer_destroy(r->scorer);
-    lnt_batches_destroy(r->batches);
-    lnt_trainer_destroy(r->trainer);
+    linnet_windows_destroy(r->windows);
+    linnet_trainer_destroy(r->trainer);
     linnet_model_destroy(r->m);
     lnt_corpus_free(r->held_text);
     lnt_corpus_free(r->text);
@@ -183,51 +237,15 @@ static void close_run(run *r)
 
 /* ---- the loop ---- */
 
-/* Sequences of a micro-batch when documents are isolated: cut after every separator; nothing predicts across a cut. */
-static int64_t cut_documents(run *r)
-{
-    int64_t n = 0, tokens = r->s.o.batch * r->s.o.length, separator = r->text->separator;
-    r->cu[0] = 0;
-    for (int64_t i = 0; i < tokens; i++) {
-        bool closes = r->ids[i] == separator;
-        if (closes) r->targets[i] = -1;
-        if (closes || (i + 1) % r->s.o.length == 0) r->cu[++n] = i + 1;
-    }
-    return n;
-}
-
-/* Steps of warm-up: enough for AdamW's second moment, and never so many that a short run is spent warming up. */
-static int64_t warmup(const run *r)
-{
-    enum { USUAL = 100, SHARE = 5 };
-    if (r->s.o.warmup != LINNET_WARMUP_AUTO) return r->s.o.warmup;
-    return r->s.at.steps && r->s.at.steps / SHARE < USUAL ? r->s.at.steps / SHARE : USUAL;
-}
-
 static linnet_status one_step(run *r)
 {
-    int64_t per_micro = r->s.o.batch * r->s.o.length;
-    double predictions = 0, scale = 1.0 / (double)(per_micro * r->s.o.accumulate);
-    for (int64_t a = 0; a < r->s.o.accumulate; a++) {
-        for (int64_t b = 0, L = r->s.o.length; b < r->s.o.batch; b++)
-            lnt_batches_get(r->batches, r->s.at.samples++, r->ids + b * L, r->targets + b * L);
-        int64_t n_seq = r->s.o.batch;
-        const int64_t *cu = NULL;
-        if (r->s.o.isolate_documents && r->text->separator >= 0) {
-            n_seq = cut_documents(r);
-            cu = r->cu;
-        }
-        LNT_TRY(lnt_trainer_micro(r->trainer, r->ids, r->targets, per_micro, n_seq, cu, scale));
-        for (int64_t i = 0; i < per_micro; i++) predictions += r->targets[i] >= 0;
-    }
-    linnet_train_progress *p = &r->progress;
-    p->learning_rate = lnt_learning_rate(r->s.at.step, r->s.at.steps, warmup(r), r->s.o.learning_rate, r->s.o.min_learning_rate_share);
-    lnt_step_sums sums;
-    LNT_TRY(lnt_trainer_update(r->trainer, p->learning_rate, &sums));
-    p->gradient_norm = sums.norm;
-    p->loss = predictions > 0 ? sums.nats / predictions : 0;
-    r->s.at.step++;
-    r->s.at.tokens += per_micro * r->s.o.accumulate;
+    linnet_trainer_result did = {.size = sizeof did};
+    LNT_TRY(linnet_trainer_step(r->trainer, &did));
+    r->progress.learning_rate = did.learning_rate;
+    r->progress.gradient_norm = did.gradient_norm;
+    r->progress.loss = did.loss;
+    r->s.at.step = did.step;
+    r->s.at.tokens += did.tokens;
     return LINNET_OK;
 }
 

@@ -35,6 +35,7 @@ void lnt_trainer_destroy(lnt_trainer *t)
     if (!t) return;
     lnt_plan_destroy(t->plan);
     lnt_optimizer_destroy(t->optimizer);
+    lnt_free(t->targets);
     lnt_free(t);
 }
 
@@ -66,11 +67,11 @@ linnet_status lnt_trainer_update(lnt_trainer *t, double learning_rate, lnt_step_
     return lnt_hint(t->c, "The weights are as they were before the step. A smaller learning rate may help.");
 }
 
-double lnt_learning_rate(int64_t step, int64_t steps, int64_t warmup, double peak, double floor_share)
+double linnet_learning_rate(int64_t step, int64_t steps, int64_t warmup, double peak, double floor)
 {
     if (step < warmup) return peak * (double)(step + 1) / (double)warmup;
     if (steps <= warmup) return peak;
     double done = (double)(step - warmup) / (double)(steps - warmup);
     if (done > 1) done = 1;
-    return peak * (floor_share + (1 - floor_share) * 0.5 * (1 + cos(M_PI * done)));
+    return peak * (floor + (1 - floor) * 0.5 * (1 + cos(M_PI * done)));
 }

@@ -1,18 +1,24 @@
-/* The inner machine of training: gradients of a micro-batch, an AdamW step. Used by linnet_train, the synthetic tasks and the benchmark. */
+/* The inner machine of training: gradients of a micro-batch, an AdamW step. Beneath the public trainer (linnet/train.h), the
+ * synthetic tasks and the benchmark. */
 #ifndef LNT_TRAIN_TRAINER_H
 #define LNT_TRAIN_TRAINER_H
 
+#include "linnet/train.h"
 #include "model/model.h"
 #include "ops/optimizer.h"
 
-typedef struct lnt_trainer {
+typedef struct linnet_trainer {
     lnt_ctx *c;
     linnet_model *m;
     lnt_plan *plan;
     lnt_optimizer *optimizer;
     lnt_adamw hyper;          /* learning_rate and step are set by each update; clip is 1 until set otherwise */
     int64_t step;             /* updates made */
-    int64_t tokens;
+    int64_t tokens;           /* most of a micro-batch */
+    /* of the public calls alone (trainer_calls.c) */
+    linnet_trainer_options o;
+    int64_t seen, predictions; /* since the last update */
+    int32_t *targets;          /* [tokens] those of a batch that leaves them to us */
 } lnt_trainer;
 
 linnet_status lnt_trainer_create(lnt_ctx *c, linnet_model *m, int64_t batch, int64_t length, lnt_recompute recompute, lnt_trainer **out);
@@ -25,8 +31,5 @@ linnet_status lnt_trainer_micro(lnt_trainer *t, const int32_t *ids, const int32_
 /* Clip, AdamW, zero the gradients, and only then wait for the device: sums->nats is the summed loss of the micro-batches since the last update.
  * LINNET_EINVAL when it or the gradient's norm is not finite: then nothing was updated. */
 linnet_status lnt_trainer_update(lnt_trainer *t, double learning_rate, lnt_step_sums *sums);
-
-/* Linear warm-up to `peak` over `warmup` steps, then a cosine to peak*floor_share at `steps`; step counts from 0. steps = 0: no decay yet. */
-double lnt_learning_rate(int64_t step, int64_t steps, int64_t warmup, double peak, double floor_share);
 
 #endif

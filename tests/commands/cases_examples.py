@@ -1,0 +1,35 @@
+"""The programs of examples/, built as a user would and run."""
+import os
+import shutil
+import subprocess
+from pathlib import Path
+
+import harness
+from harness import SOURCE, Skip, case, linnet
+
+SHARED = {"GOMP_SPINCOUNT": "10000", "OMP_NUM_THREADS": "2"}
+
+
+def built(name, folder):
+    """examples/NAME.c against the library beside the command."""
+    build = Path(harness.LINNET).parent
+    if not shutil.which("cc") or not (build / "liblinnet.so").exists():
+        raise Skip("no cc, or no liblinnet.so beside the command")
+    out = folder / name
+    done = subprocess.run(["cc", "-std=c11", "-Wall", "-Wextra", "-Werror", "-O1", SOURCE / f"examples/{name}.c", "-o", out, f"-I{SOURCE / 'include'}",
+                           f"-L{build}", "-llinnet", f"-Wl,-rpath,{build}"], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    return out
+
+
+@case("examples/train_loop.c trains to the bits of the command that it names")
+def train_example(folder):
+    text = folder / "text.txt"
+    text.write_text("".join(f"{i} linnets sang {i * i % 97} songs\n" for i in range(900)))
+    program = built("train_loop", folder)
+    done = subprocess.run([program, text, folder / "loop"], capture_output=True, text=True, env={**os.environ, **SHARED}, timeout=300)
+    assert done.returncode == 0 and "step 60" in done.stdout, (done.stdout, done.stderr)
+    linnet("train", text, "--out", folder / "command", "--preset", "nano", "--steps", "60")
+    assert (folder / "loop/model.safetensors").read_bytes() == (folder / "command/model.safetensors").read_bytes()
+    assert "bits per byte" in linnet("eval", folder / "loop", text, "--tokenizer", "bytes", "--max-tokens", "512").out
+    assert subprocess.run([program], capture_output=True).returncode == 2
