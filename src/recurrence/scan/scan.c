@@ -1,4 +1,4 @@
-/* The scan core: first-order recurrences of channels on their own. Equations in README.md. */
+/* The scan core: first-order recurrences of channels on their own. Equations: operators.md#scan. */
 #include "recurrence/scan/scan.h"
 
 #include "recurrence/recur_node.h"
