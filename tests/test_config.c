@@ -111,6 +111,8 @@ static void published_defaults(void **state)
         {"gla", "use_output_gate", "true"}, {"gla", "clamp_min", "null"}, {"gla", "num_hidden_layers", "24"},
         {"kda", "num_heads", "16"}, {"kda", "head_dim", "128"}, {"kda", "expand_v", "1.0"}, {"kda", "safe_gate", "false"},
         {"kda", "lower_bound", "null"}, {"kda", "allow_neg_eigval", "false"}, {"kda", "num_v_heads", "null"}, {"kda", "num_hidden_layers", "24"},
+        {"hgrn", "expand_ratio", "1"}, {"hgrn", "use_short_conv", "false"}, {"hgrn", "conv_size", "4"}, {"hgrn", "use_lower_bound", "true"},
+        {"hgrn", "norm_eps", "1e-6"}, {"hgrn", "num_hidden_layers", "24"},
         {"mesa_net", "num_heads", "16"}, {"mesa_net", "use_output_gate", "false"}, {"mesa_net", "lambda_lower_bound", "0.25"},
         {"equal_backbone", "logit_soft_cap", "30.0"}, {"equal_backbone", "tie_word_embeddings", "true"}, {"equal_backbone", "head_dim", "128"},
         {"equal_backbone", "num_heads", "6"}, {"equal_backbone", "hidden_size", "768"},
@@ -222,6 +224,17 @@ static void reads_everything(void **state)
     free(text);
 }
 
+/* Whether the type's mixer has heads. */
+static bool has_heads(const char *type)
+{
+    linnet_config *k;
+    char have[32];
+    if (linnet_config_create(ctx, type, &k) != LINNET_OK) return true;
+    const bool has = linnet_config_get(ctx, k, "num_heads", have, sizeof have) == LINNET_OK;
+    linnet_config_destroy(k);
+    return has;
+}
+
 /* A valid small file with one key replaced or added. */
 static linnet_status load_with(const char *type, const char *key, const char *value)
 {
@@ -229,6 +242,7 @@ static linnet_status load_with(const char *type, const char *key, const char *va
     linnet_config *k = NULL;
     json_t *o =
         json_pack("{s:s, s:i, s:i, s:i, s:i}", "model_type", type, "hidden_size", 64, "num_hidden_layers", 4, "num_heads", 2, "vocab_size", 128);
+    if (!has_heads(type)) json_object_del(o, "num_heads");
     json_object_del(o, key);
     size_t n = json_dumpb(o, text, sizeof text - 1, 0);
     snprintf(text + n - 1, sizeof text - n, ", \"%s\": %s}", key, value);
@@ -296,6 +310,9 @@ static const bad_case bad[] = {
     {"kda", "conv_bias", "true", "conv_bias is true"},
     {"kda", "output_gate_activation", "\"swish\"", "output_gate_activation is \"swish\", expected \"sigmoid\""},
     {"kda", "use_gate", "false", "\"use_gate\" is not a key of model type kda"},
+    {"hgrn", "expand_ratio", "2", "expand_ratio is 2, expected 1 with use_lower_bound = true"},
+    {"hgrn", "num_heads", "2", "\"num_heads\" is not a key of model type hgrn"},
+    {"hgrn", "hidden_act", "\"relu\"", "hidden_act is \"relu\""},
     {"transformer", "qk_norm", "\"l2\"", "qk_norm is \"l2\", expected true or false"},
     {"transformer", "attn", "{\"layers\":[1],\"num_heads\":2}", "\"attn\" is not a key of model type transformer"},
     {"delta_net", "use_beta", "false", "use_beta is false, expected true"},

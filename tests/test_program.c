@@ -691,6 +691,35 @@ static void parameters_are_placed(void **state)
     lnt_program_destroy(p);
 }
 
+/* What layers share: a parameter outside the scope of the layer that makes it, and a value that others find by its name. */
+static void layers_share(void **state)
+{
+    linnet_context *c = *state;
+    lnt_program *p;
+    const int64_t dim = 8;
+    const lnt_init zero = {LNT_INIT_CONST, 0, 0};
+    assert_int_equal(lnt_program_create(c, &p), LINNET_OK);
+    lnt_push_scope(p, "model");
+    lnt_push_scope(p, "layers.%d", 0);
+    lnt_push_scope(p, "attn");
+    assert_int_equal(lnt_set_scopes(p, 1), LNT_ALL_SCOPES);
+    const int shared = lnt_add_param(p, "bounds", 1, &dim, zero, false, false);
+    assert_int_equal(lnt_set_scopes(p, 0), 1);
+    lnt_add_param(p, "outermost", 1, &dim, zero, false, false);
+    lnt_set_scopes(p, LNT_ALL_SCOPES);
+    lnt_add_param(p, "own", 1, &dim, zero, false, false);
+    static const char *const names[] = {"model.bounds", "outermost", "model.layers.0.attn.own"};
+    for (int i = 0; i < 3; i++) assert_string_equal(lnt_param_at(p, i)->name, names[i]);
+    assert_int_equal(lnt_kept(p, "bounds").id, 0);
+    const lnt_buf value = lnt_param_value(p, shared, 1, 1);
+    lnt_keep(p, "bounds", value);
+    assert_true(value.id && lnt_kept(p, "bounds").id == value.id && !lnt_kept(p, "bound").id);
+    lnt_keep(p, "bounds", value);
+    assert_int_equal(lnt_program_finish(p), LINNET_EINVAL);
+    assert_non_null(strstr(linnet_error_message(c), "a value is kept as bounds, and there is one"));
+    lnt_program_destroy(p);
+}
+
 static void mistakes_are_remembered(void **state)
 {
     linnet_context *c = *state;
@@ -811,6 +840,7 @@ int main(void)
         cmocka_unit_test(gradients_match_differences), cmocka_unit_test(pairs_change_nothing), cmocka_unit_test(slots_never_overlap),
         cmocka_unit_test(parameters_are_placed),       cmocka_unit_test(values_of_all_kinds),
         cmocka_unit_test(values_with_a_state),         cmocka_unit_test(slots_of_a_state),     cmocka_unit_test(given_values),
+        cmocka_unit_test(layers_share),
         cmocka_unit_test(mistakes_are_remembered),
         cmocka_unit_test(allocations_may_fail),        cmocka_unit_test(programs_print),
         cmocka_unit_test(slices_are_cleared),          cmocka_unit_test(views_are_refused),

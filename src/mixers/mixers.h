@@ -45,6 +45,9 @@ lnt_buf lnt_heads_of(lnt_program *p, lnt_buf x, const char *name, int64_t heads,
 lnt_buf lnt_low_rank(lnt_program *p, lnt_buf x, const char *name, int64_t rank, int64_t out, bool bias);
 /* Write strength sigmoid(b_proj x) in (0,1), or (0,2) with negative eigenvalues; [tokens, heads] float32. */
 lnt_buf lnt_write_strength(lnt_program *p, lnt_buf x, int64_t heads, bool negative);
+/* The natural-log decay of this layer: logsigmoid(f), or with `bounded` log(b + (1 - b) sigmoid(f)), where b of all layers are made once, from the
+ * parameter lower_bounds [layers, cols] beside the layers, and the first layer has none. HGRN, HGRN2. */
+lnt_buf lnt_rising_decay(lnt_program *p, const lnt_layer *l, lnt_buf f, bool bounded);
 /* The output's norm over each head, gated by silu(g_proj x) or not. */
 lnt_buf lnt_output_norm(lnt_program *p, const lnt_layer *l, lnt_buf x, lnt_buf o, bool gated, const char *gated_name, const char *plain_name);
 

@@ -71,6 +71,23 @@ lnt_buf lnt_write_strength(lnt_program *p, lnt_buf x, int64_t heads, bool negati
     return lnt_activation(p, lnt_linear(p, x, "b_proj", heads), LNT_SIGMOID, negative ? 2 : 1, true);
 }
 
+lnt_buf lnt_rising_decay(lnt_program *p, const lnt_layer *l, lnt_buf f, bool bounded)
+{
+    static const char name[] = "lower_bounds";
+    const int64_t cols = lnt_cols(p, f);
+    lnt_buf bounds = lnt_kept(p, name);
+    if (bounded && !bounds.id) {
+        const int scopes = lnt_set_scopes(p, 1);
+        bounds = lnt_decay_bounds(p, name, l->layers, cols);
+        lnt_set_scopes(p, scopes);
+        lnt_keep(p, name, bounds);
+    }
+    if (!bounded || l->index == 0) return lnt_activation(p, f, LNT_LOG_SIGMOID, 1, true);
+    if (lnt_cols(p, bounds) != l->layers * cols)
+        return lnt_program_fail(p, "decays of %lld columns, and %s has %lld", (long long)cols, name, (long long)(lnt_cols(p, bounds) / l->layers));
+    return lnt_bounded_decay(p, f, lnt_slice(p, bounds, l->index * cols, cols, 1));
+}
+
 lnt_buf lnt_output_norm(lnt_program *p, const lnt_layer *l, lnt_buf x, lnt_buf o, bool gated, const char *gated_name, const char *plain_name)
 {
     if (!gated) return lnt_rmsnorm(p, o, plain_name, l->norm_eps);

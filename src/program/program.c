@@ -14,6 +14,7 @@ linnet_status lnt_program_create(lnt_ctx *c, lnt_program **out)
     if (!p) return lnt_fail_memory(c, sizeof *p);
     p->c = c;
     p->block = -1;
+    p->shown_scopes = LNT_ALL_SCOPES;
     p->init_std = 0.02;
     p->cap_values = 64;
     p->values = lnt_calloc(lnt_bytes((size_t)p->cap_values, sizeof *p->values));
@@ -111,6 +112,19 @@ void lnt_pop_scope(lnt_program *p)
     if (p->n_scopes) p->scope[p->scope_length[--p->n_scopes]] = 0;
 }
 
+int lnt_set_scopes(lnt_program *p, int count)
+{
+    const int before = p->shown_scopes;
+    p->shown_scopes = count;
+    return before;
+}
+
+/* The length of the scope that names are under. */
+static int shown_length(const lnt_program *p)
+{
+    return p->shown_scopes < p->n_scopes ? (int)p->scope_length[p->shown_scopes] : (int)strlen(p->scope);
+}
+
 void lnt_set_block(lnt_program *p, int block) { p->block = block; }
 int lnt_current_block(const lnt_program *p) { return p->block; }
 double lnt_set_init_std(lnt_program *p, double std)
@@ -144,6 +158,29 @@ lnt_buf lnt_external(lnt_program *p, const char *name)
     lnt_value v = plain_value(copy, 1, 1, -1);
     v.external = true;
     return add_value(p, v, 0);
+}
+
+void lnt_keep(lnt_program *p, const char *name, lnt_buf value)
+{
+    if (p->failed || !value.id) return;
+    if (lnt_kept(p, name).id || p->n_kept == (int)(sizeof p->kept / sizeof *p->kept)) {
+        lnt_program_fail(p, "a value is kept as %s, and there is %s", name, lnt_kept(p, name).id ? "one" : "no room for it");
+        return;
+    }
+    const char *copy = lnt_arena_strdup(&p->arena, name);
+    if (!copy) {
+        fail_memory(p);
+        return;
+    }
+    p->kept[p->n_kept].name = copy;
+    p->kept[p->n_kept++].value = value;
+}
+
+lnt_buf lnt_kept(const lnt_program *p, const char *name)
+{
+    for (int i = 0; i < p->n_kept; i++)
+        if (!strcmp(p->kept[i].name, name)) return p->kept[i].value;
+    return LNT_NO_BUF;
 }
 
 lnt_buf lnt_with_heads(lnt_program *p, lnt_buf x, int32_t heads)
@@ -209,7 +246,8 @@ static void place_params(lnt_program *p)
 int lnt_add_param(lnt_program *p, const char *name, int ndim, const int64_t *dim, lnt_init init, bool decay, bool product)
 {
     if (p->failed) return -1;
-    char *full = p->scope[0] ? lnt_arena_printf(&p->arena, "%s.%s", p->scope, name) : lnt_arena_strdup(&p->arena, name);
+    const int scope = shown_length(p);
+    char *full = scope ? lnt_arena_printf(&p->arena, "%.*s.%s", scope, p->scope, name) : lnt_arena_strdup(&p->arena, name);
     if (!full) return fail_memory(p), -1;
     lnt_param q = {.name = full, .ndim = ndim, .count = 1, .init = init, .decay = decay, .product = product, .plain = !product};
     for (int i = 0; i < ndim; i++) {

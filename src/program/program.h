@@ -213,12 +213,19 @@ bool lnt_program_failed(const lnt_program *p);
 /* Names: parameters made between push and pop are prefixed "a.b.". */
 void lnt_push_scope(lnt_program *p, const char *format, ...) __attribute__((format(printf, 2, 3)));
 void lnt_pop_scope(lnt_program *p);
+/* Names from now on are under the first `count` of the scopes pushed (all, when that is more); returns the count before. For what layers share. */
+int lnt_set_scopes(lnt_program *p, int count);
+enum { LNT_ALL_SCOPES = INT32_MAX };
 /* Nodes added from now on belong to recompute group `block` (-1: none). */
 void lnt_set_block(lnt_program *p, int block);
 int lnt_current_block(const lnt_program *p);
 /* Standard deviation for products made from now on; LNT_INIT_NORMAL of every lnt_linear that names no other. <= 0: fan-in^-1/2. */
 double lnt_set_init_std(lnt_program *p, double std); /* returns the one before */
 double lnt_init_std(const lnt_program *p, int64_t fan_in);
+
+/* Values that one layer makes and others read: `value` is kept under a name, and found under it; the null buffer where there is none yet. */
+void lnt_keep(lnt_program *p, const char *name, lnt_buf value);
+lnt_buf lnt_kept(const lnt_program *p, const char *name);
 
 lnt_buf lnt_external(lnt_program *p, const char *name); /* int32 [tokens] */
 /* Add a parameter under the current scope (or find the one of that name made before: tied weights; shapes must agree). product: the caller reads the

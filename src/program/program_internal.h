@@ -25,8 +25,13 @@ struct lnt_program {
     lnt_param *params;
     int64_t elements, work_begin, plain_end;
     char scope[512];
-    int n_scopes;
+    int n_scopes, shown_scopes; /* pushed; those that names are under */
     size_t scope_length[16]; /* of the text before each push */
+    int n_kept;
+    struct {
+        const char *name;
+        lnt_buf value;
+    } kept[8];
     int block;
     double init_std;
     bool failed;

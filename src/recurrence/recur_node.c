@@ -190,7 +190,7 @@ void *lnt_recur_take(lnt_recur_call *a, size_t bytes)
 void lnt_recur_bind(const lnt_call *k, lnt_recur_call *a)
 {
     const lnt_recur_attr *x = k->attr;
-    const lnt_shape s = { .tokens = k->tokens, .n_seq = k->n_seq, .dtype = k->in[0].dtype };
+    const lnt_shape s = { .tokens = k->tokens, .n_seq = k->n_seq, .dtype = k->out[0].dtype }; /* an input may be a gate */
     lnt_recur_shape(k->node, &s, k->cu, a);
     a->head.cu_seqlens_device = k->cu_device;
     for (int i = 0; i < k->node->n_in; i++) lnt_recur_set(a, &x->op->tensors[x->input[i]], k->in[i].data);
