@@ -243,6 +243,37 @@ static void families_reduce(void **state)
     linnet_context_destroy(c);
 }
 
+/* A scan is gla_kv with keys and queries of one 1 and no gate of the row: both directions, states too. */
+static void scan_is_gates_of_columns(void **state)
+{
+    (void)state;
+    static const char *const ours[] = { "log_a", "x", "s0", "do", "dsT" }, *const theirs[] = { "gv", "v", "s0", "do", "dsT" };
+    static const char *const out[] = { "o", "sT", "dlog_a", "dx", "ds0" }, *const same[] = { "o", "sT", "dgv", "dv", "ds0" };
+    linnet_context *c = make_context(2);
+    for (int form = LINNET_FORM_RECURRENT; form <= LINNET_FORM_CHUNK; form++) {
+        lnt_recur_case ka = { "scan", 2, { 70, 33 }, { { "D", 24 } }, .gate = -0.5, .reset = 0.02, .states = true };
+        lnt_recur_case kb = { "gla_kv", 2, { 70, 33 }, LNT_HEADS(1, 1, 1, 24), .states = true, .option = { { "scale", 1 } } };
+        lnt_problem a, b;
+        OK(c, lnt_problem_make(c, &ka, LINNET_F32, LINNET_F32, 5, &a));
+        OK(c, lnt_problem_make(c, &kb, LINNET_F32, LINNET_F32, 5, &b));
+        a.r.form = b.r.form = (linnet_form)form;
+        for (int i = 0; i < 5; i++) {
+            assert_int_equal(tensor_bytes(&a, ours[i]), tensor_bytes(&b, theirs[i]));
+            memcpy(tensor(&b, theirs[i]), tensor(&a, ours[i]), tensor_bytes(&a, ours[i]));
+        }
+        for (int64_t i = 0; i < elements(&b, "q"); i++) tensor(&b, "q")[i] = tensor(&b, "k")[i] = 1;
+        memset(tensor(&b, "gk"), 0, tensor_bytes(&b, "gk"));
+        for (int back = 0; back < 2; back++) {
+            OK(c, lnt_problem_run(c, &a, back));
+            OK(c, lnt_problem_run(c, &b, back));
+        }
+        for (int i = 0; i < 5; i++) close_to("scan", out[i], tensor(&a, out[i]), tensor(&b, same[i]), elements(&a, out[i]), i == 2 ? 2e-5 : 2e-6);
+        lnt_problem_free(&a);
+        lnt_problem_free(&b);
+    }
+    linnet_context_destroy(c);
+}
+
 /* A window of one token: o = v. (Its dq and dk are exactly zero, so that no relative error can be told; it is not among the cases.) */
 static void window_of_one(void **state)
 {
@@ -476,6 +507,7 @@ int main(int argc, char **argv)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(split_and_hand_over), cmocka_unit_test(packed_is_separate), cmocka_unit_test(causality),
         cmocka_unit_test(families_reduce),     cmocka_unit_test(window_of_one),      cmocka_unit_test(reset_is_boundary),
+        cmocka_unit_test(scan_is_gates_of_columns),
         cmocka_unit_test(state_in_place),      cmocka_unit_test(node_keeps_state),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -1,6 +1,6 @@
 /* The scan in float64, token by token: the truth.
  *
- *   h_t = e^{log_a_t} h_{t-1} + x_t        o_t = h_t
+ *   h_t = e^{log_a_t} h_{t-1} + x_t        o_t = h_t                                                                  (operators.md#scan)
  *   lam_t = do_t + e^{log_a_{t+1}} lam_{t+1}, seeded with dsT;   dx = lam,   dlog_a_t = e^{log_a_t} lam_t h_{t-1},   ds0 = e^{log_a_1} lam_1 */
 #include "recurrence/reference.h"
 #include "recurrence/scan/scan.h"
