@@ -4,6 +4,7 @@
 #include <string.h>
 
 #include "core/dtype.h"
+#include "linnet/state.h"
 #include "linnet/train.h"
 
 linnet_status lnt_need(lnt_ctx *c, const void *p, const char *name)
@@ -155,6 +156,23 @@ static const range of_mesa_analysis[] = {
 };
 #undef O
 
+#define O linnet_session_options
+static const range of_session[] = {
+    FIELD(O, slots, I64, 1, MOST_BATCH),
+    MAYBE(O, capacity, I64, 1, ENDLESS),
+    FIELD(O, rollback, I64, 0, MOST_LENGTH),
+    FIELD(O, chunk, I64, 1, MOST_BATCH),
+};
+#undef O
+
+#define O linnet_session_call
+static const range of_session_call[] = {
+    FIELD(O, n_ids, I64, 0, ENDLESS),
+    FIELD(O, wants, I32, LINNET_LOGITS_NONE, LINNET_LOGITS_ALL),
+    FIELD(O, layer, I32, 0, INT32_MAX),
+};
+#undef O
+
 static const struct kind {
     const char *name;
     size_t size;
@@ -164,7 +182,7 @@ static const struct kind {
 #define STRUCTURE(name, type) {#name, sizeof(type), (int)(sizeof of_##name / sizeof *of_##name), of_##name}
 #define KIND(name) STRUCTURE(name, linnet_##name##_options)
     KIND(context), KIND(train), KIND(eval), KIND(generate), KIND(op), KIND(bench_op), KIND(bench_train), KIND(bench_decode), KIND(mqar),
-    KIND(mesa_analysis), KIND(trainer), STRUCTURE(micro_batch, linnet_micro_batch),
+    KIND(mesa_analysis), KIND(trainer), STRUCTURE(micro_batch, linnet_micro_batch), KIND(session), STRUCTURE(session_call, linnet_session_call),
 };
 
 static const struct kind *find_kind(const char *name)

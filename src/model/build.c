@@ -54,11 +54,13 @@ static void build(linnet_model *m)
     m->targets = lnt_external(p, "targets");
     lnt_push_scope(p, "model");
     lnt_buf x = lnt_embedding(p, m->ids, "embeddings", k->vocab_size, k->hidden_size, k->scale_embeddings ? root : 1, embedding, false);
+    m->layers = lnt_program_alloc(p, lnt_bytes((size_t)k->num_hidden_layers, sizeof *m->layers));
     for (int l = 0; l < k->num_hidden_layers; l++) {
         const lnt_block_parts b = {k, &k->mixers[k->mixer_of[l]], l};
         lnt_set_block(p, l);
         lnt_push_scope(p, "layers.%d", l);
         x = ((const lnt_block *)k->block.kind)->build(p, &b, x);
+        if (m->layers) m->layers[l] = x;
         lnt_pop_scope(p);
     }
     lnt_set_block(p, -1);

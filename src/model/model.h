@@ -12,6 +12,7 @@ struct linnet_model {
     lnt_dtype dtype;
     lnt_program *p;
     lnt_buf ids, targets; /* int32 [tokens] */
+    lnt_buf *layers;      /* [num_hidden_layers], each [tokens, width]: what a layer leaves; the program's memory */
     lnt_buf hidden;       /* [tokens, width] after the final norm */
     lnt_buf loss;         /* float32 [tokens, 1], 0 where the target is negative */
     lnt_buf logits;       /* float32 [tokens, vocabulary] */

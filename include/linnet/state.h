@@ -1,0 +1,135 @@
+/* linnet's states: what a model remembers of a text, as an object that is fed, forked, taken back, saved and looked into.
+ *
+ * A session belongs to a model: it has the plans that run it and a number of slots. A state lives in a slot and holds what one text has left in
+ * every layer: matrices and last inputs of recurrent layers, whose size does not depend on the text's length, and key-value caches of attention.
+ * linnet_session_run feeds any number of states at once, each with as many ids as there are for it.
+ *
+ * Exactness. The ids of a call go into a state in pieces that end where its number of tokens is a multiple of the session's chunk, and where the
+ * call ends. The bits of a state and of the logits it gives depend on the model, the ids and these pieces, and on nothing else: not on the
+ * other states of a call, their number or their slots, not on the number of threads. So the same ids in the same calls give the same bits, and so do
+ * calls that are cut at multiples of the chunk. Other cuts give the same up to rounding. This holds for one build on one kind of processor.
+ *
+ * Memory. A session allocates when it meets a shape for the first time (the first piece, the first step, the first logits, more states at once than
+ * before), and never after that. A session, its states and its model belong to the context that the model was made with, and to one thread at a
+ * time, as that does. A model is neither trained nor destroyed while it has sessions.
+ *
+ * Errors stay on the context of the model, as everywhere. What is refused before a run has changed no state. A run that fails half way (there is no
+ * memory, say) leaves the states of the call lost: they can be destroyed, and be the target of linnet_state_copy; all else refuses them.
+ *
+ * On a CPU; contexts of other devices are refused with LINNET_EUNSUPPORTED. Since 0.1. */
+#ifndef LINNET_STATE_H
+#define LINNET_STATE_H
+
+#include "linnet/linnet.h"
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+/* ---- sessions -------------------------------------------------------------------------------------------------------------- */
+
+typedef struct linnet_session linnet_session;
+typedef struct linnet_state linnet_state;
+
+typedef struct {
+    size_t size;
+    int64_t slots;      /* states that there can be at once */
+    int64_t capacity;   /* tokens of a state in models with key-value caches that no window bounds; others have no limit. 0: as many as the
+                           configuration's max_position_embeddings */
+    int64_t rollback;   /* tokens that a state can be taken back by; 0: none. Takes the memory of rollback / chunk + 2 more states for each */
+    int64_t chunk;      /* tokens of a piece */
+} linnet_session_options;
+#define LINNET_SESSION_OPTIONS_INIT { sizeof(linnet_session_options), 1, 0, 0, 256 }
+
+/* `options` may be NULL. The model outlives the session. */
+LINNET_API linnet_status linnet_session_create(linnet_context *c, linnet_model *m, const linnet_session_options *options, linnet_session **out);
+/* With all of its states. */
+LINNET_API void linnet_session_destroy(linnet_session *s);
+
+typedef struct {
+    size_t size;
+    int64_t slots, used;     /* of them, those that hold states */
+    int64_t capacity;        /* the most tokens of a state; 0: there is no limit */
+    int64_t rollback, chunk;
+    int64_t vocabulary, width, layers;
+    int64_t state_bytes;     /* of a slot */
+    int64_t rollback_bytes;  /* that a state takes besides, to be taken back */
+} linnet_session_info;
+LINNET_API linnet_status linnet_session_get_info(const linnet_session *s, linnet_session_info *out);
+
+/* Which logits a call wants. */
+enum {
+    LINNET_LOGITS_NONE = 0,
+    LINNET_LOGITS_LAST = 1, /* of the last id: what comes behind the text so far */
+    LINNET_LOGITS_ALL = 2,  /* of every id */
+};
+
+typedef struct {
+    size_t size;
+    linnet_state *state;
+    const int32_t *ids;     /* [n_ids], each in [0, vocabulary) */
+    int64_t n_ids;
+    int32_t wants;          /* LINNET_LOGITS_... */
+    int32_t layer;          /* whose result `hidden` gets: 0 .. layers-1, or layers: behind the final norm */
+    float *logits;          /* [vocabulary] of LINNET_LOGITS_LAST, [n_ids, vocabulary] of LINNET_LOGITS_ALL */
+    float *hidden;          /* [n_ids, width]; NULL: not wanted */
+} linnet_session_call;
+#define LINNET_SESSION_CALL_INIT { sizeof(linnet_session_call), NULL, NULL, 0, LINNET_LOGITS_NONE, 0, NULL, NULL }
+
+/* Feed n states, each at most once. Calls of one id (or whose last piece is one) are done together. A call without ids does nothing. The structures
+ * are all of the size that the first one says. */
+LINNET_API linnet_status linnet_session_run(linnet_session *s, const linnet_session_call *calls, int64_t n);
+
+/* ---- states ------------------------------------------------------------------------------------------------------------------ */
+
+/* A state of no tokens in a free slot. LINNET_EINVAL when there is none. */
+LINNET_API linnet_status linnet_state_create(linnet_session *s, linnet_state **out);
+/* A second state that is as `state` is, and as it was (it can be taken back as far). */
+LINNET_API linnet_status linnet_state_fork(const linnet_state *state, linnet_state **out);
+/* The same onto another state of the session. */
+LINNET_API linnet_status linnet_state_copy(const linnet_state *from, linnet_state *to);
+/* Frees the slot. */
+LINNET_API void linnet_state_destroy(linnet_state *state);
+
+typedef struct {
+    size_t size;
+    int64_t tokens;    /* fed so far */
+    int64_t rollback;  /* by so many it can be taken back now: the session's, or what there was since the state began or was loaded */
+    int64_t bytes;     /* of its tensors as they are now: a key-value cache counts the tokens it has seen */
+    int64_t slot;
+} linnet_state_info;
+LINNET_API linnet_status linnet_state_get_info(const linnet_state *state, linnet_state_info *out);
+
+/* Take back the last `tokens` tokens: exactly, to the bits of a state that was fed the same up to there (the piece that holds the last token ends with
+ * it). The state goes back to a copy that was kept at a multiple of the chunk, and the ids since are fed again: up to a chunk of work. */
+LINNET_API linnet_status linnet_state_rollback(linnet_state *state, int64_t tokens);
+
+/* Write a state to a file, which is replaced atomically: a safetensors file of its tensors with a fingerprint of the model. */
+LINNET_API linnet_status linnet_state_save(const linnet_state *state, const char *path);
+/* Read one into a free slot. Refused: the state of another model (other weights, another configuration or dtype), one of more tokens than the session
+ * has room for, and whatever is no such file. */
+LINNET_API linnet_status linnet_state_load(linnet_session *s, const char *path, linnet_state **out);
+
+/* ---- a state's tensors ---------------------------------------------------------------------------------------------------------- */
+
+typedef struct {
+    size_t size;
+    const char *name;  /* "model.layers.0.attn.delta_rule.s"; belongs to the session */
+    int64_t layer;     /* -1: of none */
+    int32_t dtype;     /* linnet_dtype */
+    int32_t n_dims;
+    int64_t dims[4];   /* those of a cache depend on the tokens */
+    int64_t bytes;
+} linnet_state_tensor;
+
+/* How many there are; the same for all states of a model. 0 without a state. */
+LINNET_API int64_t linnet_state_tensor_count(const linnet_state *state);
+/* The i-th, in the order of the layers. */
+LINNET_API linnet_status linnet_state_tensor_at(const linnet_state *state, int64_t i, linnet_state_tensor *out);
+/* Its elements, row major, into memory of the caller's: exactly `bytes` bytes. */
+LINNET_API linnet_status linnet_state_tensor_read(const linnet_state *state, int64_t i, void *data, size_t bytes);
+
+#ifdef __cplusplus
+}
+#endif
+#endif

@@ -1,0 +1,302 @@
+/* Sessions: the plans of a model, its slots, and a run of many states. Every piece of a state runs alone, so that its products are those of a piece
+ * of its length; the calls of one id run together, in a plan in which no row depends on another. Logits are made behind them, by a plan of the head
+ * alone over the rows that are wanted, in which none does either. */
+#include <string.h>
+
+#include "device/device.h"
+#include "generate/session.h"
+
+enum { HEAD_ROWS = 32 }; /* logits at once: 16 MiB for a vocabulary of 131072; the head's weights are read once for so many */
+
+/* ---- making a session ---------------------------------------------------------------------------------------------------------------- */
+
+static linnet_status list_tensors(linnet_session *s)
+{
+    char name[768];
+    lnt_state_tensor t[LNT_STATE_TENSORS];
+    for (int pass = 0; pass < 2; pass++) {
+        s->n_tensors = 0;
+        for (int i = 0; i < lnt_node_count(s->m->p); i++)
+            for (int n = lnt_state_tensors(s->slots, i, 0, t), k = 0; k < n; k++, s->n_tensors++) {
+                if (!pass) continue;
+                lnt_state_name(s->m->p, i, &t[k], name, sizeof name);
+                s->tensors[s->n_tensors] = (lnt_session_tensor){.node = i, .k = k, .name = lnt_arena_strdup(&s->arena, name)};
+                if (!s->tensors[s->n_tensors].name) return lnt_fail_memory(s->c, sizeof name);
+            }
+        if (pass) break;
+        s->tensors = lnt_arena_alloc(&s->arena, lnt_bytes((size_t)s->n_tensors, sizeof *s->tensors));
+        if (!s->tensors) return lnt_fail_memory(s->c, lnt_bytes((size_t)s->n_tensors, sizeof *s->tensors));
+    }
+    return LINNET_OK;
+}
+
+static linnet_status open_session(linnet_session *s)
+{
+    const size_t slots = (size_t)s->o.slots;
+    LNT_TRY(lnt_state_create(s->c, s->m->p, s->m->dtype, s->o.slots, s->o.capacity, &s->slots));
+    if (!lnt_state_limited(s->slots)) s->o.capacity = 0;
+    if (s->o.rollback) {
+        s->snapshots = (s->o.rollback + s->o.chunk - 1) / s->o.chunk + 1;
+        if (!lnt_mul(s->snapshots, s->o.chunk, &s->log)) return lnt_fail_memory(s->c, SIZE_MAX);
+        s->snapshot_bytes = lnt_state_snapshot_bytes(s->slots);
+    }
+    s->owner = lnt_calloc(lnt_bytes(slots, sizeof *s->owner));
+    s->call = lnt_calloc(lnt_bytes(slots, sizeof *s->call));
+    s->step_slots = lnt_calloc(lnt_bytes(slots, sizeof *s->step_slots));
+    s->step_ids = lnt_calloc(lnt_bytes(slots, sizeof *s->step_ids));
+    s->logits = lnt_calloc(HEAD_ROWS * sizeof *s->logits);
+    if (!s->owner || !s->call || !s->step_slots || !s->step_ids || !s->logits) return lnt_fail_memory(s->c, lnt_bytes(slots, 32));
+    return list_tensors(s);
+}
+
+linnet_status linnet_session_create(linnet_context *c, linnet_model *m, const linnet_session_options *options, linnet_session **out)
+{
+    linnet_session_options o = LINNET_SESSION_OPTIONS_INIT;
+    LNT_TRY(lnt_model_check(c, m));
+    LNT_NEED(c, out);
+    *out = NULL;
+    if (options) LNT_TRY(lnt_options_take(c, "session", options, &o));
+    if (!m->w) return lnt_fail(c, LINNET_EINVAL, "the model is an outline: it has no weights");
+    if (lnt_on_cuda(c)) return lnt_fail(c, LINNET_EUNSUPPORTED, "sessions are offered on the CPU alone");
+    if (!o.capacity) o.capacity = m->config->max_position_embeddings;
+    linnet_session *s = lnt_calloc(sizeof *s);
+    if (!s) return lnt_fail_memory(c, sizeof *s);
+    s->c = c;
+    s->m = m;
+    s->o = o;
+    const linnet_status status = open_session(s);
+    if (status == LINNET_OK)
+        *out = s;
+    else
+        linnet_session_destroy(s);
+    return status;
+}
+
+void linnet_session_destroy(linnet_session *s)
+{
+    if (!s) return;
+    for (int64_t i = 0; s->owner && i < s->o.slots; i++) linnet_state_destroy(s->owner[i]);
+    for (int i = 0; i < 2; i++) {
+        lnt_plan_destroy(s->piece[i]);
+        lnt_plan_destroy(s->step[i]);
+    }
+    lnt_plan_destroy(s->head);
+    lnt_state_destroy(s->slots);
+    lnt_arena_free(&s->arena);
+    lnt_free(s->owner);
+    lnt_free(s->call);
+    lnt_free(s->step_slots);
+    lnt_free(s->step_ids);
+    lnt_free(s->logits);
+    lnt_free(s);
+}
+
+linnet_status lnt_session_check(const linnet_session *s) { return s ? LINNET_OK : LINNET_EINVAL; }
+
+linnet_status linnet_session_get_info(const linnet_session *s, linnet_session_info *out)
+{
+    LNT_TRY(lnt_session_check(s));
+    LNT_TRY(lnt_result_check(s->c, out));
+    const linnet_session_info i = {.slots = s->o.slots,
+                                   .used = s->used,
+                                   .capacity = s->o.capacity,
+                                   .rollback = s->o.rollback,
+                                   .chunk = s->o.chunk,
+                                   .vocabulary = s->m->config->vocab_size,
+                                   .width = s->m->config->hidden_size,
+                                   .layers = s->m->config->num_hidden_layers,
+                                   .state_bytes = (int64_t)lnt_state_bytes(s->m->p, s->m->dtype, s->slots->capacity),
+                                   .rollback_bytes = s->snapshots * (int64_t)s->snapshot_bytes + s->log * 5};
+    LNT_GIVE(out, i);
+    return LINNET_OK;
+}
+
+/* ---- plans --------------------------------------------------------------------------------------------------------------------------- */
+
+/* A plan of up to `tokens` tokens: of one state (a piece), or of as many with one token each (a step). */
+static linnet_status plan_for(linnet_session *s, bool step, bool layers, lnt_plan **out)
+{
+    lnt_plan **plan = &(step ? s->step : s->piece)[layers];
+    *out = *plan;
+    if (*plan) return LINNET_OK;
+    const lnt_plan_options o = {.tokens = step ? s->o.slots : s->o.chunk, .n_seq = step ? s->o.slots : 1, .dtype = s->m->dtype, .has_state = true,
+                                .state_capacity = s->slots->capacity, .rows_alone = step, .n_outputs = 1, .outputs = {s->m->hidden},
+                                .n_kept = layers ? (int)s->m->config->num_hidden_layers : 0, .kept = s->m->layers};
+    LNT_TRY(lnt_plan_create(s->c, s->m->p, &o, plan));
+    *out = *plan;
+    return LINNET_OK;
+}
+
+static linnet_status head_plan(linnet_session *s)
+{
+    const lnt_plan_options o = {.tokens = HEAD_ROWS, .n_seq = 1, .dtype = s->m->dtype, .rows_alone = true, .n_outputs = 1,
+                                .outputs = {s->m->logits}, .n_given = 1, .given = &s->m->hidden};
+    return s->head ? LINNET_OK : lnt_plan_create(s->c, s->m->p, &o, &s->head);
+}
+
+static linnet_status run(linnet_session *s, lnt_plan *plan, const int32_t *ids, int64_t tokens, const int64_t *slots, int64_t n)
+{
+    const lnt_batch b = {.tokens = tokens, .n_seq = n, .n_inputs = 1, .inputs = {{s->m->ids, ids}}, .state = s->slots, .slots = slots};
+    return lnt_plan_run(plan, s->m->w, &b);
+}
+
+linnet_status lnt_session_piece(linnet_session *s, linnet_state *state, const int32_t *ids, int64_t n, bool layers, lnt_plan **plan)
+{
+    LNT_TRY(plan_for(s, n == 1, layers, plan));
+    LNT_TRY(run(s, *plan, ids, n, &state->slot, 1));
+    lnt_session_state_fed(state, ids, n);
+    return LINNET_OK;
+}
+
+/* ---- results --------------------------------------------------------------------------------------------------------------------------- */
+
+static char *row_of(const lnt_tensor *t, int64_t row) { return (char *)t->data + (size_t)(row * t->cols) * lnt_dtype_size(t->dtype); }
+
+/* The logits of the rows that wait. */
+static linnet_status flush_logits(linnet_session *s)
+{
+    const lnt_batch b = {.tokens = s->waiting, .n_seq = 1};
+    const int64_t V = s->m->config->vocab_size;
+    if (!s->waiting) return LINNET_OK;
+    LNT_TRY(lnt_plan_run(s->head, s->m->w, &b));
+    const lnt_tensor z = lnt_plan_output(s->head, s->m->logits);
+    for (int64_t i = 0; i < s->waiting; i++) lnt_to_host(s->c, s->logits[i], row_of(&z, i), (size_t)V * sizeof *s->logits[i]);
+    s->waiting = 0;
+    return LINNET_OK;
+}
+
+static linnet_status want_logits(linnet_session *s, const lnt_plan *plan, int64_t row, float *to)
+{
+    LNT_TRY(head_plan(s));
+    const lnt_tensor from = lnt_plan_output(plan, s->m->hidden), given = lnt_plan_output(s->head, s->m->hidden);
+    lnt_device_copy(s->c, row_of(&given, s->waiting), row_of(&from, row), (size_t)from.cols * lnt_dtype_size(from.dtype));
+    s->logits[s->waiting++] = to;
+    return s->waiting == HEAD_ROWS ? flush_logits(s) : LINNET_OK;
+}
+
+/* What call k wants of ids first .. first+n-1, whose rows are `row` and those behind it. */
+static linnet_status give(linnet_session *s, const linnet_session_call *k, const lnt_plan *plan, int64_t row, int64_t first, int64_t n)
+{
+    if (k->hidden) {
+        const int64_t layers = s->m->config->num_hidden_layers, width = s->m->config->hidden_size;
+        const lnt_tensor x = lnt_plan_output(plan, k->layer == layers ? s->m->hidden : s->m->layers[k->layer]);
+        for (int64_t i = 0; i < n * width; i++) k->hidden[first * width + i] = (float)lnt_load_element(x.data, x.dtype, row * width + i);
+    }
+    for (int64_t i = 0; i < n; i++) {
+        const bool all = k->wants == LINNET_LOGITS_ALL, last = k->wants == LINNET_LOGITS_LAST && first + i + 1 == k->n_ids;
+        if (all || last) LNT_TRY(want_logits(s, plan, row + i, k->logits + (all ? (first + i) * s->m->config->vocab_size : 0)));
+    }
+    return LINNET_OK;
+}
+
+/* ---- a run ----------------------------------------------------------------------------------------------------------------------------- */
+
+/* The result of a layer is wanted, which is not kept otherwise. */
+static bool wants_layers(const linnet_session *s, const linnet_session_call *k)
+{
+    return k->hidden && k->layer < s->m->config->num_hidden_layers;
+}
+
+/* All pieces of a call but a last one of one id, which waits for the other steps. Pieces end at multiples of the chunk. */
+static linnet_status feed(linnet_session *s, const linnet_session_call *k, int64_t *fed)
+{
+    lnt_plan *plan;
+    for (int64_t n; *fed < k->n_ids; *fed += n) {
+        const int64_t room = s->o.chunk - lnt_session_tokens(k->state) % s->o.chunk, rest = k->n_ids - *fed;
+        n = rest < room ? rest : room;
+        if (n == 1 && rest == 1) return LINNET_OK;
+        LNT_TRY(lnt_session_piece(s, k->state, k->ids + *fed, n, wants_layers(s, k), &plan));
+        LNT_TRY(give(s, k, plan, 0, *fed, n));
+    }
+    return LINNET_OK;
+}
+
+/* The last ids of the calls in s->call, in the order of their slots. */
+static linnet_status step_together(linnet_session *s)
+{
+    lnt_plan *plan;
+    int64_t n = 0;
+    bool layers = false;
+    for (int64_t i = 0; i < s->o.slots; i++) {
+        if (!s->call[i]) continue;
+        s->step_slots[n] = i;
+        s->step_ids[n++] = s->call[i]->ids[s->call[i]->n_ids - 1];
+        layers |= wants_layers(s, s->call[i]);
+    }
+    if (!n) return LINNET_OK;
+    LNT_TRY(plan_for(s, true, layers, &plan));
+    LNT_TRY(run(s, plan, s->step_ids, n, s->step_slots, n));
+    for (int64_t i = 0; i < n; i++) lnt_session_state_fed(s->call[s->step_slots[i]]->state, &s->step_ids[i], 1);
+    for (int64_t i = 0; i < n; i++) LNT_TRY(give(s, s->call[s->step_slots[i]], plan, i, s->call[s->step_slots[i]]->n_ids - 1, 1));
+    return LINNET_OK;
+}
+
+static const linnet_session_call *call_at(const linnet_session_call *calls, int64_t i)
+{
+    return (const linnet_session_call *)((const char *)calls + (size_t)i * calls->size);
+}
+
+static linnet_status check_call(linnet_session *s, const linnet_session_call *k)
+{
+    lnt_ctx *c = s->c;
+    const int64_t tokens = k->state && k->state->s == s ? lnt_session_tokens(k->state) : 0;
+    LNT_TRY(lnt_need(c, k->state, "the state of a call"));
+    if (k->state->s != s) return lnt_fail(c, LINNET_EINVAL, "a state of another session");
+    LNT_TRY(lnt_session_state_check(k->state));
+    if (s->call[k->state->slot]) return lnt_fail(c, LINNET_EINVAL, "the state of slot %lld is in two calls", (long long)k->state->slot);
+    if (k->n_ids) LNT_TRY(lnt_need(c, k->ids, "the array of ids"));
+    LNT_TRY(lnt_check_ids(c, s->m, k->ids, k->n_ids));
+    if (s->o.capacity && k->n_ids > s->o.capacity - tokens) {
+        lnt_fail(c, LINNET_EINVAL, "%lld tokens for a state with %lld, which has room for %lld", (long long)k->n_ids, (long long)tokens,
+                 (long long)s->o.capacity);
+        return lnt_hint(c, "A session with a larger capacity keeps longer texts.");
+    }
+    if (k->wants != LINNET_LOGITS_NONE && k->n_ids) LNT_TRY(lnt_need(c, k->logits, "the array of logits"));
+    if (k->wants == LINNET_LOGITS_LAST && !k->n_ids) return lnt_fail(c, LINNET_EINVAL, "logits of the last of no ids");
+    if (k->hidden && k->layer > s->m->config->num_hidden_layers)
+        return lnt_fail(c, LINNET_EINVAL, "layer is %d, expected 0 to %lld", k->layer, (long long)s->m->config->num_hidden_layers);
+    return LINNET_OK;
+}
+
+/* Every call against all that can be known ahead; s->call then has those that are there. */
+static linnet_status check_calls(linnet_session *s, const linnet_session_call *calls, int64_t n)
+{
+    for (int64_t i = 0; i < n; i++) {
+        linnet_session_call k = LINNET_SESSION_CALL_INIT;
+        if (call_at(calls, i)->size != calls->size)
+            return lnt_fail(s->c, LINNET_EINVAL, "call %lld says it has %zu bytes, the first %zu", (long long)i, call_at(calls, i)->size, calls->size);
+        LNT_TRY(lnt_options_take(s->c, "session_call", call_at(calls, i), &k));
+        if (calls->size < sizeof k) return lnt_fail(s->c, LINNET_EINVAL, "a call of %zu bytes, expected %zu", calls->size, sizeof k);
+        LNT_TRY(check_call(s, &k));
+        s->call[k.state->slot] = call_at(calls, i);
+    }
+    return LINNET_OK;
+}
+
+static linnet_status run_calls(linnet_session *s, const linnet_session_call *calls, int64_t n)
+{
+    for (int64_t i = 0; i < n; i++) {
+        const linnet_session_call *k = call_at(calls, i);
+        int64_t fed = 0;
+        LNT_TRY(feed(s, k, &fed));
+        if (fed == k->n_ids) s->call[k->state->slot] = NULL;
+    }
+    LNT_TRY(step_together(s));
+    return flush_logits(s);
+}
+
+linnet_status linnet_session_run(linnet_session *s, const linnet_session_call *calls, int64_t n)
+{
+    LNT_TRY(lnt_session_check(s));
+    if (n < 0 || n > s->o.slots) return lnt_fail(s->c, LINNET_EINVAL, "%lld calls for %lld slots", (long long)n, (long long)s->o.slots);
+    if (n) LNT_TRY(lnt_need(s->c, calls, "the array of calls"));
+    memset(s->call, 0, (size_t)s->o.slots * sizeof *s->call);
+    if (n && calls->size % _Alignof(linnet_session_call))
+        return lnt_fail(s->c, LINNET_EINVAL, "a structure of a call that says it has %zu bytes", calls->size);
+    LNT_TRY(check_calls(s, calls, n));
+    for (int64_t i = 0; i < n; i++) call_at(calls, i)->state->lost = true;
+    s->waiting = 0;
+    LNT_TRY(run_calls(s, calls, n));
+    for (int64_t i = 0; i < n; i++) call_at(calls, i)->state->lost = false;
+    return LINNET_OK;
+}

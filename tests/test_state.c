@@ -1,0 +1,334 @@
+/* States as objects: the same splits give the same bits, alone or in company, forked, taken back, saved and loaded; every mixer and hybrid.
+ * LINNET_TEST_LONG in the environment: 64 states over 2000 calls. */
+#include "model_recipes.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <unistd.h>
+
+#include "core/cpu.h"
+#include "core/file.h"
+#include "linnet/state.h"
+#include "mixers/mixers.h"
+#include "session_of.h"
+
+enum { TEXT = 300, CHUNK = 64, CAPACITY = TEXT + 20 };
+
+static int32_t text[TEXT + 64];
+static float logits[2][TEXT * VOCAB];
+static char folder[64], file[96];
+
+/* Calls of `piece` ids each, with the logits of all. */
+static void feed_in(linnet_state *s, const int32_t *ids, int n, int piece, float *to)
+{
+    for (int at = 0; at < n; at += piece) feed(s, ids + at, n - at < piece ? n - at : piece, to ? to + at * VOCAB : NULL);
+}
+
+/* What is not the same split is the same but for rounding: the tolerance of token by token against the whole in test_model.c. */
+static void near(const char *what, const float *a, const float *b)
+{
+    const double e = relative_rms(a, b, TEXT * VOCAB);
+    if (!(e < 5e-6)) fail_msg("%s differs by %g", what, e);
+}
+
+/* ---- splits, forks, going back, files ---- */
+
+static void splits_of(const char *name, linnet_model *m)
+{
+    static const int pieces[] = {1, 7, 100};
+    static float whole[TEXT * VOCAB];
+    int64_t ids[TEXT];
+    for (int i = 0; i < TEXT; i++) ids[i] = text[i];
+    linnet_session *s = session_of(m, 3, CAPACITY, 0, CHUNK);
+    linnet_state *a = state_of(s), *b = state_of(s);
+    feed(a, text, TEXT, logits[0]);
+    feed_in(b, text, TEXT, CHUNK, logits[1]);
+    assert_memory_equal(logits[0], logits[1], sizeof logits[0]); /* calls that are cut at multiples of the chunk */
+    same_states(name, a, b);
+    OK(linnet_model_logits(c, m, ids, 1, TEXT, whole));
+    near(name, logits[0], whole);
+    for (size_t i = 0; i < sizeof pieces / sizeof *pieces; i++) {
+        linnet_state_destroy(a);
+        linnet_state_destroy(b);
+        a = state_of(s), b = state_of(s);
+        feed_in(a, text, TEXT, pieces[i], logits[0]);
+        near(name, logits[0], whole);
+        feed_in(b, text, TEXT, pieces[i], logits[1]);
+        assert_memory_equal(logits[0], logits[1], sizeof logits[0]);
+        same_states(name, a, b);
+    }
+    linnet_session_destroy(s);
+}
+
+static void forks_of(const char *name, linnet_model *m)
+{
+    linnet_session *s = session_of(m, 4, CAPACITY, 64, CHUNK);
+    linnet_state *a = state_of(s), *b, *d = state_of(s);
+    feed(a, text, 150, NULL);
+    feed(d, text, 150, NULL);
+    OK(linnet_state_fork(a, &b));
+    same_states(name, a, b);
+    feed(a, text + 150, 150, logits[0]);
+    same_states(name, b, d); /* which is no other's business */
+    feed(b, text + 150, 150, logits[1]);
+    assert_memory_equal(logits[0], logits[1], 150 * VOCAB * 4);
+    feed(d, text + 150, 150, logits[1]);
+    assert_memory_equal(logits[0], logits[1], 150 * VOCAB * 4);
+    same_states(name, a, d);
+    OK(linnet_state_rollback(b, 40)); /* a fork goes back on its own */
+    same_states(name, a, d);
+    OK(linnet_state_rollback(d, 40));
+    same_states(name, b, d);
+    OK(linnet_state_copy(b, a));
+    same_states(name, a, b);
+    linnet_session_destroy(s);
+}
+
+/* Back by n, then on: as a state that was fed up to there, in pieces of `piece`, and no further. */
+static void back_by(const char *name, linnet_session *s, int piece, int n)
+{
+    linnet_state *a = state_of(s), *b = state_of(s);
+    feed_in(a, text, TEXT, piece, NULL);
+    OK(linnet_state_rollback(a, n));
+    feed_in(b, text, TEXT - n, piece, NULL);
+    same_states(name, a, b);
+    feed(a, text + 7, 20, logits[0]);
+    feed(b, text + 7, 20, logits[1]);
+    assert_memory_equal(logits[0], logits[1], 20 * VOCAB * 4);
+    same_states(name, a, b);
+    OK(linnet_state_rollback(a, 20)); /* and back from there */
+    OK(linnet_state_rollback(b, 20));
+    same_states(name, a, b);
+    linnet_state_destroy(a);
+    linnet_state_destroy(b);
+}
+
+static void rollback_of(const char *name, linnet_model *m)
+{
+    linnet_session *s = session_of(m, 2, CAPACITY, 64, CHUNK);
+    static const int back[] = {1, 33, 64};
+    for (size_t i = 0; i < sizeof back / sizeof *back; i++) {
+        back_by(name, s, TEXT, back[i]);
+        back_by(name, s, 7, back[i]);
+        back_by(name, s, 1, back[i]);
+    }
+    linnet_session_destroy(s);
+}
+
+static void files_of(const char *name, linnet_model *m)
+{
+    linnet_session *s = session_of(m, 2, CAPACITY, 0, CHUNK), *other;
+    linnet_state *a = state_of(s), *b;
+    linnet_model *again;
+    for (int n = 0; n <= 150; n += 150) {
+        feed(a, text, n, NULL);
+        OK(linnet_state_save(a, file));
+        OK(linnet_state_load(s, file, &b));
+        same_states(name, a, b);
+        linnet_state_destroy(b);
+    }
+    OK(linnet_model_save(c, m, folder)); /* the same model in another life */
+    OK(linnet_model_load(c, folder, m->dtype, &again));
+    other = session_of(again, 1, CAPACITY + 100, 64, 32);
+    OK(linnet_state_load(other, file, &b));
+    feed(a, text + 150, 10, logits[0]); /* inside a piece of either chunk */
+    feed(b, text + 150, 10, logits[1]);
+    assert_memory_equal(logits[0], logits[1], 10 * VOCAB * 4);
+    same_states(name, a, b);
+    OK(linnet_state_rollback(b, 10)); /* but no further */
+    assert_int_equal(linnet_state_rollback(b, 1), LINNET_EINVAL);
+    linnet_session_destroy(s);
+    linnet_session_destroy(other);
+    linnet_model_destroy(again);
+}
+
+static void of_every_model(void (*check)(const char *name, linnet_model *m))
+{
+    for (int i = 0; i < RECIPES; i++) {
+        linnet_model *m = model_of(c, &recipes[i], LINNET_F32);
+        check(recipes[i].name, m);
+        linnet_model_destroy(m);
+    }
+    for (int i = 0; lnt_mixer_at(i); i++) { /* those without a recipe too */
+        linnet_model *m = mixer_model(lnt_mixer_at(i)->kind.about.name, LINNET_F32);
+        check(lnt_mixer_at(i)->kind.about.name, m);
+        linnet_model_destroy(m);
+    }
+}
+
+static void same_splits_same_bits(void **state) { (void)state, of_every_model(splits_of); }
+static void forked(void **state) { (void)state, of_every_model(forks_of); }
+static void taken_back(void **state) { (void)state, of_every_model(rollback_of); }
+static void saved_and_loaded(void **state) { (void)state, of_every_model(files_of); }
+
+/* ---- company ---- */
+
+/* One step of 1, 2, 7 and 64 states, of different lengths and in different slots: as each does it alone. */
+static void company_of(const char *name, linnet_model *m)
+{
+    enum { MOST = 64 };
+    static const int rows[] = {1, 2, 7, MOST};
+    static float alone[MOST][VOCAB], beside[MOST][VOCAB];
+    linnet_session *one = session_of(m, 1, CAPACITY, 0, CHUNK), *many = session_of(m, MOST, CAPACITY, 0, CHUNK);
+    linnet_state *s[MOST], *own;
+    for (size_t r = 0; r < sizeof rows / sizeof *rows; r++) {
+        linnet_session_call call[MOST];
+        for (int i = 0; i < MOST; i++) s[i] = state_of(many);
+        for (int i = 0; i < rows[r]; i++) { /* some slots, far apart while they are few */
+            linnet_state *at = s[(i * 37 + 5) % MOST];
+            feed(at, text + i, i % 9, NULL);
+            call[i] = step_of(at, &text[100 + i], beside[i]);
+        }
+        OK(linnet_session_run(many, call, rows[r]));
+        for (int i = 0; i < rows[r]; i++) {
+            own = state_of(one);
+            feed(own, text + i, i % 9, NULL);
+            linnet_session_call single = step_of(own, &text[100 + i], alone[i]);
+            OK(linnet_session_run(one, &single, 1));
+            same_states(name, own, s[(i * 37 + 5) % MOST]);
+            linnet_state_destroy(own);
+        }
+        if (memcmp(alone, beside, (size_t)rows[r] * sizeof *alone)) fail_msg("%s: %d rows change the logits", name, rows[r]);
+        for (int i = 0; i < MOST; i++) linnet_state_destroy(s[i]);
+    }
+    linnet_session_destroy(one);
+    linnet_session_destroy(many);
+}
+
+static void company_changes_no_bit(void **state)
+{
+    (void)state;
+    for (int level = LNT_CPU_BASE; level <= (int)lnt_cpu_machine(); level++) {
+        lnt_cpu_force((lnt_cpu_level)level);
+        for (int i = 0; i < RECIPES; i++)
+            for (int dtype = 0; dtype < 2; dtype++) {
+                linnet_model *m = model_of(c, &recipes[i], dtype ? LINNET_BF16 : LINNET_F32);
+                company_of(recipes[i].name, m);
+                linnet_model_destroy(m);
+            }
+    }
+    lnt_cpu_force(lnt_cpu_machine());
+}
+
+/* ---- states at random ---- */
+
+/* What a state has lived through: ids of calls, and steps back. */
+typedef struct {
+    int n;
+    struct {
+        int ids;   /* > 0: so many, text[from ..]; < 0: back by so many */
+        int from;
+        float last[VOCAB];
+    } event[400];
+} life;
+
+static void relive(const char *name, linnet_session *one, const life *l, const linnet_state *became)
+{
+    linnet_state *own = state_of(one);
+    float last[VOCAB];
+    for (int i = 0; i < l->n; i++) {
+        if (l->event[i].ids < 0) {
+            OK(linnet_state_rollback(own, -l->event[i].ids));
+            continue;
+        }
+        linnet_session_call k = step_of(own, text + l->event[i].from, last);
+        k.n_ids = l->event[i].ids;
+        OK(linnet_session_run(one, &k, 1));
+        if (memcmp(last, l->event[i].last, sizeof last)) fail_msg("%s: event %d of %d gave other logits in company", name, i, l->n);
+    }
+    same_states(name, own, became);
+    linnet_state_destroy(own);
+}
+
+static void at_random(const char *name, linnet_model *m, int states, int calls)
+{
+    linnet_session *many = session_of(m, states, CAPACITY, 30, 16), *one = session_of(m, 1, CAPACITY, 30, 16);
+    linnet_state **s = calloc((size_t)states, sizeof *s);
+    life *lives = calloc((size_t)states, sizeof *lives);
+    linnet_session_call *call = calloc((size_t)states, sizeof *call);
+    static float hidden[TEXT * 32];
+    lnt_rng r = lnt_rng_make(21, 0);
+    for (int i = 0; i < states; i++) s[i] = state_of(many);
+    for (int turn = 0; turn < calls; turn++) {
+        int n = 0;
+        for (int i = 0; i < states; i++) {
+            const uint64_t what = lnt_rng_below(&r, 20);
+            linnet_state_info is = {.size = sizeof is};
+            OK(linnet_state_get_info(s[i], &is));
+            if (lives[i].n == 400 || is.tokens > TEXT - 40) { /* a new life */
+                relive(name, one, &lives[i], s[i]);
+                linnet_state_destroy(s[i]);
+                s[i] = state_of(many);
+                lives[i].n = 0;
+            } else if (what == 0 && is.rollback) {
+                lives[i].event[lives[i].n].ids = -1 - (int)lnt_rng_below(&r, (uint64_t)is.rollback);
+                OK(linnet_state_rollback(s[i], -lives[i].event[lives[i].n++].ids));
+            } else if (what == 1) {
+                const int other = (int)lnt_rng_below(&r, (uint64_t)states);
+                OK(linnet_state_copy(s[other], s[i]));
+                lives[i] = lives[other];
+            }
+        }
+        for (int i = 0; i < states; i++) {
+            if (lives[i].n == 400 || lnt_rng_below(&r, 3) == 0) continue;
+            const int ids = lnt_rng_below(&r, 8) ? 1 : 1 + (int)lnt_rng_below(&r, 40), e = lives[i].n++;
+            lives[i].event[e].ids = ids;
+            lives[i].event[e].from = (int)lnt_rng_below(&r, TEXT - 40);
+            call[n] = step_of(s[i], text + lives[i].event[e].from, lives[i].event[e].last);
+            call[n].n_ids = ids;
+            if (turn % 5 == 0 && i % 3 == 0) call[n].hidden = hidden, call[n].layer = (int32_t)lnt_rng_below(&r, 3);
+            n++;
+        }
+        OK(linnet_session_run(many, call, n));
+    }
+    for (int i = 0; i < states; i++) relive(name, one, &lives[i], s[i]);
+    linnet_session_destroy(many);
+    linnet_session_destroy(one);
+    free(s);
+    free(lives);
+    free(call);
+}
+
+static void interleaved(void **state)
+{
+    (void)state;
+    const bool longer = getenv("LINNET_TEST_LONG") != NULL;
+    linnet_context *keep = c;
+    for (int i = 0; i < RECIPES; i++) {
+        c = i % 6 ? keep : context_of(3);
+        linnet_model *m = model_of(c, &recipes[i], i % 2 ? LINNET_BF16 : LINNET_F32);
+        at_random(recipes[i].name, m, longer ? 64 : 9, longer ? 2000 : 60);
+        linnet_model_destroy(m);
+        if (c != keep) linnet_context_destroy(c);
+    }
+    c = keep;
+}
+
+static int open_all(void **state)
+{
+    (void)state;
+    strcpy(folder, "/tmp/linnet-state-XXXXXX");
+    assert_non_null(mkdtemp(folder));
+    snprintf(file, sizeof file, "%s/state", folder);
+    draw_ids(text, TEXT + 64);
+    c = context_of(1); /* small work: threads would wait for each other */
+    return 0;
+}
+
+static int close_all(void **state)
+{
+    (void)state;
+    char cmd[96];
+    snprintf(cmd, sizeof cmd, "rm -r %s", folder);
+    linnet_context_destroy(c);
+    return system(cmd);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(same_splits_same_bits),  cmocka_unit_test(forked),      cmocka_unit_test(taken_back), cmocka_unit_test(saved_and_loaded),
+        cmocka_unit_test(company_changes_no_bit), cmocka_unit_test(interleaved),
+    };
+    return cmocka_run_group_tests(tests, open_all, close_all);
+}
