@@ -100,8 +100,8 @@ typedef struct {
 } linnet_state_info;
 LINNET_API linnet_status linnet_state_get_info(const linnet_state *state, linnet_state_info *out);
 
-/* Take back the last `tokens` tokens: exactly, to the bits of a state that was fed the same up to there (the piece that holds the last token ends with
- * it). The state goes back to a copy that was kept at a multiple of the chunk, and the ids since are fed again: up to a chunk of work. */
+/* Take back the last `tokens` tokens: exactly, to the bits of a state that was fed the same up to there (the piece that the new end falls into ends
+ * there). The state goes back to a copy that was kept at a multiple of the chunk, and the ids since are fed again: up to a chunk of work. */
 LINNET_API linnet_status linnet_state_rollback(linnet_state *state, int64_t tokens);
 
 /* Write a state to a file, which is replaced atomically: a safetensors file of its tensors with a fingerprint of the model. */

@@ -264,7 +264,8 @@ static linnet_status check_calls(linnet_session *s, const linnet_session_call *c
     for (int64_t i = 0; i < n; i++) {
         linnet_session_call k = LINNET_SESSION_CALL_INIT;
         if (call_at(calls, i)->size != calls->size)
-            return lnt_fail(s->c, LINNET_EINVAL, "call %lld says it has %zu bytes, the first %zu", (long long)i, call_at(calls, i)->size, calls->size);
+            return lnt_fail(s->c, LINNET_EINVAL, "call %lld says it has %zu bytes, the first %zu", (long long)i, call_at(calls, i)->size,
+                            calls->size);
         LNT_TRY(lnt_options_take(s->c, "session_call", call_at(calls, i), &k));
         if (calls->size < sizeof k) return lnt_fail(s->c, LINNET_EINVAL, "a call of %zu bytes, expected %zu", calls->size, sizeof k);
         LNT_TRY(check_call(s, &k));
