@@ -17,7 +17,7 @@ typedef struct {
     bool pair;                 /* two nodes, in one call where that fits */
     bool row;                  /* the last input is one fixed row, float32 */
     bool alone;                /* all inputs are (there is one) */
-    bool no_first;             /* input 0 is absent */
+    int absent;                /* input absent - 1 is; 0: none */
     ref a;                     /* attributes */
 } op_case;
 
@@ -60,6 +60,7 @@ static lnt_buf build_plain_layernorm(lnt_program *p, const lnt_buf *in, const re
 static lnt_buf build_shift(lnt_program *p, const lnt_buf *in, const ref *a) { return (void)a, lnt_token_shift(p, in[0]); }
 static lnt_buf build_lerp(lnt_program *p, const lnt_buf *in, const ref *a) { return (void)a, lnt_lerp(p, in[0], in[1], in[2]); }
 static lnt_buf build_scale(lnt_program *p, const lnt_buf *in, const ref *a) { return (void)a, lnt_scale_columns(p, in[1], "s", normal); }
+static lnt_buf build_add_columns(lnt_program *p, const lnt_buf *in, const ref *a) { return (void)a, lnt_add_columns(p, in[0], "s", normal); }
 static lnt_buf build_group_linear(lnt_program *p, const lnt_buf *in, const ref *a) { return lnt_group_linear(p, in[0], "w", "b", a->size); }
 static lnt_buf build_vector_gate(lnt_program *p, const lnt_buf *in, const ref *a) { return lnt_vector_decay_gate(p, in[0], a->low); }
 static lnt_buf build_bounded(lnt_program *p, const lnt_buf *in, const ref *a) { return (void)a, lnt_bounded_decay(p, in[0], in[1]); }
@@ -161,7 +162,10 @@ static const op_case cases[] = {
     {.name = "lerp by a row", .build = build_lerp, BOTH(lerp), .n_in = 3, .cols = {37, 37, 37}, .heads = 1, .row = true, .a = {.row = true}},
     {.name = "scaled columns", .build = build_scale,
      BOTH(lerp),
-     .n_in = 3, .cols = {37, 37, 37}, .heads = 1, .row = true, .no_first = true, .a = {.row = true}},
+     .n_in = 3, .cols = {37, 37, 37}, .heads = 1, .row = true, .absent = 1, .a = {.row = true}},
+    {.name = "added columns", .build = build_add_columns,
+     BOTH(added),
+     .n_in = 3, .cols = {37, 37, 37}, .heads = 1, .row = true, .absent = 2, .a = {.row = true}},
     {.name = "group linear", .build = build_group_linear, BOTH(group_linear), .n_in = 1, .cols = {48}, .heads = 3, .a = {.size = 10}},
     {.name = "vector decay gate", .build = build_vector_gate, BOTH(vector_gate), .n_in = 1, .cols = {60}, .heads = 3, .a = {.size = 20}},
     {.name = "bounded vector gate", .build = build_vector_gate,

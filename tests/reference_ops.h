@@ -246,6 +246,18 @@ static void ref_lerp(ref *r, int backward)
 static void ref_lerp_forward(ref *r) { ref_lerp(r, 0); }
 static void ref_lerp_backward(ref *r) { ref_lerp(r, 1); }
 
+/* a + m, m one row for all. */
+static void ref_added(ref *r, int backward)
+{
+    for (int64_t i = 0; i < r->T * r->out_cols; i++) {
+        const int64_t at = i % r->out_cols;
+        if (!backward) r->out[i] = r->in[0][i] + r->in[2][at];
+        else r->d_in[0][i] += r->d_out[i], r->d_in[2][at] += r->d_out[i];
+    }
+}
+static void ref_added_forward(ref *r) { ref_added(r, 0); }
+static void ref_added_backward(ref *r) { ref_added(r, 1); }
+
 /* ---- short convolution -------------------------------------------------------------------------------------------------------------------- */
 
 static void ref_conv(ref *r, int backward)

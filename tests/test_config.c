@@ -257,6 +257,9 @@ typedef struct {
 } bad_case;
 
 static const bad_case bad[] = {
+    {"mamba2", "expand", "3", "expand is 3, expected num_heads * head_dim / hidden_size = 2"},
+    {"mamba2", "expand", "\"2\"", "expand is \"2\", expected num_heads * head_dim / hidden_size = 2"},
+    {"mamba2", "dt_limit", "[0.0, 1.0]", "dt_limit is [0.0, 1.0], expected [0.0,Infinity] [0,Infinity] null"},
     {"gated_deltanet", "hidden_size", "\"64\"", "hidden_size is \"64\", expected an integer"},
     {"gated_deltanet", "hidden_size", "64.0", "hidden_size is 64.0, expected an integer"},
     {"gated_deltanet", "hidden_size", "-5", "hidden_size is -5, expected 1 to 65536"},
@@ -364,6 +367,24 @@ static void refuses(void **state)
         part[cut] = 0;
         assert_int_equal(load(part, &k), LINNET_EFORMAT);
     }
+}
+
+/* A number that follows from other keys is read where it is right, cannot be set, and is always written. */
+static void what_follows(void **state)
+{
+    (void)state;
+    linnet_config *k;
+    assert_int_equal(load_with("mamba2", "expand", "2.0"), LINNET_OK);
+    assert_int_equal(load_with("mamba2", "dt_limit", "[0.0, Infinity]"), LINNET_OK);
+    assert_int_equal(linnet_config_create(ctx, "mamba2", &k), LINNET_OK);
+    assert_int_equal(linnet_config_set(ctx, k, "hidden_size", "1024"), LINNET_OK);
+    assert_int_equal(linnet_config_set(ctx, k, "num_heads", "24"), LINNET_OK);
+    assert_non_null(strstr(linnet_config_json(k), "\"expand\": 1.5,"));
+    assert_int_equal(linnet_config_set(ctx, k, "head_dim", "128"), LINNET_OK);
+    assert_non_null(strstr(linnet_config_json(k), "\"expand\": 3,"));
+    assert_int_equal(linnet_config_set(ctx, k, "expand", "3"), LINNET_EINVAL);
+    assert_string_equal(linnet_error_message(ctx), "\"expand\" cannot be set: it is num_heads * head_dim / hidden_size");
+    linnet_config_destroy(k);
 }
 
 static void set_keys(void **state)
@@ -594,6 +615,7 @@ int main(void)
         cmocka_unit_test(channel_mix_width),
         cmocka_unit_test(reads_everything),
         cmocka_unit_test(refuses),
+        cmocka_unit_test(what_follows),
         cmocka_unit_test(set_keys),
         cmocka_unit_test(patterns),
         cmocka_unit_test(parts),

@@ -131,7 +131,7 @@ static setting make(const op_case *o, int64_t T, lnt_dtype policy, int threads, 
         const int64_t rows = rows_in(o, i, T);
         r->in_cols[i] = o->cols[i];
         r->in[i] = doubles(rows * o->cols[i]), r->d_in[i] = doubles(rows * o->cols[i]);
-        if (!i && o->no_first) continue;
+        if (i + 1 == o->absent) continue;
         k->in[i] = tensor(rows, o->cols[i], i ? 1 : o->heads, t);
         k->d_in[i] = tensor(rows, o->cols[i], i ? 1 : o->heads, t);
         fill(&k->in[i], r->in[i], &rng, is_positive(o, i));

@@ -62,6 +62,13 @@ const lnt_arch_other *lnt_arch_other_key(const lnt_arch *a, const char *key)
     return NULL;
 }
 
+double lnt_arch_number(const lnt_config *k, const char *key)
+{
+    const lnt_part *m = &k->mixers[0];
+    const lnt_given v = lnt_option_get(lnt_option_find(&m->kind->options, key), m->options);
+    return v.kind == LNT_GIVEN_REAL ? v.real : (double)v.integer;
+}
+
 /* ---- which class says it ---- */
 
 static bool same_value(const lnt_option *o, const void *base, const char *text)

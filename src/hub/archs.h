@@ -20,15 +20,18 @@ typedef struct {
     const char *key, *value;
 } lnt_arch_default;
 
-/* A key that we have not. values: JSON texts separated by blanks with which the function is ours; NULL: whatever it says, it changes nothing, and the
+/* A key that we have not. values: JSON texts without blanks, separated by blanks, with which the function is
+ * ours; NULL: whatever it says, it changes nothing, and the
  * reason. `dropped`: not written back. */
 typedef struct {
     const char *key, *values, *why;
     bool dropped;
+    double (*follows)(const lnt_config *k); /* a number that our keys imply: always written, and a file's must be it; NULL: not such a key */
 } lnt_arch_other;
-#define LNT_ONLY(key, values, why) {key, values, why, false}
-#define LNT_KEPT(key, why) {key, NULL, why, false}
-#define LNT_DROPPED(key, values, why) {key, values, why, true}
+#define LNT_ONLY(key, values, why) {key, values, why, false, NULL}
+#define LNT_KEPT(key, why) {key, NULL, why, false, NULL}
+#define LNT_DROPPED(key, values, why) {key, values, why, true, NULL}
+#define LNT_FOLLOWS(key, function, why) {key, NULL, why, false, function}
 
 /* A part of a tensor's name. also: files have this name or ours, and we write ours. */
 typedef struct {
@@ -66,6 +69,8 @@ linnet_status lnt_arch_named(lnt_ctx *c, const char *name, const lnt_arch **arch
 const lnt_arch_key *lnt_arch_our_key(const lnt_arch *a, const char *ours);
 const lnt_arch_key *lnt_arch_their_key(const lnt_arch *a, const char *theirs);
 const lnt_arch_other *lnt_arch_other_key(const lnt_arch *a, const char *key);
+/* A key of the first mixer, which has it. */
+double lnt_arch_number(const lnt_config *k, const char *key);
 /* The name in a file of our tensor; try 1: the other name that it may have. NULL: there is none. */
 const char *lnt_arch_tensor_name(const lnt_arch *a, const char *ours, int try, char *out, size_t size);
 

@@ -238,10 +238,23 @@ static linnet_status keep(lnt_ctx *c, const char *key, const json_t *value, lnt_
     return LINNET_OK;
 }
 
-static linnet_status read_other(lnt_ctx *c, const lnt_arch_other *other, const json_t *value, lnt_config *k)
+/* Whether a value is one of JSON texts that blanks separate and that have none inside. */
+static bool is_one_of(const char *values, const char *shown)
+{
+    char dense[80];
+    size_t n = 0;
+    for (const char *at = shown; *at && n + 1 < sizeof dense; at++)
+        if (*at != ' ') dense[n++] = *at;
+    dense[n] = 0;
+    return lnt_word_find(values, dense) >= 0;
+}
+
+static linnet_status read_other(lnt_ctx *c, const lnt_arch_other *other, const json_t *value, bool file, lnt_config *k)
 {
     char shown[80];
-    if (other->values && lnt_word_find(other->values, lnt_json_show(value, shown, sizeof shown)) < 0) {
+    if (other->follows && file) return LINNET_OK; /* check_follows looks at it when all is read */
+    if (other->follows) return lnt_fail(c, LINNET_EINVAL, "\"%s\" cannot be set: it is %s", other->key, other->why);
+    if (other->values && !is_one_of(other->values, lnt_json_show(value, shown, sizeof shown))) {
         lnt_fail(c, LINNET_EINVAL, "%s is %s, expected %s", other->key, shown, other->values);
         return lnt_hint(c, "Another value changes what the model computes, and linnet does not offer it: %s.", other->why);
     }
@@ -312,7 +325,23 @@ static linnet_status read_key(lnt_ctx *c, const char *key, const json_t *value, 
     if (theirs || !file || !ours) LNT_TRY(lnt_config_put(c, k, theirs ? theirs->ours : key, &v, &known));
     if (known) return LINNET_OK;
     const lnt_arch_other *other = lnt_arch_other_key(a, key);
-    return other ? read_other(c, other, value, k) : refuse_unknown(c, key, k);
+    return other ? read_other(c, other, value, file, k) : refuse_unknown(c, key, k);
+}
+
+/* Numbers that follow from what was read are what the file says. */
+static linnet_status check_follows(lnt_ctx *c, const json_t *o, const lnt_config *k)
+{
+    for (const lnt_arch *a = reads_as(k); a; a = a->base)
+        for (const lnt_arch_other *other = a->others; other && other->key; other++) {
+            const json_t *value = other->follows ? json_object_get(o, other->key) : NULL;
+            if (!value) continue;
+            const double want = other->follows(k);
+            char shown[80];
+            if (json_is_number(value) && fabs(json_number_value(value) - want) <= 1e-9 * fabs(want)) continue;
+            return lnt_fail(c, LINNET_EINVAL, "%s is %s, expected %s = %.15g", other->key, lnt_json_show(value, shown, sizeof shown), other->why,
+                            want);
+        }
+    return LINNET_OK;
 }
 
 /* ---- whole configurations ---- */
@@ -340,6 +369,7 @@ static linnet_status read_object(lnt_ctx *c, const json_t *o, lnt_config *k)
     }
     if (attn) LNT_TRY(read_key(c, "attn", attn, true, k));
     LNT_TRY(lnt_config_check(c, k));
+    LNT_TRY(check_follows(c, o, k));
     lnt_config_prune(k, false);
     return LINNET_OK;
 }

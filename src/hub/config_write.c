@@ -155,6 +155,18 @@ static void put_table(page *p, const lnt_arch *a, const lnt_options *t, const vo
     }
 }
 
+/* Numbers that follow from the keys: whole ones as such. */
+static void put_follows(page *p, const lnt_arch *a, const lnt_config *k)
+{
+    for (; a; a = a->base)
+        for (const lnt_arch_other *o = a->others; o && o->key; o++) {
+            if (!o->follows) continue;
+            const double v = o->follows(k);
+            const bool whole = fabs(v) < 1e15 && v == (double)(int64_t)v;
+            put(p, o->key, whole ? lnt_arena_printf(&p->arena, "%lld", (long long)v) : real_text(&p->arena, v));
+        }
+}
+
 static int by_key(const void *a, const void *b) { return strcmp(((const line *)a)->key, ((const line *)b)->key); }
 
 static char *join(page *p)
@@ -180,6 +192,7 @@ static void write_page(page *p, const lnt_config *k, const json_t *kept)
     for (int i = 0; i < (a->class_name ? 5 : 1) && (t = lnt_config_table(k, i, &base, &part)) != NULL; i++) put_table(p, a, t, base);
     if (a->class_name) {
         if (a->attn) put(p, "attn", attn_text(p, a, k));
+        put_follows(p, a, k);
     } else {
         put(p, "block", part_text(p, "kind", &k->block));
         put(p, "norm", part_text(p, "kind", &k->norm));

@@ -52,6 +52,8 @@ lnt_buf lnt_lerp(lnt_program *p, lnt_buf a, lnt_buf b, lnt_buf m);
 /* The same with one fixed row of parameters [cols] named `name`, and x times such a row. */
 lnt_buf lnt_lerp_param(lnt_program *p, lnt_buf a, lnt_buf b, const char *name, lnt_init init);
 lnt_buf lnt_scale_columns(lnt_program *p, lnt_buf x, const char *name, lnt_init init);
+lnt_buf lnt_scale_rows(lnt_program *p, lnt_buf x, lnt_buf m); /* x times m: rows as x has, or one fixed row for all */
+lnt_buf lnt_add_columns(lnt_program *p, lnt_buf x, const char *name, lnt_init init); /* x plus a row of parameters [cols] named `name` */
 /* A parameter of `rows` x `cols` as one fixed row of `rows` heads: what operators read besides activations. */
 lnt_buf lnt_row_param(lnt_program *p, const char *name, int64_t rows, int64_t cols, lnt_init init);
 /* act(x) * scale; f32_out keeps the result in float32 under every policy (gates). */

@@ -3,7 +3,7 @@
  *   token_shift  y_t = x_{t-1}           dx_t = dy_{t+1}              inside each sequence; its state is the last row, float32 [cols]
  *   lerp         y = a + (b - a) m       da = dy (1 - m),  db = dy m,  dm = dy (b - a)   (summed over the rows when m has one row for all)
  *
- * Without a, y = b m: columns times parameters. */
+ * Without a, y = b m: columns times parameters; without b, y = a + m, parameters added to them (da = dy, dm = dy). */
 #include "ops/token_shift.h"
 #include "ops/builder.h"
 
@@ -36,33 +36,35 @@ lnt_buf lnt_token_shift(lnt_program *p, lnt_buf x)
 /* Sums of dm, when it is one row. */
 static size_t lerp_workspace(const lnt_node *n, const lnt_shape *s, bool backward)
 {
-    return backward && ((const lnt_lerp_attr *)n->attr)->row ? lnt_sum_bytes(s, lnt_in_rows(n, 1, s), lnt_in_cols(n, 1)) : 0;
+    const lnt_lerp_attr *x = n->attr;
+    const int of = x->sum ? 0 : 1;
+    return backward && x->row ? lnt_sum_bytes(s, lnt_in_rows(n, of, s), lnt_in_cols(n, of)) : 0;
 }
 
 static void lerp_describe(const lnt_node *n, char *text, size_t size)
 {
-    snprintf(text, size, "%s", n->in[0].id ? "" : "from 0");
+    snprintf(text, size, "%s", !n->in[0].id ? "from 0" : !n->in[1].id ? "sum" : "");
 }
 
 static const lnt_op lerp_op = {.name = "lerp", .backward_needs = LNT_NEEDS_IN0 | LNT_NEEDS_IN1 | LNT_NEEDS_IN2,
                                .strided = LNT_NEEDS_IN0 | LNT_NEEDS_IN1 | LNT_NEEDS_IN2, .workspace = lerp_workspace, .forward = lerp_forward,
                                .backward = lerp_backward, .describe = lerp_describe};
 
-/* a: the null buffer for b m. */
+/* a: the null buffer for b m; b: for a + m. */
 static lnt_buf lerp(lnt_program *p, lnt_buf a, lnt_buf b, lnt_buf m)
 {
-    const lnt_buf in[3] = {b, m, a};
+    const lnt_buf x = b.id ? b : a, in[3] = {x, m, a};
     if (!lnt_ready(p, "lerp", a.id ? 3 : 2, in)) return LNT_NO_BUF;
-    const int64_t cols = lnt_cols(p, b);
-    const bool row = lnt_program_value(p, m)->rows == 1 && lnt_program_value(p, b)->rows != 1;
+    const int64_t cols = lnt_cols(p, x);
+    const bool row = lnt_program_value(p, m)->rows == 1 && lnt_program_value(p, x)->rows != 1;
     if (lnt_cols(p, m) != cols || (a.id && lnt_cols(p, a) != cols))
         return lnt_program_fail(p, "lerp: the inputs have %lld, %lld and %lld columns", (long long)(a.id ? lnt_cols(p, a) : cols), (long long)cols,
                                 (long long)lnt_cols(p, m));
-    if ((a.id && !lnt_same_rows(p, a, b)) || (!row && !lnt_same_rows(p, m, b))) return lnt_program_fail(p, "lerp: the inputs differ in their rows");
+    if ((a.id && !lnt_same_rows(p, a, x)) || (!row && !lnt_same_rows(p, m, x))) return lnt_program_fail(p, "lerp: the inputs differ in their rows");
     if (row && !lnt_program_value(p, m)->f32) return lnt_program_fail(p, "lerp: one row for all is not float32");
-    const lnt_lerp_attr attr = {row};
+    const lnt_lerp_attr attr = {.row = row, .sum = !b.id};
     return lnt_add_op(p, &lerp_op, lnt_attr(p, &attr, sizeof attr), 3, (const lnt_buf[]){a, b, m}, 0, NULL,
-                      (lnt_out_spec){cols, lnt_heads(p, b), lnt_program_value(p, b)->f32});
+                      (lnt_out_spec){cols, lnt_heads(p, x), lnt_program_value(p, x)->f32});
 }
 
 lnt_buf lnt_row_param(lnt_program *p, const char *name, int64_t rows, int64_t cols, lnt_init init)
@@ -83,4 +85,11 @@ lnt_buf lnt_lerp_param(lnt_program *p, lnt_buf a, lnt_buf b, const char *name, l
 lnt_buf lnt_scale_columns(lnt_program *p, lnt_buf x, const char *name, lnt_init init)
 {
     return lnt_ready(p, "lerp", 1, &x) ? lerp(p, LNT_NO_BUF, x, lnt_row_param(p, name, 1, lnt_cols(p, x), init)) : LNT_NO_BUF;
+}
+
+lnt_buf lnt_scale_rows(lnt_program *p, lnt_buf x, lnt_buf m) { return lnt_ready(p, "lerp", 1, &x) ? lerp(p, LNT_NO_BUF, x, m) : LNT_NO_BUF; }
+
+lnt_buf lnt_add_columns(lnt_program *p, lnt_buf x, const char *name, lnt_init init)
+{
+    return lnt_ready(p, "lerp", 1, &x) ? lerp(p, x, LNT_NO_BUF, lnt_row_param(p, name, 1, lnt_cols(p, x), init)) : LNT_NO_BUF;
 }

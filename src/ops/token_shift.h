@@ -5,6 +5,7 @@
 
 typedef struct {
     bool row; /* m has one row for all */
+    bool sum; /* a + m; there is no b */
 } lnt_lerp_attr;
 
 #endif

@@ -51,11 +51,11 @@ linnet_status LNT_V(lnt_lerp_forward)(const lnt_call *k)
     const int64_t size = rows_a_piece(y->cols), step = !((const lnt_lerp_attr *)k->attr)->row;
     PARALLEL_PIECES(k->c, p, pieces(y->rows, size))
         for (int64_t r = p * size; r < at_most(y->rows, (p + 1) * size); r++) {
-            const void *ar = a->data ? row_at(a, r) : NULL, *br = row_at(b, r), *mr = row_at(m, r * step);
+            const void *ar = a->data ? row_at(a, r) : NULL, *br = b->data ? row_at(b, r) : NULL, *mr = row_at(m, r * step);
             V_EACH(i, n, y->cols)
             {
-                vf from = ar ? v_get(ar, a->dtype, i, n) : v_zero();
-                v_put(row_at(y, r), y->dtype, i, n, from + (v_get(br, b->dtype, i, n) - from) * v_get(mr, m->dtype, i, n));
+                vf from = ar ? v_get(ar, a->dtype, i, n) : v_zero(), by = v_get(mr, m->dtype, i, n);
+                v_put(row_at(y, r), y->dtype, i, n, br ? from + (v_get(br, b->dtype, i, n) - from) * by : from + by);
             }
         }
     return LINNET_OK;
@@ -65,19 +65,23 @@ linnet_status LNT_V(lnt_lerp_forward)(const lnt_call *k)
 static void lerp_row_back(const lnt_call *k, int64_t r, float *sum)
 {
     const lnt_tensor *a = &k->in[0], *b = &k->in[1], *m = &k->in[2], *dy = &k->d_out[0], *da = &k->d_in[0], *db = &k->d_in[1], *dm = &k->d_in[2];
-    const bool row = ((const lnt_lerp_attr *)k->attr)->row;
+    const lnt_lerp_attr *x = k->attr;
+    const bool row = x->row;
     V_EACH(i, n, dy->cols)
     {
-        vf d = v_get(row_at(dy, r), dy->dtype, i, n), by = v_get(row_at(m, row ? 0 : r), m->dtype, i, n);
+        vf d = v_get(row_at(dy, r), dy->dtype, i, n), by = x->sum ? v_zero() : v_get(row_at(m, row ? 0 : r), m->dtype, i, n);
         if (da->data) v_out(row_at(da, r), da->dtype, i, n, d - d * by, k->accumulate[0]);
         if (db->data) v_out(row_at(db, r), db->dtype, i, n, d * by, k->accumulate[1]);
         if (!dm->data) continue;
-        vf way = v_get(row_at(b, r), b->dtype, i, n);
-        if (a->data) way -= v_get(row_at(a, r), a->dtype, i, n);
+        if (!x->sum) {
+            vf way = v_get(row_at(b, r), b->dtype, i, n);
+            if (a->data) way -= v_get(row_at(a, r), a->dtype, i, n);
+            d *= way;
+        }
         if (sum)
-            v_out(sum, LINNET_F32, i, n, d * way, true);
+            v_out(sum, LINNET_F32, i, n, d, true);
         else
-            v_out(row_at(dm, r), dm->dtype, i, n, d * way, k->accumulate[2]);
+            v_out(row_at(dm, r), dm->dtype, i, n, d, k->accumulate[2]);
     }
 }
 

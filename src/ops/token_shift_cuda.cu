@@ -116,6 +116,31 @@ struct lerp_slope {
     }
 };
 
+/* a + m. */
+struct sum_map {
+    static constexpr int IN = 2, OUT = 1; /* a, m */
+    template <int U> __device__ void operator()(const float (&in)[2][U], float (&out)[1][U]) const
+    {
+#pragma unroll
+        for (int u = 0; u < U; u++) out[0][u] = in[0][u] + in[1][u];
+    }
+};
+
+struct sum_slope {
+    static constexpr int IN = 1, OUT = 2; /* dy */
+    template <int U> __device__ void operator()(const float (&in)[1][U], float (&out)[2][U]) const
+    {
+#pragma unroll
+        for (int u = 0; u < U; u++) out[0][u] = out[1][u] = in[0][u];
+    }
+};
+
+struct sum_row_slope {
+    static constexpr int OUT = 1;
+    lnt_strided dy;
+    __device__ void operator()(float (&out)[1], int64_t r, int64_t c) const { get<any1>(out, dy.v, r * dy.ld + c); }
+};
+
 /* dm of one row for all. */
 struct lerp_row_slope {
     static constexpr int OUT = 1;
@@ -133,18 +158,30 @@ struct lerp_row_slope {
 extern "C" linnet_status lnt_lerp_forward_cuda(const lnt_call *k)
 {
     const bool add[1] = {false}, row = ((const lnt_lerp_attr *)k->attr)->row;
+    if (((const lnt_lerp_attr *)k->attr)->sum) {
+        row_run(k->c, sum_map{}, k->out[0].rows, k->out[0].cols, {&k->in[0], &k->in[2]}, row ? 2u : 0u, {&k->out[0]}, add);
+        return LINNET_OK;
+    }
     row_run(k->c, lerp_map{}, k->out[0].rows, k->out[0].cols, {&k->in[0], &k->in[1], &k->in[2]}, row ? 4u : 0u, {&k->out[0]}, add);
     return LINNET_OK;
 }
 
 extern "C" linnet_status lnt_lerp_backward_cuda(const lnt_call *k)
 {
-    const bool row = ((const lnt_lerp_attr *)k->attr)->row;
+    const bool row = ((const lnt_lerp_attr *)k->attr)->row, sum = ((const lnt_lerp_attr *)k->attr)->sum;
     const lnt_tensor *dy = &k->d_out[0], *dm = &k->d_in[2], none = {};
-    row_run(k->c, lerp_slope{}, dy->rows, dy->cols, {&k->in[0], &k->in[1], &k->in[2], dy}, row ? 4u : 0u,
+    const bool add[2] = {k->accumulate[0], k->accumulate[2]};
+    if (sum)
+        row_run(k->c, sum_slope{}, dy->rows, dy->cols, {dy}, 0u, {&k->d_in[0], row ? &none : dm}, add);
+    else
+        row_run(k->c, lerp_slope{}, dy->rows, dy->cols, {&k->in[0], &k->in[1], &k->in[2], dy}, row ? 4u : 0u,
             {&k->d_in[0], &k->d_in[1], row ? &none : dm}, k->accumulate);
     if (!row || !dm->data) return LINNET_OK;
     if (!k->accumulate[2]) lnt_device_zero(k->c, dm->data, (size_t)dm->cols * sizeof(float));
-    column_run(k->c, lerp_row_slope{strided(&k->in[0]), strided(&k->in[1]), strided(dy)}, dy->rows, dy->cols, {(float *)dm->data}, (float *)k->work);
+    if (sum)
+        column_run(k->c, sum_row_slope{strided(dy)}, dy->rows, dy->cols, {(float *)dm->data}, (float *)k->work);
+    else
+        column_run(k->c, lerp_row_slope{strided(&k->in[0]), strided(&k->in[1]), strided(dy)}, dy->rows, dy->cols, {(float *)dm->data},
+                   (float *)k->work);
     return LINNET_OK;
 }

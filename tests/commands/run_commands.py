@@ -17,6 +17,7 @@ import cases_operators  # noqa: E402,F401
 import cases_numbers  # noqa: E402,F401
 import cases_install  # noqa: E402,F401
 import cases_examples  # noqa: E402,F401
+import cases_mixers  # noqa: E402,F401
 import cases_readme  # noqa: E402,F401
 import cases_train  # noqa: E402,F401
 
