@@ -274,6 +274,49 @@ static void scan_is_gates_of_columns(void **state)
     linnet_context_destroy(c);
 }
 
+/* A channel of a selective scan is gla with one value column: q = C, k = B, v = delta u, gk = delta A. */
+static void selective_scan_is_gates_of_rows(void **state)
+{
+    (void)state;
+    enum { T = 70, D = 7, M = 5 };
+    linnet_context *c = make_context(2);
+    lnt_recur_case ka = { "selective_scan", 1, { T }, { { "D", D }, { "M", M } }, .beta = 0.5, .states = true };
+    lnt_recur_case kb = { "gla", 1, { T }, LNT_HEADS(1, 1, M, 1), .states = true, .option = { { "scale", 1 } } };
+    lnt_problem a, b;
+    OK(c, lnt_problem_make(c, &ka, LINNET_F32, LINNET_F32, 5, &a));
+    OK(c, lnt_problem_make(c, &kb, LINNET_F32, LINNET_F32, 5, &b));
+    memset(tensor(&a, "D"), 0, tensor_bytes(&a, "D"));
+    OK(c, lnt_problem_run(c, &a, false));
+    OK(c, lnt_problem_run(c, &a, true));
+    memcpy(tensor(&b, "q"), tensor(&a, "C"), tensor_bytes(&b, "q"));
+    memcpy(tensor(&b, "k"), tensor(&a, "B"), tensor_bytes(&b, "k"));
+    for (int d = 0; d < D; d++) {
+        float o[T], dv[T], expected[T];
+        for (int t = 0; t < T; t++) {
+            const float delta = tensor(&a, "delta")[t * D + d];
+            tensor(&b, "v")[t] = delta * tensor(&a, "u")[t * D + d];
+            tensor(&b, "do")[t] = tensor(&a, "do")[t * D + d];
+            for (int m = 0; m < M; m++) tensor(&b, "gk")[t * M + m] = delta * tensor(&a, "A")[d * M + m];
+        }
+        memcpy(tensor(&b, "s0"), tensor(&a, "s0") + d * M, M * sizeof(float));
+        memcpy(tensor(&b, "dsT"), tensor(&a, "dsT") + d * M, M * sizeof(float));
+        OK(c, lnt_problem_run(c, &b, false));
+        OK(c, lnt_problem_run(c, &b, true));
+        for (int t = 0; t < T; t++) {
+            o[t] = tensor(&a, "o")[t * D + d];
+            dv[t] = tensor(&a, "du")[t * D + d];
+            expected[t] = tensor(&a, "delta")[t * D + d] * tensor(&b, "dv")[t];
+        }
+        close_to("selective_scan", "o", o, tensor(&b, "o"), T, 2e-6);
+        close_to("selective_scan", "du", dv, expected, T, 3e-6);
+        close_to("selective_scan", "sT", tensor(&a, "sT") + d * M, tensor(&b, "sT"), M, 2e-6);
+        close_to("selective_scan", "ds0", tensor(&a, "ds0") + d * M, tensor(&b, "ds0"), M, 3e-6);
+    }
+    lnt_problem_free(&a);
+    lnt_problem_free(&b);
+    linnet_context_destroy(c);
+}
+
 /* A window of one token: o = v. (Its dq and dk are exactly zero, so that no relative error can be told; it is not among the cases.) */
 static void window_of_one(void **state)
 {
@@ -507,7 +550,7 @@ int main(int argc, char **argv)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(split_and_hand_over), cmocka_unit_test(packed_is_separate), cmocka_unit_test(causality),
         cmocka_unit_test(families_reduce),     cmocka_unit_test(window_of_one),      cmocka_unit_test(reset_is_boundary),
-        cmocka_unit_test(scan_is_gates_of_columns),
+        cmocka_unit_test(scan_is_gates_of_columns), cmocka_unit_test(selective_scan_is_gates_of_rows),
         cmocka_unit_test(state_in_place),      cmocka_unit_test(node_keeps_state),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

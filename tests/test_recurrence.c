@@ -105,8 +105,8 @@ static void adjoint_identity(void **state)
             make_truth(c, k, LINNET_F64, &p);
             if (tensor(&p, "sT_kk")) memset(tensor(&p, "sT_kk"), 0, tensor_bytes(&p, "sT_kk"));
             double left = objective(&p), right = 0, size = 1;
-            static const char *const linear[] = { "v", "x", "s0", "s0_kv" };
-            for (int i = 0; i < 4; i++) {
+            static const char *const linear[] = { "v", "x", "u", "s0", "s0_kv" };
+            for (int i = 0; i < 5; i++) {
                 if (i == 1 && tensor(&p, "v")) continue; /* mesa's x is another */
                 const int row = lnt_recur_tensor_find(p.op, linear[i]);
                 const double *x = row < 0 ? NULL : p.data[row], *d = x ? p.data[row + 1] : NULL;
@@ -659,6 +659,7 @@ static void check_goldens(const char *folder)
                                            { "kda", "kda" },
                                            { "mesa", "mesa" },
                                            { "scan", "scan" },
+                                           { "selective_scan", "selective_scan" },
                                            { "attention", "attention" },
                                            { "attention_window", "attention" } };
     static const char *const files[] = { "base", "packed", "ragged" }, *const forms[] = { "recurrent", "chunk", "parallel" };

@@ -106,6 +106,7 @@ typedef enum {
     LNT_VALUES_DECAY,     /* natural logs of decays, at most 0; -inf is an exact reset */
     LNT_VALUES_STRENGTH,  /* above 0 */
     LNT_VALUES_POSITIVE,  /* above 0, about 1 */
+    LNT_VALUES_NEGATIVE,  /* below 0, about -1 */
     LNT_VALUES_SYMMETRIC, /* symmetric matrices (the last two letters) that are not negative */
 } lnt_tensor_values;
 

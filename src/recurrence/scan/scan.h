@@ -19,7 +19,21 @@ typedef struct {
 /* The dtype of what is f. */
 static inline lnt_dtype lnt_scan_small(const lnt_scan_args *a) { return a->dtype == LINNET_F64 ? LINNET_F64 : LINNET_F32; }
 
-extern const lnt_recur_impl lnt_scan_reference;
+/* A state of M numbers a channel: selective_scan. */
+typedef struct {
+    LNT_RECUR_HEAD
+    int32_t D, M;
+    const void *u, *delta;  /* x [T,D]; f [T,D] step sizes, > 0 */
+    const void *A;          /* f [D,M] rates, < 0 */
+    const void *B, *C;      /* x [T,M], of all channels */
+    const void *skip;       /* f [D]; NULL: zeros */
+    const void *s0, *dsT;   /* f [N,D,M]; NULL: zeros */
+    const void *dout;       /* x [T,D]; NULL: zeros */
+    void *o, *sT;           /* x [T,D]; f [N,D,M], NULL: not wanted */
+    void *du, *ddelta, *dA, *dB, *dC, *dskip, *ds0; /* written, not added to; NULL: not wanted */
+} lnt_selective_args;
+
+extern const lnt_recur_impl lnt_scan_reference, lnt_selective_reference;
 extern const lnt_recur_case lnt_scan_cases[];
 
 #endif
