@@ -176,6 +176,16 @@ static inline float row_dot(const float *x, const float *y, int64_t n)
     return v_sum(a + b);
 }
 
+/* <x, y . f> */
+static inline float row_dot_times(const float *x, const float *y, const float *f, int64_t n)
+{
+    vf sum = v_zero();
+    int64_t i = 0;
+    for (; i + LNT_VL <= n; i += LNT_VL) sum += v_load(x + i) * v_load(y + i) * v_load(f + i);
+    if (i < n) sum += v_load_n(x + i, n - i) * v_load_n(y + i, n - i) * v_load_n(f + i, n - i);
+    return v_sum(sum);
+}
+
 static inline float row_sum(const float *x, int64_t n)
 {
     vf a = v_zero();

@@ -38,7 +38,7 @@ void LNT_V(lnt_vector_readers)(const lnt_vector *v, int n, int readers, const fl
 void LNT_V(lnt_vector_writers)(const lnt_vector *v, int n, const float *A, int64_t ld, const float *x, float *out);
 
 /* dg_i = last + sum_{l<i} through_l + sum_{l>=i} inside_l, 0 at an exact reset; last [width], through and inside [n,width]
- * (operators.md#gate-gradients). */
-void LNT_V(lnt_vector_gate_grad)(const lnt_vector *v, const float *last, const float *through, const float *inside, float *dg, int64_t stride);
+ * (operators.md#gate-gradients). Afterwards last and inside hold the running sums. */
+void LNT_V(lnt_vector_gate_grad)(const lnt_vector *v, float *last, const float *through, float *inside, float *dg, int64_t stride);
 
 #endif

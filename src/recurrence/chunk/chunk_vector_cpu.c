@@ -63,61 +63,84 @@ INLINE void store(bool part, float *p, vf x, int lanes)
         v_store(p, x);
 }
 
-/* Rows first .. end-1 of a vector of columns: F from the row `first` through i. */
-INLINE void products_down(bool part, int lanes, int first, int end, int64_t W, const float *alpha, float *y)
+/* Columns whose chains of products run side by side: a step waits for the one before it, about 10 cycles. */
+enum { CHAINS = 4 };
+
+/* Rows first .. end-1 of `chains` vectors of columns: F from the row `first` through i. */
+INLINE void products_down(int chains, bool part, int lanes, int first, int end, int64_t W, const float *alpha, float *y)
 {
-    vf x = v_set(1.0f);
+    vf x[CHAINS];
+    UNROLL for (int k = 0; k < chains; k++) x[k] = v_set(1.0f);
     for (int64_t i = first; i < end; i++) {
-        x = normal(x * load(part, alpha + i * W, lanes));
-        store(part, y + i * W, x, lanes);
+        UNROLL for (int k = 0; k < chains; k++) {
+            x[k] = normal(x[k] * load(part, alpha + i * W + k * LNT_VL, lanes));
+            store(part, y + i * W + k * LNT_VL, x[k], lanes);
+        }
     }
 }
 
 /* F from behind i through the row end-1. */
-INLINE void products_up(bool part, int lanes, int first, int end, int64_t W, const float *alpha, float *y)
+INLINE void products_up(int chains, bool part, int lanes, int first, int end, int64_t W, const float *alpha, float *y)
 {
-    vf x = v_set(1.0f);
+    vf x[CHAINS];
+    UNROLL for (int k = 0; k < chains; k++) x[k] = v_set(1.0f);
     for (int64_t i = end - 1; i >= first; i--) {
-        store(part, y + i * W, x, lanes);
-        x = normal(x * load(part, alpha + i * W, lanes));
+        UNROLL for (int k = 0; k < chains; k++) {
+            store(part, y + i * W + k * LNT_VL, x[k], lanes);
+            x[k] = normal(x[k] * load(part, alpha + i * W + k * LNT_VL, lanes));
+        }
     }
 }
 
-INLINE void load_columns(bool part, int lanes, const lnt_vector *v, int c, bool writers)
+INLINE void load_columns(int chains, bool part, int lanes, const lnt_vector *v, int c, bool writers)
 {
     int n = v->n;
     int64_t W = v->width;
     float *alpha = v->alpha + c, *level = v->levels + c;
-    vf sum = v_zero();
-    for (int64_t i = 0; i < n; i++) {
-        vf x = load(part, alpha + i * W, lanes);
-        store(part, alpha + i * W, v_exp(x), lanes);
-        sum += x;
-    }
-    store(part, v->end + c, normal(v_exp(sum)), lanes);
-    products_up(part, lanes, 0, n, W, alpha, v->to_end + c);
+    lnt_tiles_awake();
+    products_up(chains, part, lanes, 0, n, W, alpha, v->to_end + c);
     if (writers) return;
-    products_down(part, lanes, 0, n, W, alpha, v->from_start + c);
+    products_down(chains, part, lanes, 0, n, W, alpha, v->from_start + c);
     for (int h = ROWS; h < n; h *= 2, level += v->C * W)
         for (int r = 0; r + h < n; r += 2 * h) {
-            products_up(part, lanes, r, r + h, W, alpha, level);
-            products_down(part, lanes, r + h, r + 2 * h < n ? r + 2 * h : n, W, alpha, level);
+            products_up(chains, part, lanes, r, r + h, W, alpha, level);
+            products_down(chains, part, lanes, r + h, r + 2 * h < n ? r + 2 * h : n, W, alpha, level);
         }
+}
+
+/* end += g, alpha = e^g in place of g. */
+INLINE void load_row(int W, float *alpha, float *end)
+{
+    int c = 0;
+    for (; c + LNT_VL <= W; c += LNT_VL) {
+        vf x = v_load(alpha + c);
+        v_store(alpha + c, v_exp(x));
+        v_store(end + c, v_load(end + c) + x);
+    }
+    if (c == W) return;
+    vf x = v_load_n(alpha + c, W - c);
+    v_store_n(alpha + c, v_exp(x), W - c);
+    v_store_n(end + c, v_load_n(end + c, W - c) + x, W - c);
 }
 
 void LNT_V(lnt_vector_load)(lnt_vector *v, int n, const float *g, int64_t stride, bool writers)
 {
     int W = v->width, c = 0;
     v->n = n;
+    memset(v->end, 0, (size_t)W * sizeof(float));
     for (int64_t i = 0; i < n; i++) {
         rows_awake(i);
         memcpy(v->alpha + i * W, g + i * stride, (size_t)W * sizeof *g);
     }
-    for (; c + LNT_VL <= W; c += LNT_VL) {
-        lnt_tiles_awake();
-        load_columns(false, LNT_VL, v, c, writers);
+    for (int64_t i = 0; i < n; i++) {
+        rows_awake(i);
+        load_row(W, v->alpha + i * W, v->end);
     }
-    if (c < W) load_columns(true, W - c, v, c, writers);
+    for (; c + LNT_VL <= W; c += LNT_VL) v_store(v->end + c, normal(v_exp(v_load(v->end + c))));
+    if (c < W) v_store_n(v->end + c, normal(v_exp(v_load_n(v->end + c, W - c))), W - c);
+    for (c = 0; c + CHAINS * LNT_VL <= W; c += CHAINS * LNT_VL) load_columns(CHAINS, false, LNT_VL, v, c, writers);
+    for (; c + LNT_VL <= W; c += LNT_VL) load_columns(1, false, LNT_VL, v, c, writers);
+    if (c < W) load_columns(1, true, W - c, v, c, writers);
 }
 
 /* ---- inside a block --------------------------------------------------------------------------------------------------------------------- */
@@ -343,27 +366,27 @@ void LNT_V(lnt_vector_writers)(const lnt_vector *v, int n, const float *A, int64
     }
 }
 
-INLINE void gate_columns(bool part, int lanes, const lnt_vector *v, const float *last, const float *through, const float *inside, float *dg,
-                         int64_t stride)
+/* dg = last + inside, 0 where alpha is: nothing passes a reset; then last += through. */
+INLINE void gate_row(int W, const float *alpha, const float *through, const float *inside, float *last, float *dg)
 {
-    int64_t W = v->width;
-    vf sum = load(part, last, lanes);
-    for (int64_t i = 0; i < v->n; i++) {
-        store(part, dg + i * stride, sum, lanes);
-        sum += load(part, through + i * W, lanes);
+    int c = 0;
+    for (; c + LNT_VL <= W; c += LNT_VL) {
+        vf sum = v_load(last + c), x = sum + v_load(inside + c);
+        v_store(dg + c, v_select(v_load(alpha + c) == v_zero(), v_zero(), x));
+        v_store(last + c, sum + v_load(through + c));
     }
-    sum = v_zero();
-    for (int64_t i = v->n - 1; i >= 0; i--) {
-        sum += load(part, inside + i * W, lanes);
-        store(part, dg + i * stride, sum + load(part, dg + i * stride, lanes), lanes);
+    for (; c < W; c++) {
+        dg[c] = alpha[c] == 0.0f ? 0.0f : last[c] + inside[c];
+        last[c] += through[c];
     }
 }
 
-void LNT_V(lnt_vector_gate_grad)(const lnt_vector *v, const float *last, const float *through, const float *inside, float *dg, int64_t stride)
+void LNT_V(lnt_vector_gate_grad)(const lnt_vector *v, float *last, const float *through, float *inside, float *dg, int64_t stride)
 {
-    int W = v->width, c = 0;
-    for (; c + LNT_VL <= W; c += LNT_VL) gate_columns(false, LNT_VL, v, last + c, through + c, inside + c, dg + c, stride);
-    if (c < W) gate_columns(true, W - c, v, last + c, through + c, inside + c, dg + c, stride);
-    for (int64_t i = 0; i < v->n; i++) /* nothing passes a reset */
-        for (c = 0; c < W; c++) dg[i * stride + c] = v->alpha[i * W + c] == 0.0f ? 0.0f : dg[i * stride + c];
+    int64_t W = v->width;
+    for (int64_t i = v->n - 1; i-- > 0;) row_add(inside + i * W, 1.0f, inside + (i + 1) * W, W);
+    for (int64_t i = 0; i < v->n; i++) {
+        rows_awake(i);
+        gate_row((int)W, v->alpha + i * W, through + i * W, inside + i * W, last, dg + i * stride);
+    }
 }

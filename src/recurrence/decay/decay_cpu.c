@@ -431,15 +431,13 @@ static void state_products(scratch *w, int K, int V, const float *S)
 {
     memset(w->last_k, 0, (size_t)K * sizeof(float));
     for (int64_t j = 0; j < V; j++) {
-        const float *dS = w->dS + j * K;
-        float f = w->columns ? w->gv.end[j] : 1.0f, sum = 0;
-        for (int64_t i = 0; i < K; i++) {
-            float p = S[j * K + i] * dS[i] * w->gk.end[i];
-            w->last_k[i] += f * p;
-            sum += p;
-        }
-        if (w->columns) w->last_v[j] = f * sum;
+        const float *Sj = S + j * K, *dS = w->dS + j * K;
+        const float f = w->columns ? w->gv.end[j] : 1.0f;
+        rows_awake(j);
+        row_add_times(K, f, Sj, dS, w->last_k);
+        if (w->columns) w->last_v[j] = f * row_dot_times(Sj, dS, w->gk.end, K);
     }
+    row_mul(w->last_k, w->gk.end, K);
 }
 
 /* dgk of the chunk: x holds dQ without its diagonal, dk what comes through dS', pair_k what pairs add. */
