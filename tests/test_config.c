@@ -106,6 +106,9 @@ static void published_defaults(void **state)
         {"transformer", "num_heads", "32"}, {"transformer", "rope_theta", "10000.0"}, {"transformer", "window_size", "null"},
         {"transformer", "qk_norm", "false"},
         {"rwkv6", "num_heads", "4"}, {"rwkv6", "expand_k", "0.5"}, {"rwkv6", "norm_eps", "1e-5"}, {"rwkv6", "norm_first", "true"},
+        {"rwkv7", "head_dim", "64"}, {"rwkv7", "num_heads", "null"}, {"rwkv7", "norm_eps", "1e-5"}, {"rwkv7", "norm_first", "true"},
+        {"rwkv7", "hidden_ratio", "4"}, {"rwkv7", "decay_low_rank_dim", "64"}, {"rwkv7", "gate_low_rank_dim", "128"},
+        {"rwkv7", "a_low_rank_dim", "64"}, {"rwkv7", "v_low_rank_dim", "16"}, {"rwkv7", "fuse_norm", "true"},
         {"rwkv6", "norm_bias", "true"}, {"rwkv6", "hidden_ratio", "3.5"}, {"rwkv6", "proj_low_rank_dim", "32"}, {"rwkv6", "gate_low_rank_dim", "64"},
         {"gla", "num_heads", "4"}, {"gla", "expand_k", "0.5"}, {"gla", "expand_v", "1.0"}, {"gla", "use_short_conv", "false"},
         {"gla", "use_output_gate", "true"}, {"gla", "clamp_min", "null"}, {"gla", "num_hidden_layers", "24"},
@@ -301,6 +304,9 @@ static const bad_case bad[] = {
     {"rwkv6", "multiple_of", "64", "\"multiple_of\" is not a key of model type rwkv6"},
     {"rwkv6", "use_receptance", "false", "\"use_receptance\" is not a key of model type rwkv6"},
     {"rwkv6", "expand_k", "0.3", "num_heads is 2, expected a divisor of hidden_size * expand_k = 19"},
+    {"rwkv7", "use_receptance", "true", "\"use_receptance\" is not a key of model type rwkv7"},
+    {"rwkv7", "head_dim", "48", "head_dim is 48, expected a divisor of hidden_size = 64"},
+    {"rwkv7", "head_dim", "64", "num_heads is 2, expected null or hidden_size / head_dim = 1"},
     {"rwkv6", "gate_fn", "\"sigmoid\"", "unknown key \"gate_fn\" for model type rwkv6"},
     {"gla", "feature_map", "\"relu\"", "feature_map is \"relu\", expected null"},
     {"gla", "gate_logit_normalizer", "8", "\"gate_logit_normalizer\" is not a key of model type gla"},
@@ -539,6 +545,29 @@ static void parts(void **state)
     linnet_config_destroy(again);
 }
 
+/* A number that follows and is listed for each layer: taken alone, as null and as the list, wherever it stands; written as the list. */
+static void what_follows_for_each_layer(void **state)
+{
+    (void)state;
+    static const char *const given[] = {"[64, 64]", "64", "null", "32", "[64]", "[64, 128]", "\"64\""};
+    for (int i = 0; i < 7; i++) {
+        linnet_config *k;
+        char text[200];
+        snprintf(text, sizeof text, "{\"value_dim\":%s,\"model_type\":\"rwkv7\",\"hidden_size\":64,\"num_hidden_layers\":2}", given[i]);
+        assert_int_equal(load(text, &k), i < 3 ? LINNET_OK : LINNET_EFORMAT);
+        if (i >= 3) {
+            assert_non_null(strstr(linnet_error_message(ctx), ", expected hidden_size = 64 for each layer"));
+            continue;
+        }
+        assert_non_null(strstr(linnet_config_json(k), "\"value_dim\": [64, 64],"));
+        assert_int_equal(linnet_config_set(ctx, k, "num_hidden_layers", "3"), LINNET_OK);
+        assert_int_equal(linnet_config_set(ctx, k, "hidden_size", "128"), LINNET_OK);
+        assert_non_null(strstr(linnet_config_json(k), "\"value_dim\": [128, 128, 128],"));
+        assert_int_equal(linnet_config_set(ctx, k, "value_dim", "64"), LINNET_EINVAL);
+        linnet_config_destroy(k);
+    }
+}
+
 /* Infinity and NaN as Python writes them, inside strings left alone. */
 static void python_numbers(void **state)
 {
@@ -560,7 +589,7 @@ static void goldens(void **state)
     (void)state;
     char path[512];
     golden_model model[GOLDEN_MODELS];
-    const int n = golden_models(model, NULL);
+    const int n = golden_models(model, GOLDENS, NULL);
     assert_true(n >= 8);
     for (int i = 0; i < n; i++) {
         snprintf(path, sizeof path, "%s/fla/%.255s", GOLDENS, model[i].name);
@@ -625,6 +654,7 @@ int main(void)
         cmocka_unit_test(set_keys),
         cmocka_unit_test(patterns),
         cmocka_unit_test(parts),
+        cmocka_unit_test(what_follows_for_each_layer),
         cmocka_unit_test(python_numbers),
         cmocka_unit_test(goldens),
         cmocka_unit_test(allocation_failures),

@@ -20,18 +20,19 @@ typedef struct {
     const char *key, *value;
 } lnt_arch_default;
 
-/* A key that we have not. values: JSON texts without blanks, separated by blanks, with which the function is
- * ours; NULL: whatever it says, it changes nothing, and the
- * reason. `dropped`: not written back. */
+/* A key that we have not. values: JSON texts without blanks, separated by blanks, with which the function is ours; NULL: whatever it says, it changes
+ * nothing, and the reason. `dropped`: not written back. */
 typedef struct {
     const char *key, *values, *why;
     bool dropped;
     double (*follows)(const lnt_config *k); /* a number that our keys imply: always written, and a file's must be it; NULL: not such a key */
+    bool listed;                            /* that number for each layer; a file may have it once, or null */
 } lnt_arch_other;
-#define LNT_ONLY(key, values, why) {key, values, why, false, NULL}
-#define LNT_KEPT(key, why) {key, NULL, why, false, NULL}
-#define LNT_DROPPED(key, values, why) {key, values, why, true, NULL}
-#define LNT_FOLLOWS(key, function, why) {key, NULL, why, false, function}
+#define LNT_ONLY(key, values, why) {key, values, why, false, NULL, false}
+#define LNT_KEPT(key, why) {key, NULL, why, false, NULL, false}
+#define LNT_DROPPED(key, values, why) {key, values, why, true, NULL, false}
+#define LNT_FOLLOWS(key, function, why) {key, NULL, why, false, function, false}
+#define LNT_FOLLOWS_EACH(key, function, why) {key, NULL, why, false, function, true}
 
 /* A part of a tensor's name. also: files have this name or ours, and we write ours. */
 typedef struct {

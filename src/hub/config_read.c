@@ -328,6 +328,16 @@ static linnet_status read_key(lnt_ctx *c, const char *key, const json_t *value, 
     return other ? read_other(c, other, value, file, k) : refuse_unknown(c, key, k);
 }
 
+static bool is_number(const json_t *v, double want) { return json_is_number(v) && fabs(json_number_value(v) - want) <= 1e-9 * fabs(want); }
+
+static bool is_list_of(const json_t *v, int64_t count, double want)
+{
+    if (json_is_null(v) || is_number(v, want)) return true;
+    bool same = json_is_array(v) && (int64_t)json_array_size(v) == count;
+    for (size_t i = 0; i < json_array_size(v); i++) same &= is_number(json_array_get(v, i), want);
+    return same;
+}
+
 /* Numbers that follow from what was read are what the file says. */
 static linnet_status check_follows(lnt_ctx *c, const json_t *o, const lnt_config *k)
 {
@@ -337,9 +347,9 @@ static linnet_status check_follows(lnt_ctx *c, const json_t *o, const lnt_config
             if (!value) continue;
             const double want = other->follows(k);
             char shown[80];
-            if (json_is_number(value) && fabs(json_number_value(value) - want) <= 1e-9 * fabs(want)) continue;
-            return lnt_fail(c, LINNET_EINVAL, "%s is %s, expected %s = %.15g", other->key, lnt_json_show(value, shown, sizeof shown), other->why,
-                            want);
+            if (other->listed ? is_list_of(value, k->num_hidden_layers, want) : is_number(value, want)) continue;
+            return lnt_fail(c, LINNET_EINVAL, "%s is %s, expected %s = %.15g%s", other->key, lnt_json_show(value, shown, sizeof shown), other->why,
+                            want, other->listed ? " for each layer" : "");
         }
     return LINNET_OK;
 }

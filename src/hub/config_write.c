@@ -163,7 +163,9 @@ static void put_follows(page *p, const lnt_arch *a, const lnt_config *k)
             if (!o->follows) continue;
             const double v = o->follows(k);
             const bool whole = fabs(v) < 1e15 && v == (double)(int64_t)v;
-            put(p, o->key, whole ? lnt_arena_printf(&p->arena, "%lld", (long long)v) : real_text(&p->arena, v));
+            char *one = whole ? lnt_arena_printf(&p->arena, "%lld", (long long)v) : real_text(&p->arena, v), *text = one;
+            for (int l = 1; o->listed && l < k->num_hidden_layers && one && text; l++) text = lnt_arena_printf(&p->arena, "%s, %s", text, one);
+            put(p, o->key, o->listed && one && text ? lnt_arena_printf(&p->arena, "[%s]", text) : text);
         }
 }
 

@@ -119,7 +119,7 @@ static const lnt_part *labelled(const lnt_config *k, const char *label)
 linnet_status lnt_config_add_mixer(lnt_ctx *c, lnt_config *k, const lnt_mixer *mixer, const char *label, int *index)
 {
     lnt_part *p = &k->mixers[k->n_mixers];
-    const lnt_part *alike = NULL, *like = NULL;
+    const lnt_part *alike = NULL;
     char name[LNT_NAME];
     if (k->n_mixers == LNT_MAX_PARTS)
         return lnt_fail(c, LINNET_EINVAL, "more than %d mixers with options of their own", LNT_MAX_PARTS);
@@ -132,9 +132,14 @@ linnet_status lnt_config_add_mixer(lnt_ctx *c, lnt_config *k, const lnt_mixer *m
     if (alike) {
         memcpy(p->options, alike->options, p->kind->options.size);
     } else {
-        int64_t heads = 0;
-        for (int i = 0; !heads && i < k->n_mixers; i++) like = &k->mixers[i], heads = int_of(like, "num_heads", 0);
-        if (heads) lnt_mixer_size(mixer, p->options, heads, int_of(like, "head_dim", k->hidden_size / heads > 0 ? k->hidden_size / heads : 1));
+        int64_t heads = 0, head = 0;
+        for (int i = 0; !heads && i < k->n_mixers; i++) {
+            heads = int_of(&k->mixers[i], "num_heads", 0);
+            head = int_of(&k->mixers[i], "head_dim", 0); /* either may be null and follow from the other */
+            if (!heads && head) heads = k->hidden_size / head;
+        }
+        if (!head && heads) head = k->hidden_size / heads;
+        if (heads) lnt_mixer_size(mixer, p->options, heads, head > 0 ? head : 1);
     }
     *index = k->n_mixers++;
     return LINNET_OK;

@@ -49,6 +49,8 @@ lnt_buf lnt_short_conv(lnt_program *p, lnt_buf x, const char *name, int size, ln
 lnt_buf lnt_token_shift(lnt_program *p, lnt_buf x);
 /* a + (b - a) m: m has a row for each of theirs, or one fixed row (lnt_row_param, or what is made of one) for all. */
 lnt_buf lnt_lerp(lnt_program *p, lnt_buf a, lnt_buf b, lnt_buf m);
+/* x m, m alike. */
+lnt_buf lnt_scale_by(lnt_program *p, lnt_buf x, lnt_buf m);
 /* The same with one fixed row of parameters [cols] named `name`, and x times such a row. */
 lnt_buf lnt_lerp_param(lnt_program *p, lnt_buf a, lnt_buf b, const char *name, lnt_init init);
 lnt_buf lnt_scale_columns(lnt_program *p, lnt_buf x, const char *name, lnt_init init);

@@ -77,6 +77,8 @@ lnt_buf lnt_row_param(lnt_program *p, const char *name, int64_t rows, int64_t co
 
 lnt_buf lnt_lerp(lnt_program *p, lnt_buf a, lnt_buf b, lnt_buf m) { return lnt_ready(p, "lerp", 1, &a) ? lerp(p, a, b, m) : LNT_NO_BUF; }
 
+lnt_buf lnt_scale_by(lnt_program *p, lnt_buf x, lnt_buf m) { return lerp(p, LNT_NO_BUF, x, m); }
+
 lnt_buf lnt_lerp_param(lnt_program *p, lnt_buf a, lnt_buf b, const char *name, lnt_init init)
 {
     return lnt_ready(p, "lerp", 1, &b) ? lnt_lerp(p, a, b, lnt_row_param(p, name, 1, lnt_cols(p, b), init)) : LNT_NO_BUF;
@@ -84,7 +86,7 @@ lnt_buf lnt_lerp_param(lnt_program *p, lnt_buf a, lnt_buf b, const char *name, l
 
 lnt_buf lnt_scale_columns(lnt_program *p, lnt_buf x, const char *name, lnt_init init)
 {
-    return lnt_ready(p, "lerp", 1, &x) ? lerp(p, LNT_NO_BUF, x, lnt_row_param(p, name, 1, lnt_cols(p, x), init)) : LNT_NO_BUF;
+    return lnt_ready(p, "lerp", 1, &x) ? lnt_scale_by(p, x, lnt_row_param(p, name, 1, lnt_cols(p, x), init)) : LNT_NO_BUF;
 }
 
 lnt_buf lnt_scale_rows(lnt_program *p, lnt_buf x, lnt_buf m) { return lnt_ready(p, "lerp", 1, &x) ? lerp(p, LNT_NO_BUF, x, m) : LNT_NO_BUF; }
