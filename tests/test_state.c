@@ -57,6 +57,15 @@ static void splits_of(const char *name, linnet_model *m)
         assert_memory_equal(logits[0], logits[1], sizeof logits[0]);
         same_states(name, a, b);
     }
+    linnet_state_destroy(a);
+    linnet_state_destroy(b);
+    a = state_of(s), b = state_of(s);
+    feed_in(a, text, TEXT, 1, logits[0]); /* as steps: some at once, with the bits of one by one */
+    linnet_session_call k = step_of(b, text, logits[1]);
+    k.n_ids = TEXT, k.wants = LINNET_LOGITS_ALL, k.steps = 1;
+    OK(linnet_session_run(s, &k, 1));
+    if (memcmp(logits[0], logits[1], sizeof logits[0])) fail_msg("%s: steps at once have other logits", name);
+    same_states(name, a, b);
     linnet_session_destroy(s);
 }
 
@@ -218,11 +227,12 @@ typedef struct {
     struct {
         int ids;   /* > 0: so many, text[from ..]; < 0: back by so many */
         int from;
+        bool steps;
         float last[VOCAB];
     } event[400];
 } life;
 
-static void relive(const char *name, linnet_session *one, const life *l, const linnet_state *became)
+static void relive(const char *name, linnet_session *one, life *l, const linnet_state *became)
 {
     linnet_state *own = state_of(one);
     float last[VOCAB];
@@ -230,6 +240,12 @@ static void relive(const char *name, linnet_session *one, const life *l, const l
         if (l->event[i].ids < 0) {
             OK(linnet_state_rollback(own, -l->event[i].ids));
             continue;
+        }
+        if (l->event[i].steps) {
+            l->event[i].steps = false;
+            feed_in(own, text + l->event[i].from, l->event[i].ids - 1, 1, NULL);
+            l->event[i].from += l->event[i].ids - 1;
+            l->event[i].ids = 1;
         }
         linnet_session_call k = step_of(own, text + l->event[i].from, last);
         k.n_ids = l->event[i].ids;
@@ -276,6 +292,7 @@ static void at_random(const char *name, linnet_model *m, int states, int calls)
             lives[i].event[e].from = (int)lnt_rng_below(&r, TEXT - 40);
             call[n] = step_of(s[i], text + lives[i].event[e].from, lives[i].event[e].last);
             call[n].n_ids = ids;
+            call[n].steps = lives[i].event[e].steps = lnt_rng_below(&r, 2);
             if (turn % 5 == 0 && i % 3 == 0) call[n].hidden = hidden, call[n].layer = (int32_t)lnt_rng_below(&r, 3);
             n++;
         }

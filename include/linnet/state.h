@@ -5,7 +5,7 @@
  * linnet_session_run feeds any number of states at once, each with as many ids as there are for it.
  *
  * Exactness. The ids of a call go into a state in pieces that end where its number of tokens is a multiple of the session's chunk, and where the
- * call ends. The bits of a state and of the logits it gives depend on the model, the ids and these pieces, and on nothing else: not on the
+ * call ends (and, if it says so, one by one). The bits of a state and of the logits it gives depend on the model, the ids and these pieces, and on nothing else: not on the
  * other states of a call, their number or their slots, not on the number of threads. So the same ids in the same calls give the same bits, and so do
  * calls that are cut at multiples of the chunk. Other cuts give the same up to rounding. This holds for one build on one kind of processor.
  *
@@ -73,8 +73,10 @@ typedef struct {
     int32_t layer;          /* whose result `hidden` gets: 0 .. layers-1, or layers: behind the final norm */
     float *logits;          /* [vocabulary] of LINNET_LOGITS_LAST, [n_ids, vocabulary] of LINNET_LOGITS_ALL */
     float *hidden;          /* [n_ids, width]; NULL: not wanted */
+    int32_t steps;          /* 1: the ids count as calls of one id each, and leave the bits of those; some are done at once all the same, so that
+                               this is faster than those calls: to look at guesses of what a text goes on with */
 } linnet_session_call;
-#define LINNET_SESSION_CALL_INIT { sizeof(linnet_session_call), NULL, NULL, 0, LINNET_LOGITS_NONE, 0, NULL, NULL }
+#define LINNET_SESSION_CALL_INIT { sizeof(linnet_session_call), NULL, NULL, 0, LINNET_LOGITS_NONE, 0, NULL, NULL, 0 }
 
 /* Feed n states, each at most once. Calls of one id (or whose last piece is one) are done together. A call without ids does nothing. The structures
  * are all of the size that the first one says. */

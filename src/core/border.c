@@ -170,6 +170,7 @@ static const range of_session_call[] = {
     FIELD(O, n_ids, I64, 0, ENDLESS),
     FIELD(O, wants, I32, LINNET_LOGITS_NONE, LINNET_LOGITS_ALL),
     FIELD(O, layer, I32, 0, INT32_MAX),
+    FIELD(O, steps, I32, 0, 1),
 };
 #undef O
 

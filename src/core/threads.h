@@ -19,7 +19,8 @@ void lnt_threads_one(lnt_ctx *c);
 void lnt_threads_all(lnt_ctx *c);
 
 /* The same for the rows of a call: between lnt_rows_alone(c, true) and (c, false) a product gives every row the bits that it has by itself, whatever
- * rows stand beside it (ops/gemm.c). What a state becomes then does not depend on whose steps it shares. */
+ * rows stand beside it (ops/gemm.c), and an operator with a state gives a token what it gives to one that comes by itself. What a state becomes then
+ * depends neither on whose steps it shares nor on how many of its own are done at once. */
 void lnt_rows_alone(lnt_ctx *c, bool on);
 bool lnt_rows_are_alone(const lnt_ctx *c);
 

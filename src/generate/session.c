@@ -119,7 +119,8 @@ static linnet_status plan_for(linnet_session *s, bool step, bool layers, lnt_pla
     lnt_plan **plan = &(step ? s->step : s->piece)[layers];
     *out = *plan;
     if (*plan) return LINNET_OK;
-    const lnt_plan_options o = {.tokens = step ? s->o.slots : s->o.chunk, .n_seq = step ? s->o.slots : 1, .dtype = s->m->dtype, .has_state = true,
+    const int64_t slots = s->o.slots, steps = (LNT_ALONE_TOKENS + slots - 1) / slots * slots;
+    const lnt_plan_options o = {.tokens = step ? steps : s->o.chunk, .n_seq = step ? slots : 1, .dtype = s->m->dtype, .has_state = true,
                                 .state_capacity = s->slots->capacity, .rows_alone = step, .n_outputs = 1, .outputs = {s->m->hidden},
                                 .n_kept = layers ? (int)s->m->config->num_hidden_layers : 0, .kept = s->m->layers};
     LNT_TRY(lnt_plan_create(s->c, s->m->p, &o, plan));
@@ -140,11 +141,11 @@ static linnet_status run(linnet_session *s, lnt_plan *plan, const int32_t *ids, 
     return lnt_plan_run(plan, s->m->w, &b);
 }
 
-linnet_status lnt_session_piece(linnet_session *s, linnet_state *state, const int32_t *ids, int64_t n, bool layers, lnt_plan **plan)
+linnet_status lnt_session_piece(linnet_session *s, linnet_state *state, const int32_t *ids, int64_t n, bool steps, bool layers, lnt_plan **plan)
 {
-    LNT_TRY(plan_for(s, n == 1, layers, plan));
+    LNT_TRY(plan_for(s, steps || n == 1, layers, plan));
     LNT_TRY(run(s, *plan, ids, n, &state->slot, 1));
-    lnt_session_state_fed(state, ids, n);
+    lnt_session_state_fed(state, ids, n, steps);
     return LINNET_OK;
 }
 
@@ -204,8 +205,9 @@ static linnet_status feed(linnet_session *s, const linnet_session_call *k, int64
     for (int64_t n; *fed < k->n_ids; *fed += n) {
         const int64_t room = s->o.chunk - lnt_session_tokens(k->state) % s->o.chunk, rest = k->n_ids - *fed;
         n = rest < room ? rest : room;
+        if (k->steps && n > LNT_ALONE_TOKENS) n = LNT_ALONE_TOKENS;
         if (n == 1 && rest == 1) return LINNET_OK;
-        LNT_TRY(lnt_session_piece(s, k->state, k->ids + *fed, n, wants_layers(s, k), &plan));
+        LNT_TRY(lnt_session_piece(s, k->state, k->ids + *fed, n, k->steps, wants_layers(s, k), &plan));
         LNT_TRY(give(s, k, plan, 0, *fed, n));
     }
     return LINNET_OK;
@@ -226,7 +228,7 @@ static linnet_status step_together(linnet_session *s)
     if (!n) return LINNET_OK;
     LNT_TRY(plan_for(s, true, layers, &plan));
     LNT_TRY(run(s, plan, s->step_ids, n, s->step_slots, n));
-    for (int64_t i = 0; i < n; i++) lnt_session_state_fed(s->call[s->step_slots[i]]->state, &s->step_ids[i], 1);
+    for (int64_t i = 0; i < n; i++) lnt_session_state_fed(s->call[s->step_slots[i]]->state, &s->step_ids[i], 1, true);
     for (int64_t i = 0; i < n; i++) LNT_TRY(give(s, s->call[s->step_slots[i]], plan, i, s->call[s->step_slots[i]]->n_ids - 1, 1));
     return LINNET_OK;
 }

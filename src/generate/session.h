@@ -51,8 +51,8 @@ struct linnet_state {
 /* ---- session.c ---- */
 
 linnet_status lnt_session_check(const linnet_session *s);
-/* One piece of a state by itself; a piece of one id is a step. `plan` becomes the one that ran. */
-linnet_status lnt_session_piece(linnet_session *s, linnet_state *state, const int32_t *ids, int64_t n, bool layers, lnt_plan **plan);
+/* One piece of a state by itself; or up to LNT_ALONE_TOKENS steps, which a piece of one id is too. `plan` becomes the one that ran. */
+linnet_status lnt_session_piece(linnet_session *s, linnet_state *state, const int32_t *ids, int64_t n, bool steps, bool layers, lnt_plan **plan);
 
 /* ---- session_state.c ---- */
 
@@ -60,8 +60,8 @@ linnet_status lnt_session_piece(linnet_session *s, linnet_state *state, const in
 linnet_status lnt_session_state_check(const linnet_state *state);
 /* It has no slot's content to go back to but this. */
 void lnt_session_state_begin(linnet_state *state);
-/* Remember a piece that was fed. */
-void lnt_session_state_fed(linnet_state *state, const int32_t *ids, int64_t n);
+/* Remember a piece that was fed, or steps. */
+void lnt_session_state_fed(linnet_state *state, const int32_t *ids, int64_t n, bool steps);
 static inline int64_t lnt_session_tokens(const linnet_state *state) { return state->s->slots->position[state->slot]; }
 /* The tensor as it is after so many tokens. */
 lnt_state_tensor lnt_session_tensor_of(const linnet_session *s, int i, int64_t tokens);

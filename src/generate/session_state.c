@@ -34,14 +34,14 @@ void lnt_session_state_begin(linnet_state *state)
     if (state->s->snapshots) keep(state);
 }
 
-void lnt_session_state_fed(linnet_state *state, const int32_t *ids, int64_t n)
+void lnt_session_state_fed(linnet_state *state, const int32_t *ids, int64_t n, bool steps)
 {
     linnet_session *s = state->s;
     const int64_t tokens = lnt_session_tokens(state), first = tokens - n;
     if (!s->snapshots) return;
     for (int64_t i = 0; i < n; i++) { /* a piece lies inside a chunk, and the log is whole chunks: it has no end in between */
         state->ids[(first + i) % s->log] = ids[i];
-        state->begins[(first + i) % s->log] = i == 0;
+        state->begins[(first + i) % s->log] = i == 0 || steps;
     }
     if (tokens % s->o.chunk == 0 && tokens > state->at[place(state, state->n - 1)]) keep(state);
 }
@@ -63,9 +63,12 @@ static linnet_status go_back(linnet_state *state, int64_t to)
     int64_t at = state->at[kept];
     lnt_state_restore(s->slots, state->slot, snapshot(state, kept), at);
     while (at < to) {
+        const int64_t room = s->o.chunk - at % s->o.chunk, end = to - at < room ? to : at + room;
         int64_t n = 1;
-        while (at + n < to && !state->begins[(at + n) % s->log]) n++;
-        LNT_TRY(lnt_session_piece(s, state, state->ids + at % s->log, n, false, &plan));
+        while (at + n < end && !state->begins[(at + n) % s->log]) n++;
+        const bool steps = n == 1; /* as many as there are behind one another, at once */
+        while (steps && n < LNT_ALONE_TOKENS && at + n < end && (at + n + 1 == end || state->begins[(at + n + 1) % s->log])) n++;
+        LNT_TRY(lnt_session_piece(s, state, state->ids + at % s->log, n, steps, false, &plan));
         at += n;
     }
     return LINNET_OK;

@@ -247,6 +247,11 @@ static linnet_status check_batch(lnt_plan *plan, const lnt_weights *w, const lnt
     if (b->tokens > plan->o.tokens || (!b->cu && b->n_seq > plan->o.n_seq))
         return lnt_fail(c, LINNET_EINTERNAL, "a run of %lld tokens in %lld sequences on a plan for %lld in %lld", (long long)b->tokens,
                         (long long)b->n_seq, (long long)plan->o.tokens, (long long)plan->o.n_seq);
+    for (int64_t n = 0; plan->o.rows_alone && b->state && n < b->n_seq; n++) {
+        const int64_t each = b->cu ? b->cu[n + 1] - b->cu[n] : b->tokens / b->n_seq;
+        if (each > LNT_ALONE_TOKENS)
+            return lnt_fail(c, LINNET_EINTERNAL, "%lld tokens of a sequence at once, as if alone: at most %d", (long long)each, LNT_ALONE_TOKENS);
+    }
     if (!w) return lnt_fail(c, LINNET_EINVAL, "the model is an outline: it has no weights");
     if (w->dtype != plan->o.dtype) return lnt_fail(c, LINNET_EINTERNAL, "plan and weights disagree on the dtype");
     if (plan->o.training && !w->grad) return lnt_fail(c, LINNET_EINTERNAL, "a training run without gradients");

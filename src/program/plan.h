@@ -87,6 +87,8 @@ size_t lnt_state_bytes(const lnt_program *p, lnt_dtype dtype, int64_t capacity);
 
 /* ---- plans ---- */
 
+enum { LNT_ALONE_TOKENS = 8 }; /* so many the recurrences take token by token */
+
 typedef enum {
     LNT_RECOMPUTE_NONE,
     LNT_RECOMPUTE_BLOCKS, /* every value inside a block: only what crosses blocks is kept */
@@ -101,7 +103,7 @@ typedef struct {
     bool has_state;
     int64_t state_capacity;
     bool alone;              /* every node by itself: no pairs, no groups */
-    bool rows_alone;         /* a row's bits depend on no other row of the run: of steps of several sequences (core/threads.h); not on a GPU */
+    bool rows_alone;         /* a run has the bits of its tokens one by one (core/threads.h): up to LNT_ALONE_TOKENS of a sequence; not on a GPU */
     bool finite;             /* every call's results are looked at: a run ends with an error at the first that is not finite; slow */
     int n_outputs;
     lnt_buf outputs[4];      /* kept until the next run */

@@ -2,6 +2,7 @@
  * ring in which token p sits in row p mod w (softmax does not care in which order rows come, and rotary positions were applied before). */
 #include "recurrence/attention/attention_node.h"
 
+#include "core/threads.h"
 #include "device/device.h"
 #include "recurrence/attention/attention_gpu.h"
 #include "recurrence/recur_args.h"
@@ -89,12 +90,11 @@ static void from_ring(lnt_ctx *c, char *dst, const char *ring, int64_t R, int64_
     }
 }
 
-/* Sequence n. The new rows go into the cache first, unless they would overwrite rows that the first of them still sees. */
-static linnet_status attend_sequence(const lnt_call *k, const lnt_recur_args *all, int64_t n)
+/* `len` rows of sequence n from row `first` on, with `position` tokens before them. They go into the cache first, unless they would overwrite rows that
+ * the first of them still sees. */
+static linnet_status attend_tokens(const lnt_call *k, const lnt_recur_args *all, int64_t n, int64_t first, int64_t len, int64_t position)
 {
-    int64_t first = k->cu[n], len = k->cu[n + 1] - first, position = k->position[n], cu[2] = { 0, len };
-    int64_t R = cache_rows(all, k->state_capacity);
-    if (len == 0) return LINNET_OK;
+    int64_t R = cache_rows(all, k->state_capacity), cu[2] = { 0, len };
     if (limited(all, k->state_capacity) && position + len > R)
         return lnt_fail(k->c, LINNET_EINVAL, "%lld tokens do not fit a key-value cache of %lld", (long long)(position + len), (long long)R);
     size_t size = lnt_dtype_size(all->dtype), k_row = (size_t)(all->Hk * all->K) * size, v_row = (size_t)(all->Hk * all->V) * size;
@@ -170,7 +170,10 @@ static linnet_status forward(const lnt_call *k)
 #ifdef LINNET_CUDA
     if (lnt_on_cuda(k->c) && lnt_one_token_each(k)) return attend_step(k, a);
 #endif
-    for (int64_t n = 0; n < k->n_seq; n++) LNT_TRY(attend_sequence(k, a, n));
+    for (int64_t n = 0; n < k->n_seq; n++) {
+        const int64_t first = k->cu[n], len = k->cu[n + 1] - first, each = lnt_rows_are_alone(k->c) ? 1 : len;
+        for (int64_t t = 0; t < len; t += each) LNT_TRY(attend_tokens(k, a, n, first + t, each, k->position[n] + t));
+    }
     return LINNET_OK;
 }
 

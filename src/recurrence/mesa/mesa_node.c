@@ -4,6 +4,7 @@
 
 #include <math.h>
 
+#include "core/threads.h"
 #include "device/device.h"
 #include "recurrence/mesa/mesa_gpu.h"
 #include "recurrence/mesa/mesa_replay.h"
@@ -99,7 +100,7 @@ static linnet_status forward(const lnt_call *k)
     lnt_recur_call call;
     bind(k, &call);
     lnt_recur_args *a = args_of(&call);
-    if (k->state && k->tokens == k->n_seq) a->cg_max_steps = x->solve.max_steps_decoding;
+    if (k->state && (k->tokens == k->n_seq || lnt_rows_are_alone(k->c))) a->cg_max_steps = x->solve.max_steps_decoding;
     if (k->state && replays(x)) return lnt_replay_forward(k, a);
 #ifdef LINNET_CUDA
     if (k->state && lnt_on_cuda(k->c) && lnt_recur_longest(a) <= LNT_MESA_FEW && a->K <= LNT_MESA_WIDEST && a->V <= LNT_MESA_WIDEST) {
