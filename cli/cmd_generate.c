@@ -79,6 +79,8 @@ static void print_result(const linnet_generate_result *r, const sink *k)
         line_real(&j, "prefill_seconds", r->prefill_seconds);
         line_real(&j, "decode_seconds", r->decode_seconds);
         line_int(&j, "state_bytes", r->state_bytes);
+        if (r->guessed) line_int(&j, "guessed", r->guessed);
+        if (r->guessed) line_int(&j, "guessed_right", r->guessed_right);
         line_close(&j);
         return;
     }
@@ -87,22 +89,25 @@ static void print_result(const linnet_generate_result *r, const sink *k)
     fflush(stdout);
     fprintf(stderr, "%lld tokens after a prompt of %lld, %s tokens/s, %s of state\n", (long long)r->tokens, (long long)r->prompt_tokens,
             say_count(speed, rate), say_bytes(state, (double)r->state_bytes));
+    if (r->guessed) fprintf(stderr, "%lld of %lld guesses were right\n", (long long)r->guessed_right, (long long)r->guessed);
 }
 
-static int generate(const machine_args *m, const char *folder, const char *tokenizer_path, linnet_generate_options *o, sink *k)
+static int generate(const machine_args *m, const char *folder, const char *draft, const char *tokenizer_path, linnet_generate_options *o, sink *k)
 {
     linnet_context *c = NULL;
-    linnet_model *model = NULL;
+    linnet_model *model = NULL, *guesser = NULL;
     linnet_tokenizer *t = NULL;
     linnet_generate_result r = { .size = sizeof r };
     linnet_status s = LINNET_OK;
     int code = machine_open(m, &c);
     if (!code && (s = linnet_model_load(c, folder, m->dtype, &model)) != LINNET_OK) code = say_status(c, s);
+    if (!code && draft && (s = linnet_model_load(c, draft, m->dtype, &guesser)) != LINNET_OK) code = say_status(c, s);
     if (!code) code = tokenizer_beside(c, tokenizer_path, folder, model, &t);
     if (!code) {
         stop_watch();
         o->token = on_token;
         o->user = k;
+        o->draft = guesser;
         s = linnet_generate(c, model, t, o, &r);
         if (k->failed) code = say_error(NULL, NULL, "out of memory");
         else if (s == LINNET_OK) print_result(&r, k);
@@ -117,6 +122,7 @@ static int generate(const machine_args *m, const char *folder, const char *token
     }
     linnet_tokenizer_destroy(t);
     linnet_model_destroy(model);
+    linnet_model_destroy(guesser);
     linnet_context_destroy(c);
     return code;
 }
@@ -127,7 +133,7 @@ static int run(const command *self, int argc, char **argv)
     machine_args m = MACHINE_ARGS_INIT;
     arg_list words = { 0 };
     sink output = { .json = 0 }, prompt_bytes = { .json = 0 };
-    const char *prompt = NULL, *prompt_file = NULL, *tokenizer_path = NULL;
+    const char *prompt = NULL, *prompt_file = NULL, *tokenizer_path = NULL, *draft = NULL;
     int greedy = 0, echo = 0, go_on = 0;
     const arg table[] = {
         { "prompt", ARG_HEADING },
@@ -144,6 +150,8 @@ static int run(const command *self, int argc, char **argv)
         { "past-separator", ARG_SWITCH, &go_on, .help = "go on when the model ends the document" },
         { "check-finite", ARG_SWITCH, &o.check_finite, .help = "look at every operator's results and end at the first NaN or infinity, naming its "
           "layer and operator; slow" },
+        { "draft", ARG_TEXT, &draft, "MODEL", "a smaller model that guesses some tokens ahead; the text is the same, sooner where it guesses well" },
+        { "draft-tokens", ARG_I64, &o.draft_tokens, "N", "guesses at a time", .range = "generate.draft_tokens" },
         { "output", ARG_HEADING },
         { "json", ARG_SWITCH, &output.json, .help = "print text, counts and times as one JSON line at the end" },
         { "tokenizer", ARG_TEXT, &tokenizer_path, "PATH", "tokenizer to use", .fallback = "the model's" },
@@ -164,7 +172,7 @@ static int run(const command *self, int argc, char **argv)
     if (greedy) o.temperature = 0;
     o.stop_at_separator = !go_on;
     if (echo && !on_token(&output, 0, o.prompt, o.prompt_bytes)) fflush(stdout);
-    code = generate(&m, words.item[0], tokenizer_path, &o, &output);
+    code = generate(&m, words.item[0], draft, tokenizer_path, &o, &output);
     free(output.text);
     free(prompt_bytes.text);
     return code;

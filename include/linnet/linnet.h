@@ -327,14 +327,17 @@ typedef struct {
     int (*token)(void *user, int64_t id, const char *bytes, size_t n);
     void *user;
     int32_t check_finite;   /* 1: end at the first value that is no finite number, saying which layer and operator it comes from; slow */
+    linnet_model *draft;    /* a smaller model of the same tokenizer that guesses ahead; the text is the one without it. On the CPU. NULL: none */
+    int64_t draft_tokens;   /* guesses at a time */
 } linnet_generate_options;
-#define LINNET_GENERATE_OPTIONS_INIT { sizeof(linnet_generate_options), NULL, 0, 256, 1.0, 0, 1.0, 1, 1, NULL, NULL, 0 }
+#define LINNET_GENERATE_OPTIONS_INIT { sizeof(linnet_generate_options), NULL, 0, 256, 1.0, 0, 1.0, 1, 1, NULL, NULL, 0, NULL, 4 }
 
 typedef struct {
     size_t size;
     int64_t prompt_tokens, tokens;
     double prefill_seconds, decode_seconds;
     int64_t state_bytes;
+    int64_t guessed, guessed_right; /* tokens, by the draft */
 } linnet_generate_result;
 LINNET_API linnet_status linnet_generate(linnet_context *c, linnet_model *m, const linnet_tokenizer *t, const linnet_generate_options *o,
                                          linnet_generate_result *out);

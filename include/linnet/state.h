@@ -5,9 +5,10 @@
  * linnet_session_run feeds any number of states at once, each with as many ids as there are for it.
  *
  * Exactness. The ids of a call go into a state in pieces that end where its number of tokens is a multiple of the session's chunk, and where the
- * call ends (and, if it says so, one by one). The bits of a state and of the logits it gives depend on the model, the ids and these pieces, and on nothing else: not on the
- * other states of a call, their number or their slots, not on the number of threads. So the same ids in the same calls give the same bits, and so do
- * calls that are cut at multiples of the chunk. Other cuts give the same up to rounding. This holds for one build on one kind of processor.
+ * call ends (one by one if it says so). The bits of a state and of the logits it gives depend on the model, the ids and these pieces, and on nothing
+ * else: not on the other states of a call, their number or their slots, not on the number of threads. So the same ids in the same calls give the same
+ * bits, and so do calls that are cut at multiples of the chunk. Other cuts give the same up to rounding. This holds for one build on one kind of
+ * processor.
  *
  * Memory. A session allocates when it meets a shape for the first time (the first piece, the first step, the first logits, more states at once than
  * before), and never after that. A session, its states and its model belong to the context that the model was made with, and to one thread at a

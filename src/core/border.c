@@ -98,6 +98,7 @@ static const range of_generate[] = {
     FIELD(O, temperature, F64, 0, DBL_MAX),
     FIELD(O, top_k, I64, 0, 0x1p62),
     FIELD(O, top_p, F64, 0, 1),
+    FIELD(O, draft_tokens, I64, 1, 64),
 };
 #undef O
 

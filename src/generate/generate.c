@@ -7,6 +7,7 @@
 #include "device/device.h"
 #include "generate/greedy.h"
 #include "generate/sample.h"
+#include "generate/speculate.h"
 #include "model/model.h"
 
 enum { PREFILL = 512 }; /* prompt tokens a run */
@@ -16,6 +17,7 @@ typedef struct {
     linnet_model *m;
     lnt_state *state;
     lnt_plan *prefill, *step;
+    lnt_speculation *draft; /* NULL: none guesses; otherwise it has what stands above */
     float *logits;    /* host, [vocabulary] */
     lnt_greedy greedy;
     int queued;       /* greedy steps that were put and not taken */
@@ -25,6 +27,7 @@ typedef struct {
 static void close_session(session *k)
 {
     lnt_greedy_close(&k->greedy);
+    lnt_speculation_close(k->draft);
     lnt_plan_destroy(k->prefill);
     lnt_plan_destroy(k->step);
     lnt_state_destroy(k->state);
@@ -35,11 +38,13 @@ static linnet_status open_session(session *k, int64_t V, int64_t prompt, int64_t
 {
     LNT_TRY(lnt_state_create(k->c, k->m->p, k->m->dtype, 1, capacity, &k->state));
     lnt_plan_options o = {
-        .tokens = 1, .n_seq = 1, .dtype = k->m->dtype, .has_state = true, .state_capacity = capacity, .finite = finite, .n_outputs = 1,
-        .outputs = {k->m->logits}};
+        .tokens = 1, .n_seq = 1, .dtype = k->m->dtype, .has_state = true, .state_capacity = capacity, .finite = finite,
+        .rows_alone = !lnt_on_cuda(k->c), /* the bits that a session's steps have, with a draft or without */
+        .n_outputs = 1, .outputs = {k->m->logits}};
     LNT_TRY(lnt_plan_create(k->c, k->m->p, &o, &k->step));
     if (prompt > 1) { /* all but the prompt's last token: no logits are made for them */
         o.tokens = prompt - 1 < PREFILL ? prompt - 1 : PREFILL;
+        o.rows_alone = false;
         o.outputs[0] = k->m->hidden;
         LNT_TRY(lnt_plan_create(k->c, k->m->p, &o, &k->prefill));
     }
@@ -53,6 +58,14 @@ static linnet_status feed(session *k, lnt_plan *plan, const int32_t *ids, int64_
 {
     lnt_batch b = {.tokens = n, .n_seq = 1, .n_inputs = ids != NULL, .inputs = {{k->m->ids, ids}}, .state = k->state};
     return lnt_plan_run(plan, k->m->w, &b);
+}
+
+/* All but the last token, which is the first step's. */
+static linnet_status read_prompt(session *k, const int32_t *ids, int64_t n)
+{
+    for (int64_t at = 0; at + 1 < n; at += PREFILL) LNT_TRY(feed(k, k->prefill, ids + at, n - 1 - at < PREFILL ? n - 1 - at : PREFILL));
+    lnt_device_wait(k->c);
+    return LINNET_OK;
 }
 
 static linnet_status greedy_step(session *k, const int32_t *id)
@@ -118,18 +131,20 @@ static linnet_status generate(lnt_ctx *c, linnet_model *m, const linnet_tokenize
         s = lnt_fail(c, LINNET_EINVAL, "max_tokens is %lld, which is too large", (long long)o->max_tokens);
         goto done;
     }
-    LNT_TRY_GOTO(s, open_session(&k, V, n, capacity, o->check_finite), done);
     LNT_TRY_GOTO(s, lnt_sampler_create(c, V, o, &sampler), done);
-    *out = (linnet_generate_result){.prompt_tokens = n, .state_bytes = (int64_t)k.state->bytes};
+    if (!o->draft) LNT_TRY_GOTO(s, open_session(&k, V, n, capacity, o->check_finite), done);
     double start = lnt_now();
-    for (int64_t at = 0; at + 1 < n; at += PREFILL) LNT_TRY_GOTO(s, feed(&k, k.prefill, ids + at, n - 1 - at < PREFILL ? n - 1 - at : PREFILL), done);
-    lnt_device_wait(c);
+    LNT_TRY_GOTO(s, o->draft ? lnt_speculation_open(c, m, o, V, ids, n, capacity, &k.draft) : read_prompt(&k, ids, n), done);
+    *out = (linnet_generate_result){.prompt_tokens = n,
+                                    .state_bytes = k.draft ? lnt_speculation_state_bytes(k.draft) : (int64_t)k.state->bytes};
     out->prefill_seconds = lnt_now() - start;
     int32_t now = ids[n - 1];
     start = lnt_now();
     while (out->tokens < o->max_tokens) {
         const bool more = out->tokens + 1 < o->max_tokens;
-        LNT_TRY_GOTO(s, o->temperature == 0 ? greedy_token(&k, more, &now) : drawn_token(&k, sampler, &now), done);
+        LNT_TRY_GOTO(s, k.draft               ? lnt_speculation_next(k.draft, sampler, o->max_tokens - out->tokens, out->tokens, &now)
+                        : o->temperature == 0 ? greedy_token(&k, more, &now)
+                                              : drawn_token(&k, sampler, &now), done);
         k.drawn = ++out->tokens;
         if (o->stop_at_separator && now == linnet_tokenizer_separator(t)) break;
         size_t bytes = 0;
@@ -137,6 +152,7 @@ static linnet_status generate(lnt_ctx *c, linnet_model *m, const linnet_tokenize
         if (o->token && o->token(o->user, now, piece, bytes)) break;
     }
     out->decode_seconds = lnt_now() - start;
+    if (k.draft) lnt_speculation_count(k.draft, &out->guessed, &out->guessed_right);
 done:
     close_session(&k);
     lnt_sampler_destroy(sampler);

@@ -37,6 +37,8 @@ void lnt_sampler_destroy(lnt_sampler *s)
     lnt_free(s);
 }
 
+void lnt_sampler_follow(lnt_sampler *s, const lnt_sampler *other) { s->rng = other->rng; }
+
 static int by_probability(const void *a, const void *b)
 {
     const candidate *x = a, *y = b;

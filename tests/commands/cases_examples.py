@@ -33,3 +33,24 @@ def train_example(folder):
     assert (folder / "loop/model.safetensors").read_bytes() == (folder / "command/model.safetensors").read_bytes()
     assert "bits per byte" in linnet("eval", folder / "loop", text, "--tokenizer", "bytes", "--max-tokens", "512").out
     assert subprocess.run([program], capture_output=True).returncode == 2
+
+
+@case("examples/stream.c goes on as generate does, and another way; generate --draft writes what it writes without a draft")
+def stream_example(folder):
+    text = folder / "text.txt"
+    text.write_text("".join(f"{i} linnets sang {i * i % 97} songs\n" for i in range(900)))
+    linnet("train", text, "--out", folder / "model", "--preset", "nano", "--steps", "40")
+    linnet("train", text, "--out", folder / "draft", "--preset", "nano", "--steps", "10", "--seed", "7")
+    write = ["generate", folder / "model", "--prompt", "7 linnets", "--tokens", "60", "--past-separator"]
+    plain = linnet(*write, "--greedy").out
+    program = built("stream", folder)
+    done = subprocess.run([program, folder / "model", "7 linnets"], capture_output=True, timeout=300)
+    assert done.returncode == 0, done.stderr
+    first, second = done.stdout.split(b"\n-- or --\n")
+    assert first.decode(errors="replace") == "7 linnets" + plain[:-1] and second.strip() and second.strip() not in first
+    for way in (["--greedy"], ["--temperature", "0.8", "--top-k", "20"]):
+        alone = linnet(*write, *way)
+        for guesses in ("1", "5"):
+            helped = linnet(*write, *way, "--draft", folder / "draft", "--draft-tokens", guesses)
+            assert helped.out == alone.out
+            assert "guesses were right" in helped.err

@@ -90,8 +90,8 @@ static void from_ring(lnt_ctx *c, char *dst, const char *ring, int64_t R, int64_
     }
 }
 
-/* `len` rows of sequence n from row `first` on, with `position` tokens before them. They go into the cache first, unless they would overwrite rows that
- * the first of them still sees. */
+/* `len` rows of sequence n from row `first` on, with `position` tokens before them. They go into the cache first, unless they would overwrite rows
+ * that the first of them still sees. */
 static linnet_status attend_tokens(const lnt_call *k, const lnt_recur_args *all, int64_t n, int64_t first, int64_t len, int64_t position)
 {
     int64_t R = cache_rows(all, k->state_capacity), cu[2] = { 0, len };
