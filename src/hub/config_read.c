@@ -344,7 +344,7 @@ static linnet_status check_follows(lnt_ctx *c, const json_t *o, const lnt_config
     for (const lnt_arch *a = reads_as(k); a; a = a->base)
         for (const lnt_arch_other *other = a->others; other && other->key; other++) {
             const json_t *value = other->follows ? json_object_get(o, other->key) : NULL;
-            if (!value) continue;
+            if (!value || json_is_null(value)) continue;
             const double want = other->follows(k);
             char shown[80];
             if (other->listed ? is_list_of(value, k->num_hidden_layers, want) : is_number(value, want)) continue;
