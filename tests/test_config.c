@@ -126,8 +126,9 @@ static void published_defaults(void **state)
         linnet_config *k;
         assert_int_equal(linnet_config_create(ctx, all[i].type, &k), LINNET_OK);
         const char *have = value(k, all[i].key);
-        if (strcmp(have, all[i].value) && json_number_value(json_loads(have, JSON_DECODE_ANY, NULL)) != atof(all[i].value))
-            fail_msg("%s: %s is %s", all[i].type, all[i].key, have);
+        json_t *read = json_loads(have, JSON_DECODE_ANY, NULL);
+        if (strcmp(have, all[i].value) && json_number_value(read) != atof(all[i].value)) fail_msg("%s: %s is %s", all[i].type, all[i].key, have);
+        json_decref(read);
         linnet_config_destroy(k);
     }
 }
