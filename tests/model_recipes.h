@@ -55,6 +55,11 @@ static const recipe recipes[] = {
     {"hgrn, wide, convolution, no bounds", "hgrn", {{"expand_ratio", "1.5"}, {"use_short_conv", "true"}, {"use_lower_bound", "false"}}},
     {"hgrn and a window, by turns", "hgrn", {{"num_hidden_layers", "3"}, {"pattern", "hgrn,attention:7"}, {"num_heads", "2"}}},
     {"a window and hgrn, by turns", "hgrn", {{"num_hidden_layers", "3"}, {"pattern", "attention:7,hgrn"}, {"num_heads", "2"}}},
+    {"mamba", "mamba", {{"state_size", "5"}, {"dt_rank", "3"}}},
+    {"mamba, biases of products, none of the convolution, and a window, by turns",
+     "mamba",
+     {{"state_size", "16"}, {"dt_rank", "2"}, {"expand", "1"}, {"use_bias", "true"}, {"use_conv_bias", "false"}, {"pattern", "mamba,attention:7"},
+      {"num_heads", "2"}}},
     {"delta net", "delta_net", {{"num_heads", "2"}}},
     {"delta net, negative eigenvalues, gate, elu keys",
      "delta_net",
@@ -116,8 +121,9 @@ static inline linnet_config *config_of(linnet_context *c, const recipe *r)
 {
     linnet_config *k;
     if (linnet_config_create(c, r->type, &k) != LINNET_OK) fail_msg("%s: %s", r->name, linnet_error_message(c));
-    const char *const common[][2] = {{"hidden_size", "32"},       {"num_hidden_layers", "2"},   {"vocab_size", "61"},
-                                     {"intermediate_size", "40"}, {"initializer_range", "0.2"}, {"norm_eps", "1e-2"}};
+    const char *const common[][2] = {{"hidden_size", "32"}, {"num_hidden_layers", "2"}, {"vocab_size", "61"}, {"initializer_range", "0.2"},
+                                     {"norm_eps", "1e-2"}};
+    lnt_config_put_int(k, "intermediate_size", 40); /* where there is an MLP */
     for (size_t i = 0; i < sizeof common / sizeof common[0]; i++)
         if (linnet_config_set(c, k, common[i][0], common[i][1]) != LINNET_OK) fail_msg("%s: %s", r->name, linnet_error_message(c));
     for (int i = 0; i < MOST_SETTINGS && r->set[i][0]; i++) {

@@ -118,6 +118,8 @@ static void published_defaults(void **state)
         {"comba", "use_output_correction", "true"}, {"comba", "correction_factor", "1.0"}, {"comba", "use_inner_decay", "true"},
         {"hgrn", "expand_ratio", "1"}, {"hgrn", "use_short_conv", "false"}, {"hgrn", "conv_size", "4"}, {"hgrn", "use_lower_bound", "true"},
         {"hgrn", "norm_eps", "1e-6"}, {"hgrn", "num_hidden_layers", "24"},
+        {"mamba", "state_size", "16"}, {"mamba", "expand", "2"}, {"mamba", "conv_kernel", "4"}, {"mamba", "use_bias", "false"},
+        {"mamba", "use_conv_bias", "true"}, {"mamba", "dt_rank", "128"}, {"mamba", "norm_eps", "1e-5"}, {"mamba", "num_hidden_layers", "48"},
         {"mesa_net", "num_heads", "16"}, {"mesa_net", "use_output_gate", "false"}, {"mesa_net", "lambda_lower_bound", "0.25"},
         {"equal_backbone", "logit_soft_cap", "30.0"}, {"equal_backbone", "tie_word_embeddings", "true"}, {"equal_backbone", "head_dim", "128"},
         {"equal_backbone", "num_heads", "6"}, {"equal_backbone", "hidden_size", "768"},
@@ -263,6 +265,8 @@ typedef struct {
 } bad_case;
 
 static const bad_case bad[] = {
+    {"mamba", "intermediate_size", "3", "intermediate_size is 3, expected expand * hidden_size = 128"},
+    {"mamba", "dt_rank", "0", "dt_rank is 0, expected 1 to"},
     {"mamba2", "expand", "3", "expand is 3, expected num_heads * head_dim / hidden_size = 2"},
     {"mamba2", "expand", "\"2\"", "expand is \"2\", expected num_heads * head_dim / hidden_size = 2"},
     {"mamba2", "dt_limit", "[0.0, 1.0]", "dt_limit is [0.0, 1.0], expected [0.0,Infinity] [0,Infinity] null"},
@@ -333,12 +337,12 @@ static const bad_case bad[] = {
     {"transformer", "attn", "{\"layers\":[1],\"num_heads\":2}", "\"attn\" is not a key of model type transformer"},
     {"delta_net", "use_beta", "false", "use_beta is false, expected true"},
     {"transformer", "num_heads", "5", "num_heads is 5, expected a divisor of hidden_size = 64"},
-    {"equal_backbone", "rule", "\"mamba\"", "rule is \"mamba\""},
+    {"equal_backbone", "rule", "\"perceptron\"", "rule is \"perceptron\""},
     {"equal_backbone", "layer_mixers", "[\"mesa\",\"gla\"]", "layer_mixers names 2 layers, expected num_hidden_layers = 4"},
-    {"equal_backbone", "layer_mixers", "[\"mamba\"]", "\"mamba\" is no mixer, expected attention linear_attn simple_gla gla"},
+    {"equal_backbone", "layer_mixers", "[\"perceptron\"]", "\"perceptron\" is no mixer, expected attention linear_attn simple_gla gla"},
     {"linnet", "hidden_size", "64", "the configuration has no mixers"},
     {"linnet", "mixers", "{}", "mixers is {}, expected an object"},
-    {"linnet", "mixers", "{\"a\":{\"mixer\":\"mamba\"}}", "mixers.a.mixer is \"mamba\", expected attention linear_attn"},
+    {"linnet", "mixers", "{\"a\":{\"mixer\":\"perceptron\"}}", "mixers.a.mixer is \"perceptron\", expected attention linear_attn"},
     {"linnet", "mixers", "{\"a\":{}}", "mixers.a.mixer is missing, expected attention"},
     {"linnet", "mixers", "{\"a b\":\"retnet\"}", "mixers has the label \"a b\""},
     {"linnet", "mixers", "{\"a\":{\"mixer\":\"retnet\",\"head_dim\":3}}", "unknown key \"head_dim\" in mixers.a"},
@@ -350,7 +354,7 @@ static const bad_case bad[] = {
     {"gated_deltanet", "output_gate_activation", "\"sigmoid\"", "output_gate_activation is \"sigmoid\", expected \"swish\" \"silu\""},
     {"gated_deltanet", "norm_eps", "Infinity", "norm_eps is Infinity, expected 0 to 1"},
     {"equal_backbone", "logit_soft_cap", "-1", "logit_soft_cap is -1"},
-    {"mamba", "hidden_size", "64", "model type \"mamba\" is not offered"},
+    {"perceptron", "hidden_size", "64", "model type \"perceptron\" is not offered"},
 };
 
 static void refuses(void **state)
@@ -470,7 +474,7 @@ static void patterns(void **state)
         {"mesa_net", "0*mesa_net,attention", "number of layers from 1"},
         {"mesa_net", "x*mesa_net", "number of layers from 1"},
         {"mesa_net", "5*mesa_net,2*attention", "names 7 layers, but the model has 6"},
-        {"equal_backbone", "mamba", "\"mamba\" is no mixer, expected attention linear_attn simple_gla gla"},
+        {"equal_backbone", "perceptron", "\"perceptron\" is no mixer, expected attention linear_attn simple_gla gla"},
         {"equal_backbone", "mesa:4", "mesa has no window"},
     };
     linnet_config *k, *again;

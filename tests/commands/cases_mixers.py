@@ -52,6 +52,103 @@ def mamba2(w, xs, norm_before_gate, rmsnorm):
     return out
 
 
+def convolved(rows, taps):
+    """A causal convolution of every column, the last tap at the row itself."""
+    return [[sum(taps[c][j] * rows[t - len(taps[c]) + 1 + j][c] for j in range(len(taps[c])) if t - len(taps[c]) + 1 + j >= 0)
+             for c in range(len(taps))] for t in range(len(rows))]
+
+
+def sigmoid(x):
+    return 1 / (1 + math.exp(-x))
+
+
+def hgrn(w, xs, bound):
+    """The layer of arXiv 2311.04823 on the rows xs, with decays above `bound` (None: above 0)."""
+    n = len(w["g_norm.weight"])
+    into = {name: [times(matrix(w[f"{name}_proj.weight"], WIDTH), x) for x in xs] for name in "ifg"}
+    for name in "if":
+        if f"{name}_conv1d.weight" in w:
+            into[name] = convolved(into[name], matrix(w[f"{name}_conv1d.weight"], len(w[f"{name}_conv1d.weight"]) // n))
+    back, h, out = matrix(w["o_proj.weight"], n), [0.0] * n, []
+    for i, f, g in zip(into["i"], into["f"], into["g"]):
+        f = [b + (1 - b) * sigmoid(v) for v, b in zip(f, bound or [0.0] * n)]
+        h = [a * s + (1 - a) * silu(v) for a, s, v in zip(f, h, i)]
+        out.append(times(back, [a * b * silu(c) for a, b, c in zip(rms(h, 1e-6), w["g_norm.weight"], g)]))
+    return out
+
+
+def bounds_of(w, layers):
+    """Of each layer: a softmax over the layers, summed from the second on."""
+    p = matrix(next(v for name, v in w.items() if name.endswith("lower_bounds")), WIDTH)
+    total = [sum(math.exp(p[i][c]) for i in range(layers)) for c in range(WIDTH)]
+    return [[sum(math.exp(p[i][c]) / total[c] for i in range(1, layer + 1)) for c in range(WIDTH)] for layer in range(layers)]
+
+
+def mamba(w, xs, inner, states):
+    """The layer of arXiv 2312.00752 on the rows xs."""
+    rank = len(w["dt_proj.weight"]) // inner
+    both = [[a + b for a, b in zip(times(matrix(w["in_proj.weight"], WIDTH), x), w.get("in_proj.bias", [0.0] * 2 * inner))] for x in xs]
+    rows = convolved([r[:inner] for r in both], matrix(w["conv1d.weight"], len(w["conv1d.weight"]) // inner))
+    A, h, out = matrix(w["A_log"], states), [[0.0] * states for _ in range(inner)], []
+    for row, z in zip(rows, (r[inner:] for r in both)):
+        x = [silu(v + b) for v, b in zip(row, w.get("conv1d.bias", [0.0] * inner))]
+        made = times(matrix(w["x_proj.weight"], inner), x)
+        B, C = made[rank:rank + states], made[rank + states:]
+        steps = [math.log1p(math.exp(v + b)) for v, b in zip(times(matrix(w["dt_proj.weight"], rank), made[:rank]), w["dt_proj.bias"])]
+        h = [[math.exp(-d * math.exp(a)) * s + d * u * b for a, s, b in zip(A[c], h[c], B)]
+             for c, (d, u) in enumerate(zip(steps, x))]
+        y = [silu(g) * (sum(a * b for a, b in zip(C, h[c])) + w["D"][c] * x[c]) for c, g in enumerate(z)]
+        out.append([a + b for a, b in zip(times(matrix(w["out_proj.weight"], inner), y), w.get("out_proj.bias", [0.0] * WIDTH))])
+    return out
+
+
+def part(w, layer, which):
+    """The tensors of a layer's mixer, or its norm, by their own names."""
+    of = {name.split(f"layers.{layer}.")[1]: v for name, v in w.items() if f"layers.{layer}." in name}
+    if which == "norm":
+        return of["attn_norm.weight"] if "attn_norm.weight" in of else of["norm.weight"]
+    return {name.split(".", 1)[1]: v for name, v in of.items() if name.startswith(("attn.", "mixer."))}
+
+
+def held_to(folder, mixer, sizes, layers, eps, formula):
+    """A model of `layers` layers of the mixer and nothing else, after some steps: its logits are those of formula(tensors of the mixer, rows, layer,
+    all tensors)."""
+    text, model, ids = folder / "text", folder / f"{mixer}-{len(list(folder.iterdir()))}", list(b"linnets, sing!")
+    text.write_text("the linnets sing " * 40)
+    write_safetensors(folder / "ids", {"input_ids": ("I64", [1, len(ids)], struct.pack(f"<{len(ids)}q", *ids))})
+    sizes = dict(sizes, hidden_size=WIDTH, num_hidden_layers=layers, mlp="none")
+    linnet("train", text, "--out", model, "--mixer", mixer, *sum((["--set", f"{k}={v}"] for k, v in sizes.items()), []), "--steps", "30", "--batch", "2",
+           "--length", "16", "--learning-rate", "0.05")
+    w = {name: floats(tensor) for name, tensor in read_safetensors(model / "model.safetensors").items()}
+    of = lambda end: next(v for name, v in w.items() if name.endswith(end))
+    weighted = lambda v, n: [a * b for a, b in zip(rms(v, eps), n)]
+    xs = [matrix(of("embeddings.weight"), WIDTH)[i] for i in ids]
+    for layer in range(layers):
+        ys = formula(part(w, layer, "mixer"), [weighted(x, part(w, layer, "norm")) for x in xs], layer, w)
+        xs = [[a + b for a, b in zip(x, y)] for x, y in zip(xs, ys)]
+    last = next(v for name, v in w.items() if "layers" not in name and "norm" in name)
+    want = sum((times(matrix(of("lm_head.weight"), WIDTH), weighted(x, last)) for x in xs), [])
+    for more in ([], ["--step"]):
+        linnet("logits", model, folder / "ids", folder / "out", *more)
+        got = floats(read_safetensors(folder / "out")["logits"])
+        error = math.sqrt(sum((a - b) ** 2 for a, b in zip(got, want)) / sum(b * b for b in want))
+        assert error < 1e-5, (mixer, sizes, more, error)
+
+
+@case("hgrn with bounds that rise from layer to layer, and wide with convolutions and without, is the paper's formula, token by token")
+def hgrn_options(folder):
+    held_to(folder, "hgrn", {}, 3, 1e-6, lambda w, xs, layer, all_: hgrn(w, xs, bounds_of(all_, 3)[layer] if layer else None))
+    held_to(folder, "hgrn", dict(use_lower_bound="false", expand_ratio=1.5, use_short_conv="true", conv_size=3), 1, 1e-6,
+            lambda w, xs, layer, all_: hgrn(w, xs, None))
+
+
+@case("mamba with biases of all and of none is the paper's formula, token by token")
+def mamba_options(folder):
+    for biases in ("true", "false"):
+        held_to(folder, "mamba", dict(state_size=3, dt_rank=2, conv_kernel=3, use_bias=biases, use_conv_bias=biases), 2, 1e-5,
+                lambda w, xs, layer, all_: mamba(w, xs, 2 * WIDTH, 3))
+
+
 @case("mamba2 with groups, biases, and each order of norm and gate is the paper's formula, token by token")
 def mamba2_options(folder):
     text = folder / "text"

@@ -7,11 +7,10 @@ import shutil
 import sys
 from pathlib import Path
 
-MODELS = ["delta_net", "delta_net_swa", "gated_deltanet", "gated_deltanet_h1", "gla", "hgrn", "kda", "linear_attn",
-          "mesa_net", "retnet", "rwkv6", "transformer"]
+MODELS = ["delta_net", "delta_net_swa", "gated_deltanet", "gated_deltanet_h1", "gla", "kda", "linear_attn", "mesa_net",
+          "retnet", "rwkv6", "transformer"]
 OPERATORS = ["attention", "attention_window", "delta_rule", "delta_rule_negeig", "gated_delta_rule", "gla",
-             "gla_kv", "kda", "linear_attn", "mesa", "rwkv6", "scan",
-             "selective_scan", "simple_gla"]
+             "gla_kv", "kda", "linear_attn", "mesa", "rwkv6", "scan", "simple_gla"]
 LIMIT = 8 << 20  # bytes of all of them: the tree is to stay small
 
 
