@@ -243,6 +243,49 @@ static void families_reduce(void **state)
     linnet_context_destroy(c);
 }
 
+/* Several writes a token are the gated delta rule on as many tokens, of which the first alone decays and the last alone is read: both directions. */
+static void writes_are_tokens(void **state)
+{
+    (void)state;
+    enum { W = 3, T = 53, LENGTH = 20 };
+    linnet_context *c = make_context(2);
+    for (int form = LINNET_FORM_RECURRENT; form <= LINNET_FORM_CHUNK; form++) {
+        const lnt_recur_case ka = { "gated_delta_product", 2, { T - LENGTH, LENGTH }, LNT_HEADS(1, 2, 20, 24), .gate = -0.3, .reset = 0.05, .beta = 2,
+                                    .states = true, .option = { { "n_householder", W } } };
+        const lnt_recur_case kb = { "gated_delta_rule", 2, { (T - LENGTH) * W, LENGTH * W }, LNT_HEADS(1, 2, 20, 24), .states = true };
+        lnt_problem a, b;
+        OK(c, lnt_problem_make(c, &ka, LINNET_F32, LINNET_F32, 5, &a));
+        OK(c, lnt_problem_make(c, &kb, LINNET_F32, LINNET_F32, 5, &b));
+        a.r.form = b.r.form = (linnet_form)form;
+        static const char *const same[] = { "k", "v", "beta", "s0", "dsT" }, *const token[] = { "q", "do", "g" };
+        static const char *const result[] = { "sT", "dk", "dv", "dbeta", "ds0" }, *const read[] = { "o", "dq", "dg" };
+        for (int i = 0; i < 5; i++) {
+            assert_int_equal(tensor_bytes(&a, same[i]), tensor_bytes(&b, same[i]));
+            memcpy(tensor(&b, same[i]), tensor(&a, same[i]), tensor_bytes(&a, same[i]));
+        }
+        for (int i = 0; i < 3; i++) {
+            const int64_t width = elements(&a, token[i]) / T;
+            memset(tensor(&b, token[i]), 0, tensor_bytes(&b, token[i]));
+            for (int64_t t = 0; t < T; t++)
+                memcpy(tensor(&b, token[i]) + (t * W + (i < 2 ? W - 1 : 0)) * width, tensor(&a, token[i]) + t * width, (size_t)width * 4);
+        }
+        for (int back = 0; back < 2; back++) {
+            OK(c, lnt_problem_run(c, &a, back));
+            OK(c, lnt_problem_run(c, &b, back));
+        }
+        for (int i = 0; i < 5; i++) close_to("writes", result[i], tensor(&a, result[i]), tensor(&b, result[i]), elements(&a, result[i]), 3e-6);
+        for (int i = 0; i < 3; i++) {
+            const int64_t width = elements(&a, read[i]) / T;
+            float *expected = tensor(&b, read[i]);
+            for (int64_t t = 0; t < T; t++) memmove(expected + t * width, expected + (t * W + (i < 2 ? W - 1 : 0)) * width, (size_t)width * 4);
+            close_to("writes", read[i], tensor(&a, read[i]), expected, T * width, i == 2 ? 2e-5 : 3e-6);
+        }
+        lnt_problem_free(&a);
+        lnt_problem_free(&b);
+    }
+    linnet_context_destroy(c);
+}
+
 /* A scan is gla_kv with keys and queries of one 1 and no gate of the row: both directions, states too. */
 static void scan_is_gates_of_columns(void **state)
 {
@@ -438,9 +481,11 @@ static const lnt_node *node_of(linnet_context *c, lnt_program **program, lnt_pro
             continue;
         }
         const int64_t a = letter_of(p, t->shape, 0), b = letter_of(p, t->shape, 1);
-        const lnt_out_spec spec = { a * b, (int32_t)a, !t->wide };
+        const int64_t each = elements(p, t->name) / (p->r.tokens * a * b); /* rows a token */
+        const lnt_out_spec spec = { each * a * b, (int32_t)(each * a), !t->wide };
+        const lnt_buf source = lnt_add_node(*program, &source_type, NULL, 0, NULL, 0, (int[]){ 0 }, 1, &spec)->out[0];
         in.tensor[n].name = t->name;
-        in.tensor[n++].value = lnt_add_node(*program, &source_type, NULL, 0, NULL, 0, (int[]){ 0 }, 1, &spec)->out[0];
+        in.tensor[n++].value = each > 1 ? lnt_split_rows(*program, source, (int32_t)each) : source;
     }
     for (int i = 0, o = 0; p->op->options[o].key; o++) {
         const double value = lnt_recur_option_get(&p->op->options[o], &p->call);
@@ -551,6 +596,7 @@ int main(int argc, char **argv)
         cmocka_unit_test(split_and_hand_over), cmocka_unit_test(packed_is_separate), cmocka_unit_test(causality),
         cmocka_unit_test(families_reduce),     cmocka_unit_test(window_of_one),      cmocka_unit_test(reset_is_boundary),
         cmocka_unit_test(scan_is_gates_of_columns), cmocka_unit_test(selective_scan_is_gates_of_rows),
+        cmocka_unit_test(writes_are_tokens),
         cmocka_unit_test(state_in_place),      cmocka_unit_test(node_keeps_state),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

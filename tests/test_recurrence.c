@@ -582,6 +582,8 @@ static void descriptions_are_whole(void **state)
     for (int o = 0; lnt_recur_at(o); o++) {
         const lnt_recur_op *op = lnt_recur_at(o);
         char text[16384];
+        lnt_recur_call call;
+        lnt_recur_init(op, &call);
         const size_t length = linnet_operator_describe(op->name, text, sizeof text);
         assert_true(length > 100 && length < sizeof text && text[0] == '{' && text[length - 1] == '}');
         assert_int_equal(linnet_operator_describe(op->name, NULL, 0), length);
@@ -591,7 +593,7 @@ static void descriptions_are_whole(void **state)
             const char *shape = t->shape, *letter;
             size_t n;
             while ((letter = lnt_recur_next_letter(&shape, &n)))
-                if (!(n == 1 && (*letter == 'T' || *letter == 'N')) && !lnt_recur_size_find(op, letter, n))
+                if (!(n == 1 && (*letter == 'T' || *letter == 'N')) && lnt_recur_letter(op, &call, letter, n) < 0)
                     fail_msg("%s: %s [%s] has a letter that is no size", op->name, t->name, t->shape);
             char gradient[32];
             snprintf(gradient, sizeof gradient, "d%s", t->name);

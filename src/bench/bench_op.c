@@ -275,6 +275,14 @@ static cut cut_of(const bench *k, int i)
     return x;
 }
 
+/* The value of a shape's first letter. */
+static int64_t rows_of(const void *args, const char *shape)
+{
+    size_t length;
+    const char *letter = lnt_recur_next_letter(&shape, &length);
+    return lnt_recur_letter(((const lnt_recur_head *)args)->op, args, letter, length);
+}
+
 /* dst [rows, taken, inner] float32 from rows [first_row, ...) of src [.., heads, inner], which has `present` rows, repeated. */
 static void take_cut(float *dst, const void *src, lnt_dtype t, const cut *x, int64_t present)
 {
@@ -336,7 +344,7 @@ static linnet_status check_shape(bench *k, double *worst)
         if (used(k, i) && !is_result(k->op, i)) {
             cut x = cut_of(k, i);
             take_cut(truth.data[i], k->drawn.data[i], lnt_recur_type(&k->drawn.call, i), &x,
-                     k->op->tensors[i].shape[0] == 'T' ? k->drawn.r.tokens : 1);
+                     k->op->tensors[i].shape[0] == 'T' ? rows_of(&k->drawn.call, k->op->tensors[i].shape) : 1);
         }
     LNT_TRY_GOTO(s, take_results(k, &ours), out);
     k->c->device = lnt_device_cpu();

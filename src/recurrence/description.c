@@ -3,6 +3,7 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "core/memory.h"
 #include "recurrence/recurrence.h"
 
 /* Tests add an operator of their own with a list of theirs. */
@@ -82,6 +83,15 @@ void lnt_recur_size_set(const lnt_recur_size *s, void *args, int64_t value)
 int64_t lnt_recur_letter(const lnt_recur_op *op, const void *args, const char *letter, size_t length)
 {
     const lnt_recur_head *h = args;
+    const char *times = memchr(letter, '*', length); /* T*key: as many rows a token as that option says */
+    if (times) {
+        const size_t left = (size_t)(times - letter);
+        int64_t rows;
+        for (const lnt_recur_option *o = op->options; o->key; o++)
+            if (is_letter(o->key, times + 1, length - left - 1))
+                return lnt_mul(lnt_recur_letter(op, args, letter, left), (int64_t)lnt_recur_option_get(o, args), &rows) ? rows : INT64_MAX;
+        return -1;
+    }
     if (length == 1 && *letter == 'T') return h->tokens;
     if (length == 1 && *letter == 'N') return h->sequences;
     const lnt_recur_size *s = lnt_recur_size_find(op, letter, length);

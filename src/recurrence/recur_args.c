@@ -33,5 +33,7 @@ linnet_status lnt_state_check(lnt_ctx *c, const void *args, bool backward)
     (void)backward;
     if (a->Hq != a->Hk) return lnt_fail(c, LINNET_EINVAL, "Hq = %d and Hk = %d heads; expected as many of q and k", a->Hq, a->Hk);
     if (a->Hv % a->Hq) return lnt_fail(c, LINNET_EINVAL, "Hv = %d is not a multiple of Hq = %d", a->Hv, a->Hq);
-    return lnt_heads_check_products(c, a, a->tokens, a->Hv);
+    int64_t rows;
+    if (!lnt_mul(a->tokens, lnt_recur_writes(a), &rows)) rows = INT64_MAX; /* which is refused as too large */
+    return lnt_heads_check_products(c, a, rows, a->Hv);
 }

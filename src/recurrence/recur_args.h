@@ -35,6 +35,7 @@ typedef struct {
     void *dgk, *dgv, *dbonus;
     const void *a, *b;       /* x [T,Hv,K] rows that read the state before a token, and that what they read is written with */
     void *da, *db;
+    int32_t writes;          /* delta: rows of k, v, beta and their gradients a token; 0: one */
 
     /* mesa */
     const void *lambda;      /* f [Hv,K], > 0 */
@@ -73,6 +74,7 @@ enum {
 /* Shared by the descriptions of these cores. */
 #define LNT_HEADS_SIZE(LETTER, FIELD, USUAL, SAME, HELP)                                                                          \
     { LETTER, LNT_AT(lnt_recur_args, FIELD), 4, 1, 65536, USUAL, SAME, HELP }
+static inline int lnt_recur_writes(const lnt_recur_args *a) { return a->writes > 1 ? a->writes : 1; }
 extern const lnt_recur_size lnt_state_sizes[]; /* T N Hq Hk Hv K V, of the cores with a state */
 void lnt_state_fill(void *args);               /* scale: K^-1/2 */
 linnet_status lnt_state_check(lnt_ctx *c, const void *args, bool backward);

@@ -326,6 +326,34 @@ static bool learn(lnt_program *p, const lnt_recur_op *op, const char *name, cons
     return true;
 }
 
+/* The option of "T*key ..." from the rows a token that a buffer has. */
+static bool learn_rows(lnt_program *p, const lnt_recur_op *op, const lnt_recur_tensor *t, int64_t each, lnt_recur_call *a)
+{
+    linnet_context quiet = { .device = lnt_device_cpu() };
+    const size_t length = strcspn(t->shape, " ");
+    const char *times = memchr(t->shape, '*', length);
+    char key[32];
+    if (!times) return true;
+    snprintf(key, sizeof key, "%.*s", (int)(length - (size_t)(times + 1 - t->shape)), times + 1);
+    if (lnt_recur_option_set(&quiet, op, a, key, (double)each, NULL) == LINNET_OK) return true;
+    return lnt_program_fail(p, "%s: %s: %s", op->name, t->name, quiet.message), false;
+}
+
+/* Whether every input has as many rows a token as its shape says. */
+static bool check_rows(lnt_program *p, const lnt_recur_op *op, const lnt_recur_attr *x, const lnt_buf *inputs, int n)
+{
+    lnt_recur_call one = x->call;
+    one.head.tokens = 1;
+    for (int i = 0; i < n; i++) {
+        const lnt_recur_tensor *t = &op->tensors[x->input[i]];
+        const size_t length = strcspn(t->shape, " ");
+        const int64_t each = lnt_program_value(p, inputs[i])->each, want = lnt_recur_letter(op, &one, t->shape, length);
+        if (t->shape[0] == 'T' && !lnt_recur_size_find(op, t->shape, length) && each != want)
+            return lnt_program_fail(p, "%s: %s has %lld rows a token, expected %lld", op->name, t->name, (long long)each, (long long)want), false;
+    }
+    return true;
+}
+
 /* The letters of "T Hk K" or "T Hv" from a buffer's heads and columns; those of "Hk K", of fixed rows, from its rows and columns. */
 static bool learn_sizes(lnt_program *p, const lnt_recur_op *op, const lnt_recur_tensor *t, lnt_buf b, lnt_recur_call *a)
 {
@@ -342,6 +370,7 @@ static bool learn_sizes(lnt_program *p, const lnt_recur_op *op, const lnt_recur_
         if (n == 1) return learn(p, op, t->name, letter[0], length[0], rows * cols, a);
         return learn(p, op, t->name, letter[0], length[0], rows, a) && learn(p, op, t->name, letter[1], length[1], cols, a);
     }
+    if (t->shape[0] == 'T' && !learn_rows(p, op, t, lnt_program_value(p, b)->each, a)) return false;
     if (n == 2) return learn(p, op, t->name, letter[1], length[1], cols, a);
     return learn(p, op, t->name, letter[1], length[1], heads, a) && learn(p, op, t->name, letter[2], length[2], cols / heads, a);
 }
@@ -403,7 +432,7 @@ lnt_node *lnt_recur_add(lnt_program *p, const lnt_recur_op *op, const lnt_op *ty
         x->input[at] = (int8_t)row;
         inputs[at] = value;
     }
-    if (!settle(p, in, x) || !copy_constant(p, in, x)) return NULL;
+    if (!settle(p, in, x) || !check_rows(p, op, x, inputs, n) || !copy_constant(p, in, x)) return NULL;
     int64_t cols = 1, heads = 0;
     for (int i = 0; op->tensors[i].name; i++) {
         const lnt_recur_tensor *t = &op->tensors[i];

@@ -114,7 +114,8 @@ typedef enum {
  * initial state by its gradient, the final state and that one's cotangent. */
 typedef struct {
     const char *name;  /* a gradient's is "d" before that of what it belongs to */
-    const char *shape; /* letters apart by blanks, "T Hk K"; a first letter that begins with T is rows of the token axis, and N one for a sequence */
+    const char *shape; /* letters apart by blanks, "T Hk K"; a first letter that begins with T is rows of the token axis, and N one for a sequence;
+                          "T*key" is as many rows a token, one behind the other, as the option of that name says */
     size_t field;      /* offset of the pointer in the arguments */
     lnt_tensor_role role;
     lnt_tensor_values values;

@@ -29,7 +29,8 @@ static inline void ref_put_row(void *p, lnt_dtype t, int64_t row, int64_t n, con
 /* ---- cores with a state ------------------------------------------------------------------------------------------------------------------ */
 
 /* One value head of one sequence at work. S is the state, dS the gradient of the state behind the token at hand, both laid out as the core wants;
- * q k v are the token's rows (v with one place more); dq dk [len,K] are those of the query-key head, added to by each of its value heads. */
+ * q k v are the token's rows (v with one place more); dq dk [len,K] are those of the query-key head, added to by each of its value heads.
+ * A token may have several rows of k and v (lnt_recur_writes): then it is as many steps, and `t` below counts those; only the last is read. */
 typedef struct {
     const lnt_recur_args *a;
     int64_t n;   /* sequence */
@@ -46,7 +47,7 @@ typedef struct {
     void (*load)(const ref_head *x, bool gradient, double *S); /* the initial state, or the gradient of the final one */
     void (*store)(const ref_head *x, bool gradient, const double *S);
     void (*step)(const ref_head *x, int64_t t);             /* S goes over token t, which is loaded */
-    void (*read)(const ref_head *x, int64_t t);             /* outputs of token t from S */
+    void (*read)(const ref_head *x, int64_t t);             /* outputs of token t (not its step) from S */
     /* One token backward, loaded: from the states behind and before it, and dS, which becomes the gradient of the latter. */
     void (*back)(const ref_head *x, int64_t t, const double *S, const double *before);
 } ref_core;

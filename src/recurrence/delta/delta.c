@@ -40,9 +40,10 @@ static const lnt_recur_impl recurrent_cuda = { .name = "recurrent-cuda", .form =
 static double flops(const void *args, int C, bool backward)
 {
     const lnt_recur_args *a = args;
-    double K = a->K, V = a->V, tokens = (double)a->tokens * a->Hv;
-    /* the backward pass makes the chunk states again: 4KV + CV */
-    return tokens * (backward ? 18 * K * V + C * (12 * K + 9 * V) : 6 * K * V + C * (4 * K + 3 * V));
+    const double K = a->K, V = a->V, reads = (double)a->tokens * a->Hv, writes = lnt_recur_writes(a), rows = C * writes;
+    /* the backward pass makes the chunk states again: 4KV + CV of the writes */
+    if (backward) return reads * (writes * (14 * K * V + rows * (6 * K + 5 * V)) + 4 * K * V + rows * (6 * K + 4 * V));
+    return reads * (writes * (4 * K * V + rows * (2 * K + V)) + 2 * K * V + rows * (2 * K + 2 * V));
 }
 
 #define ON_CPUS                                                                                                                    \
@@ -61,6 +62,8 @@ static const lnt_recur_impl *const row_gated_impls[] = {
     ON_CPUS,
 };
 
+static const lnt_recur_impl *const product_impls[] = { ON_CPUS };
+
 /* ---- operators ---------------------------------------------------------------------------------------------------------------------------- */
 
 static const lnt_recur_option options[] = { LNT_SCALE_OPTION, { 0 } };
@@ -68,15 +71,37 @@ static const lnt_recur_tensor ungated[] = { LNT_STATE_QKV, LNT_STATE_BETA, LNT_S
 static const lnt_recur_tensor row_gated[] = { LNT_STATE_QKV, LNT_STATE_ROW_GATE(), LNT_STATE_BETA, LNT_STATE_S, LNT_STATE_O, { 0 } };
 static const lnt_recur_tensor gated[] = { LNT_STATE_QKV, LNT_STATE_GATE, LNT_STATE_BETA, LNT_STATE_S, LNT_STATE_O, { 0 } };
 
-#define OPERATOR(NAME, KIND, TENSORS, IMPLS, NODE, EQUATION)                                                                       \
+/* A token's writes lie one behind the other, their number is an option. */
+#define WRITES "T*n_householder "
+static const lnt_recur_option product_options[] = {
+    LNT_SCALE_OPTION,
+    { "n_householder", LNT_RECUR_INT, LNT_AT(lnt_recur_args, writes), 4, 1, 64, 1, NULL, "writes of a token" },
+    { 0 },
+};
+static const lnt_recur_tensor product[] = {
+    LNT_INPUT(lnt_recur_args, "q", "T Hq K", q, .wide = true),
+    LNT_INPUT(lnt_recur_args, "k", WRITES "Hk K", k, .wide = true, .values = LNT_VALUES_UNIT),
+    LNT_INPUT(lnt_recur_args, "v", WRITES "Hv V", v, .wide = true),
+    LNT_INPUT(lnt_recur_args, "g", "T Hv", g, .values = LNT_VALUES_DECAY, .gate = true, .absent = "no decay",
+              .help = "natural log of the decay before the first write, at most 0"),
+    LNT_INPUT(lnt_recur_args, "beta", WRITES "Hv", beta, .values = LNT_VALUES_STRENGTH, .gate = true, .help = "write strength"),
+    LNT_STATE_S,
+    LNT_STATE_O,
+    { 0 },
+};
+
+#define OPERATOR(NAME, KIND, TENSORS, OPTIONS, IMPLS, NODE, EQUATION)                                                                       \
     const lnt_recur_op lnt_recur_##NAME = {                                                                                        \
         .name = #NAME, .core = "delta", .equation = EQUATION, .kind = KIND, .args_size = sizeof(lnt_recur_args), .sizes = lnt_state_sizes,      \
-        .tensors = TENSORS, .options = options, .impls = IMPLS, .cases = lnt_delta_cases, .f32 = { 2e-6, 1e-5, 5e-5 },            \
+        .tensors = TENSORS, .options = OPTIONS, .impls = IMPLS, .cases = lnt_delta_cases, .f32 = { 2e-6, 1e-5, 5e-5 },            \
         .bf16 = { 8e-3, 8e-3, 2e-2 }, .fill = lnt_state_fill, .check = lnt_state_check, .flops = flops,                            \
         .node = &(const lnt_op){ LNT_RECUR_NODE(#NAME), NODE },                                                                    \
     }
-OPERATOR(delta_rule, LNT_DELTA_SCALAR, ungated, impls, LNT_DELTA_LAYER, "S_t = S_{t-1} + k_t beta_t (v_t - S_{t-1}^T k_t)^T, o_t = scale S_t^T q_t");
-OPERATOR(gated_delta_rule, LNT_DELTA_SCALAR, gated, impls, LNT_DELTA_LAYER,
+OPERATOR(delta_rule, LNT_DELTA_SCALAR, ungated, options, impls, LNT_DELTA_LAYER,
+         "S_t = S_{t-1} + k_t beta_t (v_t - S_{t-1}^T k_t)^T, o_t = scale S_t^T q_t");
+OPERATOR(gated_delta_rule, LNT_DELTA_SCALAR, gated, options, impls, LNT_DELTA_LAYER,
          "S_t = e^{g_t} S_{t-1} + k_t beta_t (v_t - e^{g_t} S_{t-1}^T k_t)^T, o_t = scale S_t^T q_t");
-OPERATOR(kda, LNT_DELTA_ROWS, row_gated, row_gated_impls, .makes_input = NULL,
+OPERATOR(kda, LNT_DELTA_ROWS, row_gated, options, row_gated_impls, .makes_input = NULL,
          "S_t = R S_{t-1} + k_t beta_t (v_t - (R S_{t-1})^T k_t)^T, R = diag(e^{gk_t}), o_t = scale S_t^T q_t");
+OPERATOR(gated_delta_product, LNT_DELTA_SCALAR, product, product_options, product_impls, .makes_input = NULL,
+         "S <- e^{g_t} S_{t-1}, then for each of token t's rows of k, v, beta S <- S + k beta (v - S^T k)^T, S_t = S, o_t = scale S_t^T q_t");

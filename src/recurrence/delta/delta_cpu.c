@@ -3,8 +3,10 @@
  *
  * Letters: n rows in this chunk, S the state at its start [K,V], s the read-out scale, b_i = beta_i, D the decay mask, e_i = e^{G_i}, l_i = e^{G_n -
  * G_i}. With vector gates e and l are factors of columns of K and Q (chunk/chunk_vector.h): rows that meet a state are scaled before, and D, e, l
- * below are ones. Rows of k and q stand in one stack KQ: k at rows 0..n-1, q at rows m..m+n-1, m = n rounded up to what the engine wants, zeros
- * between. */
+ * below are ones. Rows of k and q stand in one stack KQ: k at rows 0..n-1, q from row m on, m = n rounded up to what the engine wants, zeros between.
+ *
+ * A token may write several times; it decays before the first of its writes and is read behind the last. Then n rows of k, v, beta, gates and E are
+ * writes (those of `c` below), and rows of q, o and Q K^T are tokens (w->t), which have the row of D, and the e, of their last write. */
 #include "core/memory.h"
 #include "recurrence/chunk/chunk_vector.h"
 #define LNT_ROWS_BETWEEN_TILES
@@ -18,7 +20,9 @@ typedef struct {
     const lnt_recur_args *a;
     const lnt_head *at;
     const lnt_mm_engine *e;
-    int C, K, V, m; /* m: of the chunk at hand */
+    int T, C, K, V, m; /* tokens and writes of the longest chunk; m: of the chunk at hand */
+    int writes;        /* of a token */
+    lnt_rows t;        /* the chunk at hand, as tokens */
     bool vector;
     int width, panels; /* columns of V that a state is worked on at a time, and how often that goes into V */
     float scale;
@@ -26,6 +30,8 @@ typedef struct {
     float *w;                               /* [m+C, C] K K^T over Q K^T, then masked */
     float *mask, *from_start, *to_end;      /* [C,C] D, [C] e, [C] l */
     float *beta, *write;                    /* [C] b, b l */
+    float *gates, *dgates, *reads;          /* several writes: [C] a gate for each and its gradient, [T] e where tokens are read */
+    const float *read_start;                /* [T] e of the tokens */
     float *x, *y;                           /* [m+C, V] */
     float *S;                               /* [panels,K,width] */
     lnt_operand *state, grad;               /* [panels] of S, and dS, with their right forms */
@@ -50,12 +56,16 @@ static size_t carve(work *w, const lnt_recur_args *a, const lnt_mm_engine *e, in
 {
     lnt_carve c = {base, 0};
     int64_t K = a->K, V = a->V, longest = a->longest;
-    C = chunk_length(a, C);
-    int rows = stacked(e, C) + C;
-    int64_t chunks = (longest + C - 1) / C;
+    const int T = chunk_length(a, C), writes = lnt_recur_writes(a);
+    const int64_t chunks = (longest + T - 1) / T;
+    C = T * writes;
+    longest *= writes;
+    const int rows = stacked(e, C) + T;
     *w = (work){.a = a,
                 .e = e,
+                .T = T,
                 .C = C,
+                .writes = writes,
                 .K = a->K,
                 .V = a->V,
                 .vector = a->op->kind == LNT_DELTA_ROWS,
@@ -69,6 +79,11 @@ static size_t carve(work *w, const lnt_recur_args *a, const lnt_mm_engine *e, in
     w->to_end = lnt_carve_floats(&c, C);
     w->beta = lnt_carve_floats(&c, C);
     w->write = lnt_carve_floats(&c, C);
+    if (writes > 1) {
+        w->gates = lnt_carve_floats(&c, C);
+        w->dgates = lnt_carve_floats(&c, C);
+        w->reads = lnt_carve_floats(&c, T);
+    }
     w->x = lnt_carve_floats(&c, rows * V);
     w->y = lnt_carve_floats(&c, rows * V);
     w->S = lnt_carve_floats(&c, K * V);
@@ -103,7 +118,7 @@ static size_t carve(work *w, const lnt_recur_args *a, const lnt_mm_engine *e, in
     w->dG = lnt_carve_floats(&c, C);
     w->dots = lnt_carve_floats(&c, C);
     if (a->Hv > a->Hq) {
-        w->dq = lnt_carve_floats(&c, longest * K);
+        w->dq = lnt_carve_floats(&c, a->longest * K);
         w->dk = lnt_carve_floats(&c, longest * K);
     }
     w->u_forms = lnt_carve_bytes(&c, e->bytes(C, a->V, LNT_LEFT | LNT_RIGHT_T));
@@ -113,6 +128,14 @@ static size_t carve(work *w, const lnt_recur_args *a, const lnt_mm_engine *e, in
     w->start_forms = lnt_carve_bytes(&c, e->bytes(a->K, a->V, LNT_RIGHT_T));
     w->do_forms = lnt_carve_bytes(&c, e->bytes(C, a->V, LNT_RIGHT));
     return c.used;
+}
+
+/* A chunk is at hand: its rows as writes. */
+static lnt_rows begin(work *w, lnt_rows t)
+{
+    const int64_t k = w->writes;
+    w->t = t;
+    return (lnt_rows){ .first = t.first * k, .row = t.row * k, .n = t.n * w->writes, .next = t.next * k, .next_n = t.next_n * k };
 }
 
 /* Between the panels of a chunk: a share of the next chunk's rows, few at a time so that they never fill the queue of misses. */
@@ -127,7 +150,7 @@ static void sweep_ahead(const work *w, lnt_rows c, int p)
     const lnt_recur_args *a = w->a;
     share_ahead(w, c, p, a->k, a->dtype, a->Hq, w->at->hq, w->K);
     share_ahead(w, c, p, a->v, a->dtype, a->Hv, w->at->h, w->V);
-    share_ahead(w, c, p, a->g, LINNET_F32, a->Hv, w->at->h, 1);
+    share_ahead(w, w->t, p, a->g, LINNET_F32, a->Hv, w->at->h, 1);
     share_ahead(w, c, p, a->gk, LINNET_F32, a->Hv, w->at->h, w->K);
     share_ahead(w, c, p, a->beta, LINNET_F32, a->Hv, w->at->h, 1);
 }
@@ -136,8 +159,8 @@ static void forward_ahead(const work *w, lnt_rows c, int p)
 {
     const lnt_recur_args *a = w->a;
     sweep_ahead(w, c, p);
-    share_ahead(w, c, p, a->q, a->dtype, a->Hq, w->at->hq, w->K);
-    share_ahead(w, c, p, a->o, a->dtype, a->Hv, w->at->h, w->V);
+    share_ahead(w, w->t, p, a->q, a->dtype, a->Hq, w->at->hq, w->K);
+    share_ahead(w, w->t, p, a->o, a->dtype, a->Hv, w->at->h, w->V);
 }
 
 /* Vector gates: w.w = the pairs of KQ and K, decays and all; *kq and *k the scaled rows, which read a state and which are written into one. */
@@ -159,6 +182,18 @@ static void vector_front(work *w, lnt_rows c, bool with_q, int kq_forms, int k_f
     *k = w->e->prepare(k_forms & LNT_LEFT_T ? LNT_LEFT_T : LNT_LEFT, c.n, w->K, w->ks, K, w->ks_forms);
 }
 
+/* The gates of the writes, `*stride` apart: a token's decays before its first. NULL: no gate. */
+static const float *gates_of(work *w, int64_t *stride)
+{
+    const lnt_recur_args *a = w->a;
+    const float *g = a->g ? (const float *)a->g + w->t.first * a->Hv + w->at->h : NULL;
+    *stride = w->writes > 1 ? 1 : a->Hv;
+    if (!g || w->writes == 1) return g;
+    memset(w->gates, 0, (size_t)w->t.n * (size_t)w->writes * sizeof *w->gates);
+    for (int64_t i = 0; i < w->t.n; i++) w->gates[i * w->writes] = g[i * a->Hv];
+    return w->gates;
+}
+
 /* Load k, q (unless !with_q), beta and gates of a chunk; w.w = KQ K^T. KQ and its view K get the forms asked for. */
 static void front(work *w, lnt_rows c, bool with_q, int kq_forms, int k_forms, lnt_operand *kq, lnt_operand *k)
 {
@@ -167,10 +202,13 @@ static void front(work *w, lnt_rows c, bool with_q, int kq_forms, int k_forms, l
     rows_in(w->kq, a->k, a->dtype, c.first, c.n, a->Hq, w->at->hq, w->K);
     if (with_q) {
         memset(w->kq + (int64_t)c.n * w->K, 0, (size_t)(w->m - c.n) * (size_t)w->K * sizeof(float));
-        rows_in(w->kq + (int64_t)w->m * w->K, a->q, a->dtype, c.first, c.n, a->Hq, w->at->hq, w->K);
+        rows_in(w->kq + (int64_t)w->m * w->K, a->q, a->dtype, w->t.first, w->t.n, a->Hq, w->at->hq, w->K);
     }
-    const float *g = a->g, *beta = a->beta;
-    LNT_V(lnt_chunk_decay)(c.n, g ? g + c.first * a->Hv + w->at->h : NULL, a->Hv, w->mask, w->C, w->from_start, w->to_end);
+    int64_t stride;
+    const float *g = gates_of(w, &stride), *beta = a->beta;
+    LNT_V(lnt_chunk_decay)(c.n, g, stride, w->mask, w->C, w->from_start, w->to_end);
+    w->read_start = w->writes > 1 ? w->reads : w->from_start;
+    for (int i = 0; w->writes > 1 && i < w->t.n; i++) w->reads[i] = w->from_start[(i + 1) * w->writes - 1];
     for (int i = 0; i < c.n; i++) {
         w->beta[i] = beta[(c.first + i) * a->Hv + w->at->h];
         w->write[i] = w->beta[i] * w->to_end[i];
@@ -179,7 +217,7 @@ static void front(work *w, lnt_rows c, bool with_q, int kq_forms, int k_forms, l
         vector_front(w, c, with_q, kq_forms, k_forms, kq, k);
         return;
     }
-    *kq = w->e->prepare(kq_forms, with_q ? w->m + c.n : c.n, w->K, w->kq, w->K, w->kq_forms);
+    *kq = w->e->prepare(kq_forms, with_q ? w->m + w->t.n : c.n, w->K, w->kq, w->K, w->kq_forms);
     *k = w->e->view(kq, 0, c.n);
     w->e->extend(k, k_forms, w->k_forms);
     w->e->multiply(LNT_MM_SET, NULL, kq, false, k, true, w->w, w->C);
@@ -188,13 +226,13 @@ static void front(work *w, lnt_rows c, bool with_q, int kq_forms, int k_forms, l
 /* The decay of a state over the chunk, and its stride from row to row. */
 static const float *state_decay(const work *w, lnt_rows c) { return w->vector ? w->gk.end : &w->from_start[c.n - 1]; }
 
-/* x_ij = f x_ij D_ij r_i c_j; r, c may be NULL (ones). */
-static void apply_mask(const work *w, int n, float f, const float *r, const float *c, float *x)
+/* x_ij = f x_ij D_ij r_i c_j for n columns; r, c may be NULL (ones). A row is `step` writes: of D the last one's. */
+static void apply_mask(const work *w, int n, int step, float f, const float *r, const float *c, float *x)
 {
-    for (int i = 0; i < n; i++) {
+    for (int i = 0; i < n / step; i++) {
         rows_awake(i);
         float *restrict row = x + (int64_t)i * w->C;
-        const float *mask = w->mask + (int64_t)i * w->C;
+        const float *mask = w->mask + (int64_t)(i * step + step - 1) * w->C;
         float ri = r ? f * r[i] : f;
         if (c)
             for (int j = 0; j < n; j++) row[j] *= ri * mask[j] * c[j];
@@ -228,16 +266,16 @@ static void forward_chunk(work *w, lnt_rows c)
     lnt_operand kq, k;
     front(w, c, true, LNT_LEFT, LNT_RIGHT_T | LNT_LEFT_T, &kq, &k);
     float *P = w->w + (int64_t)w->m * w->C, *o = w->x + (int64_t)w->m * width;
-    apply_mask(w, c.n, 1.0f, NULL, w->beta, w->w);
-    apply_mask(w, c.n, w->scale, NULL, w->beta, P);
-    lnt_operand p = e->prepare(LNT_LEFT, c.n, c.n, P, w->C, w->w_forms);
+    apply_mask(w, c.n, 1, 1.0f, NULL, w->beta, w->w);
+    apply_mask(w, c.n, w->writes, w->scale, NULL, w->beta, P);
+    lnt_operand p = e->prepare(LNT_LEFT, w->t.n, c.n, P, w->C, w->w_forms);
     for (int i = 0; i < w->panels; i++) {
         e->multiply(LNT_MM_SET, NULL, &kq, false, &w->state[i], false, w->x, width); /* K S over Q S */
         solve_errors(w, c, i);
         /* O = s e.(Q S) + P diag(b) E */
         lnt_operand E = e->prepare(LNT_RIGHT, c.n, width, w->x, width, w->x_forms);
         e->multiply(LNT_MM_SET, NULL, &p, false, &E, false, w->y, width);
-        rows_out_sum(a->o, a->dtype, c.first, c.n, heads, head + i, width, w->scale, w->from_start, o, w->y);
+        rows_out_sum(a->o, a->dtype, w->t.first, w->t.n, heads, head + i, width, w->scale, w->read_start, o, w->y);
         update_state(w, c, &k, i);
         forward_ahead(w, c, i);
     }
@@ -271,7 +309,7 @@ static void sweep_chunk(work *w, lnt_rows c, int64_t i, bool last)
     int64_t width = w->width;
     lnt_operand kq, k;
     front(w, c, false, LNT_LEFT, LNT_RIGHT_T | LNT_LEFT_T, &kq, &k);
-    apply_mask(w, c.n, 1.0f, NULL, w->beta, w->w);
+    apply_mask(w, c.n, 1, 1.0f, NULL, w->beta, w->w);
     for (int p = 0; p < w->panels; p++) {
         w->e->keep(&w->state[p], p * w->width, w->V, w->starts + (size_t)i * w->e->kept_bytes(w->K, w->V));
         w->e->multiply(LNT_MM_SET, NULL, &kq, false, &w->state[p], false, w->x, width);
@@ -292,11 +330,16 @@ static void gate_gradient(work *w, lnt_rows c, const lnt_operand *S)
     float inner = w->from_start[c.n - 1] * w->e->inner(S, w->dS);
     for (int64_t i = 0; i < c.n; i++) {
         const float *ki = w->kq + i * K;
-        w->dG[i] = row_dot(w->kq + (w->m + i) * K, w->xs + (w->m + i) * K, K) + row_dot(ki, w->xs + i * K, K) - row_dot(ki, w->us + i * K, K);
+        const int64_t q = (w->m + i / w->writes) * K;
+        const float read = (i + 1) % w->writes ? 0.0f : row_dot(w->kq + q, w->xs + q, K);
+        w->dG[i] = read + row_dot(ki, w->xs + i * K, K) - row_dot(ki, w->us + i * K, K);
         inner += w->dots[i];
     }
-    int64_t at = c.first * a->Hv + w->at->h;
-    LNT_V(lnt_chunk_gate_grad)(c.n, inner, w->dG, (const float *)a->g + at, (float *)a->dg + at, a->Hv);
+    int64_t stride;
+    const float *g = gates_of(w, &stride);
+    float *dg = (float *)a->dg + w->t.first * a->Hv + w->at->h;
+    LNT_V(lnt_chunk_gate_grad)(c.n, inner, w->dG, g, w->writes > 1 ? w->dgates : dg, stride);
+    for (int64_t i = 0; w->writes > 1 && i < w->t.n; i++) dg[i * a->Hv] = w->dgates[i * w->writes];
 }
 
 /* xs += [M; N] . D K and us += ([M; N] . D)^T KQ with vector gates, and dgk by chunk_vector.h. N's diagonal carries no gate and comes last. */
@@ -329,11 +372,11 @@ static void solve_adjoint(work *w, lnt_rows c, const lnt_operand *k, const lnt_o
 {
     const lnt_mm_engine *e = w->e;
     float *P = w->w + (int64_t)w->m * w->C, *dO = w->x + (int64_t)w->m * w->V;
-    apply_mask(w, c.n, 1.0f, w->beta, NULL, w->w);
-    apply_mask(w, c.n, w->scale, NULL, NULL, P);
+    apply_mask(w, c.n, 1, 1.0f, w->beta, NULL, w->w);
+    apply_mask(w, c.n, w->writes, w->scale, NULL, NULL, P);
     e->multiply(LNT_MM_SET, NULL, k, false, dS, false, w->x, w->V);
     rows_scaled(c.n, w->V, 1.0f, w->to_end, w->x, w->x);
-    lnt_operand p = e->prepare(LNT_LEFT_T, c.n, c.n, P, w->C, w->w_forms), right = e->prepare(LNT_RIGHT, c.n, w->V, dO, w->V, w->do_forms);
+    lnt_operand p = e->prepare(LNT_LEFT_T, w->t.n, c.n, P, w->C, w->w_forms), right = e->prepare(LNT_RIGHT, w->t.n, w->V, dO, w->V, w->do_forms);
     e->multiply(LNT_MM_ADD, NULL, &p, true, &right, false, w->x, w->V);
     LNT_V(lnt_chunk_solve)(true, c.n, w->V, w->w, w->C, w->x, w->V);
 }
@@ -346,13 +389,13 @@ static void backward_chunk(work *w, lnt_rows c, int64_t index)
     const float *E = w->errors + c.row * V;
     lnt_operand kq, k;
     front(w, c, true, LNT_LEFT | LNT_LEFT_T | LNT_RIGHT, LNT_RIGHT_T, &kq, &k);
-    int rows = w->m + c.n;
+    int rows = w->m + w->t.n;
     e->extend(&w->grad, LNT_RIGHT_T, w->dS_t_forms);
-    rows_in(w->x + w->m * V, a->do_, a->dtype, c.first, c.n, a->Hv, w->at->h, V);
+    rows_in(w->x + w->m * V, a->do_, a->dtype, w->t.first, w->t.n, a->Hv, w->at->h, V);
     rows_ahead(a->dv, a->dtype, c.first, c.n, a->Hv, w->at->h, V);
     solve_adjoint(w, c, &k, &w->grad);
-    value_ahead(w->at, c, a->do_);
-    rows_ahead(a->g, LINNET_F32, c.next, c.next_n, a->Hv, w->at->h, 1);
+    value_ahead(w->at, w->t, a->do_);
+    rows_ahead(a->g, LINNET_F32, w->t.next, w->t.next_n, a->Hv, w->at->h, 1);
     rows_ahead(a->beta, LINNET_F32, c.next, c.next_n, a->Hv, w->at->h, 1);
 
     /* dbeta = rowsum(dR . E), dV = dZ = b.dR, U = b.E */
@@ -366,18 +409,18 @@ static void backward_chunk(work *w, lnt_rows c, int64_t index)
     /* pairs = [dM; dP] . D:  dM = -tril(dZ U^T, -1), dP = s tril(dO U^T, 0) */
     lnt_operand x = e->prepare(LNT_LEFT, rows, w->V, w->x, V, w->x_forms), u = e->prepare(LNT_LEFT | LNT_RIGHT_T, c.n, w->V, w->u, V, w->u_forms);
     e->multiply(LNT_MM_SET, NULL, &x, false, &u, true, w->pairs, C);
-    if (!w->dq) rows_ahead(a->dq, a->dtype, c.first, c.n, a->Hq, w->at->hq, K);
+    if (!w->dq) rows_ahead(a->dq, a->dtype, w->t.first, w->t.n, a->Hq, w->at->hq, K);
     if (!w->dk) rows_ahead(a->dk, a->dtype, c.first, c.n, a->Hq, w->at->hq, K);
-    apply_mask(w, c.n, -1.0f, NULL, NULL, w->pairs);
+    apply_mask(w, c.n, 1, -1.0f, NULL, NULL, w->pairs);
     for (int i = 0; i < c.n; i++) w->pairs[i * C + i] = 0.0f;
-    apply_mask(w, c.n, w->scale, NULL, NULL, w->pairs + w->m * C);
+    apply_mask(w, c.n, w->writes, w->scale, NULL, NULL, w->pairs + w->m * C);
 
     /* xs = [dKread; dQ] = [-e.(dZ S^T); s e.(dO S^T)] + pairs K          us = dKwrite = l.(U dS'^T) + pairs^T KQ */
     lnt_operand S = e->kept(LNT_RIGHT_T, w->K, w->V, w->starts + (size_t)index * e->kept_bytes(w->K, w->V), w->start_forms);
     e->multiply(LNT_MM_SET, NULL, &x, false, &S, true, w->xs, K);
     key_ahead(w->at, c, a->k);
     e->multiply(LNT_MM_SET, NULL, &u, false, &w->grad, true, w->us, K);
-    key_ahead(w->at, c, a->q);
+    key_ahead(w->at, w->t, a->q);
     if (w->vector) {
         row_times(c.n * K, -1.0f, w->gk.from_start, w->xs, w->xs);
         row_times(c.n * K, w->scale, w->gk.from_start, w->xs + w->m * K, w->xs + w->m * K);
@@ -386,7 +429,7 @@ static void backward_chunk(work *w, lnt_rows c, int64_t index)
         vector_key_gradients(w, c, &S);
     } else {
         rows_scaled(c.n, w->K, -1.0f, w->from_start, w->xs, w->xs);
-        rows_scaled(c.n, w->K, w->scale, w->from_start, w->xs + w->m * K, w->xs + w->m * K);
+        rows_scaled(w->t.n, w->K, w->scale, w->read_start, w->xs + w->m * K, w->xs + w->m * K);
         rows_scaled(c.n, w->K, 1.0f, w->to_end, w->us, w->us);
         for (int64_t i = 0; a->dg && i < c.n; i++) w->dots[i] = row_dot(w->kq + i * K, w->us + i * K, K);
         lnt_operand pairs = e->prepare(LNT_LEFT | LNT_LEFT_T, rows, c.n, w->pairs, C, w->pairs_forms);
@@ -394,14 +437,14 @@ static void backward_chunk(work *w, lnt_rows c, int64_t index)
         e->multiply(LNT_MM_ADD, NULL, &pairs, true, &kq, false, w->us, K);
         if (a->dg) gate_gradient(w, c, &S);
     }
-    put_shared(w->at, c, w->xs + w->m * K, a->dq, w->dq);
+    put_shared(w->at, w->t, w->xs + w->m * K, a->dq, w->dq);
     for (int64_t i = 0; i < c.n * K; i++) w->xs[i] += w->us[i];
     put_shared(w->at, c, w->xs, a->dk, w->dk);
 
     /* dS = e^{G_n} dS' + s (e.Q)^T dO - (e.K)^T dZ */
     rows_scaled(c.n, w->V, -1.0f, w->from_start, w->x, w->y);
     memset(w->y + c.n * V, 0, (size_t)((w->m - c.n) * V) * sizeof(float));
-    rows_scaled(c.n, w->V, w->scale, w->from_start, w->x + w->m * V, w->y + w->m * V);
+    rows_scaled(w->t.n, w->V, w->scale, w->read_start, w->x + w->m * V, w->y + w->m * V);
     lnt_operand y = e->prepare(LNT_RIGHT, rows, w->V, w->y, V, w->y_forms);
     e->update(state_decay(w, c), w->vector, &kq, true, &y, false, &w->grad);
 }
@@ -413,16 +456,21 @@ static void backward_chunk(work *w, lnt_rows c, int64_t index)
 #define ENGINE LNT_V(lnt_mm_f32)
 #endif
 
-static int length(const lnt_recur_args *a) { return a->chunk > 0 ? a->chunk : ENGINE.chunk; }
+/* Tokens of a chunk: as many as have the engine's number of writes. */
+static int length(const lnt_recur_args *a)
+{
+    const int tokens = ENGINE.chunk / lnt_recur_writes(a);
+    return a->chunk > 0 ? a->chunk : tokens > 0 ? tokens : 1;
+}
 
 static void forward_head(const lnt_head *x, char *base)
 {
     work w;
     carve(&w, x->a, &ENGINE, length(x->a), false, base);
     w.at = x;
-    int64_t chunks = chunk_count(x, w.C);
+    int64_t chunks = chunk_count(x, w.T);
     state_in(&w, x->index);
-    for (int64_t i = 0; i < chunks; i++) forward_chunk(&w, chunk_at(x, w.C, i, 1));
+    for (int64_t i = 0; i < chunks; i++) forward_chunk(&w, begin(&w, chunk_at(x, w.T, i, 1)));
     state_out(&w, x->index);
 }
 
@@ -431,12 +479,12 @@ static void backward_head(const lnt_head *x, char *base)
     work w;
     carve(&w, x->a, &ENGINE, length(x->a), true, base);
     w.at = x;
-    int64_t size = (int64_t)w.K * w.V, chunks = chunk_count(x, w.C);
+    int64_t size = (int64_t)w.K * w.V, chunks = chunk_count(x, w.T);
     state_in(&w, x->index);
     get_state(x, w.dS, x->a->dsT, size);
     w.grad = w.e->prepare(LNT_RIGHT, w.K, w.V, w.dS, w.V, w.dS_forms);
-    for (int64_t i = 0; i < chunks; i++) sweep_chunk(&w, chunk_at(x, w.C, i, 1), i, i == chunks - 1);
-    for (int64_t i = chunks - 1; i >= 0; i--) backward_chunk(&w, chunk_at(x, w.C, i, -1), i);
+    for (int64_t i = 0; i < chunks; i++) sweep_chunk(&w, begin(&w, chunk_at(x, w.T, i, 1)), i, i == chunks - 1);
+    for (int64_t i = chunks - 1; i >= 0; i--) backward_chunk(&w, begin(&w, chunk_at(x, w.T, i, -1)), i);
     put_state(x, x->a->ds0, size, w.dS);
 }
 
@@ -452,7 +500,7 @@ static const char *declines(const void *args, bool back)
 {
     const lnt_recur_args *a = args;
     if (ENGINE.bf16 && a->dtype != LINNET_BF16) return "its products round to bf16; the tensors are float32";
-    if (a->chunk > CHUNK_LONGEST) return "the chunk is longer than 4096";
+    if (a->chunk > CHUNK_LONGEST / lnt_recur_writes(a)) return "the chunk is longer than 4096";
     int64_t states;
     if (back && (!lnt_mul(a->longest, (int64_t)a->K * a->V, &states) || states > (int64_t)1 << 50))
         return "the states of all chunks are too large";

@@ -2,7 +2,8 @@
  *
  *   S~ = diag(e^{g_t + gk_t}) S_{t-1}      u_t = beta_t (v_t - S~^T k_t)      S_t = S~ + k_t u_t^T      o_t = s S_t^T q_t    (operators.md#delta)
  *
- * where a gate that the operator does not have is 0. */
+ * where a gate that the operator does not have is 0. A token of several writes is as many steps t of this, of which the first decays and the last is
+ * read. */
 #include "recurrence/reference.h"
 
 static int64_t state(const lnt_recur_args *a) { return (int64_t)a->K * a->V; }
@@ -25,11 +26,16 @@ static void store(const ref_head *x, bool gradient, const double *S)
     ref_put_row(gradient ? x->a->ds0 : x->a->sT, ref_f(x->a), ref_index(x), state(x->a), S);
 }
 
+static bool decays(const ref_head *x, int64_t t) { return t % lnt_recur_writes(x->a) == 0; }
+static bool is_read(const ref_head *x, int64_t t) { return decays(x, t + 1); }
+static int64_t token(const ref_head *x, int64_t t) { return t / lnt_recur_writes(x->a); }
+
 /* alpha, and error = v - (alpha.S)^T k, of token t */
 static void predict(const ref_head *x, int64_t t, const double *S, double *error)
 {
-    const double *alpha = alphas(x);
-    ref_row_decays(x, t, alphas(x));
+    double *alpha = alphas(x);
+    if (decays(x, t)) ref_row_decays(x, token(x, t), alpha);
+    for (int64_t k = 0; !decays(x, t) && k < x->a->K; k++) alpha[k] = 1;
     for (int64_t j = 0; j < x->a->V; j++) {
         double sum = 0;
         for (int64_t k = 0; k < x->a->K; k++) sum += alpha[k] * S[k * x->a->V + j] * x->k[k];
@@ -64,10 +70,10 @@ static void read(const ref_head *x, int64_t t)
 static void back(const ref_head *h, int64_t t, const double *S, const double *before)
 {
     const lnt_recur_args *a = h->a;
-    int64_t place = ref_place(h, t), V = a->V;
+    const int64_t place = t - a->cu_seqlens[h->n] * lnt_recur_writes(a), V = a->V;
     double beta = ref_strength(h, t), dbeta = 0, dg = 0, *error = h->own, *x = h->own + V;
     predict(h, t, before, error);
-    ref_get_row(x, a->do_, a->dtype, ref_row(h, t), V);
+    ref_get_row(x, is_read(h, t) ? a->do_ : NULL, a->dtype, ref_row(h, token(h, t)), V);
     double *du = h->v; /* v itself is no longer needed */
     memset(du, 0, (size_t)V * sizeof *du);
     for (int64_t k = 0; k < a->K; k++) {
@@ -78,7 +84,7 @@ static void back(const ref_head *h, int64_t t, const double *S, const double *be
             du[j] += h->k[k] * h->dS[k * V + j];
             dk += h->dS[k * V + j] * beta * error[j];
         }
-        h->dq[place * a->K + k] += a->scale * dq;
+        h->dq[ref_place(h, token(h, t)) * a->K + k] += a->scale * dq;
         h->dk[place * a->K + k] += dk;
     }
     for (int64_t j = 0; j < V; j++) {
@@ -98,7 +104,7 @@ static void back(const ref_head *h, int64_t t, const double *S, const double *be
     }
     ref_put_row(a->dv, a->dtype, ref_row(h, t), V, x);
     ref_put(a->dbeta, ref_f(a), ref_row(h, t), dbeta);
-    ref_put(a->dg, ref_f(a), ref_row(h, t), dg);
+    if (decays(h, t)) ref_put(a->dg, ref_f(a), ref_row(h, token(h, t)), dg);
 }
 
 static const ref_core core = { .state = state, .own = own, .load = load, .store = store, .step = step, .read = read, .back = back };

@@ -2,7 +2,7 @@
  *
  *   u = b (v - e^g S^T k)        S <- e^g S + k u^T        o = s S^T q
  *
- * with one gate for all of S, or one for each of its rows.
+ * with one gate for all of S, or one for each of its rows. Of a token's several writes the first decays and the last is read.
  * A panel of columns of S is read twice, once for S^T k and once for the write and the read-out, and is in L1 the second time. */
 #include <omp.h>
 
@@ -24,12 +24,12 @@ typedef struct {
 } token;
 
 /* W vectors of columns, or one partial vector of `lanes`, from column j. */
-INLINE void step_panel(int W, bool part, int lanes, bool rows, int K, int64_t V, const token *t, int j, float *S, float *o)
+INLINE void step_panel(int W, bool part, int lanes, bool rows, bool read, int K, int64_t V, const token *t, int j, float *S, float *o)
 {
     const float *q = t->q, *k = t->k, *ka = t->ka, *v = t->v + j;
     float alpha = t->alpha, beta = t->beta, scale = t->scale;
     S += j;
-    o += j;
+    if (read) o += j;
 #define LOAD(p) (part ? v_load_n(p, lanes) : v_load(p))
     vf x[2][PANEL], u[PANEL], y[PANEL];
     for (int w = 0; w < W; w++) x[0][w] = x[1][w] = y[w] = v_zero();
@@ -46,19 +46,19 @@ INLINE void step_panel(int W, bool part, int lanes, bool rows, int K, int64_t V,
     for (int w = 0; w < W; w++) u[w] = beta * (LOAD(v + w * LNT_VL) - alpha * (x[0][w] + x[1][w]));
     vf decay = v_set(alpha);
     for (i = 0; i < K; i++) {
-        vf ki = v_set(k[i]), qi = v_set(q[i]);
+        vf ki = v_set(k[i]), qi = read ? v_set(q[i]) : v_zero();
         if (rows) decay = v_set(t->alphas[i]);
         for (int w = 0; w < W; w++) {
             float *p = S + i * V + w * LNT_VL;
             vf s = decay * LOAD(p) + ki * u[w];
-            y[w] += qi * s;
+            if (read) y[w] += qi * s;
             if (part)
                 v_store_n(p, s, lanes);
             else
                 v_store(p, s);
         }
     }
-    for (int w = 0; w < W; w++) {
+    for (int w = 0; read && w < W; w++) {
         if (part)
             v_store_n(o + w * LNT_VL, scale * y[w], lanes);
         else
@@ -67,21 +67,23 @@ INLINE void step_panel(int W, bool part, int lanes, bool rows, int K, int64_t V,
 #undef LOAD
 }
 
-INLINE void step_as(bool rows, int K, int V, const token *t, float *S, float *o)
+INLINE void step_as(bool rows, bool read, int K, int V, const token *t, float *S, float *o)
 {
     int j = 0;
-    for (; j + PANEL * LNT_VL <= V; j += PANEL * LNT_VL) step_panel(PANEL, false, 0, rows, K, V, t, j, S, o);
-    for (; j + LNT_VL <= V; j += LNT_VL) step_panel(1, false, 0, rows, K, V, t, j, S, o);
-    if (j < V) step_panel(1, true, V - j, rows, K, V, t, j, S, o);
+    for (; j + PANEL * LNT_VL <= V; j += PANEL * LNT_VL) step_panel(PANEL, false, 0, rows, read, K, V, t, j, S, o);
+    for (; j + LNT_VL <= V; j += LNT_VL) step_panel(1, false, 0, rows, read, K, V, t, j, S, o);
+    if (j < V) step_panel(1, true, V - j, rows, read, K, V, t, j, S, o);
 }
 
-/* q,k [K], v,o [V], S [K,V]. */
+/* q,k [K], v,o [V], S [K,V]; o NULL: not read. */
 static void step(int K, int V, const token *t, float *S, float *o)
 {
     if (t->alphas)
-        step_as(true, K, V, t, S, o);
+        step_as(true, true, K, V, t, S, o);
+    else if (o)
+        step_as(false, true, K, V, t, S, o);
     else
-        step_as(false, K, V, t, S, o);
+        step_as(false, false, K, V, t, S, o);
 }
 
 typedef struct {
@@ -104,7 +106,7 @@ static size_t carve(work *w, const lnt_recur_args *a, char *base)
 static void forward_head(const lnt_recur_args *a, work *w, int64_t n, int h)
 {
     int64_t size = (int64_t)a->K * a->V, index = n * a->Hv + h;
-    int hq = h / (a->Hv / a->Hq);
+    const int hq = h / (a->Hv / a->Hq), writes = lnt_recur_writes(a);
     float *S = a->sT ? (float *)a->sT + index * size : w->S;
     const float *s0 = a->s0 ? (const float *)a->s0 + index * size : NULL, *g = a->g, *beta = a->beta;
     if (!s0)
@@ -113,17 +115,20 @@ static void forward_head(const lnt_recur_args *a, work *w, int64_t n, int h)
         memcpy(S, s0, (size_t)size * sizeof *S);
     for (int64_t t = a->cu_seqlens[n]; t < a->cu_seqlens[n + 1]; t++) {
         rows_in(w->q, a->q, a->dtype, t, 1, a->Hq, hq, a->K);
-        rows_in(w->k, a->k, a->dtype, t, 1, a->Hq, hq, a->K);
-        rows_in(w->v, a->v, a->dtype, t, 1, a->Hv, h, a->V);
-        token x = { g ? expf(g[t * a->Hv + h]) : 1.0f, beta[t * a->Hv + h], (float)a->scale, NULL, w->k, w->q, w->k, w->v };
-        if (a->op->kind == LNT_DELTA_ROWS) {
-            memcpy(w->alphas, (const float *)a->gk + (t * a->Hv + h) * a->K, (size_t)a->K * sizeof *w->alphas);
-            row_exp(w->alphas, a->K);
-            row_times(a->K, 1.0f, w->alphas, w->k, w->ka);
-            x.alphas = w->alphas;
-            x.ka = w->ka;
+        for (int64_t u = t * writes; u < (t + 1) * writes; u++) {
+            rows_in(w->k, a->k, a->dtype, u, 1, a->Hq, hq, a->K);
+            rows_in(w->v, a->v, a->dtype, u, 1, a->Hv, h, a->V);
+            const float alpha = g && u == t * writes ? expf(g[t * a->Hv + h]) : 1.0f;
+            token x = { alpha, beta[u * a->Hv + h], (float)a->scale, NULL, w->k, w->q, w->k, w->v };
+            if (a->op->kind == LNT_DELTA_ROWS) {
+                memcpy(w->alphas, (const float *)a->gk + (t * a->Hv + h) * a->K, (size_t)a->K * sizeof *w->alphas);
+                row_exp(w->alphas, a->K);
+                row_times(a->K, 1.0f, w->alphas, w->k, w->ka);
+                x.alphas = w->alphas;
+                x.ka = w->ka;
+            }
+            step(a->K, a->V, &x, S, u + 1 == (t + 1) * writes ? w->o : NULL);
         }
-        step(a->K, a->V, &x, S, w->o);
         rows_out(a->o, a->dtype, t, 1, a->Hv, h, a->V, w->o);
     }
 }
