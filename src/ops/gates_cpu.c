@@ -108,7 +108,7 @@ linnet_status LNT_V(lnt_bounded_decay_forward)(const lnt_call *k)
                 vf v = v_get(row_at(x, r), x->dtype, i, n), b = v_get(bound->data, LINNET_F32, i, n), rest = 1.0f - b;
                 vf f = v_max(b + rest * v_sigmoid(v), v_set(1.17549435e-38f)), w = rest * v_sigmoid(-v);
                 vf g = v_select(w < 0.5f, v_log1p_unit(-w), v_log(f));
-                v_put(row_at(y, r), y->dtype, i, n, v_select(v == v, g, v));
+                v_put(row_at(y, r), y->dtype, i, n, v_select(v == v, v_select(b == b, g, b), v)); /* the largest of NaN and a number hides it */
             }
     return LINNET_OK;
 }

@@ -115,8 +115,8 @@ struct bounded_map {
     {
 #pragma unroll
         for (int u = 0; u < U; u++) {
-            const float x = in[0][u], rest = 1.0f - in[1][u], f = fmaxf(in[1][u] + rest * sigmoid_of(x), LEAST), w = rest * sigmoid_of(-x);
-            out[0][u] = x != x ? x : w < 0.5f ? log1pf(-w) : logf(f);
+            const float x = in[0][u], b = in[1][u], rest = 1.0f - b, f = fmaxf(b + rest * sigmoid_of(x), LEAST), w = rest * sigmoid_of(-x);
+            out[0][u] = x != x ? x : b != b ? b : w < 0.5f ? log1pf(-w) : logf(f); /* the largest of NaN and a number hides it */
         }
     }
 };
