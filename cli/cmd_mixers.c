@@ -63,12 +63,12 @@ static int run(const command *self, int argc, char **argv)
     for (int f = 0; f < FAMILIES; f++) {
         printf("%s%s\n", f ? "\n" : "", headings[f]);
         for (int i = 0; (m = linnet_kind_at(families[f], i)) != NULL; i++) {
-            printf("  %s%-16s%s %s\n", bold, m->name, plain, m->summary);
-            if (m->paper) printf("  %16s %s%s%s\n", "", dim, m->paper, plain);
+            printf("  %s%-18s%s %s\n", bold, m->name, plain, m->summary);
+            if (m->paper) printf("  %18s %s%s%s\n", "", dim, m->paper, plain);
         }
     }
     printf("\n`linnet mixers NAME` shows the keys of one.\n\npresets (--preset)\n");
-    for (int i = 0; linnet_preset_name(i); i++) printf("  %s%-16s%s %s\n", bold, linnet_preset_name(i), plain, linnet_preset_summary(i));
+    for (int i = 0; linnet_preset_name(i); i++) printf("  %s%-18s%s %s\n", bold, linnet_preset_name(i), plain, linnet_preset_summary(i));
     return EXIT_GOOD;
 }
 
