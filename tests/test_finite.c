@@ -108,10 +108,13 @@ static void test_causality(void **state)
         const lnt_tensor h = lnt_plan_output(plan, m->hidden);
         const float *x = h.data;
         const bool strict = !strcmp(recipes[r].type, "transformer");
+        /* where a token writes several times, chunks have as many writes: fewer tokens, and begin elsewhere */
+        const bool shorter = !strcmp(recipes[r].type, "gated_deltaproduct");
+        const int first = strict ? AT : shorter ? AT - CHUNK / 2 : CHUNK;
         for (int t = 0; t < TOKENS; t++)
             for (int64_t i = 0; i < width; i++) {
                 const bool nan = isnan(x[t * width + i]);
-                if (t < (strict ? AT : CHUNK) && nan) fail_msg("%s: NaN at token %d reaches token %d", recipes[r].name, AT, t);
+                if (t < first && nan) fail_msg("%s: NaN at token %d reaches token %d", recipes[r].name, AT, t);
                 if (t >= AT && !nan) fail_msg("%s: token %d does not show the NaN of token %d", recipes[r].name, t, AT);
             }
         lnt_plan_destroy(plan);

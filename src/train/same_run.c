@@ -3,9 +3,9 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "hub/archs.h"
 #include "hub/json.h"
 #include "hub/tokenizer.h"
-#include "model/config.h"
 #include "train/settings.h"
 
 linnet_status lnt_same_tokenizer(lnt_ctx *c, const linnet_train_options *o, const linnet_tokenizer *kept)
@@ -27,8 +27,8 @@ linnet_status lnt_same_tokenizer(lnt_ctx *c, const linnet_train_options *o, cons
     return s;
 }
 
-/* The first key in which what was asked for differs from the checkpoint's configuration. */
-static linnet_status check_keys(lnt_ctx *c, const char *folder, json_t *asked, json_t *kept)
+/* The first key in which what was asked for differs from the checkpoint's configuration; not one that follows from others. */
+static linnet_status check_keys(lnt_ctx *c, const char *folder, const lnt_arch *arch, json_t *asked, json_t *kept)
 {
     const char *key;
     json_t *value;
@@ -36,7 +36,8 @@ static linnet_status check_keys(lnt_ctx *c, const char *folder, json_t *asked, j
     for (int turn = 0; turn < 2; turn++)
         json_object_foreach(turn ? kept : asked, key, value) {
             json_t *other = json_object_get(turn ? asked : kept, key);
-            if (other && json_equal(value, other)) continue;
+            const lnt_arch_other *theirs = lnt_arch_other_key(arch, key);
+            if ((other && json_equal(value, other)) || (theirs && theirs->follows)) continue;
             lnt_json_show(value, a, sizeof a);
             if (other) lnt_json_show(other, b, sizeof b);
             else snprintf(b, sizeof b, "nothing");
@@ -57,7 +58,7 @@ linnet_status lnt_same_config(lnt_ctx *c, const linnet_train_options *o, const l
     const char *x = linnet_config_json(k), *y = linnet_config_json(kept);
     linnet_status s = x && y ? lnt_json_parse(c, "the configuration", x, strlen(x), &a) : lnt_fail_memory(c, 4096);
     if (s == LINNET_OK) s = lnt_json_parse(c, "config.json", y, strlen(y), &b);
-    if (s == LINNET_OK) s = check_keys(c, o->out, a, b);
+    if (s == LINNET_OK) s = check_keys(c, o->out, lnt_arch_of(k), a, b);
     json_decref(a);
     json_decref(b);
     linnet_config_destroy(k);
