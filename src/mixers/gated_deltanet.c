@@ -24,20 +24,7 @@ static const lnt_option keys[] = {
 static linnet_status check(lnt_ctx *c, const lnt_layer *l)
 {
     const options *o = l->options;
-    double value = (double)o->head_dim * o->expand_v;
-    if (value < 1 || value != (double)(int64_t)value)
-        return lnt_fail(c, LINNET_EINVAL, "%shead_dim * expand_v is %g, expected a whole value size", l->where, value);
-    return o->num_v_heads ? lnt_check_divides(c, l, "num_heads", o->num_heads, "num_v_heads", o->num_v_heads) : LINNET_OK;
-}
-
-/* q, k, v, gate and output then have width^2 parameters each, 5 width^2 together; the default expand_v would make it 8. */
-static void size(void *options_, int64_t heads, int64_t head)
-{
-    options *o = options_;
-    o->num_heads = heads;
-    o->num_v_heads = 0;
-    o->head_dim = head;
-    o->expand_v = 1;
+    return lnt_check_values(c, l, o->num_heads, o->num_v_heads, o->head_dim, o->expand_v);
 }
 
 static lnt_buf build(lnt_program *p, const lnt_layer *l, lnt_buf x)
@@ -56,6 +43,5 @@ static lnt_buf build(lnt_program *p, const lnt_layer *l, lnt_buf x)
 const lnt_mixer lnt_mixer_gated_deltanet = {
     .kind = {{"gated_deltanet", "delta rule on a decaying state", "Yang et al. 2024, arXiv 2412.06464", "gated_delta_rule"},
              LNT_OPTIONS(options, keys), check},
-    .size = size,
     .build = build,
 };

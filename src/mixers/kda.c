@@ -26,23 +26,11 @@ static const lnt_option keys[] = {
 static linnet_status check(lnt_ctx *c, const lnt_layer *l)
 {
     const options *o = l->options;
-    double value = (double)o->head_dim * o->expand_v;
-    if (value < 1 || value != (double)(int64_t)value)
-        return lnt_fail(c, LINNET_EINVAL, "%shead_dim * expand_v is %g, expected a whole value size", l->where, value);
     if (o->safe_gate && !(o->lower_bound < 0))
         return lnt_fail(c, LINNET_EINVAL, "%slower_bound is null, expected a number below 0 with safe_gate = true", l->where);
     if (!o->safe_gate && o->lower_bound < 0)
         return lnt_fail(c, LINNET_EINVAL, "%slower_bound is %g, expected null with safe_gate = false", l->where, o->lower_bound);
-    return o->num_v_heads ? lnt_check_divides(c, l, "num_heads", o->num_heads, "num_v_heads", o->num_v_heads) : LINNET_OK;
-}
-
-static void size(void *options_, int64_t heads, int64_t head)
-{
-    options *o = options_;
-    o->num_heads = heads;
-    o->num_v_heads = 0;
-    o->head_dim = head;
-    o->expand_v = 1;
+    return lnt_check_values(c, l, o->num_heads, o->num_v_heads, o->head_dim, o->expand_v);
 }
 
 static lnt_buf build(lnt_program *p, const lnt_layer *l, lnt_buf x)
@@ -64,6 +52,5 @@ static lnt_buf build(lnt_program *p, const lnt_layer *l, lnt_buf x)
 const lnt_mixer lnt_mixer_kda = {
     .kind = {{"kda", "Kimi delta attention: the delta rule with a decay for each column of the keys", "Kimi Team 2025, arXiv 2510.26692", "kda"},
              LNT_OPTIONS(options, keys), check},
-    .size = size,
     .build = build,
 };

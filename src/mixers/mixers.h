@@ -17,7 +17,8 @@ typedef struct lnt_mixer {
     /* The key of a word that can stand for a mixer of its own in a pattern ("mesa" for an equal_backbone with rule = mesa); NULL: none. The one of
      * its words under which window_size counts. */
     const char *variant, *windowed;
-    /* Options for `heads` heads of `head` columns, as a preset has them. NULL: those named num_heads and head_dim, and no groups of heads. */
+    /* Options for `heads` heads of `head` columns, as a preset has them. NULL: those named num_heads and head_dim, values as
+     * wide as keys beside a head_dim, and no groups of heads. */
     void (*size)(void *options, int64_t heads, int64_t head);
     lnt_buf (*build)(lnt_program *p, const lnt_layer *l, lnt_buf x);
 } lnt_mixer;
@@ -57,6 +58,8 @@ typedef struct {
 } lnt_expanded;
 lnt_expanded lnt_expand(const lnt_layer *l, int64_t heads, int64_t kv_heads, double expand_k, double expand_v);
 linnet_status lnt_check_expanded(lnt_ctx *c, const lnt_layer *l, int64_t heads, int64_t kv_heads, double expand_k, double expand_v);
+/* Values of head_dim * expand_v columns in num_v_heads heads (0: num_heads). */
+linnet_status lnt_check_values(lnt_ctx *c, const lnt_layer *l, int64_t num_heads, int64_t num_v_heads, int64_t head_dim, double expand_v);
 linnet_status lnt_check_even(lnt_ctx *c, const lnt_layer *l, const char *what, int64_t head);
 
 #endif

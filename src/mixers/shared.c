@@ -10,6 +10,14 @@ linnet_status lnt_check_divides(lnt_ctx *c, const lnt_layer *l, const char *by, 
     return lnt_fail(c, LINNET_EINVAL, "%s%s is %lld, expected a divisor of %s = %lld", l->where, by, (long long)b, what, (long long)w);
 }
 
+linnet_status lnt_check_values(lnt_ctx *c, const lnt_layer *l, int64_t num_heads, int64_t num_v_heads, int64_t head_dim, double expand_v)
+{
+    const double value = (double)head_dim * expand_v;
+    if (value < 1 || value != (double)(int64_t)value)
+        return lnt_fail(c, LINNET_EINVAL, "%shead_dim * expand_v is %g, expected a whole value size", l->where, value);
+    return num_v_heads ? lnt_check_divides(c, l, "num_heads", num_heads, "num_v_heads", num_v_heads) : LINNET_OK;
+}
+
 linnet_status lnt_check_even(lnt_ctx *c, const lnt_layer *l, const char *what, int64_t head)
 {
     if (head % 2 == 0) return LINNET_OK;
@@ -24,8 +32,11 @@ void lnt_mixer_size(const lnt_mixer *m, void *options, int64_t heads, int64_t he
         return;
     }
     lnt_options_put_int(t, options, "num_heads", heads);
-    lnt_options_put_int(t, options, "head_dim", head);
     lnt_options_put_int(t, options, "num_kv_heads", 0);
+    if (!lnt_options_put_int(t, options, "head_dim", head)) return;
+    /* q, k, v, gate and output then have width^2 parameters each */
+    lnt_options_put_int(t, options, "num_v_heads", 0);
+    lnt_options_put_int(t, options, "expand_v", 1);
 }
 
 lnt_buf lnt_back_linear(lnt_program *p, const lnt_layer *l, lnt_buf x, const char *name)
