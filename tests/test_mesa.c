@@ -1,6 +1,6 @@
 /* The Mesa layer's own mathematics: identities of the solution, the solver's steps, its reports and its refusals. What it shares with the other
  * recurrences (gradients, goldens, chunks, threads, packing) is in test_recurrence.c. */
-#include "recurrence_check.h"
+#include "mesa_nan.h"
 
 #include <math.h>
 
@@ -36,6 +36,19 @@ static double row_product(const lnt_problem *p, const char *name, const char *ot
     double sum = 0;
     for (int64_t j = i * width; j < (i + 1) * width; j++) sum += element(p, name, j) * element(p, other, j);
     return sum;
+}
+
+/* NaN stays NaN in every implementation that this processor can run, the reference too. */
+static void nan_is_seen(void **state)
+{
+    (void)state;
+    linnet_context *c = make_context(2);
+    for (int i = 0; lnt_recur_mesa.impls[i]; i++) {
+        const lnt_recur_impl *impl = lnt_recur_mesa.impls[i];
+        if (impl->device != LNT_DEVICE_CPU || impl->needs > (int)lnt_cpu_machine()) continue;
+        if (!mesa_shows_nan(c, impl, i % 2 ? LINNET_BF16 : LINNET_F32)) fail_msg("%s took no call", impl->name);
+    }
+    linnet_context_destroy(c);
 }
 
 /* o.do = q.dq for every token, as both are x (H + Lambda) e: in every variant and form, float32 to its accuracy, the reference to its own. */
@@ -529,11 +542,10 @@ static void wrong_options_are_refused(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(solves_agree),          cmocka_unit_test(gate_gradient_from_solution),
-        cmocka_unit_test(state_stays_symmetric), cmocka_unit_test(large_lambda),          cmocka_unit_test(zero_steps),
-        cmocka_unit_test(sherman_morrison),      cmocka_unit_test(steps_match_reference),
-        cmocka_unit_test(tolerance_is_kept),     cmocka_unit_test(free_of_scale),
-        cmocka_unit_test(flash_rounds_to_half),  cmocka_unit_test(unrolled_gradient_is_that_of_the_steps),
+        cmocka_unit_test(nan_is_seen), cmocka_unit_test(solves_agree), cmocka_unit_test(gate_gradient_from_solution),
+        cmocka_unit_test(state_stays_symmetric), cmocka_unit_test(large_lambda), cmocka_unit_test(zero_steps), cmocka_unit_test(sherman_morrison),
+        cmocka_unit_test(steps_match_reference), cmocka_unit_test(tolerance_is_kept), cmocka_unit_test(free_of_scale),
+        cmocka_unit_test(flash_rounds_to_half), cmocka_unit_test(unrolled_gradient_is_that_of_the_steps),
         cmocka_unit_test(unrolled_gradient_converges_to_implicit), cmocka_unit_test(unrolled_kernel_matches_reference),
         cmocka_unit_test(wrong_options_are_refused),
     };

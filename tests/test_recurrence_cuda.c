@@ -1,6 +1,6 @@
 /* Every GPU implementation on every case, float32 and bf16, forward and backward, against the float64 reference on the CPU; twice, with the same
  * bits. */
-#include "recurrence_check.h"
+#include "mesa_nan.h"
 #include "gpu_context.h"
 
 #include <math.h>
@@ -494,6 +494,22 @@ static void mesa_steps_on_the_device(void **state)
     linnet_context_destroy(c);
 }
 
+/* NaN stays NaN, whatever solves: no comparison takes it for a row that is done. */
+static void mesa_shows_nan_on_the_gpu(void **state)
+{
+    (void)state;
+    linnet_context *c = wanted("mesa nan") ? make_cuda_context() : NULL;
+    if (!c) skip();
+    for (int i = 0; lnt_recur_mesa.impls[i]; i++) {
+        const lnt_recur_impl *impl = lnt_recur_mesa.impls[i];
+        if (impl->device != LNT_DEVICE_CUDA || impl->needs > c->device->capability) continue;
+        int ran = 0;
+        for (int half = 0; half < 2; half++) ran += mesa_shows_nan(c, impl, half ? LINNET_BF16 : LINNET_F32);
+        if (!ran) fail_msg("%s took no call", impl->name);
+    }
+    linnet_context_destroy(c);
+}
+
 int main(int argc, char **argv)
 {
     if (argc > 1) only = argv[1];
@@ -501,6 +517,7 @@ int main(int argc, char **argv)
     if (argc > 3) each = strtoll(argv[3], NULL, 10);
     const struct CMUnitTest tests[] = { cmocka_unit_test(implementations_match_reference), cmocka_unit_test(mesa_solvers_match_the_cpu),
                                         cmocka_unit_test(mesa_unrolled_matches_reference), cmocka_unit_test(mesa_steps_on_the_device),
-                                        cmocka_unit_test(mesa_in_little_shared_memory), cmocka_unit_test(unaligned_tensors) };
+                                        cmocka_unit_test(mesa_shows_nan_on_the_gpu), cmocka_unit_test(mesa_in_little_shared_memory),
+                                        cmocka_unit_test(unaligned_tensors) };
     return exit_status(cmocka_run_group_tests(tests, NULL, NULL));
 }

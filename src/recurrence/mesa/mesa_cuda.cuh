@@ -41,6 +41,12 @@ template <typename T, typename S> struct lnt_mesa_solve {
 
 __device__ __forceinline__ float lnt_to_half(float x) { return __half2float(__float2half_rn(x)); }
 
+/* What a step's length takes beside its quotient: 0, and NaN where one of the numbers that decide about a row is NaN or infinite. Every comparison
+ * with NaN is false, as that of a row that is done: x would stay where it is and pass for a solution. */
+__device__ __forceinline__ float lnt_mesa_lost(float delta, float curve) { return (delta - delta) + (curve - curve); }
+/* |residual| / |rhs| from their squares; NaN where they are. */
+__device__ __forceinline__ float lnt_mesa_left(float left, float size) { return size == 0.0f ? 0.0f : sqrtf(left / size); }
+
 /* What a number of steps comes to. */
 struct lnt_mesa_course {
     int steps;      /* that number */

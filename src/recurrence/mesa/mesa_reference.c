@@ -182,7 +182,9 @@ static int64_t cg(const lnt_recur_args *a, const double *H, const double *y, dou
         double *Ap = w->w + taken * w->stride, *next = p + w->stride, *left = r + w->stride, before = delta, size = 0;
         apply(K, H, w->lambda, p, Ap);
         double curve = ref_dot(K, p, Ap) + absolute, alpha = delta / curve;
-        if (!(delta > 0 && (absolute > 0 || curve > 0))) break;
+        const bool lost = !isfinite(delta) || !isfinite(curve); /* no comparison would take it for anything but a row that is done */
+        if (!lost && !(delta > 0 && (absolute > 0 || curve > 0))) break;
+        if (lost) alpha = NAN;
         delta = 0;
         for (int64_t i = 0; i < K; i++) {
             x[i] += alpha * p[i];
@@ -196,7 +198,7 @@ static int64_t cg(const lnt_recur_args *a, const double *H, const double *y, dou
         taken++;
         p = next;
         r = left;
-        if (size <= goal) break;
+        if (lost || size <= goal) break;
     }
     return taken;
 }
@@ -217,7 +219,7 @@ static int64_t solve(const ref_head *h, int64_t t, const double *H, const double
     for (int64_t i = 0; i < K; i++) w->dr[i] = y[i] - w->dr[i];
     double size = ref_dot(K, y, y);
     ref_put(a->steps, ref_f(a), at, (double)(taken > uncounted(a) ? taken - uncounted(a) : 0));
-    ref_put(a->residual, ref_f(a), at, size > 0 ? sqrt(ref_dot(K, w->dr, w->dr) / size) : 0);
+    ref_put(a->residual, ref_f(a), at, size == 0 ? 0 : sqrt(ref_dot(K, w->dr, w->dr) / size));
     return taken;
 }
 

@@ -529,7 +529,7 @@ __device__ __forceinline__ void take_steps(tile<KP, ROWS> &s, const place &at, r
         for (int i = 0; i < 4; i++) {
             const float curve = one[0][i];
             live[i] = live[i] && (a.absolute > 0 || (delta[i] > 0 && curve > 0));
-            const float alpha = live[i] ? delta[i] / (curve + a.absolute) : 0.0f;
+            const float alpha = (live[i] ? delta[i] / (curve + a.absolute) : 0.0f) + lnt_mesa_lost(delta[i], curve);
             out.taken[i] += live[i];
             if (KEEP && at.column == 0) {
                 past.numbers[(out.blocks * 4 + 0) * C + first + at.row[i]] = alpha;
@@ -585,7 +585,7 @@ __device__ __forceinline__ void report(const lnt_mesa_solve<T, S> &a, const lnt_
         if (first + at.row[i] >= len || at.column) continue;
         const int64_t token = (t0 + first + at.row[i]) * a.Hv + h;
         if (a.taken) a.taken[token] = (float)(out.taken[i] > course.free_steps ? out.taken[i] - course.free_steps : 0);
-        if (a.residual) a.residual[token] = out.size[i] > 0 ? sqrtf(out.left[i] / out.size[i]) : 0.0f;
+        if (a.residual) a.residual[token] = lnt_mesa_left(out.left[i], out.size[i]);
     }
 }
 

@@ -106,6 +106,14 @@ __device__ __forceinline__ bool group_any(int group, bool x)
     return any != 0;
 }
 
+/* The smaller one, or NaN. */
+__device__ __forceinline__ float least_or_nan(float x, float y)
+{
+    float z;
+    asm("min.NaN.f32 %0, %1, %2;" : "=f"(z) : "f"(x), "f"(y));
+    return z;
+}
+
 /* Element offset of (row, column) in a panel of 64 columns with the 128-byte swizzle. */
 __device__ __forceinline__ int swizzled(int row, int column) { return row * 64 + (((column >> 3) ^ (row & 7)) << 3) + (column & 7); }
 
@@ -147,7 +155,7 @@ template <int K> __device__ __forceinline__ bool scan_gates(const lnt_mesa_cg &a
         const float v = a.g && row < p.rows ? a.g[token] : 0.f;
         beta[i] = row < p.rows ? a.beta[token] : 0.f;
         if (v == -INFINITY) latest = row;
-        sum += v == -INFINITY ? 0.f : fmaxf(v, GATE_FLOOR);
+        sum += v == -INFINITY ? 0.f : v < GATE_FLOOR ? GATE_FLOOR : v;
         x[i] = sum, last[i] = latest;
     }
     float before = sum;
@@ -190,8 +198,8 @@ __device__ __forceinline__ void decayed(uint32_t (&a)[C / 4], const float (&pair
             if (!SLOW) {
                 const float2 G = *(const float2 *)&s.G[8 * j + 2 * c];
                 const int since = s.since[first_row(tid) + 8 * i];
-                x *= 8 * j + 2 * c >= since ? __expf(fminf(s.G[first_row(tid) + 8 * i] - G.x, 0.f)) : 0.f;
-                y *= 8 * j + 2 * c + 1 >= since ? __expf(fminf(s.G[first_row(tid) + 8 * i] - G.y, 0.f)) : 0.f;
+                x *= 8 * j + 2 * c >= since ? __expf(least_or_nan(s.G[first_row(tid) + 8 * i] - G.x, 0.f)) : 0.f;
+                y *= 8 * j + 2 * c + 1 >= since ? __expf(least_or_nan(s.G[first_row(tid) + 8 * i] - G.y, 0.f)) : 0.f;
             }
             a[4 * b + n] = pack_bf16(x, y) & seen[n];
         }
@@ -371,11 +379,11 @@ __device__ __forceinline__ void solve(const lnt_mesa_cg &a, shared_of<K> &s, row
         for (int i = 0; i < 2; i++) t.p[2 * j + i] = pack_bf16(t.w[4 * j + 2 * i], t.w[4 * j + 2 * i + 1]);
     const int most = lnt_mesa_course_now(a).most;
     for (int step = 0; step < most; step++) {
-        if (a.tolerance2 > 0.f && !group_any(group, d[0] > 0.f || d[1] > 0.f)) break;
+        if (a.tolerance2 > 0.f && !group_any(group, !(d[0] <= 0.f) || !(d[1] <= 0.f))) break; /* NaN goes on */
         float pw[2], alpha[2], beta[2], rz[2];
         apply<K, SLOW>(t, s, buf, pw);
         for (int i = 0; i < 2; i++) {
-            alpha[i] = d[i] > 0.f && pw[i] > 0.f ? __fdividef(d[i], pw[i]) : 0.f;
+            alpha[i] = (d[i] > 0.f && pw[i] > 0.f ? __fdividef(d[i], pw[i]) : 0.f) + lnt_mesa_lost(d[i], pw[i]);
             if (alpha[i] > 0.f) taken += i ? 65536 : 1;
         }
         precondition<K>(t, s, alpha, rz);
@@ -431,7 +439,7 @@ __device__ __forceinline__ void leave(const lnt_mesa_cg &a, const place &p, shar
         const int64_t token = (p.first + first_row(tid) + 8 * i) * a.Hv + p.h;
         const float size = s.row[first_row(tid) + 8 * i].y;
         if (a.taken) a.taken[token] = (float)max((i ? taken >> 16 : taken & 65535) - free_steps, 0);
-        if (a.residual) a.residual[token] = size > 0.f ? sqrtf(left[i] / size) : 0.f;
+        if (a.residual) a.residual[token] = lnt_mesa_left(left[i], size);
     }
 }
 
@@ -530,11 +538,14 @@ template <int K> __global__ void __launch_bounds__(GROUP * GROUPS<K>, 1) fast_ke
         float sum = 0.f;
         if (mine < items) {
             const place p = place_of(a, (int)mine);
-            for (int i = thread() % 8; i < p.rows; i += 8) sum += fmaxf(a.g[(p.first + i) * a.Hv + p.h], 2.f * SLOW_GATES);
+            for (int i = thread() % 8; i < p.rows; i += 8) {
+                const float g = a.g[(p.first + i) * a.Hv + p.h];
+                sum += g < 2.f * SLOW_GATES ? 2.f * SLOW_GATES : g;
+            }
         }
         for (int o = 1; o < 8; o <<= 1) sum += __shfl_xor_sync(0xffffffffu, sum, o);
-        /* A hair more than scan_gates will find. */
-        const uint32_t some = __ballot_sync(0xffffffffu, sum < 0.99f * SLOW_GATES);
+        /* A hair more than scan_gates will find, and sums of NaN. */
+        const uint32_t some = __ballot_sync(0xffffffffu, !(sum >= 0.99f * SLOW_GATES));
         group_sync(group);
         if (thread() % 32 == 0) s.since[thread() / 32] = (int)some;
         group_sync(group);

@@ -194,13 +194,13 @@ static void finish(const solver *s, const lnt_recur_args *a, int h, int64_t t, i
     float *X = s->X + i * s->wide, *R = s->R + i * s->wide, *taken = a->steps, *residual = a->residual;
     memcpy(x + (int64_t)i * a->K, X, (size_t)a->K * sizeof *x);
     if (taken) taken[(t + i) * a->Hv + h] = (float)steps;
-    if (residual) residual[(t + i) * a->Hv + h] = s->size[i] > 0 ? sqrtf(row_dot(R, R, s->wide) / s->size[i]) : 0.0f;
+    if (residual) residual[(t + i) * a->Hv + h] = s->size[i] == 0 ? 0.0f : sqrtf(row_dot(R, R, s->wide) / s->size[i]);
 }
 
 /* Row i has met what is no number: neither is its solution, nor (at: its place in the trail) what the steps' gradient makes of it. */
 static void lose(const solver *s, int i, int at)
 {
-    for (int64_t j = 0; j < s->wide; j++) s->X[i * s->wide + j] = NAN;
+    for (int64_t j = 0; j < s->wide; j++) s->X[i * s->wide + j] = s->R[i * s->wide + j] = NAN;
     if (at >= 0) keep_step(&s->past, at, NAN, NAN, NAN, NAN);
 }
 

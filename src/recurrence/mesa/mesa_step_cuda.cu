@@ -165,7 +165,13 @@ __global__ __launch_bounds__(W * step_shared<W>::parts) void mesa_step(const __g
             const float w = times<W, UNROLL>(s, part, column, K, a.half, at_H) + lambda * p;
             one[0] = p * w;
             over_columns(s, 0, one);
-            if (!(a.absolute > 0) && !(delta > 0 && one[0] > 0)) break;
+            const bool useful = delta > 0 && one[0] > 0 && one[0] < INFINITY;
+            if (!useful && !(a.absolute > 0 && lnt_mesa_lost(delta, one[0]) == 0)) {
+                const float lost = lnt_mesa_lost(delta, one[0]); /* 0 but for what is no number */
+                x += lost;
+                r += lost;
+                break;
+            }
             const float alpha = delta / (one[0] + a.absolute);
             x += alpha * p;
             r -= alpha * w;
@@ -181,7 +187,7 @@ __global__ __launch_bounds__(W * step_shared<W>::parts) void mesa_step(const __g
             over_columns(s, 2, one);
         }
         if (threadIdx.x == 0 && a.taken) a.taken[token] = (float)(taken > course.free_steps ? taken - course.free_steps : 0);
-        if (threadIdx.x == 0 && a.residual) a.residual[token] = size > 0 ? sqrtf(one[0] / size) : 0.0f;
+        if (threadIdx.x == 0 && a.residual) a.residual[token] = lnt_mesa_left(one[0], size);
         if (a.half) x = lnt_to_half(x);
         if (part == 0 && in_H && a.x) a.x[token * K + column] = x;
         if (part == 0) s.p[column] = x;
