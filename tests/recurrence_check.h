@@ -2,6 +2,7 @@
 #ifndef RECURRENCE_CHECK_H
 #define RECURRENCE_CHECK_H
 
+#include <math.h>
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -55,6 +56,19 @@ static inline size_t tensor_bytes(const lnt_problem *p, const char *name)
 /* The arguments of an operator with heads of keys and values. */
 static inline lnt_recur_args *args(const lnt_problem *p) { return (lnt_recur_args *)(uintptr_t)&p->call; }
 static inline bool is_result(const lnt_problem *p, int i) { return p->op->tensors[i].role >= LNT_T_OUTPUT; }
+
+/* Float32 tensors and blocks. */
+static inline int64_t elements(const lnt_problem *p, const char *name) { return (int64_t)(tensor_bytes(p, name) / 4); }
+
+static inline void close_to(const char *who, const char *what, const float *x, const float *y, int64_t n, double allowed)
+{
+    double error = 0, norm = 0;
+    for (int64_t i = 0; i < n; i++) {
+        error += ((double)x[i] - y[i]) * ((double)x[i] - y[i]);
+        norm += (double)y[i] * y[i];
+    }
+    if (!(error <= allowed * allowed * norm)) fail_msg("%s: %s differs: relative %.3g, allowed %.3g", who, what, sqrt(error / norm), allowed);
+}
 
 static inline void check_guards(const void *data, size_t bytes, const char *what, const char *who)
 {

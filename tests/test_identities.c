@@ -9,18 +9,6 @@
 #include "recurrence/mesa/mesa_node.h"
 #include "recurrence/recur_node.h"
 
-static int64_t elements(const lnt_problem *p, const char *name) { return (int64_t)(tensor_bytes(p, name) / 4); }
-
-static void close_to(const char *who, const char *what, const float *x, const float *y, int64_t n, double allowed)
-{
-    double error = 0, norm = 0;
-    for (int64_t i = 0; i < n; i++) {
-        error += ((double)x[i] - y[i]) * ((double)x[i] - y[i]);
-        norm += (double)y[i] * y[i];
-    }
-    if (!(error <= allowed * allowed * norm)) fail_msg("%s: %s differs: relative %.3g, allowed %.3g", who, what, sqrt(error / norm), allowed);
-}
-
 static bool has_state(const lnt_recur_op *op)
 {
     bool any = false;

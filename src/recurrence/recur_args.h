@@ -33,6 +33,9 @@ typedef struct {
     const void *gk, *gv;     /* f [T,Hv,K], f [T,Hv,V]: natural-log decays of S's rows and of its columns, as g */
     const void *bonus;       /* f [Hv,K] */
     void *dgk, *dgv, *dbonus;
+    const void *i, *m0;      /* mlstm: f [T,Hv] natural log of the write strength; f [N,Hv] log of what the states are kept divided by; NULL: zeros */
+    void *mT, *di, *dm0;
+    const void *dmT;
     const void *a, *b;       /* x [T,Hv,K] rows that read the state before a token, and that what they read is written with */
     void *da, *db;
     int32_t writes;          /* delta: rows of k, v, beta and their gradients a token; 0: one */

@@ -51,6 +51,7 @@ const lnt_recur_impl *const lnt_decay_impls[] = {
 #endif
     ON_CPUS,
 };
+static const lnt_recur_impl *const cpu_impls[] = { ON_CPUS };
 static const lnt_recur_impl *const vector_impls[] = {
 #ifdef LINNET_CUDA
     &lnt_vector_chunk_sm90, &lnt_vector_row_cuda, &lnt_vector_recurrent_cuda,
@@ -81,6 +82,22 @@ static const lnt_recur_tensor head_gated[] = {
 };
 static const lnt_recur_tensor gated[] = { LNT_STATE_QKV, LNT_STATE_GATE, STATES, LNT_STATE_O, { 0 } };
 
+static const lnt_recur_option stable_options[] = {
+    LNT_SCALE_OPTION,
+    { "eps", LNT_RECUR_REAL, LNT_AT(lnt_recur_args, eps), 8, 0, 1e30, 0, NULL, "added to the denominator of the kept states" },
+    { 0 },
+};
+static const lnt_recur_tensor stable[] = {
+    LNT_STATE_QKV,
+    LNT_INPUT(lnt_recur_args, "f", "T Hv", g, .values = LNT_VALUES_DECAY, .gate = true, .help = "natural log of the decay, at most 0"),
+    LNT_INPUT(lnt_recur_args, "i", "T Hv", i, .gate = true, .help = "natural log of the write strength"),
+    LNT_STATE_S,
+    LNT_STATE(lnt_recur_args, "n", "", "N Hv K", z),
+    LNT_STATE(lnt_recur_args, "m", "", "N Hv", m, .gate = true),
+    LNT_STATE_O,
+    { 0 },
+};
+
 #define COLUMN_GATE                                                                                                                \
     LNT_INPUT(lnt_recur_args, "gv", "T Hv V", gv, .values = LNT_VALUES_DECAY, .gate = true,                                           \
               .help = "natural log of the decay of S's columns, at most 0")
@@ -105,6 +122,9 @@ static const lnt_recur_tensor early_read[] = {
 OPERATOR(linear_attn, LNT_DECAY_NONE, ungated, options, lnt_decay_impls, "S_t = S_{t-1} + k_t v_t^T, o_t = scale S_t^T q_t");
 OPERATOR(retention, LNT_DECAY_HEAD, head_gated, options, lnt_decay_impls, "S_t = e^{g_h} S_{t-1} + k_t v_t^T, o_t = scale S_t^T q_t");
 OPERATOR(simple_gla, LNT_DECAY_SCALAR, gated, options, lnt_decay_impls, "S_t = e^{g_t} S_{t-1} + k_t v_t^T, o_t = scale S_t^T q_t");
+OPERATOR(mlstm, LNT_DECAY_STABLE, stable, stable_options, cpu_impls,
+         "m_t = max(f_t + m_{t-1}, i_t), [S_t n_t] = e^{f_t + m_{t-1} - m_t} [S_{t-1} n_{t-1}] + e^{i_t - m_t} k_t [v_t^T 1], "
+         "o_t = scale S_t^T q_t / (max(|scale n_t.q_t|, e^{-m_t}) + eps)");
 OPERATOR(gla, LNT_DECAY_ROWS, rows_gated, scale_only, vector_impls, "S_t = diag(e^{gk_t}) S_{t-1} + k_t v_t^T, o_t = scale S_t^T q_t");
 OPERATOR(gla_kv, LNT_DECAY_BOTH, both_gated, scale_only, vector_impls,
          "S_t = diag(e^{gk_t}) S_{t-1} diag(e^{gv_t}) + k_t v_t^T, o_t = scale S_t^T q_t");

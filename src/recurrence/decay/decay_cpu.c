@@ -12,7 +12,8 @@
  *   db = rowsum(Q.dQ) - rowsum(K.dK), db_n += <S',dS'>      dg = reverse cumulative sum of db
  *
  * With vector gates (operators.md#vector-decay) the factors belong to columns of Q and K (of V and dO): P, dA and what they are multiplied with go
- * through chunk/chunk_vector.h, and the products with a state read rows that are scaled before.
+ * through chunk/chunk_vector.h, and the products with a state read rows that are scaled before. mLSTM is scalar gates whose D and e^{b_n-b} have the
+ * rows' write strengths in them, and a denominator with a floor (decay_stable.h).
  *
  * The algorithm is written in products; an engine (simd/mm.h) runs them in float32 or, for bf16 tensors, through bf16 tiles. The triangle of the
  * C x C products is used in blocks of rows. The backward pass keeps all states transposed ([V,K]): that way every product finds its right operand row
@@ -20,16 +21,18 @@
 #include "core/cpu.h"
 #include "recurrence/chunk/chunk_vector.h"
 #define LNT_ROWS_BETWEEN_TILES
+#include "recurrence/chunk/chunk_triangle.h"
 #include "recurrence/chunk/chunk_walk.h"
 #include "recurrence/decay/decay.h"
+#include "recurrence/decay/decay_stable.h"
 
 /* float32 serves every variant up to avx512; the amx variant has tiles, for bf16 tensors. */
 #if defined(__AMX_BF16__)
 #define ENGINE (&LNT_V(lnt_mm_bf16_tiles))
-enum { BLOCK = 32 };
+#define BLOCKS ((lnt_blocks){ ENGINE, 32 })
 #else
 #define ENGINE (&LNT_V(lnt_mm_f32))
-enum { BLOCK = 16 };
+#define BLOCKS ((lnt_blocks){ ENGINE, 16 })
 #endif
 
 /* Scratch of a thread. [C,K]: q k x dk; [C,V]: v o; [C,C]: P D; [C]: in = e^b, out = e^{b_n-b}, read = s e^b; with vector gates in and out are ones
@@ -37,6 +40,7 @@ enum { BLOCK = 16 };
 typedef struct {
     int C;
     bool rows, columns, early; /* gates of S's rows, of its columns, read-out before the write */
+    bool stable, normalize;    /* mLSTM; a state z and a denominator */
     float *S, *z, *q, *k, *v, *o, *P, *D, *in, *out, *read;
     float end;   /* e^{b_n} */
     int64_t gated; /* rows that in, out, read, D and end were made for, when the gates are the same in every chunk; 0: none yet */
@@ -53,6 +57,7 @@ typedef struct {
     float *last_k, *last_v;    /* [K] [V] rows and columns of <S',dS'> */
     float *inside, *through;   /* [C,max(K,V)] */
     void *ks_forms, *qs_forms, *vs_forms, *dos_forms, *S_turned;
+    lnt_stable m; /* mLSTM */
 } scratch;
 
 /* With tiles a chunk of 64: its two passes over the state cost more than the larger squares (T=2048, K=V=128, two threads: 4.6 ms forward against 5.2
@@ -106,11 +111,14 @@ static size_t carve(const lnt_recur_args *a, bool backward, char *base, scratch 
     w->rows = a->op->kind >= LNT_DECAY_ROWS;
     w->columns = a->op->kind == LNT_DECAY_BOTH;
     w->early = a->op->kind == LNT_DECAY_EARLY;
+    w->stable = a->op->kind == LNT_DECAY_STABLE;
+    w->normalize = a->normalize || w->stable;
     w->qs = w->q;
     w->ks = w->k;
     w->vs = w->v;
     w->dos = w->o;
     if (w->rows) carve_vector(&c, a, backward, w);
+    if (w->stable) stable_carve(&c, C, states, backward, &w->m);
     w->q_forms = lnt_carve_bytes(&c, e->bytes(n, a->K, left | right));
     w->k_forms = lnt_carve_bytes(&c, e->bytes(n, a->K, right_t | right | left_t));
     w->v_forms = lnt_carve_bytes(&c, e->bytes(n, a->V, left | left_t | right | right_t));
@@ -163,12 +171,17 @@ static void decays(const lnt_head *x, lnt_rows c, bool writers, scratch *w)
     int n = c.n;
     int64_t at = c.first * a->Hv + x->h;
     const float *g = a->g ? (const float *)a->g + at : a->g_head ? (const float *)a->g_head + x->h : NULL;
+    if (w->stable) {
+        stable_rows(&w->m, n, g, (const float *)a->i + at, a->Hv);
+        g = w->m.gates;
+    }
     if (a->g || w->gated != n) {
-        LNT_V(lnt_chunk_decay)(n, g, a->g ? a->Hv : 0, w->D, w->C, w->in, w->out);
+        LNT_V(lnt_chunk_decay)(n, g, w->stable ? 1 : a->g ? a->Hv : 0, w->D, w->C, w->in, w->out);
         for (int i = 0; i < n; i++) w->read[i] = (float)a->scale * w->in[i];
         w->end = w->in[n - 1];
         w->gated = n;
     }
+    if (w->stable) stable_writes(&w->m, n, writers ? NULL : w->D, w->C, w->out);
     if (!w->rows) return;
     LNT_V(lnt_vector_load)(&w->gk, n, (const float *)a->gk + at * a->K, (int64_t)a->Hv * a->K, writers);
     if (!writers) from_start(w, n, 1.0f, w->q, w->qs);
@@ -187,56 +200,6 @@ static void decay_state(int m, int n, const float *rows, const float *columns, c
             row_times(n, rows ? rows[i] : 1.0f, columns, from, to);
         else
             for (int j = 0; j < n; j++) to[j] = rows[i] * from[j];
-    }
-}
-
-/* Row i of a triangular block: x_j *= s D_ij for j <= i, 0 from there to `end`. */
-static void mask_row(float *x, const float *D, float s, int64_t i, int64_t end)
-{
-    row_mul(x, D, i + 1);
-    if (s != 1.0f) row_scale(x, s, i + 1);
-    for (int64_t j = i + 1; j < end; j++) x[j] = 0.0f;
-}
-
-static int block_rows(int64_t i, int64_t n) { return (int)(i + BLOCK < n ? BLOCK : n - i); }
-static int64_t block_end(int64_t i, int64_t n) { return i / BLOCK * BLOCK + block_rows(i / BLOCK * BLOCK, n); }
-
-/* Y = X W^T on and below the diagonal, block of rows by block of rows. What lies above the diagonal blocks is left undefined. */
-static void triangle(const scratch *w, int64_t n, const lnt_operand *X, const lnt_operand *W, float *Y)
-{
-    for (int64_t i = 0; i < n; i += BLOCK) {
-        lnt_operand x = ENGINE->view(X, (int)i, block_rows(i, n)), y = ENGINE->view(W, 0, (int)i + block_rows(i, n));
-        ENGINE->multiply(LNT_MM_SET, NULL, &x, false, &y, true, Y + i * w->C, w->C);
-    }
-}
-
-/* y_i += sum_{j<=i} A_ij x_j: [n,width]. */
-static void apply_lower(int64_t n, const lnt_operand *A, const lnt_operand *x, int64_t width, float *y)
-{
-    for (int64_t i = 0; i < n; i += BLOCK) {
-        lnt_operand a = ENGINE->view(A, (int)i, block_rows(i, n));
-        a.cols = (int)i + a.rows;
-        ENGINE->multiply(LNT_MM_ADD, NULL, &a, false, x, false, y + i * width, width);
-    }
-}
-
-/* The rows from j on and the columns j .. j+cols-1 of a square operand, to be used transposed at the left. */
-static lnt_operand corner(const lnt_operand *m, int j, int cols)
-{
-    lnt_operand v = *m;
-    v.x += j * m->ld + j;
-    v.rows -= j;
-    v.cols = cols;
-    if (v.left_t.p) v.left_t.p = (const lnt_bf16 *)v.left_t.p + j * v.left_t.ld + j;
-    return v;
-}
-
-/* y_j += sum_{i>=j} A_ij x_i: [n,width]. */
-static void apply_lower_transposed(int64_t n, const lnt_operand *A, const lnt_operand *x, int64_t width, float *y)
-{
-    for (int64_t j = 0; j < n; j += BLOCK) {
-        lnt_operand a = corner(A, (int)j, block_rows(j, n)), rest = ENGINE->view(x, (int)j, (int)(n - j));
-        ENGINE->multiply(LNT_MM_ADD, NULL, &a, true, &rest, false, y + j * width, width);
     }
 }
 
@@ -276,8 +239,8 @@ static void scores(const lnt_head *x, int n, const lnt_operand *q, const lnt_ope
         float *P[2] = { w->P };
         LNT_V(lnt_vector_pairs)(&w->gk, n, s, 1, readers, w->k, P, w->C);
     } else {
-        triangle(w, n, q, k, w->P);
-        for (int64_t i = 0; i < n; i++) mask_row(w->P + i * w->C, w->D + i * w->C, s, i, block_end(i, n));
+        triangle(BLOCKS, n, q, k, w->P, w->C);
+        for (int64_t i = 0; i < n; i++) mask_row(w->P + i * w->C, w->D + i * w->C, s, i, block_end(BLOCKS, i, n));
     }
 }
 
@@ -285,7 +248,7 @@ static void scores(const lnt_head *x, int n, const lnt_operand *q, const lnt_ope
 static void read_values(scratch *w, int n, const lnt_operand *P, const lnt_operand *v, int64_t V, float *o)
 {
     if (!w->columns) {
-        apply_lower(n, P, v, V, o);
+        apply_lower(BLOCKS, n, P, v, V, o);
         return;
     }
     const float *A[2] = { w->P };
@@ -314,10 +277,10 @@ static void forward_chunk(const lnt_head *x, lnt_rows c, scratch *w)
     if (w->columns) rows_add_diagonal(n, w->P, w->C, w->v, V, w->o);
     value_ahead(x, c, a->v);
     if (w->rows) float_ahead(x, c, a->gk, K);
-    if (a->normalize)
+    if (w->normalize)
         for (int64_t i = 0; i < n; i++) {
-            float den = w->read[i] * row_dot(w->q + i * K, w->z, K) + row_sum(w->P + i * w->C, i + 1) + (float)a->eps;
-            row_scale(w->o + i * V, 1.0f / den, V);
+            float den = w->read[i] * row_dot(w->q + i * K, w->z, K) + row_sum(w->P + i * w->C, i + 1);
+            row_scale(w->o + i * V, 1.0f / (w->stable ? stable_denominator(den, w->m.floor[i], a->eps) : den + (float)a->eps), V);
         }
     rows_out(a->o, a->dtype, c.first, n, a->Hv, x->h, V, w->o);
 
@@ -333,7 +296,7 @@ static void forward_chunk(const lnt_head *x, lnt_rows c, scratch *w)
     for (int64_t j = 0; j < n; j++) row_scale(w->k + j * K, w->out[j], K);
     k = e->prepare(LNT_LEFT_T, n, K, w->k, K, w->k_forms);
     e->update(&w->end, 0, &k, true, &v, false, &w->state);
-    if (!a->normalize) return;
+    if (!w->normalize) return;
     row_scale(w->z, w->end, K);
     for (int64_t j = 0; j < n; j++) row_add(w->z, 1.0f, w->k + j * K, K);
 }
@@ -346,10 +309,12 @@ static void forward_head(const lnt_head *x, char *base)
     int64_t size = (int64_t)a->K * a->V, chunks = chunk_count(x, w->C);
     get_state(x, w->S, a->s0, size);
     get_state(x, w->z, a->z0, a->K);
+    get_state(x, &w->m.m, a->m0, 1);
     w->state = ENGINE->prepare(LNT_RIGHT, a->K, a->V, w->S, a->V, w->S_forms);
     for (int64_t i = 0; i < chunks; i++) forward_chunk(x, chunk_at(x, w->C, i, 1), w);
     put_state(x, a->sT, size, w->S);
     put_state(x, a->zT, a->K, w->z);
+    put_state(x, a->mT, 1, &w->m.m);
 }
 
 /* ---- backward -------------------------------------------------------------------------------------------------------------------- */
@@ -373,12 +338,15 @@ static void sweep(const lnt_head *x, scratch *w)
     int64_t size = (int64_t)K * V, chunks = chunk_count(x, w->C);
     get_turned(x, w->states, a->s0);
     get_state(x, w->zs, a->z0, K);
+    get_state(x, &w->m.m, a->m0, 1);
+    if (w->stable) w->m.starts[0] = w->m.m;
     for (int64_t i = 0; i + 1 < chunks; i++) { /* nobody reads the final state */
         lnt_rows c = chunk_at(x, w->C, i, 1);
         float *S = w->states + (i + 1) * size, *z = w->zs + (i + 1) * K;
         rows_in(w->k, a->k, a->dtype, c.first, c.n, a->Hq, x->hq, K);
         rows_in(w->v, a->v, a->dtype, c.first, c.n, a->Hv, x->h, V);
         decays(x, c, true, w);
+        if (w->stable) w->m.starts[i + 1] = w->m.m;
         key_ahead(x, c, a->k);
         if (!w->rows)
             for (int64_t j = 0; j < c.n; j++) row_scale(w->k + j * K, w->out[j], K);
@@ -399,15 +367,18 @@ static void sweep(const lnt_head *x, scratch *w)
 }
 
 /* Turn dO (in w->o), X = dO S^T and Y = dO V^T into what they are for the numerators and the denominators of the normalised read-out:
- *   o = num/den, den = s e^b q.z + rowsum(P) + eps      dnum = do/den      dden = -(do.num)/den^2,  do.num = s e^b q.X + sum_j P_ij Y_ij */
+ *   o = num/den, den = s e^b q.z + rowsum(P) + eps      dnum = do/den      dden = -(do.num)/den^2,  do.num = s e^b q.X + sum_j P_ij Y_ij
+ * mLSTM's den is |den| or the floor, which has no gradient that m's does not have: with eps = 0 no output depends on m. */
 static void normalise_backward(const lnt_recur_args *a, int64_t n, const float *z, const float *read, scratch *w)
 {
     int64_t K = a->K, V = a->V;
     for (int64_t i = 0; i < n; i++) {
         const float *q = w->q + i * K, *P = w->P + i * w->C;
         float *X = w->x + i * K, *Y = w->Y + i * w->C;
-        float r = 1.0f / (read[i] * row_dot(q, z, K) + row_sum(P, i + 1) + (float)a->eps);
+        const float den = read[i] * row_dot(q, z, K) + row_sum(P, i + 1), floor = w->stable ? w->m.floor[i] : 0;
+        float r = 1.0f / (w->stable ? stable_denominator(den, floor, a->eps) : den + (float)a->eps);
         float dden = -(read[i] * row_dot(q, X, K) + row_dot(P, Y, i + 1)) * r * r;
+        if (w->stable) dden = stable_reads(&w->m, i, den, dden, a->eps);
         w->dden[i] = dden;
         row_scale(w->o + i * V, r, V);
         row_scale(X, r, K);
@@ -422,6 +393,10 @@ static void gate_gradient(const lnt_head *x, lnt_rows c, double last, scratch *w
     const lnt_recur_args *a = x->a;
     int64_t K = a->K, at = c.first * a->Hv + x->h;
     for (int64_t i = 0; i < c.n; i++) w->dG[i] = row_dot(w->q + i * K, w->x + i * K, K) - row_dot(w->k + i * K, w->dk + i * K, K);
+    if (w->stable) {
+        stable_gradient(x, c, last, w->dG, w->k, w->dk, &w->m);
+        return;
+    }
     double sum = LNT_V(lnt_chunk_gate_grad)(c.n, last, w->dG, a->g ? (const float *)a->g + at : NULL, a->dg ? (float *)a->dg + at : NULL, a->Hv);
     if (a->dg_head) ((double *)a->workspace)[x->index] += sum;
 }
@@ -534,7 +509,7 @@ static void value_gradient(const lnt_head *x, lnt_rows c, const lnt_operand *P, 
         rows_add_diagonal(n, w->P, w->C, w->o, V, dv);
     } else {
         for (int64_t j = 0; j < n; j++) row_scale(dv + j * V, w->out[j], V);
-        apply_lower_transposed(n, P, d, V, dv);
+        apply_lower_transposed(BLOCKS, n, P, d, V, dv);
     }
     rows_out(a->dv, a->dtype, c.first, n, a->Hv, x->h, V, dv);
 }
@@ -547,7 +522,7 @@ static void value_pairs(const scratch *w, int n, const lnt_operand *d, const lnt
         float *A[2] = { w->Y };
         LNT_V(lnt_vector_pairs)(&w->gv, n, s, 1, readers, w->v, A, w->C);
     } else {
-        triangle(w, n, d, v, w->Y);
+        triangle(BLOCKS, n, d, v, w->Y, w->C);
     }
 }
 
@@ -562,6 +537,7 @@ static void backward_chunk(const lnt_head *x, lnt_rows c, int64_t i, scratch *w)
     const float *S = w->states + i * size, *z = w->zs + i * K;
     float *read = w->read, *dO = w->o;
     load_chunk(x, c, w);
+    if (w->stable) w->m.m = w->m.starts[i];
     rows_in(dO, a->do_, a->dtype, c.first, n, a->Hv, x->h, V);
     decays(x, c, false, w);
     if (w->columns) row_times((int64_t)n * V, 1.0f, w->gv.from_start, dO, w->dos);
@@ -579,14 +555,14 @@ static void backward_chunk(const lnt_head *x, lnt_rows c, int64_t i, scratch *w)
     key_ahead(x, c, a->k);
     e->multiply(LNT_MM_SET, NULL, &ds, false, &St, false, w->x, K);
     value_ahead(x, c, a->v);
-    bool gate = a->dg || a->dg_head;
+    bool gate = a->dg || a->dg_head || w->stable;
     double last = gate ? (double)w->end * row_dot(S, w->dS, size) : 0.0; /* <S',dS'> = e^{b_n} <S,dS'> + sum_j k_j . (what dS' gives dk_j) */
     if (a->dgk || a->dgv) state_products(w, K, V, S);
-    if (a->normalize) {
+    if (w->normalize) {
         normalise_backward(a, n, z, read, w);
         if (gate) last += (double)w->end * row_dot(z, w->dz, K);
     }
-    for (int64_t r = 0; r < n && !w->columns; r++) mask_row(w->Y + r * w->C, w->D + r * w->C, s, r, block_end(r, n)); /* dA */
+    for (int64_t r = 0; r < n && !w->columns; r++) mask_row(w->Y + r * w->C, w->D + r * w->C, s, r, block_end(BLOCKS, r, n)); /* dA */
 
     lnt_operand P = e->prepare(LNT_LEFT_T, n, n, w->P, w->C, w->P_forms),
                 dA = e->prepare(w->rows ? 0 : LNT_LEFT | LNT_LEFT_T, n, n, w->Y, w->C, w->Y_forms);
@@ -601,12 +577,12 @@ static void backward_chunk(const lnt_head *x, lnt_rows c, int64_t i, scratch *w)
         vector_key_gradients(x, c, w);
     } else {
         for (int64_t r = 0; r < n; r++) row_scale(w->x + r * K, read[r], K);
-        apply_lower(n, &dA, &k, K, w->x); /* dQ */
-        if (a->normalize)
+        apply_lower(BLOCKS, n, &dA, &k, K, w->x); /* dQ */
+        if (w->normalize)
             for (int64_t j = 0; j < n; j++) row_add(w->dk + j * K, 1.0f, w->dz, K);
         for (int64_t j = 0; j < n; j++) row_scale(w->dk + j * K, w->out[j], K);
         for (int64_t j = 0; gate && j < n; j++) last += row_dot(w->k + j * K, w->dk + j * K, K); /* rounds as k.dk does below, so that they cancel */
-        apply_lower_transposed(n, &dA, &q, K, w->dk); /* dK */
+        apply_lower_transposed(BLOCKS, n, &dA, &q, K, w->dk); /* dK */
     }
     if (!w->dk_sum) rows_ahead(a->dk, a->dtype, c.first, n, a->Hq, x->hq, K);
     if (gate) gate_gradient(x, c, last, w);
@@ -622,7 +598,7 @@ static void backward_chunk(const lnt_head *x, lnt_rows c, int64_t i, scratch *w)
         return;
     }
     e->multiply(LNT_MM_SCALED, &w->end, &d, true, &reads, false, w->dS, K);
-    if (!a->normalize) return;
+    if (!w->normalize) return;
     row_scale(w->dz, w->end, K);
     for (int64_t r = 0; r < n; r++) row_add(w->dz, w->dden[r], w->q + r * K, K);
 }
@@ -644,9 +620,12 @@ static void backward_head(const lnt_head *x, char *base)
     sweep(x, w);
     get_turned(x, w->dS, a->dsT);
     get_state(x, w->dz, a->dzT, a->K);
+    w->m.m_grad = a->dmT ? ((const float *)a->dmT)[x->index] : 0;
+    if (w->stable && !chunks) w->m.m_grad -= stable_moved(a, w->states, w->dS, w->zs, w->dz); /* the initial state is the final one */
     for (int64_t i = chunks - 1; i >= 0; i--) backward_chunk(x, chunk_at(x, w->C, i, -1), i, w);
     if (a->ds0) LNT_V(lnt_transpose)(a->V, a->K, w->dS, a->K, (float *)a->ds0 + x->index * a->K * a->V, a->V);
     put_state(x, a->dz0, a->K, w->dz);
+    if (a->dm0) ((float *)a->dm0)[x->index] = (float)(w->m.m_grad + stable_moved(a, w->states, w->dS, w->zs, w->dz));
 }
 
 /* ---- the implementations ----------------------------------------------------------------------------------------------------------- */

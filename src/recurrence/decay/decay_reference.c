@@ -3,13 +3,18 @@
  *   S_t = diag(e^{g_t + gk_t}) S_{t-1} diag(e^{gv_t}) + k_t v_t^T          o_t = s S_t^T q_t        (operators.md#decay, #vector-decay)
  *
  * where a gate that the operator does not have is 0. With a bonus u the read-out comes before the write: o_t = s (S_{t-1} + (u.k_t) v_t^T)^T q_t.
- * With `normalize` the state has one more value column, whose v is 1 (that column is z), and o_t = num / (den + eps). W = V or V+1 columns. */
+ * With `normalize` the state has one more value column, whose v is 1 (that column is z), and o_t = num / (den + eps). W = V or V+1 columns.
+ *
+ * mLSTM (operators.md#mlstm) has that column too, its n, and m behind the state: with m = max(f_t + m_{t-1}, i_t), e^{g_t} is e^{f_t + m_{t-1} - m},
+ * k_t is written times e^{i_t - m}, and den is max(|den|, e^{-m}). Gradients are those of these formulas, m's among them. */
 #include "recurrence/decay/decay.h"
 #include "recurrence/reference.h"
 
 static bool early(const lnt_recur_args *a) { return a->op->kind == LNT_DECAY_EARLY; }
-static int64_t width(const lnt_recur_args *a) { return a->V + (a->normalize != 0); }
-static int64_t state(const lnt_recur_args *a) { return a->K * width(a); }
+static bool stable(const lnt_recur_args *a) { return a->op->kind == LNT_DECAY_STABLE; }
+static int64_t width(const lnt_recur_args *a) { return a->V + (a->normalize || stable(a)); }
+static int64_t place_of_m(const lnt_recur_args *a) { return a->K * width(a); }
+static int64_t state(const lnt_recur_args *a) { return place_of_m(a) + stable(a); }
 
 /* A head's own rows: num [W], dnum [W], the decays of S's columns [W] and rows [K], the gradients of gv [W]. */
 static int64_t own(const lnt_recur_args *a, bool backward)
@@ -28,6 +33,22 @@ static void decays(const ref_head *x, int64_t t)
     ref_row_decays(x, t, rows(x));
 }
 
+/* mLSTM: m behind token t and, in place of e^f, what the state before it is decayed by; k times the write strength, which is returned. */
+static double stabilise(const ref_head *x, int64_t t, double before, double *m, bool *taken)
+{
+    const lnt_recur_args *a = x->a;
+    const double f = ref_get(a->g, ref_f(a), ref_row(x, t)), i = ref_get(a->i, ref_f(a), ref_row(x, t)), through = f + before;
+    *taken = !(through > i);
+    *m = *taken ? i : through;
+    if (*m == -INFINITY) *m = 0; /* nothing was written, and nothing is */
+    const double decay = exp(through - *m), write = exp(i - *m);
+    for (int64_t k = 0; k < a->K; k++) {
+        rows(x)[k] = decay;
+        x->k[k] *= write;
+    }
+    return write;
+}
+
 static void load(const ref_head *x, bool gradient, double *S)
 {
     const lnt_recur_args *a = x->a;
@@ -37,6 +58,7 @@ static void load(const ref_head *x, bool gradient, double *S)
         ref_get_row(S + k * W, s, ref_f(a), i * a->K + k, a->V);
         if (W > a->V) S[k * W + a->V] = ref_get(z, ref_f(a), i * a->K + k);
     }
+    if (stable(a)) S[place_of_m(a)] = ref_get(gradient ? a->dmT : a->m0, ref_f(a), i);
 }
 
 static void store(const ref_head *x, bool gradient, const double *S)
@@ -48,6 +70,7 @@ static void store(const ref_head *x, bool gradient, const double *S)
         ref_put_row(s, ref_f(a), i * a->K + k, a->V, S + k * W);
         if (W > a->V) ref_put(z, ref_f(a), i * a->K + k, S[k * W + a->V]);
     }
+    if (stable(a)) ref_put(gradient ? a->dm0 : a->mT, ref_f(a), i, S[place_of_m(a)]);
 }
 
 /* num = s S^T q, then num[0..V) becomes o and num[V] the denominator. */
@@ -61,6 +84,7 @@ static void read_out(const ref_head *x, const double *S, double *num)
         num[j] = a->scale * sum;
     }
     if (W == a->V) return;
+    if (stable(a)) num[a->V] = fmax(fabs(num[a->V]), exp(-S[place_of_m(a)]));
     num[a->V] += a->eps;
     for (int64_t j = 0; j < a->V; j++) num[j] /= num[a->V];
 }
@@ -79,6 +103,9 @@ static void step(const ref_head *x, int64_t t)
         for (int64_t j = 0; j < a->V; j++) x->own[j] += now * x->v[j];
     }
     decays(x, t);
+    bool taken;
+    double *m = &x->S[place_of_m(a)];
+    if (stable(a)) stabilise(x, t, *m, m, &taken);
     x->v[a->V] = 1;
     for (int64_t k = 0; k < a->K; k++)
         for (int64_t j = 0; j < W; j++) x->S[k * W + j] = rows(x)[k] * columns(x)[j] * x->S[k * W + j] + x->k[k] * x->v[j];
@@ -105,6 +132,22 @@ static void back_bonus(const ref_head *x, int64_t place, const double *dnum, dou
     for (int64_t j = 0; j < a->V; j++) dv[j] += now * dnum[j];
 }
 
+/* The gradient of max(|den|, e^{-m}) + eps, *d, becomes that of den, or e^{-m}'s goes to m. */
+static void floor_gradient(const ref_head *x, const double *S, double *d, double *dm)
+{
+    const lnt_recur_args *a = x->a;
+    const int64_t W = width(a);
+    const double floor = exp(-S[place_of_m(a)]);
+    double den = 0;
+    for (int64_t k = 0; k < a->K; k++) den += a->scale * S[k * W + a->V] * x->q[k];
+    if (fabs(den) > floor) {
+        *d = copysign(*d, den * *d);
+        return;
+    }
+    *dm -= floor * *d;
+    *d = 0;
+}
+
 /*   dnum = do / den, dden = -(do . o) / den                    dq = s S dnum      dS += s q dnum^T
  *   dk = dS v, dv = dS^T k      dgk = rowsum(e^gk S_{t-1} e^gv . dS), dgv = the sums of its columns, dg of all        dS_{t-1} = e^gk dS e^gv
  * with a bonus q reads S_{t-1}, and what it adds to dS is added last. */
@@ -113,7 +156,8 @@ static void back(const ref_head *x, int64_t t, const double *S, const double *be
     const lnt_recur_args *a = x->a;
     int64_t W = width(a), place = ref_place(x, t);
     double *num = x->own, *dnum = x->own + W, *dcolumn = x->own + 3 * W;
-    bool first = early(a);
+    bool first = early(a), taken = false;
+    double m = 0, write = 1, dwrite = 0, *dm = &x->dS[place_of_m(a)];
     x->v[a->V] = 1;
     ref_get_row(dnum, a->do_, a->dtype, ref_row(x, t), a->V);
     if (W > a->V) {
@@ -121,8 +165,10 @@ static void back(const ref_head *x, int64_t t, const double *S, const double *be
         double den = num[a->V], dot = ref_dot(a->V, dnum, num);
         for (int64_t j = 0; j < a->V; j++) dnum[j] /= den;
         dnum[a->V] = -dot / den;
+        if (stable(a)) floor_gradient(x, S, &dnum[a->V], dm);
     }
     decays(x, t);
+    if (stable(a)) write = stabilise(x, t, before[place_of_m(a)], &m, &taken);
     double dg = 0;
     memset(num, 0, (size_t)W * sizeof *num); /* dv */
     memset(dcolumn, 0, (size_t)W * sizeof *dcolumn);
@@ -140,9 +186,17 @@ static void back(const ref_head *x, int64_t t, const double *S, const double *be
             if (first) *dS += read;
         }
         x->dq[place * a->K + k] += a->scale * dq;
-        x->dk[place * a->K + k] += dk;
+        x->dk[place * a->K + k] += dk * write;
+        dwrite += dk * x->k[k]; /* of its logarithm: k is times it by now */
         ref_put(a->dgk, ref_f(a), ref_row(x, t) * a->K + k, drow);
         dg += drow;
+    }
+    if (stable(a)) { /* m falls out of the decay and the strength, and is f + m before or i */
+        const double to_m = *dm - dg - dwrite;
+        dg += taken ? 0 : to_m;
+        dwrite += taken ? to_m : 0;
+        *dm = dg;
+        ref_put(a->di, ref_f(a), ref_row(x, t), dwrite);
     }
     if (first) back_bonus(x, place, dnum, num);
     ref_put_row(a->dv, a->dtype, ref_row(x, t), a->V, num);

@@ -3,6 +3,7 @@
  *   S <- diag(e^gk) S diag(e^gv) + k v^T        o = s S^T q,   or, read before the write with a bonus u,   o = s (S + (u.k) v^T)^T q */
 #include "recurrence/chunk/chunk_walk.h"
 #include "recurrence/decay/decay.h"
+#include "recurrence/decay/decay_stable.h"
 
 /* What a token brings: decays of S's rows (NULL: alpha for all) and columns (NULL: 1). */
 typedef struct {
@@ -97,6 +98,9 @@ static void forward_head(const lnt_head *x, char *base)
     float *S = in_place ? (float *)a->sT + x->index * K * V : w->S, *z = w->z;
     if (!in_place || a->sT != a->s0) get_state(x, S, a->s0, (int64_t)K * V);
     get_state(x, z, a->z0, K);
+    float m, taken, floor = 0;
+    get_state(x, &m, a->m0, 1);
+    const bool stable = kind == LNT_DECAY_STABLE;
     const float *g = a->g, *g_head = a->g_head;
     token t = { .scale = (float)a->scale, .early = kind == LNT_DECAY_EARLY, .q = w->q, .k = w->k, .v = w->v };
     if (kind >= LNT_DECAY_ROWS) t.rows = w->rows;
@@ -106,7 +110,14 @@ static void forward_head(const lnt_head *x, char *base)
         rows_in(w->q, a->q, a->dtype, i, 1, a->Hq, x->hq, K);
         rows_in(w->k, a->k, a->dtype, i, 1, a->Hq, x->hq, K);
         rows_in(w->v, a->v, a->dtype, i, 1, a->Hv, x->h, V);
-        t.alpha = expf(g ? g[at] : g_head ? g_head[x->h] : 0.0f);
+        float gate = g ? g[at] : g_head ? g_head[x->h] : 0.0f;
+        if (stable) {
+            const float in = ((const float *)a->i)[at];
+            gate = stable_gate(gate, in, &m, &taken);
+            row_scale(w->k, expf(in - m), K);
+            floor = stable_floor(expf(-m));
+        }
+        t.alpha = expf(gate);
         if (t.rows) decays((const float *)a->gk + at * K, K, w->rows);
         if (t.columns) decays((const float *)a->gv + at * V, V, w->columns);
         if (t.early) {
@@ -114,14 +125,16 @@ static void forward_head(const lnt_head *x, char *base)
             t.own = row_dot(w->q, w->uk, K);
         }
         step(K, V, &t, S, w->o);
-        if (a->normalize) {
+        if (a->normalize || stable) {
             row_scale(z, t.alpha, K);
             row_add(z, 1.0f, w->k, K);
-            row_scale(w->o, 1.0f / ((float)a->scale * row_dot(w->q, z, K) + (float)a->eps), V);
+            const float den = (float)a->scale * row_dot(w->q, z, K);
+            row_scale(w->o, 1.0f / (stable ? stable_denominator(den, floor, a->eps) : den + (float)a->eps), V);
         }
         rows_out(a->o, a->dtype, i, 1, a->Hv, x->h, V, w->o);
     }
     put_state(x, a->zT, K, z);
+    put_state(x, a->mT, 1, &m);
 }
 
 static size_t each_bytes(const lnt_recur_args *a)

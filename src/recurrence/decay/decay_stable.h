@@ -1,0 +1,97 @@
+/* mLSTM on the machinery of scalar gates (operators.md#mlstm). States are kept times e^{-m}, m_t = max(f_t + m_{t-1}, i_t): a token decays them
+ * by g_t = f_t + m_{t-1} - m_t, is written with e^{i_t - m_t}, and the 1 below which the denominator of the read-out does not fall is e^{-m_t}.
+ * Whatever m is, the outputs are the same as long as these three are made of the same m. So m is rounded to float32 first, and they are made of what
+ * it became: nothing drifts, however many tokens follow. Only decay_cpu.c and decay_step_cpu.c include this. */
+#ifndef LNT_DECAY_STABLE_H
+#define LNT_DECAY_STABLE_H
+
+#include <float.h>
+
+#include "recurrence/chunk/chunk.h"
+#include "recurrence/chunk/chunk_walk.h"
+
+/* Of the rows of a chunk [C]: gates g, write strengths, floors; whether m is i there (1) or comes from the row before (0). Backward: m in front of
+ * every chunk; dg [C]; pull [C], what the outputs give m through eps; m_grad, the gradient of m behind the rows at hand when the states times e^m are
+ * not to move. */
+typedef struct {
+    float m; /* behind the last row */
+    float *gates, *write, *floor, *taken, *starts, *dgates, *pull;
+    double m_grad;
+} lnt_stable;
+
+static inline void stable_carve(lnt_carve *c, int64_t C, int64_t chunks, bool backward, lnt_stable *s)
+{
+    s->gates = lnt_carve_floats(c, C);
+    s->write = lnt_carve_floats(c, C);
+    s->floor = lnt_carve_floats(c, C);
+    s->taken = lnt_carve_floats(c, C);
+    if (!backward) return;
+    s->starts = lnt_carve_floats(c, chunks);
+    s->dgates = lnt_carve_floats(c, C);
+    s->pull = lnt_carve_floats(c, C);
+}
+
+/* The gate of a token; *m, before it, becomes that behind it. No write to no state leaves m = 0. */
+static inline float stable_gate(float f, float i, float *m, float *taken)
+{
+    const float through = f + *m, before = *m;
+    *taken = !(through > i);
+    *m = *taken ? i : through;
+    if (*m == -INFINITY) *m = 0;
+    return (float)((double)f + before - *m);
+}
+
+/* What |scale n.q| is raised to; above 0, so that 0 / floor is 0 where e^{-m} is too small for a float. */
+static inline float stable_floor(float exponential) { return exponential < FLT_MIN ? FLT_MIN : exponential; }
+static inline float stable_denominator(float den, float floor, double eps) { return (fabsf(den) <= floor ? floor : fabsf(den)) + (float)eps; }
+
+/* The rows of a chunk, and how they change D, unless it is NULL, and e^{b_n-b}. */
+static inline void stable_rows(lnt_stable *s, int n, const float *f, const float *i, int64_t stride)
+{
+    for (int r = 0; r < n; r++) {
+        s->gates[r] = stable_gate(f[r * stride], i[r * stride], &s->m, &s->taken[r]);
+        s->write[r] = i[r * stride] - s->m;
+        s->floor[r] = -s->m;
+    }
+    row_exp(s->write, n);
+    row_exp(s->floor, n);
+    for (int r = 0; r < n; r++) s->floor[r] = stable_floor(s->floor[r]);
+}
+static inline void stable_writes(const lnt_stable *s, int64_t n, float *D, int64_t ld, float *out)
+{
+    for (int64_t r = 0; r < n && D; r++) row_mul(D + r * ld, s->write, r + 1);
+    row_mul(out, s->write, n);
+}
+
+/* The gradient of a denominator from that of max(|den|, floor) + eps: the floor has none that is not m's. */
+static inline float stable_reads(lnt_stable *s, int64_t r, float den, float d, double eps)
+{
+    s->pull[r] = (float)eps * d;
+    return fabsf(den) <= s->floor[r] ? 0.0f : copysignf(1.0f, den) * d;
+}
+
+/* <S,dS> + <n,dn>, transposed states: where m rises and the states stay, the states times e^m rise. */
+static inline double stable_moved(const lnt_recur_args *a, const float *S, const float *dS, const float *z, const float *dz)
+{
+    return (double)row_dot(S, dS, (int64_t)a->K * a->V) + row_dot(z, dz, a->K);
+}
+
+/* df and di of a chunk: dg and k.dk as long as m stands still, `last` = <S',dS'> + <n',dn'>; and what m passes on to the last row that it was i of,
+ * and to f of the rows behind that. */
+static inline void stable_gradient(const lnt_head *x, lnt_rows c, double last, const float *dG, const float *k, const float *dk, lnt_stable *s)
+{
+    const lnt_recur_args *a = x->a;
+    const int64_t at = c.first * a->Hv + x->h, K = a->K;
+    if (c.row + c.n == x->len) s->m_grad -= last; /* the states behind the last token fall where m rises */
+    LNT_V(lnt_chunk_gate_grad)(c.n, last, dG, s->gates, s->dgates, 1);
+    for (int64_t r = c.n - 1; r >= 0; r--) {
+        const bool taken = s->taken[r] != 0;
+        const double di = row_dot(k + r * K, dk + r * K, K);
+        s->m_grad += s->pull[r];
+        if (a->di) ((float *)a->di)[at + r * a->Hv] = (float)(taken ? di + s->m_grad : di);
+        if (a->dg) ((float *)a->dg)[at + r * a->Hv] = (float)(taken ? s->dgates[r] : s->dgates[r] + s->m_grad);
+        if (taken) s->m_grad = 0;
+    }
+}
+
+#endif
