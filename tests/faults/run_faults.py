@@ -1,10 +1,11 @@
 #!/usr/bin/env python3
 """Failing file calls and allocations, kills, and hostile files, on commands as users type them.
 
-    python3 tests/faults/run_faults.py BUILD/linnet [--seconds N] [--seed N] [--sanitized BUILD/linnet] [--valgrind] [PART...]
+    python3 tests/faults/run_faults.py BUILD/linnet [--seconds N] [--cases N] [--every [K/N]] [--seed N] [--sanitized BUILD/linnet] [--valgrind] [PART...]
 
-Each part draws its cases until its share of the time is over (default: 60 s for all) and says how many it ran; a finding is printed with what repeats it, and
-ends its part. Parts: calls, memory, kills, folders, pairs, and valgrind when asked for. The last line counts parts."""
+Each part draws its cases until its share of the time is over (default: 60 s for all) and it has run --cases of them, and says how many it ran; a finding is
+printed with what repeats it, and ends its part. With --every, `calls` and `memory` draw nothing: each call of each command fails in each mode (K/N: the K-th of
+N equal parts of that, for as many processes). Parts: calls, memory, kills, folders, pairs, and valgrind when asked for. The last line counts parts."""
 import argparse
 import itertools
 import json
@@ -30,8 +31,9 @@ MODELS = {"delta": ["--mixer", "gated_deltanet", "--set", "head_dim=16", "--set"
 MODES = ["error", "denied", "full", "short", "kill"]
 SECONDS_OF_CPU = 5     # of a command on files of some ten kilobytes
 MEGABYTES = 256        # that it may touch
+LARGEST = 64           # MiB of one allocation
 
-tool = {}              # linnet, library, sanitized: paths
+tool = {}              # linnet, library, sanitized: paths; cases: of a part at least; every: (K, N) or None
 
 
 class Finding(Exception):
@@ -65,7 +67,7 @@ def run(*words, fault=None, binary=None, cpu=None, kill_after=None):
         env.update({"LD_PRELOAD": str(tool["library"]), "LINNET_FAULT_MODE": mode, "LINNET_FAULT_AT": str(n), "LINNET_FAULT_BELOW": f"{folder}/",
                     "LINNET_FAULT_COUNT": str(record)})
     if binary:
-        env.update({"ASAN_OPTIONS": f"max_allocation_size_mb={MEGABYTES}:allocator_may_return_null=1:exitcode=99", "UBSAN_OPTIONS": "print_stacktrace=1"})
+        env.update({"ASAN_OPTIONS": f"max_allocation_size_mb={LARGEST}:allocator_may_return_null=1:exitcode=99", "UBSAN_OPTIONS": "print_stacktrace=1"})
 
     def limits():
         resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
@@ -240,23 +242,45 @@ class Place:
 
 # ---- parts -----------------------------------------------------------------------------------------------------------------------
 
+def drawn(rng, deadline, least, draw):
+    """What `draw` gives, until the time is over and there are enough."""
+    runs = 0
+    while time.monotonic() < deadline or runs < max(least, tool["cases"]):
+        yield draw()
+        runs += 1
+
+
+def calls_of(place, scene, kind):
+    """How many calls (files', or the allocator's) an undisturbed run of the scene makes."""
+    work = place.work()
+    scene.prepare(work)
+    must(*scene.words(work), fault=(kind, 0, work))
+    n = counted(work)[1]
+    shutil.rmtree(work)
+    if not n:
+        raise Finding(f"{scene.name}: the preloaded library sees no calls")
+    return n
+
+
 def disturbed(place, rng, deadline, modes):
-    """One call in one mode of one scene at a time, until the time is over."""
-    runs, sizes = 0, {}
+    """One call in one mode of one scene at a time."""
+    runs = 0
     kind = "memory" if modes == ["memory"] else "error"
-    while time.monotonic() < deadline or runs < len(modes):
-        scene = rng.choice(place.all_scenes())
-        if scene not in sizes:
-            work = place.work()
-            scene.prepare(work)
-            must(*scene.words(work), fault=(kind, 0, work))
-            sizes[scene] = counted(work)[1]
-            shutil.rmtree(work)
-            if not sizes[scene]:
-                raise Finding(f"{scene.name}: the preloaded library sees no calls")
+    scenes = place.all_scenes()
+    sizes = {scene: calls_of(place, scene, kind) for scene in scenes}
+
+    def draw():
+        scene = rng.choice(scenes)
+        return scene, rng.choice(modes), rng.randint(1, sizes[scene])
+    if tool["every"]:
+        k, n = tool["every"]
+        cases = itertools.islice(((scene, mode, at) for scene in scenes for at in range(1, sizes[scene] + 1) for mode in modes), k, None, n)
+    else:
+        cases = drawn(rng, deadline, len(modes), draw)
+    for scene, mode, at in cases:
         work = place.work()
         scene.prepare(work)
-        done = run(*scene.words(work), fault=(rng.choice(modes), rng.randint(1, sizes[scene]), work))
+        done = run(*scene.words(work), fault=(mode, at, work))
         if counted(work)[0]:
             done.words.insert(0, f"# {counted(work)[0]}:")
         killed = done.code == -signal.SIGKILL and "LINNET_FAULT_MODE=kill" in done.words
@@ -280,10 +304,10 @@ def memory(place, rng, deadline):
 
 
 def kills(place, rng, deadline):
-    """kill -9 at random moments, resumed and killed again."""
-    runs = 0
-    while time.monotonic() < deadline or not runs:
-        scene = rng.choice([s for s in place.all_scenes() if isinstance(s, Training)])
+    """kill -9 at random moments, every fourth at a call of a save's; resumed and killed again."""
+    runs, inside, sizes = 0, 0, {}
+    trainings = [s for s in place.all_scenes() if isinstance(s, Training)]
+    for scene in drawn(rng, deadline, 4, lambda: rng.choice(trainings)):
         work = place.work()
         scene.prepare(work)
         begin = time.monotonic()
@@ -292,11 +316,17 @@ def kills(place, rng, deadline):
         shutil.rmtree(work)
         work.mkdir()
         scene.prepare(work)
-        done = run(*scene.words(work), kill_after=rng.uniform(0, whole))
+        if runs % 4 == 3:
+            if scene not in sizes:
+                sizes[scene] = calls_of(place, scene, "error")
+            done = run(*scene.words(work), fault=("kill", rng.randint(1, sizes[scene]), work))
+            inside += 1
+        else:
+            done = run(*scene.words(work), kill_after=rng.uniform(0, whole))
         scene.mend(work, done)
         shutil.rmtree(work)
         runs += 1
-    return f"{runs} kills"
+    return f"{runs} kills, {inside} of them at calls that write"
 
 
 HOSTILE = [b"-1", b"0", b"1e999", b"NaN", b"2147483648", b"4294967295", b"9223372036854775807", b"18446744073709551616", b"1e-300", b"null", b"true", b"[]",
@@ -342,10 +372,8 @@ def folders(place, rng, deadline):
         (gpt2 / "vocab.json").write_text(json.dumps({chr(c): c for c in range(33, 127)} | {"ab": 127, "the": 128, "th": 129}))
         (gpt2 / "merges.txt").write_text("#version: 0.2\na b\nt h\nth e\n")
     slowest = (0.0, "")
-    while time.monotonic() < deadline or runs < 4:
-        state = rng.getstate()
+    for name in drawn(rng, deadline, 4, lambda: rng.choice(list(MODELS))):
         work = place.work()
-        name = rng.choice(list(MODELS))
         m = work / "m"
         shutil.copytree(rng.choice([place.trained(name), place.half(name)]), m)
         shutil.copy(place.op, work / "op.safetensors")
@@ -374,6 +402,8 @@ def folders(place, rng, deadline):
         slowest = max(slowest, (spent, f"{command[0]} {file.name}"))
         try:
             well_behaved(done)
+            if "failed to allocate" in done.err:
+                done.wrong(f"asked for more than {LARGEST} MiB at once")
             if not binary and done.megabytes > MEGABYTES:
                 done.wrong(f"touched {done.megabytes:.0f} MiB")
         except Finding as f:
@@ -383,7 +413,6 @@ def folders(place, rng, deadline):
         codes[done.code] = codes.get(done.code, 0) + 1
         shutil.rmtree(work)
         runs += 1
-        del state
     return f"{runs} mutants, {codes.get(0, 0)} accepted, {codes.get(2, 0)} refused; slowest {slowest[0]:.2f} s of {slowest[1]}"
 
 
@@ -437,6 +466,8 @@ def main():
     a.add_argument("linnet")
     a.add_argument("parts", nargs="*", default=[])
     a.add_argument("--seconds", type=float, default=60)
+    a.add_argument("--cases", type=int, default=0, help="of each part at least, however long it takes")
+    a.add_argument("--every", nargs="?", const="0/1", help="each call in each mode; K/N: that part of them")
     a.add_argument("--seed", type=int, default=0)
     a.add_argument("--sanitized", help="a build with sanitizers, for hostile files")
     a.add_argument("--valgrind", action="store_true")
@@ -444,6 +475,7 @@ def main():
     tool["linnet"] = os.path.abspath(a.linnet)
     tool["library"] = Path(tool["linnet"]).parent / "tests/faults/libfail_calls.so"
     tool["sanitized"] = os.path.abspath(a.sanitized) if a.sanitized else None
+    tool["cases"], tool["every"] = a.cases, tuple(map(int, a.every.split("/"))) if a.every else None
     chosen = {name: PARTS[name] for name in PARTS if not a.parts or name in a.parts}
     if a.valgrind or "valgrind" in a.parts:
         chosen["valgrind"] = (valgrind, 0)
