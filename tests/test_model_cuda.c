@@ -142,9 +142,9 @@ static void gradients_agree(void **state)
                 wrong += ((double)have[e] - want[e]) * ((double)have[e] - want[e]), size += (double)want[e] * want[e],
                     by_bf16 += ((double)rounded[e] - want[e]) * ((double)rounded[e] - want[e]);
             most = fmax(most, sqrt(wrong / (size > 0 ? size : 1)));
-            /* The second term: a gradient that is a difference of large ones, far below the others. The third: a gradient that is sensitive itself (an
-             * output norm divides by a first token's q.k, which may be near 0): float32 rounds by 2^-16 of what bf16 does, at up to 16 times as many
-             * places. It counts only where bf16 is 40% off. */
+            /* The last term: a gradient that is a difference of large ones, far below the others. The one in the middle: a gradient that is sensitive
+             * itself (an output norm divides by a first token's q.k, which may be near 0): float32 rounds by 2^-16 of what bf16 does, at up to 16
+             * times as many places. It counts only where bf16 is 40% off. */
             if (!(sqrt(wrong) <= fmax(1e-4 * sqrt(size), ldexp(sqrt(by_bf16), -12)) + 1e-7 * sqrt(all)))
                 fail_msg("%s: gradient of %s differs by %g of %g", recipes[i].name, q->name, sqrt(wrong), sqrt(size));
         }
