@@ -27,6 +27,22 @@ static const lnt_recur_case vector_cases[] = {
     { "gla_kv", 3, { 129, 0, 70 }, LNT_HEADS(2, 4, 100, 140), .gate = -0.3, .reset = 0.02, .states = true },
     { 0 },
 };
+/* Several writes on tensor cores, in segments too; rows of 256; channels and tokens that fill several CTAs and tiles. */
+static const lnt_recur_case many_cases[] = {
+    { "gated_delta_product", 3, { 65, 0, 130 }, LNT_HEADS(2, 4, 128, 128), .gate = -0.1, .reset = 0.02, .beta = 2, .states = true,
+      .option = { { "n_householder", 2 } } },
+    { "gated_delta_product", 1, { 900 }, LNT_HEADS(1, 1, 128, 64), .gate = -0.01, .beta = 1, .states = true,
+      .option = { { "n_householder", 3 } } },
+    { "gated_delta_product", 2, { 1, 9 }, LNT_HEADS(1, 2, 64, 128), .beta = 1, .states = true, .option = { { "n_householder", 4 } } },
+    { "dplr", 2, { 70, 129 }, LNT_HEADS(1, 2, 200, 256), .gate = -0.1, .reset = 0.01, .states = true },
+    { "dplr", 1, { 200 }, LNT_HEADS(2, 2, 128, 128), .gate = -0.02, .states = true },
+    { "scan", 3, { 700, 0, 1300 }, { { "D", 1000 } }, .gate = -0.02, .reset = 0.001, .states = true },
+    { "scan", 40, { 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15, 16, 17, 18, 19, 20 }, { { "D", 70 } }, .gate = -0.5, .states = true },
+    { "selective_scan", 2, { 40, 33 }, { { "D", 50 }, { "M", 40 } }, .beta = 0.3, .states = true },
+    { "selective_scan", 3, { 17, 0, 9 }, { { "D", 21 }, { "M", 128 } }, .beta = 0.3, .states = true },
+    { "selective_scan", 2, { 100, 31 }, { { "D", 40 }, { "M", 29 } }, .beta = 0.3, .states = true },
+    { 0 },
+};
 /* The cases of every core, and those here. */
 enum { LISTS_MOST = 64 };
 static const lnt_recur_case *all_cases[LISTS_MOST];
@@ -36,6 +52,7 @@ static void list_cases(void)
     lists = 0;
     all_cases[lists++] = wide_delta_cases;
     all_cases[lists++] = vector_cases;
+    all_cases[lists++] = many_cases;
     for (int o = 0; lnt_recur_at(o) && lists < LISTS_MOST; o++) {
         bool there = false;
         for (size_t i = 0; i < lists; i++) there |= all_cases[i] == lnt_recur_at(o)->cases;

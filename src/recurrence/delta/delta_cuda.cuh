@@ -42,7 +42,7 @@ typedef struct {
     size_t bytes;      /* of all this */
 } lnt_delta_sweep;
 
-/* sum of ceil(length / 64), from the host's cu_seqlens. */
+/* sum of ceil(length / 64), from the host's cu_seqlens, which are of tokens where tokens have several writes (delta_product_cuda.cu). */
 int64_t lnt_delta_chunks(const lnt_recur_args *a);
 
 /* NULL: the fast path takes this call on this thread's GPU (bf16, K and V in {64,128}, tokens < 2^31); otherwise why not. */
@@ -136,6 +136,7 @@ __device__ __forceinline__ float lnt_delta_from_start(float Gi, int Ri) { return
 
 /* What delta.c lists: the fast path in mma.sync and in wgmma; the general path (float32 and bf16, K and V up to 256); token by token. */
 extern "C" {
+const char *lnt_delta_cuda_declines(const void *args, bool backward);
 size_t lnt_delta_fast_workspace(const void *args, bool backward, int threads);
 size_t lnt_delta_chunk_cuda_workspace(const void *args, bool backward, int threads);
 void lnt_delta_sm80_forward(const void *args, const lnt_device *d);

@@ -16,7 +16,7 @@ struct step_args {
     float *sT;
     void *o;
     const int64_t *cu;
-    int Hq, Hv, K, V, blocks; /* blocks: of V */
+    int Hq, Hv, K, V, blocks, writes; /* blocks: of V */
     float scale;
     bool wide; /* rows of the state may be read 16 bytes at a time */
 };
@@ -48,19 +48,24 @@ template <int ROWS> struct token_rows {
     static constexpr int PER = (ROWS * GROUPS + THREADS - 1) / THREADS;
     float k[PER], q[PER], v, g, beta;
 };
-template <typename T, int ROWS> __device__ __forceinline__ token_rows<ROWS> fetch(const step_args &p, int64_t t, int h, int first)
+/* Of the token's write; the first decays the state, and the last is read. */
+template <typename T, int ROWS>
+__device__ __forceinline__ token_rows<ROWS> fetch(const step_args &p, int64_t token, int write, int h, int first)
 {
     token_rows<ROWS> x;
     const int tid = (int)threadIdx.x;
-    const int64_t at = (t * p.Hq + h / (p.Hv / p.Hq)) * p.K, row = t * p.Hv + h;
+    const int64_t t = token * p.writes + write, row = t * p.Hv + h;
+    const int hq = h / (p.Hv / p.Hq);
+    const int64_t k = (t * p.Hq + hq) * p.K, q = (token * p.Hq + hq) * p.K;
+    const bool read = write + 1 == p.writes;
 #pragma unroll
     for (int i = 0; i < token_rows<ROWS>::PER; i++) {
         const int j = tid + i * THREADS;
-        x.k[i] = j < p.K ? to_float(((const T *)p.k)[at + j]) : 0.f;
-        x.q[i] = j < p.K ? to_float(((const T *)p.q)[at + j]) : 0.f;
+        x.k[i] = j < p.K ? to_float(((const T *)p.k)[k + j]) : 0.f;
+        x.q[i] = read && j < p.K ? to_float(((const T *)p.q)[q + j]) : 0.f;
     }
     x.v = tid < COLUMNS && first + tid < p.V ? to_float(((const T *)p.v)[row * p.V + first + tid]) : 0.f;
-    x.g = p.g ? p.g[row] : 0.f;
+    x.g = p.g && write == 0 ? p.g[token * p.Hv + h] : 0.f;
     x.beta = p.beta[row];
     return x;
 }
@@ -76,8 +81,9 @@ template <typename T, int ROWS> __global__ __launch_bounds__(THREADS) void step_
     let_next();
     if (p.s0)
         for (int r = tid; r < p.K; r += THREADS) ahead_l2(p.s0 + state - column + (int64_t)r * p.V);
-    int64_t t = p.cu[n]; /* no kernel writes these */
+    int64_t token = p.cu[n]; /* no kernel writes these */
     const int64_t end = p.cu[n + 1];
+    int write = 0;
     await_last();
     float S[ROWS][4];
 #pragma unroll
@@ -87,8 +93,8 @@ template <typename T, int ROWS> __global__ __launch_bounds__(THREADS) void step_
         if (p.s0 && r < p.K) read4(S[i], p.s0 + state + (int64_t)r * p.V, left, p.wide);
     }
     token_rows<ROWS> x;
-    if (t < end) x = fetch<T, ROWS>(p, t, h, first);
-    for (; t < end; t++) {
+    if (token < end) x = fetch<T, ROWS>(p, token, write, h, first);
+    while (token < end) {
 #pragma unroll
         for (int i = 0; i < token_rows<ROWS>::PER; i++) {
             ks[tid + i * THREADS] = x.k[i];
@@ -97,7 +103,10 @@ template <typename T, int ROWS> __global__ __launch_bounds__(THREADS) void step_
         if (tid < COLUMNS) vs[tid] = x.v;
         const float a = expf(x.g), beta = x.beta;
         __syncthreads();
-        if (t + 1 < end) x = fetch<T, ROWS>(p, t + 1, h, first);
+        const bool read = write + 1 == p.writes;
+        const int64_t next = read ? token + 1 : token;
+        write = read ? 0 : write + 1;
+        if (next < end) x = fetch<T, ROWS>(p, next, write, h, first);
         float sk[4] = {}, sq[4] = {}, kq = 0.f;
 #pragma unroll
         for (int i = 0; i < ROWS; i++) {
@@ -146,10 +155,11 @@ template <typename T, int ROWS> __global__ __launch_bounds__(THREADS) void step_
 #pragma unroll
             for (int j = 0; j < 4; j++) S[i][j] = fmaf(kr, u[j], a * S[i][j]);
         }
-        if (row == 0)
+        if (row == 0 && read)
 #pragma unroll
             for (int j = 0; j < 4; j++)
-                if (j < left) ((T *)p.o)[(t * p.Hv + h) * p.V + first + column + j] = from_float<T>(o[j]);
+                if (j < left) ((T *)p.o)[(token * p.Hv + h) * p.V + first + column + j] = from_float<T>(o[j]);
+        token = next;
         __syncthreads();
     }
     if (!p.sT) return;
@@ -176,7 +186,7 @@ extern "C" void lnt_delta_recurrent_cuda_forward(const void *args, const lnt_dev
 {
     const lnt_recur_args *a = (const lnt_recur_args *)args;
     const step_args p = { a->q, a->k, a->v, (const float *)a->g, (const float *)a->beta, (const float *)a->s0, (float *)a->sT, a->o,
-                          a->cu_seqlens_device, a->Hq, a->Hv, a->K, a->V, (int)lnt_div_up(a->V, COLUMNS), (float)a->scale,
+                          a->cu_seqlens_device, a->Hq, a->Hv, a->K, a->V, (int)lnt_div_up(a->V, COLUMNS), lnt_recur_writes(a), (float)a->scale,
                           a->V % 4 == 0 && ((uintptr_t)a->s0 | (uintptr_t)a->sT) % 16 == 0 };
     const int64_t ctas = a->sequences * a->Hv * p.blocks;
     if (ctas) LNT_BY_TYPE(a->dtype, T, launch<T>(p, ctas, (const lnt_cuda *)d));

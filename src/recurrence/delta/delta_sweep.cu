@@ -396,7 +396,7 @@ int count_segments(const lnt_recur_args *a, int chains)
 int64_t lnt_delta_chunks(const lnt_recur_args *a)
 {
     int64_t n = 0;
-    for (int64_t i = 0; i < a->sequences; i++) n += lnt_div_up(a->cu_seqlens[i + 1] - a->cu_seqlens[i], C);
+    for (int64_t i = 0; i < a->sequences; i++) n += lnt_div_up((a->cu_seqlens[i + 1] - a->cu_seqlens[i]) * lnt_recur_writes(a), C);
     return n;
 }
 

@@ -15,7 +15,14 @@ static double flops(const void *args, int C, bool backward)
     return tokens * (backward ? 22 * K * V + C * (28 * K + 21 * V) : 8 * K * V + C * (8 * K + 7 * V));
 }
 
+#ifdef LINNET_CUDA
+extern const lnt_recur_impl lnt_dplr_row_cuda, lnt_dplr_recurrent_cuda; /* dplr_cuda.cu */
+#endif
+
 static const lnt_recur_impl *const impls[] = {
+#ifdef LINNET_CUDA
+    &lnt_dplr_row_cuda, &lnt_dplr_recurrent_cuda,
+#endif
     &lnt_dplr_chunk_amx, &lnt_dplr_chunk_avx512, &lnt_dplr_chunk_avx2, &lnt_dplr_chunk_base,
     &lnt_dplr_recurrent_avx512, &lnt_dplr_recurrent_avx2, &lnt_dplr_recurrent_base, &lnt_dplr_reference, NULL,
 };

@@ -9,7 +9,15 @@ LNT_DECLARE_VARIANTS(const lnt_recur_impl, lnt_scan_recurrent);
 LNT_DECLARE_VARIANTS(const lnt_recur_impl, lnt_selective_chunk);
 LNT_DECLARE_VARIANTS(const lnt_recur_impl, lnt_selective_recurrent);
 
+#ifdef LINNET_CUDA
+extern const lnt_recur_impl lnt_scan_chunk_cuda, lnt_scan_recurrent_cuda;           /* scan_cuda.cu */
+extern const lnt_recur_impl lnt_selective_chunk_cuda, lnt_selective_recurrent_cuda; /* selective_cuda.cu */
+#endif
+
 static const lnt_recur_impl *const impls[] = {
+#ifdef LINNET_CUDA
+    &lnt_scan_chunk_cuda,    &lnt_scan_recurrent_cuda,
+#endif
     &lnt_scan_chunk_amx,     &lnt_scan_chunk_avx512,     &lnt_scan_chunk_avx2,     &lnt_scan_chunk_base,
     &lnt_scan_recurrent_amx, &lnt_scan_recurrent_avx512, &lnt_scan_recurrent_avx2, &lnt_scan_recurrent_base,
     &lnt_scan_reference,     NULL,
@@ -55,6 +63,9 @@ const lnt_recur_op lnt_recur_scan = {
 /* ---- selective_scan ---------------------------------------------------------------------------------------------------------------------------- */
 
 static const lnt_recur_impl *const selective_impls[] = {
+#ifdef LINNET_CUDA
+    &lnt_selective_chunk_cuda,    &lnt_selective_recurrent_cuda,
+#endif
     &lnt_selective_chunk_amx,     &lnt_selective_chunk_avx512,     &lnt_selective_chunk_avx2,     &lnt_selective_chunk_base,
     &lnt_selective_recurrent_amx, &lnt_selective_recurrent_avx512, &lnt_selective_recurrent_avx2, &lnt_selective_recurrent_base,
     &lnt_selective_reference,     NULL,
