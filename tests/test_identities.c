@@ -181,16 +181,17 @@ static void causality(void **state)
 
 /* Operators that reduce to each other when a decay is constant or absent: simple_gla with a constant gate is retention, with none linear_attn; the
  * gated delta rule with g = 0 is the delta rule; a window over everything is no window; beta = 0 leaves the decayed state; orthonormal keys turn
- * the delta rule into linear attention of beta v; dplr that reads nothing is gla, and with a = -beta e^gk k, b = k and values beta v kda. */
+ * the delta rule into linear attention of beta v; dplr that reads nothing is gla, and with a = -beta e^gk k, b = k and values beta v kda; gla_kv
+ * without gates of the rows is gla_v. */
 static void families_reduce(void **state)
 {
     (void)state;
     linnet_context *c = make_context(2);
-    for (int f = 0; f < 8; f++) {
+    for (int f = 0; f < 9; f++) {
         static const char *const from[] = { "simple_gla", "simple_gla", "gated_delta_rule", "attention", "gated_delta_rule", "delta_rule",
-                                            "dplr", "dplr" };
+                                            "dplr", "dplr", "gla_kv" };
         static const char *const to[] = { "retention", "linear_attn", "delta_rule", "attention", "simple_gla", "linear_attn",
-                                          "gla", "kda" };
+                                          "gla", "kda", "gla_v" };
         const int64_t T = f == 5 ? 20 : 70;
         lnt_recur_case ka = { from[f], 1, { T }, LNT_HEADS(1, 2, 20, 24), .gate = -0.3, .beta = 1, .states = f != 3 }, kb = ka;
         if (f == 3) lnt_case_set(&ka, "Hq", 2), lnt_case_set(&ka, "Hk", 2);
@@ -214,6 +215,10 @@ static void families_reduce(void **state)
             memset(tensor(&b, "s0"), 0, tensor_bytes(&b, "s0"));
         }
         if (f == 6) memset(tensor(&a, "a"), 0, tensor_bytes(&a, "a"));
+        if (f == 8) { /* each has drawn its own gates of the columns */
+            memset(tensor(&a, "gk"), 0, tensor_bytes(&a, "gk"));
+            memcpy(tensor(&a, "gv"), tensor(&b, "gv"), tensor_bytes(&b, "gv"));
+        }
         for (int64_t i = 0; f == 7 && i < elements(&a, "a"); i++) { /* [T,2,20], keys [T,1,20] */
             const float k = tensor(&a, "k")[i / 40 * 20 + i % 20];
             tensor(&a, "a")[i] = -tensor(&b, "beta")[i / 20] * expf(tensor(&a, "gk")[i]) * k;
@@ -274,7 +279,7 @@ static void writes_are_tokens(void **state)
     linnet_context_destroy(c);
 }
 
-/* A scan is gla_kv with keys and queries of one 1 and no gate of the row: both directions, states too. */
+/* A scan is gla_v with keys and queries of one 1: both directions, states too. */
 static void scan_is_gates_of_columns(void **state)
 {
     (void)state;
@@ -283,7 +288,7 @@ static void scan_is_gates_of_columns(void **state)
     linnet_context *c = make_context(2);
     for (int form = LINNET_FORM_RECURRENT; form <= LINNET_FORM_CHUNK; form++) {
         lnt_recur_case ka = { "scan", 2, { 70, 33 }, { { "D", 24 } }, .gate = -0.5, .reset = 0.02, .states = true };
-        lnt_recur_case kb = { "gla_kv", 2, { 70, 33 }, LNT_HEADS(1, 1, 1, 24), .states = true, .option = { { "scale", 1 } } };
+        lnt_recur_case kb = { "gla_v", 2, { 70, 33 }, LNT_HEADS(1, 1, 1, 24), .states = true, .option = { { "scale", 1 } } };
         lnt_problem a, b;
         OK(c, lnt_problem_make(c, &ka, LINNET_F32, LINNET_F32, 5, &a));
         OK(c, lnt_problem_make(c, &kb, LINNET_F32, LINNET_F32, 5, &b));
@@ -293,7 +298,6 @@ static void scan_is_gates_of_columns(void **state)
             memcpy(tensor(&b, theirs[i]), tensor(&a, ours[i]), tensor_bytes(&a, ours[i]));
         }
         for (int64_t i = 0; i < elements(&b, "q"); i++) tensor(&b, "q")[i] = tensor(&b, "k")[i] = 1;
-        memset(tensor(&b, "gk"), 0, tensor_bytes(&b, "gk"));
         for (int back = 0; back < 2; back++) {
             OK(c, lnt_problem_run(c, &a, back));
             OK(c, lnt_problem_run(c, &b, back));

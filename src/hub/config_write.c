@@ -151,6 +151,8 @@ static void put_table(page *p, const lnt_arch *a, const lnt_options *t, const vo
 {
     for (int i = 0; i < t->n; i++) {
         const lnt_arch_key *key = lnt_arch_our_key(a, t->row[i].key);
+        const lnt_arch_other *number = key && key->theirs ? lnt_arch_other_key(a, key->theirs) : NULL;
+        if (number && number->follows) continue; /* written with what it is where ours is null */
         if (!key || key->theirs) put(p, key ? key->theirs : t->row[i].key, value_text(&p->arena, &t->row[i], base));
     }
 }

@@ -5,13 +5,14 @@
 #include "mixers/mixers.h"
 
 typedef struct {
-    int64_t state_size, expand, conv_kernel, dt_rank;
+    int64_t state_size, expand, channels, conv_kernel, dt_rank;
     bool use_bias, use_conv_bias;
 } options;
 
 static const lnt_option keys[] = {
     LNT_INT(options, state_size, 1, 4096, 16, "numbers of a channel's state"),
     LNT_INT(options, expand, 1, 64, 2, "channels, as a multiple of hidden_size"),
+    LNT_MAYBE_INT(options, channels, 1, 64 * LNT_MOST_WIDTH, 0, 0, "channels; null: expand * hidden_size"),
     LNT_INT(options, conv_kernel, 1, 64, 4, "taps of the convolution"),
     LNT_INT(options, dt_rank, 1, LNT_MOST_WIDTH, 128, "columns through which step sizes go, usually hidden_size / 16"),
     LNT_SWITCH(options, use_bias, false, "the products into and out of the layer have biases"),
@@ -41,7 +42,7 @@ static lnt_buf step_sizes(lnt_program *p, lnt_buf x, int64_t rank, int64_t chann
 static lnt_buf build(lnt_program *p, const lnt_layer *l, lnt_buf in)
 {
     const options *o = l->options;
-    const int64_t channels = o->expand * l->width, M = o->state_size;
+    const int64_t channels = o->channels ? o->channels : o->expand * l->width, M = o->state_size;
     const lnt_init one = {LNT_INIT_CONST, 1, 0}, none = {LNT_INIT_CONST, 0, 0};
     lnt_buf all = product(p, o, in, "in_proj", 2 * channels);
     lnt_buf x = lnt_short_conv(p, lnt_slice(p, all, 0, channels, 1), "conv1d", (int)o->conv_kernel, o->use_conv_bias ? LNT_IDENTITY : LNT_SILU);

@@ -19,6 +19,7 @@ typedef enum {
     LNT_EXP,
     LNT_SOFTPLUS,
     LNT_ONE_MINUS_EXP,   /* 1 - e^x: what a decay of e^x leaves for the input */
+    LNT_RECIPROCAL,      /* 1 / x */
 } lnt_act;
 
 /* y = x W^T (+ b): W [out, in] named name.weight. With heads > 1 of `x` and per_head, one [out, cols/heads] map serves every head. */

@@ -102,6 +102,73 @@ def mamba(w, xs, inner, states):
     return out
 
 
+def slots_attention(decays, writes, q, k, v, scale):
+    """One head token by token: slots of keys and of values, each decaying by its own factor and written to with its own weight."""
+    keys, values, out = [[0.0] * len(k[0]) for _ in writes[0]], [[0.0] * len(v[0]) for _ in writes[0]], []
+    for a, w, qt, kt, vt in zip(decays, writes, q, k, v):
+        keys = [[a[m] * s + w[m] * b for s, b in zip(keys[m], kt)] for m in range(len(w))]
+        values = [[a[m] * s + w[m] * b for s, b in zip(values[m], vt)] for m in range(len(w))]
+        scores = [math.exp(scale * sum(x * y for x, y in zip(qt, keys[m]))) for m in range(len(w))]
+        out.append([sum(p * s[j] for p, s in zip(scores, values)) / sum(scores) for j in range(len(vt))])
+    return out
+
+
+def head_of(rows, h, heads):
+    size = len(rows[0]) // heads
+    return [r[h * size:(h + 1) * size] for r in rows]
+
+
+def projected(w, xs, name):
+    """Behind the projection, and the convolution with silu where there is one."""
+    rows = [times(matrix(w[f"{name}_proj.weight"], WIDTH), x) for x in xs]
+    if f"{name}_conv1d.weight" not in w:
+        return rows
+    return [[silu(v) for v in r] for r in convolved(rows, matrix(w[f"{name}_conv1d.weight"], len(w[f"{name}_conv1d.weight"]) // len(rows[0])))]
+
+
+def gsa(w, xs, heads, kv_heads, phi, normalizer):
+    """The layer of arXiv 2409.07146 on the rows xs; phi: of one head's row; relu(Lx) where there is an L."""
+    q, k, v, f = (projected(w, xs, name) for name in "qkvf")
+    if "feature_map.layer.weight" in w:
+        L = matrix(w["feature_map.layer.weight"], len(q[0]) // heads)
+        phi = lambda row: [max(a, 0.0) for a in times(L, row)]
+    decays = [[sigmoid(a) ** (1 / normalizer) for a in row] for row in f]
+    each = []
+    for h in range(heads):
+        of = lambda rows: head_of(rows, h * kv_heads // heads, kv_heads)
+        a = of(decays)
+        each.append(slots_attention(a, [[1 - b for b in row] for row in a], [phi(r) for r in head_of(q, h, heads)], [phi(r) for r in of(k)],
+                                    [[silu(b) for b in row] for row in of(v)], 1.0))
+    out = [[silu(a) for head in each for a in head[t]] for t in range(len(xs))]
+    return [times(matrix(w["o_proj.weight"], len(o)), [a * b for a, b in zip(rms(o), w["g_norm.weight"])]) for o in out]
+
+
+def rotated(row, t, base=10000):
+    half = len(row) // 2
+    turns = [t * base ** (-i / half) for i in range(half)]
+    return [a * math.cos(x) - b * math.sin(x) for a, b, x in zip(row, row[half:], turns)] + \
+        [a * math.sin(x) + b * math.cos(x) for a, b, x in zip(row, row[half:], turns)]
+
+
+def abc(w, xs, heads, rope, low, high):
+    """Attention with bounded memory (arXiv 2110.02488) with a softmax over time for each slot, carried as it is: decays z_{t-1} / z_t."""
+    q, k, v, s, g = (projected(w, xs, name) for name in "qkvsg")
+    each = []
+    for h in range(heads):
+        qh, kh, decays, writes, z = head_of(q, h, heads), head_of(k, h, heads), [], [], [0.0] * (len(s[0]) // heads)
+        if rope:
+            qh, kh = [rotated(r, t) for t, r in enumerate(qh)], [rotated(r, t) for t, r in enumerate(kh)]
+        for row in head_of(s, h, heads):
+            e = [math.exp(min(max(a, low), high)) for a in row]
+            decays.append([a / (a + b) for a, b in zip(z, e)])
+            z = [a + b for a, b in zip(z, e)]
+            writes.append([b / a for a, b in zip(z, e)])
+        each.append(slots_attention(decays, writes, qh, kh, head_of(v, h, heads), len(qh[0]) ** -0.5))
+    out = [[a * b * silu(c) for head, gate in zip(each, (head_of(g, h, heads) for h in range(heads)))
+            for a, b, c in zip(rms(head[t], 1e-6), w["g_norm.weight"], gate[t])] for t in range(len(xs))]
+    return [times(matrix(w["o_proj.weight"], len(o)), o) for o in out]
+
+
 def part(w, layer, which):
     """The tensors of a layer's mixer, or its norm, by their own names."""
     of = {name.split(f"layers.{layer}.")[1]: v for name, v in w.items() if f"layers.{layer}." in name}
@@ -140,6 +207,18 @@ def hgrn_options(folder):
     held_to(folder, "hgrn", {}, 3, 1e-6, lambda w, xs, layer, all_: hgrn(w, xs, bounds_of(all_, 3)[layer] if layer else None))
     held_to(folder, "hgrn", dict(use_lower_bound="false", expand_ratio=1.5, use_short_conv="true", conv_size=3), 1, 1e-6,
             lambda w, xs, layer, all_: hgrn(w, xs, None))
+
+
+@case("gsa with grouped heads, each feature map and convolutions, and abc with positions and without are the papers' formulas, token by token")
+def slots(folder):
+    maps = {"swish": lambda r: [silu(a) for a in r], "relu": lambda r: [max(a, 0.0) for a in r], "t2r": None}
+    for name, phi in maps.items():
+        sizes = dict(num_heads=4, num_kv_heads=2, num_slots=3, feature_map=name, expand_k=1.5, gate_logit_normalizer=2)
+        held_to(folder, "gsa", dict(sizes, use_short_conv=str(name == "relu").lower(), conv_size=3), 2, 1e-6,
+                lambda w, xs, layer, all_: gsa(w, xs, 4, 2, phi, 2))
+    for rope in (True, False):
+        sizes = dict(num_heads=2, num_slots=3, expand_k=1, use_rope=str(rope).lower(), use_short_conv=str(not rope).lower(), clamp_min=-0.3, clamp_max=0.5)
+        held_to(folder, "abc", sizes, 2, 1e-6, lambda w, xs, layer, all_: abc(w, xs, 2, rope, -0.3, 0.5))
 
 
 @case("mamba with biases of all and of none is the paper's formula, token by token")

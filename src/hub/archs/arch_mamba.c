@@ -2,6 +2,8 @@
 
 static const lnt_arch_default defaults[] = {{"norm_eps", "1e-5"}, {"num_hidden_layers", "48"}, {0}};
 
+static const lnt_arch_key keys[] = {{"channels", NULL, "null"}, {0}};
+
 static double channels(const lnt_config *k) { return lnt_arch_number(k, "expand") * (double)k->hidden_size; }
 
 static const lnt_arch_other others[] = {
@@ -28,6 +30,7 @@ const lnt_arch lnt_arch_mamba = {
     .mixer = "mamba",
     .mlp = "none",
     .defaults = defaults,
+    .keys = keys,
     .others = others,
     .tensors = tensors,
     .base = &lnt_arch_fla,

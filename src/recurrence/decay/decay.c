@@ -102,6 +102,7 @@ static const lnt_recur_tensor stable[] = {
     LNT_INPUT(lnt_recur_args, "gv", "T Hv V", gv, .values = LNT_VALUES_DECAY, .gate = true,                                           \
               .help = "natural log of the decay of S's columns, at most 0")
 static const lnt_recur_tensor rows_gated[] = { LNT_STATE_QKV, LNT_STATE_ROW_GATE(), LNT_STATE_S, LNT_STATE_O, { 0 } };
+static const lnt_recur_tensor columns_gated[] = { LNT_STATE_QKV, COLUMN_GATE, LNT_STATE_S, LNT_STATE_O, { 0 } };
 static const lnt_recur_tensor both_gated[] = { LNT_STATE_QKV, LNT_STATE_ROW_GATE(), COLUMN_GATE, LNT_STATE_S, LNT_STATE_O, { 0 } };
 static const lnt_recur_tensor early_read[] = {
     LNT_STATE_QKV,
@@ -126,6 +127,7 @@ OPERATOR(mlstm, LNT_DECAY_STABLE, stable, stable_options, cpu_impls,
          "m_t = max(f_t + m_{t-1}, i_t), [S_t n_t] = e^{f_t + m_{t-1} - m_t} [S_{t-1} n_{t-1}] + e^{i_t - m_t} k_t [v_t^T 1], "
          "o_t = scale S_t^T q_t / (max(|scale n_t.q_t|, e^{-m_t}) + eps)");
 OPERATOR(gla, LNT_DECAY_ROWS, rows_gated, scale_only, vector_impls, "S_t = diag(e^{gk_t}) S_{t-1} + k_t v_t^T, o_t = scale S_t^T q_t");
+OPERATOR(gla_v, LNT_DECAY_COLUMNS, columns_gated, scale_only, vector_impls, "S_t = S_{t-1} diag(e^{gv_t}) + k_t v_t^T, o_t = scale S_t^T q_t");
 OPERATOR(gla_kv, LNT_DECAY_BOTH, both_gated, scale_only, vector_impls,
          "S_t = diag(e^{gk_t}) S_{t-1} diag(e^{gv_t}) + k_t v_t^T, o_t = scale S_t^T q_t");
 OPERATOR(rwkv6, LNT_DECAY_EARLY, early_read, scale_only, vector_impls,

@@ -5,9 +5,9 @@
 #include "recurrence/cases.h"
 #include "recurrence/recur_args.h"
 
-/* The core's operators by their gate: none, of a head, of a token; of a token, with a write strength e^i (mLSTM); of S's rows (gk), of its rows and
- * its columns (gv); of its rows, read out before the write and with a bonus for the token's own (bonus). */
-enum { LNT_DECAY_NONE, LNT_DECAY_HEAD, LNT_DECAY_SCALAR, LNT_DECAY_STABLE, LNT_DECAY_ROWS, LNT_DECAY_BOTH, LNT_DECAY_EARLY };
+/* The core's operators by their gate: none, of a head, of a token; of a token, with a write strength e^i (mLSTM); of S's columns (gv), of its rows
+ * (gk), of both; of its rows, read out before the write and with a bonus for the token's own (bonus). */
+enum { LNT_DECAY_NONE, LNT_DECAY_HEAD, LNT_DECAY_SCALAR, LNT_DECAY_STABLE, LNT_DECAY_COLUMNS, LNT_DECAY_ROWS, LNT_DECAY_BOTH, LNT_DECAY_EARLY };
 
 extern const lnt_recur_impl *const lnt_decay_impls[];
 extern const lnt_recur_impl lnt_decay_reference;

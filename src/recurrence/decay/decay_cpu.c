@@ -12,8 +12,9 @@
  *   db = rowsum(Q.dQ) - rowsum(K.dK), db_n += <S',dS'>      dg = reverse cumulative sum of db
  *
  * With vector gates (operators.md#vector-decay) the factors belong to columns of Q and K (of V and dO): P, dA and what they are multiplied with go
- * through chunk/chunk_vector.h, and the products with a state read rows that are scaled before. mLSTM is scalar gates whose D and e^{b_n-b} have the
- * rows' write strengths in them, and a denominator with a floor (decay_stable.h).
+ * through chunk/chunk_vector.h, and the products with a state read rows that are scaled before. Where the columns of S alone have gates, P and the
+ * products with K and Q are those of no gate. mLSTM is scalar gates whose D and e^{b_n-b} have the rows' write strengths in them, and a denominator
+ * with a floor (decay_stable.h).
  *
  * The algorithm is written in products; an engine (simd/mm.h) runs them in float32 or, for bf16 tensors, through bf16 tiles. The triangle of the
  * C x C products is used in blocks of rows. The backward pass keeps all states transposed ([V,K]): that way every product finds its right operand row
@@ -39,7 +40,7 @@
  * and read is s. */
 typedef struct {
     int C;
-    bool rows, columns, early; /* gates of S's rows, of its columns, read-out before the write */
+    bool rows, columns, early; /* gates of S's rows, of its columns; read-out before the write */
     bool stable, normalize;    /* mLSTM; a state z and a denominator */
     float *S, *z, *q, *k, *v, *o, *P, *D, *in, *out, *read;
     float end;   /* e^{b_n} */
@@ -68,11 +69,13 @@ static void carve_vector(lnt_carve *c, const lnt_recur_args *a, bool backward, s
 {
     const lnt_mm_engine *e = ENGINE;
     int64_t K = a->K, V = a->V, C = w->C;
-    w->gk = LNT_V(lnt_vector_carve)(c, e, w->C, a->K);
-    w->qs = lnt_carve_floats(c, C * K);
-    w->ks = lnt_carve_floats(c, C * K);
-    w->qs_forms = lnt_carve_bytes(c, e->bytes(w->C, a->K, LNT_LEFT | LNT_RIGHT));
-    w->ks_forms = lnt_carve_bytes(c, e->bytes(w->C, a->K, LNT_LEFT_T | LNT_RIGHT | LNT_RIGHT_T));
+    if (w->rows) {
+        w->gk = LNT_V(lnt_vector_carve)(c, e, w->C, a->K);
+        w->qs = lnt_carve_floats(c, C * K);
+        w->ks = lnt_carve_floats(c, C * K);
+        w->qs_forms = lnt_carve_bytes(c, e->bytes(w->C, a->K, LNT_LEFT | LNT_RIGHT));
+        w->ks_forms = lnt_carve_bytes(c, e->bytes(w->C, a->K, LNT_LEFT_T | LNT_RIGHT | LNT_RIGHT_T));
+    }
     if (w->columns) {
         w->gv = LNT_V(lnt_vector_carve)(c, e, w->C, a->V);
         w->vs = lnt_carve_floats(c, C * V);
@@ -109,7 +112,7 @@ static size_t carve(const lnt_recur_args *a, bool backward, char *base, scratch 
                     .out = lnt_carve_floats(&c, C),
                     .read = lnt_carve_floats(&c, C) };
     w->rows = a->op->kind >= LNT_DECAY_ROWS;
-    w->columns = a->op->kind == LNT_DECAY_BOTH;
+    w->columns = a->op->kind == LNT_DECAY_BOTH || a->op->kind == LNT_DECAY_COLUMNS;
     w->early = a->op->kind == LNT_DECAY_EARLY;
     w->stable = a->op->kind == LNT_DECAY_STABLE;
     w->normalize = a->normalize || w->stable;
@@ -117,7 +120,7 @@ static size_t carve(const lnt_recur_args *a, bool backward, char *base, scratch 
     w->ks = w->k;
     w->vs = w->v;
     w->dos = w->o;
-    if (w->rows) carve_vector(&c, a, backward, w);
+    if (w->rows || w->columns) carve_vector(&c, a, backward, w);
     if (w->stable) stable_carve(&c, C, states, backward, &w->m);
     w->q_forms = lnt_carve_bytes(&c, e->bytes(n, a->K, left | right));
     w->k_forms = lnt_carve_bytes(&c, e->bytes(n, a->K, right_t | right | left_t));
@@ -182,10 +185,11 @@ static void decays(const lnt_head *x, lnt_rows c, bool writers, scratch *w)
         w->gated = n;
     }
     if (w->stable) stable_writes(&w->m, n, writers ? NULL : w->D, w->C, w->out);
-    if (!w->rows) return;
-    LNT_V(lnt_vector_load)(&w->gk, n, (const float *)a->gk + at * a->K, (int64_t)a->Hv * a->K, writers);
-    if (!writers) from_start(w, n, 1.0f, w->q, w->qs);
-    row_times((int64_t)n * a->K, 1.0f, w->gk.to_end, w->k, w->ks);
+    if (w->rows) {
+        LNT_V(lnt_vector_load)(&w->gk, n, (const float *)a->gk + at * a->K, (int64_t)a->Hv * a->K, writers);
+        if (!writers) from_start(w, n, 1.0f, w->q, w->qs);
+        row_times((int64_t)n * a->K, 1.0f, w->gk.to_end, w->k, w->ks);
+    }
     if (!w->columns) return;
     LNT_V(lnt_vector_load)(&w->gv, n, (const float *)a->gv + at * a->V, (int64_t)a->Hv * a->V, writers);
     row_times((int64_t)n * a->V, 1.0f, w->gv.to_end, w->v, w->vs);
@@ -284,12 +288,12 @@ static void forward_chunk(const lnt_head *x, lnt_rows c, scratch *w)
         }
     rows_out(a->o, a->dtype, c.first, n, a->Hv, x->h, V, w->o);
 
+    if (w->columns) {
+        v = e->prepare(LNT_RIGHT, n, V, w->vs, V, w->vs_forms);
+        decay_state(K, V, NULL, w->gv.end, w->S, w->S);
+    }
     if (w->rows) {
         lnt_operand writes = e->prepare(LNT_LEFT_T, n, K, w->ks, K, w->ks_forms);
-        if (w->columns) {
-            v = e->prepare(LNT_RIGHT, n, V, w->vs, V, w->vs_forms);
-            decay_state(K, V, NULL, w->gv.end, w->S, w->S);
-        }
         e->update(w->gk.end, 1, &writes, true, &v, false, &w->state);
         return;
     }
@@ -352,9 +356,9 @@ static void sweep(const lnt_head *x, scratch *w)
             for (int64_t j = 0; j < c.n; j++) row_scale(w->k + j * K, w->out[j], K);
         value_ahead(x, c, a->v);
         lnt_operand v = e->prepare(LNT_LEFT_T, c.n, V, w->vs, V, w->v_forms), k = e->prepare(LNT_RIGHT, c.n, K, w->ks, K, w->k_forms);
-        if (w->rows) {
-            float_ahead(x, c, a->gk, K);
-            decay_state(V, K, w->columns ? w->gv.end : NULL, w->gk.end, S - size, S);
+        if (w->rows || w->columns) {
+            if (w->rows) float_ahead(x, c, a->gk, K);
+            decay_state(V, K, w->columns ? w->gv.end : NULL, w->rows ? w->gk.end : NULL, S - size, S);
             e->multiply(LNT_MM_ADD, NULL, &v, true, &k, false, S, K);
             continue;
         }
@@ -409,10 +413,10 @@ static void state_products(scratch *w, int K, int V, const float *S)
         const float *Sj = S + j * K, *dS = w->dS + j * K;
         const float f = w->columns ? w->gv.end[j] : 1.0f;
         rows_awake(j);
-        row_add_times(K, f, Sj, dS, w->last_k);
-        if (w->columns) w->last_v[j] = f * row_dot_times(Sj, dS, w->gk.end, K);
+        if (w->rows) row_add_times(K, f, Sj, dS, w->last_k);
+        if (w->columns) w->last_v[j] = f * (w->rows ? row_dot_times(Sj, dS, w->gk.end, K) : row_dot(Sj, dS, K));
     }
-    row_mul(w->last_k, w->gk.end, K);
+    if (w->rows) row_mul(w->last_k, w->gk.end, K);
 }
 
 /* dgk of the chunk: x holds dQ without its diagonal, dk what comes through dS', pair_k what pairs add. */
@@ -503,7 +507,7 @@ static void value_gradient(const lnt_head *x, lnt_rows c, const lnt_operand *P, 
         row_times(size, 1.0f, w->gv.to_end, dv, dv);
         memset(w->pair_v, 0, (size_t)size * sizeof(float));
         LNT_V(lnt_vector_writers)(&w->gv, c.n, w->P, w->C, w->o, w->pair_v);
-        lnt_operand reads = ENGINE->prepare(LNT_LEFT, c.n, a->K, w->qs, a->K, w->qs_forms);
+        lnt_operand reads = ENGINE->prepare(LNT_LEFT, c.n, a->K, w->qs, a->K, w->rows ? w->qs_forms : w->q_forms);
         column_gate_gradient(x, c, &reads, St, dv, w->dvt, w);
         row_add(dv, 1.0f, w->pair_v, size);
         rows_add_diagonal(n, w->P, w->C, w->o, V, dv);
@@ -592,8 +596,8 @@ static void backward_chunk(const lnt_head *x, lnt_rows c, int64_t i, scratch *w)
     value_gradient(x, c, &P, &d, &St, w);
     for (int64_t r = 0; r < n; r++) row_scale(w->qs + r * K, read[r], K);
     lnt_operand reads = e->prepare(LNT_RIGHT, n, K, w->qs, K, w->read_forms);
-    if (w->rows) {
-        decay_state(V, K, w->columns ? w->gv.end : NULL, w->gk.end, w->dS, w->dS);
+    if (w->rows || w->columns) {
+        decay_state(V, K, w->columns ? w->gv.end : NULL, w->rows ? w->gk.end : NULL, w->dS, w->dS);
         e->multiply(LNT_MM_ADD, NULL, &ds, true, &reads, false, w->dS, K);
         return;
     }

@@ -60,6 +60,8 @@ static void step(int K, int V, const token *t, float *S, float *o)
 {
     if (t->early)
         step_as(true, false, true, K, V, t, S, o);
+    else if (t->columns && !t->rows)
+        step_as(false, true, false, K, V, t, S, o);
     else if (t->columns)
         step_as(true, true, false, K, V, t, S, o);
     else if (t->rows)
@@ -104,7 +106,7 @@ static void forward_head(const lnt_head *x, char *base)
     const float *g = a->g, *g_head = a->g_head;
     token t = { .scale = (float)a->scale, .early = kind == LNT_DECAY_EARLY, .q = w->q, .k = w->k, .v = w->v };
     if (kind >= LNT_DECAY_ROWS) t.rows = w->rows;
-    if (kind == LNT_DECAY_BOTH) t.columns = w->columns;
+    if (kind == LNT_DECAY_BOTH || kind == LNT_DECAY_COLUMNS) t.columns = w->columns;
     for (int64_t i = x->first; i < x->first + x->len; i++) {
         int64_t at = i * a->Hv + x->h;
         rows_in(w->q, a->q, a->dtype, i, 1, a->Hq, x->hq, K);

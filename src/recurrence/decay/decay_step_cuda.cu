@@ -50,7 +50,7 @@ __global__ __launch_bounds__(STEP_THREADS, ROWS <= 4 ? 5 : 3) void decay_step(co
             const int d = row + 32 * r;
             if (d >= K) continue;
             const float kd = to_float(kt[d]), qd = to_float(qt[d]);
-            const float row_less = VECTOR ? expm1f(gates.gk[(t * x.Hv + h) * K + d]) : less;
+            const float row_less = !VECTOR ? less : gates.gk ? expm1f(gates.gk[(t * x.Hv + h) * K + d]) : 0.0f;
             const float u = VECTOR && gates.bonus ? gates.bonus[h * K + d] : 0.0f;
 #pragma unroll
             for (int j = 0; j < 4; j++) {

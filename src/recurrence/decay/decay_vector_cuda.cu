@@ -583,7 +583,7 @@ static vector_call call_of(const void *args, bool delta)
     x.tokens = a->tokens, x.sequences = a->sequences, x.longest = a->longest, x.cu = a->cu_seqlens_device;
     x.Hq = a->Hq, x.Hv = a->Hv, x.K = a->K, x.V = a->V, x.scale = (float)a->scale;
     x.before = !delta && a->op->kind == LNT_DECAY_EARLY;
-    x.columns = !delta && a->op->kind == LNT_DECAY_BOTH;
+    x.columns = !delta && (a->op->kind == LNT_DECAY_BOTH || a->op->kind == LNT_DECAY_COLUMNS);
     x.delta = delta;
     x.q = a->q, x.k = a->k, x.v = a->v, x.d_o = a->do_;
     x.gk = (const float *)a->gk, x.gv = (const float *)a->gv, x.bonus = (const float *)a->bonus, x.beta = (const float *)a->beta;

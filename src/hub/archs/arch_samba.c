@@ -1,0 +1,47 @@
+/* Samba (arXiv 2406.07522): Mamba and sliding-window attention by turns (`--pattern mamba,attention:2048`), each with an MLP. Its key
+ * intermediate_size is Mamba's; the MLP's size follows from hidden_ratio. */
+#include "hub/archs.h"
+
+static double channels(const lnt_config *k)
+{
+    const double own = lnt_arch_number(k, "channels");
+    return own > 0 ? own : lnt_arch_number(k, "expand") * (double)k->hidden_size;
+}
+
+static const lnt_arch_default defaults[] = {{"norm_eps", "1e-5"}, {"num_hidden_layers", "18"}, {0}};
+
+static const lnt_arch_key keys[] = {
+    {"intermediate_size", NULL, "null"}, {"channels", "intermediate_size", NULL}, {"dt_rank", "time_step_rank", NULL},
+    {0},
+};
+
+static const lnt_arch_other others[] = {
+    LNT_FOLLOWS("intermediate_size", channels, "channels, or expand * hidden_size"),
+    LNT_KEPT("time_step_min", "how weights begin"),
+    LNT_KEPT("time_step_max", "how weights begin"),
+    LNT_KEPT("time_step_scale", "how weights begin"),
+    LNT_KEPT("time_step_init_scheme", "how weights begin"),
+    LNT_KEPT("time_step_floor", "how weights begin"),
+    LNT_KEPT("rescale_prenorm_residual", "how weights begin"),
+    LNT_KEPT("residual_in_fp32", "the residual stream has the policy's dtype"),
+    {0},
+};
+
+static const lnt_arch_tensor tensors[] = {
+    {"model.embeddings.", "backbone.embeddings.", false}, {"model.layers.", "backbone.layers.", false}, {"model.norm.", "backbone.norm_f.", false},
+    {".attn_norm.", ".mixer_norm.", false}, {".attn.", ".mixer.", false},
+    {0},
+};
+
+const lnt_arch lnt_arch_samba = {
+    .model_type = "samba",
+    .class_name = "SambaForCausalLM",
+    .mixer = "mamba",
+    .attn = "attention",
+    .attn_keys = "num_heads num_kv_heads qkv_bias window_size rope_theta",
+    .defaults = defaults,
+    .keys = keys,
+    .others = others,
+    .tensors = tensors,
+    .base = &lnt_arch_fla,
+};
