@@ -12,6 +12,7 @@ static const char *init_name(const lnt_init *i, char *text, size_t size)
     case LNT_INIT_NORMAL: lnt_format(text, size, "normal(0, %.4g)", i->a); break;
     case LNT_INIT_UNIFORM: lnt_format(text, size, "uniform(%g, %g)", i->a, i->b); break;
     case LNT_INIT_IDENTITY: snprintf(text, size, "identity"); break;
+    case LNT_INIT_SPREAD: lnt_format(text, size, "%g .. %g, in order", i->a, i->b); break;
     case LNT_INIT_LOG_PLACE: snprintf(text, size, "log of 1, 2, .."); break;
     case LNT_INIT_A_LOG: lnt_format(text, size, "log uniform(%g, %g)", i->a, i->b); break;
     case LNT_INIT_DT_BIAS: lnt_format(text, size, "softplus^-1 of log-uniform(%g, %g)", i->a, i->b); break;

@@ -1,6 +1,7 @@
 /* The layer of the MesaNet paper's comparison (arXiv 2506.05233, table 3 and appendices D, F.2): q, k, v of the same size for every rule; q and k
  * convolved (window 4), SiLU, L2 norm; sigmoid gates for forgetting and writing, one number a head; no read-out scale; RMSNorm of each head's output.
- * Only the recurrence changes. The rest of the paper's backbone is in common keys: scale_embeddings, fan_in_init, depth_init, logit_soft_cap.
+ * Only the recurrence changes, but for mLSTM, which has gates of its own, an exponential one for writing, and no L2 norm (arXiv 2405.04517); with the
+ * latter its scale K^-1/2 comes back. The rest of the paper's backbone is in common keys: scale_embeddings, fan_in_init, depth_init, logit_soft_cap.
  *
  * The softmax rows use rotary positions on the plain projections and the scale K^-1/2 instead: the paper does not say how its attention knows
  * positions, and unit-norm q and k without a temperature would leave its softmax nearly uniform. */
@@ -8,14 +9,14 @@
 
 #include "mixers/mesa_rule.h"
 
-enum { ATTENTION, LINEAR, SIMPLE_GLA, GLA, DELTA, GATED_DELTA, MESA };
+enum { ATTENTION, LINEAR, SIMPLE_GLA, GLA, DELTA, GATED_DELTA, MESA, MLSTM };
 
 /* What a rule's state does, in the order of its words. delta: erases before it writes. */
 static const struct {
     const char *recurrence;
     bool forgets, writes, delta;
 } rules[] = {{"attention", 0, 0, 0}, {"linear_attn", 0, 0, 0}, {"simple_gla", 1, 0, 0}, {"simple_gla", 1, 1, 0},
-             {"delta_rule", 0, 1, 1}, {"gated_delta_rule", 1, 1, 1}, {"mesa", 1, 1, 0}};
+             {"delta_rule", 0, 1, 1}, {"gated_delta_rule", 1, 1, 1}, {"mesa", 1, 1, 0}, {"mlstm", 1, 0, 0}};
 
 typedef struct {
     lnt_mesa_choice mesa; /* first */
@@ -25,7 +26,7 @@ typedef struct {
 } options;
 
 static const lnt_option keys[] = {
-    LNT_WORD(options, rule, "attention linear_attn simple_gla gla delta_net gated_deltanet mesa", GATED_DELTA,
+    LNT_WORD(options, rule, "attention linear_attn simple_gla gla delta_net gated_deltanet mesa mlstm", GATED_DELTA,
              "the recurrence; simple_gla forgets, gla has a write strength too"),
     LNT_INT(options, num_heads, 1, LNT_MOST_WIDTH, 6, "heads"),
     LNT_INT(options, head_dim, 1, LNT_MOST_WIDTH, 128, "columns of a key and of a value"),
@@ -59,6 +60,16 @@ static lnt_buf forget_gate(lnt_program *p, const options *o, lnt_buf x, lnt_buf 
     return cap > 0 && beta.id ? lnt_gamma_cap(p, g, beta, cap) : g;
 }
 
+static lnt_buf mlstm_rule(lnt_program *p, const options *o, lnt_buf x)
+{
+    lnt_buf q = lnt_project(p, x, "q", o->num_heads, o->head_dim, o->conv_size, LNT_SILU);
+    lnt_buf k = lnt_project(p, x, "k", o->num_heads, o->head_dim, o->conv_size, LNT_SILU);
+    lnt_buf v = lnt_heads_of(p, x, "v_proj", o->num_heads, o->head_dim);
+    lnt_buf i = lnt_activation(p, lnt_linear_bias(p, x, "b_proj", o->num_heads), LNT_IDENTITY, 1, true);
+    lnt_buf f = forget_gate(p, o, x, LNT_NO_BUF);
+    return lnt_recur(p, rules[o->rule].recurrence, (lnt_recur_in){.tensor = {{"q", q}, {"k", k}, {"v", v}, {"f", f}, {"i", i}}});
+}
+
 static lnt_buf linear_rule(lnt_program *p, const options *o, lnt_buf x)
 {
     lnt_buf q = lnt_l2norm(p, lnt_project(p, x, "q", o->num_heads, o->head_dim, o->conv_size, LNT_SILU), 1e-6);
@@ -76,7 +87,7 @@ static lnt_buf linear_rule(lnt_program *p, const options *o, lnt_buf x)
 static lnt_buf build(lnt_program *p, const lnt_layer *l, lnt_buf x)
 {
     const options *o = l->options;
-    lnt_buf y = o->rule == ATTENTION ? softmax_rule(p, o, x) : linear_rule(p, o, x);
+    lnt_buf y = o->rule == ATTENTION ? softmax_rule(p, o, x) : o->rule == MLSTM ? mlstm_rule(p, o, x) : linear_rule(p, o, x);
     return lnt_out_proj(p, l, lnt_rmsnorm(p, y, "o_norm", l->norm_eps));
 }
 

@@ -35,6 +35,7 @@ typedef enum {
     LNT_INIT_UNIFORM, /* [a, b) */
     LNT_INIT_IDENTITY,/* [n,n] identity, repeated over leading dimensions */
     LNT_INIT_A_LOG,   /* log of U(a, b): A_log of Mamba-2 and Gated DeltaNet */
+    LNT_INIT_SPREAD,  /* from a to b along the last dimension, both among them */
     LNT_INIT_LOG_PLACE, /* log of 1, 2, 3 .. along the last dimension: A_log of Mamba */
     LNT_INIT_DT_BIAS, /* inverse softplus of a log-uniform step in [a, b], at least 1e-4 */
 } lnt_init_kind;

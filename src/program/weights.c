@@ -132,6 +132,10 @@ static double draw(const lnt_param *q, uint64_t seed, uint64_t stream, int64_t i
         double a = q->init.a + (q->init.b - q->init.a) * u;
         return log(a > 1e-4 ? a : 1e-4);
     }
+    case LNT_INIT_SPREAD: {
+        int64_t n = q->dim[q->ndim - 1];
+        return n > 1 ? q->init.a + (q->init.b - q->init.a) * (double)(i % n) / (double)(n - 1) : q->init.a;
+    }
     case LNT_INIT_LOG_PLACE: return log(1.0 + (double)(i % q->dim[q->ndim - 1]));
     case LNT_INIT_DT_BIAS: { /* softplus^-1(dt) = dt + log(-expm1(-dt)) */
         double dt = exp(log(q->init.a) + (log(q->init.b) - log(q->init.a)) * u);

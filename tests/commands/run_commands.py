@@ -20,6 +20,7 @@ import cases_examples  # noqa: E402,F401
 import cases_mixers  # noqa: E402,F401
 import cases_readme  # noqa: E402,F401
 import cases_train  # noqa: E402,F401
+import cases_xlstm  # noqa: E402,F401
 
 if __name__ == "__main__":
     harness.LINNET = os.path.abspath(sys.argv[1])
