@@ -1,267 +1,261 @@
-/* linnet task: mqar, multi-query associative recall (Arora et al., Zoology, 2023); mesa-analysis, a look inside mesa layers. */
+/* linnet task: the experiments of the papers. Flags and help come from what a task says of itself. */
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include "commands.h"
+#include "linnet/task.h"
 #include "say.h"
 #include "term.h"
 
-/* ---- mqar ------------------------------------------------------------------------------------------------------------------- */
-
 typedef struct {
     progress bar;
-    double begin;
+    int json;
 } view;
 
-static int on_step(void *user, int64_t step, int64_t steps, double loss, double accuracy)
+static void on_cost(void *user, const linnet_task_cost *cost)
+{
+    char tokens[SAY_TEXT], flops[SAY_TEXT], time[SAY_TEXT], steps[SAY_TEXT], work[96] = "";
+    view *v = user;
+    if (cost->trainings)
+        snprintf(work, sizeof work, "%lld training%s of %s updates, ", (long long)cost->trainings, cost->trainings == 1 ? "" : "s",
+                 say_count(steps, (double)cost->steps / (double)cost->trainings));
+    progress_print(&v->bar, "estimated cost: %s%s tokens, %sFLOP%s%s", work, say_count(tokens, (double)cost->tokens), say_rate(flops, cost->flops),
+                   isfinite(cost->seconds) ? ", " : "", isfinite(cost->seconds) ? say_duration(time, cost->seconds) : "");
+    if (*cost->cuts) progress_print(&v->bar, "not as in the paper (its values in brackets): %s", cost->cuts);
+}
+
+static int on_progress(void *user, const linnet_task_progress *p)
 {
     view *v = user;
-    char head[64], tail[128], left[SAY_TEXT];
-    double gone = term_now() - v->begin;
-    snprintf(head, sizeof head, "step %4lld/%lld", (long long)step, (long long)steps);
-    snprintf(tail, sizeof tail, "loss %.4f  accuracy %5.1f%%  %s left", loss, 100 * accuracy,
-             say_duration(left, step > 0 ? gone * (double)(steps - step) / (double)step : 0));
-    progress_show(&v->bar, steps > 0 ? (double)step / (double)steps : 1, head, tail);
+    progress_show(&v->bar, p->share, "", p->words);
     return stop_asked();
 }
 
-static void print_result(const linnet_mqar_options *o, const char *mixer, const linnet_mqar_result *r, int json)
+static void on_result(void *user, const char *json, const char *text)
 {
-    char size[SAY_TEXT], time[SAY_TEXT];
-    if (!json) {
-        printf("mqar  %-16s %s parameters  %lld pairs in %lld tokens  %lld steps, %s  accuracy %.1f%%\n", mixer,
-               say_count(size, (double)r->parameters), (long long)o->pairs, (long long)o->length, (long long)r->steps,
-               say_duration(time, r->seconds), 100 * r->accuracy);
-        return;
-    }
-    json_line j;
-    line_open(&j, stdout);
-    line_text(&j, "task", "mqar");
-    line_text(&j, "model_type", mixer);
-    line_int(&j, "parameters", r->parameters);
-    line_int(&j, "vocabulary", o->vocabulary);
-    line_int(&j, "length", o->length);
-    line_int(&j, "pairs", o->pairs);
-    line_int(&j, "rounds", o->rounds);
-    line_int(&j, "steps", r->steps);
-    line_real(&j, "loss", r->loss);
-    line_real(&j, "accuracy", r->accuracy);
-    line_real(&j, "seconds", r->seconds);
-    line_close(&j);
+    view *v = user;
+    progress_close(&v->bar);
+    printf("%s\n", v->json ? json : text);
+    fflush(stdout);
 }
 
-static int task_mqar(const command *self, int argc, char **argv)
+/* A flag for every option of the task, the value of each in `values`: "test_examples" becomes --test-examples, whose value goes to the library as
+ * "test_examples=...". */
+enum { MOST_OPTIONS = 48 };
+typedef struct {
+    int n;
+    linnet_task_option option[MOST_OPTIONS];
+    const char *name[MOST_OPTIONS]; /* of the flag */
+    const char *text[MOST_OPTIONS]; /* given; NULL: not */
+    double number[MOST_OPTIONS];
+    int64_t whole[MOST_OPTIONS];
+    int on[MOST_OPTIONS];
+} task_flags;
+
+static const char *dashed(const char *key)
 {
-    static const char *const small[] = { "num_hidden_layers=2", "hidden_size=64", "num_heads=2", NULL };
-    linnet_mqar_options o = LINNET_MQAR_OPTIONS_INIT;
-    machine_args m = MACHINE_ARGS_INIT;
-    model_args shape = { .defaults = small };
-    arg_list words = { 0 };
-    double minutes = 0;
-    int json = 0;
-    const arg table[] = {
-        { "task", ARG_HEADING },
-        { "vocabulary", ARG_I64, &o.vocabulary, "N", "token ids, half of them keys, half values", .range = "mqar.vocabulary" },
-        { "length", ARG_I64, &o.length, "N", "tokens of an example", .range = "mqar.length" },
-        { "pairs", ARG_I64, &o.pairs, "N", "keys with their values to remember", .range = "mqar.pairs" },
-        { "rounds", ARG_I64, &o.rounds, "N", "times the keys are shown, each time with new values; the last ones are asked for",
-          .range = "mqar.rounds" },
-        { "test-examples", ARG_I64, &o.test_examples, "N", "examples to measure the accuracy on", .range = "mqar.test_examples" },
-        MODEL_FLAGS(&shape, "2 layers, width 64, 2 heads"),
-        { "training", ARG_HEADING },
-        { "steps", ARG_I64, &o.steps, "N", "optimizer steps", .range = "mqar.steps" },
-        { "minutes", ARG_REAL, &minutes, "M", "stop after this time", 1e-3, 1e6, "no limit" },
-        { "batch", ARG_I64, &o.batch, "N", "examples in a step", .range = "mqar.batch" },
-        { "learning-rate", ARG_REAL, &o.learning_rate, "X", "highest learning rate", .range = "mqar.learning_rate" },
-        { "weight-decay", ARG_REAL, &o.weight_decay, "X", "decoupled decay of the matrices", .range = "mqar.weight_decay" },
-        { "seed", ARG_U64, &o.seed, "N", "of the weights and the examples" },
-        { "json", ARG_SWITCH, &json, .help = "print the result as one JSON line" },
-        MACHINE_FLAGS(&m),
-        { .kind = ARG_END },
-    };
-    int code = args_parse(self, table, argc, argv, &words, 0, 0);
-    if (code >= 0) return code;
-    o.max_seconds = 60 * minutes;
+    char *name = args_alloc(strlen(key) + 1);
+    strcpy(name, key);
+    for (char *p = name; *p; p++)
+        if (*p == '_') *p = '-';
+    return name;
+}
+
+static const char *fallback_of(const linnet_task_option *o)
+{
+    if (!*o->short_value) return "";
+    char *text = args_alloc(2 * sizeof o->short_value + 16);
+    if (strcmp(o->short_value, o->paper_value) == 0) strcpy(text, o->short_value);
+    else sprintf(text, "%s; paper %s", o->short_value, o->paper_value);
+    return text;
+}
+
+/* Words for a value: "S3|S4|A5". */
+static const char *alternatives(const char *words)
+{
+    char *text = args_alloc(strlen(words) + 1);
+    strcpy(text, words);
+    for (char *p = text; *p; p++)
+        if (*p == ' ') *p = '|';
+    return text;
+}
+
+static void add_flags(const char *task, task_flags *f, arg *table, int *n)
+{
+    for (f->n = 0; f->n < MOST_OPTIONS; f->n++) {
+        linnet_task_option *o = &f->option[f->n];
+        o->size = sizeof *o;
+        if (linnet_task_option_at(task, f->n, o) != LINNET_OK) return;
+        f->name[f->n] = dashed(o->key);
+        arg a = { .name = f->name[f->n], .kind = ARG_TEXT, .to = &f->text[f->n], .value = "N", .help = o->help, .fallback = fallback_of(o) };
+        if (o->kind == LINNET_OPTION_SWITCH) a.value = "true|false";
+        if (o->kind == LINNET_OPTION_WORD) a.value = alternatives(o->words);
+        if (o->kind == LINNET_OPTION_TEXT) a.value = o->words;
+        if (o->kind == LINNET_OPTION_NUMBER) a.value = "X";
+        table[(*n)++] = a;
+    }
+}
+
+/* What was given, as settings; 0, or the exit code after saying what is wrong. */
+static int read_flags(const task_flags *f, arg_list *set)
+{
+    for (int i = 0; i < f->n; i++) {
+        const linnet_task_option *o = &f->option[i];
+        const char *text = f->text[i];
+        char *end = NULL;
+        if (!text) continue;
+        if (o->kind == LINNET_OPTION_INTEGER || o->kind == LINNET_OPTION_NUMBER) {
+            const double x = strtod(text, &end);
+            const bool whole = o->kind == LINNET_OPTION_INTEGER;
+            if (end == text || *end || !(x >= o->least && x <= o->most) || (whole && x != floor(x))) {
+                const char *kind = whole ? "a whole number" : "a number";
+                if (o->most >= ARG_NO_LIMIT)
+                    return say_error(NULL, NULL, "--%s is \"%s\", expected %s of at least %g", f->name[i], text, kind, o->least);
+                return say_error(NULL, NULL, "--%s is \"%s\", expected %s from %.12g to %.12g", f->name[i], text, kind, o->least, o->most);
+            }
+        }
+        char *pair = args_alloc(strlen(o->key) + strlen(text) + 2);
+        sprintf(pair, "%s=%s", o->key, text);
+        arg_list_add(set, pair);
+    }
+    return 0;
+}
+
+/* Load or describe what the task needs, and run it. */
+static int run_task(const linnet_task_info *t, const machine_args *m, const model_args *shape, const char *folder, const char *tokenizer_path,
+                    linnet_task_options *o, view *v)
+{
     linnet_context *c = NULL;
     linnet_config *config = NULL;
-    linnet_mqar_result r = { .size = sizeof r };
-    view v = { .begin = term_now() };
-    code = machine_open(&m, &c);
-    if (!code) code = model_args_config(c, &shape, &config);
-    if (!code) {
-        progress_open(&v.bar, stderr);
-        stop_watch();
-        o.progress = on_step;
-        o.user = &v;
-        linnet_status s = linnet_task_mqar(c, config, m.dtype, &o, &r);
-        progress_close(&v.bar);
-        const char *mixer = shape.pattern ? shape.pattern : shape.mixer ? shape.mixer : shape.config ? shape.config : ARG_MIXER;
-        if (s == LINNET_OK) print_result(&o, mixer, &r, json);
-        else code = s == LINNET_EINTERRUPTED ? EXIT_STOPPED : say_status(c, s);
+    linnet_model *model = NULL;
+    linnet_tokenizer *tokenizer = NULL;
+    linnet_status s;
+    int code = machine_open(m, &c);
+    if (t->kind == LINNET_TASK_TRAINS) {
+        if (!code) code = model_args_config(c, shape, &config);
+    } else {
+        if (!code && (s = linnet_model_load(c, folder, m->dtype, &model)) != LINNET_OK) code = say_status(c, s);
+        if (!code) code = tokenizer_beside(c, tokenizer_path, folder, model, &tokenizer);
     }
+    if (!code) {
+        const linnet_task_callbacks k = { sizeof k, v, on_cost, on_progress, on_result };
+        o->config = config;
+        o->dtype = m->dtype;
+        o->model = model;
+        o->tokenizer = tokenizer;
+        progress_open(&v->bar, stderr);
+        stop_watch();
+        s = linnet_task_run(c, t->name, o, &k);
+        progress_close(&v->bar);
+        if (s == LINNET_OK && o->out && !v->json) printf("a page of plots and the numbers are in %s\n", o->out);
+        if (s != LINNET_OK) code = s == LINNET_EINTERRUPTED ? EXIT_STOPPED : say_status(c, s);
+    }
+    linnet_tokenizer_destroy(tokenizer);
+    linnet_model_destroy(model);
     linnet_config_destroy(config);
     linnet_context_destroy(c);
     return code;
 }
 
-/* ---- mesa-analysis ---------------------------------------------------------------------------------------------------------- */
-
-static int on_progress(void *user, int64_t done, int64_t total)
+static int run_named(const linnet_task_info *t, int argc, char **argv)
 {
-    progress_show(user, total > 0 ? (double)done / (double)total : 1, "analyse", "");
-    return stop_asked();
-}
-
-enum { MOST_NUMBERS = 6 };
-
-/* "0,5,10" as numbers; returns 0, or the exit code after saying what is wrong. */
-static int read_numbers(const char *flag, const char *text, bool whole, double *out, int *n)
-{
-    const char *at = text;
-    for (*n = 0; text; at++) {
-        char *end;
-        double v = *n < MOST_NUMBERS ? strtod(at, &end) : NAN;
-        bool fine = *n < MOST_NUMBERS && end > at && (*end == ',' || !*end) && (whole ? v >= 0 && v <= 65536 && v == floor(v) : v > 0 && v < 1);
-        if (!fine)
-            return say_error(NULL, NULL, "--%s is \"%s\", expected at most %d %s, separated by commas", flag, text, MOST_NUMBERS,
-                             whole ? "whole numbers from 0 to 65536" : "numbers between 0 and 1");
-        out[(*n)++] = v;
-        at = end;
-        if (!*at) break;
-    }
-    return 0;
-}
-
-static void print_analysis(const linnet_mesa_analysis_result *r, const char *out, int json)
-{
-    if (json) {
-        json_line j;
-        line_open(&j, stdout);
-        line_text(&j, "task", "mesa-analysis");
-        line_int(&j, "tokens", r->tokens);
-        line_int(&j, "length", r->length);
-        line_int(&j, "layers", r->layers);
-        line_int(&j, "heads", r->heads);
-        line_real(&j, "nats_per_token", r->nats_per_token);
-        line_real(&j, "condition", r->condition);
-        line_close(&j);
-        for (int i = 0; i < r->n_settings; i++) {
-            const linnet_mesa_analysis_setting *s = &r->settings[i];
-            line_open(&j, stdout);
-            if (s->budget >= 0) line_int(&j, "budget", s->budget);
-            else line_real(&j, "tolerance", s->tolerance);
-            line_real(&j, "nats_per_token", s->nats_per_token);
-            line_real(&j, "steps", s->steps);
-            line_real(&j, "paper_steps", s->paper_steps);
-            line_close(&j);
-        }
-        return;
-    }
-    printf("%d mesa layers of %d heads, %lld tokens in windows of %lld; condition number up to %.3g\n", r->layers, r->heads, (long long)r->tokens,
-           (long long)r->length, r->condition);
-    printf("%-18s %12s %12s %8s %14s\n", "", "nats/token", "difference", "steps", "the paper's");
-    printf("%-18s %12.4f\n", "as its file says", r->nats_per_token);
-    for (int i = 0; i < r->n_settings; i++) {
-        const linnet_mesa_analysis_setting *s = &r->settings[i];
-        char name[32];
-        if (s->budget >= 0) snprintf(name, sizeof name, "%lld steps", (long long)s->budget);
-        else snprintf(name, sizeof name, "tolerance %g", s->tolerance);
-        double more = s->nats_per_token - r->nats_per_token;
-        printf("%-18s %12.4f %+12.4f", name, s->nats_per_token, fabs(more) < 5e-5 ? 0 : more);
-        if (s->budget >= 0) printf(" %8lld\n", (long long)s->budget);
-        else printf(" %8.1f %14.1f\n", s->steps, s->paper_steps);
-    }
-    printf("the plots are in %s/mesa.svg, the numbers in the CSV files beside it\n", out);
-}
-
-/* Load the model and look at it. */
-static int analyse(const machine_args *m, const char *folder, const char *tokenizer_path, linnet_mesa_analysis_options *o, int json)
-{
-    linnet_context *c = NULL;
-    linnet_model *model = NULL;
-    linnet_tokenizer *t = NULL;
-    linnet_mesa_analysis_result r = { .size = sizeof r };
-    progress bar;
-    linnet_status s;
-    int code = machine_open(m, &c);
-    if (!code && (s = linnet_model_load(c, folder, m->dtype, &model)) != LINNET_OK) code = say_status(c, s);
-    if (!code) code = tokenizer_beside(c, tokenizer_path, folder, model, &t);
-    if (!code) {
-        progress_open(&bar, stderr);
-        stop_watch();
-        o->progress = on_progress;
-        o->user = &bar;
-        s = linnet_task_mesa_analysis(c, model, t, o, &r);
-        progress_close(&bar);
-        if (s == LINNET_OK) print_analysis(&r, o->out, json);
-        else code = s == LINNET_EINTERRUPTED ? EXIT_STOPPED : say_status(c, s);
-    }
-    linnet_tokenizer_destroy(t);
-    linnet_model_destroy(model);
-    linnet_context_destroy(c);
-    return code;
-}
-
-static int task_mesa_analysis(const command *self, int argc, char **argv)
-{
-    linnet_mesa_analysis_options o = LINNET_MESA_ANALYSIS_OPTIONS_INIT;
     machine_args m = MACHINE_ARGS_INIT;
-    arg_list words = { 0 };
-    const char *tokenizer_path = NULL, *budgets = NULL, *tolerances = NULL;
-    double steps[MOST_NUMBERS], limits[MOST_NUMBERS];
-    int64_t whole[MOST_NUMBERS];
-    int json = 0;
-    const arg table[] = {
-        { "analysis", ARG_HEADING },
-        { "out", ARG_TEXT, &o.out, "DIR", "folder for mesa.svg and the CSV files (required)" },
-        { "length", ARG_I64, &o.length, "N", "tokens of a window; every window begins with a fresh state", .range = "mesa_analysis.length" },
-        { "tokens", ARG_I64, &o.max_tokens, "N", "how much of the text to read, in whole windows; 0: all", .range = "mesa_analysis.max_tokens" },
-        { "tokenizer", ARG_TEXT, &tokenizer_path, "PATH", "tokenizer to use", .fallback = "the model's" },
-        { "budgets", ARG_TEXT, &budgets, "N,N...", "fixed numbers of steps to measure the loss at", .fallback = "0,5,10,15,30" },
-        { "tolerances", ARG_TEXT, &tolerances, "X,X...", "relative residuals to stop at", .fallback = "0.1,0.01,0.001,0.0001" },
-        { "solver", ARG_TEXT, &o.solver, "NAME", "level, jacobi or plain (the paper's)",
-          .fallback = "the model's, or level where that cannot end early" },
-        { "json", ARG_SWITCH, &json, .help = "print the result as JSON lines: the model, then each budget and tolerance" },
+    model_args shape = { .defaults = t->size };
+    linnet_task_options o = LINNET_TASK_OPTIONS_INIT;
+    static task_flags flags;
+    static view v;
+    arg_list words = { 0 }, set = { 0 };
+    const char *tokenizer_path = NULL;
+    double minutes = 0;
+    const bool trains = t->kind == LINNET_TASK_TRAINS;
+    char size[256] = "", usage[256], name[64];
+    for (int i = 0; trains && t->size[i]; i++) snprintf(size + strlen(size), sizeof size - strlen(size), "%s%s", i ? " " : "", t->size[i]);
+    const arg model[] = { MODEL_FLAGS(&shape, size) };
+    const arg common[] = {
+        { "results", ARG_HEADING },
+        { "out", ARG_TEXT, &o.out, "DIR", "folder for results.jsonl, CSV files and a page of plots", .fallback = trains ? "none" : "" },
+        { "protocol", ARG_TEXT, &o.protocol, "short|paper", "settings smaller than the paper's, or the paper's", .fallback = "short" },
+        { "budget", ARG_REAL, &minutes, "MINUTES", "as many updates as there is time for", 1e-3, 1e6, "no limit" },
+        { "json", ARG_SWITCH, &v.json, .help = "print results as JSON lines" },
         MACHINE_FLAGS(&m),
         { .kind = ARG_END },
     };
-    int code = args_parse(self, table, argc, argv, &words, 2, -1);
+    const arg reads = { "tokenizer", ARG_TEXT, &tokenizer_path, "PATH", "tokenizer to use", .fallback = "the model's" };
+    arg table[2 + MOST_OPTIONS + sizeof model / sizeof *model + sizeof common / sizeof *common] = { { "task", ARG_HEADING } };
+    int n = 1;
+    add_flags(t->name, &flags, table, &n);
+    if (!trains) table[n++] = reads;
+    for (size_t i = 0; trains && i < sizeof model / sizeof *model; i++) table[n++] = model[i];
+    memcpy(table + n, common, sizeof common);
+    snprintf(usage, sizeof usage, "%s %s%s%s[options]", t->name, trains ? "" : "MODEL ", t->files, *t->files ? " " : "");
+    snprintf(name, sizeof name, "task %s", t->name);
+    const command self = { .name = name, .summary = t->summary, .usage = usage + strlen(t->name) + 1, .about = t->about, .example = t->example };
+    int code = args_parse(&self, table, argc, argv, &words, t->least_files + !trains, t->most_files < 0 ? -1 : t->most_files + !trains);
     if (code >= 0) return code;
-    if (!o.out) return say_error(NULL, "Run `linnet task mesa-analysis --help` for usage and flags.", "--out is missing: a folder for the results");
-    if ((code = read_numbers("budgets", budgets, true, steps, &o.n_budgets)) != 0) return code;
-    if ((code = read_numbers("tolerances", tolerances, false, limits, &o.n_tolerances)) != 0) return code;
-    for (int i = 0; i < o.n_budgets; i++) whole[i] = (int64_t)steps[i];
-    if (budgets) o.budgets = whole;
-    if (tolerances) o.tolerances = limits;
-    o.texts = words.item + 1;
-    o.n_texts = words.count - 1;
-    return analyse(&m, words.item[0], tokenizer_path, &o, json);
+    if ((code = read_flags(&flags, &set)) != 0) return code;
+    o.set = set.item;
+    o.n_set = set.count;
+    o.max_seconds = 60 * minutes;
+    o.files = trains ? words.item : words.item + 1;
+    o.n_files = words.count - !trains;
+    return run_task(t, &m, &shape, trains ? NULL : words.item[0], tokenizer_path, &o, &v);
 }
 
-/* ---- the command ------------------------------------------------------------------------------------------------------------ */
-
-static const command parts[] = {
-    { .name = "task mqar", .summary = "train a small model to recall, and report its accuracy", .usage = "[options]",
-      .about = "Multi-query associative recall: an example shows keys with their values, then asks for the value of each key.",
-      .example = "linnet task mqar --mixer delta_net --pairs 8 --length 64", .run = task_mqar },
-    { .name = "task mesa-analysis", .summary = "look inside the mesa layers of a model while it reads a text",
-      .usage = "MODEL TEXT... --out DIR [options]",
-      .about = "For each head: write strength, memory, regulariser, the condition number of what it solves and the steps that takes; and the loss "
-               "over position when all solves get a fixed number of steps or stop at a tolerance. The model's files are not changed.",
-      .example = "linnet task mesa-analysis model/ held-out.txt --out inside --length 1024", .run = task_mesa_analysis },
-};
+static int list_tasks(int json)
+{
+    const linnet_task_info *t;
+    for (int i = 0; (t = linnet_task_at(i)) != NULL; i++) {
+        if (!json) {
+            printf("  %-16s %s\n  %-16s %s\n", t->name, t->summary, "", t->paper);
+            continue;
+        }
+        json_line j;
+        line_open(&j, stdout);
+        line_text(&j, "task", t->name);
+        line_text(&j, "summary", t->summary);
+        line_text(&j, "paper", t->paper);
+        line_text(&j, "kind", t->kind == LINNET_TASK_TRAINS ? "trains" : "reads");
+        line_text(&j, "files", t->files);
+        line_close(&j);
+    }
+    if (!json) printf("\n`linnet task NAME --help` shows the options of one.\n");
+    return EXIT_GOOD;
+}
 
 static int run(const command *self, int argc, char **argv)
 {
-    return args_run_part(self, parts, sizeof parts / sizeof *parts, "task", argc, argv);
+    const linnet_task_info *t = argc > 1 ? linnet_task_find(argv[1]) : NULL;
+    if (t) return run_named(t, argc - 1, argv + 1);
+    int json = 0;
+    arg_list words = { 0 };
+    const arg table[] = {
+        { "tasks", ARG_HEADING },
+        { "json", ARG_SWITCH, &json, .help = "list the tasks as JSON lines" },
+        { .kind = ARG_END },
+    };
+    if (argc > 1 && argv[1][0] != '-') {
+        char known[1024] = "There are";
+        const char *names[64];
+        int n = 0;
+        for (; n < 64 && linnet_task_at(n); n++) {
+            names[n] = linnet_task_at(n)->name;
+            snprintf(known + strlen(known), sizeof known - strlen(known), "%s %s", n ? "," : "", names[n]);
+        }
+        const char *nearest = args_nearest(argv[1], names, n);
+        if (nearest) snprintf(known, sizeof known, "Did you mean `linnet task %s`?", nearest);
+        else snprintf(known + strlen(known), sizeof known - strlen(known), ".");
+        return say_error(NULL, known, "there is no task \"%s\"", argv[1]);
+    }
+    int code = args_parse(self, table, argc, argv, &words, 0, 0);
+    return code >= 0 ? code : list_tasks(json);
 }
 
 const command cmd_task = {
     .name = "task",
-    .summary = "synthetic tasks, and a look inside mesa layers",
-    .usage = "mqar | mesa-analysis MODEL TEXT... [options]",
-    .about = "Each part has its own flags: `linnet task mqar --help`, and so on.",
-    .example = "linnet task mqar --mixer delta_net --pairs 8 --length 64\nlinnet task mesa-analysis model/ held-out.txt --out inside",
+    .summary = "the experiments of the papers: synthetic tasks, and measures of a model",
+    .usage = "NAME [FILE...] [options]",
+    .about = "Without a name: the tasks that there are. Each has its own flags: `linnet task mqar --help`, and so on.",
+    .example = "linnet task\nlinnet task mqar --mixer delta_net --pairs 8 --length 64\nlinnet task mesa-analysis model/ held-out.txt --out inside",
     .run = run,
 };

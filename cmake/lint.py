@@ -40,7 +40,6 @@ REAL = re.compile(r"%[-+ #0]*(?:\d+|\*)?(?:\.(?:\d+|\*)?)?[lL]?[aefgAEFG]")
 MAY_NAME = [
     ("src/mixers/mesa_rule.h", "mesa", "the keys of the operator's node, for the two mixers that have them"),
     ("src/tasks/mesa_", "mesa", "the files of one task, a look inside mesa layers"),
-    ("src/tasks/task_mesa.c", "mesa", "the same task"),
     ("cli/args.h", "gated_deltanet", "the command line's kind of layer where none is named"),
     ("cli/shared_args.c", "attention", "a pattern's model is named after its first kind of layer that is not attention"),
 ]

@@ -9,6 +9,7 @@
 #include <stdbool.h>
 
 #include "linnet/recurrence.h"
+#include "linnet/task.h"
 #include "one_file.h"
 #include "one_run.h"
 
@@ -164,9 +165,16 @@ static void null_is_refused(void **state)
     SAID(linnet_bench_train(ctx, model, NULL, NULL));
     SAID(linnet_bench_train(ctx, NULL, NULL, NULL));
     SAID(linnet_bench_decode(ctx, model, NULL, NULL));
-    SAID(linnet_task_mqar(ctx, NULL, LINNET_F32, NULL, NULL));
-    SAID(linnet_task_mqar(ctx, config, LINNET_F32, NULL, NULL));
-    SAID(linnet_task_mesa_analysis(ctx, model, bytes, NULL, NULL));
+    linnet_task_options task = LINNET_TASK_OPTIONS_INIT;
+    SAID(linnet_task_run(ctx, NULL, &task, NULL));
+    SAID(linnet_task_run(ctx, "sorting", &task, NULL));
+    for (int i = 0; linnet_task_at(i); i++) {
+        SAID(linnet_task_run(ctx, linnet_task_at(i)->name, NULL, NULL));
+        SAID(linnet_task_run(ctx, linnet_task_at(i)->name, &task, NULL)); /* neither configuration nor model */
+        REFUSED(linnet_task_run(none, linnet_task_at(i)->name, &task, NULL));
+    }
+    REFUSED(linnet_task_option_at("mqar", 0, NULL));
+    REFUSED(linnet_task_option_at(NULL, 0, NULL));
     REFUSED(linnet_option_range(NULL, "batch", &least, &most));
     REFUSED(linnet_option_range("train", NULL, &least, &most));
     REFUSED(linnet_option_range("train", "batch", NULL, &most));
@@ -179,13 +187,14 @@ static void enumerations_are_checked(void **state)
     const int bad[] = {-1, LINNET_F64, LINNET_F16, LINNET_U8, LINNET_U8 + 1, INT32_MAX, INT32_MIN};
     for (size_t i = 0; i < sizeof bad / sizeof bad[0]; i++) {
         linnet_train_options train = small_run(texts, folder);
-        linnet_mqar_options mqar = LINNET_MQAR_OPTIONS_INIT;
-        linnet_mqar_result r = {.size = sizeof r};
+        linnet_task_options task = LINNET_TASK_OPTIONS_INIT;
+        task.config = config;
+        task.dtype = bad[i];
         SAID(linnet_model_create(ctx, config, (linnet_dtype)bad[i], 1, &m));
         SAID(linnet_model_create_kept(ctx, config, LINNET_BF16, (linnet_dtype)bad[i], 1, &m));
         SAID(linnet_model_load(ctx, folder, (linnet_dtype)bad[i], &m));
         SAID(linnet_train(ctx, config, (linnet_dtype)bad[i], &train));
-        SAID(linnet_task_mqar(ctx, config, (linnet_dtype)bad[i], &mqar, &r));
+        SAID(linnet_task_run(ctx, "parity", &task, NULL));
         train.weights = bad[i];
         SAID(linnet_train(ctx, config, LINNET_BF16, &train));
     }
@@ -228,15 +237,15 @@ static void options_are_read_by_size(void **state)
     e.csv = (const char *)(uintptr_t)1;
     assert_int_equal(linnet_eval(ctx, model, bytes, &e, &evaluated), LINNET_OK);
 
-    linnet_mqar_options q = LINNET_MQAR_OPTIONS_INIT;
-    linnet_mqar_result recalled = {.size = sizeof recalled};
-    q.steps = 1;
-    q.batch = 1;
-    q.size = offsetof(linnet_mqar_options, test_examples);
-    q.test_examples = -1;
-    q.rounds = -1;
-    assert_int_equal(linnet_task_mqar(ctx, config, LINNET_F32, &q, &recalled), LINNET_OK);
-    assert_int_equal(recalled.steps, 1);
+    static const char *const set[] = {"steps=1", "batch=1", "test_examples=2"};
+    linnet_task_options q = LINNET_TASK_OPTIONS_INIT;
+    q.config = config;
+    q.set = set;
+    q.n_set = 3;
+    q.size = offsetof(linnet_task_options, model);
+    q.model = (linnet_model *)(uintptr_t)1;
+    q.n_files = -1;
+    assert_int_equal(linnet_task_run(ctx, "parity", &q, NULL), LINNET_OK);
 
     char out[100];
     snprintf(out, sizeof out, "%s/older", folder);

@@ -206,7 +206,7 @@ static void numbers_of_a_model(void **state)
         linnet_model *m = small_model(types[t % 2], t / 2 ? LINNET_BF16 : LINNET_F32);
         float *before = malloc((size_t)m->w->elements * 4);
         memcpy(before, m->w->master, (size_t)m->w->elements * 4);
-        linnet_mesa_analysis_options o = LINNET_MESA_ANALYSIS_OPTIONS_INIT;
+        lnt_mesa_ask o = {0};
         o.budgets = budgets;
         o.n_budgets = 3;
         o.tolerances = tolerances;
@@ -255,7 +255,7 @@ static void numbers_of_a_model(void **state)
 static void refusals(void **state)
 {
     (void)state;
-    linnet_mesa_analysis_options o = LINNET_MESA_ANALYSIS_OPTIONS_INIT;
+    lnt_mesa_ask o = {0};
     int32_t ids[IDS];
     draw(ids);
     lnt_mesa_numbers z;
@@ -296,7 +296,7 @@ static void out_of_memory(void **state)
     int32_t ids[IDS];
     draw(ids);
     linnet_model *m = small_model("mesa_net", LINNET_F32);
-    linnet_mesa_analysis_options o = LINNET_MESA_ANALYSIS_OPTIONS_INIT;
+    lnt_mesa_ask o = {0};
     o.budgets = (int64_t[]){3};
     o.n_budgets = 1;
     o.tolerances = (double[]){1e-2};

@@ -11,6 +11,7 @@
 #include "hub/safetensors.h"
 #include "program/schedule.h"
 #include "golden_files.h"
+#include "linnet/task.h"
 
 static linnet_context *cpu, *gpu; /* gpu NULL: there is none */
 
@@ -413,27 +414,36 @@ static void generation_and_evaluation_agree(void **state)
         fail_msg("loss %.9g on the CPU, %.9g on the GPU", score[0].nats_per_token, score[1].nats_per_token);
 }
 
+static void take_loss(void *user, const char *json, const char *text)
+{
+    (void)text;
+    const char *loss = strstr(json, "\"loss\": ");
+    assert_non_null(loss);
+    *(double *)user = strtod(loss + 8, NULL);
+}
+
 static void a_task_learns_alike(void **state)
 {
     (void)state;
     NEEDS_GPU;
+    static const char *const set[] = {"vocabulary=32", "length=24", "pairs=2", "steps=20", "batch=16", "test_examples=32"};
     linnet_context *const both[2] = {cpu, gpu};
-    linnet_mqar_result r[2] = {{.size = sizeof *r}, {.size = sizeof *r}};
+    double loss[2] = {NAN, NAN};
     const recipe *model = recipes;
     while (strcmp(model->name, "equal backbone, gated delta")) model++;
     for (int i = 0; i < 2; i++) {
         linnet_config *k = config_of(both[i], model);
-        linnet_mqar_options o = LINNET_MQAR_OPTIONS_INIT;
-        o.vocabulary = 32;
-        o.length = 24;
-        o.pairs = 2;
-        o.steps = 20;
-        o.batch = 16;
-        o.test_examples = 32;
-        OK(both[i], linnet_task_mqar(both[i], k, LINNET_F32, &o, &r[i]));
+        linnet_task_options o = LINNET_TASK_OPTIONS_INIT;
+        linnet_task_callbacks back = LINNET_TASK_CALLBACKS_INIT;
+        o.config = k;
+        o.set = set;
+        o.n_set = 6;
+        back.user = &loss[i];
+        back.result = take_loss;
+        OK(both[i], linnet_task_run(both[i], "mqar", &o, &back));
         linnet_config_destroy(k);
     }
-    if (!(fabs(r[0].loss - r[1].loss) < 1e-3 * r[0].loss)) fail_msg("after 20 steps the loss is %g on the CPU, %g on the GPU", r[0].loss, r[1].loss);
+    if (!(fabs(loss[0] - loss[1]) < 1e-3 * loss[0])) fail_msg("after 20 steps the loss is %g on the CPU, %g on the GPU", loss[0], loss[1]);
 }
 
 static void folders_cross_over(void **state)

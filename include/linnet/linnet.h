@@ -342,7 +342,7 @@ typedef struct {
 LINNET_API linnet_status linnet_generate(linnet_context *c, linnet_model *m, const linnet_tokenizer *t, const linnet_generate_options *o,
                                          linnet_generate_result *out);
 
-/* ---- operators on files, benchmarks, tasks -------------------------------------------------------------------------------------- */
+/* ---- operators on files, benchmarks ------------------------------------------------------------------------------------------- */
 
 typedef struct {
     size_t size;
@@ -432,69 +432,6 @@ typedef struct {
 /* One token at a time for `batch` sequences with states of their own. */
 LINNET_API linnet_status linnet_bench_decode(linnet_context *c, linnet_model *m, const linnet_bench_decode_options *o,
                                              linnet_bench_decode_result *out);
-
-/* Multi-query associative recall (Arora et al., Zoology, 2023): train a small model to answer `pairs` queries and report its accuracy. */
-typedef struct {
-    size_t size;
-    int64_t vocabulary, length, pairs;
-    int64_t steps, batch;
-    double learning_rate, weight_decay;
-    uint64_t seed;
-    double max_seconds;
-    int64_t test_examples;
-    int (*progress)(void *user, int64_t step, int64_t steps, double loss, double accuracy);
-    void *user;
-    int64_t rounds; /* 1: the benchmark; more: every round gives the same keys new values, and the last ones are asked for */
-} linnet_mqar_options;
-/* vocabulary length pairs | steps batch | learning_rate weight_decay seed | seconds test_examples progress user rounds */
-#define LINNET_MQAR_OPTIONS_INIT { sizeof(linnet_mqar_options), 256, 64, 8, 1000, 64, 3e-3, 0.1, 1, 0, 1000, NULL, NULL, 1 }
-typedef struct {
-    size_t size;
-    double accuracy, loss, seconds;
-    int64_t parameters, steps;
-} linnet_mqar_result;
-LINNET_API linnet_status linnet_task_mqar(linnet_context *c, const linnet_config *config, linnet_dtype dtype, const linnet_mqar_options *o,
-                                          linnet_mqar_result *out);
-
-/* What the mesa layers of a model do on a text: gates, regulariser, condition number of H_t + Lambda and conjugate-gradient steps over position, and
- * the loss over position when the solves get a fixed number of steps or stop at a tolerance. Leaves CSV files and a page of plots, mesa.svg, in a
- * folder (docs/mesa-analysis.md). */
-typedef struct {
-    size_t size;
-    const char *const *texts;  /* files or folders */
-    int32_t n_texts;
-    int64_t length;            /* window; every window starts with a fresh state, a last short one is left out */
-    int64_t max_tokens;        /* 0: all */
-    const char *out;           /* folder, made when it is not there */
-    const int64_t *budgets;    /* fixed numbers of steps, at most 6; NULL: 0 5 10 15 30 */
-    int32_t n_budgets;
-    const double *tolerances;  /* at most 6; NULL: 1e-1 1e-2 1e-3 1e-4 */
-    int32_t n_tolerances;
-    const char *solver;        /* level, jacobi or plain; NULL: the model's, where that one can end early, else level */
-    int (*progress)(void *user, int64_t done, int64_t total); /* non-zero: stop */
-    void *user;
-} linnet_mesa_analysis_options;
-#define LINNET_MESA_ANALYSIS_OPTIONS_INIT \
-    { sizeof(linnet_mesa_analysis_options), NULL, 0, 1024, 16384, NULL, NULL, 0, NULL, 0, NULL, NULL, NULL }
-
-typedef struct {
-    int64_t budget;            /* steps; -1: the solves stop at the tolerance */
-    double tolerance;          /* NaN for a budget */
-    double nats_per_token;
-    double steps, paper_steps; /* mean over tokens, heads and layers: by the solver at hand, by the paper's (NaN for a budget) */
-    /* as one of an array it stays as it is */
-} linnet_mesa_analysis_setting;
-typedef struct {
-    size_t size;
-    int64_t tokens, length;    /* predictions, and of a window */
-    int32_t layers, heads;     /* mesa layers, heads of each */
-    double nats_per_token;     /* of the model as its file says */
-    double condition;          /* the largest of the means over windows */
-    int32_t n_settings;        /* budgets, then tolerances */
-    linnet_mesa_analysis_setting settings[12];
-} linnet_mesa_analysis_result;
-LINNET_API linnet_status linnet_task_mesa_analysis(linnet_context *c, linnet_model *m, const linnet_tokenizer *t,
-                                                   const linnet_mesa_analysis_options *o, linnet_mesa_analysis_result *out);
 
 #ifdef __cplusplus
 }

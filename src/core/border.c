@@ -5,6 +5,7 @@
 
 #include "core/dtype.h"
 #include "linnet/state.h"
+#include "linnet/task.h"
 #include "linnet/train.h"
 
 linnet_status lnt_need(lnt_ctx *c, const void *p, const char *name)
@@ -134,26 +135,11 @@ static const range of_bench_decode[] = {
 };
 #undef O
 
-#define O linnet_mqar_options
-static const range of_mqar[] = {
-    FIELD(O, vocabulary, I64, 4, 1 << 24),
-    FIELD(O, length, I64, 4, 1 << 20),
-    FIELD(O, pairs, I64, 1, 1 << 20),
-    FIELD(O, rounds, I64, 1, 1 << 20),
-    FIELD(O, steps, I64, 1, ENDLESS),
-    FIELD(O, batch, I64, 1, MOST_BATCH),
-    FIELD(O, learning_rate, F64, 0, 1e3),
-    FIELD(O, weight_decay, F64, 0, 1e3),
+#define O linnet_task_options
+static const range of_task[] = {
+    FIELD(O, n_set, I32, 0, 1e6),
     FIELD(O, max_seconds, F64, 0, 1e12),
-    FIELD(O, test_examples, I64, 1, 1 << 24),
-};
-#undef O
-
-#define O linnet_mesa_analysis_options
-static const range of_mesa_analysis[] = {
-    FIELD(O, n_texts, I32, 0, 1e9),
-    FIELD(O, length, I64, 1, MOST_LENGTH),
-    FIELD(O, max_tokens, I64, 0, ENDLESS),
+    FIELD(O, n_files, I32, 0, 1e9),
 };
 #undef O
 
@@ -183,8 +169,9 @@ static const struct kind {
 } kinds[] = {
 #define STRUCTURE(name, type) {#name, sizeof(type), (int)(sizeof of_##name / sizeof *of_##name), of_##name}
 #define KIND(name) STRUCTURE(name, linnet_##name##_options)
-    KIND(context), KIND(train), KIND(eval), KIND(generate), KIND(op), KIND(bench_op), KIND(bench_train), KIND(bench_decode), KIND(mqar),
-    KIND(mesa_analysis), KIND(trainer), STRUCTURE(micro_batch, linnet_micro_batch), KIND(session), STRUCTURE(session_call, linnet_session_call),
+    KIND(context), KIND(train), KIND(eval), KIND(generate), KIND(op), KIND(bench_op), KIND(bench_train), KIND(bench_decode), KIND(task),
+    {"task_callbacks", sizeof(linnet_task_callbacks), 0, NULL}, KIND(trainer), STRUCTURE(micro_batch, linnet_micro_batch), KIND(session),
+    STRUCTURE(session_call, linnet_session_call),
 };
 
 static const struct kind *find_kind(const char *name)

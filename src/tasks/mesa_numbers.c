@@ -37,7 +37,7 @@ static const char *solver_name(int solver)
     return "level";
 }
 
-static linnet_status choose_solvers(lnt_ctx *c, const linnet_mesa_analysis_options *o, const lnt_mesa_options *own, lnt_mesa_numbers *z)
+static linnet_status choose_solvers(lnt_ctx *c, const lnt_mesa_ask *o, const lnt_mesa_options *own, lnt_mesa_numbers *z)
 {
     lnt_mesa_solver *s = &z->solvers[0];
     if (o->solver && !find_solver(o->solver, s))
@@ -49,7 +49,7 @@ static linnet_status choose_solvers(lnt_ctx *c, const linnet_mesa_analysis_optio
     return LINNET_OK;
 }
 
-static linnet_status choose_settings(lnt_ctx *c, const linnet_mesa_analysis_options *o, lnt_mesa_numbers *z)
+static linnet_status choose_settings(lnt_ctx *c, const lnt_mesa_ask *o, lnt_mesa_numbers *z)
 {
     static const int64_t budgets[] = {0, 5, 10, 15, 30}; /* arXiv 2506.05233, section 5 */
     static const double tolerances[] = {1e-1, 1e-2, 1e-3, 1e-4};
@@ -99,7 +99,7 @@ static linnet_status read_lambda(lnt_ctx *c, lnt_mesa_numbers *z)
     return LINNET_OK;
 }
 
-linnet_status lnt_mesa_open(lnt_ctx *c, linnet_model *m, const linnet_mesa_analysis_options *o, lnt_mesa_numbers *z)
+linnet_status lnt_mesa_open(lnt_ctx *c, linnet_model *m, const lnt_mesa_ask *o, lnt_mesa_numbers *z)
 {
     *z = (lnt_mesa_numbers){.m = m};
     for (int i = 0; i < lnt_node_count(m->p); i++) z->layers += lnt_mesa_of(lnt_node_at(m->p, i)) != NULL;

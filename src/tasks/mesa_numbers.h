@@ -11,6 +11,15 @@ enum {
     LNT_MESA_MOST_STEPS = 300 /* where a solve that does not reach its tolerance ends; K steps are exact but for rounding */
 };
 
+/* What is asked. */
+typedef struct {
+    const int64_t *budgets;    /* fixed numbers of steps, at most LNT_MESA_MOST; NULL: 0 5 10 15 30 */
+    int n_budgets;
+    const double *tolerances;  /* the same; NULL: 1e-1 1e-2 1e-3 1e-4 */
+    int n_tolerances;
+    const char *solver;        /* level, jacobi or plain; NULL: the model's, where that one can end early, else level */
+} lnt_mesa_ask;
+
 typedef enum { LNT_MESA_MODEL, LNT_MESA_STEPS, LNT_MESA_TOLERANCE } lnt_mesa_kind;
 
 /* The model with its solves as a setting says; LNT_MESA_MODEL: as its file says. */
@@ -57,7 +66,7 @@ static inline int64_t lnt_mesa_row(const lnt_mesa_numbers *z, int solver, int to
 }
 
 /* Find the mesa layers of a model and make room; LINNET_EINVAL when there are none, or an option is wrong. */
-linnet_status lnt_mesa_open(lnt_ctx *c, linnet_model *m, const linnet_mesa_analysis_options *o, lnt_mesa_numbers *z);
+linnet_status lnt_mesa_open(lnt_ctx *c, linnet_model *m, const lnt_mesa_ask *o, lnt_mesa_numbers *z);
 /* Windows of at most `length` of ids[0..n), n >= 2; ids must live as long. */
 linnet_status lnt_mesa_set_text(lnt_ctx *c, lnt_mesa_numbers *z, const int32_t *ids, int64_t n, int64_t length);
 linnet_status lnt_mesa_measure(lnt_ctx *c, lnt_mesa_numbers *z, int (*progress)(void *user, int64_t done, int64_t total), void *user);

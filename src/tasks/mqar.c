@@ -1,31 +1,56 @@
-#include "tasks/mqar.h"
-
+/* Multi-query associative recall (Arora et al., Zoology, arXiv 2312.04927): an example shows keys with their values, then asks for the value of each
+ * key. Zoology's settings by name, and those of its later, mixed set-up (Arora et al., Based, arXiv 2402.18668). */
 #include <math.h>
-#include <string.h>
 
-linnet_status lnt_mqar_check(lnt_ctx *c, const lnt_mqar *q)
-{
-    if (q->vocabulary < 4 || q->vocabulary > 1 << 24)
-        return lnt_fail(c, LINNET_EINVAL, "vocabulary is %lld, expected 4 to %d", (long long)q->vocabulary, 1 << 24);
-    if (q->length < 4 || q->length % 2 || q->length > 1 << 24)
-        return lnt_fail(c, LINNET_EINVAL, "length is %lld, expected an even number of at least 4", (long long)q->length);
-    if (q->rounds < 1 || q->rounds > q->length) return lnt_fail(c, LINNET_EINVAL, "rounds is %lld, expected at least 1", (long long)q->rounds);
-    int64_t most = q->length / 2 / (q->rounds + 1);
-    if (q->pairs < 1 || q->pairs > most)
-        return lnt_fail(c, LINNET_EINVAL, "pairs is %lld, but %lld rounds and their queries leave room for 1 to %lld in length %lld",
-                        (long long)q->pairs, (long long)q->rounds, (long long)most, (long long)q->length);
-    if (q->pairs > q->vocabulary / 2 - 1)
-        return lnt_fail(c, LINNET_EINVAL, "%lld pairs need more keys than vocabulary %lld has", (long long)q->pairs, (long long)q->vocabulary);
-    return LINNET_OK;
-}
+#include "tasks/study.h"
+
+typedef struct {
+    int64_t vocabulary, length, pairs;
+    int64_t rounds; /* times the keys are shown, each time in another order and with fresh values; the last value counts. 1: the benchmark */
+    bool random_non_queries;
+    int setting;
+    lnt_study study;
+} options;
+
+enum { OWN, MIXED = 5 };
+
+static const lnt_option keys[] = {
+    LNT_WORD(options, setting, "own 64x4 128x8 256x16 512x64 mixed", OWN,
+             "length and pairs of Zoology's figure 2, or mixed: learnt on five, tested on seven; own: as length and pairs say"),
+    LNT_INT(options, vocabulary, 4, 1 << 24, 256, "token ids, half of them keys, half values"),
+    LNT_INT(options, length, 4, 1 << 20, 64, "tokens of an example"),
+    LNT_INT(options, pairs, 1, 1 << 20, 8, "keys with their values to remember"),
+    LNT_INT(options, rounds, 1, 1 << 20, 1, "times the keys are shown, each time with new values; the last ones are asked for"),
+    LNT_SWITCH(options, random_non_queries, true, "what is neither pair nor query is filled with random ids"),
+    LNT_STUDY_ROWS(options, 1000, 64, 1000, 0.1),
+};
+static const lnt_task_text texts[] = {LNT_STUDY_TEXT(options, "3e-3")};
+/* With batch 0, examples of an update follow from the length. */
+static const char *const paper[] = {"setting=256x16", "vocabulary=8192", "random_non_queries=false", "examples=100000", "epochs=64", "batch=0",
+                                    "test_examples=3000", "warmup=0", "learning_rate=1e-4,4.64e-4,2.15e-3,1e-2", NULL};
+static const char *const size[] = {"num_hidden_layers=2", "hidden_size=64", "num_heads=2", NULL};
+
+/* ---- examples ---- */
+
+typedef struct {
+    int64_t length, pairs, share; /* share: of 180 examples to learn from */
+} shape;
+
+typedef struct {
+    const options *o;
+    shape learn[5], test[7];
+    int n_learn, n_test;
+    double *weight; /* [length / 2] */
+    int32_t *pool, *key, *value;
+} recall;
 
 /* n distinct numbers of [low, high), by the first n steps of Fisher-Yates over `pool`. */
 static void draw_distinct(lnt_rng *r, int64_t low, int64_t high, int64_t n, int32_t *pool, int32_t *out)
 {
-    int64_t size = high - low;
-    for (int64_t i = 0; i < size; i++) pool[i] = (int32_t)(low + i);
+    int64_t count = high - low;
+    for (int64_t i = 0; i < count; i++) pool[i] = (int32_t)(low + i);
     for (int64_t i = 0; i < n; i++) {
-        int64_t k = i + (int64_t)lnt_rng_below(r, (uint64_t)(size - i));
+        int64_t k = i + (int64_t)lnt_rng_below(r, (uint64_t)(count - i));
         out[i] = pool[k];
         pool[k] = pool[i];
     }
@@ -58,29 +83,125 @@ static void shuffle(lnt_rng *r, int64_t n, int32_t *x)
     }
 }
 
-void lnt_mqar_example(const lnt_mqar *q, uint64_t seed, uint64_t index, int32_t *ids, int32_t *targets, double *scratch)
+/* Which shape example `index` of a set has: of those to learn from, each its share of every 180. */
+static const shape *shape_of(const recall *k, int set, uint64_t index)
 {
-    int64_t V = q->vocabulary, n = q->pairs, prefix = 2 * n * q->rounds, slots = (q->length - prefix) / 2;
-    double *weight = scratch;
-    int32_t *pool = (int32_t *)(scratch + slots), *keys = pool + V, *values = keys + n; /* V + 2n <= 2V numbers of 4 bytes */
-    lnt_rng r = lnt_rng_make(seed, lnt_stream_of("mqar") + index);
-    draw_distinct(&r, 1, V / 2, n, pool, keys);
+    if (set) return &k->test[set - 1];
+    int64_t at = (int64_t)(index % 180);
+    int i = 0;
+    while (i + 1 < k->n_learn && at >= k->learn[i].share) at -= k->learn[i++].share;
+    return &k->learn[i];
+}
+
+static int64_t example(const lnt_source *s, int set, uint64_t index, int32_t *ids, int32_t *targets)
+{
+    const recall *k = s->own;
+    const shape *q = shape_of(k, set, index);
+    const int64_t V = s->vocabulary, n = q->pairs, rounds = k->o->rounds, prefix = 2 * n * rounds, slots = (q->length - prefix) / 2;
+    lnt_rng r = lnt_task_rng(s->name, s->seed, set, index);
+    draw_distinct(&r, 1, V / 2, n, k->pool, k->key);
     for (int64_t i = 0; i < q->length; i++) {
-        ids[i] = q->random_non_queries ? (int32_t)lnt_rng_below(&r, (uint64_t)V) : 0;
+        ids[i] = k->o->random_non_queries ? (int32_t)lnt_rng_below(&r, (uint64_t)V) : 0;
         targets[i] = -1;
     }
-    for (int64_t round = 0; round < q->rounds; round++) {
-        if (round) shuffle(&r, n, keys);
-        draw_distinct(&r, V / 2, V, n, pool, values);
+    for (int64_t round = 0; round < rounds; round++) {
+        if (round) shuffle(&r, n, k->key);
+        draw_distinct(&r, V / 2, V, n, k->pool, k->value);
         for (int64_t i = 0; i < n; i++) {
-            ids[2 * (round * n + i)] = keys[i];
-            ids[2 * (round * n + i) + 1] = values[i];
+            ids[2 * (round * n + i)] = k->key[i];
+            ids[2 * (round * n + i) + 1] = k->value[i];
         }
     }
-    for (int64_t j = 0; j < slots; j++) weight[j] = pow((double)j + 1, 0.01 - 1);
+    for (int64_t j = 0; j < slots; j++) k->weight[j] = pow((double)j + 1, 0.01 - 1);
     for (int64_t i = 0; i < n; i++) {
-        int64_t at = prefix + 2 * draw_slot(&r, weight, slots);
-        ids[at] = keys[i];
-        targets[at] = values[i];
+        const int64_t at = prefix + 2 * draw_slot(&r, k->weight, slots);
+        ids[at] = k->key[i];
+        targets[at] = k->value[i];
     }
+    return q->length;
 }
+
+/* ---- the task ---- */
+
+static void set_shapes(recall *k, const options *o)
+{
+    static const shape zoology[] = {{64, 4, 180}, {128, 8, 180}, {256, 16, 180}, {512, 64, 180}};
+    static const shape mixed[] = {{64, 4, 100}, {128, 8, 20}, {256, 16, 20}, {256, 32, 20}, {256, 64, 20}};
+    static const shape mixed_tests[] = {{64, 4, 0}, {64, 8, 0}, {64, 16, 0}, {128, 32, 0}, {256, 64, 0}, {512, 128, 0}, {1024, 256, 0}};
+    k->n_learn = k->n_test = 1;
+    k->learn[0] = o->setting == OWN || o->setting == MIXED ? (shape){o->length, o->pairs, 180} : zoology[o->setting - 1];
+    k->test[0] = k->learn[0];
+    if (o->setting != MIXED) return;
+    for (k->n_learn = 0; k->n_learn < 5; k->n_learn++) k->learn[k->n_learn] = mixed[k->n_learn];
+    for (k->n_test = 0; k->n_test < 7; k->n_test++) k->test[k->n_test] = mixed_tests[k->n_test];
+}
+
+static linnet_status check(lnt_ctx *c, const options *o, const shape *q)
+{
+    if (q->length % 2) return lnt_fail(c, LINNET_EINVAL, "length is %lld, expected an even number of at least 4", (long long)q->length);
+    const int64_t most = q->length / 2 / (o->rounds + 1);
+    if (q->pairs > most)
+        return lnt_fail(c, LINNET_EINVAL, "pairs is %lld, but %lld rounds and their queries leave room for %lld in length %lld", (long long)q->pairs,
+                        (long long)o->rounds, (long long)most, (long long)q->length);
+    if (q->pairs > o->vocabulary / 2 - 1)
+        return lnt_fail(c, LINNET_EINVAL, "%lld pairs need more keys than vocabulary %lld has", (long long)q->pairs, (long long)o->vocabulary);
+    return LINNET_OK;
+}
+
+static linnet_status source(lnt_ctx *c, const void *values, lnt_arena *arena, lnt_source *s)
+{
+    const options *o = values;
+    recall *k = lnt_arena_alloc(arena, sizeof *k);
+    int64_t longest = 0;
+    if (!k) return lnt_fail_memory(c, sizeof *k);
+    k->o = o;
+    set_shapes(k, o);
+    s->vocabulary = o->vocabulary;
+    s->n_sets = k->n_test + 1;
+    for (int i = 0; i < k->n_learn; i++) {
+        LNT_TRY(check(c, o, &k->learn[i]));
+        if (k->learn[i].length > s->set[0].longest) s->set[0].longest = k->learn[i].length;
+    }
+    for (int i = 0; i < k->n_test; i++) {
+        LNT_TRY(check(c, o, &k->test[i]));
+        s->set[i + 1].longest = k->test[i].length;
+        if (k->n_test > 1)
+            s->set[i + 1].name = lnt_arena_printf(arena, "%lldx%lld", (long long)k->test[i].length, (long long)k->test[i].pairs);
+        if (k->test[i].length > longest) longest = k->test[i].length;
+    }
+    if (s->set[0].longest > longest) longest = s->set[0].longest;
+    k->weight = lnt_arena_alloc(arena, lnt_bytes((size_t)longest, sizeof *k->weight));
+    k->pool = lnt_arena_alloc(arena, lnt_bytes((size_t)o->vocabulary, sizeof *k->pool));
+    k->key = lnt_arena_alloc(arena, lnt_bytes((size_t)longest, sizeof *k->key));
+    k->value = lnt_arena_alloc(arena, lnt_bytes((size_t)longest, sizeof *k->value));
+    if (!k->weight || !k->pool || !k->key || !k->value) return lnt_fail_memory(c, lnt_bytes((size_t)longest, 8));
+    s->example = example;
+    s->own = k;
+    return LINNET_OK;
+}
+
+static linnet_status run(lnt_run *r)
+{
+    const options *o = r->values;
+    lnt_study study = o->study;
+    lnt_source probe = {.name = r->task->info.name};
+    LNT_TRY(source(r->c, o, r->arena, &probe));
+    const int64_t L = probe.set[0].longest;
+    if (!study.batch) study.batch = o->setting == MIXED ? 256 : L <= 128 ? 512 : L <= 256 ? 256 : L <= 512 ? 128 : 64;
+    return lnt_study_task(r, &study);
+}
+
+const lnt_task lnt_task_mqar = {
+    .info = {"mqar", "multi-query associative recall: key-value pairs, then each key asks for its value",
+             "An example shows keys with their values, then asks for the value of each key, at places drawn by a power law. Accuracy is the mean "
+             "over examples of the share of queries answered right.\nThe paper's models have two layers without MLPs: --set mlp=none --set "
+             "norm=layernorm, width 64 to 512.",
+             "Arora et al. 2023, Zoology, arXiv 2312.04927", "linnet task mqar --mixer delta_net --pairs 8 --length 64", LINNET_TASK_TRAINS, 0, 0, "",
+             size},
+    .options = LNT_OPTIONS(options, keys),
+    .texts = texts,
+    .n_texts = 1,
+    .paper = paper,
+    .run = run,
+    .source = source,
+};

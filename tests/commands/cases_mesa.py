@@ -30,13 +30,14 @@ def table(path):
     return rows
 
 
-@case("task mesa-analysis leaves five CSV files and a page, and changes nothing of the model")
+@case("task mesa-analysis leaves CSV files, JSON lines and a page, and changes nothing of the model")
 def mesa_files(folder):
     before = files_below(mesa_model())
     done = linnet("task", "mesa-analysis", mesa_model(), text_file(), "--out", folder / "inside", "--length", "64", "--tokens", "1000")
     assert files_below(mesa_model()) == before
-    assert {p.name for p in (folder / "inside").iterdir()} == {"heads.csv", "condition.csv", "steps.csv", "loss.csv", "summary.csv", "mesa.svg"}
-    assert "tolerance 0.0001" in done.out and "mesa.svg" in done.out
+    assert {p.name for p in (folder / "inside").iterdir()} == {"heads.csv", "condition.csv", "steps.csv", "loss.csv", "summary.csv", "mesa.svg", "results.jsonl",
+                                                                "model.csv", "setting.csv"}
+    assert "tolerance 0.0001" in done.out and str(folder / "inside") in done.out
     heads = table(folder / "inside" / "heads.csv")
     assert [(row["layer"], row["head"]) for row in heads] == [(0, 0), (0, 1), (1, 0), (1, 1)]
     assert all(0 < row["beta"] < 1 and 0 < row["gamma"] < 1 and 0.25 < row["lambda_smallest"] <= row["lambda_mean"] <= row["lambda_largest"] for row in heads)
@@ -93,7 +94,7 @@ def mesa_refusals(folder):
     out = folder / "inside"
     ask = ["task", "mesa-analysis"]
     refused(*ask, model(), text_file(), "--out", out, says=["no mesa layer", "gated_deltanet", "--mixer mesa_net"])
-    refused(*ask, mesa_model(), text_file(), says=["--out"])
+    refused(*ask, mesa_model(), text_file(), says=["out is missing"])
     refused(*ask, mesa_model(), says=["MODEL TEXT"])
     refused(*ask, folder / "nowhere", text_file(), "--out", out, says=["nowhere"])
     refused(*ask, mesa_model(), folder / "nothing.txt", "--out", out, says=["nothing.txt"])
@@ -113,7 +114,8 @@ def mesa_refusals(folder):
 @case("task mesa-analysis on a full disk ends with a message and without half a file")
 def mesa_full_disk(folder):
     out = folder / "inside"
-    refused("task", "mesa-analysis", mesa_model(), text_file(), "--out", out, "--tokens", "640", "--length", "64", file_limit=3000)
+    done = linnet("task", "mesa-analysis", mesa_model(), text_file(), "--out", out, "--tokens", "640", "--length", "64", file_limit=3000, code=2)
+    assert "File too large" in done.err and done.out == "", done.err
     for p in out.iterdir():
         assert p.suffix == ".csv" and p.read_text().endswith("\n") and table(p), p
 

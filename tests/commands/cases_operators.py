@@ -4,6 +4,7 @@ import math
 import random
 import shutil
 import subprocess
+import xml.etree.ElementTree as xml
 
 from harness import Skip, case, f32, floats, linnet, read_safetensors, refused, write_safetensors
 
@@ -198,3 +199,34 @@ def task(_):
                              "--pairs", "2", "--rounds", "3", "--length", "16", "--vocabulary", "32", "--test-examples", "20", "--json").out)
     assert line["steps"] == 2
     refused("task", "mqar", "--pairs", "40", "--length", "32", says=["40", "32"])
+
+
+@case("every task that trains a model: settings refused by name and range, results as JSON lines, CSV and a page, the same for any number of threads")
+def every_task(folder):
+    small = ["--mixer", "delta_net", "--layers", "1", "--width", "16", "--heads", "2", "--steps", "2", "--batch", "4",
+             "--test-examples", "8", "--json"]
+    fewer = {"regbench": ["--automata", "8", "--test-automata", "4"], "mad": ["--kind", "in-context"]}
+    tasks = [line for line in map(json.loads, linnet("task", "--json").out.splitlines()) if line["kind"] == "trains"]
+    assert len(tasks) >= 8, tasks
+    for task in (t["task"] for t in tasks):
+        one = linnet("task", task, *small, *fewer.get(task, []), "--out", folder / task, "--threads", "1")
+        two = linnet("task", task, *small, *fewer.get(task, []), "--threads", "2")
+        lines, other = ([json.loads(line) for line in done.out.splitlines()] for done in (one, two))
+        assert "estimated cost: 1 training of 2 updates" in one.err, one.err
+        for line in lines + other:
+            line.pop("seconds", None)
+        assert lines == other and lines[0]["task"] == task and lines[0]["row"] == "result" and lines[0]["steps"] == 2, (lines, other)
+        assert all(0 <= line["accuracy"] <= 1 and 0 <= line["exact"] <= 1 for line in lines if line["row"] == "result"), lines
+        kept = [json.loads(line) for line in (folder / task / "results.jsonl").read_text().splitlines()]
+        assert len(kept) == len(lines) and kept[0]["accuracy"] == lines[0]["accuracy"]
+        assert len((folder / task / "result.csv").read_text().splitlines()) == 1 + sum(line["row"] == "result" for line in lines)
+        words = " ".join(e.text or "" for e in xml.parse(folder / task / "page.svg").getroot().iter())
+        assert task in words and "Training" in words and "nan" not in words.split(), words
+        refused("task", task, "--steps", "0", says=["--steps", '"0"'])
+        refused("task", task, "--stepps", "1", says=["--steps"])
+        refused("task", task, "--protocol", "long", says=["long", "short"])
+        refused("task", task, "--learning-rate", "1e-3,fast", says=["learning_rate", "fast"])
+    line = json.loads(linnet("task", "parity", *small, "--steps", "100000", "--budget", "0.02").out)
+    assert 1 <= line["steps"] < 100000, "a budget gives the steps that there is time for"
+    both = [json.loads(line) for line in linnet("task", "parity", *small, "--learning-rate", "1e-3,1e-2").out.splitlines()]
+    assert [line["learning_rate"] for line in both] == [1e-3, 1e-2] and sum(line["best"] for line in both) == 1

@@ -1,0 +1,62 @@
+/* What a task leaves: rows, plots, and from them results.jsonl, CSV files and page.svg in a folder. */
+#ifndef LNT_TASKS_REPORT_H
+#define LNT_TASKS_REPORT_H
+
+#include "core/memory.h"
+#include "eval/plot.h"
+#include "linnet/task.h"
+
+enum { LNT_ROW_MOST = 32, LNT_LINES_MOST = 8 };
+
+typedef struct {
+    const char *key;
+    char text[64];  /* as people read it, and as CSV has it; of a text: cut */
+    const char *word; /* of a text: whole, the arena's; NULL: a number */
+    double real;
+    bool whole;
+} lnt_cell;
+
+typedef struct lnt_row {
+    struct lnt_row *next;
+    const char *table; /* "result": rows of one table are a CSV file of that name */
+    int n;
+    lnt_cell cell[LNT_ROW_MOST];
+} lnt_row;
+
+typedef struct lnt_report_plot {
+    struct lnt_report_plot *next;
+    lnt_plot plot;
+    lnt_plot_line lines[LNT_LINES_MOST];
+} lnt_report_plot;
+
+typedef struct {
+    lnt_ctx *c;
+    const char *task, *out; /* out NULL: nothing is written */
+    const linnet_task_callbacks *k;
+    lnt_arena arena;
+    lnt_row *first, *last, *open;
+    lnt_report_plot *plots, *last_plot;
+    const char *words[4];   /* lines of the page below its title */
+    int n_words;
+    bool own_page;          /* the task writes its page itself */
+    linnet_status s;        /* the first failure; later calls do nothing */
+} lnt_report;
+
+/* A row: begin, cells in order, end. The callback gets it at once. */
+void lnt_row_begin(lnt_report *r, const char *table);
+void lnt_row_text(lnt_report *r, const char *key, const char *value);
+void lnt_row_int(lnt_report *r, const char *key, int64_t value);
+void lnt_row_real(lnt_report *r, const char *key, double value); /* not finite: null, an empty cell */
+void lnt_row_end(lnt_report *r);
+
+/* A table of columns [n] as NAME.csv, now; a value that is not finite is an empty cell. */
+void lnt_report_series(lnt_report *r, const char *name, int columns, const char *const *keys, const double *const *values, int64_t n);
+/* A plot for the page. Lines, names and numbers are copied. */
+void lnt_report_plot_add(lnt_report *r, const lnt_plot *plot);
+/* A line of words for the page. */
+void lnt_report_words(lnt_report *r, const char *format, ...) __attribute__((format(printf, 2, 3)));
+
+/* Write what there is; `page`: with the page. The report's memory is freed in any case. */
+linnet_status lnt_report_close(lnt_report *r, const char *title, bool page);
+
+#endif

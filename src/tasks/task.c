@@ -1,0 +1,275 @@
+/* The list of tasks, their options, and linnet_task_run. */
+#include "tasks/task.h"
+
+#include <math.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "core/clock.h"
+#include "core/file.h"
+
+static const lnt_task *const tasks[] = {
+#define X(name) &lnt_task_##name,
+#include "tasks/tasks.def"
+#undef X
+};
+
+enum { TASKS = sizeof tasks / sizeof tasks[0] };
+
+const lnt_task *lnt_task_at(int i) { return i >= 0 && i < TASKS ? tasks[i] : NULL; }
+
+const lnt_task *lnt_task_find(const char *name)
+{
+    for (int i = 0; i < TASKS; i++)
+        if (name && !strcmp(tasks[i]->info.name, name)) return tasks[i];
+    return NULL;
+}
+
+const linnet_task_info *linnet_task_at(int i) { return i >= 0 && i < TASKS ? &tasks[i]->info : NULL; }
+
+const linnet_task_info *linnet_task_find(const char *name)
+{
+    const lnt_task *t = lnt_task_find(name);
+    return t ? &t->info : NULL;
+}
+
+lnt_rng lnt_task_rng(const char *name, uint64_t seed, int set, uint64_t index)
+{
+    return lnt_rng_make(seed, lnt_stream_of(name) + ((uint64_t)set << 48) + index);
+}
+
+/* ---- options ---------------------------------------------------------------------------------------------------------------------- */
+
+static const lnt_task_text *find_text(const lnt_task *t, const char *key)
+{
+    for (int i = 0; i < t->n_texts; i++)
+        if (!strcmp(t->texts[i].key, key)) return &t->texts[i];
+    return NULL;
+}
+
+static const char **text_at(const lnt_task_text *x, const void *values) { return (const char **)((char *)(uintptr_t)values + x->offset); }
+
+static lnt_given given_of(const lnt_option *o, const char *text)
+{
+    char *end;
+    if (o->kind == LNT_OPTION_WORD) return lnt_given_word(text);
+    if (o->kind == LNT_OPTION_SWITCH && (!strcmp(text, "true") || !strcmp(text, "false"))) {
+        lnt_given g = lnt_given_int(*text == 't');
+        g.kind = LNT_GIVEN_BOOL;
+        return g;
+    }
+    const double x = lnt_parse_real(text, &end);
+    if (end == text || *end) {
+        lnt_given g = lnt_given_word(text);
+        g.kind = LNT_GIVEN_OTHER;
+        return g;
+    }
+    return x == floor(x) && fabs(x) < 9e15 ? lnt_given_int((int64_t)x) : lnt_given_real(x);
+}
+
+static linnet_status put(lnt_ctx *c, const lnt_task *t, const char *pair, lnt_arena *arena, void *values)
+{
+    char key[64];
+    const char *sign = pair ? strchr(pair, '=') : NULL;
+    if (!sign || sign == pair) return lnt_fail(c, LINNET_EINVAL, "a setting is \"%.60s\", expected KEY=VALUE", pair ? pair : "NULL");
+    snprintf(key, sizeof key, "%.*s", (int)(sign - pair < 63 ? sign - pair : 63), pair);
+    const lnt_option *o = lnt_option_find(&t->options, key);
+    if (o) {
+        const lnt_given g = given_of(o, sign + 1);
+        return lnt_option_put(c, "", o, &g, values);
+    }
+    const lnt_task_text *x = find_text(t, key);
+    if (x) {
+        const char *copy = lnt_arena_strdup(arena, sign + 1);
+        if (!copy) return lnt_fail_memory(c, strlen(sign));
+        *text_at(x, values) = copy;
+        return LINNET_OK;
+    }
+    lnt_fail(c, LINNET_EINVAL, "the task %s has no option \"%s\"", t->info.name, key);
+    return lnt_hint(c, "`linnet task %s --help` lists them.", t->info.name);
+}
+
+linnet_status lnt_task_values(lnt_ctx *c, const lnt_task *t, const char *protocol, const char *const *set, int n_set, lnt_arena *arena,
+                              void **values)
+{
+    void *v = lnt_arena_alloc(arena, t->options.size);
+    if (!v) return lnt_fail_memory(c, t->options.size);
+    lnt_options_default(&t->options, v);
+    for (int i = 0; i < t->n_texts; i++) *text_at(&t->texts[i], v) = t->texts[i].fallback;
+    if (protocol && strcmp(protocol, "short") != 0 && strcmp(protocol, "paper") != 0)
+        return lnt_fail(c, LINNET_EINVAL, "the protocol is \"%.40s\", expected short or paper", protocol);
+    if (protocol && !strcmp(protocol, "paper"))
+        for (int i = 0; t->paper && t->paper[i]; i++) LNT_TRY(put(c, t, t->paper[i], arena, v));
+    for (int i = 0; i < n_set; i++) LNT_TRY(put(c, t, set[i], arena, v));
+    *values = v;
+    return LINNET_OK;
+}
+
+/* The i-th option's value as text. */
+static void value_text(const lnt_task *t, int i, const void *values, char *text, size_t size)
+{
+    if (i >= t->options.n) {
+        const char *x = *text_at(&t->texts[i - t->options.n], values);
+        snprintf(text, size, "%s", x ? x : "");
+        return;
+    }
+    const lnt_option *o = &t->options.row[i];
+    const lnt_given g = lnt_option_get(o, values);
+    if (o->kind == LNT_OPTION_WORD) snprintf(text, size, "%s", g.word);
+    else if (o->kind == LNT_OPTION_SWITCH) snprintf(text, size, g.integer ? "true" : "false");
+    else if (o->kind == LNT_OPTION_INT) snprintf(text, size, "%lld", (long long)g.integer);
+    else lnt_format(text, size, "%.10g", g.real);
+}
+
+static const char *key_at(const lnt_task *t, int i) { return i < t->options.n ? t->options.row[i].key : t->texts[i - t->options.n].key; }
+
+linnet_status linnet_task_option_at(const char *task, int i, linnet_task_option *out)
+{
+    const lnt_task *t = lnt_task_find(task);
+    linnet_task_option r = {.size = sizeof r};
+    lnt_arena arena = {0};
+    void *brief, *paper;
+    if (!t || i < 0 || i >= t->options.n + t->n_texts || !out) return LINNET_EINVAL;
+    linnet_status s = lnt_task_values(NULL, t, "short", NULL, 0, &arena, &brief);
+    if (s == LINNET_OK) s = lnt_task_values(NULL, t, "paper", NULL, 0, &arena, &paper);
+    if (s == LINNET_OK) {
+        r.key = key_at(t, i);
+        value_text(t, i, brief, r.short_value, sizeof r.short_value);
+        value_text(t, i, paper, r.paper_value, sizeof r.paper_value);
+        if (i < t->options.n) {
+            const lnt_option *o = &t->options.row[i];
+            r.kind = (int32_t)o->kind;
+            r.least = o->lo;
+            r.most = o->hi;
+            r.words = o->words;
+            r.help = o->help;
+        } else {
+            const lnt_task_text *x = &t->texts[i - t->options.n];
+            r.kind = LINNET_OPTION_TEXT;
+            r.words = x->value;
+            r.help = x->help;
+        }
+        LNT_GIVE(out, r);
+    }
+    lnt_arena_free(&arena);
+    return s;
+}
+
+linnet_status lnt_task_numbers(lnt_ctx *c, const char *key, const char *text, double lo, double hi, int most, double *out, int *n)
+{
+    const char *at = text;
+    for (*n = 0; *n < most; at++) {
+        char *end;
+        const double x = lnt_parse_real(at, &end);
+        if (end == at || (*end && *end != ',') || !(x >= lo && x <= hi)) break;
+        out[(*n)++] = x;
+        at = end;
+        if (!*at) return LINNET_OK;
+    }
+    return lnt_fail(c, LINNET_EINVAL, "%s is \"%.60s\", expected at most %d numbers from %.10g to %.10g, separated by commas", key, text, most,
+                    lo, hi);
+}
+
+/* Where the run's settings are not the paper's: "steps 1000 (25000), batch 64 (256)". */
+static linnet_status find_cuts(lnt_run *r)
+{
+    void *paper;
+    char mine[96], theirs[96];
+    size_t at = 0;
+    r->cuts[0] = 0;
+    if (!r->task->paper) return LINNET_OK;
+    LNT_TRY(lnt_task_values(r->c, r->task, "paper", NULL, 0, r->arena, &paper));
+    for (int i = 0; i < r->task->options.n + r->task->n_texts; i++) {
+        value_text(r->task, i, r->values, mine, sizeof mine);
+        value_text(r->task, i, paper, theirs, sizeof theirs);
+        if (!strcmp(mine, theirs) || at >= sizeof r->cuts) continue;
+        at += (size_t)snprintf(r->cuts + at, sizeof r->cuts - at, "%s%s %s (%s)", at ? ", " : "", key_at(r->task, i), *mine ? mine : "none",
+                               *theirs ? theirs : "none");
+    }
+    return LINNET_OK;
+}
+
+/* ---- a run --------------------------------------------------------------------------------------------------------------------------- */
+
+linnet_status lnt_run_progress(lnt_run *r, double share, const char *format, ...)
+{
+    char words[160];
+    if (!r->k->progress) return LINNET_OK;
+    va_list ap;
+    va_start(ap, format);
+    lnt_format_list(words, sizeof words, format, ap);
+    va_end(ap);
+    const linnet_task_progress p = {.size = sizeof p, .share = share, .words = words};
+    return r->k->progress(r->k->user, &p) ? lnt_fail(r->c, LINNET_EINTERRUPTED, "the task was stopped") : LINNET_OK;
+}
+
+linnet_status lnt_run_cost(lnt_run *r, int64_t trainings, int64_t steps, int64_t tokens, double flops, double seconds)
+{
+    if (r->said_cost) return LINNET_OK;
+    r->said_cost = true;
+    if (r->o->out) LNT_TRY(lnt_make_folder(r->c, r->o->out));
+    const linnet_task_cost cost = {.size = sizeof cost, .trainings = trainings, .steps = steps, .tokens = tokens, .flops = flops, .seconds = seconds,
+                                   .cuts = r->cuts};
+    if (r->k->cost) r->k->cost(r->k->user, &cost);
+    return LINNET_OK;
+}
+
+linnet_status lnt_run_memory(lnt_run *r, size_t bytes, void **out)
+{
+    *out = lnt_arena_alloc(r->arena, bytes);
+    return *out ? LINNET_OK : lnt_fail_memory(r->c, bytes);
+}
+
+static linnet_status check(lnt_ctx *c, const lnt_task *t, const linnet_task_options *o)
+{
+    const linnet_task_info *a = &t->info;
+    if (a->kind == LINNET_TASK_TRAINS) {
+        LNT_TRY(lnt_need(c, o->config, "the configuration"));
+        LNT_TRY(lnt_model_dtype_check(c, "dtype", o->dtype));
+    } else {
+        LNT_TRY(lnt_model_check(c, o->model));
+        LNT_TRY(lnt_need(c, o->tokenizer, "the tokenizer"));
+        if (linnet_tokenizer_vocabulary(o->tokenizer) > o->model->config->vocab_size) {
+            lnt_fail(c, LINNET_EINVAL, "the tokenizer has %lld ids, but the model knows %lld", (long long)linnet_tokenizer_vocabulary(o->tokenizer),
+                     (long long)o->model->config->vocab_size);
+            return lnt_hint(c, "Use the tokenizer the model was trained with.");
+        }
+    }
+    if (o->n_set) LNT_TRY(lnt_need(c, o->set, "the list of settings"));
+    if (o->n_files) LNT_TRY(lnt_need(c, o->files, "the list of files"));
+    for (int i = 0; i < o->n_files; i++) LNT_TRY(lnt_need(c, o->files[i], "a file"));
+    if (o->n_files >= a->least_files && (a->most_files < 0 || o->n_files <= a->most_files)) return LINNET_OK;
+    if (!a->most_files) return lnt_fail(c, LINNET_EINVAL, "%d files, but the task %s reads none", o->n_files, a->name);
+    return lnt_fail(c, LINNET_EINVAL, "%d files, expected %s", o->n_files, a->files);
+}
+
+linnet_status linnet_task_run(linnet_context *c, const char *name, const linnet_task_options *options, const linnet_task_callbacks *callbacks)
+{
+    linnet_task_options o = LINNET_TASK_OPTIONS_INIT;
+    linnet_task_callbacks k = LINNET_TASK_CALLBACKS_INIT;
+    LNT_NEED(c, name);
+    const lnt_task *t = lnt_task_find(name);
+    if (!t) {
+        char known[512] = "";
+        for (int i = 0, at = 0; i < TASKS && at < (int)sizeof known; i++)
+            at += snprintf(known + at, sizeof known - (size_t)at, "%s%s", i ? ", " : "", tasks[i]->info.name);
+        return lnt_fail(c, LINNET_EINVAL, "there is no task \"%.60s\", expected one of %s", name, known);
+    }
+    LNT_TRY(lnt_options_take(c, "task", options, &o));
+    if (callbacks) LNT_TRY(lnt_options_take(c, "task_callbacks", callbacks, &k));
+    LNT_TRY(check(c, t, &o));
+    lnt_arena arena = {0};
+    lnt_run r = {.c = c, .task = t, .o = &o, .k = &k, .arena = &arena, .begin = lnt_now()};
+    r.report = (lnt_report){.c = c, .task = t->info.name, .out = o.out, .k = &k};
+    if (o.max_seconds > 0) r.deadline = r.begin + o.max_seconds;
+    linnet_status s = lnt_task_values(c, t, o.protocol, o.set, o.n_set, &arena, &r.values);
+    if (s == LINNET_OK) s = find_cuts(&r);
+    if (s == LINNET_OK) s = t->run(&r);
+    const bool keep = s == LINNET_OK || (s == LINNET_EINTERRUPTED && r.said_cost);
+    if (*r.cuts) lnt_report_words(&r.report, "Not as in the paper, whose values stand in brackets: %s.", r.cuts);
+    if (!keep) r.report.out = NULL;
+    const linnet_status written = lnt_report_close(&r.report, t->info.name, s == LINNET_OK);
+    lnt_arena_free(&arena);
+    if (s == LINNET_OK) return written;
+    return s;
+}

@@ -1,0 +1,78 @@
+/* Tasks: the experiments of the papers. One file each, one line in tasks.def.
+ *
+ * A task's file holds its options as a plain structure, their table (core/options.h; texts beside it), what its paper has where that is more than
+ * the defaults, and either a source of examples that a model learns from (tasks/study.h does the rest) or what it measures with a model that there
+ * is. Nothing outside the file knows its keys. */
+#ifndef LNT_TASKS_TASK_H
+#define LNT_TASKS_TASK_H
+
+#include "core/options.h"
+#include "core/rng.h"
+#include "linnet/task.h"
+#include "model/model.h"
+#include "tasks/report.h"
+
+struct lnt_source;
+struct lnt_study;
+
+/* An option that is a text: const char * in the task's structure, NULL where it was not given and has no default. */
+typedef struct {
+    const char *key;
+    size_t offset;
+    const char *value; /* what it is called in help: "X,X..." */
+    const char *fallback;
+    const char *help;
+} lnt_task_text;
+#define LNT_TEXT(type, field, called, value_, text) \
+    {.key = #field, .offset = offsetof(type, field), .value = called, .fallback = value_, .help = text}
+#define LNT_TASK_TEXTS(rows) rows, (int)(sizeof(rows) / sizeof *(rows))
+
+typedef struct lnt_run {
+    lnt_ctx *c;
+    const struct lnt_task *task;
+    const linnet_task_options *o;
+    const linnet_task_callbacks *k;
+    void *values;       /* the task's options; the arena's, as everything that lives as long as the run */
+    lnt_arena *arena;
+    double begin, deadline; /* 0: no limit */
+    bool said_cost;
+    char cuts[512];
+    lnt_report report;
+} lnt_run;
+
+typedef struct lnt_task {
+    linnet_task_info info;
+    lnt_options options;
+    const lnt_task_text *texts;
+    int n_texts;
+    const char *const *paper; /* "key=value" of the paper, NULL at the end; NULL: as the defaults */
+    linnet_status (*run)(lnt_run *r);
+    /* Of tasks that learn from a source: the source that options describe; the arena is its memory. For the tests' sake, too. */
+    linnet_status (*source)(lnt_ctx *c, const void *values, lnt_arena *arena, struct lnt_source *out);
+} lnt_task;
+
+const lnt_task *lnt_task_at(int i); /* in the order of tasks.def; NULL past the end */
+const lnt_task *lnt_task_find(const char *name);
+
+#define X(name) extern const lnt_task lnt_task_##name;
+#include "tasks/tasks.def"
+#undef X
+
+/* A task's options: defaults, the protocol's values, then "key=value" each. *values is the arena's. */
+linnet_status lnt_task_values(lnt_ctx *c, const lnt_task *t, const char *protocol, const char *const *set, int n_set, lnt_arena *arena,
+                              void **values);
+
+/* "1e-3,3e-3" as at most `most` numbers, each within [lo, hi]; `key` is for the message. */
+linnet_status lnt_task_numbers(lnt_ctx *c, const char *key, const char *text, double lo, double hi, int most, double *out, int *n);
+
+/* LINNET_EINTERRUPTED when the caller wants no more. */
+linnet_status lnt_run_progress(lnt_run *r, double share, const char *format, ...) __attribute__((format(printf, 3, 4)));
+/* Before the work, once: tell the cost, and make the folder for the results. Later calls do nothing. */
+linnet_status lnt_run_cost(lnt_run *r, int64_t trainings, int64_t steps, int64_t tokens, double flops, double seconds);
+/* Memory that lives as long as the run, zeroed; LINNET_ENOMEM when there is none. */
+linnet_status lnt_run_memory(lnt_run *r, size_t bytes, void **out);
+
+/* Number `index` of a task's stream `set` (0: what is learnt from, further ones: tests): examples are functions of it. */
+lnt_rng lnt_task_rng(const char *name, uint64_t seed, int set, uint64_t index);
+
+#endif
