@@ -3,7 +3,7 @@
 
 Operators (GOLDENS/ops): float32 against the stored results, within 1e-4; bf16 against the float64 reference on the same rounded inputs, within the budgets
 that the tests use; forward and backward, by the form linnet chooses and (forward) token by token. Two runs must give the same bytes.
-Models (GOLDENS/fla): logits in one pass and token by token, float32 within 1e-5 (mesa_net 2e-4), bf16 within 3e-2. Standard library only. Prints a line for each group,
+Models (GOLDENS/fla, GOLDENS/hf): logits in one pass and token by token, float32 within 1e-5 (mesa_net 2e-4), bf16 within 3e-2. Standard library only. Prints a line for each group,
 ends with 1 when anything is out of bounds."""
 import argparse
 import concurrent.futures
@@ -153,9 +153,9 @@ def main():
                 continue
             groups.append((folder.name, [(path.stem, pool.submit(in_own_folder, check_op, linnet, a.device, op, path))
                                          for path in sorted(folder.glob("*.safetensors"))]))
-        for folder in sorted((a.goldens / "fla").glob("*/")):
+        for folder in sorted((a.goldens / "fla").glob("*/")) + sorted((a.goldens / "hf").glob("*/")):
             if run(linnet, "inspect", folder).returncode == 0:  # else a model of a kind that this linnet does not have
-                groups.append(("fla/" + folder.name, [("logits", pool.submit(in_own_folder, check_model, linnet, a.device, folder))]))
+                groups.append((f"{folder.parent.name}/{folder.name}", [("logits", pool.submit(in_own_folder, check_model, linnet, a.device, folder))]))
         for name, parts in groups:
             total = {}
             for part, future in parts:

@@ -21,18 +21,23 @@ typedef struct {
 
 static inline int golden_order(const void *a, const void *b) { return strcmp(a, b); }
 
-/* The folders of `goldens`/fla but `apart` (NULL: none), in order: a model is tested by lying there. */
-static inline int golden_models(golden_model m[GOLDEN_MODELS], const char *goldens, const char *apart)
+/* The folders of `goldens`/`library` but `apart` (NULL: none), in order: a model is tested by lying there. */
+static inline int golden_models_of(golden_model m[GOLDEN_MODELS], const char *goldens, const char *library, const char *apart)
 {
     int n = 0;
     char folder[512];
-    snprintf(folder, sizeof folder, "%s/fla", goldens);
+    snprintf(folder, sizeof folder, "%s/%s", goldens, library);
     DIR *d = opendir(folder);
     for (const struct dirent *e; d && (e = readdir(d)) != NULL && n < GOLDEN_MODELS;)
         if (e->d_name[0] != '.' && (!apart || strcmp(e->d_name, apart) != 0)) snprintf(m[n++].name, sizeof m->name, "%s", e->d_name);
     if (d) closedir(d);
     qsort(m, (size_t)n, sizeof *m, golden_order);
     return n;
+}
+
+static inline int golden_models(golden_model m[GOLDEN_MODELS], const char *goldens, const char *apart)
+{
+    return golden_models_of(m, goldens, "fla", apart);
 }
 
 #endif

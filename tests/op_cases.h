@@ -76,6 +76,13 @@ static lnt_buf build_loss(lnt_program *p, const lnt_buf *in, const ref *a)
 }
 static lnt_buf build_logits(lnt_program *p, const lnt_buf *in, const ref *a) { return lnt_lm_logits(p, in[0], "e.weight", a->vocab, a->cap, normal); }
 
+static lnt_buf build_rotary_part(lnt_program *p, const lnt_buf *in, const ref *a)
+{
+    double theta[64];
+    const int64_t d = lnt_cols(p, in[0]) / lnt_heads(p, in[0]) - a->rest;
+    for (int64_t i = 0; i < d / 2; i++) theta[i] = pow(a->base, -2.0 * (double)i / (double)d) / (double)(1 + i);
+    return lnt_rotary_by(p, in[0], d / 2, theta, a->scale);
+}
 static lnt_buf build_sum_norm(lnt_program *p, const lnt_buf *in, const ref *a) { return lnt_rmsnorm(p, lnt_add_buf(p, in[0], in[1]), "n", a->eps); }
 static lnt_buf build_conv_norm(lnt_program *p, const lnt_buf *in, const ref *a) { return lnt_l2norm(p, build_conv(p, in, a), a->eps); }
 
@@ -142,6 +149,8 @@ static const op_case cases[] = {
      .n_in = 2, .cols = {7, 7}, .heads = 1, .positive = true, .f32_in = true, .a = {.cap = 0.75}},
     {.name = "rotary", .build = build_rotary, BOTH(rotary), .n_in = 1, .cols = {84}, .heads = 3, .a = {.base = 10000}},
     {.name = "add", .build = build_add, BOTH(add), .n_in = 2, .cols = {31, 31}, .heads = 1},
+    {.name = "rotary of a part", .build = build_rotary_part, BOTH(rotary), .n_in = 1, .cols = {99}, .heads = 3,
+     .a = {.base = 10000, .rest = 7, .scale = 1.25}},
     {.name = "sum and rmsnorm", .build = build_sum_norm, BOTH(sum_norm), .n_in = 2, .cols = {75, 75}, .heads = 1, .pair = true, .a = {.eps = 1e-5}},
     {.name = "sum and rmsnorm of 3", .build = build_sum_norm,
      BOTH(sum_norm),

@@ -25,7 +25,7 @@ typedef struct {
     /* attributes */
     lnt_act act;
     double scale, offset, eps, base, cap, low, high;
-    int64_t size, nu, vocab;
+    int64_t size, nu, vocab, rest;
 } ref;
 
 typedef void ref_function(ref *r);
@@ -469,17 +469,19 @@ static void ref_gamma_cap_backward(ref *r)
 
 /* ---- rotary -------------------------------------------------------------------------------------------------------------------------------- */
 
+/* With `rest` columns of a head that stay, the others times `scale`, and above the first pair slower angles: theta_i / (1 + i). */
 static void ref_rotary(ref *r, int backward)
 {
-    int64_t C = r->in_cols[0], d = C / r->heads, half = d / 2;
+    const int64_t C = r->in_cols[0], all = C / r->heads, d = all - r->rest, half = d / 2;
+    const double scale = r->rest ? r->scale : 1;
     for (int64_t n = 0; n < r->n_seq; n++)
         for (int64_t t = r->cu[n]; t < r->cu[n + 1]; t++)
-            for (int64_t h = 0; h < r->heads; h++)
+            for (int64_t h = 0; h < r->heads; h++) {
                 for (int64_t i = 0; i < half; i++) {
                     double pos = (double)(t - r->cu[n] + (r->position ? r->position[n] : 0)),
-                           angle = pos * pow(r->base, -2.0 * (double)i / (double)d);
-                    double c = cos(angle), s = sin(angle);
-                    int64_t a = t * C + h * d + i, b = a + half;
+                           angle = pos * pow(r->base, -2.0 * (double)i / (double)d) / (r->rest ? (double)(1 + i) : 1);
+                    double c = scale * cos(angle), s = scale * sin(angle);
+                    int64_t a = t * C + h * all + i, b = a + half;
                     if (!backward) {
                         r->out[a] = r->in[0][a] * c - r->in[0][b] * s;
                         r->out[b] = r->in[0][a] * s + r->in[0][b] * c;
@@ -488,6 +490,10 @@ static void ref_rotary(ref *r, int backward)
                         r->d_in[0][b] += r->d_out[b] * c - r->d_out[a] * s;
                     }
                 }
+                for (int64_t at = t * C + h * all + d; at < t * C + (h + 1) * all; at++)
+                    if (!backward) r->out[at] = r->in[0][at];
+                    else r->d_in[0][at] += r->d_out[at];
+            }
 }
 static void ref_rotary_forward(ref *r) { ref_rotary(r, 0); }
 static void ref_rotary_backward(ref *r) { ref_rotary(r, 1); }

@@ -1,6 +1,7 @@
 #include "hub/archs.h"
 
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
 static const lnt_arch *const archs[] = {
@@ -12,11 +13,27 @@ enum { ARCHS = sizeof archs / sizeof *archs };
 
 const lnt_arch *lnt_arch_at(int i) { return i >= 0 && i < ARCHS ? archs[i] : NULL; }
 
-const lnt_arch *lnt_arch_find(const char *model_type)
+const char *lnt_arch_name(const lnt_arch *a) { return a->name ? a->name : a->model_type; }
+
+const lnt_arch *lnt_arch_find(const char *name)
 {
     for (int i = 0; i < ARCHS; i++)
-        if (!strcmp(archs[i]->model_type, model_type)) return archs[i];
+        if (!strcmp(lnt_arch_name(archs[i]), name)) return archs[i];
+    for (int i = 0; i < ARCHS; i++)
+        if (!strcmp(archs[i]->model_type, name)) return archs[i];
     return NULL;
+}
+
+const lnt_arch *lnt_arch_of_file(const char *model_type, const json_t *o)
+{
+    const char *key;
+    json_t *value;
+    for (int i = 0; i < ARCHS; i++) {
+        if (!archs[i]->told_by || strcmp(archs[i]->model_type, model_type) != 0) continue;
+        json_object_foreach((json_t *)(uintptr_t)o, key, value)
+            if (lnt_word_find(archs[i]->told_by, key) >= 0) return archs[i];
+    }
+    return lnt_arch_find(model_type);
 }
 
 linnet_status lnt_arch_named(lnt_ctx *c, const char *name, const lnt_arch **arch, const lnt_mixer **mixer)
@@ -28,29 +45,47 @@ linnet_status lnt_arch_named(lnt_ctx *c, const char *name, const lnt_arch **arch
     if (!*arch) *arch = &lnt_arch_linnet;
     if (!*mixer && lnt_arch_find(name)) *mixer = lnt_mixer_at(0); /* until the file names another */
     if (*mixer) return LINNET_OK;
-    char list[900] = "";
+    char list[1400] = "";
     size_t at = 0;
     for (int i = 0; i < ARCHS && at < sizeof list; i++)
-        at += (size_t)snprintf(list + at, sizeof list - at, "%s%s", i ? ", " : "", archs[i]->model_type);
+        at += (size_t)snprintf(list + at, sizeof list - at, "%s%s", i ? ", " : "", lnt_arch_name(archs[i]));
     for (int i = 0; lnt_mixer_at(i) && at < sizeof list; i++)
         if (!lnt_arch_find(lnt_mixer_at(i)->kind.about.name))
             at += (size_t)snprintf(list + at, sizeof list - at, ", %s", lnt_mixer_at(i)->kind.about.name);
     return lnt_fail(c, LINNET_EINVAL, "model type \"%.60s\" is not offered, expected one of %s", name, list);
 }
 
-const lnt_arch_key *lnt_arch_our_key(const lnt_arch *a, const char *ours)
+/* Whether a row's key is `ours` of the part. */
+static bool speaks_of(const lnt_arch_key *k, const lnt_part *part, const char *ours)
+{
+    const char *dot = strrchr(k->ours, '.');
+    if (strcmp(dot ? dot + 1 : k->ours, ours) != 0) return false;
+    const size_t n = dot ? (size_t)(dot - k->ours) : 0;
+    return !dot || (part && strlen(part->label) == n && !memcmp(part->label, k->ours, n));
+}
+
+const lnt_arch_key *lnt_arch_our_key(const lnt_arch *a, const lnt_part *part, const char *ours)
 {
     for (; a; a = a->base)
         for (const lnt_arch_key *k = a->keys; k && k->ours; k++)
-            if (!strcmp(k->ours, ours)) return k;
+            if (speaks_of(k, part, ours)) return k;
     return NULL;
+}
+
+bool lnt_arch_shadowed(const lnt_arch *a, const lnt_arch *base, const lnt_arch_key *row)
+{
+    for (; a && a != base; a = a->base)
+        for (const lnt_arch_key *k = a->keys; k && k->ours; k++)
+            if (!strcmp(k->ours, row->ours)) return true;
+    return false;
 }
 
 const lnt_arch_key *lnt_arch_their_key(const lnt_arch *a, const char *theirs)
 {
+    const lnt_arch *const first = a;
     for (; a; a = a->base)
         for (const lnt_arch_key *k = a->keys; k && k->ours; k++)
-            if (k->theirs && !strcmp(k->theirs, theirs)) return k;
+            if (k->theirs && !strcmp(k->theirs, theirs) && !lnt_arch_shadowed(first, a, k)) return k;
     return NULL;
 }
 
@@ -79,10 +114,10 @@ static bool same_value(const lnt_option *o, const void *base, const char *text)
 }
 
 /* Every option has the value that the class needs. */
-static bool says(const lnt_arch *a, const lnt_options *t, const void *base)
+static bool says(const lnt_arch *a, const lnt_options *t, const lnt_part *part, const void *base)
 {
     for (int i = 0; i < t->n; i++) {
-        const lnt_arch_key *k = lnt_arch_our_key(a, t->row[i].key);
+        const lnt_arch_key *k = lnt_arch_our_key(a, part, t->row[i].key);
         if (k && k->only && !same_value(&t->row[i], base, k->only)) return false;
     }
     return true;
@@ -104,15 +139,43 @@ static bool says_attn(const lnt_arch *a, const lnt_part *p)
 
 static bool kind_is(const lnt_part *p, lnt_family f, const char *name) { return p->kind == (name ? lnt_kind_find(f, name) : lnt_kind_at(f, 0)); }
 
+bool lnt_config_equal(const lnt_config *a, const lnt_config *b)
+{
+    const lnt_options *s, *t;
+    const lnt_part *p, *q;
+    void *x, *y;
+    for (int i = 0; (s = lnt_config_table(a, i, &x, &p)) != NULL; i++) {
+        t = lnt_config_table(b, i, &y, &q);
+        if (!t || (p && (p->kind != q->kind || (i > 3 && lnt_config_uses(a, i - 4) != lnt_config_uses(b, i - 4))))) return false;
+        for (int r = 0; r < s->n && (i < 4 || lnt_config_uses(a, i - 4)); r++) {
+            const lnt_given u = lnt_option_get(&s->row[r], x), v = lnt_option_get(&s->row[r], y);
+            if (u.kind != v.kind || u.real != v.real) return false;
+        }
+    }
+    return a->n_mixers == b->n_mixers && !memcmp(a->mixer_of, b->mixer_of, sizeof a->mixer_of);
+}
+
+/* What is written as the class's reads back the same. */
+static bool spells(const lnt_arch *a, const lnt_config *k)
+{
+    json_t *o = a->class_name ? lnt_config_spell(a, k) : NULL;
+    lnt_config *again = o ? lnt_calloc(sizeof *again) : NULL;
+    const bool same = again && lnt_config_of_object(NULL, a, o, again) == LINNET_OK && lnt_config_equal(k, again);
+    linnet_config_destroy(again);
+    json_decref(o);
+    return same;
+}
+
 static bool says_all(const lnt_arch *a, const lnt_config *k)
 {
+    if (a->spelled) return spells(a, k);
     if (!a->class_name || strcmp(k->mixers[0].kind->about.name, a->mixer) != 0) return false;
     if (!kind_is(&k->block, LNT_BLOCKS, a->block) || !kind_is(&k->norm, LNT_NORMS, a->norm) || !kind_is(&k->mlp, LNT_MLPS, a->mlp)) return false;
     const lnt_options *t;
     const lnt_part *part;
     void *base;
     for (int i = 0; i < 5 && (t = lnt_config_table(k, i, &base, &part)) != NULL; i++)
-        if (!says(a, t, base)) return false;
+        if (!says(a, t, part, base)) return false;
     for (int i = 1; i < k->n_mixers; i++)
         if (lnt_config_uses(k, i) && !says_attn(a, &k->mixers[i])) return false;
     return true;
@@ -136,12 +199,87 @@ static bool replace(char *text, size_t size, const char *from, const char *to)
     return true;
 }
 
-const char *lnt_arch_tensor_name(const lnt_arch *a, const char *ours, int try, char *out, size_t size)
+/* The label of the layer that a name is of; NULL: of none. */
+static const char *layer_label(const lnt_config *k, const char *name)
+{
+    const char *at = strstr(name, "layers.");
+    const long l = at ? strtol(at + 7, NULL, 10) : -1;
+    return k && l >= 0 && l < k->num_hidden_layers ? k->mixers[k->mixer_of[l]].label : NULL;
+}
+
+static bool meant(const char *mixer, const char *label) { return !mixer || (label && !strcmp(mixer, label)); }
+
+const char *lnt_arch_tensor_name(const lnt_arch *a, const lnt_config *k, const char *ours, int try, char *out, size_t size)
 {
     bool other = false;
+    const char *label = a ? layer_label(k, ours) : NULL;
     snprintf(out, size, "%s", ours);
-    for (; a; a = a->base)
+    for (; a; a = a->base) {
         for (const lnt_arch_tensor *t = a->tensors; t && t->ours; t++)
             if (!t->also || try == 1) other |= replace(out, size, t->ours, t->theirs) && t->also;
+        for (const lnt_arch_rename *t = a->renames; t && t->ours; t++)
+            if (meant(t->mixer, label)) replace(out, size, t->ours, t->theirs);
+    }
     return try == 0 || other ? out : NULL;
+}
+
+int lnt_arch_tensor_lead(const lnt_arch *a, const lnt_config *k, const char *ours)
+{
+    const char *label = a ? layer_label(k, ours) : NULL;
+    for (; a; a = a->base)
+        for (const lnt_arch_rename *t = a->renames; t && t->ours; t++)
+            if (t->lead && meant(t->mixer, label) && strstr(ours, t->ours)) return t->lead;
+    return 0;
+}
+
+/* The parts of a row under `stem`, and which of them q is. */
+static bool find_parts(const lnt_arch_rows *r, const lnt_program *p, const lnt_param *q, lnt_arch_place *x, size_t *stem)
+{
+    char word[128], name[640];
+    const size_t n = strlen(q->name);
+    *stem = SIZE_MAX;
+    for (int i = 0; *lnt_word_at(r->ours, i, word, sizeof word); i++) {
+        const size_t m = strlen(word);
+        if (m < n && !strcmp(q->name + n - m, word)) *stem = n - m;
+    }
+    x->parts = 0, x->which = -1;
+    for (int i = 0; *stem != SIZE_MAX && *lnt_word_at(r->ours, i, word, sizeof word) && x->parts < LNT_ARCH_PARTS; i++) {
+        snprintf(name, sizeof name, "%.*s%s", (int)*stem, q->name, word);
+        const lnt_param *part = lnt_param_find(p, name);
+        if (!part) continue;
+        if (part == q) x->which = x->parts;
+        x->part[x->parts++] = part;
+    }
+    return x->which >= 0;
+}
+
+linnet_status lnt_arch_find_place(lnt_ctx *c, const lnt_arch *a, const lnt_config *k, const lnt_program *p, const lnt_param *q, lnt_arch_place *x,
+                                  bool *found)
+{
+    const char *label = a ? layer_label(k, q->name) : NULL;
+    size_t stem = 0;
+    char name[512], theirs[512];
+    *found = false;
+    for (const lnt_arch *at = a; at; at = at->base)
+        for (const lnt_arch_rows *r = at->rows; r && r->theirs; r++) {
+            if (!meant(r->mixer, label) || !find_parts(r, p, q, x, &stem)) continue;
+            const int64_t count = r->count ? (int64_t)r->count(k) : 1;
+            const bool pieces = strstr(r->theirs, "%d") != NULL;
+            snprintf(name, sizeof name, "%.*s", (int)stem, q->name);
+            if (!lnt_arch_tensor_name(a, k, name, 0, theirs, sizeof theirs)) continue;
+            snprintf(x->theirs, sizeof x->theirs, "%.511s%.120s", theirs, r->theirs);
+            x->pieces = pieces ? count : 1;
+            x->groups = pieces ? 1 : count;
+            x->all = 0;
+            for (int i = 0; i < x->parts; i++) {
+                if (count < 1 || x->part[i]->dim[0] % count)
+                    return lnt_fail(c, LINNET_EINVAL, "tensor \"%s\" has %lld rows, which do not divide into %lld", x->part[i]->name,
+                                    (long long)x->part[i]->dim[0], (long long)count);
+                x->rows[i] = x->part[i]->dim[0] / count;
+                x->all += x->rows[i];
+            }
+            *found = true;
+            return LINNET_OK;
+        }
+    return LINNET_OK;
 }

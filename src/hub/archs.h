@@ -6,14 +6,21 @@
 #ifndef LNT_HUB_ARCHS_H
 #define LNT_HUB_ARCHS_H
 
+#include "hub/json.h"
 #include "model/config.h"
 
 /* One of our keys that the architecture has under another name, or has not. Lists end with {0}. */
 typedef struct {
-    const char *ours;
-    const char *theirs; /* NULL: it has no such key, and a file with one is refused */
+    const char *ours;   /* "num_heads" of whoever has it, or "attention.num_heads" of the mixer of that label */
+    const char *theirs; /* "a.b": b of the object a. NULL: it has no such key, and a file with one is refused */
     const char *only;   /* JSON: the one value with which the class computes what we do; NULL: any */
 } lnt_arch_key;
+
+/* The mixer of the layers that have a word in the list "layer_types". */
+typedef struct {
+    const char *word, *mixer;
+    const char *label; /* of the part; NULL: the mixer's name */
+} lnt_arch_layer;
 
 /* One of our keys and a value as JSON. */
 typedef struct {
@@ -40,8 +47,27 @@ typedef struct {
     bool also;
 } lnt_arch_tensor;
 
+/* The same in some layers, or of another shape. */
+typedef struct {
+    const char *ours, *theirs;
+    const char *mixer; /* in the layers of this label alone; NULL: in all */
+    int lead;          /* the file's tensor has so many dimensions of 1 in front */
+} lnt_arch_rename;
+#define LNT_RENAME(ours, theirs) {ours, theirs, NULL, 0}
+#define LNT_RENAME_IN(mixer, ours, theirs) {ours, theirs, mixer, 0}
+
+/* Tensors of ours that are rows of one of theirs, or of theirs that are rows of one of ours. */
+typedef struct {
+    const char *theirs; /* what follows the layer in its name: ".attn.qkv.weight". With a %d: one for each of `count`, rows of ours in order */
+    const char *ours;   /* the same of ours, in the order of their rows, separated by blanks; those that the model lacks have none */
+    double (*count)(const lnt_config *k); /* theirs has so many groups, each with the parts' rows of that group; NULL: 1 */
+    const char *mixer;  /* as above */
+} lnt_arch_rows;
+
 typedef struct lnt_arch {
     const char *model_type;
+    const char *name;                   /* ours, where the model type is another project's too; NULL: the model type */
+    const char *told_by;                /* keys of which a file of that project has one, separated by blanks */
     const char *class_name;             /* that loads it; NULL: nobody else's */
     const char *mixer;                  /* of every layer */
     const char *attn;                   /* mixer of the layers that the key "attn" lists; NULL: there is no such key */
@@ -52,31 +78,71 @@ typedef struct lnt_arch {
     const lnt_arch_key *keys;
     const lnt_arch_other *others;
     const lnt_arch_tensor *tensors;
+    const lnt_arch_rename *renames;     /* behind them */
+    const lnt_arch_rows *rows;
+    const char *const *ignored;         /* parts of names of tensors that the class can do without; the list ends with NULL */
+    /* Only keys that a row names are read and written, all others have the values of `defaults`; what the class computes is what reads back the
+     * same. Mixers go by layers[], which ends with {0} and begins with `mixer` (NULL: all layers have that), under "layer_types". */
+    bool spelled;
+    const lnt_arch_layer *layers;
+    /* What no row can say: a file as it came to one with the keys above, and back; false: the class cannot say it. NULL: nothing. */
+    bool (*from_theirs)(json_t *o);
+    bool (*to_theirs)(json_t *o);
     const struct lnt_arch *base;        /* whose lists (keys, others, tensors) go on where these end; NULL: none */
 } lnt_arch;
 
 #define X(name) extern const lnt_arch lnt_arch_##name;
 #include "hub/archs/archs.def"
 #undef X
-extern const lnt_arch lnt_arch_fla, lnt_arch_transformers; /* bases */
+extern const lnt_arch lnt_arch_fla, lnt_arch_transformers, lnt_arch_causal_lm, lnt_arch_backbone; /* bases */
 
 const lnt_arch *lnt_arch_at(int i); /* in the order of archs.def; NULL past the end */
-const lnt_arch *lnt_arch_find(const char *model_type);
+const char *lnt_arch_name(const lnt_arch *a);
+const lnt_arch *lnt_arch_find(const char *name); /* or its model type */
+/* The architecture of a file with this model type and these keys. */
+const lnt_arch *lnt_arch_of_file(const char *model_type, const json_t *o);
 /* The architecture whose class computes the configuration, or linnet's own. */
 const lnt_arch *lnt_arch_of(const lnt_config *k);
 /* The mixer and architecture that a model type or a mixer's name asks for; LINNET_EINVAL with the list of names. */
 linnet_status lnt_arch_named(lnt_ctx *c, const char *name, const lnt_arch **arch, const lnt_mixer **mixer);
 
-const lnt_arch_key *lnt_arch_our_key(const lnt_arch *a, const char *ours);
+/* part: whose key it is; NULL: a common one. */
+const lnt_arch_key *lnt_arch_our_key(const lnt_arch *a, const lnt_part *part, const char *ours);
 const lnt_arch_key *lnt_arch_their_key(const lnt_arch *a, const char *theirs);
+/* Whether a row of `base`, on the way from a, is one of a class that says something else of the same key of ours. */
+bool lnt_arch_shadowed(const lnt_arch *a, const lnt_arch *base, const lnt_arch_key *row);
 const lnt_arch_other *lnt_arch_other_key(const lnt_arch *a, const char *key);
 /* A key of the first mixer, which has it. */
 double lnt_arch_number(const lnt_config *k, const char *key);
-/* The name in a file of our tensor; try 1: the other name that it may have. NULL: there is none. */
-const char *lnt_arch_tensor_name(const lnt_arch *a, const char *ours, int try, char *out, size_t size);
+/* The name in a file of our tensor; try 1: the other name that it may have. NULL: there is none. a NULL: files have our names, k may be NULL. */
+const char *lnt_arch_tensor_name(const lnt_arch *a, const lnt_config *k, const char *ours, int try, char *out, size_t size);
+/* Dimensions of 1 that the file's tensor has in front. */
+int lnt_arch_tensor_lead(const lnt_arch *a, const lnt_config *k, const char *ours);
+
+/* Where a parameter stands in files, when it is not a tensor of its own. */
+enum { LNT_ARCH_PARTS = 8 };
+typedef struct {
+    char theirs[640];             /* with a %d where pieces > 1 */
+    int64_t pieces;               /* ours is so many of theirs, one below the other */
+    int64_t groups;               /* of their rows; a group has `all`, of which part[i] has rows[i], in order */
+    int64_t all, rows[LNT_ARCH_PARTS];
+    int parts, which;             /* which of the parts the parameter is */
+    const lnt_param *part[LNT_ARCH_PARTS];
+} lnt_arch_place;
+/* false: it is a tensor of its own. LINNET_EINVAL where the rows cannot be divided so. */
+linnet_status lnt_arch_find_place(lnt_ctx *c, const lnt_arch *a, const lnt_config *k, const lnt_program *p, const lnt_param *q, lnt_arch_place *out,
+                                  bool *found);
+
+/* The keys of a configuration as the architecture's class reads them, without those kept from a file; NULL: out of memory, or the class cannot say
+ * it. config_write.c. */
+json_t *lnt_config_spell(const lnt_arch *a, const lnt_config *k);
+/* The same configuration, whatever it is called and came from. archs.c. */
+bool lnt_config_equal(const lnt_config *a, const lnt_config *b);
 
 /* Read the text of a config.json; `path` is for messages. config_read.c. */
 linnet_status lnt_config_parse(lnt_ctx *c, const char *path, const char *text, size_t bytes, lnt_config **out);
+/* What the object says as a file of the architecture. config_read.c. */
+linnet_status lnt_config_of_object(lnt_ctx *c, const lnt_arch *a, const json_t *o, lnt_config *k);
 /* A value of the configuration's tables from JSON text; for defaults. config_read.c. */
 bool lnt_given_of_text(const char *text, lnt_given *out);
 /* The JSON text of an option's value. config_write.c. */

@@ -12,17 +12,22 @@ static void print_shape(char *text, size_t size, const int64_t *dim, int ndim)
     if (n < (int)size) snprintf(text + n, size - (size_t)n, "]");
 }
 
-static linnet_status check_tensor(lnt_ctx *c, const lnt_safetensors *s, const char *name, const lnt_param *q, const lnt_st_tensor *t)
+/* t has the dimensions dim, or after `lead` dimensions of 1 those. */
+static linnet_status check_tensor(lnt_ctx *c, const lnt_safetensors *s, const char *name, int ndim, const int64_t *dim, int lead,
+                                  const lnt_st_tensor *t)
 {
+    int64_t want[LNT_ST_MAX_DIMS] = {1, 1, 1, 1};
+    memcpy(want + lead, dim, (size_t)ndim * sizeof *dim);
+    ndim += lead;
     if (!t) {
         lnt_fail(c, LINNET_EFORMAT, "tensor \"%s\" is missing", name);
         return lnt_detail(c, "Looked for in %s, which holds %d tensors.", s->path, s->n);
     }
-    if (t->ndim != q->ndim || memcmp(t->dim, q->dim, (size_t)q->ndim * sizeof *q->dim)) {
-        char have[128], want[128];
+    if (t->ndim != ndim || memcmp(t->dim, want, (size_t)ndim * sizeof *want)) {
+        char have[128], expected[128];
         print_shape(have, sizeof have, t->dim, t->ndim);
-        print_shape(want, sizeof want, q->dim, q->ndim);
-        lnt_fail(c, LINNET_EFORMAT, "tensor \"%s\" has shape %s, expected %s", name, have, want);
+        print_shape(expected, sizeof expected, want, ndim);
+        lnt_fail(c, LINNET_EFORMAT, "tensor \"%s\" has shape %s, expected %s", name, have, expected);
         lnt_detail(c, "Read from %s.", s->path);
         return lnt_hint(c, "config.json and the weights do not belong together.");
     }
@@ -49,101 +54,213 @@ static void read_elements(float *dst, const lnt_st_tensor *t, int64_t i, int64_t
     }
 }
 
-/* A parameter's tensor, under the names that files of the architecture have for it. */
-static const lnt_st_tensor *find_tensor(const lnt_safetensors *s, const lnt_arch *a, const char *prefix, const char *name)
+static const lnt_st_tensor *with_prefix(const lnt_safetensors *s, const char *prefix, const char *name)
 {
-    char full[640], theirs[640 - 64];
-    for (int try = 0; try < 2 && lnt_arch_tensor_name(a, name, try, theirs, sizeof theirs); try++) {
-        snprintf(full, sizeof full, "%.63s%s", prefix, theirs);
-        const lnt_st_tensor *t = lnt_safetensors_find(s, full);
+    char full[640];
+    snprintf(full, sizeof full, "%.63s%.512s", prefix, name);
+    return lnt_safetensors_find(s, full);
+}
+
+/* A parameter's tensor, under the names that files of the architecture have for it. */
+static const lnt_st_tensor *find_tensor(const lnt_safetensors *s, const lnt_naming *n, const char *name)
+{
+    char theirs[512];
+    for (int try = 0; try < 2 && lnt_arch_tensor_name(n->a, n->k, name, try, theirs, sizeof theirs); try++) {
+        const lnt_st_tensor *t = with_prefix(s, n->prefix, theirs);
         if (t) return t;
     }
     return NULL;
 }
 
-/* The first tensor that no parameter of p reads; NULL: none. Tied models are stored with and without a copy of the head. */
-static const char *left_over(lnt_ctx *c, const lnt_safetensors *s, const lnt_arch *a, const char *prefix, const lnt_program *p, linnet_status *status)
+/* The name of the i-th of a place's tensors. */
+static void piece_name(const lnt_arch_place *x, int64_t i, char *out, size_t size)
 {
-    const char *given = NULL;
-    bool *used = lnt_calloc(lnt_bytes((size_t)s->n, sizeof *used));
-    *status = used || !s->n ? LINNET_OK : lnt_fail_memory(c, (size_t)s->n);
-    for (int i = 0; *status == LINNET_OK && i < lnt_param_count(p); i++) {
-        const lnt_st_tensor *t = find_tensor(s, a, prefix, lnt_param_at(p, i)->name);
-        if (t) used[t - s->tensors] = true;
-    }
-    for (int i = 0; *status == LINNET_OK && i < s->n && !given; i++)
-        if (!used[i] && strcmp(s->tensors[i].name, "lm_head.weight") != 0) given = s->tensors[i].name;
-    lnt_free(used);
-    return given;
+    const char *at = x->pieces > 1 || strstr(x->theirs, "%d") ? strstr(x->theirs, "%d") : NULL;
+    if (at) snprintf(out, size, "%.*s%lld%s", (int)(at - x->theirs), x->theirs, (long long)i, at + 2);
+    else snprintf(out, size, "%s", x->theirs);
 }
 
-linnet_status lnt_checkpoint_check(lnt_ctx *c, const lnt_safetensors *s, const lnt_arch *a, const char *prefix, const lnt_program *p, bool strict)
+/* Calls f for every tensor that parameter q is made of; of tensors that hold several of ours, at each of them. */
+typedef linnet_status visit(lnt_ctx *c, const lnt_safetensors *s, const char *name, const lnt_st_tensor *t, const lnt_param *q,
+                            const lnt_arch_place *x, int64_t piece, void *user);
+static linnet_status each_tensor(lnt_ctx *c, const lnt_safetensors *s, const lnt_naming *n, const lnt_program *p, const lnt_param *q, visit *f,
+                                 void *user)
 {
-    char name[640];
-    for (int i = 0; i < lnt_param_count(p); i++) {
-        const lnt_param *q = lnt_param_at(p, i);
-        snprintf(name, sizeof name, "%s%s", prefix, q->name);
-        LNT_TRY(check_tensor(c, s, name, q, find_tensor(s, a, prefix, q->name)));
+    lnt_arch_place x;
+    bool found;
+    char name[700], full[800];
+    LNT_TRY(lnt_arch_find_place(c, n->a, n->k, p, q, &x, &found));
+    for (int64_t i = 0; found && i < x.pieces; i++) {
+        piece_name(&x, i, name, sizeof name);
+        snprintf(full, sizeof full, "%.63s%.700s", n->prefix, name);
+        LNT_TRY(f(c, s, full, lnt_safetensors_find(s, full), q, &x, i, user));
     }
+    if (found) return LINNET_OK;
+    lnt_arch_tensor_name(n->a, n->k, q->name, 0, name, sizeof name);
+    snprintf(full, sizeof full, "%.63s%.700s", n->prefix, name);
+    return f(c, s, full, find_tensor(s, n, q->name), q, NULL, 0, user);
+}
+
+static linnet_status mark_used(lnt_ctx *c, const lnt_safetensors *s, const char *name, const lnt_st_tensor *t, const lnt_param *q,
+                               const lnt_arch_place *x, int64_t piece, void *user)
+{
+    (void)c, (void)name, (void)q, (void)x, (void)piece;
+    if (t) ((bool *)user)[t - s->tensors] = true;
+    return LINNET_OK;
+}
+
+/* The first tensor that no parameter of p reads and the architecture cannot do without; NULL: none. Tied models are stored with and without a copy of
+ * the head. */
+static linnet_status find_left_over(lnt_ctx *c, const lnt_safetensors *s, const lnt_naming *n, const lnt_program *p, const char **given)
+{
+    bool *used = lnt_calloc(lnt_bytes((size_t)s->n, sizeof *used));
+    linnet_status status = used || !s->n ? LINNET_OK : lnt_fail_memory(c, (size_t)s->n);
+    *given = NULL;
+    for (int i = 0; status == LINNET_OK && i < lnt_param_count(p); i++) status = each_tensor(c, s, n, p, lnt_param_at(p, i), mark_used, used);
+    for (int i = 0; status == LINNET_OK && i < s->n && !*given; i++) {
+        bool fine = used[i] || !strcmp(s->tensors[i].name, "lm_head.weight");
+        for (const lnt_arch *a = n->a; a; a = a->base)
+            for (const char *const *w = a->ignored; w && *w; w++) fine |= strstr(s->tensors[i].name, *w) != NULL;
+        if (!fine) *given = s->tensors[i].name;
+    }
+    lnt_free(used);
+    return status;
+}
+
+/* A tensor with rows of q: all of it, one of its pieces, or one that has other rows beside. */
+static linnet_status check_part(lnt_ctx *c, const lnt_safetensors *s, const char *name, const lnt_st_tensor *t, const lnt_param *q,
+                                const lnt_arch_place *x, int64_t piece, void *user)
+{
+    const lnt_naming *n = user;
+    int64_t dim[4];
+    (void)piece;
+    memcpy(dim, q->dim, sizeof dim);
+    if (x) dim[0] = x->pieces > 1 ? q->dim[0] / x->pieces : x->groups * x->all;
+    return check_tensor(c, s, name, q->ndim, dim, x ? 0 : lnt_arch_tensor_lead(n->a, n->k, q->name), t);
+}
+
+linnet_status lnt_checkpoint_check(lnt_ctx *c, const lnt_safetensors *s, const lnt_naming *n, const lnt_program *p)
+{
+    const char *given = NULL;
+    for (int i = 0; i < lnt_param_count(p); i++) LNT_TRY(each_tensor(c, s, n, p, lnt_param_at(p, i), check_part, (void *)(uintptr_t)n));
+    if (n->strict) LNT_TRY(find_left_over(c, s, n, p, &given));
+    if (!given) return LINNET_OK;
+    lnt_fail(c, LINNET_EFORMAT, "tensor \"%s\" belongs to no parameter of this model", given);
+    lnt_detail(c, "Read from %s.", s->path);
+    return lnt_hint(c, "config.json and the weights do not belong together.");
+}
+
+enum { BLOCK = 1 << 20 };
+typedef struct {
+    lnt_weights *w;
+    float *arena, *block;
+} sink;
+
+/* n elements of t from `from` on become those of q from `to` on. */
+static linnet_status take(lnt_ctx *c, const sink *out, const lnt_st_tensor *t, const lnt_param *q, int64_t from, int64_t to, int64_t n)
+{
     linnet_status status = LINNET_OK;
-    const char *given = strict ? left_over(c, s, a, prefix, p, &status) : NULL;
-    if (given) {
-        lnt_fail(c, LINNET_EFORMAT, "tensor \"%s\" belongs to no parameter of this model", given);
-        lnt_detail(c, "Read from %s.", s->path);
-        return lnt_hint(c, "config.json and the weights do not belong together.");
+    for (int64_t at = 0; status == LINNET_OK && at < n; at += BLOCK) {
+        const int64_t m = n - at < BLOCK ? n - at : BLOCK;
+        read_elements(out->block, t, from + at, m);
+        if (out->w) status = lnt_weights_put(out->w, q, to + at, out->block, m);
+        else lnt_to_device(c, out->arena + q->offset + to + at, out->block, (size_t)m * 4);
     }
     return status;
+}
+
+static linnet_status read_part(lnt_ctx *c, const lnt_safetensors *s, const char *name, const lnt_st_tensor *t, const lnt_param *q,
+                               const lnt_arch_place *x, int64_t piece, void *user)
+{
+    (void)s, (void)name;
+    const int64_t row = q->dim[0] ? q->count / q->dim[0] : 0;
+    if (!x) return take(c, user, t, q, 0, 0, q->count);
+    if (x->pieces > 1) return take(c, user, t, q, 0, piece * t->count, t->count);
+    int64_t first = 0;
+    for (int i = 0; i < x->which; i++) first += x->rows[i];
+    for (int64_t g = 0; g < x->groups; g++)
+        LNT_TRY(take(c, user, t, q, (g * x->all + first) * row, g * x->rows[x->which] * row, x->rows[x->which] * row));
+    return LINNET_OK;
 }
 
 /* Into w, or into arena where there is no w. */
-static linnet_status read_all(lnt_ctx *c, const lnt_safetensors *s, const lnt_arch *a, const char *prefix, const lnt_program *p, lnt_weights *w,
-                              float *arena, bool strict)
+static linnet_status read_all(lnt_ctx *c, const lnt_safetensors *s, const lnt_naming *n, const lnt_program *p, lnt_weights *w, float *arena)
 {
-    enum { BLOCK = 1 << 20 };
-    int n = lnt_param_count(p);
     linnet_status status = LINNET_OK;
-    LNT_TRY(lnt_checkpoint_check(c, s, a, prefix, p, strict));
-    float *block = lnt_alloc(BLOCK * sizeof *block);
-    if (!block) return lnt_fail_memory(c, BLOCK * sizeof *block);
-    for (int i = 0; i < n; i++) {
-        const lnt_param *q = lnt_param_at(p, i);
-        const lnt_st_tensor *t = find_tensor(s, a, prefix, q->name);
-        for (int64_t at = 0; status == LINNET_OK && at < q->count; at += BLOCK) {
-            int64_t m = q->count - at < BLOCK ? q->count - at : BLOCK;
-            read_elements(block, t, at, m);
-            if (w) status = lnt_weights_put(w, q, at, block, m);
-            else lnt_to_device(c, arena + q->offset + at, block, (size_t)m * 4);
-        }
-    }
-    lnt_free(block);
+    LNT_TRY(lnt_checkpoint_check(c, s, n, p));
+    sink out = {w, arena, lnt_alloc(BLOCK * sizeof(float))};
+    if (!out.block) return lnt_fail_memory(c, BLOCK * sizeof(float));
+    for (int i = 0; status == LINNET_OK && i < lnt_param_count(p); i++) status = each_tensor(c, s, n, p, lnt_param_at(p, i), read_part, &out);
+    lnt_free(out.block);
     return status;
 }
 
-linnet_status lnt_checkpoint_read(lnt_ctx *c, const lnt_safetensors *s, const lnt_arch *a, const char *prefix, lnt_weights *w, bool strict)
+linnet_status lnt_checkpoint_read(lnt_ctx *c, const lnt_safetensors *s, const lnt_naming *n, lnt_weights *w)
 {
-    return read_all(c, s, a, prefix, w->program, w, NULL, strict);
+    return read_all(c, s, n, w->program, w, NULL);
 }
 
-linnet_status lnt_checkpoint_read_arena(lnt_ctx *c, const lnt_safetensors *s, const char *prefix, const lnt_program *p, float *arena)
+linnet_status lnt_checkpoint_read_arena(lnt_ctx *c, const lnt_safetensors *s, const lnt_naming *n, const lnt_program *p, float *arena)
 {
-    return read_all(c, s, NULL, prefix, p, NULL, arena, false);
+    return read_all(c, s, n, p, NULL, arena);
 }
 
-linnet_status lnt_checkpoint_list(lnt_ctx *c, const lnt_program *p, const lnt_arch *a, const char *prefix, const float *values, lnt_arena *scratch,
-                                  lnt_st_tensor *tensors)
+/* ---- a file's tensors ---- */
+
+typedef struct {
+    const lnt_naming *n;
+    const float *values;
+    lnt_arena *scratch;
+    lnt_st_tensor *list;
+    int count;
+} listing;
+
+/* Rows of several parameters in one tensor. */
+static const float *woven(const lnt_arch_place *x, const listing *l, int64_t row)
 {
-    char name[640];
-    for (int i = 0; i < lnt_param_count(p); i++) {
-        const lnt_param *q = lnt_param_at(p, i);
-        lnt_st_tensor *t = &tensors[i];
-        *t = (lnt_st_tensor){.name = lnt_arena_printf(scratch, "%s%s", prefix, lnt_arch_tensor_name(a, q->name, 0, name, sizeof name)),
-                             .dtype = LINNET_F32,
-                             .ndim = q->ndim,
-                             .count = q->count,
-                             .data = values + q->offset};
-        if (!t->name) return lnt_fail_memory(c, strlen(q->name));
-        memcpy(t->dim, q->dim, (size_t)q->ndim * sizeof *q->dim);
+    float *all = lnt_arena_alloc(l->scratch, lnt_bytes(lnt_bytes((size_t)row, (size_t)x->all), lnt_bytes((size_t)x->groups, sizeof *all))), *at = all;
+    for (int64_t g = 0; g < x->groups && all; g++)
+        for (int i = 0; i < x->parts; i++) {
+            memcpy(at, l->values + x->part[i]->offset + g * x->rows[i] * row, (size_t)(x->rows[i] * row) * sizeof *at);
+            at += x->rows[i] * row;
+        }
+    return all;
+}
+
+/* Its list is counted where there is none. */
+static linnet_status list_part(lnt_ctx *c, const lnt_safetensors *s, const char *name, const lnt_st_tensor *found, const lnt_param *q,
+                               const lnt_arch_place *x, int64_t piece, void *user)
+{
+    listing *l = user;
+    (void)s, (void)found;
+    const bool woven_in = x && x->pieces == 1;
+    if (woven_in && x->which > 0) return LINNET_OK; /* with the first of them */
+    if (!l->list) return l->count++, LINNET_OK;
+    lnt_st_tensor *t = &l->list[l->count++];
+    const int lead = x ? 0 : lnt_arch_tensor_lead(l->n->a, l->n->k, q->name);
+    const int64_t row = q->dim[0] ? q->count / q->dim[0] : 0, rows = !x ? q->dim[0] : woven_in ? x->groups * x->all : q->dim[0] / x->pieces;
+    *t = (lnt_st_tensor){.name = lnt_arena_strdup(l->scratch, name), .dtype = LINNET_F32, .ndim = q->ndim + lead, .count = rows * row,
+                         .data = woven_in ? woven(x, l, row) : l->values + q->offset + piece * rows * row, .dim = {1, 1, 1, 1}};
+    if (!t->name || !t->data) return lnt_fail_memory(c, lnt_bytes((size_t)t->count, 4));
+    memcpy(t->dim + lead, q->dim, (size_t)q->ndim * sizeof *q->dim);
+    if (q->ndim) t->dim[lead] = rows;
+    return LINNET_OK;
+}
+
+linnet_status lnt_checkpoint_list(lnt_ctx *c, const lnt_program *p, const lnt_naming *n, const float *values, lnt_arena *scratch, int *count,
+                                  lnt_st_tensor **tensors)
+{
+    const lnt_safetensors none = {.path = ""};
+    listing l = {.n = n, .values = values, .scratch = scratch};
+    for (int turn = 0; turn < 2; turn++) {
+        for (int i = 0; i < lnt_param_count(p); i++) LNT_TRY(each_tensor(c, &none, n, p, lnt_param_at(p, i), list_part, &l));
+        if (turn) break;
+        l.list = lnt_arena_alloc(scratch, lnt_bytes((size_t)l.count + 1, sizeof *l.list));
+        if (!l.list) return lnt_fail_memory(c, lnt_bytes((size_t)l.count, sizeof *l.list));
+        l.count = 0;
     }
+    *count = l.count;
+    *tensors = l.list;
     return LINNET_OK;
 }
 
@@ -168,12 +285,12 @@ static linnet_status open_folder(linnet_context *c, const char *folder, linnet_d
     LNT_TRY_GOTO(s, linnet_config_load(c, folder, &k), done);
     snprintf(path, sizeof path, "%s/model.safetensors", folder);
     if (weights || lnt_file_exists(path)) LNT_TRY_GOTO(s, lnt_safetensors_open(c, path, &file), done);
-    const lnt_arch *a = lnt_arch_find(k->model_type);
+    const lnt_naming naming = {.a = lnt_arch_find(k->model_type), .k = k, .prefix = "", .strict = true};
     LNT_TRY_GOTO(s, lnt_model_outline(c, k, dtype, &m), done);
-    if (file) LNT_TRY_GOTO(s, lnt_checkpoint_check(c, file, a, "", m->p, true), done); /* before what config.json asks for is taken */
+    if (file) LNT_TRY_GOTO(s, lnt_checkpoint_check(c, file, &naming, m->p), done); /* before what config.json asks for is taken */
     if (weights) {
         LNT_TRY_GOTO(s, lnt_weights_create(c, m->p, dtype, LINNET_F32, &m->w), done);
-        LNT_TRY_GOTO(s, lnt_checkpoint_read(c, file, a, "", m->w, true), done);
+        LNT_TRY_GOTO(s, lnt_checkpoint_read(c, file, &naming, m->w), done);
     }
     *out = m;
     m = NULL;
@@ -204,29 +321,29 @@ static linnet_status stage_text(lnt_ctx *c, const char *path, const char *text, 
 linnet_status lnt_model_stage(lnt_ctx *c, const linnet_model *m, const char *folder, lnt_file_writer w[2])
 {
     static const char *const metadata[] = {"format", "pt"}; /* what Transformers expects to find */
+    const lnt_naming naming = {.a = lnt_arch_of(m->config), .k = m->config, .prefix = ""};
     char path[4096];
     lnt_arena scratch = {0};
     linnet_status s;
-    int n = lnt_param_count(m->p);
+    int n = 0;
     const size_t bytes = lnt_bytes((size_t)m->w->elements, 4);
     float *values = lnt_alloc(bytes);
-    lnt_st_tensor *tensors = lnt_calloc(lnt_bytes((size_t)n, sizeof *tensors));
+    lnt_st_tensor *tensors = NULL;
     const char *json = linnet_config_json(m->config);
     w[0] = w[1] = (lnt_file_writer){0};
-    if (!values || !tensors || !json) {
+    if (!values || !json) {
         s = lnt_fail_memory(c, bytes);
         goto done;
     }
     snprintf(path, sizeof path, "%s/config.json", folder);
     LNT_TRY_GOTO(s, stage_text(c, path, json, &w[0]), done);
     LNT_TRY_GOTO(s, lnt_weights_get(m->w, values), done);
-    LNT_TRY_GOTO(s, lnt_checkpoint_list(c, m->p, lnt_arch_of(m->config), "", values, &scratch, tensors), done);
+    LNT_TRY_GOTO(s, lnt_checkpoint_list(c, m->p, &naming, values, &scratch, &n, &tensors), done);
     snprintf(path, sizeof path, "%s/model.safetensors", folder);
     s = lnt_safetensors_stage(c, path, n, tensors, 1, metadata, &w[1]);
 done:
     if (s != LINNET_OK) lnt_file_abandon(&w[0]);
     lnt_free(values);
-    lnt_free(tensors);
     lnt_arena_free(&scratch);
     return s;
 }

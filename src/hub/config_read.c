@@ -50,18 +50,36 @@ static linnet_status put_defaults(lnt_ctx *c, lnt_config *k, const lnt_arch_defa
     return LINNET_OK;
 }
 
-static linnet_status make(lnt_ctx *c, const char *model_type, lnt_config *out)
+/* The mixers of an architecture that has several, each a part of its label; lnt_config_prune removes what no layer takes. */
+static linnet_status add_layers(lnt_ctx *c, const lnt_arch *arch, lnt_config *k)
 {
-    const lnt_arch *arch;
-    const lnt_mixer *mixer;
-    LNT_TRY(lnt_arch_named(c, model_type, &arch, &mixer));
-    LNT_TRY(lnt_config_make(c, arch == &lnt_arch_linnet ? model_type : arch->model_type, mixer, out));
+    for (const lnt_arch_layer *l = arch->layers; l && l->word; l++) {
+        const char *label = l->label ? l->label : l->mixer;
+        int part = 0;
+        if (l == arch->layers) snprintf(k->mixers[0].label, sizeof k->mixers[0].label, "%s", label);
+        else LNT_TRY(lnt_config_add_mixer(c, k, lnt_mixer_find(l->mixer), label, &part));
+        lnt_options_default(&k->mixers[part].kind->options, k->mixers[part].options);
+    }
+    return LINNET_OK;
+}
+
+/* arch NULL: that of the name. */
+static linnet_status make(lnt_ctx *c, const lnt_arch *arch, const char *model_type, lnt_config *out)
+{
+    const lnt_mixer *mixer = arch && arch->mixer ? lnt_mixer_find(arch->mixer) : NULL;
+    if (!mixer) LNT_TRY(lnt_arch_named(c, model_type, &arch, &mixer));
+    LNT_TRY(lnt_config_make(c, arch == &lnt_arch_linnet ? model_type : lnt_arch_name(arch), mixer, out));
     lnt_part *const part[] = {&out->block, &out->norm, &out->mlp};
     const char *const kind[] = {arch->block, arch->norm, arch->mlp};
     linnet_status s = LINNET_OK;
     for (int i = 0; i < 3 && s == LINNET_OK; i++) {
         const lnt_family f = (lnt_family)(LNT_BLOCKS + i);
         if (kind[i]) s = lnt_part_become(c, part[i], lnt_kind_find(f, kind[i]), lnt_family_name(f));
+    }
+    if (s == LINNET_OK) s = add_layers(c, arch, out);
+    for (const lnt_arch *a = arch; a && s == LINNET_OK; a = a->base) { /* a base's count where the type itself says nothing */
+        if (a == arch || !a->defaults) continue;
+        s = put_defaults(c, out, a->defaults, NULL);
     }
     if (s == LINNET_OK) s = put_defaults(c, out, arch->defaults, NULL);
     if (s != LINNET_OK) lnt_config_clear(out);
@@ -303,6 +321,50 @@ static linnet_status refuse_unknown(lnt_ctx *c, const char *key, const lnt_confi
     return near && !elsewhere ? lnt_hint(c, "Did you mean \"%s\"?", near) : lnt_hint(c, "Its keys are %s.", list);
 }
 
+#define LAYER_TYPES "layer_types"
+
+/* The mixer of each layer by the architecture's words; null: all have the first. */
+static linnet_status read_layer_types(lnt_ctx *c, const lnt_arch *a, const json_t *value, lnt_config *k)
+{
+    char shown[80], words[200] = "";
+    const size_t n = json_array_size(value);
+    for (const lnt_arch_layer *l = a->layers; l->word; l++) snprintf(words + strlen(words), sizeof words - strlen(words), " %s", l->word);
+    if (!json_is_null(value) && (!json_is_array(value) || n > LNT_MAX_LAYERS))
+        return lnt_fail(c, LINNET_EINVAL, LAYER_TYPES " is %s, expected a word for each layer, of%s", lnt_json_show(value, shown, sizeof shown),
+                        words);
+    for (size_t i = 0; i < n; i++) {
+        const char *word = json_string_value(json_array_get(value, i));
+        const lnt_arch_layer *l = a->layers;
+        int mixer = 0;
+        while (word && l->word && strcmp(l->word, word) != 0) l++;
+        if (!word || !l->word)
+            return lnt_fail(c, LINNET_EINVAL, LAYER_TYPES "[%zu] is %s, expected one of%s", i,
+                            lnt_json_show(json_array_get(value, i), shown, sizeof shown), words);
+        LNT_TRY(lnt_config_mixer_named(c, k, l->label ? l->label : l->mixer, -1, &mixer));
+        k->mixer_of[i] = (uint8_t)mixer;
+    }
+    k->named_layers = (int)n;
+    return LINNET_OK;
+}
+
+/* A key that several rows may name, for several of ours. */
+static linnet_status put_each(lnt_ctx *c, const lnt_arch *a, const char *key, const lnt_given *v, lnt_config *k, bool *known)
+{
+    const lnt_arch *whole = a;
+    for (; a; a = a->base)
+        for (const lnt_arch_key *row = a->keys; row && row->ours; row++) {
+            bool has = false;
+            if (!row->theirs || strcmp(row->theirs, key) != 0 || lnt_arch_shadowed(whole, a, row)) continue;
+            LNT_TRY(lnt_config_put(c, k, row->ours, v, &has));
+            *known |= has;
+            if (whole->spelled && row->only && has && !is_one_of(row->only, v->shown)) {
+                lnt_fail(c, LINNET_EINVAL, "%s is %s, expected %s", key, v->shown, row->only);
+                return lnt_hint(c, "Another value changes what the model computes, and linnet does not offer it here.");
+            }
+        }
+    return LINNET_OK;
+}
+
 /* file: the key stands in a file of the model type, which may lack keys that --set may give. */
 static linnet_status read_key(lnt_ctx *c, const char *key, const json_t *value, bool file, lnt_config *k)
 {
@@ -319,10 +381,12 @@ static linnet_status read_key(lnt_ctx *c, const char *key, const json_t *value, 
         if (!strcmp(key, lnt_family_name((lnt_family)f))) return lnt_config_touch(k), read_single(c, (lnt_family)f, value, single[f]);
     if (!strcmp(key, "mixers")) return lnt_config_touch(k), read_mixers(c, value, k);
     if (!strcmp(key, "layer_mixers")) return lnt_config_touch(k), read_layer_mixers(c, value, k);
-    const lnt_arch_key *theirs = lnt_arch_their_key(a, key), *ours = lnt_arch_our_key(a, key);
+    if (a->layers && !strcmp(key, LAYER_TYPES)) return lnt_config_touch(k), read_layer_types(c, a, value, k);
+    const lnt_arch_key *theirs = lnt_arch_their_key(a, key), *ours = lnt_arch_our_key(a, NULL, key);
     const lnt_given v = given_of(value);
     bool known = false;
-    if (theirs || !file || !ours) LNT_TRY(lnt_config_put(c, k, theirs ? theirs->ours : key, &v, &known));
+    if (theirs) LNT_TRY(put_each(c, a, key, &v, k, &known));
+    else if (!file || (!ours && !a->spelled)) LNT_TRY(lnt_config_put(c, k, key, &v, &known));
     if (known) return LINNET_OK;
     const lnt_arch_other *other = lnt_arch_other_key(a, key);
     return other ? read_other(c, other, value, file, k) : refuse_unknown(c, key, k);
@@ -356,22 +420,56 @@ static linnet_status check_follows(lnt_ctx *c, const json_t *o, const lnt_config
 
 /* ---- whole configurations ---- */
 
-static linnet_status read_object(lnt_ctx *c, const json_t *o, lnt_config *k)
+/* Keys of objects that the architecture has rows for, "a.b" in their place. */
+static bool flatten(const lnt_arch *arch, json_t *o)
+{
+    bool fine = true;
+    for (const lnt_arch *a = arch; a; a = a->base)
+        for (const lnt_arch_key *row = a->keys; row && row->ours; row++) {
+            const char *dot = row->theirs ? strchr(row->theirs, '.') : NULL, *key;
+            char outer[64], path[160];
+            json_t *value;
+            if (!dot) continue;
+            snprintf(outer, sizeof outer, "%.*s", (int)(dot - row->theirs), row->theirs);
+            json_t *inner = json_object_get(o, outer);
+            if (json_is_null(inner)) json_object_del(o, outer);
+            if (!json_is_object(inner)) continue;
+            json_incref(inner);
+            json_object_del(o, outer);
+            json_object_foreach(inner, key, value) {
+                snprintf(path, sizeof path, "%s.%s", outer, key);
+                fine &= json_object_set(o, path, value) == 0;
+            }
+            json_decref(inner);
+        }
+    return fine;
+}
+
+/* A file as its class's own keys say it, or the object itself. */
+static linnet_status canonical(lnt_ctx *c, const lnt_arch *arch, const json_t *o, json_t **out)
+{
+    bool fine = true;
+    *out = arch->spelled ? json_deep_copy(o) : json_incref((json_t *)(uintptr_t)o);
+    if (!*out) return lnt_fail_memory(c, 4096);
+    for (const lnt_arch *a = arch; a; a = a->base)
+        if (a->from_theirs && fine) fine = a->from_theirs(*out);
+    if (fine && (!arch->spelled || flatten(arch, *out))) return LINNET_OK;
+    json_decref(*out);
+    *out = NULL;
+    return lnt_fail(c, LINNET_EINVAL, "the configuration is not one that model type %s has", arch->model_type);
+}
+
+static linnet_status read_keys(lnt_ctx *c, const lnt_arch *arch, const json_t *o, lnt_config *k)
 {
     /* what brings keys comes first, and behind the number of layers and heads what overrides them */
     static const char *const first[] = {"mixers", "layer_mixers", "block", "norm", "mlp"};
     enum { FIRST = sizeof first / sizeof *first };
     const char *key;
     json_t *value;
-    const json_t *type = json_object_get(o, "model_type"), *attn = json_object_get(o, "attn");
-    if (!json_is_object(o)) return lnt_fail(c, LINNET_EINVAL, "the configuration is not an object");
-    if (!json_is_string(type)) return lnt_fail(c, LINNET_EINVAL, "the configuration has no model_type");
-    LNT_TRY(make(c, json_string_value(type), k));
-    if (!strcmp(k->model_type, lnt_arch_linnet.model_type) && !json_object_get(o, "mixers"))
-        return lnt_fail(c, LINNET_EINVAL, "the configuration has no mixers");
+    const json_t *attn = json_object_get(o, "attn");
     for (int i = 0; i < FIRST; i++)
         if ((value = json_object_get(o, first[i])) != NULL) LNT_TRY(read_key(c, first[i], value, true, k));
-    LNT_TRY(put_defaults(c, k, reads_as(k)->absent, o));
+    LNT_TRY(put_defaults(c, k, arch->absent, o));
     json_object_foreach((json_t *)(uintptr_t)o, key, value) {
         bool done = !strcmp(key, "model_type") || !strcmp(key, "attn");
         for (int i = 0; i < FIRST; i++) done |= !strcmp(key, first[i]);
@@ -381,7 +479,30 @@ static linnet_status read_object(lnt_ctx *c, const json_t *o, lnt_config *k)
     LNT_TRY(lnt_config_check(c, k));
     LNT_TRY(check_follows(c, o, k));
     lnt_config_prune(k, false);
+    if (arch->layers) k->named_layers = 0; /* the list had as many words as there are layers: another number of them can be set */
     return LINNET_OK;
+}
+
+linnet_status lnt_config_of_object(lnt_ctx *c, const lnt_arch *arch, const json_t *o, lnt_config *k)
+{
+    json_t *keys;
+    const char *type = json_string_value(json_object_get(o, "model_type"));
+    LNT_TRY(make(c, arch, type ? type : "", k));
+    LNT_TRY(canonical(c, reads_as(k), o, &keys));
+    linnet_status s = read_keys(c, reads_as(k), keys, k);
+    json_decref(keys);
+    return s;
+}
+
+static linnet_status read_object(lnt_ctx *c, const json_t *o, lnt_config *k)
+{
+    const json_t *type = json_object_get(o, "model_type");
+    if (!json_is_object(o)) return lnt_fail(c, LINNET_EINVAL, "the configuration is not an object");
+    if (!json_is_string(type)) return lnt_fail(c, LINNET_EINVAL, "the configuration has no model_type");
+    if (!strcmp(json_string_value(type), lnt_arch_linnet.model_type) && !json_object_get(o, "mixers"))
+        return lnt_fail(c, LINNET_EINVAL, "the configuration has no mixers");
+    const lnt_arch *arch = lnt_arch_of_file(json_string_value(type), o);
+    return lnt_config_of_object(c, arch, o, k);
 }
 
 linnet_status lnt_config_parse(lnt_ctx *c, const char *path, const char *text, size_t bytes, lnt_config **out)
@@ -431,8 +552,8 @@ linnet_status linnet_config_create(linnet_context *c, const char *model_type, li
     LNT_NEED(c, out);
     lnt_config *k = lnt_alloc(sizeof *k);
     if (!k) return lnt_fail_memory(c, sizeof *k);
-    linnet_status s = make(c, model_type, k);
-    if (s == LINNET_OK) *out = k;
+    linnet_status s = make(c, NULL, model_type, k);
+    if (s == LINNET_OK) lnt_config_prune(k, false), *out = k;
     else lnt_free(k);
     return s;
 }
@@ -450,7 +571,8 @@ linnet_status linnet_config_set(linnet_context *c, linnet_config *k, const char 
     LNT_NEED(c, value);
     if (!strcmp(key, "model_type")) {
         const lnt_arch *a = lnt_arch_find(value); /* a type, or the mixer that it is named for */
-        if (!strcmp(value, k->model_type) || !strcmp(a && a->mixer ? a->mixer : value, k->mixers[0].kind->about.name)) return LINNET_OK;
+        if (!strcmp(value, k->model_type) || (a && a == lnt_arch_find(k->model_type))) return LINNET_OK;
+        if (!strcmp(a && a->mixer ? a->mixer : value, k->mixers[0].kind->about.name)) return LINNET_OK;
         return lnt_fail(c, LINNET_EINVAL, "model_type is %s and cannot become \"%.60s\"", k->model_type, value);
     }
     json_error_t e;

@@ -147,10 +147,10 @@ static void put_kept(page *p, const lnt_arch *a, const json_t *kept)
     }
 }
 
-static void put_table(page *p, const lnt_arch *a, const lnt_options *t, const void *base)
+static void put_table(page *p, const lnt_arch *a, const lnt_options *t, const lnt_part *part, const void *base)
 {
     for (int i = 0; i < t->n; i++) {
-        const lnt_arch_key *key = lnt_arch_our_key(a, t->row[i].key);
+        const lnt_arch_key *key = lnt_arch_our_key(a, part, t->row[i].key);
         const lnt_arch_other *number = key && key->theirs ? lnt_arch_other_key(a, key->theirs) : NULL;
         if (number && number->follows) continue; /* written with what it is where ours is null */
         if (!key || key->theirs) put(p, key ? key->theirs : t->row[i].key, value_text(&p->arena, &t->row[i], base));
@@ -171,6 +171,134 @@ static void put_follows(page *p, const lnt_arch *a, const lnt_config *k)
         }
 }
 
+/* ---- a class whose keys are spelled out ---- */
+
+static bool set_path(json_t *o, const char *path, json_t *value)
+{
+    const char *dot = strchr(path, '.');
+    char outer[64];
+    if (!dot) return json_object_set_new(o, path, value) == 0;
+    snprintf(outer, sizeof outer, "%.*s", (int)(dot - path), path);
+    if (!json_object_get(o, outer) && json_object_set_new(o, outer, json_object()) != 0) return json_decref(value), false;
+    return json_object_set_new(json_object_get(o, outer), dot + 1, value) == 0;
+}
+
+static bool has_path(const json_t *o, const char *path)
+{
+    const char *dot = strchr(path, '.');
+    char outer[64];
+    snprintf(outer, sizeof outer, "%.*s", dot ? (int)(dot - path) : 0, path);
+    return json_object_get(dot ? json_object_get(o, outer) : o, dot ? dot + 1 : path) != NULL;
+}
+
+static json_t *value_json(const lnt_option *o, const void *base)
+{
+    const lnt_given v = lnt_option_get(o, base);
+    switch (v.kind) {
+    case LNT_GIVEN_INT: return json_integer(v.integer);
+    case LNT_GIVEN_REAL: return json_real(v.real);
+    case LNT_GIVEN_BOOL: return json_boolean(v.integer);
+    case LNT_GIVEN_WORD: return json_string(v.word);
+    default: return json_null();
+    }
+}
+
+static bool spell_option(const lnt_arch *arch, const lnt_option *o, const lnt_part *part, const void *base, json_t *out)
+{
+    bool fine = true;
+    for (const lnt_arch *a = arch; a; a = a->base)
+        for (const lnt_arch_key *row = a->keys; row && row->ours; row++) {
+            const lnt_arch one = {.keys = (const lnt_arch_key[]){*row, {0}}};
+            if (row->theirs && lnt_arch_our_key(&one, part, o->key) && !has_path(out, row->theirs) && !lnt_arch_shadowed(arch, a, row))
+                fine &= set_path(out, row->theirs, value_json(o, base));
+        }
+    return fine;
+}
+
+static json_t *layer_types(const lnt_arch *a, const lnt_config *k)
+{
+    json_t *list = json_array();
+    for (int l = 0; l < k->num_hidden_layers && list; l++) {
+        const lnt_part *m = &k->mixers[k->mixer_of[l]];
+        const lnt_arch_layer *at = a->layers;
+        while (at->word && strcmp(at->label ? at->label : at->mixer, m->label) != 0) at++;
+        if (!at->word || json_array_append_new(list, json_string(at->word)) != 0) return json_decref(list), NULL;
+    }
+    return list;
+}
+
+static bool spell_follows(const lnt_arch *arch, const lnt_config *k, json_t *out)
+{
+    bool fine = true;
+    for (const lnt_arch *a = arch; a; a = a->base)
+        for (const lnt_arch_other *o = a->others; o && o->key; o++) {
+            if (!o->follows) continue;
+            const double v = o->follows(k);
+            fine &= set_path(out, o->key, v == (double)(int64_t)v ? json_integer((json_int_t)v) : json_real(v));
+        }
+    return fine;
+}
+
+json_t *lnt_config_spell(const lnt_arch *arch, const lnt_config *k)
+{
+    const lnt_options *t;
+    const lnt_part *part;
+    void *base;
+    json_t *out = json_object();
+    bool fine = out && set_path(out, "model_type", json_string(arch->model_type));
+    for (int i = 0; fine && (t = lnt_config_table(k, i, &base, &part)) != NULL; i++)
+        for (int r = 0; r < t->n && (i < 4 || lnt_config_uses(k, i - 4)); r++) fine &= spell_option(arch, &t->row[r], part, base, out);
+    if (fine && arch->layers) fine = set_path(out, "layer_types", layer_types(arch, k));
+    fine = fine && spell_follows(arch, k, out);
+    for (const lnt_arch *a = arch; a && fine; a = a->base)
+        if (a->to_theirs) fine = a->to_theirs(out);
+    if (fine) return out;
+    json_decref(out);
+    return NULL;
+}
+
+/* JSON with numbers as short as they go. */
+static char *short_text(lnt_arena *a, const json_t *v)
+{
+    const bool object = json_is_object(v);
+    if (json_is_real(v)) return real_text(a, json_real_value(v));
+    if (!object && !json_is_array(v)) {
+        char *whole = lnt_json_text_python(v, 0), *text = whole ? lnt_arena_strdup(a, whole) : NULL;
+        lnt_free(whole);
+        return text;
+    }
+    char *text = lnt_arena_strdup(a, object ? "{" : "[");
+    const char *key = object ? json_object_iter_key(json_object_iter((json_t *)(uintptr_t)v)) : NULL;
+    void *at = object ? json_object_iter((json_t *)(uintptr_t)v) : NULL;
+    for (size_t i = 0; text && (object ? at != NULL : i < json_array_size(v)); i++) {
+        char *one = short_text(a, object ? json_object_iter_value(at) : json_array_get(v, i));
+        key = object ? json_object_iter_key(at) : NULL;
+        if (one && object) one = lnt_arena_printf(a, "\"%s\": %s", key, one);
+        text = one ? lnt_arena_printf(a, "%s%s%s", text, i ? ", " : "", one) : NULL;
+        at = object ? json_object_iter_next((json_t *)(uintptr_t)v, at) : NULL;
+    }
+    return text ? lnt_arena_printf(a, "%s%s", text, object ? "}" : "]") : NULL;
+}
+
+/* The class's keys with those kept from a file. */
+static void put_spelled(page *p, const lnt_arch *a, const lnt_config *k, const json_t *kept)
+{
+    const char *key;
+    json_t *value, *o = lnt_config_spell(a, k);
+    if (!o) p->failed = true;
+    json_object_foreach((json_t *)(uintptr_t)kept, key, value) {
+        const lnt_arch_other *other = lnt_arch_other_key(a, key);
+        if (o && other && !other->dropped && !has_path(o, key) && !set_path(o, key, json_deep_copy(value))) p->failed = true;
+    }
+    if (o && !json_object_get(o, "architectures")) set_path(o, "architectures", json_pack("[s]", a->class_name));
+    json_object_foreach(o, key, value) {
+        char *name = lnt_arena_strdup(&p->arena, key);
+        if (name) put(p, name, short_text(&p->arena, value));
+        else p->failed = true;
+    }
+    json_decref(o);
+}
+
 static int by_key(const void *a, const void *b) { return strcmp(((const line *)a)->key, ((const line *)b)->key); }
 
 static char *join(page *p)
@@ -188,12 +316,17 @@ static char *join(page *p)
 static void write_page(page *p, const lnt_config *k, const json_t *kept)
 {
     const lnt_arch *a = lnt_arch_of(k);
+    if (a->spelled) {
+        put_spelled(p, a, k, kept);
+        qsort(p->lines, (size_t)p->n, sizeof *p->lines, by_key);
+        return;
+    }
     put(p, "model_type", lnt_arena_printf(&p->arena, "\"%s\"", a->model_type));
     const lnt_options *t;
     const lnt_part *part;
     void *base;
     /* the common keys, and for a class those of block, norm, MLP and the first mixer beside them */
-    for (int i = 0; i < (a->class_name ? 5 : 1) && (t = lnt_config_table(k, i, &base, &part)) != NULL; i++) put_table(p, a, t, base);
+    for (int i = 0; i < (a->class_name ? 5 : 1) && (t = lnt_config_table(k, i, &base, &part)) != NULL; i++) put_table(p, a, t, part, base);
     if (a->class_name) {
         if (a->attn) put(p, "attn", attn_text(p, a, k));
         put_follows(p, a, k);

@@ -7,6 +7,8 @@
 typedef struct {
     int64_t state_size, expand, channels, conv_kernel, dt_rank;
     bool use_bias, use_conv_bias;
+    int inner_norm;
+    double inner_norm_eps;
 } options;
 
 static const lnt_option keys[] = {
@@ -17,6 +19,8 @@ static const lnt_option keys[] = {
     LNT_INT(options, dt_rank, 1, LNT_MOST_WIDTH, 128, "columns through which step sizes go, usually hidden_size / 16"),
     LNT_SWITCH(options, use_bias, false, "the products into and out of the layer have biases"),
     LNT_SWITCH(options, use_conv_bias, true, "the convolution has a bias"),
+    LNT_WORD(options, inner_norm, "none plain weighted", 0, "an RMSNorm of B, C and what step sizes are made of, without weights or with"),
+    LNT_MAYBE_REAL(options, inner_norm_eps, 0, 1, 0, "added to its mean squares; null: norm_eps"),
 };
 
 static void size(void *options_, int64_t heads, int64_t head)
@@ -39,6 +43,13 @@ static lnt_buf step_sizes(lnt_program *p, lnt_buf x, int64_t rank, int64_t chann
     return lnt_activation(p, lnt_add_columns(p, dt, "dt_proj.bias", (lnt_init){LNT_INIT_DT_BIAS, 1e-3, 0.1}), LNT_SOFTPLUS, 1, true);
 }
 
+/* Falcon-Mamba (arXiv 2410.05355), Jamba (arXiv 2403.19887). */
+static lnt_buf normed(lnt_program *p, const lnt_layer *l, const options *o, lnt_buf x, const char *name)
+{
+    const double eps = o->inner_norm_eps > 0 ? o->inner_norm_eps : l->norm_eps;
+    return o->inner_norm == 0 ? x : o->inner_norm == 1 ? lnt_plain_rmsnorm(p, x, eps) : lnt_rmsnorm(p, x, name, eps);
+}
+
 static lnt_buf build(lnt_program *p, const lnt_layer *l, lnt_buf in)
 {
     const options *o = l->options;
@@ -48,8 +59,9 @@ static lnt_buf build(lnt_program *p, const lnt_layer *l, lnt_buf in)
     lnt_buf x = lnt_short_conv(p, lnt_slice(p, all, 0, channels, 1), "conv1d", (int)o->conv_kernel, o->use_conv_bias ? LNT_IDENTITY : LNT_SILU);
     if (o->use_conv_bias) x = lnt_activation(p, lnt_add_columns(p, x, "conv1d.bias", none), LNT_SILU, 1, false);
     lnt_buf made = lnt_linear(p, x, "x_proj", o->dt_rank + 2 * M);
-    lnt_buf dt = step_sizes(p, lnt_slice(p, made, 0, o->dt_rank, 1), o->dt_rank, channels);
-    lnt_buf B = lnt_slice(p, made, o->dt_rank, M, 1), C = lnt_slice(p, made, o->dt_rank + M, M, 1);
+    lnt_buf dt = step_sizes(p, normed(p, l, o, lnt_slice(p, made, 0, o->dt_rank, 1), "dt_layernorm"), o->dt_rank, channels);
+    lnt_buf B = normed(p, l, o, lnt_slice(p, made, o->dt_rank, M, 1), "b_layernorm");
+    lnt_buf C = normed(p, l, o, lnt_slice(p, made, o->dt_rank + M, M, 1), "c_layernorm");
     const int A_log = lnt_add_param(p, "A_log", 2, (int64_t[]){channels, M}, (lnt_init){LNT_INIT_LOG_PLACE, 0, 0}, false, false);
     lnt_buf A = lnt_activation(p, lnt_param_value(p, A_log, channels, 1), LNT_EXP, -1, true);
     lnt_buf D = lnt_row_param(p, "D", 1, channels, one);

@@ -1,15 +1,35 @@
 /* down(silu(gate x) * up x) (arXiv 2002.05202). Two thirds of hidden_ratio, because there are three matrices where a plain MLP has two. */
 #include "model/kinds.h"
 
-static const lnt_option keys[] = {LNT_MLP_KEYS(4, "2/3 hidden_ratio hidden_size, rounded up")};
+typedef struct {
+    lnt_mlp_options size; /* first */
+    bool mlp_bias;
+    double gate_multiplier, down_multiplier;
+} options;
+
+static const lnt_option keys[] = {
+    LNT_MLP_KEYS(4, "2/3 hidden_ratio hidden_size, rounded up"),
+    LNT_SWITCH(options, mlp_bias, false, "biases in all three products"),
+    LNT_REAL(options, gate_multiplier, -1e9, 1e9, 1, "the gate's branch times this, before silu"),
+    LNT_REAL(options, down_multiplier, -1e9, 1e9, 1, "the result times this"),
+};
+
+static lnt_buf product(lnt_program *p, const options *o, lnt_buf x, const char *name, int64_t out)
+{
+    return o->mlp_bias ? lnt_linear_bias(p, x, name, out) : lnt_linear(p, x, name, out);
+}
 
 static lnt_buf build(lnt_program *p, const lnt_layer *l, lnt_buf x)
 {
+    const options *o = l->options;
     const int64_t inner = lnt_mlp_width(l, 4, 2, 3);
-    const lnt_buf gate = lnt_linear(p, x, "gate_proj", inner), up = lnt_linear(p, x, "up_proj", inner); /* in this order, whatever the compiler */
-    return lnt_back_linear(p, l, lnt_swiglu(p, gate, up), "down_proj");
+    lnt_buf gate = product(p, o, x, "gate_proj", inner), up = product(p, o, x, "up_proj", inner); /* in this order, whatever the compiler */
+    if (o->gate_multiplier != 1) gate = lnt_activation(p, gate, LNT_IDENTITY, o->gate_multiplier, false);
+    lnt_buf y = lnt_swiglu(p, gate, up);
+    y = o->mlp_bias ? lnt_linear_bias(p, y, "down_proj", l->width) : lnt_back_linear(p, l, y, "down_proj");
+    return o->down_multiplier != 1 ? lnt_activation(p, y, LNT_IDENTITY, o->down_multiplier, false) : y;
 }
 
 const lnt_mlp lnt_mlp_swiglu = {.kind = {{"swiglu", "two branches, silu of one times the other", "Shazeer 2020, arXiv 2002.05202", NULL},
-                                         LNT_OPTIONS(lnt_mlp_options, keys), NULL},
+                                         LNT_OPTIONS(options, keys), NULL},
                                 .build = build};

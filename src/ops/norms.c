@@ -12,6 +12,9 @@
  * handed on on the way. On a GPU a convolution and the l2norm of its heads run without the value between them, which backward makes again from
  * the inputs (on the CPU that value stays in the cache). */
 #include "ops/norms.h"
+
+#include <math.h>
+
 #include "ops/builder.h"
 #include "ops/pointwise.h"
 #include "ops/short_conv.h"
@@ -109,6 +112,25 @@ static lnt_buf norm(lnt_program *p, const lnt_op *op, int n_in, const lnt_buf *i
 }
 
 lnt_buf lnt_rmsnorm(lnt_program *p, lnt_buf x, const char *name, double eps) { return norm(p, &lnt_rmsnorm_op, 1, &x, name, eps, LNT_IDENTITY); }
+
+/* x / sqrt(sum x^2 + d eps) is d^-1/2 of it. */
+lnt_buf lnt_plain_rmsnorm(lnt_program *p, lnt_buf x, double eps)
+{
+    if (!lnt_ready(p, "rmsnorm", 1, &x)) return LNT_NO_BUF;
+    const double d = (double)(lnt_cols(p, x) / lnt_heads(p, x));
+    return lnt_affine(p, lnt_l2norm(p, x, d * eps), LNT_IDENTITY, sqrt(d), 0, false);
+}
+
+lnt_buf lnt_centred_rmsnorm(lnt_program *p, lnt_buf x, const char *name, double eps)
+{
+    if (!lnt_ready(p, "rmsnorm", 1, &x)) return LNT_NO_BUF;
+    const int64_t heads = lnt_heads(p, x), d = lnt_cols(p, x) / heads;
+    const int param = lnt_named_param(p, name, "weight", d, 0, (lnt_init){LNT_INIT_CONST, 0, 0}, false, false);
+    lnt_buf w = lnt_affine(p, lnt_param_value(p, param, 1, 1), LNT_IDENTITY, sqrt((double)d), sqrt((double)d), true);
+    if (heads > 1) w = lnt_repeat_heads(p, w, (int)heads);
+    return lnt_scale_rows(p, lnt_l2norm(p, x, (double)d * eps), w);
+}
+
 lnt_buf lnt_gated_rmsnorm(lnt_program *p, lnt_buf x, lnt_buf gate, const char *name, double eps, lnt_act act)
 {
     return norm(p, &lnt_gated_rmsnorm_op, 2, (const lnt_buf[]){x, gate}, name, eps, act);

@@ -34,6 +34,10 @@ lnt_buf lnt_embedding(lnt_program *p, lnt_buf ids, const char *name, int64_t voc
 
 /* x / sqrt(mean(x^2) + eps) * w, over each head's columns (x's heads; 1: the whole row); w is shared by the heads. */
 lnt_buf lnt_rmsnorm(lnt_program *p, lnt_buf x, const char *name, double eps);
+/* The same with a weight of 1 + w. */
+lnt_buf lnt_centred_rmsnorm(lnt_program *p, lnt_buf x, const char *name, double eps);
+/* The same without a weight. */
+lnt_buf lnt_plain_rmsnorm(lnt_program *p, lnt_buf x, double eps);
 /* rmsnorm(x) * act(gate): the norm first, the gate after. Activations up to LNT_TANH. */
 lnt_buf lnt_gated_rmsnorm(lnt_program *p, lnt_buf x, lnt_buf gate, const char *name, double eps, lnt_act act);
 /* (x - mean(x)) / sqrt(var(x) + eps) w + b over each head's columns: one head is LayerNorm, several are GroupNorm. w and b (name.weight, name.bias,
@@ -76,6 +80,8 @@ lnt_buf lnt_decay_bounds(lnt_program *p, const char *name, int layers, int64_t c
 lnt_buf lnt_gamma_cap(lnt_program *p, lnt_buf g, lnt_buf beta, double cap);
 /* Rotary position embedding over each head's columns, pairs (i, i + d/2), angle position * base^(-2i/d); positions restart with each sequence. */
 lnt_buf lnt_rotary(lnt_program *p, lnt_buf x, double base);
+/* The same over the first 2 half columns of each head, with angles theta [half] of one position (copied) and both results times `scale`. */
+lnt_buf lnt_rotary_by(lnt_program *p, lnt_buf x, int64_t half, const double *theta, double scale);
 /* x within [low, high]. */
 lnt_buf lnt_clamp(lnt_program *p, lnt_buf x, double low, double high);
 lnt_buf lnt_add_buf(lnt_program *p, lnt_buf a, lnt_buf b);

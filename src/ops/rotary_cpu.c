@@ -5,17 +5,20 @@
 
 enum { PIECE_ROWS = 64 };
 
-static void turn_row(const lnt_tensor *x, const lnt_tensor *y, int64_t r, int64_t half, const float *co, const float *si, bool add)
+static void turn_row(const lnt_tensor *x, const lnt_tensor *y, int64_t r, int64_t half, int64_t rest, const float *co, const float *si, bool add)
 {
     for (int64_t h = 0; h < x->heads; h++) {
-        const void *x1 = part_at(x, r, 2 * h * half), *x2 = part_at(x, r, (2 * h + 1) * half);
-        void *y1 = part_at(y, r, 2 * h * half), *y2 = part_at(y, r, (2 * h + 1) * half);
+        const int64_t at = h * (2 * half + rest);
+        const void *x1 = part_at(x, r, at), *x2 = part_at(x, r, at + half);
+        void *y1 = part_at(y, r, at), *y2 = part_at(y, r, at + half);
         V_EACH(i, n, half)
         {
             vf a = v_get(x1, x->dtype, i, n), b = v_get(x2, x->dtype, i, n), c = v_get(co, LINNET_F32, i, n), s = v_get(si, LINNET_F32, i, n);
             v_out(y1, y->dtype, i, n, a * c - b * s, add);
             v_out(y2, y->dtype, i, n, a * s + b * c, add);
         }
+        V_EACH(i, n, rest)
+            v_out(part_at(y, r, at + 2 * half), y->dtype, i, n, v_get(part_at(x, r, at + 2 * half), x->dtype, i, n), add);
     }
 }
 
@@ -33,8 +36,8 @@ static void turn(const lnt_call *k, const lnt_tensor *x, const lnt_tensor *y, in
             const double position = (double)(r - k->cu[seq] + (k->position ? k->position[seq] : 0));
             for (int64_t i = 0; i < a->half; i++) co[i] = cos(position * a->theta[i]), si[i] = sin(position * a->theta[i]);
         }
-        for (int64_t i = 0; i < a->half; i++) cf[i] = (float)co[i], sf[i] = sign * (float)si[i];
-        turn_row(x, y, r, a->half, cf, sf, add);
+        for (int64_t i = 0; i < a->half; i++) cf[i] = (float)(a->scale * co[i]), sf[i] = sign * (float)(a->scale * si[i]);
+        turn_row(x, y, r, a->half, a->rest, cf, sf, add);
         for (int64_t i = 0; i < a->half; i++) {
             const double c = co[i] * a->co[i] - si[i] * a->si[i];
             si[i] = co[i] * a->si[i] + si[i] * a->co[i];

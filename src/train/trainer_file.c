@@ -51,7 +51,10 @@ linnet_status lnt_trainer_stage(lnt_ctx *c, const lnt_trainer *t, const char *pa
     *w = (lnt_file_writer){0};
     for (int i = 0; s == LINNET_OK && i < PARTS; i++) {
         s = fetch(c, t, i, &host[i]);
-        if (s == LINNET_OK) s = lnt_checkpoint_list(c, t->m->p, NULL, prefix[i], host[i], &scratch, tensors + i * n);
+        lnt_st_tensor *list;
+        int count; /* n: these names are ours */
+        if (s == LINNET_OK) s = lnt_checkpoint_list(c, t->m->p, &(lnt_naming){.prefix = prefix[i]}, host[i], &scratch, &count, &list);
+        if (s == LINNET_OK) memcpy(tensors + i * n, list, (size_t)n * sizeof *list);
     }
     if (s == LINNET_OK) s = check_finite(c, tensors, PARTS * n, t->step);
     if (s == LINNET_OK) s = lnt_safetensors_stage(c, path, PARTS * n, tensors, n_metadata, metadata, w);
@@ -63,14 +66,14 @@ linnet_status lnt_trainer_stage(lnt_ctx *c, const lnt_trainer *t, const char *pa
 
 linnet_status lnt_trainer_fits(lnt_ctx *c, const lnt_safetensors *s, const lnt_program *p)
 {
-    for (int i = 0; i < PARTS; i++) LNT_TRY(lnt_checkpoint_check(c, s, NULL, prefix[i], p, false));
+    for (int i = 0; i < PARTS; i++) LNT_TRY(lnt_checkpoint_check(c, s, &(lnt_naming){.prefix = prefix[i]}, p));
     return LINNET_OK;
 }
 
 linnet_status lnt_trainer_read(lnt_ctx *c, const lnt_safetensors *s, lnt_trainer *t)
 {
     LNT_TRY(lnt_trainer_fits(c, s, t->m->p)); /* all of it, before a weight is touched */
-    LNT_TRY(lnt_checkpoint_read(c, s, NULL, prefix[WEIGHT], t->m->w, false));
-    LNT_TRY(lnt_checkpoint_read_arena(c, s, prefix[MOMENT1], t->m->p, t->optimizer->m));
-    return lnt_checkpoint_read_arena(c, s, prefix[MOMENT2], t->m->p, t->optimizer->v);
+    LNT_TRY(lnt_checkpoint_read(c, s, &(lnt_naming){.prefix = prefix[WEIGHT]}, t->m->w));
+    LNT_TRY(lnt_checkpoint_read_arena(c, s, &(lnt_naming){.prefix = prefix[MOMENT1]}, t->m->p, t->optimizer->m));
+    return lnt_checkpoint_read_arena(c, s, &(lnt_naming){.prefix = prefix[MOMENT2]}, t->m->p, t->optimizer->v);
 }

@@ -3,7 +3,8 @@
 
 static const lnt_arch_key keys[] = {
     {"logit_soft_cap", NULL, "null"}, {"scale_embeddings", NULL, "false"}, {"fan_in_init", NULL, "false"}, {"depth_init", NULL, "false"},
-    {"multiple_of", NULL, "256"}, {"norm_first", NULL, "false"},
+    {"multiple_of", NULL, "256"}, {"norm_first", NULL, "false"}, {"mlp_bias", NULL, "false"},
+    {"gate_multiplier", NULL, "1"}, {"down_multiplier", NULL, "1"}, {"inner_norm", NULL, "\"none\""}, {"inner_norm_eps", NULL, "null"},
     {0},
 };
 

@@ -1,0 +1,24 @@
+#include "hub/archs.h"
+
+static const lnt_arch_default defaults[] = {{"vocab_size", "50280"}, {"hidden_size", "768"}, {"num_hidden_layers", "32"}, {"dt_rank", "48"},
+                                            {"channels", "1536"}, {"initializer_range", "0.1"}, {"bos_token_id", "0"}, {"eos_token_id", "0"},
+                                            {"pad_token_id", "0"}, {"tie_word_embeddings", "true"}, {0}};
+
+static const lnt_arch_key keys[] = {
+    {"state_size", "state_size", NULL}, {"expand", "expand", NULL}, {"conv_kernel", "conv_kernel", NULL}, {"use_bias", "use_bias", NULL},
+    {"use_conv_bias", "use_conv_bias", NULL}, {"dt_rank", "time_step_rank", NULL}, {"channels", "intermediate_size", NULL},
+    {0},
+};
+
+const lnt_arch lnt_arch_transformers_mamba = {
+    .model_type = "mamba",
+    .name = "transformers_mamba",
+    .told_by = "layer_norm_epsilon time_step_rank time_step_scale",
+    .class_name = "MambaForCausalLM",
+    .mixer = "mamba",
+    .mlp = "none",
+    .spelled = true,
+    .defaults = defaults,
+    .keys = keys,
+    .base = &lnt_arch_backbone,
+};
