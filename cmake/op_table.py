@@ -16,18 +16,22 @@ def shape(text):
     return "`[" + ",".join(("B," + letter if letter.startswith("T") else letter) for letter in text.split()) + "]`"
 
 
+def when(t):
+    return (f" (with {t['with']})" if t["with"] else "") + (f" (without {t['without']})" if t["without"] else "")
+
+
 def tensors(d, *roles):
     parts = []
     for t in d["tensors"]:
         if t["role"] in roles:
-            extra = f" (with {t['with']})" if t["with"] else f" (absent: {t['absent']})" if t["absent"] and t["role"] == "input" else ""
+            extra = when(t) or (f" (absent: {t['absent']})" if t["absent"] and t["role"] == "input" else "")
             parts.append(f"{t['name']} {shape(t['shape'])}{extra}")
     return ", ".join(parts) or "none"
 
 
 def states(d):
     rows = d["tensors"]
-    return ", ".join(f"{t['name']}, {rows[i + 2]['name']} {shape(t['shape'])}" + (f" (with {t['with']})" if t["with"] else "")
+    return ", ".join(f"{t['name']}, {rows[i + 2]['name']} {shape(t['shape'])}" + when(t)
                      for i, t in enumerate(rows) if t["role"] == "state") or "none"
 
 

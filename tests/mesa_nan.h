@@ -3,9 +3,12 @@
 #ifndef MESA_NAN_H
 #define MESA_NAN_H
 
+#include "recurrence/mesa/mesa_args.h"
 #include "recurrence_check.h"
 
 #include <math.h>
+
+static inline lnt_mesa_args *mesa_args(const lnt_problem *p) { return (lnt_mesa_args *)(uintptr_t)&p->call; }
 
 enum { NAN_AT = 100, NAN_CHUNK = 64, NAN_FIRST = 150 }; /* its token; chunks of no implementation are longer; the first sequence's length */
 
@@ -23,7 +26,7 @@ static inline void check_rows_nan(const lnt_problem *p, const char *name, int64_
 /* Outputs and gradients with NaN in the rows of `bad` of one token. A query is of its own token alone; what is written stays. */
 static inline void check_one_nan(linnet_context *c, const lnt_problem *p, const char *bad, bool backward, const char *who)
 {
-    const bool query = !strcmp(bad, "q"), unrolled = args(p)->cg_gradient == LNT_CG_UNROLLED;
+    const bool query = !strcmp(bad, "q"), unrolled = mesa_args(p)->cg_gradient == LNT_CG_UNROLLED;
     const int64_t end = query ? NAN_AT + 1 : NAN_FIRST;
     check_rows_nan(p, "o", 0, NAN_AT / NAN_CHUNK * NAN_CHUNK, false, who);
     check_rows_nan(p, "o", NAN_AT, end, true, who);
@@ -35,7 +38,7 @@ static inline void check_one_nan(linnet_context *c, const lnt_problem *p, const 
     if (strcmp(bad, "v") != 0) check_rows_nan(p, "dv", 0, NAN_AT, true, who);
     check_rows_nan(p, "dv", NAN_FIRST, p->r.tokens, false, who);
     const float *dlambda = tensor(p, "dlambda");
-    for (int i = 0; i < args(p)->Hv * args(p)->K; i++)
+    for (int i = 0; i < mesa_args(p)->Hv * mesa_args(p)->K; i++)
         if (!isnan(dlambda[i])) fail_msg("%s: dlambda is %g", who, dlambda[i]);
 }
 
@@ -54,11 +57,11 @@ static inline int mesa_shows_nan(linnet_context *c, const lnt_recur_impl *impl, 
         snprintf(who, sizeof who, "%s %s, NaN in %s, solver %d, gradient %d, guess %d", impl->name, lnt_dtype_name(dtype), bad, solver, gradient,
                  guess);
         OK(c, lnt_problem_make(c, &k, dtype, dtype, 5, &p));
-        args(&p)->cg_solver = solver;
-        args(&p)->cg_gradient = gradient;
-        args(&p)->cg_guess = guess;
-        args(&p)->cg_max_steps = 6;
-        args(&p)->cg_tolerance = run % 2 ? 1e-3 : 0;
+        mesa_args(&p)->cg_solver = solver;
+        mesa_args(&p)->cg_gradient = gradient;
+        mesa_args(&p)->cg_guess = guess;
+        mesa_args(&p)->cg_max_steps = 6;
+        mesa_args(&p)->cg_tolerance = run % 2 ? 1e-3 : 0;
         p.r.impl = impl->name;
         const int i = lnt_recur_tensor_find(p.op, bad);
         const int64_t row = lnt_recur_elements(&p.call, i) / p.r.tokens;

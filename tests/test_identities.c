@@ -153,14 +153,15 @@ static void causality(void **state)
     for (int o = 0; lnt_recur_at(o); o++)
         for (int form = LINNET_FORM_RECURRENT; form <= LINNET_FORM_CHUNK; form++) {
             const lnt_recur_op *op = lnt_recur_at(o);
-            lnt_recur_case k = plain_case(op, T);
-            lnt_problem a;
-            OK(c, lnt_problem_make(c, &k, LINNET_F32, LINNET_F32, 5, &a));
-            a.r.form = (linnet_form)form;
-            OK(c, lnt_problem_run(c, &a, false));
             for (int i = 0; op->tensors[i].name; i++) {
                 if (op->tensors[i].role != LNT_T_INPUT || op->tensors[i].shape[0] != 'T') continue;
-                lnt_problem b;
+                lnt_recur_case k = plain_case(op, T);
+                for (const lnt_recur_option *x = op->options; op->tensors[i].with && x->key; x++) /* with what it is there */
+                    if (x->field == op->tensors[i].with) k.option[0].key = x->key, k.option[0].value = 1;
+                lnt_problem a, b;
+                OK(c, lnt_problem_make(c, &k, LINNET_F32, LINNET_F32, 5, &a));
+                a.r.form = (linnet_form)form;
+                OK(c, lnt_problem_run(c, &a, false));
                 OK(c, lnt_problem_make(c, &k, LINNET_F32, LINNET_F32, 5, &b));
                 b.r.form = (linnet_form)form;
                 if (!b.data[i]) fail_msg("%s: %s is not there to be changed", op->name, op->tensors[i].name);
@@ -172,9 +173,9 @@ static void causality(void **state)
                 if (memcmp(tensor(&a, "o"), tensor(&b, "o"), row * AT)) fail_msg("%s looks ahead at %s", op->name, op->tensors[i].name);
                 if (!memcmp((char *)tensor(&a, "o") + row * AT, (char *)tensor(&b, "o") + row * AT, row * (T - AT)))
                     fail_msg("%s does not look at %s", op->name, op->tensors[i].name);
+                lnt_problem_free(&a);
                 lnt_problem_free(&b);
             }
-            lnt_problem_free(&a);
         }
     linnet_context_destroy(c);
 }
@@ -487,7 +488,7 @@ static const lnt_node *node_of(linnet_context *c, lnt_program **program, lnt_pro
     }
     if (p->op == &lnt_recur_mesa) {
         lnt_mesa_options solve = { .lambda = "lambda", .lower = 0.25, .start = 1, .tolerance = 1e-7, .max_steps = 200, .max_steps_decoding = 200,
-                                   .min_steps = -1 };
+                                   .min_steps = -1, .window = args(p)->window };
         lnt_mesa(*program, in.tensor[0].value, in.tensor[1].value, in.tensor[2].value, in.tensor[3].value, in.tensor[4].value, &solve);
         for (int64_t i = 0; i < elements(p, "lambda"); i++) tensor(p, "lambda")[i] = 1;
     } else

@@ -51,6 +51,117 @@ static void nan_is_seen(void **state)
     linnet_context_destroy(c);
 }
 
+/* ---- windows -------------------------------------------------------------------------------------------------------------------------- */
+
+static lnt_recur_case windowed(int64_t T, int64_t window)
+{
+    lnt_recur_case k = case_of(T, false);
+    if (window) k.option[0].key = "window", k.option[0].value = (double)window;
+    return k;
+}
+
+/* A window over everything is none, bit for bit; one token less changes the last token, and no other. In a packed call, the bits of a sequence that
+ * the window covers are those without it, whatever stands beside. */
+static void window_of_everything(void **state)
+{
+    (void)state;
+    enum { W = 48 };
+    linnet_context *c = make_context(2);
+    for (int form = LINNET_FORM_RECURRENT; form <= LINNET_FORM_CHUNK; form++)
+        for (int64_t T = W - 2; T <= W + 2; T++) {
+            lnt_problem plain, p;
+            make(c, windowed(T, 0), LINNET_F32, &plain);
+            make(c, windowed(T, W), LINNET_F32, &p);
+            plain.r.form = p.r.form = (linnet_form)form;
+            both(c, &plain);
+            both(c, &p);
+            const int64_t covered = T < W ? T : W, row = 2 * 24;
+            for (int64_t i = 0; i < covered * row; i++)
+                if (!(fabs(element(&p, "o", i) - element(&plain, "o", i)) <= (T <= W ? 0 : 2e-5)))
+                    fail_msg("T = %lld: o of token %lld is %g, %g without a window", (long long)T, (long long)(i / row), element(&p, "o", i),
+                             element(&plain, "o", i));
+            double apart = 0;
+            for (int64_t i = covered * row; i < T * row; i++) apart = fmax(apart, fabs(element(&p, "o", i) - element(&plain, "o", i)));
+            if (T > W && !(apart > 1e-3)) fail_msg("T = %lld: the window leaves nothing out", (long long)T);
+            for (int64_t i = 0; T <= W && i < T * 2 * 20; i++) assert_true(element(&p, "dk", i) == element(&plain, "dk", i));
+            lnt_problem_free(&plain);
+            lnt_problem_free(&p);
+        }
+    lnt_problem packed, plain;
+    lnt_recur_case k = windowed(60, 16);
+    k.sequences = 3;
+    memcpy(k.length, (int64_t[]){ 16, 60, 9 }, 3 * sizeof *k.length);
+    make(c, k, LINNET_F32, &packed);
+    k.option[0].key = NULL;
+    make(c, k, LINNET_F32, &plain);
+    both(c, &packed);
+    both(c, &plain);
+    for (int64_t t = 0; t < 85; t += t == 15 ? 61 : 1)
+        for (int64_t i = t * 48; i < (t + 1) * 48; i++) assert_true(element(&packed, "o", i) == element(&plain, "o", i));
+    lnt_problem_free(&packed);
+    lnt_problem_free(&plain);
+    linnet_context_destroy(c);
+}
+
+/* What a token has is what the last of its window's tokens alone has without a window. */
+static void window_is_its_own_tokens(void **state)
+{
+    (void)state;
+    enum { T = 75, W = 20 };
+    linnet_context *c = make_context(2);
+    for (int form = LINNET_FORM_RECURRENT; form <= LINNET_FORM_CHUNK; form++) {
+        lnt_problem p, alone;
+        make(c, windowed(T, W), LINNET_F32, &p);
+        make(c, windowed(T, 0), LINNET_F32, &alone);
+        p.r.form = (linnet_form)form;
+        OK(c, lnt_problem_run(c, &p, false));
+        for (int64_t t = 0; t < T; t++) {
+            const int64_t from = t < W ? 0 : t - W + 1;
+            for (int64_t row = 0; row < (t + 1 - from); row++) /* the rows that it sees come first */
+                for (int n = 0; n < 5; n++) {
+                    static const char *const name[] = { "q", "k", "v", "g", "beta" };
+                    const int64_t width = (int64_t)(tensor_bytes(&p, name[n]) / 4) / T;
+                    memcpy(tensor(&alone, name[n]) + row * width, tensor(&p, name[n]) + (from + row) * width, (size_t)width * 4);
+                }
+            alone.cu[1] = alone.r.tokens = t + 1 - from;
+            OK(c, lnt_problem_run(c, &alone, false));
+            for (int64_t i = 0; i < 48; i++) {
+                const double x = element(&p, "o", t * 48 + i), y = element(&alone, "o", (t - from) * 48 + i);
+                if (!(fabs(x - y) <= 2e-5)) fail_msg("o of token %lld is %g, of its window's %g", (long long)t, x, y);
+            }
+        }
+        alone.cu[1] = alone.r.tokens = T;
+        lnt_problem_free(&p);
+        lnt_problem_free(&alone);
+    }
+    linnet_context_destroy(c);
+}
+
+/* What is no number leaves with its token, and reaches none before it. */
+static void nan_leaves_the_window(void **state)
+{
+    (void)state;
+    enum { T = 110, W = 32, AT = 41 };
+    static const char *const inputs[] = { "k", "v", "g", "beta" };
+    linnet_context *c = make_context(2);
+    for (int run = 0; run < 8; run++) {
+        lnt_problem p;
+        make(c, windowed(T, W), LINNET_F32, &p);
+        p.r.form = run % 2 ? LINNET_FORM_RECURRENT : LINNET_FORM_CHUNK;
+        const char *bad = inputs[run / 2];
+        const int64_t width = (int64_t)(tensor_bytes(&p, bad) / 4) / T;
+        for (int64_t i = AT * width; i < (AT + 1) * width; i++) tensor(&p, bad)[i] = NAN;
+        OK(c, lnt_problem_run(c, &p, false));
+        const int64_t last = AT + W - (run / 2 == 2); /* a gate acts on what came before it */
+        for (int64_t t = 0; t < T; t++)
+            for (int64_t i = t * 48; i < (t + 1) * 48; i++)
+                if (isnan(element(&p, "o", i)) != (t >= AT && t < last))
+                    fail_msg("NaN in %s of token %d: o of token %lld is %g", bad, AT, (long long)t, element(&p, "o", i));
+        lnt_problem_free(&p);
+    }
+    linnet_context_destroy(c);
+}
+
 /* o.do = q.dq for every token, as both are x (H + Lambda) e: in every variant and form, float32 to its accuracy, the reference to its own. */
 static void solves_agree(void **state)
 {
@@ -140,7 +251,7 @@ static void make_gla(linnet_context *c, const lnt_problem *mesa, lnt_problem *gl
     lnt_recur_case k = case_of(mesa->r.tokens, false);
     k.op = "simple_gla";
     make(c, k, LINNET_F64, gla);
-    args(gla)->scale = 1;
+    mesa_args(gla)->scale = 1;
     for (int64_t i = 0; i < mesa->r.tokens * 2; i++) {
         put(gla, "g", i, element(mesa, "g", i));
         for (int64_t j = i * 20; j < (i + 1) * 20; j++) put(gla, "q", j, element(mesa, "q", j));
@@ -177,9 +288,9 @@ static void zero_steps(void **state)
         lnt_problem p, gla;
         make(c, case_of(90, false), run % 2 ? LINNET_F32 : LINNET_F64, &p);
         p.r.form = run / 2 % 2 ? LINNET_FORM_RECURRENT : LINNET_FORM_CHUNK;
-        args(&p)->cg_solver = (run / 4);
-        args(&p)->cg_tolerance = 0;
-        args(&p)->cg_max_steps = 0;
+        mesa_args(&p)->cg_solver = (run / 4);
+        mesa_args(&p)->cg_tolerance = 0;
+        mesa_args(&p)->cg_max_steps = 0;
         make_gla(c, &p, &gla);
         for (int h = 0; h < 2; h++)
             for (int64_t j = 0; j < 20; j++) {
@@ -192,7 +303,7 @@ static void zero_steps(void **state)
         OK(c, lnt_problem_run(c, &p, false));
         OK(c, lnt_problem_run(c, &gla, false));
         assert_close("diagonal guess", &p, &gla, "o", 1, run % 2 ? 1e-6 : 1e-13);
-        args(&p)->cg_guess = LNT_CG_ZERO;
+        mesa_args(&p)->cg_guess = LNT_CG_ZERO;
         OK(c, lnt_problem_run(c, &p, false));
         for (int64_t i = 0; i < 180 * 24; i++) assert_true(element(&p, "o", i) == 0);
         lnt_problem_free(&p);
@@ -250,14 +361,14 @@ static void steps_match_reference(void **state)
         lnt_recur_case k = case_of(90, true);
         OK(c, lnt_problem_make(c, &k, LINNET_F32, LINNET_F32, 5, &p));
         OK(c, lnt_problem_make(c, &k, LINNET_F64, LINNET_F32, 5, &truth));
-        args(&p)->cg_tolerance = args(&truth)->cg_tolerance = 0;
-        args(&p)->cg_max_steps = args(&truth)->cg_max_steps = counts[run / 8];
-        args(&p)->cg_solver = args(&truth)->cg_solver = (run % 4);
-        args(&p)->cg_guess = args(&truth)->cg_guess = (run / 4 % 2);
-        args(&p)->steps = taken;
-        args(&p)->residual = residual;
-        args(&truth)->steps = exact_taken;
-        args(&truth)->residual = exact_residual;
+        mesa_args(&p)->cg_tolerance = mesa_args(&truth)->cg_tolerance = 0;
+        mesa_args(&p)->cg_max_steps = mesa_args(&truth)->cg_max_steps = counts[run / 8];
+        mesa_args(&p)->cg_solver = mesa_args(&truth)->cg_solver = (run % 4);
+        mesa_args(&p)->cg_guess = mesa_args(&truth)->cg_guess = (run / 4 % 2);
+        mesa_args(&p)->steps = taken;
+        mesa_args(&p)->residual = residual;
+        mesa_args(&truth)->steps = exact_taken;
+        mesa_args(&truth)->residual = exact_residual;
         OK(c, lnt_problem_run(c, &truth, false));
         for (int level = 0; level <= (int)lnt_cpu_machine(); level++)
             for (int form = LINNET_FORM_RECURRENT; form <= LINNET_FORM_CHUNK; form++) {
@@ -290,10 +401,10 @@ static void tolerance_is_kept(void **state)
         lnt_recur_case k = case_of(90, true);
         OK(c, lnt_problem_make(c, &k, LINNET_F32, LINNET_F32, 5, &p));
         OK(c, lnt_problem_make(c, &k, LINNET_F64, LINNET_F32, 5, &truth));
-        args(&p)->cg_tolerance = tolerance[run / 2];
+        mesa_args(&p)->cg_tolerance = tolerance[run / 2];
         p.r.form = run % 2 ? LINNET_FORM_RECURRENT : LINNET_FORM_CHUNK;
-        args(&p)->steps = taken;
-        args(&p)->residual = residual;
+        mesa_args(&p)->steps = taken;
+        mesa_args(&p)->residual = residual;
         OK(c, lnt_problem_run(c, &p, false));
         OK(c, lnt_problem_run(c, &truth, false));
         assert_close("x at the tolerance", &p, &truth, "x", 1, 30 * tolerance[run / 2]);
@@ -304,8 +415,8 @@ static void tolerance_is_kept(void **state)
             assert_true(taken[i] < 30);
         }
         assert_true(sum > 180);
-        args(&p)->cg_max_steps = 2;
-        args(&p)->cg_tolerance = 1e-6;
+        mesa_args(&p)->cg_max_steps = 2;
+        mesa_args(&p)->cg_tolerance = 1e-6;
         OK(c, lnt_problem_run(c, &p, false));
         for (int i = 0; i < 180; i++) assert_true(taken[i] == 2);
         OK(c, lnt_problem_run(c, &p, true)); /* the report of the backward call is of its own solve */
@@ -327,8 +438,8 @@ static void free_of_scale(void **state)
         for (int i = 0; i < 2; i++) {
             make(c, case_of(90, true), LINNET_F32, &p[i]);
             p[i].r.form = (linnet_form)form;
-            args(&p[i])->cg_tolerance = 1e-4;
-            args(&p[i])->steps = taken[i];
+            mesa_args(&p[i])->cg_tolerance = 1e-4;
+            mesa_args(&p[i])->steps = taken[i];
             for (int64_t j = 0; i && j < 180 * 20; j++) tensor(&p[i], "q")[j] *= 0x1p-40f;
             for (int64_t j = 0; j < 20; j++) tensor(&p[i], "q")[7 * 20 + j] = 0;
             OK(c, lnt_problem_run(c, &p[i], false));
@@ -353,9 +464,9 @@ static void flash_rounds_to_half(void **state)
         for (int i = 0; i < 2; i++) {
             make(c, case_of(150, true), LINNET_F32, &p[i]);
             p[i].r.form = (linnet_form)form;
-            args(&p[i])->cg_solver = i ? LNT_CG_FLASH : LNT_CG_ABSOLUTE;
-            args(&p[i])->cg_guess = LNT_CG_ZERO;
-            args(&p[i])->cg_max_steps = 30;
+            mesa_args(&p[i])->cg_solver = i ? LNT_CG_FLASH : LNT_CG_ABSOLUTE;
+            mesa_args(&p[i])->cg_guess = LNT_CG_ZERO;
+            mesa_args(&p[i])->cg_max_steps = 30;
             both(c, &p[i]);
         }
         for (int64_t i = 0; i < 300 * 24; i++) {
@@ -386,7 +497,7 @@ static double loss(linnet_context *c, lnt_problem *p)
 /* The symmetric part of element i of a gradient of H [heads,K,K]. */
 static double symmetric(const lnt_problem *p, const char *name, int64_t i)
 {
-    int64_t K = args(p)->K, matrix = i / (K * K), row = i / K % K, column = i % K;
+    int64_t K = mesa_args(p)->K, matrix = i / (K * K), row = i / K % K, column = i % K;
     return 0.5 * (element(p, name, i) + element(p, name, (matrix * K + column) * K + row));
 }
 
@@ -402,15 +513,15 @@ static void unrolled_gradient_is_that_of_the_steps(void **state)
     for (int run = 0; run < 40; run++) {
         lnt_problem p;
         OK(c, lnt_problem_make(c, &k, LINNET_F64, LINNET_F64, 11, &p));
-        args(&p)->cg_gradient = LNT_CG_UNROLLED;
-        args(&p)->cg_tolerance = run % 8 == 5 ? 0.1 : 0; /* a stop at the tolerance counts as so many steps */
-        args(&p)->cg_max_steps = counts[run / 8];
-        args(&p)->cg_solver = (run % 4);
-        args(&p)->cg_guess = (run / 4 % 2);
+        mesa_args(&p)->cg_gradient = LNT_CG_UNROLLED;
+        mesa_args(&p)->cg_tolerance = run % 8 == 5 ? 0.1 : 0; /* a stop at the tolerance counts as so many steps */
+        mesa_args(&p)->cg_max_steps = counts[run / 8];
+        mesa_args(&p)->cg_solver = (run % 4);
+        mesa_args(&p)->cg_guess = (run / 4 % 2);
         both(c, &p);
         for (int i = 0; i < 8; i++) {
             int64_t n = lnt_recur_elements(&p.call, lnt_recur_tensor_find(p.op, inputs[i]));
-            double error = 0, norm = 0, K = args(&p)->K;
+            double error = 0, norm = 0, K = mesa_args(&p)->K;
             for (int64_t j = 0; j < n; j++) {
                 bool H = i == 6;
                 int64_t mirror = H ? (j / (int64_t)(K * K) * (int64_t)K + j % (int64_t)K) * (int64_t)K + j / (int64_t)K % (int64_t)K : j;
@@ -441,14 +552,14 @@ static void unrolled_gradient_converges_to_implicit(void **state)
     lnt_problem p[2], few;
     for (int i = 0; i < 2; i++) {
         make(c, case_of(60, true), LINNET_F64, &p[i]);
-        args(&p[i])->cg_gradient = i;
-        args(&p[i])->cg_tolerance = 1e-13;
-        args(&p[i])->cg_max_steps = 60;
+        mesa_args(&p[i])->cg_gradient = i;
+        mesa_args(&p[i])->cg_tolerance = 1e-13;
+        mesa_args(&p[i])->cg_max_steps = 60;
         both(c, &p[i]);
     }
     make(c, case_of(60, true), LINNET_F64, &few);
-    args(&few)->cg_gradient = LNT_CG_UNROLLED;
-    args(&few)->cg_max_steps = 2;
+    mesa_args(&few)->cg_gradient = LNT_CG_UNROLLED;
+    mesa_args(&few)->cg_max_steps = 2;
     both(c, &few);
     static const char *const gradients[] = { "dq", "dk", "dv", "dg", "dbeta", "dlambda", "ds0_kv" };
     for (int i = 0; i < 7; i++) {
@@ -476,11 +587,11 @@ static void unrolled_kernel_matches_reference(void **state)
         lnt_problem truth, p;
         OK(c, lnt_problem_make(c, &cases[run / 32], LINNET_F32, LINNET_F32, 5, &p));
         OK(c, lnt_problem_make(c, &cases[run / 32], LINNET_F64, LINNET_F32, 5, &truth));
-        args(&p)->cg_gradient = args(&truth)->cg_gradient = LNT_CG_UNROLLED;
-        args(&p)->cg_tolerance = args(&truth)->cg_tolerance = 0;
-        args(&p)->cg_max_steps = args(&truth)->cg_max_steps = counts[run / 8 % 4];
-        args(&p)->cg_solver = args(&truth)->cg_solver = (run % 4);
-        args(&p)->cg_guess = args(&truth)->cg_guess = (run / 4 % 2);
+        mesa_args(&p)->cg_gradient = mesa_args(&truth)->cg_gradient = LNT_CG_UNROLLED;
+        mesa_args(&p)->cg_tolerance = mesa_args(&truth)->cg_tolerance = 0;
+        mesa_args(&p)->cg_max_steps = mesa_args(&truth)->cg_max_steps = counts[run / 8 % 4];
+        mesa_args(&p)->cg_solver = mesa_args(&truth)->cg_solver = (run % 4);
+        mesa_args(&p)->cg_guess = mesa_args(&truth)->cg_guess = (run / 4 % 2);
         both(c, &truth);
         for (int level = 0; level <= (int)lnt_cpu_machine(); level++) {
             lnt_cpu_force((lnt_cpu_level)level);
@@ -490,8 +601,9 @@ static void unrolled_kernel_matches_reference(void **state)
         }
         lnt_problem alone;
         OK(one, lnt_problem_make(one, &cases[run / 32], LINNET_F32, LINNET_F32, 5, &alone));
-        args(&alone)->cg_gradient = args(&p)->cg_gradient, args(&alone)->cg_tolerance = 0, args(&alone)->cg_max_steps = args(&p)->cg_max_steps;
-        args(&alone)->cg_solver = args(&p)->cg_solver, args(&alone)->cg_guess = args(&p)->cg_guess, alone.r.chunk = p.r.chunk;
+        mesa_args(&alone)->cg_gradient = mesa_args(&p)->cg_gradient, mesa_args(&alone)->cg_tolerance = 0;
+        mesa_args(&alone)->cg_max_steps = mesa_args(&p)->cg_max_steps;
+        mesa_args(&alone)->cg_solver = mesa_args(&p)->cg_solver, mesa_args(&alone)->cg_guess = mesa_args(&p)->cg_guess, alone.r.chunk = p.r.chunk;
         both(one, &alone);
         for (int i = 0; i < 8; i++) {
             int t = lnt_recur_tensor_find(p.op, gradients[i]);
@@ -513,10 +625,10 @@ static void wrong_options_are_refused(void **state)
     lnt_problem p;
     make(c, case_of(20, true), LINNET_F32, &p);
     both(c, &p);
-    const lnt_recur_args good = *args(&p);
+    const lnt_mesa_args good = *mesa_args(&p);
 #define REFUSED(...)                                                                                                               \
     do {                                                                                                                           \
-        lnt_recur_args r = good;                                                                                                \
+        lnt_mesa_args r = good;                                                                                                 \
         __VA_ARGS__;                                                                                                               \
         assert_int_equal(lnt_recur_run(c, &r, true), LINNET_EINVAL);                                                        \
         assert_true(strlen(linnet_error_message(c)) > 0);                                                                          \
@@ -542,7 +654,9 @@ static void wrong_options_are_refused(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(nan_is_seen), cmocka_unit_test(solves_agree), cmocka_unit_test(gate_gradient_from_solution),
+        cmocka_unit_test(nan_is_seen), cmocka_unit_test(window_of_everything),
+        cmocka_unit_test(window_is_its_own_tokens), cmocka_unit_test(nan_leaves_the_window), cmocka_unit_test(solves_agree),
+        cmocka_unit_test(gate_gradient_from_solution),
         cmocka_unit_test(state_stays_symmetric), cmocka_unit_test(large_lambda), cmocka_unit_test(zero_steps), cmocka_unit_test(sherman_morrison),
         cmocka_unit_test(steps_match_reference), cmocka_unit_test(tolerance_is_kept), cmocka_unit_test(free_of_scale),
         cmocka_unit_test(flash_rounds_to_half), cmocka_unit_test(unrolled_gradient_is_that_of_the_steps),

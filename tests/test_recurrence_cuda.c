@@ -298,18 +298,19 @@ static void mesa_solvers_match_the_cpu(void **state)
             OK(cpu, lnt_problem_make(cpu, &shapes[run / 80], LINNET_F32, LINNET_F32, 5, &p[i]));
             ask_for(&p[i], "steps");
             ask_for(&p[i], "residual");
-            args(&p[i])->cg_solver = solver;
-            args(&p[i])->cg_guess = (run / 5 % 2);
+            mesa_args(&p[i])->cg_solver = solver;
+            mesa_args(&p[i])->cg_guess = (run / 5 % 2);
             p[i].r.form = token ? LINNET_FORM_RECURRENT : LINNET_FORM_CHUNK;
-            args(&p[i])->cg_max_steps = most;
-            args(&p[i])->cg_tolerance = most == 40 ? 1e-4 : 0;
+            mesa_args(&p[i])->cg_max_steps = most;
+            mesa_args(&p[i])->cg_tolerance = most == 40 ? 1e-4 : 0;
             OK(i ? cpu : gpu, lnt_problem_run(i ? cpu : gpu, &p[i], false));
         }
         double allowed = half ? 3e-3 : most == 40 ? 1e-3 : 2e-5;
         same(&p[0], &p[1], "x", allowed, who);
         same(&p[0], &p[1], "o", allowed, who);
-        const float *steps[2] = { args(&p[0])->steps, args(&p[1])->steps }, *left[2] = { args(&p[0])->residual, args(&p[1])->residual };
-        for (int64_t i = 0; i < p[0].r.tokens * args(&p[0])->Hv; i++) {
+        const float *steps[2] = { mesa_args(&p[0])->steps, mesa_args(&p[1])->steps };
+        const float *left[2] = { mesa_args(&p[0])->residual, mesa_args(&p[1])->residual };
+        for (int64_t i = 0; i < p[0].r.tokens * mesa_args(&p[0])->Hv; i++) {
             if (!(fabsf(steps[0][i] - steps[1][i]) <= (most == 40 ? 1 : 0)))
                 fail_msg("%s: token %lld took %g steps, %g on the CPU", who, (long long)i, steps[0][i], steps[1][i]);
             if (!half && most < 40 && !(fabsf(left[0][i] - left[1][i]) <= 2e-5f * (1 + left[1][i])))
@@ -330,18 +331,18 @@ static void mesa_solvers_match_the_cpu(void **state)
 
 static void unrolled(lnt_problem *p, int solver, int guess, int steps, double tolerance)
 {
-    args(p)->cg_gradient = LNT_CG_UNROLLED;
-    args(p)->cg_solver = solver;
-    args(p)->cg_guess = guess;
-    args(p)->cg_max_steps = steps;
-    args(p)->cg_tolerance = tolerance;
+    mesa_args(p)->cg_gradient = LNT_CG_UNROLLED;
+    mesa_args(p)->cg_solver = solver;
+    mesa_args(p)->cg_guess = guess;
+    mesa_args(p)->cg_max_steps = steps;
+    mesa_args(p)->cg_tolerance = tolerance;
 }
 
 static void run_twice(linnet_context *c, const lnt_recur_case *k, lnt_problem *p, const char *who)
 {
     lnt_problem again;
     OK(c, lnt_problem_make(c, k, p->r.dtype, p->r.dtype, 7, &again));
-    unrolled(&again, (int)args(p)->cg_solver, (int)args(p)->cg_guess, args(p)->cg_max_steps, args(p)->cg_tolerance);
+    unrolled(&again, (int)mesa_args(p)->cg_solver, (int)mesa_args(p)->cg_guess, mesa_args(p)->cg_max_steps, mesa_args(p)->cg_tolerance);
     assert_true(run_both(c, p, who));
     assert_true(run_both(c, &again, who));
     check_same_bits(p, &again, who);
@@ -439,7 +440,7 @@ static void mesa_in_little_shared_memory(void **state)
             c->device->block_shared = i == 2 ? 99 << 10 : has;
             OK(c, lnt_problem_make(c, k, i ? dtype : LINNET_F64, dtype, 7, &p[i]));
             unrolled(&p[i], (int)solver, LNT_CG_DIAGONAL, steps ? 5 : 300, steps ? 0 : 1e-6);
-            if (!steps) args(&p[i])->cg_gradient = LNT_CG_IMPLICIT;
+            if (!steps) mesa_args(&p[i])->cg_gradient = LNT_CG_IMPLICIT;
             p[i].r.impl = i ? impls[tiles] : NULL;
             took = run_both(c, &p[i], who);
             if (took && i && solver != LNT_CG_FLASH) compare(&p[i], &p[0], who, &most[half]);
@@ -485,11 +486,11 @@ static void mesa_steps_on_the_device(void **state)
                 OK(c, lnt_problem_make(c, k, dtype, dtype, 5, &p[i]));
                 ask_for(&p[i], "steps");
                 unrolled(&p[i], solver, guess, i ? 6 : steps, 0);
-                args(&p[i])->cg_gradient = which && guess != solver % 2 && solver < 4 ? LNT_CG_UNROLLED : LNT_CG_IMPLICIT;
+                mesa_args(&p[i])->cg_gradient = which && guess != solver % 2 && solver < 4 ? LNT_CG_UNROLLED : LNT_CG_IMPLICIT;
                 p[i].r.impl = impls[which];
                 if (i) {
                     lnt_to_device(c, place, &steps, sizeof steps);
-                    args(&p[i])->cg_steps_device = place;
+                    mesa_args(&p[i])->cg_steps_device = place;
                 }
                 linnet_status s = lnt_problem_run(c, &p[i], false);
                 took = s == LINNET_OK;

@@ -27,6 +27,11 @@ linnet_status lnt_check_mesa(lnt_ctx *c, const lnt_layer *l, const lnt_mesa_choi
     if (o->min_cg_step_training > o->max_cg_step_training)
         return lnt_fail(c, LINNET_EINVAL, "%smin_cg_step_training is %lld, expected at most max_cg_step_training = %lld", l->where,
                         (long long)o->min_cg_step_training, (long long)o->max_cg_step_training);
+    if (o->mesa_window && o->cg_solver == LNT_CG_FLASH)
+        return lnt_fail(c, LINNET_EINVAL, "%smesa_window is %lld, but cg_solver = flash goes by chunks from the first token on", l->where,
+                        (long long)o->mesa_window);
+    if (o->mesa_window && o->cg_gradient == LNT_CG_UNROLLED)
+        return lnt_fail(c, LINNET_EINVAL, "%smesa_window is %lld, but the unrolled cg_gradient knows no window", l->where, (long long)o->mesa_window);
     if (o->cg_gradient != LNT_CG_UNROLLED) return LINNET_OK;
     if (o->cg_solver == LNT_CG_FLASH)
         return lnt_fail(c, LINNET_EINVAL, "%scg_gradient is unrolled, but the steps of cg_solver = flash round to float16", l->where);
@@ -42,7 +47,7 @@ lnt_buf lnt_mesa_rule(lnt_program *p, const lnt_mesa_choice *o, lnt_buf q, lnt_b
     double lower = o->lambda_lower_bound, start = lower < 1 ? 1 : lower + 1;
     lnt_mesa_options solve = {.lambda = "lambda_params", .lower = lower, .start = start, .tolerance = o->cg_tolerance,
                               .max_steps = (int32_t)o->max_cg_step_training, .max_steps_decoding = (int32_t)o->max_cg_step_decoding,
-                              .guess = o->cg_guess, .solver = o->cg_solver, .gradient = o->cg_gradient,
+                              .window = o->mesa_window, .guess = o->cg_guess, .solver = o->cg_solver, .gradient = o->cg_gradient,
                               .min_steps = (int32_t)o->min_cg_step_training};
     return lnt_mesa(p, q, k, v, g, beta, &solve);
 }

@@ -3,13 +3,13 @@
 #define LNT_MESA_RULE_H
 
 #include "recurrence/mesa/mesa_node.h"
-#include "recurrence/recur_args.h"
+#include "recurrence/mesa/mesa_args.h"
 #include "mixers/mixers.h"
 
 /* The words of cg_solver, cg_guess and cg_gradient stand in the order of LNT_CG_.... */
 typedef struct {
     double lambda_lower_bound, cg_tolerance;
-    int64_t max_cg_step_training, max_cg_step_decoding, min_cg_step_training;
+    int64_t max_cg_step_training, max_cg_step_decoding, min_cg_step_training, mesa_window;
     int cg_solver, cg_guess, cg_gradient;
 } lnt_mesa_choice;
 
@@ -24,6 +24,8 @@ typedef struct {
     LNT_WORD(lnt_mesa_choice, cg_solver, "level jacobi plain absolute flash", LNT_CG_LEVEL,                                                 \
              "preconditioned by Lambda + min(diag H), by diag(H + Lambda), or not; the last two take all steps, flash in float16"),            \
     LNT_WORD(lnt_mesa_choice, cg_guess, "diagonal zero", LNT_CG_DIAGONAL, "a solve begins at q / diag(H + Lambda) or at 0"),                \
+    LNT_MAYBE_INT(lnt_mesa_choice, mesa_window, 1, LNT_MOST_TOKENS, 0, 0,                                                                      \
+                  "tokens that the map is fitted to, the current one among them (Atlas read as sliding-window Mesa); null: all"),              \
     LNT_WORD(lnt_mesa_choice, cg_gradient, "implicit unrolled", LNT_CG_IMPLICIT, "the gradient is that of the solution or of the steps")
 
 linnet_status lnt_check_mesa(lnt_ctx *c, const lnt_layer *l, const lnt_mesa_choice *o);

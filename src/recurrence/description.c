@@ -173,10 +173,18 @@ const char *lnt_recur_next_letter(const char **shape, size_t *length)
     return *length ? at : NULL;
 }
 
+/* Whether the option at this offset of the arguments is anything but 0. */
+static bool is_set(const void *args, size_t field)
+{
+    for (const lnt_recur_option *o = op_of(args)->options; o->key; o++)
+        if (o->field == field) return lnt_recur_option_get(o, args) != 0;
+    return false;
+}
+
 bool lnt_recur_has(const void *args, int i)
 {
-    const size_t with = row_of(args, i)->with;
-    return !with || *(const int32_t *)((const char *)args + with) != 0;
+    const lnt_recur_tensor *t = row_of(args, i);
+    return (!t->with || is_set(args, t->with)) && (!t->without || !is_set(args, t->without));
 }
 
 lnt_dtype lnt_recur_type(const void *args, int i)

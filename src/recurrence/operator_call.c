@@ -193,13 +193,16 @@ static void put_tensors(writer *w, const lnt_recur_op *op)
     put(w, ", \"tensors\": [");
     for (int i = 0; op->tensors[i].name; i++) {
         const lnt_recur_tensor *t = &op->tensors[i];
-        const char *with = NULL;
-        for (const lnt_recur_option *o = op->options; t->with && o->key; o++)
-            if (o->field == t->with) with = o->key;
+        const char *with = NULL, *without = NULL;
+        for (const lnt_recur_option *o = op->options; o->key; o++) {
+            if (t->with && o->field == t->with) with = o->key;
+            if (t->without && o->field == t->without) without = o->key;
+        }
         put(w, "%s{\"name\": \"%s\", \"shape\": \"%s\", \"role\": \"%s\", \"values\": \"%s\", \"wide\": %s, \"read_back\": %s", i ? ", " : "",
             t->name,
             t->shape, roles[t->role], values[t->values], t->wide ? "true" : "false", t->read_back ? "true" : "false");
         put_text(w, "with", with);
+        put_text(w, "without", without);
         put_text(w, "absent", t->role == LNT_T_STATE || t->role == LNT_T_COTANGENT ? "zeros" : t->absent);
         put_text(w, "help", t->help);
         put(w, "}");

@@ -8,71 +8,38 @@
 
 #include "recurrence/recurrence.h"
 
-typedef struct {
-    LNT_RECUR_HEAD
-    int32_t Hq, Hk, Hv, K, V;
-    double scale;            /* of the read-out */
-    int32_t normalize;       /* divide o_t by scale z_t.q_t + eps, z_t = decayed sum of k */
-    double eps;
-    int64_t window;          /* attention: a token sees itself and the window-1 before it, 0: all */
-    int64_t offset;          /* attention: rows of k and v in front of the tokens' */
-    int64_t Tk;              /* attention: rows of k and v, tokens + offset */
-
-    const void *q, *k, *v;   /* x [T,Hq,K] [T,Hk,K] [T,Hv,V] */
-    const void *g, *g_head;  /* f [T,Hv], f [Hv]: natural-log decay, <= 0; -inf is an exact reset */
-    const void *beta;        /* f [T,Hv] write strength */
-    const void *s0, *z0;     /* f [N,Hv,K,V] (mesa: G), f [N,Hv,K] (normalize); NULL: zeros */
-    void *o;                 /* x [T,Hv,V] */
-    void *sT, *zT;           /* as s0, z0; NULL: not wanted */
-    void *lse;               /* attention: f [T,Hq] log-sum-exp of the scaled scores */
-    const void *do_;         /* x, as o; NULL: zeros */
-    const void *dsT, *dzT;   /* f; NULL: zeros */
-    void *dq, *dk, *dv;      /* written, not added to; a head that several read gets the sum over them; NULL: not wanted */
-    void *dg, *dg_head, *dbeta, *ds0, *dz0;
-
-    const void *gk, *gv;     /* f [T,Hv,K], f [T,Hv,V]: natural-log decays of S's rows and of its columns, as g */
-    const void *bonus;       /* f [Hv,K] */
-    void *dgk, *dgv, *dbonus;
-    const void *i, *m0;      /* mlstm: f [T,Hv] natural log of the write strength; f [N,Hv] log of what the states are kept divided by; NULL: zeros */
-    void *mT, *di, *dm0;
-    const void *dmT;
-    const void *a, *b;       /* x [T,Hv,K] rows that read the state before a token, and that what they read is written with */
-    void *da, *db;
+#define LNT_HEADS_ARGS                                                                                                             \
+    LNT_RECUR_HEAD                                                                                                                 \
+    int32_t Hq, Hk, Hv, K, V;                                                                                                      \
+    double scale;            /* of the read-out */                                                                                 \
+    int32_t normalize;       /* divide o_t by scale z_t.q_t + eps, z_t = decayed sum of k */                                       \
+    double eps;                                                                                                                    \
+    int64_t window;          /* attention, mesa: a token sees itself and the window-1 before it, 0: all */                         \
+    int64_t offset;          /* attention: rows of k and v in front of the tokens' */                                              \
+    int64_t Tk;              /* attention: rows of k and v, tokens + offset */                                                     \
+    const void *q, *k, *v;   /* x [T,Hq,K] [T,Hk,K] [T,Hv,V] */                                                                    \
+    const void *g, *g_head;  /* f [T,Hv], f [Hv]: natural-log decay, <= 0; -inf is an exact reset */                               \
+    const void *beta;        /* f [T,Hv] write strength */                                                                         \
+    const void *s0, *z0;     /* f [N,Hv,K,V], f [N,Hv,K] (normalize); NULL: zeros */                                     \
+    void *o;                 /* x [T,Hv,V] */                                                                                      \
+    void *sT, *zT;           /* as s0, z0; NULL: not wanted */                                                                     \
+    void *lse;               /* attention: f [T,Hq] log-sum-exp of the scaled scores */                                            \
+    const void *do_;         /* x, as o; NULL: zeros */                                                                            \
+    const void *dsT, *dzT;   /* f; NULL: zeros */                                                                                  \
+    void *dq, *dk, *dv;      /* written, not added to; a head that several read gets the sum over them; NULL: not wanted */        \
+    void *dg, *dg_head, *dbeta, *ds0, *dz0;                                                                                        \
+    const void *gk, *gv;     /* f [T,Hv,K], f [T,Hv,V]: natural-log decays of S's rows and of its columns, as g */                 \
+    const void *bonus;       /* f [Hv,K] */                                                                                        \
+    void *dgk, *dgv, *dbonus;                                                                                                      \
+    const void *i, *m0;      /* mlstm: f [T,Hv] log of the write strength; f [N,Hv] log of what the states are divided by; NULL: zeros */   \
+    void *mT, *di, *dm0;                                                                                                           \
+    const void *dmT;                                                                                                               \
+    const void *a, *b;       /* x [T,Hv,K] rows that read the state before a token, and that what they read is written with */     \
+    void *da, *db;                                                                                                                 \
     int32_t writes;          /* delta: rows of k, v, beta and their gradients a token; 0: one */
-
-    /* mesa */
-    const void *lambda;      /* f [Hv,K], > 0 */
-    const void *h0;          /* f [N,Hv,K,K] symmetric, as hT; NULL: zeros */
-    void *hT;
-    void *x;                 /* f [T,Hv,K] the solutions: output of forward (NULL: not wanted), input of backward */
-    const void *dhT;
-    void *dlambda, *dh0;
-    void *steps, *residual;  /* f [T,Hv] conjugate-gradient steps of the call's solve, and |residual| / |right side| after them; NULL: not wanted */
-    /* A token's solve ends when |residual| <= cg_tolerance |right side|, or after cg_max_steps; with 0 all steps are taken. With a tolerance above
-     * 0 the reference (LINNET_F64) solves directly, unless steps are differentiated; with 0 it takes the same steps in float64. */
-    double cg_tolerance;
-    int32_t cg_max_steps;
-    int32_t cg_guess, cg_solver, cg_gradient; /* LNT_CG_... */
-    /* cuda: on the device, this many steps (0 .. cg_max_steps) instead; it may change between runs of a recorded call. NULL: cg_max_steps */
-    const int32_t *cg_steps_device;
+typedef struct {
+    LNT_HEADS_ARGS
 } lnt_recur_args;
-
-/* How mesa's conjugate gradients begin, what they are, and what the backward pass differentiates; in the order of the options' words. */
-enum {
-    LNT_CG_DIAGONAL, /* x = q / diag(H_t + Lambda) */
-    LNT_CG_ZERO,     /* x = 0 */
-};
-enum {
-    LNT_CG_LEVEL,    /* preconditioned by Lambda + min(diag(H_t)) */
-    LNT_CG_JACOBI,   /* by diag(H_t + Lambda) */
-    LNT_CG_PLAIN,
-    LNT_CG_ABSOLUTE, /* plain, 1e-5 added to both denominators, no early stop */
-    LNT_CG_FLASH,    /* the same in chunks of 64 with q, k, H and the operands of products rounded to float16, as flash-linear-attention does */
-};
-enum {
-    LNT_CG_IMPLICIT, /* the solution, by a second solve: exact where the steps have converged */
-    LNT_CG_UNROLLED, /* the steps that a call takes, however few; their number is a constant. At most 1024 steps; not LNT_CG_FLASH */
-};
 
 /* Shared by the descriptions of these cores. */
 #define LNT_HEADS_SIZE(LETTER, FIELD, USUAL, SAME, HELP)                                                                          \

@@ -232,6 +232,25 @@ void lnt_recur_slice(lnt_recur_call *a, int64_t first, int64_t length, int64_t *
     a->head.cu_seqlens_device = NULL;
 }
 
+void lnt_ring_put(lnt_ctx *c, char *ring, int64_t R, int64_t position, const char *rows, int64_t count, size_t row_bytes)
+{
+    int64_t skip = count > R ? count - R : 0;
+    for (int64_t i = skip; i < count;) {
+        int64_t slot = (position + i) % R, run = R - slot < count - i ? R - slot : count - i;
+        lnt_device_copy(c, ring + (size_t)slot * row_bytes, rows + (size_t)i * row_bytes, (size_t)run * row_bytes);
+        i += run;
+    }
+}
+
+void lnt_ring_get(lnt_ctx *c, char *dst, const char *ring, int64_t R, int64_t position, int64_t count, size_t row_bytes)
+{
+    for (int64_t i = 0; i < count;) {
+        int64_t slot = (position - count + i) % R, run = R - slot < count - i ? R - slot : count - i;
+        lnt_device_copy(c, dst + (size_t)i * row_bytes, ring + (size_t)slot * row_bytes, (size_t)run * row_bytes);
+        i += run;
+    }
+}
+
 /* The states of a sequence (or of all, where a state is one tensor) at `state`, in and out. An initial state's row is followed by its gradient's
  * and the final state's. */
 static void set_states(const lnt_recur_attr *x, lnt_recur_call *a, char *state)
@@ -437,7 +456,7 @@ lnt_node *lnt_recur_add(lnt_program *p, const lnt_recur_op *op, const lnt_op *ty
     for (int i = 0; op->tensors[i].name; i++) {
         const lnt_recur_tensor *t = &op->tensors[i];
         const bool brought = n_param && t->shape[0] != 'T'; /* by the core's own node, from its parameters */
-        if (t->role == LNT_T_INPUT && !t->absent && !given[i] && x->constant != i && !brought)
+        if (t->role == LNT_T_INPUT && lnt_recur_has(&x->call, i) && !t->absent && !given[i] && x->constant != i && !brought)
             return lnt_program_fail(p, "%s needs %s", op->name, t->name), NULL;
         if (t->role != LNT_T_OUTPUT || t->shape[0] != 'T' || heads) continue;
         const char *shape = t->shape, *letter;

@@ -52,6 +52,10 @@ void lnt_recur_bind(const lnt_call *k, lnt_recur_call *a);
 /* Run it from k's states, or none; and backward, gradients added where they have to be. */
 linnet_status lnt_recur_forward(const lnt_call *k, const lnt_recur_call *a);
 linnet_status lnt_recur_backward(const lnt_call *k, lnt_recur_call *a);
+/* A ring of R rows, token p in row p mod R: put `count` rows in, the first of token `position`; get the `count` rows before token `position`, in
+ * order. */
+void lnt_ring_put(lnt_ctx *c, char *ring, int64_t R, int64_t position, const char *rows, int64_t count, size_t row_bytes);
+void lnt_ring_get(lnt_ctx *c, char *dst, const char *ring, int64_t R, int64_t position, int64_t count, size_t row_bytes);
 /* Rows [first, first + length) of a: its tensors along the token axis moved there. `cu` [2] is the caller's. */
 void lnt_recur_slice(lnt_recur_call *a, int64_t first, int64_t length, int64_t *cu);
 /* The first bytes of the workspace, for something else than the kernel's scratch. */

@@ -126,6 +126,7 @@ typedef struct {
     bool passed;       /* a decay that something of the old state passes (it acts behind the read-out, or is not all of the transition): a reset is
                           no boundary of sequences */
     size_t with;       /* offset of a switch without which the operator has no such tensor; 0: none */
+    size_t without;    /* offset of an option with which it has none, whatever else the option says; 0: none */
     size_t positive;   /* offset of a switch with which its values are to be above 0; 0: none */
     const char *carried; /* an initial state: what it is called from call to call */
     const char *absent; /* an input that may be absent: what that means; NULL: it may not */

@@ -7,7 +7,7 @@
 #include "core/threads.h"
 #include "device/device.h"
 #include "recurrence/mesa/mesa_node.h"
-#include "recurrence/recur_args.h"
+#include "recurrence/mesa/mesa_args.h"
 #include "tasks/spectrum.h"
 
 enum { TOKENS_A_RUN = 8192, INSIDE = 4 /* what looking inside costs, in evaluations, for the progress alone */ };
@@ -189,10 +189,10 @@ static void close_inside(inside *w)
 }
 
 /* The solves of a layer as a call on the recurrence, on the values that the last run left. */
-static lnt_recur_args solve_call(const inside *w, int layer, const int64_t *cu)
+static lnt_mesa_args solve_call(const inside *w, int layer, const int64_t *cu)
 {
     const lnt_node *n = w->z->node[layer];
-    lnt_recur_args r;
+    lnt_mesa_args r;
     lnt_recur_init(&lnt_recur_mesa, &r);
     const lnt_tensor q = lnt_plan_output(w->plan, n->in[0]), v = lnt_plan_output(w->plan, n->in[2]);
     r.dtype = q.dtype;
@@ -252,7 +252,7 @@ static linnet_status open_inside(inside *w)
     LNT_TRY(lnt_device_alloc(w->c, lnt_bytes(each, 4), &w->device_residual));
     LNT_TRY(lnt_device_alloc(w->c, lnt_bytes((size_t)cols, 4), &w->device_lambda));
     for (int s = 0; s < z->n_solvers; s++) {
-        lnt_recur_args r = solve_call(w, 0, cu);
+        lnt_mesa_args r = solve_call(w, 0, cu);
         size_t bytes;
         r.cg_solver = z->solvers[s].solver;
         r.cg_guess = z->solvers[s].guess;
@@ -260,7 +260,7 @@ static linnet_status open_inside(inside *w)
         w->work_size = bytes > w->work_size ? bytes : w->work_size;
     }
     LNT_TRY(lnt_device_alloc(w->c, w->work_size, &w->work));
-    const lnt_recur_args r = solve_call(w, 0, cu);
+    const lnt_mesa_args r = solve_call(w, 0, cu);
     return lnt_device_alloc(w->c, lnt_bytes(lnt_bytes(lnt_bytes((size_t)T, (size_t)r.Hv), (size_t)r.V), 4), &w->o);
 }
 
@@ -341,7 +341,7 @@ static linnet_status look_at_solves(const inside *w, int layer)
     lnt_to_device(w->c, w->device_lambda, w->lambda, (size_t)cols * 4);
     for (int s = 0; s < z->n_solvers; s++)
         for (int i = 0; i < z->n_tolerances; i++) {
-            lnt_recur_args r = solve_call(w, layer, cu);
+            lnt_mesa_args r = solve_call(w, layer, cu);
             r.cg_solver = z->solvers[s].solver;
             r.cg_guess = z->solvers[s].guess;
             r.cg_tolerance = z->tolerances[i];

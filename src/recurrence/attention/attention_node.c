@@ -69,27 +69,6 @@ static size_t workspace_for(const lnt_node *n, const lnt_shape *s, const int64_t
 
 static size_t workspace(const lnt_node *n, const lnt_shape *s, bool backward) { return lnt_recur_with_offsets(n, s, backward, workspace_for); }
 
-/* Put `count` rows, the first of token `position`, into a ring of R rows. */
-static void into_ring(lnt_ctx *c, char *ring, int64_t R, int64_t position, const char *rows, int64_t count, size_t row_bytes)
-{
-    int64_t skip = count > R ? count - R : 0;
-    for (int64_t i = skip; i < count;) {
-        int64_t slot = (position + i) % R, run = R - slot < count - i ? R - slot : count - i;
-        lnt_device_copy(c, ring + (size_t)slot * row_bytes, rows + (size_t)i * row_bytes, (size_t)run * row_bytes);
-        i += run;
-    }
-}
-
-/* The `count` rows before token `position`, in order. */
-static void from_ring(lnt_ctx *c, char *dst, const char *ring, int64_t R, int64_t position, int64_t count, size_t row_bytes)
-{
-    for (int64_t i = 0; i < count;) {
-        int64_t slot = (position - count + i) % R, run = R - slot < count - i ? R - slot : count - i;
-        lnt_device_copy(c, dst + (size_t)i * row_bytes, ring + (size_t)slot * row_bytes, (size_t)run * row_bytes);
-        i += run;
-    }
-}
-
 /* `len` rows of sequence n from row `first` on, with `position` tokens before them. They go into the cache first, unless they would overwrite rows
  * that the first of them still sees. */
 static linnet_status attend_tokens(const lnt_call *k, const lnt_recur_args *all, int64_t n, int64_t first, int64_t len, int64_t position)
@@ -111,8 +90,8 @@ static linnet_status attend_tokens(const lnt_call *k, const lnt_recur_args *all,
     const char *new_k = a.k, *new_v = a.v;
     bool straight = position + len <= R; /* nothing in the ring is overwritten: rows are in order */
     if (straight || len == 1) {
-        into_ring(k->c, keys, R, position, new_k, len, k_row);
-        into_ring(k->c, values, R, position, new_v, len, v_row);
+        lnt_ring_put(k->c, keys, R, position, new_k, len, k_row);
+        lnt_ring_put(k->c, values, R, position, new_v, len, v_row);
         a.k = keys;
         a.v = values;
         a.Tk = len + (straight ? position : R - 1);
@@ -125,8 +104,8 @@ static linnet_status attend_tokens(const lnt_call *k, const lnt_recur_args *all,
         char *jk = a.workspace, *jv = jk + (size_t)(past + len) * k_row;
         if (joined > a.workspace_size)
             return lnt_fail(k->c, LINNET_EINTERNAL, "attention workspace of %zu bytes; needs %zu", a.workspace_size, joined);
-        from_ring(k->c, jk, keys, R, position, past, k_row);
-        from_ring(k->c, jv, values, R, position, past, v_row);
+        lnt_ring_get(k->c, jk, keys, R, position, past, k_row);
+        lnt_ring_get(k->c, jv, values, R, position, past, v_row);
         lnt_device_copy(k->c, jk + (size_t)past * k_row, new_k, (size_t)len * k_row);
         lnt_device_copy(k->c, jv + (size_t)past * v_row, new_v, (size_t)len * v_row);
         a.k = jk;
@@ -136,8 +115,8 @@ static linnet_status attend_tokens(const lnt_call *k, const lnt_recur_args *all,
         a.workspace_size -= joined;
     }
     LNT_TRY(lnt_recur_run(k->c, &a, false));
-    into_ring(k->c, keys, R, position, new_k, len, k_row);
-    into_ring(k->c, values, R, position, new_v, len, v_row);
+    lnt_ring_put(k->c, keys, R, position, new_k, len, k_row);
+    lnt_ring_put(k->c, values, R, position, new_v, len, v_row);
     return LINNET_OK;
 }
 

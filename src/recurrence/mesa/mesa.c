@@ -1,6 +1,7 @@
 /* The Mesa core: the optimal linear fast weights for all tokens so far. Equations: operators.md#mesa. */
 #include "recurrence/cases.h"
 #include "recurrence/decay/decay.h"
+#include "recurrence/mesa/mesa_args.h"
 #include "recurrence/mesa/mesa_node.h"
 #include "recurrence/recur_node.h"
 
@@ -16,7 +17,7 @@ extern const lnt_recur_impl lnt_mesa_chunk_sm80, lnt_mesa_chunk_cuda, lnt_mesa_r
 /* Without the solves, whose steps are known only after a run: two decay states and the read-out of one; backward, two decay backward passes. */
 static double flops(const void *args, int C, bool backward)
 {
-    const lnt_recur_args *a = args;
+    const lnt_mesa_args *a = args;
     double K = a->K, decay = lnt_decay_token_flops(K, a->V, C, backward);
     return (double)a->tokens * a->Hv * (backward ? decay + 10 * K * K + C * 10 * K + 2 * K * K : decay + 2 * K * K);
 }
@@ -24,7 +25,7 @@ static double flops(const void *args, int C, bool backward)
 /* Of the solves at C = 16; the residual of the guess costs what a step does. */
 static double solver_flops(const void *args, double steps)
 {
-    const lnt_recur_args *a = args;
+    const lnt_mesa_args *a = args;
     double K = a->K;
     return (double)a->tokens * a->Hv * (steps + 1) * (2 * K * K + 4 * 16 * K);
 }
@@ -41,19 +42,27 @@ static const lnt_recur_impl *const impls[] = {
 
 enum { UNROLLED_MOST = 1024, STEPS_MOST = 1 << 20 };
 
-static void fill(void *args) { ((lnt_recur_args *)args)->scale = 1; }
+static void fill(void *args) { ((lnt_mesa_args *)args)->scale = 1; }
 
 /* A tolerance out of the reach of the cap. */
 static void exact(void *args)
 {
-    lnt_recur_args *a = args;
+    lnt_mesa_args *a = args;
     a->cg_tolerance = 1e-7;
     a->cg_max_steps = 4 * a->K + 16;
 }
 
 static linnet_status check(lnt_ctx *c, const void *args, bool backward)
 {
-    const lnt_recur_args *a = args;
+    const lnt_mesa_args *a = args;
+    if (lnt_on_cuda(c) && (a->heads.window || a->lambda_varies)) {
+        lnt_fail(c, LINNET_EUNSUPPORTED, "mesa with %s has no kernel for a GPU", a->heads.window ? "a window" : "a Lambda of each token");
+        return lnt_hint(c, "Use --device cpu.");
+    }
+    if (a->heads.window && a->cg_solver == LNT_CG_FLASH)
+        return lnt_fail(c, LINNET_EINVAL, "cg_solver = flash goes by chunks from the first token on, which a window does not see: no window");
+    if (a->heads.window && a->cg_gradient == LNT_CG_UNROLLED)
+        return lnt_fail(c, LINNET_EINVAL, "the gradient through the steps knows no window: cg_gradient = implicit");
     if (a->cg_steps_device && !lnt_on_cuda(c)) return lnt_fail(c, LINNET_EINVAL, "cg_steps_device without a GPU");
     if (a->cg_gradient == LNT_CG_UNROLLED && a->cg_solver == LNT_CG_FLASH)
         return lnt_fail(c, LINNET_EINVAL, "the steps of cg_solver 4 (flash) round to float16: no unrolled gradient");
@@ -64,27 +73,34 @@ static linnet_status check(lnt_ctx *c, const void *args, bool backward)
 }
 
 static const lnt_recur_option options[] = {
-    { "cg_tol", LNT_RECUR_REAL, LNT_AT(lnt_recur_args, cg_tolerance), 8, 0, 1e30, 1e-4, NULL,
+    { "cg_tol", LNT_RECUR_REAL, LNT_AT(lnt_mesa_args, cg_tolerance), 8, 0, 1e30, 1e-4, NULL,
       "a solve ends at this |residual| / |q|; 0: all steps" },
-    { "cg_max_iter", LNT_RECUR_INT, LNT_AT(lnt_recur_args, cg_max_steps), 4, 0, STEPS_MOST, 30, NULL, "conjugate-gradient steps at most" },
-    { "cg_guess", LNT_RECUR_WORD, LNT_AT(lnt_recur_args, cg_guess), 4, 0, 0, LNT_CG_DIAGONAL, "diagonal zero", "where a solve begins" },
-    { "cg_solver", LNT_RECUR_WORD, LNT_AT(lnt_recur_args, cg_solver), 4, 0, 0, LNT_CG_LEVEL, "level jacobi plain absolute flash",
+    { "cg_max_iter", LNT_RECUR_INT, LNT_AT(lnt_mesa_args, cg_max_steps), 4, 0, STEPS_MOST, 30, NULL, "conjugate-gradient steps at most" },
+    { "cg_guess", LNT_RECUR_WORD, LNT_AT(lnt_mesa_args, cg_guess), 4, 0, 0, LNT_CG_DIAGONAL, "diagonal zero", "where a solve begins" },
+    { "cg_solver", LNT_RECUR_WORD, LNT_AT(lnt_mesa_args, cg_solver), 4, 0, 0, LNT_CG_LEVEL, "level jacobi plain absolute flash",
       "its preconditioner" },
-    { "cg_gradient", LNT_RECUR_WORD, LNT_AT(lnt_recur_args, cg_gradient), 4, 0, 0, LNT_CG_IMPLICIT, "implicit unrolled",
+    { "cg_gradient", LNT_RECUR_WORD, LNT_AT(lnt_mesa_args, cg_gradient), 4, 0, 0, LNT_CG_IMPLICIT, "implicit unrolled",
       "of the solution, or of the steps that were taken" },
+    { "window", LNT_RECUR_INT, LNT_AT(lnt_mesa_args, heads.window), 8, 0, 1e15, 0, NULL,
+      "a token sees itself and window-1 before it, and there are no states; 0: it sees all" },
+    { "lambda_varies", LNT_RECUR_SWITCH, LNT_AT(lnt_mesa_args, lambda_varies), 4, 0, 1, 0, NULL,
+      "every token has a Lambda of its own, lambda_t" },
     { 0 },
 };
 static const lnt_recur_tensor tensors[] = {
     LNT_STATE_QKV,
     LNT_STATE_GATE,
     LNT_STATE_BETA,
-    LNT_INPUT(lnt_recur_args, "lambda", "Hv K", lambda, .values = LNT_VALUES_POSITIVE, .help = "regulariser, above 0"),
-    LNT_STATE(lnt_recur_args, "s", "_kv", "N Hv K V", s, .help = "G"),
-    LNT_STATE(lnt_recur_args, "s", "_kk", "N Hv K K", h, .values = LNT_VALUES_SYMMETRIC, .help = "H"),
+    LNT_INPUT(lnt_mesa_args, "lambda", "Hv K", lambda, .values = LNT_VALUES_POSITIVE, .without = LNT_AT(lnt_mesa_args, lambda_varies),
+              .help = "regulariser, above 0"),
+    LNT_INPUT(lnt_mesa_args, "lambda_t", "T Hv K", lambda_t, .values = LNT_VALUES_POSITIVE, .with = LNT_AT(lnt_mesa_args, lambda_varies),
+              .help = "regulariser of the token, above 0"),
+    LNT_STATE(lnt_mesa_args, "s", "_kv", "N Hv K V", s, .without = LNT_AT(lnt_mesa_args, window), .help = "G"),
+    LNT_STATE(lnt_mesa_args, "s", "_kk", "N Hv K K", h, .values = LNT_VALUES_SYMMETRIC, .without = LNT_AT(lnt_mesa_args, window), .help = "H"),
     LNT_STATE_O,
-    LNT_ROW("x", "T Hv K", LNT_AT(lnt_recur_args, x), LNT_T_SAVED, .help = "the solutions"),
-    LNT_ROW("steps", "T Hv", LNT_AT(lnt_recur_args, steps), LNT_T_REPORT, .help = "conjugate-gradient steps of the solve"),
-    LNT_ROW("residual", "T Hv", LNT_AT(lnt_recur_args, residual), LNT_T_REPORT, .help = "|residual| / |right side| after them"),
+    LNT_ROW("x", "T Hv K", LNT_AT(lnt_mesa_args, x), LNT_T_SAVED, .help = "the solutions"),
+    LNT_ROW("steps", "T Hv", LNT_AT(lnt_mesa_args, steps), LNT_T_REPORT, .help = "conjugate-gradient steps of the solve"),
+    LNT_ROW("residual", "T Hv", LNT_AT(lnt_mesa_args, residual), LNT_T_REPORT, .help = "|residual| / |right side| after them"),
     { 0 },
 };
 
@@ -92,7 +108,7 @@ const lnt_recur_op lnt_recur_mesa = {
     .name = "mesa",
     .core = "mesa",
     .equation = "H_t = e^{g_t} H_{t-1} + beta_t k_t k_t^T, G_t = e^{g_t} G_{t-1} + beta_t k_t v_t^T, o_t = G_t^T (H_t + diag(lambda))^-1 q_t",
-    .args_size = sizeof(lnt_recur_args),
+    .args_size = sizeof(lnt_mesa_args),
     .sizes = lnt_state_sizes,
     .tensors = tensors,
     .options = options,

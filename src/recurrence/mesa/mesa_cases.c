@@ -22,5 +22,14 @@ const lnt_recur_case lnt_mesa_cases[] = {
     { "mesa", 3, { 130, 0, 63 }, LNT_HEADS(2, 4, 64, 64), .gate = -0.1, .beta = 1, .states = true },
     { "mesa", 2, { 65, 192 }, LNT_HEADS(1, 2, 128, 128), .gate = -0.05, .reset = 0.02, .beta = 1, .states = true },
     { "mesa", 1, { 150 }, LNT_HEADS(2, 2, 128, 64), .gate = -4, .beta = 1 },
+    /* windows of whole chunks and others, longer sequences and shorter ones; a Lambda of each token */
+    { "mesa", 1, { 100 }, LNT_HEADS(1, 2, 16, 24), .gate = -0.1, .beta = 1, .option = { { "window", 32 } } },
+    { "mesa", 4, { 130, 0, 48, 63 }, LNT_HEADS(2, 2, 50, 60), .gate = -0.02, .beta = 1, .option = { { "window", 48 } } },
+    { "mesa", 2, { 70, 33 }, LNT_HEADS(2, 4, 32, 20), .gate = -0.3, .reset = 0.05, .beta = 1, .option = { { "window", 16 } } },
+    { "mesa", 3, { 37, 5, 20 }, LNT_HEADS(1, 1, 7, 5), .gate = -40, .beta = 1, .option = { { "window", 7 } } },
+    { "mesa", 1, { 20 }, LNT_HEADS(1, 1, 3, 1), .gate = 0, .beta = 1, .option = { { "window", 1 } } },
+    { "mesa", 1, { 300 }, LNT_HEADS(1, 1, 64, 64), .gate = -0.05, .beta = 1, .option = { { "window", 128 } } },
+    { "mesa", 2, { 100, 33 }, LNT_HEADS(1, 2, 20, 24), .gate = -0.1, .beta = 1, .states = true, .option = { { "lambda_varies", 1 } } },
+    { "mesa", 1, { 90 }, LNT_HEADS(2, 2, 20, 24), .gate = -0.1, .beta = 1, .option = { { "window", 32 }, { "lambda_varies", 1 } } },
     { 0 },
 };

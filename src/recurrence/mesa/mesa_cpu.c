@@ -1,5 +1,5 @@
-/* The Mesa core on the CPU: conjugate gradients for a chunk of tokens at once, everything else by the decay core. One piece of work is one head of
- * one sequence (one query-key head in the backward pass).
+/* The Mesa core on the CPU: conjugate gradients for a chunk of tokens at once, everything else by the decay core. Heads go side by side
+ * (chunk_walk.h); those that are longer than the window are mesa_window_cpu.c's.
  *
  * For the rows of a chunk of n <= C tokens with start state H, b_i = g_1 + ... + g_i, D_ij = e^{b_i - b_j} for j <= i, else 0, no H_t is ever formed:
  *
@@ -15,23 +15,21 @@
  *
  * Always float32: the steps shrink a residual, and what bf16 operands lose there (2e-3) no later step brings back. */
 #if !defined(LNT_VARIANT_amx) /* bf16 tensors too are solved in float32: there is nothing for tiles */
-#include <omp.h>
-
 #include "core/cpu.h"
 #include "recurrence/chunk/chunk.h"
 #include "recurrence/chunk/chunk_rows.h"
+#include "recurrence/chunk/chunk_walk.h"
 #include "recurrence/mesa/mesa_solver.h"
-#include "recurrence/recur_args.h"
+#include "recurrence/mesa/mesa_window.h"
 #include "simd/mm.h"
 
 /* Chunks of 16: the squares of 32 and 64 cost more than the state they spare reading (docs/performance/mesa.md). */
 enum { CHUNK = 16, FLASH_CHUNK = 64, SEGMENT = 128 };
 
+/* A head at work. */
 typedef struct {
-    const lnt_recur_args *a;
-    int64_t n;  /* sequence */
-    int h, hq;  /* value head, query-key head */
-    int64_t first, len;
+    const lnt_mesa_args *a;
+    const lnt_head *x;
     bool token; /* the token form: a chunk is one token, already in H */
 } piece;
 
@@ -45,30 +43,28 @@ typedef struct {
     float *G, *k, *kb, *x, *b, *v, *o, *g, *beta;
     float *dkb, *dkb2, *dvalue, *dv, *dg, *dg2, *dG[2], *dH[2], *Hs, *Gs, *dq_sum, *dk_sum;
     float *q, *dq, *Hc; /* of steps that are kept: [segment,K] twice, the states before every chunk of the segment */
+    double *dlambda;    /* [segment,K] where every token has a Lambda */
+    void *window;       /* of the heads whose window ends before they do */
     void *decay; /* workspace of the decay core */
     size_t decay_size;
 } scratch;
 
 extern const lnt_recur_impl LNT_V(lnt_decay_chunk), LNT_V(lnt_decay_recurrent);
 
-static bool unrolled(const lnt_recur_args *a) { return a->cg_gradient == LNT_CG_UNROLLED; }
-static bool flash(const lnt_recur_args *a) { return a->cg_solver == LNT_CG_FLASH; }
+static bool unrolled(const lnt_mesa_args *a) { return a->cg_gradient == LNT_CG_UNROLLED; }
+static bool flash(const lnt_mesa_args *a) { return a->cg_solver == LNT_CG_FLASH; }
 
-static int chunk_length(const lnt_recur_args *a)
-{
-    int64_t C = a->chunk ? a->chunk : flash(a) ? FLASH_CHUNK : CHUNK, longest = a->longest;
-    return (int)(C > longest ? (longest > 0 ? longest : 1) : C);
-}
+static int chunk_of(const lnt_mesa_args *a) { return chunk_length(&a->heads, a->chunk ? a->chunk : flash(a) ? FLASH_CHUNK : CHUNK); }
 
 /* A whole number of chunks, no more than the longest sequence fills. */
-static int64_t segment_length(const lnt_recur_args *a)
+static int64_t segment_length(const lnt_mesa_args *a)
 {
-    int64_t C = chunk_length(a), S = C > SEGMENT ? C : SEGMENT / C * C, longest = (a->longest + C - 1) / C * C;
+    int64_t C = chunk_of(a), S = C > SEGMENT ? C : SEGMENT / C * C, longest = (a->longest + C - 1) / C * C;
     return S < longest ? S : longest > 0 ? longest : C;
 }
 
 /* One head's segment of `len` tokens as a call on the decay core: everything dense and local. cu[2] is the caller's. */
-static lnt_recur_args decay_call(const lnt_recur_args *a, int64_t len, int V, int64_t *cu, const scratch *w)
+static lnt_recur_args decay_call(const lnt_mesa_args *a, int64_t len, int V, int64_t *cu, const scratch *w)
 {
     lnt_recur_args d = { .op = &lnt_recur_simple_gla };
     cu[0] = 0;
@@ -104,22 +100,24 @@ static void carve_trail(lnt_carve *c, int steps, int C, int64_t wide, trail *t)
     t->live = lnt_carve_bytes(c, (size_t)(steps + 3) * sizeof *t->live);
 }
 
-static void carve_solver(lnt_carve *c, const lnt_recur_args *a, int C, bool keep, solver *s)
+void LNT_V(lnt_mesa_carve_solver)(lnt_carve *c, const lnt_mesa_args *a, int C, int M, bool keep, solver *s)
 {
     int64_t K = a->K, wide = (K + LNT_VL - 1) / LNT_VL * LNT_VL;
     s->C = C;
+    s->M = M;
     s->wide = wide;
+    s->lambda_step = a->lambda_varies ? wide : 0;
     int64_t kept = keep ? (int64_t)(a->cg_max_steps + 3) * C : C;
     float **rows[] = { &s->X, &s->R, &s->jacobi };
     float **each[] = { &s->in, &s->out, &s->scale, &s->delta, &s->goal, &s->size };
     s->H = lnt_carve_floats(c, K * K);
     s->half_H = flash(a) ? lnt_carve_floats(c, K * K) : NULL;
     s->half_P = flash(a) ? lnt_carve_floats(c, C * wide) : NULL;
-    s->kt = lnt_carve_floats(c, K * C);
-    s->kk = lnt_carve_floats(c, K * C);
-    s->lambda = lnt_carve_floats(c, wide);
-    s->mask = lnt_carve_floats(c, (int64_t)C * C);
-    s->S = lnt_carve_floats(c, kept * C);
+    s->kt = lnt_carve_floats(c, K * M);
+    s->kk = lnt_carve_floats(c, K * M);
+    s->lambda = lnt_carve_floats(c, a->lambda_varies ? C * wide : wide);
+    s->mask = lnt_carve_floats(c, (int64_t)C * M);
+    s->S = lnt_carve_floats(c, kept * M);
     for (int i = 0; i < 3; i++) *rows[i] = lnt_carve_floats(c, C * wide);
     s->P = s->P0 = lnt_carve_floats(c, kept * wide);
     s->W = s->W0 = lnt_carve_floats(c, kept * wide);
@@ -130,12 +128,12 @@ static void carve_solver(lnt_carve *c, const lnt_recur_args *a, int C, bool keep
 }
 
 /* A thread's scratch at base (NULL: only measure); returns its bytes. */
-static size_t carve(const lnt_recur_args *a, bool backward, char *base, scratch *w)
+static size_t carve(const lnt_mesa_args *a, bool backward, char *base, scratch *w)
 {
     lnt_carve c = { base, 0 };
     int64_t K = a->K, V = a->V, S = segment_length(a), longest = a->longest, cu[2];
     *w = (scratch){ .G = NULL };
-    carve_solver(&c, a, chunk_length(a), backward && unrolled(a), &w->s);
+    LNT_V(lnt_mesa_carve_solver)(&c, a, chunk_of(a), chunk_of(a), backward && unrolled(a), &w->s);
     float **keys[] = { &w->k, &w->kb, &w->x, &w->b, &w->dkb, &w->dkb2, &w->dvalue }, **values[] = { &w->v, &w->o, &w->dv };
     float **each[] = { &w->g, &w->beta, &w->dg, &w->dg2 };
     for (int i = 0; i < (backward ? 7 : 4); i++) *keys[i] = lnt_carve_floats(&c, S * K);
@@ -155,8 +153,9 @@ static size_t carve(const lnt_recur_args *a, bool backward, char *base, scratch 
         if (unrolled(a)) {
             w->q = lnt_carve_floats(&c, S * K);
             w->dq = lnt_carve_floats(&c, S * K);
-            w->Hc = lnt_carve_floats(&c, S / chunk_length(a) * K * K);
+            w->Hc = lnt_carve_floats(&c, S / chunk_of(a) * K * K);
         }
+        if (a->lambda_varies) w->dlambda = lnt_carve_bytes(&c, (size_t)(S * K) * sizeof *w->dlambda);
         if (a->Hq < a->Hv) {
             w->dq_sum = lnt_carve_floats(&c, longest * K);
             w->dk_sum = lnt_carve_floats(&c, longest * K);
@@ -166,6 +165,7 @@ static size_t carve(const lnt_recur_args *a, bool backward, char *base, scratch 
         if (second > w->decay_size) w->decay_size = second;
     }
     w->decay = lnt_carve_bytes(&c, w->decay_size);
+    if (lnt_mesa_windowed(a, longest)) w->window = lnt_carve_bytes(&c, LNT_V(lnt_mesa_window_bytes)(a, backward));
     return c.used;
 }
 
@@ -185,7 +185,7 @@ static void write_state(const solver *s, int K, int V, int n, const float *kb, c
 /* Solve `len` rows of a segment from token t. s->H goes on to the state after them. */
 static void solve_segment(piece p, int64_t t, int64_t len, const float *b, float *x, scratch *w)
 {
-    const lnt_recur_args *a = p.a;
+    const lnt_mesa_args *a = p.a;
     solver *s = &w->s;
     int64_t K = a->K, C = p.token ? 1 : s->C;
     for (int64_t i = 0; i < len; i += C) {
@@ -196,7 +196,7 @@ static void solve_segment(piece p, int64_t t, int64_t len, const float *b, float
             s->out[0] = 1.0f;
             write_state(s, (int)K, (int)K, 1, kb, k, s->H);
         }
-        LNT_V(lnt_mesa_solve_chunk)(s, a, p.h, t + i, n, p.token, w->g + i, w->beta + i, k, b + i * K, x + i * K);
+        LNT_V(lnt_mesa_solve_chunk)(s, a, p.x->h, t + i, n, p.token, w->g + i, w->beta + i, k, b + i * K, x + i * K);
         if (!p.token) write_state(s, (int)K, (int)K, n, kb, k, s->H);
     }
 }
@@ -204,21 +204,21 @@ static void solve_segment(piece p, int64_t t, int64_t len, const float *b, float
 /* Keys, written keys, values and gates of `len` rows from token t. */
 static void load_segment(piece p, int64_t t, int64_t len, scratch *w)
 {
-    const lnt_recur_args *a = p.a;
+    const lnt_mesa_args *a = p.a;
     const float *g = a->g, *beta = a->beta;
-    rows_in(w->k, a->k, a->dtype, t, len, a->Hq, p.hq, a->K);
+    rows_in(w->k, a->k, a->dtype, t, len, a->Hq, p.x->hq, a->K);
     if (flash(a)) lnt_mesa_to_half(w->k, len * a->K);
-    rows_in(w->v, a->v, a->dtype, t, len, a->Hv, p.h, a->V);
+    rows_in(w->v, a->v, a->dtype, t, len, a->Hv, p.x->h, a->V);
     for (int64_t i = 0; i < len; i++) {
-        w->g[i] = g[(t + i) * a->Hv + p.h];
-        w->beta[i] = beta[(t + i) * a->Hv + p.h];
+        w->g[i] = g[(t + i) * a->Hv + p.x->h];
+        w->beta[i] = beta[(t + i) * a->Hv + p.x->h];
     }
     rows_scaled(len, a->K, 1.0f, w->beta, w->k, w->kb);
 }
 
 static const float *state_at(const void *s, int64_t i, int64_t size) { return s ? (const float *)s + i * size : NULL; }
 
-static void get_state(float *dst, const float *src, int64_t size)
+static void copy_state(float *dst, const float *src, int64_t size)
 {
     if (!src)
         memset(dst, 0, (size_t)size * sizeof *dst);
@@ -226,15 +226,16 @@ static void get_state(float *dst, const float *src, int64_t size)
         memcpy(dst, src, (size_t)size * sizeof *dst);
 }
 
-static void load_lambda(const lnt_recur_args *a, int h, const solver *s)
+/* Those of single tokens come with their chunk (lnt_mesa_prepare). */
+void LNT_V(lnt_mesa_load_lambda)(const lnt_mesa_args *a, int h, const solver *s)
 {
-    memset(s->lambda, 0, (size_t)s->wide * sizeof *s->lambda);
+    memset(s->lambda, 0, (size_t)((s->lambda_step ? s->C : 1) * s->wide) * sizeof *s->lambda);
     if (a->lambda) memcpy(s->lambda, state_at(a->lambda, h, a->K), (size_t)a->K * sizeof *s->lambda);
 }
 
 /* Masked products are 0 times what is masked, which NaN and infinity survive: a segment that holds them goes token by token, so that they reach no
  * token before theirs. Gates are -infinity where they reset. */
-static bool sound(const lnt_recur_args *a, int64_t len, const scratch *w)
+static bool sound(const lnt_mesa_args *a, int64_t len, const scratch *w)
 {
     bool gates = true;
     for (int64_t i = 0; i < len; i++) gates = gates && !isnan(w->g[i]);
@@ -243,24 +244,24 @@ static bool sound(const lnt_recur_args *a, int64_t len, const scratch *w)
 
 static void forward_piece(piece p, scratch *w)
 {
-    const lnt_recur_args *a = p.a;
+    const lnt_mesa_args *a = p.a;
     const bool token = p.token;
-    int64_t K = a->K, V = a->V, S = segment_length(a), at = p.n * a->Hv + p.h, cu[2];
+    int64_t K = a->K, V = a->V, S = segment_length(a), at = p.x->index, cu[2];
     if (a->hT) w->s.H = (float *)a->hT + at * K * K;
-    get_state(w->s.H, state_at(a->h0, at, K * K), K * K);
-    load_lambda(a, p.h, &w->s);
+    copy_state(w->s.H, state_at(a->h0, at, K * K), K * K);
+    LNT_V(lnt_mesa_load_lambda)(a, p.x->h, &w->s);
     float *G = a->sT ? (float *)a->sT + at * K * V : w->G;
     const float *before = state_at(a->s0, at, K * V);
-    for (int64_t i = 0; i == 0 || i < p.len; i += S, before = G) {
-        int64_t t = p.first + i, len = p.len - i < S ? p.len - i : S;
+    for (int64_t i = 0; i == 0 || i < p.x->len; i += S, before = G) {
+        int64_t t = p.x->first + i, len = p.x->len - i < S ? p.x->len - i : S;
         if (len) {
             load_segment(p, t, len, w);
-            rows_in(w->b, a->q, a->dtype, t, len, a->Hq, p.hq, K);
+            rows_in(w->b, a->q, a->dtype, t, len, a->Hq, p.x->hq, K);
             if (flash(a)) lnt_mesa_to_half(w->b, len * K);
             p.token = token || !sound(a, len, w);
             solve_segment(p, t, len, w->b, w->x, w);
             if (flash(a)) lnt_mesa_to_half(w->x, len * K);
-            rows_out(a->x, LINNET_F32, t, len, a->Hv, p.h, K, w->x);
+            rows_out(a->x, LINNET_F32, t, len, a->Hv, p.x->h, K, w->x);
         }
         lnt_recur_args d = decay_call(a, len, (int)V, cu, w);
         d.v = w->v;
@@ -268,7 +269,7 @@ static void forward_piece(piece p, scratch *w)
         d.s0 = before;
         d.sT = G;
         (p.token ? &LNT_V(lnt_decay_recurrent) : &LNT_V(lnt_decay_chunk))->forward(&d, 1);
-        rows_out(a->o, a->dtype, t, len, a->Hv, p.h, V, w->o);
+        rows_out(a->o, a->dtype, t, len, a->Hv, p.x->h, V, w->o);
     }
 }
 
@@ -277,16 +278,16 @@ static void forward_piece(piece p, scratch *w)
 /* The states before every segment into Hs and Gs. */
 static void sweep(piece p, int64_t at, scratch *w)
 {
-    const lnt_recur_args *a = p.a;
+    const lnt_mesa_args *a = p.a;
     int64_t K = a->K, V = a->V, S = segment_length(a), segment = 0;
     solver *s = &w->s;
-    get_state(w->Hs, state_at(a->h0, at, K * K), K * K);
-    get_state(w->Gs, state_at(a->s0, at, K * V), K * V);
-    for (int64_t i = 0; i + S < p.len; i += S, segment++) {
+    copy_state(w->Hs, state_at(a->h0, at, K * K), K * K);
+    copy_state(w->Gs, state_at(a->s0, at, K * V), K * V);
+    for (int64_t i = 0; i + S < p.x->len; i += S, segment++) {
         float *H = w->Hs + (segment + 1) * K * K, *G = w->Gs + (segment + 1) * K * V;
-        get_state(H, H - K * K, K * K);
-        get_state(G, G - K * V, K * V);
-        load_segment(p, p.first + i, S, w);
+        copy_state(H, H - K * K, K * K);
+        copy_state(G, G - K * V, K * V);
+        load_segment(p, p.x->first + i, S, w);
         for (int64_t j = 0; j < S; j += s->C) {
             int n = (int)(S - j < s->C ? S - j : s->C);
             LNT_V(lnt_chunk_decay)(n, w->g + j, 1, s->mask, s->C, s->in, s->out);
@@ -299,34 +300,43 @@ static void sweep(piece p, int64_t at, scratch *w)
 /* Gradients of a segment's rows from what the two passes left. */
 static void put_gradients(piece p, int64_t t, int64_t len, const float *e, scratch *w)
 {
-    const lnt_recur_args *a = p.a;
+    const lnt_mesa_args *a = p.a;
     int64_t K = a->K;
     float *dbeta = a->dbeta, *dg = a->dg;
     for (int64_t i = 0; i < len; i++) {
         float *dk = w->dkb + i * K;
         row_add(dk, 1.0f, w->dkb2 + i * K, K);
-        if (dbeta) dbeta[(t + i) * a->Hv + p.h] = row_dot(w->k + i * K, dk, K);
-        if (dg) dg[(t + i) * a->Hv + p.h] = w->dg[i] + w->dg2[i];
+        if (dbeta) dbeta[(t + i) * a->Hv + p.x->h] = row_dot(w->k + i * K, dk, K);
+        if (dg) dg[(t + i) * a->Hv + p.x->h] = w->dg[i] + w->dg2[i];
         row_scale(dk, w->beta[i], K);
         row_add(dk, 1.0f, w->dvalue + i * K, K);
     }
-    rows_out(a->dv, a->dtype, t, len, a->Hv, p.h, a->V, w->dv);
+    rows_out(a->dv, a->dtype, t, len, a->Hv, p.x->h, a->V, w->dv);
     if (w->dq_sum) {
-        row_add(w->dq_sum + (t - p.first) * K, 1.0f, e, len * K);
-        row_add(w->dk_sum + (t - p.first) * K, 1.0f, w->dkb, len * K);
+        row_add(w->dq_sum + (t - p.x->first) * K, 1.0f, e, len * K);
+        row_add(w->dk_sum + (t - p.x->first) * K, 1.0f, w->dkb, len * K);
     } else {
-        rows_out(a->dq, a->dtype, t, len, a->Hq, p.hq, K, e);
-        rows_out(a->dk, a->dtype, t, len, a->Hq, p.hq, K, w->dkb);
+        rows_out(a->dq, a->dtype, t, len, a->Hq, p.x->hq, K, e);
+        rows_out(a->dk, a->dtype, t, len, a->Hq, p.x->hq, K, w->dkb);
     }
+}
+
+/* The gradients of a segment's own Lambdas, which begin at 0. */
+static void put_lambdas(piece p, int64_t t, int64_t len, const scratch *w)
+{
+    float *out = p.a->dlambda_t;
+    const int64_t K = p.a->K;
+    for (int64_t i = 0; w->dlambda && out && i < len; i++)
+        for (int64_t j = 0; j < K; j++) out[((t + i) * p.a->Hv + p.x->h) * K + j] = (float)w->dlambda[i * K + j];
 }
 
 /* Gradients of a segment's queries, keys and gates by way of H, from those of x in w->b; w->dH[0] goes from the segment's end to its start. */
 static void differentiate_segment(piece p, int64_t t, int64_t len, const float *H, double *dlambda, scratch *w)
 {
-    const lnt_recur_args *a = p.a;
+    const lnt_mesa_args *a = p.a;
     solver *s = &w->s;
     int64_t K = a->K, C = s->C, chunks = (len + C - 1) / C;
-    rows_in(w->q, a->q, a->dtype, t, len, a->Hq, p.hq, K);
+    rows_in(w->q, a->q, a->dtype, t, len, a->Hq, p.x->hq, K);
     memcpy(w->Hc, H, (size_t)(K * K) * sizeof *H);
     for (int64_t i = 0; i + 1 < chunks; i++) {
         float *next = w->Hc + (i + 1) * K * K;
@@ -339,21 +349,23 @@ static void differentiate_segment(piece p, int64_t t, int64_t len, const float *
         int64_t at = i * C;
         int n = (int)(len - at < C ? len - at : C);
         s->H = w->Hc + i * K * K;
-        LNT_V(lnt_mesa_solve_chunk)(s, a, p.h, t + at, n, false, w->g + at, w->beta + at, w->k + at * K, w->q + at * K, w->dq + at * K);
+        LNT_V(lnt_mesa_solve_chunk)(s, a, p.x->h, t + at, n, false, w->g + at, w->beta + at, w->k + at * K, w->q + at * K, w->dq + at * K);
         lnt_mesa_rows r = { .n = n, .k = w->k + at * K, .kb = w->kb + at * K, .g = w->g + at, .beta = w->beta + at, .q = w->q + at * K,
                             .dx = w->b + at * K, .dq = w->dq + at * K, .dkb = w->dkb2 + at * K, .dvalue = w->dvalue + at * K, .dg = w->dg2 + at };
-        LNT_V(lnt_mesa_differentiate)(s, a, &r, w->dH[0], dlambda);
+        LNT_V(lnt_mesa_differentiate)(s, a, &r, w->dH[0], w->dlambda ? w->dlambda + at * K : dlambda);
     }
+    put_lambdas(p, t, len, w);
 }
 
 /* The rows [t, t+len) with H and G before them; dG[0] and dH[0] (the latter transposed) become the gradients of those. */
 static void backward_segment(piece p, int64_t t, int64_t len, const float *H, const float *G, double *dlambda, scratch *w)
 {
-    const lnt_recur_args *a = p.a;
+    const lnt_mesa_args *a = p.a;
     int64_t K = a->K, V = a->V, cu[2];
     load_segment(p, t, len, w);
-    rows_in(w->x, a->x, LINNET_F32, t, len, a->Hv, p.h, K);
-    rows_in(w->o, a->do_, a->dtype, t, len, a->Hv, p.h, V);
+    if (w->dlambda) memset(w->dlambda, 0, (size_t)(len * K) * sizeof *w->dlambda);
+    rows_in(w->x, a->x, LINNET_F32, t, len, a->Hv, p.x->h, K);
+    rows_in(w->o, a->do_, a->dtype, t, len, a->Hv, p.x->h, V);
     lnt_recur_args d = decay_call(a, len, (int)V, cu, w);
     d.v = w->v;
     d.do_ = w->o;
@@ -375,10 +387,12 @@ static void backward_segment(piece p, int64_t t, int64_t len, const float *H, co
         return;
     }
     float *e = w->dvalue; /* until the second pass writes there */
-    get_state(w->s.H, H, K * K);
+    copy_state(w->s.H, H, K * K);
     solve_segment(p, t, len, w->b, e, w);
-    for (int64_t i = 0; i < len; i++)
-        for (int64_t j = 0; j < K; j++) dlambda[j] -= (double)w->x[i * K + j] * e[i * K + j];
+    double *dl = w->dlambda ? w->dlambda : dlambda;
+    for (int64_t i = 0; i < len; i++, dl += w->dlambda ? K : 0)
+        for (int64_t j = 0; j < K; j++) dl[j] -= (double)w->x[i * K + j] * e[i * K + j];
+    put_lambdas(p, t, len, w);
     for (int64_t i = 0; i < len * K; i++) w->b[i] = -e[i];
 
     d = decay_call(a, len, (int)K, cu, w);
@@ -403,20 +417,20 @@ static void backward_segment(piece p, int64_t t, int64_t len, const float *H, co
 /* dlambda [K] of this piece is written. */
 static void backward_piece(piece p, double *dlambda, scratch *w)
 {
-    const lnt_recur_args *a = p.a;
-    int64_t K = a->K, V = a->V, S = segment_length(a), at = p.n * a->Hv + p.h;
+    const lnt_mesa_args *a = p.a;
+    int64_t K = a->K, V = a->V, S = segment_length(a), at = p.x->index;
     memset(dlambda, 0, (size_t)K * sizeof *dlambda);
-    load_lambda(a, p.h, &w->s);
+    LNT_V(lnt_mesa_load_lambda)(a, p.x->h, &w->s);
     sweep(p, at, w);
-    get_state(w->dG[0], state_at(a->dsT, at, K * V), K * V);
+    copy_state(w->dG[0], state_at(a->dsT, at, K * V), K * V);
     if (a->dhT)
         LNT_V(lnt_transpose)((int)K, (int)K, state_at(a->dhT, at, K * K), K, w->dH[0], K);
     else
-        get_state(w->dH[0], NULL, K * K);
+        copy_state(w->dH[0], NULL, K * K);
     if (unrolled(a)) LNT_V(lnt_mesa_symmetric)((int)K, w->dH[0]);
-    for (int64_t segment = (p.len + S - 1) / S - 1; segment >= 0; segment--) {
-        int64_t i = segment * S, len = p.len - i < S ? p.len - i : S;
-        backward_segment(p, p.first + i, len, w->Hs + segment * K * K, w->Gs + segment * K * V, dlambda, w);
+    for (int64_t segment = (p.x->len + S - 1) / S - 1; segment >= 0; segment--) {
+        int64_t i = segment * S, len = p.x->len - i < S ? p.x->len - i : S;
+        backward_segment(p, p.x->first + i, len, w->Hs + segment * K * K, w->Gs + segment * K * V, dlambda, w);
     }
     if (a->dh0) LNT_V(lnt_transpose)((int)K, (int)K, w->dH[0], K, (float *)a->dh0 + at * K * K, K);
     if (a->ds0) memcpy((float *)a->ds0 + at * K * V, w->dG[0], (size_t)(K * V) * sizeof(float));
@@ -424,61 +438,76 @@ static void backward_piece(piece p, double *dlambda, scratch *w)
 
 /* ---- the implementations ------------------------------------------------------------------------------------------------------------- */
 
-/* dlambda of every piece [N,Hv,K] comes first in the backward pass. */
-static size_t partial_bytes(const lnt_recur_args *a)
+#define ENGINE LNT_V(lnt_mm_f32)
+
+/* dlambda of every head [N,Hv,K] comes first in the backward pass. */
+static size_t partial_bytes(const lnt_mesa_args *a)
 {
     return ((size_t)a->sequences * (size_t)a->Hv * (size_t)a->K * sizeof(double) + 63) / 64 * 64;
 }
 
+static size_t each_bytes(const lnt_mesa_args *a, bool backward)
+{
+    scratch w;
+    return carve(a, backward, NULL, &w);
+}
+
 static size_t workspace(const void *args, bool backward, int threads)
 {
-    const lnt_recur_args *a = args;
+    return (size_t)threads * each_bytes(args, backward) + (backward ? partial_bytes(args) : 0);
+}
+
+static void forward_head(const lnt_head *x, char *base, bool token)
+{
+    const lnt_mesa_args *a = (const lnt_mesa_args *)x->a;
     scratch w;
-    return (size_t)threads * carve(a, backward, NULL, &w) + (backward ? partial_bytes(a) : 0);
+    carve(a, false, base, &w);
+    if (lnt_mesa_windowed(a, x->len))
+        LNT_V(lnt_mesa_window_forward)(x, token, w.window);
+    else
+        forward_piece((piece){ a, x, token }, &w);
+}
+static void chunk_head(const lnt_head *x, char *base) { forward_head(x, base, false); }
+static void token_head(const lnt_head *x, char *base) { forward_head(x, base, true); }
+
+static void chunk_forward(const void *args, int threads)
+{
+    const lnt_mesa_args *a = args;
+    walk_heads(&a->heads, threads, false, &ENGINE, a->workspace, each_bytes(a, false), chunk_head);
+}
+static void recurrent_forward(const void *args, int threads)
+{
+    const lnt_mesa_args *a = args;
+    walk_heads(&a->heads, threads, false, &ENGINE, a->workspace, each_bytes(a, false), token_head);
 }
 
-static piece piece_of(const lnt_recur_args *a, int64_t n, int64_t h, bool token)
+/* The heads that share q and k follow one another in the same scratch: the first clears their sums, the last puts them out. */
+static void backward_head(const lnt_head *x, char *base)
 {
-    return (piece){ a, n, (int)h, (int)(h / (a->Hv / a->Hq)), a->cu_seqlens[n], a->cu_seqlens[n + 1] - a->cu_seqlens[n], token };
-}
-
-static void run_forward(const lnt_recur_args *a, int threads, bool token)
-{
-    int64_t pieces = a->sequences * a->Hv;
-#pragma omp parallel for num_threads(threads) schedule(dynamic) if (pieces > 1)
-    for (int64_t i = 0; i < pieces; i++) {
-        scratch w;
-        size_t bytes = carve(a, false, NULL, &w);
-        carve(a, false, (char *)a->workspace + (size_t)omp_get_thread_num() * bytes, &w);
-        forward_piece(piece_of(a, i / a->Hv, i % a->Hv, token), &w);
+    const lnt_mesa_args *a = (const lnt_mesa_args *)x->a;
+    const int group = a->Hv / a->Hq;
+    double *dlambda = (double *)a->workspace + x->index * a->K;
+    scratch w;
+    carve(a, true, base, &w);
+    if (w.dq_sum && x->h % group == 0) {
+        memset(w.dq_sum, 0, (size_t)(x->len * a->K) * sizeof(float));
+        memset(w.dk_sum, 0, (size_t)(x->len * a->K) * sizeof(float));
+    }
+    if (lnt_mesa_windowed(a, x->len))
+        LNT_V(lnt_mesa_window_backward)(x, w.dq_sum, w.dk_sum, dlambda, w.window);
+    else
+        backward_piece((piece){ a, x, false }, dlambda, &w);
+    if (w.dq_sum && (x->h + 1) % group == 0) {
+        rows_out(a->dq, a->dtype, x->first, x->len, a->Hq, x->hq, a->K, w.dq_sum);
+        rows_out(a->dk, a->dtype, x->first, x->len, a->Hq, x->hq, a->K, w.dk_sum);
     }
 }
-
-static void chunk_forward(const void *args, int threads) { run_forward(args, threads, false); }
-static void recurrent_forward(const void *args, int threads) { run_forward(args, threads, true); }
 
 static void backward(const void *args, int threads)
 {
-    const lnt_recur_args *a = args;
-    int64_t group = a->Hv / a->Hq, pieces = a->sequences * a->Hq;
-    double *partial = a->workspace;
-    char *scratches = (char *)a->workspace + partial_bytes(a);
-#pragma omp parallel for num_threads(threads) schedule(dynamic) if (pieces > 1)
-    for (int64_t i = 0; i < pieces; i++) {
-        scratch w;
-        size_t bytes = carve(a, true, NULL, &w);
-        carve(a, true, scratches + (size_t)omp_get_thread_num() * bytes, &w);
-        int64_t n = i / a->Hq, hq = i % a->Hq, first = a->cu_seqlens[n], len = a->cu_seqlens[n + 1] - first;
-        if (w.dq_sum) {
-            memset(w.dq_sum, 0, (size_t)(len * a->K) * sizeof(float));
-            memset(w.dk_sum, 0, (size_t)(len * a->K) * sizeof(float));
-        }
-        for (int64_t h = hq * group; h < (hq + 1) * group; h++) backward_piece(piece_of(a, n, h, false), partial + (n * a->Hv + h) * a->K, &w);
-        if (w.dq_sum) {
-            rows_out(a->dq, a->dtype, first, len, a->Hq, hq, a->K, w.dq_sum);
-            rows_out(a->dk, a->dtype, first, len, a->Hq, hq, a->K, w.dk_sum);
-        }
-    }
+    const lnt_mesa_args *a = args;
+    const double *partial = a->workspace;
+    walk_heads(&a->heads, threads, true, &ENGINE, (char *)a->workspace + partial_bytes(a), each_bytes(a, true), backward_head);
     float *dlambda = a->dlambda;
     for (int64_t i = 0; dlambda && i < (int64_t)a->Hv * a->K; i++) {
         double sum = 0;

@@ -181,13 +181,13 @@ struct mesa_work {
     size_t decay_bytes;
 };
 
-static int64_t slots_of(const lnt_recur_args *a) { return a->tokens / LNT_MESA_C + a->sequences; }
-static bool rounds(const lnt_recur_args *a) { return a->cg_solver == LNT_CG_FLASH; }
-static bool unrolled(const lnt_recur_args *a) { return a->cg_gradient == LNT_CG_UNROLLED; }
-static bool other_keys(const lnt_recur_args *a) { return a->Hq < a->Hv || rounds(a); }
+static int64_t slots_of(const lnt_mesa_args *a) { return a->tokens / LNT_MESA_C + a->sequences; }
+static bool rounds(const lnt_mesa_args *a) { return a->cg_solver == LNT_CG_FLASH; }
+static bool unrolled(const lnt_mesa_args *a) { return a->cg_gradient == LNT_CG_UNROLLED; }
+static bool other_keys(const lnt_mesa_args *a) { return a->Hq < a->Hv || rounds(a); }
 
 /* The decay core's call with query x, key kb and value `v` of V columns, both [T,Hv,.]. */
-static lnt_recur_args decay_call(const lnt_recur_args *a, const mesa_work &w, const void *v, int V)
+static lnt_recur_args decay_call(const lnt_mesa_args *a, const mesa_work &w, const void *v, int V)
 {
     lnt_recur_args d = {};
     d.op = &lnt_recur_simple_gla;
@@ -216,7 +216,7 @@ static const lnt_recur_impl *decay_impl(const lnt_recur_args *d, bool backward)
     return lnt_decay_chunk_sm80.declines(d, backward) ? &lnt_decay_chunk_cuda : &lnt_decay_chunk_sm80;
 }
 
-static size_t decay_bytes(const lnt_recur_args *a, bool backward, bool tiles)
+static size_t decay_bytes(const lnt_mesa_args *a, bool backward, bool tiles)
 {
     const mesa_work none = {};
     size_t most = 0;
@@ -230,7 +230,7 @@ static size_t decay_bytes(const lnt_recur_args *a, bool backward, bool tiles)
     return bytes > most ? bytes : most;
 }
 
-static size_t carve(const lnt_recur_args *a, bool backward, bool tiles, void *base, mesa_work *w)
+static size_t carve(const lnt_mesa_args *a, bool backward, bool tiles, void *base, mesa_work *w)
 {
     size_t used = 0;
     auto take = [&](int64_t n, size_t size) {
@@ -275,7 +275,7 @@ static unsigned grid_of(const lnt_cuda *d, int64_t n, int each)
     return (unsigned)(pieces < most ? pieces : most);
 }
 
-template <typename T> static void put_keys(const lnt_recur_args *a, const mesa_work &w, lnt_cuda *d)
+template <typename T> static void put_keys(const lnt_mesa_args *a, const mesa_work &w, lnt_cuda *d)
 {
     const int64_t chunks = slots_of(a), n = a->tokens * a->Hv * a->K;
     if (a->sequences)
@@ -290,11 +290,11 @@ template <typename T> static void put_keys(const lnt_recur_args *a, const mesa_w
         mesa_keys<T, 1><<<grid_of(d, n, 1), THREADS, 0, d->stream>>>(k, beta, (T *)w.kb, (T *)w.kr, n, a->Hq, a->Hv, a->K, rounds(a));
 }
 
-static const void *values_k(const lnt_recur_args *a, const mesa_work &w) { return w.kr ? w.kr : a->k; }
+static const void *values_k(const lnt_mesa_args *a, const mesa_work &w) { return w.kr ? w.kr : a->k; }
 
 /* H at every chunk's start from h0, its end states to hT; the call of (H_t + Lambda) x = rhs, without a place for x. */
 template <typename T, typename S>
-static lnt_mesa_solve<T, S> put_starts(const lnt_recur_args *a, const mesa_work &w, const void *rhs, int heads, float *hT, lnt_cuda *d)
+static lnt_mesa_solve<T, S> put_starts(const lnt_mesa_args *a, const mesa_work &w, const void *rhs, int heads, float *hT, lnt_cuda *d)
 {
     lnt_recur_args starts = decay_call(a, w, values_k(a, w), a->K);
     starts.s0 = a->h0;
@@ -323,7 +323,7 @@ static lnt_mesa_solve<T, S> put_starts(const lnt_recur_args *a, const mesa_work 
 }
 
 template <typename T, typename S>
-static void put_solve(const lnt_recur_args *a, const mesa_work &w, const void *rhs, int heads, void *x, float *x_float, float *hT, lnt_cuda *d)
+static void put_solve(const lnt_mesa_args *a, const mesa_work &w, const void *rhs, int heads, void *x, float *x_float, float *hT, lnt_cuda *d)
 {
     lnt_mesa_solve<T, S> s = put_starts<T, S>(a, w, rhs, heads, hT, d);
     s.x = (T *)x;
@@ -340,7 +340,7 @@ static void put_solve(const lnt_recur_args *a, const mesa_work &w, const void *r
     lnt_mesa_solve_put(s, d);
 }
 
-template <typename T, typename S> static void forward(const lnt_recur_args *a, lnt_cuda *d)
+template <typename T, typename S> static void forward(const lnt_mesa_args *a, lnt_cuda *d)
 {
     mesa_work w;
     carve(a, false, sizeof(S) == 2, a->workspace, &w);
@@ -359,13 +359,13 @@ template <typename T, typename S> static void forward(const lnt_recur_args *a, l
     lnt_cuda_note(d, cudaGetLastError());
 }
 
-static void turn(const lnt_recur_args *a, const float *from, float *to, lnt_cuda *d)
+static void turn(const lnt_mesa_args *a, const float *from, float *to, lnt_cuda *d)
 {
     const int64_t blocks = (a->K + 31) / 32, grid = a->sequences * a->Hv * blocks * blocks;
     if (grid) mesa_turn<<<(unsigned)grid, THREADS, 0, d->stream>>>(from, to, a->K);
 }
 
-template <typename T> static void put_sums(const lnt_recur_args *a, const mesa_work &w, lnt_cuda *d)
+template <typename T> static void put_sums(const lnt_mesa_args *a, const mesa_work &w, lnt_cuda *d)
 {
     const int64_t chunks = slots_of(a), grid = chunks * a->Hq;
     mesa_sums<T> s = {};
@@ -397,7 +397,7 @@ template <typename T> static void put_sums(const lnt_recur_args *a, const mesa_w
 }
 
 /* From y the solve's own gradients: e = dq, dkb2, dvalue, dg2 (all but e negative), dh0, and dlambda's parts. */
-template <typename T> static void put_steps_back(const lnt_recur_args *a, const mesa_work &w, lnt_cuda *d)
+template <typename T> static void put_steps_back(const lnt_mesa_args *a, const mesa_work &w, lnt_cuda *d)
 {
     const lnt_mesa_rings rings = lnt_mesa_rings_of(a->K, a->cg_max_steps, slots_of(a) * a->Hv);
     lnt_mesa_unroll<T> u = {};
@@ -426,7 +426,7 @@ template <typename T> static void put_steps_back(const lnt_recur_args *a, const 
     lnt_mesa_unroll_end_put(u, d);
 }
 
-template <typename T, typename S> static void backward(const lnt_recur_args *a, lnt_cuda *d)
+template <typename T, typename S> static void backward(const lnt_mesa_args *a, lnt_cuda *d)
 {
     mesa_work w;
     carve(a, true, sizeof(S) == 2, a->workspace, &w);
@@ -486,31 +486,33 @@ template <typename T, typename S> static void backward(const lnt_recur_args *a, 
 
 static const char *general_declines(const void *args, bool back)
 {
-    const lnt_recur_args *a = (const lnt_recur_args *)args;
+    const lnt_mesa_args *a = (const lnt_mesa_args *)args;
+    if (a->heads.window) return "a window has no kernel for a GPU";
+    if (a->lambda_varies) return "a Lambda of each token has no kernel for a GPU";
     if (a->K > WIDEST || a->V > WIDEST) return "K and V of at most 256 are offered";
     if (a->tokens > INT32_MAX || a->sequences > INT32_MAX) return "at most 2^31 tokens are offered";
     return NULL;
 }
 static size_t general_workspace(const void *args, bool back, int threads)
 {
-    const lnt_recur_args *a = (const lnt_recur_args *)args;
+    const lnt_mesa_args *a = (const lnt_mesa_args *)args;
     mesa_work w;
     return carve(a, back, false, NULL, &w);
 }
 static void general_forward(const void *args, const lnt_device *d)
 {
-    const lnt_recur_args *a = (const lnt_recur_args *)args;
+    const lnt_mesa_args *a = (const lnt_mesa_args *)args;
     LNT_BY_TYPE(a->dtype, T, forward<T, float>(a, (lnt_cuda *)d));
 }
 static void general_backward(const void *args, const lnt_device *d)
 {
-    const lnt_recur_args *a = (const lnt_recur_args *)args;
+    const lnt_mesa_args *a = (const lnt_mesa_args *)args;
     LNT_BY_TYPE(a->dtype, T, backward<T, float>(a, (lnt_cuda *)d));
 }
 
 static const char *tiles_declines(const void *args, bool back)
 {
-    const lnt_recur_args *a = (const lnt_recur_args *)args;
+    const lnt_mesa_args *a = (const lnt_mesa_args *)args;
     if (a->dtype != LINNET_BF16) return "it takes bf16 tensors";
     if (a->K != 64 && a->K != 128) return "K of 64 or 128 is offered";
     if (a->cg_solver == LNT_CG_FLASH) return "it does not round to float16";
@@ -519,15 +521,15 @@ static const char *tiles_declines(const void *args, bool back)
 }
 static size_t tiles_workspace(const void *args, bool back, int threads)
 {
-    const lnt_recur_args *a = (const lnt_recur_args *)args;
+    const lnt_mesa_args *a = (const lnt_mesa_args *)args;
     mesa_work w;
     return carve(a, back, true, NULL, &w);
 }
-static void tiles_forward(const void *args, const lnt_device *d) { forward<bf16, bf16>((const lnt_recur_args *)args, (lnt_cuda *)d); }
-static void tiles_backward(const void *args, const lnt_device *d) { backward<bf16, bf16>((const lnt_recur_args *)args, (lnt_cuda *)d); }
+static void tiles_forward(const void *args, const lnt_device *d) { forward<bf16, bf16>((const lnt_mesa_args *)args, (lnt_cuda *)d); }
+static void tiles_backward(const void *args, const lnt_device *d) { backward<bf16, bf16>((const lnt_mesa_args *)args, (lnt_cuda *)d); }
 
-static size_t step_workspace(const void *args, bool back, int threads) { return lnt_mesa_step_bytes((const lnt_recur_args *)args); }
-static void step_forward(const void *args, const lnt_device *d) { lnt_mesa_step_put((const lnt_recur_args *)args, (lnt_cuda *)d); }
+static size_t step_workspace(const void *args, bool back, int threads) { return lnt_mesa_step_bytes((const lnt_mesa_args *)args); }
+static void step_forward(const void *args, const lnt_device *d) { lnt_mesa_step_put((const lnt_mesa_args *)args, (lnt_cuda *)d); }
 
 extern "C" {
 extern const lnt_recur_impl lnt_mesa_chunk_cuda, lnt_mesa_chunk_sm80, lnt_mesa_recurrent_cuda;

@@ -8,7 +8,7 @@
 #include <cuda_fp16.h>
 
 extern "C" {
-#include "recurrence/recur_args.h"
+#include "recurrence/mesa/mesa_args.h"
 }
 
 enum { LNT_MESA_C = 64 }; /* tokens of a chunk */
@@ -70,7 +70,7 @@ template <typename A> __device__ __forceinline__ lnt_mesa_course lnt_mesa_course
 }
 
 /* The options of a call. */
-template <typename T, typename S> lnt_mesa_solve<T, S> lnt_mesa_options_of(const lnt_recur_args *a)
+template <typename T, typename S> lnt_mesa_solve<T, S> lnt_mesa_options_of(const lnt_mesa_args *a)
 {
     lnt_mesa_solve<T, S> x = {};
     x.steps = a->cg_max_steps;
@@ -119,7 +119,7 @@ typedef lnt_mesa_solve<bf16, bf16> lnt_mesa_cg;
 void lnt_mesa_cg_sm90(const lnt_mesa_cg &a, cudaStream_t stream);
 
 /* Token by token. */
-void lnt_mesa_step_put(const lnt_recur_args *a, lnt_cuda *d);
-size_t lnt_mesa_step_bytes(const lnt_recur_args *a);
+void lnt_mesa_step_put(const lnt_mesa_args *a, lnt_cuda *d);
+size_t lnt_mesa_step_bytes(const lnt_mesa_args *a);
 
 #endif

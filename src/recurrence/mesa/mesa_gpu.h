@@ -2,11 +2,11 @@
 #ifndef LNT_MESA_GPU_H
 #define LNT_MESA_GPU_H
 
-#include "recurrence/recur_args.h"
+#include "recurrence/mesa/mesa_args.h"
 
 /* A call of few tokens a sequence, token by token, whose states s0 = sT and h0 = hT of sequence n lie `stride` floats behind those of sequence n-1.
  * K and V are at most LNT_MESA_WIDEST. */
 enum { LNT_MESA_WIDEST = 256, LNT_MESA_FEW = 8 };
-void lnt_mesa_step_states(const lnt_recur_args *a, int64_t stride, lnt_device *d);
+void lnt_mesa_step_states(const lnt_mesa_args *a, int64_t stride, lnt_device *d);
 
 #endif

@@ -1,5 +1,5 @@
 /* The Mesa core's node. The state of a sequence is G [Hv,K,V], then H [Hv,K,K], float32; of the solver that rounds as flash-linear-attention does,
- * what mesa_replay.h says. */
+ * what mesa_replay.h says, and with a window what mesa_ring.h says. */
 #include "recurrence/mesa/mesa_node.h"
 
 #include <math.h>
@@ -8,7 +8,8 @@
 #include "device/device.h"
 #include "recurrence/mesa/mesa_gpu.h"
 #include "recurrence/mesa/mesa_replay.h"
-#include "recurrence/recur_args.h"
+#include "recurrence/mesa/mesa_ring.h"
+#include "recurrence/mesa/mesa_args.h"
 #include "recurrence/recur_node.h"
 
 typedef struct {
@@ -16,11 +17,13 @@ typedef struct {
     lnt_mesa_options solve;
 } mesa_attr;
 
-static lnt_recur_args *args_of(lnt_recur_call *a) { return (void *)a; }
+static lnt_mesa_args *args_of(lnt_recur_call *a) { return (void *)a; }
+/* Whether the state is rows: of a window, or of a chunk. */
+static bool has_ring(const mesa_attr *x) { return x->solve.window > 0; }
 static bool replays(const mesa_attr *x) { return x->solve.solver == LNT_CG_FLASH; }
 static int64_t lambda_count(const lnt_node *n)
 {
-    const lnt_recur_args *a = lnt_recur_args_of(n);
+    const lnt_mesa_args *a = lnt_recur_args_of(n);
     return (int64_t)a->Hv * a->K;
 }
 static size_t lambda_bytes(const lnt_node *n) { return lnt_recur_padded((size_t)lambda_count(n) * 4); }
@@ -37,18 +40,18 @@ static bool draws(const lnt_node *n) { return ((const mesa_attr *)n->attr)->solv
 
 static int64_t state_size(const lnt_node *n, int64_t capacity, lnt_dtype dtype)
 {
-    if (!replays(n->attr)) return lnt_recur_state_size(n, capacity, dtype);
+    if (!replays(n->attr) && !has_ring(n->attr)) return lnt_recur_state_size(n, capacity, dtype);
     lnt_recur_call a;
     lnt_recur_shape(n, &(lnt_shape){ .dtype = dtype }, NULL, &a);
-    return lnt_replay_state_bytes(args_of(&a));
+    return has_ring(n->attr) ? lnt_mesa_ring_bytes(args_of(&a)) : lnt_replay_state_bytes(args_of(&a));
 }
 
 static int state_tensors(const lnt_node *n, int64_t capacity, lnt_dtype dtype, int64_t tokens, lnt_state_tensor *t)
 {
     lnt_recur_call a;
-    if (!replays(n->attr)) return lnt_recur_state_tensors(n, capacity, dtype, tokens, t);
+    if (!replays(n->attr) && !has_ring(n->attr)) return lnt_recur_state_tensors(n, capacity, dtype, tokens, t);
     lnt_recur_shape(n, &(lnt_shape){ .dtype = dtype }, NULL, &a);
-    return lnt_replay_state_tensors(args_of(&a), tokens, t);
+    return (has_ring(n->attr) ? lnt_mesa_ring_tensors : lnt_replay_state_tensors)(args_of(&a), tokens, t);
 }
 
 static size_t workspace_for(const lnt_node *n, const lnt_shape *s, const int64_t *cu, bool backward)
@@ -65,6 +68,11 @@ static size_t workspace_for(const lnt_node *n, const lnt_shape *s, const int64_t
         const size_t need = lnt_recur_workspace_quiet(&a, false, s->threads, s->device);
         bytes = need > bytes ? need : bytes;
     }
+    if (!backward && s->has_state && has_ring(x)) {
+        lnt_recur_call a;
+        lnt_recur_shape(n, s, cu, &a);
+        replay = lnt_mesa_ring_workspace(args_of(&a), lnt_recur_longest(&a), s->threads, s->device);
+    }
     return lnt_recur_padded(bytes) + replay + lambda_bytes(n) * (backward ? 2 : 1) + draw_bytes(x, s->device);
 }
 
@@ -78,7 +86,7 @@ static void bind(const lnt_call *k, lnt_recur_call *call)
     const mesa_attr *x = k->attr;
     const float *p = k->param[0].master;
     lnt_recur_bind(k, call);
-    lnt_recur_args *a = args_of(call);
+    lnt_mesa_args *a = args_of(call);
     const bool drawn = k->draw > 0 && draws(k->node);
     float *lambda = lnt_recur_take(call, lambda_bytes(k->node));
     a->lambda = lambda;
@@ -99,8 +107,10 @@ static linnet_status forward(const lnt_call *k)
     const mesa_attr *x = k->attr;
     lnt_recur_call call;
     bind(k, &call);
-    lnt_recur_args *a = args_of(&call);
+    lnt_mesa_args *a = args_of(&call);
     if (k->state && (k->tokens == k->n_seq || lnt_rows_are_alone(k->c))) a->cg_max_steps = x->solve.max_steps_decoding;
+    if (k->state && has_ring(x) && !lnt_on_cuda(k->c)) return lnt_mesa_ring_forward(k, a);
+    if (has_ring(x)) return lnt_recur_run(k->c, a, false);
     if (k->state && replays(x)) return lnt_replay_forward(k, a);
 #ifdef LINNET_CUDA
     if (k->state && lnt_on_cuda(k->c) && lnt_recur_longest(a) <= LNT_MESA_FEW && a->K <= LNT_MESA_WIDEST && a->V <= LNT_MESA_WIDEST) {
@@ -160,11 +170,12 @@ lnt_buf lnt_mesa(lnt_program *p, lnt_buf q, lnt_buf k, lnt_buf v, lnt_buf g, lnt
                                           { "cg_max_iter", o->max_steps },
                                           { "cg_guess", o->guess },
                                           { "cg_solver", o->solver },
-                                          { "cg_gradient", o->gradient } } };
+                                          { "cg_gradient", o->gradient },
+                                          { "window", (double)o->window } } };
     const int64_t count = (int64_t)lnt_heads(p, v) * (lnt_cols(p, q) / lnt_heads(p, q));
     const int lambda = lnt_add_param(p, o->lambda, 1, &count, (lnt_init){ LNT_INIT_CONST, log(expm1(o->start - o->lower)), 0 }, false, false);
     if (lambda < 0) return LNT_NO_BUF;
-    const lnt_node *node = lnt_recur_add(p, &lnt_recur_mesa, replays(x) ? &replayed : &lnt_mesa_node, &in, &x->base, 1, &lambda);
+    const lnt_node *node = lnt_recur_add(p, &lnt_recur_mesa, replays(x) || has_ring(x) ? &replayed : &lnt_mesa_node, &in, &x->base, 1, &lambda);
     if (node && replays(x)) x->base.call.head.form = LINNET_FORM_CHUNK;
     return node ? node->out[0] : LNT_NO_BUF;
 }

@@ -11,6 +11,7 @@
  *   dg = e^g (<G_{t-1}, dG> + <H_{t-1}, dH>),      then dG and dH times e^g
  *
  * With cg_gradient = LNT_CG_UNROLLED x is always what the steps leave, and dq, dlambda and dH come from differentiating them, last step first. */
+#include "recurrence/mesa/mesa_args.h"
 #include "recurrence/reference.h"
 
 /* What a conjugate-gradient step was: x += alpha p, r -= alpha w, p = M r + ratio p with alpha = delta / curve, delta = r.Mr. */
@@ -21,14 +22,15 @@ typedef struct {
 /* Rows [K] of a head, o [V], and A [K,K], the factored system. p w r [steps + 1,K] and steps: of every conjugate-gradient step when they are
  * differentiated, else of the last. */
 typedef struct {
-    double *A, *lambda, *x, *y, *e, *d, *dr, *dp, *dd, *dw, *o, *r, *p, *w;
+    double *A, *lambda, *dlambda, *x, *y, *e, *d, *dr, *dp, *dd, *dw, *o, *r, *p, *w;
     cg_step *steps;
     int64_t stride; /* from step to step in p, w and r: K, or 0 when nothing is kept */
 } rows;
 
-static bool unrolled(const lnt_recur_args *a) { return a->cg_gradient == LNT_CG_UNROLLED; }
+static const lnt_mesa_args *args_of(const lnt_recur_args *a) { return (const lnt_mesa_args *)a; }
+static bool unrolled(const lnt_mesa_args *a) { return a->cg_gradient == LNT_CG_UNROLLED; }
 
-static int64_t carve(const lnt_recur_args *a, bool backward, double *p, rows *w)
+static int64_t carve(const lnt_mesa_args *a, bool backward, double *p, rows *w)
 {
     int64_t K = a->K, kept = backward && unrolled(a) ? a->cg_max_steps + 2 : 1, used = 0; /* one step more than the cap may be taken */
     const struct {
@@ -36,6 +38,7 @@ static int64_t carve(const lnt_recur_args *a, bool backward, double *p, rows *w)
         int64_t count;
     } parts[] = { { &w->A, K * K },
                   { &w->lambda, K },
+                  { &w->dlambda, K },
                   { &w->x, K },
                   { &w->y, K },
                   { &w->e, K },
@@ -60,13 +63,13 @@ static int64_t carve(const lnt_recur_args *a, bool backward, double *p, rows *w)
 static int64_t own(const lnt_recur_args *a, bool backward)
 {
     rows w;
-    return carve(a, backward, NULL, &w);
+    return carve(args_of(a), backward, NULL, &w);
 }
 
 static rows rows_of(const ref_head *h)
 {
     rows w;
-    carve(h->a, h->dS != NULL, h->own, &w);
+    carve(args_of(h->a), h->dS != NULL, h->own, &w);
     return w;
 }
 
@@ -75,12 +78,12 @@ static int64_t state(const lnt_recur_args *a) { return a->K * ((int64_t)a->K + a
 
 static void load(const ref_head *h, bool gradient, double *S)
 {
-    const lnt_recur_args *a = h->a;
+    const lnt_mesa_args *a = args_of(h->a);
     int64_t K = a->K;
     rows w = rows_of(h);
-    ref_get_row(w.lambda, a->lambda, ref_f(a), h->h, K);
-    ref_get_row(S, gradient ? a->dhT : a->h0, ref_f(a), ref_index(h), K * K);
-    ref_get_row(S + K * K, gradient ? a->dsT : a->s0, ref_f(a), ref_index(h), K * a->V);
+    if (!a->lambda_varies) ref_get_row(w.lambda, a->lambda, ref_f(h->a), h->h, K);
+    ref_get_row(S, gradient ? a->dhT : a->h0, ref_f(h->a), ref_index(h), K * K);
+    ref_get_row(S + K * K, gradient ? a->dsT : a->s0, ref_f(h->a), ref_index(h), K * a->V);
 }
 
 static void symmetrise(int64_t K, double *H)
@@ -91,11 +94,11 @@ static void symmetrise(int64_t K, double *H)
 
 static void store(const ref_head *h, bool gradient, const double *S)
 {
-    const lnt_recur_args *a = h->a;
+    const lnt_mesa_args *a = args_of(h->a);
     int64_t K = a->K;
     if (gradient && unrolled(a)) symmetrise(K, h->dS);
-    ref_put_row(gradient ? a->dh0 : a->hT, ref_f(a), ref_index(h), K * K, S);
-    ref_put_row(gradient ? a->ds0 : a->sT, ref_f(a), ref_index(h), K * a->V, S + K * K);
+    ref_put_row(gradient ? a->dh0 : a->hT, ref_f(h->a), ref_index(h), K * K, S);
+    ref_put_row(gradient ? a->ds0 : a->sT, ref_f(h->a), ref_index(h), K * a->V, S + K * K);
 }
 
 static void step(const ref_head *h, int64_t t)
@@ -136,19 +139,19 @@ static void solve_factored(int64_t K, const double *A, double *x)
 }
 
 /* x = y / diag for the solvers that begin there: the plain ones with that guess, and whatever takes no step. */
-static bool begins_at_guess(const lnt_recur_args *a)
+static bool begins_at_guess(const lnt_mesa_args *a)
 {
     return a->cg_guess == LNT_CG_DIAGONAL && (a->cg_solver > LNT_CG_JACOBI || a->cg_max_steps == 0);
 }
 
 /* The preconditioned solvers begin at 0 with the direction of the diagonal guess; with that guess, the first step, which finds its best multiple, is
  * not counted. */
-static int uncounted(const lnt_recur_args *a)
+static int uncounted(const lnt_mesa_args *a)
 {
     return a->cg_guess == LNT_CG_DIAGONAL && a->cg_solver <= LNT_CG_JACOBI && a->cg_max_steps > 0;
 }
 
-static double added(const lnt_recur_args *a) { return a->cg_solver >= LNT_CG_ABSOLUTE ? 1e-5 : 0; }
+static double added(const lnt_mesa_args *a) { return a->cg_solver >= LNT_CG_ABSOLUTE ? 1e-5 : 0; }
 
 /* Place of the smallest diagonal element. */
 static int64_t least(int64_t K, const double *H)
@@ -161,7 +164,7 @@ static int64_t least(int64_t K, const double *H)
 
 /* Conjugate gradients on (H + Lambda) x = y: cg_max_steps steps and the uncounted one, unless the residual vanishes or (where the steps are what is
  * differentiated) reaches the tolerance. Nothing is rounded to float16. Returns all steps. */
-static int64_t cg(const lnt_recur_args *a, const double *H, const double *y, double *x, const rows *w)
+static int64_t cg(const lnt_mesa_args *a, const double *H, const double *y, double *x, const rows *w)
 {
     int64_t K = a->K, taken = 0, at = least(K, H);
     double absolute = added(a), delta = 0, *p = w->p, *r = w->r;
@@ -206,7 +209,7 @@ static int64_t cg(const lnt_recur_args *a, const double *H, const double *y, dou
 /* x of token t for the right side y. Returns the steps of cg(). */
 static int64_t solve(const ref_head *h, int64_t t, const double *H, const double *y, double *x, const rows *w)
 {
-    const lnt_recur_args *a = h->a;
+    const lnt_mesa_args *a = args_of(h->a);
     int64_t K = a->K, taken = 0, at = ref_row(h, t);
     if (a->cg_tolerance > 0 && !unrolled(a)) {
         factor(K, H, w->lambda, w->A);
@@ -218,25 +221,33 @@ static int64_t solve(const ref_head *h, int64_t t, const double *H, const double
     apply(K, H, w->lambda, x, w->dr);
     for (int64_t i = 0; i < K; i++) w->dr[i] = y[i] - w->dr[i];
     double size = ref_dot(K, y, y);
-    ref_put(a->steps, ref_f(a), at, (double)(taken > uncounted(a) ? taken - uncounted(a) : 0));
-    ref_put(a->residual, ref_f(a), at, size == 0 ? 0 : sqrt(ref_dot(K, w->dr, w->dr) / size));
+    ref_put(a->steps, ref_f(h->a), at, (double)(taken > uncounted(a) ? taken - uncounted(a) : 0));
+    ref_put(a->residual, ref_f(h->a), at, size == 0 ? 0 : sqrt(ref_dot(K, w->dr, w->dr) / size));
     return taken;
 }
 
 /* ---- tokens -------------------------------------------------------------------------------------------------------------------------- */
 
+/* x and o of token t, whose Lambda is at hand. */
+static void read_state(const ref_head *h, int64_t t, const rows *w)
+{
+    const lnt_mesa_args *a = args_of(h->a);
+    int64_t K = a->K, V = a->V;
+    solve(h, t, h->S, h->q, w->x, w);
+    ref_put_row(a->x, ref_f(h->a), ref_row(h, t), K, w->x);
+    for (int64_t j = 0; j < V; j++) {
+        w->o[j] = 0;
+        for (int64_t i = 0; i < K; i++) w->o[j] += h->S[K * K + i * V + j] * w->x[i];
+    }
+    ref_put_row(a->o, a->dtype, ref_row(h, t), V, w->o);
+}
+
 static void read(const ref_head *h, int64_t t)
 {
-    const lnt_recur_args *a = h->a;
-    int64_t K = a->K, V = a->V;
-    rows w = rows_of(h);
-    solve(h, t, h->S, h->q, w.x, &w);
-    ref_put_row(a->x, ref_f(a), ref_row(h, t), K, w.x);
-    for (int64_t j = 0; j < V; j++) {
-        w.o[j] = 0;
-        for (int64_t i = 0; i < K; i++) w.o[j] += h->S[K * K + i * V + j] * w.x[i];
-    }
-    ref_put_row(a->o, a->dtype, ref_row(h, t), V, w.o);
+    const lnt_mesa_args *a = args_of(h->a);
+    const rows w = rows_of(h);
+    if (a->lambda_varies) ref_get_row(w.lambda, a->lambda_t, ref_f(h->a), ref_row(h, t), a->K);
+    read_state(h, t, &w);
 }
 
 /* From e = y = G do, the gradient of x: e becomes that of q, and dH and dlambda take theirs. The solution's, which is as good as x is. */
@@ -277,7 +288,7 @@ static void into_residual(int64_t K, const double *r, double ddelta, const rows 
  *   dw = dcurve p - alpha dr      dp += alpha dx + dcurve w + Op(dw)      dH += dw p^T      dlambda += dw p */
 static void through_steps(const ref_head *h, int64_t t, const double *H, double *dH, double *dlambda, const rows *w)
 {
-    const lnt_recur_args *a = h->a;
+    const lnt_mesa_args *a = args_of(h->a);
     int64_t K = a->K, taken = solve(h, t, H, h->q, w->e, w);
     double ddelta = 0, *dp = w->dp, *dr = w->dr, *dw = w->dw;
     for (int64_t i = 0; i < K; i++) dp[i] = dr[i] = w->dd[i] = 0;
@@ -317,15 +328,19 @@ static void through_steps(const ref_head *h, int64_t t, const double *H, double 
 
 static void back(const ref_head *h, int64_t t, const double *S, const double *before)
 {
-    const lnt_recur_args *a = h->a;
+    const lnt_mesa_args *a = args_of(h->a);
     int64_t K = a->K, V = a->V, place = ref_place(h, t);
     const double *G = S + K * K;
     double *dH = h->dS, *dG = h->dS + K * K;
     rows w = rows_of(h);
     ref_get_row(w.o, a->do_, a->dtype, ref_row(h, t), V);
-    ref_get_row(w.x, a->x, ref_f(a), ref_row(h, t), K);
+    ref_get_row(w.x, a->x, ref_f(h->a), ref_row(h, t), K);
     for (int64_t i = 0; i < K; i++) w.y[i] = ref_dot(V, G + i * V, w.o);
-    (unrolled(a) ? through_steps : implicit)(h, t, S, dH, h->sums, &w);
+    double *dlambda = a->lambda_varies ? w.dlambda : h->sums;
+    if (a->lambda_varies) ref_get_row(w.lambda, a->lambda_t, ref_f(h->a), ref_row(h, t), K);
+    for (int64_t i = 0; i < K; i++) w.dlambda[i] = 0;
+    (unrolled(a) ? through_steps : implicit)(h, t, S, dH, dlambda, &w);
+    if (a->lambda_varies) ref_put_row(a->dlambda_t, ref_f(h->a), ref_row(h, t), K, w.dlambda);
     double alpha = ref_decay(h, t), beta = ref_strength(h, t), dbeta = 0, dg = 0;
     for (int64_t i = 0; i < K; i++) {
         h->dq[place * K + i] += w.e[i];
@@ -342,21 +357,198 @@ static void back(const ref_head *h, int64_t t, const double *S, const double *be
         for (int64_t i = 0; i < K; i++) w.o[j] += beta * dG[i * V + j] * h->k[i];
     }
     ref_put_row(a->dv, a->dtype, ref_row(h, t), V, w.o);
-    ref_put(a->dbeta, ref_f(a), ref_row(h, t), dbeta);
-    for (int64_t i = 0; i < state(a); i++) {
+    ref_put(a->dbeta, ref_f(h->a), ref_row(h, t), dbeta);
+    for (int64_t i = 0; i < state(h->a); i++) {
         dg += before[i] * h->dS[i];
         h->dS[i] *= alpha;
     }
-    ref_put(a->dg, ref_f(a), ref_row(h, t), alpha * dg);
+    ref_put(a->dg, ref_f(h->a), ref_row(h, t), alpha * dg);
 }
 
 static int64_t sums(const lnt_recur_args *a) { return a->K; }
-static void *sum_out(const lnt_recur_args *a) { return a->dlambda; }
+static void *sum_out(const lnt_recur_args *a) { return args_of(a)->dlambda; }
+
+/* ---- windows ---------------------------------------------------------------------------------------------------------------------------- */
+
+/* A token's H and G are made anew from the tokens that it sees, s = t - w + 1 .. t. Backward, pair by pair, zeta_ts the decay from s to t:
+ *
+ *   dk_s = beta_s sum_t zeta_ts (x_t (do_t.v_s) - e_t (x_t.k_s) - x_t (e_t.k_s))      dv_s = beta_s sum_t zeta_ts do_t (x_t.k_s)
+ *   dbeta_s = sum_t zeta_ts p_ts, p_ts = (x_t.k_s)(do_t.v_s) - (e_t.k_s)(x_t.k_s)      dg_i = sum over s < i <= t of zeta_ts beta_s p_ts */
+
+/* What a sequence's head has beside rows: states, a token's rows, gradients [len,.]. */
+typedef struct {
+    double *S, *q, *k, *v, *d, *dq, *dk, *dv, *dbeta, *dG, *sums, *own;
+} window_room;
+
+static int64_t carve_window(const lnt_mesa_args *a, bool backward, double *p, window_room *r)
+{
+    const int64_t K = a->K, V = a->V, len = backward ? a->longest : 0;
+    const struct {
+        double **at;
+        int64_t count;
+    } parts[] = { { &r->S, K * (K + V) }, { &r->q, K },          { &r->k, K },       { &r->v, V },      { &r->d, V },
+                  { &r->dq, len * K },    { &r->dk, len * K },   { &r->dv, len * V }, { &r->dbeta, len }, { &r->dG, len + 1 },
+                  { &r->sums, K },        { &r->own, own(&a->heads, backward) } };
+    int64_t used = 0;
+    for (size_t i = 0; i < sizeof parts / sizeof *parts; i++) {
+        *parts[i].at = p ? p + used : NULL;
+        used += parts[i].count;
+    }
+    return used;
+}
+
+static void load_pair(const ref_head *h, int64_t s)
+{
+    const int64_t hq = (int64_t)h->h * h->a->Hq / h->a->Hv;
+    ref_get_row(h->k, h->a->k, h->a->dtype, s * h->a->Hq + hq, h->a->K);
+    ref_get_row(h->v, h->a->v, h->a->dtype, ref_row(h, s), h->a->V);
+}
+
+/* Token t's Lambda, query, and its states from the tokens that it sees. */
+static void window_states(const ref_head *h, int64_t t, const rows *w)
+{
+    const lnt_mesa_args *a = args_of(h->a);
+    const int64_t from = t - a->heads.window + 1, first = a->cu_seqlens[h->n];
+    const int64_t hq = (int64_t)h->h * a->Hq / a->Hv;
+    memset(h->S, 0, (size_t)state(h->a) * sizeof *h->S);
+    for (int64_t s = from > first ? from : first; s <= t; s++) {
+        load_pair(h, s);
+        step(h, s);
+    }
+    ref_get_row(h->q, a->q, a->dtype, t * a->Hq + hq, a->K);
+    ref_get_row(w->lambda, a->lambda_varies ? a->lambda_t : a->lambda, ref_f(h->a), a->lambda_varies ? ref_row(h, t) : h->h, a->K);
+}
+
+/* Token t's pairs, from its x, e and do. */
+static void window_pairs(const ref_head *h, int64_t t, const rows *w, const window_room *r)
+{
+    const lnt_mesa_args *a = args_of(h->a);
+    const int64_t K = a->K, V = a->V, first = a->cu_seqlens[h->n], from = t - a->heads.window + 1;
+    double gates = 0;
+    for (int64_t s = t; s >= first && s >= from; s--) {
+        const double zeta = exp(gates), beta = ref_strength(h, s);
+        load_pair(h, s);
+        const double xk = ref_dot(K, w->x, h->k), ek = ref_dot(K, w->e, h->k), dv = ref_dot(V, r->d, h->v), pair = zeta * (xk * dv - ek * xk);
+        for (int64_t i = 0; i < K; i++) r->dk[(s - first) * K + i] += beta * zeta * (w->x[i] * (dv - ek) - w->e[i] * xk);
+        for (int64_t j = 0; j < V; j++) r->dv[(s - first) * V + j] += beta * zeta * r->d[j] * xk;
+        r->dbeta[s - first] += pair;
+        r->dG[s - first + 1] += beta * pair; /* of the gates s + 1 .. t */
+        r->dG[t - first + 1] -= beta * pair;
+        gates += ref_get(a->g, ref_f(h->a), ref_row(h, s));
+    }
+}
+
+static ref_head window_head(const lnt_mesa_args *a, int64_t n, int h, const window_room *r, bool backward)
+{
+    return (ref_head){ .a = &a->heads, .n = n, .h = h, .S = r->S, .q = r->q, .k = r->k, .v = r->v, .own = r->own, .dS = backward ? r->S : NULL };
+}
+
+static void window_forward(const lnt_mesa_args *a, int threads)
+{
+    const int64_t each = carve_window(a, false, NULL, &(window_room){ 0 });
+#pragma omp parallel for num_threads(threads) schedule(dynamic)
+    for (int64_t i = 0; i < a->sequences * a->Hv; i++) {
+        window_room r;
+        carve_window(a, false, (double *)a->workspace + omp_get_thread_num() * each, &r);
+        const ref_head h = window_head(a, i / a->Hv, (int)(i % a->Hv), &r, false);
+        const rows w = rows_of(&h);
+        for (int64_t t = a->cu_seqlens[h.n]; t < a->cu_seqlens[h.n + 1]; t++) {
+            window_states(&h, t, &w);
+            read_state(&h, t, &w);
+        }
+    }
+}
+
+static void window_backward_head(const ref_head *h, const window_room *r)
+{
+    const lnt_mesa_args *a = args_of(h->a);
+    const rows w = rows_of(h);
+    const int64_t K = a->K, V = a->V, first = a->cu_seqlens[h->n], len = a->cu_seqlens[h->n + 1] - first;
+    memset(r->dv, 0, (size_t)(len * V) * sizeof *r->dv);
+    memset(r->dbeta, 0, (size_t)len * sizeof *r->dbeta);
+    memset(r->dG, 0, (size_t)(len + 1) * sizeof *r->dG);
+    for (int64_t t = first; t < first + len; t++) {
+        window_states(h, t, &w);
+        ref_get_row(r->d, a->do_, a->dtype, ref_row(h, t), V);
+        ref_get_row(w.x, a->x, ref_f(h->a), ref_row(h, t), K);
+        for (int64_t i = 0; i < K; i++) w.y[i] = ref_dot(V, h->S + K * K + i * V, r->d);
+        solve(h, t, h->S, w.y, w.e, &w);
+        for (int64_t i = 0; i < K; i++) {
+            r->dq[(t - first) * K + i] += w.e[i];
+            w.dlambda[i] = -w.x[i] * w.e[i];
+            r->sums[i] += w.dlambda[i];
+        }
+        if (a->lambda_varies) ref_put_row(a->dlambda_t, ref_f(h->a), ref_row(h, t), K, w.dlambda);
+        window_pairs(h, t, &w, r);
+    }
+    double sum = 0;
+    for (int64_t i = 0; i < len; i++) {
+        sum += r->dG[i];
+        ref_put_row(a->dv, a->dtype, ref_row(h, first + i), V, r->dv + i * V);
+        ref_put(a->dbeta, ref_f(h->a), ref_row(h, first + i), r->dbeta[i]);
+        ref_put(a->dg, ref_f(h->a), ref_row(h, first + i), exp(ref_get(a->g, ref_f(h->a), ref_row(h, first + i))) > 0 ? sum : 0);
+    }
+}
+
+static void window_backward(const lnt_mesa_args *a, int threads)
+{
+    const int64_t each = carve_window(a, true, NULL, &(window_room){ 0 }), K = a->K, group = a->Hv / a->Hq;
+    double *partial = a->workspace, *rooms = partial + a->sequences * a->Hv * K;
+#pragma omp parallel for num_threads(threads) schedule(dynamic)
+    for (int64_t i = 0; i < a->sequences * a->Hq; i++) {
+        window_room r;
+        carve_window(a, true, rooms + omp_get_thread_num() * each, &r);
+        const int64_t n = i / a->Hq, hq = i % a->Hq, first = a->cu_seqlens[n], len = a->cu_seqlens[n + 1] - first;
+        memset(r.dq, 0, (size_t)(len * K) * sizeof *r.dq);
+        memset(r.dk, 0, (size_t)(len * K) * sizeof *r.dk);
+        for (int64_t h = hq * group; h < (hq + 1) * group; h++) {
+            const ref_head x = window_head(a, n, (int)h, &r, true);
+            memset(r.sums, 0, (size_t)K * sizeof *r.sums);
+            window_backward_head(&x, &r);
+            memcpy(partial + (n * a->Hv + h) * K, r.sums, (size_t)K * sizeof *r.sums);
+        }
+        for (int64_t t = 0; t < len; t++) {
+            ref_put_row(a->dq, a->dtype, (first + t) * a->Hq + hq, K, r.dq + t * K);
+            ref_put_row(a->dk, a->dtype, (first + t) * a->Hq + hq, K, r.dk + t * K);
+        }
+    }
+    for (int64_t i = 0; a->dlambda && i < a->Hv * K; i++) {
+        double sum = 0;
+        for (int64_t n = 0; n < a->sequences; n++) sum += partial[n * a->Hv * K + i];
+        ref_put(a->dlambda, ref_f(&a->heads), i, sum);
+    }
+}
+
+static size_t window_workspace(const lnt_mesa_args *a, bool backward, int threads)
+{
+    const int64_t each = carve_window(a, backward, NULL, &(window_room){ 0 });
+    return (size_t)(threads * each + (backward ? a->sequences * a->Hv * a->K : 0)) * sizeof(double);
+}
+
+/* ---- the implementation --------------------------------------------------------------------------------------------------------------- */
 
 static const ref_core core = { state, own, sums, sum_out, load, store, step, read, back };
-static size_t workspace(const void *args, bool backward, int threads) { return lnt_ref_workspace(&core, args, backward, threads); }
-static void forward(const void *args, int threads) { lnt_ref_forward(&core, args, threads); }
-static void backward(const void *args, int threads) { lnt_ref_backward(&core, args, threads); }
+static size_t workspace(const void *args, bool backward, int threads)
+{
+    const lnt_mesa_args *a = args;
+    return a->heads.window ? window_workspace(a, backward, threads) : lnt_ref_workspace(&core, &a->heads, backward, threads);
+}
+static void forward(const void *args, int threads)
+{
+    const lnt_mesa_args *a = args;
+    if (a->heads.window)
+        window_forward(a, threads);
+    else
+        lnt_ref_forward(&core, &a->heads, threads);
+}
+static void backward(const void *args, int threads)
+{
+    const lnt_mesa_args *a = args;
+    if (a->heads.window)
+        window_backward(a, threads);
+    else
+        lnt_ref_backward(&core, &a->heads, threads);
+}
 
 const lnt_recur_impl lnt_mesa_reference = {
     .name = "reference", .form = LINNET_FORM_RECURRENT, .workspace = workspace, .forward = forward, .backward = backward

@@ -6,23 +6,23 @@ typedef struct {
     size_t k, v, gate, q, o; /* bytes of a row */
 } row_bytes;
 
-static row_bytes rows_of(const lnt_recur_args *a)
+static row_bytes rows_of(const lnt_mesa_args *a)
 {
     size_t size = lnt_dtype_size(a->dtype), k = (size_t)a->Hq * (size_t)a->K * size, v = (size_t)a->Hv * (size_t)a->V * size;
     return (row_bytes){ .k = k, .v = v, .gate = (size_t)a->Hv * 4, .q = k, .o = v };
 }
 
 static size_t aligned(size_t bytes) { return (bytes + LNT_ALIGN - 1) / LNT_ALIGN * LNT_ALIGN; }
-static size_t kv_bytes(const lnt_recur_args *a) { return (size_t)a->Hv * (size_t)a->K * (size_t)a->V * 4; }
-static size_t kk_bytes(const lnt_recur_args *a) { return (size_t)a->Hv * (size_t)a->K * (size_t)a->K * 4; }
+static size_t kv_bytes(const lnt_mesa_args *a) { return (size_t)a->Hv * (size_t)a->K * (size_t)a->V * 4; }
+static size_t kk_bytes(const lnt_mesa_args *a) { return (size_t)a->Hv * (size_t)a->K * (size_t)a->K * 4; }
 
-int64_t lnt_replay_state_bytes(const lnt_recur_args *a)
+int64_t lnt_replay_state_bytes(const lnt_mesa_args *a)
 {
     row_bytes r = rows_of(a);
     return (int64_t)(kv_bytes(a) + kk_bytes(a) + LNT_REPLAY_CHUNK * (r.k + r.v + 2 * r.gate));
 }
 
-int lnt_replay_state_tensors(const lnt_recur_args *a, int64_t tokens, lnt_state_tensor *t)
+int lnt_replay_state_tensors(const lnt_mesa_args *a, int64_t tokens, lnt_state_tensor *t)
 {
     const int64_t rows = tokens % LNT_REPLAY_CHUNK;
     const row_bytes r = rows_of(a);
@@ -47,14 +47,14 @@ int lnt_replay_state_tensors(const lnt_recur_args *a, int64_t tokens, lnt_state_
     return PARTS;
 }
 
-size_t lnt_replay_bytes(const lnt_recur_args *a, int64_t tokens)
+size_t lnt_replay_bytes(const lnt_mesa_args *a, int64_t tokens)
 {
     row_bytes r = rows_of(a);
     size_t rows = (size_t)tokens + LNT_REPLAY_CHUNK;
     return aligned(rows * r.k) + aligned(rows * r.v) + 2 * aligned(rows * r.gate) + aligned(rows * r.q) + aligned(rows * r.o);
 }
 
-static char *take(lnt_recur_args *a, size_t bytes)
+static char *take(lnt_mesa_args *a, size_t bytes)
 {
     char *p = a->workspace;
     a->workspace = p + bytes;
@@ -62,12 +62,12 @@ static char *take(lnt_recur_args *a, size_t bytes)
     return p;
 }
 
-static linnet_status replay_sequence(const lnt_call *k, const lnt_recur_args *all, int64_t n)
+static linnet_status replay_sequence(const lnt_call *k, const lnt_mesa_args *all, int64_t n)
 {
     int64_t first = k->cu[n], len = k->cu[n + 1] - first, before = k->position[n] % LNT_REPLAY_CHUNK, rows = before + len;
     int64_t whole = rows / LNT_REPLAY_CHUNK * LNT_REPLAY_CHUNK;
     row_bytes r = rows_of(all);
-    lnt_recur_args a = *all;
+    lnt_mesa_args a = *all;
     char *G = (char *)k->state + n * k->state_stride, *H = G + kv_bytes(all), *kept = H + kk_bytes(all);
     struct {
         const void *from;
@@ -113,7 +113,7 @@ static linnet_status replay_sequence(const lnt_call *k, const lnt_recur_args *al
     return LINNET_OK;
 }
 
-linnet_status lnt_replay_forward(const lnt_call *k, const lnt_recur_args *a)
+linnet_status lnt_replay_forward(const lnt_call *k, const lnt_mesa_args *a)
 {
     if (a->workspace_size < lnt_replay_bytes(a, lnt_recur_longest(a)))
         return lnt_fail(k->c, LINNET_EINTERNAL, "a workspace of %zu bytes is too small for a chunk", a->workspace_size);

@@ -2,7 +2,8 @@
 #ifndef LNT_MESA_SOLVER_H
 #define LNT_MESA_SOLVER_H
 
-#include "recurrence/recur_args.h"
+#include "recurrence/mesa/mesa_args.h"
+#include "recurrence/chunk/chunk.h"
 #include "simd/simd.h"
 
 /* The steps of a chunk's rows, kept to be differentiated: rows of all steps one after the other, `rows` of them, in solver.P and W from P0 and W0 on.
@@ -15,13 +16,19 @@ typedef struct {
 } lnt_mesa_trail;
 
 /* Scratch of the solver. Rows of K numbers that only it sees are `wide` apart, K rounded up to vectors, and the rest is 0: its loops have no ends.
- * H [K,K], kt [K,C], kk [C,K]; half_H [K,K] and half_P: what LNT_CG_FLASH rounds, NULL for the others; X R jacobi: rows of the chunk; P W: rows
- * that are still at work, in order, row[] their places. */
+ * H [K,K], kt [K,M], kk [M,K], mask S [C,M]; half_H [K,K] and half_P: what LNT_CG_FLASH rounds, NULL for the others; X R jacobi: rows of the chunk; P
+ * W: rows that are still at work, in order, row[] their places.
+ *
+ * With a window, `old` keys of the chunk where the window begins stand before the chunk's own, and row i sees those behind place i of them; H is what
+ * lies between. Then M is 2C, and otherwise C. */
 typedef struct {
     float *H, *half_H, *half_P, *kt, *kk, *lambda, *mask, *in, *out, *X, *R, *jacobi, *P, *W, *S, *scale, *delta, *goal, *size;
     int *row;
-    int C;
-    int64_t wide;
+    int C, M;
+    int old;             /* keys before the chunk's own */
+    const float *old_by; /* [old] what each is written with: its strength, decayed to the chunk's start */
+    bool alone;          /* a row at a time, and of masked products only what is not masked: nothing reaches it from what it does not see */
+    int64_t wide, lambda_step; /* lambda: rows so far apart; 0: one row for all tokens */
     bool keep; /* the steps: P and W then go on from step to step */
     float *P0, *W0;
     lnt_mesa_trail past;
@@ -33,9 +40,22 @@ static inline void lnt_mesa_to_half(float *x, int64_t n)
     for (int64_t i = 0; i < n; i++) x[i] = lnt_f16_to_f32(lnt_f32_to_f16(x[i]));
 }
 
-/* (H_i + Lambda) x_i = b_i for the n rows from token t, s->H being the state before them (in the token form: after the one row). */
-void LNT_V(lnt_mesa_solve_chunk)(lnt_mesa_solver *s, const lnt_recur_args *a, int h, int64_t t, int n, bool token, const float *g, const float *beta,
+/* (H_i + Lambda) x_i = b_i for the n rows from token t, s->H being the state before them (in the token form: after the one row). k [old + n,K]. */
+void LNT_V(lnt_mesa_solve_chunk)(lnt_mesa_solver *s, const lnt_mesa_args *a, int h, int64_t t, int n, bool token, const float *g, const float *beta,
                                  const float *k, const float *b, float *x);
+/* The same without its first part, lnt_mesa_prepare. */
+void LNT_V(lnt_mesa_solve_prepared)(lnt_mesa_solver *s, const lnt_mesa_args *a, int h, int64_t t, int n, bool token, const float *k, const float *b,
+                                    float *x);
+/* What a solve begins with: the keys that row i sees among all that stand there, [first, end). */
+static inline int lnt_mesa_first_key(const lnt_mesa_solver *s, int i) { return s->old ? i + 1 : 0; }
+static inline int lnt_mesa_keys_end(const lnt_mesa_solver *s, int i) { return s->old + i + 1; }
+static inline const float *lnt_mesa_lambda(const lnt_mesa_solver *s, int i) { return s->lambda + i * s->lambda_step; }
+/* Of a thread, for chunks of C rows and masks of M columns; `keep`: with room for the steps. The Lambda of a head, where all its tokens have one. */
+void LNT_V(lnt_mesa_carve_solver)(lnt_carve *c, const lnt_mesa_args *a, int C, int M, bool keep, lnt_mesa_solver *s);
+void LNT_V(lnt_mesa_load_lambda)(const lnt_mesa_args *a, int h, const lnt_mesa_solver *s);
+/* Decays, masks, transposed keys and preconditioners of a chunk, from its gates, strengths and keys. */
+void LNT_V(lnt_mesa_prepare)(lnt_mesa_solver *s, const lnt_mesa_args *a, int h, int64_t t, int n, bool token, const float *g, const float *beta,
+                             const float *k);
 /* W = Op(P) - P.Lambda on the rows at work. */
 void LNT_V(lnt_mesa_apply)(const lnt_mesa_solver *s, const float *k, int K, int live, bool token);
 
@@ -49,8 +69,9 @@ typedef struct {
 
 /* H [K,K] = its symmetric part. */
 void LNT_V(lnt_mesa_symmetric)(int K, float *H);
-/* After a solve that kept its steps: gradients of the rows; dH [K,K], symmetric, goes from the chunk's end to its start; dlambda [K] is added to.
+/* After a solve that kept its steps: gradients of the rows; dH [K,K], symmetric, goes from the chunk's end to its start; dlambda [K] is added to
+ * ([n,K] where every token has a Lambda).
  * What the solver knows of the chunk is used up. */
-void LNT_V(lnt_mesa_differentiate)(lnt_mesa_solver *s, const lnt_recur_args *a, const lnt_mesa_rows *r, float *dH, double *dlambda);
+void LNT_V(lnt_mesa_differentiate)(lnt_mesa_solver *s, const lnt_mesa_args *a, const lnt_mesa_rows *r, float *dH, double *dlambda);
 
 #endif

@@ -203,9 +203,9 @@ __global__ __launch_bounds__(W * step_shared<W>::parts) void mesa_step(const __g
     }
 }
 
-bool wide(const lnt_recur_args *a) { return a->K > 128 || a->V > 128; }
+bool wide(const lnt_mesa_args *a) { return a->K > 128 || a->V > 128; }
 
-template <typename T> void put(const lnt_recur_args *r, int64_t stride, const lnt_mesa_solve<T, T> &solve, lnt_cuda *d)
+template <typename T> void put(const lnt_mesa_args *r, int64_t stride, const lnt_mesa_solve<T, T> &solve, lnt_cuda *d)
 {
     float *states = (float *)r->workspace;
     const int64_t heads = r->sequences * r->Hv;
@@ -252,14 +252,14 @@ template <typename T> void put(const lnt_recur_args *r, int64_t stride, const ln
 
 } // namespace
 
-size_t lnt_mesa_step_bytes(const lnt_recur_args *a)
+size_t lnt_mesa_step_bytes(const lnt_mesa_args *a)
 {
     return wide(a) ? (size_t)a->sequences * (size_t)a->Hv * (size_t)a->K * (size_t)(a->K + a->V) * sizeof(float) : 0;
 }
 
-void lnt_mesa_step_put(const lnt_recur_args *a, lnt_cuda *d) { LNT_BY_TYPE(a->dtype, T, put<T>(a, 0, lnt_mesa_options_of<T, T>(a), d)); }
+void lnt_mesa_step_put(const lnt_mesa_args *a, lnt_cuda *d) { LNT_BY_TYPE(a->dtype, T, put<T>(a, 0, lnt_mesa_options_of<T, T>(a), d)); }
 
-extern "C" void lnt_mesa_step_states(const lnt_recur_args *a, int64_t stride, lnt_device *d)
+extern "C" void lnt_mesa_step_states(const lnt_mesa_args *a, int64_t stride, lnt_device *d)
 {
     LNT_BY_TYPE(a->dtype, T, put<T>(a, stride, lnt_mesa_options_of<T, T>(a), (lnt_cuda *)d));
 }

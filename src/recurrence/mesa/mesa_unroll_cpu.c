@@ -40,7 +40,7 @@ static void step_back(const solver *s, int at, int i)
     const trail *t = &s->past;
     float alpha = t->alpha[at], curve = t->curve[at], ratio = t->ratio[at], before = t->before[at];
     float *p = s->P0 + at * s->wide, *w = s->W0 + at * s->wide, *r = s->R + i * s->wide, *dp = t->dP + i * s->wide;
-    const float *dx = s->X + i * s->wide, *dr = t->dR + i * s->wide;
+    const float *dx = s->X + i * s->wide, *dr = t->dR + i * s->wide, *l = lnt_mesa_lambda(s, i);
     if (alpha == 0) {
         memset(w, 0, (size_t)s->wide * sizeof *w);
         return;
@@ -49,7 +49,7 @@ static void step_back(const solver *s, int at, int i)
     into_residual(s, i, t->ddelta[i] + dratio / before);
     vf sum = v_zero();
     for (int64_t j = 0; j < s->wide; j += LNT_VL) {
-        vf d = v_load(p + j), y = v_load(w + j) + v_load(s->lambda + j) * d;
+        vf d = v_load(p + j), y = v_load(w + j) + v_load(l + j) * d;
         sum += v_load(dx + j) * d - v_load(dr + j) * y;
         v_store(r + j, v_load(r + j) + alpha * y);
     }
@@ -58,7 +58,7 @@ static void step_back(const solver *s, int at, int i)
     sum = v_zero();
     for (int64_t j = 0; j < s->wide; j += LNT_VL) {
         vf d = v_load(p + j), y = v_load(w + j), dw = dcurve * d - alpha * v_load(dr + j);
-        v_store(dp + j, ratio * v_load(dp + j) + alpha * v_load(dx + j) + dcurve * (y + v_load(s->lambda + j) * d));
+        v_store(dp + j, ratio * v_load(dp + j) + alpha * v_load(dx + j) + dcurve * (y + v_load(l + j) * d));
         v_store(w + j, dw);
         sum += dw * y;
     }
@@ -77,15 +77,19 @@ static void apply_adjoint(solver *s, const float *k, int K, int at, int live)
     LNT_V(lnt_mesa_apply)(s, k, K, live, false);
 }
 
+/* Where row i's Lambda has its gradient. */
+static double *lambda_row(const solver *s, int K, int i, double *dlambda) { return dlambda + (s->lambda_step ? (int64_t)i * K : 0); }
+
 /* Gradients d of 1 / (diagonal + lambda), for row i: to dD, and for the level one all of them to the smallest element. */
-static void through_diagonal(const solver *s, int i, bool level, int K, const float *d, double *dlambda)
+static void through_diagonal(const solver *s, int i, bool level, int K, const float *d, double *all_dlambda)
 {
-    const float *diagonal = s->past.diagonal + i * s->wide;
+    const float *diagonal = s->past.diagonal + i * s->wide, *l = lnt_mesa_lambda(s, i);
+    double *dlambda = lambda_row(s, K, i, all_dlambda);
     float *dD = s->past.dD + i * s->wide;
     int least = 0;
     for (int j = 1; level && j < K; j++) least = diagonal[j] < diagonal[least] ? j : least;
     for (int j = 0; j < K; j++) {
-        float m = 1.0f / (diagonal[level ? least : j] + s->lambda[j]), x = -d[j] * m * m;
+        float m = 1.0f / (diagonal[level ? least : j] + l[j]), x = -d[j] * m * m;
         dlambda[j] += x;
         dD[level ? least : j] += x;
     }
@@ -103,11 +107,11 @@ static void through_guess(solver *s, const lnt_mesa_rows *r, int K, double *dlam
     }
     apply_adjoint(s, r->k, K, 0, r->n);
     for (int i = 0; i < r->n; i++) {
-        const float *dr = t->dR + i * s->wide, *diagonal = t->diagonal + i * s->wide;
+        const float *dr = t->dR + i * s->wide, *diagonal = t->diagonal + i * s->wide, *l = lnt_mesa_lambda(s, i);
         float *d = t->dM + i * s->wide, *dq = r->dq + i * K;
         for (int j = 0; j < K; j++) {
-            float dx = s->X[i * s->wide + j] + t->T[i * s->wide + j] - s->lambda[j] * dr[j];
-            dq[j] += dx / (diagonal[j] + s->lambda[j]);
+            float dx = s->X[i * s->wide + j] + t->T[i * s->wide + j] - l[j] * dr[j];
+            dq[j] += dx / (diagonal[j] + l[j]);
             d[j] = dx * r->q[i * K + j];
         }
         through_diagonal(s, i, false, K, d, dlambda);
@@ -115,7 +119,7 @@ static void through_guess(solver *s, const lnt_mesa_rows *r, int K, double *dlam
 }
 
 /* All steps of the chunk. dW then stands in W0, dq in its place; past.dB has sum_s dw.(Op(p) - Lambda p), and past.dD the gradient of diag(H_t). */
-static void walk_back(solver *s, const lnt_recur_args *a, const lnt_mesa_rows *r, double *dlambda)
+static void walk_back(solver *s, const lnt_mesa_args *a, const lnt_mesa_rows *r, double *dlambda)
 {
     trail *t = &s->past;
     int K = a->K, at = t->rows, first = a->cg_guess == LNT_CG_DIAGONAL && (a->cg_solver > LNT_CG_JACOBI || a->cg_max_steps == 0);
@@ -137,9 +141,9 @@ static void walk_back(solver *s, const lnt_recur_args *a, const lnt_mesa_rows *r
         apply_adjoint(s, r->k, K, at, live);
         for (int j = 0; j < live; j++) {
             float *dp = t->dP + t->row[at + j] * s->wide;
-            const float *dw = s->W0 + (at + j) * s->wide;
+            const float *dw = s->W0 + (at + j) * s->wide, *l = lnt_mesa_lambda(s, t->row[at + j]);
             for (int64_t i = 0; i < s->wide && t->alpha[at + j] != 0; i += LNT_VL)
-                v_store(dp + i, v_load(dp + i) + v_load(t->T + j * s->wide + i) + v_load(s->lambda + i) * v_load(dw + i));
+                v_store(dp + i, v_load(dp + i) + v_load(t->T + j * s->wide + i) + v_load(l + i) * v_load(dw + i));
         }
     }
     for (int i = 0; i < r->n; i++) {
@@ -166,7 +170,7 @@ void LNT_V(lnt_mesa_symmetric)(int K, float *H)
         for (int j = 0; j < i; j++) H[(int64_t)i * K + j] = H[(int64_t)j * K + i] = 0.5f * (H[(int64_t)i * K + j] + H[(int64_t)j * K + i]);
 }
 
-void LNT_V(lnt_mesa_differentiate)(lnt_mesa_solver *s, const lnt_recur_args *a, const lnt_mesa_rows *r, float *dH, double *dlambda)
+void LNT_V(lnt_mesa_differentiate)(lnt_mesa_solver *s, const lnt_mesa_args *a, const lnt_mesa_rows *r, float *dH, double *dlambda)
 {
     trail *t = &s->past;
     int K = a->K, n = r->n;
@@ -207,7 +211,8 @@ void LNT_V(lnt_mesa_differentiate)(lnt_mesa_solver *s, const lnt_recur_args *a, 
 
     for (int i = 0; i < rows; i++) {
         float *dw = dW + i * s->wide;
-        for (int j = 0; j < K; j++) dlambda[j] += dw[j] * P[i * s->wide + j];
+        double *dl = lambda_row(s, K, t->row[i], dlambda);
+        for (int j = 0; j < K; j++) dl[j] += dw[j] * P[i * s->wide + j];
         row_scale(dw, s->in[t->row[i]], s->wide);
     }
     LNT_V(lnt_mm_scaled)(&end, 0, K, K, rows, P, 1, s->wide, dW, s->wide, dH, K);
