@@ -130,27 +130,21 @@ static void gradients_agree(void **state)
         int64_t n = there->w->elements;
         float *want = gradients_of(cpu, there, false, 1), *have = gradients_of(gpu, here, false, 1);
         float *replayed = gradients_of(gpu, here, false, 4), *recomputed = gradients_of(gpu, here, true, 1);
-        linnet_model *coarse = model_of(cpu, &recipes[i], LINNET_BF16);
-        float *rounded = gradients_of(cpu, coarse, false, 1);
         if (memcmp(have, replayed, (size_t)n * 4)) fail_msg("%s: the fourth run gives other bits", recipes[i].name);
         if (memcmp(have, recomputed, (size_t)n * 4)) fail_msg("%s: recomputation changes bits", recipes[i].name);
         double all = 0;
         for (int64_t e = 0; e < n; e++) all += (double)want[e] * want[e];
         for (int k = 0; k < lnt_param_count(there->p); k++) {
             const lnt_param *q = lnt_param_at(there->p, k);
-            double wrong = 0, size = 0, by_bf16 = 0;
+            double wrong = 0, size = 0;
             for (int64_t e = q->offset; e < q->offset + q->count; e++)
-                wrong += ((double)have[e] - want[e]) * ((double)have[e] - want[e]), size += (double)want[e] * want[e],
-                    by_bf16 += ((double)rounded[e] - want[e]) * ((double)rounded[e] - want[e]);
+                wrong += ((double)have[e] - want[e]) * ((double)have[e] - want[e]), size += (double)want[e] * want[e];
             most = fmax(most, sqrt(wrong / (size > 0 ? size : 1)));
-            /* The last term: a gradient that is a difference of large ones, far below the others. The one in the middle: a gradient that is sensitive
-             * itself (an output norm divides by a first token's q.k, which may be near 0): float32 rounds by 2^-16 of what bf16 does, at up to 16
-             * times as many places. It counts only where bf16 is 40% off. */
-            if (!(sqrt(wrong) <= fmax(1e-4 * sqrt(size), ldexp(sqrt(by_bf16), -12)) + 1e-7 * sqrt(all)))
+            /* the second term: a gradient that is a difference of large ones, far below the others */
+            if (!(sqrt(wrong) <= 1e-4 * sqrt(size) + 1e-7 * sqrt(all)))
                 fail_msg("%s: gradient of %s differs by %g of %g", recipes[i].name, q->name, sqrt(wrong), sqrt(size));
         }
-        free(want), free(have), free(replayed), free(recomputed), free(rounded);
-        linnet_model_destroy(coarse);
+        free(want), free(have), free(replayed), free(recomputed);
         linnet_model_destroy(there);
         linnet_model_destroy(here);
     }
@@ -164,15 +158,12 @@ static void bf16_learns(void **state)
     for (int i = 0; i < RECIPES; i++) {
         if (!recipe_offered(&recipes[i])) continue;
         linnet_model *there = model_of(cpu, &recipes[i], LINNET_BF16), *here = model_of(gpu, &recipes[i], LINNET_BF16);
-        linnet_model *fine = model_of(cpu, &recipes[i], LINNET_F32);
         float *want = gradients_of(cpu, there, false, 1), *have = gradients_of(gpu, here, false, 1), *again = gradients_of(gpu, here, true, 1);
-        float *exact = gradients_of(cpu, fine, false, 1);
-        /* the two devices round at other places; each is within about 8e-2 of float32, or what the CPU's bf16 does to this model */
-        const double e = relative_rms(have, want, there->w->elements), allowed = fmax(8e-2, 1.5 * relative_rms(want, exact, there->w->elements));
-        if (!(e < allowed)) fail_msg("%s: bf16 gradients differ by %g, allowed %g", recipes[i].name, e, allowed);
+        double e = relative_rms(have, want, there->w->elements);
+        /* the two devices round at other places; each is within about this of float32 (tests of the CPU allow logits 4e-2) */
+        if (!(e < 8e-2)) fail_msg("%s: bf16 gradients differ by %g", recipes[i].name, e);
         if (memcmp(have, again, (size_t)there->w->elements * 4)) fail_msg("%s: recomputation changes bits under bf16", recipes[i].name);
-        free(want), free(have), free(again), free(exact);
-        linnet_model_destroy(fine);
+        free(want), free(have), free(again);
         linnet_model_destroy(there);
         linnet_model_destroy(here);
     }
