@@ -1,0 +1,180 @@
+/* Small models learn what can be learnt, and nothing more: a text of known entropy (the loss ends in a band above it: lower would be a leak of what
+ * comes, higher a model that does not learn), and recall that a matrix state solves and a window of two tokens cannot. */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <cmocka.h>
+
+#include <math.h>
+
+#include "core/rng.h"
+#include "linnet/task.h"
+#include "one_file.h"
+#include "one_run.h"
+
+#define OK(call)                                                                                                                    \
+    do {                                                                                                                            \
+        if ((call) != LINNET_OK) fail_msg("%s: %s", #call, linnet_error_message(ctx));                                               \
+    } while (0)
+
+/* ---- a loss band ------------------------------------------------------------------------------------------------------------------- */
+
+enum { LETTERS = 4, PAIRS = LETTERS * LETTERS, TEXT = 60000, HELD_OUT = 20000 };
+
+/* The next letter follows from the two before it; the probabilities are drawn once. */
+static double law[PAIRS][LETTERS];
+
+static void draw_law(void)
+{
+    lnt_rng r = lnt_rng_make(3, 0);
+    for (int i = 0; i < PAIRS; i++) {
+        double sum = 0;
+        for (int j = 0; j < LETTERS; j++) sum += law[i][j] = exp(4.0 * lnt_rng_uniform(&r));
+        for (int j = 0; j < LETTERS; j++) law[i][j] /= sum;
+    }
+}
+
+static void draw_text(char *text, int n, uint64_t seed)
+{
+    lnt_rng r = lnt_rng_make(seed, 1);
+    for (int i = 0, a = 0, b = 0; i < n; i++) {
+        double u = lnt_rng_uniform(&r);
+        int next = 0;
+        while (next < LETTERS - 1 && (u -= law[LETTERS * a + b][next]) >= 0) next++;
+        text[i] = (char)('a' + next);
+        a = b, b = next;
+    }
+}
+
+/* Nats a letter that nothing can go below, and what one letter of context leaves, from the stationary law of pairs. */
+static void entropies(double *of_two, double *of_one)
+{
+    double p[PAIRS], q[PAIRS], joint[LETTERS][LETTERS] = { { 0 } }, letter[LETTERS] = { 0 };
+    for (int i = 0; i < PAIRS; i++) p[i] = 1.0 / PAIRS;
+    for (int turn = 0; turn < 500; turn++) {
+        memset(q, 0, sizeof q);
+        for (int i = 0; i < PAIRS; i++)
+            for (int j = 0; j < LETTERS; j++) q[i % LETTERS * LETTERS + j] += p[i] * law[i][j];
+        memcpy(p, q, sizeof p);
+    }
+    *of_two = *of_one = 0;
+    for (int i = 0; i < PAIRS; i++)
+        for (int j = 0; j < LETTERS; j++) {
+            *of_two -= p[i] * law[i][j] * log(law[i][j]);
+            joint[i % LETTERS][j] += p[i] * law[i][j];
+            letter[i % LETTERS] += p[i] * law[i][j];
+        }
+    for (int b = 0; b < LETTERS; b++)
+        for (int j = 0; j < LETTERS; j++) *of_one -= joint[b][j] * log(joint[b][j] / letter[b]);
+}
+
+static linnet_config *small(const char *type, const char *const set[][2])
+{
+    linnet_config *k;
+    OK(linnet_config_create(ctx, type, &k));
+    for (; (*set)[0]; set++) OK(linnet_config_set(ctx, k, (*set)[0], (*set)[1]));
+    return k;
+}
+
+/* Held-out loss after a short training; one type of each core. */
+static void losses_end_in_a_band(void **state)
+{
+    (void)state;
+    static const char *const types[] = { "simple_gla", "gla", "gated_deltanet", "mesa_net", "mlstm", "mamba", "hgrn" };
+    static const char *const size[][2] = { { "hidden_size", "32" }, { "num_hidden_layers", "1" }, { "num_heads", "2" }, { NULL } };
+    static const char *const of_channels[][2] = { { "hidden_size", "32" }, { "num_hidden_layers", "1" }, { NULL } }; /* the last two */
+    static char text[TEXT], held[HELD_OUT];
+    char paths[2][128], out[128];
+    double two, one;
+    draw_law();
+    entropies(&two, &one);
+    draw_text(text, TEXT, 1);
+    draw_text(held, HELD_OUT, 2);
+    snprintf(paths[0], sizeof paths[0], "%s/text", folder);
+    snprintf(paths[1], sizeof paths[1], "%s/held", folder);
+    snprintf(out, sizeof out, "%s/m", folder);
+    put_file(paths[0], text, TEXT);
+    put_file(paths[1], held, HELD_OUT);
+    print_message("nats a letter: %.3f by two letters, %.3f by one\n", two, one);
+    assert_true(one - two > 0.2); /* or the band would not ask for a memory */
+    for (int i = 0; i < (int)(sizeof types / sizeof *types); i++) {
+        linnet_config *k = small(types[i], i < 5 ? size : of_channels);
+        const char *texts[] = { paths[0] }, *tests[] = { paths[1] };
+        linnet_train_options o = LINNET_TRAIN_OPTIONS_INIT;
+        o.texts = texts, o.n_texts = 1, o.out = out;
+        o.steps = 150, o.batch = 8, o.length = 64, o.learning_rate = 1e-2, o.warmup = 15, o.eval_every = 0, o.eval_tokens = 512, o.save_every = 0;
+        OK(linnet_train(ctx, k, LINNET_F32, &o));
+        linnet_config_destroy(k);
+        linnet_model *m;
+        linnet_tokenizer *t;
+        OK(linnet_model_load(ctx, out, LINNET_F32, &m));
+        OK(linnet_tokenizer_open(ctx, out, &t));
+        linnet_eval_options e = LINNET_EVAL_OPTIONS_INIT;
+        linnet_eval_result r = {.size = sizeof r};
+        e.texts = tests, e.n_texts = 1, e.length = 256;
+        OK(linnet_eval(ctx, m, t, &e, &r));
+        linnet_model_destroy(m);
+        linnet_tokenizer_destroy(t);
+        remove_folder(out);
+        print_message("%-16s %.3f\n", types[i], r.nats_per_token);
+        /* 20,000 letters show the entropy within about 0.01 */
+        if (!(r.nats_per_token > two - 0.03)) fail_msg("%s: %.3f nats, below the entropy of %.3f", types[i], r.nats_per_token, two);
+        const double most = (two + one) / 2;
+        if (!(r.nats_per_token < most)) fail_msg("%s: %.3f nats, wanted %.3f", types[i], r.nats_per_token, most);
+    }
+    unlink(paths[0]), unlink(paths[1]);
+}
+
+/* ---- recall ------------------------------------------------------------------------------------------------------------------------ */
+
+static void keep_accuracy(void *user, const char *json, const char *text)
+{
+    (void)text;
+    const char *at = strstr(json, "\"accuracy\"");
+    if (at) *(double *)user = strtod(strchr(at, ':') + 1, NULL);
+}
+
+static double recall_of(const char *type, const char *pattern)
+{
+    static const char *const size[][2] = {
+        { "hidden_size", "32" }, { "num_hidden_layers", "1" }, { "num_heads", "1" }, { "mlp", "none" }, { NULL } };
+    static const char *const set[] = { "pairs=4", "length=24", "vocabulary=64", "batch=32", "steps=500", "learning_rate=1e-2", "test_examples=500",
+                                       "random_non_queries=false" };
+    linnet_config *k = small(type, size);
+    if (pattern) OK(linnet_config_pattern(ctx, k, pattern));
+    double accuracy = -1;
+    linnet_task_options o = LINNET_TASK_OPTIONS_INIT;
+    linnet_task_callbacks back = LINNET_TASK_CALLBACKS_INIT;
+    o.set = set, o.n_set = sizeof set / sizeof *set, o.config = k;
+    back.user = &accuracy, back.result = keep_accuracy;
+    OK(linnet_task_run(ctx, "mqar", &o, &back));
+    linnet_config_destroy(k);
+    return accuracy;
+}
+
+static void recall_is_solved_or_not(void **state)
+{
+    (void)state;
+    const double delta = recall_of("delta_net", NULL), window = recall_of("transformer", "attention:2");
+    print_message("recall: delta_net %.1f%%, a window of two tokens %.1f%%\n", 100 * delta, 100 * window);
+    assert_true(delta > 0.9);
+    assert_true(window >= 0 && window < 0.15); /* one of 32 values by chance */
+}
+
+static int open_all(void **state)
+{
+    (void)state;
+    linnet_context_options o = LINNET_CONTEXT_OPTIONS_INIT;
+    if (open_folder("none") != LINNET_OK) return -1;
+    linnet_context_destroy(ctx);
+    o.threads = 1; /* too small for more */
+    return linnet_context_create(&o, &ctx);
+}
+
+int main(int argc, char **argv)
+{
+    if (argc > 1) cmocka_set_test_filter(argv[1]);
+    const struct CMUnitTest tests[] = { cmocka_unit_test(losses_end_in_a_band), cmocka_unit_test(recall_is_solved_or_not) };
+    return cmocka_run_group_tests(tests, open_all, close_folder);
+}
