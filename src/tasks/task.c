@@ -170,6 +170,16 @@ linnet_status lnt_task_numbers(lnt_ctx *c, const char *key, const char *text, do
                     lo, hi);
 }
 
+/* Whether an option chooses what is looked at, where the paper looks at all of it: a word that the paper's values do not name. */
+static bool chooses(const lnt_task *t, int i)
+{
+    const size_t n = strlen(key_at(t, i));
+    if (i >= t->options.n || t->options.row[i].kind != LNT_OPTION_WORD) return false;
+    for (int p = 0; t->paper[p]; p++)
+        if (!strncmp(t->paper[p], key_at(t, i), n) && t->paper[p][n] == '=') return false;
+    return true;
+}
+
 /* Where the run's settings are not the paper's: "steps 1000 (25000), batch 64 (256)". */
 static linnet_status find_cuts(lnt_run *r)
 {
@@ -182,7 +192,7 @@ static linnet_status find_cuts(lnt_run *r)
     for (int i = 0; i < r->task->options.n + r->task->n_texts; i++) {
         value_text(r->task, i, r->values, mine, sizeof mine);
         value_text(r->task, i, paper, theirs, sizeof theirs);
-        if (!strcmp(mine, theirs) || at >= sizeof r->cuts) continue;
+        if (!strcmp(mine, theirs) || at >= sizeof r->cuts || chooses(r->task, i)) continue;
         at += (size_t)snprintf(r->cuts + at, sizeof r->cuts - at, "%s%s %s (%s)", at ? ", " : "", key_at(r->task, i), *mine ? mine : "none",
                                *theirs ? theirs : "none");
     }

@@ -1,0 +1,20 @@
+/* Multiple choice: a question as a prompt and candidates, from the files of several benchmarks. */
+#ifndef LNT_TASKS_CHOICE_H
+#define LNT_TASKS_CHOICE_H
+
+#include "tasks/texts.h"
+
+enum { LNT_CANDIDATES = 16 };
+
+typedef struct {
+    int n, answer;
+    const char *context[LNT_CANDIDATES]; /* the same for all, but where the choice stands in it */
+    const char *choice[LNT_CANDIDATES];  /* behind a blank */
+} lnt_question;
+
+/* The forms of `format`, by their place among these. */
+#define LNT_CHOICE_FORMATS "plain piqa hellaswag winogrande arc openbookqa social_iqa boolq"
+/* A line as a question; `labels` (NULL: none) has answers beside the file, one a line. Texts are the arena's. */
+linnet_status lnt_choice_read(const lnt_lines *l, const json_t *line, int format, const char **labels, lnt_arena *arena, lnt_question *q);
+
+#endif

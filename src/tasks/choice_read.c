@@ -1,0 +1,190 @@
+/* Prompts of multiple choice: templates filled with the fields of a benchmark's file. */
+#include <stdlib.h>
+#include <string.h>
+
+#include "tasks/choice.h"
+
+enum { PLAIN, PIQA, HELLASWAG, WINOGRANDE, ARC, OPENBOOKQA, SOCIAL_IQA, BOOLQ };
+
+static const char *text_of(const json_t *line, const char *key) { return json_string_value(json_object_get(line, key)); }
+
+static char *kept(lnt_arena *arena, const char *text) { return text ? lnt_arena_strdup(arena, text) : NULL; }
+
+/* "1", 1, "B", true as a number from 0, `first` being what stands for the first; -1: none of these. */
+static int place(const json_t *v, int first)
+{
+    const char *text = json_string_value(v);
+    if (json_is_integer(v)) return (int)json_integer_value(v) - first;
+    if (json_is_boolean(v)) return json_is_true(v);
+    if (!text || !*text) return -1;
+    if (*text >= 'A' && *text <= 'Z' && !text[1]) return *text - 'A';
+    return *text >= '0' && *text <= '9' && !text[1] ? *text - '0' - first : -1;
+}
+
+/* Choices with their labels: an array of {text, label}, or arrays text and label side by side; the answer is the label `key`. */
+static void labelled(const json_t *choices, const char *key, lnt_arena *arena, lnt_question *q)
+{
+    const json_t *text = json_object_get(choices, "text"), *label = json_object_get(choices, "label");
+    const size_t n = json_array_size(json_is_array(choices) ? choices : text);
+    q->answer = -1;
+    for (size_t i = 0; i < n && i < LNT_CANDIDATES; i++) {
+        const json_t *one = json_array_get(choices, i);
+        q->choice[i] = kept(arena, json_is_array(choices) ? text_of(one, "text") : json_string_value(json_array_get(text, i)));
+        const char *name = json_is_array(choices) ? text_of(one, "label") : json_string_value(json_array_get(label, i));
+        if (key && name && !strcmp(name, key)) q->answer = (int)i;
+    }
+    q->n = (int)(n < LNT_CANDIDATES ? n : LNT_CANDIDATES);
+}
+
+static void list_of(const json_t *array, lnt_arena *arena, lnt_question *q)
+{
+    for (q->n = 0; q->n < LNT_CANDIDATES && q->n < (int)json_array_size(array); q->n++)
+        q->choice[q->n] = kept(arena, json_string_value(json_array_get(array, (size_t)q->n)));
+}
+
+static void same_context(lnt_question *q, const char *context)
+{
+    for (int i = 0; i < q->n; i++) q->context[i] = context;
+}
+
+/* HellaSwag's texts are steps of articles: white space at both ends goes; " [title]" is a full stop; other marks in brackets go; two blanks are
+ * one. */
+static char *tidy(lnt_arena *arena, const char *text)
+{
+    lnt_text a = {.arena = arena}, b = {.arena = arena}, c = {.arena = arena};
+    size_t n;
+    if (!text) return NULL;
+    while ((n = lnt_space_at(text)) > 0) text += n;
+    const char *end = text + strlen(text);
+    while (end > text && lnt_space_at(end - 1) == 1) end--;
+    lnt_text_put(&a, "");
+    lnt_text_put(&b, "");
+    lnt_text_put(&c, "");
+    while (text < end) {
+        const bool title = end - text >= 8 && !memcmp(text, " [title]", 8);
+        lnt_text_add(&a, title ? ". " : text, title ? 2 : 1);
+        text += title ? 8 : 1;
+    }
+    for (const char *p = a.text; p && *p;) {
+        const char *close = *p == '[' ? strpbrk(p, "]\n") : NULL;
+        if (close && *close == ']') p = close + 1;
+        else lnt_text_add(&b, p++, 1);
+    }
+    for (const char *p = b.text; p && *p;) {
+        lnt_text_add(&c, p, 1);
+        p += p[0] == ' ' && p[1] == ' ' ? 2 : 1;
+    }
+    return a.text && b.text ? c.text : NULL;
+}
+
+/* The first letter large, the rest small; ASCII. */
+static char *capital(lnt_arena *arena, const char *text)
+{
+    char *out = kept(arena, text);
+    for (char *p = out; p && *p; p++) {
+        if (p == out && *p >= 'a' && *p <= 'z') *p = (char)(*p - 'a' + 'A');
+        else if (p > out && *p >= 'A' && *p <= 'Z') *p = (char)(*p - 'A' + 'a');
+    }
+    return out;
+}
+
+static void read_hellaswag(const json_t *line, lnt_arena *arena, lnt_question *q)
+{
+    const char *label = text_of(line, "activity_label"), *a = text_of(line, "ctx_a"), *b = text_of(line, "ctx_b");
+    if (!label || !a || !b) return;
+    list_of(json_object_get(line, "endings"), arena, q);
+    char *large = capital(arena, b), *all = large ? lnt_arena_printf(arena, "%s: %s %s", label, a, large) : NULL;
+    for (int i = 0; i < q->n; i++) q->choice[i] = tidy(arena, q->choice[i]);
+    same_context(q, tidy(arena, all));
+    q->answer = place(json_object_get(line, "label"), 0);
+}
+
+/* Two contexts, each with its option, and one end. */
+static void read_winogrande(const json_t *line, lnt_arena *arena, lnt_question *q)
+{
+    const char *sentence = text_of(line, "sentence"), *option[2] = {text_of(line, "option1"), text_of(line, "option2")};
+    const char *gap = sentence ? strchr(sentence, '_') : NULL;
+    size_t n;
+    if (!gap || !option[0] || !option[1]) return;
+    const char *rest = gap + 1;
+    while ((n = lnt_space_at(rest)) > 0) rest += n;
+    q->n = 2;
+    for (int i = 0; i < 2; i++) {
+        q->context[i] = lnt_arena_printf(arena, "%.*s%s", (int)(gap - sentence), sentence, option[i]);
+        char *end = kept(arena, rest);
+        for (size_t k = end ? strlen(end) : 0; k && lnt_space_at(end + k - 1) == 1;) end[--k] = 0;
+        q->choice[i] = end;
+    }
+    q->answer = place(json_object_get(line, "answer"), 1);
+}
+
+/* question as a text, or {stem, choices}. */
+static void read_exam(const json_t *line, bool arc, lnt_arena *arena, lnt_question *q)
+{
+    const json_t *question = json_object_get(line, "question"), *choices = json_object_get(line, "choices");
+    const char *stem = json_is_string(question) ? json_string_value(question) : text_of(question, "stem"), *key = text_of(line, "answerKey");
+    if (!stem) stem = text_of(line, "question_stem");
+    if (!choices) choices = json_object_get(question, "choices");
+    if (!stem) return;
+    labelled(choices, key, arena, q);
+    same_context(q, arc ? lnt_arena_printf(arena, "Question: %s\nAnswer:", stem) : kept(arena, stem));
+}
+
+static void read_fields(const json_t *line, int format, lnt_arena *arena, lnt_question *q)
+{
+    const char *a, *b;
+    switch (format) {
+    case PLAIN:
+        list_of(json_object_get(line, "choices"), arena, q);
+        same_context(q, kept(arena, text_of(line, "prompt")));
+        q->answer = place(json_object_get(line, "answer"), 0);
+        break;
+    case PIQA:
+        a = text_of(line, "goal");
+        q->n = 2;
+        q->choice[0] = kept(arena, text_of(line, "sol1"));
+        q->choice[1] = kept(arena, text_of(line, "sol2"));
+        same_context(q, a ? lnt_arena_printf(arena, "Question: %s\nAnswer:", a) : NULL);
+        q->answer = place(json_object_get(line, "label"), 0);
+        break;
+    case HELLASWAG: read_hellaswag(line, arena, q); break;
+    case WINOGRANDE: read_winogrande(line, arena, q); break;
+    case ARC: read_exam(line, true, arena, q); break;
+    case OPENBOOKQA: read_exam(line, false, arena, q); break;
+    case SOCIAL_IQA:
+        a = text_of(line, "context");
+        b = text_of(line, "question");
+        q->n = 3;
+        q->choice[0] = kept(arena, text_of(line, "answerA"));
+        q->choice[1] = kept(arena, text_of(line, "answerB"));
+        q->choice[2] = kept(arena, text_of(line, "answerC"));
+        same_context(q, a && b ? lnt_arena_printf(arena, "Q: %s %s\nA:", a, b) : NULL);
+        q->answer = place(json_object_get(line, "label"), 1);
+        break;
+    default:
+        a = text_of(line, "passage");
+        b = text_of(line, "question");
+        q->n = 2;
+        q->choice[0] = "no";
+        q->choice[1] = "yes";
+        same_context(q, a && b ? lnt_arena_printf(arena, "%s\nQuestion: %s?\nAnswer:", a, b) : NULL);
+        q->answer = place(json_object_get(line, json_object_get(line, "label") ? "label" : "answer"), 0);
+    }
+}
+
+linnet_status lnt_choice_read(const lnt_lines *l, const json_t *line, int format, const char **labels, lnt_arena *arena, lnt_question *q)
+{
+    *q = (lnt_question){.answer = -1};
+    read_fields(line, format, arena, q);
+    if (labels) {
+        char *end;
+        const long x = strtol(*labels, &end, 10);
+        if (end == *labels) return lnt_lines_bad(l, "the file of labels has no number for it");
+        q->answer = (int)x;
+        *labels = end;
+    }
+    for (int i = 0; i < q->n; i++)
+        if (!q->context[i] || !q->choice[i] || !*q->choice[i]) return lnt_lines_bad(l, "a field of the format is missing");
+    if (q->n < 2) return lnt_lines_bad(l, "expected at least two choices");
+    return q->answer >= 0 && q->answer < q->n ? LINNET_OK : lnt_lines_bad(l, "its answer is none of the choices");
+}
