@@ -22,6 +22,19 @@ static inline linnet_context *context_of(int threads)
     return made;
 }
 
+/* NULL, with the reason printed, where there is no GPU. */
+static inline linnet_context *gpu_context_of(int threads)
+{
+    linnet_context_options o = LINNET_CONTEXT_OPTIONS_INIT;
+    linnet_context *made;
+    o.threads = threads;
+    o.device = "cuda";
+    if (linnet_context_create(&o, &made) == LINNET_OK) return made;
+    print_message("skipped: %s\n", linnet_error_message(made));
+    linnet_context_destroy(made);
+    return NULL;
+}
+
 static inline linnet_session *session_of(linnet_model *m, int64_t slots, int64_t capacity, int64_t rollback, int64_t chunk)
 {
     linnet_session_options o = LINNET_SESSION_OPTIONS_INIT;

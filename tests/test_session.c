@@ -103,7 +103,7 @@ static void what_is_refused(void **unused)
     linnet_session_destroy(NULL);
 
     feed(a, text, CAPACITY - 20, NULL); /* to the end of the capacity, and back from there */
-    BAD(linnet_session_run(s, &(linnet_session_call){sizeof *call, a, text, 1, 0, 0, NULL, NULL, 0}, 1));
+    BAD(linnet_session_run(s, &(linnet_session_call){sizeof *call, a, text, 1, 0, 0, NULL, NULL, 0, 0}, 1));
     OK(linnet_state_rollback(a, 5));
     feed(a, text, 5, NULL);
     linnet_session_destroy(s);

@@ -8,7 +8,8 @@
  * call ends (one by one if it says so). The bits of a state and of the logits it gives depend on the model, the ids and these pieces, and on nothing
  * else: not on the other states of a call, their number or their slots, not on the number of threads. So the same ids in the same calls give the same
  * bits, and so do calls that are cut at multiples of the chunk. Other cuts give the same up to rounding. This holds for one build on one kind of
- * processor.
+ * processor or GPU. A state goes from one device to another as a file, and is there what it was, to the bit; what it is fed there rounds as that
+ * device does.
  *
  * Memory. A session allocates when it meets a shape for the first time (the first piece, the first step, the first logits, more states at once than
  * before), and never after that. A session, its states and its model belong to the context that the model was made with, and to one thread at a
@@ -17,7 +18,7 @@
  * Errors stay on the context of the model, as everywhere. What is refused before a run has changed no state. A run that fails half way (there is no
  * memory, say) leaves the states of the call lost: they can be destroyed, and be the target of linnet_state_copy; all else refuses them.
  *
- * On a CPU; contexts of other devices are refused with LINNET_EUNSUPPORTED. Since 0.1. */
+ * Since 0.1. */
 #ifndef LINNET_STATE_H
 #define LINNET_STATE_H
 
@@ -74,10 +75,11 @@ typedef struct {
     int32_t layer;          /* whose result `hidden` gets: 0 .. layers-1, or layers: behind the final norm */
     float *logits;          /* [vocabulary] of LINNET_LOGITS_LAST, [n_ids, vocabulary] of LINNET_LOGITS_ALL */
     float *hidden;          /* [n_ids, width]; NULL: not wanted */
-    int32_t steps;          /* 1: the ids count as calls of one id each, and leave the bits of those; some are done at once all the same, so that
-                               this is faster than those calls: to look at guesses of what a text goes on with */
+    int32_t steps;          /* 1: the ids count as calls of one id each, and leave the bits of those; on a CPU some are done at once all the same, so
+                               that this is faster than those calls: to look at guesses of what a text goes on with */
+    int32_t on_device;      /* 1: `logits` is memory of the context's device, where they arrive in the order of its stream */
 } linnet_session_call;
-#define LINNET_SESSION_CALL_INIT { sizeof(linnet_session_call), NULL, NULL, 0, LINNET_LOGITS_NONE, 0, NULL, NULL, 0 }
+#define LINNET_SESSION_CALL_INIT { sizeof(linnet_session_call), NULL, NULL, 0, LINNET_LOGITS_NONE, 0, NULL, NULL, 0, 0 }
 
 /* Feed n states, each at most once. Calls of one id (or whose last piece is one) are done together. A call without ids does nothing. The structures
  * are all of the size that the first one says. */

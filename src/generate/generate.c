@@ -39,7 +39,7 @@ static linnet_status open_session(session *k, int64_t V, int64_t prompt, int64_t
     LNT_TRY(lnt_state_create(k->c, k->m->p, k->m->dtype, 1, capacity, &k->state));
     lnt_plan_options o = {
         .tokens = 1, .n_seq = 1, .dtype = k->m->dtype, .has_state = true, .state_capacity = capacity, .finite = finite,
-        .rows_alone = !lnt_on_cuda(k->c), /* the bits that a session's steps have, with a draft or without */
+        .rows_alone = true, /* the bits that a session's steps have, with a draft or without */
         .n_outputs = 1, .outputs = {k->m->logits}};
     LNT_TRY(lnt_plan_create(k->c, k->m->p, &o, &k->step));
     if (prompt > 1) { /* all but the prompt's last token: no logits are made for them */

@@ -57,7 +57,6 @@ linnet_status linnet_session_create(linnet_context *c, linnet_model *m, const li
     *out = NULL;
     if (options) LNT_TRY(lnt_options_take(c, "session", options, &o));
     if (!m->w) return lnt_fail(c, LINNET_EINVAL, "the model is an outline: it has no weights");
-    if (lnt_on_cuda(c)) return lnt_fail(c, LINNET_EUNSUPPORTED, "sessions are offered on the CPU alone");
     if (!o.capacity) o.capacity = m->config->max_position_embeddings;
     linnet_session *s = lnt_calloc(sizeof *s);
     if (!s) return lnt_fail_memory(c, sizeof *s);
@@ -119,7 +118,7 @@ static linnet_status plan_for(linnet_session *s, bool step, bool layers, lnt_pla
     lnt_plan **plan = &(step ? s->step : s->piece)[layers];
     *out = *plan;
     if (*plan) return LINNET_OK;
-    const int64_t slots = s->o.slots, steps = (LNT_ALONE_TOKENS + slots - 1) / slots * slots;
+    const int64_t slots = s->o.slots, steps = (lnt_alone_tokens(s->c) + slots - 1) / slots * slots;
     const lnt_plan_options o = {.tokens = step ? steps : s->o.chunk, .n_seq = step ? slots : 1, .dtype = s->m->dtype, .has_state = true,
                                 .state_capacity = s->slots->capacity, .rows_alone = step, .n_outputs = 1, .outputs = {s->m->hidden},
                                 .n_kept = layers ? (int)s->m->config->num_hidden_layers : 0, .kept = s->m->layers};
@@ -161,12 +160,13 @@ static linnet_status flush_logits(linnet_session *s)
     if (!s->waiting) return LINNET_OK;
     LNT_TRY(lnt_plan_run(s->head, s->m->w, &b));
     const lnt_tensor z = lnt_plan_output(s->head, s->m->logits);
-    for (int64_t i = 0; i < s->waiting; i++) lnt_to_host(s->c, s->logits[i], row_of(&z, i), (size_t)V * sizeof *s->logits[i]);
+    for (int64_t i = 0; i < s->waiting; i++)
+        (s->logits[i].on_device ? lnt_device_copy : lnt_to_host)(s->c, s->logits[i].to, row_of(&z, i), (size_t)V * sizeof *s->logits[i].to);
     s->waiting = 0;
     return LINNET_OK;
 }
 
-static linnet_status want_logits(linnet_session *s, const lnt_plan *plan, int64_t row, float *to)
+static linnet_status want_logits(linnet_session *s, const lnt_plan *plan, int64_t row, lnt_session_row to)
 {
     LNT_TRY(head_plan(s));
     const lnt_tensor from = lnt_plan_output(plan, s->m->hidden), given = lnt_plan_output(s->head, s->m->hidden);
@@ -175,17 +175,33 @@ static linnet_status want_logits(linnet_session *s, const lnt_plan *plan, int64_
     return s->waiting == HEAD_ROWS ? flush_logits(s) : LINNET_OK;
 }
 
+/* Rows of `x` as floats: into their upper half as they are, and from there one by one to the front. */
+static void rows_to_host(linnet_session *s, const lnt_tensor *x, int64_t row, int64_t n, float *to)
+{
+    const size_t count = (size_t)(n * x->cols), size = lnt_dtype_size(x->dtype);
+    char *raw = (char *)to + count * (sizeof *to - size);
+    lnt_to_host(s->c, raw, row_of(x, row), count * size);
+    if (x->dtype == LINNET_F32) return;
+    for (size_t i = 0; i < count; i++) {
+        uint16_t half;
+        memcpy(&half, raw + i * size, size);
+        const uint32_t bits = (uint32_t)half << 16;
+        memcpy(&to[i], &bits, sizeof bits);
+    }
+}
+
 /* What call k wants of ids first .. first+n-1, whose rows are `row` and those behind it. */
 static linnet_status give(linnet_session *s, const linnet_session_call *k, const lnt_plan *plan, int64_t row, int64_t first, int64_t n)
 {
     if (k->hidden) {
         const int64_t layers = s->m->config->num_hidden_layers, width = s->m->config->hidden_size;
         const lnt_tensor x = lnt_plan_output(plan, k->layer == layers ? s->m->hidden : s->m->layers[k->layer]);
-        for (int64_t i = 0; i < n * width; i++) k->hidden[first * width + i] = (float)lnt_load_element(x.data, x.dtype, row * width + i);
+        rows_to_host(s, &x, row, n, k->hidden + first * width);
     }
     for (int64_t i = 0; i < n; i++) {
         const bool all = k->wants == LINNET_LOGITS_ALL, last = k->wants == LINNET_LOGITS_LAST && first + i + 1 == k->n_ids;
-        if (all || last) LNT_TRY(want_logits(s, plan, row + i, k->logits + (all ? (first + i) * s->m->config->vocab_size : 0)));
+        const lnt_session_row to = {k->logits + (all ? (first + i) * s->m->config->vocab_size : 0), k->on_device};
+        if (all || last) LNT_TRY(want_logits(s, plan, row + i, to));
     }
     return LINNET_OK;
 }
@@ -205,7 +221,7 @@ static linnet_status feed(linnet_session *s, const linnet_session_call *k, int64
     for (int64_t n; *fed < k->n_ids; *fed += n) {
         const int64_t room = s->o.chunk - lnt_session_tokens(k->state) % s->o.chunk, rest = k->n_ids - *fed;
         n = rest < room ? rest : room;
-        if (k->steps && n > LNT_ALONE_TOKENS) n = LNT_ALONE_TOKENS;
+        if (k->steps && n > lnt_alone_tokens(s->c)) n = lnt_alone_tokens(s->c);
         if (n == 1 && rest == 1) return LINNET_OK;
         LNT_TRY(lnt_session_piece(s, k->state, k->ids + *fed, n, k->steps, wants_layers(s, k), &plan));
         LNT_TRY(give(s, k, plan, 0, *fed, n));

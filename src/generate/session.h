@@ -11,6 +11,12 @@ typedef struct {
     const char *name;
 } lnt_session_tensor;
 
+/* Where a row of logits goes. */
+typedef struct {
+    float *to;
+    bool on_device;
+} lnt_session_row;
+
 struct linnet_session {
     lnt_ctx *c;
     linnet_model *m;
@@ -29,7 +35,7 @@ struct linnet_session {
     lnt_plan *piece[2], *step[2]; /* made when first wanted; [1]: with the result of every layer */
     lnt_plan *head;           /* logits of rows that are given to it */
     int64_t waiting;          /* rows that have been given, */
-    float **logits;           /* [HEAD_ROWS] and where their logits go */
+    lnt_session_row *logits;  /* [HEAD_ROWS] and where their logits go */
     const linnet_session_call **call; /* [slots] the call of the state in a slot, in a run */
     int64_t *step_slots;      /* [slots] */
     int32_t *step_ids;        /* [slots] */
@@ -51,7 +57,7 @@ struct linnet_state {
 /* ---- session.c ---- */
 
 linnet_status lnt_session_check(const linnet_session *s);
-/* One piece of a state by itself; or up to LNT_ALONE_TOKENS steps, which a piece of one id is too. `plan` becomes the one that ran. */
+/* One piece of a state by itself; or up to lnt_alone_tokens steps, which a piece of one id is too. `plan` becomes the one that ran. */
 linnet_status lnt_session_piece(linnet_session *s, linnet_state *state, const int32_t *ids, int64_t n, bool steps, bool layers, lnt_plan **plan);
 
 /* ---- session_state.c ---- */

@@ -67,7 +67,7 @@ static linnet_status go_back(linnet_state *state, int64_t to)
         int64_t n = 1;
         while (at + n < end && !state->begins[(at + n) % s->log]) n++;
         const bool steps = n == 1; /* as many as there are behind one another, at once */
-        while (steps && n < LNT_ALONE_TOKENS && at + n < end && (at + n + 1 == end || state->begins[(at + n + 1) % s->log])) n++;
+        while (steps && n < lnt_alone_tokens(s->c) && at + n < end && (at + n + 1 == end || state->begins[(at + n + 1) % s->log])) n++;
         LNT_TRY(lnt_session_piece(s, state, state->ids + at % s->log, n, steps, false, &plan));
         at += n;
     }

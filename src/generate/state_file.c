@@ -65,27 +65,47 @@ static linnet_status fingerprint(linnet_session *s, uint64_t *out)
 
 /* ---- writing ---------------------------------------------------------------------------------------------------------------------------- */
 
+/* The state's tensors, [n_tensors]; those of a GPU in *copy, which the caller frees. */
+static linnet_status list_tensors(const linnet_state *state, lnt_st_tensor *t, char **copy)
+{
+    linnet_session *s = state->s;
+    size_t bytes = 0;
+    *copy = NULL;
+    for (int i = 0; i < s->n_tensors; i++) {
+        const lnt_state_tensor is = lnt_session_tensor_of(s, i, lnt_session_tokens(state));
+        t[i] = (lnt_st_tensor){.name = s->tensors[i].name, .dtype = is.dtype, .ndim = is.ndim, .data = lnt_session_tensor_at(state, i, &is)};
+        memcpy(t[i].dim, is.dim, sizeof is.dim);
+        t[i].count = lnt_session_tensor_bytes(&is) / (int64_t)lnt_dtype_size(is.dtype);
+        bytes += (size_t)lnt_session_tensor_bytes(&is);
+    }
+    if (!lnt_on_cuda(s->c)) return LINNET_OK;
+    char *to = *copy = lnt_alloc(bytes);
+    if (!to) return lnt_fail_memory(s->c, bytes);
+    for (int i = 0; i < s->n_tensors; i++) {
+        const size_t size = (size_t)t[i].count * lnt_dtype_size(t[i].dtype);
+        lnt_to_host(s->c, to, t[i].data, size);
+        t[i].data = to;
+        to += size;
+    }
+    return lnt_device_check(s->c);
+}
+
 linnet_status linnet_state_save(const linnet_state *state, const char *path)
 {
     LNT_TRY(lnt_session_state_check(state));
     linnet_session *s = state->s;
-    const int64_t tokens = lnt_session_tokens(state);
     uint64_t print;
-    char model[24], count[24];
+    char model[24], count[24], *copy;
     LNT_NEED(s->c, path);
     LNT_TRY(fingerprint(s, &print));
     lnt_st_tensor *t = lnt_calloc(lnt_bytes((size_t)s->n_tensors, sizeof *t));
     if (!t) return lnt_fail_memory(s->c, lnt_bytes((size_t)s->n_tensors, sizeof *t));
-    for (int i = 0; i < s->n_tensors; i++) {
-        const lnt_state_tensor is = lnt_session_tensor_of(s, i, tokens);
-        t[i] = (lnt_st_tensor){.name = s->tensors[i].name, .dtype = is.dtype, .ndim = is.ndim, .data = lnt_session_tensor_at(state, i, &is)};
-        memcpy(t[i].dim, is.dim, sizeof is.dim);
-        t[i].count = lnt_session_tensor_bytes(&is) / (int64_t)lnt_dtype_size(is.dtype);
-    }
     snprintf(model, sizeof model, "%016llx", (unsigned long long)print);
-    snprintf(count, sizeof count, "%lld", (long long)tokens);
+    snprintf(count, sizeof count, "%lld", (long long)lnt_session_tokens(state));
     const char *const metadata[] = {"format", format, "model", model, "tokens", count};
-    const linnet_status status = lnt_safetensors_write(s->c, path, s->n_tensors, t, 3, metadata);
+    linnet_status status = list_tensors(state, t, &copy);
+    if (status == LINNET_OK) status = lnt_safetensors_write(s->c, path, s->n_tensors, t, 3, metadata);
+    lnt_free(copy);
     lnt_free(t);
     return status;
 }

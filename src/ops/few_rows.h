@@ -20,7 +20,7 @@ typedef struct {
 } lnt_few_part;
 
 typedef struct {
-    int R;         /* up to LNT_FEW_ROWS */
+    int R;         /* up to LNT_FEW_ROWS, or as below */
     int64_t K;
     const void *x; /* bf16 [R, ldx] */
     int64_t ldx;
@@ -30,7 +30,8 @@ typedef struct {
     bool weights;  /* w may be read before the kernels ahead have ended */
 } lnt_few_rows;
 
-/* False: not this many rows on this device, or not where these tensors lie; nothing was put. */
+/* False: not this many rows on this device, or not where these tensors lie; nothing was put. Where every row is to be as if alone (core/threads.h),
+ * any number of rows. */
 bool lnt_few_rows_cuda(lnt_ctx *c, const lnt_few_rows *f);
 
 #endif

@@ -7,6 +7,7 @@
 #include "ops/few_rows.cuh"
 
 extern "C" {
+#include "core/threads.h"
 bool lnt_few_rows_sm90(const lnt_cuda *d, const lnt_few_rows *f);
 bool lnt_few_stream_sm90(const lnt_cuda *d, const lnt_few_rows *f);
 }
@@ -127,9 +128,8 @@ bool reaches(const void *p, int64_t ld) { return (uintptr_t)p % 16 == 0 && ld % 
 
 } // namespace
 
-extern "C" bool lnt_few_rows_cuda(lnt_ctx *c, const lnt_few_rows *f)
+static bool put(const lnt_cuda *d, const lnt_few_rows *f)
 {
-    const lnt_cuda *d = lnt_cuda_of(c);
     if (f->R < 1 || f->R > LNT_FEW_ROWS || f->K < 8 || f->K % 8 || f->K > INT32_MAX / 2 || !reaches(f->x, f->ldx)) return false;
     int64_t rows = 0;
     for (int i = 0; i < f->parts; i++) {
@@ -146,5 +146,21 @@ extern "C" bool lnt_few_rows_cuda(lnt_ctx *c, const lnt_few_rows *f)
         launch<1>(d, a);
     else
         launch<2>(d, a);
+    return true;
+}
+
+extern "C" bool lnt_few_rows_cuda(lnt_ctx *c, const lnt_few_rows *f)
+{
+    constexpr int AT_ONCE = 8;
+    const lnt_cuda *d = lnt_cuda_of(c);
+    if (!lnt_rows_are_alone(c)) return put(d, f);
+    for (int r = 0; r < f->R; r += AT_ONCE) { /* what is chosen depends on the weights alone then */
+        lnt_few_rows some = *f;
+        some.R = f->R - r < AT_ONCE ? f->R - r : AT_ONCE;
+        some.x = (const bf16 *)f->x + r * f->ldx;
+        for (int i = 0; i < f->parts; i++)
+            if (f->part[i].y) some.part[i].y = (char *)f->part[i].y + r * f->part[i].ldy * (f->part[i].type == LINNET_F32 ? 4 : 2);
+        if (!put(d, &some)) return false;
+    }
     return true;
 }

@@ -5,6 +5,7 @@
 #include "device/cuda.cuh"
 
 extern "C" {
+#include "core/threads.h"
 #include "ops/few_rows.h"
 #include "ops/gemm.h"
 }
@@ -93,9 +94,8 @@ static bool few_halves(lnt_ctx *c, const lnt_gemm_args *g, bool few_is_a)
 }
 
 /* False: not a product of few rows. */
-static bool few_rows(lnt_ctx *c, const lnt_gemm_args *g)
+static bool few_rows(lnt_ctx *c, const lnt_gemm_args *g, bool few_is_a)
 {
-    const bool few_is_a = g->M <= g->N;
     if (g->ab == LINNET_BF16 && few_halves(c, g, few_is_a)) return true;
     const few_args a = {few_is_a ? g->a : g->b,     few_is_a ? g->b : g->a, g->C, (int)(few_is_a ? g->M : g->N), few_is_a ? g->N : g->M, g->K,
                         few_is_a ? g->lda : g->ldb, few_is_a ? g->ldb : g->lda,   few_is_a ? g->ldc : 1,         few_is_a ? 1 : g->ldc,
@@ -110,6 +110,21 @@ static bool few_rows(lnt_ctx *c, const lnt_gemm_args *g)
     else
         few_run<float, 1>(a, d);
     return true;
+}
+
+/* Every row of A as if alone: FEW_MOST of them at once, however many there are, by kernels whose choice and sums do not depend on their number. */
+static linnet_status rows_alone(lnt_ctx *c, const lnt_gemm_args *g)
+{
+    if (g->trans_a || !g->trans_b)
+        return lnt_fail(c, LINNET_EINTERNAL, "a product of transposed operands where every row is to be as if alone");
+    for (int64_t r = 0; r < g->M; r += FEW_MOST) {
+        lnt_gemm_args some = *g;
+        some.M = g->M - r < FEW_MOST ? g->M - r : (int64_t)FEW_MOST;
+        some.a = (const char *)g->a + r * g->lda * (g->ab == LINNET_F32 ? 4 : 2);
+        some.C = (char *)g->C + r * g->ldc * (g->c == LINNET_F32 ? 4 : 2);
+        few_rows(c, &some, true);
+    }
+    return LINNET_OK;
 }
 
 /* ---- cuBLASLt -------------------------------------------------------------------------------------------------------------------------------
@@ -221,7 +236,8 @@ extern "C" linnet_status lnt_gemm_cuda(lnt_ctx *c, const lnt_gemm_args *g)
         if (g->beta == 0) lnt_cuda_note(d, cudaMemset2DAsync(g->C, (size_t)g->ldc * size, 0, (size_t)g->N * size, (size_t)g->M, d->stream));
         return LINNET_OK;
     }
-    if (!g->trans_a && g->trans_b && (g->M <= LNT_FEW_ROWS || g->N <= LNT_FEW_ROWS) && few_rows(c, g)) return LINNET_OK;
+    if (lnt_rows_are_alone(c)) return rows_alone(c, g);
+    if (!g->trans_a && g->trans_b && (g->M <= LNT_FEW_ROWS || g->N <= LNT_FEW_ROWS) && few_rows(c, g, g->M <= g->N)) return LINNET_OK;
     const pick_key key = key_of(g);
     gemm_pick *pick = slot_of(d, key);
     if (!pick) return lnt_fail_memory(c, PICKS * sizeof *pick);

@@ -1,5 +1,6 @@
 /* y = x W^T + b,  dx = dy W,  dW += dy^T x,  db += column sums of dy;  W [out, in]. Per head, x [tokens, heads, in] is read as [tokens*heads, in]:
  * one map serves every head. In groups, x [tokens, groups, in] has a map each, side by side in W [out, groups*in], b [groups, out]. */
+#include "core/threads.h"
 #include "ops/builder.h"
 #include "ops/few_rows.h"
 #include "ops/pointwise.h"
@@ -137,7 +138,8 @@ static bool as_one(const lnt_call *calls, int count, lnt_few_rows *f)
 {
     const linear_attr *first = calls->attr;
     *f = (lnt_few_rows){.weights = true, .R = (int)calls->in[0].rows, .K = first->in, .x = calls->in[0].data, .ldx = calls->in[0].ld};
-    if (calls->in[0].dtype != LINNET_BF16 || calls->in[0].rows > LNT_FEW_ROWS) return false;
+    const int64_t most = lnt_rows_are_alone(calls->c) ? INT32_MAX : LNT_FEW_ROWS;
+    if (calls->in[0].dtype != LINNET_BF16 || calls->in[0].rows > most) return false;
     for (int i = 0; i < count; i++) {
         const lnt_call *k = &calls[i];
         const lnt_tensor *y = &k->out[0];

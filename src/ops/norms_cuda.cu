@@ -9,6 +9,7 @@
 #include "ops/rows.cuh"
 
 extern "C" {
+#include "core/threads.h"
 #include "ops/norms.h"
 }
 
@@ -263,7 +264,7 @@ enum { WIDE_UNITS = 1024, LONGEST = 16384, FEW = 64 };
 /* Two for each multiprocessor of an H200, which all of them are resident on: a thread has three numbers of two rows for each column. */
 static constexpr int64_t SUMMED_BLOCKS = 256;
 
-/* How rows are given to threads. */
+/* How rows are given to threads; `few`: as those of a decoding step. */
 struct norm_plan {
     int unit, lanes;
     bool wide;
@@ -271,11 +272,11 @@ struct norm_plan {
     int64_t blocks; /* one row for each team */
 };
 
-static norm_plan plan_of(const norm_args &a, const lnt_tensor *const *tensors, int n, int narrow)
+static norm_plan plan_of(const norm_args &a, const lnt_tensor *const *tensors, int n, int narrow, bool few)
 {
     norm_plan p = {unit_of(a.d, tensors, n), 1, false, 256, 0};
     if (a.d / p.unit > WIDE_UNITS || (uintptr_t)a.w % 16) p.unit = 1;
-    const int units = a.d / p.unit, each = p.unit == 1 ? 16 : units <= (a.rows <= FEW ? 512 : 128) ? 1 : 2;
+    const int units = a.d / p.unit, each = p.unit == 1 ? 16 : units <= (few ? 512 : 128) ? 1 : 2;
     p.wide = p.unit == 1 || units > 32 * narrow;
     if (p.wide)
         p.lanes = (int)lnt_div_up(units, 32 * each) * 32, p.threads = (unsigned)p.lanes;
@@ -327,7 +328,7 @@ static linnet_status forward(const lnt_call *k, const lnt_call *sum, norm_kind k
     if (k->in[0].rows <= 0) return LINNET_OK;
     LNT_TRY(args_of(k, sum, kind, weighted, gated, &a));
     const lnt_tensor *const tensors[4] = {&k->in[0], &k->out[0], sum ? &sum->in[0] : &k->in[1], sum ? &sum->in[1] : NULL};
-    const norm_plan p = plan_of(a, tensors, sum ? 4 : gated ? 3 : 2, 2);
+    const norm_plan p = plan_of(a, tensors, sum ? 4 : gated ? 3 : 2, 2, a.rows <= FEW || lnt_rows_are_alone(k->c));
     a.units = a.d / p.unit, a.lanes = p.lanes;
     if (gated)
         NORM_LAUNCH(norm_forward, 2, p.blocks, GATED);
@@ -345,7 +346,7 @@ static linnet_status backward(const lnt_call *k, const lnt_call *sum, norm_kind 
     if (k->in[0].rows <= 0) return LINNET_OK;
     LNT_TRY(args_of(k, sum, kind, weighted, gated, &a));
     const lnt_tensor *const tensors[5] = {&k->in[0], &k->d_out[0], &k->d_in[0], sum ? &sum->d_in[0] : &k->in[1], sum ? &sum->d_in[1] : &k->d_in[1]};
-    const norm_plan p = plan_of(a, tensors, gated || sum ? 5 : 3, gated ? 1 : 2);
+    const norm_plan p = plan_of(a, tensors, gated || sum ? 5 : 3, gated ? 1 : 2, a.rows <= FEW);
     const int64_t room = lnt_cuda_sum_blocks(k->in[0].rows), most = sum && room > SUMMED_BLOCKS ? SUMMED_BLOCKS : room,
                   blocks = p.blocks < most ? p.blocks : most;
     a.units = a.d / p.unit, a.lanes = p.lanes;

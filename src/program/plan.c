@@ -136,10 +136,6 @@ linnet_status lnt_plan_create(lnt_ctx *c, const lnt_program *p, const lnt_plan_o
     *plan = (lnt_plan){.c = c, .p = p, .o = *o};
     plan->o.alone |= o->finite;
     linnet_status s;
-    if (o->rows_alone && lnt_on_cuda(c)) {
-        s = lnt_fail(c, LINNET_EUNSUPPORTED, "runs in which no row depends on another are offered on the CPU alone");
-        goto fail;
-    }
     LNT_TRY_GOTO(s, lay_out(plan), fail);
     plan->seconds = lnt_calloc(lnt_bytes(lnt_bytes((size_t)p->n_nodes, 2), sizeof *plan->seconds));
     if (!plan->seconds) {
@@ -249,8 +245,8 @@ static linnet_status check_batch(lnt_plan *plan, const lnt_weights *w, const lnt
                         (long long)b->n_seq, (long long)plan->o.tokens, (long long)plan->o.n_seq);
     for (int64_t n = 0; plan->o.rows_alone && b->state && n < b->n_seq; n++) {
         const int64_t each = b->cu ? b->cu[n + 1] - b->cu[n] : b->tokens / b->n_seq;
-        if (each > LNT_ALONE_TOKENS)
-            return lnt_fail(c, LINNET_EINTERNAL, "%lld tokens of a sequence at once, as if alone: at most %d", (long long)each, LNT_ALONE_TOKENS);
+        if (each > lnt_alone_tokens(c))
+            return lnt_fail(c, LINNET_EINTERNAL, "%lld tokens of a sequence at once, as if alone: at most %d", (long long)each, lnt_alone_tokens(c));
     }
     if (!w) return lnt_fail(c, LINNET_EINVAL, "the model is an outline: it has no weights");
     if (w->dtype != plan->o.dtype) return lnt_fail(c, LINNET_EINTERNAL, "plan and weights disagree on the dtype");

@@ -15,6 +15,7 @@
 #ifndef LNT_PROGRAM_PLAN_H
 #define LNT_PROGRAM_PLAN_H
 
+#include "device/device.h"
 #include "program/program.h"
 
 /* ---- weights ---- */
@@ -87,7 +88,10 @@ size_t lnt_state_bytes(const lnt_program *p, lnt_dtype dtype, int64_t capacity);
 
 /* ---- plans ---- */
 
-enum { LNT_ALONE_TOKENS = 8 }; /* so many the recurrences take token by token */
+/* So many tokens of a sequence at once have the bits of one by one under rows_alone: recurrences take them token by token. On a GPU other kernels
+ * do what is around those. */
+enum { LNT_ALONE_TOKENS = 8 };
+static inline int lnt_alone_tokens(const lnt_ctx *c) { return lnt_on_cuda(c) ? 1 : LNT_ALONE_TOKENS; }
 
 typedef enum {
     LNT_RECOMPUTE_NONE,
@@ -103,7 +107,7 @@ typedef struct {
     bool has_state;
     int64_t state_capacity;
     bool alone;              /* every node by itself: no pairs, no groups */
-    bool rows_alone;         /* a run has the bits of its tokens one by one (core/threads.h): up to LNT_ALONE_TOKENS of a sequence; not on a GPU */
+    bool rows_alone;         /* a run has the bits of its tokens one by one (core/threads.h): up to lnt_alone_tokens of a sequence */
     bool finite;             /* every call's results are looked at: a run ends with an error at the first that is not finite; slow */
     int n_outputs;
     lnt_buf outputs[4];      /* kept until the next run */

@@ -25,7 +25,7 @@ __device__ __host__ constexpr int padded(int K) { return (K + 3) / 4 * 4; }
 size_t chunk_bytes(int K)
 {
     const size_t KP = (size_t)padded(K);
-    return sizeof(float) * (KP * COLUMNS + 2 * C * (KP + PAD) + C * COLUMNS + 2 * C * C + 5 * C);
+    return sizeof(float) * (KP * COLUMNS + 2 * C * (KP + PAD) + C * COLUMNS + 2 * C * C + 6 * C);
 }
 
 /* Chunk after chunk, from the gates to the state. Long: a chunk's stages share the places in shared memory and the barriers between them. */
@@ -34,7 +34,7 @@ template <typename T> __global__ __launch_bounds__(THREADS) void chunk_kernel(co
     extern __shared__ __align__(16) float shared[];
     const int KP = padded(p.K), LD = KP + PAD, tid = (int)threadIdx.x, lane = tid % 32, warp = tid / 32;
     float *S = shared, *kq = S + KP * COLUMNS, *E = kq + 2 * C * LD, *w = E + C * COLUMNS, *beta = w + 2 * C * C;
-    float *G = beta + C, *e = G + C, *l = e + C;
+    float *G = beta + C, *low = G + C, *e = low + C, *l = e + C; /* G + low: sums of gates, whose differences keep float32's accuracy at any size */
     int *R = (int *)(l + C);
     const int first = (int)(blockIdx.x % p.blocks) * COLUMNS, h = (int)(blockIdx.x / p.blocks % p.Hv), hq = h / (p.Hv / p.Hq);
     const int64_t n = blockIdx.x / p.blocks / p.Hv, state = (n * p.Hv + h) * p.K * p.V + first + lane, end = p.cu[n + 1];
@@ -54,25 +54,26 @@ template <typename T> __global__ __launch_bounds__(THREADS) void chunk_kernel(co
         if (warp == 0) { /* gates: a row a lane; rows past the end change nothing */
             const float g = lane < rows && p.g ? p.g[(t + lane) * p.Hv + h] : 0.f;
             int resets = g == -INFINITY;
-            float sum = resets ? 0.f : fmaxf(g, LNT_DELTA_GATE_FLOOR);
+            double sum = resets ? 0.f : fmaxf(g, LNT_DELTA_GATE_FLOOR);
             if (g != g) sum = g;
 #pragma unroll
             for (int o = 1; o < C; o *= 2) {
-                const float x = __shfl_up_sync(0xffffffffu, sum, o);
+                const double x = __shfl_up_sync(0xffffffffu, sum, o);
                 const int y = __shfl_up_sync(0xffffffffu, resets, o);
                 if (lane >= o) {
                     sum += x;
                     resets += y;
                 }
             }
-            const float last = __shfl_sync(0xffffffffu, sum, C - 1);
+            const double last = __shfl_sync(0xffffffffu, sum, C - 1);
             const int all = __shfl_sync(0xffffffffu, resets, C - 1);
             if (lane < C) {
                 beta[lane] = lane < rows ? p.beta[(t + lane) * p.Hv + h] : 0.f;
-                G[lane] = sum;
+                G[lane] = (float)sum;
+                low[lane] = (float)(sum - (double)(float)sum);
                 R[lane] = resets;
-                e[lane] = resets == 0 ? expf(sum) : 0.f;
-                l[lane] = resets == all ? expf(last - sum) : 0.f;
+                e[lane] = resets == 0 ? expf((float)sum) : 0.f;
+                l[lane] = resets == all ? expf((float)(last - sum)) : 0.f;
             }
         }
         __syncthreads();
@@ -89,7 +90,7 @@ template <typename T> __global__ __launch_bounds__(THREADS) void chunk_kernel(co
                     y.z += a[k].z * b[k].z;
                     y.w += a[k].w * b[k].w;
                 }
-                sum = (y.x + y.y + (y.z + y.w)) * expf(G[i] - G[j]) * beta[j] * (x < C * C ? 1.f : p.scale);
+                sum = (y.x + y.y + (y.z + y.w)) * expf(G[i] - G[j] + (low[i] - low[j])) * beta[j] * (x < C * C ? 1.f : p.scale);
             }
             w[x] = sum;
         }
