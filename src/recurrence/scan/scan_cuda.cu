@@ -1,9 +1,10 @@
 /* The scan on a GPU (README.md): every number is read once and written once, which is what it costs.
  *
- * A CTA has CH channels of a sequence and goes over its tokens in tiles; a thread has EACH neighbouring tokens of a channel in registers, and those
- * of the next tile on the way. It finds what its tokens do to whatever enters them, z -> A z + b; these are put together in shared memory in the
- * order of time; then it goes over its tokens again, from what enters. Pieces of EACH tokens begin at a sequence's start, so that CH changes no
- * bit. */
+ * A CTA has a tile, CH channels of a sequence and as many tokens as its threads hold in registers, EACH neighbouring ones of a channel a thread. A
+ * thread finds what its tokens do to whatever enters them, z -> A z + b; what those before it in the tile do is put together in shared memory, in the
+ * order of time. What enters the tile comes from the tile before, as soon as that knows what entered it: CTAs begin in the order of their numbers, so
+ * that what is waited for is on its way. Then a thread goes over its tokens again. The order of all sums follows from a token's place in its
+ * sequence. */
 #include "device/cuda.cuh"
 
 extern "C" {
@@ -12,7 +13,8 @@ extern "C" {
 
 namespace {
 
-constexpr int THREADS = 256, EACH = 16, WIDEST = 32; /* channels of a CTA: WIDEST, or fewer where there are few CTAs */
+constexpr int THREADS = 512, CH = 32, SLOTS = THREADS / CH;
+template <bool BACK> constexpr int each_of = BACK ? 8 : 12; /* 64 registers, two CTAs a multiprocessor */
 
 struct scan_args {
     const float *log_a, *s0; /* s0: what enters; in reverse dsT */
@@ -22,93 +24,107 @@ struct scan_args {
     void *out;               /* o; in reverse dx; NULL: not wanted */
     float *dlog_a, *end;     /* end: sT; in reverse ds0 */
     const int64_t *cu;
+    int64_t sequences, tiles;      /* of the longest sequence */
     int D, strips;
+    unsigned long long *leaves;    /* [tiles,N,strips,CH] what leaves a tile, and 1 above its bits; zeros until it is known */
 };
 
-/* A thread's tokens of a tile; those that do not exist do nothing. */
-template <typename T> struct tokens {
-    float g[EACH], x[EACH], before[EACH];
-
-    __device__ __forceinline__ void fetch(const scan_args &p, int64_t first, int64_t begin, int64_t end, int64_t n, int channel, bool back)
-    {
-        const bool real = channel < p.D;
-#pragma unroll
-        for (int i = 0; i < EACH; i++) {
-            const int64_t at = (first + i) * p.D + channel;
-            const bool there = real && first + i < end;
-            g[i] = there ? p.log_a[at] : 0.f;
-            x[i] = there && p.x ? to_float(((const T *)p.x)[at]) : 0.f;
-            if (!back) continue;
-            before[i] = 0.f;
-            if (there && first + i > begin)
-                before[i] = to_float(((const T *)p.before)[at - p.D]);
-            else if (there && p.first)
-                before[i] = p.first[n * p.D + channel];
-        }
-    }
-};
-
-template <typename T, int CH, bool BACK> __global__ __launch_bounds__(THREADS) void scan_kernel(const __grid_constant__ scan_args p)
+/* What leaves the tile before: bits and mark are one word. */
+__device__ __forceinline__ float await_leaving(const unsigned long long *p)
 {
-    constexpr int SLOTS = THREADS / CH, TILE = SLOTS * EACH;
-    __shared__ float2 maps[2][SLOTS][CH]; /* two tiles by turns: one barrier each */
-    await_last();
-    let_next();
-    const int lane = (int)threadIdx.x % CH, slot = (int)threadIdx.x / CH, channel = (int)(blockIdx.x % p.strips) * CH + lane;
-    const int64_t n = blockIdx.x / p.strips, begin = p.cu[n], end = p.cu[n + 1], tiles = (end - begin + TILE - 1) / TILE;
-    const bool real = channel < p.D;
-    float carry = real && p.s0 ? p.s0[n * p.D + channel] : 0.f;
-    tokens<T> next;
-    auto first_of = [&](int64_t k) { return begin + (BACK ? tiles - 1 - k : k) * TILE + slot * EACH; };
-    if (tiles) next.fetch(p, first_of(0), begin, end, n, channel, BACK);
-    for (int64_t k = 0; k < tiles; k++) {
-        tokens<T> now = next;
-        const int64_t first = first_of(k);
-        if (k + 1 < tiles) next.fetch(p, first_of(k + 1), begin, end, n, channel, BACK);
-        float A = 1.f, b = 0.f;
-#pragma unroll
-        for (int j = 0; j < EACH; j++) {
-            const int i = BACK ? EACH - 1 - j : j;
-            const float e = now.g[i] = expf(now.g[i]);
-            b = BACK ? e * (now.x[i] + b) : fmaf(e, b, now.x[i]);
-            A *= e;
-        }
-        maps[k % 2][slot][lane] = make_float2(A, b);
-        __syncthreads();
-        float z = carry, h = 0.f; /* h: what enters this thread's tokens */
-#pragma unroll
-        for (int j = 0; j < SLOTS; j++) {
-            const int s = BACK ? SLOTS - 1 - j : j;
-            if (s == slot) h = z;
-            const float2 map = maps[k % 2][s][lane];
-            z = fmaf(map.x, z, map.y);
-        }
-        carry = z;
-#pragma unroll
-        for (int j = 0; j < EACH; j++) {
-            const int i = BACK ? EACH - 1 - j : j;
-            const int64_t at = (first + i) * p.D + channel;
-            const bool there = real && first + i < end;
-            if (!BACK) {
-                h = fmaf(now.g[i], h, now.x[i]);
-                if (there && p.out) ((T *)p.out)[at] = from_float<T>(h);
-            } else {
-                const float lambda = now.x[i] + h;
-                h = now.g[i] * lambda;
-                if (there && p.out) ((T *)p.out)[at] = from_float<T>(lambda);
-                if (there && p.dlog_a) p.dlog_a[at] = h * now.before[i];
-            }
-        }
-    }
-    if (slot == 0 && real && p.end) p.end[n * p.D + channel] = carry;
+    unsigned long long word;
+    do
+        word = *(const volatile unsigned long long *)p;
+    while (!(word >> 32));
+    return __uint_as_float((unsigned)word);
+}
+__device__ __forceinline__ void put_leaving(unsigned long long *p, float x)
+{
+    *(volatile unsigned long long *)p = 1ull << 32 | __float_as_uint(x);
 }
 
+template <typename T, bool BACK> __global__ __launch_bounds__(THREADS, 2) void scan_kernel(const __grid_constant__ scan_args p)
+{
+    constexpr int EACH = each_of<BACK>, TILE = SLOTS * EACH;
+    __shared__ float2 maps[SLOTS][CH];
+    __shared__ float entering[CH];
+    await_last();
+    let_next();
+    const int lane = (int)threadIdx.x % CH, slot = (int)threadIdx.x / CH, strip = (int)(blockIdx.x % p.strips), channel = strip * CH + lane;
+    const int64_t n = blockIdx.x / p.strips % p.sequences, tile = blockIdx.x / p.strips / p.sequences, begin = p.cu[n], end = p.cu[n + 1];
+    const int64_t tiles = (end - begin + TILE - 1) / TILE, first = begin + (BACK ? tiles - 1 - tile : tile) * TILE + slot * EACH;
+    if (tile && tile >= tiles) return; /* an empty sequence has a tile, which hands its state on */
+    const bool real = channel < p.D;
+    float g[EACH], x[EACH], before[BACK ? EACH : 1];
+#pragma unroll
+    for (int i = 0; i < EACH; i++) { /* tokens that do not exist do nothing */
+        const int64_t at = (first + i) * p.D + channel;
+        const bool there = real && first + i < end && tiles;
+        g[i] = there ? p.log_a[at] : 0.f;
+        x[i] = there && p.x ? to_float(((const T *)p.x)[at]) : 0.f;
+        if (!BACK) continue;
+        before[BACK ? i : 0] = 0.f;
+        if (there && first + i > begin)
+            before[BACK ? i : 0] = to_float(((const T *)p.before)[at - p.D]);
+        else if (there && p.first)
+            before[BACK ? i : 0] = p.first[n * p.D + channel];
+    }
+    float A = 1.f, b = 0.f, before_A = 1.f, before_b = 0.f;
+#pragma unroll
+    for (int j = 0; j < EACH; j++) {
+        const int i = BACK ? EACH - 1 - j : j;
+        const float e = g[i] = expf(g[i]);
+        b = BACK ? e * (x[i] + b) : fmaf(e, b, x[i]);
+        A *= e;
+    }
+    maps[slot][lane] = make_float2(A, b);
+    __syncthreads();
+    A = 1.f, b = 0.f;
+#pragma unroll
+    for (int j = 0; j < SLOTS; j++) {
+        const int s = BACK ? SLOTS - 1 - j : j;
+        if (s == slot) before_A = A, before_b = b;
+        const float2 map = maps[s][lane];
+        b = fmaf(map.x, b, map.y);
+        A *= map.x;
+    }
+    if (slot == 0) { /* A, b: of the whole tile */
+        unsigned long long *leaves = p.leaves + ((tile * p.sequences + n) * p.strips + strip) * CH + lane;
+        const float z = tile ? await_leaving(leaves - p.sequences * p.strips * CH) : real && p.s0 ? p.s0[n * p.D + channel] : 0.f;
+        const float out = fmaf(A, z, b);
+        entering[lane] = z;
+        if (tile + 1 < tiles)
+            put_leaving(leaves, out);
+        else if (real && p.end)
+            p.end[n * p.D + channel] = out;
+    }
+    __syncthreads();
+    float h = fmaf(before_A, entering[lane], before_b);
+#pragma unroll
+    for (int j = 0; j < EACH; j++) {
+        const int i = BACK ? EACH - 1 - j : j;
+        const int64_t at = (first + i) * p.D + channel;
+        const bool there = real && first + i < end && tiles;
+        if (!BACK) {
+            h = fmaf(g[i], h, x[i]);
+            if (there && p.out) ((T *)p.out)[at] = from_float<T>(h);
+        } else {
+            const float lambda = x[i] + h;
+            h = g[i] * lambda;
+            if (there && p.out) ((T *)p.out)[at] = from_float<T>(lambda);
+            if (there && p.dlog_a) p.dlog_a[at] = h * before[BACK ? i : 0];
+        }
+    }
+}
+
+constexpr int STEP_THREADS = 256;
+
 /* A channel a thread, token by token. */
-template <typename T> __global__ __launch_bounds__(THREADS) void step_kernel(const __grid_constant__ scan_args p)
+template <typename T> __global__ __launch_bounds__(STEP_THREADS) void step_kernel(const __grid_constant__ scan_args p)
 {
     await_last();
     let_next();
-    const int channel = (int)(blockIdx.x % p.strips) * THREADS + (int)threadIdx.x;
+    const int channel = (int)(blockIdx.x % p.strips) * STEP_THREADS + (int)threadIdx.x;
     const int64_t n = blockIdx.x / p.strips;
     if (channel >= p.D) return;
     float h = p.s0 ? p.s0[n * p.D + channel] : 0.f;
@@ -134,22 +150,30 @@ scan_args args_of(const lnt_scan_args *a, bool back)
     return p;
 }
 
-template <typename T, int CH, bool BACK> void launch(scan_args p, int64_t sequences, const lnt_cuda *d)
+template <bool BACK> int64_t tiles_of(const lnt_scan_args *a)
 {
-    p.strips = (int)lnt_div_up(p.D, CH);
-    if (sequences) lnt_launch(d, scan_kernel<T, CH, BACK>, (unsigned)(sequences * p.strips), THREADS, p);
+    const int64_t tiles = lnt_div_up(a->longest, SLOTS * each_of<BACK>);
+    return tiles ? tiles : 1;
+}
+template <bool BACK> size_t leaving_bytes(const lnt_scan_args *a)
+{
+    return (size_t)(tiles_of<BACK>(a) * a->sequences * lnt_div_up(a->D, CH)) * CH * sizeof(unsigned long long);
 }
 
 template <typename T, bool BACK> void run(const lnt_scan_args *a, const lnt_cuda *d)
 {
-    const scan_args p = args_of(a, BACK);
-    const int64_t ctas = a->sequences * lnt_div_up(a->D, WIDEST), few = d->base.multiprocessors / 2;
-    if (ctas >= few || a->longest <= THREADS / WIDEST * EACH)
-        launch<T, WIDEST, BACK>(p, a->sequences, d);
-    else if (2 * ctas >= few)
-        launch<T, WIDEST / 2, BACK>(p, a->sequences, d);
-    else
-        launch<T, WIDEST / 4, BACK>(p, a->sequences, d);
+    scan_args p = args_of(a, BACK);
+    p.sequences = a->sequences, p.tiles = tiles_of<BACK>(a), p.strips = (int)lnt_div_up(a->D, CH);
+    p.leaves = (unsigned long long *)a->workspace;
+    if (!a->sequences) return;
+    if (p.tiles > 1) lnt_cuda_note((lnt_cuda *)d, cudaMemsetAsync(a->workspace, 0, leaving_bytes<BACK>(a), d->stream));
+    lnt_launch(d, scan_kernel<T, BACK>, (unsigned)(p.tiles * p.sequences * p.strips), THREADS, p);
+}
+
+size_t workspace(const void *args, bool back, int)
+{
+    const lnt_scan_args *a = (const lnt_scan_args *)args;
+    return back ? leaving_bytes<true>(a) : leaving_bytes<false>(a);
 }
 
 void forward(const void *args, const lnt_device *d)
@@ -168,14 +192,14 @@ void step(const void *args, const lnt_device *d)
 {
     const lnt_scan_args *a = (const lnt_scan_args *)args;
     scan_args p = args_of(a, false);
-    p.strips = (int)lnt_div_up(a->D, THREADS);
-    if (a->sequences) LNT_BY_TYPE(a->dtype, T, lnt_launch((const lnt_cuda *)d, step_kernel<T>, (unsigned)(a->sequences * p.strips), THREADS, p));
+    p.strips = (int)lnt_div_up(a->D, STEP_THREADS);
+    if (a->sequences) LNT_BY_TYPE(a->dtype, T, lnt_launch((const lnt_cuda *)d, step_kernel<T>, (unsigned)(a->sequences * p.strips), STEP_THREADS, p));
 }
 
 const char *declines(const void *args, bool)
 {
     const lnt_scan_args *a = (const lnt_scan_args *)args;
-    return a->sequences >= ((int64_t)1 << 31) / lnt_div_up(a->D, WIDEST / 4) ? "too many sequences" : NULL;
+    return a->sequences >= ((int64_t)1 << 31) / lnt_div_up(a->D, CH) / tiles_of<true>(a) ? "too many sequences" : NULL;
 }
 
 } // namespace
@@ -188,7 +212,7 @@ const lnt_recur_impl lnt_scan_chunk_cuda = {
     .device = LNT_DEVICE_CUDA,
     .needs = 80,
     .declines = declines,
-    .workspace = NULL,
+    .workspace = workspace,
     .forward = NULL,
     .backward = NULL,
     .put_forward = forward,

@@ -1,5 +1,6 @@
 /* The selective scan on a GPU (README.md), token by token. A channel's M numbers lie in G lanes, four each, a warp has 32 / G channels, a CTA four
- * warps; B, C and the channels' rows come through shared memory, TB tokens at a time. Exponentials decide: one a number forward, two in reverse.
+ * warps; B, C and the channels' rows come through shared memory, TB tokens at a time. Exponentials decide: one a number forward, two in reverse;
+ * those of TOGETHER tokens are made side by side, for there are few warps to wait for each other.
  *
  * Forward again on the way back keeps the state at the start of every tile; back, a tile's states are made again, and stay in shared memory with
  * their decays. What a CTA's channels add to dB and dC is one of as many parts as there are CTAs to a sequence; those are added in order, and so are
@@ -13,7 +14,7 @@ extern "C" {
 namespace {
 
 constexpr int WARPS = 4, THREADS = 32 * WARPS, EACH = 4; /* EACH: numbers of a state in a lane */
-constexpr int WIDEST = 32 * EACH;
+constexpr int WIDEST = 32 * EACH, TOGETHER = 8, BACK_TOGETHER = 4; /* tokens side by side */
 constexpr float LOG2E = 1.44269504088896341f;
 
 struct selective_args {
@@ -120,12 +121,39 @@ __device__ __forceinline__ void four(float (&to)[EACH], const float *from)
     const float4 x = *(const float4 *)from;
     to[0] = x.x, to[1] = x.y, to[2] = x.z, to[3] = x.w;
 }
-template <int G> __device__ __forceinline__ float sum_of_channel(float x)
+/* 2^x; what is below float32's normal range is 0. */
+__device__ __forceinline__ float exp2_of(float x)
 {
-#pragma unroll
-    for (int o = G / 2; o; o /= 2) x += __shfl_xor_sync(~0u, x, o);
-    return x;
+    float e;
+    asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(e) : "f"(x));
+    return e;
 }
+
+/* v[0 .. N-1] each summed over the lanes whose numbers differ in the bits O, O / 2 .. LAST: a lane is left with N over their number of the sums (one,
+ * if that is less), the higher ones where the higher bits are set. */
+template <int N, int O, int LAST, int SIZE> __device__ __forceinline__ void fold(float (&v)[SIZE])
+{
+    if constexpr (O >= LAST && N > 1) {
+        const bool up = threadIdx.x & O;
+#pragma unroll
+        for (int i = 0; i < N / 2; i++) {
+            const float keep = up ? v[i + N / 2] : v[i], send = up ? v[i] : v[i + N / 2];
+            v[i] = keep + __shfl_xor_sync(~0u, send, O);
+        }
+        fold<N / 2, O / 2, LAST>(v);
+    } else if constexpr (O >= LAST) {
+        v[0] += __shfl_xor_sync(~0u, v[0], O);
+        fold<1, O / 2, LAST>(v);
+    }
+}
+
+/* Sums over a channel's lanes, of N tokens: which of them lane g is left with, and how many. */
+template <int G, int N> struct of_channel {
+    static constexpr int LEFT = N > G ? N / G : 1;
+    static __device__ __forceinline__ int first(int g) { return g * N / G; }
+    static __device__ __forceinline__ bool mine(int g) { return N >= G || g % (N < G ? G / N : 1) == 0; } /* nobody else's too */
+    static __device__ __forceinline__ void sum(float (&v)[N]) { fold<N, G / 2, 1>(v); }
+};
 
 template <typename T, int LANES> __global__ __launch_bounds__(THREADS) void forward_kernel(const __grid_constant__ selective_args p)
 {
@@ -149,19 +177,34 @@ template <typename T, int LANES> __global__ __launch_bounds__(THREADS) void forw
         next.put(x);
         if (k + 1 < at.tiles) next.fetch(p, at, t + s::TB, false);
         if (p.kept && at.real) *at.kept(p, k) = make_float4(h[0], h[1], h[2], h[3]);
-#pragma unroll 4
-        for (int j = 0; j < count; j++) {
-            const float delta = x.delta[j][at.of_cta], u = x.u[j][at.of_cta], input = delta * u;
-            float B[EACH], C[EACH], o = 0.f;
-            four(B, &x.B[j][at.m]);
-            four(C, &x.C[j][at.m]);
+        for (int j0 = 0; j0 < count; j0 += TOGETHER) { /* tokens of the tile that do not exist change nothing */
+            float e[TOGETHER][EACH], input[TOGETHER][EACH], o[TOGETHER];
 #pragma unroll
-            for (int i = 0; i < EACH; i++) {
-                h[i] = fmaf(exp2f(delta * rate[i]), h[i], input * B[i]);
-                o = fmaf(h[i], C[i], o);
+            for (int j = 0; j < TOGETHER; j++) {
+                const float delta = x.delta[j0 + j][at.of_cta], of_u = delta * x.u[j0 + j][at.of_cta];
+                four(input[j], &x.B[j0 + j][at.m]);
+#pragma unroll
+                for (int i = 0; i < EACH; i++) e[j][i] = exp2_of(delta * rate[i]), input[j][i] *= of_u;
             }
-            o = sum_of_channel<s::G>(o);
-            if (at.g == 0) out[j][at.of_cta] = fmaf(skip, u, o);
+#pragma unroll
+            for (int j = 0; j < TOGETHER; j++) {
+                float C[EACH];
+                four(C, &x.C[j0 + j][at.m]);
+                o[j] = 0.f;
+#pragma unroll
+                for (int i = 0; i < EACH; i++) {
+                    h[i] = fmaf(e[j][i], h[i], input[j][i]);
+                    o[j] = fmaf(h[i], C[i], o[j]);
+                }
+            }
+            if (!p.o) continue;
+            using sums = of_channel<s::G, TOGETHER>;
+            sums::sum(o);
+#pragma unroll
+            for (int i = 0; i < sums::LEFT && sums::mine(at.g); i++) {
+                const int j = j0 + sums::first(at.g) + i;
+                out[j][at.of_cta] = fmaf(skip, x.u[j][at.of_cta], o[i]);
+            }
         }
         if (!p.o) continue;
         __syncthreads();
@@ -171,20 +214,6 @@ template <typename T, int LANES> __global__ __launch_bounds__(THREADS) void forw
         }
     }
     at.write(p, p.sT, h);
-}
-
-/* v summed over the warp's channels: 8 G / 32 of the sums, or one, are left in each lane, from that of number lane / G times so many on. */
-template <int N, int O, int G> __device__ __forceinline__ void fold(float (&v)[2 * EACH])
-{
-    if constexpr (O >= G) {
-        const bool up = threadIdx.x & O;
-#pragma unroll
-        for (int i = 0; i < N / 2; i++) {
-            const float keep = up ? v[i + N / 2] : v[i], send = up ? v[i] : v[i + N / 2];
-            v[i] = keep + __shfl_xor_sync(~0u, send, O);
-        }
-        fold<N / 2, O / 2, G>(v);
-    }
 }
 
 template <int LANES> struct back_shared {
@@ -225,8 +254,10 @@ template <typename T, int LANES> __global__ __launch_bounds__(THREADS) void back
     let_next();
     const place<LANES> at(p);
     const int tid = (int)threadIdx.x, lane = tid % 32, warp = tid / 32;
-    float A[EACH], carry[EACH], dA[EACH] = {}, dskip = 0.f;
+    float A[EACH], rate[EACH], carry[EACH], dA[EACH] = {}, dskip = 0.f;
     at.read(p, A, p.A, 0);
+#pragma unroll
+    for (int i = 0; i < EACH; i++) rate[i] = A[i] * LOG2E;
     at.read(p, carry, p.dsT, at.n);
     const float skip = at.real && p.skip ? p.skip[at.channel] : 0.f;
     fetched<T, LANES> rows;
@@ -236,43 +267,58 @@ template <typename T, int LANES> __global__ __launch_bounds__(THREADS) void back
         rows.fetch(p, at, t, true);
         rows.put(w.x);
         float4 h = at.real ? *at.kept(p, k) : make_float4(0.f, 0.f, 0.f, 0.f);
-        for (int j = 0; j < count; j++) {
-            const float delta = w.x.delta[j][at.of_cta], input = delta * w.x.u[j][at.of_cta];
-            const float4 B = *(const float4 *)&w.x.B[j][at.m];
-            const float4 e = make_float4(exp2f(delta * (A[0] * LOG2E)), exp2f(delta * (A[1] * LOG2E)), exp2f(delta * (A[2] * LOG2E)),
-                                         exp2f(delta * (A[3] * LOG2E)));
-            w.h[j][tid] = h, w.decay[j][tid] = e;
-            h = make_float4(fmaf(e.x, h.x, input * B.x), fmaf(e.y, h.y, input * B.y), fmaf(e.z, h.z, input * B.z), fmaf(e.w, h.w, input * B.w));
+        const int rounds = (count + BACK_TOGETHER - 1) / BACK_TOGETHER;
+        for (int r = 0; r < rounds; r++) {
+#pragma unroll
+            for (int j = r * BACK_TOGETHER; j < (r + 1) * BACK_TOGETHER; j++) {
+                const float delta = w.x.delta[j][at.of_cta], input = delta * w.x.u[j][at.of_cta];
+                const float4 B = *(const float4 *)&w.x.B[j][at.m];
+                const float4 e = make_float4(exp2_of(delta * rate[0]), exp2_of(delta * rate[1]), exp2_of(delta * rate[2]), exp2_of(delta * rate[3]));
+                w.h[j][tid] = h, w.decay[j][tid] = e;
+                h = make_float4(fmaf(e.x, h.x, input * B.x), fmaf(e.y, h.y, input * B.y), fmaf(e.z, h.z, input * B.z), fmaf(e.w, h.w, input * B.w));
+            }
         }
         float after[EACH] = { h.x, h.y, h.z, h.w };
-        for (int j = count - 1; j >= 0; j--) {
-            const float delta = w.x.delta[j][at.of_cta], u = w.x.u[j][at.of_cta], dy = w.x.dy[j][at.of_cta], input = delta * u;
-            float B[EACH], C[EACH], before[EACH], e[EACH], v[2 * EACH], through_b = 0.f, through_a = 0.f;
-            four(B, &w.x.B[j][at.m]);
-            four(C, &w.x.C[j][at.m]);
-            four(before, &w.h[j][tid].x);
-            four(e, &w.decay[j][tid].x);
+        for (int r = rounds - 1; r >= 0; r--) {
+            float through_b[BACK_TOGETHER], through_a[BACK_TOGETHER];
 #pragma unroll
-            for (int i = 0; i < EACH; i++) {
-                const float lambda = fmaf(dy, C[i], carry[i]);
-                carry[i] = e[i] * lambda;
-                const float carried = carry[i] * before[i];
-                dA[i] = fmaf(carried, delta, dA[i]);
-                v[i] = lambda * input, v[EACH + i] = dy * after[i];
-                through_b = fmaf(lambda, B[i], through_b);
-                through_a = fmaf(carried, A[i], through_a);
-                after[i] = before[i];
+            for (int k4 = BACK_TOGETHER - 1; k4 >= 0; k4--) {
+                const int j = r * BACK_TOGETHER + k4;
+                const float delta = w.x.delta[j][at.of_cta], u = w.x.u[j][at.of_cta], dy = w.x.dy[j][at.of_cta], input = delta * u;
+                float B[EACH], C[EACH], before[EACH], e[EACH], v[2 * EACH];
+                four(B, &w.x.B[j][at.m]);
+                four(C, &w.x.C[j][at.m]);
+                four(before, &w.h[j][tid].x);
+                four(e, &w.decay[j][tid].x);
+                through_b[k4] = through_a[k4] = 0.f;
+#pragma unroll
+                for (int i = 0; i < EACH; i++) {
+                    const float lambda = fmaf(dy, C[i], carry[i]);
+                    carry[i] = e[i] * lambda;
+                    const float carried = carry[i] * before[i];
+                    dA[i] = fmaf(carried, delta, dA[i]);
+                    v[i] = lambda * input, v[EACH + i] = dy * after[i];
+                    through_b[k4] = fmaf(lambda, B[i], through_b[k4]);
+                    through_a[k4] = fmaf(carried, A[i], through_a[k4]);
+                    after[i] = before[i];
+                }
+                dskip = fmaf(dy, u, dskip);
+                fold<2 * EACH, 16, s::G>(v); /* over the warp's channels */
+                constexpr int LEFT = 2 * EACH / s::OF_WARP;
+#pragma unroll
+                for (int i = 0; i < LEFT; i++) {
+                    const int which = lane / s::G * LEFT + i;
+                    w.sums[warp][j][which / EACH * s::MP + at.m + which % EACH] = v[i];
+                }
             }
-            dskip = fmaf(dy, u, dskip);
-            through_b = sum_of_channel<s::G>(through_b);
-            through_a = sum_of_channel<s::G>(through_a);
-            if (at.g == 0) w.du[j][at.of_cta] = fmaf(delta, through_b, skip * dy), w.ddelta[j][at.of_cta] = fmaf(u, through_b, through_a);
-            fold<2 * EACH, 16, s::G>(v);
-            constexpr int LEFT = 2 * EACH / s::OF_WARP;
+            using sums = of_channel<s::G, BACK_TOGETHER>;
+            sums::sum(through_b);
+            sums::sum(through_a);
 #pragma unroll
-            for (int i = 0; i < LEFT; i++) {
-                const int which = lane / s::G * LEFT + i;
-                w.sums[warp][j][which / EACH * s::MP + at.m + which % EACH] = v[i];
+            for (int i = 0; i < sums::LEFT && sums::mine(at.g); i++) {
+                const int j = r * BACK_TOGETHER + sums::first(at.g) + i;
+                const float delta = w.x.delta[j][at.of_cta], u = w.x.u[j][at.of_cta], dy = w.x.dy[j][at.of_cta];
+                w.du[j][at.of_cta] = fmaf(delta, through_b[i], skip * dy), w.ddelta[j][at.of_cta] = fmaf(u, through_b[i], through_a[i]);
             }
         }
         __syncthreads();
