@@ -5,6 +5,7 @@
 
 #include <omp.h>
 
+#include "core/memory.h"
 #include "recurrence/chunk/chunk.h"
 #include "recurrence/chunk/chunk_rows.h"
 #include "recurrence/recur_args.h"
@@ -107,5 +108,37 @@ static inline void walk_heads(const lnt_recur_args *a, int threads, bool grouped
         e->end();
     }
 }
+
+/* Longest chunk taken by the forms below, in writes: its square matrices are 64 to 256 MB each. */
+enum { CHUNK_LONGEST = 4096 };
+
+/* Why a form that runs on `e` and keeps the states at all chunks' starts does not take a call; NULL: it does. */
+static inline const char *chunk_declines(const lnt_recur_args *a, const lnt_mm_engine *e, bool backward)
+{
+    int64_t states;
+    if (e->bf16 && a->dtype != LINNET_BF16) return "its products round to bf16; the tensors are float32";
+    if (a->chunk > CHUNK_LONGEST / lnt_recur_writes(a)) return "the chunk is longer than 4096";
+    if (backward && (!lnt_mul(a->longest, (int64_t)a->K * a->V, &states) || states > (int64_t)1 << 50))
+        return "the states of all chunks are too large";
+    return NULL;
+}
+
+/* The implementation LNT_V(NAME) of a file that has each_bytes(args, backward), forward_head and backward_head. */
+#define LNT_CHUNK_FORM(NAME, ENGINE)                                                                                               \
+    static const char *declines(const void *args, bool back) { return chunk_declines(args, &ENGINE, back); }                       \
+    static size_t workspace(const void *args, bool back, int threads) { return (size_t)threads * each_bytes(args, back); }         \
+    static void forward(const void *args, int threads)                                                                             \
+    {                                                                                                                              \
+        const lnt_recur_args *a = args;                                                                                            \
+        walk_heads(a, threads, false, &ENGINE, a->workspace, each_bytes(a, false), forward_head);                                  \
+    }                                                                                                                              \
+    static void backward(const void *args, int threads)                                                                            \
+    {                                                                                                                              \
+        const lnt_recur_args *a = args;                                                                                            \
+        walk_heads(a, threads, true, &ENGINE, a->workspace, each_bytes(a, true), backward_head);                                   \
+    }                                                                                                                              \
+    extern const lnt_recur_impl LNT_V(NAME);                                                                                       \
+    const lnt_recur_impl LNT_V(NAME) = { .name = LNT_V_NAME("chunk"), .form = LINNET_FORM_CHUNK, .needs = LNT_V_LEVEL,             \
+                                         .declines = declines, .workspace = workspace, .forward = forward, .backward = backward };
 
 #endif

@@ -13,9 +13,6 @@
 #include "recurrence/chunk/chunk_walk.h"
 #include "recurrence/delta/delta.h"
 
-/* Longest chunk taken: its square matrices are 64 MB each. */
-enum { CHUNK_LONGEST = 4096 };
-
 typedef struct {
     const lnt_recur_args *a;
     const lnt_head *at;
@@ -496,29 +493,4 @@ static size_t each_bytes(const lnt_recur_args *a, bool backward)
     return carve(&w, a, &ENGINE, length(a), backward, NULL);
 }
 
-static const char *declines(const void *args, bool back)
-{
-    const lnt_recur_args *a = args;
-    if (ENGINE.bf16 && a->dtype != LINNET_BF16) return "its products round to bf16; the tensors are float32";
-    if (a->chunk > CHUNK_LONGEST / lnt_recur_writes(a)) return "the chunk is longer than 4096";
-    int64_t states;
-    if (back && (!lnt_mul(a->longest, (int64_t)a->K * a->V, &states) || states > (int64_t)1 << 50))
-        return "the states of all chunks are too large";
-    return NULL;
-}
-
-static size_t workspace(const void *args, bool back, int threads) { return (size_t)threads * each_bytes(args, back); }
-static void forward(const void *args, int threads)
-{
-    const lnt_recur_args *a = args;
-    walk_heads(a, threads, false, &ENGINE, a->workspace, each_bytes(a, false), forward_head);
-}
-static void backward(const void *args, int threads)
-{
-    const lnt_recur_args *a = args;
-    walk_heads(a, threads, true, &ENGINE, a->workspace, each_bytes(a, true), backward_head);
-}
-
-extern const lnt_recur_impl LNT_V(lnt_delta_chunk);
-const lnt_recur_impl LNT_V(lnt_delta_chunk) = { .name = LNT_V_NAME("chunk"), .form = LINNET_FORM_CHUNK, .needs = LNT_V_LEVEL, .declines = declines,
-                                               .workspace = workspace, .forward = forward, .backward = backward };
+LNT_CHUNK_FORM(lnt_delta_chunk, ENGINE)
