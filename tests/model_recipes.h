@@ -115,6 +115,7 @@ static const recipe recipes[] = {
     {"equal backbone, attention", "equal_backbone", {{"num_heads", "2"}, {"head_dim", "16"}, {"rule", "attention"}}},
     {"equal backbone, mlstm", "equal_backbone", {{"num_heads", "2"}, {"head_dim", "16"}, {"rule", "mlstm"}}},
     {"mesa net", "mesa_net", {{"num_heads", "2"}, {"head_dim", "12"}, {"cg_tolerance", "1e-7"}}},
+    {"mesa net, recursive", "mesa_net", {{"num_heads", "2"}, {"head_dim", "12"}, {"cg_solver", "sherman_morrison"}, {"use_forget_gate", "false"}}},
     {"mesa net, window", "mesa_net", {{"num_heads", "2"}, {"head_dim", "12"}, {"cg_tolerance", "1e-7"}, {"mesa_window", "20"}}},
     {"mesa net, window, output gate",
      "mesa_net",

@@ -1,42 +1,10 @@
 /* The Mesa layer's own mathematics: identities of the solution, the solver's steps, its reports and its refusals. What it shares with the other
  * recurrences (gradients, goldens, chunks, threads, packing) is in test_recurrence.c. */
-#include "mesa_nan.h"
+#include "mesa_problem.h"
 
 #include <math.h>
 
 #include "core/context.h"
-
-static lnt_recur_case case_of(int64_t T, bool states)
-{
-    return (lnt_recur_case){ "mesa", 1, { T }, LNT_HEADS(2, 2, 20, 24), .gate = -0.1, .beta = 1, .states = states };
-}
-
-
-static double element(const lnt_problem *p, const char *name, int64_t i)
-{
-    int t = lnt_recur_tensor_find(p->op, name);
-    return lnt_load_element(p->data[t], lnt_recur_type(&p->call, t), i);
-}
-static void put(const lnt_problem *p, const char *name, int64_t i, double x)
-{
-    int t = lnt_recur_tensor_find(p->op, name);
-    lnt_store_element(p->data[t], lnt_recur_type(&p->call, t), i, x);
-}
-
-static void make(linnet_context *c, lnt_recur_case k, lnt_dtype dtype, lnt_problem *p) { OK(c, lnt_problem_make(c, &k, dtype, dtype, 5, p)); }
-static void both(linnet_context *c, lnt_problem *p)
-{
-    OK(c, lnt_problem_run(c, p, false));
-    OK(c, lnt_problem_run(c, p, true));
-}
-
-/* <rows of name, rows of other> of token and head i, widths alike. */
-static double row_product(const lnt_problem *p, const char *name, const char *other, int64_t i, int64_t width)
-{
-    double sum = 0;
-    for (int64_t j = i * width; j < (i + 1) * width; j++) sum += element(p, name, j) * element(p, other, j);
-    return sum;
-}
 
 /* NaN stays NaN in every implementation that this processor can run, the reference too. */
 static void nan_is_seen(void **state)
@@ -47,117 +15,6 @@ static void nan_is_seen(void **state)
         const lnt_recur_impl *impl = lnt_recur_mesa.impls[i];
         if (impl->device != LNT_DEVICE_CPU || impl->needs > (int)lnt_cpu_machine()) continue;
         if (!mesa_shows_nan(c, impl, i % 2 ? LINNET_BF16 : LINNET_F32)) fail_msg("%s took no call", impl->name);
-    }
-    linnet_context_destroy(c);
-}
-
-/* ---- windows -------------------------------------------------------------------------------------------------------------------------- */
-
-static lnt_recur_case windowed(int64_t T, int64_t window)
-{
-    lnt_recur_case k = case_of(T, false);
-    if (window) k.option[0].key = "window", k.option[0].value = (double)window;
-    return k;
-}
-
-/* A window over everything is none, bit for bit; one token less changes the last token, and no other. In a packed call, the bits of a sequence that
- * the window covers are those without it, whatever stands beside. */
-static void window_of_everything(void **state)
-{
-    (void)state;
-    enum { W = 48 };
-    linnet_context *c = make_context(2);
-    for (int form = LINNET_FORM_RECURRENT; form <= LINNET_FORM_CHUNK; form++)
-        for (int64_t T = W - 2; T <= W + 2; T++) {
-            lnt_problem plain, p;
-            make(c, windowed(T, 0), LINNET_F32, &plain);
-            make(c, windowed(T, W), LINNET_F32, &p);
-            plain.r.form = p.r.form = (linnet_form)form;
-            both(c, &plain);
-            both(c, &p);
-            const int64_t covered = T < W ? T : W, row = 2 * 24;
-            for (int64_t i = 0; i < covered * row; i++)
-                if (!(fabs(element(&p, "o", i) - element(&plain, "o", i)) <= (T <= W ? 0 : 2e-5)))
-                    fail_msg("T = %lld: o of token %lld is %g, %g without a window", (long long)T, (long long)(i / row), element(&p, "o", i),
-                             element(&plain, "o", i));
-            double apart = 0;
-            for (int64_t i = covered * row; i < T * row; i++) apart = fmax(apart, fabs(element(&p, "o", i) - element(&plain, "o", i)));
-            if (T > W && !(apart > 1e-3)) fail_msg("T = %lld: the window leaves nothing out", (long long)T);
-            for (int64_t i = 0; T <= W && i < T * 2 * 20; i++) assert_true(element(&p, "dk", i) == element(&plain, "dk", i));
-            lnt_problem_free(&plain);
-            lnt_problem_free(&p);
-        }
-    lnt_problem packed, plain;
-    lnt_recur_case k = windowed(60, 16);
-    k.sequences = 3;
-    memcpy(k.length, (int64_t[]){ 16, 60, 9 }, 3 * sizeof *k.length);
-    make(c, k, LINNET_F32, &packed);
-    k.option[0].key = NULL;
-    make(c, k, LINNET_F32, &plain);
-    both(c, &packed);
-    both(c, &plain);
-    for (int64_t t = 0; t < 85; t += t == 15 ? 61 : 1)
-        for (int64_t i = t * 48; i < (t + 1) * 48; i++) assert_true(element(&packed, "o", i) == element(&plain, "o", i));
-    lnt_problem_free(&packed);
-    lnt_problem_free(&plain);
-    linnet_context_destroy(c);
-}
-
-/* What a token has is what the last of its window's tokens alone has without a window. */
-static void window_is_its_own_tokens(void **state)
-{
-    (void)state;
-    enum { T = 75, W = 20 };
-    linnet_context *c = make_context(2);
-    for (int form = LINNET_FORM_RECURRENT; form <= LINNET_FORM_CHUNK; form++) {
-        lnt_problem p, alone;
-        make(c, windowed(T, W), LINNET_F32, &p);
-        make(c, windowed(T, 0), LINNET_F32, &alone);
-        p.r.form = (linnet_form)form;
-        OK(c, lnt_problem_run(c, &p, false));
-        for (int64_t t = 0; t < T; t++) {
-            const int64_t from = t < W ? 0 : t - W + 1;
-            for (int64_t row = 0; row < (t + 1 - from); row++) /* the rows that it sees come first */
-                for (int n = 0; n < 5; n++) {
-                    static const char *const name[] = { "q", "k", "v", "g", "beta" };
-                    const int64_t width = (int64_t)(tensor_bytes(&p, name[n]) / 4) / T;
-                    memcpy(tensor(&alone, name[n]) + row * width, tensor(&p, name[n]) + (from + row) * width, (size_t)width * 4);
-                }
-            alone.cu[1] = alone.r.tokens = t + 1 - from;
-            OK(c, lnt_problem_run(c, &alone, false));
-            for (int64_t i = 0; i < 48; i++) {
-                const double x = element(&p, "o", t * 48 + i), y = element(&alone, "o", (t - from) * 48 + i);
-                if (!(fabs(x - y) <= 2e-5)) fail_msg("o of token %lld is %g, of its window's %g", (long long)t, x, y);
-            }
-        }
-        alone.cu[1] = alone.r.tokens = T;
-        lnt_problem_free(&p);
-        lnt_problem_free(&alone);
-    }
-    linnet_context_destroy(c);
-}
-
-/* What is no number leaves with its token, and reaches none before it. */
-static void nan_leaves_the_window(void **state)
-{
-    (void)state;
-    enum { T = 110, W = 32, AT = 41 };
-    static const char *const inputs[] = { "k", "v", "g", "beta" };
-    linnet_context *c = make_context(2);
-    for (int run = 0; run < 8; run++) {
-        lnt_problem p;
-        make(c, windowed(T, W), LINNET_F32, &p);
-        p.r.form = run % 2 ? LINNET_FORM_RECURRENT : LINNET_FORM_CHUNK;
-        const char *bad = inputs[run / 2];
-        const int64_t width = (int64_t)(tensor_bytes(&p, bad) / 4) / T;
-        for (int64_t i = AT * width; i < (AT + 1) * width; i++) tensor(&p, bad)[i] = NAN;
-        OK(c, lnt_problem_run(c, &p, false));
-        const int64_t last = AT + W - (run / 2 == 2); /* a gate acts on what came before it */
-        for (int64_t t = 0; t < T; t++)
-            for (int64_t i = t * 48; i < (t + 1) * 48; i++)
-                if (isnan(element(&p, "o", i)) != (t >= AT && t < last))
-                    fail_msg("NaN in %s of token %d: o of token %lld is %g", bad, AT, (long long)t, element(&p, "o", i));
-        lnt_problem_free(&p);
     }
     linnet_context_destroy(c);
 }
@@ -231,18 +88,6 @@ static void state_stays_symmetric(void **state)
         lnt_problem_free(&p);
     }
     linnet_context_destroy(c);
-}
-
-static void assert_close(const char *what, const lnt_problem *a, const lnt_problem *b, const char *name, double factor, double allowed)
-{
-    double error = 0, norm = 0;
-    int64_t n = lnt_recur_elements(&a->call, lnt_recur_tensor_find(a->op, name));
-    for (int64_t i = 0; i < n; i++) {
-        double x = factor * element(a, name, i), y = element(b, name, i);
-        error += (x - y) * (x - y);
-        norm += y * y;
-    }
-    if (!(error <= allowed * allowed * norm)) fail_msg("%s: %s differs by %.3g, allowed %.3g", what, name, sqrt(error / norm), allowed);
 }
 
 /* The same tokens for simple_gla, which writes beta v. */
@@ -654,9 +499,7 @@ static void wrong_options_are_refused(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(nan_is_seen), cmocka_unit_test(window_of_everything),
-        cmocka_unit_test(window_is_its_own_tokens), cmocka_unit_test(nan_leaves_the_window), cmocka_unit_test(solves_agree),
-        cmocka_unit_test(gate_gradient_from_solution),
+        cmocka_unit_test(nan_is_seen), cmocka_unit_test(solves_agree), cmocka_unit_test(gate_gradient_from_solution),
         cmocka_unit_test(state_stays_symmetric), cmocka_unit_test(large_lambda), cmocka_unit_test(zero_steps), cmocka_unit_test(sherman_morrison),
         cmocka_unit_test(steps_match_reference), cmocka_unit_test(tolerance_is_kept), cmocka_unit_test(free_of_scale),
         cmocka_unit_test(flash_rounds_to_half), cmocka_unit_test(unrolled_gradient_is_that_of_the_steps),

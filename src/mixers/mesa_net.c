@@ -8,19 +8,26 @@ typedef struct {
     lnt_mesa_choice mesa; /* first */
     int64_t num_heads, head_dim, conv_size;
     double gamma_cap;
-    bool use_output_gate;
+    bool use_output_gate, use_forget_gate;
 } options;
 
 static const lnt_option keys[] = {
     LNT_INT(options, num_heads, 1, LNT_MOST_WIDTH, 16, "heads"),
     LNT_INT(options, head_dim, 1, LNT_MOST_WIDTH, 128, "columns of a key and of a value"),
     LNT_SWITCH(options, use_output_gate, false, "outputs times silu(g_proj x) behind their norm"),
+    LNT_SWITCH(options, use_forget_gate, true, "gamma = sigmoid(a_proj x); without: 1"),
     LNT_INT(options, conv_size, 1, 64, 4, "taps of the convolution of queries and keys"),
     LNT_MAYBE_REAL(options, gamma_cap, 0, 1, 0, "gamma times 1 - (1 - gamma_cap) beta^2; null: not"),
     LNT_MESA_KEYS,
 };
 
-static linnet_status check(lnt_ctx *c, const lnt_layer *l) { return lnt_check_mesa(c, l, l->options); }
+static linnet_status check(lnt_ctx *c, const lnt_layer *l)
+{
+    const options *o = l->options;
+    if (o->gamma_cap > 0 && !o->use_forget_gate)
+        return lnt_fail(c, LINNET_EINVAL, "%sgamma_cap is %g, but there is no gamma: use_forget_gate is false", l->where, o->gamma_cap);
+    return lnt_check_mesa(c, l, &o->mesa);
+}
 
 linnet_status lnt_check_mesa(lnt_ctx *c, const lnt_layer *l, const lnt_mesa_choice *o)
 {
@@ -30,11 +37,16 @@ linnet_status lnt_check_mesa(lnt_ctx *c, const lnt_layer *l, const lnt_mesa_choi
     if (o->mesa_window && o->cg_solver == LNT_CG_FLASH)
         return lnt_fail(c, LINNET_EINVAL, "%smesa_window is %lld, but cg_solver = flash goes by chunks from the first token on", l->where,
                         (long long)o->mesa_window);
+    if (o->mesa_window && o->cg_solver == LNT_CG_SHERMAN_MORRISON)
+        return lnt_fail(c, LINNET_EINVAL, "%smesa_window is %lld, but cg_solver = sherman_morrison would have to subtract old tokens", l->where,
+                        (long long)o->mesa_window);
     if (o->mesa_window && o->cg_gradient == LNT_CG_UNROLLED)
         return lnt_fail(c, LINNET_EINVAL, "%smesa_window is %lld, but the unrolled cg_gradient knows no window", l->where, (long long)o->mesa_window);
     if (o->cg_gradient != LNT_CG_UNROLLED) return LINNET_OK;
     if (o->cg_solver == LNT_CG_FLASH)
         return lnt_fail(c, LINNET_EINVAL, "%scg_gradient is unrolled, but the steps of cg_solver = flash round to float16", l->where);
+    if (o->cg_solver == LNT_CG_SHERMAN_MORRISON)
+        return lnt_fail(c, LINNET_EINVAL, "%scg_gradient is unrolled, but cg_solver = sherman_morrison takes no steps", l->where);
     if (o->max_cg_step_training > 1024)
         return lnt_fail(c, LINNET_EINVAL, "%smax_cg_step_training is %lld, expected at most 1024 with cg_gradient = unrolled", l->where,
                         (long long)o->max_cg_step_training);
@@ -59,7 +71,8 @@ static lnt_buf build(lnt_program *p, const lnt_layer *l, lnt_buf x)
     lnt_buf k = lnt_l2norm(p, lnt_project(p, x, "k", o->num_heads, o->head_dim, o->conv_size, LNT_SILU), 1e-6);
     lnt_buf v = lnt_heads_of(p, x, "v_proj", o->num_heads, o->head_dim);
     lnt_buf beta = lnt_activation(p, lnt_linear_bias(p, x, "b_proj", o->num_heads), LNT_SIGMOID, 1, true);
-    lnt_buf g = lnt_activation(p, lnt_linear_bias(p, x, "a_proj", o->num_heads), LNT_LOG_SIGMOID, 1, true);
+    lnt_buf g = o->use_forget_gate ? lnt_activation(p, lnt_linear_bias(p, x, "a_proj", o->num_heads), LNT_LOG_SIGMOID, 1, true)
+                                   : lnt_activation(p, beta, LNT_SIGMOID, 0, true);
     if (o->gamma_cap > 0) g = lnt_gamma_cap(p, g, beta, o->gamma_cap);
     lnt_buf y = lnt_mesa_rule(p, &o->mesa, q, k, v, g, beta);
     return lnt_out_proj(p, l, lnt_output_norm(p, l, x, y, o->use_output_gate, "o_norm", "o_norm"));

@@ -21,8 +21,9 @@ typedef struct {
     LNT_MAYBE_INT(lnt_mesa_choice, min_cg_step_training, 0, 65536, -1, -1,                                                                     \
                   "a training step draws from here to max_cg_step_training; null: it takes those"),                                            \
     LNT_REAL(lnt_mesa_choice, cg_tolerance, 0, 1, 1e-4, "a token's solve ends at this |residual| / |q|; 0: all steps are taken"),              \
-    LNT_WORD(lnt_mesa_choice, cg_solver, "level jacobi plain absolute flash", LNT_CG_LEVEL,                                                 \
-             "preconditioned by Lambda + min(diag H), by diag(H + Lambda), or not; the last two take all steps, flash in float16"),            \
+    LNT_WORD(lnt_mesa_choice, cg_solver, "level jacobi plain absolute flash sherman_morrison", LNT_CG_LEVEL,                                \
+             "preconditioned by Lambda + min(diag H), by diag(H + Lambda), or not; absolute and flash take all steps, flash in float16; "     \
+             "sherman_morrison takes none, for layers that hardly forget"),                                                                  \
     LNT_WORD(lnt_mesa_choice, cg_guess, "diagonal zero", LNT_CG_DIAGONAL, "a solve begins at q / diag(H + Lambda) or at 0"),                \
     LNT_MAYBE_INT(lnt_mesa_choice, mesa_window, 1, LNT_MOST_TOKENS, 0, 0,                                                                      \
                   "tokens that the map is fitted to, the current one among them (Atlas read as sliding-window Mesa); null: all"),              \

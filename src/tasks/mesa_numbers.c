@@ -120,6 +120,9 @@ linnet_status lnt_mesa_open(lnt_ctx *c, linnet_model *m, const lnt_mesa_ask *o, 
     z->beta = room(z, all, sizeof(double), &fine);
     z->gamma = room(z, all, sizeof(double), &fine);
     if (!fine) return lnt_fail_memory(c, lnt_bytes(lnt_bytes((size_t)all, (size_t)z->K), sizeof(double)));
+    if (lnt_mesa_of(z->node[0])->window)
+        return lnt_fail(c, LINNET_EINVAL, "mesa_window is %lld; a look inside takes layers without a window",
+                        (long long)lnt_mesa_of(z->node[0])->window);
     LNT_TRY(choose_solvers(c, o, lnt_mesa_of(z->node[0]), z));
     LNT_TRY(choose_settings(c, o, z));
     return read_lambda(c, z);

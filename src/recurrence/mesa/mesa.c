@@ -1,4 +1,6 @@
 /* The Mesa core: the optimal linear fast weights for all tokens so far. Equations: operators.md#mesa. */
+#include <math.h>
+
 #include "recurrence/cases.h"
 #include "recurrence/decay/decay.h"
 #include "recurrence/mesa/mesa_args.h"
@@ -52,9 +54,36 @@ static void exact(void *args)
     a->cg_max_steps = 4 * a->K + 16;
 }
 
+/* By Sherman and Morrison: what it does not go with, and gates (where they are there, on the CPU) that let the inverse grow too far. */
+static linnet_status check_recursion(lnt_ctx *c, const lnt_mesa_args *a)
+{
+    const char *with = a->heads.window                        ? "a window, whose old tokens would have to be subtracted"
+                       : a->lambda_varies                     ? "a Lambda of each token"
+                       : a->cg_gradient == LNT_CG_UNROLLED    ? "the gradient through steps, of which it takes none"
+                                                              : NULL;
+    if (with) return lnt_fail(c, LINNET_EINVAL, "cg_solver 5 (sherman_morrison) does not go with %s", with);
+    if (lnt_on_cuda(c)) {
+        lnt_fail(c, LINNET_EUNSUPPORTED, "mesa with cg_solver 5 (sherman_morrison) has no kernel for a GPU");
+        return lnt_hint(c, "Use --device cpu.");
+    }
+    for (int64_t i = 0; a->g && i < a->sequences * a->Hv; i++) {
+        const int64_t n = i / a->Hv, h = i % a->Hv;
+        double sum = 0;
+        for (int64_t t = a->cu_seqlens[n]; t < a->cu_seqlens[n + 1]; t++)
+            sum += lnt_load_element(a->g, a->dtype == LINNET_F64 ? LINNET_F64 : LINNET_F32, t * a->Hv + h);
+        if (exp(-sum) > LNT_MESA_GROWTH)
+            return lnt_fail(c, LINNET_EINVAL,
+                            "the gates of sequence %lld, head %lld sum to %g: the inverse of cg_solver 5 (sherman_morrison) grows %g times, "
+                            "at most %g",
+                            (long long)n, (long long)h, sum, exp(-sum), (double)LNT_MESA_GROWTH);
+    }
+    return LINNET_OK;
+}
+
 static linnet_status check(lnt_ctx *c, const void *args, bool backward)
 {
     const lnt_mesa_args *a = args;
+    if (lnt_mesa_is_recursive(a)) LNT_TRY(check_recursion(c, a));
     if (lnt_on_cuda(c) && (a->heads.window || a->lambda_varies)) {
         lnt_fail(c, LINNET_EUNSUPPORTED, "mesa with %s has no kernel for a GPU", a->heads.window ? "a window" : "a Lambda of each token");
         return lnt_hint(c, "Use --device cpu.");
@@ -77,8 +106,8 @@ static const lnt_recur_option options[] = {
       "a solve ends at this |residual| / |q|; 0: all steps" },
     { "cg_max_iter", LNT_RECUR_INT, LNT_AT(lnt_mesa_args, cg_max_steps), 4, 0, STEPS_MOST, 30, NULL, "conjugate-gradient steps at most" },
     { "cg_guess", LNT_RECUR_WORD, LNT_AT(lnt_mesa_args, cg_guess), 4, 0, 0, LNT_CG_DIAGONAL, "diagonal zero", "where a solve begins" },
-    { "cg_solver", LNT_RECUR_WORD, LNT_AT(lnt_mesa_args, cg_solver), 4, 0, 0, LNT_CG_LEVEL, "level jacobi plain absolute flash",
-      "its preconditioner" },
+    { "cg_solver", LNT_RECUR_WORD, LNT_AT(lnt_mesa_args, cg_solver), 4, 0, 0, LNT_CG_LEVEL, "level jacobi plain absolute flash sherman_morrison",
+      "its preconditioner; the last takes no steps: the inverse itself, recursively" },
     { "cg_gradient", LNT_RECUR_WORD, LNT_AT(lnt_mesa_args, cg_gradient), 4, 0, 0, LNT_CG_IMPLICIT, "implicit unrolled",
       "of the solution, or of the steps that were taken" },
     { "window", LNT_RECUR_INT, LNT_AT(lnt_mesa_args, heads.window), 8, 0, 1e15, 0, NULL,

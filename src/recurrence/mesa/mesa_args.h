@@ -14,7 +14,7 @@ typedef struct {
     const void *lambda;      /* f [Hv,K], > 0 */
     const void *lambda_t;    /* f [T,Hv,K], in its place with lambda_varies */
     int32_t lambda_varies;
-    const void *h0;          /* f [N,Hv,K,K] symmetric, as hT; NULL: zeros */
+    const void *h0;          /* f [N,Hv,K,K] symmetric, as hT; NULL: zeros (LNT_CG_SHERMAN_MORRISON: the inverse of Lambda) */
     void *hT;
     void *x;                 /* f [T,Hv,K] the solutions: output of forward (NULL: not wanted), input of backward */
     const void *dhT;
@@ -39,6 +39,9 @@ static inline int64_t lnt_mesa_window_chunk(int64_t window, int64_t wish)
     return n;
 }
 
+/* Where Lambda decays, the inverse of what is forgotten grows: so many times at most. */
+#define LNT_MESA_GROWTH 1024.0f
+
 /* How mesa's conjugate gradients begin, what they are, and what the backward pass differentiates; in the order of the options' words. */
 enum {
     LNT_CG_DIAGONAL, /* x = q / diag(H_t + Lambda) */
@@ -50,10 +53,13 @@ enum {
     LNT_CG_PLAIN,
     LNT_CG_ABSOLUTE, /* plain, 1e-5 added to both denominators, no early stop */
     LNT_CG_FLASH,    /* the same in chunks of 64 with q, k, H and the operands of products rounded to float16, as flash-linear-attention does */
+    LNT_CG_SHERMAN_MORRISON, /* no steps: the inverse P of H + Lambda, token by token; h0 and hT are P, and Lambda decays with H */
 };
 enum {
     LNT_CG_IMPLICIT, /* the solution, by a second solve: exact where the steps have converged */
     LNT_CG_UNROLLED, /* the steps that a call takes, however few; their number is a constant. At most 1024 steps; not LNT_CG_FLASH */
 };
+
+static inline bool lnt_mesa_is_recursive(const lnt_mesa_args *a) { return a->cg_solver == LNT_CG_SHERMAN_MORRISON; }
 
 #endif

@@ -31,5 +31,9 @@ const lnt_recur_case lnt_mesa_cases[] = {
     { "mesa", 1, { 300 }, LNT_HEADS(1, 1, 64, 64), .gate = -0.05, .beta = 1, .option = { { "window", 128 } } },
     { "mesa", 2, { 100, 33 }, LNT_HEADS(1, 2, 20, 24), .gate = -0.1, .beta = 1, .states = true, .option = { { "lambda_varies", 1 } } },
     { "mesa", 1, { 90 }, LNT_HEADS(2, 2, 20, 24), .gate = -0.1, .beta = 1, .option = { { "window", 32 }, { "lambda_varies", 1 } } },
+    /* the recursive solution, whose states are inverses */
+    { "mesa", 3, { 100, 0, 17 }, LNT_HEADS(1, 2, 16, 24), .gate = 0, .beta = 1, .option = { { "cg_solver", 5 } } },
+    { "mesa", 2, { 150, 33 }, LNT_HEADS(2, 2, 50, 60), .gate = -0.02, .beta = 1, .states = true, .option = { { "cg_solver", 5 } } },
+    { "mesa", 1, { 70 }, LNT_HEADS(2, 4, 20, 24), .gate = 0, .beta = 1, .states = true, .option = { { "cg_solver", 5 } } },
     { 0 },
 };

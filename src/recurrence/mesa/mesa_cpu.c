@@ -44,6 +44,8 @@ typedef struct {
     float *dkb, *dkb2, *dvalue, *dv, *dg, *dg2, *dG[2], *dH[2], *Hs, *Gs, *dq_sum, *dk_sum;
     float *q, *dq, *Hc; /* of steps that are kept: [segment,K] twice, the states before every chunk of the segment */
     double *dlambda;    /* [segment,K] where every token has a Lambda */
+    float *u, *P, *Ps;  /* LNT_CG_SHERMAN_MORRISON: [K]; [K,K]; the same before every segment */
+    double *inverse;    /* [K + 1,K] */
     void *window;       /* of the heads whose window ends before they do */
     void *decay; /* workspace of the decay core */
     size_t decay_size;
@@ -140,6 +142,7 @@ static size_t carve(const lnt_mesa_args *a, bool backward, char *base, scratch *
     for (int i = 0; i < (backward ? 3 : 2); i++) *values[i] = lnt_carve_floats(&c, S * V);
     for (int i = 0; i < (backward ? 4 : 2); i++) *each[i] = lnt_carve_floats(&c, S);
     w->G = lnt_carve_floats(&c, K * V);
+    if (lnt_mesa_is_recursive(a)) w->u = lnt_carve_floats(&c, K);
     lnt_recur_args d = decay_call(a, S, a->V, cu, w);
     w->decay_size = LNT_V(lnt_decay_chunk).workspace(&d, backward, 1);
     if (backward) {
@@ -150,6 +153,11 @@ static size_t carve(const lnt_mesa_args *a, bool backward, char *base, scratch *
         }
         w->Hs = lnt_carve_floats(&c, segments * K * K);
         w->Gs = lnt_carve_floats(&c, segments * K * V);
+        if (lnt_mesa_is_recursive(a)) {
+            w->P = lnt_carve_floats(&c, K * K);
+            w->Ps = lnt_carve_floats(&c, segments * K * K);
+            w->inverse = lnt_carve_bytes(&c, (size_t)((K + 1) * K) * sizeof *w->inverse);
+        }
         if (unrolled(a)) {
             w->q = lnt_carve_floats(&c, S * K);
             w->dq = lnt_carve_floats(&c, S * K);
@@ -182,13 +190,27 @@ static void write_state(const solver *s, int K, int V, int n, const float *kb, c
     LNT_V(lnt_mm_scaled)(s->in + n - 1, 0, K, V, n, s->P, 1, s->wide, v, V, S, V);
 }
 
+static lnt_mesa_recursive recursive(piece p, const scratch *w, float *P)
+{
+    return (lnt_mesa_recursive){ .k = w->k, .g = w->g, .beta = w->beta, .lambda = w->s.lambda, .P = P, .u = w->u, .h = p.x->h };
+}
+
+/* Lambda, or its inverse, as a matrix. */
+static void diagonal(const lnt_mesa_args *a, const solver *s, bool inverse, float *A)
+{
+    memset(A, 0, (size_t)a->K * (size_t)a->K * sizeof *A);
+    for (int64_t i = 0; i < a->K; i++) A[i * (a->K + 1)] = inverse ? 1.0f / s->lambda[i] : s->lambda[i];
+}
+
 /* Solve `len` rows of a segment from token t. s->H goes on to the state after them. */
 static void solve_segment(piece p, int64_t t, int64_t len, const float *b, float *x, scratch *w)
 {
     const lnt_mesa_args *a = p.a;
     solver *s = &w->s;
     int64_t K = a->K, C = p.token ? 1 : s->C;
-    for (int64_t i = 0; i < len; i += C) {
+    const lnt_mesa_recursive r = recursive(p, w, s->H);
+    if (lnt_mesa_is_recursive(a)) LNT_V(lnt_mesa_recursion)(a, &r, t, len, b, x);
+    for (int64_t i = 0; i < len && !lnt_mesa_is_recursive(a); i += C) {
         int n = (int)(len - i < C ? len - i : C);
         const float *k = w->k + i * K, *kb = w->kb + i * K;
         if (p.token) {
@@ -250,6 +272,7 @@ static void forward_piece(piece p, scratch *w)
     if (a->hT) w->s.H = (float *)a->hT + at * K * K;
     copy_state(w->s.H, state_at(a->h0, at, K * K), K * K);
     LNT_V(lnt_mesa_load_lambda)(a, p.x->h, &w->s);
+    if (lnt_mesa_is_recursive(a) && !a->h0) diagonal(a, &w->s, true, w->s.H);
     float *G = a->sT ? (float *)a->sT + at * K * V : w->G;
     const float *before = state_at(a->s0, at, K * V);
     for (int64_t i = 0; i == 0 || i < p.x->len; i += S, before = G) {
@@ -275,6 +298,28 @@ static void forward_piece(piece p, scratch *w)
 
 /* ---- backward ------------------------------------------------------------------------------------------------------------------------ */
 
+/* The same of P into Ps, its end into P; and Hs begins as its inverse. */
+static void sweep_inverse(piece p, int64_t at, scratch *w)
+{
+    const lnt_mesa_args *a = p.a;
+    const int64_t K = a->K, S = segment_length(a);
+    const float *h0 = state_at(a->h0, at, K * K);
+    if (!lnt_mesa_is_recursive(a)) return;
+    diagonal(a, &w->s, true, w->P);
+    diagonal(a, &w->s, false, w->Hs);
+    if (h0) {
+        memcpy(w->P, h0, (size_t)(K * K) * sizeof *h0);
+        LNT_V(lnt_mesa_invert)((int)K, h0, w->inverse, w->Hs);
+    }
+    const lnt_mesa_recursive r = recursive(p, w, w->P);
+    for (int64_t i = 0; i < p.x->len; i += S) {
+        const int64_t len = p.x->len - i < S ? p.x->len - i : S;
+        memcpy(w->Ps + i / S * K * K, w->P, (size_t)(K * K) * sizeof *w->P);
+        load_segment(p, p.x->first + i, len, w);
+        LNT_V(lnt_mesa_recursion)(a, &r, p.x->first + i, len, NULL, w->x);
+    }
+}
+
 /* The states before every segment into Hs and Gs. */
 static void sweep(piece p, int64_t at, scratch *w)
 {
@@ -282,6 +327,7 @@ static void sweep(piece p, int64_t at, scratch *w)
     int64_t K = a->K, V = a->V, S = segment_length(a), segment = 0;
     solver *s = &w->s;
     copy_state(w->Hs, state_at(a->h0, at, K * K), K * K);
+    sweep_inverse(p, at, w);
     copy_state(w->Gs, state_at(a->s0, at, K * V), K * V);
     for (int64_t i = 0; i + S < p.x->len; i += S, segment++) {
         float *H = w->Hs + (segment + 1) * K * K, *G = w->Gs + (segment + 1) * K * V;
@@ -387,10 +433,10 @@ static void backward_segment(piece p, int64_t t, int64_t len, const float *H, co
         return;
     }
     float *e = w->dvalue; /* until the second pass writes there */
-    copy_state(w->s.H, H, K * K);
+    copy_state(w->s.H, lnt_mesa_is_recursive(a) ? w->Ps + (t - p.x->first) / segment_length(a) * K * K : H, K * K);
     solve_segment(p, t, len, w->b, e, w);
     double *dl = w->dlambda ? w->dlambda : dlambda;
-    for (int64_t i = 0; i < len; i++, dl += w->dlambda ? K : 0)
+    for (int64_t i = 0; i < len && !lnt_mesa_is_recursive(a); i++, dl += w->dlambda ? K : 0)
         for (int64_t j = 0; j < K; j++) dl[j] -= (double)w->x[i * K + j] * e[i * K + j];
     put_lambdas(p, t, len, w);
     for (int64_t i = 0; i < len * K; i++) w->b[i] = -e[i];
@@ -428,9 +474,18 @@ static void backward_piece(piece p, double *dlambda, scratch *w)
     else
         copy_state(w->dH[0], NULL, K * K);
     if (unrolled(a)) LNT_V(lnt_mesa_symmetric)((int)K, w->dH[0]);
+    if (lnt_mesa_is_recursive(a)) { /* from the gradient of P, by dH = -P dP P */
+        memcpy(w->dH[1], w->dH[0], (size_t)(K * K) * sizeof(float));
+        LNT_V(lnt_mesa_between)((int)K, w->P, w->dH[1], w->s.H, w->dH[0]);
+    }
     for (int64_t segment = (p.x->len + S - 1) / S - 1; segment >= 0; segment--) {
         int64_t i = segment * S, len = p.x->len - i < S ? p.x->len - i : S;
         backward_segment(p, p.x->first + i, len, w->Hs + segment * K * K, w->Gs + segment * K * V, dlambda, w);
+    }
+    if (lnt_mesa_is_recursive(a)) { /* Lambda is the state that H begins with, and its gradient that of P */
+        for (int64_t i = 0; i < K && !a->h0; i++) dlambda[i] += w->dH[0][i * (K + 1)];
+        memcpy(w->dH[1], w->dH[0], (size_t)(K * K) * sizeof(float));
+        LNT_V(lnt_mesa_between)((int)K, w->Hs, w->dH[1], w->s.H, w->dH[0]);
     }
     if (a->dh0) LNT_V(lnt_transpose)((int)K, (int)K, w->dH[0], K, (float *)a->dh0 + at * K * K, K);
     if (a->ds0) memcpy((float *)a->ds0 + at * K * V, w->dG[0], (size_t)(K * V) * sizeof(float));

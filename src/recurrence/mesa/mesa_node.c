@@ -1,5 +1,6 @@
 /* The Mesa core's node. The state of a sequence is G [Hv,K,V], then H [Hv,K,K], float32; of the solver that rounds as flash-linear-attention does,
- * what mesa_replay.h says, and with a window what mesa_ring.h says. */
+ * what mesa_replay.h says, and with a window what mesa_ring.h says; of the recursive one H is the
+ * inverse P. */
 #include "recurrence/mesa/mesa_node.h"
 
 #include <math.h>
@@ -19,6 +20,7 @@ typedef struct {
 
 static lnt_mesa_args *args_of(lnt_recur_call *a) { return (void *)a; }
 /* Whether the state is rows: of a window, or of a chunk. */
+static bool is_recursive(const mesa_attr *x) { return x->solve.solver == LNT_CG_SHERMAN_MORRISON; }
 static bool has_ring(const mesa_attr *x) { return x->solve.window > 0; }
 static bool replays(const mesa_attr *x) { return x->solve.solver == LNT_CG_FLASH; }
 static int64_t lambda_count(const lnt_node *n)
@@ -102,6 +104,16 @@ static void bind(const lnt_call *k, lnt_recur_call *call)
     for (int64_t i = 0; i < lambda_count(k->node); i++) lambda[i] = (float)x->solve.lower + (p[i] > 20 ? p[i] : log1pf(expf(p[i])));
 }
 
+/* A state that begins is the inverse of Lambda, not 0. */
+static void begin_inverses(const lnt_call *k, const lnt_mesa_args *a)
+{
+    const float *lambda = a->lambda;
+    for (int64_t n = 0; n < k->n_seq; n++) {
+        float *P = (float *)(void *)((char *)k->state + n * k->state_stride) + (int64_t)a->Hv * a->K * a->V;
+        for (int64_t i = 0; k->position[n] == 0 && i < (int64_t)a->Hv * a->K; i++) P[i * a->K + i % a->K] = 1.0f / lambda[i];
+    }
+}
+
 static linnet_status forward(const lnt_call *k)
 {
     const mesa_attr *x = k->attr;
@@ -111,6 +123,8 @@ static linnet_status forward(const lnt_call *k)
     if (k->state && (k->tokens == k->n_seq || lnt_rows_are_alone(k->c))) a->cg_max_steps = x->solve.max_steps_decoding;
     if (k->state && has_ring(x) && !lnt_on_cuda(k->c)) return lnt_mesa_ring_forward(k, a);
     if (has_ring(x)) return lnt_recur_run(k->c, a, false);
+    if (is_recursive(x) && lnt_on_cuda(k->c)) return lnt_recur_run(k->c, a, false); /* which says that it cannot */
+    if (is_recursive(x) && k->state) begin_inverses(k, a);
     if (k->state && replays(x)) return lnt_replay_forward(k, a);
 #ifdef LINNET_CUDA
     if (k->state && lnt_on_cuda(k->c) && lnt_recur_longest(a) <= LNT_MESA_FEW && a->K <= LNT_MESA_WIDEST && a->V <= LNT_MESA_WIDEST) {
@@ -175,7 +189,8 @@ lnt_buf lnt_mesa(lnt_program *p, lnt_buf q, lnt_buf k, lnt_buf v, lnt_buf g, lnt
     const int64_t count = (int64_t)lnt_heads(p, v) * (lnt_cols(p, q) / lnt_heads(p, q));
     const int lambda = lnt_add_param(p, o->lambda, 1, &count, (lnt_init){ LNT_INIT_CONST, log(expm1(o->start - o->lower)), 0 }, false, false);
     if (lambda < 0) return LNT_NO_BUF;
-    const lnt_node *node = lnt_recur_add(p, &lnt_recur_mesa, replays(x) || has_ring(x) ? &replayed : &lnt_mesa_node, &in, &x->base, 1, &lambda);
+    const lnt_op *type = replays(x) || has_ring(x) || is_recursive(x) ? &replayed : &lnt_mesa_node;
+    const lnt_node *node = lnt_recur_add(p, &lnt_recur_mesa, type, &in, &x->base, 1, &lambda);
     if (node && replays(x)) x->base.call.head.form = LINNET_FORM_CHUNK;
     return node ? node->out[0] : LNT_NO_BUF;
 }

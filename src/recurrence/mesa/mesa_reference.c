@@ -24,6 +24,7 @@ typedef struct {
 typedef struct {
     double *A, *lambda, *dlambda, *x, *y, *e, *d, *dr, *dp, *dd, *dw, *o, *r, *p, *w;
     cg_step *steps;
+    double *inverse, *product; /* [K,K] twice, LNT_CG_SHERMAN_MORRISON */
     int64_t stride; /* from step to step in p, w and r: K, or 0 when nothing is kept */
 } rows;
 
@@ -48,6 +49,8 @@ static int64_t carve(const lnt_mesa_args *a, bool backward, double *p, rows *w)
                   { &w->dd, K },
                   { &w->dw, K },
                   { &w->o, a->V },
+                  { &w->inverse, lnt_mesa_is_recursive(a) ? K * K : 0 },
+                  { &w->product, lnt_mesa_is_recursive(a) ? K * K : 0 },
                   { &w->r, kept * K },
                   { &w->p, kept * K },
                   { &w->w, kept * K },
@@ -76,29 +79,10 @@ static rows rows_of(const ref_head *h)
 /* H [K,K], then G [K,V]. */
 static int64_t state(const lnt_recur_args *a) { return a->K * ((int64_t)a->K + a->V); }
 
-static void load(const ref_head *h, bool gradient, double *S)
-{
-    const lnt_mesa_args *a = args_of(h->a);
-    int64_t K = a->K;
-    rows w = rows_of(h);
-    if (!a->lambda_varies) ref_get_row(w.lambda, a->lambda, ref_f(h->a), h->h, K);
-    ref_get_row(S, gradient ? a->dhT : a->h0, ref_f(h->a), ref_index(h), K * K);
-    ref_get_row(S + K * K, gradient ? a->dsT : a->s0, ref_f(h->a), ref_index(h), K * a->V);
-}
-
 static void symmetrise(int64_t K, double *H)
 {
     for (int64_t i = 0; i < K; i++)
         for (int64_t j = 0; j < i; j++) H[i * K + j] = H[j * K + i] = 0.5 * (H[i * K + j] + H[j * K + i]);
-}
-
-static void store(const ref_head *h, bool gradient, const double *S)
-{
-    const lnt_mesa_args *a = args_of(h->a);
-    int64_t K = a->K;
-    if (gradient && unrolled(a)) symmetrise(K, h->dS);
-    ref_put_row(gradient ? a->dh0 : a->hT, ref_f(h->a), ref_index(h), K * K, S);
-    ref_put_row(gradient ? a->ds0 : a->sT, ref_f(h->a), ref_index(h), K * a->V, S + K * K);
 }
 
 static void step(const ref_head *h, int64_t t)
@@ -211,7 +195,7 @@ static int64_t solve(const ref_head *h, int64_t t, const double *H, const double
 {
     const lnt_mesa_args *a = args_of(h->a);
     int64_t K = a->K, taken = 0, at = ref_row(h, t);
-    if (a->cg_tolerance > 0 && !unrolled(a)) {
+    if (lnt_mesa_is_recursive(a) || (a->cg_tolerance > 0 && !unrolled(a))) {
         factor(K, H, w->lambda, w->A);
         memcpy(x, y, (size_t)K * sizeof *x);
         solve_factored(K, w->A, x);
@@ -224,6 +208,85 @@ static int64_t solve(const ref_head *h, int64_t t, const double *H, const double
     ref_put(a->steps, ref_f(h->a), at, (double)(taken > uncounted(a) ? taken - uncounted(a) : 0));
     ref_put(a->residual, ref_f(h->a), at, size == 0 ? 0 : sqrt(ref_dot(K, w->dr, w->dr) / size));
     return taken;
+}
+
+/* ---- states -------------------------------------------------------------------------------------------------------------------------- */
+
+/* With LNT_CG_SHERMAN_MORRISON the state's H has Lambda in it, which decays as all of it, and stands in files as its inverse P; dH = -P dP P. */
+
+static void invert(int64_t K, const double *A, const rows *w, double *out)
+{
+    for (int64_t i = 0; i < K; i++) w->d[i] = 0;
+    factor(K, A, w->d, w->A);
+    for (int64_t i = 0; i < K; i++) {
+        for (int64_t j = 0; j < K; j++) w->d[j] = i == j;
+        solve_factored(K, w->A, w->d);
+        for (int64_t j = 0; j < K; j++) out[j * K + i] = w->d[j];
+    }
+}
+
+/* D = - A D A */
+static void between(int64_t K, const double *A, const rows *w, double *D)
+{
+    for (int64_t i = 0; i < K; i++)
+        for (int64_t j = 0; j < K; j++) {
+            w->product[i * K + j] = 0;
+            for (int64_t m = 0; m < K; m++) w->product[i * K + j] -= A[i * K + m] * D[m * K + j];
+        }
+    for (int64_t i = 0; i < K; i++)
+        for (int64_t j = 0; j < K; j++) {
+            D[i * K + j] = 0;
+            for (int64_t m = 0; m < K; m++) D[i * K + j] += w->product[i * K + m] * A[m * K + j];
+        }
+}
+
+/* H with Lambda: the inverse of the initial P. */
+static void initial_inverse(const ref_head *h, const rows *w, double *H)
+{
+    const lnt_mesa_args *a = args_of(h->a);
+    const int64_t K = a->K;
+    for (int64_t i = 0; i < K * K; i++) H[i] = 0;
+    if (a->h0) {
+        ref_get_row(w->inverse, a->h0, ref_f(h->a), ref_index(h), K * K);
+        invert(K, w->inverse, w, H);
+    } else
+        for (int64_t i = 0; i < K; i++) H[i * (K + 1)] = ref_get(a->lambda, ref_f(h->a), h->h * K + i);
+}
+
+static void load(const ref_head *h, bool gradient, double *S)
+{
+    const lnt_mesa_args *a = args_of(h->a);
+    int64_t K = a->K;
+    const rows w = rows_of(h);
+    const bool inverse = lnt_mesa_is_recursive(a);
+    if (!a->lambda_varies) ref_get_row(w.lambda, a->lambda, ref_f(h->a), h->h, K);
+    for (int64_t i = 0; i < K && inverse; i++) w.lambda[i] = 0;
+    ref_get_row(S, gradient ? a->dhT : a->h0, ref_f(h->a), ref_index(h), K * K);
+    ref_get_row(S + K * K, gradient ? a->dsT : a->s0, ref_f(h->a), ref_index(h), K * a->V);
+    if (inverse && !gradient) initial_inverse(h, &w, S);
+    if (inverse && gradient) {
+        invert(K, h->S, &w, w.inverse);
+        between(K, w.inverse, &w, S);
+    }
+}
+
+static void store(const ref_head *h, bool gradient, const double *S)
+{
+    const lnt_mesa_args *a = args_of(h->a);
+    int64_t K = a->K;
+    const rows w = rows_of(h);
+    double *H = gradient ? h->dS : h->S;
+    if (gradient && unrolled(a)) symmetrise(K, h->dS);
+    if (lnt_mesa_is_recursive(a) && gradient) {
+        for (int64_t i = 0; i < K && !a->h0; i++) h->sums[i] += h->dS[i * (K + 1)];
+        initial_inverse(h, &w, h->S);
+        between(K, h->S, &w, h->dS);
+    } else if (lnt_mesa_is_recursive(a)) {
+        invert(K, S, &w, w.inverse);
+        H = w.inverse;
+    }
+    ref_put_row(gradient ? a->dh0 : a->hT, ref_f(h->a), ref_index(h), K * K, H);
+    ref_put_row(gradient ? a->ds0 : a->sT, ref_f(h->a), ref_index(h), K * a->V, S + K * K);
 }
 
 /* ---- tokens -------------------------------------------------------------------------------------------------------------------------- */
@@ -256,7 +319,7 @@ static void implicit(const ref_head *h, int64_t t, const double *H, double *dH, 
     int64_t K = h->a->K;
     solve(h, t, H, w->y, w->e, w);
     for (int64_t i = 0; i < K; i++) {
-        dlambda[i] -= w->x[i] * w->e[i];
+        if (!lnt_mesa_is_recursive(args_of(h->a))) dlambda[i] -= w->x[i] * w->e[i];
         for (int64_t j = 0; j < K; j++) dH[i * K + j] -= w->e[i] * w->x[j];
     }
 }

@@ -67,6 +67,18 @@ typedef struct {
     float *dq, *dkb, *dvalue, *dg;
 } lnt_mesa_rows;
 
+/* LNT_CG_SHERMAN_MORRISON, mesa_recursive_cpu.c: keys, gates and strengths of the rows, Lambda and P [K,K] of their head h, and u [K]. */
+typedef struct {
+    const float *k, *g, *beta, *lambda;
+    float *P, *u;
+    int h;
+} lnt_mesa_recursive;
+/* P goes over `len` tokens, from token t on; x_i = P_i b_i (b NULL: only that). */
+void LNT_V(lnt_mesa_recursion)(const lnt_mesa_args *a, const lnt_mesa_recursive *r, int64_t t, int64_t len, const float *b, float *x);
+/* out = A^{-1}, A symmetric and positive; room [K + 1,K]. out = - A D A, the gradient of A from that of its inverse; room [K,K]. */
+void LNT_V(lnt_mesa_invert)(int K, const float *A, double *room, float *out);
+void LNT_V(lnt_mesa_between)(int K, const float *A, const float *D, float *room, float *out);
+
 /* H [K,K] = its symmetric part. */
 void LNT_V(lnt_mesa_symmetric)(int K, float *H);
 /* After a solve that kept its steps: gradients of the rows; dH [K,K], symmetric, goes from the chunk's end to its start; dlambda [K] is added to
