@@ -133,6 +133,15 @@ typedef struct {
     const char *name, *summary, *paper, *recurrence;
 } linnet_mixer_info;
 LINNET_API const linnet_mixer_info *linnet_mixer_at(int i);
+/* What one layer of a mixer takes in a model of `width` columns (a multiple of 128) and heads of 128, with its other keys at their defaults. */
+typedef struct {
+    size_t size;
+    int64_t parameters;
+    int64_t state_bytes;  /* of a sequence of `tokens` tokens, float32 */
+    int grows;            /* the state does with every token */
+    double flops_a_token; /* of products and recurrences, in a sequence of `tokens` tokens */
+} linnet_mixer_cost;
+LINNET_API linnet_status linnet_mixer_measure(linnet_context *c, const char *mixer, int64_t width, int64_t tokens, linnet_mixer_cost *out);
 /* A mixer, block, norm or MLP with its keys: kind, range, default and meaning of each, as text for people or as JSON. Free with linnet_free. NULL:
  * there is none of that name, or no memory. */
 LINNET_API char *linnet_kind_describe(const char *name, int json);

@@ -38,6 +38,7 @@ static linnet_status check(lnt_ctx *c, const lnt_layer *l)
 static lnt_buf head_scaled(lnt_program *p, lnt_buf x, const char *name, double start, lnt_act act)
 {
     const int32_t heads = (int32_t)lnt_heads(p, x);
+    if (lnt_program_failed(p)) return LNT_NO_BUF; /* x has no heads */
     lnt_buf m = lnt_row_param(p, name, 1, heads, (lnt_init){LNT_INIT_CONST, start, 0});
     if (act != LNT_IDENTITY) m = lnt_activation(p, m, act, 1, true);
     return lnt_scale_rows(p, x, lnt_repeat_heads(p, lnt_with_heads(p, m, heads), (int)(lnt_cols(p, x) / heads)));

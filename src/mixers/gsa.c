@@ -32,10 +32,9 @@ static linnet_status check(lnt_ctx *c, const lnt_layer *l)
     return lnt_check_expanded(c, l, o->num_heads, o->num_kv_heads, o->expand_k, o->expand_v);
 }
 
-static lnt_buf phi(lnt_program *p, int map, lnt_buf x)
+static lnt_buf phi(lnt_program *p, int map, int64_t d, lnt_buf x)
 {
     if (map != T2R) return lnt_activation(p, x, map == RELU ? LNT_RELU : LNT_SILU, 1, false);
-    const int64_t d = lnt_cols(p, x) / lnt_heads(p, x);
     x = lnt_head_linear(p, x, "feature_map.layer", d, false, (lnt_init){LNT_INIT_NORMAL, lnt_init_std(p, d), 0});
     return lnt_activation(p, x, LNT_RELU, 1, false);
 }
@@ -47,8 +46,8 @@ static lnt_buf build(lnt_program *p, const lnt_layer *l, lnt_buf x)
     const int64_t conv = o->use_short_conv ? o->conv_size : 0, slots = o->num_slots ? o->num_slots : n.key;
     const lnt_act act = conv ? LNT_SILU : LNT_IDENTITY;
     const int group = (int)(n.heads / n.kv_heads);
-    lnt_buf q = phi(p, o->feature_map, lnt_project(p, x, "q", n.heads, n.key, conv, act));
-    lnt_buf k = phi(p, o->feature_map, lnt_project(p, x, "k", n.kv_heads, n.key, conv, act));
+    lnt_buf q = phi(p, o->feature_map, n.key, lnt_project(p, x, "q", n.heads, n.key, conv, act));
+    lnt_buf k = phi(p, o->feature_map, n.key, lnt_project(p, x, "k", n.kv_heads, n.key, conv, act));
     lnt_buf v = lnt_activation(p, lnt_project(p, x, "v", n.kv_heads, n.value, conv, act), LNT_SILU, 1, false);
     lnt_buf f = lnt_activation(p, lnt_heads_of(p, x, "f_proj", n.kv_heads, slots), LNT_LOG_SIGMOID, 1 / o->gate_logit_normalizer, true);
     lnt_buf w = lnt_repeat_heads(p, lnt_activation(p, f, LNT_ONE_MINUS_EXP, 1, false), group);

@@ -117,6 +117,11 @@ def mixers(_):
     names = [line["mixer"] for line in lines if "mixer" in line]
     assert {"linear_attn", "retnet", "simple_gla", "delta_net", "gated_deltanet"} <= set(names), names
     assert any("preset" in line for line in lines)
+    takes = {line["mixer"]: line for line in lines if "mixer" in line}
+    assert all(line["parameters"] > 0 and line["state_bytes"] > 0 and line["flops_a_token"] > 0 for line in takes.values()), takes
+    assert takes["attention"]["state_grows"] and not takes["linear_attn"]["state_grows"] and "which grows with its length" in text
+    assert takes["linear_attn"]["flops_a_token"] > 2 * takes["linear_attn"]["parameters"] > 2 * 4 * 2048 ** 2
+    assert takes["linear_attn"]["state_bytes"] == 16 * 128 * 128 * 4 and takes["attention"]["state_bytes"] >= 2 * 2048 * 2048 * 4
     kinds = [line[family] for line in lines for family in ("mixer", "block", "norm", "mlp") if family in line]
     for name in kinds:
         assert name in text
