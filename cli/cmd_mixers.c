@@ -74,8 +74,9 @@ static void list_text(linnet_context *c)
 {
     const char *bold = term_colours(stdout) ? "\033[1m" : "", *plain = *bold ? "\033[0m" : "", *dim = *bold ? "\033[2m" : "";
     const linnet_mixer_info *m;
-    static const char *const headings[FAMILIES] = { "mixers (--mixer), with what a layer of width 2048 takes in a sequence of 2048 tokens", "blocks (--set block=NAME)", "norms (--set norm=NAME)",
-                                                      "MLPs (--set mlp=NAME)" };
+    static const char *const headings[FAMILIES] = {
+        "mixers (--mixer), with what a layer of width 2048 takes in a sequence of 2048 tokens", "blocks (--set block=NAME)",
+        "norms (--set norm=NAME)", "MLPs (--set mlp=NAME)" };
     for (int f = 0; f < FAMILIES; f++) {
         printf("%s%s\n", f ? "\n" : "", headings[f]);
         for (int i = 0; (m = linnet_kind_at(families[f], i)) != NULL; i++) {

@@ -70,6 +70,8 @@ static lnt_buf build_bounds(lnt_program *p, const lnt_buf *in, const ref *a)
 }
 static lnt_buf build_hedgehog(lnt_program *p, const lnt_buf *in, const ref *a) { return (void)a, lnt_hedgehog(p, in[0]); }
 static lnt_buf build_dpfp(lnt_program *p, const lnt_buf *in, const ref *a) { return lnt_dpfp(p, in[0], (int)a->nu); }
+static lnt_buf build_circular(lnt_program *p, const lnt_buf *in, const ref *a) { return (void)a, lnt_circular(p, in[0]); }
+static lnt_buf build_quadratic(lnt_program *p, const lnt_buf *in, const ref *a) { return lnt_quadratic(p, in[0], a->eps, a->scale, a->cap); }
 static lnt_buf build_loss(lnt_program *p, const lnt_buf *in, const ref *a)
 {
     return lnt_lm_loss(p, in[0], in[1], "e.weight", a->vocab, a->cap, normal);
@@ -186,6 +188,14 @@ static const op_case cases[] = {
     {.name = "bounded decay", .build = build_bounded, BOTH(bounded), .n_in = 2, .cols = {37, 37}, .heads = 1, .positive = true, .row = true},
     {.name = "decay bounds", .build = build_bounds, BOTH(bounds), .n_in = 1, .cols = {4 * 37}, .heads = 4, .alone = true, .a = {.size = 4, .nu = 37}},
     {.name = "hedgehog", .build = build_hedgehog, BOTH(hedgehog), .n_in = 1, .cols = {38}, .heads = 2},
+    {.name = "circular", .build = build_circular, BOTH(circular), .n_in = 1, .cols = {38}, .heads = 2},
+    {.name = "quadratic", .build = build_quadratic,
+     BOTH(quadratic),
+     .n_in = 1, .cols = {34}, .heads = 2, .a = {.eps = 1, .scale = 0.5, .cap = 0.17}},
+    {.name = "quadratic without lower degrees", .build = build_quadratic, BOTH(quadratic), .n_in = 1, .cols = {48}, .heads = 3, .a = {.cap = 0.25}},
+    {.name = "quadratic of one column", .build = build_quadratic,
+     BOTH(quadratic),
+     .n_in = 1, .cols = {2}, .heads = 2, .a = {.scale = 1, .cap = 0.5}},
     {.name = "dpfp", .build = build_dpfp, BOTH(dpfp), .n_in = 1, .cols = {42}, .heads = 2, .a = {.nu = 4}},
     {.name = "dpfp of two columns", .build = build_dpfp, BOTH(dpfp), .n_in = 1, .cols = {2}, .heads = 2, .a = {.nu = 5}},
     {.name = "lm loss", .build = build_loss, BOTH(loss), .n_in = 1, .cols = {20}, .heads = 1, .ids = true, .a = {.vocab = 101}},

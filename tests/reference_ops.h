@@ -563,6 +563,43 @@ static void ref_dpfp(ref *r, int backward)
 static void ref_dpfp_forward(ref *r) { ref_dpfp(r, 0); }
 static void ref_dpfp_backward(ref *r) { ref_dpfp(r, 1); }
 
+/* one = eps, linear = scale, square = cap of the case. */
+static void ref_quadratic(ref *r, int backward)
+{
+    const int64_t d = r->in_cols[0] / r->heads, front = (r->eps != 0) + (r->scale != 0 ? d : 0), cols = front + d * (d + 1) / 2;
+    for (int64_t i = 0; i < r->T * r->heads; i++) {
+        const double *x = r->in[0] + i * d;
+        double *y = backward ? r->d_out + i * cols : r->out + i * cols, *dx = r->d_in[0] + i * d;
+        int64_t at = front + d;
+        if (!backward && r->eps != 0) y[0] = r->eps;
+        for (int64_t l = 0; l < d; l++) {
+            double *linear = y + (r->eps != 0) + l;
+            if (backward) dx[l] += (r->scale != 0 ? r->scale * *linear : 0) + 2 * r->cap * x[l] * y[front + l];
+            else y[front + l] = r->cap * x[l] * x[l];
+            if (!backward && r->scale != 0) *linear = r->scale * x[l];
+            for (int64_t m = l + 1; m < d; m++, at++) {
+                if (!backward) y[at] = sqrt(2) * r->cap * x[l] * x[m];
+                else dx[l] += sqrt(2) * r->cap * x[m] * y[at], dx[m] += sqrt(2) * r->cap * x[l] * y[at];
+            }
+        }
+    }
+}
+static void ref_quadratic_forward(ref *r) { ref_quadratic(r, 0); }
+static void ref_quadratic_backward(ref *r) { ref_quadratic(r, 1); }
+
+static void ref_circular(ref *r, int backward)
+{
+    const int64_t d = r->in_cols[0] / r->heads;
+    for (int64_t i = 0; i < r->T * r->heads; i++)
+        for (int64_t j = 0; j < d; j++) {
+            const double x = r->in[0][i * d + j];
+            if (backward) r->d_in[0][i * d + j] += cos(x) * r->d_out[2 * i * d + j] - sin(x) * r->d_out[(2 * i + 1) * d + j];
+            else r->out[2 * i * d + j] = sin(x), r->out[(2 * i + 1) * d + j] = cos(x);
+        }
+}
+static void ref_circular_forward(ref *r) { ref_circular(r, 0); }
+static void ref_circular_backward(ref *r) { ref_circular(r, 1); }
+
 /* ---- output head --------------------------------------------------------------------------------------------------------------------------- */
 
 static double ref_logit(const ref *r, int64_t t, int64_t v)

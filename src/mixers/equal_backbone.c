@@ -92,7 +92,8 @@ static lnt_buf build(lnt_program *p, const lnt_layer *l, lnt_buf x)
 }
 
 const lnt_mixer lnt_mixer_equal_backbone = {
-    .kind = {{"equal_backbone", "the MesaNet paper's layer, in which only the recurrence changes; its \"GLA\" and \"Mamba2\" are simple GLA stripped of the rest",
+    .kind = {{"equal_backbone", "the MesaNet paper's layer, in which only the recurrence changes; "
+              "its \"GLA\" and \"Mamba2\" are simple GLA stripped of the rest",
               "von Oswald et al. 2025, arXiv 2506.05233", "by rule"},
              LNT_OPTIONS(options, keys), check},
     .variant = "rule",

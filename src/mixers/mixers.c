@@ -18,7 +18,7 @@ const lnt_mixer *lnt_mixer_at(int i) { return i >= 0 && i < MIXERS ? mixers[i] :
 const lnt_mixer *lnt_mixer_find(const char *name)
 {
     for (int i = 0; i < MIXERS; i++)
-        if (!strcmp(mixers[i]->kind.about.name, name)) return mixers[i];
+        if (!strcmp(mixers[i]->kind.about.name, name) || (mixers[i]->alias && !strcmp(mixers[i]->alias, name))) return mixers[i];
     return NULL;
 }
 

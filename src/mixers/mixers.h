@@ -17,6 +17,7 @@ typedef struct lnt_mixer {
     /* The key of a word that can stand for a mixer of its own in a pattern ("mesa" for an equal_backbone with rule = mesa); NULL: none. The one of
      * its words under which window_size counts. */
     const char *variant, *windowed;
+    const char *alias; /* another name that it is asked for by; NULL: none */
     /* Options for `heads` heads of `head` columns, as a preset has them. NULL: those named num_heads and head_dim, values as
      * wide as keys beside a head_dim, and no groups of heads. */
     void (*size)(void *options, int64_t heads, int64_t head);

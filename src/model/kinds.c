@@ -36,6 +36,7 @@ const lnt_kind *lnt_kind_at(lnt_family f, int i)
 const lnt_kind *lnt_kind_find(lnt_family f, const char *name)
 {
     const lnt_kind *kind = NULL;
+    if (f == LNT_MIXERS) return lnt_mixer_find(name) ? &lnt_mixer_find(name)->kind : NULL; /* which may have another name */
     for (int i = 0; (kind = lnt_kind_at(f, i)) != NULL && strcmp(kind->about.name, name) != 0; i++) {}
     return kind;
 }

@@ -43,6 +43,7 @@ typedef linnet_status lnt_pair_kernel(const lnt_call *first, const lnt_call *sec
 LNT_DECLARE_OP(activation);
 LNT_DECLARE_OP(add);
 LNT_DECLARE_OP(bounded_decay);
+LNT_DECLARE_OP(circular);
 LNT_DECLARE_OP(clamp);
 LNT_DECLARE_OP(columns);
 LNT_DECLARE_OP(decay_bounds);
@@ -58,6 +59,7 @@ LNT_DECLARE_OP(l2norm);
 LNT_DECLARE_OP(layernorm);
 LNT_DECLARE_OP(lerp);
 LNT_DECLARE_OP(mul);
+LNT_DECLARE_OP(quadratic);
 LNT_DECLARE_OP(repeat_heads);
 LNT_DECLARE_OP(rmsnorm);
 LNT_DECLARE_OP(rotary);

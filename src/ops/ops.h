@@ -60,6 +60,7 @@ lnt_buf lnt_scale_by(lnt_program *p, lnt_buf x, lnt_buf m);
 lnt_buf lnt_lerp_param(lnt_program *p, lnt_buf a, lnt_buf b, const char *name, lnt_init init);
 lnt_buf lnt_scale_columns(lnt_program *p, lnt_buf x, const char *name, lnt_init init);
 lnt_buf lnt_scale_rows(lnt_program *p, lnt_buf x, lnt_buf m); /* x times m: rows as x has, or one fixed row for all */
+lnt_buf lnt_add_rows(lnt_program *p, lnt_buf x, lnt_buf m);   /* x plus m, alike */
 lnt_buf lnt_add_columns(lnt_program *p, lnt_buf x, const char *name, lnt_init init); /* x plus a row of parameters [cols] named `name` */
 /* A parameter of `rows` x `cols` as one fixed row of `rows` heads: what operators read besides activations. */
 lnt_buf lnt_row_param(lnt_program *p, const char *name, int64_t rows, int64_t cols, lnt_init init);
@@ -99,6 +100,10 @@ lnt_buf lnt_dense(lnt_program *p, lnt_buf x);
 lnt_buf lnt_softmax(lnt_program *p, lnt_buf x); /* over each head's columns */
 lnt_buf lnt_hedgehog(lnt_program *p, lnt_buf y);
 lnt_buf lnt_dpfp(lnt_program *p, lnt_buf x, int nu);
+/* [sin(x), cos(x)], columns double; and the map of degree 2 whose phi(x).phi(y) is one^2 + linear^2 x.y + square^2 (x.y)^2, with no column of a
+ * factor that is 0. */
+lnt_buf lnt_circular(lnt_program *p, lnt_buf x);
+lnt_buf lnt_quadratic(lnt_program *p, lnt_buf x, double one, double linear, double square);
 
 /* Mean next-token cross entropy, fused with the output projection `weight` [vocab, width] (a parameter's full name, so that it may be tied): logits
  * are made for a few rows at a time and never all exist. targets int32 [tokens], < 0: no loss there. softcap > 0: logits cap*tanh(z/cap).

@@ -91,6 +91,8 @@ lnt_buf lnt_scale_columns(lnt_program *p, lnt_buf x, const char *name, lnt_init 
 
 lnt_buf lnt_scale_rows(lnt_program *p, lnt_buf x, lnt_buf m) { return lnt_ready(p, "lerp", 1, &x) ? lerp(p, LNT_NO_BUF, x, m) : LNT_NO_BUF; }
 
+lnt_buf lnt_add_rows(lnt_program *p, lnt_buf x, lnt_buf m) { return lnt_ready(p, "lerp", 1, &x) ? lerp(p, x, LNT_NO_BUF, m) : LNT_NO_BUF; }
+
 lnt_buf lnt_add_columns(lnt_program *p, lnt_buf x, const char *name, lnt_init init)
 {
     return lnt_ready(p, "lerp", 1, &x) ? lerp(p, x, LNT_NO_BUF, lnt_row_param(p, name, 1, lnt_cols(p, x), init)) : LNT_NO_BUF;
