@@ -465,7 +465,9 @@ static const lnt_node *node_of(linnet_context *c, lnt_program **program, lnt_pro
             if (t->values == LNT_VALUES_DECAY) {
                 in.constant.name = t->name, in.constant.value = constant;
             } else if (p->op != &lnt_recur_mesa) {
-                const int64_t cols = letter_of(p, t->shape, 0), dim[] = { elements(p, t->name) / cols, cols };
+                int letters = 0; /* behind the first */
+                for (const char *x = t->shape; *x; x++) letters += *x == ' ';
+                const int64_t cols = letter_of(p, t->shape, letters > 1 ? letters - 1 : 0), dim[] = { elements(p, t->name) / cols, cols };
                 in.tensor[n].name = t->name;
                 in.tensor[n++].value = lnt_param_value(*program, lnt_add_param(*program, t->name, 2, dim, (lnt_init){ LNT_INIT_CONST, 0, 0 },
                                                                                false, false),

@@ -100,7 +100,7 @@ static void adjoint_identity(void **state)
     linnet_context *c = make_context(1);
     for (int o = 0; lnt_recur_at(o); o++)
         for (const lnt_recur_case *k = lnt_recur_at(o)->cases; k->op; k++) {
-            if (strcmp(k->op, lnt_recur_at(o)->name) != 0 || k->option[0].value == 1) continue;
+            if (strcmp(k->op, lnt_recur_at(o)->name) != 0 || k->option[0].value == 1 || lnt_recur_at(o)->nonlinear) continue;
             lnt_problem p;
             make_truth(c, k, LINNET_F64, &p);
             static const char *const aside[] = { "sT_kk", "nT", "mT" }; /* states beside it */

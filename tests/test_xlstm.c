@@ -115,12 +115,111 @@ static void stabiliser_cancels(void **state)
     linnet_context_destroy(c);
 }
 
+/* sLSTM as its paper writes it, without m: c_t = f c + e^i tanh(z), n_t = f n + e^i, y = sigmoid(o) c / n. One sequence. */
+static void slstm_written_out(const lnt_problem *p, float *o)
+{
+    const int64_t T = p->r.tokens, H = lnt_recur_letter(p->op, &p->call, "H", 1), D = lnt_recur_letter(p->op, &p->call, "D", 1);
+    const char *const name[] = { "wi", "wf", "wz", "wo" };
+    double *y = lnt_calloc((size_t)(8 * D) * sizeof *y), *c = y + D, *n = c + D, *pre = n + D;
+    for (int64_t h = 0; h < H; h++) {
+        for (int64_t j = 0; j < D; j++) {
+            const double m = tensor(p, "m0") ? exp(tensor(p, "m0")[h * D + j]) : 1;
+            y[j] = tensor(p, "y0") ? tensor(p, "y0")[h * D + j] : 0;
+            c[j] = tensor(p, "c0") ? m * tensor(p, "c0")[h * D + j] : 0;
+            n[j] = tensor(p, "n0") ? m * tensor(p, "n0")[h * D + j] : 0;
+        }
+        for (int64_t t = 0; t < T; t++) {
+            for (int64_t j = 0; j < 4 * D; j++) {
+                pre[j] = tensor(p, name[j / D])[(t * H + h) * D + j % D];
+                for (int64_t k = 0; k < D; k++) pre[j] += y[k] * tensor(p, "R")[(h * D + k) * 4 * D + j];
+            }
+            for (int64_t j = 0; j < D; j++) {
+                const double keep = 1 / (1 + exp(-pre[D + j]));
+                c[j] = keep * c[j] + exp(pre[j]) * tanh(pre[2 * D + j]);
+                n[j] = keep * n[j] + exp(pre[j]);
+                y[j] = c[j] / n[j] / (1 + exp(-pre[3 * D + j]));
+                o[(t * H + h) * D + j] = (float)y[j];
+            }
+        }
+    }
+    lnt_free(y);
+}
+
+/* As in stabiliser_is_a_choice: another m of the same state, or of an empty one, is no other state. */
+static void scalar_memory_written_out(void **state)
+{
+    (void)state;
+    enum { T = 50, H = 2, D = 21 };
+    const lnt_recur_case k = { "slstm", 1, { T }, { { "H", H }, { "D", D }, { "E", 4 * D } }, .states = true };
+    linnet_context *c = make_context(1);
+    for (int what = 0; what < 4; what++) { /* as it is; strong and weak writes; the state with another m; an empty state with another m */
+        static float o[T * H * D];
+        lnt_problem a, b;
+        OK(c, lnt_problem_make(c, &k, LINNET_F32, LINNET_F32, 5, &a));
+        OK(c, lnt_problem_make(c, &k, LINNET_F32, LINNET_F32, 5, &b));
+        for (int i = 0; what == 1 && i < T * H * D; i++) {
+            const int t = i / (H * D);
+            tensor(&a, "wi")[i] = tensor(&b, "wi")[i] = t == 20 ? 300 : t == 30 ? -300 : 3 * tensor(&a, "wi")[i];
+        }
+        static const char *const ends[] = { "dcT", "dnT", "dmT" }, *const empty[] = { "c0", "n0" };
+        for (int i = 0; i < 3; i++) memset(tensor(&a, ends[i]), 0, H * D * 4), memset(tensor(&b, ends[i]), 0, H * D * 4);
+        const float by = what == 2 ? 3 : what == 3 ? -40 : 0, f = expf(by);
+        for (int64_t i = 0; i < H * D; i++) tensor(&b, "m0")[i] -= by;
+        for (int s = 0; s < 2; s++)
+            for (int64_t i = 0; i < H * D; i++) tensor(&b, empty[s])[i] *= what == 3 ? 0 : f, tensor(&a, empty[s])[i] *= what == 3 ? 0 : 1;
+        for (int back = 0; back < 2; back++) {
+            OK(c, lnt_problem_run(c, &a, back));
+            OK(c, lnt_problem_run(c, &b, back));
+        }
+        slstm_written_out(&a, o);
+        close_to("slstm", "o written out", tensor(&a, "o"), o, T * H * D, 3e-6);
+        static const char *const same[] = { "o", "yT", "dwi", "dwf", "dwz", "dwo", "dR", "dy0" };
+        for (int i = 0; i < 8; i++)
+            close_to("slstm with another m", same[i], tensor(&b, same[i]), tensor(&a, same[i]), elements(&a, same[i]), 5e-6);
+        if (what == 3)
+            for (int64_t i = 0; i < H * D; i++) assert_true(tensor(&b, "dm0")[i] == 0);
+        lnt_problem_free(&a);
+        lnt_problem_free(&b);
+    }
+    linnet_context_destroy(c);
+}
+
+/* Without R units are on their own: c and n are scans of e^i tanh(z) and e^i. */
+static void scalar_memory_is_two_scans(void **state)
+{
+    (void)state;
+    enum { T = 60, D = 24 };
+    linnet_context *c = make_context(1);
+    const lnt_recur_case ka = { "slstm", 2, { 25, T - 25 }, { { "H", 1 }, { "D", D }, { "E", 4 * D } }, .states = false };
+    const lnt_recur_case kb = { "scan", 2, { 25, T - 25 }, { { "D", D } }, .states = false };
+    lnt_problem a, s[2];
+    OK(c, lnt_problem_make(c, &ka, LINNET_F32, LINNET_F32, 5, &a));
+    memset(tensor(&a, "R"), 0, tensor_bytes(&a, "R"));
+    OK(c, lnt_problem_run(c, &a, false));
+    for (int n = 0; n < 2; n++) {
+        OK(c, lnt_problem_make(c, &kb, LINNET_F32, LINNET_F32, 5, &s[n]));
+        for (int i = 0; i < T * D; i++) {
+            tensor(&s[n], "log_a")[i] = -log1pf(expf(-tensor(&a, "wf")[i]));
+            tensor(&s[n], "x")[i] = expf(tensor(&a, "wi")[i]) * (n ? 1 : tanhf(tensor(&a, "wz")[i]));
+        }
+        OK(c, lnt_problem_run(c, &s[n], false));
+    }
+    for (int i = 0; i < T * D; i++) tensor(&s[0], "o")[i] *= 1 / (tensor(&s[1], "o")[i] * (1 + expf(-tensor(&a, "wo")[i])));
+    close_to("slstm", "two scans", tensor(&a, "o"), tensor(&s[0], "o"), T * D, 3e-6);
+    lnt_problem_free(&a);
+    lnt_problem_free(&s[0]);
+    lnt_problem_free(&s[1]);
+    linnet_context_destroy(c);
+}
+
 int main(int argc, char **argv)
 {
     if (argc > 1) cmocka_set_test_filter(argv[1]);
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(stabiliser_is_a_choice),
         cmocka_unit_test(stabiliser_cancels),
+        cmocka_unit_test(scalar_memory_written_out),
+        cmocka_unit_test(scalar_memory_is_two_scans),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

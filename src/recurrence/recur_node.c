@@ -373,7 +373,7 @@ static bool check_rows(lnt_program *p, const lnt_recur_op *op, const lnt_recur_a
     return true;
 }
 
-/* The letters of "T Hk K" or "T Hv" from a buffer's heads and columns; those of "Hk K", of fixed rows, from its rows and columns. */
+/* The letters of "T Hk K" or "T Hv" from a buffer's heads and columns; those of "Hk K" and "H D E", of fixed rows, from its rows and columns. */
 static bool learn_sizes(lnt_program *p, const lnt_recur_op *op, const lnt_recur_tensor *t, lnt_buf b, lnt_recur_call *a)
 {
     const char *shape = t->shape, *letter[3];
@@ -381,13 +381,15 @@ static bool learn_sizes(lnt_program *p, const lnt_recur_op *op, const lnt_recur_
     int n = 0;
     while (n < 3 && (letter[n] = lnt_recur_next_letter(&shape, &length[n]))) n++;
     const int64_t cols = lnt_cols(p, b), heads = lnt_heads(p, b), rows = lnt_program_value(p, b)->rows;
-    if ((t->shape[0] == 'T') != (rows == 0) || n < 2 - (rows != 0) || n > 3 - (rows != 0))
+    if ((t->shape[0] == 'T') != (rows == 0) || n < 2 - (rows != 0))
         return lnt_program_fail(p, "%s: %s [%s] has other rows", op->name, t->name, t->shape), false;
     if (!t->wide && !lnt_program_value(p, b)->f32)
         return lnt_program_fail(p, "%s: %s must be float32 under every policy", op->name, t->name), false;
     if (rows) {
         if (n == 1) return learn(p, op, t->name, letter[0], length[0], rows * cols, a);
-        return learn(p, op, t->name, letter[0], length[0], rows, a) && learn(p, op, t->name, letter[1], length[1], cols, a);
+        if (!learn(p, op, t->name, letter[n - 1], length[n - 1], cols, a)) return false;
+        const int64_t between = n == 3 ? lnt_recur_letter(op, a, letter[1], length[1]) : 1; /* a letter that is known by now */
+        return learn(p, op, t->name, letter[0], length[0], between > 0 && rows % between == 0 ? rows / between : 0, a);
     }
     if (t->shape[0] == 'T' && !learn_rows(p, op, t, lnt_program_value(p, b)->each, a)) return false;
     if (n == 2) return learn(p, op, t->name, letter[1], length[1], cols, a);

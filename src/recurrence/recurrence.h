@@ -168,6 +168,7 @@ struct lnt_recur_op {
     const lnt_recur_impl *const *impls; /* NULL-terminated, fastest first, reference last */
     const struct lnt_recur_case *cases; /* what its core's implementations are checked on (problem.h) */
     lnt_recur_budget f32, bf16;
+    bool nonlinear;                     /* outputs are no linear function of values and states */
     void (*fill)(void *args);           /* what options left to the operator are, and what follows from sizes; NULL: nothing */
     linnet_status (*check)(lnt_ctx *c, const void *args, bool backward); /* what sizes and options must satisfy together; NULL: nothing */
     void (*exact)(void *args);          /* options with which a random problem has one truth to the last digit; NULL: any */

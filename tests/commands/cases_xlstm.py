@@ -1,7 +1,7 @@
 """The layers of xLSTM against the papers' formulas written out token by token."""
 import math
 
-from cases_mixers import WIDTH, held_to, matrix, sigmoid, times
+from cases_mixers import WIDTH, convolved, held_to, matrix, sigmoid, silu, times
 from harness import case
 
 
@@ -48,3 +48,28 @@ def mlstm_options(folder):
     for heads, cap, keys, values in ((2, 15.0, 0.5, 1), (4, None, 1, 1.5)):
         held_to(folder, "mlstm", dict(num_heads=heads, qk_dim_factor=keys, v_dim_factor=values, gate_soft_cap=cap or "null", eps=0,
                                       logit_soft_cap="null"), 2, 1e-6, lambda w, xs, layer, all_: mlstm(w, xs, heads, cap, 1e-6))
+
+
+def slstm(w, xs, heads, eps):
+    """The layer of arXiv 2405.04517, figure 10, on the rows xs."""
+    n = WIDTH // heads
+    seen = [[silu(v) for v in row] for row in convolved(xs, matrix(w["conv1d.weight"], len(w["conv1d.weight"]) // WIDTH))] if "conv1d.weight" in w else xs
+    maps = {g: matrix(w[f"{g}gate.weight"], WIDTH) for g in "ifzo"}
+    R = matrix(w["recurrent_kernel"], 4 * n)
+    y, c, norm, out = [0.0] * WIDTH, [0.0] * WIDTH, [0.0] * WIDTH, []
+    for x, s in zip(xs, seen):
+        into = {}
+        for at, (g, row) in enumerate(zip("ifzo", (s, s, x, x))):
+            into[g] = [sum(maps[g][j % n][j // n * n + k] * row[j // n * n + k] for k in range(n)) + w[f"{g}gate.bias"][j]
+                       + sum(y[j // n * n + k] * R[j // n * n + k][at * n + j % n] for k in range(n)) for j in range(WIDTH)]
+        c = [sigmoid(f) * a + math.exp(i) * math.tanh(z) for f, a, i, z in zip(into["f"], c, into["i"], into["z"])]
+        norm = [sigmoid(f) * a + math.exp(i) for f, a, i in zip(into["f"], norm, into["i"])]
+        y = [sigmoid(o) * a / b for o, a, b in zip(into["o"], c, norm)]
+        out.append([a * b for a, b in zip(sum((layer_norm(part, eps) for part in heads_of(y, heads)), []), w["group_norm.weight"])])
+    return out
+
+
+@case("slstm with convolution and without is the paper's formula without a stabiliser, token by token")
+def slstm_options(folder):
+    for heads, convolution in ((2, "true"), (4, "false")):
+        held_to(folder, "slstm", dict(num_heads=heads, use_short_conv=convolution), 2, 1e-6, lambda w, xs, layer, all_: slstm(w, xs, heads, 1e-6))
