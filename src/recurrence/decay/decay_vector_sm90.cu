@@ -228,6 +228,11 @@ template <int K> void backward(const vector_call *a, const lnt_cuda *d)
 
 } // namespace
 
+void lnt_vector_prepare(const vector_call *a, const vector_tiles &p, const lnt_cuda *d)
+{
+    (a->K == 64 ? put_prepare<64> : put_prepare<128>)(a, p, d);
+}
+
 const char *lnt_vector_tiles_declines(const vector_call *a)
 {
     if (!a->bf16) return "it takes bf16 tensors";
