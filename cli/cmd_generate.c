@@ -6,9 +6,12 @@
 #include "say.h"
 #include "term.h"
 
+static const char *const endings[] = { "length", "separator", "stop", "caller" };
+
 /* Bytes written out as soon as they make whole UTF-8 characters, and kept for --json. */
 typedef struct {
-    int json;
+    int json, scores;
+    const linnet_tokenizer *tokenizer;
     char *text; /* [size], `used` of them set; with streaming only the tail of an unfinished character */
     size_t used, size;
     bool failed;
@@ -36,7 +39,7 @@ static int on_token(void *user, int64_t id, const char *bytes, size_t n)
         k->failed = true;
         return 1;
     }
-    if (!k->json) {
+    if (!k->json && !k->scores) {
         size_t whole = say_whole_utf8(k->text, k->used);
         if (whole) fwrite(k->text, 1, whole, stdout);
         if (whole) memmove(k->text, k->text + whole, k->used - whole);
@@ -44,6 +47,30 @@ static int on_token(void *user, int64_t id, const char *bytes, size_t n)
         if (fflush(stdout) != 0) return 1; /* main() tells why */
     }
     return stop_asked();
+}
+
+/* --logprobs: a line a token. */
+static int on_score(void *user, const linnet_scored_token *t)
+{
+    const sink *k = user;
+    json_line j;
+    line_open(&j, stdout);
+    line_int(&j, "id", t->id);
+    line_bytes(&j, "text", t->bytes, t->n_bytes);
+    line_real(&j, "logprob", t->logprob);
+    line_list(&j, "top");
+    for (int i = 0; i < t->n_top; i++) {
+        size_t n = 0;
+        const char *piece = linnet_tokenizer_piece(k->tokenizer, t->top[i], &n);
+        line_item(&j);
+        line_int(&j, "id", t->top[i]);
+        line_bytes(&j, "text", piece, n);
+        line_real(&j, "logprob", t->top_logprob[i]);
+        line_item_end(&j);
+    }
+    line_list_end(&j);
+    line_close(&j);
+    return fflush(stdout) != 0 || stop_asked();
 }
 
 static int read_all(const char *path, sink *k)
@@ -81,23 +108,49 @@ static void print_result(const linnet_generate_result *r, const sink *k)
         line_int(&j, "state_bytes", r->state_bytes);
         if (r->guessed) line_int(&j, "guessed", r->guessed);
         if (r->guessed) line_int(&j, "guessed_right", r->guessed_right);
+        line_text(&j, "ended", endings[r->ended]);
         line_close(&j);
         return;
     }
-    if (k->used) fwrite(k->text, 1, k->used, stdout); /* a character the model left unfinished */
-    putchar('\n');
+    if (k->used && !k->scores) fwrite(k->text, 1, k->used, stdout); /* a character the model left unfinished */
+    if (!k->scores) putchar('\n');
     fflush(stdout);
     fprintf(stderr, "%lld tokens after a prompt of %lld, %s tokens/s, %s of state\n", (long long)r->tokens, (long long)r->prompt_tokens,
             say_count(speed, rate), say_bytes(state, (double)r->state_bytes));
     if (r->guessed) fprintf(stderr, "%lld of %lld guesses were right\n", (long long)r->guessed_right, (long long)r->guessed);
 }
 
-static int generate(const machine_args *m, const char *folder, const char *draft, const char *tokenizer_path, linnet_generate_options *o, sink *k)
+/* One text after the other, each from a seed of its own. */
+static int write_texts(linnet_context *c, linnet_model *model, const linnet_tokenizer *t, linnet_generate_options *o, int64_t samples, bool echo,
+                       sink *k)
+{
+    const bool plain = !k->json && !k->scores;
+    for (int64_t i = 0; i < samples; i++, o->seed++) {
+        linnet_generate_result r = { .size = sizeof r };
+        k->used = 0;
+        if (plain && samples > 1)
+            printf("%s--- %lld of %lld, seed %llu\n", i ? "\n" : "", (long long)i + 1, (long long)samples, (unsigned long long)o->seed);
+        if (echo && on_token(k, 0, o->prompt, o->prompt_bytes)) break;
+        const linnet_status s = linnet_generate(c, model, t, o, &r);
+        if (k->failed) return say_error(NULL, NULL, "out of memory");
+        if (s == LINNET_OK) print_result(&r, k);
+        else if (s != LINNET_EINTERRUPTED) {
+            if (plain && r.tokens) putchar('\n'); /* the text that was written so far */
+            return say_status(c, s);
+        }
+        if (stop_asked()) break;
+    }
+    if (!stop_asked()) return 0;
+    if (plain) putchar('\n');
+    return EXIT_STOPPED;
+}
+
+static int generate(const machine_args *m, const char *folder, const char *draft, const char *tokenizer_path, linnet_generate_options *o,
+                    int64_t samples, bool echo, sink *k)
 {
     linnet_context *c = NULL;
     linnet_model *model = NULL, *guesser = NULL;
     linnet_tokenizer *t = NULL;
-    linnet_generate_result r = { .size = sizeof r };
     linnet_status s = LINNET_OK;
     int code = machine_open(m, &c);
     if (!code && (s = linnet_model_load(c, folder, m->dtype, &model)) != LINNET_OK) code = say_status(c, s);
@@ -106,19 +159,11 @@ static int generate(const machine_args *m, const char *folder, const char *draft
     if (!code) {
         stop_watch();
         o->token = on_token;
+        if (k->scores) o->scored = on_score;
         o->user = k;
         o->draft = guesser;
-        s = linnet_generate(c, model, t, o, &r);
-        if (k->failed) code = say_error(NULL, NULL, "out of memory");
-        else if (s == LINNET_OK) print_result(&r, k);
-        else if (s != LINNET_EINTERRUPTED) {
-            if (!k->json && r.tokens) putchar('\n'); /* the text that was written so far */
-            code = say_status(c, s);
-        }
-        if (!code && stop_asked()) {
-            if (!k->json) putchar('\n');
-            code = EXIT_STOPPED;
-        }
+        k->tokenizer = t;
+        code = write_texts(c, model, t, o, samples, echo, k);
     }
     linnet_tokenizer_destroy(t);
     linnet_model_destroy(model);
@@ -135,6 +180,8 @@ static int run(const command *self, int argc, char **argv)
     sink output = { .json = 0 }, prompt_bytes = { .json = 0 };
     const char *prompt = NULL, *prompt_file = NULL, *tokenizer_path = NULL, *draft = NULL;
     int greedy = 0, echo = 0, go_on = 0;
+    int64_t samples = 1, alternatives = -1;
+    arg_list stops = { 0 };
     const arg table[] = {
         { "prompt", ARG_HEADING },
         { "prompt", ARG_TEXT, &prompt, "TEXT", "text to go on from", .fallback = "" },
@@ -146,13 +193,20 @@ static int run(const command *self, int argc, char **argv)
         { "temperature", ARG_REAL, &o.temperature, "X", "below 1: safer, above 1: wilder", .range = "generate.temperature" },
         { "top-k", ARG_I64, &o.top_k, "N", "draw among the N most likely, 0: among all", .range = "generate.top_k" },
         { "top-p", ARG_REAL, &o.top_p, "X", "draw among the most likely that together reach this probability", 1e-9, 1 },
+        { "min-p", ARG_REAL, &o.min_p, "X", "draw no token below this share of the most likely one's probability", .range = "generate.min_p" },
+        { "repetition-penalty", ARG_REAL, &o.repetition_penalty, "X", "above 1: tokens that the text has become less likely",
+          .range = "generate.repetition_penalty" },
         { "seed", ARG_U64, &o.seed, "N", "of the draws" },
+        { "samples", ARG_I64, &samples, "N", "texts, with this seed and the next ones", 1, 1e6 },
+        { "stop", ARG_LIST, &stops, "TEXT", "end before this; may be given several times" },
         { "past-separator", ARG_SWITCH, &go_on, .help = "go on when the model ends the document" },
         { "check-finite", ARG_SWITCH, &o.check_finite, .help = "look at every operator's results and end at the first NaN or infinity, naming its "
           "layer and operator; slow" },
         { "draft", ARG_TEXT, &draft, "MODEL", "a smaller model that guesses some tokens ahead; the text is the same, sooner where it guesses well" },
         { "draft-tokens", ARG_I64, &o.draft_tokens, "N", "guesses at a time", .range = "generate.draft_tokens" },
         { "output", ARG_HEADING },
+        { "logprobs", ARG_I64, &alternatives, "N", "print each token as a JSON line, with the logarithm of its probability and the N most likely",
+          0, 1000, .fallback = "text" },
         { "json", ARG_SWITCH, &output.json, .help = "print text, counts and times as one JSON line at the end" },
         { "tokenizer", ARG_TEXT, &tokenizer_path, "PATH", "tokenizer to use", .fallback = "the model's" },
         MACHINE_FLAGS(&m),
@@ -171,8 +225,12 @@ static int run(const command *self, int argc, char **argv)
     o.prompt_bytes = prompt_bytes.used;
     if (greedy) o.temperature = 0;
     o.stop_at_separator = !go_on;
-    if (echo && !on_token(&output, 0, o.prompt, o.prompt_bytes)) fflush(stdout);
-    code = generate(&m, words.item[0], draft, tokenizer_path, &o, &output);
+    o.stop = (const char *const *)stops.item, o.n_stop = stops.count;
+    for (int i = 0; i < stops.count; i++)
+        if (!*stops.item[i]) return say_error(NULL, NULL, "--stop is \"\", expected at least one character");
+    output.scores = alternatives >= 0;
+    o.alternatives = output.scores ? (int32_t)alternatives : 0;
+    code = generate(&m, words.item[0], draft, tokenizer_path, &o, samples, echo, &output);
     free(output.text);
     free(prompt_bytes.text);
     return code;

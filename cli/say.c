@@ -113,6 +113,31 @@ void line_int(json_line *j, const char *key, int64_t value)
     fprintf(j->file, "%" PRId64, value);
 }
 
+void line_list(json_line *j, const char *key)
+{
+    write_key(j, key);
+    fputc('[', j->file);
+    j->more = false;
+}
+
+void line_item(json_line *j)
+{
+    fputs(j->more ? ", {" : "{", j->file);
+    j->more = false;
+}
+
+void line_item_end(json_line *j)
+{
+    fputc('}', j->file);
+    j->more = true;
+}
+
+void line_list_end(json_line *j)
+{
+    fputc(']', j->file);
+    j->more = true;
+}
+
 void line_close(json_line *j)
 {
     fputs("}\n", j->file);

@@ -322,6 +322,18 @@ LINNET_API linnet_status linnet_eval(linnet_context *c, linnet_model *m, const l
 
 /* ---- generation ------------------------------------------------------------------------------------------------------------- */
 
+/* A token and what the model gave it: natural logarithms of probabilities as the model has them, before temperature, penalties and cuts. */
+typedef struct {
+    size_t size;
+    int64_t id;
+    const char *bytes; /* [n_bytes], until the callback returns, as everything here */
+    size_t n_bytes;
+    double logprob;
+    int32_t n_top;
+    const int32_t *top;        /* [n_top], most probable first */
+    const double *top_logprob; /* [n_top] */
+} linnet_scored_token;
+
 typedef struct {
     size_t size;
     const char *prompt;
@@ -332,14 +344,26 @@ typedef struct {
     double top_p;       /* 1: off */
     uint64_t seed;
     int32_t stop_at_separator;
-    /* Each new token as it is drawn; non-zero: stop. */
+    /* Each new token as it is drawn; non-zero: stop. With `stop`, the bytes are those that can belong to none of its strings: the others come with a
+     * later token, or at the end with id -1. */
     int (*token)(void *user, int64_t id, const char *bytes, size_t n);
     void *user;
     int32_t check_finite;   /* 1: end at the first value that is no finite number, saying which layer and operator it comes from; slow */
     linnet_model *draft;    /* a smaller model of the same tokenizer that guesses ahead; the text is the one without it. On the CPU. NULL: none */
     int64_t draft_tokens;   /* guesses at a time */
+    double min_p;           /* tokens below this share of the most likely one's probability are not drawn; 0: off */
+    double repetition_penalty; /* logits of tokens in the prompt and the text are divided by it where positive, multiplied where negative; 1: off
+                                * (Keskar et al. 2019, arXiv 1909.05858) */
+    const char *const *stop; /* n_stop strings of at least a byte: the text ends before the one that is whole first */
+    int32_t n_stop;
+    /* Called before `token` with each token; non-zero: stop. Not with a draft. */
+    int (*scored)(void *user, const linnet_scored_token *t);
+    int32_t alternatives;   /* n_top of it */
 } linnet_generate_options;
-#define LINNET_GENERATE_OPTIONS_INIT { sizeof(linnet_generate_options), NULL, 0, 256, 1.0, 0, 1.0, 1, 1, NULL, NULL, 0, NULL, 4 }
+#define LINNET_GENERATE_OPTIONS_INIT                                                                                                \
+    { sizeof(linnet_generate_options), NULL, 0, 256, 1.0, 0, 1.0, 1, 1, NULL, NULL, 0, NULL, 4, 0.0, 1.0, NULL, 0, NULL, 0 }
+
+enum { LINNET_ENDED_LENGTH = 0, LINNET_ENDED_SEPARATOR = 1, LINNET_ENDED_STOP = 2, LINNET_ENDED_CALLER = 3 };
 
 typedef struct {
     size_t size;
@@ -347,6 +371,7 @@ typedef struct {
     double prefill_seconds, decode_seconds;
     int64_t state_bytes;
     int64_t guessed, guessed_right; /* tokens, by the draft */
+    int32_t ended;                  /* LINNET_ENDED_... */
 } linnet_generate_result;
 LINNET_API linnet_status linnet_generate(linnet_context *c, linnet_model *m, const linnet_tokenizer *t, const linnet_generate_options *o,
                                          linnet_generate_result *out);

@@ -100,6 +100,10 @@ static const range of_generate[] = {
     FIELD(O, top_k, I64, 0, 0x1p62),
     FIELD(O, top_p, F64, 0, 1),
     FIELD(O, draft_tokens, I64, 1, 64),
+    FIELD(O, min_p, F64, 0, 1),
+    FIELD(O, repetition_penalty, F64, 0.01, 100),
+    FIELD(O, n_stop, I32, 0, 1000),
+    FIELD(O, alternatives, I32, 0, 1000),
 };
 #undef O
 

@@ -8,6 +8,7 @@
 #include "generate/greedy.h"
 #include "generate/sample.h"
 #include "generate/speculate.h"
+#include "generate/stop.h"
 #include "model/model.h"
 
 enum { PREFILL = 512 }; /* prompt tokens a run */
@@ -103,6 +104,16 @@ static linnet_status check(lnt_ctx *c, const linnet_model *m, const linnet_token
     }
     if (!(o->top_p > 0)) return lnt_fail(c, LINNET_EINVAL, "top_p is %g, expected a number above 0 and up to 1", o->top_p);
     if (o->prompt_bytes) LNT_NEED(c, o->prompt);
+    if (o->n_stop) LNT_NEED(c, o->stop);
+    for (int i = 0; i < o->n_stop; i++)
+        if (!o->stop[i] || !*o->stop[i]) return lnt_fail(c, LINNET_EINVAL, "stop[%d] is empty, expected a string of at least a byte", i);
+    if (o->scored && o->draft) {
+        lnt_fail(c, LINNET_EINVAL, "log-probabilities are asked for, and a draft");
+        return lnt_hint(c, "Leave the draft out: the text is the same.");
+    }
+    if (o->scored && o->alternatives > linnet_tokenizer_vocabulary(t))
+        return lnt_fail(c, LINNET_EINVAL, "alternatives is %d, expected at most the vocabulary's %lld", o->alternatives,
+                        (long long)linnet_tokenizer_vocabulary(t));
     return LINNET_OK;
 }
 
@@ -118,6 +129,66 @@ static linnet_status prompt_ids(lnt_ctx *c, const linnet_tokenizer *t, const lin
     return LINNET_OK;
 }
 
+/* What the caller hears of tokens. */
+typedef struct {
+    lnt_ctx *c;
+    const linnet_tokenizer *t;
+    const linnet_generate_options *o;
+    lnt_stopper stopper;
+    int32_t *top;  /* [alternatives] */
+    double *top_logprob;
+} listener;
+
+static linnet_status open_listener(listener *l, lnt_ctx *c, const linnet_tokenizer *t, const linnet_generate_options *o)
+{
+    *l = (listener){.c = c, .t = t, .o = o, .stopper = {.stop = o->stop, .n = o->n_stop}};
+    if (!o->scored || !o->alternatives) return LINNET_OK;
+    const size_t n = (size_t)o->alternatives;
+    l->top = lnt_alloc(lnt_bytes(n, sizeof *l->top));
+    l->top_logprob = lnt_alloc(lnt_bytes(n, sizeof *l->top_logprob));
+    return l->top && l->top_logprob ? LINNET_OK : lnt_fail_memory(c, lnt_bytes(n, sizeof *l->top_logprob));
+}
+
+static void close_listener(listener *l)
+{
+    lnt_stopper_close(&l->stopper);
+    lnt_free(l->top);
+    lnt_free(l->top_logprob);
+}
+
+/* logits: those that the token was drawn from; NULL: they are not wanted. */
+static linnet_status tell(listener *l, const float *logits, int32_t id, int32_t *ended)
+{
+    const linnet_generate_options *o = l->o;
+    const int64_t V = linnet_tokenizer_vocabulary(l->t);
+    size_t bytes = 0;
+    bool found = false;
+    const char *piece = linnet_tokenizer_piece(l->t, id, &bytes);
+    if (o->scored) {
+        lnt_most_probable(logits, V, o->alternatives, l->top, l->top_logprob);
+        const linnet_scored_token scored = {.size = sizeof scored, .id = id, .bytes = piece, .n_bytes = bytes,
+                                            .logprob = lnt_log_probability(logits, V, id), .n_top = o->alternatives, .top = l->top,
+                                            .top_logprob = l->top_logprob};
+        if (o->scored(o->user, &scored)) *ended = LINNET_ENDED_CALLER;
+    }
+    if (o->stop_at_separator && id == linnet_tokenizer_separator(l->t)) {
+        *ended = LINNET_ENDED_SEPARATOR;
+        return LINNET_OK;
+    }
+    if (o->n_stop) LNT_TRY(lnt_stopper_put(l->c, &l->stopper, piece, bytes, &piece, &bytes, &found));
+    if (o->token && o->token(o->user, id, piece, bytes)) *ended = LINNET_ENDED_CALLER;
+    if (found) *ended = LINNET_ENDED_STOP;
+    return LINNET_OK;
+}
+
+/* Bytes that could have begun a string, and did not. */
+static void tell_rest(listener *l)
+{
+    size_t bytes = 0;
+    const char *rest = lnt_stopper_rest(&l->stopper, &bytes);
+    if (bytes && l->o->token) (void)l->o->token(l->o->user, -1, rest, bytes);
+}
+
 static linnet_status generate(lnt_ctx *c, linnet_model *m, const linnet_tokenizer *t, const linnet_generate_options *o, linnet_generate_result *out)
 {
     LNT_TRY(check(c, m, t, o));
@@ -125,6 +196,7 @@ static linnet_status generate(lnt_ctx *c, linnet_model *m, const linnet_tokenize
     int64_t n = 0, V = linnet_tokenizer_vocabulary(t), capacity;
     session k = {.c = c, .m = m};
     lnt_sampler *sampler = NULL;
+    listener l = {.c = c};
     linnet_status s;
     LNT_TRY(prompt_ids(c, t, o, &ids, &n));
     if (!lnt_add(n, o->max_tokens, &capacity)) {
@@ -132,29 +204,31 @@ static linnet_status generate(lnt_ctx *c, linnet_model *m, const linnet_tokenize
         goto done;
     }
     LNT_TRY_GOTO(s, lnt_sampler_create(c, V, o, &sampler), done);
+    LNT_TRY_GOTO(s, open_listener(&l, c, t, o), done);
+    lnt_sampler_saw(sampler, ids, n);
     if (!o->draft) LNT_TRY_GOTO(s, open_session(&k, V, n, capacity, o->check_finite), done);
     double start = lnt_now();
     LNT_TRY_GOTO(s, o->draft ? lnt_speculation_open(c, m, o, V, ids, n, capacity, &k.draft) : read_prompt(&k, ids, n), done);
     *out = (linnet_generate_result){.prompt_tokens = n,
                                     .state_bytes = k.draft ? lnt_speculation_state_bytes(k.draft) : (int64_t)k.state->bytes};
     out->prefill_seconds = lnt_now() - start;
+    const bool largest = o->temperature == 0 && o->repetition_penalty == 1 && !o->scored; /* the choice needs no logits on the host */
     int32_t now = ids[n - 1];
     start = lnt_now();
-    while (out->tokens < o->max_tokens) {
+    while (out->tokens < o->max_tokens && out->ended == LINNET_ENDED_LENGTH) {
         const bool more = out->tokens + 1 < o->max_tokens;
-        LNT_TRY_GOTO(s, k.draft               ? lnt_speculation_next(k.draft, sampler, o->max_tokens - out->tokens, out->tokens, &now)
-                        : o->temperature == 0 ? greedy_token(&k, more, &now)
-                                              : drawn_token(&k, sampler, &now), done);
+        LNT_TRY_GOTO(s, k.draft   ? lnt_speculation_next(k.draft, sampler, o->max_tokens - out->tokens, out->tokens, &now)
+                        : largest ? greedy_token(&k, more, &now)
+                                  : drawn_token(&k, sampler, &now), done);
         k.drawn = ++out->tokens;
-        if (o->stop_at_separator && now == linnet_tokenizer_separator(t)) break;
-        size_t bytes = 0;
-        const char *piece = linnet_tokenizer_piece(t, now, &bytes);
-        if (o->token && o->token(o->user, now, piece, bytes)) break;
+        LNT_TRY_GOTO(s, tell(&l, k.logits, now, &out->ended), done);
     }
+    if (out->ended != LINNET_ENDED_STOP) tell_rest(&l);
     out->decode_seconds = lnt_now() - start;
     if (k.draft) lnt_speculation_count(k.draft, &out->guessed, &out->guessed_right);
 done:
     close_session(&k);
+    close_listener(&l);
     lnt_sampler_destroy(sampler);
     linnet_free(ids);
     return s;

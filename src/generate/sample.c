@@ -2,6 +2,7 @@
 
 #include <math.h>
 #include <stdlib.h>
+#include <string.h>
 
 #include "core/memory.h"
 
@@ -12,9 +13,11 @@ typedef struct {
 
 struct lnt_sampler {
     int64_t V, top_k;
-    double temperature, top_p;
+    double temperature, top_p, min_p, penalty;
     lnt_rng rng;
-    candidate *list; /* [V] */
+    candidate *list;  /* [V] */
+    bool *seen;       /* [V]; NULL: without a penalty */
+    float *penalised; /* [V], the same */
 };
 
 linnet_status lnt_sampler_create(lnt_ctx *c, int64_t V, const linnet_generate_options *o, lnt_sampler **out)
@@ -22,9 +25,14 @@ linnet_status lnt_sampler_create(lnt_ctx *c, int64_t V, const linnet_generate_op
     lnt_sampler *s = *out = lnt_calloc(sizeof *s);
     if (!s) return lnt_fail_memory(c, sizeof *s);
     *s = (lnt_sampler){
-        .V = V, .top_k = o->top_k, .temperature = o->temperature, .top_p = o->top_p, .rng = lnt_rng_make(o->seed, lnt_stream_of("generate"))};
+        .V = V, .top_k = o->top_k, .temperature = o->temperature, .top_p = o->top_p, .min_p = o->min_p, .penalty = o->repetition_penalty,
+        .rng = lnt_rng_make(o->seed, lnt_stream_of("generate"))};
     s->list = lnt_alloc(lnt_bytes((size_t)V, sizeof *s->list));
-    if (s->list) return LINNET_OK;
+    if (s->penalty != 1) {
+        s->seen = lnt_calloc((size_t)V);
+        s->penalised = lnt_alloc(lnt_bytes((size_t)V, sizeof *s->penalised));
+    }
+    if (s->list && (s->penalty == 1 || (s->seen && s->penalised))) return LINNET_OK;
     lnt_sampler_destroy(s);
     *out = NULL;
     return lnt_fail_memory(c, lnt_bytes((size_t)V, sizeof *s->list));
@@ -34,10 +42,31 @@ void lnt_sampler_destroy(lnt_sampler *s)
 {
     if (!s) return;
     lnt_free(s->list);
+    lnt_free(s->seen);
+    lnt_free(s->penalised);
     lnt_free(s);
 }
 
-void lnt_sampler_follow(lnt_sampler *s, const lnt_sampler *other) { s->rng = other->rng; }
+void lnt_sampler_follow(lnt_sampler *s, const lnt_sampler *other)
+{
+    s->rng = other->rng;
+    if (s->seen) memcpy(s->seen, other->seen, (size_t)s->V * sizeof *s->seen);
+}
+
+void lnt_sampler_saw(lnt_sampler *s, const int32_t *ids, int64_t n)
+{
+    for (int64_t i = 0; s->seen && i < n; i++) s->seen[ids[i]] = true;
+}
+
+static const float *penalise(lnt_sampler *s, const float *logits)
+{
+    if (!s->seen) return logits;
+    for (int64_t i = 0; i < s->V; i++) {
+        const double x = logits[i];
+        s->penalised[i] = (float)(!s->seen[i] ? x : x > 0 ? x / s->penalty : x * s->penalty);
+    }
+    return s->penalised;
+}
 
 static int by_probability(const void *a, const void *b)
 {
@@ -63,23 +92,22 @@ linnet_status lnt_fail_logits(lnt_ctx *c, int64_t token)
     return lnt_hint(c, "Say --check-finite to see which layer and operator they come from.");
 }
 
-int32_t lnt_sampler_draw(lnt_sampler *s, const float *logits)
+/* By temperature; the cuts are taken one behind the other. */
+static int32_t draw(lnt_sampler *s, const float *logits, int32_t best)
 {
-    int32_t best = lnt_largest(logits, s->V);
-    if (s->temperature == 0 || best < 0) return best;
     double sum = 0;
     for (int64_t i = 0; i < s->V; i++) {
         s->list[i] = (candidate){exp(((double)logits[i] - logits[best]) / s->temperature), (int32_t)i};
         sum += s->list[i].p;
     }
     int64_t n = s->V;
-    if (s->top_k > 0 || s->top_p < 1) {
+    if (s->top_k > 0 || s->top_p < 1 || s->min_p > 0) {
         qsort(s->list, (size_t)n, sizeof *s->list, by_probability);
         if (s->top_k > 0 && s->top_k < n) n = s->top_k;
         double kept = 0, whole = 0;
         for (int64_t i = 0; i < n; i++) whole += s->list[i].p;
-        int64_t m = 0; /* the fewest that hold top_p of what top_k left */
-        while (m < n && kept < s->top_p * whole) kept += s->list[m++].p;
+        int64_t m = 0; /* the fewest that hold top_p of what top_k left, and of these those that min_p leaves; the first one's p is 1 */
+        while (m < n && kept < s->top_p * whole && s->list[m].p >= s->min_p) kept += s->list[m++].p;
         n = m;
         sum = kept;
     }
@@ -89,4 +117,37 @@ int32_t lnt_sampler_draw(lnt_sampler *s, const float *logits)
         if (u < 0) return s->list[i].id;
     }
     return s->list[n - 1].id;
+}
+
+int32_t lnt_sampler_draw(lnt_sampler *s, const float *given)
+{
+    const float *logits = penalise(s, given);
+    int32_t id = lnt_largest(logits, s->V);
+    if (s->temperature != 0 && id >= 0) id = draw(s, logits, id);
+    if (id >= 0) lnt_sampler_saw(s, &id, 1);
+    return id;
+}
+
+/* ln of the sum of exp over all of them. */
+static double log_sum(const float *logits, int64_t V)
+{
+    double most = logits[0], sum = 0;
+    for (int64_t i = 1; i < V; i++) most = fmax(most, logits[i]);
+    for (int64_t i = 0; i < V; i++) sum += exp(logits[i] - most);
+    return most + log(sum);
+}
+
+double lnt_log_probability(const float *logits, int64_t V, int32_t id) { return logits[id] - log_sum(logits, V); }
+
+void lnt_most_probable(const float *logits, int64_t V, int n, int32_t *ids, double *log_probability)
+{
+    const double whole = n > 0 ? log_sum(logits, V) : 0;
+    int m = 0; /* ids [m], sorted */
+    for (int64_t i = 0; i < V; i++) {
+        if (m == n && (n == 0 || !(logits[i] > logits[ids[n - 1]]))) continue;
+        int at = m < n ? m++ : n - 1;
+        for (; at > 0 && logits[i] > logits[ids[at - 1]]; at--) ids[at] = ids[at - 1];
+        ids[at] = (int32_t)i;
+    }
+    for (int i = 0; i < m; i++) log_probability[i] = logits[ids[i]] - whole;
 }

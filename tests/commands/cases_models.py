@@ -264,6 +264,23 @@ def generate_json(_):
     assert short["state_bytes"] == long["state_bytes"] > 0
 
 
+@case("generate --stop ends the text, --samples writes several, --repetition-penalty and --min-p change it, --logprobs tells what the model gave")
+def generate_ways(_):
+    ask = ["generate", model(), "--prompt", "static int ", "--tokens", "40", "--past-separator"]
+    whole = linnet(*ask, "--greedy").stdout
+    cut = whole[20:23].decode()
+    assert linnet(*ask, "--greedy", "--stop", "nothing of it", "--stop", cut).stdout == whole[:whole.find(cut.encode())] + b"\n"
+    assert json.loads(linnet(*ask, "--greedy", "--stop", cut, "--json").out)["ended"] == "stop"
+    assert json.loads(linnet(*ask, "--json").out)["ended"] == "length"
+    one, two = (linnet(*ask, "--seed", seed).stdout for seed in (7, 8))
+    assert linnet(*ask, "--seed", 7, "--samples", 2).stdout == b"--- 1 of 2, seed 7\n" + one + b"\n--- 2 of 2, seed 8\n" + two
+    assert linnet(*ask, "--greedy", "--repetition-penalty", "50").stdout != whole
+    assert linnet(*ask, "--min-p", "1").stdout == whole, "the only one of one"
+    lines = [json.loads(line) for line in linnet(*ask, "--greedy", "--logprobs", "2").out.splitlines()]
+    assert len(lines) == 40 and all(line["logprob"] == line["top"][0]["logprob"] >= line["top"][1]["logprob"] for line in lines)
+    assert linnet(*ask, "--stop", "", code=2).err.startswith("linnet: --stop is")
+
+
 @case("Ctrl-C ends generate with 130 after what was written so far")
 def generate_interrupt(_):
     p = start("generate", model(), "--prompt", "a", "--tokens", "100000000", "--greedy")
