@@ -43,7 +43,18 @@ __device__ __forceinline__ float lnt_to_half(float x) { return __half2float(__fl
 
 /* What a step's length takes beside its quotient: 0, and NaN where one of the numbers that decide about a row is NaN or infinite. Every comparison
  * with NaN is false, as that of a row that is done: x would stay where it is and pass for a solution. */
-__device__ __forceinline__ float lnt_mesa_lost(float delta, float curve) { return (delta - delta) + (curve - curve); }
+__device__ __forceinline__ float lnt_mesa_lost(float delta, float curve)
+{
+    /* by name: x - x of a product x would become one instruction, which gives x's rounding error */
+    return __fadd_rn(__fsub_rn(delta, delta), __fsub_rn(curve, curve));
+}
+/* The smaller one, or NaN. */
+__device__ __forceinline__ float lnt_mesa_least(float x, float y)
+{
+    float z;
+    asm("min.NaN.f32 %0, %1, %2;" : "=f"(z) : "f"(x), "f"(y));
+    return z;
+}
 /* |residual| / |rhs| from their squares; NaN where they are. */
 __device__ __forceinline__ float lnt_mesa_left(float left, float size) { return size == 0.0f ? 0.0f : sqrtf(left / size); }
 

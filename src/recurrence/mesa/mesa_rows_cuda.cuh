@@ -376,8 +376,8 @@ template <int KP, int ROWS> __device__ __forceinline__ void precondition(tile<KP
 #pragma unroll
     for (int i = 0; i < 4; i++) {
         least[i] = FLT_MAX;
-        for (int d = at.lane_column; level && d < KP; d += 8) least[i] = fminf(least[i], s.P[at.row[i]][d]);
-        for (int o = 1; o < 8; o <<= 1) least[i] = fminf(least[i], __shfl_xor_sync(~0u, least[i], o));
+        for (int d = at.lane_column; level && d < KP; d += 8) least[i] = lnt_mesa_least(least[i], s.P[at.row[i]][d]);
+        for (int o = 1; o < 8; o <<= 1) least[i] = lnt_mesa_least(least[i], __shfl_xor_sync(~0u, least[i], o));
 #pragma unroll
         for (int j = 0; j < 8; j++) t.M[i][j] = 1.0f / ((level ? least[i] : s.P[at.row[i]][column_of(at, j)]) + s.lambda[column_of(at, j)]);
     }

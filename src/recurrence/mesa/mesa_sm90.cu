@@ -106,14 +106,6 @@ __device__ __forceinline__ bool group_any(int group, bool x)
     return any != 0;
 }
 
-/* The smaller one, or NaN. */
-__device__ __forceinline__ float least_or_nan(float x, float y)
-{
-    float z;
-    asm("min.NaN.f32 %0, %1, %2;" : "=f"(z) : "f"(x), "f"(y));
-    return z;
-}
-
 /* Element offset of (row, column) in a panel of 64 columns with the 128-byte swizzle. */
 __device__ __forceinline__ int swizzled(int row, int column) { return row * 64 + (((column >> 3) ^ (row & 7)) << 3) + (column & 7); }
 
@@ -198,8 +190,8 @@ __device__ __forceinline__ void decayed(uint32_t (&a)[C / 4], const float (&pair
             if (!SLOW) {
                 const float2 G = *(const float2 *)&s.G[8 * j + 2 * c];
                 const int since = s.since[first_row(tid) + 8 * i];
-                x *= 8 * j + 2 * c >= since ? __expf(least_or_nan(s.G[first_row(tid) + 8 * i] - G.x, 0.f)) : 0.f;
-                y *= 8 * j + 2 * c + 1 >= since ? __expf(least_or_nan(s.G[first_row(tid) + 8 * i] - G.y, 0.f)) : 0.f;
+                x *= 8 * j + 2 * c >= since ? __expf(lnt_mesa_least(s.G[first_row(tid) + 8 * i] - G.x, 0.f)) : 0.f;
+                y *= 8 * j + 2 * c + 1 >= since ? __expf(lnt_mesa_least(s.G[first_row(tid) + 8 * i] - G.y, 0.f)) : 0.f;
             }
             a[4 * b + n] = pack_bf16(x, y) & seen[n];
         }
@@ -450,10 +442,12 @@ template <int K> __device__ __forceinline__ void prepare(const lnt_mesa_cg &a, c
     const int tid = thread(), lane = tid % 32;
     float least = INFINITY, low = INFINITY, high = 0.f;
     for (int i = lane; i < K; i += 32) {
-        least = fminf(least, __bfloat162float(*(&s.H[buf][i / 64][0][0] + swizzled(i, i % 64))));
+        least = lnt_mesa_least(least, __bfloat162float(*(&s.H[buf][i / 64][0][0] + swizzled(i, i % 64))));
         low = fminf(low, a.lambda[p.h * K + i]), high = fmaxf(high, a.lambda[p.h * K + i]);
     }
-    least = fmaxf(-warp_max(-least), 0.f), low = -warp_max(-low), high = warp_max(high);
+    for (int o = 16; o; o >>= 1) least = lnt_mesa_least(least, __shfl_xor_sync(0xffffffffu, least, o)); /* NaN: so is the preconditioner */
+    if (least < 0.f) least = 0.f;
+    low = -warp_max(-low), high = warp_max(high);
     const bool level = a.solver == LNT_CG_LEVEL;
     for (int i = tid; i < K; i += GROUP) {
         s.lambda[i] = a.lambda[p.h * K + i];

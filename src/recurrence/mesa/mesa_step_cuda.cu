@@ -42,14 +42,16 @@ template <int W, int N> __device__ __forceinline__ void over_columns(step_shared
     const int lane = (int)threadIdx.x % 32, warp = (int)threadIdx.x / 32;
 #pragma unroll
     for (int n = 0; n < N; n++) {
-        x[n] = least ? -warp_max(-x[n]) : warp_sum(x[n]);
+        if (least)
+            for (int o = 16; o; o >>= 1) x[n] = lnt_mesa_least(x[n], __shfl_xor_sync(0xffffffffu, x[n], o));
+        else x[n] = warp_sum(x[n]);
         if (lane == 0 && warp < step_shared<W>::warps) s.sums[round][n][warp] = x[n];
     }
     __syncthreads();
 #pragma unroll
     for (int n = 0; n < N; n++) {
         x[n] = s.sums[round][n][0];
-        for (int w = 1; w < step_shared<W>::warps; w++) x[n] = least ? fminf(x[n], s.sums[round][n][w]) : x[n] + s.sums[round][n][w];
+        for (int w = 1; w < step_shared<W>::warps; w++) x[n] = least ? lnt_mesa_least(x[n], s.sums[round][n][w]) : x[n] + s.sums[round][n][w];
     }
 }
 
