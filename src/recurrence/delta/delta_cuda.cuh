@@ -39,6 +39,7 @@ typedef struct {
     float *X;          /* [N,segments,Hv,K,V] end state of a segment begun with zeros; NULL without segments */
     float *dX;         /* [N,segments,Hv,K,V] in reverse: what zeros at a segment's end become, of the last one dsT; kept only */
     bf16 *M;           /* [N,segments,Hv] images [K,K]: what carries a segment's start to its end */
+    float *start;      /* [N,Hv,K,V] s0, for a call that writes sT over it; NULL without segments, or kept */
     size_t bytes;      /* of all this */
 } lnt_delta_sweep;
 

@@ -444,6 +444,7 @@ lnt_delta_sweep lnt_delta_sweep_at(const lnt_recur_args *a, void *at, bool keep)
         w.X = (float *)take(items * a->K * a->V, sizeof(float));
         if (keep) w.dX = (float *)take(items * a->K * a->V, sizeof(float));
         w.M = (bf16 *)take(items * a->K * a->K, sizeof(bf16));
+        if (!keep) w.start = (float *)take(a->sequences * a->Hv * a->K * a->V, sizeof(float));
     }
     w.bytes = bytes;
     return w;
@@ -500,8 +501,12 @@ static void forward(const lnt_recur_args *a, const lnt_device *device, bool plai
     const lnt_cuda *d = (const lnt_cuda *)device;
     const bool hopper = d->base.capability / 10 == 9 && !plain;
     const lnt_delta_sweep w = lnt_delta_sweep_at(a, a->workspace, false);
+    const bool over = w.start && a->s0 && a->s0 == a->sT; /* a segment that begins late reads what the last one may have written by then */
+    const size_t bytes = (size_t)(a->sequences * a->Hv * a->K * a->V) * sizeof(float);
+    if (over) lnt_cuda_note((lnt_cuda *)d, cudaMemcpyAsync(w.start, a->s0, bytes, cudaMemcpyDeviceToDevice, d->stream));
     lnt_delta_chunks_put(a, device, &w);
     lnt_delta_chain x = lnt_delta_chain_of(a, &w);
+    if (over) x.s0 = w.start;
     const auto put = hopper ? lnt_delta_chain_sm90 : lnt_delta_chain_sm80;
     const int64_t ctas = a->sequences * a->Hv * (a->V / 64);
     if (w.segments > 1) {

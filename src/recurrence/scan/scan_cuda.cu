@@ -166,8 +166,13 @@ template <typename T, bool BACK> void run(const lnt_scan_args *a, const lnt_cuda
     p.sequences = a->sequences, p.tiles = tiles_of<BACK>(a), p.strips = (int)lnt_div_up(a->D, CH);
     p.leaves = (unsigned long long *)a->workspace;
     if (!a->sequences) return;
-    if (p.tiles > 1) lnt_cuda_note((lnt_cuda *)d, cudaMemsetAsync(a->workspace, 0, leaving_bytes<BACK>(a), d->stream));
-    lnt_launch(d, scan_kernel<T, BACK>, (unsigned)(p.tiles * p.sequences * p.strips), THREADS, p);
+    const unsigned ctas = (unsigned)(p.tiles * p.sequences * p.strips);
+    if (p.tiles == 1) {
+        lnt_launch(d, scan_kernel<T, BACK>, ctas, THREADS, p);
+        return;
+    }
+    lnt_cuda_note((lnt_cuda *)d, cudaMemsetAsync(a->workspace, 0, leaving_bytes<BACK>(a), d->stream));
+    scan_kernel<T, BACK><<<ctas, THREADS, 0, d->stream>>>(p); /* behind what is no kernel nothing is gained by an early start */
 }
 
 size_t workspace(const void *args, bool back, int)
