@@ -173,6 +173,14 @@ static void null_is_refused(void **state)
         SAID(linnet_task_run(ctx, linnet_task_at(i)->name, &task, NULL)); /* neither configuration nor model */
         REFUSED(linnet_task_run(none, linnet_task_at(i)->name, &task, NULL));
     }
+    linnet_compare_options compared = LINNET_COMPARE_OPTIONS_INIT;
+    SAID(linnet_compare(ctx, NULL, NULL));
+    SAID(linnet_compare(ctx, &compared, NULL));
+    compared.n_runs = 1;
+    SAID(linnet_compare(ctx, &compared, NULL));
+    const char *const no_run[] = {file};
+    compared.runs = no_run;
+    SAID(linnet_compare(ctx, &compared, NULL));
     REFUSED(linnet_task_option_at("mqar", 0, NULL));
     REFUSED(linnet_task_option_at(NULL, 0, NULL));
     REFUSED(linnet_option_range(NULL, "batch", &least, &most));

@@ -109,6 +109,21 @@ typedef struct {
 LINNET_API linnet_status linnet_task_run(linnet_context *c, const char *name, const linnet_task_options *options,
                                          const linnet_task_callbacks *callbacks);
 
+/* ---- runs side by side ---------------------------------------------------------------------------------------------------------- */
+
+typedef struct {
+    size_t size;
+    const char *const *runs; /* folders that linnet_train or linnet_task_run left, n_runs of them */
+    int32_t n_runs;
+    const char *out;         /* folder for results.jsonl, CSV files and page.svg, made when it is not there; NULL: rows go to the callback alone */
+} linnet_compare_options;
+#define LINNET_COMPARE_OPTIONS_INIT { sizeof(linnet_compare_options), NULL, 0, NULL }
+
+/* A row for each training (loss of its last twentieth, held-out loss, tokens, seconds) and for each result of a task, with the run's name, and the
+ * curves of all trainings on one page. Of `callbacks` (may be NULL) only `result` is called. LINNET_EINVAL where a folder is no run: then nothing
+ * was written. */
+LINNET_API linnet_status linnet_compare(linnet_context *c, const linnet_compare_options *options, const linnet_task_callbacks *callbacks);
+
 #ifdef __cplusplus
 }
 #endif

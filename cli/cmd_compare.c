@@ -1,0 +1,50 @@
+/* linnet compare: runs side by side. */
+#include "commands.h"
+#include "linnet/task.h"
+#include "say.h"
+
+static void on_result(void *user, const char *json, const char *text)
+{
+    printf("%s\n", *(int *)user ? json : text);
+}
+
+int compare_runs(const char *const *runs, int n, const char *out, int json)
+{
+    linnet_context *c = NULL;
+    linnet_compare_options o = LINNET_COMPARE_OPTIONS_INIT;
+    linnet_task_callbacks k = LINNET_TASK_CALLBACKS_INIT;
+    linnet_status s = linnet_context_create(NULL, &c);
+    o.runs = runs;
+    o.n_runs = n;
+    o.out = out;
+    k.user = &json;
+    k.result = on_result;
+    if (s == LINNET_OK) s = linnet_compare(c, &o, &k);
+    const int code = s == LINNET_OK ? EXIT_GOOD : say_status(c, s);
+    linnet_context_destroy(c);
+    return code;
+}
+
+static int run(const command *self, int argc, char **argv)
+{
+    const char *out = NULL;
+    int json = 0;
+    arg_list words = { 0 };
+    const arg table[] = {
+        { "comparison", ARG_HEADING },
+        { "out", ARG_TEXT, &out, "DIR", "folder for CSV files and page.svg, the curves of all runs on one page", .fallback = "none" },
+        { "json", ARG_SWITCH, &json, .help = "print the rows as JSON lines" },
+        { .kind = ARG_END },
+    };
+    int code = args_parse(self, table, argc, argv, &words, 1, -1);
+    return code >= 0 ? code : compare_runs(words.item, words.count, out, json);
+}
+
+const command cmd_compare = {
+    .name = "compare",
+    .summary = "runs side by side: a table, and their curves on one page",
+    .usage = "RUN... [options]",
+    .about = "A run is a folder that `linnet train --out` or `linnet task --out` left.",
+    .example = "linnet compare model-a/ model-b/ --out compared",
+    .run = run,
+};

@@ -1,0 +1,234 @@
+/* linnet sweep: a grid over flags of train or of a task, one folder a run, several at a time; what is done is not done again. */
+#include <errno.h>
+#include <fcntl.h>
+#include <signal.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/prctl.h>
+#include <sys/stat.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include "commands.h"
+#include "say.h"
+#include "term.h"
+
+enum { MOST_KEYS = 8, MOST_VALUES = 64, MOST_RUNS = 4096, MOST_JOBS = 256 };
+
+typedef struct {
+    const char *key; /* the flag's name, or "set:KEY" for --set KEY=VALUE */
+    int n;
+    const char *value[MOST_VALUES];
+} axis;
+
+typedef struct {
+    const char *folder, *log, *done; /* done: an empty file */
+    char **argv;
+    pid_t pid;       /* 0: it does not run */
+    int state;       /* of the enumeration below */
+} sweep_run;
+enum { WAITING, RUNNING, FINISHED, FAILED };
+
+static char *join(const char *a, const char *b, const char *c)
+{
+    char *text = args_alloc(strlen(a) + strlen(b) + strlen(c) + 1);
+    return strcat(strcat(strcpy(text, a), b), c);
+}
+
+/* "learning-rate=1e-3,3e-3" */
+static int read_axis(const char *text, axis *a)
+{
+    char *copy = join(text, "", ""), *sign = strchr(copy, '=');
+    *sign = 0; /* args_parse has looked for it */
+    *a = (axis){ .key = copy };
+    for (char *v = strtok(sign + 1, ","); v; v = strtok(NULL, ",")) {
+        if (a->n == MOST_VALUES) return say_error(NULL, NULL, "--grid %s has more than %d values", copy, MOST_VALUES);
+        a->value[a->n++] = v;
+    }
+    return a->n ? 0 : say_error(NULL, NULL, "--grid is \"%s\", expected KEY=VALUE,VALUE...", text);
+}
+
+static bool is_there(const char *path)
+{
+    struct stat st;
+    return stat(path, &st) == 0;
+}
+
+/* Run number i of the grid: its folder's name and its command. */
+static void make_run(sweep_run *r, const axis *axes, int n_axes, int i, const char *out, const arg_list *words, const char *threads)
+{
+    char *name = join("", "", "");
+    int n = 0;
+    char **argv = args_alloc((size_t)(words->count + 2 * n_axes + 8) * sizeof *argv);
+    argv[n++] = join("linnet", "", "");
+    for (int w = 0; w < words->count; w++) argv[n++] = join(words->item[w], "", "");
+    for (int a = 0; a < n_axes; a++) {
+        const char *v = axes[a].value[i % axes[a].n], *key = axes[a].key;
+        const bool set = strncmp(key, "set:", 4) == 0;
+        i /= axes[a].n;
+        name = join(name, *name ? "," : "", join(set ? key + 4 : key, "=", v));
+        argv[n++] = set ? join("--set", "", "") : join("--", key, "");
+        argv[n++] = set ? join(key + 4, "=", v) : join(v, "", "");
+    }
+    if (!*name) name = join("run", "", "");
+    for (char *p = name; *p; p++)
+        if (*p == '/') *p = '-';
+    r->folder = join(out, "/", name);
+    r->log = join(r->folder, ".log", "");
+    r->done = join(r->folder, ".done", "");
+    argv[n++] = join("--out", "", "");
+    argv[n++] = join(r->folder, "", "");
+    if (threads) {
+        argv[n++] = join("--threads", "", "");
+        argv[n++] = join(threads, "", "");
+    }
+    if (strcmp(words->item[0], "train") == 0 && is_there(join(r->folder, "/train_state.safetensors", ""))) argv[n++] = join("--resume", "", "");
+    argv[n] = NULL;
+    r->argv = argv;
+    r->state = is_there(r->done) ? FINISHED : WAITING;
+}
+
+/* In a group of its own: what the terminal sends comes to it once, from here. */
+static pid_t start_run(const sweep_run *r)
+{
+    const pid_t pid = fork();
+    if (pid) return pid;
+    setpgid(0, 0);
+    prctl(PR_SET_PDEATHSIG, SIGINT);
+    const int log = open(r->log, O_WRONLY | O_CREAT | O_APPEND | O_NOFOLLOW, 0666), none = open("/dev/null", O_RDONLY);
+    if (log < 0 || none < 0) _exit(127);
+    dup2(none, 0);
+    dup2(log, 1);
+    dup2(log, 2);
+    execv("/proc/self/exe", r->argv);
+    _exit(127);
+}
+
+/* A run that ended. Returns 1 when it failed. */
+static int take_run(sweep_run *r, int status, bool stopped, int at, int n)
+{
+    r->pid = 0;
+    const bool good = WIFEXITED(status) && WEXITSTATUS(status) == 0;
+    const int mark = good ? open(r->done, O_WRONLY | O_CREAT | O_NOFOLLOW, 0666) : -1;
+    if (mark >= 0) close(mark);
+    r->state = good ? FINISHED : stopped ? WAITING : FAILED;
+    if (good) fprintf(stderr, "done   %d of %d: %s\n", at, n, r->folder);
+    else if (!stopped) fprintf(stderr, "failed %d of %d: %s, see %s\n", at, n, r->folder, r->log);
+    return !good && !stopped;
+}
+
+/* Start and wait until all are done or stopping was asked for; the number that failed. */
+static int run_all(sweep_run *runs, int n, int jobs)
+{
+    int running = 0, next = 0, failed = 0, ended = 0;
+    bool stopped = false;
+    for (int i = 0; i < n; i++) ended += runs[i].state == FINISHED;
+    if (ended) fprintf(stderr, "%d of %d runs were done before\n", ended, n);
+    for (;;) {
+        if (!stopped && stop_asked()) {
+            stopped = true;
+            for (int i = 0; i < n; i++)
+                if (runs[i].pid) kill(runs[i].pid, SIGINT);
+        }
+        for (; !stopped && next < n && running < jobs; next++) {
+            if (runs[next].state != WAITING) continue;
+            const pid_t pid = start_run(&runs[next]);
+            if (pid < 0) break; /* no more processes for now */
+            runs[next].pid = pid;
+            runs[next].state = RUNNING;
+            running++;
+        }
+        if (!running && (stopped || next == n)) return failed;
+        int status;
+        const pid_t pid = waitpid(-1, &status, WNOHANG);
+        if (pid <= 0) {
+            usleep(20000);
+            continue;
+        }
+        for (int i = 0; i < n; i++)
+            if (runs[i].pid == pid) {
+                failed += take_run(&runs[i], status, stopped, ++ended, n);
+                running--;
+            }
+    }
+}
+
+static int check_words(const arg_list *words)
+{
+    const char *first = words->item[0];
+    if (strcmp(first, "train") != 0 && strcmp(first, "task") != 0)
+        return say_error(NULL, "Behind -- stands the command to run: -- train TEXT..., or -- task NAME ...",
+                         "a sweep of \"%s\", expected train or task", first);
+    for (int i = 0; i < words->count; i++)
+        if (strcmp(words->item[i], "--out") == 0 || strncmp(words->item[i], "--out=", 6) == 0)
+            return say_error(NULL, NULL, "--out behind --, but each run has a folder of its own");
+    return 0;
+}
+
+static bool names_threads(const arg_list *words)
+{
+    for (int i = 0; i < words->count; i++)
+        if (strncmp(words->item[i], "--threads", 9) == 0) return true;
+    return false;
+}
+
+/* A table and a page of what is done. */
+static int summarise(const sweep_run *runs, int n, const char *out, int json)
+{
+    const char **done = args_alloc((size_t)n * sizeof *done);
+    int count = 0;
+    for (int i = 0; i < n; i++)
+        if (runs[i].state == FINISHED) done[count++] = runs[i].folder;
+    return count ? compare_runs(done, count, out, json) : 0;
+}
+
+static int run(const command *self, int argc, char **argv)
+{
+    const char *out = NULL;
+    int jobs = 1, json = 0, n = 1;
+    arg_list grid = { 0 }, words = { 0 };
+    axis axes[MOST_KEYS];
+    const arg table[] = {
+        { "sweep", ARG_HEADING },
+        { "out", ARG_TEXT, &out, "DIR", "folder for the runs, a table (*.csv) and page.svg (required)", .fallback = "" },
+        { "grid", ARG_LIST, &grid, "KEY=VALUE,VALUE...",
+          "a flag of the command and what it takes; set:KEY for --set; repeated: all combinations" },
+        { "jobs", ARG_INT, &jobs, "N", "runs at a time; each gets its share of the cores", 1, MOST_JOBS },
+        { "json", ARG_SWITCH, &json, .help = "print the table as JSON lines" },
+        { .kind = ARG_END },
+    };
+    int code = args_parse(self, table, argc, argv, &words, 2, -1);
+    if (code >= 0) return code;
+    if (!out) return say_error(NULL, "Run `linnet sweep --help` for usage and flags.", "--out is missing: a folder for the runs");
+    if ((code = check_words(&words)) != 0) return code;
+    if (grid.count > MOST_KEYS) return say_error(NULL, NULL, "%d grids, expected at most %d", grid.count, MOST_KEYS);
+    for (int i = 0; i < grid.count; i++) {
+        if ((code = read_axis(grid.item[i], &axes[i])) != 0) return code;
+        if (n > MOST_RUNS / axes[i].n) return say_error(NULL, NULL, "more than %d runs", MOST_RUNS);
+        n *= axes[i].n;
+    }
+    if (mkdir(out, 0777) != 0 && errno != EEXIST) return say_error(NULL, NULL, "cannot make the folder %s: %s", out, strerror(errno));
+    char threads[32];
+    const long cores = sysconf(_SC_NPROCESSORS_ONLN);
+    snprintf(threads, sizeof threads, "%ld", cores > jobs ? cores / jobs : 1);
+    sweep_run *runs = args_alloc((size_t)n * sizeof *runs);
+    memset(runs, 0, (size_t)n * sizeof *runs);
+    for (int i = 0; i < n; i++) make_run(&runs[i], axes, grid.count, i, out, &words, jobs > 1 && !names_threads(&words) ? threads : NULL);
+    stop_watch();
+    (void)stop_asked(); /* from here on there is something to finish */
+    const int failed = run_all(runs, n, jobs);
+    code = summarise(runs, n, out, json);
+    if (code) return code;
+    if (stop_asked()) return EXIT_STOPPED;
+    return failed ? say_error(NULL, "The same command again runs them again, and no others.", "%d of %d runs failed", failed, n) : EXIT_GOOD;
+}
+
+const command cmd_sweep = {
+    .name = "sweep",
+    .summary = "a grid over flags of train or of a task, one folder a run",
+    .usage = "--out DIR --grid KEY=VALUE,VALUE... [options] -- train|task ...",
+    .about = "Runs every combination, several at a time, and leaves a table and a page of all. The same command again runs what is not done: a "
+             "training goes on where its checkpoint is.",
+    .example = "linnet sweep --out widths --grid width=32,64 --jobs 2 -- task mqar --mixer delta_net",
+    .run = run,
+};

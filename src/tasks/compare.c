@@ -1,0 +1,214 @@
+/* linnet_compare: runs of training and of tasks side by side, from what they left in their folders. */
+#include <math.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "core/border.h"
+#include "core/file.h"
+#include "tasks/report.h"
+#include "tasks/texts.h"
+
+enum { POINTS = 200 /* of a curve: means over equal parts of the run */, A_PLOT = LNT_LINES_MOST };
+
+typedef struct {
+    const char *name;
+    int64_t n, n_eval;        /* steps; those with a held-out loss */
+    double *step, *loss, *norm, *rate, *eval_step, *eval;
+    double tokens, seconds, speed;
+    int points;
+    double *x, *mean_loss, *mean_norm, *mean_rate;
+} training;
+
+typedef struct {
+    lnt_ctx *c;
+    lnt_arena *arena;
+    lnt_report report;
+    training *run;            /* those with a log */
+    int n_runs;
+} comparison;
+
+/* The last part of a path: "sweep/rate=1e-3/" is rate=1e-3. */
+static char *name_of(lnt_arena *arena, const char *folder)
+{
+    size_t n = strlen(folder), first;
+    while (n > 1 && folder[n - 1] == '/') n--;
+    for (first = n; first > 0 && folder[first - 1] != '/';) first--;
+    return lnt_arena_printf(arena, "%.*s", (int)(n - first), folder + first);
+}
+
+static double real_of(const json_t *line, const char *key)
+{
+    const json_t *v = json_object_get(line, key);
+    return json_is_number(v) ? json_number_value(v) : NAN;
+}
+
+/* ---- training logs ---------------------------------------------------------------------------------------------------------- */
+
+/* Means of parts of equal length. */
+static void thin_out(training *t)
+{
+    t->points = t->n < POINTS ? (int)t->n : POINTS;
+    for (int p = 0; p < t->points; p++) {
+        const int64_t first = t->n * p / t->points, end = t->n * (p + 1) / t->points;
+        for (int64_t i = first; i < end; i++) {
+            const double share = 1.0 / (double)(end - first);
+            t->x[p] += t->step[i] * share;
+            t->mean_loss[p] += t->loss[i] * share;
+            t->mean_norm[p] += t->norm[i] * share;
+            t->mean_rate[p] += t->rate[i] * share;
+        }
+    }
+}
+
+static linnet_status read_log(comparison *k, const char *path, const char *name)
+{
+    lnt_lines l;
+    json_t *line;
+    int64_t lines = 1;
+    training *t = &k->run[k->n_runs];
+    LNT_TRY(lnt_lines_open(k->c, path, &l));
+    for (const char *p = l.data; (p = strchr(p, '\n')) != NULL; p++) lines++;
+    double *all = lnt_arena_alloc(k->arena, lnt_bytes(lnt_bytes((size_t)lines, 6), sizeof *all));
+    double *thin = lnt_arena_alloc(k->arena, lnt_bytes(4 * POINTS, sizeof *thin));
+    if (!all || !thin) {
+        lnt_lines_close(&l);
+        return lnt_fail_memory(k->c, lnt_bytes((size_t)lines, 6 * sizeof *all));
+    }
+    *t = (training){.name = name, .step = all, .loss = all + lines, .norm = all + 2 * lines, .rate = all + 3 * lines, .eval_step = all + 4 * lines,
+                    .eval = all + 5 * lines, .x = thin, .mean_loss = thin + POINTS, .mean_norm = thin + 2 * POINTS, .mean_rate = thin + 3 * POINTS};
+    linnet_status s;
+    while ((s = lnt_lines_next(&l, &line)) == LINNET_OK && line) {
+        t->step[t->n] = real_of(line, "step");
+        t->loss[t->n] = real_of(line, "loss");
+        t->norm[t->n] = real_of(line, "gradient_norm");
+        t->rate[t->n++] = real_of(line, "learning_rate");
+        t->tokens = real_of(line, "tokens");
+        t->seconds = real_of(line, "seconds");
+        if (json_object_get(line, "eval_loss")) {
+            t->eval_step[t->n_eval] = t->step[t->n - 1];
+            t->eval[t->n_eval++] = real_of(line, "eval_loss");
+        }
+        json_decref(line);
+    }
+    lnt_lines_close(&l);
+    LNT_TRY(s);
+    if (!t->n) return LINNET_OK; /* begun, and nothing done yet */
+    thin_out(t);
+    k->n_runs++;
+    return LINNET_OK;
+}
+
+static void put_training(lnt_report *p, const training *t)
+{
+    const int64_t last = t->n < 20 ? 1 : t->n / 20;
+    double loss = 0, best = NAN;
+    for (int64_t i = t->n - last; i < t->n; i++) loss += t->loss[i] / (double)last;
+    for (int64_t i = 0; i < t->n_eval; i++) best = !(best <= t->eval[i]) ? t->eval[i] : best;
+    lnt_row_begin(p, "training");
+    lnt_row_text(p, "run", t->name);
+    lnt_row_int(p, "steps", (int64_t)t->step[t->n - 1]);
+    lnt_row_real(p, "tokens", t->tokens);
+    lnt_row_real(p, "loss", loss); /* of the last twentieth */
+    lnt_row_real(p, "held_out", t->n_eval ? t->eval[t->n_eval - 1] : NAN);
+    lnt_row_real(p, "best_held_out", best);
+    lnt_row_real(p, "seconds", t->seconds);
+    lnt_row_real(p, "tokens_per_second", t->tokens / t->seconds);
+    lnt_row_end(p);
+}
+
+/* One quantity of all runs, eight in a plot. */
+static void plot_all(comparison *k, const char *title, const char *label, int what, bool log_y)
+{
+    for (int first = 0; first < k->n_runs; first += A_PLOT) {
+        lnt_plot_line line[A_PLOT];
+        int n = 0;
+        for (int i = first; i < k->n_runs && i < first + A_PLOT; i++) {
+            const training *t = &k->run[i];
+            const double *const y[] = {t->mean_loss, t->eval, t->mean_rate, t->mean_norm};
+            const int64_t points = what == 1 ? t->n_eval : t->points;
+            if (points) line[n++] = (lnt_plot_line){.name = t->name, .x = what == 1 ? t->eval_step : t->x, .y = y[what], .n = points};
+        }
+        if (n)
+            lnt_report_plot_add(&k->report,
+                                &(lnt_plot){.title = title, .x_label = "update", .y_label = label, .log_y = log_y, .n_lines = n, .lines = line});
+    }
+}
+
+/* ---- results of tasks ------------------------------------------------------------------------------------------------------- */
+
+static linnet_status read_results(comparison *k, const char *path, const char *name)
+{
+    lnt_lines l;
+    json_t *line;
+    linnet_status s;
+    LNT_TRY(lnt_lines_open(k->c, path, &l));
+    while ((s = lnt_lines_next(&l, &line)) == LINNET_OK && line) {
+        const char *key, *table = json_string_value(json_object_get(line, "row"));
+        json_t *v;
+        const char *kept = lnt_arena_strdup(k->arena, table ? table : "result");
+        if (!kept) s = lnt_fail_memory(k->c, 64);
+        lnt_row_begin(&k->report, kept ? kept : "");
+        lnt_row_text(&k->report, "run", name);
+        json_object_foreach(line, key, v) {
+            if (!strcmp(key, "row")) continue;
+            if (json_is_string(v)) lnt_row_text(&k->report, key, json_string_value(v));
+            else if (json_is_integer(v)) lnt_row_int(&k->report, key, json_integer_value(v));
+            else lnt_row_real(&k->report, key, json_is_real(v) ? json_real_value(v) : NAN);
+        }
+        lnt_row_end(&k->report);
+        json_decref(line);
+        if (s != LINNET_OK) break;
+    }
+    lnt_lines_close(&l);
+    return s;
+}
+
+/* ---- the call --------------------------------------------------------------------------------------------------------------- */
+
+static linnet_status read_run(comparison *k, const char *folder)
+{
+    char path[4096];
+    const char *name = name_of(k->arena, folder);
+    bool any = false;
+    if (!name) return lnt_fail_memory(k->c, strlen(folder));
+    for (int i = 0; i < 2; i++) {
+        const int n = snprintf(path, sizeof path, "%s/%s", folder, i ? "results.jsonl" : "log.jsonl");
+        if (n >= (int)sizeof path) return lnt_fail(k->c, LINNET_EINVAL, "the path of a run is too long");
+        if (!lnt_file_exists(path)) continue;
+        any = true;
+        LNT_TRY(i ? read_results(k, path, name) : read_log(k, path, name));
+    }
+    if (any) return LINNET_OK;
+    lnt_fail(k->c, LINNET_EINVAL, "%s is no run: it has neither log.jsonl nor results.jsonl", folder);
+    return lnt_hint(k->c, "Name folders that `linnet train --out` or `linnet task --out` left.");
+}
+
+static linnet_status compare(comparison *k, const linnet_compare_options *o)
+{
+    k->run = lnt_arena_alloc(k->arena, lnt_bytes((size_t)o->n_runs, sizeof *k->run));
+    if (!k->run) return lnt_fail_memory(k->c, lnt_bytes((size_t)o->n_runs, sizeof *k->run));
+    for (int i = 0; i < o->n_runs; i++) LNT_TRY(read_run(k, o->runs[i]));
+    for (int i = 0; i < k->n_runs; i++) put_training(&k->report, &k->run[i]);
+    plot_all(k, "Training loss", "nats per token", 0, false);
+    plot_all(k, "Held-out loss", "nats per token", 1, false);
+    plot_all(k, "Learning rate", "", 2, false);
+    plot_all(k, "Gradient norm", "", 3, true);
+    return o->out ? lnt_make_folder(k->c, o->out) : LINNET_OK;
+}
+
+linnet_status linnet_compare(linnet_context *c, const linnet_compare_options *options, const linnet_task_callbacks *callbacks)
+{
+    linnet_compare_options o = LINNET_COMPARE_OPTIONS_INIT;
+    linnet_task_callbacks back = LINNET_TASK_CALLBACKS_INIT;
+    lnt_arena arena = {0};
+    LNT_TRY(lnt_options_take(c, "compare", options, &o));
+    if (callbacks) LNT_TRY(lnt_options_take(c, "task_callbacks", callbacks, &back));
+    LNT_TRY(lnt_need(c, o.runs, "the list of runs"));
+    for (int i = 0; i < o.n_runs; i++) LNT_TRY(lnt_need(c, o.runs[i], "a run"));
+    comparison k = {.c = c, .arena = &arena, .report = {.c = c, .task = "compare", .out = o.out, .k = &back}};
+    const linnet_status s = compare(&k, &o);
+    if (s != LINNET_OK) k.report.out = NULL;
+    const linnet_status written = lnt_report_close(&k.report, "Runs side by side", s == LINNET_OK);
+    lnt_arena_free(&arena);
+    return s == LINNET_OK ? written : s;
+}

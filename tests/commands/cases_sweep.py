@@ -1,0 +1,73 @@
+"""Grids of runs, and runs side by side."""
+import csv
+import json
+import signal
+import time
+import xml.etree.ElementTree as xml
+
+from cases_models import text_file
+from harness import case, linnet, refused, start
+
+TASK = ["task", "parity", "--mixer", "delta_net", "--layers", "1", "--heads", "2", "--steps", "2", "--batch", "2", "--test-examples", "4"]
+
+
+def rows(path):
+    return list(csv.DictReader(path.open()))
+
+
+@case("sweep runs every combination once, leaves a table and a page; again: what is not done, and no other")
+def sweep(folder):
+    out = folder / "grid"
+    ask = ["sweep", "--out", out, "--grid", "learning-rate=1e-3,1e-2", "--grid", "set:hidden_size=16,32", "--jobs", "2", "--json", "--", *TASK]
+    done = linnet(*ask)
+    lines = [json.loads(line) for line in done.out.splitlines()]
+    assert {line["run"] for line in lines} == {f"learning-rate={a},hidden_size={b}" for a in ("1e-3", "1e-2") for b in (16, 32)}, lines
+    assert all(line["task"] == "parity" and line["learning_rate"] in (1e-3, 1e-2) for line in lines)
+    assert len({line["parameters"] for line in lines}) == 2, "the width reached the models"
+    assert len(rows(out / "result.csv")) == 4 and rows(out / "result.csv")[0]["run"] == lines[0]["run"]
+    assert "learning-rate=1e-3,hidden_size=16" in "".join(e.text or "" for e in xml.parse(out / "page.svg").getroot().iter())
+    page = (out / lines[0]["run"] / "page.svg").stat().st_mtime_ns
+    (out / "learning-rate=1e-2,hidden_size=32.done").unlink()
+    again = linnet(*ask)
+    assert [json.loads(line)["accuracy"] for line in again.out.splitlines()] == [line["accuracy"] for line in lines], "the same from the same"
+    assert "3 of 4 runs were done before" in again.err and "done   4 of 4: " in again.err, again.err
+    assert (out / lines[0]["run"] / "page.svg").stat().st_mtime_ns == page
+    failed = linnet("sweep", "--out", folder / "bad", "--grid", "steps=1,0", "--", *TASK, code=2)
+    assert "1 of 2 runs failed" in failed.err and '"0"' in (folder / "bad" / "steps=0.log").read_text(), failed.err
+    for wrong, says in ((["--grid", "steps"], "KEY=VALUE"), (["--grid", "steps="], "steps="), (["--jobs", "0"], "--jobs")):
+        refused("sweep", "--out", folder / "x", *wrong, "--", *TASK, says=[says])
+    refused("sweep", "--out", folder / "x", "--", "eval", "model", says=["eval", "train or task"])
+    refused("sweep", "--out", folder / "x", "--", *TASK, "--out", "y", says=["--out"])
+    refused("sweep", "--", *TASK, says=["--out is missing"])
+    assert not (folder / "x").exists()
+
+
+@case("a sweep over trainings that is stopped goes on where its checkpoints are; compare puts the runs side by side")
+def sweep_of_trainings(folder):
+    out = folder / "grid"
+    ask = ["sweep", "--out", out, "--grid", "seed=1,2", "--jobs", "2", "--", "train", text_file(), "--mixer", "delta_net", "--layers", "1", "--width", "16",
+           "--heads", "2", "--batch", "2", "--length", "32", "--steps", "300", "--eval-every", "100", "--eval-tokens", "320", "--warmup", "2"]
+    process = start(*ask)
+    deadline = time.monotonic() + 60
+    while time.monotonic() < deadline and not all((out / f"seed={i}" / "log.jsonl").exists() for i in (1, 2)):
+        time.sleep(0.02)
+    process.send_signal(signal.SIGINT)
+    _, err = process.communicate(timeout=60)
+    assert process.returncode in (130, 0), err  # on a fast machine both may be done
+    done = linnet(*ask)
+    assert "training" in done.out
+    for i in (1, 2):
+        steps = [json.loads(line)["step"] for line in (out / f"seed={i}" / "log.jsonl").read_text().splitlines()]
+        assert steps == list(range(1, 301)), "every step once, whatever stopped it"
+    table = rows(out / "training.csv")
+    assert [row["run"] for row in table] == ["seed=1", "seed=2"] and all(row["steps"] == "300" and 0 < float(row["held_out"]) < 9 for row in table)
+    said = linnet("compare", out / "seed=2", f"{out}/seed=1/", "--out", folder / "page", "--json").out.splitlines()
+    assert [json.loads(line)["run"] for line in said] == ["seed=2", "seed=1"]
+    words = " ".join(e.text or "" for e in xml.parse(folder / "page" / "page.svg").getroot().iter())
+    for word in ("Training loss", "Held-out loss", "Learning rate", "Gradient norm", "seed=1", "seed=2"):
+        assert word in words, word
+    refused("compare", folder, says=["is no run", "log.jsonl"])
+    refused("compare", says=["RUN"])
+    (out / "seed=1" / "log.jsonl").write_text("no json\n")
+    refused("compare", out / "seed=1", "--out", folder / "none")
+    assert not (folder / "none").exists()
