@@ -454,6 +454,106 @@ static const lnt_recur_case *whole_case(const lnt_recur_op *op)
     return k;
 }
 
+/* What a problem has for an operator, as tensors of a file. */
+static int given_tensors(const lnt_problem *p, lnt_st_tensor *given)
+{
+    int n = 0;
+    for (int i = 0; p->op->tensors[i].name; i++) {
+        if (!p->data[i] || is_result(p, i)) continue;
+        const char *shape = p->op->tensors[i].shape, *letter;
+        size_t length;
+        lnt_st_tensor *t = &given[n++];
+        *t = (lnt_st_tensor){ .name = p->op->tensors[i].name, .dtype = LINNET_F32, .count = (int64_t)(p->bytes[i] / 4), .data = p->data[i] };
+        if (*shape == 'T') t->dim[t->ndim++] = 1;
+        while ((letter = lnt_recur_next_letter(&shape, &length))) t->dim[t->ndim++] = lnt_recur_letter(p->op, &p->call, letter, length);
+    }
+    return n;
+}
+
+/* o_t = sum_s weights_ts v_s for the case of an operator; rows of values that come later have no weight. */
+static void check_weights(linnet_context *c, const lnt_recur_op *op, const char *in, const char *out)
+{
+    lnt_recur_case k = *whole_case(op);
+    char line[512], pair[LNT_CASE_OPTIONS][64];
+    const char *set[LNT_CASE_OPTIONS];
+    lnt_problem p;
+    k.states = false;
+    OK(c, lnt_problem_make(c, &k, LINNET_F32, LINNET_F32, 5, &p));
+    lnt_st_tensor given[LNT_RECUR_TENSORS] = { 0 };
+    OK(c, lnt_safetensors_write(c, in, given_tensors(&p, given), given, 0, NULL));
+    linnet_op_options q = LINNET_OP_OPTIONS_INIT;
+    q.op = op->name, q.in = in, q.out = out, q.weights = 1, q.form = "parallel", q.set = set;
+    for (; q.n_set < LNT_CASE_OPTIONS && k.option[q.n_set].key; q.n_set++) {
+        snprintf(pair[q.n_set], sizeof pair[0], "%s=%g", k.option[q.n_set].key, k.option[q.n_set].value);
+        set[q.n_set] = pair[q.n_set];
+    }
+    OK(c, linnet_op_file(c, &q, line, sizeof line));
+    lnt_safetensors *got;
+    OK(c, lnt_safetensors_open(c, out, &got));
+    const lnt_st_tensor *w = lnt_safetensors_find(got, "weights"), *o = lnt_safetensors_find(got, "o");
+    assert_true(w && o && w->ndim == 4 && w->dim[1] == p.r.tokens);
+    const int64_t T = p.r.tokens, H = w->dim[2], S = w->dim[3], V = o->dim[3];
+    const float *v = tensor(&p, "v");
+    assert_true(S % T == 0 && (int64_t)(tensor_bytes(&p, "v") / 4) == S * H * V);
+    double error = 0, size = 0;
+    for (int64_t i = 0; i < T * H; i++) {
+        const float *row = (const float *)w->data + i * S;
+        for (int64_t s = (i / H + 1) * (S / T); s < S; s++)
+            if (row[s] != 0) fail_msg("%s: token %lld weighs row %lld by %g", op->name, (long long)(i / H), (long long)s, row[s]);
+        for (int64_t j = 0; j < V; j++) {
+            double sum = 0;
+            for (int64_t s = 0; s < S; s++) sum += (double)row[s] * v[(s * H + i % H) * V + j];
+            const double x = ((const float *)o->data)[i * V + j];
+            error += (sum - x) * (sum - x);
+            size += x * x;
+        }
+    }
+    if (!(error <= 1e-10 * size)) fail_msg("%s: the weighed values are %.3g from o", op->name, sqrt(error / size));
+    q.form = "chunk";
+    assert_int_equal(linnet_op_file(c, &q, line, sizeof line), LINNET_EINVAL);
+    assert_non_null(strstr(linnet_error_message(c), "of the form parallel"));
+    lnt_safetensors_close(got);
+    lnt_problem_free(&p);
+}
+
+static void refuse_weights(linnet_context *c, const lnt_recur_op *op, const char *in, const char *out)
+{
+    char line[512];
+    lnt_problem p;
+    lnt_st_tensor given[LNT_RECUR_TENSORS] = { 0 };
+    OK(c, lnt_problem_make(c, whole_case(op), LINNET_F32, LINNET_F32, 5, &p));
+    OK(c, lnt_safetensors_write(c, in, given_tensors(&p, given), given, 0, NULL));
+    linnet_op_options q = LINNET_OP_OPTIONS_INIT;
+    q.op = op->name, q.in = in, q.out = out, q.weights = 1, q.form = "parallel";
+    assert_int_equal(linnet_op_file(c, &q, line, sizeof line), LINNET_EINVAL);
+    if (!strstr(linnet_error_message(c), "has no weights")) fail_msg("%s: %s", op->name, linnet_error_message(c));
+    lnt_problem_free(&p);
+}
+
+/* The implicit attention matrix of every operator that has one, and the refusal of the others. */
+static void weights_are_those_of_values(void **state)
+{
+    (void)state;
+    linnet_context *c = make_context(2);
+    char in[64], out[64];
+    int some = 0;
+    snprintf(in, sizeof in, "/tmp/linnet-test-op-in-%ld.safetensors", (long)getpid());
+    snprintf(out, sizeof out, "/tmp/linnet-test-op-out-%ld.safetensors", (long)getpid());
+    for (int o = 0; lnt_recur_at(o); o++) {
+        const lnt_recur_op *op = lnt_recur_at(o);
+        const bool has = op->weights && lnt_recur_tensor_find(op, "gv") < 0; /* gates of the columns of v */
+        some += has;
+        if (has)
+            check_weights(c, op, in, out);
+        else
+            refuse_weights(c, op, in, out);
+    }
+    assert_true(some >= 8);
+    remove(in);
+    remove(out);
+    linnet_context_destroy(c);
+}
+
 /* Every operator through a file, by `linnet op`'s function, gives what its problem gives. */
 static void every_operator_on_a_file(void **state)
 {
@@ -467,16 +567,7 @@ static void every_operator_on_a_file(void **state)
         lnt_problem p;
         OK(c, lnt_problem_make(c, whole_case(op), LINNET_F32, LINNET_F32, 5, &p));
         lnt_st_tensor given[LNT_RECUR_TENSORS] = { 0 };
-        int n = 0;
-        for (int i = 0; op->tensors[i].name; i++) {
-            if (!p.data[i] || is_result(&p, i)) continue;
-            const char *shape = op->tensors[i].shape, *letter;
-            size_t length;
-            lnt_st_tensor *t = &given[n++];
-            *t = (lnt_st_tensor){ .name = op->tensors[i].name, .dtype = LINNET_F32, .count = (int64_t)(p.bytes[i] / 4), .data = p.data[i] };
-            if (*shape == 'T') t->dim[t->ndim++] = 1;
-            while ((letter = lnt_recur_next_letter(&shape, &length))) t->dim[t->ndim++] = lnt_recur_letter(op, &p.call, letter, length);
-        }
+        const int n = given_tensors(&p, given);
         char text[12][32], pair[12][64];
         const char *metadata[24], *set[12];
         int scalars = 0;
@@ -709,7 +800,7 @@ int main(int argc, char **argv)
         cmocka_unit_test(sequences_cost_in_proportion),
         cmocka_unit_test(names_are_arguments),
         cmocka_unit_test(wrong_calls_are_refused),
-        cmocka_unit_test(every_operator_on_a_file),
+        cmocka_unit_test(every_operator_on_a_file), cmocka_unit_test(weights_are_those_of_values),
         cmocka_unit_test(a_gpu_without_kernels_is_refused),
         cmocka_unit_test(every_operator_is_timed),
         cmocka_unit_test(goldens),

@@ -388,8 +388,9 @@ typedef struct {
     const char *impl;           /* force one by name */
     const char *const *set;     /* "key=value", n_set of them */
     int32_t n_set;
+    int32_t weights;            /* with form parallel: the matrix too with which each token weighs the values before it */
 } linnet_op_options;
-#define LINNET_OP_OPTIONS_INIT { sizeof(linnet_op_options), NULL, NULL, NULL, 0, "auto", 0, LINNET_F32, NULL, NULL, 0 }
+#define LINNET_OP_OPTIONS_INIT { sizeof(linnet_op_options), NULL, NULL, NULL, 0, "auto", 0, LINNET_F32, NULL, NULL, 0, 0 }
 
 /* Run one operator on a safetensors file (docs/op-files.md). `line` receives "gated_delta_rule B=2 T=70 ... chunk-avx512 0.12 ms". */
 LINNET_API linnet_status linnet_op_file(linnet_context *c, const linnet_op_options *o, char *line, size_t line_size);

@@ -21,8 +21,10 @@ typedef struct {
     int64_t B, T;
     int64_t *cu;                       /* [N+1] */
     void *device[LNT_RECUR_TENSORS];   /* by row; NULL: absent */
-    lnt_st_tensor out[LNT_RECUR_TENSORS];
-    void *host[LNT_RECUR_TENSORS];     /* what out points to */
+    lnt_st_tensor out[LNT_RECUR_TENSORS + 1];
+    void *host[LNT_RECUR_TENSORS + 1]; /* what out points to */
+    void *weights, *unit;              /* [T,Hv,S], and the values that show them */
+    int64_t seen;                      /* S: rows of values of the longest sequence */
     int n_out;
     bool report;                       /* steps and the like too */
     void *workspace;
@@ -293,6 +295,88 @@ static linnet_status run(job *j, bool backward, double *seconds)
     return LINNET_OK;
 }
 
+/* ---- weights ------------------------------------------------------------------------------------------------------------------------ */
+
+static bool has_letter(const lnt_recur_tensor *t, const lnt_recur_size *s)
+{
+    const char *shape = t->shape, *letter;
+    size_t length;
+    while ((letter = lnt_recur_next_letter(&shape, &length)))
+        if (strlen(s->letter) == length && !memcmp(letter, s->letter, length)) return true;
+    return false;
+}
+
+/* The size of a value's row, and the rows of values of all tokens. */
+static const lnt_recur_size *value_size(const job *j, int v, int64_t *rows)
+{
+    const char *shape = j->op->tensors[v].shape, *letter, *last;
+    size_t length, n;
+    letter = last = lnt_recur_next_letter(&shape, &length);
+    *rows = lnt_recur_letter(j->op, &j->call, letter, n = length);
+    while ((letter = lnt_recur_next_letter(&shape, &length))) last = letter, n = length;
+    return lnt_recur_size_find(j->op, last, n);
+}
+
+static linnet_status check_weights(job *j, int v, const lnt_recur_size *s)
+{
+    if (j->call.head.form != LINNET_FORM_PARALLEL)
+        return lnt_fail(j->c, LINNET_EINVAL, "weights are those of the form parallel, but form is \"%s\"", j->o->form);
+    for (int i = 0; j->op->tensors[i].name; i++)
+        if (i != v && j->op->tensors[i].role == LNT_T_INPUT && lnt_recur_has(&j->call, i) && has_letter(&j->op->tensors[i], s))
+            return lnt_fail(j->c, LINNET_EINVAL, "%s has no weights: by %s every column of the values has its own", j->op->name,
+                            j->op->tensors[i].name);
+    if (j->seen > s->most)
+        return lnt_fail(j->c, LINNET_EINVAL, "weights of %lld values; expected at most %lld", (long long)j->seen, (long long)s->most);
+    return LINNET_OK;
+}
+
+/* Row r of a sequence becomes the r-th unit vector: what it adds to o_t, in column r, is its weight. */
+static linnet_status unit_values(job *j, const lnt_recur_call *call, int v, int64_t each)
+{
+    const lnt_dtype type = lnt_recur_type(call, v);
+    const int64_t count = lnt_recur_elements(call, v), rows = j->call.head.tokens * each, heads = rows ? count / rows / j->seen : 0;
+    const size_t bytes = lnt_bytes((size_t)count, lnt_dtype_size(type));
+    void *x = lnt_calloc(bytes ? bytes : 1);
+    if (!x) return lnt_fail_memory(j->c, bytes);
+    for (int64_t n = 0; n < j->call.head.sequences; n++)
+        for (int64_t r = j->cu[n] * each; r < j->cu[n + 1] * each; r++)
+            for (int64_t h = 0; h < heads; h++) lnt_store_element(x, type, (r * heads + h) * j->seen + r - j->cu[n] * each, 1);
+    linnet_status s = lnt_device_alloc(j->c, bytes ? bytes : 1, &j->unit);
+    if (s == LINNET_OK) lnt_to_device(j->c, j->unit, x, bytes);
+    lnt_free(x);
+    return s;
+}
+
+/* The operator once more, on those values and without the states that they meet: o is the matrix. */
+static linnet_status run_weights(job *j)
+{
+    const int v = lnt_recur_tensor_find(j->op, "v"), o = lnt_recur_tensor_find(j->op, "o");
+    int64_t rows, bytes;
+    const lnt_recur_size *s = value_size(j, v, &rows);
+    const int64_t tokens = j->call.head.tokens, each = tokens ? rows / tokens : 1;
+    j->seen = lnt_recur_longest(&j->call) * each;
+    j->seen = j->seen ? j->seen : 1;
+    LNT_TRY(check_weights(j, v, s));
+    lnt_recur_call call = j->call;
+    lnt_recur_size_set(s, &call, j->seen);
+    LNT_TRY(lnt_size_product(j->c, "weights", 3, (int64_t[]){ rows, lnt_recur_elements(&j->call, o) + 1, j->seen * 8 }, &bytes));
+    for (int i = 0; j->op->tensors[i].name; i++) {
+        const lnt_recur_tensor *t = &j->op->tensors[i];
+        if (t->role != LNT_T_INPUT && (t->role != LNT_T_STATE || has_letter(t, s))) lnt_recur_set(&call, t, NULL);
+    }
+    LNT_TRY(unit_values(j, &call, v, each));
+    bytes = lnt_recur_elements(&call, o) * (int64_t)lnt_dtype_size(lnt_recur_type(&call, o));
+    LNT_TRY(lnt_device_alloc(j->c, bytes ? (size_t)bytes : 1, &j->weights));
+    lnt_recur_set(&call, &j->op->tensors[v], j->unit);
+    lnt_recur_set(&call, &j->op->tensors[o], j->weights);
+    const lnt_recur_call own = j->call;
+    double seconds = 0;
+    j->call = call;
+    const linnet_status done = run(j, false, &seconds);
+    j->call = own;
+    return done;
+}
+
 /* The gradient of an initial state that was not there is not written. */
 static bool is_written(const job *j, int i)
 {
@@ -301,27 +385,34 @@ static bool is_written(const job *j, int i)
     return t->role != LNT_T_GRADIENT || j->device[i - 1];
 }
 
+/* A tensor of the results: `data` on the device, shaped as row i but for its last dimension (0: that too). */
+static linnet_status take_output(job *j, const char *name, int i, int64_t last, const void *data)
+{
+    lnt_st_tensor *t = &j->out[j->n_out];
+    *t = (lnt_st_tensor){ .name = name, .dtype = small_type(j), .count = 1 };
+    int64_t dim[DIMS];
+    t->ndim = dims_of(j, i, dim);
+    if (last) dim[t->ndim - 1] = last;
+    for (int d = 0; d < t->ndim; d++) t->count *= t->dim[d] = dim[d];
+    const lnt_dtype type = lnt_recur_type(&j->call, i);
+    size_t bytes = lnt_bytes((size_t)t->count, lnt_dtype_size(t->dtype)), raw = lnt_bytes((size_t)t->count, lnt_dtype_size(type));
+    void *x = lnt_alloc(raw);
+    void *y = j->host[j->n_out++] = lnt_alloc(bytes);
+    if (x && y) {
+        lnt_to_host(j->c, x, data, raw);
+        lnt_convert(y, t->dtype, x, type, t->count);
+    }
+    lnt_free(x);
+    if (!x || !y) return lnt_fail_memory(j->c, bytes + raw);
+    t->data = y;
+    return LINNET_OK;
+}
+
 static linnet_status write_outputs(job *j)
 {
-    for (int i = 0; j->op->tensors[i].name; i++) {
-        if (!is_written(j, i)) continue;
-        lnt_st_tensor *t = &j->out[j->n_out];
-        *t = (lnt_st_tensor){ .name = j->op->tensors[i].name, .dtype = small_type(j), .count = 1 };
-        int64_t dim[DIMS];
-        t->ndim = dims_of(j, i, dim);
-        for (int d = 0; d < t->ndim; d++) t->count *= t->dim[d] = dim[d];
-        const lnt_dtype type = lnt_recur_type(&j->call, i);
-        size_t bytes = lnt_bytes((size_t)t->count, lnt_dtype_size(t->dtype)), raw = lnt_bytes((size_t)t->count, lnt_dtype_size(type));
-        void *x = lnt_alloc(raw);
-        void *y = j->host[j->n_out++] = lnt_alloc(bytes);
-        if (x && y) {
-            lnt_to_host(j->c, x, j->device[i], raw);
-            lnt_convert(y, t->dtype, x, type, t->count);
-        }
-        lnt_free(x);
-        if (!x || !y) return lnt_fail_memory(j->c, bytes + raw);
-        t->data = y;
-    }
+    for (int i = 0; j->op->tensors[i].name; i++)
+        if (is_written(j, i)) LNT_TRY(take_output(j, j->op->tensors[i].name, i, 0, j->device[i]));
+    if (j->weights) LNT_TRY(take_output(j, "weights", lnt_recur_tensor_find(j->op, "o"), j->seen, j->weights));
     const char *metadata[] = { "op", j->op->name };
     return lnt_safetensors_write(j->c, j->o->out, j->n_out, j->out, 1, metadata);
 }
@@ -330,6 +421,8 @@ static linnet_status run_job(job *j, char *line, size_t line_size)
 {
     LNT_TRY(lnt_safetensors_open(j->c, j->o->in, &j->file));
     LNT_TRY(lnt_op_form(j->c, j->o->form, &j->call.head.form));
+    if (j->o->weights && !j->op->weights)
+        return lnt_fail(j->c, LINNET_EINVAL, "%s has no weights: it does not read all columns of its values alike", j->op->name);
     LNT_TRY(read_options(j));
     LNT_TRY(read_sizes(j));
     LNT_TRY(check_names(j));
@@ -341,6 +434,7 @@ static linnet_status run_job(job *j, char *line, size_t line_size)
     for (int i = 0; j->op->tensors[i].name; i++) /* the report is of the forward call */
         if (j->op->tensors[i].role == LNT_T_REPORT) lnt_recur_set(&j->call, &j->op->tensors[i], NULL);
     if (j->o->backward) LNT_TRY(run(j, true, &seconds));
+    if (j->o->weights) LNT_TRY(run_weights(j));
     LNT_TRY(write_outputs(j));
     lnt_op_sizes(&j->call, sizes, sizeof sizes);
     lnt_format(line, line_size, "%s B=%lld T=%lld N=%lld %s %s %s%s%s %.3f ms", j->op->name, (long long)j->B, (long long)j->T,
@@ -380,6 +474,8 @@ linnet_status linnet_op_file(linnet_context *c, const linnet_op_options *options
     linnet_status s = run_job(j, line, line_size);
     for (int i = 0; i < LNT_RECUR_TENSORS; i++) lnt_device_free(c, j->device[i]);
     for (int i = 0; i < j->n_out; i++) lnt_free(j->host[i]);
+    lnt_device_free(c, j->weights);
+    lnt_device_free(c, j->unit);
     lnt_device_free(c, j->workspace);
     lnt_safetensors_close(j->file);
     lnt_free(j->cu);

@@ -167,6 +167,7 @@ struct lnt_recur_op {
     const lnt_recur_option *options;
     const lnt_recur_impl *const *impls; /* NULL-terminated, fastest first, reference last */
     const struct lnt_recur_case *cases; /* what its core's implementations are checked on (problem.h) */
+    bool weights;                       /* o_t is a sum of rows of v, weighed by numbers that v has no part in, and what states add */
     lnt_recur_budget f32, bf16;
     bool nonlinear;                     /* outputs are no linear function of values and states */
     void (*fill)(void *args);           /* what options left to the operator are, and what follows from sizes; NULL: nothing */

@@ -118,6 +118,7 @@ static const lnt_recur_tensor early_read[] = {
         .name = #NAME, .core = "decay", .equation = EQUATION, .kind = KIND, .args_size = sizeof(lnt_recur_args), .sizes = lnt_state_sizes, \
         .tensors = TENSORS, .options = OPTIONS, .impls = IMPLS, .cases = lnt_decay_cases, .f32 = { 2e-6, 1e-5, 5e-5 },  \
         .bf16 = { 5e-3, 5e-3, 2e-2 }, .fill = lnt_state_fill, .check = lnt_state_check, .flops = lnt_decay_flops,                 \
+        .weights = true,                                                                                                          \
         .node = &(const lnt_op){ LNT_RECUR_NODE(#NAME) },                                                                         \
     }
 OPERATOR(linear_attn, LNT_DECAY_NONE, ungated, options, lnt_decay_impls, "S_t = S_{t-1} + k_t v_t^T, o_t = scale S_t^T q_t");

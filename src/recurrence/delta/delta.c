@@ -102,6 +102,7 @@ static const lnt_recur_tensor product[] = {
         .name = #NAME, .core = "delta", .equation = EQUATION, .kind = KIND, .args_size = sizeof(lnt_recur_args), .sizes = lnt_state_sizes,      \
         .tensors = TENSORS, .options = OPTIONS, .impls = IMPLS, .cases = lnt_delta_cases, .f32 = { 2e-6, 1e-5, 5e-5 },            \
         .bf16 = { 8e-3, 8e-3, 2e-2 }, .fill = lnt_state_fill, .check = lnt_state_check, .flops = flops,                            \
+        .weights = true,                                                                                                           \
         .node = &(const lnt_op){ LNT_RECUR_NODE(#NAME), NODE },                                                                    \
     }
 OPERATOR(delta_rule, LNT_DELTA_SCALAR, ungated, options, impls, LNT_DELTA_LAYER,

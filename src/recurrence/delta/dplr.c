@@ -42,5 +42,5 @@ const lnt_recur_op lnt_recur_dplr = {
     .name = "dplr", .core = "delta", .equation = "S_t = diag(e^{gk_t}) S_{t-1} + b_t (S_{t-1}^T a_t)^T + k_t v_t^T, o_t = scale S_t^T q_t",
     .args_size = sizeof(lnt_recur_args), .sizes = lnt_state_sizes, .tensors = tensors, .options = options, .impls = impls, .cases = lnt_delta_cases,
     .f32 = { 2e-6, 1e-5, 5e-5 }, .bf16 = { 8e-3, 8e-3, 2e-2 }, .fill = lnt_state_fill, .check = lnt_state_check, .flops = flops,
-    .node = &(const lnt_op){ LNT_RECUR_NODE("dplr") },
+    .weights = true, .node = &(const lnt_op){ LNT_RECUR_NODE("dplr") },
 };

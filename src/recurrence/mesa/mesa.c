@@ -143,6 +143,7 @@ const lnt_recur_op lnt_recur_mesa = {
     .options = options,
     .impls = impls,
     .cases = lnt_mesa_cases,
+    .weights = true,
     .f32 = { 5e-5, 5e-5, 5e-5 },
     .bf16 = { 8e-3, 8e-3, 2e-2 },
     .fill = fill,
