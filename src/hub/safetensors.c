@@ -208,7 +208,7 @@ void lnt_safetensors_close(lnt_safetensors *s)
 const lnt_st_tensor *lnt_safetensors_find(const lnt_safetensors *s, const char *name)
 {
     const lnt_st_tensor key = {.name = name};
-    return bsearch(&key, s->tensors, (size_t)s->n, sizeof *s->tensors, by_name);
+    return s->n ? bsearch(&key, s->tensors, (size_t)s->n, sizeof *s->tensors, by_name) : NULL; /* bsearch takes no NULL */
 }
 
 const char *lnt_safetensors_metadata(const lnt_safetensors *s, const char *key)
