@@ -27,6 +27,7 @@ CPU_ALONE = "has no implementation for a GPU"       # what linnet says of an ope
 AT_ONCE = 8                                         # a process takes most of a second to open a GPU
 MODELS = {"f32": 1e-5, "bf16": 3e-2}
 ROUNDED = {"mesa_net": 2e-4}                        # float32 whose solver rounds to float16, as the library that made it does
+HOLDS = {"nemotron_h": 32}                          # tokens: tests/golden_files.h says why
 failures = []
 
 
@@ -111,6 +112,12 @@ def check_op(linnet, device, op, path, scratch):
     return worst
 
 
+def head(logits, tokens):
+    """The first tokens of one sequence's logits [1, T, V]; None: all."""
+    dtype, (_, length, vocabulary), body = logits
+    return logits if tokens is None else (dtype, (1, tokens, vocabulary), body[:len(body) // length * tokens])
+
+
 def check_model(linnet, device, folder, scratch):
     golden = read_safetensors(folder / "golden.safetensors")
     ids = scratch / "ids.safetensors"
@@ -125,7 +132,8 @@ def check_model(linnet, device, folder, scratch):
             if done.returncode:
                 failures.append(f"{folder} {dtype} {' '.join(flags)}: {done.stderr.strip()}")
                 continue
-            e = difference(read_safetensors(out)["logits"], golden["logits"])
+            ours, theirs = (head(t, HOLDS.get(folder.name)) for t in (read_safetensors(out)["logits"], golden["logits"]))
+            e = difference(ours, theirs)
             if dtype == "f32":
                 allowed = ROUNDED.get(folder.name, allowed)
             if not e <= allowed:

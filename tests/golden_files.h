@@ -15,6 +15,11 @@
 
 enum { GOLDEN_MODELS = 64 };
 
+/* Tokens of a golden that hold. Transformers' CPU path of nemotron_h (up to 5.10) mixes up chunks when it carries states from one to the next: behind
+ * the first chunk, of 32 tokens, its logits are not those of its own GPU kernels nor of its own steps. */
+static inline long golden_tokens(const char *folder, long tokens) { return strstr(folder, "/nemotron_h") && tokens > 32 ? 32 : tokens; }
+
+
 typedef struct {
     char name[256]; /* first */
 } golden_model;

@@ -37,6 +37,11 @@ static lnt_buf build_embedding(lnt_program *p, const lnt_buf *in, const ref *a)
     return lnt_embedding(p, in[0], "e", a->vocab, a->size, a->scale, normal, false);
 }
 static lnt_buf build_rmsnorm(lnt_program *p, const lnt_buf *in, const ref *a) { return lnt_rmsnorm(p, in[0], "n", a->eps); }
+static lnt_buf build_centred(lnt_program *p, const lnt_buf *in, const ref *a) { return lnt_centred_rmsnorm(p, in[0], "n", a->eps); }
+static lnt_buf build_centred_sum(lnt_program *p, const lnt_buf *in, const ref *a)
+{
+    return lnt_centred_rmsnorm(p, lnt_add_buf(p, in[0], in[1]), "n", a->eps);
+}
 static lnt_buf build_gated(lnt_program *p, const lnt_buf *in, const ref *a) { return lnt_gated_rmsnorm(p, in[0], in[1], "n", a->eps, a->act); }
 static lnt_buf build_l2norm(lnt_program *p, const lnt_buf *in, const ref *a) { return lnt_l2norm(p, in[0], a->eps); }
 static lnt_buf build_sumnorm(lnt_program *p, const lnt_buf *in, const ref *a) { return lnt_sumnorm(p, in[0], a->eps); }
@@ -111,6 +116,7 @@ static const op_case cases[] = {
      .ids = true, .first_id = true, .heads = 1, .a = {.size = 37, .vocab = 11, .scale = 6}},
     {.name = "rmsnorm", .build = build_rmsnorm, BOTH(rmsnorm), .n_in = 1, .cols = {75}, .heads = 1, .a = {.eps = 1e-6}},
     {.name = "rmsnorm per head", .build = build_rmsnorm, BOTH(rmsnorm), .n_in = 1, .cols = {99}, .heads = 3, .a = {.eps = 1e-2}},
+    {.name = "centred rmsnorm", .build = build_centred, BOTH(rmsnorm), .n_in = 1, .cols = {99}, .heads = 3, .a = {.eps = 1e-2, .offset = 1}},
     {.name = "gated rmsnorm", .build = build_gated, BOTH(rmsnorm), .n_in = 2, .cols = {60, 60}, .heads = 2, .a = {.eps = 1e-5, .act = LNT_SILU}},
     {.name = "sigmoid rmsnorm", .build = build_gated, BOTH(rmsnorm), .n_in = 2, .cols = {21, 21}, .heads = 1, .a = {.eps = 1e-5, .act = LNT_SIGMOID}},
     {.name = "l2norm", .build = build_l2norm, BOTH(l2norm), .n_in = 1, .cols = {100}, .heads = 2, .a = {.eps = 1e-6}},
@@ -154,6 +160,8 @@ static const op_case cases[] = {
     {.name = "rotary of a part", .build = build_rotary_part, BOTH(rotary), .n_in = 1, .cols = {99}, .heads = 3,
      .a = {.base = 10000, .rest = 7, .scale = 1.25}},
     {.name = "sum and rmsnorm", .build = build_sum_norm, BOTH(sum_norm), .n_in = 2, .cols = {75, 75}, .heads = 1, .pair = true, .a = {.eps = 1e-5}},
+    {.name = "sum and centred rmsnorm", .build = build_centred_sum, BOTH(sum_norm), .n_in = 2, .cols = {75, 75}, .heads = 1, .pair = true,
+     .a = {.eps = 1e-5, .offset = 1}},
     {.name = "sum and rmsnorm of 3", .build = build_sum_norm,
      BOTH(sum_norm),
      .n_in = 2, .cols = {48, 48}, .heads = 3, .pair = true, .a = {.eps = 1e-2}},

@@ -149,7 +149,7 @@ static void ref_norm(ref *r, ref_norm_kind kind, int backward)
         for (int64_t j = 0; j < d; j++) s += kind == REF_SUM ? x[j] : x[j] * x[j];
         double n = kind == REF_SUM ? 1 / (s + r->eps) : 1 / sqrt((kind == REF_RMS ? s / (double)d : s) + r->eps);
         for (int64_t j = 0; j < d; j++) {
-            double w = r->param[0] ? r->param[0][j] : 1, a = gate ? ref_act(gate[j], r->act) : 1;
+            double w = r->param[0] ? r->offset + r->param[0][j] : 1, a = gate ? ref_act(gate[j], r->act) : 1;
             if (!backward) {
                 r->out[i * d + j] = x[j] * n * w * a;
                 continue;
@@ -159,7 +159,7 @@ static void ref_norm(ref *r, ref_norm_kind kind, int backward)
             if (gate) r->d_in[1][i * d + j] += dy[j] * x[j] * n * w * ref_slope(gate[j], r->act);
         }
         for (int64_t j = 0; backward && j < d; j++) {
-            double w = r->param[0] ? r->param[0][j] : 1, a = gate ? ref_act(gate[j], r->act) : 1, u = dy[j] * w * a;
+            double w = r->param[0] ? r->offset + r->param[0][j] : 1, a = gate ? ref_act(gate[j], r->act) : 1, u = dy[j] * w * a;
             /* dn/dx_j: -n^3 x_j / d, -n^3 x_j, -n^2 */
             double dn = kind == REF_SUM ? -n * n : -n * n * n * x[j] / (kind == REF_RMS ? (double)d : 1);
             r->d_in[0][i * d + j] += u * n + ux * dn;

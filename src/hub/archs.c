@@ -41,7 +41,7 @@ linnet_status lnt_arch_named(lnt_ctx *c, const char *name, const lnt_arch **arch
     *arch = lnt_arch_find(name);
     *mixer = lnt_mixer_find(*arch && (*arch)->mixer ? (*arch)->mixer : name);
     for (int i = 0; !*arch && *mixer && i < ARCHS; i++) /* softmax attention's own type has another name */
-        if (archs[i]->mixer && !strcmp(archs[i]->mixer, name)) *arch = archs[i];
+        if (archs[i]->mixer && !archs[i]->spelled && !strcmp(archs[i]->mixer, name)) *arch = archs[i];
     if (!*arch) *arch = &lnt_arch_linnet;
     if (!*mixer && lnt_arch_find(name)) *mixer = lnt_mixer_at(0); /* until the file names another */
     if (*mixer) return LINNET_OK;

@@ -94,7 +94,8 @@ typedef struct lnt_arch {
 #define X(name) extern const lnt_arch lnt_arch_##name;
 #include "hub/archs/archs.def"
 #undef X
-extern const lnt_arch lnt_arch_fla, lnt_arch_transformers, lnt_arch_causal_lm, lnt_arch_backbone; /* bases */
+extern const lnt_arch lnt_arch_fla, lnt_arch_transformers, lnt_arch_causal_lm; /* bases */
+extern const lnt_arch lnt_arch_backbone, lnt_arch_linear_layers, lnt_arch_qwen_linear, lnt_arch_mamba_layers; /* bases */
 
 const lnt_arch *lnt_arch_at(int i); /* in the order of archs.def; NULL past the end */
 const char *lnt_arch_name(const lnt_arch *a);

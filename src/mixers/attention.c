@@ -74,7 +74,7 @@ static double scale_of(const lnt_attention_options *o)
 static lnt_buf turned(lnt_program *p, const lnt_layer *l, const lnt_attention_options *o, lnt_buf x)
 {
     const int64_t columns = turning(l, o);
-    if (!(o->rope_theta > 0)) return x;
+    if (!(o->rope_theta > 0) || !o->attention_rope) return x;
     double *theta = lnt_program_alloc(p, lnt_bytes((size_t)columns, sizeof *theta));
     for (int64_t i = 0; theta && i < columns / 2; i++) {
         theta[i] = pow(o->rope_theta, -2.0 * (double)i / (double)columns);

@@ -6,7 +6,7 @@
 
 typedef struct {
     int64_t num_heads, num_kv_heads, attention_head_dim, window_size;
-    bool qkv_bias, o_bias, qk_norm, centred_qk_norm, attention_gate;
+    bool qkv_bias, o_bias, qk_norm, centred_qk_norm, attention_gate, attention_rope;
     int qk_norm_of;
     double qk_norm_eps, attention_scale, key_multiplier;
     double rope_theta, rotary_factor;
@@ -33,6 +33,7 @@ typedef struct {
     LNT_MAYBE_REAL(lnt_attention_options, attention_scale, 1e-9, 1e9, 0, "factor of the scores; null: head_dim^-1/2"),                         \
     LNT_REAL(lnt_attention_options, key_multiplier, -1e9, 1e9, 1, "keys times this"),                                                          \
     LNT_MAYBE_REAL(lnt_attention_options, rope_theta, 1, 1e15, 10000, "base of the rotary positions; null: there are none"),                   \
+    LNT_SWITCH(lnt_attention_options, attention_rope, true, "rotary positions; else there are none"),                                          \
     LNT_REAL(lnt_attention_options, rotary_factor, 1e-6, 1, 1, "share of a head's columns that turn with the position"),                       \
     LNT_WORD(lnt_attention_options, rope_type, "default linear llama3 yarn", 0, "how angles are scaled for longer texts"),                     \
     LNT_REAL(lnt_attention_options, rope_factor, 1e-6, 1e9, 1, "how many times longer"),                                                       \

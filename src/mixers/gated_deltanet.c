@@ -6,7 +6,7 @@
 
 typedef struct {
     int64_t num_heads, num_v_heads, head_dim, conv_size;
-    double expand_v;
+    double expand_v, output_norm_eps;
     bool use_gate, use_short_conv, allow_neg_eigval;
 } options;
 
@@ -19,6 +19,7 @@ static const lnt_option keys[] = {
     LNT_SWITCH(options, use_short_conv, true, "a causal convolution behind the projections to q, k and v"),
     LNT_INT(options, conv_size, 1, 64, 4, "taps of the convolution"),
     LNT_SWITCH(options, allow_neg_eigval, false, "write strengths up to 2 in place of 1: the state may turn around"),
+    LNT_MAYBE_REAL(options, output_norm_eps, 0, 1, 0, "added to the mean squares of outputs; null: norm_eps"),
 };
 
 static linnet_status check(lnt_ctx *c, const lnt_layer *l)
@@ -37,7 +38,9 @@ static lnt_buf build(lnt_program *p, const lnt_layer *l, lnt_buf x)
     lnt_buf g = lnt_decay_gate(p, lnt_linear(p, x, "a_proj", v_heads));
     lnt_buf beta = lnt_write_strength(p, x, v_heads, o->allow_neg_eigval);
     lnt_buf y = lnt_recur(p, "gated_delta_rule", (lnt_recur_in){.tensor = {{"q", q}, {"k", k}, {"v", v}, {"g", g}, {"beta", beta}}});
-    return lnt_out_proj(p, l, lnt_output_norm(p, l, x, y, o->use_gate, "o_norm", "o_norm"));
+    lnt_layer out = *l;
+    if (o->output_norm_eps > 0) out.norm_eps = o->output_norm_eps;
+    return lnt_out_proj(p, l, lnt_output_norm(p, &out, x, y, o->use_gate, "o_norm", "o_norm"));
 }
 
 const lnt_mixer lnt_mixer_gated_deltanet = {

@@ -15,6 +15,8 @@ const void *lnt_block_options(const lnt_block_parts *b) { return b->k->block.opt
 
 int lnt_block_layer(const lnt_block_parts *b) { return b->layer; }
 
+bool lnt_block_first_mixer(const lnt_block_parts *b) { return b->mixer == &b->k->mixers[0]; }
+
 static lnt_buf norm(lnt_program *p, const lnt_config *k, int layer, lnt_buf x, const char *name)
 {
     const lnt_layer l = lnt_config_layer(k, &k->norm, layer);
@@ -53,7 +55,8 @@ static void build(linnet_model *m)
     m->ids = lnt_external(p, "input_ids");
     m->targets = lnt_external(p, "targets");
     lnt_push_scope(p, "model");
-    lnt_buf x = lnt_embedding(p, m->ids, "embeddings", k->vocab_size, k->hidden_size, k->scale_embeddings ? root : 1, embedding, false);
+    const double times = k->embedding_multiplier * (k->scale_embeddings ? root : 1);
+    lnt_buf x = lnt_embedding(p, m->ids, "embeddings", k->vocab_size, k->hidden_size, times, embedding, false);
     m->layers = lnt_program_alloc(p, lnt_bytes((size_t)k->num_hidden_layers, sizeof *m->layers));
     for (int l = 0; l < k->num_hidden_layers; l++) {
         const lnt_block_parts b = {k, &k->mixers[k->mixer_of[l]], l};
@@ -66,9 +69,11 @@ static void build(linnet_model *m)
     lnt_set_block(p, -1);
     m->hidden = norm(p, k, -1, x, "norm");
     lnt_pop_scope(p);
+    const double scale = k->logit_multiplier / k->logit_divisor; /* of what goes into the head, which is linear */
+    lnt_buf last = scale == 1 ? m->hidden : lnt_activation(p, m->hidden, LNT_IDENTITY, scale, false);
     const char *head = k->tie_word_embeddings ? "model.embeddings.weight" : "lm_head.weight";
-    m->loss = lnt_lm_loss(p, m->hidden, m->targets, head, k->vocab_size, k->logit_soft_cap, embedding);
-    m->logits = lnt_lm_logits(p, m->hidden, head, k->vocab_size, k->logit_soft_cap, embedding);
+    m->loss = lnt_lm_loss(p, last, m->targets, head, k->vocab_size, k->logit_soft_cap, embedding);
+    m->logits = lnt_lm_logits(p, last, head, k->vocab_size, k->logit_soft_cap, embedding);
 }
 
 linnet_status lnt_model_outline(lnt_ctx *c, const lnt_config *k, lnt_dtype dtype, linnet_model **out)

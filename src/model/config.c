@@ -18,6 +18,9 @@ static const lnt_option keys[] = {
     LNT_MAYBE_INT(lnt_config, pad_token_id, 0, MAX_VOCABULARY - 1, -1, -1, "id that fills up"),
     LNT_MAYBE_REAL(lnt_config, logit_soft_cap, 0, 1e6, 0, "logits become cap tanh(logit/cap)"),
     LNT_SWITCH(lnt_config, scale_embeddings, false, "embeddings times hidden_size^1/2"),
+    LNT_REAL(lnt_config, embedding_multiplier, -1e9, 1e9, 1, "embeddings times this"),
+    LNT_REAL(lnt_config, logit_multiplier, -1e9, 1e9, 1, "logits times this, before the cap"),
+    LNT_REAL(lnt_config, logit_divisor, 1e-9, 1e9, 1, "logits divided by this, before the cap"),
     LNT_SWITCH(lnt_config, fan_in_init, false, "fresh weights have the standard deviation fan-in^-1/2, embeddings hidden_size^-1/2"),
     LNT_SWITCH(lnt_config, depth_init, false, "fresh projections back to the residual stream have the variance 2/num_hidden_layers of fan-in's"),
 };

@@ -22,7 +22,7 @@ typedef struct linnet_config {
     char model_type[LNT_NAME]; /* what it was read or made as */
     int64_t vocab_size, hidden_size, num_hidden_layers, max_position_embeddings;
     int64_t bos_token_id, eos_token_id, pad_token_id; /* -1: null */
-    double norm_eps, initializer_range, logit_soft_cap;
+    double norm_eps, initializer_range, logit_soft_cap, embedding_multiplier, logit_multiplier, logit_divisor;
     bool tie_word_embeddings, scale_embeddings, fan_in_init, depth_init;
     lnt_part block, norm, mlp;
     int n_mixers;

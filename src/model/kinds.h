@@ -30,6 +30,7 @@ lnt_buf lnt_block_mlp(lnt_program *p, const lnt_block_parts *b, lnt_buf x);
 bool lnt_block_has_mlp(const lnt_block_parts *b);
 const void *lnt_block_options(const lnt_block_parts *b);
 int lnt_block_layer(const lnt_block_parts *b);
+bool lnt_block_first_mixer(const lnt_block_parts *b); /* the layer has the mixer of every layer that nobody named */
 
 #define X(name) extern const lnt_norm lnt_norm_##name;
 #include "model/norms.def"

@@ -53,6 +53,10 @@ static const lnt_pair sum_rmsnorm = {.first = &lnt_sum_op, .forward = sum_rmsnor
 
 const lnt_op lnt_rmsnorm_op = {.name = "rmsnorm", .backward_needs = LNT_NEEDS_IN0, .workspace = weight_workspace, .forward = rmsnorm_forward,
                                .backward = rmsnorm_backward, .pair = &sum_rmsnorm, .describe = norm_describe};
+/* Others who do an rmsnorm on the way know weights that are not centred. */
+static const lnt_op centred_rmsnorm_op = {.name = "centred_rmsnorm", .backward_needs = LNT_NEEDS_IN0, .workspace = weight_workspace,
+                                          .forward = rmsnorm_forward, .backward = rmsnorm_backward, .pair = &sum_rmsnorm,
+                                          .describe = norm_describe};
 const lnt_op lnt_gated_rmsnorm_op = {.name = "gated_rmsnorm", .backward_needs = LNT_NEEDS_IN0 | LNT_NEEDS_IN1, .workspace = weight_workspace,
                                      .forward = gated_rmsnorm_forward, .backward = gated_rmsnorm_backward, .describe = norm_describe};
 /* What the kernel is compiled for: rows of whole warps, heads of whole lanes in one of them. */
@@ -101,16 +105,21 @@ static const lnt_op layernorm_op = {.name = "layernorm", .backward_needs = LNT_N
 static lnt_buf norm(lnt_program *p, const lnt_op *op, int n_in, const lnt_buf *in, const char *name, double eps, lnt_act act)
 {
     if (!lnt_ready(p, op->name, n_in, in)) return LNT_NO_BUF;
-    const lnt_norm_attr a = {eps, act};
+    const bool centred = op == &centred_rmsnorm_op;
+    const lnt_norm_attr a = {eps, act, centred ? 1.0f : 0.0f};
     const int64_t cols = lnt_cols(p, in[0]);
     const int32_t heads = lnt_heads(p, in[0]);
     if (n_in > 1 && lnt_cols(p, in[1]) != cols)
         return lnt_program_fail(p, "%s %s: the gate has %lld columns, expected %lld", op->name, name, (long long)lnt_cols(p, in[1]), (long long)cols);
     if (act > LNT_TANH) return lnt_program_fail(p, "%s %s: a gate by %s", op->name, name, lnt_act_name(act)); /* gate_all, rows.cuh */
-    const int param = name ? lnt_named_param(p, name, "weight", cols / heads, 0, (lnt_init){LNT_INIT_CONST, 1, 0}, false, false) : 0;
+    const int param = name ? lnt_named_param(p, name, "weight", cols / heads, 0, (lnt_init){LNT_INIT_CONST, centred ? 0 : 1, 0}, false, false) : 0;
     return lnt_add_op(p, op, lnt_attr(p, &a, sizeof a), n_in, in, name != NULL, &param, (lnt_out_spec){cols, heads, false});
 }
 
+lnt_buf lnt_centred_rmsnorm(lnt_program *p, lnt_buf x, const char *name, double eps)
+{
+    return norm(p, &centred_rmsnorm_op, 1, &x, name, eps, LNT_IDENTITY);
+}
 lnt_buf lnt_rmsnorm(lnt_program *p, lnt_buf x, const char *name, double eps) { return norm(p, &lnt_rmsnorm_op, 1, &x, name, eps, LNT_IDENTITY); }
 
 /* x / sqrt(sum x^2 + d eps) is d^-1/2 of it. */
@@ -119,16 +128,6 @@ lnt_buf lnt_plain_rmsnorm(lnt_program *p, lnt_buf x, double eps)
     if (!lnt_ready(p, "rmsnorm", 1, &x)) return LNT_NO_BUF;
     const double d = (double)(lnt_cols(p, x) / lnt_heads(p, x));
     return lnt_affine(p, lnt_l2norm(p, x, d * eps), LNT_IDENTITY, sqrt(d), 0, false);
-}
-
-lnt_buf lnt_centred_rmsnorm(lnt_program *p, lnt_buf x, const char *name, double eps)
-{
-    if (!lnt_ready(p, "rmsnorm", 1, &x)) return LNT_NO_BUF;
-    const int64_t heads = lnt_heads(p, x), d = lnt_cols(p, x) / heads;
-    const int param = lnt_named_param(p, name, "weight", d, 0, (lnt_init){LNT_INIT_CONST, 0, 0}, false, false);
-    lnt_buf w = lnt_affine(p, lnt_param_value(p, param, 1, 1), LNT_IDENTITY, sqrt((double)d), sqrt((double)d), true);
-    if (heads > 1) w = lnt_repeat_heads(p, w, (int)heads);
-    return lnt_scale_rows(p, lnt_l2norm(p, x, (double)d * eps), w);
 }
 
 lnt_buf lnt_gated_rmsnorm(lnt_program *p, lnt_buf x, lnt_buf gate, const char *name, double eps, lnt_act act)

@@ -5,7 +5,8 @@
 
 typedef struct {
     double eps;
-    lnt_act act; /* of the gate */
+    lnt_act act;  /* of the gate */
+    float centre; /* weights are centre + w */
 } lnt_norm_attr;
 
 typedef struct {

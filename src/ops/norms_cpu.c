@@ -58,7 +58,7 @@ static inline __attribute__((always_inline)) void forward(const lnt_call *k, con
             V_EACH(j, n, d)
             {
                 vf v = v_get(xi, x->dtype, j, n) * r;
-                if (weighted) v *= v_get(w, LINNET_F32, j, n);
+                if (weighted) v *= v_get(w, LINNET_F32, j, n) + a->centre;
                 if (gated) v *= v_act(v_get(gi, gate->dtype, j, n), a->act);
                 v_put(yi, y->dtype, j, n, v);
             }
@@ -77,7 +77,7 @@ static inline __attribute__((always_inline)) void backward_row(const lnt_call *k
     V_EACH(j, n, d)
     {
         vf v = v_get(xi, x->dtype, j, n), u = v_get(dyi, dy->dtype, j, n);
-        if (weighted) u *= v_get(w, LINNET_F32, j, n);
+        if (weighted) u *= v_get(w, LINNET_F32, j, n) + a->centre;
         if (gated) u *= v_act(v_get(gi, gate->dtype, j, n), a->act);
         s += kind == SUM ? v : v * v;
         ux += u * v;
@@ -87,7 +87,7 @@ static inline __attribute__((always_inline)) void backward_row(const lnt_call *k
     V_EACH(j, n, d)
     {
         vf v = v_get(xi, x->dtype, j, n), g = v_get(dyi, dy->dtype, j, n), u = g;
-        vf wj = weighted ? v_get(w, LINNET_F32, j, n) : v_set(1.0f);
+        vf wj = weighted ? v_get(w, LINNET_F32, j, n) + a->centre : v_set(1.0f);
         if (gated) {
             vf value, slope = v_act_slope(v_get(gi, gate->dtype, j, n), a->act, &value);
             if (dg->data) v_out(part_at(dg, 0, i * d), dg->dtype, j, n, g * v * r * wj * slope, k->accumulate[1]);

@@ -20,6 +20,7 @@ struct norm_args {
     lnt_view x, gate, y, dy, dx, dg;
     lnt_view a, b, da, db; /* SUMMED */
     const float *w;  /* [d], NULL: none */
+    float centre;    /* what is added to it */
     float *part;     /* [blocks, d], NULL: dw is not wanted */
     int64_t rows;
     int d, units;    /* columns, and units of columns, of a row */
@@ -28,6 +29,13 @@ struct norm_args {
     float eps, mean; /* mean: 1/d for RMS, 1 for L2 */
     bool add_x, add_g, add_a, add_b;
 };
+
+template <class P> __device__ __forceinline__ void get_centred(float (&w)[P::U], const norm_args &a, int c)
+{
+    get_weights(w, a.w + c);
+#pragma unroll
+    for (int j = 0; j < P::U; j++) w[j] += a.centre;
+}
 
 /* The sums of two numbers over a team, the same bits in all its threads. A block's shared memory takes turns: one barrier a call is enough. */
 template <bool WIDE> __device__ __forceinline__ void team_sums(float &a, float &b, int lanes, int turn)
@@ -62,7 +70,7 @@ __global__ void __launch_bounds__(WIDE ? (P::U == 1 ? 1024 : 512) : 256) norm_fo
     let_next();
 #pragma unroll
     for (int i = 0; i < N; i++)
-        if (a.w && lane + i * lanes < units) get_weights(w[i], a.w + (lane + i * lanes) * P::U);
+        if (a.w && lane + i * lanes < units) get_centred<P>(w[i], a, (lane + i * lanes) * P::U);
     await_last();
     lnt_raw<P> x[N], g[FORM == ALONE ? 1 : N];
     float v[P::U], s = 0.0f, none = 0.0f;
@@ -134,7 +142,7 @@ __device__ __forceinline__ void unit_gradient(const norm_args &a, const norm_row
     widen<P>(u, now.dy[i], a.dy.f32);
     float w[P::U];
     if (a.w) {
-        get_weights(w, a.w + c);
+        get_centred<P>(w, a, c);
 #pragma unroll
         for (int j = 0; j < P::U; j++) u[j] *= w[j];
     }
@@ -155,7 +163,7 @@ __device__ __forceinline__ void unit_back(const norm_args &a, const norm_row<P, 
     widen<P>(x, now.x[i], a.x.f32);
     widen<P>(u, now.dy[i], a.dy.f32);
     if (a.w) {
-        get_weights(w, a.w + c);
+        get_centred<P>(w, a, c);
     } else {
 #pragma unroll
         for (int j = 0; j < P::U; j++) w[j] = 1.0f;
@@ -298,7 +306,7 @@ static linnet_status args_of(const lnt_call *k, const lnt_call *sum, norm_kind k
     if (gated) a->gate = view_of(&k->in[1]), a->dg = view_of(&k->d_in[1]);
     if (sum) a->a = view_of(&sum->in[0]), a->b = view_of(&sum->in[1]), a->da = view_of(&sum->d_in[0]), a->db = view_of(&sum->d_in[1]);
     if (sum) a->add_a = sum->accumulate[0], a->add_b = sum->accumulate[1];
-    a->w = weighted ? k->param[0].master : NULL;
+    a->w = weighted ? k->param[0].master : NULL, a->centre = attr->centre;
     a->rows = k->in[0].rows * x->heads, a->d = (int)d;
     a->kind = kind, a->act = attr->act, a->eps = (float)attr->eps, a->mean = kind == RMS ? 1.0f / (float)d : 1.0f;
     a->add_x = k->accumulate[0], a->add_g = k->accumulate[1];

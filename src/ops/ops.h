@@ -94,6 +94,11 @@ lnt_buf lnt_head_dot(lnt_program *p, lnt_buf a, lnt_buf b);
 /* act(gate) * up; with SiLU: */
 lnt_buf lnt_glu(lnt_program *p, lnt_buf gate, lnt_buf up, lnt_act act);
 lnt_buf lnt_swiglu(lnt_program *p, lnt_buf gate, lnt_buf up);
+/* Weights float32 [tokens, experts] of the k experts that each token takes, 0 of others: scores are a softmax of the logits, or sigmoids;
+ * renormalised: the k sum to 1; times scale. balance: factor of the gradient that evens loads out (experts.c). */
+lnt_buf lnt_route(lnt_program *p, lnt_buf logits, int64_t k, bool sigmoid, bool renormalise, double scale, double balance);
+/* The sum of a token's experts' results with those weights: down(act(gate x) up x), or down(act(up x)), of `inner` columns; at most k of a token. */
+lnt_buf lnt_experts(lnt_program *p, lnt_buf x, lnt_buf weights, const char *name, int64_t k, int64_t inner, lnt_act act, bool gated);
 /* x itself, or a copy when it is a slice: for operators that read no slices. lnt_add_op does this by itself. */
 lnt_buf lnt_dense(lnt_program *p, lnt_buf x);
 /* Feature maps over each head: softmax([y, -y]) (hedgehog, columns double), and dpfp (nu: columns times 2 nu). */

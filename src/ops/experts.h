@@ -1,0 +1,35 @@
+#ifndef LNT_OPS_EXPERTS_H
+#define LNT_OPS_EXPERTS_H
+
+#include "ops/kernels.h"
+
+/* Which experts a token goes to (lnt_route). */
+typedef struct {
+    int64_t k;         /* experts of a token */
+    bool sigmoid;      /* scores by a sigmoid each, not by a softmax over all */
+    bool renormalise;  /* the chosen scores sum to 1 */
+    double scale;      /* of the weights */
+    double balance;    /* of the gradient that evens the experts' loads out */
+} lnt_route_attr;
+
+enum { LNT_EXPERTS_MOST = 4096, LNT_EXPERTS_TOKEN_MOST = 64 };
+
+/* Rows of a call, expert by expert: entry i is token[i]'s row of work; those of expert e are first[e] .. first[e+1]-1. slot [T, k]: a token's
+ * entries in the order of the experts, -1 behind the last. */
+typedef struct {
+    int64_t tokens, experts, k, entries;
+    int32_t *first, *token, *slot;
+    float *weight; /* of an entry */
+} lnt_expert_rows;
+
+/* dst[i] = src[token[i]], rows of `cols` elements; dst of the type of src. */
+typedef void lnt_expert_gather_kernel(lnt_ctx *c, const lnt_expert_rows *r, const lnt_tensor *src, void *dst);
+LNT_DECLARE_VARIANTS(lnt_expert_gather_kernel, lnt_expert_gather);
+/* dst[t] = (or +=) sum over the token's entries i, in order, of weight[i] src[i] (weighted: else of src[i]); src float32. */
+typedef void lnt_expert_combine_kernel(lnt_ctx *c, const lnt_expert_rows *r, const float *src, const lnt_tensor *dst, bool weighted, bool add);
+LNT_DECLARE_VARIANTS(lnt_expert_combine_kernel, lnt_expert_combine);
+/* dot[i] = a[i].b[i], then a[i] and b[i] times weight[i]; rows of `cols` elements of one type. */
+typedef void lnt_expert_weigh_kernel(lnt_ctx *c, const lnt_expert_rows *r, void *a, void *b, lnt_dtype type, int64_t cols, float *dot);
+LNT_DECLARE_VARIANTS(lnt_expert_weigh_kernel, lnt_expert_weigh);
+
+#endif
