@@ -28,12 +28,12 @@ static linnet_status check_tensor(lnt_ctx *c, const lnt_safetensors *s, const ch
         print_shape(have, sizeof have, t->dim, t->ndim);
         print_shape(expected, sizeof expected, want, ndim);
         lnt_fail(c, LINNET_EFORMAT, "tensor \"%s\" has shape %s, expected %s", name, have, expected);
-        lnt_detail(c, "Read from %s.", s->path);
+        lnt_detail(c, "Read from %s.", t->file ? t->file : s->path);
         return lnt_hint(c, "config.json and the weights do not belong together.");
     }
     if (t->dtype != LINNET_F32 && t->dtype != LINNET_BF16 && t->dtype != LINNET_F16 && t->dtype != LINNET_F64) {
         lnt_fail(c, LINNET_EFORMAT, "tensor \"%s\" has dtype %s, expected f32, bf16, f16 or f64", name, lnt_dtype_name(t->dtype));
-        return lnt_detail(c, "Read from %s.", s->path);
+        return lnt_detail(c, "Read from %s.", t->file ? t->file : s->path);
     }
     return LINNET_OK;
 }
@@ -269,7 +269,7 @@ linnet_status lnt_checkpoint_list(lnt_ctx *c, const lnt_program *p, const lnt_na
 /* A folder's model, its weights compared by name, type and shape where they are there, and read where that is wanted. */
 static linnet_status open_folder(linnet_context *c, const char *folder, linnet_dtype dtype, bool weights, linnet_model **out)
 {
-    char path[4096];
+    char path[4096], index[4112];
     linnet_config *k = NULL;
     linnet_model *m = NULL;
     lnt_safetensors *file = NULL;
@@ -284,7 +284,8 @@ static linnet_status open_folder(linnet_context *c, const char *folder, linnet_d
     }
     LNT_TRY_GOTO(s, linnet_config_load(c, folder, &k), done);
     snprintf(path, sizeof path, "%s/model.safetensors", folder);
-    if (weights || lnt_file_exists(path)) LNT_TRY_GOTO(s, lnt_safetensors_open(c, path, &file), done);
+    snprintf(index, sizeof index, "%s.index.json", path);
+    if (weights || lnt_file_exists(path) || lnt_file_exists(index)) LNT_TRY_GOTO(s, lnt_safetensors_open_folder(c, folder, &file), done);
     const lnt_naming naming = {.a = lnt_arch_find(k->model_type), .k = k, .prefix = "", .strict = true};
     LNT_TRY_GOTO(s, lnt_model_outline(c, k, dtype, &m), done);
     if (file) LNT_TRY_GOTO(s, lnt_checkpoint_check(c, file, &naming, m->p), done); /* before what config.json asks for is taken */

@@ -199,6 +199,7 @@ linnet_status lnt_safetensors_open(lnt_ctx *c, const char *path, lnt_safetensors
 void lnt_safetensors_close(lnt_safetensors *s)
 {
     if (!s) return;
+    for (int i = 0; i < s->n_shards; i++) lnt_safetensors_close(s->shards[i]);
     lnt_file_unmap(&s->view);
     lnt_arena_free(&s->arena);
     lnt_free(s->path);

@@ -14,6 +14,7 @@ typedef struct {
     int64_t dim[LNT_ST_MAX_DIMS];
     int64_t count;     /* elements */
     const void *data;  /* in the map, or the caller's when writing; maybe unaligned */
+    const char *file;  /* of one of several files: where it lies; NULL: in the one */
 } lnt_st_tensor;
 
 typedef struct lnt_safetensors {
@@ -24,12 +25,18 @@ typedef struct lnt_safetensors {
     lnt_st_tensor *tensors; /* sorted by name */
     int n_metadata;
     const char **metadata;  /* key, value, key, value ... */
+    int n_shards;           /* files that an index names: their tensors stand here too */
+    struct lnt_safetensors **shards;
 } lnt_safetensors;
 
 /* Refused, each with the file, tensor and values: a truncated file, a header longer than the file or 100 MB, JSON that is not an object of
  * tensors, unknown dtypes, negative or overflowing shapes, offsets outside the data or that disagree with shape and dtype, overlaps, gaps,
  * duplicate names. */
 linnet_status lnt_safetensors_open(lnt_ctx *c, const char *path, lnt_safetensors **out);
+/* The weights of a folder: model.safetensors, or the files that model.safetensors.index.json names. Refused besides: a file that is missing, a tensor
+ * that does not lie where the index says, one that the index does not name. shards.c. */
+linnet_status lnt_safetensors_open_folder(lnt_ctx *c, const char *folder, lnt_safetensors **out);
+linnet_status lnt_safetensors_open_index(lnt_ctx *c, const char *folder, const char *path, lnt_safetensors **out);
 /* The same from memory that outlives the result (fuzzing, tests); `path` is only for messages. */
 linnet_status lnt_safetensors_parse(lnt_ctx *c, const char *path, const void *data, size_t bytes, lnt_safetensors **out);
 void lnt_safetensors_close(lnt_safetensors *s);
