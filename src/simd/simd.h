@@ -98,11 +98,24 @@ static inline vf v_abs(vf a) { return (vf)((vi)a & 0x7fffffff); }
 /* Sum and maximum over lanes, always in the same tree. */
 static inline float v_sum(vf x)
 {
+#if defined(__SSE__)
+#if defined(__AVX512F__)
+    const __m256 e = _mm256_add_ps(_mm512_castps512_ps256((__m512)x), _mm256_castpd_ps(_mm512_extractf64x4_pd(_mm512_castps_pd((__m512)x), 1)));
+    const __m128 q = _mm_add_ps(_mm256_castps256_ps128(e), _mm256_extractf128_ps(e, 1));
+#elif defined(__AVX2__)
+    const __m128 q = _mm_add_ps(_mm256_castps256_ps128((__m256)x), _mm256_extractf128_ps((__m256)x, 1));
+#else
+    const __m128 q = (__m128)x;
+#endif
+    const __m128 d = _mm_add_ps(q, _mm_movehl_ps(q, q));
+    return _mm_cvtss_f32(_mm_add_ss(d, _mm_shuffle_ps(d, d, 1)));
+#else
     float t[LNT_VL];
     memcpy(t, &x, sizeof t);
     for (int w = LNT_VL / 2; w > 0; w /= 2)
         for (int i = 0; i < w; i++) t[i] += t[i + w];
     return t[0];
+#endif
 }
 
 static inline float v_hmax(vf x)
