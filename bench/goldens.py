@@ -22,7 +22,7 @@ from harness import floats, read_safetensors, write_safetensors  # noqa: E402
 
 ALIAS = {"attention_window": "attention", "delta_rule_negeig": "delta_rule"}
 WIDE = {"q", "k", "v", "a", "b", "x", "u", "B", "C", "do"}  # of the call's type; gates, write strengths and states stay float32
-GATES = {"dg", "df", "di", "dbeta", "dlambda", "dlog_a", "ddelta", "dA"}
+GATES = {"dg", "df", "di", "dbeta", "dlambda", "dlog_a", "ddelta", "dA", "deta", "dtheta", "dalpha"}
 CPU_ALONE = "has no implementation for a GPU"       # what linnet says of an operator there
 AT_ONCE = 8                                         # a process takes most of a second to open a GPU
 MODELS = {"f32": 1e-5, "bf16": 3e-2}

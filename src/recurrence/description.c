@@ -95,7 +95,10 @@ int64_t lnt_recur_letter(const lnt_recur_op *op, const void *args, const char *l
     if (length == 1 && *letter == 'T') return h->tokens;
     if (length == 1 && *letter == 'N') return h->sequences;
     const lnt_recur_size *s = lnt_recur_size_find(op, letter, length);
-    return s ? lnt_recur_size_get(s, args) : -1;
+    if (s) return lnt_recur_size_get(s, args);
+    for (const lnt_recur_option *o = op->options; o->key; o++)
+        if (is_letter(o->key, letter, length)) return (int64_t)lnt_recur_option_get(o, args);
+    return -1;
 }
 
 double lnt_recur_option_get(const lnt_recur_option *o, const void *args)

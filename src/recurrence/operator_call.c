@@ -189,7 +189,7 @@ static void put_sizes(writer *w, const lnt_recur_op *op)
 static void put_tensors(writer *w, const lnt_recur_op *op)
 {
     static const char *const roles[] = { "input", "state", "cotangent", "output", "saved", "gradient", "report" };
-    static const char *const values[] = { "any", "unit", "decay", "strength", "positive", "negative", "symmetric" };
+    static const char *const values[] = { "any", "unit", "decay", "strength", "positive", "negative", "symmetric", "count" };
     put(w, ", \"tensors\": [");
     for (int i = 0; op->tensors[i].name; i++) {
         const lnt_recur_tensor *t = &op->tensors[i];

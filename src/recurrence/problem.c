@@ -53,6 +53,7 @@ static double draw(const lnt_recur_case *k, const lnt_problem *p, const lnt_recu
     case LNT_VALUES_STRENGTH: return (k->beta > 0 ? k->beta : 1) * lnt_rng_uniform(rng);
     case LNT_VALUES_POSITIVE: return 0.5 + lnt_rng_uniform(rng);
     case LNT_VALUES_NEGATIVE: return -0.5 - lnt_rng_uniform(rng);
+    case LNT_VALUES_COUNT: return floor(8 * lnt_rng_uniform(rng));
     default: break;
     }
     double x = lnt_rng_normal(rng);

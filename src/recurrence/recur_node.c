@@ -336,6 +336,7 @@ static bool learn(lnt_program *p, const lnt_recur_op *op, const char *name, cons
 {
     const lnt_recur_size *s = lnt_recur_size_find(op, letter, length);
     const int64_t known = s ? lnt_recur_size_get(s, a) : 0;
+    if (!s && lnt_recur_letter(op, a, letter, length) >= 0) return true; /* an option, which check_rows holds it to */
     if (!s || value < s->least || value > s->most)
         return lnt_program_fail(p, "%s: %s gives %.*s = %lld", op->name, name, (int)length, letter, (long long)value), false;
     if (known && known != value)
@@ -358,7 +359,7 @@ static bool learn_rows(lnt_program *p, const lnt_recur_op *op, const lnt_recur_t
     return lnt_program_fail(p, "%s: %s: %s", op->name, t->name, quiet.message), false;
 }
 
-/* Whether every input has as many rows a token as its shape says. */
+/* Whether every input has as many rows a token, and as many elements, as its shape says. */
 static bool check_rows(lnt_program *p, const lnt_recur_op *op, const lnt_recur_attr *x, const lnt_buf *inputs, int n)
 {
     lnt_recur_call one = x->call;
@@ -369,6 +370,12 @@ static bool check_rows(lnt_program *p, const lnt_recur_op *op, const lnt_recur_a
         const int64_t each = lnt_program_value(p, inputs[i])->each, want = lnt_recur_letter(op, &one, t->shape, length);
         if (t->shape[0] == 'T' && !lnt_recur_size_find(op, t->shape, length) && each != want)
             return lnt_program_fail(p, "%s: %s has %lld rows a token, expected %lld", op->name, t->name, (long long)each, (long long)want), false;
+        if (t->shape[0] == 'T' && lnt_recur_size_find(op, t->shape, length)) continue;
+        const int64_t rows = lnt_program_value(p, inputs[i])->rows, count = (rows ? rows : each) * lnt_cols(p, inputs[i]);
+        const int64_t expected = lnt_recur_elements(&one, x->input[i]);
+        if (count != expected)
+            return lnt_program_fail(p, "%s: %s has %lld elements, expected %lld [%s]", op->name, t->name, (long long)count, (long long)expected,
+                                    t->shape), false;
     }
     return true;
 }

@@ -108,6 +108,7 @@ typedef enum {
     LNT_VALUES_POSITIVE,  /* above 0, about 1 */
     LNT_VALUES_NEGATIVE,  /* below 0, about -1 */
     LNT_VALUES_SYMMETRIC, /* symmetric matrices (the last two letters) that are not negative */
+    LNT_VALUES_COUNT,     /* whole numbers, of rows that a state holds; no gradient */
 } lnt_tensor_values;
 
 /* A tensor. The rows of a description come in groups that macros below write: an input is followed by its gradient; an output by its cotangent; an
@@ -115,7 +116,7 @@ typedef enum {
 typedef struct {
     const char *name;  /* a gradient's is "d" before that of what it belongs to */
     const char *shape; /* letters apart by blanks, "T Hk K"; a first letter that begins with T is rows of the token axis, and N one for a sequence;
-                          "T*key" is as many rows a token, one behind the other, as the option of that name says */
+                          "T*key" is as many rows a token, one behind the other, as the option of that name says, and "key" a size that it says */
     size_t field;      /* offset of the pointer in the arguments */
     lnt_tensor_role role;
     lnt_tensor_values values;
@@ -149,7 +150,7 @@ typedef struct {
         LNT_ROW("d" NAME "T" SUFFIX, SHAPE, LNT_AT(ARGS, d##FIELD##T), LNT_T_COTANGENT, __VA_ARGS__)
 
 /* Room for the rows of any description. */
-enum { LNT_RECUR_TENSORS = 48 };
+enum { LNT_RECUR_TENSORS = 80 };
 
 /* Errors that implementations are held to, rms(error) / rms(reference): of outputs, gradients, gradients of gates and write strengths. */
 typedef struct {

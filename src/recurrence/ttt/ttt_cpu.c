@@ -1,0 +1,622 @@
+/* TTT-linear and TTT-MLP on the CPU (README.md): mini-batch by mini-batch, all of its rows in products with the weights that it begins with. The
+ * token form takes its rows one by one. A head of a sequence is a piece of work; backward, a head of a part of the sequences is. */
+#include <omp.h>
+
+#include "recurrence/ttt/ttt_rows.h"
+
+enum { LAYERS = LNT_TTT_LAYERS };
+
+/* Backward keeps the weights at the start of so many floats' worth of mini-batches; longer sequences make them again in groups. */
+enum { KEPT_FLOATS = 1 << 20 };
+
+/* A head at work. Rows of the mini-batch [m,..]: first those that the state had open. W, b: the weights that it begins with. */
+typedef struct {
+    const lnt_ttt_args *a;
+    ttt_norm norm;
+    int64_t n, h, D, m, in[LAYERS], out[LAYERS], weights;
+    int layers;
+    float *W[LAYERS], *b[LAYERS], *x[LAYERS], *z[LAYERS], *u[LAYERS], *raw[LAYERS], *y[LAYERS], *zq[LAYERS], *S[LAYERS], *A[LAYERS];
+    float *v, *F, *rate, *position, *last, *hat, *inverse, *h1, *wide, *turned; /* wide [m,widest], turned [3,m,widest] */
+    float *dW[LAYERS], *db[LAYERS], *dx[LAYERS], *du[LAYERS], *dy, *dz, *below, *dF, *dA, *dv, *dout, *work;
+    float *dposition, *sum_w[LAYERS], *sum_b[LAYERS]; /* this piece's sums; norm has two more */
+    float *starts, *inside;                          /* weights before each group of mini-batches, and before each one of a group */
+    int64_t group;
+} head;
+
+static int64_t numbers(const lnt_ttt_args *a)
+{
+    int64_t sum = 0;
+    for (int l = 0; l < lnt_ttt_layers(a); l++) sum += (lnt_ttt_in(a, l) + 1) * lnt_ttt_out(a, l);
+    return sum;
+}
+
+/* Mini-batches of a group, of the longest sequence. */
+static int64_t group_of(const lnt_ttt_args *a)
+{
+    const int64_t batches = lnt_ttt_batches(a, a->mini_batch - 1, a->longest), few = KEPT_FLOATS / numbers(a);
+    int64_t root = 1;
+    while (root * root < batches) root++;
+    return batches <= few ? batches + 1 : root;
+}
+
+static int64_t carve(const lnt_ttt_args *a, bool back, float *p, head *x)
+{
+    const int64_t m = a->mini_batch, D = a->D, widest = a->F > D ? a->F : D;
+    int64_t used = 0;
+    *x = (head){ .a = a, .D = D, .m = m, .layers = lnt_ttt_layers(a), .weights = numbers(a), .group = group_of(a) };
+#define TAKE(FIELD, COUNT) ((FIELD) = p ? p + used : NULL, used += ((COUNT) + 15) / 16 * 16)
+    for (int l = 0; l < x->layers; l++) {
+        const int64_t in = x->in[l] = lnt_ttt_in(a, l), out = x->out[l] = lnt_ttt_out(a, l);
+        TAKE(x->W[l], in * out), TAKE(x->b[l], out), TAKE(x->x[l], m * in), TAKE(x->y[l], m * in), TAKE(x->S[l], m * m), TAKE(x->A[l], m * m);
+        TAKE(x->z[l], m * out), TAKE(x->u[l], m * out), TAKE(x->raw[l], m * out), TAKE(x->zq[l], m * out);
+        if (back) TAKE(x->dW[l], in * out), TAKE(x->db[l], out), TAKE(x->dx[l], m * in), TAKE(x->du[l], m * out);
+    }
+    TAKE(x->v, m * D), TAKE(x->F, m * m), TAKE(x->rate, m), TAKE(x->position, m), TAKE(x->last, m), TAKE(x->hat, m * D), TAKE(x->inverse, m);
+    TAKE(x->h1, m * a->F), TAKE(x->wide, m * widest), TAKE(x->turned, 3 * m * widest), TAKE(x->work, 2 * D);
+    if (back) {
+        TAKE(x->dy, m * widest), TAKE(x->dz, m * widest), TAKE(x->below, m * a->F), TAKE(x->dF, m * m), TAKE(x->dA, m * m);
+        TAKE(x->dv, m * D), TAKE(x->dout, m * D);
+        TAKE(x->inside, x->group * x->weights), TAKE(x->starts, (lnt_ttt_batches(a, m - 1, a->longest) / x->group + 1) * x->weights);
+    }
+#undef TAKE
+    return used;
+}
+
+static int64_t scratch_floats(const lnt_ttt_args *a, bool back)
+{
+    head x;
+    return carve(a, back, NULL, &x);
+}
+
+static int64_t len_of(const head *x) { return x->a->cu_seqlens[x->n + 1] - x->a->cu_seqlens[x->n]; }
+
+static void set_head(head *x, int64_t n, int64_t h)
+{
+    float *const dw = x->norm.dw, *const db = x->norm.db;
+    x->n = n, x->h = h, x->norm = ttt_norm_of(x->a, h);
+    x->norm.dw = dw, x->norm.db = db;
+    for (int64_t i = 0; i < x->m; i++) {
+        const float p = x->a->token_idx ? 1 / (float)(i + 1) + ((const float *)x->a->token_idx)[i] : 1;
+        x->position[i] = p < 0 ? 0 : p; /* NaN stays */
+    }
+}
+
+/* ---- states ---------------------------------------------------------------------------------------------------------------------------------- */
+
+static float *weights_of(const head *x, const void *p, int l) { return p ? (float *)(uintptr_t)p + x->h * x->in[l] * x->out[l] : NULL; }
+static float *biases_of(const head *x, const void *p, int l) { return p ? (float *)(uintptr_t)p + x->h * x->out[l] : NULL; }
+static float *of_state(const head *x, const void *p, int64_t count) { return ttt_state(x->a, p, x->n, x->h, count); }
+
+/* W, b take the rows' update by the step sizes f [rows]. */
+static void update(const head *x, lnt_mm_mode mode, int64_t rows, const float *f)
+{
+    for (int l = 0; l < x->layers; l++) {
+        const int64_t in = x->in[l], out = x->out[l];
+        ttt_scale_rows(x->wide, f, rows, out, x->u[l]);
+        LNT_V(lnt_mm)(mode, (int)in, (int)out, (int)rows, x->x[l], 1, in, x->wide, out, x->W[l], out);
+        for (int64_t j = 0; j < rows && x->a->bias; j++) ttt_add(out, mode == LNT_MM_SUB ? -1 : 1, x->wide + j * out, x->b[l]);
+    }
+}
+
+/* The initial state's open rows, and the weights that they began with. Returns how many. */
+static int64_t load(const head *x)
+{
+    const lnt_ttt_args *a = x->a;
+    const int64_t m = x->m, open = ttt_open(a, x->n, x->h);
+    for (int l = 0; l < x->layers; l++) {
+        const int64_t in = x->in[l], out = x->out[l];
+        ttt_sum(x->W[l], weights_of(x, a->layer[l].w, l), of_state(x, a->layer[l].w0, in * out), in * out);
+        ttt_sum(x->b[l], biases_of(x, a->layer[l].b, l), of_state(x, a->layer[l].b0, out), out);
+        ttt_some(x->x[l], of_state(x, a->layer[l].x0, m * in), open * in, open * in);
+        ttt_some(x->u[l], of_state(x, a->layer[l].u0, m * out), open * out, open * out);
+    }
+    ttt_some(x->last, of_state(x, a->e0, m), open, m);
+    if (open) update(x, LNT_MM_ADD, open, x->last);
+    return open;
+}
+
+/* The final state: W, b after the last row, and the `open` rows of its mini-batch. */
+static void store(const head *x, int64_t open)
+{
+    const lnt_ttt_args *a = x->a;
+    const int64_t m = x->m;
+    for (int l = 0; l < x->layers; l++) {
+        const int64_t in = x->in[l], out = x->out[l];
+        ttt_difference(of_state(x, a->layer[l].wT, in * out), x->W[l], weights_of(x, a->layer[l].w, l), in * out);
+        ttt_difference(of_state(x, a->layer[l].bT, out), x->b[l], biases_of(x, a->layer[l].b, l), out);
+        ttt_some(of_state(x, a->layer[l].xT, m * in), x->x[l], open * in, m * in);
+        ttt_some(of_state(x, a->layer[l].uT, m * out), x->u[l], open * out, m * out);
+    }
+    ttt_some(of_state(x, a->eT, m), x->last, open, m);
+    if (a->nT) *of_state(x, a->nT, 1) = (float)open;
+}
+
+/* A state as it is, or its gradient: of a sequence without tokens. */
+static void pass(const head *x, bool gradient)
+{
+    const lnt_ttt_args *a = x->a;
+    const int64_t m = x->m, open = ttt_open(a, x->n, x->h);
+    for (int l = 0; l < x->layers; l++) {
+        const lnt_ttt_layer *s = gradient ? &a->dlayer[l] : &a->layer[l];
+        const int64_t in = x->in[l], out = x->out[l];
+#define PASS(INITIAL, FINAL, SOME, COUNT)                                                                                          \
+    ttt_some(of_state(x, gradient ? (INITIAL) : (FINAL), COUNT), of_state(x, gradient ? (FINAL) : (INITIAL), COUNT), SOME, COUNT)
+        PASS(s->w0, s->wT, in * out, in * out);
+        PASS(s->b0, s->bT, out, out);
+        PASS(s->x0, s->xT, open * in, m * in);
+        PASS(s->u0, s->uT, open * out, m * out);
+    }
+    if (gradient)
+        ttt_some(of_state(x, a->de0, m), of_state(x, a->deT, m), open, m);
+    else
+        ttt_some(of_state(x, a->eT, m), of_state(x, a->e0, m), open, m);
+#undef PASS
+    float *n = of_state(x, gradient ? a->dn0 : a->nT, 1);
+    if (n) *n = gradient ? 0 : (float)open;
+}
+
+/* ---- rows -------------------------------------------------------------------------------------------------------------------------------------- */
+
+/* z = x W + b, of `rows` rows. */
+static void through(const head *x, int l, int64_t rows, const float *in, float *z)
+{
+    for (int64_t i = 0; i < rows; i++) memcpy(z + i * x->out[l], x->b[l], (size_t)x->out[l] * sizeof *z);
+    LNT_V(lnt_mm)(LNT_MM_ADD, (int)rows, (int)x->out[l], (int)x->in[l], in, x->in[l], 1, x->W[l], x->out[l], z, x->out[l]);
+}
+
+/* y = gelu(x), and the slope where it is wanted. */
+static void gelu(int64_t count, const float *x, float *y, float *slope)
+{
+    V_EACH(i, n, count)
+    {
+        vf value, s = v_act_slope(ttt_get(x, i, n), LNT_GELU_TANH, &value);
+        if (y) ttt_put(y, i, n, value);
+        if (slope) ttt_put(slope, i, n, s);
+    }
+}
+
+/* d *= gelu'(x) */
+static void gelu_back(int64_t count, const float *x, float *d)
+{
+    V_EACH(i, n, count)
+    {
+        vf value;
+        ttt_put(d, i, n, ttt_get(d, i, n) * v_act_slope(ttt_get(x, i, n), LNT_GELU_TANH, &value));
+    }
+}
+
+/* gelu''(x): with y = c (x + a x^3) and t = tanh(y), s = 1 - t^2:  s y' + x/2 (s y'' - 2 t s y'^2). Beyond |x| = 20 s is 0. */
+static vf gelu_bend(vf x)
+{
+    const vf near = v_max(v_min(x, v_set(20.0f)), v_set(-20.0f)), square = near * near;
+    const vf t = v_tanh(0.797884561f * near * (1.0f + 0.044715f * square)), s = 1.0f - t * t;
+    const vf slope = 0.797884561f * (1.0f + 0.134145f * square), bend = 0.797884561f * 0.26829f * near;
+    const vf y = s * slope + 0.5f * near * (s * bend - 2.0f * t * s * slope * slope);
+    return v_select(x == x, y, x);
+}
+
+/* Rows of mini-batch c, which is the next, on their way into the cache; what only reading takes where that is to be done. */
+static void ahead(const head *x, int64_t open, int64_t c, bool reads)
+{
+    const lnt_ttt_args *a = x->a;
+    if (c < 0 || c >= lnt_ttt_batches(a, open, len_of(x))) return;
+    const lnt_ttt_batch y = lnt_ttt_batch_at(a, open, len_of(x), c);
+    const int64_t t = a->cu_seqlens[x->n] + y.first, n = y.rows - y.open;
+    rows_ahead(a->k, a->dtype, t, n, a->H, x->h, x->D);
+    rows_ahead(a->v, a->dtype, t, n, a->H, x->h, x->D);
+    rows_ahead(a->eta, LINNET_F32, t, n, a->H, x->h, x->m);
+    if (!reads) return;
+    rows_ahead(a->q, a->dtype, t, n, a->H, x->h, x->D);
+    rows_ahead(a->dout, a->dtype, t, n, a->H, x->h, x->D);
+}
+
+/* Keys of rows p .. rows-1, tokens from t on: inputs of the layers, gradients, step sizes. */
+static void learn(const head *x, int64_t t, int64_t p, int64_t rows)
+{
+    const lnt_ttt_args *a = x->a;
+    const int64_t D = x->D, n = rows - p, H = a->H;
+    const int top = x->layers - 1;
+    rows_in(x->x[0] + p * D, a->k, a->dtype, t, n, H, x->h, D);
+    rows_in(x->v + p * D, a->v, a->dtype, t, n, H, x->h, D);
+    through(x, 0, n, x->x[0] + p * D, x->z[0] + p * x->out[0]);
+    if (top) {
+        gelu(n * a->F, x->z[0] + p * a->F, x->x[1] + p * a->F, NULL);
+        through(x, 1, n, x->x[1] + p * a->F, x->z[1] + p * D);
+    }
+    for (int64_t i = p; i < rows; i++)
+        ttt_loss(&x->norm, x->z[top] + i * D, x->x[0] + i * D, x->v + i * D, x->hat + i * D, x->inverse + i, x->raw[top] + i * D);
+    if (top) { /* u_0 = (u W^T) gelu'(z_0) */
+        ttt_times_transposed(LNT_MM_SET, n, D, x->raw[1] + p * D, a->F, x->W[1], x->h1 + p * a->F, x->turned);
+        memcpy(x->raw[0] + p * a->F, x->h1 + p * a->F, (size_t)(n * a->F) * sizeof(float));
+        gelu_back(n * a->F, x->z[0] + p * a->F, x->raw[0] + p * a->F);
+    }
+    for (int64_t i = p; i < rows; i++) {
+        const int64_t row = (t + i - p) * H + x->h;
+        const float *eta = a->eta ? (const float *)a->eta + row * x->m : NULL;
+        x->rate[i] = a->rate ? ((const float *)a->rate)[row] : 1;
+        float *F = x->F + i * x->m;
+        V_EACH(j, c, i + 1) ttt_put(F, j, c, x->position[i] * (eta ? ttt_get(eta, j, c) : v_set(1)));
+        memset(F + i + 1, 0, (size_t)(x->m - i - 1) * sizeof *F);
+        for (int l = 0; l <= top; l++) ttt_scale_rows(x->u[l] + i * x->out[l], x->rate + i, 1, x->out[l], x->raw[l] + i * x->out[l]);
+    }
+    memcpy(x->last, x->F + (rows - 1) * x->m, (size_t)x->m * sizeof(float));
+}
+
+/* Layer l for queries p .. rows-1 by the weights after their own rows:  zq = y W + b - A u,  A = F.S,  S = y x^T + 1. */
+static void read_layer(const head *x, int l, int64_t p, int64_t rows)
+{
+    const int64_t n = rows - p, in = x->in[l], out = x->out[l], m = x->m;
+    float *S = x->S[l] + p * m, *A = x->A[l] + p * m, *zq = x->zq[l] + p * out;
+    through(x, l, n, x->y[l] + p * in, zq);
+    LNT_V(lnt_transpose)((int)rows, (int)in, x->x[l], in, x->turned, rows);
+    LNT_V(lnt_mm)(LNT_MM_SET, (int)n, (int)rows, (int)in, x->y[l] + p * in, in, 1, x->turned, rows, S, m);
+    for (int64_t i = 0; i < n; i++)
+        for (int64_t j = 0; j < rows; j++) {
+            S[i * m + j] += (float)x->a->bias;
+            A[i * m + j] = S[i * m + j] * x->F[(p + i) * m + j];
+        }
+    LNT_V(lnt_mm)(LNT_MM_SUB, (int)n, (int)out, (int)rows, A, m, 1, x->u[l], out, zq, out);
+}
+
+static void read(const head *x, int64_t t, int64_t p, int64_t rows)
+{
+    const lnt_ttt_args *a = x->a;
+    rows_in(x->y[0] + p * x->D, a->q, a->dtype, t, rows - p, a->H, x->h, x->D);
+    read_layer(x, 0, p, rows);
+    if (x->layers == 1) return;
+    gelu((rows - p) * a->F, x->zq[0] + p * a->F, x->y[1] + p * a->F, NULL);
+    read_layer(x, 1, p, rows);
+}
+
+/* o = LN(zq) + q, or zq. */
+static void put_output(const head *x, int64_t t, int64_t p, int64_t rows)
+{
+    const int64_t D = x->D;
+    float *o = x->zq[x->layers - 1];
+    for (int64_t i = p; i < rows && !x->norm.plain; i++) {
+        float *row = o + i * D;
+        ttt_normalise(D, row, row);
+        V_EACH(c, n, D)
+        ttt_put(row, c, n, ttt_get(row, c, n) * ttt_get(x->norm.w, c, n) + ttt_get(x->norm.b, c, n) + ttt_get(x->y[0] + i * D, c, n));
+    }
+    rows_out(x->a->o, x->a->dtype, t, rows - p, x->a->H, x->h, D, o + p * D);
+}
+
+/* Tokens one by one have the bits that they have as calls on their own: what a state makes of W, b and the open rows. */
+static void between(const head *x, int64_t open)
+{
+    for (int l = 0; l < x->layers; l++) {
+        ttt_as_state(x->W[l], weights_of(x, x->a->layer[l].w, l), x->in[l] * x->out[l]);
+        ttt_as_state(x->b[l], biases_of(x, x->a->layer[l].b, l), x->out[l]);
+    }
+    if (open) update(x, LNT_MM_ADD, open, x->last);
+}
+
+static void forward_head(const head *x, bool one_by_one)
+{
+    const lnt_ttt_args *a = x->a;
+    const int64_t len = len_of(x), open = len ? load(x) : 0, batches = lnt_ttt_batches(a, open, len);
+    if (!len) {
+        pass(x, false);
+        return;
+    }
+    for (int64_t c = 0; c < batches; c++) {
+        const lnt_ttt_batch y = lnt_ttt_batch_at(a, open, len, c);
+        const int64_t first = a->cu_seqlens[x->n] + y.first - y.open;
+        ahead(x, open, c + 1, true);
+        for (int64_t i = y.open, end; i < y.rows; i = end) {
+            end = one_by_one ? i + 1 : y.rows;
+            learn(x, first + i, i, end);
+            read(x, first + i, i, end);
+            put_output(x, first + i, i, end);
+            update(x, LNT_MM_SUB, end, x->last);
+            if (one_by_one && y.first - y.open + end < len) between(x, end < x->m ? end : 0);
+        }
+    }
+    store(x, (open + len) % x->m);
+}
+
+static void forward_all(const lnt_ttt_args *a, int threads, bool one_by_one)
+{
+    const int64_t count = a->sequences * a->H;
+#pragma omp parallel for num_threads(threads) schedule(dynamic) if (count > 1)
+    for (int64_t i = 0; i < count; i++) {
+        head x;
+        carve(a, false, (float *)a->workspace + omp_get_thread_num() * scratch_floats(a, false), &x);
+        set_head(&x, i / a->H, i % a->H);
+        forward_head(&x, one_by_one);
+    }
+}
+
+static void forward(const void *args, int threads) { forward_all(args, threads, false); }
+static void forward_tokens(const void *args, int threads) { forward_all(args, threads, true); }
+
+/* ---- backward ---------------------------------------------------------------------------------------------------------------------------------- */
+
+static void put_by(const head *x, float *p)
+{
+    for (int l = 0; l < x->layers; l++) {
+        memcpy(p, x->W[l], (size_t)(x->in[l] * x->out[l]) * sizeof *p);
+        memcpy(p += x->in[l] * x->out[l], x->b[l], (size_t)x->out[l] * sizeof *p);
+        p += x->out[l];
+    }
+}
+
+static void take_back(const head *x, const float *p)
+{
+    for (int l = 0; l < x->layers; l++) {
+        memcpy(x->W[l], p, (size_t)(x->in[l] * x->out[l]) * sizeof *p);
+        memcpy(x->b[l], p += x->in[l] * x->out[l], (size_t)x->out[l] * sizeof *p);
+        p += x->out[l];
+    }
+}
+
+/* Layer l's queries, from dz [n,out] of zq: du, dx, dF, dW and db take their shares; dy [n,in] is written. dW and db come from behind the
+ * mini-batch. */
+static void read_layer_back(const head *x, int l, int64_t p, int64_t rows)
+{
+    const int64_t n = rows - p, in = x->in[l], out = x->out[l], m = x->m;
+    const float *S = x->S[l] + p * m, *A = x->A[l] + p * m, *dz = x->dz;
+    float *F = x->F + p * m, *dF = x->dF + p * m;
+    for (int64_t j = 0; j < rows; j++) memcpy(x->wide + j * out, x->db[l], (size_t)out * sizeof(float)); /* x dW + db, of the update */
+    LNT_V(lnt_mm)(LNT_MM_ADD, (int)rows, (int)out, (int)in, x->x[l], in, 1, x->dW[l], out, x->wide, out);
+    for (int64_t j = 0; j < rows; j++) {
+        x->dF[(rows - 1) * m + j] -= ttt_dot(out, x->wide + j * out, x->u[l] + j * out);
+        ttt_add(out, -x->last[j], x->wide + j * out, x->du[l] + j * out);
+    }
+    LNT_V(lnt_mm)(LNT_MM_SUB, (int)rows, (int)out, (int)n, A, 1, m, dz, out, x->du[l], out);
+    LNT_V(lnt_transpose)((int)rows, (int)out, x->u[l], out, x->turned, rows);
+    LNT_V(lnt_mm)(LNT_MM_SET, (int)n, (int)rows, (int)out, dz, out, 1, x->turned, rows, x->dA, m);
+    for (int64_t i = 0; i < n; i++)
+        for (int64_t j = 0; j < rows; j++) {
+            const float d = p + i < j ? 0 : -x->dA[i * m + j];
+            dF[i * m + j] += d * S[i * m + j];
+            x->dA[i * m + j] = d * F[i * m + j];
+        }
+    ttt_times_transposed(LNT_MM_SET, n, out, dz, in, x->W[l], x->dy, x->turned);
+    LNT_V(lnt_mm)(LNT_MM_ADD, (int)n, (int)in, (int)rows, x->dA, m, 1, x->x[l], in, x->dy, in);
+    LNT_V(lnt_mm)(LNT_MM_ADD, (int)rows, (int)in, (int)n, x->dA, 1, m, x->y[l] + p * in, in, x->dx[l], in);
+    ttt_scale_rows(x->wide, x->last, rows, out, x->u[l]);
+    ttt_times_transposed(LNT_MM_SUB, rows, out, x->wide, in, x->dW[l], x->dx[l], x->turned);
+    LNT_V(lnt_mm)(LNT_MM_ADD, (int)in, (int)out, (int)n, x->y[l] + p * in, 1, in, dz, out, x->dW[l], out);
+    if (x->a->bias) ttt_add_rows(x->db[l], n, out, dz);
+}
+
+/* From the outputs' cotangents to the queries' gradients. */
+static void read_back(const head *x, int64_t t, int64_t p, int64_t rows)
+{
+    const lnt_ttt_args *a = x->a;
+    const int64_t D = x->D, n = rows - p;
+    const int top = x->layers - 1;
+    rows_in(x->dout, a->dout, a->dtype, t, n, a->H, x->h, D);
+    memcpy(x->dz, x->dout, (size_t)(n * D) * sizeof(float));
+    for (int64_t i = 0; i < n && !x->norm.plain; i++) {
+        float *hat = x->work, *d = x->dz + i * D;
+        const float inverse = ttt_normalise(D, x->zq[top] + (p + i) * D, hat);
+        V_EACH(c, k, D)
+        {
+            const vf dc = ttt_get(d, c, k);
+            ttt_put(x->norm.dw, c, k, ttt_get(x->norm.dw, c, k) + dc * ttt_get(hat, c, k));
+            ttt_put(x->norm.db, c, k, ttt_get(x->norm.db, c, k) + dc);
+            ttt_put(d, c, k, dc * ttt_get(x->norm.w, c, k));
+        }
+        ttt_project(D, d, hat, inverse, d);
+    }
+    for (int l = top; l >= 0; l--) {
+        read_layer_back(x, l, p, rows);
+        if (!l) break;
+        memcpy(x->dz, x->dy, (size_t)(n * a->F) * sizeof(float));
+        gelu_back(n * a->F, x->zq[0] + p * a->F, x->dz);
+    }
+    if (!x->norm.plain) ttt_add(n * D, 1, x->dout, x->dy);
+    rows_out(a->dq, a->dtype, t, n, a->H, x->h, D, x->dy);
+}
+
+/* From the gradients of u, of rows p .. rows-1, to those of keys, values, weights and rates. */
+static void learn_back(const head *x, int64_t t, int64_t p, int64_t rows)
+{
+    const lnt_ttt_args *a = x->a;
+    const int64_t D = x->D, F = a->F, n = rows - p;
+    const int top = x->layers - 1;
+    for (int64_t i = p; i < rows; i++) {
+        float drate = 0;
+        for (int l = 0; l <= top; l++) {
+            float *du = x->du[l] + i * x->out[l];
+            drate += ttt_dot(x->out[l], du, x->raw[l] + i * x->out[l]);
+            row_scale(du, x->rate[i], x->out[l]);
+        }
+        if (a->drate) ((float *)a->drate)[(t + i - p) * a->H + x->h] = drate;
+    }
+    if (top) { /* u_0 = h gelu'(z_0), h = u W^T */
+        const float *z = x->z[0] + p * F, *h = x->h1 + p * F;
+        float *d = x->du[0] + p * F;
+        V_EACH(i, k, n * F) ttt_put(x->below, i, k, ttt_get(d, i, k) * ttt_get(h, i, k) * gelu_bend(ttt_get(z, i, k)));
+        gelu_back(n * F, z, d);
+        LNT_V(lnt_mm)(LNT_MM_ADD, (int)n, (int)D, (int)F, d, F, 1, x->W[1], D, x->du[1] + p * D, D);
+        LNT_V(lnt_mm)(LNT_MM_ADD, (int)F, (int)D, (int)n, d, 1, F, x->raw[1] + p * D, D, x->dW[1], D);
+    }
+    for (int64_t i = p; i < rows; i++)
+        ttt_loss_back(&x->norm, x->hat + i * D, x->inverse[i], x->x[0] + i * D, x->v + i * D, x->raw[top] + i * D, x->du[top] + i * D, x->work,
+                      x->dz + (i - p) * D, x->dx[0] + i * D, x->dv + i * D);
+    for (int l = top; l >= 0; l--) {
+        const int64_t in = x->in[l], out = x->out[l];
+        LNT_V(lnt_mm)(LNT_MM_ADD, (int)in, (int)out, (int)n, x->x[l] + p * in, 1, in, x->dz, out, x->dW[l], out);
+        if (a->bias) ttt_add_rows(x->db[l], n, out, x->dz);
+        ttt_times_transposed(LNT_MM_ADD, n, out, x->dz, in, x->W[l], x->dx[l] + p * in, x->turned);
+        if (!l) break;
+        memcpy(x->dz, x->dx[1] + p * F, (size_t)(n * F) * sizeof(float));
+        gelu_back(n * F, x->z[0] + p * F, x->dz);
+        ttt_add(n * F, 1, x->below, x->dz);
+    }
+    rows_out(a->dk, a->dtype, t, n, a->H, x->h, D, x->dx[0] + p * D);
+    rows_out(a->dv, a->dtype, t, n, a->H, x->h, D, x->dv + p * D);
+    for (int64_t i = p; i < rows; i++) {
+        const int64_t row = ((t + i - p) * a->H + x->h) * x->m;
+        float sum = 0;
+        for (int64_t j = 0; j < x->m; j++) {
+            const float d = j > i ? 0 : x->dF[i * x->m + j];
+            if (a->deta) ((float *)a->deta)[row + j] = d * x->position[i];
+            sum += j > i ? 0 : d * (a->eta ? ((const float *)a->eta)[row + j] : 1);
+        }
+        x->dposition[i] += x->position[i] > 0 ? sum : 0;
+    }
+}
+
+/* dW, db, from behind mini-batch y, become the gradients of its start. `ends`: it is the sequence's last. */
+static void backward_batch(const head *x, const lnt_ttt_batch *y, bool ends)
+{
+    const lnt_ttt_args *a = x->a;
+    const int64_t m = x->m, t = a->cu_seqlens[x->n] + y->first, left = ends && y->rows < m ? y->rows : 0;
+    memset(x->dF, 0, (size_t)(m * m) * sizeof(float));
+    ttt_some(x->dF + (y->rows - 1) * m, of_state(x, a->deT, m), left, m);
+    for (int l = 0; l < x->layers; l++) { /* rows that the final state has */
+        ttt_some(x->dx[l], of_state(x, a->dlayer[l].xT, m * x->in[l]), left * x->in[l], m * x->in[l]);
+        ttt_some(x->du[l], of_state(x, a->dlayer[l].uT, m * x->out[l]), left * x->out[l], m * x->out[l]);
+    }
+    learn(x, t, y->open, y->rows);
+    read(x, t, y->open, y->rows);
+    read_back(x, t, y->open, y->rows);
+    learn_back(x, t, y->open, y->rows);
+}
+
+/* To the initial state, whose weights are the start's less what its open rows brought. */
+static void store_back(const head *x, int64_t open)
+{
+    const lnt_ttt_args *a = x->a;
+    const int64_t m = x->m;
+    float *last = x->rate, *dlast = x->inverse; /* rows that are done with */
+    ttt_some(last, of_state(x, a->e0, m), open, m);
+    memset(dlast, 0, (size_t)m * sizeof(float));
+    for (int l = 0; l < x->layers; l++) {
+        const int64_t in = x->in[l], out = x->out[l];
+        if (open) {
+            for (int64_t j = 0; j < open; j++) memcpy(x->wide + j * out, x->db[l], (size_t)out * sizeof(float));
+            LNT_V(lnt_mm)(LNT_MM_ADD, (int)open, (int)out, (int)in, x->x[l], in, 1, x->dW[l], out, x->wide, out);
+            for (int64_t j = 0; j < open; j++) {
+                dlast[j] += ttt_dot(out, x->wide + j * out, x->u[l] + j * out);
+                ttt_add(out, last[j], x->wide + j * out, x->du[l] + j * out);
+            }
+            ttt_scale_rows(x->wide, last, open, out, x->u[l]);
+            ttt_times_transposed(LNT_MM_ADD, open, out, x->wide, in, x->dW[l], x->dx[l], x->turned);
+        }
+        ttt_some(of_state(x, a->dlayer[l].w0, in * out), x->dW[l], in * out, in * out);
+        ttt_some(of_state(x, a->dlayer[l].b0, out), x->db[l], out, out);
+        ttt_some(of_state(x, a->dlayer[l].x0, m * in), x->dx[l], open * in, m * in);
+        ttt_some(of_state(x, a->dlayer[l].u0, m * out), x->du[l], open * out, m * out);
+    }
+    ttt_some(of_state(x, a->de0, m), dlast, open, m);
+    if (a->dn0) *of_state(x, a->dn0, 1) = 0;
+}
+
+/* Weights of mini-batches c .. end-1, each put by before it. */
+static void sweep(const head *x, int64_t open, int64_t c, int64_t end)
+{
+    const lnt_ttt_args *a = x->a;
+    for (int64_t i = c; i < end; i++) {
+        const lnt_ttt_batch y = lnt_ttt_batch_at(a, open, len_of(x), i);
+        put_by(x, x->inside + (i - c) * x->weights);
+        if (i + 1 == end) return;
+        ahead(x, open, i + 1, false);
+        learn(x, a->cu_seqlens[x->n] + y.first, y.open, y.rows);
+        update(x, LNT_MM_SUB, y.rows, x->last);
+    }
+}
+
+static void backward_head(const head *x)
+{
+    const lnt_ttt_args *a = x->a;
+    const int64_t len = len_of(x), open = len ? load(x) : 0, batches = lnt_ttt_batches(a, open, len), group = x->group;
+    if (!len) {
+        pass(x, true);
+        return;
+    }
+    for (int64_t c = 0; c < batches; c++) {
+        const lnt_ttt_batch y = lnt_ttt_batch_at(a, open, len, c);
+        if (c % group == 0) put_by(x, x->starts + c / group * x->weights);
+        if (c / group == (batches - 1) / group) break; /* the last group's are made below */
+        learn(x, a->cu_seqlens[x->n] + y.first, y.open, y.rows);
+        update(x, LNT_MM_SUB, y.rows, x->last);
+    }
+    for (int l = 0; l < x->layers; l++) {
+        const int64_t count = x->in[l] * x->out[l], out = x->out[l];
+        ttt_some(x->dW[l], of_state(x, a->dlayer[l].wT, count), count, count);
+        ttt_some(x->db[l], of_state(x, a->dlayer[l].bT, out), out, out);
+        ttt_add(count, -1, x->dW[l], x->sum_w[l]); /* the final state is a difference too */
+        ttt_add(out, -1, x->db[l], x->sum_b[l]);
+    }
+    for (int64_t g = (batches - 1) / group; g >= 0; g--) {
+        const int64_t begin = g * group, end = at_most(batches, begin + group);
+        if (!g) load(x); /* its open rows too */
+        take_back(x, x->starts + g * x->weights);
+        sweep(x, open, begin, end);
+        for (int64_t c = end - 1; c >= begin; c--) {
+            const lnt_ttt_batch y = lnt_ttt_batch_at(a, open, len, c);
+            if (!c && open) load(x);
+            take_back(x, x->inside + (c - begin) * x->weights);
+            ahead(x, open, c - 1, true);
+            backward_batch(x, &y, c == batches - 1);
+        }
+    }
+    store_back(x, open);
+    for (int l = 0; l < x->layers; l++) {
+        ttt_add(x->in[l] * x->out[l], 1, x->dW[l], x->sum_w[l]);
+        ttt_add(x->out[l], 1, x->db[l], x->sum_b[l]);
+    }
+}
+
+/* Behind the threads' scratch, for each part and head: sums of the weights' gradients, of the norm's and of token_idx's. */
+static int64_t sums(const lnt_ttt_args *a) { return numbers(a) + 2 * a->D + a->mini_batch; }
+
+static void bind_sums(head *x, float *p)
+{
+    for (int l = 0; l < x->layers; l++) {
+        x->sum_w[l] = p, x->sum_b[l] = p += x->in[l] * x->out[l];
+        p += x->out[l];
+    }
+    x->norm.dw = p, x->norm.db = p += x->D;
+    x->dposition = p + x->D;
+}
+
+static void backward(const void *args, int threads)
+{
+    const lnt_ttt_args *a = args;
+    const int64_t parts = ttt_parts(a), each = scratch_floats(a, true), count = parts * a->H, away = a->H * sums(a);
+    float *all = (float *)a->workspace + threads * each;
+#pragma omp parallel for num_threads(threads) schedule(dynamic) if (count > 1)
+    for (int64_t i = 0; i < count; i++) {
+        head x;
+        carve(a, true, (float *)a->workspace + omp_get_thread_num() * each, &x);
+        bind_sums(&x, all + i * sums(a));
+        memset(all + i * sums(a), 0, (size_t)sums(a) * sizeof(float));
+        for (int64_t n = ttt_part(a, i / a->H); n < ttt_part(a, i / a->H + 1); n++) {
+            set_head(&x, n, i % a->H);
+            backward_head(&x);
+        }
+    }
+    if (a->dtoken_idx) memset(a->dtoken_idx, 0, (size_t)a->mini_batch * sizeof(float));
+    for (int64_t h = 0; h < a->H; h++) {
+        const float *p = all + h * sums(a);
+        for (int l = 0; l < lnt_ttt_layers(a); l++) {
+            const int64_t out = lnt_ttt_out(a, l), product = lnt_ttt_in(a, l) * out;
+            if (a->dlayer[l].w) ttt_add_parts((float *)a->dlayer[l].w + h * product, p, parts, away, product);
+            if (a->dlayer[l].b) ttt_add_parts((float *)a->dlayer[l].b + h * out, p + product, parts, away, out);
+            p += product + out;
+        }
+        if (a->dln_w) ttt_add_parts((float *)a->dln_w + h * a->D, p, parts, away, a->D);
+        if (a->dln_b) ttt_add_parts((float *)a->dln_b + h * a->D, p + a->D, parts, away, a->D);
+        for (int64_t i = 0; a->dtoken_idx && i < parts; i++) ttt_add(a->mini_batch, 1, p + 2 * a->D + i * away, a->dtoken_idx);
+    }
+}
+
+static size_t workspace(const void *args, bool back, int threads)
+{
+    const lnt_ttt_args *a = args;
+    return (size_t)(threads * scratch_floats(a, back) + (back ? ttt_parts(a) * a->H * sums(a) : 0)) * sizeof(float);
+}
+
+/* Backward goes by mini-batches in both forms. */
+extern const lnt_recur_impl LNT_V(lnt_ttt_chunk), LNT_V(lnt_ttt_recurrent);
+const lnt_recur_impl LNT_V(lnt_ttt_chunk) = { .name = LNT_V_NAME("chunk"), .form = LINNET_FORM_CHUNK, .needs = LNT_V_LEVEL, .workspace = workspace,
+                                              .forward = forward, .backward = backward };
+const lnt_recur_impl LNT_V(lnt_ttt_recurrent) = { .name = LNT_V_NAME("recurrent"), .form = LINNET_FORM_RECURRENT, .needs = LNT_V_LEVEL,
+                                                  .workspace = workspace, .forward = forward_tokens, .backward = backward };

@@ -1,0 +1,215 @@
+/* What the ttt core's kernels do to dense float32 rows of a head: the norm, the loss and its derivatives. Only *_cpu.c files include this. */
+#ifndef LNT_TTT_ROWS_H
+#define LNT_TTT_ROWS_H
+
+#include "ops/rows.h"
+#include "recurrence/chunk/chunk_rows.h"
+#include "recurrence/ttt/ttt.h"
+
+/* The first n lanes, the others 0. */
+static inline vf ttt_lanes(vf x, int64_t n)
+{
+    float t[LNT_VL];
+    if (n == LNT_VL) return x;
+    v_store(t, x);
+    return v_load_n(t, n);
+}
+static inline vf ttt_get(const float *p, int64_t i, int64_t n) { return n == LNT_VL ? v_load(p + i) : v_load_n(p + i, n); }
+static inline void ttt_put(float *p, int64_t i, int64_t n, vf x)
+{
+    if (n == LNT_VL)
+        v_store(p + i, x);
+    else
+        v_store_n(p + i, x, n);
+}
+
+static inline float ttt_dot(int64_t D, const float *x, const float *y)
+{
+    vf sum = v_zero();
+    V_EACH(i, n, D) sum += ttt_get(x, i, n) * ttt_get(y, i, n);
+    return v_sum(sum);
+}
+
+/* y += f x */
+static inline void ttt_add(int64_t count, float f, const float *x, float *y)
+{
+    V_EACH(i, n, count) ttt_put(y, i, n, ttt_get(y, i, n) + f * ttt_get(x, i, n));
+}
+
+/* sum [width] += the rows of x. */
+static inline void ttt_add_rows(float *sum, int64_t rows, int64_t width, const float *x)
+{
+    for (int64_t r = 0; r < rows; r++) ttt_add(width, 1, x + r * width, sum);
+}
+
+/* y = f_i x, row by row. */
+static inline void ttt_scale_rows(float *y, const float *f, int64_t rows, int64_t width, const float *x)
+{
+    for (int64_t r = 0; r < rows; r++) V_EACH(i, n, width) ttt_put(y + r * width, i, n, f[r] * ttt_get(x + r * width, i, n));
+}
+
+/* hat = (z - mean(z)) / sigma; returns 1 / sigma = (var + 1e-6)^-1/2. */
+static inline float ttt_normalise(int64_t D, const float *z, float *hat)
+{
+    vf sum = v_zero(), square = v_zero();
+    V_EACH(i, n, D) sum += ttt_get(z, i, n);
+    const float mean = v_sum(sum) / (float)D;
+    V_EACH(i, n, D)
+    {
+        const vf d = ttt_lanes(ttt_get(z, i, n) - mean, n);
+        square += d * d;
+    }
+    const float inverse = 1 / sqrtf(v_sum(square) / (float)D + 1e-6f);
+    V_EACH(i, n, D) ttt_put(hat, i, n, (ttt_get(z, i, n) - mean) * inverse);
+    return inverse;
+}
+
+/* out = (d - mean(d) - hat mean(d hat)) / sigma; out may be d. */
+static inline void ttt_project(int64_t D, const float *d, const float *hat, float inverse, float *out)
+{
+    vf sum = v_zero(), along = v_zero();
+    V_EACH(i, n, D)
+    {
+        const vf x = ttt_get(d, i, n);
+        sum += x;
+        along += x * ttt_get(hat, i, n);
+    }
+    const float mean = v_sum(sum) / (float)D, part = v_sum(along) / (float)D;
+    V_EACH(i, n, D) ttt_put(out, i, n, (ttt_get(d, i, n) - mean - part * ttt_get(hat, i, n)) * inverse);
+}
+
+/* A head's norm and what its rows add to the gradients of that. */
+typedef struct {
+    int64_t D;
+    bool plain;
+    const float *w, *b;
+    float *dw, *db;
+} ttt_norm;
+
+static inline ttt_norm ttt_norm_of(const lnt_ttt_args *a, int64_t h)
+{
+    return (ttt_norm){ .D = a->D, .plain = a->inner == LNT_TTT_PLAIN, .w = a->ln_w ? (const float *)a->ln_w + h * a->D : NULL,
+                       .b = a->ln_b ? (const float *)a->ln_b + h * a->D : NULL };
+}
+
+/* u = dl/dz, with hat and 1 / sigma of z for the way back. */
+static inline void ttt_loss(const ttt_norm *x, const float *z, const float *k, const float *v, float *hat, float *inverse, float *u)
+{
+    if (x->plain) {
+        V_EACH(i, n, x->D) ttt_put(u, i, n, ttt_get(z, i, n) - ttt_get(v, i, n));
+        return;
+    }
+    *inverse = ttt_normalise(x->D, z, hat);
+    V_EACH(i, n, x->D)
+    {
+        const vf w = ttt_get(x->w, i, n), error = w * ttt_get(hat, i, n) + ttt_get(x->b, i, n) - (ttt_get(v, i, n) - ttt_get(k, i, n));
+        ttt_put(u, i, n, w * error);
+    }
+    ttt_project(x->D, u, hat, *inverse, u);
+}
+
+/* From du to dz and dv, which are written, and dk, which is added to. dz may be du; work [2,D]. */
+static inline void ttt_loss_back(const ttt_norm *x, const float *hat, float inverse, const float *k, const float *v, const float *u, const float *du,
+                                 float *work, float *dz, float *dk, float *dv)
+{
+    const int64_t D = x->D;
+    float *dg = work, *dhat = work + D;
+    if (x->plain) {
+        V_EACH(i, n, D)
+        {
+            const vf d = ttt_get(du, i, n);
+            ttt_put(dv, i, n, -d);
+            ttt_put(dz, i, n, d);
+        }
+        return;
+    }
+    vf along_g = v_zero(), along_du = v_zero(), across = v_zero();
+    V_EACH(i, n, D)
+    {
+        const vf w = ttt_get(x->w, i, n), h = ttt_get(hat, i, n), d = ttt_get(du, i, n);
+        const vf error = w * h + ttt_get(x->b, i, n) - (ttt_get(v, i, n) - ttt_get(k, i, n));
+        along_g += h * w * error;
+        along_du += h * d;
+        across += ttt_get(u, i, n) * d;
+    }
+    const float g_part = v_sum(along_g) / (float)D * inverse, du_part = v_sum(along_du) / (float)D * inverse;
+    const float sigma_part = -v_sum(across) * inverse / (float)D;
+    ttt_project(D, du, hat, inverse, dg);
+    V_EACH(i, n, D)
+    {
+        const vf w = ttt_get(x->w, i, n), h = ttt_get(hat, i, n), g = ttt_get(dg, i, n), de = w * g;
+        const vf error = w * h + ttt_get(x->b, i, n) - (ttt_get(v, i, n) - ttt_get(k, i, n));
+        ttt_put(dhat, i, n, w * de - g_part * ttt_get(du, i, n) - du_part * w * error);
+        ttt_put(x->dw, i, n, ttt_get(x->dw, i, n) + error * g + h * de);
+        ttt_put(x->db, i, n, ttt_get(x->db, i, n) + de);
+        ttt_put(dk, i, n, ttt_get(dk, i, n) + de);
+        ttt_put(dv, i, n, -de);
+    }
+    ttt_project(D, dhat, hat, inverse, dz);
+    ttt_add(D, sigma_part, hat, dz);
+}
+
+/* C [n,I] (+)= f Y [n,O] W [I,O]^T, by way of its transpose, so that W stays as it lies. work [O + I, n]. */
+static inline void ttt_times_transposed(lnt_mm_mode mode, int64_t n, int64_t O, const float *y, int64_t I, const float *w, float *c, float *work)
+{
+    float *turned = work, *out = work + O * n;
+    LNT_V(lnt_transpose)((int)n, (int)O, y, O, turned, n);
+    LNT_V(lnt_mm)(LNT_MM_SET, (int)I, (int)n, (int)O, w, O, 1, turned, n, out, n);
+    if (mode == LNT_MM_SET) {
+        LNT_V(lnt_transpose)((int)I, (int)n, out, n, c, I);
+        return;
+    }
+    LNT_V(lnt_transpose)((int)I, (int)n, out, n, turned = work + (O + I) * n, I);
+    ttt_add(n * I, mode == LNT_MM_SUB ? -1 : 1, turned, c);
+}
+
+/* Elements of state n, head h; NULL of none. */
+static inline float *ttt_state(const lnt_ttt_args *a, const void *p, int64_t n, int64_t h, int64_t count)
+{
+    return p ? (float *)(uintptr_t)p + (n * a->H + h) * count : NULL;
+}
+
+/* dst = the sum of two, either of which may be absent. */
+static inline void ttt_sum(float *dst, const float *x, const float *y, int64_t count)
+{
+    V_EACH(i, n, count) ttt_put(dst, i, n, (x ? ttt_get(x, i, n) : v_zero()) + (y ? ttt_get(y, i, n) : v_zero()));
+}
+static inline void ttt_difference(float *dst, const float *x, const float *y, int64_t count)
+{
+    V_EACH(i, n, count) if (dst) ttt_put(dst, i, n, ttt_get(x, i, n) - (y ? ttt_get(y, i, n) : v_zero()));
+}
+/* x as a state and the next call make of it, by the difference to `first`; nothing where that is zero. */
+static inline void ttt_as_state(float *x, const float *first, int64_t count)
+{
+    V_EACH(i, n, count) if (first) ttt_put(x, i, n, ttt_get(first, i, n) + (ttt_get(x, i, n) - ttt_get(first, i, n)));
+}
+/* The first `some` of count elements, zeros behind them; x NULL: zeros. dst NULL: not wanted. */
+static inline void ttt_some(float *dst, const float *x, int64_t some, int64_t count)
+{
+    if (!dst) return;
+    some = x ? some : 0;
+    if (some && dst != x) memcpy(dst, x, (size_t)some * sizeof *dst);
+    if (some < count) memset(dst + some, 0, (size_t)(count - some) * sizeof *dst);
+}
+
+/* Rows of an open mini-batch that state n, head h, has. */
+static inline int64_t ttt_open(const lnt_ttt_args *a, int64_t n, int64_t h)
+{
+    return a->n0 ? lnt_ttt_count(a, ((const float *)a->n0)[n * a->H + h]) : 0;
+}
+
+/* ---- pieces of work of backward passes ------------------------------------------------------------------------------------------------------- */
+
+/* Sums over sequences are made in at most so many parts, which follow from the shape, and added in order. */
+enum { TTT_PARTS = 8 };
+static inline int64_t ttt_parts(const lnt_ttt_args *a) { return a->sequences < TTT_PARTS ? a->sequences : TTT_PARTS; }
+static inline int64_t ttt_part(const lnt_ttt_args *a, int64_t i) { return a->sequences * i / ttt_parts(a); } /* where part i begins */
+
+/* to [count] = the sum over parts [parts,..] that lie `away` apart. */
+static inline void ttt_add_parts(void *to, const float *part, int64_t parts, int64_t away, int64_t count)
+{
+    if (to) memset(to, 0, (size_t)count * sizeof(float));
+    for (int64_t p = 0; to && p < parts; p++) ttt_add(count, 1, part + p * away, to);
+}
+
+#endif
