@@ -182,6 +182,16 @@ static const recipe recipes[] = {
     {"squared relu, two norms side by side, hybrid",
      "delta_net",
      {{"num_heads", "2"}, {"mlp", "squared_relu"}, {"block", "parallel"}, {"two_norms", "true"}, {"pattern", "delta_net,retnet"}}},
+    {"ttt linear", "ttt_linear", {{"num_heads", "2"}, {"mini_batch_size", "8"}}},
+    {"ttt linear, shared projection, gate, and a window, by turns",
+     "ttt_linear",
+     {{"num_heads", "2"}, {"share_qk", "true"}, {"use_gate", "true"}, {"pattern", "ttt_linear,attention:7"}}},
+    {"ttt mlp", "ttt_mlp", {{"num_heads", "2"}}},
+    {"titans", "titans", {{"num_heads", "2"}, {"head_dim", "12"}}},
+    {"titans, norm in the loss, no gate and convolution, and a window, by turns",
+     "titans",
+     {{"num_heads", "2"}, {"head_dim", "16"}, {"mini_batch_size", "5"}, {"inner", "ln"}, {"use_gate", "false"}, {"use_short_conv", "false"},
+      {"pattern", "titans,attention:7"}}},
 };
 enum { RECIPES = sizeof recipes / sizeof recipes[0] };
 

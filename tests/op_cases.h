@@ -52,7 +52,7 @@ static lnt_buf build_activation(lnt_program *p, const lnt_buf *in, const ref *a)
 }
 static lnt_buf build_decay_gate(lnt_program *p, const lnt_buf *in, const ref *a) { return (void)a, lnt_decay_gate(p, in[0]); }
 static lnt_buf build_gamma_cap(lnt_program *p, const lnt_buf *in, const ref *a) { return lnt_gamma_cap(p, in[0], in[1], a->cap); }
-static lnt_buf build_rotary(lnt_program *p, const lnt_buf *in, const ref *a) { return lnt_rotary(p, in[0], a->base); }
+static lnt_buf build_rotary(lnt_program *p, const lnt_buf *in, const ref *a) { return lnt_rotary_within(p, in[0], a->base, a->size); }
 static lnt_buf build_add(lnt_program *p, const lnt_buf *in, const ref *a) { return (void)a, lnt_add_buf(p, in[0], in[1]); }
 static lnt_buf build_mul(lnt_program *p, const lnt_buf *in, const ref *a) { return (void)a, lnt_mul_buf(p, in[0], in[1]); }
 static lnt_buf build_glu(lnt_program *p, const lnt_buf *in, const ref *a) { return lnt_glu(p, in[0], in[1], a->act); }
@@ -156,6 +156,7 @@ static const op_case cases[] = {
      BOTH(gamma_cap),
      .n_in = 2, .cols = {7, 7}, .heads = 1, .positive = true, .f32_in = true, .a = {.cap = 0.75}},
     {.name = "rotary", .build = build_rotary, BOTH(rotary), .n_in = 1, .cols = {84}, .heads = 3, .a = {.base = 10000}},
+    {.name = "rotary within 7", .build = build_rotary, BOTH(rotary), .n_in = 1, .cols = {84}, .heads = 3, .a = {.base = 10000, .size = 7}},
     {.name = "add", .build = build_add, BOTH(add), .n_in = 2, .cols = {31, 31}, .heads = 1},
     {.name = "rotary of a part", .build = build_rotary_part, BOTH(rotary), .n_in = 1, .cols = {99}, .heads = 3,
      .a = {.base = 10000, .rest = 7, .scale = 1.25}},

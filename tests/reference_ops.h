@@ -478,7 +478,8 @@ static void ref_rotary(ref *r, int backward)
         for (int64_t t = r->cu[n]; t < r->cu[n + 1]; t++)
             for (int64_t h = 0; h < r->heads; h++) {
                 for (int64_t i = 0; i < half; i++) {
-                    double pos = (double)(t - r->cu[n] + (r->position ? r->position[n] : 0)),
+                    const int64_t at = t - r->cu[n] + (r->position ? r->position[n] : 0);
+                    double pos = (double)(r->size ? at % r->size : at),
                            angle = pos * pow(r->base, -2.0 * (double)i / (double)d) / (r->rest ? (double)(1 + i) : 1);
                     double c = scale * cos(angle), s = scale * sin(angle);
                     int64_t a = t * C + h * all + i, b = a + half;

@@ -575,13 +575,16 @@ static void conv_state(void **state)
 static void rotary_positions(void **state)
 {
     (void)state;
-    setting s = make(find("rotary"), 100, LINNET_F32, 2, false);
-    const int64_t cu[4] = {0, 30, 30, 100}, position[3] = {7, 3, 1000000};
-    s.k.cu = s.r.cu = cu, s.k.n_seq = s.r.n_seq = 3, s.k.position = s.r.position = position;
-    run(&s);
-    run_reference(&s);
-    compare_all(&s, LINNET_F32);
-    drop(&s);
+    static const char *const names[] = {"rotary", "rotary within 7"};
+    for (int i = 0; i < 2; i++) {
+        setting s = make(find(names[i]), 100, LINNET_F32, 2, false);
+        const int64_t cu[4] = {0, 30, 30, 100}, position[3] = {5, 3, 1000000};
+        s.k.cu = s.r.cu = cu, s.k.n_seq = s.r.n_seq = 3, s.k.position = s.r.position = position;
+        run(&s);
+        run_reference(&s);
+        compare_all(&s, LINNET_F32);
+        drop(&s);
+    }
 }
 
 /* Extreme inputs of activations, norms and gates: finite where mathematics is, NaN where the input is. */

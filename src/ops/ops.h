@@ -81,7 +81,8 @@ lnt_buf lnt_decay_bounds(lnt_program *p, const char *name, int layers, int64_t c
 lnt_buf lnt_gamma_cap(lnt_program *p, lnt_buf g, lnt_buf beta, double cap);
 /* Rotary position embedding over each head's columns, pairs (i, i + d/2), angle position * base^(-2i/d); positions restart with each sequence. */
 lnt_buf lnt_rotary(lnt_program *p, lnt_buf x, double base);
-/* The same over the first 2 half columns of each head, with angles theta [half] of one position (copied) and both results times `scale`. */
+lnt_buf lnt_rotary_within(lnt_program *p, lnt_buf x, double base, int64_t period); /* positions modulo period; 0: as they are */
+/* lnt_rotary over the first 2 half columns of each head, with angles theta [half] of one position (copied) and both results times `scale`. */
 lnt_buf lnt_rotary_by(lnt_program *p, lnt_buf x, int64_t half, const double *theta, double scale);
 /* x within [low, high]. */
 lnt_buf lnt_clamp(lnt_program *p, lnt_buf x, double low, double high);

@@ -32,8 +32,10 @@ static void turn(const lnt_call *k, const lnt_tensor *x, const lnt_tensor *y, in
     for (int64_t r = r0; r < r1; r++) {
         bool begins = r == r0;
         while (r >= k->cu[seq + 1]) seq++, begins = true;
-        if (begins) {
-            const double position = (double)(r - k->cu[seq] + (k->position ? k->position[seq] : 0));
+        int64_t at = r - k->cu[seq] + (k->position ? k->position[seq] : 0);
+        if (a->period) at %= a->period;
+        if (begins || (a->period && at == 0)) {
+            const double position = (double)at;
             for (int64_t i = 0; i < a->half; i++) co[i] = cos(position * a->theta[i]), si[i] = sin(position * a->theta[i]);
         }
         for (int64_t i = 0; i < a->half; i++) cf[i] = (float)(a->scale * co[i]), sf[i] = sign * (float)(a->scale * si[i]);

@@ -14,6 +14,7 @@ struct rotary_args {
     bool add;
     lnt_cut cut;
     const int64_t *position; /* [n_seq], NULL: 0 */
+    int64_t period;          /* 0: positions are absolute */
     double step;             /* log2 theta_1: theta_i = 2^(i step) */
     float sign, scale;
     int half, rest, heads, rows; /* pairs of a head, and columns behind them; rows of a block */
@@ -30,7 +31,8 @@ template <class P> __global__ void __launch_bounds__(ROTARY_THREADS) rotary_kern
     const int rows = (int)min((int64_t)a.rows, a.cut.tokens - r0), angles = rows * a.half;
     for (int i = (int)threadIdx.x; i < angles; i += ROTARY_THREADS) {
         const int64_t r = r0 + i / a.half, seq = sequence_at(a.cut, r);
-        const int64_t position = r - a.cut.cu[seq] + (a.position ? a.position[seq] : 0);
+        int64_t position = r - a.cut.cu[seq] + (a.position ? a.position[seq] : 0);
+        if (a.period) position %= a.period;
         const double theta = a.even ? exp2(i % a.half * a.step) : a.theta[i % a.half];
         const double turns = (double)position * theta * 0.15915494309189535; /* 1 / (2 pi) */
         float s, c;
@@ -80,8 +82,8 @@ static linnet_status turn(const lnt_call *k, const lnt_tensor *x, const lnt_tens
         return lnt_fail(k->c, LINNET_EUNSUPPORTED, "a rotation of %d scaled angles has no implementation for a GPU, expected at most %d", half,
                         ROTARY_TABLE);
     const double step = half > 1 ? log2(attr->theta[1]) : 0.0;
-    rotary_args a = {view_of(x), view_of(y), add, cut_of(k), k->position_device, step, sign, (float)attr->scale, half, (int)attr->rest, x->heads,
-                     (int)rows, attr->even, {0}};
+    rotary_args a = {view_of(x), view_of(y), add, cut_of(k), k->position_device, attr->period, step, sign, (float)attr->scale, half, (int)attr->rest,
+                     x->heads, (int)rows, attr->even, {0}};
     for (int i = 0; i < half && !attr->even; i++) a.theta[i] = attr->theta[i];
     const lnt_tensor *const both[2] = {x, y};
     LNT_BY_UNIT(unit_of(common_divisor(half, (int)attr->rest), both, 2), P,
