@@ -145,6 +145,8 @@ static const op_case cases[] = {
     {.name = "1 - exp", .build = build_activation,
      BOTH(activation),
      .n_in = 1, .cols = {37}, .heads = 1, .a = {.act = LNT_ONE_MINUS_EXP, .scale = 1}},
+    {.name = "sqrt", .build = build_activation, BOTH(activation),
+     .n_in = 1, .cols = {37}, .heads = 1, .positive = true, .a = {.act = LNT_SQRT, .scale = 1}},
     {.name = "reciprocal", .build = build_activation,
      BOTH(activation),
      .n_in = 1, .cols = {37}, .heads = 1, .positive = true, .a = {.act = LNT_RECIPROCAL, .scale = 1}},

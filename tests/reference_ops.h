@@ -48,6 +48,7 @@ static inline double ref_act(double x, lnt_act a)
     case LNT_EXP: return exp(x);
     case LNT_SOFTPLUS: return ref_softplus(x);
     case LNT_ONE_MINUS_EXP: return -expm1(x);
+    case LNT_SQRT: return sqrt(x);
     case LNT_RECIPROCAL: return 1 / x;
     case LNT_IDENTITY: break;
     }
@@ -73,6 +74,7 @@ static inline double ref_slope(double x, lnt_act a)
     case LNT_EXP: return exp(x);
     case LNT_SOFTPLUS: return s;
     case LNT_ONE_MINUS_EXP: return -exp(x);
+    case LNT_SQRT: return 0.5 / sqrt(x);
     case LNT_RECIPROCAL: return -1 / (x * x);
     case LNT_IDENTITY: break;
     }

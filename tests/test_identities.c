@@ -43,6 +43,17 @@ static lnt_recur_case plain_case(const lnt_recur_op *op, int64_t T)
     return k;
 }
 
+/* The plain case, and then with each of the operator's switches on by itself; false: there is no v-th. */
+static bool variant(const lnt_recur_op *op, int v, lnt_recur_case *k)
+{
+    for (const lnt_recur_option *x = op->options; v && x->key; x++) {
+        if (x->kind != LNT_RECUR_SWITCH || --v) continue;
+        k->option[0].key = x->key;
+        k->option[0].value = 1;
+    }
+    return v == 0;
+}
+
 static void run_call(linnet_context *c, lnt_recur_call *a, bool backward)
 {
     size_t bytes;
@@ -56,11 +67,12 @@ static void run_call(linnet_context *c, lnt_recur_call *a, bool backward)
 /* A gradient of something that all tokens share. */
 static bool is_summed(const lnt_recur_tensor *t) { return t->role == LNT_T_GRADIENT && t->shape[0] != 'T' && t->shape[0] != 'N'; }
 
-static void split_one(linnet_context *c, const lnt_recur_op *op, linnet_form form)
+static bool split_one(linnet_context *c, const lnt_recur_op *op, linnet_form form, int v)
 {
     enum { T = 90, AT = 37 };
     lnt_recur_case k = plain_case(op, T);
     lnt_problem whole, parts;
+    if (!variant(op, v, &k)) return false;
     OK(c, lnt_problem_make(c, &k, LINNET_F32, LINNET_F32, 5, &whole));
     OK(c, lnt_problem_make(c, &k, LINNET_F32, LINNET_F32, 5, &parts));
     whole.r.form = parts.r.form = form;
@@ -72,6 +84,8 @@ static void split_one(linnet_context *c, const lnt_recur_op *op, linnet_form for
     float *sum[LNT_RECUR_TENSORS] = { 0 };
     lnt_recur_slice(&half[0], 0, AT, cu[0]);
     lnt_recur_slice(&half[1], AT, T - AT, cu[1]);
+    if (lnt_recur_option_find(op, "first")) /* the second half begins no sequence */
+        OK(c, lnt_recur_option_set(c, op, &half[1], "first", 0, NULL));
     for (int i = 0; op->tensors[i].name; i++) {
         if (is_summed(&op->tensors[i])) sum[i] = lnt_calloc(parts.bytes[i]);
         if (op->tensors[i].role != LNT_T_STATE || !parts.data[i]) continue;
@@ -95,6 +109,7 @@ static void split_one(linnet_context *c, const lnt_recur_op *op, linnet_form for
     }
     lnt_problem_free(&whole);
     lnt_problem_free(&parts);
+    return true;
 }
 
 /* Running rows [0,a) and [a,T) with the state (and its gradient) handed over is running all rows. */
@@ -104,7 +119,7 @@ static void split_and_hand_over(void **state)
     linnet_context *c = make_context(2);
     for (int o = 0; lnt_recur_at(o); o++)
         for (int form = LINNET_FORM_RECURRENT; form <= LINNET_FORM_CHUNK && has_state(lnt_recur_at(o)); form++)
-            split_one(c, lnt_recur_at(o), (linnet_form)form);
+            for (int v = 0; split_one(c, lnt_recur_at(o), (linnet_form)form, v);) v++;
     linnet_context_destroy(c);
 }
 
@@ -461,8 +476,8 @@ static const lnt_node *node_of(linnet_context *c, lnt_program **program, lnt_pro
         const lnt_recur_tensor *t = &p->op->tensors[i];
         if (t->role != LNT_T_INPUT || !p->data[i]) continue;
         if (t->shape[0] != 'T') {
-            for (size_t j = 0; j < p->bytes[i] / 4 && j < 64; j++) constant[j] = ((const float *)p->data[i])[j];
             if (t->values == LNT_VALUES_DECAY) {
+                for (size_t j = 0; j < p->bytes[i] / 4 && j < 64; j++) constant[j] = ((const float *)p->data[i])[j];
                 in.constant.name = t->name, in.constant.value = constant;
             } else if (p->op != &lnt_recur_mesa) {
                 int letters = 0; /* behind the first */
@@ -573,7 +588,7 @@ static void node_keeps_state(void **state)
         if (lnt_recur_at(o)->node) node_keeps_one(c, &k);
         for (const lnt_recur_option *x = lnt_recur_at(o)->options; x->key; x++) { /* what gives it another state */
             const bool window = !strcmp(x->key, "window");
-            if (!window && strcmp(x->key, "normalize") != 0) continue;
+            if (!window && (x->kind != LNT_RECUR_SWITCH || lnt_recur_at(o) == &lnt_recur_mesa)) continue; /* mesa's Lambda is node_of's */
             k.option[0].key = x->key;
             for (int value = window ? 9 : 1; value <= (window ? 100 : 1); value += 91) {
                 k.option[0].value = value;

@@ -198,11 +198,13 @@ static linnet_status check_values(job *j, const lnt_recur_tensor *t, lnt_dtype t
                            : t->values == LNT_VALUES_STRENGTH ? "a number"
                            : t->values == LNT_VALUES_POSITIVE ? "a number above 0"
                            : t->values == LNT_VALUES_NEGATIVE ? "a number below 0"
+                           : t->values == LNT_VALUES_SIGN     ? "a number from -1 to 1"
                                                               : NULL;
     for (int64_t i = 0; expected && i < n; i++) {
         const double y = lnt_load_element(x, type, i);
         const bool fine = t->values == LNT_VALUES_DECAY      ? y <= 0
                           : t->values == LNT_VALUES_STRENGTH ? isfinite(y)
+                          : t->values == LNT_VALUES_SIGN     ? y >= -1 && y <= 1
                                                              : isfinite(y) && (t->values == LNT_VALUES_POSITIVE ? y > 0 : y < 0);
         if (!fine)
             return lnt_fail(j->c, LINNET_EINVAL, "tensor \"%s\" holds %g at element %lld, expected %s", t->name, y, (long long)i, expected),

@@ -15,6 +15,9 @@ static const char *init_name(const lnt_init *i, char *text, size_t size)
     case LNT_INIT_SPREAD: lnt_format(text, size, "%g .. %g, in order", i->a, i->b); break;
     case LNT_INIT_LOG_PLACE: snprintf(text, size, "log of 1, 2, .."); break;
     case LNT_INIT_A_LOG: lnt_format(text, size, "log uniform(%g, %g)", i->a, i->b); break;
+    case LNT_INIT_PLACE: lnt_format(text, size, "%g times 0, 1, ..", i->a); break;
+    case LNT_INIT_DECAY_SOFTPLUS: lnt_format(text, size, "decays of about %g to %g, as softplus^-1", i->a, i->b); break;
+    case LNT_INIT_DECAY_LOG: lnt_format(text, size, "decays of about %g to %g, as log", i->a, i->b); break;
     case LNT_INIT_DT_BIAS: lnt_format(text, size, "softplus^-1 of log-uniform(%g, %g)", i->a, i->b); break;
     }
     return text;

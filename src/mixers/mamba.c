@@ -1,12 +1,13 @@
 /* Mamba (arXiv 2312.00752), the selective state space: h_t = e^{dt_t A} h_{t-1} + dt_t x_t B_t, y_t = h_t.C_t + D x_t, a state of state_size numbers
- * a channel, A = -exp(A_log). Step sizes dt_t of a channel, and B_t and C_t of all channels, are made of the convolved x; the output is gated. */
+ * a channel, A = -exp(A_log). With allow_neg_eigval the decay is 2 e^{dt_t A} - 1. Step sizes dt_t of a channel, and B_t and C_t of all channels, are
+ * made of the convolved x; the output is gated. */
 #include <math.h>
 
 #include "mixers/mixers.h"
 
 typedef struct {
     int64_t state_size, expand, channels, conv_kernel, dt_rank;
-    bool use_bias, use_conv_bias;
+    bool use_bias, use_conv_bias, allow_neg_eigval;
     int inner_norm;
     double inner_norm_eps;
 } options;
@@ -21,6 +22,7 @@ static const lnt_option keys[] = {
     LNT_SWITCH(options, use_conv_bias, true, "the convolution has a bias"),
     LNT_WORD(options, inner_norm, "none plain weighted", 0, "an RMSNorm of B, C and what step sizes are made of, without weights or with"),
     LNT_MAYBE_REAL(options, inner_norm_eps, 0, 1, 0, "added to its mean squares; null: norm_eps"),
+    LNT_SWITCH(options, allow_neg_eigval, false, "decays 2 e^{dt A} - 1, down to -1: the state may turn around"),
 };
 
 static void size(void *options_, int64_t heads, int64_t head)
@@ -66,7 +68,8 @@ static lnt_buf build(lnt_program *p, const lnt_layer *l, lnt_buf in)
     lnt_buf A = lnt_activation(p, lnt_param_value(p, A_log, channels, 1), LNT_EXP, -1, true);
     lnt_buf D = lnt_row_param(p, "D", 1, channels, one);
     lnt_buf y = lnt_recur(p, "selective_scan",
-                          (lnt_recur_in){.tensor = {{"u", x}, {"delta", dt}, {"A", A}, {"B", B}, {"C", C}, {"D", D}}});
+                          (lnt_recur_in){.tensor = {{"u", x}, {"delta", dt}, {"A", A}, {"B", B}, {"C", C}, {"D", D}},
+                                          .option = {{"signed", o->allow_neg_eigval}}});
     y = lnt_swiglu(p, lnt_slice(p, all, channels, channels, 1), y);
     return o->use_bias ? lnt_linear_bias(p, y, "out_proj", l->width) : lnt_back_linear(p, l, y, "out_proj");
 }

@@ -53,6 +53,9 @@ lnt_buf lnt_rising_decay(lnt_program *p, const lnt_layer *l, lnt_buf f, bool bou
 /* The output's norm over each head, gated by silu(g_proj x) or not. */
 lnt_buf lnt_output_norm(lnt_program *p, const lnt_layer *l, lnt_buf x, lnt_buf o, bool gated, const char *gated_name, const char *plain_name);
 
+/* The end of LRU and S4D: o_proj(gelu y), times sigmoid(g_proj(gelu y)) with a gate. */
+lnt_buf lnt_gelu_out(lnt_program *p, const lnt_layer *l, lnt_buf y, bool gated);
+
 /* Sizes of mixers whose key and value widths are the model's times expand_k and expand_v. */
 typedef struct {
     int64_t heads, kv_heads, key, value; /* key, value: columns of one head */

@@ -106,6 +106,13 @@ lnt_buf lnt_output_norm(lnt_program *p, const lnt_layer *l, lnt_buf x, lnt_buf o
     return lnt_gated_rmsnorm(p, o, gate, gated_name, l->norm_eps, LNT_SILU);
 }
 
+lnt_buf lnt_gelu_out(lnt_program *p, const lnt_layer *l, lnt_buf y, bool gated)
+{
+    y = lnt_activation(p, y, LNT_GELU, 1, false);
+    lnt_buf o = lnt_out_proj(p, l, y);
+    return gated ? lnt_glu(p, lnt_linear(p, y, "g_proj", l->width), o, LNT_SIGMOID) : o;
+}
+
 lnt_expanded lnt_expand(const lnt_layer *l, int64_t heads, int64_t kv_heads, double expand_k, double expand_v)
 {
     return (lnt_expanded){heads, kv_heads ? kv_heads : heads, (int64_t)llround((double)l->width * expand_k) / heads,

@@ -48,7 +48,7 @@ lnt_buf lnt_add_op(lnt_program *p, const lnt_op *op, const void *attr, int n_in,
 const char *lnt_act_name(lnt_act a)
 {
     static const char *const names[] = {"identity", "silu", "sigmoid", "relu", "elu+1", "log_sigmoid", "tanh",
-                                        "gelu", "gelu_tanh", "squared_relu", "exp", "softplus", "1 - exp", "reciprocal"};
+                                        "gelu", "gelu_tanh", "squared_relu", "exp", "softplus", "1 - exp", "sqrt", "reciprocal"};
     return names[a];
 }
 

@@ -19,6 +19,7 @@ typedef enum {
     LNT_EXP,
     LNT_SOFTPLUS,
     LNT_ONE_MINUS_EXP,   /* 1 - e^x: what a decay of e^x leaves for the input */
+    LNT_SQRT,            /* of what is above 0 */
     LNT_RECIPROCAL,      /* 1 / x */
 } lnt_act;
 

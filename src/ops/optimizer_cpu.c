@@ -1,17 +1,5 @@
 #include "ops/rows.h"
 
-static inline vf v_sqrt(vf x)
-{
-#if defined(__AVX512F__)
-    return (vf)_mm512_sqrt_ps((__m512)x);
-#elif defined(__AVX2__)
-    return (vf)_mm256_sqrt_ps((__m256)x);
-#else
-    for (int i = 0; i < LNT_VL; i++) x[i] = sqrtf(x[i]);
-    return x;
-#endif
-}
-
 /* The new values of n weights w from element i on; moments are written, the gradient becomes zero.
  * lr/(1-b1^t) m / (sqrt(v) / sqrt(1-b2^t) + eps): both bias corrections are factors that do not depend on the element. */
 static inline vf updated(const lnt_adamw_args *a, int64_t i, int64_t n, vf w)

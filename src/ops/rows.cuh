@@ -287,6 +287,7 @@ template <int U> __device__ __forceinline__ void act_all(float (&x)[U], int act)
     case LNT_EXP: LNT_EACH(expf(x[u])); break;
     case LNT_SOFTPLUS: LNT_EACH(x[u] != x[u] ? x[u] : softplus_of(x[u])); break;
     case LNT_ONE_MINUS_EXP: LNT_EACH(-expm1f(x[u])); break;
+    case LNT_SQRT: LNT_EACH(sqrtf(x[u])); break;
     case LNT_RECIPROCAL: LNT_EACH(1.0f / x[u]); break;
     default: gate_all(x, act);
     }
@@ -331,6 +332,11 @@ template <int U> __device__ __forceinline__ void slope_all(float (&x)[U], float 
 #pragma unroll
         for (int u = 0; u < U; u++) slope[u] = -expf(x[u]);
         act_all(x, LNT_ONE_MINUS_EXP);
+        return;
+    case LNT_SQRT:
+        act_all(x, LNT_SQRT);
+#pragma unroll
+        for (int u = 0; u < U; u++) slope[u] = 0.5f / x[u];
         return;
     case LNT_RECIPROCAL:
         act_all(x, LNT_RECIPROCAL);

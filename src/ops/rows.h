@@ -165,6 +165,7 @@ static inline vf v_act(vf x, lnt_act act)
     case LNT_EXP: return v_exp(x);
     case LNT_SOFTPLUS: return v_softplus(x);
     case LNT_ONE_MINUS_EXP: return -v_expm1(x);
+    case LNT_SQRT: return v_sqrt(x);
     case LNT_RECIPROCAL: return 1.0f / x;
     case LNT_IDENTITY: break;
     }
@@ -217,6 +218,9 @@ static inline vf v_act_slope(vf x, lnt_act act, vf *y)
     case LNT_ONE_MINUS_EXP:
         *y = -v_expm1(x);
         return -v_exp(x);
+    case LNT_SQRT:
+        *y = v_sqrt(x);
+        return 0.5f / *y;
     case LNT_RECIPROCAL:
         s = *y = 1.0f / x;
         return -s * s;

@@ -38,6 +38,10 @@ typedef enum {
     LNT_INIT_SPREAD,  /* from a to b along the last dimension, both among them */
     LNT_INIT_LOG_PLACE, /* log of 1, 2, 3 .. along the last dimension: A_log of Mamba */
     LNT_INIT_DT_BIAS, /* inverse softplus of a log-uniform step in [a, b], at least 1e-4 */
+    LNT_INIT_PLACE,   /* a times 0, 1, 2 .. along the last dimension: frequencies of S4D */
+    /* of a decay whose square is uniform in [a^2, b^2]: */
+    LNT_INIT_DECAY_SOFTPLUS, /* softplus^-1 of -log: RG-LRU */
+    LNT_INIT_DECAY_LOG,      /* log of -log: LRU */
 } lnt_init_kind;
 
 typedef struct {

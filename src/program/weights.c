@@ -137,6 +137,12 @@ static double draw(const lnt_param *q, uint64_t seed, uint64_t stream, int64_t i
         return n > 1 ? q->init.a + (q->init.b - q->init.a) * (double)(i % n) / (double)(n - 1) : q->init.a;
     }
     case LNT_INIT_LOG_PLACE: return log(1.0 + (double)(i % q->dim[q->ndim - 1]));
+    case LNT_INIT_PLACE: return q->init.a * (double)(i % q->dim[q->ndim - 1]);
+    case LNT_INIT_DECAY_SOFTPLUS:
+    case LNT_INIT_DECAY_LOG: {
+        const double a = q->init.a * q->init.a, b = q->init.b * q->init.b, rate = -0.5 * log(a + (b - a) * u);
+        return q->init.kind == LNT_INIT_DECAY_LOG ? log(rate) : rate + log(-expm1(-rate));
+    }
     case LNT_INIT_DT_BIAS: { /* softplus^-1(dt) = dt + log(-expm1(-dt)) */
         double dt = exp(log(q->init.a) + (log(q->init.b) - log(q->init.a)) * u);
         if (dt < 1e-4) dt = 1e-4;

@@ -236,4 +236,6 @@ void lnt_recur_init(const lnt_recur_op *op, void *args)
     ((lnt_recur_head *)args)->op = op;
     for (const lnt_recur_option *o = op->options; o->key; o++)
         put_option(o, args, isnan(o->standard) && o->kind != LNT_RECUR_REAL ? 0 : o->standard);
+    for (const lnt_recur_size *s = op->sizes; s->letter; s++)
+        if (s->least == s->most) lnt_recur_size_set(s, args, s->least);
 }

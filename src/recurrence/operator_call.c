@@ -76,6 +76,7 @@ static linnet_status take_sizes(lnt_ctx *c, const linnet_operator_call *call, co
     }
     for (const lnt_recur_size *s = op->sizes; s->letter; s++) {
         if (given[s - op->sizes]) continue;
+        if (s->least == s->most) continue; /* there is no other */
         if (!s->same_as) return lnt_fail(c, LINNET_EINVAL, "%s needs the size %s", op->name, s->letter);
         lnt_recur_size_set(s, args, lnt_recur_letter(op, args, s->same_as, strlen(s->same_as)));
     }

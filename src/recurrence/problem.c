@@ -53,6 +53,10 @@ static double draw(const lnt_recur_case *k, const lnt_problem *p, const lnt_recu
     case LNT_VALUES_STRENGTH: return (k->beta > 0 ? k->beta : 1) * lnt_rng_uniform(rng);
     case LNT_VALUES_POSITIVE: return 0.5 + lnt_rng_uniform(rng);
     case LNT_VALUES_NEGATIVE: return -0.5 - lnt_rng_uniform(rng);
+    case LNT_VALUES_SIGN: { /* one in eight each: -1, 0, 1 */
+        const double x = 8 * lnt_rng_uniform(rng);
+        return x < 5 ? x / 2.5 - 1 : floor(x) - 6;
+    }
     case LNT_VALUES_COUNT: return floor(8 * lnt_rng_uniform(rng));
     default: break;
     }
@@ -121,6 +125,7 @@ static linnet_status take_case(lnt_ctx *c, const lnt_recur_case *k, lnt_problem 
     p->r.cu_seqlens = p->cu;
     for (const lnt_recur_size *s = p->op->sizes; s->letter; s++) {
         int64_t value = lnt_case_size(k, s->letter);
+        if (!value && s->least == s->most) value = s->least;
         if (!value && s->same_as) value = lnt_recur_letter(p->op, &p->call, s->same_as, strlen(s->same_as));
         if (value < s->least || value > s->most)
             return lnt_fail(c, LINNET_EINVAL, "%s = %lld; expected %lld .. %lld", s->letter, (long long)value, (long long)s->least,

@@ -70,7 +70,7 @@ typedef struct {
     const char *letter;
     size_t field;
     int bytes;           /* of the field: 4 or 8 */
-    int64_t least, most;
+    int64_t least, most; /* the same: it need not be given */
     int64_t usual;       /* what a benchmark takes */
     const char *same_as; /* the letter whose value it takes when a call does not give it; NULL: it must be given */
     const char *help;
@@ -107,6 +107,7 @@ typedef enum {
     LNT_VALUES_STRENGTH,  /* above 0 */
     LNT_VALUES_POSITIVE,  /* above 0, about 1 */
     LNT_VALUES_NEGATIVE,  /* below 0, about -1 */
+    LNT_VALUES_SIGN,      /* from -1 to 1; 0 and both ends too */
     LNT_VALUES_SYMMETRIC, /* symmetric matrices (the last two letters) that are not negative */
     LNT_VALUES_COUNT,     /* whole numbers, of rows that a state holds; no gradient */
 } lnt_tensor_values;

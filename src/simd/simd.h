@@ -95,6 +95,18 @@ static inline vf v_max(vf a, vf b) { return v_select(a > b, a, b); }
 static inline vf v_min(vf a, vf b) { return v_select(a < b, a, b); }
 static inline vf v_abs(vf a) { return (vf)((vi)a & 0x7fffffff); }
 
+static inline vf v_sqrt(vf x)
+{
+#if defined(__AVX512F__)
+    return (vf)_mm512_sqrt_ps((__m512)x);
+#elif defined(__AVX2__)
+    return (vf)_mm256_sqrt_ps((__m256)x);
+#else
+    for (int i = 0; i < LNT_VL; i++) x[i] = sqrtf(x[i]);
+    return x;
+#endif
+}
+
 /* Sum and maximum over lanes, always in the same tree. */
 static inline float v_sum(vf x)
 {

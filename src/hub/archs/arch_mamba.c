@@ -2,7 +2,7 @@
 
 static const lnt_arch_default defaults[] = {{"norm_eps", "1e-5"}, {"num_hidden_layers", "48"}, {0}};
 
-static const lnt_arch_key keys[] = {{"channels", NULL, "null"}, {0}};
+static const lnt_arch_key keys[] = {{"channels", NULL, "null"}, {"allow_neg_eigval", NULL, "false"}, {0}};
 
 static double channels(const lnt_config *k) { return lnt_arch_number(k, "expand") * (double)k->hidden_size; }
 

@@ -12,6 +12,7 @@ static const lnt_arch_default defaults[] = {{"norm_eps", "1e-5"}, {"num_hidden_l
 
 static const lnt_arch_key keys[] = {
     {"intermediate_size", NULL, "null"}, {"channels", "intermediate_size", NULL}, {"dt_rank", "time_step_rank", NULL},
+    {"allow_neg_eigval", NULL, "false"},
     {0},
 };
 

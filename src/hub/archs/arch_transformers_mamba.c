@@ -7,6 +7,7 @@ static const lnt_arch_default defaults[] = {{"vocab_size", "50280"}, {"hidden_si
 static const lnt_arch_key keys[] = {
     {"state_size", "state_size", NULL}, {"expand", "expand", NULL}, {"conv_kernel", "conv_kernel", NULL}, {"use_bias", "use_bias", NULL},
     {"use_conv_bias", "use_conv_bias", NULL}, {"dt_rank", "time_step_rank", NULL}, {"channels", "intermediate_size", NULL},
+    {"allow_neg_eigval", NULL, "false"},
     {0},
 };
 

@@ -4,6 +4,8 @@
 #include "recurrence/cases.h"
 
 #define CHANNELS(COUNT) { { "D", COUNT } }
+#define FIRST { { "first", 1 } }
+#define SIGNED { { "signed", 1 } }
 #define STATES(COUNT, SIZE) { { "D", COUNT }, { "M", SIZE } }
 
 const lnt_recur_case lnt_scan_cases[] = {
@@ -26,5 +28,41 @@ const lnt_recur_case lnt_scan_cases[] = {
     { "selective_scan", 1, { 33 }, STATES(1, 1), .beta = 50, .states = true },
     { "selective_scan", 2, { 70, 40 }, STATES(600, 16), .beta = 0.2, .states = true },
     { "selective_scan", 10, { 9, 33, 4, 0, 40, 3, 32, 8, 1, 12 }, STATES(70, 4), .beta = 0.3, .states = true },
+    { "scan", 3, { 17, 0, 65 }, CHANNELS(40), .gate = -0.2, .reset = 0.02, .states = true, .option = SIGNED },
+    { "scan", 1, { 3000 }, CHANNELS(20), .gate = -0.01, .states = true, .option = SIGNED },
+    { "scan", 1, { 1100 }, CHANNELS(2064), .gate = -0.05, .states = true, .option = SIGNED },
+    { "selective_scan", 2, { 70, 40 }, STATES(50, 16), .beta = 2, .states = true, .option = SIGNED },
+    { "selective_scan", 4, { 9, 0, 33, 1 }, STATES(24, 5), .beta = 0.3, .option = SIGNED },
+    { "complex_scan", 1, { 100 }, CHANNELS(24), .gate = -0.3, .states = true },
+    { "complex_scan", 5, { 17, 0, 65, 1, 7 }, CHANNELS(5), .gate = -2, .reset = 0.1, .states = true },
+    { "complex_scan", 2, { 63, 64 }, CHANNELS(50), .gate = -0.05 },
+    { "complex_scan", 1, { 1000 }, CHANNELS(60), .gate = -0.02, .reset = 0.001, .states = true },
+    { "complex_scan", 2, { 40, 33 }, CHANNELS(2100), .gate = -0.2, .states = true },
+    { "lru", 1, { 100 }, CHANNELS(24), .gate = -0.3, .states = true },
+    { "lru", 5, { 17, 0, 65, 1, 7 }, CHANNELS(5), .gate = -2, .reset = 0.1, .states = true },
+    { "lru", 2, { 63, 64 }, CHANNELS(50), .gate = -0.05 },
+    { "lru", 1, { 0 }, CHANNELS(16), .gate = -1, .states = true },
+    { "lru", 10, { 9, 33, 4, 0, 40, 3, 32, 8, 1, 12 }, CHANNELS(100), .gate = -0.05, .states = true },
+    { "lru", 2, { 400, 33 }, CHANNELS(2100), .gate = -0.02, .states = true },
+    { "s4d", 1, { 100 }, STATES(24, 8), .beta = 0.1, .states = true },
+    { "s4d", 5, { 17, 0, 65, 1, 7 }, STATES(5, 3), .beta = 2, .states = true },
+    { "s4d", 2, { 63, 64 }, STATES(50, 16), .beta = 0.01 },
+    { "s4d", 1, { 0 }, STATES(16, 16), .beta = 1, .states = true },
+    { "s4d", 2, { 40, 33 }, STATES(24, 5), .beta = 0.5, .states = true, .option = { { "discretization", 1 } } },
+    { "s4d", 10, { 9, 33, 4, 0, 40, 3, 32, 8, 1, 12 }, STATES(70, 4), .beta = 0.3, .states = true },
+    { "s4d", 1, { 1000 }, STATES(60, 32), .beta = 0.02, .states = true },
+    { "rglru", 1, { 100 }, CHANNELS(24), .states = true },
+    { "rglru", 5, { 17, 0, 65, 1, 7 }, CHANNELS(5), .states = true, .option = FIRST },
+    { "rglru", 2, { 63, 64 }, CHANNELS(50), .option = FIRST },
+    { "rglru", 1, { 0 }, CHANNELS(16), .states = true },
+    { "rglru", 3, { 1, 1, 1 }, CHANNELS(100), .states = true, .option = FIRST },
+    { "rglru", 10, { 9, 33, 4, 0, 40, 3, 32, 8, 1, 12 }, CHANNELS(100), .states = true, .option = { { "c", 0.05 } } },
+    { "rglru", 2, { 400, 33 }, CHANNELS(2100), .states = true },
+    { "longhorn", 1, { 100 }, STATES(24, 8), .beta = 0.5, .states = true },
+    { "longhorn", 5, { 17, 0, 65, 1, 7 }, STATES(5, 3), .beta = 4, .states = true },
+    { "longhorn", 2, { 63, 64 }, STATES(50, 16), .beta = 1 },
+    { "longhorn", 1, { 0 }, STATES(16, 16), .beta = 1, .states = true },
+    { "longhorn", 3, { 1, 1, 1 }, STATES(100, 17), .beta = 1, .states = true },
+    { "longhorn", 2, { 300, 40 }, STATES(300, 16), .beta = 1, .states = true },
     { 0 },
 };

@@ -5,13 +5,10 @@
  * number of threads, and the bits do not. Where time is cut does change them; that follows from the shape alone. */
 #include <omp.h>
 
-#include "ops/rows.h"
 #include "recurrence/scan/scan.h"
+#include "recurrence/scan/scan_rows.h"
 
 enum {
-    WIDEST = 2048,  /* channels of a strip: its carried row is 8 KB */
-    NARROWEST = 64, /* 256 bytes of a row: no cache line is written by two threads */
-    SMALL = 16384,  /* elements below which threads cost more than they bring */
     FEW = 128,      /* channels of all sequences below which long sequences are cut into blocks of BLOCK tokens: they would feed no 8 threads */
     BLOCK = 1024,
     PAST = 8 << 20, /* bytes of a result from which on it is written past the caches */
@@ -23,26 +20,16 @@ typedef struct {
     int64_t n, begin, end, first, width;
 } strip;
 
-static inline void *at(const void *p, lnt_dtype t, int64_t i) { return p ? (char *)(uintptr_t)p + i * (t == LINNET_F32 ? 4 : 2) : NULL; }
 static float *channels(const strip *s, const void *state) { return state ? (float *)(uintptr_t)state + s->n * s->a->D + s->first : NULL; }
-
-/* dst = src, or zeros. */
-static void take(float *dst, const float *src, int64_t width)
-{
-    if (src)
-        memcpy(dst, src, (size_t)width * sizeof *dst);
-    else
-        memset(dst, 0, (size_t)width * sizeof *dst);
-}
 
 /* ---- one token ------------------------------------------------------------------------------------------------------------------------------- */
 
-/* How rows are read and written: their type; results past the caches, which would be gone before anybody reads them (their rows are aligned then). */
+/* How rows are read and written: their type; results past the caches, which would be gone before anybody reads them (their rows are aligned then);
+ * whether decays have a sign. */
 typedef struct {
     lnt_dtype type;
-    bool past;
+    bool past, sign;
 } rows;
-#define INLINE static inline __attribute__((always_inline))
 
 INLINE void put(rows r, void *p, lnt_dtype t, int64_t j, int64_t n, vf x)
 {
@@ -52,29 +39,22 @@ INLINE void put(rows r, void *p, lnt_dtype t, int64_t j, int64_t n, vf x)
         v_put(p, t, j, n, x);
 }
 
-/* Fetch the line of element j of another row, once a line: rows lie on pages of their own, where the hardware does not look ahead, nor in reverse. */
-INLINE void ahead(const void *p, lnt_dtype t, int64_t j, int64_t away)
+/* The factor of the state: e^g, or sign e^g. */
+INLINE vf decay_of(rows r, const float *g, const float *sign, int64_t j, int64_t n)
 {
-    const int64_t size = t == LINNET_F32 ? 4 : 2;
-    if (p && j * size % 64 == 0) __builtin_prefetch((const char *)p + (j + away) * size, 0, 3);
+    const vf e = v_exp(v_get(g, LINNET_F32, j, n));
+    return r.sign ? e * v_get(sign, LINNET_F32, j, n) : e;
 }
 
-/* BODY(j, n) for whole vectors of 0 .. width, and one for the rest. */
-#define EACH_VECTOR(width, BODY)                                                                                                   \
-    do {                                                                                                                           \
-        int64_t j_ = 0;                                                                                                            \
-        for (; j_ + LNT_VL <= (width); j_ += LNT_VL) BODY(j_, LNT_VL);                                                             \
-        if (j_ < (width)) BODY(j_, (width) % LNT_VL);                                                                              \
-    } while (0)
-
-/* h <- e^g h + x, o = h. The next row is `away` elements on. */
-INLINE void forward_row(rows r, int64_t width, int64_t away, const float *g, const void *x, float *h, void *o)
+/* h <- a h + x, o = h, a = e^g or sign e^g. The next row is `away` elements on. */
+INLINE void forward_row(rows r, int64_t width, int64_t away, const float *g, const float *sign, const void *x, float *h, void *o)
 {
 #define BODY(j, n)                                                                                                                 \
     do {                                                                                                                           \
-        ahead(g, LINNET_F32, j, away);                                                                                             \
-        ahead(x, r.type, j, away);                                                                                                 \
-        const vf s = v_exp(v_get(g, LINNET_F32, j, n)) * v_get(h, LINNET_F32, j, n) + v_get(x, r.type, j, n);                      \
+        scan_ahead(g, LINNET_F32, j, away);                                                                                        \
+        scan_ahead(x, r.type, j, away);                                                                                            \
+        if (r.sign) scan_ahead(sign, LINNET_F32, j, away);                                                                         \
+        const vf s = decay_of(r, g, sign, j, n) * v_get(h, LINNET_F32, j, n) + v_get(x, r.type, j, n);                             \
         v_put(h, LINNET_F32, j, n, s);                                                                                             \
         put(r, o, r.type, j, n, s);                                                                                                \
     } while (0)
@@ -82,19 +62,23 @@ INLINE void forward_row(rows r, int64_t width, int64_t away, const float *g, con
 #undef BODY
 }
 
-/* lam = do + carry, carry <- e^g lam, dx = lam, dg = carry h_{t-1}; h_{t-1} is of type u. */
-INLINE void backward_row(rows r, lnt_dtype u, int64_t width, int64_t away, const float *g, const void *dout, const void *before, float *carry,
-                         void *dx, float *dg)
+/* lam = do + carry, carry <- a lam, dx = lam, dg = carry h_{t-1}, dsign = e^g lam h_{t-1}; h_{t-1} is of type u. */
+INLINE void backward_row(rows r, lnt_dtype u, int64_t width, int64_t away, const float *g, const float *sign, const void *dout, const void *before,
+                         float *carry, void *dx, float *dg, float *dsign)
 {
 #define BODY(j, n)                                                                                                                 \
     do {                                                                                                                           \
-        ahead(g, LINNET_F32, j, away);                                                                                             \
-        ahead(dout, r.type, j, away);                                                                                              \
-        ahead(before, u, j, away);                                                                                                 \
+        scan_ahead(g, LINNET_F32, j, away);                                                                                        \
+        scan_ahead(dout, r.type, j, away);                                                                                         \
+        scan_ahead(before, u, j, away);                                                                                            \
         vf s = v_get(carry, LINNET_F32, j, n);                                                                                     \
         if (dout) s += v_get(dout, r.type, j, n);                                                                                  \
         if (dx) put(r, dx, r.type, j, n, s);                                                                                       \
         s *= v_exp(v_get(g, LINNET_F32, j, n));                                                                                    \
+        if (r.sign) {                                                                                                              \
+            if (dsign) put(r, dsign, LINNET_F32, j, n, s * v_get(before, u, j, n));                                                \
+            s *= v_get(sign, LINNET_F32, j, n);                                                                                    \
+        }                                                                                                                          \
         v_put(carry, LINNET_F32, j, n, s);                                                                                         \
         if (dg) put(r, dg, LINNET_F32, j, n, s * v_get(before, u, j, n));                                                          \
     } while (0)
@@ -102,12 +86,12 @@ INLINE void backward_row(rows r, lnt_dtype u, int64_t width, int64_t away, const
 #undef BODY
 }
 
-/* What a block does to whatever enters it, z -> decay z + part: forward part <- e^g part + x, in reverse part <- e^g (part + do). */
-INLINE void compose_row(lnt_dtype t, bool reverse, int64_t width, const float *g, const void *in, float *part, float *decay)
+/* What a block does to whatever enters it, z -> decay z + part: forward part <- a part + x, in reverse part <- a (part + do). */
+INLINE void compose_row(rows r, bool reverse, int64_t width, const float *g, const float *sign, const void *in, float *part, float *decay)
 {
 #define BODY(j, n)                                                                                                                 \
     do {                                                                                                                           \
-        const vf e = v_exp(v_get(g, LINNET_F32, j, n)), x = in ? v_get(in, t, j, n) : v_zero(), s = v_get(part, LINNET_F32, j, n); \
+        const vf e = decay_of(r, g, sign, j, n), x = in ? v_get(in, r.type, j, n) : v_zero(), s = v_get(part, LINNET_F32, j, n);   \
         v_put(part, LINNET_F32, j, n, reverse ? e * (s + x) : e * s + x);                                                          \
         v_put(decay, LINNET_F32, j, n, e * v_get(decay, LINNET_F32, j, n));                                                        \
     } while (0)
@@ -118,10 +102,11 @@ INLINE void compose_row(lnt_dtype t, bool reverse, int64_t width, const float *g
 /* ---- the tokens of a strip ------------------------------------------------------------------------------------------------------------------- */
 
 /* Whether a result of this many bytes is gone before it is read, and its rows can be written around the caches. */
-static bool goes_past(const lnt_scan_args *a, const void *result, const void *other)
+static bool goes_past(const lnt_scan_args *a, const void *result, const void *other, const void *third)
 {
     const int64_t bytes = a->tokens * a->D * 4;
-    return a->dtype == LINNET_F32 && bytes >= PAST && a->D % 16 == 0 && (uintptr_t)result % 64 == 0 && (uintptr_t)other % 64 == 0;
+    return a->dtype == LINNET_F32 && bytes >= PAST && a->D % 16 == 0 && (uintptr_t)result % 64 == 0 && (uintptr_t)other % 64 == 0 &&
+           (uintptr_t)third % 64 == 0;
 }
 
 INLINE void forward_tokens(rows r, const strip *s, float *h)
@@ -129,22 +114,31 @@ INLINE void forward_tokens(rows r, const strip *s, float *h)
     const lnt_scan_args *a = s->a;
     for (int64_t t = s->begin; t < s->end; t++) {
         const int64_t i = t * a->D + s->first;
-        forward_row(r, s->width, t + 1 < s->end ? a->D : 0, at(a->log_a, LINNET_F32, i), at(a->x, r.type, i), h, at(a->o, r.type, i));
+        const float *g = scan_at(a->log_a, LINNET_F32, i), *sign = scan_at(a->sign, LINNET_F32, i);
+        forward_row(r, s->width, t + 1 < s->end ? a->D : 0, g, sign, scan_at(a->x, r.type, i), h, scan_at(a->o, r.type, i));
     }
+}
+
+INLINE void forward_as(bool sign, const strip *s, float *h)
+{
+    if (goes_past(s->a, s->a->o, NULL, NULL)) {
+        forward_tokens((rows){ LINNET_F32, true, sign }, s, h);
+        v_stream_end();
+    } else if (s->a->dtype == LINNET_F32)
+        forward_tokens((rows){ LINNET_F32, false, sign }, s, h);
+    else
+        forward_tokens((rows){ LINNET_BF16, false, sign }, s, h);
 }
 
 /* From the state `start` (NULL: zeros); the last block of a sequence leaves the final state. */
 static void forward_strip(const strip *s, const float *start, float *h)
 {
     const lnt_scan_args *a = s->a;
-    take(h, start, s->width);
-    if (goes_past(a, a->o, NULL)) {
-        forward_tokens((rows){ LINNET_F32, true }, s, h);
-        v_stream_end();
-    } else if (a->dtype == LINNET_F32)
-        forward_tokens((rows){ LINNET_F32, false }, s, h);
+    scan_take(h, start, s->width);
+    if (a->has_sign)
+        forward_as(true, s, h);
     else
-        forward_tokens((rows){ LINNET_BF16, false }, s, h);
+        forward_as(false, s, h);
     if (a->sT && s->end == a->cu_seqlens[s->n + 1]) memcpy(channels(s, a->sT), h, (size_t)s->width * sizeof *h);
 }
 
@@ -155,30 +149,38 @@ INLINE void backward_tokens(rows r, const strip *s, float *carry, const float *z
     const int64_t first = a->cu_seqlens[s->n];
     for (int64_t t = s->end - 1; t >= s->begin; t--) {
         const int64_t i = t * a->D + s->first;
-        const float *g = at(a->log_a, LINNET_F32, i);
-        const void *dout = at(a->dout, r.type, i);
-        void *dx = at(a->dx, r.type, i);
-        float *dg = at(a->dlog_a, LINNET_F32, i);
+        const float *g = scan_at(a->log_a, LINNET_F32, i), *sign = scan_at(a->sign, LINNET_F32, i);
+        const void *dout = scan_at(a->dout, r.type, i);
+        void *dx = scan_at(a->dx, r.type, i);
+        float *dg = scan_at(a->dlog_a, LINNET_F32, i), *dsign = scan_at(a->dsign, LINNET_F32, i);
         if (t > first)
-            backward_row(r, r.type, s->width, t - 1 > first ? -a->D : 0, g, dout, at(a->o, r.type, i - a->D), carry, dx, dg);
+            backward_row(r, r.type, s->width, t - 1 > first ? -a->D : 0, g, sign, dout, scan_at(a->o, r.type, i - a->D), carry, dx, dg, dsign);
         else
-            backward_row(r, LINNET_F32, s->width, 0, g, dout, a->s0 ? channels(s, a->s0) : zeros, carry, dx, dg);
+            backward_row(r, LINNET_F32, s->width, 0, g, sign, dout, a->s0 ? channels(s, a->s0) : zeros, carry, dx, dg, dsign);
     }
+}
+
+INLINE void backward_as(bool sign, const strip *s, float *carry, const float *zeros)
+{
+    if (goes_past(s->a, s->a->dx, s->a->dlog_a, s->a->dsign)) {
+        backward_tokens((rows){ LINNET_F32, true, sign }, s, carry, zeros);
+        v_stream_end();
+    } else if (s->a->dtype == LINNET_F32)
+        backward_tokens((rows){ LINNET_F32, false, sign }, s, carry, zeros);
+    else
+        backward_tokens((rows){ LINNET_BF16, false, sign }, s, carry, zeros);
 }
 
 /* From the gradient `start` of the state behind the last token (NULL: zeros); the first block leaves that of the initial state. zeros [width]. */
 static void backward_strip(const strip *s, const float *start, float *carry, float *zeros)
 {
     const lnt_scan_args *a = s->a;
-    take(carry, start, s->width);
-    take(zeros, NULL, s->width);
-    if (goes_past(a, a->dx, a->dlog_a)) {
-        backward_tokens((rows){ LINNET_F32, true }, s, carry, zeros);
-        v_stream_end();
-    } else if (a->dtype == LINNET_F32)
-        backward_tokens((rows){ LINNET_F32, false }, s, carry, zeros);
+    scan_take(carry, start, s->width);
+    scan_take(zeros, NULL, s->width);
+    if (a->has_sign)
+        backward_as(true, s, carry, zeros);
     else
-        backward_tokens((rows){ LINNET_BF16, false }, s, carry, zeros);
+        backward_as(false, s, carry, zeros);
     if (a->ds0 && s->begin == a->cu_seqlens[s->n]) memcpy(channels(s, a->ds0), carry, (size_t)s->width * sizeof *carry);
 }
 
@@ -190,11 +192,11 @@ static void compose_strip(const strip *s, bool reverse, float *part, float *deca
     for (int64_t j = 0; j < s->width; j++) decay[j] = 1;
     for (int64_t k = 0; k < s->end - s->begin; k++) {
         const int64_t t = reverse ? s->end - 1 - k : s->begin + k, i = t * a->D + s->first;
-        const float *g = at(a->log_a, LINNET_F32, i);
+        const float *g = scan_at(a->log_a, LINNET_F32, i), *sign = scan_at(a->sign, LINNET_F32, i);
         if (a->dtype == LINNET_F32)
-            compose_row(LINNET_F32, reverse, s->width, g, at(in, LINNET_F32, i), part, decay);
+            compose_row((rows){ LINNET_F32, false, sign != NULL }, reverse, s->width, g, sign, scan_at(in, LINNET_F32, i), part, decay);
         else
-            compose_row(LINNET_BF16, reverse, s->width, g, at(in, LINNET_BF16, i), part, decay);
+            compose_row((rows){ LINNET_BF16, false, sign != NULL }, reverse, s->width, g, sign, scan_at(in, LINNET_BF16, i), part, decay);
     }
 }
 
@@ -209,21 +211,7 @@ static int64_t block_of(const lnt_scan_args *a)
     return a->sequences * a->D < FEW && longest >= 2 * BLOCK ? BLOCK : 0;
 }
 
-static int64_t strip_room(const lnt_scan_args *a) { return (at_most(a->D, WIDEST) + 15) / 16 * 16; }
-
-/* Channels of a strip: as many strips to a sequence as give each thread the same number of them. */
-static int64_t strip_width(const lnt_scan_args *a, int threads)
-{
-    int64_t x = a->sequences, y = threads;
-    while (y) {
-        const int64_t rest = x % y;
-        x = y, y = rest;
-    }
-    const int64_t parts = x > 0 ? threads / x : 1, width = ((a->D + parts - 1) / parts + NARROWEST - 1) / NARROWEST * NARROWEST;
-    return at_most(width, WIDEST);
-}
-
-static bool few(const lnt_scan_args *a, int64_t pieces_) { return pieces_ < 2 || a->tokens * a->D < SMALL; }
+static bool few(const lnt_scan_args *a, int64_t pieces_) { return pieces_ < 2 || a->tokens * a->D < SCAN_SMALL; }
 
 static strip strip_at(const lnt_scan_args *a, int64_t n, int64_t begin, int64_t end, int64_t first, int64_t width)
 {
@@ -233,18 +221,18 @@ static strip strip_at(const lnt_scan_args *a, int64_t n, int64_t begin, int64_t 
 static void run_strip(const strip *s, bool back, const float *start, float *scratch)
 {
     if (back)
-        backward_strip(s, start, scratch, scratch + strip_room(s->a));
+        backward_strip(s, start, scratch, scratch + scan_room(s->a->D));
     else
         forward_strip(s, start, scratch);
 }
 
 static const void *seed_of(const lnt_scan_args *a, bool back) { return back ? a->dsT : a->s0; }
-static float *scratch_of(const lnt_scan_args *a) { return (float *)a->workspace + omp_get_thread_num() * 2 * strip_room(a); }
+static float *scratch_of(const lnt_scan_args *a) { return (float *)a->workspace + omp_get_thread_num() * 2 * scan_room(a->D); }
 
 /* Sequences and strips side by side. */
 static void run_whole(const lnt_scan_args *a, bool back, int threads)
 {
-    const int64_t width = strip_width(a, threads), parts = pieces(a->D, width), count = a->sequences * parts;
+    const int64_t width = scan_strip_width(a->D, a->sequences, threads), parts = pieces(a->D, width), count = a->sequences * parts;
 #pragma omp parallel for num_threads(threads) schedule(dynamic) if (!few(a, count))
     for (int64_t p = 0; p < count; p++) {
         const int64_t n = p / parts;
@@ -257,7 +245,7 @@ static void run_whole(const lnt_scan_args *a, bool back, int threads)
 static strip block_at(const lnt_scan_args *a, int64_t n, int64_t b, int64_t size, bool back, int64_t first)
 {
     const int64_t begin = a->cu_seqlens[n], len = a->cu_seqlens[n + 1] - begin, i = back ? pieces(len, size) - 1 - b : b;
-    return strip_at(a, n, begin + i * size, begin + at_most(len, (i + 1) * size), first, WIDEST);
+    return strip_at(a, n, begin + i * size, begin + at_most(len, (i + 1) * size), first, SCAN_WIDEST);
 }
 
 /* What enters each block, in place of what the block does to what enters it. */
@@ -280,32 +268,32 @@ static void carry_over(const strip *s, const float *seed, float *map, int64_t bl
  * map [blocks,2,D]. */
 static void run_blocks(const lnt_scan_args *a, bool back, int64_t size, int threads)
 {
-    const int64_t parts = pieces(a->D, WIDEST), D = a->D;
-    float *map = (float *)a->workspace + threads * 2 * strip_room(a);
+    const int64_t parts = pieces(a->D, SCAN_WIDEST), D = a->D;
+    float *map = (float *)a->workspace + threads * 2 * scan_room(a->D);
     for (int64_t n = 0; n < a->sequences; n++) {
         const int64_t blocks = pieces(a->cu_seqlens[n + 1] - a->cu_seqlens[n], size), count = blocks * parts;
 #pragma omp parallel num_threads(threads) if (!few(a, count))
         {
 #pragma omp for schedule(dynamic)
             for (int64_t p = 0; p < count - parts; p++) { /* nothing enters behind the last */
-                const strip s = block_at(a, n, p / parts, size, back, p % parts * WIDEST);
+                const strip s = block_at(a, n, p / parts, size, back, p % parts * SCAN_WIDEST);
                 float *part = map + 2 * (p / parts) * D + s.first;
                 compose_strip(&s, back, part, part + D);
             }
 #pragma omp for
             for (int64_t p = 0; p < parts; p++) {
-                const strip s = strip_at(a, n, 0, 0, p * WIDEST, WIDEST);
+                const strip s = strip_at(a, n, 0, 0, p * SCAN_WIDEST, SCAN_WIDEST);
                 carry_over(&s, channels(&s, seed_of(a, back)), map, blocks);
             }
 #pragma omp for schedule(dynamic)
             for (int64_t p = 0; p < count; p++) {
-                const strip s = block_at(a, n, p / parts, size, back, p % parts * WIDEST);
+                const strip s = block_at(a, n, p / parts, size, back, p % parts * SCAN_WIDEST);
                 run_strip(&s, back, map + 2 * (p / parts) * D + s.first, scratch_of(a));
             }
         }
         if (!blocks)
             for (int64_t p = 0; p < parts; p++) { /* an empty sequence hands its state on */
-                const strip s = strip_at(a, n, a->cu_seqlens[n], a->cu_seqlens[n], p * WIDEST, WIDEST);
+                const strip s = strip_at(a, n, a->cu_seqlens[n], a->cu_seqlens[n], p * SCAN_WIDEST, SCAN_WIDEST);
                 run_strip(&s, back, channels(&s, seed_of(a, back)), a->workspace);
             }
     }
@@ -325,7 +313,7 @@ static size_t workspace(const void *args, bool back, int threads)
     const lnt_scan_args *a = args;
     const int64_t size = block_of(a), maps = size ? pieces(a->longest, size) : 0;
     (void)back;
-    return (size_t)(threads * 2 * strip_room(a) + maps * 2 * a->D) * sizeof(float);
+    return (size_t)(threads * 2 * scan_room(a->D) + maps * 2 * a->D) * sizeof(float);
 }
 
 static void forward(const void *args, int threads) { run(args, false, threads); }

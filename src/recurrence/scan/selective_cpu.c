@@ -20,7 +20,8 @@ typedef struct {
     const lnt_selective_args *a;
     int64_t first, width; /* channels */
     float *rate, *h, *carry, *drate, *dskip, *states, *decays, *starts;
-    float *B, *C;         /* [M] of a token */
+    float *B, *C;         /* [M] of a token; longhorn: */
+    float *square, norm;  /* [M] B^2, and their sum */
     float *sum_B, *sum_C; /* [M,LNT_VL] */
 } strip;
 
@@ -35,8 +36,9 @@ static int64_t carve(const lnt_selective_args *a, bool back, float *p, strip *s)
     const struct {
         float **at;
         int64_t count;
-    } parts[] = { { &s->rate, mw }, { &s->h, mw }, { &s->B, M }, { &s->C, M }, { &s->carry, back ? mw : 0 }, { &s->drate, back ? mw : 0 },
-                  { &s->dskip, back ? W : 0 }, { &s->sum_B, back ? a->M * LNT_VL : 0 }, { &s->sum_C, back ? a->M * LNT_VL : 0 },
+    } parts[] = { { &s->rate, mw }, { &s->h, mw }, { &s->B, M }, { &s->C, M }, { &s->square, M },
+                  { &s->carry, back ? mw : 0 }, { &s->drate, back ? mw : 0 }, { &s->dskip, back ? W : 0 }, { &s->sum_B, back ? a->M * LNT_VL : 0 },
+                  { &s->sum_C, back ? a->M * LNT_VL : 0 },
                   { &s->states, back ? (BLOCK + 1) * mw : 0 }, { &s->decays, back ? BLOCK * mw : 0 },
                   { &s->starts, back ? blocks_of(a->longest) * mw : 0 } };
     for (size_t i = 0; i < sizeof parts / sizeof *parts; i++) {
@@ -76,19 +78,54 @@ static void token_row(float *dst, const void *rows, const lnt_selective_args *a,
     V_EACH(m, n, a->M) v_put(dst, LINNET_F32, m, n, v_get(rows, a->dtype, t * a->M + m, n));
 }
 
+/* B of a token, and what follows from it. */
+static void take_B(strip *s, int64_t t)
+{
+    const lnt_selective_args *a = s->a;
+    token_row(s->B, a->B, a, t);
+    if (a->op->kind != LNT_LONGHORN) return;
+    vf sum = v_zero();
+    V_EACH(m, n, a->M)
+    {
+        const vf b = v_get(s->B, LINNET_F32, m, n);
+        v_put(s->square, LINNET_F32, m, n, b * b);
+        sum += b * b;
+    }
+    s->norm = v_sum(sum);
+}
+
 /* ---- tokens ---------------------------------------------------------------------------------------------------------------------------------- */
 
+/* What a step does to the state: e^{delta A}, 2 e^{delta A} - 1, 1 - Delta B^2. */
+typedef enum { DECAYS, TURNS, ERASES } rule;
+#define INLINE static inline __attribute__((always_inline))
+static rule rule_of(const lnt_selective_args *a) { return a->op->kind == LNT_LONGHORN ? ERASES : a->has_sign ? TURNS : DECAYS; }
+
+/* Longhorn's Delta is beta / (1 + beta B.B). */
+INLINE vf step_of(rule r, const strip *s, int64_t at, int64_t n)
+{
+    const vf delta = v_get(s->a->delta, LINNET_F32, at, n);
+    return r == ERASES ? delta / (1.0f + delta * s->norm) : delta;
+}
+
+INLINE vf decay_of(rule r, const strip *s, vf delta, int64_t j, int64_t m)
+{
+    if (r == ERASES) return 1.0f - delta * s->square[m];
+    const vf e = v_exp(delta * v_load(s->rate + m * W + j));
+    return r == TURNS ? 2.0f * e - 1.0f : e;
+}
+
 /* From h to `next` (which may be h), decays kept where there is room; o where it is wanted. */
-static inline __attribute__((always_inline)) void forward_token(const strip *s, int64_t t, const float *h, float *next, float *decays, bool read)
+INLINE void forward_channels(rule r, const strip *s, int64_t t, const float *h, float *next, float *decays, bool read)
 {
     const lnt_selective_args *a = s->a;
     V_EACH(j, n, s->width)
     {
         const int64_t at = t * a->D + s->first + j;
-        const vf delta = v_get(a->delta, LINNET_F32, at, n), u = v_get(a->u, a->dtype, at, n), x = delta * u;
+        const vf delta = step_of(r, s, at, n), u = v_get(a->u, a->dtype, at, n), x = delta * u;
         vf o = read && a->skip ? u * v_get(a->skip, LINNET_F32, s->first + j, n) : v_zero();
         for (int64_t m = 0; m < a->M; m++) {
-            const vf e = v_exp(delta * v_load(s->rate + m * W + j)), y = e * v_load(h + m * W + j) + x * s->B[m];
+            const vf e = decay_of(r, s, delta, j, m), y = e * v_load(h + m * W + j) + x * s->B[m];
             v_store(next + m * W + j, y);
             if (decays) v_store(decays + m * W + j, e);
             if (read) o += y * s->C[m];
@@ -97,12 +134,21 @@ static inline __attribute__((always_inline)) void forward_token(const strip *s, 
     }
 }
 
-static void forward_strip(const strip *s, int64_t n)
+INLINE void forward_token(const strip *s, int64_t t, const float *h, float *next, float *decays, bool read)
+{
+    switch (rule_of(s->a)) {
+    case DECAYS: forward_channels(DECAYS, s, t, h, next, decays, read); break;
+    case TURNS: forward_channels(TURNS, s, t, h, next, decays, read); break;
+    case ERASES: forward_channels(ERASES, s, t, h, next, decays, read); break;
+    }
+}
+
+static void forward_strip(strip *s, int64_t n)
 {
     const lnt_selective_args *a = s->a;
     turn_in(s, s->h, state_of(a, a->s0, n));
     for (int64_t t = a->cu_seqlens[n]; t < a->cu_seqlens[n + 1]; t++) {
-        token_row(s->B, a->B, a, t);
+        take_B(s, t);
         token_row(s->C, a->C, a, t);
         forward_token(s, t, s->h, s->h, NULL, true);
     }
@@ -110,41 +156,60 @@ static void forward_strip(const strip *s, int64_t n)
 }
 
 /* From the states before and behind the token and its decays. What the channels of the strip add to dB and dC goes to sums [2,M]. */
-static void backward_token(const strip *s, int64_t t, const float *before, const float *h, const float *decays, float *sums, bool add)
+INLINE void backward_channels(rule r, const strip *s, int64_t t, const float *before, const float *h, const float *decays, float *sums, bool add)
 {
     const lnt_selective_args *a = s->a;
     const int64_t M = a->M;
+    vf norm = v_zero(); /* gradient of Longhorn's B.B */
     memset(s->sum_B, 0, (size_t)(M * LNT_VL) * sizeof(float));
     memset(s->sum_C, 0, (size_t)(M * LNT_VL) * sizeof(float));
     V_EACH(j, n, s->width)
     {
         const int64_t at = t * a->D + s->first + j;
-        const vf delta = v_get(a->delta, LINNET_F32, at, n), u = v_get(a->u, a->dtype, at, n), x = delta * u;
+        const vf delta = step_of(r, s, at, n), u = v_get(a->u, a->dtype, at, n), x = delta * u;
         const vf dy = a->dout ? v_get(a->dout, a->dtype, at, n) : v_zero();
         vf through_b = v_zero(), through_a = v_zero();
         for (int64_t m = 0; m < M; m++) {
             const int64_t i = m * W + j;
-            const vf lambda = dy * s->C[m] + v_load(s->carry + i), next = v_load(decays + i) * lambda, carried = next * v_load(before + i);
+            const vf lambda = dy * s->C[m] + v_load(s->carry + i), next = v_load(decays + i) * lambda, kept = v_load(before + i);
+            const vf carried = (r == ERASES ? -lambda : r == TURNS ? next + lambda : next) * kept; /* gradient of delta A, of Delta B^2 */
             v_store(s->carry + i, next);
-            v_store(s->drate + i, v_load(s->drate + i) + carried * delta);
-            v_store(s->sum_B + m * LNT_VL, v_load(s->sum_B + m * LNT_VL) + lambda * x);
+            if (r != ERASES) v_store(s->drate + i, v_load(s->drate + i) + carried * delta);
+            const vf write = r == ERASES ? lambda * x + 2.0f * s->B[m] * delta * carried : lambda * x;
+            v_store(s->sum_B + m * LNT_VL, v_load(s->sum_B + m * LNT_VL) + write);
             v_store(s->sum_C + m * LNT_VL, v_load(s->sum_C + m * LNT_VL) + dy * v_load(h + i));
             through_b += lambda * s->B[m];
-            through_a += carried * v_load(s->rate + i);
+            through_a += r == ERASES ? carried * s->square[m] : carried * v_load(s->rate + i);
         }
         const vf skip = a->skip ? v_get(a->skip, LINNET_F32, s->first + j, n) : v_zero();
         v_store(s->dskip + j, v_load(s->dskip + j) + dy * u);
         if (a->du) v_put(a->du, a->dtype, at, n, delta * through_b + skip * dy);
-        if (a->ddelta) v_put(a->ddelta, LINNET_F32, at, n, through_a + u * through_b);
+        vf dstep = through_a + u * through_b;
+        if (r == ERASES) {
+            const vf share = 1.0f / (1.0f + v_get(a->delta, LINNET_F32, at, n) * s->norm);
+            norm -= dstep * delta * delta;
+            dstep *= share * share;
+        }
+        if (a->ddelta) v_put(a->ddelta, LINNET_F32, at, n, dstep);
     }
+    const float dnorm = r == ERASES ? v_sum(norm) : 0;
     for (int64_t m = 0; m < M; m++) {
-        sums[m] = (add ? sums[m] : 0) + v_sum(v_load(s->sum_B + m * LNT_VL));
+        sums[m] = (add ? sums[m] : 0) + v_sum(v_load(s->sum_B + m * LNT_VL)) + (r == ERASES ? 2 * s->B[m] * dnorm : 0);
         sums[M + m] = (add ? sums[M + m] : 0) + v_sum(v_load(s->sum_C + m * LNT_VL));
     }
 }
 
+static void backward_token(const strip *s, int64_t t, const float *before, const float *h, const float *decays, float *sums, bool add)
+{
+    switch (rule_of(s->a)) {
+    case DECAYS: backward_channels(DECAYS, s, t, before, h, decays, sums, add); break;
+    case TURNS: backward_channels(TURNS, s, t, before, h, decays, sums, add); break;
+    case ERASES: backward_channels(ERASES, s, t, before, h, decays, sums, add); break;
+    }
+}
+
 /* The states at the start of every block, then block by block from the end: its states again, and back over them. sums [T,2,M]. */
-static void backward_strip(const strip *s, int64_t n, float *sums, bool add)
+static void backward_strip(strip *s, int64_t n, float *sums, bool add)
 {
     const lnt_selective_args *a = s->a;
     const int64_t mw = square(a), first = a->cu_seqlens[n], len = a->cu_seqlens[n + 1] - first;
@@ -152,7 +217,7 @@ static void backward_strip(const strip *s, int64_t n, float *sums, bool add)
     for (int64_t i = 0; i < len; i++) {
         if (i % BLOCK == 0) memcpy(s->starts + i / BLOCK * mw, s->h, (size_t)mw * sizeof(float));
         if (i / BLOCK == (len - 1) / BLOCK) break; /* the last block's are made below */
-        token_row(s->B, a->B, a, first + i);
+        take_B(s, first + i);
         forward_token(s, first + i, s->h, s->h, NULL, false);
     }
     turn_in(s, s->carry, state_of(a, a->dsT, n));
@@ -161,12 +226,12 @@ static void backward_strip(const strip *s, int64_t n, float *sums, bool add)
         memcpy(s->states, s->starts + b * mw, (size_t)mw * sizeof(float));
         for (int64_t i = begin; i < end; i++) {
             float *h = s->states + (i - begin) * mw;
-            token_row(s->B, a->B, a, first + i);
+            take_B(s, first + i);
             forward_token(s, first + i, h, h + mw, s->decays + (i - begin) * mw, false);
         }
         for (int64_t i = end - 1; i >= begin; i--) {
             const float *h = s->states + (i - begin) * mw;
-            token_row(s->B, a->B, a, first + i);
+            take_B(s, first + i);
             token_row(s->C, a->C, a, first + i);
             backward_token(s, first + i, h, h + mw, s->decays + (i - begin) * mw, sums + (first + i) * 2 * a->M, add);
         }
@@ -194,7 +259,7 @@ static void forward(const void *args, int threads)
     const int64_t strips = pieces(a->D, W), count = a->sequences * strips;
 #pragma omp parallel for num_threads(threads) schedule(dynamic) if (!few(a, count))
     for (int64_t p = 0; p < count; p++) {
-        const strip s = strip_at(a, p % strips, false);
+        strip s = strip_at(a, p % strips, false);
         forward_strip(&s, p / strips);
     }
 }

@@ -1,0 +1,204 @@
+/* RG-LRU on the CPU (README.md): as the scan, rows of tokens walked as they lie, a strip of channels at a time, its gates made on the way. Time is
+ * not cut, and channels do not know of each other: the bits follow neither the strips nor the number of threads. */
+#include <omp.h>
+
+#include "recurrence/scan/scan.h"
+#include "recurrence/scan/scan_rows.h"
+
+/* A strip of channels with rows of scratch: what is carried, -c softplus(lambda), the state that a sequence begins with, sigmoid(r) dlog a summed
+ * over tokens. */
+enum { CARRY, RATE, START, SUM, ROWS };
+typedef struct {
+    const lnt_rglru_args *a;
+    int64_t first, width;
+    float *row[ROWS];
+} strip;
+
+/* What a token is: one of many, or the first, of which nothing is kept and all is written. */
+typedef enum { LATER, FIRST } place;
+
+typedef struct {
+    vf a, m, input, recur;
+} gates;
+
+/* 1 - a^2 = -(a - 1)(a + 1), a - 1 by its series where a is near 1. Both sigmoids by one division: e^-x is held below e^43, whose square is a
+ * float. */
+INLINE gates gates_of(place p, vf r, vf i, vf rate)
+{
+    const vf most = v_set(43.0f), er = v_exp(v_min(most, -r)) + 1.0f, ei = v_exp(v_min(most, -i)) + 1.0f, both = 1.0f / (er * ei);
+    gates g = { .recur = ei * both, .input = er * both };
+    if (p == FIRST) {
+        g.a = v_zero(), g.m = v_set(1.0f);
+        return g;
+    }
+    const vf x = rate * g.recur;
+    vf s = v_set(1.0f / 40320); /* to x^8: 5e-9 of the sum where x is -1/2 */
+    s = s * x + 1.0f / 5040;
+    s = s * x + 1.0f / 720;
+    s = s * x + 1.0f / 120;
+    s = s * x + 1.0f / 24;
+    s = s * x + 1.0f / 6;
+    s = s * x + 0.5f;
+    s = s * x + 1.0f;
+    g.a = v_exp(x);
+    g.m = v_sqrt(-v_select(x > v_set(-0.5f), s * x, g.a - 1.0f) * (g.a + 1.0f));
+    return g;
+}
+
+/* h <- a h + m sigmoid(i) x, o = h. */
+INLINE void forward_row(lnt_dtype type, place p, const strip *s, int64_t t, int64_t away)
+{
+    const lnt_rglru_args *a = s->a;
+    const int64_t i = t * a->D + s->first;
+    const void *px = scan_at(a->x, type, i), *pr = scan_at(a->r, type, i), *pi = scan_at(a->i, type, i);
+    void *o = scan_at(a->o, type, i);
+    float *h = s->row[CARRY];
+    const float *rate = s->row[RATE];
+#define BODY(j, n)                                                                                                                 \
+    do {                                                                                                                           \
+        scan_ahead(px, type, j, away);                                                                                             \
+        scan_ahead(pr, type, j, away);                                                                                             \
+        scan_ahead(pi, type, j, away);                                                                                             \
+        const gates g = gates_of(p, v_get(pr, type, j, n), v_get(pi, type, j, n), v_get(rate, LINNET_F32, j, n));                  \
+        const vf x = g.m * g.input * v_get(px, type, j, n), z = v_fma(g.a, v_get(h, LINNET_F32, j, n), x);                         \
+        v_put(h, LINNET_F32, j, n, z);                                                                                             \
+        v_put(o, type, j, n, z);                                                                                                   \
+    } while (0)
+    EACH_VECTOR(s->width, BODY);
+#undef BODY
+}
+
+/* The equations of rglru_reference.c; h_{t-1} is of type u. */
+INLINE void backward_row(lnt_dtype type, lnt_dtype u, place p, const strip *s, int64_t t, const void *before, int64_t away)
+{
+    const lnt_rglru_args *a = s->a;
+    const int64_t i = t * a->D + s->first;
+    const void *px = scan_at(a->x, type, i), *pr = scan_at(a->r, type, i), *pi = scan_at(a->i, type, i), *dout = scan_at(a->dout, type, i);
+    void *dx = scan_at(a->dx, type, i), *dr = scan_at(a->dr, type, i), *di = scan_at(a->di, type, i);
+    float *carry = s->row[CARRY], *sum = s->row[SUM];
+    const float *rate = s->row[RATE];
+#define BODY(j, n)                                                                                                                 \
+    do {                                                                                                                           \
+        scan_ahead(px, type, j, away);                                                                                             \
+        scan_ahead(pr, type, j, away);                                                                                             \
+        scan_ahead(pi, type, j, away);                                                                                             \
+        scan_ahead(dout, type, j, away);                                                                                           \
+        scan_ahead(before, u, j, away);                                                                                            \
+        const vf k = v_get(rate, LINNET_F32, j, n), x = v_get(px, type, j, n);                                                     \
+        const gates g = gates_of(p, v_get(pr, type, j, n), v_get(pi, type, j, n), k);                                              \
+        vf lam = v_get(carry, LINNET_F32, j, n);                                                                                   \
+        if (dout) lam += v_get(dout, type, j, n);                                                                                  \
+        const vf back = g.a * lam, write = lam * g.input, kept = g.m * write;                                                      \
+        v_put(carry, LINNET_F32, j, n, back);                                                                                      \
+        if (dx) v_put(dx, type, j, n, kept);                                                                                       \
+        if (di) v_put(di, type, j, n, kept * x * (1.0f - g.input));                                                                \
+        vf dlog = v_zero();                                                                                                        \
+        if (p == LATER) dlog = back * v_get(before, u, j, n) - g.a * g.a * v_min(1.0f / g.m, v_set(2000.0f)) * write * x;          \
+        dlog *= g.recur;                                                                                                           \
+        v_put(sum, LINNET_F32, j, n, v_get(sum, LINNET_F32, j, n) + dlog);                                                         \
+        if (dr) v_put(dr, type, j, n, k * (1.0f - g.recur) * dlog);                                                                \
+    } while (0)
+    EACH_VECTOR(s->width, BODY);
+#undef BODY
+}
+
+/* ---- the tokens of a strip ------------------------------------------------------------------------------------------------------------------- */
+
+static float *state_of(const strip *s, const void *state, int64_t n) { return scan_at(state, LINNET_F32, n * s->a->D + s->first); }
+
+static void forward_strip(const strip *s, int64_t n)
+{
+    const lnt_rglru_args *a = s->a;
+    const int64_t begin = a->cu_seqlens[n], end = a->cu_seqlens[n + 1];
+    scan_take(s->row[CARRY], state_of(s, a->s0, n), s->width);
+    for (int64_t t = begin; t < end; t++) {
+        const int64_t away = t + 1 < end ? a->D : 0;
+        const bool f32 = a->dtype == LINNET_F32;
+        if (a->first && t == begin)
+            f32 ? forward_row(LINNET_F32, FIRST, s, t, away) : forward_row(LINNET_BF16, FIRST, s, t, away);
+        else
+            f32 ? forward_row(LINNET_F32, LATER, s, t, away) : forward_row(LINNET_BF16, LATER, s, t, away);
+    }
+    if (a->sT) memcpy(state_of(s, a->sT, n), s->row[CARRY], (size_t)s->width * sizeof(float));
+}
+
+static void backward_strip(const strip *s, int64_t n)
+{
+    const lnt_rglru_args *a = s->a;
+    const int64_t begin = a->cu_seqlens[n];
+    const bool f32 = a->dtype == LINNET_F32;
+    const float *start = s->row[START];
+    scan_take(s->row[CARRY], state_of(s, a->dsT, n), s->width);
+    scan_take(s->row[START], state_of(s, a->s0, n), s->width);
+    for (int64_t t = a->cu_seqlens[n + 1] - 1; t >= begin; t--) {
+        const int64_t away = t - 1 > begin ? -(int64_t)a->D : 0;
+        const void *before = scan_at(a->o, a->dtype, (t - 1) * a->D + s->first);
+        if (t > begin)
+            f32 ? backward_row(LINNET_F32, LINNET_F32, LATER, s, t, before, away) : backward_row(LINNET_BF16, LINNET_BF16, LATER, s, t, before, away);
+        else if (a->first)
+            f32 ? backward_row(LINNET_F32, LINNET_F32, FIRST, s, t, start, 0) : backward_row(LINNET_BF16, LINNET_F32, FIRST, s, t, start, 0);
+        else
+            f32 ? backward_row(LINNET_F32, LINNET_F32, LATER, s, t, start, 0) : backward_row(LINNET_BF16, LINNET_F32, LATER, s, t, start, 0);
+    }
+    if (a->ds0) memcpy(state_of(s, a->ds0, n), s->row[CARRY], (size_t)s->width * sizeof(float));
+}
+
+/* ---- pieces of work -------------------------------------------------------------------------------------------------------------------------- */
+
+/* dlambda is added over sequences in parts that follow from the shape. */
+static int64_t parts_of(const lnt_rglru_args *a, bool back) { return back ? at_most(a->sequences, SCAN_PARTS) : a->sequences; }
+static float *sums_of(const lnt_rglru_args *a, int threads) { return (float *)a->workspace + threads * ROWS * scan_room(a->D); }
+
+static strip strip_at(const lnt_rglru_args *a, int64_t i, int64_t width)
+{
+    strip s = { .a = a, .first = i * width, .width = at_most(width, a->D - i * width) };
+    float *scratch = (float *)a->workspace + omp_get_thread_num() * ROWS * scan_room(a->D);
+    for (int r = 0; r < ROWS; r++) s.row[r] = scratch + r * scan_room(a->D);
+    V_EACH(j, n, s.width) v_put(s.row[RATE], LINNET_F32, j, n, -(float)a->c * v_softplus(v_get(a->lambda, LINNET_F32, s.first + j, n)));
+    return s;
+}
+
+static void add_sums(const lnt_rglru_args *a, const float *sums, int64_t parts)
+{
+    V_EACH(j, n, a->D)
+    {
+        vf sum = v_zero();
+        for (int64_t p = 0; p < parts; p++) sum += v_get(sums + p * a->D, LINNET_F32, j, n);
+        v_put(a->dlambda, LINNET_F32, j, n, -(float)a->c * v_sigmoid(v_get(a->lambda, LINNET_F32, j, n)) * sum);
+    }
+}
+
+static void run(const lnt_rglru_args *a, bool back, int threads)
+{
+    const int64_t parts = parts_of(a, back), width = scan_strip_width(a->D, parts, threads), strips = pieces(a->D, width), count = parts * strips;
+    float *sums = sums_of(a, threads);
+#pragma omp parallel for num_threads(threads) schedule(dynamic) if (count > 1 && a->tokens * a->D >= SCAN_SMALL)
+    for (int64_t i = 0; i < count; i++) {
+        const int64_t p = i / strips;
+        const strip s = strip_at(a, i % strips, width);
+        scan_take(s.row[SUM], NULL, s.width);
+        for (int64_t n = scan_part(a->sequences, p, parts); n < scan_part(a->sequences, p + 1, parts); n++)
+            if (back)
+                backward_strip(&s, n);
+            else
+                forward_strip(&s, n);
+        if (back) memcpy(sums + p * a->D + s.first, s.row[SUM], (size_t)s.width * sizeof(float));
+    }
+    if (back && a->dlambda) add_sums(a, sums, parts);
+}
+
+static size_t workspace(const void *args, bool back, int threads)
+{
+    const lnt_rglru_args *a = args;
+    return (size_t)(threads * ROWS * scan_room(a->D) + (back ? parts_of(a, back) * a->D : 0)) * sizeof(float);
+}
+
+static void forward(const void *args, int threads) { run(args, false, threads); }
+static void backward(const void *args, int threads) { run(args, true, threads); }
+
+/* Time is not cut: both forms are one walk. */
+extern const lnt_recur_impl LNT_V(lnt_rglru_chunk), LNT_V(lnt_rglru_recurrent);
+const lnt_recur_impl LNT_V(lnt_rglru_chunk) = { .name = LNT_V_NAME("chunk"), .form = LINNET_FORM_CHUNK, .needs = LNT_V_LEVEL,
+                                                .workspace = workspace, .forward = forward, .backward = backward };
+const lnt_recur_impl LNT_V(lnt_rglru_recurrent) = { .name = LNT_V_NAME("recurrent"), .form = LINNET_FORM_RECURRENT, .needs = LNT_V_LEVEL,
+                                                    .workspace = workspace, .forward = forward, .backward = backward };
