@@ -48,7 +48,7 @@ static void without_momentum(linnet_context *c, int form, int inner)
     OK(c, lnt_problem_make(c, &kb, LINNET_F32, LINNET_F32, 5, &p[1]));
     clear(&p[0], (const char *const[]){ "alpha", "eta", "s0_s", "s0_n", "dsT_s", "dsT_start", NULL });
     if (inner) clear(&p[0], (const char *const[]){ "do", NULL });
-    clear(&p[1], (const char *const[]){ "s0_n", "dsT_k", "dsT_u", "dsT_eta", NULL });
+    clear(&p[1], (const char *const[]){ "s0_n", "dsT_k", "dsT_u", "dsT_w_start", NULL });
     drop(&p[1], "eta");
     drop(&p[1], "token_idx");
     for (int i = 0; i < (inner ? 10 : 8); i++) copy_tensor(&p[1], given[i][0], &p[0], given[i][1]);
@@ -90,7 +90,7 @@ static void steps_of_factors(linnet_context *c, int form)
     lnt_problem p[2];
     for (int i = 0; i < 2; i++) {
         OK(c, lnt_problem_make(c, &k, LINNET_F32, LINNET_F32, 5, &p[i]));
-        clear(&p[i], (const char *const[]){ "s0_n", "dsT_k", "dsT_u", "dsT_eta", NULL });
+        clear(&p[i], (const char *const[]){ "s0_n", "dsT_k", "dsT_u", NULL });
     }
     drop(&p[0], "eta");
     float *eta = tensor(&p[1], "eta"), expected[(FIRST + SECOND) * H] = { 0 };

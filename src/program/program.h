@@ -124,7 +124,7 @@ typedef struct {
 } lnt_shape;
 
 /* A tensor of a node's state, of one sequence. */
-enum { LNT_STATE_TENSORS = 12, LNT_STATE_DIMS = 4 };
+enum { LNT_STATE_TENSORS = 16, LNT_STATE_DIMS = 4 };
 typedef struct {
     const char *name;
     lnt_dtype dtype;

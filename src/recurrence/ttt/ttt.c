@@ -74,9 +74,9 @@ static const lnt_recur_option titans_options[] = { MINI_BATCH, INNER, { 0 } };
 #define START(NAME, SHAPE, FIELD, ...)                                                                                             \
     LNT_INPUT(lnt_ttt_args, NAME, SHAPE, FIELD, .absent = "zeros", .help = "what the state's are differences to", __VA_ARGS__)
 #define OPEN_ROWS(NAME, SHAPE, FIELD, HELP) LNT_STATE(lnt_ttt_args, "s", NAME, SHAPE, FIELD, .help = HELP)
+#define AT_START "weights at the start of the open mini-batch"
 #define OPEN_COUNT                                                                                                                 \
     LNT_STATE(lnt_ttt_args, "s", "_n", "N H", n, .values = LNT_VALUES_COUNT, .help = "rows of the open mini-batch; gradient zero")
-#define OPEN_STEPS OPEN_ROWS("_eta", "N H mini_batch", e, "step sizes of the open mini-batch's last row, without rate")
 #define OUTPUT LNT_OUTPUT(lnt_ttt_args, "o", "T H D", o, dout, .wide = true)
 
 static const lnt_recur_tensor linear_tensors[] = {
@@ -87,9 +87,10 @@ static const lnt_recur_tensor linear_tensors[] = {
     START("b", "H D", layer[0].b, WITH_BIAS),
     LNT_STATE(lnt_ttt_args, "s", "_w", "N H D D", layer[0].w),
     LNT_STATE(lnt_ttt_args, "s", "_b", "N H D", layer[0].b, WITH_BIAS),
+    OPEN_ROWS("_w_start", "N H D D", layer[0].sw, AT_START),
+    LNT_STATE(lnt_ttt_args, "s", "_b_start", "N H D", layer[0].sb, WITH_BIAS, .help = AT_START),
     OPEN_ROWS("_k", "N H mini_batch D", layer[0].x, "keys of the open mini-batch"),
     OPEN_ROWS("_u", "N H mini_batch D", layer[0].u, "gradients of the open mini-batch, times rate"),
-    OPEN_STEPS,
     OPEN_COUNT,
     OUTPUT,
     { 0 },
@@ -107,11 +108,14 @@ static const lnt_recur_tensor mlp_tensors[] = {
     LNT_STATE(lnt_ttt_args, "s", "_b1", "N H F", layer[0].b, WITH_BIAS),
     LNT_STATE(lnt_ttt_args, "s", "_w2", "N H F D", layer[1].w),
     LNT_STATE(lnt_ttt_args, "s", "_b2", "N H D", layer[1].b, WITH_BIAS),
+    OPEN_ROWS("_w1_start", "N H D F", layer[0].sw, AT_START),
+    LNT_STATE(lnt_ttt_args, "s", "_b1_start", "N H F", layer[0].sb, WITH_BIAS, .help = AT_START),
+    OPEN_ROWS("_w2_start", "N H F D", layer[1].sw, AT_START),
+    LNT_STATE(lnt_ttt_args, "s", "_b2_start", "N H D", layer[1].sb, WITH_BIAS, .help = AT_START),
     OPEN_ROWS("_k", "N H mini_batch D", layer[0].x, "keys of the open mini-batch"),
     OPEN_ROWS("_u1", "N H mini_batch F", layer[0].u, "gradients of the open mini-batch, times rate"),
     OPEN_ROWS("_x", "N H mini_batch F", layer[1].x, "inputs of the second layer"),
     OPEN_ROWS("_u2", "N H mini_batch D", layer[1].u, "gradients of the open mini-batch, times rate"),
-    OPEN_STEPS,
     OPEN_COUNT,
     OUTPUT,
     { 0 },

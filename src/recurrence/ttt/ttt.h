@@ -14,6 +14,7 @@ enum { LNT_TTT_LAYERS = 2, LNT_TTT_LONGEST = 256 };   /* the longest mini-batch 
 typedef struct {
     void *w, *b;             /* [H,I,O] [H,O] what states are differences to; NULL: zeros */
     void *w0, *b0, *wT, *bT; /* [N,H,I,O] [N,H,O]; initial ones NULL: zeros, final ones NULL: not wanted */
+    void *sw0, *sb0, *swT, *sbT; /* the same at the start of the open mini-batch, where there is one */
     void *x0, *u0, *xT, *uT; /* [N,H,mini_batch,I] [N,H,mini_batch,O] */
 } lnt_ttt_layer;
 
@@ -28,13 +29,13 @@ typedef struct {
     const void *theta, *alpha;      /* titans: f [T,H] */
     const void *ln_w, *ln_b;        /* f [H,D] */
     lnt_ttt_layer layer[LNT_TTT_LAYERS], dlayer[LNT_TTT_LAYERS]; /* and the gradients and cotangents of the same; titans has w alone, its memory */
-    const void *e0, *n0;            /* f [N,H,mini_batch] the last row's step sizes; f [N,H] rows of the open mini-batch */
+    const void *n0;                 /* f [N,H] rows of the open mini-batch */
     const void *m0, *g0;            /* titans: f [N,H,D,D] momentum, and the memory at the start of the open mini-batch */
-    void *eT, *nT, *mT, *gT;
-    const void *deT, *dnT, *dmT, *dgT;
+    void *nT, *mT, *gT;
+    const void *dnT, *dmT, *dgT;
     void *o;                        /* x [T,H,D] */
     const void *dout;
-    void *dq, *dk, *dv, *deta, *drate, *dtoken_idx, *dtheta, *dalpha, *dln_w, *dln_b, *de0, *dn0, *dm0, *dg0; /* NULL: not wanted */
+    void *dq, *dk, *dv, *deta, *drate, *dtoken_idx, *dtheta, *dalpha, *dln_w, *dln_b, *dn0, *dm0, *dg0; /* NULL: not wanted */
 } lnt_ttt_args;
 
 static inline lnt_dtype lnt_ttt_small(const lnt_ttt_args *a) { return a->dtype == LINNET_F64 ? LINNET_F64 : LINNET_F32; }

@@ -9,13 +9,15 @@ enum { LAYERS = LNT_TTT_LAYERS };
 /* Backward keeps the weights at the start of so many floats' worth of mini-batches; longer sequences make them again in groups. */
 enum { KEPT_FLOATS = 1 << 20 };
 
-/* A head at work. Rows of the mini-batch [m,..]: first those that the state had open. W, b: the weights that it begins with. */
+/* A head at work. Rows of the mini-batch [m,..]: first those that the state had open. W, b: the weights that it begins with, the sums of those given
+ * and of the state's S_w, S_b, which alone goes on from mini-batch to mini-batch: so the bits do not depend on where calls begin. */
 typedef struct {
     const lnt_ttt_args *a;
     ttt_norm norm;
     int64_t n, h, D, m, in[LAYERS], out[LAYERS], weights;
     int layers;
-    float *W[LAYERS], *b[LAYERS], *x[LAYERS], *z[LAYERS], *u[LAYERS], *raw[LAYERS], *y[LAYERS], *zq[LAYERS], *S[LAYERS], *A[LAYERS];
+    float *W[LAYERS], *b[LAYERS], *S_w[LAYERS], *S_b[LAYERS];
+    float *x[LAYERS], *z[LAYERS], *u[LAYERS], *raw[LAYERS], *y[LAYERS], *zq[LAYERS], *S[LAYERS], *A[LAYERS];
     float *v, *F, *rate, *position, *last, *hat, *inverse, *h1, *wide, *turned; /* wide [m,widest], turned [3,m,widest] */
     float *dW[LAYERS], *db[LAYERS], *dx[LAYERS], *du[LAYERS], *dy, *dz, *below, *dF, *dA, *dv, *dout, *work;
     float *dposition, *sum_w[LAYERS], *sum_b[LAYERS]; /* this piece's sums; norm has two more */
@@ -47,7 +49,8 @@ static int64_t carve(const lnt_ttt_args *a, bool back, float *p, head *x)
 #define TAKE(FIELD, COUNT) ((FIELD) = p ? p + used : NULL, used += ((COUNT) + 15) / 16 * 16)
     for (int l = 0; l < x->layers; l++) {
         const int64_t in = x->in[l] = lnt_ttt_in(a, l), out = x->out[l] = lnt_ttt_out(a, l);
-        TAKE(x->W[l], in * out), TAKE(x->b[l], out), TAKE(x->x[l], m * in), TAKE(x->y[l], m * in), TAKE(x->S[l], m * m), TAKE(x->A[l], m * m);
+        TAKE(x->W[l], in * out), TAKE(x->b[l], out), TAKE(x->S_w[l], in * out), TAKE(x->S_b[l], out);
+        TAKE(x->x[l], m * in), TAKE(x->y[l], m * in), TAKE(x->S[l], m * m), TAKE(x->A[l], m * m);
         TAKE(x->z[l], m * out), TAKE(x->u[l], m * out), TAKE(x->raw[l], m * out), TAKE(x->zq[l], m * out);
         if (back) TAKE(x->dW[l], in * out), TAKE(x->db[l], out), TAKE(x->dx[l], m * in), TAKE(x->du[l], m * out);
     }
@@ -87,14 +90,22 @@ static float *weights_of(const head *x, const void *p, int l) { return p ? (floa
 static float *biases_of(const head *x, const void *p, int l) { return p ? (float *)(uintptr_t)p + x->h * x->out[l] : NULL; }
 static float *of_state(const head *x, const void *p, int64_t count) { return ttt_state(x->a, p, x->n, x->h, count); }
 
-/* W, b take the rows' update by the step sizes f [rows]. */
-static void update(const head *x, lnt_mm_mode mode, int64_t rows, const float *f)
+static void sum_up(const head *x)
+{
+    for (int l = 0; l < x->layers; l++) {
+        ttt_sum(x->W[l], weights_of(x, x->a->layer[l].w, l), x->S_w[l], x->in[l] * x->out[l]);
+        ttt_sum(x->b[l], biases_of(x, x->a->layer[l].b, l), x->S_b[l], x->out[l]);
+    }
+}
+
+/* The state takes the rows' update by the last one's step sizes. */
+static void update(const head *x, int64_t rows)
 {
     for (int l = 0; l < x->layers; l++) {
         const int64_t in = x->in[l], out = x->out[l];
-        ttt_scale_rows(x->wide, f, rows, out, x->u[l]);
-        LNT_V(lnt_mm)(mode, (int)in, (int)out, (int)rows, x->x[l], 1, in, x->wide, out, x->W[l], out);
-        for (int64_t j = 0; j < rows && x->a->bias; j++) ttt_add(out, mode == LNT_MM_SUB ? -1 : 1, x->wide + j * out, x->b[l]);
+        ttt_scale_rows(x->wide, x->last, rows, out, x->u[l]);
+        LNT_V(lnt_mm)(LNT_MM_SUB, (int)in, (int)out, (int)rows, x->x[l], 1, in, x->wide, out, x->S_w[l], out);
+        for (int64_t j = 0; j < rows && x->a->bias; j++) ttt_add(out, -1, x->wide + j * out, x->S_b[l]);
     }
 }
 
@@ -105,29 +116,32 @@ static int64_t load(const head *x)
     const int64_t m = x->m, open = ttt_open(a, x->n, x->h);
     for (int l = 0; l < x->layers; l++) {
         const int64_t in = x->in[l], out = x->out[l];
-        ttt_sum(x->W[l], weights_of(x, a->layer[l].w, l), of_state(x, a->layer[l].w0, in * out), in * out);
-        ttt_sum(x->b[l], biases_of(x, a->layer[l].b, l), of_state(x, a->layer[l].b0, out), out);
+        ttt_some(x->S_w[l], of_state(x, open ? a->layer[l].sw0 : a->layer[l].w0, in * out), in * out, in * out);
+        ttt_some(x->S_b[l], of_state(x, open ? a->layer[l].sb0 : a->layer[l].b0, out), out, out);
         ttt_some(x->x[l], of_state(x, a->layer[l].x0, m * in), open * in, open * in);
         ttt_some(x->u[l], of_state(x, a->layer[l].u0, m * out), open * out, open * out);
     }
-    ttt_some(x->last, of_state(x, a->e0, m), open, m);
-    if (open) update(x, LNT_MM_ADD, open, x->last);
+    sum_up(x);
     return open;
 }
 
-/* The final state: W, b after the last row, and the `open` rows of its mini-batch. */
+/* The final state: the weights after the last row, and the `open` rows of its mini-batch with those it began with. */
 static void store(const head *x, int64_t open)
 {
     const lnt_ttt_args *a = x->a;
     const int64_t m = x->m;
     for (int l = 0; l < x->layers; l++) {
         const int64_t in = x->in[l], out = x->out[l];
-        ttt_difference(of_state(x, a->layer[l].wT, in * out), x->W[l], weights_of(x, a->layer[l].w, l), in * out);
-        ttt_difference(of_state(x, a->layer[l].bT, out), x->b[l], biases_of(x, a->layer[l].b, l), out);
+        ttt_some(of_state(x, a->layer[l].swT, in * out), x->S_w[l], open ? in * out : 0, in * out);
+        ttt_some(of_state(x, a->layer[l].sbT, out), x->S_b[l], open ? out : 0, out);
         ttt_some(of_state(x, a->layer[l].xT, m * in), x->x[l], open * in, m * in);
         ttt_some(of_state(x, a->layer[l].uT, m * out), x->u[l], open * out, m * out);
     }
-    ttt_some(of_state(x, a->eT, m), x->last, open, m);
+    if (open) update(x, open);
+    for (int l = 0; l < x->layers; l++) {
+        ttt_some(of_state(x, a->layer[l].wT, x->in[l] * x->out[l]), x->S_w[l], x->in[l] * x->out[l], x->in[l] * x->out[l]);
+        ttt_some(of_state(x, a->layer[l].bT, x->out[l]), x->S_b[l], x->out[l], x->out[l]);
+    }
     if (a->nT) *of_state(x, a->nT, 1) = (float)open;
 }
 
@@ -143,13 +157,11 @@ static void pass(const head *x, bool gradient)
     ttt_some(of_state(x, gradient ? (INITIAL) : (FINAL), COUNT), of_state(x, gradient ? (FINAL) : (INITIAL), COUNT), SOME, COUNT)
         PASS(s->w0, s->wT, in * out, in * out);
         PASS(s->b0, s->bT, out, out);
+        PASS(s->sw0, s->swT, open ? in * out : 0, in * out);
+        PASS(s->sb0, s->sbT, open ? out : 0, out);
         PASS(s->x0, s->xT, open * in, m * in);
         PASS(s->u0, s->uT, open * out, m * out);
     }
-    if (gradient)
-        ttt_some(of_state(x, a->de0, m), of_state(x, a->deT, m), open, m);
-    else
-        ttt_some(of_state(x, a->eT, m), of_state(x, a->e0, m), open, m);
 #undef PASS
     float *n = of_state(x, gradient ? a->dn0 : a->nT, 1);
     if (n) *n = gradient ? 0 : (float)open;
@@ -282,14 +294,11 @@ static void put_output(const head *x, int64_t t, int64_t p, int64_t rows)
     rows_out(x->a->o, x->a->dtype, t, rows - p, x->a->H, x->h, D, o + p * D);
 }
 
-/* Tokens one by one have the bits that they have as calls on their own: what a state makes of W, b and the open rows. */
-static void between(const head *x, int64_t open)
+/* The next mini-batch begins. */
+static void close_batch(const head *x)
 {
-    for (int l = 0; l < x->layers; l++) {
-        ttt_as_state(x->W[l], weights_of(x, x->a->layer[l].w, l), x->in[l] * x->out[l]);
-        ttt_as_state(x->b[l], biases_of(x, x->a->layer[l].b, l), x->out[l]);
-    }
-    if (open) update(x, LNT_MM_ADD, open, x->last);
+    update(x, x->m);
+    sum_up(x);
 }
 
 static void forward_head(const head *x, bool one_by_one)
@@ -309,9 +318,8 @@ static void forward_head(const head *x, bool one_by_one)
             learn(x, first + i, i, end);
             read(x, first + i, i, end);
             put_output(x, first + i, i, end);
-            update(x, LNT_MM_SUB, end, x->last);
-            if (one_by_one && y.first - y.open + end < len) between(x, end < x->m ? end : 0);
         }
+        if (y.rows == x->m) close_batch(x);
     }
     store(x, (open + len) % x->m);
 }
@@ -336,8 +344,8 @@ static void forward_tokens(const void *args, int threads) { forward_all(args, th
 static void put_by(const head *x, float *p)
 {
     for (int l = 0; l < x->layers; l++) {
-        memcpy(p, x->W[l], (size_t)(x->in[l] * x->out[l]) * sizeof *p);
-        memcpy(p += x->in[l] * x->out[l], x->b[l], (size_t)x->out[l] * sizeof *p);
+        memcpy(p, x->S_w[l], (size_t)(x->in[l] * x->out[l]) * sizeof *p);
+        memcpy(p += x->in[l] * x->out[l], x->S_b[l], (size_t)x->out[l] * sizeof *p);
         p += x->out[l];
     }
 }
@@ -345,10 +353,11 @@ static void put_by(const head *x, float *p)
 static void take_back(const head *x, const float *p)
 {
     for (int l = 0; l < x->layers; l++) {
-        memcpy(x->W[l], p, (size_t)(x->in[l] * x->out[l]) * sizeof *p);
-        memcpy(x->b[l], p += x->in[l] * x->out[l], (size_t)x->out[l] * sizeof *p);
+        memcpy(x->S_w[l], p, (size_t)(x->in[l] * x->out[l]) * sizeof *p);
+        memcpy(x->S_b[l], p += x->in[l] * x->out[l], (size_t)x->out[l] * sizeof *p);
         p += x->out[l];
     }
+    sum_up(x);
 }
 
 /* Layer l's queries, from dz [n,out] of zq: du, dx, dF, dW and db take their shares; dy [n,in] is written. dW and db come from behind the
@@ -468,7 +477,6 @@ static void backward_batch(const head *x, const lnt_ttt_batch *y, bool ends)
     const lnt_ttt_args *a = x->a;
     const int64_t m = x->m, t = a->cu_seqlens[x->n] + y->first, left = ends && y->rows < m ? y->rows : 0;
     memset(x->dF, 0, (size_t)(m * m) * sizeof(float));
-    ttt_some(x->dF + (y->rows - 1) * m, of_state(x, a->deT, m), left, m);
     for (int l = 0; l < x->layers; l++) { /* rows that the final state has */
         ttt_some(x->dx[l], of_state(x, a->dlayer[l].xT, m * x->in[l]), left * x->in[l], m * x->in[l]);
         ttt_some(x->du[l], of_state(x, a->dlayer[l].uT, m * x->out[l]), left * x->out[l], m * x->out[l]);
@@ -477,34 +485,28 @@ static void backward_batch(const head *x, const lnt_ttt_batch *y, bool ends)
     read(x, t, y->open, y->rows);
     read_back(x, t, y->open, y->rows);
     learn_back(x, t, y->open, y->rows);
+    for (int l = 0; left && l < x->layers; l++) {
+        const int64_t count = x->in[l] * x->out[l], out = x->out[l];
+        const float *w = of_state(x, a->dlayer[l].swT, count), *b = of_state(x, a->dlayer[l].sbT, out);
+        if (w) ttt_add(count, 1, w, x->dW[l]);
+        if (b) ttt_add(out, 1, b, x->db[l]);
+    }
 }
 
-/* To the initial state, whose weights are the start's less what its open rows brought. */
+/* To the initial state. */
 static void store_back(const head *x, int64_t open)
 {
     const lnt_ttt_args *a = x->a;
     const int64_t m = x->m;
-    float *last = x->rate, *dlast = x->inverse; /* rows that are done with */
-    ttt_some(last, of_state(x, a->e0, m), open, m);
-    memset(dlast, 0, (size_t)m * sizeof(float));
     for (int l = 0; l < x->layers; l++) {
         const int64_t in = x->in[l], out = x->out[l];
-        if (open) {
-            for (int64_t j = 0; j < open; j++) memcpy(x->wide + j * out, x->db[l], (size_t)out * sizeof(float));
-            LNT_V(lnt_mm)(LNT_MM_ADD, (int)open, (int)out, (int)in, x->x[l], in, 1, x->dW[l], out, x->wide, out);
-            for (int64_t j = 0; j < open; j++) {
-                dlast[j] += ttt_dot(out, x->wide + j * out, x->u[l] + j * out);
-                ttt_add(out, last[j], x->wide + j * out, x->du[l] + j * out);
-            }
-            ttt_scale_rows(x->wide, last, open, out, x->u[l]);
-            ttt_times_transposed(LNT_MM_ADD, open, out, x->wide, in, x->dW[l], x->dx[l], x->turned);
-        }
-        ttt_some(of_state(x, a->dlayer[l].w0, in * out), x->dW[l], in * out, in * out);
-        ttt_some(of_state(x, a->dlayer[l].b0, out), x->db[l], out, out);
+        ttt_some(of_state(x, a->dlayer[l].w0, in * out), x->dW[l], open ? 0 : in * out, in * out);
+        ttt_some(of_state(x, a->dlayer[l].b0, out), x->db[l], open ? 0 : out, out);
+        ttt_some(of_state(x, a->dlayer[l].sw0, in * out), x->dW[l], open ? in * out : 0, in * out);
+        ttt_some(of_state(x, a->dlayer[l].sb0, out), x->db[l], open ? out : 0, out);
         ttt_some(of_state(x, a->dlayer[l].x0, m * in), x->dx[l], open * in, m * in);
         ttt_some(of_state(x, a->dlayer[l].u0, m * out), x->du[l], open * out, m * out);
     }
-    ttt_some(of_state(x, a->de0, m), dlast, open, m);
     if (a->dn0) *of_state(x, a->dn0, 1) = 0;
 }
 
@@ -518,7 +520,7 @@ static void sweep(const head *x, int64_t open, int64_t c, int64_t end)
         if (i + 1 == end) return;
         ahead(x, open, i + 1, false);
         learn(x, a->cu_seqlens[x->n] + y.first, y.open, y.rows);
-        update(x, LNT_MM_SUB, y.rows, x->last);
+        close_batch(x);
     }
 }
 
@@ -535,14 +537,17 @@ static void backward_head(const head *x)
         if (c % group == 0) put_by(x, x->starts + c / group * x->weights);
         if (c / group == (batches - 1) / group) break; /* the last group's are made below */
         learn(x, a->cu_seqlens[x->n] + y.first, y.open, y.rows);
-        update(x, LNT_MM_SUB, y.rows, x->last);
+        close_batch(x);
     }
     for (int l = 0; l < x->layers; l++) {
         const int64_t count = x->in[l] * x->out[l], out = x->out[l];
         ttt_some(x->dW[l], of_state(x, a->dlayer[l].wT, count), count, count);
         ttt_some(x->db[l], of_state(x, a->dlayer[l].bT, out), out, out);
-        ttt_add(count, -1, x->dW[l], x->sum_w[l]); /* the final state is a difference too */
+        ttt_add(count, -1, x->dW[l], x->sum_w[l]); /* final states are differences too */
         ttt_add(out, -1, x->db[l], x->sum_b[l]);
+        const float *w = of_state(x, a->dlayer[l].swT, count), *b = of_state(x, a->dlayer[l].sbT, out);
+        if (w && (open + len) % x->m) ttt_add(count, -1, w, x->sum_w[l]);
+        if (b && (open + len) % x->m) ttt_add(out, -1, b, x->sum_b[l]);
     }
     for (int64_t g = (batches - 1) / group; g >= 0; g--) {
         const int64_t begin = g * group, end = at_most(batches, begin + group);

@@ -170,22 +170,14 @@ static int64_t load(const head *x)
     const lnt_ttt_args *a = args_of(x);
     const lnt_dtype f = lnt_ttt_small(a);
     const int64_t m = a->mini_batch, at = index_of(x), open = ttt_open(a, a->n0, at);
-    memset(x->F, 0, (size_t)(m * m) * sizeof(double));
-    for (int64_t j = 0; j < open; j++) x->F[(open - 1) * m + j] = -ref_get(a->e0, f, at * m + j);
     for (int l = 0; l < x->layers; l++) {
         const int64_t in = x->in[l], out = x->out[l];
-        ttt_sum_in(a, x->W[l], a->layer[l].w, x->norm.h, a->layer[l].w0, at, in * out);
-        ttt_sum_in(a, x->b[l], a->layer[l].b, x->norm.h, a->layer[l].b0, at, out);
+        ttt_sum_in(a, x->W[l], a->layer[l].w, x->norm.h, open ? a->layer[l].sw0 : a->layer[l].w0, at, in * out);
+        ttt_sum_in(a, x->b[l], a->layer[l].b, x->norm.h, open ? a->layer[l].sb0 : a->layer[l].b0, at, out);
         for (int64_t j = 0; j < open; j++) {
             ref_get_row(x->x[l] + j * in, a->layer[l].x0, f, at * m + j, in);
             ref_get_row(x->u[l] + j * out, a->layer[l].u0, f, at * m + j, out);
         }
-    }
-    if (!open) return 0;
-    weights_at(x, open - 1);
-    for (int l = 0; l < x->layers; l++) {
-        memcpy(x->W[l], x->Wc[l], (size_t)(x->in[l] * x->out[l]) * sizeof(double));
-        memcpy(x->b[l], x->bc[l], (size_t)x->out[l] * sizeof(double));
     }
     return open;
 }
@@ -197,8 +189,8 @@ static void put_rows(const head *x, void *to, int64_t open, int64_t width, const
     for (int64_t j = 0; j < m * width; j++) ref_put(to, lnt_ttt_small(args_of(x)), at * m * width + j, j < open * width ? rows[j] : 0);
 }
 
-/* The weights Wc, bc and the open mini-batch. */
-static void store(const head *x, int64_t open)
+/* The weights Wc, bc, and the open mini-batch with those it began with, put by at `start`. */
+static void store(const head *x, int64_t open, const double *start)
 {
     const lnt_ttt_args *a = args_of(x);
     const lnt_dtype f = lnt_ttt_small(a);
@@ -208,10 +200,14 @@ static void store(const head *x, int64_t open)
         for (int64_t i = 0; i < count; i++)
             ref_put(a->layer[l].wT, f, at * count + i, x->Wc[l][i] - ref_get(a->layer[l].w, f, x->norm.h * count + i));
         for (int64_t i = 0; i < out; i++) ref_put(a->layer[l].bT, f, at * out + i, x->bc[l][i] - ref_get(a->layer[l].b, f, x->norm.h * out + i));
+        for (int64_t i = 0; i < count; i++)
+            ref_put(a->layer[l].swT, f, at * count + i, open ? start[i] - ref_get(a->layer[l].w, f, x->norm.h * count + i) : 0);
+        for (int64_t i = 0; i < out; i++)
+            ref_put(a->layer[l].sbT, f, at * out + i, open ? start[count + i] - ref_get(a->layer[l].b, f, x->norm.h * out + i) : 0);
+        start += count + out;
         put_rows(x, a->layer[l].xT, open, x->in[l], x->x[l]);
         put_rows(x, a->layer[l].uT, open, out, x->u[l]);
     }
-    for (int64_t j = 0; j < x->norm.m; j++) ref_put(a->eT, f, at * x->norm.m + j, j < open ? x->F[(open - 1) * x->norm.m + j] : 0);
     ref_put(a->nT, f, at, (double)open);
 }
 
@@ -228,10 +224,11 @@ static void pass(const head *x, int64_t open, bool gradient)
         const int64_t in = x->in[l], out = x->out[l];
         PASS(gradient ? s->wT : s->w0, gradient ? s->w0 : s->wT, in * out, in * out);
         PASS(gradient ? s->bT : s->b0, gradient ? s->b0 : s->bT, out, out);
+        PASS(gradient ? s->swT : s->sw0, gradient ? s->sw0 : s->swT, in * out, open ? in * out : 0);
+        PASS(gradient ? s->sbT : s->sb0, gradient ? s->sb0 : s->sbT, out, open ? out : 0);
         PASS(gradient ? s->xT : s->x0, gradient ? s->x0 : s->xT, m * in, open * in);
         PASS(gradient ? s->uT : s->u0, gradient ? s->u0 : s->uT, m * out, open * out);
     }
-    PASS(gradient ? a->deT : a->e0, gradient ? a->de0 : a->eT, m, open);
 #undef PASS
     ref_put(gradient ? a->dn0 : a->nT, f, at, gradient ? 0 : (double)open);
 }
@@ -288,7 +285,7 @@ static void forward(const void *args, int threads)
         x.norm.n = i / a->H, x.norm.h = i % a->H;
         const int64_t len = a->cu_seqlens[x.norm.n + 1] - a->cu_seqlens[x.norm.n], open = forward_head(&x, a->o);
         if (len)
-            store(&x, (open + len) % a->mini_batch);
+            store(&x, (open + len) % a->mini_batch, x.starts + (lnt_ttt_batches(a, open, len) - 1) * x.weights);
         else
             pass(&x, open, false);
     }
@@ -406,7 +403,6 @@ static void backward_batch(const head *x, const lnt_ttt_batch *y, bool ends)
             ref_get_row(x->du[l] + j * x->out[l], a->dlayer[l].uT, f, at * m + j, x->out[l]);
         }
     }
-    for (int64_t j = 0; ends && y->rows < m && j < y->rows; j++) x->dF[(y->rows - 1) * m + j] = ref_get(a->deT, f, at * m + j);
     for (int64_t i = y->open; i < y->rows; i++) { /* again what the forward pass had */
         learn_row(x, first + i, i);
         weights_at(x, i);
@@ -415,38 +411,35 @@ static void backward_batch(const head *x, const lnt_ttt_batch *y, bool ends)
     for (int64_t i = y->rows - 1; i >= y->open; i--) read_back(x, first + i, i);
     for (int64_t i = y->open; i < y->rows; i++) learn_back(x, first + i, i);
     for (int l = 0; l < x->layers; l++) {
+        const int64_t count = x->in[l] * x->out[l], out = x->out[l];
+        const bool left = ends && y->rows < m;
+        for (int64_t i = 0; left && i < count; i++) x->dW[l][i] += ref_get(a->dlayer[l].swT, f, at * count + i);
+        for (int64_t i = 0; left && i < out; i++) x->db[l][i] += ref_get(a->dlayer[l].sbT, f, at * out + i);
         memcpy(x->dWc[l], x->dW[l], (size_t)(x->in[l] * x->out[l]) * sizeof(double));
         memcpy(x->dbc[l], x->db[l], (size_t)x->out[l] * sizeof(double));
     }
 }
 
-/* dWc, dbc, dx, du of the first mini-batch to the initial state: its weights are the start's without its rows. */
+/* A row of a state [N,H,count]: what is given, or zeros. */
+static void put_or_not(const head *x, void *to, int64_t count, const double *from, bool given)
+{
+    for (int64_t i = 0; i < count; i++) ref_put(to, lnt_ttt_small(args_of(x)), index_of(x) * count + i, given ? from[i] : 0);
+}
+
+/* dWc, dbc, dx, du of the first mini-batch to the initial state. */
 static void store_back(const head *x, int64_t open)
 {
     const lnt_ttt_args *a = args_of(x);
-    const lnt_dtype f = lnt_ttt_small(a);
-    const int64_t m = a->mini_batch, at = index_of(x);
-    for (int64_t j = 0; j < m; j++) ref_put(a->de0, f, at * m + j, 0);
     for (int l = 0; l < x->layers; l++) {
-        const int64_t in = x->in[l], out = x->out[l];
-        for (int64_t j = 0; j < open; j++) {
-            const double e = ref_get(a->e0, f, at * m + j);
-            const double *key = x->x[l] + j * in, *u = x->u[l] + j * out;
-            double *turned = x->row[0];
-            for (int64_t o = 0; o < out; o++) {
-                turned[o] = a->bias ? x->dbc[l][o] : 0;
-                for (int64_t c = 0; c < in; c++) turned[o] += key[c] * x->dWc[l][c * out + o];
-                x->du[l][j * out + o] += e * turned[o];
-            }
-            for (int64_t c = 0; c < in; c++) x->dx[l][j * in + c] += e * ref_dot(out, x->dWc[l] + c * out, u);
-            if (a->de0) ref_put(a->de0, f, at * m + j, ref_get(a->de0, f, at * m + j) + ref_dot(out, turned, u));
-        }
-        ref_put_row(a->dlayer[l].w0, f, at, in * out, x->dWc[l]);
-        ref_put_row(a->dlayer[l].b0, f, at, out, x->dbc[l]);
-        put_rows(x, a->dlayer[l].x0, open, in, x->dx[l]);
+        const int64_t count = x->in[l] * x->out[l], out = x->out[l];
+        put_or_not(x, a->dlayer[l].w0, count, x->dWc[l], !open);
+        put_or_not(x, a->dlayer[l].b0, out, x->dbc[l], !open);
+        put_or_not(x, a->dlayer[l].sw0, count, x->dWc[l], open);
+        put_or_not(x, a->dlayer[l].sb0, out, x->dbc[l], open);
+        put_rows(x, a->dlayer[l].x0, open, x->in[l], x->dx[l]);
         put_rows(x, a->dlayer[l].u0, open, out, x->du[l]);
     }
-    ref_put(a->dn0, f, at, 0);
+    ref_put(a->dn0, lnt_ttt_small(a), index_of(x), 0);
 }
 
 static void backward_head(head *x)
@@ -465,14 +458,18 @@ static void backward_head(head *x)
         put_by(x, c, true);
         backward_batch(x, &y, c == batches - 1);
     }
-    if (len)
-        store_back(x, open);
-    else
+    if (!len) {
         pass(x, open, true);
-    for (int l = 0; l < x->layers; l++) { /* the final state is a difference too */
+        return;
+    }
+    store_back(x, open);
+    const bool left = (open + len) % a->mini_batch != 0;
+    for (int l = 0; l < x->layers; l++) { /* final states are differences too */
         const int64_t count = x->in[l] * x->out[l], out = x->out[l];
-        for (int64_t i = 0; i < count; i++) x->sum_w[l][i] += x->dWc[l][i] - ref_get(a->dlayer[l].wT, f, at * count + i);
-        for (int64_t i = 0; i < out; i++) x->sum_b[l][i] += x->dbc[l][i] - ref_get(a->dlayer[l].bT, f, at * out + i);
+        for (int64_t i = 0; i < count; i++)
+            x->sum_w[l][i] += x->dWc[l][i] - ref_get(a->dlayer[l].wT, f, at * count + i) - (left ? ref_get(a->dlayer[l].swT, f, at * count + i) : 0);
+        for (int64_t i = 0; i < out; i++)
+            x->sum_b[l][i] += x->dbc[l][i] - ref_get(a->dlayer[l].bT, f, at * out + i) - (left ? ref_get(a->dlayer[l].sbT, f, at * out + i) : 0);
     }
 }
 
