@@ -641,30 +641,52 @@ static void a_gpu_without_kernels_is_refused(void **state)
 }
 
 /* `linnet bench op` takes every operator. */
+/* A short call with the sizes and options of a case: options that tensors' shapes follow from, too. */
+static void time_case(linnet_context *c, const lnt_recur_case *k)
+{
+    char pair[LNT_CASE_SIZES + LNT_CASE_OPTIONS][64];
+    const char *set[LNT_CASE_SIZES + LNT_CASE_OPTIONS];
+    linnet_bench_op_options b = LINNET_BENCH_OP_OPTIONS_INIT;
+    linnet_bench_op_result r = { .size = sizeof r };
+    b.op = k->op;
+    b.dtype = LINNET_F32;
+    b.B = 2;
+    b.T = 40;
+    b.repeats = 1;
+    for (int i = 0; i < LNT_CASE_SIZES && k->size[i].letter; i++, b.n_set++)
+        snprintf(pair[b.n_set], sizeof pair[0], "%s=%lld", k->size[i].letter, (long long)k->size[i].value);
+    for (int i = 0; i < LNT_CASE_OPTIONS && k->option[i].key; i++, b.n_set++)
+        snprintf(pair[b.n_set], sizeof pair[0], "%s=%g", k->option[i].key, k->option[i].value);
+    for (int i = 0; i < b.n_set; i++) set[i] = pair[i];
+    b.set = set;
+    OK(c, linnet_bench_op(c, &b, &r));
+    assert_true(r.forward_seconds > 0 && r.both_seconds > r.forward_seconds && r.forward_flops > 0 && r.both_bytes > r.forward_bytes);
+    assert_true(r.forward_error < 1e-4 && r.backward_error < 1e-4 && strchr(r.sizes, '='));
+}
+
 static void every_operator_is_timed(void **state)
 {
     (void)state;
     linnet_context *c = make_context(2);
+    int with_options = 0;
     for (int o = 0; lnt_recur_at(o); o++) {
-        const lnt_recur_case *k = whole_case(lnt_recur_at(o));
-        char pair[LNT_CASE_SIZES][32];
-        const char *set[LNT_CASE_SIZES];
-        linnet_bench_op_options b = LINNET_BENCH_OP_OPTIONS_INIT;
-        linnet_bench_op_result r = { .size = sizeof r };
-        b.op = k->op;
-        b.dtype = LINNET_F32;
-        b.B = 2;
-        b.T = 40;
-        b.repeats = 1;
-        for (int i = 0; i < LNT_CASE_SIZES && k->size[i].letter; i++) {
-            snprintf(pair[i], sizeof pair[i], "%s=%lld", k->size[i].letter, (long long)k->size[i].value);
-            set[b.n_set++] = pair[i];
+        const lnt_recur_op *op = lnt_recur_at(o);
+        const char *taken[16] = { NULL };
+        int n = 0;
+        time_case(c, whole_case(op));
+        for (const lnt_recur_case *k = op->cases; k->op; k++) { /* each option alone, with the first case's value of it */
+            lnt_recur_case one = *whole_case(op);
+            bool new_one = !strcmp(k->op, op->name) && k->option[0].key && !k->option[1].key && n < 16;
+            for (int i = 0; i < n && new_one; i++) new_one = strcmp(taken[i], k->option[0].key) != 0;
+            if (!new_one) continue;
+            taken[n++] = k->option[0].key;
+            memset(one.option, 0, sizeof one.option);
+            one.option[0] = k->option[0];
+            time_case(c, &one);
+            with_options++;
         }
-        b.set = set;
-        OK(c, linnet_bench_op(c, &b, &r));
-        assert_true(r.forward_seconds > 0 && r.both_seconds > r.forward_seconds && r.forward_flops > 0 && r.both_bytes > r.forward_bytes);
-        assert_true(r.forward_error < 1e-4 && r.backward_error < 1e-4 && strchr(r.sizes, '='));
     }
+    assert_true(with_options > 3);
     linnet_context_destroy(c);
 }
 

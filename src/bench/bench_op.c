@@ -29,26 +29,11 @@ static linnet_status case_of(lnt_ctx *c, const linnet_bench_op_options *o, int64
         if (s->same_as) value = lnt_recur_letter(op, call, s->same_as, strlen(s->same_as));
         lnt_recur_size_set(s, call, value);
     }
-    *k = (lnt_recur_case){ .op = o->op, .sequences = (int)B, .gate = -0.1, .beta = 1 };
+    *k = (lnt_recur_case){ .op = o->op, .sequences = (int)B, .gate = -0.1, .beta = 1, .given = call };
     for (int64_t n = 0; n < B; n++) k->length[n] = T;
     for (const lnt_recur_size *s = op->sizes; s->letter; s++)
         if (lnt_recur_size_get(s, call)) lnt_case_set(k, s->letter, lnt_recur_size_get(s, call));
     return LINNET_OK;
-}
-
-/* The options that were given, as they are in `from`. */
-static void take_options(const lnt_recur_call *from, void *to)
-{
-    const lnt_recur_op *op = from->head.op;
-    for (const lnt_recur_option *x = op->options; x->key; x++) memcpy((char *)to + x->field, (const char *)from + x->field, (size_t)x->bytes);
-}
-
-/* Those that make the truth of a short problem exact stay as the problem has them, but for words. */
-static void take_words(const lnt_recur_call *from, void *to)
-{
-    const lnt_recur_op *op = from->head.op;
-    for (const lnt_recur_option *x = op->options; x->key; x++)
-        if (!op->exact || x->kind == LNT_RECUR_WORD) memcpy((char *)to + x->field, (const char *)from + x->field, (size_t)x->bytes);
 }
 
 static bool is_result(const lnt_recur_op *op, int i) { return op->tensors[i].role >= LNT_T_OUTPUT; }
@@ -82,8 +67,6 @@ static linnet_status check(lnt_ctx *c, const linnet_bench_op_options *o, linnet_
     LNT_TRY_GOTO(s, case_of(c, o, 1, o->T < 192 ? o->T : 192, &k, &given), out);
     LNT_TRY_GOTO(s, lnt_problem_make(c, &k, o->dtype, o->dtype, 1, &p), out);
     LNT_TRY_GOTO(s, lnt_problem_make(c, &k, LINNET_F64, o->dtype, 1, &truth), out);
-    take_words(&given, &p.call);
-    take_words(&given, &truth.call);
     p.r.form = form;
     p.r.impl = o->impl;
     p.r.chunk = o->chunk;
@@ -318,9 +301,8 @@ static linnet_status make_one(const bench *k, lnt_problem *p)
     LNT_TRY(case_of(k->c, k->o, 1, k->o->T, &one, &given));
     for (const lnt_recur_size *s = k->op->sizes; s->letter; s++)
         if (s->letter[0] == 'H') lnt_case_set(&one, s->letter, lnt_recur_size_get(s, &k->set[0]) / fewest_heads(k));
-    LNT_TRY(lnt_problem_make(k->c, &one, LINNET_F32, LINNET_F32, 3, p));
-    take_options(&k->set[0], &p->call);
-    return LINNET_OK;
+    one.inexact = true;
+    return lnt_problem_make(k->c, &one, LINNET_F32, LINNET_F32, 3, p);
 }
 
 static bool takes_minutes(const bench *k) { return k->op->counted || (k->o->T > 8192 && k->op->flops(&k->set[0], 16, false) > 1e14); }

@@ -24,6 +24,8 @@ typedef struct lnt_recur_case {
         const char *key;
         double value;
     } option[LNT_CASE_OPTIONS];
+    const void *given; /* a call (lnt_recur_call) whose options these become: shapes follow from them; NULL: none */
+    bool inexact;      /* also those that lnt_recur_op.exact sets; otherwise an operator that has it takes words alone */
 } lnt_recur_case;
 #define LNT_HEADS(HQ, HV, SIZE_K, SIZE_V) { { "Hq", HQ }, { "Hk", HQ }, { "Hv", HV }, { "K", SIZE_K }, { "V", SIZE_V } }
 

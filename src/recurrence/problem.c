@@ -133,6 +133,9 @@ static linnet_status take_case(lnt_ctx *c, const lnt_recur_case *k, lnt_problem 
         lnt_recur_size_set(s, &p->call, value);
     }
     if (p->op->exact) p->op->exact(&p->call);
+    for (const lnt_recur_option *x = p->op->options; k->given && x->key; x++)
+        if (!p->op->exact || k->inexact || x->kind == LNT_RECUR_WORD)
+            memcpy((char *)&p->call + x->field, (const char *)k->given + x->field, (size_t)x->bytes);
     for (int i = 0; i < LNT_CASE_OPTIONS && k->option[i].key; i++)
         LNT_TRY(lnt_recur_option_set(c, p->op, &p->call, k->option[i].key, k->option[i].value, NULL));
     return LINNET_OK;
