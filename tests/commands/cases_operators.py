@@ -118,7 +118,8 @@ def mixers(_):
     assert {"linear_attn", "retnet", "simple_gla", "delta_net", "gated_deltanet"} <= set(names), names
     assert any("preset" in line for line in lines)
     takes = {line["mixer"]: line for line in lines if "mixer" in line}
-    assert all(line["parameters"] > 0 and line["state_bytes"] > 0 and line["flops_a_token"] > 0 for line in takes.values()), takes
+    assert all(line["parameters"] > 0 and line["flops_a_token"] > 0 for line in takes.values()), takes
+    assert all(line["state_bytes"] > 0 for line in takes.values() if line.get("recurrence")), takes
     assert takes["attention"]["state_grows"] and not takes["linear_attn"]["state_grows"] and "which grows with its length" in text
     assert takes["linear_attn"]["flops_a_token"] > 2 * takes["linear_attn"]["parameters"] > 2 * 4 * 2048 ** 2
     assert takes["linear_attn"]["state_bytes"] == 16 * 128 * 128 * 4 and takes["attention"]["state_bytes"] >= 2 * 2048 * 2048 * 4
