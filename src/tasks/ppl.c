@@ -90,7 +90,7 @@ static linnet_status report_length(lnt_run *r, int64_t length, int64_t bytes, co
 {
     lnt_report *p = &r->report;
     void *memory;
-    char name[48];
+    char name[64];
     LNT_TRY(lnt_run_memory(r, lnt_bytes((size_t)length, 2 * sizeof(double)), &memory));
     double *position = memory, *difference = position + length, x[96], y[3][96];
     for (int64_t i = 0; i < length; i++) {

@@ -307,7 +307,7 @@ static double put_table(lnt_page *g, const lnt_report *r, const char *table, dou
             const lnt_cell *e = same_table(row, table) ? find_cell(row, keys[i]) : NULL;
             if (e && strlen(e->text) > longest) longest = strlen(e->text);
         }
-        const double width = 14 + 6.4 * (double)longest;
+        const double width = 14 + 7.8 * (double)longest;
         if (x + width > WIDTH - EDGE) break;
         lnt_page_text(g, x, y, 12, "start", true, "%s", keys[i]);
         int k = 0;
