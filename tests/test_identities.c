@@ -101,7 +101,7 @@ static bool split_one(linnet_context *c, const lnt_recur_op *op, linnet_form for
             for (size_t j = 0; sum[i] && j < parts.bytes[i] / 4; j++) sum[i][j] += ((const float *)parts.data[i])[j];
     }
     for (int i = 0; op->tensors[i].name; i++) {
-        if (sum[i]) memcpy(parts.data[i], sum[i], parts.bytes[i]);
+        if (sum[i] && parts.bytes[i]) memcpy(parts.data[i], sum[i], parts.bytes[i]);
         if (whole.data[i] && is_result(&whole, i))
             close_to(op->name, op->tensors[i].name, parts.data[i], whole.data[i], (int64_t)(whole.bytes[i] / 4), op->tensors[i].gate ? 2e-5 : 3e-6);
         lnt_free(sum[i]);

@@ -190,7 +190,11 @@ static void put_sizes(writer *w, const lnt_recur_op *op)
 static void put_tensors(writer *w, const lnt_recur_op *op)
 {
     static const char *const roles[] = { "input", "state", "cotangent", "output", "saved", "gradient", "report" };
-    static const char *const values[] = { "any", "unit", "decay", "strength", "positive", "negative", "symmetric", "count" };
+    static const char *const values[] = {
+        [LNT_VALUES_ANY] = "any",           [LNT_VALUES_UNIT] = "unit",         [LNT_VALUES_DECAY] = "decay", [LNT_VALUES_STRENGTH] = "strength",
+        [LNT_VALUES_POSITIVE] = "positive", [LNT_VALUES_NEGATIVE] = "negative", [LNT_VALUES_SIGN] = "sign",   [LNT_VALUES_SYMMETRIC] = "symmetric",
+        [LNT_VALUES_COUNT] = "count",
+    };
     put(w, ", \"tensors\": [");
     for (int i = 0; op->tensors[i].name; i++) {
         const lnt_recur_tensor *t = &op->tensors[i];
