@@ -20,6 +20,7 @@ import sys
 import tempfile
 import time
 from pathlib import Path
+from xml.etree import ElementTree
 
 SOURCE = Path(__file__).resolve().parents[2]
 SMALL = ["--set", "hidden_size=32", "--set", "num_hidden_layers=2", "--set", "num_heads=2", "--batch", "2", "--length", "32", "--steps", "6", "--warmup", "2",
@@ -443,6 +444,17 @@ def pairs(place, rng, deadline):
     return f"{runs} of {len(everything)} pairs of {', '.join(names)}"
 
 
+def of_generated_code(error):
+    """oneDNN writes its products' code at run time and lets it read past its own buffers: code that lies in no file, on memory that linnet has not asked for.
+    Such code on a block of linnet's is an error of linnet's, in a product's sizes."""
+    stacks = error.findall("stack")
+    if len(stacks) == 0 or stacks[0].find("frame/obj") is not None:
+        return False
+    owners = [frame.findtext("obj", "") for frame in stacks[1].findall("frame")] if len(stacks) > 1 else []
+    asked = next((o for o in owners if "vgpreload" not in o and "libc.so" not in o), "")
+    return "libdnnl" in asked or not owners
+
+
 def valgrind(place, rng, deadline):
     """A training step, a generation, an evaluation and an operator: no error, nothing lost."""
     del rng, deadline
@@ -451,10 +463,14 @@ def valgrind(place, rng, deadline):
     commands = [["train", place.text, *SMALL, *MODELS["delta"], "--steps", "1", "--out", work / "m"], ["generate", m, "--prompt", "ab", "--tokens", "4"],
                 ["eval", m, place.text, "--max-tokens", "64", "--length", "32"], ["op", "gated_delta_rule", place.op, work / "out.safetensors", "--backward"]]
     for command in commands:
-        words = ["valgrind", "-q", "--error-exitcode=99", "--leak-check=full", "--errors-for-leak-kinds=definite", tool["linnet"], *map(str, command)]
+        errors = work.parent / "valgrind.xml"
+        words = ["valgrind", "-q", "--error-exitcode=99", "--leak-check=full", "--errors-for-leak-kinds=definite", "--xml=yes", f"--xml-file={errors}",
+                 tool["linnet"], *map(str, command)]
         done = subprocess.run(words, env=environment({"LINNET_CPU": "avx2"}), capture_output=True, encoding="utf-8", errors="replace")  # it knows no AVX-512
-        if done.returncode != 0:
-            raise Finding(f"valgrind\n  {' '.join(words)}\n  ended with {done.returncode}\n{done.stderr[-6000:]}")
+        ours = [e for e in ElementTree.parse(errors).getroot().iter("error") if not of_generated_code(e)]
+        if done.returncode not in (0, 99) or ours:
+            shown = "\n".join(ElementTree.tostring(e, encoding="unicode") for e in ours[:3])
+            raise Finding(f"valgrind\n  {' '.join(words)}\n  ended with {done.returncode}, {len(ours)} errors\n{done.stderr[-3000:]}\n{shown[:6000]}")
     return f"{len(commands)} commands"
 
 

@@ -362,7 +362,7 @@ __device__ __forceinline__ void load(tile<KP, ROWS> &s, const lnt_mesa_solve<T, 
     for (int d = tid; d < KP; d += THREADS) {
         float diagonal = d < K ? to_float(H[(int64_t)d * K + d]) : 0.0f;
         for (int j = 0; j < first + ROWS; j++) {
-            diagonal = diagonal * expf(s.gate[j]) + s.beta[j] * s.k[j][d] * s.k[j][d];
+            diagonal = fmaf(s.beta[j] * s.k[j][d], s.k[j][d], diagonal * expf(s.gate[j]));
             if (j >= first) s.P[j - first][d] = d < K ? diagonal : FLT_MAX;
         }
     }
@@ -449,8 +449,9 @@ template <int KP, int ROWS> __device__ __forceinline__ place place_of(uint64_t (
     return at;
 }
 
-/* All steps of the CTA's rows, once `load` has come back: X, R and M stay in `t`. t0: the chunk's first token. Long: the guess and the steps
- * share the rows' numbers, which are in registers. */
+/* All steps of the CTA's rows, once `load` has come back: X, R and M stay in `t`. t0: the chunk's first token. Sums of two products say which is fused:
+ * the compiler would choose differently for CTAs of different shapes, and rows would have other bits there. Long: the guess and the steps share the rows'
+ * numbers, which are in registers. */
 template <int KP, int ROWS, bool HALF, bool KEEP, typename T, typename S>
 __device__ __forceinline__ void take_steps(tile<KP, ROWS> &s, const place &at, rows_of &t, const lnt_mesa_solve<T, S> &a,
                                            const lnt_mesa_course &course, const S *H, int64_t t0, int len, int h, int first, const trail &past,
@@ -557,7 +558,7 @@ __device__ __forceinline__ void take_steps(tile<KP, ROWS> &s, const place &at, r
 #pragma unroll
             for (int j = 0; j < 8; j++) {
                 float *p = &s.P[at.row[i]][column_of(at, j)];
-                *p = t.M[i][j] * t.R[i][j] + f * *p;
+                *p = fmaf(f, *p, t.M[i][j] * t.R[i][j]);
             }
         }
         out.blocks++;
