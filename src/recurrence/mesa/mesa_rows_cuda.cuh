@@ -449,9 +449,9 @@ template <int KP, int ROWS> __device__ __forceinline__ place place_of(uint64_t (
     return at;
 }
 
-/* All steps of the CTA's rows, once `load` has come back: X, R and M stay in `t`. t0: the chunk's first token. Sums of two products say which is fused:
- * the compiler would choose differently for CTAs of different shapes, and rows would have other bits there. Long: the guess and the steps share the rows'
- * numbers, which are in registers. */
+/* All steps of the CTA's rows, once `load` has come back: X, R and M stay in `t`. t0: its first token. Sums of two products say which is fused:
+ * the compiler would choose differently for CTAs of different shapes, and rows would have other bits there. Long: the guess and the steps share the
+ * rows' numbers, which are in registers. */
 template <int KP, int ROWS, bool HALF, bool KEEP, typename T, typename S>
 __device__ __forceinline__ void take_steps(tile<KP, ROWS> &s, const place &at, rows_of &t, const lnt_mesa_solve<T, S> &a,
                                            const lnt_mesa_course &course, const S *H, int64_t t0, int len, int h, int first, const trail &past,
