@@ -45,6 +45,13 @@ static const lnt_recur_case many_cases[] = {
     { "selective_scan", 2, { 40, 33 }, { { "D", 50 }, { "M", 40 } }, .beta = 0.3, .states = true },
     { "selective_scan", 3, { 17, 0, 9 }, { { "D", 21 }, { "M", 128 } }, .beta = 0.3, .states = true },
     { "selective_scan", 2, { 100, 31 }, { { "D", 40 }, { "M", 29 } }, .beta = 0.3, .states = true },
+    { "selective_scan", 2, { 40, 70 }, { { "D", 34 }, { "M", 90 } }, .beta = 0.3, .states = true, .option = { { "signed", 1 } } },
+    { "longhorn", 3, { 40, 0, 33 }, { { "D", 50 }, { "M", 40 } }, .beta = 1, .states = true },
+    { "longhorn", 2, { 70, 9 }, { { "D", 21 }, { "M", 128 } }, .beta = 3, .states = true },
+    { "complex_scan", 3, { 300, 0, 513 }, { { "D", 1000 } }, .gate = -0.02, .reset = 0.001, .states = true },
+    { "lru", 3, { 700, 0, 1300 }, { { "D", 1000 } }, .gate = -0.01, .states = true },
+    { "rglru", 3, { 700, 0, 1300 }, { { "D", 1000 } }, .states = true, .option = { { "first", 1 } } },
+    { "rglru", 1, { 1500 }, { { "D", 65 } }, .states = true },
     { 0 },
 };
 /* The cases of every core, and those here. */

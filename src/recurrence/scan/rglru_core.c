@@ -9,7 +9,14 @@
 LNT_DECLARE_VARIANTS(const lnt_recur_impl, lnt_rglru_chunk);
 LNT_DECLARE_VARIANTS(const lnt_recur_impl, lnt_rglru_recurrent);
 
+#ifdef LINNET_CUDA
+extern const lnt_recur_impl lnt_rglru_chunk_cuda, lnt_rglru_recurrent_cuda; /* rglru_cuda.cu */
+#endif
+
 static const lnt_recur_impl *const impls[] = {
+#ifdef LINNET_CUDA
+    &lnt_rglru_chunk_cuda,    &lnt_rglru_recurrent_cuda,
+#endif
     &lnt_rglru_chunk_amx,     &lnt_rglru_chunk_avx512,     &lnt_rglru_chunk_avx2,     &lnt_rglru_chunk_base,
     &lnt_rglru_recurrent_amx, &lnt_rglru_recurrent_avx512, &lnt_rglru_recurrent_avx2, &lnt_rglru_recurrent_base,
     &lnt_rglru_reference,     NULL,

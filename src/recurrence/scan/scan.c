@@ -46,15 +46,6 @@ static const lnt_recur_tensor tensors[] = {
     { 0 },
 };
 
-static linnet_status check(lnt_ctx *c, const void *args, bool backward)
-{
-    const lnt_scan_args *a = args;
-    (void)backward;
-    if (!a->has_sign || !lnt_on_cuda(c)) return LINNET_OK;
-    lnt_fail(c, LINNET_EUNSUPPORTED, "scan with signed decays has no implementation for a GPU");
-    return lnt_hint(c, "Use --device cpu.");
-}
-
 const lnt_recur_op lnt_recur_scan = {
     .name = "scan",
     .core = "scan",
@@ -67,7 +58,6 @@ const lnt_recur_op lnt_recur_scan = {
     .cases = lnt_scan_cases,
     .f32 = { 2e-6, 1e-5, 5e-5 },
     .bf16 = { 5e-3, 5e-3, 2e-2 },
-    .check = check,
     .flops = flops,
     .node = &(const lnt_op){ LNT_RECUR_NODE_READING("scan", LNT_NEEDS_IN0 | LNT_NEEDS_IN2 | LNT_NEEDS_OUT0) }, /* log_a, sign, the states */
 };

@@ -84,4 +84,9 @@ extern const lnt_recur_impl lnt_s4d_reference, lnt_rglru_reference;
 extern const lnt_recur_impl lnt_scan_reference, lnt_selective_reference, lnt_complex_reference;
 extern const lnt_recur_case lnt_scan_cases[];
 
+/* selective.c's and longhorn_core.c's. */
+extern const lnt_recur_impl *const lnt_selective_impls[];
+extern const lnt_recur_size lnt_selective_sizes[];
+double lnt_selective_flops(const void *args, int C, bool backward);
+
 #endif

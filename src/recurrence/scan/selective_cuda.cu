@@ -1,11 +1,12 @@
-/* The selective scan on a GPU (README.md), token by token. A channel's M numbers lie in G lanes, four each, a warp has 32 / G channels, a CTA four
- * warps; B, C and the channels' rows come through shared memory, TB tokens at a time. Exponentials decide: one a number forward, two in reverse;
- * those of TOGETHER tokens are made side by side, for there are few warps to wait for each other.
+/* Scans with M numbers of a state for each channel on a GPU (README.md), token by token: the selective scan, with decays of either sign too, and
+ * longhorn. A channel's numbers lie in G lanes, EACH in each, so that a multiprocessor has warps enough to fill each other's waits. TB tokens at a
+ * time come through shared memory, turned so that a lane reads four tokens at once; the next ones are on their way meanwhile.
  *
- * Forward again on the way back keeps the state at the start of every tile; back, a tile's states are made again, and stay in shared memory with
- * their decays. What a CTA's channels add to dB and dC is one of as many parts as there are CTAs to a sequence; those are added in order, and so are
- * the sequences' of dA and dD. */
+ * Exponentials decide: one a number forward, two in reverse. Forward again on the way back keeps the state at the start of every ROUND tokens; back,
+ * a round's states and decays are made again and stay in registers. What a CTA's channels add to dB and dC is one of as many parts as there are CTAs
+ * to a sequence; those are added in order, and so are the sequences' of dA and dD. */
 #include "recurrence/decay/decay_vector.cuh"
+#include "recurrence/recur_cuda.cuh"
 
 extern "C" {
 #include "recurrence/scan/scan.h"
@@ -13,110 +14,170 @@ extern "C" {
 
 namespace {
 
-constexpr int WARPS = 4, THREADS = 32 * WARPS, EACH = 4; /* EACH: numbers of a state in a lane */
-constexpr int WIDEST = 32 * EACH, TOGETHER = 8, BACK_TOGETHER = 4; /* tokens side by side */
+constexpr int TB = 32; /* tokens of a tile, a lane each while it is loaded */
+constexpr int PITCH = TB + 4; /* of its rows in shared memory: 16 bytes of 8 lanes lie in 32 banks */
+constexpr int WIDEST = 128;
 constexpr float LOG2E = 1.44269504088896341f;
+enum rule { EXPONENTIAL, SIGNED, LONGHORN };
 
 struct selective_args {
     const void *u, *B, *C, *dout; /* dout NULL: zeros */
     const float *delta, *A, *skip, *s0, *dsT;
+    const float *squares;         /* longhorn: B.B [T] */
     void *o, *du;                 /* o NULL: not wanted */
     float *ddelta, *sT, *ds0;
-    float *kept;                  /* [T / TB + N,D,G,EACH]; NULL: not wanted */
-    float *dB, *dC, *dA, *dskip;  /* parts: [strips,T,M] twice, [N,D,M], [N,D]; NULL: not wanted */
+    float *kept;                  /* [T / ROUND + N,D,MP]; NULL: not wanted */
+    float *dB, *dC, *dsquares, *dA, *dskip; /* parts: [strips,T,M] twice, [strips,T], [N,D,M], [N,D]; NULL: not wanted */
     const int64_t *cu;
     int64_t T;
     int D, M, strips;
 };
 
-/* Lanes of a channel and what follows from their number; TB tokens of a tile. */
-template <int LANES> struct shape {
-    static constexpr int G = LANES, TB = LANES <= 8 ? 16 : 8, OF_WARP = 32 / G, CH = WARPS * OF_WARP, MP = EACH * G;
-    static constexpr int ROWS_EACH = TB * MP / THREADS, CHANNELS_EACH = (TB * CH + THREADS - 1) / THREADS;
+template <int LANES, int NUMBERS> struct shape {
+    static constexpr int G = LANES, EACH = NUMBERS, MP = G * EACH, WARPS = EACH == 4 ? 4 : 16, THREADS = 32 * WARPS;
+    static constexpr int OF_WARP = 32 / G, CH = WARPS * OF_WARP, ROUND = EACH == 1 ? 16 : 8, ROUNDS = TB / ROUND;
 };
 
-/* Where a thread stands. */
-template <int LANES> struct place {
-    int g, of_cta, first, channel, m;
+/* Where a thread stands: number i of its channel's state is m + i G. */
+template <typename S> struct place {
+    int lane, warp, m, of_cta, first, channel, strip;
     int64_t n, begin, end, tiles;
     bool real;
 
     __device__ __forceinline__ explicit place(const selective_args &p)
     {
-        using s = shape<LANES>;
-        const int lane = (int)threadIdx.x % 32, warp = (int)threadIdx.x / 32;
-        g = lane % s::G, of_cta = warp * s::OF_WARP + lane / s::G, first = (int)(blockIdx.x % p.strips) * s::CH, channel = first + of_cta;
-        m = g * EACH;
-        n = blockIdx.x / p.strips, begin = p.cu[n], end = p.cu[n + 1], tiles = (end - begin + s::TB - 1) / s::TB;
+        lane = (int)threadIdx.x % 32, warp = (int)threadIdx.x / 32, m = lane % S::G, of_cta = warp * S::OF_WARP + lane / S::G;
+        strip = (int)(blockIdx.x % p.strips), first = strip * S::CH, channel = first + of_cta;
+        n = blockIdx.x / p.strips, begin = p.cu[n], end = p.cu[n + 1], tiles = (end - begin + TB - 1) / TB;
         real = channel < p.D;
     }
     /* x [N,D,M] or, of all sequences, [D,M] */
-    __device__ __forceinline__ void read(const selective_args &p, float (&to)[EACH], const float *x, int64_t sequence) const
+    __device__ __forceinline__ void read(const selective_args &p, float (&to)[S::EACH], const float *x, int64_t sequence) const
     {
 #pragma unroll
-        for (int i = 0; i < EACH; i++) to[i] = x && real && m + i < p.M ? x[(sequence * p.D + channel) * p.M + m + i] : 0.f;
+        for (int i = 0; i < S::EACH; i++) to[i] = x && real && m + i * S::G < p.M ? x[(sequence * p.D + channel) * p.M + m + i * S::G] : 0.f;
     }
-    __device__ __forceinline__ void write(const selective_args &p, float *x, const float (&from)[EACH]) const
+    __device__ __forceinline__ void write(const selective_args &p, float *x, const float (&from)[S::EACH]) const
     {
 #pragma unroll
-        for (int i = 0; i < EACH; i++)
-            if (x && real && m + i < p.M) x[(n * p.D + channel) * p.M + m + i] = from[i];
+        for (int i = 0; i < S::EACH; i++)
+            if (x && real && m + i * S::G < p.M) x[(n * p.D + channel) * p.M + m + i * S::G] = from[i];
     }
-    /* of the tile's start; as many floats as lanes hold */
-    __device__ __forceinline__ float4 *kept(const selective_args &p, int64_t tile) const
+    /* of the round's start */
+    __device__ __forceinline__ float *kept(const selective_args &p, int64_t round) const
     {
-        using s = shape<LANES>;
-        return (float4 *)p.kept + ((begin / s::TB + n + tile) * p.D + channel) * s::G + g;
-    }
-};
-
-template <int LANES> struct tile_rows {
-    using s = shape<LANES>;
-    float B[s::TB][s::MP], C[s::TB][s::MP], u[s::TB][s::CH], delta[s::TB][s::CH], dy[s::TB][s::CH];
-};
-
-/* Tokens t .. t + TB - 1, from memory to registers and on; those from the sequence's end on change nothing. */
-template <typename T, int LANES> struct fetched {
-    using s = shape<LANES>;
-    float B[s::ROWS_EACH], C[s::ROWS_EACH], u[s::CHANNELS_EACH], delta[s::CHANNELS_EACH], dy[s::CHANNELS_EACH];
-
-    __device__ __forceinline__ void fetch(const selective_args &p, const place<LANES> &at, int64_t t, bool back)
-    {
-#pragma unroll
-        for (int k = 0; k < s::ROWS_EACH; k++) {
-            const int i = k * THREADS + (int)threadIdx.x, j = i / s::MP, m = i % s::MP;
-            const bool real = t + j < at.end && m < p.M;
-            B[k] = real ? to_float(((const T *)p.B)[(t + j) * p.M + m]) : 0.f;
-            C[k] = real ? to_float(((const T *)p.C)[(t + j) * p.M + m]) : 0.f;
-        }
-#pragma unroll
-        for (int k = 0; k < s::CHANNELS_EACH; k++) {
-            const int i = k * THREADS + (int)threadIdx.x, j = i / s::CH, c = at.first + i % s::CH;
-            const bool real = j < s::TB && t + j < at.end && c < p.D;
-            const int64_t of = (t + j) * p.D + c;
-            u[k] = real ? to_float(((const T *)p.u)[of]) : 0.f;
-            delta[k] = real ? p.delta[of] : 0.f;
-            dy[k] = back && real && p.dout ? to_float(((const T *)p.dout)[of]) : 0.f;
-        }
-    }
-    __device__ __forceinline__ void put(tile_rows<LANES> &x) const
-    {
-        __syncthreads();
-#pragma unroll
-        for (int k = 0; k < s::ROWS_EACH; k++) {
-            const int i = k * THREADS + (int)threadIdx.x;
-            x.B[i / s::MP][i % s::MP] = B[k], x.C[i / s::MP][i % s::MP] = C[k];
-        }
-#pragma unroll
-        for (int k = 0; k < s::CHANNELS_EACH; k++) {
-            const int i = k * THREADS + (int)threadIdx.x;
-            if (i < s::TB * s::CH) x.u[i / s::CH][i % s::CH] = u[k], x.delta[i / s::CH][i % s::CH] = delta[k], x.dy[i / s::CH][i % s::CH] = dy[k];
-        }
-        __syncthreads();
+        return p.kept + ((begin / S::ROUND + n + round) * p.D + channel) * S::MP + m;
     }
 };
 
-__device__ __forceinline__ void four(float (&to)[EACH], const float *from)
+/* ---- tiles of rows ----------------------------------------------------------------------------------------------------------------------- */
+
+/* TB rows of WIDTH columns, from memory to registers and on, 16 bytes of a row a lane; the first of WARPS warps to have some is START. */
+template <typename T, int WIDTH, int WARPS, int START> struct rows {
+    static constexpr int PER = 16 / (int)sizeof(T) < WIDTH ? 16 / (int)sizeof(T) : WIDTH, PARTS = WIDTH / PER, EACH = (PARTS + WARPS - 1) / WARPS;
+    lnt_pack<T, PER> x[EACH];
+
+    static constexpr int next() { return (START + PARTS) % WARPS; }
+
+    static __device__ __forceinline__ int part(int k) { return ((int)threadIdx.x / 32 + WARPS - START % WARPS) % WARPS + k * WARPS; }
+    /* Rows t .. of x [.,columns] from column `first` on; what is not there is zero. */
+    __device__ __forceinline__ void fetch(const void *from, int64_t t, int64_t end, int columns, int first)
+    {
+        const int64_t row = t + (int)threadIdx.x % 32;
+        const bool whole = columns % 8 == 0;
+#pragma unroll
+        for (int k = 0; k < EACH; k++) {
+            const int at = first + part(k) * PER;
+            const bool there = from && part(k) < PARTS && row < end;
+            const T *p = (const T *)from + row * columns + at;
+#pragma unroll
+            for (int i = 0; i < PER; i++) x[k].x[i] = from_float<T>(0.f);
+            if (there && whole && at < columns) x[k] = *(const lnt_pack<T, PER> *)p;
+            if (whole) continue;
+#pragma unroll
+            for (int i = 0; i < PER; i++)
+                if (there && at + i < columns) x[k].x[i] = p[i];
+        }
+    }
+    __device__ __forceinline__ void put(float (*to)[PITCH]) const
+    {
+#pragma unroll
+        for (int k = 0; k < EACH; k++)
+            if (part(k) < PARTS)
+#pragma unroll
+                for (int i = 0; i < PER; i++) to[part(k) * PER + i][threadIdx.x % 32] = to_float(x[k].x[i]);
+    }
+    /* The other way: `count` rows, to memory. */
+    static __device__ __forceinline__ void store(void *to, const float (*from)[PITCH], int64_t t, int count, int columns, int first)
+    {
+        const int j = (int)threadIdx.x % 32;
+#pragma unroll
+        for (int k = 0; k < EACH; k++) {
+            const int at = first + part(k) * PER;
+            if (!to || part(k) >= PARTS || j >= count) continue;
+            T *p = (T *)to + (t + j) * columns + at;
+            if (columns % 8 == 0) {
+                float v[PER];
+#pragma unroll
+                for (int i = 0; i < PER; i++) v[i] = from[part(k) * PER + i][j];
+                if (at < columns) store_pack(p, v);
+            } else {
+#pragma unroll
+                for (int i = 0; i < PER; i++)
+                    if (at + i < columns) p[i] = from_float<T>(from[part(k) * PER + i][j]);
+            }
+        }
+    }
+};
+
+template <typename S> struct tile {
+    float B[S::MP][PITCH], C[S::MP][PITCH], u[S::CH][PITCH], delta[S::CH][PITCH];
+};
+template <typename S> struct back_tile {
+    tile<S> x;
+    float dy[S::CH][PITCH], share[S::CH][PITCH]; /* share: longhorn's Delta / beta */
+};
+
+/* What a tile is made of; those from the sequence's end on change nothing. */
+template <typename T, typename S, int RULE, bool BACK> struct fetched {
+    rows<float, S::CH, S::WARPS, 0> delta;
+    rows<T, S::CH, S::WARPS, decltype(delta)::next()> u;
+    rows<T, S::MP, S::WARPS, decltype(u)::next()> B;
+    rows<T, S::MP, S::WARPS, decltype(B)::next()> C;
+    rows<T, S::CH, S::WARPS, decltype(C)::next()> dy;
+    float squares;
+
+    __device__ __forceinline__ void fetch(const selective_args &p, const place<S> &at, int64_t t)
+    {
+        delta.fetch(p.delta, t, at.end, p.D, at.first);
+        u.fetch(p.u, t, at.end, p.D, at.first);
+        B.fetch(p.B, t, at.end, p.M, 0);
+        C.fetch(p.C, t, at.end, p.M, 0);
+        if (BACK) dy.fetch(p.dout, t, at.end, p.D, at.first);
+        if (RULE == LONGHORN) squares = t + at.lane < at.end ? p.squares[t + at.lane] : 0.f;
+    }
+    __device__ __forceinline__ void put(tile<S> &x, float (*share)[PITCH])
+    {
+        using of = decltype(delta);
+        if (RULE == LONGHORN)
+#pragma unroll
+            for (int k = 0; k < of::EACH; k++)
+#pragma unroll
+                for (int i = 0; i < of::PER; i++) {
+                    const float part = 1.f / fmaf(delta.x[k].x[i], squares, 1.f);
+                    delta.x[k].x[i] *= part;
+                    if (BACK && of::part(k) < of::PARTS) share[of::part(k) * of::PER + i][threadIdx.x % 32] = part;
+                }
+        delta.put(x.delta);
+        u.put(x.u);
+        B.put(x.B);
+        C.put(x.C);
+    }
+};
+
+/* ---- arithmetic -------------------------------------------------------------------------------------------------------------------------- */
+
+__device__ __forceinline__ void four(float (&to)[4], const float *from)
 {
     const float4 x = *(const float4 *)from;
     to[0] = x.x, to[1] = x.y, to[2] = x.z, to[3] = x.w;
@@ -127,6 +188,13 @@ __device__ __forceinline__ float exp2_of(float x)
     float e;
     asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(e) : "f"(x));
     return e;
+}
+/* A token's decay of a number with rate A LOG2E. */
+template <int RULE> __device__ __forceinline__ float decay_of(float delta, float rate, float B)
+{
+    if (RULE == LONGHORN) return fmaf(-delta * B, B, 1.f);
+    const float e = exp2_of(delta * rate);
+    return RULE == SIGNED ? fmaf(2.f, e, -1.f) : e;
 }
 
 /* v[0 .. N-1] each summed over the lanes whose numbers differ in the bits O, O / 2 .. LAST: a lane is left with N over their number of the sums (one,
@@ -147,201 +215,303 @@ template <int N, int O, int LAST, int SIZE> __device__ __forceinline__ void fold
     }
 }
 
-/* Sums over a channel's lanes, of N tokens: which of them lane g is left with, and how many. */
-template <int G, int N> struct of_channel {
-    static constexpr int LEFT = N > G ? N / G : 1;
-    static __device__ __forceinline__ int first(int g) { return g * N / G; }
-    static __device__ __forceinline__ bool mine(int g) { return N >= G || g % (N < G ? G / N : 1) == 0; } /* nobody else's too */
-    static __device__ __forceinline__ void sum(float (&v)[N]) { fold<N, G / 2, 1>(v); }
+/* Sums over a channel's lanes of ROUND tokens: there are no fewer lanes than tokens, so that a lane is left with one token's. */
+template <typename S> struct of_channel {
+    static_assert(S::G >= S::ROUND, "a lane has one token's sum");
+    static constexpr int LANES_EACH = S::G / S::ROUND;
+    static __device__ __forceinline__ int token(int m) { return m / LANES_EACH; }
+    static __device__ __forceinline__ bool mine(int m) { return m % LANES_EACH == 0; } /* nobody else's too */
+    static __device__ __forceinline__ void sum(float (&v)[S::ROUND]) { fold<S::ROUND, S::G / 2, 1>(v); }
 };
 
-template <typename T, int LANES> __global__ __launch_bounds__(THREADS) void forward_kernel(const __grid_constant__ selective_args p)
+/* ---- forward ----------------------------------------------------------------------------------------------------------------------------- */
+
+template <typename S> struct fore_shared {
+    tile<S> x[2];
+    float out[2][S::CH][PITCH];
+};
+
+template <typename T, typename S, int RULE>
+__global__ __launch_bounds__(S::THREADS, 1) void forward_kernel(const __grid_constant__ selective_args p)
 {
-    using s = shape<LANES>;
-    __shared__ __align__(16) tile_rows<LANES> x;
-    __shared__ float out[s::TB][s::CH];
+    using sums = of_channel<S>;
+    using out_rows = rows<T, S::CH, S::WARPS, 0>;
+    constexpr int EACH = S::EACH, ROUND = S::ROUND;
+    extern __shared__ __align__(16) unsigned char memory[];
+    fore_shared<S> &w = *(fore_shared<S> *)memory;
     await_last();
     let_next();
-    const place<LANES> at(p);
+    const place<S> at(p);
     float rate[EACH], h[EACH];
     at.read(p, rate, p.A, 0);
     at.read(p, h, p.s0, at.n);
 #pragma unroll
     for (int i = 0; i < EACH; i++) rate[i] *= LOG2E;
     const float skip = at.real && p.skip ? p.skip[at.channel] : 0.f;
-    fetched<T, LANES> next;
-    if (at.tiles) next.fetch(p, at, at.begin, false);
+    fetched<T, S, RULE, false> next;
+    if (at.tiles) next.fetch(p, at, at.begin);
     for (int64_t k = 0; k < at.tiles; k++) {
-        const int64_t t = at.begin + k * s::TB;
-        const int count = (int)(at.end - t < s::TB ? at.end - t : s::TB);
-        next.put(x);
-        if (k + 1 < at.tiles) next.fetch(p, at, t + s::TB, false);
-        if (p.kept && at.real) *at.kept(p, k) = make_float4(h[0], h[1], h[2], h[3]);
-        for (int j0 = 0; j0 < count; j0 += TOGETHER) { /* tokens of the tile that do not exist change nothing */
-            float e[TOGETHER][EACH], input[TOGETHER][EACH], o[TOGETHER];
+        const int64_t t = at.begin + k * TB;
+        const tile<S> &x = w.x[k % 2];
+        next.put(w.x[k % 2], NULL);
+        if (k + 1 < at.tiles) next.fetch(p, at, t + TB);
+        __syncthreads(); /* one a tile: what a tile wrote is read, and its place used again, behind the next tile's */
+        if (k) out_rows::store(p.o, w.out[(k - 1) % 2], t - TB, TB, p.D, at.first);
+        for (int r = 0; r < S::ROUNDS && t + r * ROUND < at.end; r++) { /* tokens of a round that do not exist change nothing */
+            float o[ROUND];
+            if (p.kept && at.real)
 #pragma unroll
-            for (int j = 0; j < TOGETHER; j++) {
-                const float delta = x.delta[j0 + j][at.of_cta], of_u = delta * x.u[j0 + j][at.of_cta];
-                four(input[j], &x.B[j0 + j][at.m]);
+                for (int i = 0; i < EACH; i++) at.kept(p, k * S::ROUNDS + r)[i * S::G] = h[i];
 #pragma unroll
-                for (int i = 0; i < EACH; i++) e[j][i] = exp2_of(delta * rate[i]), input[j][i] *= of_u;
-            }
+            for (int j0 = 0; j0 < ROUND; j0 += 4) {
+                float delta[4], input[4];
+                four(delta, &x.delta[at.of_cta][r * ROUND + j0]);
+                four(input, &x.u[at.of_cta][r * ROUND + j0]);
 #pragma unroll
-            for (int j = 0; j < TOGETHER; j++) {
-                float C[EACH];
-                four(C, &x.C[j0 + j][at.m]);
-                o[j] = 0.f;
+                for (int j = 0; j < 4; j++) input[j] *= delta[j], o[j0 + j] = 0.f;
 #pragma unroll
                 for (int i = 0; i < EACH; i++) {
-                    h[i] = fmaf(e[j][i], h[i], input[j][i]);
-                    o[j] = fmaf(h[i], C[i], o[j]);
+                    float B[4], C[4];
+                    four(B, &x.B[at.m + i * S::G][r * ROUND + j0]);
+                    four(C, &x.C[at.m + i * S::G][r * ROUND + j0]);
+#pragma unroll
+                    for (int j = 0; j < 4; j++) {
+                        h[i] = fmaf(decay_of<RULE>(delta[j], rate[i], B[j]), h[i], input[j] * B[j]);
+                        o[j0 + j] = fmaf(h[i], C[j], o[j0 + j]);
+                    }
                 }
             }
             if (!p.o) continue;
-            using sums = of_channel<s::G, TOGETHER>;
             sums::sum(o);
-#pragma unroll
-            for (int i = 0; i < sums::LEFT && sums::mine(at.g); i++) {
-                const int j = j0 + sums::first(at.g) + i;
-                out[j][at.of_cta] = fmaf(skip, x.u[j][at.of_cta], o[i]);
-            }
+            const int j = r * ROUND + sums::token(at.m);
+            if (sums::mine(at.m)) w.out[k % 2][at.of_cta][j] = fmaf(skip, x.u[at.of_cta][j], o[0]);
         }
-        if (!p.o) continue;
-        __syncthreads();
-        for (int i = (int)threadIdx.x; i < count * s::CH; i += THREADS) {
-            const int c = at.first + i % s::CH;
-            if (c < p.D) ((T *)p.o)[(t + i / s::CH) * p.D + c] = from_float<T>(out[i / s::CH][i % s::CH]);
-        }
+    }
+    __syncthreads();
+    if (at.tiles) {
+        const int64_t k = at.tiles - 1, t = at.begin + k * TB;
+        out_rows::store(p.o, w.out[k % 2], t, (int)(at.end - t), p.D, at.first);
     }
     at.write(p, p.sT, h);
 }
 
-template <int LANES> struct back_shared {
-    using s = shape<LANES>;
-    tile_rows<LANES> x;
-    float4 h[s::TB][THREADS], decay[s::TB][THREADS]; /* each thread's own */
-    float du[s::TB][s::CH], ddelta[s::TB][s::CH], sums[WARPS][s::TB][2 * s::MP];
+/* ---- in reverse -------------------------------------------------------------------------------------------------------------------------- */
+
+template <typename S> struct back_shared {
+    back_tile<S> x;
+    float du[S::CH][PITCH], ddelta[S::CH][PITCH];
+    float sums[S::WARPS][S::ROUND][2 * S::MP], squares[S::WARPS][S::ROUND];
 };
 
-/* What of a tile is gathered from the whole CTA. */
-template <typename T, int LANES>
-__device__ __forceinline__ void put_back(const selective_args &p, const place<LANES> &at, const back_shared<LANES> &w, int64_t t, int count)
+/* dB and dC of a round, from the whole CTA. */
+template <typename S, int RULE>
+__device__ __forceinline__ void put_sums(const selective_args &p, const place<S> &at, const back_shared<S> &w, int64_t t)
 {
-    using s = shape<LANES>;
-    for (int i = (int)threadIdx.x; i < count * s::CH; i += THREADS) {
-        const int j = i / s::CH, c = at.first + i % s::CH;
-        if (c >= p.D) continue;
-        if (p.du) ((T *)p.du)[(t + j) * p.D + c] = from_float<T>(w.du[j][i % s::CH]);
-        if (p.ddelta) p.ddelta[(t + j) * p.D + c] = w.ddelta[j][i % s::CH];
-    }
-    for (int i = (int)threadIdx.x; i < count * 2 * s::MP; i += THREADS) {
-        const int j = i / (2 * s::MP), e = i % (2 * s::MP), m = e % s::MP;
-        float *to = e < s::MP ? p.dB : p.dC;
-        if (!to || m >= p.M) continue;
-        float sum = 0.f;
+    for (int i = (int)threadIdx.x; i < S::ROUND * 2 * S::MP; i += S::THREADS) {
+        const int j = i / (2 * S::MP), e = i % (2 * S::MP), m = e % S::MP;
+        float *to = e < S::MP ? p.dB : p.dC, sum = 0.f;
+        if (!to || m >= p.M || t + j >= at.end) continue;
 #pragma unroll
-        for (int k = 0; k < WARPS; k++) sum += w.sums[k][j][e];
-        to[((int64_t)(blockIdx.x % p.strips) * p.T + t + j) * p.M + m] = sum;
+        for (int k = 0; k < S::WARPS; k++) sum += w.sums[k][j][e];
+        to[((int64_t)at.strip * p.T + t + j) * p.M + m] = sum;
     }
+    const int j = (int)threadIdx.x;
+    if (RULE != LONGHORN || j >= S::ROUND || t + j >= at.end) return;
+    float sum = 0.f;
+#pragma unroll
+    for (int k = 0; k < S::WARPS; k++) sum += w.squares[k][j];
+    p.dsquares[at.strip * p.T + t + j] = sum;
 }
 
-template <typename T, int LANES> __global__ __launch_bounds__(THREADS) void backward_kernel(const __grid_constant__ selective_args p)
+/* What a thread carries over its channel's tokens. */
+template <typename S> struct carried {
+    float A[S::EACH], rate[S::EACH], lam[S::EACH], dA[S::EACH], skip, dskip;
+};
+
+/* Tokens t .. t + ROUND - 1, which are those from `of` on of the tile; h: the states in front of them. */
+template <typename S, int RULE>
+__device__ __forceinline__ void back_round(const place<S> &at, back_shared<S> &w, carried<S> &s, float (&h)[S::EACH], int of)
 {
-    using s = shape<LANES>;
+    constexpr int EACH = S::EACH, ROUND = S::ROUND;
+    using sums = of_channel<S>;
+    const tile<S> &x = w.x.x;
+    float before[ROUND][EACH], e[ROUND][EACH], through_b[ROUND], through_a[ROUND];
+#pragma unroll
+    for (int j0 = 0; j0 < ROUND; j0 += 4) {
+        float delta[4], input[4];
+        four(delta, &x.delta[at.of_cta][of + j0]);
+        four(input, &x.u[at.of_cta][of + j0]);
+#pragma unroll
+        for (int j = 0; j < 4; j++) input[j] *= delta[j];
+#pragma unroll
+        for (int i = 0; i < EACH; i++) {
+            float B[4];
+            four(B, &x.B[at.m + i * S::G][of + j0]);
+#pragma unroll
+            for (int j = 0; j < 4; j++) {
+                before[j0 + j][i] = h[i], e[j0 + j][i] = decay_of<RULE>(delta[j], s.rate[i], B[j]);
+                h[i] = fmaf(e[j0 + j][i], h[i], input[j] * B[j]);
+            }
+        }
+    }
+#pragma unroll
+    for (int j0 = ROUND - 4; j0 >= 0; j0 -= 4) {
+        float delta[4], u[4], dy[4], v[4][2 * EACH];
+        four(delta, &x.delta[at.of_cta][of + j0]);
+        four(u, &x.u[at.of_cta][of + j0]);
+        four(dy, &w.x.dy[at.of_cta][of + j0]);
+#pragma unroll
+        for (int j = 0; j < 4; j++) through_b[j0 + j] = through_a[j0 + j] = 0.f;
+#pragma unroll
+        for (int i = 0; i < EACH; i++) {
+            float B[4], C[4];
+            four(B, &x.B[at.m + i * S::G][of + j0]);
+            four(C, &x.C[at.m + i * S::G][of + j0]);
+#pragma unroll
+            for (int j = 3; j >= 0; j--) {
+                const int k = j0 + j;
+                const float lam = fmaf(dy[j], C[j], s.lam[i]), input = delta[j] * u[j];
+                s.lam[i] = e[k][i] * lam;
+                const float slope = (RULE == LONGHORN ? lam : RULE == SIGNED ? s.lam[i] + lam : s.lam[i]) * before[k][i];
+                const float after = k + 1 < ROUND ? before[k + 1 < ROUND ? k + 1 : 0][i] : h[i];
+                v[j][EACH + i] = dy[j] * after, v[j][i] = lam * input;
+                through_b[k] = fmaf(lam, B[j], through_b[k]);
+                if (RULE == LONGHORN) {
+                    v[j][i] = fmaf(-2.f * delta[j] * B[j], slope, v[j][i]);
+                    through_a[k] = fmaf(-B[j] * B[j], slope, through_a[k]);
+                } else {
+                    s.dA[i] = fmaf(slope, delta[j], s.dA[i]);
+                    through_a[k] = fmaf(slope, s.A[i], through_a[k]);
+                }
+            }
+        }
+#pragma unroll
+        for (int j = 0; j < 4; j++) { /* over the warp's channels */
+            constexpr int LEFT = 2 * EACH / S::OF_WARP;
+            fold<2 * EACH, 16, S::G>(v[j]);
+#pragma unroll
+            for (int i = 0; i < LEFT; i++) {
+                const int which = at.lane / S::G * LEFT + i;
+                w.sums[at.warp][j0 + j][which / EACH * S::MP + which % EACH * S::G + at.m] = v[j][i];
+            }
+        }
+    }
+    sums::sum(through_b);
+    sums::sum(through_a);
+    const int k = sums::token(at.m), j = of + k;
+    const float delta = x.delta[at.of_cta][j], u = x.u[at.of_cta][j], dy = w.x.dy[at.of_cta][j], step = fmaf(u, through_b[0], through_a[0]);
+    const float share = RULE == LONGHORN ? w.x.share[at.of_cta][j] : 1.f;
+    if (sums::mine(at.m)) {
+        w.du[at.of_cta][j] = fmaf(delta, through_b[0], s.skip * dy), w.ddelta[at.of_cta][j] = step * share * share;
+        s.dskip = fmaf(dy, u, s.dskip);
+    }
+    if (RULE != LONGHORN) return;
+    float to_squares = -step * delta * delta;
+#pragma unroll
+    for (int o = 16; o >= S::G; o >>= 1) to_squares += __shfl_xor_sync(~0u, to_squares, o);
+    if (at.lane < S::G && sums::mine(at.m)) w.squares[at.warp][k] = to_squares;
+}
+
+template <typename T, typename S, int RULE>
+__global__ __launch_bounds__(S::THREADS, 1) void backward_kernel(const __grid_constant__ selective_args p)
+{
+    constexpr int EACH = S::EACH, ROUND = S::ROUND;
     extern __shared__ __align__(16) unsigned char memory[];
-    back_shared<LANES> &w = *(back_shared<LANES> *)memory;
+    back_shared<S> &w = *(back_shared<S> *)memory;
     await_last();
     let_next();
-    const place<LANES> at(p);
-    const int tid = (int)threadIdx.x, lane = tid % 32, warp = tid / 32;
-    float A[EACH], rate[EACH], carry[EACH], dA[EACH] = {}, dskip = 0.f;
-    at.read(p, A, p.A, 0);
+    const place<S> at(p);
+    carried<S> s;
+    at.read(p, s.A, p.A, 0);
+    at.read(p, s.lam, p.dsT, at.n);
 #pragma unroll
-    for (int i = 0; i < EACH; i++) rate[i] = A[i] * LOG2E;
-    at.read(p, carry, p.dsT, at.n);
-    const float skip = at.real && p.skip ? p.skip[at.channel] : 0.f;
-    fetched<T, LANES> rows;
+    for (int i = 0; i < EACH; i++) s.rate[i] = s.A[i] * LOG2E, s.dA[i] = 0.f;
+    s.skip = at.real && p.skip ? p.skip[at.channel] : 0.f, s.dskip = 0.f;
+    fetched<T, S, RULE, true> next;
+    if (at.tiles) next.fetch(p, at, at.begin + (at.tiles - 1) * TB);
     for (int64_t k = at.tiles - 1; k >= 0; k--) {
-        const int64_t t = at.begin + k * s::TB;
-        const int count = (int)(at.end - t < s::TB ? at.end - t : s::TB);
-        rows.fetch(p, at, t, true);
-        rows.put(w.x);
-        float4 h = at.real ? *at.kept(p, k) : make_float4(0.f, 0.f, 0.f, 0.f);
-        const int rounds = (count + BACK_TOGETHER - 1) / BACK_TOGETHER;
-        for (int r = 0; r < rounds; r++) {
-#pragma unroll
-            for (int j = r * BACK_TOGETHER; j < (r + 1) * BACK_TOGETHER; j++) {
-                const float delta = w.x.delta[j][at.of_cta], input = delta * w.x.u[j][at.of_cta];
-                const float4 B = *(const float4 *)&w.x.B[j][at.m];
-                const float4 e = make_float4(exp2_of(delta * rate[0]), exp2_of(delta * rate[1]), exp2_of(delta * rate[2]), exp2_of(delta * rate[3]));
-                w.h[j][tid] = h, w.decay[j][tid] = e;
-                h = make_float4(fmaf(e.x, h.x, input * B.x), fmaf(e.y, h.y, input * B.y), fmaf(e.z, h.z, input * B.z), fmaf(e.w, h.w, input * B.w));
-            }
-        }
-        float after[EACH] = { h.x, h.y, h.z, h.w };
-        for (int r = rounds - 1; r >= 0; r--) {
-            float through_b[BACK_TOGETHER], through_a[BACK_TOGETHER];
-#pragma unroll
-            for (int k4 = BACK_TOGETHER - 1; k4 >= 0; k4--) {
-                const int j = r * BACK_TOGETHER + k4;
-                const float delta = w.x.delta[j][at.of_cta], u = w.x.u[j][at.of_cta], dy = w.x.dy[j][at.of_cta], input = delta * u;
-                float B[EACH], C[EACH], before[EACH], e[EACH], v[2 * EACH];
-                four(B, &w.x.B[j][at.m]);
-                four(C, &w.x.C[j][at.m]);
-                four(before, &w.h[j][tid].x);
-                four(e, &w.decay[j][tid].x);
-                through_b[k4] = through_a[k4] = 0.f;
-#pragma unroll
-                for (int i = 0; i < EACH; i++) {
-                    const float lambda = fmaf(dy, C[i], carry[i]);
-                    carry[i] = e[i] * lambda;
-                    const float carried = carry[i] * before[i];
-                    dA[i] = fmaf(carried, delta, dA[i]);
-                    v[i] = lambda * input, v[EACH + i] = dy * after[i];
-                    through_b[k4] = fmaf(lambda, B[i], through_b[k4]);
-                    through_a[k4] = fmaf(carried, A[i], through_a[k4]);
-                    after[i] = before[i];
-                }
-                dskip = fmaf(dy, u, dskip);
-                fold<2 * EACH, 16, s::G>(v); /* over the warp's channels */
-                constexpr int LEFT = 2 * EACH / s::OF_WARP;
-#pragma unroll
-                for (int i = 0; i < LEFT; i++) {
-                    const int which = lane / s::G * LEFT + i;
-                    w.sums[warp][j][which / EACH * s::MP + at.m + which % EACH] = v[i];
-                }
-            }
-            using sums = of_channel<s::G, BACK_TOGETHER>;
-            sums::sum(through_b);
-            sums::sum(through_a);
-#pragma unroll
-            for (int i = 0; i < sums::LEFT && sums::mine(at.g); i++) {
-                const int j = r * BACK_TOGETHER + sums::first(at.g) + i;
-                const float delta = w.x.delta[j][at.of_cta], u = w.x.u[j][at.of_cta], dy = w.x.dy[j][at.of_cta];
-                w.du[j][at.of_cta] = fmaf(delta, through_b[i], skip * dy), w.ddelta[j][at.of_cta] = fmaf(u, through_b[i], through_a[i]);
-            }
-        }
+        const int64_t t = at.begin + k * TB;
+        const int count = (int)(at.end - t < TB ? at.end - t : TB);
+        next.put(w.x.x, w.x.share);
+        next.dy.put(w.x.dy);
+        if (k) next.fetch(p, at, t - TB);
         __syncthreads();
-        put_back<T>(p, at, w, t, count);
+        for (int r = (count + ROUND - 1) / ROUND - 1; r >= 0; r--) {
+            float h[EACH];
+#pragma unroll
+            for (int i = 0; i < EACH; i++) h[i] = at.real ? at.kept(p, k * S::ROUNDS + r)[i * S::G] : 0.f;
+            back_round<S, RULE>(at, w, s, h, r * ROUND);
+            __syncthreads();
+            put_sums<S, RULE>(p, at, w, t + r * ROUND);
+            __syncthreads();
+        }
+        rows<T, S::CH, S::WARPS, 0>::store(p.du, w.du, t, count, p.D, at.first);
+        rows<float, S::CH, S::WARPS, 0>::store(p.ddelta, w.ddelta, t, count, p.D, at.first);
     }
-    at.write(p, p.ds0, carry);
-    at.write(p, p.dA, dA);
-    if (p.dskip && at.real && at.g == 0) p.dskip[at.n * p.D + at.channel] = dskip;
+    at.write(p, p.ds0, s.lam);
+    if (RULE != LONGHORN) at.write(p, p.dA, s.dA);
+#pragma unroll
+    for (int o = S::G / 2; o; o >>= 1) s.dskip += __shfl_xor_sync(~0u, s.dskip, o);
+    if (p.dskip && at.real && at.m == 0) p.dskip[at.n * p.D + at.channel] = s.dskip;
 }
 
-/* ---- calls ---------------------------------------------------------------------------------------------------------------------------------- */
+/* ---- longhorn's k.k ---------------------------------------------------------------------------------------------------------------------- */
 
-int lanes_of(const lnt_selective_args *a) { return a->M <= 16 ? 4 : a->M <= 32 ? 8 : a->M <= 64 ? 16 : 32; }
-int64_t strips_of(const lnt_selective_args *a) { return lnt_div_up(a->D, WARPS * 32 / lanes_of(a)); }
-int64_t tile_of(const lnt_selective_args *a) { return lanes_of(a) <= 8 ? 16 : 8; }
+constexpr int SMALL_THREADS = 256;
+
+/* squares [T] = rows of B with themselves, a warp each. */
+template <typename T> __global__ __launch_bounds__(SMALL_THREADS) void squares_kernel(const T *B, float *squares, int64_t rows_, int M)
+{
+    await_last();
+    let_next();
+    const int64_t t = (int64_t)blockIdx.x * (SMALL_THREADS / 32) + threadIdx.x / 32;
+    if (t >= rows_) return;
+    float sum = 0.f;
+    for (int m = (int)threadIdx.x % 32; m < M; m += 32) {
+        const float x = to_float(B[t * M + m]);
+        sum = fmaf(x, x, sum);
+    }
+    sum = warp_sum(sum);
+    if (threadIdx.x % 32 == 0) squares[t] = sum;
+}
+
+/* dB [T,M] = sums of its parts and 2 B times those of the squares' [strips,T]. */
+template <typename T>
+__global__ __launch_bounds__(SMALL_THREADS) void through_squares_kernel(T *dB, const T *B, const float *parts, const float *dsquares, int strips,
+                                                                        int64_t rows_, int M)
+{
+    await_last();
+    let_next();
+    const int64_t i = (int64_t)blockIdx.x * SMALL_THREADS + threadIdx.x;
+    if (i >= rows_ * M) return;
+    float sum = 0.f, to_squares = 0.f;
+    for (int s = 0; s < strips; s++) sum += parts[s * rows_ * M + i], to_squares += dsquares[s * rows_ + i / M];
+    dB[i] = from_float<T>(fmaf(2.f * to_float(B[i]), to_squares, sum));
+}
+
+/* ---- calls ------------------------------------------------------------------------------------------------------------------------------- */
+
+/* M up to 16, 32, 64, 128. */
+int size_of(const lnt_selective_args *a) { return a->M <= 16 ? 16 : a->M <= 32 ? 32 : a->M <= 64 ? 64 : 128; }
+template <int SIZE> using shape_of = shape<SIZE == 16 ? 16 : 32, SIZE == 16 ? 1 : SIZE / 32>;
+int64_t strips_of(const lnt_selective_args *a)
+{
+    const int size = size_of(a);
+    return lnt_div_up(a->D, size == 16 ? shape_of<16>::CH : size == 32 ? shape_of<32>::CH : size == 64 ? shape_of<64>::CH : shape_of<128>::CH);
+}
+bool longhorn(const lnt_selective_args *a) { return a->op->kind == LNT_LONGHORN; }
 
 /* In the workspace. */
-size_t carve(const lnt_selective_args *a, selective_args *p)
+size_t carve(const lnt_selective_args *a, bool back, selective_args *p)
 {
     vector_arena m = { (char *)a->workspace, 0 };
-    const int64_t rows = strips_of(a) * a->tokens * a->M, slots = a->tokens / tile_of(a) + a->sequences;
-    p->kept = m.take<float>(slots * a->D * lanes_of(a) * EACH);
-    p->dB = m.take<float>(rows), p->dC = m.take<float>(rows);
+    const int64_t rows_ = strips_of(a) * a->tokens, rounds = a->tokens / (size_of(a) <= 32 ? 16 : 8) + a->sequences;
+    float *squares = m.take<float>(longhorn(a) ? a->tokens : 0);
+    p->squares = squares;
+    if (!back) return m.used;
+    p->kept = m.take<float>(rounds * a->D * size_of(a));
+    p->dB = m.take<float>(rows_ * a->M), p->dC = m.take<float>(rows_ * a->M);
+    p->dsquares = m.take<float>(longhorn(a) ? rows_ : 0);
     p->dA = m.take<float>(a->sequences * a->D * a->M);
     p->dskip = m.take<float>(a->sequences * a->D);
     return m.used;
@@ -356,30 +526,43 @@ selective_args args_of(const lnt_selective_args *a)
     return p;
 }
 
-template <typename T, int LANES> void put(const selective_args &p, int64_t sequences, bool back, const lnt_cuda *d)
+template <typename T, int SIZE, int RULE> void put(const selective_args &p, int64_t sequences, bool back, const lnt_cuda *d)
 {
+    using S = shape_of<SIZE>;
     const unsigned ctas = (unsigned)(sequences * p.strips);
     if (!ctas) return;
     if (back)
-        lnt_launch_with(d, backward_kernel<T, LANES>, ctas, THREADS, sizeof(back_shared<LANES>), 1, p);
+        lnt_launch_with(d, backward_kernel<T, S, RULE>, ctas, S::THREADS, sizeof(back_shared<S>), 1, p);
     else
-        lnt_launch(d, forward_kernel<T, LANES>, ctas, THREADS, p);
+        lnt_launch_with(d, forward_kernel<T, S, RULE>, ctas, S::THREADS, sizeof(fore_shared<S>), 1, p);
 }
-void put_kernel(const lnt_selective_args *a, const selective_args &p, bool back, const lnt_device *device)
+template <typename T, int RULE> void put_size(const lnt_selective_args *a, const selective_args &p, bool back, const lnt_cuda *d)
 {
-    const int lanes = lanes_of(a);
+    const int size = size_of(a);
+    (size == 16 ? put<T, 16, RULE> : size == 32 ? put<T, 32, RULE> : size == 64 ? put<T, 64, RULE> : put<T, 128, RULE>)(p, a->sequences, back, d);
+}
+void put_kernel(const lnt_selective_args *a, const selective_args &p, bool back, const lnt_device *d)
+{
     LNT_BY_TYPE(a->dtype, T,
-                (lanes == 4    ? put<T, 4>
-                 : lanes == 8  ? put<T, 8>
-                 : lanes == 16 ? put<T, 16>
-                               : put<T, 32>)(p, a->sequences, back, (const lnt_cuda *)device));
+                (longhorn(a)   ? put_size<T, LONGHORN>
+                 : a->has_sign ? put_size<T, SIGNED>
+                               : put_size<T, EXPONENTIAL>)(a, p, back, (const lnt_cuda *)d));
+}
+void put_squares(const lnt_selective_args *a, const selective_args &p, const lnt_device *d)
+{
+    const unsigned blocks = (unsigned)lnt_div_up(a->tokens, SMALL_THREADS / 32);
+    if (longhorn(a) && blocks)
+        LNT_BY_TYPE(a->dtype, T,
+                    lnt_launch((const lnt_cuda *)d, squares_kernel<T>, blocks, SMALL_THREADS, (const T *)p.B, (float *)p.squares, p.T, p.M));
 }
 
 void forward(const void *args, const lnt_device *d)
 {
     const lnt_selective_args *a = (const lnt_selective_args *)args;
     selective_args p = args_of(a);
+    carve(a, false, &p);
     p.o = a->o, p.sT = (float *)a->sT;
+    put_squares(a, p, d);
     put_kernel(a, p, false, d);
 }
 
@@ -388,15 +571,22 @@ void backward(const void *args, const lnt_device *device)
     const lnt_selective_args *a = (const lnt_selective_args *)args;
     const lnt_cuda *d = (const lnt_cuda *)device;
     const int wide = a->dtype == LINNET_BF16;
+    const int64_t elements = a->tokens * a->M;
     selective_args p = args_of(a);
-    carve(a, &p);
+    carve(a, true, &p);
+    put_squares(a, p, device);
     put_kernel(a, p, false, device);
     p.dout = a->dout, p.dsT = (const float *)a->dsT;
     p.du = a->du, p.ddelta = (float *)a->ddelta, p.ds0 = (float *)a->ds0;
     put_kernel(a, p, true, device);
-    lnt_vector_sum_heads(a->dB, wide, p.dB, p.strips, 1, 1, 1, a->tokens * a->M, d);
-    lnt_vector_sum_heads(a->dC, wide, p.dC, p.strips, 1, 1, 1, a->tokens * a->M, d);
-    lnt_vector_sum_heads(a->dA, 0, p.dA, a->sequences, 1, 1, 1, (int64_t)a->D * a->M, d);
+    if (!longhorn(a)) {
+        lnt_vector_sum_heads(a->dB, wide, p.dB, p.strips, 1, 1, 1, elements, d);
+        lnt_vector_sum_heads(a->dA, 0, p.dA, a->sequences, 1, 1, 1, (int64_t)a->D * a->M, d);
+    } else if (a->dB && elements)
+        LNT_BY_TYPE(a->dtype, T,
+                    lnt_launch(d, through_squares_kernel<T>, (unsigned)lnt_div_up(elements, SMALL_THREADS), SMALL_THREADS, (T *)a->dB,
+                               (const T *)p.B, (const float *)p.dB, (const float *)p.dsquares, p.strips, p.T, p.M));
+    lnt_vector_sum_heads(a->dC, wide, p.dC, p.strips, 1, 1, 1, elements, d);
     lnt_vector_sum_heads(a->dskip, 0, p.dskip, a->sequences, 1, 1, 1, a->D, d);
 }
 
@@ -405,8 +595,9 @@ size_t workspace(const void *args, bool back, int)
     lnt_selective_args a = *(const lnt_selective_args *)args;
     selective_args p;
     a.workspace = NULL;
-    return back ? carve(&a, &p) : 0;
+    return carve(&a, back, &p);
 }
+size_t fore_workspace(const void *args, bool, int) { return workspace(args, false, 1); }
 
 const char *declines(const void *args, bool)
 {
@@ -417,30 +608,4 @@ const char *declines(const void *args, bool)
 
 } // namespace
 
-extern "C" {
-extern const lnt_recur_impl lnt_selective_chunk_cuda, lnt_selective_recurrent_cuda;
-const lnt_recur_impl lnt_selective_chunk_cuda = {
-    .name = "chunk-cuda",
-    .form = LINNET_FORM_CHUNK,
-    .device = LNT_DEVICE_CUDA,
-    .needs = 80,
-    .declines = declines,
-    .workspace = workspace,
-    .forward = NULL,
-    .backward = NULL,
-    .put_forward = forward,
-    .put_backward = backward,
-};
-const lnt_recur_impl lnt_selective_recurrent_cuda = {
-    .name = "recurrent-cuda",
-    .form = LINNET_FORM_RECURRENT,
-    .device = LNT_DEVICE_CUDA,
-    .needs = 80,
-    .declines = declines,
-    .workspace = NULL,
-    .forward = NULL,
-    .backward = NULL,
-    .put_forward = forward,
-    .put_backward = NULL,
-};
-}
+LNT_CUDA_FORMS(lnt_selective, chunk, declines, workspace, forward, backward, fore_workspace, forward)
