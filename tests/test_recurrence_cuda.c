@@ -25,6 +25,10 @@ static const lnt_recur_case vector_cases[] = {
     { "rwkv6", 2, { 1030, 3 }, LNT_HEADS(1, 1, 128, 128), .gate = -0.05, .states = true },
     { "rwkv6", 1, { 129 }, LNT_HEADS(2, 2, 128, 64), .gate = -4, .states = true },
     { "gla_kv", 3, { 129, 0, 70 }, LNT_HEADS(2, 4, 100, 140), .gate = -0.3, .reset = 0.02, .states = true },
+    { "mlstm", 5, { 64, 63, 0, 66, 200 }, LNT_HEADS(2, 4, 64, 64), .gate = -0.5, .reset = 0.02, .states = true },
+    { "mlstm", 2, { 1100, 70 }, LNT_HEADS(1, 1, 128, 64), .gate = -0.02, .states = true, .option = { { "eps", 1e-2 } } },
+    { "mlstm", 2, { 129, 400 }, LNT_HEADS(2, 2, 64, 128), .gate = -4 },
+    { "mlstm", 1, { 150 }, LNT_HEADS(1, 1, 200, 256), .gate = -0.1, .states = true },
     { 0 },
 };
 /* Several writes on tensor cores, in segments too; rows of 256; channels and tokens that fill several CTAs and tiles. */

@@ -51,7 +51,6 @@ const lnt_recur_impl *const lnt_decay_impls[] = {
 #endif
     ON_CPUS,
 };
-static const lnt_recur_impl *const cpu_impls[] = { ON_CPUS };
 static const lnt_recur_impl *const vector_impls[] = {
 #ifdef LINNET_CUDA
     &lnt_vector_chunk_sm90, &lnt_vector_row_cuda, &lnt_vector_recurrent_cuda,
@@ -124,7 +123,7 @@ static const lnt_recur_tensor early_read[] = {
 OPERATOR(linear_attn, LNT_DECAY_NONE, ungated, options, lnt_decay_impls, "S_t = S_{t-1} + k_t v_t^T, o_t = scale S_t^T q_t");
 OPERATOR(retention, LNT_DECAY_HEAD, head_gated, options, lnt_decay_impls, "S_t = e^{g_h} S_{t-1} + k_t v_t^T, o_t = scale S_t^T q_t");
 OPERATOR(simple_gla, LNT_DECAY_SCALAR, gated, options, lnt_decay_impls, "S_t = e^{g_t} S_{t-1} + k_t v_t^T, o_t = scale S_t^T q_t");
-OPERATOR(mlstm, LNT_DECAY_STABLE, stable, stable_options, cpu_impls,
+OPERATOR(mlstm, LNT_DECAY_STABLE, stable, stable_options, lnt_decay_impls,
          "m_t = max(f_t + m_{t-1}, i_t), [S_t n_t] = e^{f_t + m_{t-1} - m_t} [S_{t-1} n_{t-1}] + e^{i_t - m_t} k_t [v_t^T 1], "
          "o_t = scale S_t^T q_t / (max(|scale n_t.q_t|, e^{-m_t}) + eps)");
 OPERATOR(gla, LNT_DECAY_ROWS, rows_gated, scale_only, vector_impls, "S_t = diag(e^{gk_t}) S_{t-1} + k_t v_t^T, o_t = scale S_t^T q_t");

@@ -218,7 +218,8 @@ struct decay_work {
     float *decay;                /* [slots,Hv] */
     float *den, *dnum, *dden;    /* normalize: [T,Hv], [T,Hv,V], [T,Hv] */
     float *reads, *writes, *intra, *sums, *ds, *dz; /* gates: [parts,Hv,T] twice, [Hv,T], [slots,Hv], [N,Hv,K,V], [N,Hv,K] */
-    float *dq, *dk;              /* shared heads: [T,Hv,K] */
+    float *dq, *dk;              /* shared heads, mLSTM: [T,Hv,K] */
+    decay_stable stable;         /* mLSTM */
 };
 
 struct decay_arena {
@@ -231,6 +232,24 @@ struct decay_arena {
         return p;
     }
 };
+
+static bool is_stable(const lnt_recur_args *a) { return a->op->kind == LNT_DECAY_STABLE; }
+
+static void carve_stable(const lnt_recur_args *a, bool backward, decay_arena *m, decay_work *w)
+{
+    const int64_t rows = a->tokens * a->Hv, slots = (a->tokens / LNT_STABLE_C + a->sequences) * a->Hv, heads = a->sequences * a->Hv;
+    decay_stable *s = &w->stable;
+    float **const each[] = { &s->m, &s->g, &s->reads, &s->writes, &s->den, &s->along, &s->pull, &s->dgates, &s->dg_n, &s->di };
+    for (int i = 0; i < (backward ? 10 : 5); i++) *each[i] = m->floats(rows);
+    s->n = m->floats(slots * a->K);
+    s->fade = m->floats(slots);
+    if (!backward) return;
+    s->dn = m->floats(slots * a->K);
+    s->sT = m->floats(heads * a->K * a->V);
+    s->nT = m->floats(heads * a->K);
+    s->ds = w->ds;
+    s->dn0 = w->dz;
+}
 
 static size_t carve(const lnt_recur_args *a, bool backward, int chunk, void *base, decay_work *w)
 {
@@ -245,7 +264,10 @@ static size_t carve(const lnt_recur_args *a, bool backward, int chunk, void *bas
         if (backward) w->dS = m.floats(slots * heads * state);
     }
     if (a->normalize) w->den = m.floats(T * heads);
-    if (!backward) return m.used;
+    if (!backward) {
+        if (is_stable(a)) carve_stable(a, false, &m, w);
+        return m.used;
+    }
     if (a->normalize) {
         w->dnum = m.floats(T * heads * a->V);
         w->dden = m.floats(T * heads);
@@ -259,10 +281,11 @@ static size_t carve(const lnt_recur_args *a, bool backward, int chunk, void *bas
         w->ds = m.floats(a->sequences * heads * a->K * a->V);
         w->dz = m.floats(a->sequences * heads * a->K);
     }
-    if (a->Hq < a->Hv) {
+    if (a->Hq < a->Hv || is_stable(a)) {
         w->dq = m.floats(T * heads * a->K);
         w->dk = m.floats(T * heads * a->K);
     }
+    if (is_stable(a)) carve_stable(a, true, &m, w);
     return m.used;
 }
 
@@ -294,6 +317,7 @@ static decay_call describe(const lnt_recur_args *a, const lnt_device *d, const d
     x.cut = { a->cu_seqlens_device, a->sequences, a->tokens, segment, decay_segments(a, segment), a->Hv,
               (const float *)a->g, (const float *)a->g_head, (float)a->scale };
     carve(a, backward, k.chunk, a->workspace, &x.w);
+    if (is_stable(a)) x.cut.g = x.w.stable.g, x.cut.reads = x.w.stable.reads, x.cut.writes = x.w.stable.writes;
     x.bf16 = a->dtype == LINNET_BF16;
     x.q = { a->q, NULL, x.bf16, a->Hq, a->K };
     x.key = { a->k, NULL, x.bf16, a->Hq, a->K };
@@ -369,6 +393,7 @@ static void put_read(const decay_call &x, void *o, int o_bf16, bool ends)
 void lnt_decay_cuda_forward(const lnt_recur_args *a, const lnt_device *d, const decay_kernels &k)
 {
     const decay_call x = describe(a, d, k, false);
+    if (is_stable(a)) lnt_stable_prepare(a, x.w.stable, x.d, true);
     put_starts(x, false);
     put_read(x, a->o, x.bf16, true);
 }
@@ -385,9 +410,9 @@ static void put_gates(const decay_call &x, const decay_pass &dk, const decay_sha
     g.S = x.w.S;
     g.dS = x.w.dS;
     g.s = (const float *)a->s0;
-    g.z = (const float *)a->z0;
+    g.z = is_stable(a) ? NULL : (const float *)a->z0;
     g.ds = dk.s_end;
-    g.end_known = !a->dsT && !a->dzT;
+    g.end_known = !a->dsT && (is_stable(a) || !a->dzT);
     g.dz = dk.z_end;
     g.reads = x.w.reads;
     g.writes = x.w.writes;
@@ -397,7 +422,7 @@ static void put_gates(const decay_call &x, const decay_pass &dk, const decay_sha
     g.K = a->K;
     g.V = a->V;
     g.W = x.W;
-    g.dg = (float *)a->dg;
+    g.dg = is_stable(a) ? x.w.stable.dgates : (float *)a->dg;
     g.sums = x.w.sums;
     void *args[] = { (void *)&x.cut, &g };
     decay_launch(x.d, (const void *)decay_gates_gradient, decay_pieces(x.cut), GATES_THREADS, 0, args);
@@ -420,7 +445,8 @@ static void put_sum_heads(const decay_call &x, void *out, const float *parts)
 void lnt_decay_cuda_backward(const lnt_recur_args *a, const lnt_device *d, const decay_kernels &k, const decay_shared &with)
 {
     const decay_call x = describe(a, d, k, true);
-    const bool gates = (a->dg || a->dg_head) && a->sequences, shared = a->Hq < a->Hv;
+    const bool gates = (a->dg || a->dg_head) && a->sequences, shared = a->Hq < a->Hv, stable = is_stable(a);
+    if (stable) lnt_stable_prepare(a, x.w.stable, x.d, false);
     if (!with.has_starts) put_starts(x, false);
     if (a->normalize) {
         put_read(x, x.w.dnum, 0, false);
@@ -433,11 +459,12 @@ void lnt_decay_cuda_backward(const lnt_recur_args *a, const lnt_device *d, const
     put_starts(x, true);
     decay_pass dq = pass_of(x, x.d_o, x.v, x.key, false, true, a->K), dv = pass_of(x, x.key, x.q, x.d_o, true, false, a->V),
                dk = pass_of(x, x.v, x.d_o, x.q, true, true, a->K), passes[3];
-    dq.out = a->dq && shared ? x.w.dq : a->dq;
-    dk.out = a->dk && shared ? x.w.dk : a->dk;
-    if (shared) dq.out_bf16 = dk.out_bf16 = 0;
+    dq.out = stable || (a->dq && shared) ? x.w.dq : a->dq;
+    dk.out = stable || (a->dk && shared) ? x.w.dk : a->dk;
+    if (shared || stable) dq.out_bf16 = dk.out_bf16 = 0;
     dv.out = a->dv;
-    dk.s_end = a->ds0 || !gates || !a->s0 ? (float *)a->ds0 : x.w.ds;
+    dk.s_end = a->ds0 || !(gates || (stable && a->dm0)) || !a->s0 ? (float *)a->ds0 : x.w.ds;
+    if (stable && a->dsT) dq.s_end = x.w.stable.sT;
     dk.z_end = a->dz0 || !gates || !a->z0 ? (float *)a->dz0 : x.w.dz;
     if (gates) {
         dq.dots = x.q;
@@ -450,10 +477,11 @@ void lnt_decay_cuda_backward(const lnt_recur_args *a, const lnt_device *d, const
     if (dv.out) passes[n++] = dv;
     if (dq.out || gates) passes[n++] = dq;
     if (n) x.k->read(x.cut, passes, n, x.d);
+    if (gates) put_gates(x, dk, with);
+    if (stable) lnt_stable_finish(a, x.w.stable, x.d, x.w.dq, x.w.dk);
     if (shared) {
         put_sum_heads(x, a->dq, x.w.dq);
         put_sum_heads(x, a->dk, x.w.dk);
     }
-    if (gates) put_gates(x, dk, with);
     if (a->dg_head && !gates) lnt_cuda_note((lnt_cuda *)x.d, cudaMemsetAsync(a->dg_head, 0, (size_t)a->Hv * sizeof(float), x.d->stream));
 }

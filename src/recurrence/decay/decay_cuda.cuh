@@ -24,6 +24,7 @@ struct decay_cut {
     int Hv;
     const float *g, *g_head; /* [T,Hv], [Hv]; both NULL: no decay */
     float scale;
+    const float *reads = NULL, *writes = NULL; /* [T,Hv] factors of what a token reads, natural logs of those of what it writes (mLSTM); NULL: 1 and 0 */
 };
 
 struct decay_place {
@@ -91,7 +92,23 @@ struct decay_kernels {
     void (*pairs)(const decay_cut &, const decay_pairs &, const lnt_cuda *);
 };
 size_t lnt_decay_cuda_bytes(const lnt_recur_args *a, bool backward, int chunk);
+
+/* mLSTM is the passes on the V columns of the kept states, with gates and factors of tokens that are made before them; the column of ones and m
+ * are walked in chunks of LNT_STABLE_C tokens by kernels of their own, in front of the passes and behind them (decay_stable_cuda.cu). */
+enum { LNT_STABLE_C = 64 };
+struct decay_stable {
+    float *m, *g, *reads, *writes, *den; /* [T,Hv]: m_t, gates of the kept states, 1 / D_t, log w_t, s n_t.q_t */
+    float *n, *fade;                     /* [slots of chunks,Hv,K] n in front of every chunk; [slots of chunks,Hv] a chunk's decay */
+    /* backward */
+    float *dn;                           /* as n: its gradient behind every chunk */
+    float *along, *pull, *dgates, *dg_n, *di; /* [T,Hv]: gradient of n_t.q_t; what the outputs give m through eps; dg of the V columns, of n; k.dk */
+    float *sT, *nT, *ds, *dn0;           /* [N,Hv,K,V], [N,Hv,K]: ends of the states, and the gradients of their starts */
+};
 void lnt_decay_cuda_forward(const lnt_recur_args *a, const lnt_device *d, const decay_kernels &k);
+/* m, gates, factors, n in front of every chunk, and where `ends` the final n and m; behind the passes, from the dq and dk [T,Hv,K] that they left, the
+ * rest of dq, dk (to a->dq, a->dk, or in place where heads are shared), dn0, df, di, dm0. */
+void lnt_stable_prepare(const lnt_recur_args *a, const decay_stable &w, const lnt_cuda *d, bool ends);
+void lnt_stable_finish(const lnt_recur_args *a, decay_stable w, const lnt_cuda *d, float *dq, float *dk);
 /* A backward pass that is one of two over the same queries and keys. */
 struct decay_shared {
     bool has_starts;            /* the start states of the segments are in the workspace */
@@ -165,5 +182,18 @@ __device__ __forceinline__ decay_sum decay_split(double b)
 }
 /* e^{b_i - b_j} */
 __device__ __forceinline__ float decay_between(decay_sum i, decay_sum j) { return exp2f((i.hi - j.hi) + (i.lo - j.lo)); }
+
+/* The logarithms to base 2 of a token's factors, where a pass has any. A factor of 2^-1000 is 0, and no sum with it is no number. */
+static constexpr double DECAY_NOTHING = -1000;
+__device__ __forceinline__ double decay_reads(const decay_cut &x, int64_t t, int h)
+{
+    const double y = x.reads ? log2((double)x.reads[t * x.Hv + h]) : 0.0;
+    return y < DECAY_NOTHING ? DECAY_NOTHING : y;
+}
+__device__ __forceinline__ double decay_writes(const decay_cut &x, int64_t t, int h)
+{
+    const double y = x.writes ? x.writes[t * x.Hv + h] * DECAY_LOG2E : 0.0;
+    return y < DECAY_NOTHING ? DECAY_NOTHING : y;
+}
 
 #endif

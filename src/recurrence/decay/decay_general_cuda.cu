@@ -19,13 +19,13 @@ struct general_tile {
     float *value; /* [C][DECAY_BLOCK] */
     float *P;     /* [C][C+1] */
     float *gate, *read, *write; /* [C], total after them */
-    decay_sum *b;               /* [C] */
+    decay_sum *reader, *writer; /* [C] logs of decays and factors up to a row that reads, and to one that has written */
 };
 static constexpr int KEY = 20;
 
 static size_t general_floats(int D, bool query)
 {
-    return (size_t)D * (DECAY_BLOCK + KEY) + C * DECAY_BLOCK + (query ? C * (D + 1) : 0) + C * (C + 1) + 6 * C + 4;
+    return (size_t)D * (DECAY_BLOCK + KEY) + C * DECAY_BLOCK + (query ? C * (D + 1) : 0) + C * (C + 1) + 8 * C + 4;
 }
 
 __device__ __forceinline__ general_tile general_carve(float *base, int D)
@@ -34,8 +34,9 @@ __device__ __forceinline__ general_tile general_carve(float *base, int D)
     w.key = base;
     w.S = w.key + D * KEY;
     w.value = w.S + D * DECAY_BLOCK;
-    w.b = (decay_sum *)(w.value + C * DECAY_BLOCK);
-    w.gate = (float *)(w.b + C);
+    w.reader = (decay_sum *)(w.value + C * DECAY_BLOCK);
+    w.writer = w.reader + C;
+    w.gate = (float *)(w.writer + C);
     w.read = w.gate + C;
     w.write = w.read + C;
     w.P = w.write + C + 4;
@@ -56,8 +57,10 @@ __device__ static void general_factors(const decay_cut &x, general_tile w, int64
             all += w.gate[j];
             if (j == i) upto = all;
         }
-        w.b[i] = decay_split(upto * DECAY_LOG2E);
-        const float in = x.scale * exp2f((float)(upto * DECAY_LOG2E)), out = exp2f((float)((all - upto) * DECAY_LOG2E));
+        const double reads = i < n ? decay_reads(x, t + i, h) : 0.0, writes = i < n ? decay_writes(x, t + i, h) : 0.0;
+        w.reader[i] = decay_split(upto * DECAY_LOG2E + reads);
+        w.writer[i] = decay_split(upto * DECAY_LOG2E - writes);
+        const float in = x.scale * exp2f((float)(upto * DECAY_LOG2E + reads)), out = exp2f((float)((all - upto) * DECAY_LOG2E + writes));
         w.read[i] = reverse ? out : in;
         w.write[i] = reverse ? in : out;
         if (i == 0) w.write[C] = exp2f((float)(all * DECAY_LOG2E));
@@ -180,7 +183,7 @@ __global__ __launch_bounds__(THREADS) void decay_general_read(const __grid_const
             float sum = 0;
             for (int d = 0; d < a.D; d++) sum += w.query[i * (a.D + 1) + d] * w.key[d * KEY + j];
             const bool seen = a.reverse ? j >= i : j <= i;
-            w.P[i * (C + 1) + j] = !seen ? 0.0f : sum * x.scale * (a.reverse ? decay_between(w.b[j], w.b[i]) : decay_between(w.b[i], w.b[j]));
+            w.P[i * (C + 1) + j] = !seen ? 0.0f : sum * x.scale * (a.reverse ? decay_between(w.reader[j], w.writer[i]) : decay_between(w.reader[i], w.writer[j]));
         }
         float acc[4] = { 0 };
         for (int d = 0; d < a.D; d++) {
@@ -246,7 +249,7 @@ __global__ __launch_bounds__(THREADS) void decay_general_pairs(const __grid_cons
             float qk = 0, dov = 0;
             for (int d = 0; d < a.K; d++) qk += q[i * (a.K + 1) + d] * k[j * (a.K + 1) + d];
             for (int d = 0; d < a.W; d++) dov += d_o[i * (a.W + 1) + d] * v[j * (a.W + 1) + d];
-            w.P[i * (C + 1) + j] = j < i ? x.scale * decay_between(w.b[i], w.b[j]) * qk * dov : 0.0f;
+            w.P[i * (C + 1) + j] = j < i ? x.scale * decay_between(w.reader[i], w.writer[j]) * qk * dov : 0.0f;
         }
         __syncthreads();
         const int i = (int)threadIdx.x;

@@ -10,8 +10,9 @@
 
 static constexpr int C = 64, THREADS = 128;
 
+/* hi, lo: log2 of the decays, and of the factor, up to a row that reads; writer_hi, writer_lo: up to one that has written, less its factor's. */
 struct tile_factors {
-    float hi[C], lo[C], read[C], write[C], total, pad[3];
+    float hi[C], lo[C], writer_hi[C], writer_lo[C], read[C], write[C], total, pad[3];
 };
 
 /* A value that the compiler must take as new: what derives from it is made again where it is used, not kept from chunk to chunk in local memory. */
@@ -88,7 +89,7 @@ __device__ __forceinline__ void tile_gates(const decay_cut &x, int64_t t, int64_
     g[0] = at < last ? decay_gate(x, at, h) : 0.0f;
     g[1] = at + 1 < last ? decay_gate(x, at + 1, h) : 0.0f;
 }
-__device__ __forceinline__ void put_factors(const decay_cut &x, tile_factors *f, const float (&g)[2], bool reverse)
+__device__ __forceinline__ void put_factors(const decay_cut &x, tile_factors *f, const float (&g)[2], int64_t t, int64_t last, int h, bool reverse)
 {
     const int lane = (int)threadIdx.x % 32;
     double b[2], all = ((double)g[0] + g[1]) * DECAY_LOG2E;
@@ -102,10 +103,17 @@ __device__ __forceinline__ void put_factors(const decay_cut &x, tile_factors *f,
     all = __shfl_sync(~0u, all, 31);
 #pragma unroll
     for (int j = 0; j < 2; j++) {
-        const decay_sum s = decay_split(b[j]);
-        const float in = x.scale * exp2f((float)b[j]), out = exp2f((float)(all - b[j]));
+        double reads = 0, writes = 0;
+        if (x.reads && t + 2 * lane + j < last) {
+            reads = decay_reads(x, t + 2 * lane + j, h);
+            writes = decay_writes(x, t + 2 * lane + j, h);
+        }
+        const decay_sum s = decay_split(b[j] + reads), w = decay_split(b[j] - writes);
+        const float in = x.scale * exp2f((float)(b[j] + reads)), out = exp2f((float)(all - b[j] + writes));
         f->hi[2 * lane + j] = s.hi;
         f->lo[2 * lane + j] = s.lo;
+        f->writer_hi[2 * lane + j] = w.hi;
+        f->writer_lo[2 * lane + j] = w.lo;
         f->read[2 * lane + j] = reverse ? out : in;
         f->write[2 * lane + j] = reverse ? in : out;
     }
@@ -233,7 +241,7 @@ __global__ __launch_bounds__(THREADS, 2) void decay_tiles_states(const __grid_co
         fetch(c + STATES_STAGES - 1);
         if (GATED && (c & 3) == 0) {
             if (c + warp < chunks) {
-                put_factors(x, &factors[warp], g, a.reverse);
+                put_factors(x, &factors[warp], g, start(c + warp), at.last, h, a.reverse);
                 all += (double)g[0] + g[1];
             }
             if (c + 4 + warp < chunks) tile_gates(x, start(c + 4 + warp), at.last, h, g);
@@ -442,7 +450,7 @@ __device__ __forceinline__ void run_pass(const decay_cut &x, const decay_pass &a
                        staging = shared::out ? P + shared::P : query;
         const tile_factors &f = factors[c & 3];
         if (GATED && (c & 3) == 0) {
-            if (c + warp < chunks) put_factors(x, &factors[warp], g, REVERSE);
+            if (c + warp < chunks) put_factors(x, &factors[warp], g, start(c + warp), at.last, h, REVERSE);
             if (c + 4 + warp < chunks) tile_gates(x, start(c + 4 + warp), at.last, h, g);
             __syncthreads();
         }
@@ -471,7 +479,7 @@ __device__ __forceinline__ void run_pass(const decay_cut &x, const decay_pass &a
 #pragma unroll
                 for (int half = 0; half < 2; half++) {
                     const int i = row * 32 + m * 16 + half * 8 + r;
-                    const float hi = GATED ? f.hi[i] : 0.0f, lo = GATED ? f.lo[i] : 0.0f;
+                    const float hi = !GATED ? 0.0f : REVERSE ? f.writer_hi[i] : f.hi[i], lo = !GATED ? 0.0f : REVERSE ? f.writer_lo[i] : f.lo[i];
 #pragma unroll
                     for (int n = 0; n < 4; n++) {
                         const int j = col * 32 + n * 8 + c2;
@@ -480,7 +488,7 @@ __device__ __forceinline__ void run_pass(const decay_cut &x, const decay_pass &a
                         for (int k = 0; k < 2; k++) {
                             y[k] = scale * acc[m][n][half * 2 + k];
                             if (GATED) {
-                                y[k] *= REVERSE ? tile_between(f.hi[j + k], f.lo[j + k], hi, lo) : tile_between(hi, lo, f.hi[j + k], f.lo[j + k]);
+                                y[k] *= REVERSE ? tile_between(f.hi[j + k], f.lo[j + k], hi, lo) : tile_between(hi, lo, f.writer_hi[j + k], f.writer_lo[j + k]);
                             }
                             if (REVERSE ? j + k < i : j + k > i) y[k] = 0.0f;
                         }
@@ -579,7 +587,7 @@ __global__ __launch_bounds__(THREADS) void decay_tiles_pairs(const __grid_consta
     if (warp == 0) {
         float g[2];
         tile_gates(x, t, last, h, g);
-        put_factors(x, &f, g, false);
+        put_factors(x, &f, g, t, last, h, false);
     }
     for (int i = tid; i < 4 * C; i += THREADS) (&sums[0][0][0])[i] = 0.0f;
     cp_async_wait<0>();
@@ -620,7 +628,7 @@ __global__ __launch_bounds__(THREADS) void decay_tiles_pairs(const __grid_consta
 #pragma unroll
                     for (int e = 0; e < 2; e++) {
                         const int j = col * 32 + n8 * 8 + c2 + e;
-                        const float D = tile_between(f.hi[i], f.lo[i], f.hi[j], f.lo[j]);
+                        const float D = tile_between(f.hi[i], f.lo[i], f.writer_hi[j], f.writer_lo[j]);
                         const float M = j < i ? x.scale * D * A[m][n8][half * 2 + e] * B[m][n8][half * 2 + e] : 0.0f;
                         sum += M;
                         columns[n8][e] += M;

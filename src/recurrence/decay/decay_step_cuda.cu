@@ -1,5 +1,5 @@
 /* The decay core on a GPU, token by token. Equations: README.md. */
-#include "recurrence/decay/decay_cuda.cuh"
+#include "recurrence/decay/decay_stable.cuh"
 
 /* A CTA has 32 columns of a value head's state in registers: a warp 4 rows at a time, 8 lanes a row, 4 columns a lane; 8 warps take rows 32 apart.
  * Every byte of the state is read and written once whatever the number of tokens. */
@@ -10,11 +10,12 @@ struct step_gates {
     const float *gk, *gv, *bonus; /* [T,Hv,K], [T,Hv,V], [Hv,K] */
 };
 
-/* ROWS: of a thread, 32 apart: K / 32 or more. VECTOR: `gates` stand in the place of g and g_head. */
+/* ROWS: of a thread, 32 apart: K / 32 or more. VECTOR: `gates` stand in the place of g and g_head. `strength` [T,Hv] is that of writes; NULL: 1. */
 template <typename T, bool QUADS, int ROWS, bool VECTOR>
 __global__ __launch_bounds__(STEP_THREADS, ROWS <= 4 ? 5 : 3) void decay_step(const __grid_constant__ decay_cut x, const T *q, const T *k, const T *v,
                                                                               const float *s0, float *sT, T *o, const float *den, int Hq, int K,
-                                                                              int V, int blocks, const __grid_constant__ step_gates gates)
+                                                                              int V, int blocks, const __grid_constant__ step_gates gates,
+                                                                              const float *strength)
 {
     __shared__ float4 sums[2][STEP_THREADS / 32][8];
     const int64_t head = blockIdx.x / blocks, n = head / x.Hv;
@@ -38,7 +39,7 @@ __global__ __launch_bounds__(STEP_THREADS, ROWS <= 4 ? 5 : 3) void decay_step(co
     }
     for (int64_t t = x.cu[n]; t < x.cu[n + 1]; t++) {
         /* e^g - 1: a small gate keeps its accuracy over the many tokens that it lets through */
-        const float less = VECTOR ? 0.0f : expm1f(decay_gate(x, t, h));
+        const float less = VECTOR ? 0.0f : expm1f(decay_gate(x, t, h)), write = !VECTOR && strength ? strength[t * x.Hv + h] : 1.0f;
         const T *qt = q + (t * Hq + hq) * K, *kt = k + (t * Hq + hq) * K, *vt = v + (t * x.Hv + h) * V;
         float y[4], column[4] = { 0 }, sum[4] = { 0 };
         for (int j = 0; j < 4; j++) {
@@ -49,7 +50,7 @@ __global__ __launch_bounds__(STEP_THREADS, ROWS <= 4 ? 5 : 3) void decay_step(co
         for (int r = 0; r < ROWS; r++) {
             const int d = row + 32 * r;
             if (d >= K) continue;
-            const float kd = to_float(kt[d]), qd = to_float(qt[d]);
+            const float kd = VECTOR ? to_float(kt[d]) : write * to_float(kt[d]), qd = to_float(qt[d]);
             const float row_less = !VECTOR ? less : gates.gk ? expm1f(gates.gk[(t * x.Hv + h) * K + d]) : 0.0f;
             const float u = VECTOR && gates.bonus ? gates.bonus[h * K + d] : 0.0f;
 #pragma unroll
@@ -118,10 +119,50 @@ __global__ __launch_bounds__(32) void decay_step_den(const __grid_constant__ dec
         if (zT && lane + 32 * r < K) zT[head * K + lane + 32 * r] = z[r];
 }
 
+/* mLSTM: m and n, a warp a value head, and what a token's step takes of them: D_t, the gate of the kept states, the strength of its write. */
+struct step_stable {
+    const float *f, *i, *m0, *n0;
+    float *mT, *nT, *den, *g, *write;
+    float eps;
+};
+template <typename T>
+__global__ __launch_bounds__(32) void decay_step_stable(const __grid_constant__ decay_cut x, const T *q, const T *k, const __grid_constant__ step_stable a,
+                                                        int Hq, int K)
+{
+    const int64_t head = blockIdx.x, n = head / x.Hv;
+    const int h = (int)(head % x.Hv), hq = (int)((int64_t)h * Hq / x.Hv);
+    let_next();
+    await_last();
+    float m = a.m0 ? a.m0[head] : 0.0f;
+    stable_row<1> z = {}, row;
+    if (a.n0) z.get(a.n0 + head * K, K);
+    for (int64_t t = x.cu[n]; t < x.cu[n + 1]; t++) {
+        const float before = m, i = a.i[t * x.Hv + h], through = a.f[t * x.Hv + h] + before;
+        m = through > i ? through : i;
+        if (m == -INFINITY) m = 0.0f; /* no write to no state */
+        const float g = (float)((double)a.f[t * x.Hv + h] + before - m);
+        const stable_factors f = { expm1f(g < DECAY_FLOOR ? DECAY_FLOOR : g), expf(i - m) };
+        row.get(k + (t * Hq + hq) * K, K);
+        z.step(f, row);
+        row.get(q + (t * Hq + hq) * K, K);
+        const float den = x.scale * warp_sum(z.dot(row));
+        if (threadIdx.x) continue;
+        a.den[t * x.Hv + h] = stable_denominator(den, m, a.eps);
+        a.g[t * x.Hv + h] = g;
+        a.write[t * x.Hv + h] = f.write;
+    }
+    if (a.nT) z.put(a.nT + head * K, K);
+    if (a.mT && threadIdx.x == 0) a.mT[head] = m;
+}
+
+static bool is_stable(const lnt_recur_args *a) { return a->op->kind == LNT_DECAY_STABLE; }
+
 static size_t step_workspace(const void *args, bool backward, int threads)
 {
     const lnt_recur_args *a = (const lnt_recur_args *)args;
-    return a->normalize ? (size_t)a->tokens * (size_t)a->Hv * sizeof(float) : 0;
+    const size_t rows = (size_t)a->tokens * (size_t)a->Hv * sizeof(float);
+    if (is_stable(a)) return 3 * rows;
+    return a->normalize ? rows : 0;
 }
 
 template <typename T, bool VECTOR> static void step(const lnt_recur_args *a, const lnt_cuda *d)
@@ -132,12 +173,21 @@ template <typename T, bool VECTOR> static void step(const lnt_recur_args *a, con
     int Hq = a->Hq, K = a->K, V = a->V, blocks = (V + 31) / 32;
     const int64_t heads = a->sequences * a->Hv;
     if (heads == 0) return;
-    if (den) lnt_launch(d, decay_step_den<T>, (unsigned)heads, 32, x, (const T *)a->q, (const T *)a->k, z0, zT, den, eps, Hq, K);
+    float *write = NULL;
+    if (!VECTOR && is_stable(a)) {
+        const int64_t rows = a->tokens * a->Hv;
+        float *g = (float *)a->workspace + rows;
+        den = (float *)a->workspace, write = g + rows;
+        const step_stable stable = { (const float *)a->g, (const float *)a->i, (const float *)a->m0, z0, (float *)a->mT, zT, den, g, write, eps };
+        lnt_launch(d, decay_step_stable<T>, (unsigned)heads, 32, x, (const T *)a->q, (const T *)a->k, stable, Hq, K);
+        x.g = g;
+    } else if (den)
+        lnt_launch(d, decay_step_den<T>, (unsigned)heads, 32, x, (const T *)a->q, (const T *)a->k, z0, zT, den, eps, Hq, K);
     const bool quads = V % 4 == 0 && ((uintptr_t)s0 | (uintptr_t)sT) % 16 == 0;
     auto *narrow = quads ? decay_step<T, true, 4, VECTOR> : decay_step<T, false, 4, VECTOR>;
     auto *wide = quads ? decay_step<T, true, STEP_ROWS, VECTOR> : decay_step<T, false, STEP_ROWS, VECTOR>;
     lnt_launch(d, K <= 128 ? narrow : wide, (unsigned)(heads * blocks), STEP_THREADS, x, (const T *)a->q, (const T *)a->k, (const T *)a->v, s0, sT,
-               (T *)a->o, den, Hq, K, V, blocks, step_gates{ (const float *)a->gk, (const float *)a->gv, (const float *)a->bonus });
+               (T *)a->o, den, Hq, K, V, blocks, step_gates{ (const float *)a->gk, (const float *)a->gv, (const float *)a->bonus }, write);
 }
 template <bool VECTOR> static void step_forward(const void *args, const lnt_device *d)
 {
