@@ -9,12 +9,22 @@ LNT_DECLARE_VARIANTS(const lnt_recur_impl, lnt_ttt_recurrent);
 LNT_DECLARE_VARIANTS(const lnt_recur_impl, lnt_titans_chunk);
 LNT_DECLARE_VARIANTS(const lnt_recur_impl, lnt_titans_recurrent);
 
+#ifdef LINNET_CUDA
+extern const lnt_recur_impl lnt_ttt_chunk_cuda, lnt_ttt_recurrent_cuda, lnt_titans_chunk_cuda, lnt_titans_recurrent_cuda;
+#endif
+
 static const lnt_recur_impl *const ttt_impls[] = {
+#ifdef LINNET_CUDA
+    &lnt_ttt_chunk_cuda,    &lnt_ttt_recurrent_cuda,
+#endif
     &lnt_ttt_chunk_amx,     &lnt_ttt_chunk_avx512,     &lnt_ttt_chunk_avx2,     &lnt_ttt_chunk_base,
     &lnt_ttt_recurrent_amx, &lnt_ttt_recurrent_avx512, &lnt_ttt_recurrent_avx2, &lnt_ttt_recurrent_base,
     &lnt_ttt_reference,     NULL,
 };
 static const lnt_recur_impl *const titans_impls[] = {
+#ifdef LINNET_CUDA
+    &lnt_titans_chunk_cuda, &lnt_titans_recurrent_cuda,
+#endif
     &lnt_titans_chunk_amx,     &lnt_titans_chunk_avx512,     &lnt_titans_chunk_avx2,     &lnt_titans_chunk_base,
     &lnt_titans_recurrent_amx, &lnt_titans_recurrent_avx512, &lnt_titans_recurrent_avx2, &lnt_titans_recurrent_base,
     &lnt_titans_reference,     NULL,
