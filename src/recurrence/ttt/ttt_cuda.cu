@@ -18,7 +18,8 @@ struct ttt_sizes {
 
 static ttt_sizes sizes_of(const lnt_ttt_args *a, bool back, int64_t ctas)
 {
-    ttt_sizes s = { a->D, a->F, a->mini_batch };
+    ttt_sizes s = {};
+    s.D = a->D, s.F = a->F, s.m = a->mini_batch;
     for (int l = 0; l < lnt_ttt_layers(a); l++) {
         s.in[l] = (int)lnt_ttt_in(a, l), s.out[l] = (int)lnt_ttt_out(a, l);
         s.numbers += (int64_t)(s.in[l] + 1) * s.out[l];
@@ -205,7 +206,7 @@ template <typename T, int LAYERS> struct ttt_head {
             w.F.row(p + i)[j] = j > p + i ? 0.0f : w.position[p + i] * (a.eta ? ((const float *)a.eta)[((t + i) * a.H + h) * m + j] : 1.0f);
         __syncthreads();
         product<HALF>(TTT_SET, k, s.out[0], D, as_is(w.x[0].from(p)), as_is(w.W[0]), w.z[0].from(p), NULL, w.b[0]);
-        if (TOP) {
+        if constexpr (TOP > 0) {
             TTT_EACH(i, c, k, F) w.x[TOP].row(p + i)[c] = gelu(w.z[0].row(p + i)[c]);
             __syncthreads();
             product<HALF>(TTT_SET, k, D, F, as_is(w.x[TOP].from(p)), as_is(w.W[TOP]), w.z[TOP].from(p), NULL, w.b[TOP]);
@@ -213,12 +214,12 @@ template <typename T, int LAYERS> struct ttt_head {
         TTT_EACH_ROW(i, p, rows)
             loss_row(norm, w.z[TOP].row(i), w.x[0].row(i), w.v.row(i), w.z[TOP].row(i), w.inverse + i, w.raw[TOP].row(i));
         __syncthreads();
-        if (!TOP) return;
-        /* u_0 = (u W^T) gelu'(z_0) */
-        const ttt_matrix to = w.h.p ? w.h : w.raw[0];
-        product<HALF>(TTT_SET, k, F, D, as_is(w.raw[TOP].from(p)), turned(w.W[TOP]), to.from(p));
-        TTT_EACH(i, c, k, F) w.raw[0].row(p + i)[c] = to.row(p + i)[c] * gelu_slope(w.z[0].row(p + i)[c]);
-        __syncthreads();
+        if constexpr (TOP > 0) { /* u_0 = (u W^T) gelu'(z_0) */
+            const ttt_matrix to = w.h.p ? w.h : w.raw[0];
+            product<HALF>(TTT_SET, k, F, D, as_is(w.raw[TOP].from(p)), turned(w.W[TOP]), to.from(p));
+            TTT_EACH(i, c, k, F) w.raw[0].row(p + i)[c] = to.row(p + i)[c] * gelu_slope(w.z[0].row(p + i)[c]);
+            __syncthreads();
+        }
     }
 
     /* Layer l for queries p .. rows-1 by the weights after their own rows:  zq = y W + b - A u,  A = F.S,  S = y x^T + 1. */
@@ -242,10 +243,11 @@ template <typename T, int LAYERS> struct ttt_head {
         rows_in<T>(w.y[0].from(p), a.q, t, rows - p, a.H, h, s.D);
         __syncthreads();
         read_layer<0>(p, rows);
-        if (!TOP) return;
-        TTT_EACH(i, c, rows - p, s.F) w.y[TOP].row(p + i)[c] = gelu(w.zq[0].row(p + i)[c]);
-        __syncthreads();
-        read_layer<TOP>(p, rows);
+        if constexpr (TOP > 0) {
+            TTT_EACH(i, c, rows - p, s.F) w.y[TOP].row(p + i)[c] = gelu(w.zq[0].row(p + i)[c]);
+            __syncthreads();
+            read_layer<TOP>(p, rows);
+        }
     }
 
     /* o = LN(zq) + q, or zq. */
@@ -375,7 +377,7 @@ template <typename T, int LAYERS> struct ttt_head {
             norm_sums(norm, 0, k, w.zq[TOP].from(p), w.dy);
         }
         read_layer_back<TOP>(p, rows);
-        if (TOP) {
+        if constexpr (TOP > 0) {
             TTT_EACH(i, c, k, s.F) w.dz.row(i)[c] = w.dy.row(i)[c] * gelu_slope(w.zq[0].row(p + i)[c]);
             __syncthreads();
             read_layer_back<0>(p, rows);
@@ -403,7 +405,7 @@ template <typename T, int LAYERS> struct ttt_head {
             if (a.drate && threadIdx.x % 32 == 0) ((float *)a.drate)[(t + i - p) * a.H + h] = drate;
         }
         __syncthreads();
-        if (TOP) { /* u_0 = h gelu'(z_0), h = u W^T */
+        if constexpr (TOP > 0) { /* u_0 = h gelu'(z_0), h = u W^T */
             TTT_EACH(i, c, k, F)
             {
                 float *d = w.du[0].row(p + i) + c;
@@ -420,7 +422,7 @@ template <typename T, int LAYERS> struct ttt_head {
         __syncthreads();
         norm_sums(norm, p, rows, w.z[TOP], w.raw[TOP]);
         layer_back<TOP>(p, k, w.du[TOP].from(p));
-        if (TOP) {
+        if constexpr (TOP > 0) {
             TTT_EACH(i, c, k, F)
                 w.dz.row(i)[c] = w.dx[TOP].row(p + i)[c] * gelu_slope(w.z[0].row(p + i)[c]) + w.below.row(p + i)[c];
             __syncthreads();
