@@ -24,7 +24,7 @@ struct decay_cut {
     int Hv;
     const float *g, *g_head; /* [T,Hv], [Hv]; both NULL: no decay */
     float scale;
-    const float *reads = NULL, *writes = NULL; /* [T,Hv] factors of what a token reads, natural logs of those of what it writes (mLSTM); NULL: 1 and 0 */
+    const float *reads = NULL, *writes = NULL; /* mLSTM: [T,Hv] factors of what a token reads, natural logs of those of what it writes */
 };
 
 struct decay_place {
@@ -105,8 +105,8 @@ struct decay_stable {
     float *sT, *nT, *ds, *dn0;           /* [N,Hv,K,V], [N,Hv,K]: ends of the states, and the gradients of their starts */
 };
 void lnt_decay_cuda_forward(const lnt_recur_args *a, const lnt_device *d, const decay_kernels &k);
-/* m, gates, factors, n in front of every chunk, and where `ends` the final n and m; behind the passes, from the dq and dk [T,Hv,K] that they left, the
- * rest of dq, dk (to a->dq, a->dk, or in place where heads are shared), dn0, df, di, dm0. */
+/* m, gates, factors, n in front of every chunk, and where `ends` the final n and m; behind the passes, from the dq and dk [T,Hv,K] that they left,
+ * the rest of dq, dk (to a->dq, a->dk, or in place where heads are shared), dn0, df, di, dm0. */
 void lnt_stable_prepare(const lnt_recur_args *a, const decay_stable &w, const lnt_cuda *d, bool ends);
 void lnt_stable_finish(const lnt_recur_args *a, decay_stable w, const lnt_cuda *d, float *dq, float *dk);
 /* A backward pass that is one of two over the same queries and keys. */

@@ -183,7 +183,8 @@ __global__ __launch_bounds__(THREADS) void decay_general_read(const __grid_const
             float sum = 0;
             for (int d = 0; d < a.D; d++) sum += w.query[i * (a.D + 1) + d] * w.key[d * KEY + j];
             const bool seen = a.reverse ? j >= i : j <= i;
-            w.P[i * (C + 1) + j] = !seen ? 0.0f : sum * x.scale * (a.reverse ? decay_between(w.reader[j], w.writer[i]) : decay_between(w.reader[i], w.writer[j]));
+            w.P[i * (C + 1) + j] = !seen ? 0.0f : sum * x.scale *
+                                       (a.reverse ? decay_between(w.reader[j], w.writer[i]) : decay_between(w.reader[i], w.writer[j]));
         }
         float acc[4] = { 0 };
         for (int d = 0; d < a.D; d++) {

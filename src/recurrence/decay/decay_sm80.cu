@@ -488,7 +488,8 @@ __device__ __forceinline__ void run_pass(const decay_cut &x, const decay_pass &a
                         for (int k = 0; k < 2; k++) {
                             y[k] = scale * acc[m][n][half * 2 + k];
                             if (GATED) {
-                                y[k] *= REVERSE ? tile_between(f.hi[j + k], f.lo[j + k], hi, lo) : tile_between(hi, lo, f.writer_hi[j + k], f.writer_lo[j + k]);
+                                y[k] *= REVERSE ? tile_between(f.hi[j + k], f.lo[j + k], hi, lo)
+                                                : tile_between(hi, lo, f.writer_hi[j + k], f.writer_lo[j + k]);
                             }
                             if (REVERSE ? j + k < i : j + k > i) y[k] = 0.0f;
                         }

@@ -119,8 +119,8 @@ __global__ __launch_bounds__(32) void stable_denominators(const __grid_constant_
     if (nT && at.ends) n.put(nT + (at.n * x.Hv + h) * a.K, a.K);
 }
 
-/* The gradient of n_t.q_t from that of D_t, which is -do_t.o_t / D_t, and what of it reaches dq. dq [T,Hv,K] float32 has do_t.o_t = q_t.dq_t; it goes to
- * `out`, which may be the same. dn: what a chunk adds to the gradient of n in front of it. */
+/* The gradient of n_t.q_t from that of D_t, which is -do_t.o_t / D_t, and what of it reaches dq. dq [T,Hv,K] float32 has do_t.o_t = q_t.dq_t; it
+ * goes to `out`, which may be the same. dn: what a chunk adds to the gradient of n in front of it. */
 template <typename T, typename TO, int L>
 __global__ __launch_bounds__(32) void stable_queries(const __grid_constant__ decay_cut x, const __grid_constant__ stable_rows a,
                                                      const __grid_constant__ decay_stable w, float eps, const float *dq, TO *out)
@@ -214,8 +214,8 @@ __device__ static double stable_sum(const float *x, const float *y, int64_t n, d
     return sum;
 }
 
-/* c, the gradient of m when the states times e^m are not to move, goes backwards: a token adds its pull, and where m is i it ends in di, else it is df's
- * too. A CTA a head; a thread's run of tokens maps c to keep c + pull. */
+/* c, the gradient of m when the states times e^m are not to move, goes backwards: a token adds its pull, and where m is i it ends in di, else it is
+ * df's too. A CTA a head; a thread's run of tokens maps c to keep c + pull. */
 __global__ __launch_bounds__(SCAN_THREADS) void stable_ends_gradient(const __grid_constant__ decay_cut x, const __grid_constant__ stable_ends a,
                                                                      const __grid_constant__ decay_stable w)
 {
@@ -272,7 +272,8 @@ struct stable_call {
 
 static stable_call call_of(const lnt_recur_args *a, const decay_stable &w, const lnt_cuda *d)
 {
-    const decay_cut x = { a->cu_seqlens_device, a->sequences, a->tokens, C, decay_segments(a, C), a->Hv, w.g, NULL, (float)a->scale, w.reads, w.writes };
+    const decay_cut x = { a->cu_seqlens_device, a->sequences, a->tokens, C, decay_segments(a, C), a->Hv, w.g, NULL, (float)a->scale, w.reads,
+                          w.writes };
     return { a, d, x, { a->q, a->k, a->Hq, a->K }, w, (unsigned)(x.N * x.Hv), (unsigned)decay_pieces(x) };
 }
 

@@ -126,7 +126,8 @@ struct step_stable {
     float eps;
 };
 template <typename T>
-__global__ __launch_bounds__(32) void decay_step_stable(const __grid_constant__ decay_cut x, const T *q, const T *k, const __grid_constant__ step_stable a,
+__global__ __launch_bounds__(32) void decay_step_stable(const __grid_constant__ decay_cut x, const T *q, const T *k,
+                                                        const __grid_constant__ step_stable a,
                                                         int Hq, int K)
 {
     const int64_t head = blockIdx.x, n = head / x.Hv;

@@ -1,11 +1,12 @@
-/* Titans with a matrix for a memory on any GPU (README.md): the order of work of titans_cpu.c with a CTA in place of a thread. A mini-batch's gradients
- * are taken at M as it is in front of it, and have no copy of their own but where a call begins in the middle of one, or goes token by token. */
+/* Titans with a matrix for a memory on any GPU (README.md): the order of work of titans_cpu.c with a CTA in place of a thread. A mini-batch's
+ * gradients are taken at M as it is in front of it, and have no copy of their own but where a call begins in the middle of one, or goes token by
+ * token. */
 #include "recurrence/ttt/ttt_cuda.cuh"
 
 #include <initializer_list>
 
-/* What a CTA works on. Of the rows of a mini-batch from one on, which it calls 0: kept[i] of M at their start is left behind row i, lent[i] of S comes
- * to M, left[i] of S is left; row j's gradient is in S behind row i with S_part[i,j] and in M with M_part[i,j]. */
+/* What a CTA works on. Of the rows of a mini-batch from one on, which it calls 0: kept[i] of M at their start is left behind row i, lent[i] of S
+ * comes to M, left[i] of S is left; row j's gradient is in S behind row i with S_part[i,j] and in M with M_part[i,j]. */
 struct titans_work {
     ttt_matrix M, S, start, q, k, v, hat, u, QM, QS, QK, A, M_part, S_part;
     float *inverse, *theta, *keep, *eta, *kept, *lent, *left;

@@ -1,5 +1,6 @@
 /* TTT-linear and TTT-MLP on any GPU (README.md): the order of work of ttt_cpu.c with a CTA in place of a thread. u is rate times `raw` wherever it is
- * read: products take the rates as factors of their rows. */
+ * read: products take the rates as factors of their rows. Long: one walk over a head, forwards and back, over
+ * matrices that its steps share. */
 #include "recurrence/ttt/ttt_cuda.cuh"
 
 /* What a CTA works on; rows of the mini-batch first those that the state had open, whose raw is u and whose rate is 1. */
@@ -134,8 +135,8 @@ template <typename T, int LAYERS> struct ttt_head {
         return open;
     }
 
-    /* The final state: the weights after the last row, and the `left` rows of its mini-batch with those it began with. `same`: that is the one that the
-     * initial state had open. */
+    /* The final state: the weights after the last row, and the `left` rows of its mini-batch with those it began with. `same`: that is the one that
+     * the initial state had open. */
     __device__ void store(int left, bool same)
     {
 #pragma unroll

@@ -1,6 +1,6 @@
-/* What the ttt core's CUDA kernels share. A CTA has a head of a sequence and goes through its mini-batches one after the other, as a thread does on a
- * CPU; what it works on lies in shared memory as far as there is room, the rest in its part of the workspace. Matrices are dense float32 with rows a few
- * numbers apart (ttt_ld); products are made by the whole CTA. Every function that ends with a barrier says so. */
+/* What the ttt core's CUDA kernels share. A CTA has a head of a sequence and goes through its mini-batches one after the other, as a thread does on
+ * a CPU; what it works on lies in shared memory as far as there is room, the rest in its part of the workspace. Matrices are dense float32 with rows
+ * a few numbers apart (ttt_ld); products are made by the whole CTA. Every function that ends with a barrier says so. */
 #ifndef LNT_TTT_CUDA_CUH
 #define LNT_TTT_CUDA_CUH
 
@@ -124,8 +124,8 @@ __device__ __forceinline__ void tile_of_halves(float (&acc)[NT][4], int i0, int 
 
 __device__ __forceinline__ void put_element(ttt_mode mode, float *c, float x) { *c = mode == TTT_SET ? x : mode == TTT_ADD ? *c + x : *c - x; }
 
-/* C (=, +=, -=) A B, [M,N] from [M,K] and [K,N], A's columns times scale [K] and bias [N] added where they are given. By bf16 in two parts where the call is of that type, else
- * in float32. Ends with a barrier. */
+/* C (=, +=, -=) A B, [M,N] from [M,K] and [K,N], A's columns times scale [K] and bias [N] added where they are given. By bf16 in two parts where the
+ * call is of that type, else in float32. Ends with a barrier. */
 template <bool HALF>
 __device__ __noinline__ void product(ttt_mode mode, int M, int N, int K, ttt_operand A, ttt_operand B, ttt_matrix C, const float *scale = NULL,
                                      const float *bias = NULL)
@@ -231,8 +231,8 @@ __device__ __forceinline__ void loss_row(const ttt_norm &x, const float *z, cons
     project_row(x.D, u, hat, by, u);
 }
 
-/* From du to dz, in its place, dv, in v's, and dk, which is added to. e and g, what a row adds to the gradients of the norm, take the places of hat (dw)
- * and u (db): norm_sums reads them. */
+/* From du to dz, in its place, dv, in v's, and dk, which is added to. e and g, what a row adds to the gradients of the norm, take the places of hat
+ * (dw) and u (db): norm_sums reads them. */
 __device__ __forceinline__ void loss_row_back(const ttt_norm &x, float *hat, float inverse, const float *k, float *v, float *u, float *du, float *dk)
 {
     const int D = x.D;
