@@ -46,6 +46,7 @@ static int run(const command *self, int argc, char **argv)
         { "stride", ARG_I64, &o.stride, "N", "tokens from the start of a window to that of the next; less than the length: windows overlap, each "
           "token is read at several positions", .range = "eval.stride", .fallback = "the length" },
         { "max-tokens", ARG_I64, &o.max_tokens, "N", "stop after so many tokens", .range = "eval.max_tokens", .fallback = "all" },
+        { "field", ARG_TEXT, &o.field, "KEY", "the texts are JSON lines, of which this field is read, each a document", .fallback = "" },
         { "tokenizer", ARG_TEXT, &tokenizer_path, "PATH", "tokenizer to use", .fallback = "the model's" },
         { "csv", ARG_TEXT, &o.csv, "FILE", "write position, loss and mean so far to this file" },
         { "plot", ARG_TEXT, &o.plot, "FILE", "the same as a picture (SVG)" },
@@ -68,7 +69,7 @@ static int run(const command *self, int argc, char **argv)
     code = machine_open(&m, &c);
     if (!code && (s = linnet_model_load(c, words.item[0], m.dtype, &model)) != LINNET_OK) code = say_status(c, s);
     if (!code) code = tokenizer_beside(c, tokenizer_path, words.item[0], model, &t);
-    if (!code) say_of_texts(c, o.texts, o.n_texts);
+    if (!code && !o.field) say_of_texts(c, o.texts, o.n_texts);
     if (!code) {
         progress_open(&bar, stderr);
         stop_watch();

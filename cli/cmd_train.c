@@ -96,7 +96,7 @@ static int train(const machine_args *m, const model_args *shape, linnet_train_op
     linnet_config *config = NULL;
     int code = machine_open(m, &c);
     if (!code) code = o->resume ? model_args_resumed(c, shape, o->out, &config) : model_args_config(c, shape, &config);
-    if (!code) say_of_texts(c, o->texts, o->n_texts);
+    if (!code && !o->field) say_of_texts(c, o->texts, o->n_texts);
     if (!code) {
         progress_open(&v->bar, v->json ? stderr : stdout);
         if (!v->json && o->resume) progress_print(&v->bar, "%s", linnet_machine(c));
@@ -143,6 +143,7 @@ static int run(const command *self, int argc, char **argv)
         {"out", ARG_TEXT, &o.out, "DIR", "folder for the checkpoint and log.jsonl (required)"},
         {"held-out", ARG_TEXT, &o.held_out, "TEXT", "file or folder to evaluate on; without it the last part of the texts", .fallback = ""},
         {"held-out-share", ARG_REAL, &o.held_out_share, "X", "how much of the texts that last part is", .range = "train.held_out_share"},
+        {"field", ARG_TEXT, &o.field, "KEY", "the texts are JSON lines, of which this field is read, each a document", .fallback = ""},
         {"tokenizer", ARG_TEXT, &o.tokenizer, "PATH", "tokenizer.json, a folder with one or with encoder.json and vocab.bpe, or bytes",
          .fallback = "bytes"},
         {"train-tokenizer", ARG_I64, &o.train_tokenizer, "N", "train a byte-level BPE of N ids on the texts first",
@@ -198,9 +199,9 @@ const command cmd_train = {
     .name = "train",
     .summary = "train a model on text files",
     .usage = "TEXT... --out DIR [options]",
-    .about = "Each TEXT is a file, or a folder of which every file is read. The checkpoint is a folder with config.json, model.safetensors "
-             "and tokenizer.json, and beside them what --resume needs. Ctrl-C, SIGTERM, a closed terminal and a closed pipe save and say how to go "
-             "on.",
+    .about = "Each TEXT is a file, or a folder of which every file is read; gzip, xz and Zstandard files are unpacked. The checkpoint is a folder "
+             "with config.json, model.safetensors and tokenizer.json, and beside them what --resume needs. Ctrl-C, SIGTERM, a closed terminal and a "
+             "closed pipe save and say how to go on.",
     .example = "linnet train books/ --out model --preset small --minutes 20",
     .run = run,
 };

@@ -208,8 +208,8 @@ LINNET_API linnet_status linnet_tokenizer_encode(linnet_context *c, const linnet
 /* Bytes of one id (not zero-terminated; they may be a part of a UTF-8 character). NULL when the id is outside the vocabulary. */
 LINNET_API const char *linnet_tokenizer_piece(const linnet_tokenizer *t, int64_t id, size_t *bytes);
 
-/* Something to tell a user before files or folders are used as text (one holds JSON lines, say), or "". What is no text at all is refused where it is
- * used. */
+/* Texts are files, or folders of them; compressed by gzip, xz or Zstandard, they are unpacked. What is no text is refused where it is used.
+ * Something to tell a user before files or folders are used as text (one holds JSON lines, say), or "". */
 LINNET_API linnet_status linnet_text_note(linnet_context *c, const char *const *texts, int n_texts, char *note, size_t size);
 
 /* ---- training --------------------------------------------------------------------------------------------------------------- */
@@ -268,13 +268,15 @@ typedef struct {
      * from the checkpoint, whatever stands here. Names that are no setting of a run are passed over. */
     const char *const *given;
     int32_t n_given;
+    const char *field;            /* texts, held_out too, are JSON lines, of which this field is read; "meta.text" is one of an object inside. NULL:
+                                   * they are text. As the texts, it is named again to resume */
 } linnet_train_options;
 #define LINNET_TRAIN_OPTIONS_INIT                                                                                                   \
     { sizeof(linnet_train_options), NULL, 0, NULL, 0.1,                        /* texts n_texts held_out held_out_share */          \
       NULL, 0, NULL, 0, 1000, 0,                                  /* tokenizer train_tokenizer out resume steps max_seconds */      \
       8, 256, 1, 2e-3, 0.1, LINNET_WARMUP_AUTO,                           /* batch length accumulate rate share of it warmup */     \
       0.9, 0.95, 1e-8, 0.1, 1.0, 1,                                         /* beta1 beta2 epsilon weight_decay clip seed */        \
-      250, 65536, 250, 0, LINNET_RECOMPUTE_NONE, NULL, NULL, LINNET_F32, NULL, 0 }  /* eval_every eval_tokens save_every isolate */
+      250, 65536, 250, 0, LINNET_RECOMPUTE_NONE, NULL, NULL, LINNET_F32, NULL, 0, NULL }  /* eval_every eval_tokens save_every isolate */
 
 /* Train `config` and leave in `out`: config.json, model.safetensors, tokenizer.json, train_state.safetensors (optimizer moments, random and data
  * position) and log.jsonl. Resuming, config may be NULL, and must be the checkpoint's otherwise. One call at a time may train in a folder; a loss or
@@ -307,8 +309,9 @@ typedef struct {
     void *user;
     int64_t stride;           /* from the start of a window to that of the next, at most length; 0: length, windows do not overlap */
     int32_t check_finite;         /* 1: end at the first value that is no finite number, saying which layer and operator it comes from; slow */
+    const char *field;        /* as in linnet_train_options */
 } linnet_eval_options;
-#define LINNET_EVAL_OPTIONS_INIT { sizeof(linnet_eval_options), NULL, 0, 1024, 0, NULL, NULL, NULL, NULL, 0, 0 }
+#define LINNET_EVAL_OPTIONS_INIT { sizeof(linnet_eval_options), NULL, 0, 1024, 0, NULL, NULL, NULL, NULL, 0, 0, NULL }
 
 typedef struct {
     size_t size;

@@ -93,7 +93,7 @@ static linnet_status eval(lnt_ctx *c, linnet_model *m, const linnet_tokenizer *t
     outputs files;
     linnet_status s;
     LNT_TRY_GOTO(s, open_outputs(c, o, &files), done);
-    LNT_TRY_GOTO(s, lnt_corpus_load(c, o->texts, o->n_texts, t, &text), done);
+    LNT_TRY_GOTO(s, lnt_corpus_load(c, &(lnt_texts){.paths = o->texts, .n_paths = o->n_texts, .field = o->field}, t, &text), done);
     int64_t n = o->max_tokens > 0 && o->max_tokens < text->n - 1 ? o->max_tokens + 1 : text->n;
     if (n < 2) {
         s = lnt_fail(c, LINNET_EINVAL, "the text gives %lld token%s, expected at least 2", (long long)text->n, text->n == 1 ? "" : "s");

@@ -8,7 +8,8 @@
 #include <sys/stat.h>
 
 #include "core/border.h"
-#include "core/file.h"
+#include "hub/records.h"
+#include "hub/unpack.h"
 
 /* ---- which files ---- */
 
@@ -82,46 +83,63 @@ static linnet_status list_files(lnt_ctx *c, const char *const *paths, int n_path
 
 /* ---- text ---- */
 
-linnet_status lnt_corpus_text(lnt_ctx *c, const char *const *paths, int n_paths, size_t limit, char **text, size_t *bytes)
+typedef struct {
+    char *bytes;
+    size_t used, size, limit;
+} text_bytes;
+
+static linnet_status add_text(lnt_ctx *c, text_bytes *t, const char *text, size_t n)
+{
+    if (n > t->limit - t->used) n = t->limit - t->used;
+    if (t->used + n > t->size || !t->bytes) {
+        const size_t more = lnt_bytes(2, lnt_bytes_plus(t->used + n, 1));
+        char *grown = lnt_realloc(t->bytes, t->used, more);
+        if (!grown) return lnt_fail_memory(c, more);
+        t->bytes = grown;
+        t->size = more;
+    }
+    memcpy(t->bytes + t->used, text, n);
+    t->used += n;
+    return LINNET_OK;
+}
+
+static linnet_status add_records(lnt_ctx *c, text_bytes *t, const char *path, const char *field, const lnt_file_view *v)
+{
+    lnt_records r;
+    const char *text;
+    size_t n;
+    lnt_records_begin(c, path, field, (const char *)v->data, v->size, &r);
+    linnet_status s;
+    while ((s = lnt_records_next(&r, &text, &n)) == LINNET_OK && text && t->used < t->limit) {
+        LNT_TRY_GOTO(s, add_text(c, t, text, n), done);
+        LNT_TRY_GOTO(s, add_text(c, t, "\n", 1), done);
+    }
+done:
+    lnt_records_end(&r);
+    return s;
+}
+
+linnet_status lnt_corpus_text(lnt_ctx *c, const lnt_texts *texts, size_t limit, char **text, size_t *bytes)
 {
     file_list l;
-    LNT_TRY(list_files(c, paths, n_paths, &l));
-    char *all = NULL;
-    size_t used = 0, size = 0;
+    LNT_TRY(list_files(c, texts->paths, texts->n_paths, &l));
+    text_bytes all = {.limit = limit};
     linnet_status s = LINNET_OK;
-    for (int i = 0; s == LINNET_OK && i < l.n && used < limit; i++) {
+    for (int i = 0; s == LINNET_OK && i < l.n && all.used < limit; i++) {
         lnt_file_view v;
-        LNT_TRY_GOTO(s, lnt_file_map(c, l.path[i], &v), done);
-        s = lnt_text_check(c, l.path[i], v.data, v.size);
-        if (s != LINNET_OK) {
-            lnt_file_unmap(&v);
-            goto done;
-        }
-        size_t n = v.size < limit - used ? v.size : limit - used;
-        if (used + n > size || !all) {
-            size_t more = lnt_bytes(2, used + n + 1);
-            char *grown = lnt_realloc(all, used, more);
-            if (!grown) {
-                lnt_file_unmap(&v);
-                s = lnt_fail_memory(c, more);
-                goto done;
-            }
-            all = grown;
-            size = more;
-        }
-        memcpy(all + used, v.data, n);
-        used += n;
+        LNT_TRY_GOTO(s, lnt_text_open(c, l.path[i], &v), done);
+        s = texts->field ? add_records(c, &all, l.path[i], texts->field, &v) : add_text(c, &all, (const char *)v.data, v.size);
         lnt_file_unmap(&v);
     }
-    if (!used) s = lnt_fail(c, LINNET_EINVAL, "the text is empty: \"%s\" holds no byte", paths[0]);
+    if (s == LINNET_OK && !all.used) s = lnt_fail(c, LINNET_EINVAL, "the text is empty: \"%s\" holds no byte", texts->paths[0]);
 done:
     free_list(&l);
     if (s != LINNET_OK) {
-        lnt_free(all);
+        lnt_free(all.bytes);
         return s;
     }
-    *text = all;
-    *bytes = used;
+    *text = all.bytes;
+    *bytes = all.used;
     return LINNET_OK;
 }
 
@@ -148,25 +166,54 @@ static uint64_t fnv(const int32_t *ids, int64_t n)
     return h;
 }
 
-static linnet_status append_file(lnt_ctx *c, lnt_corpus *k, int64_t *capacity, const char *path, const linnet_tokenizer *t, uint64_t *fingerprint)
+/* A document, closed by the separator. */
+static linnet_status append_text(lnt_ctx *c, lnt_corpus *k, int64_t *capacity, const linnet_tokenizer *t, const char *text, size_t bytes)
+{
+    int32_t *ids = NULL;
+    int64_t n = 0;
+    linnet_status s = linnet_tokenizer_encode(c, t, text, bytes, &ids, &n);
+    if (s == LINNET_OK) s = append(c, k, capacity, ids, n);
+    if (s == LINNET_OK && k->separator >= 0) s = append(c, k, capacity, &(int32_t){(int32_t)k->separator}, 1);
+    linnet_free(ids);
+    k->bytes += (int64_t)bytes;
+    return s;
+}
+
+static linnet_status append_records(lnt_ctx *c, lnt_corpus *k, int64_t *capacity, const linnet_tokenizer *t, lnt_records *r)
+{
+    const char *text;
+    size_t n;
+    do {
+        LNT_TRY(lnt_records_next(r, &text, &n));
+        if (text) LNT_TRY(append_text(c, k, capacity, t, text, n));
+        if (text && k->separator < 0) LNT_TRY(append_text(c, k, capacity, t, "\n", 1));
+    } while (text);
+    return LINNET_OK;
+}
+
+static linnet_status append_file(lnt_ctx *c, lnt_corpus *k, int64_t *capacity, const char *path, const char *field, const linnet_tokenizer *t,
+                                 uint64_t *fingerprint)
 {
     lnt_file_view v;
-    int32_t *ids = NULL;
-    int64_t n;
-    LNT_TRY(lnt_file_map(c, path, &v));
-    linnet_status s = lnt_text_check(c, path, v.data, v.size);
-    if (s == LINNET_OK) s = linnet_tokenizer_encode(c, t, (const char *)v.data, v.size, &ids, &n);
-    if (s == LINNET_OK) s = append(c, k, capacity, ids, n);
-    if (s == LINNET_OK) *fingerprint = n ? fnv(ids, n) : 0;
-    if (s == LINNET_OK && k->separator >= 0) s = append(c, k, capacity, &(int32_t){(int32_t)k->separator}, 1);
-    k->bytes += (int64_t)v.size;
-    linnet_free(ids);
+    const int64_t before = k->n, bytes = k->bytes;
+    LNT_TRY(lnt_text_open(c, path, &v));
+    linnet_status s;
+    if (field) {
+        lnt_records r;
+        lnt_records_begin(c, path, field, (const char *)v.data, v.size, &r);
+        s = append_records(c, k, capacity, t, &r);
+        lnt_records_end(&r);
+    } else
+        s = append_text(c, k, capacity, t, (const char *)v.data, v.size);
+    if (s == LINNET_OK) *fingerprint = k->bytes > bytes ? fnv(k->ids + before, k->n - before - (!field && k->separator >= 0)) : 0;
     lnt_file_unmap(&v);
     return s;
 }
 
-linnet_status lnt_corpus_load(lnt_ctx *c, const char *const *paths, int n_paths, const linnet_tokenizer *t, lnt_corpus **out)
+linnet_status lnt_corpus_load(lnt_ctx *c, const lnt_texts *texts, const linnet_tokenizer *t, lnt_corpus **out)
 {
+    const char *const *paths = texts->paths;
+    const int n_paths = texts->n_paths;
     file_list l;
     *out = NULL;
     LNT_TRY(lnt_need(c, n_paths > 0 ? paths : NULL, "the list of texts"));
@@ -192,7 +239,7 @@ linnet_status lnt_corpus_load(lnt_ctx *c, const char *const *paths, int n_paths,
         size_t n = 0;
         if (i != k->separator && linnet_tokenizer_piece(t, i, &n)) k->id_bytes[i] = (int32_t)n;
     }
-    for (int i = 0; s == LINNET_OK && i < l.n; i++) s = append_file(c, k, &capacity, l.path[i], t, &k->of_file[i]);
+    for (int i = 0; s == LINNET_OK && i < l.n; i++) s = append_file(c, k, &capacity, l.path[i], texts->field, t, &k->of_file[i]);
     if (s == LINNET_OK && !k->bytes) s = lnt_fail(c, LINNET_EINVAL, "the text is empty: \"%s\" holds no byte", paths[0]);
     k->fingerprint = fnv(k->ids, k->n);
 done:
@@ -251,15 +298,16 @@ linnet_status linnet_text_note(linnet_context *c, const char *const *texts, int 
     *note = 0;
     LNT_TRY(list_files(c, texts, n_texts, &l));
     linnet_status s = LINNET_OK;
+    uint8_t *head = lnt_alloc(HEAD);
+    if (!head) s = lnt_fail_memory(c, HEAD);
     for (int i = 0; s == LINNET_OK && i < l.n && i < FILES && !*note; i++) {
-        lnt_file_view v;
-        LNT_TRY_GOTO(s, lnt_file_map(c, l.path[i], &v), done);
-        if (lnt_text_is_json_lines((const char *)v.data, v.size < HEAD ? v.size : HEAD))
-            snprintf(note, size, "\"%s\" holds JSON objects: their keys, quotes and escapes are read as text too; one field alone: jq -r .text %s",
-                     l.path[i], l.path[i]);
-        lnt_file_unmap(&v);
+        size_t n;
+        s = lnt_text_head(c, l.path[i], head, HEAD, &n);
+        if (s == LINNET_OK && lnt_text_is_json_lines((const char *)head, n))
+            snprintf(note, size, "\"%s\" holds JSON objects: their keys, quotes and escapes are read as text too; one field alone: --field text",
+                     l.path[i]);
     }
-done:
+    lnt_free(head);
     free_list(&l);
     return s;
 }

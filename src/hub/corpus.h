@@ -15,11 +15,18 @@ typedef struct lnt_corpus {
     uint64_t *of_file;     /* [files]: the same of each file; 0: it is empty */
 } lnt_corpus;
 
-/* Each path is a file, or a folder whose regular files (hidden ones left out) are taken in sorted order. No text at all is an error, and so is a file
- * that holds something else. */
-linnet_status lnt_corpus_load(lnt_ctx *c, const char *const *paths, int n_paths, const linnet_tokenizer *t, lnt_corpus **out);
-/* The bytes of the same files, joined; at most `limit` of them (the first). Free with lnt_free. */
-linnet_status lnt_corpus_text(lnt_ctx *c, const char *const *paths, int n_paths, size_t limit, char **text, size_t *bytes);
+/* Texts that a caller names. */
+typedef struct {
+    const char *const *paths; /* each a file, or a folder whose regular files (hidden ones left out) are taken in sorted order */
+    int n_paths;
+    const char *field;        /* files hold JSON lines, of which this field is read, each a document; NULL: a file is a text, and a document */
+} lnt_texts;
+
+/* No text at all is an error, and so is a file that holds something else. Compressed files are unpacked (hub/unpack.h). Documents of JSON lines end
+ * in a newline where the tokenizer has no separator. */
+linnet_status lnt_corpus_load(lnt_ctx *c, const lnt_texts *texts, const linnet_tokenizer *t, lnt_corpus **out);
+/* The bytes of the same files, joined, each document of JSON lines with a newline; at most `limit` of them (the first). Free with lnt_free. */
+linnet_status lnt_corpus_text(lnt_ctx *c, const lnt_texts *texts, size_t limit, char **text, size_t *bytes);
 void lnt_corpus_free(lnt_corpus *k);
 
 /* LINNET_EINVAL when every file of `held` is one of `train`, too; `path`: what the message calls it. */

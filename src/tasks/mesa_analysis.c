@@ -85,7 +85,7 @@ static linnet_status run(lnt_run *r)
     if (!r->o->out) return lnt_fail(c, LINNET_EINVAL, "out is missing: a folder for the results");
     LNT_TRY(read_question(c, o, &q));
     LNT_TRY_GOTO(s, lnt_mesa_open(c, m, &q.ask, &z), done);
-    LNT_TRY_GOTO(s, lnt_corpus_load(c, r->o->files, r->o->n_files, r->o->tokenizer, &text), done);
+    LNT_TRY_GOTO(s, lnt_corpus_load(c, &(lnt_texts){.paths = r->o->files, .n_paths = r->o->n_files}, r->o->tokenizer, &text), done);
     const int64_t n = o->tokens > 0 && o->tokens < text->n - 1 ? o->tokens + 1 : text->n;
     LNT_TRY_GOTO(s, lnt_mesa_set_text(c, &z, text->ids, n, o->length), done);
     LNT_TRY_GOTO(s, linnet_model_get_info(m, &info), done);

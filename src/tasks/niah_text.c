@@ -59,7 +59,7 @@ linnet_status lnt_niah_load(lnt_ctx *c, const char *words, const char *essays, l
     LNT_TRY(load_list(c, words, "adjectivelist.txt", arena, &t->adjective, &t->n_adjectives));
     LNT_TRY(load_list(c, words, "nounlist.txt", arena, &t->noun, &t->n_nouns));
     if (!essays) return LINNET_OK;
-    LNT_TRY(lnt_corpus_text(c, &essays, 1, (size_t)1 << 28, &text, &bytes));
+    LNT_TRY(lnt_corpus_text(c, &(lnt_texts){.paths = &essays, .n_paths = 1}, (size_t)1 << 28, &text, &bytes));
     const linnet_status s = cut(c, text, false, arena, &t->word, &t->n_words);
     lnt_free(text);
     LNT_TRY(s);

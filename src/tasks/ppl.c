@@ -253,7 +253,7 @@ static linnet_status run(lnt_run *r)
     LNT_TRY(lnt_task_numbers(r->c, "lengths", o->lengths, 1, 1 << 24, MOST_LENGTHS, lengths, &n_lengths));
     for (int i = 0; i < n_lengths; i++)
         if (lengths[i] != floor(lengths[i])) return lnt_fail(r->c, LINNET_EINVAL, "lengths is \"%.40s\", expected whole numbers", o->lengths);
-    LNT_TRY_GOTO(s, lnt_corpus_load(r->c, r->o->files, r->o->n_files, r->o->tokenizer, &text), done);
+    LNT_TRY_GOTO(s, lnt_corpus_load(r->c, &(lnt_texts){.paths = r->o->files, .n_paths = r->o->n_files}, r->o->tokenizer, &text), done);
     if (text->n < 2) {
         s = lnt_fail(r->c, LINNET_EINVAL, "the text gives %lld token%s, expected at least 2", (long long)text->n, text->n == 1 ? "" : "s");
         goto done;

@@ -106,7 +106,7 @@ static linnet_status open_tokenizer(run *r)
     char *text;
     size_t bytes;
     const size_t limit = (size_t)1 << 28; /* 256 MB decide a vocabulary */
-    LNT_TRY(lnt_corpus_text(r->c, r->s.o.texts, r->s.o.n_texts, limit, &text, &bytes));
+    LNT_TRY(lnt_corpus_text(r->c, &(lnt_texts){.paths = r->s.o.texts, .n_paths = r->s.o.n_texts, .field = r->s.o.field}, limit, &text, &bytes));
     linnet_status s = linnet_tokenizer_train(r->c, text, bytes, r->s.o.train_tokenizer, &r->tokenizer);
     lnt_free(text);
     return s;
@@ -130,11 +130,12 @@ static linnet_status check_text(run *r, uint64_t held)
 
 static linnet_status open_text(run *r)
 {
-    LNT_TRY(lnt_corpus_load(r->c, r->s.o.texts, r->s.o.n_texts, r->tokenizer, &r->text));
+    const lnt_texts texts = {.paths = r->s.o.texts, .n_paths = r->s.o.n_texts, .field = r->s.o.field};
+    LNT_TRY(lnt_corpus_load(r->c, &texts, r->tokenizer, &r->text));
     r->train_ids = r->text->ids;
     r->n_train = r->text->n;
     if (r->s.o.held_out) {
-        LNT_TRY(lnt_corpus_load(r->c, &r->s.o.held_out, 1, r->tokenizer, &r->held_text));
+        LNT_TRY(lnt_corpus_load(r->c, &(lnt_texts){.paths = &r->s.o.held_out, .n_paths = 1, .field = texts.field}, r->tokenizer, &r->held_text));
         LNT_TRY(lnt_corpus_apart(r->c, r->text, r->held_text, r->s.o.held_out));
         r->held_ids = r->held_text->ids;
         r->n_held = r->held_text->n;

@@ -186,16 +186,14 @@ def eval_stopped(folder):
 @case("what is no text is refused by train and eval with what to do, alone and inside a folder")
 def no_text(folder):
     import bz2
-    import gzip
     import io
-    import lzma
     import zipfile
     plain = b"to be or not to be, that is the question\n" * 100
     packed = io.BytesIO()
     with zipfile.ZipFile(packed, "w") as z:
         z.writestr("a.txt", plain)
-    files = {"a.gz": (gzip.compress(plain), "gzip -dk"), "a.xz": (lzma.compress(plain), "xz -dk"), "a.bz2": (bz2.compress(plain), "bzip2 -dk"),
-             "a.zst": (b"\x28\xb5\x2f\xfd" + bytes(range(1, 200)), "zstd -d"), "a.zip": (packed.getvalue(), "unzip"),
+    files = {"a.bz2": (bz2.compress(plain), "bzip2 -dk"), "a.lz4": (b"\x04\x22\x4d\x18" + bytes(range(1, 200)), "lz4 -dk"),
+             "a.zip": (packed.getvalue(), "unzip"),
              "a.elf": (b"\x7fELF" + bytes(range(1, 200)), "Leave it out"), "a.pdf": (b"%PDF-1.7\n" + plain, "pdftotext"),
              "a.utf16": ("to be".encode("utf-16"), "iconv"), "a.bin": (plain + b"\0" + plain, f"byte {len(plain)} is 0")}
     model, text = small_model(folder)
@@ -231,7 +229,7 @@ def held_out_apart(folder):
     lines = folder / "data.jsonl"
     lines.write_text("".join(json.dumps({"text": f"line {i}", "id": i}) + "\n" for i in range(200)))
     done = linnet("train", lines, "--out", folder / "lines", *small)
-    assert "note: " in done.err and "data.jsonl" in done.err and "jq -r .text" in done.err, done.err
+    assert "note: " in done.err and "data.jsonl" in done.err and "--field text" in done.err, done.err
     assert "note: " in linnet("eval", folder / "lines", lines, "--length", 32).err
     (folder / "c.txt").write_text("{ int x; }\n{ int y; }\n" * 50)
     assert "note: " not in linnet("eval", folder / "lines", folder / "c.txt", "--length", 32).err
