@@ -1,21 +1,13 @@
-/* Scans with M numbers of a state for each channel on a GPU (README.md), token by token: the selective scan, with decays of either sign too, and
- * longhorn. A channel's numbers lie in G lanes, EACH in each, so that a multiprocessor has warps enough to fill each other's waits. TB tokens at a
- * time come through shared memory, turned so that a lane reads four tokens at once; the next ones are on their way meanwhile.
+/* The selective scan on a GPU (README.md, states.cuh), token by token, with decays of either sign too; longhorn. Tokens of the next tile are on their
+ * way from memory meanwhile.
  *
  * Exponentials decide: one a number forward, two in reverse. Forward again on the way back keeps the state at the start of every ROUND tokens; back,
  * a round's states and decays are made again and stay in registers. What a CTA's channels add to dB and dC is one of as many parts as there are CTAs
  * to a sequence; those are added in order, and so are the sequences' of dA and dD. */
-#include "recurrence/decay/decay_vector.cuh"
-#include "recurrence/recur_cuda.cuh"
-
-extern "C" {
-#include "recurrence/scan/scan.h"
-}
+#include "recurrence/scan/states.cuh"
 
 namespace {
 
-constexpr int TB = 32; /* tokens of a tile, a lane each while it is loaded */
-constexpr int PITCH = TB + 4; /* of its rows in shared memory: 16 bytes of 8 lanes lie in 32 banks */
 constexpr int WIDEST = 128;
 constexpr float LOG2E = 1.44269504088896341f;
 enum rule { EXPONENTIAL, SIGNED, LONGHORN };
@@ -31,103 +23,6 @@ struct selective_args {
     const int64_t *cu;
     int64_t T;
     int D, M, strips;
-};
-
-template <int LANES, int NUMBERS> struct shape {
-    static constexpr int G = LANES, EACH = NUMBERS, MP = G * EACH, WARPS = EACH == 4 ? 4 : 16, THREADS = 32 * WARPS;
-    static constexpr int OF_WARP = 32 / G, CH = WARPS * OF_WARP, ROUND = EACH == 1 ? 16 : 8, ROUNDS = TB / ROUND;
-};
-
-/* Where a thread stands: number i of its channel's state is m + i G. */
-template <typename S> struct place {
-    int lane, warp, m, of_cta, first, channel, strip;
-    int64_t n, begin, end, tiles;
-    bool real;
-
-    __device__ __forceinline__ explicit place(const selective_args &p)
-    {
-        lane = (int)threadIdx.x % 32, warp = (int)threadIdx.x / 32, m = lane % S::G, of_cta = warp * S::OF_WARP + lane / S::G;
-        strip = (int)(blockIdx.x % p.strips), first = strip * S::CH, channel = first + of_cta;
-        n = blockIdx.x / p.strips, begin = p.cu[n], end = p.cu[n + 1], tiles = (end - begin + TB - 1) / TB;
-        real = channel < p.D;
-    }
-    /* x [N,D,M] or, of all sequences, [D,M] */
-    __device__ __forceinline__ void read(const selective_args &p, float (&to)[S::EACH], const float *x, int64_t sequence) const
-    {
-#pragma unroll
-        for (int i = 0; i < S::EACH; i++) to[i] = x && real && m + i * S::G < p.M ? x[(sequence * p.D + channel) * p.M + m + i * S::G] : 0.f;
-    }
-    __device__ __forceinline__ void write(const selective_args &p, float *x, const float (&from)[S::EACH]) const
-    {
-#pragma unroll
-        for (int i = 0; i < S::EACH; i++)
-            if (x && real && m + i * S::G < p.M) x[(n * p.D + channel) * p.M + m + i * S::G] = from[i];
-    }
-    /* of the round's start */
-    __device__ __forceinline__ float *kept(const selective_args &p, int64_t round) const
-    {
-        return p.kept + ((begin / S::ROUND + n + round) * p.D + channel) * S::MP + m;
-    }
-};
-
-/* ---- tiles of rows ----------------------------------------------------------------------------------------------------------------------- */
-
-/* TB rows of WIDTH columns, from memory to registers and on, 16 bytes of a row a lane; the first of WARPS warps to have some is START. */
-template <typename T, int WIDTH, int WARPS, int START> struct rows {
-    static constexpr int PER = 16 / (int)sizeof(T) < WIDTH ? 16 / (int)sizeof(T) : WIDTH, PARTS = WIDTH / PER, EACH = (PARTS + WARPS - 1) / WARPS;
-    lnt_pack<T, PER> x[EACH];
-
-    static constexpr int next() { return (START + PARTS) % WARPS; }
-
-    static __device__ __forceinline__ int part(int k) { return ((int)threadIdx.x / 32 + WARPS - START % WARPS) % WARPS + k * WARPS; }
-    /* Rows t .. of x [.,columns] from column `first` on; what is not there is zero. */
-    __device__ __forceinline__ void fetch(const void *from, int64_t t, int64_t end, int columns, int first)
-    {
-        const int64_t row = t + (int)threadIdx.x % 32;
-        const bool whole = columns % 8 == 0;
-#pragma unroll
-        for (int k = 0; k < EACH; k++) {
-            const int at = first + part(k) * PER;
-            const bool there = from && part(k) < PARTS && row < end;
-            const T *p = (const T *)from + row * columns + at;
-#pragma unroll
-            for (int i = 0; i < PER; i++) x[k].x[i] = from_float<T>(0.f);
-            if (there && whole && at < columns) x[k] = *(const lnt_pack<T, PER> *)p;
-            if (whole) continue;
-#pragma unroll
-            for (int i = 0; i < PER; i++)
-                if (there && at + i < columns) x[k].x[i] = p[i];
-        }
-    }
-    __device__ __forceinline__ void put(float (*to)[PITCH]) const
-    {
-#pragma unroll
-        for (int k = 0; k < EACH; k++)
-            if (part(k) < PARTS)
-#pragma unroll
-                for (int i = 0; i < PER; i++) to[part(k) * PER + i][threadIdx.x % 32] = to_float(x[k].x[i]);
-    }
-    /* The other way: `count` rows, to memory. */
-    static __device__ __forceinline__ void store(void *to, const float (*from)[PITCH], int64_t t, int count, int columns, int first)
-    {
-        const int j = (int)threadIdx.x % 32;
-#pragma unroll
-        for (int k = 0; k < EACH; k++) {
-            const int at = first + part(k) * PER;
-            if (!to || part(k) >= PARTS || j >= count) continue;
-            T *p = (T *)to + (t + j) * columns + at;
-            if (columns % 8 == 0) {
-                float v[PER];
-#pragma unroll
-                for (int i = 0; i < PER; i++) v[i] = from[part(k) * PER + i][j];
-                if (at < columns) store_pack(p, v);
-            } else {
-#pragma unroll
-                for (int i = 0; i < PER; i++)
-                    if (at + i < columns) p[i] = from_float<T>(from[part(k) * PER + i][j]);
-            }
-        }
-    }
 };
 
 template <typename S> struct tile {
@@ -177,11 +72,6 @@ template <typename T, typename S, int RULE, bool BACK> struct fetched {
 
 /* ---- arithmetic -------------------------------------------------------------------------------------------------------------------------- */
 
-__device__ __forceinline__ void four(float (&to)[4], const float *from)
-{
-    const float4 x = *(const float4 *)from;
-    to[0] = x.x, to[1] = x.y, to[2] = x.z, to[3] = x.w;
-}
 /* 2^x; what is below float32's normal range is 0. */
 __device__ __forceinline__ float exp2_of(float x)
 {
@@ -196,33 +86,6 @@ template <int RULE> __device__ __forceinline__ float decay_of(float delta, float
     const float e = exp2_of(delta * rate);
     return RULE == SIGNED ? fmaf(2.f, e, -1.f) : e;
 }
-
-/* v[0 .. N-1] each summed over the lanes whose numbers differ in the bits O, O / 2 .. LAST: a lane is left with N over their number of the sums (one,
- * if that is less), the higher ones where the higher bits are set. */
-template <int N, int O, int LAST, int SIZE> __device__ __forceinline__ void fold(float (&v)[SIZE])
-{
-    if constexpr (O >= LAST && N > 1) {
-        const bool up = threadIdx.x & O;
-#pragma unroll
-        for (int i = 0; i < N / 2; i++) {
-            const float keep = up ? v[i + N / 2] : v[i], send = up ? v[i] : v[i + N / 2];
-            v[i] = keep + __shfl_xor_sync(~0u, send, O);
-        }
-        fold<N / 2, O / 2, LAST>(v);
-    } else if constexpr (O >= LAST) {
-        v[0] += __shfl_xor_sync(~0u, v[0], O);
-        fold<1, O / 2, LAST>(v);
-    }
-}
-
-/* Sums over a channel's lanes of ROUND tokens: there are no fewer lanes than tokens, so that a lane is left with one token's. */
-template <typename S> struct of_channel {
-    static_assert(S::G >= S::ROUND, "a lane has one token's sum");
-    static constexpr int LANES_EACH = S::G / S::ROUND;
-    static __device__ __forceinline__ int token(int m) { return m / LANES_EACH; }
-    static __device__ __forceinline__ bool mine(int m) { return m % LANES_EACH == 0; } /* nobody else's too */
-    static __device__ __forceinline__ void sum(float (&v)[S::ROUND]) { fold<S::ROUND, S::G / 2, 1>(v); }
-};
 
 /* ---- forward ----------------------------------------------------------------------------------------------------------------------------- */
 
@@ -292,7 +155,7 @@ __global__ __launch_bounds__(S::THREADS, 1) void forward_kernel(const __grid_con
         const int64_t k = at.tiles - 1, t = at.begin + k * TB;
         out_rows::store(p.o, w.out[k % 2], t, (int)(at.end - t), p.D, at.first);
     }
-    at.write(p, p.sT, h);
+    at.write(p, p.sT, h, at.n);
 }
 
 /* ---- in reverse -------------------------------------------------------------------------------------------------------------------------- */
@@ -448,8 +311,8 @@ __global__ __launch_bounds__(S::THREADS, 1) void backward_kernel(const __grid_co
         rows<T, S::CH, S::WARPS, 0>::store(p.du, w.du, t, count, p.D, at.first);
         rows<float, S::CH, S::WARPS, 0>::store(p.ddelta, w.ddelta, t, count, p.D, at.first);
     }
-    at.write(p, p.ds0, s.lam);
-    if (RULE != LONGHORN) at.write(p, p.dA, s.dA);
+    at.write(p, p.ds0, s.lam, at.n);
+    if (RULE != LONGHORN) at.write(p, p.dA, s.dA, at.n);
 #pragma unroll
     for (int o = S::G / 2; o; o >>= 1) s.dskip += __shfl_xor_sync(~0u, s.dskip, o);
     if (p.dskip && at.real && at.m == 0) p.dskip[at.n * p.D + at.channel] = s.dskip;

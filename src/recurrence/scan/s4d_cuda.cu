@@ -1,0 +1,479 @@
+/* S4D on a GPU (README.md, states.cuh), token by token.
+ *
+ * Every token turns a state by the same Abar, so that what one float lacks of it would be lacked T times: ROUND tokens go by the one float, and then
+ * what ROUND of them lack is added at once (GAP); a round that is not whole goes by two floats (LOW). The way back does the same, keeps the states
+ * at the start of every round and makes the others again. Sums over tokens stay in registers, and those over sequences are added in order. */
+#include "recurrence/scan/states.cuh"
+
+namespace {
+
+/* Of each number of a state, [D,M]. GAP: Abar^ROUND less its high part's; K is twice C Bbar. */
+enum { A_RE, A_IM, LOW_RE, LOW_IM, GAP_RE, GAP_IM, K_RE, K_IM, PARAMETERS };
+enum { SUM_A_RE, SUM_A_IM, SUM_K_RE, SUM_K_IM, SUMS };
+
+struct s4d_args {
+    const void *u, *dout; /* dout NULL: zeros */
+    const float *dt, *A_re, *A_im, *C_re, *C_im, *skip, *s0, *dsT;
+    void *o, *du;         /* o NULL: not wanted */
+    float *sT, *ds0, *ddt, *dA_re, *dA_im, *dC_re, *dC_im, *dskip;
+    float *parameters;    /* [PARAMETERS,D,M] */
+    float *kept;          /* real parts [T / ROUND + N,D,MP], then the imaginary ones; NULL: not wanted */
+    float *sums, *dskips; /* [N,SUMS,D,M], [N,D] */
+    const int64_t *cu;
+    int64_t sequences, plane; /* plane: of kept */
+    int D, M, strips, bilinear;
+};
+
+/* ---- parameters, in double ---------------------------------------------------------------------------------------------------------------- */
+
+struct complex64 {
+    double re, im;
+};
+__device__ complex64 operator+(complex64 a, complex64 b) { return { a.re + b.re, a.im + b.im }; }
+__device__ complex64 operator-(complex64 a, complex64 b) { return { a.re - b.re, a.im - b.im }; }
+__device__ complex64 operator*(complex64 a, complex64 b) { return { a.re * b.re - a.im * b.im, a.re * b.im + a.im * b.re }; }
+__device__ complex64 operator*(double a, complex64 b) { return { a * b.re, a * b.im }; }
+__device__ complex64 operator/(complex64 a, complex64 b)
+{
+    const double over = 1 / (b.re * b.re + b.im * b.im);
+    return over * (a * complex64{ b.re, -b.im });
+}
+__device__ complex64 conjugate(complex64 a) { return { a.re, -a.im }; }
+
+/* Abar and Bbar, and their derivatives in A and in dt: s4d_steps.h. */
+struct s4d_step {
+    complex64 A, B, A_by_A, A_by_dt, B_by_A, B_by_dt;
+};
+__device__ s4d_step discretize(bool bilinear, double dt, complex64 A)
+{
+    const complex64 z = dt * A, one = { 1, 0 };
+    if (bilinear) {
+        const complex64 f = one / (one - 0.5 * z), f2 = f * f;
+        return { (one + 0.5 * z) * f, dt * f, dt * f2, A * f2, (dt * dt / 2) * f2, f2 };
+    }
+    double sine, cosine;
+    sincos(z.im, &sine, &cosine);
+    const complex64 e = exp(z.re) * complex64{ cosine, sine };
+    complex64 b, c;
+    if (z.re * z.re + z.im * z.im < 1e-6) {
+        b = one + 0.5 * z * (one + (1. / 3) * z * (one + 0.25 * z));
+        c = complex64{ 0.5, 0 } + (1. / 3) * z + 0.125 * z * z + (1. / 30) * z * z * z;
+    } else {
+        b = (e - one) / z;
+        c = (z * e - e + one) / (z * z);
+    }
+    return { e, dt * b, dt * e, A * e, (dt * dt) * c, e };
+}
+__device__ s4d_step step_of(const s4d_args &p, int64_t i) { return discretize(p.bilinear, p.dt[i / p.M], { p.A_re[i], p.A_im[i] }); }
+
+constexpr int SMALL_THREADS = 128;
+
+/* A number of a state a thread. */
+__global__ __launch_bounds__(SMALL_THREADS) void parameters_kernel(const __grid_constant__ s4d_args p, int round)
+{
+    await_last();
+    let_next();
+    const int64_t i = (int64_t)blockIdx.x * SMALL_THREADS + threadIdx.x, all = (int64_t)p.D * p.M;
+    if (i >= all) return;
+    const s4d_step s = step_of(p, i);
+    const complex64 K = 2. * (complex64{ p.C_re[i], p.C_im[i] } * s.B), high = { (float)s.A.re, (float)s.A.im };
+    complex64 whole = s.A, by_high = high;
+    for (int n = 1; n < round; n *= 2) whole = whole * whole, by_high = by_high * by_high;
+    const complex64 low = s.A - high, gap = whole - by_high;
+    const double value[PARAMETERS] = { high.re, high.im, low.re, low.im, gap.re, gap.im, K.re, K.im };
+#pragma unroll
+    for (int k = 0; k < PARAMETERS; k++) p.parameters[k * all + i] = (float)value[k];
+}
+
+/* The parameters' gradients from the sequences' sums, a warp a channel: those of Abar and of K = C Bbar, K's being half of what is written with. */
+__global__ __launch_bounds__(SMALL_THREADS) void gradients_kernel(const __grid_constant__ s4d_args p)
+{
+    await_last();
+    let_next();
+    const int64_t d = (int64_t)blockIdx.x * (SMALL_THREADS / 32) + threadIdx.x / 32, all = (int64_t)p.D * p.M;
+    const int lane = (int)threadIdx.x % 32;
+    if (d >= p.D) return;
+    double ddt = 0, dskip = 0;
+    for (int m = lane; m < p.M; m += 32) {
+        const int64_t i = d * p.M + m;
+        double sum[SUMS] = {};
+        for (int64_t n = 0; n < p.sequences; n++)
+#pragma unroll
+            for (int k = 0; k < SUMS; k++) sum[k] += p.sums[(n * SUMS + k) * all + i];
+        const s4d_step s = step_of(p, i);
+        const complex64 dA = { sum[SUM_A_RE], sum[SUM_A_IM] }, dK = { 2 * sum[SUM_K_RE], 2 * sum[SUM_K_IM] }, C = { p.C_re[i], p.C_im[i] };
+        const complex64 of_A = conjugate(s.A_by_A) * dA + conjugate(C * s.B_by_A) * dK, of_C = conjugate(s.B) * dK;
+        ddt += (conjugate(s.A_by_dt) * dA + conjugate(C * s.B_by_dt) * dK).re;
+        if (p.dA_re) p.dA_re[i] = (float)of_A.re;
+        if (p.dA_im) p.dA_im[i] = (float)of_A.im;
+        if (p.dC_re) p.dC_re[i] = (float)of_C.re;
+        if (p.dC_im) p.dC_im[i] = (float)of_C.im;
+    }
+#pragma unroll
+    for (int o = 16; o; o >>= 1) ddt += __shfl_xor_sync(~0u, ddt, o);
+    if (lane) return;
+    for (int64_t n = 0; n < p.sequences; n++) dskip += p.dskips[n * p.D + d];
+    if (p.ddt) p.ddt[d] = (float)ddt;
+    if (p.dskip) p.dskip[d] = (float)dskip;
+}
+
+/* ---- what a lane has of its channel ------------------------------------------------------------------------------------------------------- */
+
+template <typename S> struct numbers {
+    float re[S::EACH], im[S::EACH];
+
+    __device__ __forceinline__ void read(const place<S> &at, const s4d_args &p, const float *x, int64_t first, int64_t second)
+    {
+        at.read(p, re, x, first);
+        at.read(p, im, x, second);
+    }
+    __device__ __forceinline__ void parameter(const place<S> &at, const s4d_args &p, int which) { read(at, p, p.parameters, which, which + 1); }
+    __device__ __forceinline__ void state(const place<S> &at, const s4d_args &p, const float *x) { read(at, p, x, 2 * at.n, 2 * at.n + 1); }
+    __device__ __forceinline__ void write(const place<S> &at, const s4d_args &p, float *x, int64_t first) const
+    {
+        at.write(p, x, re, first);
+        at.write(p, x, im, first + 1);
+    }
+    /* number i <- a number i + (x, y); with a negative `turn` by the conjugate of a */
+    __device__ __forceinline__ void turned(int i, const numbers &a, float turn, float x, float y)
+    {
+        const float z = re[i], d = turn * a.im[i];
+        re[i] = fmaf(a.re[i], z, fmaf(-d, im[i], x)), im[i] = fmaf(a.re[i], im[i], fmaf(d, z, y));
+    }
+    /* + a z */
+    __device__ __forceinline__ void add(const numbers &a, float turn, const numbers &z)
+    {
+#pragma unroll
+        for (int i = 0; i < S::EACH; i++) {
+            const float d = turn * a.im[i];
+            re[i] = fmaf(a.re[i], z.re[i], fmaf(-d, z.im[i], re[i])), im[i] = fmaf(a.re[i], z.im[i], fmaf(d, z.re[i], im[i]));
+        }
+    }
+};
+
+template <typename S> struct dynamics {
+    numbers<S> A, gap, K;
+
+    __device__ __forceinline__ void read(const place<S> &at, const s4d_args &p)
+    {
+        A.parameter(at, p, A_RE);
+        gap.parameter(at, p, GAP_RE);
+        K.parameter(at, p, K_RE);
+    }
+};
+
+/* ---- forward ----------------------------------------------------------------------------------------------------------------------------- */
+
+template <typename S> struct fore_shared {
+    float u[2][S::CH][PITCH], out[2][S::CH][PITCH];
+};
+
+/* h over a round of tokens, whose outputs are o but for D u. */
+template <typename S> __device__ __forceinline__ void fore_round(const dynamics<S> &w, numbers<S> &h, const float *u_row, float (&o)[S::ROUND])
+{
+    const numbers<S> start = h;
+#pragma unroll
+    for (int j0 = 0; j0 < S::ROUND; j0 += 4) {
+        float u[4];
+        four(u, u_row + j0);
+#pragma unroll
+        for (int j = 0; j < 4; j++) {
+            o[j0 + j] = 0.f;
+#pragma unroll
+            for (int i = 0; i < S::EACH; i++) {
+                h.turned(i, w.A, 1.f, u[j], 0.f);
+                o[j0 + j] = fmaf(w.K.re[i], h.re[i], fmaf(-w.K.im[i], h.im[i], o[j0 + j]));
+            }
+        }
+    }
+    h.add(w.gap, 1.f, start);
+}
+/* The first `count` tokens of a round. */
+template <typename S>
+__device__ __forceinline__ void fore_tokens(const place<S> &at, const s4d_args &p, const dynamics<S> &w, numbers<S> &h, const float *u, int count,
+                                            float (&o)[S::ROUND])
+{
+    numbers<S> low;
+    low.parameter(at, p, LOW_RE);
+#pragma unroll
+    for (int j = 0; j < S::ROUND; j++) {
+        o[j] = 0.f;
+        if (j >= count) continue;
+        const numbers<S> before = h;
+#pragma unroll
+        for (int i = 0; i < S::EACH; i++) h.turned(i, w.A, 1.f, u[j], 0.f);
+        h.add(low, 1.f, before);
+#pragma unroll
+        for (int i = 0; i < S::EACH; i++) o[j] = fmaf(w.K.re[i], h.re[i], fmaf(-w.K.im[i], h.im[i], o[j]));
+    }
+}
+
+template <typename T, typename S> __global__ __launch_bounds__(S::THREADS, 1) void forward_kernel(const __grid_constant__ s4d_args p)
+{
+    using sums = of_channel<S>;
+    using u_rows = rows<T, S::CH, S::WARPS, 0>;
+    constexpr int ROUND = S::ROUND;
+    extern __shared__ __align__(16) unsigned char memory[];
+    fore_shared<S> &w = *(fore_shared<S> *)memory;
+    await_last();
+    let_next();
+    const place<S> at(p);
+    dynamics<S> s;
+    numbers<S> h;
+    s.read(at, p);
+    h.state(at, p, p.s0);
+    const float skip = at.real && p.skip ? p.skip[at.channel] : 0.f;
+    u_rows next;
+    if (at.tiles) next.fetch(p.u, at.begin, at.end, p.D, at.first);
+    for (int64_t k = 0; k < at.tiles; k++) {
+        const int64_t t = at.begin + k * TB;
+        next.put(w.u[k % 2]);
+        if (k + 1 < at.tiles) next.fetch(p.u, t + TB, at.end, p.D, at.first);
+        __syncthreads(); /* one a tile: what a tile wrote is read, and its place used again, behind the next tile's */
+        if (k) u_rows::store(p.o, w.out[(k - 1) % 2], t - TB, TB, p.D, at.first);
+        for (int r = 0; r < S::ROUNDS && t + r * ROUND < at.end; r++) {
+            const float *u = &w.u[k % 2][at.of_cta][r * ROUND];
+            float o[ROUND];
+            if (p.kept && at.real) {
+                float *kept = at.kept(p, k * S::ROUNDS + r);
+#pragma unroll
+                for (int i = 0; i < S::EACH; i++) kept[i * S::G] = h.re[i], kept[p.plane + i * S::G] = h.im[i];
+            }
+            if (t + (r + 1) * ROUND <= at.end)
+                fore_round(s, h, u, o);
+            else
+                fore_tokens(at, p, s, h, u, (int)(at.end - t - r * ROUND), o);
+            if (!p.o) continue;
+            sums::sum(o);
+            const int j = sums::token(at.m);
+            if (sums::mine(at.m)) w.out[k % 2][at.of_cta][r * ROUND + j] = fmaf(skip, u[j], o[0]);
+        }
+    }
+    __syncthreads();
+    if (at.tiles) {
+        const int64_t k = at.tiles - 1, t = at.begin + k * TB;
+        u_rows::store(p.o, w.out[k % 2], t, (int)(at.end - t), p.D, at.first);
+    }
+    h.write(at, p, p.sT, 2 * at.n);
+}
+
+/* ---- in reverse -------------------------------------------------------------------------------------------------------------------------- */
+
+template <typename S> struct back_shared {
+    float u[2][S::CH][PITCH], dy[2][S::CH][PITCH], du[2][S::CH][PITCH];
+};
+
+/* What a thread carries over its channel's tokens. */
+template <typename S> struct carried {
+    numbers<S> lam, dA, dK;
+    float skip, dskip;
+};
+
+/* Back over the first `count` tokens of a round, from the states in front of it; through: what goes to du but for D dy, of a lane's numbers. */
+template <typename S, bool WHOLE>
+__device__ __forceinline__ void back_round(const dynamics<S> &w, carried<S> &s, numbers<S> h, const float *u_row, const float *dy_row, int count,
+                                           float (&through)[S::ROUND])
+{
+    constexpr int EACH = S::EACH, ROUND = S::ROUND;
+    float re[ROUND + 1][EACH], im[ROUND + 1][EACH];
+    const numbers<S> end = s.lam;
+#pragma unroll
+    for (int i = 0; i < EACH; i++) re[0][i] = h.re[i], im[0][i] = h.im[i];
+#pragma unroll
+    for (int j0 = 0; j0 < ROUND; j0 += 4) {
+        float u[4];
+        four(u, u_row + j0);
+#pragma unroll
+        for (int j = 0; j < 4; j++)
+#pragma unroll
+            for (int i = 0; i < EACH; i++) {
+                h.turned(i, w.A, 1.f, u[j], 0.f);
+                re[j0 + j + 1][i] = h.re[i], im[j0 + j + 1][i] = h.im[i];
+            }
+    }
+#pragma unroll
+    for (int j0 = ROUND - 4; j0 >= 0; j0 -= 4) {
+        float dy[4];
+        four(dy, dy_row + j0);
+#pragma unroll
+        for (int j = 3; j >= 0; j--) {
+            const int k = j0 + j;
+            through[k] = 0.f;
+            if (!WHOLE && k >= count) continue;
+#pragma unroll
+            for (int i = 0; i < EACH; i++) {
+                const float x = fmaf(w.K.re[i], dy[j], s.lam.re[i]), y = fmaf(-w.K.im[i], dy[j], s.lam.im[i]);
+                through[k] += x;
+                s.lam.re[i] = x, s.lam.im[i] = y;
+                s.lam.turned(i, w.A, -1.f, 0.f, 0.f);
+                s.dA.re[i] = fmaf(x, re[k][i], fmaf(y, im[k][i], s.dA.re[i]));
+                s.dA.im[i] = fmaf(y, re[k][i], fmaf(-x, im[k][i], s.dA.im[i]));
+                s.dK.re[i] = fmaf(dy[j], re[k + 1][i], s.dK.re[i]);
+                s.dK.im[i] = fmaf(-dy[j], im[k + 1][i], s.dK.im[i]);
+            }
+        }
+    }
+    if (WHOLE) s.lam.add(w.gap, -1.f, end);
+}
+
+template <typename T, typename S> __global__ __launch_bounds__(S::THREADS, 1) void backward_kernel(const __grid_constant__ s4d_args p)
+{
+    using sums = of_channel<S>;
+    using some_rows = rows<T, S::CH, S::WARPS, 0>;
+    constexpr int EACH = S::EACH, ROUND = S::ROUND;
+    extern __shared__ __align__(16) unsigned char memory[];
+    back_shared<S> &w = *(back_shared<S> *)memory;
+    await_last();
+    let_next();
+    const place<S> at(p);
+    dynamics<S> a;
+    carried<S> s = {};
+    some_rows u, dy;
+    a.read(at, p);
+    s.lam.state(at, p, p.dsT);
+    s.skip = at.real && p.skip ? p.skip[at.channel] : 0.f;
+    const auto fetch = [&](int64_t k) {
+        u.fetch(p.u, at.begin + k * TB, at.end, p.D, at.first);
+        dy.fetch(p.dout, at.begin + k * TB, at.end, p.D, at.first);
+    };
+    const auto store = [&](int64_t k) {
+        const int64_t t = at.begin + k * TB;
+        some_rows::store(p.du, w.du[k % 2], t, (int)(at.end - t < TB ? at.end - t : TB), p.D, at.first);
+    };
+    if (at.tiles) fetch(at.tiles - 1);
+    for (int64_t k = at.tiles - 1; k >= 0; k--) {
+        const int64_t t = at.begin + k * TB;
+        u.put(w.u[k % 2]);
+        dy.put(w.dy[k % 2]);
+        if (k) fetch(k - 1);
+        __syncthreads();
+        if (k + 1 < at.tiles) store(k + 1);
+        for (int r = (int)((at.end - t < TB ? at.end - t : TB) + ROUND - 1) / ROUND - 1; r >= 0; r--) {
+            const float *u_row = &w.u[k % 2][at.of_cta][r * ROUND], *dy_row = &w.dy[k % 2][at.of_cta][r * ROUND];
+            const float *kept = at.kept(p, k * S::ROUNDS + r);
+            float through[ROUND];
+            numbers<S> h;
+#pragma unroll
+            for (int i = 0; i < EACH; i++) h.re[i] = at.real ? kept[i * S::G] : 0.f, h.im[i] = at.real ? kept[p.plane + i * S::G] : 0.f;
+            if (t + (r + 1) * ROUND <= at.end)
+                back_round<S, true>(a, s, h, u_row, dy_row, ROUND, through);
+            else
+                back_round<S, false>(a, s, h, u_row, dy_row, (int)(at.end - t - r * ROUND), through);
+            sums::sum(through);
+            const int j = sums::token(at.m);
+            if (!sums::mine(at.m)) continue;
+            w.du[k % 2][at.of_cta][r * ROUND + j] = fmaf(s.skip, dy_row[j], through[0]);
+            s.dskip = fmaf(dy_row[j], u_row[j], s.dskip);
+        }
+    }
+    __syncthreads();
+    if (at.tiles) store(0);
+    s.lam.write(at, p, p.ds0, 2 * at.n);
+    s.dA.write(at, p, p.sums, at.n * SUMS + SUM_A_RE);
+    s.dK.write(at, p, p.sums, at.n * SUMS + SUM_K_RE);
+#pragma unroll
+    for (int o = S::G / 2; o; o >>= 1) s.dskip += __shfl_xor_sync(~0u, s.dskip, o);
+    if (at.real && at.m == 0) p.dskips[at.n * p.D + at.channel] = s.dskip;
+}
+
+/* ---- calls ------------------------------------------------------------------------------------------------------------------------------- */
+
+/* M up to 16, 32, 64, 128. */
+int size_of(const lnt_s4d_args *a) { return a->M <= 16 ? 16 : a->M <= 32 ? 32 : a->M <= 64 ? 64 : 128; }
+template <int SIZE> using shape_of = shape<SIZE <= 32 ? 16 : 32, SIZE == 16 ? 1 : SIZE <= 64 ? 2 : 4>;
+int64_t strips_of(const lnt_s4d_args *a)
+{
+    const int size = size_of(a);
+    return lnt_div_up(a->D, size == 16 ? shape_of<16>::CH : size == 32 ? shape_of<32>::CH : size == 64 ? shape_of<64>::CH : shape_of<128>::CH);
+}
+int round_of(const lnt_s4d_args *a) { return size_of(a) == 16 ? shape_of<16>::ROUND : shape_of<32>::ROUND; }
+
+/* In the workspace. */
+size_t carve(const lnt_s4d_args *a, bool back, s4d_args *p)
+{
+    vector_arena m = { (char *)a->workspace, 0 };
+    const int64_t numbers_ = (int64_t)a->D * a->M;
+    p->parameters = m.take<float>(PARAMETERS * numbers_);
+    if (!back) return m.used;
+    p->plane = (a->tokens / round_of(a) + a->sequences) * a->D * size_of(a);
+    p->kept = m.take<float>(2 * p->plane);
+    p->sums = m.take<float>(a->sequences * SUMS * numbers_);
+    p->dskips = m.take<float>(a->sequences * a->D);
+    return m.used;
+}
+
+s4d_args args_of(const lnt_s4d_args *a)
+{
+    s4d_args p = {};
+    p.u = a->u, p.dt = (const float *)a->dt, p.skip = (const float *)a->skip, p.s0 = (const float *)a->s0;
+    p.A_re = (const float *)a->A_re, p.A_im = (const float *)a->A_im, p.C_re = (const float *)a->C_re, p.C_im = (const float *)a->C_im;
+    p.cu = a->cu_seqlens_device, p.sequences = a->sequences, p.D = a->D, p.M = a->M, p.strips = (int)strips_of(a);
+    p.bilinear = a->discretization == LNT_S4D_BILINEAR;
+    return p;
+}
+
+template <typename T, int SIZE> void put(const s4d_args &p, bool back, const lnt_cuda *d)
+{
+    using S = shape_of<SIZE>;
+    const unsigned ctas = (unsigned)(p.sequences * p.strips);
+    if (!ctas) return;
+    if (back)
+        lnt_launch_with(d, backward_kernel<T, S>, ctas, S::THREADS, sizeof(back_shared<S>), 1, p);
+    else
+        lnt_launch_with(d, forward_kernel<T, S>, ctas, S::THREADS, sizeof(fore_shared<S>), 1, p);
+}
+void put_kernel(const lnt_s4d_args *a, const s4d_args &p, bool back, const lnt_cuda *d)
+{
+    const int size = size_of(a);
+    LNT_BY_TYPE(a->dtype, T, (size == 16 ? put<T, 16> : size == 32 ? put<T, 32> : size == 64 ? put<T, 64> : put<T, 128>)(p, back, d));
+}
+void put_parameters(const lnt_s4d_args *a, const s4d_args &p, const lnt_cuda *d)
+{
+    lnt_launch(d, parameters_kernel, (unsigned)lnt_div_up((int64_t)a->D * a->M, SMALL_THREADS), SMALL_THREADS, p, round_of(a));
+}
+
+void forward(const void *args, const lnt_device *device)
+{
+    const lnt_s4d_args *a = (const lnt_s4d_args *)args;
+    const lnt_cuda *d = (const lnt_cuda *)device;
+    s4d_args p = args_of(a);
+    carve(a, false, &p);
+    p.o = a->o, p.sT = (float *)a->sT;
+    put_parameters(a, p, d);
+    put_kernel(a, p, false, d);
+}
+
+void backward(const void *args, const lnt_device *device)
+{
+    const lnt_s4d_args *a = (const lnt_s4d_args *)args;
+    const lnt_cuda *d = (const lnt_cuda *)device;
+    s4d_args p = args_of(a);
+    carve(a, true, &p);
+    put_parameters(a, p, d);
+    put_kernel(a, p, false, d);
+    p.dout = a->dout, p.dsT = (const float *)a->dsT, p.du = a->du, p.ds0 = (float *)a->ds0;
+    put_kernel(a, p, true, d);
+    p.ddt = (float *)a->ddt, p.dA_re = (float *)a->dA_re, p.dA_im = (float *)a->dA_im, p.dC_re = (float *)a->dC_re, p.dC_im = (float *)a->dC_im;
+    p.dskip = (float *)a->dskip;
+    lnt_launch(d, gradients_kernel, (unsigned)lnt_div_up(a->D, SMALL_THREADS / 32), SMALL_THREADS, p);
+}
+
+size_t workspace(const void *args, bool back, int)
+{
+    lnt_s4d_args a = *(const lnt_s4d_args *)args;
+    s4d_args p;
+    a.workspace = NULL;
+    return carve(&a, back, &p);
+}
+size_t fore_workspace(const void *args, bool, int) { return workspace(args, false, 1); }
+
+const char *declines(const void *args, bool)
+{
+    const lnt_s4d_args *a = (const lnt_s4d_args *)args;
+    if (a->M > 128) return "at most 128 numbers of a channel's state are offered";
+    return a->sequences >= ((int64_t)1 << 31) / strips_of(a) ? "too many sequences" : NULL;
+}
+
+} // namespace
+
+LNT_CUDA_FORMS(lnt_s4d, chunk, declines, workspace, forward, backward, fore_workspace, forward)
