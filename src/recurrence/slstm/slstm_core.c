@@ -9,7 +9,14 @@
 LNT_DECLARE_VARIANTS(const lnt_recur_impl, lnt_slstm_chunk);
 LNT_DECLARE_VARIANTS(const lnt_recur_impl, lnt_slstm_recurrent);
 
+#ifdef LINNET_CUDA
+extern const lnt_recur_impl lnt_slstm_chunk_cuda, lnt_slstm_recurrent_cuda; /* slstm_cuda.cu */
+#endif
+
 static const lnt_recur_impl *const impls[] = {
+#ifdef LINNET_CUDA
+    &lnt_slstm_chunk_cuda,    &lnt_slstm_recurrent_cuda,
+#endif
     &lnt_slstm_chunk_amx,     &lnt_slstm_chunk_avx512,     &lnt_slstm_chunk_avx2,     &lnt_slstm_chunk_base,
     &lnt_slstm_recurrent_amx, &lnt_slstm_recurrent_avx512, &lnt_slstm_recurrent_avx2, &lnt_slstm_recurrent_base,
     &lnt_slstm_reference,     NULL,
