@@ -1,5 +1,5 @@
 /* Programs and the optimizer on a GPU against the same on the CPU: a training run through a plan; steps of a few sequences, whose nodes are done in
- * groups; updates of weights of every kind. "test_programs_cuda NAME": only what contains NAME, of plans, groups and optimizer. */
+ * groups; updates of weights of every kind. "test_programs_cuda NAME": only what contains NAME, of plans, experts, groups and optimizer. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -44,12 +44,37 @@ static lnt_buf small_program(lnt_program *p, lnt_buf ids, lnt_buf targets)
     return lnt_lm_loss(p, lnt_rmsnorm(p, y, "norm", 1e-6), targets, "e.weight", VOCAB, 0, normal);
 }
 
+/* Mixtures of experts, of few tokens each and of none; inner columns that are whole units of 8 and that are not. */
+static lnt_buf mixtures(lnt_program *p, lnt_buf ids, lnt_buf targets, int few)
+{
+    static const struct {
+        int experts, inner;
+        bool gated, sigmoid;
+        double balance;
+    } mixture[] = {{6, 72, true, false, 0.1}, {40, 13, true, true, 0}, {3, 100, false, false, 1}};
+    lnt_buf x = lnt_embedding(p, ids, "e", VOCAB, WIDTH, 1, normal, false);
+    for (int i = 0; i < 3; i++) {
+        const int k = few ? few : mixture[i].experts;
+        lnt_push_scope(p, "%d", i);
+        lnt_buf h = lnt_rmsnorm(p, x, "norm", 1e-6);
+        lnt_buf route = lnt_route(p, lnt_linear(p, h, "gate", mixture[i].experts), k, mixture[i].sigmoid, i != 2, 1.5, mixture[i].balance);
+        x = lnt_add_buf(p, x, lnt_experts(p, h, route, "experts", k, mixture[i].inner, mixture[i].gated ? LNT_SILU : LNT_SQUARED_RELU,
+                                          mixture[i].gated));
+        lnt_pop_scope(p);
+    }
+    return lnt_lm_loss(p, lnt_rmsnorm(p, x, "norm", 1e-6), targets, "e.weight", VOCAB, 0, normal);
+}
+static lnt_buf few_experts(lnt_program *p, lnt_buf ids, lnt_buf targets) { return mixtures(p, ids, targets, 2); }
+static lnt_buf all_experts(lnt_program *p, lnt_buf ids, lnt_buf targets) { return mixtures(p, ids, targets, 0); }
+
+typedef lnt_buf program_of(lnt_program *p, lnt_buf ids, lnt_buf targets);
+
 /* Loss of every token and all gradients of one training run. */
-static float *train_once(linnet_context *c, lnt_dtype dtype, int64_t *count)
+static float *train_once(linnet_context *c, program_of *build, lnt_dtype dtype, int64_t *count)
 {
     lnt_program *p;
     OK(c, lnt_program_create(c, &p));
-    const lnt_buf ids = lnt_external(p, "ids"), targets = lnt_external(p, "targets"), loss = small_program(p, ids, targets);
+    const lnt_buf ids = lnt_external(p, "ids"), targets = lnt_external(p, "targets"), loss = build(p, ids, targets);
     OK(c, lnt_program_finish(p));
     lnt_weights *w;
     OK(c, lnt_weights_create(c, p, dtype, LINNET_F32, &w));
@@ -83,17 +108,13 @@ static double distance(const float *a, const float *b, int64_t n)
 }
 
 /* float32 agrees with the CPU; bf16 is no further from the CPU's float32 than the CPU's own bf16 is, and a half. */
-static void plans(void **state)
+static void compare_plans(linnet_context *gpu, linnet_context *cpu, program_of *build)
 {
-    (void)state;
-    linnet_context *gpu = wanted("plans") ? make_cuda_context() : NULL, *cpu;
-    if (!gpu) skip();
-    OK(cpu, linnet_context_create(NULL, &cpu));
     float *all[2][2];
     int64_t n;
     for (int h = 0; h < 2; h++) {
-        all[h][0] = train_once(cpu, h ? LINNET_BF16 : LINNET_F32, &n);
-        all[h][1] = train_once(gpu, h ? LINNET_BF16 : LINNET_F32, &n);
+        all[h][0] = train_once(cpu, build, h ? LINNET_BF16 : LINNET_F32, &n);
+        all[h][1] = train_once(gpu, build, h ? LINNET_BF16 : LINNET_F32, &n);
     }
     for (int part = 0; part < 2; part++) { /* losses, gradients */
         const int64_t at = part ? TOKENS : 0, m = part ? n - TOKENS : TOKENS;
@@ -104,6 +125,35 @@ static void plans(void **state)
         assert_true(half < 1.5 * own);
     }
     for (int i = 0; i < 4; i++) lnt_free(all[i / 2][i % 2]);
+}
+
+static void plans(void **state)
+{
+    (void)state;
+    linnet_context *gpu = wanted("plans") ? make_cuda_context() : NULL, *cpu;
+    if (!gpu) skip();
+    OK(cpu, linnet_context_create(NULL, &cpu));
+    compare_plans(gpu, cpu, small_program);
+    linnet_context_destroy(gpu);
+    linnet_context_destroy(cpu);
+}
+
+/* Where experts are chosen, bf16 may choose others: that is compared with all of them, the choice in float32; and two runs have the same bits. */
+static void experts(void **state)
+{
+    (void)state;
+    linnet_context *gpu = wanted("experts") ? make_cuda_context() : NULL, *cpu;
+    if (!gpu) skip();
+    OK(cpu, linnet_context_create(NULL, &cpu));
+    compare_plans(gpu, cpu, all_experts);
+    int64_t n;
+    float *few[3];
+    for (int i = 0; i < 3; i++) few[i] = train_once(i ? gpu : cpu, few_experts, LINNET_F32, &n);
+    const double losses = distance(few[1], few[0], TOKENS), gradients = distance(few[1] + TOKENS, few[0] + TOKENS, n - TOKENS);
+    print_message("2 of the experts: losses %.2g, gradients %.2g\n", losses, gradients);
+    assert_true(losses < 1e-5 && gradients < 1e-5);
+    assert_memory_equal(few[1], few[2], (size_t)n * sizeof(float));
+    for (int i = 0; i < 3; i++) lnt_free(few[i]);
     linnet_context_destroy(gpu);
     linnet_context_destroy(cpu);
 }
@@ -283,7 +333,7 @@ static void optimizer(void **state)
 
 int main(int argc, char **argv)
 {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(plans), cmocka_unit_test(groups), cmocka_unit_test(optimizer)};
+    const struct CMUnitTest tests[] = {cmocka_unit_test(plans), cmocka_unit_test(experts), cmocka_unit_test(groups), cmocka_unit_test(optimizer)};
     if (argc > 1) only = argv[1];
     return exit_status(cmocka_run_group_tests(tests, NULL, NULL));
 }

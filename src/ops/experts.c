@@ -56,16 +56,13 @@ static float chosen_sum(const lnt_route_attr *a, const float *s, const int32_t *
     return sum;
 }
 
-static linnet_status on_cpu(const lnt_call *k)
-{
-    return lnt_on_cuda(k->c) ? lnt_fail(k->c, LINNET_EUNSUPPORTED, "%s has no implementation for a GPU", k->node->op->name) : LINNET_OK;
-}
-
 static linnet_status route_forward(const lnt_call *k)
 {
     const lnt_route_attr *a = k->attr;
     const int64_t E = k->in[0].cols;
-    LNT_TRY(on_cpu(k));
+#ifdef LINNET_CUDA
+    if (lnt_on_cuda(k->c)) return lnt_route_forward_cuda(k);
+#endif
 #pragma omp parallel for num_threads(lnt_threads(k->c)) if (k->tokens > 64)
     for (int64_t t = 0; t < k->tokens; t++) {
         float s[LNT_EXPERTS_MOST], *w = (float *)k->out[0].data + t * E;
@@ -98,9 +95,11 @@ static linnet_status route_backward(const lnt_call *k)
     const lnt_route_attr *a = k->attr;
     const int64_t E = k->in[0].cols;
     float *load_of = k->work;
-    LNT_TRY(on_cpu(k));
     if (!k->d_in[0].data) return LINNET_OK;
     if (!k->d_out[0].data) return lnt_zero_gradients(k);
+#ifdef LINNET_CUDA
+    if (lnt_on_cuda(k->c)) return lnt_route_backward_cuda(k);
+#endif
     loads(k, load_of);
 #pragma omp parallel for num_threads(lnt_threads(k->c)) if (k->tokens > 64)
     for (int64_t t = 0; t < k->tokens; t++) {
@@ -182,6 +181,7 @@ static room room_of(const experts_attr *a, int64_t tokens, int64_t width, size_t
     m.r.token = take(&m, work, n * 4);
     m.r.slot = take(&m, work, n * 4);
     m.r.weight = take(&m, work, n * 4);
+    m.r.tile = take(&m, work, (size_t)lnt_expert_tiles(&m.r) * 2 * 4);
     m.x = take(&m, work, n * d * size);
     m.g = a->gated ? take(&m, work, n * f * size) : NULL;
     m.u = take(&m, work, n * f * size);
@@ -209,6 +209,9 @@ static linnet_status sort_rows(const lnt_call *k, lnt_expert_rows *r)
 {
     const float *w = k->in[1].data;
     const int64_t E = r->experts;
+#ifdef LINNET_CUDA
+    if (lnt_on_cuda(k->c)) return lnt_expert_sort_cuda(k->c, w, r), LINNET_OK;
+#endif
     for (int64_t i = 0; i < r->tokens * r->k; i++) r->slot[i] = -1;
     int64_t n = 0;
     for (int64_t e = 0; e < E; e++) {
@@ -234,6 +237,13 @@ static void *at_row(const void *p, lnt_dtype t, int64_t row, int64_t cols) { ret
 static linnet_status through(const lnt_call *k, const lnt_expert_rows *r, const void *x, int64_t in, int which, int64_t out, void *y, lnt_dtype type)
 {
     const lnt_dtype ab = k->in[0].dtype;
+#ifdef LINNET_CUDA
+    if (lnt_on_cuda(k->c)) {
+        const lnt_expert_product p = {.kind = LNT_EXPERT_THROUGH, .in = in, .out = out, .x = x, .w = k->param[which].work, .to = y, .ab = ab,
+                                      .type = type};
+        return lnt_expert_product_cuda(k->c, r, &p), LINNET_OK;
+    }
+#endif
     for (int64_t e = 0; e < r->experts; e++) {
         const int64_t at = r->first[e], n = r->first[e + 1] - at;
         if (n)
@@ -249,6 +259,17 @@ static linnet_status back_through(const lnt_call *k, const lnt_expert_rows *r, c
                                   void *dx, lnt_dtype type, bool add)
 {
     const lnt_dtype ab = k->in[0].dtype;
+#ifdef LINNET_CUDA
+    if (lnt_on_cuda(k->c)) {
+        const lnt_expert_product to_x = {.kind = LNT_EXPERT_BACK, .in = in, .out = out, .dy = dy, .w = k->param[which].work, .to = dx, .ab = ab,
+                                         .type = type, .add = add},
+                                 to_w = {.kind = LNT_EXPERT_WEIGHTS, .in = in, .out = out, .x = x, .dy = dy, .to = k->param[which].grad, .ab = ab,
+                                         .type = LINNET_F32, .add = true};
+        if (dx) lnt_expert_product_cuda(k->c, r, &to_x);
+        if (x && to_w.to) lnt_expert_product_cuda(k->c, r, &to_w);
+        return LINNET_OK;
+    }
+#endif
     for (int64_t e = 0; e < r->experts; e++) {
         const int64_t at = r->first[e], n = r->first[e + 1] - at;
         if (!n) continue;
@@ -287,9 +308,8 @@ static linnet_status inner_act(const lnt_call *k, const experts_attr *a, const r
 static linnet_status begin(const lnt_call *k, const experts_attr *a, room *m)
 {
     const lnt_tensor *x = &k->in[0];
-    LNT_TRY(on_cpu(k));
     LNT_TRY(sort_rows(k, &m->r));
-    LNT_PICK(lnt_expert_gather)(k->c, &m->r, x, m->x);
+    LNT_KERNEL(k->c, lnt_expert_gather)(k->c, &m->r, x, m->x);
     if (a->gated) LNT_TRY(through(k, &m->r, m->x, x->cols, GATE, a->inner, m->g, x->dtype));
     LNT_TRY(through(k, &m->r, m->x, x->cols, UP, a->inner, m->u, x->dtype));
     return inner_act(k, a, m, false);
@@ -302,7 +322,7 @@ static linnet_status experts_forward(const lnt_call *k)
     room m = room_of(a, k->tokens, x->cols, lnt_dtype_size(x->dtype), false, k->work);
     LNT_TRY(begin(k, a, &m));
     LNT_TRY(through(k, &m.r, m.h, a->inner, DOWN, x->cols, m.yf, LINNET_F32));
-    LNT_PICK(lnt_expert_combine)(k->c, &m.r, m.yf, &k->out[0], true, false);
+    LNT_KERNEL(k->c, lnt_expert_combine)(k->c, &m.r, m.yf, &k->out[0], true, false);
     return LINNET_OK;
 }
 
@@ -314,16 +334,23 @@ static linnet_status experts_backward(const lnt_call *k)
     room m = room_of(a, k->tokens, x->cols, lnt_dtype_size(x->dtype), true, k->work);
     if (!k->d_out[0].data) return lnt_zero_gradients(k);
     LNT_TRY(begin(k, a, &m));
-    LNT_PICK(lnt_expert_gather)(k->c, &m.r, &k->d_out[0], m.dy);
+    LNT_KERNEL(k->c, lnt_expert_gather)(k->c, &m.r, &k->d_out[0], m.dy);
     LNT_TRY(back_through(k, &m.r, NULL, a->inner, DOWN, x->cols, m.dy, m.dh, x->dtype, false));
-    LNT_PICK(lnt_expert_weigh)(k->c, &m.r, m.dh, m.h, x->dtype, a->inner, m.dot);
+    LNT_KERNEL(k->c, lnt_expert_weigh)(k->c, &m.r, m.dh, m.h, x->dtype, a->inner, m.dot);
     LNT_TRY(back_through(k, &m.r, m.h, a->inner, DOWN, x->cols, m.dy, NULL, x->dtype, false));
     LNT_TRY(inner_act(k, a, &m, true));
     if (a->gated) LNT_TRY(back_through(k, &m.r, m.x, x->cols, GATE, a->inner, m.dg, m.dxf, LINNET_F32, false));
     LNT_TRY(back_through(k, &m.r, m.x, x->cols, UP, a->inner, m.du, m.dxf, LINNET_F32, a->gated));
-    if (k->d_in[0].data) LNT_PICK(lnt_expert_combine)(k->c, &m.r, m.dxf, &k->d_in[0], false, k->accumulate[0]);
+    if (k->d_in[0].data) LNT_KERNEL(k->c, lnt_expert_combine)(k->c, &m.r, m.dxf, &k->d_in[0], false, k->accumulate[0]);
     if (!dw->data) return LINNET_OK;
     float *out = dw->data;
+#ifdef LINNET_CUDA
+    if (lnt_on_cuda(k->c)) {
+        if (!k->accumulate[1]) lnt_device_zero(k->c, out, (size_t)(k->tokens * E) * sizeof *out);
+        lnt_expert_dots_cuda(k->c, &m.r, m.dot, out);
+        return lnt_device_check(k->c);
+    }
+#endif
     if (!k->accumulate[1]) memset(out, 0, (size_t)(k->tokens * E) * sizeof *out);
     for (int64_t e = 0; e < E; e++)
         for (int32_t i = m.r.first[e]; i < m.r.first[e + 1]; i++) out[m.r.token[i] * E + e] += m.dot[i];
