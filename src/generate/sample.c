@@ -131,9 +131,10 @@ int32_t lnt_sampler_draw(lnt_sampler *s, const float *given)
 /* ln of the sum of exp over all of them. */
 static double log_sum(const float *logits, int64_t V)
 {
-    double most = logits[0], sum = 0;
-    for (int64_t i = 1; i < V; i++) most = fmax(most, logits[i]);
-    for (int64_t i = 0; i < V; i++) sum += exp(logits[i] - most);
+    float most = logits[0]; /* no double: GCC 12 for AArch64 breaks down over that loop */
+    double sum = 0;
+    for (int64_t i = 1; i < V; i++) most = fmaxf(most, logits[i]);
+    for (int64_t i = 0; i < V; i++) sum += exp((double)logits[i] - most);
     return most + log(sum);
 }
 
