@@ -45,6 +45,10 @@ MAY_NAME = [
     ("cli/shared_args.c", "attention", "a pattern's model is named after its first kind of layer that is not attention"),
 ]
 
+# Symbols of one CPU variant: an architecture has others, so that lists of them are made where all stand.
+VARIANT = re.compile(r"(?<![\w>.])lnt_\w+_(avx2|avx512|amx|neon)\b")
+KNOWS_VARIANTS = Path("src/simd/variant.h")
+
 # Files whose comments may cite a section of docs/operators.md.
 CITES = {".c", ".h", ".cu", ".cuh", ".py"}
 CITES_WRONGLY = {"lint.py", "test_lint.py"}  # on purpose
@@ -112,6 +116,9 @@ def check_text(root, path):
         check_cuda(path, text, code)
     elif re.search(r'#[ \t]*include[ \t]+[<"](cu\w+\.h|.*\.cuh)[>"]', text):
         finding(path, "includes a header of CUDA; only .cu files do")
+    for m in VARIANT.finditer(code) if path != KNOWS_VARIANTS else ():
+        where = f"{path}:{code.count(chr(10), 0, m.start()) + 1}"
+        finding(where, f"{m.group(0)} is no symbol of every architecture: LNT_VARIANTS, LNT_FLOAT_VARIANTS and LNT_PICK know which there are (simd/variant.h)")
     for m in FORBIDDEN.finditer(code):
         if (str(path), m.group(1)) in ALLOWED or PRINTS_TO_FILES.match(code, m.start()):
             continue

@@ -39,6 +39,8 @@ CASES = [
     ("src/device/first.cu", '#include <math.h>\n' + CUDA, "cuda.cuh"),
     ("src/device/exports.cu", CUDA + 'extern "C" void shout(int x)\n{\n}\n', "must begin with lnt_"),
     ("src/device/exports_ok.cu", CUDA + 'extern "C" void lnt_shout(int x)\n{\n}\n', None),
+    ("src/ops/variant.c", "void *f(void) { return &lnt_product_avx2; } /* lnt_product_amx */\n", "lnt_product_avx2 is no symbol of every architecture"),
+    ("src/ops/variant_ok.c", 'void *f(void) { return LNT_PICK(lnt_product); } /* lnt_product_neon */\n', None),
     ("src/ops/blank.c", "", "has the name of src/core/blank.c"),
     # names of one thing in files of all
     ("src/model/quoted.c", 'bool f(void) { return same("decaying"); }\n', "has the name of decaying"),

@@ -15,7 +15,16 @@ static lnt_cpu_level machine = LNT_CPU_BASE, level = LNT_CPU_BASE;
 static char problem[160];
 static pthread_once_t once = PTHREAD_ONCE_INIT;
 
-static const char *const names[] = {"base", "avx2", "avx512", "amx"};
+#if defined(__x86_64__)
+static const char *const names[LNT_CPU_VARIANTS] = {"base", "avx2", "avx512", "amx"};
+#define NAMES "base, avx2, avx512 or amx"
+#elif defined(__aarch64__)
+static const char *const names[LNT_CPU_VARIANTS] = {"base", "neon"};
+#define NAMES "base or neon"
+#else
+static const char *const names[LNT_CPU_VARIANTS] = {"base"};
+#define NAMES "base"
+#endif
 
 const char *lnt_cpu_name(lnt_cpu_level l) { return names[l]; }
 
@@ -61,7 +70,7 @@ static lnt_cpu_level detect(void)
     return LNT_CPU_AVX512;
 }
 #else
-static lnt_cpu_level detect(void) { return LNT_CPU_BASE; }
+static lnt_cpu_level detect(void) { return LNT_CPU_VARIANTS - 1; } /* NEON is part of every AArch64: there is nothing to ask */
 #endif
 
 static void init(void)
@@ -71,7 +80,7 @@ static void init(void)
     if (!mask || !*mask) return;
     lnt_cpu_level want;
     if (!lnt_cpu_parse(mask, &want))
-        snprintf(problem, sizeof problem, "LINNET_CPU is \"%.40s\", expected base, avx2, avx512 or amx", mask);
+        snprintf(problem, sizeof problem, "LINNET_CPU is \"%.40s\", expected " NAMES, mask);
     else if (want > machine)
         snprintf(problem, sizeof problem, "LINNET_CPU asks for %s, but this processor offers %s", names[want], names[machine]);
     else

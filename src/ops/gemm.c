@@ -66,9 +66,11 @@ static void free_buffers(void *p)
 static void start(void)
 {
     pthread_key_create(&buffers_key, free_buffers);
+#if defined(__x86_64__) /* there are no such levels elsewhere */
     static const dnnl_cpu_isa_t isa[LNT_CPU_VARIANTS] = {dnnl_cpu_isa_sse41, dnnl_cpu_isa_avx2, dnnl_cpu_isa_avx512_core_bf16, dnnl_cpu_isa_all};
     /* Refused once oneDNN has compiled something: then its choice stands, which is never wrong, only not what LINNET_CPU asked for. */
     (void)dnnl_set_max_cpu_isa(isa[lnt_cpu()]);
+#endif
 }
 
 static void *buffer_of(slot s, size_t bytes)

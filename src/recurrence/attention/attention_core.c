@@ -44,8 +44,7 @@ static const lnt_recur_impl *const impls[] = {
 #ifdef LINNET_CUDA
     &lnt_attention_block_sm90, &lnt_attention_block_cuda, &lnt_attention_row_cuda,
 #endif
-    &lnt_attention_block_amx, &lnt_attention_block_avx512, &lnt_attention_block_avx2, &lnt_attention_block_base,
-    &lnt_attention_row_amx,   &lnt_attention_row_avx512,   &lnt_attention_row_avx2,   &lnt_attention_row_base,
+    LNT_VARIANTS(lnt_attention_block), LNT_VARIANTS(lnt_attention_row),
     &lnt_attention_reference, NULL,
 };
 

@@ -43,8 +43,7 @@ int64_t lnt_decay_segment(const lnt_recur_args *a, bool backward, int chunk, int
 }
 
 #define ON_CPUS                                                                                                                    \
-    &lnt_decay_chunk_amx, &lnt_decay_chunk_avx512, &lnt_decay_chunk_avx2, &lnt_decay_chunk_base, &lnt_decay_recurrent_amx,         \
-        &lnt_decay_recurrent_avx512, &lnt_decay_recurrent_avx2, &lnt_decay_recurrent_base, &lnt_decay_reference, NULL
+    LNT_VARIANTS(lnt_decay_chunk), LNT_VARIANTS(lnt_decay_recurrent), &lnt_decay_reference, NULL
 const lnt_recur_impl *const lnt_decay_impls[] = {
 #ifdef LINNET_CUDA
     &lnt_decay_chunk_sm80, &lnt_decay_chunk_cuda, &lnt_decay_recurrent_cuda,

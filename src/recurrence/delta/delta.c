@@ -6,7 +6,7 @@
 
 /* The amx variant's chunk form takes bf16 tensors only; its token form would be avx512's. */
 LNT_DECLARE_VARIANTS(const lnt_recur_impl, lnt_delta_chunk);
-extern const lnt_recur_impl lnt_delta_recurrent_base, lnt_delta_recurrent_avx2, lnt_delta_recurrent_avx512;
+LNT_DECLARE_FLOAT_VARIANTS(const lnt_recur_impl, lnt_delta_recurrent);
 
 #ifdef LINNET_CUDA
 /* Chunks of 64 on tensor cores, on Hopper's and on any since sm_80; the general chunk form; the token form. */
@@ -49,8 +49,7 @@ static double flops(const void *args, int C, bool backward)
 }
 
 #define ON_CPUS                                                                                                                    \
-    &lnt_delta_chunk_amx, &lnt_delta_chunk_avx512, &lnt_delta_chunk_avx2, &lnt_delta_chunk_base, &lnt_delta_recurrent_avx512,      \
-        &lnt_delta_recurrent_avx2, &lnt_delta_recurrent_base, &lnt_delta_reference, NULL
+    LNT_VARIANTS(lnt_delta_chunk), LNT_FLOAT_VARIANTS(lnt_delta_recurrent), &lnt_delta_reference, NULL
 static const lnt_recur_impl *const impls[] = {
 #ifdef LINNET_CUDA
     &chunk_sm90, &chunk_sm80, &chunk_cuda, &recurrent_cuda,

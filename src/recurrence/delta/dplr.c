@@ -5,7 +5,7 @@
 #include "simd/variant.h"
 
 LNT_DECLARE_VARIANTS(const lnt_recur_impl, lnt_dplr_chunk);
-extern const lnt_recur_impl lnt_dplr_recurrent_base, lnt_dplr_recurrent_avx2, lnt_dplr_recurrent_avx512;
+LNT_DECLARE_FLOAT_VARIANTS(const lnt_recur_impl, lnt_dplr_recurrent);
 
 static double flops(const void *args, int C, bool backward)
 {
@@ -23,8 +23,7 @@ static const lnt_recur_impl *const impls[] = {
 #ifdef LINNET_CUDA
     &lnt_dplr_row_cuda, &lnt_dplr_recurrent_cuda,
 #endif
-    &lnt_dplr_chunk_amx, &lnt_dplr_chunk_avx512, &lnt_dplr_chunk_avx2, &lnt_dplr_chunk_base,
-    &lnt_dplr_recurrent_avx512, &lnt_dplr_recurrent_avx2, &lnt_dplr_recurrent_base, &lnt_dplr_reference, NULL,
+    LNT_VARIANTS(lnt_dplr_chunk), LNT_FLOAT_VARIANTS(lnt_dplr_recurrent), &lnt_dplr_reference, NULL,
 };
 
 static const lnt_recur_option options[] = { LNT_SCALE_OPTION, { 0 } };

@@ -6,12 +6,13 @@
 #include "recurrence/mesa/mesa_args.h"
 #include "recurrence/mesa/mesa_node.h"
 #include "recurrence/recur_node.h"
+#include "simd/variant.h"
 
 extern const lnt_recur_impl lnt_mesa_reference;
 extern const lnt_recur_case lnt_mesa_cases[];
 
-extern const lnt_recur_impl lnt_mesa_chunk_base, lnt_mesa_chunk_avx2, lnt_mesa_chunk_avx512;
-extern const lnt_recur_impl lnt_mesa_recurrent_base, lnt_mesa_recurrent_avx2, lnt_mesa_recurrent_avx512;
+LNT_DECLARE_FLOAT_VARIANTS(const lnt_recur_impl, lnt_mesa_chunk);
+LNT_DECLARE_FLOAT_VARIANTS(const lnt_recur_impl, lnt_mesa_recurrent);
 #ifdef LINNET_CUDA
 extern const lnt_recur_impl lnt_mesa_chunk_sm80, lnt_mesa_chunk_cuda, lnt_mesa_recurrent_cuda;
 #endif
@@ -36,8 +37,7 @@ static const lnt_recur_impl *const impls[] = {
 #ifdef LINNET_CUDA
     &lnt_mesa_chunk_sm80,       &lnt_mesa_chunk_cuda,     &lnt_mesa_recurrent_cuda,
 #endif
-    &lnt_mesa_chunk_avx512,     &lnt_mesa_chunk_avx2,     &lnt_mesa_chunk_base,
-    &lnt_mesa_recurrent_avx512, &lnt_mesa_recurrent_avx2, &lnt_mesa_recurrent_base, &lnt_mesa_reference, NULL,
+    LNT_FLOAT_VARIANTS(lnt_mesa_chunk), LNT_FLOAT_VARIANTS(lnt_mesa_recurrent), &lnt_mesa_reference, NULL,
 };
 
 /* ---- the operator ------------------------------------------------------------------------------------------------------------------------- */

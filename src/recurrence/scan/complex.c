@@ -14,8 +14,7 @@ static const lnt_recur_impl *const impls[] = {
 #ifdef LINNET_CUDA
     &lnt_complex_chunk_cuda,    &lnt_complex_recurrent_cuda,
 #endif
-    &lnt_complex_chunk_amx,     &lnt_complex_chunk_avx512,     &lnt_complex_chunk_avx2,     &lnt_complex_chunk_base,
-    &lnt_complex_recurrent_amx, &lnt_complex_recurrent_avx512, &lnt_complex_recurrent_avx2, &lnt_complex_recurrent_base,
+    LNT_VARIANTS(lnt_complex_chunk), LNT_VARIANTS(lnt_complex_recurrent),
     &lnt_complex_reference,     NULL,
 };
 

@@ -17,8 +17,7 @@ static const lnt_recur_impl *const impls[] = {
 #ifdef LINNET_CUDA
     &lnt_rglru_chunk_cuda,    &lnt_rglru_recurrent_cuda,
 #endif
-    &lnt_rglru_chunk_amx,     &lnt_rglru_chunk_avx512,     &lnt_rglru_chunk_avx2,     &lnt_rglru_chunk_base,
-    &lnt_rglru_recurrent_amx, &lnt_rglru_recurrent_avx512, &lnt_rglru_recurrent_avx2, &lnt_rglru_recurrent_base,
+    LNT_VARIANTS(lnt_rglru_chunk), LNT_VARIANTS(lnt_rglru_recurrent),
     &lnt_rglru_reference,     NULL,
 };
 

@@ -14,8 +14,7 @@ static const lnt_recur_impl *const impls[] = {
 #ifdef LINNET_CUDA
     &lnt_s4d_chunk_cuda,    &lnt_s4d_recurrent_cuda,
 #endif
-    &lnt_s4d_chunk_amx,     &lnt_s4d_chunk_avx512,     &lnt_s4d_chunk_avx2,     &lnt_s4d_chunk_base,
-    &lnt_s4d_recurrent_amx, &lnt_s4d_recurrent_avx512, &lnt_s4d_recurrent_avx2, &lnt_s4d_recurrent_base,
+    LNT_VARIANTS(lnt_s4d_chunk), LNT_VARIANTS(lnt_s4d_recurrent),
     &lnt_s4d_reference,     NULL,
 };
 

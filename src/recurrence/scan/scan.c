@@ -15,8 +15,7 @@ static const lnt_recur_impl *const impls[] = {
 #ifdef LINNET_CUDA
     &lnt_scan_chunk_cuda,    &lnt_scan_recurrent_cuda,
 #endif
-    &lnt_scan_chunk_amx,     &lnt_scan_chunk_avx512,     &lnt_scan_chunk_avx2,     &lnt_scan_chunk_base,
-    &lnt_scan_recurrent_amx, &lnt_scan_recurrent_avx512, &lnt_scan_recurrent_avx2, &lnt_scan_recurrent_base,
+    LNT_VARIANTS(lnt_scan_chunk), LNT_VARIANTS(lnt_scan_recurrent),
     &lnt_scan_reference,     NULL,
 };
 

@@ -14,8 +14,7 @@ const lnt_recur_impl *const lnt_selective_impls[] = {
 #ifdef LINNET_CUDA
     &lnt_selective_chunk_cuda,    &lnt_selective_recurrent_cuda,
 #endif
-    &lnt_selective_chunk_amx,     &lnt_selective_chunk_avx512,     &lnt_selective_chunk_avx2,     &lnt_selective_chunk_base,
-    &lnt_selective_recurrent_amx, &lnt_selective_recurrent_avx512, &lnt_selective_recurrent_avx2, &lnt_selective_recurrent_base,
+    LNT_VARIANTS(lnt_selective_chunk), LNT_VARIANTS(lnt_selective_recurrent),
     &lnt_selective_reference,     NULL,
 };
 

@@ -17,8 +17,7 @@ static const lnt_recur_impl *const impls[] = {
 #ifdef LINNET_CUDA
     &lnt_slstm_chunk_cuda,    &lnt_slstm_recurrent_cuda,
 #endif
-    &lnt_slstm_chunk_amx,     &lnt_slstm_chunk_avx512,     &lnt_slstm_chunk_avx2,     &lnt_slstm_chunk_base,
-    &lnt_slstm_recurrent_amx, &lnt_slstm_recurrent_avx512, &lnt_slstm_recurrent_avx2, &lnt_slstm_recurrent_base,
+    LNT_VARIANTS(lnt_slstm_chunk), LNT_VARIANTS(lnt_slstm_recurrent),
     &lnt_slstm_reference,     NULL,
 };
 

@@ -17,16 +17,14 @@ static const lnt_recur_impl *const ttt_impls[] = {
 #ifdef LINNET_CUDA
     &lnt_ttt_chunk_cuda,    &lnt_ttt_recurrent_cuda,
 #endif
-    &lnt_ttt_chunk_amx,     &lnt_ttt_chunk_avx512,     &lnt_ttt_chunk_avx2,     &lnt_ttt_chunk_base,
-    &lnt_ttt_recurrent_amx, &lnt_ttt_recurrent_avx512, &lnt_ttt_recurrent_avx2, &lnt_ttt_recurrent_base,
+    LNT_VARIANTS(lnt_ttt_chunk), LNT_VARIANTS(lnt_ttt_recurrent),
     &lnt_ttt_reference,     NULL,
 };
 static const lnt_recur_impl *const titans_impls[] = {
 #ifdef LINNET_CUDA
     &lnt_titans_chunk_cuda, &lnt_titans_recurrent_cuda,
 #endif
-    &lnt_titans_chunk_amx,     &lnt_titans_chunk_avx512,     &lnt_titans_chunk_avx2,     &lnt_titans_chunk_base,
-    &lnt_titans_recurrent_amx, &lnt_titans_recurrent_avx512, &lnt_titans_recurrent_avx2, &lnt_titans_recurrent_base,
+    LNT_VARIANTS(lnt_titans_chunk), LNT_VARIANTS(lnt_titans_recurrent),
     &lnt_titans_reference,     NULL,
 };
 
