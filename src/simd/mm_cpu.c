@@ -2,8 +2,8 @@
  *
  * A tile of R rows by W vectors of C is kept in accumulators while k runs; each step loads W vectors of B and broadcasts R elements of A. The tile
  * shapes keep at least 8 independent multiply-add chains (latency 4, two units) and leave registers for B and one broadcast: 6 x 4 of 32 registers
- * with AVX-512, 6 x 2 of 16 otherwise. Column panels are outermost, so that a panel of B (K x 64 floats) stays in L1 while the rows of A pass over
- * it. */
+ * with AVX-512, 6 x 2 of 16; on AArch64, where an element of A is a lane of its own register, 5 x 4 of 32. Column panels are outermost, so that a
+ * panel of B (K x 64 floats with AVX-512) stays in L1 while the rows of A pass over it. */
 #include "simd/mm.h"
 
 #define INLINE static inline __attribute__((always_inline))
@@ -13,9 +13,13 @@
 #define UNROLL _Pragma("GCC unroll 16")
 #endif
 
-#if LNT_VL == 16
+#if LNT_REGISTERS == 32
 enum { WIDEST = 4 };
-static const int tallest[WIDEST + 1] = {0, 8, 8, 8, 6}; /* rows of a tile W vectors wide */
+#if defined(__aarch64__)
+static const int tallest[WIDEST + 1] = {0, 8, 8, 6, 5}; /* rows of a tile W vectors wide; each row's factor has a register here */
+#else
+static const int tallest[WIDEST + 1] = {0, 8, 8, 8, 6};
+#endif
 #else
 enum { WIDEST = 2 };
 static const int tallest[WIDEST + 1] = {0, 8, 6};
@@ -39,8 +43,8 @@ INLINE void tile(int R, int W, bool part, int lanes, int K, const float *a, int6
         vf row[WIDEST];
         UNROLL for (int w = 0; w < W; w++) row[w] = part ? v_load_n(b + w * LNT_VL, lanes) : v_load(b + w * LNT_VL);
         UNROLL for (int i = 0; i < R; i++) {
-            vf x = v_set(a[i * a_rs]);
-            UNROLL for (int w = 0; w < W; w++) acc[i][w] += x * row[w];
+            const float x = a[i * a_rs];
+            UNROLL for (int w = 0; w < W; w++) acc[i][w] = v_add_times(acc[i][w], row[w], x);
         }
     }
     vf sign = v_set(how->sign);
@@ -82,7 +86,7 @@ typedef void tile_fn(TILE_ARGS);
 /* tiles[W][R-1]; row 0 is the one for fewer than LNT_VL columns. */
 COLUMN(1, part)
 COLUMN(1, whole)
-#if LNT_VL == 16
+#if LNT_REGISTERS == 32
 COLUMN(2, whole)
 COLUMN(3, whole)
 SHORT_COLUMN(4, whole)
@@ -179,6 +183,16 @@ static void transpose_block(const float *x, int64_t ldx, float *y, int64_t ldy)
         _mm256_storeu_ps(y + (i + 2) * ldy, (__m256)_mm256_unpacklo_pd((__m256d)t[i + 1], (__m256d)t[i + 3]));
         _mm256_storeu_ps(y + (i + 3) * ldy, (__m256)_mm256_unpackhi_pd((__m256d)t[i + 1], (__m256d)t[i + 3]));
     }
+}
+#elif defined(LNT_VARIANT_neon)
+static void transpose_block(const float *x, int64_t ldx, float *y, int64_t ldy)
+{
+    const float32x4_t r0 = vld1q_f32(x), r1 = vld1q_f32(x + ldx), r2 = vld1q_f32(x + 2 * ldx), r3 = vld1q_f32(x + 3 * ldx);
+    const float32x4_t a = vzip1q_f32(r0, r2), b = vzip2q_f32(r0, r2), c = vzip1q_f32(r1, r3), d = vzip2q_f32(r1, r3); /* of two rows */
+    vst1q_f32(y, vzip1q_f32(a, c));
+    vst1q_f32(y + ldy, vzip2q_f32(a, c));
+    vst1q_f32(y + 2 * ldy, vzip1q_f32(b, d));
+    vst1q_f32(y + 3 * ldy, vzip2q_f32(b, d));
 }
 #else
 static void transpose_block(const float *x, int64_t ldx, float *y, int64_t ldy)

@@ -21,6 +21,15 @@
 #endif
 #if defined(__SSE__)
 #include <immintrin.h>
+#elif defined(LNT_VARIANT_neon)
+#include <arm_neon.h>
+#endif
+
+/* Vector registers: what a block of sums may take. */
+#if defined(__AVX512F__) || defined(__aarch64__)
+#define LNT_REGISTERS 32
+#else
+#define LNT_REGISTERS 16
 #endif
 
 typedef float vf __attribute__((vector_size(LNT_VL * 4)));
@@ -33,6 +42,16 @@ static inline void v_store(float *p, vf x) { *(vf_unaligned *)p = x; }
 static inline vf v_set(float x) { return x - (vf){0}; } /* x - 0 folds to a broadcast; 0 + x would be an addition, for the sake of -0 */
 static inline vf v_zero(void) { return (vf){0}; }
 
+/* c + a*x for a number x that stays where it is: NEON multiplies by a lane, elsewhere it is broadcast. */
+static inline vf v_add_times(vf c, vf a, float x)
+{
+#if defined(LNT_VARIANT_neon)
+    return (vf)vfmaq_n_f32((float32x4_t)c, (float32x4_t)a, x);
+#else
+    return c + v_set(x) * a;
+#endif
+}
+
 /* a*b + c, rounded once where the processor can. Compilers make that of a product and a sum too, but as the code around them happens to fall: where
  * two pieces of code are to have the same bits, it is written. */
 static inline vf v_fma(vf a, vf b, vf c)
@@ -41,6 +60,8 @@ static inline vf v_fma(vf a, vf b, vf c)
     return (vf)_mm512_fmadd_ps((__m512)a, (__m512)b, (__m512)c);
 #elif defined(__FMA__)
     return (vf)_mm256_fmadd_ps((__m256)a, (__m256)b, (__m256)c);
+#elif defined(LNT_VARIANT_neon)
+    return (vf)vfmaq_f32((float32x4_t)c, (float32x4_t)a, (float32x4_t)b);
 #elif defined(__aarch64__)
     for (int i = 0; i < LNT_VL; i++) c[i] = __builtin_fmaf(a[i], b[i], c[i]);
     return c;
@@ -54,6 +75,11 @@ static inline vf v_load_n(const float *p, int64_t n)
 {
 #if defined(__AVX512F__)
     return (vf)_mm512_maskz_loadu_ps((__mmask16)((1u << n) - 1u), p);
+#elif defined(LNT_VARIANT_neon)
+    const float32x2_t none = vdup_n_f32(0);
+    if (n >= 4) return v_load(p);
+    const float32x2_t low = n >= 2 ? vld1_f32(p) : n == 1 ? vld1_lane_f32(p, none, 0) : none;
+    return (vf)vcombine_f32(low, n == 3 ? vld1_lane_f32(p + 2, none, 0) : none);
 #else
     vf r = {0};
     for (int64_t i = 0; i < n; i++) r[i] = p[i];
@@ -65,6 +91,16 @@ static inline void v_store_n(float *p, vf x, int64_t n)
 {
 #if defined(__AVX512F__)
     _mm512_mask_storeu_ps(p, (__mmask16)((1u << n) - 1u), (__m512)x);
+#elif defined(LNT_VARIANT_neon)
+    const float32x4_t y = (float32x4_t)x;
+    if (n >= 4)
+        vst1q_f32(p, y);
+    else if (n >= 2)
+        vst1_f32(p, vget_low_f32(y));
+    if (n == 3)
+        vst1q_lane_f32(p + 2, y, 2);
+    else if (n == 1)
+        vst1q_lane_f32(p, y, 0);
 #else
     for (int64_t i = 0; i < n; i++) p[i] = x[i];
 #endif
@@ -90,7 +126,14 @@ static inline void v_stream_end(void)
 #endif
 }
 
-static inline vf v_select(vi mask, vf yes, vf no) { return (vf)((mask & (vi)yes) | (~mask & (vi)no)); }
+static inline vf v_select(vi mask, vf yes, vf no)
+{
+#if defined(LNT_VARIANT_neon)
+    return (vf)vbslq_f32((uint32x4_t)mask, (float32x4_t)yes, (float32x4_t)no);
+#else
+    return (vf)((mask & (vi)yes) | (~mask & (vi)no));
+#endif
+}
 static inline vf v_max(vf a, vf b) { return v_select(a > b, a, b); }
 static inline vf v_min(vf a, vf b) { return v_select(a < b, a, b); }
 static inline vf v_abs(vf a) { return (vf)((vi)a & 0x7fffffff); }
@@ -101,6 +144,8 @@ static inline vf v_sqrt(vf x)
     return (vf)_mm512_sqrt_ps((__m512)x);
 #elif defined(__AVX2__)
     return (vf)_mm256_sqrt_ps((__m256)x);
+#elif defined(LNT_VARIANT_neon)
+    return (vf)vsqrtq_f32((float32x4_t)x);
 #else
     for (int i = 0; i < LNT_VL; i++) x[i] = sqrtf(x[i]);
     return x;
@@ -121,6 +166,8 @@ static inline float v_sum(vf x)
 #endif
     const __m128 d = _mm_add_ps(q, _mm_movehl_ps(q, q));
     return _mm_cvtss_f32(_mm_add_ss(d, _mm_shuffle_ps(d, d, 1)));
+#elif defined(LNT_VARIANT_neon)
+    return vpadds_f32(vadd_f32(vget_low_f32((float32x4_t)x), vget_high_f32((float32x4_t)x)));
 #else
     float t[LNT_VL];
     memcpy(t, &x, sizeof t);
@@ -184,6 +231,8 @@ static inline vf v_load_bf16(const lnt_bf16 *p)
     return (vf)_mm512_slli_epi32(_mm512_cvtepu16_epi32(_mm256_loadu_si256((const void *)p)), 16);
 #elif defined(__AVX2__)
     return (vf)_mm256_slli_epi32(_mm256_cvtepu16_epi32(_mm_loadu_si128((const void *)p)), 16);
+#elif defined(LNT_VARIANT_neon)
+    return (vf)vshlq_n_u32(vmovl_u16(vld1_u16(p)), 16);
 #else
     vi r;
     for (int i = 0; i < LNT_VL; i++) r[i] = (int32_t)((uint32_t)p[i] << 16);
@@ -203,6 +252,11 @@ static inline void v_store_bf16(lnt_bf16 *p, vf x)
     __mmask16 nan = _mm512_cmp_ps_mask((__m512)x, (__m512)x, _CMP_UNORD_Q);
     r = _mm512_mask_or_epi32(r, nan, _mm512_srli_epi32(u, 16), _mm512_set1_epi32(0x40));
     _mm256_storeu_si256((void *)p, _mm512_cvtepi32_epi16(r));
+#elif defined(LNT_VARIANT_neon)
+    const uint32x4_t u = (uint32x4_t)x, odd = vandq_u32(vshrq_n_u32(u, 16), vdupq_n_u32(1));
+    const uint16x4_t r = vaddhn_u32(u, vaddq_u32(odd, vdupq_n_u32(0x7fff))); /* the upper half of the sum */
+    const uint16x4_t nan = vorr_u16(vshrn_n_u32(u, 16), vdup_n_u16(0x40));
+    vst1_u16(p, vbsl_u16(vmovn_u32(vceqq_f32((float32x4_t)x, (float32x4_t)x)), r, nan));
 #else
     for (int i = 0; i < LNT_VL; i++) p[i] = lnt_f32_to_bf16(x[i]);
 #endif

@@ -27,7 +27,7 @@ static inline float *lnt_carve_floats(lnt_carve *w, int64_t n) { return lnt_carv
 void LNT_V(lnt_chunk_decay)(int n, const float *g, int64_t stride, float *mask, int64_t ld, float *from_start, float *to_end);
 
 /* (I + A) X = B, or (I + A)^T X = B, in place of B[n,ldb], `cols` right-hand sides. Reads a[n,lda] strictly below the diagonal only. Substitution
- * inside blocks of 16 rows (8 below AVX-512), whose rows stay in registers; products between blocks. */
+ * inside blocks of 16 rows (8 where there are 16 registers), whose rows stay in registers; products between blocks. */
 void LNT_V(lnt_chunk_solve)(bool transposed, int n, int cols, const float *a, int64_t lda, float *b, int64_t ldb);
 
 /* dg from dG, the gradient with respect to the inclusive sums (operators.md#gate-gradients): dg_i = last + sum_{l >= i} dG_l, and 0 where

@@ -44,7 +44,7 @@ void LNT_V(lnt_chunk_decay)(int n, const float *g, int64_t stride, float *mask, 
 
 /* ---- the unit-triangular solve --------------------------------------------------------------------------------------------------- */
 
-enum { BLOCK = LNT_VL == 16 ? 16 : 8 };
+enum { BLOCK = LNT_REGISTERS == 32 ? 16 : 8 };
 
 /* One whole block by one vector of columns: row j is final once the rows before it are subtracted; it then leaves all later rows at once, so that the
  * chain is BLOCK multiply-adds long and the rest fills it. */

@@ -13,7 +13,7 @@
 
 enum {
     GROUP = 8,   /* sequences that walk together */
-    ROWS = LNT_VL == 16 ? 8 : 4, /* of a product at once: two vectors of sums each, which with two of R fit the registers */
+    ROWS = LNT_REGISTERS == 32 ? 8 : 4, /* of a product at once: two vectors of sums each, which with two of R fit the registers */
     PANEL = 2 * LNT_VL,
     PACKED = 4,  /* tokens of a call from which R is packed */
     BUFFER = 64, /* tokens whose part of dR waits */
