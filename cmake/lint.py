@@ -13,7 +13,7 @@ from pathlib import Path
 
 # A room may include itself and what has a smaller number. Rooms that share a number do not see each other.
 RANK = {"core": 0, "simd": 0, "device": 1, "program": 2, "ops": 3, "recurrence": 4, "mixers": 5, "model": 6, "hub": 7,
-        "eval": 8, "generate": 8, "train": 9, "tasks": 10, "bench": 10}
+        "eval": 8, "generate": 8, "train": 9, "tasks": 10, "bench": 10, "serve": 10}
 # simd/ stands on core/.
 ALSO = {("simd", "core")}
 

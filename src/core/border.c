@@ -4,6 +4,7 @@
 #include <string.h>
 
 #include "core/dtype.h"
+#include "linnet/serve.h"
 #include "linnet/state.h"
 #include "linnet/task.h"
 #include "linnet/train.h"
@@ -169,6 +170,30 @@ static const range of_session_call[] = {
 };
 #undef O
 
+#define MOST_CONTEXT (1 << 30)
+#define O linnet_server_options
+static const range of_server[] = {
+    FIELD(O, port, I32, 0, 65535),
+    FIELD(O, connections, I32, 1, 65536),
+    FIELD(O, slots, I64, 1, 4096),
+    FIELD(O, waiting, I64, 1, MOST_BATCH),
+    FIELD(O, context, I64, 2, MOST_CONTEXT),
+    FIELD(O, chunk, I64, 2, 65536),
+    FIELD(O, cache_bytes, I64, 0, ENDLESS),
+    FIELD(O, body_bytes, I64, 64, 1 << 30),
+    FIELD(O, seconds, F64, 0.1, 1e9),
+    FIELD(O, idle_seconds, F64, 1, 1e6),
+};
+#undef O
+
+#define O linnet_chat_options
+static const range of_chat[] = {
+    FIELD(O, context, I64, 2, MOST_CONTEXT),
+    FIELD(O, chunk, I64, 2, 65536),
+    FIELD(O, cache_bytes, I64, 0, ENDLESS),
+};
+#undef O
+
 static const struct kind {
     const char *name;
     size_t size;
@@ -179,7 +204,7 @@ static const struct kind {
 #define KIND(name) STRUCTURE(name, linnet_##name##_options)
     KIND(context), KIND(train), KIND(eval), KIND(generate), KIND(op), KIND(bench_op), KIND(bench_train), KIND(bench_decode), KIND(task),
     KIND(compare), {"task_callbacks", sizeof(linnet_task_callbacks), 0, NULL}, KIND(trainer), STRUCTURE(micro_batch, linnet_micro_batch),
-    KIND(session), STRUCTURE(session_call, linnet_session_call),
+    KIND(session), STRUCTURE(session_call, linnet_session_call), KIND(server), KIND(chat),
 };
 
 static const struct kind *find_kind(const char *name)

@@ -6,6 +6,7 @@
 #include "core/clock.h"
 #include "device/device.h"
 #include "generate/greedy.h"
+#include "generate/prompt.h"
 #include "generate/sample.h"
 #include "generate/speculate.h"
 #include "generate/stop.h"
@@ -117,10 +118,9 @@ static linnet_status check(lnt_ctx *c, const linnet_model *m, const linnet_token
     return LINNET_OK;
 }
 
-/* The prompt's ids; an empty prompt starts from the separator, or from a newline when there is none. */
-static linnet_status prompt_ids(lnt_ctx *c, const linnet_tokenizer *t, const linnet_generate_options *o, int32_t **ids, int64_t *n)
+linnet_status lnt_prompt_ids(lnt_ctx *c, const linnet_tokenizer *t, const char *text, size_t bytes, int32_t **ids, int64_t *n)
 {
-    if (o->prompt_bytes) return linnet_tokenizer_encode(c, t, o->prompt, o->prompt_bytes, ids, n);
+    if (bytes) return linnet_tokenizer_encode(c, t, text, bytes, ids, n);
     if (linnet_tokenizer_separator(t) < 0) return linnet_tokenizer_encode(c, t, "\n", 1, ids, n);
     *ids = lnt_alloc(sizeof **ids);
     if (!*ids) return lnt_fail_memory(c, sizeof **ids);
@@ -198,7 +198,7 @@ static linnet_status generate(lnt_ctx *c, linnet_model *m, const linnet_tokenize
     lnt_sampler *sampler = NULL;
     listener l = {.c = c};
     linnet_status s;
-    LNT_TRY(prompt_ids(c, t, o, &ids, &n));
+    LNT_TRY(lnt_prompt_ids(c, t, o->prompt, o->prompt_bytes, &ids, &n));
     if (!lnt_add(n, o->max_tokens, &capacity)) {
         s = lnt_fail(c, LINNET_EINVAL, "max_tokens is %lld, which is too large", (long long)o->max_tokens);
         goto done;

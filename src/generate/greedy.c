@@ -3,13 +3,18 @@
 #include "device/device.h"
 #include "generate/sample.h"
 
-linnet_status lnt_greedy_open(lnt_ctx *c, const lnt_plan *plan, lnt_buf logits, lnt_buf input, int64_t V, lnt_greedy *g)
+linnet_status lnt_greedy_over(lnt_ctx *c, const float *logits, int64_t rows, int64_t ld, int64_t V, int32_t *next, lnt_greedy *g)
 {
-    const lnt_tensor t = lnt_plan_output(plan, logits);
-    *g = (lnt_greedy){.c = c, .logits = t.data, .rows = t.rows, .ld = t.cols, .V = V, .next = lnt_plan_input(plan, input)};
+    *g = (lnt_greedy){.c = c, .logits = logits, .rows = rows, .ld = ld, .V = V, .next = next};
     const size_t bytes = LNT_GREEDY_TURNS * (size_t)g->rows * sizeof *g->ids;
     g->ids = lnt_device_of(c)->alloc_shared(lnt_device_of(c), bytes);
     return g->ids ? LINNET_OK : lnt_fail_memory(c, bytes);
+}
+
+linnet_status lnt_greedy_open(lnt_ctx *c, const lnt_plan *plan, lnt_buf logits, lnt_buf input, int64_t V, lnt_greedy *g)
+{
+    const lnt_tensor t = lnt_plan_output(plan, logits);
+    return lnt_greedy_over(c, t.data, t.rows, t.cols, V, lnt_plan_input(plan, input), g);
 }
 
 void lnt_greedy_close(lnt_greedy *g)

@@ -16,7 +16,9 @@ typedef struct {
     int64_t put, taken;
 } lnt_greedy;
 
-/* Of rows [rows, ld] of `logits`, whose first V columns count, made by a plan that reads `input`. */
+/* Of rows [rows, ld] of `logits` in the device's memory, whose first V columns count; the largest ones' columns go to `next`. */
+linnet_status lnt_greedy_over(lnt_ctx *c, const float *logits, int64_t rows, int64_t ld, int64_t V, int32_t *next, lnt_greedy *g);
+/* The same of a plan that makes `logits` and reads `input`. */
 linnet_status lnt_greedy_open(lnt_ctx *c, const lnt_plan *plan, lnt_buf logits, lnt_buf input, int64_t V, lnt_greedy *g);
 void lnt_greedy_close(lnt_greedy *g);
 /* Behind a run of the plan. */

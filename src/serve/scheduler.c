@@ -1,0 +1,573 @@
+/* Continuous batching. Places 0 .. writing-1 hold the texts that are being written, side by side, because states that a step takes from slots side by
+ * side need not be copied; texts whose prompt is being read stand in the other places. There is a place more than texts, so that one can always step
+ * aside. */
+#include "serve/scheduler.h"
+
+#include <math.h>
+#include <string.h>
+
+#include "core/clock.h"
+#include "core/threads.h"
+#include "device/device.h"
+#include "generate/greedy.h"
+#include "generate/sample.h"
+#include "generate/stop.h"
+#include "model/model.h"
+#include "serve/prefix_cache.h"
+#include "serve/queue.h"
+
+enum { MOST_CACHED = 4096 };
+
+/* A text that has a place; of a prompt that is being read the first choice, which stands for the others. */
+typedef struct {
+    lnt_request *r; /* held */
+    int prompt, choice;
+    lnt_written *w;
+    int64_t fed;    /* tokens of the prompt */
+    int64_t turn;   /* when a piece was read last */
+    double since;
+    int32_t now;    /* the token drawn last; -1: there was none to draw */
+    double logprob;
+    int32_t *top;   /* [alternatives] */
+    double *top_logprob;
+    lnt_sampler *sampler;
+    lnt_stopper stopper;
+} text;
+
+struct lnt_scheduler {
+    lnt_ctx *c;
+    linnet_model *m;
+    const linnet_tokenizer *t;
+    lnt_scheduler_options o;
+    lnt_metrics *metrics;
+    linnet_session *session;
+    lnt_prefix_cache *cache;
+    int64_t V, known;      /* ids of the model, and of the tokenizer */
+    int64_t state_bytes;
+
+    linnet_state **state;  /* [slots + 1], by place */
+    text **at;             /* [slots + 1] */
+    int64_t writing;       /* texts at the front */
+    int64_t taken;         /* texts, with the choices that wait for their prompt */
+    int64_t clock;
+    linnet_session_call *calls; /* [slots] */
+    float *logits;         /* device, [slots, V] */
+    float *rows;           /* the same on the host */
+    float *row;            /* host, [V], behind a prompt */
+    float *scores;         /* host, [chunk, V]; made when first wanted, as the next three */
+    double *piece_logprob; /* [chunk] */
+    int32_t *piece_top;    /* [chunk, piece_alternatives] */
+    double *piece_top_logprob;
+    int64_t piece_alternatives;
+    lnt_greedy greedy;     /* on a GPU */
+    int32_t *next;         /* device, [slots] */
+
+    lnt_queue queue;
+};
+
+/* ---- making one ------------------------------------------------------------------------------------------------------------------------- */
+
+static linnet_status open_session(lnt_scheduler *s)
+{
+    linnet_session_options o = LINNET_SESSION_OPTIONS_INIT;
+    linnet_session_info info = {.size = sizeof info};
+    const int64_t positions = s->m->config->max_position_embeddings;
+    lnt_state *probe;
+    LNT_TRY(lnt_state_create(s->c, s->m->p, s->m->dtype, 0, 1, &probe));
+    if (lnt_state_limited(probe) && positions > 0 && s->o.context > positions) s->o.context = positions;
+    lnt_state_destroy(probe);
+    const size_t bytes = lnt_state_bytes(s->m->p, s->m->dtype, s->o.context);
+    int64_t cached = bytes ? s->o.cache_bytes / (int64_t)bytes : 0;
+    if (cached > MOST_CACHED) cached = MOST_CACHED;
+    o.chunk = s->o.chunk;
+    o.capacity = s->o.context;
+    o.slots = s->o.slots + 1 + cached;
+    LNT_TRY(linnet_session_create(s->c, s->m, &o, &s->session));
+    LNT_TRY(linnet_session_get_info(s->session, &info));
+    s->state_bytes = info.state_bytes;
+    LNT_TRY(lnt_prefix_cache_create(s->c, s->session, cached, s->o.chunk, &s->cache));
+    for (int64_t i = 0; i <= s->o.slots; i++) LNT_TRY(linnet_state_create(s->session, &s->state[i]));
+    return LINNET_OK;
+}
+
+static linnet_status open_all(lnt_scheduler *s)
+{
+    const size_t places = lnt_bytes_plus((size_t)s->o.slots, 1), row = lnt_bytes((size_t)s->V, sizeof(float));
+    const size_t rows = lnt_bytes((size_t)s->o.slots, row);
+    s->state = lnt_calloc(lnt_bytes(places, sizeof *s->state));
+    s->at = lnt_calloc(lnt_bytes(places, sizeof *s->at));
+    s->calls = lnt_calloc(lnt_bytes(places, sizeof *s->calls));
+    s->row = lnt_alloc(row);
+    if (!s->state || !s->at || !s->calls || !s->row) return lnt_fail_memory(s->c, lnt_bytes_plus(lnt_bytes(places, sizeof *s->calls), row));
+    LNT_TRY(open_session(s));
+    LNT_TRY(lnt_device_alloc(s->c, rows, (void **)&s->logits));
+    if (!lnt_on_cuda(s->c)) return LINNET_OK;
+    if (!(s->rows = lnt_alloc(rows))) return lnt_fail_memory(s->c, rows);
+    LNT_TRY(lnt_device_alloc(s->c, lnt_bytes((size_t)s->o.slots, sizeof *s->next), (void **)&s->next));
+    return lnt_greedy_over(s->c, s->logits, s->o.slots, s->V, s->known, s->next, &s->greedy);
+}
+
+linnet_status lnt_scheduler_create(lnt_ctx *c, linnet_model *m, const linnet_tokenizer *t, const lnt_scheduler_options *o, lnt_metrics *metrics,
+                                   lnt_scheduler **out)
+{
+    lnt_scheduler *s = *out = lnt_calloc(sizeof *s);
+    if (!s) return lnt_fail_memory(c, sizeof *s);
+    s->c = c, s->m = m, s->t = t, s->o = *o, s->metrics = metrics;
+    s->V = m->config->vocab_size;
+    s->known = linnet_tokenizer_vocabulary(t);
+    lnt_queue_open(&s->queue, o->waiting);
+    linnet_status status = LINNET_OK;
+    if (s->known > s->V)
+        status = lnt_fail(c, LINNET_EINVAL, "the tokenizer has %lld ids, but the model knows %lld", (long long)s->known, (long long)s->V);
+    if (status == LINNET_OK) status = open_all(s);
+    if (status != LINNET_OK) {
+        lnt_scheduler_destroy(s);
+        *out = NULL;
+        return status;
+    }
+    lnt_gauge(&metrics->slots, s->o.slots);
+    return LINNET_OK;
+}
+
+void lnt_scheduler_destroy(lnt_scheduler *s)
+{
+    if (!s) return;
+    lnt_scheduler_close(s);
+    if (s->session) lnt_scheduler_abandon(s);
+    lnt_greedy_close(&s->greedy);
+    lnt_prefix_cache_destroy(s->cache);
+    linnet_session_destroy(s->session);
+    lnt_device_free(s->c, s->logits);
+    lnt_device_free(s->c, s->next);
+    lnt_free(s->rows);
+    lnt_free(s->row);
+    lnt_free(s->scores);
+    lnt_free(s->piece_logprob);
+    lnt_free(s->piece_top);
+    lnt_free(s->piece_top_logprob);
+    lnt_free(s->calls);
+    lnt_free(s->state);
+    lnt_free(s->at);
+    lnt_queue_free(&s->queue);
+    lnt_free(s);
+}
+
+int64_t lnt_scheduler_context(const lnt_scheduler *s) { return s->o.context; }
+int64_t lnt_scheduler_slots(const lnt_scheduler *s) { return s->o.slots; }
+
+/* ---- the queue -------------------------------------------------------------------------------------------------------------------------- */
+
+linnet_status lnt_scheduler_put(lnt_scheduler *s, lnt_ctx *c, lnt_request *r) { return lnt_queue_put(&s->queue, c, r); }
+void lnt_scheduler_nudge(lnt_scheduler *s) { lnt_queue_nudge(&s->queue); }
+void lnt_scheduler_close(lnt_scheduler *s) { lnt_queue_close(&s->queue); }
+void lnt_scheduler_wait(lnt_scheduler *s, double seconds) { lnt_queue_wait(&s->queue, seconds); }
+
+static void sweep_queue(lnt_scheduler *s, bool all) { lnt_gauge(&s->metrics->waiting, lnt_queue_sweep(&s->queue, s->c, all)); }
+
+/* ---- places ----------------------------------------------------------------------------------------------------------------------------- */
+
+static void free_text(text *t)
+{
+    if (!t) return;
+    lnt_sampler_destroy(t->sampler);
+    lnt_stopper_close(&t->stopper);
+    lnt_free(t->top);
+    lnt_free(t->top_logprob);
+    lnt_request_release(t->r);
+    lnt_free(t);
+}
+
+static linnet_status make_text(lnt_scheduler *s, lnt_request *r, int prompt, int choice, text **out)
+{
+    linnet_generate_options o = r->o;
+    const size_t n = (size_t)o.alternatives;
+    text *t = *out = lnt_calloc(sizeof *t);
+    if (!t) return lnt_fail_memory(s->c, sizeof *t);
+    lnt_request_hold(r);
+    *t = (text){.r = r, .prompt = prompt, .choice = choice, .w = &r->written[prompt * r->n + choice], .stopper = {.stop = o.stop, .n = o.n_stop}};
+    o.seed += (uint64_t)choice;
+    linnet_status status = lnt_sampler_create(s->c, s->known, &o, &t->sampler);
+    t->top = lnt_alloc(lnt_bytes(n, sizeof *t->top));
+    t->top_logprob = lnt_alloc(lnt_bytes(n, sizeof *t->top_logprob));
+    if (status == LINNET_OK && (!t->top || !t->top_logprob)) status = lnt_fail_memory(s->c, lnt_bytes(n, sizeof *t->top_logprob));
+    if (status == LINNET_OK) {
+        lnt_sampler_saw(t->sampler, r->prompts[prompt].ids, r->prompts[prompt].n);
+        return LINNET_OK;
+    }
+    free_text(t);
+    *out = NULL;
+    return status;
+}
+
+static int64_t free_place(const lnt_scheduler *s, int64_t but)
+{
+    int64_t i = s->o.slots;
+    while (i >= 0 && (s->at[i] || i == but)) i--;
+    return i;
+}
+
+static linnet_status move(lnt_scheduler *s, int64_t from, int64_t to)
+{
+    LNT_TRY(linnet_state_copy(s->state[from], s->state[to]));
+    s->at[to] = s->at[from];
+    s->at[from] = NULL;
+    return LINNET_OK;
+}
+
+/* The place behind the texts that are written becomes free; `keep` is a place whose state is still needed. */
+static linnet_status clear_front(lnt_scheduler *s, int64_t keep)
+{
+    return s->at[s->writing] ? move(s, s->writing, free_place(s, keep)) : LINNET_OK;
+}
+
+/* A text is over, or not wanted any more: the last one that is written takes its place. */
+static void leave_front(lnt_scheduler *s, int64_t i)
+{
+    const int64_t last = --s->writing;
+    free_text(s->at[i]);
+    s->at[i] = NULL;
+    s->taken--;
+    if (i == last) return;
+    text *t = s->at[last];
+    const linnet_status status = move(s, last, i);
+    if (status == LINNET_OK) return;
+    lnt_request_fail(t->r, s->c, status); /* its state was lost */
+    s->at[i] = t;
+    s->at[last] = NULL;
+}
+
+/* ---- what a text gets ------------------------------------------------------------------------------------------------------------------- */
+
+/* From the logits behind it, on the host; `greedy`: the largest, found before, or -2. */
+static void draw(const lnt_scheduler *s, text *t, const float *row, int32_t greedy)
+{
+    t->now = greedy != -2 ? greedy : lnt_sampler_draw(t->sampler, row);
+    if (!t->r->scored || t->now < 0) return;
+    t->logprob = lnt_log_probability(row, s->V, t->now);
+    lnt_most_probable(row, s->V, t->r->o.alternatives, t->top, t->top_logprob);
+}
+
+static bool ends(const lnt_request *r, int32_t id)
+{
+    for (int i = 0; i < r->n_end_ids; i++)
+        if (r->end_ids[i] == id) return true;
+    return false;
+}
+
+static linnet_status add_drawn(lnt_scheduler *s, text *t)
+{
+    const linnet_generate_options *o = &t->r->o;
+    lnt_written *w = t->w;
+    bool found = false, good = true;
+    size_t bytes = 0;
+    const char *piece;
+    w->drawn++;
+    if (t->r->scored) good = lnt_written_said(w, t->now, t->logprob, o->alternatives, t->top, t->top_logprob);
+    int32_t ended = w->drawn >= o->max_tokens ? LINNET_ENDED_LENGTH : LNT_GOES_ON;
+    if (ends(t->r, t->now)) ended = LINNET_ENDED_SEPARATOR;
+    else {
+        piece = linnet_tokenizer_piece(s->t, t->now, &bytes);
+        if (o->n_stop) LNT_TRY(lnt_stopper_put(s->c, &t->stopper, piece, bytes, &piece, &bytes, &found));
+        good = good && lnt_written_bytes(w, piece, bytes);
+        if (found) ended = LINNET_ENDED_STOP;
+    }
+    if (ended != LNT_GOES_ON && ended != LINNET_ENDED_STOP && o->n_stop) {
+        piece = lnt_stopper_rest(&t->stopper, &bytes);
+        good = good && lnt_written_bytes(w, piece, bytes);
+    }
+    if (!good) return lnt_fail_memory(s->c, bytes);
+    w->ended = ended;
+    t->r->ended += ended != LNT_GOES_ON;
+    return LINNET_OK;
+}
+
+/* What was drawn belongs to the text; false: the text is over. */
+static bool tell(lnt_scheduler *s, text *t)
+{
+    linnet_status status = t->now < 0 ? lnt_fail_logits(s->c, t->w->drawn) : LINNET_OK;
+    lnt_count(&s->metrics->tokens, 1);
+    pthread_mutex_lock(&t->r->lock);
+    if (status == LINNET_OK) status = add_drawn(s, t);
+    const bool goes_on = status == LINNET_OK && t->w->ended == LNT_GOES_ON;
+    if (status == LINNET_OK) lnt_request_tell(t->r);
+    pthread_mutex_unlock(&t->r->lock);
+    if (status != LINNET_OK) lnt_request_fail(t->r, s->c, status);
+    return goes_on;
+}
+
+/* ---- prompts ---------------------------------------------------------------------------------------------------------------------------- */
+
+/* All texts of a prompt are over with no token. */
+static void end_empty(lnt_request *r, int prompt)
+{
+    pthread_mutex_lock(&r->lock);
+    for (int i = 0; i < r->n; i++) r->written[prompt * r->n + i].ended = LINNET_ENDED_LENGTH;
+    r->ended += r->n;
+    lnt_request_tell(r);
+    pthread_mutex_unlock(&r->lock);
+}
+
+/* The state at a place becomes that of the longest beginning known, or an empty one. */
+static linnet_status begin_state(lnt_scheduler *s, int64_t place, text *t)
+{
+    lnt_prompt *p = &t->r->prompts[t->prompt];
+    if (!t->r->score_prompt) {
+        LNT_TRY(lnt_prefix_cache_find(s->cache, p->ids, p->n, s->state[place], &t->fed));
+        lnt_count(&s->metrics->cache_asked, 1);
+        lnt_count(&s->metrics->cache_hits, t->fed > 0);
+        lnt_count(&s->metrics->cached_tokens, t->fed);
+        p->cached = t->fed;
+    }
+    if (t->fed) return LINNET_OK;
+    linnet_state_destroy(s->state[place]);
+    s->state[place] = NULL;
+    return linnet_state_create(s->session, &s->state[place]); /* in the slot that became free: states of places have the first ones */
+}
+
+static void begin(lnt_scheduler *s, const lnt_waiting *w)
+{
+    text *t = NULL;
+    const int64_t place = free_place(s, -1);
+    lnt_count(&s->metrics->prompt_tokens, w->r->prompts[w->prompt].n);
+    if (!w->r->o.max_tokens && !w->r->score_prompt) {
+        end_empty(w->r, w->prompt);
+        return;
+    }
+    linnet_status status = make_text(s, w->r, w->prompt, 0, &t);
+    if (status == LINNET_OK) status = begin_state(s, place, t);
+    if (status != LINNET_OK) {
+        lnt_request_fail(w->r, s->c, status);
+        free_text(t);
+        return;
+    }
+    t->since = w->since;
+    t->turn = ++s->clock;
+    s->at[place] = t;
+    s->taken += w->r->n;
+}
+
+static void admit(lnt_scheduler *s)
+{
+    for (lnt_waiting *w; (w = lnt_queue_take(&s->queue, s->o.slots - s->taken));) {
+        if (lnt_request_wanted(w->r, s->c)) begin(s, w);
+        lnt_queue_drop(w);
+    }
+}
+
+static linnet_status room_for_scores(lnt_scheduler *s, int64_t alternatives)
+{
+    const size_t rows = (size_t)s->o.chunk, top = lnt_bytes(rows, (size_t)alternatives);
+    if (!s->scores) s->scores = lnt_alloc(lnt_bytes(lnt_bytes(rows, (size_t)s->V), sizeof *s->scores));
+    if (!s->piece_logprob) s->piece_logprob = lnt_alloc(lnt_bytes(rows, sizeof *s->piece_logprob));
+    if (!s->piece_top || alternatives > s->piece_alternatives) {
+        lnt_free(s->piece_top);
+        lnt_free(s->piece_top_logprob);
+        s->piece_top = lnt_alloc(lnt_bytes(top, sizeof *s->piece_top));
+        s->piece_top_logprob = lnt_alloc(lnt_bytes(top, sizeof *s->piece_top_logprob));
+        s->piece_alternatives = alternatives;
+    }
+    if (s->scores && s->piece_logprob && s->piece_top && s->piece_top_logprob) return LINNET_OK;
+    return lnt_fail_memory(s->c, lnt_bytes(lnt_bytes(rows, (size_t)s->V), sizeof *s->scores));
+}
+
+/* Logits of ids at .. at+n-1 of a prompt say how probable those behind each are. */
+static linnet_status score(lnt_scheduler *s, text *t, int64_t at, int64_t n)
+{
+    const lnt_prompt *p = &t->r->prompts[t->prompt];
+    const int alternatives = t->r->o.alternatives;
+    const int64_t count = at + n < p->n ? n : n - 1;
+    bool good = true, finite = true;
+    lnt_threads_for(s->c, 40.0 * (double)count * (double)s->V, 0);
+#pragma omp parallel for num_threads(lnt_threads(s->c)) reduction(&& : finite)
+    for (int64_t i = 0; i < count; i++) {
+        const float *row = s->scores + i * s->V;
+        s->piece_logprob[i] = lnt_log_probability(row, s->V, p->ids[at + i + 1]);
+        lnt_most_probable(row, s->V, alternatives, s->piece_top + i * alternatives, s->piece_top_logprob + i * alternatives);
+        finite = finite && !isnan(s->piece_logprob[i]);
+    }
+    if (!finite) return lnt_fail(s->c, LINNET_EINVAL, "the logits behind the prompt's tokens are not finite numbers");
+    pthread_mutex_lock(&t->r->lock);
+    for (int c = 0; c < t->r->n && good; c++) {
+        lnt_written *w = &t->r->written[t->prompt * t->r->n + c];
+        if (!at) {
+            for (int k = 0; k < alternatives; k++) t->top[k] = -1;
+            good = lnt_written_said(w, p->ids[0], NAN, alternatives, t->top, t->top_logprob);
+        }
+        for (int64_t i = 0; i < count && good; i++)
+            good = lnt_written_said(w, p->ids[at + i + 1], s->piece_logprob[i], alternatives, s->piece_top + i * alternatives,
+                                    s->piece_top_logprob + i * alternatives);
+    }
+    lnt_request_tell(t->r);
+    pthread_mutex_unlock(&t->r->lock);
+    return good ? LINNET_OK : lnt_fail_memory(s->c, lnt_bytes((size_t)n, sizeof(lnt_said)));
+}
+
+/* A prompt is read: its texts begin, each with a state of its own. `row`: the logits behind it. */
+static linnet_status begin_texts(lnt_scheduler *s, int64_t place, const float *row)
+{
+    text *lead = s->at[place], *t;
+    lnt_request *r = lead->r;
+    const int prompt = lead->prompt;
+    int64_t first = -1;
+    linnet_status status = LINNET_OK;
+    lnt_count(&s->metrics->first_microseconds, (int64_t)(1e6 * (lnt_now() - lead->since)));
+    lnt_count(&s->metrics->firsts, 1);
+    s->at[place] = NULL;
+    s->taken -= r->n;
+    lnt_request_hold(r);
+    for (int i = 0; i < r->n && status == LINNET_OK; i++) {
+        t = i ? NULL : lead;
+        if (i) status = make_text(s, r, prompt, i, &t);
+        if (status != LINNET_OK) break;
+        draw(s, t, row, -2);
+        if (!tell(s, t)) {
+            free_text(t);
+            continue;
+        }
+        status = clear_front(s, first < 0 ? place : -1);
+        const int64_t from = first < 0 ? place : first;
+        if (status == LINNET_OK && from != s->writing) status = linnet_state_copy(s->state[from], s->state[s->writing]);
+        if (status != LINNET_OK) {
+            free_text(t);
+            break;
+        }
+        if (first < 0) first = s->writing;
+        s->at[s->writing++] = t;
+        s->taken++;
+    }
+    if (status != LINNET_OK) lnt_request_fail(r, s->c, status);
+    lnt_request_release(r);
+    return LINNET_OK;
+}
+
+/* One piece of the prompt of the text at a place. */
+static linnet_status read_piece(lnt_scheduler *s, int64_t place)
+{
+    text *t = s->at[place];
+    lnt_prompt *p = &t->r->prompts[t->prompt];
+    const int64_t room = s->o.chunk - t->fed % s->o.chunk, rest = p->n - t->fed, n = rest < room ? rest : room, at = t->fed;
+    const bool scored = t->r->score_prompt, last = n == rest;
+    linnet_session_call k = LINNET_SESSION_CALL_INIT;
+    if (scored) LNT_TRY(room_for_scores(s, t->r->o.alternatives));
+    k.state = s->state[place];
+    k.ids = p->ids + at;
+    k.n_ids = n;
+    k.wants = scored ? LINNET_LOGITS_ALL : last ? LINNET_LOGITS_LAST : LINNET_LOGITS_NONE;
+    k.logits = scored ? s->scores : s->row;
+    LNT_TRY(linnet_session_run(s->session, &k, 1));
+    t->fed += n;
+    t->turn = ++s->clock;
+    if (t->fed % s->o.chunk == 0) LNT_TRY(lnt_prefix_cache_put(s->cache, p->ids, t->fed, s->state[place]));
+    lnt_gauge(&s->metrics->cache_states, lnt_prefix_cache_states(s->cache));
+    lnt_gauge(&s->metrics->cache_bytes, lnt_prefix_cache_states(s->cache) * s->state_bytes);
+    if (scored) LNT_TRY(score(s, t, at, n));
+    if (!last) return LINNET_OK;
+    if (t->r->o.max_tokens) return begin_texts(s, place, scored ? s->scores + (n - 1) * s->V : s->row);
+    end_empty(t->r, t->prompt);
+    s->taken -= t->r->n;
+    s->at[place] = NULL;
+    free_text(t);
+    return LINNET_OK;
+}
+
+static void drop_reader(lnt_scheduler *s, int64_t place)
+{
+    s->taken -= s->at[place]->r->n;
+    free_text(s->at[place]);
+    s->at[place] = NULL;
+}
+
+/* Of the prompts, the one that has waited longest for its turn; false: there is none. */
+static bool read_one(lnt_scheduler *s)
+{
+    int64_t turn = -1;
+    for (int64_t i = s->writing; i <= s->o.slots; i++)
+        if (s->at[i] && (turn < 0 || s->at[i]->turn < s->at[turn]->turn)) turn = i;
+    if (turn < 0) return false;
+    const linnet_status status = read_piece(s, turn);
+    if (status != LINNET_OK) {
+        lnt_request_fail(s->at[turn]->r, s->c, status);
+        drop_reader(s, turn);
+    }
+    return true;
+}
+
+/* ---- a step ----------------------------------------------------------------------------------------------------------------------------- */
+
+static bool plain(const text *t) { return t->r->o.temperature == 0 && t->r->o.repetition_penalty == 1 && !t->r->scored; }
+
+/* The next token of each text, from the logits of the step. */
+static linnet_status draw_all(lnt_scheduler *s)
+{
+    const int64_t n = s->writing;
+    const bool cuda = lnt_on_cuda(s->c);
+    const float *rows = cuda ? s->rows : s->logits;
+    const int32_t *largest = NULL;
+    if (cuda) { /* what is greedy needs no logits here */
+        s->greedy.rows = n;
+        LNT_TRY(lnt_greedy_put(&s->greedy));
+        for (int64_t i = 0; i < n; i++)
+            if (!plain(s->at[i])) lnt_to_host(s->c, s->rows + i * s->V, s->logits + i * s->V, (size_t)s->V * sizeof *s->rows);
+        largest = lnt_greedy_take(&s->greedy);
+        LNT_TRY(lnt_device_check(s->c));
+    }
+    lnt_threads_for(s->c, 20.0 * (double)n * (double)s->V, 0);
+#pragma omp parallel for schedule(dynamic, 1) num_threads(lnt_threads(s->c))
+    for (int64_t i = 0; i < n; i++) draw(s, s->at[i], rows + i * s->V, largest && plain(s->at[i]) ? largest[i] : -2);
+    return LINNET_OK;
+}
+
+static bool step(lnt_scheduler *s)
+{
+    const int64_t n = s->writing;
+    if (!n) return false;
+    for (int64_t i = 0; i < n; i++) {
+        linnet_session_call k = LINNET_SESSION_CALL_INIT;
+        k.state = s->state[i];
+        k.ids = &s->at[i]->now;
+        k.n_ids = 1;
+        k.wants = LINNET_LOGITS_LAST;
+        k.logits = s->logits + i * s->V;
+        k.on_device = 1;
+        s->calls[i] = k;
+    }
+    linnet_status status = linnet_session_run(s->session, s->calls, n);
+    if (status == LINNET_OK) status = draw_all(s);
+    lnt_count(&s->metrics->steps, 1);
+    for (int64_t i = n - 1; i >= 0; i--) { /* from behind: who takes a place has been told */
+        if (status != LINNET_OK) lnt_request_fail(s->at[i]->r, s->c, status);
+        if (status != LINNET_OK || !tell(s, s->at[i])) leave_front(s, i);
+    }
+    return true;
+}
+
+/* ---- rounds ----------------------------------------------------------------------------------------------------------------------------- */
+
+static void sweep_places(lnt_scheduler *s)
+{
+    for (int64_t i = s->o.slots; i >= 0; i--) {
+        if (!s->at[i]) continue;
+        if (lnt_request_wanted(s->at[i]->r, s->c)) continue;
+        if (i < s->writing) leave_front(s, i);
+        else drop_reader(s, i);
+    }
+}
+
+bool lnt_scheduler_round(lnt_scheduler *s)
+{
+    sweep_queue(s, false);
+    sweep_places(s);
+    admit(s);
+    lnt_gauge(&s->metrics->writing, s->taken);
+    const bool read = read_one(s), stepped = step(s);
+    lnt_gauge(&s->metrics->writing, s->taken);
+    return read || stepped;
+}
+
+void lnt_scheduler_abandon(lnt_scheduler *s)
+{
+    sweep_queue(s, true);
+    for (int64_t i = 0; i <= s->o.slots; i++)
+        if (s->at[i]) lnt_request_fail(s->at[i]->r, s->c, lnt_fail(s->c, LINNET_EINTERRUPTED, "the server stops"));
+    sweep_places(s);
+}
