@@ -125,6 +125,8 @@ def test_log_probabilities():
     """Against the model's logits of one pass, and the contract of the usual harness."""
     with Server(LINNET, MODEL["recurrent"], "--chunk", 16) as s, tempfile.TemporaryDirectory() as folder:
         ids = s.ask("/tokenize", {"prompt": "The state of a layer, and what a key recalls of it.\n" * 2})[1]["tokens"]
+        for _ in range(8):  # and what the model itself goes on with
+            ids += s.ask("/tokenize", {"prompt": one(s, prompt=ids, max_tokens=1, temperature=0, ignore_eos=True)["text"]})[1]["tokens"]
         data = struct.pack(f"<{len(ids)}q", *ids)
         head = json.dumps({"input_ids": {"dtype": "I64", "shape": [1, len(ids)], "data_offsets": [0, len(data)]}}).encode()
         head += b" " * (-len(head) % 8)

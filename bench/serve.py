@@ -1,0 +1,85 @@
+#!/usr/bin/env python3
+"""A server's rate and its first tokens: python3 bench/serve.py BUILD/linnet MODEL [--slots 64] [--tokens 256] [--prefix 8000] [-- flags of serve]
+
+1. as many texts at once as there are slots, short prompts, greedy: tokens a second while all of them are being written;
+2. the time to the first token behind a prefix that no request had before, and behind the same prefix again with another end: medians of --repeats.
+One JSON line. `linnet bench decode --batch SLOTS` says what the model does without a server."""
+import argparse
+import concurrent.futures
+import json
+import os
+import random
+import statistics
+import sys
+import time
+from pathlib import Path
+
+sys.dont_write_bytecode = True
+sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "tests" / "serve"))
+from client import Server  # noqa: E402
+
+
+def stream(server, prompt, tokens):
+    """When each event of a text came, from the request on."""
+    connection = server.connect(600)
+    begin = time.perf_counter()
+    body = {"prompt": prompt, "max_tokens": tokens, "temperature": 0, "ignore_eos": True, "stream": True}
+    connection.request("POST", "/v1/completions", json.dumps(body), {"Content-Type": "application/json"})
+    response = connection.getresponse()
+    if response.status != 200:
+        raise RuntimeError(response.read().decode())
+    times = []
+    while line := response.readline():
+        if line.startswith(b"data: {"):
+            times.append(time.perf_counter() - begin)
+    return times
+
+
+def rate(server, slots, tokens, vocabulary):
+    """Tokens a second by the server's own counters, between two moments at which every slot is busy."""
+    draws = random.Random(1)
+    before = server.metric("generated_tokens_total")
+    with concurrent.futures.ThreadPoolExecutor(slots) as pool:
+        texts = [pool.submit(server.ask, "/v1/completions", {"prompt": [draws.randrange(vocabulary) for _ in range(16)], "max_tokens": tokens,
+                                                            "temperature": 0, "ignore_eos": True}) for _ in range(slots)]
+        while server.metric("generated_tokens_total") - before < slots * tokens / 8:
+            time.sleep(0.002)
+        first, begin = server.metric("generated_tokens_total"), time.perf_counter()
+        while server.metric("generated_tokens_total") - before < slots * tokens * 7 / 8:
+            time.sleep(0.002)
+        last, end = server.metric("generated_tokens_total"), time.perf_counter()
+        for text in texts:
+            assert text.result()[0] == 200, text.result()
+    return (last - first) / (end - begin)
+
+
+def main():
+    a = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    a.add_argument("linnet")
+    a.add_argument("model")
+    a.add_argument("--slots", type=int, default=64)
+    a.add_argument("--tokens", type=int, default=256)
+    a.add_argument("--prefix", type=int, default=8000)
+    a.add_argument("--repeats", type=int, default=5)
+    a.add_argument("flags", nargs="*")
+    o = a.parse_args()
+    draws = random.Random(2)
+    with Server(os.path.abspath(o.linnet), o.model, "--slots", o.slots, "--context", o.prefix + o.tokens + 1024, *o.flags) as server:
+        vocabulary = server.ask("/tokenizer_info")[1]["vocab_size"]
+        ids = lambda n: [draws.randrange(vocabulary) for _ in range(n)]  # noqa: E731
+        rate(server, o.slots, 32, vocabulary)  # plans are made, graphs recorded
+        stream(server, ids(600), 2)
+        rates = [rate(server, o.slots, o.tokens, vocabulary) for _ in range(o.repeats)]
+        cold, warm = [], []
+        for _ in range(o.repeats):
+            prefix = ids(o.prefix)
+            cold.append(stream(server, prefix + ids(32), 1)[0])
+            warm.append(stream(server, prefix + ids(32), 1)[0])
+        read = server.metric("prefix_cache_tokens_total") / o.repeats
+    print(json.dumps({"slots": o.slots, "tokens_per_second": statistics.median(rates), "rates": rates, "prefix": o.prefix, "cold_seconds":
+                      statistics.median(cold), "cached_seconds": statistics.median(warm), "cached_share": statistics.median(warm) / statistics.median(cold),
+                      "cached_tokens": read}))
+
+
+if __name__ == "__main__":
+    main()
