@@ -27,7 +27,8 @@ static int on_token(void *user, int64_t id, const char *bytes, size_t n)
 
 static void print_help(void)
 {
-    printf("/clear begins a new conversation, /exit or Ctrl-D ends, Ctrl-C ends an answer.\nA line that ends in a backslash goes on in the next.\n\n");
+    printf("/clear begins a new conversation, /exit or Ctrl-D ends, Ctrl-C ends an answer.\n"
+           "A line that ends in a backslash goes on in the next.\n\n");
 }
 
 /* A message of one line or several; false: there is none any more. */
