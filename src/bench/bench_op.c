@@ -293,7 +293,7 @@ static linnet_status take_results(const bench *k, lnt_problem *ours)
     return LINNET_OK;
 }
 
-/* The problem of that one head; tensors that are summed over all sequences are left out where there are several. */
+/* The problem of that one head; tensors that are summed over all sequences or heads are left out where there are several. */
 static linnet_status make_one(const bench *k, lnt_problem *p)
 {
     lnt_recur_case one;
@@ -334,8 +334,9 @@ static linnet_status check_shape(bench *k, double *worst)
     if (s == LINNET_OK) s = lnt_problem_run(k->c, &truth, true);
     k->c->device = gpu;
     if (s != LINNET_OK) goto out;
-    for (int i = 0; k->op->tensors[i].name; i++) /* states, and what is summed over sequences */
-        if (ours.data[i] && (!used(k, i) || (k->o->B > 1 && k->op->tensors[i].shape[0] != 'T')))
+    for (int i = 0; k->op->tensors[i].name; i++) /* states, and what is summed over sequences or heads */
+        if (ours.data[i] && (!used(k, i) || (k->o->B > 1 && k->op->tensors[i].shape[0] != 'T') ||
+                             (fewest_heads(k) > 1 && !strchr(k->op->tensors[i].shape, 'H'))))
             memcpy(ours.data[i], truth.data[i], ours.bytes[i]);
     double allowed = 0;
     for (int i = 0; k->op->tensors[i].name; i++) allowed = fmax(allowed, is_result(k->op, i) ? lnt_recur_allowed(k->op, k->o->dtype, i) : 0);

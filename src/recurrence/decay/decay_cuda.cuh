@@ -183,11 +183,12 @@ __device__ __forceinline__ decay_sum decay_split(double b)
 /* e^{b_i - b_j} */
 __device__ __forceinline__ float decay_between(decay_sum i, decay_sum j) { return exp2f((i.hi - j.hi) + (i.lo - j.lo)); }
 
-/* The logarithms to base 2 of a token's factors, where a pass has any. A factor of 2^-1000 is 0, and no sum with it is no number. */
+/* The logarithms to base 2 of a token's factors, where a pass has any. A factor of 2^-1000 is 0, and no sum with it is no number.
+ * EXACT: to a double's accuracy, which float32 rows need and bf16 ones do not. */
 static constexpr double DECAY_NOTHING = -1000;
-__device__ __forceinline__ double decay_reads(const decay_cut &x, int64_t t, int h)
+template <bool EXACT> __device__ __forceinline__ double decay_reads(const decay_cut &x, int64_t t, int h)
 {
-    const double y = x.reads ? log2((double)x.reads[t * x.Hv + h]) : 0.0;
+    const double y = x.reads ? (double)(EXACT ? log2((double)x.reads[t * x.Hv + h]) : log2f(x.reads[t * x.Hv + h])) : 0.0;
     return y < DECAY_NOTHING ? DECAY_NOTHING : y;
 }
 __device__ __forceinline__ double decay_writes(const decay_cut &x, int64_t t, int h)

@@ -57,7 +57,7 @@ __device__ static void general_factors(const decay_cut &x, general_tile w, int64
             all += w.gate[j];
             if (j == i) upto = all;
         }
-        const double reads = i < n ? decay_reads(x, t + i, h) : 0.0, writes = i < n ? decay_writes(x, t + i, h) : 0.0;
+        const double reads = i < n ? decay_reads<true>(x, t + i, h) : 0.0, writes = i < n ? decay_writes(x, t + i, h) : 0.0;
         w.reader[i] = decay_split(upto * DECAY_LOG2E + reads);
         w.writer[i] = decay_split(upto * DECAY_LOG2E - writes);
         const float in = x.scale * exp2f((float)(upto * DECAY_LOG2E + reads)), out = exp2f((float)((all - upto) * DECAY_LOG2E + writes));

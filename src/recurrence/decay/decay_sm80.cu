@@ -105,7 +105,7 @@ __device__ __forceinline__ void put_factors(const decay_cut &x, tile_factors *f,
     for (int j = 0; j < 2; j++) {
         double reads = 0, writes = 0;
         if (x.reads && t + 2 * lane + j < last) {
-            reads = decay_reads(x, t + 2 * lane + j, h);
+            reads = decay_reads<false>(x, t + 2 * lane + j, h);
             writes = decay_writes(x, t + 2 * lane + j, h);
         }
         const decay_sum s = decay_split(b[j] + reads), w = decay_split(b[j] - writes);

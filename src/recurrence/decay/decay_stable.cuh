@@ -27,9 +27,8 @@ __device__ __forceinline__ float stable_denominator(float den, float m, float ep
     return (fabsf(den) <= floor ? floor : fabsf(den)) + eps;
 }
 
-/* A lane has L neighbours of every 32 L numbers; zeros beyond K, a multiple of L. */
-template <int L> struct stable_row {
-    static constexpr int GROUPS = DECAY_WIDEST / 32 / L;
+/* A lane has L neighbours of every 32 L numbers, GROUPS times; zeros beyond K, a multiple of L. */
+template <int L, int GROUPS> struct stable_row {
     float x[GROUPS][L];
 
     template <typename T> __device__ __forceinline__ void get(const T *p, int K)
@@ -85,12 +84,12 @@ template <int L> struct stable_row {
 struct stable_rows {
     const void *q, *k;
     int Hq, K;
-    template <typename T, int L> __device__ __forceinline__ stable_row<L> row(const void *p, const decay_cut &x, int64_t t, int h) const
+    /* The first token's row that value head h reads; from a token to the next. */
+    template <typename T> __device__ __forceinline__ const T *head(const void *p, const decay_cut &x, int h) const
     {
-        stable_row<L> y;
-        y.get((const T *)p + (t * Hq + (int64_t)h * Hq / x.Hv) * K, K);
-        return y;
+        return (const T *)p + (int64_t)h * Hq / x.Hv * K;
     }
+    __device__ __forceinline__ int64_t pitch() const { return (int64_t)Hq * K; }
 };
 
 #endif

@@ -8,7 +8,7 @@
  *             gates: what m gets, and who passes it on */
 #include "recurrence/decay/decay_stable.cuh"
 
-static constexpr int C = LNT_STABLE_C, SCAN_THREADS = 256;
+static constexpr int C = LNT_STABLE_C, SCAN_THREADS = 256, HEAD_THREADS = 1024;
 
 /* ---- m ------------------------------------------------------------------------------------------------------------------------------- */
 
@@ -28,13 +28,13 @@ __device__ __forceinline__ stable_map map_of(float f, float i) { return { f, wri
 __device__ __forceinline__ bool taken_at(float f, float i, float m) { return m == i || writes_nothing(f, i); }
 
 /* A CTA a head: threads have runs of neighbouring tokens, whose maps they compose. */
-__global__ __launch_bounds__(SCAN_THREADS) void stable_gates(const __grid_constant__ decay_cut x, const float *f, const float *i, const float *m0,
+__global__ __launch_bounds__(HEAD_THREADS) void stable_gates(const __grid_constant__ decay_cut x, const float *f, const float *i, const float *m0,
                                                              float *mT, const __grid_constant__ decay_stable w)
 {
-    __shared__ stable_map warps[SCAN_THREADS / 32];
+    __shared__ stable_map warps[HEAD_THREADS / 32];
     const int64_t n = blockIdx.x / x.Hv, first = x.cu[n], len = x.cu[n + 1] - first;
     const int h = (int)(blockIdx.x % x.Hv), id = (int)threadIdx.x, lane = id % 32, warp = id / 32;
-    const int64_t run = (len + SCAN_THREADS - 1) / SCAN_THREADS, begin = min(len, id * run), end = min(len, begin + run);
+    const int64_t run = (len + HEAD_THREADS - 1) / HEAD_THREADS, begin = min(len, id * run), end = min(len, begin + run);
     const float start = m0 ? m0[blockIdx.x] : 0.0f;
     stable_map mine = { 0.0, -INFINITY };
     for (int64_t t = first + begin; t < first + end; t++) mine = then(mine, map_of(f[t * x.Hv + h], i[t * x.Hv + h]));
@@ -55,7 +55,7 @@ __global__ __launch_bounds__(SCAN_THREADS) void stable_gates(const __grid_consta
         w.m[t * x.Hv + h] = (float)m;
     }
     __syncthreads();
-    for (int64_t t = first + id; t < first + len; t += SCAN_THREADS) { /* of the floats that m became, whichever thread made them */
+    for (int64_t t = first + id; t < first + len; t += HEAD_THREADS) { /* of the floats that m became, whichever thread made them */
         const int64_t row = t * x.Hv + h;
         const double was = t > first ? w.m[row - x.Hv] : start, is = w.m[row];
         w.g[row] = (float)(f[row] + was - is);
@@ -76,115 +76,219 @@ __device__ __forceinline__ bool stable_place(const decay_cut &x, decay_place *at
     return true;
 }
 
+/* Of 32 tokens from t on, one a lane; those from `last` on fade and write nothing. */
+__device__ __forceinline__ stable_factors factors_of(const decay_cut &x, int64_t t, int64_t last, int h)
+{
+    const int64_t mine = t + threadIdx.x;
+    return mine < last ? stable_token(x, mine, h) : stable_factors{ 0.0f, 0.0f };
+}
+__device__ __forceinline__ stable_factors of_lane(stable_factors f, int lane)
+{
+    return { __shfl_sync(~0u, f.less, lane), __shfl_sync(~0u, f.write, lane) };
+}
+/* Rows of B tokens from t on, all under way before the first is used; zeros from `last` on. */
+template <typename T, int L, int G, int B>
+__device__ __forceinline__ void fetch_rows(stable_row<L, G> (&y)[B], const T *p, int64_t pitch, int64_t t, int64_t last, int K)
+{
+#pragma unroll
+    for (int b = 0; b < B; b++) y[b].get(p + (t + b) * pitch, t + b < last ? K : 0);
+}
+
 /* What a chunk adds to n, and its decay. */
-template <typename T, int L>
+template <typename T, int L, int G>
 __global__ __launch_bounds__(32) void stable_sums(const __grid_constant__ decay_cut x, const __grid_constant__ stable_rows a,
                                                   const __grid_constant__ decay_stable w)
 {
+    constexpr int B = 8;
     decay_place at;
     int h;
     int64_t slot;
     if (!stable_place(x, &at, &h, &slot)) return;
-    stable_row<L> n = {};
+    const T *keys = a.head<T>(a.k, x, h);
+    stable_row<L, G> n = {}, k[B];
     float sum = 0;
-#pragma unroll 4
-    for (int64_t t = at.first; t < at.last; t++) {
-        sum += decay_gate(x, t, h);
-        n.step(stable_token(x, t, h), a.template row<T, L>(a.k, x, t, h));
+    for (int64_t t = at.first; t < at.last; t += 32) {
+        const stable_factors f = factors_of(x, t, at.last, h);
+        if (t + threadIdx.x < at.last) sum += decay_gate(x, t + threadIdx.x, h);
+        for (int j = 0; j < 32; j += B) {
+            fetch_rows<T, L, G, B>(k, keys, a.pitch(), t + j, at.last, a.K);
+#pragma unroll
+            for (int b = 0; b < B; b++) n.step(of_lane(f, j + b), k[b]);
+        }
     }
     n.put(w.n + slot * a.K, a.K);
+    sum = warp_sum(sum);
     if (threadIdx.x == 0) w.fade[slot] = exp2f(sum * (float)DECAY_LOG2E);
 }
 
 /* s n_t.q_t, D_t, and the n behind a sequence. */
-template <typename T, int L>
+template <typename T, int L, int G>
 __global__ __launch_bounds__(32) void stable_denominators(const __grid_constant__ decay_cut x, const __grid_constant__ stable_rows a,
                                                           const __grid_constant__ decay_stable w, float eps, float *nT)
 {
+    constexpr int B = G > 1 ? 4 : 8;
     decay_place at;
     int h;
     int64_t slot;
     if (!stable_place(x, &at, &h, &slot)) return;
-    stable_row<L> n;
+    const T *keys = a.head<T>(a.k, x, h), *queries = a.head<T>(a.q, x, h);
+    stable_row<L, G> n, k[B], q[B];
     n.get(w.n + slot * a.K, a.K);
-#pragma unroll 4
-    for (int64_t t = at.first; t < at.last; t++) {
-        const int64_t row = t * x.Hv + h;
-        n.step(stable_token(x, t, h), a.template row<T, L>(a.k, x, t, h));
-        const float den = x.scale * warp_sum(n.dot(a.template row<T, L>(a.q, x, t, h)));
-        if (threadIdx.x) continue;
-        w.den[row] = den;
-        w.reads[row] = 1.0f / stable_denominator(den, w.m[row], eps);
+    for (int64_t t = at.first; t < at.last; t += 32) {
+        const stable_factors f = factors_of(x, t, at.last, h);
+        const int64_t mine = t + threadIdx.x;
+        float dot = 0;
+        for (int j = 0; j < 32; j += B) {
+            fetch_rows<T, L, G, B>(k, keys, a.pitch(), t + j, at.last, a.K);
+            fetch_rows<T, L, G, B>(q, queries, a.pitch(), t + j, at.last, a.K);
+#pragma unroll
+            for (int b = 0; b < B; b++) {
+                n.step(of_lane(f, j + b), k[b]);
+                const float y = warp_sum(n.dot(q[b]));
+                dot = (int)threadIdx.x == j + b ? y : dot;
+            }
+        }
+        if (mine >= at.last) continue;
+        const int64_t row = mine * x.Hv + h;
+        w.den[row] = x.scale * dot;
+        w.reads[row] = 1.0f / stable_denominator(x.scale * dot, w.m[row], eps);
     }
     if (nT && at.ends) n.put(nT + (at.n * x.Hv + h) * a.K, a.K);
 }
 
+/* n in front of every chunk from what each adds, or its gradient behind every chunk in reverse: a thread a number of a head. */
+__global__ __launch_bounds__(SCAN_THREADS) void stable_scan(const __grid_constant__ decay_cut x, float *n, const float *fade, const float *start,
+                                                            int K, bool reverse)
+{
+    constexpr int B = 16;
+    const int64_t head = blockIdx.x, len = x.cu[head / x.Hv + 1] - x.cu[head / x.Hv], first = x.cu[head / x.Hv] / x.segment + head / x.Hv;
+    const int k = (int)threadIdx.x, P = len ? (int)((len + x.segment - 1) / x.segment) : 1;
+    if (k >= K) return;
+    float y = start ? start[head * K + k] : 0.0f;
+    for (int p0 = 0; p0 < P; p0 += B) {
+        float more[B], by[B];
+#pragma unroll
+        for (int b = 0; b < B; b++)
+            if (p0 + b < P) {
+                const int64_t at = (first + (reverse ? P - 1 - p0 - b : p0 + b)) * x.Hv + head % x.Hv;
+                more[b] = n[at * K + k];
+                by[b] = fade[at];
+            }
+#pragma unroll
+        for (int b = 0; b < B; b++)
+            if (p0 + b < P) {
+                n[((first + (reverse ? P - 1 - p0 - b : p0 + b)) * x.Hv + head % x.Hv) * K + k] = y;
+                y = by[b] * y + more[b];
+            }
+    }
+}
+
 /* The gradient of n_t.q_t from that of D_t, which is -do_t.o_t / D_t, and what of it reaches dq. dq [T,Hv,K] float32 has do_t.o_t = q_t.dq_t; it
  * goes to `out`, which may be the same. dn: what a chunk adds to the gradient of n in front of it. */
-template <typename T, typename TO, int L>
+template <typename T, typename TO, int L, int G>
 __global__ __launch_bounds__(32) void stable_queries(const __grid_constant__ decay_cut x, const __grid_constant__ stable_rows a,
                                                      const __grid_constant__ decay_stable w, float eps, const float *dq, TO *out)
 {
+    constexpr int B = 4;
     decay_place at;
     int h;
     int64_t slot;
     if (!stable_place(x, &at, &h, &slot)) return;
-    stable_row<L> n, dn = {};
+    const T *keys = a.head<T>(a.k, x, h), *queries = a.head<T>(a.q, x, h);
+    const int64_t pitch = (int64_t)x.Hv * a.K;
+    const int lane = (int)threadIdx.x;
+    stable_row<L, G> n, dn = {}, k[B], q[B], d[B];
     n.get(w.n + slot * a.K, a.K);
-    float sum = 0;
-#pragma unroll 2
-    for (int64_t t = at.first; t < at.last; t++) {
-        const int64_t row = t * x.Hv + h;
-        const stable_row<L> q = a.template row<T, L>(a.q, x, t, h);
-        stable_row<L> d;
-        d.get(dq + row * a.K, a.K);
-        n.step(stable_token(x, t, h), a.template row<T, L>(a.k, x, t, h));
-        sum += decay_gate(x, t, h);
-        const float den = w.den[row], dD = -warp_sum(d.dot(q)) * w.reads[row];
-        const float along = fabsf(den) <= stable_floor(w.m[row]) ? 0.0f : copysignf(x.scale, den) * dD;
-        d.add(along, n);
-        dn.add(along * exp2f(sum * (float)DECAY_LOG2E), q);
-        if (out) d.put(out + row * a.K, a.K);
-        if (threadIdx.x) continue;
-        w.along[row] = along;
-        w.pull[row] = eps * dD;
+    float sum = 0; /* of the gates of a chunk up to its lane's token */
+    for (int64_t t = at.first; t < at.last; t += 32) {
+        const stable_factors f = factors_of(x, t, at.last, h);
+        const int64_t mine = t + lane, row = mine * x.Hv + h;
+        float g = 0, by = 0, reads = 0, dots = 0;
+        if (mine < at.last) {
+            const float den = w.den[row];
+            g = decay_gate(x, mine, h);
+            reads = -w.reads[row];
+            by = fabsf(den) <= stable_floor(w.m[row]) ? 0.0f : copysignf(x.scale, den) * reads;
+        }
+        for (int o = 1; o < 32; o <<= 1) {
+            const float left = __shfl_up_sync(~0u, g, o);
+            if (lane >= o) g += left;
+        }
+        const float upto = exp2f((sum + g) * (float)DECAY_LOG2E);
+        sum += __shfl_sync(~0u, g, 31);
+        for (int j = 0; j < 32; j += B) {
+            fetch_rows<T, L, G, B>(k, keys, a.pitch(), t + j, at.last, a.K);
+            fetch_rows<T, L, G, B>(q, queries, a.pitch(), t + j, at.last, a.K);
+            fetch_rows<float, L, G, B>(d, dq + h * a.K, pitch, t + j, at.last, a.K);
+#pragma unroll
+            for (int b = 0; b < B; b++) {
+                n.step(of_lane(f, j + b), k[b]);
+                const float dot = warp_sum(d[b].dot(q[b])), along = dot * __shfl_sync(~0u, by, j + b);
+                d[b].add(along, n);
+                dn.add(along * __shfl_sync(~0u, upto, j + b), q[b]);
+                dots = lane == j + b ? dot : dots;
+                if (out && t + j + b < at.last) d[b].put(out + (t + j + b) * pitch + h * a.K, a.K);
+            }
+        }
+        if (mine >= at.last) continue;
+        w.along[row] = by * dots;
+        w.pull[row] = eps * reads * dots;
     }
     dn.put(w.dn + slot * a.K, a.K);
     if (at.ends) n.put(w.nT + (at.n * x.Hv + h) * a.K, a.K);
 }
 
 /* Back through a chunk: dk_t += w_t dn_t, k_t.dk_t, and n's part of the gates' gradient. The n that each token finds wait in shared memory [C][K]. */
-template <typename T, typename TO, int L>
+template <typename T, typename TO, int L, int G>
 __global__ __launch_bounds__(32) void stable_keys(const __grid_constant__ decay_cut x, const __grid_constant__ stable_rows a,
                                                   const __grid_constant__ decay_stable w, const float *dk, TO *out, float *dn0)
 {
     extern __shared__ __align__(16) float kept[];
+    constexpr int B = 4;
     decay_place at;
     int h;
     int64_t slot;
     if (!stable_place(x, &at, &h, &slot)) return;
-    stable_row<L> n, dn;
+    const T *keys = a.head<T>(a.k, x, h), *queries = a.head<T>(a.q, x, h);
+    const int64_t pitch = (int64_t)x.Hv * a.K;
+    const int lane = (int)threadIdx.x;
+    stable_row<L, G> n, dn, k[B], q[B], d[B];
     n.get(w.n + slot * a.K, a.K);
     dn.get(w.dn + slot * a.K, a.K);
-#pragma unroll 4
-    for (int64_t t = at.first; t < at.last; t++) {
-        n.put(kept + (t - at.first) * a.K, a.K); /* every lane reads what it wrote itself */
-        n.step(stable_token(x, t, h), a.template row<T, L>(a.k, x, t, h));
+    for (int64_t t = at.first; t < at.last; t += 32) {
+        const stable_factors f = factors_of(x, t, at.last, h);
+        for (int j = 0; j < 32; j += B) {
+            fetch_rows<T, L, G, B>(k, keys, a.pitch(), t + j, at.last, a.K);
+#pragma unroll
+            for (int b = 0; b < B; b++) {
+                n.put(kept + (t + j + b - at.first) * a.K, a.K); /* every lane reads what it wrote itself */
+                n.step(of_lane(f, j + b), k[b]);
+            }
+        }
     }
-#pragma unroll 2
-    for (int64_t t = at.last - 1; t >= at.first; t--) {
-        const int64_t row = t * x.Hv + h;
-        const stable_factors f = stable_token(x, t, h);
-        const stable_row<L> k = a.template row<T, L>(a.k, x, t, h);
-        stable_row<L> d;
-        d.get(dk + row * a.K, a.K);
-        dn.add(w.along[row], a.template row<T, L>(a.q, x, t, h));
-        d.add(f.write, dn);
-        n.get(kept + (t - at.first) * a.K, a.K);
-        dn.fade(f.less);
-        const float di = warp_sum(d.dot(k)), dg = warp_sum(n.dot(dn));
-        if (out) d.put(out + row * a.K, a.K);
-        if (threadIdx.x) continue;
+    for (int64_t t = at.first + (at.last - at.first - 1) / 32 * 32; at.last > at.first && t >= at.first; t -= 32) {
+        const stable_factors f = factors_of(x, t, at.last, h);
+        const int64_t mine = t + lane, row = mine * x.Hv + h;
+        const float along = mine < at.last ? w.along[row] : 0.0f;
+        float di = 0, dg = 0;
+        for (int j = 32 - B; j >= 0; j -= B) {
+            fetch_rows<T, L, G, B>(k, keys, a.pitch(), t + j, at.last, a.K);
+            fetch_rows<T, L, G, B>(q, queries, a.pitch(), t + j, at.last, a.K);
+            fetch_rows<float, L, G, B>(d, dk + h * a.K, pitch, t + j, at.last, a.K);
+#pragma unroll
+            for (int b = B - 1; b >= 0; b--) {
+                const stable_factors here = of_lane(f, j + b);
+                dn.add(__shfl_sync(~0u, along, j + b), q[b]);
+                d[b].add(here.write, dn);
+                n.get(kept + (t + j + b - at.first) * a.K, a.K);
+                dn.fade(here.less);
+                const float to_i = warp_sum(d[b].dot(k[b])), to_g = warp_sum(n.dot(dn));
+                di = lane == j + b ? to_i : di;
+                dg = lane == j + b ? to_g : dg;
+                if (out && t + j + b < at.last) d[b].put(out + (t + j + b) * pitch + h * a.K, a.K);
+            }
+        }
+        if (mine >= at.last) continue;
         w.di[row] = di;
         w.dg_n[row] = dg;
     }
@@ -204,28 +308,28 @@ __device__ static double stable_sum(const float *x, const float *y, int64_t n, d
 {
     double sum = 0;
     if (x && y)
-        for (int64_t k = threadIdx.x; k < n; k += SCAN_THREADS) sum += (double)x[k] * y[k];
+        for (int64_t k = threadIdx.x; k < n; k += HEAD_THREADS) sum += (double)x[k] * y[k];
     for (int o = 16; o; o >>= 1) sum += __shfl_xor_sync(~0u, sum, o);
     __syncthreads();
     if (threadIdx.x % 32 == 0) shared[threadIdx.x / 32] = sum;
     __syncthreads();
     sum = 0;
-    for (int k = 0; k < SCAN_THREADS / 32; k++) sum += shared[k];
+    for (int k = 0; k < HEAD_THREADS / 32; k++) sum += shared[k];
     return sum;
 }
 
 /* c, the gradient of m when the states times e^m are not to move, goes backwards: a token adds its pull, and where m is i it ends in di, else it is
  * df's too. A CTA a head; a thread's run of tokens maps c to keep c + pull. */
-__global__ __launch_bounds__(SCAN_THREADS) void stable_ends_gradient(const __grid_constant__ decay_cut x, const __grid_constant__ stable_ends a,
+__global__ __launch_bounds__(HEAD_THREADS) void stable_ends_gradient(const __grid_constant__ decay_cut x, const __grid_constant__ stable_ends a,
                                                                      const __grid_constant__ decay_stable w)
 {
-    __shared__ double shared[SCAN_THREADS / 32], keeps[SCAN_THREADS], pulls[SCAN_THREADS];
+    __shared__ double shared[HEAD_THREADS / 32], keeps[HEAD_THREADS / 32], pulls[HEAD_THREADS / 32];
     const int64_t n = blockIdx.x / x.Hv, head = blockIdx.x, first = x.cu[n], len = x.cu[n + 1] - first, state = (int64_t)a.K * a.V;
-    const int h = (int)(blockIdx.x % x.Hv), id = (int)threadIdx.x;
+    const int h = (int)(blockIdx.x % x.Hv), id = (int)threadIdx.x, lane = id % 32, warp = id / 32;
     double last = a.dmT ? (double)a.dmT[head] : 0.0;
     if (a.dsT) last -= stable_sum(w.sT + head * state, a.dsT + head * state, state, shared);
     if (a.dnT) last -= stable_sum(w.nT + head * a.K, a.dnT + head * a.K, a.K, shared);
-    const int64_t run = (len + SCAN_THREADS - 1) / SCAN_THREADS, begin = min(len, id * run), end = min(len, begin + run);
+    const int64_t run = (len + HEAD_THREADS - 1) / HEAD_THREADS, begin = min(len, id * run), end = min(len, begin + run);
     double keep = 1, pull = 0;
     for (int64_t t = first + end - 1; t >= first + begin; t--) {
         const int64_t row = t * x.Hv + h;
@@ -233,17 +337,20 @@ __global__ __launch_bounds__(SCAN_THREADS) void stable_ends_gradient(const __gri
         keep = taken ? 0 : keep;
         pull = taken ? 0 : pull + w.pull[row];
     }
-    keeps[id] = keep;
-    pulls[id] = pull;
+    /* what comes to a run from behind it: c of the runs that follow, warps in turn */
+    for (int o = 1; o < 32; o <<= 1) {
+        const double behind_keep = __shfl_down_sync(~0u, keep, o), behind_pull = __shfl_down_sync(~0u, pull, o);
+        if (lane + o < 32) pull += keep * behind_pull, keep *= behind_keep;
+    }
+    if (lane == 0) keeps[warp] = keep, pulls[warp] = pull;
     __syncthreads();
-    if (id == 0)
-        for (int k = SCAN_THREADS - 1; k >= 0; k--) { /* to what comes to a run from behind it */
-            const double here = last;
-            last = keeps[k] * last + pulls[k];
-            pulls[k] = here;
-        }
-    __syncthreads();
-    double c = pulls[id];
+    double c = last;
+    for (int k = HEAD_THREADS / 32 - 1; k >= 0; k--) {
+        if (k > warp) c = keeps[k] * c + pulls[k];
+        last = keeps[k] * last + pulls[k];
+    }
+    const double behind_keep = __shfl_down_sync(~0u, keep, 1), behind_pull = __shfl_down_sync(~0u, pull, 1);
+    if (lane < 31) c = behind_keep * c + behind_pull;
     for (int64_t t = first + end - 1; t >= first + begin; t--) {
         const int64_t row = t * x.Hv + h;
         const bool taken = taken_at(a.f[row], a.i[row], w.m[row]);
@@ -277,47 +384,50 @@ static stable_call call_of(const lnt_recur_args *a, const decay_stable &w, const
     return { a, d, x, { a->q, a->k, a->Hq, a->K }, w, (unsigned)(x.N * x.Hv), (unsigned)decay_pieces(x) };
 }
 
-/* The statement with T and L for the type of rows and a lane's neighbours. */
+/* The statement with T for the type of rows, L for a lane's neighbours, G for groups of 32 L. */
+#define BY_WIDTH(L_, G_, ...)                                                                                                      \
+    {                                                                                                                              \
+        constexpr int L = L_, G = G_;                                                                                              \
+        __VA_ARGS__;                                                                                                               \
+    }
 #define BY_ROWS(a, ...)                                                                                                            \
     LNT_BY_TYPE((a)->dtype, T, {                                                                                                   \
-        if ((a)->K % 128 == 0) {                                                                                                   \
-            constexpr int L = 4;                                                                                                   \
-            __VA_ARGS__;                                                                                                           \
-        } else if ((a)->K % 64 == 0) {                                                                                             \
-            constexpr int L = 2;                                                                                                   \
-            __VA_ARGS__;                                                                                                           \
-        } else {                                                                                                                   \
-            constexpr int L = 1;                                                                                                   \
-            __VA_ARGS__;                                                                                                           \
-        }                                                                                                                          \
+        if ((a)->K % 8 == 0 && (a)->K > 64 && (a)->K <= 128)                                                                       \
+            BY_WIDTH(4, 1, __VA_ARGS__)                                                                                            \
+        else if ((a)->K == 256)                                                                                                    \
+            BY_WIDTH(4, 2, __VA_ARGS__)                                                                                            \
+        else if ((a)->K == 64)                                                                                                     \
+            BY_WIDTH(2, 1, __VA_ARGS__)                                                                                            \
+        else                                                                                                                       \
+            BY_WIDTH(1, 8, __VA_ARGS__)                                                                                            \
     })
 
-template <typename T, int L> static void put_denominators(const stable_call &y, bool ends)
+template <typename T, int L, int G> static void put_denominators(const stable_call &y, bool ends)
 {
     const lnt_recur_args *a = y.a;
-    stable_sums<T, L><<<y.pieces, 32, 0, y.d->stream>>>(y.x, y.rows, y.w);
-    lnt_decay_scan(y.x, y.w.n, y.w.fade, (const float *)a->z0, NULL, a->K, 1, 1, false, y.d);
-    stable_denominators<T, L><<<y.pieces, 32, 0, y.d->stream>>>(y.x, y.rows, y.w, (float)a->eps, ends ? (float *)a->zT : NULL);
+    stable_sums<T, L, G><<<y.pieces, 32, 0, y.d->stream>>>(y.x, y.rows, y.w);
+    stable_scan<<<y.heads, SCAN_THREADS, 0, y.d->stream>>>(y.x, y.w.n, y.w.fade, (const float *)a->z0, a->K, false);
+    stable_denominators<T, L, G><<<y.pieces, 32, 0, y.d->stream>>>(y.x, y.rows, y.w, (float)a->eps, ends ? (float *)a->zT : NULL);
 }
 
 void lnt_stable_prepare(const lnt_recur_args *a, const decay_stable &w, const lnt_cuda *d, bool ends)
 {
     const stable_call y = call_of(a, w, d);
     if (!y.heads) return;
-    stable_gates<<<y.heads, SCAN_THREADS, 0, d->stream>>>(y.x, (const float *)a->g, (const float *)a->i, (const float *)a->m0,
+    stable_gates<<<y.heads, HEAD_THREADS, 0, d->stream>>>(y.x, (const float *)a->g, (const float *)a->i, (const float *)a->m0,
                                                           ends ? (float *)a->mT : NULL, w);
-    BY_ROWS(a, put_denominators<T, L>(y, ends));
+    BY_ROWS(a, put_denominators<T, L, G>(y, ends));
 }
 
-template <typename T, typename TO, int L> static void put_rows(const stable_call &y, const float *dq, const float *dk, TO *to_q, TO *to_k)
+template <typename T, typename TO, int L, int G> static void put_rows(const stable_call &y, const float *dq, const float *dk, TO *to_q, TO *to_k)
 {
     const lnt_recur_args *a = y.a;
     const size_t shared = (size_t)C * a->K * sizeof(float);
-    stable_queries<T, TO, L><<<y.pieces, 32, 0, y.d->stream>>>(y.x, y.rows, y.w, (float)a->eps, dq, to_q);
-    lnt_decay_scan(y.x, y.w.dn, y.w.fade, (const float *)a->dzT, NULL, a->K, 1, 1, true, y.d);
+    stable_queries<T, TO, L, G><<<y.pieces, 32, 0, y.d->stream>>>(y.x, y.rows, y.w, (float)a->eps, dq, to_q);
+    stable_scan<<<y.heads, SCAN_THREADS, 0, y.d->stream>>>(y.x, y.w.dn, y.w.fade, (const float *)a->dzT, a->K, true);
     if (shared > 48 << 10)
-        lnt_cuda_note((lnt_cuda *)y.d, cudaFuncSetAttribute(stable_keys<T, TO, L>, cudaFuncAttributeMaxDynamicSharedMemorySize, (int)shared));
-    stable_keys<T, TO, L><<<y.pieces, 32, shared, y.d->stream>>>(y.x, y.rows, y.w, dk, to_k, y.w.dn0);
+        lnt_cuda_note((lnt_cuda *)y.d, cudaFuncSetAttribute(stable_keys<T, TO, L, G>, cudaFuncAttributeMaxDynamicSharedMemorySize, (int)shared));
+    stable_keys<T, TO, L, G><<<y.pieces, 32, shared, y.d->stream>>>(y.x, y.rows, y.w, dk, to_k, y.w.dn0);
 }
 
 void lnt_stable_finish(const lnt_recur_args *a, decay_stable w, const lnt_cuda *d, float *dq, float *dk)
@@ -327,10 +437,10 @@ void lnt_stable_finish(const lnt_recur_args *a, decay_stable w, const lnt_cuda *
     const stable_call y = call_of(a, w, d);
     if (!y.heads) return;
     if (a->Hq < a->Hv)
-        BY_ROWS(a, put_rows<T, float, L>(y, dq, dk, dq, dk)); /* parts of the value heads, to be added */
+        BY_ROWS(a, put_rows<T, float, L, G>(y, dq, dk, dq, dk)); /* parts of the value heads, to be added */
     else
-        BY_ROWS(a, put_rows<T, T, L>(y, dq, dk, (T *)a->dq, (T *)a->dk));
+        BY_ROWS(a, put_rows<T, T, L, G>(y, dq, dk, (T *)a->dq, (T *)a->dk));
     const stable_ends ends = { (const float *)a->g, (const float *)a->i, (const float *)a->s0, (const float *)a->z0, (const float *)a->dsT,
                                (const float *)a->dzT, (const float *)a->dmT, (float *)a->dg, (float *)a->di, (float *)a->dm0, a->K, a->V };
-    if (a->dg || a->di || a->dm0) stable_ends_gradient<<<y.heads, SCAN_THREADS, 0, d->stream>>>(y.x, ends, w);
+    if (a->dg || a->di || a->dm0) stable_ends_gradient<<<y.heads, HEAD_THREADS, 0, d->stream>>>(y.x, ends, w);
 }

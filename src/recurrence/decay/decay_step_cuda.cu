@@ -135,7 +135,7 @@ __global__ __launch_bounds__(32) void decay_step_stable(const __grid_constant__ 
     let_next();
     await_last();
     float m = a.m0 ? a.m0[head] : 0.0f;
-    stable_row<1> z = {}, row;
+    stable_row<1, STEP_ROWS> z = {}, row;
     if (a.n0) z.get(a.n0 + head * K, K);
     for (int64_t t = x.cu[n]; t < x.cu[n + 1]; t++) {
         const float before = m, i = a.i[t * x.Hv + h], through = a.f[t * x.Hv + h] + before;

@@ -73,7 +73,7 @@ template <typename T> struct titans_head {
 
     /* ---- states ---- */
 
-    __device__ int load()
+    __device__ __noinline__ int load()
     {
         const int open = open_rows(a, n, h), D = s.D;
         sum_from(w.M, first_of(), of(a.layer[0].w0), D, D);
@@ -84,7 +84,7 @@ template <typename T> struct titans_head {
     }
 
     /* `same`: the mini-batch that is open now is the one that the initial state had open. */
-    __device__ void store(int open, bool same)
+    __device__ __noinline__ void store(int open, bool same)
     {
         const int D = s.D;
         float *g = of(a.gT);
@@ -101,7 +101,7 @@ template <typename T> struct titans_head {
     }
 
     /* A state as it is, or its gradient: of a sequence without tokens. */
-    __device__ void pass(bool gradient)
+    __device__ __noinline__ void pass(bool gradient)
     {
         const int open = open_rows(a, n, h), D = s.D;
         const lnt_ttt_layer &y = gradient ? a.dlayer[0] : a.layer[0];
@@ -121,15 +121,8 @@ template <typename T> struct titans_head {
     /* ---- rows ---- */
 
     /* Coefficients of rows 0 .. rows-1: a column of the triangles a thread, the rows' own the last one's. */
-    __device__ void coefficients(int64_t t, int rows)
+    __device__ void coefficients(int rows)
     {
-        for (int i = (int)threadIdx.x; i < rows; i += TTT_THREADS) {
-            const int64_t row = (t + i) * a.H + h;
-            w.theta[i] = ((const float *)a.theta)[row];
-            w.keep[i] = 1.0f - ((const float *)a.alpha)[row];
-            w.eta[i] = ((const float *)a.eta)[row];
-        }
-        __syncthreads();
         for (int j = (int)threadIdx.x; j < rows; j += TTT_THREADS) {
             float M = 0, S = 0;
             for (int i = 0; i < rows; i++) {
@@ -151,23 +144,55 @@ template <typename T> struct titans_head {
         __syncthreads();
     }
 
-    /* Tokens t .. t+rows-1, whose gradients are taken at `at`. */
-    __device__ void learn(int64_t t, int rows, ttt_matrix at)
+    /* Tokens t .. t+rows-1, whose gradients are taken at `at`; and their queries, for later. */
+    __device__ __noinline__ void learn(int64_t t, int rows, ttt_matrix at)
     {
-        const int D = s.D;
-        rows_in<T>(w.k, a.k, t, rows, a.H, h, D);
-        rows_in<T>(w.v, a.v, t, rows, a.H, h, D);
-        coefficients(t, rows);
+        const int D = s.D, i = (int)threadIdx.x; /* a mini-batch has at most a row a thread */
+        const int64_t row = (t + i) * a.H + h;
+        const bool mine = i < rows;
+        const float theta = mine ? ((const float *)a.theta)[row] : 0.0f, alpha = mine ? ((const float *)a.alpha)[row] : 0.0f;
+        const float eta = mine ? ((const float *)a.eta)[row] : 0.0f;
+        rows_in<T>({ w.k, w.v, w.q }, { a.k, a.v, a.q }, t, rows, a.H, h, D);
+        if (mine) w.theta[i] = theta, w.keep[i] = 1.0f - alpha, w.eta[i] = eta;
+        __syncthreads();
+        coefficients(rows);
         product<HALF>(TTT_SET, rows, D, D, as_is(w.k), as_is(at), w.hat);
-        TTT_EACH_ROW(i, 0, rows) loss_row(norm, w.hat.row(i), w.k.row(i), w.v.row(i), w.hat.row(i), w.inverse + i, w.u.row(i));
+        loss_rows(norm, 0, rows, w.hat, w.k, w.v, w.hat, w.inverse, w.u);
+        __syncthreads();
+    }
+
+    /* Both at once: every number of them is read and written once. */
+    __device__ void update_tiles(int rows, float kept, float lent, float left)
+    {
+        const int D = s.D, lane = (int)threadIdx.x % 32, wide = D / 16;
+        for (int tile = (int)threadIdx.x / 32; tile < wide * wide; tile += TTT_WARPS) {
+            const int i0 = tile / wide * 16, n0 = tile % wide * 16;
+            float dM[2][4] = {}, dS[2][4] = {};
+            whole_tile<false, false>(dM, i0, n0, 0, rows, turned(w.k), as_is(w.u), w.M_part.row(rows - 1));
+            whole_tile<false, false>(dS, i0, n0, 0, rows, turned(w.k), as_is(w.u), w.S_part.row(rows - 1));
+#pragma unroll
+            for (int j = 0; j < 2; j++)
+#pragma unroll
+                for (int q = 0; q < 4; q += 2) {
+                    const int i = i0 + lane / 4 + q / 2 * 8, n = n0 + j * 8 + lane % 4 * 2;
+                    float2 *M = (float2 *)(w.M.row(i) + n), *S = (float2 *)(w.S.row(i) + n);
+                    const float2 m = *M, y = *S;
+                    *M = make_float2(kept * m.x + lent * y.x - dM[j][q], kept * m.y + lent * y.y - dM[j][q + 1]);
+                    *S = make_float2(left * y.x - dS[j][q], left * y.y - dS[j][q + 1]);
+                }
+        }
         __syncthreads();
     }
 
     /* The memory and the momentum over those rows. */
-    __device__ void update(int rows)
+    __device__ __noinline__ void update(int rows)
     {
         const int D = s.D;
         const float kept = w.kept[rows - 1], lent = w.lent[rows - 1], left = w.left[rows - 1];
+        if (HALF && ((D | rows) & 15) == 0) {
+            update_tiles(rows, kept, lent, left);
+            return;
+        }
         TTT_EACH(i, c, D, D)
         {
             const float S = w.S.row(i)[c];
@@ -180,11 +205,9 @@ template <typename T> struct titans_head {
     }
 
     /* Q M, Q S, and of Q K^T its product with the coefficients. */
-    __device__ void look(int64_t t, int rows)
+    __device__ __noinline__ void look(int rows)
     {
         const int D = s.D;
-        rows_in<T>(w.q, a.q, t, rows, a.H, h, D);
-        __syncthreads();
         product<HALF>(TTT_SET, rows, D, D, as_is(w.q), as_is(w.M), w.QM);
         product<HALF>(TTT_SET, rows, D, D, as_is(w.q), as_is(w.S), w.QS);
         product<HALF>(TTT_SET, rows, rows, D, as_is(w.q), turned(w.k), w.QK);
@@ -195,7 +218,7 @@ template <typename T> struct titans_head {
     __device__ void read(int64_t t, int rows)
     {
         const int D = s.D;
-        look(t, rows);
+        look(rows);
         TTT_EACH(i, c, rows, D) w.QM.row(i)[c] = w.kept[i] * w.QM.row(i)[c] + w.lent[i] * w.QS.row(i)[c];
         __syncthreads();
         product<HALF>(TTT_SUB, rows, D, rows, as_is(w.A), as_is(w.u), w.QM);
@@ -209,6 +232,13 @@ template <typename T> struct titans_head {
         __syncthreads();
     }
 
+    /* Rows of the mini-batch that begins with token t, on their way. */
+    __device__ void rows_next(int64_t t)
+    {
+        const int64_t rows = first + len - t < s.m ? first + len - t : s.m;
+        for (const void *p : { a.q, a.k, a.v }) rows_ahead<T>(p, t, rows, a.H, h, s.D);
+    }
+
     __device__ void forward(bool one_by_one)
     {
         if (!len) {
@@ -219,6 +249,7 @@ template <typename T> struct titans_head {
         const int64_t batches = batches_of(a, open, len);
         for (int64_t c = 0; c < batches; c++) {
             const ttt_batch y = batch_at(a, open, len, c);
+            rows_next(first + y.first + y.rows - y.open);
             const bool kept = one_by_one || y.rows < s.m; /* its rows' updates come before its last gradient, or it is to go on */
             if (!y.open && kept) copy(w.start, w.M);
             for (int i = y.open, rows; i < y.rows; i += rows) {
@@ -253,7 +284,7 @@ template <typename T> struct titans_head {
     }
 
     /* Gradients of the coefficients, the recurrences that made them in reverse: a warp, whose lanes have columns of the triangles. */
-    __device__ void coefficients_back(int64_t t, int rows, float dleft)
+    __device__ __noinline__ void coefficients_back(int64_t t, int rows, float dleft)
     {
         if (threadIdx.x >= 32) return;
         const int lane = (int)threadIdx.x;
@@ -283,7 +314,7 @@ template <typename T> struct titans_head {
     }
 
     /* From dO to the gradients of u and of the coefficients, as far as they are made of the rows. */
-    __device__ void rows_back(int rows)
+    __device__ __noinline__ void rows_back(int rows)
     {
         const int D = s.D, last = rows - 1;
         TTT_EACH_ROW(i, 0, rows)
@@ -327,7 +358,7 @@ template <typename T> struct titans_head {
     {
         const int D = s.D, last = rows - 1;
         const float *M_last = w.M_part.row(last), *S_last = w.S_part.row(last);
-        rows_in<T>(w.dO, a.dout, t, rows, a.H, h, D);
+        rows_in<T, 1>({ w.dO }, { a.dout }, t, rows, a.H, h, D);
         __syncthreads();
         const float dkept = dot_all(w.M, w.dM), dlent = dot_all(w.S, w.dM), dleft = dot_all(w.S, w.dS);
         rows_back(rows);
@@ -361,12 +392,12 @@ template <typename T> struct titans_head {
         __syncthreads();
     }
 
-    __device__ void put_states(float *p)
+    __device__ __noinline__ void put_states(float *p)
     {
         put_by(p, w.M, s.D, s.D);
         put_by(p + square(), w.S, s.D, s.D);
     }
-    __device__ void take_states(const float *p)
+    __device__ __noinline__ void take_states(const float *p)
     {
         __syncthreads();
         from_state(w.M, p, s.D, s.D);
@@ -389,7 +420,7 @@ template <typename T> struct titans_head {
         take_states(at_start);
         const ttt_matrix start = y.open ? w.start : w.M;
         learn(t, rows, start);
-        look(t, rows);
+        look(rows);
         back(t, rows, start);
         if (y.open) return;
         TTT_EACH(i, c, s.D, s.D) w.dM.row(i)[c] += w.dstart.row(i)[c], w.dstart.row(i)[c] = 0.0f;
@@ -397,7 +428,7 @@ template <typename T> struct titans_head {
     }
 
     /* Final states are differences too: what comes to them comes to the first memory, less. */
-    __device__ void end_gradients(int open)
+    __device__ __noinline__ void end_gradients(int open)
     {
         const float *dM = of(a.dlayer[0].wT), *dS = of(a.dmT), *dstart = open ? of(a.dgT) : NULL;
         TTT_EACH(i, c, s.D, s.D)

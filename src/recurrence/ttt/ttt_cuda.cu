@@ -3,6 +3,8 @@
  * matrices that its steps share. */
 #include "recurrence/ttt/ttt_cuda.cuh"
 
+#include <initializer_list>
+
 /* What a CTA works on; rows of the mini-batch first those that the state had open, whose raw is u and whose rate is 1. */
 template <int LAYERS> struct ttt_work {
     ttt_matrix W[LAYERS], x[LAYERS], raw[LAYERS], z[LAYERS], y[LAYERS], zq[LAYERS], S[LAYERS], A[LAYERS], v, F;
@@ -119,7 +121,7 @@ template <typename T, int LAYERS> struct ttt_head {
     /* ---- states ---- */
 
     /* The initial state's open rows, and the weights that they began with. */
-    __device__ int load()
+    __device__ __noinline__ int load()
     {
         const int open = open_rows(a, n, h);
 #pragma unroll
@@ -137,7 +139,7 @@ template <typename T, int LAYERS> struct ttt_head {
 
     /* The final state: the weights after the last row, and the `left` rows of its mini-batch with those it began with. `same`: that is the one that
      * the initial state had open. */
-    __device__ void store(int left, bool same)
+    __device__ __noinline__ void store(int left, bool same)
     {
 #pragma unroll
         for (int l = 0; l < LAYERS; l++) {
@@ -169,7 +171,7 @@ template <typename T, int LAYERS> struct ttt_head {
     }
 
     /* A state as it is, or its gradient: of a sequence without tokens. */
-    __device__ void pass(bool gradient)
+    __device__ __noinline__ void pass(bool gradient)
     {
         const int open = open_rows(a, n, h);
         __syncthreads();
@@ -196,15 +198,21 @@ template <typename T, int LAYERS> struct ttt_head {
 
     /* ---- rows ---- */
 
-    /* Keys of rows p .. rows-1, tokens from t on: inputs of the layers, gradients, step sizes. */
-    __device__ void learn(int64_t t, int p, int rows)
+    /* Keys of rows p .. rows-1, tokens from t on: inputs of the layers, gradients, step sizes; and the queries, for later. */
+    __device__ __noinline__ void learn(int64_t t, int p, int rows)
     {
-        const int D = s.D, F = s.F, k = rows - p, m = s.m;
-        rows_in<T>(w.x[0].from(p), a.k, t, k, a.H, h, D);
-        rows_in<T>(w.v.from(p), a.v, t, k, a.H, h, D);
-        for (int i = (int)threadIdx.x; i < k; i += TTT_THREADS) w.rate[p + i] = a.rate ? ((const float *)a.rate)[(t + i) * a.H + h] : 1.0f;
-        TTT_EACH(i, j, k, m)
-            w.F.row(p + i)[j] = j > p + i ? 0.0f : w.position[p + i] * (a.eta ? ((const float *)a.eta)[((t + i) * a.H + h) * m + j] : 1.0f);
+        const int D = s.D, F = s.F, k = rows - p, m = s.m, id = (int)threadIdx.x;
+        const float *eta = (const float *)a.eta, *rates = (const float *)a.rate;
+        /* the first of these are loaded in front of the rows, so that one wait is enough */
+        const float eta0 = eta && id < k * m ? eta[((t + id / m) * a.H + h) * m + id % m] : 1.0f;
+        const float rate0 = rates && id < k ? rates[(t + id) * a.H + h] : 1.0f;
+        rows_in<T>({ w.x[0].from(p), w.v.from(p), w.y[0].from(p) }, { a.k, a.v, a.q }, t, k, a.H, h, D);
+        if (id < k) w.rate[p + id] = rate0;
+        for (int at = id; at < k * m; at += TTT_THREADS) {
+            const int i = at / m, j = at % m;
+            const float y = at == id ? eta0 : eta ? eta[((t + i) * a.H + h) * m + j] : 1.0f;
+            w.F.row(p + i)[j] = j > p + i ? 0.0f : w.position[p + i] * y;
+        }
         __syncthreads();
         product<HALF>(TTT_SET, k, s.out[0], D, as_is(w.x[0].from(p)), as_is(w.W[0]), w.z[0].from(p), NULL, w.b[0]);
         if constexpr (TOP > 0) {
@@ -212,8 +220,7 @@ template <typename T, int LAYERS> struct ttt_head {
             __syncthreads();
             product<HALF>(TTT_SET, k, D, F, as_is(w.x[TOP].from(p)), as_is(w.W[TOP]), w.z[TOP].from(p), NULL, w.b[TOP]);
         }
-        TTT_EACH_ROW(i, p, rows)
-            loss_row(norm, w.z[TOP].row(i), w.x[0].row(i), w.v.row(i), w.z[TOP].row(i), w.inverse + i, w.raw[TOP].row(i));
+        loss_rows(norm, p, rows, w.z[TOP], w.x[0], w.v, w.z[TOP], w.inverse, w.raw[TOP]);
         __syncthreads();
         if constexpr (TOP > 0) { /* u_0 = (u W^T) gelu'(z_0) */
             const ttt_matrix to = w.h.p ? w.h : w.raw[0];
@@ -224,7 +231,7 @@ template <typename T, int LAYERS> struct ttt_head {
     }
 
     /* Layer l for queries p .. rows-1 by the weights after their own rows:  zq = y W + b - A u,  A = F.S,  S = y x^T + 1. */
-    template <int l> __device__ void read_layer(int p, int rows)
+    template <int l> __device__ __noinline__ void read_layer(int p, int rows)
     {
         const int k = rows - p;
         product<HALF>(TTT_SET, k, rows, s.in[l], as_is(w.y[l].from(p)), turned(w.x[l]), w.S[l].from(p));
@@ -239,10 +246,8 @@ template <typename T, int LAYERS> struct ttt_head {
     }
 
     /* Where z and y of the second layer's input share a place (forward), z is done with by now. */
-    __device__ void read(int64_t t, int p, int rows)
+    __device__ void read(int p, int rows)
     {
-        rows_in<T>(w.y[0].from(p), a.q, t, rows - p, a.H, h, s.D);
-        __syncthreads();
         read_layer<0>(p, rows);
         if constexpr (TOP > 0) {
             TTT_EACH(i, c, rows - p, s.F) w.y[TOP].row(p + i)[c] = gelu(w.zq[0].row(p + i)[c]);
@@ -271,7 +276,7 @@ template <typename T, int LAYERS> struct ttt_head {
         __syncthreads();
     }
 
-    __device__ void update(int rows)
+    __device__ __noinline__ void update(int rows)
     {
         last_factors(rows);
 #pragma unroll
@@ -279,6 +284,14 @@ template <typename T, int LAYERS> struct ttt_head {
             if (a.bias) add_rows(w.b[l], -1, rows, s.out[l], w.raw[l], w.last);
             product<HALF>(TTT_SUB, s.in[l], s.out[l], rows, turned(w.x[l]), as_is(w.raw[l]), w.W[l], w.last);
         }
+    }
+
+    /* Rows of the mini-batch that begins with token t. */
+    __device__ void ahead(int64_t t)
+    {
+        const int64_t rows = first + len - t < s.m ? first + len - t : s.m;
+        for (const void *p : { a.q, a.k, a.v }) rows_ahead<T>(p, t, rows, a.H, h, s.D);
+        rows_ahead<float>(a.eta, t, rows, a.H, h, s.m);
     }
 
     __device__ void forward(bool one_by_one)
@@ -291,11 +304,12 @@ template <typename T, int LAYERS> struct ttt_head {
         const int64_t batches = batches_of(a, open, len);
         for (int64_t c = 0; c < batches; c++) {
             const ttt_batch y = batch_at(a, open, len, c);
+            ahead(first + y.first + y.rows - y.open);
             for (int i = y.open, end; i < y.rows; i = end) {
                 const int64_t t = first + y.first + i - y.open;
                 end = one_by_one ? i + 1 : y.rows;
                 learn(t, i, end);
-                read(t, i, end);
+                read(i, end);
                 put_output(t, i, end);
             }
             if (y.rows == s.m) update(s.m);
@@ -305,7 +319,7 @@ template <typename T, int LAYERS> struct ttt_head {
 
     /* ---- backward ---- */
 
-    __device__ void put_weights(float *p)
+    __device__ __noinline__ void put_weights(float *p)
     {
 #pragma unroll
         for (int l = 0; l < LAYERS; l++) {
@@ -314,7 +328,7 @@ template <typename T, int LAYERS> struct ttt_head {
             p += count(l) + s.out[l];
         }
     }
-    __device__ void take_weights(const float *p)
+    __device__ __noinline__ void take_weights(const float *p)
     {
         __syncthreads();
 #pragma unroll
@@ -328,7 +342,7 @@ template <typename T, int LAYERS> struct ttt_head {
 
     /* Layer l's queries, from dz [n,out] of zq: du, dx, dF, dW and db take their shares; dy [n,in] is written, which x dW + db of the update uses
      * before. dW and db come from behind the mini-batch. */
-    template <int l> __device__ void read_layer_back(int p, int rows)
+    template <int l> __device__ __noinline__ void read_layer_back(int p, int rows)
     {
         const int k = rows - p, in = s.in[l], out = s.out[l], m = s.m;
         product<HALF>(TTT_SET, rows, out, in, as_is(w.x[l]), as_is(w.dW[l]), w.dy, NULL, w.db[l]);
@@ -363,7 +377,7 @@ template <typename T, int LAYERS> struct ttt_head {
     __device__ void read_back(int64_t t, int p, int rows)
     {
         const int D = s.D, k = rows - p;
-        rows_in<T>(w.dz, a.dout, t, k, a.H, h, D);
+        rows_in<T, 1>({ w.dz }, { a.dout }, t, k, a.H, h, D);
         __syncthreads();
         if (!norm.plain) {
             TTT_EACH_ROW(i, 0, k) /* zq becomes dc hat, dy becomes dc: their columns' sums are the norm's gradients */
@@ -392,7 +406,7 @@ template <typename T, int LAYERS> struct ttt_head {
     }
 
     /* From du of rows p .. rows-1 to keys, values, weights and rates. */
-    __device__ void learn_back(int64_t t, int p, int rows)
+    __device__ __noinline__ void learn_back(int64_t t, int p, int rows)
     {
         const int D = s.D, F = s.F, k = rows - p;
         TTT_EACH_ROW(i, p, rows)
@@ -434,7 +448,7 @@ template <typename T, int LAYERS> struct ttt_head {
         steps_back(t, p, rows);
     }
 
-    template <int l> __device__ void layer_back(int p, int k, ttt_matrix dz)
+    template <int l> __device__ __noinline__ void layer_back(int p, int k, ttt_matrix dz)
     {
         if (a.bias) add_rows(w.db[l], 1, k, s.out[l], dz, NULL);
         product<HALF>(TTT_ADD, s.in[l], s.out[l], k, turned(w.x[l].from(p)), as_is(dz), w.dW[l]);
@@ -472,7 +486,7 @@ template <typename T, int LAYERS> struct ttt_head {
             TTT_EACH(i, c, s.m, s.out[l]) w.du[l].row(i)[c] = du && i < left ? du[i * s.out[l] + c] : 0.0f;
         }
         learn(t, y.open, y.rows);
-        read(t, y.open, y.rows);
+        read(y.open, y.rows);
         read_back(t, y.open, y.rows);
         learn_back(t, y.open, y.rows);
 #pragma unroll
@@ -485,7 +499,7 @@ template <typename T, int LAYERS> struct ttt_head {
     }
 
     /* Final states are differences too: what comes to them comes to the weights, less. */
-    __device__ void end_gradients(int left)
+    __device__ __noinline__ void end_gradients(int left)
     {
 #pragma unroll
         for (int l = 0; l < LAYERS; l++) {
@@ -507,7 +521,7 @@ template <typename T, int LAYERS> struct ttt_head {
         __syncthreads();
     }
 
-    __device__ void start_gradients(int open)
+    __device__ __noinline__ void start_gradients(int open)
     {
 #pragma unroll
         for (int l = 0; l < LAYERS; l++) {

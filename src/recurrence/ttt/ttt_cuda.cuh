@@ -45,7 +45,7 @@ static constexpr int TTT_LEVELS = 3;
 static inline int64_t ttt_shared_floats(int level)
 {
     static const int kilobytes[TTT_LEVELS] = { 99, 163, 227 };
-    return (kilobytes[level] * 1024 - 1024) / 4;
+    return (kilobytes[level] * 1024 - 5 * 1024) / 4;
 }
 static inline int ttt_level(const lnt_device *d)
 {
@@ -97,6 +97,50 @@ __device__ __forceinline__ ttt_split fetch_pair(ttt_operand x, int i, int k, int
     return split_pair(y.x, y.y);
 }
 
+/* The same of an operand whose rows and columns are all there; by columns or, transposed, by rows one behind the other. */
+template <bool ALONG> __device__ __forceinline__ ttt_split take_pair(const float *p, int ld)
+{
+    if (ALONG) {
+        const float2 y = *(const float2 *)p;
+        return split_pair(y.x, y.y);
+    }
+    return split_pair(p[0], p[ld]);
+}
+
+/* A tile of 16 rows and 16 columns, with k from begin to end, all multiples of 16. AA, BA: k runs along memory in A, in B. */
+template <bool AA, bool BA>
+__device__ __forceinline__ void whole_tile(float (&acc)[2][4], int i0, int n0, int begin, int end, ttt_operand A, ttt_operand B, const float *scale)
+{
+    const int lane = (int)threadIdx.x % 32, r = lane >> 2, c2 = 2 * (lane & 3);
+    const int lda = AA ? A.rows : A.columns, ldb = BA ? B.columns : B.rows, stepa = AA ? 16 : 16 * lda, stepb = BA ? 16 : 16 * ldb;
+    const float *a = A.p + (AA ? (i0 + r) * lda + c2 + begin : (begin + c2) * lda + i0 + r);
+    const float *b = B.p + (BA ? (n0 + r) * ldb + c2 + begin : (begin + c2) * ldb + n0 + r);
+    const int a_down = AA ? 8 * lda : 8, a_right = AA ? 8 : 8 * lda, b_down = BA ? 8 : 8 * ldb, b_right = BA ? 8 * ldb : 8;
+#pragma unroll 2
+    for (int k = begin; k < end; k += 16, a += stepa, b += stepb) {
+        uint32_t high[4], low[4];
+#pragma unroll
+        for (int q = 0; q < 4; q++) {
+            const float *p = a + (q & 1) * a_down + (q >> 1) * a_right;
+            ttt_split y;
+            if (scale) {
+                const float *f = scale + k + c2 + (q >> 1) * 8;
+                y = split_pair(p[0] * f[0], (AA ? p[1] : p[lda]) * f[1]);
+            } else
+                y = take_pair<AA>(p, lda);
+            high[q] = y.high;
+            low[q] = y.low;
+        }
+#pragma unroll
+        for (int j = 0; j < 2; j++) {
+            const ttt_split b0 = take_pair<BA>(b + j * b_right, ldb), b1 = take_pair<BA>(b + j * b_right + b_down, ldb);
+            mma_bf16(acc[j], low, b0.high, b1.high);
+            mma_bf16(acc[j], high, b0.low, b1.low);
+            mma_bf16(acc[j], high, b0.high, b1.high);
+        }
+    }
+}
+
 /* A tile of 16 rows and 8 NT columns on tensor cores, whose operands are bf16 in two parts: what a product loses is 2^-16 of a term. */
 template <int NT>
 __device__ __forceinline__ void tile_of_halves(float (&acc)[NT][4], int i0, int n0, int M, int N, int K, ttt_operand A, ttt_operand B,
@@ -134,10 +178,34 @@ __device__ __noinline__ void product(ttt_mode mode, int M, int N, int K, ttt_ope
     if (HALF) {
         constexpr int NT = 2;
         const int wide = (N + 8 * NT - 1) / (8 * NT), tiles = (M + 15) / 16 * wide, r = lane >> 2, c2 = 2 * (lane & 3);
+        const bool whole = ((M | N | K) & 15) == 0, aa = A.columns == 1, ba = B.rows == 1;
+        if (whole && tiles == 1 && K % 64 == 0 && aa && ba) { /* one tile: a quarter of k a warp, added in order */
+            __shared__ float part[4][16][16];
+            if (warp < 4) {
+                float acc[NT][4] = {};
+                whole_tile<true, true>(acc, 0, 0, warp * (K / 4), (warp + 1) * (K / 4), A, B, scale);
+#pragma unroll
+                for (int j = 0; j < NT; j++)
+#pragma unroll
+                    for (int q = 0; q < 4; q++) part[warp][r + (q >> 1) * 8][j * 8 + c2 + (q & 1)] = acc[j][q];
+            }
+            __syncthreads();
+            const int i = (int)threadIdx.x / 16, n = (int)threadIdx.x % 16;
+            put_element(mode, C.row(i) + n, (part[0][i][n] + part[1][i][n]) + (part[2][i][n] + part[3][i][n]) + (bias ? bias[n] : 0.0f));
+            __syncthreads();
+            return;
+        }
         for (int tile = warp; tile < tiles; tile += TTT_WARPS) {
             const int i0 = tile / wide * 16, n0 = tile % wide * 8 * NT;
             float acc[NT][4] = {};
-            tile_of_halves<NT>(acc, i0, n0, M, N, K, A, B, scale);
+            if (whole && aa && ba)
+                whole_tile<true, true>(acc, i0, n0, 0, K, A, B, scale);
+            else if (whole && aa)
+                whole_tile<true, false>(acc, i0, n0, 0, K, A, B, scale);
+            else if (whole && !ba)
+                whole_tile<false, false>(acc, i0, n0, 0, K, A, B, scale);
+            else
+                tile_of_halves<NT>(acc, i0, n0, M, N, K, A, B, scale);
 #pragma unroll
             for (int j = 0; j < NT; j++)
 #pragma unroll
@@ -172,10 +240,8 @@ __device__ __noinline__ void product(ttt_mode mode, int M, int N, int K, ttt_ope
 
 #define TTT_EACH_ROW(i, begin, end) for (int i = (begin) + (int)threadIdx.x / 32; i < (end); i += TTT_WARPS)
 #define TTT_EACH_COLUMN(c, count) for (int c = (int)threadIdx.x % 32; c < (count); c += 32)
-/* The CTA's threads over rows of a matrix, neighbours of a row side by side. */
-#define TTT_EACH(i, c, rows, columns)                                                                                              \
-    for (int i##c = (int)threadIdx.x, i = i##c / (columns), c = i##c % (columns); i < (rows);                                       \
-         i##c += TTT_THREADS, i = i##c / (columns), c = i##c % (columns))
+/* The CTA's warps over the rows of a matrix, lanes over columns. */
+#define TTT_EACH(i, c, rows, columns) TTT_EACH_ROW (i, 0, rows) TTT_EACH_COLUMN(c, columns)
 
 /* hat = (z - mean) / sigma, in place or not; returns 1 / sigma = (var + 1e-6)^-1/2. */
 __device__ __forceinline__ float normalise_row(int D, const float *z, float *hat)
@@ -229,6 +295,64 @@ __device__ __forceinline__ void loss_row(const ttt_norm &x, const float *z, cons
     if (threadIdx.x % 32 == 0) *inverse = by;
     TTT_EACH_COLUMN(c, x.D) u[c] = x.w[c] * (x.w[c] * hat[c] + x.b[c] - (v[c] - k[c]));
     project_row(x.D, u, hat, by, u);
+}
+
+/* The same for rows begin .. end-1, two of a warp side by side in registers where they have at most 128 columns. inverse, u: of row 0. */
+__device__ __forceinline__ void loss_rows(const ttt_norm &x, int begin, int end, ttt_matrix z, ttt_matrix k, ttt_matrix v, ttt_matrix hat,
+                                          float *inverse, ttt_matrix u)
+{
+    constexpr int EACH = 4;
+    const int lane = (int)threadIdx.x % 32, D = x.D;
+    if (x.plain || D > 32 * EACH) {
+        TTT_EACH_ROW(i, begin, end) loss_row(x, z.row(i), k.row(i), v.row(i), hat.row(i), inverse + i, u.row(i));
+        return;
+    }
+    for (int i = begin + (int)threadIdx.x / 32; i < end; i += 2 * TTT_WARPS) {
+        float y[2][EACH], g[2][EACH], sum[2] = {}, square[2] = {}, along[2] = {}, by[2];
+        const int row[2] = { i, i + TTT_WARPS < end ? i + TTT_WARPS : i };
+#pragma unroll
+        for (int r = 0; r < 2; r++)
+#pragma unroll
+            for (int j = 0; j < EACH; j++) {
+                y[r][j] = lane + 32 * j < D ? z.row(row[r])[lane + 32 * j] : 0.0f;
+                sum[r] += y[r][j];
+            }
+#pragma unroll
+        for (int r = 0; r < 2; r++) {
+            const float mean = warp_sum(sum[r]) / (float)D;
+#pragma unroll
+            for (int j = 0; j < EACH; j++) {
+                y[r][j] = lane + 32 * j < D ? y[r][j] - mean : 0.0f;
+                square[r] += y[r][j] * y[r][j];
+            }
+        }
+#pragma unroll
+        for (int r = 0; r < 2; r++) {
+            by[r] = 1.0f / sqrtf(warp_sum(square[r]) / (float)D + 1e-6f);
+            sum[r] = 0;
+#pragma unroll
+            for (int j = 0; j < EACH; j++) {
+                const int c = lane + 32 * j;
+                y[r][j] *= by[r];
+                g[r][j] = c < D ? x.w[c] * (x.w[c] * y[r][j] + x.b[c] - (v.row(row[r])[c] - k.row(row[r])[c])) : 0.0f;
+                sum[r] += g[r][j];
+                along[r] += g[r][j] * y[r][j];
+            }
+        }
+#pragma unroll
+        for (int r = 0; r < 2; r++) {
+            const float mean = warp_sum(sum[r]) / (float)D, part = warp_sum(along[r]) / (float)D;
+            if (r && row[1] == row[0]) break;
+            if (lane == 0) inverse[row[r]] = by[r];
+#pragma unroll
+            for (int j = 0; j < EACH; j++) {
+                const int c = lane + 32 * j;
+                if (c >= D) continue;
+                hat.row(row[r])[c] = y[r][j];
+                u.row(row[r])[c] = (g[r][j] - mean - part * y[r][j]) * by[r];
+            }
+        }
+    }
 }
 
 /* From du to dz, in its place, dv, in v's, and dk, which is added to. e and g, what a row adds to the gradients of the norm, take the places of hat
@@ -286,11 +410,43 @@ __device__ __forceinline__ void norm_sums(const ttt_norm &x, int begin, int end,
 
 /* ---- elements ------------------------------------------------------------------------------------------------------------------------------- */
 
-/* Rows of a head of x [T,H,D] to a matrix, and back. */
-template <typename T> __device__ __forceinline__ void rows_in(ttt_matrix to, const void *from, int64_t t, int rows, int H, int h, int D)
+/* Rows of a head of several x [T,H,D] to matrices: all loads of a few rows are under way before the first is put. Aligned: by four. */
+template <typename T, int N>
+__device__ __forceinline__ void rows_in(const ttt_matrix (&to)[N], const void *const (&from)[N], int64_t t, int rows, int H, int h, int D)
 {
-    TTT_EACH(i, c, rows, D) to.row(i)[c] = from ? to_float(((const T *)from)[((t + i) * H + h) * D + c]) : 0.0f;
+    bool quads = D % 4 == 0;
+#pragma unroll
+    for (int n = 0; n < N; n++) quads = quads && from[n] && (uintptr_t)from[n] % (4 * sizeof(T)) == 0;
+    if (!quads) {
+#pragma unroll
+        for (int n = 0; n < N; n++)
+            TTT_EACH(i, c, rows, D) to[n].row(i)[c] = from[n] ? to_float(((const T *)from[n])[((t + i) * H + h) * D + c]) : 0.0f;
+        return;
+    }
+    for (int i = (int)threadIdx.x / 32; i < rows; i += 2 * TTT_WARPS)
+        for (int c = (int)threadIdx.x % 32 * 4; c < D; c += 128) {
+            float x[2][N][4];
+#pragma unroll
+            for (int r = 0; r < 2; r++)
+#pragma unroll
+                for (int n = 0; n < N; n++)
+                    if (i + r * TTT_WARPS < rows) load_pack<4>(x[r][n], (const T *)from[n] + ((t + i + r * TTT_WARPS) * H + h) * D + c);
+#pragma unroll
+            for (int r = 0; r < 2; r++)
+#pragma unroll
+                for (int n = 0; n < N; n++)
+                    if (i + r * TTT_WARPS < rows) store_pack<4>(to[n].row(i + r * TTT_WARPS) + c, x[r][n]);
+        }
 }
+/* Those of the next rows on their way into L2. */
+template <typename T> __device__ __forceinline__ void rows_ahead(const void *p, int64_t t, int64_t rows, int H, int h, int D)
+{
+    const int each = (int)((D * sizeof(T) + 127) / 128);
+    for (int i = (int)threadIdx.x; p && i < rows * each; i += TTT_THREADS)
+        ahead_l2((const char *)p + ((t + i / each) * H + h) * D * sizeof(T) + i % each * 128);
+}
+
+/* A matrix to rows of a head of x [T,H,D]. */
 template <typename T> __device__ __forceinline__ void rows_out(void *to, ttt_matrix from, int64_t t, int rows, int H, int h, int D)
 {
     if (!to) return;
