@@ -31,3 +31,15 @@ install(FILES ${PROJECT_BINARY_DIR}/linnet.pc DESTINATION ${CMAKE_INSTALL_LIBDIR
 configure_package_config_file(cmake/linnetConfig.cmake.in linnetConfig.cmake INSTALL_DESTINATION ${LINNET_PACKAGE} NO_SET_AND_CHECK_MACRO)
 write_basic_package_version_file(linnetConfigVersion.cmake COMPATIBILITY SameMinorVersion)
 install(FILES ${PROJECT_BINARY_DIR}/linnetConfig.cmake ${PROJECT_BINARY_DIR}/linnetConfigVersion.cmake DESTINATION ${LINNET_PACKAGE})
+
+# pip (python/pyproject.toml): the library, and the types of the operators' functions, into the package and nothing else.
+if(SKBUILD)
+  find_package(Python3 REQUIRED COMPONENTS Interpreter)
+  set(python_types ${PROJECT_BINARY_DIR}/_operators.pyi)
+  add_custom_command(OUTPUT ${python_types} DEPENDS linnet VERBATIM
+    COMMAND ${CMAKE_COMMAND} -E env LINNET_LIBRARY=$<TARGET_FILE:linnet> PYTHONPATH=${PROJECT_SOURCE_DIR}/python PYTHONDONTWRITEBYTECODE=1
+      ${Python3_EXECUTABLE} -c "import sys; from linnet.ops import _plain; open(sys.argv[1], 'w').write(_plain.stub())" ${python_types})
+  add_custom_target(linnet_python DEPENDS ${python_types})
+  install(FILES $<TARGET_FILE:linnet> RENAME liblinnet.so DESTINATION linnet COMPONENT python)
+  install(FILES ${python_types} DESTINATION linnet/ops COMPONENT python)
+endif()

@@ -6,7 +6,7 @@ import sys
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "python"))
-import linnet_ops  # noqa: E402
+from linnet import raw  # noqa: E402
 
 BEGIN, END = "<!-- table: made by cmake/op_table.py -->", "<!-- end of table -->"
 
@@ -41,7 +41,7 @@ def options(d):
 
 def table(library):
     lines = ["| name | inputs | states in, out | other outputs | options |", "|---|---|---|---|---|"]
-    with linnet_ops.Linnet(library) as ops:
+    with raw.Linnet(library) as ops:
         for name in ops.operators():
             d = ops.describe(name)
             outputs = [t for t in d["tensors"] if t["role"] in ("output", "report") and not t["shape"].startswith("N")]

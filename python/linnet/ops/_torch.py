@@ -1,0 +1,260 @@
+"""Operators on torch tensors, on the CPU and on CUDA devices: nothing is copied that lies dense in the right dtype, work is put on the current stream,
+and gradients are those of the library's own backward pass.
+
+What a call costs on top of the C call is what stands in run() and below: a key of shapes, a look-up, allocations of results, addresses."""
+from __future__ import annotations
+
+import threading
+import weakref
+from typing import Any, Optional, Sequence
+
+import torch
+
+from linnet._library import Context, error_of, library
+from linnet.ops._calls import BF16, F32, F64, Call, Operator, Plan, results, state_tuple
+
+CODES = {torch.float32: F32, torch.bfloat16: BF16, torch.float64: F64}
+ALIGNED = 16  # bytes that a GPU's kernels read at once
+
+_empty = torch.empty
+_uint8 = torch.uint8
+
+
+class Device:
+    """Where calls run: a context for the CPU, one for each stream of a GPU; `lock` is held around calls, which share prepared structures."""
+
+    def __init__(self, device: torch.device):
+        self.device = device
+        self.cuda = device.type == "cuda"
+        self.lock = threading.Lock()
+        self.lib = library()
+        self.contexts: dict[int, Context] = {}
+        self.scratch: Any = None
+        self.scratch_bytes = -1
+        if self.cuda:
+            self.index = device.index
+            self.raw_stream = getattr(torch._C, "_cuda_getCurrentRawStream", None)
+            self.current_device = getattr(torch._C, "_cuda_getDevice", None) or torch.cuda.current_device
+
+    def context(self) -> int:
+        """The context of the current stream, as an address."""
+        stream = 0
+        if self.cuda:
+            stream = self.raw_stream(self.index) if self.raw_stream else torch.cuda.current_stream(self.index).cuda_stream
+        found = self.contexts.get(stream)
+        if found is None:
+            if self.cuda:
+                with torch.cuda.device(self.index):
+                    torch.cuda.current_stream()  # torch's own context is there first
+                    # torch's default stream is the driver's, whose number 0 would stand for "a stream of its own": 1 names it (cudaStreamLegacy)
+                    found = Context(f"cuda:{self.index}", stream=stream or 1)
+            else:
+                found = Context("cpu", threads=torch.get_num_threads())
+            self.contexts[stream] = found
+        return found.pointer.value or 0
+
+    def workspace(self, bytes: int) -> Any:
+        if self.cuda:  # from torch's pool, whose memory follows the stream
+            return _empty(bytes, dtype=_uint8, device=self.device)
+        if self.scratch_bytes < bytes:
+            self.scratch, self.scratch_bytes = _empty(bytes + 64, dtype=_uint8), bytes
+        return self.scratch
+
+    def run(self, call: Call, addresses: Sequence[int]) -> None:
+        if self.cuda and self.current_device() != self.index:
+            with torch.cuda.device(self.index):
+                return self._run(call, addresses)
+        return self._run(call, addresses)
+
+    def _run(self, call: Call, addresses: Sequence[int]) -> None:
+        lib = self.lib
+        with self.lock:
+            context = self.context()
+            view = call.view
+            for place, address in zip(call.places, addresses):
+                view[place] = address
+            if call.workspace < 0:
+                self._ask(call, context)
+            if call.workspace:
+                keep = self.workspace(call.workspace)
+                call.struct.workspace = (keep.data_ptr() + 63) & -64
+            status = (lib.linnet_operator_backward if call.backward else lib.linnet_operator_forward)(context, call.pointer)
+            if status:
+                raise error_of(lib, context, status)
+
+    def _ask(self, call: Call, context: int) -> None:
+        import ctypes
+        need = ctypes.c_size_t()
+        status = self.lib.linnet_operator_workspace(context, ctypes.byref(call.struct), int(call.backward), ctypes.byref(need))
+        if status:
+            raise error_of(self.lib, context, status)
+        call.workspace = need.value
+        call.struct.workspace_size = need.value
+
+
+_devices: dict[torch.device, Device] = {}
+
+
+def device_of(device: torch.device) -> Device:
+    found = _devices.get(device)
+    if found is None:
+        if device.type not in ("cpu", "cuda"):
+            raise ValueError(f"tensors are on {device}, expected the CPU or a CUDA device")
+        found = _devices[device] = Device(device)
+    return found
+
+
+def _new(plan: Plan, outputs: Sequence[Any], like: torch.device) -> list[torch.Tensor]:
+    wide, narrow = plan.dtypes
+    return [_empty(o.shape, dtype=wide if o.row.wide else narrow, device=like) for o in outputs]
+
+
+def _forward(plan: Plan, device: Device, given: Sequence[torch.Tensor], keep: bool) -> tuple[list[torch.Tensor], list[torch.Tensor]]:
+    outs = _new(plan, plan.outputs, device.device)
+    kept = _new(plan, plan.kept, device.device) if keep and plan.kept else []
+    addresses = [t.data_ptr() for t in given]
+    for t in outs:
+        addresses.append(t.data_ptr())
+    for t in kept:
+        addresses.append(t.data_ptr())
+    device.run(plan.forward_kept if keep else plan.forward, addresses)
+    return outs, kept
+
+
+class _Function(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, plan: Plan, device: Device, *given: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        outs, kept = _forward(plan, device, given, True)
+        ctx.plan, ctx.device = plan, device
+        ctx.set_materialize_grads(False)
+        ctx.save_for_backward(*given, *[outs[i] for i in plan.kept_outputs], *kept)
+        for o, differentiable in zip(outs, plan.differentiable):
+            if not differentiable:
+                ctx.mark_non_differentiable(o)
+        return tuple(outs)
+
+    @staticmethod
+    def backward(ctx: Any, *cotangents: Optional[torch.Tensor]) -> tuple[Any, ...]:
+        plan, device = ctx.plan, ctx.device
+        if torch.is_grad_enabled():  # create_graph: what comes back would be a constant to whoever differentiates it
+            raise RuntimeError(f"{plan.op.name}: gradients of gradients (create_graph) are not offered")
+        n = len(plan.given)
+        wanted = tuple([w and h for w, h in zip(ctx.needs_input_grad[2:], plan.has_gradient)])
+        saved = ctx.saved_tensors
+        addresses = [t.data_ptr() for t in saved]
+        alive = []  # until the call is made
+        for c in cotangents:
+            if c is not None:
+                c = _dense(c, device.cuda)
+                alive.append(c)
+                addresses.append(c.data_ptr())
+        gradients: list[Optional[torch.Tensor]] = []
+        for t, w in zip(saved, wanted):
+            if w:
+                g = _empty(t.shape, dtype=t.dtype, device=device.device)
+                addresses.append(g.data_ptr())
+                gradients.append(g)
+            else:
+                gradients.append(None)
+        device.run(plan.backward(tuple([c is not None for c in cotangents]), wanted), addresses)
+        del alive
+        return (None, None, *gradients[:n], *([None] * (n - len(gradients))))
+
+
+def _dense(t: torch.Tensor, cuda: bool) -> torch.Tensor:
+    if not t.is_contiguous():
+        return t.contiguous()
+    if cuda and t.data_ptr() % ALIGNED:
+        return t.clone()
+    return t
+
+
+# ---- offsets of sequences ------------------------------------------------------------------------------------------------------------------
+
+_offsets: dict[int, tuple[Any, int, tuple[int, ...]]] = {}
+
+
+def offsets_of(cu_seqlens: Any) -> tuple[int, ...]:
+    """cu_seqlens as numbers. Those of a tensor are read once, which waits for a GPU; it is known again as long as it is the same and unchanged."""
+    if not isinstance(cu_seqlens, torch.Tensor):
+        return tuple(int(x) for x in cu_seqlens)
+    known = _offsets.get(id(cu_seqlens))
+    if known is not None and known[0]() is cu_seqlens and known[1] == cu_seqlens._version:
+        return known[2]
+    if cu_seqlens.dim() != 1 or cu_seqlens.dtype.is_floating_point:
+        raise ValueError(f"cu_seqlens is {cu_seqlens.dtype} of shape {list(cu_seqlens.shape)}, expected whole numbers in one row")
+    numbers = tuple(cu_seqlens.tolist())
+    if len(_offsets) > 256:
+        _offsets.clear()
+    _offsets[id(cu_seqlens)] = (weakref.ref(cu_seqlens), cu_seqlens._version, numbers)
+    return numbers
+
+
+# ---- calls ---------------------------------------------------------------------------------------------------------------------------------------
+
+def _casts(op: Operator, plan: Plan, given: Sequence[torch.Tensor]) -> Any:
+    """For each given tensor the dtype that it is to be brought to; None: all are right."""
+    wide, narrow = plan.dtypes
+    casts = [wide if r.wide else narrow for r in plan.given]
+    return casts if any(t.dtype != c for t, c in zip(given, casts)) else None
+
+
+def _dtypes(op: Operator, tensors: Sequence[Optional[torch.Tensor]]) -> tuple[torch.dtype, torch.dtype]:
+    """Of wide tensors and of the others: the widest that any wide tensor has, or float64 for all where one is."""
+    wide: Any = None
+    for row, t in zip(op.inputs, tensors):
+        if t is None:
+            continue
+        if t.dtype not in CODES:
+            raise TypeError(f"{op.name}: {row.argument} is {str(t.dtype).removeprefix('torch.')}, expected float32, bfloat16 or float64")
+        if row.wide:
+            wide = t.dtype if wide is None else torch.promote_types(wide, t.dtype)
+    if any(t is not None and t.dtype == torch.float64 for t in tensors):
+        return torch.float64, torch.float64
+    return wide or torch.float32, torch.float32
+
+
+def _make(op: Operator, key: Any, inputs: Sequence[Any], states: Sequence[Any], options: dict[str, Any], final: bool, offsets: Any, form: str, chunk: int,
+          impl: Optional[str], reports: bool) -> Plan:
+    tensors = [*inputs, *states]
+    rows = [*op.inputs, *(s.first for s in op.states)]
+    first = next(t for t in tensors if t is not None)
+    for row, t in zip(rows, tensors):
+        if t is not None and not isinstance(t, torch.Tensor):
+            raise TypeError(f"{op.name}: {row.argument} is a {type(t).__name__}, expected a torch.Tensor as the others are")
+        if t is not None and t.device != first.device:
+            raise ValueError(f"{op.name}: {row.argument} is on {t.device}, but {rows[0].argument} is on {first.device}")
+    wide, narrow = _dtypes(op, inputs)
+    plan = op.plan(key, shapes=[None if t is None else tuple(t.shape) for t in inputs], states=[None if t is None else tuple(t.shape) for t in states],
+                   code=CODES[wide], options=options, final=final, cu_seqlens=offsets, form=form, chunk=chunk, impl=impl, reports=reports)
+    plan.dtypes = (wide, narrow)
+    plan.casts = _casts(op, plan, [t for t in tensors if t is not None])
+    return plan
+
+
+def run(op: Operator, inputs: tuple[Any, ...], keys: tuple[str, ...], values: tuple[Any, ...], state: Any, final: bool, cu_seqlens: Any, form: str,
+        chunk: Optional[int], impl: Optional[str], reports: bool) -> Any:
+    states: tuple[Any, ...] = state_tuple(op, state) if state is not None else ()
+    offsets = None if cu_seqlens is None else offsets_of(cu_seqlens)
+    given = [t for t in inputs if t is not None]
+    if states:
+        given += [t for t in states if t is not None]
+    device = device_of(given[0].device)
+    key = (tuple([None if t is None else (t.shape, t.dtype, t.device) for t in inputs + states]), values, final, offsets, form, chunk, impl, reports,
+           device.device)
+    plan = op.plans.get(key)
+    if plan is None:
+        plan = _make(op, key, inputs, states or (None,) * len(op.states), dict(zip(keys, values)), final, offsets, form, chunk or 0, impl, reports)
+    if plan.casts is not None:
+        given = [t.to(c) for t, c in zip(given, plan.casts)]
+    cuda, gradient = device.cuda, False
+    for i, t in enumerate(given):
+        if not t.is_contiguous() or (cuda and t.data_ptr() % ALIGNED):
+            given[i] = _dense(t, cuda)
+        if t.requires_grad:
+            gradient = True
+    if gradient and torch.is_grad_enabled():
+        outs: Any = _Function.apply(plan, device, *given)
+    else:
+        outs, _ = _forward(plan, device, given, False)
+    return results(plan, op, outs, final, reports)
