@@ -122,6 +122,8 @@ int model_args_resumed(linnet_context *c, const model_args *m, const char *folde
 
 /* Say on stderr what there is to say of texts before they are used. What cannot be read is said by who reads it. */
 void say_of_texts(linnet_context *c, const char *const *texts, int n_texts);
+/* All of a file, "-": of standard input, closed with a zero byte and freed with free(). `what` is for the message. Returns 0 or the exit code. */
+int read_input(const char *path, const char *what, char **text, size_t *bytes);
 /* The tokenizer of a model's folder, or the one at `path` when that is not NULL. Returns 0, or the exit code after saying why not. */
 int tokenizer_beside(linnet_context *c, const char *path, const char *folder, const linnet_model *m, linnet_tokenizer **out);
 

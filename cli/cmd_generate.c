@@ -73,26 +73,6 @@ static int on_score(void *user, const linnet_scored_token *t)
     return fflush(stdout) != 0 || stop_asked();
 }
 
-static int read_all(const char *path, sink *k)
-{
-    FILE *f = strcmp(path, "-") == 0 ? stdin : fopen(path, "rb");
-    if (!f) {
-        perror("linnet: cannot open the prompt");
-        return EXIT_USER;
-    }
-    char chunk[65536];
-    size_t n;
-    bool good = true;
-    while (good && (n = fread(chunk, 1, sizeof chunk, f)) > 0) good = keep(k, chunk, n);
-    if (!good) say_error(NULL, NULL, "out of memory");
-    if (good && ferror(f)) {
-        perror("linnet: cannot read the prompt");
-        good = false;
-    }
-    if (f != stdin) fclose(f);
-    return good ? 0 : EXIT_USER;
-}
-
 static void print_result(const linnet_generate_result *r, const sink *k)
 {
     char state[SAY_TEXT], speed[SAY_TEXT];
@@ -177,7 +157,8 @@ static int run(const command *self, int argc, char **argv)
     linnet_generate_options o = LINNET_GENERATE_OPTIONS_INIT;
     machine_args m = MACHINE_ARGS_INIT;
     arg_list words = { 0 };
-    sink output = { .json = 0 }, prompt_bytes = { .json = 0 };
+    sink output = { .json = 0 };
+    char *prompt_bytes = NULL;
     const char *prompt = NULL, *prompt_file = NULL, *tokenizer_path = NULL, *draft = NULL;
     int greedy = 0, echo = 0, go_on = 0;
     int64_t samples = 1, alternatives = -1;
@@ -219,10 +200,9 @@ static int run(const command *self, int argc, char **argv)
                          words.item[1]);
     if (words.count == 2 && !prompt_file) prompt_file = "-";
     if (prompt && prompt_file) return say_error(NULL, "Leave one of them out.", "there are two prompts, --prompt and %s", prompt_file);
-    if (prompt_file && (code = read_all(prompt_file, &prompt_bytes)) != 0) return code;
-    if (prompt && !keep(&prompt_bytes, prompt, strlen(prompt))) return say_error(NULL, NULL, "out of memory");
-    o.prompt = prompt_bytes.text ? prompt_bytes.text : "";
-    o.prompt_bytes = prompt_bytes.used;
+    if (prompt_file && (code = read_input(prompt_file, "the prompt", &prompt_bytes, &o.prompt_bytes)) != 0) return code;
+    if (prompt) o.prompt_bytes = strlen(prompt);
+    o.prompt = prompt ? prompt : prompt_bytes ? prompt_bytes : "";
     if (greedy) o.temperature = 0;
     o.stop_at_separator = !go_on;
     o.stop = (const char *const *)stops.item, o.n_stop = stops.count;
@@ -232,7 +212,7 @@ static int run(const command *self, int argc, char **argv)
     o.alternatives = output.scores ? (int32_t)alternatives : 0;
     code = generate(&m, words.item[0], draft, tokenizer_path, &o, samples, echo, &output);
     free(output.text);
-    free(prompt_bytes.text);
+    free(prompt_bytes);
     return code;
 }
 

@@ -113,6 +113,14 @@ void line_int(json_line *j, const char *key, int64_t value)
     fprintf(j->file, "%" PRId64, value);
 }
 
+void line_ints(json_line *j, const char *key, const int32_t *values, int64_t n)
+{
+    write_key(j, key);
+    fputc('[', j->file);
+    for (int64_t i = 0; i < n; i++) fprintf(j->file, "%s%" PRId32, i ? ", " : "", values[i]);
+    fputc(']', j->file);
+}
+
 void line_list(json_line *j, const char *key)
 {
     write_key(j, key);

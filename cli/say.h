@@ -26,6 +26,7 @@ void line_text(json_line *j, const char *key, const char *value); /* NULL: null 
 void line_bytes(json_line *j, const char *key, const char *bytes, size_t n); /* what is no UTF-8 becomes U+FFFD */
 void line_real(json_line *j, const char *key, double value);
 void line_int(json_line *j, const char *key, int64_t value);
+void line_ints(json_line *j, const char *key, const int32_t *values, int64_t n);
 /* A field that is a list of objects: line_list; for each line_item, its fields, line_item_end; line_list_end. */
 void line_list(json_line *j, const char *key);
 void line_item(json_line *j);

@@ -1,4 +1,5 @@
 /* Flags that several commands share, turned into the library's objects. */
+#include <errno.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
@@ -95,12 +96,14 @@ int tokenizer_beside(linnet_context *c, const char *path, const char *folder, co
     linnet_model_info info = { .size = sizeof info };
     linnet_model_get_info(m, &info);
     if (!path) {
+        static const char *const names[] = { "tokenizer.json", "vocab.bpe", "merges.txt", "rwkv_vocab_v20230424.txt" };
         char file[4096];
         struct stat st;
-        snprintf(file, sizeof file, "%s/tokenizer.json", folder);
-        bool beside = stat(file, &st) == 0;
-        snprintf(file, sizeof file, "%s/vocab.bpe", folder);
-        beside = beside || stat(file, &st) == 0;
+        bool beside = false;
+        for (int i = 0; i < 4 && !beside; i++) {
+            snprintf(file, sizeof file, "%s/%s", folder, names[i]);
+            beside = stat(file, &st) == 0;
+        }
         path = beside ? folder : info.vocabulary == 256 ? "bytes" : NULL;
     }
     if (!path) return say_error(NULL, "Name one with --tokenizer.", "%s has no tokenizer.json", folder);
@@ -110,4 +113,35 @@ int tokenizer_beside(linnet_context *c, const char *path, const char *folder, co
         return say_error(NULL, "A model can only be used with the tokenizer it was trained with.", "tokenizer %s has %lld ids, the model only %lld",
                          path, (long long)linnet_tokenizer_vocabulary(*out), (long long)info.vocabulary);
     return 0;
+}
+
+int read_input(const char *path, const char *what, char **text, size_t *bytes)
+{
+    FILE *f = strcmp(path, "-") == 0 ? stdin : fopen(path, "rb");
+    *text = NULL;
+    *bytes = 0;
+    if (!f) {
+        fprintf(stderr, "linnet: cannot open %s: %s\n", what, strerror(errno));
+        return EXIT_USER;
+    }
+    size_t room = 0, n;
+    bool memory = true;
+    do {
+        if (room - *bytes < 65536) {
+            char *grown = realloc(*text, 2 * room + 65537);
+            memory = grown != NULL;
+            if (memory) *text = grown, room = 2 * room + 65536;
+        }
+        n = memory ? fread(*text + *bytes, 1, room - *bytes, f) : 0;
+        *bytes += n;
+    } while (n > 0);
+    const bool failed = ferror(f) != 0;
+    if (failed) fprintf(stderr, "linnet: cannot read %s: %s\n", what, strerror(errno));
+    if (f != stdin) fclose(f);
+    if (memory && !failed) {
+        (*text)[*bytes] = 0;
+        return 0;
+    }
+    free(*text);
+    return memory ? EXIT_USER : say_error(NULL, NULL, "out of memory");
 }

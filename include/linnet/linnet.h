@@ -192,20 +192,34 @@ LINNET_API linnet_status linnet_model_logits_file(linnet_context *c, linnet_mode
 
 typedef struct linnet_tokenizer linnet_tokenizer;
 
-/* "bytes" (256 ids, id = byte, no separator); a tokenizer.json; a folder that holds tokenizer.json, or encoder.json and vocab.bpe. */
+/* "bytes" (256 ids, id = byte, no separator); a tokenizer.json; RWKV's list of tokens (rwkv_vocab_v20230424.txt); a folder that holds one of these,
+ * or encoder.json and vocab.bpe. */
 LINNET_API linnet_status linnet_tokenizer_open(linnet_context *c, const char *path, linnet_tokenizer **out);
 /* Train byte-level BPE with `vocabulary` ids (at least 257: the bytes and <|endoftext|>) on a text. */
 LINNET_API linnet_status linnet_tokenizer_train(linnet_context *c, const char *text, size_t bytes, int64_t vocabulary, linnet_tokenizer **out);
-/* Write tokenizer.json into a folder. */
+/* Write tokenizer.json (or RWKV's list) into a folder. */
 LINNET_API linnet_status linnet_tokenizer_save(linnet_context *c, const linnet_tokenizer *t, const char *folder);
 LINNET_API void linnet_tokenizer_destroy(linnet_tokenizer *t);
 LINNET_API int64_t linnet_tokenizer_vocabulary(const linnet_tokenizer *t);
 /* Id of the document separator (<|endoftext|> or the like), -1: none. */
 LINNET_API int64_t linnet_tokenizer_separator(const linnet_tokenizer *t);
-/* Ids of a text; *ids is freed with linnet_free. Any bytes are accepted. */
+/* Ids of a text; *ids is freed with linnet_free. Any bytes are accepted. Added and special tokens that the text spells are found in it, as Hugging
+ * Face's tokenizers do; nothing is put around it. */
 LINNET_API linnet_status linnet_tokenizer_encode(linnet_context *c, const linnet_tokenizer *t, const char *text, size_t bytes, int32_t **ids,
                                                  int64_t *count);
-/* Bytes of one id (not zero-terminated; they may be a part of a UTF-8 character). NULL when the id is outside the vocabulary. */
+/* The same with a sum of these: the special tokens that the file's template puts around a text; what spells a special token in the text is text. */
+enum { LINNET_ENCODE_TEMPLATE = 1, LINNET_ENCODE_PLAIN = 2 };
+LINNET_API linnet_status linnet_tokenizer_encode_as(linnet_context *c, const linnet_tokenizer *t, const char *text, size_t bytes, int32_t flags,
+                                                    int32_t **ids, int64_t *count);
+/* The text of ids, closed with a zero byte that is not counted in *bytes; *text is freed with linnet_free. Special tokens are left out, or with
+ * LINNET_DECODE_SPECIAL written as they are spelled. */
+enum { LINNET_DECODE_SPECIAL = 1 };
+LINNET_API linnet_status linnet_tokenizer_decode(linnet_context *c, const linnet_tokenizer *t, const int32_t *ids, int64_t count, int32_t flags,
+                                                 char **text, size_t *bytes);
+/* The id of a token by its spelling ("<s>"), -1: there is none. */
+LINNET_API int64_t linnet_tokenizer_id(const linnet_tokenizer *t, const char *spelling);
+/* Bytes of one id in the middle of a text (not zero-terminated; they may be a part of a UTF-8 character). NULL when the id is outside the
+ * vocabulary. */
 LINNET_API const char *linnet_tokenizer_piece(const linnet_tokenizer *t, int64_t id, size_t *bytes);
 
 /* Texts are files, or folders of them; compressed by gzip, xz or Zstandard, they are unpacked. What is no text is refused where it is used.

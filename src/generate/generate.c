@@ -120,7 +120,7 @@ static linnet_status check(lnt_ctx *c, const linnet_model *m, const linnet_token
 
 linnet_status lnt_prompt_ids(lnt_ctx *c, const linnet_tokenizer *t, const char *text, size_t bytes, int32_t **ids, int64_t *n)
 {
-    if (bytes) return linnet_tokenizer_encode(c, t, text, bytes, ids, n);
+    if (bytes) return linnet_tokenizer_encode_as(c, t, text, bytes, LINNET_ENCODE_TEMPLATE, ids, n);
     if (linnet_tokenizer_separator(t) < 0) return linnet_tokenizer_encode(c, t, "\n", 1, ids, n);
     *ids = lnt_alloc(sizeof **ids);
     if (!*ids) return lnt_fail_memory(c, sizeof **ids);

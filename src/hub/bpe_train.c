@@ -249,7 +249,7 @@ static linnet_status train(trainer *r, const char *text, size_t bytes, int64_t v
     LNT_TRY(lnt_pretokenizer_add(r->c, &t->pre, "the text", lnt_gpt2_pattern, false));
     lnt_cutter cutter = {.c = r->c, .p = &t->pre, .word = count_word, .user = r};
     LNT_TRY(lnt_cutter_begin(&cutter));
-    linnet_status s = lnt_cut(&cutter, (const uint8_t *)text, bytes);
+    linnet_status s = lnt_cut(&cutter, (const uint8_t *)text, bytes, LNT_AT_START);
     lnt_cutter_end(&cutter);
     LNT_TRY(s);
     LNT_TRY(list_words(r));
@@ -286,6 +286,7 @@ static linnet_status train(trainer *r, const char *text, size_t bytes, int64_t v
     t->pieces[n].apart = true;
     t->separator = n;
     t->n = n + 1;
+    LNT_TRY(lnt_tokenizer_add(r->c, t, &(lnt_added){.content = t->pieces[n].bytes, .n = t->pieces[n].n, .id = n, .special = true}));
     return lnt_tokenizer_finish(r->c, t, "the text");
 }
 

@@ -25,7 +25,8 @@ linnet_status lnt_tokenizer_new(lnt_ctx *c, int64_t n, struct linnet_tokenizer *
         return lnt_fail_memory(c, lnt_bytes((size_t)n, sizeof *t->pieces));
     }
     t->n = (int32_t)n;
-    t->separator = -1;
+    t->separator = t->unk = -1;
+    t->bytewise = true;
     for (int b = 0; b < 256; b++) t->byte_id[b] = -1;
     *out = t;
     return LINNET_OK;
@@ -38,10 +39,20 @@ void linnet_tokenizer_destroy(linnet_tokenizer *t)
     lnt_free(t->pieces);
     lnt_free(t->merges);
     lnt_free(t->pair_slots);
+    lnt_free(t->seams);
+    lnt_free(t->score);
     lnt_free(t->added);
     lnt_free(t->source);
     lnt_bytemap_free(&t->whole);
+    lnt_trie_free(&t->trie);
+    lnt_trie_free(&t->added_raw);
+    lnt_trie_free(&t->added_normal);
+    lnt_normalizer_free(&t->normalizer);
     lnt_pretokenizer_free(&t->pre);
+    for (int i = 0; i < t->n_decode; i++) {
+        lnt_pattern_free(t->decode[i].pattern);
+        lnt_free(t->decode[i].content);
+    }
     lnt_free(t);
 }
 
@@ -51,7 +62,7 @@ linnet_status lnt_tokenizer_set(lnt_ctx *c, struct linnet_tokenizer *t, int64_t 
     if (!copy) return lnt_fail_memory(c, n + 1);
     memcpy(copy, bytes, n);
     t->pieces[id] = (lnt_piece){.bytes = copy, .n = (uint32_t)n};
-    if (n == 1 && t->byte_id[(uint8_t)*copy] < 0) t->byte_id[(uint8_t)*copy] = (int32_t)id;
+    if (n == 1 && t->bytewise && t->byte_id[(uint8_t)*copy] < 0) t->byte_id[(uint8_t)*copy] = (int32_t)id;
     return LINNET_OK;
 }
 
@@ -69,33 +80,92 @@ int32_t lnt_tokenizer_merge(const struct linnet_tokenizer *t, int32_t left, int3
     return t->n_merges ? t->pair_slots[pair_slot(t, left, right)] : -1;
 }
 
-linnet_status lnt_tokenizer_finish(lnt_ctx *c, struct linnet_tokenizer *t, const char *path)
+/* ---- the tables of encoding ---- */
+
+linnet_status lnt_tokenizer_add(lnt_ctx *c, struct linnet_tokenizer *t, const lnt_added *a)
 {
-    for (int b = 0; b < 256; b++)
-        if (t->byte_id[b] < 0) {
-            lnt_malformed(c, path, "the vocabulary has no token for byte 0x%02x", b);
-            lnt_hint(c, "Only byte-level tokenizers, whose vocabulary has all 256 bytes, are offered.");
-            return LINNET_EFORMAT;
-        }
-    if (t->n_merges) {
-        t->pair_capacity = 4;
-        while (t->pair_capacity < 2 * (size_t)t->n_merges) t->pair_capacity *= 2;
-        t->pair_slots = lnt_alloc(lnt_bytes(t->pair_capacity, sizeof *t->pair_slots));
-        if (!t->pair_slots) return lnt_fail_memory(c, lnt_bytes(t->pair_capacity, sizeof *t->pair_slots));
-        memset(t->pair_slots, 0xff, t->pair_capacity * sizeof *t->pair_slots);
-        for (int32_t m = 0; m < t->n_merges; m++)
-            if (!t->pieces[t->merges[m].result].apart)
-                t->pair_slots[pair_slot(t, t->merges[m].left, t->merges[m].right)] = m; /* of two equal pairs the last */
+    const size_t n = (size_t)t->n_added;
+    if ((n & (n - 1)) == 0) { /* 0, or a power of two: full */
+        const size_t room = n ? 2 * n : 1;
+        lnt_added *added = lnt_realloc(t->added, lnt_bytes(n, sizeof *added), lnt_bytes(room, sizeof *added));
+        if (!added) return lnt_fail_memory(c, lnt_bytes(room, sizeof *added));
+        t->added = added;
     }
-    for (int32_t id = 0; id < t->n && t->ignore_merges; id++) {
+    t->added[t->n_added++] = *a;
+    t->pieces[a->id].special = a->special;
+    return LINNET_OK;
+}
+
+static linnet_status hash_pairs(lnt_ctx *c, struct linnet_tokenizer *t)
+{
+    if (!t->n_merges) return LINNET_OK;
+    t->pair_capacity = 4;
+    while (t->pair_capacity < 2 * (size_t)t->n_merges) t->pair_capacity *= 2;
+    t->pair_slots = lnt_alloc(lnt_bytes(t->pair_capacity, sizeof *t->pair_slots));
+    if (!t->pair_slots) return lnt_fail_memory(c, lnt_bytes(t->pair_capacity, sizeof *t->pair_slots));
+    memset(t->pair_slots, 0xff, t->pair_capacity * sizeof *t->pair_slots);
+    for (int32_t m = 0; m < t->n_merges; m++)
+        t->pair_slots[pair_slot(t, t->merges[m].left, t->merges[m].right)] = m; /* of two equal pairs the last */
+    return lnt_bpe_seams(c, t);
+}
+
+/* Pieces by their spelling, as the model sees it. */
+static linnet_status hash_pieces(lnt_ctx *c, struct linnet_tokenizer *t)
+{
+    for (int32_t id = 0; id < t->n; id++) {
         bool fresh;
         const lnt_piece *p = &t->pieces[id];
-        if (!p->bytes || p->apart) continue;
-        int64_t *value = lnt_bytemap_put(&t->whole, p->bytes, p->n, &fresh);
+        const char *text = t->bytewise ? p->bytes : p->spelled;
+        if (!text || p->apart) continue;
+        int64_t *value = lnt_bytemap_put(&t->whole, text, t->bytewise ? p->n : p->n_spelled, &fresh);
         if (!value) return lnt_fail_memory(c, p->n);
-        if (fresh) *value = id;
+        if (fresh || t->model == LNT_MODEL_UNIGRAM) *value = id; /* whose list may say a piece twice: the last counts */
+    }
+    for (int b = 0; b < 256 && !t->bytewise; b++) {
+        char name[8];
+        const int64_t *id = lnt_bytemap_find(&t->whole, name, (size_t)snprintf(name, sizeof name, "<0x%02X>", b));
+        t->byte_id[b] = id ? (int32_t)*id : -1;
     }
     return LINNET_OK;
+}
+
+/* Special ones first: of equal contents the first counts. */
+static linnet_status plant_added(lnt_ctx *c, struct linnet_tokenizer *t, lnt_matcher *m, lnt_buffer work[2])
+{
+    for (int turn = 0; turn < 2; turn++)
+        for (int i = 0; i < t->n_added; i++) {
+            const lnt_added *a = &t->added[i];
+            const uint8_t *text = (const uint8_t *)a->content;
+            size_t n = a->n;
+            bool moved;
+            if (a->special == (turn == 1)) continue;
+            if (a->normalized) LNT_TRY(lnt_normalize(m, &t->normalizer, text, n, work, &text, &n, &moved));
+            if (n == 0) continue; /* nothing is left of it */
+            int32_t *which = lnt_trie_put(a->normalized ? &t->added_normal : &t->added_raw, text, n);
+            if (!which) return lnt_fail_memory(c, n);
+            if (*which < 0) *which = i;
+        }
+    return LINNET_OK;
+}
+
+linnet_status lnt_tokenizer_finish(lnt_ctx *c, struct linnet_tokenizer *t, const char *path)
+{
+    for (int b = 0; b < 256 && t->bytewise && t->model != LNT_MODEL_UNIGRAM; b++)
+        if (t->byte_id[b] < 0) {
+            lnt_malformed(c, path, "the vocabulary has no token for byte 0x%02x", b);
+            lnt_hint(c, "A vocabulary over bytes needs all 256, or some texts would lose some.");
+            return LINNET_EFORMAT;
+        }
+    LNT_TRY(hash_pairs(c, t));
+    if (!t->bytewise || t->ignore_merges || t->model == LNT_MODEL_UNIGRAM) LNT_TRY(hash_pieces(c, t));
+    lnt_matcher m;
+    lnt_buffer work[2] = {{0}, {0}};
+    LNT_TRY(lnt_matcher_begin(c, &m));
+    linnet_status s = plant_added(c, t, &m, work);
+    lnt_matcher_end(&m);
+    lnt_buffer_free(&work[0]);
+    lnt_buffer_free(&work[1]);
+    return s == LINNET_OK ? lnt_decoder_spell_out(c, t) : s;
 }
 
 static linnet_status open_bytes(lnt_ctx *c, linnet_tokenizer **out)
@@ -114,19 +184,22 @@ static linnet_status open_bytes(lnt_ctx *c, linnet_tokenizer **out)
 
 /* ---- opening ---- */
 
-static linnet_status open_json(lnt_ctx *c, const char *path, linnet_tokenizer **out)
+/* A file by its beginning: an object is tokenizer.json, lines that begin with a number are RWKV's list. */
+static linnet_status open_file(lnt_ctx *c, const char *path, linnet_tokenizer **out)
 {
     char *text;
     size_t n;
     linnet_tokenizer *t = NULL;
     LNT_TRY(lnt_file_read(c, path, MAX_TOKENIZER_BYTES, &text, &n));
-    linnet_status s = lnt_tokenizer_from_json(c, path, text, n, &t);
+    const bool world = n > 0 && *text >= '0' && *text <= '9';
+    linnet_status s = (world ? lnt_tokenizer_from_world : lnt_tokenizer_from_json)(c, path, text, n, &t);
     if (s != LINNET_OK) {
         lnt_free(text);
         return s;
     }
     t->source = text;
     t->source_bytes = n;
+    t->source_name = world ? lnt_world_name : "tokenizer.json";
     *out = t;
     return LINNET_OK;
 }
@@ -134,16 +207,19 @@ static linnet_status open_json(lnt_ctx *c, const char *path, linnet_tokenizer **
 static linnet_status open_folder(lnt_ctx *c, lnt_arena *a, const char *folder, linnet_tokenizer **out)
 {
     static const char *const pairs[][2] = {{"encoder.json", "vocab.bpe"}, {"vocab.json", "merges.txt"}}; /* OpenAI's names, Hugging Face's */
-    const char *json = lnt_arena_printf(a, "%s/tokenizer.json", folder);
-    if (!json) return lnt_fail_memory(c, strlen(folder));
-    if (lnt_file_exists(json)) return open_json(c, json, out);
+    static const char *const alone[] = {"tokenizer.json", lnt_world_name};
+    for (int i = 0; i < 2; i++) {
+        const char *path = lnt_arena_printf(a, "%s/%s", folder, alone[i]);
+        if (!path) return lnt_fail_memory(c, strlen(folder));
+        if (lnt_file_exists(path)) return open_file(c, path, out);
+    }
     for (int i = 0; i < 2; i++) {
         const char *vocabulary = lnt_arena_printf(a, "%s/%s", folder, pairs[i][0]), *merges = lnt_arena_printf(a, "%s/%s", folder, pairs[i][1]);
         if (!vocabulary || !merges) return lnt_fail_memory(c, strlen(folder));
         if (lnt_file_exists(vocabulary) && lnt_file_exists(merges)) return lnt_tokenizer_from_gpt2(c, vocabulary, merges, out);
     }
     lnt_fail(c, LINNET_EIO, "\"%.300s\" has no tokenizer", folder);
-    lnt_hint(c, "A folder needs tokenizer.json, or encoder.json and vocab.bpe; \"bytes\" needs no file.");
+    lnt_hint(c, "A folder needs tokenizer.json, encoder.json and vocab.bpe, or %s; \"bytes\" needs no file.", lnt_world_name);
     return LINNET_EIO;
 }
 
@@ -152,7 +228,7 @@ linnet_status linnet_tokenizer_open(linnet_context *c, const char *path, linnet_
     LNT_NEED(c, path);
     LNT_NEED(c, out);
     if (strcmp(path, "bytes") == 0) return open_bytes(c, out);
-    if (!lnt_is_folder(path)) return open_json(c, path, out);
+    if (!lnt_is_folder(path)) return open_file(c, path, out);
     lnt_arena a = {0};
     linnet_status s = open_folder(c, &a, path, out);
     lnt_arena_free(&a);
@@ -175,10 +251,11 @@ linnet_status linnet_tokenizer_save(linnet_context *c, const linnet_tokenizer *t
 {
     LNT_TRY(lnt_need(c, t, "the tokenizer"));
     LNT_NEED(c, folder);
-    size_t n = strlen(folder) + sizeof "/tokenizer.json", bytes = t->source_bytes;
+    const char *name = t->source_name ? t->source_name : "tokenizer.json";
+    size_t n = lnt_bytes_plus(strlen(folder) + 2, strlen(name)), bytes = t->source_bytes;
     char *path = lnt_alloc(n), *made = NULL;
     if (!path) return lnt_fail_memory(c, n);
-    snprintf(path, n, "%s/tokenizer.json", folder);
+    snprintf(path, n, "%s/%s", folder, name);
     linnet_status s = lnt_make_folder(c, folder);
     if (s == LINNET_OK && !t->source) s = lnt_tokenizer_text(c, t, &made, &bytes);
     if (s == LINNET_OK) s = write_file(c, path, made ? made : t->source, bytes);
@@ -198,4 +275,18 @@ const char *linnet_tokenizer_piece(const linnet_tokenizer *t, int64_t id, size_t
     if (!t || !bytes || id < 0 || id >= t->n) return NULL;
     *bytes = t->pieces[id].n;
     return t->pieces[id].bytes ? t->pieces[id].bytes : "";
+}
+
+int64_t linnet_tokenizer_id(const linnet_tokenizer *t, const char *spelling)
+{
+    if (!t || !spelling) return -1;
+    const size_t n = strlen(spelling);
+    for (int i = 0; i < t->n_added; i++)
+        if (t->added[i].n == n && memcmp(t->added[i].content, spelling, n) == 0) return t->added[i].id;
+    for (int32_t id = 0; id < t->n; id++) {
+        const lnt_piece *p = &t->pieces[id];
+        const char *text = p->spelled ? p->spelled : p->bytes;
+        if (text && (p->spelled ? p->n_spelled : p->n) == n && memcmp(text, spelling, n) == 0) return id;
+    }
+    return -1;
 }

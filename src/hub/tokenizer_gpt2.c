@@ -29,7 +29,9 @@ static linnet_status read_pieces(lnt_ctx *c, const char *path, const json_t *o, 
         const json_t *id = json_object_get(o, lnt_separator_names[i]);
         if (id) t->separator = (int32_t)json_integer_value(id);
     }
-    return LINNET_OK;
+    if (t->separator < 0) return LINNET_OK;
+    const lnt_piece *p = &t->pieces[t->separator];
+    return lnt_tokenizer_add(c, t, &(lnt_added){.content = p->bytes, .n = p->n, .id = t->separator, .special = true});
 }
 
 static int32_t id_of(const json_t *o, const char *text)
