@@ -167,7 +167,8 @@ linnet_status lnt_ids_end(lnt_ids_out *o)
     int32_t *ids = NULL;
     int64_t n = 0;
     if (!o->n_text) return LINNET_OK;
-    LNT_TRY(linnet_tokenizer_encode(o->c, o->s->t, o->text, o->n_text, &ids, &n));
+    /* plain: what spells a special token in a message is text */
+    LNT_TRY(linnet_tokenizer_encode_as(o->c, o->s->t, o->text, o->n_text, LINNET_ENCODE_PLAIN, &ids, &n));
     o->n_text = 0;
     const linnet_status s = put_ids(o, ids, n);
     linnet_free(ids);
