@@ -7,7 +7,7 @@
 #include <time.h>
 
 #include "hub/json.h"
-#include "hub/pretokenize.h"
+#include "hub/normalize.h"
 
 /* How far a stream has come with a text. */
 typedef struct lnt_sent {
