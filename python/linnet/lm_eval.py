@@ -1,10 +1,9 @@
-"""EleutherAI's evaluation harness over linnet's models: python3 -m linnet.lm_eval --model linnet --model_args pretrained=FOLDER --tasks ...
+"""EleutherAI's evaluation harness over linnet's models: python3 -m linnet.lm_eval --model linnet --model_args pretrained=FOLDER --device cpu --tasks ...
 
-`pip install lm-eval` brings the harness. Arguments of the model: pretrained (a checkpoint folder), device, dtype, threads, max_length (of a context that rolls;
+`pip install lm-eval` brings the harness. Arguments of the model: pretrained (a checkpoint folder), dtype, threads, max_length (of a context that rolls;
 2048), max_gen_toks (256)."""
 from __future__ import annotations
 
-import sys
 from typing import Any, Optional
 
 from lm_eval.api.model import LM
@@ -45,15 +44,14 @@ class LinnetLM(LM):
 
     def _read(self, context: list[int]) -> tuple[State, Any]:
         """The state behind a context and the logits of what follows; the last context is kept, so that the choices of a question read it once."""
-        if self._context[1] is None or self._context[0] != context:
-            if self._context[1] is not None:
-                self._context[1].close()
-            state = self.session.state()
-            self._first = state.feed(context)
-            self._context = (context, state)
-        state = self._context[1]
-        assert state is not None
-        return state.fork(), self._first
+        known, kept = self._context
+        if kept is None or known != context:
+            if kept is not None:
+                kept.close()
+            kept = self.session.state()
+            self._first = kept.feed(context)
+            self._context = (context, kept)
+        return kept.fork(), self._first
 
     def _score(self, context: list[int], continuation: list[int]) -> tuple[float, bool]:
         """The log-likelihood of ids behind others, and whether greedy decoding would write them."""
@@ -124,5 +122,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    from linnet import lm_eval  # registered once, under its own name
-    sys.exit(lm_eval.main())  # type: ignore[func-returns-value]
+    main()

@@ -2,7 +2,9 @@
 import math
 
 import torch
+import torch.nn.functional as F
 
+from linnet import ops
 from linnet.ops._calls import operator
 
 # Sizes by letter, small, the ones of heads different where an operator lets them be.
@@ -90,3 +92,36 @@ def error(a, b):
     scale = b.square().mean().sqrt().item() or 1.0
     e = (a - b).square().mean().sqrt().item() / scale
     return e if math.isfinite(e) else math.inf
+
+
+def both_of(p, inputs, states):
+    """Results that have gradients, and the gradients of everything for cotangents that are the same each time."""
+    inputs = {k: v.detach().requires_grad_() for k, v in inputs.items()}
+    states = {k: v.detach().requires_grad_() for k, v in states.items()}
+    outs = [x for x in flat(p.call(getattr(ops, p.op.name), inputs, states)) if x.requires_grad]
+    generator = torch.Generator().manual_seed(7)
+    cotangents = [torch.randn(o.shape, generator=generator, dtype=torch.float64).to(o.dtype) for o in outs]
+    return outs, torch.autograd.grad(outs, [*inputs.values(), *states.values()], cotangents, allow_unused=True)
+
+
+def gated_delta_formula(q, k, v, g, beta, scale=None, S=None):
+    """Token by token in torch, which differentiates it."""
+    B, T, H, K = q.shape
+    heads = v.shape[2] // H
+    q, k = q.repeat_interleave(heads, 2), k.repeat_interleave(heads, 2)
+    S = v.new_zeros(B, v.shape[2], K, v.shape[3]) if S is None else S
+    out = []
+    for t in range(T):
+        S = S * g[:, t].exp()[..., None, None]
+        wrong = v[:, t] - torch.einsum("bhkv,bhk->bhv", S, k[:, t])
+        S = S + torch.einsum("bhk,bhv->bhkv", k[:, t] * beta[:, t, :, None], wrong)
+        out.append(torch.einsum("bhkv,bhk->bhv", S, q[:, t]) * (scale or K ** -0.5))
+    return torch.stack(out, 1), S
+
+
+def delta_inputs(B=2, T=40, H=2, HV=4, K=16, V=24, dtype=torch.float32, seed=0):
+    r = torch.Generator().manual_seed(seed)
+    draw = lambda *s: torch.randn(*s, generator=r, dtype=torch.float64)  # noqa: E731
+    x = [draw(B, T, H, K), F.normalize(draw(B, T, H, K), dim=-1), draw(B, T, HV, V), F.logsigmoid(draw(B, T, HV)), draw(B, T, HV).sigmoid(),
+         draw(B, HV, K, V)]
+    return [t.to(dtype) for t in x]

@@ -12,33 +12,10 @@ import torch.nn.functional as F
 
 import linnet
 from linnet import ops
-from problems import Problem, error, flat
+from problems import Problem, both_of, delta_inputs, error, flat, gated_delta_formula
 
 NAMES = list(ops.names())
 GOLDENS = Path(os.environ.get("LINNET_GOLDENS", Path(__file__).resolve().parents[3] / "shared/goldens"))
-
-
-def gated_delta_formula(q, k, v, g, beta, scale=None, S=None):
-    """Token by token in torch, which differentiates it."""
-    B, T, H, K = q.shape
-    heads = v.shape[2] // H
-    q, k = q.repeat_interleave(heads, 2), k.repeat_interleave(heads, 2)
-    S = v.new_zeros(B, v.shape[2], K, v.shape[3]) if S is None else S
-    out = []
-    for t in range(T):
-        S = S * g[:, t].exp()[..., None, None]
-        wrong = v[:, t] - torch.einsum("bhkv,bhk->bhv", S, k[:, t])
-        S = S + torch.einsum("bhk,bhv->bhkv", k[:, t] * beta[:, t, :, None], wrong)
-        out.append(torch.einsum("bhkv,bhk->bhv", S, q[:, t]) * (scale or K ** -0.5))
-    return torch.stack(out, 1), S
-
-
-def delta_inputs(B=2, T=40, H=2, HV=4, K=16, V=24, dtype=torch.float32, seed=0):
-    r = torch.Generator().manual_seed(seed)
-    draw = lambda *s: torch.randn(*s, generator=r, dtype=torch.float64)  # noqa: E731
-    x = [draw(B, T, H, K), F.normalize(draw(B, T, H, K), dim=-1), draw(B, T, HV, V), F.logsigmoid(draw(B, T, HV)), draw(B, T, HV).sigmoid(),
-         draw(B, HV, K, V)]
-    return [t.to(dtype) for t in x]
 
 
 # ---- gradients -----------------------------------------------------------------------------------------------------------------------------------
@@ -76,15 +53,6 @@ def test_narrow_types_against_float64(name, dtype, budget):
         assert (a is None) == (b is None), leaf
         if a is not None and b.abs().max() > 1e-9:
             assert error(a, b) < 5 * budget, leaf
-
-
-def both_of(p, inputs, states):
-    inputs = {k: v.detach().requires_grad_() for k, v in inputs.items()}
-    states = {k: v.detach().requires_grad_() for k, v in states.items()}
-    outs = [x for x in flat(p.call(getattr(ops, p.op.name), inputs, states)) if x.requires_grad]
-    generator = torch.Generator().manual_seed(7)
-    cotangents = [torch.randn(o.shape, generator=generator, dtype=torch.float64).to(o.dtype) for o in outs]
-    return outs, torch.autograd.grad(outs, [*inputs.values(), *states.values()], cotangents, allow_unused=True)
 
 
 def test_formula_and_its_gradients():

@@ -20,7 +20,7 @@ def test_a_torch_model_learns(device, dtype):
 
 def test_the_step_of_the_formula():
     """One step's gradients are those of the same model with the recurrence written out in torch."""
-    from test_ops import gated_delta_formula
+    from problems import gated_delta_formula
     torch.manual_seed(0)
     model = Model(width=16, layers=1, heads=2, vocabulary=32)
     ids = torch.randint(32, (2, 12))

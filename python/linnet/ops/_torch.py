@@ -44,6 +44,9 @@ class Device:
         found = self.contexts.get(stream)
         if found is None:
             if self.cuda:
+                if torch.cuda.is_current_stream_capturing():
+                    raise RuntimeError("the first call on a stream cannot be recorded: call once on that stream before, and record with "
+                                       "torch.cuda.graph(graph, stream=stream)")
                 with torch.cuda.device(self.index):
                     torch.cuda.current_stream()  # torch's own context is there first
                     # torch's default stream is the driver's, whose number 0 would stand for "a stream of its own": 1 names it (cudaStreamLegacy)
