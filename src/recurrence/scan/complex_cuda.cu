@@ -8,21 +8,23 @@ template <typename T> struct complex_token {
     pair<float> log_a, angle;
     pair<T> x[2], before[2];
 };
-template <typename T, bool BACK, bool PAIRS>
-__device__ __forceinline__ void fetch_complex(complex_token<T> &to, const walk_args &p, const place &at, int64_t t, bool real)
+template <typename T, bool BACK, bool WHOLE>
+__device__ __forceinline__ void fetch_complex(complex_token<T> &to, const walk_args &p, const place &at, const rows_at &r, int off, bool real,
+                                              bool first)
 {
 #pragma unroll
     for (int k = 0; k < 2; k++) {
-        to.x[k] = take<PAIRS>((const T *)(BACK ? p.dout : p.x), 2 * t + k, p, at, real);
-        if (BACK) to.before[k] = take<PAIRS>((const T *)p.before, 2 * (t - 1) + k, p, at, real && t > at.begin);
+        to.x[k] = take<WHOLE, 2>((const T *)(BACK ? p.dout : p.x), p, at, r, off, k, real);
+        if (BACK) to.before[k] = take<WHOLE, 2>((const T *)p.before, p, at, r, off - 1, k, real && !first);
     }
 }
-template <typename T> __device__ __forceinline__ void put_dx(const walk_args &p, const place &at, int64_t t, const number<2> (&lam)[V])
+template <typename T, bool WHOLE>
+__device__ __forceinline__ void put_dx(const walk_args &p, const place &at, const rows_at &r, int off, const number<2> (&lam)[V])
 {
 #pragma unroll
     for (int k = 0; k < 2; k++) {
         const float dx[V] = { lam[0].x[k], lam[1].x[k] };
-        put((T *)p.out, 2 * t + k, p, at, dx);
+        put<WHOLE, 2>((T *)p.out, p, at, r, off, k, dx);
     }
 }
 /* z conj(h): the gradients of log_a and of the angle. */
@@ -38,29 +40,32 @@ template <typename T_, bool BACK_> struct complex_rule {
     using token = complex_token<T>;
     struct kept {};
 
-    template <bool PAIRS> static __device__ __forceinline__ void fetch(token &to, const walk_args &p, const place &at, int64_t t, bool real)
+    template <bool WHOLE>
+    static __device__ __forceinline__ void fetch(token &to, const walk_args &p, const place &at, const rows_at &r, int off, bool real, bool first)
     {
-        to.log_a = take<PAIRS>(p.log_a, t, p, at, real), to.angle = take<PAIRS>(p.other, t, p, at, real);
-        fetch_complex<T, BACK, PAIRS>(to, p, at, t, real);
+        to.log_a = take<WHOLE, 1>(p.log_a, p, at, r, off, 0, real), to.angle = take<WHOLE, 1>(p.other, p, at, r, off, 0, real);
+        fetch_complex<T, BACK, WHOLE>(to, p, at, r, off, real, first);
     }
     __device__ __forceinline__ void begin(const walk_args &, const place &, void *) {}
     __device__ __forceinline__ void open(const token &of, int c, bool, number<2> &e, number<2> &x, kept &) const
     {
         float sine, cosine;
         sincosf(of.angle.x[c], &sine, &cosine);
-        const float size = expf(of.log_a.x[c]);
+        const float size = fast_exp(of.log_a.x[c]);
         e = { { size * cosine, BACK ? -size * sine : size * sine } };
         x = { { to_float(of.x[0].x[c]), to_float(of.x[1].x[c]) } };
     }
     __device__ __forceinline__ number<2> decay(number<2> e, int) const { return e; }
-    __device__ __forceinline__ void emit(const walk_args &p, const place &at, int64_t t, const token &, const kept (&)[V],
+    __device__ __forceinline__ number<2> quick(number<2> e, int) const { return e; }
+    template <bool WHOLE>
+    __device__ __forceinline__ void emit(const walk_args &p, const place &at, const rows_at &r, int off, const token &, const kept (&)[V], bool whole,
                                          const number<2> (&before)[V], const number<2> (&lam)[V], const number<2> (&z)[V])
     {
-        put_dx<T>(p, at, t, lam);
+        put_dx<T, WHOLE>(p, at, r, off, lam);
         const number<2> d[V] = { of_decay(z[0], before[0]), of_decay(z[1], before[1]) };
         const float dlog_a[V] = { d[0].x[0], d[1].x[0] }, dangle[V] = { d[0].x[1], d[1].x[1] };
-        put(p.dlog_a, t, p, at, dlog_a);
-        put(p.dother, t, p, at, dangle);
+        put<WHOLE, 1>(p.dlog_a, p, at, r, off, 0, dlog_a);
+        put<WHOLE, 1>(p.dother, p, at, r, off, 0, dangle);
     }
 };
 
@@ -85,9 +90,10 @@ template <typename T_, bool BACK_> struct lru_rule {
     fine_decay a[V], of_slot[V], of_warp;
     float sum[2][V];
 
-    template <bool PAIRS> static __device__ __forceinline__ void fetch(token &to, const walk_args &p, const place &at, int64_t t, bool real)
+    template <bool WHOLE>
+    static __device__ __forceinline__ void fetch(token &to, const walk_args &p, const place &at, const rows_at &r, int off, bool real, bool first)
     {
-        fetch_complex<T, BACK, PAIRS>(to, p, at, t, real);
+        fetch_complex<T, BACK, WHOLE>(to, p, at, r, off, real, first);
     }
     __device__ __forceinline__ void begin(const walk_args &p, const place &at, void *memory)
     {
@@ -111,10 +117,12 @@ template <typename T_, bool BACK_> struct lru_rule {
         x = { { to_float(of.x[0].x[c]), to_float(of.x[1].x[c]) } };
     }
     __device__ __forceinline__ const fine_decay &decay(number<2>, int c) const { return a[c]; }
-    __device__ __forceinline__ void emit(const walk_args &p, const place &at, int64_t t, const token &, const kept (&)[V],
+    __device__ __forceinline__ number<2> quick(number<2>, int c) const { return a[c].high; }
+    template <bool WHOLE>
+    __device__ __forceinline__ void emit(const walk_args &p, const place &at, const rows_at &r, int off, const token &, const kept (&)[V], bool whole,
                                          const number<2> (&before)[V], const number<2> (&lam)[V], const number<2> (&z)[V])
     {
-        put_dx<T>(p, at, t, lam);
+        put_dx<T, WHOLE>(p, at, r, off, lam);
 #pragma unroll
         for (int c = 0; c < V; c++) {
             const number<2> d = of_decay(z[c], before[c]);

@@ -3,19 +3,17 @@
 
 namespace {
 
-constexpr float LOG2E = 1.44269504088896341f;
-
-/* e^x; what is below float32's normal range is 0. */
-__device__ __forceinline__ float fast_exp(float x)
-{
-    float e;
-    asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(e) : "f"(x * LOG2E));
-    return e;
-}
 __device__ __forceinline__ float fast_root(float x)
 {
     float r;
-    asm("sqrt.approx.f32 %0, %1;" : "=f"(r) : "f"(x));
+    asm("sqrt.approx.ftz.f32 %0, %1;" : "=f"(r) : "f"(x));
+    return r;
+}
+
+__device__ __forceinline__ float fast_inverse(float x)
+{
+    float r;
+    asm("rcp.approx.ftz.f32 %0, %1;" : "=f"(r) : "f"(x));
     return r;
 }
 
@@ -32,14 +30,15 @@ template <typename T_, bool BACK_> struct rglru_rule {
     };
     float rate[V], sum[1][V]; /* -c softplus(lambda); sigmoid(r) dlog a over tokens */
 
-    template <bool PAIRS> static __device__ __forceinline__ void fetch(token &to, const walk_args &p, const place &at, int64_t t, bool real)
+    template <bool WHOLE>
+    static __device__ __forceinline__ void fetch(token &to, const walk_args &p, const place &at, const rows_at &r, int off, bool real, bool first)
     {
-        to.x = take<PAIRS>((const T *)p.x, t, p, at, real);
-        to.r = take<PAIRS>((const T *)p.r, t, p, at, real);
-        to.i = take<PAIRS>((const T *)p.i, t, p, at, real);
+        to.x = take<WHOLE, 1>((const T *)p.x, p, at, r, off, 0, real);
+        to.r = take<WHOLE, 1>((const T *)p.r, p, at, r, off, 0, real);
+        to.i = take<WHOLE, 1>((const T *)p.i, p, at, r, off, 0, real);
         if (!BACK) return;
-        to.dout = take<PAIRS>((const T *)p.dout, t, p, at, real);
-        to.before[0] = take<PAIRS>((const T *)p.before, t - 1, p, at, real && t > at.begin);
+        to.dout = take<WHOLE, 1>((const T *)p.dout, p, at, r, off, 0, real);
+        to.before[0] = take<WHOLE, 1>((const T *)p.before, p, at, r, off - 1, 0, real && !first);
     }
     __device__ __forceinline__ void begin(const walk_args &p, const place &at, void *)
     {
@@ -50,46 +49,45 @@ template <typename T_, bool BACK_> struct rglru_rule {
             sum[0][c] = 0.f;
         }
     }
-    /* Both sigmoids by one division: e^-x is held below e^43, whose square is a float. 1 - a^2 = -(a - 1)(a + 1), a - 1 by its series where a is
-     * near 1. */
+    /* Both sigmoids by one division: e^-x is held below e^43, whose square is a float. 1 - a^2 by its series where a is near 1. */
     __device__ __forceinline__ void open(const token &of, int c, bool whole, number<1> &e, number<1> &x, kept &k) const
     {
         const float er = fast_exp(fminf(43.f, -to_float(of.r.x[c]))) + 1.f, ei = fast_exp(fminf(43.f, -to_float(of.i.x[c]))) + 1.f;
-        const float both = __fdividef(1.f, er * ei);
+        const float both = fast_inverse(er * ei);
         k.recur = ei * both, k.input = er * both;
-        const float y = rate[c] * k.recur;
-        float s = 1.f / 40320; /* to y^8: 5e-9 of the sum where y is -1/2 */
-        s = fmaf(s, y, 1.f / 5040);
-        s = fmaf(s, y, 1.f / 720);
-        s = fmaf(s, y, 1.f / 120);
-        s = fmaf(s, y, 1.f / 24);
-        s = fmaf(s, y, 1.f / 6);
-        s = fmaf(s, y, 0.5f);
-        s = fmaf(s, y, 1.f);
-        const float less = y > -0.5f ? s * y : fast_exp(y) - 1.f;
-        e.x[0] = whole ? 0.f : y > -0.5f ? less + 1.f : fast_exp(y);
-        k.m = whole ? 1.f : fast_root(-less * (e.x[0] + 1.f));
+        const float y = rate[c] * k.recur, w = 2.f * y, a = fast_exp(y);
+        float s = 1.f / 5040; /* to w^6: 1.5e-9 of the sum where w is -1/4 */
+        s = fmaf(s, w, 1.f / 720);
+        s = fmaf(s, w, 1.f / 120);
+        s = fmaf(s, w, 1.f / 24);
+        s = fmaf(s, w, 1.f / 6);
+        s = fmaf(s, w, 0.5f);
+        s = fmaf(s, w, 1.f);
+        e.x[0] = whole ? 0.f : a;
+        k.m = whole ? 1.f : fast_root(w > -0.25f ? -s * w : fmaf(-a, a, 1.f));
         x.x[0] = BACK ? to_float(of.dout.x[c]) : k.m * k.input * to_float(of.x.x[c]);
     }
     __device__ __forceinline__ number<1> decay(number<1> e, int) const { return e; }
+    __device__ __forceinline__ number<1> quick(number<1> e, int) const { return e; }
     /* The slope of the square root is cut at 1000. */
-    __device__ __forceinline__ void emit(const walk_args &p, const place &at, int64_t t, const token &of, const kept (&k)[V],
-                                         const number<1> (&before)[V], const number<1> (&lam)[V], const number<1> (&z)[V])
+    template <bool WHOLE>
+    __device__ __forceinline__ void emit(const walk_args &p, const place &at, const rows_at &r, int off, const token &of,
+                                         const kept (&k)[V], bool whole, const number<1> (&before)[V], const number<1> (&lam)[V],
+                                         const number<1> (&z)[V])
     {
-        const bool whole = p.starts_whole && t == at.begin;
         float dx[V], dr[V], di[V];
 #pragma unroll
         for (int c = 0; c < V; c++) {
             const float x = to_float(of.x.x[c]), write = lam[c].x[0] * k[c].input, squared = 1.f - k[c].m * k[c].m;
             dx[c] = k[c].m * write, di[c] = dx[c] * x * (1.f - k[c].input);
-            float dlog = fmaf(z[c].x[0], before[c].x[0], -squared * fminf(__fdividef(1.f, k[c].m), 2000.f) * write * x);
+            float dlog = fmaf(z[c].x[0], before[c].x[0], -squared * fminf(fast_inverse(k[c].m), 2000.f) * write * x);
             dlog = whole ? 0.f : dlog * k[c].recur;
             sum[0][c] += dlog;
             dr[c] = rate[c] * (1.f - k[c].recur) * dlog;
         }
-        put((T *)p.out, t, p, at, dx);
-        put((T *)p.dr, t, p, at, dr);
-        put((T *)p.di, t, p, at, di);
+        put<WHOLE, 1>((T *)p.out, p, at, r, off, 0, dx);
+        put<WHOLE, 1>((T *)p.dr, p, at, r, off, 0, dr);
+        put<WHOLE, 1>((T *)p.di, p, at, r, off, 0, di);
     }
     static __device__ __forceinline__ void finish(const walk_args &p, int, int channel, float sum)
     {

@@ -16,30 +16,34 @@ template <typename T_, bool BACK_, bool SIGNED> struct scan_rule {
         float size; /* of the decay */
     };
 
-    template <bool PAIRS> static __device__ __forceinline__ void fetch(token &to, const walk_args &p, const place &at, int64_t t, bool real)
+    template <bool WHOLE>
+    static __device__ __forceinline__ void fetch(token &to, const walk_args &p, const place &at, const rows_at &r, int off, bool real, bool first)
     {
-        to.log_a = take<PAIRS>(p.log_a, t, p, at, real);
-        if (SIGNED) to.sign = take<PAIRS>(p.other, t, p, at, real);
-        to.x = take<PAIRS>((const T *)(BACK ? p.dout : p.x), t, p, at, real);
-        if (BACK) to.before[0] = take<PAIRS>((const T *)p.before, t - 1, p, at, real && t > at.begin);
+        to.log_a = take<WHOLE, 1>(p.log_a, p, at, r, off, 0, real);
+        if (SIGNED) to.sign = take<WHOLE, 1>(p.other, p, at, r, off, 0, real);
+        to.x = take<WHOLE, 1>((const T *)(BACK ? p.dout : p.x), p, at, r, off, 0, real);
+        if (BACK) to.before[0] = take<WHOLE, 1>((const T *)p.before, p, at, r, off - 1, 0, real && !first);
     }
     __device__ __forceinline__ void begin(const walk_args &, const place &, void *) {}
     __device__ __forceinline__ void open(const token &of, int c, bool, number<1> &e, number<1> &x, kept &k) const
     {
-        k.size = expf(of.log_a.x[c]);
+        k.size = fast_exp(of.log_a.x[c]);
         e.x[0] = SIGNED ? k.size * of.sign.x[c] : k.size;
         x.x[0] = to_float(of.x.x[c]);
     }
     __device__ __forceinline__ number<1> decay(number<1> e, int) const { return e; }
-    __device__ __forceinline__ void emit(const walk_args &p, const place &at, int64_t t, const token &, const kept (&k)[V],
-                                         const number<1> (&before)[V], const number<1> (&lam)[V], const number<1> (&z)[V])
+    __device__ __forceinline__ number<1> quick(number<1> e, int) const { return e; }
+    template <bool WHOLE>
+    __device__ __forceinline__ void emit(const walk_args &p, const place &at, const rows_at &r, int off, const token &,
+                                         const kept (&k)[V], bool whole, const number<1> (&before)[V], const number<1> (&lam)[V],
+                                         const number<1> (&z)[V])
     {
         const float dx[V] = { lam[0].x[0], lam[1].x[0] }, dlog_a[V] = { z[0].x[0] * before[0].x[0], z[1].x[0] * before[1].x[0] };
-        put((T *)p.out, t, p, at, dx);
-        put(p.dlog_a, t, p, at, dlog_a);
+        put<WHOLE, 1>((T *)p.out, p, at, r, off, 0, dx);
+        put<WHOLE, 1>(p.dlog_a, p, at, r, off, 0, dlog_a);
         if (!SIGNED) return;
         const float dsign[V] = { k[0].size * dx[0] * before[0].x[0], k[1].size * dx[1] * before[1].x[0] };
-        put(p.dother, t, p, at, dsign);
+        put<WHOLE, 1>(p.dother, p, at, r, off, 0, dsign);
     }
 };
 

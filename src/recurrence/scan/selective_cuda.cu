@@ -16,9 +16,9 @@ struct selective_args {
     const void *u, *B, *C, *dout; /* dout NULL: zeros */
     const float *delta, *A, *skip, *s0, *dsT;
     const float *squares;         /* longhorn: B.B [T] */
-    void *o, *du;                 /* o NULL: not wanted */
+    void *o, *du;
     float *ddelta, *sT, *ds0;
-    float *kept;                  /* [T / ROUND + N,D,MP]; NULL: not wanted */
+    float *kept;                  /* [T / ROUND + N,D,MP] */
     float *dB, *dC, *dsquares, *dA, *dskip; /* parts: [strips,T,M] twice, [strips,T], [N,D,M], [N,D]; NULL: not wanted */
     const int64_t *cu;
     int64_t T;
@@ -33,8 +33,8 @@ template <typename S> struct back_tile {
     float dy[S::CH][PITCH], share[S::CH][PITCH]; /* share: longhorn's Delta / beta */
 };
 
-/* What a tile is made of; those from the sequence's end on change nothing. */
-template <typename T, typename S, int RULE, bool BACK> struct fetched {
+/* What a tile is made of; those from the sequence's end on change nothing. KEEP: without C. */
+template <typename T, typename S, int RULE, bool BACK, bool KEEP> struct fetched {
     rows<float, S::CH, S::WARPS, 0> delta;
     rows<T, S::CH, S::WARPS, decltype(delta)::next()> u;
     rows<T, S::MP, S::WARPS, decltype(u)::next()> B;
@@ -47,7 +47,7 @@ template <typename T, typename S, int RULE, bool BACK> struct fetched {
         delta.fetch(p.delta, t, at.end, p.D, at.first);
         u.fetch(p.u, t, at.end, p.D, at.first);
         B.fetch(p.B, t, at.end, p.M, 0);
-        C.fetch(p.C, t, at.end, p.M, 0);
+        if (!KEEP) C.fetch(p.C, t, at.end, p.M, 0);
         if (BACK) dy.fetch(p.dout, t, at.end, p.D, at.first);
         if (RULE == LONGHORN) squares = t + at.lane < at.end ? p.squares[t + at.lane] : 0.f;
     }
@@ -66,7 +66,7 @@ template <typename T, typename S, int RULE, bool BACK> struct fetched {
         delta.put(x.delta);
         u.put(x.u);
         B.put(x.B);
-        C.put(x.C);
+        if (!KEEP) C.put(x.C);
     }
 };
 
@@ -94,7 +94,8 @@ template <typename S> struct fore_shared {
     float out[2][S::CH][PITCH];
 };
 
-template <typename T, typename S, int RULE>
+/* KEEP: for the way back, states and no outputs. */
+template <typename T, typename S, int RULE, bool KEEP>
 __global__ __launch_bounds__(S::THREADS, 1) void forward_kernel(const __grid_constant__ selective_args p)
 {
     using sums = of_channel<S>;
@@ -111,7 +112,7 @@ __global__ __launch_bounds__(S::THREADS, 1) void forward_kernel(const __grid_con
 #pragma unroll
     for (int i = 0; i < EACH; i++) rate[i] *= LOG2E;
     const float skip = at.real && p.skip ? p.skip[at.channel] : 0.f;
-    fetched<T, S, RULE, false> next;
+    fetched<T, S, RULE, false, KEEP> next;
     if (at.tiles) next.fetch(p, at, at.begin);
     for (int64_t k = 0; k < at.tiles; k++) {
         const int64_t t = at.begin + k * TB;
@@ -119,10 +120,10 @@ __global__ __launch_bounds__(S::THREADS, 1) void forward_kernel(const __grid_con
         next.put(w.x[k % 2], NULL);
         if (k + 1 < at.tiles) next.fetch(p, at, t + TB);
         __syncthreads(); /* one a tile: what a tile wrote is read, and its place used again, behind the next tile's */
-        if (k) out_rows::store(p.o, w.out[(k - 1) % 2], t - TB, TB, p.D, at.first);
+        if (k && !KEEP) out_rows::store(p.o, w.out[(k - 1) % 2], t - TB, TB, p.D, at.first);
         for (int r = 0; r < S::ROUNDS && t + r * ROUND < at.end; r++) { /* tokens of a round that do not exist change nothing */
             float o[ROUND];
-            if (p.kept && at.real)
+            if (KEEP && at.real)
 #pragma unroll
                 for (int i = 0; i < EACH; i++) at.kept(p, k * S::ROUNDS + r)[i * S::G] = h[i];
 #pragma unroll
@@ -134,22 +135,23 @@ __global__ __launch_bounds__(S::THREADS, 1) void forward_kernel(const __grid_con
                 for (int j = 0; j < 4; j++) input[j] *= delta[j], o[j0 + j] = 0.f;
 #pragma unroll
                 for (int i = 0; i < EACH; i++) {
-                    float B[4], C[4];
+                    float B[4], C[4] = {};
                     four(B, &x.B[at.m + i * S::G][r * ROUND + j0]);
-                    four(C, &x.C[at.m + i * S::G][r * ROUND + j0]);
+                    if (!KEEP) four(C, &x.C[at.m + i * S::G][r * ROUND + j0]);
 #pragma unroll
                     for (int j = 0; j < 4; j++) {
                         h[i] = fmaf(decay_of<RULE>(delta[j], rate[i], B[j]), h[i], input[j] * B[j]);
-                        o[j0 + j] = fmaf(h[i], C[j], o[j0 + j]);
+                        if (!KEEP) o[j0 + j] = fmaf(h[i], C[j], o[j0 + j]);
                     }
                 }
             }
-            if (!p.o) continue;
+            if (KEEP) continue;
             sums::sum(o);
             const int j = r * ROUND + sums::token(at.m);
             if (sums::mine(at.m)) w.out[k % 2][at.of_cta][j] = fmaf(skip, x.u[at.of_cta][j], o[0]);
         }
     }
+    if (KEEP) return;
     __syncthreads();
     if (at.tiles) {
         const int64_t k = at.tiles - 1, t = at.begin + k * TB;
@@ -290,7 +292,7 @@ __global__ __launch_bounds__(S::THREADS, 1) void backward_kernel(const __grid_co
 #pragma unroll
     for (int i = 0; i < EACH; i++) s.rate[i] = s.A[i] * LOG2E, s.dA[i] = 0.f;
     s.skip = at.real && p.skip ? p.skip[at.channel] : 0.f, s.dskip = 0.f;
-    fetched<T, S, RULE, true> next;
+    fetched<T, S, RULE, true, false> next;
     if (at.tiles) next.fetch(p, at, at.begin + (at.tiles - 1) * TB);
     for (int64_t k = at.tiles - 1; k >= 0; k--) {
         const int64_t t = at.begin + k * TB;
@@ -389,27 +391,30 @@ selective_args args_of(const lnt_selective_args *a)
     return p;
 }
 
-template <typename T, int SIZE, int RULE> void put(const selective_args &p, int64_t sequences, bool back, const lnt_cuda *d)
+enum pass { FORWARD, KEEPING, IN_REVERSE };
+template <typename T, int SIZE, int RULE> void put(const selective_args &p, int64_t sequences, pass which, const lnt_cuda *d)
 {
     using S = shape_of<SIZE>;
     const unsigned ctas = (unsigned)(sequences * p.strips);
     if (!ctas) return;
-    if (back)
+    if (which == IN_REVERSE)
         lnt_launch_with(d, backward_kernel<T, S, RULE>, ctas, S::THREADS, sizeof(back_shared<S>), 1, p);
+    else if (which == KEEPING)
+        lnt_launch_with(d, forward_kernel<T, S, RULE, true>, ctas, S::THREADS, sizeof(fore_shared<S>), 1, p);
     else
-        lnt_launch_with(d, forward_kernel<T, S, RULE>, ctas, S::THREADS, sizeof(fore_shared<S>), 1, p);
+        lnt_launch_with(d, forward_kernel<T, S, RULE, false>, ctas, S::THREADS, sizeof(fore_shared<S>), 1, p);
 }
-template <typename T, int RULE> void put_size(const lnt_selective_args *a, const selective_args &p, bool back, const lnt_cuda *d)
+template <typename T, int RULE> void put_size(const lnt_selective_args *a, const selective_args &p, pass which, const lnt_cuda *d)
 {
     const int size = size_of(a);
-    (size == 16 ? put<T, 16, RULE> : size == 32 ? put<T, 32, RULE> : size == 64 ? put<T, 64, RULE> : put<T, 128, RULE>)(p, a->sequences, back, d);
+    (size == 16 ? put<T, 16, RULE> : size == 32 ? put<T, 32, RULE> : size == 64 ? put<T, 64, RULE> : put<T, 128, RULE>)(p, a->sequences, which, d);
 }
-void put_kernel(const lnt_selective_args *a, const selective_args &p, bool back, const lnt_device *d)
+void put_kernel(const lnt_selective_args *a, const selective_args &p, pass which, const lnt_device *d)
 {
     LNT_BY_TYPE(a->dtype, T,
                 (longhorn(a)   ? put_size<T, LONGHORN>
                  : a->has_sign ? put_size<T, SIGNED>
-                               : put_size<T, EXPONENTIAL>)(a, p, back, (const lnt_cuda *)d));
+                               : put_size<T, EXPONENTIAL>)(a, p, which, (const lnt_cuda *)d));
 }
 void put_squares(const lnt_selective_args *a, const selective_args &p, const lnt_device *d)
 {
@@ -426,7 +431,7 @@ void forward(const void *args, const lnt_device *d)
     carve(a, false, &p);
     p.o = a->o, p.sT = (float *)a->sT;
     put_squares(a, p, d);
-    put_kernel(a, p, false, d);
+    put_kernel(a, p, FORWARD, d);
 }
 
 void backward(const void *args, const lnt_device *device)
@@ -438,10 +443,10 @@ void backward(const void *args, const lnt_device *device)
     selective_args p = args_of(a);
     carve(a, true, &p);
     put_squares(a, p, device);
-    put_kernel(a, p, false, device);
+    put_kernel(a, p, KEEPING, device);
     p.dout = a->dout, p.dsT = (const float *)a->dsT;
     p.du = a->du, p.ddelta = (float *)a->ddelta, p.ds0 = (float *)a->ds0;
-    put_kernel(a, p, true, device);
+    put_kernel(a, p, IN_REVERSE, device);
     if (!longhorn(a)) {
         lnt_vector_sum_heads(a->dB, wide, p.dB, p.strips, 1, 1, 1, elements, d);
         lnt_vector_sum_heads(a->dA, 0, p.dA, a->sequences, 1, 1, 1, (int64_t)a->D * a->M, d);

@@ -71,7 +71,8 @@ template <typename T, int WIDTH, int WARPS, int START> struct rows {
 #pragma unroll
         for (int k = 0; k < EACH; k++) {
             const int at = first + part(k) * PER;
-            const bool there = from && part(k) < PARTS && row < end;
+            if (part(k) >= PARTS) continue; /* the whole warp */
+            const bool there = from && row < end;
             const T *p = (const T *)from + row * columns + at;
 #pragma unroll
             for (int i = 0; i < PER; i++) x[k].x[i] = from_float<T>(0.f);
@@ -97,7 +98,7 @@ template <typename T, int WIDTH, int WARPS, int START> struct rows {
 #pragma unroll
         for (int k = 0; k < EACH; k++) {
             const int at = first + part(k) * PER;
-            if (!to || part(k) >= PARTS || j >= count) continue;
+            if (part(k) >= PARTS || !to || j >= count) continue;
             T *p = (T *)to + (t + j) * columns + at;
             if (columns % 8 == 0) {
                 float v[PER];

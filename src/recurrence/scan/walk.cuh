@@ -97,33 +97,56 @@ struct place {
 
 template <typename S> using pair = lnt_pack<S, V>;
 
-/* The thread's channels of row `row` of [.,D]; what is absent is zero. */
-template <bool PAIRS, typename S>
-__device__ __forceinline__ pair<S> take(const S *x, int64_t row, const walk_args &p, const place &at, bool real = true)
+/* Where a slot's tokens lie: token `off` of it, counted the way of time, is row t + off. */
+struct rows_at {
+    int64_t t, begin; /* begin: t rows of D */
+};
+
+/* The thread's channels of row k of token `off`, of ROWS rows a token; what is absent is zero. WHOLE: all tokens and channels are there, in pairs. */
+template <bool WHOLE, int ROWS, typename S>
+__device__ __forceinline__ pair<S> take(const S *x, const walk_args &p, const place &at, const rows_at &r, int off, int k, bool real)
 {
     pair<S> v;
     v.x[0] = v.x[1] = from_float<S>(0.f);
-    const S *from = x + row * p.D + at.first;
+    const S *from = x + ROWS * r.begin + at.first + (ROWS * off + k) * p.D;
     real = real && x;
-    if (PAIRS) {
-        if (real && at.there[0]) v = *(const pair<S> *)from;
+    if (WHOLE || p.in_pairs) {
+        if (real && (WHOLE || at.there[0])) v = *(const pair<S> *)from;
     } else {
         if (real && at.there[0]) v.x[0] = from[0];
         if (real && at.there[1]) v.x[1] = from[1];
     }
     return v;
 }
-template <typename S> __device__ __forceinline__ void put(S *x, int64_t row, const walk_args &p, const place &at, const float (&v)[V])
+template <bool WHOLE, int ROWS, typename S>
+__device__ __forceinline__ void put(S *x, const walk_args &p, const place &at, const rows_at &r, int off, int k, const float (&v)[V])
 {
     if (!x) return;
-    S *to = x + row * p.D + at.first;
-    if (p.in_pairs) {
-        if (at.there[0]) store_pack(to, v);
+    S *to = x + ROWS * r.begin + at.first + (ROWS * off + k) * p.D;
+    if (WHOLE || p.in_pairs) {
+        if (WHOLE || at.there[0]) store_pack(to, v);
     } else {
 #pragma unroll
         for (int c = 0; c < V; c++)
             if (at.there[c]) to[c] = from_float<S>(v[c]);
     }
+}
+/* Of a state [N,P,D]. */
+template <int P> __device__ __forceinline__ void put_state(float *x, const walk_args &p, const place &at, const number<P> (&z)[V])
+{
+#pragma unroll
+    for (int k = 0; k < P; k++)
+#pragma unroll
+        for (int c = 0; c < V; c++)
+            if (x && at.there[c]) x[(at.n * P + k) * p.D + at.first + c] = z[c].x[k];
+}
+
+/* e^x; what is below float32's normal range is 0. */
+__device__ __forceinline__ float fast_exp(float x)
+{
+    float e;
+    asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(e) : "f"(x * 1.44269504088896341f));
+    return e;
 }
 
 /* What leaves the tile before: bits and mark are one word. */
@@ -143,12 +166,12 @@ __device__ __forceinline__ void put_leaving(unsigned long long *p, float x)
 /* A rule R over tensors of type R::T, forward or (R::BACK) in reverse:
  *   P, EACH, SUMS             floats of a number; tokens of a slot; sums over tokens of each channel, sum[SUMS][V]
  *   LASTING                   decays are the same for all tokens: of_slot[V] are those of a slot, of_warp those of a warp's two, of channel `lane`
- *   token                     what of a token is fetched, by fetch<PAIRS>(token, p, at, t, real)
+ *   token                     what of a token is fetched, by fetch<WHOLE>(token, p, at, rows, off, real, first); first: the sequence's first
  *   kept                      what of an opened token the way back needs beside e and x
  *   begin(p, at, memory)      what holds for a thread's channels; by all threads of a CTA, or memory NULL
  *   open(token, c, whole, e, x, kept)   of channel c; `whole`: the sequence's first token, where that is written whole
- *   decay(e, c)               e, or LASTING's of channel c
- *   emit(p, at, t, token, kept, before, lam, z)   the way back's results
+ *   decay(e, c)               e, or LASTING's of channel c; over a slot and no longer, quick(e, c)
+ *   emit<WHOLE>(p, at, rows, off, token, kept, whole, before, lam, z)   the way back's results
  *   finish(p, k, channel, sum)   where sum k of a channel goes */
 template <typename R> struct walk_shape {
     static constexpr int TILE = SLOTS * R::EACH;
@@ -159,12 +182,24 @@ template <typename R> struct walk_shape {
     };
 };
 
-template <typename R, bool PAIRS>
+/* Whether token i of a slot can be the sequence's first: of a whole tile, that is one of them. */
+template <typename R, bool WHOLE> __device__ __forceinline__ bool maybe_first(int i) { return !WHOLE || i == (R::BACK ? R::EACH - 1 : 0); }
+
+template <typename R> __device__ __forceinline__ rows_at rows_of(const walk_args &p, const place &at, int64_t step)
+{
+    const int64_t t = R::BACK ? at.end - 1 - step : at.begin + step;
+    return { t, t * p.D };
+}
+template <typename R> constexpr int way = R::BACK ? -1 : 1;
+
+template <typename R, bool WHOLE>
 __device__ __forceinline__ void fetch(typename R::token (&to)[R::EACH], const walk_args &p, const place &at, int64_t step)
 {
+    const rows_at r = rows_of<R>(p, at, step);
 #pragma unroll
     for (int i = 0; i < R::EACH; i++)
-        R::template fetch<PAIRS>(to[i], p, at, R::BACK ? at.end - 1 - step - i : at.begin + step + i, step + i < at.end - at.begin);
+        R::template fetch<WHOLE>(to[i], p, at, r, way<R> * i, WHOLE || step + i < at.end - at.begin,
+                                 maybe_first<R, WHOLE>(i) && r.t + way<R> * i == at.begin);
 }
 
 /* The opened tokens of a slot. */
@@ -174,13 +209,15 @@ template <typename R> struct slot {
     num first_A[V], first_b[V]; /* what the warp's first slot does */
     typename R::kept kept[R::EACH][V];
 
+    template <bool WHOLE>
     __device__ __forceinline__ void open(const R &rule, const typename R::token (&token)[R::EACH], const walk_args &p, const place &at, int64_t step)
     {
+        const int64_t t = rows_of<R>(p, at, step).t;
 #pragma unroll
         for (int i = 0; i < R::EACH; i++)
 #pragma unroll
             for (int c = 0; c < V; c++) {
-                const bool whole = p.starts_whole && (R::BACK ? at.end - 1 - step - i : at.begin + step + i) == at.begin;
+                const bool whole = maybe_first<R, WHOLE>(i) && p.starts_whole && t + way<R> * i == at.begin;
                 rule.open(token[i], c, whole, e[i][c], x[i][c], kept[i][c]);
             }
     }
@@ -189,9 +226,9 @@ template <typename R> struct slot {
     {
         if constexpr (R::BACK) {
             lam = x[i][c] + z;
-            return affine(rule.decay(e[i][c], c), lam, zero_number<R::P>());
+            return affine(rule.quick(e[i][c], c), lam, zero_number<R::P>());
         } else
-            return affine(rule.decay(e[i][c], c), z, x[i][c]);
+            return affine(rule.quick(e[i][c], c), z, x[i][c]);
     }
     /* What the slot does to what enters it, and with the warp's other one into w. */
     __device__ __forceinline__ void put_maps(const R &rule, typename walk_shape<R>::shared &w, int warp, int lane)
@@ -230,50 +267,51 @@ template <typename R> struct slot {
 template <typename R>
 __device__ __forceinline__ number<R::P> through_tile(typename walk_shape<R>::shared &w, const R &rule, int lane, number<R::P> z)
 {
+    number<R::P> A[WARPS], b[WARPS];
+#pragma unroll
+    for (int k = 0; k < WARPS; k++) A[k] = w.A[k][lane], b[k] = w.b[k][lane];
 #pragma unroll
     for (int k = 0; k < WARPS; k++) {
         w.enters[k][lane] = z;
         if constexpr (R::LASTING)
-            z = affine(rule.of_warp, z, w.b[k][lane]);
+            z = affine(rule.of_warp, z, b[k]);
         else
-            z = affine(w.A[k][lane], z, w.b[k][lane]);
+            z = affine(A[k], z, b[k]);
     }
     return z;
 }
 
 /* Over the tokens of a slot again, from what enters it. */
-template <typename R>
+template <typename R, bool WHOLE>
 __device__ __forceinline__ void over(R &rule, const slot<R> &s, const typename R::token (&token)[R::EACH], const walk_args &p, const place &at,
                                      int64_t step, number<R::P> (&z)[V])
 {
     const int64_t length = at.end - at.begin;
+    const rows_at r = rows_of<R>(p, at, step);
 #pragma unroll
     for (int i = 0; i < R::EACH; i++) {
         number<R::P> lam[V], before[V];
-        const int64_t t = R::BACK ? at.end - 1 - step - i : at.begin + step + i;
+        const bool first = maybe_first<R, WHOLE>(i) && r.t + way<R> * i == at.begin;
 #pragma unroll
         for (int c = 0; c < V; c++) z[c] = s.pass(rule, i, c, z[c], lam[c]);
-        if (step + i >= length) continue;
+        if (!WHOLE && step + i >= length) continue;
+        if constexpr (R::BACK) {
 #pragma unroll
-        for (int k = 0; k < R::P; k++) {
-            if constexpr (R::BACK) {
+            for (int k = 0; k < R::P; k++)
 #pragma unroll
                 for (int c = 0; c < V; c++) {
                     before[c].x[k] = to_float(token[i].before[k].x[c]);
-                    if (t == at.begin) before[c].x[k] = p.first && at.there[c] ? p.first[(at.n * R::P + k) * p.D + at.first + c] : 0.f;
+                    if (first) before[c].x[k] = p.first && at.there[c] ? p.first[(at.n * R::P + k) * p.D + at.first + c] : 0.f;
                 }
-            } else {
-                const float v[V] = { z[0].x[k], z[1].x[k] };
-                put((typename R::T *)p.out, t * R::P + k, p, at, v);
-            }
-        }
-        if constexpr (R::BACK) rule.emit(p, at, t, token[i], s.kept[i], before, lam, z);
-        if (step + i + 1 == length)
+            rule.template emit<WHOLE>(p, at, r, -i, token[i], s.kept[i], first && p.starts_whole, before, lam, z);
+        } else {
 #pragma unroll
             for (int k = 0; k < R::P; k++) {
                 const float v[V] = { z[0].x[k], z[1].x[k] };
-                put(p.leaves, at.n * R::P + k, p, at, v);
+                put<WHOLE, R::P>((typename R::T *)p.out, p, at, r, i, k, v);
             }
+        }
+        if ((!WHOLE || i + 1 == R::EACH) && step + i + 1 == length) put_state(p.leaves, p, at, z);
     }
 }
 
@@ -316,13 +354,18 @@ template <typename R> __global__ __launch_bounds__(THREADS, 1) void walk_kernel(
     rule.begin(p, at, memory);
     typename R::token next[EACH], token[EACH];
     int64_t step = turn * TILE + (int64_t)threadIdx.x / HALF * EACH;
-    if (turn < tiles) p.in_pairs ? fetch<R, true>(next, p, at, step) : fetch<R, false>(next, p, at, step);
+    const int64_t whole_tiles = p.in_pairs && (strip + 1) * CH <= p.D ? (at.end - at.begin) / TILE : 0;
+    if (turn < tiles) turn < whole_tiles ? fetch<R, true>(next, p, at, step) : fetch<R, false>(next, p, at, step);
     for (int64_t tile = turn; tile < tiles; tile += p.turns, step += hop) {
+        const bool whole = tile < whole_tiles;
         slot<R> s;
 #pragma unroll
         for (int i = 0; i < EACH; i++) token[i] = next[i];
-        if (tile + p.turns < tiles) p.in_pairs ? fetch<R, true>(next, p, at, step + hop) : fetch<R, false>(next, p, at, step + hop);
-        s.open(rule, token, p, at, step);
+        if (tile + p.turns < whole_tiles)
+            fetch<R, true>(next, p, at, step + hop);
+        else if (tile + p.turns < tiles)
+            fetch<R, false>(next, p, at, step + hop);
+        whole ? s.template open<true>(rule, token, p, at, step) : s.template open<false>(rule, token, p, at, step);
         s.put_maps(rule, w, warp, lane);
         __syncthreads();
         if (warp == 0) {
@@ -340,7 +383,7 @@ template <typename R> __global__ __launch_bounds__(THREADS, 1) void walk_kernel(
         number<R::P> h[V];
 #pragma unroll
         for (int c = 0; c < V; c++) h[c] = s.entering(rule, c, lane >= HALF, w.enters[warp][lane % HALF * V + c]);
-        over<R>(rule, s, token, p, at, step, h);
+        whole ? over<R, true>(rule, s, token, p, at, step, h) : over<R, false>(rule, s, token, p, at, step, h);
     }
     if constexpr (R::SUMS > 0) put_sums<R>(w, rule, p, turn * p.sequences + at.n, strip);
 }
@@ -375,9 +418,10 @@ template <typename R> __global__ __launch_bounds__(SMALL_THREADS) void step_kern
     R rule;
     rule.begin(p, at, NULL);
     for (int64_t t = at.begin; t < at.end; t++) {
+        const rows_at r = { t, t * p.D };
         typename R::token token;
         typename R::kept kept;
-        p.in_pairs ? R::template fetch<true>(token, p, at, t, true) : R::template fetch<false>(token, p, at, t, true);
+        R::template fetch<false>(token, p, at, r, 0, true, t == at.begin);
 #pragma unroll
         for (int c = 0; c < V; c++) {
             number<R::P> e, x;
@@ -387,14 +431,10 @@ template <typename R> __global__ __launch_bounds__(SMALL_THREADS) void step_kern
 #pragma unroll
         for (int k = 0; k < R::P; k++) {
             const float v[V] = { z[0].x[k], z[1].x[k] };
-            put((typename R::T *)p.out, t * R::P + k, p, at, v);
+            put<false, R::P>((typename R::T *)p.out, p, at, r, 0, k, v);
         }
     }
-#pragma unroll
-    for (int k = 0; k < R::P; k++) {
-        const float v[V] = { z[0].x[k], z[1].x[k] };
-        put(p.leaves, at.n * R::P + k, p, at, v);
-    }
+    put_state(p.leaves, p, at, z);
 }
 
 /* ---- calls ----------------------------------------------------------------------------------------------------------------------------- */
