@@ -120,9 +120,35 @@ template <typename T> struct titans_head {
 
     /* ---- rows ---- */
 
+    /* Coefficients of at most 32 rows: a warp, whose lanes have a row's gates and a column of the triangles each. */
+    __device__ void few_coefficients(int rows)
+    {
+        if (threadIdx.x < 32) {
+            const int lane = (int)threadIdx.x, mine = lane < rows ? lane : 0;
+            const float theta = w.theta[mine], keep = w.keep[mine], eta = w.eta[mine];
+            float M = 0, S = 0, kept = 1, lent = 0, left = 1, own[3] = {};
+            for (int i = 0; i < rows; i++) {
+                const float by = __shfl_sync(~0u, keep, i), of = __shfl_sync(~0u, eta, i), now = __shfl_sync(~0u, theta, i);
+                S = i < lane ? 0.0f : i == lane ? now : of * S;
+                M = (i > lane ? by * M : 0.0f) + S;
+                kept = by * kept;
+                left = of * left;
+                lent = by * lent + left;
+                if (lane < rows) w.S_part.row(i)[lane] = S, w.M_part.row(i)[lane] = M;
+                if (i == lane) own[0] = kept, own[1] = lent, own[2] = left;
+            }
+            if (lane < rows) w.kept[lane] = own[0], w.lent[lane] = own[1], w.left[lane] = own[2];
+        }
+        __syncthreads();
+    }
+
     /* Coefficients of rows 0 .. rows-1: a column of the triangles a thread, the rows' own the last one's. */
     __device__ void coefficients(int rows)
     {
+        if (rows <= 32) {
+            few_coefficients(rows);
+            return;
+        }
         for (int j = (int)threadIdx.x; j < rows; j += TTT_THREADS) {
             float M = 0, S = 0;
             for (int i = 0; i < rows; i++) {
@@ -156,31 +182,21 @@ template <typename T> struct titans_head {
         if (mine) w.theta[i] = theta, w.keep[i] = 1.0f - alpha, w.eta[i] = eta;
         __syncthreads();
         coefficients(rows);
-        product<HALF>(TTT_SET, rows, D, D, as_is(w.k), as_is(at), w.hat);
+        product<HALF, HALF>(TTT_SET, rows, D, D, as_is(w.k), as_is(at), w.hat);
         loss_rows(norm, 0, rows, w.hat, w.k, w.v, w.hat, w.inverse, w.u);
         __syncthreads();
     }
 
-    /* Both at once: every number of them is read and written once. */
-    __device__ void update_tiles(int rows, float kept, float lent, float left)
+    /* Both at once, of 16 rows: every number of them is read and written once. */
+    __device__ void update_tiles(float kept, float lent, float left)
     {
-        const int D = s.D, lane = (int)threadIdx.x % 32, wide = D / 16;
-        for (int tile = (int)threadIdx.x / 32; tile < wide * wide; tile += TTT_WARPS) {
-            const int i0 = tile / wide * 16, n0 = tile % wide * 16;
-            float dM[2][4] = {}, dS[2][4] = {};
-            whole_tile<false, false>(dM, i0, n0, 0, rows, turned(w.k), as_is(w.u), w.M_part.row(rows - 1));
-            whole_tile<false, false>(dS, i0, n0, 0, rows, turned(w.k), as_is(w.u), w.S_part.row(rows - 1));
-#pragma unroll
-            for (int j = 0; j < 2; j++)
-#pragma unroll
-                for (int q = 0; q < 4; q += 2) {
-                    const int i = i0 + lane / 4 + q / 2 * 8, n = n0 + j * 8 + lane % 4 * 2;
-                    float2 *M = (float2 *)(w.M.row(i) + n), *S = (float2 *)(w.S.row(i) + n);
-                    const float2 m = *M, y = *S;
-                    *M = make_float2(kept * m.x + lent * y.x - dM[j][q], kept * m.y + lent * y.y - dM[j][q + 1]);
-                    *S = make_float2(left * y.x - dS[j][q], left * y.y - dS[j][q + 1]);
-                }
-        }
+        const ttt_matrix to_M = w.M, to_S = w.S;
+        outer_tiles<true, 2>(s.D, s.D, w.k, w.u, { w.M_part.row(15), w.S_part.row(15) }, [&](int i, int n, const float (&d)[2][2]) {
+            float2 *M = (float2 *)(to_M.row(i) + n), *S = (float2 *)(to_S.row(i) + n);
+            const float2 m = *M, y = *S;
+            *M = make_float2(kept * m.x + lent * y.x - d[0][0], kept * m.y + lent * y.y - d[0][1]);
+            *S = make_float2(left * y.x - d[1][0], left * y.y - d[1][1]);
+        });
         __syncthreads();
     }
 
@@ -189,8 +205,8 @@ template <typename T> struct titans_head {
     {
         const int D = s.D;
         const float kept = w.kept[rows - 1], lent = w.lent[rows - 1], left = w.left[rows - 1];
-        if (HALF && ((D | rows) & 15) == 0) {
-            update_tiles(rows, kept, lent, left);
+        if (HALF && rows == 16 && D % 16 == 0) {
+            update_tiles(kept, lent, left);
             return;
         }
         TTT_EACH(i, c, D, D)
@@ -208,9 +224,9 @@ template <typename T> struct titans_head {
     __device__ __noinline__ void look(int rows)
     {
         const int D = s.D;
-        product<HALF>(TTT_SET, rows, D, D, as_is(w.q), as_is(w.M), w.QM);
-        product<HALF>(TTT_SET, rows, D, D, as_is(w.q), as_is(w.S), w.QS);
-        product<HALF>(TTT_SET, rows, rows, D, as_is(w.q), turned(w.k), w.QK);
+        product<HALF, HALF>(TTT_SET, rows, D, D, as_is(w.q), as_is(w.M), w.QM);
+        product<HALF, HALF>(TTT_SET, rows, D, D, as_is(w.q), as_is(w.S), w.QS);
+        product<HALF, HALF>(TTT_SET, rows, rows, D, as_is(w.q), turned(w.k), w.QK);
         TTT_EACH(i, j, rows, rows) w.A.row(i)[j] = j > i ? 0.0f : w.M_part.row(i)[j] * w.QK.row(i)[j];
         __syncthreads();
     }

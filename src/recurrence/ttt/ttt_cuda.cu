@@ -214,7 +214,7 @@ template <typename T, int LAYERS> struct ttt_head {
             w.F.row(p + i)[j] = j > p + i ? 0.0f : w.position[p + i] * y;
         }
         __syncthreads();
-        product<HALF>(TTT_SET, k, s.out[0], D, as_is(w.x[0].from(p)), as_is(w.W[0]), w.z[0].from(p), NULL, w.b[0]);
+        product<HALF, HALF>(TTT_SET, k, s.out[0], D, as_is(w.x[0].from(p)), as_is(w.W[0]), w.z[0].from(p), NULL, w.b[0]);
         if constexpr (TOP > 0) {
             TTT_EACH(i, c, k, F) w.x[TOP].row(p + i)[c] = gelu(w.z[0].row(p + i)[c]);
             __syncthreads();
@@ -234,14 +234,14 @@ template <typename T, int LAYERS> struct ttt_head {
     template <int l> __device__ __noinline__ void read_layer(int p, int rows)
     {
         const int k = rows - p;
-        product<HALF>(TTT_SET, k, rows, s.in[l], as_is(w.y[l].from(p)), turned(w.x[l]), w.S[l].from(p));
+        product<HALF, HALF && l == 0>(TTT_SET, k, rows, s.in[l], as_is(w.y[l].from(p)), turned(w.x[l]), w.S[l].from(p));
         TTT_EACH(i, j, k, rows)
         {
             const float S = w.S[l].row(p + i)[j] + (float)a.bias;
             w.S[l].row(p + i)[j] = S;
             w.A[l].row(p + i)[j] = S * w.F.row(p + i)[j];
         }
-        product<HALF>(TTT_SET, k, s.out[l], s.in[l], as_is(w.y[l].from(p)), as_is(w.W[l]), w.zq[l].from(p), NULL, w.b[l]);
+        product<HALF, HALF && l == 0>(TTT_SET, k, s.out[l], s.in[l], as_is(w.y[l].from(p)), as_is(w.W[l]), w.zq[l].from(p), NULL, w.b[l]);
         product<HALF>(TTT_SUB, k, s.out[l], rows, as_is(w.A[l].from(p)), as_is(w.raw[l]), w.zq[l].from(p), w.rate);
     }
 
@@ -282,7 +282,16 @@ template <typename T, int LAYERS> struct ttt_head {
 #pragma unroll
         for (int l = 0; l < LAYERS; l++) {
             if (a.bias) add_rows(w.b[l], -1, rows, s.out[l], w.raw[l], w.last);
-            product<HALF>(TTT_SUB, s.in[l], s.out[l], rows, turned(w.x[l]), as_is(w.raw[l]), w.W[l], w.last);
+            if (!HALF || rows != 16 || ((s.in[l] | s.out[l]) & 15)) {
+                product<HALF>(TTT_SUB, s.in[l], s.out[l], rows, turned(w.x[l]), as_is(w.raw[l]), w.W[l], w.last);
+                continue;
+            }
+            const ttt_matrix W = w.W[l];
+            outer_tiles<false, 1>(s.in[l], s.out[l], w.x[l], w.raw[l], { w.last }, [&](int i, int n, const float (&sums)[1][2]) {
+                float2 *to = (float2 *)(W.row(i) + n);
+                *to = make_float2(to->x - sums[0][0], to->y - sums[0][1]);
+            });
+            __syncthreads();
         }
     }
 

@@ -107,8 +107,9 @@ template <bool ALONG> __device__ __forceinline__ ttt_split take_pair(const float
     return split_pair(p[0], p[ld]);
 }
 
-/* A tile of 16 rows and 16 columns, with k from begin to end, all multiples of 16. AA, BA: k runs along memory in A, in B. */
-template <bool AA, bool BA>
+/* A tile of 16 rows and 16 columns, with k from begin to end, all multiples of 16. AA, BA: k runs along memory in A, in B. EXACT: A's numbers are
+ * those of bf16. */
+template <bool AA, bool BA, bool EXACT>
 __device__ __forceinline__ void whole_tile(float (&acc)[2][4], int i0, int n0, int begin, int end, ttt_operand A, ttt_operand B, const float *scale)
 {
     const int lane = (int)threadIdx.x % 32, r = lane >> 2, c2 = 2 * (lane & 3);
@@ -123,7 +124,9 @@ __device__ __forceinline__ void whole_tile(float (&acc)[2][4], int i0, int n0, i
         for (int q = 0; q < 4; q++) {
             const float *p = a + (q & 1) * a_down + (q >> 1) * a_right;
             ttt_split y;
-            if (scale) {
+            if (EXACT)
+                y = { pack_bf16(p[0], AA ? p[1] : p[lda]), 0 };
+            else if (scale) {
                 const float *f = scale + k + c2 + (q >> 1) * 8;
                 y = split_pair(p[0] * f[0], (AA ? p[1] : p[lda]) * f[1]);
             } else
@@ -134,9 +137,57 @@ __device__ __forceinline__ void whole_tile(float (&acc)[2][4], int i0, int n0, i
 #pragma unroll
         for (int j = 0; j < 2; j++) {
             const ttt_split b0 = take_pair<BA>(b + j * b_right, ldb), b1 = take_pair<BA>(b + j * b_right + b_down, ldb);
-            mma_bf16(acc[j], low, b0.high, b1.high);
+            if (!EXACT) mma_bf16(acc[j], low, b0.high, b1.high);
             mma_bf16(acc[j], high, b0.low, b1.low);
             mma_bf16(acc[j], high, b0.high, b1.high);
+        }
+    }
+}
+
+/* f(i, n, sums) for pairs of neighbours (i, n) and (i, n + 1) of x^T (scale_s.u), x [16,I], u [16,O], I and O multiples of 16; sums[s][0..1]. A warp
+ * has columns of its own, whose factors it makes once. EXACT: x has numbers of bf16. */
+template <bool EXACT, int N, typename F>
+__device__ __forceinline__ void outer_tiles(int I, int O, ttt_matrix x, ttt_matrix u, const float *const (&scale)[N], F f)
+{
+    const int lane = (int)threadIdx.x % 32, warp = (int)threadIdx.x / 32, r = lane >> 2, c2 = 2 * (lane & 3);
+    const int blocks = O / 16, groups = blocks < TTT_WARPS ? TTT_WARPS / blocks : 1;
+    if (warp >= blocks * groups) return;
+    for (int block = warp % blocks; block < blocks; block += TTT_WARPS) {
+        ttt_split b[N][2][2];
+#pragma unroll
+        for (int s = 0; s < N; s++)
+#pragma unroll
+            for (int j = 0; j < 4; j++) {
+                const int k = c2 + (j & 1) * 8, n = block * 16 + (j >> 1) * 8 + r;
+                b[s][j >> 1][j & 1] = split_pair(scale[s][k] * u.row(k)[n], scale[s][k + 1] * u.row(k + 1)[n]);
+            }
+        for (int i0 = warp / blocks % groups * 16; i0 < I; i0 += groups * 16) {
+            uint32_t high[4], low[4];
+#pragma unroll
+            for (int q = 0; q < 4; q++) {
+                const float *p = x.row(c2 + (q >> 1) * 8) + i0 + r + (q & 1) * 8;
+                const ttt_split y = EXACT ? ttt_split{ pack_bf16(p[0], p[x.ld]), 0 } : split_pair(p[0], p[x.ld]);
+                high[q] = y.high;
+                low[q] = y.low;
+            }
+            float acc[N][2][4] = {};
+#pragma unroll
+            for (int s = 0; s < N; s++)
+#pragma unroll
+                for (int j = 0; j < 2; j++) {
+                    if (!EXACT) mma_bf16(acc[s][j], low, b[s][j][0].high, b[s][j][1].high);
+                    mma_bf16(acc[s][j], high, b[s][j][0].low, b[s][j][1].low);
+                    mma_bf16(acc[s][j], high, b[s][j][0].high, b[s][j][1].high);
+                }
+#pragma unroll
+            for (int j = 0; j < 2; j++)
+#pragma unroll
+                for (int q = 0; q < 4; q += 2) {
+                    float sums[N][2];
+#pragma unroll
+                    for (int s = 0; s < N; s++) sums[s][0] = acc[s][j][q], sums[s][1] = acc[s][j][q + 1];
+                    f(i0 + r + q / 2 * 8, block * 16 + j * 8 + c2, sums);
+                }
         }
     }
 }
@@ -169,8 +220,8 @@ __device__ __forceinline__ void tile_of_halves(float (&acc)[NT][4], int i0, int 
 __device__ __forceinline__ void put_element(ttt_mode mode, float *c, float x) { *c = mode == TTT_SET ? x : mode == TTT_ADD ? *c + x : *c - x; }
 
 /* C (=, +=, -=) A B, [M,N] from [M,K] and [K,N], A's columns times scale [K] and bias [N] added where they are given. By bf16 in two parts where the
- * call is of that type, else in float32. Ends with a barrier. */
-template <bool HALF>
+ * call is of that type, else in float32. EXACT: A's numbers are those of bf16, and there is no scale. Ends with a barrier. */
+template <bool HALF, bool EXACT = false>
 __device__ __noinline__ void product(ttt_mode mode, int M, int N, int K, ttt_operand A, ttt_operand B, ttt_matrix C, const float *scale = NULL,
                                      const float *bias = NULL)
 {
@@ -183,7 +234,7 @@ __device__ __noinline__ void product(ttt_mode mode, int M, int N, int K, ttt_ope
             __shared__ float part[4][16][16];
             if (warp < 4) {
                 float acc[NT][4] = {};
-                whole_tile<true, true>(acc, 0, 0, warp * (K / 4), (warp + 1) * (K / 4), A, B, scale);
+                whole_tile<true, true, EXACT>(acc, 0, 0, warp * (K / 4), (warp + 1) * (K / 4), A, B, scale);
 #pragma unroll
                 for (int j = 0; j < NT; j++)
 #pragma unroll
@@ -199,11 +250,11 @@ __device__ __noinline__ void product(ttt_mode mode, int M, int N, int K, ttt_ope
             const int i0 = tile / wide * 16, n0 = tile % wide * 8 * NT;
             float acc[NT][4] = {};
             if (whole && aa && ba)
-                whole_tile<true, true>(acc, i0, n0, 0, K, A, B, scale);
+                whole_tile<true, true, EXACT>(acc, i0, n0, 0, K, A, B, scale);
             else if (whole && aa)
-                whole_tile<true, false>(acc, i0, n0, 0, K, A, B, scale);
-            else if (whole && !ba)
-                whole_tile<false, false>(acc, i0, n0, 0, K, A, B, scale);
+                whole_tile<true, false, EXACT>(acc, i0, n0, 0, K, A, B, scale);
+            else if (!EXACT && whole && !ba)
+                whole_tile<false, false, false>(acc, i0, n0, 0, K, A, B, scale);
             else
                 tile_of_halves<NT>(acc, i0, n0, M, N, K, A, B, scale);
 #pragma unroll
