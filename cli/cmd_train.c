@@ -1,7 +1,9 @@
 /* linnet train: the options of linnet_train as flags, its progress as a bar, Ctrl-C (or a closed terminal or pipe) as a saved checkpoint. */
 #include <string.h>
 
+#include "best.h"
 #include "commands.h"
+#include "events.h"
 #include "say.h"
 #include "term.h"
 
@@ -12,6 +14,12 @@ typedef struct {
     double last_loss, eval_bits;
     int64_t tokens;
     double seconds;
+    int tensorboard, keep_best;
+    const char *out;
+    bool began;
+    event_file events;
+    best_kept best;
+    int code; /* not 0: a file beside the checkpoint could not be written */
 } view;
 
 static void json_step(const linnet_train_progress *p)
@@ -46,9 +54,26 @@ static void draw_step(view *v, const linnet_train_progress *p)
                        p->eval_bits_per_byte, p->saved ? "  saved" : "");
 }
 
+/* --tensorboard and --keep-best, from the run's first step on: before that its folder may not be there. */
+static void keep_beside(view *v, const linnet_train_progress *p)
+{
+    static const char *const names[] = { "loss", "learning_rate", "gradient_norm", "tokens_per_second", "held_out/loss", "held_out/bits_per_byte" };
+    const double values[] = { p->loss, p->learning_rate, p->gradient_norm, p->tokens_per_second, p->eval_loss, p->eval_bits_per_byte };
+    if (!v->began) {
+        char folder[4096];
+        v->began = true;
+        snprintf(folder, sizeof folder, "%s/tensorboard", v->out);
+        if (v->tensorboard) v->code = events_open(&v->events, folder, p->step - 1);
+        best_open(&v->best, v->keep_best ? v->out : NULL);
+    }
+    events_put(&v->events, p->step, names, values, p->evaluated ? 6 : 4);
+    if (p->evaluated && p->saved) best_saved(&v->best, p->step, p->eval_loss);
+}
+
 static int on_step(void *user, const linnet_train_progress *p)
 {
     view *v = user;
+    keep_beside(v, p);
     if (p->note && !v->json) progress_print(&v->bar, "%s", p->note);
     if (v->json) json_step(p);
     else draw_step(v, p);
@@ -57,7 +82,7 @@ static int on_step(void *user, const linnet_train_progress *p)
     v->tokens = p->tokens;
     v->seconds = p->seconds;
     if (p->evaluated) v->eval_bits = p->eval_bits_per_byte;
-    return stop_asked() || stop_output_gone(stdout);
+    return v->code || stop_asked() || stop_output_gone(stdout);
 }
 
 /* The command that goes on where this one stopped: the same one with --resume. */
@@ -109,6 +134,8 @@ static int train(const machine_args *m, const model_args *shape, linnet_train_op
         o->user = v;
         linnet_status s = linnet_train(c, config, m->dtype, o);
         progress_close(&v->bar);
+        const int lost = events_close(&v->events);
+        if (lost && !v->code) v->code = lost;
         if (s == LINNET_EINTERRUPTED) {
             fflush(stdout);
             fprintf(stderr, "stopped after step %lld, saved in %s; to go on: ", (long long)v->last_step, o->out);
@@ -126,7 +153,7 @@ static int train(const machine_args *m, const model_args *shape, linnet_train_op
     }
     linnet_config_destroy(config);
     linnet_context_destroy(c);
-    return code;
+    return code && code != EXIT_STOPPED ? code : v->code ? v->code : code;
 }
 
 static int run(const command *self, int argc, char **argv)
@@ -178,6 +205,10 @@ static int run(const command *self, int argc, char **argv)
         {"eval-every", ARG_I64, &o.eval_every, "N", "steps between evaluations, 0: at the end only", .range = "train.eval_every"},
         {"eval-tokens", ARG_I64, &o.eval_tokens, "N", "tokens of held-out text to read, 0: all", .range = "train.eval_tokens"},
         {"save-every", ARG_I64, &o.save_every, "N", "steps between checkpoints, 0: at the end only", .range = "train.save_every"},
+        {"keep-best", ARG_SWITCH, &v.keep_best, .help = "keep the checkpoint of the least held-out loss in DIR/best, of those that are saved and "
+         "evaluated at one step"},
+        {"tensorboard", ARG_SWITCH, &v.tensorboard, .help = "write losses, learning rate, gradient norm and speed for TensorBoard into "
+         "DIR/tensorboard"},
         {"json", ARG_SWITCH, &v.json, .help = "one JSON line for each step on standard output"},
         MACHINE_FLAGS(&m),
         {.kind = ARG_END},
@@ -192,6 +223,7 @@ static int run(const command *self, int argc, char **argv)
     else if (minutes > 0) o.steps = 0;
     o.max_seconds = 60 * minutes;
     name_given(&o);
+    v.out = o.out;
     return train(&m, &shape, &o, &v, argc, argv);
 }
 

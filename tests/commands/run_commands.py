@@ -21,6 +21,7 @@ import cases_mixers  # noqa: E402,F401
 import cases_linear  # noqa: E402,F401
 import cases_sweep  # noqa: E402,F401
 import cases_tokenize  # noqa: E402,F401
+import cases_beside  # noqa: E402,F401
 import cases_readme  # noqa: E402,F401
 import cases_train  # noqa: E402,F401
 import cases_texts  # noqa: E402,F401
