@@ -49,9 +49,9 @@ static linnet_status answer(lnt_reader *k, const lnt_question *q, int64_t length
     return LINNET_OK;
 }
 
-static linnet_status read_all(lnt_run *r, lnt_reader *k, lnt_lines *l, const char *labels, score *z)
+static linnet_status read_all(lnt_reader *k, lnt_lines *l, const char *labels, const options *o, score *z)
 {
-    const options *o = r->values;
+    lnt_run *r = k->r;
     linnet_status s = LINNET_OK;
     while (s == LINNET_OK && (!o->examples || z->n < o->examples)) {
         lnt_arena arena = {0};
@@ -66,6 +66,25 @@ static linnet_status read_all(lnt_run *r, lnt_reader *k, lnt_lines *l, const cha
         json_decref(line);
         lnt_arena_free(&arena);
     }
+    return s;
+}
+
+linnet_status lnt_choice_score(lnt_reader *k, const char *path, const char *labels, int format, int64_t examples, double share[3])
+{
+    const options o = {.format = format, .examples = examples};
+    lnt_ctx *c = k->r->c;
+    lnt_lines l;
+    score z = {0};
+    char *answers = NULL;
+    size_t bytes;
+    LNT_TRY(lnt_lines_open(c, path, &l));
+    linnet_status s = labels ? lnt_file_read(c, labels, 1 << 28, &answers, &bytes) : LINNET_OK;
+    if (s == LINNET_OK) s = read_all(k, &l, answers, &o, &z);
+    if (s == LINNET_OK && !z.n) s = lnt_fail(c, LINNET_EINVAL, "%s holds no question", path);
+    const int64_t right[3] = {z.right, z.by_character, z.by_token};
+    for (int i = 0; i < 3 && s == LINNET_OK; i++) share[i] = (double)right[i] / (double)z.n;
+    lnt_lines_close(&l);
+    lnt_free(answers);
     return s;
 }
 
@@ -93,7 +112,7 @@ static linnet_status run(lnt_run *r)
     LNT_TRY_GOTO(s, lnt_reader_open(r, false, &k), done);
     linnet_model_get_info(r->o->model, &info);
     LNT_TRY_GOTO(s, lnt_run_cost(r, 0, 0, (int64_t)strlen(l.data) / 4, 0.5 * (double)info.parameters * (double)strlen(l.data), NAN), done);
-    LNT_TRY_GOTO(s, read_all(r, &k, &l, labels, &z), done);
+    LNT_TRY_GOTO(s, read_all(&k, &l, labels, o, &z), done);
     if (!z.n) {
         s = lnt_fail(r->c, LINNET_EINVAL, "%s holds no question", r->o->files[0]);
         goto done;

@@ -2,6 +2,7 @@
 #ifndef LNT_TASKS_CHOICE_H
 #define LNT_TASKS_CHOICE_H
 
+#include "tasks/reader.h"
 #include "tasks/texts.h"
 
 enum { LNT_CANDIDATES = 16 };
@@ -16,5 +17,7 @@ typedef struct {
 #define LNT_CHOICE_FORMATS "plain piqa hellaswag winogrande arc openbookqa social_iqa boolq"
 /* A line as a question; `labels` (NULL: none) has answers beside the file, one a line. Texts are the arena's. */
 linnet_status lnt_choice_read(const lnt_lines *l, const json_t *line, int format, const char **labels, lnt_arena *arena, lnt_question *q);
+/* Shares of right answers in a file: by likelihood, per character, per token. `labels`: a file of answers, NULL: none; `examples` 0: all. */
+linnet_status lnt_choice_score(lnt_reader *k, const char *path, const char *labels, int format, int64_t examples, double share[3]);
 
 #endif

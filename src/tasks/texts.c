@@ -4,14 +4,23 @@
 
 #include "core/file.h"
 #include "hub/json.h"
+#include "hub/unpack.h"
 
 /* ---- JSON lines ----------------------------------------------------------------------------------------------------------------------- */
 
 linnet_status lnt_lines_open(lnt_ctx *c, const char *path, lnt_lines *l)
 {
-    size_t n;
+    lnt_file_view v;
     *l = (lnt_lines){.c = c, .path = path};
-    LNT_TRY(lnt_file_read(c, path, (size_t)1 << 31, &l->data, &n));
+    LNT_TRY(lnt_text_open(c, path, &v));
+    const size_t n = v.size;
+    l->data = lnt_alloc(lnt_bytes_plus(n, 1));
+    if (l->data) {
+        if (n) memcpy(l->data, v.data, n);
+        l->data[n] = 0;
+    }
+    lnt_file_unmap(&v);
+    if (!l->data) return lnt_fail_memory(c, n);
     if (memchr(l->data, 0, n)) {
         lnt_lines_close(l);
         return lnt_malformed(c, path, "not text: there is a byte 0");
@@ -118,7 +127,7 @@ bool lnt_text_contains(const char *text, const char *part)
 
 /* ---- wikitext ------------------------------------------------------------------------------------------------------------------------------ */
 
-static char *replaced(lnt_arena *arena, const char *text, const char *from, const char *to)
+char *lnt_text_replaced(lnt_arena *arena, const char *text, const char *from, const char *to)
 {
     lnt_text out = {.arena = arena};
     lnt_text_put(&out, "");
@@ -163,8 +172,8 @@ char *lnt_detokenise(lnt_arena *arena, const char *page)
     static const char *const after[][2] = {{"= = = =", "===="}, {"= = =", "==="}, {"= =", "=="}, {" \xc2\xb0 ", "\xc2\xb0"}, {" \n", "\n"},
                                            {"\n ", "\n"},       {" N ", " 1 "},   {" 's", "'s"}};
     char *text = lnt_arena_strdup(arena, page);
-    for (size_t i = 0; text && i < sizeof before / sizeof *before; i++) text = replaced(arena, text, before[i][0], before[i][1]);
+    for (size_t i = 0; text && i < sizeof before / sizeof *before; i++) text = lnt_text_replaced(arena, text, before[i][0], before[i][1]);
     for (size_t i = 0; text && i < sizeof between / sizeof *between; i++) text = tightened(arena, text, between[i][0], between[i][1]);
-    for (size_t i = 0; text && i < sizeof after / sizeof *after; i++) text = replaced(arena, text, after[i][0], after[i][1]);
+    for (size_t i = 0; text && i < sizeof after / sizeof *after; i++) text = lnt_text_replaced(arena, text, after[i][0], after[i][1]);
     return text;
 }

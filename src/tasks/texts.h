@@ -38,6 +38,8 @@ size_t lnt_space_at(const char *text);
 int64_t lnt_count_words(const char *text);
 /* Characters of UTF-8. */
 int64_t lnt_count_characters(const char *text);
+/* Every `from` in a text as `to`, the arena's; NULL: no memory. */
+char *lnt_text_replaced(lnt_arena *arena, const char *text, const char *from, const char *to);
 /* The page as running text: spaces around punctuation, in brackets and quotes, and the marks of numbers taken away. NULL: no memory. */
 char *lnt_detokenise(lnt_arena *arena, const char *page);
 /* Whether `part` occurs in a text, A to Z as a to z. */
