@@ -354,6 +354,7 @@ static const bad_case bad[] = {
     {"transformer", "attn", "{\"layers\":[1],\"num_heads\":2}", "\"attn\" is not a key of model type transformer"},
     {"delta_net", "use_beta", "false", "use_beta is false, expected true"},
     {"transformer", "num_heads", "5", "num_heads is 5, expected a divisor of hidden_size = 64"},
+    {"equal_backbone", "num_heads", "3, \"rule\": \"hawk\"", "num_heads is 3, expected a divisor of 1.25 hidden_size"},
     {"equal_backbone", "rule", "\"perceptron\"", "rule is \"perceptron\""},
     {"equal_backbone", "layer_mixers", "[\"mesa\",\"gla\"]", "layer_mixers names 2 layers, expected num_hidden_layers = 4"},
     {"equal_backbone", "layer_mixers", "[\"perceptron\"]", "\"perceptron\" is no mixer, expected attention linear_attn simple_gla gla"},

@@ -1,22 +1,25 @@
 /* The layer of the MesaNet paper's comparison (arXiv 2506.05233, table 3 and appendices D, F.2): q, k, v of the same size for every rule; q and k
  * convolved (window 4), SiLU, L2 norm; sigmoid gates for forgetting and writing, one number a head; no read-out scale; RMSNorm of each head's output.
  * Only the recurrence changes, but for mLSTM, which has gates of its own, an exponential one for writing, and no L2 norm (arXiv 2405.04517); with the
- * latter its scale K^-1/2 comes back. The rest of the paper's backbone is in common keys: scale_embeddings, fan_in_init, depth_init, logit_soft_cap.
+ * latter its scale K^-1/2 comes back; and for Hawk, whose layer is its own paper's (arXiv 2402.19427), its recurrence 1.25 times as wide as the model.
+ * The rest of the backbone is in common keys: scale_embeddings, fan_in_init, depth_init, logit_soft_cap.
  *
  * The softmax rows use rotary positions on the plain projections and the scale K^-1/2 instead: the paper does not say how its attention knows
  * positions, and unit-norm q and k without a temperature would leave its softmax nearly uniform. */
 #include <math.h>
 
 #include "mixers/mesa_rule.h"
+#include "mixers/rglru_rule.h"
 
-enum { ATTENTION, LINEAR, SIMPLE_GLA, GLA, DELTA, GATED_DELTA, MESA, MLSTM };
+enum { ATTENTION, LINEAR, SIMPLE_GLA, GLA, DELTA, GATED_DELTA, MESA, MLSTM, MAMBA2, HAWK };
 
 /* What a rule's state does, in the order of its words. delta: erases before it writes. */
 static const struct {
     const char *recurrence;
     bool forgets, writes, delta;
 } rules[] = {{"attention", 0, 0, 0}, {"linear_attn", 0, 0, 0}, {"simple_gla", 1, 0, 0}, {"simple_gla", 1, 1, 0},
-             {"delta_rule", 0, 1, 1}, {"gated_delta_rule", 1, 1, 1}, {"mesa", 1, 1, 0}, {"mlstm", 1, 0, 0}};
+             {"delta_rule", 0, 1, 1}, {"gated_delta_rule", 1, 1, 1}, {"mesa", 1, 1, 0}, {"mlstm", 1, 0, 0},
+             {"simple_gla", 1, 0, 0}, {"rglru", 1, 1, 0}};
 
 typedef struct {
     lnt_mesa_choice mesa; /* first */
@@ -26,8 +29,8 @@ typedef struct {
 } options;
 
 static const lnt_option keys[] = {
-    LNT_WORD(options, rule, "attention linear_attn simple_gla gla delta_net gated_deltanet mesa mlstm", GATED_DELTA,
-             "the recurrence; simple_gla forgets, gla has a write strength too"),
+    LNT_WORD(options, rule, "attention linear_attn simple_gla gla delta_net gated_deltanet mesa mlstm mamba2 hawk", GATED_DELTA,
+             "the recurrence; simple_gla, which the paper calls Mamba2, forgets, gla has a write strength too, hawk is the layer of rglru 1.25 times as wide"),
     LNT_INT(options, num_heads, 1, LNT_MOST_WIDTH, 6, "heads"),
     LNT_INT(options, head_dim, 1, LNT_MOST_WIDTH, 128, "columns of a key and of a value"),
     LNT_INT(options, conv_size, 1, 64, 4, "taps of the convolution of queries and keys"),
@@ -37,10 +40,13 @@ static const lnt_option keys[] = {
     LNT_MESA_KEYS,
 };
 
+static int64_t hawk_columns(const lnt_layer *l) { return l->width * 5 / 4; }
+
 static linnet_status check(lnt_ctx *c, const lnt_layer *l)
 {
     const options *o = l->options;
     if (o->rule == ATTENTION) LNT_TRY(lnt_check_even(c, l, "head_dim", o->head_dim));
+    if (o->rule == HAWK) return lnt_check_divides(c, l, "num_heads", o->num_heads, "1.25 hidden_size", hawk_columns(l));
     return lnt_check_mesa(c, l, &o->mesa);
 }
 
@@ -87,6 +93,7 @@ static lnt_buf linear_rule(lnt_program *p, const options *o, lnt_buf x)
 static lnt_buf build(lnt_program *p, const lnt_layer *l, lnt_buf x)
 {
     const options *o = l->options;
+    if (o->rule == HAWK) return lnt_rglru_layer(p, l, x, hawk_columns(l), o->num_heads, (int)o->conv_size);
     lnt_buf y = o->rule == ATTENTION ? softmax_rule(p, o, x) : o->rule == MLSTM ? mlstm_rule(p, o, x) : linear_rule(p, o, x);
     return lnt_out_proj(p, l, lnt_rmsnorm(p, y, "o_norm", l->norm_eps));
 }

@@ -1,7 +1,7 @@
 /* The recurrent layer of Hawk and Griffin (arXiv 2402.19427, figure 2 and section 2.4): u = conv(linear_x x), and with the real-gated linear
  * recurrent unit h_t = a_t h_{t-1} + sqrt(1 - a_t^2) sigmoid(i_t) u_t, log a_t = -8 softplus(recurrent_param) sigmoid(r_t), the output is
  * linear_out(h gelu(linear_y x)). r and i are made of u by maps of num_heads blocks of columns. Griffin is this layer and windowed attention. */
-#include "mixers/mixers.h"
+#include "mixers/rglru_rule.h"
 
 typedef struct {
     int64_t num_heads, lru_width, conv1d_width;
@@ -32,13 +32,12 @@ static void size(void *options_, int64_t heads, int64_t head)
     o->lru_width = 0;
 }
 
-static lnt_buf build(lnt_program *p, const lnt_layer *l, lnt_buf x)
+lnt_buf lnt_rglru_layer(lnt_program *p, const lnt_layer *l, lnt_buf x, int64_t D, int64_t blocks, int taps)
 {
-    const options *o = l->options;
-    const int64_t D = columns(l), block = D / o->num_heads;
+    const int64_t block = D / blocks;
     lnt_buf gate = lnt_linear_bias(p, x, "linear_y", D);
-    lnt_buf u = lnt_short_conv(p, lnt_linear_bias(p, x, "linear_x", D), "conv_1d", (int)o->conv1d_width, LNT_IDENTITY);
-    u = lnt_with_heads(p, lnt_add_columns(p, u, "conv_1d.bias", (lnt_init){LNT_INIT_CONST, 0, 0}), (int32_t)o->num_heads);
+    lnt_buf u = lnt_short_conv(p, lnt_linear_bias(p, x, "linear_x", D), "conv_1d", taps, LNT_IDENTITY);
+    u = lnt_with_heads(p, lnt_add_columns(p, u, "conv_1d.bias", (lnt_init){LNT_INIT_CONST, 0, 0}), (int32_t)blocks);
     lnt_push_scope(p, "rg_lru");
     lnt_buf i = lnt_group_linear(p, u, "input_gate", "input_gate.bias", block);
     lnt_buf r = lnt_group_linear(p, u, "recurrent_gate", "recurrent_gate.bias", block);
@@ -49,6 +48,12 @@ static lnt_buf build(lnt_program *p, const lnt_layer *l, lnt_buf x)
                                                      .option = {{"first", 1}}});
     h = lnt_glu(p, gate, h, LNT_GELU_TANH);
     return lnt_add_columns(p, lnt_back_linear(p, l, h, "linear_out"), "linear_out.bias", (lnt_init){LNT_INIT_CONST, 0, 0});
+}
+
+static lnt_buf build(lnt_program *p, const lnt_layer *l, lnt_buf x)
+{
+    const options *o = l->options;
+    return lnt_rglru_layer(p, l, x, columns(l), o->num_heads, (int)o->conv1d_width);
 }
 
 const lnt_mixer lnt_mixer_rglru = {

@@ -540,7 +540,7 @@ __device__ __forceinline__ void take_steps(tile<KP, ROWS> &s, const place &at, r
 #pragma unroll
             for (int j = 0; j < 8; j++) {
                 t.X[i][j] += alpha * s.P[at.row[i]][column_of(at, j)];
-                t.R[i][j] -= alpha * t.W[i][j];
+                t.R[i][j] = fmaf(-alpha, t.W[i][j], t.R[i][j]);
                 both[0][i] += t.R[i][j] * (t.M[i][j] * t.R[i][j]);
                 both[1][i] += t.R[i][j] * t.R[i][j];
             }
