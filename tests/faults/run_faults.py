@@ -4,8 +4,9 @@
     python3 tests/faults/run_faults.py BUILD/linnet [--seconds N] [--cases N] [--every [K/N]] [--seed N] [--sanitized BUILD/linnet] [--valgrind] [PART...]
 
 Each part draws its cases until its share of the time is over (default: 60 s for all) and it has run --cases of them, and says how many it ran; a finding is
-printed with what repeats it, and ends its part. With --every, `calls` and `memory` draw nothing: each call of each command fails in each mode (K/N: the K-th of
-N equal parts of that, for as many processes). Parts: calls, memory, kills, folders, pairs, and valgrind when asked for. The last line counts parts."""
+printed with what repeats it, and ends its part. With --every, `calls`, `memory` and `pairs` draw nothing: each call of each command fails in each mode, each
+pair is made (K/N: the K-th of N equal parts of that, for as many processes). Parts: calls, memory, kills, folders, pairs, and valgrind when asked for. The last
+line counts parts."""
 import argparse
 import itertools
 import json
@@ -417,28 +418,38 @@ def folders(place, rng, deadline):
     return f"{runs} mutants, {codes.get(0, 0)} accepted, {codes.get(2, 0)} refused; slowest {slowest[0]:.2f} s of {slowest[1]}"
 
 
+# sizes of a small model, of which one fits each layer and pair of layers: some have no heads, some theirs from other keys
+SIZES = [["--heads", "2"], [], ["--heads", "2", "--set", "head_dim=16"], ["--set", "head_dim=16"], ["--set", "expand_ratio=16"]]
+BRIEF = ["--width", "32", "--layers", "2", "--batch", "2", "--length", "32", "--steps", "2", "--warmup", "1", "--eval-every", "0", "--eval-tokens", "64"]
+
+
 def pairs(place, rng, deadline):
     """Every ordered pair of layers: trained, loaded, resumed. What linnet writes, linnet reads."""
-    names = sorted({line.split()[0] for line in must("mixers").out.splitlines() if re.match(r"^  ?[a-z][a-z0-9_]+  ", line)})
-    names = [n for n in names if run("train", place.text, *SMALL, "--mixer", n, "--steps", "1", "--out", place.work() / "m").code == 0]
+    kinds = [json.loads(line) for line in must("mixers", "--json").out.splitlines()]
+    names = [kind["mixer"] for kind in kinds if "mixer" in kind]
     everything = list(itertools.product(names, names))
-    rng.shuffle(everything)
+    if tool["every"]:
+        k, n = tool["every"]
+        chosen = everything[k::n]
+    else:
+        chosen = rng.sample(everything, len(everything))
     runs = 0
-    for a, b in everything:
-        if time.monotonic() > deadline and runs:
+    for a, b in chosen:
+        if not tool["every"] and time.monotonic() > deadline and runs >= max(1, tool["cases"]):
             break
         work = place.work()
-        words = ["train", place.text, *SMALL, "--pattern", f"{a},{b}", "--out", work / "m"]
-        done = run(*words)
-        well_behaved(done)
-        if done.code == 0:
-            must("eval", work / "m", place.text, "--max-tokens", "64", "--length", "32")
-            again = run(*words, "--resume")
-            well_behaved(again)
-            if "Traceback" in again.err or (work / "m/config.json").stat().st_size == 0:
-                again.wrong("does not resume")
-        elif (work / "m/model.safetensors").exists():
-            done.wrong("refused, and something is there")
+        for sizes in SIZES:
+            words = ["train", place.text, *BRIEF, *sizes, "--pattern", f"{a},{b}", "--out", work / "m"]
+            done = run(*words)
+            well_behaved(done)
+            if done.code == 0:
+                break
+            if (work / "m/model.safetensors").exists():
+                done.wrong("refused, and something is there")
+        else:
+            done.wrong("no size fits this pair")
+        must("eval", work / "m", place.text, "--max-tokens", "64", "--length", "32")
+        must(*words, "--resume")
         shutil.rmtree(work)
         runs += 1
     return f"{runs} of {len(everything)} pairs of {', '.join(names)}"
