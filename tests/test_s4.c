@@ -1,5 +1,6 @@
-/* Structured state spaces as convolutions: what S4D's recurrence computes is a convolution with the kernel k_l = 2 Re sum_m C Bbar Abar^l, and S4's (Gu, Goel,
- * Re 2021, "Efficiently Modeling Long Sequences with Structured State Spaces", algorithm 1) generating function of a diagonal matrix is the same kernel. */
+/* Structured state spaces as convolutions: what S4D's recurrence computes is a convolution with the kernel k_l = 2 Re sum_m C Bbar Abar^l, and the
+ * generating function of S4 (Gu, Goel, Re 2021, "Efficiently Modeling Long Sequences with Structured State Spaces", algorithm 1) of a diagonal
+ * matrix is the same kernel. */
 #include <complex.h>
 
 #include "recurrence_check.h"

@@ -1,7 +1,7 @@
 /* The layer of the MesaNet paper's comparison (arXiv 2506.05233, table 3 and appendices D, F.2): q, k, v of the same size for every rule; q and k
  * convolved (window 4), SiLU, L2 norm; sigmoid gates for forgetting and writing, one number a head; no read-out scale; RMSNorm of each head's output.
  * Only the recurrence changes, but for mLSTM, which has gates of its own, an exponential one for writing, and no L2 norm (arXiv 2405.04517); with the
- * latter its scale K^-1/2 comes back; and for Hawk, whose layer is its own paper's (arXiv 2402.19427), its recurrence 1.25 times as wide as the model.
+ * latter its scale K^-1/2 comes back; and for Hawk, whose layer is its own paper's (arXiv 2402.19427), with 1.25 times the model's width.
  * The rest of the backbone is in common keys: scale_embeddings, fan_in_init, depth_init, logit_soft_cap.
  *
  * The softmax rows use rotary positions on the plain projections and the scale K^-1/2 instead: the paper does not say how its attention knows
@@ -9,7 +9,7 @@
 #include <math.h>
 
 #include "mixers/mesa_rule.h"
-#include "mixers/rglru_rule.h"
+#include "mixers/hawk_rule.h"
 
 enum { ATTENTION, LINEAR, SIMPLE_GLA, GLA, DELTA, GATED_DELTA, MESA, MLSTM, MAMBA2, HAWK };
 
@@ -30,7 +30,7 @@ typedef struct {
 
 static const lnt_option keys[] = {
     LNT_WORD(options, rule, "attention linear_attn simple_gla gla delta_net gated_deltanet mesa mlstm mamba2 hawk", GATED_DELTA,
-             "the recurrence; simple_gla, which the paper calls Mamba2, forgets, gla has a write strength too, hawk is the layer of rglru 1.25 times as wide"),
+             "the recurrence; simple_gla, the paper's Mamba2, forgets, gla has a write strength too, hawk is the layer of rglru"),
     LNT_INT(options, num_heads, 1, LNT_MOST_WIDTH, 6, "heads"),
     LNT_INT(options, head_dim, 1, LNT_MOST_WIDTH, 128, "columns of a key and of a value"),
     LNT_INT(options, conv_size, 1, 64, 4, "taps of the convolution of queries and keys"),
@@ -93,7 +93,7 @@ static lnt_buf linear_rule(lnt_program *p, const options *o, lnt_buf x)
 static lnt_buf build(lnt_program *p, const lnt_layer *l, lnt_buf x)
 {
     const options *o = l->options;
-    if (o->rule == HAWK) return lnt_rglru_layer(p, l, x, hawk_columns(l), o->num_heads, (int)o->conv_size);
+    if (o->rule == HAWK) return lnt_hawk_layer(p, l, x, hawk_columns(l), o->num_heads, (int)o->conv_size);
     lnt_buf y = o->rule == ATTENTION ? softmax_rule(p, o, x) : o->rule == MLSTM ? mlstm_rule(p, o, x) : linear_rule(p, o, x);
     return lnt_out_proj(p, l, lnt_rmsnorm(p, y, "o_norm", l->norm_eps));
 }

@@ -1,7 +1,7 @@
 /* The recurrent layer of Hawk and Griffin (arXiv 2402.19427, figure 2 and section 2.4): u = conv(linear_x x), and with the real-gated linear
  * recurrent unit h_t = a_t h_{t-1} + sqrt(1 - a_t^2) sigmoid(i_t) u_t, log a_t = -8 softplus(recurrent_param) sigmoid(r_t), the output is
  * linear_out(h gelu(linear_y x)). r and i are made of u by maps of num_heads blocks of columns. Griffin is this layer and windowed attention. */
-#include "mixers/rglru_rule.h"
+#include "mixers/hawk_rule.h"
 
 typedef struct {
     int64_t num_heads, lru_width, conv1d_width;
@@ -32,7 +32,7 @@ static void size(void *options_, int64_t heads, int64_t head)
     o->lru_width = 0;
 }
 
-lnt_buf lnt_rglru_layer(lnt_program *p, const lnt_layer *l, lnt_buf x, int64_t D, int64_t blocks, int taps)
+lnt_buf lnt_hawk_layer(lnt_program *p, const lnt_layer *l, lnt_buf x, int64_t D, int64_t blocks, int taps)
 {
     const int64_t block = D / blocks;
     lnt_buf gate = lnt_linear_bias(p, x, "linear_y", D);
@@ -53,7 +53,7 @@ lnt_buf lnt_rglru_layer(lnt_program *p, const lnt_layer *l, lnt_buf x, int64_t D
 static lnt_buf build(lnt_program *p, const lnt_layer *l, lnt_buf x)
 {
     const options *o = l->options;
-    return lnt_rglru_layer(p, l, x, columns(l), o->num_heads, (int)o->conv1d_width);
+    return lnt_hawk_layer(p, l, x, columns(l), o->num_heads, (int)o->conv1d_width);
 }
 
 const lnt_mixer lnt_mixer_rglru = {
