@@ -120,6 +120,9 @@ int model_args_config(linnet_context *c, const model_args *m, linnet_config **ou
 /* What the flags make of the configuration in a folder: the same when they say what it says. *out stays as it is when no such flag was given. */
 int model_args_resumed(linnet_context *c, const model_args *m, const char *folder, linnet_config **out);
 
+/* Help of a flag that names a chat template. */
+const char *chat_template_help(void);
+
 /* Say on stderr what there is to say of texts before they are used. What cannot be read is said by who reads it. */
 void say_of_texts(linnet_context *c, const char *const *texts, int n_texts);
 /* All of a file, "-": of standard input, closed with a zero byte and freed with free(). `what` is for the message. Returns 0 or the exit code. */

@@ -125,8 +125,7 @@ static int run(const command *self, int argc, char **argv)
     const arg table[] = {
         { "conversation", ARG_HEADING },
         { "system", ARG_TEXT, &options.system, "TEXT", "what the model is told before all else", .fallback = "" },
-        { "chat-template", ARG_TEXT, &options.chat_template, "NAME", "chatml, llama3, gemma, granite, zephyr, mistral, mistral-v3 or plain",
-          .fallback = "the folder's" },
+        { "chat-template", ARG_TEXT, &options.chat_template, "NAME", chat_template_help(), .fallback = "the folder's" },
         { "context", ARG_I64, &options.context, "N", "tokens of a conversation", .range = "chat.context" },
         { "sampling", ARG_HEADING },
         { "tokens", ARG_I64, &o.max_tokens, "N", "of an answer at most", .range = "generate.max_tokens" },

@@ -67,8 +67,7 @@ static int run(const command *self, int argc, char **argv)
         { "api-key", ARG_TEXT, &o.key, "KEY", "what clients must send; better in the environment as LINNET_API_KEY, where no list of processes "
           "shows it", .fallback = "none" },
         { "name", ARG_TEXT, &o.name, "NAME", "the model's, in answers", .fallback = "the folder's" },
-        { "chat-template", ARG_TEXT, &o.chat_template, "NAME", "chatml, llama3, gemma, granite, zephyr, mistral, mistral-v3 or plain",
-          .fallback = "the folder's" },
+        { "chat-template", ARG_TEXT, &o.chat_template, "NAME", chat_template_help(), .fallback = "the folder's" },
         { "limits", ARG_HEADING },
         { "slots", ARG_I64, &o.slots, "N", "texts written at once", .range = "server.slots" },
         { "waiting", ARG_I64, &o.waiting, "N", "prompts that wait for a slot", .range = "server.waiting" },

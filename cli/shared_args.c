@@ -5,6 +5,7 @@
 #include <sys/stat.h>
 
 #include "args.h"
+#include "linnet/serve.h"
 #include "say.h"
 
 static void print_log(void *user, const char *line)
@@ -83,6 +84,17 @@ int model_args_resumed(linnet_context *c, const model_args *m, const char *folde
     if (m->mixer) s = linnet_config_set(c, *out, "model_type", m->mixer);
     if (s == LINNET_OK) s = apply(c, m, m->preset, *out);
     return s == LINNET_OK ? 0 : say_status(c, s);
+}
+
+const char *chat_template_help(void)
+{
+    size_t bytes = 1;
+    for (int i = 0; linnet_chat_template_name(i); i++) bytes += strlen(linnet_chat_template_name(i)) + 4;
+    char *text = args_alloc(bytes);
+    *text = 0;
+    for (int i = 0; linnet_chat_template_name(i); i++)
+        strcat(strcat(text, !i ? "" : linnet_chat_template_name(i + 1) ? ", " : " or "), linnet_chat_template_name(i));
+    return text;
 }
 
 void say_of_texts(linnet_context *c, const char *const *texts, int n_texts)

@@ -6,8 +6,7 @@
 #include "core/clock.h"
 #include "model/model.h"
 #include "linnet/serve.h"
-#include "serve/chat_template.h"
-#include "serve/scheduler.h"
+#include "serve/answer.h"
 
 struct linnet_chat {
     lnt_ctx *c;
@@ -34,6 +33,16 @@ static linnet_status add_message(linnet_chat *k, lnt_role role, const char *text
     if (bytes) memcpy(copy, text, bytes);
     k->messages[k->n++] = (lnt_message){.role = role, .text = copy, .bytes = bytes};
     return LINNET_OK;
+}
+
+/* As a server's client, which hears UTF-8, gives it back. */
+static linnet_status add_answer(linnet_chat *k, const char *text, size_t bytes)
+{
+    size_t used, n;
+    char *clean = lnt_utf8_of(text, bytes, true, &used, &n);
+    const linnet_status s = clean ? add_message(k, LNT_ASSISTANT, clean, n) : lnt_fail_memory(k->c, bytes);
+    lnt_free(clean);
+    return s;
 }
 
 static void forget(linnet_chat *k, int64_t keep)
@@ -132,28 +141,41 @@ static linnet_status put_prompt(linnet_chat *k, lnt_request *r)
     return lnt_request_ready(k->c, r);
 }
 
+/* What is new of a text, as a server gives it: UTF-8. `whole`: nothing comes behind it. */
+static linnet_status hear(linnet_chat *k, const lnt_request *r, bool whole, linnet_generate_result *out, size_t *heard)
+{
+    const lnt_written *w = r->written;
+    size_t used, n;
+    if (w->n_text == *heard) return LINNET_OK;
+    char *text = lnt_utf8_of(w->text + *heard, w->n_text - *heard, whole, &used, &n);
+    if (!text) return lnt_fail_memory(k->c, w->n_text - *heard);
+    if (n && r->o.token && r->o.token(r->o.user, -1, text, n)) out->ended = LINNET_ENDED_CALLER;
+    *heard += used;
+    lnt_free(text);
+    return LINNET_OK;
+}
+
 /* Rounds until the text is over or the caller has heard enough; *heard: bytes it heard. */
 static linnet_status listen(linnet_chat *k, lnt_request *r, linnet_generate_result *out, size_t *heard)
 {
     const double start = lnt_now();
-    *heard = 0;
-    for (bool over = false; !over;) {
+    linnet_status s = LINNET_OK;
+    for (bool over = false; !over && s == LINNET_OK;) {
         lnt_scheduler_round(k->scheduler);
         pthread_mutex_lock(&r->lock);
-        const lnt_written *w = r->written;
-        if (w->drawn && !out->tokens) out->prefill_seconds = lnt_now() - start;
-        if (w->n_text > *heard && r->o.token && r->o.token(r->o.user, -1, w->text + *heard, w->n_text - *heard)) out->ended = LINNET_ENDED_CALLER;
-        *heard = w->n_text;
-        out->tokens = w->drawn;
-        over = lnt_request_over(r) || out->ended == LINNET_ENDED_CALLER;
+        if (r->written->drawn && !out->tokens) out->prefill_seconds = lnt_now() - start;
+        out->tokens = r->written->drawn;
+        over = lnt_request_over(r);
+        s = hear(k, r, over, out, heard);
+        over = over || out->ended == LINNET_ENDED_CALLER;
         pthread_mutex_unlock(&r->lock);
     }
+    atomic_store(&r->dropped, true);
+    lnt_scheduler_round(k->scheduler); /* its slot is free again */
     out->decode_seconds = lnt_now() - start - out->prefill_seconds;
     if (r->status != LINNET_OK) return lnt_fail(k->c, r->status, "%s", r->error);
     if (out->ended != LINNET_ENDED_CALLER) out->ended = r->written->ended;
-    atomic_store(&r->dropped, true);
-    lnt_scheduler_round(k->scheduler); /* its slot is free again */
-    return LINNET_OK;
+    return s;
 }
 
 linnet_status linnet_chat_say(linnet_chat *k, const char *text, size_t bytes, const linnet_generate_options *options, linnet_generate_result *out)
@@ -175,7 +197,7 @@ linnet_status linnet_chat_say(linnet_chat *k, const char *text, size_t bytes, co
     if (s == LINNET_OK) s = put_prompt(k, r);
     if (s == LINNET_OK) s = lnt_scheduler_put(k->scheduler, k->c, r);
     if (s == LINNET_OK) s = listen(k, r, &result, &heard);
-    if (s == LINNET_OK) s = add_message(k, LNT_ASSISTANT, r->written->text, heard);
+    if (s == LINNET_OK) s = add_answer(k, r->written->text, heard);
     if (s == LINNET_OK) result.prompt_tokens = r->prompts->n;
     if (s != LINNET_OK) forget(k, before);
     lnt_request_release(r);

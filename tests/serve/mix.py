@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Mixed requests, each of which must be answered as it is alone and cold: python3 tests/serve/mix.py BUILD/linnet [--requests N] [--seed N] [--model KIND]
+"""Mixed requests, each of which must be answered as it is alone and cold: python3 tests/serve/mix.py BUILD/linnet [--requests N] [-- FLAGS]
 
 Two servers have one model. One is asked many things at a time, prompts that begin alike, of all lengths, with every way of sampling, streams that are read,
 and streams whose reader goes away; its cache is so small that states come and go. The other one, with no cache, is asked the same one after the other.
@@ -108,12 +108,12 @@ def agrees(part, whole, all_of_it, chat):
     return all(text(by_index[c["index"]]).startswith(text(c)) for c in part)
 
 
-def run(linnet, model, n, seed, clients=24, batch=240, say=print, environment=None):
+def run(linnet, model, n, seed, clients=24, batch=240, say=print, environment=None, flags=()):
     """(requests, mismatches, hits of the cache, end of both servers)"""
     draws, wrong, done = Draws(seed), [], 0
     local = threading.local()
-    with Server(linnet, model, *FLAGS, "--cache", CACHE[Path(model).name], env=environment) as busy, Server(linnet, model, *FLAGS, "--cache", 0, env=environment) as alone, \
-            concurrent.futures.ThreadPoolExecutor(clients) as pool:
+    start = lambda cache: Server(linnet, model, *FLAGS, *flags, "--cache", cache, env=environment)  # noqa: E731
+    with start(CACHE[Path(model).name]) as busy, start(0) as alone, concurrent.futures.ThreadPoolExecutor(clients) as pool:
         connection = alone.connect()
         begin = time.monotonic()
         while done < n:
@@ -144,10 +144,11 @@ def main():
     a.add_argument("--seed", type=int, default=1)
     a.add_argument("--model", choices=("recurrent", "hybrid"), default="hybrid")
     a.add_argument("--trainer", help="another build of linnet that trains the model, where LINNET is a slow one")
+    a.add_argument("flags", nargs="*", help="for linnet serve, behind --: --device cuda")
     o = a.parse_args()
     with tempfile.TemporaryDirectory(prefix="linnet-serve-") as folder:
         model = train(os.path.abspath(o.trainer or o.linnet), folder, o.model)
-        wrong, counts, ends = run(os.path.abspath(o.linnet), model, o.requests, o.seed)
+        wrong, counts, ends = run(os.path.abspath(o.linnet), model, o.requests, o.seed, flags=o.flags)
     for request, part, whole in wrong[:3]:
         print(json.dumps({"request": request, "together": part, "alone": whole}))
     for code, err, seconds in ends:
