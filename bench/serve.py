@@ -3,7 +3,7 @@
 
 1. as many texts at once as there are slots, short prompts, greedy: tokens a second while all of them are being written;
 2. the time to the first token behind a prefix that no request had before, and behind the same prefix again with another end: medians of --repeats.
-One JSON line. `linnet bench decode --batch SLOTS` says what the model does without a server."""
+One JSON line. `linnet bench decode --config MODEL/config.json --batch SLOTS` says what the model does without a server."""
 import argparse
 import concurrent.futures
 import json
@@ -61,10 +61,11 @@ def main():
     a.add_argument("--tokens", type=int, default=256)
     a.add_argument("--prefix", type=int, default=8000)
     a.add_argument("--repeats", type=int, default=5)
-    a.add_argument("flags", nargs="*")
-    o = a.parse_args()
+    mine = sys.argv[1:sys.argv.index("--")] if "--" in sys.argv else sys.argv[1:]
+    flags = sys.argv[len(mine) + 2:]
+    o = a.parse_args(mine)
     draws = random.Random(2)
-    with Server(os.path.abspath(o.linnet), o.model, "--slots", o.slots, "--context", o.prefix + o.tokens + 1024, *o.flags) as server:
+    with Server(os.path.abspath(o.linnet), o.model, "--slots", o.slots, "--context", o.prefix + o.tokens + 1024, *flags) as server:
         vocabulary = server.ask("/tokenizer_info")[1]["vocab_size"]
         ids = lambda n: [draws.randrange(vocabulary) for _ in range(n)]  # noqa: E731
         rate(server, o.slots, 32, vocabulary)  # plans are made, graphs recorded

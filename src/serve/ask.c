@@ -9,7 +9,7 @@
 #include "generate/prompt.h"
 #include "hub/json.h"
 
-enum { MOST_ALTERNATIVES = 20, MOST_STOPS = 64, DEFAULT_TOKENS = 16, SHOWN = 80 };
+enum { MOST_ALTERNATIVES = 20, MOST_STOPS = 64, MOST_TEXTS = 1 << 16, DEFAULT_TOKENS = 16, SHOWN = 80 };
 #define UNSAID INT64_MIN
 
 typedef struct {
@@ -289,6 +289,8 @@ static linnet_status read_prompts(reading *k, const json_t *prompt)
         return wrong(k, "prompt", prompt, "a string, a list of ids, or a list of such");
     if ((int64_t)n > k->v->o.waiting)
         return lnt_fail(k->c, LINNET_EINVAL, "prompt has %zu prompts, expected at most %lld", n, (long long)k->v->o.waiting);
+    if (lnt_bytes(n, (size_t)k->r->n) > MOST_TEXTS)
+        return lnt_fail(k->c, LINNET_EINVAL, "prompt has %zu prompts of %d choices, expected at most %d texts", n, k->r->n, MOST_TEXTS);
     LNT_TRY(room_for_prompts(k, n));
     for (size_t i = 0; i < n; i++) {
         const json_t *one = several ? json_array_get(prompt, i) : prompt;

@@ -144,11 +144,11 @@ def main():
     a.add_argument("--seed", type=int, default=1)
     a.add_argument("--model", choices=("recurrent", "hybrid"), default="hybrid")
     a.add_argument("--trainer", help="another build of linnet that trains the model, where LINNET is a slow one")
-    a.add_argument("flags", nargs="*", help="for linnet serve, behind --: --device cuda")
-    o = a.parse_args()
+    mine = sys.argv[1:sys.argv.index("--")] if "--" in sys.argv else sys.argv[1:]
+    o = a.parse_args(mine)
     with tempfile.TemporaryDirectory(prefix="linnet-serve-") as folder:
         model = train(os.path.abspath(o.trainer or o.linnet), folder, o.model)
-        wrong, counts, ends = run(os.path.abspath(o.linnet), model, o.requests, o.seed, flags=o.flags)
+        wrong, counts, ends = run(os.path.abspath(o.linnet), model, o.requests, o.seed, flags=sys.argv[len(mine) + 2:])
     for request, part, whole in wrong[:3]:
         print(json.dumps({"request": request, "together": part, "alone": whole}))
     for code, err, seconds in ends:
