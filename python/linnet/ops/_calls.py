@@ -187,7 +187,8 @@ class Plan:
         self.forward_kept = Call(self, names + [o.row.name for o in self.kept], False) if self.kept else self.forward
         self.backwards: dict[tuple[tuple[bool, ...], tuple[bool, ...]], Call] = {}
         self.dtypes: Any = None  # the caller's: of wide tensors and of the others
-        self.casts: Any = None   # and which inputs are to be converted to what
+        self.casts: Any = None   # which inputs are to be converted to what
+        self.device: Any = None  # and where calls run
 
     def backward(self, cotangents: tuple[bool, ...], wanted: tuple[bool, ...]) -> Call:
         """The call for cotangents of these outputs and gradients of these given tensors."""

@@ -11,7 +11,7 @@ from typing import Any, Optional, Sequence
 import torch
 
 from linnet._library import Context, error_of, library
-from linnet.ops._calls import BF16, F32, F64, Call, Operator, Plan, results, state_tuple
+from linnet.ops._calls import BF16, F32, F64, Call, Operator, Output, Plan, results, state_tuple
 
 CODES = {torch.float32: F32, torch.bfloat16: BF16, torch.float64: F64}
 ALIGNED = 16  # bytes that a GPU's kernels read at once
@@ -107,38 +107,36 @@ def device_of(device: torch.device) -> Device:
     return found
 
 
-def _new(plan: Plan, outputs: Sequence[Any], like: torch.device) -> list[torch.Tensor]:
+def _forward(plan: Plan, addresses: list[int], call: Call, more: Sequence[Output]) -> list[torch.Tensor]:
+    """Outputs, and behind them what is kept besides; the inputs' addresses are there."""
+    device = plan.device
     wide, narrow = plan.dtypes
-    return [_empty(o.shape, dtype=wide if o.row.wide else narrow, device=like) for o in outputs]
-
-
-def _forward(plan: Plan, device: Device, given: Sequence[torch.Tensor], keep: bool) -> tuple[list[torch.Tensor], list[torch.Tensor]]:
-    outs = _new(plan, plan.outputs, device.device)
-    kept = _new(plan, plan.kept, device.device) if keep and plan.kept else []
-    addresses = [t.data_ptr() for t in given]
-    for t in outs:
+    outs = []
+    for o in (*plan.outputs, *more) if more else plan.outputs:
+        t = _empty(o.shape, dtype=wide if o.row.wide else narrow, device=device.device)
+        outs.append(t)
         addresses.append(t.data_ptr())
-    for t in kept:
-        addresses.append(t.data_ptr())
-    device.run(plan.forward_kept if keep else plan.forward, addresses)
-    return outs, kept
+    device.run(call, addresses)
+    return outs
 
 
 class _Function(torch.autograd.Function):
     @staticmethod
-    def forward(ctx: Any, plan: Plan, device: Device, *given: torch.Tensor) -> tuple[torch.Tensor, ...]:
-        outs, kept = _forward(plan, device, given, True)
-        ctx.plan, ctx.device = plan, device
+    def forward(ctx: Any, plan: Plan, addresses: list[int], *given: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        outs = _forward(plan, addresses, plan.forward_kept, plan.kept)
+        n = len(plan.outputs)
+        ctx.plan = plan
         ctx.set_materialize_grads(False)
-        ctx.save_for_backward(*given, *[outs[i] for i in plan.kept_outputs], *kept)
+        ctx.save_for_backward(*given, *[outs[i] for i in plan.kept_outputs], *outs[n:])
         for o, differentiable in zip(outs, plan.differentiable):
             if not differentiable:
                 ctx.mark_non_differentiable(o)
-        return tuple(outs)
+        return tuple(outs[:n])
 
     @staticmethod
     def backward(ctx: Any, *cotangents: Optional[torch.Tensor]) -> tuple[Any, ...]:
-        plan, device = ctx.plan, ctx.device
+        plan: Plan = ctx.plan
+        device = plan.device
         if torch.is_grad_enabled():  # create_graph: what comes back would be a constant to whoever differentiates it
             raise RuntimeError(f"{plan.op.name}: gradients of gradients (create_graph) are not offered")
         n = len(plan.given)
@@ -217,14 +215,19 @@ def _dtypes(op: Operator, tensors: Sequence[Optional[torch.Tensor]]) -> tuple[to
     return wide or torch.float32, torch.float32
 
 
+def _only_tensors(op: Operator, inputs: Sequence[Any], states: Sequence[Any]) -> None:
+    for row, t in zip([*op.inputs, *(s.first for s in op.states)], [*inputs, *states]):
+        if t is not None and not isinstance(t, torch.Tensor):
+            raise TypeError(f"{op.name}: {row.argument} is a {type(t).__name__}, expected a torch.Tensor as the others are")
+
+
 def _make(op: Operator, key: Any, inputs: Sequence[Any], states: Sequence[Any], options: dict[str, Any], final: bool, offsets: Any, form: str, chunk: int,
           impl: Optional[str], reports: bool) -> Plan:
+    _only_tensors(op, inputs, states)
     tensors = [*inputs, *states]
     rows = [*op.inputs, *(s.first for s in op.states)]
     first = next(t for t in tensors if t is not None)
     for row, t in zip(rows, tensors):
-        if t is not None and not isinstance(t, torch.Tensor):
-            raise TypeError(f"{op.name}: {row.argument} is a {type(t).__name__}, expected a torch.Tensor as the others are")
         if t is not None and t.device != first.device:
             raise ValueError(f"{op.name}: {row.argument} is on {t.device}, but {rows[0].argument} is on {first.device}")
     wide, narrow = _dtypes(op, inputs)
@@ -239,25 +242,39 @@ def run(op: Operator, inputs: tuple[Any, ...], keys: tuple[str, ...], values: tu
         chunk: Optional[int], impl: Optional[str], reports: bool) -> Any:
     states: tuple[Any, ...] = state_tuple(op, state) if state is not None else ()
     offsets = None if cu_seqlens is None else offsets_of(cu_seqlens)
-    given = [t for t in inputs if t is not None]
-    if states:
-        given += [t for t in states if t is not None]
-    device = device_of(given[0].device)
-    key = (tuple([None if t is None else (t.shape, t.dtype, t.device) for t in inputs + states]), values, final, offsets, form, chunk, impl, reports,
-           device.device)
+    given, sizes, gradient, dense = [], [values, final, offsets, form, chunk, impl, reports], False, True
+    try:
+        for t in inputs + states if states else inputs:
+            if t is None:
+                sizes.append(None)
+                continue
+            given.append(t)
+            sizes += (t.shape, t.dtype, t.device)
+            if t.requires_grad:
+                gradient = True
+            if not t.is_contiguous():
+                dense = False
+    except AttributeError:
+        _only_tensors(op, inputs, states)
+        raise
+    key = tuple(sizes)
     plan = op.plans.get(key)
     if plan is None:
         plan = _make(op, key, inputs, states or (None,) * len(op.states), dict(zip(keys, values)), final, offsets, form, chunk or 0, impl, reports)
+        plan.device = device_of(given[0].device)
+    device = plan.device
     if plan.casts is not None:
         given = [t.to(c) for t, c in zip(given, plan.casts)]
-    cuda, gradient = device.cuda, False
-    for i, t in enumerate(given):
-        if not t.is_contiguous() or (cuda and t.data_ptr() % ALIGNED):
-            given[i] = _dense(t, cuda)
-        if t.requires_grad:
-            gradient = True
+    if not dense or plan.casts is not None:
+        given = [t.contiguous() for t in given]
+    addresses = [t.data_ptr() for t in given]
+    if device.cuda:
+        for i, address in enumerate(addresses):
+            if address % ALIGNED:
+                given[i] = given[i].clone()
+                addresses[i] = given[i].data_ptr()
     if gradient and torch.is_grad_enabled():
-        outs: Any = _Function.apply(plan, device, *given)
+        outs: Any = _Function.apply(plan, addresses, *given)
     else:
-        outs, _ = _forward(plan, device, given, False)
+        outs = _forward(plan, addresses, plan.forward, ())
     return results(plan, op, outs, final, reports)
