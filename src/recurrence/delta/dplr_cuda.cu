@@ -10,6 +10,7 @@
  *
  * where what has a row's place is a number and the rest a vector along it. Nothing is divided; e^{gk} = 0 resets what it is a factor of. */
 #include "recurrence/decay/decay_vector.cuh"
+#include "recurrence/recur_cuda.cuh"
 
 extern "C" {
 #include "recurrence/recur_args.h"
@@ -453,30 +454,4 @@ const char *declines(const void *args, bool)
 
 } // namespace
 
-extern "C" {
-extern const lnt_recur_impl lnt_dplr_row_cuda, lnt_dplr_recurrent_cuda;
-const lnt_recur_impl lnt_dplr_row_cuda = {
-    .name = "row-cuda",
-    .form = LINNET_FORM_CHUNK,
-    .device = LNT_DEVICE_CUDA,
-    .needs = 80,
-    .declines = declines,
-    .workspace = workspace,
-    .forward = NULL,
-    .backward = NULL,
-    .put_forward = forward,
-    .put_backward = backward,
-};
-const lnt_recur_impl lnt_dplr_recurrent_cuda = {
-    .name = "recurrent-cuda",
-    .form = LINNET_FORM_RECURRENT,
-    .device = LNT_DEVICE_CUDA,
-    .needs = 80,
-    .declines = declines,
-    .workspace = NULL,
-    .forward = NULL,
-    .backward = NULL,
-    .put_forward = forward,
-    .put_backward = NULL,
-};
-}
+LNT_CUDA_FORMS(lnt_dplr, row, declines, workspace, forward, backward, NULL, forward)
