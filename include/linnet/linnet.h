@@ -10,9 +10,14 @@
  * - Strings are UTF-8. Strings handed in are copied; strings handed out belong to the object they came from.
  * - Destroying NULL does nothing.
  * - Threads: one context serves one thread at a time; several contexts may live in several threads. A model is used with the context that it
- *   was made with, and no other. A configuration or a tokenizer belongs to no context: a tokenizer never changes once it is open and may be
- *   read by many threads; a configuration may be handed from thread to thread, but linnet_config_json and what sets a key change it. The
- *   error's text is the context's. Functions without a context may be called from everywhere at once.
+ *   was made with, and no other; linnet_model_share makes one of its weights for another context, so that threads run a model side by side. A
+ *   configuration or a tokenizer belongs to no context: a tokenizer never changes once it is open and may be read by many threads; a
+ *   configuration may be handed from thread to thread, but linnet_config_json and what sets a key change it. The error's text is the context's.
+ *   Functions without a context may be called from everywhere at once.
+ * - The library's own threads are OpenMP's: each thread that calls has one team, made by the first call that needs it, of as many threads as the
+ *   context at hand says, and shared with the caller's own OpenMP code in that thread. A context of one thread makes no thread and waits for none:
+ *   a program with a thread pool of its own has a context of one thread in each of its threads, with sessions on models that they share. Called
+ *   from inside a parallel region the library does the work in the thread that calls. All of these give the same bits.
  * - The threads of GCC's OpenMP wait in a loop unless GOMP_SPINCOUNT=10000 (or OMP_WAIT_POLICY=passive) is in the environment when the program
  *   starts.
  * Since 0.1 unless a declaration says otherwise. */
@@ -55,6 +60,22 @@ typedef enum {
 
 /* Short name of a status, for example "invalid argument"; static storage. */
 LINNET_API const char *linnet_status_name(linnet_status s);
+
+/* ---- memory ---------------------------------------------------------------------------------------------------------------- */
+
+/* Where the library's host memory comes from. Both functions are called from any thread that calls the library and from those it makes, several at
+ * once. What libraries below take for themselves is theirs: JSON while a file is read, scratch of matrix products, stacks of threads. */
+typedef struct {
+    size_t size;
+    void *user;
+    void *(*allocate)(void *user, size_t bytes, size_t alignment); /* bytes > 0, a multiple of `alignment`, a power of two; NULL: none left */
+    void (*release)(void *user, void *block);                      /* never NULL */
+} linnet_allocator;
+#define LINNET_ALLOCATOR_INIT { sizeof(linnet_allocator), NULL, NULL, NULL }
+
+/* Take memory there, for the whole process and until it ends. Before any other call: LINNET_EINVAL once the library has allocated something, and
+ * where a function is missing. linnet_free gives back to it too. */
+LINNET_API linnet_status linnet_allocator_set(const linnet_allocator *a);
 
 /* ---- context --------------------------------------------------------------------------------------------------------------- */
 
@@ -167,6 +188,10 @@ LINNET_API linnet_status linnet_model_load(linnet_context *c, const char *folder
 /* Write config.json and model.safetensors (float32 master weights), each replaced atomically. */
 LINNET_API linnet_status linnet_model_save(linnet_context *c, const linnet_model *m, const char *folder);
 LINNET_API void linnet_model_destroy(linnet_model *m);
+/* The model `m`, which belongs to a context of one thread, for the context `c` of another: with the same weights, which are not copied. Both contexts
+ * have the same device. What `m` is given away by this way is read by all and changed by none: `m` outlives it and is not trained meanwhile, and
+ * neither trainers nor linnet_parameter_write take the shared one. No other thread uses m's context during the call. */
+LINNET_API linnet_status linnet_model_share(linnet_context *c, const linnet_model *m, linnet_model **out);
 
 typedef struct {
     size_t size;

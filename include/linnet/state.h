@@ -13,7 +13,8 @@
  *
  * Memory. A session allocates when it meets a shape for the first time (the first piece, the first step, the first logits, more states at once than
  * before), and never after that. A session, its states and its model belong to the context that the model was made with, and to one thread at a
- * time, as that does. A model is neither trained nor destroyed while it has sessions.
+ * time, as that does. A model is neither trained nor destroyed while it has sessions. Several threads run one model's weights side by side, each with
+ * a context, a model of linnet_model_share and sessions of its own; states go from one to another as files.
  *
  * Errors stay on the context of the model, as everywhere. What is refused before a run has changed no state. A run that fails half way (there is no
  * memory, say) leaves the states of the call lost: they can be destroyed, and be the target of linnet_state_copy; all else refuses them.

@@ -150,7 +150,7 @@ linnet_status linnet_bench_train(linnet_context *c, linnet_model *m, const linne
 {
     linnet_bench_train_options o = LINNET_BENCH_TRAIN_OPTIONS_INIT;
     linnet_bench_train_result r = {.size = sizeof r};
-    LNT_TRY(lnt_model_check(c, m));
+    LNT_TRY(lnt_model_check_own(c, m));
     LNT_TRY(lnt_options_take(c, "bench_train", options, &o));
     LNT_TRY(lnt_result_check(c, out));
     linnet_status s = measure(c, m, &o, &r);

@@ -203,8 +203,8 @@ static const struct kind {
 #define STRUCTURE(name, type) {#name, sizeof(type), (int)(sizeof of_##name / sizeof *of_##name), of_##name}
 #define KIND(name) STRUCTURE(name, linnet_##name##_options)
     KIND(context), KIND(train), KIND(eval), KIND(generate), KIND(op), KIND(bench_op), KIND(bench_train), KIND(bench_decode), KIND(task),
-    KIND(compare), {"task_callbacks", sizeof(linnet_task_callbacks), 0, NULL}, KIND(trainer), STRUCTURE(micro_batch, linnet_micro_batch),
-    KIND(session), STRUCTURE(session_call, linnet_session_call), KIND(server), KIND(chat),
+    KIND(compare), {"task_callbacks", sizeof(linnet_task_callbacks), 0, NULL}, {"allocator", sizeof(linnet_allocator), 0, NULL},
+    KIND(trainer), STRUCTURE(micro_batch, linnet_micro_batch), KIND(session), STRUCTURE(session_call, linnet_session_call), KIND(server), KIND(chat),
 };
 
 static const struct kind *find_kind(const char *name)

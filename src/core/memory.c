@@ -5,6 +5,9 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "core/border.h"
+#include "core/context.h"
+
 bool lnt_mul(int64_t a, int64_t b, int64_t *out)
 {
     return a >= 0 && b >= 0 && !__builtin_mul_overflow(a, b, out);
@@ -24,10 +27,26 @@ linnet_status lnt_size_product(lnt_ctx *c, const char *what, int n, const int64_
     return LINNET_OK;
 }
 
-/* ---- allocator with a failure hook ---- */
+/* ---- the allocator: the system's or the caller's, with a failure hook ---- */
 
 static atomic_llong calls, fail_at;
 static atomic_size_t largest;
+
+static void *take_aligned(void *user, size_t bytes, size_t alignment) { return (void)user, aligned_alloc(alignment, bytes); }
+static void give_back(void *user, void *block) { (void)user, free(block); }
+
+static linnet_allocator allocator = {sizeof allocator, NULL, take_aligned, give_back};
+static atomic_bool in_use; /* from the first allocation on: what one allocator gave no other can take back */
+
+linnet_status linnet_allocator_set(const linnet_allocator *a)
+{
+    lnt_ctx nobody = {.status = LINNET_OK}; /* there is no context yet that could keep an error's text */
+    linnet_allocator mine = LINNET_ALLOCATOR_INIT;
+    LNT_TRY(lnt_options_take(&nobody, "allocator", a, &mine));
+    if (!mine.allocate || !mine.release || atomic_load(&in_use)) return LINNET_EINVAL;
+    allocator = mine;
+    return LINNET_OK;
+}
 
 void lnt_alloc_fail_at(int64_t n)
 {
@@ -49,8 +68,12 @@ void *lnt_alloc(size_t bytes)
 {
     for (size_t most = atomic_load(&largest); bytes > most && !atomic_compare_exchange_weak(&largest, &most, bytes);) { }
     if (must_fail() || bytes > (size_t)INT64_MAX - LNT_ALIGN) return NULL;
+    if (!atomic_load_explicit(&in_use, memory_order_relaxed)) atomic_store(&in_use, true);
     size_t padded = (bytes + LNT_ALIGN - 1) / LNT_ALIGN * LNT_ALIGN;
-    return aligned_alloc(LNT_ALIGN, padded ? padded : LNT_ALIGN);
+    void *p = allocator.allocate(allocator.user, padded ? padded : LNT_ALIGN, LNT_ALIGN);
+    if (!((uintptr_t)p % LNT_ALIGN)) return p;
+    allocator.release(allocator.user, p); /* kernels would end the process with it */
+    return NULL;
 }
 
 void *lnt_calloc(size_t bytes)
@@ -69,7 +92,10 @@ void *lnt_realloc(void *old, size_t old_bytes, size_t bytes)
     return p;
 }
 
-void lnt_free(void *p) { free(p); }
+void lnt_free(void *p)
+{
+    if (p) allocator.release(allocator.user, p);
+}
 
 void linnet_free(void *p) { lnt_free(p); }
 

@@ -1,4 +1,4 @@
-/* Host memory: checked sizes, an allocator that tests can make fail, arenas by lifetime.
+/* Host memory: checked sizes, the one allocator (the system's, or the caller's: linnet_allocator_set) that tests can make fail, arenas by lifetime.
  *
  * Device memory lives behind device/device.h; what is allocated here is for descriptions, files and host-side tables. */
 #ifndef LNT_CORE_MEMORY_H

@@ -79,6 +79,7 @@ linnet_status lnt_device_open(lnt_ctx *c, const char *name, void *stream, lnt_de
 
 lnt_device *lnt_device_of(const lnt_ctx *c) { return c->device; }
 bool lnt_on_cuda(const lnt_ctx *c) { return c->device->kind == LNT_DEVICE_CUDA; }
+bool lnt_device_same(const lnt_ctx *a, const lnt_ctx *b) { return a->device->kind == b->device->kind && a->device->number == b->device->number; }
 
 linnet_status lnt_device_check(lnt_ctx *c)
 {

@@ -11,6 +11,7 @@ typedef enum { LNT_DEVICE_CPU = 0, LNT_DEVICE_CUDA = 1 } lnt_device_kind;
 typedef struct lnt_device {
     lnt_device_kind kind;
     const char *name;
+    int number;                  /* of those of a kind */
     void *(*alloc)(struct lnt_device *d, size_t bytes); /* aligned to at least 64; NULL on failure */
     void (*free)(struct lnt_device *d, void *p);
     void (*to_device)(struct lnt_device *d, void *dst, const void *host, size_t bytes);
@@ -51,6 +52,8 @@ linnet_status lnt_device_open(lnt_ctx *c, const char *name, void *stream, lnt_de
 lnt_device *lnt_device_of(const lnt_ctx *c);
 lnt_device *lnt_device_cpu(void);
 bool lnt_on_cuda(const lnt_ctx *c);
+/* What lies on the device of one context can be read on that of the other. */
+bool lnt_device_same(const lnt_ctx *a, const lnt_ctx *b);
 /* An error when work put on the device failed. Cheap; failures of running work show after a wait. */
 linnet_status lnt_device_check(lnt_ctx *c);
 

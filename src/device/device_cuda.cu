@@ -216,6 +216,7 @@ extern "C" linnet_status lnt_cuda_open(lnt_ctx *c, int index, void *stream, lnt_
         cuda_destroy(&d->base);
         return refuse(c, e);
     }
+    d->base.number = index;
     d->base.capability = p.major * 10 + p.minor;
     d->base.multiprocessors = p.multiProcessorCount;
     d->base.block_shared = p.sharedMemPerBlockOptin;

@@ -56,6 +56,31 @@ linnet_status lnt_model_check(lnt_ctx *c, const linnet_model *m)
     return lnt_hint(c, "A model is used with the context that it was made with.");
 }
 
+linnet_status lnt_model_check_own(lnt_ctx *c, const linnet_model *m)
+{
+    LNT_TRY(lnt_model_check(c, m));
+    if (!m->w) return lnt_fail(c, LINNET_EINVAL, "the model is an outline, which has no weights");
+    if (!m->w->borrowed) return LINNET_OK;
+    lnt_fail(c, LINNET_EINVAL, "the model shares the weights of another, which are read alone");
+    return lnt_hint(c, "The model that linnet_model_share was given can be changed when nobody shares it any more.");
+}
+
+linnet_status linnet_model_share(linnet_context *c, const linnet_model *m, linnet_model **out)
+{
+    LNT_NEED(c, m);
+    LNT_NEED(c, out);
+    *out = NULL;
+    if (!m->w) return lnt_fail(c, LINNET_EINVAL, "the model is an outline, which has no weights");
+    if (!lnt_device_same(c, m->c)) return lnt_fail(c, LINNET_EINVAL, "the model is on another device than this context's");
+    lnt_device_wait(m->c); /* for who wrote the weights last */
+    LNT_TRY(lnt_model_outline(c, m->config, m->dtype, out));
+    const linnet_status s = lnt_weights_share(c, (*out)->p, m->w, &(*out)->w);
+    if (s == LINNET_OK) return s;
+    linnet_model_destroy(*out);
+    *out = NULL;
+    return s;
+}
+
 linnet_status linnet_model_get_info(const linnet_model *m, linnet_model_info *out)
 {
     if (!m) return LINNET_EINVAL;

@@ -30,6 +30,8 @@ linnet_status lnt_model_view(lnt_ctx *c, const linnet_model *m, const lnt_config
 
 /* A model that a caller hands in: there, and made with this context. */
 linnet_status lnt_model_check(lnt_ctx *c, const linnet_model *m);
+/* The same, and it has weights that are its own to change. */
+linnet_status lnt_model_check_own(lnt_ctx *c, const linnet_model *m);
 
 /* A parameter of that name, elements first .. first+n of it, and where there are some, an array for them. */
 linnet_status lnt_parameter_part(lnt_ctx *c, const linnet_model *m, const char *name, int64_t first, int64_t n, const void *values,

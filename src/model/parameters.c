@@ -50,16 +50,11 @@ linnet_status linnet_parameter_find(linnet_context *c, const linnet_model *m, co
     return tell(m, q, out);
 }
 
-static linnet_status need_weights(lnt_ctx *c, const linnet_model *m)
-{
-    return m->w ? LINNET_OK : lnt_fail(c, LINNET_EINVAL, "the model is an outline, which has no weights");
-}
-
 linnet_status linnet_parameter_read(linnet_context *c, const linnet_model *m, const char *name, int64_t first, int64_t n, float *values)
 {
     const lnt_param *q;
     LNT_TRY(lnt_parameter_part(c, m, name, first, n, values, &q));
-    LNT_TRY(need_weights(c, m));
+    if (!m->w) return lnt_fail(c, LINNET_EINVAL, "the model is an outline, which has no weights");
     LNT_TRY(lnt_weights_take(m->w, q, first, values, n));
     return lnt_device_check(c);
 }
@@ -68,7 +63,7 @@ linnet_status linnet_parameter_write(linnet_context *c, linnet_model *m, const c
 {
     const lnt_param *q;
     LNT_TRY(lnt_parameter_part(c, m, name, first, n, values, &q));
-    LNT_TRY(need_weights(c, m));
+    LNT_TRY(lnt_model_check_own(c, m));
     for (int64_t i = 0; i < n; i++)
         if (!isfinite(values[i]))
             return lnt_fail(c, LINNET_EINVAL, "element %lld for \"%s\" is %g, expected a finite number", (long long)(first + i), name,

@@ -94,11 +94,19 @@ static outcome sgemm(const lnt_gemm_args *g, int64_t M, int64_t N, int64_t K, co
     return s == dnnl_success ? DONE : REFUSED;
 }
 
+static bool is_mixed(const lnt_gemm_args *g) { return g->ab != LINNET_F32 || g->c != LINNET_F32; }
+
+static size_t mixed_bytes(int64_t M, int64_t N, int64_t K)
+{
+    const int64_t depth = smaller(K, BLOCK_K);
+    return (size_t)(M * depth + N * depth + M * N) * sizeof(float);
+}
+
 /* Operands or result in bf16 on a machine without fast bf16 products: blocks are converted, and the product is a float32 one. */
 static outcome mixed_tile(const lnt_gemm_args *g, int64_t i, int64_t j, int64_t M, int64_t N)
 {
     const int64_t depth = smaller(g->K, BLOCK_K);
-    float *a = buffer_of(OPERANDS, (size_t)(M * depth + N * depth + M * N) * sizeof(float));
+    float *a = buffer_of(OPERANDS, mixed_bytes(M, N, g->K));
     if (!a) return NO_MEMORY;
     float *b = a + M * depth, *c = b + N * depth; /* a [M,k] or [k,M], b [k,N] or [N,k], c [M,N] */
     lnt_gemm_args block = *g;
@@ -118,7 +126,7 @@ static outcome mixed_tile(const lnt_gemm_args *g, int64_t i, int64_t j, int64_t 
 
 static outcome tile(const lnt_gemm_args *g, int64_t i, int64_t j, int64_t M, int64_t N)
 {
-    if (g->ab != LINNET_F32 || g->c != LINNET_F32) return mixed_tile(g, i, j, M, N);
+    if (is_mixed(g)) return mixed_tile(g, i, j, M, N);
     return sgemm(g, M, N, g->K, (const float *)g->a + (g->trans_a ? i : i * g->lda), (const float *)g->b + (g->trans_b ? j * g->ldb : j), g->beta,
                  (float *)g->C + i * g->ldc + j);
 }
@@ -147,6 +155,8 @@ static outcome tiles(lnt_ctx *c, const lnt_gemm_args *g)
 #pragma omp parallel num_threads(lnt_threads(c)) reduction(max : worst)
     {
         const sigset_t before = hold_signals();
+        /* whether it gets a tile this time or not: the same shape asks for no memory again, however the tiles fall */
+        if (is_mixed(g) && !buffer_of(OPERANDS, mixed_bytes(t.m, t.n, g->K))) worst = NO_MEMORY;
 #pragma omp for schedule(dynamic, 1) nowait
         for (int64_t p = 0; p < t.parts_m * t.parts_n; p++) {
             int64_t i = p / t.parts_n * t.m, j = p % t.parts_n * t.n;
@@ -181,6 +191,8 @@ static outcome tile_part(lnt_ctx *c, const lnt_gemm_args *g, const lnt_tile_kern
     int worst = DONE;
 #pragma omp parallel num_threads(lnt_threads(c)) reduction(max : worst)
     {
+        float *sum = sums ? buffer_of(SUMS, (size_t)(t.m * t.n) * sizeof *sum) : NULL; /* a tile or not: the same shape asks for no memory again */
+        if (sums && !sum) worst = NO_MEMORY;
 #pragma omp for schedule(static)
         for (int64_t p = 0; p < panels + strips - first_packed; p++)
             if (p < panels)
@@ -192,8 +204,8 @@ static outcome tile_part(lnt_ctx *c, const lnt_gemm_args *g, const lnt_tile_kern
             const int64_t m = p / t.parts_n * t.m, n = p % t.parts_n * t.n;
             lnt_tile_job j = {.g = g, .k0 = k0, .steps = steps, .strips = strip, .first_packed = first_packed, .panels = panel, .m0 = m,
                               .m1 = smaller(g->M, m + t.m), .n0 = n, .n1 = smaller(g->N, n + t.n), .add = g->beta != 0 || k0 > 0};
-            if (sums && !(j.sums = buffer_of(SUMS, (size_t)(t.m * t.n) * sizeof(float)))) worst = NO_MEMORY;
-            else kernels->multiply(&j);
+            j.sums = sum;
+            if (!sums || sum) kernels->multiply(&j);
         }
     }
     return worst;

@@ -33,11 +33,14 @@ typedef struct lnt_weights {
     /* No gradient yet: those of what is read as float32 are zero, those of what products alone read are anything. The next run with gradients
      * stores each of these where the first comes, and adds the others. */
     bool grad_empty;
+    bool borrowed;       /* master and work are another's */
 } lnt_weights;
 
 /* kept: LINNET_F32, or LINNET_BF16 under that dtype: what products alone read is kept in bf16 without a master. */
 linnet_status lnt_weights_create(lnt_ctx *c, const lnt_program *p, lnt_dtype dtype, lnt_dtype kept, lnt_weights **out);
 void lnt_weights_destroy(lnt_weights *w);
+/* Those of `w`, which outlive them, for another context of the same device and a program with the same parameters: to be read. */
+linnet_status lnt_weights_share(lnt_ctx *c, const lnt_program *p, const lnt_weights *w, lnt_weights **out);
 /* Draw every parameter from its own stream (its name), so that one parameter's values depend on the seed and its name alone. */
 linnet_status lnt_weights_init(lnt_weights *w, uint64_t seed);
 linnet_status lnt_weights_need_grad(lnt_weights *w); /* allocate and zero the gradients, once */

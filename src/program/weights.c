@@ -38,10 +38,19 @@ fail:
 void lnt_weights_destroy(lnt_weights *w)
 {
     if (!w) return;
-    if (w->dtype != LINNET_F32) lnt_device_free(w->c, w->work);
-    lnt_device_free(w->c, w->master);
+    if (w->dtype != LINNET_F32 && !w->borrowed) lnt_device_free(w->c, w->work);
+    if (!w->borrowed) lnt_device_free(w->c, w->master);
     lnt_device_free(w->c, w->grad);
     lnt_free(w);
+}
+
+linnet_status lnt_weights_share(lnt_ctx *c, const lnt_program *p, const lnt_weights *w, lnt_weights **out)
+{
+    lnt_weights *mine = *out = lnt_alloc(sizeof *mine);
+    if (!mine) return lnt_fail_memory(c, sizeof *mine);
+    *mine = *w;
+    mine->c = c, mine->program = p, mine->grad = NULL, mine->grad_empty = false, mine->borrowed = true;
+    return LINNET_OK;
 }
 
 linnet_status lnt_weights_need_grad(lnt_weights *w)

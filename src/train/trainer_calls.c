@@ -16,9 +16,8 @@ linnet_status linnet_trainer_create(linnet_context *c, linnet_model *m, const li
     linnet_trainer_options o = LINNET_TRAINER_OPTIONS_INIT;
     LNT_NEED(c, out);
     *out = NULL;
-    LNT_TRY(lnt_model_check(c, m));
+    LNT_TRY(lnt_model_check_own(c, m));
     LNT_TRY(lnt_options_take(c, "trainer", options, &o));
-    if (!m->w) return lnt_fail(c, LINNET_EINVAL, "the model is an outline, which has no weights");
     linnet_trainer *t;
     LNT_TRY(lnt_trainer_create(c, m, o.batch, o.length, (lnt_recompute)o.recompute, &t));
     t->o = o;
