@@ -160,23 +160,13 @@ static void print_help(const command *self, const arg *table)
         if (a->kind == ARG_HEADING) printf("\n%s%s%s\n", bold, a->name, plain);
         else print_flag(a->name, a->value ? a->value : "", a->help, default_text(a, text), width);
     }
-    print_flag("help", "", "show this text", "", width);
+    print_flag("help", "", "show this text; --help=json: the same for a program", "", width);
     printf("\n%sexample%s\n", bold, plain);
     for (const char *line = self->example; *line;) {
         int n = (int)strcspn(line, "\n");
         printf("  %.*s\n", n, line);
         line += n + (line[n] == '\n');
     }
-}
-
-/* ---- parsing ---------------------------------------------------------------------------------------------------------------- */
-
-static int help_hint(const command *self, const char *format, const char *a, const char *b, const char *detail)
-{
-    char hint[128];
-    snprintf(hint, sizeof hint, "Run `linnet %s --help` for usage and flags.", self->name);
-    if (b) return say_error(detail, hint, format, a, b);
-    return say_error(detail, hint, format, a);
 }
 
 /* Equal when there are none. */
@@ -190,6 +180,52 @@ static void limits(const arg *a, double *least, double *most)
     snprintf(structure, sizeof structure, "%.*s", (int)(dot - a->range), a->range);
     if (linnet_option_range(structure, dot + 1, least, most) != LINNET_OK) abort(); /* a mistake in the table; every table is tested */
     if (a->min > *least) *least = a->min;
+}
+
+/* The same as one JSON object. */
+static void print_json(const command *self, const arg *table)
+{
+    static const char *const kinds[] = { [ARG_SWITCH] = "switch", [ARG_SWITCH_WORD] = "switch word", [ARG_INT] = "integer", [ARG_I64] = "integer",
+                                         [ARG_U64] = "integer", [ARG_REAL] = "number", [ARG_TEXT] = "text", [ARG_DTYPE] = "dtype",
+                                         [ARG_DTYPE64] = "dtype", [ARG_LIST] = "list", [ARG_KEY] = "integer" };
+    const char *heading = "";
+    json_line j;
+    line_open(&j, stdout);
+    line_text(&j, "command", self->name);
+    line_text(&j, "summary", self->summary);
+    line_text(&j, "usage", self->usage);
+    line_text(&j, "about", self->about);
+    line_text(&j, "example", self->example);
+    line_list(&j, "flags");
+    for (const arg *a = table; a->kind != ARG_END; a++) {
+        char text[WORD];
+        double least, most;
+        if (a->kind == ARG_HEADING) heading = a->name;
+        if (a->kind == ARG_HEADING) continue;
+        limits(a, &least, &most);
+        line_item(&j);
+        line_text(&j, "flag", a->name);
+        line_text(&j, "heading", heading);
+        line_text(&j, "kind", kinds[a->kind]);
+        line_text(&j, "value", a->value);
+        line_text(&j, "help", a->help);
+        line_text(&j, "default", default_text(a, text));
+        if (least != most) line_real(&j, "least", least);
+        if (least != most && most < ARG_NO_LIMIT) line_real(&j, "most", most);
+        line_item_end(&j);
+    }
+    line_list_end(&j);
+    line_close(&j);
+}
+
+/* ---- parsing ---------------------------------------------------------------------------------------------------------------- */
+
+static int help_hint(const command *self, const char *format, const char *a, const char *b, const char *detail)
+{
+    char hint[128];
+    snprintf(hint, sizeof hint, "Run `linnet %s --help` for usage and flags.", self->name);
+    if (b) return say_error(detail, hint, format, a, b);
+    return say_error(detail, hint, format, a);
 }
 
 static const char *range_text(const arg *a, char text[WORD])
@@ -317,6 +353,9 @@ int args_parse(const command *self, const arg *table, int argc, char **argv, arg
     for (int i = 1; i < argc; i++)
         if (strcmp(argv[i], "--help") == 0 || strcmp(argv[i], "-h") == 0) {
             print_help(self, table);
+            return EXIT_GOOD;
+        } else if (strcmp(argv[i], "--help=json") == 0) {
+            print_json(self, table);
             return EXIT_GOOD;
         } else if (strcmp(argv[i], "--") == 0)
             break;

@@ -17,6 +17,7 @@ typedef struct command {
     const char *about;   /* a paragraph or two for --help, or NULL */
     const char *example;
     int (*run)(const struct command *self, int argc, char **argv); /* argv[0] is the command's name; returns the exit code */
+    const char *(*part)(int i); /* of a command made of parts: the name of the i-th, "op" of bench; NULL past the end. NULL: there are none */
 } command;
 
 /* Strings in the order given. */
@@ -60,7 +61,8 @@ typedef struct {
 #define ARG_NO_LIMIT 1e15 /* and above: no limit worth a word */
 
 /* Parse argv[1..]. What is no flag goes to `words`, at least `least` and at most `most` of them (-1: any number); `least` names them in errors.
- * Returns -1 to go on, or the exit code to leave with (--help: 0). */
+ * Returns -1 to go on, or the exit code to leave with (--help: 0). --help=json is the table as a JSON object, from which man pages and the shells'
+ * completion are made (cmake/cli_pages.py). */
 int args_parse(const command *self, const arg *table, int argc, char **argv, arg_list *words, int least, int most);
 
 /* The flags that args_parse met, by name. */

@@ -489,6 +489,8 @@ static int run(const command *self, int argc, char **argv)
     return args_run_part(self, parts, sizeof parts / sizeof *parts, "benchmark", argc, argv);
 }
 
+static const char *part(int i) { return i < (int)(sizeof parts / sizeof *parts) ? strchr(parts[i].name, ' ') + 1 : NULL; }
+
 const command cmd_bench = {
     .name = "bench",
     .summary = "time operators and models as a share of what the machine can do",
@@ -497,4 +499,5 @@ const command cmd_bench = {
              "Each part has its own flags: `linnet bench op --help`, and so on.",
     .example = "linnet bench op gated_delta_rule --dtype bf16 --record results.jsonl --label \"my laptop\"",
     .run = run,
+    .part = part,
 };

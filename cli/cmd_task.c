@@ -251,6 +251,12 @@ static int run(const command *self, int argc, char **argv)
     return code >= 0 ? code : list_tasks(json);
 }
 
+static const char *part(int i)
+{
+    const linnet_task_info *t = linnet_task_at(i);
+    return t ? t->name : NULL;
+}
+
 const command cmd_task = {
     .name = "task",
     .summary = "the experiments of the papers: synthetic tasks, and measures of a model",
@@ -258,4 +264,5 @@ const command cmd_task = {
     .about = "Without a name: the tasks that there are. Each has its own flags: `linnet task mqar --help`, and so on.",
     .example = "linnet task\nlinnet task mqar --mixer delta_net --pairs 8 --length 64\nlinnet task mesa-analysis model/ held-out.txt --out inside",
     .run = run,
+    .part = part,
 };

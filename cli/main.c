@@ -22,6 +22,25 @@ static void print_overview(FILE *f)
     fprintf(f, "\n`linnet COMMAND --help` tells more, with an example.\n");
 }
 
+/* The commands and their parts, a JSON object each. */
+static void print_json(void)
+{
+    for (int i = 0; i < COMMANDS; i++) {
+        json_line j;
+        line_open(&j, stdout);
+        line_text(&j, "command", commands[i]->name);
+        line_text(&j, "summary", commands[i]->summary);
+        line_list(&j, "parts");
+        for (int p = 0; commands[i]->part && commands[i]->part(p); p++) {
+            line_item(&j);
+            line_text(&j, "name", commands[i]->part(p));
+            line_item_end(&j);
+        }
+        line_list_end(&j);
+        line_close(&j);
+    }
+}
+
 static const command *find(const char *name)
 {
     for (int i = 0; i < COMMANDS; i++)
@@ -47,6 +66,10 @@ static int run(int argc, char **argv)
     }
     if (strcmp(argv[1], "--version") == 0) {
         printf("linnet %s\n", linnet_version());
+        return EXIT_GOOD;
+    }
+    if (strcmp(argv[1], "--help=json") == 0) {
+        print_json();
         return EXIT_GOOD;
     }
     bool help = strcmp(argv[1], "help") == 0;

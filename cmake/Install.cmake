@@ -14,6 +14,20 @@ if(LINNET_CLI)
   file(RELATIVE_PATH library_from_command /${CMAKE_INSTALL_BINDIR} /${CMAKE_INSTALL_LIBDIR})
   set_target_properties(linnet_cli PROPERTIES INSTALL_RPATH "$ORIGIN/${library_from_command}")
   install(TARGETS linnet_cli RUNTIME DESTINATION ${CMAKE_INSTALL_BINDIR})
+
+  # Man pages and the shells' completion, from the tables of flags: the command itself says what it has, so where it cannot run there are none.
+  find_package(Python3 COMPONENTS Interpreter)
+  if(Python3_Interpreter_FOUND AND NOT CMAKE_CROSSCOMPILING AND NOT LINNET_SANITIZE)
+    set(pages ${PROJECT_BINARY_DIR}/pages)
+    add_custom_command(OUTPUT ${pages}.made DEPENDS linnet_cli cmake/cli_pages.py
+      COMMAND Python3::Interpreter ${linnet_SOURCE_DIR}/cmake/cli_pages.py $<TARGET_FILE:linnet_cli> ${pages}
+      COMMAND ${CMAKE_COMMAND} -E touch ${pages}.made VERBATIM)
+    add_custom_target(linnet_pages ALL DEPENDS ${pages}.made)
+    install(DIRECTORY ${pages}/man/ DESTINATION ${CMAKE_INSTALL_MANDIR})
+    install(DIRECTORY ${pages}/bash-completion ${pages}/zsh ${pages}/fish DESTINATION ${CMAKE_INSTALL_DATADIR})
+  else()
+    message(STATUS "no man pages and no completion: they need Python 3 and a command that runs here")
+  endif()
 endif()
 
 file(RELATIVE_PATH prefix_from_pc /${CMAKE_INSTALL_LIBDIR}/pkgconfig /)
