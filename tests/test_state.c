@@ -1,7 +1,9 @@
 /* States as objects: the same splits give the same bits, alone or in company, forked, taken back, saved and loaded; every mixer and hybrid.
- * LINNET_TEST_LONG in the environment: 64 states over 2000 calls. test_state_cuda.c is this file with STATE_ON_GPU. */
+ * test_state [TEST [MODEL]]: those whose names fit the patterns. LINNET_TEST_LONG in the environment: 64 states over 2000 calls. test_state_cuda.c is
+ * this file with STATE_ON_GPU. */
 #include "model_recipes.h"
 
+#include <fnmatch.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <unistd.h>
@@ -173,25 +175,27 @@ static bool offered(const char *name, linnet_model *m)
     return false;
 }
 
-static void of_every_model(void (*check)(const char *name, linnet_model *m))
+static const char *models = "*"; /* the pattern of their names */
+
+/* Every recipe, and every mixer of the list: those without a recipe too. With `by_turns` the number of the model chooses the dtype, otherwise it is
+ * `dtype`. */
+static void of_models(void (*check)(const char *name, linnet_model *m), bool by_turns, linnet_dtype dtype)
 {
     if (!c) skip();
-    for (int i = 0; i < RECIPES; i++) {
-        linnet_model *m = model_of(c, &recipes[i], LINNET_F32);
-        if (offered(recipes[i].name, m)) check(recipes[i].name, m);
-        linnet_model_destroy(m);
-    }
-    for (int i = 0; lnt_mixer_at(i); i++) { /* those without a recipe too */
-        linnet_model *m = mixer_model(lnt_mixer_at(i)->kind.about.name, LINNET_F32);
-        if (offered(lnt_mixer_at(i)->kind.about.name, m)) check(lnt_mixer_at(i)->kind.about.name, m);
+    for (int i = 0; i < RECIPES || lnt_mixer_at(i - RECIPES); i++) {
+        const char *name = i < RECIPES ? recipes[i].name : lnt_mixer_at(i - RECIPES)->kind.about.name;
+        const linnet_dtype t = !by_turns ? dtype : i % 2 ? LINNET_BF16 : LINNET_F32;
+        if (fnmatch(models, name, 0) != 0) continue;
+        linnet_model *m = i < RECIPES ? model_of(c, &recipes[i], t) : mixer_model(name, t);
+        if (offered(name, m)) check(name, m);
         linnet_model_destroy(m);
     }
 }
 
-static void same_splits_same_bits(void **state) { (void)state, of_every_model(splits_of); }
-static void forked(void **state) { (void)state, of_every_model(forks_of); }
-static void taken_back(void **state) { (void)state, of_every_model(rollback_of); }
-static void saved_and_loaded(void **state) { (void)state, of_every_model(files_of); }
+static void same_splits_same_bits(void **state) { (void)state, of_models(splits_of, false, LINNET_F32); }
+static void forked(void **state) { (void)state, of_models(forks_of, false, LINNET_F32); }
+static void taken_back(void **state) { (void)state, of_models(rollback_of, false, LINNET_F32); }
+static void saved_and_loaded(void **state) { (void)state, of_models(files_of, false, LINNET_F32); }
 
 /* ---- company ---- */
 
@@ -230,17 +234,13 @@ static void company_of(const char *name, linnet_model *m)
 static void company_changes_no_bit(void **state)
 {
     (void)state;
-    if (!c) skip();
-    for (int level = on_gpu ? (int)lnt_cpu_machine() : LNT_CPU_BASE; level <= (int)lnt_cpu_machine(); level++) {
+    const lnt_cpu_level most = lnt_cpu();
+    for (int level = on_gpu ? (int)most : LNT_CPU_BASE; level <= (int)most; level++) {
         lnt_cpu_force((lnt_cpu_level)level);
-        for (int i = 0; i < RECIPES; i++)
-            for (int dtype = 0; dtype < 2; dtype++) {
-                linnet_model *m = model_of(c, &recipes[i], dtype ? LINNET_BF16 : LINNET_F32);
-                if (offered(recipes[i].name, m)) company_of(recipes[i].name, m);
-                linnet_model_destroy(m);
-            }
+        of_models(company_of, false, LINNET_F32);
+        of_models(company_of, false, LINNET_BF16);
     }
-    lnt_cpu_force(lnt_cpu_machine());
+    lnt_cpu_force(most);
 }
 
 /* ---- states at random ---- */
@@ -330,19 +330,31 @@ static void at_random(const char *name, linnet_model *m, int states, int calls)
     free(call);
 }
 
+static void some_calls(const char *name, linnet_model *m)
+{
+    const bool longer = getenv("LINNET_TEST_LONG") != NULL;
+    at_random(name, m, longer ? 64 : 9, longer ? 2000 : 60);
+}
+
 static void interleaved(void **state)
 {
     (void)state;
-    const bool longer = getenv("LINNET_TEST_LONG") != NULL;
+    of_models(some_calls, true, LINNET_F32);
+}
+
+static void interleaved_with_threads(void **state)
+{
+    (void)state;
     linnet_context *keep = c;
     if (!c) skip();
-    for (int i = 0; i < RECIPES; i++) {
-        c = i % 6 ? keep : MAKE_CONTEXT(3);
-        linnet_model *m = model_of(c, &recipes[i], i % 2 ? LINNET_BF16 : LINNET_F32);
-        if (offered(recipes[i].name, m)) at_random(recipes[i].name, m, longer ? 64 : 9, longer ? 2000 : 60);
+    c = MAKE_CONTEXT(3);
+    for (int i = 0; i < RECIPES; i += 6) {
+        if (fnmatch(models, recipes[i].name, 0) != 0) continue;
+        linnet_model *m = model_of(c, &recipes[i], LINNET_F32);
+        if (offered(recipes[i].name, m)) at_random(recipes[i].name, m, 9, 60);
         linnet_model_destroy(m);
-        if (c != keep) linnet_context_destroy(c);
     }
+    linnet_context_destroy(c);
     c = keep;
 }
 
@@ -367,11 +379,13 @@ static int close_all(void **state)
 }
 
 #ifndef STATE_ON_GPU
-int main(void)
+int main(int argc, char **argv)
 {
+    if (argc > 1) cmocka_set_test_filter(argv[1]);
+    if (argc > 2) models = argv[2];
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(same_splits_same_bits),  cmocka_unit_test(forked),      cmocka_unit_test(taken_back), cmocka_unit_test(saved_and_loaded),
-        cmocka_unit_test(company_changes_no_bit), cmocka_unit_test(interleaved),
+        cmocka_unit_test(company_changes_no_bit), cmocka_unit_test(interleaved), cmocka_unit_test(interleaved_with_threads),
     };
     return cmocka_run_group_tests(tests, open_all, close_all);
 }
