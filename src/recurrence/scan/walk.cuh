@@ -446,7 +446,8 @@ template <typename A> walk_args walk_args_of(const A *a, bool back)
     p.enters = (const float *)(back ? a->dsT : a->s0), p.first = (const float *)a->s0, p.leaves = (float *)(back ? a->ds0 : a->sT);
     p.dout = a->dout, p.before = a->o, p.out = back ? a->dx : a->o;
     p.cu = a->cu_seqlens_device, p.sequences = a->sequences, p.D = a->D, p.strips = (int)lnt_div_up(a->D, CH), p.turns = 1;
-    p.in_pairs = a->D % 8 == 0;
+    /* rows of parts of complex numbers may begin anywhere: lnt_recur_aligned */
+    p.in_pairs = a->D % 8 == 0 && ((uintptr_t)a->x | (uintptr_t)a->o | (uintptr_t)a->dout | (uintptr_t)a->dx) % (V * sizeof(float)) == 0;
     return p;
 }
 
