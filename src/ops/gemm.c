@@ -88,10 +88,40 @@ static void *buffer_of(slot s, size_t bytes)
 
 typedef enum { DONE, REFUSED, NO_MEMORY } outcome;
 
-static outcome sgemm(const lnt_gemm_args *g, int64_t M, int64_t N, int64_t K, const float *a, const float *b, float beta, float *c)
+static outcome sgemm(const lnt_gemm_args *g, int64_t M, int64_t N, int64_t K, const float *a, const float *b, float beta, float *c,
+                     int64_t ldc)
 {
-    dnnl_status_t s = dnnl_sgemm(g->trans_a ? 'T' : 'N', g->trans_b ? 'T' : 'N', M, N, K, g->alpha, a, g->lda, b, g->ldb, beta, c, g->ldc);
+    dnnl_status_t s = dnnl_sgemm(g->trans_a ? 'T' : 'N', g->trans_b ? 'T' : 'N', M, N, K, g->alpha, a, g->lda, b, g->ldb, beta, c, ldc);
     return s == dnnl_success ? DONE : REFUSED;
+}
+
+/* oneDNN's kernels for x86-64 begin a new sum every few hundred elements of K. Its portable one goes on from what C holds, in one chain of K
+ * additions where the tile is narrow, whose error grows with the root of K: there every part of K is a product by itself, and then added. */
+enum { PART_K = 512 };
+
+static bool adds_parts(const lnt_gemm_args *g)
+{
+#if defined(__x86_64__)
+    return (void)g, false;
+#else
+    return g->K > PART_K || g->beta != 0;
+#endif
+}
+
+static outcome deep_sgemm(const lnt_gemm_args *g, int64_t M, int64_t N, int64_t K, const float *a, const float *b, float beta, float *c)
+{
+    if (!adds_parts(g)) return sgemm(g, M, N, K, a, b, beta, c, g->ldc);
+    for (int64_t k = 0; k < K; k += PART_K) {
+        const int64_t part = smaller(PART_K, K - k);
+        const float *pa = a + (g->trans_a ? k * g->lda : k), *pb = b + (g->trans_b ? k : k * g->ldb);
+        const bool first = k == 0 && beta == 0;
+        float *sums = first ? c : buffer_of(SUMS, (size_t)(M * N) * sizeof *sums); /* [M,N] */
+        if (!sums) return NO_MEMORY;
+        const outcome o = sgemm(g, M, N, part, pa, pb, 0.0f, sums, first ? g->ldc : N);
+        if (o != DONE) return o;
+        if (!first) LNT_PICK(lnt_narrow)(c, LINNET_F32, g->ldc, sums, M, N, true);
+    }
+    return DONE;
 }
 
 static bool is_mixed(const lnt_gemm_args *g) { return g->ab != LINNET_F32 || g->c != LINNET_F32; }
@@ -117,7 +147,7 @@ static outcome mixed_tile(const lnt_gemm_args *g, int64_t i, int64_t j, int64_t 
         LNT_PICK(lnt_widen)(a, at(g->a, g->ab, g->trans_a ? k * g->lda + i : i * g->lda + k), g->ab, a_rows, a_cols, g->lda);
         LNT_PICK(lnt_widen)(b, at(g->b, g->ab, g->trans_b ? j * g->ldb + k : k * g->ldb + j), g->ab, b_rows, b_cols, g->ldb);
         block.lda = a_cols, block.ldb = b_cols;
-        outcome o = sgemm(&block, M, N, K, a, b, k ? 1.0f : 0.0f, c);
+        outcome o = deep_sgemm(&block, M, N, K, a, b, k ? 1.0f : 0.0f, c);
         if (o != DONE) return o;
     }
     LNT_PICK(lnt_narrow)((char *)g->C + (i * g->ldc + j) * (int64_t)bytes_of(g->c), g->c, g->ldc, c, M, N, g->beta != 0);
@@ -127,8 +157,8 @@ static outcome mixed_tile(const lnt_gemm_args *g, int64_t i, int64_t j, int64_t 
 static outcome tile(const lnt_gemm_args *g, int64_t i, int64_t j, int64_t M, int64_t N)
 {
     if (is_mixed(g)) return mixed_tile(g, i, j, M, N);
-    return sgemm(g, M, N, g->K, (const float *)g->a + (g->trans_a ? i : i * g->lda), (const float *)g->b + (g->trans_b ? j * g->ldb : j), g->beta,
-                 (float *)g->C + i * g->ldc + j);
+    const float *a = (const float *)g->a + (g->trans_a ? i : i * g->lda), *b = (const float *)g->b + (g->trans_b ? j * g->ldb : j);
+    return deep_sgemm(g, M, N, g->K, a, b, g->beta, (float *)g->C + i * g->ldc + j);
 }
 
 /* oneDNN's float32 kernels compute with the stack pointer inside a buffer on the heap. A signal that arrived then would have its frame written over
@@ -157,6 +187,7 @@ static outcome tiles(lnt_ctx *c, const lnt_gemm_args *g)
         const sigset_t before = hold_signals();
         /* whether it gets a tile this time or not: the same shape asks for no memory again, however the tiles fall */
         if (is_mixed(g) && !buffer_of(OPERANDS, mixed_bytes(t.m, t.n, g->K))) worst = NO_MEMORY;
+        if (adds_parts(g) && !buffer_of(SUMS, (size_t)(t.m * t.n) * sizeof(float))) worst = NO_MEMORY;
 #pragma omp for schedule(dynamic, 1) nowait
         for (int64_t p = 0; p < t.parts_m * t.parts_n; p++) {
             int64_t i = p / t.parts_n * t.m, j = p % t.parts_n * t.n;
