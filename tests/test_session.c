@@ -445,8 +445,9 @@ static int close_all(void **state)
     return rmdir(folder);
 }
 
-int main(void)
+int main(int argc, char **argv)
 {
+    if (argc > 1) cmocka_set_test_filter(argv[1]);
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(what_is_refused),   cmocka_unit_test(tensors_by_name), cmocka_unit_test(tensors_of_every_model),
         cmocka_unit_test(results_of_layers), cmocka_unit_test(memory_runs_out), cmocka_unit_test(no_allocation_after_the_first),

@@ -94,6 +94,19 @@ def inside(folder):
     do("cmake", "-S", folder, "-B", folder / "build")
 
 
+@case("every example builds with linnet's sources inside (add_subdirectory), shared and static, without optimisation, and runs")
+def built_inside(folder):
+    if not shutil.which("cmake") or not shutil.which("ninja"):
+        raise Skip("no cmake or no ninja here")
+    env = {**os.environ, **({"CMAKE_C_COMPILER_LAUNCHER": "ccache"} if shutil.which("ccache") else {})}
+    for static in ("OFF", "ON"):  # the same library, linked another way
+        do("cmake", "-S", SOURCE / "examples", "-B", folder / "build", "-G", "Ninja", f"-DLINNET_SOURCES={SOURCE}", "-DCMAKE_BUILD_TYPE=Debug",
+           f"-DLINNET_STATIC={static}", env=env)
+        do("ninja", "-C", folder / "build", *SAYS, env=env)
+        assert not (folder / "build/linnet/linnet").exists()  # the command is not built
+        examples_run({n: folder / "build" / n for n in SAYS}, folder, [n for n in SAYS if n != "train_loop"])
+
+
 @case("man pages: one for each command and each part of one, every flag in it, and man reads them without a word")
 def man_pages(folder):
     prefix = installed(folder)
