@@ -51,7 +51,7 @@ template <typename T_, bool BACK_> struct complex_rule {
     {
         float sine, cosine;
         sincosf(of.angle.x[c], &sine, &cosine);
-        const float size = fast_exp(of.log_a.x[c]);
+        const float size = expf(of.log_a.x[c]);
         e = { { size * cosine, BACK ? -size * sine : size * sine } };
         x = { { to_float(of.x[0].x[c]), to_float(of.x[1].x[c]) } };
     }

@@ -3,6 +3,13 @@
 
 namespace {
 
+/* e^x; what is below float32's normal range is 0. */
+__device__ __forceinline__ float fast_exp(float x)
+{
+    float e;
+    asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(e) : "f"(x * 1.44269504088896341f));
+    return e;
+}
 __device__ __forceinline__ float fast_root(float x)
 {
     float r;
@@ -55,7 +62,7 @@ template <typename T_, bool BACK_> struct rglru_rule {
         const float er = fast_exp(fminf(43.f, -to_float(of.r.x[c]))) + 1.f, ei = fast_exp(fminf(43.f, -to_float(of.i.x[c]))) + 1.f;
         const float both = fast_inverse(er * ei);
         k.recur = ei * both, k.input = er * both;
-        const float y = rate[c] * k.recur, w = 2.f * y, a = fast_exp(y);
+        const float y = rate[c] * k.recur, w = 2.f * y, a = expf(y);
         float s = 1.f / 5040; /* to w^6: 1.5e-9 of the sum where w is -1/4 */
         s = fmaf(s, w, 1.f / 720);
         s = fmaf(s, w, 1.f / 120);

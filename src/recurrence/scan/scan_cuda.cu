@@ -27,7 +27,7 @@ template <typename T_, bool BACK_, bool SIGNED> struct scan_rule {
     __device__ __forceinline__ void begin(const walk_args &, const place &, void *) {}
     __device__ __forceinline__ void open(const token &of, int c, bool, number<1> &e, number<1> &x, kept &k) const
     {
-        k.size = fast_exp(of.log_a.x[c]);
+        k.size = expf(of.log_a.x[c]); /* by ex2 and a product alone sT was 2.9e-6 off after 5000 tokens of decays near 1 (H200) */
         e.x[0] = SIGNED ? k.size * of.sign.x[c] : k.size;
         x.x[0] = to_float(of.x.x[c]);
     }

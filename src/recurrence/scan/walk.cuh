@@ -141,14 +141,6 @@ template <int P> __device__ __forceinline__ void put_state(float *x, const walk_
             if (x && at.there[c]) x[(at.n * P + k) * p.D + at.first + c] = z[c].x[k];
 }
 
-/* e^x; what is below float32's normal range is 0. */
-__device__ __forceinline__ float fast_exp(float x)
-{
-    float e;
-    asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(e) : "f"(x * 1.44269504088896341f));
-    return e;
-}
-
 /* What leaves the tile before: bits and mark are one word. */
 __device__ __forceinline__ float await_leaving(const unsigned long long *p)
 {

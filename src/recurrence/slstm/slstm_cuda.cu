@@ -89,6 +89,9 @@ template <int ROWS> struct group {
     __device__ __forceinline__ int64_t at_wide(int64_t i) const { return 4 * i - 3 * unit; }
 };
 
+/* Of the rows' lengths in shared memory: what follows them begins at 16 bytes. */
+__host__ __device__ constexpr int rows_room(int rows) { return (rows + 1) / 2 * 2; }
+
 __device__ __forceinline__ float or_zero(const float *p, int64_t i) { return p ? p[i] : 0.f; }
 __device__ __forceinline__ void put(float *p, int64_t i, float x)
 {
@@ -204,7 +207,8 @@ template <typename T, int ROWS> __global__ __launch_bounds__(THREADS, 1) void fo
     await_last();
     const place at(p);
     int64_t *lengths = (int64_t *)memory;
-    float *y = (float *)(lengths + ROWS), *parts = y + ROWS * padded(p.D), *sums = parts + ROWS * THREADS, *kept_R = sums + ROWS * at.columns;
+    float *y = (float *)(lengths + rows_room(ROWS)), *parts = y + ROWS * padded(p.D), *sums = parts + ROWS * THREADS;
+    float *kept_R = sums + ROWS * at.columns;
     for (int i = (int)threadIdx.x; i < ROWS * padded(p.D); i += THREADS) y[i] = 0.f; /* behind the rows' ends too */
     at.keep_R(p, kept_R);
     unsigned step = 1;
@@ -334,7 +338,7 @@ template <typename T, int ROWS> __global__ __launch_bounds__(THREADS, 1) void ba
     await_last();
     const place at(p);
     int64_t *lengths = (int64_t *)memory;
-    float *shares = (float *)(lengths + ROWS), *pre = shares + THREADS, *kept_R = pre + ROWS * at.columns;
+    float *shares = (float *)(lengths + rows_room(ROWS)), *pre = shares + THREADS, *kept_R = pre + ROWS * at.columns;
     for (int i = (int)threadIdx.x; i < ROWS * at.columns; i += THREADS) pre[i] = 0.f;
     at.keep_R(p, kept_R);
     unsigned step = 1;
@@ -471,7 +475,7 @@ size_t fore_workspace(const void *args, bool, int) { return workspace(args, fals
 size_t shared_floats(const slstm_args &p, int rows, bool back)
 {
     const size_t columns = (size_t)4 << p.shift, R = p.resident ? (size_t)p.D * (columns + GAP) : 0;
-    return 2 * (size_t)rows + (size_t)rows * columns + R + (back ? THREADS : (size_t)rows * (size_t)((p.D + 3) / 4 * 4 + THREADS));
+    return 2 * (size_t)rows_room(rows) + (size_t)rows * columns + R + (back ? THREADS : (size_t)rows * (size_t)((p.D + 3) / 4 * 4 + THREADS));
 }
 
 template <typename T, int ROWS> void put_rows(slstm_args p, bool back, const lnt_cuda *d)
