@@ -577,7 +577,8 @@ template <typename T> static void put(const lnt_ttt_args *a, const lnt_cuda *d, 
                               y.parts, one_by_one };
     if (!y.ctas) return;
     auto *kernel = back ? titans_backward<T> : titans_forward<T>;
-    if (shared > 48 << 10) lnt_cuda_note((lnt_cuda *)d, cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, (int)shared));
+    /* beside the arena there are a few static arrays: together they may be more than a block gets unasked */
+    lnt_cuda_note((lnt_cuda *)d, cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, (int)shared));
     kernel<<<(unsigned)y.ctas, TTT_THREADS, shared, d->stream>>>(x);
     if (!back) return;
     const int64_t square = (int64_t)a->D * a->D;

@@ -702,7 +702,8 @@ template <typename T, int LAYERS> static void put(const lnt_ttt_args *a, const l
                      y.parts, one_by_one };
     if (!y.ctas) return;
     auto *kernel = back ? ttt_backward<T, LAYERS> : ttt_forward<T, LAYERS>;
-    if (shared > 48 << 10) lnt_cuda_note((lnt_cuda *)d, cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, (int)shared));
+    /* beside the arena there are a few static arrays: together they may be more than a block gets unasked */
+    lnt_cuda_note((lnt_cuda *)d, cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, (int)shared));
     kernel<<<(unsigned)y.ctas, TTT_THREADS, shared, d->stream>>>(x);
     if (!back) return;
     int64_t at = 0;

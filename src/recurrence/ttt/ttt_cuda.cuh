@@ -219,6 +219,13 @@ __device__ __forceinline__ void tile_of_halves(float (&acc)[NT][4], int i0, int 
 
 __device__ __forceinline__ void put_element(ttt_mode mode, float *c, float x) { *c = mode == TTT_SET ? x : mode == TTT_ADD ? *c + x : *c - x; }
 
+/* Of a product of one tile: one array for all kinds of products (a template's own would be one each, which the levels above leave no room for). */
+static __device__ __forceinline__ float (*product_parts())[16][16]
+{
+    __shared__ float part[4][16][16];
+    return part;
+}
+
 /* C (=, +=, -=) A B, [M,N] from [M,K] and [K,N], A's columns times scale [K] and bias [N] added where they are given. By bf16 in two parts where the
  * call is of that type, else in float32. EXACT: A's numbers are those of bf16, and there is no scale. Ends with a barrier. */
 template <bool HALF, bool EXACT = false>
@@ -231,7 +238,7 @@ __device__ __noinline__ void product(ttt_mode mode, int M, int N, int K, ttt_ope
         const int wide = (N + 8 * NT - 1) / (8 * NT), tiles = (M + 15) / 16 * wide, r = lane >> 2, c2 = 2 * (lane & 3);
         const bool whole = ((M | N | K) & 15) == 0, aa = A.columns == 1, ba = B.rows == 1;
         if (whole && tiles == 1 && K % 64 == 0 && aa && ba) { /* one tile: a quarter of k a warp, added in order */
-            __shared__ float part[4][16][16];
+            float (*part)[16][16] = product_parts();
             if (warp < 4) {
                 float acc[NT][4] = {};
                 whole_tile<true, true, EXACT>(acc, 0, 0, warp * (K / 4), (warp + 1) * (K / 4), A, B, scale);
