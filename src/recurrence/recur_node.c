@@ -15,19 +15,21 @@
 
 static bool is_state(const lnt_recur_attr *x, int row) { return x->op->tensors[row].role == LNT_T_STATE && lnt_recur_has(&x->call, row); }
 
-/* Float32 numbers of one sequence's state in row `row`. */
-static int64_t state_count(const lnt_recur_attr *x, int row)
-{
-    lnt_recur_call one = x->call;
-    one.head.sequences = 1;
-    return lnt_recur_elements(&one, row);
-}
-
 static int state_rows(const lnt_recur_attr *x)
 {
     int n = 0;
     for (int i = 0; x->op->tensors[i].name; i++) n += is_state(x, i);
     return n;
+}
+
+/* Bytes of one sequence's state in row `row`. Of several, each begins at a multiple of 16, as kernels on a GPU want it; where there is one tensor,
+ * those of all sequences are one too, without gaps. */
+static int64_t state_bytes(const lnt_recur_attr *x, int row)
+{
+    lnt_recur_call one = x->call;
+    one.head.sequences = 1;
+    const int64_t bytes = lnt_recur_elements(&one, row) * 4;
+    return state_rows(x) == 1 ? bytes : (bytes + 15) / 16 * 16;
 }
 
 int64_t lnt_recur_state_size(const lnt_node *n, int64_t capacity, lnt_dtype dtype)
@@ -37,7 +39,7 @@ int64_t lnt_recur_state_size(const lnt_node *n, int64_t capacity, lnt_dtype dtyp
     (void)capacity;
     (void)dtype;
     for (int i = 0; x->op->tensors[i].name; i++)
-        if (is_state(x, i)) bytes += state_count(x, i) * 4;
+        if (is_state(x, i)) bytes += state_bytes(x, i);
     return bytes;
 }
 
@@ -56,7 +58,7 @@ int lnt_recur_state_tensors(const lnt_node *n, int64_t capacity, lnt_dtype dtype
         size_t length;
         while ((letter = lnt_recur_next_letter(&shape, &length)) && t->ndim < LNT_STATE_DIMS)
             if (letter[0] != 'N') t->dim[t->ndim++] = lnt_recur_letter(x->op, &x->call, letter, length);
-        at += state_count(x, i) * 4;
+        at += state_bytes(x, i);
     }
     return count;
 }
@@ -259,7 +261,7 @@ static void set_states(const lnt_recur_attr *x, lnt_recur_call *a, char *state)
         if (!is_state(x, i)) continue;
         lnt_recur_set(a, &x->op->tensors[i], state);
         lnt_recur_set(a, &x->op->tensors[i + 2], state);
-        state += state_count(x, i) * 4;
+        state += state_bytes(x, i);
     }
 }
 
