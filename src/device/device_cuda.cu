@@ -144,6 +144,7 @@ static void cuda_destroy(lnt_device *d)
 static const lnt_device calls = {
     .kind = LNT_DEVICE_CUDA,
     .name = NULL,
+    .number = 0,
     .alloc = cuda_alloc,
     .free = cuda_free,
     .to_device = cuda_to_device,
