@@ -4,23 +4,29 @@
 
 typedef struct {
     lnt_mlp_options size; /* first */
-    bool use_receptance;
+    bool use_receptance, mix_is_own;
 } options;
 
 static const lnt_option keys[] = {
     LNT_MLP_KEYS_OF(4, "3.5, without a receptance 4", "hidden_ratio hidden_size, rounded up"),
     LNT_SWITCH(options, use_receptance, true, "outputs times sigmoid(receptance), as in RWKV-6"),
+    LNT_SWITCH(options, mix_is_own, false, "mu is the share of the token itself, as in RWKV-4, not that of the one before"),
 };
+
+static lnt_buf mix(lnt_program *p, const options *o, lnt_buf x, lnt_buf before, const char *name)
+{
+    const lnt_init half = {LNT_INIT_CONST, 0.5, 0};
+    return o->mix_is_own ? lnt_lerp_param(p, before, x, name, half) : lnt_lerp_param(p, x, before, name, half);
+}
 
 static lnt_buf build(lnt_program *p, const lnt_layer *l, lnt_buf x)
 {
     const options *o = l->options;
-    const lnt_init half = {LNT_INIT_CONST, 0.5, 0};
     lnt_buf before = lnt_token_shift(p, x);
-    lnt_buf k = lnt_linear(p, lnt_lerp_param(p, x, before, "key.mu", half), "key", lnt_mlp_width(l, o->use_receptance ? 3.5 : 4, 1, 1));
+    lnt_buf k = lnt_linear(p, mix(p, o, x, before, "key.mu"), "key", lnt_mlp_width(l, o->use_receptance ? 3.5 : 4, 1, 1));
     lnt_buf y = lnt_back_linear(p, l, lnt_activation(p, k, LNT_SQUARED_RELU, 1, false), "value");
     if (!o->use_receptance) return y;
-    lnt_buf r = lnt_linear(p, lnt_lerp_param(p, x, before, "receptance.mu", half), "receptance", l->width);
+    lnt_buf r = lnt_linear(p, mix(p, o, x, before, "receptance.mu"), "receptance", l->width);
     return lnt_glu(p, r, y, LNT_SIGMOID);
 }
 

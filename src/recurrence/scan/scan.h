@@ -80,7 +80,19 @@ typedef struct {
     void *dx, *dr, *di, *dlambda, *ds0; /* written, not added to; NULL: not wanted */
 } lnt_rglru_args;
 
-extern const lnt_recur_impl lnt_s4d_reference, lnt_rglru_reference;
+/* RWKV-4's: a mean of values with weights e^k that decay by the channel's own rate, as sums under a common factor e^m. */
+typedef struct {
+    LNT_RECUR_HEAD
+    int32_t D;
+    const void *k, *v;      /* x [T,D] */
+    const void *w, *u;      /* f [D]: -e^w is the log of a token's decay; u is added to the current token's k when it is read */
+    const void *a0, *b0, *m0, *daT, *dbT, *dmT; /* f [N,D]; NULL: zeros */
+    const void *dout;       /* x [T,D]; NULL: zeros */
+    void *o, *aT, *bT, *mT; /* x [T,D]; f [N,D], NULL: not wanted */
+    void *dk, *dv, *dw, *du, *da0, *db0, *dm0; /* written, not added to; NULL: not wanted */
+} lnt_wkv_args;
+
+extern const lnt_recur_impl lnt_s4d_reference, lnt_rglru_reference, lnt_wkv_reference;
 extern const lnt_recur_impl lnt_scan_reference, lnt_selective_reference, lnt_complex_reference;
 extern const lnt_recur_case lnt_scan_cases[];
 
