@@ -74,7 +74,7 @@ static int on_step(void *user, const linnet_train_progress *p)
 {
     view *v = user;
     keep_beside(v, p);
-    if (p->note && !v->json) progress_print(&v->bar, "%s", p->note);
+    if (p->note) progress_print(&v->bar, "%s", p->note);
     if (v->json) json_step(p);
     else draw_step(v, p);
     v->last_step = p->step;
@@ -115,12 +115,23 @@ static void name_given(linnet_train_options *o)
     o->n_given = given->count;
 }
 
+static void say_beginning(linnet_context *c, const linnet_train_options *o, view *v)
+{
+    linnet_config *k = NULL;
+    if (linnet_config_load(c, o->init, &k) != LINNET_OK) return; /* who trains says why */
+    const char *class_name = linnet_config_class(k);
+    progress_print(&v->bar, "begins with the weights of %s, a fresh optimizer; saved as %s", o->init,
+                   class_name ? class_name : "linnet's own model type");
+    linnet_config_destroy(k);
+}
+
 static int train(const machine_args *m, const model_args *shape, linnet_train_options *o, view *v, int argc, char **argv)
 {
     linnet_context *c = NULL;
     linnet_config *config = NULL;
     int code = machine_open(m, &c);
-    if (!code) code = o->resume ? model_args_resumed(c, shape, o->out, &config) : model_args_config(c, shape, &config);
+    if (!code && o->resume) code = model_args_resumed(c, shape, o->out, &config);
+    else if (!code && !o->init) code = model_args_config(c, shape, &config);
     if (!code && !o->field) say_of_texts(c, o->texts, o->n_texts);
     if (!code) {
         progress_open(&v->bar, v->json ? stderr : stdout);
@@ -128,6 +139,7 @@ static int train(const machine_args *m, const model_args *shape, linnet_train_op
         else if (!v->json) progress_print(&v->bar, "%s, %s", linnet_machine(c), linnet_dtype_name(m->dtype));
         if (!v->json && config && !o->resume && !linnet_config_class(config))
             progress_print(&v->bar, "saved as linnet's own model type: no class of flash-linear-attention computes this model");
+        if (!v->json && o->init && !o->resume) say_beginning(c, o, v);
         stop_watch();
         stop_outlive_output();
         o->progress = on_step;
@@ -171,6 +183,8 @@ static int run(const command *self, int argc, char **argv)
         {"held-out", ARG_TEXT, &o.held_out, "TEXT", "file or folder to evaluate on; without it the last part of the texts", .fallback = ""},
         {"held-out-share", ARG_REAL, &o.held_out_share, "X", "how much of the texts that last part is", .range = "train.held_out_share"},
         {"field", ARG_TEXT, &o.field, "KEY", "the texts are JSON lines, of which this field is read, each a document", .fallback = ""},
+        {"init", ARG_TEXT, &o.init, "DIR", "begin with this folder's model, weights and tokenizer, and a fresh optimizer",
+         .fallback = ""},
         {"tokenizer", ARG_TEXT, &o.tokenizer, "PATH", "tokenizer.json, a folder with one or with encoder.json and vocab.bpe, or bytes",
          .fallback = "bytes"},
         {"train-tokenizer", ARG_I64, &o.train_tokenizer, "N", "train a byte-level BPE of N ids on the texts first",
@@ -183,7 +197,8 @@ static int run(const command *self, int argc, char **argv)
         {"minutes", ARG_REAL, &minutes, "M", "stop and save after this time; without --steps, the number of steps is measured and fixed", 1e-3, 1e6,
          ""},
         {"resume", ARG_SWITCH, &o.resume,
-         .help = "go on from the checkpoint in --out, bit for bit, with its model and settings; a flag that says otherwise is refused"},
+         .help = "go on from the checkpoint in --out, bit for bit, with its model and settings; a flag that says otherwise is refused, but that "
+                 "--steps lengthens a run which is at its end"},
         {"optimisation", ARG_HEADING},
         {"batch", ARG_I64, &o.batch, "N", "sequences in one pass", .range = "train.batch"},
         {"length", ARG_I64, &o.length, "N", "tokens of a sequence", .range = "train.length"},
@@ -217,6 +232,10 @@ static int run(const command *self, int argc, char **argv)
     if (code >= 0) return code;
     if (!o.out) return say_error(NULL, "Run `linnet train --help` for usage and flags.", "--out is missing: a folder for the checkpoint");
     if (o.train_tokenizer && o.tokenizer) return say_error(NULL, "Leave one of them out.", "--tokenizer and --train-tokenizer exclude each other");
+    const bool described = shape.mixer || shape.pattern || shape.config || shape.preset || shape.set.count;
+    if (o.init && described && !o.resume)
+        return say_error(NULL, "Leave out one or the other.", "%s is a model already, flags of section \"model\" describe a new one", o.init);
+    if (o.init && o.train_tokenizer) return say_error(NULL, "Leave one of them out.", "--init and --train-tokenizer exclude each other");
     o.texts = texts.item;
     o.n_texts = texts.count;
     if (steps) o.steps = steps;

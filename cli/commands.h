@@ -5,6 +5,7 @@
 #include "args.h"
 
 extern const command cmd_train, cmd_eval, cmd_generate, cmd_chat, cmd_serve, cmd_tokenize, cmd_logits, cmd_inspect, cmd_mixers, cmd_task, cmd_sweep,
+    cmd_convert,
     cmd_compare, cmd_op, cmd_bench;
 
 /* The table of runs, printed, and with `out` their page there; returns the exit code. */

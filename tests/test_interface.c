@@ -173,6 +173,17 @@ static void null_is_refused(void **state)
         SAID(linnet_task_run(ctx, linnet_task_at(i)->name, &task, NULL)); /* neither configuration nor model */
         REFUSED(linnet_task_run(none, linnet_task_at(i)->name, &task, NULL));
     }
+    linnet_convert_options convert = LINNET_CONVERT_OPTIONS_INIT;
+    linnet_convert_result converted = {.size = 3};
+    SAID(linnet_convert(ctx, NULL, folder, &convert, NULL));
+    SAID(linnet_convert(ctx, folder, NULL, &convert, NULL));
+    SAID(linnet_convert(ctx, folder, file, NULL, NULL));
+    SAID(linnet_convert(ctx, folder, file, &convert, NULL)); /* to what? */
+    convert.to = "linnet";
+    SAID(linnet_convert(ctx, folder, file, &convert, &converted));
+    REFUSED(linnet_convert(none, folder, file, &convert, NULL));
+    convert.dtype = LINNET_U8;
+    SAID(linnet_convert(ctx, folder, file, &convert, NULL));
     linnet_compare_options compared = LINNET_COMPARE_OPTIONS_INIT;
     SAID(linnet_compare(ctx, NULL, NULL));
     SAID(linnet_compare(ctx, &compared, NULL));

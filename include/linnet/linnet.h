@@ -193,6 +193,25 @@ LINNET_API void linnet_model_destroy(linnet_model *m);
  * neither trainers nor linnet_parameter_write take the shared one. No other thread uses m's context during the call. */
 LINNET_API linnet_status linnet_model_share(linnet_context *c, const linnet_model *m, linnet_model **out);
 
+enum { LINNET_CONVERT_KEEP = -1 };
+typedef struct {
+    size_t size;
+    const char *to;      /* "linnet"; "fla" or "transformers": the first class of theirs that computes the model; or a model type */
+    int32_t dtype;       /* linnet_dtype of the tensors, F32, BF16 or F16; LINNET_CONVERT_KEEP: each its own */
+    int64_t shard_bytes; /* most bytes of tensors in a file, but that each has one at least; 0: no limit */
+} linnet_convert_options;
+#define LINNET_CONVERT_OPTIONS_INIT { sizeof(linnet_convert_options), NULL, LINNET_CONVERT_KEEP, 5000000000 }
+typedef struct {
+    size_t size;
+    char model_type[64], class_name[64]; /* class_name "": linnet's own type, which no other library loads */
+    int64_t parameters, bytes;           /* of the tensors */
+    int64_t files, weight_files;
+} linnet_convert_result;
+/* Write the model of the folder `in` into the folder `out`, which is not there or is empty, and appears whole or not at all. Tokenizer files and
+ * generation_config.json go along. A model that no class of what was asked for computes is refused. result may be NULL. */
+LINNET_API linnet_status linnet_convert(linnet_context *c, const char *in, const char *out, const linnet_convert_options *o,
+                                        linnet_convert_result *result);
+
 typedef struct {
     size_t size;
     int64_t parameters, vocabulary, width, layers;
@@ -286,7 +305,9 @@ typedef struct {
     const char *tokenizer;        /* as linnet_tokenizer_open; NULL: "bytes" */
     int64_t train_tokenizer;      /* > 0: train a BPE of this vocabulary on the training text instead */
     const char *out;              /* checkpoint folder */
-    int32_t resume;               /* continue from `out`, bit for bit, with its settings; the texts must be the same, held_out too */
+    /* Continue from `out`, bit for bit, with its settings; the texts must be the same, held_out too. Where the run is at its end and `given` names
+     * more `steps` than it had, it goes on to those, at the learning rate that a run of so many has there; a limit of its time is dropped. */
+    int32_t resume;
     int64_t steps;                /* optimizer steps; 0: as many as fit into max_seconds, measured on the first ones and then fixed */
     double max_seconds;           /* stop (and save) after this wall time; 0: no limit */
     int64_t batch, length;        /* sequences of `length` tokens in one micro-batch */
@@ -309,13 +330,17 @@ typedef struct {
     int32_t n_given;
     const char *field;            /* texts, held_out too, are JSON lines, of which this field is read; "meta.text" is one of an object inside. NULL:
                                    * they are text. As the texts, it is named again to resume */
+    /* A checkpoint folder to begin with: its model, weights and (unless `tokenizer` says another) tokenizer, and a fresh optimizer; the configuration
+     * handed over is NULL then. Resuming, it says nothing. NULL: weights are drawn. */
+    const char *init;
 } linnet_train_options;
 #define LINNET_TRAIN_OPTIONS_INIT                                                                                                   \
     { sizeof(linnet_train_options), NULL, 0, NULL, 0.1,                        /* texts n_texts held_out held_out_share */          \
       NULL, 0, NULL, 0, 1000, 0,                                  /* tokenizer train_tokenizer out resume steps max_seconds */      \
       8, 256, 1, 2e-3, 0.1, LINNET_WARMUP_AUTO,                           /* batch length accumulate rate share of it warmup */     \
       0.9, 0.95, 1e-8, 0.1, 1.0, 1,                                         /* beta1 beta2 epsilon weight_decay clip seed */        \
-      250, 65536, 250, 0, LINNET_RECOMPUTE_NONE, NULL, NULL, LINNET_F32, NULL, 0, NULL }  /* eval_every eval_tokens save_every isolate */
+      250, 65536, 250, 0, LINNET_RECOMPUTE_NONE, NULL, NULL, LINNET_F32, NULL, 0, /* eval_every eval_tokens save_every isolate */ \
+      NULL, NULL }                                                                            /* field init */
 
 /* Train `config` and leave in `out`: config.json, model.safetensors, tokenizer.json, train_state.safetensors (optimizer moments, random and data
  * position) and log.jsonl. Resuming, config may be NULL, and must be the checkpoint's otherwise. One call at a time may train in a folder; a loss or

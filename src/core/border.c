@@ -152,6 +152,10 @@ static const range of_task[] = {
 static const range of_compare[] = {FIELD(O, n_runs, I32, 1, 1e6)};
 #undef O
 
+#define O linnet_convert_options
+static const range of_convert[] = {FIELD(O, dtype, I32, LINNET_CONVERT_KEEP, LINNET_F16), FIELD(O, shard_bytes, I64, 0, ENDLESS)};
+#undef O
+
 #define O linnet_session_options
 static const range of_session[] = {
     FIELD(O, slots, I64, 1, MOST_BATCH),
@@ -203,7 +207,7 @@ static const struct kind {
 #define STRUCTURE(name, type) {#name, sizeof(type), (int)(sizeof of_##name / sizeof *of_##name), of_##name}
 #define KIND(name) STRUCTURE(name, linnet_##name##_options)
     KIND(context), KIND(train), KIND(eval), KIND(generate), KIND(op), KIND(bench_op), KIND(bench_train), KIND(bench_decode), KIND(task),
-    KIND(compare), {"task_callbacks", sizeof(linnet_task_callbacks), 0, NULL}, {"allocator", sizeof(linnet_allocator), 0, NULL},
+    KIND(compare), {"task_callbacks", sizeof(linnet_task_callbacks), 0, NULL}, {"allocator", sizeof(linnet_allocator), 0, NULL}, KIND(convert),
     KIND(trainer), STRUCTURE(micro_batch, linnet_micro_batch), KIND(session), STRUCTURE(session_call, linnet_session_call), KIND(server), KIND(chat),
 };
 

@@ -60,6 +60,13 @@ void lnt_file_unmap(lnt_file_view *v)
     *v = (lnt_file_view){0};
 }
 
+void lnt_file_forget(const lnt_file_view *v, const void *part, size_t bytes)
+{
+    const uintptr_t page = (uintptr_t)sysconf(_SC_PAGESIZE), at = (uintptr_t)part;
+    const uintptr_t from = (at + page - 1) / page * page, to = (at + bytes) / page * page;
+    if (v->mapped && from < to) madvise((void *)from, to - from, MADV_DONTNEED);
+}
+
 linnet_status lnt_file_read(lnt_ctx *c, const char *path, size_t limit, char **data, size_t *size)
 {
     int fd;

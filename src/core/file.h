@@ -14,6 +14,8 @@ typedef struct {
 /* Map a file for reading (an empty file gives data = "" and size 0). */
 linnet_status lnt_file_map(lnt_ctx *c, const char *path, lnt_file_view *out);
 void lnt_file_unmap(lnt_file_view *v);
+/* A part of the map need not stay in memory; it is read again when somebody asks for it. */
+void lnt_file_forget(const lnt_file_view *v, const void *part, size_t bytes);
 /* Read a whole file into memory that ends in an extra 0 byte; free with lnt_free. Refuses files above `limit` bytes. */
 linnet_status lnt_file_read(lnt_ctx *c, const char *path, size_t limit, char **data, size_t *size);
 

@@ -99,9 +99,13 @@ const lnt_arch_other *lnt_arch_other_key(const lnt_arch *a, const char *key)
 
 double lnt_arch_number(const lnt_config *k, const char *key)
 {
-    const lnt_part *m = &k->mixers[0];
-    const lnt_given v = lnt_option_get(lnt_option_find(&m->kind->options, key), m->options);
-    return v.kind == LNT_GIVEN_REAL ? v.real : (double)v.integer;
+    for (int i = 0; i < k->n_mixers; i++) {
+        const lnt_part *m = &k->mixers[i];
+        const lnt_option *o = lnt_option_find(&m->kind->options, key);
+        const lnt_given v = o ? lnt_option_get(o, m->options) : (lnt_given){0};
+        if (o) return v.kind == LNT_GIVEN_REAL ? v.real : (double)v.integer;
+    }
+    return 0;
 }
 
 /* ---- which class says it ---- */
@@ -139,26 +143,59 @@ static bool says_attn(const lnt_arch *a, const lnt_part *p)
 
 static bool kind_is(const lnt_part *p, lnt_family f, const char *name) { return p->kind == (name ? lnt_kind_find(f, name) : lnt_kind_at(f, 0)); }
 
+/* The rule for an MLP's width says nothing beside the width. */
+static bool overruled(const lnt_part *p, const char *key)
+{
+    const lnt_option *width = lnt_option_find(&p->kind->options, "intermediate_size");
+    return width && lnt_option_get(width, p->options).kind != LNT_GIVEN_NULL && (!strcmp(key, "hidden_ratio") || !strcmp(key, "multiple_of"));
+}
+
+static bool same_options(const lnt_part *p, const lnt_part *q)
+{
+    const lnt_options *t = &p->kind->options;
+    if (p->kind != q->kind) return false;
+    for (int r = 0; r < t->n; r++) {
+        if (overruled(p, t->row[r].key) && overruled(q, t->row[r].key)) continue;
+        const lnt_given u = lnt_option_get(&t->row[r], p->options), v = lnt_option_get(&t->row[r], q->options);
+        if (u.kind != v.kind || u.real != v.real) return false;
+    }
+    return true;
+}
+
 bool lnt_config_equal(const lnt_config *a, const lnt_config *b)
 {
-    const lnt_options *s, *t;
-    const lnt_part *p, *q;
+    const lnt_part *part;
     void *x, *y;
-    for (int i = 0; (s = lnt_config_table(a, i, &x, &p)) != NULL; i++) {
-        t = lnt_config_table(b, i, &y, &q);
-        if (!t || (p && (p->kind != q->kind || (i > 3 && lnt_config_uses(a, i - 4) != lnt_config_uses(b, i - 4))))) return false;
-        for (int r = 0; r < s->n && (i < 4 || lnt_config_uses(a, i - 4)); r++) {
-            const lnt_given u = lnt_option_get(&s->row[r], x), v = lnt_option_get(&s->row[r], y);
-            if (u.kind != v.kind || u.real != v.real) return false;
-        }
+    const lnt_options *t = lnt_config_table(a, 0, &x, &part);
+    lnt_config_table(b, 0, &y, &part);
+    for (int r = 0; r < t->n; r++) {
+        const lnt_given u = lnt_option_get(&t->row[r], x), v = lnt_option_get(&t->row[r], y);
+        if (u.kind != v.kind || u.real != v.real) return false;
     }
-    return a->n_mixers == b->n_mixers && !memcmp(a->mixer_of, b->mixer_of, sizeof a->mixer_of);
+    if (!same_options(&a->block, &b->block) || !same_options(&a->norm, &b->norm) || !same_options(&a->mlp, &b->mlp)) return false;
+    for (int l = 0; l < a->num_hidden_layers; l++)
+        if (!same_options(&a->mixers[a->mixer_of[l]], &b->mixers[b->mixer_of[l]])) return false;
+    return true;
+}
+
+/* Block, norm, MLP and mixers are of the class's kinds: without them its keys say nothing. */
+static bool made_of(const lnt_arch *a, const lnt_config *k)
+{
+    if (!kind_is(&k->block, LNT_BLOCKS, a->block) || !kind_is(&k->norm, LNT_NORMS, a->norm) || !kind_is(&k->mlp, LNT_MLPS, a->mlp)) return false;
+    for (int i = 0; i < k->n_mixers; i++) {
+        const lnt_arch_layer *l = a->layers;
+        const char *name = k->mixers[i].kind->about.name;
+        if (!lnt_config_uses(k, i)) continue;
+        while (l && l->word && strcmp(l->mixer, name) != 0) l++;
+        if (l ? !l->word : strcmp(a->mixer, name) != 0) return false;
+    }
+    return true;
 }
 
 /* What is written as the class's reads back the same. */
 static bool spells(const lnt_arch *a, const lnt_config *k)
 {
-    json_t *o = a->class_name ? lnt_config_spell(a, k) : NULL;
+    json_t *o = a->class_name && made_of(a, k) ? lnt_config_spell(a, k) : NULL;
     lnt_config *again = o ? lnt_calloc(sizeof *again) : NULL;
     const bool same = again && lnt_config_of_object(NULL, a, o, again) == LINNET_OK && lnt_config_equal(k, again);
     linnet_config_destroy(again);
@@ -223,13 +260,14 @@ const char *lnt_arch_tensor_name(const lnt_arch *a, const lnt_config *k, const c
     return try == 0 || other ? out : NULL;
 }
 
-int lnt_arch_tensor_lead(const lnt_arch *a, const lnt_config *k, const char *ours)
+lnt_arch_form lnt_arch_tensor_form(const lnt_arch *a, const lnt_config *k, const char *ours)
 {
     const char *label = a ? layer_label(k, ours) : NULL;
     for (; a; a = a->base)
         for (const lnt_arch_rename *t = a->renames; t && t->ours; t++)
-            if (t->lead && meant(t->mixer, label) && strstr(ours, t->ours)) return t->lead;
-    return 0;
+            if ((t->lead || t->turned) && meant(t->mixer, label) && strstr(ours, t->ours))
+                return (lnt_arch_form){t->lead, t->turned ? (int64_t)t->turned(k) : 0};
+    return (lnt_arch_form){0, 0};
 }
 
 /* The parts of a row under `stem`, and which of them q is. */

@@ -52,9 +52,10 @@ typedef struct {
     const char *ours, *theirs;
     const char *mixer; /* in the layers of this label alone; NULL: in all */
     int lead;          /* the file's tensor has so many dimensions of 1 in front */
+    double (*turned)(const lnt_config *k); /* of ours, [a, n b], it is the transpose, [n, b, a], for this n; NULL: it is not */
 } lnt_arch_rename;
-#define LNT_RENAME(ours, theirs) {ours, theirs, NULL, 0}
-#define LNT_RENAME_IN(mixer, ours, theirs) {ours, theirs, mixer, 0}
+#define LNT_RENAME(ours, theirs) {ours, theirs, NULL, 0, NULL}
+#define LNT_RENAME_IN(mixer, ours, theirs) {ours, theirs, mixer, 0, NULL}
 
 /* Tensors of ours that are rows of one of theirs, or of theirs that are rows of one of ours. */
 typedef struct {
@@ -96,6 +97,7 @@ typedef struct lnt_arch {
 #undef X
 extern const lnt_arch lnt_arch_fla, lnt_arch_transformers, lnt_arch_causal_lm; /* bases */
 extern const lnt_arch lnt_arch_backbone, lnt_arch_linear_layers, lnt_arch_qwen_linear, lnt_arch_mamba_layers; /* bases */
+extern const lnt_arch lnt_arch_expanded; /* a base */
 
 const lnt_arch *lnt_arch_at(int i); /* in the order of archs.def; NULL past the end */
 const char *lnt_arch_name(const lnt_arch *a);
@@ -113,12 +115,16 @@ const lnt_arch_key *lnt_arch_their_key(const lnt_arch *a, const char *theirs);
 /* Whether a row of `base`, on the way from a, is one of a class that says something else of the same key of ours. */
 bool lnt_arch_shadowed(const lnt_arch *a, const lnt_arch *base, const lnt_arch_key *row);
 const lnt_arch_other *lnt_arch_other_key(const lnt_arch *a, const char *key);
-/* A key of the first mixer, which has it. */
+/* A key of the first mixer that has it; 0: none has. */
 double lnt_arch_number(const lnt_config *k, const char *key);
 /* The name in a file of our tensor; try 1: the other name that it may have. NULL: there is none. a NULL: files have our names, k may be NULL. */
 const char *lnt_arch_tensor_name(const lnt_arch *a, const lnt_config *k, const char *ours, int try, char *out, size_t size);
-/* Dimensions of 1 that the file's tensor has in front. */
-int lnt_arch_tensor_lead(const lnt_arch *a, const lnt_config *k, const char *ours);
+/* How the file's tensor lies, as lnt_arch_rename has it; turned 0: as ours. */
+typedef struct {
+    int lead;
+    int64_t turned;
+} lnt_arch_form;
+lnt_arch_form lnt_arch_tensor_form(const lnt_arch *a, const lnt_config *k, const char *ours);
 
 /* Where a parameter stands in files, when it is not a tensor of its own. */
 enum { LNT_ARCH_PARTS = 8 };
@@ -137,8 +143,13 @@ linnet_status lnt_arch_find_place(lnt_ctx *c, const lnt_arch *a, const lnt_confi
 /* The keys of a configuration as the architecture's class reads them, without those kept from a file; NULL: out of memory, or the class cannot say
  * it. config_write.c. */
 json_t *lnt_config_spell(const lnt_arch *a, const lnt_config *k);
-/* The same configuration, whatever it is called and came from. archs.c. */
+/* The same model, whatever it and its layers are called and came from. archs.c. */
 bool lnt_config_equal(const lnt_config *a, const lnt_config *b);
+/* The configuration as `a` says it, read back from what is written; *out NULL: it cannot say it. retype.c. */
+linnet_status lnt_config_as(lnt_ctx *c, const lnt_config *k, const lnt_arch *a, lnt_config **out);
+/* The same for what a word asks for: "linnet"; "fla" or "transformers", the first type of theirs that can, its own before others; or a model type.
+ * LINNET_EINVAL where there is none. retype.c. */
+linnet_status lnt_config_retype(lnt_ctx *c, const lnt_config *k, const char *to, lnt_config **out);
 
 /* Read the text of a config.json; `path` is for messages. config_read.c. */
 linnet_status lnt_config_parse(lnt_ctx *c, const char *path, const char *text, size_t bytes, lnt_config **out);

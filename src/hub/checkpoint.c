@@ -12,13 +12,23 @@ static void print_shape(char *text, size_t size, const int64_t *dim, int ndim)
     if (n < (int)size) snprintf(text + n, size - (size_t)n, "]");
 }
 
-/* t has the dimensions dim, or after `lead` dimensions of 1 those. */
-static linnet_status check_tensor(lnt_ctx *c, const lnt_safetensors *s, const char *name, int ndim, const int64_t *dim, int lead,
+int lnt_checkpoint_shape(lnt_arch_form form, int ndim, const int64_t *dim, int64_t want[LNT_ST_MAX_DIMS])
+{
+    for (int i = 0; i < LNT_ST_MAX_DIMS; i++) want[i] = 1;
+    if (form.turned) {
+        want[0] = form.turned, want[1] = dim[1] / form.turned, want[2] = dim[0];
+        return 3;
+    }
+    memcpy(want + form.lead, dim, (size_t)ndim * sizeof *dim);
+    return ndim + form.lead;
+}
+
+/* t has the dimensions dim, in the file's form. */
+static linnet_status check_tensor(lnt_ctx *c, const lnt_safetensors *s, const char *name, int ndim, const int64_t *dim, lnt_arch_form form,
                                   const lnt_st_tensor *t)
 {
-    int64_t want[LNT_ST_MAX_DIMS] = {1, 1, 1, 1};
-    memcpy(want + lead, dim, (size_t)ndim * sizeof *dim);
-    ndim += lead;
+    int64_t want[LNT_ST_MAX_DIMS];
+    ndim = lnt_checkpoint_shape(form, ndim, dim, want);
     if (!t) {
         lnt_fail(c, LINNET_EFORMAT, "tensor \"%s\" is missing", name);
         return lnt_detail(c, "Looked for in %s, which holds %d tensors.", s->path, s->n);
@@ -80,11 +90,8 @@ static void piece_name(const lnt_arch_place *x, int64_t i, char *out, size_t siz
     else snprintf(out, size, "%s", x->theirs);
 }
 
-/* Calls f for every tensor that parameter q is made of; of tensors that hold several of ours, at each of them. */
-typedef linnet_status visit(lnt_ctx *c, const lnt_safetensors *s, const char *name, const lnt_st_tensor *t, const lnt_param *q,
-                            const lnt_arch_place *x, int64_t piece, void *user);
-static linnet_status each_tensor(lnt_ctx *c, const lnt_safetensors *s, const lnt_naming *n, const lnt_program *p, const lnt_param *q, visit *f,
-                                 void *user)
+linnet_status lnt_checkpoint_each(lnt_ctx *c, const lnt_safetensors *s, const lnt_naming *n, const lnt_program *p, const lnt_param *q,
+                                  lnt_checkpoint_visit *f, void *user)
 {
     lnt_arch_place x;
     bool found;
@@ -116,7 +123,7 @@ static linnet_status find_left_over(lnt_ctx *c, const lnt_safetensors *s, const 
     bool *used = lnt_calloc(lnt_bytes((size_t)s->n, sizeof *used));
     linnet_status status = used || !s->n ? LINNET_OK : lnt_fail_memory(c, (size_t)s->n);
     *given = NULL;
-    for (int i = 0; status == LINNET_OK && i < lnt_param_count(p); i++) status = each_tensor(c, s, n, p, lnt_param_at(p, i), mark_used, used);
+    for (int i = 0; status == LINNET_OK && i < lnt_param_count(p); i++) status = lnt_checkpoint_each(c, s, n, p, lnt_param_at(p, i), mark_used, used);
     for (int i = 0; status == LINNET_OK && i < s->n && !*given; i++) {
         bool fine = used[i] || !strcmp(s->tensors[i].name, "lm_head.weight");
         for (const lnt_arch *a = n->a; a; a = a->base)
@@ -136,13 +143,13 @@ static linnet_status check_part(lnt_ctx *c, const lnt_safetensors *s, const char
     (void)piece;
     memcpy(dim, q->dim, sizeof dim);
     if (x) dim[0] = x->pieces > 1 ? q->dim[0] / x->pieces : x->groups * x->all;
-    return check_tensor(c, s, name, q->ndim, dim, x ? 0 : lnt_arch_tensor_lead(n->a, n->k, q->name), t);
+    return check_tensor(c, s, name, q->ndim, dim, x ? (lnt_arch_form){0, 0} : lnt_arch_tensor_form(n->a, n->k, q->name), t);
 }
 
 linnet_status lnt_checkpoint_check(lnt_ctx *c, const lnt_safetensors *s, const lnt_naming *n, const lnt_program *p)
 {
     const char *given = NULL;
-    for (int i = 0; i < lnt_param_count(p); i++) LNT_TRY(each_tensor(c, s, n, p, lnt_param_at(p, i), check_part, (void *)(uintptr_t)n));
+    for (int i = 0; i < lnt_param_count(p); i++) LNT_TRY(lnt_checkpoint_each(c, s, n, p, lnt_param_at(p, i), check_part, (void *)(uintptr_t)n));
     if (n->strict) LNT_TRY(find_left_over(c, s, n, p, &given));
     if (!given) return LINNET_OK;
     lnt_fail(c, LINNET_EFORMAT, "tensor \"%s\" belongs to no parameter of this model", given);
@@ -152,9 +159,19 @@ linnet_status lnt_checkpoint_check(lnt_ctx *c, const lnt_safetensors *s, const l
 
 enum { BLOCK = 1 << 20 };
 typedef struct {
-    lnt_weights *w;
-    float *arena, *block;
+    const lnt_naming *n;
+    lnt_weights *w;           /* where to: there, */
+    float *arena, *host;      /* or to the device's arena, or to the parameter's own values on the host */
+    float *block;
 } sink;
+
+static linnet_status hand_over(lnt_ctx *c, const sink *out, const lnt_param *q, int64_t to, const float *values, int64_t n)
+{
+    if (out->w) return lnt_weights_put(out->w, q, to, values, n);
+    if (out->host) memcpy(out->host + to, values, (size_t)n * sizeof *values);
+    else lnt_to_device(c, out->arena + q->offset + to, values, (size_t)n * 4);
+    return LINNET_OK;
+}
 
 /* n elements of t from `from` on become those of q from `to` on. */
 static linnet_status take(lnt_ctx *c, const sink *out, const lnt_st_tensor *t, const lnt_param *q, int64_t from, int64_t to, int64_t n)
@@ -163,111 +180,88 @@ static linnet_status take(lnt_ctx *c, const sink *out, const lnt_st_tensor *t, c
     for (int64_t at = 0; status == LINNET_OK && at < n; at += BLOCK) {
         const int64_t m = n - at < BLOCK ? n - at : BLOCK;
         read_elements(out->block, t, from + at, m);
-        if (out->w) status = lnt_weights_put(out->w, q, to + at, out->block, m);
-        else lnt_to_device(c, out->arena + q->offset + to + at, out->block, (size_t)m * 4);
+        status = hand_over(c, out, q, to + at, out->block, m);
     }
     return status;
+}
+
+void lnt_turn(float *out, const float *in, int64_t rows, int64_t cols)
+{
+    for (int64_t i = 0; i < rows; i++)
+        for (int64_t j = 0; j < cols; j++) out[j * rows + i] = in[i * cols + j];
+}
+
+/* All of a tensor that is ours transposed. */
+static linnet_status take_turned(lnt_ctx *c, const sink *out, const lnt_st_tensor *t, const lnt_param *q)
+{
+    const size_t bytes = lnt_bytes(lnt_bytes(2, (size_t)q->count), sizeof(float));
+    float *theirs = lnt_alloc(bytes), *ours = theirs ? theirs + q->count : NULL;
+    if (!theirs) return lnt_fail_memory(c, bytes);
+    read_elements(theirs, t, 0, q->count);
+    lnt_turn(ours, theirs, q->dim[1], q->dim[0]);
+    const linnet_status s = hand_over(c, out, q, 0, ours, q->count);
+    lnt_free(theirs);
+    return s;
 }
 
 static linnet_status read_part(lnt_ctx *c, const lnt_safetensors *s, const char *name, const lnt_st_tensor *t, const lnt_param *q,
                                const lnt_arch_place *x, int64_t piece, void *user)
 {
-    (void)s, (void)name;
+    const sink *out = user;
     const int64_t row = q->dim[0] ? q->count / q->dim[0] : 0;
-    if (!x) return take(c, user, t, q, 0, 0, q->count);
-    if (x->pieces > 1) return take(c, user, t, q, 0, piece * t->count, t->count);
-    int64_t first = 0;
-    for (int i = 0; i < x->which; i++) first += x->rows[i];
-    for (int64_t g = 0; g < x->groups; g++)
-        LNT_TRY(take(c, user, t, q, (g * x->all + first) * row, g * x->rows[x->which] * row, x->rows[x->which] * row));
-    return LINNET_OK;
+    linnet_status status = LINNET_OK;
+    (void)name;
+    if (!x) {
+        const bool turned = lnt_arch_tensor_form(out->n->a, out->n->k, q->name).turned > 0;
+        status = turned ? take_turned(c, out, t, q) : take(c, out, t, q, 0, 0, q->count);
+    } else if (x->pieces > 1) {
+        status = take(c, out, t, q, 0, piece * t->count, t->count);
+    } else {
+        int64_t first = 0;
+        for (int i = 0; i < x->which; i++) first += x->rows[i];
+        for (int64_t g = 0; g < x->groups && status == LINNET_OK; g++)
+            status = take(c, out, t, q, (g * x->all + first) * row, g * x->rows[x->which] * row, x->rows[x->which] * row);
+    }
+    lnt_safetensors_forget(s, t);
+    return status;
 }
 
-/* Into w, or into arena where there is no w. */
-static linnet_status read_all(lnt_ctx *c, const lnt_safetensors *s, const lnt_naming *n, const lnt_program *p, lnt_weights *w, float *arena)
+static linnet_status read_all(lnt_ctx *c, const lnt_safetensors *s, const lnt_naming *n, const lnt_program *p, sink out)
 {
     linnet_status status = LINNET_OK;
     LNT_TRY(lnt_checkpoint_check(c, s, n, p));
-    sink out = {w, arena, lnt_alloc(BLOCK * sizeof(float))};
+    out.n = n;
+    out.block = lnt_alloc(BLOCK * sizeof(float));
     if (!out.block) return lnt_fail_memory(c, BLOCK * sizeof(float));
-    for (int i = 0; status == LINNET_OK && i < lnt_param_count(p); i++) status = each_tensor(c, s, n, p, lnt_param_at(p, i), read_part, &out);
+    for (int i = 0; status == LINNET_OK && i < lnt_param_count(p); i++) status = lnt_checkpoint_each(c, s, n, p, lnt_param_at(p, i), read_part, &out);
     lnt_free(out.block);
     return status;
 }
 
 linnet_status lnt_checkpoint_read(lnt_ctx *c, const lnt_safetensors *s, const lnt_naming *n, lnt_weights *w)
 {
-    return read_all(c, s, n, w->program, w, NULL);
+    return read_all(c, s, n, w->program, (sink){.w = w});
 }
 
 linnet_status lnt_checkpoint_read_arena(lnt_ctx *c, const lnt_safetensors *s, const lnt_naming *n, const lnt_program *p, float *arena)
 {
-    return read_all(c, s, n, p, NULL, arena);
+    return read_all(c, s, n, p, (sink){.arena = arena});
 }
 
-/* ---- a file's tensors ---- */
-
-typedef struct {
-    const lnt_naming *n;
-    const float *values;
-    lnt_arena *scratch;
-    lnt_st_tensor *list;
-    int count;
-} listing;
-
-/* Rows of several parameters in one tensor. */
-static const float *woven(const lnt_arch_place *x, const listing *l, int64_t row)
+linnet_status lnt_checkpoint_read_param(lnt_ctx *c, const lnt_safetensors *s, const lnt_naming *n, const lnt_program *p, const lnt_param *q,
+                                        float *values)
 {
-    float *all = lnt_arena_alloc(l->scratch, lnt_bytes(lnt_bytes((size_t)row, (size_t)x->all), lnt_bytes((size_t)x->groups, sizeof *all))), *at = all;
-    for (int64_t g = 0; g < x->groups && all; g++)
-        for (int i = 0; i < x->parts; i++) {
-            memcpy(at, l->values + x->part[i]->offset + g * x->rows[i] * row, (size_t)(x->rows[i] * row) * sizeof *at);
-            at += x->rows[i] * row;
-        }
-    return all;
-}
-
-/* Its list is counted where there is none. */
-static linnet_status list_part(lnt_ctx *c, const lnt_safetensors *s, const char *name, const lnt_st_tensor *found, const lnt_param *q,
-                               const lnt_arch_place *x, int64_t piece, void *user)
-{
-    listing *l = user;
-    (void)s, (void)found;
-    const bool woven_in = x && x->pieces == 1;
-    if (woven_in && x->which > 0) return LINNET_OK; /* with the first of them */
-    if (!l->list) return l->count++, LINNET_OK;
-    lnt_st_tensor *t = &l->list[l->count++];
-    const int lead = x ? 0 : lnt_arch_tensor_lead(l->n->a, l->n->k, q->name);
-    const int64_t row = q->dim[0] ? q->count / q->dim[0] : 0, rows = !x ? q->dim[0] : woven_in ? x->groups * x->all : q->dim[0] / x->pieces;
-    *t = (lnt_st_tensor){.name = lnt_arena_strdup(l->scratch, name), .dtype = LINNET_F32, .ndim = q->ndim + lead, .count = rows * row,
-                         .data = woven_in ? woven(x, l, row) : l->values + q->offset + piece * rows * row, .dim = {1, 1, 1, 1}};
-    if (!t->name || !t->data) return lnt_fail_memory(c, lnt_bytes((size_t)t->count, 4));
-    memcpy(t->dim + lead, q->dim, (size_t)q->ndim * sizeof *q->dim);
-    if (q->ndim) t->dim[lead] = rows;
-    return LINNET_OK;
-}
-
-linnet_status lnt_checkpoint_list(lnt_ctx *c, const lnt_program *p, const lnt_naming *n, const float *values, lnt_arena *scratch, int *count,
-                                  lnt_st_tensor **tensors)
-{
-    const lnt_safetensors none = {.path = ""};
-    listing l = {.n = n, .values = values, .scratch = scratch};
-    for (int turn = 0; turn < 2; turn++) {
-        for (int i = 0; i < lnt_param_count(p); i++) LNT_TRY(each_tensor(c, &none, n, p, lnt_param_at(p, i), list_part, &l));
-        if (turn) break;
-        l.list = lnt_arena_alloc(scratch, lnt_bytes((size_t)l.count + 1, sizeof *l.list));
-        if (!l.list) return lnt_fail_memory(c, lnt_bytes((size_t)l.count, sizeof *l.list));
-        l.count = 0;
-    }
-    *count = l.count;
-    *tensors = l.list;
-    return LINNET_OK;
+    sink out = {.n = n, .host = values, .block = lnt_alloc(BLOCK * sizeof(float))};
+    if (!out.block) return lnt_fail_memory(c, BLOCK * sizeof(float));
+    const linnet_status status = lnt_checkpoint_each(c, s, n, p, q, read_part, &out);
+    lnt_free(out.block);
+    return status;
 }
 
 /* ---- public: a checkpoint folder ---- */
 
 /* A folder's model, its weights compared by name, type and shape where they are there, and read where that is wanted. */
-static linnet_status open_folder(linnet_context *c, const char *folder, linnet_dtype dtype, bool weights, linnet_model **out)
+static linnet_status open_folder(linnet_context *c, const char *folder, linnet_dtype dtype, linnet_dtype kept, bool weights, linnet_model **out)
 {
     char path[4096], index[4112];
     linnet_config *k = NULL;
@@ -290,7 +284,7 @@ static linnet_status open_folder(linnet_context *c, const char *folder, linnet_d
     LNT_TRY_GOTO(s, lnt_model_outline(c, k, dtype, &m), done);
     if (file) LNT_TRY_GOTO(s, lnt_checkpoint_check(c, file, &naming, m->p), done); /* before what config.json asks for is taken */
     if (weights) {
-        LNT_TRY_GOTO(s, lnt_weights_create(c, m->p, dtype, LINNET_F32, &m->w), done);
+        LNT_TRY_GOTO(s, lnt_weights_create(c, m->p, dtype, kept, &m->w), done);
         LNT_TRY_GOTO(s, lnt_checkpoint_read(c, file, &naming, m->w), done);
     }
     *out = m;
@@ -304,57 +298,15 @@ done:
 
 linnet_status linnet_model_load(linnet_context *c, const char *folder, linnet_dtype dtype, linnet_model **out)
 {
-    return open_folder(c, folder, dtype, true, out);
+    return open_folder(c, folder, dtype, LINNET_F32, true, out);
+}
+
+linnet_status lnt_model_load_kept(lnt_ctx *c, const char *folder, linnet_dtype dtype, linnet_dtype kept, linnet_model **out)
+{
+    return open_folder(c, folder, dtype, kept, true, out);
 }
 
 linnet_status linnet_model_look(linnet_context *c, const char *folder, linnet_dtype dtype, linnet_model **out)
 {
-    return open_folder(c, folder, dtype, false, out);
-}
-
-static linnet_status stage_text(lnt_ctx *c, const char *path, const char *text, lnt_file_writer *w)
-{
-    LNT_TRY(lnt_file_begin(c, path, w));
-    linnet_status s = lnt_file_write(c, w, text, strlen(text));
-    return s == LINNET_OK ? lnt_file_sync(c, w) : s;
-}
-
-linnet_status lnt_model_stage(lnt_ctx *c, const linnet_model *m, const char *folder, lnt_file_writer w[2])
-{
-    static const char *const metadata[] = {"format", "pt"}; /* what Transformers expects to find */
-    const lnt_naming naming = {.a = lnt_arch_of(m->config), .k = m->config, .prefix = ""};
-    char path[4096];
-    lnt_arena scratch = {0};
-    linnet_status s;
-    int n = 0;
-    const size_t bytes = lnt_bytes((size_t)m->w->elements, 4);
-    float *values = lnt_alloc(bytes);
-    lnt_st_tensor *tensors = NULL;
-    const char *json = linnet_config_json(m->config);
-    w[0] = w[1] = (lnt_file_writer){0};
-    if (!values || !json) {
-        s = lnt_fail_memory(c, bytes);
-        goto done;
-    }
-    snprintf(path, sizeof path, "%s/config.json", folder);
-    LNT_TRY_GOTO(s, stage_text(c, path, json, &w[0]), done);
-    LNT_TRY_GOTO(s, lnt_weights_get(m->w, values), done);
-    LNT_TRY_GOTO(s, lnt_checkpoint_list(c, m->p, &naming, values, &scratch, &n, &tensors), done);
-    snprintf(path, sizeof path, "%s/model.safetensors", folder);
-    s = lnt_safetensors_stage(c, path, n, tensors, 1, metadata, &w[1]);
-done:
-    if (s != LINNET_OK) lnt_file_abandon(&w[0]);
-    lnt_free(values);
-    lnt_arena_free(&scratch);
-    return s;
-}
-
-linnet_status linnet_model_save(linnet_context *c, const linnet_model *m, const char *folder)
-{
-    lnt_file_writer w[2];
-    LNT_TRY(lnt_model_check(c, m));
-    LNT_NEED(c, folder);
-    LNT_TRY(lnt_make_folder(c, folder));
-    LNT_TRY(lnt_model_stage(c, m, folder, w));
-    return lnt_file_commit_all(c, w, 2);
+    return open_folder(c, folder, dtype, LINNET_F32, false, out);
 }

@@ -212,6 +212,13 @@ const lnt_st_tensor *lnt_safetensors_find(const lnt_safetensors *s, const char *
     return s->n ? bsearch(&key, s->tensors, (size_t)s->n, sizeof *s->tensors, by_name) : NULL; /* bsearch takes no NULL */
 }
 
+void lnt_safetensors_forget(const lnt_safetensors *s, const lnt_st_tensor *t)
+{
+    const uint8_t *at = t->data;
+    for (int i = 0; i < s->n_shards; i++) lnt_safetensors_forget(s->shards[i], t);
+    if (s->view.mapped && at >= s->view.data && at < s->view.data + s->view.size) lnt_file_forget(&s->view, at, (size_t)bytes_of(t));
+}
+
 const char *lnt_safetensors_metadata(const lnt_safetensors *s, const char *key)
 {
     for (int i = 0; i < s->n_metadata; i++)
@@ -269,8 +276,21 @@ linnet_status lnt_safetensors_write(lnt_ctx *c, const char *path, int n, const l
     return s;
 }
 
+static linnet_status data_there(lnt_ctx *c, void *user, int i, const void **bytes)
+{
+    (void)c;
+    *bytes = ((const lnt_st_tensor *)user)[i].data;
+    return LINNET_OK;
+}
+
 linnet_status lnt_safetensors_stage(lnt_ctx *c, const char *path, int n, const lnt_st_tensor *tensors, int n_metadata, const char *const *metadata,
                                     lnt_file_writer *w)
+{
+    return lnt_safetensors_stage_made(c, path, n, tensors, data_there, (void *)(uintptr_t)tensors, n_metadata, metadata, w);
+}
+
+linnet_status lnt_safetensors_stage_made(lnt_ctx *c, const char *path, int n, const lnt_st_tensor *tensors, lnt_st_data *data, void *user,
+                                         int n_metadata, const char *const *metadata, lnt_file_writer *w)
 {
     *w = (lnt_file_writer){0};
     json_t *header = json_object();
@@ -289,7 +309,11 @@ linnet_status lnt_safetensors_stage(lnt_ctx *c, const char *path, int n, const l
     if (s == LINNET_OK) s = lnt_file_write(c, w, prefix, PREFIX);
     if (s == LINNET_OK) s = lnt_file_write(c, w, text, length);
     if (s == LINNET_OK) s = lnt_file_write(c, w, "        ", pad);
-    for (int i = 0; s == LINNET_OK && i < n; i++) s = lnt_file_write(c, w, tensors[i].data, (size_t)bytes_of(&tensors[i]));
+    for (int i = 0; s == LINNET_OK && i < n; i++) {
+        const void *bytes = NULL;
+        s = data(c, user, i, &bytes);
+        if (s == LINNET_OK) s = lnt_file_write(c, w, bytes, (size_t)bytes_of(&tensors[i]));
+    }
     if (s == LINNET_OK) s = lnt_file_sync(c, w);
     if (s != LINNET_OK) lnt_file_abandon(w);
     lnt_free(text);

@@ -51,4 +51,11 @@ linnet_status lnt_safetensors_write(lnt_ctx *c, const char *path, int n, const l
 linnet_status lnt_safetensors_stage(lnt_ctx *c, const char *path, int n, const lnt_st_tensor *tensors, int n_metadata, const char *const *metadata,
                                     lnt_file_writer *w);
 
+/* The same of tensors whose data is made when its turn comes: data(c, user, i, &bytes) hands out the i-th's, good until the next call. */
+typedef linnet_status lnt_st_data(lnt_ctx *c, void *user, int i, const void **bytes);
+linnet_status lnt_safetensors_stage_made(lnt_ctx *c, const char *path, int n, const lnt_st_tensor *tensors, lnt_st_data *data, void *user,
+                                         int n_metadata, const char *const *metadata, lnt_file_writer *w);
+/* A tensor's bytes were read and need not stay in memory where its file is mapped. */
+void lnt_safetensors_forget(const lnt_safetensors *s, const lnt_st_tensor *t);
+
 #endif

@@ -202,6 +202,15 @@ bool lnt_settings_given(const linnet_train_options *o, const char *name)
     return false;
 }
 
+/* More steps than a run at its end had are so many more to go, whatever time it was given. */
+static void lengthen(const lnt_run_settings *asked, lnt_run_settings *was)
+{
+    if (!lnt_settings_given(&asked->o, "steps") || was->at.step != was->at.steps || asked->at.steps <= was->at.steps) return;
+    was->lengthened = was->at.steps;
+    was->at.steps = asked->at.steps;
+    was->o.max_seconds = 0;
+}
+
 linnet_status lnt_settings_read(lnt_ctx *c, const char *path, const char *(*get)(const void *from, const char *key), const void *from,
                                 lnt_run_settings *r)
 {
@@ -223,6 +232,7 @@ linnet_status lnt_settings_read(lnt_ctx *c, const char *path, const char *(*get)
     }
     LNT_TRY(check_counters(c, path, &was));
     r->at.steps = r->o.steps; /* asked for as an option, kept as a counter */
+    lengthen(r, &was);
     for (int i = 0; i < N; i++) {
         const setting *s = &settings[i];
         if (!lnt_settings_given(&r->o, name_of(s)) || strcmp(file_text(s, r, a), file_text(s, &was, b)) == 0) continue;

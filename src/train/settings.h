@@ -16,6 +16,7 @@ typedef struct {
     linnet_train_options o;
     linnet_dtype dtype;
     lnt_run_position at;
+    int64_t lengthened; /* the run had ended with so many steps, and is to go on; 0: not so */
 } lnt_run_settings;
 
 enum { LNT_SETTINGS = 30 }; /* more than there are */
@@ -27,7 +28,7 @@ linnet_status lnt_settings_check(lnt_ctx *c, const lnt_run_settings *r);
 /* Key and value by turns, for the metadata of a file; returns how many pairs, 0: out of memory. */
 int lnt_settings_list(const lnt_run_settings *r, lnt_arena *scratch, const char *pairs[2 * LNT_SETTINGS]);
 /* Replace r's settings by those that `get(from, key)` has (NULL: not there); LINNET_EFORMAT where one is missing, no number, out of range, or at odds
- * with the others. What o.given names must have been the same. */
+ * with the others. What o.given names must have been the same, but that a run at its end may be given more steps. */
 linnet_status lnt_settings_read(lnt_ctx *c, const char *path, const char *(*get)(const void *from, const char *key), const void *from,
                                 lnt_run_settings *r);
 

@@ -44,6 +44,7 @@ typedef struct {
     int32_t *ids, *targets;    /* host, [batch*length] */
     int64_t *cu;               /* host, [batch*length+1], with isolate_documents */
     linnet_train_progress progress;
+    char note[400];
     double rate_clock, rate_tokens; /* moving window of tokens/s */
 } run;
 
@@ -96,12 +97,26 @@ static int next_batch(void *user, int64_t step, int64_t micro, linnet_micro_batc
 
 /* ---- opening ---- */
 
+static bool has_tokenizer(const char *folder)
+{
+    static const char *const names[] = {"tokenizer.json", "encoder.json"};
+    char path[4096];
+    bool has = false;
+    for (int i = 0; i < 2; i++) {
+        snprintf(path, sizeof path, "%s/%s", folder, names[i]);
+        has |= lnt_file_exists(path);
+    }
+    return has;
+}
+
 static linnet_status open_tokenizer(run *r)
 {
     if (r->s.o.resume) {
         LNT_TRY(linnet_tokenizer_open(r->c, r->s.o.out, &r->tokenizer));
         return lnt_same_tokenizer(r->c, &r->s.o, r->tokenizer);
     }
+    if (r->s.o.init && !r->s.o.tokenizer && !r->s.o.train_tokenizer && has_tokenizer(r->s.o.init))
+        return linnet_tokenizer_open(r->c, r->s.o.init, &r->tokenizer);
     if (!r->s.o.train_tokenizer) return linnet_tokenizer_open(r->c, r->s.o.tokenizer ? r->s.o.tokenizer : "bytes", &r->tokenizer);
     char *text;
     size_t bytes;
@@ -151,11 +166,22 @@ static linnet_status open_text(run *r)
     return LINNET_OK;
 }
 
-static linnet_status open_model(run *r, const linnet_config *config)
+/* The weights of another folder. */
+static linnet_status begin_with(run *r, int64_t vocabulary)
+{
+    LNT_TRY(lnt_model_load_kept(r->c, r->s.o.init, r->s.dtype, r->s.o.weights, &r->m));
+    if (r->m->config->vocab_size >= vocabulary) return LINNET_OK;
+    lnt_fail(r->c, LINNET_EINVAL, "the tokenizer has %lld ids, but the model in \"%s\" has %lld", (long long)vocabulary, r->s.o.init,
+             (long long)r->m->config->vocab_size);
+    return lnt_hint(r->c, "Name the tokenizer that the model was trained with by --tokenizer.");
+}
+
+static linnet_status make_model(run *r, const linnet_config *config)
 {
     linnet_config *k = NULL;
     linnet_status s = LINNET_OK;
     int64_t vocabulary = linnet_tokenizer_vocabulary(r->tokenizer);
+    if (!r->s.o.resume && r->s.o.init) return begin_with(r, vocabulary);
     if (r->s.o.resume) {
         LNT_TRY(linnet_config_load(r->c, r->s.o.out, &k));
         if (config) s = lnt_same_config(r->c, &r->s.o, config, k);
@@ -170,7 +196,12 @@ static linnet_status open_model(run *r, const linnet_config *config)
     }
     if (s == LINNET_OK) s = linnet_model_create_kept(r->c, k, r->s.dtype, r->s.o.weights, r->s.o.seed, &r->m);
     linnet_config_destroy(k);
-    LNT_TRY(s);
+    return s;
+}
+
+static linnet_status open_model(run *r, const linnet_config *config)
+{
+    LNT_TRY(make_model(r, config));
     linnet_trainer_options o = LINNET_TRAINER_OPTIONS_INIT;
     o.batch = r->s.o.batch;
     o.length = r->s.o.length;
@@ -200,6 +231,8 @@ static linnet_status open_run(run *r, const linnet_config *config)
     if (r->s.o.resume) LNT_TRY(lnt_resume_read_settings(r->c, &r->s));
     else r->s.at.steps = r->s.o.steps;
     LNT_TRY(lnt_settings_check(r->c, &r->s));
+    if (r->s.o.init && r->s.o.train_tokenizer && !r->s.o.resume)
+        return lnt_fail(r->c, LINNET_EINVAL, "a model to begin with has its ids already, and a tokenizer is to be trained");
     if (!r->s.at.steps && r->s.o.max_seconds <= 0) return lnt_fail(r->c, LINNET_EINVAL, "a run needs a number of steps or a time");
     r->kept = r->s.at.step;
     LNT_TRY(open_tokenizer(r));
@@ -324,8 +357,22 @@ static void measure_rate(run *r)
     p->seconds_left = r->s.at.steps ? (double)(r->s.at.steps - r->s.at.step) * step_tokens / r->rate_tokens : r->s.o.max_seconds - p->seconds;
 }
 
+/* What a run that is lengthened keeps and what it does not. */
+static void say_lengthened(run *r)
+{
+    const int64_t was = r->s.lengthened, steps = r->s.at.steps;
+    const double floor = r->s.o.learning_rate * r->s.o.min_learning_rate_share;
+    if (!was) return;
+    lnt_format(r->note, sizeof r->note,
+               "lengthened from %lld to %lld steps: weights, moments, place in the text and all settings are kept; the learning rate, which had come "
+               "to %.3g, goes on as in a run of %lld steps, from %.3g; a limit of its time is ignored",
+               (long long)was, (long long)steps, floor, (long long)steps, learning_rate(r, was));
+    r->progress.note = r->note;
+}
+
 static linnet_status loop(run *r)
 {
+    say_lengthened(r);
     while (!r->s.at.steps || r->s.at.step < r->s.at.steps) {
         r->progress.evaluated = r->progress.saved = 0;
         r->rate_clock = lnt_now();
@@ -338,6 +385,7 @@ static linnet_status loop(run *r)
         LNT_TRY(lnt_train_log_step(r->c, &r->log, &r->progress));
         if (on_beat(r->s.at.step, r->s.o.save_every) || last) LNT_TRY(save(r));
         bool stop = r->s.o.progress && r->s.o.progress(r->s.o.user, &r->progress);
+        r->progress.note = NULL;
         if (last) return LINNET_OK;
         if (stop) {
             if (!r->progress.saved) LNT_TRY(save(r));
@@ -365,7 +413,10 @@ linnet_status linnet_train(linnet_context *c, const linnet_config *config, linne
     LNT_TRY(lnt_options_take(c, "train", options, &r.s.o));
     LNT_TRY(lnt_model_dtype_check(c, "dtype", dtype));
     if (r.s.o.n_given) LNT_TRY(lnt_need(c, r.s.o.given, "the list of what was given"));
-    linnet_status s = !config && !r.s.o.resume ? lnt_fail(c, LINNET_EINVAL, "no model configuration was given") : open_run(&r, config);
+    const bool begun = r.s.o.resume || r.s.o.init; /* there is a model */
+    linnet_status s = !config && !begun ? lnt_fail(c, LINNET_EINVAL, "no model configuration was given") : LINNET_OK;
+    if (config && r.s.o.init && !r.s.o.resume) s = lnt_fail(c, LINNET_EINVAL, "a model to begin with, and the configuration of a new one");
+    if (s == LINNET_OK) s = open_run(&r, config);
     if (s == LINNET_OK) {
         r.start = lnt_now() - r.s.at.seconds;
         s = say_left(&r, loop(&r));

@@ -52,8 +52,7 @@ linnet_status lnt_trainer_stage(lnt_ctx *c, const lnt_trainer *t, const char *pa
     for (int i = 0; s == LINNET_OK && i < PARTS; i++) {
         s = fetch(c, t, i, &host[i]);
         lnt_st_tensor *list;
-        int count; /* n: these names are ours */
-        if (s == LINNET_OK) s = lnt_checkpoint_list(c, t->m->p, &(lnt_naming){.prefix = prefix[i]}, host[i], &scratch, &count, &list);
+        if (s == LINNET_OK) s = lnt_checkpoint_list(c, t->m->p, prefix[i], host[i], &scratch, &list);
         if (s == LINNET_OK) memcpy(tensors + i * n, list, (size_t)n * sizeof *list);
     }
     if (s == LINNET_OK) s = check_finite(c, tensors, PARTS * n, t->step);

@@ -4,7 +4,7 @@ import re
 
 from harness import case, linnet, refused
 
-COMMANDS = ["train", "eval", "generate", "tokenize", "logits", "inspect", "mixers", "task", "sweep", "compare", "op", "bench", "bench op", "bench train", "bench decode", "bench machine"]
+COMMANDS = ["train", "eval", "generate", "tokenize", "logits", "inspect", "convert", "mixers", "task", "sweep", "compare", "op", "bench", "bench op", "bench train", "bench decode", "bench machine"]
 
 
 @case("linnet --help lists every command, --version the version, no argument at all is a mistake")

@@ -232,6 +232,41 @@ def settings_of_the_checkpoint(folder):
     refused("train", text_file(), "--out", plain, "--held-out", other, "--resume", says=["other.txt", "0.1"])
 
 
+@case("--resume --steps lengthens a run that is at its end, says what it keeps, and repeats itself bit for bit")
+def lengthened(folder):
+    linnet("train", text_file(), "--out", folder / "a", *SMALL)
+    shutil.copytree(folder / "a", folder / "b")
+    refused("train", text_file(), "--out", folder / "a", "--resume", "--steps", "10", says=["steps is 10", "20"])
+    first = linnet("train", text_file(), "--out", folder / "a", "--resume", "--steps", "30")
+    assert "lengthened from 20 to 30 steps" in first.out and "0.0002" in first.out, first.out
+    linnet("train", text_file(), "--out", folder / "b", "--resume", "--steps", "30")
+    assert weights(folder / "a") == weights(folder / "b")
+    log = [json.loads(line) for line in (folder / "a" / "log.jsonl").read_text().splitlines()]
+    assert [line["step"] for line in log] == list(range(1, 31))
+    linnet("train", text_file(), "--out", folder / "c", *flags_but("--steps"), "--steps", "30")
+    whole = [json.loads(line)["learning_rate"] for line in (folder / "c" / "log.jsonl").read_text().splitlines()]
+    assert [line["learning_rate"] for line in log[20:]] == whole[20:]
+    assert "nothing was left to do" in linnet("train", text_file(), "--out", folder / "a", "--resume").out
+
+
+@case("train --init begins with another folder's model, weights and tokenizer; the loss starts where that one's is and falls")
+def begun_with(folder):
+    linnet("train", text_file(), "--out", folder / "a", *SMALL, "--train-tokenizer", "300", "--held-out-share", "0.1")
+    said = linnet("train", text_file(), "--out", folder / "b", "--init", folder / "a", "--batch", "2", "--length", "32", "--steps", "20",
+                  "--warmup", "2", "--eval-every", "0", "--learning-rate", "1e-3")
+    assert "begins with the weights of" in said.out and "GatedDeltaNetForCausalLM" in said.out, said.out
+    assert (folder / "a" / "tokenizer.json").read_bytes() == (folder / "b" / "tokenizer.json").read_bytes()
+    assert (folder / "a" / "config.json").read_bytes() == (folder / "b" / "config.json").read_bytes()
+    log = [[json.loads(line)["loss"] for line in (folder / x / "log.jsonl").read_text().splitlines()] for x in "ab"]
+    assert log[1][0] < log[0][0] - 0.2 and sum(log[1][-5:]) < sum(log[0][-5:]), log
+    refused("train", text_file(), "--out", folder / "c", "--init", folder / "a", "--layers", "3", says=["is a model already"])
+    refused("train", text_file(), "--out", folder / "c", "--init", folder / "a", "--train-tokenizer", "300", says=["--init"])
+    linnet("train", text_file(), "--out", folder / "d", *SMALL, "--steps", "1", "--train-tokenizer", "400")
+    refused("train", text_file(), "--out", folder / "c", "--init", folder / "a", "--tokenizer", folder / "d", says=["400 ids", "300"])
+    refused("train", text_file(), "--out", folder / "c", "--init", folder / "none", "--tokenizer", "bytes", says=["none"])
+    assert not (folder / "c" / "train.begun").exists()
+
+
 @case("--resume with the flags of the start goes on for every kind of layer, preset and pattern")
 def resumed_kinds(folder):
     kinds = [line["mixer"] for line in map(json.loads, linnet("mixers", "--json").out.splitlines()) if "mixer" in line]

@@ -21,5 +21,5 @@ const lnt_arch lnt_arch_transformers_mamba = {
     .spelled = true,
     .defaults = defaults,
     .keys = keys,
-    .base = &lnt_arch_backbone,
+    .base = &lnt_arch_expanded,
 };

@@ -4,7 +4,7 @@
 static const lnt_arch_key keys[] = {
     {"logit_soft_cap", NULL, "null"}, {"scale_embeddings", NULL, "false"}, {"fan_in_init", NULL, "false"}, {"depth_init", NULL, "false"},
     {"multiple_of", NULL, "256"}, {"norm_first", NULL, "false"},
-    {"mlp_bias", NULL, "false"},
+    {"mlp_bias", NULL, "false"}, {"mix_is_own", NULL, "false"},
     {"gate_multiplier", NULL, "1"}, {"down_multiplier", NULL, "1"}, {"inner_norm", NULL, "\"none\""}, {"inner_norm_eps", NULL, "null"},
     {"norm_of", NULL, "\"group\""}, {"step_min", NULL, "0"}, {"adjust_size", NULL, "false"}, {"size_multiplier", NULL, "1"},
     {"residual_multiplier", NULL, "1"},
