@@ -392,7 +392,7 @@ static void check_tensors(const char *folder, linnet_model *m)
         for (const char *const *w = arch->ignored; w && *w; w++) more += strstr(theirs->tensors[i].name, *w) != NULL;
     assert_int_equal(ours->n + more, theirs->n);
     for (int i = 0; i < ours->n; i++) {
-        const lnt_st_tensor *a = &ours->tensors[i], *b = lnt_safetensors_find(theirs, a->name);
+        const lnt_st_tensor *a = &ours->tensors[i], *b = lnt_safetensors_find(theirs, golden_tensor(folder, a->name));
         if (!b) fail_msg("%s: %s is not there", folder, a->name);
         assert_true(a->dtype == b->dtype && a->ndim == b->ndim && !memcmp(a->dim, b->dim, (size_t)a->ndim * sizeof *a->dim));
         assert_memory_equal(a->data, b->data, (size_t)a->count * lnt_dtype_size(a->dtype));

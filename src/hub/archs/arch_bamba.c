@@ -1,6 +1,9 @@
 /* Bamba: Mamba-2 with a few softmax layers, which attn_layer_indices lists. */
 #include "hub/archs.h"
 
+#include <stdlib.h>
+#include <string.h>
+
 static const lnt_arch_layer layers[] = {{"mamba", "mamba2", NULL}, {"attention", "attention", NULL}, {0}};
 
 static const lnt_arch_default defaults[] = {
@@ -12,13 +15,11 @@ static const lnt_arch_default defaults[] = {
 };
 
 static const lnt_arch_key keys[] = {
-    {"attention.rotary_factor", "rotary_share", NULL}, {"mlp_bias", "mlp_bias", NULL},
+    {"attention.rotary_factor", "rope_parameters.partial_rotary_factor", NULL}, {"mlp_bias", "mlp_bias", NULL},
     {0},
 };
 
 static const lnt_arch_other others[] = {
-    LNT_KEPT("rope_parameters.partial_rotary_factor", "releases from 5 on turn whole heads, whatever it says"),
-    LNT_KEPT("partial_rotary_factor", "releases from 5 on turn whole heads, whatever it says"),
     LNT_KEPT("attn_rotary_emb", "nobody there reads it"),
     {0},
 };
@@ -28,12 +29,27 @@ static const lnt_arch_rename renames[] = {
     {0},
 };
 
-/* Releases before 5, which wrote no rope_parameters, turned half of each head, or the share that partial_rotary_factor says; later ones turn all. */
+/* Releases 5.0 to 5.14 turn whole heads by the position, whatever the file says. */
+static bool turns_whole_heads(const json_t *o)
+{
+    const char *release = json_string_value(json_object_get(o, "transformers_version"));
+    return release && !strncmp(release, "5.", 2) && atoi(release + 2) <= 14;
+}
+
+/* Half of each head, or the share that the file says, in rope_parameters or beside. */
+static bool take_share(json_t *o)
+{
+    json_t *rope = json_object_get(o, "rope_parameters"), *share = json_object_get(rope, "partial_rotary_factor");
+    if (!json_is_object(rope) && json_object_set_new(o, "rope_parameters", rope = json_object()) != 0) return false;
+    if (!share) share = json_object_get(o, "partial_rotary_factor");
+    const double turned = turns_whole_heads(o) ? 1 : share ? json_number_value(share) : 0.5;
+    json_object_del(o, "partial_rotary_factor");
+    return json_object_set_new(rope, "partial_rotary_factor", json_real(turned)) == 0;
+}
+
 static bool from_theirs(json_t *o)
 {
-    const json_t *share = json_object_get(o, "partial_rotary_factor");
-    const double old = share ? json_number_value(share) : 0.5;
-    if (json_object_set_new(o, "rotary_share", json_real(json_is_object(json_object_get(o, "rope_parameters")) ? 1 : old)) != 0) return false;
+    if (!take_share(o)) return false;
     const json_t *list = json_object_get(o, "attn_layer_indices");
     const json_int_t n = json_integer_value(json_object_get(o, "num_hidden_layers"));
     json_t *words = json_array();
@@ -48,9 +64,8 @@ static bool from_theirs(json_t *o)
 
 static bool to_theirs(json_t *o)
 {
-    const json_t *share = json_object_get(o, "rotary_share");
-    if (share && json_number_value(share) != 1) return false;
-    json_object_del(o, "rotary_share");
+    const double share = json_number_value(json_object_get(json_object_get(o, "rope_parameters"), "partial_rotary_factor"));
+    if (share != 1 && turns_whole_heads(o)) return false;
     const json_t *words = json_object_get(o, "layer_types");
     json_t *list = json_array();
     for (size_t l = 0; list && l < json_array_size(words); l++)

@@ -48,8 +48,8 @@ static const lnt_arch_other others[] = {
     {0},
 };
 
-static const lnt_arch_tensor tensors[] = {{"model.embeddings.", "backbone.embeddings.", true}, {0}};
-static const lnt_arch_rename renames[] = {LNT_RENAME("model.embeddings.", "backbone.embedding."), {0}};
+/* Releases around 5.10 called it so; published files and releases behind them have our base's name. */
+static const lnt_arch_tensor tensors[] = {{"model.embeddings.", "backbone.embedding.", true}, {0}};
 
 /* The layers under layers_block_type, or earlier as the letters of hybrid_override_pattern. */
 static bool from_theirs(json_t *o)
@@ -85,7 +85,6 @@ const lnt_arch lnt_arch_nemotron_h = {
     .keys = keys,
     .others = others,
     .tensors = tensors,
-    .renames = renames,
     .from_theirs = from_theirs,
     .to_theirs = to_theirs,
     .base = &lnt_arch_backbone,
