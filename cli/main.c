@@ -10,7 +10,8 @@
 #include "term.h"
 
 static const command *const commands[] = { &cmd_train,   &cmd_eval,   &cmd_generate, &cmd_chat,  &cmd_serve,   &cmd_tokenize, &cmd_logits,
-                                           &cmd_inspect, &cmd_convert, &cmd_mixers, &cmd_task,     &cmd_sweep, &cmd_compare, &cmd_op,       &cmd_bench };
+                                           &cmd_inspect, &cmd_convert,  &cmd_mixers,   &cmd_task,  &cmd_sweep,   &cmd_compare,
+                                           &cmd_op,      &cmd_bench };
 enum { COMMANDS = sizeof commands / sizeof *commands };
 
 static void print_overview(FILE *f)
