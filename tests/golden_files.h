@@ -15,11 +15,13 @@
 
 enum { GOLDEN_MODELS = 64 };
 
-/* Tokens of a golden that are compared. Behind the first chunk (32 tokens) nemotron_h's logits, made by Transformers 5.10, differ from ours by up to 8.5e-2
- * a token. Theirs are wrong: 5.23 has ours to 3.6e-7 for the same weights, over all tokens, and is as far from the golden (docs/checkpoints.md). */
+/* Tokens of a golden that are compared. Behind the first chunk (32 tokens) nemotron_h's logits, made by Transformers 5.10, differ from ours by up to
+ * 8.5e-2 a token. Theirs are wrong: 5.23 has ours to 3.6e-7 for the same weights, over all tokens, and is as far from the golden
+ * (docs/checkpoints.md). */
 static inline long golden_tokens(const char *folder, long tokens) { return strstr(folder, "/nemotron_h") && tokens > 32 ? 32 : tokens; }
 
-/* What a golden calls a tensor that we write under `name`: nemotron_h's release had another name for the embeddings than those before and behind it. */
+/* What a golden calls a tensor that we write under `name`: nemotron_h's release had another name for the embeddings than those before and behind
+ * it. */
 static inline const char *golden_tensor(const char *folder, const char *name)
 {
     return strstr(folder, "/nemotron_h") && !strcmp(name, "backbone.embeddings.weight") ? "backbone.embedding.weight" : name;

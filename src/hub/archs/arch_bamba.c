@@ -33,7 +33,7 @@ static const lnt_arch_rename renames[] = {
 static bool turns_whole_heads(const json_t *o)
 {
     const char *release = json_string_value(json_object_get(o, "transformers_version"));
-    return release && !strncmp(release, "5.", 2) && atoi(release + 2) <= 14;
+    return release && !strncmp(release, "5.", 2) && strtol(release + 2, NULL, 10) <= 14;
 }
 
 /* Half of each head, or the share that the file says, in rope_parameters or beside. */

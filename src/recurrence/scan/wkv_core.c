@@ -8,8 +8,7 @@ LNT_DECLARE_VARIANTS(const lnt_recur_impl, lnt_wkv_chunk);
 LNT_DECLARE_VARIANTS(const lnt_recur_impl, lnt_wkv_recurrent);
 
 static const lnt_recur_impl *const impls[] = {
-    &lnt_wkv_chunk_amx,     &lnt_wkv_chunk_avx512,     &lnt_wkv_chunk_avx2,     &lnt_wkv_chunk_base,
-    &lnt_wkv_recurrent_amx, &lnt_wkv_recurrent_avx512, &lnt_wkv_recurrent_avx2, &lnt_wkv_recurrent_base,
+    LNT_VARIANTS(lnt_wkv_chunk), LNT_VARIANTS(lnt_wkv_recurrent),
     &lnt_wkv_reference,     NULL,
 };
 
