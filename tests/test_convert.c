@@ -267,6 +267,47 @@ static void nothing_half_written(void **state)
     assert_string_equal(did.class_name, "TransformerForCausalLM");
 }
 
+static const char *shown(linnet_config *k, const char *key)
+{
+    static char text[64];
+    well(linnet_config_get(c, k, key, text, sizeof text), key);
+    return text;
+}
+
+/* What share of a head bamba turns follows from the release that wrote the file, whose words are kept as long as that release computes the model. */
+static void a_release_and_its_words(void **state)
+{
+    (void)state;
+    static const struct {
+        const char *release, *share, *set; /* keys of the file; what is set then */
+        const char *used;
+        bool kept; /* the file's words in what is written */
+    } all[] = {
+        {"\"transformers_version\": \"5.14.1\",", "0.5", NULL, "1.0", true},  {"\"transformers_version\": \"5.15.0\",", "0.5", NULL, "0.5", true},
+        {"\"transformers_version\": \"4.57.0\",", "0.25", NULL, "0.25", true}, {"", "0.5", NULL, "0.5", true},
+        {"\"transformers_version\": \"5.10.4\",", "0.5", "0.25", "0.25", false}, {"\"transformers_version\": \"5.15.0\",", "0.5", "1", "1.0", false},
+    };
+    for (size_t i = 0; i < sizeof all / sizeof *all; i++) {
+        char text[400], share[80];
+        linnet_config *k, *again;
+        snprintf(text, sizeof text, "{\"model_type\": \"bamba\", %s \"num_hidden_layers\": 2, \"attn_layer_indices\": [1], "
+                 "\"partial_rotary_factor\": %s, \"rope_parameters\": {\"partial_rotary_factor\": %s}}", all[i].release, all[i].share, all[i].share);
+        well(lnt_config_parse(c, "text", text, strlen(text), &k), text);
+        if (all[i].set) well(linnet_config_set(c, k, "attention.rotary_factor", all[i].set), text);
+        assert_string_equal(shown(k, "attention.rotary_factor"), all[i].used);
+        const char *out = linnet_config_json(k);
+        assert_non_null(strstr(out, "\"BambaForCausalLM\""));
+        well(lnt_config_parse(c, "text", out, strlen(out), &again), out);
+        assert_string_equal(shown(again, "attention.rotary_factor"), all[i].used);
+        assert_string_equal(linnet_config_json(again), out);
+        snprintf(share, sizeof share, "\"partial_rotary_factor\": %s", all[i].share);
+        const char *first = strstr(out, share);
+        assert_int_equal(first && strstr(first + 1, share), all[i].kept);
+        linnet_config_destroy(k);
+        linnet_config_destroy(again);
+    }
+}
+
 static int begin(void **state)
 {
     (void)state;
@@ -286,8 +327,8 @@ static int end(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(dtypes), cmocka_unit_test(nothing_half_written), cmocka_unit_test(own_models_there_and_back),
-        cmocka_unit_test(goldens_there_and_back), cmocka_unit_test(more_goldens_there_and_back),
+        cmocka_unit_test(a_release_and_its_words), cmocka_unit_test(dtypes), cmocka_unit_test(nothing_half_written),
+        cmocka_unit_test(own_models_there_and_back), cmocka_unit_test(goldens_there_and_back), cmocka_unit_test(more_goldens_there_and_back),
     };
     return cmocka_run_group_tests(tests, begin, end);
 }

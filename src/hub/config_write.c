@@ -281,12 +281,13 @@ static char *short_text(lnt_arena *a, const json_t *v)
 }
 
 /* The class's keys with those kept from a file. */
-static void put_spelled(page *p, const lnt_arch *a, const lnt_config *k, const json_t *kept)
+static void put_spelled(page *p, const lnt_arch *a, const lnt_config *k, json_t *kept)
 {
     const char *key;
     json_t *value, *o = lnt_config_spell(a, k);
     if (!o) p->failed = true;
-    json_object_foreach((json_t *)(uintptr_t)kept, key, value) {
+    if (o && a->keeping) a->keeping(o, kept);
+    json_object_foreach(kept, key, value) {
         const lnt_arch_other *other = lnt_arch_other_key(a, key);
         if (o && other && !other->dropped && !has_path(o, key) && !set_path(o, key, json_deep_copy(value))) p->failed = true;
     }
@@ -313,7 +314,7 @@ static char *join(page *p)
     return text;
 }
 
-static void write_page(page *p, const lnt_config *k, const json_t *kept)
+static void write_page(page *p, const lnt_config *k, json_t *kept)
 {
     const lnt_arch *a = lnt_arch_of(k);
     if (a->spelled) {

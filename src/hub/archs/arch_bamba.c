@@ -15,11 +15,15 @@ static const lnt_arch_default defaults[] = {
 };
 
 static const lnt_arch_key keys[] = {
-    {"attention.rotary_factor", "rope_parameters.partial_rotary_factor", NULL}, {"mlp_bias", "mlp_bias", NULL},
+    {"attention.rotary_factor", "rotary_share", NULL}, {"mlp_bias", "mlp_bias", NULL},
     {0},
 };
 
+#define SHARE "rope_parameters.partial_rotary_factor"
+
 static const lnt_arch_other others[] = {
+    LNT_KEPT(SHARE, "take_share reads it"),
+    LNT_KEPT("partial_rotary_factor", "take_share reads it"),
     LNT_KEPT("attn_rotary_emb", "nobody there reads it"),
     {0},
 };
@@ -39,12 +43,9 @@ static bool turns_whole_heads(const json_t *o)
 /* Half of each head, or the share that the file says, in rope_parameters or beside. */
 static bool take_share(json_t *o)
 {
-    json_t *rope = json_object_get(o, "rope_parameters"), *share = json_object_get(rope, "partial_rotary_factor");
-    if (!json_is_object(rope) && json_object_set_new(o, "rope_parameters", rope = json_object()) != 0) return false;
+    const json_t *share = json_object_get(json_object_get(o, "rope_parameters"), "partial_rotary_factor");
     if (!share) share = json_object_get(o, "partial_rotary_factor");
-    const double turned = turns_whole_heads(o) ? 1 : share ? json_number_value(share) : 0.5;
-    json_object_del(o, "partial_rotary_factor");
-    return json_object_set_new(rope, "partial_rotary_factor", json_real(turned)) == 0;
+    return json_object_set_new(o, "rotary_share", json_real(turns_whole_heads(o) ? 1 : share ? json_number_value(share) : 0.5)) == 0;
 }
 
 static bool from_theirs(json_t *o)
@@ -64,14 +65,30 @@ static bool from_theirs(json_t *o)
 
 static bool to_theirs(json_t *o)
 {
-    const double share = json_number_value(json_object_get(json_object_get(o, "rope_parameters"), "partial_rotary_factor"));
-    if (share != 1 && turns_whole_heads(o)) return false;
+    json_t *rope = json_object_get(o, "rope_parameters"), *share = json_object_get(o, "rotary_share"); /* NULL: no layer has positions */
+    if (share && !rope && json_object_set_new(o, "rope_parameters", rope = json_object()) != 0) return false;
+    if (share && json_object_set(rope, "partial_rotary_factor", share) != 0) return false;
+    json_object_del(o, "rotary_share");
     const json_t *words = json_object_get(o, "layer_types");
     json_t *list = json_array();
     for (size_t l = 0; list && l < json_array_size(words); l++)
         if (json_string_value(json_array_get(words, l))[0] == 'a') json_array_append_new(list, json_integer((json_int_t)l));
     json_object_del(o, "layer_types");
     return json_object_set_new(o, "attn_layer_indices", list) == 0;
+}
+
+/* A file keeps its words while they mean the same; with another share it is no longer one of a release that reads none. */
+static void keeping(json_t *o, json_t *kept)
+{
+    json_t *rope = json_object_get(o, "rope_parameters");
+    const json_t *share = json_object_get(rope, "partial_rotary_factor");
+    const bool whole = turns_whole_heads(kept);
+    if (whole && json_number_value(share) == 1) {
+        if (json_object_get(kept, SHARE)) json_object_del(rope, "partial_rotary_factor");
+        return;
+    }
+    if (whole) json_object_del(kept, "transformers_version");
+    if (json_number_value(json_object_get(kept, "partial_rotary_factor")) != json_number_value(share)) json_object_del(kept, "partial_rotary_factor");
 }
 
 const lnt_arch lnt_arch_bamba = {
@@ -86,5 +103,6 @@ const lnt_arch lnt_arch_bamba = {
     .renames = renames,
     .from_theirs = from_theirs,
     .to_theirs = to_theirs,
+    .keeping = keeping,
     .base = &lnt_arch_mamba_layers,
 };

@@ -2,7 +2,7 @@
 #include "hub/archs.h"
 
 static const lnt_arch_default defaults[] = {{"vocab_size", "50280"}, {"hidden_size", "768"}, {"num_hidden_layers", "32"}, {"dt_rank", "48"},
-                                            {"channels", "1536"}, {"initializer_range", "0.1"}, {"bos_token_id", "0"}, {"eos_token_id", "0"},
+                                            {"initializer_range", "0.1"}, {"bos_token_id", "0"}, {"eos_token_id", "0"},
                                             {"pad_token_id", "0"}, {"tie_word_embeddings", "true"}, {"inner_norm", "\"plain\""},
                                             {"inner_norm_eps", "1e-6"}, {0}};
 

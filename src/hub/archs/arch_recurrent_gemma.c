@@ -84,14 +84,13 @@ static bool from_theirs(json_t *o)
 static bool to_theirs(json_t *o)
 {
     json_t *inner = json_object_get(o, "intermediate_size"), *width = json_object_get(o, "hidden_size");
-    const json_t *rope = json_object_get(o, "rope_parameters");
+    json_t *share = json_object_get(json_object_get(o, "rope_parameters"), "partial_rotary_factor"); /* NULL: no layer has positions */
     const double factor = json_number_value(json_object_get(o, "normalizer"));
     if (!json_is_integer(inner) || factor != normalizer(json_integer_value(width))) return false;
     bool fine = json_object_set_new(o, "intermediate_size", json_integer(2 * json_integer_value(inner))) == 0;
     if (json_is_null(json_object_get(o, "lru_width"))) fine &= json_object_set(o, "lru_width", width) == 0;
     fine &= json_object_set(o, "block_types", json_object_get(o, "layer_types")) == 0;
-    /* where earlier releases have it */
-    fine &= json_object_set(o, "partial_rotary_factor", json_object_get(rope, "partial_rotary_factor")) == 0;
+    if (share) fine &= json_object_set(o, "partial_rotary_factor", share) == 0; /* where earlier releases have it */
     json_object_del(o, "layer_types");
     json_object_del(o, "normalizer");
     return fine;
