@@ -34,7 +34,7 @@ if part goldens && [ -d "$goldens" ]; then
     "$python" bench/goldens.py "$linnet" "$goldens" --device cuda --record "$record" --label "$label" || failed=$((failed + 1))
 fi
 if part op; then
-    for op in linear_attn retention simple_gla gla rwkv6 kda delta_rule gated_delta_rule attention; do bench op $op --dtype bf16 --T 8192 --heads 32; done
+    for op in linear_attn retention simple_gla gla rwkv6 kda dplr delta_rule gated_delta_rule attention; do bench op $op --dtype bf16 --T 8192 --heads 32; done
     while read -r B T q h; do bench op gated_delta_rule --dtype bf16 --B "$B" --T "$T" --heads "$q" --set Hv="$h"; done <<'SHAPES'
 1 2048 16 32
 1 8192 16 32

@@ -43,6 +43,7 @@ static const lnt_recur_case many_cases[] = {
     { "kda", 1, { 300 }, LNT_HEADS(3, 3, 64, 128), .gate = -3, .reset = 0.03, .beta = 2, .states = true },
     { "kda", 2, { 500, 70 }, LNT_HEADS(1, 1, 128, 96), .gate = -0.02, .reset = 0.001, .beta = 1 },
     { "kda", 1, { 100 }, LNT_HEADS(2, 2, 64, 64), .gate = -40, .beta = 1, .states = true },
+    { "kda", 2, { 129, 70 }, LNT_HEADS(2, 2, 128, 64), .gate = -0.3, .reset = 0.02, .beta = 2, .states = true },
     { "titans", 2, { 50, 33 }, { { "H", 2 }, { "D", 64 } }, .beta = 0.5, .states = true },
     { "titans", 1, { 70 }, { { "H", 1 }, { "D", 128 } }, .beta = 0.5 },
     { "ttt_linear", 2, { 50, 33 }, { { "H", 2 }, { "D", 64 } }, .beta = 0.5, .states = true },
@@ -50,6 +51,10 @@ static const lnt_recur_case many_cases[] = {
     { "ttt_mlp", 2, { 40, 17 }, { { "H", 1 }, { "D", 64 }, { "F", 256 } }, .beta = 0.3, .states = true },
     { "dplr", 2, { 70, 129 }, LNT_HEADS(1, 2, 200, 256), .gate = -0.1, .reset = 0.01, .states = true },
     { "dplr", 1, { 200 }, LNT_HEADS(2, 2, 128, 128), .gate = -0.02, .states = true },
+    { "dplr", 6, { 1, 15, 64, 0, 65, 130 }, LNT_HEADS(2, 2, 64, 128), .gate = -0.3, .reset = 0.02, .states = true },
+    { "dplr", 2, { 129, 70 }, LNT_HEADS(3, 3, 128, 64), .gate = -3 },
+    { "dplr", 1, { 100 }, LNT_HEADS(2, 2, 64, 64), .gate = -40, .reset = 0.02, .states = true },
+    { "dplr", 1, { 90 }, LNT_HEADS(2, 2, 64, 192), .gate = -0.2, .states = true }, /* forward alone on tensor cores */
     { "scan", 3, { 700, 0, 1300 }, { { "D", 1000 } }, .gate = -0.02, .reset = 0.001, .states = true },
     { "scan", 40, { 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15, 16, 17, 18, 19, 20 }, { { "D", 70 } }, .gate = -0.5, .states = true },
     { "selective_scan", 2, { 40, 33 }, { { "D", 50 }, { "M", 40 } }, .beta = 0.3, .states = true },
@@ -137,14 +142,13 @@ static bool check_implementation(linnet_context *c, const lnt_recur_case *k, con
     p->r.impl = impl->name;
     int n = snprintf(who, sizeof who, "%s %s ", impl->name, lnt_dtype_name(p->r.dtype));
     describe_case(k, who + n, sizeof who - (size_t)n);
-    if (!impl->put_backward) {
+    if (!impl->put_backward || !run_both(c, p, who)) { /* it may take the forward pass alone */
         linnet_status s = lnt_problem_run(c, p, false);
         if (s == LINNET_EUNSUPPORTED) return false;
         if (s != LINNET_OK) fail_msg("%s: %s", who, linnet_error_message(c));
         check_forward(c, k, p, truth, who, most);
         return true;
     }
-    if (!run_both(c, p, who)) return false;
     assert_string_equal(linnet_operator_ran(c), impl->name);
     compare(p, truth, who, most);
     lnt_problem again;
@@ -197,6 +201,37 @@ static void implementations_match_reference(void **state)
     print_message("%d runs, %d declined; largest relative errors (outputs, gradients, gates) float32 %.2g %.2g %.2g, bf16 %.2g %.2g %.2g\n", runs,
                   declined, most[0].output, most[0].gradient, most[0].gate, most[1].output, most[1].gradient, most[1].gate);
     assert_true(runs > 0 || *only);
+    linnet_context_destroy(c);
+}
+
+/* Writes of strength 0: nothing is written, and what the write would have brought is in dbeta all the same. */
+static void strengths_of_zero(void **state)
+{
+    (void)state;
+    static const lnt_recur_case cases[] = {
+        { "gated_delta_rule", 1, { 150 }, LNT_HEADS(1, 2, 64, 64), .gate = -0.1, .beta = 1, .states = true },
+        { "kda", 2, { 100, 33 }, LNT_HEADS(2, 2, 64, 128), .gate = -0.1, .beta = 1, .states = true },
+        { "kda", 1, { 70 }, LNT_HEADS(1, 1, 128, 128), .gate = -0.1, .beta = 2, .states = true },
+    };
+    linnet_context *c = make_cuda_context();
+    if (!c) skip();
+    for (size_t n = 0; n < sizeof cases / sizeof *cases; n++)
+        for (const lnt_recur_impl *const *impl = lnt_recur_find(cases[n].op)->impls; *impl; impl++) {
+            if ((*impl)->device != LNT_DEVICE_CUDA || !(*impl)->put_backward || !asked_for(&cases[n], *impl)) continue;
+            lnt_problem truth, p;
+            OK(c, lnt_problem_make(c, &cases[n], LINNET_F64, LINNET_BF16, 7, &truth));
+            OK(c, lnt_problem_make(c, &cases[n], LINNET_BF16, LINNET_BF16, 7, &p));
+            for (int i = 0; p.op->tensors[i].name; i++)
+                for (size_t e = 0; !strcmp(p.op->tensors[i].name, "beta") && e < p.bytes[i] / sizeof(float); e += 3)
+                    ((float *)p.data[i])[e] = 0, ((double *)truth.data[i])[e] = 0;
+            OK(c, lnt_problem_run(c, &truth, false));
+            OK(c, lnt_problem_run(c, &truth, true));
+            p.r.impl = (*impl)->name;
+            seen most = { 0 };
+            if (run_both(c, &p, (*impl)->name)) compare(&p, &truth, (*impl)->name, &most);
+            lnt_problem_free(&p);
+            lnt_problem_free(&truth);
+        }
     linnet_context_destroy(c);
 }
 
@@ -556,7 +591,8 @@ int main(int argc, char **argv)
     if (argc > 1) only = argv[1];
     if (argc > 2) most_tokens = strtoll(argv[2], NULL, 10);
     if (argc > 3) each = strtoll(argv[3], NULL, 10);
-    const struct CMUnitTest tests[] = { cmocka_unit_test(implementations_match_reference), cmocka_unit_test(mesa_solvers_match_the_cpu),
+    const struct CMUnitTest tests[] = { cmocka_unit_test(implementations_match_reference),
+        cmocka_unit_test(strengths_of_zero), cmocka_unit_test(mesa_solvers_match_the_cpu),
                                         cmocka_unit_test(mesa_unrolled_matches_reference), cmocka_unit_test(mesa_steps_on_the_device),
                                         cmocka_unit_test(mesa_shows_nan_on_the_gpu), cmocka_unit_test(mesa_in_little_shared_memory),
                                         cmocka_unit_test(unaligned_tensors) };
