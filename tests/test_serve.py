@@ -3,6 +3,7 @@
 import json
 import math
 import os
+import re
 import signal
 import socket
 import struct
@@ -468,6 +469,166 @@ def test_chat_command():
     assert done.returncode == 2 and "chat template" in done.stderr and "--chat-template" in done.stderr, done
     done = subprocess.run([LINNET, "chat", MODEL["recurrent"], "--chat-template", "other"], input="hi\n", capture_output=True, encoding="utf-8", timeout=120)
     assert done.returncode == 2 and "chatml" in done.stderr, done
+
+
+# ---- the page and the state ----------------------------------------------------------------------------------------------------------------------
+
+
+def test_page():
+    """Its files as they stand in the tree, under a policy that lets them load nothing from elsewhere; none of them names another host."""
+    source = Path(__file__).resolve().parents[1] / "src/serve/page"
+    for flags in ([], ["--api-key", "secret"]):  # without the key, too: it asks for it
+        with Server(LINNET, MODEL["recurrent"], *flags) as s:
+            for path, file, kind in (("/", "page.html", "text/html"), ("/page.css", "page.css", "text/css"), ("/page.js", "page.js", "text/javascript")):
+                status, headers, body = s.headers(path)
+                assert status == 200 and body == (source / file).read_bytes() and headers["Content-Type"] == f"{kind}; charset=utf-8", path
+                policy = dict((p.split() + [""])[:2] for p in headers["Content-Security-Policy"].split(";"))
+                assert policy["default-src"] == policy["base-uri"] == policy["frame-ancestors"] == "'none'" and policy["script-src"] == "'self'", policy
+                assert headers["X-Content-Type-Options"] == "nosniff" and headers["Referrer-Policy"] == "no-referrer"
+                links = [x for x in re.findall(r"[a-z]+://[^\s'\"`)]+", body.decode()) if x != "http://www.w3.org/2000/svg"]
+                assert not links and "innerHTML" not in body.decode() and " onclick" not in body.decode(), links
+            assert s.headers("/page.html")[0] == s.headers("/../page.js")[0] == 404
+            assert s.headers("/model_info")[0] == (401 if flags else 200)
+    ids = set(re.findall(r'id="([^"]+)"', (source / "page.html").read_text()))
+    used = set(re.findall(r'\$\("([^"]+)"\)', (source / "page.js").read_text()))
+    assert used <= ids and len(used) > 20, used - ids
+
+
+def test_model_info():
+    with Server(LINNET, MODEL["hybrid"], "--name", "small", "--context", 300) as s:
+        info = s.ask("/model_info")[1]
+        assert info["name"] == "small" and info["context"] == 300 and info["chat"] is False and "no chat template" in info["no_chat"], info
+        parts = info["state"]
+        assert [p["operator"] for p in parts] == ["delta_rule", "attention", "retention", "attention"] and [p["layer"] for p in parts] == [0, 1, 2, 3]
+        assert [p.get("nothing", "")[:22] for p in parts] == ["", "no state of this kind:"] * 2 and [p.get("decays") for p in parts] == [False, None, True, None]
+        assert [(p["first"], p["heads"], p["rows"], p["columns"]) for p in parts[::2]] == [(0, 2, 16, 16), (2, 2, 16, 32)]
+    with Server(LINNET, MODEL["hybrid"], "--chat-template", "plain") as s:
+        assert s.ask("/model_info")[1]["chat"] is True
+
+
+DUMP = """
+import json, sys
+from linnet.model import Model
+ids, prompt, chunk = json.loads(sys.argv[2])
+def flat(x):
+    return [z for y in x for z in flat(y)] if isinstance(x, list) else [float(x)]
+state = Model.load(sys.argv[1]).session(1, 512, 0, chunk).state()
+out = []
+for piece in [ids[:prompt]] + [[i] for i in ids[prompt:]]:
+    state.feed(piece)
+    out.append({k: flat(v.tolist()) for k, v in state.tensors().items()})
+print(json.dumps(out))
+"""
+
+
+def dumped(model, ids, prompt, chunk):
+    """The states behind a prompt and each id after it, by the library itself."""
+    library = Path(LINNET).parent / "liblinnet.so"
+    env = {**os.environ, "LINNET_LIBRARY": str(library), "PYTHONPATH": str(Path(__file__).resolve().parents[1] / "python"), "PYTHONDONTWRITEBYTECODE": "1"}
+    if b"__asan_init" in library.read_bytes():
+        runtime = subprocess.run(["gcc", "-print-file-name=libasan.so"], capture_output=True, encoding="utf-8", check=True).stdout.strip()
+        env.update(LD_PRELOAD=runtime, ASAN_OPTIONS="detect_leaks=0")
+    done = subprocess.run([sys.executable, "-c", DUMP, str(model), json.dumps([ids, prompt, chunk])], env=env, capture_output=True, encoding="utf-8", timeout=300)
+    assert done.returncode == 0, done.stderr
+    return json.loads(done.stdout)
+
+
+def norms_of(state, parts):
+    out = []
+    for p in (p for p in parts if "nothing" not in p):
+        values = next(v for k, v in state.items() if k.startswith(p["name"] + "."))
+        n = p["rows"] * p["columns"]
+        out += [math.sqrt(sum(x * x for x in values[h * n:(h + 1) * n])) for h in range(p["heads"])]
+    return out
+
+
+def test_state():
+    """The same answer with a look into the state and without; norms are those of the library's own dump, memories what the decays make of them."""
+    for kind in MODEL:
+        with Server(LINNET, MODEL[kind], "--chunk", 16, "--chat-template", "plain") as s:
+            parts = s.ask("/model_info")[1]["state"]
+            prompt = "The state of a layer, and what a key recalls of it: 1, 2, 3"
+            ask = dict(prompt=prompt, max_tokens=7, temperature=0.9, seed=8, logprobs=2, ignore_eos=True)
+            plain, shown = one(s, **ask), one(s, **ask, state=True)
+            state = shown.pop("state")
+            assert plain == shown and "state" not in plain, "a look changes nothing"
+            ids = s.ask("/tokenize", {"prompt": prompt})[1]["tokens"]
+            assert state["first"] == 0 and state["prompt"] == len(ids) and state["ids"][:len(ids)] == ids and len(state["ids"]) == len(ids) + 6
+            assert state["tokens"][len(ids):] == plain["logprobs"]["tokens"][:-1], "the last one was written, and not read"
+            assert len(state["norm"]) == len(state["memory"]) == len(state["ids"])
+            for i, got in enumerate(state["norm"][:len(ids) - 1]):
+                assert (got is None) == (i % 16 != 15), "a prompt's pieces end at multiples of the chunk"
+            for got, want in zip(state["norm"][len(ids) - 1:], dumped(MODEL[kind], state["ids"], len(ids), 16)):
+                want = norms_of(want, parts)
+                assert len(got) == len(want) > 0 and all(abs(g - w) <= 1e-6 * w for g, w in zip(got, want)), (got, want)
+            for p in parts:
+                for h in range(p["first"], p["first"] + p["heads"]) if "nothing" not in p else ():
+                    column = [m[h] for m in state["memory"]]
+                    if not p["decays"]:
+                        assert column == list(range(1, len(column) + 1))
+                    elif p["operator"] == "retention":
+                        gamma = 1 - 2.0 ** (-5 - (h - p["first"]))
+                        assert all(abs(m - (1 - gamma**(t + 1)) / (1 - gamma)) < 1e-5 * m for t, m in enumerate(column))
+                    else:
+                        assert all(1 <= m <= 1.000001 * (1 + b) for m, b in zip(column, [0.0] + column)) and column[-1] < len(column) - 1
+            seen = events(s.ask("/v1/completions", {**ask, "state": True, "stream": True})[1])
+            parts_of = [e["choices"][0]["state"] for e in seen[:-1]]
+            for key in ("ids", "tokens", "norm", "memory"):
+                assert sum((p[key] for p in parts_of), []) == state[key], key
+            assert [p["first"] for p in parts_of] == [sum(len(q["ids"]) for q in parts_of[:i]) for i in range(len(parts_of))]
+            hi = {"messages": [{"role": "user", "content": "hi"}], "max_tokens": 5, "temperature": 0, "ignore_eos": True}
+            chat = s.ask("/v1/chat/completions", {**hi, "state": True})[1]["choices"][0]
+            assert chat.pop("state")["prompt"] == len(s.ask("/tokenize", {"prompt": "User: hi\n\nAssistant:"})[1]["tokens"])
+            assert [chat] == s.ask("/v1/chat/completions", hi)[1]["choices"]
+
+
+def test_recall():
+    with Server(LINNET, MODEL["recurrent"], "--chunk", 16) as s:
+        ids = [(7 * i) % 400 for i in range(40)]
+        ask = dict(prompt=ids, max_tokens=0)
+        for place in (0, 17, 39):
+            state = one(s, **ask, state={"recall": place})["state"]
+            recall = state["recall"]
+            assert recall["of"] == place and len(recall["cosine"]) == len(recall["nearest"]) == len(recall["nearness"]) == 4 and len(state["ids"]) == 40
+            for cosine, places, near in zip(recall["cosine"], recall["nearest"], recall["nearness"]):
+                assert len(set(places)) == 3 and all(0 <= p < 40 for p in places) and near == sorted(near, reverse=True) and cosine <= near[0]
+                assert place not in places or near[places.index(place)] == cosine
+        streamed = events(s.ask("/v1/completions", {**ask, "state": {"recall": 39}, "stream": True})[1])
+        assert [e["choices"][0]["state"]["recall"] for e in streamed[:-1] if "recall" in e["choices"][0]["state"]] == [recall]
+        short = one(s, prompt=[5, 6], max_tokens=0, state={"recall": 1})["state"]["recall"]
+        assert all(sorted(n) == [0, 1] for n in short["nearest"]), "of two tokens there are two"
+        for wrong, says in ({"recall": 40}, "40 tokens"), ({"recall": -1}, "recall"), ({"recall": 1, "x": 2}, "recall"), (3, "true, false"), ({}, "recall"):
+            status, answer = s.ask("/v1/completions", {**ask, "state": wrong})
+            assert status == 400 and says in answer["error"]["message"] and answer["error"]["param"] == "state", answer
+        for more in ({"n": 2}, {"prompt": [[1], [2]]}):
+            status, answer = s.ask("/v1/completions", {**ask, "state": True, **more})
+            assert status == 400 and "one text" in answer["error"]["message"], answer
+        together = {"prompt": ids[:20], "max_tokens": 30, "temperature": 1, "seed": 4, "ignore_eos": True}
+        alone = one(s, **together)
+        with ThreadPoolExecutor(6) as pool:  # beside others that look
+            mixed = list(pool.map(lambda i: one(s, **together, **({"state": True} if i % 2 else {})), range(6)))
+        for c in mixed:
+            assert {k: v for k, v in c.items() if k != "state"} == alone
+        assert all(m["state"] == mixed[1]["state"] for m in mixed[1::2])
+
+
+def test_other_sites():
+    """A page of another site cannot use a server without a key, nor one that a name of its own leads to; a key is enough."""
+    with Server(LINNET, MODEL["recurrent"]) as s:
+        for host in (f"127.0.0.1:{s.port}", f"localhost:{s.port}", "localhost", "[::1]:1"):
+            assert s.headers("/health", Host=host)[0] == 200, host
+            assert s.headers("/v1/models", Host=host, Origin=f"http://{host}")[0] == 200, host
+        for extra in ({"Origin": "http://evil.example"}, {"Origin": "null"}, {"Origin": f"http://localhost:{s.port}.evil.example"},
+                      {"Host": "evil.example"}, {"Host": "localhost.evil.example", "Origin": "http://localhost.evil.example"}):
+            status, _, body = s.headers("/v1/models", **extra)
+            assert status == 403 and "API key" in json.loads(body)["error"]["message"], (extra, status)
+        connection = s.connect()  # what a form of another site may send without asking
+        connection.request("POST", "/v1/completions", b'{"prompt":"a"}', {"Content-Type": "text/plain", "Origin": "http://evil.example"})
+        assert connection.getresponse().status == 403
+        connection.close()
+    with Server(LINNET, MODEL["recurrent"], "--api-key", "secret") as s:
+        assert s.headers("/v1/models", Host="model.example", Origin="http://other.example", Authorization="Bearer secret")[0] == 200
+        assert s.headers("/v1/models", Host="model.example")[0] == 401
 
 
 def main():

@@ -75,7 +75,7 @@ void linnet_session_destroy(linnet_session *s)
 {
     if (!s) return;
     for (int64_t i = 0; s->owner && i < s->o.slots; i++) linnet_state_destroy(s->owner[i]);
-    for (int i = 0; i < 2; i++) {
+    for (int i = 0; i < 3; i++) {
         lnt_plan_destroy(s->piece[i]);
         lnt_plan_destroy(s->step[i]);
     }
@@ -115,13 +115,14 @@ linnet_status linnet_session_get_info(const linnet_session *s, linnet_session_in
 /* A plan of up to `tokens` tokens: of one state (a piece), or of as many with one token each (a step). */
 static linnet_status plan_for(linnet_session *s, bool step, bool layers, lnt_plan **out)
 {
-    lnt_plan **plan = &(step ? s->step : s->piece)[layers];
+    lnt_plan **plan = &(step ? s->step : s->piece)[s->seen ? 2 : layers];
     *out = *plan;
     if (*plan) return LINNET_OK;
     const int64_t slots = s->o.slots, steps = (lnt_alone_tokens(s->c) + slots - 1) / slots * slots;
     const lnt_plan_options o = {.tokens = step ? steps : s->o.chunk, .n_seq = step ? slots : 1, .dtype = s->m->dtype, .has_state = true,
                                 .state_capacity = s->slots->capacity, .rows_alone = step, .n_outputs = 1, .outputs = {s->m->hidden},
-                                .n_kept = layers ? (int)s->m->config->num_hidden_layers : 0, .kept = s->m->layers};
+                                .n_kept = s->seen ? s->n_looked : layers ? (int)s->m->config->num_hidden_layers : 0,
+                                .kept = s->seen ? s->looked : s->m->layers};
     LNT_TRY(lnt_plan_create(s->c, s->m->p, &o, plan));
     *out = *plan;
     return LINNET_OK;
@@ -138,6 +139,14 @@ static linnet_status run(linnet_session *s, lnt_plan *plan, const int32_t *ids, 
 {
     const lnt_batch b = {.tokens = tokens, .n_seq = n, .n_inputs = 1, .inputs = {{s->m->ids, ids}}, .state = s->slots, .slots = slots};
     return lnt_plan_run(plan, s->m->w, &b);
+}
+
+void lnt_session_look(linnet_session *s, const lnt_buf *values, int n, lnt_session_seen *seen, void *user)
+{
+    s->looked = values;
+    s->n_looked = n;
+    s->seen = seen;
+    s->seen_user = user;
 }
 
 linnet_status lnt_session_piece(linnet_session *s, linnet_state *state, const int32_t *ids, int64_t n, bool steps, bool layers, lnt_plan **plan)
@@ -193,6 +202,7 @@ static void rows_to_host(linnet_session *s, const lnt_tensor *x, int64_t row, in
 /* What call k wants of ids first .. first+n-1, whose rows are `row` and those behind it. */
 static linnet_status give(linnet_session *s, const linnet_session_call *k, const lnt_plan *plan, int64_t row, int64_t first, int64_t n)
 {
+    if (s->seen) LNT_TRY(s->seen(s->seen_user, k, plan, row, first, n));
     if (k->hidden) {
         const int64_t layers = s->m->config->num_hidden_layers, width = s->m->config->hidden_size;
         const lnt_tensor x = lnt_plan_output(plan, k->layer == layers ? s->m->hidden : s->m->layers[k->layer]);

@@ -17,6 +17,9 @@ typedef struct {
     bool on_device;
 } lnt_session_row;
 
+/* What is told of a run that is looked at: rows row .. row+n-1 of the plan's values belong to ids first .. first+n-1 of the call. */
+typedef linnet_status lnt_session_seen(void *user, const linnet_session_call *k, const lnt_plan *plan, int64_t row, int64_t first, int64_t n);
+
 struct linnet_session {
     lnt_ctx *c;
     linnet_model *m;
@@ -32,7 +35,11 @@ struct linnet_session {
     lnt_arena arena;
     uint64_t fingerprint;     /* 0: not known yet */
 
-    lnt_plan *piece[2], *step[2]; /* made when first wanted; [1]: with the result of every layer */
+    lnt_plan *piece[3], *step[3]; /* made when first wanted; [1]: with the result of every layer; [2]: with the values looked at */
+    const lnt_buf *looked;    /* [n_looked] */
+    int n_looked;
+    lnt_session_seen *seen;   /* NULL: runs are not looked at */
+    void *seen_user;
     lnt_plan *head;           /* logits of rows that are given to it */
     int64_t waiting;          /* rows that have been given, */
     lnt_session_row *logits;  /* [HEAD_ROWS] and where their logits go */
@@ -59,6 +66,10 @@ struct linnet_state {
 linnet_status lnt_session_check(const linnet_session *s);
 /* One piece of a state by itself; or up to lnt_alone_tokens steps, which a piece of one id is too. `plan` becomes the one that ran. */
 linnet_status lnt_session_piece(linnet_session *s, linnet_state *state, const int32_t *ids, int64_t n, bool steps, bool layers, lnt_plan **plan);
+
+/* From now on runs keep `n` values of the program besides, the same ones at every call, and tell `seen` of them; the bits are those of other runs.
+ * seen NULL: no more. No call wants the result of a layer meanwhile. */
+void lnt_session_look(linnet_session *s, const lnt_buf *values, int n, lnt_session_seen *seen, void *user);
 
 /* ---- session_state.c ---- */
 

@@ -14,6 +14,8 @@ typedef struct lnt_sent {
     size_t bytes;   /* of it */
     int64_t said;
     int64_t offset; /* characters of the tokens said */
+    int64_t viewed; /* tokens whose states were sent */
+    bool recalled;
     bool begun, ended;
 } lnt_sent;
 
@@ -196,6 +198,50 @@ static json_t *chat_logprobs(const lnt_answer *a, const lnt_written *w, int64_t 
     return json_pack("{s:o}", "content", content);
 }
 
+/* ---- a look into the state ------------------------------------------------------------------------------------------------------------------ */
+
+/* A row of numbers; null where there is none of them. */
+static json_t *row_json(const float *row, int64_t n)
+{
+    int64_t there = 0;
+    for (int64_t i = 0; i < n; i++) there += !isnan(row[i]);
+    json_t *json = there ? json_array() : json_null();
+    for (int64_t i = 0; i < n && there; i++) json_array_append_new(json, number((double)row[i]));
+    return json;
+}
+
+static json_t *recall_json(const lnt_viewed *v, int64_t of)
+{
+    json_t *nearest = json_array(), *nearness = json_array();
+    for (int64_t h = 0; h < v->heads; h++) {
+        json_t *ids = json_array(), *near = json_array();
+        for (int64_t i = h * LNT_RECALLED; i < (h + 1) * LNT_RECALLED && v->nearest[i] >= 0; i++) {
+            json_array_append_new(ids, json_integer(v->nearest[i]));
+            json_array_append_new(near, number((double)v->nearness[i]));
+        }
+        json_array_append_new(nearest, ids);
+        json_array_append_new(nearness, near);
+    }
+    return json_pack("{s:I,s:o,s:o,s:o}", "of", (json_int_t)of, "cosine", row_json(v->cosine, v->heads), "nearest", nearest, "nearness", nearness);
+}
+
+/* Tokens from `from` on, and the recall where it is there and not sent. */
+static json_t *state_json(const lnt_answer *a, const lnt_viewed *v, int64_t from, bool recalled)
+{
+    char text[TOKEN_TEXT];
+    json_t *ids = json_array(), *tokens = json_array(), *norm = json_array(), *memory = json_array();
+    for (int64_t i = from; i < v->n; i++) {
+        json_array_append_new(ids, json_integer(v->ids[i]));
+        json_array_append_new(tokens, json_string(token_text(a, v->ids[i], text, sizeof text)));
+        json_array_append_new(norm, row_json(v->norm + i * v->heads, v->heads));
+        json_array_append_new(memory, row_json(v->memory + i * v->heads, v->heads));
+    }
+    json_t *json = json_pack("{s:I,s:I,s:o,s:o,s:o,s:o}", "prompt", (json_int_t)a->ask.r->prompts[0].n, "first", (json_int_t)from, "ids", ids,
+                             "tokens", tokens, "norm", norm, "memory", memory);
+    if (v->cosine && !recalled) json_object_set_new(json, "recall", recall_json(v, a->ask.r->recall));
+    return json;
+}
+
 /* ---- answers ---------------------------------------------------------------------------------------------------------------------------- */
 
 linnet_status lnt_answer_begin(lnt_ctx *c, const lnt_service *v, const lnt_ask *ask, lnt_answer *a)
@@ -262,10 +308,11 @@ static json_t *whole_choice(const lnt_answer *a, int i)
     json_t *text = json_bytes(both ? both : w->text ? w->text : "", n, true, &used);
     lnt_free(both);
     json_t *said = !r->scored ? json_null() : a->ask.chat ? chat_logprobs(a, w, 0) : completion_logprobs(a, w, 0, &offset);
+    json_t *state = r->viewed ? state_json(a, &w->viewed, 0, false) : NULL;
     if (a->ask.chat)
-        return json_pack("{s:i,s:{s:s,s:o},s:o,s:s}", "index", i, "message", "role", "assistant", "content", text, "logprobs", said, "finish_reason",
-                         finish(w->ended));
-    return json_pack("{s:i,s:o,s:o,s:s}", "index", i, "text", text, "logprobs", said, "finish_reason", finish(w->ended));
+        return json_pack("{s:i,s:{s:s,s:o},s:o,s:s,s:o*}", "index", i, "message", "role", "assistant", "content", text, "logprobs", said,
+                         "finish_reason", finish(w->ended), "state", state);
+    return json_pack("{s:i,s:o,s:o,s:s,s:o*}", "index", i, "text", text, "logprobs", said, "finish_reason", finish(w->ended), "state", state);
 }
 
 /* Requests that failed: the server's fault, but for its time and its end. */
@@ -330,12 +377,13 @@ static void put_news(lnt_answer *a, int i)
     lnt_sent *k = &a->sent[i];
     const bool ended = w->ended != LNT_GOES_ON, first = !k->begun, echo = first && a->ask.echo;
     size_t used = 0, n = w->n_text - k->bytes, front = 0;
-    if (k->ended || (!ended && !n && w->n_said == k->said && !echo)) return;
+    const bool seen = w->viewed.n > k->viewed || (w->viewed.cosine && !k->recalled);
+    if (k->ended || (!ended && !n && w->n_said == k->said && !echo && !seen)) return;
     char *both = echo ? with_prompt(a, i / r->n, w, 0, &n) : NULL;
     front = both ? n - w->n_text : 0;
     json_t *text = json_bytes(both ? both : w->text ? w->text + k->bytes : "", n, ended, &used);
     lnt_free(both);
-    if (used < front || (!ended && !echo && !json_string_length(text) && w->n_said == k->said)) { /* a character is not whole */
+    if (used < front || (!ended && !echo && !seen && !json_string_length(text) && w->n_said == k->said)) { /* a character is not whole */
         json_decref(text);
         return;
     }
@@ -344,14 +392,17 @@ static void put_news(lnt_answer *a, int i)
     k->ended = ended;
     json_t *said = !r->scored ? json_null() : a->ask.chat ? chat_logprobs(a, w, k->said) : completion_logprobs(a, w, k->said, &k->offset);
     k->said = w->n_said;
+    json_t *state = r->viewed ? state_json(a, &w->viewed, k->viewed, k->recalled) : NULL;
+    k->viewed = w->viewed.n;
+    k->recalled = w->viewed.cosine != NULL;
     json_t *reason = ended ? json_string(finish(w->ended)) : json_null();
     if (!a->ask.chat) {
-        put_chunk(a, json_pack("{s:i,s:o,s:o,s:o}", "index", i, "text", text, "logprobs", said, "finish_reason", reason), NULL);
+        put_chunk(a, json_pack("{s:i,s:o,s:o,s:o,s:o*}", "index", i, "text", text, "logprobs", said, "finish_reason", reason, "state", state), NULL);
         return;
     }
     json_t *delta = json_pack("{s:o}", "content", text);
     if (first) json_object_set_new(delta, "role", json_string("assistant"));
-    put_chunk(a, json_pack("{s:i,s:o,s:o,s:o}", "index", i, "delta", delta, "logprobs", said, "finish_reason", reason), NULL);
+    put_chunk(a, json_pack("{s:i,s:o,s:o,s:o,s:o*}", "index", i, "delta", delta, "logprobs", said, "finish_reason", reason, "state", state), NULL);
 }
 
 void lnt_answer_events(lnt_answer *a)

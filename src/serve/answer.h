@@ -11,6 +11,7 @@ typedef struct {
     const char *still;   /* static bytes, or NULL: `body` */
     char *body;          /* freed with lnt_free */
     size_t n;
+    bool page;           /* for a browser to show */
 } lnt_reply;
 
 /* {"error": {...}} as OpenAI's clients know it. `parameter` may be NULL. No memory: a body that is static and says so. */

@@ -26,7 +26,7 @@ typedef struct {
 
 /* ---- parameters ------------------------------------------------------------------------------------------------------------------------- */
 
-typedef enum { INTEGER, REAL, SWITCH, SEED, STOP, STREAM_OPTIONS, HERE, NEUTRAL, ANYTHING } kind;
+typedef enum { INTEGER, REAL, SWITCH, SEED, STOP, STREAM_OPTIONS, STATE, HERE, NEUTRAL, ANYTHING } kind;
 enum { COMPLETION = 1, CHAT = 2, BOTH = 3 };
 
 typedef struct {
@@ -56,6 +56,7 @@ static const parameter parameters[] = {
     {"n", HERE, BOTH, .neutral = NULL},
     {"stream", SWITCH, BOTH, offsetof(lnt_ask, stream), ASK, NULL},
     {"stream_options", STREAM_OPTIONS, BOTH, .neutral = NULL},
+    {"state", STATE, BOTH, .neutral = NULL},
     {"echo", SWITCH, COMPLETION, offsetof(lnt_ask, echo), ASK, NULL},
     {"logprobs", INTEGER, COMPLETION, offsetof(reading, logprobs), READING, NULL},
     {"logprobs", SWITCH, CHAT, offsetof(reading, logprobs_on), READING, NULL},
@@ -98,6 +99,17 @@ static linnet_status put_stream_options(reading *k, const parameter *p, const js
     const json_t *usage = json_object_get(value, "include_usage");
     if (!json_is_object(value)) return wrong(k, p->key, value, "an object");
     k->a->usage = json_is_true(usage);
+    return LINNET_OK;
+}
+
+/* A look into the state: true, or {"recall": place}. */
+static linnet_status put_state(reading *k, const parameter *p, const json_t *value)
+{
+    const json_t *place = json_object_get(value, "recall");
+    const bool recall = json_is_object(value) && json_object_size(value) == 1 && json_is_integer(place) && json_integer_value(place) >= 0;
+    if (!json_is_boolean(value) && !recall) return wrong(k, p->key, value, "true, false, or {\"recall\": the place of a token in the prompt}");
+    k->r->viewed = recall || json_is_true(value);
+    k->r->recall = recall ? json_integer_value(place) : -1;
     return LINNET_OK;
 }
 
@@ -146,6 +158,7 @@ static linnet_status put(reading *k, const parameter *p, const json_t *value)
     case SWITCH: return put_switch(k, p, value, (bool *)to);
     case STOP: return put_stop(k, p, value);
     case STREAM_OPTIONS: return put_stream_options(k, p, value);
+    case STATE: return put_state(k, p, value);
     case NEUTRAL: return put_neutral(k, p, value);
     default: return LINNET_OK;
     }
@@ -392,6 +405,12 @@ static linnet_status fit(reading *k)
         return lnt_fail(k->c, LINNET_EINVAL, "a prompt of %lld tokens and %lld more, expected at most %lld together", (long long)longest,
                         (long long)want, (long long)context);
     k->r->o.max_tokens = want;
+    k->a->parameter = "state";
+    if (k->r->viewed && (k->r->n_prompts > 1 || k->r->n > 1))
+        return lnt_fail(k->c, LINNET_EINVAL, "state is shown of one text, but there are %d", k->r->n_prompts * k->r->n);
+    if (k->r->recall >= k->r->prompts[0].n)
+        return lnt_fail(k->c, LINNET_EINVAL, "state.recall is %lld, but the prompt has %lld tokens", (long long)k->r->recall,
+                        (long long)k->r->prompts[0].n);
     k->a->parameter = NULL;
     return LINNET_OK;
 }

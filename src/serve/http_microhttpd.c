@@ -136,6 +136,14 @@ static enum MHD_Result send_reply(exchange *e)
     if (!m) return MHD_NO;
     r->body = NULL;
     MHD_add_response_header(m, MHD_HTTP_HEADER_CONTENT_TYPE, r->type);
+    MHD_add_response_header(m, "X-Content-Type-Options", "nosniff");
+    if (r->page) { /* what a page may load, and where it may be shown: from here and nowhere else */
+        MHD_add_response_header(m, "Content-Security-Policy",
+                                "default-src 'none'; script-src 'self'; style-src 'self'; img-src data:; connect-src 'self'; base-uri 'none'; "
+                                "form-action 'none'; frame-ancestors 'none'");
+        MHD_add_response_header(m, "Referrer-Policy", "no-referrer");
+        MHD_add_response_header(m, MHD_HTTP_HEADER_CACHE_CONTROL, "no-cache");
+    }
     if (r->status == 401) MHD_add_response_header(m, MHD_HTTP_HEADER_WWW_AUTHENTICATE, "Bearer");
     if (r->status == 503) MHD_add_response_header(m, MHD_HTTP_HEADER_RETRY_AFTER, "1");
     const enum MHD_Result done = MHD_queue_response(e->connection, (unsigned)r->status, m);
@@ -216,6 +224,9 @@ static enum MHD_Result hear_head(exchange *e, const char *method, const char *pa
     lnt_service *v = e->h->v;
     const char *length = MHD_lookup_connection_value(e->connection, MHD_HEADER_KIND, MHD_HTTP_HEADER_CONTENT_LENGTH);
     const char *authorization = MHD_lookup_connection_value(e->connection, MHD_HEADER_KIND, MHD_HTTP_HEADER_AUTHORIZATION);
+    const char *host = MHD_lookup_connection_value(e->connection, MHD_HEADER_KIND, MHD_HTTP_HEADER_HOST);
+    const char *origin = MHD_lookup_connection_value(e->connection, MHD_HEADER_KIND, MHD_HTTP_HEADER_ORIGIN);
+    if (lnt_route_foreign(v, e->h->address, host, origin, &e->reply)) return send_reply(e);
     e->route = lnt_route_find(v, method, path, authorization, &e->reply);
     if (!e->route) return send_reply(e);
     e->too_large = length && strtoull(length, NULL, 10) > (unsigned long long)v->o.body_bytes;

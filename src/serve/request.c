@@ -12,6 +12,7 @@ linnet_status lnt_request_create(lnt_ctx *c, lnt_request **out)
     if (!r) return lnt_fail_memory(c, sizeof *r);
     r->o = o;
     r->n = 1;
+    r->recall = -1;
     pthread_mutex_init(&r->lock, NULL);
     atomic_init(&r->dropped, false);
     atomic_init(&r->holders, 1);
@@ -36,6 +37,9 @@ void lnt_request_release(lnt_request *r)
         lnt_free(r->written[i].said);
         lnt_free(r->written[i].top);
         lnt_free(r->written[i].top_logprob);
+        void *const seen[] = {r->written[i].viewed.ids, r->written[i].viewed.norm, r->written[i].viewed.memory, r->written[i].viewed.cosine,
+                              r->written[i].viewed.nearest, r->written[i].viewed.nearness};
+        for (size_t k = 0; k < sizeof seen / sizeof *seen; k++) lnt_free(seen[k]);
     }
     lnt_free(r->written);
     lnt_arena_free(&r->arena);

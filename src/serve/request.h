@@ -14,6 +14,17 @@ typedef struct {
     double logprob; /* NaN: of the first token, which nothing stands before */
 } lnt_said;
 
+/* What was seen of a text's state (state_view.h): of each token, and of a key. */
+enum { LNT_RECALLED = 3 };
+typedef struct {
+    int32_t *ids;         /* [n] */
+    float *norm, *memory; /* [n][heads] */
+    int64_t n, room, heads;
+    float *cosine;        /* [heads] of what the key recalls to its own token's value; NULL: none was asked */
+    int32_t *nearest;     /* [heads][LNT_RECALLED] tokens whose values are nearest to it, -1: there are no more */
+    float *nearness;      /* the same: their cosines */
+} lnt_viewed;
+
 /* One text. */
 typedef struct {
     char *text;           /* [n_text] bytes that no stop string takes back; of drawn tokens alone */
@@ -24,6 +35,7 @@ typedef struct {
     int64_t n_said, room_said;
     int64_t drawn;        /* tokens */
     int32_t ended;        /* LINNET_ENDED_..., LNT_GOES_ON */
+    lnt_viewed viewed;    /* where a look into the state is wanted */
 } lnt_written;
 
 enum { LNT_GOES_ON = -1, LNT_END_IDS = 8, LNT_ERROR_TEXT = 1536 };
@@ -41,6 +53,8 @@ typedef struct lnt_request {
     lnt_prompt *prompts;
     bool scored;               /* log-probabilities of what is drawn, */
     bool score_prompt;         /* and of the prompts */
+    bool viewed;               /* a look into the state; of one text */
+    int64_t recall;            /* the token whose key is asked what it recalls, -1: none */
     int32_t end_ids[LNT_END_IDS]; /* tokens that end a text, n_end_ids of them */
     int n_end_ids;
     double until;              /* lnt_now() when it is given up; 0: never */

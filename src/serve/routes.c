@@ -108,6 +108,33 @@ static bool models(lnt_ctx *c, lnt_service *v, const char *body, size_t bytes, l
     return false;
 }
 
+static json_t *part_json(const lnt_view_part *p)
+{
+    json_t *json = json_pack("{s:s,s:I,s:s}", "name", p->name, "layer", (json_int_t)p->layer, "operator", p->op);
+    if (p->nothing) {
+        json_object_set_new(json, "nothing", json_string(p->nothing));
+        return json;
+    }
+    json_t *more = json_pack("{s:I,s:I,s:I,s:I,s:b,s:s?,s:s?}", "first", (json_int_t)p->first, "heads", (json_int_t)p->heads, "rows",
+                             (json_int_t)p->rows, "columns", (json_int_t)p->columns, "decays", p->decays, "no_memory", p->no_memory, "no_recall",
+                             p->no_recall);
+    json_object_update(json, more);
+    json_decref(more);
+    return json;
+}
+
+/* What a page has to know of the model. */
+static bool model_info(lnt_ctx *c, lnt_service *v, const char *body, size_t bytes, lnt_reply *r, lnt_answer *a)
+{
+    (void)c, (void)body, (void)bytes, (void)a;
+    const lnt_views *w = lnt_scheduler_views(v->scheduler);
+    json_t *parts = json_array();
+    for (int i = 0; i < w->n_parts; i++) json_array_append_new(parts, part_json(&w->parts[i]));
+    reply_json(r, json_pack("{s:s,s:I,s:b,s:s?,s:o}", "name", v->o.name, "context", (json_int_t)lnt_scheduler_context(v->scheduler), "chat",
+                            v->chat.family != NULL, "no_chat", v->chat.family ? NULL : v->chat.why, "state", parts));
+    return false;
+}
+
 static bool health(lnt_ctx *c, lnt_service *v, const char *body, size_t bytes, lnt_reply *r, lnt_answer *a)
 {
     (void)c, (void)v, (void)body, (void)bytes, (void)a;
@@ -130,6 +157,7 @@ static const lnt_route routes[] = {
     {"POST", "/tokenize", tokenize, false},
     {"POST", "/detokenize", detokenize, false},
     {"GET", "/tokenizer_info", tokenizer_info, false},
+    {"GET", "/model_info", model_info, false},
     {"GET", "/metrics", metrics, false},
     {"GET", "/health", health, true},
 };
@@ -156,7 +184,7 @@ static void reply_page(const char *path, lnt_reply *r)
     const lnt_page_file *f = lnt_page_find(path);
     char text[160];
     if (f) {
-        *r = (lnt_reply){.status = 200, .type = f->type, .still = f->bytes, .n = f->n};
+        *r = (lnt_reply){.status = 200, .type = f->type, .still = f->bytes, .n = f->n, .page = true};
         return;
     }
     snprintf(text, sizeof text, "there is nothing at %.100s", path);
@@ -182,6 +210,33 @@ const lnt_route *lnt_route_find(lnt_service *v, const char *method, const char *
     else
         lnt_reply_error(r, 404, "there is nothing there", NULL);
     return NULL;
+}
+
+/* "localhost:8080", "127.0.0.1", "[::1]:80". */
+static bool is_loopback(const char *host)
+{
+    static const char *const names[] = {"localhost", "127.0.0.1", "[::1]"};
+    for (size_t i = 0; i < sizeof names / sizeof *names; i++) {
+        const size_t n = strlen(names[i]);
+        if (!strncmp(host, names[i], n) && (!host[n] || host[n] == ':')) return true;
+    }
+    return false;
+}
+
+bool lnt_route_foreign(const lnt_service *v, const char *address, const char *host, const char *origin, lnt_reply *r)
+{
+    static const char *const schemes[] = {"http://", "https://"};
+    const bool here = !strncmp(address, "http://127.", 11) || !strncmp(address, "http://[::1]", 12);
+    bool ours = !origin;
+    char text[256];
+    if (v->o.key) return false; /* whoever has the key may */
+    for (size_t i = 0; i < sizeof schemes / sizeof *schemes && !ours; i++)
+        ours = host && !strncmp(origin, schemes[i], strlen(schemes[i])) && !strcmp(origin + strlen(schemes[i]), host);
+    if (ours && !(here && host && !is_loopback(host))) return false;
+    if (!ours) snprintf(text, sizeof text, "a page of %.100s asks, which is another site; with an API key it may", origin);
+    else snprintf(text, sizeof text, "the request is for %.100s, but this server is for this machine alone; with an API key it may come", host);
+    lnt_reply_error(r, 403, text, NULL);
+    return true;
 }
 
 bool lnt_route_takes_body(const lnt_route *route) { return !strcmp(route->method, "POST"); }

@@ -9,6 +9,9 @@ typedef struct lnt_route lnt_route;
 /* NULL, with a reply that says why: there is no such path, or it has another method, or the key is missing. Before a body is read.
  * `authorization`: the header, or NULL. */
 const lnt_route *lnt_route_find(lnt_service *v, const char *method, const char *path, const char *authorization, lnt_reply *r);
+/* Where there is no key: whether a browser asks for a page of another site (`origin` is none of ours), or believes that this machine is another one
+ * (`host` is a name, but the server listens to this machine alone); headers, or NULL. The reply then says so. */
+bool lnt_route_foreign(const lnt_service *v, const char *address, const char *host, const char *origin, lnt_reply *r);
 bool lnt_route_takes_body(const lnt_route *route);
 
 /* The answer, or a request that is under way (true): `a` then has it. */

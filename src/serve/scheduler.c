@@ -11,6 +11,7 @@
 #include "device/device.h"
 #include "generate/greedy.h"
 #include "generate/sample.h"
+#include "generate/session.h"
 #include "generate/stop.h"
 #include "model/model.h"
 #include "serve/prefix_cache.h"
@@ -32,6 +33,7 @@ typedef struct {
     double *top_logprob;
     lnt_sampler *sampler;
     lnt_stopper stopper;
+    lnt_view *view; /* where a look into the state is wanted */
 } text;
 
 struct lnt_scheduler {
@@ -42,6 +44,8 @@ struct lnt_scheduler {
     lnt_metrics *metrics;
     linnet_session *session;
     lnt_prefix_cache *cache;
+    lnt_views views;
+    text *reading;         /* whose prompt's piece runs */
     int64_t V, known;      /* ids of the model, and of the tokenizer */
     int64_t state_bytes;
 
@@ -86,6 +90,7 @@ static linnet_status open_session(lnt_scheduler *s)
     LNT_TRY(linnet_session_get_info(s->session, &info));
     s->state_bytes = info.state_bytes;
     LNT_TRY(lnt_prefix_cache_create(s->c, s->session, cached, s->o.chunk, &s->cache));
+    LNT_TRY(lnt_views_open(s->c, s->session, &s->views));
     for (int64_t i = 0; i <= s->o.slots; i++) LNT_TRY(linnet_state_create(s->session, &s->state[i]));
     return LINNET_OK;
 }
@@ -137,6 +142,7 @@ void lnt_scheduler_destroy(lnt_scheduler *s)
     lnt_greedy_close(&s->greedy);
     lnt_prefix_cache_destroy(s->cache);
     linnet_session_destroy(s->session);
+    lnt_views_close(&s->views);
     lnt_device_free(s->c, s->logits);
     lnt_device_free(s->c, s->next);
     lnt_free(s->rows);
@@ -154,6 +160,7 @@ void lnt_scheduler_destroy(lnt_scheduler *s)
 
 int64_t lnt_scheduler_context(const lnt_scheduler *s) { return s->o.context; }
 int64_t lnt_scheduler_slots(const lnt_scheduler *s) { return s->o.slots; }
+const lnt_views *lnt_scheduler_views(const lnt_scheduler *s) { return &s->views; }
 
 /* ---- the queue -------------------------------------------------------------------------------------------------------------------------- */
 
@@ -171,6 +178,7 @@ static void free_text(text *t)
     if (!t) return;
     lnt_sampler_destroy(t->sampler);
     lnt_stopper_close(&t->stopper);
+    lnt_view_destroy(t->view);
     lnt_free(t->top);
     lnt_free(t->top_logprob);
     lnt_request_release(t->r);
@@ -187,6 +195,7 @@ static linnet_status make_text(lnt_scheduler *s, lnt_request *r, int prompt, int
     *t = (text){.r = r, .prompt = prompt, .choice = choice, .w = &r->written[prompt * r->n + choice], .stopper = {.stop = o.stop, .n = o.n_stop}};
     o.seed += (uint64_t)choice;
     linnet_status status = lnt_sampler_create(s->c, s->known, &o, &t->sampler);
+    if (status == LINNET_OK && r->viewed) status = lnt_view_create(s->c, &s->views, r->recall, r->prompts[prompt].n, &t->view);
     t->top = lnt_alloc(lnt_bytes(n, sizeof *t->top));
     t->top_logprob = lnt_alloc(lnt_bytes(n, sizeof *t->top_logprob));
     if (status == LINNET_OK && (!t->top || !t->top_logprob)) status = lnt_fail_memory(s->c, lnt_bytes(n, sizeof *t->top_logprob));
@@ -295,6 +304,37 @@ static bool tell(lnt_scheduler *s, text *t)
     return goes_on;
 }
 
+/* ---- a look into states ------------------------------------------------------------------------------------------------------------------ */
+
+/* A run that is looked at has gone over ids of a call: of a step, whose calls stand by place, or of the piece that is being read. */
+static linnet_status seen(void *user, const linnet_session_call *k, const lnt_plan *plan, int64_t row, int64_t first, int64_t n)
+{
+    const lnt_scheduler *s = user;
+    const text *t = s->reading ? s->reading : s->at[k - s->calls];
+    return t->view ? lnt_view_see(s->c, t->view, plan, k->ids + first, row, n) : LINNET_OK;
+}
+
+/* A run, looked at where a text wants that. */
+static linnet_status run_calls(lnt_scheduler *s, const linnet_session_call *calls, int64_t n, bool looked_at)
+{
+    if (looked_at) lnt_session_look(s->session, s->views.looked, s->views.n_looked, seen, s);
+    const linnet_status status = linnet_session_run(s->session, calls, n);
+    lnt_session_look(s->session, NULL, 0, NULL, NULL);
+    return status;
+}
+
+/* What a run has left in the state of a text goes to its request. */
+static linnet_status show(lnt_scheduler *s, text *t, const linnet_state *state)
+{
+    if (!t->view) return LINNET_OK;
+    LNT_TRY(lnt_view_norms(s->c, t->view, state));
+    pthread_mutex_lock(&t->r->lock);
+    const bool good = lnt_view_tell(t->view, &t->w->viewed);
+    lnt_request_tell(t->r);
+    pthread_mutex_unlock(&t->r->lock);
+    return good ? LINNET_OK : lnt_fail_memory(s->c, lnt_bytes((size_t)s->views.heads, sizeof(float)));
+}
+
 /* ---- prompts ---------------------------------------------------------------------------------------------------------------------------- */
 
 /* All texts of a prompt are over with no token. */
@@ -311,7 +351,7 @@ static void end_empty(lnt_request *r, int prompt)
 static linnet_status begin_state(lnt_scheduler *s, int64_t place, text *t)
 {
     lnt_prompt *p = &t->r->prompts[t->prompt];
-    if (!t->r->score_prompt) {
+    if (!t->r->score_prompt && !t->view) {
         LNT_TRY(lnt_prefix_cache_find(s->cache, p->ids, p->n, s->state[place], &t->fed));
         lnt_count(&s->metrics->cache_asked, 1);
         lnt_count(&s->metrics->cache_hits, t->fed > 0);
@@ -329,7 +369,7 @@ static void begin(lnt_scheduler *s, const lnt_waiting *w)
     text *t = NULL;
     const int64_t place = free_place(s, -1);
     lnt_count(&s->metrics->prompt_tokens, w->r->prompts[w->prompt].n);
-    if (!w->r->o.max_tokens && !w->r->score_prompt) {
+    if (!w->r->o.max_tokens && !w->r->score_prompt && !w->r->viewed) {
         end_empty(w->r, w->prompt);
         return;
     }
@@ -454,7 +494,11 @@ static linnet_status read_piece(lnt_scheduler *s, int64_t place)
     k.n_ids = n;
     k.wants = scored ? LINNET_LOGITS_ALL : last ? LINNET_LOGITS_LAST : LINNET_LOGITS_NONE;
     k.logits = scored ? s->scores : s->row;
-    LNT_TRY(linnet_session_run(s->session, &k, 1));
+    s->reading = t;
+    const linnet_status status = run_calls(s, &k, 1, t->view);
+    s->reading = NULL;
+    LNT_TRY(status);
+    LNT_TRY(show(s, t, s->state[place]));
     t->fed += n;
     t->turn = ++s->clock;
     if (t->fed % s->o.chunk == 0) LNT_TRY(lnt_prefix_cache_put(s->cache, p->ids, t->fed, s->state[place]));
@@ -520,6 +564,7 @@ static linnet_status draw_all(lnt_scheduler *s)
 static bool step(lnt_scheduler *s)
 {
     const int64_t n = s->writing;
+    bool looked_at = false;
     if (!n) return false;
     for (int64_t i = 0; i < n; i++) {
         linnet_session_call k = LINNET_SESSION_CALL_INIT;
@@ -530,13 +575,15 @@ static bool step(lnt_scheduler *s)
         k.logits = s->logits + i * s->V;
         k.on_device = 1;
         s->calls[i] = k;
+        looked_at |= s->at[i]->view != NULL;
     }
-    linnet_status status = linnet_session_run(s->session, s->calls, n);
+    linnet_status status = run_calls(s, s->calls, n, looked_at);
     if (status == LINNET_OK) status = draw_all(s);
     lnt_count(&s->metrics->steps, 1);
     for (int64_t i = n - 1; i >= 0; i--) { /* from behind: who takes a place has been told */
-        if (status != LINNET_OK) lnt_request_fail(s->at[i]->r, s->c, status);
-        if (status != LINNET_OK || !tell(s, s->at[i])) leave_front(s, i);
+        const linnet_status mine = status == LINNET_OK ? show(s, s->at[i], s->state[i]) : status;
+        if (mine != LINNET_OK) lnt_request_fail(s->at[i]->r, s->c, mine);
+        if (mine != LINNET_OK || !tell(s, s->at[i])) leave_front(s, i);
     }
     return true;
 }

@@ -8,6 +8,7 @@
 #include "linnet/state.h"
 #include "serve/metrics.h"
 #include "serve/request.h"
+#include "serve/state_view.h"
 
 typedef struct lnt_scheduler lnt_scheduler;
 
@@ -23,6 +24,8 @@ void lnt_scheduler_destroy(lnt_scheduler *s);
 /* Tokens of a prompt and its answer at most. */
 int64_t lnt_scheduler_context(const lnt_scheduler *s);
 int64_t lnt_scheduler_slots(const lnt_scheduler *s);
+/* What there is to see of the model's states; does not change. */
+const lnt_views *lnt_scheduler_views(const lnt_scheduler *s);
 
 /* Queue all prompts of a request, which is held until it is over. LINNET_EUNSUPPORTED, with the error on c: there is no room in the queue now, or the
  * scheduler is closed. From any thread. */

@@ -81,6 +81,15 @@ class Server:
         kind = response.headers.get("Content-Type", "")
         return response.status, (json.loads(answer) if answer else None) if kind.startswith("application/json") else answer.decode()
 
+    def headers(self, path, **extra):
+        """(status, headers, bytes) of a GET."""
+        connection = self.connect()
+        connection.request("GET", path, headers={k.replace("_", "-"): v for k, v in extra.items()})
+        response = connection.getresponse()
+        body = response.read()
+        connection.close()
+        return response.status, response.headers, body
+
     def metric(self, name):
         return int(re.search(rf"^linnet_{name} (\d+)$", self.ask("/metrics")[1], flags=re.M).group(1))
 
