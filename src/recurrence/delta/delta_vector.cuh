@@ -32,7 +32,7 @@ struct delta_vector {
     float *sT, *ds0, *dbeta;
     int64_t slots;
     int K, V;
-    bool untied;
+    bool untied, wgmma; /* the chains by wgmma, or by mma.sync */
 };
 
 /* T and M. strict: pairs(K,K) or A_ab; A_ak: untied. */

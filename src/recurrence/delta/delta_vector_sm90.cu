@@ -84,21 +84,23 @@ void prepare(const delta_work &w, const lnt_recur_args *a, const lnt_cuda *d)
     lnt_delta_vector_solve(p, w.strict, w.A_ak, d);
 }
 
-template <bool UNTIED> void forward(const void *args, const lnt_device *device)
+template <bool UNTIED, bool WGMMA> void forward(const void *args, const lnt_device *device)
 {
     const lnt_recur_args *a = (const lnt_recur_args *)args;
     const lnt_cuda *d = (const lnt_cuda *)device;
     if (!a->sequences) return;
-    const delta_work w = work_of(a, a->workspace, UNTIED, false);
+    delta_work w = work_of(a, a->workspace, UNTIED, false);
+    w.p.wgmma = WGMMA;
     prepare(w, a, d);
     lnt_delta_vector_forward(w.p, d);
 }
-template <bool UNTIED> void backward(const void *args, const lnt_device *device)
+template <bool UNTIED, bool WGMMA> void backward(const void *args, const lnt_device *device)
 {
     const lnt_recur_args *a = (const lnt_recur_args *)args;
     const lnt_cuda *d = (const lnt_cuda *)device;
     if (!a->sequences) return;
-    const delta_work w = work_of(a, a->workspace, UNTIED, true);
+    delta_work w = work_of(a, a->workspace, UNTIED, true);
+    w.p.wgmma = WGMMA;
     prepare(w, a, d);
     lnt_delta_vector_chains(w.p, d);
     lnt_delta_vector_back(w.p, d);
@@ -125,10 +127,10 @@ template <bool UNTIED> const char *declines(const void *args, bool is_backward)
 
 } // namespace
 
-#define DELTA_VECTOR(NAME, UNTIED)                                                                                                  \
+#define DELTA_VECTOR(NAME, WORD, UNTIED, WGMMA)                                                                                    \
     extern const lnt_recur_impl NAME;                                                                                               \
     const lnt_recur_impl NAME = {                                                                                                   \
-        .name = "chunk-sm90",                                                                                                       \
+        .name = WORD,                                                                                                               \
         .form = LINNET_FORM_CHUNK,                                                                                                  \
         .device = LNT_DEVICE_CUDA,                                                                                                  \
         .needs = 90,                                                                                                                \
@@ -136,10 +138,12 @@ template <bool UNTIED> const char *declines(const void *args, bool is_backward)
         .workspace = workspace<UNTIED>,                                                                                             \
         .forward = NULL,                                                                                                            \
         .backward = NULL,                                                                                                           \
-        .put_forward = forward<UNTIED>,                                                                                             \
-        .put_backward = backward<UNTIED>,                                                                                           \
+        .put_forward = forward<UNTIED, WGMMA>,                                                                                      \
+        .put_backward = backward<UNTIED, WGMMA>,                                                                                    \
     }
 extern "C" {
-DELTA_VECTOR(lnt_kda_chunk_sm90, false);
-DELTA_VECTOR(lnt_dplr_chunk_sm90, true);
+DELTA_VECTOR(lnt_kda_chunk_sm90, "chunk-sm90", false, false);
+DELTA_VECTOR(lnt_kda_chunk_wgmma, "chunk-wgmma", false, true);
+DELTA_VECTOR(lnt_dplr_chunk_sm90, "chunk-sm90", true, false);
+DELTA_VECTOR(lnt_dplr_chunk_wgmma, "chunk-wgmma", true, true);
 }
