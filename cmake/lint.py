@@ -49,6 +49,10 @@ MAY_NAME = [
 VARIANT = re.compile(r"(?<![\w>.])lnt_\w+_(avx2|avx512|amx|neon)\b")
 KNOWS_VARIANTS = Path("src/simd/variant.h")
 
+# A parallel region is one loop whose pieces wait for nobody: what src/core/team.c can have run by a caller's threads one after another.
+OMP = re.compile(r"(?:#[ \t]*pragma|_Pragma\(\"|PRAGMA\()[ \t]*omp[ \t]+([^\n]*)")
+OTHER_LOOP = re.compile(r"\bordered\b|\bschedule\((?!static|dynamic)")
+
 # Files whose comments may cite a section of docs/operators.md.
 CITES = {".c", ".h", ".cu", ".cuh", ".py"}
 CITES_WRONGLY = {"lint.py", "test_lint.py"}  # on purpose
@@ -116,6 +120,7 @@ def check_text(root, path):
         check_cuda(path, text, code)
     elif re.search(r'#[ \t]*include[ \t]+[<"](cu\w+\.h|.*\.cuh)[>"]', text):
         finding(path, "includes a header of CUDA; only .cu files do")
+    check_regions(path, text)
     for m in VARIANT.finditer(code) if path != KNOWS_VARIANTS else ():
         where = f"{path}:{code.count(chr(10), 0, m.start()) + 1}"
         finding(where, f"{m.group(0)} is no symbol of every architecture: LNT_VARIANTS, LNT_FLOAT_VARIANTS and LNT_PICK know which there are (simd/variant.h)")
@@ -125,6 +130,23 @@ def check_text(root, path):
         if m.group(1) == "assert" and code[max(0, m.start() - 8):m.start()].endswith("static_"):
             continue
         finding(f"{path}:{code.count(chr(10), 0, m.start()) + 1}", f"calls {m.group(1)}(); the library neither prints, exits nor reads the environment")
+
+
+def check_regions(path, text):
+    """Every parallel region is a loop, or has one that its threads leave without waiting."""
+    open_region = None
+    for m in OMP.finditer(text):
+        words, where = " ".join(m.group(1).split()), f"{path}:{text.count(chr(10), 0, m.start()) + 1}"
+        if words.startswith("simd"):
+            continue
+        if OTHER_LOOP.search(words) or not re.match(r"(parallel|for)\b", words):
+            finding(where, f"omp {words.split()[0]}: a parallel region is one loop, static or dynamic (src/core/team.c)")
+        elif words.startswith("for"):
+            if not open_region or "nowait" not in words:
+                finding(where, "a loop inside a parallel region is its only one, and ends with nowait (src/core/team.c)")
+            open_region = False
+        else:
+            open_region = not words.startswith("parallel for")
 
 
 def split_arguments(text):
@@ -341,6 +363,10 @@ def check_symbols(library):
     objects = list((library.parent / "CMakeFiles").glob("linnet_*.dir/src/**/*.o"))
     if not objects:
         finding(library.parent, "no object files of the library there")
+    known = set(re.findall(r"\b(?:GOMP|omp)_\w+", Path("cmake/Team.cmake").read_text())) | {"omp_get_max_threads", "omp_set_num_threads"}
+    done = subprocess.run(["nm", "--undefined-only", *map(str, objects)], capture_output=True, text=True) if objects else None
+    for name in sorted(set(re.findall(r"\b(?:GOMP|omp|__kmpc)_\w+", done.stdout if done else "")) - known):
+        finding("objects", f"{name} is called, which src/core/team.c does not know")
     for name in sorted(set(symbols(objects))) if objects else []:
         if not name.startswith(("lnt_", "linnet_", "_")):
             finding("objects", f"symbol {name} between files must begin with lnt_ (or be static)")

@@ -41,6 +41,13 @@ CASES = [
     ("src/device/exports_ok.cu", CUDA + 'extern "C" void lnt_shout(int x)\n{\n}\n', None),
     ("src/ops/variant.c", "void *f(void) { return &lnt_product_avx2; } /* lnt_product_amx */\n", "lnt_product_avx2 is no symbol of every architecture"),
     ("src/ops/variant_ok.c", 'void *f(void) { return LNT_PICK(lnt_product); } /* lnt_product_neon */\n', None),
+    ("src/ops/region.c", "#pragma omp parallel num_threads(n)\n#pragma omp for\n", "ends with nowait"),
+    ("src/ops/regions.c", "#pragma omp parallel\n#pragma omp for nowait\n#pragma omp for nowait\n", "its only one"),
+    ("src/ops/barrier.c", "#pragma omp parallel\n#pragma omp barrier\n", "omp barrier: a parallel region is one loop"),
+    ("src/ops/guided.c", "#pragma omp parallel for schedule(guided)\n", "static or dynamic"),
+    ("src/ops/critical.h", "#define X PRAGMA(omp critical)\n", "omp critical"),
+    ("src/ops/region_ok.c", "#pragma omp parallel num_threads(f(n)) reduction(max : m)\n#pragma omp for schedule(dynamic, 1) nowait\n#pragma omp simd\n"
+                            "#pragma omp parallel for schedule(static) num_threads(f(g(n))) if (few(a, n))\n", None),
     ("src/ops/blank.c", "", "has the name of src/core/blank.c"),
     # names of one thing in files of all
     ("src/model/quoted.c", 'bool f(void) { return same("decaying"); }\n', "has the name of decaying"),

@@ -13,6 +13,7 @@
 #include "core/memory.h"
 #include "core/rng.h"
 #include "op_cases.h"
+#include "pool_of.h"
 
 enum { GUARD = 64 }; /* bytes behind every buffer */
 
@@ -89,10 +90,14 @@ static void make_middle(setting *s, int64_t T, lnt_dtype policy, lnt_rng *rng)
     if (s->middle_there) fill(&s->d_middle, s->r.d_middle, rng, false);
 }
 
+enum { ON_A_POOL = 4 }; /* as a number of threads: the caller's */
+static pool backwards;
+
 static setting make(const op_case *o, int64_t T, lnt_dtype policy, int threads, bool accumulate)
 {
     setting s = {.o = o, .id_at = -1, .accumulate = accumulate};
     linnet_context_options options = LINNET_CONTEXT_OPTIONS_INIT;
+    if (threads == ON_A_POOL) options = pool_options(threads, &backwards);
     options.threads = threads;
     assert_int_equal(linnet_context_create(&options, &s.c), LINNET_OK);
     assert_int_equal(lnt_program_create(s.c, &s.p), LINNET_OK);
@@ -349,7 +354,7 @@ static void kernels(void **state)
                     run(&one);
                     run_reference(&one);
                     compare_all(&one, policy);
-                    for (int threads = 2; threads <= 3; threads++) {
+                    for (int threads = 2; threads <= ON_A_POOL; threads++) {
                         setting other = make(&cases[i], lengths[l], policy, threads, accumulate);
                         run(&other);
                         same_bits(&one, &other);
@@ -359,6 +364,7 @@ static void kernels(void **state)
                 }
     }
     lnt_cpu_force(lnt_cpu_machine());
+    assert_true(backwards.regions > 1000 || !lnt_pool_possible());
 }
 
 /* On the CPU a pair gives the bits of its nodes. */

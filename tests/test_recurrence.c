@@ -11,6 +11,7 @@
 #include "hub/safetensors.h"
 #include "core/threads.h"
 #include "golden_files.h"
+#include "pool_of.h"
 
 /* ---- references ---------------------------------------------------------------------------------------------------------------------- */
 
@@ -230,23 +231,27 @@ static void chunk_lengths_agree(void **state)
 static void threads_do_not_change_bits(void **state)
 {
     (void)state;
-    linnet_context *c[3] = { make_context(1), make_context(2), make_context(3) };
+    pool backwards = { .way = BACKWARDS };
+    const linnet_context_options lent = pool_options(5, &backwards);
+    linnet_context *c[4] = { make_context(1), make_context(2), make_context(3), NULL };
+    assert_int_equal(linnet_context_create(&lent, &c[3]), LINNET_OK);
     cursor at = { 0 };
     for (const lnt_recur_case *k; (k = next_case(&at));)
             for (int b = 0; b < 4; b++) {
-                lnt_problem p[3];
+                lnt_problem p[4];
                 char who[256];
                 describe_case(k, who, sizeof who);
-                for (int i = 0; i < 3; i++) {
+                for (int i = 0; i < 4; i++) {
                     lnt_dtype dtype = b & 1 ? LINNET_BF16 : LINNET_F32;
                     OK(c[i], lnt_problem_make(c[i], k, dtype, dtype, 7, &p[i]));
                     p[i].r.form = b & 2 ? LINNET_FORM_RECURRENT : LINNET_FORM_CHUNK;
                     assert_true(run_both(c[i], &p[i], who));
                     if (i) check_same_bits(&p[0], &p[i], who);
                 }
-                for (int i = 0; i < 3; i++) lnt_problem_free(&p[i]);
+                for (int i = 0; i < 4; i++) lnt_problem_free(&p[i]);
             }
-    for (int i = 0; i < 3; i++) linnet_context_destroy(c[i]);
+    for (int i = 0; i < 4; i++) linnet_context_destroy(c[i]);
+    assert_true(backwards.regions > 100 || !lnt_pool_possible());
 }
 
 /* CPU seconds of both directions of a call whose tokens come behind `empty` sequences of none; the better of two. */

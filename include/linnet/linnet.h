@@ -16,8 +16,9 @@
  *   Functions without a context may be called from everywhere at once.
  * - The library's own threads are OpenMP's: each thread that calls has one team, made by the first call that needs it, of as many threads as the
  *   context at hand says, and shared with the caller's own OpenMP code in that thread. A context of one thread makes no thread and waits for none:
- *   a program with a thread pool of its own has a context of one thread in each of its threads, with sessions on models that they share. Called
- *   from inside a parallel region the library does the work in the thread that calls. All of these give the same bits.
+ *   a program with a thread pool of its own has a context of one thread in each of its threads, with sessions on models that they share; or it
+ *   lends the pool to a context (linnet_context_options.parallel), and the library makes no thread. Called from inside a parallel region the library
+ *   does the work in the thread that calls. All of these give the same bits.
  * - The threads of GCC's OpenMP wait in a loop unless GOMP_SPINCOUNT=10000 (or OMP_WAIT_POLICY=passive) is in the environment when the program
  *   starts.
  * Since 0.1 unless a declaration says otherwise. */
@@ -88,8 +89,13 @@ typedef struct {
     void (*log)(void *user, const char *line); /* dispatch and other diagnostics; NULL: none */
     void *log_user;
     void *stream;        /* a cudaStream_t that all work of this context is put on; NULL: a stream of its own. Kept open by the caller. */
+    /* Threads of the caller's in place of the library's own: call body(arg, i) once for each i = 0 .. n-1, n at most `threads`, in any threads and
+     * in any order, side by side or one after another, and return when all have returned. Called by the thread that calls the library, never by a
+     * body; what is left out that thread does afterwards. NULL: the library's own. LINNET_EUNSUPPORTED in a build by another compiler than GCC. */
+    void (*parallel)(void *user, int32_t n, void (*body)(void *arg, int32_t i), void *arg);
+    void *parallel_user;
 } linnet_context_options;
-#define LINNET_CONTEXT_OPTIONS_INIT { sizeof(linnet_context_options), 0, NULL, NULL, NULL, NULL }
+#define LINNET_CONTEXT_OPTIONS_INIT { sizeof(linnet_context_options), 0, NULL, NULL, NULL, NULL, NULL, NULL }
 
 /* Create a context. `options` may be NULL. On failure `*out` still holds a context that carries the error's text and is good for nothing else
  * (destroy it), or NULL when not even that could be allocated. */
@@ -255,6 +261,10 @@ LINNET_API linnet_status linnet_tokenizer_encode(linnet_context *c, const linnet
 enum { LINNET_ENCODE_TEMPLATE = 1, LINNET_ENCODE_PLAIN = 2 };
 LINNET_API linnet_status linnet_tokenizer_encode_as(linnet_context *c, const linnet_tokenizer *t, const char *text, size_t bytes, int32_t flags,
                                                     int32_t **ids, int64_t *count);
+/* Ids of files and folders as linnet_train reads them: every regular file of a folder, sorted by path; compressed ones unpacked; of JSON lines the
+ * field named (NULL: they are text); a separator behind each document where the tokenizer has one. *ids is freed with linnet_free. */
+LINNET_API linnet_status linnet_tokenizer_encode_files(linnet_context *c, const linnet_tokenizer *t, const char *const *paths, int32_t n_paths,
+                                                       const char *field, int32_t **ids, int64_t *count);
 /* The text of ids, closed with a zero byte that is not counted in *bytes; *text is freed with linnet_free. Special tokens are left out, or with
  * LINNET_DECODE_SPECIAL written as they are spelled. */
 enum { LINNET_DECODE_SPECIAL = 1 };

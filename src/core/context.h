@@ -3,6 +3,7 @@
 #define LNT_CORE_CONTEXT_H
 
 #include "core/status.h"
+#include "core/team.h"
 
 struct lnt_device;
 
@@ -10,6 +11,7 @@ struct linnet_context {
     linnet_status status;
     char message[1024], detail[1024], hint[1024];
     int threads;
+    lnt_pool pool; /* the caller's threads */
     bool alone; /* the work at hand is for one of them (core/threads.h) */
     bool rows_alone; /* products give every row the bits that it has by itself (core/threads.h) */
     struct lnt_device *device; /* owned; see device/device.h */

@@ -11,7 +11,11 @@ static const double FLOPS = 20e9, BYTES = 10e9, LEAST = 100e-6;
 /* One part in TRIALS of the time goes into runs that try the other way, which must be faster by a fifth to be taken up: a single run may be lucky. */
 static const double TRIALS = 32, FASTER = 0.8;
 
-int lnt_threads(const lnt_ctx *c) { return c->alone ? 1 : c->threads; }
+int lnt_threads(const lnt_ctx *c)
+{
+    lnt_pool_at_hand(&c->pool);
+    return c->alone ? 1 : c->threads;
+}
 int lnt_thread_index(void) { return omp_get_thread_num(); }
 int linnet_threads(const linnet_context *c) { return c ? c->threads : 0; }
 

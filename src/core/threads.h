@@ -1,5 +1,6 @@
 /* Threads. Work is cut into pieces whose number never depends on the thread count, and every sum over pieces runs in piece order, so a
- * result has the same bits for any number of threads. Inside linnet: `#pragma omp parallel for num_threads(lnt_threads(c))`.
+ * result has the same bits for any number of threads. Inside linnet: `#pragma omp parallel for num_threads(lnt_threads(c))`, one loop
+ * a region, whose pieces wait for no other.
  *
  * That leaves the number free. Threads wait for each other at the end of every kernel, which takes microseconds where each has a core to itself, and
  * a time slice of the system (some milliseconds) where another process has one: thirty times as long as a decoding step of a small model. So kernels
@@ -9,6 +10,7 @@
 
 #include "core/status.h"
 
+/* For the parallel regions that this thread comes to next, which run on the context's threads: the caller's where it has some (core/team.h). */
 int lnt_threads(const lnt_ctx *c);
 int lnt_thread_index(void); /* inside a parallel region: 0 .. threads-1 */
 

@@ -22,6 +22,11 @@ static linnet_status setup(linnet_context *c, const linnet_context_options *o)
     const char *verbose = getenv("LINNET_VERBOSE");
     c->verbose_dispatch = verbose && strstr(verbose, "dispatch");
     c->threads = o->threads ? o->threads : omp_get_max_threads();
+    if (o->parallel && !lnt_pool_possible()) {
+        lnt_fail(c, LINNET_EUNSUPPORTED, "this build of linnet cannot work in the caller's threads: it was not compiled by GCC");
+        return lnt_hint(c, "Leave `parallel` NULL; a context of one thread in each of the caller's does without it.");
+    }
+    c->pool = (lnt_pool){o->parallel, o->parallel_user};
     if (lnt_cpu_problem()) {
         lnt_fail(c, LINNET_EINVAL, "%s", lnt_cpu_problem());
         return lnt_hint(c, "Unset LINNET_CPU to use the best this processor has.");
@@ -48,6 +53,7 @@ void linnet_context_destroy(linnet_context *c)
 {
     if (!c) return;
     if (c->device) c->device->destroy(c->device);
+    lnt_pool_gone(&c->pool);
     lnt_free(c);
 }
 

@@ -220,17 +220,17 @@ static outcome tile_part(lnt_ctx *c, const lnt_gemm_args *g, const lnt_tile_kern
     t.n = aligned_elements(t.n), t.parts_n = parts_of(g->N, t.n);
     const bool sums = g->c != LINNET_F32;
     int worst = DONE;
+#pragma omp parallel for schedule(static) num_threads(lnt_threads(c))
+    for (int64_t p = 0; p < panels + strips - first_packed; p++)
+        if (p < panels)
+            kernels->pack_panel(g, p, k0, k1, panel + p * steps * LNT_PANEL_STEP);
+        else
+            kernels->pack_strip(g, first_packed + p - panels, k0, k1, strip + (p - panels) * steps * LNT_STRIP_STEP);
 #pragma omp parallel num_threads(lnt_threads(c)) reduction(max : worst)
     {
         float *sum = sums ? buffer_of(SUMS, (size_t)(t.m * t.n) * sizeof *sum) : NULL; /* a tile or not: the same shape asks for no memory again */
         if (sums && !sum) worst = NO_MEMORY;
-#pragma omp for schedule(static)
-        for (int64_t p = 0; p < panels + strips - first_packed; p++)
-            if (p < panels)
-                kernels->pack_panel(g, p, k0, k1, panel + p * steps * LNT_PANEL_STEP);
-            else
-                kernels->pack_strip(g, first_packed + p - panels, k0, k1, strip + (p - panels) * steps * LNT_STRIP_STEP);
-#pragma omp for schedule(dynamic, 1)
+#pragma omp for schedule(dynamic, 1) nowait
         for (int64_t p = 0; p < t.parts_m * t.parts_n; p++) {
             const int64_t m = p / t.parts_n * t.m, n = p % t.parts_n * t.n;
             lnt_tile_job j = {.g = g, .k0 = k0, .steps = steps, .strips = strip, .first_packed = first_packed, .panels = panel, .m0 = m,

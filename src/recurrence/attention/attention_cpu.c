@@ -212,22 +212,21 @@ static void block_forward(const void *args, int threads)
         p.row_block[n + 1] = p.row_block[n] + blocks_of(s.len, s.B);
     }
     int64_t keys = p.key_block[a->sequences] * a->Hk, rows = p.row_block[a->sequences] * a->Hq;
-#pragma omp parallel num_threads(threads)
-    {
+#pragma omp parallel for num_threads(threads) schedule(dynamic)
+    for (int64_t i = 0; i < keys; i++) {
         forward_scratch w;
         carve_forward(a, p.scratch + (size_t)omp_get_thread_num() * p.scratch_bytes, &w);
-#pragma omp for schedule(dynamic)
-        for (int64_t i = 0; i < keys; i++) {
-            int64_t n = find(p.key_block, a->sequences, i / a->Hk);
-            sequence s = sequence_of(a, n);
-            pack_keys(&s, &p, w.q, n, i / a->Hk - p.key_block[n], i % a->Hk);
-        }
-#pragma omp for schedule(dynamic)
-        for (int64_t i = rows - 1; i >= 0; i--) { /* late rows see most keys: first */
-            int64_t n = find(p.row_block, a->sequences, i / a->Hq);
-            sequence s = sequence_of(a, n);
-            forward_rows(&s, &p, &w, n, i / a->Hq - p.row_block[n], i % a->Hq);
-        }
+        int64_t n = find(p.key_block, a->sequences, i / a->Hk);
+        sequence s = sequence_of(a, n);
+        pack_keys(&s, &p, w.q, n, i / a->Hk - p.key_block[n], i % a->Hk);
+    }
+#pragma omp parallel for num_threads(threads) schedule(dynamic)
+    for (int64_t i = rows - 1; i >= 0; i--) { /* late rows see most keys: first */
+        forward_scratch w;
+        carve_forward(a, p.scratch + (size_t)omp_get_thread_num() * p.scratch_bytes, &w);
+        int64_t n = find(p.row_block, a->sequences, i / a->Hq);
+        sequence s = sequence_of(a, n);
+        forward_rows(&s, &p, &w, n, i / a->Hq - p.row_block[n], i % a->Hq);
     }
 }
 

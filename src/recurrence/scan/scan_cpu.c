@@ -272,24 +272,21 @@ static void run_blocks(const lnt_scan_args *a, bool back, int64_t size, int thre
     float *map = (float *)a->workspace + threads * 2 * scan_room(a->D);
     for (int64_t n = 0; n < a->sequences; n++) {
         const int64_t blocks = pieces(a->cu_seqlens[n + 1] - a->cu_seqlens[n], size), count = blocks * parts;
-#pragma omp parallel num_threads(threads) if (!few(a, count))
-        {
-#pragma omp for schedule(dynamic)
-            for (int64_t p = 0; p < count - parts; p++) { /* nothing enters behind the last */
-                const strip s = block_at(a, n, p / parts, size, back, p % parts * SCAN_WIDEST);
-                float *part = map + 2 * (p / parts) * D + s.first;
-                compose_strip(&s, back, part, part + D);
-            }
-#pragma omp for
-            for (int64_t p = 0; p < parts; p++) {
-                const strip s = strip_at(a, n, 0, 0, p * SCAN_WIDEST, SCAN_WIDEST);
-                carry_over(&s, channels(&s, seed_of(a, back)), map, blocks);
-            }
-#pragma omp for schedule(dynamic)
-            for (int64_t p = 0; p < count; p++) {
-                const strip s = block_at(a, n, p / parts, size, back, p % parts * SCAN_WIDEST);
-                run_strip(&s, back, map + 2 * (p / parts) * D + s.first, scratch_of(a));
-            }
+#pragma omp parallel for num_threads(threads) schedule(dynamic) if (!few(a, count))
+        for (int64_t p = 0; p < count - parts; p++) { /* nothing enters behind the last */
+            const strip s = block_at(a, n, p / parts, size, back, p % parts * SCAN_WIDEST);
+            float *part = map + 2 * (p / parts) * D + s.first;
+            compose_strip(&s, back, part, part + D);
+        }
+#pragma omp parallel for num_threads(threads) if (!few(a, count))
+        for (int64_t p = 0; p < parts; p++) {
+            const strip s = strip_at(a, n, 0, 0, p * SCAN_WIDEST, SCAN_WIDEST);
+            carry_over(&s, channels(&s, seed_of(a, back)), map, blocks);
+        }
+#pragma omp parallel for num_threads(threads) schedule(dynamic) if (!few(a, count))
+        for (int64_t p = 0; p < count; p++) {
+            const strip s = block_at(a, n, p / parts, size, back, p % parts * SCAN_WIDEST);
+            run_strip(&s, back, map + 2 * (p / parts) * D + s.first, scratch_of(a));
         }
         if (!blocks)
             for (int64_t p = 0; p < parts; p++) { /* an empty sequence hands its state on */
