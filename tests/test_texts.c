@@ -305,6 +305,30 @@ static void text_of_fields(void **state)
     lnt_free(text);
 }
 
+/* What a caller gets of all that: the same ids. */
+static void ids_of_files(void **state)
+{
+    (void)state;
+    const char *path[2] = {file, file}, *lines = "{\"text\": \"first\"}\n{\"text\": \"second\"}\n";
+    linnet_tokenizer *t;
+    int32_t *ids;
+    int64_t n = 0;
+    write_file(lines, strlen(lines));
+    assert_int_equal(linnet_tokenizer_open(ctx, "bytes", &t), LINNET_OK);
+    assert_int_equal(linnet_tokenizer_encode_files(ctx, t, path, 2, "text", &ids, &n), LINNET_OK);
+    assert_int_equal(n, 26);
+    for (int i = 0; i < 26; i++) assert_int_equal(ids[i], "first\nsecond\nfirst\nsecond\n"[i]);
+    linnet_free(ids);
+    assert_int_equal(linnet_tokenizer_encode_files(ctx, t, path, 1, "body", &ids, &n), LINNET_EFORMAT);
+    assert_null(ids);
+    assert_int_equal(linnet_tokenizer_encode_files(ctx, t, path, 0, NULL, &ids, &n), LINNET_EINVAL);
+    assert_int_equal(linnet_tokenizer_encode_files(ctx, t, NULL, 1, NULL, &ids, &n), LINNET_EINVAL);
+    assert_int_equal(linnet_tokenizer_encode_files(ctx, NULL, path, 1, NULL, &ids, &n), LINNET_EINVAL);
+    assert_int_equal(linnet_tokenizer_encode_files(ctx, t, path, 1, NULL, NULL, &n), LINNET_EINVAL);
+    assert_int_equal(linnet_tokenizer_encode_files(ctx, t, path, 1, NULL, &ids, NULL), LINNET_EINVAL);
+    linnet_tokenizer_destroy(t);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -320,6 +344,7 @@ int main(void)
         cmocka_unit_test_setup_teardown(fields_are_read, set_up, close_folder),
         cmocka_unit_test_setup_teardown(lines_without_the_field_are_refused, set_up, close_folder),
         cmocka_unit_test_setup_teardown(text_of_fields, set_up, close_folder),
+        cmocka_unit_test_setup_teardown(ids_of_files, set_up, close_folder),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

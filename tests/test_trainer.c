@@ -149,6 +149,33 @@ static void the_bits_of_a_run(void **state)
     }
 }
 
+/* Windows in place of a callback: the same. */
+static void windows_are_data(void **state)
+{
+    (void)state;
+    for (int accumulate = 1; accumulate <= 2; accumulate++) {
+        run called, taken;
+        linnet_trainer *odd;
+        open_run(&called, "gla", accumulate);
+        open_run(&taken, "gla", accumulate);
+        linnet_trainer_destroy(taken.t);
+        linnet_trainer_options o = options(&taken);
+        o.accumulate = accumulate, o.next = NULL, o.windows = taken.windows;
+        OK(linnet_trainer_create(ctx, taken.m, &o, &taken.t));
+        steps(&called, STEPS);
+        steps(&taken, STEPS);
+        OK(linnet_model_save(ctx, called.m, below("called")));
+        OK(linnet_model_save(ctx, taken.m, below("taken")));
+        same_weights(below("called"), below("taken"));
+        linnet_trainer_destroy(taken.t);
+        taken.t = NULL;
+        o.length = LENGTH - 1;
+        SAYS(LINNET_EINVAL, "windows of 32 tokens for a trainer of length 31", linnet_trainer_create(ctx, taken.m, &o, &odd));
+        close_run(&called);
+        close_run(&taken);
+    }
+}
+
 /* Every parameter's gradient against a difference quotient of the loss along the gradient itself. */
 static void gradients_by_name(void **state)
 {
@@ -406,7 +433,7 @@ static void wrong_calls_are_refused(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(the_bits_of_a_run),   cmocka_unit_test(gradients_by_name), cmocka_unit_test(masks_and_sums),
+        cmocka_unit_test(the_bits_of_a_run), cmocka_unit_test(windows_are_data),   cmocka_unit_test(gradients_by_name), cmocka_unit_test(masks_and_sums),
         cmocka_unit_test(a_hook_before_the_update), cmocka_unit_test(what_ends_early), cmocka_unit_test(saved_and_loaded),
         cmocka_unit_test(wrong_calls_are_refused),
     };

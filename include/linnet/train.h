@@ -5,8 +5,9 @@
  *     linnet_trainer_create(c, model, &o, &t);
  *     while (step < steps) linnet_trainer_step(t, &result);
  *
- * linnet_trainer_step asks `next` for micro-batches, adds up their gradients, calls `before_update`, and updates. A loop that would rather not be
- * called back does the same by linnet_trainer_micro and linnet_trainer_update; between them gradients and parameters may be read and written by name.
+ * linnet_trainer_step asks `next` for micro-batches, or takes the `windows` of a text, adds up their gradients, calls `before_update`, and updates. A
+ * loop that would rather not be called back does the same by linnet_trainer_micro and linnet_trainer_update; between them gradients and parameters may
+ * be read and written by name.
  *
  * Results have the same bits for any number of threads. linnet_model_training_memory says beforehand what a trainer takes. A trainer uses its model's
  * context and belongs to that thread; one trainer at a time to a model, which must outlive it. linnet.h has the conventions. Since 0.1. */
@@ -88,10 +89,12 @@ typedef struct {
     double (*schedule)(void *user, int64_t step);
     /* The gradients of a step are whole and not yet clipped: read and write them. Non-zero: no update, as above. */
     int (*before_update)(void *user, linnet_trainer *t, int64_t step);
+    /* Where `next` is NULL: `batch` windows a micro-batch, of the trainer's length, in the order of `linnet train`. They outlive the trainer. */
+    linnet_windows *windows;
 } linnet_trainer_options;
 #define LINNET_TRAINER_OPTIONS_INIT                                                                              \
     { sizeof(linnet_trainer_options), 8, 256, 1, LINNET_RECOMPUTE_NONE, 2e-3, 0.9, 0.95, 1e-8, 0.1, 1.0, 1, NULL, \
-      NULL, NULL, NULL }
+      NULL, NULL, NULL, NULL }
 
 /* What an update leaves behind. */
 typedef struct {
@@ -108,7 +111,7 @@ typedef struct {
 LINNET_API linnet_status linnet_trainer_create(linnet_context *c, linnet_model *m, const linnet_trainer_options *o, linnet_trainer **out);
 LINNET_API void linnet_trainer_destroy(linnet_trainer *t);
 
-/* One update by the callbacks; `next` must be there. On an error gradients are dropped, and weights and moments are as before the call. */
+/* One update by the callbacks; `next` or `windows` must be there. On an error gradients are dropped, weights and moments as before the call. */
 LINNET_API linnet_status linnet_trainer_step(linnet_trainer *t, linnet_trainer_result *out);
 
 /* Add the gradients of a micro-batch to those that are there. LINNET_EINVAL, and nothing added, where the batch is not what it must be. */

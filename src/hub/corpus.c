@@ -261,6 +261,21 @@ void lnt_corpus_free(lnt_corpus *k)
     lnt_free(k);
 }
 
+linnet_status linnet_tokenizer_encode_files(linnet_context *c, const linnet_tokenizer *t, const char *const *paths, int32_t n_paths, const char *field,
+                                            int32_t **ids, int64_t *count)
+{
+    lnt_corpus *k;
+    LNT_NEED(c, ids);
+    *ids = NULL;
+    LNT_NEED(c, t);
+    LNT_NEED(c, count);
+    LNT_TRY(lnt_corpus_load(c, &(lnt_texts){.paths = paths, .n_paths = n_paths, .field = field}, t, &k));
+    *ids = k->ids, *count = k->n;
+    k->ids = NULL;
+    lnt_corpus_free(k);
+    return LINNET_OK;
+}
+
 int64_t lnt_corpus_bytes(const lnt_corpus *k, const int32_t *ids, int64_t n)
 {
     int64_t bytes = 0;

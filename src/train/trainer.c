@@ -36,6 +36,7 @@ void lnt_trainer_destroy(lnt_trainer *t)
     lnt_plan_destroy(t->plan);
     lnt_optimizer_destroy(t->optimizer);
     lnt_free(t->targets);
+    lnt_free(t->ids);
     lnt_free(t);
 }
 

@@ -19,6 +19,7 @@ typedef struct linnet_trainer {
     linnet_trainer_options o;
     int64_t seen, predictions; /* since the last update */
     int32_t *targets;          /* [tokens] those of a batch that leaves them to us */
+    int32_t *ids;              /* [tokens] of windows; NULL: there are none */
 } lnt_trainer;
 
 linnet_status lnt_trainer_create(lnt_ctx *c, linnet_model *m, int64_t batch, int64_t length, lnt_recompute recompute, lnt_trainer **out);
@@ -31,5 +32,8 @@ linnet_status lnt_trainer_micro(lnt_trainer *t, const int32_t *ids, const int32_
 /* Clip, AdamW, zero the gradients, and only then wait for the device: sums->nats is the summed loss of the micro-batches since the last update.
  * LINNET_EINVAL when it or the gradient's norm is not finite: then nothing was updated. */
 linnet_status lnt_trainer_update(lnt_trainer *t, double learning_rate, lnt_step_sums *sums);
+
+/* Of windows.c. */
+int64_t lnt_windows_length(const linnet_windows *w);
 
 #endif

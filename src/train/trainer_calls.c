@@ -18,12 +18,16 @@ linnet_status linnet_trainer_create(linnet_context *c, linnet_model *m, const li
     *out = NULL;
     LNT_TRY(lnt_model_check_own(c, m));
     LNT_TRY(lnt_options_take(c, "trainer", options, &o));
+    if (o.windows && !o.next && lnt_windows_length(o.windows) != o.length)
+        return lnt_fail(c, LINNET_EINVAL, "windows of %lld tokens for a trainer of length %lld", (long long)lnt_windows_length(o.windows),
+                        (long long)o.length);
     linnet_trainer *t;
     LNT_TRY(lnt_trainer_create(c, m, o.batch, o.length, (lnt_recompute)o.recompute, &t));
     t->o = o;
     t->hyper = (lnt_adamw){.beta1 = o.beta1, .beta2 = o.beta2, .epsilon = o.epsilon, .weight_decay = o.weight_decay, .clip = o.clip, .seed = o.seed};
     t->targets = lnt_alloc(lnt_bytes((size_t)t->tokens, sizeof *t->targets));
-    if (!t->targets) {
+    if (o.windows && !o.next) t->ids = lnt_alloc(lnt_bytes((size_t)t->tokens, sizeof *t->ids));
+    if (!t->targets || (o.windows && !o.next && !t->ids)) {
         lnt_trainer_destroy(t);
         return lnt_fail_memory(c, lnt_bytes((size_t)t->tokens, sizeof *t->targets));
     }
@@ -123,12 +127,24 @@ linnet_status linnet_trainer_update(linnet_trainer *t, double learning_rate, lin
     return LINNET_OK;
 }
 
+/* The windows of the micro-th batch of a step: all steps had equally many. */
+static linnet_status take_windows(linnet_trainer *t, int64_t micro, linnet_micro_batch *b)
+{
+    const linnet_trainer_options *o = &t->o;
+    const int64_t first = (t->step * o->accumulate + micro) * o->batch;
+    for (int64_t i = 0; i < o->batch; i++)
+        LNT_TRY(linnet_windows_get(o->windows, first + i, t->ids + i * o->length, t->targets + i * o->length));
+    b->ids = t->ids, b->targets = t->targets, b->tokens = t->tokens, b->sequences = o->batch;
+    return LINNET_OK;
+}
+
 static linnet_status gather(linnet_trainer *t)
 {
     const linnet_trainer_options *o = &t->o;
     for (int64_t i = 0; i < o->accumulate; i++) {
         linnet_micro_batch b = LINNET_MICRO_BATCH_INIT;
-        if (o->next(o->user, t->step, i, &b))
+        if (!o->next) LNT_TRY(take_windows(t, i, &b));
+        else if (o->next(o->user, t->step, i, &b))
             return lnt_fail(t->c, LINNET_EINTERRUPTED, "there was no micro-batch %lld for step %lld", (long long)i, (long long)t->step);
         LNT_TRY(linnet_trainer_micro(t, &b));
     }
@@ -141,7 +157,7 @@ linnet_status linnet_trainer_step(linnet_trainer *t, linnet_trainer_result *out)
 {
     if (!t) return LINNET_EINVAL;
     LNT_TRY(lnt_result_check(t->c, out));
-    LNT_TRY(lnt_need(t->c, (const void *)(uintptr_t)t->o.next, "the callback next"));
+    if (!t->ids) LNT_TRY(lnt_need(t->c, (const void *)(uintptr_t)t->o.next, "the callback next"));
     linnet_status s = gather(t);
     const double rate = s == LINNET_OK && t->o.schedule ? t->o.schedule(t->o.user, t->step) : t->o.learning_rate;
     if (s == LINNET_OK) s = linnet_trainer_update(t, rate, out);

@@ -4,7 +4,7 @@
 #include "core/border.h"
 #include "core/memory.h"
 #include "core/rng.h"
-#include "linnet/train.h"
+#include "train/trainer.h"
 
 struct linnet_windows {
     lnt_ctx *c;
@@ -47,6 +47,8 @@ void linnet_windows_destroy(linnet_windows *w)
     lnt_free(w->order);
     lnt_free(w);
 }
+
+int64_t lnt_windows_length(const linnet_windows *w) { return w->length; }
 
 static void set_epoch(linnet_windows *w, int64_t epoch)
 {
