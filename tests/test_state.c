@@ -9,8 +9,10 @@
 #include <unistd.h>
 
 #include "core/cpu.h"
+#include "core/dtype.h"
 #include "core/file.h"
 #include "linnet/state.h"
+#include "linnet/train.h"
 #include "mixers/mixers.h"
 #include "session_of.h"
 
@@ -160,7 +162,96 @@ static void files_of(const char *name, linnet_model *m)
     assert_int_equal(linnet_state_rollback(b, 1), LINNET_EINVAL);
     linnet_session_destroy(s);
     linnet_session_destroy(other);
+    linnet_parameter_info first = {.size = sizeof first};
+    float w;
+    OK(linnet_parameter_at(c, again, 0, &first)); /* one weight is another: so is the model */
+    OK(linnet_parameter_read(c, again, first.name, 0, 1, &w));
+    w = w + 1;
+    OK(linnet_parameter_write(c, again, first.name, 0, 1, &w));
+    other = session_of(again, 1, CAPACITY, 0, CHUNK);
+    if (linnet_state_load(other, file, &b) != LINNET_EINVAL || !strstr(linnet_error_message(c), "another model"))
+        fail_msg("%s: the state of another model is taken", name);
+    linnet_session_destroy(other);
     linnet_model_destroy(again);
+}
+
+/* ---- a look inside ---- */
+
+/* The state's tensors have names of their own and all of its bytes, and what a text leaves is seen in them. */
+static void look_at_tensors(const char *name, const linnet_state *a, const linnet_state *empty, int64_t layers)
+{
+    linnet_state_info is = {.size = sizeof is};
+    int64_t bytes = 0, other = 0;
+    OK(linnet_state_get_info(a, &is));
+    const int64_t n = linnet_state_tensor_count(a);
+    assert_int_equal(n, linnet_state_tensor_count(empty));
+    for (int64_t i = 0; i < n; i++) {
+        linnet_state_tensor t = {.size = sizeof t}, u = {.size = sizeof u}, begun = {.size = sizeof begun};
+        int64_t elements = 1;
+        OK(linnet_state_tensor_at(a, i, &t));
+        OK(linnet_state_tensor_at(empty, i, &begun));
+        char start[48];
+        snprintf(start, sizeof start, "model.layers.%lld.", (long long)t.layer);
+        if (t.layer < 0 || t.layer >= layers || strncmp(t.name, start, strlen(start))) fail_msg("%s: %s of layer %d", name, t.name, (int)t.layer);
+        for (int d = 0; d < t.n_dims; d++) elements *= t.dims[d];
+        assert_int_equal(t.bytes, elements * (int64_t)lnt_dtype_size((linnet_dtype)t.dtype));
+        for (int64_t j = 0; j < i; j++) {
+            OK(linnet_state_tensor_at(a, j, &u));
+            if (!strcmp(t.name, u.name)) fail_msg("%s: two are called %s", name, t.name);
+        }
+        char *now = calloc(1, (size_t)t.bytes + 1), *then = calloc(1, (size_t)begun.bytes + 1);
+        OK(linnet_state_tensor_read(a, i, now, (size_t)t.bytes));
+        OK(linnet_state_tensor_read(empty, i, then, (size_t)begun.bytes));
+        other += t.bytes != begun.bytes || memcmp(now, then, (size_t)t.bytes) != 0;
+        free(now);
+        free(then);
+        bytes += t.bytes;
+    }
+    assert_int_equal(bytes, is.bytes);
+    if (other * 2 < n) fail_msg("%s: %d of %d tensors are as in a state of no tokens", name, (int)(n - other), (int)n);
+}
+
+/* What the layers give, in one call and step by step; behind the final norm it is what the head multiplies. */
+static void inside_of(const char *name, linnet_model *m)
+{
+    enum { N = 43, MOST = 96 }; /* no whole number of mini-batches */
+    static float whole[N * MOST], steps[N * MOST], before[N * MOST], head[VOCAB * MOST], product[N * VOCAB], last[N * VOCAB];
+    linnet_session *s = session_of(m, 2, CAPACITY, 0, CHUNK);
+    linnet_state *empty = state_of(s), *a;
+    linnet_session_info is = {.size = sizeof is};
+    OK(linnet_session_get_info(s, &is));
+    assert_true(is.width <= MOST && is.layers >= 2);
+    for (int layer = 0; layer <= is.layers; layer++) {
+        a = state_of(s);
+        linnet_session_call k = step_of(a, text, last);
+        k.n_ids = N, k.wants = LINNET_LOGITS_ALL, k.layer = layer, k.hidden = whole;
+        OK(linnet_session_run(s, &k, 1));
+        look_at_tensors(name, a, empty, is.layers);
+        linnet_state_destroy(a);
+        a = state_of(s);
+        for (int i = 0; i < N; i++) {
+            k = step_of(a, text + i, logits[0]);
+            k.layer = layer, k.hidden = steps + i * is.width;
+            OK(linnet_session_run(s, &k, 1));
+        }
+        linnet_state_destroy(a);
+        const double e = relative_rms(steps, whole, (int)(N * is.width));
+        if (!(e < rounding)) fail_msg("%s: layer %d in steps differs by %g", name, layer, e);
+        if (layer && !memcmp(before, whole, (size_t)(N * is.width) * 4)) fail_msg("%s: layers %d and %d are the same", name, layer - 1, layer);
+        memcpy(before, whole, (size_t)(N * is.width) * 4);
+    }
+    const bool tied = linnet_parameter_find(c, m, "lm_head.weight", &(linnet_parameter_info){.size = sizeof(linnet_parameter_info)}) != LINNET_OK;
+    OK(linnet_parameter_read(c, m, tied ? "model.embeddings.weight" : "lm_head.weight", 0, VOCAB * is.width, head));
+    for (int i = 0; i < N * VOCAB; i++) {
+        double sum = 0;
+        for (int64_t k = 0; k < is.width; k++) sum += (double)whole[i / VOCAB * is.width + k] * head[i % VOCAB * is.width + k];
+        const lnt_config *k = m->config;
+        sum *= k->logit_multiplier / k->logit_divisor;
+        product[i] = (float)(k->logit_soft_cap > 0 ? k->logit_soft_cap * tanh(sum / k->logit_soft_cap) : sum);
+    }
+    const double e = relative_rms(last, product, N * VOCAB);
+    if (!(e < rounding)) fail_msg("%s: the head's product of what is behind the norm differs from the logits by %g", name, e);
+    linnet_session_destroy(s);
 }
 
 /* Whether the device has all that the model needs; where not, that is said. */
@@ -196,6 +287,7 @@ static void same_splits_same_bits(void **state) { (void)state, of_models(splits_
 static void forked(void **state) { (void)state, of_models(forks_of, false, LINNET_F32); }
 static void taken_back(void **state) { (void)state, of_models(rollback_of, false, LINNET_F32); }
 static void saved_and_loaded(void **state) { (void)state, of_models(files_of, false, LINNET_F32); }
+static void looked_into(void **state) { (void)state, of_models(inside_of, false, LINNET_F32); }
 
 /* ---- company ---- */
 
@@ -386,6 +478,7 @@ int main(int argc, char **argv)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(same_splits_same_bits),  cmocka_unit_test(forked),      cmocka_unit_test(taken_back), cmocka_unit_test(saved_and_loaded),
         cmocka_unit_test(company_changes_no_bit), cmocka_unit_test(interleaved), cmocka_unit_test(interleaved_with_threads),
+        cmocka_unit_test(looked_into),
     };
     return cmocka_run_group_tests(tests, open_all, close_all);
 }
