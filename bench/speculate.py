@@ -37,14 +37,14 @@ def models(a, text):
     for name, preset, steps in (("target", a.target, a.target_steps), ("draft", a.draft, a.draft_steps)):
         if not (a.folder / name / "model.safetensors").exists():
             run(a.linnet, "train", text, "--out", a.folder / name, "--preset", preset, "--steps", steps, "--batch", 8, "--length", 128, "--eval-tokens", 4096,
-                "--learning-rate", 0.003, "--threads", a.threads)
+                "--learning-rate", 0.003, "--threads", a.threads, "--device", a.device)
 
 
 def measure(a, name, way):
     ratios, alone, helped, guessed, right = [], [], [], 0, 0
     for i in range(a.pairs):
         words = ["generate", a.folder / "target", "--prompt", PROMPTS[i % len(PROMPTS)], "--tokens", a.tokens, "--seed", 1 + i // len(PROMPTS), "--json",
-                 "--threads", a.threads, *way]
+                 "--threads", a.threads, "--device", a.device, *way]
         drafted = [*words, "--draft", a.folder / "draft", "--draft-tokens", a.draft_tokens]
         both = {}
         for d in (False, True) if i % 2 else (True, False):
@@ -59,7 +59,8 @@ def measure(a, name, way):
     sizes = {m: json.loads(run(a.linnet, "inspect", a.folder / m, "--json"))["parameters"] for m in ("target", "draft")}
     return {"bench": "speculate", "way": name, "faster": round(statistics.median(ratios), 3), "pairs": a.pairs, "tokens": a.tokens,
             "seconds_alone": round(statistics.median(alone), 4), "seconds_drafted": round(statistics.median(helped), 4),
-            "right": round(right / guessed, 3) if guessed else None, "draft_tokens": a.draft_tokens, "parameters": sizes, "threads": a.threads}
+            "right": round(right / guessed, 3) if guessed else None, "draft_tokens": a.draft_tokens, "parameters": sizes, "threads": a.threads,
+            "device": a.device}
 
 
 def main():
@@ -74,6 +75,7 @@ def main():
     p.add_argument("--tokens", type=int, default=200)
     p.add_argument("--pairs", type=int, default=10)
     p.add_argument("--threads", type=int, default=1)
+    p.add_argument("--device", default="cpu", help="cpu or cuda: where the texts are written and the models trained")
     a = p.parse_args()
     a.linnet = os.path.abspath(a.linnet)
     a.folder.mkdir(parents=True, exist_ok=True)
