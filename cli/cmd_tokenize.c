@@ -89,7 +89,7 @@ static int print_text(job *k, const int32_t *ids, int64_t n)
 /* Whole numbers with anything of " \t\r\n,[]" between them. */
 static int decode(job *k, const char *text, size_t bytes)
 {
-    int32_t *ids = malloc((bytes / 2 + 1) * sizeof *ids);
+    int32_t *ids = calloc(bytes / 2 + 1, sizeof *ids);
     int64_t n = 0;
     int code = ids ? 0 : say_error(NULL, NULL, "out of memory");
     for (const char *at = text, *end = text + bytes; !code;) {

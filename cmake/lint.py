@@ -26,8 +26,10 @@ ALLOWED = {
 # fprintf to a memory stream or a file that the caller named is no printing.
 PRINTS_TO_FILES = re.compile(r"\b(fprintf|vfprintf)\s*\(\s*(?!stderr|stdout)")
 
-# Allocators and which of their arguments are bytes (core/memory.h, device/device.h).
-ALLOCATORS = {"lnt_alloc": (0,), "lnt_calloc": (0,), "lnt_realloc": (1, 2), "lnt_arena_alloc": (1,), "lnt_device_alloc": (1,)}
+# Allocators and which of their arguments are bytes (core/memory.h, device/device.h, program/program.h, ops/gemm.c; the system's in cli/).
+ALLOCATORS = {"lnt_alloc": (0,), "lnt_calloc": (0,), "lnt_realloc": (1, 2), "lnt_arena_alloc": (1,), "lnt_device_alloc": (1,), "lnt_program_alloc": (1,),
+              "buffer_of": (1,), "malloc": (0,), "realloc": (1,), "aligned_alloc": (1,)}
+SYSTEM_ALLOCATORS = re.compile(r"(?<![\w>.])(malloc|calloc|realloc|reallocarray|aligned_alloc|posix_memalign|alloca|strn?dup|asprintf|getline|getdelim)\s*\(")
 MAKES_SIZES = {Path("src/core/memory.c"), Path("src/core/memory.h")}
 CONSTANT = r"(?:\d\w*|[A-Z][A-Z0-9_]*|sizeof\b(?: ?\*?[\w.>\[\]-]+|\([^()]*\)))"
 
@@ -112,10 +114,14 @@ def check_text(root, path):
     code = without_comments(text)
     if path.parts[0] in ("src", "cli") and path != Path("src/core/number.c"):
         check_locale(path, text, code)
+    if path.parts[0] == "cli":
+        check_sizes(path, re.sub(r"\b2 \* \*?[\w>-]+ \+ ", "", code))  # what lies in memory, doubled, fits
     if path.parts[0] != "src":
         return
     if path not in MAKES_SIZES:
         check_sizes(path, code)
+        for m in SYSTEM_ALLOCATORS.finditer(code):
+            finding(f"{path}:{code.count(chr(10), 0, m.start()) + 1}", f"calls {m.group(1)}(); memory comes from core/memory.h")
     if path.suffix in (".cu", ".cuh"):
         check_cuda(path, text, code)
     elif re.search(r'#[ \t]*include[ \t]+[<"](cu\w+\.h|.*\.cuh)[>"]', text):
@@ -175,7 +181,7 @@ def unchecked(expression):
 
 def check_sizes(path, code):
     """Sizes that reach an allocator are made by lnt_bytes and lnt_bytes_plus, in the call or in the function's variable that the call names."""
-    for m in re.finditer(r"\b(" + "|".join(ALLOCATORS) + r")\(", code):
+    for m in re.finditer(r"(?<![\w>.])(" + "|".join(ALLOCATORS) + r")\(", code):
         arguments = split_arguments(code[m.end():])
         body = code[max(0, code.rfind("\n{", 0, m.start())):m.start()]
         for i in ALLOCATORS[m.group(1)]:

@@ -1,6 +1,6 @@
 /* The caller's threads (linnet_context_options.parallel): every mixer trained, run and stepped on pools of several widths and manners has the bits of
- * one thread, no thread of the library's comes into being, and threads that work for several contexts mix nothing up. Operators one by one: test_ops.c
- * and test_recurrence.c. Races: clang's `./run races` cannot look; this program does under -DLINNET_SANITIZE=thread with GCC. */
+ * one thread, no thread of the library's comes into being, and threads that work for several contexts mix nothing up. Operators one by one:
+ * test_ops.c and test_recurrence.c. Races: clang's `./run races` cannot look; this program does under -DLINNET_SANITIZE=thread with GCC. */
 #include "model_recipes.h"
 
 #include <dirent.h>

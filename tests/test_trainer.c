@@ -433,7 +433,8 @@ static void wrong_calls_are_refused(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(the_bits_of_a_run), cmocka_unit_test(windows_are_data),   cmocka_unit_test(gradients_by_name), cmocka_unit_test(masks_and_sums),
+        cmocka_unit_test(the_bits_of_a_run), cmocka_unit_test(windows_are_data),
+          cmocka_unit_test(gradients_by_name), cmocka_unit_test(masks_and_sums),
         cmocka_unit_test(a_hook_before_the_update), cmocka_unit_test(what_ends_early), cmocka_unit_test(saved_and_loaded),
         cmocka_unit_test(wrong_calls_are_refused),
     };

@@ -5,9 +5,9 @@
  *     linnet_trainer_create(c, model, &o, &t);
  *     while (step < steps) linnet_trainer_step(t, &result);
  *
- * linnet_trainer_step asks `next` for micro-batches, or takes the `windows` of a text, adds up their gradients, calls `before_update`, and updates. A
- * loop that would rather not be called back does the same by linnet_trainer_micro and linnet_trainer_update; between them gradients and parameters may
- * be read and written by name.
+ * linnet_trainer_step asks `next` for micro-batches, or takes the `windows` of a text, adds up their gradients, calls `before_update`, and updates.
+ * A loop that would rather not be called back does the same by linnet_trainer_micro and linnet_trainer_update; between them gradients and parameters
+ * may be read and written by name.
  *
  * Results have the same bits for any number of threads. linnet_model_training_memory says beforehand what a trainer takes. A trainer uses its model's
  * context and belongs to that thread; one trainer at a time to a model, which must outlive it. linnet.h has the conventions. Since 0.1. */

@@ -1,7 +1,7 @@
 /* GCC makes a function of every parallel region and hands it, and its questions about threads and pieces, to OpenMP's runtime by the calls below,
- * whose names and arguments are fixed (libgomp's interface to the compiler, GOMP_1.0 to 4.5). cmake/Team.cmake has the linker turn those that linnet's
- * objects make to this file, and nobody else's. So a region of a context with a pool runs on it, whoever wrote the region, and every other one on
- * OpenMP's threads as before.
+ * whose names and arguments are fixed (libgomp's interface to the compiler, GOMP_1.0 to 4.5). cmake/Team.cmake has the linker turn those that
+ * linnet's objects make to this file, and nobody else's. So a region of a context with a pool runs on it, whoever wrote the region, and every other
+ * one on OpenMP's threads as before.
  *
  * The bodies of a pool may run one after another. So a region is one loop: no barrier, no critical section, no second loop, whose calls are not
  * among these; `ninja lint` looks. */

@@ -261,8 +261,8 @@ void lnt_corpus_free(lnt_corpus *k)
     lnt_free(k);
 }
 
-linnet_status linnet_tokenizer_encode_files(linnet_context *c, const linnet_tokenizer *t, const char *const *paths, int32_t n_paths, const char *field,
-                                            int32_t **ids, int64_t *count)
+linnet_status linnet_tokenizer_encode_files(linnet_context *c, const linnet_tokenizer *t, const char *const *paths, int32_t n_paths,
+                                            const char *field, int32_t **ids, int64_t *count)
 {
     lnt_corpus *k;
     LNT_NEED(c, ids);

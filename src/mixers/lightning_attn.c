@@ -40,7 +40,7 @@ static lnt_buf build(lnt_program *p, const lnt_layer *l, lnt_buf x)
     lnt_buf q = lnt_project(p, x, "q", o->num_heads, head, 0, LNT_SILU);
     lnt_buf k = lnt_project(p, x, "k", o->num_heads, head, 0, LNT_SILU);
     lnt_buf v = lnt_project(p, x, "v", o->num_heads, head, 0, LNT_SILU);
-    double *g = lnt_program_alloc(p, (size_t)o->num_heads * sizeof *g);
+    double *g = lnt_program_alloc(p, lnt_bytes((size_t)o->num_heads, sizeof *g));
     for (int64_t h = 0; g && h < o->num_heads; h++) g[h] = -slope(o, l, h);
     const lnt_recur_in in = {.tensor = {{"q", q}, {"k", k}, {"v", v}}, .option = {{"scale", 1}}, .constant = {"g_head", g}};
     lnt_buf y = lnt_with_heads(p, lnt_recur(p, "retention", in), 1);

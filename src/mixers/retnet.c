@@ -34,7 +34,7 @@ static lnt_buf build(lnt_program *p, const lnt_layer *l, lnt_buf x)
     lnt_buf q = lnt_heads_of(p, x, "q_proj", n.heads, n.key);
     lnt_buf k = lnt_heads_of(p, x, "k_proj", n.kv_heads, n.key);
     lnt_buf v = lnt_heads_of(p, x, "v_proj", n.kv_heads, n.value);
-    double *g = lnt_program_alloc(p, (size_t)n.heads * sizeof *g);
+    double *g = lnt_program_alloc(p, lnt_bytes((size_t)n.heads, sizeof *g));
     for (int h = 0; g && h < n.heads; h++) g[h] = log1p(-exp2(-5.0 - h));
     q = lnt_rotary(p, q, ROPE_THETA);
     k = lnt_repeat_heads(p, lnt_rotary(p, k, ROPE_THETA), (int)(n.heads / n.kv_heads));

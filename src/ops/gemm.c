@@ -115,7 +115,7 @@ static outcome deep_sgemm(const lnt_gemm_args *g, int64_t M, int64_t N, int64_t 
         const int64_t part = smaller(PART_K, K - k);
         const float *pa = a + (g->trans_a ? k * g->lda : k), *pb = b + (g->trans_b ? k : k * g->ldb);
         const bool first = k == 0 && beta == 0;
-        float *sums = first ? c : buffer_of(SUMS, (size_t)(M * N) * sizeof *sums); /* [M,N] */
+        float *sums = first ? c : buffer_of(SUMS, lnt_bytes(lnt_bytes((size_t)M, (size_t)N), sizeof *sums)); /* [M,N] */
         if (!sums) return NO_MEMORY;
         const outcome o = sgemm(g, M, N, part, pa, pb, 0.0f, sums, first ? g->ldc : N);
         if (o != DONE) return o;
@@ -187,7 +187,7 @@ static outcome tiles(lnt_ctx *c, const lnt_gemm_args *g)
         const sigset_t before = hold_signals();
         /* whether it gets a tile this time or not: the same shape asks for no memory again, however the tiles fall */
         if (is_mixed(g) && !buffer_of(OPERANDS, mixed_bytes(t.m, t.n, g->K))) worst = NO_MEMORY;
-        if (adds_parts(g) && !buffer_of(SUMS, (size_t)(t.m * t.n) * sizeof(float))) worst = NO_MEMORY;
+        if (adds_parts(g) && !buffer_of(SUMS, lnt_bytes(lnt_bytes((size_t)t.m, (size_t)t.n), sizeof(float)))) worst = NO_MEMORY;
 #pragma omp for schedule(dynamic, 1) nowait
         for (int64_t p = 0; p < t.parts_m * t.parts_n; p++) {
             int64_t i = p / t.parts_n * t.m, j = p % t.parts_n * t.n;
@@ -211,8 +211,9 @@ static outcome tile_part(lnt_ctx *c, const lnt_gemm_args *g, const lnt_tile_kern
 {
     const int64_t steps = parts_of(k1 - k0, LNT_TILE_K), panels = parts_of(g->N, LNT_TILE_BLOCK), strips = parts_of(g->M, LNT_TILE_BLOCK) * 2;
     const int64_t first_packed = !g->trans_a && (k1 - k0) % LNT_TILE_K == 0 ? g->M / LNT_TILE_BLOCK * 2 : 0;
-    lnt_bf16 *panel =
-        buffer_of(OPERANDS, (size_t)(panels * steps * LNT_PANEL_STEP + (strips - first_packed) * steps * LNT_STRIP_STEP) * sizeof *panel);
+    const size_t of_panels = lnt_bytes((size_t)panels, LNT_PANEL_STEP), of_strips = lnt_bytes((size_t)(strips - first_packed), LNT_STRIP_STEP);
+    const size_t a_step = lnt_bytes_plus(of_panels, of_strips);
+    lnt_bf16 *panel = buffer_of(OPERANDS, lnt_bytes(lnt_bytes((size_t)steps, a_step), sizeof *panel));
     if (!panel) return NO_MEMORY;
     lnt_bf16 *strip = panel + panels * steps * LNT_PANEL_STEP;
     tiling t = cut(g->M, g->N);
@@ -228,7 +229,8 @@ static outcome tile_part(lnt_ctx *c, const lnt_gemm_args *g, const lnt_tile_kern
             kernels->pack_strip(g, first_packed + p - panels, k0, k1, strip + (p - panels) * steps * LNT_STRIP_STEP);
 #pragma omp parallel num_threads(lnt_threads(c)) reduction(max : worst)
     {
-        float *sum = sums ? buffer_of(SUMS, (size_t)(t.m * t.n) * sizeof *sum) : NULL; /* a tile or not: the same shape asks for no memory again */
+        /* a tile or not: the same shape asks for no memory again */
+        float *sum = sums ? buffer_of(SUMS, lnt_bytes(lnt_bytes((size_t)t.m, (size_t)t.n), sizeof *sum)) : NULL;
         if (sums && !sum) worst = NO_MEMORY;
 #pragma omp for schedule(dynamic, 1) nowait
         for (int64_t p = 0; p < t.parts_m * t.parts_n; p++) {
@@ -257,7 +259,7 @@ static outcome tile_product(lnt_ctx *c, const lnt_gemm_args *g, const lnt_tile_k
 {
     if (g->c == LINNET_F32) return tile_parts(c, g, kernels, PACK_K);
     if (g->K < DEEP_K || g->M > DEEP_SUMS / g->N) return tile_parts(c, g, kernels, g->K);
-    float *sums = buffer_of(SUMS, (size_t)(g->M * g->N) * sizeof *sums); /* [M,N] */
+    float *sums = buffer_of(SUMS, lnt_bytes(lnt_bytes((size_t)g->M, (size_t)g->N), sizeof *sums)); /* [M,N] */
     if (!sums) return NO_MEMORY;
     lnt_gemm_args whole = *g;
     whole.c = LINNET_F32, whole.C = sums, whole.ldc = g->N, whole.beta = 0;
@@ -279,7 +281,7 @@ static outcome few_rows(lnt_ctx *c, const lnt_gemm_args *g, bool few_is_a)
     const int64_t R = few_is_a ? g->M : g->N, N = few_is_a ? g->N : g->M;
     const void *few = few_is_a ? g->a : g->b;
     const int64_t ld = few_is_a ? g->lda : g->ldb;
-    float *x = buffer_of(OPERANDS, (size_t)(R * g->K) * sizeof(float));
+    float *x = buffer_of(OPERANDS, lnt_bytes(lnt_bytes((size_t)R, (size_t)g->K), sizeof(float)));
     if (!x) return NO_MEMORY;
     LNT_PICK(lnt_widen)(x, few, g->ab, R, g->K, ld);
     const lnt_gemv_args all = {.N = N, .K = g->K, .x = x, .w = few_is_a ? g->b : g->a, .ldw = few_is_a ? g->ldb : g->lda,

@@ -30,7 +30,7 @@ static lnt_buf rotary(lnt_program *p, lnt_buf x, int64_t half, const double *the
         return lnt_program_fail(p, "rotary: %lld pairs in a head of %lld columns, expected an even number of columns up to %d", (long long)half,
                                 (long long)d, LNT_ROTARY_MAX);
     lnt_rotary_attr *a = lnt_program_alloc(p, sizeof *a);
-    double *tables = lnt_program_alloc(p, (size_t)(3 * half) * sizeof *tables);
+    double *tables = lnt_program_alloc(p, lnt_bytes(lnt_bytes((size_t)half, 3), sizeof *tables));
     if (!a || !tables) return LNT_NO_BUF;
     *a = (lnt_rotary_attr){half, d - 2 * half, period, scale, true, tables, tables + half, tables + 2 * half};
     for (int64_t i = 0; i < half; i++) {

@@ -413,7 +413,7 @@ static bool copy_constant(lnt_program *p, const lnt_recur_in *in, lnt_recur_attr
     if (row < 0 || x->op->tensors[row].role != LNT_T_INPUT)
         return lnt_program_fail(p, "%s takes no %s", x->op->name, in->constant.name), false;
     const int64_t count = lnt_recur_elements(&x->call, row);
-    float *value = lnt_program_alloc(p, (size_t)count * sizeof *value);
+    float *value = lnt_program_alloc(p, lnt_bytes((size_t)count, sizeof *value));
     if (!value) return false;
     for (int64_t i = 0; i < count; i++) value[i] = (float)in->constant.value[i];
     x->constant = (int8_t)row;

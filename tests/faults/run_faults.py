@@ -58,8 +58,9 @@ def environment(more=None):
     return env
 
 
-def run(*words, fault=None, binary=None, cpu=None, kill_after=None):
-    """A command to its end (or its kill); `fault` is (mode, n, folder) for the preloaded library, which leaves its record in folder/../calls."""
+def run(*words, fault=None, binary=None, cpu=None, kill_after=None, given=os.devnull):
+    """A command to its end (or its kill), with the file `given` as its input; `fault` is (mode, n, folder) for the preloaded library, which leaves its
+    record in folder/../calls."""
     words = [binary or tool["linnet"], *map(str, words)]
     env = environment()
     if fault:
@@ -75,8 +76,8 @@ def run(*words, fault=None, binary=None, cpu=None, kill_after=None):
         resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
         if cpu:
             resource.setrlimit(resource.RLIMIT_CPU, (cpu, cpu + 5))
-    with tempfile.TemporaryFile() as out, tempfile.TemporaryFile() as err:
-        p = subprocess.Popen(words, stdin=subprocess.DEVNULL, stdout=out, stderr=err, env=env, preexec_fn=limits)
+    with tempfile.TemporaryFile() as out, tempfile.TemporaryFile() as err, open(given, "rb") as begin:
+        p = subprocess.Popen(words, stdin=begin, stdout=out, stderr=err, env=env, preexec_fn=limits)
         if kill_after is not None:
             time.sleep(kill_after)
             os.kill(p.pid, signal.SIGKILL)  # p.kill() would reap it
@@ -232,6 +233,17 @@ class Place:
             run(*words, out, fault=("kill", calls * 3 // 4, out))
         return out
 
+    def gpt2(self):
+        out = self.folder / "gpt2"
+        if not out.exists():
+            out.mkdir()
+            (out / "vocab.json").write_text(json.dumps({chr(c): c for c in range(33, 127)} | {"ab": 127, "the": 128, "th": 129}))
+            (out / "merges.txt").write_text("#version: 0.2\na b\nt h\nth e\n")
+        return out
+
+    def goldens(self):
+        return sorted((SOURCE / "tests/goldens/fla").iterdir())
+
     def all_scenes(self):
         if self.scenes is None:
             m = self.trained("delta")
@@ -364,34 +376,95 @@ def mutate(rng, data):
     return bytes(data)
 
 
+def shards(model, out):
+    """The model again, in two files and an index."""
+    shutil.copytree(model, out, ignore=shutil.ignore_patterns("model.safetensors", "train_state.safetensors"))
+    data = (model / "model.safetensors").read_bytes()
+    size = int.from_bytes(data[:8], "little")
+    header, body = json.loads(data[8:8 + size]), data[8 + size:]
+    header.pop("__metadata__", None)
+    index = {}
+    for i in range(2):
+        name, part, bytes_of = f"model-0000{i + 1}-of-00002.safetensors", {}, b""
+        for tensor in sorted(header)[i::2]:
+            begin, end = header[tensor]["data_offsets"]
+            part[tensor] = {**header[tensor], "data_offsets": [len(bytes_of), len(bytes_of) + end - begin]}
+            bytes_of += body[begin:end]
+            index[tensor] = name
+        text = json.dumps(part).encode()
+        text += b" " * (-len(text) % 8)
+        (out / name).write_bytes(len(text).to_bytes(8, "little") + text + bytes_of)
+    (out / "model.safetensors.index.json").write_text(json.dumps({"metadata": {}, "weight_map": index}))
+
+
+TALK = {"bos_token": "<s>", "eos_token": {"content": "</s>"}, "additional_special_tokens": ["<|im_start|>", "<|im_end|>"],
+        "chat_template": "{% for m in messages %}{{'<|im_start|>' + m['role'] + m['content'] + '<|im_end|>'}}{% endfor %}"}
+PASSAGES = "".join(json.dumps({"text": f"{i} linnets sang {i * i} songs", "id": i}) + "\n" for i in range(20))
+
+
+def reader(place, rng, work, name):
+    """A command that reads a folder or a file which is about to be hostile: (its words, the folder or file, its input)."""
+    m, seeds = work / "m", SOURCE / "tests/fuzz/corpus"
+    evaluate = ["--max-tokens", "64", "--length", "32"]
+
+    def model():
+        shutil.copytree(rng.choice([place.trained(name), place.half(name)]), m)
+        return m
+
+    def text(name, data):
+        (work / name).write_bytes(data)
+        return work / name
+
+    def tokenizer():
+        seed = rng.choice(sorted((seeds / "tokenizer").iterdir())).read_bytes().split(b"\0")[0]
+        (work / "t").mkdir()
+        (work / "t/tokenizer.json").write_bytes(seed)
+        return work / "t"
+
+    def talk():
+        (model() / "tokenizer_config.json").write_text(json.dumps(TALK))
+        (m / "generation_config.json").write_text('{"eos_token_id": [10, 0]}')
+        return text("said", b"who sang?\nhow many?\n")
+    copy = lambda file, to: Path(shutil.copy(file, work / to))
+    packed = lambda: text("packed", rng.choice([(seeds / "text" / f).read_bytes()[1:] for f in ("gzip", "xz", "zstd", "plain")]))
+    make = {
+        "inspect": lambda: (["inspect", model()], m, None),
+        "eval": lambda: (["eval", model(), place.text, *evaluate, "--csv", work / "a.csv"], m, None),
+        "generate": lambda: (["generate", model(), "--prompt", "ab", "--tokens", "4"], m, None),
+        "draft": lambda: (["generate", place.trained(name), "--draft", model(), "--prompt", "ab", "--tokens", "4"], m, None),
+        "resume": lambda: (["train", place.text, *SMALL, *MODELS[name], "--out", model(), "--resume"], m, None),
+        "compare": lambda: (["compare", model(), place.trained(name), "--out", work / "page"], m, None),
+        "logits": lambda: (["logits", place.trained(name), ids := copy(place.ids, "ids.safetensors"), work / "out.safetensors",
+                            *rng.choice([[], ["--step"]])], ids, None),
+        "op": lambda: (["op", "gated_delta_rule", op := copy(place.op, "op.safetensors"), work / "out.safetensors", "--backward"], op, None),
+        "gpt2": lambda: (["eval", place.trained(name), place.text, *evaluate, "--tokenizer", t := shutil.copytree(place.gpt2(), work / "gpt2")], Path(t), None),
+        "shards": lambda: (shards(place.trained(name), m), (["eval", m, place.text, *evaluate], m, None))[1],
+        "golden": lambda: (["inspect", shutil.copytree(rng.choice(place.goldens()), m)], m, None),
+        "tokenize": lambda: (["tokenize", t := tokenizer(), place.text, *rng.choice([["--count"], ["--pieces", "--template"], ["--plain", "--lines"]])], t, None),
+        "decode": lambda: (["tokenize", tokenizer(), ids := text("ids", b"3 1 4, 1 5 9 2 6"), "--decode", "--special"], ids, None),
+        "packed": lambda: (["eval", place.trained(name), p := packed(), *evaluate], p, None),
+        "train packed": lambda: (["train", p := packed(), *SMALL, *MODELS[name], "--out", m], p, None),
+        "field": lambda: (["eval", place.trained(name), p := text("lines", PASSAGES.encode()), "--field", "text", *evaluate], p, None),
+        "lambada": lambda: (["task", "lambada", place.trained(name), p := text("lines", PASSAGES.encode()), "--examples", "2"], p, None),
+        "chat": lambda: (given := talk(), (["chat", m, "--tokens", "2", "--context", "512"], m, given))[1],
+        "chat input": lambda: (given := talk(), (["chat", m, "--tokens", "2", "--context", "512", "--chat-template", "plain"], given, given))[1],
+    }
+    return make[rng.choice(sorted(make))]()
+
+
 def folders(place, rng, deadline):
     """Whole folders with a hostile file in them, and the commands that read them."""
     runs, codes = 0, {}
     binary = tool["sanitized"]
-    gpt2 = place.folder / "gpt2"
-    if not gpt2.exists():
-        gpt2.mkdir()
-        (gpt2 / "vocab.json").write_text(json.dumps({chr(c): c for c in range(33, 127)} | {"ab": 127, "the": 128, "th": 129}))
-        (gpt2 / "merges.txt").write_text("#version: 0.2\na b\nt h\nth e\n")
     slowest = (0.0, "")
     for name in drawn(rng, deadline, 4, lambda: rng.choice(list(MODELS))):
         work = place.work()
-        m = work / "m"
-        shutil.copytree(rng.choice([place.trained(name), place.half(name)]), m)
-        shutil.copy(place.op, work / "op.safetensors")
-        shutil.copy(place.ids, work / "ids.safetensors")
-        shutil.copytree(gpt2, work / "gpt2")
-        commands = [(["inspect", m], m), (["eval", m, place.text, "--max-tokens", "64", "--length", "32", "--csv", work / "a.csv"], m),
-                    (["generate", m, "--prompt", "ab", "--tokens", "4"], m), (["train", place.text, *SMALL, *MODELS[name], "--out", m, "--resume"], m),
-                    (["logits", m, work / "ids.safetensors", work / "out.safetensors", *rng.choice([[], ["--step"]])], work / "ids.safetensors"),
-                    (["op", "gated_delta_rule", work / "op.safetensors", work / "out.safetensors", "--backward"], work / "op.safetensors"),
-                    (["eval", m, place.text, "--max-tokens", "64", "--length", "32", "--tokenizer", work / "gpt2"], work / "gpt2")]
-        command, victim = rng.choice(commands)
+        command, victim, given = reader(place, rng, work, name)
         file = rng.choice(sorted(victim.iterdir())) if victim.is_dir() else victim
         chance = rng.random()
-        if chance < 0.02:
+        if chance < 0.02 and file != given:
             file.unlink()
-        elif chance < 0.04:
+        elif chance < 0.04 and file != given:
             file.unlink()
             file.mkdir()
         elif chance < 0.06:
@@ -399,7 +472,7 @@ def folders(place, rng, deadline):
         else:
             file.write_bytes(mutate(rng, file.read_bytes()))
         before = resource.getrusage(resource.RUSAGE_CHILDREN).ru_utime
-        done = run(*command, binary=binary, cpu=SECONDS_OF_CPU * (4 if binary else 1))
+        done = run(*command, binary=binary, cpu=SECONDS_OF_CPU * (4 if binary else 1), given=given or os.devnull)
         spent = resource.getrusage(resource.RUSAGE_CHILDREN).ru_utime - before
         slowest = max(slowest, (spent, f"{command[0]} {file.name}"))
         try:
