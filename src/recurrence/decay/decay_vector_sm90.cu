@@ -70,11 +70,10 @@ template <int K, bool BEFORE> __global__ __launch_bounds__(2 * K, 256 / K) void 
     char *reader = (char *)(p.reader + item * (C * K)), *writer = (char *)(p.writer + item * (C * K));
     x.put_levels(base + L::levels, of, [&](int row, const float(&qf)[2], const float(&kf)[2], const float(&whole_q)[2], const float(&whole_k)[2]) {
         const uint32_t at = x.in_tile(row);
-        if (p.reader) *(uint32_t *)(reader + at) = pack_bf16(p.scale * qf[0] * whole_q[0], p.scale * qf[1] * whole_q[1]);
-        if (p.writer) *(uint32_t *)(writer + at) = pack_bf16(kf[0] * whole_k[0], kf[1] * whole_k[1]);
+        *(uint32_t *)(reader + at) = pack_bf16(p.scale * qf[0] * whole_q[0], p.scale * qf[1] * whole_q[1]);
+        *(uint32_t *)(writer + at) = pack_bf16(kf[0] * whole_k[0], kf[1] * whole_k[1]);
     });
-    if (p.E && x.part == 0)
-        *(float2 *)(p.E + item * K + 2 * x.pair) = make_float2(x.G[0][0] * x.G[1][0] * x.behind[0], x.G[0][1] * x.G[1][1] * x.behind[1]);
+    if (x.part == 0) *(float2 *)(p.E + item * K + 2 * x.pair) = make_float2(x.G[0][0] * x.G[1][0] * x.behind[0], x.G[0][1] * x.G[1][1] * x.behind[1]);
     __syncthreads();
 
     /* Blocks of 16 rows and 8 columns: eight of level 32, four of 16, four of 8, whose first 8 rows are not wanted. */
@@ -228,11 +227,6 @@ template <int K> void backward(const vector_call *a, const lnt_cuda *d)
 }
 
 } // namespace
-
-void lnt_vector_prepare(const vector_call *a, const vector_tiles &p, const lnt_cuda *d)
-{
-    (a->K == 64 ? put_prepare<64> : put_prepare<128>)(a, p, d);
-}
 
 const char *lnt_vector_tiles_declines(const vector_call *a)
 {

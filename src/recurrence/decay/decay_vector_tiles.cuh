@@ -28,8 +28,6 @@ struct vector_tiles {
     float *dgk, *du; /* du [slots,Hv,K] */
 };
 
-/* P of every chunk, and reader, writer and E where they are not NULL; K of 64 or 128. */
-void lnt_vector_prepare(const vector_call *a, const vector_tiles &p, const lnt_cuda *d);
 /* dq, dk, dg and du from what the chains leave. */
 void lnt_vector_back(const vector_call *a, const vector_tiles &p, const lnt_cuda *d);
 

@@ -13,7 +13,7 @@
 
 struct delta_tiles {
     bf16 *erase, *reader, *write, *value_write; /* [slots,Hv] images [64,K] */
-    bf16 *T, *M, *P, *value_P;                  /* [slots,Hv] images [64,64] */
+    bf16 *T, *M, *P, *value_P, *strict, *A_ak;  /* [slots,Hv] images [64,64]; strict: pairs(K,K) or A_ab, of which T is made */
     float *E, *strength;                        /* [slots,Hv,K] e^{G_n}; [slots,Hv,64] b */
     bf16 *S, *dS; /* [slots,Hv] images [V,K]: the state before a chunk and the gradient of the one behind it, transposed */
     bf16 *X, *dX; /* [slots,Hv] images [V,64]: what is written and its gradient (dZ, dR), transposed */
@@ -35,8 +35,8 @@ struct delta_vector {
     bool untied, wgmma; /* the chains by wgmma, or by mma.sync */
 };
 
-/* T and M. strict: pairs(K,K) or A_ab; A_ak: untied. */
-void lnt_delta_vector_solve(const delta_vector &p, const bf16 *strict, const bf16 *A_ak, const lnt_cuda *d);
+/* All that the chains read. */
+void lnt_delta_vector_prepare(const delta_vector &p, const lnt_cuda *d);
 /* o and sT; or, for the gradients, S, X, dS, dX of every chunk, dv and ds0. */
 void lnt_delta_vector_forward(const delta_vector &p, const lnt_cuda *d);
 void lnt_delta_vector_chains(const delta_vector &p, const lnt_cuda *d);

@@ -8,7 +8,7 @@
  * where q has the scale and KDA's erasing k the sign -1; a pair has the factor of what lies between its rows, which a binary tree splits
  * (decay_vector_tiles.cuh). dg as decay_vector_back_sm90.cu has it: a channel's reads of what lies before its group of 8 rows, its writes for what
  * lies behind, pairs inside one by one, and what passes over whole groups. A thread has two channels of a group of 8 rows. */
-#include "recurrence/delta/delta_vector.cuh"
+#include "recurrence/delta/delta_vector_group.cuh"
 
 namespace {
 
@@ -22,11 +22,6 @@ template <int K, int V, bool UNTIED> struct back_shared {
     static constexpr int N = (int)first > (int)second ? (int)first : (int)second, direct = N + 2 * VALUES * (int)TILE,
                          products = direct + 2 * VALUES * 2048, pass = products + 8 * K * 4, bytes = pass + 8 * K * 4;
     static_assert(8 * 4 * K * 4 <= T, "sums are a tile");
-};
-
-struct back_place {
-    int64_t token, item;
-    int rows, h;
 };
 
 /* ---- products with tiles of V ------------------------------------------------------------------------------------------------------------- */
@@ -50,7 +45,7 @@ __device__ __forceinline__ void add_pair(float (&x)[4], float (&y)[4], const uin
 
 /* N of both readers and all writers to memory, diagonal blocks in float32 too; the diagonal of dZ U^T over b^2 is dbeta. */
 template <int K, int V, bool UNTIED>
-__device__ __forceinline__ void pair_gradients(const delta_vector &p, const back_place &w, uint32_t base, uint8_t *shared)
+__device__ __forceinline__ void pair_gradients(const delta_vector &p, const delta_place &w, uint32_t base, uint8_t *shared)
 {
     using L = back_shared<K, V, UNTIED>;
     constexpr int BLOCKS = 4 / (K / 32), VALUES = L::VALUES;
@@ -154,83 +149,6 @@ template <int K, int V, bool UNTIED> __device__ __forceinline__ void state_gradi
 }
 
 /* ---- the tree of pairs -------------------------------------------------------------------------------------------------------------------- */
-
-/* Two channels of a group of 8 rows: the factors a = e^g of its rows, and q, k and, untied, a, b. */
-template <int K, bool UNTIED> struct back_group {
-    static constexpr int ROWS = UNTIED ? 4 : 2;
-    float a[8][2];
-    uint32_t x[ROWS][8];
-    const int group, pair;
-
-    __device__ __forceinline__ back_group() : group(threadIdx.x / (K / 2)), pair(threadIdx.x % (K / 2)) {}
-    __device__ __forceinline__ uint32_t in_tile(int i) const { return tile_at(8 * group + i, pair / 4) + 4 * (pair & 3); }
-    __device__ __forceinline__ int64_t in_memory(const delta_vector &p, const back_place &w, int i) const
-    {
-        return ((w.token + 8 * group + i) * p.in.Hv + w.h) * K + 2 * pair;
-    }
-    __device__ __forceinline__ void load(const delta_vector &p, const back_place &w)
-    {
-        const bf16 *from[4] = { p.in.q, p.in.k, p.a, p.b };
-#pragma unroll
-        for (int i = 0; i < 8; i++) {
-            const bool real = 8 * group + i < w.rows;
-            const int64_t at = in_memory(p, w, i);
-            const float2 y = real ? *(const float2 *)(p.in.gk + at) : make_float2(0.f, 0.f);
-            a[i][0] = exp_of(y.x), a[i][1] = exp_of(y.y);
-#pragma unroll
-            for (int j = 0; j < ROWS; j++) x[j][i] = real ? *(const uint32_t *)(from[j] + at) : 0;
-        }
-    }
-};
-
-/* The product of all rows' factors, of each group. */
-template <int K, bool UNTIED> __device__ __forceinline__ void put_products(float *products, const back_group<K, UNTIED> &of)
-{
-    float x = 1.f, y = 1.f;
-#pragma unroll
-    for (int i = 0; i < 8; i++) x *= of.a[i][0], y *= of.a[i][1];
-    *(float2 *)(products + of.group * K + 2 * of.pair) = make_float2(x, y);
-}
-
-/* Both sets of levels. */
-template <int K, bool UNTIED> __device__ __forceinline__ void put_levels(uint32_t levels, const float *products, const back_group<K, UNTIED> &of)
-{
-    constexpr int T = K * 128;
-    const int g = of.group;
-    float2 x16 = *(const float2 *)(products + (g ^ 1) * K + 2 * of.pair), x32 = make_float2(1.f, 1.f);
-    const bool reads8 = g & 1, reads16 = g & 2, reads32 = g & 4;
-    if (reads8 != reads16) x16 = make_float2(1.f, 1.f); /* at the middle: no group between */
-#pragma unroll
-    for (int n = 0; n < 8; n++)
-        if (reads32 ? n >= 4 && n < g : n > g && n < 4) {
-            const float2 y = *(const float2 *)(products + n * K + 2 * of.pair);
-            x32.x *= y.x, x32.y *= y.y;
-        }
-    float up[8][2], down[8][2];
-#pragma unroll
-    for (int e = 0; e < 2; e++) {
-        float x = 1.f, y = 1.f;
-#pragma unroll
-        for (int i = 0; i < 8; i++) x *= of.a[i][e], up[i][e] = x;
-#pragma unroll
-        for (int i = 7; i >= 0; i--) down[i][e] = y, y *= of.a[i][e];
-    }
-#pragma unroll
-    for (int set = 0; set < 2; set++) {
-        const int reader = set == 0 ? 0 : UNTIED ? 2 : 1, writer = set == 0 ? 1 : UNTIED ? 3 : 1;
-#pragma unroll
-        for (int i = 0; i < 8; i++) {
-            const bool before = UNTIED && set == 1; /* reads what the row before left */
-            const float u0 = before ? i ? up[i - (i > 0)][0] : 1.f : up[i][0], u1 = before ? i ? up[i - (i > 0)][1] : 1.f : up[i][1];
-            const float r0 = u0 * low_bf16(of.x[reader][i]), r1 = u1 * high_bf16(of.x[reader][i]);
-            const float w0 = down[i][0] * low_bf16(of.x[writer][i]), w1 = down[i][1] * high_bf16(of.x[writer][i]);
-            const uint32_t at = levels + set * 3 * T + of.in_tile(i);
-            store_pair(at, reads8 ? pack_bf16(r0, r1) : pack_bf16(w0, w1));
-            store_pair(at + T, reads16 ? pack_bf16(x16.x * r0, x16.y * r1) : pack_bf16(x16.x * w0, x16.y * w1));
-            store_pair(at + 2 * T, reads32 ? pack_bf16(x32.x * r0, x32.y * r1) : pack_bf16(x32.x * w0, x32.y * w1));
-        }
-    }
-}
 
 /* Y += A of 16 tokens, times rows `row` .. of a tile of tokens. */
 __device__ __forceinline__ void add_rows(float (&Y)[4][4], const uint32_t (&A)[4], uint32_t tile, int row, const warp_place &me)
@@ -340,26 +258,10 @@ template <int K, int V, bool UNTIED> __device__ __forceinline__ void trees(uint3
 
 /* ---- rows --------------------------------------------------------------------------------------------------------------------------------- */
 
-/* What lies before and behind a thread's group. */
-template <int K> struct around {
-    float before[2], own[2], behind[2];
-    __device__ __forceinline__ around(const float *products, int group, int pair)
-    {
-        before[0] = before[1] = behind[0] = behind[1] = own[0] = own[1] = 1.f;
-#pragma unroll
-        for (int n = 0; n < 8; n++) {
-            const float2 y = *(const float2 *)(products + n * K + 2 * pair);
-            if (n < group) before[0] *= y.x, before[1] *= y.y;
-            if (n == group) own[0] = y.x, own[1] = y.y;
-            if (n > group) behind[0] *= y.x, behind[1] *= y.y;
-        }
-    }
-};
-
 /* The second (e) or the first of a thread's two channels: gradients of the rows, into the places of R and W; of the gates what happens inside the
  * group, e: into that of Y, else into the last tile of levels; sums of its reads and writes of the state, and of the tree, each times its row. */
 template <int K, int V, bool UNTIED>
-__device__ __forceinline__ void back_channel(const back_group<K, UNTIED> &of, const around<K> &near, uint32_t base, uint8_t *shared, bool e)
+__device__ __forceinline__ void back_channel(const delta_group<K, UNTIED> &of, const delta_around<K> &near, uint32_t base, uint8_t *shared, bool e)
 {
     using L = back_shared<K, V, UNTIED>;
     constexpr int VALUES = L::VALUES;
@@ -454,12 +356,12 @@ __device__ __forceinline__ void back_channel(const back_group<K, UNTIED> &of, co
 }
 
 template <int K, int V, bool UNTIED>
-__device__ __forceinline__ void back_rows(const delta_vector &p, const back_place &w, const float *products, uint32_t base, uint8_t *shared)
+__device__ __forceinline__ void back_rows(const delta_vector &p, const delta_place &w, const float *products, uint32_t base, uint8_t *shared)
 {
     using L = back_shared<K, V, UNTIED>;
-    back_group<K, UNTIED> of;
+    delta_group<K, UNTIED> of;
     of.load(p, w);
-    const around<K> near(products, of.group, of.pair);
+    const delta_around<K> near(products, of.group, of.pair);
 #pragma unroll 1
     for (int e = 0; e < 2; e++) back_channel<K, V, UNTIED>(of, near, base, shared, e);
     bf16 *const to[4] = { p.in.dq, UNTIED ? p.da : p.in.dk, p.in.dk, p.db };
@@ -475,13 +377,13 @@ __device__ __forceinline__ void back_rows(const delta_vector &p, const back_plac
  * whichever end of the chunk is nearer (there nothing passes, and what is rounded adds up). What a group lets through when its gates leave less than
  * 1/512 is less than what is rounded. */
 template <int K, int V, bool UNTIED>
-__device__ __forceinline__ void back_gates(const delta_vector &p, const back_place &w, const uint8_t *shared)
+__device__ __forceinline__ void back_gates(const delta_vector &p, const delta_place &w, const uint8_t *shared)
 {
     using L = back_shared<K, V, UNTIED>;
     const float *sums = (const float *)(shared + L::sums), *products = (const float *)(shared + L::products);
     const float *pass = (const float *)(shared + L::pass);
-    const back_group<K, UNTIED> of;
-    const around<K> near(products, of.group, of.pair);
+    const delta_group<K, UNTIED> of;
+    const delta_around<K> near(products, of.group, of.pair);
     float all[2] = { 0, 0 }, through[2] = { 0, 0 };
 #pragma unroll
     for (int i = 0; i < 8; i++) {
@@ -517,7 +419,7 @@ __device__ __forceinline__ void back_gates(const delta_vector &p, const back_pla
     }
 }
 
-template <int K, int V, bool UNTIED> __device__ __forceinline__ void back_load(const delta_vector &p, const back_place &w, uint32_t base)
+template <int K, int V, bool UNTIED> __device__ __forceinline__ void back_load(const delta_vector &p, const delta_place &w, uint32_t base)
 {
     using L = back_shared<K, V, UNTIED>;
     constexpr int THREADS = 4 * K;
@@ -553,7 +455,7 @@ template <int K, int V, bool UNTIED> __global__ __launch_bounds__(4 * K, 1) void
     const uint32_t base = shared_address(shared);
     float *products = (float *)(shared + L::products);
     const int64_t slot = blockIdx.x / p.in.Hv;
-    back_place w;
+    delta_place w;
     w.h = (int)(blockIdx.x % p.in.Hv);
     w.item = slot * p.in.Hv + w.h;
     if (!chunk_of(p.in, slot, &w.token, &w.rows)) return;
@@ -564,7 +466,7 @@ template <int K, int V, bool UNTIED> __global__ __launch_bounds__(4 * K, 1) void
     pair_gradients<K, V, UNTIED>(p, w, base, shared);
     state_gradients<K, V, UNTIED>(p, base, shared);
     {
-        back_group<K, UNTIED> of;
+        delta_group<K, UNTIED> of;
         of.load(p, w);
         put_products(products, of);
         __syncthreads();

@@ -1,4 +1,4 @@
-/* T of every chunk, and the chains of chunk states under a gate for each channel, forwards and in reverse: what is serial (delta_vector.cuh).
+/* The chains of chunk states under a gate for each channel, forwards and in reverse: what is serial (delta_vector.cuh).
  *
  * Columns of V are independent of each other: a warp has 16 of them, the state transposed, [16 columns][K], in its accumulators, so that a state,
  * values less what is known of them, and writes pass from one product's result to the next one's left side without leaving the registers. Right sides
@@ -12,57 +12,6 @@
 #include "recurrence/delta/delta_vector.cuh"
 
 namespace {
-
-/* ---- T and M ------------------------------------------------------------------------------------------------------------------------------ */
-
-struct solve_args {
-    delta_vector v;
-    const bf16 *strict, *A_ak;
-};
-
-__device__ __forceinline__ float strength_of(float beta) { return fabsf(beta) < LNT_DELTA_LEAST ? LNT_DELTA_LEAST : beta; }
-
-/* A column of T, or of M, a thread. */
-template <bool UNTIED> __global__ __launch_bounds__(UNTIED ? 2 * C : C) void delta_solve(const __grid_constant__ solve_args p)
-{
-    constexpr int THREADS = UNTIED ? 2 * C : C;
-    __shared__ __align__(16) float A[C][C];
-    __shared__ float beta[C];
-    await_last();
-    let_next();
-    const int Hv = p.v.in.Hv, h = (int)(blockIdx.x % Hv), tid = (int)threadIdx.x, column = tid % C;
-    const bool of_M = UNTIED && tid >= C;
-    const int64_t slot = blockIdx.x / Hv, item = slot * Hv + h;
-    int64_t token;
-    int rows;
-    if (!chunk_of(p.v.in, slot, &token, &rows)) return;
-    if (tid < C) beta[tid] = UNTIED ? -1.f : tid < rows ? strength_of(p.v.beta[(token + tid) * Hv + h]) : 0.f;
-    __syncthreads();
-    if (!UNTIED) p.v.of.strength[item * C + tid] = beta[tid];
-    const char *strict = (const char *)(p.strict + item * (C * C)), *A_ak = (const char *)(p.A_ak + item * (C * C));
-    for (int i = tid; i < C * 8; i += THREADS) {
-        const int row = i / 8, piece = i % 8;
-        const uint4 x = *(const uint4 *)(strict + tile_at(row, piece));
-        float *to = &A[row][8 * piece];
-        const float b = beta[row];
-        to[0] = b * low_bf16(x.x), to[1] = b * high_bf16(x.x), to[2] = b * low_bf16(x.y), to[3] = b * high_bf16(x.y);
-        to[4] = b * low_bf16(x.z), to[5] = b * high_bf16(x.z), to[6] = b * low_bf16(x.w), to[7] = b * high_bf16(x.w);
-    }
-    __syncthreads();
-    float x[C];
-    const int in_row = 2 * (column % 8);
-    char *to = (char *)((of_M ? p.v.of.M : p.v.of.T) + item * (C * C));
-    const float factor = UNTIED ? 1.f : beta[column];
-#pragma unroll
-    for (int i = 0; i < C; i++) {
-        const uint32_t place = tile_at(i, column / 8) + in_row;
-        float sum[4] = { of_M ? to_float(*(const bf16 *)(A_ak + place)) : i == column ? 1.f : 0.f, 0.f, 0.f, 0.f };
-#pragma unroll
-        for (int j = 0; j < i; j++) sum[j % 4] = fmaf(-A[i][j], x[j], sum[j % 4]);
-        x[i] = sum[0] + sum[1] + (sum[2] + sum[3]);
-        *(bf16 *)(to + place) = from_float<bf16>(!of_M && i == column ? 0.f : x[i] * factor);
-    }
-}
 
 /* ---- the chains --------------------------------------------------------------------------------------------------------------------------- */
 
@@ -453,11 +402,6 @@ template <bool HOPPER> void chains_of(const delta_vector &p, const lnt_cuda *d)
 
 } // namespace
 
-void lnt_delta_vector_solve(const delta_vector &p, const bf16 *strict, const bf16 *A_ak, const lnt_cuda *d)
-{
-    const solve_args s = { p, strict, A_ak ? A_ak : strict };
-    lnt_launch(d, p.untied ? delta_solve<true> : delta_solve<false>, dim3((unsigned)(p.slots * p.in.Hv)), p.untied ? 2 * C : C, s);
-}
 void lnt_delta_vector_forward(const delta_vector &p, const lnt_cuda *d)
 {
     if (p.untied)

@@ -1,6 +1,6 @@
-/* The delta rule under a gate for each key channel on tensor cores: KDA, and RWKV-7 as dplr; the calls (delta_vector.cuh). Pairs, readers, writers
- * and e^{G_n} are made by the kernel of vector decay, called for each reader with each writer; T by one that is parallel over chunks too; then a
- * chain over chunks, or for the gradients one in each direction at once, and what each chunk has of them. Nothing is kept from the forward pass. */
+/* The delta rule under a gate for each key channel on tensor cores: KDA, and RWKV-7 as dplr; the calls (delta_vector.cuh). One kernel makes pairs,
+ * readers, writers and e^{G_n}, one T, both parallel over chunks; then a chain over chunks, or for the gradients one in each direction at once, and
+ * what each chunk has of them. Nothing is kept from the forward pass. */
 #include "recurrence/delta/delta_vector.cuh"
 
 extern "C" {
@@ -11,8 +11,6 @@ namespace {
 
 struct delta_work {
     delta_vector p;
-    bf16 *strict, *A_ak;
-    float *zeros; /* [Hv,K]: what a row that reads before the write has of its own */
     size_t bytes;
 };
 
@@ -24,13 +22,12 @@ delta_work work_of(const lnt_recur_args *a, void *at, bool untied, bool backward
     p.slots = a->tokens / C + a->sequences, p.K = a->K, p.V = a->V, p.untied = untied;
     const int64_t items = p.slots * a->Hv, rows = items * C * a->K, pairs = items * C * C;
     p.of.erase = m.take<bf16>(rows), p.of.reader = m.take<bf16>(rows), p.of.write = m.take<bf16>(rows);
-    p.of.T = m.take<bf16>(pairs), p.of.P = m.take<bf16>(pairs), w.strict = m.take<bf16>(pairs);
+    p.of.T = m.take<bf16>(pairs), p.of.P = m.take<bf16>(pairs), p.of.strict = m.take<bf16>(pairs);
     p.of.E = m.take<float>(items * a->K);
     if (!untied) p.of.strength = m.take<float>(items * C);
     if (untied) {
         p.of.value_write = m.take<bf16>(rows);
-        p.of.M = m.take<bf16>(pairs), p.of.value_P = m.take<bf16>(pairs), w.A_ak = m.take<bf16>(pairs);
-        w.zeros = m.take<float>((int64_t)a->Hv * a->K);
+        p.of.M = m.take<bf16>(pairs), p.of.value_P = m.take<bf16>(pairs), p.of.A_ak = m.take<bf16>(pairs);
     }
     if (backward) {
         p.of.S = m.take<bf16>(items * a->K * a->V), p.of.dS = m.take<bf16>(items * a->K * a->V);
@@ -39,49 +36,13 @@ delta_work work_of(const lnt_recur_args *a, void *at, bool untied, bool backward
     w.bytes = m.used;
     vector_tiles &in = p.in;
     in.q = (const bf16 *)a->q, in.k = (const bf16 *)a->k, in.v = (const bf16 *)a->v, in.d_o = (const bf16 *)a->do_;
-    in.gk = (const float *)a->gk, in.bonus = w.zeros, in.cu = a->cu_seqlens_device, in.N = a->sequences, in.Hv = a->Hv, in.scale = (float)a->scale;
+    in.gk = (const float *)a->gk, in.cu = a->cu_seqlens_device, in.N = a->sequences, in.Hv = a->Hv, in.scale = (float)a->scale;
     in.dq = (bf16 *)a->dq, in.dk = (bf16 *)a->dk, in.dgk = (float *)a->dgk;
     p.a = (const bf16 *)a->a, p.b = (const bf16 *)a->b, p.beta = (const float *)a->beta;
     p.s0 = (const float *)a->s0, p.dsT = (const float *)a->dsT;
     p.o = (bf16 *)a->o, p.dv = (bf16 *)a->dv, p.da = (bf16 *)a->da, p.db = (bf16 *)a->db;
     p.sT = (float *)a->sT, p.ds0 = (float *)a->ds0, p.dbeta = (float *)a->dbeta;
     return w;
-}
-
-/* Pairs of a reader and a writer, and, where they are not there yet, the decayed rows. */
-struct pair_of {
-    const bf16 *reads, *writes;
-    bf16 *pairs, *reader, *writer;
-    float scale;
-    bool before; /* reads what the row before left */
-};
-void put_pairs(const delta_work &w, const lnt_recur_args *a, const pair_of &x, float *E, const lnt_cuda *d)
-{
-    vector_call call = {};
-    call.bf16 = 1, call.tokens = a->tokens, call.sequences = a->sequences, call.longest = a->longest, call.cu = a->cu_seqlens_device;
-    call.Hq = a->Hq, call.Hv = a->Hv, call.K = a->K, call.V = a->V, call.before = x.before;
-    vector_tiles t = w.p.in;
-    t.q = x.reads, t.k = x.writes, t.scale = x.scale, t.P = x.pairs, t.reader = x.reader, t.writer = x.writer, t.E = E;
-    lnt_vector_prepare(&call, t, d);
-}
-
-/* What the chains go through. */
-void prepare(const delta_work &w, const lnt_recur_args *a, const lnt_cuda *d)
-{
-    const delta_vector &p = w.p;
-    const delta_tiles &of = p.of;
-    const vector_tiles &in = p.in;
-    if (p.untied) {
-        lnt_cuda_note((lnt_cuda *)d, cudaMemsetAsync(w.zeros, 0, (size_t)a->Hv * a->K * sizeof(float), d->stream));
-        put_pairs(w, a, { in.q, in.k, of.value_P, of.reader, of.value_write, in.scale, false }, of.E, d);
-        put_pairs(w, a, { in.q, p.b, of.P, NULL, of.write, in.scale, false }, NULL, d);
-        put_pairs(w, a, { p.a, in.k, w.A_ak, of.erase, NULL, 1.f, true }, NULL, d);
-        put_pairs(w, a, { p.a, p.b, w.strict, NULL, NULL, 1.f, true }, NULL, d);
-    } else {
-        put_pairs(w, a, { in.q, in.k, of.P, of.reader, of.write, in.scale, false }, of.E, d);
-        put_pairs(w, a, { in.k, in.k, w.strict, of.erase, NULL, 1.f, false }, NULL, d);
-    }
-    lnt_delta_vector_solve(p, w.strict, w.A_ak, d);
 }
 
 template <bool UNTIED, bool WGMMA> void forward(const void *args, const lnt_device *device)
@@ -91,7 +52,7 @@ template <bool UNTIED, bool WGMMA> void forward(const void *args, const lnt_devi
     if (!a->sequences) return;
     delta_work w = work_of(a, a->workspace, UNTIED, false);
     w.p.wgmma = WGMMA;
-    prepare(w, a, d);
+    lnt_delta_vector_prepare(w.p, d);
     lnt_delta_vector_forward(w.p, d);
 }
 template <bool UNTIED, bool WGMMA> void backward(const void *args, const lnt_device *device)
@@ -101,7 +62,7 @@ template <bool UNTIED, bool WGMMA> void backward(const void *args, const lnt_dev
     if (!a->sequences) return;
     delta_work w = work_of(a, a->workspace, UNTIED, true);
     w.p.wgmma = WGMMA;
-    prepare(w, a, d);
+    lnt_delta_vector_prepare(w.p, d);
     lnt_delta_vector_chains(w.p, d);
     lnt_delta_vector_back(w.p, d);
 }
