@@ -87,6 +87,29 @@ def check_graph():
     assert error(recorded, 2 * truth) < 1e-6
 
 
+def check_workspaces_in_turn():
+    """Calls behind one another share a workspace of their stream; a recorded one has its own, and is not disturbed where both run at once."""
+    from linnet.ops import _torch
+    x, y = on_device(T=512), [t.flip(1).contiguous() for t in on_device(T=512)]
+    device = _torch.device_of(x[0].device)
+    truth, other = ops.gated_delta_rule(*x)[0], ops.gated_delta_rule(*y)[0]
+    side = torch.cuda.Stream()
+    with torch.cuda.stream(side):
+        ops.gated_delta_rule(*x)
+    torch.cuda.synchronize()
+    kept = {stream: id(made) for stream, (_, made) in device.kept.items()}
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph, stream=side):
+        recorded = ops.gated_delta_rule(*x)[0]
+    assert kept == {stream: id(made) for stream, (_, made) in device.kept.items()}, "a recording took a workspace, or left one"
+    for _ in range(20):
+        graph.replay()
+        with torch.cuda.stream(side):
+            o = ops.gated_delta_rule(*y)[0]
+        torch.cuda.synchronize()
+        assert torch.equal(recorded, truth) and torch.equal(o, other)
+
+
 def check_backward_on_a_stream():
     x = on_device(gradient=True)
     ops.gated_delta_rule(*x)[0].sum().backward()

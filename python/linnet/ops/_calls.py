@@ -180,15 +180,18 @@ class Plan:
         self.outputs = [Output(r, self._shape_of(r)) for r in rows]
         self.kept = [Output(r, self._shape_of(r)) for r in op.saved]  # what backward needs besides
         self.kept_outputs = [i for i, o in enumerate(self.outputs) if o.row.read_back]
-        self.differentiable = [o.row.role == "output" and not o.row.counts for o in self.outputs]
+        self.no_gradient = [i for i, o in enumerate(self.outputs) if o.row.role != "output" or o.row.counts]
         self.has_gradient = ["d" + r.name in op.gradients and not r.counts for r in self.given]
         names = [r.name for r in self.given] + [o.row.name for o in self.outputs]
         self.forward = Call(self, names, False)
         self.forward_kept = Call(self, names + [o.row.name for o in self.kept], False) if self.kept else self.forward
         self.backwards: dict[tuple[tuple[bool, ...], tuple[bool, ...]], Call] = {}
+        self.wanted: dict[tuple[bool, ...], tuple[bool, ...]] = {}  # gradients, by what torch asks for
         self.dtypes: Any = None  # the caller's: of wide tensors and of the others
         self.casts: Any = None   # which inputs are to be converted to what
         self.device: Any = None  # and where calls run
+        self.makes: Any = None   # how outputs are made, and
+        self.makes_kept: Any = None  # those with what is kept for the backward pass
 
     def backward(self, cotangents: tuple[bool, ...], wanted: tuple[bool, ...]) -> Call:
         """The call for cotangents of these outputs and gradients of these given tensors."""

@@ -15,8 +15,10 @@ from linnet.ops._calls import BF16, F32, F64, Call, Operator, Output, Plan, resu
 
 CODES = {torch.float32: F32, torch.bfloat16: BF16, torch.float64: F64}
 ALIGNED = 16  # bytes that a GPU's kernels read at once
+KEPT = 32 << 20  # bytes of a workspace on a GPU that is kept for the next call on its stream
 
 _empty = torch.empty
+_like = torch.empty_like  # half as long as the other
 _uint8 = torch.uint8
 
 
@@ -29,20 +31,27 @@ class Device:
         self.lock = threading.Lock()
         self.lib = library()
         self.contexts: dict[int, Context] = {}
+        self.addresses: dict[int, int] = {}  # theirs
         self.scratch: Any = None
         self.scratch_bytes = -1
         if self.cuda:
             self.index = device.index
+            self.kept: dict[int, tuple[int, Any]] = {}  # by stream: what is put there runs in turn
+            self.capturing = getattr(torch._C, "_cuda_isCurrentStreamCapturing", torch.cuda.is_current_stream_capturing)
             self.raw_stream = getattr(torch._C, "_cuda_getCurrentRawStream", None)
             self.current_device = getattr(torch._C, "_cuda_getDevice", None) or torch.cuda.current_device
 
-    def context(self) -> int:
+    def stream(self) -> int:
+        if not self.cuda:
+            return 0
+        return self.raw_stream(self.index) if self.raw_stream else torch.cuda.current_stream(self.index).cuda_stream
+
+    def context(self, stream: Optional[int] = None) -> int:
         """The context of the current stream, as an address."""
-        stream = 0
-        if self.cuda:
-            stream = self.raw_stream(self.index) if self.raw_stream else torch.cuda.current_stream(self.index).cuda_stream
-        found = self.contexts.get(stream)
-        if found is None:
+        if stream is None:
+            stream = self.stream()
+        address = self.addresses.get(stream)
+        if address is None:
             if self.cuda:
                 if torch.cuda.is_current_stream_capturing():
                     raise RuntimeError("the first call on a stream cannot be recorded: call once on that stream before, and record with "
@@ -54,11 +63,18 @@ class Device:
             else:
                 found = Context("cpu", threads=torch.get_num_threads())
             self.contexts[stream] = found
-        return found.pointer.value or 0
+            address = self.addresses[stream] = found.pointer.value or 0
+        return address
 
-    def workspace(self, bytes: int) -> Any:
-        if self.cuda:  # from torch's pool, whose memory follows the stream
-            return _empty(bytes, dtype=_uint8, device=self.device)
+    def workspace(self, bytes: int, stream: int) -> Any:
+        if self.cuda:
+            size, found = self.kept.get(stream, (0, None))
+            if size >= bytes and not self.capturing():  # a recorded call is played on any stream, and has memory of its own
+                return found
+            made = _empty(bytes, dtype=_uint8, device=self.device)  # from torch's pool, whose memory follows the stream
+            if bytes <= KEPT and not self.capturing():
+                self.kept[stream] = (bytes, made)
+            return made
         if self.scratch_bytes < bytes:
             self.scratch, self.scratch_bytes = _empty(bytes + 64, dtype=_uint8), bytes
         return self.scratch
@@ -72,14 +88,15 @@ class Device:
     def _run(self, call: Call, addresses: Sequence[int]) -> None:
         lib = self.lib
         with self.lock:
-            context = self.context()
+            stream = self.stream() if self.cuda else 0
+            context = self.context(stream)
             view = call.view
             for place, address in zip(call.places, addresses):
                 view[place] = address
             if call.workspace < 0:
                 self._ask(call, context)
             if call.workspace:
-                keep = self.workspace(call.workspace)
+                keep = self.workspace(call.workspace, stream)
                 call.struct.workspace = (keep.data_ptr() + 63) & -64
             status = (lib.linnet_operator_backward if call.backward else lib.linnet_operator_forward)(context, call.pointer)
             if status:
@@ -107,13 +124,23 @@ def device_of(device: torch.device) -> Device:
     return found
 
 
-def _forward(plan: Plan, addresses: list[int], call: Call, more: Sequence[Output]) -> list[torch.Tensor]:
+def _makes(plan: Plan, given: Sequence[torch.Tensor], outputs: Sequence[Output]) -> list[Any]:
+    """Of each output: the given tensor that it is made like (its place), shape and dtype; place -1: there is none such."""
+    wide, narrow = plan.dtypes
+    made = []
+    for o in outputs:
+        dtype = wide if o.row.wide else narrow
+        like = [i for i, t in enumerate(given) if t.shape == o.shape and t.dtype == dtype]
+        made.append((like[0] if like else -1, o.shape, dtype))
+    return made
+
+
+def _forward(plan: Plan, addresses: list[int], call: Call, makes: Sequence[Any], given: Sequence[torch.Tensor]) -> list[torch.Tensor]:
     """Outputs, and behind them what is kept besides; the inputs' addresses are there."""
     device = plan.device
-    wide, narrow = plan.dtypes
     outs = []
-    for o in (*plan.outputs, *more) if more else plan.outputs:
-        t = _empty(o.shape, dtype=wide if o.row.wide else narrow, device=device.device)
+    for like, shape, dtype in makes:
+        t = _like(given[like]) if like >= 0 else _empty(shape, dtype=dtype, device=device.device)
         outs.append(t)
         addresses.append(t.data_ptr())
     device.run(call, addresses)
@@ -123,14 +150,13 @@ def _forward(plan: Plan, addresses: list[int], call: Call, more: Sequence[Output
 class _Function(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, plan: Plan, addresses: list[int], *given: torch.Tensor) -> tuple[torch.Tensor, ...]:
-        outs = _forward(plan, addresses, plan.forward_kept, plan.kept)
+        outs = _forward(plan, addresses, plan.forward_kept, plan.makes_kept, given)
         n = len(plan.outputs)
         ctx.plan = plan
         ctx.set_materialize_grads(False)
         ctx.save_for_backward(*given, *[outs[i] for i in plan.kept_outputs], *outs[n:])
-        for o, differentiable in zip(outs, plan.differentiable):
-            if not differentiable:
-                ctx.mark_non_differentiable(o)
+        if plan.no_gradient:
+            ctx.mark_non_differentiable(*[outs[i] for i in plan.no_gradient])
         return tuple(outs[:n])
 
     @staticmethod
@@ -139,8 +165,10 @@ class _Function(torch.autograd.Function):
         device = plan.device
         if torch.is_grad_enabled():  # create_graph: what comes back would be a constant to whoever differentiates it
             raise RuntimeError(f"{plan.op.name}: gradients of gradients (create_graph) are not offered")
-        n = len(plan.given)
-        wanted = tuple([w and h for w, h in zip(ctx.needs_input_grad[2:], plan.has_gradient)])
+        needs = ctx.needs_input_grad
+        wanted = plan.wanted.get(needs)
+        if wanted is None:
+            wanted = plan.wanted[needs] = tuple([w and h for w, h in zip(needs[2:], plan.has_gradient)])
         saved = ctx.saved_tensors
         addresses = [t.data_ptr() for t in saved]
         alive = []  # until the call is made
@@ -149,17 +177,15 @@ class _Function(torch.autograd.Function):
                 c = _dense(c, device.cuda)
                 alive.append(c)
                 addresses.append(c.data_ptr())
-        gradients: list[Optional[torch.Tensor]] = []
+        gradients: list[Optional[torch.Tensor]] = [None, None]
         for t, w in zip(saved, wanted):
-            if w:
-                g = _empty(t.shape, dtype=t.dtype, device=device.device)
+            g = _like(t) if w else None
+            if g is not None:
                 addresses.append(g.data_ptr())
-                gradients.append(g)
-            else:
-                gradients.append(None)
+            gradients.append(g)
         device.run(plan.backward(tuple([c is not None for c in cotangents]), wanted), addresses)
         del alive
-        return (None, None, *gradients[:n], *([None] * (n - len(gradients))))
+        return tuple(gradients)
 
 
 def _dense(t: torch.Tensor, cuda: bool) -> torch.Tensor:
@@ -234,7 +260,12 @@ def _make(op: Operator, key: Any, inputs: Sequence[Any], states: Sequence[Any], 
     plan = op.plan(key, shapes=[None if t is None else tuple(t.shape) for t in inputs], states=[None if t is None else tuple(t.shape) for t in states],
                    code=CODES[wide], options=options, final=final, cu_seqlens=offsets, form=form, chunk=chunk, impl=impl, reports=reports)
     plan.dtypes = (wide, narrow)
-    plan.casts = _casts(op, plan, [t for t in tensors if t is not None])
+    given = [t for t in tensors if t is not None]
+    plan.casts = _casts(op, plan, given)
+    if plan.casts:
+        given = [t.to(c) for t, c in zip(given, plan.casts)]
+    plan.makes = _makes(plan, given, plan.outputs)
+    plan.makes_kept = _makes(plan, given, [*plan.outputs, *plan.kept])
     return plan
 
 
@@ -250,10 +281,8 @@ def run(op: Operator, inputs: tuple[Any, ...], keys: tuple[str, ...], values: tu
                 continue
             given.append(t)
             sizes += (t.shape, t.dtype, t.device)
-            if t.requires_grad:
-                gradient = True
-            if not t.is_contiguous():
-                dense = False
+            gradient = gradient or t.requires_grad
+            dense = dense and t.is_contiguous()
     except AttributeError:
         _only_tensors(op, inputs, states)
         raise
@@ -276,5 +305,5 @@ def run(op: Operator, inputs: tuple[Any, ...], keys: tuple[str, ...], values: tu
     if gradient and torch.is_grad_enabled():
         outs: Any = _Function.apply(plan, addresses, *given)
     else:
-        outs = _forward(plan, addresses, plan.forward, ())
+        outs = _forward(plan, addresses, plan.forward, plan.makes, given)
     return results(plan, op, outs, final, reports)
