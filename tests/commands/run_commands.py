@@ -9,6 +9,7 @@ from pathlib import Path
 sys.dont_write_bytecode = True
 sys.path.insert(0, str(Path(__file__).parent))
 import harness  # noqa: E402
+import cases_demo  # noqa: E402,F401
 import cases_flags  # noqa: E402,F401
 import cases_models  # noqa: E402,F401
 import cases_errors  # noqa: E402,F401
