@@ -156,6 +156,14 @@ def test_log_probabilities():
         assert bytes_of == ["bytes:\\xe2", "bytes:\\x80"], bytes_of
 
 
+def test_scored_first():
+    """What a server is asked first decides nothing: scores of a short prompt, which take one thread, then longer ones, which take all."""
+    for kind in MODEL:
+        with Server(LINNET, MODEL[kind], "--chunk", 32, "--slots", 6) as s:
+            for n in (1, 2, 5, 31, 33, 100):
+                assert len(one(s, prompt=[1] * n, max_tokens=1, logprobs=2, echo=True, ignore_eos=True)["logprobs"]["tokens"]) == n + 1
+
+
 def test_streams():
     with Server(LINNET, MODEL["recurrent"]) as s:
         for ask in (dict(prompt="The state", max_tokens=30, temperature=0, stop=["qqq", "  "]),

@@ -51,8 +51,10 @@ struct lnt_plan {
     int64_t runs;
 };
 
+/* For all threads: whoever used the context last may have left one of them (core/threads.h), and a call may then take more. */
 static lnt_shape shape_of(const lnt_plan *plan, int64_t tokens, int64_t n_seq, const int64_t *cu, bool has_state)
 {
+    lnt_threads_all(plan->c);
     return (lnt_shape){.tokens = tokens, .n_seq = n_seq, .cu = cu, .training = plan->o.training, .has_state = has_state,
                        .state_capacity = plan->o.state_capacity, .dtype = plan->o.dtype, .threads = lnt_threads(plan->c),
                        .device = lnt_device_of(plan->c)};

@@ -118,6 +118,11 @@ def joined(stream, chat):
                 have["logprobs"] = have["logprobs"] or {k: [] for k in c["logprobs"]}
                 for k, values in c["logprobs"].items():
                     have["logprobs"][k] += values
+            if "state" in c:
+                state = have.setdefault("state", {"prompt": c["state"]["prompt"], "first": 0})
+                for k, values in c["state"].items():
+                    if isinstance(values, list):
+                        state[k] = state.get(k, []) + values
     done = [out[i] for i in sorted(out)]
     for c in done if chat else []:
         c["message"] = {"role": "assistant", "content": c.pop("text")}

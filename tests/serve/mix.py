@@ -1,9 +1,9 @@
 #!/usr/bin/env python3
 """Mixed requests, each of which must be answered as it is alone and cold: python3 tests/serve/mix.py BUILD/linnet [--requests N] [-- FLAGS]
 
-Two servers have one model. One is asked many things at a time, prompts that begin alike, of all lengths, with every way of sampling, streams that are read,
-and streams whose reader goes away; its cache is so small that states come and go. The other one, with no cache, is asked the same one after the other.
-Whatever is compared is compared as JSON: the same text, the same numbers, to the last digit. The last line counts."""
+Two servers have one model. One is asked many things at a time, prompts that begin alike, of all lengths, with every way of sampling and looks into
+states, streams that are read, and streams whose reader goes away; its cache is so small that states come and go. The other one, with no cache, is asked
+the same one after the other. Whatever is compared is compared as JSON: the same text, the same numbers, to the last digit. The last line counts."""
 import argparse
 import concurrent.futures
 import json
@@ -72,6 +72,8 @@ class Draws:
                 ask["logprobs"] = r.randrange(4)
             if r.random() < 0.25:
                 ask["echo"] = True
+        if "n" not in ask and (chat or not isinstance(ask["prompt"], list) or isinstance(ask["prompt"][0], int)) and r.random() < 0.2:
+            ask["state"] = True
         leaves = r.choice((0, 1, 300, 900)) if r.random() < 0.12 else None
         return "/v1/chat/completions" if chat else "/v1/completions", ask, leaves is not None or r.random() < 0.3, leaves
 
