@@ -1,15 +1,18 @@
 #!/usr/bin/env python3
 """A server's rate and its first tokens: python3 bench/serve.py BUILD/linnet MODEL [--slots 64] [--tokens 256] [--prefix 8000] [-- flags of serve]
 
-1. as many texts at once as there are slots, short prompts, greedy: tokens a second while all of them are being written;
+1. as many texts at once as there are slots, short prompts, greedy: tokens a second while all of them are being written, and what share that is of
+   `linnet bench decode --config MODEL/config.json --batch SLOTS`, which is run before and after (medians of three);
 2. the time to the first token behind a prefix that no request had before, and behind the same prefix again with another end: medians of --repeats.
-One JSON line. `linnet bench decode --config MODEL/config.json --batch SLOTS` says what the model does without a server."""
+One JSON line. With --must it ends with 1 where the share is below 0.85, or the second time more than 1/20 of the first. On a GPU: -- --device cuda
+--dtype bf16, which the benchmark gets too."""
 import argparse
 import concurrent.futures
 import json
 import os
 import random
 import statistics
+import subprocess
 import sys
 import time
 from pathlib import Path
@@ -53,6 +56,14 @@ def rate(server, slots, tokens, vocabulary):
     return (last - first) / (end - begin)
 
 
+def decode(linnet, model, slots, flags):
+    """Tokens a second of the same model without a server."""
+    mine = [f for i, f in enumerate(flags) if f in ("--device", "--dtype", "--threads") or (i and flags[i - 1] in ("--device", "--dtype", "--threads"))]
+    runs = [subprocess.run([linnet, "bench", "decode", "--config", os.path.join(model, "config.json"), "--batch", str(slots), "--json", *mine],
+                           capture_output=True, encoding="utf-8", check=True).stdout for _ in range(3)]
+    return [json.loads(run.splitlines()[-1])["tokens_per_second"] for run in runs]
+
+
 def main():
     a = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     a.add_argument("linnet")
@@ -61,10 +72,12 @@ def main():
     a.add_argument("--tokens", type=int, default=256)
     a.add_argument("--prefix", type=int, default=8000)
     a.add_argument("--repeats", type=int, default=5)
+    a.add_argument("--must", action="store_true")
     mine = sys.argv[1:sys.argv.index("--")] if "--" in sys.argv else sys.argv[1:]
     flags = sys.argv[len(mine) + 2:]
     o = a.parse_args(mine)
     draws = random.Random(2)
+    alone = decode(o.linnet, o.model, o.slots, flags)
     with Server(os.path.abspath(o.linnet), o.model, "--slots", o.slots, "--context", o.prefix + o.tokens + 1024, *flags) as server:
         vocabulary = server.ask("/tokenizer_info")[1]["vocab_size"]
         ids = lambda n: [draws.randrange(vocabulary) for _ in range(n)]  # noqa: E731
@@ -77,10 +90,13 @@ def main():
             cold.append(stream(server, prefix + ids(32), 1)[0])
             warm.append(stream(server, prefix + ids(32), 1)[0])
         read = server.metric("prefix_cache_tokens_total") / o.repeats
-    print(json.dumps({"slots": o.slots, "tokens_per_second": statistics.median(rates), "rates": rates, "prefix": o.prefix, "cold_seconds":
-                      statistics.median(cold), "cached_seconds": statistics.median(warm), "cached_share": statistics.median(warm) / statistics.median(cold),
+    alone += decode(o.linnet, o.model, o.slots, flags)
+    share, cached = statistics.median(rates) / statistics.median(alone), statistics.median(warm) / statistics.median(cold)
+    print(json.dumps({"slots": o.slots, "tokens_per_second": statistics.median(rates), "rates": rates, "decode": alone, "share_of_decode": share, "prefix":
+                      o.prefix, "cold_seconds": statistics.median(cold), "cached_seconds": statistics.median(warm), "cached_share": cached,
                       "cached_tokens": read}))
+    return 1 if o.must and (share < 0.85 or cached > 1 / 20) else 0
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(main())
