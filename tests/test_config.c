@@ -1,4 +1,5 @@
-/* config.json: what is read is written back, defaults are the published ones, and everything that would change the function is refused by name. */
+/* config.json: what is read is written back, defaults are the published ones, and everything that would change the function is refused by name. Long:
+ * tables of defaults, patterns and refusals of all model types. */
 #include <jansson.h>
 #include <math.h>
 #include <setjmp.h>
@@ -478,6 +479,9 @@ static void patterns(void **state)
         {"equal_backbone", "mesa,attention:64", NULL, "[\"mesa\", \"attention\", \"mesa\", \"attention\", \"mesa\", \"attention\"]", "010101"},
         {"equal_backbone", "gated_deltanet", NULL, "\"rule\": \"gated_deltanet\"", "000000"},
         {"equal_backbone", "mesa,retnet,equal_backbone", NULL, "{\"mixer\": \"retnet\", \"num_heads\": 4,", "210210"},
+        {"mesa_net", "mesa_net:256", NULL, "\"mesa_window\": 256", "000000"},
+        {"mesa_net", "mesa_net:256,mesa_net", NULL, "[\"mesa_net.2\", \"mesa_net\", \"mesa_net.2\"", "101010"},
+        {"equal_backbone", "mesa:64,attention:8", NULL, "\"rule\": \"mesa\"", "010101"},
         {"mesa_net", "gated_deltanet", NULL, "\"mixers\": {\n    \"gated_deltanet\": {\"mixer\": \"gated_deltanet\", \"num_heads\": 4,", "000000"},
     };
     static const struct {
@@ -488,12 +492,12 @@ static void patterns(void **state)
         {"mesa_net", "mesa", "expected attention linear_attn retnet"},
         {"mesa_net", "mesa_net,attention:0", "window of at least 1"},
         {"mesa_net", "mesa_net,attention:x", "window of at least 1"},
-        {"mesa_net", "mesa_net:5", "mesa_net has no window"},
+        {"mesa_net", "gated_deltanet:5", "gated_deltanet has no window"},
         {"mesa_net", "0*mesa_net,attention", "number of layers from 1"},
         {"mesa_net", "x*mesa_net", "number of layers from 1"},
         {"mesa_net", "5*mesa_net,2*attention", "names 7 layers, but the model has 6"},
         {"equal_backbone", "perceptron", "\"perceptron\" is no mixer, expected attention linear_attn simple_gla gla"},
-        {"equal_backbone", "mesa:4", "mesa has no window"},
+        {"equal_backbone", "gla:4", "gla has no window"},
     };
     linnet_config *k, *again;
     for (size_t i = 0; i < sizeof good / sizeof *good; i++) {

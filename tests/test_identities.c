@@ -50,6 +50,7 @@ static bool variant(const lnt_recur_op *op, int v, lnt_recur_case *k)
         if (x->kind != LNT_RECUR_SWITCH || --v) continue;
         k->option[0].key = x->key;
         k->option[0].value = 1;
+        if (!strcmp(x->key, "signed")) k->positive = 20; /* mesa's Lambda outweighs what is turned around */
     }
     return v == 0;
 }
@@ -246,6 +247,48 @@ static void families_reduce(void **state)
         OK(c, lnt_problem_run(c, &b, false));
         close_to(from[f], to[f], tensor(&a, "o"), tensor(&b, "o"), elements(&a, "o"), 1e-6);
         if (f != 3) close_to(from[f], to[f], tensor(&a, "sT"), tensor(&b, "sT"), elements(&a, "sT"), 1e-6);
+        lnt_problem_free(&a);
+        lnt_problem_free(&b);
+    }
+    linnet_context_destroy(c);
+}
+
+/* Decays with signs that are all 1 are those without. With signs of 1 and -1, whose products are s_t, simple_gla is that of s_t q_t and s_t k_t: what
+ * belongs to them turns with them, and so does the final state. */
+static void signs_are_of_rows(void **state)
+{
+    (void)state;
+    linnet_context *c = make_context(2);
+    for (int f = 0; f < 6; f++) {
+        enum { T = 70, H = 2, K = 20, V = 24 };
+        const bool turned = f >= 4;
+        lnt_recur_case kb = { f % 2 ? "mesa" : "simple_gla", 1, { T }, LNT_HEADS(1, H, K, V), .gate = -0.3, .beta = 1, .states = true }, ka = kb;
+        if (turned) ka.op = kb.op = "simple_gla", lnt_case_set(&ka, "Hq", H), lnt_case_set(&ka, "Hk", H), kb = ka;
+        ka.option[0].key = "signed", ka.option[0].value = 1;
+        lnt_problem a, b;
+        OK(c, lnt_problem_make(c, &ka, LINNET_F32, LINNET_F32, 5, &a));
+        OK(c, lnt_problem_make(c, &kb, LINNET_F32, LINNET_F32, 5, &b));
+        a.r.form = b.r.form = turned ? (linnet_form)(f - 4) + LINNET_FORM_RECURRENT : f < 2 ? LINNET_FORM_CHUNK : LINNET_FORM_RECURRENT;
+        float *sign = tensor(&a, "sign"), product[T * H];
+        for (int i = 0; i < T * H; i++) {
+            sign[i] = turned && (i * 7919 % 11) < 5 ? -1.0f : 1.0f;
+            product[i] = sign[i] * (i < H ? 1 : product[i - H]);
+        }
+        static const char *const turns[] = { "q", "k" }, *const back[] = { "dq", "dk" }, *const state_back[] = { "sT", "dsT" };
+        for (int n = 0; n < 2 && turned; n++) {
+            for (int i = 0; i < T * H * K; i++) tensor(&b, turns[n])[i] *= product[i / K];
+            for (int i = 0; i < H * K * V && n == 1; i++) tensor(&b, "dsT")[i] *= product[(T - 1) * H + i / (K * V)];
+        }
+        for (int n = 0; n < 2; n++) {
+            OK(c, lnt_problem_run(c, &a, n));
+            OK(c, lnt_problem_run(c, &b, n));
+        }
+        for (int n = 0; n < 2 && turned; n++)
+            for (int i = 0; i < T * H * K; i++) tensor(&b, back[n])[i] *= product[i / K];
+        for (int i = 0; i < H * K * V && turned; i++) tensor(&b, state_back[0])[i] *= product[(T - 1) * H + i / (K * V)];
+        for (int i = 0; a.op->tensors[i].name; i++)
+            if (b.data[i] && is_result(&a, i) && a.op->tensors[i].role != LNT_T_REPORT)
+                close_to(a.op->name, a.op->tensors[i].name, a.data[i], b.data[i], (int64_t)(a.bytes[i] / 4), a.op->tensors[i].gate ? 2e-5 : 3e-6);
         lnt_problem_free(&a);
         lnt_problem_free(&b);
     }
@@ -606,7 +649,7 @@ int main(int argc, char **argv)
         cmocka_unit_test(split_and_hand_over), cmocka_unit_test(packed_is_separate), cmocka_unit_test(causality),
         cmocka_unit_test(families_reduce),     cmocka_unit_test(window_of_one),      cmocka_unit_test(reset_is_boundary),
         cmocka_unit_test(scan_is_gates_of_columns), cmocka_unit_test(selective_scan_is_gates_of_rows),
-        cmocka_unit_test(writes_are_tokens),
+        cmocka_unit_test(writes_are_tokens),   cmocka_unit_test(signs_are_of_rows),
         cmocka_unit_test(state_in_place),      cmocka_unit_test(node_keeps_state),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

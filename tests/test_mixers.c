@@ -20,6 +20,7 @@ enum { TOKENS = 48, VOCAB = 256 };
 
 static linnet_context *c;
 static char folder[64], text_file[96];
+static int n_layers = 3;
 
 #define OK(what, call)                                                                                                             \
     do {                                                                                                                           \
@@ -29,10 +30,13 @@ static char folder[64], text_file[96];
 /* The configuration of width 32 whose layers take the pattern's mixers by turns. */
 static linnet_config *config_of(const char *type, const char *pattern, const char *set[2])
 {
-    static const char *const common[][2] = {{"num_hidden_layers", "3"}, {"hidden_size", "32"}, {"vocab_size", "256"},
+    static const char *const common[][2] = {{"hidden_size", "32"}, {"vocab_size", "256"},
                                             {"bos_token_id", "null"}, {"eos_token_id", "null"}}; /* as training on bytes has it */
+    char layers[16];
     linnet_config *k;
     OK(pattern, linnet_config_create(c, type, &k));
+    snprintf(layers, sizeof layers, "%d", n_layers);
+    OK(pattern, linnet_config_set(c, k, "num_hidden_layers", layers));
     for (size_t i = 0; i < sizeof common / sizeof *common; i++) OK(pattern, linnet_config_set(c, k, common[i][0], common[i][1]));
     OK(pattern, linnet_config_pattern(c, k, pattern));
     lnt_config_put_int(k, "intermediate_size", 40); /* whoever has them */
@@ -48,6 +52,36 @@ static void logits_of(linnet_model *m, float *logits)
     lnt_rng r = lnt_rng_make(3, 0);
     for (int i = 0; i < TOKENS; i++) ids[i] = (int64_t)lnt_rng_below(&r, VOCAB);
     OK("logits", linnet_model_logits(c, m, ids, 1, TOKENS, logits));
+}
+
+typedef struct {
+    int64_t id[40];
+    int n;
+} token_list;
+
+static int keep_token(void *user, int64_t id, const char *piece, size_t n)
+{
+    token_list *l = user;
+    (void)piece, (void)n;
+    assert_true(l->n < 40);
+    l->id[l->n++] = id;
+    return 0;
+}
+
+/* A text goes on for 40 tokens, the likeliest each, twice alike. */
+static void write_text(const char *what, linnet_model *m, const linnet_tokenizer *t)
+{
+    linnet_generate_options o = LINNET_GENERATE_OPTIONS_INIT;
+    linnet_generate_result r = {.size = sizeof r};
+    token_list text[2] = {{.n = 0}, {.n = 0}};
+    o.prompt = "line 7 of a text to learn\nline 8 of a te", o.prompt_bytes = 40;
+    o.max_tokens = 40, o.temperature = 0, o.stop_at_separator = 0, o.token = keep_token;
+    for (int i = 0; i < 2; i++) {
+        o.user = &text[i];
+        OK(what, linnet_generate(c, m, t, &o, &r));
+        assert_int_equal(text[i].n, 40);
+    }
+    assert_memory_equal(&text[0], &text[1], sizeof text[0]);
 }
 
 static int stop_after_one(void *user, const linnet_train_progress *p)
@@ -80,6 +114,7 @@ static void live(const char *what, linnet_config *k)
     OK(what, linnet_tokenizer_open(c, "bytes", &t));
     OK(what, linnet_eval(c, m, t, &e, &result));
     if (!(result.nats_per_token > 3 && result.nats_per_token < 9)) fail_msg("%s: loss %g", what, result.nats_per_token);
+    write_text(what, m, t);
     OK(what, linnet_model_save(c, m, folder));
     OK(what, linnet_model_load(c, folder, LINNET_F32, &again));
     logits_of(again, after);
@@ -121,6 +156,44 @@ static void mixers_alone_and_beside_others(void **state)
             linnet_config_destroy(k);
         }
     }
+}
+
+/* The hybrids of the papers, by their patterns. */
+static void hybrids_of_the_papers(void **state)
+{
+    (void)state;
+    static const struct {
+        const char *name, *type, *pattern;
+        int layers;
+        const char *set[2];
+    } hybrids[] = {
+        {"Samba", "mamba", "mamba,attention:8", 4, {NULL}},
+        {"Griffin", "rglru", "2*rglru,attention:8", 6, {NULL}},
+        {"Hawk and Mesa", "rglru", "rglru,mesa_net", 4, {NULL}},
+        {"Hawk and Mesa in the MesaNet paper's backbone", "equal_backbone", "hawk,mesa", 4, {NULL}},
+        {"Jamba", "mamba", "4*mamba,attention,3*mamba", 8, {NULL}},
+        {"MiniMax-01, 7:1", "lightning_attn", "7*lightning_attn,attention", 8, {NULL}},
+        {"Gated DeltaNet-H1", "gated_deltanet", "gated_deltanet,attention:8", 4, {NULL}},
+        {"Gated DeltaNet-H2", "mamba2", "mamba2,gated_deltanet,attention:8", 6, {NULL}},
+        {"DeltaNet and a window", "delta_net", "delta_net,attention:8", 4, {NULL}},
+        {"DeltaNet and two global layers", "delta_net", "delta_net,attention,2*delta_net,attention,3*delta_net", 8, {NULL}},
+        {"xLSTM[7:1]", "mlstm", "7*mlstm,slstm", 8, {NULL}},
+        {"Atlas, read as Mesa over a window", "mesa_net", "mesa_net:8", 2, {NULL}},
+        {"windows of Mesa and of attention", "mesa_net", "mesa_net:8,mesa_net,attention:8", 3, {NULL}},
+        {"the same in the MesaNet paper's backbone", "equal_backbone", "mesa:8,mesa,attention:8", 3, {NULL}},
+        {"Mesa with gammas of both signs", "mesa_net", "mesa_net", 2, {"allow_neg_gamma", "true"}},
+    };
+    for (size_t i = 0; i < sizeof hybrids / sizeof *hybrids; i++) {
+        n_layers = hybrids[i].layers;
+        linnet_config *k = config_of(hybrids[i].type, hybrids[i].pattern, NULL);
+        if (hybrids[i].set[0]) {
+            OK(hybrids[i].name, linnet_config_set(c, k, hybrids[i].set[0], hybrids[i].set[1]));
+            OK(hybrids[i].name, linnet_config_set(c, k, "lambda_lower_bound", "49"));
+        }
+        live(hybrids[i].name, k);
+        linnet_config_destroy(k);
+    }
+    n_layers = 3;
 }
 
 static void blocks_norms_mlps(void **state)
@@ -217,10 +290,12 @@ static int teardown(void **state)
     return remove(folder) | remove(text_file);
 }
 
-int main(void)
+int main(int argc, char **argv)
 {
+    if (argc > 1) cmocka_set_test_filter(argv[1]);
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(mixers_alone_and_beside_others),
+        cmocka_unit_test(hybrids_of_the_papers),
         cmocka_unit_test(blocks_norms_mlps),
         cmocka_unit_test(pairs),
         cmocka_unit_test(keys_come_back),

@@ -20,6 +20,7 @@ typedef struct {
     int op;
     const lnt_recur_case *k;
 } cursor;
+static const char *only; /* of this operator alone; each_ran is then not asked for */
 static const lnt_recur_case *next_case(cursor *at)
 {
     for (; lnt_recur_at(at->op); at->op++, at->k = NULL) {
@@ -27,6 +28,7 @@ static const lnt_recur_case *next_case(cursor *at)
         for (int i = 0; i < at->op; i++) seen_before |= lnt_recur_at(i)->cases == lnt_recur_at(at->op)->cases;
         if (seen_before) continue;
         at->k = at->k ? at->k + 1 : lnt_recur_at(at->op)->cases;
+        while (only && at->k->op && strcmp(at->k->op, only) != 0) at->k++;
         if (at->k->op) return at->k;
     }
     return NULL;
@@ -188,7 +190,7 @@ static void implementations_match_reference(void **state)
                 lnt_problem_free(&p);
                 lnt_problem_free(&truth);
             }
-    each_ran(ran, &absent);
+    if (!only) each_ran(ran, &absent);
     printf("  up to %s: %d runs, %d declined, %d implementations that this machine lacks; largest errors f32 %.1e %.1e %.1e, "
            "bf16 %.1e %.1e %.1e (outputs, gradients, gates)\n",
            lnt_cpu_name(lnt_cpu_machine()), runs, declined, absent, most[0].output, most[0].gradient, most[0].gate, most[1].output, most[1].gradient,
@@ -832,7 +834,8 @@ static void full_goldens(void **state)
 
 int main(int argc, char **argv)
 {
-    if (argc > 1) cmocka_set_test_filter(argv[1]);
+    if (argc > 1) cmocka_set_test_filter(argv[1]); /* test_recurrence [TEST [OPERATOR]] */
+    only = argc > 2 ? argv[2] : NULL;
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(descriptions_are_whole),
         cmocka_unit_test(gradients_match_differences),

@@ -59,9 +59,11 @@ static lnt_buf softmax_rule(lnt_program *p, const options *o, lnt_buf x)
 }
 
 /* log gamma = logsigmoid(a_proj x), with the cap of appendix F when it is set; mesa has the paper's unless another is (1: none). */
-static lnt_buf forget_gate(lnt_program *p, const options *o, lnt_buf x, lnt_buf beta)
+static lnt_buf forget_gate(lnt_program *p, const options *o, lnt_buf x, lnt_buf beta, lnt_buf *sign)
 {
-    lnt_buf g = lnt_activation(p, lnt_linear_bias(p, x, "a_proj", o->num_heads), LNT_LOG_SIGMOID, 1, true);
+    lnt_mesa_choice mesa = o->mesa;
+    mesa.allow_neg_gamma = mesa.allow_neg_gamma && o->rule == MESA;
+    lnt_buf g = lnt_mesa_gate(p, &mesa, x, o->num_heads, sign);
     double cap = o->gamma_cap > 0 ? o->gamma_cap : o->rule == MESA ? 0.9975 : 0;
     return cap > 0 && beta.id ? lnt_gamma_cap(p, g, beta, cap) : g;
 }
@@ -72,7 +74,7 @@ static lnt_buf mlstm_rule(lnt_program *p, const options *o, lnt_buf x)
     lnt_buf k = lnt_project(p, x, "k", o->num_heads, o->head_dim, o->conv_size, LNT_SILU);
     lnt_buf v = lnt_heads_of(p, x, "v_proj", o->num_heads, o->head_dim);
     lnt_buf i = lnt_activation(p, lnt_linear_bias(p, x, "b_proj", o->num_heads), LNT_IDENTITY, 1, true);
-    lnt_buf f = forget_gate(p, o, x, LNT_NO_BUF);
+    lnt_buf f = forget_gate(p, o, x, LNT_NO_BUF, &(lnt_buf){0});
     return lnt_recur(p, rules[o->rule].recurrence, (lnt_recur_in){.tensor = {{"q", q}, {"k", k}, {"v", v}, {"f", f}, {"i", i}}});
 }
 
@@ -83,8 +85,8 @@ static lnt_buf linear_rule(lnt_program *p, const options *o, lnt_buf x)
     lnt_buf v = lnt_heads_of(p, x, "v_proj", o->num_heads, o->head_dim);
     const bool writes = rules[o->rule].writes, delta = rules[o->rule].delta;
     lnt_buf beta = writes ? lnt_activation(p, lnt_linear_bias(p, x, "b_proj", o->num_heads), LNT_SIGMOID, 1, true) : LNT_NO_BUF;
-    lnt_buf g = rules[o->rule].forgets ? forget_gate(p, o, x, beta) : LNT_NO_BUF;
-    if (o->rule == MESA) return lnt_mesa_rule(p, &o->mesa, q, k, v, g, beta);
+    lnt_buf sign = LNT_NO_BUF, g = rules[o->rule].forgets ? forget_gate(p, o, x, beta, &sign) : LNT_NO_BUF;
+    if (o->rule == MESA) return lnt_mesa_rule(p, &o->mesa, q, k, v, g, sign, beta);
     if (!delta && writes) v = lnt_mul_buf(p, v, beta);
     const lnt_recur_in in = {.tensor = {{"q", q}, {"k", k}, {"v", v}, {"g", g}, {"beta", delta ? beta : LNT_NO_BUF}}, .option = {{"scale", 1}}};
     return lnt_recur(p, rules[o->rule].recurrence, in);
@@ -98,12 +100,14 @@ static lnt_buf build(lnt_program *p, const lnt_layer *l, lnt_buf x)
     return lnt_out_proj(p, l, lnt_rmsnorm(p, y, "o_norm", l->norm_eps));
 }
 
+static const lnt_windowed windowed[] = {{"attention", "window_size"}, {"mesa", "mesa_window"}, {0}};
+
 const lnt_mixer lnt_mixer_equal_backbone = {
     .kind = {{"equal_backbone", "the MesaNet paper's layer, in which only the recurrence changes; "
               "its \"GLA\" and \"Mamba2\" are simple GLA stripped of the rest",
               "von Oswald et al. 2025, arXiv 2506.05233", "by rule"},
              LNT_OPTIONS(options, keys), check},
     .variant = "rule",
-    .windowed = "attention",
+    .windowed = windowed,
     .build = build,
 };

@@ -11,6 +11,7 @@ typedef struct {
     double lambda_lower_bound, cg_tolerance;
     int64_t max_cg_step_training, max_cg_step_decoding, min_cg_step_training, mesa_window;
     int cg_solver, cg_guess, cg_gradient;
+    bool allow_neg_gamma;
 } lnt_mesa_choice;
 
 /* Rows for a structure that has its lnt_mesa_choice first. */
@@ -27,9 +28,14 @@ typedef struct {
     LNT_WORD(lnt_mesa_choice, cg_guess, "diagonal zero", LNT_CG_DIAGONAL, "a solve begins at q / diag(H + Lambda) or at 0"),                \
     LNT_MAYBE_INT(lnt_mesa_choice, mesa_window, 1, LNT_MOST_TOKENS, 0, 0,                                                                      \
                   "tokens that the map is fitted to, the current one among them (Atlas read as sliding-window Mesa); null: all"),              \
+    LNT_SWITCH(lnt_mesa_choice, allow_neg_gamma, false,                                                                                        \
+               "gamma = tanh(a_proj x), from -1 to 1: the state may turn around; Lambda has to outweigh it (the paper's 49 + ..)"),            \
     LNT_WORD(lnt_mesa_choice, cg_gradient, "implicit unrolled", LNT_CG_IMPLICIT, "the gradient is that of the solution or of the steps")
 
 linnet_status lnt_check_mesa(lnt_ctx *c, const lnt_layer *l, const lnt_mesa_choice *o);
-lnt_buf lnt_mesa_rule(lnt_program *p, const lnt_mesa_choice *o, lnt_buf q, lnt_buf k, lnt_buf v, lnt_buf g, lnt_buf beta);
+/* a_proj's gamma: its logarithm, or, where it may be below 0, that of 1, and gamma itself in *sign. */
+lnt_buf lnt_mesa_gate(lnt_program *p, const lnt_mesa_choice *o, lnt_buf x, int64_t heads, lnt_buf *sign);
+/* sign: as lnt_mesa_gate leaves it. */
+lnt_buf lnt_mesa_rule(lnt_program *p, const lnt_mesa_choice *o, lnt_buf q, lnt_buf k, lnt_buf v, lnt_buf g, lnt_buf sign, lnt_buf beta);
 
 #endif

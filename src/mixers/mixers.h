@@ -12,11 +12,17 @@
 #include "program/program.h"
 #include "recurrence/recur_node.h"
 
+typedef struct {
+    const char *word, *key;
+} lnt_windowed;
+
 typedef struct lnt_mixer {
     lnt_kind kind; /* first */
-    /* The key of a word that can stand for a mixer of its own in a pattern ("mesa" for an equal_backbone with rule = mesa); NULL: none. The one of
-     * its words under which window_size counts. */
-    const char *variant, *windowed;
+    /* The key of a word that can stand for a mixer of its own in a pattern ("mesa" for an equal_backbone with rule = mesa); NULL: none. */
+    const char *variant;
+    /* The keys that a window in a pattern sets ("attention:256"), each of one of those words, or of word NULL; the last has key NULL. NULL:
+     * window_size, where there is one. */
+    const lnt_windowed *windowed;
     const char *alias; /* another name that it is asked for by; NULL: none */
     /* Options for `heads` heads of `head` columns, as a preset has them. NULL: those named num_heads and head_dim, values as
      * wide as keys beside a head_dim, and no groups of heads. */

@@ -158,12 +158,21 @@ static void known_words(const lnt_config *k, char *text, size_t size)
         at += (size_t)snprintf(text + at, size - at, "%s%s", at ? " " : "", lnt_mixer_at(i)->kind.about.name);
 }
 
+/* What a window in a pattern sets; NULL: nothing. word: a variant's, or NULL. */
+static const lnt_option *window_key(const lnt_mixer *mixer, const char *word)
+{
+    const lnt_windowed *w = mixer->windowed;
+    if (!w) return word ? NULL : lnt_option_find(&mixer->kind.options, "window_size");
+    while (w->key && (!w->word != !word || (word && strcmp(w->word, word) != 0))) w++;
+    return w->key ? lnt_option_find(&mixer->kind.options, w->key) : NULL;
+}
+
 /* Whether a part is what a word and a window ask for. */
-static bool is_that(const lnt_part *p, const lnt_mixer *mixer, const lnt_option *variant, int word, int64_t window)
+static bool is_that(const lnt_part *p, const lnt_mixer *mixer, const lnt_option *variant, int word, const lnt_option *key, int64_t window)
 {
     if (p->kind != &mixer->kind) return false;
     if (variant && *(const int *)((const char *)p->options + variant->offset) != word) return false;
-    return window < 0 || int_of(p, "window_size", 0) == window;
+    return !key || window < 0 || int_of(p, key->key, 0) == window || (window == 0 && !p->window_named);
 }
 
 linnet_status lnt_config_mixer_named(lnt_ctx *c, lnt_config *k, const char *word, int64_t window, int *index)
@@ -183,12 +192,11 @@ linnet_status lnt_config_mixer_named(lnt_ctx *c, lnt_config *k, const char *word
         known_words(k, known, sizeof known);
         if (!mixer) return lnt_fail(c, LINNET_EINVAL, "\"%.60s\" is no mixer, expected %.800s", word, known);
     }
-    const lnt_option *windows = lnt_option_find(&mixer->kind.options, "window_size");
-    const bool windowed = windows && (!variant || (mixer->windowed && !strcmp(mixer->windowed, word)));
-    if (window > 0 && !windowed) return lnt_fail(c, LINNET_EINVAL, "%s has no window", word);
-    if (!windowed) window = -1;
+    const lnt_option *key = window_key(mixer, variant ? word : NULL);
+    if (window > 0 && !key) return lnt_fail(c, LINNET_EINVAL, "%s has no window", word);
+    if (!key) window = -1;
     for (int i = 0; i < k->n_mixers; i++)
-        if (is_that(&k->mixers[i], mixer, variant, place, window)) {
+        if (is_that(&k->mixers[i], mixer, variant, place, key, window)) {
             if (variant && !labelled(k, word)) snprintf(k->mixers[i].label, sizeof k->mixers[i].label, "%s", word); /* what tells it from others */
             *index = i;
             return LINNET_OK;
@@ -196,7 +204,8 @@ linnet_status lnt_config_mixer_named(lnt_ctx *c, lnt_config *k, const char *word
     LNT_TRY(lnt_config_add_mixer(c, k, mixer, word, index));
     char *options = k->mixers[*index].options;
     if (variant) *(int *)(options + variant->offset) = place;
-    if (window >= 0) lnt_options_put_int(&mixer->kind.options, options, "window_size", window);
+    if (window >= 0) lnt_options_put_int(&mixer->kind.options, options, key->key, window);
+    k->mixers[*index].window_named = window > 0;
     return LINNET_OK;
 }
 

@@ -19,6 +19,9 @@
     int64_t Tk;              /* attention: rows of k and v, tokens + offset */                                                     \
     const void *q, *k, *v;   /* x [T,Hq,K] [T,Hk,K] [T,Hv,V] */                                                                    \
     const void *g, *g_head;  /* f [T,Hv], f [Hv]: natural-log decay, <= 0; -inf is an exact reset */                               \
+    const void *sign;        /* f [T,Hv] with has_sign: a factor of the decay, from -1 to 1 */                                     \
+    void *dsign;                                                                                                                   \
+    int32_t has_sign;                                                                                                              \
     const void *beta;        /* f [T,Hv] write strength */                                                                         \
     const void *s0, *z0;     /* f [N,Hv,K,V], f [N,Hv,K] (normalize); NULL: zeros */                                     \
     void *o;                 /* x [T,Hv,V] */                                                                                      \
@@ -59,6 +62,11 @@ linnet_status lnt_heads_check_products(lnt_ctx *c, const lnt_recur_args *a, int6
         LNT_INPUT(lnt_recur_args, "v", "T Hv V", v, .wide = true)
 #define LNT_STATE_GATE                                                                                                             \
     LNT_INPUT(lnt_recur_args, "g", "T Hv", g, .values = LNT_VALUES_DECAY, .gate = true, .help = "natural log of the decay, at most 0")
+#define LNT_STATE_SIGN                                                                                                             \
+    LNT_INPUT(lnt_recur_args, "sign", "T Hv", sign, .values = LNT_VALUES_SIGN, .gate = true, .with = LNT_AT(lnt_recur_args, has_sign), \
+              .help = "factor of the decay, from -1 to 1")
+#define LNT_SIGN_OPTION                                                                                                            \
+    { "signed", LNT_RECUR_SWITCH, LNT_AT(lnt_recur_args, has_sign), 4, 0, 1, 0, NULL, "decays have a sign: a factor from -1 to 1" }
 #define LNT_STATE_ROW_GATE(...)                                                                                                         \
     LNT_INPUT(lnt_recur_args, "gk", "T Hv K", gk, .values = LNT_VALUES_DECAY, .gate = true,                                           \
               .help = "natural log of the decay of S's rows, at most 0", __VA_ARGS__)

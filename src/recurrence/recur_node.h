@@ -14,7 +14,7 @@ typedef struct {
     struct {
         const char *key;
         double value;
-    } option[6];
+    } option[8];
     struct {
         const char *name;
         const double *value; /* copied; as many as its shape says, rounded to float32 */

@@ -58,10 +58,16 @@ void lnt_ref_forward(const ref_core *core, const lnt_recur_args *a, int threads)
 void lnt_ref_backward(const ref_core *core, const lnt_recur_args *a, int threads);
 
 /* e^g, by token or by head; 1 without a gate. */
-static inline double ref_decay(const ref_head *x, int64_t t)
+static inline double ref_decay_size(const ref_head *x, int64_t t)
 {
     const lnt_recur_args *a = x->a;
     return exp(a->g ? ref_get(a->g, ref_f(a), t * a->Hv + x->h) : ref_get(a->g_head, ref_f(a), x->h));
+}
+/* The same with its sign. */
+static inline double ref_decay(const ref_head *x, int64_t t)
+{
+    const lnt_recur_args *a = x->a;
+    return ref_decay_size(x, t) * (a->has_sign ? ref_get(a->sign, ref_f(a), t * a->Hv + x->h) : 1.0);
 }
 /* The same for each row of S, times e^gk: alpha [K]. */
 static inline void ref_row_decays(const ref_head *x, int64_t t, double *alpha)

@@ -2,7 +2,8 @@
 #include "hub/archs.h"
 
 static const lnt_arch_default absent[] = {{"cg_solver", "\"flash\""}, {"cg_guess", "\"zero\""}, {0}};
-static const lnt_arch_key keys[] = {{"gamma_cap", "gamma_cap", "null"}, {"mesa_window", NULL, "null"}, {"use_forget_gate", NULL, "true"}, {0}};
+static const lnt_arch_key keys[] = {{"gamma_cap", "gamma_cap", "null"}, {"mesa_window", NULL, "null"}, {"use_forget_gate", NULL, "true"},
+                                    {"allow_neg_gamma", NULL, "false"}, {0}};
 static const lnt_arch_other others[] = {LNT_KEPT("use_short_conv", "the class always builds the convolutions of queries and keys"), {0}};
 
 const lnt_arch lnt_arch_mesa_net = {

@@ -59,13 +59,12 @@ static const lnt_recur_impl *const vector_impls[] = {
 
 /* ---- operators ---------------------------------------------------------------------------------------------------------------------------- */
 
-static const lnt_recur_option options[] = {
-    LNT_SCALE_OPTION,
-    { "normalize", LNT_RECUR_SWITCH, LNT_AT(lnt_recur_args, normalize), 4, 0, 1, 0, NULL,
-      "divide o_t by scale z_t.q_t + eps, z_t = decayed sum of k" },
-    { "eps", LNT_RECUR_REAL, LNT_AT(lnt_recur_args, eps), 8, 0, 1e30, 1e-10, NULL, "of normalize" },
-    { 0 },
-};
+#define NORMALIZE                                                                                                                  \
+    { "normalize", LNT_RECUR_SWITCH, LNT_AT(lnt_recur_args, normalize), 4, 0, 1, 0, NULL,                                          \
+      "divide o_t by scale z_t.q_t + eps, z_t = decayed sum of k" },                                                               \
+        { "eps", LNT_RECUR_REAL, LNT_AT(lnt_recur_args, eps), 8, 0, 1e30, 1e-10, NULL, "of normalize" }
+static const lnt_recur_option options[] = { LNT_SCALE_OPTION, NORMALIZE, { 0 } };
+static const lnt_recur_option scalar_options[] = { LNT_SCALE_OPTION, NORMALIZE, LNT_SIGN_OPTION, { 0 } };
 static const lnt_recur_option scale_only[] = { LNT_SCALE_OPTION, { 0 } };
 #define STATES LNT_STATE_S, LNT_STATE(lnt_recur_args, "z", "", "N Hv K", z, .with = LNT_AT(lnt_recur_args, normalize), \
                                       .positive = LNT_AT(lnt_recur_args, normalize))
@@ -78,7 +77,7 @@ static const lnt_recur_tensor head_gated[] = {
     LNT_STATE_O,
     { 0 },
 };
-static const lnt_recur_tensor gated[] = { LNT_STATE_QKV, LNT_STATE_GATE, STATES, LNT_STATE_O, { 0 } };
+static const lnt_recur_tensor gated[] = { LNT_STATE_QKV, LNT_STATE_GATE, LNT_STATE_SIGN, STATES, LNT_STATE_O, { 0 } };
 
 static const lnt_recur_option stable_options[] = {
     LNT_SCALE_OPTION,
@@ -111,17 +110,29 @@ static const lnt_recur_tensor early_read[] = {
     { 0 },
 };
 
+static linnet_status check(lnt_ctx *c, const void *args, bool backward)
+{
+    const lnt_recur_args *a = args;
+    if (a->has_sign && a->normalize) return lnt_fail(c, LINNET_EINVAL, "signed and normalize: the sum of keys may be 0 where decays have a sign");
+    if (a->has_sign && lnt_on_cuda(c)) {
+        lnt_fail(c, LINNET_EUNSUPPORTED, "%s with signed has no kernel for a GPU", a->op->name);
+        return lnt_hint(c, "Use --device cpu.");
+    }
+    return lnt_state_check(c, args, backward);
+}
+
 #define OPERATOR(NAME, KIND, TENSORS, OPTIONS, IMPLS, EQUATION)                                                                                    \
     const lnt_recur_op lnt_recur_##NAME = {                                                                                        \
         .name = #NAME, .core = "decay", .equation = EQUATION, .kind = KIND, .args_size = sizeof(lnt_recur_args), .sizes = lnt_state_sizes, \
         .tensors = TENSORS, .options = OPTIONS, .impls = IMPLS, .cases = lnt_decay_cases, .f32 = { 2e-6, 1e-5, 5e-5 },  \
-        .bf16 = { 5e-3, 5e-3, 2e-2 }, .fill = lnt_state_fill, .check = lnt_state_check, .flops = lnt_decay_flops,                 \
+        .bf16 = { 5e-3, 5e-3, 2e-2 }, .fill = lnt_state_fill, .check = check, .flops = lnt_decay_flops,                 \
         .weights = true,                                                                                                          \
         .node = &(const lnt_op){ LNT_RECUR_NODE(#NAME) },                                                                         \
     }
 OPERATOR(linear_attn, LNT_DECAY_NONE, ungated, options, lnt_decay_impls, "S_t = S_{t-1} + k_t v_t^T, o_t = scale S_t^T q_t");
 OPERATOR(retention, LNT_DECAY_HEAD, head_gated, options, lnt_decay_impls, "S_t = e^{g_h} S_{t-1} + k_t v_t^T, o_t = scale S_t^T q_t");
-OPERATOR(simple_gla, LNT_DECAY_SCALAR, gated, options, lnt_decay_impls, "S_t = e^{g_t} S_{t-1} + k_t v_t^T, o_t = scale S_t^T q_t");
+OPERATOR(simple_gla, LNT_DECAY_SCALAR, gated, scalar_options, lnt_decay_impls,
+         "S_t = e^{g_t} S_{t-1} + k_t v_t^T (with signed sign_t e^{g_t}), o_t = scale S_t^T q_t");
 OPERATOR(mlstm, LNT_DECAY_STABLE, stable, stable_options, lnt_decay_impls,
          "m_t = max(f_t + m_{t-1}, i_t), [S_t n_t] = e^{f_t + m_{t-1} - m_t} [S_{t-1} n_{t-1}] + e^{i_t - m_t} k_t [v_t^T 1], "
          "o_t = scale S_t^T q_t / (max(|scale n_t.q_t|, e^{-m_t}) + eps)");

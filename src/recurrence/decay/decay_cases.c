@@ -2,6 +2,8 @@
  * widths, and those of tensor cores' tiles; sequences beyond 1024 are cut into segments on GPUs. */
 #include "recurrence/cases.h"
 
+#define SIGNED { { "signed", 1 } }
+
 const lnt_recur_case lnt_decay_cases[] = {
     { "linear_attn", 1, { 100 }, LNT_HEADS(2, 2, 16, 24), .states = true },
     { "linear_attn", 1, { 65 }, LNT_HEADS(1, 2, 50, 60), .states = true, .option = { { "normalize", 1 } } },
@@ -23,6 +25,9 @@ const lnt_recur_case lnt_decay_cases[] = {
     { "simple_gla", 2, { 127, 65 }, LNT_HEADS(2, 2, 64, 128), .gate = -40 },
     { "simple_gla", 2, { 200, 1100 }, LNT_HEADS(2, 4, 64, 64), .gate = -0.1, .reset = 0.01, .states = true },
     { "simple_gla", 1, { 1200 }, LNT_HEADS(1, 1, 128, 128), .gate = -0.02, .states = true },
+    { "simple_gla", 1, { 100 }, LNT_HEADS(2, 4, 64, 50), .gate = -0.2, .states = true, .option = SIGNED },
+    { "simple_gla", 4, { 65, 0, 1, 150 }, LNT_HEADS(1, 2, 50, 60), .gate = -2, .reset = 0.05, .states = true, .option = SIGNED },
+    { "simple_gla", 2, { 15, 1000 }, LNT_HEADS(1, 1, 128, 100), .gate = -0.01, .option = SIGNED },
     { "mlstm", 1, { 100 }, LNT_HEADS(2, 4, 64, 100), .gate = -0.2, .states = true },
     { "mlstm", 1, { 100 }, LNT_HEADS(1, 2, 50, 60), .gate = -0.5, .states = true, .option = { { "eps", 1e-2 } } },
     { "mlstm", 5, { 1, 16, 0, 63, 20 }, LNT_HEADS(1, 2, 60, 32), .gate = -3, .reset = 0.05, .states = true },

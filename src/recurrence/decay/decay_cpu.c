@@ -13,8 +13,8 @@
  *
  * With vector gates (operators.md#vector-decay) the factors belong to columns of Q and K (of V and dO): P, dA and what they are multiplied with go
  * through chunk/chunk_vector.h, and the products with a state read rows that are scaled before. Where the columns of S alone have gates, P and the
- * products with K and Q are those of no gate. mLSTM is scalar gates whose D and e^{b_n-b} have the rows' write strengths in them, and a denominator
- * with a floor (decay_stable.h).
+ * products with K and Q are those of no gate. Decays with signs: chunk_signed.h. mLSTM is scalar gates whose D and e^{b_n-b} have the rows' write
+ * strengths in them, and a denominator with a floor (decay_stable.h).
  *
  * The algorithm is written in products; an engine (simd/mm.h) runs them in float32 or, for bf16 tensors, through bf16 tiles. The triangle of the
  * C x C products is used in blocks of rows. The backward pass keeps all states transposed ([V,K]): that way every product finds its right operand row
@@ -22,6 +22,7 @@
 #include "core/cpu.h"
 #include "recurrence/chunk/chunk_vector.h"
 #define LNT_ROWS_BETWEEN_TILES
+#include "recurrence/chunk/chunk_signed.h"
 #include "recurrence/chunk/chunk_triangle.h"
 #include "recurrence/chunk/chunk_walk.h"
 #include "recurrence/decay/decay.h"
@@ -59,6 +60,7 @@ typedef struct {
     float *inside, *through;   /* [C,max(K,V)] */
     void *ks_forms, *qs_forms, *vs_forms, *dos_forms, *S_turned;
     lnt_stable m; /* mLSTM */
+    signed_sums turns; /* decays with a sign */
 } scratch;
 
 /* With tiles a chunk of 64: its two passes over the state cost more than the larger squares (T=2048, K=V=128, two threads: 4.6 ms forward against 5.2
@@ -122,6 +124,7 @@ static size_t carve(const lnt_recur_args *a, bool backward, char *base, scratch 
     w->dos = w->o;
     if (w->rows || w->columns) carve_vector(&c, a, backward, w);
     if (w->stable) stable_carve(&c, C, states, backward, &w->m);
+    if (a->has_sign) signed_carve(&c, C, backward, &w->turns);
     w->q_forms = lnt_carve_bytes(&c, e->bytes(n, a->K, left | right));
     w->k_forms = lnt_carve_bytes(&c, e->bytes(n, a->K, right_t | right | left_t));
     w->v_forms = lnt_carve_bytes(&c, e->bytes(n, a->V, left | left_t | right | right_t));
@@ -174,12 +177,18 @@ static void decays(const lnt_head *x, lnt_rows c, bool writers, scratch *w)
     int n = c.n;
     int64_t at = c.first * a->Hv + x->h;
     const float *g = a->g ? (const float *)a->g + at : a->g_head ? (const float *)a->g_head + x->h : NULL;
+    const float *sign = a->has_sign ? (const float *)a->sign + at : NULL;
+    if (sign) {
+        signed_gates(n, g, sign, a->Hv, w->turns.gates);
+        g = w->turns.gates;
+    }
     if (w->stable) {
         stable_rows(&w->m, n, g, (const float *)a->i + at, a->Hv);
         g = w->m.gates;
     }
     if (a->g || w->gated != n) {
-        LNT_V(lnt_chunk_decay)(n, g, w->stable ? 1 : a->g ? a->Hv : 0, w->D, w->C, w->in, w->out);
+        LNT_V(lnt_chunk_decay)(n, g, w->stable || sign ? 1 : a->g ? a->Hv : 0, w->D, w->C, w->in, w->out);
+        if (sign) signed_turn(n, sign, a->Hv, w->D, w->C, w->in, w->out, w->turns.room);
         for (int i = 0; i < n; i++) w->read[i] = (float)a->scale * w->in[i];
         w->end = w->in[n - 1];
         w->gated = n;
@@ -244,6 +253,7 @@ static void scores(const lnt_head *x, int n, const lnt_operand *q, const lnt_ope
         LNT_V(lnt_vector_pairs)(&w->gk, n, s, 1, readers, w->k, P, w->C);
     } else {
         triangle(BLOCKS, n, q, k, w->P, w->C);
+        for (int64_t i = 0; i < n && w->turns.pairs; i++) memcpy(w->turns.pairs + i * w->C, w->P + i * w->C, (size_t)(i + 1) * 4);
         for (int64_t i = 0; i < n; i++) mask_row(w->P + i * w->C, w->D + i * w->C, s, i, block_end(BLOCKS, i, n));
     }
 }
@@ -399,6 +409,11 @@ static void gate_gradient(const lnt_head *x, lnt_rows c, double last, scratch *w
     for (int64_t i = 0; i < c.n; i++) w->dG[i] = row_dot(w->q + i * K, w->x + i * K, K) - row_dot(w->k + i * K, w->dk + i * K, K);
     if (w->stable) {
         stable_gradient(x, c, last, w->dG, w->k, w->dk, &w->m);
+        return;
+    }
+    if (a->has_sign) {
+        signed_gradient(&w->turns, c.n, w->D, w->C, w->out, (const float *)a->g + at, (const float *)a->sign + at, a->Hv,
+                        a->dg ? (float *)a->dg + at : NULL, a->dsign ? (float *)a->dsign + at : NULL);
         return;
     }
     double sum = LNT_V(lnt_chunk_gate_grad)(c.n, last, w->dG, a->g ? (const float *)a->g + at : NULL, a->dg ? (float *)a->dg + at : NULL, a->Hv);
@@ -559,7 +574,8 @@ static void backward_chunk(const lnt_head *x, lnt_rows c, int64_t i, scratch *w)
     key_ahead(x, c, a->k);
     e->multiply(LNT_MM_SET, NULL, &ds, false, &St, false, w->x, K);
     value_ahead(x, c, a->v);
-    bool gate = a->dg || a->dg_head || w->stable;
+    bool gate = a->dg || a->dg_head || a->dsign || w->stable;
+    if (a->has_sign) signed_reads(&w->turns, n, w->C, s, w->Y, K, w->q, w->x, row_dot(S, w->dS, size));
     double last = gate ? (double)w->end * row_dot(S, w->dS, size) : 0.0; /* <S',dS'> = e^{b_n} <S,dS'> + sum_j k_j . (what dS' gives dk_j) */
     if (a->dgk || a->dgv) state_products(w, K, V, S);
     if (w->normalize) {
@@ -584,6 +600,7 @@ static void backward_chunk(const lnt_head *x, lnt_rows c, int64_t i, scratch *w)
         apply_lower(BLOCKS, n, &dA, &k, K, w->x); /* dQ */
         if (w->normalize)
             for (int64_t j = 0; j < n; j++) row_add(w->dk + j * K, 1.0f, w->dz, K);
+        for (int64_t j = 0; j < n && a->has_sign; j++) w->turns.writes[j] = row_dot(w->k + j * K, w->dk + j * K, K);
         for (int64_t j = 0; j < n; j++) row_scale(w->dk + j * K, w->out[j], K);
         for (int64_t j = 0; gate && j < n; j++) last += row_dot(w->k + j * K, w->dk + j * K, K); /* rounds as k.dk does below, so that they cancel */
         apply_lower_transposed(BLOCKS, n, &dA, &q, K, w->dk); /* dK */

@@ -2,7 +2,8 @@
  *
  *   S_t = diag(e^{g_t + gk_t}) S_{t-1} diag(e^{gv_t}) + k_t v_t^T          o_t = s S_t^T q_t        (operators.md#decay, #vector-decay)
  *
- * where a gate that the operator does not have is 0. With a bonus u the read-out comes before the write: o_t = s (S_{t-1} + (u.k_t) v_t^T)^T q_t.
+ * where a gate that the operator does not have is 0, and with `signed` e^{g_t} is sign_t e^{g_t}. With a bonus u the read-out comes before the
+ * write: o_t = s (S_{t-1} + (u.k_t) v_t^T)^T q_t.
  * With `normalize` the state has one more value column, whose v is 1 (that column is z), and o_t = num / (den + eps). W = V or V+1 columns.
  *
  * mLSTM (operators.md#mlstm) has that column too, its n, and m behind the state: with m = max(f_t + m_{t-1}, i_t), e^{g_t} is e^{f_t + m_{t-1} - m},
@@ -169,7 +170,7 @@ static void back(const ref_head *x, int64_t t, const double *S, const double *be
     }
     decays(x, t);
     if (stable(a)) write = stabilise(x, t, before[place_of_m(a)], &m, &taken);
-    double dg = 0;
+    double dg = 0, plain = 0; /* plain: what the decay of all, sign and size, takes */
     memset(num, 0, (size_t)W * sizeof *num); /* dv */
     memset(dcolumn, 0, (size_t)W * sizeof *dcolumn);
     for (int64_t k = 0; k < a->K; k++) {
@@ -180,6 +181,7 @@ static void back(const ref_head *x, int64_t t, const double *S, const double *be
             if (!first) *dS += read;
             dk += *dS * x->v[j];
             num[j] += *dS * x->k[k];
+            plain += before[k * W + j] * *dS;
             *dS *= rows(x)[k] * columns(x)[j];
             drow += before[k * W + j] * *dS;
             dcolumn[j] += before[k * W + j] * *dS;
@@ -202,6 +204,7 @@ static void back(const ref_head *x, int64_t t, const double *S, const double *be
     ref_put_row(a->dv, a->dtype, ref_row(x, t), a->V, num);
     ref_put_row(a->dgv, ref_f(a), ref_row(x, t), a->V, dcolumn);
     ref_put(a->dg, ref_f(a), ref_row(x, t), dg);
+    if (a->has_sign) ref_put(a->dsign, ref_f(a), ref_row(x, t), ref_decay_size(x, t) * plain); /* of scalar gates alone */
     if (!first) *x->sums += dg;
 }
 

@@ -119,7 +119,7 @@ static void forward_head(const lnt_head *x, char *base)
             row_scale(w->k, expf(in - m), K);
             floor = stable_floor(expf(-m));
         }
-        t.alpha = expf(gate);
+        t.alpha = a->has_sign ? ((const float *)a->sign)[at] * expf(gate) : expf(gate);
         if (t.rows) decays((const float *)a->gk + at * K, K, w->rows);
         if (t.columns) decays((const float *)a->gv + at * V, V, w->columns);
         if (t.early) {

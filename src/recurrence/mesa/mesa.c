@@ -80,12 +80,24 @@ static linnet_status check_recursion(lnt_ctx *c, const lnt_mesa_args *a)
     return LINNET_OK;
 }
 
+static linnet_status check_signs(lnt_ctx *c, const lnt_mesa_args *a)
+{
+    const char *with = a->heads.window                       ? "a window"
+                       : lnt_mesa_is_recursive(a)            ? "cg_solver 5 (sherman_morrison)"
+                       : a->cg_solver == LNT_CG_FLASH        ? "cg_solver 4 (flash)"
+                       : a->cg_gradient == LNT_CG_UNROLLED   ? "the gradient through steps"
+                                                             : NULL;
+    return with ? lnt_fail(c, LINNET_EINVAL, "signed does not go with %s", with) : LINNET_OK;
+}
+
 static linnet_status check(lnt_ctx *c, const void *args, bool backward)
 {
     const lnt_mesa_args *a = args;
     if (lnt_mesa_is_recursive(a)) LNT_TRY(check_recursion(c, a));
-    if (lnt_on_cuda(c) && (a->heads.window || a->lambda_varies)) {
-        lnt_fail(c, LINNET_EUNSUPPORTED, "mesa with %s has no kernel for a GPU", a->heads.window ? "a window" : "a Lambda of each token");
+    if (a->heads.has_sign) LNT_TRY(check_signs(c, a));
+    if (lnt_on_cuda(c) && (a->heads.window || a->lambda_varies || a->heads.has_sign)) {
+        lnt_fail(c, LINNET_EUNSUPPORTED, "mesa with %s has no kernel for a GPU",
+                 a->heads.window ? "a window" : a->lambda_varies ? "a Lambda of each token" : "decays that have a sign");
         return lnt_hint(c, "Use --device cpu.");
     }
     if (a->heads.window && a->cg_solver == LNT_CG_FLASH)
@@ -114,11 +126,13 @@ static const lnt_recur_option options[] = {
       "a token sees itself and window-1 before it, and there are no states; 0: it sees all" },
     { "lambda_varies", LNT_RECUR_SWITCH, LNT_AT(lnt_mesa_args, lambda_varies), 4, 0, 1, 0, NULL,
       "every token has a Lambda of its own, lambda_t" },
+    LNT_SIGN_OPTION,
     { 0 },
 };
 static const lnt_recur_tensor tensors[] = {
     LNT_STATE_QKV,
     LNT_STATE_GATE,
+    LNT_STATE_SIGN,
     LNT_STATE_BETA,
     LNT_INPUT(lnt_mesa_args, "lambda", "Hv K", lambda, .values = LNT_VALUES_POSITIVE, .without = LNT_AT(lnt_mesa_args, lambda_varies),
               .help = "regulariser, above 0"),
@@ -136,7 +150,8 @@ static const lnt_recur_tensor tensors[] = {
 const lnt_recur_op lnt_recur_mesa = {
     .name = "mesa",
     .core = "mesa",
-    .equation = "H_t = e^{g_t} H_{t-1} + beta_t k_t k_t^T, G_t = e^{g_t} G_{t-1} + beta_t k_t v_t^T, o_t = G_t^T (H_t + diag(lambda))^-1 q_t",
+    .equation = "H_t = e^{g_t} H_{t-1} + beta_t k_t k_t^T, G_t = e^{g_t} G_{t-1} + beta_t k_t v_t^T (with signed sign_t e^{g_t}), "
+                "o_t = G_t^T (H_t + diag(lambda))^-1 q_t",
     .args_size = sizeof(lnt_mesa_args),
     .sizes = lnt_state_sizes,
     .tensors = tensors,

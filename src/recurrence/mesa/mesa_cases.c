@@ -31,6 +31,10 @@ const lnt_recur_case lnt_mesa_cases[] = {
     { "mesa", 1, { 300 }, LNT_HEADS(1, 1, 64, 64), .gate = -0.05, .beta = 1, .option = { { "window", 128 } } },
     { "mesa", 2, { 100, 33 }, LNT_HEADS(1, 2, 20, 24), .gate = -0.1, .beta = 1, .states = true, .option = { { "lambda_varies", 1 } } },
     { "mesa", 1, { 90 }, LNT_HEADS(2, 2, 20, 24), .gate = -0.1, .beta = 1, .option = { { "window", 32 }, { "lambda_varies", 1 } } },
+    /* decays with a sign: what is written and turned around must not outweigh Lambda */
+    { "mesa", 1, { 100 }, LNT_HEADS(1, 2, 16, 24), .gate = -0.1, .beta = 1, .positive = 50, .states = true, .option = { { "signed", 1 } } },
+    { "mesa", 4, { 65, 0, 1, 150 }, LNT_HEADS(2, 4, 50, 60), .gate = -1, .reset = 0.05, .beta = 1, .positive = 5, .option = { { "signed", 1 } } },
+    { "mesa", 2, { 15, 70 }, LNT_HEADS(1, 1, 128, 100), .gate = -0.02, .positive = 20, .option = { { "signed", 1 }, { "lambda_varies", 1 } } },
     /* the recursive solution, whose states are inverses */
     { "mesa", 3, { 100, 0, 17 }, LNT_HEADS(1, 2, 16, 24), .gate = 0, .beta = 1, .option = { { "cg_solver", 5 } } },
     { "mesa", 2, { 150, 33 }, LNT_HEADS(2, 2, 50, 60), .gate = -0.02, .beta = 1, .states = true, .option = { { "cg_solver", 5 } } },

@@ -18,6 +18,7 @@
 #include "core/cpu.h"
 #include "recurrence/chunk/chunk.h"
 #include "recurrence/chunk/chunk_rows.h"
+#include "recurrence/chunk/chunk_signed.h"
 #include "recurrence/chunk/chunk_walk.h"
 #include "recurrence/mesa/mesa_solver.h"
 #include "recurrence/mesa/mesa_window.h"
@@ -41,6 +42,7 @@ typedef lnt_mesa_trail trail;
 typedef struct {
     solver s;
     float *G, *k, *kb, *x, *b, *v, *o, *g, *beta;
+    float *sign, *gates, *dsign, *dsign2; /* [segment] where decays have one; gates: the logarithms of their sizes, g where they have none */
     float *dkb, *dkb2, *dvalue, *dv, *dg, *dg2, *dG[2], *dH[2], *Hs, *Gs, *dq_sum, *dk_sum;
     float *q, *dq, *Hc; /* of steps that are kept: [segment,K] twice, the states before every chunk of the segment */
     double *dlambda;    /* [segment,K] where every token has a Lambda */
@@ -82,6 +84,8 @@ static lnt_recur_args decay_call(const lnt_mesa_args *a, int64_t len, int V, int
     d.q = w->x;
     d.k = w->kb;
     d.g = w->g;
+    d.sign = w->sign;
+    d.has_sign = a->heads.has_sign;
     d.workspace = w->decay;
     d.workspace_size = w->decay_size;
     return d;
@@ -141,6 +145,9 @@ static size_t carve(const lnt_mesa_args *a, bool backward, char *base, scratch *
     for (int i = 0; i < (backward ? 7 : 4); i++) *keys[i] = lnt_carve_floats(&c, S * K);
     for (int i = 0; i < (backward ? 3 : 2); i++) *values[i] = lnt_carve_floats(&c, S * V);
     for (int i = 0; i < (backward ? 4 : 2); i++) *each[i] = lnt_carve_floats(&c, S);
+    float **turns[] = { &w->sign, &w->gates, &w->dsign, &w->dsign2 };
+    for (int i = 0; i < 4 && a->heads.has_sign; i++) *turns[i] = lnt_carve_floats(&c, S);
+    if (!a->heads.has_sign) w->gates = w->g;
     w->G = lnt_carve_floats(&c, K * V);
     if (lnt_mesa_is_recursive(a)) w->u = lnt_carve_floats(&c, K);
     lnt_recur_args d = decay_call(a, S, a->V, cu, w);
@@ -214,11 +221,11 @@ static void solve_segment(piece p, int64_t t, int64_t len, const float *b, float
         int n = (int)(len - i < C ? len - i : C);
         const float *k = w->k + i * K, *kb = w->kb + i * K;
         if (p.token) {
-            s->in[0] = expf(w->g[i]);
+            s->in[0] = expf(w->g[i]) * (w->sign ? w->sign[i] : 1.0f);
             s->out[0] = 1.0f;
             write_state(s, (int)K, (int)K, 1, kb, k, s->H);
         }
-        LNT_V(lnt_mesa_solve_chunk)(s, a, p.x->h, t + i, n, p.token, w->g + i, w->beta + i, k, b + i * K, x + i * K);
+        LNT_V(lnt_mesa_solve_chunk)(s, a, p.x->h, t + i, n, p.token, w->gates + i, w->beta + i, k, b + i * K, x + i * K);
         if (!p.token) write_state(s, (int)K, (int)K, n, kb, k, s->H);
     }
 }
@@ -227,14 +234,16 @@ static void solve_segment(piece p, int64_t t, int64_t len, const float *b, float
 static void load_segment(piece p, int64_t t, int64_t len, scratch *w)
 {
     const lnt_mesa_args *a = p.a;
-    const float *g = a->g, *beta = a->beta;
+    const float *g = a->g, *beta = a->beta, *sign = a->heads.sign;
     rows_in(w->k, a->k, a->dtype, t, len, a->Hq, p.x->hq, a->K);
     if (flash(a)) lnt_mesa_to_half(w->k, len * a->K);
     rows_in(w->v, a->v, a->dtype, t, len, a->Hv, p.x->h, a->V);
     for (int64_t i = 0; i < len; i++) {
         w->g[i] = g[(t + i) * a->Hv + p.x->h];
         w->beta[i] = beta[(t + i) * a->Hv + p.x->h];
+        if (w->sign) w->sign[i] = sign[(t + i) * a->Hv + p.x->h];
     }
+    if (w->sign) signed_gates((int)len, w->g, w->sign, 1, w->gates);
     rows_scaled(len, a->K, 1.0f, w->beta, w->k, w->kb);
 }
 
@@ -260,7 +269,7 @@ void LNT_V(lnt_mesa_load_lambda)(const lnt_mesa_args *a, int h, const solver *s)
 static bool sound(const lnt_mesa_args *a, int64_t len, const scratch *w)
 {
     bool gates = true;
-    for (int64_t i = 0; i < len; i++) gates = gates && !isnan(w->g[i]);
+    for (int64_t i = 0; i < len; i++) gates = gates && !isnan(w->gates[i]);
     return gates && row_finite(w->k, len * a->K) && row_finite(w->v, len * a->V) && row_finite(w->beta, len) && row_finite(w->b, len * a->K);
 }
 
@@ -336,7 +345,8 @@ static void sweep(piece p, int64_t at, scratch *w)
         load_segment(p, p.x->first + i, S, w);
         for (int64_t j = 0; j < S; j += s->C) {
             int n = (int)(S - j < s->C ? S - j : s->C);
-            LNT_V(lnt_chunk_decay)(n, w->g + j, 1, s->mask, s->C, s->in, s->out);
+            LNT_V(lnt_chunk_decay)(n, w->gates + j, 1, s->mask, s->C, s->in, s->out);
+            if (w->sign) signed_turn(n, w->sign + j, 1, s->mask, s->C, s->in, s->out, s->delta);
             write_state(s, (int)K, (int)K, n, w->kb + j * K, w->k + j * K, H);
             write_state(s, (int)K, (int)V, n, w->kb + j * K, w->v + j * V, G);
         }
@@ -348,12 +358,13 @@ static void put_gradients(piece p, int64_t t, int64_t len, const float *e, scrat
 {
     const lnt_mesa_args *a = p.a;
     int64_t K = a->K;
-    float *dbeta = a->dbeta, *dg = a->dg;
+    float *dbeta = a->dbeta, *dg = a->dg, *dsign = w->sign ? a->heads.dsign : NULL;
     for (int64_t i = 0; i < len; i++) {
         float *dk = w->dkb + i * K;
         row_add(dk, 1.0f, w->dkb2 + i * K, K);
         if (dbeta) dbeta[(t + i) * a->Hv + p.x->h] = row_dot(w->k + i * K, dk, K);
         if (dg) dg[(t + i) * a->Hv + p.x->h] = w->dg[i] + w->dg2[i];
+        if (dsign) dsign[(t + i) * a->Hv + p.x->h] = w->dsign[i] + w->dsign2[i];
         row_scale(dk, w->beta[i], K);
         row_add(dk, 1.0f, w->dvalue + i * K, K);
     }
@@ -421,6 +432,7 @@ static void backward_segment(piece p, int64_t t, int64_t len, const float *H, co
     d.dk = w->dkb;
     d.dv = w->dv;
     d.dg = w->dg;
+    d.dsign = w->dsign;
     d.ds0 = w->dG[1];
     LNT_V(lnt_decay_chunk).backward(&d, 1);
 
@@ -449,6 +461,7 @@ static void backward_segment(piece p, int64_t t, int64_t len, const float *H, co
     d.dk = w->dkb2;
     d.dv = w->dvalue;
     d.dg = w->dg2;
+    d.dsign = w->dsign2;
     d.ds0 = w->dH[1];
     LNT_V(lnt_decay_chunk).backward(&d, 1);
     row_scale(w->b, -1.0f, len * K);

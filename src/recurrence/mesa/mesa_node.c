@@ -179,13 +179,14 @@ lnt_buf lnt_mesa(lnt_program *p, lnt_buf q, lnt_buf k, lnt_buf v, lnt_buf g, lnt
     mesa_attr *x = lnt_program_alloc(p, sizeof *x);
     if (!x) return LNT_NO_BUF;
     x->solve = *o;
-    const lnt_recur_in in = { .tensor = { { "q", q }, { "k", k }, { "v", v }, { "g", g }, { "beta", beta } },
+    const lnt_recur_in in = { .tensor = { { "q", q }, { "k", k }, { "v", v }, { "g", g }, { "beta", beta }, { "sign", o->sign } },
                               .option = { { "cg_tol", o->tolerance },
                                           { "cg_max_iter", o->max_steps },
                                           { "cg_guess", o->guess },
                                           { "cg_solver", o->solver },
                                           { "cg_gradient", o->gradient },
-                                          { "window", (double)o->window } } };
+                                          { "window", (double)o->window },
+                                          { "signed", o->sign.id != 0 } } };
     const int64_t count = (int64_t)lnt_heads(p, v) * (lnt_cols(p, q) / lnt_heads(p, q));
     const int lambda = lnt_add_param(p, o->lambda, 1, &count, (lnt_init){ LNT_INIT_CONST, log(expm1(o->start - o->lower)), 0 }, false, false);
     if (lambda < 0) return LNT_NO_BUF;

@@ -13,6 +13,7 @@ typedef struct {
     int32_t max_steps_decoding;  /* of one token of each sequence with a state */
     int guess, solver, gradient; /* LNT_CG_... */
     int64_t window;              /* tokens that a token sees, itself among them; 0: all */
+    lnt_buf sign;                /* a factor of the decay, from -1 to 1, a head; none: 1 */
     int32_t min_steps;           /* a training step takes min_steps to max_steps, each as likely (lnt_call.draw); -1: max_steps */
 } lnt_mesa_options;
 

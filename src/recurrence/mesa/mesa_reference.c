@@ -8,7 +8,7 @@
  *
  *   dq = e      dlambda = - sum_t x.e      dG += x do^T      dH += -e x^T
  *   dk = beta (dG v + (dH + dH^T) k)      dv = beta dG^T k      dbeta = k.(dG v) + k.(dH k)
- *   dg = e^g (<G_{t-1}, dG> + <H_{t-1}, dH>),      then dG and dH times e^g
+ *   dg = e^g (<G_{t-1}, dG> + <H_{t-1}, dH>),      then dG and dH times e^g      (with `signed` e^g is sign e^g, and dsign is dg / sign)
  *
  * With cg_gradient = LNT_CG_UNROLLED x is always what the steps leave, and dq, dlambda and dH come from differentiating them, last step first. */
 #include "recurrence/mesa/mesa_args.h"
@@ -137,6 +137,13 @@ static int uncounted(const lnt_mesa_args *a)
 
 static double added(const lnt_mesa_args *a) { return a->cg_solver >= LNT_CG_ABSOLUTE ? 1e-5 : 0; }
 
+/* H_ii as the preconditioners and the guess take it: where decays have a sign it may be below 0, and so might what it makes with Lambda. */
+static double diagonal_of(const lnt_mesa_args *a, const double *H, int64_t i)
+{
+    const double x = H[i * (a->K + 1)];
+    return a->heads.has_sign && x < 0 ? 0 : x;
+}
+
 /* Place of the smallest diagonal element. */
 static int64_t least(int64_t K, const double *H)
 {
@@ -155,8 +162,8 @@ static int64_t cg(const lnt_mesa_args *a, const double *H, const double *y, doub
     double tolerance = unrolled(a) ? fmax(a->cg_tolerance, 0x1p-52) : a->cg_tolerance; /* further steps would be made of rounding errors */
     double goal = absolute ? -1 : tolerance * tolerance * ref_dot(K, y, y);
     for (int64_t i = 0; i < K; i++) {
-        double jacobi = 1 / (H[i * K + i] + w->lambda[i]);
-        w->d[i] = a->cg_solver == LNT_CG_LEVEL ? 1 / (H[at * K + at] + w->lambda[i]) : a->cg_solver == LNT_CG_JACOBI ? jacobi : 1;
+        double jacobi = 1 / (diagonal_of(a, H, i) + w->lambda[i]);
+        w->d[i] = a->cg_solver == LNT_CG_LEVEL ? 1 / (diagonal_of(a, H, at) + w->lambda[i]) : a->cg_solver == LNT_CG_JACOBI ? jacobi : 1;
         x[i] = begins_at_guess(a) ? y[i] * jacobi : 0;
     }
     apply(K, H, w->lambda, x, r);
@@ -426,6 +433,7 @@ static void back(const ref_head *h, int64_t t, const double *S, const double *be
         h->dS[i] *= alpha;
     }
     ref_put(a->dg, ref_f(h->a), ref_row(h, t), alpha * dg);
+    ref_put(a->dsign, ref_f(h->a), ref_row(h, t), ref_decay_size(h, t) * dg);
 }
 
 static int64_t sums(const lnt_recur_args *a) { return a->K; }

@@ -3,6 +3,7 @@
 #if !defined(LNT_VARIANT_amx) /* float32 alone */
 #include "recurrence/chunk/chunk.h"
 #include "recurrence/chunk/chunk_rows.h"
+#include "recurrence/chunk/chunk_signed.h"
 #include "recurrence/mesa/mesa_solver.h"
 #include "simd/mm.h"
 
@@ -135,13 +136,15 @@ static void load_lambdas(const solver *s, const lnt_mesa_args *a, int h, int64_t
         memcpy(s->lambda + i * s->lambda_step, lambda + ((t + i) * a->Hv + h) * a->K, (size_t)a->K * sizeof *lambda);
 }
 
-/* jacobi ends as 1 / diag(H_i + Lambda), or 1 / (min(diag(H_i)) + Lambda). */
+/* jacobi ends as 1 / diag(H_i + Lambda), or 1 / (min(diag(H_i)) + Lambda); g: logarithms of the decays' sizes. */
 void LNT_V(lnt_mesa_prepare)(solver *s, const lnt_mesa_args *a, int h, int64_t t, int n, bool token, const float *g, const float *beta,
                              const float *k)
 {
     int K = a->K;
     load_lambdas(s, a, h, t, n);
     LNT_V(lnt_chunk_decay)(n, g, 1, s->mask + s->old, s->M, s->in, s->out);
+    if (a->heads.has_sign)
+        signed_turn(n, (const float *)a->heads.sign + t * a->Hv + h, a->Hv, s->mask + s->old, s->M, s->in, s->out, s->delta);
     if (s->keep) memcpy(s->past.D, s->mask, (size_t)n * (size_t)s->C * sizeof *s->mask);
     fill_mask(s, n, beta);
     for (int i = 0; i < K; i++) s->X[i] = s->H[(int64_t)i * K + i];
@@ -152,6 +155,7 @@ void LNT_V(lnt_mesa_prepare)(solver *s, const lnt_mesa_args *a, int h, int64_t t
     if (!token) fill_diagonals(s, K, n, k);
     if (s->keep) memcpy(s->past.diagonal, s->jacobi, (size_t)(n * s->wide) * sizeof *s->jacobi);
     bool level = a->cg_solver == LNT_CG_LEVEL && a->cg_max_steps > 0; /* without steps there is nothing but the diagonal guess */
+    for (int64_t i = 0; i < n * s->wide && a->heads.has_sign; i++) s->jacobi[i] = s->jacobi[i] < 0 ? 0 : s->jacobi[i]; /* H may turn below 0 */
     for (int i = 0; i < n; i++) {
         float *m = s->jacobi + i * s->wide, smallest = level ? least(m, K) : 0;
         const float *l = lnt_mesa_lambda(s, i);
