@@ -1,5 +1,5 @@
-/* config.json: what is read is written back, defaults are the published ones, and everything that would change the function is refused by name. Long:
- * tables of defaults, patterns and refusals of all model types. */
+/* config.json: what is read is written back, defaults are the published ones, and everything that would change the function is refused by name.
+ * Long: tables of defaults, patterns and refusals of all model types. */
 #include <jansson.h>
 #include <math.h>
 #include <setjmp.h>
