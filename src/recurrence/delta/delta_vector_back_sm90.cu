@@ -312,21 +312,18 @@ __device__ __forceinline__ void back_channel(const delta_group<K, UNTIED> &of, c
         for (int w = 0; w < VALUES; w++) before += writer(w, i) * dwriter[w][i];
     }
 #pragma unroll
-    for (int j = 0; j < 8; j++) {
-        float through[8], less[8], f = 1.f, sum = 0;
+    for (int w = 0; w < VALUES; w++)
 #pragma unroll
-        for (int w = 0; w < VALUES; w++) { /* a row reads what it wrote itself, through no gate */
-            const float own = direct[w * 512 + 9 * j];
+        for (int j = 0; j < 8; j++) {
+            const float own = direct[w * 512 + 9 * j]; /* a row reads what it wrote itself, through no gate */
             dreader[0][j] += own * writer(w, j);
             dwriter[w][j] += own * reader(0, j);
-        }
+            float through[8], less[8], f = 1.f, sum = 0;
 #pragma unroll
-        for (int i = j + 1; i < 8; i++) {
-            const float shorter = f;
-            f *= factor(i);
-            through[i] = less[i] = 0;
-#pragma unroll
-            for (int w = 0; w < VALUES; w++)
+            for (int i = j + 1; i < 8; i++) {
+                const float shorter = f;
+                f *= factor(i);
+                through[i] = less[i] = 0;
 #pragma unroll
                 for (int r = 0; r < 2; r++) {
                     const bool early = UNTIED && r == 1;
@@ -335,14 +332,14 @@ __device__ __forceinline__ void back_channel(const delta_group<K, UNTIED> &of, c
                     dwriter[w][j] += pair * reader(r, i);
                     (early ? less[i] : through[i]) += read * reader(r, i);
                 }
-        }
+            }
 #pragma unroll
-        for (int i = 7; i > j; i--) {
-            sum += through[i];
-            dg[i] += sum;
-            sum += less[i];
+            for (int i = 7; i > j; i--) {
+                sum += through[i];
+                dg[i] += sum;
+                sum += less[i];
+            }
         }
-    }
 #pragma unroll
     for (int i = 0; i < 8; i++) {
         uint8_t *to = shared + of.in_tile(i);
@@ -446,7 +443,8 @@ template <int K, int V, bool UNTIED> __device__ __forceinline__ void back_load(c
     }
 }
 
-template <int K, int V, bool UNTIED> __global__ __launch_bounds__(4 * K, 1) void delta_vector_back(const __grid_constant__ delta_vector p)
+template <int K, int V, bool UNTIED>
+__global__ __launch_bounds__(4 * K, K == 64 && !UNTIED ? 2 : 1) void delta_vector_back(const __grid_constant__ delta_vector p)
 {
     using L = back_shared<K, V, UNTIED>;
     extern __shared__ __align__(1024) uint8_t shared[];
