@@ -304,10 +304,10 @@ function scaled(row) {
   return values.map((x) => (x === null || x === undefined ? null : Math.log(Math.max(1, x)) / end));
 }
 
-const GUTTER = 46;
+const GUTTER = 54;
 function drawMap() {
   const canvas = $("map"), box = $("picture"), k = colours(), rows = rowsOf(), n = Math.max(1, page.tokens.length);
-  const height = Math.max(4, Math.min(32, Math.floor((box.clientHeight - 8) / Math.max(1, rows.length)))), ratio = window.devicePixelRatio || 1;
+  const height = Math.max(6, Math.min(32, Math.floor((box.clientHeight - 8) / Math.max(1, rows.length)))), ratio = window.devicePixelRatio || 1;
   const W = box.clientWidth, H = Math.max(rows.length * height, box.clientHeight - 2), step = (W - GUTTER) / n;
   if (canvas.width !== Math.round(W * ratio) || canvas.height !== Math.round(H * ratio)) {
     canvas.width = Math.round(W * ratio);
@@ -324,7 +324,7 @@ function drawMap() {
     const y = i * height;
     if (r.layer !== null && y - labelled >= 11) {
       g.fillStyle = k.ink;
-      g.fillText(r.layer < 0 ? "–" : "layer " + r.layer, 3, y + height / 2);
+      g.fillText(r.layer < 0 ? "–" : "layer " + r.layer, 3, y + Math.max(6, height / 2));
       labelled = y;
     }
     if (r.row < 0) {
@@ -336,7 +336,7 @@ function drawMap() {
       if (x === null) return;
       const c = k.cold.map((low, j) => Math.round(low + (k.hot[j] - low) * Math.min(1, x)));
       g.fillStyle = `rgb(${c})`;
-      g.fillRect(GUTTER + t * step, y, Math.max(1, step - (step > 4 ? 1 : 0)), height - 1);
+      g.fillRect(GUTTER + t * step, y, Math.max(1, step - (step > 4 ? 1 : 0)), height > 9 ? height - 1 : height);
     });
     if (r.layer !== null && i) {
       g.fillStyle = k.line;
