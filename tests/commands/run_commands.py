@@ -18,6 +18,7 @@ import cases_operators  # noqa: E402,F401
 import cases_numbers  # noqa: E402,F401
 import cases_install  # noqa: E402,F401
 import cases_examples  # noqa: E402,F401
+import cases_locale  # noqa: E402,F401
 import cases_mixers  # noqa: E402,F401
 import cases_linear  # noqa: E402,F401
 import cases_sweep  # noqa: E402,F401
