@@ -6,6 +6,7 @@
  *                       written; EINTR where there is no half), kill (SIGKILL before the call), memory (calls of malloc and its like from
  *                       liblinnet and the command)
  *   LINNET_FAULT_COUNT  a file that gets "name of the call that failed" and, at the end, "all N"
+ *   LINNET_FAULT_EACH   set: and "call N NAME PATH" of every one, the path below the folder
  *
  * Interposed are the calls that linnet's sources make: what the C library calls inside itself is not seen, so stdio counts at fopen, fwrite, fflush,
  * fclose. */
@@ -31,13 +32,14 @@ static enum mode mode;
 static long at;
 static const char *below;
 static int record = -1;
+static bool each;
 static atomic_long calls;
 
 #define REAL(name) ((__typeof__(&name))dlsym(RTLD_NEXT, #name))
 
 static void note(const char *text)
 {
-    char line[128];
+    char line[PATH_MAX + 128];
     int n = snprintf(line, sizeof line, "%s\n", text);
     if (record >= 0 && REAL(write)(record, line, (size_t)n) != n) _exit(125);
 }
@@ -49,6 +51,7 @@ __attribute__((constructor)) static void begin(void)
     below = getenv("LINNET_FAULT_BELOW");
     if (file) record = REAL(open)(file, O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0600);
     at = n ? atol(n) : 0;
+    each = getenv("LINNET_FAULT_EACH");
     for (int i = 0; m && i < 6; i++)
         if (strcmp(m, names[i]) == 0) mode = (enum mode)(i + 1);
     atomic_store(&calls, 0);
@@ -61,7 +64,14 @@ __attribute__((destructor)) static void end(void)
     note(text);
 }
 
-static bool path_is_ours(const char *path) { return below && path && strncmp(path, below, strlen(below)) == 0; }
+static _Thread_local char about[PATH_MAX]; /* the path of the call at hand */
+
+static bool path_is_ours(const char *path)
+{
+    if (!below || !path || strncmp(path, below, strlen(below)) != 0) return false;
+    snprintf(about, sizeof about, "%s", path + strlen(below));
+    return true;
+}
 
 static bool fd_is_ours(int fd)
 {
@@ -80,6 +90,11 @@ static bool strikes(const char *name, bool ours, bool writes)
 {
     if (!mode || mode == MEMORY || !ours) return false;
     const long n = atomic_fetch_add(&calls, 1) + 1;
+    if (each) {
+        char text[PATH_MAX + 64];
+        snprintf(text, sizeof text, "call %ld %s %s", n, name, about);
+        note(text);
+    }
     if (!at || n < at || (n > at && !(mode == FULL && writes))) return false;
     if (n == at) note(name);
     if (mode == KILL) raise(SIGKILL);

@@ -67,6 +67,8 @@ def run(*words, fault=None, binary=None, cpu=None, kill_after=None, given=os.dev
         mode, n, folder = fault
         record = folder.parent / "calls"
         record.unlink(missing_ok=True)
+        if mode == "each":
+            mode, env["LINNET_FAULT_EACH"] = "error", "1"
         env.update({"LD_PRELOAD": str(tool["library"]), "LINNET_FAULT_MODE": mode, "LINNET_FAULT_AT": str(n), "LINNET_FAULT_BELOW": f"{folder}/",
                     "LINNET_FAULT_COUNT": str(record)})
     if binary:
@@ -317,9 +319,31 @@ def memory(place, rng, deadline):
     return disturbed(place, rng, deadline, ["memory"])
 
 
+def inside_saves(place, scene):
+    """The calls of an undisturbed run that lie inside its saves, from the first temporary file to the last name; and those of them that are no writing of
+    bytes: the moments between files."""
+    work = place.work()
+    scene.prepare(work)
+    must(*scene.words(work), fault=("each", 0, work))
+    begun, inside, between = False, [], []
+    for line in (work.parent / "calls").read_text().splitlines():
+        _, n, name, *path = line.split(" ", 3) if line.startswith("call ") else ("", "0", "", "")
+        last = path[0] if path else ""
+        begun = begun or (name == "open" and "/train_state.safetensors.writing-" in f"/{last}")
+        if begun:
+            inside.append(int(n))
+            if name != "fwrite":
+                between.append(int(n))
+        begun = begun and not (name == "fclose" and last.endswith("train_state.safetensors"))
+    shutil.rmtree(work)
+    if len(between) < 20:
+        raise Finding(f"{scene.name}: no saves are seen among its calls")
+    return inside, between
+
+
 def kills(place, rng, deadline):
-    """kill -9 at random moments, every fourth at a call of a save's; resumed and killed again."""
-    runs, inside, sizes = 0, 0, {}
+    """kill -9 at random moments, every fourth inside a save (half of those where a file is opened, flushed, named); resumed."""
+    runs, inside, saves, kinds = 0, 0, {}, {}
     trainings = [s for s in place.all_scenes() if isinstance(s, Training)]
     for scene in drawn(rng, deadline, 4, lambda: rng.choice(trainings)):
         work = place.work()
@@ -331,16 +355,19 @@ def kills(place, rng, deadline):
         work.mkdir()
         scene.prepare(work)
         if runs % 4 == 3:
-            if scene not in sizes:
-                sizes[scene] = calls_of(place, scene, "error")
-            done = run(*scene.words(work), fault=("kill", rng.randint(1, sizes[scene]), work))
+            if scene not in saves:
+                saves[scene] = inside_saves(place, scene)
+            done = run(*scene.words(work), fault=("kill", rng.choice(saves[scene][inside % 2]), work))
+            if done.code != -signal.SIGKILL:
+                done.wrong("was to be killed inside a save")
             inside += 1
         else:
             done = run(*scene.words(work), kill_after=rng.uniform(0, whole))
         scene.mend(work, done)
+        kinds[scene.name] = kinds.get(scene.name, 0) + 1
         shutil.rmtree(work)
         runs += 1
-    return f"{runs} kills, {inside} of them at calls that write"
+    return f"{runs} kills, {inside} of them inside a save; {', '.join(f'{n} of {name}' for name, n in sorted(kinds.items()))}"
 
 
 HOSTILE = [b"-1", b"0", b"1e999", b"NaN", b"2147483648", b"4294967295", b"9223372036854775807", b"18446744073709551616", b"1e-300", b"null", b"true", b"[]",
