@@ -72,7 +72,8 @@ def run(*words, fault=None, binary=None, cpu=None, kill_after=None, given=os.dev
         env.update({"LD_PRELOAD": str(tool["library"]), "LINNET_FAULT_MODE": mode, "LINNET_FAULT_AT": str(n), "LINNET_FAULT_BELOW": f"{folder}/",
                     "LINNET_FAULT_COUNT": str(record)})
     if binary:
-        env.update({"ASAN_OPTIONS": f"max_allocation_size_mb={LARGEST}:allocator_may_return_null=1:exitcode=99", "UBSAN_OPTIONS": "print_stacktrace=1"})
+        largest = LARGEST + (16 if words[1] == "chat" else 0)  # its cache of states has 64 MiB, whatever the model
+        env.update({"ASAN_OPTIONS": f"max_allocation_size_mb={largest}:allocator_may_return_null=1:exitcode=99", "UBSAN_OPTIONS": "print_stacktrace=1"})
 
     def limits():
         resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
