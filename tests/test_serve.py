@@ -281,7 +281,7 @@ def test_large_bodies():
         assert status == 413 and "262144" in answer["error"]["message"], answer
         for size, expected in ((200000, b" 400 "), (400000, b" 413 ")):  # without a length ahead; the first has too many tokens
             with s.socket() as k:
-                k.sendall(b"POST /v1/completions HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\n")
+                k.sendall(b"POST /v1/completions HTTP/1.1\r\nHost: localhost\r\nTransfer-Encoding: chunked\r\n\r\n")
                 body = json.dumps({"prompt": "a" * size}).encode()
                 for i in range(0, len(body), 8192):
                     part = body[i:i + 8192]
@@ -289,7 +289,7 @@ def test_large_bodies():
                 k.sendall(b"0\r\n\r\n")
                 assert expected in k.recv(4096).split(b"\r\n")[0], size
         with s.socket() as k:  # and one that never ends
-            k.sendall(b"POST /v1/completions HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\n")
+            k.sendall(b"POST /v1/completions HTTP/1.1\r\nHost: localhost\r\nTransfer-Encoding: chunked\r\n\r\n")
             sent = 0
             try:
                 while sent < 1 << 26:
@@ -305,7 +305,7 @@ def test_large_bodies():
 
 
 def head_of(body):
-    return b"POST /v1/completions HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\nContent-Length: %d\r\n\r\n%s" % (len(body), body)
+    return b"POST /v1/completions HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\nContent-Length: %d\r\n\r\n%s" % (len(body), body)
 
 
 def test_slow_reader():
@@ -367,7 +367,7 @@ def test_sockets():
     with Server(LINNET, MODEL["recurrent"], "--connections", 800) as s:
         idle = [s.socket() for _ in range(500)]
         for k in idle[::2]:
-            k.sendall(b"POST /v1/completions HTTP/1.1\r\nHost: x\r\nContent-Length: 100\r\n\r\n{")
+            k.sendall(b"POST /v1/completions HTTP/1.1\r\nHost: localhost\r\nContent-Length: 100\r\n\r\n{")
         begin = time.monotonic()
         assert one(s, prompt="a", max_tokens=5)["text"] and time.monotonic() - begin < 20
         for k in idle:
@@ -623,11 +623,11 @@ def test_recall():
 def test_other_sites():
     """A page of another site cannot use a server without a key, nor one that a name of its own leads to; a key is enough."""
     with Server(LINNET, MODEL["recurrent"]) as s:
-        for host in (f"127.0.0.1:{s.port}", f"localhost:{s.port}", "localhost", "[::1]:1"):
+        for host in (f"127.0.0.1:{s.port}", f"localhost:{s.port}", "localhost", "[::1]:1", "[::1]", "127.0.0.5:80"):
             assert s.headers("/health", Host=host)[0] == 200, host
             assert s.headers("/v1/models", Host=host, Origin=f"http://{host}")[0] == 200, host
         for extra in ({"Origin": "http://evil.example"}, {"Origin": "null"}, {"Origin": f"http://localhost:{s.port}.evil.example"},
-                      {"Host": "evil.example"}, {"Host": "localhost.evil.example", "Origin": "http://localhost.evil.example"}):
+                      {"Host": "evil.example"}, {"Host": "127.0.0.1.evil.example"}, {"Host": "localhost1"}, {"Host": "["}, {"Host": "localhost.evil.example", "Origin": "http://localhost.evil.example"}):
             status, _, body = s.headers("/v1/models", **extra)
             assert status == 403 and "API key" in json.loads(body)["error"]["message"], (extra, status)
         connection = s.connect()  # what a form of another site may send without asking

@@ -215,12 +215,10 @@ const lnt_route *lnt_route_find(lnt_service *v, const char *method, const char *
 /* "localhost:8080", "127.0.0.1", "[::1]:80". */
 static bool is_loopback(const char *host)
 {
-    static const char *const names[] = {"localhost", "127.0.0.1", "[::1]"};
-    for (size_t i = 0; i < sizeof names / sizeof *names; i++) {
-        const size_t n = strlen(names[i]);
-        if (!strncmp(host, names[i], n) && (!host[n] || host[n] == ':')) return true;
-    }
-    return false;
+    const size_t n = host[0] == '[' ? strcspn(host, "]") + 1 : strcspn(host, ":");
+    if (n == 9 && !strncmp(host, "localhost", n)) return true;
+    if (n == 5 && !strncmp(host, "[::1]", n)) return true;
+    return !strncmp(host, "127.", 4) && strspn(host, "0123456789.") == n;
 }
 
 bool lnt_route_foreign(const lnt_service *v, const char *address, const char *host, const char *origin, lnt_reply *r)
