@@ -368,6 +368,56 @@ static void scan_is_gates_of_columns(void **state)
     linnet_context_destroy(c);
 }
 
+/* Long convolutions in heads, with filters gamma^l, are retention; and with keys, values and queries of one column, the queries and keys 1, a filter
+ * a channel. Both directions. */
+static void long_convolutions_reduce(void **state)
+{
+    (void)state;
+    enum { T = 100, L = 70 };
+    linnet_context *c = make_context(2);
+    for (int form = LINNET_FORM_RECURRENT; form <= LINNET_FORM_CHUNK; form++) {
+        lnt_recur_case ka = { "multihead_long_conv", 2, { L, T - L }, { { "H", 2 }, { "K", 20 }, { "V", 24 }, { "L", L } }, .gate = 0 };
+        lnt_recur_case kb = { "retention", 2, { L, T - L }, LNT_HEADS(2, 2, 20, 24), .gate = -0.2, .option = { { "scale", 1 } } };
+        lnt_recur_case kc = { "multihead_long_conv", 2, { L, T - L }, { { "H", 33 }, { "K", 1 }, { "V", 1 }, { "L", L } }, .states = true };
+        lnt_recur_case kd = { "long_conv", 2, { L, T - L }, { { "D", 33 }, { "L", L } }, .states = true };
+        lnt_problem a, b;
+        OK(c, lnt_problem_make(c, &ka, LINNET_F32, LINNET_F32, 5, &a));
+        OK(c, lnt_problem_make(c, &kb, LINNET_F32, LINNET_F32, 5, &b));
+        memset(tensor(&a, "D"), 0, tensor_bytes(&a, "D"));
+        for (int i = 0; i < 2 * L; i++) tensor(&a, "h")[i] = (float)exp(i / 2 * (double)tensor(&b, "g_head")[i % 2]);
+        static const char *const same[] = { "q", "k", "v", "do" }, *const out[] = { "o", "dq", "dk", "dv" };
+        for (int i = 0; i < 4; i++) memcpy(tensor(&b, same[i]), tensor(&a, same[i]), tensor_bytes(&a, same[i]));
+        a.r.form = b.r.form = (linnet_form)form;
+        for (int back = 0; back < 2; back++) {
+            OK(c, lnt_problem_run(c, &a, back));
+            OK(c, lnt_problem_run(c, &b, back));
+        }
+        for (int i = 0; i < 4; i++) close_to("retention", out[i], tensor(&a, out[i]), tensor(&b, out[i]), elements(&a, out[i]), 2e-6);
+        lnt_problem_free(&a);
+        lnt_problem_free(&b);
+        OK(c, lnt_problem_make(c, &kc, LINNET_F32, LINNET_F32, 5, &a));
+        OK(c, lnt_problem_make(c, &kd, LINNET_F32, LINNET_F32, 5, &b));
+        static const char *const ones[] = { "q", "k", "s0_k" };
+        for (int n = 0; n < 3; n++)
+            for (int64_t i = 0; i < elements(&a, ones[n]); i++) tensor(&a, ones[n])[i] = 1;
+        static const char *const heads[] = { "v", "h", "D", "s0_v", "do", "dsT_v" }, *const channels[] = { "u", "h", "D", "s0", "do", "dsT" };
+        for (int i = 0; i < 6; i++) {
+            assert_int_equal(tensor_bytes(&a, heads[i]), tensor_bytes(&b, channels[i]));
+            memcpy(tensor(&b, channels[i]), tensor(&a, heads[i]), tensor_bytes(&a, heads[i]));
+        }
+        a.r.form = b.r.form = (linnet_form)form;
+        for (int back = 0; back < 2; back++) {
+            OK(c, lnt_problem_run(c, &a, back));
+            OK(c, lnt_problem_run(c, &b, back));
+        }
+        static const char *const mine[] = { "o", "sT_v", "dv", "dh", "dD", "ds0_v" }, *const theirs[] = { "o", "sT", "du", "dh", "dD", "ds0" };
+        for (int i = 0; i < 6; i++) close_to("long_conv", mine[i], tensor(&a, mine[i]), tensor(&b, theirs[i]), elements(&a, mine[i]), 2e-6);
+        lnt_problem_free(&a);
+        lnt_problem_free(&b);
+    }
+    linnet_context_destroy(c);
+}
+
 /* A channel of a selective scan is gla with one value column: q = C, k = B, v = delta u, gk = delta A. */
 static void selective_scan_is_gates_of_rows(void **state)
 {
@@ -649,7 +699,7 @@ int main(int argc, char **argv)
         cmocka_unit_test(split_and_hand_over), cmocka_unit_test(packed_is_separate), cmocka_unit_test(causality),
         cmocka_unit_test(families_reduce),     cmocka_unit_test(window_of_one),      cmocka_unit_test(reset_is_boundary),
         cmocka_unit_test(scan_is_gates_of_columns), cmocka_unit_test(selective_scan_is_gates_of_rows),
-        cmocka_unit_test(writes_are_tokens),   cmocka_unit_test(signs_are_of_rows),
+        cmocka_unit_test(writes_are_tokens),   cmocka_unit_test(signs_are_of_rows), cmocka_unit_test(long_convolutions_reduce),
         cmocka_unit_test(state_in_place),      cmocka_unit_test(node_keeps_state),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -38,7 +38,8 @@ static void count(const lnt_program *p, int64_t tokens, linnet_mixer_cost *out)
         if (!n->op->state_size) continue;
         const int64_t bytes = n->op->state_size(n, tokens, LINNET_F32);
         out->state_bytes += bytes;
-        out->grows |= n->op->state_size(n, 2 * tokens, LINNET_F32) > bytes;
+        /* on the way there, or beyond */
+        out->grows |= n->op->state_size(n, tokens / 2, LINNET_F32) < bytes || n->op->state_size(n, 2 * tokens, LINNET_F32) > bytes;
     }
 }
 

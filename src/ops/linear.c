@@ -1,5 +1,7 @@
 /* y = x W^T + b,  dx = dy W,  dW += dy^T x,  db += column sums of dy;  W [out, in]. Per head, x [tokens, heads, in] is read as [tokens*heads, in]:
  * one map serves every head. In groups, x [tokens, groups, in] has a map each, side by side in W [out, groups*in], b [groups, out]. */
+#include <math.h>
+
 #include "core/threads.h"
 #include "ops/builder.h"
 #include "ops/few_rows.h"
@@ -175,6 +177,20 @@ static const lnt_op linear_op = {.name = "linear", .backward_needs = LNT_NEEDS_I
                                  .workspace = linear_workspace, .flops = linear_flops, .forward = linear_forward,
                                  .backward = linear_backward, .describe = linear_describe, .follows = linear_follows, .run_group = linear_group};
 
+/* The same in float32 under every policy, of fixed rows and parameters that no other product reads. The rows of every call are the same, and so are
+ * their bits without being taken one by one. */
+static linnet_status linear_f32_forward(const lnt_call *k)
+{
+    const bool alone = lnt_rows_are_alone(k->c);
+    lnt_rows_alone(k->c, false);
+    const linnet_status s = linear_forward(k);
+    lnt_rows_alone(k->c, alone);
+    return s;
+}
+
+static const lnt_op linear_f32_op = {.name = "linear_f32", .backward_needs = LNT_NEEDS_IN0, .strided = LNT_NEEDS_IN0, .workspace = linear_workspace,
+                                     .flops = linear_flops, .forward = linear_f32_forward, .backward = linear_backward, .describe = linear_describe};
+
 /* The operands of a product share the policy's type. */
 static bool takes_input(lnt_program *p, lnt_buf x, const char *name)
 {
@@ -220,4 +236,17 @@ lnt_buf lnt_group_linear(lnt_program *p, lnt_buf x, const char *name, const char
     const int param[2] = {lnt_named_param(p, name, "weight", out, cols, init, true, true),
                           bias ? lnt_add_param(p, bias, 2, dim, (lnt_init){LNT_INIT_CONST, 0, 0}, false, false) : 0};
     return lnt_add_op(p, &linear_op, lnt_attr(p, &a, sizeof a), 1, &x, bias ? 2 : 1, param, (lnt_out_spec){out * groups, groups, false});
+}
+
+lnt_buf lnt_linear_f32(lnt_program *p, lnt_buf x, const char *name, int64_t out, bool bias)
+{
+    if (!lnt_ready(p, "linear", 1, &x)) return LNT_NO_BUF;
+    if (!lnt_program_value(p, x)->f32 || !lnt_program_value(p, x)->rows)
+        return lnt_program_fail(p, "linear %s: its input is an activation, expected fixed rows that are float32 under every policy", name);
+    const linear_attr a = {lnt_cols(p, x), out, 1, bias};
+    const double most = 1 / sqrt((double)a.in);
+    const lnt_init init = {LNT_INIT_UNIFORM, -most, most};
+    const int param[2] = {lnt_named_param(p, name, "weight", out, a.in, init, true, false),
+                          bias ? lnt_named_param(p, name, "bias", out, 0, init, false, false) : 0};
+    return lnt_add_op(p, &linear_f32_op, lnt_attr(p, &a, sizeof a), 1, &x, bias ? 2 : 1, param, (lnt_out_spec){out, 1, true});
 }

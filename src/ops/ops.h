@@ -30,6 +30,9 @@ lnt_buf lnt_head_linear(lnt_program *p, lnt_buf x, const char *name, int64_t out
 /* A map for each head: y[h] = x[h] W[:, h]^T + b[h], W [out, cols of x] named name.weight, b [heads, out] named `bias` (NULL: none). RWKV-6. */
 lnt_buf lnt_group_linear(lnt_program *p, lnt_buf x, const char *name, const char *bias, int64_t out);
 
+/* The same of fixed rows that are float32 under every policy, which the result is too; W and b begin uniform within in^-1/2. */
+lnt_buf lnt_linear_f32(lnt_program *p, lnt_buf x, const char *name, int64_t out, bool bias);
+
 /* ids int32 [tokens] -> [tokens, width], times scale. Ids outside [0, vocab) are refused by the caller before a run. */
 lnt_buf lnt_embedding(lnt_program *p, lnt_buf ids, const char *name, int64_t vocab, int64_t width, double scale, lnt_init init, bool decay);
 
@@ -111,6 +114,11 @@ lnt_buf lnt_dpfp(lnt_program *p, lnt_buf x, int nu);
  * factor that is 0. */
 lnt_buf lnt_circular(lnt_program *p, lnt_buf x);
 lnt_buf lnt_quadratic(lnt_program *p, lnt_buf x, double one, double linear, double square);
+
+/* Features of the places 0 .. rows-1, one fixed row each, float32 (implicit_filter.c): the place from 0 to 1, and (cols - 1) / 2 waves. */
+lnt_buf lnt_place_features(lnt_program *p, int64_t rows, int64_t cols);
+/* Column c of row i times e^{-d_c i / (rows - 1)} + shift, the rates d from `slow` for the first column to `fast` for the last. */
+lnt_buf lnt_decay_window(lnt_program *p, lnt_buf x, double slow, double fast, double shift);
 
 /* Mean next-token cross entropy, fused with the output projection `weight` [vocab, width] (a parameter's full name, so that it may be tied): logits
  * are made for a few rows at a time and never all exist. targets int32 [tokens], < 0: no loss there. softcap > 0: logits cap*tanh(z/cap).

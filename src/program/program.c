@@ -332,6 +332,15 @@ lnt_node *lnt_add_node(lnt_program *p, const lnt_op *op, const void *attr, int n
     return n;
 }
 
+lnt_buf lnt_add_source(lnt_program *p, const lnt_op *op, const void *attr, int64_t rows, lnt_out_spec out)
+{
+    if (!p->failed && rows < 1) return lnt_program_fail(p, "%s: %lld rows", op->name, (long long)rows);
+    const lnt_node *n = lnt_add_node(p, op, attr, 0, NULL, 0, NULL, 1, &out);
+    if (!n) return LNT_NO_BUF;
+    p->values[n->out[0].id].v.rows = rows;
+    return n->out[0];
+}
+
 /* ---- reading ---- */
 
 const lnt_value *lnt_program_value(const lnt_program *p, lnt_buf b) { return &p->values[b.id].v; }

@@ -249,6 +249,8 @@ typedef struct {
 } lnt_out_spec;
 lnt_node *lnt_add_node(lnt_program *p, const lnt_op *op, const void *attr, int n_in, const lnt_buf *in, int n_param, const int *param, int n_out,
                        const lnt_out_spec *out);
+/* A node without inputs, of `rows` fixed rows; the null buffer after a mistake. */
+lnt_buf lnt_add_source(lnt_program *p, const lnt_op *op, const void *attr, int64_t rows, lnt_out_spec out);
 /* Views: no node is added. Same data, other head split; [rows, cols] as [rows*n, cols/n]; columns first .. first+cols-1. Gradients of slices that do
  * not overlap, and leave nothing out, are stored where they belong; for others the whole gradient is cleared first. */
 lnt_buf lnt_with_heads(lnt_program *p, lnt_buf x, int32_t heads);
