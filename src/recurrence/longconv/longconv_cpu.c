@@ -12,14 +12,15 @@
 #include "ops/rows.h"
 #include "recurrence/longconv/longconv.h"
 #include "recurrence/longconv/longconv_fft.h"
+#include "simd/mm.h"
 
 enum {
     W = 16,          /* channels of a strip: a cache line */
     VECTORS = W / LNT_VL,
     ROWS = 8,        /* outputs in registers */
     TILE = 64,       /* rows of a block: its inputs, outputs and 127 lags are 16 KB */
-    TRANSFORM = 256, /* C; measured between 128 and 1024 at T = 2048 .. 65536 */
-    FEWEST = 4,      /* blocks of C below which everything is done directly */
+    TRANSFORM = 256, /* C */
+    FEWEST = 16,     /* blocks of C below which everything is done directly */
     SMALLEST = 8,    /* C */
     ROW_STRIP = 64,  /* channels that a token by itself is done for at once */
     SMALL = 65536,   /* products below which threads cost more than they bring */
@@ -93,53 +94,51 @@ static int64_t block_length(const lnt_longconv_args *a, int64_t rows, int64_t la
     return lnt_longconv_has_fft() && C >= SMALLEST && rows > least && lags > least ? C : 0;
 }
 
-/* Room for transforms of blocks of in, out and lags: [C+1,blocks,2,W] each, real parts and imaginary ones; and of one block. */
+/* Room for transforms of blocks of in, out and lags: [blocks,C+1,2,W] each, real parts and imaginary ones; and of one block, channel by channel:
+ * [W,2C], [W,2C+2]. */
 typedef struct {
     float *in, *lags, *out, *time, *bins;
     lnt_longconv_fft plan;
-    int64_t C, blocks;
+    int64_t C;
 } spectra;
 
-static int64_t up16(int64_t n) { return (n + 15) / 16 * 16; }
 static size_t spectra_floats(int64_t C, int64_t blocks)
 {
-    return C ? (size_t)(3 * (C + 1) * blocks * 2 * W + up16(2 * C) + up16(2 * C + 2)) + lnt_longconv_fft_bytes(2 * C) / sizeof(float) : 0;
+    return C ? (size_t)(3 * (C + 1) * blocks * 2 * W + (4 * C + 2) * W) + lnt_longconv_fft_bytes(2 * C) / sizeof(float) : 0;
 }
 
 static spectra spectra_at(float *memory, int64_t C, int64_t blocks)
 {
-    spectra s = { .C = C, .blocks = blocks };
+    spectra s = { .C = C };
     if (!C) return s;
     const int64_t all = (C + 1) * blocks * 2 * W;
-    s.in = memory, s.lags = s.in + all, s.out = s.lags + all, s.time = s.out + all, s.bins = s.time + up16(2 * C);
-    s.plan = lnt_longconv_fft_make(2 * C, s.bins + up16(2 * C + 2));
+    s.in = memory, s.lags = s.in + all, s.out = s.lags + all, s.time = s.out + all, s.bins = s.time + 2 * C * W;
+    s.plan = lnt_longconv_fft_make(2 * C, s.bins + (2 * C + 2) * W);
     return s;
 }
 
-/* Block `b` of x: its rows from `first` to below `end` become numbers `at` and on, all others zeros. */
-static void transform(const spectra *s, float *to, int64_t b, const float *x, int64_t first, int64_t end, int64_t at)
+/* Rows `first` to below `end` of x become numbers `at` and on, of all channels. */
+static void put_rows(const spectra *s, const float *x, int64_t first, int64_t end, int64_t at)
 {
-    const int64_t n = 2 * s->C;
-    for (int c = 0; c < W; c++) {
-        memset(s->time, 0, (size_t)n * sizeof *s->time);
-        for (int64_t r = first, i = at; r < end; r++, i = i + 1 == n ? 0 : i + 1) s->time[i] = x[r * W + c];
-        lnt_longconv_fft_forward(&s->plan, s->time, s->bins);
-        for (int64_t k = 0; k <= s->C; k++) {
-            float *bin = to + (k * s->blocks + b) * 2 * W + c;
-            bin[0] = s->bins[2 * k];
-            bin[W] = s->bins[2 * k + 1];
-        }
-    }
+    if (end > first) LNT_V(lnt_transpose)((int)(end - first), W, x + first * W, W, s->time + at, 2 * s->C);
 }
 
-/* One bin of all blocks: out_a = sum over J of in_J lags_{a-J}, for blocks a0 <= a < a1; the out that block a has begins at 0. */
-static void multiply(const float *in, int64_t in_blocks, const float *lags, int64_t last_lag, float *out, int64_t a0, int64_t a1)
+/* What stands in time; a block of spectra. */
+static void transform(const spectra *s, float *to)
+{
+    const int64_t n = 2 * s->C;
+    for (int c = 0; c < W; c++) lnt_longconv_fft_forward(&s->plan, s->time + c * n, s->bins + c * (n + 2));
+    LNT_V(lnt_transpose)(W, (int)(n + 2), s->bins, n + 2, to, W);
+}
+
+/* One bin of all blocks, `each` floats apart: out_a = sum over J of in_J lags_{a-J}, for blocks a0 <= a < a1; out begins with block a0. */
+static void multiply(const float *in, int64_t in_blocks, const float *lags, int64_t last_lag, float *out, int64_t a0, int64_t a1, int64_t each)
 {
     for (int64_t a = a0; a < a1; a++) {
         vf re[VECTORS], im[VECTORS];
         for (int v = 0; v < VECTORS; v++) re[v] = im[v] = v_zero();
         for (int64_t J = a > last_lag ? a - last_lag : 0; J < a && J < in_blocks; J++) {
-            const float *x = in + J * 2 * W, *y = lags + (a - J) * 2 * W;
+            const float *x = in + J * each, *y = lags + (a - J) * each;
             for (int v = 0; v < VECTORS; v++) {
                 const vf p = v_load(x + v * LNT_VL), q = v_load(x + W + v * LNT_VL), r = v_load(y + v * LNT_VL), i = v_load(y + W + v * LNT_VL);
                 re[v] = v_fma(p, r, v_fma(-q, i, re[v]));
@@ -147,26 +146,25 @@ static void multiply(const float *in, int64_t in_blocks, const float *lags, int6
             }
         }
         for (int v = 0; v < VECTORS; v++) {
-            v_store(out + (a - a0) * 2 * W + v * LNT_VL, re[v]);
-            v_store(out + (a - a0) * 2 * W + W + v * LNT_VL, im[v]);
+            v_store(out + (a - a0) * each + v * LNT_VL, re[v]);
+            v_store(out + (a - a0) * each + W + v * LNT_VL, im[v]);
         }
     }
 }
 
-/* out rows of block a += what its transform says. */
-static void transform_back(const spectra *s, const convolution *c, int64_t a, int64_t a0)
+/* out rows of block a += what its spectra, which go, say. */
+static void transform_back(const spectra *s, const convolution *c, int64_t a, float *block)
 {
-    const int64_t C = s->C, begin = c->i0 + a * C, from = c->o0 > begin ? c->o0 : begin, to = at_most(c->o1, begin + C);
-    const float scale = 1.0f / (float)(2 * C);
-    for (int w = 0; w < W; w++) {
-        for (int64_t k = 0; k <= C; k++) {
-            const float *bin = s->out + (k * s->blocks + a - a0) * 2 * W + w;
-            s->bins[2 * k] = bin[0];
-            s->bins[2 * k + 1] = bin[W];
+    const int64_t C = s->C, n = 2 * C, begin = c->i0 + a * C, from = c->o0 > begin ? c->o0 : begin, to = at_most(c->o1, begin + C);
+    const vf scale = v_set(1.0f / (float)n);
+    LNT_V(lnt_transpose)((int)(n + 2), W, block, W, s->bins, n + 2);
+    for (int w = 0; w < W; w++) lnt_longconv_fft_inverse(&s->plan, s->bins + w * (n + 2), s->time + w * n);
+    LNT_V(lnt_transpose)(W, (int)C, s->time, n, block, W);
+    for (int64_t t = from; t < to; t++)
+        for (int v = 0; v < W; v += LNT_VL) {
+            float *out = c->out + (t - c->o0) * W + v;
+            v_store(out, v_fma(scale, v_load(block + (t - begin) * W + v), v_load(out)));
         }
-        lnt_longconv_fft_inverse(&s->plan, s->bins, s->time);
-        for (int64_t t = from; t < to; t++) c->out[(t - c->o0) * W + w] += scale * s->time[t - begin];
-    }
 }
 
 /* Blocks of out count from in's first row, which no row of out is before. */
@@ -183,16 +181,20 @@ static void convolve(const convolution *c, spectra *s)
         const int64_t begin = c->i0 + a * C;
         if (begin < c->i1) direct(c, c->o0 > begin ? c->o0 : begin, at_most(c->o1, begin + C), begin, at_most(c->i1, begin + C));
     }
-    for (int64_t b = 0; b < in_blocks; b++) transform(s, s->in, b, c->in, b * C, at_most(c->i1 - c->i0, (b + 1) * C), 0);
-    for (int64_t m = 1; m <= last_lag; m++) { /* lag (m-1) C + 1 is -C + 1 of the block's */
-        const int64_t from = (m - 1) * C + 1;
-        transform(s, s->lags, m, c->h, from, at_most(c->lags, (m + 1) * C), C + 1);
+    const int64_t each = (C + 1) * 2 * W, rows = c->i1 - c->i0;
+    for (int64_t b = 0; b < in_blocks; b++) {
+        memset(s->time, 0, (size_t)(2 * C * W) * sizeof *s->time);
+        put_rows(s, c->in, b * C, at_most(rows, (b + 1) * C), 0);
+        transform(s, s->in + b * each);
     }
-    for (int64_t k = 0; k <= C; k++) {
-        const int64_t at = k * s->blocks * 2 * W;
-        multiply(s->in + at, in_blocks, s->lags + at, last_lag, s->out + at, a0, a1);
+    for (int64_t m = 1; m <= last_lag; m++) { /* lags before mC stand at the end */
+        memset(s->time, 0, (size_t)(2 * C * W) * sizeof *s->time);
+        put_rows(s, c->h, m * C, at_most(c->lags, (m + 1) * C), 0);
+        put_rows(s, c->h, (m - 1) * C + 1, at_most(c->lags, m * C), C + 1);
+        transform(s, s->lags + m * each);
     }
-    for (int64_t a = a0; a < a1; a++) transform_back(s, c, a, a0);
+    for (int64_t k = 0; k < each; k += 2 * W) multiply(s->in + k, in_blocks, s->lags + k, last_lag, s->out + k, a0, a1, each);
+    for (int64_t a = a0; a < a1; a++) transform_back(s, c, a, s->out + (a - a0) * each);
 }
 
 /* ---- strips -------------------------------------------------------------------------------------------------------------------------------- */
