@@ -25,8 +25,8 @@ static float weight(const lnt_heads_conv_args *a, int64_t l, int64_t h)
 }
 
 /* A head of a sequence: its rows and those of its past in front, row 0 the oldest that any token sees. Scratch: all keys and values [rows,K],
- * [rows,V], a block of each transposed [.,BLOCK], and of queries, outputs or cotangents, scores; the weights with falling lags, weights[top - l] that of lag l;
- * backward: gradients as the values they are of. */
+ * [rows,V], a block of each transposed [.,BLOCK], and of queries, outputs or cotangents, scores; the weights with falling lags, weights[top - l]
+ * that of lag l; backward: gradients as the values they are of. */
 typedef struct {
     const lnt_heads_conv_args *a;
     int64_t n, h, len, past, rows, lags, top, B;

@@ -1,5 +1,6 @@
 /* What the long convolutions are checked on. Lengths sit around the blocks of 8 and 64 rows and, where the chunk length 16 is asked for, around
- * blocks that are transformed; filters are shorter and longer than sequences, states shorter and longer than filters; channels sit around strips of 16. */
+ * blocks that are transformed; filters are shorter and longer than sequences, states shorter and longer than filters; channels sit around strips
+ * of 16. */
 #include "recurrence/longconv/longconv.h"
 
 #define CHANNELS(D, L) { { "D", D }, { "L", L } }
