@@ -1,5 +1,6 @@
 /* Identities of the recurrences, over descriptions: splitting and handing over, packing, causality, resets, states in place, families; and the
- * program's node. What an operator has decides which hold for it; a test that meets an input it cannot change fails. */
+ * program's node. What an operator has decides which hold for it; a test that meets an input it cannot change fails.
+ * Long: an identity each, and operators bring theirs. */
 #include "recurrence_check.h"
 
 #include <math.h>
