@@ -10,7 +10,17 @@ LNT_DECLARE_VARIANTS(const lnt_recur_impl, lnt_longconv_row);
 LNT_DECLARE_VARIANTS(const lnt_recur_impl, lnt_heads_conv_block);
 LNT_DECLARE_VARIANTS(const lnt_recur_impl, lnt_heads_conv_row);
 
-static const lnt_recur_impl *const impls[] = { LNT_VARIANTS(lnt_longconv_block), LNT_VARIANTS(lnt_longconv_row), &lnt_longconv_reference, NULL };
+#ifdef LINNET_CUDA
+extern const lnt_recur_impl lnt_longconv_block_cuda, lnt_longconv_recurrent_cuda; /* longconv_cuda.cu */
+#endif
+
+static const lnt_recur_impl *const impls[] = {
+#ifdef LINNET_CUDA
+    &lnt_longconv_block_cuda,         &lnt_longconv_recurrent_cuda,
+#endif
+    LNT_VARIANTS(lnt_longconv_block), LNT_VARIANTS(lnt_longconv_row),
+    &lnt_longconv_reference,          NULL,
+};
 static const lnt_recur_impl *const heads_impls[] = { LNT_VARIANTS(lnt_heads_conv_block), LNT_VARIANTS(lnt_heads_conv_row),
                                                      &lnt_heads_conv_reference, NULL };
 
