@@ -86,6 +86,13 @@ static int print_text(job *k, const int32_t *ids, int64_t n)
     return 0;
 }
 
+/* Bytes of a word as a message shows it. */
+static int word_length(const char *at)
+{
+    const size_t n = strcspn(at, " \t\r\n,[]");
+    return n < 60 ? (int)n : 60;
+}
+
 /* Whole numbers with anything of " \t\r\n,[]" between them. */
 static int decode(job *k, const char *text, size_t bytes)
 {
@@ -99,7 +106,7 @@ static int decode(job *k, const char *text, size_t bytes)
         errno = 0;
         const long long id = strtoll(at, &stop, 10);
         if (stop == at || stop > end || errno || id < INT32_MIN || id > INT32_MAX)
-            code = say_error(NULL, "Without --decode the input is text.", "\"%.*s\" is no id", (int)strcspn(at, " \t\r\n,[]") & 63, at);
+            code = say_error(NULL, "Without --decode the input is text.", "\"%.*s\" is no id", word_length(at), at);
         else ids[n++] = (int32_t)id;
         at = stop;
     }

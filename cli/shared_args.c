@@ -155,5 +155,6 @@ int read_input(const char *path, const char *what, char **text, size_t *bytes)
         return 0;
     }
     free(*text);
+    *text = NULL; /* whoever asked frees it too */
     return memory ? EXIT_USER : say_error(NULL, NULL, "out of memory");
 }

@@ -46,5 +46,8 @@ def tokenize_refuses(folder):
     refused("tokenize", "bytes", "--text", "x", "--special", says=["--decode"])
     refused("tokenize", "bytes", "--text", "1", "--decode", "--pieces", says=["--pieces"])
     refused("tokenize", "bytes", Path(folder) / "nothing", says=["cannot open"])
+    for more in ([], ["--decode"], ["--lines"]):
+        refused("tokenize", "bytes", folder, *more, says=["cannot read"])
+    refused("tokenize", "bytes", "--decode", "--text", "7 " + 64 * "x", says=[60 * "x"])
     (Path(folder) / "tokenizer.json").write_text('{"model":{"type":"WordPiece","vocab":{}}}')
     refused("tokenize", folder, "--text", "x", says=["model WordPiece is not offered", "BPE or Unigram"])
