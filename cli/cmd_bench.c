@@ -60,6 +60,7 @@ static void json_machine(json_line *j, const linnet_context *c, const output_arg
     line_real(j, "machine_f32_flops", rates->f32_flops);
     line_real(j, "machine_bf16_flops", rates->bf16_flops);
     line_real(j, "machine_copy_bytes", rates->copy_bytes);
+    if (rates->exponentials > 0) line_real(j, "machine_exponentials", rates->exponentials);
     line_int(j, "machine_f32_size", rates->f32_size);
     line_int(j, "machine_bf16_size", rates->bf16_size);
 }
@@ -92,13 +93,15 @@ static int record(const linnet_context *c, const output_args *out, const linnet_
 /* Measure the machine and print what it reaches. */
 static int measure(linnet_context *c, const output_args *out, linnet_machine_rates *rates)
 {
-    char f32[SAY_TEXT], bf16[SAY_TEXT], copy[SAY_TEXT];
+    char f32[SAY_TEXT], bf16[SAY_TEXT], copy[SAY_TEXT], exponentials[SAY_TEXT];
     linnet_status s = linnet_bench_machine(c, rates);
     if (s != LINNET_OK) return say_status(c, s);
     if (!out->json)
-        printf("%s; %s\nproducts: float32 %lld^3 %sFLOP/s, bf16 %lld^3 %sFLOP/s; copy %sB/s (read plus write)\n\n", processor(), linnet_machine(c),
+        printf("%s; %s\nproducts: float32 %lld^3 %sFLOP/s, bf16 %lld^3 %sFLOP/s; copy %sB/s (read plus write)", processor(), linnet_machine(c),
                (long long)rates->f32_size, say_rate(f32, rates->f32_flops), (long long)rates->bf16_size, say_rate(bf16, rates->bf16_flops),
                say_rate(copy, rates->copy_bytes));
+    if (!out->json && rates->exponentials > 0) printf("; float32 exponentials %s/s", say_rate(exponentials, rates->exponentials));
+    if (!out->json) printf("\n\n");
     fflush(stdout);
     return 0;
 }

@@ -343,6 +343,8 @@ typedef struct {
     /* A checkpoint folder to begin with: its model, weights and (unless `tokenizer` says another) tokenizer, and a fresh optimizer; the configuration
      * handed over is NULL then. Resuming, it says nothing. NULL: weights are drawn. */
     const char *init;
+    double warmup_from;           /* learning rate at which the warm-up begins; 0: its steps rise evenly from none */
+    int32_t no_separator_loss;    /* 1: the separator of documents is read, and nothing is asked to predict it */
 } linnet_train_options;
 #define LINNET_TRAIN_OPTIONS_INIT                                                                                                   \
     { sizeof(linnet_train_options), NULL, 0, NULL, 0.1,                        /* texts n_texts held_out held_out_share */          \
@@ -350,7 +352,7 @@ typedef struct {
       8, 256, 1, 2e-3, 0.1, LINNET_WARMUP_AUTO,                           /* batch length accumulate rate share of it warmup */     \
       0.9, 0.95, 1e-8, 0.1, 1.0, 1,                                         /* beta1 beta2 epsilon weight_decay clip seed */        \
       250, 65536, 250, 0, LINNET_RECOMPUTE_NONE, NULL, NULL, LINNET_F32, NULL, 0, /* eval_every eval_tokens save_every isolate */ \
-      NULL, NULL }                                                                            /* field init */
+      NULL, NULL, 0, 0 }                                                     /* field init warmup_from no_separator_loss */
 
 /* Train `config` and leave in `out`: config.json, model.safetensors, tokenizer.json, train_state.safetensors (optimizer moments, random and data
  * position) and log.jsonl. Resuming, config may be NULL, and must be the checkpoint's otherwise. One call at a time may train in a folder; a loss or
@@ -478,6 +480,7 @@ typedef struct {
     double f32_flops, bf16_flops; /* square matrix products (oneDNN, cuBLASLt) of random numbers, per second */
     double copy_bytes;            /* read plus write, per second */
     int64_t f32_size, bf16_size;  /* rows and columns of those matrices */
+    double exponentials;          /* e^x of float32, by the vector code of the operators, per second; 0 on a GPU */
 } linnet_machine_rates;
 LINNET_API linnet_status linnet_bench_machine(linnet_context *c, linnet_machine_rates *out);
 

@@ -1,8 +1,10 @@
-/* What this machine could do at most: matrix products and a copy, on random numbers. */
+/* What this machine could do at most: matrix products and a copy, on random numbers, and exponentials. */
 #include <math.h>
 #include <string.h>
 
 #include "bench/measure.h"
+#include "simd/variant.h"
+#include "core/cpu.h"
 #include "core/border.h"
 #include "core/memory.h"
 #include "core/threads.h"
@@ -63,6 +65,29 @@ static linnet_status copy_rate_cpu(lnt_ctx *c, double *rate)
     return s;
 }
 
+/* Each thread's from and to its own first-level cache. */
+typedef void exponentials(const float *x, float *y, int64_t n, int64_t rounds);
+LNT_DECLARE_VARIANTS(exponentials, lnt_exponentials);
+static linnet_status exponential_rate(lnt_ctx *c, double *rate)
+{
+    enum { N = 1024, TIMES = 4096 };
+    const size_t bytes = lnt_bytes((size_t)lnt_threads(c), 2 * N * sizeof(float));
+    float *room = lnt_alloc(bytes);
+    double best = INFINITY;
+    if (!room) return lnt_fail_memory(c, bytes);
+    for (int64_t i = 0; i < (int64_t)lnt_threads(c) * 2 * N; i++) room[i] = -(float)(i % N) / N;
+    for (int i = 0; i <= ROUNDS; i++) {
+        lnt_watch_begin(c);
+#pragma omp parallel for num_threads(lnt_threads(c)) schedule(static)
+        for (int t = 0; t < lnt_threads(c); t++) LNT_PICK(lnt_exponentials)(room + (int64_t)t * 2 * N, room + ((int64_t)t * 2 + 1) * N, N, TIMES);
+        const double t = lnt_watch_end(c);
+        if (i && t < best) best = t;
+    }
+    lnt_free(room);
+    *rate = (double)lnt_threads(c) * N * TIMES / best;
+    return LINNET_OK;
+}
+
 static linnet_status copy_rate_cuda(lnt_ctx *c, double *rate)
 {
     const size_t bytes = (size_t)2 << 30; /* the second level cache holds 60 MB */
@@ -93,6 +118,7 @@ linnet_status linnet_bench_machine(linnet_context *c, linnet_machine_rates *out)
     LNT_TRY(product_rate(c, LINNET_F32, &r.f32_flops));
     LNT_TRY(product_rate(c, LINNET_BF16, &r.bf16_flops));
     LNT_TRY((lnt_on_cuda(c) ? copy_rate_cuda : copy_rate_cpu)(c, &r.copy_bytes));
+    if (!lnt_on_cuda(c)) LNT_TRY(exponential_rate(c, &r.exponentials));
     LNT_GIVE(out, r);
     return LINNET_OK;
 }

@@ -48,6 +48,7 @@ static const range of_train[] = {
     FIELD(O, learning_rate, F64, 0, 1e3),
     FIELD(O, min_learning_rate_share, F64, 0, 1),
     FIELD(O, warmup, I64, LINNET_WARMUP_AUTO, ENDLESS),
+    FIELD(O, warmup_from, F64, 0, 1e3),
     FIELD(O, beta1, F64, 0, 0.999999),
     FIELD(O, beta2, F64, 0, 0.99999999),
     FIELD(O, epsilon, F64, 1e-30, 1),

@@ -41,6 +41,8 @@ static const setting settings[] = {
     OPTION(weights, DTYPE, .optional = true),
     OPTION(train_tokenizer, INT64, .optional = true, .most = INT32_MAX),
     {.key = "option.dtype", .kind = DTYPE, .optional = true, .offset = offsetof(lnt_run_settings, dtype)},
+    OPTION(warmup_from, DOUBLE, .optional = true),
+    OPTION(no_separator_loss, INT, .optional = true, .most = 1),
     RUN(steps, INT64, .most = 1e15),
     RUN(step, INT64, .most = 1e15),
     RUN(tokens, INT64, .most = 9e15),

@@ -19,7 +19,7 @@ typedef struct {
     int64_t lengthened; /* the run had ended with so many steps, and is to go on; 0: not so */
 } lnt_run_settings;
 
-enum { LNT_SETTINGS = 30 }; /* more than there are */
+enum { LNT_SETTINGS = 38 }; /* more than there are */
 
 /* Whether o.given has the name. */
 bool lnt_settings_given(const linnet_train_options *o, const char *name);

@@ -74,7 +74,10 @@ static int64_t warmup(const run *r)
 static double learning_rate(void *user, int64_t step)
 {
     const run *r = user;
-    return linnet_learning_rate(step, r->s.at.steps, warmup(r), r->s.o.learning_rate, r->s.o.min_learning_rate_share);
+    const double from = r->s.o.warmup_from, peak = r->s.o.learning_rate;
+    const int64_t steps = warmup(r);
+    if (from > 0 && step < steps) return from + (peak - from) * (double)step / (double)steps;
+    return linnet_learning_rate(step, r->s.at.steps, steps, peak, r->s.o.min_learning_rate_share);
 }
 
 static int next_batch(void *user, int64_t step, int64_t micro, linnet_micro_batch *b)
@@ -88,6 +91,8 @@ static int next_batch(void *user, int64_t step, int64_t micro, linnet_micro_batc
     b->targets = r->targets;
     b->tokens = r->s.o.batch * L;
     b->sequences = r->s.o.batch;
+    for (int64_t i = 0; r->s.o.no_separator_loss && i < b->tokens; i++)
+        if (r->targets[i] == r->text->separator) r->targets[i] = -1;
     if (r->s.o.isolate_documents && r->text->separator >= 0) {
         b->sequences = cut_documents(r);
         b->cu_seqlens = r->cu;

@@ -195,6 +195,28 @@ def warm_up(folder):
     told = rates("b", "--warmup", "40")
     assert math.isclose(told[-1], 2e-3 * 20 / 40), told
     assert "at most a fifth" in linnet("train", "--help").out
+    from_there = rates("c", "--warmup", "4", "--warmup-from", "1e-6")
+    expected = [1e-6 + (2e-3 - 1e-6) * i / 4 for i in range(5)]
+    assert all(math.isclose(a, b, rel_tol=1e-5) for a, b in zip(from_there, expected)), from_there
+
+
+@case("--no-separator-loss asks for no separator, and changes nothing where there is none")
+def no_separator_loss(folder):
+    def losses(name, files, *more):
+        linnet("train", *files, "--out", folder / name, *SMALL, "--train-tokenizer", "300", *more)
+        return [json.loads(line)["loss"] for line in (folder / name / "log.jsonl").read_text().splitlines()]
+    text = text_file().read_text()[:4000]
+    pieces = []
+    for i in range(0, 4000, 40):  # a separator in every window
+        pieces.append(folder / f"{i:04}.txt")
+        pieces[-1].write_text(text[i : i + 40])
+    whole = [folder / "whole.txt", folder / "held.txt"]
+    whole[0].write_text(text)
+    whole[1].write_text(text_file().read_text()[4000:6000])
+    with_it, without = losses("a", pieces), losses("b", pieces, "--no-separator-loss")
+    assert with_it[0] != without[0] and len(with_it) == len(without), (with_it, without)
+    held = ["--held-out", whole[1]]
+    assert losses("c", whole[:1], *held)[:5] == losses("d", whole[:1], *held, "--no-separator-loss")[:5]
 
 
 # ---- resuming ------------------------------------------------------------------------------------------------------------------
@@ -211,7 +233,7 @@ def settings_of_the_checkpoint(folder):
     before = files_below(out)
     resume = ["train", text_file(), "--out", out, "--held-out", held, "--resume"]
     for flag, value, kept in (("batch", "3", "2"), ("length", "16", "32"), ("accumulate", "1", "2"), ("learning-rate", "0.1", "0.002"),
-                              ("min-learning-rate-share", "0.5", "0.1"), ("warmup", "3", "2"), ("beta1", "0.8", "0.9"), ("beta2", "0.8", "0.95"),
+                              ("min-learning-rate-share", "0.5", "0.1"), ("warmup", "3", "2"), ("warmup-from", "0.5", "0"), ("beta1", "0.8", "0.9"), ("beta2", "0.8", "0.95"),
                               ("epsilon", "1e-06", "1e-08"), ("weight-decay", "0", "0.1"), ("clip", "0", "1"), ("seed", "2", "1"),
                               ("held-out-share", "0.2", "0.1"), ("eval-every", "5", "10"), ("eval-tokens", "0", "512"), ("save-every", "4", "5"),
                               ("recompute", "cheap", "0"), ("minutes", "5", "0"), ("steps", "30", "20"), ("dtype", "f32", "bf16"),
