@@ -11,7 +11,7 @@
 #ifndef LNT_OPS_ROWS_CUH
 #define LNT_OPS_ROWS_CUH
 
-#include "device/cuda.cuh"
+#include "device/functions.cuh"
 
 extern "C" {
 #include "ops/kernels.h"
@@ -200,18 +200,6 @@ template <int U> __device__ __forceinline__ void get_weights(float (&x)[U], cons
 }
 
 /* ---- functions ---------------------------------------------------------------------------------------------------------------------- */
-
-/* The sigmoid by the special-function unit: 2^x within 2 ulp plus half an ulp of x for each unit of |x log2 e|, the reciprocal within 1 ulp. */
-__device__ __forceinline__ float sigmoid_of(float x)
-{
-    float e, r;
-    asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(e) : "f"(x * -1.4426950408889634f));
-    asm("rcp.approx.ftz.f32 %0, %1;" : "=f"(r) : "f"(1.0f + e));
-    return r;
-}
-
-/* log(1 + e^x) without overflow. */
-__device__ __forceinline__ float softplus_of(float x) { return fmaxf(x, 0.0f) + log1pf(expf(-fabsf(x))); }
 
 /* The activations up to LNT_TANH: what gates of norms and convolutions are compiled for. Their registers are counted: with all activations a
  * gated norm spilled eleven more. */

@@ -44,7 +44,7 @@ template <int D> __global__ void __launch_bounds__(256) rows_kernel(const __grid
             load_pack<E>(y, a.d_o + row * D + lane * E);
 #pragma unroll
             for (int i = 0; i < E; i++) delta += x[i] * y[i];
-            shift = a.lse[row] * 1.44269504088896341f;
+            shift = a.lse[row] * (float)LNT_LOG2E;
         }
         delta = warp_sum(delta);
         if (lane == 0) a.shift[to + r] = shift, a.delta[to + r] = delta;
@@ -178,7 +178,7 @@ __global__ void __launch_bounds__(THREADS, 1)
         for (int j = 0; j < 8; j++) {
             const float2 shift = *(const float2 *)&s.shift[stage][8 * j + two];
 #pragma unroll
-            for (int i = 0; i < 4; i++) x[4 * j + i] = power2(x[4 * j + i] * a.scale2 - (i % 2 ? shift.y : shift.x));
+            for (int i = 0; i < 4; i++) x[4 * j + i] = fast_exp2(x[4 * j + i] * a.scale2 - (i % 2 ? shift.y : shift.x));
         }
 #pragma unroll
         for (int j = 0; j < 4; j++) wgmma_operand(p[j], x, j);
@@ -278,7 +278,7 @@ __global__ void __launch_bounds__(THREADS, 1)
                 if (!sees(a.window, ahead + i / 2 % 2 * 8 - i / 4 * 8 - i % 2)) x[i] = -INFINITY;
         }
 #pragma unroll
-        for (int i = 0; i < 32; i++) dp[i] = power2(x[i] * a.scale2 - shift[i / 2 % 2]) * (dp[i] - delta[i / 2 % 2]);
+        for (int i = 0; i < 32; i++) dp[i] = fast_exp2(x[i] * a.scale2 - shift[i / 2 % 2]) * (dp[i] - delta[i / 2 % 2]);
     };
     auto round_it = [&] {
 #pragma unroll
@@ -316,7 +316,7 @@ template <int D> void launch(const lnt_recur_args *r, const CUtensorMap (&m)[4],
     problem a = {.o = (const bf16 *)r->o, .d_o = (const bf16 *)r->do_, .lse = (const float *)r->lse, .dq = (bf16 *)r->dq, .dk = (bf16 *)r->dk,
                  .dv = (bf16 *)r->dv, .shift = nullptr, .delta = nullptr, .cu = r->cu_seqlens_device, .sequences = r->sequences, .tokens = r->tokens,
                  .offset = r->offset, .window = r->window, .blocks = blocks_of(r->tokens, r->sequences, B), .tiles = 0, .Hk = r->Hk, .Hq = r->Hq,
-                 .scale = (float)r->scale, .scale2 = (float)(r->scale * 1.4426950408889634)};
+                 .scale = (float)r->scale, .scale2 = (float)(r->scale * LNT_LOG2E)};
     a.shift = (float *)r->workspace;
     a.delta = a.shift + a.Hq * a.blocks * B;
     rows_kernel<D><<<dim3((unsigned)a.blocks, (unsigned)a.Hq), 256, 0, stream>>>(a);

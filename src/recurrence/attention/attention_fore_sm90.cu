@@ -117,12 +117,12 @@ __global__ void __launch_bounds__(THREADS, 1) forward_kernel(const __grid_consta
             for (int i = 0; i < KEYS / 8; i++) top = fmaxf(top, fmaxf(x[4 * i + 2 * r], x[4 * i + 2 * r + 1]));
             top = quad_max(top);
             const float shift = top == -INFINITY ? 0.f : top * a.scale2; /* nothing seen yet */
-            fade[r] = power2(most[r] * a.scale2 - shift);
+            fade[r] = fast_exp2(most[r] * a.scale2 - shift);
             most[r] = top;
 #pragma unroll
             for (int i = 0; i < KEYS / 8; i++) {
-                x[4 * i + 2 * r] = power2(x[4 * i + 2 * r] * a.scale2 - shift);
-                x[4 * i + 2 * r + 1] = power2(x[4 * i + 2 * r + 1] * a.scale2 - shift);
+                x[4 * i + 2 * r] = fast_exp2(x[4 * i + 2 * r] * a.scale2 - shift);
+                x[4 * i + 2 * r + 1] = fast_exp2(x[4 * i + 2 * r + 1] * a.scale2 - shift);
                 part += x[4 * i + 2 * r] + x[4 * i + 2 * r + 1];
             }
             sum[r] = sum[r] * fade[r] + part;
@@ -176,7 +176,7 @@ template <int D> void launch(const lnt_recur_args *r, const CUtensorMap (&m)[3],
 {
     const problem a = { .o = (bf16 *)r->o, .lse = (float *)r->lse, .cu = r->cu_seqlens_device, .sequences = r->sequences, .offset = r->offset,
                         .window = r->window, .tiles = blocks_of(r->tokens, r->sequences, OWN), .Hk = r->Hk, .Hq = r->Hq,
-                        .scale2 = (float)(r->scale * 1.4426950408889634) };
+                        .scale2 = (float)(r->scale * LNT_LOG2E) };
     cudaFuncSetAttribute(forward_kernel<D>, cudaFuncAttributeMaxDynamicSharedMemorySize, (int)shared_bytes<D>);
     forward_kernel<D><<<(unsigned)(a.tiles * a.Hq), THREADS, shared_bytes<D>, stream>>>(a, m[0], m[1], m[2]);
 }

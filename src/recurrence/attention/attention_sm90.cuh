@@ -2,6 +2,7 @@
 #ifndef LNT_ATTENTION_SM90_CUH
 #define LNT_ATTENTION_SM90_CUH
 
+#include "device/functions.cuh"
 #include "device/wgmma.cuh"
 
 extern "C" {
@@ -68,13 +69,6 @@ __device__ __forceinline__ void take_work(int heads, int64_t tiles, int *head, i
     const int64_t wide = heads - s * SECTION < SECTION ? heads - s * SECTION : SECTION;
     *head = (int)(s * SECTION + rest % wide);
     *tile = rest / wide;
-}
-
-__device__ __forceinline__ float power2(float x)
-{
-    float y;
-    asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
-    return y;
 }
 
 /* `count` blocks of 64 rows from `row`, head h. */

@@ -149,7 +149,7 @@ __global__ __launch_bounds__(GATES_THREADS) void decay_gates_gradient(const __gr
         if (lane == 0) {
             reads[c] = r;
             writes[c] = w;
-            dead[c] = exp2f(g * (float)DECAY_LOG2E) == 0.0f;
+            dead[c] = exp2f(g * (float)LNT_LOG2E) == 0.0f;
         }
     }
     __syncthreads();
@@ -189,7 +189,7 @@ __global__ __launch_bounds__(GATES_THREADS) void decay_gates_gradient(const __gr
             const int64_t t = at.first + c * a.chunk + 2 * lane + j;
             if (2 * lane >= a.chunk || t >= at.last) continue;
             const float g = decay_gate(x, t, h);
-            const float dg = g == DECAY_FLOOR ? 0.0f : base[c] + writes_before[j] + reads_after[j] + (a.intra ? a.intra[(int64_t)h * x.T + t] : 0.0f);
+            const float dg = lnt_gate_shut(g) ? 0.0f : base[c] + writes_before[j] + reads_after[j] + (a.intra ? a.intra[(int64_t)h * x.T + t] : 0.0f);
             if (a.dg) a.dg[t * x.Hv + h] = dg;
             total += dg;
         }

@@ -2,7 +2,7 @@
 #ifndef LNT_DECAY_CUDA_CUH
 #define LNT_DECAY_CUDA_CUH
 
-#include "device/cuda.cuh"
+#include "recurrence/chunk/gates.cuh"
 
 extern "C" {
 #include "recurrence/decay/decay.h"
@@ -162,28 +162,10 @@ static inline const char *decay_too_wide(const void *args, bool backward)
 
 /* ---- factors of a chunk ------------------------------------------------------------------------------------------------------------- */
 
-/* A gate below counts as this: its exponential is 0 in float32 and an exact reset (g = -inf) needs no other provision. NaN passes. */
-static constexpr float DECAY_FLOOR = -128.0f;
-static constexpr double DECAY_LOG2E = 1.4426950408889634;
-
 __device__ __forceinline__ float decay_gate(const decay_cut &x, int64_t t, int h)
 {
-    const float g = x.g ? x.g[t * x.Hv + h] : x.g_head ? x.g_head[h] : 0.0f;
-    return g < DECAY_FLOOR ? DECAY_FLOOR : g;
+    return lnt_gate(x.g ? x.g[t * x.Hv + h] : x.g_head ? x.g_head[h] : 0.0f);
 }
-
-/* Inclusive sums of a chunk's gates in units of log 2, each as two floats: differences keep float32's relative accuracy at any size of the sums
- * (float32 sums lose 2e-5 at g = -40). */
-struct decay_sum {
-    float hi, lo;
-};
-__device__ __forceinline__ decay_sum decay_split(double b)
-{
-    const float hi = (float)b;
-    return { hi, (float)(b - hi) };
-}
-/* e^{b_i - b_j} */
-__device__ __forceinline__ float decay_between(decay_sum i, decay_sum j) { return exp2f((i.hi - j.hi) + (i.lo - j.lo)); }
 
 /* The logarithms to base 2 of a token's factors, where a pass has any. A factor of 2^-1000 is 0, and no sum with it is no number.
  * EXACT: to a double's accuracy, which float32 rows need and bf16 ones do not. */
@@ -195,7 +177,7 @@ template <bool EXACT> __device__ __forceinline__ double decay_reads(const decay_
 }
 __device__ __forceinline__ double decay_writes(const decay_cut &x, int64_t t, int h)
 {
-    const double y = x.writes ? x.writes[t * x.Hv + h] * DECAY_LOG2E : 0.0;
+    const double y = x.writes ? x.writes[t * x.Hv + h] * LNT_LOG2E : 0.0;
     return y < DECAY_NOTHING ? DECAY_NOTHING : y;
 }
 

@@ -19,7 +19,7 @@ struct general_tile {
     float *value; /* [C][DECAY_BLOCK] */
     float *P;     /* [C][C+1] */
     float *gate, *read, *write; /* [C], total after them */
-    decay_sum *reader, *writer; /* [C] logs of decays and factors up to a row that reads, and to one that has written */
+    lnt_gate_sum *reader, *writer; /* [C] logs of decays and factors up to a row that reads, and to one that has written */
 };
 static constexpr int KEY = 20;
 
@@ -34,7 +34,7 @@ __device__ __forceinline__ general_tile general_carve(float *base, int D)
     w.key = base;
     w.S = w.key + D * KEY;
     w.value = w.S + D * DECAY_BLOCK;
-    w.reader = (decay_sum *)(w.value + C * DECAY_BLOCK);
+    w.reader = (lnt_gate_sum *)(w.value + C * DECAY_BLOCK);
     w.writer = w.reader + C;
     w.gate = (float *)(w.writer + C);
     w.read = w.gate + C;
@@ -58,12 +58,12 @@ __device__ static void general_factors(const decay_cut &x, general_tile w, int64
             if (j == i) upto = all;
         }
         const double reads = i < n ? decay_reads<true>(x, t + i, h) : 0.0, writes = i < n ? decay_writes(x, t + i, h) : 0.0;
-        w.reader[i] = decay_split(upto * DECAY_LOG2E + reads);
-        w.writer[i] = decay_split(upto * DECAY_LOG2E - writes);
-        const float in = x.scale * exp2f((float)(upto * DECAY_LOG2E + reads)), out = exp2f((float)((all - upto) * DECAY_LOG2E + writes));
+        w.reader[i] = lnt_gate_split(upto * LNT_LOG2E + reads);
+        w.writer[i] = lnt_gate_split(upto * LNT_LOG2E - writes);
+        const float in = x.scale * exp2f((float)(upto * LNT_LOG2E + reads)), out = exp2f((float)((all - upto) * LNT_LOG2E + writes));
         w.read[i] = reverse ? out : in;
         w.write[i] = reverse ? in : out;
-        if (i == 0) w.write[C] = exp2f((float)(all * DECAY_LOG2E));
+        if (i == 0) w.write[C] = exp2f((float)(all * LNT_LOG2E));
     }
     __syncthreads();
 }
@@ -132,7 +132,7 @@ __global__ __launch_bounds__(THREADS) void decay_general_states(const __grid_con
         general_write(w, a.K);
     }
     const int64_t slot = at.slot * x.Hv + h;
-    if (threadIdx.x == 0 && block == 0) a.decay[slot] = exp2f((float)(all * DECAY_LOG2E));
+    if (threadIdx.x == 0 && block == 0) a.decay[slot] = exp2f((float)(all * LNT_LOG2E));
     if (first + lane < a.W)
         for (int k = warp; k < a.K; k += THREADS / 32) a.X[(slot * a.K + k) * a.W + first + lane] = w.S[k * DECAY_BLOCK + lane];
 }
@@ -184,7 +184,7 @@ __global__ __launch_bounds__(THREADS) void decay_general_read(const __grid_const
             for (int d = 0; d < a.D; d++) sum += w.query[i * (a.D + 1) + d] * w.key[d * KEY + j];
             const bool seen = a.reverse ? j >= i : j <= i;
             w.P[i * (C + 1) + j] = !seen ? 0.0f : sum * x.scale *
-                                       (a.reverse ? decay_between(w.reader[j], w.writer[i]) : decay_between(w.reader[i], w.writer[j]));
+                                       (a.reverse ? lnt_gate_between(w.reader[j], w.writer[i]) : lnt_gate_between(w.reader[i], w.writer[j]));
         }
         float acc[4] = { 0 };
         for (int d = 0; d < a.D; d++) {
@@ -250,7 +250,7 @@ __global__ __launch_bounds__(THREADS) void decay_general_pairs(const __grid_cons
             float qk = 0, dov = 0;
             for (int d = 0; d < a.K; d++) qk += q[i * (a.K + 1) + d] * k[j * (a.K + 1) + d];
             for (int d = 0; d < a.W; d++) dov += d_o[i * (a.W + 1) + d] * v[j * (a.W + 1) + d];
-            w.P[i * (C + 1) + j] = j < i ? x.scale * decay_between(w.reader[i], w.writer[j]) * qk * dov : 0.0f;
+            w.P[i * (C + 1) + j] = j < i ? x.scale * lnt_gate_between(w.reader[i], w.writer[j]) * qk * dov : 0.0f;
         }
         __syncthreads();
         const int i = (int)threadIdx.x;

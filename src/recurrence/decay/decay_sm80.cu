@@ -43,14 +43,7 @@ __device__ __forceinline__ void store_shared(uint32_t address, uint32_t x)
     asm volatile("st.shared.b32 [%0], %1;" ::"r"(address), "r"(x) : "memory");
 }
 
-/* 2^x; 0 below 2^-126 */
-__device__ __forceinline__ float power_of_two(float x)
-{
-    float y;
-    asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
-    return y;
-}
-__device__ __forceinline__ float tile_between(float hi_i, float lo_i, float hi_j, float lo_j) { return power_of_two((hi_i - hi_j) + (lo_i - lo_j)); }
+__device__ __forceinline__ float tile_between(float hi_i, float lo_i, float hi_j, float lo_j) { return fast_exp2((hi_i - hi_j) + (lo_i - lo_j)); }
 
 /* The head of x that value head h reads. */
 __device__ __forceinline__ int head_of(const decay_rows &x, const decay_cut &c, int h)
@@ -92,14 +85,14 @@ __device__ __forceinline__ void tile_gates(const decay_cut &x, int64_t t, int64_
 __device__ __forceinline__ void put_factors(const decay_cut &x, tile_factors *f, const float (&g)[2], int64_t t, int64_t last, int h, bool reverse)
 {
     const int lane = (int)threadIdx.x % 32;
-    double b[2], all = ((double)g[0] + g[1]) * DECAY_LOG2E;
+    double b[2], all = ((double)g[0] + g[1]) * LNT_LOG2E;
 #pragma unroll
     for (int o = 1; o < 32; o <<= 1) {
         const double left = __shfl_up_sync(~0u, all, o);
         if (lane >= o) all += left;
     }
     b[1] = all;
-    b[0] = all - g[1] * DECAY_LOG2E;
+    b[0] = all - g[1] * LNT_LOG2E;
     all = __shfl_sync(~0u, all, 31);
 #pragma unroll
     for (int j = 0; j < 2; j++) {
@@ -108,7 +101,7 @@ __device__ __forceinline__ void put_factors(const decay_cut &x, tile_factors *f,
             reads = decay_reads<false>(x, t + 2 * lane + j, h);
             writes = decay_writes(x, t + 2 * lane + j, h);
         }
-        const decay_sum s = decay_split(b[j] + reads), w = decay_split(b[j] - writes);
+        const lnt_gate_sum s = lnt_gate_split(b[j] + reads), w = lnt_gate_split(b[j] - writes);
         const float in = x.scale * exp2f((float)(b[j] + reads)), out = exp2f((float)(all - b[j] + writes));
         f->hi[2 * lane + j] = s.hi;
         f->lo[2 * lane + j] = s.lo;
@@ -265,7 +258,7 @@ __global__ __launch_bounds__(THREADS, 2) void decay_tiles_states(const __grid_co
     for (int o = 16; o; o >>= 1) all += __shfl_xor_sync(~0u, all, o);
     if (threadIdx.x % 32 == 0) sums[warp] = all;
     __syncthreads();
-    if (threadIdx.x == 0) a.decay[slot] = GATED ? exp2f((float)((sums[0] + sums[1] + sums[2] + sums[3]) * DECAY_LOG2E)) : 1.0f;
+    if (threadIdx.x == 0) a.decay[slot] = GATED ? exp2f((float)((sums[0] + sums[1] + sums[2] + sums[3]) * LNT_LOG2E)) : 1.0f;
     const float factor = !GATED && a.reverse ? x.scale : 1.0f;
     float *to = a.X + slot * K * V;
     each_element<K, V>(S, [&](float &s, int d, int e) { to[d * V + e] = factor * s; });

@@ -118,7 +118,7 @@ __global__ __launch_bounds__(32) void stable_sums(const __grid_constant__ decay_
     }
     n.put(w.n + slot * a.K, a.K);
     sum = warp_sum(sum);
-    if (threadIdx.x == 0) w.fade[slot] = exp2f(sum * (float)DECAY_LOG2E);
+    if (threadIdx.x == 0) w.fade[slot] = exp2f(sum * (float)LNT_LOG2E);
 }
 
 /* s n_t.q_t, D_t, and the n behind a sequence. */
@@ -214,7 +214,7 @@ __global__ __launch_bounds__(32) void stable_queries(const __grid_constant__ dec
             const float left = __shfl_up_sync(~0u, g, o);
             if (lane >= o) g += left;
         }
-        const float upto = exp2f((sum + g) * (float)DECAY_LOG2E);
+        const float upto = exp2f((sum + g) * (float)LNT_LOG2E);
         sum += __shfl_sync(~0u, g, 31);
         for (int j = 0; j < 32; j += B) {
             fetch_rows<T, L, G, B>(k, keys, a.pitch(), t + j, at.last, a.K);

@@ -142,7 +142,7 @@ __global__ __launch_bounds__(32) void decay_step_stable(const __grid_constant__ 
         m = through > i ? through : i;
         if (m == -INFINITY) m = 0.0f; /* no write to no state */
         const float g = (float)((double)a.f[t * x.Hv + h] + before - m);
-        const stable_factors f = { expm1f(g < DECAY_FLOOR ? DECAY_FLOOR : g), expf(i - m) };
+        const stable_factors f = { expm1f(lnt_gate(g)), expf(i - m) };
         row.get(k + (t * Hq + hq) * K, K);
         z.step(f, row);
         row.get(q + (t * Hq + hq) * K, K);

@@ -2,7 +2,7 @@
 #ifndef LNT_DECAY_VECTOR_CUH
 #define LNT_DECAY_VECTOR_CUH
 
-#include "device/cuda.cuh"
+#include "device/functions.cuh"
 
 extern "C" {
 #include "recurrence/decay/decay_vector.h"

@@ -307,7 +307,7 @@ __device__ __forceinline__ void back_gates(const vector_tiles &p, const vector_p
             const int64_t at = (token + row) * p.Hv * K + h * K + 2 * x.pair;
             const float2 gate = *(const float2 *)(p.gk + at);
             const float dg0 = __uint_as_float(load_pair(place + L::R)) + all[g][0], dg1 = __uint_as_float(load_pair(place + L::W)) + all[g][1];
-            *(float2 *)(p.dgk + at) = make_float2(exp_of(gate.x) == 0.f ? 0.f : dg0, exp_of(gate.y) == 0.f ? 0.f : dg1);
+            *(float2 *)(p.dgk + at) = make_float2(fast_exp(gate.x) == 0.f ? 0.f : dg0, fast_exp(gate.y) == 0.f ? 0.f : dg1);
         }
 }
 

@@ -82,13 +82,6 @@ __device__ __forceinline__ bool chunk_of(const vector_tiles &p, int64_t slot, in
     return left > 0;
 }
 
-__device__ __forceinline__ float exp_of(float g) /* 0 below 2^-126 */
-{
-    float y;
-    asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(g * 1.4426950408889634f));
-    return y;
-}
-
 /* Two channels of 8 rows: a, q and k, and the products of a inside the group, of readers up to a row and of writers behind it. */
 template <int K, bool BEFORE> struct vector_group {
     float a[8][2];
@@ -110,7 +103,7 @@ template <int K, bool BEFORE> struct vector_group {
     __device__ __forceinline__ void raise()
     {
 #pragma unroll
-        for (int i = 0; i < 8; i++) a[i][0] = exp_of(a[i][0]), a[i][1] = exp_of(a[i][1]);
+        for (int i = 0; i < 8; i++) a[i][0] = fast_exp(a[i][0]), a[i][1] = fast_exp(a[i][1]);
     }
     __device__ __forceinline__ void inside(float (&up)[8][2], float (&down)[8][2]) const
     {

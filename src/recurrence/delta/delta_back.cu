@@ -145,7 +145,7 @@ __device__ void weak_rows(const outputs_args &p, const gates &w, uint8_t *shared
             float x = 0.f;
             for (int c = lane; c < K; c += 32) x += to_float(*element(L::k, K, i, c)) * to_float(*element(L::k, K, j, c));
             x = warp_sum(x);
-            if (lane == 0) pairs[j] = x * lnt_delta_pair(w.G[i], w.R[i], w.G[j], w.R[j]);
+            if (lane == 0) pairs[j] = x * lnt_gate_pair(w.G[i], w.R[i], w.G[j], w.R[j]);
         }
         __syncthreads();
         float x = 0.f;
@@ -276,7 +276,7 @@ __device__ __forceinline__ void put_gate_gradient(const outputs_args &p, float l
     for (int j = 0; j < 2; j++) {
         const int i = lane + 32 * j;
         const int64_t at = (token + i) * p.Hv + h;
-        if (i < rows) p.dg[at] = p.g[at] == -INFINITY ? 0.f : j ? high : low;
+        if (i < rows) p.dg[at] = lnt_gate_resets(p.g[at]) ? 0.f : j ? high : low;
     }
 }
 
@@ -395,8 +395,8 @@ template <int K, int V, bool WITH_PAIRS> __global__ __launch_bounds__(THREADS, 2
                 const int below = 16 * rb + r + 8 * j - 8 * n - 2 * c; /* i - t of the first of the two */
                 float y = below > 0 ? f[j] * x[n][2 * j] : 0.f, z = below > 1 ? f[j] * x[n][2 * j + 1] : 0.f;
                 if (gated) {
-                    y *= below > 0 ? lnt_delta_pair(G[j], R[j], G_t.x, R_t.x) : 0.f;
-                    z *= below > 1 ? lnt_delta_pair(G[j], R[j], G_t.y, R_t.y) : 0.f;
+                    y *= below > 0 ? lnt_gate_pair(G[j], R[j], G_t.x, R_t.x) : 0.f;
+                    z *= below > 1 ? lnt_gate_pair(G[j], R[j], G_t.y, R_t.y) : 0.f;
                 }
                 pairs[n][j] = pack_bf16(y, z);
             }

@@ -5,10 +5,8 @@
  *   sweep    serial over chunks, a CTA for each sequence, value head and 32 columns of V: the state S at each chunk's start and the errors E
  *   adjoint  the same in reverse: dS' at each chunk's end and dR
  *   outputs  a CTA for each chunk and value head: dq, dk, dv, dg, dbeta
- * and, where value heads share keys, `gather`, which adds their float32 parts of dq and dk in head order.
- *
- * Decays are products of exponentials of segment sums, each summed from its own start: nothing is subtracted, so that g = -inf needs no care. */
-#include "device/cuda.cuh"
+ * and, where value heads share keys, `gather`, which adds their float32 parts of dq and dk in head order. */
+#include "recurrence/chunk/gates.cuh"
 
 extern "C" {
 #include "recurrence/recur_args.h"
@@ -79,19 +77,16 @@ struct gates {
 
 __device__ void gates_in(gates *w, const problem &p, chunk c, int h)
 {
-    int j = threadIdx.x;
-    if (j < C) {
-        float sum = 0.0f, e = 0.0f;
-        for (int i = 0; i < C; i++) {
-            float g = p.g && i < c.n ? p.g[(c.first + i) * p.Hv + h] : 0.0f;
-            if (i > j) sum += g;
-            if (i <= j) e += g;
-            w->D[i][j] = i < j ? 0.0f : expf(sum);
-        }
-        w->e[j] = expf(e);
-        w->l[j] = j < c.n ? w->D[c.n - 1][j] : 0.0f;
-        w->beta[j] = j < c.n ? p.beta[(c.first + j) * p.Hv + h] : 0.0f;
+    const int j = threadIdx.x;
+    if (j >= C) return;
+    const lnt_gate_sum upto = lnt_gate_scan<C>(p.g && j < c.n ? p.g[(c.first + j) * p.Hv + h] : 0.0f);
+    for (int i = 0; i < C; i++) {
+        const lnt_gate_sum row = { __shfl_sync(~0u, upto.hi, i), __shfl_sync(~0u, upto.lo, i) };
+        w->D[i][j] = i < j ? 0.0f : lnt_gate_between(row, upto);
     }
+    w->e[j] = lnt_gate_from_start(upto);
+    w->l[j] = j < c.n ? w->D[c.n - 1][j] : 0.0f;
+    w->beta[j] = j < c.n ? p.beta[(c.first + j) * p.Hv + h] : 0.0f;
 }
 
 /* ---- sweep ----------------------------------------------------------------------------------------------------------------------- */
@@ -311,7 +306,7 @@ __device__ void put_gate_gradient(const outputs_shared &w, const problem &p, chu
     for (int i = c.n - 1; i >= 0; i--) {
         int64_t at = (c.first + i) * p.Hv + h;
         sum += w.dG[i];
-        p.dg[at] = p.g[at] == -INFINITY ? 0.0f : sum;
+        p.dg[at] = lnt_gate_shut(lnt_gate(p.g[at])) ? 0.0f : sum;
     }
 }
 

@@ -25,7 +25,7 @@ __device__ __host__ constexpr int padded(int K) { return (K + 3) / 4 * 4; }
 size_t chunk_bytes(int K)
 {
     const size_t KP = (size_t)padded(K);
-    return sizeof(float) * (KP * COLUMNS + 2 * C * (KP + PAD) + C * COLUMNS + 2 * C * C + 6 * C);
+    return sizeof(float) * (KP * COLUMNS + 2 * C * (KP + PAD) + C * COLUMNS + 2 * C * C + 5 * C);
 }
 
 /* Chunk after chunk, from the gates to the state. Long: a chunk's stages share the places in shared memory and the barriers between them. */
@@ -33,9 +33,8 @@ template <typename T> __global__ __launch_bounds__(THREADS) void chunk_kernel(co
 {
     extern __shared__ __align__(16) float shared[];
     const int KP = padded(p.K), LD = KP + PAD, tid = (int)threadIdx.x, lane = tid % 32, warp = tid / 32;
-    float *S = shared, *kq = S + KP * COLUMNS, *E = kq + 2 * C * LD, *w = E + C * COLUMNS, *beta = w + 2 * C * C;
-    float *G = beta + C, *low = G + C, *e = low + C, *l = e + C; /* G + low: sums of gates, whose differences keep float32's accuracy at any size */
-    int *R = (int *)(l + C);
+    float *S = shared, *kq = S + KP * COLUMNS, *E = kq + 2 * C * LD, *w = E + C * COLUMNS, *beta = w + 2 * C * C, *e = beta + C, *l = e + C;
+    lnt_gate_sum *G = (lnt_gate_sum *)(l + C);
     const int first = (int)(blockIdx.x % p.blocks) * COLUMNS, h = (int)(blockIdx.x / p.blocks % p.Hv), hq = h / (p.Hv / p.Hq);
     const int64_t n = blockIdx.x / p.blocks / p.Hv, state = (n * p.Hv + h) * p.K * p.V + first + lane, end = p.cu[n + 1];
     const bool real = first + lane < p.V;
@@ -52,28 +51,13 @@ template <typename T> __global__ __launch_bounds__(THREADS) void chunk_kernel(co
         for (int r = warp; r < C; r += WARPS)
             E[r * COLUMNS + lane] = r < rows && real ? to_float(((const T *)p.v)[((t + r) * p.Hv + h) * p.V + first + lane]) : 0.f;
         if (warp == 0) { /* gates: a row a lane; rows past the end change nothing */
-            const float g = lane < rows && p.g ? p.g[(t + lane) * p.Hv + h] : 0.f;
-            int resets = g == -INFINITY;
-            double sum = resets ? 0.f : fmaxf(g, LNT_DELTA_GATE_FLOOR);
-            if (g != g) sum = g;
-#pragma unroll
-            for (int o = 1; o < C; o *= 2) {
-                const double x = __shfl_up_sync(0xffffffffu, sum, o);
-                const int y = __shfl_up_sync(0xffffffffu, resets, o);
-                if (lane >= o) {
-                    sum += x;
-                    resets += y;
-                }
-            }
-            const double last = __shfl_sync(0xffffffffu, sum, C - 1);
-            const int all = __shfl_sync(0xffffffffu, resets, C - 1);
+            const lnt_gate_sum upto = lnt_gate_scan<C>(lane < rows && p.g ? p.g[(t + lane) * p.Hv + h] : 0.f);
+            const lnt_gate_sum last = { __shfl_sync(~0u, upto.hi, C - 1), __shfl_sync(~0u, upto.lo, C - 1) };
             if (lane < C) {
                 beta[lane] = lane < rows ? p.beta[(t + lane) * p.Hv + h] : 0.f;
-                G[lane] = (float)sum;
-                low[lane] = (float)(sum - (double)(float)sum);
-                R[lane] = resets;
-                e[lane] = resets == 0 ? expf((float)sum) : 0.f;
-                l[lane] = resets == all ? expf((float)(last - sum)) : 0.f;
+                G[lane] = upto;
+                e[lane] = lnt_gate_from_start(upto);
+                l[lane] = lnt_gate_between(last, upto);
             }
         }
         __syncthreads();
@@ -81,7 +65,7 @@ template <typename T> __global__ __launch_bounds__(THREADS) void chunk_kernel(co
         for (int x = tid; x < 2 * C * C; x += THREADS) {
             const int i = x / C % C, j = x % C;
             float sum = 0.f;
-            if (j <= i && R[i] == R[j]) {
+            if (j <= i) {
                 const float4 *a = (const float4 *)(kq + x / C * LD), *b = (const float4 *)(kq + j * LD);
                 float4 y = make_float4(0.f, 0.f, 0.f, 0.f);
                 for (int k = 0; k < KP / 4; k++) {
@@ -90,7 +74,7 @@ template <typename T> __global__ __launch_bounds__(THREADS) void chunk_kernel(co
                     y.z += a[k].z * b[k].z;
                     y.w += a[k].w * b[k].w;
                 }
-                sum = (y.x + y.y + (y.z + y.w)) * expf(G[i] - G[j] + (low[i] - low[j])) * beta[j] * (x < C * C ? 1.f : p.scale);
+                sum = (y.x + y.y + (y.z + y.w)) * lnt_gate_between(G[i], G[j]) * beta[j] * (x < C * C ? 1.f : p.scale);
             }
             w[x] = sum;
         }

@@ -7,20 +7,18 @@
  *   A = tril(diag(beta) (K K^T . D), -1)     T = (I + A)^{-1}     P = s tril(Q K^T . D)
  *   U = T beta.(V - e.(K S))                 O = s e.(Q S) + P U  S' = e^{G_n} S + (l.K)^T U                       (operators.md#delta)
  *
- * Gates (operators.md#gates): G is the inclusive sum of max(g, -40) in the chunk, a reset counting as 0; R counts the resets up to and with
- * the row. D_ij = [R_i = R_j] e^{G_i - G_j} for j <= i, e_i = [R_i = 0] e^{G_i}, l_i = [R_i = R_n] e^{G_n - G_i}, and the state's own factor is
- * [R_n = 0] e^{G_n}: no exponent is positive. Rows past the end of a chunk repeat the last row's G and R; T is the identity there, P zero. */
+ * Gates are counted (chunk/gates.cuh): e_i = [R_i = 0] e^{G_i}, l_i = [R_i = R_n] e^{G_n - G_i}, and the state's own factor is [R_n = 0] e^{G_n}.
+ * Rows past the end of a chunk repeat the last row's G and R; T is the identity there, P zero. */
 #ifndef LNT_DELTA_CUDA_CUH
 #define LNT_DELTA_CUDA_CUH
 
-#include "device/cuda.cuh"
+#include "recurrence/chunk/gates.cuh"
 
 extern "C" {
 #include "recurrence/recur_args.h"
 }
 
 enum { LNT_DELTA_C = 64 };
-constexpr float LNT_DELTA_GATE_FLOOR = -40.f;
 
 /* Views of the workspace, all aligned to 256 bytes. NC = chunks. */
 typedef struct {
@@ -130,10 +128,6 @@ static inline cudaError_t lnt_delta_put(void (*kernel)(Args), const Args &p, int
     }
     return cudaLaunchKernelEx(&config, kernel, p);
 }
-
-/* The factors of a chunk. */
-__device__ __forceinline__ float lnt_delta_pair(float Gi, int Ri, float Gj, int Rj) { return Ri == Rj ? __expf(Gi - Gj) : 0.f; }
-__device__ __forceinline__ float lnt_delta_from_start(float Gi, int Ri) { return Ri == 0 ? __expf(Gi) : 0.f; }
 
 /* What delta.c lists: the fast path in mma.sync and in wgmma; the general path (float32 and bf16, K and V up to 256); token by token. */
 extern "C" {

@@ -203,8 +203,8 @@ __device__ __forceinline__ void make_gates(const pairs_args &p, int64_t token, i
         const bool real = i < rows;
         const float g = real && p.g ? p.g[(token + i) * p.Hv + h] : 0.f;
         beta[j] = real ? p.beta[(token + i) * p.Hv + h] : 0.f;
-        R[j] = g == -INFINITY;
-        G[j] = R[j] ? 0.f : g < LNT_DELTA_GATE_FLOOR ? LNT_DELTA_GATE_FLOOR : g;
+        R[j] = lnt_gate_resets(g);
+        G[j] = lnt_gate_counted(g);
     }
 #pragma unroll
     for (int j = 0; j < 2; j++) {
@@ -233,9 +233,9 @@ __device__ __forceinline__ void make_gates(const pairs_args &p, int64_t token, i
         p.R[index * C + i] = R[j];
         float *F = p.F + index * (4 * C);
         F[i] = beta[j];
-        F[C + i] = lnt_delta_from_start(G[j], R[j]);
-        F[2 * C + i] = lnt_delta_pair(end, resets, G[j], R[j]);
-        F[3 * C + i] = beta[j] * lnt_delta_from_start(G[j], R[j]);
+        F[C + i] = lnt_gate_from_start(G[j], R[j]);
+        F[2 * C + i] = lnt_gate_pair(end, resets, G[j], R[j]);
+        F[3 * C + i] = beta[j] * lnt_gate_from_start(G[j], R[j]);
         gates[i] = beta[j];
         gates[C + i] = G[j];
         gates[2 * C + i] = __int_as_float(R[j]);
@@ -317,8 +317,8 @@ template <int K, int HEADS> __global__ __launch_bounds__(THREADS, 4) void pairs_
                 const int2 Rm = *(const int2 *)(of + 2 * C + 8 * n + c2);
 #pragma unroll
                 for (int j = 0; j < 2; j++) {
-                    D[j][0] = lnt_delta_pair(fminf(G[j], Gm.x), R[j], Gm.x, Rm.x);
-                    D[j][1] = lnt_delta_pair(fminf(G[j], Gm.y), R[j], Gm.y, Rm.y);
+                    D[j][0] = lnt_gate_pair(fminf(G[j], Gm.x), R[j], Gm.x, Rm.x);
+                    D[j][1] = lnt_gate_pair(fminf(G[j], Gm.y), R[j], Gm.y, Rm.y);
                 }
             }
 #pragma unroll

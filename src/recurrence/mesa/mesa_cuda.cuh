@@ -3,7 +3,7 @@
 #ifndef LNT_MESA_CUDA_CUH
 #define LNT_MESA_CUDA_CUH
 
-#include "device/cuda.cuh"
+#include "recurrence/chunk/gates.cuh"
 
 #include <cuda_fp16.h>
 

@@ -1,5 +1,5 @@
 /* Mesa's Lambda and its number of steps on a GPU. */
-#include "device/cuda.cuh"
+#include "device/functions.cuh"
 extern "C" {
 #include "recurrence/mesa/mesa_node.h"
 }
@@ -10,7 +10,7 @@ __global__ void __launch_bounds__(THREADS) lambda_kernel(float *lambda, const fl
 {
     const int64_t i = (int64_t)blockIdx.x * THREADS + threadIdx.x;
     if (i == 0 && draw.steps) *draw.steps = draw.min + (int32_t)ceil(*draw.chance * (draw.max - draw.min + 1)) - 1;
-    if (i < n) lambda[i] = lower + (p[i] > 20 ? p[i] : log1pf(expf(p[i])));
+    if (i < n) lambda[i] = lower + softplus_of(p[i]);
 }
 __global__ void __launch_bounds__(THREADS) lambda_gradient_kernel(float *dp, const float *p, const float *dlambda, int64_t n)
 {

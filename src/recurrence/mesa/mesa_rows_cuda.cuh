@@ -28,7 +28,7 @@ template <int KP, int ROWS> struct tile {
     float H[H_here ? KP : 1][KP];
     float lambda[KP];
     float sums[2][2][ROWS][across]; /* of rows: for the step length, for what follows */
-    decay_sum b[C];
+    lnt_gate_sum b[C];
     float gate[C], beta[C];
 };
 
@@ -175,15 +175,15 @@ __device__ __forceinline__ void apply_tiles(tile<KP, ROWS> &s, const place &at, 
 #pragma unroll
     for (int i = 0; i < 2; i++) {
         const int local = row0 + r + 8 * i, row = first + local;
-        const decay_sum b = s.b[row];
-        const float in = decay_between(b, { 0.0f, 0.0f });
+        const lnt_gate_sum b = s.b[row];
+        const float in = lnt_gate_from_start(b);
 #pragma unroll
         for (int n = 0; n < 8; n++) w[n][2 * i] *= in, w[n][2 * i + 1] *= in;
 #pragma unroll
         for (int n = 0; n < KEYS / 8; n++) {
             const int j = key0 + 8 * n + 2 * c;
-            const float x = j <= row ? pairs[n][2 * i] * decay_between(b, s.b[j]) : 0.0f;
-            const float y = j + 1 <= row ? pairs[n][2 * i + 1] * decay_between(b, s.b[j + 1]) : 0.0f;
+            const float x = j <= row ? pairs[n][2 * i] * lnt_gate_between(b, s.b[j]) : 0.0f;
+            const float y = j + 1 <= row ? pairs[n][2 * i + 1] * lnt_gate_between(b, s.b[j + 1]) : 0.0f;
             *(float2 *)&s.S[local][j] = make_float2(x * s.beta[j], y * s.beta[j + 1]);
             if constexpr (KEEP) *(float2 *)(pairs_out + row * C + j) = make_float2(x, y);
         }
@@ -238,7 +238,7 @@ __device__ __forceinline__ void apply(tile<KP, ROWS> &s, const place &at, rows_o
     float pairs[4][KEYS] = {}, in[4];
 #pragma unroll
     for (int i = 0; i < 4; i++) {
-        in[i] = decay_between(s.b[first + at.row[i]], { 0.0f, 0.0f });
+        in[i] = lnt_gate_from_start(s.b[first + at.row[i]]);
 #pragma unroll
         for (int j = 0; j < 8; j++) t.W[i][j] = 0.0f;
     }
@@ -285,11 +285,11 @@ __device__ __forceinline__ void apply(tile<KP, ROWS> &s, const place &at, rows_o
 #pragma unroll
     for (int i = 0; i < 4; i++) {
         const int row = first + at.row[i];
-        const decay_sum b = s.b[row];
+        const lnt_gate_sum b = s.b[row];
 #pragma unroll
         for (int m = 0; m < KEYS; m++) {
             const int j = key0 + 8 * m;
-            const float pair = j <= row ? pairs[i][m] * decay_between(b, s.b[j]) : 0.0f;
+            const float pair = j <= row ? pairs[i][m] * lnt_gate_between(b, s.b[j]) : 0.0f;
             s.S[at.row[i]][j] = rounded<HALF>(pair * s.beta[j]);
             if constexpr (KEEP) pairs_out[row * C + j] = pair;
         }
@@ -350,15 +350,11 @@ __device__ __forceinline__ void load(tile<KP, ROWS> &s, const lnt_mesa_solve<T, 
     for (int d = tid; d < KP; d += THREADS) s.lambda[d] = d < K ? a.lambda[(int64_t)h * K + d] : 1.0f;
     for (int j = tid; j < C; j += THREADS) {
         const float g = j < len ? a.g[(t + j) * a.Hv + h] : 0.0f;
-        s.gate[j] = g < DECAY_FLOOR ? DECAY_FLOOR : g;
+        s.gate[j] = lnt_gate(g);
         s.beta[j] = j < len ? a.beta[(t + j) * a.Hv + h] : 0.0f;
     }
     __syncthreads();
-    for (int j = tid; j < C; j += THREADS) {
-        double upto = 0;
-        for (int i = 0; i <= j; i++) upto += s.gate[i];
-        s.b[j] = decay_split(upto * DECAY_LOG2E);
-    }
+    for (int j = tid; j < C; j += THREADS) s.b[j] = lnt_gate_upto(s.gate, j);
     for (int d = tid; d < KP; d += THREADS) {
         float diagonal = d < K ? to_float(H[(int64_t)d * K + d]) : 0.0f;
         for (int j = 0; j < first + ROWS; j++) {

@@ -18,7 +18,6 @@
 namespace {
 
 constexpr int C = LNT_MESA_C, GROUP = 128;
-constexpr float GATE_FLOOR = -40.f; /* operators.md#gates */
 /* A chunk whose gates sum to more than this has no reset: e^{-G} and its products stay far inside the range of float32 and bf16. */
 constexpr float SLOW_GATES = -60.f;
 
@@ -146,8 +145,8 @@ template <int K> __device__ __forceinline__ bool scan_gates(const lnt_mesa_cg &a
         const int64_t token = (p.first + row) * a.Hv + p.h;
         const float v = a.g && row < p.rows ? a.g[token] : 0.f;
         beta[i] = row < p.rows ? a.beta[token] : 0.f;
-        if (v == -INFINITY) latest = row;
-        sum += v == -INFINITY ? 0.f : v < GATE_FLOOR ? GATE_FLOOR : v;
+        if (lnt_gate_resets(v)) latest = row;
+        sum += lnt_gate_counted(v);
         x[i] = sum, last[i] = latest;
     }
     float before = sum;

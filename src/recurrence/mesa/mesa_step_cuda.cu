@@ -118,7 +118,7 @@ __global__ __launch_bounds__(W * step_shared<W>::parts) void mesa_step(const __g
 
     for (int64_t t = a.cu[n]; t < a.cu[n + 1]; t++) {
         const int64_t token = t * a.Hv + h;
-        const float gate = a.g[token], beta = a.beta[token], less = expm1f(gate < DECAY_FLOOR ? DECAY_FLOOR : gate);
+        const float gate = a.g[token], beta = a.beta[token], less = expm1f(lnt_gate(gate));
         float q = in_H ? to_float(a.q[(t * a.Hq + hq) * K + column]) : 0.0f, k = in_H ? to_float(a.k[(t * a.Hq + hq) * K + column]) : 0.0f;
         if (a.half) {
             q = lnt_to_half(q);

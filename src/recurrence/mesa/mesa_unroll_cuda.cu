@@ -46,7 +46,7 @@ template <int KP, int ROWS> struct unroll_shared {
         staged<tile<KP, ROWS>::threads / 2, ROWS> stage;
         std::conditional_t<tile<KP, ROWS>::H_here, staged_tiles<KP>, nothing> tiles;
     };
-    decay_sum b[C];
+    lnt_gate_sum b[C];
     float in[C], beta[C];
     float columns[C / 16][KP]; /* of dlambda, by groups of rows */
     int blocks[C / 16];        /* of a group of rows */
@@ -399,7 +399,7 @@ __device__ __forceinline__ void put_products_tiles(unroll_shared<KP, ROWS> &u, c
         split_into<KP, THREADS>(s.P, past.dD, KP, NULL, NULL);
         for (int i = (int)threadIdx.x; i < C * C / 2; i += THREADS) {
             const int t = i / (C / 2), j = i % (C / 2) * 2;
-            const float x = j <= t ? decay_between(u.b[t], u.b[j]) : 0.0f, y = j + 1 <= t ? decay_between(u.b[t], u.b[j + 1]) : 0.0f;
+            const float x = j <= t ? lnt_gate_between(u.b[t], u.b[j]) : 0.0f, y = j + 1 <= t ? lnt_gate_between(u.b[t], u.b[j + 1]) : 0.0f;
             split(x, y, *(uint32_t *)&s.S2[0][t][j], *(uint32_t *)&s.S2[1][t][j]);
         }
         __syncthreads();
@@ -487,7 +487,7 @@ __device__ __forceinline__ void put_products(unroll_shared<KP, ROWS> &u, const l
             stage<ROWS, BLOCK, THREADS>(s.dW, past.dD + first * KP + w0, KP);
             for (int i = (int)threadIdx.x; i < ROWS * C; i += THREADS) {
                 const int t = first + i / C, j = i % C;
-                s.S1[i / C][j] = s.S2[i / C][j] = j <= t ? decay_between(u.b[t], u.b[j]) : 0.0f;
+                s.S1[i / C][j] = s.S2[i / C][j] = j <= t ? lnt_gate_between(u.b[t], u.b[j]) : 0.0f;
             }
             __syncthreads();
             for (int i = 0; i < GROUPS; i++)
@@ -584,7 +584,7 @@ __global__ __launch_bounds__(tile<KP, ROWS>::threads) void mesa_unroll(const __g
             load<KP, ROWS, false>(u.rows, a.solve, H, chunk_at.y, len, h, first);
             if (tid < C) {
                 u.b[tid] = u.rows.b[tid];
-                u.in[tid] = decay_between(u.rows.b[tid], { 0.0f, 0.0f });
+                u.in[tid] = lnt_gate_from_start(u.rows.b[tid]);
                 u.beta[tid] = u.rows.beta[tid];
             }
             rows_of t;
@@ -616,7 +616,7 @@ constexpr int END_THREADS = 256;
 template <typename T> __global__ __launch_bounds__(END_THREADS) void mesa_unroll_end(const __grid_constant__ lnt_mesa_unroll<T> a)
 {
     __shared__ float k[C][65], dH[64][65], rows[2][C], warps[END_THREADS / 32];
-    __shared__ decay_sum b[C];
+    __shared__ lnt_gate_sum b[C];
     __shared__ float gate[C], beta[C];
     const int K = a.solve.K, Hv = a.solve.Hv, h = (int)(blockIdx.x % Hv), tid = (int)threadIdx.x, tx = tid % 16, ty = tid / 16;
     const int64_t slot = blockIdx.x / Hv, square = (int64_t)K * K;
@@ -631,17 +631,13 @@ template <typename T> __global__ __launch_bounds__(END_THREADS) void mesa_unroll
     const float *E0 = a.E0 + head * square; /* read with dh0 alone */
     for (int j = tid; j < C; j += END_THREADS) {
         const float g = j < len ? a.solve.g[(t0 + j) * Hv + h] : 0.0f;
-        gate[j] = g < DECAY_FLOOR ? DECAY_FLOOR : g;
+        gate[j] = lnt_gate(g);
         beta[j] = j < len ? a.solve.beta[(t0 + j) * Hv + h] : 0.0f;
     }
     __syncthreads();
-    for (int j = tid; j < C; j += END_THREADS) {
-        double upto = 0;
-        for (int i = 0; i <= j; i++) upto += gate[i];
-        b[j] = decay_split(upto * DECAY_LOG2E);
-    }
+    for (int j = tid; j < C; j += END_THREADS) b[j] = lnt_gate_upto(gate, j);
     __syncthreads();
-    const float end = len ? decay_between(b[len - 1], { 0.0f, 0.0f }) : 1.0f;
+    const float end = len ? lnt_gate_from_start(b[len - 1]) : 1.0f;
     float through_U[4] = {}, through_kb[4] = {}, dot = 0;
     for (int c0 = 0; c0 < K; c0 += 64) {
         float U[4][4] = {};
@@ -674,7 +670,7 @@ template <typename T> __global__ __launch_bounds__(END_THREADS) void mesa_unroll
         for (int i = 0; i < 4; i++) {
             const int row = ty * 4 + i;
             if (row >= len) continue;
-            const float out = decay_between(b[len - 1], b[row]);
+            const float out = lnt_gate_between(b[len - 1], b[row]);
 #pragma unroll
             for (int j = 0; j < 4; j++) {
                 const int column = c0 + tx + 16 * j;
@@ -706,7 +702,7 @@ template <typename T> __global__ __launch_bounds__(END_THREADS) void mesa_unroll
     for (int j = 0; j < len; j++) last += rows[0][j];
     for (int i = len - 1; i >= 0; i--) {
         last += a.db[(t0 + i) * Hv + h] - rows[1][i];
-        a.less_dg[(t0 + i) * Hv + h] = gate[i] == DECAY_FLOOR ? 0.0f : -(float)last;
+        a.less_dg[(t0 + i) * Hv + h] = lnt_gate_shut(gate[i]) ? 0.0f : -(float)last;
     }
 }
 

@@ -3,27 +3,6 @@
 
 namespace {
 
-/* e^x; what is below float32's normal range is 0. */
-__device__ __forceinline__ float fast_exp(float x)
-{
-    float e;
-    asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(e) : "f"(x * 1.44269504088896341f));
-    return e;
-}
-__device__ __forceinline__ float fast_root(float x)
-{
-    float r;
-    asm("sqrt.approx.ftz.f32 %0, %1;" : "=f"(r) : "f"(x));
-    return r;
-}
-
-__device__ __forceinline__ float fast_inverse(float x)
-{
-    float r;
-    asm("rcp.approx.ftz.f32 %0, %1;" : "=f"(r) : "f"(x));
-    return r;
-}
-
 template <typename T_, bool BACK_> struct rglru_rule {
     using T = T_;
     static constexpr bool BACK = BACK_, LASTING = false;
@@ -52,7 +31,7 @@ template <typename T_, bool BACK_> struct rglru_rule {
 #pragma unroll
         for (int c = 0; c < V; c++) {
             const float lambda = at.there[c] ? p.channel[at.first + c] : 0.f;
-            rate[c] = -p.c * (fmaxf(lambda, 0.f) + log1pf(expf(-fabsf(lambda))));
+            rate[c] = -p.c * softplus_of(lambda);
             sum[0][c] = 0.f;
         }
     }

@@ -9,7 +9,7 @@
 namespace {
 
 constexpr int WIDEST = 128;
-constexpr float LOG2E = 1.44269504088896341f;
+constexpr float LOG2E = (float)LNT_LOG2E;
 enum rule { EXPONENTIAL, SIGNED, LONGHORN };
 
 struct selective_args {
@@ -72,18 +72,11 @@ template <typename T, typename S, int RULE, bool BACK, bool KEEP> struct fetched
 
 /* ---- arithmetic -------------------------------------------------------------------------------------------------------------------------- */
 
-/* 2^x; what is below float32's normal range is 0. */
-__device__ __forceinline__ float exp2_of(float x)
-{
-    float e;
-    asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(e) : "f"(x));
-    return e;
-}
 /* A token's decay of a number with rate A LOG2E. */
 template <int RULE> __device__ __forceinline__ float decay_of(float delta, float rate, float B)
 {
     if (RULE == LONGHORN) return fmaf(-delta * B, B, 1.f);
-    const float e = exp2_of(delta * rate);
+    const float e = fast_exp2(delta * rate);
     return RULE == SIGNED ? fmaf(2.f, e, -1.f) : e;
 }
 

@@ -11,7 +11,7 @@
 #ifndef LNT_SCAN_WALK_CUH
 #define LNT_SCAN_WALK_CUH
 
-#include "device/cuda.cuh"
+#include "device/functions.cuh"
 #include "recurrence/recur_cuda.cuh"
 
 extern "C" {

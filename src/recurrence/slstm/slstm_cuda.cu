@@ -7,7 +7,7 @@
  * read step s. CTAs of a head begin side by side, as numbers follow one another and are no more than fit.
  *
  * dR is a product of its own over all tokens, from gradients of gates that are kept. */
-#include "device/cuda.cuh"
+#include "device/functions.cuh"
 #include "recurrence/recur_cuda.cuh"
 
 extern "C" {
@@ -177,12 +177,6 @@ __device__ void product(const slstm_args &p, const place &at, const float *kept_
     __syncthreads();
 }
 
-__device__ __forceinline__ float sigmoid(float x)
-{
-    const float e = expf(-fabsf(x));
-    return (x > 0.f ? 1.f : e) / (1.f + e);
-}
-
 /* A unit's state. One of decay and write is e^0; of the decay, what rounding m left of it (1 + through), so that both belong to the m that is
  * kept. */
 struct cell {
@@ -194,7 +188,7 @@ struct cell {
         const bool fresh = n == 0.f, taken = fresh || !(forget + m > i); /* fresh: nothing was written yet */
         const float next = taken ? i : forget + m, through = forget + (m - next), factor = expf(taken ? through : i - next);
         decay = fresh ? 0.f : taken ? factor : 1.f + through, write = taken ? 1.f : factor;
-        z = tanhf(wz), out = sigmoid(wo);
+        z = tanhf(wz), out = exact_sigmoid(wo);
         c = decay * c + write * z, n = decay * n + write, m = next;
         y = out * c / n;
         unforgotten = (f > 0.f ? e : 1.f) / (1.f + e);
