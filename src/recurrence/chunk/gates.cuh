@@ -58,7 +58,7 @@ static constexpr float LNT_GATE_COUNTED_FLOOR = -40.f;
 
 __device__ __forceinline__ bool lnt_gate_resets(float g) { return g == -INFINITY; }
 /* What the gate adds to G. */
-__device__ __forceinline__ float lnt_gate_counted(float g) { return lnt_gate_resets(g) ? 0.f : g < LNT_GATE_COUNTED_FLOOR ? LNT_GATE_COUNTED_FLOOR : g; }
+__device__ __forceinline__ float lnt_gate_counted(float g, int resets) { return resets ? 0.f : g < LNT_GATE_COUNTED_FLOOR ? LNT_GATE_COUNTED_FLOOR : g; }
 /* D_ij */
 __device__ __forceinline__ float lnt_gate_pair(float Gi, int Ri, float Gj, int Rj) { return Ri == Rj ? __expf(Gi - Gj) : 0.f; }
 /* [R_i = 0] e^{G_i} */

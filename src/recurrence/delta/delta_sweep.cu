@@ -204,7 +204,7 @@ __device__ __forceinline__ void make_gates(const pairs_args &p, int64_t token, i
         const float g = real && p.g ? p.g[(token + i) * p.Hv + h] : 0.f;
         beta[j] = real ? p.beta[(token + i) * p.Hv + h] : 0.f;
         R[j] = lnt_gate_resets(g);
-        G[j] = lnt_gate_counted(g);
+        G[j] = lnt_gate_counted(g, R[j]);
     }
 #pragma unroll
     for (int j = 0; j < 2; j++) {

@@ -412,7 +412,7 @@ __device__ __forceinline__ void back_gates(const delta_vector &p, const delta_pl
         const float2 gate = *(const float2 *)(p.in.gk + at);
         const float dg0 = *(const float *)(shared + L::gates + of.in_tile(i)) + all[0];
         const float dg1 = *(const float *)(shared + L::Y + of.in_tile(i)) + all[1];
-        *(float2 *)(p.in.dgk + at) = make_float2(exp_of(gate.x) == 0.f ? 0.f : dg0, exp_of(gate.y) == 0.f ? 0.f : dg1);
+        *(float2 *)(p.in.dgk + at) = make_float2(fast_exp(gate.x) == 0.f ? 0.f : dg0, fast_exp(gate.y) == 0.f ? 0.f : dg1);
     }
 }
 

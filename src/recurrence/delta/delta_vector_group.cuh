@@ -33,7 +33,7 @@ template <int K, bool UNTIED> struct delta_group {
             const bool real = 8 * group + i < w.rows;
             const int64_t at = in_memory(p, w, i);
             const float2 y = real ? *(const float2 *)(p.in.gk + at) : make_float2(0.f, 0.f);
-            a[i][0] = exp_of(y.x), a[i][1] = exp_of(y.y);
+            a[i][0] = fast_exp(y.x), a[i][1] = fast_exp(y.y);
 #pragma unroll
             for (int j = 0; j < ROWS; j++) x[j][i] = real ? *(const uint32_t *)(from[j] + at) : 0;
         }

@@ -146,7 +146,7 @@ template <int K> __device__ __forceinline__ bool scan_gates(const lnt_mesa_cg &a
         const float v = a.g && row < p.rows ? a.g[token] : 0.f;
         beta[i] = row < p.rows ? a.beta[token] : 0.f;
         if (lnt_gate_resets(v)) latest = row;
-        sum += lnt_gate_counted(v);
+        sum += lnt_gate_counted(v, lnt_gate_resets(v));
         x[i] = sum, last[i] = latest;
     }
     float before = sum;
