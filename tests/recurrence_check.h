@@ -104,8 +104,8 @@ static inline void compare(const lnt_problem *p, const lnt_problem *truth, const
     }
 }
 
-/* Run forward and backward as p->r says; check that inputs and guards are untouched. False: the implementation declines. */
-static inline bool run_both(linnet_context *c, lnt_problem *p, const char *who)
+/* Run forward, and backward where `directions` is 2, as p->r says; check that inputs and guards are untouched. False: the implementation declines. */
+static inline bool run_some(linnet_context *c, lnt_problem *p, const char *who, int directions)
 {
     void *copy[LNT_RECUR_TENSORS] = { 0 };
     for (int i = 0; p->op->tensors[i].name; i++)
@@ -114,7 +114,7 @@ static inline bool run_both(linnet_context *c, lnt_problem *p, const char *who)
             memcpy(copy[i], p->data[i], p->bytes[i]);
         }
     bool ran = true;
-    for (int backward = 0; backward < 2 && ran; backward++) {
+    for (int backward = 0; backward < directions && ran; backward++) {
         linnet_status s = lnt_problem_run(c, p, backward);
         if (s == LINNET_EUNSUPPORTED && p->r.impl)
             ran = false;
@@ -129,6 +129,7 @@ static inline bool run_both(linnet_context *c, lnt_problem *p, const char *who)
     }
     return ran;
 }
+static inline bool run_both(linnet_context *c, lnt_problem *p, const char *who) { return run_some(c, p, who, 2); }
 
 static inline void check_same_bits(const lnt_problem *a, const lnt_problem *b, const char *who)
 {
