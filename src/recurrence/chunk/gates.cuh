@@ -1,11 +1,11 @@
-/* Scalar gates in a chunk on CUDA: every core's kernels take from here what a gate g <= 0 counts, what a reset (g = -inf) and a sum of gates become, and the
- * decay between two tokens (operators.md#gates). G_i is the inclusive sum of the chunk's gates, D_ij = e^{G_i - G_j} for j <= i. No exponent is positive, a
- * NaN stays one, and it reaches no earlier token.
+/* Scalar gates in a chunk on CUDA: every core's kernels take from here what a gate g <= 0 counts, what a reset (g = -inf) and a sum of gates become,
+ * and the decay between two tokens (operators.md#gates). G_i is the inclusive sum of the chunk's gates, D_ij = e^{G_i - G_j} for j <= i. No exponent is
+ * positive, a NaN stays one, and it reaches no earlier token.
  *
- *   Split    float32 rows, and bf16 ones where all factors are made at once: G in float64, kept as two floats. A gate below -128 counts as that, whose
- *            exponential is 0 in float32, so that a reset needs no other provision.
- *   Counted  bf16 rows on tensor cores, where D is made of float32 sums in registers: a gate below -40 counts as that, so that the sums keep their digits, a
- *            reset as 0, and resets are counted beside: D_ij = [R_i = R_j] e^{G_i - G_j}, where R_i is the number of resets up to and with i. */
+ *   Split    float32 rows, and bf16 ones where all factors are made at once: G in float64, kept as two floats. A gate below -128 counts as that,
+ *            whose exponential is 0 in float32, so that a reset needs no other provision.
+ *   Counted  bf16 rows on tensor cores, where D is made of float32 sums in registers: a gate below -40 counts as that, so that the sums keep
+ *            their digits, a reset as 0, and resets are counted beside: D_ij = [R_i = R_j] e^{G_i - G_j}, R_i the resets up to and with i. */
 #ifndef LNT_GATES_CUH
 #define LNT_GATES_CUH
 
@@ -58,7 +58,10 @@ static constexpr float LNT_GATE_COUNTED_FLOOR = -40.f;
 
 __device__ __forceinline__ bool lnt_gate_resets(float g) { return g == -INFINITY; }
 /* What the gate adds to G. */
-__device__ __forceinline__ float lnt_gate_counted(float g, int resets) { return resets ? 0.f : g < LNT_GATE_COUNTED_FLOOR ? LNT_GATE_COUNTED_FLOOR : g; }
+__device__ __forceinline__ float lnt_gate_counted(float g, int resets)
+{
+    return resets ? 0.f : g < LNT_GATE_COUNTED_FLOOR ? LNT_GATE_COUNTED_FLOOR : g;
+}
 /* D_ij */
 __device__ __forceinline__ float lnt_gate_pair(float Gi, int Ri, float Gj, int Rj) { return Ri == Rj ? __expf(Gi - Gj) : 0.f; }
 /* [R_i = 0] e^{G_i} */
