@@ -1,6 +1,6 @@
 /* Scalar gates in a chunk on CUDA: every core's kernels take from here what a gate g <= 0 counts, what a reset (g = -inf) and a sum of gates become,
- * and the decay between two tokens (operators.md#gates). G_i is the inclusive sum of the chunk's gates, D_ij = e^{G_i - G_j} for j <= i. No exponent is
- * positive, a NaN stays one, and it reaches no earlier token.
+ * and the decay between two tokens (operators.md#gates). G_i is the inclusive sum of the chunk's gates, D_ij = e^{G_i - G_j} for j <= i. No exponent
+ * is positive, a NaN stays one, and it reaches no earlier token.
  *
  *   Split    float32 rows, and bf16 ones where all factors are made at once: G in float64, kept as two floats. A gate below -128 counts as that,
  *            whose exponential is 0 in float32, so that a reset needs no other provision.
