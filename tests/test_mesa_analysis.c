@@ -100,6 +100,7 @@ static linnet_model *small_model(const char *type, linnet_dtype dtype)
             if (strstr(q->name, "lambda_params")) w[j] = (float)(lnt_rng_normal(&r) - 1);
         }
     }
+    lnt_weights_changed(m->w);
     return m;
 }
 

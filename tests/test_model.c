@@ -84,6 +84,7 @@ static void check_gradients(const recipe *r)
             for (int side = 0; side < 2; side++) {
                 for (int64_t e = 0; e < q->count; e++)
                     m->w->master[q->offset + e] = (float)(keep[q->offset + e] + (side ? -step : step) * direction[e]);
+                lnt_weights_changed(m->w);
                 at[side] = run_loss(eval, m, ids, ragged, 3, NULL);
             }
             d[half] = (at[0] - at[1]) / (2 * step);

@@ -324,8 +324,10 @@ static toy make_values(linnet_context *c)
 
 static const int32_t ids[TOKENS] = {0, 3, 1, 4, 4, 2, 0, 1};
 
+/* The weights may have been changed from outside. */
 static double loss_of(toy *t, lnt_plan *plan, lnt_weights *w)
 {
+    lnt_weights_changed(w);
     lnt_batch b = {.tokens = TOKENS, .n_seq = 2, .n_inputs = 1, .inputs = {{t->ids, ids}}, .loss_scale = 1};
     assert_int_equal(lnt_plan_run(plan, w, &b), LINNET_OK);
     const float *l = lnt_plan_output(plan, t->loss).data;
@@ -561,6 +563,88 @@ static void given_values(void **state)
     lnt_plan_destroy(second);
     lnt_weights_destroy(r.w);
     lnt_program_destroy(r.p);
+}
+
+static int makings;
+static linnet_status made_forward(const lnt_call *k)
+{
+    makings++;
+    memcpy(k->out[0].data, k->in[0].data, (size_t)(k->in[0].rows * k->in[0].cols) * 4);
+    return LINNET_OK;
+}
+static linnet_status made_backward(const lnt_call *k)
+{
+    for (int64_t i = 0; i < k->in[0].rows * k->in[0].cols; i++)
+        put((float *)k->d_in[0].data + i, ((const float *)k->d_out[0].data)[i], k->accumulate[0]);
+    return LINNET_OK;
+}
+static const lnt_op made_op = {.name = "made", .forward = made_forward, .backward = made_backward};
+
+/* Each of LAYERS layers adds a product of a token's row with what two nodes make of a parameter; others between them want memory as well. */
+static toy make_made(linnet_context *c)
+{
+    toy t;
+    assert_int_equal(lnt_program_create(c, &t.p), LINNET_OK);
+    lnt_program *p = t.p;
+    t.ids = lnt_external(p, "ids");
+    const int64_t dim[2] = {VOCAB, COLS};
+    const int table = lnt_add_param(p, "table", 2, dim, (lnt_init){LNT_INIT_NORMAL, 1, 0}, true, false);
+    lnt_buf x = one(p, &table_op, 1, &t.ids, 1, &table, COLS);
+    for (int l = 0; l < LAYERS; l++) {
+        lnt_push_scope(p, "layers.%d", l);
+        const lnt_buf row = param_row(p, "m", 1, COLS), half = one(p, &made_op, 1, &row, 0, NULL, COLS),
+                      whole = one(p, &made_op, 1, &half, 0, NULL, COLS), y = one(p, &dot_op, 2, (lnt_buf[]){x, whole}, 0, NULL, 1);
+        lnt_pop_scope(p);
+        const lnt_buf z = one(p, &table_op, 1, &t.ids, 1, &table, COLS), n = one(p, &dot_op, 2, (lnt_buf[]){z, z}, 0, NULL, 1),
+                      s = one(p, &add_op, 2, (lnt_buf[]){y, n}, 0, NULL, 1);
+        x = one(p, &table_op, 1, &t.ids, 1, &table, COLS);
+        t.loss = l ? one(p, &add_op, 2, (lnt_buf[]){t.loss, s}, 0, NULL, 1) : s;
+    }
+    t.loss = one(p, &loss_op, 1, &t.loss, 0, NULL, 1);
+    assert_int_equal(lnt_program_finish(p), LINNET_OK);
+    return t;
+}
+
+/* What is made of parameters alone is made by the first run after they changed, for borrowed weights too, and in every run with gradients. */
+static void made_once(void **state)
+{
+    linnet_context *c = *state;
+    toy t = make_made(c);
+    lnt_weights *w, *shared;
+    assert_int_equal(lnt_weights_create(c, t.p, LINNET_F32, LINNET_F32, &w), LINNET_OK);
+    assert_int_equal(lnt_weights_init(w, 4), LINNET_OK);
+    assert_int_equal(lnt_weights_need_grad(w), LINNET_OK);
+    assert_int_equal(lnt_weights_share(c, t.p, w, &shared), LINNET_OK);
+    lnt_plan *plan = make_plan(c, &t, false, LNT_RECOMPUTE_NONE), *train = make_plan(c, &t, true, LNT_RECOMPUTE_NONE);
+    const lnt_batch b = {.tokens = TOKENS, .n_seq = 2, .n_inputs = 1, .inputs = {{t.ids, ids}}, .loss_scale = 1};
+    float last[TOKENS];
+    makings = 0;
+    for (int change = 0; change < 4; change++) {
+        const float value = 0.5f + (float)change;
+        if (change) assert_int_equal(lnt_weights_put(w, lnt_param_find(t.p, "layers.1.m"), 2, &value, 1), LINNET_OK);
+        for (int again = 0; again < 3; again++) {
+            assert_int_equal(lnt_plan_run(plan, change == 2 ? shared : w, &b), LINNET_OK);
+            assert_int_equal(makings, 2 * LAYERS);
+        }
+        lnt_plan *fresh = make_plan(c, &t, false, LNT_RECOMPUTE_NONE);
+        assert_int_equal(lnt_plan_run(fresh, w, &b), LINNET_OK);
+        assert_memory_equal(lnt_plan_output(plan, t.loss).data, lnt_plan_output(fresh, t.loss).data, sizeof last);
+        if (change) assert_memory_not_equal(lnt_plan_output(plan, t.loss).data, last, sizeof last);
+        memcpy(last, lnt_plan_output(plan, t.loss).data, sizeof last);
+        lnt_plan_destroy(fresh);
+        makings = 0;
+        for (int again = 1; again < 3; again++) {
+            assert_int_equal(lnt_plan_run(train, w, &b), LINNET_OK);
+            assert_int_equal(makings, again * 2 * LAYERS);
+        }
+        assert_memory_equal(lnt_plan_output(train, t.loss).data, last, sizeof last);
+        makings = 0;
+    }
+    lnt_plan_destroy(plan);
+    lnt_plan_destroy(train);
+    lnt_weights_destroy(shared);
+    lnt_weights_destroy(w);
+    lnt_program_destroy(t.p);
 }
 
 /* Pairs: the first layer's (exp, tanh) without a value between them, the others' (sum, exp) across blocks. The same bits as the nodes one by one. */
@@ -839,7 +923,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(gradients_match_differences), cmocka_unit_test(pairs_change_nothing), cmocka_unit_test(slots_never_overlap),
         cmocka_unit_test(parameters_are_placed),       cmocka_unit_test(values_of_all_kinds),
-        cmocka_unit_test(values_with_a_state),         cmocka_unit_test(slots_of_a_state),     cmocka_unit_test(given_values),
+        cmocka_unit_test(values_with_a_state),         cmocka_unit_test(slots_of_a_state),     cmocka_unit_test(given_values),         cmocka_unit_test(made_once),
         cmocka_unit_test(layers_share),
         cmocka_unit_test(mistakes_are_remembered),
         cmocka_unit_test(allocations_may_fail),        cmocka_unit_test(programs_print),

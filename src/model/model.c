@@ -60,7 +60,7 @@ linnet_status lnt_model_check_own(lnt_ctx *c, const linnet_model *m)
 {
     LNT_TRY(lnt_model_check(c, m));
     if (!m->w) return lnt_fail(c, LINNET_EINVAL, "the model is an outline, which has no weights");
-    if (!m->w->borrowed) return LINNET_OK;
+    if (!m->w->of) return LINNET_OK;
     lnt_fail(c, LINNET_EINVAL, "the model shares the weights of another, which are read alone");
     return lnt_hint(c, "The model that linnet_model_share was given can be changed when nobody shares it any more.");
 }

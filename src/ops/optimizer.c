@@ -136,6 +136,7 @@ linnet_status lnt_optimizer_step(lnt_optimizer *o, const lnt_adamw *h)
     ON_DEVICE(o, norm, lnt_optimizer_norm_cuda, o, h->clip);
     ON_DEVICE(o, update, lnt_optimizer_update_cuda, o, &a);
     o->w->grad_empty = true;
+    lnt_weights_changed(o->w);
     return lnt_device_check(o->c);
 }
 

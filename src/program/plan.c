@@ -45,6 +45,7 @@ struct lnt_plan {
     int last;              /* which of them the last run was */
     bool graphs;           /* runs may be recorded */
     bool positions;        /* some node reads where sequences stand */
+    uint64_t made_of;      /* the version of the weights that fixed steps were done with, 0: not yet */
     lnt_pace pace;         /* of decoding steps */
     bool profiling;
     double *seconds;       /* [nodes][2]: forward, backward */
@@ -349,7 +350,8 @@ static void zero_others(const lnt_plan *plan, const lnt_weights *w, int64_t toke
     }
 }
 
-static linnet_status run_steps(lnt_plan *plan, const lnt_weights *w, const lnt_batch *b, const int64_t *cu)
+/* The fixed steps, or all others. */
+static linnet_status run_some(lnt_plan *plan, const lnt_weights *w, const lnt_batch *b, const int64_t *cu, bool fixed)
 {
     lnt_call calls[LNT_GROUP_MOST], k = {.c = plan->c,
                                          .tokens = b->tokens,
@@ -368,13 +370,14 @@ static linnet_status run_steps(lnt_plan *plan, const lnt_weights *w, const lnt_b
     }
     if (stores(plan, w)) zero_others(plan, w, b->tokens);
     const lnt_shape shape = shape_of(plan, b->tokens, b->n_seq, cu, b->state != NULL);
-    const bool paced = b->state && b->tokens == b->n_seq && !lnt_on_cuda(plan->c) && lnt_threads(plan->c) > 1;
+    const bool paced = !fixed && b->state && b->tokens == b->n_seq && !lnt_on_cuda(plan->c) && lnt_threads(plan->c) > 1;
     const bool alone = paced && lnt_pace_alone(&plan->pace);
     const double start = paced ? lnt_now() : 0;
     linnet_status s = LINNET_OK;
     for (int i = 0, count, ready = 0; s == LINNET_OK && i < plan->schedule.n_steps; i += count) {
         const lnt_step *t = &plan->schedule.steps[i];
         count = t->group > 1 ? t->group : 1 + t->with_next;
+        if (t->fixed != fixed) continue;
         for (int m = 0; m < count; m++) {
             if (m == ready) calls[ready++] = k;
             bind(plan, t + m, w, b, &calls[m]);
@@ -387,6 +390,21 @@ static linnet_status run_steps(lnt_plan *plan, const lnt_weights *w, const lnt_b
     lnt_threads_all(plan->c);
     if (paced) lnt_pace_took(&plan->pace, lnt_now() - start);
     return s;
+}
+
+static linnet_status run_steps(lnt_plan *plan, const lnt_weights *w, const lnt_batch *b, const int64_t *cu)
+{
+    return run_some(plan, w, b, cu, false);
+}
+
+/* Ahead of a run, and of its record: what is made of parameters alone, if those are others than the last time. */
+static linnet_status run_fixed(lnt_plan *plan, const lnt_weights *w, const lnt_batch *b, const int64_t *cu)
+{
+    const uint64_t version = w->of ? w->of->version : w->version;
+    if (!plan->schedule.fixed || plan->made_of == version) return LINNET_OK;
+    LNT_TRY(run_some(plan, w, b, cu, true));
+    plan->made_of = version;
+    return LINNET_OK;
 }
 
 /* A run like the last one: recorded now, replayed from the next on. What cannot be recorded is done step by step, now and ever after. */
@@ -434,7 +452,7 @@ static double useful_flops(const lnt_plan *plan, const lnt_shape *shape)
     double flops = 0;
     for (int i = 0; i < plan->schedule.n_steps; i++) {
         const lnt_step *t = &plan->schedule.steps[i];
-        bool counts = t->node->op->flops && t->kind != LNT_STEP_RECOMPUTE;
+        bool counts = t->node->op->flops && !t->fixed && t->kind != LNT_STEP_RECOMPUTE;
         if (counts) flops += t->node->op->flops(t->node, shape, t->kind == LNT_STEP_BACKWARD);
     }
     return flops;
@@ -474,7 +492,8 @@ static linnet_status run_in_place(lnt_plan *plan, lnt_weights *w, const lnt_batc
         if (input) lnt_to_device(plan->c, input, b->inputs[i].host, (size_t)b->tokens * sizeof *input);
     }
     lnt_rows_alone(plan->c, plan->o.rows_alone);
-    const linnet_status s = run_or_replay(plan, w, b, cu);
+    linnet_status s = run_fixed(plan, w, b, cu);
+    if (s == LINNET_OK) s = run_or_replay(plan, w, b, cu);
     lnt_rows_alone(plan->c, false);
     LNT_TRY(s);
     if (plan->o.training) w->grad_empty = false;

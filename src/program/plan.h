@@ -10,6 +10,9 @@
  * Neighbouring nodes whose operators know each other (lnt_pair) run in one call, forward and backward; a value between them that nobody else reads
  * may then not exist at all. Programs, parameters and results are the same.
  *
+ * What is made of parameters alone (filters of long convolutions) is made once, by the first run without gradients after the weights changed, and
+ * stays in the plan.
+ *
  * On a GPU, a run of the same shape as one before (same tokens, sequences of equal length, weights, state, scale of the loss) is recorded once and
  * replayed from then on: the same kernels with the same arguments, hence the same bits. */
 #ifndef LNT_PROGRAM_PLAN_H
@@ -33,7 +36,8 @@ typedef struct lnt_weights {
     /* No gradient yet: those of what is read as float32 are zero, those of what products alone read are anything. The next run with gradients
      * stores each of these where the first comes, and adds the others. */
     bool grad_empty;
-    bool borrowed;       /* master and work are another's */
+    const struct lnt_weights *of; /* whose master and work these are; NULL: its own */
+    uint64_t version;    /* another number after every change of values, and in every structure */
 } lnt_weights;
 
 /* kept: LINNET_F32, or LINNET_BF16 under that dtype: what products alone read is kept in bf16 without a master. */
@@ -46,6 +50,8 @@ linnet_status lnt_weights_init(lnt_weights *w, uint64_t seed);
 linnet_status lnt_weights_need_grad(lnt_weights *w); /* allocate and zero the gradients, once */
 void lnt_weights_zero_grad(lnt_weights *w);          /* and grad_empty */
 lnt_param_view lnt_weights_view(const lnt_weights *w, const lnt_param *q);
+/* Who writes values past lnt_weights_put says so: plans keep what is made of parameters alone. */
+void lnt_weights_changed(lnt_weights *w);
 /* Elements first .. first+n of a parameter, host to device: master and working copy, rounded to what is kept. */
 linnet_status lnt_weights_put(lnt_weights *w, const lnt_param *q, int64_t first, const float *values, int64_t n);
 /* The same way back. */

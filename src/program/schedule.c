@@ -3,7 +3,7 @@
  * All bookkeeping is by root value (views share memory). The passes, in order:
  *   1. needed:   nodes that some wanted value depends on (in training: every output is a loss and what it depends on).
  *   2. wants:    values that need a gradient (some parameter lies upstream).
- *   3. pairs:    neighbouring nodes that run in one call.
+ *   3. pairs:    neighbouring nodes that run in one call; none of a fixed node, one that is made of parameters alone, and another.
  *   4. steps:    forward (of few rows on a GPU: in groups); in training, blocks in reverse: recompute (optional), backward.
  *   5. slots:    lifetimes from the first write to the last read; those of a pair's two steps meet, and those of a group's.
  *
@@ -32,6 +32,7 @@ typedef struct {
     const lnt_shape *shape;
     lnt_schedule *s;
     bool *needed;      /* [nodes] */
+    bool *fixed;       /* [nodes] */
     bool *wants;       /* [values] a gradient */
     bool *reached;     /* [values] some gradient arrives */
     pieces **partly;   /* [values] where, NULL: in all columns */
@@ -109,6 +110,22 @@ static void find_needed(work *w)
     }
 }
 
+/* In training such nodes are as all others: their gradients are wanted in every run. */
+static void find_fixed(work *w)
+{
+    const lnt_program *p = w->p;
+    for (int i = 0; i < p->n_nodes && !w->o->training; i++) {
+        const lnt_node *n = p->nodes[i];
+        bool fixed = w->needed[i] && !n->op->state_size;
+        for (int k = 0; k < n->n_out; k++) fixed &= p->values[root_of(w, n->out[k])].v.rows > 0;
+        for (int k = 0; k < n->n_in; k++) {
+            const int r = root_of(w, n->in[k]);
+            if (r && !is_param(w, r)) fixed &= !is_given(w, r) && w->fixed[p->values[r].v.producer];
+        }
+        w->fixed[i] = fixed;
+    }
+}
+
 static void find_gradients(work *w)
 {
     const lnt_program *p = w->p;
@@ -142,6 +159,7 @@ static bool is_pair(const work *w, int i)
     const lnt_node *a = w->p->nodes[i], *b = w->p->nodes[i + 1];
     const lnt_pair *pair = b->op->pair;
     if (!pair || pair->first != a->op || !w->needed[i] || !w->needed[i + 1] || (i && w->pairs[i - 1])) return false;
+    if (w->fixed[i] != w->fixed[i + 1]) return false;
     const int r = root_of(w, a->out[0]);
     if (!lnt_same_data(w->p, a->out[0], b->in[0]) || (a->block != b->block && a->op->backward_needs)) return false;
     if (pair->inner && (a->block != b->block || !a->op->flops != !b->op->flops || w->crosses[r] || readers(w, r) > 1)) return false;
@@ -168,6 +186,8 @@ static lnt_step *new_step(work *w, lnt_step_kind kind, int i)
     memset(t->d_out, -1, sizeof t->d_out);
     t->save = -1;
     t->group = 1;
+    t->fixed = w->fixed[i];
+    w->s->fixed |= t->fixed;
     return t;
 }
 
@@ -440,7 +460,7 @@ static void find_made(work *w)
         if (!w->needed[i] || !n->op->makes_input) continue;
         for (int k = 0, made = 0; k < n->n_in && made < LNT_MADE_MOST; k++) {
             const int r = root_of(w, n->in[k]), maker = p->values[r].v.producer;
-            if (!r || is_given(w, r) || w->crosses[r] || readers(w, r) > 1 || !n->op->makes_input(n, k, w->shape)) continue;
+            if (!r || is_given(w, r) || w->fixed[maker] || w->crosses[r] || readers(w, r) > 1 || !n->op->makes_input(n, k, w->shape)) continue;
             w->made_by[maker] = i;
             if (maker && w->pairs[maker - 1]) w->made_by[maker - 1] = i;
             made++;
@@ -465,8 +485,8 @@ static linnet_status add_groups(work *w)
         const int head = count;
         count = place(w, i, placed, group, count);
         int others = head;
-        for (int j = i + 1; n->op->follows && j < p->n_nodes && p->nodes[j]->block == n->block && count + w->pairs[j] < LNT_GROUP_MOST; j++) {
-            const bool free = w->needed[j] && !placed[j] && w->made_by[j] < 0 && placed_inputs(w, placed, p->nodes[j]);
+        for (int j = i + 1; n->op->follows && !w->fixed[i] && j < p->n_nodes && p->nodes[j]->block == n->block && count + w->pairs[j] < LNT_GROUP_MOST; j++) {
+            const bool free = w->needed[j] && !w->fixed[j] && !placed[j] && w->made_by[j] < 0 && placed_inputs(w, placed, p->nodes[j]);
             if (!free || !n->op->follows(group, count, p->nodes[j])) continue;
             count = place(w, j, placed, group, count);
             others++;
@@ -478,6 +498,17 @@ static linnet_status add_groups(work *w)
         live_together(w, first);
     }
     return LINNET_OK;
+}
+
+/* What a step reads of fixed ones is there in every run, before its first step and behind its last. */
+static void hold_fixed(work *w, const lnt_step *t)
+{
+    for (int k = 0; k < t->node->n_in && !t->fixed; k++) {
+        const int r = root_of(w, t->node->in[k]);
+        if (!r || is_given(w, r) || !w->fixed[w->p->values[r].v.producer] || w->slot[r] < 0) continue;
+        w->s->slots[w->slot[r]].first = 0;
+        touch(w, w->slot[r]);
+    }
 }
 
 static linnet_status add_steps(work *w)
@@ -509,6 +540,7 @@ static linnet_status add_steps(work *w)
     for (int i = 0; i < wanted_count(w); i++) touch(w, w->slot[wanted(w, i)]);
     for (int r = 1; r < p->n_values; r++) /* the next run may find its inputs there: lnt_plan_input */
         if (p->values[r].v.external) touch(w, w->slot[r]);
+    for (int i = 0; i < w->s->n_steps; i++) hold_fixed(w, &w->s->steps[i]);
     return LINNET_OK;
 }
 
@@ -518,12 +550,13 @@ static bool make_tables(work *w)
     lnt_schedule *s = w->s;
     const size_t nv = (size_t)w->p->n_values, nn = (size_t)w->p->n_nodes, np = (size_t)w->p->n_params;
     s->n_steps = s->n_slots = 0;
+    s->fixed = false;
     w->cap_steps = 3 * w->p->n_nodes;
     w->cap_slots = 3 * w->p->n_values + 2 * w->p->n_nodes;
     s->steps = lnt_arena_alloc(&s->arena, lnt_bytes((size_t)w->cap_steps, sizeof *s->steps));
     s->slots = lnt_arena_alloc(&s->arena, lnt_bytes((size_t)w->cap_slots, sizeof *s->slots));
     w->partly = lnt_arena_alloc(&s->arena, lnt_bytes(nv, sizeof *w->partly));
-    bool *flags = lnt_arena_alloc(&s->arena, lnt_bytes_plus(lnt_bytes_plus(lnt_bytes(3, nn), lnt_bytes(4, nv)), lnt_bytes(2, np)));
+    bool *flags = lnt_arena_alloc(&s->arena, lnt_bytes_plus(lnt_bytes_plus(lnt_bytes(4, nn), lnt_bytes(4, nv)), lnt_bytes(2, np)));
     int *ids = lnt_arena_alloc(&s->arena, lnt_bytes(lnt_bytes_plus(lnt_bytes(3, nv), lnt_bytes(3, nn)), sizeof *ids));
     if (!s->steps || !s->slots || !w->partly || !flags || !ids) return false;
     w->needed = flags;
@@ -535,6 +568,7 @@ static bool make_tables(work *w)
     w->done = w->pairs + nn;
     w->touched = w->done + nn;
     s->stored = w->touched + np;
+    w->fixed = s->stored + np;
     memset(ids, -1, (3 * nv + 3 * nn) * sizeof *ids);
     w->slot = s->value_slot = ids;
     w->again = ids + nv;
@@ -558,6 +592,7 @@ linnet_status lnt_schedule_make(lnt_ctx *c, const lnt_program *p, const lnt_plan
             break;
         }
         find_needed(&w);
+        find_fixed(&w);
         find_gradients(&w);
         find_pairs(&w);
         status = add_steps(&w);

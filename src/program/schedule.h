@@ -21,6 +21,7 @@ typedef struct {
     int save;
     bool set[LNT_MAX_PARAM]; /* the first of the run to bring the parameter a gradient: stores it in an empty w->grad */
     bool with_next;  /* a pair: one call with the step that follows */
+    bool fixed;      /* made of parameters alone, in a run without gradients: done when those have changed, and what others read of it stays */
     bool training;   /* what this call leaves is read by a backward pass */
     int group;       /* steps from this one on that are one call; inside such a group no matter */
     int head;        /* of those, the one whose operator does it */
@@ -40,6 +41,7 @@ typedef struct {
     lnt_step *steps;
     lnt_slot *slots;
     bool *stored;     /* [parameters] some step has `set` */
+    bool fixed;       /* some step is */
     int *value_slot;  /* [values]: slot of the forward value (of its root), -1 */
 } lnt_schedule;
 

@@ -28,6 +28,7 @@ linnet_status lnt_weights_create(lnt_ctx *c, const lnt_program *p, lnt_dtype dty
         LNT_TRY_GOTO(s, lnt_device_alloc(c, work_bytes, &w->work), fail);
         lnt_device_zero(c, w->work, work_bytes);
     }
+    lnt_weights_changed(w);
     *out = w;
     return LINNET_OK;
 fail:
@@ -38,8 +39,8 @@ fail:
 void lnt_weights_destroy(lnt_weights *w)
 {
     if (!w) return;
-    if (w->dtype != LINNET_F32 && !w->borrowed) lnt_device_free(w->c, w->work);
-    if (!w->borrowed) lnt_device_free(w->c, w->master);
+    if (w->dtype != LINNET_F32 && !w->of) lnt_device_free(w->c, w->work);
+    if (!w->of) lnt_device_free(w->c, w->master);
     lnt_device_free(w->c, w->grad);
     lnt_free(w);
 }
@@ -49,8 +50,14 @@ linnet_status lnt_weights_share(lnt_ctx *c, const lnt_program *p, const lnt_weig
     lnt_weights *mine = *out = lnt_alloc(sizeof *mine);
     if (!mine) return lnt_fail_memory(c, sizeof *mine);
     *mine = *w;
-    mine->c = c, mine->program = p, mine->grad = NULL, mine->grad_empty = false, mine->borrowed = true;
+    mine->c = c, mine->program = p, mine->grad = NULL, mine->grad_empty = false, mine->of = w->of ? w->of : w;
     return LINNET_OK;
+}
+
+void lnt_weights_changed(lnt_weights *w)
+{
+    static _Atomic uint64_t last;
+    w->version = ++last;
 }
 
 linnet_status lnt_weights_need_grad(lnt_weights *w)
@@ -80,6 +87,7 @@ enum { BLOCK = 1 << 20 }; /* elements converted at a time */
 linnet_status lnt_weights_put(lnt_weights *w, const lnt_param *q, int64_t first, const float *values, int64_t n)
 {
     const lnt_param_view v = lnt_weights_view(w, q);
+    lnt_weights_changed(w);
     if (v.master) lnt_to_device(w->c, w->master + q->offset + first, values, (size_t)n * 4);
     if (v.work == v.master) return LINNET_OK;
     lnt_bf16 *part = lnt_alloc(BLOCK * sizeof *part);
