@@ -31,7 +31,7 @@ ALLOCATORS = {"lnt_alloc": (0,), "lnt_calloc": (0,), "lnt_realloc": (1, 2), "lnt
               "buffer_of": (1,), "malloc": (0,), "realloc": (1,), "aligned_alloc": (1,)}
 SYSTEM_ALLOCATORS = re.compile(r"(?<![\w>.])(malloc|calloc|realloc|reallocarray|aligned_alloc|posix_memalign|alloca|strn?dup|asprintf|getline|getdelim)\s*\(")
 MAKES_SIZES = {Path("src/core/memory.c"), Path("src/core/memory.h")}
-CONSTANT = r"(?:\d\w*|[A-Z][A-Z0-9_]*|sizeof\b(?: ?\*?[\w.>\[\]-]+|\([^()]*\)))"
+CONSTANT = r"(?:\d\w*|[A-Z][A-Z0-9_]+|sizeof\b(?: ?\*?[\w.>\[\]-]+|\([^()]*\)))"
 
 # Functions that follow the locale of the host program; core/number.h has what does not. The command line sets LC_CTYPE alone.
 LOCALE = re.compile(r"(?<![\w>.])(v?sn?printf_l|vs?n?printf|vfprintf|strto(?:f|d|ld)|ato[fil]|setlocale|localeconv|alphasort|strcoll|strxfrm|str(?:n)?casecmp"

@@ -36,6 +36,7 @@ CASES = [
     ("src/core/sizes_ok.c", "void f(int n) {\n    p = lnt_alloc(lnt_bytes(n, 4));\n}\n", None),
     ("src/hub/wrapped.c", "void f(int n) {\n    p = lnt_program_alloc(q, (size_t)n * sizeof *p);\n}\n", "that nothing checks"),
     ("src/serve/named.c", "void f(int n)\n{\n    const size_t bytes = n * sizeof(int);\n    p = lnt_calloc(bytes);\n}\n", "that nothing checks"),
+    ("src/generate/letter.c", "void f(int V) {\n    p = lnt_alloc((size_t)V * sizeof *p);\n}\n", "that nothing checks"),
     ("src/tasks/system.c", "void f(size_t n) { p = malloc(n); }\n", "calls malloc()"),
     ("src/tasks/system_ok.c", "void f(struct s *o) { p = o->malloc(7); } /* malloc(n) */\n", None),
     ("cli/sizes_too.c", "void f(size_t n) {\n    p = malloc(n * sizeof *p);\n}\n", "that nothing checks"),

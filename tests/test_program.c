@@ -923,7 +923,8 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(gradients_match_differences), cmocka_unit_test(pairs_change_nothing), cmocka_unit_test(slots_never_overlap),
         cmocka_unit_test(parameters_are_placed),       cmocka_unit_test(values_of_all_kinds),
-        cmocka_unit_test(values_with_a_state),         cmocka_unit_test(slots_of_a_state),     cmocka_unit_test(given_values),         cmocka_unit_test(made_once),
+        cmocka_unit_test(values_with_a_state),         cmocka_unit_test(slots_of_a_state),     cmocka_unit_test(given_values),
+        cmocka_unit_test(made_once),
         cmocka_unit_test(layers_share),
         cmocka_unit_test(mistakes_are_remembered),
         cmocka_unit_test(allocations_may_fail),        cmocka_unit_test(programs_print),

@@ -71,7 +71,7 @@ LNT_DECLARE_VARIANTS(exponentials, lnt_exponentials);
 static linnet_status exponential_rate(lnt_ctx *c, double *rate)
 {
     enum { N = 1024, TIMES = 4096 };
-    const size_t bytes = lnt_bytes((size_t)lnt_threads(c), 2 * N * sizeof(float));
+    const size_t bytes = lnt_bytes(lnt_bytes((size_t)lnt_threads(c), 2 * sizeof(float)), N);
     float *room = lnt_alloc(bytes);
     double best = INFINITY;
     if (!room) return lnt_fail_memory(c, bytes);

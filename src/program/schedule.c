@@ -485,7 +485,8 @@ static linnet_status add_groups(work *w)
         const int head = count;
         count = place(w, i, placed, group, count);
         int others = head;
-        for (int j = i + 1; n->op->follows && !w->fixed[i] && j < p->n_nodes && p->nodes[j]->block == n->block && count + w->pairs[j] < LNT_GROUP_MOST; j++) {
+        const bool leads = n->op->follows && !w->fixed[i];
+        for (int j = i + 1; leads && j < p->n_nodes && p->nodes[j]->block == n->block && count + w->pairs[j] < LNT_GROUP_MOST; j++) {
             const bool free = w->needed[j] && !w->fixed[j] && !placed[j] && w->made_by[j] < 0 && placed_inputs(w, placed, p->nodes[j]);
             if (!free || !n->op->follows(group, count, p->nodes[j])) continue;
             count = place(w, j, placed, group, count);

@@ -241,7 +241,7 @@ static linnet_status open_inside(inside *w)
     LNT_TRY(open_plan(w));
     const size_t each = lnt_bytes((size_t)T, (size_t)H), all = lnt_bytes((size_t)T, (size_t)cols), K = (size_t)z->K;
     const size_t host = lnt_bytes(lnt_bytes_plus(lnt_bytes_plus(all, lnt_bytes(4, each)), (size_t)cols), sizeof(float));
-    const size_t scratch = lnt_bytes(lnt_bytes((size_t)lnt_threads(w->c), lnt_bytes(2 * K + 3, K)), sizeof(double));
+    const size_t scratch = lnt_bytes(lnt_bytes((size_t)lnt_threads(w->c), lnt_bytes(lnt_bytes_plus(lnt_bytes(K, 2), 3), K)), sizeof(double));
     w->raw = lnt_alloc(lnt_bytes(all, sizeof(float)));
     w->k = lnt_alloc(host);
     w->scratch = lnt_alloc(scratch);

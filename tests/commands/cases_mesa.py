@@ -154,5 +154,5 @@ def hybrids(folder):
         linnet("train", text_file(), "--out", out, *flags, "--resume")
     refused("train", text_file(), "--out", folder / "x", "--pattern", "mesa_net,magic", says=["magic", "gated_deltanet"])
     refused("train", text_file(), "--out", folder / "x", "--pattern", "3*mesa_net,attention:8", "--layers", "2", says=["4 layers", "has 2"])
-    refused("train", text_file(), "--out", folder / "x", "--pattern", "mesa_net:8", says=["mesa_net has no window"])
+    refused("train", text_file(), "--out", folder / "x", "--pattern", "gated_deltanet:8", says=["gated_deltanet has no window"])
     assert not (folder / "x").exists()
