@@ -501,15 +501,20 @@ static linnet_status add_groups(work *w)
     return LINNET_OK;
 }
 
-/* What a step reads of fixed ones is there in every run, before its first step and behind its last. */
-static void hold_fixed(work *w, const lnt_step *t)
+/* What fixed steps make and others read, or somebody wants, is there in every run: before its first step and behind its last. */
+static void hold(work *w, int root)
 {
-    for (int k = 0; k < t->node->n_in && !t->fixed; k++) {
-        const int r = root_of(w, t->node->in[k]);
-        if (!r || is_given(w, r) || !w->fixed[w->p->values[r].v.producer] || w->slot[r] < 0) continue;
-        w->s->slots[w->slot[r]].first = 0;
-        touch(w, w->slot[r]);
+    if (!root || is_given(w, root) || !w->fixed[w->p->values[root].v.producer] || w->slot[root] < 0) return;
+    w->s->slots[w->slot[root]].first = 0;
+    touch(w, w->slot[root]);
+}
+static void hold_fixed(work *w)
+{
+    for (int i = 0; i < w->s->n_steps; i++) {
+        const lnt_step *t = &w->s->steps[i];
+        for (int k = 0; k < t->node->n_in && !t->fixed; k++) hold(w, root_of(w, t->node->in[k]));
     }
+    for (int i = 0; i < wanted_count(w); i++) hold(w, wanted(w, i));
 }
 
 static linnet_status add_steps(work *w)
@@ -541,7 +546,7 @@ static linnet_status add_steps(work *w)
     for (int i = 0; i < wanted_count(w); i++) touch(w, w->slot[wanted(w, i)]);
     for (int r = 1; r < p->n_values; r++) /* the next run may find its inputs there: lnt_plan_input */
         if (p->values[r].v.external) touch(w, w->slot[r]);
-    for (int i = 0; i < w->s->n_steps; i++) hold_fixed(w, &w->s->steps[i]);
+    hold_fixed(w);
     return LINNET_OK;
 }
 
