@@ -10,12 +10,14 @@
 typedef struct {
     int format;
     int64_t examples, length;
+    bool likelihoods;
 } options;
 
 static const lnt_option keys[] = {
     LNT_WORD(options, format, LNT_CHOICE_FORMATS, 0, "what the file's lines are; plain: {\"prompt\", \"choices\": [...], \"answer\": 0}"),
     LNT_INT(options, examples, 0, 1e9, 500, "questions; 0: all"),
     LNT_INT(options, length, 0, 1 << 24, 0, "tokens of a prompt with its choice at most, the last ones; 0: all"),
+    LNT_SWITCH(options, likelihoods, false, "a row for every choice, too: what was asked, and its likelihood"),
 };
 static const char *const paper[] = {"examples=0", NULL};
 
@@ -23,7 +25,7 @@ typedef struct {
     int64_t n, right, by_character, by_token;
 } score;
 
-static linnet_status answer(lnt_reader *k, const lnt_question *q, int64_t length, lnt_arena *arena, score *z)
+static linnet_status answer(lnt_reader *k, const lnt_question *q, const options *o, lnt_arena *arena, score *z)
 {
     lnt_asked a[LNT_CANDIDATES];
     int best[3] = {0};
@@ -31,10 +33,11 @@ static linnet_status answer(lnt_reader *k, const lnt_question *q, int64_t length
     for (int i = 0; i < q->n; i++) {
         char *choice = lnt_arena_printf(arena, " %s", q->choice[i]);
         if (!choice) return lnt_fail_memory(k->r->c, strlen(q->choice[i]));
-        LNT_TRY(lnt_reader_pair(k, q->context[i], choice, length, arena, &a[i]));
+        LNT_TRY(lnt_reader_pair(k, q->context[i], choice, o->length, arena, &a[i]));
     }
     LNT_TRY(lnt_reader_ask(k, a, q->n));
     for (int i = 0; i < q->n; i++) {
+        if (o->likelihoods) lnt_reader_row(k, z->n, i, q->context[i], q->choice[i], &a[i]);
         const double by[3] = {-a[i].nats, -a[i].nats / (double)lnt_count_characters(q->choice[i]), -a[i].nats / (double)(a[i].n - a[i].from)};
         for (int j = 0; j < 3; j++)
             if (by[j] > most[j]) {
@@ -59,7 +62,7 @@ static linnet_status read_all(lnt_reader *k, lnt_lines *l, const char *labels, c
         json_t *line;
         if ((s = lnt_lines_next(l, &line)) != LINNET_OK || !line) break;
         s = lnt_choice_read(l, line, o->format, labels ? &labels : NULL, &arena, &q);
-        if (s == LINNET_OK) s = answer(k, &q, o->length, &arena, z);
+        if (s == LINNET_OK) s = answer(k, &q, o, &arena, z);
         if (s == LINNET_OK)
             s = lnt_run_progress(r, o->examples ? (double)z->n / (double)o->examples : 0.5, "%lld questions  acc %.1f%%", (long long)z->n,
                                  100 * (double)z->right / (double)z->n);

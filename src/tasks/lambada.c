@@ -7,11 +7,13 @@
 
 typedef struct {
     int64_t examples, length;
+    bool likelihoods;
 } options;
 
 static const lnt_option keys[] = {
     LNT_INT(options, examples, 0, 1e9, 500, "passages to read; 0: all"),
     LNT_INT(options, length, 0, 1 << 24, 0, "tokens of a passage at most, the last ones; 0: all"),
+    LNT_SWITCH(options, likelihoods, false, "a row for every passage, too: what was asked, and its likelihood"),
 };
 static const char *const paper[] = {"examples=0", NULL};
 
@@ -23,10 +25,12 @@ typedef struct {
     int64_t tokens;
 } score;
 
-static linnet_status ask(lnt_reader *k, lnt_asked *a, int n, score *z)
+static linnet_status ask(lnt_reader *k, lnt_asked *a, const char *const (*text)[2], int n, score *z)
 {
+    const bool rows = ((const options *)k->r->values)->likelihoods;
     LNT_TRY(lnt_reader_ask(k, a, n));
     for (int i = 0; i < n; i++) {
+        if (rows) lnt_reader_row(k, z->n, 0, text[i][0], text[i][1], &a[i]);
         z->n++;
         z->right += a[i].greedy;
         z->nats += a[i].nats;
@@ -41,27 +45,33 @@ static linnet_status read_all(lnt_run *r, lnt_reader *k, lnt_lines *l, score *z)
     const options *o = r->values;
     lnt_arena arena = {0};
     lnt_asked a[BATCH];
+    const char *text[BATCH][2];
     int n = 0;
     linnet_status s = LINNET_OK;
     for (int64_t i = 0; s == LINNET_OK && (!o->examples || i < o->examples); i++) {
         json_t *line;
-        const char *text;
+        const char *passage;
         if ((s = lnt_lines_next(l, &line)) != LINNET_OK || !line) break;
-        s = lnt_lines_text(l, line, "text", &text);
-        const char *last = s == LINNET_OK ? strrchr(text, ' ') : NULL;
-        char *context = last ? lnt_arena_printf(&arena, "%.*s", (int)(last - text), text) : NULL;
+        s = lnt_lines_text(l, line, "text", &passage);
+        const char *last = s == LINNET_OK ? strrchr(passage, ' ') : NULL;
+        char *context = last ? lnt_arena_printf(&arena, "%.*s", (int)(last - passage), passage) : NULL;
+        char *word = last ? lnt_arena_strdup(&arena, last + 1) : NULL;
         if (s == LINNET_OK && !last) s = lnt_lines_bad(l, "a passage of one word");
-        else if (s == LINNET_OK && !context) s = lnt_fail_memory(r->c, strlen(text));
-        if (s == LINNET_OK) s = lnt_reader_pair(k, context, last, o->length, &arena, &a[n++]);
+        else if (s == LINNET_OK && (!context || !word)) s = lnt_fail_memory(r->c, strlen(passage));
+        if (s == LINNET_OK) {
+            text[n][0] = context;
+            text[n][1] = word;
+            s = lnt_reader_pair(k, context, last, o->length, &arena, &a[n++]);
+        }
         json_decref(line);
         if (s != LINNET_OK || n < BATCH) continue;
-        if ((s = ask(k, a, n, z)) == LINNET_OK)
+        if ((s = ask(k, a, text, n, z)) == LINNET_OK)
             s = lnt_run_progress(r, o->examples ? (double)z->n / (double)o->examples : 0.5, "%lld passages", (long long)z->n);
         lnt_arena_free(&arena);
         arena = (lnt_arena){0};
         n = 0;
     }
-    if (s == LINNET_OK && n) s = ask(k, a, n, z);
+    if (s == LINNET_OK && n) s = ask(k, a, text, n, z);
     lnt_arena_free(&arena);
     return s;
 }

@@ -186,6 +186,20 @@ linnet_status lnt_reader_ask(lnt_reader *k, lnt_asked *a, int64_t n)
     return LINNET_OK;
 }
 
+void lnt_reader_row(lnt_reader *k, int64_t question, int choice, const char *context, const char *continuation, const lnt_asked *a)
+{
+    lnt_report *p = &k->r->report;
+    lnt_row_begin(p, "likelihood");
+    lnt_row_int(p, "question", question);
+    lnt_row_int(p, "choice", choice);
+    lnt_row_text(p, "context", context);
+    lnt_row_text(p, "continuation", continuation);
+    lnt_row_int(p, "tokens", a->n - a->from);
+    lnt_row_real(p, "log_likelihood", -a->nats);
+    if (k->logits) lnt_row_int(p, "greedy", a->greedy);
+    lnt_row_end(p);
+}
+
 /* ---- going on ----------------------------------------------------------------------------------------------------------------------------- */
 
 static linnet_status open_state(lnt_reader *k, int64_t capacity)

@@ -39,6 +39,8 @@ linnet_status lnt_reader_ids(lnt_reader *k, const char *text, size_t bytes, lnt_
 linnet_status lnt_reader_pair(lnt_reader *k, const char *context, const char *continuation, int64_t most, lnt_arena *arena, lnt_asked *out);
 /* Answer all, each from a state of zeros, several in a run. */
 linnet_status lnt_reader_ask(lnt_reader *k, lnt_asked *asked, int64_t n);
+/* A row of the report about a continuation, which stands behind a blank, and its answer. */
+void lnt_reader_row(lnt_reader *k, int64_t question, int choice, const char *context, const char *continuation, const lnt_asked *a);
 
 /* Greedy: at most `most` tokens behind ids[n]; `stop` is told the text so far and says when it is enough. The text is the arena's. */
 linnet_status lnt_reader_go_on(lnt_reader *k, const int32_t *ids, int64_t n, int64_t most, bool (*stop)(void *user, const char *text), void *user,

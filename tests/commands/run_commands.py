@@ -13,6 +13,7 @@ import cases_demo  # noqa: E402,F401
 import cases_flags  # noqa: E402,F401
 import cases_models  # noqa: E402,F401
 import cases_errors  # noqa: E402,F401
+import cases_likelihoods  # noqa: E402,F401
 import cases_mesa  # noqa: E402,F401
 import cases_operators  # noqa: E402,F401
 import cases_numbers  # noqa: E402,F401
