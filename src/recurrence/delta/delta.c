@@ -58,7 +58,7 @@ static const lnt_recur_impl *const impls[] = {
 };
 static const lnt_recur_impl *const row_gated_impls[] = {
 #ifdef LINNET_CUDA
-    &lnt_kda_chunk_sm90, &lnt_kda_chunk_wgmma, &lnt_kda_row_cuda, &lnt_kda_recurrent_cuda,
+    &lnt_kda_chunk_wgmma, &lnt_kda_chunk_sm90, &lnt_kda_row_cuda, &lnt_kda_recurrent_cuda,
 #endif
     ON_CPUS,
 };

@@ -22,7 +22,7 @@ extern const lnt_recur_impl lnt_dplr_row_cuda, lnt_dplr_recurrent_cuda; /* dplr_
 
 static const lnt_recur_impl *const impls[] = {
 #ifdef LINNET_CUDA
-    &lnt_dplr_chunk_sm90, &lnt_dplr_chunk_wgmma, &lnt_dplr_row_cuda, &lnt_dplr_recurrent_cuda,
+    &lnt_dplr_chunk_wgmma, &lnt_dplr_chunk_sm90, &lnt_dplr_row_cuda, &lnt_dplr_recurrent_cuda,
 #endif
     LNT_VARIANTS(lnt_dplr_chunk), LNT_FLOAT_VARIANTS(lnt_dplr_recurrent), &lnt_dplr_reference, NULL,
 };
