@@ -1,0 +1,383 @@
+#!/usr/bin/env python3
+"""The pages of bench/results/ whose runs are many and small: cells, each one to three commands of linnet, several at once.
+
+    python3 bench/experiments.py --out WORK [--pages NAME,NAME...] [--cpu 2] [--cuda 4] [--minutes 120] [--books FOLDER]
+    python3 bench/experiments.py --out WORK --list
+    python3 bench/experiments_page.py WORK/cells.jsonl... --out bench/results
+
+Every finished cell is a line of WORK/cells.jsonl: what it stands for, its commands, the machine, the commit, its rows and curves. A cell that is
+there is not run again; one that was cut off, by --minutes or otherwise, begins anew. --cpu and --cuda are how many cells run at a time on one thread
+each and on the GPU; the first cells in the queue are the most valuable ones. --books is a folder of Project Gutenberg's books, .txt or .txt.xz, for
+what reads text. Within a page every model has the same updates, batch, rates and seeds, and where one is to fail, at least the parameters of those
+that are to solve it (MLPs are widened). Standard library only."""
+import argparse
+import csv
+import datetime
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import threading
+import time
+from pathlib import Path
+
+sys.dont_write_bytecode = True
+sys.path.insert(0, str(Path(__file__).resolve().parent))
+from equal_backbone import book, machine_of  # noqa: E402
+
+SMALL = 20000         # a CPU cell's seconds that no time left is too short for: see fits()
+CURVES = ("length", "position", "looks", "length-1", "length-2", "position-1", "position-2")
+HELD_OUT = "great-expectations"
+
+
+class Cell:
+    """page, what it stands for, its commands; `device`: where it should run, `also`: whether the other will do; `seconds`: about, on one core or one
+    GPU; `unless`: (labels of another cell, measure, value): not needed where that one has reached the value."""
+
+    def __init__(self, page, labels, *commands, device="cpu", also=True, seconds=60, unless=None):
+        self.page, self.labels, self.device, self.also, self.seconds, self.unless = page, labels, device, also, seconds, unless
+        self.commands = [[str(w) for w in c] for c in commands]
+        self.name = page + "/" + ",".join(f"{k}={v}" for k, v in labels.items())
+
+    def needs_text(self):
+        return any(w in ("{text}", "{held}") for c in self.commands for w in c)
+
+
+def sets(*pairs):
+    return [w for p in pairs for w in ("--set", p)]
+
+
+# ---- the pages ---------------------------------------------------------------------------------------------------------------------------
+
+# Two layers of width 128 with MLPs widened to 535 thousand parameters, within a tenth of a per cent; Mamba has no MLP and is three times as wide
+# inside. Four heads, but one of sLSTM: with four it is at chance after 4000 updates. DeltaNet without convolutions, which it does not need here.
+DELTA_TRACKER = ["--mixer", "delta_net", *sets("use_short_conv=false", "intermediate_size=523")]
+TRACKERS = {
+    "DeltaNet [-1,1]": [*DELTA_TRACKER, *sets("allow_neg_eigval=true")],
+    "DeltaNet [0,1]": DELTA_TRACKER,
+    "Mamba [-1,1]": ["--mixer", "mamba", *sets("allow_neg_eigval=true", "expand=3")],
+    "Mamba [0,1]": ["--mixer", "mamba", *sets("expand=3")],
+    "sLSTM": ["--mixer", "slstm", *sets("num_heads=1", "intermediate_size=351")],
+    "mLSTM": ["--mixer", "mlstm", *sets("intermediate_size=521")],
+    "Transformer": ["--mixer", "attention", *sets("intermediate_size=524")],
+}
+
+
+def state_tracking():
+    for task, more, steps, seconds in (("parity", [], 3000, 120), ("mod-arith", [], 4000, 160), ("brackets", ["--brackets", "true"], 3000, 140)):
+        for seed in (1, 2) if task == "parity" else (1,):
+            for model, words in TRACKERS.items():
+                for rate in ("1e-3", "5e-4"):
+                    yield Cell("state-tracking", {"task": task, "model": model, "rate": rate, "seed": seed},
+                               ["task", "mod-arith" if task == "brackets" else task, *words, *more, "--batch", 64, "--steps", steps,
+                                "--learning-rate", rate, "--seed", seed, "--out", "{dir}"], seconds=seconds)
+
+
+DELTAPRODUCT_MLP = {1: 1313, 2: 1046, 3: 779, 4: 512}  # columns inside, so that all have the parameters of four steps a token
+
+
+def groups():
+    of_s3, of_s4 = ((2, "true"), (1, "true"), (2, "false"), (1, "false")), ((2, "true"), (1, "true"), (3, "true"), (4, "true"))
+    for group, steps, models in (("S3", 2000, of_s3), ("S4", 3000, of_s4)):
+        for n, neg in models:
+            yield Cell("groups", {"group": group, "householder": n, "range": "[-1,1]" if neg == "true" else "[0,1]"},
+                       ["task", "word-problem", "--group", group, "--mixer", "gated_deltaproduct", "--layers", 1, "--batch", 64, "--steps", steps,
+                        *sets(f"num_householder={n}", f"allow_neg_eigval={neg}", f"intermediate_size={DELTAPRODUCT_MLP[n]}"),
+                        "--learning-rate", "1e-3", "--enough", "0.9999", "--out", "{dir}"], seconds=240)
+
+
+def mesa_parity():
+    for signed in ("true", "false"):
+        for rate in ("1e-3", "3e-3"):
+            yield Cell("mesa-parity", {"gamma": "(-1,1)" if signed == "true" else "(0,1)", "rate": rate},
+                       ["task", "mesa-parity", "--mixer", "mesa_net", *sets(f"allow_neg_gamma={signed}", "lambda_lower_bound=49"), "--batch", 32,
+                        "--steps", 2000, "--learning-rate", rate, "--out", "{dir}"], seconds=240)
+
+
+MIXERS = {
+    "attention": "softmax attention", "linear_attn": "linear attention", "based": "Based", "gla": "GLA", "mamba": "Mamba", "mamba2": "Mamba-2",
+    "retnet": "RetNet", "rwkv6": "RWKV-6", "rwkv7": "RWKV-7", "delta_net": "DeltaNet", "gated_deltanet": "Gated DeltaNet", "mesa_net": "MesaNet",
+}
+MOST_TELLING = ("delta_net", "attention", "mamba", "gated_deltanet", "gla", "mesa_net", "linear_attn", "mamba2", "rwkv7", "retnet", "based", "rwkv6")
+
+
+def mqar():
+    """The second rate is for those that the first one leaves short of 99 per cent."""
+    for width in (64, 128, 256, 512):
+        for setting in ("256x16", "512x64"):
+            for rate in ("3e-3", "1e-3"):
+                for mixer in MOST_TELLING:
+                    labels = {"setting": setting, "mixer": mixer, "width": width, "rate": rate}
+                    keys = [] if mixer == "mamba" else ["--heads", 2] + sets("mlp=none", *([f"head_dim={width // 2}"] if mixer == "rwkv7" else []))
+                    yield Cell("mqar", labels,
+                               ["task", "mqar", "--setting", setting, "--vocabulary", 8192, "--random-non-queries", "false", "--mixer", mixer,
+                                "--width", width, *keys, "--examples", 20000, "--epochs", 8, "--test-examples", 500, "--learning-rate", rate,
+                                "--out", "{dir}"],
+                               device="cuda", also=False, seconds=15 + width / 8, unless=(labels | {"rate": "3e-3"}, "accuracy", 0.99))
+
+
+MAD_KINDS = ("in-context", "fuzzy", "noisy", "memorisation", "compression", "copying")
+MAD_MIXERS = ("delta_net", "attention", "gla", "mamba", "mamba2", "gated_deltanet", "mesa_net", "mlstm", "rwkv7", "linear_attn", "hyena")
+
+
+def mad():
+    for mixer in MAD_MIXERS:
+        for kind in MAD_KINDS:
+            yield Cell("mad", {"mixer": mixer, "kind": kind},
+                       ["task", "mad", "--kind", kind, "--mixer", mixer, "--learning-rate", "5e-4,1e-3", "--out", "{dir}"], device="cuda", also=False,
+                       seconds=20)
+
+
+def regbench():
+    for mixer in ("mesa_net", "attention", "gated_deltanet", "mamba2", "gla"):
+        for automata in (1000, 5000):
+            yield Cell("regbench", {"mixer": mixer, "automata": automata},
+                       ["task", "regbench", "--mixer", mixer, "--automata", automata, "--layers", 4, "--steps", 1500, "--learning-rate", "1e-3,2e-3",
+                        "--out", "{dir}"], device="cuda", also=False, seconds=60)
+
+
+ABLATIONS = {
+    "L2 norm, SiLU, convolution": [], "L2 norm, ReLU, convolution": ["qk_activation=relu"], "L2 norm, 1+ELU, convolution": ["qk_activation=elu"],
+    "L1 norm, 1+ELU, convolution": ["qk_norm=sum", "qk_activation=elu"], "L2 norm, no feature map, convolution": ["qk_activation=identity"],
+    "L2 norm, SiLU, no convolution": ["use_short_conv=false"],
+}
+READER = ["--layers", 4, "--width", 128, "--heads", 2, "--batch", 8, "--length", 256, "--save-every", 0, "--eval-every", 0, "--eval-tokens", 0]
+
+
+def delta_ablations():
+    for name, keys in ABLATIONS.items():
+        for rate in ("2e-3", "4e-3"):
+            yield Cell("delta-ablations", {"variant": name, "rate": rate},
+                       ["train", "{text}", "--held-out", "{held}", "--out", "{dir}/model", "--mixer", "delta_net", *sets(*keys), *READER,
+                        "--steps", 1000, "--learning-rate", rate], seconds=90)
+
+
+def mesa_steps():
+    for k in (30, 0, 15, 10, 5, 2):
+        keys = sets(f"max_cg_step_training={k}", f"max_cg_step_decoding={k}", "cg_tolerance=0")
+        yield Cell("mesa-steps", {"steps": k},
+                   ["train", "{text}", "--held-out", "{held}", "--out", "{dir}/model", "--mixer", "mesa_net", *keys, *READER, "--steps", 600,
+                    "--learning-rate", "4e-3"],
+                   ["task", "mesa-analysis", "{dir}/model", "{held}", "--length", 512, "--tokens", 65536, "--budgets", "0,2,5,10,15,30",
+                    "--out", "{dir}"], seconds=200)
+
+
+def chunk_or_token():
+    for op in ("delta_rule", "simple_gla"):
+        for size in (32, 64, 128, 256):
+            for length in (256, 1024, 4096):
+                for form in ("chunk", "recurrent"):
+                    yield Cell("chunk-or-token", {"op": op, "size": size, "length": length, "form": form},
+                               ["bench", "op", op, "--heads", 512 // size, "--T", length, *sets(f"K={size}", f"V={size}"), "--form", form,
+                                "--repeats", 5, "--record", "{dir}/results.jsonl"], seconds=15)
+
+
+LONG = {"DeltaNet": ["delta_net"], "Gated DeltaNet": ["gated_deltanet"], "MesaNet": ["mesa_net"]}
+LONG.update({f"DeltaProduct, n_h = {n}": ["gated_deltaproduct", *sets(f"num_householder={n}")] for n in (1, 2, 3)})
+
+
+def long_texts():
+    for name, (mixer, *keys) in LONG.items():
+        yield Cell("long-texts", {"model": name},
+                   ["train", "{text}", "--held-out", "{held}", "--out", "{dir}/model", "--mixer", mixer, *keys, "--layers", 6, "--width", 256,
+                    "--heads", 4, "--batch", 8, "--length", 2048, "--steps", 1500, "--learning-rate", "3e-3", "--save-every", 0, "--eval-every", 0,
+                    "--dtype", "bf16"],
+                   ["task", "ppl", "{dir}/model", "{held}", "--lengths", "2048,4096,8192,16384,32768", "--out", "{dir}"],
+                   device="cuda", also=False, seconds=60)
+
+
+PAGES = {"state-tracking": state_tracking, "groups": groups, "mesa-parity": mesa_parity, "mqar": mqar, "mad": mad, "regbench": regbench,
+         "delta-ablations": delta_ablations, "mesa-steps": mesa_steps, "chunk-or-token": chunk_or_token, "long-texts": long_texts}
+
+
+# ---- running -----------------------------------------------------------------------------------------------------------------------------
+
+def books(folder, work):
+    """Two files, work/text and work/held."""
+    texts = {"text": [], "held": []}
+    for path in sorted(list(folder.glob("*.txt")) + list(folder.glob("*.txt.xz"))):
+        texts["held" if path.name.startswith(HELD_OUT) else "text"].append(book(path))
+    if not texts["text"] or not texts["held"]:
+        sys.exit(f"{folder} has no books, or {HELD_OUT} is not among them")
+    for part, found in texts.items():
+        (work / part).write_text("".join(found), encoding="utf-8")
+
+
+class Queue:
+    def __init__(self, a, cells, done):
+        self.a, self.lock, self.begin, self.processes, self.stopping = a, threading.Lock(), time.time(), set(), False
+        self.done, self.total, self.left, self.doing = done, len(cells), [c for c in cells if c.name not in done], set()
+
+    def time_left(self):
+        return self.a.minutes * 60 - (time.time() - self.begin) if self.a.minutes else SMALL
+
+    def fits(self, cell, device):
+        """A cell that would be cut off is not begun; on the other device than its own it takes longer."""
+        return cell.seconds * (1 if device == cell.device else 4) * self.a.slowness < self.time_left()
+
+    def take(self, device):
+        with self.lock:
+            for mine in (True, False):
+                for c in list(self.left):
+                    if self.stopping or (c.device == device) != mine or not (mine or c.also) or not self.fits(c, device):
+                        continue
+                    other = Cell(c.page, c.unless[0]).name if c.unless else c.name
+                    if other != c.name and other in self.doing:
+                        continue
+                    self.left.remove(c)
+                    if other == c.name or best_of(self.done.get(other, []), c.unless[1]) < c.unless[2]:
+                        self.doing.add(c.name)
+                        return c
+            return None
+
+    def finish(self, cell, device, rows):
+        """rows None: it failed, and the device that it is meant for may try."""
+        with self.lock:
+            self.doing.discard(cell.name)
+            if rows is not None:
+                self.done[cell.name] = rows
+            elif device != cell.device and not self.stopping:
+                cell.also = False
+                self.left.insert(0, cell)
+
+    def run(self, command, log):
+        with open(log, "a", encoding="utf-8") as f:
+            f.write("$ " + " ".join(command) + "\n")
+            f.flush()
+            p = subprocess.Popen(command, stdout=f, stderr=subprocess.STDOUT, stdin=subprocess.DEVNULL, env={**os.environ, "OMP_NUM_THREADS": "1"})
+            with self.lock:
+                self.processes.add(p)
+            status = p.wait()
+            with self.lock:
+                self.processes.discard(p)
+            return status == 0
+
+    def stop(self):
+        with self.lock:
+            self.stopping = True
+            for p in self.processes:
+                p.kill()
+
+
+def best_of(rows, measure):
+    return max((r[measure] for r in rows if r.get(measure) is not None), default=-1)
+
+
+def numbers(path):
+    """A CSV file's columns, with six digits."""
+    with open(path, encoding="utf-8") as f:
+        rows = list(csv.DictReader(f))
+    return {k: [float(f"{float(r[k]):.6g}") for r in rows] for k in rows[0]} if rows else {}
+
+
+def collect(folder):
+    """Rows and curves of a cell's commands."""
+    rows, curves = [], {}
+    if (folder / "model" / "log.jsonl").exists():
+        log = [json.loads(x) for x in (folder / "model" / "log.jsonl").read_text().splitlines()]
+        last = [x["loss"] for x in log[-max(1, len(log) // 20):]]
+        held = [x for x in log if "eval_loss" in x]
+        rows.append({"row": "train", "steps": log[-1]["step"], "tokens": log[-1]["tokens"], "loss": sum(last) / len(last),
+                     "held_out": held[-1]["eval_loss"], "held_out_bits_per_byte": held[-1]["eval_bits_per_byte"], "seconds": log[-1]["seconds"]})
+    if (folder / "results.jsonl").exists():
+        rows += [json.loads(x) for x in (folder / "results.jsonl").read_text().splitlines()]
+    for name in CURVES:
+        if (folder / f"{name}.csv").exists():
+            curves[name] = numbers(folder / f"{name}.csv")
+    return rows, curves
+
+
+def run_cell(q, cell, device):
+    a, folder = q.a, a_folder(q.a, cell)
+    begin = time.time()
+    shutil.rmtree(folder, ignore_errors=True)
+    folder.mkdir(parents=True)
+    fill = {"{dir}": str(folder), "{text}": str(a.out / "text"), "{held}": str(a.out / "held")}
+    shown, ok = [], True
+    for words in cell.commands:
+        shown.append(" ".join(["linnet", *words]).replace("{dir}", "DIR").replace("{text}", "TEXT").replace("{held}", "HELD"))
+        for key, value in fill.items():
+            words = [w.replace(key, value) for w in words]
+        ok = ok and q.run([str(a.linnet), *words, "--device", device, "--threads", "1"], folder / "log.txt")
+    said = (folder / "log.txt").read_text(errors="replace").replace("\r", "\n").splitlines()
+    ok = ok and not q.stopping
+    if ok:
+        rows, curves = collect(folder)
+        cuts = [x.split(": ", 1)[1] for x in said if x.startswith("not as in the paper")]
+        line = {"page": cell.page, "cell": cell.labels, "commands": shown, "device": device, "machine": a.machines[device], "commit": a.label,
+                "date": datetime.date.today().isoformat(), "seconds": round(time.time() - begin, 1), "at_a_time": a.cpu + a.cuda, "cuts": cuts,
+                "rows": rows, "curves": curves}
+        with q.lock, open(a.out / "cells.jsonl", "a", encoding="utf-8") as f:
+            f.write(json.dumps(line) + "\n")
+        if not a.keep:
+            shutil.rmtree(folder)
+    q.finish(cell, device, rows if ok else None)
+    state = "" if ok else "stopped" if q.stopping else "FAILED: " + next((x for x in said if x.startswith("linnet:")), "see the log")
+    print(f"{time.time() - q.begin:6.0f} s  {device:4} {time.time() - begin:6.1f} s  {cell.name}  {state}", flush=True)
+
+
+def a_folder(a, cell):
+    return a.out / "runs" / "".join(c if c.isalnum() else "-" for c in cell.name)
+
+
+def work(q, device):
+    while not q.stopping:
+        cell = q.take(device)
+        if cell:
+            run_cell(q, cell, device)
+        elif not q.doing:
+            return
+        else:
+            time.sleep(0.5)  # what others finish may leave something to do
+
+
+def main():
+    p = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    p.add_argument("--out", type=Path, required=True)
+    p.add_argument("--linnet", type=Path, default=Path("build/linnet"))
+    p.add_argument("--pages", default=",".join(PAGES),
+                   help="which, in the order of their worth; PAGE/TEXT+TEXT: cells with these in their names (%(default)s)")
+    p.add_argument("--cpu", type=int, default=1, help="cells at a time on a processor, one thread each")
+    p.add_argument("--cuda", type=int, default=0, help="cells at a time on the GPU")
+    p.add_argument("--minutes", type=float, default=0, help="stop after so long (never)")
+    p.add_argument("--slowness", type=float, default=1,
+                   help="seconds here of a second that a cell's description says: what would be cut off is not begun")
+    p.add_argument("--books", type=Path, help="for the pages that read text; without it these are left out")
+    p.add_argument("--label", default="", help="commit, kept with every cell")
+    p.add_argument("--keep", action="store_true", help="keep the folders of finished cells")
+    p.add_argument("--list", action="store_true", help="show the cells and their commands")
+    a = p.parse_args()
+    a.out, a.linnet = a.out.resolve(), a.linnet.resolve()
+    cells = []
+    for page, _, part in (x.partition("/") for x in a.pages.split(",")):
+        known = {x.name for x in cells}
+        cells += [c for c in PAGES[page]() if all(x in c.name for x in part.split("+")) and c.name not in known
+                  and (a.list or a.books or not c.needs_text())]
+    if a.list:
+        for c in cells:
+            print(c.name, *(" ".join(["  linnet", *words]) for words in c.commands), sep="\n")
+        return 0
+    a.out.mkdir(parents=True, exist_ok=True)
+    if a.books and not (a.out / "held").exists():
+        books(a.books, a.out)
+    record = a.out / "cells.jsonl"
+    done = [json.loads(x) for x in record.read_text().splitlines()] if record.exists() else []
+    a.machines = {"cpu": machine_of(["cpu"]) if a.cpu else "", "cuda": machine_of(["0"]) if a.cuda else ""}
+    q = Queue(a, cells, {Cell(x["page"], x["cell"]).name: x["rows"] for x in done})
+    for s in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(s, lambda *_: threading.Thread(target=q.stop).start())
+    workers = [threading.Thread(target=work, args=(q, d)) for d, n in (("cuda", a.cuda), ("cpu", a.cpu)) for _ in range(n)]
+    for w in workers:
+        w.start()
+    while any(w.is_alive() for w in workers):
+        if q.time_left() <= 0 and not q.stopping:
+            q.stop()
+        time.sleep(0.2)
+    print(f"{time.time() - q.begin:.0f} s; {len(q.left)} of {q.total} cells were not begun")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,342 @@
+#!/usr/bin/env python3
+"""Pages of what bench/experiments.py has done: python3 bench/experiments_page.py CELLS.jsonl... --out bench/results [--pages NAME,NAME...]
+
+Writes OUT/PAGE/README.md with tables, figures and cells.jsonl for every page that has cells in the files, those of OUT/PAGE/cells.jsonl among them;
+of two lines of one cell the later file's counts. What somebody has to think, about these very numbers, is kept in OUT/PAGE/reading.md and put into
+the page. Standard library only."""
+import argparse
+import json
+import math
+import statistics
+import sys
+from pathlib import Path
+
+sys.dont_write_bytecode = True
+sys.path.insert(0, str(Path(__file__).resolve().parent))
+import figure  # noqa: E402
+from experiments import ABLATIONS, LONG, MAD_KINDS, MAD_MIXERS, MIXERS, MOST_TELLING, TRACKERS, Cell  # noqa: E402
+
+# Scaled accuracies of the table of formal languages in Grazzi et al. 2024 (arXiv 2411.12537): parity, modular arithmetic, with brackets.
+GRAZZI = {"Transformer": (0.022, 0.031, 0.025), "mLSTM": (0.087, 0.040, 0.034), "sLSTM": (1, 0.787, 0.173), "Mamba [0,1]": (0, 0.095, 0.092),
+          "Mamba [-1,1]": (1, 0.241, 0.136), "DeltaNet [0,1]": (0.017, 0.314, 0.137), "DeltaNet [-1,1]": (1, 0.971, 0.200)}
+# MAD: Yang et al. 2024 (arXiv 2406.06484), and von Oswald et al. 2025 (arXiv 2506.05233), whose in-context and noisy recall are one column; in
+# MAD_KINDS' order.
+MAD_YANG = {"attention": (94.1, 29.8, 86.8, 85.2, 51.6, 99.6), "hyena": (81.7, 7.9, 78.8, 89.5, 45.2, 93.1),
+            "mamba": (90.4, 6.7, 90.1, 89.5, 52.7, 86.3), "gla": (80.8, 6.9, 81.6, 63.3, 38.8, 88.6), "delta_net": (100, 35.7, 100, 52.8, 42.2, 100)}
+MAD_MESA = {"mamba2": (100, 51.2, 100, 42.0, 41.3, 95.4), "gla": (100, 39.0, 100, 82.5, 42.3, 96.1), "mlstm": (100, 47.6, 100, 79.8, 43.4, 95.4),
+            "delta_net": (100, 55.5, 100, 40.8, 43.3, 98.8), "gated_deltanet": (100, 32.7, 100, 81.7, 45.0, 95.7),
+            "mesa_net": (100, 58.5, 100, 77.2, 45.4, 99.2), "attention": (100, 48.6, 100, 84.7, 49.5, 96.0)}
+NAMES = {**MIXERS, "mlstm": "mLSTM", "hyena": "Hyena"}
+
+
+def table(head, rows):
+    lines = ["| " + " | ".join(map(str, r)) + " |" for r in [head, *rows]]
+    return "\n".join([lines[0], "|" + "---|" * len(head), *lines[1:]]) + "\n"
+
+
+class Cells:
+    """The cells of one page."""
+
+    def __init__(self, lines):
+        self.lines = lines
+
+    def where(self, **labels):
+        return [x for x in self.lines if all(x["cell"].get(k) == v for k, v in labels.items())]
+
+    def best(self, measure, **labels):
+        """Of cells that differ in rate, the one with the largest measure(cell); None where there is none."""
+        return max(self.where(**labels), key=measure, default=None)
+
+    def labels(self, key):
+        return list(dict.fromkeys(x["cell"][key] for x in self.lines))
+
+
+def row(cell, kind="result", **keys):
+    """The cell's best row of a kind."""
+    found = [r for r in cell["rows"] if r.get("row") == kind and all(r.get(k) == v for k, v in keys.items())]
+    return next((r for r in found if r.get("best", 1)), found[0] if found else {})
+
+
+def smooth(curve, x, y, bins):
+    """Means of y over ranges of x, weighted by how many examples each stands for."""
+    weight = curve.get("examples") or curve.get("asked") or [1] * len(curve[x])
+    lo, hi = min(curve[x]), max(curve[x])
+    sums = [[0, 0, 0] for _ in range(bins)]
+    for a, b, w in zip(curve[x], curve[y], weight):
+        s = sums[min(bins - 1, int((a - lo) / ((hi - lo) or 1) * bins))]
+        s[0], s[1], s[2] = s[0] + w, s[1] + w * a, s[2] + w * b
+    return [s[1] / s[0] for s in sums if s[0]], [s[2] / s[0] for s in sums if s[0]]
+
+
+# ---- the pages: each returns its title, and its text with tables; figures go to `out` ----------------------------------------------------------
+
+def state_tracking(c, out):
+    scaled = lambda x: row(x).get("scaled_accuracy", -1)  # noqa: E731
+    tasks = [("parity", "Parity"), ("mod-arith", "Modular arithmetic"), ("brackets", "Modular arithmetic with brackets")]
+    text = ""
+    for i, (task, title) in enumerate(tasks):
+        rows, lines = [], []
+        for model in TRACKERS:
+            cell = c.best(scaled, task=task, model=model)
+            if not cell:
+                continue
+            r = row(cell)
+            tried = [f"{scaled(x):.3f} (rate {x['cell']['rate']}, seed {x['cell']['seed']}, {row(x)['steps']} updates)"
+                     for x in c.where(task=task, model=model) if x is not cell]
+            rows.append([model, r["parameters"], f"**{scaled(cell):.3f}**", f"{GRAZZI[model][i]:.3f}", f"{100 * r['accuracy']:.1f}",
+                         f"{cell['cell']['rate']}, {cell['cell']['seed']}, {r['steps']}", "; ".join(tried)])
+            lines.append((model, *smooth(cell["curves"]["length"], "length", "accuracy", 12)))
+        if rows:
+            figure.write(out / f"{task}.svg", lines, f"{title}: accuracy over the length of the string", "length (tokens)", "share of right answers",
+                         y_range=(0, 1.02), dots=True, note="learnt on 3 to 40 tokens; the best run of each model")
+            head = ["model", "parameters", "scaled accuracy", "published", "accuracy, %", "its rate, seed and updates", "other runs"]
+            text += f"## {title}\n\n" + table(head, rows) + f"\n![{title}]({task}.svg)\n\n"
+    return "State tracking: formal languages", """\
+Scaled accuracy (0: a guess, 1: all right) on strings of 40 to 256 tokens, learnt on strings of 3 to 40,
+beside the table of Grazzi et al. 2024 (arXiv 2411.12537). The best run of two learning rates and the seeds that are listed; all runs are shown. A
+training ends early when a batch of tests is right.
+
+""" + text
+
+
+def groups(c, out):
+    text = ""
+    for group in c.labels("group"):
+        rows, lines = [], []
+        for x in c.where(group=group):
+            near, far = row(x, test="length learnt"), row(x, test="longer")
+            name = f"n_h = {x['cell']['householder']} in {x['cell']['range']}"
+            rows.append([name, near["parameters"], near["steps"],
+                         *(f"{100 * r[k]:.1f}" for r in (near, far) for k in ("exact", "accuracy"))])
+            p = x["curves"].get("position-2")
+            if p:
+                lines.append((name, p["position"], p["prefix_right"]))
+        if lines:
+            figure.write(out / f"{group}.svg", lines, f"{group}: sequences right up to a position", "elements so far", "share of sequences",
+                         y_range=(0, 1.02), note="learnt on 32 elements", upright=[(33, "learnt up to here")])
+        head = ["DeltaProduct, one layer", "parameters", "updates", "whole sequences right at the length learnt, %", "elements right, %",
+                "whole sequences right at 128, %", "elements right, %"]
+        text += f"## {group}\n\n" + table(head, rows) + (f"\n![{group}]({group}.svg)\n\n" if lines else "")
+    return "Groups: DeltaProduct with one layer", """\
+The product so far of random elements of a group of permutations, by one layer of DeltaProduct (Siems
+et al. 2025, arXiv 2502.10297) with n_h writes a token and eigenvalues in [0,1] or [-1,1]. Learnt on sequences of 32 elements, tested on these and on
+128. The MLP is widened where n_h is smaller, so that all have the same parameters within a tenth of a per cent.
+
+""" + text
+
+
+def mesa_parity(c, out):
+    rows, lines = [], []
+    for signed in ("(-1,1)", "(0,1)"):
+        for x in c.where(gamma=signed):
+            r = row(x)
+            rows.append([signed, x["cell"]["rate"], r["parameters"], r["steps"], f"{100 * r['accuracy']:.1f}", f"{100 * r['exact']:.1f}"])
+        best = c.best(lambda x: row(x)["accuracy"], gamma=signed)
+        if best:
+            p = best["curves"]["position"]
+            lines.append((f"gamma in {signed}", p["position"], p["accuracy"]))
+    figure.write(out / "position.svg", lines, "Parity of all bits so far, MesaNet", "bits so far", "share of right answers", y_range=(0.4, 1.02),
+                 upright=[(40, "learnt up to here")])
+    head = ["gamma", "learning rate", "parameters", "updates", "bits right, %", "strings of 256 without a mistake, %"]
+    return "Mesa and parity: the sign of gamma", """\
+Two layers of MesaNet (von Oswald et al. 2025, arXiv 2506.05233, appendix H), 40 bits to learn from, 256 to be
+tested on: with gamma in (-1,1) and in (0,1).
+
+""" + table(head, rows) + "\n![Over the position](position.svg)\n\n"
+
+
+def mqar(c, out):
+    accuracy = lambda x: row(x)["accuracy"]  # noqa: E731
+    text = ""
+    for setting in c.labels("setting"):
+        widths, rows, lines = sorted({x["cell"]["width"] for x in c.where(setting=setting)}), [], []
+        for mixer in MOST_TELLING:
+            cells = [c.best(accuracy, setting=setting, mixer=mixer, width=w) for w in widths]
+            if not any(cells):
+                continue
+            tried = [len(c.where(setting=setting, mixer=mixer, width=w)) for w in widths]
+            alone = [", not the other" if n < 2 and x and accuracy(x) < 0.99 else "" for n, x in zip(tried, cells)]
+            rows.append([NAMES[mixer], *(f"{100 * accuracy(x):.1f} ({x['cell']['rate']}{one})" if x else "" for one, x in zip(alone, cells))])
+            lines.append((NAMES[mixer], [w for w, x in zip(widths, cells) if x], [accuracy(x) for x in cells if x]))
+        name = f"{setting.split('x')[0]} tokens, {setting.split('x')[1]} pairs"
+        figure.write(out / f"{setting}.svg", lines, f"MQAR, {name}", "width of the model", "accuracy", log_x=len(widths) > 1, x_marks=widths,
+                     y_range=(0, 1.02), dots=True)
+        head = ["accuracy, % (learning rate)", *(f"width {w}" for w in widths)]
+        text += f"## {name}\n\n" + table(head, rows) + f"\n![MQAR, {name}]({setting}.svg)\n\n"
+    return "MQAR over the width", """\
+Recall of many pairs (Arora et al. 2023, arXiv 2312.04927, figure 2; DeltaNet, arXiv 2406.06484): two layers without MLPs (Mamba's
+have none), two heads, 8192 ids, 20,000 examples, at most 8 passes over them, fewer when a batch of tests is right; learning rate 3e-3, and 1e-3 where
+that leaves a model short of 99 per cent.
+
+""" + text
+
+
+def mad(c, out):
+    def score(x):
+        return 100 * row(x)["macro_accuracy"]
+    rows, far = [], []
+    for mixer in MAD_MIXERS:
+        cells = [c.best(score, mixer=mixer, kind=k) for k in MAD_KINDS]
+        if not any(cells):
+            continue
+        values = [score(x) if x else math.nan for x in cells]
+        means = [*values, statistics.mean(values) if all(cells) else math.nan]
+        rows.append([f"**{NAMES[mixer]}**", *(f"**{v:.1f}**" if v == v else "" for v in means)])
+        for who, published in (("DeltaNet's paper", MAD_YANG), ("MesaNet's paper", MAD_MESA)):
+            if mixer in published:
+                theirs = published[mixer]
+                rows.append([f"{who}", *(f"{v:.1f}" for v in theirs), f"{statistics.mean(theirs):.1f}"])
+        known = [p[mixer] for p in (MAD_YANG, MAD_MESA) if mixer in p]
+        for i, k in enumerate(MAD_KINDS):
+            if known and cells[i] and min(abs(values[i] - p[i]) for p in known) > 5:
+                far.append(f"{NAMES[mixer]}, {k}: {values[i]:.1f} against {' and '.join(f'{p[i]:.1f}' for p in known)}")
+    return "MAD", """\
+Six tasks (Poli et al. 2024, arXiv 2403.17844) at their baseline settings, macro-averaged accuracy in per cent; the better of two learning
+rates. Published rows beneath ours: the DeltaNet paper's (arXiv 2406.06484), of the whole benchmark, and the MesaNet paper's (arXiv 2506.05233), where
+in-context and noisy recall share a column.
+
+""" + table(["", *MAD_KINDS, "mean"], rows) + ("\nMore than five points from every published value: " + "; ".join(far) + ".\n" if far else "") + "\n"
+
+
+def regbench(c, out):
+    rows, lines = [], {}
+    for mixer in c.labels("mixer"):
+        for x in sorted(c.where(mixer=mixer), key=lambda x: x["cell"]["automata"]):
+            r = row(x, test="test")
+            rows.append([NAMES[mixer], x["cell"]["automata"], r["parameters"], f"{r['learning_rate']:g}", f"{100 * r['validity']:.1f}",
+                         f"{100 * r['micro_accuracy']:.1f}", f"{r['total_variation']:.3f}"])
+            line = lines.setdefault(mixer, (NAMES[mixer], [], []))
+            line[1].append(x["cell"]["automata"])
+            line[2].append(r["validity"])
+    figure.write(out / "validity.svg", list(lines.values()), "RegBench: predictions that the automaton allows", "automata learnt from", "share",
+                 dots=True)
+    head = ["model", "automata", "parameters", "learning rate", "validity, %", "exact match, %", "total variation"]
+    return "RegBench", """\
+Languages of new random automata, learnt in context (Akyürek et al. 2024, arXiv 2401.12973): one size, over the number of automata to
+learn from.
+
+""" + table(head, rows) + "\n![Validity](validity.svg)\n\n"
+
+
+def delta_ablations(c, out):
+    loss = lambda x: -row(x, "train")["held_out"]  # noqa: E731
+    rows = []
+    for name in ABLATIONS:
+        x = c.best(loss, variant=name)
+        if x:
+            others = "; ".join(f"{-loss(y):.4f} ({y['cell']['rate']})" for y in c.where(variant=name) if y is not x)
+            rows.append([name, f"**{-loss(x):.4f}**", x["cell"]["rate"], others])
+    return "DeltaNet without its parts", """\
+Held-out loss, nats a byte, of small DeltaNets (Yang et al. 2024, arXiv 2406.06484, its table of ablations) that differ
+in the norm and the feature map of queries and keys, and in the convolution: four layers of width 128, the same books in the same order.
+
+""" + table(["queries and keys", "held-out loss", "learning rate", "the other one"], rows) + "\n"
+
+
+def mesa_steps(c, out):
+    lines, rows = [], []
+    for x in sorted(c.lines, key=lambda x: x["cell"]["steps"]):
+        k, found = x["cell"]["steps"], [r for r in x["rows"] if "budget" in r]
+        r = row(x, "train")
+        rows.append([k, f"{r['held_out']:.4f}", f"{r['seconds'] / r['steps'] * 1e3:.0f}", *(f"{y['nats_per_token']:.4f}" for y in found)])
+        lines.append((f"trained with {k}", [y["budget"] for y in found], [y["nats_per_token"] for y in found]))
+    budgets = [r["budget"] for r in c.lines[0]["rows"] if "budget" in r]
+    figure.write(out / "steps.svg", lines, "Mesa: loss over the steps of the solver at evaluation", "steps at evaluation", "nats a byte", dots=True)
+    head = ["steps in training", "held-out loss, nats a byte", "ms an update", *(f"{b} steps" for b in budgets)]
+    return "Mesa's steps, in training and at evaluation", """\
+One small MesaNet (von Oswald et al. 2025, arXiv 2506.05233, section 6) for each number of steps that
+its solver takes in training, without a tolerance; then every one read with other numbers of steps, in windows of 512 bytes.
+
+""" + table(head, rows) + "\n![Loss over the steps](steps.svg)\n\n"
+
+
+def chunk_or_token(c, out):
+    text = ""
+    for op in c.labels("op"):
+        rows, lines = [], []
+        for size in sorted(c.labels("size")):
+            xs, ys = [], []
+            for length in sorted(c.labels("length")):
+                pair = [c.where(op=op, size=size, length=length, form=f) for f in ("recurrent", "chunk")]
+                if not all(pair):
+                    continue
+                token, chunk = (p[0]["rows"][0] for p in pair)
+                rows.append([size, length, *(f"{1e3 * r[k]:.3g}" for k in ("forward_seconds", "both_seconds") for r in (token, chunk)),
+                             f"{token['forward_seconds'] / chunk['forward_seconds']:.2f}", f"{token['both_seconds'] / chunk['both_seconds']:.2f}"])
+                xs.append(length)
+                ys.append(token["both_seconds"] / chunk["both_seconds"])
+            lines.append((f"K = V = {size}", xs, ys))
+        figure.write(out / f"{op}.svg", lines, f"{op}: time token by token over time in chunks, both passes", "tokens", "times as fast in chunks",
+                     log_x=True, x_marks=sorted(c.labels("length")), dots=True)
+        head = ["K = V", "tokens", "forward, ms: by token", "in chunks", "both: by token", "in chunks", "forward, ratio", "both, ratio"]
+        text += f"## {op}\n\n" + table(head, rows) + f"\n![{op}]({op}.svg)\n\n"
+    return "Chunks against tokens", """\
+Time of one operator in chunks and token by token, over the length and the size of a head, with 512 columns of values over
+all heads; `linnet bench op`, medians of five.
+
+""" + text
+
+
+def long_texts(c, out):
+    rows, lines = [], []
+    for name in LONG:
+        for x in c.where(model=name):
+            found = [r for r in x["rows"] if r.get("row") == "result"]
+            rows.append([name, f"{row(x, 'train')['held_out']:.4f}", *(f"{r['nats_per_token']:.4f}" for r in found)])
+            lines.append((name, [r["length"] for r in found], [r["nats_per_token"] for r in found]))
+    lengths = [f"{x:g}" for x in (lines[0][1] if lines else [])]
+    figure.write(out / "length.svg", lines, "Held-out loss over the length of the windows", "tokens in a window", "nats a token", log_x=True,
+                 x_marks=lines[0][1] if lines else None, dots=True, note="trained on windows of 2048")
+    return "Texts beyond the length learnt", """\
+Held-out loss in windows of 2048 to 32768 tokens of models that were trained on windows of 2048.
+
+""" + table(["model", "held-out loss, training length", *(f"{x} tokens" for x in lengths)], rows) + "\n![Loss over the length](length.svg)\n\n"
+
+
+PAGES = {"state-tracking": state_tracking, "groups": groups, "mesa-parity": mesa_parity, "mqar": mqar, "mad": mad, "regbench": regbench,
+         "delta-ablations": delta_ablations, "mesa-steps": mesa_steps, "chunk-or-token": chunk_or_token, "long-texts": long_texts}
+
+
+def how(c):
+    """Commands, machines, commits, seeds, cuts."""
+    where = {}
+    for x in c.lines:
+        w = where.setdefault((x["machine"], x["device"], x["commit"], x["date"]), [0, 0])
+        w[0], w[1] = w[0] + 1, w[1] + x["seconds"]
+    runs = "\n".join(f"- {m}{', one thread a run' if d == 'cpu' else ', GPU'}, several runs at a time; commit {commit or 'not noted'}, {day}: "
+                     f"{n} runs, {s / 60:.0f} minutes in all" for (m, d, commit, day), (n, s) in where.items())
+    cuts = "\n".join(f"- {x}" for x in dict.fromkeys(x for cell in c.lines for x in cell.get("cuts", [])))
+    seeds = sorted({str(x["cell"].get("seed", 1)) for x in c.lines})
+    example = "\n".join("    " + x for x in c.lines[0]["commands"])
+    return ("## How it was made\n\n`python3 bench/experiments.py`, and this page `bench/experiments_page.py`, from `cells.jsonl` beside it, "
+            f"which has the command of every run. The first:\n\n{example}\n\nSeed of the weights {', '.join(seeds)}; of the examples 12345.\n\n{runs}\n"
+            + (f"\nCut against the papers' settings (theirs in brackets), as each run said it:\n\n{cuts}\n" if cuts else ""))
+
+
+def main():
+    p = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    p.add_argument("cells", nargs="*", type=Path)
+    p.add_argument("--out", type=Path, required=True)
+    p.add_argument("--pages", default=",".join(PAGES))
+    a = p.parse_args()
+    for name in a.pages.split(","):
+        own, found = a.out / name / "cells.jsonl", {}
+        for path in [own, *a.cells]:
+            for line in path.read_text(encoding="utf-8").splitlines() if path.exists() else []:
+                x = json.loads(line)
+                if x["page"] == name:
+                    found[Cell(name, x["cell"]).name] = x
+        if not found:
+            continue
+        own.parent.mkdir(parents=True, exist_ok=True)
+        own.write_text("".join(json.dumps(x, ensure_ascii=False) + "\n" for x in found.values()), encoding="utf-8")
+        c = Cells(list(found.values()))
+        title, text = PAGES[name](c, own.parent)
+        reading = own.parent / "reading.md"
+        thought = reading.read_text(encoding="utf-8") + "\n" if reading.exists() else ""
+        (own.parent / "README.md").write_text(f"# {title}\n\n{text}{thought}{how(c)}", encoding="utf-8")
+        print(f"{own.parent}/README.md: {len(found)} cells")
+
+
+if __name__ == "__main__":
+    sys.exit(main())
