@@ -101,7 +101,8 @@ static const char *default_text(const arg *a, char text[WORD])
     case ARG_REAL: snprintf(text, WORD, "%g", *(double *)a->to); break;
     case ARG_TEXT: return *(const char **)a->to ? *(const char **)a->to : "";
     case ARG_DTYPE:
-    case ARG_DTYPE64: return linnet_dtype_name(*(int32_t *)a->to);
+    case ARG_DTYPE64:
+    case ARG_DTYPE8: return linnet_dtype_name(*(int32_t *)a->to);
     default: break;
     }
     return text;
@@ -187,7 +188,7 @@ static void print_json(const command *self, const arg *table)
 {
     static const char *const kinds[] = { [ARG_SWITCH] = "switch", [ARG_SWITCH_WORD] = "switch word", [ARG_INT] = "integer", [ARG_I64] = "integer",
                                          [ARG_U64] = "integer", [ARG_REAL] = "number", [ARG_TEXT] = "text", [ARG_DTYPE] = "dtype",
-                                         [ARG_DTYPE64] = "dtype", [ARG_LIST] = "list", [ARG_KEY] = "integer" };
+                                         [ARG_DTYPE64] = "dtype", [ARG_DTYPE8] = "dtype", [ARG_LIST] = "list", [ARG_KEY] = "integer" };
     const char *heading = "";
     json_line j;
     line_open(&j, stdout);
@@ -278,10 +279,12 @@ static int take_number(const arg *a, const char *value)
 static int take_dtype(const arg *a, const char *value)
 {
     linnet_dtype t;
-    if (linnet_dtype_parse(NULL, value, &t) == LINNET_OK && (t == LINNET_F32 || t == LINNET_BF16 || (t == LINNET_F64 && a->kind == ARG_DTYPE64))) {
+    const bool read = linnet_dtype_parse(NULL, value, &t) == LINNET_OK;
+    if (read && (t == LINNET_F32 || t == LINNET_BF16 || (t == LINNET_F64 && a->kind == ARG_DTYPE64) || (t == LINNET_I8 && a->kind == ARG_DTYPE8))) {
         *(int32_t *)a->to = t;
         return 0;
     }
+    if (a->kind == ARG_DTYPE8) return bad_value(a, value, "float32 (f32), bf16 (bfloat16) or int8");
     return bad_value(a, value, a->kind == ARG_DTYPE64 ? "f64, f32 or bf16" : "float32 (f32) or bf16 (bfloat16)");
 }
 
@@ -309,7 +312,8 @@ static int take(const arg *a, const char *value)
         *(const char **)a->to = value;
         return 0;
     case ARG_DTYPE:
-    case ARG_DTYPE64: return take_dtype(a, value);
+    case ARG_DTYPE64:
+    case ARG_DTYPE8: return take_dtype(a, value);
     case ARG_LIST:
         if (strstr(a->value, "=") && (!strchr(value, '=') || value[0] == '=')) return bad_value(a, value, a->value);
         arg_list_add(a->to, value);

@@ -41,6 +41,7 @@ typedef enum {
     ARG_TEXT,    /* const char * */
     ARG_DTYPE,   /* int32_t, a linnet_dtype: f32 or bf16 */
     ARG_DTYPE64, /* the same, f64 too */
+    ARG_DTYPE8,  /* the same, int8 too, no f64 */
     ARG_LIST,    /* arg_list: may be given several times */
     ARG_KEY,     /* arg_list: "--layers 4" adds "num_hidden_layers=4", with `key` before the sign */
     ARG_END,
@@ -79,7 +80,7 @@ const char *args_nearest(const char *word, const char *const *candidates, int n)
 typedef struct {
     const char *device;
     int threads; /* 0: the library's choice */
-    int32_t dtype; /* linnet_dtype */
+    int32_t dtype, weights; /* linnet_dtype */
 } machine_args;
 #define MACHINE_ARGS_INIT { .device = "cpu" }
 #define MACHINE_FLAGS(m)                                                                                                            \
@@ -88,6 +89,12 @@ typedef struct {
     { "threads", ARG_INT, &(m)->threads, "N", "threads to use; the results do not depend on it", .range = "context.threads",           \
       .fallback = "every core" },                                                                                                   \
     { "dtype", ARG_DTYPE, &(m)->dtype, "TYPE", "float32 (f32), or bf16 (bfloat16) for activations and products" }
+
+/* Of commands that load a model and do not train it, with load_model. */
+#define KEPT_FLAG(m)                                                                                                                \
+    { "weights", ARG_DTYPE8, &(m)->weights, "TYPE",                                                                                   \
+      "how matrices are kept: float32, bf16 (with --dtype bf16), a third of the memory, or int8 with a scale for each row (on a CPU), a quarter" }
+linnet_status load_model(linnet_context *c, const machine_args *m, const char *folder, linnet_model **out);
 
 /* A context as the flags ask. Returns 0, or the exit code after saying why not. */
 int machine_open(const machine_args *m, linnet_context **out);

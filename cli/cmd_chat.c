@@ -103,7 +103,7 @@ static int chat(const machine_args *m, const char *folder, const char *tokenizer
     linnet_chat *k = NULL;
     linnet_status s = LINNET_OK;
     int code = machine_open(m, &c);
-    if (!code && (s = linnet_model_load(c, folder, m->dtype, &model)) != LINNET_OK) code = say_status(c, s);
+    if (!code && (s = load_model(c, m, folder, &model)) != LINNET_OK) code = say_status(c, s);
     if (!code) code = tokenizer_beside(c, tokenizer_path, folder, model, &t);
     if (!code && (s = linnet_chat_create(c, model, t, options, &k)) != LINNET_OK) code = say_status(c, s);
     if (!code) code = talk(c, k, o);
@@ -141,6 +141,7 @@ static int run(const command *self, int argc, char **argv)
         { "model", ARG_HEADING },
         { "tokenizer", ARG_TEXT, &tokenizer_path, "PATH", "tokenizer to use", .fallback = "the model's" },
         MACHINE_FLAGS(&m),
+        KEPT_FLAG(&m),
         { .kind = ARG_END },
     };
     const int code = args_parse(self, table, argc, argv, &words, 1, 1);

@@ -54,6 +54,7 @@ static int run(const command *self, int argc, char **argv)
         { "check-finite", ARG_SWITCH, &o.check_finite, .help = "look at every operator's results and end at the first NaN or infinity, naming its "
           "layer and operator; slow" },
         MACHINE_FLAGS(&m),
+        KEPT_FLAG(&m),
         { .kind = ARG_END },
     };
     int code = args_parse(self, table, argc, argv, &words, 2, -1);
@@ -67,7 +68,7 @@ static int run(const command *self, int argc, char **argv)
     progress bar;
     linnet_status s = LINNET_OK;
     code = machine_open(&m, &c);
-    if (!code && (s = linnet_model_load(c, words.item[0], m.dtype, &model)) != LINNET_OK) code = say_status(c, s);
+    if (!code && (s = load_model(c, &m, words.item[0], &model)) != LINNET_OK) code = say_status(c, s);
     if (!code) code = tokenizer_beside(c, tokenizer_path, words.item[0], model, &t);
     if (!code && !o.field) say_of_texts(c, o.texts, o.n_texts);
     if (!code) {

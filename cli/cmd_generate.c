@@ -133,8 +133,8 @@ static int generate(const machine_args *m, const char *folder, const char *draft
     linnet_tokenizer *t = NULL;
     linnet_status s = LINNET_OK;
     int code = machine_open(m, &c);
-    if (!code && (s = linnet_model_load(c, folder, m->dtype, &model)) != LINNET_OK) code = say_status(c, s);
-    if (!code && draft && (s = linnet_model_load(c, draft, m->dtype, &guesser)) != LINNET_OK) code = say_status(c, s);
+    if (!code && (s = load_model(c, m, folder, &model)) != LINNET_OK) code = say_status(c, s);
+    if (!code && draft && (s = load_model(c, m, draft, &guesser)) != LINNET_OK) code = say_status(c, s);
     if (!code) code = tokenizer_beside(c, tokenizer_path, folder, model, &t);
     if (!code) {
         stop_watch();
@@ -191,6 +191,7 @@ static int run(const command *self, int argc, char **argv)
         { "json", ARG_SWITCH, &output.json, .help = "print text, counts and times as one JSON line at the end" },
         { "tokenizer", ARG_TEXT, &tokenizer_path, "PATH", "tokenizer to use", .fallback = "the model's" },
         MACHINE_FLAGS(&m),
+        KEPT_FLAG(&m),
         { .kind = ARG_END },
     };
     int code = args_parse(self, table, argc, argv, &words, 1, 2);

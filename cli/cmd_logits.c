@@ -11,6 +11,7 @@ static int run(const command *self, int argc, char **argv)
         { "computation", ARG_HEADING },
         { "step", ARG_SWITCH, &step, .help = "token by token through the state, as in generation" },
         MACHINE_FLAGS(&m),
+        KEPT_FLAG(&m),
         { .kind = ARG_END },
     };
     int code = args_parse(self, table, argc, argv, &words, 3, 3);
@@ -19,7 +20,7 @@ static int run(const command *self, int argc, char **argv)
     linnet_model *model = NULL;
     linnet_status s = LINNET_OK;
     code = machine_open(&m, &c);
-    if (!code && (s = linnet_model_load(c, words.item[0], m.dtype, &model)) != LINNET_OK) code = say_status(c, s);
+    if (!code && (s = load_model(c, &m, words.item[0], &model)) != LINNET_OK) code = say_status(c, s);
     if (!code && (s = linnet_model_logits_file(c, model, words.item[1], words.item[2], step)) != LINNET_OK) code = say_status(c, s);
     linnet_model_destroy(model);
     linnet_context_destroy(c);

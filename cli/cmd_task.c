@@ -135,7 +135,7 @@ static int run_task(const linnet_task_info *t, const machine_args *m, const mode
     if (t->kind == LINNET_TASK_TRAINS) {
         if (!code) code = model_args_config(c, shape, &config);
     } else {
-        if (!code && (s = linnet_model_load(c, folder, m->dtype, &model)) != LINNET_OK) code = say_status(c, s);
+        if (!code && (s = load_model(c, m, folder, &model)) != LINNET_OK) code = say_status(c, s);
         if (!code) code = tokenizer_beside(c, tokenizer_path, folder, model, &tokenizer);
     }
     if (!code) {
@@ -179,6 +179,7 @@ static int run_named(const linnet_task_info *t, int argc, char **argv)
         { "budget", ARG_REAL, &minutes, "MINUTES", "as many updates as there is time for", 1e-3, 1e6, "no limit" },
         { "json", ARG_SWITCH, &v.json, .help = "print results as JSON lines" },
         MACHINE_FLAGS(&m),
+        KEPT_FLAG(&m),
         { .kind = ARG_END },
     };
     const arg reads = { "tokenizer", ARG_TEXT, &tokenizer_path, "PATH", "tokenizer to use", .fallback = "the model's" };

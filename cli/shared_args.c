@@ -24,6 +24,11 @@ int machine_open(const machine_args *m, linnet_context **out)
     return s == LINNET_OK ? 0 : say_status(*out, s);
 }
 
+linnet_status load_model(linnet_context *c, const machine_args *m, const char *folder, linnet_model **out)
+{
+    return linnet_model_load_kept(c, folder, m->dtype, m->weights, out);
+}
+
 static linnet_status set_pair(linnet_context *c, linnet_config *k, const char *pair)
 {
     const char *sign = strchr(pair, '=');

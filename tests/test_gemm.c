@@ -50,7 +50,8 @@ static matrix make(int64_t rows, int64_t cols, lnt_dtype t, lnt_rng *r)
     m.value = lnt_alloc((size_t)(rows * cols) * sizeof(double));
     for (int64_t i = 0; i < rows; i++)
         for (int64_t j = 0; j < m.ld; j++) {
-            lnt_store_element(m.data, t, i * m.ld + j, j < cols ? lnt_rng_normal(r) : NAN);
+            const double x = t == LINNET_I8 ? (double)(int)lnt_rng_below(r, 255) - 127 : lnt_rng_normal(r);
+            lnt_store_element(m.data, t, i * m.ld + j, j < cols ? x : t == LINNET_I8 ? 100 : NAN);
             if (j < cols) m.value[i * cols + j] = lnt_load_element(m.data, t, i * m.ld + j);
         }
     return m;
@@ -62,10 +63,17 @@ static void release(matrix *m)
     lnt_free(m->value);
 }
 
-static void check(shape s, bool ta, bool tb, lnt_dtype ab, lnt_dtype ct, float alpha, float beta)
+/* small: B is int8, each row with a number that it is multiplied by. */
+static void check(shape s, bool ta, bool tb, bool small, lnt_dtype ab, lnt_dtype ct, float alpha, float beta)
 {
     lnt_rng r = lnt_rng_make(1, (uint64_t)(s.M * 1000003 + s.N * 1009 + s.K));
-    matrix a = make(ta ? s.K : s.M, ta ? s.M : s.K, ab, &r), b = make(tb ? s.N : s.K, tb ? s.K : s.N, ab, &r), c = make(s.M, s.N, ct, &r);
+    matrix a = make(ta ? s.K : s.M, ta ? s.M : s.K, ab, &r), b = make(tb ? s.N : s.K, tb ? s.K : s.N, small ? LINNET_I8 : ab, &r);
+    matrix c = make(s.M, s.N, ct, &r);
+    float *scale = small ? lnt_alloc((size_t)s.N * sizeof *scale) : NULL;
+    for (int64_t i = 0; i < s.N * s.K && small; i++) {
+        if (i % s.K == 0) scale[i / s.K] = (float)(0.02 * lnt_rng_uniform(&r));
+        b.value[i] *= (double)scale[i / s.K];
+    }
     double *want = lnt_alloc((size_t)(s.M * s.N) * sizeof *want), square = 0;
     for (int64_t i = 0; i < s.M; i++)
         for (int64_t j = 0; j < s.N; j++) {
@@ -83,7 +91,7 @@ static void check(shape s, bool ta, bool tb, lnt_dtype ab, lnt_dtype ct, float a
         if (beta == 0)
             for (int64_t i = 0; i < s.M * c.ld; i++) lnt_store_element(again, ct, i, NAN);
         lnt_gemm_args g = {.trans_a = ta, .trans_b = tb, .M = s.M, .N = s.N, .K = s.K, .alpha = alpha, .beta = beta, .ab = ab, .c = ct,
-                           .a = a.data, .lda = a.ld, .b = b.data, .ldb = b.ld, .C = again, .ldc = c.ld};
+                           .a = a.data, .lda = a.ld, .b = b.data, .ldb = b.ld, .b_scale = scale, .C = again, .ldc = c.ld};
         assert_int_equal(lnt_gemm(x, &g), LINNET_OK);
         if (threads == 1)
             memcpy(first, again, bytes);
@@ -105,8 +113,9 @@ static void check(shape s, bool ta, bool tb, lnt_dtype ab, lnt_dtype ct, float a
         }
     double relative = square > 0 ? sqrt(error / square) : sqrt(error), limit = ct == LINNET_BF16 ? 3e-3 : 2e-6;
     if (!(relative < limit))
-        fail_msg("%lldx%lldx%lld %c%c %s->%s %s: error %.2e, expected below %.0e", (long long)s.M, (long long)s.N, (long long)s.K, ta ? 'T' : 'N',
-                 tb ? 'T' : 'N', lnt_dtype_name(ab), lnt_dtype_name(ct), lnt_cpu_name(lnt_cpu()), relative, limit);
+        fail_msg("%lldx%lldx%lld %c%c%s %s->%s %s: error %.2e, expected below %.0e", (long long)s.M, (long long)s.N, (long long)s.K, ta ? 'T' : 'N',
+                 tb ? 'T' : 'N', small ? " int8" : "", lnt_dtype_name(ab), lnt_dtype_name(ct), lnt_cpu_name(lnt_cpu()), relative, limit);
+    lnt_free(scale);
     lnt_free(first);
     lnt_free(again);
     lnt_free(want);
@@ -124,10 +133,10 @@ static void products(void **state)
     for (int level = LNT_CPU_BASE; level <= (int)lnt_cpu_machine(); level++) {
         lnt_cpu_force((lnt_cpu_level)level);
         for (size_t i = 0; i < sizeof shapes / sizeof *shapes; i++)
-            for (int trans = 0; trans < 4; trans++)
+            for (int trans = 0; trans < 5; trans++) /* the last: B transposed, int8 */
                 for (int types = 0; types < 3; types++)
                     for (int beta = 0; beta < 2; beta++)
-                        check(shapes[i], trans & 1, trans & 2, types ? LINNET_BF16 : LINNET_F32, types == 2 ? LINNET_BF16 : LINNET_F32,
+                        check(shapes[i], trans & 1, trans & 6, trans == 4, types ? LINNET_BF16 : LINNET_F32, types == 2 ? LINNET_BF16 : LINNET_F32,
                               i % 3 ? 1.0f : -0.5f, (float)beta);
     }
     lnt_cpu_force(lnt_cpu_machine());

@@ -166,7 +166,7 @@ static setting make(const op_case *o, int64_t T, lnt_dtype policy, int threads, 
             r->param[i][j] = rounded ? lnt_bf16_to_f32(half[j]) : master[j];
             r->d_param[i][j] = grad[j];
         }
-        k->param[i] = (lnt_param_view){master, policy == LINNET_BF16 ? (void *)half : (void *)master, policy, grad, false, q->count};
+        k->param[i] = (lnt_param_view){master, policy == LINNET_BF16 ? (void *)half : (void *)master, policy, NULL, grad, false, q->count};
         if (policy == LINNET_F32) lnt_free(half);
     }
     lnt_shape shape = {.tokens = T, .n_seq = k->n_seq, .cu = s.cu, .training = true, .dtype = policy, .threads = threads};

@@ -230,7 +230,7 @@ static void make_params(setting *s, lnt_dtype policy, lnt_rng *rng)
             s->r.d_param[i][j] = g;
         }
         s->k.param[i] = (lnt_param_view){s->b[MASTER][i].device, s->b[policy == LINNET_BF16 ? HALF : MASTER][i].device, policy,
-                                         s->b[GRAD][i].device, false, q->count};
+                                         NULL, s->b[GRAD][i].device, false, q->count};
     }
 }
 

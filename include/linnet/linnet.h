@@ -116,7 +116,9 @@ LINNET_API const char *linnet_machine(const linnet_context *c);
 /* ---- numbers --------------------------------------------------------------------------------------------------------------- */
 
 /* In structures an enumeration is an int32_t, whose width does not depend on the compiler. */
-typedef enum { LINNET_F32 = 0, LINNET_BF16 = 1, LINNET_F64 = 2, LINNET_F16 = 3, LINNET_I64 = 4, LINNET_I32 = 5, LINNET_U8 = 6 } linnet_dtype;
+typedef enum {
+    LINNET_F32 = 0, LINNET_BF16 = 1, LINNET_F64 = 2, LINNET_F16 = 3, LINNET_I64 = 4, LINNET_I32 = 5, LINNET_U8 = 6, LINNET_I8 = 7
+} linnet_dtype;
 
 /* "f32", "bf16" ...; static storage. linnet_dtype_parse also takes "float32", "bfloat16". */
 LINNET_API const char *linnet_dtype_name(linnet_dtype t);
@@ -191,6 +193,9 @@ LINNET_API linnet_status linnet_model_outline(linnet_context *c, const linnet_co
 LINNET_API linnet_status linnet_model_look(linnet_context *c, const char *folder, linnet_dtype dtype, linnet_model **out);
 /* Load a checkpoint folder: config.json and model.safetensors. */
 LINNET_API linnet_status linnet_model_load(linnet_context *c, const char *folder, linnet_dtype dtype, linnet_model **out);
+/* The same with the operands of matrix products kept in less memory, which is never more than they take and one tensor: LINNET_BF16 under that dtype,
+ * or LINNET_I8 on a CPU, integers of 8 bits with a scale for each row, the largest of which is 127; sums are float32. Such a model is not trained. */
+LINNET_API linnet_status linnet_model_load_kept(linnet_context *c, const char *folder, linnet_dtype dtype, linnet_dtype weights, linnet_model **out);
 /* Write config.json and model.safetensors (float32 master weights), each replaced atomically. */
 LINNET_API linnet_status linnet_model_save(linnet_context *c, const linnet_model *m, const char *folder);
 LINNET_API void linnet_model_destroy(linnet_model *m);

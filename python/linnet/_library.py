@@ -173,6 +173,7 @@ FUNCTIONS: dict[str, tuple[Any, list[Any]]] = {
     "linnet_config_destroy": (None, [P]),
     "linnet_model_create": (c_int, [P, P, c_int, c_uint64, PP]),
     "linnet_model_load": (c_int, [P, S, c_int, PP]),
+    "linnet_model_load_kept": (c_int, [P, S, c_int, c_int, PP]),
     "linnet_model_save": (c_int, [P, P, S]),
     "linnet_model_destroy": (None, [P]),
     "linnet_model_get_info": (c_int, [P, POINTER(ModelInfo)]),

@@ -302,6 +302,13 @@ void lnt_give(void *out, const void *result, size_t known)
 linnet_status lnt_model_dtype_check(lnt_ctx *c, const char *what, int64_t dtype)
 {
     if (dtype == LINNET_F32 || dtype == LINNET_BF16) return LINNET_OK;
-    if (dtype < 0 || dtype > LINNET_U8) return lnt_fail(c, LINNET_EINVAL, "%s is number %lld, expected float32 or bf16", what, (long long)dtype);
+    if (dtype < 0 || dtype > LINNET_I8) return lnt_fail(c, LINNET_EINVAL, "%s is number %lld, expected float32 or bf16", what, (long long)dtype);
     return lnt_fail(c, LINNET_EINVAL, "%s is %s, expected float32 or bf16", what, lnt_dtype_name((lnt_dtype)dtype));
+}
+
+linnet_status lnt_weights_dtype_check(lnt_ctx *c, int64_t dtype)
+{
+    if (dtype == LINNET_F32 || dtype == LINNET_BF16 || dtype == LINNET_I8) return LINNET_OK;
+    if (dtype < 0 || dtype > LINNET_I8) return lnt_fail(c, LINNET_EINVAL, "weights is number %lld, expected float32, bf16 or int8", (long long)dtype);
+    return lnt_fail(c, LINNET_EINVAL, "weights is %s, expected float32, bf16 or int8", lnt_dtype_name((lnt_dtype)dtype));
 }

@@ -25,5 +25,6 @@ void lnt_give(void *out, const void *result, size_t known);
 
 /* A dtype that a model may have: LINNET_F32 or LINNET_BF16. `what` it is of, in an error. */
 linnet_status lnt_model_dtype_check(lnt_ctx *c, const char *what, int64_t dtype);
+linnet_status lnt_weights_dtype_check(lnt_ctx *c, int64_t dtype);
 
 #endif

@@ -8,10 +8,10 @@ static const struct {
 } types[] = {
     [LINNET_F32] = {"f32", "float32", 4}, [LINNET_BF16] = {"bf16", "bfloat16", 2}, [LINNET_F64] = {"f64", "float64", 8},
     [LINNET_F16] = {"f16", "float16", 2}, [LINNET_I64] = {"i64", "int64", 8},      [LINNET_I32] = {"i32", "int32", 4},
-    [LINNET_U8] = {"u8", "uint8", 1},
+    [LINNET_U8] = {"u8", "uint8", 1},      [LINNET_I8] = {"i8", "int8", 1},
 };
 
-static bool known(int64_t t) { return t >= 0 && t <= LINNET_U8; }
+static bool known(int64_t t) { return t >= 0 && t <= LINNET_I8; }
 size_t lnt_dtype_size(lnt_dtype t) { return types[t].size; }
 const char *lnt_dtype_name(lnt_dtype t) { return known((int)t) ? types[t].name : "?"; }
 const char *linnet_dtype_name(linnet_dtype t) { return lnt_dtype_name(t); }
@@ -19,7 +19,7 @@ const char *linnet_dtype_name(linnet_dtype t) { return lnt_dtype_name(t); }
 linnet_status linnet_dtype_parse(linnet_context *c, const char *text, linnet_dtype *out)
 {
     if (!text || !out) return lnt_fail(c, LINNET_EINVAL, "the name of a dtype is NULL, or the place for it");
-    for (int i = 0; i <= LINNET_U8; i++)
+    for (int i = 0; i <= LINNET_I8; i++)
         if (lnt_same_word(text, types[i].name) || lnt_same_word(text, types[i].alias)) {
             *out = (linnet_dtype)i;
             return LINNET_OK;
@@ -72,6 +72,7 @@ double lnt_load_element(const void *p, lnt_dtype t, int64_t i)
     case LINNET_I64: return (double)((const int64_t *)p)[i];
     case LINNET_I32: return ((const int32_t *)p)[i];
     case LINNET_U8: return ((const uint8_t *)p)[i];
+    case LINNET_I8: return ((const int8_t *)p)[i];
     }
     return 0;
 }
@@ -86,6 +87,7 @@ void lnt_store_element(void *p, lnt_dtype t, int64_t i, double v)
     case LINNET_I64: ((int64_t *)p)[i] = (int64_t)v; break;
     case LINNET_I32: ((int32_t *)p)[i] = (int32_t)v; break;
     case LINNET_U8: ((uint8_t *)p)[i] = (uint8_t)v; break;
+    case LINNET_I8: ((int8_t *)p)[i] = (int8_t)v; break;
     }
 }
 

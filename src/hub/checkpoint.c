@@ -157,7 +157,13 @@ linnet_status lnt_checkpoint_check(lnt_ctx *c, const lnt_safetensors *s, const l
     return lnt_hint(c, "config.json and the weights do not belong together.");
 }
 
-enum { BLOCK = 1 << 20 };
+enum { BLOCK = 1 << 20 }; /* elements, or a row where that is longer */
+static int64_t block_of(const lnt_param *q)
+{
+    const int64_t row = q->dim[q->ndim - 1];
+    return row > BLOCK ? row : BLOCK / row * row;
+}
+
 typedef struct {
     const lnt_naming *n;
     lnt_weights *w;           /* where to: there, */
@@ -177,8 +183,9 @@ static linnet_status hand_over(lnt_ctx *c, const sink *out, const lnt_param *q, 
 static linnet_status take(lnt_ctx *c, const sink *out, const lnt_st_tensor *t, const lnt_param *q, int64_t from, int64_t to, int64_t n)
 {
     linnet_status status = LINNET_OK;
-    for (int64_t at = 0; status == LINNET_OK && at < n; at += BLOCK) {
-        const int64_t m = n - at < BLOCK ? n - at : BLOCK;
+    const int64_t block = block_of(q);
+    for (int64_t at = 0; status == LINNET_OK && at < n; at += block) {
+        const int64_t m = n - at < block ? n - at : block;
         read_elements(out->block, t, from + at, m);
         status = hand_over(c, out, q, to + at, out->block, m);
     }
@@ -231,8 +238,10 @@ static linnet_status read_all(lnt_ctx *c, const lnt_safetensors *s, const lnt_na
     linnet_status status = LINNET_OK;
     LNT_TRY(lnt_checkpoint_check(c, s, n, p));
     out.n = n;
-    out.block = lnt_alloc(BLOCK * sizeof(float));
-    if (!out.block) return lnt_fail_memory(c, BLOCK * sizeof(float));
+    int64_t most = BLOCK;
+    for (int i = 0; i < lnt_param_count(p); i++) most = block_of(lnt_param_at(p, i)) > most ? block_of(lnt_param_at(p, i)) : most;
+    out.block = lnt_alloc(lnt_bytes((size_t)most, sizeof(float)));
+    if (!out.block) return lnt_fail_memory(c, lnt_bytes((size_t)most, sizeof(float)));
     for (int i = 0; status == LINNET_OK && i < lnt_param_count(p); i++) status = lnt_checkpoint_each(c, s, n, p, lnt_param_at(p, i), read_part, &out);
     lnt_free(out.block);
     return status;
@@ -251,8 +260,9 @@ linnet_status lnt_checkpoint_read_arena(lnt_ctx *c, const lnt_safetensors *s, co
 linnet_status lnt_checkpoint_read_param(lnt_ctx *c, const lnt_safetensors *s, const lnt_naming *n, const lnt_program *p, const lnt_param *q,
                                         float *values)
 {
-    sink out = {.n = n, .host = values, .block = lnt_alloc(BLOCK * sizeof(float))};
-    if (!out.block) return lnt_fail_memory(c, BLOCK * sizeof(float));
+    const size_t bytes = lnt_bytes((size_t)(block_of(q) > BLOCK ? block_of(q) : BLOCK), sizeof(float));
+    sink out = {.n = n, .host = values, .block = lnt_alloc(bytes)};
+    if (!out.block) return lnt_fail_memory(c, bytes);
     const linnet_status status = lnt_checkpoint_each(c, s, n, p, q, read_part, &out);
     lnt_free(out.block);
     return status;
@@ -301,9 +311,10 @@ linnet_status linnet_model_load(linnet_context *c, const char *folder, linnet_dt
     return open_folder(c, folder, dtype, LINNET_F32, true, out);
 }
 
-linnet_status lnt_model_load_kept(lnt_ctx *c, const char *folder, linnet_dtype dtype, linnet_dtype kept, linnet_model **out)
+linnet_status linnet_model_load_kept(linnet_context *c, const char *folder, linnet_dtype dtype, linnet_dtype weights, linnet_model **out)
 {
-    return open_folder(c, folder, dtype, kept, true, out);
+    LNT_TRY(lnt_weights_dtype_check(c, weights));
+    return open_folder(c, folder, dtype, weights, true, out);
 }
 
 linnet_status linnet_model_look(linnet_context *c, const char *folder, linnet_dtype dtype, linnet_model **out)

@@ -37,9 +37,6 @@ int lnt_checkpoint_shape(lnt_arch_form form, int ndim, const int64_t *dim, int64
 /* out[cols,rows] = in[rows,cols]^T. */
 void lnt_turn(float *out, const float *in, int64_t rows, int64_t cols);
 
-/* linnet_model_load, its weights kept as lnt_weights_create says. */
-linnet_status lnt_model_load_kept(lnt_ctx *c, const char *folder, linnet_dtype dtype, linnet_dtype kept, linnet_model **out);
-
 /* ---- writing: checkpoint_write.c ---- */
 
 /* Tensors of all parameters under prefix and our names, float32, whose data is in the host's arena `values`; names and the list live in `scratch`. */

@@ -11,7 +11,7 @@ enum { PREFIX = 8, MAX_HEADER = 100 * 1000 * 1000 }; /* bytes; the format's own 
 /* The format's names, by lnt_dtype. */
 static const char *const dtype_names[] = {
     [LINNET_F32] = "F32", [LINNET_BF16] = "BF16", [LINNET_F64] = "F64", [LINNET_F16] = "F16",
-    [LINNET_I64] = "I64", [LINNET_I32] = "I32",   [LINNET_U8] = "U8",
+    [LINNET_I64] = "I64", [LINNET_I32] = "I32",   [LINNET_U8] = "U8",    [LINNET_I8] = "I8",
 };
 
 static bool dtype_of(const char *name, lnt_dtype *out)
@@ -70,7 +70,7 @@ static linnet_status read_tensor(lnt_ctx *c, const char *path, const json_t *o, 
     if (!json_is_object(o)) return lnt_malformed(c, path, "the entry of tensor \"%.200s\" is not an object", t->name);
     if (!json_is_string(dtype)) return lnt_malformed(c, path, "tensor \"%.200s\" has no dtype", t->name);
     if (!dtype_of(json_string_value(dtype), &t->dtype))
-        return lnt_malformed(c, path, "tensor \"%.200s\" has dtype \"%.40s\", expected F32, F64, BF16, F16, I64, I32 or U8", t->name,
+        return lnt_malformed(c, path, "tensor \"%.200s\" has dtype \"%.40s\", expected F32, F64, BF16, F16, I64, I32, U8 or I8", t->name,
                              json_string_value(dtype));
     LNT_TRY(read_shape(c, path, json_object_get(o, "shape"), t));
     const json_t *b = json_array_get(offsets, 0), *e = json_array_get(offsets, 1);

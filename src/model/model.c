@@ -17,7 +17,7 @@ linnet_status linnet_model_create_kept(linnet_context *c, const linnet_config *k
     LNT_NEED(c, k);
     LNT_NEED(c, out);
     LNT_TRY(lnt_model_dtype_check(c, "dtype", dtype));
-    LNT_TRY(lnt_model_dtype_check(c, "weights", weights));
+    LNT_TRY(lnt_weights_dtype_check(c, weights));
     LNT_TRY(lnt_model_build(c, k, dtype, weights, out));
     linnet_status s = lnt_weights_init((*out)->w, seed);
     if (s != LINNET_OK) {

@@ -11,7 +11,7 @@ int64_t linnet_parameter_count(const linnet_model *m) { return m ? lnt_param_cou
 static linnet_status tell(const linnet_model *m, const lnt_param *q, linnet_parameter_info *out)
 {
     linnet_parameter_info i = {.name = q->name, .elements = q->count, .rank = q->ndim, .weight_decay = q->decay};
-    i.kept = m->w && q->offset >= m->w->masters ? m->w->dtype : LINNET_F32;
+    i.kept = !m->w || q->offset < m->w->masters ? LINNET_F32 : m->w->small ? LINNET_I8 : m->w->dtype;
     memcpy(i.shape, q->dim, (size_t)q->ndim * sizeof *q->dim);
     LNT_GIVE(out, i);
     return LINNET_OK;

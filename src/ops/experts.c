@@ -248,8 +248,10 @@ static linnet_status through(const lnt_call *k, const lnt_expert_rows *r, const 
         const int64_t at = r->first[e], n = r->first[e + 1] - at;
         if (n)
             LNT_TRY(lnt_gemm(k->c, &(lnt_gemm_args){.trans_b = true, .weights = true, .M = n, .N = out, .K = in, .alpha = 1, .ab = ab, .c = type,
-                                                    .a = at_row(x, ab, at, in), .lda = in, .b = at_row(k->param[which].work, ab, e * out, in),
-                                                    .ldb = in, .C = at_row(y, type, at, out), .ldc = out}));
+                                                    .a = at_row(x, ab, at, in), .lda = in,
+                                                    .b = at_row(k->param[which].work, k->param[which].work_dtype, e * out, in), .ldb = in,
+                                                    .b_scale = k->param[which].scale ? k->param[which].scale + e * out : NULL,
+                                                    .C = at_row(y, type, at, out), .ldc = out}));
     }
     return LINNET_OK;
 }

@@ -20,7 +20,8 @@ enum { GEMV_ROWS = 8, GEMV_PIECE = 64 };
 
 static int64_t parts_of(int64_t n, int64_t size) { return (n + size - 1) / size; }
 static int64_t smaller(int64_t a, int64_t b) { return a < b ? a : b; }
-static size_t bytes_of(lnt_dtype t) { return t == LINNET_F32 ? 4 : 2; }
+static size_t bytes_of(lnt_dtype t) { return t == LINNET_F32 ? 4 : t == LINNET_I8 ? 1 : 2; }
+static lnt_dtype b_type(const lnt_gemm_args *g) { return g->b_scale ? LINNET_I8 : g->ab; }
 /* Element (row, col) of a matrix. */
 static const void *at(const void *p, lnt_dtype t, int64_t offset) { return (const char *)p + offset * (int64_t)bytes_of(t); }
 
@@ -124,7 +125,7 @@ static outcome deep_sgemm(const lnt_gemm_args *g, int64_t M, int64_t N, int64_t 
     return DONE;
 }
 
-static bool is_mixed(const lnt_gemm_args *g) { return g->ab != LINNET_F32 || g->c != LINNET_F32; }
+static bool is_mixed(const lnt_gemm_args *g) { return g->ab != LINNET_F32 || g->c != LINNET_F32 || g->b_scale; }
 
 static size_t mixed_bytes(int64_t M, int64_t N, int64_t K)
 {
@@ -132,7 +133,7 @@ static size_t mixed_bytes(int64_t M, int64_t N, int64_t K)
     return (size_t)(M * depth + N * depth + M * N) * sizeof(float);
 }
 
-/* Operands or result in bf16 on a machine without fast bf16 products: blocks are converted, and the product is a float32 one. */
+/* int8 in B; or operands or result in bf16 on a machine without fast bf16 products: blocks are converted, and the product is a float32 one. */
 static outcome mixed_tile(const lnt_gemm_args *g, int64_t i, int64_t j, int64_t M, int64_t N)
 {
     const int64_t depth = smaller(g->K, BLOCK_K);
@@ -144,8 +145,9 @@ static outcome mixed_tile(const lnt_gemm_args *g, int64_t i, int64_t j, int64_t 
     for (int64_t k = 0; k < g->K; k += depth) {
         int64_t K = smaller(depth, g->K - k);
         int64_t a_rows = g->trans_a ? K : M, a_cols = g->trans_a ? M : K, b_rows = g->trans_b ? N : K, b_cols = g->trans_b ? K : N;
-        LNT_PICK(lnt_widen)(a, at(g->a, g->ab, g->trans_a ? k * g->lda + i : i * g->lda + k), g->ab, a_rows, a_cols, g->lda);
-        LNT_PICK(lnt_widen)(b, at(g->b, g->ab, g->trans_b ? j * g->ldb + k : k * g->ldb + j), g->ab, b_rows, b_cols, g->ldb);
+        LNT_PICK(lnt_widen)(a, at(g->a, g->ab, g->trans_a ? k * g->lda + i : i * g->lda + k), g->ab, a_rows, a_cols, g->lda, NULL);
+        LNT_PICK(lnt_widen)(b, at(g->b, b_type(g), g->trans_b ? j * g->ldb + k : k * g->ldb + j), b_type(g), b_rows, b_cols, g->ldb,
+                            g->b_scale ? g->b_scale + j : NULL);
         block.lda = a_cols, block.ldb = b_cols;
         outcome o = deep_sgemm(&block, M, N, K, a, b, k ? 1.0f : 0.0f, c);
         if (o != DONE) return o;
@@ -283,9 +285,10 @@ static outcome few_rows(lnt_ctx *c, const lnt_gemm_args *g, bool few_is_a)
     const int64_t ld = few_is_a ? g->lda : g->ldb;
     float *x = buffer_of(OPERANDS, lnt_bytes(lnt_bytes((size_t)R, (size_t)g->K), sizeof(float)));
     if (!x) return NO_MEMORY;
-    LNT_PICK(lnt_widen)(x, few, g->ab, R, g->K, ld);
+    LNT_PICK(lnt_widen)(x, few, few_is_a ? g->ab : b_type(g), R, g->K, ld, few_is_a ? NULL : g->b_scale);
     const lnt_gemv_args all = {.N = N, .K = g->K, .x = x, .w = few_is_a ? g->b : g->a, .ldw = few_is_a ? g->ldb : g->lda,
-                               .w_type = g->ab, .y_type = g->c, .y = g->C, .y_rs = few_is_a ? g->ldc : 1, .y_cs = few_is_a ? 1 : g->ldc,
+                               .w_type = few_is_a ? b_type(g) : g->ab, .w_scale = few_is_a ? g->b_scale : NULL,
+                               .y_type = g->c, .y = g->C, .y_rs = few_is_a ? g->ldc : 1, .y_cs = few_is_a ? 1 : g->ldc,
                                .alpha = g->alpha, .add = g->beta != 0};
     lnt_gemv_kernel *kernel = LNT_PICK(lnt_gemv);
     const int64_t parts = parts_of(N, GEMV_PIECE);
@@ -318,11 +321,12 @@ linnet_status lnt_gemm(lnt_ctx *c, const lnt_gemm_args *g)
     if (g->K <= 0) return no_product(g), LINNET_OK;
     outcome o;
     const bool alone = lnt_rows_are_alone(c);
+    if (g->b_scale && (g->trans_a || !g->trans_b)) return lnt_fail(c, LINNET_EINTERNAL, "a product of int8 weights other than with their rows");
     if (alone && (g->trans_a || !g->trans_b))
         return lnt_fail(c, LINNET_EINTERNAL, "a product of transposed operands where every row is to be as if alone");
     if (!g->trans_a && g->trans_b && (alone || g->M <= GEMV_ROWS || g->N <= GEMV_ROWS))
         o = few_rows(c, g, alone || (g->M <= GEMV_ROWS && (g->M <= g->N || g->N > GEMV_ROWS)));
-    else if (g->ab == LINNET_BF16 && g->alpha == 1.0f && LNT_PICK(lnt_tiles)())
+    else if (g->ab == LINNET_BF16 && !g->b_scale && g->alpha == 1.0f && LNT_PICK(lnt_tiles)())
         o = tile_product(c, g, LNT_PICK(lnt_tiles)());
     else
         o = tiles(c, g);

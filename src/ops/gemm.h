@@ -6,7 +6,9 @@
  * A and B share a dtype (f32 or bf16); C is f32 or bf16; sums in float32. beta is 0 or 1.
  *
  * Where the context says so (lnt_rows_alone), the bits of a row of C depend on that row of A, on B and on K alone: A as it is times B transposed, on
- * the CPU. Up to 8 rows they do so anyway, and have the same bits. */
+ * the CPU. Up to 8 rows they do so anyway, and have the same bits.
+ *
+ * With b_scale, which goes with B transposed, on the CPU, B is int8 and its row n stands for b_scale[n] times as much; A may have either type. */
 #ifndef LNT_OPS_GEMM_H
 #define LNT_OPS_GEMM_H
 
@@ -20,6 +22,7 @@ typedef struct {
     float alpha, beta;
     lnt_dtype ab, c;
     const void *a, *b;
+    const float *b_scale;
     void *C;
     int64_t lda, ldb, ldc;
 } lnt_gemm_args;

@@ -93,7 +93,8 @@ typedef struct {
     const float *x;
     const void *w;
     int64_t ldw;
-    lnt_dtype w_type, y_type;
+    lnt_dtype w_type, y_type; /* w may be int8, */
+    const float *w_scale;     /* [N] times what it says; NULL: as it is */
     void *y;
     int64_t y_rs, y_cs;
     float alpha;
@@ -102,8 +103,8 @@ typedef struct {
 typedef void lnt_gemv_kernel(const lnt_gemv_args *g, int64_t n0, int64_t n1);
 LNT_DECLARE_VARIANTS(lnt_gemv_kernel, lnt_gemv);
 
-/* dst[rows, cols] float32 from src[rows, ld] of type t. */
-typedef void lnt_widen_kernel(float *dst, const void *src, lnt_dtype t, int64_t rows, int64_t cols, int64_t ld);
+/* dst[rows, cols] float32 from src[rows, ld] of type t, row r times scale[r] (NULL: as it is). */
+typedef void lnt_widen_kernel(float *dst, const void *src, lnt_dtype t, int64_t rows, int64_t cols, int64_t ld, const float *scale);
 LNT_DECLARE_VARIANTS(lnt_widen_kernel, lnt_widen);
 /* dst[rows, ldd] of type t = (or +=) src[rows, cols]. */
 typedef void lnt_narrow_kernel(void *dst, lnt_dtype t, int64_t ldd, const float *src, int64_t rows, int64_t cols, bool add);

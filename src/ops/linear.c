@@ -49,8 +49,8 @@ static linnet_status linear_forward(const lnt_call *k)
     for (int g = 0; g < a->groups; g++)
         LNT_TRY(lnt_gemm(k->c, &(lnt_gemm_args){.trans_b = true, .weights = true, .M = rows_of(k), .N = a->out, .K = a->in, .alpha = 1,
                                                 .ab = x->dtype, .c = y->dtype, .a = column(x->data, x->dtype, g * a->in), .lda = ld_of(k, x),
-                                                .b = column(k->param[0].work, x->dtype, g * a->in), .ldb = in,
-                                                .C = column(y->data, y->dtype, g * a->out), .ldc = out}));
+                                                .b = column(k->param[0].work, k->param[0].work_dtype, g * a->in), .ldb = in,
+                                                .b_scale = k->param[0].scale, .C = column(y->data, y->dtype, g * a->out), .ldc = out}));
     if (a->bias) {
         lnt_tensor rows = *y;
         rows.rows = rows_of(k), rows.cols = rows.ld = out;

@@ -60,7 +60,7 @@ static linnet_status logits_of(const lnt_call *k, int64_t r, int64_t rows, float
     const lnt_tensor *x = &k->in[0];
     return lnt_gemm(k->c, &(lnt_gemm_args){.trans_b = true, .weights = true, .M = rows, .N = a->vocab, .K = a->width, .alpha = 1,
                                            .ab = x->dtype, .c = LINNET_F32, .a = row_of(x, r), .lda = a->width, .b = k->param[0].work,
-                                           .ldb = a->width, .C = z, .ldc = ld});
+                                           .ldb = a->width, .b_scale = k->param[0].scale, .C = z, .ldc = ld});
 }
 
 /* dx and dE of the rows from r on, from dz[rows, vocab] of x's type, ld elements from row to row. */

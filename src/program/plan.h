@@ -31,7 +31,9 @@ typedef struct lnt_weights {
     int64_t masters;     /* those that have a float32 master: all, or only what is read as float32 */
     int64_t work_begin;  /* the first that has a working copy */
     float *master;       /* device, [masters] */
-    void *work;          /* device, [elements - work_begin] of dtype; under float32 that part of the master */
+    void *work;          /* device, [elements - work_begin] of dtype, [masters - work_begin] beside int8; under float32 that part of the master */
+    int8_t *small;       /* [elements - masters] where those are int8, and what they are multiplied by, row by row; NULL: they are not */
+    float *scale;
     float *grad;         /* device, [elements], NULL without gradients */
     /* No gradient yet: those of what is read as float32 are zero, those of what products alone read are anything. The next run with gradients
      * stores each of these where the first comes, and adds the others. */
@@ -40,7 +42,8 @@ typedef struct lnt_weights {
     uint64_t version;    /* another number after every change of values, and in every structure */
 } lnt_weights;
 
-/* kept: LINNET_F32, or LINNET_BF16 under that dtype: what products alone read is kept in bf16 without a master. */
+/* kept: LINNET_F32, or what products alone read is kept without a master: LINNET_BF16 under that dtype, LINNET_I8 on a CPU, for models that are not
+ * trained. */
 linnet_status lnt_weights_create(lnt_ctx *c, const lnt_program *p, lnt_dtype dtype, lnt_dtype kept, lnt_weights **out);
 void lnt_weights_destroy(lnt_weights *w);
 /* Those of `w`, which outlive them, for another context of the same device and a program with the same parameters: to be read. */
@@ -52,7 +55,7 @@ void lnt_weights_zero_grad(lnt_weights *w);          /* and grad_empty */
 lnt_param_view lnt_weights_view(const lnt_weights *w, const lnt_param *q);
 /* Who writes values past lnt_weights_put says so: plans keep what is made of parameters alone. */
 void lnt_weights_changed(lnt_weights *w);
-/* Elements first .. first+n of a parameter, host to device: master and working copy, rounded to what is kept. */
+/* Elements first .. first+n of a parameter, host to device: master and working copy, rounded to what is kept; whole rows where that is int8. */
 linnet_status lnt_weights_put(lnt_weights *w, const lnt_param *q, int64_t first, const float *values, int64_t n);
 /* The same way back. */
 linnet_status lnt_weights_take(const lnt_weights *w, const lnt_param *q, int64_t first, float *values, int64_t n);

@@ -229,7 +229,7 @@ static int64_t padded(int64_t count) { return (count + ELEMENT_ALIGN - 1) / ELEM
 /* Offsets of all parameters: what products do not read, what both read, what products alone read; each in the order made. */
 static void place_params(lnt_program *p)
 {
-    int64_t at = 0;
+    int64_t at = 0, row = 0;
     for (int kind = 0; kind < 3; kind++) {
         if (kind == 1) p->work_begin = at;
         if (kind == 2) p->plain_end = at;
@@ -237,10 +237,13 @@ static void place_params(lnt_program *p)
             lnt_param *q = &p->params[i];
             if ((q->product ? q->plain ? 1 : 2 : 0) != kind) continue;
             q->offset = at;
+            q->row = row;
             at += padded(q->count);
+            if (kind == 2) row += q->count / q->dim[q->ndim - 1];
         }
     }
     p->elements = at;
+    p->product_rows = row;
 }
 
 int lnt_add_param(lnt_program *p, const char *name, int ndim, const int64_t *dim, lnt_init init, bool decay, bool product)
@@ -369,6 +372,7 @@ const lnt_param *lnt_param_find(const lnt_program *p, const char *name) { return
 int64_t lnt_param_elements(const lnt_program *p) { return p->elements; }
 int64_t lnt_param_work_begin(const lnt_program *p) { return p->work_begin; }
 int64_t lnt_param_plain_end(const lnt_program *p) { return p->plain_end; }
+int64_t lnt_param_rows(const lnt_program *p) { return p->product_rows; }
 bool lnt_program_draws(const lnt_program *p)
 {
     for (int i = 0; i < p->n_nodes; i++)

@@ -59,6 +59,7 @@ typedef struct lnt_param {
     bool product;      /* an operand of matrix products: has a working copy in the policy's dtype */
     bool plain;        /* read as float32; a tied embedding is both */
     int64_t offset;    /* first element in the arenas (multiples of 64): what products do not read first, what they alone read last */
+    int64_t row;       /* of what products alone read: rows of those before it */
 } lnt_param;
 
 /* ---- operators -------------------------------------------------------------------------------------------------------------- */
@@ -76,6 +77,7 @@ typedef struct {
     const float *master; /* float32; NULL for what products alone read, when that is kept without a master */
     const void *work;    /* working copy of dtype work_dtype; the master itself under float32 and for what products do not read */
     lnt_dtype work_dtype;
+    const float *scale;  /* of work's rows, where that is int8; NULL: it is not */
     float *grad;         /* float32, kernels ADD to it, but for `set`; NULL: not wanted */
     bool set;            /* store the gradient: what is there means nothing. Only of parameters of `stores_first` operators */
     int64_t count;
@@ -272,6 +274,7 @@ const lnt_param *lnt_param_at(const lnt_program *p, int i);
 const lnt_param *lnt_param_find(const lnt_program *p, const char *name);
 int64_t lnt_param_elements(const lnt_program *p); /* of one arena, paddings included */
 int64_t lnt_param_work_begin(const lnt_program *p);  /* the first element that products read */
+int64_t lnt_param_rows(const lnt_program *p);        /* of what products alone read: a row is what the last dimension counts */
 int64_t lnt_param_plain_end(const lnt_program *p);   /* behind the last element that is read as float32 */
 bool lnt_program_draws(const lnt_program *p); /* some node does */
 int lnt_node_count(const lnt_program *p);

@@ -23,7 +23,7 @@ struct lnt_program {
     lnt_node **nodes;
     int n_params, cap_params;
     lnt_param *params;
-    int64_t elements, work_begin, plain_end;
+    int64_t elements, work_begin, plain_end, product_rows;
     char scope[512];
     int n_scopes, shown_scopes; /* pushed; those that names are under */
     size_t scope_length[16]; /* of the text before each push */

@@ -240,6 +240,20 @@ static inline vf v_load_bf16(const lnt_bf16 *p)
 #endif
 }
 
+/* LNT_VL integers of 8 bits. */
+static inline vf v_load_i8(const int8_t *p)
+{
+#if defined(__AVX512F__)
+    return (vf)_mm512_cvtepi32_ps(_mm512_cvtepi8_epi32(_mm_loadu_si128((const void *)p)));
+#elif defined(__AVX2__)
+    return (vf)_mm256_cvtepi32_ps(_mm256_cvtepi8_epi32(_mm_loadl_epi64((const void *)p)));
+#else
+    vf r;
+    for (int i = 0; i < LNT_VL; i++) r[i] = p[i];
+    return r;
+#endif
+}
+
 static inline void v_store_bf16(lnt_bf16 *p, vf x)
 {
 #if defined(__AVX512BF16__)

@@ -174,7 +174,7 @@ static linnet_status open_text(run *r)
 /* The weights of another folder. */
 static linnet_status begin_with(run *r, int64_t vocabulary)
 {
-    LNT_TRY(lnt_model_load_kept(r->c, r->s.o.init, r->s.dtype, r->s.o.weights, &r->m));
+    LNT_TRY(linnet_model_load_kept(r->c, r->s.o.init, r->s.dtype, r->s.o.weights, &r->m));
     if (r->m->config->vocab_size >= vocabulary) return LINNET_OK;
     lnt_fail(r->c, LINNET_EINVAL, "the tokenizer has %lld ids, but the model in \"%s\" has %lld", (long long)vocabulary, r->s.o.init,
              (long long)r->m->config->vocab_size);
