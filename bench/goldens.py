@@ -3,9 +3,9 @@
 
 Operators (GOLDENS/ops): float32 against the stored results, within 1e-4; bf16 against the float64 reference on the same rounded inputs, within the budgets
 that the tests use; forward and backward, by the form linnet chooses and (forward) token by token. Two runs must give the same bytes.
-Models (GOLDENS/fla, GOLDENS/hf): logits in one pass and token by token, float32 within 1e-5 (mesa_net 2e-4), bf16 within 3e-2 (what
-Transformers loses itself, where that is more). Standard library only. Prints a line for each group,
-ends with 1 when anything is out of bounds."""
+Models (GOLDENS/fla, GOLDENS/hf): logits in one pass and token by token, float32 within 1e-5 (mesa_net 2e-4), bf16 within 3e-2, but where rounding makes
+tokens take other experts: there the line says so, the bound is what Transformers loses itself, and tests/test_bf16_models.c holds 3e-2 with the experts of
+float32. Standard library only. Prints a line for each group, ends with 1 when anything is out of bounds."""
 import argparse
 import concurrent.futures
 import json
@@ -28,8 +28,7 @@ CPU_ALONE = "has no implementation for a GPU"       # what linnet says of an ope
 AT_ONCE = 8                                         # a process takes most of a second to open a GPU
 MODELS = {"f32": 1e-5, "bf16": 3e-2}
 ROUNDED = {"mesa_net": 2e-4}                        # float32 whose solver rounds to float16, as the library that made it does
-# bf16 where rounding makes a few of 130 tokens take another expert: what Transformers 5.23 itself loses in bf16, against its float64. With the experts that
-# float64 takes it loses 2.0e-2 and 4.0e-2 (docs/checkpoints.md)
+# bf16 where rounding makes a few of 130 tokens take other experts: what Transformers 5.23 itself loses in bf16, against its float64 (docs/checkpoints.md)
 OTHER_EXPERTS = {"minimax": 7.6e-2, "qwen3_next": 4.8e-2}
 HOLDS = {"nemotron_h": 32}                          # tokens: tests/golden_files.h says why
 failures = []
@@ -144,7 +143,10 @@ def check_model(linnet, device, folder, scratch):
                 allowed = OTHER_EXPERTS.get(folder.name, allowed)
             if not e <= allowed:
                 failures.append(f"{folder} {dtype} {' '.join(flags)}: logits are off by {e:.2e}, allowed {allowed:.0e}")
-            worst[dtype] = max(worst.get(dtype, (-1.0, "")), (e, "by steps" if flags else "in one pass"))
+            note = "by steps" if flags else "in one pass"
+            if dtype == "bf16" and folder.name in OTHER_EXPERTS:
+                note += f", some tokens at other experts, as in Transformers with {allowed}"
+            worst[dtype] = max(worst.get(dtype, (-1.0, "")), (e, note))
     return worst
 
 
