@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""One backbone, nine rules: the MesaNet paper's comparison (arXiv 2506.05233, section 5) at a size that trains in half a minute on an H200.
+"""One backbone, all rules: the MesaNet paper's comparison (arXiv 2506.05233, section 5) at a size that trains in half a minute on an H200.
 
     python3 bench/equal_backbone.py --text BOOKS --tokenizer GPT2 --work DIR [--devices 0,1,2] [--seconds 540]
     python3 bench/equal_backbone_page.py --work DIR --out bench/results/equal-backbone
@@ -24,17 +24,21 @@ import threading
 import time
 from pathlib import Path
 
-# name: what the page calls it; --set; state update and read-out, the paper's table 3. Slowest first, which is the queue's order.
+# name: what the page calls it; --set, or a flag; state update and read-out, the paper's table 3. Slowest first, which is the queue's order.
 RULES = {
     "mesa": ("Mesa", ["rule=mesa"], "G = γG + βkvᵀ, H = γH + βkkᵀ; o = Gᵀ(H + Λ)⁻¹q"),
+    "hawk_mesa": ("Hawk-Mesa", ["--pattern=hawk,mesa"], "Hawk and Mesa by turns"),
     "attention": ("softmax attention", ["rule=attention"], "softmax(qKᵀ/√K) V, rotary"),
     "gated_deltanet": ("Gated DeltaNet", ["rule=gated_deltanet"], "S = γ(I − βkkᵀ)S + βkvᵀ; o = Sᵀq"),
     "delta_net": ("DeltaNet", ["rule=delta_net"], "S = (I − βkkᵀ)S + βkvᵀ; o = Sᵀq"),
+    "mlstm": ("mLSTM", ["rule=mlstm"], "S = fS + e^i kvᵀ, n = fn + e^i k; o = Sᵀq / max(|nᵀq|, 1) (the paper's xLSTM)"),
     "gla": ("GLA with write gate", ["rule=gla"], "S = γS + βkvᵀ; o = Sᵀq (the paper's GLA)"),
     "simple_gla": ("simple GLA", ["rule=simple_gla"], "S = γS + kvᵀ; o = Sᵀq (the paper's Mamba2)"),
     "linear_attn": ("linear attention", ["rule=linear_attn"], "S = S + kvᵀ; o = Sᵀq"),
+    "hawk": ("Hawk", ["rule=hawk"], "h = a h + √(1 − a²) (i x), by channel, in 1.25 times the width"),
     "swa256": ("window of 256", ["rule=attention", "window_size=256"], "softmax over the last 256 tokens"),
     "swa64": ("window of 64", ["rule=attention", "window_size=64"], "softmax over the last 64 tokens"),
+    "swa4": ("window of 4", ["rule=attention", "window_size=4"], "softmax over the last 4 tokens"),
 }
 FIXED = {"warmup": 100, "weight-decay": 0.1, "beta1": 0.9, "beta2": 0.98, "epsilon": 1e-8, "clip": 1, "min-learning-rate-share": 0.1}
 EVALUATION = 15  # seconds kept free behind a training run, so that the best one of a rule is evaluated before time is up
@@ -191,7 +195,7 @@ def train(q, device, rule, rate, seed):
              "--steps", a.steps, "--batch", a.batch, "--length", a.length, "--learning-rate", f"{rate:g}", "--seed", seed, "--dtype", a.dtype,
              "--eval-every", max(1, a.steps // 8), "--eval-tokens", a.held_tokens, "--save-every", 0]
     for pair in RULES[rule][1]:
-        words += ["--set", pair]
+        words += [pair] if pair.startswith("--") else ["--set", pair]
     for key, value in FIXED.items():
         words += [f"--{key}", a.warmup if key == "warmup" else value]
     resume = (folder / "train_state.safetensors").exists()

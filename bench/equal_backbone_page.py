@@ -18,8 +18,9 @@ sys.path.insert(0, str(Path(__file__).resolve().parent))
 import figure  # noqa: E402
 from equal_backbone import FIXED, RULES  # noqa: E402
 
-COLOUR = {"attention": "#777777", "swa256": "#56B4E9", "swa64": "#8DB600", "linear_attn": "#E69F00", "simple_gla": "#CC79A7", "gla": "#8A4FBF",
-          "delta_net": "#009E73", "gated_deltanet": "#0072B2", "mesa": "#D55E00"}
+COLOUR = {"attention": "#777777", "swa256": "#56B4E9", "swa64": "#8DB600", "swa4": "#B8C9A0", "linear_attn": "#E69F00", "hawk": "#8C564B",
+          "simple_gla": "#CC79A7", "gla": "#8A4FBF", "mlstm": "#D4AF37", "delta_net": "#009E73", "gated_deltanet": "#0072B2", "hawk_mesa": "#000000",
+          "mesa": "#D55E00"}
 ORDER = list(COLOUR)
 MARKS = [2 ** i for i in range(20)]  # of a logarithmic axis of positions
 WORSE = 0.02                         # nats: what counts as failing to go on beyond the training length
@@ -245,7 +246,7 @@ def setting(res, books):
         ["Mesa", "at most 30 steps, to a residual of 1e-4, `level` preconditioner; Λ ≥ 0.25, starting at 1; γ capped with 0.9975"]])
 
 
-def differences(r, novels, epochs):
+def differences(r, novels, epochs, missing):
     return f"""- **Size.** The paper's smallest model has 14 layers of width 768 (145M parameters) and learns from 15 billion tokens of SlimPajama in
   sequences of 2048, half a million tokens a step. Here it is {r['layers']} layers of width {r['width']}, sequences of {r['length']},
   {r['batch'] * r['length'] // 1000} thousand tokens a step, and {r['tokens'] / 15e9 * 100:.1g}% of the tokens, from {novels} old novels that are read
@@ -253,7 +254,7 @@ def differences(r, novels, epochs):
 - **Positions of attention.** The paper does not say how its attention knows positions. Here it has rotary positions (base 10000) on plain
   projections, without convolution or L2 norm, and nothing that helps it to extrapolate.
 - **Mesa's solver.** The paper takes 30 steps always; here a token stops at a residual of 1e-4, which the paper reports to be as good.
-- **Not compared:** Hawk, Hawk-Mesa and mLSTM, which linnet does not have yet. Linear attention without a gate is here and not there.
+- **Not compared:** {missing}. Linear attention without a gate is here and not there.
 - **Learning rates** come from a coarse grid, factors of two; the paper scans five within a factor of three. Warm-up is {r['warmup']} of {r['steps']}
   steps from zero; there 2000 from 1e-6. Batch and weight decay are tuned neither here nor there.
 """
@@ -274,7 +275,7 @@ Held-out loss at each position less that of softmax attention, up to the trainin
 
 Held-out loss at each position in windows of {res.window} tokens, every window from an empty state.
 """ if "attention" in res.position else ""
-    (out / "README.md").write_text(f"""# One backbone, nine rules
+    (out / "README.md").write_text(f"""# One backbone, {len(res.rules)} rules
 
 The comparison of the MesaNet paper (von Oswald et al. 2025, arXiv 2506.05233) at a small size: the same layer, text, order of the text and number of
 steps for every rule. Only the recurrence changes, and the learning rate is chosen for each. {r['parameters'] / 1e6:.0f}M parameters,
@@ -310,7 +311,7 @@ and update.
 
 ## Where this differs from the paper
 
-{differences(r, len(text["text"]), epochs)}""", encoding="utf-8")
+{differences(r, len(text["text"]), epochs, names([x for x in ORDER if x not in res.rules]))}""", encoding="utf-8")
 
 
 def main():
