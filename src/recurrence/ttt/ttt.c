@@ -10,12 +10,12 @@ LNT_DECLARE_VARIANTS(const lnt_recur_impl, lnt_titans_chunk);
 LNT_DECLARE_VARIANTS(const lnt_recur_impl, lnt_titans_recurrent);
 
 #ifdef LINNET_CUDA
-extern const lnt_recur_impl lnt_ttt_chunk_cuda, lnt_ttt_recurrent_cuda, lnt_titans_chunk_cuda, lnt_titans_recurrent_cuda;
+extern const lnt_recur_impl lnt_ttt_chunk_tiles, lnt_ttt_chunk_cuda, lnt_ttt_recurrent_cuda, lnt_titans_chunk_cuda, lnt_titans_recurrent_cuda;
 #endif
 
 static const lnt_recur_impl *const ttt_impls[] = {
 #ifdef LINNET_CUDA
-    &lnt_ttt_chunk_cuda,    &lnt_ttt_recurrent_cuda,
+    &lnt_ttt_chunk_tiles,   &lnt_ttt_chunk_cuda,       &lnt_ttt_recurrent_cuda,
 #endif
     LNT_VARIANTS(lnt_ttt_chunk), LNT_VARIANTS(lnt_ttt_recurrent),
     &lnt_ttt_reference,     NULL,

@@ -1,0 +1,281 @@
+/* Mini-batches of 16 tokens with a state [D,D] in the registers of a CTA's warps, bf16 (README.md): what the tile forms of the ttt core share.
+ *
+ * A warp has 16 columns of a state, all rows: as tiles of mma.cuh it holds the state's transpose, 16 columns by 8 rows a tile, whose neighbours pack
+ * into an operand as they are. So products with rows of tokens give transposes too: x[t][q] of a thread is column first + 8 (q / 2) of token
+ * 8 t + 2 c + q % 2 ("a slice"), and a slice packs into the operand of the state's update. Nothing of a state leaves its registers.
+ * What is no number of bf16 (states, gradients u, coefficients) is two of them in products: a term loses 2^-16.
+ *
+ * With D = 64 a state has columns for four warps: the other four do the same work again and keep it to themselves. */
+#ifndef LNT_TTT_TILES_CUH
+#define LNT_TTT_TILES_CUH
+
+#include "recurrence/ttt/ttt_cuda.cuh"
+
+static constexpr int TILE_TOKENS = 16, TILE_SUMS = 12, TILE_ETA = 20; /* rows of sums (8 warps) and step sizes, apart in banks */
+
+struct ttt_halves {
+    uint32_t high[4], low[4];
+};
+/* Two tiles side by side, an A of the next product. */
+__device__ __forceinline__ ttt_halves halves_of(const float (&left)[4], const float (&right)[4])
+{
+    ttt_halves y;
+#pragma unroll
+    for (int q = 0; q < 4; q++) {
+        const ttt_split s = split_pair(q < 2 ? left[2 * q] : right[2 * q - 4], q < 2 ? left[2 * q + 1] : right[2 * q - 3]);
+        y.high[q] = s.high, y.low[q] = s.low;
+    }
+    return y;
+}
+__device__ __forceinline__ void mma_halves(float (&acc)[4], const ttt_halves &a, uint32_t b0, uint32_t b1)
+{
+    mma_bf16(acc, a.low, b0, b1);
+    mma_bf16(acc, a.high, b0, b1);
+}
+/* acc [.,16] += A B, B [16 k][16 n] from the tiles of its transpose: x[t][q] has n = r + 8 (q / 2), k = 8 t + 2 c + q % 2. */
+__device__ __forceinline__ void mma_square(float (&acc)[2][4], const ttt_halves &a, const float (&x)[2][4])
+{
+#pragma unroll
+    for (int n = 0; n < 2; n++) {
+        const ttt_split b0 = split_pair(x[0][2 * n], x[0][2 * n + 1]), b1 = split_pair(x[1][2 * n], x[1][2 * n + 1]);
+        mma_halves(acc[n], a, b0.high, b1.high);
+        mma_bf16(acc[n], a.high, b0.low, b1.low);
+    }
+}
+
+/* A thread's place. */
+template <int D> struct ttt_place {
+    static constexpr int WARPS = D / 16, LD = D + 8, ROWS = TILE_TOKENS * LD; /* rows of bf16 in shared memory */
+    int id, lane, warp, r, c, first;
+    bool mine;
+    __device__ __forceinline__ ttt_place()
+    {
+        id = (int)threadIdx.x, lane = id % 32, warp = id / 32 % WARPS, r = lane >> 2, c = lane & 3, first = 16 * warp + r;
+        mine = id / 32 < WARPS;
+    }
+    /* Tokens and columns of a slice. */
+    __device__ __forceinline__ int token(int e) const { return 8 * (e / 2) + 2 * c + e % 2; }
+    __device__ __forceinline__ int token(int t, int q) const { return token(2 * t + q % 2); }
+    __device__ __forceinline__ int column(int q) const { return first + 8 * (q / 2); }
+    __device__ __forceinline__ int at(int t, int q) const { return token(t, q) * LD + column(q); }
+    /* Of ldmatrix: [n][k] as B, and with trans [k][n] as B or, plainly, [m][k] as A. Bytes. */
+    __device__ __forceinline__ uint32_t plain() const { return (uint32_t)(((lane / 16 * 8 + lane % 8) * LD + lane / 8 % 2 * 8) * 2); }
+    __device__ __forceinline__ uint32_t turned() const { return (uint32_t)(((lane / 8 % 2 * 8 + lane % 8) * LD + lane / 16 * 8) * 2); }
+};
+
+/* Sums over the columns of tokens, x[n][e] of token(e), the same bits in every thread; sums: N 16 TILE_SUMS floats of their own. Has a barrier. */
+template <int D, int N> __device__ __forceinline__ void sum_columns(const ttt_place<D> &y, float (&x)[N][4], float *sums)
+{
+#pragma unroll
+    for (int n = 0; n < N; n++)
+#pragma unroll
+        for (int e = 0; e < 4; e++)
+#pragma unroll
+            for (int o = 4; o <= 16; o *= 2) x[n][e] += __shfl_xor_sync(~0u, x[n][e], o);
+    if (y.mine && y.r == 0)
+#pragma unroll
+        for (int n = 0; n < N; n++)
+#pragma unroll
+            for (int e = 0; e < 4; e++) sums[(n * TILE_TOKENS + y.token(e)) * TILE_SUMS + y.warp] = x[n][e];
+    __syncthreads();
+#pragma unroll
+    for (int n = 0; n < N; n++)
+#pragma unroll
+        for (int e = 0; e < 4; e++) {
+            const float4 *p = (const float4 *)(sums + (n * TILE_TOKENS + y.token(e)) * TILE_SUMS), a = p[0];
+            x[n][e] = (a.x + a.y) + (a.z + a.w);
+            if (D == 128) {
+                const float4 b = p[1];
+                x[n][e] += (b.x + b.y) + (b.z + b.w);
+            }
+        }
+}
+/* Over the tokens of one of a thread's columns. */
+__device__ __forceinline__ float sum_tokens(float x)
+{
+    x += __shfl_xor_sync(~0u, x, 1);
+    return x + __shfl_xor_sync(~0u, x, 2);
+}
+
+/* Rows of a head of x [T,H,D] on their way into shared memory, [N][16][LD]; absent ones are zeros. */
+template <int D, int N>
+__device__ __forceinline__ void fetch_rows(bf16 *to, const void *const (&from)[N], int64_t t, int H, int h)
+{
+    constexpr int EACH = D / 8, LD = ttt_place<D>::LD;
+#pragma unroll
+    for (int n = 0; n < N; n++)
+        for (int i = (int)threadIdx.x; i < TILE_TOKENS * EACH; i += TTT_THREADS) {
+            const int row = i / EACH, column = i % EACH * 8;
+            cp_async_16(shared_address(to + (n * TILE_TOKENS + row) * LD + column), (const bf16 *)from[n] + ((t + row) * H + h) * D + column,
+                        from[n] != NULL);
+        }
+}
+/* And back. */
+template <int D> __device__ __forceinline__ void put_rows(void *to, const bf16 *from, int64_t t, int H, int h)
+{
+    constexpr int EACH = D / 8, LD = ttt_place<D>::LD;
+    for (int i = (int)threadIdx.x; i < TILE_TOKENS * EACH; i += TTT_THREADS) {
+        const int row = i / EACH, column = i % EACH * 8;
+        *(uint4 *)((bf16 *)to + ((t + row) * H + h) * D + column) = *(const uint4 *)(from + row * LD + column);
+    }
+}
+
+/* A warp's columns of a state from a matrix and to it. */
+template <int D> __device__ __forceinline__ void take_state(const ttt_place<D> &y, float (&W)[D / 8][4], ttt_matrix from)
+{
+#pragma unroll
+    for (int j = 0; j < D / 8; j++)
+#pragma unroll
+        for (int q = 0; q < 4; q++) W[j][q] = from.row(8 * j + 2 * y.c + q % 2)[y.column(q)];
+}
+template <int D> __device__ __forceinline__ void give_state(const ttt_place<D> &y, ttt_matrix to, const float (&W)[D / 8][4])
+{
+    if (!y.mine) return;
+#pragma unroll
+    for (int j = 0; j < D / 8; j++)
+#pragma unroll
+        for (int q = 0; q < 4; q++) to.row(8 * j + 2 * y.c + q % 2)[y.column(q)] = W[j][q];
+}
+/* W += x^T u, x rows in shared memory, u a slice. */
+template <int D> __device__ __forceinline__ void add_outer(const ttt_place<D> &y, float (&W)[D / 8][4], const bf16 *x, const ttt_halves &u)
+{
+    const uint32_t from = shared_address(x) + y.turned();
+#pragma unroll
+    for (int p = 0; p < D / 16; p++) {
+        uint32_t b[4];
+        ldmatrix_x4_trans(b, from + p * 32);
+        mma_halves(W[2 * p], u, b[0], b[1]);
+        mma_halves(W[2 * p + 1], u, b[2], b[3]);
+    }
+}
+/* B fragments read plainly are an A in another order. */
+__device__ __forceinline__ void as_rows(uint32_t (&a)[4], const uint32_t (&b)[4]) { a[0] = b[0], a[1] = b[2], a[2] = b[1], a[3] = b[3]; }
+/* The upper half of an operand made of a state, as rows [columns][LD] of bf16. */
+template <int D> __device__ __forceinline__ void put_plane(const ttt_place<D> &y, bf16 *plane, int p, const uint32_t (&high)[4])
+{
+    if (!y.mine) return;
+    bf16 *to = plane + y.first * y.LD + 16 * p + 2 * y.c;
+    *(uint32_t *)to = high[0], *(uint32_t *)(to + 8 * y.LD) = high[1];
+    *(uint32_t *)(to + 8) = high[2], *(uint32_t *)(to + 8 * y.LD + 8) = high[3];
+}
+/* A slice, rounded, as rows of tokens. */
+template <int D> __device__ __forceinline__ void put_slice(const ttt_place<D> &y, bf16 *rows, const float (&x)[2][4])
+{
+    if (!y.mine) return;
+#pragma unroll
+    for (int t = 0; t < 2; t++)
+#pragma unroll
+        for (int q = 0; q < 4; q++) rows[y.at(t, q)] = from_float<bf16>(x[t][q]);
+}
+/* Slices in a record, [t][thread] of four. */
+template <int D> __device__ __forceinline__ void record_slice(const ttt_place<D> &y, float *to, const float (&x)[2][4])
+{
+    if (y.mine)
+#pragma unroll
+        for (int t = 0; t < 2; t++) ((float4 *)to)[t * 2 * D + y.id] = make_float4(x[t][0], x[t][1], x[t][2], x[t][3]);
+}
+template <int D> __device__ __forceinline__ void recorded_slice(const ttt_place<D> &y, float (&x)[2][4], const float *from)
+{
+#pragma unroll
+    for (int t = 0; t < 2; t++) {
+        const float4 v = ((const float4 *)from)[t * 2 * D + y.id % (2 * D)];
+        x[t][0] = v.x, x[t][1] = v.y, x[t][2] = v.z, x[t][3] = v.w;
+    }
+}
+
+#define TTT_SLICE(t, q)                                                                                                            \
+    _Pragma("unroll") for (int t = 0; t < 2; t++) _Pragma("unroll") for (int q = 0; q < 4; q++)
+
+/* The norm and the loss of a slice: from z to hat, the inverse of sigma and u. bt: the norm's offset less the target. Two barriers. */
+struct ttt_tile_norm {
+    float w[2], b[2];
+    __device__ __forceinline__ float of(int q) const { return w[q / 2]; }
+};
+template <int D>
+__device__ __forceinline__ void tile_loss(const ttt_place<D> &y, const ttt_tile_norm &norm, float (&z)[2][4], const float (&bt)[2][4], float *sums,
+                                          float (&inverse)[4], float (&u)[2][4])
+{
+    float one[2][4] = {}, two[4][4] = {};
+    TTT_SLICE(t, q) one[0][2 * t + q % 2] += z[t][q], one[1][2 * t + q % 2] += norm.of(q) * bt[t][q];
+    sum_columns<D>(y, one, sums);
+    TTT_SLICE(t, q)
+    {
+        const int e = 2 * t + q % 2;
+        const float d = z[t][q] -= one[0][e] / D, w2 = norm.of(q) * norm.of(q);
+        two[0][e] += d * d, two[1][e] += w2 * d, two[2][e] += w2 * d * d, two[3][e] += norm.of(q) * bt[t][q] * d;
+    }
+    sum_columns<D>(y, two, sums + 2 * TILE_TOKENS * TILE_SUMS);
+#pragma unroll
+    for (int e = 0; e < 4; e++) {
+        const float by = inverse[e] = 1.0f / sqrtf(two[0][e] / D + 1e-6f);
+        one[0][e] = (two[1][e] * by + one[1][e]) / D;                 /* of g */
+        one[1][e] = (two[2][e] * by * by + two[3][e] * by) / D;       /* of g hat */
+    }
+    TTT_SLICE(t, q)
+    {
+        const int e = 2 * t + q % 2;
+        const float hat = z[t][q] *= inverse[e], g = norm.of(q) * (norm.of(q) * hat + bt[t][q]);
+        u[t][q] = (g - one[0][e] - one[1][e] * hat) * inverse[e];
+    }
+}
+/* From du of u to dz, with what the row adds to the norm's gradients (de and dw) and to k, less v's (de). along: means of g hat. Two barriers; more:
+ * sums that are wanted besides, of tokens. */
+template <int D, int N>
+__device__ __forceinline__ void tile_loss_back(const ttt_place<D> &y, const ttt_tile_norm &norm, const float (&hat)[2][4], const float (&bt)[2][4],
+                                               const float (&u)[2][4], const float (&inverse)[4], const float (&along)[4], float (&du)[2][4],
+                                               float (&more)[N][4], float *sums, float (&de)[2][4], float (&dw)[2][4])
+{
+    float one[3 + N][4] = {}, two[2][4] = {};
+    TTT_SLICE(t, q)
+    {
+        const int e = 2 * t + q % 2;
+        one[0][e] += du[t][q], one[1][e] += hat[t][q] * du[t][q], one[2][e] += u[t][q] * du[t][q];
+    }
+#pragma unroll
+    for (int n = 0; n < N; n++)
+#pragma unroll
+        for (int e = 0; e < 4; e++) one[3 + n][e] = more[n][e];
+    sum_columns<D>(y, one, sums);
+#pragma unroll
+    for (int n = 0; n < N; n++)
+#pragma unroll
+        for (int e = 0; e < 4; e++) more[n][e] = one[3 + n][e];
+#pragma unroll
+    for (int e = 0; e < 4; e++) {
+        one[0][e] /= D, one[1][e] /= D;              /* means of du, du hat */
+        one[2][e] *= -inverse[e] / D;                /* sigma's part */
+    }
+    float dhat[2][4];
+    TTT_SLICE(t, q)
+    {
+        const int e = 2 * t + q % 2;
+        const float dg = (du[t][q] - one[0][e] - one[1][e] * hat[t][q]) * inverse[e], loss = norm.of(q) * hat[t][q] + bt[t][q];
+        de[t][q] = norm.of(q) * dg;
+        dw[t][q] = loss * dg + hat[t][q] * de[t][q];
+        dhat[t][q] = norm.of(q) * de[t][q] - (along[e] * du[t][q] + one[1][e] * norm.of(q) * loss) * inverse[e];
+        two[0][e] += dhat[t][q], two[1][e] += dhat[t][q] * hat[t][q];
+    }
+    sum_columns<D>(y, two, sums + (3 + N) * TILE_TOKENS * TILE_SUMS);
+    TTT_SLICE(t, q)
+    {
+        const int e = 2 * t + q % 2;
+        du[t][q] = (dhat[t][q] - two[0][e] / D - two[1][e] / D * hat[t][q]) * inverse[e] + one[2][e] * hat[t][q];
+    }
+}
+
+/* ---- records ----------------------------------------------------------------------------------------------------------------------------------- */
+
+static inline const char *ttt_tiles_decline(const lnt_ttt_args *a)
+{
+    if (a->dtype != LINNET_BF16) return "it computes in bf16";
+    if (a->mini_batch != TILE_TOKENS) return "it takes mini-batches of 16 tokens";
+    if (a->inner != LNT_TTT_LN) return "it takes inner = ln";
+    return a->D == 64 || a->D == 128 ? NULL : "it takes 64 or 128 columns";
+}
+#define TTT_TILES(DECLINES, WORKSPACE, FORWARD, BACKWARD)                                                                          \
+    {                                                                                                                              \
+        .name = "chunk-tiles", .form = LINNET_FORM_CHUNK, .device = LNT_DEVICE_CUDA, .needs = 80, .declines = DECLINES,            \
+        .workspace = WORKSPACE, .forward = NULL, .backward = NULL, .put_forward = FORWARD, .put_backward = BACKWARD,               \
+    }
+
+#endif
