@@ -15,12 +15,15 @@ import csv
 import datetime
 import json
 import os
+import random
+import re
 import shutil
 import signal
 import subprocess
 import sys
 import threading
 import time
+import uuid
 from pathlib import Path
 
 sys.dont_write_bytecode = True
@@ -42,7 +45,7 @@ class Cell:
         self.name = page + "/" + ",".join(f"{k}={v}" for k, v in labels.items())
 
     def needs_text(self):
-        return any(w in ("{text}", "{held}") for c in self.commands for w in c)
+        return any(w in c for c in self.commands for w in ("{text}", "{held}", "{needles}"))
 
 
 def sets(*pairs):
@@ -188,8 +191,19 @@ def long_texts():
                    device="cuda", also=False, seconds=60)
 
 
+def niah():
+    """Learnt on documents of up to 2048 bytes with needles of all three kinds, read in up to four times as many."""
+    for mixer in ("gated_deltanet", "delta_net", "mamba2"):
+        measures = [["task", "niah", "{dir}/model", "--kind", kind, "--words", "{words}", "--essays", "{held}", "--lengths", "1024,2048,4096,8192",
+                     "--samples", 50, "--tokens", 48, "--out", f"{{dir}}/kind-{kind}"] for kind in (1, 2, 3)]
+        yield Cell("niah", {"mixer": mixer},
+                   ["train", "{needles}", "--field", "text", "--isolate-documents", "--out", "{dir}/model", "--mixer", mixer, "--layers", 6,
+                    "--width", 256, "--heads", 4, "--batch", 16, "--length", 2048, "--steps", 2000, "--learning-rate", "2e-3", "--save-every", 0, "--eval-every", 500,
+                    "--dtype", "bf16"], *measures, device="cuda", also=False, seconds=120)
+
+
 PAGES = {"state-tracking": state_tracking, "groups": groups, "mesa-parity": mesa_parity, "mqar": mqar, "mad": mad, "regbench": regbench,
-         "delta-ablations": delta_ablations, "mesa-steps": mesa_steps, "chunk-or-token": chunk_or_token, "long-texts": long_texts}
+         "delta-ablations": delta_ablations, "mesa-steps": mesa_steps, "chunk-or-token": chunk_or_token, "long-texts": long_texts, "niah": niah}
 
 
 # ---- running -----------------------------------------------------------------------------------------------------------------------------
@@ -203,6 +217,34 @@ def books(folder, work):
         sys.exit(f"{folder} has no books, or {HELD_OUT} is not among them")
     for part, found in texts.items():
         (work / part).write_text("".join(found), encoding="utf-8")
+    needles("".join(texts["text"]), work)
+
+
+def needles(text, work):
+    """work/words: two lists, of the books' own words; work/needles.jsonl: documents as S-NIAH asks (RULER, arXiv 2404.06654), with their answers."""
+    draw, words = random.Random(7), text.split()
+    known = sorted({w for w in words if w.isascii() and w.isalpha() and w.islower() and 4 <= len(w) <= 9})
+    draw.shuffle(known)
+    lists = {"adjectivelist.txt": known[:900], "nounlist.txt": known[900:6900]}
+    (work / "words").mkdir(exist_ok=True)
+    for name, some in lists.items():
+        (work / "words" / name).write_text("\n".join(some) + "\n")
+    noise = "The grass is green. The sky is blue. The sun is yellow. Here we go. There and back again."
+    with open(work / "needles.jsonl", "w", encoding="utf-8") as f:
+        for i in range(24000):
+            kind = i % 3
+            key = "-".join(draw.choice(some) for some in lists.values())
+            value = str(uuid.UUID(int=draw.getrandbits(128), version=4)) if kind == 2 else str(draw.randrange(10 ** 6, 10 ** 7))
+            what = "uuid" if kind == 2 else "number"
+            if kind == 0:
+                hay, joint = [noise] * draw.randrange(2, 16), "\n"
+            else:
+                at = draw.randrange(len(words) - 300)
+                hay, joint = re.split(r"(?<=[.!?]) ", " ".join(words[at:at + draw.randrange(20, 240)])), " "
+            hay.insert(draw.randrange(len(hay) + 1), f"One of the special magic {what}s for {key} is: {value}.")
+            asked = f"A special magic {what} is hidden within the following text. Make sure to memorize it. I will quiz you about the {what} afterwards."
+            answer = f"special magic {what} for {key} mentioned in the provided text"
+            f.write(json.dumps({"text": f"{asked}\n{joint.join(hay)}\nWhat is the {answer}? The {answer} is {value}."}) + "\n")
 
 
 class Queue:
@@ -281,8 +323,8 @@ def collect(folder):
         held = [x for x in log if "eval_loss" in x]
         rows.append({"row": "train", "steps": log[-1]["step"], "tokens": log[-1]["tokens"], "loss": sum(last) / len(last),
                      "held_out": held[-1]["eval_loss"], "held_out_bits_per_byte": held[-1]["eval_bits_per_byte"], "seconds": log[-1]["seconds"]})
-    if (folder / "results.jsonl").exists():
-        rows += [json.loads(x) for x in (folder / "results.jsonl").read_text().splitlines()]
+    for path in sorted([*folder.glob("results.jsonl"), *folder.glob("kind-*/results.jsonl")]):
+        rows += [json.loads(x) for x in path.read_text().splitlines()]
     for name in CURVES:
         if (folder / f"{name}.csv").exists():
             curves[name] = numbers(folder / f"{name}.csv")
@@ -294,10 +336,10 @@ def run_cell(q, cell, device):
     begin = time.time()
     shutil.rmtree(folder, ignore_errors=True)
     folder.mkdir(parents=True)
-    fill = {"{dir}": str(folder), "{text}": str(a.out / "text"), "{held}": str(a.out / "held")}
+    fill = {"{dir}": str(folder), **{f"{{{x}}}": str(a.out / x) for x in ("text", "held", "words")}, "{needles}": str(a.out / "needles.jsonl")}
     shown, ok = [], True
     for words in cell.commands:
-        shown.append(" ".join(["linnet", *words]).replace("{dir}", "DIR").replace("{text}", "TEXT").replace("{held}", "HELD"))
+        shown.append(re.sub(r"\{(\w+)\}", lambda m: m[1].upper(), " ".join(["linnet", *words])))
         for key, value in fill.items():
             words = [w.replace(key, value) for w in words]
         ok = ok and q.run([str(a.linnet), *words, "--device", device, "--threads", "1"], folder / "log.txt")
@@ -305,7 +347,7 @@ def run_cell(q, cell, device):
     ok = ok and not q.stopping
     if ok:
         rows, curves = collect(folder)
-        cuts = [x.split(": ", 1)[1] for x in said if x.startswith("not as in the paper")]
+        cuts = [x.split(": ", 1)[1].replace(f"{a.out}/", "") for x in said if x.startswith("not as in the paper")]
         line = {"page": cell.page, "cell": cell.labels, "commands": shown, "device": device, "machine": a.machines[device], "commit": a.label,
                 "date": datetime.date.today().isoformat(), "seconds": round(time.time() - begin, 1), "at_a_time": a.cpu + a.cuda, "cuts": cuts,
                 "rows": rows, "curves": curves}
@@ -360,7 +402,7 @@ def main():
             print(c.name, *(" ".join(["  linnet", *words]) for words in c.commands), sep="\n")
         return 0
     a.out.mkdir(parents=True, exist_ok=True)
-    if a.books and not (a.out / "held").exists():
+    if a.books and not (a.out / "needles.jsonl").exists():
         books(a.books, a.out)
     record = a.out / "cells.jsonl"
     done = [json.loads(x) for x in record.read_text().splitlines()] if record.exists() else []

@@ -293,8 +293,26 @@ Held-out loss in windows of 2048 to 32768 tokens of models that were trained on 
 """ + table(["model", "held-out loss, training length", *(f"{x} tokens" for x in lengths)], rows) + "\n![Loss over the length](length.svg)\n\n"
 
 
+def niah(c, out):
+    text = ""
+    for kind in ("S-NIAH-1", "S-NIAH-2", "S-NIAH-3"):
+        rows, lines = [], []
+        for x in c.lines:
+            found = [r for r in x["rows"] if r.get("needle") == kind]
+            rows.append([NAMES[x["cell"]["mixer"]], *(f"{100 * r['found']:.0f}" for r in found)])
+            lines.append((NAMES[x["cell"]["mixer"]], [r["length"] for r in found], [r["found"] for r in found]))
+        figure.write(out / f"{kind}.svg", lines, f"{kind}: needles found", "bytes of the prompt", "share", log_x=True, x_marks=lines[0][1],
+                     y_range=(0, 1.02), dots=True, note="learnt on at most 2048", upright=[(2048, "learnt up to here")])
+        text += f"## {kind}\n\n" + table(["found, %", *(f"{x} bytes" for x in lines[0][1])], rows) + f"\n![{kind}]({kind}.svg)\n\n"
+    return "Needles in haystacks", """\
+S-NIAH (RULER, Hsieh et al. 2024, arXiv 2404.06654, as Yang et al. 2024, arXiv 2412.06464, ask it) of small models that learnt from documents with
+such needles: numbers in noise, numbers in a held-out book, uuids in it. Bytes, six layers of width 256.
+
+""" + text
+
+
 PAGES = {"state-tracking": state_tracking, "groups": groups, "mesa-parity": mesa_parity, "mqar": mqar, "mad": mad, "regbench": regbench,
-         "delta-ablations": delta_ablations, "mesa-steps": mesa_steps, "chunk-or-token": chunk_or_token, "long-texts": long_texts}
+         "delta-ablations": delta_ablations, "mesa-steps": mesa_steps, "chunk-or-token": chunk_or_token, "long-texts": long_texts, "niah": niah}
 
 
 def how(c):
@@ -309,7 +327,8 @@ def how(c):
     seeds = sorted({str(x["cell"].get("seed", 1)) for x in c.lines})
     example = "\n".join("    " + x for x in c.lines[0]["commands"])
     return ("## How it was made\n\n`python3 bench/experiments.py`, and this page `bench/experiments_page.py`, from `cells.jsonl` beside it, "
-            f"which has the command of every run. The first:\n\n{example}\n\nSeed of the weights {', '.join(seeds)}; of the examples 12345.\n\n{runs}\n"
+            f"which has the command of every run. The first:\n\n{example}\n\n"
+            f"Seed of the weights {', '.join(seeds)}; of the examples 12345.\n\n{runs}\n"
             + (f"\nCut against the papers' settings (theirs in brackets), as each run said it:\n\n{cuts}\n" if cuts else ""))
 
 
