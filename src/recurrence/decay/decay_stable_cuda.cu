@@ -238,13 +238,15 @@ __global__ __launch_bounds__(32) void stable_queries(const __grid_constant__ dec
     if (at.ends) n.put(w.nT + (at.n * x.Hv + h) * a.K, a.K);
 }
 
-/* Back through a chunk: dk_t += w_t dn_t, k_t.dk_t, and n's part of the gates' gradient. The n that each token finds wait in shared memory [C][K]. */
+/* Back through a chunk: dk_t += w_t dn_t, k_t.dk_t, and n's part of the gates' gradient. The n in front of every B tokens wait in shared memory
+ * [C / B][K]; from there the B tokens' are made again. */
+static constexpr int KEYS_B = 4;
 template <typename T, typename TO, int L, int G>
 __global__ __launch_bounds__(32) void stable_keys(const __grid_constant__ decay_cut x, const __grid_constant__ stable_rows a,
                                                   const __grid_constant__ decay_stable w, const float *dk, TO *out, float *dn0)
 {
     extern __shared__ __align__(16) float kept[];
-    constexpr int B = 4;
+    constexpr int B = KEYS_B;
     decay_place at;
     int h;
     int64_t slot;
@@ -252,18 +254,16 @@ __global__ __launch_bounds__(32) void stable_keys(const __grid_constant__ decay_
     const T *keys = a.head<T>(a.k, x, h), *queries = a.head<T>(a.q, x, h);
     const int64_t pitch = (int64_t)x.Hv * a.K;
     const int lane = (int)threadIdx.x;
-    stable_row<L, G> n, dn, k[B], q[B], d[B];
+    stable_row<L, G> n, dn, found[B], k[B], q[B], d[B];
     n.get(w.n + slot * a.K, a.K);
     dn.get(w.dn + slot * a.K, a.K);
     for (int64_t t = at.first; t < at.last; t += 32) {
         const stable_factors f = factors_of(x, t, at.last, h);
         for (int j = 0; j < 32; j += B) {
             fetch_rows<T, L, G, B>(k, keys, a.pitch(), t + j, at.last, a.K);
+            n.put(kept + (t + j - at.first) / B * a.K, a.K); /* every lane reads what it wrote itself */
 #pragma unroll
-            for (int b = 0; b < B; b++) {
-                n.put(kept + (t + j + b - at.first) * a.K, a.K); /* every lane reads what it wrote itself */
-                n.step(of_lane(f, j + b), k[b]);
-            }
+            for (int b = 0; b < B; b++) n.step(of_lane(f, j + b), k[b]);
         }
     }
     for (int64_t t = at.first + (at.last - at.first - 1) / 32 * 32; at.last > at.first && t >= at.first; t -= 32) {
@@ -275,14 +275,19 @@ __global__ __launch_bounds__(32) void stable_keys(const __grid_constant__ decay_
             fetch_rows<T, L, G, B>(k, keys, a.pitch(), t + j, at.last, a.K);
             fetch_rows<T, L, G, B>(q, queries, a.pitch(), t + j, at.last, a.K);
             fetch_rows<float, L, G, B>(d, dk + h * a.K, pitch, t + j, at.last, a.K);
+            n.get(kept + (t + j - at.first) / B * a.K, a.K);
+#pragma unroll
+            for (int b = 0; b < B; b++) {
+                found[b] = n;
+                n.step(of_lane(f, j + b), k[b]);
+            }
 #pragma unroll
             for (int b = B - 1; b >= 0; b--) {
                 const stable_factors here = of_lane(f, j + b);
                 dn.add(__shfl_sync(~0u, along, j + b), q[b]);
                 d[b].add(here.write, dn);
-                n.get(kept + (t + j + b - at.first) * a.K, a.K);
                 dn.fade(here.less);
-                const float to_i = warp_sum(d[b].dot(k[b])), to_g = warp_sum(n.dot(dn));
+                const float to_i = warp_sum(d[b].dot(k[b])), to_g = warp_sum(found[b].dot(dn));
                 di = lane == j + b ? to_i : di;
                 dg = lane == j + b ? to_g : dg;
                 if (out && t + j + b < at.last) d[b].put(out + (t + j + b) * pitch + h * a.K, a.K);
@@ -422,11 +427,9 @@ void lnt_stable_prepare(const lnt_recur_args *a, const decay_stable &w, const ln
 template <typename T, typename TO, int L, int G> static void put_rows(const stable_call &y, const float *dq, const float *dk, TO *to_q, TO *to_k)
 {
     const lnt_recur_args *a = y.a;
-    const size_t shared = (size_t)C * a->K * sizeof(float);
+    const size_t shared = (size_t)(C / KEYS_B) * a->K * sizeof(float);
     stable_queries<T, TO, L, G><<<y.pieces, 32, 0, y.d->stream>>>(y.x, y.rows, y.w, (float)a->eps, dq, to_q);
     stable_scan<<<y.heads, SCAN_THREADS, 0, y.d->stream>>>(y.x, y.w.dn, y.w.fade, (const float *)a->dzT, a->K, true);
-    if (shared > 48 << 10)
-        lnt_cuda_note((lnt_cuda *)y.d, cudaFuncSetAttribute(stable_keys<T, TO, L, G>, cudaFuncAttributeMaxDynamicSharedMemorySize, (int)shared));
     stable_keys<T, TO, L, G><<<y.pieces, 32, shared, y.d->stream>>>(y.x, y.rows, y.w, dk, to_k, y.w.dn0);
 }
 

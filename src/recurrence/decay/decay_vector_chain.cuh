@@ -66,13 +66,6 @@ template <bool REVERSE> __device__ __forceinline__ vector_work vector_place(cons
     return w;
 }
 
-/* A tile's image from memory, by the copy engine. */
-__device__ __forceinline__ void image_in(uint32_t to, const void *from, uint32_t bytes, uint32_t full)
-{
-    asm volatile("cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1], %2, [%3];" ::"r"(to), "l"(from), "r"(bytes), "r"(full)
-                 : "memory");
-}
-
 template <int K, bool READ, bool REVERSE> __device__ void vector_load(const vector_chains &p, const vector_work &w, const ring_of &ring)
 {
     using L = vector_stage<K, READ>;
@@ -87,7 +80,7 @@ template <int K, bool READ, bool REVERSE> __device__ void vector_load(const vect
         const int64_t tile = (w.slot + i) * p.Hv + w.h, token = w.token + (int64_t)i * C;
         barrier_wait<true>(ring.empty + 8 * s, parity);
         if (lane == 0) {
-            asm volatile("{ .reg .b64 t; mbarrier.arrive.expect_tx.shared.b64 t, [%0], %1; }" ::"r"(full), "r"(L::copied) : "memory");
+            barrier_expect(full, L::copied);
             image_in(at + L::writer, side.writer + tile * (C * K), L::rows, full);
             image_in(at + L::E, p.E + tile * K, K * 4, full);
             if constexpr (READ) {
@@ -100,8 +93,7 @@ template <int K, bool READ, bool REVERSE> __device__ void vector_load(const vect
 #pragma unroll 4
         for (int r = row; r < C; r += 4)
             cp_async_16(at + L::value + r * 128 + ((piece ^ (r & 7)) << 4), r < left ? (const void *)(from + r * stride) : p.E, r < left);
-        /* Each lane's arrival when its copies so far have come: nobody waits here. */
-        asm volatile("cp.async.mbarrier.arrive.noinc.shared.b64 [%0];" ::"r"(full) : "memory");
+        barrier_arrive_behind_copies(full);
         if (++s == ring.count) {
             s = 0;
             parity ^= 1;
@@ -307,7 +299,7 @@ template <int K, bool READ, bool REVERSE, bool ENDS> __device__ void vector_chai
             barrier_init(ring.empty + 8 * s, READ ? 2 * GROUP : GROUP);
         }
         for (int b = 0; b < 4; b++) barrier_init(hand.ready + 8 * b, GROUP);
-        asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
+        async_proxy_fence();
     }
     __syncthreads();
     vector_walk<K, READ, REVERSE> walk(p, w, ring, hand);

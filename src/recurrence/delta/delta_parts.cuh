@@ -43,6 +43,24 @@ template <bool HOPPER> __device__ __forceinline__ void barrier_wait(uint32_t b, 
     } while (!done);
 }
 
+/* An arrival that waits for `bytes` of the copy engine's, and one of this thread's own copies so far: nobody waits here. */
+__device__ __forceinline__ void barrier_expect(uint32_t b, uint32_t bytes)
+{
+    asm volatile("{ .reg .b64 t; mbarrier.arrive.expect_tx.shared.b64 t, [%0], %1; }" ::"r"(b), "r"(bytes) : "memory");
+}
+__device__ __forceinline__ void barrier_arrive_behind_copies(uint32_t b)
+{
+    asm volatile("cp.async.mbarrier.arrive.noinc.shared.b64 [%0];" ::"r"(b) : "memory");
+}
+/* A tile's image from memory, by the copy engine. */
+__device__ __forceinline__ void image_in(uint32_t to, const void *from, uint32_t bytes, uint32_t full)
+{
+    asm volatile("cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1], %2, [%3];" ::"r"(to), "l"(from), "r"(bytes), "r"(full)
+                 : "memory");
+}
+/* What this thread wrote plainly is seen by the copy engine, barriers too. */
+__device__ __forceinline__ void async_proxy_fence() { asm volatile("fence.proxy.async.shared::cta;" ::: "memory"); }
+
 /* ---- products: d [64][64] (+)= A [64][16] B, a warp having 16 rows of d and A ----------------------------------------------------------------- */
 
 /* wgmma's description of a tile at `address`, 128-byte swizzle, groups of 8 rows 1024 bytes apart; `offset` bytes into it. */

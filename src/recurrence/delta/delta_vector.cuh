@@ -15,8 +15,8 @@ struct delta_tiles {
     bf16 *erase, *reader, *write, *value_write; /* [slots,Hv] images [64,K] */
     bf16 *T, *M, *P, *value_P, *strict, *A_ak;  /* [slots,Hv] images [64,64]; strict: pairs(K,K) or A_ab, of which T is made */
     float *E, *strength;                        /* [slots,Hv,K] e^{G_n}; [slots,Hv,64] b */
-    bf16 *S, *dS; /* [slots,Hv] images [V,K]: the state before a chunk and the gradient of the one behind it, transposed */
-    bf16 *X, *dX; /* [slots,Hv] images [V,64]: what is written and its gradient (dZ, dR), transposed */
+    bf16 *S, *dS; /* [slots,Hv] images [V/16][K][16]: the state before a chunk and the gradient of the one behind it */
+    bf16 *X, *dX; /* [slots,Hv] images [V/16][64][16]: what is written and its gradient (dZ, dR) */
 };
 
 /* A gradient that is divided by the strength twice needs one that is not 0. */
@@ -32,7 +32,7 @@ struct delta_vector {
     float *sT, *ds0, *dbeta;
     int64_t slots;
     int K, V;
-    bool untied, wgmma; /* the chains by wgmma, or by mma.sync */
+    bool untied;
 };
 
 /* All that the chains read. */

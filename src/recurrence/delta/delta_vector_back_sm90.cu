@@ -20,7 +20,7 @@ template <int K, int V, bool UNTIED> struct back_shared {
     enum { d_o = 0, dX = V * 128, X = 2 * V * 128, v = 3 * V * 128, S = (UNTIED ? 4 : 3) * V * 128, dS = S + 2 * K * V, first = dS + 2 * K * V };
     enum { R = 0, W = 2 * T, levels = (2 + VALUES) * T, Y = levels, sums = levels + 4 * T, gates = levels + 5 * T, second = levels + 6 * T };
     static constexpr int N = (int)first > (int)second ? (int)first : (int)second, direct = N + 2 * VALUES * (int)TILE,
-                         products = direct + 2 * VALUES * 2048, pass = products + 8 * K * 4, bytes = pass + 8 * K * 4;
+                         products = direct + 2 * VALUES * 2048, pass = products + 8 * K * 4, bytes = pass + 4 * K * 4;
     static_assert(8 * 4 * K * 4 <= T, "sums are a tile");
 };
 
@@ -32,10 +32,16 @@ struct warp_place {
     __device__ __forceinline__ warp_place() : row(threadIdx.x / 32 % 4), column(threadIdx.x / 128) {}
 };
 
-/* A of 16 tokens and V 16 kk ..; of an image [V,64], transposed. */
-__device__ __forceinline__ void tokens_of_image(uint32_t (&a)[4], uint32_t image, int kk, int row)
+/* From an image [V/16][ROWS][16] as the chains leave it (delta_parts.cuh): A of 16 rows from `row` on and V 16 kk .., and the same rows as B. */
+template <int ROWS> __device__ __forceinline__ void image_A(uint32_t (&a)[4], uint32_t image, int kk, int row)
 {
-    load_A_turned(a, image + kk / 4 * TILE, 16 * (kk % 4), 2 * row);
+    const int lane = threadIdx.x & 31, r = row + (lane & 15);
+    ldmatrix_x4(a, image + kk * (ROWS * 32) + r * 32 + (((lane >> 4) ^ (r >> 2 & 1)) << 4));
+}
+template <int ROWS> __device__ __forceinline__ void image_B(uint32_t (&b)[4], uint32_t image, int kk, int row)
+{
+    const int lane = threadIdx.x & 31, r = row + (lane & 7) + (lane >> 4 << 3);
+    ldmatrix_x4(b, image + kk * (ROWS * 32) + r * 32 + (((lane >> 3 & 1) ^ (r >> 2 & 1)) << 4));
 }
 __device__ __forceinline__ void add_pair(float (&x)[4], float (&y)[4], const uint32_t (&a)[4], const uint32_t (&b)[4])
 {
@@ -56,12 +62,12 @@ __device__ __forceinline__ void pair_gradients(const delta_vector &p, const delt
     for (int kk = 0; kk < V / 16; kk++) {
         uint32_t A[2][4], B[4];
         load_A(A[0], base + L::d_o, 16 * me.row, 2 * kk);
-        tokens_of_image(A[1], base + L::dX, kk, me.row);
+        image_A<C>(A[1], base + L::dX, kk, 16 * me.row);
 #pragma unroll
         for (int n = 0; n < BLOCKS; n++) {
             const int block = me.column * BLOCKS + n;
             if (block > me.row) continue;
-            load_B_turned(B, base + L::X + kk / 4 * TILE, 16 * (kk % 4), 2 * block);
+            image_B<C>(B, base + L::X, kk, 16 * block);
 #pragma unroll
             for (int r = 0; r < 2; r++) add_pair(N[r][VALUES - 1][2 * n], N[r][VALUES - 1][2 * n + 1], A[r], B);
             if constexpr (UNTIED) {
@@ -77,7 +83,7 @@ __device__ __forceinline__ void pair_gradients(const delta_vector &p, const delt
 #pragma unroll
         for (int half = 0; half < 2; half++) {
             const int tile = 2 * me.column * BLOCKS + n, r = lane / 4, c = 2 * (lane & 3), i = 16 * me.row + 8 * half + r, j = 8 * tile + c;
-            if (!UNTIED && p.dbeta && i / 2 == j / 2 && i < w.rows) {
+            if (!UNTIED && p.dbeta && w.channel == 0 && i / 2 == j / 2 && i < w.rows) {
                 const int64_t at = (w.token + i) * p.in.Hv + w.h;
                 const float beta = p.beta[at], b = fabsf(beta) < LNT_DELTA_LEAST ? LNT_DELTA_LEAST : beta;
                 p.dbeta[at] = (i % 2 ? N[1][0][n][2 * half + 1] : N[1][0][n][2 * half]) / b / b;
@@ -108,7 +114,7 @@ __device__ __forceinline__ void put_acc(uint32_t tile, const float (&acc)[4][4],
     }
 }
 
-/* cotangents S^T of readers and values dS'^T of writers, and the sums over V of S . dS', a thread an eighth of two channels'. */
+/* cotangents S^T of readers and values dS'^T of writers, and the sums over V of S . dS', a thread a quarter of a channel's. */
 template <int K, int V, bool UNTIED> __device__ __forceinline__ void state_gradients(const delta_vector &p, uint32_t base, uint8_t *shared)
 {
     using L = back_shared<K, V, UNTIED>;
@@ -118,29 +124,29 @@ template <int K, int V, bool UNTIED> __device__ __forceinline__ void state_gradi
     for (int kk = 0; kk < V / 16; kk++) {
         uint32_t A[2][4], x[4], v[4], B[4];
         load_A(A[0], base + L::d_o, 16 * me.row, 2 * kk);
-        tokens_of_image(A[1], base + L::dX, kk, me.row);
-        tokens_of_image(x, base + L::X, kk, me.row);
+        image_A<C>(A[1], base + L::dX, kk, 16 * me.row);
+        image_A<C>(x, base + L::X, kk, 16 * me.row);
         if constexpr (UNTIED) load_A(v, base + L::v, 16 * me.row, 2 * kk);
 #pragma unroll
         for (int n = 0; n < 2; n++) {
-            load_B_turned(B, base + L::S + kk / 4 * (K * 128), 16 * (kk % 4), 4 * me.column + 2 * n);
+            image_B<K>(B, base + L::S, kk, 32 * me.column + 16 * n);
 #pragma unroll
             for (int r = 0; r < 2; r++) add_pair(R[r][2 * n], R[r][2 * n + 1], A[r], B);
-            load_B_turned(B, base + L::dS + kk / 4 * (K * 128), 16 * (kk % 4), 4 * me.column + 2 * n);
+            image_B<K>(B, base + L::dS, kk, 32 * me.column + 16 * n);
             add_pair(W[L::VALUES - 1][2 * n], W[L::VALUES - 1][2 * n + 1], x, B);
             if constexpr (UNTIED) add_pair(W[0][2 * n], W[0][2 * n + 1], v, B);
         }
     }
-    const int pair = threadIdx.x % (K / 2), part = threadIdx.x / (K / 2);
-    float2 sum = make_float2(0.f, 0.f);
+    const int channel = threadIdx.x % K, part = threadIdx.x / K;
+    float sum = 0;
 #pragma unroll
-    for (int i = 0; i < V / 8; i++) {
-        const int row = part * (V / 8) + i;
-        const uint32_t at = base + row / 64 * (K * 128) + tile_at(row % 64, pair / 4) + 4 * (pair & 3);
-        const uint32_t x = load_pair(at + L::S), y = load_pair(at + L::dS);
-        sum.x += low_bf16(x) * low_bf16(y), sum.y += high_bf16(x) * high_bf16(y);
+    for (int i = 0; i < V / 32; i++) { /* a quarter of V */
+        const uint32_t at = base + (part * (V / 64) + i / 2) * (K * 32) + channel * 32 + i % 2 * 16;
+        const uint4 x = load_shared_16(at + L::S), y = load_shared_16(at + L::dS);
+        sum += low_bf16(x.x) * low_bf16(y.x) + high_bf16(x.x) * high_bf16(y.x) + low_bf16(x.y) * low_bf16(y.y) + high_bf16(x.y) * high_bf16(y.y);
+        sum += low_bf16(x.z) * low_bf16(y.z) + high_bf16(x.z) * high_bf16(y.z) + low_bf16(x.w) * low_bf16(y.w) + high_bf16(x.w) * high_bf16(y.w);
     }
-    *(float2 *)((float *)(shared + L::pass) + part * K + 2 * pair) = sum;
+    ((float *)(shared + L::pass))[part * K + channel] = sum;
     __syncthreads();
     put_acc(base + L::R, R[0], me, p.in.scale);
     put_acc(base + L::R + L::T, R[1], me, UNTIED ? 1.f : -1.f);
@@ -260,8 +266,9 @@ template <int K, int V, bool UNTIED> __device__ __forceinline__ void trees(uint3
 
 /* The second (e) or the first of a thread's two channels: gradients of the rows, into the places of R and W; of the gates what happens inside the
  * group, e: into that of Y, else into the last tile of levels; sums of its reads and writes of the state, and of the tree, each times its row. */
-template <int K, int V, bool UNTIED>
-__device__ __forceinline__ void back_channel(const delta_group<K, UNTIED> &of, const delta_around<K> &near, uint32_t base, uint8_t *shared, bool e)
+template <int K, int OF, int V, bool UNTIED>
+__device__ __forceinline__ void back_channel(const delta_group<K, UNTIED, OF> &of, const delta_around<K> &near, uint32_t base, uint8_t *shared,
+                                             bool e)
 {
     using L = back_shared<K, V, UNTIED>;
     constexpr int VALUES = L::VALUES;
@@ -352,15 +359,15 @@ __device__ __forceinline__ void back_channel(const delta_group<K, UNTIED> &of, c
     }
 }
 
-template <int K, int V, bool UNTIED>
+template <int K, int OF, int V, bool UNTIED>
 __device__ __forceinline__ void back_rows(const delta_vector &p, const delta_place &w, const float *products, uint32_t base, uint8_t *shared)
 {
     using L = back_shared<K, V, UNTIED>;
-    delta_group<K, UNTIED> of;
+    delta_group<K, UNTIED, OF> of;
     of.load(p, w);
     const delta_around<K> near(products, of.group, of.pair);
 #pragma unroll 1
-    for (int e = 0; e < 2; e++) back_channel<K, V, UNTIED>(of, near, base, shared, e);
+    for (int e = 0; e < 2; e++) back_channel<K, OF, V, UNTIED>(of, near, base, shared, e);
     bf16 *const to[4] = { p.in.dq, UNTIED ? p.da : p.in.dk, p.in.dk, p.db };
 #pragma unroll
     for (int o = 0; o < (UNTIED ? 4 : 2); o++)
@@ -373,17 +380,17 @@ __device__ __forceinline__ void back_rows(const delta_vector &p, const delta_pla
 /* What passes over a group, to the gates of all its rows: from the state's reads behind and writes before it, and pairs of the tree around it, from
  * whichever end of the chunk is nearer (there nothing passes, and what is rounded adds up). What a group lets through when its gates leave less than
  * 1/512 is less than what is rounded. */
-template <int K, int V, bool UNTIED>
+template <int K, int OF, int V, bool UNTIED>
 __device__ __forceinline__ void back_gates(const delta_vector &p, const delta_place &w, const uint8_t *shared)
 {
     using L = back_shared<K, V, UNTIED>;
     const float *sums = (const float *)(shared + L::sums), *products = (const float *)(shared + L::products);
     const float *pass = (const float *)(shared + L::pass);
-    const delta_group<K, UNTIED> of;
+    const delta_group<K, UNTIED, OF> of;
     const delta_around<K> near(products, of.group, of.pair);
     float all[2] = { 0, 0 }, through[2] = { 0, 0 };
 #pragma unroll
-    for (int i = 0; i < 8; i++) {
+    for (int i = 0; i < 4; i++) {
         const float2 y = *(const float2 *)(pass + i * K + 2 * of.pair);
         all[0] += y.x, all[1] += y.y;
     }
@@ -416,7 +423,7 @@ __device__ __forceinline__ void back_gates(const delta_vector &p, const delta_pl
     }
 }
 
-template <int K, int V, bool UNTIED> __device__ __forceinline__ void back_load(const delta_vector &p, const delta_place &w, uint32_t base)
+template <int K, int OF, int V, bool UNTIED> __device__ __forceinline__ void back_load(const delta_vector &p, const delta_place &w, uint32_t base)
 {
     using L = back_shared<K, V, UNTIED>;
     constexpr int THREADS = 4 * K;
@@ -431,19 +438,21 @@ template <int K, int V, bool UNTIED> __device__ __forceinline__ void back_load(c
         cp_async_16(base + L::X + i * 16, p.of.X + w.item * (V * C) + i * 8);
     }
     for (int i = tid; i < K * V / 8; i += THREADS) {
-        cp_async_16(base + L::S + i * 16, p.of.S + w.item * (K * V) + i * 8);
-        cp_async_16(base + L::dS + i * 16, p.of.dS + w.item * (K * V) + i * 8);
+        const int64_t at = (w.item * V + i / (2 * K) * 16) * OF + w.channel * 16 + i % (2 * K) * 8;
+        cp_async_16(base + L::S + i * 16, p.of.S + at);
+        cp_async_16(base + L::dS + i * 16, p.of.dS + at);
     }
     cp_async_commit();
     for (int i = tid; i < w.rows * (K / 32); i += THREADS) { /* what is read later begins its way */
-        const int64_t at = ((w.token + i / (K / 32)) * p.in.Hv + w.h) * K + i % (K / 32) * 32;
+        const int64_t at = ((w.token + i / (K / 32)) * p.in.Hv + w.h) * OF + w.channel + i % (K / 32) * 32;
         ahead_l2(p.in.gk + at);
         if (i % 2 == 0) ahead_l2(p.in.q + at), ahead_l2(p.in.k + at);
         if (UNTIED && i % 2 == 0) ahead_l2(p.a + at), ahead_l2(p.b + at);
     }
 }
 
-template <int K, int V, bool UNTIED>
+/* A chunk of a head, K of its OF channels: what is left of them is independent but for N, which each CTA makes. */
+template <int K, int OF, int V, bool UNTIED>
 __global__ __launch_bounds__(4 * K, K == 64 && !UNTIED ? 2 : 1) void delta_vector_back(const __grid_constant__ delta_vector p)
 {
     using L = back_shared<K, V, UNTIED>;
@@ -452,19 +461,20 @@ __global__ __launch_bounds__(4 * K, K == 64 && !UNTIED ? 2 : 1) void delta_vecto
     let_next();
     const uint32_t base = shared_address(shared);
     float *products = (float *)(shared + L::products);
-    const int64_t slot = blockIdx.x / p.in.Hv;
+    const int64_t head = blockIdx.x / (OF / K), slot = head / p.in.Hv;
     delta_place w;
-    w.h = (int)(blockIdx.x % p.in.Hv);
-    w.item = slot * p.in.Hv + w.h;
+    w.h = (int)(head % p.in.Hv);
+    w.item = head;
+    w.channel = (int)(blockIdx.x % (OF / K)) * K;
     if (!chunk_of(p.in, slot, &w.token, &w.rows)) return;
 
-    back_load<K, V, UNTIED>(p, w, base);
+    back_load<K, OF, V, UNTIED>(p, w, base);
     cp_async_wait<0>();
     __syncthreads();
     pair_gradients<K, V, UNTIED>(p, w, base, shared);
     state_gradients<K, V, UNTIED>(p, base, shared);
     {
-        delta_group<K, UNTIED> of;
+        delta_group<K, UNTIED, OF> of;
         of.load(p, w);
         put_products(products, of);
         __syncthreads();
@@ -473,18 +483,20 @@ __global__ __launch_bounds__(4 * K, K == 64 && !UNTIED ? 2 : 1) void delta_vecto
     __syncthreads();
     trees<K, V, UNTIED>(base, products);
     __syncthreads();
-    back_rows<K, V, UNTIED>(p, w, products, base, shared);
+    back_rows<K, OF, V, UNTIED>(p, w, products, base, shared);
     __syncthreads();
-    if (p.in.dgk) back_gates<K, V, UNTIED>(p, w, shared);
+    if (p.in.dgk) back_gates<K, OF, V, UNTIED>(p, w, shared);
 }
 
+template <int K, int OF, int V, bool UNTIED> void put_back_as(const delta_vector &p, const lnt_cuda *d)
+{
+    const dim3 grid((unsigned)(p.slots * p.in.Hv * (OF / K)));
+    lnt_launch_with(d, delta_vector_back<K, OF, V, UNTIED>, grid, 4 * K, back_shared<K, V, UNTIED>::bytes, 1, p);
+}
+/* Tied, 64 channels a CTA leave room for two on a multiprocessor. */
 template <int K, int V> void put_back(const delta_vector &p, const lnt_cuda *d)
 {
-    const dim3 grid((unsigned)(p.slots * p.in.Hv));
-    if (p.untied)
-        lnt_launch_with(d, delta_vector_back<K, V, true>, grid, 4 * K, back_shared<K, V, true>::bytes, 1, p);
-    else
-        lnt_launch_with(d, delta_vector_back<K, V, false>, grid, 4 * K, back_shared<K, V, false>::bytes, 1, p);
+    (p.untied ? put_back_as<K, K, V, true> : put_back_as<64, K, V, false>)(p, d);
 }
 
 } // namespace

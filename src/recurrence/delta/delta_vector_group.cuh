@@ -9,11 +9,11 @@ namespace {
 
 struct delta_place {
     int64_t token, item;
-    int rows, h;
+    int rows, h, channel; /* the first of the CTA's */
 };
 
-/* Two channels of a group of 8 rows: the factors a = e^g of its rows, and q, k and, untied, a, b. */
-template <int K, bool UNTIED> struct delta_group {
+/* Two channels of a group of 8 rows: the factors a = e^g of its rows, and q, k and, untied, a, b. The CTA has K of a head's OF channels. */
+template <int K, bool UNTIED, int OF = K> struct delta_group {
     static constexpr int ROWS = UNTIED ? 4 : 2;
     float a[8][2];
     uint32_t x[ROWS][8];
@@ -23,7 +23,7 @@ template <int K, bool UNTIED> struct delta_group {
     __device__ __forceinline__ uint32_t in_tile(int i) const { return tile_at(8 * group + i, pair / 4) + 4 * (pair & 3); }
     __device__ __forceinline__ int64_t in_memory(const delta_vector &p, const delta_place &w, int i) const
     {
-        return ((w.token + 8 * group + i) * p.in.Hv + w.h) * K + 2 * pair;
+        return ((w.token + 8 * group + i) * p.in.Hv + w.h) * OF + w.channel + 2 * pair;
     }
     __device__ __forceinline__ void load(const delta_vector &p, const delta_place &w)
     {
@@ -41,7 +41,7 @@ template <int K, bool UNTIED> struct delta_group {
 };
 
 /* The product of all rows' factors, of each group. */
-template <int K, bool UNTIED> __device__ __forceinline__ void put_products(float *products, const delta_group<K, UNTIED> &of)
+template <int K, bool UNTIED, int OF> __device__ __forceinline__ void put_products(float *products, const delta_group<K, UNTIED, OF> &of)
 {
     float x = 1.f, y = 1.f;
 #pragma unroll
@@ -50,7 +50,8 @@ template <int K, bool UNTIED> __device__ __forceinline__ void put_products(float
 }
 
 /* Both sets of levels. */
-template <int K, bool UNTIED> __device__ __forceinline__ void put_levels(uint32_t levels, const float *products, const delta_group<K, UNTIED> &of)
+template <int K, bool UNTIED, int OF>
+__device__ __forceinline__ void put_levels(uint32_t levels, const float *products, const delta_group<K, UNTIED, OF> &of)
 {
     constexpr int T = K * 128;
     const int g = of.group;

@@ -128,6 +128,7 @@ template <int K, bool UNTIED> __global__ __launch_bounds__(4 * K, 128 / K) void 
     delta_place w;
     w.h = (int)(blockIdx.x % p.in.Hv);
     w.item = slot * p.in.Hv + w.h;
+    w.channel = 0;
     if (!chunk_of(p.in, slot, &w.token, &w.rows)) return;
 
     delta_group<K, UNTIED> of;

@@ -45,23 +45,21 @@ delta_work work_of(const lnt_recur_args *a, void *at, bool untied, bool backward
     return w;
 }
 
-template <bool UNTIED, bool WGMMA> void forward(const void *args, const lnt_device *device)
+template <bool UNTIED> void forward(const void *args, const lnt_device *device)
 {
     const lnt_recur_args *a = (const lnt_recur_args *)args;
     const lnt_cuda *d = (const lnt_cuda *)device;
     if (!a->sequences) return;
     delta_work w = work_of(a, a->workspace, UNTIED, false);
-    w.p.wgmma = WGMMA;
     lnt_delta_vector_prepare(w.p, d);
     lnt_delta_vector_forward(w.p, d);
 }
-template <bool UNTIED, bool WGMMA> void backward(const void *args, const lnt_device *device)
+template <bool UNTIED> void backward(const void *args, const lnt_device *device)
 {
     const lnt_recur_args *a = (const lnt_recur_args *)args;
     const lnt_cuda *d = (const lnt_cuda *)device;
     if (!a->sequences) return;
     delta_work w = work_of(a, a->workspace, UNTIED, true);
-    w.p.wgmma = WGMMA;
     lnt_delta_vector_prepare(w.p, d);
     lnt_delta_vector_chains(w.p, d);
     lnt_delta_vector_back(w.p, d);
@@ -72,39 +70,36 @@ template <bool UNTIED> size_t workspace(const void *args, bool is_backward, int)
     return work_of((const lnt_recur_args *)args, NULL, UNTIED, is_backward).bytes;
 }
 
-template <bool UNTIED> const char *declines(const void *args, bool is_backward)
+const char *declines(const void *args, bool is_backward)
 {
     const lnt_recur_args *a = (const lnt_recur_args *)args;
     if (a->dtype != LINNET_BF16) return "it takes bf16 tensors";
-    if (!UNTIED && !is_backward && ((a->K != 64 && a->K != 128) || a->V % 32)) return "K of 64 or 128 and V in 32s are offered";
-    if (UNTIED && !is_backward && ((a->K != 64 && a->K != 128) || a->V % 64)) return "K of 64 or 128 and V in 64s are offered";
+    if (!is_backward && ((a->K != 64 && a->K != 128) || a->V % 32)) return "K of 64 or 128 and V in 32s are offered";
     if (is_backward && ((a->K != 64 && a->K != 128) || (a->V != 64 && a->V != 128))) return "K and V of 64 or 128 are offered";
     if (a->Hq != a->Hv) return "as many key heads as value heads are offered";
     if (a->chunk && a->chunk != C) return "its chunk length is 64";
-    if (a->tokens / C + a->sequences >= ((int64_t)1 << 31) / a->Hv) return "too many tokens";
+    if (a->tokens / C + a->sequences >= ((int64_t)1 << 30) / a->Hv) return "too many tokens";
     if (a->sequences >= ((int64_t)1 << 30) / a->Hv / (a->V / 32)) return "too many sequences";
     return NULL;
 }
 
 } // namespace
 
-#define DELTA_VECTOR(NAME, WORD, UNTIED, WGMMA)                                                                                    \
+#define DELTA_VECTOR(NAME, UNTIED)                                                                                                 \
     extern const lnt_recur_impl NAME;                                                                                               \
     const lnt_recur_impl NAME = {                                                                                                   \
-        .name = WORD,                                                                                                               \
+        .name = "chunk-sm90",                                                                                                       \
         .form = LINNET_FORM_CHUNK,                                                                                                  \
         .device = LNT_DEVICE_CUDA,                                                                                                  \
         .needs = 90,                                                                                                                \
-        .declines = declines<UNTIED>,                                                                                               \
+        .declines = declines,                                                                                                       \
         .workspace = workspace<UNTIED>,                                                                                             \
         .forward = NULL,                                                                                                            \
         .backward = NULL,                                                                                                           \
-        .put_forward = forward<UNTIED, WGMMA>,                                                                                      \
-        .put_backward = backward<UNTIED, WGMMA>,                                                                                    \
+        .put_forward = forward<UNTIED>,                                                                                             \
+        .put_backward = backward<UNTIED>,                                                                                           \
     }
 extern "C" {
-DELTA_VECTOR(lnt_kda_chunk_sm90, "chunk-sm90", false, false);
-DELTA_VECTOR(lnt_kda_chunk_wgmma, "chunk-wgmma", false, true);
-DELTA_VECTOR(lnt_dplr_chunk_sm90, "chunk-sm90", true, false);
-DELTA_VECTOR(lnt_dplr_chunk_wgmma, "chunk-wgmma", true, true);
+DELTA_VECTOR(lnt_kda_chunk_sm90, false);
+DELTA_VECTOR(lnt_dplr_chunk_sm90, true);
 }

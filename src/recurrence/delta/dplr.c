@@ -16,13 +16,13 @@ static double flops(const void *args, int C, bool backward)
 }
 
 #ifdef LINNET_CUDA
-extern const lnt_recur_impl lnt_dplr_chunk_sm90, lnt_dplr_chunk_wgmma;  /* delta_vector_sm90.cu */
+extern const lnt_recur_impl lnt_dplr_chunk_sm90; /* delta_vector_sm90.cu */
 extern const lnt_recur_impl lnt_dplr_row_cuda, lnt_dplr_recurrent_cuda; /* dplr_cuda.cu */
 #endif
 
 static const lnt_recur_impl *const impls[] = {
 #ifdef LINNET_CUDA
-    &lnt_dplr_chunk_wgmma, &lnt_dplr_chunk_sm90, &lnt_dplr_row_cuda, &lnt_dplr_recurrent_cuda,
+    &lnt_dplr_chunk_sm90, &lnt_dplr_row_cuda, &lnt_dplr_recurrent_cuda,
 #endif
     LNT_VARIANTS(lnt_dplr_chunk), LNT_FLOAT_VARIANTS(lnt_dplr_recurrent), &lnt_dplr_reference, NULL,
 };
