@@ -55,13 +55,15 @@ def sets(*pairs):
 # ---- the pages ---------------------------------------------------------------------------------------------------------------------------
 
 # Two layers of width 128 with MLPs widened to 535 thousand parameters, within a tenth of a per cent; Mamba has no MLP and is three times as wide
-# inside. Four heads, but one of sLSTM: with four it is at chance after 4000 updates. DeltaNet without convolutions, which it does not need here.
+# inside for as many, or twice (its paper's) with 357 thousand. Four heads, but one of sLSTM: with four it is at chance after 4000 updates. DeltaNet without convolutions, which it does not need here.
 DELTA_TRACKER = ["--mixer", "delta_net", *sets("use_short_conv=false", "intermediate_size=523")]
 TRACKERS = {
     "DeltaNet [-1,1]": [*DELTA_TRACKER, *sets("allow_neg_eigval=true")],
     "DeltaNet [0,1]": DELTA_TRACKER,
     "Mamba [-1,1]": ["--mixer", "mamba", *sets("allow_neg_eigval=true", "expand=3")],
     "Mamba [0,1]": ["--mixer", "mamba", *sets("expand=3")],
+    "Mamba [-1,1], twice as wide": ["--mixer", "mamba", *sets("allow_neg_eigval=true", "expand=2")],
+    "Mamba [0,1], twice as wide": ["--mixer", "mamba", *sets("expand=2")],
     "sLSTM": ["--mixer", "slstm", *sets("num_heads=1", "intermediate_size=351")],
     "mLSTM": ["--mixer", "mlstm", *sets("intermediate_size=521")],
     "Transformer": ["--mixer", "attention", *sets("intermediate_size=524")],
@@ -198,8 +200,8 @@ def niah():
                      "--samples", 50, "--tokens", 48, "--out", f"{{dir}}/kind-{kind}"] for kind in (1, 2, 3)]
         yield Cell("niah", {"mixer": mixer},
                    ["train", "{needles}", "--field", "text", "--isolate-documents", "--out", "{dir}/model", "--mixer", mixer, "--layers", 6,
-                    "--width", 256, "--heads", 4, "--batch", 16, "--length", 2048, "--steps", 2000, "--learning-rate", "2e-3", "--save-every", 0, "--eval-every", 500,
-                    "--dtype", "bf16"], *measures, device="cuda", also=False, seconds=120)
+                    "--width", 256, "--heads", 4, "--batch", 16, "--length", 2048, "--steps", 2000, "--learning-rate", "2e-3", "--save-every", 0,
+                    "--eval-every", 500, "--dtype", "bf16"], *measures, device="cuda", also=False, seconds=120)
 
 
 PAGES = {"state-tracking": state_tracking, "groups": groups, "mesa-parity": mesa_parity, "mqar": mqar, "mad": mad, "regbench": regbench,
@@ -242,7 +244,8 @@ def needles(text, work):
                 at = draw.randrange(len(words) - 300)
                 hay, joint = re.split(r"(?<=[.!?]) ", " ".join(words[at:at + draw.randrange(20, 240)])), " "
             hay.insert(draw.randrange(len(hay) + 1), f"One of the special magic {what}s for {key} is: {value}.")
-            asked = f"A special magic {what} is hidden within the following text. Make sure to memorize it. I will quiz you about the {what} afterwards."
+            asked = (f"A special magic {what} is hidden within the following text. Make sure to memorize it. "
+                     f"I will quiz you about the {what} afterwards.")
             answer = f"special magic {what} for {key} mentioned in the provided text"
             f.write(json.dumps({"text": f"{asked}\n{joint.join(hay)}\nWhat is the {answer}? The {answer} is {value}."}) + "\n")
 
