@@ -55,7 +55,8 @@ def sets(*pairs):
 # ---- the pages ---------------------------------------------------------------------------------------------------------------------------
 
 # Two layers of width 128 with MLPs widened to 535 thousand parameters, within a tenth of a per cent; Mamba has no MLP and is three times as wide
-# inside for as many, or twice (its paper's) with 357 thousand. Four heads, but one of sLSTM: with four it is at chance after 4000 updates. DeltaNet without convolutions, which it does not need here.
+# inside for as many, or twice (its paper's) with 357 thousand. Four heads, but one of sLSTM: with four it is at chance after 4000 updates. DeltaNet
+# without convolutions, which it does not need here.
 DELTA_TRACKER = ["--mixer", "delta_net", *sets("use_short_conv=false", "intermediate_size=523")]
 TRACKERS = {
     "DeltaNet [-1,1]": [*DELTA_TRACKER, *sets("allow_neg_eigval=true")],

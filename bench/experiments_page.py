@@ -80,10 +80,10 @@ def state_tracking(c, out):
             cell = c.best(scaled, task=task, model=model)
             if not cell:
                 continue
-            r = row(cell)
+            r, published = row(cell), GRAZZI[model.removesuffix(", twice as wide")][i]
             tried = [f"{scaled(x):.3f} (rate {x['cell']['rate']}, seed {x['cell']['seed']}, {row(x)['steps']} updates)"
                      for x in c.where(task=task, model=model) if x is not cell]
-            rows.append([model, r["parameters"], f"**{scaled(cell):.3f}**", f"{GRAZZI[model.removesuffix(", twice as wide")][i]:.3f}", f"{100 * r['accuracy']:.1f}",
+            rows.append([model, r["parameters"], f"**{scaled(cell):.3f}**", f"{published:.3f}", f"{100 * r['accuracy']:.1f}",
                          f"{cell['cell']['rate']}, {cell['cell']['seed']}, {r['steps']}", "; ".join(tried)])
             lines.append((model, *smooth(cell["curves"]["length"], "length", "accuracy", 12)))
         if rows:
