@@ -10,7 +10,7 @@ endif()
 set(CMAKE_CUDA_ARCHITECTURES OFF)
 enable_language(CUDA)
 find_package(CUDAToolkit REQUIRED)
-set(LINNET_CUDA_LIBRARIES CUDA::cudart_static CUDA::cublasLt)
+set(LINNET_CUDA_LIBRARIES CUDA::cudart_static CUDA::cublasLt CUDA::cufft)
 
 function(linnet_cuda_sources sources)
   set(common "-std=c++20;--compress-mode=size;-Xcompiler=-Wall,-Wextra,-fvisibility=hidden,-fno-exceptions,-Wno-unused-parameter")

@@ -222,36 +222,57 @@ out:
 
 /* ---- a check of that very shape on a GPU, where it may choose another kernel than a short sequence does --------------------------- */
 
-/* Heads depend on no others: of the last sequence, the last head of the letter with the fewest and those of other letters that go with it are enough.
- * The CPU's float32 kernels, which tests hold against float64, compute them from the same inputs. */
+/* Heads depend on no others: of the last sequence, the last head of the letter with the fewest and those of other letters that go with it are enough;
+ * where there are no heads but channels that see no others, the last ENOUGH of them. The CPU's float32 kernels, which tests hold against float64,
+ * compute them from the same inputs. */
+enum { ENOUGH = 64 };
 typedef struct {
     int64_t rows, first_row, heads, first, taken, inner;
+    int64_t each; /* rows of a token: what stands between it and the heads */
 } cut;
 
-static int64_t fewest_heads(const bench *k)
+static bool is_apart(const bench *k, const lnt_recur_size *s)
+{
+    return s && (k->op->apart ? strcmp(s->letter, k->op->apart) == 0 : s->letter[0] == 'H');
+}
+
+/* Into how many parts the call may be cut: the fewest heads. */
+static int64_t parts_of(const bench *k)
 {
     int64_t fewest = 0;
     for (const lnt_recur_size *s = k->op->sizes; s->letter; s++) {
-        const int64_t value = lnt_recur_size_get(s, &k->set[0]);
-        if (s->letter[0] == 'H' && (!fewest || value < fewest)) fewest = value;
+        const int64_t value = lnt_recur_size_get(s, &k->set[0]), parts = s->letter[0] == 'H' ? value : (value + ENOUGH - 1) / ENOUGH;
+        if (is_apart(k, s) && (!fewest || parts < fewest)) fewest = parts;
     }
     return fewest ? fewest : 1;
+}
+
+/* Whether every part has its own of a tensor. */
+static bool has_parts(const bench *k, int i)
+{
+    const char *shape = k->op->tensors[i].shape, *letter;
+    size_t length;
+    while ((letter = lnt_recur_next_letter(&shape, &length)))
+        if (is_apart(k, lnt_recur_size_find(k->op, letter, length))) return true;
+    return false;
 }
 
 static cut cut_of(const bench *k, int i)
 {
     const char *shape = k->op->tensors[i].shape, *letter;
     size_t length;
-    cut x = { .rows = 1, .heads = 1, .taken = 1, .inner = 1 };
+    cut x = { .rows = 1, .heads = 1, .taken = 1, .inner = 1, .each = 1 };
     while ((letter = lnt_recur_next_letter(&shape, &length))) {
         const int64_t value = lnt_recur_letter(k->op, &k->set[0], letter, length);
         if (*letter == 'T') {
             x.rows = value / k->o->B;
             x.first_row = value - x.rows;
-        } else if (*letter == 'H') {
+        } else if (is_apart(k, lnt_recur_size_find(k->op, letter, length))) {
             x.heads = value;
-            x.taken = value / fewest_heads(k);
+            x.taken = value / parts_of(k);
             x.first = value - x.taken;
+            x.each = x.inner, x.inner = 1;
+            x.rows *= x.each, x.first_row *= x.each;
         } else
             x.inner *= value;
     }
@@ -293,14 +314,14 @@ static linnet_status take_results(const bench *k, lnt_problem *ours)
     return LINNET_OK;
 }
 
-/* The problem of that one head; tensors that are summed over all sequences or heads are left out where there are several. */
+/* The problem of that one part; tensors that are summed over all sequences or parts are left out where there are several. */
 static linnet_status make_one(const bench *k, lnt_problem *p)
 {
     lnt_recur_case one;
     lnt_recur_call given;
     LNT_TRY(case_of(k->c, k->o, 1, k->o->T, &one, &given));
     for (const lnt_recur_size *s = k->op->sizes; s->letter; s++)
-        if (s->letter[0] == 'H') lnt_case_set(&one, s->letter, lnt_recur_size_get(s, &k->set[0]) / fewest_heads(k));
+        if (is_apart(k, s)) lnt_case_set(&one, s->letter, lnt_recur_size_get(s, &k->set[0]) / parts_of(k));
     one.inexact = true;
     return lnt_problem_make(k->c, &one, LINNET_F32, LINNET_F32, 3, p);
 }
@@ -326,7 +347,7 @@ static linnet_status check_shape(bench *k, double *worst)
         if (used(k, i) && !is_result(k->op, i)) {
             cut x = cut_of(k, i);
             take_cut(truth.data[i], k->drawn.data[i], lnt_recur_type(&k->drawn.call, i), &x,
-                     k->op->tensors[i].shape[0] == 'T' ? rows_of(&k->drawn.call, k->op->tensors[i].shape) : 1);
+                     (k->op->tensors[i].shape[0] == 'T' ? rows_of(&k->drawn.call, k->op->tensors[i].shape) : 1) * x.each);
         }
     LNT_TRY_GOTO(s, take_results(k, &ours), out);
     k->c->device = lnt_device_cpu();
@@ -334,9 +355,9 @@ static linnet_status check_shape(bench *k, double *worst)
     if (s == LINNET_OK) s = lnt_problem_run(k->c, &truth, true);
     k->c->device = gpu;
     if (s != LINNET_OK) goto out;
-    for (int i = 0; k->op->tensors[i].name; i++) /* states, and what is summed over sequences or heads */
+    for (int i = 0; k->op->tensors[i].name; i++) /* states, and what is summed over sequences or parts */
         if (ours.data[i] && (!used(k, i) || (k->o->B > 1 && k->op->tensors[i].shape[0] != 'T') ||
-                             (fewest_heads(k) > 1 && !strchr(k->op->tensors[i].shape, 'H'))))
+                             (parts_of(k) > 1 && !has_parts(k, i))))
             memcpy(ours.data[i], truth.data[i], ours.bytes[i]);
     double allowed = 0;
     for (int i = 0; k->op->tensors[i].name; i++) allowed = fmax(allowed, is_result(k->op, i) ? lnt_recur_allowed(k->op, k->o->dtype, i) : 0);

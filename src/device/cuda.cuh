@@ -33,6 +33,7 @@ struct lnt_cuda {
     void *lt_work;       /* scratch of products, LT_WORK bytes */
     void *bounce;        /* pinned host memory, LNT_BOUNCE bytes: what the device hands back in small pieces */
     void *gemm_picks;    /* ops/gemm_cuda.cu: cuBLASLt's choices by shape; NULL until the first product, lnt_free */
+    void *fft_plans;     /* fft_cuda.cu; NULL until the first transform */
     cudaError_t failed;  /* the first failure since lnt_device_check */
     cudaEvent_t marks[2], flags[2];
     char name[256];

@@ -1,5 +1,5 @@
 /* The CUDA device: one GPU, one stream. Plain allocations; nothing is allocated in a step after the first, so there is no pool. */
-#include "device/cuda.cuh"
+#include "device/fft.cuh"
 
 static lnt_cuda *self(lnt_device *d) { return (lnt_cuda *)d; }
 
@@ -133,6 +133,7 @@ static void cuda_destroy(lnt_device *d)
         if (mark) cudaEventDestroy(mark);
     for (cudaEvent_t flag : s->flags)
         if (flag) cudaEventDestroy(flag);
+    lnt_fft_free(s);
     if (s->lt) cublasLtDestroy(s->lt);
     if (s->lt_work) cudaFree(s->lt_work);
     if (s->bounce) cudaFreeHost(s->bounce);

@@ -11,18 +11,24 @@ LNT_DECLARE_VARIANTS(const lnt_recur_impl, lnt_heads_conv_block);
 LNT_DECLARE_VARIANTS(const lnt_recur_impl, lnt_heads_conv_row);
 
 #ifdef LINNET_CUDA
-extern const lnt_recur_impl lnt_longconv_block_cuda, lnt_longconv_recurrent_cuda; /* longconv_cuda.cu */
+extern const lnt_recur_impl lnt_longconv_fft_cuda, lnt_heads_conv_fft_cuda; /* longconv_fft_cuda.cu */
+extern const lnt_recur_impl lnt_longconv_recurrent_cuda, lnt_heads_conv_recurrent_cuda; /* longconv_cuda.cu */
 #endif
 
 static const lnt_recur_impl *const impls[] = {
 #ifdef LINNET_CUDA
-    &lnt_longconv_block_cuda,         &lnt_longconv_recurrent_cuda,
+    &lnt_longconv_fft_cuda,           &lnt_longconv_recurrent_cuda,
 #endif
     LNT_VARIANTS(lnt_longconv_block), LNT_VARIANTS(lnt_longconv_row),
     &lnt_longconv_reference,          NULL,
 };
-static const lnt_recur_impl *const heads_impls[] = { LNT_VARIANTS(lnt_heads_conv_block), LNT_VARIANTS(lnt_heads_conv_row),
-                                                     &lnt_heads_conv_reference, NULL };
+static const lnt_recur_impl *const heads_impls[] = {
+#ifdef LINNET_CUDA
+    &lnt_heads_conv_fft_cuda,           &lnt_heads_conv_recurrent_cuda,
+#endif
+    LNT_VARIANTS(lnt_heads_conv_block), LNT_VARIANTS(lnt_heads_conv_row),
+    &lnt_heads_conv_reference,          NULL,
+};
 
 /* A product and a sum for each pair of a token and a lag, or transforms of twice the length where those are fewer: of input, filter and output. In
  * reverse the inputs' gradients and the filter's, whose transforms but one are there. C plays no part. */
@@ -79,6 +85,7 @@ const lnt_recur_op lnt_recur_long_conv = {
     .cases = lnt_longconv_cases,
     .f32 = { 2e-6, 1e-5, 5e-5 },
     .bf16 = { 5e-3, 5e-3, 2e-2 },
+    .apart = "D",
     .flops = flops,
     .node = &lnt_longconv_node,
 };
