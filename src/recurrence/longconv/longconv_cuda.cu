@@ -1,5 +1,6 @@
 /* Long convolutions on a GPU, one token by itself, and the final states of either form. A filter a channel: 8 warps take every eighth lag of 32
- * channels. A filter a head: a warp takes every eighth lag of a head, lanes the keys' columns, then threads the values' columns. Sums are added in order. */
+ * channels. A filter a head: a warp takes every eighth lag of a head, lanes the keys' columns, then threads the values' columns. Sums are added in
+ * order. */
 #include "recurrence/longconv/longconv_cuda.cuh"
 #include "recurrence/recur_cuda.cuh"
 
@@ -10,8 +11,9 @@ typedef lnt_heads_conv_args conv_args;
 enum { LANES = 32, WARPS = 8, THREADS = LANES * WARPS, LAGS = 256 };
 
 /* Row p of sequence n, a row of `state` where p < 0. */
-template <typename T> __device__ __forceinline__ const T *row_at(const conv_args &a, const void *rows, const void *state, int64_t n, int64_t first, int64_t p,
-                                                                 int64_t columns)
+template <typename T>
+__device__ __forceinline__ const T *row_at(const conv_args &a, const void *rows, const void *state, int64_t n, int64_t first, int64_t p,
+                                           int64_t columns)
 {
     return p >= 0 ? (const T *)rows + (first + p) * columns : (const T *)state + ((n + 1) * a.R + p) * columns;
 }
@@ -86,7 +88,8 @@ template <typename T> __global__ void __launch_bounds__(THREADS) heads_token_ker
 
 /* Rows and the state that they end in: a thread a column, rows move down one after the other. */
 template <typename T>
-__global__ void __launch_bounds__(THREADS) state_kernel(const __grid_constant__ conv_args a, const void *rows, const void *before, void *after, int64_t columns)
+__global__ void __launch_bounds__(THREADS) state_kernel(const __grid_constant__ conv_args a, const void *rows, const void *before, void *after,
+                                                        int64_t columns)
 {
     let_next();
     await_last();
@@ -104,7 +107,8 @@ __global__ void __launch_bounds__(THREADS) state_kernel(const __grid_constant__ 
 
 template <typename T> void put_state(const conv_args &a, const lnt_cuda *d, const void *rows, const void *before, void *after, int64_t columns)
 {
-    if (after && a.sequences) lnt_launch(d, state_kernel<T>, (unsigned)lnt_div_up(a.sequences * columns, THREADS), THREADS, a, rows, before, after, columns);
+    const unsigned blocks = (unsigned)lnt_div_up(a.sequences * columns, THREADS);
+    if (after && blocks) lnt_launch(d, state_kernel<T>, blocks, THREADS, a, rows, before, after, columns);
 }
 
 void step(const void *args, const lnt_device *d)

@@ -5,8 +5,8 @@
  *   dy_ij = q_i do_j, dz = F^-1 (conj(F h) . F dy), dq_i = sum_j do_j y_ij, dk_i = sum_j v_j dz_ij, dv_j = sum_i k_i dz_ij,
  *   dh = F^-1 (sum over channels and sequences of conj(F z) . F dy)
  *
- * A row of a transform is a channel of a sequence from the oldest input that a token sees. What fits in SLAB numbers goes at once: some sequences of one
- * N by some heads, or some of a head's i; where a head's i come apart, sums over i wait in float32. Every sum has one order. */
+ * A row of a transform is a channel of a sequence from the oldest input that a token sees. What fits in SLAB numbers goes at once: some sequences of
+ * one N by some heads, or some of a head's i; where a head's i come apart, sums over i wait in float32. Every sum has one order. */
 #include "device/fft.cuh"
 
 extern "C" {
@@ -22,8 +22,8 @@ typedef lnt_heads_conv_args conv_args;
 enum { TILE = 64, WARPS = 8, THREADS = 32 * WARPS, EACH = TILE / WARPS, MOST_SEQUENCES = 1 << 14 };
 constexpr int64_t SLAB = 8 << 20, LONGEST = INT64_C(1) << 28;
 
-/* A piece of the work. Rows of transforms: S dc of z, backward as many of dy, nh filters, backward nh ni parts of their gradients (in the filters' place
- * where a head has one part). Row s dc + ((h-h0) ni + i-i0) V + j is a channel. */
+/* A piece of the work. Rows of transforms: S dc of z, backward as many of dy, nh filters, backward nh ni parts of their gradients (in the filters'
+ * place where a head has one part). Row s dc + ((h-h0) ni + i-i0) V + j is a channel. */
 struct slab {
     conv_args a;
     int64_t N, past, lags; /* N = 0: no token; rows in front of the first one; lags that a sequence of the piece sees */
@@ -39,8 +39,9 @@ struct slab {
 /* ---- rows ----------------------------------------------------------------------------------------------------------------------------------- */
 
 /* Column `column` of row p of sequence n, a row of `state` where p < 0. */
-template <typename T> __device__ __forceinline__ float value_at(const slab &x, const void *rows, const void *state, int64_t n, int64_t first, int64_t p,
-                                                                int64_t column, int64_t columns)
+template <typename T>
+__device__ __forceinline__ float value_at(const slab &x, const void *rows, const void *state, int64_t n, int64_t first, int64_t p, int64_t column,
+                                          int64_t columns)
 {
     if (p >= 0) return rows ? to_float(((const T *)rows)[(first + p) * columns + column]) : 0.0f;
     return state ? to_float(((const T *)state)[((n + 1) * x.a.R + p) * columns + column]) : 0.0f;
@@ -51,7 +52,8 @@ struct channels {
     const void *by, *by0, *of, *of0;
 };
 
-template <typename T> __device__ __forceinline__ float channel_at(const slab &x, const channels &y, int64_t n, int64_t first, int64_t len, int64_t p, int64_t c)
+template <typename T>
+__device__ __forceinline__ float channel_at(const slab &x, const channels &y, int64_t n, int64_t first, int64_t len, int64_t p, int64_t c)
 {
     if (c >= x.dc || p >= len) return 0.0f;
     const int64_t part = c / x.a.V, h = x.h0 + part / x.ni, i = x.i0 + part % x.ni, j = c % x.a.V;
@@ -151,7 +153,8 @@ __device__ __forceinline__ void contract_tile(const slab &x, const contraction &
                                               float (*tile)[TILE + 1])
 {
     const int lane = (int)threadIdx.x % 32, warp = (int)threadIdx.x / 32;
-    const int64_t V = x.a.V, columns = x.nh * (VALUES ? V : x.ni), terms = VALUES ? x.ni : V, step = VALUES ? V : 1, wide = x.a.H * (VALUES ? x.a.K : V);
+    const int64_t V = x.a.V, columns = x.nh * (VALUES ? V : x.ni), terms = VALUES ? x.ni : V, step = VALUES ? V : 1;
+    const int64_t wide = x.a.H * (VALUES ? x.a.K : V);
     float sum[EACH][2] = {};
     int64_t row[EACH], weight[EACH];
 #pragma unroll
@@ -178,7 +181,8 @@ __device__ __forceinline__ void contract_tile(const slab &x, const contraction &
         for (int half = 0; half < 2; half++) tile[warp * EACH + r][lane + 32 * half] = sum[r][half];
 }
 
-template <typename T, bool VALUES> __global__ void __launch_bounds__(THREADS) contract_kernel(const __grid_constant__ slab x, const __grid_constant__ contraction y)
+template <typename T, bool VALUES>
+__global__ void __launch_bounds__(THREADS) contract_kernel(const __grid_constant__ slab x, const __grid_constant__ contraction y)
 {
     __shared__ float tile[TILE][TILE + 1];
     let_next();
