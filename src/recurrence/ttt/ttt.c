@@ -10,7 +10,8 @@ LNT_DECLARE_VARIANTS(const lnt_recur_impl, lnt_titans_chunk);
 LNT_DECLARE_VARIANTS(const lnt_recur_impl, lnt_titans_recurrent);
 
 #ifdef LINNET_CUDA
-extern const lnt_recur_impl lnt_ttt_chunk_tiles, lnt_ttt_chunk_cuda, lnt_ttt_recurrent_cuda, lnt_titans_chunk_cuda, lnt_titans_recurrent_cuda;
+extern const lnt_recur_impl lnt_ttt_chunk_tiles, lnt_ttt_chunk_cuda, lnt_ttt_recurrent_cuda;
+extern const lnt_recur_impl lnt_titans_chunk_tiles, lnt_titans_chunk_cuda, lnt_titans_recurrent_cuda;
 #endif
 
 static const lnt_recur_impl *const ttt_impls[] = {
@@ -22,7 +23,7 @@ static const lnt_recur_impl *const ttt_impls[] = {
 };
 static const lnt_recur_impl *const titans_impls[] = {
 #ifdef LINNET_CUDA
-    &lnt_titans_chunk_cuda, &lnt_titans_recurrent_cuda,
+    &lnt_titans_chunk_tiles,   &lnt_titans_chunk_cuda,       &lnt_titans_recurrent_cuda,
 #endif
     LNT_VARIANTS(lnt_titans_chunk), LNT_VARIANTS(lnt_titans_recurrent),
     &lnt_titans_reference,     NULL,
