@@ -208,7 +208,8 @@ __device__ __forceinline__ void fore_tokens(const place<S> &at, const s4d_args &
     }
 }
 
-template <typename T, typename S> __global__ __launch_bounds__(S::THREADS, 1) void forward_kernel(const __grid_constant__ s4d_args p)
+/* KEEP: for the way back, states and no outputs. */
+template <typename T, typename S, bool KEEP> __global__ __launch_bounds__(S::THREADS, 1) void forward_kernel(const __grid_constant__ s4d_args p)
 {
     using sums = of_channel<S>;
     using u_rows = rows<T, S::CH, S::WARPS, 0>;
@@ -230,11 +231,11 @@ template <typename T, typename S> __global__ __launch_bounds__(S::THREADS, 1) vo
         next.put(w.u[k % 2]);
         if (k + 1 < at.tiles) next.fetch(p.u, t + TB, at.end, p.D, at.first);
         __syncthreads(); /* one a tile: what a tile wrote is read, and its place used again, behind the next tile's */
-        if (k) u_rows::store(p.o, w.out[(k - 1) % 2], t - TB, TB, p.D, at.first);
+        if (k && !KEEP) u_rows::store(p.o, w.out[(k - 1) % 2], t - TB, TB, p.D, at.first);
         for (int r = 0; r < S::ROUNDS && t + r * ROUND < at.end; r++) {
             const float *u = &w.u[k % 2][at.of_cta][r * ROUND];
             float o[ROUND];
-            if (p.kept && at.real) {
+            if (KEEP && at.real) {
                 float *kept = at.kept(p, k * S::ROUNDS + r);
 #pragma unroll
                 for (int i = 0; i < S::EACH; i++) kept[i * S::G] = h.re[i], kept[p.plane + i * S::G] = h.im[i];
@@ -243,12 +244,13 @@ template <typename T, typename S> __global__ __launch_bounds__(S::THREADS, 1) vo
                 fore_round(s, h, u, o);
             else
                 fore_tokens(at, p, s, h, u, (int)(at.end - t - r * ROUND), o);
-            if (!p.o) continue;
+            if (KEEP) continue;
             sums::sum(o);
             const int j = sums::token(at.m);
             if (sums::mine(at.m)) w.out[k % 2][at.of_cta][r * ROUND + j] = fmaf(skip, u[j], o[0]);
         }
     }
+    if (KEEP) return;
     __syncthreads();
     if (at.tiles) {
         const int64_t k = at.tiles - 1, t = at.begin + k * TB;
@@ -340,6 +342,16 @@ template <typename T, typename S> __global__ __launch_bounds__(S::THREADS, 1) vo
         const int64_t t = at.begin + k * TB;
         some_rows::store(p.du, w.du[k % 2], t, (int)(at.end - t < TB ? at.end - t : TB), p.D, at.first);
     };
+    numbers<S> ahead; /* the state in front of the next round */
+    const auto fetch_state = [&](int64_t round) {
+        const float *kept = at.kept(p, round);
+#pragma unroll
+        for (int i = 0; i < EACH; i++) {
+            ahead.re[i] = at.real && round >= 0 ? kept[i * S::G] : 0.f;
+            ahead.im[i] = at.real && round >= 0 ? kept[p.plane + i * S::G] : 0.f;
+        }
+    };
+    fetch_state((at.end - at.begin + ROUND - 1) / ROUND - 1);
     if (at.tiles) fetch(at.tiles - 1);
     for (int64_t k = at.tiles - 1; k >= 0; k--) {
         const int64_t t = at.begin + k * TB;
@@ -350,11 +362,9 @@ template <typename T, typename S> __global__ __launch_bounds__(S::THREADS, 1) vo
         if (k + 1 < at.tiles) store(k + 1);
         for (int r = (int)((at.end - t < TB ? at.end - t : TB) + ROUND - 1) / ROUND - 1; r >= 0; r--) {
             const float *u_row = &w.u[k % 2][at.of_cta][r * ROUND], *dy_row = &w.dy[k % 2][at.of_cta][r * ROUND];
-            const float *kept = at.kept(p, k * S::ROUNDS + r);
             float through[ROUND];
-            numbers<S> h;
-#pragma unroll
-            for (int i = 0; i < EACH; i++) h.re[i] = at.real ? kept[i * S::G] : 0.f, h.im[i] = at.real ? kept[p.plane + i * S::G] : 0.f;
+            const numbers<S> h = ahead;
+            fetch_state(k * S::ROUNDS + r - 1);
             if (t + (r + 1) * ROUND <= at.end)
                 back_round<S, true>(a, s, h, u_row, dy_row, ROUND, through);
             else
@@ -412,20 +422,23 @@ s4d_args args_of(const lnt_s4d_args *a)
     return p;
 }
 
-template <typename T, int SIZE> void put(const s4d_args &p, bool back, const lnt_cuda *d)
+enum pass { FORWARD, KEEPING, IN_REVERSE };
+template <typename T, int SIZE> void put(const s4d_args &p, pass which, const lnt_cuda *d)
 {
     using S = shape_of<SIZE>;
     const unsigned ctas = (unsigned)(p.sequences * p.strips);
     if (!ctas) return;
-    if (back)
+    if (which == IN_REVERSE)
         lnt_launch_with(d, backward_kernel<T, S>, ctas, S::THREADS, sizeof(back_shared<S>), 1, p);
+    else if (which == KEEPING)
+        lnt_launch_with(d, forward_kernel<T, S, true>, ctas, S::THREADS, sizeof(fore_shared<S>), 1, p);
     else
-        lnt_launch_with(d, forward_kernel<T, S>, ctas, S::THREADS, sizeof(fore_shared<S>), 1, p);
+        lnt_launch_with(d, forward_kernel<T, S, false>, ctas, S::THREADS, sizeof(fore_shared<S>), 1, p);
 }
-void put_kernel(const lnt_s4d_args *a, const s4d_args &p, bool back, const lnt_cuda *d)
+void put_kernel(const lnt_s4d_args *a, const s4d_args &p, pass which, const lnt_cuda *d)
 {
     const int size = size_of(a);
-    LNT_BY_TYPE(a->dtype, T, (size == 16 ? put<T, 16> : size == 32 ? put<T, 32> : size == 64 ? put<T, 64> : put<T, 128>)(p, back, d));
+    LNT_BY_TYPE(a->dtype, T, (size == 16 ? put<T, 16> : size == 32 ? put<T, 32> : size == 64 ? put<T, 64> : put<T, 128>)(p, which, d));
 }
 void put_parameters(const lnt_s4d_args *a, const s4d_args &p, const lnt_cuda *d)
 {
@@ -440,7 +453,7 @@ void forward(const void *args, const lnt_device *device)
     carve(a, false, &p);
     p.o = a->o, p.sT = (float *)a->sT;
     put_parameters(a, p, d);
-    put_kernel(a, p, false, d);
+    put_kernel(a, p, FORWARD, d);
 }
 
 void backward(const void *args, const lnt_device *device)
@@ -450,9 +463,9 @@ void backward(const void *args, const lnt_device *device)
     s4d_args p = args_of(a);
     carve(a, true, &p);
     put_parameters(a, p, d);
-    put_kernel(a, p, false, d);
+    put_kernel(a, p, KEEPING, d);
     p.dout = a->dout, p.dsT = (const float *)a->dsT, p.du = a->du, p.ds0 = (float *)a->ds0;
-    put_kernel(a, p, true, d);
+    put_kernel(a, p, IN_REVERSE, d);
     p.ddt = (float *)a->ddt, p.dA_re = (float *)a->dA_re, p.dA_im = (float *)a->dA_im, p.dC_re = (float *)a->dC_re, p.dC_im = (float *)a->dC_im;
     p.dskip = (float *)a->dskip;
     lnt_launch(d, gradients_kernel, (unsigned)lnt_div_up(a->D, SMALL_THREADS / 32), SMALL_THREADS, p);

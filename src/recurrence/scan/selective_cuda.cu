@@ -155,22 +155,28 @@ __global__ __launch_bounds__(S::THREADS, 1) void forward_kernel(const __grid_con
 
 /* ---- in reverse -------------------------------------------------------------------------------------------------------------------------- */
 
+/* What a CTA's channels add to dB and dC in a round, warp by warp. */
+template <typename S> struct round_sums {
+    float of[S::WARPS][S::ROUND][2 * S::MP], squares[S::WARPS][S::ROUND];
+};
 template <typename S> struct back_shared {
+    /* two where they are small: a round is added up while the next one's come, and a barrier less is waited for */
+    static constexpr int BUFFERS = sizeof(round_sums<S>) <= 40 << 10 ? 2 : 1;
     back_tile<S> x;
     float du[S::CH][PITCH], ddelta[S::CH][PITCH];
-    float sums[S::WARPS][S::ROUND][2 * S::MP], squares[S::WARPS][S::ROUND];
+    round_sums<S> sums[BUFFERS];
 };
 
 /* dB and dC of a round, from the whole CTA. */
 template <typename S, int RULE>
-__device__ __forceinline__ void put_sums(const selective_args &p, const place<S> &at, const back_shared<S> &w, int64_t t)
+__device__ __forceinline__ void put_sums(const selective_args &p, const place<S> &at, const round_sums<S> &w, int64_t t)
 {
     for (int i = (int)threadIdx.x; i < S::ROUND * 2 * S::MP; i += S::THREADS) {
         const int j = i / (2 * S::MP), e = i % (2 * S::MP), m = e % S::MP;
         float *to = e < S::MP ? p.dB : p.dC, sum = 0.f;
         if (!to || m >= p.M || t + j >= at.end) continue;
 #pragma unroll
-        for (int k = 0; k < S::WARPS; k++) sum += w.sums[k][j][e];
+        for (int k = 0; k < S::WARPS; k++) sum += w.of[k][j][e];
         to[((int64_t)at.strip * p.T + t + j) * p.M + m] = sum;
     }
     const int j = (int)threadIdx.x;
@@ -188,7 +194,7 @@ template <typename S> struct carried {
 
 /* Tokens t .. t + ROUND - 1, which are those from `of` on of the tile; h: the states in front of them. */
 template <typename S, int RULE>
-__device__ __forceinline__ void back_round(const place<S> &at, back_shared<S> &w, carried<S> &s, float (&h)[S::EACH], int of)
+__device__ __forceinline__ void back_round(const place<S> &at, back_shared<S> &w, round_sums<S> &all, carried<S> &s, float (&h)[S::EACH], int of)
 {
     constexpr int EACH = S::EACH, ROUND = S::ROUND;
     using sums = of_channel<S>;
@@ -250,7 +256,7 @@ __device__ __forceinline__ void back_round(const place<S> &at, back_shared<S> &w
 #pragma unroll
             for (int i = 0; i < LEFT; i++) {
                 const int which = at.lane / S::G * LEFT + i;
-                w.sums[at.warp][j0 + j][which / EACH * S::MP + which % EACH * S::G + at.m] = v[j][i];
+                all.of[at.warp][j0 + j][which / EACH * S::MP + which % EACH * S::G + at.m] = v[j][i];
             }
         }
     }
@@ -267,7 +273,7 @@ __device__ __forceinline__ void back_round(const place<S> &at, back_shared<S> &w
     float to_squares = -step * delta * delta;
 #pragma unroll
     for (int o = 16; o >= S::G; o >>= 1) to_squares += __shfl_xor_sync(~0u, to_squares, o);
-    if (at.lane < S::G && sums::mine(at.m)) w.squares[at.warp][k] = to_squares;
+    if (at.lane < S::G && sums::mine(at.m)) all.squares[at.warp][k] = to_squares;
 }
 
 template <typename T, typename S, int RULE>
@@ -286,6 +292,12 @@ __global__ __launch_bounds__(S::THREADS, 1) void backward_kernel(const __grid_co
     for (int i = 0; i < EACH; i++) s.rate[i] = s.A[i] * LOG2E, s.dA[i] = 0.f;
     s.skip = at.real && p.skip ? p.skip[at.channel] : 0.f, s.dskip = 0.f;
     fetched<T, S, RULE, true, false> next;
+    float ahead[EACH]; /* the state in front of the next round */
+    const auto fetch_state = [&](int64_t round) {
+#pragma unroll
+        for (int i = 0; i < EACH; i++) ahead[i] = at.real && round >= 0 ? at.kept(p, round)[i * S::G] : 0.f;
+    };
+    fetch_state((at.end - at.begin + ROUND - 1) / ROUND - 1);
     if (at.tiles) next.fetch(p, at, at.begin + (at.tiles - 1) * TB);
     for (int64_t k = at.tiles - 1; k >= 0; k--) {
         const int64_t t = at.begin + k * TB;
@@ -295,13 +307,16 @@ __global__ __launch_bounds__(S::THREADS, 1) void backward_kernel(const __grid_co
         if (k) next.fetch(p, at, t - TB);
         __syncthreads();
         for (int r = (count + ROUND - 1) / ROUND - 1; r >= 0; r--) {
+            constexpr int BUFFERS = back_shared<S>::BUFFERS;
+            round_sums<S> &all = w.sums[r % BUFFERS];
             float h[EACH];
 #pragma unroll
-            for (int i = 0; i < EACH; i++) h[i] = at.real ? at.kept(p, k * S::ROUNDS + r)[i * S::G] : 0.f;
-            back_round<S, RULE>(at, w, s, h, r * ROUND);
+            for (int i = 0; i < EACH; i++) h[i] = ahead[i];
+            fetch_state(k * S::ROUNDS + r - 1);
+            back_round<S, RULE>(at, w, all, s, h, r * ROUND);
             __syncthreads();
-            put_sums<S, RULE>(p, at, w, t + r * ROUND);
-            __syncthreads();
+            put_sums<S, RULE>(p, at, all, t + r * ROUND);
+            if (BUFFERS == 1) __syncthreads();
         }
         rows<T, S::CH, S::WARPS, 0>::store(p.du, w.du, t, count, p.D, at.first);
         rows<float, S::CH, S::WARPS, 0>::store(p.ddelta, w.ddelta, t, count, p.D, at.first);
