@@ -5,8 +5,8 @@
 #include "recurrence/scan/scan.h"
 #include "recurrence/scan/scan_rows.h"
 
-/* A strip of channels with rows of scratch: what is carried, -c softplus(lambda), the state that a sequence begins with, sigmoid(r) dlog a summed
- * over tokens. */
+/* A strip of channels with rows of scratch: what is carried, -c softplus(lambda) log2(e), the state that a sequence begins with, sigmoid(r) dlog a
+ * summed over tokens. */
 enum { CARRY, RATE, START, SUM, ROWS };
 typedef struct {
     const lnt_rglru_args *a;
@@ -21,32 +21,34 @@ typedef struct {
     vf a, m, input, recur;
 } gates;
 
-/* 1 - a^2 = -(a - 1)(a + 1), a - 1 by its series where a is near 1. Both sigmoids by one division: e^-x is held below e^43, whose square is a
- * float. */
+/* a = e^x and 1 - a^2 = (1 - a)(1 + a), x given times log2(e): of x = n + r, |r| <= 1/2, 2^r = 1 + r q(r) with v_exp2's polynomial, so that
+ * a - 1 = (2^n - 1) + 2^n r q(r) loses nothing where a is near 1. Both sigmoids by one division: e^-x is held below e^43, whose square is a float. */
 INLINE gates gates_of(place p, vf r, vf i, vf rate)
 {
-    const vf most = v_set(43.0f), er = v_exp(v_min(most, -r)) + 1.0f, ei = v_exp(v_min(most, -i)) + 1.0f, both = 1.0f / (er * ei);
+    const vf most = v_set(62.0f), er = v_exp2(v_min(most, r * -1.44269504f)) + 1.0f, ei = v_exp2(v_min(most, i * -1.44269504f)) + 1.0f;
+    const vf both = 1.0f / (er * ei);
     gates g = { .recur = ei * both, .input = er * both };
     if (p == FIRST) {
         g.a = v_zero(), g.m = v_set(1.0f);
         return g;
     }
-    const vf x = rate * g.recur;
-    vf s = v_set(1.0f / 40320); /* to x^8: 5e-9 of the sum where x is -1/2 */
-    s = s * x + 1.0f / 5040;
-    s = s * x + 1.0f / 720;
-    s = s * x + 1.0f / 120;
-    s = s * x + 1.0f / 24;
-    s = s * x + 1.0f / 6;
-    s = s * x + 0.5f;
-    s = s * x + 1.0f;
-    g.a = v_exp(x);
-    g.m = v_sqrt(-v_select(x > v_set(-0.5f), s * x, g.a - 1.0f) * (g.a + 1.0f));
+    const vf x = v_max(v_set(-160.0f), rate * g.recur), shifted = x + 12582912.0f, n = shifted - 12582912.0f, f = x - n;
+    vf q = v_set(1.5453163e-4f);
+    q = q * f + 1.33908633e-3f;
+    q = q * f + 9.61808302e-3f;
+    q = q * f + 5.55035695e-2f;
+    q = q * f + 2.40226507e-1f;
+    q = q * f + 6.93147182e-1f;
+    q *= f;
+    /* 2^n, or 0 below the normal numbers; only n's bits are left of the shifted number's */
+    const vf two = v_select(n < v_set(-126.0f), v_zero(), (vf)((vi)v_set(1.0f) + ((vi)shifted << 23)));
+    g.a = two * q + two;
+    g.m = v_sqrt(((1.0f - two) - two * q) * (1.0f + g.a));
     return g;
 }
 
 /* h <- a h + m sigmoid(i) x, o = h. */
-INLINE void forward_row(lnt_dtype type, place p, const strip *s, int64_t t, int64_t away)
+INLINE void forward_row(lnt_dtype type, bool past, place p, const strip *s, int64_t t, int64_t away)
 {
     const lnt_rglru_args *a = s->a;
     const int64_t i = t * a->D + s->first;
@@ -62,7 +64,7 @@ INLINE void forward_row(lnt_dtype type, place p, const strip *s, int64_t t, int6
         const gates g = gates_of(p, v_get(pr, type, j, n), v_get(pi, type, j, n), v_get(rate, LINNET_F32, j, n));                  \
         const vf x = g.m * g.input * v_get(px, type, j, n), z = v_fma(g.a, v_get(h, LINNET_F32, j, n), x);                         \
         v_put(h, LINNET_F32, j, n, z);                                                                                             \
-        v_put(o, type, j, n, z);                                                                                                   \
+        scan_put(past, o, type, j, n, z);                                                                                          \
     } while (0)
     EACH_VECTOR(s->width, BODY);
 #undef BODY
@@ -96,7 +98,7 @@ INLINE void backward_row(lnt_dtype type, lnt_dtype u, place p, const strip *s, i
         if (p == LATER) dlog = back * v_get(before, u, j, n) - g.a * g.a * v_min(1.0f / g.m, v_set(2000.0f)) * write * x;          \
         dlog *= g.recur;                                                                                                           \
         v_put(sum, LINNET_F32, j, n, v_get(sum, LINNET_F32, j, n) + dlog);                                                         \
-        if (dr) v_put(dr, type, j, n, k * (1.0f - g.recur) * dlog);                                                                \
+        if (dr) v_put(dr, type, j, n, 0.693147181f * k * (1.0f - g.recur) * dlog);                                                                \
     } while (0)
     EACH_VECTOR(s->width, BODY);
 #undef BODY
@@ -110,15 +112,19 @@ static void forward_strip(const strip *s, int64_t n)
 {
     const lnt_rglru_args *a = s->a;
     const int64_t begin = a->cu_seqlens[n], end = a->cu_seqlens[n + 1];
+    const bool past = scan_goes_past(a->dtype, a->tokens, a->D, a->o);
     scan_take(s->row[CARRY], state_of(s, a->s0, n), s->width);
     for (int64_t t = begin; t < end; t++) {
         const int64_t away = t + 1 < end ? a->D : 0;
         const bool f32 = a->dtype == LINNET_F32;
         if (a->first && t == begin)
-            f32 ? forward_row(LINNET_F32, FIRST, s, t, away) : forward_row(LINNET_BF16, FIRST, s, t, away);
+            f32 ? forward_row(LINNET_F32, false, FIRST, s, t, away) : forward_row(LINNET_BF16, false, FIRST, s, t, away);
+        else if (past)
+            forward_row(LINNET_F32, true, LATER, s, t, away);
         else
-            f32 ? forward_row(LINNET_F32, LATER, s, t, away) : forward_row(LINNET_BF16, LATER, s, t, away);
+            f32 ? forward_row(LINNET_F32, false, LATER, s, t, away) : forward_row(LINNET_BF16, false, LATER, s, t, away);
     }
+    if (past) v_stream_end();
     if (a->sT) memcpy(state_of(s, a->sT, n), s->row[CARRY], (size_t)s->width * sizeof(float));
 }
 
@@ -154,7 +160,8 @@ static strip strip_at(const lnt_rglru_args *a, int64_t i, int64_t width)
     strip s = { .a = a, .first = i * width, .width = at_most(width, a->D - i * width) };
     float *scratch = (float *)a->workspace + omp_get_thread_num() * ROWS * scan_room(a->D);
     for (int r = 0; r < ROWS; r++) s.row[r] = scratch + r * scan_room(a->D);
-    V_EACH(j, n, s.width) v_put(s.row[RATE], LINNET_F32, j, n, -(float)a->c * v_softplus(v_get(a->lambda, LINNET_F32, s.first + j, n)));
+    const float c = -(float)(1.4426950408889634 * a->c);
+    V_EACH(j, n, s.width) v_put(s.row[RATE], LINNET_F32, j, n, c * v_softplus(v_get(a->lambda, LINNET_F32, s.first + j, n)));
     return s;
 }
 

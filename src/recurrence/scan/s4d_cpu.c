@@ -10,7 +10,8 @@
 enum {
     W = 4 * LNT_VL, /* channels of a strip */
     GROUP = 8,      /* tokens that a number goes over at once */
-    BLOCK = 16,     /* tokens whose states backward makes again and keeps: with M = 32 512 KB */
+    BLOCK = 16,     /* tokens that backward takes together, from the state kept at the start of them */
+    TWO = 2,        /* numbers at once on the way back: what is carried waits for four products behind each other */
     SMALL = 4096,   /* numbers of states to go over, below which threads cost more than they bring */
 };
 
@@ -20,15 +21,16 @@ typedef struct {
     const lnt_s4d_args *a;
     int64_t first, width;
     float *x[SQUARES];
-    float *states, *starts; /* backward: [BLOCK+1,2,M,W] of a block, and those at the start of all */
-    float *u, *o, *dskip;   /* [GROUP,W] */
+    float *starts;        /* backward: the states at the start of all blocks, [2,M,W] each */
+    float *u, *o, *dskip; /* [BLOCK,W], o being du on the way back; [W] */
+    float *dout;          /* backward: [BLOCK,W] */
 } strip;
 
 static int64_t square(const lnt_s4d_args *a) { return (int64_t)a->M * W; }
 static int64_t scratch_floats(const lnt_s4d_args *a, bool back)
 {
     const int64_t mw = square(a);
-    return (back ? SQUARES + 2 * (BLOCK + 1) + 2 * pieces(a->longest, BLOCK) : CARRY_RE) * mw + (2 * GROUP + 1) * W;
+    return (back ? SQUARES + 2 * pieces(a->longest, BLOCK) : CARRY_RE) * mw + (3 * BLOCK + 1) * W;
 }
 
 static strip carve(const lnt_s4d_args *a, int64_t i, bool back)
@@ -36,11 +38,10 @@ static strip carve(const lnt_s4d_args *a, int64_t i, bool back)
     strip s = { .a = a, .first = i * W, .width = at_most(W, a->D - i * W) };
     const int64_t mw = square(a);
     float *p = (float *)a->workspace + omp_get_thread_num() * scratch_floats(a, back);
-    s.u = p, s.o = p + GROUP * W, s.dskip = s.o + GROUP * W;
+    s.u = p, s.o = s.u + BLOCK * W, s.dout = s.o + BLOCK * W, s.dskip = s.dout + BLOCK * W;
     p = s.dskip + W;
     for (int k = 0; k < (back ? SQUARES : CARRY_RE); k++) s.x[k] = p + k * mw;
-    s.states = p + SQUARES * mw;
-    s.starts = s.states + 2 * (BLOCK + 1) * mw;
+    s.starts = p + SQUARES * mw;
     return s;
 }
 
@@ -100,23 +101,23 @@ INLINE void turn(const strip *s, int64_t i, vf *re, vf *im, vf u)
     *im = v_fma(c, y, v_fma(d, x, v_fma(e, y, f * x)));
 }
 
-/* h over `count` tokens of s->u, and o += 2 Re(K h), which begins as D u. */
-INLINE void forward_numbers(const strip *s, int64_t j, int count, int64_t M)
+/* h over `count` tokens of s->u, and where it is read o += 2 Re(K h), which begins as D u. */
+INLINE void forward_numbers(const strip *s, bool read, int64_t j, int count, int64_t M)
 {
     vf o[GROUP];
-    for (int t = 0; t < count; t++) o[t] = v_load(s->o + t * W + j);
+    for (int t = 0; read && t < count; t++) o[t] = v_load(s->o + t * W + j);
     for (int64_t m = 0; m < M; m++) {
         const int64_t i = m * W + j;
         vf re = v_load(s->x[H_RE] + i), im = v_load(s->x[H_IM] + i);
         const vf c = v_load(s->x[K_RE] + i), d = v_load(s->x[K_IM] + i);
         for (int t = 0; t < count; t++) {
             turn(s, i, &re, &im, v_load(s->u + t * W + j));
-            o[t] = v_fma(c, re, v_fma(-d, im, o[t]));
+            if (read) o[t] = v_fma(c, re, v_fma(-d, im, o[t]));
         }
         v_store(s->x[H_RE] + i, re);
         v_store(s->x[H_IM] + i, im);
     }
-    for (int t = 0; t < count; t++) v_store(s->o + t * W + j, o[t]);
+    for (int t = 0; read && t < count; t++) v_store(s->o + t * W + j, o[t]);
 }
 
 /* Rows of u of `count` tokens; lanes beyond the strip are zeros. */
@@ -128,18 +129,20 @@ static void take_rows(const strip *s, float *dst, const void *rows, int64_t t, i
     }
 }
 
-static void forward_group(const strip *s, int64_t t, int count)
+static void forward_group(const strip *s, bool read, int64_t t, int count)
 {
     const lnt_s4d_args *a = s->a;
     take_rows(s, s->u, a->u, t, count);
-    for (int i = 0; i < count; i++)
+    for (int i = 0; read && i < count; i++)
         V_EACH(j, n, s->width) v_store(s->o + i * W + j, a->skip ? v_load(s->u + i * W + j) * v_get(a->skip, LINNET_F32, s->first + j, n) : v_zero());
     for (int64_t j = 0; j < s->width; j += LNT_VL)
-        if (count == GROUP)
-            forward_numbers(s, j, GROUP, a->M);
+        if (!read)
+            forward_numbers(s, false, j, GROUP, a->M);
+        else if (count == GROUP)
+            forward_numbers(s, true, j, GROUP, a->M);
         else
-            forward_numbers(s, j, count, a->M);
-    for (int i = 0; i < count; i++)
+            forward_numbers(s, true, j, count, a->M);
+    for (int i = 0; read && i < count; i++)
         V_EACH(j, n, s->width) v_put(a->o, a->dtype, (t + i) * a->D + s->first + j, n, v_load(s->o + i * W + j));
 }
 
@@ -147,70 +150,94 @@ static void forward_strip(const strip *s, int64_t n)
 {
     const lnt_s4d_args *a = s->a;
     turn_in(s, a->s0, n, H_RE);
-    for (int64_t t = a->cu_seqlens[n]; t < a->cu_seqlens[n + 1]; t += GROUP) forward_group(s, t, (int)at_most(GROUP, a->cu_seqlens[n + 1] - t));
+    for (int64_t t = a->cu_seqlens[n]; t < a->cu_seqlens[n + 1]; t += GROUP) forward_group(s, true, t, (int)at_most(GROUP, a->cu_seqlens[n + 1] - t));
     turn_out(s, a->sT, n, H_RE);
 }
 
-/* One token of the states [2,M,W]: from `from` to `to`, which may be one. */
-static void step_states(const strip *s, const float *from, float *to, int64_t t)
+/* Numbers m .. m+numbers-1 of a vector of channels over a block: their states again, and back over them. du, in s->o, begins as D do. */
+INLINE void backward_numbers(const strip *s, int64_t j, int numbers, int64_t m, int count)
 {
-    const int64_t mw = square(s->a);
-    take_rows(s, s->u, s->a->u, t, 1);
-    for (int64_t j = 0; j < s->width; j += LNT_VL)
-        for (int64_t i = j; i < mw; i += W) {
-            vf re = v_load(from + i), im = v_load(from + mw + i);
-            turn(s, i, &re, &im, v_load(s->u + j));
-            v_store(to + i, re);
-            v_store(to + mw + i, im);
+    const float *u = s->u + j, *dout = s->dout + j;
+    float *du = s->o + j;
+    vf re[TWO], im[TWO], states[BLOCK + 1][2 * TWO];
+    for (int g = 0; g < numbers; g++) re[g] = v_load(s->x[H_RE] + (m + g) * W + j), im[g] = v_load(s->x[H_IM] + (m + g) * W + j);
+    for (int t = 0; t < count; t++)
+        for (int g = 0; g < numbers; g++) {
+            states[t][2 * g] = re[g], states[t][2 * g + 1] = im[g];
+            turn(s, (m + g) * W + j, &re[g], &im[g], v_load(u + t * W));
         }
-}
-
-/* From the states before and behind the token. */
-static void backward_token(const strip *s, int64_t t, const float *before, const float *h)
-{
-    const lnt_s4d_args *a = s->a;
-    const int64_t mw = square(a);
-    take_rows(s, s->u, a->u, t, 1);
-    V_EACH(j, n, s->width)
-    {
-        const int64_t at = t * a->D + s->first + j;
-        const vf dy = a->dout ? v_get(a->dout, a->dtype, at, n) : v_zero();
-        vf du = a->skip ? dy * v_get(a->skip, LINNET_F32, s->first + j, n) : v_zero();
-        for (int64_t i = j; i < mw; i += W) {
-            const vf re = v_fma(v_load(s->x[K_RE] + i), dy, v_load(s->x[CARRY_RE] + i));
-            const vf im = v_fma(-v_load(s->x[K_IM] + i), dy, v_load(s->x[CARRY_IM] + i));
-            const vf c = v_load(s->x[A_RE] + i), d = v_load(s->x[A_IM] + i), e = v_load(s->x[REST_RE] + i), f = v_load(s->x[REST_IM] + i);
-            const vf x = v_load(before + i), y = v_load(before + mw + i);
-            du += re;
-            v_store(s->x[CARRY_RE] + i, v_fma(c, re, v_fma(d, im, v_fma(e, re, f * im))));
-            v_store(s->x[CARRY_IM] + i, v_fma(c, im, v_fma(-d, re, v_fma(e, im, -f * re))));
-            v_store(s->x[DA_RE] + i, v_load(s->x[DA_RE] + i) + v_fma(re, x, im * y));
-            v_store(s->x[DA_IM] + i, v_load(s->x[DA_IM] + i) + v_fma(im, x, -re * y));
-            v_store(s->x[DK_RE] + i, v_fma(dy, v_load(h + i), v_load(s->x[DK_RE] + i)));
-            v_store(s->x[DK_IM] + i, v_fma(-dy, v_load(h + mw + i), v_load(s->x[DK_IM] + i)));
+    vf c[TWO], d[TWO], e[TWO], f[TWO], kr[TWO], ki[TWO], carry_re[TWO], carry_im[TWO], da_re[TWO], da_im[TWO], dk_re[TWO], dk_im[TWO];
+    for (int g = 0; g < numbers; g++) {
+        const int64_t i = (m + g) * W + j;
+        states[count][2 * g] = re[g], states[count][2 * g + 1] = im[g];
+        c[g] = v_load(s->x[A_RE] + i), d[g] = v_load(s->x[A_IM] + i), e[g] = v_load(s->x[REST_RE] + i), f[g] = v_load(s->x[REST_IM] + i);
+        kr[g] = v_load(s->x[K_RE] + i), ki[g] = v_load(s->x[K_IM] + i);
+        carry_re[g] = v_load(s->x[CARRY_RE] + i), carry_im[g] = v_load(s->x[CARRY_IM] + i);
+        da_re[g] = v_load(s->x[DA_RE] + i), da_im[g] = v_load(s->x[DA_IM] + i);
+        dk_re[g] = v_load(s->x[DK_RE] + i), dk_im[g] = v_load(s->x[DK_IM] + i);
+    }
+    for (int t = count - 1; t >= 0; t--) {
+        const vf dy = v_load(dout + t * W);
+        vf sum = v_load(du + t * W);
+        for (int g = 0; g < numbers; g++) {
+            const vf lr = v_fma(kr[g], dy, carry_re[g]), li = v_fma(-ki[g], dy, carry_im[g]), x = states[t][2 * g], y = states[t][2 * g + 1];
+            sum += lr;
+            carry_re[g] = v_fma(c[g], lr, v_fma(d[g], li, v_fma(e[g], lr, f[g] * li)));
+            carry_im[g] = v_fma(c[g], li, v_fma(-d[g], lr, v_fma(e[g], li, -f[g] * lr)));
+            da_re[g] += v_fma(lr, x, li * y);
+            da_im[g] += v_fma(li, x, -lr * y);
+            dk_re[g] = v_fma(dy, states[t + 1][2 * g], dk_re[g]);
+            dk_im[g] = v_fma(-dy, states[t + 1][2 * g + 1], dk_im[g]);
         }
-        v_store(s->dskip + j, v_load(s->dskip + j) + dy * v_load(s->u + j));
-        if (a->du) v_put(a->du, a->dtype, at, n, du);
+        v_store(du + t * W, sum);
+    }
+    for (int g = 0; g < numbers; g++) {
+        const int64_t i = (m + g) * W + j;
+        v_store(s->x[CARRY_RE] + i, carry_re[g]), v_store(s->x[CARRY_IM] + i, carry_im[g]);
+        v_store(s->x[DA_RE] + i, da_re[g]), v_store(s->x[DA_IM] + i, da_im[g]);
+        v_store(s->x[DK_RE] + i, dk_re[g]), v_store(s->x[DK_IM] + i, dk_im[g]);
     }
 }
 
-/* The states at the start of every block, then block by block from the end: its states again, and back over them. */
+static void backward_block(const strip *s, int64_t t, int count)
+{
+    const lnt_s4d_args *a = s->a;
+    take_rows(s, s->u, a->u, t, count);
+    if (a->dout)
+        take_rows(s, s->dout, a->dout, t, count);
+    else
+        memset(s->dout, 0, BLOCK * W * sizeof(float));
+    V_EACH(j, n, s->width)
+    {
+        const vf skip = a->skip ? v_get(a->skip, LINNET_F32, s->first + j, n) : v_zero();
+        vf dskip = v_load(s->dskip + j);
+        for (int i = count - 1; i >= 0; i--) {
+            const vf dy = v_load(s->dout + i * W + j);
+            v_store(s->o + i * W + j, dy * skip);
+            dskip += dy * v_load(s->u + i * W + j);
+        }
+        v_store(s->dskip + j, dskip);
+        int64_t m = 0;
+        for (; m + TWO <= a->M; m += TWO) backward_numbers(s, j, TWO, m, count);
+        for (; m < a->M; m++) backward_numbers(s, j, 1, m, count);
+        for (int i = 0; a->du && i < count; i++) v_put(a->du, a->dtype, (t + i) * a->D + s->first + j, n, v_load(s->o + i * W + j));
+    }
+}
+
+/* The states at the start of every block, then block by block from the end. H_RE and H_IM lie one behind the other. */
 static void backward_strip(const strip *s, int64_t n)
 {
     const lnt_s4d_args *a = s->a;
-    const int64_t two = 2 * square(a), first = a->cu_seqlens[n], len = a->cu_seqlens[n + 1] - first;
-    turn_in(s, a->s0, n, H_RE); /* H_RE and H_IM lie one behind the other */
-    for (int64_t i = 0; i < len; i++) {
-        if (i % BLOCK == 0) memcpy(s->starts + i / BLOCK * two, s->x[H_RE], (size_t)two * sizeof(float));
-        if (i / BLOCK == (len - 1) / BLOCK) break; /* the last block's are made below */
-        step_states(s, s->x[H_RE], s->x[H_RE], first + i);
+    const int64_t two = 2 * square(a), first = a->cu_seqlens[n], len = a->cu_seqlens[n + 1] - first, blocks = pieces(len, BLOCK);
+    turn_in(s, a->s0, n, H_RE);
+    for (int64_t b = 0; b < blocks; b++) {
+        memcpy(s->starts + b * two, s->x[H_RE], (size_t)two * sizeof(float));
+        for (int64_t i = 0; b < blocks - 1 && i < BLOCK; i += GROUP) forward_group(s, false, first + b * BLOCK + i, GROUP);
     }
     turn_in(s, a->dsT, n, CARRY_RE);
-    for (int64_t b = pieces(len, BLOCK) - 1; b >= 0; b--) {
-        const int64_t begin = b * BLOCK, end = at_most(len, begin + BLOCK);
-        memcpy(s->states, s->starts + b * two, (size_t)two * sizeof(float));
-        for (int64_t i = begin; i < end; i++) step_states(s, s->states + (i - begin) * two, s->states + (i - begin + 1) * two, first + i);
-        for (int64_t i = end - 1; i >= begin; i--) backward_token(s, first + i, s->states + (i - begin) * two, s->states + (i - begin + 1) * two);
+    for (int64_t b = blocks - 1; b >= 0; b--) {
+        memcpy(s->x[H_RE], s->starts + b * two, (size_t)two * sizeof(float));
+        backward_block(s, first + b * BLOCK, (int)at_most(BLOCK, len - b * BLOCK));
     }
     turn_out(s, a->ds0, n, CARRY_RE);
 }

@@ -11,7 +11,6 @@
 enum {
     FEW = 128,      /* channels of all sequences below which long sequences are cut into blocks of BLOCK tokens: they would feed no 8 threads */
     BLOCK = 1024,
-    PAST = 8 << 20, /* bytes of a result from which on it is written past the caches */
 };
 
 /* Channels first .. first + width - 1 of the tokens begin .. end - 1 of sequence n. */
@@ -31,13 +30,7 @@ typedef struct {
     bool past, sign;
 } rows;
 
-INLINE void put(rows r, void *p, lnt_dtype t, int64_t j, int64_t n, vf x)
-{
-    if (r.past && t == LINNET_F32 && n == LNT_VL)
-        v_stream((float *)p + j, x);
-    else
-        v_put(p, t, j, n, x);
-}
+INLINE void put(rows r, void *p, lnt_dtype t, int64_t j, int64_t n, vf x) { scan_put(r.past, p, t, j, n, x); }
 
 /* The factor of the state: e^g, or sign e^g. */
 INLINE vf decay_of(rows r, const float *g, const float *sign, int64_t j, int64_t n)
@@ -101,13 +94,7 @@ INLINE void compose_row(rows r, bool reverse, int64_t width, const float *g, con
 
 /* ---- the tokens of a strip ------------------------------------------------------------------------------------------------------------------- */
 
-/* Whether a result of this many bytes is gone before it is read, and its rows can be written around the caches. */
-static bool goes_past(const lnt_scan_args *a, const void *result, const void *other, const void *third)
-{
-    const int64_t bytes = a->tokens * a->D * 4;
-    return a->dtype == LINNET_F32 && bytes >= PAST && a->D % 16 == 0 && (uintptr_t)result % 64 == 0 && (uintptr_t)other % 64 == 0 &&
-           (uintptr_t)third % 64 == 0;
-}
+static bool goes_past(const lnt_scan_args *a, const void *result) { return scan_goes_past(a->dtype, a->tokens, a->D, result); }
 
 INLINE void forward_tokens(rows r, const strip *s, float *h)
 {
@@ -121,7 +108,7 @@ INLINE void forward_tokens(rows r, const strip *s, float *h)
 
 INLINE void forward_as(bool sign, const strip *s, float *h)
 {
-    if (goes_past(s->a, s->a->o, NULL, NULL)) {
+    if (goes_past(s->a, s->a->o)) {
         forward_tokens((rows){ LINNET_F32, true, sign }, s, h);
         v_stream_end();
     } else if (s->a->dtype == LINNET_F32)
@@ -162,7 +149,7 @@ INLINE void backward_tokens(rows r, const strip *s, float *carry, const float *z
 
 INLINE void backward_as(bool sign, const strip *s, float *carry, const float *zeros)
 {
-    if (goes_past(s->a, s->a->dx, s->a->dlog_a, s->a->dsign)) {
+    if (goes_past(s->a, s->a->dx) && goes_past(s->a, s->a->dlog_a) && goes_past(s->a, s->a->dsign)) {
         backward_tokens((rows){ LINNET_F32, true, sign }, s, carry, zeros);
         v_stream_end();
     } else if (s->a->dtype == LINNET_F32)

@@ -30,7 +30,7 @@ typedef struct {
 } factors;
 INLINE factors factors_of(vf older, vf newer)
 {
-    const vf away = newer - older, e = v_exp(-v_abs(away)), one = v_set(1.0f);
+    const vf away = newer - older, e = v_exp2(v_abs(away) * -1.44269504f), one = v_set(1.0f);
     const vi more = away > v_zero();
     return (factors){ v_select(more, e, one), v_select(more, one, e) };
 }
@@ -45,7 +45,7 @@ INLINE void move_on(vf *a, vf *b, vf *m, vf k, vf v, vf rate)
     *m = v_max(older, k);
 }
 
-INLINE void forward_row(lnt_dtype type, const strip *s, int64_t t, int64_t away)
+INLINE void forward_row(lnt_dtype type, bool past, const strip *s, int64_t t, int64_t away)
 {
     const lnt_wkv_args *x = s->a;
     const int64_t i = t * x->D + s->first;
@@ -58,7 +58,7 @@ INLINE void forward_row(lnt_dtype type, const strip *s, int64_t t, int64_t away)
         vf a = v_get(s->row[A], LINNET_F32, j, n), b = v_get(s->row[B], LINNET_F32, j, n), m = v_get(s->row[M], LINNET_F32, j, n); \
         const vf k = v_get(pk, type, j, n), v = v_get(pv, type, j, n);                                                             \
         const factors e = factors_of(m, k + v_get(s->row[BONUS], LINNET_F32, j, n));                                               \
-        v_put(o, type, j, n, (e.one * a + e.two * v) / (e.one * b + e.two));                                                       \
+        scan_put(past, o, type, j, n, (e.one * a + e.two * v) / (e.one * b + e.two));                                              \
         move_on(&a, &b, &m, k, v, v_get(s->row[RATE], LINNET_F32, j, n));                                                          \
         v_put(s->row[A], LINNET_F32, j, n, a);                                                                                     \
         v_put(s->row[B], LINNET_F32, j, n, b);                                                                                     \
@@ -69,7 +69,7 @@ INLINE void forward_row(lnt_dtype type, const strip *s, int64_t t, int64_t away)
 }
 
 /* The equations of wkv_reference.c; `from` is the state before the token, [SUMS,room]. */
-INLINE void backward_row(lnt_dtype type, const strip *s, int64_t t, const float *from)
+INLINE void backward_row(lnt_dtype type, bool past, const strip *s, int64_t t, int64_t away, const float *from)
 {
     const lnt_wkv_args *x = s->a;
     const int64_t i = t * x->D + s->first, room = room_of(x);
@@ -78,6 +78,9 @@ INLINE void backward_row(lnt_dtype type, const strip *s, int64_t t, const float 
     float *const *row = s->row;
 #define BODY(j, n)                                                                                                                 \
     do {                                                                                                                           \
+        scan_ahead(pk, type, j, away);                                                                                             \
+        scan_ahead(pv, type, j, away);                                                                                             \
+        scan_ahead(dout, type, j, away);                                                                                           \
         const vf a = v_get(from, LINNET_F32, j, n), b = v_get(from + room, LINNET_F32, j, n);                                      \
         const vf m = v_get(from + 2 * room, LINNET_F32, j, n), k = v_get(pk, type, j, n), v = v_get(pv, type, j, n);               \
         const vf da = v_get(row[DA], LINNET_F32, j, n), db = v_get(row[DB], LINNET_F32, j, n);                                     \
@@ -88,8 +91,8 @@ INLINE void backward_row(lnt_dtype type, const strip *s, int64_t t, const float 
         const vf g1 = f.one * (a * da + b * db), g2 = f.two * (v * da + db), rest = dm - g1 - g2, read = e.two * (v - o) * r;      \
         const vi is_older = older >= k;                                                                                            \
         const vf carried = g1 + v_select(is_older, rest, v_zero());                                                                \
-        if (dk) v_put(dk, type, j, n, g2 + v_select(is_older, v_zero(), rest) + read);                                             \
-        if (dv) v_put(dv, type, j, n, f.two * da + e.two * r);                                                                     \
+        if (dk) scan_put(past, dk, type, j, n, g2 + v_select(is_older, v_zero(), rest) + read);                                    \
+        if (dv) scan_put(past, dv, type, j, n, f.two * da + e.two * r);                                                            \
         v_out(row[SUM_W], LINNET_F32, j, n, carried, true);                                                                        \
         v_out(row[SUM_U], LINNET_F32, j, n, read, true);                                                                           \
         v_put(row[DA], LINNET_F32, j, n, f.one * da + e.one * r);                                                                  \
@@ -101,13 +104,15 @@ INLINE void backward_row(lnt_dtype type, const strip *s, int64_t t, const float 
 }
 
 /* From `from` to the state behind the token, `to`; both [SUMS,room]. */
-INLINE void make_row(lnt_dtype type, const strip *s, int64_t t, const float *from, float *to)
+INLINE void make_row(lnt_dtype type, const strip *s, int64_t t, int64_t away, const float *from, float *to)
 {
     const lnt_wkv_args *x = s->a;
     const int64_t i = t * x->D + s->first, room = room_of(x);
     const void *pk = scan_at(x->k, type, i), *pv = scan_at(x->v, type, i);
     V_EACH(j, n, s->width)
     {
+        scan_ahead(pk, type, j, away);
+        scan_ahead(pv, type, j, away);
         vf a = v_get(from, LINNET_F32, j, n), b = v_get(from + room, LINNET_F32, j, n), m = v_get(from + 2 * room, LINNET_F32, j, n);
         move_on(&a, &b, &m, v_get(pk, type, j, n), v_get(pv, type, j, n), v_get(s->row[RATE], LINNET_F32, j, n));
         v_put(to, LINNET_F32, j, n, a);
@@ -139,11 +144,16 @@ static void forward_strip(const strip *s, int64_t n)
 {
     const lnt_wkv_args *x = s->a;
     const int64_t end = x->cu_seqlens[n + 1];
+    const bool past = scan_goes_past(x->dtype, x->tokens, x->D, x->o);
     take_state(s, n, s->row[A], s->row[B], s->row[M]);
     for (int64_t t = x->cu_seqlens[n]; t < end; t++) {
         const int64_t away = t + 1 < end ? x->D : 0;
-        x->dtype == LINNET_F32 ? forward_row(LINNET_F32, s, t, away) : forward_row(LINNET_BF16, s, t, away);
+        if (past)
+            forward_row(LINNET_F32, true, s, t, away);
+        else
+            x->dtype == LINNET_F32 ? forward_row(LINNET_F32, false, s, t, away) : forward_row(LINNET_BF16, false, s, t, away);
     }
+    if (past) v_stream_end();
     for (int64_t j = 0; j < s->width; j++)
         if (s->row[B][j] == 0) s->row[M][j] = 0;
     put_row(s, x->aT, n, s->row[A]);
@@ -151,20 +161,22 @@ static void forward_strip(const strip *s, int64_t n)
     put_row(s, x->mT, n, s->row[M]);
 }
 
-static void make(const strip *s, int64_t t, const float *from, float *to)
+static void make(const strip *s, int64_t t, int64_t away, const float *from, float *to)
 {
-    s->a->dtype == LINNET_F32 ? make_row(LINNET_F32, s, t, from, to) : make_row(LINNET_BF16, s, t, from, to);
+    s->a->dtype == LINNET_F32 ? make_row(LINNET_F32, s, t, away, from, to) : make_row(LINNET_BF16, s, t, away, from, to);
 }
 
 static void backward_strip(const strip *s, int64_t n)
 {
     const lnt_wkv_args *x = s->a;
     const int64_t room = room_of(x), one = SUMS * room, first = x->cu_seqlens[n], len = x->cu_seqlens[n + 1] - first;
+    const bool past = scan_goes_past(x->dtype, x->tokens, x->D, x->dk) && scan_goes_past(x->dtype, x->tokens, x->D, x->dv);
     float *h = s->states;
     take_state(s, n, h, h + room, h + 2 * room);
     for (int64_t i = 0; i < len; i++) {
         if (i % BLOCK == 0) memcpy(s->starts + i / BLOCK * one, h, (size_t)one * sizeof *h);
-        make(s, first + i, h, h);
+        if (i / BLOCK == (len - 1) / BLOCK) break; /* the last block's are made below */
+        make(s, first + i, x->D, h, h);
     }
     scan_take(s->row[DA], state_of(s, x->daT, n), s->width);
     scan_take(s->row[DB], state_of(s, x->dbT, n), s->width);
@@ -172,12 +184,18 @@ static void backward_strip(const strip *s, int64_t n)
     for (int64_t b = pieces(len, BLOCK) - 1; b >= 0; b--) {
         const int64_t begin = b * BLOCK, end = at_most(len, begin + BLOCK);
         memcpy(h, s->starts + b * one, (size_t)one * sizeof *h);
-        for (int64_t i = begin; i + 1 < end; i++) make(s, first + i, h + (i - begin) * one, h + (i + 1 - begin) * one);
+        for (int64_t i = begin; i + 1 < end; i++) make(s, first + i, x->D, h + (i - begin) * one, h + (i + 1 - begin) * one);
         for (int64_t i = end - 1; i >= begin; i--) {
             const float *from = h + (i - begin) * one;
-            x->dtype == LINNET_F32 ? backward_row(LINNET_F32, s, first + i, from) : backward_row(LINNET_BF16, s, first + i, from);
+            const int64_t away = i > 0 ? -(int64_t)x->D : 0;
+            if (past)
+                backward_row(LINNET_F32, true, s, first + i, away, from);
+            else
+                x->dtype == LINNET_F32 ? backward_row(LINNET_F32, false, s, first + i, away, from)
+                                       : backward_row(LINNET_BF16, false, s, first + i, away, from);
         }
     }
+    if (past) v_stream_end();
     put_row(s, x->da0, n, s->row[DA]);
     put_row(s, x->db0, n, s->row[DB]);
     put_row(s, x->dm0, n, s->row[DM]);
