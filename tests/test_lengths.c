@@ -88,9 +88,11 @@ static void every_length_of_every_operator(void **state)
         lnt_recur_case k;
         for (int v = 0; k = case_of(op, 0), variant(op, v, &k); v++, variants++)
             for (int t = 0; t < LENGTHS; t++) {
-                /* not met: behind 1000 tokens of titans its weights are 4.8e-6 from the truth, where the budget is 2e-6 */
-                if (lengths[t] == 1000 && !strcmp(op->name, "titans")) continue;
                 k = case_of(op, t);
+                /* A state of titans is its memory less the layer's own. Where tokens forget half of it each, what is left is now and then a hundredth
+                 * of the layer's, and float32 states, which tokens one by one go through, leave 5e-6 of it right (chunks, and tokens beside a layer's
+                 * memory of zeros, 4e-7). Tokens forget a fifth here, as they do at most in layers. */
+                if (lengths[t] == 1000 && !strcmp(op->name, "titans")) k.beta = 0.4;
                 variant(op, v, &k);
                 const bool packed = t % 2; /* every other length beside an empty sequence and others */
                 k.sequences = packed ? 4 : 1;
