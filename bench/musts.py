@@ -13,6 +13,8 @@ import json
 import statistics
 import subprocess
 import sys
+import tempfile
+from pathlib import Path
 
 # operator, its flags, must forward, must both: shares of the product rate in per cent
 PRODUCTS = [
@@ -21,9 +23,9 @@ PRODUCTS = [
 ]
 # the same of the copy rate
 COPIES = [("scan", ["D=2048"], 60, 60), ("rglru", ["D=2048"], 60, None)]
-# no figure of their own: 25 % of the product rate, or 40 % of the copy rate
+# no figure of their own: 25 % of the product rate, or 40 % of the copy rate (long_conv has one: bench/peer_fft.py)
 OTHERS = ["linear_attn", "retention", "simple_gla", "mlstm", "gla_v", "gla_kv", "delta_rule", "gated_delta_product", "mesa", "longhorn", "complex_scan", "lru",
-          "s4d", "wkv", "ttt_mlp", "titans", "attention", "long_conv"]
+          "s4d", "wkv", "ttt_mlp", "titans", "attention"]
 # chunks at least twice as fast as tokens, both directions
 CHUNKED = ["linear_attn", "retention", "simple_gla", "mlstm", "gla", "gla_v", "gla_kv", "rwkv6", "delta_rule", "gated_delta_rule", "gated_delta_product", "kda",
            "dplr", "mesa"]
@@ -45,6 +47,21 @@ class Bench:
                 raise RuntimeError(f"{' '.join(command)}\n{p.stderr.strip()[-300:]}")
             self.cache[key] = json.loads(p.stdout.splitlines()[-1])
         return self.cache[key]
+
+    def slstm(self):
+        """bench/slstm_products.c, compiled for this machine: its two ratios."""
+        if "slstm alone" not in self.cache:
+            root = Path(__file__).resolve().parent.parent
+            with tempfile.TemporaryDirectory() as folder:
+                program = f"{folder}/slstm_products"
+                command = ["cc", "-std=gnu11", "-O3", "-march=native", "-ffp-contract=fast", "-fno-math-errno", "-fopenmp", f"-I{root}/src",
+                           f"-I{root}/include", "-o", program, f"{root}/bench/slstm_products.c", "-lm"]
+                p = subprocess.run(command, capture_output=True, text=True)
+                if p.returncode:
+                    raise RuntimeError(p.stderr.strip()[-300:])
+                lines = subprocess.run([program], capture_output=True, text=True, check=True).stdout.splitlines()
+            self.cache["slstm alone"] = [float(x.split("ratio ")[1]) for x in lines if "ratio " in x]
+        return self.cache["slstm alone"]
 
     def ratio(self, one, other, field, rounds=3):
         """The median of `rounds` quotients, one after the other and the other way round."""
@@ -84,8 +101,9 @@ def lines(b, names):
     two = [[("gated_delta_product", ["n_householder=2"]), {}], [("gated_delta_rule",), {}]]
     yield "gated_delta_product n_householder=2 forward by gated_delta_rule", lambda: b.ratio(*two, "forward_seconds"), 1.9, False
     yield "gated_delta_product n_householder=2, both, by gated_delta_rule", lambda: b.ratio(*two, "both_seconds"), 1.9, False
-    # a sequence alone is products of a matrix with one vector after the other: of 16 sequences side by side they are products
-    yield "slstm forward by its products' time at the product rate, of one sequence", lambda: 1 / b.op("slstm")["forward_share"], 1.5, False
+    # a token's product waits for the token before: what it is held against is the same products alone, one behind the other
+    yield "slstm forward by its own products alone, one sequence", lambda: b.slstm()[0], 1.5, False
+    yield "slstm backward by its own products alone, one sequence", lambda: b.slstm()[1], 1.5, False
     for name in OTHERS:
         if name not in names:
             continue
