@@ -35,6 +35,8 @@ const lnt_recur_case lnt_decay_cases[] = {
     { "mlstm", 1, { 0 }, LNT_HEADS(2, 2, 32, 50), .gate = -1, .states = true },
     { "mlstm", 1, { 1000 }, LNT_HEADS(1, 1, 128, 128), .gate = -0.02, .states = true },
     { "mlstm", 2, { 15, 17 }, LNT_HEADS(1, 1, 3, 1), .gate = -1000, .states = true },
+    { "mlstm", 3, { 130, 0, 1100 }, LNT_HEADS(1, 2, 64, 128), .gate = -0.1, .reset = 0.01, .states = true, .option = { { "eps", 1e-3 } } },
+    { "mlstm", 2, { 65, 64 }, LNT_HEADS(1, 9, 128, 64), .gate = -3 },
     { "gla", 1, { 100 }, LNT_HEADS(2, 4, 128, 100), .gate = -0.2, .states = true },
     { "gla", 5, { 1, 16, 0, 63, 20 }, LNT_HEADS(1, 2, 60, 32), .gate = -40, .reset = 0.02, .states = true },
     { "gla", 1, { 65 }, LNT_HEADS(1, 3, 16, 128), .gate = -2, .reset = 0.1, .states = true },

@@ -243,7 +243,9 @@ static void carve_stable(const lnt_recur_args *a, bool backward, decay_arena *m,
     for (int i = 0; i < (backward ? 10 : 5); i++) *each[i] = m->floats(rows);
     s->n = m->floats(slots * a->K);
     s->fade = m->floats(slots);
+    s->maps = (stable_map *)m->floats((a->tokens / lnt_stable_piece(a->longest) + a->sequences) * a->Hv * 4);
     if (!backward) return;
+    s->dots = (double *)m->floats(heads * 4);
     s->dn = m->floats(slots * a->K);
     s->sT = m->floats(heads * a->K * a->V);
     s->nT = m->floats(heads * a->K);
@@ -317,7 +319,8 @@ static decay_call describe(const lnt_recur_args *a, const lnt_device *d, const d
     x.cut = { a->cu_seqlens_device, a->sequences, a->tokens, segment, decay_segments(a, segment), a->Hv,
               (const float *)a->g, (const float *)a->g_head, (float)a->scale };
     carve(a, backward, k.chunk, a->workspace, &x.w);
-    if (is_stable(a)) x.cut.g = x.w.stable.g, x.cut.reads = x.w.stable.reads, x.cut.writes = x.w.stable.writes;
+    if (is_stable(a)) x.cut.g = x.w.stable.g, x.cut.writes = x.w.stable.writes;
+    if (is_stable(a) && (backward || !k.divides)) x.cut.reads = x.w.stable.reads;
     x.bf16 = a->dtype == LINNET_BF16;
     x.q = { a->q, NULL, x.bf16, a->Hq, a->K };
     x.key = { a->k, NULL, x.bf16, a->Hq, a->K };
@@ -387,13 +390,14 @@ static void put_read(const decay_call &x, void *o, int o_bf16, bool ends)
     p.out_bf16 = o_bf16;
     p.den = x.w.den;
     p.s_end = ends ? (float *)a->sT : NULL;
+    if (is_stable(a) && x.k->divides) p.n_starts = x.w.stable.n, p.m = x.w.stable.m, p.eps = (float)a->eps;
     x.k->read(x.cut, &p, 1, x.d);
 }
 
 void lnt_decay_cuda_forward(const lnt_recur_args *a, const lnt_device *d, const decay_kernels &k)
 {
     const decay_call x = describe(a, d, k, false);
-    if (is_stable(a)) lnt_stable_prepare(a, x.w.stable, x.d, true);
+    if (is_stable(a)) lnt_stable_prepare(a, x.w.stable, x.d, true, !k.divides);
     put_starts(x, false);
     put_read(x, a->o, x.bf16, true);
 }
@@ -446,7 +450,7 @@ void lnt_decay_cuda_backward(const lnt_recur_args *a, const lnt_device *d, const
 {
     const decay_call x = describe(a, d, k, true);
     const bool gates = (a->dg || a->dg_head) && a->sequences, shared = a->Hq < a->Hv, stable = is_stable(a);
-    if (stable) lnt_stable_prepare(a, x.w.stable, x.d, false);
+    if (stable) lnt_stable_prepare(a, x.w.stable, x.d, false, true);
     if (!with.has_starts) put_starts(x, false);
     if (a->normalize) {
         put_read(x, x.w.dnum, 0, false);

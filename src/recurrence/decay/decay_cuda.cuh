@@ -65,6 +65,8 @@ struct decay_pass {
     const float *den;             /* [T,Hv]: out is divided by it; NULL: not */
     float add;                    /* to out */
     float *inter;                 /* [parts,Hv,T], part = block of columns */
+    const float *n_starts, *m;    /* mLSTM, where the kernels divide: decay_stable's n, m; NULL: not */
+    float eps;
 };
 
 /* End states of segments that start from zero (start states that end in zero when `reverse`): X [slots,Hv,K,W]; decay [slots,Hv] = e^{b} over each.
@@ -87,6 +89,7 @@ struct decay_pairs {
 /* The two sets of kernels. `passes` go in one launch where that pays. */
 struct decay_kernels {
     int chunk, parts; /* parts of `inter`; 0: one for every 32 columns */
+    bool divides;     /* mLSTM's o by D_t, from n in front of every chunk, in the pass itself */
     void (*states)(const decay_cut &, const decay_states &, const lnt_cuda *);
     void (*read)(const decay_cut &, const decay_pass *passes, int n, const lnt_cuda *);
     void (*pairs)(const decay_cut &, const decay_pairs &, const lnt_cuda *);
@@ -96,6 +99,11 @@ size_t lnt_decay_cuda_bytes(const lnt_recur_args *a, bool backward, int chunk);
 /* mLSTM is the passes on the V columns of the kept states, with gates and factors of tokens that are made before them; the column of ones and m
  * are walked in chunks of LNT_STABLE_C tokens by kernels of their own, in front of the passes and behind them (decay_stable_cuda.cu). */
 enum { LNT_STABLE_C = 64 };
+/* m goes by pieces of tokens, a multiple of 256 and at most 64 of a sequence: what maps m across a piece, or the gradient of m in reverse. */
+static inline int64_t lnt_stable_piece(int64_t longest) { return longest > 0 ? (longest + 16383) / 16384 * 256 : 256; }
+struct stable_map {
+    double f, i;
+};
 struct decay_stable {
     float *m, *g, *reads, *writes, *den; /* [T,Hv]: m_t, gates of the kept states, 1 / D_t, log w_t, s n_t.q_t */
     float *n, *fade;                     /* [slots of chunks,Hv,K] n in front of every chunk; [slots of chunks,Hv] a chunk's decay */
@@ -103,11 +111,13 @@ struct decay_stable {
     float *dn;                           /* as n: its gradient behind every chunk */
     float *along, *pull, *dgates, *dg_n, *di; /* [T,Hv]: gradient of n_t.q_t; what the outputs give m through eps; dg of the V columns, of n; k.dk */
     float *sT, *nT, *ds, *dn0;           /* [N,Hv,K,V], [N,Hv,K]: ends of the states, and the gradients of their starts */
+    double *dots;                        /* [N,Hv,2] <end, its gradient>, <start, its gradient> of the states */
+    stable_map *maps;                    /* [slots of pieces,Hv]; both directions */
 };
 void lnt_decay_cuda_forward(const lnt_recur_args *a, const lnt_device *d, const decay_kernels &k);
-/* m, gates, factors, n in front of every chunk, and where `ends` the final n and m; behind the passes, from the dq and dk [T,Hv,K] that they left,
+/* m, gates, factors (of readers with `denominators`), n in front of every chunk, and where `ends` the final n and m; behind the passes, from the dq and dk [T,Hv,K] that they left,
  * the rest of dq, dk (to a->dq, a->dk, or in place where heads are shared), dn0, df, di, dm0. */
-void lnt_stable_prepare(const lnt_recur_args *a, const decay_stable &w, const lnt_cuda *d, bool ends);
+void lnt_stable_prepare(const lnt_recur_args *a, const decay_stable &w, const lnt_cuda *d, bool ends, bool denominators);
 void lnt_stable_finish(const lnt_recur_args *a, decay_stable w, const lnt_cuda *d, float *dq, float *dk);
 /* A backward pass that is one of two over the same queries and keys. */
 struct decay_shared {

@@ -6,7 +6,7 @@
  *
  * Long: the kernels of one path, which share tiles, factors of gates and the layout of the state in registers. */
 #include "device/mma.cuh"
-#include "recurrence/decay/decay_cuda.cuh"
+#include "recurrence/decay/decay_stable.cuh"
 
 static constexpr int C = 64, THREADS = 128;
 
@@ -97,7 +97,7 @@ __device__ __forceinline__ void put_factors(const decay_cut &x, tile_factors *f,
 #pragma unroll
     for (int j = 0; j < 2; j++) {
         double reads = 0, writes = 0;
-        if (x.reads && t + 2 * lane + j < last) {
+        if (x.writes && t + 2 * lane + j < last) {
             reads = decay_reads<false>(x, t + 2 * lane + j, h);
             writes = decay_writes(x, t + 2 * lane + j, h);
         }
@@ -271,6 +271,39 @@ struct pass_small {
     tile_factors factors[4]; /* of chunks 4i .. 4i+3: each warp makes those of one */
     float dots[4][C];
 };
+/* What a pass that divides by D_t has of its denominators: of two chunks, one of them on its way, n in front of it and m. Sums of the rows of P's left
+ * and right half and n.q of rows are where the other passes have dots: with more, two CTAs would have no room. */
+struct pass_divisor {
+    float n[2][128], m[2][C];
+};
+
+/* Rows' n.q, for a whole chunk, by the warp that has no quarter of P: n, as the sum of two bf16, stands in the first two columns of a B. */
+template <int D> __device__ __forceinline__ void inter_dots(uint32_t query, const float *n, float *to)
+{
+    const int lane = anew((int)threadIdx.x) % 32, r = lane >> 2, c = lane & 3;
+    const uint32_t rows = rows_first<D>(query);
+    float acc[4][4] = {};
+#pragma unroll
+    for (int ks = 0; ks < D / 16; ks++) {
+        uint32_t b[2] = {};
+        if (r < 2)
+#pragma unroll
+            for (int i = 0; i < 2; i++) {
+                const float2 y = *(const float2 *)(n + ks * 16 + i * 8 + 2 * c);
+                b[i] = pack_bf16(y.x, y.y);
+                if (r) b[i] = pack_bf16(y.x - low_bf16(b[i]), y.y - high_bf16(b[i]));
+            }
+#pragma unroll
+        for (int m = 0; m < 4; m++) {
+            uint32_t A[4];
+            ldmatrix_x4(A, (rows ^ (uint32_t)(ks << 5)) + m * 16 * D * 2);
+            mma_bf16(acc[m], A, b[0], b[1]);
+        }
+    }
+    if (c == 0)
+#pragma unroll
+        for (int m = 0; m < 4; m++) to[m * 16 + r] = acc[m][0] + acc[m][1], to[m * 16 + 8 + r] = acc[m][2] + acc[m][3];
+}
 
 template <int D, int E> struct pass_shared {
     static constexpr int stage = C * 2 * (2 * D + E), P = C * C * 2, out = D < E ? C / 2 * E * 2 : 0; /* out: the query's rows 0-31 where it fits */
@@ -279,10 +312,10 @@ template <int D, int E> struct pass_shared {
 
 /* Rows 32 half .. of a chunk: O = read . (query S) + P value, a warp its E/4 columns, and out. The first half waits for P in between.
  * Long: one chain of products, whose sums stay in registers until they leave. */
-template <int D, int E, bool REVERSE, bool GATED, bool DOTS>
+template <int D, int E, bool REVERSE, bool GATED, bool DOTS, bool DIVIDED>
 __device__ __forceinline__ void read_half(const decay_cut &x, const decay_pass &a, const float (&S)[E / 64][D / 8][4], const tile_factors &f,
                                           uint32_t query, uint32_t value, uint32_t P, uint32_t staging, int64_t t, int len, int h, int half,
-                                          float (*dots)[C])
+                                          float (*dots)[C], const float *of_m)
 {
     constexpr int WE = E / 4, NT = WE / 8; /* a warp's columns, and tiles of 8 of them */
     const int tid = anew((int)threadIdx.x), lane = tid % 32, warp = tid / 32, r = lane >> 2, c2 = 2 * (lane & 3), first = warp * WE;
@@ -357,6 +390,15 @@ __device__ __forceinline__ void read_half(const decay_cut &x, const decay_pass &
             for (int n = 0; n < NT; n++) mma_bf16(O[m][n], A, B[n / 2][n % 2 * 2], B[n / 2][n % 2 * 2 + 1]);
         }
     }
+    if constexpr (DIVIDED)
+#pragma unroll
+        for (int m = 0; m < 4; m++) {
+            const int i = half * 32 + m * 8 + r;
+            const float den = (half ? dots[0][i] + dots[1][i] : dots[0][i]) + f.read[i] * dots[2][i];
+            const float inverse = 1.0f / stable_denominator(den, of_m[i], a.eps);
+#pragma unroll
+            for (int n = 0; n < NT; n++) O[m / 2][n][m % 2 * 2] *= inverse, O[m / 2][n][m % 2 * 2 + 1] *= inverse;
+        }
     if (!a.out) return;
     const int pitch = anew(x.Hv * E); /* 64 rows are far below 2^31 elements: declines() */
     const int64_t at = (t * x.Hv + h) * E + first;
@@ -395,10 +437,10 @@ __device__ __forceinline__ void read_half(const decay_cut &x, const decay_pass &
     __syncwarp();
 }
 
-/* DOTS: nothing but `inter` is wanted. Long: the stages of a chunk share the state's registers and the tiles under way. */
-template <int D, int E, bool REVERSE, bool GATED, bool DOTS>
+/* DOTS: nothing but `inter` is wanted. DIVIDED: o, by D_t. Long: the stages of a chunk share the state's registers and the tiles under way. */
+template <int D, int E, bool REVERSE, bool GATED, bool DOTS, bool DIVIDED = false>
 __device__ __forceinline__ void run_pass(const decay_cut &x, const decay_pass &a, const decay_place &at, int h, int stages, unsigned char *memory,
-                                         pass_small *small)
+                                         pass_small *small, pass_divisor *by = NULL)
 {
     using shared = pass_shared<D, E>;
     tile_factors *factors = small->factors;
@@ -427,6 +469,14 @@ __device__ __forceinline__ void run_pass(const decay_cut &x, const decay_pass &a
         each_element<D, E>(S, [&](float &s, int d, int e) { s = from ? from[d * sd + e * se] : 0.0f; });
     }
     if (GATED && warp < chunks) tile_gates(x, start(warp), at.last, h, g);
+    /* n in front of a chunk, and m of its tokens, to where the chunk will look for them. */
+    const int64_t n_slot = DIVIDED ? x.cu[at.n] / C + at.n + (at.first - x.cu[at.n]) / C : 0;
+    auto next_divisor = [&](int c) {
+        if (!DIVIDED || c >= chunks) return;
+        if (tid < D) by->n[c & 1][tid] = a.n_starts[((n_slot + c) * x.Hv + h) * D + tid];
+        if (tid < C) by->m[c & 1][tid] = start(c) + tid < at.last ? a.m[(start(c) + tid) * x.Hv + h] : 0.0f;
+    };
+    next_divisor(0);
 
     for (int c = 1 - stages; c < chunks; c++) {
         cp_async_wait<0>();
@@ -448,8 +498,11 @@ __device__ __forceinline__ void run_pass(const decay_cut &x, const decay_pass &a
             __syncthreads();
         }
 
+        next_divisor(c + 1);
+
         /* P_ij = s D_ij query_i . key_j: a warp a quarter, 32 by 32 */
         const int row = warp >> 1, col = warp & 1;
+        if (DIVIDED && row < col) inter_dots<D>(query, by->n[c & 1], dots[2]);
         if (!DOTS && (row == col || (row > col) != REVERSE)) {
             float acc[2][4][4] = {};
             const uint32_t left = rows_first<D>(query + row * 32 * D * 2), right = units_first<D>(key + col * 32 * D * 2);
@@ -473,6 +526,7 @@ __device__ __forceinline__ void run_pass(const decay_cut &x, const decay_pass &a
                 for (int half = 0; half < 2; half++) {
                     const int i = row * 32 + m * 16 + half * 8 + r;
                     const float hi = !GATED ? 0.0f : REVERSE ? f.writer_hi[i] : f.hi[i], lo = !GATED ? 0.0f : REVERSE ? f.writer_lo[i] : f.lo[i];
+                    float sum = 0;
 #pragma unroll
                     for (int n = 0; n < 4; n++) {
                         const int j = col * 32 + n * 8 + c2;
@@ -487,13 +541,20 @@ __device__ __forceinline__ void run_pass(const decay_cut &x, const decay_pass &a
                             if (REVERSE ? j + k < i : j + k > i) y[k] = 0.0f;
                         }
                         store_shared((to ^ (uint32_t)((col * 4 + n) << 4)) + (m * 16 + half * 8) * C * 2, pack_bf16(y[0], y[1]));
+                        sum += y[0] + y[1];
+                    }
+                    if (DIVIDED) {
+                        sum += __shfl_xor_sync(~0u, sum, 1);
+                        sum += __shfl_xor_sync(~0u, sum, 2);
+                        if (c2 == 0) dots[col][i] = sum;
                     }
                 }
         }
 
         /* Rows in two halves: 64 sums beside the state's 128 would not fit in the registers. */
 #pragma unroll
-        for (int half = 0; half < 2; half++) read_half<D, E, REVERSE, GATED, DOTS>(x, a, S, f, query, value, P, staging, t, len, h, half, dots);
+        for (int half = 0; half < 2; half++)
+            read_half<D, E, REVERSE, GATED, DOTS, DIVIDED>(x, a, S, f, query, value, P, staging, t, len, h, half, dots, DIVIDED ? by->m[c & 1] : NULL);
         if (GATED && a.inter) {
             __syncthreads();
             if (tid < len) a.inter[(int64_t)h * x.T + t + tid] = (dots[0][tid] + dots[1][tid]) + (dots[2][tid] + dots[3][tid]);
@@ -517,6 +578,17 @@ __global__ __launch_bounds__(THREADS, 2) void decay_tiles_forward(const __grid_c
     decay_place at;
     if (!decay_find(x, blockIdx.x / x.Hv / x.P, (int)(blockIdx.x / x.Hv % x.P), &at)) return;
     run_pass<K, V, false, GATED, false>(x, a, at, (int)(blockIdx.x % x.Hv), stages, memory, &small);
+}
+/* mLSTM's o. */
+template <int K, int V>
+__global__ __launch_bounds__(THREADS, 2) void decay_tiles_divided(const __grid_constant__ decay_cut x, const __grid_constant__ decay_pass a, int stages)
+{
+    extern __shared__ __align__(256) unsigned char memory[];
+    __shared__ pass_small small;
+    __shared__ pass_divisor by;
+    decay_place at;
+    if (!decay_find(x, blockIdx.x / x.Hv / x.P, (int)(blockIdx.x / x.Hv % x.P), &at)) return;
+    run_pass<K, V, false, true, false, true>(x, a, at, (int)(blockIdx.x % x.Hv), stages, memory, &small, &by);
 }
 
 /* dk, dv, dq in one launch: dk and dv of a segment walk over the same tiles at the same time. Each is named at a fixed place (a pass found by a
@@ -708,9 +780,9 @@ template <int K, int V, bool GATED> static void put_passes(const decay_cut &x, c
     using wide = pass_shared<K, V>;
     using tall = pass_shared<V, K>;
     if (n == 1 && !passes->reverse && !passes->transposed) {
-        int stages = stages_of(d, wide::fixed, wide::stage);
+        int stages = stages_of(d, wide::fixed + (passes->n_starts ? (int)sizeof(pass_divisor) : 0), wide::stage);
         void *args[] = { (void *)&x, (void *)passes, &stages };
-        put(d, (const void *)decay_tiles_forward<K, V, GATED>, pieces(x), wide::fixed + stages * wide::stage, args);
+        put(d, passes->n_starts ? (const void *)decay_tiles_divided<K, V> : (const void *)decay_tiles_forward<K, V, GATED>, pieces(x), wide::fixed + stages * wide::stage, args);
         return;
     }
     constexpr int fixed = wide::fixed > tall::fixed ? wide::fixed : tall::fixed, stage = wide::stage > tall::stage ? wide::stage : tall::stage;
@@ -779,7 +851,7 @@ void lnt_decay_tiles_starts(const lnt_recur_args *a, const lnt_device *d, bool b
     a->K == 64 ? put_chunk_starts<64>(cut, keys, starts, on) : put_chunk_starts<128>(cut, keys, starts, on);
 }
 
-static const decay_kernels tiles = { C, 1, tiles_states, tiles_read, tiles_pairs };
+static const decay_kernels tiles = { C, 1, true, tiles_states, tiles_read, tiles_pairs };
 static size_t workspace(const void *args, bool backward, int threads) { return lnt_decay_cuda_bytes((const lnt_recur_args *)args, backward, C); }
 static void forward(const void *args, const lnt_device *d) { lnt_decay_cuda_forward((const lnt_recur_args *)args, d, tiles); }
 static void backward(const void *args, const lnt_device *d) { lnt_decay_cuda_backward((const lnt_recur_args *)args, d, tiles, {}); }

@@ -9,59 +9,116 @@
 #include "recurrence/decay/decay_stable.cuh"
 
 static constexpr int C = LNT_STABLE_C, SCAN_THREADS = 256, HEAD_THREADS = 1024;
+static constexpr int RUNS = 32, HEADS = 8; /* of a piece; of a CTA, whose floats fill a sector */
 
 /* ---- m ------------------------------------------------------------------------------------------------------------------------------- */
 
 /* m -> max(f + m, i); one behind the other is such a map again. Where nothing was written and nothing is, m is 0. */
-struct stable_map {
-    double f, i;
-};
 __device__ __forceinline__ double larger(double through, double i) { return through > i ? through : i; }
 __device__ __forceinline__ stable_map then(stable_map first, stable_map second)
 {
     return { first.f + second.f, larger(second.f + first.i, second.i) };
 }
+__device__ __forceinline__ double through(stable_map map, double m) { return larger(map.f + m, map.i); }
 __device__ __forceinline__ bool writes_nothing(float f, float i) { return f == -INFINITY && i == -INFINITY; }
 __device__ __forceinline__ stable_map map_of(float f, float i) { return { f, writes_nothing(f, i) ? 0.0 : (double)i }; }
 
 /* Whether m_t is i_t there; the float of m says it, as i is one. */
 __device__ __forceinline__ bool taken_at(float f, float i, float m) { return m == i || writes_nothing(f, i); }
 
-/* A CTA a head: threads have runs of neighbouring tokens, whose maps they compose. */
-__global__ __launch_bounds__(HEAD_THREADS) void stable_gates(const __grid_constant__ decay_cut x, const float *f, const float *i, const float *m0,
-                                                             float *mT, const __grid_constant__ decay_stable w)
+/* A piece of a sequence, for HEADS neighbouring heads, whose numbers lie side by side: a thread has a run of its tokens for one of them. */
+struct stable_run {
+    decay_place at;
+    int64_t begin, end; /* tokens */
+    int h, head, run, p;
+    bool real;          /* there is such a head */
+    __device__ __forceinline__ bool find(const decay_cut &x)
+    {
+        const int groups = (x.Hv + HEADS - 1) / HEADS;
+        const int64_t piece = blockIdx.x / groups;
+        head = (int)threadIdx.x % HEADS, run = (int)threadIdx.x / HEADS, h = (int)(blockIdx.x % groups) * HEADS + head, p = (int)(piece % x.P);
+        real = h < x.Hv;
+        if (!decay_find(x, piece / x.P, p, &at)) return false;
+        const int64_t each = x.segment / RUNS;
+        begin = min(at.last, at.first + run * each), end = real ? min(at.last, begin + each) : begin;
+        return true;
+    }
+};
+static constexpr int BATCH = 8; /* tokens of a run that are under way at once */
+
+/* The map of a run. */
+__device__ static stable_map map_of_run(const decay_cut &x, const stable_run &r, const float *f, const float *i)
 {
-    __shared__ stable_map warps[HEAD_THREADS / 32];
-    const int64_t n = blockIdx.x / x.Hv, first = x.cu[n], len = x.cu[n + 1] - first;
-    const int h = (int)(blockIdx.x % x.Hv), id = (int)threadIdx.x, lane = id % 32, warp = id / 32;
-    const int64_t run = (len + HEAD_THREADS - 1) / HEAD_THREADS, begin = min(len, id * run), end = min(len, begin + run);
-    const float start = m0 ? m0[blockIdx.x] : 0.0f;
     stable_map mine = { 0.0, -INFINITY };
-    for (int64_t t = first + begin; t < first + end; t++) mine = then(mine, map_of(f[t * x.Hv + h], i[t * x.Hv + h]));
-    for (int o = 1; o < 32; o <<= 1) {
-        const stable_map left = { __shfl_up_sync(~0u, mine.f, o), __shfl_up_sync(~0u, mine.i, o) };
-        if (lane >= o) mine = then(left, mine);
+    for (int64_t t = r.begin; t < r.end; t += BATCH) {
+        float fs[BATCH], is[BATCH];
+#pragma unroll
+        for (int b = 0; b < BATCH; b++)
+            if (t + b < r.end) fs[b] = f[(t + b) * x.Hv + r.h], is[b] = i[(t + b) * x.Hv + r.h];
+#pragma unroll
+        for (int b = 0; b < BATCH; b++)
+            if (t + b < r.end) mine = then(mine, map_of(fs[b], is[b]));
     }
-    if (lane == 31) warps[warp] = mine;
+    return mine;
+}
+
+/* The map of each piece. */
+__global__ __launch_bounds__(RUNS *HEADS) void stable_maps(const __grid_constant__ decay_cut x, const float *f, const float *i,
+                                                           const __grid_constant__ decay_stable w)
+{
+    __shared__ stable_map runs[RUNS][HEADS];
+    stable_run r;
+    if (!r.find(x)) return;
+    runs[r.run][r.head] = map_of_run(x, r, f, i);
     __syncthreads();
-    stable_map before = { 0.0, -INFINITY };
-    for (int k = 0; k < warp; k++) before = then(before, warps[k]);
-    const stable_map left = { __shfl_up_sync(~0u, mine.f, 1), __shfl_up_sync(~0u, mine.i, 1) };
-    if (lane) before = then(before, left);
-    double m = larger(before.f + start, before.i);
-    for (int64_t t = first + begin; t < first + end; t++) {
-        const stable_map at = map_of(f[t * x.Hv + h], i[t * x.Hv + h]);
-        m = larger(at.f + m, at.i);
-        w.m[t * x.Hv + h] = (float)m;
+    if (r.run || !r.real) return;
+    stable_map all = runs[0][r.head];
+    for (int k = 1; k < RUNS; k++) all = then(all, runs[k][r.head]);
+    w.maps[r.at.slot * x.Hv + r.h] = all;
+}
+
+/* m, and from its floats g and the write strengths. What m is between pieces and between runs everybody makes alike, from the left, so that who
+ * leaves a token and who comes to the next one have the same float. */
+__global__ __launch_bounds__(RUNS *HEADS) void stable_gates(const __grid_constant__ decay_cut x, const float *f, const float *i, const float *m0,
+                                                            float *mT, const __grid_constant__ decay_stable w)
+{
+    __shared__ stable_map runs[RUNS][HEADS];
+    __shared__ double start[HEADS], behind[HEADS];
+    stable_run r;
+    if (!r.find(x)) return;
+    const int64_t state = r.at.n * x.Hv + r.h;
+    runs[r.run][r.head] = map_of_run(x, r, f, i);
+    if (r.run == 0 && r.real) {
+        double m = m0 ? m0[state] : 0.0f;
+        const stable_map *maps = w.maps + (r.at.slot - r.p) * x.Hv + r.h;
+#pragma unroll 8
+        for (int p = 0; p < r.p; p++) m = through(maps[(int64_t)p * x.Hv], m);
+        start[r.head] = m;
+        behind[r.head] = m = through(maps[(int64_t)r.p * x.Hv], m);
+        if (mT && r.at.ends) mT[state] = (float)m;
     }
     __syncthreads();
-    for (int64_t t = first + id; t < first + len; t += HEAD_THREADS) { /* of the floats that m became, whichever thread made them */
-        const int64_t row = t * x.Hv + h;
-        const double was = t > first ? w.m[row - x.Hv] : start, is = w.m[row];
-        w.g[row] = (float)(f[row] + was - is);
-        w.writes[row] = (float)(i[row] - is);
+    if (r.begin == r.end) return;
+    double m = start[r.head];
+    for (int k = 0; k < r.run; k++) m = through(runs[k][r.head], m);
+    const double last = r.end == r.at.last ? behind[r.head] : through(runs[r.run][r.head], m);
+    for (int64_t t = r.begin; t < r.end; t += BATCH) {
+        float fs[BATCH], is[BATCH];
+#pragma unroll
+        for (int b = 0; b < BATCH; b++)
+            if (t + b < r.end) fs[b] = f[(t + b) * x.Hv + r.h], is[b] = i[(t + b) * x.Hv + r.h];
+#pragma unroll
+        for (int b = 0; b < BATCH; b++) {
+            if (t + b >= r.end) continue;
+            const int64_t row = (t + b) * x.Hv + r.h;
+            const double was = (float)m;
+            m = t + b + 1 == r.end ? last : through(map_of(fs[b], is[b]), m);
+            const float now = (float)m;
+            w.m[row] = now;
+            w.g[row] = (float)(fs[b] + was - now);
+            w.writes[row] = (float)(is[b] - (double)now);
+        }
     }
-    if (mT && id == 0) mT[blockIdx.x] = len ? w.m[(first + len - 1) * x.Hv + h] : start;
 }
 
 /* ---- n -------------------------------------------------------------------------------------------------------------------------------- */
@@ -121,10 +178,10 @@ __global__ __launch_bounds__(32) void stable_sums(const __grid_constant__ decay_
     if (threadIdx.x == 0) w.fade[slot] = exp2f(sum * (float)LNT_LOG2E);
 }
 
-/* s n_t.q_t, D_t, and the n behind a sequence. */
+/* s n_t.q_t and D_t. */
 template <typename T, int L, int G>
 __global__ __launch_bounds__(32) void stable_denominators(const __grid_constant__ decay_cut x, const __grid_constant__ stable_rows a,
-                                                          const __grid_constant__ decay_stable w, float eps, float *nT)
+                                                          const __grid_constant__ decay_stable w, float eps)
 {
     constexpr int B = G > 1 ? 4 : 8;
     decay_place at;
@@ -153,12 +210,11 @@ __global__ __launch_bounds__(32) void stable_denominators(const __grid_constant_
         w.den[row] = x.scale * dot;
         w.reads[row] = 1.0f / stable_denominator(x.scale * dot, w.m[row], eps);
     }
-    if (nT && at.ends) n.put(nT + (at.n * x.Hv + h) * a.K, a.K);
 }
 
 /* n in front of every chunk from what each adds, or its gradient behind every chunk in reverse: a thread a number of a head. */
 __global__ __launch_bounds__(SCAN_THREADS) void stable_scan(const __grid_constant__ decay_cut x, float *n, const float *fade, const float *start,
-                                                            int K, bool reverse)
+                                                            float *end, int K, bool reverse)
 {
     constexpr int B = 16;
     const int64_t head = blockIdx.x, len = x.cu[head / x.Hv + 1] - x.cu[head / x.Hv], first = x.cu[head / x.Hv] / x.segment + head / x.Hv;
@@ -181,6 +237,7 @@ __global__ __launch_bounds__(SCAN_THREADS) void stable_scan(const __grid_constan
                 y = by[b] * y + more[b];
             }
     }
+    if (end) end[head * K + k] = y;
 }
 
 /* The gradient of n_t.q_t from that of D_t, which is -do_t.o_t / D_t, and what of it reaches dq. dq [T,Hv,K] float32 has do_t.o_t = q_t.dq_t; it
@@ -323,52 +380,85 @@ __device__ static double stable_sum(const float *x, const float *y, int64_t n, d
     return sum;
 }
 
-/* c, the gradient of m when the states times e^m are not to move, goes backwards: a token adds its pull, and where m is i it ends in di, else it is
- * df's too. A CTA a head; a thread's run of tokens maps c to keep c + pull. */
-__global__ __launch_bounds__(HEAD_THREADS) void stable_ends_gradient(const __grid_constant__ decay_cut x, const __grid_constant__ stable_ends a,
-                                                                     const __grid_constant__ decay_stable w)
+/* What comes to a head's c from the ends of the states, and what its dm0 gets from their starts. A CTA a head. */
+__global__ __launch_bounds__(HEAD_THREADS) void stable_state_dots(const __grid_constant__ stable_ends a, const __grid_constant__ decay_stable w)
 {
-    __shared__ double shared[HEAD_THREADS / 32], keeps[HEAD_THREADS / 32], pulls[HEAD_THREADS / 32];
-    const int64_t n = blockIdx.x / x.Hv, head = blockIdx.x, first = x.cu[n], len = x.cu[n + 1] - first, state = (int64_t)a.K * a.V;
-    const int h = (int)(blockIdx.x % x.Hv), id = (int)threadIdx.x, lane = id % 32, warp = id / 32;
-    double last = a.dmT ? (double)a.dmT[head] : 0.0;
+    __shared__ double shared[HEAD_THREADS / 32];
+    const int64_t head = blockIdx.x, state = (int64_t)a.K * a.V;
+    double last = a.dmT ? (double)a.dmT[head] : 0.0, start = 0;
     if (a.dsT) last -= stable_sum(w.sT + head * state, a.dsT + head * state, state, shared);
     if (a.dnT) last -= stable_sum(w.nT + head * a.K, a.dnT + head * a.K, a.K, shared);
-    const int64_t run = (len + HEAD_THREADS - 1) / HEAD_THREADS, begin = min(len, id * run), end = min(len, begin + run);
-    double keep = 1, pull = 0;
-    for (int64_t t = first + end - 1; t >= first + begin; t--) {
-        const int64_t row = t * x.Hv + h;
-        const bool taken = taken_at(a.f[row], a.i[row], w.m[row]);
-        keep = taken ? 0 : keep;
-        pull = taken ? 0 : pull + w.pull[row];
+    if (a.dm0 && a.s0) start += stable_sum(a.s0 + head * state, w.ds + head * state, state, shared);
+    if (a.dm0 && a.n0) start += stable_sum(a.n0 + head * a.K, w.dn0 + head * a.K, a.K, shared);
+    if (threadIdx.x == 0) w.dots[2 * head] = last, w.dots[2 * head + 1] = start;
+}
+
+/* c, the gradient of m when the states times e^m are not to move, goes backwards: a token adds its pull, and where m is i it ends in di, else it is
+ * df's too. Tokens map c to f c + i: f is 1, or 0 where it ends. The map of a run. */
+__device__ static stable_map pull_of_run(const decay_cut &x, const stable_run &r, const stable_ends &a, const decay_stable &w)
+{
+    stable_map mine = { 1.0, 0.0 };
+    for (int64_t t = r.end - 1; t >= r.begin; t -= BATCH) {
+        float pull[BATCH];
+        bool taken[BATCH];
+#pragma unroll
+        for (int b = 0; b < BATCH; b++)
+            if (t - b >= r.begin) {
+                const int64_t row = (t - b) * x.Hv + r.h;
+                taken[b] = taken_at(a.f[row], a.i[row], w.m[row]), pull[b] = w.pull[row];
+            }
+#pragma unroll
+        for (int b = 0; b < BATCH; b++)
+            if (t - b >= r.begin) mine = { taken[b] ? 0.0 : mine.f, taken[b] ? 0.0 : mine.i + pull[b] };
     }
-    /* what comes to a run from behind it: c of the runs that follow, warps in turn */
-    for (int o = 1; o < 32; o <<= 1) {
-        const double behind_keep = __shfl_down_sync(~0u, keep, o), behind_pull = __shfl_down_sync(~0u, pull, o);
-        if (lane + o < 32) pull += keep * behind_pull, keep *= behind_keep;
-    }
-    if (lane == 0) keeps[warp] = keep, pulls[warp] = pull;
+    return mine;
+}
+__device__ __forceinline__ double pulled(stable_map map, double c) { return map.f * c + map.i; }
+
+__global__ __launch_bounds__(RUNS *HEADS) void stable_pulls(const __grid_constant__ decay_cut x, const __grid_constant__ stable_ends a,
+                                                            const __grid_constant__ decay_stable w)
+{
+    __shared__ stable_map runs[RUNS][HEADS];
+    stable_run r;
+    if (!r.find(x)) return;
+    runs[r.run][r.head] = pull_of_run(x, r, a, w);
     __syncthreads();
-    double c = last;
-    for (int k = HEAD_THREADS / 32 - 1; k >= 0; k--) {
-        if (k > warp) c = keeps[k] * c + pulls[k];
-        last = keeps[k] * last + pulls[k];
+    if (r.run || !r.real) return;
+    stable_map all = { 1.0, 0.0 };
+    for (int k = RUNS - 1; k >= 0; k--) all = { all.f * runs[k][r.head].f, pulled(runs[k][r.head], all.i) };
+    w.maps[r.at.slot * x.Hv + r.h] = all;
+}
+
+__global__ __launch_bounds__(RUNS *HEADS) void stable_ends_gradient(const __grid_constant__ decay_cut x, const __grid_constant__ stable_ends a,
+                                                                    const __grid_constant__ decay_stable w)
+{
+    __shared__ stable_map runs[RUNS][HEADS];
+    __shared__ double behind[HEADS];
+    stable_run r;
+    if (!r.find(x)) return;
+    const int64_t head = r.at.n * x.Hv + r.h;
+    runs[r.run][r.head] = pull_of_run(x, r, a, w);
+    if (r.run == 0 && r.real) {
+        const int64_t len = x.cu[r.at.n + 1] - x.cu[r.at.n];
+        const int P = len ? (int)((len + x.segment - 1) / x.segment) : 1;
+        const stable_map *maps = w.maps + (r.at.slot - r.p) * x.Hv + r.h;
+        double c = w.dots[2 * head];
+#pragma unroll 8
+        for (int p = P - 1; p > r.p; p--) c = pulled(maps[(int64_t)p * x.Hv], c);
+        behind[r.head] = c;
+        if (a.dm0 && r.p == 0) a.dm0[head] = (float)(pulled(maps[0], c) + w.dots[2 * head + 1]);
     }
-    const double behind_keep = __shfl_down_sync(~0u, keep, 1), behind_pull = __shfl_down_sync(~0u, pull, 1);
-    if (lane < 31) c = behind_keep * c + behind_pull;
-    for (int64_t t = first + end - 1; t >= first + begin; t--) {
-        const int64_t row = t * x.Hv + h;
+    __syncthreads();
+    double c = behind[r.head];
+    for (int k = RUNS - 1; k > r.run; k--) c = pulled(runs[k][r.head], c);
+    for (int64_t t = r.end - 1; t >= r.begin; t--) {
+        const int64_t row = t * x.Hv + r.h;
         const bool taken = taken_at(a.f[row], a.i[row], w.m[row]);
         c += w.pull[row];
         if (a.di) a.di[row] = (float)(w.di[row] + (taken ? c : 0.0));
         if (a.df) a.df[row] = (float)((double)w.dgates[row] + w.dg_n[row] + (taken ? 0.0 : c));
         c = taken ? 0 : c;
     }
-    if (!a.dm0) return;
-    double start = 0;
-    if (a.s0) start += stable_sum(a.s0 + head * state, w.ds + head * state, state, shared);
-    if (a.n0) start += stable_sum(a.n0 + head * a.K, w.dn0 + head * a.K, a.K, shared);
-    if (id == 0) a.dm0[head] = (float)(last + start);
 }
 
 /* ---- calls -------------------------------------------------------------------------------------------------------------------------------- */
@@ -376,17 +466,20 @@ __global__ __launch_bounds__(HEAD_THREADS) void stable_ends_gradient(const __gri
 struct stable_call {
     const lnt_recur_args *a;
     const lnt_cuda *d;
-    decay_cut x; /* chunks */
+    decay_cut x, pieces_x; /* chunks; pieces of many runs of tokens */
     stable_rows rows;
     decay_stable w;
-    unsigned heads, pieces;
+    unsigned heads, pieces, groups; /* CTAs: a head, a chunk of one, a piece of HEADS */
 };
 
 static stable_call call_of(const lnt_recur_args *a, const decay_stable &w, const lnt_cuda *d)
 {
     const decay_cut x = { a->cu_seqlens_device, a->sequences, a->tokens, C, decay_segments(a, C), a->Hv, w.g, NULL, (float)a->scale, w.reads,
                           w.writes };
-    return { a, d, x, { a->q, a->k, a->Hq, a->K }, w, (unsigned)(x.N * x.Hv), (unsigned)decay_pieces(x) };
+    decay_cut runs = x;
+    runs.segment = lnt_stable_piece(a->longest), runs.P = decay_segments(a, runs.segment);
+    return { a, d, x, runs, { a->q, a->k, a->Hq, a->K }, w, (unsigned)(x.N * x.Hv), (unsigned)decay_pieces(x),
+             (unsigned)(x.N * runs.P * ((x.Hv + HEADS - 1) / HEADS)) };
 }
 
 /* The statement with T for the type of rows, L for a lane's neighbours, G for groups of 32 L. */
@@ -407,21 +500,22 @@ static stable_call call_of(const lnt_recur_args *a, const decay_stable &w, const
             BY_WIDTH(1, 8, __VA_ARGS__)                                                                                            \
     })
 
-template <typename T, int L, int G> static void put_denominators(const stable_call &y, bool ends)
+template <typename T, int L, int G> static void put_denominators(const stable_call &y, bool ends, bool denominators)
 {
     const lnt_recur_args *a = y.a;
     stable_sums<T, L, G><<<y.pieces, 32, 0, y.d->stream>>>(y.x, y.rows, y.w);
-    stable_scan<<<y.heads, SCAN_THREADS, 0, y.d->stream>>>(y.x, y.w.n, y.w.fade, (const float *)a->z0, a->K, false);
-    stable_denominators<T, L, G><<<y.pieces, 32, 0, y.d->stream>>>(y.x, y.rows, y.w, (float)a->eps, ends ? (float *)a->zT : NULL);
+    stable_scan<<<y.heads, SCAN_THREADS, 0, y.d->stream>>>(y.x, y.w.n, y.w.fade, (const float *)a->z0, ends ? (float *)a->zT : NULL, a->K, false);
+    if (denominators) stable_denominators<T, L, G><<<y.pieces, 32, 0, y.d->stream>>>(y.x, y.rows, y.w, (float)a->eps);
 }
 
-void lnt_stable_prepare(const lnt_recur_args *a, const decay_stable &w, const lnt_cuda *d, bool ends)
+void lnt_stable_prepare(const lnt_recur_args *a, const decay_stable &w, const lnt_cuda *d, bool ends, bool denominators)
 {
     const stable_call y = call_of(a, w, d);
     if (!y.heads) return;
-    stable_gates<<<y.heads, HEAD_THREADS, 0, d->stream>>>(y.x, (const float *)a->g, (const float *)a->i, (const float *)a->m0,
-                                                          ends ? (float *)a->mT : NULL, w);
-    BY_ROWS(a, put_denominators<T, L, G>(y, ends));
+    stable_maps<<<y.groups, RUNS * HEADS, 0, d->stream>>>(y.pieces_x, (const float *)a->g, (const float *)a->i, w);
+    stable_gates<<<y.groups, RUNS * HEADS, 0, d->stream>>>(y.pieces_x, (const float *)a->g, (const float *)a->i, (const float *)a->m0,
+                                                           ends ? (float *)a->mT : NULL, w);
+    BY_ROWS(a, put_denominators<T, L, G>(y, ends, denominators));
 }
 
 template <typename T, typename TO, int L, int G> static void put_rows(const stable_call &y, const float *dq, const float *dk, TO *to_q, TO *to_k)
@@ -429,7 +523,8 @@ template <typename T, typename TO, int L, int G> static void put_rows(const stab
     const lnt_recur_args *a = y.a;
     const size_t shared = (size_t)(C / KEYS_B) * a->K * sizeof(float);
     stable_queries<T, TO, L, G><<<y.pieces, 32, 0, y.d->stream>>>(y.x, y.rows, y.w, (float)a->eps, dq, to_q);
-    stable_scan<<<y.heads, SCAN_THREADS, 0, y.d->stream>>>(y.x, y.w.dn, y.w.fade, (const float *)a->dzT, a->K, true);
+    float *const no_end = NULL;
+    stable_scan<<<y.heads, SCAN_THREADS, 0, y.d->stream>>>(y.x, y.w.dn, y.w.fade, (const float *)a->dzT, no_end, a->K, true);
     stable_keys<T, TO, L, G><<<y.pieces, 32, shared, y.d->stream>>>(y.x, y.rows, y.w, dk, to_k, y.w.dn0);
 }
 
@@ -445,5 +540,8 @@ void lnt_stable_finish(const lnt_recur_args *a, decay_stable w, const lnt_cuda *
         BY_ROWS(a, put_rows<T, T, L, G>(y, dq, dk, (T *)a->dq, (T *)a->dk));
     const stable_ends ends = { (const float *)a->g, (const float *)a->i, (const float *)a->s0, (const float *)a->z0, (const float *)a->dsT,
                                (const float *)a->dzT, (const float *)a->dmT, (float *)a->dg, (float *)a->di, (float *)a->dm0, a->K, a->V };
-    if (a->dg || a->di || a->dm0) stable_ends_gradient<<<y.heads, HEAD_THREADS, 0, d->stream>>>(y.x, ends, w);
+    if (!a->dg && !a->di && !a->dm0) return;
+    stable_state_dots<<<y.heads, HEAD_THREADS, 0, d->stream>>>(ends, w);
+    stable_pulls<<<y.groups, RUNS * HEADS, 0, d->stream>>>(y.pieces_x, ends, w);
+    stable_ends_gradient<<<y.groups, RUNS * HEADS, 0, d->stream>>>(y.pieces_x, ends, w);
 }

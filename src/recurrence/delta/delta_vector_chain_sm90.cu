@@ -237,9 +237,6 @@ template <int K, bool UNTIED, role ROLE> struct chain_walk {
 
     /* ---- a chunk ---- */
 
-    /* o of a chunk goes out behind the next one's first product, where a third stage is loaded meanwhile. */
-    static constexpr bool AHEAD = ROLE == READ && L::stages > 2;
-
     /* o of chunk c goes out, and its stage is free. */
     __device__ __forceinline__ void finish(int c, int stage)
     {
@@ -397,6 +394,8 @@ template <int K, bool UNTIED, role ROLE> struct chain_walk {
         if constexpr (ROLE == REVERSE) {
             for (int c = w.chunks - 1; c >= 0; c--) step_reverse(c);
         } else if (w.chunks) {
+            /* o of a chunk goes out behind the next one's first product, where a third stage is loaded meanwhile */
+            constexpr bool AHEAD = ROLE == READ && L::stages > 2;
             writes_of<false>(0, 0);
             for (int c = 0; c + 1 < w.chunks; c++) {
                 next_state(c);
