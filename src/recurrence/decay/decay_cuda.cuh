@@ -115,8 +115,8 @@ struct decay_stable {
     stable_map *maps;                    /* [slots of pieces,Hv]; both directions */
 };
 void lnt_decay_cuda_forward(const lnt_recur_args *a, const lnt_device *d, const decay_kernels &k);
-/* m, gates, factors (of readers with `denominators`), n in front of every chunk, and where `ends` the final n and m; behind the passes, from the dq and dk [T,Hv,K] that they left,
- * the rest of dq, dk (to a->dq, a->dk, or in place where heads are shared), dn0, df, di, dm0. */
+/* m, gates, factors (of readers with `denominators`), n in front of every chunk, and where `ends` the final n and m; behind the passes, from the dq
+ * and dk [T,Hv,K] that they left, the rest of dq, dk (to a->dq, a->dk, or in place where heads are shared), dn0, df, di, dm0. */
 void lnt_stable_prepare(const lnt_recur_args *a, const decay_stable &w, const lnt_cuda *d, bool ends, bool denominators);
 void lnt_stable_finish(const lnt_recur_args *a, decay_stable w, const lnt_cuda *d, float *dq, float *dk);
 /* A backward pass that is one of two over the same queries and keys. */

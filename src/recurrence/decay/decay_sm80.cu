@@ -271,8 +271,8 @@ struct pass_small {
     tile_factors factors[4]; /* of chunks 4i .. 4i+3: each warp makes those of one */
     float dots[4][C];
 };
-/* What a pass that divides by D_t has of its denominators: of two chunks, one of them on its way, n in front of it and m. Sums of the rows of P's left
- * and right half and n.q of rows are where the other passes have dots: with more, two CTAs would have no room. */
+/* What a pass that divides by D_t has of its denominators: of two chunks, one of them on its way, n in front of it and m. Sums of the rows of P's
+ * left and right half and n.q of rows are where the other passes have dots: with more, two CTAs would have no room. */
 struct pass_divisor {
     float n[2][128], m[2][C];
 };
@@ -554,7 +554,8 @@ __device__ __forceinline__ void run_pass(const decay_cut &x, const decay_pass &a
         /* Rows in two halves: 64 sums beside the state's 128 would not fit in the registers. */
 #pragma unroll
         for (int half = 0; half < 2; half++)
-            read_half<D, E, REVERSE, GATED, DOTS, DIVIDED>(x, a, S, f, query, value, P, staging, t, len, h, half, dots, DIVIDED ? by->m[c & 1] : NULL);
+            read_half<D, E, REVERSE, GATED, DOTS, DIVIDED>(x, a, S, f, query, value, P, staging, t, len, h, half, dots,
+                                                           DIVIDED ? by->m[c & 1] : NULL);
         if (GATED && a.inter) {
             __syncthreads();
             if (tid < len) a.inter[(int64_t)h * x.T + t + tid] = (dots[0][tid] + dots[1][tid]) + (dots[2][tid] + dots[3][tid]);
@@ -581,7 +582,8 @@ __global__ __launch_bounds__(THREADS, 2) void decay_tiles_forward(const __grid_c
 }
 /* mLSTM's o. */
 template <int K, int V>
-__global__ __launch_bounds__(THREADS, 2) void decay_tiles_divided(const __grid_constant__ decay_cut x, const __grid_constant__ decay_pass a, int stages)
+__global__ __launch_bounds__(THREADS, 2) void decay_tiles_divided(const __grid_constant__ decay_cut x, const __grid_constant__ decay_pass a,
+                                                                  int stages)
 {
     extern __shared__ __align__(256) unsigned char memory[];
     __shared__ pass_small small;
@@ -782,7 +784,8 @@ template <int K, int V, bool GATED> static void put_passes(const decay_cut &x, c
     if (n == 1 && !passes->reverse && !passes->transposed) {
         int stages = stages_of(d, wide::fixed + (passes->n_starts ? (int)sizeof(pass_divisor) : 0), wide::stage);
         void *args[] = { (void *)&x, (void *)passes, &stages };
-        put(d, passes->n_starts ? (const void *)decay_tiles_divided<K, V> : (const void *)decay_tiles_forward<K, V, GATED>, pieces(x), wide::fixed + stages * wide::stage, args);
+        const void *kernel = passes->n_starts ? (const void *)decay_tiles_divided<K, V> : (const void *)decay_tiles_forward<K, V, GATED>;
+        put(d, kernel, pieces(x), wide::fixed + stages * wide::stage, args);
         return;
     }
     constexpr int fixed = wide::fixed > tall::fixed ? wide::fixed : tall::fixed, stage = wide::stage > tall::stage ? wide::stage : tall::stage;

@@ -20,7 +20,8 @@ template <int K, int V, bool UNTIED> struct back_shared {
     enum { d_o = 0, dX = V * 128, X = 2 * V * 128, v = 3 * V * 128, S = (UNTIED ? 4 : 3) * V * 128, dS = S + 2 * K * V, first = dS + 2 * K * V };
     enum { R = 0, W = 2 * T, levels = (2 + VALUES) * T, Y = levels, sums = levels + 4 * T, gates = levels + 5 * T, second = levels + 6 * T };
     static constexpr int N = (int)first > (int)second ? (int)first : (int)second, direct = N + 2 * VALUES * (int)TILE,
-                         products = direct + 2 * VALUES * 2048, pass = products + 8 * K * 4, bytes = pass + 4 * K * 4;
+                         products = direct + 2 * VALUES * 2048, pass = products + 8 * K * 4, diagonal = pass + 4 * K * 4,
+                         bytes = diagonal + C * 4;
     static_assert(8 * 4 * K * 4 <= T, "sums are a tile");
 };
 
@@ -49,9 +50,8 @@ __device__ __forceinline__ void add_pair(float (&x)[4], float (&y)[4], const uin
     mma_bf16(y, a, b[2], b[3]);
 }
 
-/* N of both readers and all writers to memory, diagonal blocks in float32 too; the diagonal of dZ U^T over b^2 is dbeta. */
-template <int K, int V, bool UNTIED>
-__device__ __forceinline__ void pair_gradients(const delta_vector &p, const delta_place &w, uint32_t base, uint8_t *shared)
+/* N of both readers and all writers to memory, diagonal blocks in float32 too, and the diagonal of dZ U^T. */
+template <int K, int V, bool UNTIED> __device__ __forceinline__ void pair_gradients(const delta_vector &p, uint32_t base, uint8_t *shared)
 {
     using L = back_shared<K, V, UNTIED>;
     constexpr int BLOCKS = 4 / (K / 32), VALUES = L::VALUES;
@@ -83,11 +83,7 @@ __device__ __forceinline__ void pair_gradients(const delta_vector &p, const delt
 #pragma unroll
         for (int half = 0; half < 2; half++) {
             const int tile = 2 * me.column * BLOCKS + n, r = lane / 4, c = 2 * (lane & 3), i = 16 * me.row + 8 * half + r, j = 8 * tile + c;
-            if (!UNTIED && p.dbeta && w.channel == 0 && i / 2 == j / 2 && i < w.rows) {
-                const int64_t at = (w.token + i) * p.in.Hv + w.h;
-                const float beta = p.beta[at], b = fabsf(beta) < LNT_DELTA_LEAST ? LNT_DELTA_LEAST : beta;
-                p.dbeta[at] = (i % 2 ? N[1][0][n][2 * half + 1] : N[1][0][n][2 * half]) / b / b;
-            }
+            if (!UNTIED && i / 2 == j / 2) ((float *)(shared + L::diagonal))[i] = i % 2 ? N[1][0][n][2 * half + 1] : N[1][0][n][2 * half];
 #pragma unroll
             for (int reader = 0; reader < 2; reader++)
 #pragma unroll
@@ -471,7 +467,7 @@ __global__ __launch_bounds__(4 * K, K == 64 && !UNTIED ? 2 : 1) void delta_vecto
     back_load<K, OF, V, UNTIED>(p, w, base);
     cp_async_wait<0>();
     __syncthreads();
-    pair_gradients<K, V, UNTIED>(p, w, base, shared);
+    pair_gradients<K, V, UNTIED>(p, base, shared);
     state_gradients<K, V, UNTIED>(p, base, shared);
     {
         delta_group<K, UNTIED, OF> of;
@@ -481,6 +477,11 @@ __global__ __launch_bounds__(4 * K, K == 64 && !UNTIED ? 2 : 1) void delta_vecto
         put_levels(base + L::levels, products, of);
     }
     __syncthreads();
+    if (!UNTIED && p.dbeta && w.channel == 0 && (int)threadIdx.x < w.rows) { /* over b^2 */
+        const int64_t at = (w.token + threadIdx.x) * p.in.Hv + w.h;
+        const float beta = p.beta[at], b = fabsf(beta) < LNT_DELTA_LEAST ? LNT_DELTA_LEAST : beta;
+        p.dbeta[at] = ((const float *)(shared + L::diagonal))[threadIdx.x] / b / b;
+    }
     trees<K, V, UNTIED>(base, products);
     __syncthreads();
     back_rows<K, OF, V, UNTIED>(p, w, products, base, shared);

@@ -158,6 +158,20 @@ template <int K, bool UNTIED> void put_rows_kernel(const delta_vector &p, const 
 
 __device__ __forceinline__ float strength_of(float beta) { return fabsf(beta) < LNT_DELTA_LEAST ? LNT_DELTA_LEAST : beta; }
 
+/* A column of T, or of M, of which the rows from FIRST on are not zero, from the matrix less 1 (A) and the right side. */
+template <int FIRST, typename R, typename P> __device__ __forceinline__ void solve_column(const float (*A)[C], R right, P put)
+{
+    float x[C];
+#pragma unroll
+    for (int i = FIRST; i < C; i++) {
+        float sum[4] = { right(i), 0.f, 0.f, 0.f };
+#pragma unroll
+        for (int j = FIRST; j < i; j++) sum[j % 4] = fmaf(-A[i][j], x[j], sum[j % 4]);
+        x[i] = sum[0] + sum[1] + (sum[2] + sum[3]);
+        put(i, x[i]);
+    }
+}
+
 /* A column of T, or of M, a thread. */
 template <bool UNTIED> __global__ __launch_bounds__(UNTIED ? 2 * C : C) void delta_solve(const __grid_constant__ delta_vector p)
 {
@@ -185,18 +199,18 @@ template <bool UNTIED> __global__ __launch_bounds__(UNTIED ? 2 * C : C) void del
         to[4] = b * low_bf16(x.z), to[5] = b * high_bf16(x.z), to[6] = b * low_bf16(x.w), to[7] = b * high_bf16(x.w);
     }
     __syncthreads();
-    float x[C];
     const int in_row = 2 * (column % 8);
     char *to = (char *)((of_M ? p.of.M : p.of.T) + item * (C * C));
     const float factor = UNTIED ? 1.f : beta[column];
+    const auto place = [&](int i) { return tile_at(i, column / 8) + in_row; };
+    const auto right = [&](int i) { return of_M ? to_float(*(const bf16 *)(A_ak + place(i))) : i == column ? 1.f : 0.f; };
+    const auto put = [&](int i, float x) { *(bf16 *)(to + place(i)) = from_float<bf16>(!of_M && i == column ? 0.f : x * factor); };
+    if (column < C / 2) { /* a warp has either half of the columns */
+        solve_column<0>(A, right, put);
+    } else {
 #pragma unroll
-    for (int i = 0; i < C; i++) {
-        const uint32_t place = tile_at(i, column / 8) + in_row;
-        float sum[4] = { of_M ? to_float(*(const bf16 *)(A_ak + place)) : i == column ? 1.f : 0.f, 0.f, 0.f, 0.f };
-#pragma unroll
-        for (int j = 0; j < i; j++) sum[j % 4] = fmaf(-A[i][j], x[j], sum[j % 4]);
-        x[i] = sum[0] + sum[1] + (sum[2] + sum[3]);
-        *(bf16 *)(to + place) = from_float<bf16>(!of_M && i == column ? 0.f : x[i] * factor);
+        for (int i = 0; i < C / 2; i++) *(bf16 *)(to + place(i)) = from_float<bf16>(0.f);
+        solve_column<C / 2>(A, right, put);
     }
 }
 
