@@ -2,8 +2,8 @@
 """Pages of what bench/experiments.py has done: python3 bench/experiments_page.py CELLS.jsonl... --out bench/results [--pages NAME,NAME...]
 
 Writes OUT/PAGE/README.md with tables, figures and cells.jsonl for every page that has cells in the files, those of OUT/PAGE/cells.jsonl among them;
-of two lines of one cell the later file's counts. What somebody has to think, about these very numbers, is kept in OUT/PAGE/reading.md and put into
-the page. Standard library only."""
+of two lines of one cell the later file's counts. What somebody has to think, about these very numbers, is kept in OUT/PAGE/reading-PAGE.md and put
+into the page. Standard library only."""
 import argparse
 import json
 import math
@@ -351,7 +351,7 @@ def main():
         own.write_text("".join(json.dumps(x, ensure_ascii=False) + "\n" for x in found.values()), encoding="utf-8")
         c = Cells(list(found.values()))
         title, text = PAGES[name](c, own.parent)
-        reading = own.parent / "reading.md"
+        reading = own.parent / f"reading-{name}.md"
         thought = reading.read_text(encoding="utf-8") + "\n" if reading.exists() else ""
         (own.parent / "README.md").write_text(f"# {title}\n\n{text}{thought}{how(c)}", encoding="utf-8")
         print(f"{own.parent}/README.md: {len(found)} cells")
