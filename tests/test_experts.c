@@ -18,7 +18,7 @@ enum { T = 9, D = 6, E = 5, F = 4, V = 7 };
 
 typedef struct {
     int64_t k;
-    bool sigmoid, renormalise, gated, tie;
+    bool sigmoid, renormalise, gated, tie, empty;
     double scale, balance;
 } setting;
 
@@ -102,6 +102,22 @@ static double whole_loss(const setting *s, const weights *w, const weights *at, 
     return sum;
 }
 
+/* Tokens that take each expert, and those that take 1 and not 3. */
+static int takers(const setting *s, const weights *w, const int32_t *ids, int count[E])
+{
+    double score[E];
+    int chosen[E], alone = 0;
+    memset(count, 0, E * sizeof *count);
+    for (int t = 0; t < T; t++) {
+        bool has[E] = {0};
+        scores(s, w, ids[t], score);
+        choose(s, score, chosen);
+        for (int j = 0; j < s->k; j++) count[chosen[j]]++, has[chosen[j]] = true;
+        alone += has[1] && !has[3];
+    }
+    return alone;
+}
+
 static void check(const setting *s)
 {
     static const struct {
@@ -118,8 +134,18 @@ static void check(const setting *s)
     lnt_rng r = lnt_rng_make(7, 0);
     const lnt_init one = {LNT_INIT_NORMAL, 1, 0};
     for (size_t i = 0; i < sizeof w / sizeof(double); i++) ((double *)&w)[i] = (double)(float)(2 * lnt_rng_uniform(&r) - 1);
-    if (s->tie) memcpy(w.gate + 3 * D, w.gate + D, D * sizeof(double)); /* experts 1 and 3 have equal scores: the first is taken */
+    for (int v = 0; v < V && (s->tie || s->empty); v++) w.x[v * D] = 1;
+    if (s->tie) { /* every token's last choice is between experts 1 and 3, whose scores are equal: the first is taken */
+        w.gate[D] = 4;
+        if (s->k == 2) w.gate[0] = 9;
+        memcpy(w.gate + 3 * D, w.gate + D, D * sizeof(double));
+    }
+    if (s->empty) w.gate[4 * D] = -9; /* nobody takes the last expert, */
     for (int t = 0; t <= T; t++) ids[t] = (int32_t)lnt_rng_below(&r, V);
+    int count[E];
+    const int alone = takers(s, &w, ids, count);
+    assert_true(!s->tie || (alone == T && count[3] == 0));
+    assert_true(!s->empty || (count[4] == 0 && count[0] + count[1] + count[2] + count[3] == T * s->k));
     assert_int_equal(lnt_program_create(c, &p), LINNET_OK);
     lnt_buf in = lnt_external(p, "ids"), targets = lnt_external(p, "targets");
     lnt_buf x = lnt_activation(p, lnt_embedding(p, in, "emb", V, D, 1, one, false), LNT_IDENTITY, 1, false);
@@ -146,6 +172,8 @@ static void check(const setting *s)
             ((double *)((char *)&a + part[i].at))[j] += 1e-6;
             ((double *)((char *)&z + part[i].at))[j] -= 1e-6;
             const double want = (whole_loss(s, &a, &w, ids) - whole_loss(s, &z, &w, ids)) / 2e-6, have = store->grad[q->offset + (int64_t)j];
+            /* which is then not a bit of the loss but for its score */
+            if (s->empty && i > 1 && i < 5 && j / (part[i].n / E) == 4) assert_true(have == 0);
             const bool jumps = s->tie && (i < 2); /* where a tie breaks there is no derivative */
             if (!jumps && !(fabs(want - have) < 2e-6 + 1e-4 * fabs(want)))
                 fail_msg("%s[%zu]: gradient %g, difference %g", part[i].name, j, have, want);
@@ -167,6 +195,10 @@ static void against_the_formula(void **state)
         {.k = 2, .renormalise = true, .gated = true, .scale = 1, .balance = 0.3},
         {.k = 1, .gated = true, .scale = 1, .balance = 1},
         {.k = 2, .renormalise = true, .gated = true, .scale = 1, .tie = true},
+        {.k = 1, .gated = true, .scale = 1, .tie = true},
+        {.k = 2, .sigmoid = true, .renormalise = true, .scale = 1, .tie = true},
+        {.k = 2, .renormalise = true, .gated = true, .scale = 1, .balance = 0.3, .empty = true},
+        {.k = 1, .sigmoid = true, .scale = 1, .empty = true},
         {.k = E, .gated = true, .scale = 1},
     };
     for (size_t i = 0; i < sizeof all / sizeof *all; i++) check(&all[i]);
