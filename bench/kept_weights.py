@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
 """What weights kept in bf16 or int8 cost: python3 bench/kept_weights.py LINNET TEXT FOLDER... [--length 128] [--tokens 131072] [--record FILE.jsonl]
 
-Reads the beginning of TEXT with each model in float32, float32 with int8 weights, bf16, bf16 with bf16 weights, bf16 with int8 weights (linnet eval), and prints
-a table of perplexities and how much more each is than that of float32. Standard library only."""
+Reads the beginning of TEXT with each model in float32, float32 with int8 weights, bf16, bf16 with bf16 weights, bf16 with int8 weights (linnet
+eval), and prints a table of perplexities and how much more each is than that of float32. Standard library only."""
 import argparse
 import json
 import subprocess

@@ -1,5 +1,6 @@
 #include "args.h"
 
+#include <ctype.h>
 #include <errno.h>
 #include <inttypes.h>
 #include <math.h>
@@ -188,7 +189,8 @@ static void print_json(const command *self, const arg *table)
 {
     static const char *const kinds[] = { [ARG_SWITCH] = "switch", [ARG_SWITCH_WORD] = "switch word", [ARG_INT] = "integer", [ARG_I64] = "integer",
                                          [ARG_U64] = "integer", [ARG_REAL] = "number", [ARG_TEXT] = "text", [ARG_DTYPE] = "dtype",
-                                         [ARG_DTYPE64] = "dtype", [ARG_DTYPE8] = "dtype", [ARG_LIST] = "list", [ARG_KEY] = "integer" };
+                                         [ARG_DTYPE64] = "dtype", [ARG_DTYPE8] = "dtype",
+                                         [ARG_BYTES] = "bytes", [ARG_LIST] = "list", [ARG_KEY] = "integer" };
     const char *heading = "";
     json_line j;
     line_open(&j, stdout);
@@ -288,6 +290,28 @@ static int take_dtype(const arg *a, const char *value)
     return bad_value(a, value, a->kind == ARG_DTYPE64 ? "f64, f32 or bf16" : "float32 (f32) or bf16 (bfloat16)");
 }
 
+/* "5GB", "500 MB", "1GiB", "4096": bytes. Whole numbers only. */
+static int take_bytes(const arg *a, const char *text)
+{
+    static const struct {
+        const char *unit;
+        int64_t factor;
+    } units[] = {{"", 1}, {"b", 1}, {"kb", 1000}, {"mb", 1000000}, {"gb", 1000000000}, {"tb", 1000000000000},
+                 {"kib", 1LL << 10}, {"mib", 1LL << 20}, {"gib", 1LL << 30}, {"tib", 1LL << 40}};
+    char *end = NULL, unit[8];
+    const long long n = isdigit((unsigned char)*text) ? strtoll(text, &end, 10) : -1;
+    while (n >= 0 && *end == ' ') end++;
+    if (n >= 0 && strlen(end) < sizeof unit) {
+        for (size_t i = 0; i <= strlen(end); i++) unit[i] = (char)tolower((unsigned char)end[i]);
+        for (size_t i = 0; i < sizeof units / sizeof *units; i++) {
+            if (strcmp(unit, units[i].unit) != 0 || n > 1000000000000000LL / units[i].factor) continue;
+            *(int64_t *)a->to = n * units[i].factor;
+            return 0;
+        }
+    }
+    return bad_value(a, text, "a size such as 5GB or 500MB, at most 1000 TB, 0 for one file");
+}
+
 /* The place of a word among "blocks|cheap", from 1; 0: it is none of them. */
 static int word_place(const char *words, const char *word)
 {
@@ -314,6 +338,7 @@ static int take(const arg *a, const char *value)
     case ARG_DTYPE:
     case ARG_DTYPE64:
     case ARG_DTYPE8: return take_dtype(a, value);
+    case ARG_BYTES: return take_bytes(a, value);
     case ARG_LIST:
         if (strstr(a->value, "=") && (!strchr(value, '=') || value[0] == '=')) return bad_value(a, value, a->value);
         arg_list_add(a->to, value);

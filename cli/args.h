@@ -42,6 +42,7 @@ typedef enum {
     ARG_DTYPE,   /* int32_t, a linnet_dtype: f32 or bf16 */
     ARG_DTYPE64, /* the same, f64 too */
     ARG_DTYPE8,  /* the same, int8 too, no f64 */
+    ARG_BYTES,   /* int64_t: "5GB", "500 MB", "1GiB", "4096" */
     ARG_LIST,    /* arg_list: may be given several times */
     ARG_KEY,     /* arg_list: "--layers 4" adds "num_hidden_layers=4", with `key` before the sign */
     ARG_END,

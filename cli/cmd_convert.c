@@ -1,35 +1,10 @@
 /* linnet convert: a checkpoint folder as another library's, in another dtype, in files of a size. */
-#include <ctype.h>
-#include <stdlib.h>
 #include <string.h>
 
 #include "commands.h"
 #include "say.h"
 
-/* "5GB", "500 MB", "1GiB", "4096": bytes. Whole numbers only. False: it is none. */
-static bool size_of(const char *text, int64_t *bytes)
-{
-    static const struct {
-        const char *unit;
-        int64_t factor;
-    } units[] = {{"", 1}, {"b", 1}, {"kb", 1000}, {"mb", 1000000}, {"gb", 1000000000}, {"tb", 1000000000000},
-                 {"kib", 1LL << 10}, {"mib", 1LL << 20}, {"gib", 1LL << 30}, {"tib", 1LL << 40}};
-    char *end, unit[8];
-    if (!isdigit((unsigned char)*text)) return false;
-    const long long n = strtoll(text, &end, 10);
-    while (*end == ' ') end++;
-    if (strlen(end) >= sizeof unit || n > 1000000000000LL) return false;
-    for (size_t i = 0; i <= strlen(end); i++) unit[i] = (char)tolower((unsigned char)end[i]);
-    for (size_t i = 0; i < sizeof units / sizeof *units; i++) {
-        if (strcmp(unit, units[i].unit) != 0) continue;
-        if (n > 1000000000000000LL / units[i].factor) return false;
-        *bytes = n * units[i].factor;
-        return true;
-    }
-    return false;
-}
-
-static int parse_options(const char *dtype, const char *size, linnet_convert_options *o)
+static int parse_options(const char *dtype, linnet_convert_options *o)
 {
     linnet_dtype t;
     if (!o->to)
@@ -39,15 +14,15 @@ static int parse_options(const char *dtype, const char *size, linnet_convert_opt
             return say_error(NULL, NULL, "--dtype is \"%s\", expected keep, f32, bf16 or f16", dtype);
         o->dtype = t;
     }
-    if (size_of(size, &o->shard_bytes)) return 0;
-    return say_error(NULL, NULL, "--shard-size is \"%s\", expected a size such as 5GB or 500MB, at most 1000 TB, 0 for one file", size);
+    return 0;
 }
 
 static int run(const command *self, int argc, char **argv)
 {
     linnet_convert_options o = LINNET_CONVERT_OPTIONS_INIT;
     linnet_convert_result did = { .size = sizeof did };
-    const char *dtype = "keep", *size = "5GB";
+    o.shard_bytes = 5000000000;
+    const char *dtype = "keep";
     arg_list words = { 0 };
     int json = 0;
     const arg table[] = {
@@ -55,13 +30,14 @@ static int run(const command *self, int argc, char **argv)
         { "to", ARG_TEXT, &o.to, "LIBRARY", "fla (flash-linear-attention), transformers, linnet, or a model type of theirs (required)",
           .fallback = "" },
         { "dtype", ARG_TEXT, &dtype, "TYPE", "of the tensors: f32, bf16, f16, or keep, each its own" },
-        { "shard-size", ARG_TEXT, &size, "SIZE", "most bytes of tensors in one file, with an index where there are several; 0: one file" },
+        { "shard-size", ARG_BYTES, &o.shard_bytes, "SIZE", "most bytes of tensors in one file, with an index where there are several; 0: one file",
+          .fallback = "5GB" },
         { "json", ARG_SWITCH, &json, .help = "what was written as a JSON line" },
         { .kind = ARG_END },
     };
     int code = args_parse(self, table, argc, argv, &words, 2, 2);
     if (code >= 0) return code;
-    if ((code = parse_options(dtype, size, &o)) != 0) return code;
+    if ((code = parse_options(dtype, &o)) != 0) return code;
     linnet_context *c = NULL;
     linnet_status s = linnet_context_create(NULL, &c);
     if (s == LINNET_OK) s = linnet_convert(c, words.item[0], words.item[1], &o, &did);

@@ -105,6 +105,7 @@ static void name_given(linnet_train_options *o)
     const char **names = args_alloc((size_t)(given->count + 1) * sizeof *names);
     for (int i = 0; i < given->count; i++) {
         const char *flag = strcmp(given->item[i], "minutes") == 0 ? "max_seconds" : given->item[i];
+        if (strcmp(given->item[i], "shard-size") == 0) flag = "shard_bytes";
         char *name = args_alloc(strlen(flag) + 1);
         strcpy(name, flag);
         for (char *p = name; *p; p++)
@@ -171,6 +172,7 @@ static int train(const machine_args *m, const model_args *shape, linnet_train_op
 static int run(const command *self, int argc, char **argv)
 {
     linnet_train_options o = LINNET_TRAIN_OPTIONS_INIT;
+    o.shard_bytes = 5000000000;
     machine_args m = MACHINE_ARGS_INIT;
     model_args shape = { .mixer = NULL };
     view v = { .json = 0 };
@@ -224,6 +226,8 @@ static int run(const command *self, int argc, char **argv)
         {"eval-every", ARG_I64, &o.eval_every, "N", "steps between evaluations, 0: at the end only", .range = "train.eval_every"},
         {"eval-tokens", ARG_I64, &o.eval_tokens, "N", "tokens of held-out text to read, 0: all", .range = "train.eval_tokens"},
         {"save-every", ARG_I64, &o.save_every, "N", "steps between checkpoints, 0: at the end only", .range = "train.save_every"},
+        {"shard-size", ARG_BYTES, &o.shard_bytes, "SIZE", "most bytes of tensors in one file of the weights at the end of the run, with an index "
+         "where there are several; 0: one file", .fallback = "5GB"},
         {"keep-best", ARG_SWITCH, &v.keep_best, .help = "keep the checkpoint of the least held-out loss in DIR/best, of those that are saved and "
          "evaluated at one step"},
         {"tensorboard", ARG_SWITCH, &v.tensorboard, .help = "write losses, learning rate, gradient norm and speed for TensorBoard into "

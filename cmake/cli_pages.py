@@ -38,7 +38,7 @@ class Values:
         if flag["flag"] in self.named:
             return self.named[flag["flag"]]
         if flag["kind"] == "dtype":
-            return ["f32", "bf16"] + (["f64"] if "f64" in flag["help"] else [])
+            return ["f32", "bf16"] + [t for t in ("f64", "int8") if t in flag["help"]]
         if flag["kind"] == "switch word":
             return value.strip("[]").split("|")
         if re.fullmatch(r"[\w-]+(\|[\w-]+)+", value):

@@ -1,5 +1,5 @@
-/* Fine-tuning: a run that begins with a folder's model lowers the loss of every small model of ours, from where that folder has it, and leaves a folder
- * with the configuration of the one it began with, which holds the better model. */
+/* Fine-tuning: a run that begins with a folder's model lowers the loss of every small model of ours, from where that folder has it, and leaves a
+ * folder with the configuration of the one it began with, which holds the better model. */
 #include "model_recipes.h"
 #include "one_run.h"
 

@@ -350,6 +350,9 @@ typedef struct {
     const char *init;
     double warmup_from;           /* learning rate at which the warm-up begins; 0: its steps rise evenly from none */
     int32_t no_separator_loss;    /* 1: the separator of documents is read, and nothing is asked to predict it */
+    /* At the end of the run weights are written again in files of at most so many bytes of tensors (each has one at least), with an index, and
+     * model.safetensors goes, where that is more than one file; until then, and where a run is stopped, it is all there is. 0: one file. */
+    int64_t shard_bytes;
 } linnet_train_options;
 #define LINNET_TRAIN_OPTIONS_INIT                                                                                                   \
     { sizeof(linnet_train_options), NULL, 0, NULL, 0.1,                        /* texts n_texts held_out held_out_share */          \
@@ -357,7 +360,7 @@ typedef struct {
       8, 256, 1, 2e-3, 0.1, LINNET_WARMUP_AUTO,                           /* batch length accumulate rate share of it warmup */     \
       0.9, 0.95, 1e-8, 0.1, 1.0, 1,                                         /* beta1 beta2 epsilon weight_decay clip seed */        \
       250, 65536, 250, 0, LINNET_RECOMPUTE_NONE, NULL, NULL, LINNET_F32, NULL, 0, /* eval_every eval_tokens save_every isolate */ \
-      NULL, NULL, 0, 0 }                                                     /* field init warmup_from no_separator_loss */
+      NULL, NULL, 0, 0, 0 }                                              /* field init warmup_from no_separator_loss shard_bytes */
 
 /* Train `config` and leave in `out`: config.json, model.safetensors, tokenizer.json, train_state.safetensors (optimizer moments, random and data
  * position) and log.jsonl. Resuming, config may be NULL, and must be the checkpoint's otherwise. One call at a time may train in a folder; a loss or

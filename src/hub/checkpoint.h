@@ -82,5 +82,8 @@ char *lnt_weight_files_index(const lnt_weight_files *f);
 /* Write config.json, w[0], and model.safetensors, w[1], aside, on the disk: left to commit in this order, or to abandon. The folder is there. */
 linnet_status lnt_model_stage(lnt_ctx *c, const linnet_model *m, const char *folder, lnt_file_writer w[2]);
 linnet_status lnt_stage_text(lnt_ctx *c, const char *path, const char *text, lnt_file_writer *w);
+/* Of a folder where the model's model.safetensors lies: where that has more than `most` bytes of tensors, the same in several files with an index,
+ * and then without it. Whoever loads the folder finds the whole model at every moment: where both are, model.safetensors is read. */
+linnet_status lnt_model_cut(lnt_ctx *c, const linnet_model *m, const char *folder, int64_t most);
 
 #endif

@@ -4,6 +4,7 @@
 #include <math.h>
 #include <stdio.h>
 #include <string.h>
+#include <unistd.h>
 
 linnet_status lnt_checkpoint_list(lnt_ctx *c, const lnt_program *p, const char *prefix, const float *values, lnt_arena *scratch,
                                   lnt_st_tensor **tensors)
@@ -231,6 +232,44 @@ linnet_status lnt_model_stage(lnt_ctx *c, const linnet_model *m, const char *fol
     s = lnt_weight_file_stage(&f, 0, path, &w[1]);
 done:
     if (s != LINNET_OK) lnt_file_abandon(&w[0]);
+    lnt_weight_files_close(&f);
+    return s;
+}
+
+/* Every file has its name before the next is begun. */
+static linnet_status put_shards(lnt_ctx *c, lnt_weight_files *f, const char *folder)
+{
+    char path[4096], name[64];
+    lnt_file_writer w = {0};
+    linnet_status s = LINNET_OK;
+    for (int i = 0; i < f->files && s == LINNET_OK; i++) {
+        snprintf(path, sizeof path, "%s/%s", folder, lnt_weight_file_name(f, i, name));
+        s = lnt_weight_file_stage(f, i, path, &w);
+        if (s == LINNET_OK) s = lnt_file_commit(c, &w);
+        lnt_file_abandon(&w);
+    }
+    LNT_TRY(s);
+    char *text = lnt_weight_files_index(f);
+    if (!text) return lnt_fail_memory(c, 4096);
+    snprintf(path, sizeof path, "%s/model.safetensors.index.json", folder);
+    s = lnt_stage_text(c, path, text, &w);
+    if (s == LINNET_OK) s = lnt_file_commit(c, &w);
+    lnt_file_abandon(&w);
+    lnt_free(text);
+    return s;
+}
+
+linnet_status lnt_model_cut(lnt_ctx *c, const linnet_model *m, const char *folder, int64_t most)
+{
+    const lnt_naming naming = {.a = lnt_arch_of(m->config), .k = m->config, .prefix = ""};
+    char path[4096];
+    lnt_weight_files f = {0};
+    linnet_status s = lnt_weight_files_open(c, m->p, &naming, (lnt_weight_source){weights_of, NULL, (void *)(uintptr_t)m}, most, &f);
+    if (s == LINNET_OK && f.files > 1) {
+        s = put_shards(c, &f, folder);
+        snprintf(path, sizeof path, "%s/model.safetensors", folder);
+        if (s == LINNET_OK) unlink(path);
+    }
     lnt_weight_files_close(&f);
     return s;
 }

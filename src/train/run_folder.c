@@ -22,6 +22,10 @@ static void remove_file(const lnt_run_folder *f, const char *name)
     unlink(file_in(f, name, path));
 }
 
+static const char INDEX[] = "model.safetensors.index.json";
+
+static bool has_model(const lnt_run_folder *f) { return has(f, "model.safetensors") || has(f, INDEX); }
+
 static linnet_status take_lock(lnt_run_folder *f)
 {
     char path[4096];
@@ -34,7 +38,7 @@ static linnet_status check_free(const lnt_run_folder *f)
         lnt_fail(f->c, LINNET_EINVAL, "\"%s\" already holds a checkpoint", f->path);
         return lnt_hint(f->c, "Add --resume to go on with it, or name another folder.");
     }
-    if (!has(f, "model.safetensors") || has(f, "train.begun")) return LINNET_OK;
+    if (!has_model(f) || has(f, "train.begun")) return LINNET_OK;
     lnt_fail(f->c, LINNET_EINVAL, "\"%s\" already holds a model, and no training run", f->path);
     return lnt_hint(f->c, "Name another folder.");
 }
@@ -47,7 +51,7 @@ static linnet_status check_resumable(const lnt_run_folder *f)
         return lnt_hint(f->c, "Start it again without --resume.");
     }
     lnt_fail(f->c, LINNET_EINVAL, "there is nothing to resume in \"%s\": train_state.safetensors is not there", f->path);
-    return lnt_hint(f->c, has(f, "model.safetensors") ? "Start a run without --resume, in another folder." : "Start the run without --resume.");
+    return lnt_hint(f->c, has_model(f) ? "Start a run without --resume, in another folder." : "Start the run without --resume.");
 }
 
 linnet_status lnt_run_folder_open(lnt_ctx *c, const char *path, bool resume, lnt_run_folder *f)
@@ -81,6 +85,10 @@ linnet_status lnt_run_folder_begin(lnt_run_folder *f)
 
 bool lnt_run_folder_resumable(const lnt_run_folder *f) { return has(f, "train_state.safetensors"); }
 
-void lnt_run_folder_saved(lnt_run_folder *f) { remove_file(f, "train.begun"); }
+void lnt_run_folder_saved(lnt_run_folder *f)
+{
+    remove_file(f, "train.begun");
+    remove_file(f, INDEX); /* of a run that had come to its end and goes on */
+}
 
 void lnt_run_folder_close(lnt_run_folder *f) { lnt_lock_drop(&f->lock, true); }

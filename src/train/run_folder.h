@@ -1,8 +1,9 @@
 /* What a folder is to a training run, in one place, so that starting and resuming agree:
  *
- *   a run     train_state.safetensors is there; config.json, model.safetensors and tokenizer.json are, because they come first: resume it
+ *   a run     train_state.safetensors is there; config.json, model.safetensors and tokenizer.json are, because they come first (at the end of a run,
+ *             several files and an index may have taken model.safetensors' place): resume it
  *   begun     train.begun is there and no train_state: a run that ended before its first checkpoint: start it again
- *   a model   model.safetensors, and no run of ours: neither
+ *   a model   model.safetensors or an index, and no run of ours: neither
  *   free      anything else: start
  *
  * One run at a time: it holds a lock on train.lock. */
@@ -23,7 +24,7 @@ linnet_status lnt_run_folder_open(lnt_ctx *c, const char *path, bool resume, lnt
 /* For a new run: from here on the folder is a begun one, and ours. */
 linnet_status lnt_run_folder_begin(lnt_run_folder *f);
 bool lnt_run_folder_resumable(const lnt_run_folder *f);
-/* After each checkpoint. */
+/* After each checkpoint, whose model.safetensors is all that holds its weights. */
 void lnt_run_folder_saved(lnt_run_folder *f);
 void lnt_run_folder_close(lnt_run_folder *f);
 

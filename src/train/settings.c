@@ -43,6 +43,7 @@ static const setting settings[] = {
     {.key = "option.dtype", .kind = DTYPE, .optional = true, .offset = offsetof(lnt_run_settings, dtype)},
     OPTION(warmup_from, DOUBLE, .optional = true),
     OPTION(no_separator_loss, INT, .optional = true, .most = 1),
+    OPTION(shard_bytes, INT64, .optional = true, .most = 9e15),
     RUN(steps, INT64, .most = 1e15),
     RUN(step, INT64, .most = 1e15),
     RUN(tokens, INT64, .most = 9e15),

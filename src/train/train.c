@@ -391,7 +391,7 @@ static linnet_status loop(run *r)
         if (on_beat(r->s.at.step, r->s.o.save_every) || last) LNT_TRY(save(r));
         bool stop = r->s.o.progress && r->s.o.progress(r->s.o.user, &r->progress);
         r->progress.note = NULL;
-        if (last) return LINNET_OK;
+        if (last) return r->s.o.shard_bytes > 0 ? lnt_model_cut(r->c, r->m, r->s.o.out, r->s.o.shard_bytes) : LINNET_OK;
         if (stop) {
             if (!r->progress.saved) LNT_TRY(save(r));
             return lnt_fail(r->c, LINNET_EINTERRUPTED, "training was stopped after step %lld; it is saved in \"%s\"", (long long)r->s.at.step,

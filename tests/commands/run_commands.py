@@ -28,6 +28,7 @@ import cases_beside  # noqa: E402,F401
 import cases_readme  # noqa: E402,F401
 import cases_train  # noqa: E402,F401
 import cases_texts  # noqa: E402,F401
+import cases_shards  # noqa: E402,F401
 import cases_xlstm  # noqa: E402,F401
 
 if __name__ == "__main__":
