@@ -30,6 +30,19 @@ __device__ __forceinline__ float fast_root(float x)
     asm("sqrt.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
     return y;
 }
+/* The lesser and the greater of two; a NaN stays one. */
+__device__ __forceinline__ float at_most(float x, float most)
+{
+    float y;
+    asm("min.NaN.f32 %0, %1, %2;" : "=f"(y) : "f"(x), "f"(most));
+    return y;
+}
+__device__ __forceinline__ float at_least(float x, float least)
+{
+    float y;
+    asm("max.NaN.f32 %0, %1, %2;" : "=f"(y) : "f"(x), "f"(least));
+    return y;
+}
 __device__ __forceinline__ float sigmoid_of(float x) { return fast_inverse(1.0f + fast_exp2(x * -(float)LNT_LOG2E)); }
 
 /* ---- to float32's accuracy ------------------------------------------------------------------------------------------------------------------ */

@@ -50,10 +50,10 @@ template <typename T_, bool BACK_> struct complex_rule {
     __device__ __forceinline__ void open(const token &of, int c, bool, number<2> &e, number<2> &x, kept &) const
     {
         float sine, cosine;
-        sincosf(of.angle.x[c], &sine, &cosine);
-        const float size = expf(of.log_a.x[c]);
+        sincosf(of.angle.at(c), &sine, &cosine);
+        const float size = expf(of.log_a.at(c));
         e = { { size * cosine, BACK ? -size * sine : size * sine } };
-        x = { { to_float(of.x[0].x[c]), to_float(of.x[1].x[c]) } };
+        x = { { of.x[0].at(c), of.x[1].at(c) } };
     }
     __device__ __forceinline__ number<2> decay(number<2> e, int) const { return e; }
     __device__ __forceinline__ number<2> quick(number<2> e, int) const { return e; }
@@ -114,7 +114,7 @@ template <typename T_, bool BACK_> struct lru_rule {
     }
     __device__ __forceinline__ void open(const token &of, int c, bool, number<2> &, number<2> &x, kept &) const
     {
-        x = { { to_float(of.x[0].x[c]), to_float(of.x[1].x[c]) } };
+        x = { { of.x[0].at(c), of.x[1].at(c) } };
     }
     __device__ __forceinline__ const fine_decay &decay(number<2>, int c) const { return a[c]; }
     __device__ __forceinline__ number<2> quick(number<2>, int c) const { return a[c].high; }

@@ -35,23 +35,26 @@ template <typename T_, bool BACK_> struct rglru_rule {
             sum[0][c] = 0.f;
         }
     }
-    /* Both sigmoids by one division: e^-x is held below e^43, whose square is a float. 1 - a^2 by its series where a is near 1. */
+    /* Both sigmoids by one division: e^-x is held below e^43, whose square is a float. With y = n log 2 + f, a = e^y is 2^n (1 + q), q = e^f - 1 by
+     * its series (to f^7: 1.5e-8 of q); a - 1 = 2^n q + (2^n - 1) loses nothing where a is near 1, nor does 1 - a^2 = (1 - a) (1 + a). */
     __device__ __forceinline__ void open(const token &of, int c, bool whole, number<1> &e, number<1> &x, kept &k) const
     {
-        const float er = fast_exp(fminf(43.f, -to_float(of.r.x[c]))) + 1.f, ei = fast_exp(fminf(43.f, -to_float(of.i.x[c]))) + 1.f;
+        const float er = fast_exp(at_most(-of.r.at(c), 43.f)) + 1.f, ei = fast_exp(at_most(-of.i.at(c), 43.f)) + 1.f;
         const float both = fast_inverse(er * ei);
         k.recur = ei * both, k.input = er * both;
-        const float y = rate[c] * k.recur, w = 2.f * y, a = expf(y);
-        float s = 1.f / 5040; /* to w^6: 1.5e-9 of the sum where w is -1/4 */
-        s = fmaf(s, w, 1.f / 720);
-        s = fmaf(s, w, 1.f / 120);
-        s = fmaf(s, w, 1.f / 24);
-        s = fmaf(s, w, 1.f / 6);
-        s = fmaf(s, w, 0.5f);
-        s = fmaf(s, w, 1.f);
+        const float y = at_least(rate[c] * k.recur, -80.f), shifted = fmaf(y, (float)LNT_LOG2E, 12582912.f), n = shifted - 12582912.f;
+        const float f = fmaf(n, 2.12194440e-4f, fmaf(n, -0.693359375f, y));
+        float q = 1.f / 5040;
+        q = fmaf(q, f, 1.f / 720);
+        q = fmaf(q, f, 1.f / 120);
+        q = fmaf(q, f, 1.f / 24);
+        q = fmaf(q, f, 1.f / 6);
+        q = fmaf(q, f, 0.5f);
+        q = fmaf(q, f, 1.f) * f;
+        const float power = __uint_as_float((__float_as_uint(shifted) << 23) + 0x3f800000u), a = fmaf(power, q, power);
         e.x[0] = whole ? 0.f : a;
-        k.m = whole ? 1.f : fast_root(w > -0.25f ? -s * w : fmaf(-a, a, 1.f));
-        x.x[0] = BACK ? to_float(of.dout.x[c]) : k.m * k.input * to_float(of.x.x[c]);
+        k.m = whole ? 1.f : fast_root(-fmaf(power, q, power - 1.f) * (1.f + a));
+        x.x[0] = BACK ? of.dout.at(c) : k.m * k.input * of.x.at(c);
     }
     __device__ __forceinline__ number<1> decay(number<1> e, int) const { return e; }
     __device__ __forceinline__ number<1> quick(number<1> e, int) const { return e; }
@@ -64,7 +67,7 @@ template <typename T_, bool BACK_> struct rglru_rule {
         float dx[V], dr[V], di[V];
 #pragma unroll
         for (int c = 0; c < V; c++) {
-            const float x = to_float(of.x.x[c]), write = lam[c].x[0] * k[c].input, squared = 1.f - k[c].m * k[c].m;
+            const float x = of.x.at(c), write = lam[c].x[0] * k[c].input, squared = 1.f - k[c].m * k[c].m;
             dx[c] = k[c].m * write, di[c] = dx[c] * x * (1.f - k[c].input);
             float dlog = fmaf(z[c].x[0], before[c].x[0], -squared * fminf(fast_inverse(k[c].m), 2000.f) * write * x);
             dlog = whole ? 0.f : dlog * k[c].recur;

@@ -95,7 +95,18 @@ struct place {
     }
 };
 
-template <typename S> using pair = lnt_pack<S, V>;
+/* Two channels' elements as they lie, halves in one register; `at` makes a float of one. */
+template <typename S> struct pair;
+template <> struct alignas(8) pair<float> {
+    float x[V];
+    __device__ __forceinline__ float at(int c) const { return x[c]; }
+    __device__ __forceinline__ void put(int c, const float *from) { x[c] = *from; }
+};
+template <> struct alignas(4) pair<bf16> {
+    uint32_t bits;
+    __device__ __forceinline__ float at(int c) const { return __uint_as_float(c ? bits & 0xffff0000u : bits << 16); }
+    __device__ __forceinline__ void put(int c, const bf16 *from) { bits |= (uint32_t) * (const unsigned short *)from << 16 * c; }
+};
 
 /* Where a slot's tokens lie: token `off` of it, counted the way of time, is row t + off. */
 struct rows_at {
@@ -106,15 +117,14 @@ struct rows_at {
 template <bool WHOLE, int ROWS, typename S>
 __device__ __forceinline__ pair<S> take(const S *x, const walk_args &p, const place &at, const rows_at &r, int off, int k, bool real)
 {
-    pair<S> v;
-    v.x[0] = v.x[1] = from_float<S>(0.f);
+    pair<S> v = {};
     const S *from = x + ROWS * r.begin + at.first + (ROWS * off + k) * p.D;
     real = real && x;
     if (WHOLE || p.in_pairs) {
         if (real && (WHOLE || at.there[0])) v = *(const pair<S> *)from;
     } else {
-        if (real && at.there[0]) v.x[0] = from[0];
-        if (real && at.there[1]) v.x[1] = from[1];
+        if (real && at.there[0]) v.put(0, from);
+        if (real && at.there[1]) v.put(1, from + 1);
     }
     return v;
 }
@@ -292,7 +302,7 @@ __device__ __forceinline__ void over(R &rule, const slot<R> &s, const typename R
             for (int k = 0; k < R::P; k++)
 #pragma unroll
                 for (int c = 0; c < V; c++) {
-                    before[c].x[k] = to_float(token[i].before[k].x[c]);
+                    before[c].x[k] = token[i].before[k].at(c);
                     if (first) before[c].x[k] = p.first && at.there[c] ? p.first[(at.n * R::P + k) * p.D + at.first + c] : 0.f;
                 }
             rule.template emit<WHOLE>(p, at, r, -i, token[i], s.kept[i], first && p.starts_whole, before, lam, z);
