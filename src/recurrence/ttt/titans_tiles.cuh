@@ -14,7 +14,7 @@ struct alignas(16) titans_tile_steps {
 template <int D> struct alignas(16) titans_ahead_room {
     bf16 rows[2][3 * ttt_place<D>::ROWS], out[2][ttt_place<D>::ROWS]; /* k q v, of this mini-batch and the next */
     titans_tile_steps steps[2];
-    float sums[6 * TILE_TOKENS * TILE_SUMS];
+    float sums[tile_sums(2) + tile_sums(4)];
 };
 template <int D> struct alignas(16) titans_back_room {
     bf16 rows[2][4 * ttt_place<D>::ROWS]; /* k q v dout */
@@ -22,7 +22,7 @@ template <int D> struct alignas(16) titans_back_room {
     bf16 dz[ttt_place<D>::ROWS], u[ttt_place<D>::ROWS];
     float de[TILE_TOKENS * (D + 4)];
     titans_tile_steps steps[2];
-    float sums[11 * TILE_TOKENS * TILE_SUMS];
+    float sums[tile_sums(3) + tile_sums(6) + tile_sums(2)];
     float dM_part[TILE_TOKENS * TILE_ETA], to_keep[TILE_TOKENS * TILE_ETA], to_eta[TILE_TOKENS * TILE_ETA];
     float KMu[TILE_TOKENS], KSu[TILE_TOKENS], dkept[TILE_TOKENS], dlent[TILE_TOKENS];
 };
@@ -63,6 +63,7 @@ __device__ __forceinline__ void tile_coefficients(titans_tile_steps &y, const fl
 /* Mini-batches from token t on. RECORD: what going back wants, at `record`, in place of outputs. */
 template <int D, bool RECORD, typename HEAD> __device__ __noinline__ void titans_tiles_ahead(HEAD &x, int64_t t, int64_t count, float *record)
 {
+    const ttt_tile_call g(x);
     titans_ahead_room<D> &room = *(titans_ahead_room<D> *)x.w.room;
     const ttt_place<D> y;
     constexpr int ROWS = ttt_place<D>::ROWS, LAST = TILE_TOKENS - 1;
@@ -72,9 +73,9 @@ template <int D, bool RECORD, typename HEAD> __device__ __noinline__ void titans
     take_state<D>(y, S, x.w.S);
 #pragma unroll
     for (int i = 0; i < 2; i++) norm.w[i] = x.norm.w[y.first + 8 * i], norm.b[i] = x.norm.b[y.first + 8 * i];
-    fetch_rows<D, 3>(room.rows[0], { x.a.k, x.a.q, x.a.v }, t, x.a.H, x.h);
+    fetch_rows<D, 3>(room.rows[0], { g.a.k, g.a.q, g.a.v }, t, g.a.H, g.h);
     cp_async_commit();
-    fetch_gates(x, t, gates);
+    fetch_gates(g, t, gates);
     tile_coefficients(room.steps[0], gates);
     cp_async_wait<0>();
     __syncthreads();
@@ -109,11 +110,11 @@ template <int D, bool RECORD, typename HEAD> __device__ __noinline__ void titans
             A[n][q] = j > row ? 0.0f : -A[n][q] * steps.M[row * TILE_ETA + j];
         }
         tile_loss<D>(y, norm, z, bt, room.sums, inverse, u);
-        if (!RECORD && i) put_rows<D>(x.a.o, room.out[~i & 1], t - TILE_TOKENS, x.a.H, x.h);
+        if (!RECORD && i) put_rows<D>(g.a.o, room.out[~i & 1], t - TILE_TOKENS, g.a.H, g.h);
         if (i + 1 < count) { /* nobody reads the other rows any more */
-            fetch_rows<D, 3>(room.rows[~i & 1], { x.a.k, x.a.q, x.a.v }, t + TILE_TOKENS, x.a.H, x.h);
+            fetch_rows<D, 3>(room.rows[~i & 1], { g.a.k, g.a.q, g.a.v }, t + TILE_TOKENS, g.a.H, g.h);
             cp_async_commit();
-            fetch_gates(x, t + TILE_TOKENS, gates);
+            fetch_gates(g, t + TILE_TOKENS, gates);
         }
         if (RECORD) {
             record_slice<D>(y, record + titans_record<D>::U, u);
@@ -146,7 +147,7 @@ template <int D, bool RECORD, typename HEAD> __device__ __noinline__ void titans
         cp_async_wait<0>();
         __syncthreads();
     }
-    if (!RECORD) put_rows<D>(x.a.o, room.out[~count & 1], t - TILE_TOKENS, x.a.H, x.h);
+    if (!RECORD) put_rows<D>(g.a.o, room.out[~count & 1], t - TILE_TOKENS, g.a.H, g.h);
     give_state<D>(y, x.w.M, M);
     give_state<D>(y, x.w.S, S);
     __syncthreads();
@@ -281,9 +282,10 @@ __device__ __forceinline__ void titans_tiles_rows_back(const HEAD &x, const ttt_
  * Long: what a mini-batch makes lives in registers from one step of it to the next. */
 template <int D, typename HEAD> __device__ __noinline__ void titans_tiles_back(HEAD &x, int64_t t, int64_t count, const float *record)
 {
+    const ttt_tile_call g(x);
     titans_back_room<D> &room = *(titans_back_room<D> *)x.w.room;
     const ttt_place<D> y;
-    constexpr int ROWS = ttt_place<D>::ROWS, ROUND = TILE_TOKENS * TILE_SUMS, LAST = TILE_TOKENS - 1;
+    constexpr int ROWS = ttt_place<D>::ROWS, LAST = TILE_TOKENS - 1;
     float dM[D / 8][4], dS[D / 8][4], dnw[2] = {}, dnb[2] = {}, gates[3] = {};
     ttt_tile_norm norm;
     take_state<D>(y, dM, x.w.dM);
@@ -291,9 +293,9 @@ template <int D, typename HEAD> __device__ __noinline__ void titans_tiles_back(H
 #pragma unroll
     for (int i = 0; i < 2; i++) norm.w[i] = x.norm.w[y.first + 8 * i], norm.b[i] = x.norm.b[y.first + 8 * i];
     __syncthreads();
-    fetch_rows<D, 4>(room.rows[0], { x.a.k, x.a.q, x.a.v, x.a.dout }, t, x.a.H, x.h);
+    fetch_rows<D, 4>(room.rows[0], { g.a.k, g.a.q, g.a.v, g.a.dout }, t, g.a.H, g.h);
     cp_async_commit();
-    fetch_gates(x, t, gates);
+    fetch_gates(g, t, gates);
     tile_coefficients(room.steps[0], gates);
     cp_async_wait<0>();
     __syncthreads();
@@ -321,9 +323,9 @@ template <int D, typename HEAD> __device__ __noinline__ void titans_tiles_back(H
 #pragma unroll
         for (int e = 0; e < 4; e++) along[e] = sums[2][e] / D;
         if (i + 1 < count) { /* the barrier is behind whoever read the other rows */
-            fetch_rows<D, 4>(room.rows[~i & 1], { x.a.k, x.a.q, x.a.v, x.a.dout }, t - TILE_TOKENS, x.a.H, x.h);
+            fetch_rows<D, 4>(room.rows[~i & 1], { g.a.k, g.a.q, g.a.v, g.a.dout }, t - TILE_TOKENS, g.a.H, g.h);
             cp_async_commit();
-            fetch_gates(x, t - TILE_TOKENS, gates);
+            fetch_gates(g, t - TILE_TOKENS, gates);
             const char *next = (const char *)(record - titans_record<D>::FLOATS);
             for (int j = y.id; j < (int)(titans_record<D>::FLOATS * sizeof(float) / 128); j += TTT_THREADS) ahead_l2(next + j * 128);
         }
@@ -372,7 +374,7 @@ template <int D, typename HEAD> __device__ __noinline__ void titans_tiles_back(H
         more[2][0] = M_dM, more[2][1] = S_dM, more[2][2] = S_dS;
         mma_square(du, halves_of(dout[0], dout[1]), KQ);
         float de[2][4], dw[2][4];
-        tile_loss_back<D, 3>(y, norm, hat, bt, u, inverse, along, du, more, room.sums + 3 * ROUND, de, dw);
+        tile_loss_back<D, 3>(y, norm, hat, bt, u, inverse, along, du, more, room.sums + tile_sums(3), de, dw);
         put_slice<D>(y, room.dz, du);
         TTT_SLICE(n, q)
         {
@@ -400,7 +402,7 @@ template <int D, typename HEAD> __device__ __noinline__ void titans_tiles_back(H
         if (i + 1 < count) tile_coefficients(room.steps[~i & 1], gates);
         cp_async_wait<0>();
         __syncthreads();
-        titans_tiles_rows_back<D>(x, y, room, i & 1, t, QK, dleft);
+        titans_tiles_rows_back<D>(g, y, room, i & 1, t, QK, dleft);
     }
     __syncthreads();
     give_state<D>(y, x.w.dM, dM);

@@ -116,7 +116,9 @@ template <typename T, int LAYERS, int TILES> static void put(const lnt_ttt_args 
     ttt_launch x = { *a, y.s, (float *)a->workspace, (float *)a->workspace + y.ctas * y.floats, ttt_shared_floats(level), y.floats, all_sums(a, y.s),
                      y.parts, one_by_one };
     if (!y.ctas) return;
-    auto *kernel = back ? ttt_backward<T, LAYERS, TILES> : ttt_forward<T, LAYERS, TILES>;
+    auto *kernel = ttt_forward<T, LAYERS, TILES>;
+    if constexpr (TILES == 0 || LAYERS == 1)
+        if (back) kernel = ttt_backward<T, LAYERS, TILES>;
     /* beside the arena there are a few static arrays: together they may be more than a block gets unasked */
     lnt_cuda_note((lnt_cuda *)d, cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, (int)shared));
     kernel<<<(unsigned)y.ctas, TTT_THREADS, shared, d->stream>>>(x);
@@ -147,8 +149,11 @@ static void put_call(const void *args, const lnt_device *d, bool back, bool one_
 static void put_tiles(const void *args, const lnt_device *d, bool back)
 {
     const lnt_ttt_args *a = (const lnt_ttt_args *)args;
-    if (ttt_level(d) == 0)
+    const int level = ttt_level(d);
+    if (level == 0 || (level == 1 && (lnt_ttt_layers(a) == 2 || (back && a->D == 128))))
         put_call(args, d, back, false);
+    else if (lnt_ttt_layers(a) == 2)
+        put<bf16, 2, 64>(a, (const lnt_cuda *)d, back, false);
     else if (a->D == 64)
         put<bf16, 1, 64>(a, (const lnt_cuda *)d, back, false);
     else
@@ -159,7 +164,8 @@ static void backward_tiles(const void *args, const lnt_device *d) { put_tiles(ar
 static const char *tiles_decline(const void *args, bool back)
 {
     const lnt_ttt_args *a = (const lnt_ttt_args *)args;
-    if (lnt_ttt_layers(a) != 1) return "it takes a model of one layer";
+    if (lnt_ttt_layers(a) == 2 && (a->D != 64 || a->F != 256)) return "of two layers it takes 64 columns, and 256 between the layers";
+    if (lnt_ttt_layers(a) == 2 && back) return "of two layers it has no backward pass";
     return ttt_tiles_decline(a);
 }
 static void forward(const void *args, const lnt_device *d) { put_call(args, d, false, false); }

@@ -4,6 +4,7 @@
 #define LNT_TTT_HEAD_CUH
 
 #include "recurrence/ttt/ttt_linear_tiles.cuh"
+#include "recurrence/ttt/ttt_mlp_tiles.cuh"
 
 #include <initializer_list>
 
@@ -31,8 +32,11 @@ static ttt_sizes sizes_of(const lnt_ttt_args *a, bool back, int64_t ctas, bool t
         s.numbers += (int64_t)(s.in[l] + 1) * s.out[l];
     }
     const int64_t batches = lnt_ttt_batches(a, a->mini_batch - 1, a->longest);
-    s.record = tiles ? a->D == 64 ? ttt_record<64>::FLOATS : ttt_record<128>::FLOATS : s.numbers;
-    s.room = (int64_t)(tiles ? a->D == 64 ? sizeof(ttt_ahead_room<64>) : sizeof(ttt_ahead_room<128>) : 0) / 4;
+    s.record = tiles && lnt_ttt_layers(a) == 1 ? a->D == 64 ? ttt_record<64>::FLOATS : ttt_record<128>::FLOATS : s.numbers;
+    if (tiles && lnt_ttt_layers(a) == 2)
+        s.room = sizeof(ttt_mlp_room) / 4;
+    else if (tiles)
+        s.room = (int64_t)(a->D == 64 ? sizeof(ttt_ahead_room<64>) : sizeof(ttt_ahead_room<128>)) / 4;
     s.group = back ? ttt_group(batches, s.record, ctas) : 0;
     s.groups = back ? batches / s.group + 1 : 0;
     return s;
@@ -75,28 +79,9 @@ template <int LAYERS> __host__ __device__ static void carve(const ttt_sizes &s, 
     w->inside = m->take(s.group * s.record), w->ends = m->take(2 * s.numbers), w->starts = m->take(s.groups * s.numbers);
 }
 
-/* ---- gelu by tanh -------------------------------------------------------------------------------------------------------------------------- */
-
-static constexpr float GELU_ROOT = 0.797884561f, GELU_CUBE = 0.044715f;
-__device__ __forceinline__ float gelu(float x) { return 0.5f * x * (1.0f + tanhf(GELU_ROOT * x * (1.0f + GELU_CUBE * x * x))); }
-__device__ __forceinline__ float gelu_slope(float x)
-{
-    if (fabsf(x) > 20.0f) return x > 0 ? 1.0f : 0.0f; /* 0 times infinity beyond */
-    const float t = tanhf(GELU_ROOT * x * (1.0f + GELU_CUBE * x * x));
-    return 0.5f * (1.0f + t) + 0.5f * x * (1.0f - t * t) * GELU_ROOT * (1.0f + 3 * GELU_CUBE * x * x);
-}
-/* gelu''(x): with y = c (x + a x^3) and t = tanh(y), s = 1 - t^2:  s y' + x/2 (s y'' - 2 t s y'^2). Beyond |x| = 20 s is 0. */
-__device__ __forceinline__ float gelu_bend(float x)
-{
-    const float near = fabsf(x) > 20.0f ? copysignf(20.0f, x) : x, square = near * near;
-    const float t = tanhf(GELU_ROOT * near * (1.0f + GELU_CUBE * square)), s = 1.0f - t * t;
-    const float slope = GELU_ROOT * (1.0f + 3 * GELU_CUBE * square), bend = GELU_ROOT * 6 * GELU_CUBE * near;
-    return s * slope + 0.5f * near * (s * bend - 2.0f * t * s * slope * slope);
-}
-
 /* ---- a head of a sequence -------------------------------------------------------------------------------------------------------------------- */
 
-/* TILES: columns of a head whose whole mini-batches go by ttt_linear_tiles.cuh, 0: none. */
+/* TILES: columns of a head whose whole mini-batches go by ttt_linear_tiles.cuh or ttt_mlp_tiles.cuh (ahead alone), 0: none. */
 template <typename T, int LAYERS, int TILES = 0> struct ttt_head {
     static constexpr bool HALF = sizeof(T) == 2;
     static constexpr int TOP = LAYERS - 1;
@@ -328,7 +313,10 @@ template <typename T, int LAYERS, int TILES = 0> struct ttt_head {
             if constexpr (TILES > 0) {
                 const int64_t some = whole(open, c, batches);
                 if (some > 0) {
-                    ttt_tiles_ahead<TILES, false>(*this, first + y.first, some, (float *)NULL);
+                    if constexpr (TOP > 0)
+                        ttt_mlp_tiles_ahead(*this, first + y.first, some);
+                    else
+                        ttt_tiles_ahead<TILES, false>(*this, first + y.first, some, (float *)NULL);
                     c += some - 1;
                     continue;
                 }

@@ -8,13 +8,14 @@
 
 template <int D> struct alignas(16) ttt_ahead_room {
     bf16 rows[2][3 * ttt_place<D>::ROWS], out[ttt_place<D>::ROWS]; /* k q v, of this mini-batch and the next */
-    float eta[2][TILE_TOKENS * TILE_ETA], rate[2][TILE_TOKENS], sums[8 * TILE_TOKENS * TILE_SUMS];
+    float eta[2][TILE_TOKENS * TILE_ETA], rate[2][TILE_TOKENS], sums[tile_sums(2) + tile_sums(4) + 2 * tile_sums(1)];
 };
 template <int D> struct alignas(16) ttt_back_room {
     bf16 rows[2][4 * ttt_place<D>::ROWS]; /* k q v dout */
     bf16 W[D * ttt_place<D>::LD], dW[D * ttt_place<D>::LD], dzq[ttt_place<D>::ROWS], dz[ttt_place<D>::ROWS], u[ttt_place<D>::ROWS];
+    bf16 dW_low[D * ttt_place<D>::LD], u_low[ttt_place<D>::ROWS], dzq_low[ttt_place<D>::ROWS];
     float de[TILE_TOKENS * (D + 4)];
-    float eta[2][TILE_TOKENS * TILE_ETA], rate[2][TILE_TOKENS], sums[10 * TILE_TOKENS * TILE_SUMS];
+    float eta[2][TILE_TOKENS * TILE_ETA], rate[2][TILE_TOKENS], sums[tile_sums(3) + tile_sums(5) + tile_sums(2)];
 };
 
 /* What going back wants of a mini-batch: the upper halves of its weights as operands, u, hat and hat of the queries as slices, inverses of sigma. */
@@ -44,18 +45,19 @@ template <typename HEAD> __device__ __forceinline__ float fetch_steps(const HEAD
  * from one step of it to the next. */
 template <int D, bool RECORD, typename HEAD> __device__ __noinline__ void ttt_tiles_ahead(HEAD &x, int64_t t, int64_t count, float *record)
 {
+    const ttt_tile_call g(x);
     ttt_ahead_room<D> &room = *(ttt_ahead_room<D> *)x.w.room;
     const ttt_place<D> y;
     constexpr int ROWS = ttt_place<D>::ROWS;
     float W[D / 8][4], b[2];
     ttt_tile_norm norm;
-    ttt_tile_steps steps = { NULL, NULL, { x.w.position[y.r], x.w.position[y.r + 8] }, x.w.position[TILE_TOKENS - 1], x.a.eta != NULL };
+    ttt_tile_steps steps = { NULL, NULL, { x.w.position[y.r], x.w.position[y.r + 8] }, x.w.position[TILE_TOKENS - 1], g.a.eta != NULL };
     take_state<D>(y, W, x.w.W[0]);
 #pragma unroll
     for (int i = 0; i < 2; i++) b[i] = x.w.b[0][y.first + 8 * i], norm.w[i] = x.norm.w[y.first + 8 * i], norm.b[i] = x.norm.b[y.first + 8 * i];
     __syncthreads();
-    fetch_rows<D, 3>(room.rows[0], { x.a.k, x.a.q, x.a.v }, t, x.a.H, x.h);
-    float rate = fetch_steps(x, room.eta[0], t);
+    fetch_rows<D, 3>(room.rows[0], { g.a.k, g.a.q, g.a.v }, t, g.a.H, g.h);
+    float rate = fetch_steps(g, room.eta[0], t);
     if (y.id < TILE_TOKENS) room.rate[0][y.id] = rate;
     cp_async_commit();
     cp_async_wait<0>();
@@ -88,14 +90,14 @@ template <int D, bool RECORD, typename HEAD> __device__ __noinline__ void ttt_ti
             z[n][q] += zl[n][q] + b[q / 2];
             zq[n][q] += zql[n][q] + b[q / 2];
             bt[n][q] = norm.b[q / 2] - (to_float(V[at]) - to_float(K[at]));
-            S[n][q] = -(S[n][q] + (float)x.a.bias) * steps.of(q / 2, row, j) * steps.rate[j]; /* row i, column j of -A */
+            S[n][q] = -(S[n][q] + g.a.bias) * steps.of(q / 2, row, j) * steps.rate[j]; /* row i, column j of -A */
         }
         tile_loss<D>(y, norm, z, bt, room.sums, inverse, u);
         /* what the last ones left there: the loss's barriers are behind it, those of the next sums in front of what comes */
-        if (!RECORD && i) put_rows<D>(x.a.o, room.out, t - TILE_TOKENS, x.a.H, x.h);
+        if (!RECORD && i) put_rows<D>(g.a.o, room.out, t - TILE_TOKENS, g.a.H, g.h);
         if (i + 1 < count) { /* nobody reads the other rows any more */
-            fetch_rows<D, 3>(room.rows[~i & 1], { x.a.k, x.a.q, x.a.v }, t + TILE_TOKENS, x.a.H, x.h);
-            rate = fetch_steps(x, room.eta[~i & 1], t + TILE_TOKENS);
+            fetch_rows<D, 3>(room.rows[~i & 1], { g.a.k, g.a.q, g.a.v }, t + TILE_TOKENS, g.a.H, g.h);
+            rate = fetch_steps(g, room.eta[~i & 1], t + TILE_TOKENS);
             cp_async_commit();
         }
         mma_square(zq, halves_of(u[0], u[1]), S);
@@ -107,8 +109,8 @@ template <int D, bool RECORD, typename HEAD> __device__ __noinline__ void ttt_ti
             step[n][q] = -u[n][q] * steps.of_last(j) * steps.rate[j];
             down[q / 2] += step[n][q];
         }
-        if (x.a.bias) b[0] += sum_tokens(down[0]), b[1] += sum_tokens(down[1]);
-        sum_columns<D, 1>(y, one, room.sums + 6 * TILE_TOKENS * TILE_SUMS);
+        if (g.a.bias) b[0] += sum_tokens(down[0]), b[1] += sum_tokens(down[1]);
+        sum_columns<D, 1>(y, one, room.sums + tile_sums(2) + tile_sums(4));
         add_outer<D>(y, W, K, halves_of(step[0], step[1]));
         TTT_SLICE(n, q)
         {
@@ -117,9 +119,9 @@ template <int D, bool RECORD, typename HEAD> __device__ __noinline__ void ttt_ti
         }
         cp_async_wait<0>();
         if (i + 1 < count && y.id < TILE_TOKENS) room.rate[~i & 1][y.id] = rate;
-        sum_columns<D, 1>(y, two, room.sums + 7 * TILE_TOKENS * TILE_SUMS); /* its barrier: the next rows are there for everybody */
+        sum_columns<D, 1>(y, two, room.sums + tile_sums(2) + tile_sums(4) + tile_sums(1)); /* its barrier: the next rows are there for everybody */
 #pragma unroll
-        for (int e = 0; e < 4; e++) two[0][e] = 1.0f / sqrtf(two[0][e] / D + 1e-6f);
+        for (int e = 0; e < 4; e++) two[0][e] = rsqrtf(two[0][e] / D + 1e-6f);
         TTT_SLICE(n, q) zq[n][q] *= two[0][2 * n + q % 2];
         if (RECORD) {
             record_slice<D>(y, record + ttt_record<D>::U, u);
@@ -137,7 +139,7 @@ template <int D, bool RECORD, typename HEAD> __device__ __noinline__ void ttt_ti
         }
     }
     __syncthreads();
-    if (!RECORD) put_rows<D>(x.a.o, room.out, t - TILE_TOKENS, x.a.H, x.h);
+    if (!RECORD) put_rows<D>(g.a.o, room.out, t - TILE_TOKENS, g.a.H, g.h);
     __syncthreads();
     give_state<D>(y, x.w.W[0], W);
     if (y.mine && y.c == 0) x.w.b[0][y.first] = b[0], x.w.b[0][y.first + 8] = b[1];
@@ -156,20 +158,29 @@ __device__ __forceinline__ void ttt_tiles_rows_back(const HEAD &x, const ttt_pla
     const float *const rates = steps.rate;
     const uint32_t dzq = shared_address(room.dzq) + y.turned(), dz = shared_address(room.dz) + y.turned(), u = shared_address(room.u) + y.turned();
     const uint32_t W = shared_address(room.W + 16 * y.warp) + y.turned(), dW = shared_address(room.dW + 16 * y.warp) + y.turned();
+    const uint32_t u_low = shared_address(room.u_low) + y.turned(), dzq_low = shared_address(room.dzq_low) + y.turned();
+    const uint32_t dW_low = shared_address(room.dW_low + 16 * y.warp) + y.turned();
     float dq[2][4] = {}, dk[2][4] = {}, from_dW[2][4] = {}, dA[2][4] = {}, dAt[2][4] = {};
 #pragma unroll 4
     for (int p = 0; p < D / 16; p++) {
-        uint32_t a[4], b[4], g[4], w[4], d[4];
+        uint32_t a[4], b[4], g[4], w[4], d[4], gl[4], dl[4], al[4];
         ldmatrix_x4(a, dzq + p * 32);
         ldmatrix_x4(b, dz + p * 32);
         ldmatrix_x4(g, u + p * 32);
         ldmatrix_x4_trans(w, W + p * 16 * LD * 2);
         ldmatrix_x4_trans(d, dW + p * 16 * LD * 2);
+        ldmatrix_x4(gl, u_low + p * 32);
+        ldmatrix_x4(al, dzq_low + p * 32);
+        ldmatrix_x4_trans(dl, dW_low + p * 16 * LD * 2);
 #pragma unroll
         for (int n = 0; n < 2; n++) {
             mma_bf16(dq[n], a, w[2 * n], w[2 * n + 1]);
             mma_bf16(dk[n], b, w[2 * n], w[2 * n + 1]);
+            mma_bf16(from_dW[n], gl, d[2 * n], d[2 * n + 1]);
+            mma_bf16(from_dW[n], g, dl[2 * n], dl[2 * n + 1]);
             mma_bf16(from_dW[n], g, d[2 * n], d[2 * n + 1]);
+            mma_bf16(dA[n], al, g[n], g[n + 2]); /* of step sizes too, whose sums cancel */
+            mma_bf16(dA[n], a, gl[n], gl[n + 2]);
             mma_bf16(dA[n], a, g[n], g[n + 2]);
             mma_bf16(dAt[n], g, a[n], a[n + 2]);
         }
@@ -222,12 +233,13 @@ __device__ __forceinline__ void ttt_tiles_rows_back(const HEAD &x, const ttt_pla
  * the one ahead. */
 template <int D, typename HEAD> __device__ __noinline__ void ttt_tiles_back(HEAD &x, int64_t t, int64_t count, const float *record)
 {
+    const ttt_tile_call g(x);
     ttt_back_room<D> &room = *(ttt_back_room<D> *)x.w.room;
     const ttt_place<D> y;
-    constexpr int ROWS = ttt_place<D>::ROWS, ROUND = TILE_TOKENS * TILE_SUMS;
+    constexpr int ROWS = ttt_place<D>::ROWS;
     float dW[D / 8][4], db[2], dnw[2] = {}, dnb[2] = {}, dposition[2] = {};
     ttt_tile_norm norm;
-    ttt_tile_steps steps = { NULL, NULL, { x.w.position[y.r], x.w.position[y.r + 8] }, x.w.position[TILE_TOKENS - 1], x.a.eta != NULL };
+    ttt_tile_steps steps = { NULL, NULL, { x.w.position[y.r], x.w.position[y.r + 8] }, x.w.position[TILE_TOKENS - 1], g.a.eta != NULL };
     float position[4]; /* of the tokens of a slice */
 #pragma unroll
     for (int e = 0; e < 4; e++) position[e] = x.w.position[y.token(e)];
@@ -235,8 +247,8 @@ template <int D, typename HEAD> __device__ __noinline__ void ttt_tiles_back(HEAD
 #pragma unroll
     for (int i = 0; i < 2; i++) db[i] = x.w.db[0][y.first + 8 * i], norm.w[i] = x.norm.w[y.first + 8 * i], norm.b[i] = x.norm.b[y.first + 8 * i];
     __syncthreads();
-    fetch_rows<D, 4>(room.rows[0], { x.a.k, x.a.q, x.a.v, x.a.dout }, t, x.a.H, x.h);
-    float rate = fetch_steps(x, room.eta[0], t);
+    fetch_rows<D, 4>(room.rows[0], { g.a.k, g.a.q, g.a.v, g.a.dout }, t, g.a.H, g.h);
+    float rate = fetch_steps(g, room.eta[0], t);
     if (y.id < TILE_TOKENS) room.rate[0][y.id] = rate;
     cp_async_commit();
     cp_async_wait<0>();
@@ -275,14 +287,14 @@ template <int D, typename HEAD> __device__ __noinline__ void ttt_tiles_back(HEAD
             bt[n][q] = norm.b[q / 2] - (to_float(V[at]) - to_float(K[at]));
         }
         if (i + 1 < count) { /* the barrier is behind whoever read the other rows */
-            fetch_rows<D, 4>(room.rows[~i & 1], { x.a.k, x.a.q, x.a.v, x.a.dout }, t - TILE_TOKENS, x.a.H, x.h);
-            rate = fetch_steps(x, room.eta[~i & 1], t - TILE_TOKENS);
+            fetch_rows<D, 4>(room.rows[~i & 1], { g.a.k, g.a.q, g.a.v, g.a.dout }, t - TILE_TOKENS, g.a.H, g.h);
+            rate = fetch_steps(g, room.eta[~i & 1], t - TILE_TOKENS);
             cp_async_commit();
             const char *next = (const char *)(record - ttt_record<D>::FLOATS);
             for (int j = y.id; j < (int)(ttt_record<D>::FLOATS * sizeof(float) / 128); j += TTT_THREADS) ahead_l2(next + j * 128);
         }
-        put_slice<D>(y, room.dzq, dzq);
-        put_slice<D>(y, room.u, u);
+        put_slices<D>(y, room.dzq, room.dzq_low, dzq);
+        put_slices<D>(y, room.u, room.u_low, u);
         /* R = K dW + db; S of rows j, columns i, less, with the step sizes */
         float R[2][4], Rl[2][4] = {}, S[2][4] = {}, St[2][4] = {}, du[2][4];
         TTT_SLICE(n, q) R[n][q] = db[q / 2];
@@ -296,6 +308,7 @@ template <int D, typename HEAD> __device__ __noinline__ void ttt_tiles_back(HEAD
             as_rows(qa, q);
             const ttt_halves d = halves_of(dW[2 * p], dW[2 * p + 1]);
             put_plane<D>(y, room.dW, p, d.high);
+            put_plane<D>(y, room.dW_low, p, d.low);
             put_plane<D>(y, room.W, p, { w.x, w.y, w.z, w.w });
 #pragma unroll
             for (int n = 0; n < 2; n++) {
@@ -305,7 +318,7 @@ template <int D, typename HEAD> __device__ __noinline__ void ttt_tiles_back(HEAD
                 mma_bf16(St[n], ka, q[2 * n], q[2 * n + 1]);
             }
         }
-        const float bias = (float)x.a.bias;
+        const float bias = g.a.bias;
         float F[2][4], Ft[2][4], lasts[4]; /* of rows i, columns j; of rows j, columns i; of the last i and the tokens of a slice */
         TTT_SLICE(n, q)
         {
@@ -332,7 +345,7 @@ template <int D, typename HEAD> __device__ __noinline__ void ttt_tiles_back(HEAD
             du[n][q] *= steps.rate[y.token(e)];
         }
         float de[2][4], dw[2][4];
-        tile_loss_back<D, 2>(y, norm, hat, bt, u, inverse, along, du, more, room.sums + 3 * ROUND, de, dw);
+        tile_loss_back<D, 2>(y, norm, hat, bt, u, inverse, along, du, more, room.sums + tile_sums(3), de, dw);
         put_slice<D>(y, room.dz, du);
         TTT_SLICE(n, q)
         {
@@ -346,11 +359,11 @@ template <int D, typename HEAD> __device__ __noinline__ void ttt_tiles_back(HEAD
         add_outer<D>(y, dW, K, halves_of(du[0], du[1]));
         cp_async_wait<0>();
         if (i + 1 < count && y.id < TILE_TOKENS) room.rate[~i & 1][y.id] = rate;
-        if (x.a.drate && y.mine && y.warp == 0 && y.r == 0)
+        if (g.a.drate && y.mine && y.warp == 0 && y.r == 0)
 #pragma unroll
-            for (int e = 0; e < 4; e++) ((float *)x.a.drate)[(t + y.token(e)) * x.a.H + x.h] = more[1][e];
+            for (int e = 0; e < 4; e++) ((float *)g.a.drate)[(t + y.token(e)) * g.a.H + g.h] = more[1][e];
         __syncthreads();
-        ttt_tiles_rows_back<D>(x, y, room, i & 1, t, steps, S, F, Ft, more[0], dposition);
+        ttt_tiles_rows_back<D>(g, y, room, i & 1, t, steps, S, F, Ft, more[0], dposition);
     }
     __syncthreads();
     give_state<D>(y, x.w.dW[0], dW);

@@ -11,7 +11,10 @@
 
 #include "recurrence/ttt/ttt_cuda.cuh"
 
-static constexpr int TILE_TOKENS = 16, TILE_SUMS = 12, TILE_ETA = 20; /* rows of sums (8 warps) and step sizes, apart in banks */
+static constexpr int TILE_TOKENS = 16, TILE_ETA = 20; /* rows of step sizes, apart in banks */
+
+#define TTT_SLICE(t, q)                                                                                                            \
+    _Pragma("unroll") for (int t = 0; t < 2; t++) _Pragma("unroll") for (int q = 0; q < 4; q++)
 
 struct ttt_halves {
     uint32_t high[4], low[4];
@@ -63,32 +66,47 @@ template <int D> struct ttt_place {
     __device__ __forceinline__ uint32_t turned() const { return (uint32_t)(((lane / 8 % 2 * 8 + lane % 8) * LD + lane / 16 * 8) * 2); }
 };
 
-/* Sums over the columns of tokens, x[n][e] of token(e), the same bits in every thread; sums: N 16 TILE_SUMS floats of their own. Has a barrier. */
+/* Sums over the columns of tokens, x[n][e] of token(e), the same bits in every thread; sums: tile_sums(N) floats of their own. Has a barrier. The
+ * eight lanes with a token's columns share out their values while they add them, one adds what the warps have of its own, and all get all again. */
+__host__ __device__ constexpr int tile_sums(int n) { return (n + 1) / 2 * TTT_WARPS * 32; }
 template <int D, int N> __device__ __forceinline__ void sum_columns(const ttt_place<D> &y, float (&x)[N][4], float *sums)
 {
+    constexpr int OWN = (N + 1) / 2, ALL = 8 * OWN;
+    float v[ALL];
 #pragma unroll
-    for (int n = 0; n < N; n++)
+    for (int k = 0; k < ALL; k++) v[k] = k < 4 * N ? x[k / 4 < N ? k / 4 : 0][k % 4] : 0.0f;
 #pragma unroll
-        for (int e = 0; e < 4; e++)
+    for (int o = 16, half = ALL / 2; o >= 4; o /= 2, half /= 2) {
+        const bool upper = y.lane & o;
 #pragma unroll
-            for (int o = 4; o <= 16; o *= 2) x[n][e] += __shfl_xor_sync(~0u, x[n][e], o);
-    if (y.mine && y.r == 0)
+        for (int k = 0; k < half; k++) {
+            const float give = upper ? v[k] : v[k + half], keep = upper ? v[k + half] : v[k];
+            v[k] = keep + __shfl_xor_sync(~0u, give, o);
+        }
+    }
+    if (y.mine)
 #pragma unroll
-        for (int n = 0; n < N; n++)
-#pragma unroll
-            for (int e = 0; e < 4; e++) sums[(n * TILE_TOKENS + y.token(e)) * TILE_SUMS + y.warp] = x[n][e];
+        for (int k = 0; k < OWN; k++) sums[(k * ttt_place<D>::WARPS + y.warp) * 32 + y.lane] = v[k];
     __syncthreads();
 #pragma unroll
-    for (int n = 0; n < N; n++)
+    for (int k = 0; k < OWN; k++) {
+        float s[ttt_place<D>::WARPS];
 #pragma unroll
-        for (int e = 0; e < 4; e++) {
-            const float4 *p = (const float4 *)(sums + (n * TILE_TOKENS + y.token(e)) * TILE_SUMS), a = p[0];
-            x[n][e] = (a.x + a.y) + (a.z + a.w);
-            if (D == 128) {
-                const float4 b = p[1];
-                x[n][e] += (b.x + b.y) + (b.z + b.w);
-            }
+        for (int w = 0; w < ttt_place<D>::WARPS; w++) s[w] = sums[(k * ttt_place<D>::WARPS + w) * 32 + y.lane];
+        v[k] = (s[0] + s[1]) + (s[2] + s[3]);
+        if constexpr (D == 128) v[k] += (s[4] + s[5]) + (s[6] + s[7]);
+    }
+#pragma unroll
+    for (int o = 4, half = OWN; o <= 16; o *= 2, half *= 2) {
+        const bool upper = y.lane & o;
+#pragma unroll
+        for (int k = 0; k < half; k++) {
+            const float other = __shfl_xor_sync(~0u, v[k], o), mine = v[k];
+            v[k] = upper ? other : mine, v[k + half] = upper ? mine : other;
         }
+    }
+#pragma unroll
+    for (int k = 0; k < 4 * N; k++) x[k / 4][k % 4] = v[k];
 }
 /* Over the tokens of one of a thread's columns. */
 __device__ __forceinline__ float sum_tokens(float x)
@@ -96,6 +114,23 @@ __device__ __forceinline__ float sum_tokens(float x)
     x += __shfl_xor_sync(~0u, x, 1);
     return x + __shfl_xor_sync(~0u, x, 2);
 }
+
+/* A call and a head of it in registers: the walk's own copy is two loads away each time. */
+struct ttt_tile_call {
+    struct {
+        const void *q, *k, *v, *eta, *rate, *theta, *alpha, *dout;
+        void *o, *dq, *dk, *dv, *deta, *drate, *dtheta, *dalpha;
+        int H;
+        float bias;
+    } a;
+    int h;
+    template <typename HEAD> __device__ __forceinline__ ttt_tile_call(const HEAD &x)
+        : a{ x.a.q, x.a.k, x.a.v, x.a.eta, x.a.rate, x.a.theta, x.a.alpha, x.a.dout, x.a.o, x.a.dq, x.a.dk, x.a.dv, x.a.deta, x.a.drate, x.a.dtheta,
+             x.a.dalpha, x.a.H, (float)x.a.bias },
+          h(x.h)
+    {
+    }
+};
 
 /* Rows of a head of x [T,H,D] on their way into shared memory, [N][16][LD]; absent ones are zeros. */
 template <int D, int N>
@@ -167,6 +202,17 @@ template <int D> __device__ __forceinline__ void put_slice(const ttt_place<D> &y
 #pragma unroll
         for (int q = 0; q < 4; q++) rows[y.at(t, q)] = from_float<bf16>(x[t][q]);
 }
+/* The same in two halves. */
+template <int D> __device__ __forceinline__ void put_slices(const ttt_place<D> &y, bf16 *high, bf16 *low, const float (&x)[2][4])
+{
+    if (!y.mine) return;
+    TTT_SLICE(t, q)
+    {
+        const bf16 h = from_float<bf16>(x[t][q]);
+        high[y.at(t, q)] = h;
+        low[y.at(t, q)] = from_float<bf16>(x[t][q] - to_float(h));
+    }
+}
 /* Slices in a record, [t][thread] of four. */
 template <int D> __device__ __forceinline__ void record_slice(const ttt_place<D> &y, float *to, const float (&x)[2][4])
 {
@@ -182,9 +228,6 @@ template <int D> __device__ __forceinline__ void recorded_slice(const ttt_place<
         x[t][0] = v.x, x[t][1] = v.y, x[t][2] = v.z, x[t][3] = v.w;
     }
 }
-
-#define TTT_SLICE(t, q)                                                                                                            \
-    _Pragma("unroll") for (int t = 0; t < 2; t++) _Pragma("unroll") for (int q = 0; q < 4; q++)
 
 /* The norm and the loss of a slice: from z to hat, the inverse of sigma and u. bt: the norm's offset less the target. Two barriers. */
 struct ttt_tile_norm {
@@ -204,10 +247,10 @@ __device__ __forceinline__ void tile_loss(const ttt_place<D> &y, const ttt_tile_
         const float d = z[t][q] -= one[0][e] / D, w2 = norm.of(q) * norm.of(q);
         two[0][e] += d * d, two[1][e] += w2 * d, two[2][e] += w2 * d * d, two[3][e] += norm.of(q) * bt[t][q] * d;
     }
-    sum_columns<D>(y, two, sums + 2 * TILE_TOKENS * TILE_SUMS);
+    sum_columns<D>(y, two, sums + tile_sums(2));
 #pragma unroll
     for (int e = 0; e < 4; e++) {
-        const float by = inverse[e] = 1.0f / sqrtf(two[0][e] / D + 1e-6f);
+        const float by = inverse[e] = rsqrtf(two[0][e] / D + 1e-6f);
         one[0][e] = (two[1][e] * by + one[1][e]) / D;                 /* of g */
         one[1][e] = (two[2][e] * by * by + two[3][e] * by) / D;       /* of g hat */
     }
@@ -255,7 +298,7 @@ __device__ __forceinline__ void tile_loss_back(const ttt_place<D> &y, const ttt_
         dhat[t][q] = norm.of(q) * de[t][q] - (along[e] * du[t][q] + one[1][e] * norm.of(q) * loss) * inverse[e];
         two[0][e] += dhat[t][q], two[1][e] += dhat[t][q] * hat[t][q];
     }
-    sum_columns<D>(y, two, sums + (3 + N) * TILE_TOKENS * TILE_SUMS);
+    sum_columns<D>(y, two, sums + tile_sums(3 + N));
     TTT_SLICE(t, q)
     {
         const int e = 2 * t + q % 2;

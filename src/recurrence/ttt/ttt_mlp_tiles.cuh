@@ -1,0 +1,401 @@
+/* TTT-MLP's whole mini-batches of 16 tokens ahead on tensor cores, 64 columns and 256 between the layers, the weights of both in registers
+ * (ttt_tiles.cuh). A warp has 32 of the 256: of the first layer those columns, of the second those rows; what is a sum over them goes through shared
+ * memory, in order, to the warp that has the token: two a warp, two columns a lane. Tiles of tokens here have tokens for rows: x[n][q] of a thread is
+ * token r + 8 (q / 2), column 32 warp + 8 n + 2 c + q % 2. */
+#ifndef LNT_TTT_MLP_TILES_CUH
+#define LNT_TTT_MLP_TILES_CUH
+
+#include "recurrence/ttt/ttt_linear_tiles.cuh"
+
+/* ---- gelu by tanh -------------------------------------------------------------------------------------------------------------------------- */
+
+static constexpr float GELU_ROOT = 0.797884561f, GELU_CUBE = 0.044715f;
+__device__ __forceinline__ float gelu(float x) { return 0.5f * x * (1.0f + tanhf(GELU_ROOT * x * (1.0f + GELU_CUBE * x * x))); }
+__device__ __forceinline__ float gelu_slope(float x)
+{
+    if (fabsf(x) > 20.0f) return x > 0 ? 1.0f : 0.0f; /* 0 times infinity beyond */
+    const float t = tanhf(GELU_ROOT * x * (1.0f + GELU_CUBE * x * x));
+    return 0.5f * (1.0f + t) + 0.5f * x * (1.0f - t * t) * GELU_ROOT * (1.0f + 3 * GELU_CUBE * x * x);
+}
+/* gelu''(x): with y = c (x + a x^3) and t = tanh(y), s = 1 - t^2:  s y' + x/2 (s y'' - 2 t s y'^2). Beyond |x| = 20 s is 0. */
+__device__ __forceinline__ float gelu_bend(float x)
+{
+    const float near = fabsf(x) > 20.0f ? copysignf(20.0f, x) : x, square = near * near;
+    const float t = tanhf(GELU_ROOT * near * (1.0f + GELU_CUBE * square)), s = 1.0f - t * t;
+    const float slope = GELU_ROOT * (1.0f + 3 * GELU_CUBE * square), bend = GELU_ROOT * 6 * GELU_CUBE * near;
+    return s * slope + 0.5f * near * (s * bend - 2.0f * t * s * slope * slope);
+}
+/* gelu and its slope from one tanh, by an exponential: what it loses is 1e-7 of 1. */
+__device__ __forceinline__ float gelu_both(float x, float *slope)
+{
+    const float y = GELU_ROOT * x * (1.0f + GELU_CUBE * x * x), t = 1.0f - 2.0f * __fdividef(1.0f, 1.0f + __expf(2.0f * fminf(y, 40.0f)));
+    const float bend = fabsf(x) > 20.0f ? 0.0f : 0.5f * x * (1.0f - t * t) * GELU_ROOT * (1.0f + 3 * GELU_CUBE * x * x);
+    *slope = 0.5f * (1.0f + t) + bend;
+    return 0.5f * x * (1.0f + t);
+}
+
+/* ---- tiles ----------------------------------------------------------------------------------------------------------------------------------- */
+
+static constexpr int MLP_D = 64, MLP_F = 256, MLP_OWN = MLP_F / TTT_WARPS, MLP_LD = MLP_OWN + 8, MLP_SUMS = MLP_D + 8;
+
+struct alignas(16) ttt_mlp_room {
+    bf16 rows[2][3 * ttt_place<MLP_D>::ROWS];                                   /* k q v, of this mini-batch and the next */
+    bf16 W2[TTT_WARPS][MLP_D * MLP_LD];                                         /* half of a warp's, transposed */
+    bf16 x[TTT_WARPS][2][TILE_TOKENS * MLP_LD], u[TTT_WARPS][2][TILE_TOKENS * MLP_LD]; /* its columns of X2 and u1, in two halves */
+    bf16 u2[4][ttt_place<MLP_D>::ROWS];                                         /* in two halves; and times the last row's step sizes */
+    float u2_whole[TILE_TOKENS * MLP_SUMS];
+    float part[TTT_WARPS][TILE_TOKENS * MLP_SUMS], S[TTT_WARPS][TILE_TOKENS * TILE_ETA];
+    float eta[2][TILE_TOKENS * TILE_ETA], rate[2][TILE_TOKENS];
+};
+
+/* [16,32] of a warp as two halves. */
+__device__ __forceinline__ void put_own(bf16 (&to)[2][TILE_TOKENS * MLP_LD], const float (&x)[4][4])
+{
+    const int lane = (int)threadIdx.x % 32, at = lane / 4 * MLP_LD + lane % 4 * 2;
+#pragma unroll
+    for (int n = 0; n < 4; n++)
+#pragma unroll
+        for (int half = 0; half < 2; half++) {
+            const ttt_split s = split_pair(x[n][2 * half], x[n][2 * half + 1]);
+            *(uint32_t *)(to[0] + at + half * 8 * MLP_LD + 8 * n) = s.high;
+            *(uint32_t *)(to[1] + at + half * 8 * MLP_LD + 8 * n) = s.low;
+        }
+}
+/* Two tiles of columns n and n + 1 from operands of a state's transpose: 16 of those, 16 of k. */
+__device__ __forceinline__ void mma_state(float (&left)[4], float (&right)[4], const uint32_t (&a)[4], const uint32_t (&state)[4])
+{
+    mma_bf16(left, a, state[0], state[2]);
+    mma_bf16(right, a, state[1], state[3]);
+}
+/* The same of halves times halves. */
+__device__ __forceinline__ void mma_states(float (&left)[4], float (&right)[4], const ttt_halves &a, const ttt_halves &state)
+{
+    mma_state(left, right, a.low, state.high);
+    mma_state(left, right, a.high, state.low);
+    mma_state(left, right, a.high, state.high);
+}
+/* A warp's share of x W2 for everybody to add up, and of x X2^T where S is wanted; xs: X2's halves. */
+__device__ __forceinline__ void put_shares(const float (&x)[4][4], const float (&W2)[4][4][4], float *part, const ttt_halves (*xs)[2], float *S)
+{
+    const int lane = (int)threadIdx.x % 32, r = lane / 4, c2 = lane % 4 * 2;
+    const ttt_halves a[2] = { halves_of(x[0], x[1]), halves_of(x[2], x[3]) };
+#pragma unroll
+    for (int m = 0; m < 4; m++) {
+        float z[2][4] = {};
+#pragma unroll
+        for (int p = 0; p < 2; p++) mma_states(z[0], z[1], a[p], halves_of(W2[m][2 * p], W2[m][2 * p + 1]));
+#pragma unroll
+        for (int n = 0; n < 2; n++)
+#pragma unroll
+            for (int half = 0; half < 2; half++)
+                *(float2 *)(part + (r + 8 * half) * MLP_SUMS + 16 * m + 8 * n + c2) = make_float2(z[n][2 * half], z[n][2 * half + 1]);
+    }
+    if (!S) return;
+    float z[2][4] = {};
+#pragma unroll
+    for (int p = 0; p < 2; p++) mma_states(z[0], z[1], a[p], (*xs)[p]);
+    TTT_SLICE(n, q) S[(r + q / 2 * 8) * TILE_ETA + 8 * n + c2 + q % 2] = z[n][q];
+}
+
+/* Two columns of a token: the shares' sum. */
+__device__ __forceinline__ float2 sum_shares(const ttt_mlp_room &room, int i, int column)
+{
+    float2 z = make_float2(0.0f, 0.0f);
+#pragma unroll
+    for (int w = 0; w < TTT_WARPS; w++) {
+        const float2 s = *(const float2 *)(room.part[w] + i * MLP_SUMS + column);
+        z.x += s.x, z.y += s.y;
+    }
+    return z;
+}
+/* hat of two columns a lane; returns the inverse of sigma. */
+__device__ __forceinline__ float normalise_pair(float2 &z)
+{
+    const float mean = warp_sum(z.x + z.y) / MLP_D;
+    z.x -= mean, z.y -= mean;
+    const float inverse = 1.0f / sqrtf(warp_sum(z.x * z.x + z.y * z.y) / MLP_D + 1e-6f);
+    z.x *= inverse, z.y *= inverse;
+    return inverse;
+}
+__device__ __forceinline__ float2 pair_of(const bf16 *p)
+{
+    const uint32_t x = *(const uint32_t *)p;
+    return make_float2(low_bf16(x), high_bf16(x));
+}
+
+/* What a lane has of the last layer: two columns. */
+struct ttt_mlp_top {
+    float2 w, b, offset; /* of the norm, of the layer */
+};
+/* From the shares of z to u of a warp's two tokens, in two halves, and times their step sizes. */
+__device__ __forceinline__ void mlp_loss(ttt_mlp_room &room, const bf16 *K, const bf16 *V, const ttt_mlp_top &top, const ttt_tile_steps &steps)
+{
+    constexpr int LD = ttt_place<MLP_D>::LD;
+    const int warp = (int)threadIdx.x / 32, column = (int)threadIdx.x % 32 * 2;
+#pragma unroll
+    for (int i = warp; i < TILE_TOKENS; i += TTT_WARPS) {
+        float2 z = sum_shares(room, i, column);
+        const float2 k = pair_of(K + i * LD + column), v = pair_of(V + i * LD + column);
+        z.x += top.offset.x, z.y += top.offset.y;
+        const float inverse = normalise_pair(z);
+        float2 u = make_float2(top.w.x * (top.w.x * z.x + top.b.x - (v.x - k.x)), top.w.y * (top.w.y * z.y + top.b.y - (v.y - k.y)));
+        const float mean = warp_sum(u.x + u.y) / MLP_D, along = warp_sum(u.x * z.x + u.y * z.y) / MLP_D;
+        u.x = (u.x - mean - along * z.x) * inverse, u.y = (u.y - mean - along * z.y) * inverse;
+        const float by = -steps.of_last(i) * steps.rate[i];
+        const ttt_split s = split_pair(u.x, u.y), scaled = split_pair(by * u.x, by * u.y);
+        *(float2 *)(room.u2_whole + i * MLP_SUMS + column) = u;
+        *(uint32_t *)(room.u2[0] + i * LD + column) = s.high, *(uint32_t *)(room.u2[1] + i * LD + column) = s.low;
+        *(uint32_t *)(room.u2[2] + i * LD + column) = scaled.high, *(uint32_t *)(room.u2[3] + i * LD + column) = scaled.low;
+    }
+}
+/* h = u2 W2^T for a warp's columns: its rows of W2 go through shared memory to be turned, one half after the other. */
+__device__ __forceinline__ void mlp_below(ttt_mlp_room &room, const float (&W2)[4][4][4], float (&h)[4][4])
+{
+    const ttt_place<MLP_D> y;
+    const int warp = (int)threadIdx.x / 32, turned = (y.lane / 8 % 2 * 8 + y.lane % 8) * MLP_LD + y.lane / 16 * 8;
+    bf16 *const own = room.W2[warp];
+#pragma unroll
+    for (int low = 0; low < 2; low++) {
+        __syncwarp();
+#pragma unroll
+        for (int m = 0; m < 4; m++)
+#pragma unroll
+            for (int j = 0; j < 4; j++)
+#pragma unroll
+                for (int half = 0; half < 2; half++) {
+                    const ttt_split s = split_pair(W2[m][j][2 * half], W2[m][j][2 * half + 1]);
+                    *(uint32_t *)(own + (16 * m + y.r + 8 * half) * MLP_LD + 8 * j + 2 * y.c) = low ? s.low : s.high;
+                }
+        __syncwarp();
+#pragma unroll
+        for (int p = 0; p < 4; p++) {
+            uint32_t a[4], l[4];
+            ldmatrix_x4(a, shared_address(room.u2[0]) + y.turned() + p * 32);
+            ldmatrix_x4(l, shared_address(room.u2[1]) + y.turned() + p * 32);
+#pragma unroll
+            for (int n = 0; n < 2; n++) {
+                uint32_t b[4];
+                ldmatrix_x4_trans(b, shared_address(own + 16 * p * MLP_LD + turned + 16 * n));
+#pragma unroll
+                for (int e = 0; e < 2; e++) {
+                    mma_bf16(h[2 * n + e], a, b[2 * e], b[2 * e + 1]);
+                    if (!low) mma_bf16(h[2 * n + e], l, b[2 * e], b[2 * e + 1]);
+                }
+            }
+        }
+    }
+}
+/* The weights after the mini-batch. us: u1's halves with the step sizes, less. */
+__device__ __forceinline__ void mlp_update(ttt_mlp_room &room, const bf16 *K, float (&W1)[2][8][4], float (&W2)[4][4][4])
+{
+    const ttt_place<MLP_D> y;
+    const int warp = (int)threadIdx.x / 32;
+    const int turned = (y.lane / 8 % 2 * 8 + y.lane % 8) * MLP_LD + y.lane / 16 * 8;
+    const int flat = (y.lane / 16 * 8 + y.lane % 8) * MLP_LD + y.lane / 8 % 2 * 8;
+#pragma unroll
+    for (int m = 0; m < 2; m++) {
+        ttt_halves u;
+        ldmatrix_x4_trans(u.high, shared_address(room.u[warp][0] + flat + 16 * m));
+        ldmatrix_x4_trans(u.low, shared_address(room.u[warp][1] + flat + 16 * m));
+#pragma unroll
+        for (int p = 0; p < 4; p++) {
+            uint32_t k[4];
+            ldmatrix_x4_trans(k, shared_address(K) + y.turned() + p * 32);
+            mma_halves(W1[m][2 * p], u, k[0], k[1]);
+            mma_halves(W1[m][2 * p + 1], u, k[2], k[3]);
+        }
+    }
+#pragma unroll
+    for (int n = 0; n < 2; n++) {
+        uint32_t high[4], low[4];
+        ldmatrix_x4_trans(high, shared_address(room.x[warp][0] + turned + 16 * n));
+        ldmatrix_x4_trans(low, shared_address(room.x[warp][1] + turned + 16 * n));
+#pragma unroll
+        for (int m = 0; m < 4; m++) {
+            ttt_halves u;
+            ldmatrix_x4_trans(u.high, shared_address(room.u2[2]) + y.plain() + m * 32);
+            ldmatrix_x4_trans(u.low, shared_address(room.u2[3]) + y.plain() + m * 32);
+#pragma unroll
+            for (int e = 0; e < 2; e++) {
+                mma_halves(W2[m][2 * n + e], u, high[2 * e], high[2 * e + 1]);
+                mma_bf16(W2[m][2 * n + e], u.high, low[2 * e], low[2 * e + 1]);
+            }
+        }
+    }
+}
+/* Outputs of a warp's two tokens from the shares. */
+template <typename HEAD>
+__device__ __forceinline__ void mlp_out(const HEAD &x, const ttt_mlp_room &room, const bf16 *Q, int64_t t, const ttt_mlp_top &top,
+                                        const ttt_tile_steps &steps)
+{
+    const int warp = (int)threadIdx.x / 32, lane = (int)threadIdx.x % 32, column = lane * 2, mine = lane % TILE_TOKENS;
+#pragma unroll
+    for (int i = warp, half = 0; i < TILE_TOKENS; i += TTT_WARPS, half++) {
+        float2 z = sum_shares(room, i, column);
+        float A = (float)x.a.bias; /* lane j: of token j */
+#pragma unroll
+        for (int w = 0; w < TTT_WARPS; w++) A += room.S[w][i * TILE_ETA + mine];
+        A *= (mine > i ? 0.0f : steps.position[half] * steps.own(i, mine)) * steps.rate[mine];
+        z.x += top.offset.x, z.y += top.offset.y;
+#pragma unroll
+        for (int j = 0; j < TILE_TOKENS; j++) {
+            const float by = __shfl_sync(~0u, A, j);
+            const float2 u = *(const float2 *)(room.u2_whole + j * MLP_SUMS + column);
+            z.x -= by * u.x, z.y -= by * u.y;
+        }
+        normalise_pair(z);
+        const float2 q = pair_of(Q + i * ttt_place<MLP_D>::LD + column);
+        *(uint32_t *)((bf16 *)x.a.o + ((t + i) * x.a.H + x.h) * MLP_D + column) =
+            pack_bf16(z.x * top.w.x + top.b.x + q.x, z.y * top.w.y + top.b.y + q.y);
+    }
+}
+
+/* Mini-batches from token t on. Long: what a mini-batch makes lives in registers from one step of it to the next. */
+template <typename HEAD> __device__ __noinline__ void ttt_mlp_tiles_ahead(HEAD &x, int64_t t, int64_t count)
+{
+    ttt_mlp_room &room = *(ttt_mlp_room *)x.w.room;
+    const ttt_place<MLP_D> y;
+    constexpr int ROWS = ttt_place<MLP_D>::ROWS;
+    const int warp = y.id / 32, first = MLP_OWN * warp;
+    float W1[2][8][4], W2[4][4][4], b1[4][2];
+    ttt_mlp_top top;
+    ttt_tile_steps steps = { NULL, NULL, { x.w.position[y.r], x.w.position[y.r + 8] }, x.w.position[TILE_TOKENS - 1], x.a.eta != NULL };
+    ttt_tile_steps rows = steps; /* of the warp's two tokens */
+    rows.position[0] = x.w.position[warp], rows.position[1] = x.w.position[warp + TTT_WARPS];
+#pragma unroll
+    for (int m = 0; m < 2; m++)
+#pragma unroll
+        for (int j = 0; j < 8; j++)
+#pragma unroll
+            for (int q = 0; q < 4; q++) W1[m][j][q] = x.w.W[0].row(8 * j + 2 * y.c + q % 2)[first + 16 * m + y.r + q / 2 * 8];
+#pragma unroll
+    for (int m = 0; m < 4; m++)
+#pragma unroll
+        for (int j = 0; j < 4; j++)
+#pragma unroll
+            for (int q = 0; q < 4; q++) W2[m][j][q] = x.w.W[1].row(first + 8 * j + 2 * y.c + q % 2)[16 * m + y.r + q / 2 * 8];
+#pragma unroll
+    for (int n = 0; n < 4; n++) b1[n][0] = x.w.b[0][first + 8 * n + 2 * y.c], b1[n][1] = x.w.b[0][first + 8 * n + 2 * y.c + 1];
+    top.w = *(const float2 *)(x.norm.w + 2 * y.lane), top.b = *(const float2 *)(x.norm.b + 2 * y.lane);
+    top.offset = *(const float2 *)(x.w.b[1] + 2 * y.lane);
+    fetch_rows<MLP_D, 3>(room.rows[0], { x.a.k, x.a.q, x.a.v }, t, x.a.H, x.h);
+    float rate = fetch_steps(x, room.eta[0], t);
+    if (y.id < TILE_TOKENS) room.rate[0][y.id] = rate;
+    cp_async_commit();
+    cp_async_wait<0>();
+    __syncthreads();
+    for (int64_t i = 0; i < count; i++, t += TILE_TOKENS) {
+        bf16 *const K = room.rows[i & 1], *const Q = K + ROWS, *const V = Q + ROWS;
+        steps.eta = rows.eta = room.eta[i & 1], steps.rate = rows.rate = room.rate[i & 1];
+        float z[4][4], zq[4][4], A[2][4] = {}, slope[4][4];
+#pragma unroll
+        for (int n = 0; n < 4; n++)
+#pragma unroll
+            for (int q = 0; q < 4; q++) z[n][q] = zq[n][q] = b1[n][q % 2];
+#pragma unroll
+        for (int p = 0; p < 4; p++) {
+            uint32_t k[4], q[4];
+            ldmatrix_x4(k, shared_address(K) + y.turned() + p * 32);
+            ldmatrix_x4(q, shared_address(Q) + y.turned() + p * 32);
+            mma_bf16(A[0], q, k[0], k[2]);
+            mma_bf16(A[1], q, k[1], k[3]);
+#pragma unroll
+            for (int m = 0; m < 2; m++) {
+                const ttt_halves w = halves_of(W1[m][2 * p], W1[m][2 * p + 1]);
+                mma_state(z[2 * m], z[2 * m + 1], k, w.low);
+                mma_state(z[2 * m], z[2 * m + 1], k, w.high);
+                mma_state(zq[2 * m], zq[2 * m + 1], q, w.low);
+                mma_state(zq[2 * m], zq[2 * m + 1], q, w.high);
+            }
+        }
+#pragma unroll
+        for (int n = 0; n < 4; n++)
+#pragma unroll
+            for (int q = 0; q < 4; q++) z[n][q] = gelu_both(z[n][q], &slope[n][q]);
+        put_own(room.x[warp], z);
+        put_shares(z, W2, room.part[warp], NULL, NULL);
+        __syncthreads();
+        if (i + 1 < count) { /* nobody reads the other rows any more */
+            fetch_rows<MLP_D, 3>(room.rows[~i & 1], { x.a.k, x.a.q, x.a.v }, t + TILE_TOKENS, x.a.H, x.h);
+            rate = fetch_steps(x, room.eta[~i & 1], t + TILE_TOKENS);
+            cp_async_commit();
+        }
+        mlp_loss(room, K, V, top, steps);
+        __syncthreads();
+        float h[4][4] = {};
+        mlp_below(room, W2, h);
+        TTT_SLICE(n, q)
+        {
+            const int row = y.r + q / 2 * 8, j = y.token(n, q);
+            A[n][q] = -(A[n][q] + (float)x.a.bias) * steps.of(q / 2, row, j) * steps.rate[j];
+        }
+        const float last[2] = { -steps.of_last(y.r) * steps.rate[y.r], -steps.of_last(y.r + 8) * steps.rate[y.r + 8] };
+#pragma unroll
+        for (int n = 0; n < 4; n++)
+#pragma unroll
+            for (int q = 0; q < 4; q++) h[n][q] *= slope[n][q]; /* u of the first layer */
+        put_own(room.u[warp], h);
+        __syncwarp();
+        const ttt_halves As = halves_of(A[0], A[1]);
+        const int turned = (y.lane / 8 % 2 * 8 + y.lane % 8) * MLP_LD + y.lane / 16 * 8;
+#pragma unroll
+        for (int n = 0; n < 2; n++) {
+            uint32_t high[4], low[4];
+            ldmatrix_x4_trans(high, shared_address(room.u[warp][0] + turned + 16 * n));
+            ldmatrix_x4_trans(low, shared_address(room.u[warp][1] + turned + 16 * n));
+#pragma unroll
+            for (int e = 0; e < 2; e++) {
+                mma_halves(zq[2 * n + e], As, high[2 * e], high[2 * e + 1]);
+                mma_bf16(zq[2 * n + e], As.high, low[2 * e], low[2 * e + 1]);
+            }
+        }
+#pragma unroll
+        for (int n = 0; n < 4; n++)
+#pragma unroll
+            for (int q = 0; q < 4; q++) zq[n][q] = gelu_both(zq[n][q], &slope[n][q]), h[n][q] *= last[q / 2];
+        const ttt_halves xs[2] = { halves_of(z[0], z[1]), halves_of(z[2], z[3]) };
+        put_shares(zq, W2, room.part[warp], &xs, room.S[warp]);
+        __syncwarp();
+        put_own(room.u[warp], h);
+        cp_async_wait<0>();
+        if (i + 1 < count && y.id < TILE_TOKENS) room.rate[~i & 1][y.id] = rate;
+        __syncthreads();
+        mlp_out(x, room, Q, t, top, rows);
+        mlp_update(room, K, W1, W2);
+#pragma unroll
+        for (int n = 0; n < 4 && x.a.bias; n++)
+#pragma unroll
+            for (int e = 0; e < 2; e++) {
+                float sum = h[n][e] + h[n][e + 2];
+#pragma unroll
+                for (int o = 4; o <= 16; o *= 2) sum += __shfl_xor_sync(~0u, sum, o);
+                b1[n][e] += sum;
+            }
+#pragma unroll
+        for (int j = 0; j < TILE_TOKENS && x.a.bias; j++) {
+            const float by = steps.of_last(j) * steps.rate[j];
+            const float2 u = *(const float2 *)(room.u2_whole + j * MLP_SUMS + 2 * y.lane);
+            top.offset.x -= by * u.x, top.offset.y -= by * u.y;
+        }
+        __syncthreads();
+    }
+#pragma unroll
+    for (int m = 0; m < 2; m++)
+#pragma unroll
+        for (int j = 0; j < 8; j++)
+#pragma unroll
+            for (int q = 0; q < 4; q++) x.w.W[0].row(8 * j + 2 * y.c + q % 2)[first + 16 * m + y.r + q / 2 * 8] = W1[m][j][q];
+#pragma unroll
+    for (int m = 0; m < 4; m++)
+#pragma unroll
+        for (int j = 0; j < 4; j++)
+#pragma unroll
+            for (int q = 0; q < 4; q++) x.w.W[1].row(first + 8 * j + 2 * y.c + q % 2)[16 * m + y.r + q / 2 * 8] = W2[m][j][q];
+    if (y.r == 0)
+#pragma unroll
+        for (int n = 0; n < 4; n++) x.w.b[0][first + 8 * n + 2 * y.c] = b1[n][0], x.w.b[0][first + 8 * n + 2 * y.c + 1] = b1[n][1];
+    if (warp == 0) *(float2 *)(x.w.b[1] + 2 * y.lane) = top.offset;
+    __syncthreads();
+}
+
+#endif
