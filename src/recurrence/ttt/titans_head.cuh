@@ -12,7 +12,7 @@ struct titans_work {
     ttt_matrix M, S, start, q, k, v, hat, u, QM, QS, QK, A, M_part, S_part;
     float *inverse, *theta, *keep, *eta, *kept, *lent, *left;
     ttt_matrix dM, dS, dstart, KM, KS, du, dq, dk, dO, dM_part, dS_part, Y;
-    float *dkept, *dlent, *M_back, *S_back, *partial, *starts, *inside, *ends, *room;
+    float *dkept, *dlent, *M_back, *S_back, *partial, *starts, *inside, *ends;
 };
 
 struct titans_sizes {
@@ -35,7 +35,7 @@ __host__ __device__ static void carve(const titans_sizes &s, bool back, ttt_aren
 {
     const int D = s.D, rows = s.m;
     auto square = [&](ttt_matrix *x, int64_t i, int64_t columns) { *x = { m->take(i * ttt_ld(columns)), ttt_ld(columns) }; };
-    w->room = m->take(s.room);
+    m->take(s.room); /* the tiles', where shared memory begins */
     square(&w->M, D, D), square(&w->S, D, D);
     for (float **p : { &w->inverse, &w->theta, &w->keep, &w->eta, &w->kept, &w->lent, &w->left }) *p = m->take(rows);
     for (ttt_matrix *p : { &w->QK, &w->A, &w->M_part, &w->S_part }) square(p, rows, rows);

@@ -64,7 +64,8 @@ __device__ __forceinline__ void tile_coefficients(titans_tile_steps &y, const fl
 template <int D, bool RECORD, typename HEAD> __device__ __noinline__ void titans_tiles_ahead(HEAD &x, int64_t t, int64_t count, float *record)
 {
     const ttt_tile_call g(x);
-    titans_ahead_room<D> &room = *(titans_ahead_room<D> *)x.w.room;
+    extern __shared__ __align__(16) float memory[]; /* not by a pointer: loads and stores know that they are of shared memory */
+    titans_ahead_room<D> &room = *(titans_ahead_room<D> *)memory;
     const ttt_place<D> y;
     constexpr int ROWS = ttt_place<D>::ROWS, LAST = TILE_TOKENS - 1;
     float M[D / 8][4], S[D / 8][4], gates[3] = {};
@@ -283,7 +284,8 @@ __device__ __forceinline__ void titans_tiles_rows_back(const HEAD &x, const ttt_
 template <int D, typename HEAD> __device__ __noinline__ void titans_tiles_back(HEAD &x, int64_t t, int64_t count, const float *record)
 {
     const ttt_tile_call g(x);
-    titans_back_room<D> &room = *(titans_back_room<D> *)x.w.room;
+    extern __shared__ __align__(16) float memory[]; /* not by a pointer: loads and stores know that they are of shared memory */
+    titans_back_room<D> &room = *(titans_back_room<D> *)memory;
     const ttt_place<D> y;
     constexpr int ROWS = ttt_place<D>::ROWS, LAST = TILE_TOKENS - 1;
     float dM[D / 8][4], dS[D / 8][4], dnw[2] = {}, dnb[2] = {}, gates[3] = {};
@@ -332,11 +334,18 @@ template <int D, typename HEAD> __device__ __noinline__ void titans_tiles_back(H
         put_slice<D>(y, room.u, u);
         /* K dM and K dS; what M and S have with dM and dS in common; Q K^T of rows i, columns j, and turned */
         float KM[2][4] = {}, KS[2][4] = {}, QK[2][4] = {}, KQ[2][4] = {}, du[2][4], M_dM = 0, S_dM = 0, S_dS = 0;
+        constexpr int AT_ONCE = 4; /* loads on their way together */
+        uint4 states[2][AT_ONCE];
 #pragma unroll
         for (int p = 0; p < D / 16; p++) {
             uint32_t k[4], q[4], ka[4], qa[4];
-            const uint4 m = ((const uint4 *)record)[p * 2 * D + y.id % (2 * D)];
-            const uint4 s = ((const uint4 *)(record + titans_record<D>::S))[p * 2 * D + y.id % (2 * D)];
+            if (p % AT_ONCE == 0)
+#pragma unroll
+                for (int j = 0; j < AT_ONCE; j++) {
+                    states[0][j] = ((const uint4 *)record)[(p + j) * 2 * D + y.id % (2 * D)];
+                    states[1][j] = ((const uint4 *)(record + titans_record<D>::S))[(p + j) * 2 * D + y.id % (2 * D)];
+                }
+            const uint4 m = states[0][p % AT_ONCE], s = states[1][p % AT_ONCE];
             const uint32_t ms[4] = { m.x, m.y, m.z, m.w }, ss[4] = { s.x, s.y, s.z, s.w };
             ldmatrix_x4(k, keys + p * 32);
             ldmatrix_x4(q, queries + p * 32);

@@ -13,7 +13,7 @@ template <int LAYERS> struct ttt_work {
     ttt_matrix W[LAYERS], x[LAYERS], raw[LAYERS], z[LAYERS], y[LAYERS], zq[LAYERS], S[LAYERS], A[LAYERS], v, F;
     float *b[LAYERS], *rate, *last, *position, *inverse;
     ttt_matrix dW[LAYERS], dx[LAYERS], du[LAYERS], dz, dy, h, below, dF, dA;
-    float *db[LAYERS], *starts, *inside, *ends, *room;
+    float *db[LAYERS], *starts, *inside, *ends;
 };
 
 struct ttt_sizes {
@@ -52,7 +52,7 @@ __host__ __device__ static inline ttt_matrix take(ttt_arena *m, int64_t rows, in
 template <int LAYERS> __host__ __device__ static void carve(const ttt_sizes &s, bool back, ttt_arena *m, ttt_work<LAYERS> *w)
 {
     const int rows = s.m, widest = s.F > s.D ? s.F : s.D;
-    w->room = m->take(s.room);
+    m->take(s.room); /* the tiles', where shared memory begins */
     for (int l = 0; l < LAYERS; l++) w->W[l] = take(m, s.in[l], s.out[l]), w->b[l] = m->take(s.out[l]);
     for (int l = 0; l < LAYERS; l++) w->S[l] = take(m, rows, rows), w->A[l] = back ? take(m, rows, rows) : w->S[l];
     w->F = take(m, rows, rows);

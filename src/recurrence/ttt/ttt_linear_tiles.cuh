@@ -46,7 +46,8 @@ template <typename HEAD> __device__ __forceinline__ float fetch_steps(const HEAD
 template <int D, bool RECORD, typename HEAD> __device__ __noinline__ void ttt_tiles_ahead(HEAD &x, int64_t t, int64_t count, float *record)
 {
     const ttt_tile_call g(x);
-    ttt_ahead_room<D> &room = *(ttt_ahead_room<D> *)x.w.room;
+    extern __shared__ __align__(16) float memory[]; /* not by a pointer: loads and stores know that they are of shared memory */
+    ttt_ahead_room<D> &room = *(ttt_ahead_room<D> *)memory;
     const ttt_place<D> y;
     constexpr int ROWS = ttt_place<D>::ROWS;
     float W[D / 8][4], b[2];
@@ -234,7 +235,8 @@ __device__ __forceinline__ void ttt_tiles_rows_back(const HEAD &x, const ttt_pla
 template <int D, typename HEAD> __device__ __noinline__ void ttt_tiles_back(HEAD &x, int64_t t, int64_t count, const float *record)
 {
     const ttt_tile_call g(x);
-    ttt_back_room<D> &room = *(ttt_back_room<D> *)x.w.room;
+    extern __shared__ __align__(16) float memory[]; /* not by a pointer: loads and stores know that they are of shared memory */
+    ttt_back_room<D> &room = *(ttt_back_room<D> *)memory;
     const ttt_place<D> y;
     constexpr int ROWS = ttt_place<D>::ROWS;
     float dW[D / 8][4], db[2], dnw[2] = {}, dnb[2] = {}, dposition[2] = {};
@@ -297,11 +299,13 @@ template <int D, typename HEAD> __device__ __noinline__ void ttt_tiles_back(HEAD
         put_slices<D>(y, room.u, room.u_low, u);
         /* R = K dW + db; S of rows j, columns i, less, with the step sizes */
         float R[2][4], Rl[2][4] = {}, S[2][4] = {}, St[2][4] = {}, du[2][4];
+        uint4 weights[D / 16]; /* all on their way before the first is put */
+#pragma unroll
+        for (int p = 0; p < D / 16; p++) weights[p] = ((const uint4 *)record)[p * 2 * D + y.id % (2 * D)];
         TTT_SLICE(n, q) R[n][q] = db[q / 2];
 #pragma unroll
         for (int p = 0; p < D / 16; p++) {
             uint32_t k[4], q[4], ka[4], qa[4];
-            const uint4 w = ((const uint4 *)record)[p * 2 * D + y.id % (2 * D)];
             ldmatrix_x4(k, keys + p * 32);
             ldmatrix_x4(q, queries + p * 32);
             as_rows(ka, k);
@@ -309,7 +313,7 @@ template <int D, typename HEAD> __device__ __noinline__ void ttt_tiles_back(HEAD
             const ttt_halves d = halves_of(dW[2 * p], dW[2 * p + 1]);
             put_plane<D>(y, room.dW, p, d.high);
             put_plane<D>(y, room.dW_low, p, d.low);
-            put_plane<D>(y, room.W, p, { w.x, w.y, w.z, w.w });
+            put_plane<D>(y, room.W, p, { weights[p].x, weights[p].y, weights[p].z, weights[p].w });
 #pragma unroll
             for (int n = 0; n < 2; n++) {
                 mma_bf16(R[n], d.high, k[2 * n], k[2 * n + 1]);

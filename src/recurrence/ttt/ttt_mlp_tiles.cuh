@@ -253,7 +253,8 @@ __device__ __forceinline__ void mlp_out(const HEAD &x, const ttt_mlp_room &room,
 /* Mini-batches from token t on. Long: what a mini-batch makes lives in registers from one step of it to the next. */
 template <typename HEAD> __device__ __noinline__ void ttt_mlp_tiles_ahead(HEAD &x, int64_t t, int64_t count)
 {
-    ttt_mlp_room &room = *(ttt_mlp_room *)x.w.room;
+    extern __shared__ __align__(16) float memory[]; /* not by a pointer: loads and stores know that they are of shared memory */
+    ttt_mlp_room &room = *(ttt_mlp_room *)memory;
     const ttt_place<MLP_D> y;
     constexpr int ROWS = ttt_place<MLP_D>::ROWS;
     const int warp = y.id / 32, first = MLP_OWN * warp;
