@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Pages of what bench/experiments.py has done: python3 bench/experiments_page.py CELLS.jsonl... --out bench/results [--pages NAME,NAME...]
 
-Writes OUT/PAGE/README.md with tables, figures and cells.jsonl for every page that has cells in the files, those of OUT/PAGE/cells.jsonl among them;
+Writes OUT/PAGE/README.md with tables, figures and cells-PAGE.jsonl for every page with cells in the files, OUT/PAGE/cells-PAGE.jsonl too;
 of two lines of one cell the later file's counts. What somebody has to think, about these very numbers, is kept in OUT/PAGE/reading-PAGE.md and put
 into the page. Standard library only."""
 import argparse
@@ -113,7 +113,7 @@ def groups(c, out):
                 lines.append((name, p["position"], p["prefix_right"]))
         if lines:
             figure.write(out / f"{group}.svg", lines, f"{group}: sequences right up to a position", "elements so far", "share of sequences",
-                         y_range=(0, 1.02), note="learnt on 32 elements", upright=[(33, "learnt up to here")])
+                         y_range=(0, 1.12), note="learnt on 32 elements", upright=[(33, "learnt up to here")])
         head = ["DeltaProduct, one layer", "parameters", "updates", "whole sequences right at the length learnt, %", "elements right, %",
                 "whole sequences right at 128, %", "elements right, %"]
         text += f"## {group}\n\n" + table(head, rows) + (f"\n![{group}]({group}.svg)\n\n" if lines else "")
@@ -135,14 +135,14 @@ def mesa_parity(c, out):
         if best:
             p = best["curves"]["position"]
             lines.append((f"gamma in {signed}", p["position"], p["accuracy"]))
-    figure.write(out / "position.svg", lines, "Parity of all bits so far, MesaNet", "bits so far", "share of right answers", y_range=(0.4, 1.02),
+    figure.write(out / "mesa-parity.svg", lines, "Parity of all bits so far, MesaNet", "bits so far", "share of right answers", y_range=(0.4, 1.02),
                  upright=[(40, "learnt up to here")])
     head = ["gamma", "learning rate", "parameters", "updates", "bits right, %", "strings of 256 without a mistake, %"]
     return "Mesa and parity: the sign of gamma", """\
 Two layers of MesaNet (von Oswald et al. 2025, arXiv 2506.05233, appendix H), 40 bits to learn from, 256 to be
 tested on: with gamma in (-1,1) and in (0,1).
 
-""" + table(head, rows) + "\n![Over the position](position.svg)\n\n"
+""" + table(head, rows) + "\n![Over the position](mesa-parity.svg)\n\n"
 
 
 def mqar(c, out):
@@ -326,7 +326,7 @@ def how(c):
     cuts = "\n".join(f"- {x}" for x in dict.fromkeys(x for cell in c.lines for x in cell.get("cuts", [])))
     seeds = sorted({str(x["cell"].get("seed", 1)) for x in c.lines})
     example = "\n".join("    " + x for x in c.lines[0]["commands"])
-    return ("## How it was made\n\n`python3 bench/experiments.py`, and this page `bench/experiments_page.py`, from `cells.jsonl` beside it, "
+    return ("## How it was made\n\n`python3 bench/experiments.py`, and this page `bench/experiments_page.py`, from the .jsonl file beside it, "
             f"which has the command of every run. The first:\n\n{example}\n\n"
             f"Seed of the weights {', '.join(seeds)}; of the examples 12345.\n\n{runs}\n"
             + (f"\nCut against the papers' settings (theirs in brackets), as each run said it:\n\n{cuts}\n" if cuts else ""))
@@ -339,7 +339,7 @@ def main():
     p.add_argument("--pages", default=",".join(PAGES))
     a = p.parse_args()
     for name in a.pages.split(","):
-        own, found = a.out / name / "cells.jsonl", {}
+        own, found = a.out / name / f"cells-{name}.jsonl", {}
         for path in [own, *a.cells]:
             for line in path.read_text(encoding="utf-8").splitlines() if path.exists() else []:
                 x = json.loads(line)
