@@ -25,7 +25,7 @@ from pathlib import Path
 MATRIX = {"retention", "simple_gla", "mlstm", "gla", "gla_v", "gla_kv", "rwkv6", "delta_rule", "gated_delta_rule", "gated_delta_product", "kda",
           "dplr", "mesa", "ttt_linear", "ttt_mlp", "titans", "linear_attn"}
 # batch, highest learning rate, MLP
-SETTINGS = [("128", "1e-2", "none"), ("128", "1e-2", "swiglu"), ("128", "3e-3", "none")]
+SETTINGS = [("128", "1e-2", "swiglu"), ("128", "1e-2", "none"), ("128", "3e-3", "swiglu")]
 HEADS, COLUMNS = 2, 32
 
 
