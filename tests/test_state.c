@@ -107,13 +107,10 @@ static void forks_of(const char *name, linnet_model *m)
     linnet_session_destroy(s);
 }
 
-/* Back by n, then on: as a state that was fed up to there, in pieces of `piece`, and no further. */
-static void back_by(const char *name, linnet_session *s, int piece, int n)
+/* `a`, which was fed the text, goes back by n, then on: as `b`, which was fed up to there in the same pieces and no further. Both end here. */
+static void back_by(const char *name, linnet_state *a, linnet_state *b, int n)
 {
-    linnet_state *a = state_of(s), *b = state_of(s);
-    feed_in(a, text, TEXT, piece, NULL);
     OK(linnet_state_rollback(a, n));
-    feed_in(b, text, TEXT - n, piece, NULL);
     same_states(name, a, b);
     feed(a, text + 7, 20, logits[0]);
     feed(b, text + 7, 20, logits[1]);
@@ -128,12 +125,22 @@ static void back_by(const char *name, linnet_session *s, int piece, int n)
 
 static void rollback_of(const char *name, linnet_model *m)
 {
-    linnet_session *s = session_of(m, 2, CAPACITY, 64, CHUNK);
-    static const int back[] = {1, 33, 64};
-    for (size_t i = 0; i < sizeof back / sizeof *back; i++) {
-        back_by(name, s, TEXT, back[i]);
-        back_by(name, s, 7, back[i]);
-        back_by(name, s, 1, back[i]);
+    linnet_session *s = session_of(m, 4, CAPACITY, 64, CHUNK);
+    static const int back[] = {64, 33, 1}, pieces[] = {TEXT, 7};
+    linnet_state *a, *b, *whole = state_of(s), *part = state_of(s);
+    feed_in(whole, text, TEXT, 1, NULL); /* steps are the same from wherever they begin: one text serves all */
+    for (int i = 0, at = 0; i < 3; i++) {
+        feed_in(part, text + at, TEXT - back[i] - at, 1, NULL);
+        at = TEXT - back[i];
+        OK(linnet_state_fork(whole, &a));
+        OK(linnet_state_fork(part, &b));
+        back_by(name, a, b, back[i]);
+        for (int k = 0; k < 2; k++) {
+            a = state_of(s), b = state_of(s);
+            feed_in(a, text, TEXT, pieces[k], NULL);
+            feed_in(b, text, TEXT - back[i], pieces[k], NULL);
+            back_by(name, a, b, back[i]);
+        }
     }
     linnet_session_destroy(s);
 }

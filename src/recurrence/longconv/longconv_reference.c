@@ -153,33 +153,48 @@ static void heads_forward(const void *args, int threads)
     }
 }
 
+/* A thread's dk and dv over the rows of the state and the sequence behind it, dq of a token, and dw over all sequences. */
+typedef struct {
+    double *dk, *dv, *dq, *dw;
+} sums;
+
+static int64_t rows_of_sums(const lnt_heads_conv_args *a) { return a->R + a->longest; }
+static int64_t size_of_sums(const lnt_heads_conv_args *a) { return rows_of_sums(a) * (a->K + a->V) + a->K + a->L; }
+static sums carve(const lnt_heads_conv_args *a, double *p)
+{
+    sums d = { .dk = p, .dv = p + rows_of_sums(a) * a->K };
+    d.dq = d.dv + rows_of_sums(a) * a->V;
+    d.dw = d.dq + a->K;
+    return d;
+}
+
 /* With s = q_t.k_p, c = do_t.v_p, w = h_{t-p}: dq_t += w c k_p, dk_p += w c q_t, dv_p += w s do_t, dw += s c. */
-static void heads_backward_one(const lnt_heads_conv_args *a, int64_t n, int64_t h, double *dw)
+static void heads_backward_one(const lnt_heads_conv_args *a, int64_t n, int64_t h, sums d)
 {
     const inputs k = head_inputs(a, n, false), v = head_inputs(a, n, true);
-    const int64_t len = a->cu_seqlens[n + 1] - k.first, K = a->K, V = a->V;
-    for (int64_t t = 0; t < len; t++) {
-        for (int64_t l = 0; l < least(a->L, t + a->R + 1); l++) dw[l] += score(a, &k, t, t - l, h) * answer(a, &v, t, t - l, h);
-        for (int64_t i = h * K; i < (h + 1) * K && a->dq; i++) {
-            double sum = 0;
-            for (int64_t l = 0; l < least(a->L, t + a->R + 1); l++) sum += weight(a, l, h) * answer(a, &v, t, t - l, h) * input(&k, t - l, i);
-            ref_put(a->dq, a->dtype, (k.first + t) * k.cols + i, sum);
-        }
+    const int64_t len = a->cu_seqlens[n + 1] - k.first, K = a->K, V = a->V, R = a->R;
+    for (int64_t p = -R; p < len; p++) {
+        for (int64_t i = 0; i < K; i++) d.dk[(R + p) * K + i] = handed_back(&k, a->dkT, len, p, h * K + i);
+        for (int64_t j = 0; j < V; j++) d.dv[(R + p) * V + j] = handed_back(&v, a->dvT, len, p, h * V + j);
     }
-    for (int64_t p = -a->R; p < len; p++) {
-        const int64_t from = p > 0 ? p : 0, to = least(len, p + a->L);
-        for (int64_t i = h * K; i < (h + 1) * K; i++) {
-            double sum = handed_back(&k, a->dkT, len, p, i);
-            for (int64_t t = from; t < to; t++)
-                sum += weight(a, t - p, h) * answer(a, &v, t, p, h) * ref_get(a->q, a->dtype, (k.first + t) * k.cols + i);
-            put_gradient(&k, a->dk, a->dk0, p, i, sum);
+    for (int64_t t = 0; t < len; t++) {
+        const int64_t q = (k.first + t) * k.cols + h * K, out = (v.first + t) * v.cols + h * V;
+        memset(d.dq, 0, (size_t)K * sizeof *d.dq);
+        for (int64_t l = 0; l < least(a->L, t + R + 1); l++) {
+            const int64_t p = t - l;
+            const double s = score(a, &k, t, p, h), c = answer(a, &v, t, p, h), w = weight(a, l, h);
+            d.dw[l] += s * c;
+            for (int64_t i = 0; i < K; i++) {
+                d.dq[i] += w * c * input(&k, p, h * K + i);
+                d.dk[(R + p) * K + i] += w * c * ref_get(a->q, a->dtype, q + i);
+            }
+            for (int64_t j = 0; j < V; j++) d.dv[(R + p) * V + j] += w * s * ref_get(a->dout, a->dtype, out + j);
         }
-        for (int64_t i = h * V; i < (h + 1) * V; i++) {
-            double sum = handed_back(&v, a->dvT, len, p, i);
-            for (int64_t t = from; t < to; t++)
-                sum += weight(a, t - p, h) * score(a, &k, t, p, h) * ref_get(a->dout, a->dtype, (v.first + t) * v.cols + i);
-            put_gradient(&v, a->dv, a->dv0, p, i, sum);
-        }
+        for (int64_t i = 0; i < K; i++) ref_put(a->dq, a->dtype, q + i, d.dq[i]);
+    }
+    for (int64_t p = -R; p < len; p++) {
+        for (int64_t i = 0; i < K; i++) put_gradient(&k, a->dk, a->dk0, p, h * K + i, d.dk[(R + p) * K + i]);
+        for (int64_t j = 0; j < V; j++) put_gradient(&v, a->dv, a->dv0, p, h * V + j, d.dv[(R + p) * V + j]);
     }
 }
 
@@ -189,19 +204,18 @@ static void heads_backward(const void *args, int threads)
     const lnt_dtype f = lnt_longconv_small(a->dtype);
 #pragma omp parallel for num_threads(threads)
     for (int64_t h = 0; h < a->H; h++) {
-        double *dw = (double *)a->workspace + h * a->L;
-        memset(dw, 0, (size_t)a->L * sizeof *dw);
-        for (int64_t n = 0; n < a->sequences; n++) heads_backward_one(a, n, h, dw);
-        for (int64_t l = 0; l < a->L; l++) ref_put(a->dh, f, l * a->H + h, dw[l]);
-        ref_put(a->dskip, f, h, dw[0]);
+        const sums d = carve(a, (double *)a->workspace + omp_get_thread_num() * size_of_sums(a));
+        memset(d.dw, 0, (size_t)a->L * sizeof *d.dw);
+        for (int64_t n = 0; n < a->sequences; n++) heads_backward_one(a, n, h, d);
+        for (int64_t l = 0; l < a->L; l++) ref_put(a->dh, f, l * a->H + h, d.dw[l]);
+        ref_put(a->dskip, f, h, d.dw[0]);
     }
 }
 
 static size_t heads_workspace(const void *args, bool back, int threads)
 {
     const lnt_heads_conv_args *a = args;
-    (void)threads;
-    return (size_t)(back ? 1 : a->sequences) * (size_t)a->H * (size_t)a->L * sizeof(double);
+    return (size_t)(back ? threads * size_of_sums(a) : a->sequences * a->H * a->L) * sizeof(double);
 }
 
 extern const lnt_recur_impl lnt_heads_conv_reference;
