@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """House rules that a program can check: python3 cmake/lint.py SOURCE_DIR BUILD/liblinnet.so
 
-Include order of the rooms, symbol prefixes, headers that compile alone, unique file names, layout of the text, calls that the library must not make,
+Include order of the rooms, in the sources and in the objects, symbol prefixes, headers that compile alone, unique file names, layout of the text, calls that the library must not make,
 links between pages, names that shared files have, lengths of functions and files.
 Prints one line for each finding and ends with 1 when there is any."""
 import concurrent.futures
@@ -14,8 +14,8 @@ from pathlib import Path
 # A room may include itself and what has a smaller number. Rooms that share a number do not see each other.
 RANK = {"core": 0, "simd": 0, "device": 1, "program": 2, "ops": 3, "recurrence": 4, "mixers": 5, "model": 6, "hub": 7,
         "eval": 8, "generate": 8, "train": 9, "tasks": 10, "bench": 10, "serve": 10}
-# simd/ stands on core/.
-ALSO = {("simd", "core")}
+# simd/ stands on core/; a task measures with what bench/ has.
+ALSO = {("simd", "core"), ("tasks", "bench")}
 
 # Calls that only cli/ may make, and the files of src/ that have a reason.
 FORBIDDEN = re.compile(r"(?<![\w>.])(printf|puts|putchar|vprintf|fprintf|vfprintf|perror|exit|_exit|abort|assert|getenv|system)\s*\(")
@@ -80,6 +80,10 @@ def room_of(path):
     return path.parts[1] if path.parts[0] == "src" and len(path.parts) > 2 else path.parts[0]
 
 
+def may_use(room, target):
+    return room == target or RANK[target] < RANK[room] or (room, target) in ALSO
+
+
 def check_include(path, line, name):
     room, target = room_of(path), name.split("/")[0]
     where = f"{path}:{line}"
@@ -92,7 +96,7 @@ def check_include(path, line, name):
     elif path.parts[0] == "src" and target in RANK and "/" in name and target != room:
         if room not in RANK:
             finding(where, f"room {room}/ has no place in the order; add it to cmake/lint.py")
-        elif RANK[target] >= RANK[room] and (room, target) not in ALSO:
+        elif not may_use(room, target):
             finding(where, f'{room}/ includes "{name}", but {target}/ does not stand below {room}/ (docs/house-rules.md)')
     elif path.parts[0] == "src" and target == "cli":
         finding(where, f'the library includes "{name}" of the command line')
@@ -355,6 +359,28 @@ def symbols(files, *flags):
             yield parts[2].split("@")[0]
 
 
+def calls(objects):
+    """What check_calls looks at, of object files."""
+    files = {}
+    for path in objects:
+        place = files.setdefault(str(Path("src", str(path).split(".dir/src/")[1])).removesuffix(".o"), (set(), set()))
+        done = subprocess.run(["nm", "-P", str(path)], capture_output=True, text=True)
+        for name, kind in (line.split()[:2] for line in done.stdout.splitlines()):
+            place[kind in "Uvw"].add(name) if kind.isupper() else None
+    return files
+
+
+def check_calls(files):
+    """What each file of src/ defines and what it takes from others, {path: (defined, taken)}: nothing from a room that it may not include. A declaration
+    written by hand is not seen in the includes."""
+    place = {name: path for path, (defined, _) in files.items() for name in defined}
+    for path, (_, taken) in files.items():
+        for name in sorted(taken):
+            at = place.get(name)
+            if at and not may_use(path.split("/")[1], at.split("/")[1]):
+                finding(path, f"calls {name} of {at}: {at.split('/')[1]}/ does not stand below {path.split('/')[1]}/")
+
+
 def check_symbols(library):
     exported = {name for name in symbols([library], "-D") if not re.fullmatch(r"LINNET_\d+\.\d+", name)}  # but the versions of the map
     declared = set()
@@ -373,6 +399,7 @@ def check_symbols(library):
     done = subprocess.run(["nm", "--undefined-only", *map(str, objects)], capture_output=True, text=True) if objects else None
     for name in sorted(set(re.findall(r"\b(?:GOMP|omp|__kmpc)_\w+", done.stdout if done else "")) - known):
         finding("objects", f"{name} is called, which src/core/team.c does not know")
+    check_calls(calls(objects))
     for name in sorted(set(symbols(objects))) if objects else []:
         if not name.startswith(("lnt_", "linnet_", "_")):
             finding("objects", f"symbol {name} between files must begin with lnt_ (or be static)")

@@ -22,6 +22,12 @@ TREE = {
     "src/hub/archs/arch_soft.c": 'static const char *names[] = { "soft", "decaying" };\n',
     "docs/operators.md": "# Operators\n\n## Fading away\n\n### In chunks, backwards\n",
 }
+# What objects define and take from others, as lint.calls reads it.
+CALLS = {
+    "src/core/up.c": ({"lnt_low"}, {"lnt_high", "memcpy"}),
+    "src/model/down.c": ({"lnt_high"}, {"lnt_low", "lnt_beside"}),
+    "src/model/beside.c": ({"lnt_beside"}, set()),
+}
 # path, its text, what is said of it (None: nothing)
 CASES = [
     ("src/core/tab.c", "int\tx;\n", "tab"),
@@ -29,6 +35,8 @@ CASES = [
     ("src/core/wide.c", "/* " + "x" * 150 + " */\n", "at most 150"),
     ("src/core/order.c", '#include "model/model.h"\n', "does not stand below core/"),
     ("src/model/order_ok.c", '#include "core/status.h"\n', None),
+    ("src/core/up.c", "", "calls lnt_high of src/model/down.c"),
+    ("src/model/down.c", "", None),
     ("cli/inner.c", '#include "core/status.h"\n', "only linnet/*.h"),
     ("src/core/prints.c", 'void f(void) { printf("x"); }\n', "calls printf()"),
     ("src/core/prints_ok.c", 'void f(FILE *f) { fprintf(f, "x"); } /* printf( */\n', None),
@@ -95,6 +103,7 @@ def main():
         for path, text in {**TREE, **{path: text for path, text, _ in CASES}}.items():
             (root / path).parent.mkdir(parents=True, exist_ok=True)
             (root / path).write_text(text)
+        lint.check_calls(CALLS)
         lint.check_tree(root, sorted(p.relative_to(root) for p in root.rglob("*") if p.is_file()))
     wrong = []
     for path, _, said in CASES:

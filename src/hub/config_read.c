@@ -558,12 +558,6 @@ linnet_status linnet_config_create(linnet_context *c, const char *model_type, li
     return s;
 }
 
-void linnet_config_destroy(linnet_config *k)
-{
-    if (k) lnt_config_clear(k);
-    lnt_free(k);
-}
-
 linnet_status linnet_config_set(linnet_context *c, linnet_config *k, const char *key, const char *value)
 {
     LNT_NEED(c, k);

@@ -72,6 +72,12 @@ void lnt_config_clear(lnt_config *k)
     *k = (lnt_config){0};
 }
 
+void linnet_config_destroy(linnet_config *k)
+{
+    if (k) lnt_config_clear(k);
+    lnt_free(k);
+}
+
 static bool copy_part(lnt_part *p)
 {
     const void *from = p->options;

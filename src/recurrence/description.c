@@ -4,6 +4,7 @@
 #include <string.h>
 
 #include "core/memory.h"
+#include "core/options.h"
 #include "recurrence/recurrence.h"
 
 /* Tests add an operator of their own with a list of theirs. */
@@ -119,18 +120,6 @@ static void put_option(const lnt_recur_option *o, void *args, double value)
         *(int64_t *)at = (int64_t)value;
 }
 
-/* The place of `word` among words apart by blanks; -1: none of them. */
-static int place_of(const char *words, const char *word)
-{
-    size_t n = strlen(word);
-    for (int i = 0; *words; i++) {
-        size_t length = strcspn(words, " ");
-        if (length == n && memcmp(words, word, n) == 0) return i;
-        words += length + (words[length] == ' ');
-    }
-    return -1;
-}
-
 static int word_count(const char *words)
 {
     int n = 1;
@@ -153,7 +142,7 @@ linnet_status lnt_recur_option_set(lnt_ctx *c, const lnt_recur_op *op, void *arg
     const lnt_recur_option *o = key ? lnt_recur_option_find(op, key) : NULL;
     if (!o) return unknown_option(c, op, key);
     if (o->kind == LNT_RECUR_WORD) {
-        if (text && (value = place_of(o->words, text)) < 0)
+        if (text && (value = lnt_word_find(o->words, text)) < 0)
             return lnt_fail(c, LINNET_EINVAL, "%s = \"%s\"; expected one of: %s", key, text, o->words);
         if (!(value >= 0 && value < word_count(o->words) && value == floor(value)))
             return lnt_fail(c, LINNET_EINVAL, "%s = %g; expected 0 .. %d: %s", key, value, word_count(o->words) - 1, o->words);

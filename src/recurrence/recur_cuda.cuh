@@ -2,18 +2,19 @@
 #ifndef LNT_RECUR_CUDA_CUH
 #define LNT_RECUR_CUDA_CUH
 
-/* const lnt_recur_impl NAME_<WAY>_cuda "WAY-cuda" and NAME_recurrent_cuda, which serves forward alone. */
-#define LNT_CUDA_FORMS(NAME, WAY, DECLINES, WORKSPACE, FORWARD, BACKWARD, STEP_WORKSPACE, STEP)                                    \
+/* const lnt_recur_impl NAME: TEXT for a GPU of compute capability NEEDS / 10. Device pointers alone; NULL: it has no such thing. */
+#define LNT_CUDA_FORM(NAME, TEXT, FORM, NEEDS, DECLINES, WORKSPACE, FORWARD, BACKWARD)                                             \
     extern "C" {                                                                                                                   \
-    extern const lnt_recur_impl NAME##_##WAY##_cuda, NAME##_recurrent_cuda;                                                        \
-    const lnt_recur_impl NAME##_##WAY##_cuda = {                                                                                   \
-        .name = #WAY "-cuda", .form = LINNET_FORM_CHUNK, .device = LNT_DEVICE_CUDA, .needs = 80, .declines = DECLINES,             \
+    extern const lnt_recur_impl NAME;                                                                                              \
+    const lnt_recur_impl NAME = {                                                                                                  \
+        .name = TEXT, .form = LINNET_FORM_##FORM, .device = LNT_DEVICE_CUDA, .needs = NEEDS, .declines = DECLINES,                 \
         .workspace = WORKSPACE, .forward = NULL, .backward = NULL, .put_forward = FORWARD, .put_backward = BACKWARD,               \
     };                                                                                                                             \
-    const lnt_recur_impl NAME##_recurrent_cuda = {                                                                                 \
-        .name = "recurrent-cuda", .form = LINNET_FORM_RECURRENT, .device = LNT_DEVICE_CUDA, .needs = 80, .declines = DECLINES,     \
-        .workspace = STEP_WORKSPACE, .forward = NULL, .backward = NULL, .put_forward = STEP, .put_backward = NULL,                 \
-    };                                                                                                                             \
     }
+
+/* NAME_<WAY>_cuda "WAY-cuda" and NAME_recurrent_cuda, which serves forward alone. */
+#define LNT_CUDA_FORMS(NAME, WAY, DECLINES, WORKSPACE, FORWARD, BACKWARD, STEP_WORKSPACE, STEP)                                    \
+    LNT_CUDA_FORM(NAME##_##WAY##_cuda, #WAY "-cuda", CHUNK, 80, DECLINES, WORKSPACE, FORWARD, BACKWARD)                            \
+    LNT_CUDA_FORM(NAME##_recurrent_cuda, "recurrent-cuda", RECURRENT, 80, DECLINES, STEP_WORKSPACE, STEP, NULL)
 
 #endif

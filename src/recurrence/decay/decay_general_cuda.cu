@@ -1,5 +1,6 @@
 /* The decay core on any GPU: kernels in float32 arithmetic, for any K and V up to 256 and any row type. Equations and roles: README.md. */
 #include "recurrence/decay/decay_cuda.cuh"
+#include "recurrence/recur_cuda.cuh"
 
 static constexpr int C = 16;        /* chunk */
 static constexpr int THREADS = 128; /* warp w has rows 4w .. 4w+3 of a chunk */
@@ -317,18 +318,4 @@ void lnt_decay_starts(const lnt_recur_args *a, const lnt_device *d, float *S)
     general_read(cut, &end, 1, on);
 }
 
-extern "C" {
-extern const lnt_recur_impl lnt_decay_chunk_cuda;
-const lnt_recur_impl lnt_decay_chunk_cuda = {
-    .name = "chunk-cuda",
-    .form = LINNET_FORM_CHUNK,
-    .device = LNT_DEVICE_CUDA,
-    .needs = 80,
-    .declines = decay_too_wide,
-    .workspace = general_workspace,
-    .forward = NULL,
-    .backward = NULL,
-    .put_forward = general_forward,
-    .put_backward = general_backward,
-};
-}
+LNT_CUDA_FORM(lnt_decay_chunk_cuda, "chunk-cuda", CHUNK, 80, decay_too_wide, general_workspace, general_forward, general_backward)

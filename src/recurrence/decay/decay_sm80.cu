@@ -7,6 +7,7 @@
  * Long: the kernels of one path, which share tiles, factors of gates and the layout of the state in registers. */
 #include "device/mma.cuh"
 #include "recurrence/decay/decay_stable.cuh"
+#include "recurrence/recur_cuda.cuh"
 
 static constexpr int C = 64, THREADS = 128;
 
@@ -873,18 +874,4 @@ static const char *declines(const void *args, bool back)
     return NULL;
 }
 
-extern "C" {
-extern const lnt_recur_impl lnt_decay_chunk_sm80;
-const lnt_recur_impl lnt_decay_chunk_sm80 = {
-    .name = "chunk-sm80",
-    .form = LINNET_FORM_CHUNK,
-    .device = LNT_DEVICE_CUDA,
-    .needs = 80,
-    .declines = declines,
-    .workspace = workspace,
-    .forward = NULL,
-    .backward = NULL,
-    .put_forward = forward,
-    .put_backward = backward,
-};
-}
+LNT_CUDA_FORM(lnt_decay_chunk_sm80, "chunk-sm80", CHUNK, 80, declines, workspace, forward, backward)

@@ -1,5 +1,6 @@
 /* The decay core on a GPU, token by token. Equations: README.md. */
 #include "recurrence/decay/decay_stable.cuh"
+#include "recurrence/recur_cuda.cuh"
 
 /* A CTA has 32 columns of a value head's state in registers: a warp 4 rows at a time, 8 lanes a row, 4 columns a lane; 8 warps take rows 32 apart.
  * Every byte of the state is read and written once whatever the number of tokens. */
@@ -196,13 +197,5 @@ template <bool VECTOR> static void step_forward(const void *args, const lnt_devi
     LNT_BY_TYPE(a->dtype, T, step<T, VECTOR>(a, (const lnt_cuda *)d));
 }
 
-extern "C" {
-extern const lnt_recur_impl lnt_decay_recurrent_cuda, lnt_vector_recurrent_cuda;
-#define RECURRENT(FORWARD)                                                                                                         \
-    {                                                                                                                              \
-        .name = "recurrent-cuda", .form = LINNET_FORM_RECURRENT, .device = LNT_DEVICE_CUDA, .needs = 80, .declines = decay_too_wide, \
-        .workspace = step_workspace, .forward = NULL, .backward = NULL, .put_forward = FORWARD, .put_backward = NULL,              \
-    }
-const lnt_recur_impl lnt_decay_recurrent_cuda = RECURRENT(step_forward<false>);
-const lnt_recur_impl lnt_vector_recurrent_cuda = RECURRENT(step_forward<true>);
-}
+LNT_CUDA_FORM(lnt_decay_recurrent_cuda, "recurrent-cuda", RECURRENT, 80, decay_too_wide, step_workspace, step_forward<false>, NULL)
+LNT_CUDA_FORM(lnt_vector_recurrent_cuda, "recurrent-cuda", RECURRENT, 80, decay_too_wide, step_workspace, step_forward<true>, NULL)

@@ -27,6 +27,7 @@
 
 extern "C" {
 #include "recurrence/decay/decay.h"
+#include "recurrence/recur_cuda.cuh"
 }
 
 
@@ -643,54 +644,7 @@ static void tiles_backward(const void *args, const lnt_device *d)
     lnt_vector_tiles_backward(&x, d);
 }
 
-extern "C" {
-extern const lnt_recur_impl lnt_vector_chunk_sm90, lnt_vector_row_cuda, lnt_kda_row_cuda, lnt_kda_recurrent_cuda;
-const lnt_recur_impl lnt_vector_chunk_sm90 = {
-    .name = "chunk-sm90",
-    .form = LINNET_FORM_CHUNK,
-    .device = LNT_DEVICE_CUDA,
-    .needs = 90,
-    .declines = tiles_declines,
-    .workspace = tiles_bytes,
-    .forward = NULL,
-    .backward = NULL,
-    .put_forward = tiles_forward,
-    .put_backward = tiles_backward,
-};
-const lnt_recur_impl lnt_vector_row_cuda = {
-    .name = "row-cuda",
-    .form = LINNET_FORM_CHUNK,
-    .device = LNT_DEVICE_CUDA,
-    .needs = 80,
-    .declines = too_wide,
-    .workspace = general_bytes<false>,
-    .forward = NULL,
-    .backward = NULL,
-    .put_forward = general_forward<false>,
-    .put_backward = general_backward<false>,
-};
-const lnt_recur_impl lnt_kda_row_cuda = {
-    .name = "row-cuda",
-    .form = LINNET_FORM_CHUNK,
-    .device = LNT_DEVICE_CUDA,
-    .needs = 80,
-    .declines = too_wide,
-    .workspace = general_bytes<true>,
-    .forward = NULL,
-    .backward = NULL,
-    .put_forward = general_forward<true>,
-    .put_backward = general_backward<true>,
-};
-const lnt_recur_impl lnt_kda_recurrent_cuda = {
-    .name = "recurrent-cuda",
-    .form = LINNET_FORM_RECURRENT,
-    .device = LNT_DEVICE_CUDA,
-    .needs = 80,
-    .declines = too_wide,
-    .workspace = NULL,
-    .forward = NULL,
-    .backward = NULL,
-    .put_forward = general_forward<true>,
-    .put_backward = NULL,
-};
-}
+LNT_CUDA_FORM(lnt_vector_chunk_sm90, "chunk-sm90", CHUNK, 90, tiles_declines, tiles_bytes, tiles_forward, tiles_backward)
+LNT_CUDA_FORM(lnt_vector_row_cuda, "row-cuda", CHUNK, 80, too_wide, general_bytes<false>, general_forward<false>, general_backward<false>)
+LNT_CUDA_FORM(lnt_kda_row_cuda, "row-cuda", CHUNK, 80, too_wide, general_bytes<true>, general_forward<true>, general_backward<true>)
+LNT_CUDA_FORM(lnt_kda_recurrent_cuda, "recurrent-cuda", RECURRENT, 80, too_wide, NULL, general_forward<true>, NULL)

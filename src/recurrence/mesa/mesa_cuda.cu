@@ -7,6 +7,7 @@
 #include "recurrence/mesa/mesa_cuda.cuh"
 
 #include "recurrence/decay/decay_cuda.cuh"
+#include "recurrence/recur_cuda.cuh"
 
 extern "C" {
 extern const lnt_recur_impl lnt_decay_chunk_sm80, lnt_decay_chunk_cuda;
@@ -531,42 +532,6 @@ static void tiles_backward(const void *args, const lnt_device *d) { backward<bf1
 static size_t step_workspace(const void *args, bool back, int threads) { return lnt_mesa_step_bytes((const lnt_mesa_args *)args); }
 static void step_forward(const void *args, const lnt_device *d) { lnt_mesa_step_put((const lnt_mesa_args *)args, (lnt_cuda *)d); }
 
-extern "C" {
-extern const lnt_recur_impl lnt_mesa_chunk_cuda, lnt_mesa_chunk_sm80, lnt_mesa_recurrent_cuda;
-const lnt_recur_impl lnt_mesa_chunk_cuda = {
-    .name = "chunk-cuda",
-    .form = LINNET_FORM_CHUNK,
-    .device = LNT_DEVICE_CUDA,
-    .needs = 80,
-    .declines = general_declines,
-    .workspace = general_workspace,
-    .forward = NULL,
-    .backward = NULL,
-    .put_forward = general_forward,
-    .put_backward = general_backward,
-};
-const lnt_recur_impl lnt_mesa_chunk_sm80 = {
-    .name = "chunk-sm80",
-    .form = LINNET_FORM_CHUNK,
-    .device = LNT_DEVICE_CUDA,
-    .needs = 80,
-    .declines = tiles_declines,
-    .workspace = tiles_workspace,
-    .forward = NULL,
-    .backward = NULL,
-    .put_forward = tiles_forward,
-    .put_backward = tiles_backward,
-};
-const lnt_recur_impl lnt_mesa_recurrent_cuda = {
-    .name = "recurrent-cuda",
-    .form = LINNET_FORM_RECURRENT,
-    .device = LNT_DEVICE_CUDA,
-    .needs = 80,
-    .declines = general_declines,
-    .workspace = step_workspace,
-    .forward = NULL,
-    .backward = NULL,
-    .put_forward = step_forward,
-    .put_backward = NULL,
-};
-}
+LNT_CUDA_FORM(lnt_mesa_chunk_cuda, "chunk-cuda", CHUNK, 80, general_declines, general_workspace, general_forward, general_backward)
+LNT_CUDA_FORM(lnt_mesa_chunk_sm80, "chunk-sm80", CHUNK, 80, tiles_declines, tiles_workspace, tiles_forward, tiles_backward)
+LNT_CUDA_FORM(lnt_mesa_recurrent_cuda, "recurrent-cuda", RECURRENT, 80, general_declines, step_workspace, step_forward, NULL)

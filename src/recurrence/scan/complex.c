@@ -1,22 +1,9 @@
 /* The descriptions of complex first-order scans. Equations: operators.md#complex-scan. */
+#include "recurrence/forms.h"
 #include "recurrence/recur_node.h"
 #include "recurrence/scan/scan.h"
-#include "simd/variant.h"
 
-LNT_DECLARE_VARIANTS(const lnt_recur_impl, lnt_complex_chunk);
-LNT_DECLARE_VARIANTS(const lnt_recur_impl, lnt_complex_recurrent);
-
-#ifdef LINNET_CUDA
-extern const lnt_recur_impl lnt_complex_chunk_cuda, lnt_complex_recurrent_cuda; /* complex_cuda.cu */
-#endif
-
-static const lnt_recur_impl *const impls[] = {
-#ifdef LINNET_CUDA
-    &lnt_complex_chunk_cuda,    &lnt_complex_recurrent_cuda,
-#endif
-    LNT_VARIANTS(lnt_complex_chunk), LNT_VARIANTS(lnt_complex_recurrent),
-    &lnt_complex_reference,     NULL,
-};
+LNT_USUAL_FORMS(static const lnt_recur_impl *const impls[], lnt_complex);
 
 /* A complex product and sum a token and channel; in reverse a sum and two products. Exponentials and angles are not counted. */
 static double flops(const void *args, int C, bool backward)

@@ -2,24 +2,11 @@
  *
  * The layer writes the first token of a sequence whole. Whether a call's first token is that, a node that carries a state knows by how many tokens
  * the sequence has had. */
+#include "recurrence/forms.h"
 #include "recurrence/recur_node.h"
 #include "recurrence/scan/scan.h"
-#include "simd/variant.h"
 
-LNT_DECLARE_VARIANTS(const lnt_recur_impl, lnt_rglru_chunk);
-LNT_DECLARE_VARIANTS(const lnt_recur_impl, lnt_rglru_recurrent);
-
-#ifdef LINNET_CUDA
-extern const lnt_recur_impl lnt_rglru_chunk_cuda, lnt_rglru_recurrent_cuda; /* rglru_cuda.cu */
-#endif
-
-static const lnt_recur_impl *const impls[] = {
-#ifdef LINNET_CUDA
-    &lnt_rglru_chunk_cuda,    &lnt_rglru_recurrent_cuda,
-#endif
-    LNT_VARIANTS(lnt_rglru_chunk), LNT_VARIANTS(lnt_rglru_recurrent),
-    &lnt_rglru_reference,     NULL,
-};
+LNT_USUAL_FORMS(static const lnt_recur_impl *const impls[], lnt_rglru);
 
 /* A token and channel: the scan's two, and four products of gates; in reverse those again and what goes to each. Functions are not counted. */
 static double flops(const void *args, int C, bool backward)

@@ -1,22 +1,9 @@
 /* The description of S4D's recurrence. Equations: operators.md#s4d. */
+#include "recurrence/forms.h"
 #include "recurrence/recur_node.h"
 #include "recurrence/scan/scan.h"
-#include "simd/variant.h"
 
-LNT_DECLARE_VARIANTS(const lnt_recur_impl, lnt_s4d_chunk);
-LNT_DECLARE_VARIANTS(const lnt_recur_impl, lnt_s4d_recurrent);
-
-#ifdef LINNET_CUDA
-extern const lnt_recur_impl lnt_s4d_chunk_cuda, lnt_s4d_recurrent_cuda; /* s4d_cuda.cu */
-#endif
-
-static const lnt_recur_impl *const impls[] = {
-#ifdef LINNET_CUDA
-    &lnt_s4d_chunk_cuda,    &lnt_s4d_recurrent_cuda,
-#endif
-    LNT_VARIANTS(lnt_s4d_chunk), LNT_VARIANTS(lnt_s4d_recurrent),
-    &lnt_s4d_reference,     NULL,
-};
+LNT_USUAL_FORMS(static const lnt_recur_impl *const impls[], lnt_s4d);
 
 /* A number of a state: a complex product and a real sum, and the real part of a product; in reverse the states again, and four such products. */
 static double flops(const void *args, int C, bool backward)

@@ -1,23 +1,10 @@
 /* The scan core: first-order recurrences of channels on their own. Equations: operators.md#scan. */
 #include "recurrence/scan/scan.h"
 
+#include "recurrence/forms.h"
 #include "recurrence/recur_node.h"
-#include "simd/variant.h"
 
-LNT_DECLARE_VARIANTS(const lnt_recur_impl, lnt_scan_chunk);
-LNT_DECLARE_VARIANTS(const lnt_recur_impl, lnt_scan_recurrent);
-
-#ifdef LINNET_CUDA
-extern const lnt_recur_impl lnt_scan_chunk_cuda, lnt_scan_recurrent_cuda; /* scan_cuda.cu */
-#endif
-
-static const lnt_recur_impl *const impls[] = {
-#ifdef LINNET_CUDA
-    &lnt_scan_chunk_cuda,    &lnt_scan_recurrent_cuda,
-#endif
-    LNT_VARIANTS(lnt_scan_chunk), LNT_VARIANTS(lnt_scan_recurrent),
-    &lnt_scan_reference,     NULL,
-};
+LNT_USUAL_FORMS(static const lnt_recur_impl *const impls[], lnt_scan);
 
 /* A product and a sum a token and channel; in reverse a sum and two products. Exponentials are not counted. */
 static double flops(const void *args, int C, bool backward)

@@ -1,22 +1,9 @@
 /* The description of the selective scan. Equations: operators.md#selective-scan. */
+#include "recurrence/forms.h"
 #include "recurrence/recur_node.h"
 #include "recurrence/scan/scan.h"
-#include "simd/variant.h"
 
-LNT_DECLARE_VARIANTS(const lnt_recur_impl, lnt_selective_chunk);
-LNT_DECLARE_VARIANTS(const lnt_recur_impl, lnt_selective_recurrent);
-
-#ifdef LINNET_CUDA
-extern const lnt_recur_impl lnt_selective_chunk_cuda, lnt_selective_recurrent_cuda; /* selective_cuda.cu */
-#endif
-
-const lnt_recur_impl *const lnt_selective_impls[] = {
-#ifdef LINNET_CUDA
-    &lnt_selective_chunk_cuda,    &lnt_selective_recurrent_cuda,
-#endif
-    LNT_VARIANTS(lnt_selective_chunk), LNT_VARIANTS(lnt_selective_recurrent),
-    &lnt_selective_reference,     NULL,
-};
+LNT_USUAL_FORMS(const lnt_recur_impl *const lnt_selective_impls[], lnt_selective);
 
 /* A number of a state: its decay's exponent, two for the update, two for the read-out; in reverse twice the update to make states again, and 13. */
 double lnt_selective_flops(const void *args, int C, bool backward)

@@ -3,23 +3,10 @@
 #include "recurrence/slstm/slstm.h"
 
 #include "core/memory.h"
+#include "recurrence/forms.h"
 #include "recurrence/recur_node.h"
-#include "simd/variant.h"
 
-LNT_DECLARE_VARIANTS(const lnt_recur_impl, lnt_slstm_chunk);
-LNT_DECLARE_VARIANTS(const lnt_recur_impl, lnt_slstm_recurrent);
-
-#ifdef LINNET_CUDA
-extern const lnt_recur_impl lnt_slstm_chunk_cuda, lnt_slstm_recurrent_cuda; /* slstm_cuda.cu */
-#endif
-
-static const lnt_recur_impl *const impls[] = {
-#ifdef LINNET_CUDA
-    &lnt_slstm_chunk_cuda,    &lnt_slstm_recurrent_cuda,
-#endif
-    LNT_VARIANTS(lnt_slstm_chunk), LNT_VARIANTS(lnt_slstm_recurrent),
-    &lnt_slstm_reference,     NULL,
-};
+LNT_USUAL_FORMS(static const lnt_recur_impl *const impls[], lnt_slstm);
 
 /* The product with R; in reverse that with its transpose, and dR. */
 static double flops(const void *args, int C, bool backward)

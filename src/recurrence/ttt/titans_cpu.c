@@ -1,12 +1,7 @@
 /* Titans with a matrix for a memory on the CPU (README.md): mini-batch by mini-batch. What momentum and forgetting make of a row's gradient by a
  * later row, of the memory and of the momentum is in triangles and rows of coefficients made without a division (operators.md#titans). The token
  * form takes rows one by one. */
-#include <omp.h>
-
-#include "recurrence/ttt/ttt_rows.h"
-
-/* Backward keeps the states at the start of so many floats' worth of mini-batches; longer sequences make them again in groups. */
-enum { KEPT_FLOATS = 1 << 20 };
+#include "recurrence/ttt/ttt_walk.h"
 
 /* A head at work. Of the rows of a mini-batch from one on, which it calls 0: kept[i] of M at their start is left behind row i, lent[i] of S comes to
  * M, left[i] of S is left; row j's gradient is in S behind row i with S_part[i,j] and in M with M_part[i,j]. */
@@ -24,19 +19,11 @@ typedef struct {
 
 static int64_t square(const lnt_ttt_args *a) { return (int64_t)a->D * a->D; }
 
-static int64_t group_of(const lnt_ttt_args *a)
-{
-    const int64_t batches = lnt_ttt_batches(a, a->mini_batch - 1, a->longest), few = KEPT_FLOATS / (2 * square(a));
-    int64_t root = 1;
-    while (root * root < batches) root++;
-    return batches <= few ? batches + 1 : root;
-}
-
 static int64_t carve(const lnt_ttt_args *a, bool back, float *p, head *x)
 {
     const int64_t m = a->mini_batch, D = a->D, d2 = square(a);
     int64_t used = 0;
-    *x = (head){ .a = a, .D = D, .m = m, .group = group_of(a) };
+    *x = (head){ .a = a, .D = D, .m = m, .group = ttt_group(a, 2 * square(a)) };
     const int64_t groups = lnt_ttt_batches(a, m - 1, a->longest) / x->group + 1;
     const struct {
         float **at;
@@ -63,12 +50,6 @@ static int64_t carve(const lnt_ttt_args *a, bool back, float *p, head *x)
         used += (more[i].count + 15) / 16 * 16;
     }
     return used;
-}
-
-static int64_t scratch_floats(const lnt_ttt_args *a, bool back)
-{
-    head x;
-    return carve(a, back, NULL, &x);
 }
 
 static int64_t len_of(const head *x) { return x->a->cu_seqlens[x->n + 1] - x->a->cu_seqlens[x->n]; }
@@ -220,21 +201,6 @@ static void forward_head(const head *x, bool one_by_one)
     }
     store(x, (open + len) % x->m);
 }
-
-static void forward_all(const lnt_ttt_args *a, int threads, bool one_by_one)
-{
-    const int64_t count = a->sequences * a->H;
-#pragma omp parallel for num_threads(threads) schedule(dynamic) if (count > 1)
-    for (int64_t i = 0; i < count; i++) {
-        head x;
-        carve(a, false, (float *)a->workspace + omp_get_thread_num() * scratch_floats(a, false), &x);
-        set_head(&x, i / a->H, i % a->H);
-        forward_head(&x, one_by_one);
-    }
-}
-
-static void forward(const void *args, int threads) { forward_all(args, threads, false); }
-static void forward_tokens(const void *args, int threads) { forward_all(args, threads, true); }
 
 /* ---- backward ---------------------------------------------------------------------------------------------------------------------------------- */
 
@@ -397,42 +363,44 @@ static void backward_head(const head *x)
     ttt_add(d2, 1, x->dstart, x->sum);
 }
 
-/* Behind the threads' scratch, for each part and head: sums of the first memory's gradients and of the norm's. */
+/* Sums of the first memory's gradients and of the norm's. */
 static int64_t sums(const lnt_ttt_args *a) { return square(a) + 2 * a->D; }
 
-static void backward(const void *args, int threads)
+static void bind_sums(head *x, float *p)
 {
-    const lnt_ttt_args *a = args;
-    const int64_t parts = ttt_parts(a), each = scratch_floats(a, true), count = parts * a->H, away = a->H * sums(a), d2 = square(a);
-    float *all = (float *)a->workspace + threads * each;
-#pragma omp parallel for num_threads(threads) schedule(dynamic) if (count > 1)
-    for (int64_t i = 0; i < count; i++) {
-        head x;
-        carve(a, true, (float *)a->workspace + omp_get_thread_num() * each, &x);
-        x.sum = all + i * sums(a), x.norm.dw = x.sum + d2, x.norm.db = x.norm.dw + a->D;
-        memset(x.sum, 0, (size_t)sums(a) * sizeof(float));
-        for (int64_t n = ttt_part(a, i / a->H); n < ttt_part(a, i / a->H + 1); n++) {
-            set_head(&x, n, i % a->H);
-            backward_head(&x);
-        }
-    }
-    for (int64_t h = 0; h < a->H; h++) {
-        const float *p = all + h * sums(a);
-        if (a->dlayer[0].w) ttt_add_parts((float *)a->dlayer[0].w + h * d2, p, parts, away, d2);
-        if (a->dln_w) ttt_add_parts((float *)a->dln_w + h * a->D, p + d2, parts, away, a->D);
-        if (a->dln_b) ttt_add_parts((float *)a->dln_b + h * a->D, p + d2 + a->D, parts, away, a->D);
-    }
+    x->sum = p, x->norm.dw = p + square(x->a), x->norm.db = x->norm.dw + x->D;
 }
 
-static size_t workspace(const void *args, bool back, int threads)
+static void add_sums(const lnt_ttt_args *a, int64_t h, const float *p, int64_t parts, int64_t away)
 {
-    const lnt_ttt_args *a = args;
-    return (size_t)(threads * scratch_floats(a, back) + (back ? ttt_parts(a) * a->H * sums(a) : 0)) * sizeof(float);
+    const int64_t d2 = square(a);
+    if (a->dlayer[0].w) ttt_add_parts((float *)a->dlayer[0].w + h * d2, p, parts, away, d2);
+    if (a->dln_w) ttt_add_parts((float *)a->dln_w + h * a->D, p + d2, parts, away, a->D);
+    if (a->dln_b) ttt_add_parts((float *)a->dln_b + h * a->D, p + d2 + a->D, parts, away, a->D);
 }
 
-/* Backward goes by mini-batches in both forms. */
-extern const lnt_recur_impl LNT_V(lnt_titans_chunk), LNT_V(lnt_titans_recurrent);
-const lnt_recur_impl LNT_V(lnt_titans_chunk) = { .name = LNT_V_NAME("chunk"), .form = LINNET_FORM_CHUNK, .needs = LNT_V_LEVEL, .workspace = workspace,
-                                                 .forward = forward, .backward = backward };
-const lnt_recur_impl LNT_V(lnt_titans_recurrent) = { .name = LNT_V_NAME("recurrent"), .form = LINNET_FORM_RECURRENT, .needs = LNT_V_LEVEL,
-                                                     .workspace = workspace, .forward = forward_tokens, .backward = backward };
+static int64_t scratch(const lnt_ttt_args *a, bool back)
+{
+    head x;
+    return carve(a, back, NULL, &x);
+}
+
+static void forward_one(const lnt_ttt_args *a, float *p, int64_t n, int64_t h, bool one_by_one)
+{
+    head x;
+    carve(a, false, p, &x);
+    set_head(&x, n, h);
+    forward_head(&x, one_by_one);
+}
+
+static void backward_one(const lnt_ttt_args *a, float *p, int64_t n, int64_t h, float *sum)
+{
+    head x;
+    carve(a, true, p, &x);
+    bind_sums(&x, sum);
+    set_head(&x, n, h);
+    backward_head(&x);
+}
+
+static const ttt_model model = { scratch, sums, forward_one, backward_one, add_sums };
+LNT_TTT_FORMS(lnt_titans, model);

@@ -1,13 +1,8 @@
 /* TTT-linear and TTT-MLP on the CPU (README.md): mini-batch by mini-batch, all of its rows in products with the weights that it begins with. The
  * token form takes its rows one by one. A head of a sequence is a piece of work; backward, a head of a part of the sequences is. */
-#include <omp.h>
-
-#include "recurrence/ttt/ttt_rows.h"
+#include "recurrence/ttt/ttt_walk.h"
 
 enum { LAYERS = LNT_TTT_LAYERS };
-
-/* Backward keeps the weights at the start of so many floats' worth of mini-batches; longer sequences make them again in groups. */
-enum { KEPT_FLOATS = 1 << 20 };
 
 /* A head at work. Rows of the mini-batch [m,..]: first those that the state had open. W, b: the weights that it begins with, the sums of those given
  * and of the state's S_w, S_b, which alone goes on from mini-batch to mini-batch: so the bits do not depend on where calls begin. */
@@ -32,20 +27,11 @@ static int64_t numbers(const lnt_ttt_args *a)
     return sum;
 }
 
-/* Mini-batches of a group, of the longest sequence. */
-static int64_t group_of(const lnt_ttt_args *a)
-{
-    const int64_t batches = lnt_ttt_batches(a, a->mini_batch - 1, a->longest), few = KEPT_FLOATS / numbers(a);
-    int64_t root = 1;
-    while (root * root < batches) root++;
-    return batches <= few ? batches + 1 : root;
-}
-
 static int64_t carve(const lnt_ttt_args *a, bool back, float *p, head *x)
 {
     const int64_t m = a->mini_batch, D = a->D, widest = a->F > D ? a->F : D;
     int64_t used = 0;
-    *x = (head){ .a = a, .D = D, .m = m, .layers = lnt_ttt_layers(a), .weights = numbers(a), .group = group_of(a) };
+    *x = (head){ .a = a, .D = D, .m = m, .layers = lnt_ttt_layers(a), .weights = numbers(a), .group = ttt_group(a, numbers(a)) };
 #define TAKE(FIELD, COUNT) ((FIELD) = p ? p + used : NULL, used += ((COUNT) + 15) / 16 * 16)
     for (int l = 0; l < x->layers; l++) {
         const int64_t in = x->in[l] = lnt_ttt_in(a, l), out = x->out[l] = lnt_ttt_out(a, l);
@@ -63,12 +49,6 @@ static int64_t carve(const lnt_ttt_args *a, bool back, float *p, head *x)
     }
 #undef TAKE
     return used;
-}
-
-static int64_t scratch_floats(const lnt_ttt_args *a, bool back)
-{
-    head x;
-    return carve(a, back, NULL, &x);
 }
 
 static int64_t len_of(const head *x) { return x->a->cu_seqlens[x->n + 1] - x->a->cu_seqlens[x->n]; }
@@ -324,21 +304,6 @@ static void forward_head(const head *x, bool one_by_one)
     store(x, (open + len) % x->m);
 }
 
-static void forward_all(const lnt_ttt_args *a, int threads, bool one_by_one)
-{
-    const int64_t count = a->sequences * a->H;
-#pragma omp parallel for num_threads(threads) schedule(dynamic) if (count > 1)
-    for (int64_t i = 0; i < count; i++) {
-        head x;
-        carve(a, false, (float *)a->workspace + omp_get_thread_num() * scratch_floats(a, false), &x);
-        set_head(&x, i / a->H, i % a->H);
-        forward_head(&x, one_by_one);
-    }
-}
-
-static void forward(const void *args, int threads) { forward_all(args, threads, false); }
-static void forward_tokens(const void *args, int threads) { forward_all(args, threads, true); }
-
 /* ---- backward ---------------------------------------------------------------------------------------------------------------------------------- */
 
 static void put_by(const head *x, float *p)
@@ -569,7 +534,7 @@ static void backward_head(const head *x)
     }
 }
 
-/* Behind the threads' scratch, for each part and head: sums of the weights' gradients, of the norm's and of token_idx's. */
+/* Sums of the weights' gradients, of the norm's and of token_idx's. */
 static int64_t sums(const lnt_ttt_args *a) { return numbers(a) + 2 * a->D + a->mini_batch; }
 
 static void bind_sums(head *x, float *p)
@@ -582,46 +547,43 @@ static void bind_sums(head *x, float *p)
     x->dposition = p + x->D;
 }
 
-static void backward(const void *args, int threads)
+/* token_idx is shared by heads, too. */
+static void add_sums(const lnt_ttt_args *a, int64_t h, const float *p, int64_t parts, int64_t away)
 {
-    const lnt_ttt_args *a = args;
-    const int64_t parts = ttt_parts(a), each = scratch_floats(a, true), count = parts * a->H, away = a->H * sums(a);
-    float *all = (float *)a->workspace + threads * each;
-#pragma omp parallel for num_threads(threads) schedule(dynamic) if (count > 1)
-    for (int64_t i = 0; i < count; i++) {
-        head x;
-        carve(a, true, (float *)a->workspace + omp_get_thread_num() * each, &x);
-        bind_sums(&x, all + i * sums(a));
-        memset(all + i * sums(a), 0, (size_t)sums(a) * sizeof(float));
-        for (int64_t n = ttt_part(a, i / a->H); n < ttt_part(a, i / a->H + 1); n++) {
-            set_head(&x, n, i % a->H);
-            backward_head(&x);
-        }
+    for (int l = 0; l < lnt_ttt_layers(a); l++) {
+        const int64_t out = lnt_ttt_out(a, l), product = lnt_ttt_in(a, l) * out;
+        if (a->dlayer[l].w) ttt_add_parts((float *)a->dlayer[l].w + h * product, p, parts, away, product);
+        if (a->dlayer[l].b) ttt_add_parts((float *)a->dlayer[l].b + h * out, p + product, parts, away, out);
+        p += product + out;
     }
-    if (a->dtoken_idx) memset(a->dtoken_idx, 0, (size_t)a->mini_batch * sizeof(float));
-    for (int64_t h = 0; h < a->H; h++) {
-        const float *p = all + h * sums(a);
-        for (int l = 0; l < lnt_ttt_layers(a); l++) {
-            const int64_t out = lnt_ttt_out(a, l), product = lnt_ttt_in(a, l) * out;
-            if (a->dlayer[l].w) ttt_add_parts((float *)a->dlayer[l].w + h * product, p, parts, away, product);
-            if (a->dlayer[l].b) ttt_add_parts((float *)a->dlayer[l].b + h * out, p + product, parts, away, out);
-            p += product + out;
-        }
-        if (a->dln_w) ttt_add_parts((float *)a->dln_w + h * a->D, p, parts, away, a->D);
-        if (a->dln_b) ttt_add_parts((float *)a->dln_b + h * a->D, p + a->D, parts, away, a->D);
-        for (int64_t i = 0; a->dtoken_idx && i < parts; i++) ttt_add(a->mini_batch, 1, p + 2 * a->D + i * away, a->dtoken_idx);
-    }
+    if (a->dln_w) ttt_add_parts((float *)a->dln_w + h * a->D, p, parts, away, a->D);
+    if (a->dln_b) ttt_add_parts((float *)a->dln_b + h * a->D, p + a->D, parts, away, a->D);
+    if (a->dtoken_idx && !h) memset(a->dtoken_idx, 0, (size_t)a->mini_batch * sizeof(float));
+    for (int64_t i = 0; a->dtoken_idx && i < parts; i++) ttt_add(a->mini_batch, 1, p + 2 * a->D + i * away, a->dtoken_idx);
 }
 
-static size_t workspace(const void *args, bool back, int threads)
+static int64_t scratch(const lnt_ttt_args *a, bool back)
 {
-    const lnt_ttt_args *a = args;
-    return (size_t)(threads * scratch_floats(a, back) + (back ? ttt_parts(a) * a->H * sums(a) : 0)) * sizeof(float);
+    head x;
+    return carve(a, back, NULL, &x);
 }
 
-/* Backward goes by mini-batches in both forms. */
-extern const lnt_recur_impl LNT_V(lnt_ttt_chunk), LNT_V(lnt_ttt_recurrent);
-const lnt_recur_impl LNT_V(lnt_ttt_chunk) = { .name = LNT_V_NAME("chunk"), .form = LINNET_FORM_CHUNK, .needs = LNT_V_LEVEL, .workspace = workspace,
-                                              .forward = forward, .backward = backward };
-const lnt_recur_impl LNT_V(lnt_ttt_recurrent) = { .name = LNT_V_NAME("recurrent"), .form = LINNET_FORM_RECURRENT, .needs = LNT_V_LEVEL,
-                                                  .workspace = workspace, .forward = forward_tokens, .backward = backward };
+static void forward_one(const lnt_ttt_args *a, float *p, int64_t n, int64_t h, bool one_by_one)
+{
+    head x;
+    carve(a, false, p, &x);
+    set_head(&x, n, h);
+    forward_head(&x, one_by_one);
+}
+
+static void backward_one(const lnt_ttt_args *a, float *p, int64_t n, int64_t h, float *sum)
+{
+    head x;
+    carve(a, true, p, &x);
+    bind_sums(&x, sum);
+    set_head(&x, n, h);
+    backward_head(&x);
+}
+
+static const ttt_model model = { scratch, sums, forward_one, backward_one, add_sums };
+LNT_TTT_FORMS(lnt_ttt, model);

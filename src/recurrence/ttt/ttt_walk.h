@@ -1,0 +1,57 @@
+/* The walk over heads and sequences that the models of the ttt core share. Only its *_cpu.c files include this. */
+#ifndef LNT_TTT_WALK_H
+#define LNT_TTT_WALK_H
+
+#include <omp.h>
+
+#include "recurrence/ttt/ttt_rows.h"
+
+/* A model: what it does to head h of sequence n in a thread's scratch, and what it sums over all sequences. */
+typedef struct {
+    int64_t (*scratch)(const lnt_ttt_args *a, bool back); /* floats of a thread */
+    int64_t (*sums)(const lnt_ttt_args *a);               /* of a head */
+    void (*forward)(const lnt_ttt_args *a, float *scratch, int64_t n, int64_t h, bool one_by_one);
+    void (*backward)(const lnt_ttt_args *a, float *scratch, int64_t n, int64_t h, float *sums); /* adds to these */
+    void (*add)(const lnt_ttt_args *a, int64_t h, const float *sums, int64_t parts, int64_t away); /* of parts `away` apart, to the results */
+} ttt_model;
+
+/* A head of a sequence is a piece of work. */
+static inline void ttt_forward(const ttt_model *m, const lnt_ttt_args *a, int threads, bool one_by_one)
+{
+    const int64_t count = a->sequences * a->H, each = m->scratch(a, false);
+#pragma omp parallel for num_threads(threads) schedule(dynamic) if (count > 1)
+    for (int64_t i = 0; i < count; i++) m->forward(a, (float *)a->workspace + omp_get_thread_num() * each, i / a->H, i % a->H, one_by_one);
+}
+
+/* A head of a part of the sequences is. Their sums lie behind the threads' scratch, by part and head. */
+static inline void ttt_backward(const ttt_model *m, const lnt_ttt_args *a, int threads)
+{
+    const int64_t parts = ttt_parts(a), each = m->scratch(a, true), sums = m->sums(a), count = parts * a->H;
+    float *all = (float *)a->workspace + threads * each;
+#pragma omp parallel for num_threads(threads) schedule(dynamic) if (count > 1)
+    for (int64_t i = 0; i < count; i++) {
+        memset(all + i * sums, 0, (size_t)sums * sizeof(float));
+        for (int64_t n = ttt_part(a, i / a->H); n < ttt_part(a, i / a->H + 1); n++)
+            m->backward(a, (float *)a->workspace + omp_get_thread_num() * each, n, i % a->H, all + i * sums);
+    }
+    for (int64_t h = 0; h < a->H; h++) m->add(a, h, all + h * sums, parts, a->H * sums);
+}
+
+static inline size_t ttt_workspace(const ttt_model *m, const lnt_ttt_args *a, bool back, int threads)
+{
+    return (size_t)(threads * m->scratch(a, back) + (back ? ttt_parts(a) * a->H * m->sums(a) : 0)) * sizeof(float);
+}
+
+/* NAME_chunk and NAME_recurrent of a ttt_model. Backward goes by mini-batches in both forms. */
+#define LNT_TTT_FORMS(NAME, MODEL)                                                                                                 \
+    static size_t workspace(const void *args, bool back, int threads) { return ttt_workspace(&MODEL, args, back, threads); }       \
+    static void forward(const void *args, int threads) { ttt_forward(&MODEL, args, threads, false); }                              \
+    static void forward_tokens(const void *args, int threads) { ttt_forward(&MODEL, args, threads, true); }                        \
+    static void backward(const void *args, int threads) { ttt_backward(&MODEL, args, threads); }                                   \
+    extern const lnt_recur_impl LNT_V(NAME##_chunk), LNT_V(NAME##_recurrent);                                                      \
+    const lnt_recur_impl LNT_V(NAME##_chunk) = { .name = LNT_V_NAME("chunk"), .form = LINNET_FORM_CHUNK, .needs = LNT_V_LEVEL,     \
+                                                 .workspace = workspace, .forward = forward, .backward = backward };               \
+    const lnt_recur_impl LNT_V(NAME##_recurrent) = { .name = LNT_V_NAME("recurrent"), .form = LINNET_FORM_RECURRENT, .needs = LNT_V_LEVEL, \
+                                                     .workspace = workspace, .forward = forward_tokens, .backward = backward }
+
+#endif
