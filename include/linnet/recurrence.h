@@ -71,9 +71,9 @@ typedef struct {
 /* The i-th operator's name; NULL past the end. */
 LINNET_API const char *linnet_operator_at(int i);
 
-/* What an operator has, as a JSON object: sizes, tensors (name, shape, role, whether wide, optional), options (kind, range, standard, help),
- * implementations. Like snprintf: at most `size` bytes are written, and the length that the whole text has is returned; 0: there is no such
- * operator. */
+/* What an operator has, as a JSON object: sizes, tensors (name, shape, role, whether wide, optional; of results the relative rms errors that tests
+ * allow), options (kind, range, standard, help), implementations. Like snprintf: at most `size` bytes are written, and the length that the whole text
+ * has is returned; 0: there is no such operator. */
 LINNET_API size_t linnet_operator_describe(const char *op, char *text, size_t size);
 
 /* Bytes of workspace that a forward (backward = 0) or backward (1) call needs. Tensors need not be given. */
