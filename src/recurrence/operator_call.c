@@ -209,7 +209,7 @@ static void put_tensors(writer *w, const lnt_recur_op *op)
             t->shape, roles[t->role], values[t->values], t->wide ? "true" : "false", t->read_back ? "true" : "false");
         put_text(w, "with", with);
         put_text(w, "without", without);
-        if (t->role == LNT_T_OUTPUT || t->role == LNT_T_GRADIENT)
+        if (t->role >= LNT_T_OUTPUT)
             put(w, ", \"allowed\": {\"f32\": %g, \"bf16\": %g}", lnt_recur_allowed(op, LINNET_F32, i), lnt_recur_allowed(op, LINNET_BF16, i));
         put_text(w, "absent", t->role == LNT_T_STATE || t->role == LNT_T_COTANGENT ? "zeros" : t->absent);
         put_text(w, "help", t->help);
