@@ -1,5 +1,5 @@
-/* Grouped key-value heads for cores whose k and v have as many heads as q: head h of the result is head h / group of x ("... h d -> ... (h g) d"). Why
- * there is a copy: docs/performance/decay.md. */
+/* Grouped key-value heads for cores whose k and v have as many heads as q: head h of the result is head h / group of x ("... h d -> ... (h g) d").
+ * Why there is a copy: docs/performance/decay.md. */
 #include "ops/builder.h"
 
 LNT_DEFINE_OP(repeat_heads)
