@@ -6,7 +6,7 @@
 #include "device/device.h"
 #include "generate/session.h"
 
-enum { HEAD_ROWS = 32 }; /* logits at once: 16 MiB for a vocabulary of 131072; the head's weights are read once for so many */
+enum { HEAD_ROWS = 64 }; /* logits at once: 32 MiB for a vocabulary of 131072; the head's weights are read once for so many */
 
 /* ---- making a session ---------------------------------------------------------------------------------------------------------------- */
 
@@ -161,27 +161,36 @@ linnet_status lnt_session_piece(linnet_session *s, linnet_state *state, const in
 
 static char *row_of(const lnt_tensor *t, int64_t row) { return (char *)t->data + (size_t)(row * t->cols) * lnt_dtype_size(t->dtype); }
 
-/* The logits of the rows that wait. */
+/* The logits of the rows that wait. Those that go side by side are one copy: on a GPU each costs more than its bytes. */
 static linnet_status flush_logits(linnet_session *s)
 {
     const lnt_batch b = {.tokens = s->waiting, .n_seq = 1};
     const int64_t V = s->m->config->vocab_size;
+    const lnt_session_row *to = s->logits;
     if (!s->waiting) return LINNET_OK;
     LNT_TRY(lnt_plan_run(s->head, s->m->w, &b));
     const lnt_tensor z = lnt_plan_output(s->head, s->m->logits);
-    for (int64_t i = 0; i < s->waiting; i++)
-        (s->logits[i].on_device ? lnt_device_copy : lnt_to_host)(s->c, s->logits[i].to, row_of(&z, i), (size_t)V * sizeof *s->logits[i].to);
+    for (int64_t i = 0, n; i < s->waiting; i += n) {
+        for (n = 1; i + n < s->waiting && to[i + n].to == to[i].to + n * V && to[i + n].on_device == to[i].on_device;) n++;
+        (to[i].on_device ? lnt_device_copy : lnt_to_host)(s->c, to[i].to, row_of(&z, i), (size_t)(n * V) * sizeof *to[i].to);
+    }
     s->waiting = 0;
     return LINNET_OK;
 }
 
-static linnet_status want_logits(linnet_session *s, const lnt_plan *plan, int64_t row, lnt_session_row to)
+/* The logits of n rows of what a plan gave, from `row` on. */
+static linnet_status want_logits(linnet_session *s, const lnt_plan *plan, int64_t row, const lnt_session_row *to, int64_t n)
 {
     LNT_TRY(head_plan(s));
     const lnt_tensor from = lnt_plan_output(plan, s->m->hidden), given = lnt_plan_output(s->head, s->m->hidden);
-    lnt_device_copy(s->c, row_of(&given, s->waiting), row_of(&from, row), (size_t)from.cols * lnt_dtype_size(from.dtype));
-    s->logits[s->waiting++] = to;
-    return s->waiting == HEAD_ROWS ? flush_logits(s) : LINNET_OK;
+    for (int64_t m; n; row += m, to += m, n -= m) {
+        m = n < HEAD_ROWS - s->waiting ? n : HEAD_ROWS - s->waiting;
+        lnt_device_copy(s->c, row_of(&given, s->waiting), row_of(&from, row), (size_t)(m * from.cols) * lnt_dtype_size(from.dtype));
+        memcpy(s->logits + s->waiting, to, (size_t)m * sizeof *to);
+        s->waiting += m;
+        if (s->waiting == HEAD_ROWS) LNT_TRY(flush_logits(s));
+    }
+    return LINNET_OK;
 }
 
 /* Rows of `x` as floats: into their upper half as they are, and from there one by one to the front. */
@@ -199,7 +208,7 @@ static void rows_to_host(linnet_session *s, const lnt_tensor *x, int64_t row, in
     }
 }
 
-/* What call k wants of ids first .. first+n-1, whose rows are `row` and those behind it. */
+/* What is looked at, and hidden results, of a call's ids first .. first+n-1, whose rows are `row` and those behind it. */
 static linnet_status give(linnet_session *s, const linnet_session_call *k, const lnt_plan *plan, int64_t row, int64_t first, int64_t n)
 {
     if (s->seen) LNT_TRY(s->seen(s->seen_user, k, plan, row, first, n));
@@ -208,10 +217,40 @@ static linnet_status give(linnet_session *s, const linnet_session_call *k, const
         const lnt_tensor x = lnt_plan_output(plan, k->layer == layers ? s->m->hidden : s->m->layers[k->layer]);
         rows_to_host(s, &x, row, n, k->hidden + first * width);
     }
-    for (int64_t i = 0; i < n; i++) {
-        const bool all = k->wants == LINNET_LOGITS_ALL, last = k->wants == LINNET_LOGITS_LAST && first + i + 1 == k->n_ids;
-        const lnt_session_row to = {k->logits + (all ? (first + i) * s->m->config->vocab_size : 0), k->on_device};
-        if (all || last) LNT_TRY(want_logits(s, plan, row + i, to));
+    return LINNET_OK;
+}
+
+/* Where the logits behind id i of a call go. */
+static lnt_session_row place(const linnet_session *s, const linnet_session_call *k, int64_t i)
+{
+    return (lnt_session_row){k->logits + (k->wants == LINNET_LOGITS_ALL ? i * s->m->config->vocab_size : 0), k->on_device};
+}
+
+/* The same of a piece, and the logits that are wanted of it. */
+static linnet_status give_piece(linnet_session *s, const linnet_session_call *k, const lnt_plan *plan, int64_t first, int64_t n)
+{
+    lnt_session_row to[HEAD_ROWS];
+    LNT_TRY(give(s, k, plan, 0, first, n));
+    const int64_t wanted = k->wants == LINNET_LOGITS_ALL ? n : k->wants == LINNET_LOGITS_LAST && first + n == k->n_ids;
+    for (int64_t i = n - wanted, m; i < n; i += m) {
+        for (m = 0; m < HEAD_ROWS && i + m < n; m++) to[m] = place(s, k, first + i + m);
+        LNT_TRY(want_logits(s, plan, i, to, m));
+    }
+    return LINNET_OK;
+}
+
+/* The same of a step, whose rows are those of the calls in the order of their slots. */
+static linnet_status give_step(linnet_session *s, const lnt_plan *plan, int64_t n)
+{
+    lnt_session_row to[HEAD_ROWS];
+    for (int64_t i = 0, m = 0; i < n; i++) {
+        const linnet_session_call *k = s->call[s->step_slots[i]];
+        LNT_TRY(give(s, k, plan, i, k->n_ids - 1, 1));
+        const bool wanted = k->wants != LINNET_LOGITS_NONE;
+        if (wanted) to[m++] = place(s, k, k->n_ids - 1);
+        if (!m || (wanted && m < HEAD_ROWS && i + 1 < n)) continue;
+        LNT_TRY(want_logits(s, plan, i + wanted - m, to, m));
+        m = 0;
     }
     return LINNET_OK;
 }
@@ -234,7 +273,7 @@ static linnet_status feed(linnet_session *s, const linnet_session_call *k, int64
         if (k->steps && n > lnt_alone_tokens(s->c)) n = lnt_alone_tokens(s->c);
         if (n == 1 && rest == 1) return LINNET_OK;
         LNT_TRY(lnt_session_piece(s, k->state, k->ids + *fed, n, k->steps, wants_layers(s, k), &plan));
-        LNT_TRY(give(s, k, plan, 0, *fed, n));
+        LNT_TRY(give_piece(s, k, plan, *fed, n));
     }
     return LINNET_OK;
 }
@@ -255,8 +294,7 @@ static linnet_status step_together(linnet_session *s)
     LNT_TRY(plan_for(s, true, layers, &plan));
     LNT_TRY(run(s, plan, s->step_ids, n, s->step_slots, n));
     for (int64_t i = 0; i < n; i++) lnt_session_state_fed(s->call[s->step_slots[i]]->state, &s->step_ids[i], 1, true);
-    for (int64_t i = 0; i < n; i++) LNT_TRY(give(s, s->call[s->step_slots[i]], plan, i, s->call[s->step_slots[i]]->n_ids - 1, 1));
-    return LINNET_OK;
+    return give_step(s, plan, n);
 }
 
 static const linnet_session_call *call_at(const linnet_session_call *calls, int64_t i)

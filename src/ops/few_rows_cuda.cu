@@ -128,19 +128,27 @@ bool reaches(const void *p, int64_t ld) { return (uintptr_t)p % 16 == 0 && ld % 
 
 } // namespace
 
-static bool put(const lnt_cuda *d, const lnt_few_rows *f)
+/* Whether tensors lie as these kernels read them; *rows: of all weights. */
+static bool fits(const lnt_few_rows *f, int64_t *rows)
 {
-    if (f->R < 1 || f->R > LNT_FEW_ROWS || f->K < 8 || f->K % 8 || f->K > INT32_MAX / 2 || !reaches(f->x, f->ldx)) return false;
-    int64_t rows = 0;
+    if (f->K < 8 || f->K % 8 || f->K > INT32_MAX / 2 || !reaches(f->x, f->ldx)) return false;
+    *rows = 0;
     for (int i = 0; i < f->parts; i++) {
         if (!reaches(f->part[i].w, f->part[i].ldw) || f->part[i].N < 1 || (f->swiglu && f->part[i].N != f->part[0].N)) return false;
-        rows += f->part[i].N;
+        *rows += f->part[i].N;
     }
-    if (rows > INT32_MAX / 2) return false;
-    const bool hopper = f->weights && d->base.capability / 10 == 9;
-    if (f->R > FEW_MOST) return hopper && lnt_few_rows_sm90(d, f);
+    return *rows <= INT32_MAX / 2;
+}
+
+static bool hopper(const lnt_cuda *d, const lnt_few_rows *f) { return f->weights && d->base.capability / 10 == 9; }
+
+static bool put(const lnt_cuda *d, const lnt_few_rows *f)
+{
+    int64_t rows;
+    if (f->R < 1 || f->R > LNT_FEW_ROWS || !fits(f, &rows)) return false;
+    if (f->R > FEW_MOST) return hopper(d, f) && lnt_few_rows_sm90(d, f);
     const bool many = (double)(rows / ROWS) >= MANY * d->base.multiprocessors;
-    if (hopper && (many || f->K > LONG) && lnt_few_stream_sm90(d, f)) return true;
+    if (hopper(d, f) && (many || f->K > LONG) && lnt_few_stream_sm90(d, f)) return true;
     const few_args a = {few_parts_of(f, ROWS), (const bf16 *)f->x, f->ldx, (int)f->K, f->weights};
     if (f->R <= 8)
         launch<1>(d, a);
@@ -149,18 +157,33 @@ static bool put(const lnt_cuda *d, const lnt_few_rows *f)
     return true;
 }
 
-extern "C" bool lnt_few_rows_cuda(lnt_ctx *c, const lnt_few_rows *f)
+/* Rows begin .. of a call. */
+static lnt_few_rows some_of(const lnt_few_rows *f, int begin, int most)
 {
-    constexpr int AT_ONCE = 8;
-    const lnt_cuda *d = lnt_cuda_of(c);
-    if (!lnt_rows_are_alone(c)) return put(d, f);
-    for (int r = 0; r < f->R; r += AT_ONCE) { /* what is chosen depends on the weights alone then */
-        lnt_few_rows some = *f;
-        some.R = f->R - r < AT_ONCE ? f->R - r : AT_ONCE;
-        some.x = (const bf16 *)f->x + r * f->ldx;
-        for (int i = 0; i < f->parts; i++)
-            if (f->part[i].y) some.part[i].y = (char *)f->part[i].y + r * f->part[i].ldy * (f->part[i].type == LINNET_F32 ? 4 : 2);
-        if (!put(d, &some)) return false;
+    lnt_few_rows some = *f;
+    some.R = f->R - begin < most ? f->R - begin : most;
+    some.x = (const bf16 *)f->x + begin * f->ldx;
+    for (int i = 0; i < f->parts; i++)
+        if (f->part[i].y) some.part[i].y = (char *)f->part[i].y + begin * f->part[i].ldy * (f->part[i].type == LINNET_F32 ? 4 : 2);
+    return some;
+}
+
+/* Every row as if alone: what is chosen depends on the weights, and on where x lies, alone. On Hopper the kernel of up to 64 rows takes one as
+ * well: a row's sums are in one order however many stand beside it, and the weights of a step of many sequences are read once. */
+static bool put_alone(const lnt_cuda *d, const lnt_few_rows *f)
+{
+    int64_t rows;
+    if (!fits(f, &rows)) return false;
+    const bool wide = hopper(d, f) && f->K >= 64;
+    const int most = wide ? LNT_FEW_ROWS : 8;
+    for (int r = 0; r < f->R; r += most) {
+        const lnt_few_rows some = some_of(f, r, most);
+        if (!(wide ? lnt_few_rows_sm90(d, &some) : put(d, &some))) return false;
     }
     return true;
+}
+
+extern "C" bool lnt_few_rows_cuda(lnt_ctx *c, const lnt_few_rows *f)
+{
+    return lnt_rows_are_alone(c) ? put_alone(lnt_cuda_of(c), f) : put(lnt_cuda_of(c), f);
 }

@@ -112,16 +112,19 @@ static bool few_rows(lnt_ctx *c, const lnt_gemm_args *g, bool few_is_a)
     return true;
 }
 
-/* Every row of A as if alone: FEW_MOST of them at once, however many there are, by kernels whose choice and sums do not depend on their number. */
+/* Every row of A as if alone: some of them at once, however many there are, by kernels whose choice and sums do not depend on their number. */
 static linnet_status rows_alone(lnt_ctx *c, const lnt_gemm_args *g)
 {
     if (g->trans_a || !g->trans_b)
         return lnt_fail(c, LINNET_EINTERNAL, "a product of transposed operands where every row is to be as if alone");
-    for (int64_t r = 0; r < g->M; r += FEW_MOST) {
-        lnt_gemm_args some = *g;
-        some.M = g->M - r < FEW_MOST ? g->M - r : (int64_t)FEW_MOST;
+    lnt_gemm_args some = *g;
+    for (int64_t r = 0; r < g->M; r += some.M) {
+        const int64_t rest = g->M - r;
         some.a = (const char *)g->a + r * g->lda * (g->ab == LINNET_F32 ? 4 : 2);
         some.C = (char *)g->C + r * g->ldc * (g->c == LINNET_F32 ? 4 : 2);
+        some.M = rest < LNT_FEW_ROWS ? rest : (int64_t)LNT_FEW_ROWS;
+        if (g->ab == LINNET_BF16 && few_halves(c, &some, true)) continue;
+        some.M = rest < FEW_MOST ? rest : (int64_t)FEW_MOST;
         few_rows(c, &some, true);
     }
     return LINNET_OK;

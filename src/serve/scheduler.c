@@ -555,7 +555,9 @@ static linnet_status draw_all(lnt_scheduler *s)
         largest = lnt_greedy_take(&s->greedy);
         LNT_TRY(lnt_device_check(s->c));
     }
-    lnt_threads_for(s->c, 20.0 * (double)n * (double)s->V, 0);
+    int64_t here = n; /* whose logits are looked through here */
+    for (int64_t i = 0; i < n; i++) here -= largest && plain(s->at[i]);
+    lnt_threads_for(s->c, 20.0 * (double)here * (double)s->V, 0);
 #pragma omp parallel for schedule(dynamic, 1) num_threads(lnt_threads(s->c))
     for (int64_t i = 0; i < n; i++) draw(s, s->at[i], rows + i * s->V, largest && plain(s->at[i]) ? largest[i] : -2);
     return LINNET_OK;
