@@ -85,6 +85,8 @@ linnet_status lnt_run_folder_begin(lnt_run_folder *f)
 
 bool lnt_run_folder_resumable(const lnt_run_folder *f) { return has(f, "train_state.safetensors"); }
 
+bool lnt_run_folder_whole(const lnt_run_folder *f) { return has(f, "model.safetensors"); }
+
 void lnt_run_folder_saved(lnt_run_folder *f)
 {
     remove_file(f, "train.begun");

@@ -26,6 +26,8 @@ linnet_status lnt_run_folder_begin(lnt_run_folder *f);
 bool lnt_run_folder_resumable(const lnt_run_folder *f);
 /* After each checkpoint, whose model.safetensors is all that holds its weights. */
 void lnt_run_folder_saved(lnt_run_folder *f);
+/* The weights are in one file. */
+bool lnt_run_folder_whole(const lnt_run_folder *f);
 void lnt_run_folder_close(lnt_run_folder *f);
 
 #endif

@@ -375,6 +375,12 @@ static void say_lengthened(run *r)
     r->progress.note = r->note;
 }
 
+/* The weights of a run at its end, in shards where they are to be. A run that ended between its last save and this is cut when it is resumed. */
+static linnet_status cut(run *r)
+{
+    return r->s.o.shard_bytes > 0 && lnt_run_folder_whole(&r->folder) ? lnt_model_cut(r->c, r->m, r->s.o.out, r->s.o.shard_bytes) : LINNET_OK;
+}
+
 static linnet_status loop(run *r)
 {
     say_lengthened(r);
@@ -391,14 +397,14 @@ static linnet_status loop(run *r)
         if (on_beat(r->s.at.step, r->s.o.save_every) || last) LNT_TRY(save(r));
         bool stop = r->s.o.progress && r->s.o.progress(r->s.o.user, &r->progress);
         r->progress.note = NULL;
-        if (last) return r->s.o.shard_bytes > 0 ? lnt_model_cut(r->c, r->m, r->s.o.out, r->s.o.shard_bytes) : LINNET_OK;
+        if (last) break;
         if (stop) {
             if (!r->progress.saved) LNT_TRY(save(r));
             return lnt_fail(r->c, LINNET_EINTERRUPTED, "training was stopped after step %lld; it is saved in \"%s\"", (long long)r->s.at.step,
                             r->s.o.out);
         }
     }
-    return LINNET_OK;
+    return cut(r);
 }
 
 /* To the error that ended a run: what is left of it. Where it is not about numbers, a save may have ended in the middle: the folder knows. */

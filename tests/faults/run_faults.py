@@ -26,10 +26,11 @@ from xml.etree import ElementTree
 SOURCE = Path(__file__).resolve().parents[2]
 SMALL = ["--set", "hidden_size=32", "--set", "num_hidden_layers=2", "--set", "num_heads=2", "--batch", "2", "--length", "32", "--steps", "6", "--warmup", "2",
          "--eval-every", "4", "--eval-tokens", "128", "--save-every", "2"]
-# flags of three trainings: a recurrence, attention beside it, matrices in bf16 alone
+# flags of four trainings: a recurrence, attention beside it, matrices in bf16 alone, weights cut into shards at the end
 MODELS = {"delta": ["--mixer", "gated_deltanet", "--set", "head_dim=16", "--set", "expand_v=1"],
           "hybrid": ["--pattern", "retnet,attention"],
-          "bf16": ["--mixer", "linear_attn", "--dtype", "bf16", "--weights", "bf16"]}
+          "bf16": ["--mixer", "linear_attn", "--dtype", "bf16", "--weights", "bf16"],
+          "shards": ["--mixer", "retnet", "--shard-size", "40KB"]}
 MODES = ["error", "denied", "full", "short", "kill"]
 SECONDS_OF_CPU = 5     # of a command on files of some ten kilobytes
 MEGABYTES = 256        # that it may touch
@@ -133,7 +134,7 @@ class Training:
         return ["train", *self.flags, "--out", work / "m", *(["--resume"] if (self.begun if resume is None else resume) else [])]
 
     def same(self, work, done):
-        if (work / "m/model.safetensors").read_bytes() != (self.truth / "model.safetensors").read_bytes():
+        if weights(work / "m") != weights(self.truth):
             done.wrong("the weights are not those of an undisturbed run")
         if losses(work / "m") != losses(self.truth):
             done.wrong(f"log.jsonl is not that of an undisturbed run:\n{losses(work / 'm')}\n{losses(self.truth)}")
@@ -187,6 +188,11 @@ class Writing:
         self.same(work, done)
 
 
+def weights(folder):
+    """Its files: the model's, or shards and their index."""
+    return {p.name: p.read_bytes() for p in folder.glob("model*.safetensors*") if ".writing-" not in p.name}
+
+
 def losses(folder):
     text = (folder / "log.jsonl").read_text() if (folder / "log.jsonl").exists() else ""
     try:
@@ -223,7 +229,7 @@ class Place:
         return out
 
     def half(self, name):
-        """A checkpoint of a step before the last: killed at its last quarter's file call."""
+        """A checkpoint of a step before the last: killed where the last quarter of its file calls begins, or, where many of them cut shards, the last half."""
         out = self.folder / f"{name}-half" / "m"
         if not out.exists():
             out.parent.mkdir()
@@ -233,7 +239,7 @@ class Place:
             count.parent.mkdir()
             must(*words, count, fault=("error", 0, count))
             calls = counted(count)[1]
-            run(*words, out, fault=("kill", calls * 3 // 4, out))
+            run(*words, out, fault=("kill", calls // 2 if "--shard-size" in words else calls * 3 // 4, out))
         return out
 
     def gpt2(self):
