@@ -205,12 +205,35 @@ static void windows_too_wide_are_refused(void **state)
     const uint32_t crc = lzma_crc32(packed + HEADER, length - 4, 0);
     for (int i = 0; i < 4; i++) packed[HEADER + length - 4 + (size_t)i] = (uint8_t)(crc >> 8 * i);
     write_file(packed, n);
-    refused(LINNET_EUNSUPPORTED, "128 MiB");
-    /* a frame without its size, a window of 2^28, one block of four bytes as they are */
-    write_file("\x28\xb5\x2f\xfd\x00\x90\x21\x00\x00text", 13);
-    refused(LINNET_EUNSUPPORTED, "128 MiB");
-    write_file("\x28\xb5\x2f\xfd\x00\x88\x21\x00\x00text", 13); /* 2^27 */
+    refused(LINNET_EUNSUPPORTED, "64 MiB");
+    /* a frame without its size, a window of 2^27, one block of four bytes as they are */
+    write_file("\x28\xb5\x2f\xfd\x00\x88\x21\x00\x00text", 13);
+    refused(LINNET_EUNSUPPORTED, "64 MiB");
+    write_file("\x28\xb5\x2f\xfd\x00\x80\x21\x00\x00text", 13); /* 2^26 */
     reads((const uint8_t *)"text", 4);
+}
+
+/* A large file may ask for twice as much. */
+static void windows_of_large_files(void **state)
+{
+    (void)state;
+    enum { BLOCK = 128 << 10, BLOCKS = 9, HEADER = 6, WINDOW = 5 };
+    uint8_t *packed = malloc(HEADER + BLOCKS * (3 + BLOCK)), *text = malloc(BLOCKS * BLOCK), *at = packed + HEADER;
+    assert_true(packed && text);
+    memset(text, 'a', BLOCKS * BLOCK);
+    memcpy(packed, "\x28\xb5\x2f\xfd\x00\x88", HEADER);
+    for (int i = 0; i < BLOCKS; i++, at += 3 + BLOCK) {
+        const uint32_t header = (uint32_t)BLOCK << 3 | (i + 1 == BLOCKS); /* a raw block; the last */
+        for (int b = 0; b < 3; b++) at[b] = (uint8_t)(header >> 8 * b);
+        memset(at + 3, 'a', BLOCK);
+    }
+    write_file(packed, (size_t)(at - packed));
+    reads(text, BLOCKS * BLOCK);
+    packed[WINDOW] = 0x90; /* 2^28 */
+    write_file(packed, (size_t)(at - packed));
+    refused(LINNET_EUNSUPPORTED, "128 MiB");
+    free(packed);
+    free(text);
 }
 #endif
 
@@ -337,6 +360,7 @@ int main(void)
         cmocka_unit_test_setup_teardown(damaged_texts_are_refused, set_up, close_folder),
 #if defined(LINNET_LZMA) && defined(LINNET_ZSTD)
         cmocka_unit_test_setup_teardown(windows_too_wide_are_refused, set_up, close_folder),
+        cmocka_unit_test_setup_teardown(windows_of_large_files, set_up, close_folder),
 #endif
 #ifdef LINNET_ZLIB
         cmocka_unit_test_setup_teardown(unpacking_takes_bounded_memory, set_up, close_folder),

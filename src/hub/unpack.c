@@ -23,7 +23,8 @@
 #endif
 
 enum { PIECE = 1 << 20 };       /* bytes that a decoder makes at a time */
-enum { WINDOW_BITS = 27 };      /* the largest window a file may ask for is 128 MiB, as in zstd's own command; `xz -9` has 64 MiB */
+/* The largest window a file may ask for is 128 MiB, as in zstd's own command; a small file's is 64 MiB, which `xz -9` asks for whatever the text. */
+enum { WINDOW_BITS = 27, SMALL_WINDOW_BITS = 26, SMALL = 1 << 20 };
 enum { BESIDE_WINDOW = 1 << 20 };
 
 typedef struct {
@@ -93,9 +94,11 @@ static __attribute__((unused)) linnet_status broken_off(const unpacking *u, cons
     return lnt_hint(u->c, "Get it again, or leave it out.");
 }
 
+static __attribute__((unused)) int window_bits(const unpacking *u) { return u->size < SMALL ? SMALL_WINDOW_BITS : WINDOW_BITS; }
+
 static __attribute__((unused)) linnet_status too_wide(const unpacking *u, const char *unpack)
 {
-    lnt_fail(u->c, LINNET_EUNSUPPORTED, "\"%s\" needs more memory to be unpacked than %d MiB", u->path, 1 << (WINDOW_BITS - 20));
+    lnt_fail(u->c, LINNET_EUNSUPPORTED, "\"%s\" needs more memory to be unpacked than %d MiB", u->path, 1 << (window_bits(u) - 20));
     return lnt_hint(u->c, "Unpack it first (%s ...).", unpack);
 }
 
@@ -147,7 +150,7 @@ static linnet_status unpack_gzip(unpacking *u)
 #ifdef LINNET_LZMA
 static linnet_status unpack_xz(unpacking *u)
 {
-    const uint64_t most = ((uint64_t)1 << WINDOW_BITS) + BESIDE_WINDOW;
+    const uint64_t most = ((uint64_t)1 << window_bits(u)) + BESIDE_WINDOW;
     lzma_stream z = LZMA_STREAM_INIT;
     if (lzma_stream_decoder(&z, most, 0) != LZMA_OK) return lnt_fail_memory(u->c, PIECE);
     linnet_status s = LINNET_OK;
@@ -182,7 +185,7 @@ static linnet_status unpack_zstd(unpacking *u)
     if (!z) return lnt_fail_memory(u->c, PIECE);
     linnet_status s = LINNET_OK;
     ZSTD_inBuffer in = {u->data, u->size, 0};
-    ZSTD_DCtx_setParameter(z, ZSTD_d_windowLogMax, WINDOW_BITS);
+    ZSTD_DCtx_setParameter(z, ZSTD_d_windowLogMax, window_bits(u));
     for (size_t wanted = 1, made = PIECE; s == LINNET_OK && !u->full;) {
         if (in.pos == in.size && made < PIECE) { /* nothing is held back */
             if (wanted) s = broken_off(u, "Zstandard");
@@ -194,7 +197,7 @@ static linnet_status unpack_zstd(unpacking *u)
         s = put(u, made);
         if (s != LINNET_OK || !ZSTD_isError(wanted)) continue;
         const ZSTD_ErrorCode why = ZSTD_getErrorCode(wanted);
-        if (why == ZSTD_error_memory_allocation) s = lnt_fail_memory(u->c, (size_t)1 << WINDOW_BITS);
+        if (why == ZSTD_error_memory_allocation) s = lnt_fail_memory(u->c, (size_t)1 << window_bits(u));
         else s = why == ZSTD_error_frameParameter_windowTooLarge ? too_wide(u, "zstd -d --long=31") : damaged(u, "Zstandard", in.pos);
     }
     ZSTD_freeDStream(z);
