@@ -410,27 +410,6 @@ def mutate(rng, data):
     return bytes(data)
 
 
-def shards(model, out):
-    """The model again, in two files and an index."""
-    shutil.copytree(model, out, ignore=shutil.ignore_patterns("model.safetensors", "train_state.safetensors"))
-    data = (model / "model.safetensors").read_bytes()
-    size = int.from_bytes(data[:8], "little")
-    header, body = json.loads(data[8:8 + size]), data[8 + size:]
-    header.pop("__metadata__", None)
-    index = {}
-    for i in range(2):
-        name, part, bytes_of = f"model-0000{i + 1}-of-00002.safetensors", {}, b""
-        for tensor in sorted(header)[i::2]:
-            begin, end = header[tensor]["data_offsets"]
-            part[tensor] = {**header[tensor], "data_offsets": [len(bytes_of), len(bytes_of) + end - begin]}
-            bytes_of += body[begin:end]
-            index[tensor] = name
-        text = json.dumps(part).encode()
-        text += b" " * (-len(text) % 8)
-        (out / name).write_bytes(len(text).to_bytes(8, "little") + text + bytes_of)
-    (out / "model.safetensors.index.json").write_text(json.dumps({"metadata": {}, "weight_map": index}))
-
-
 TALK = {"bos_token": "<s>", "eos_token": {"content": "</s>"}, "additional_special_tokens": ["<|im_start|>", "<|im_end|>"],
         "chat_template": "{% for m in messages %}{{'<|im_start|>' + m['role'] + m['content'] + '<|im_end|>'}}{% endfor %}"}
 PASSAGES = "".join(json.dumps({"text": f"{i} linnets sang {i * i} songs", "id": i}) + "\n" for i in range(20))
@@ -472,7 +451,7 @@ def reader(place, rng, work, name):
                             *rng.choice([[], ["--step"]])], ids, None),
         "op": lambda: (["op", "gated_delta_rule", op := copy(place.op, "op.safetensors"), work / "out.safetensors", "--backward"], op, None),
         "gpt2": lambda: (["eval", place.trained(name), place.text, *evaluate, "--tokenizer", t := shutil.copytree(place.gpt2(), work / "gpt2")], Path(t), None),
-        "shards": lambda: (shards(place.trained(name), m), (["eval", m, place.text, *evaluate], m, None))[1],
+        "shards": lambda: (["eval", shutil.copytree(place.trained("shards"), m), place.text, *evaluate], m, None),
         "golden": lambda: (["inspect", shutil.copytree(rng.choice(place.goldens()), m)], m, None),
         "tokenize": lambda: (["tokenize", t := tokenizer(), place.text, *rng.choice([["--count"], ["--pieces", "--template"], ["--plain", "--lines"]])], t, None),
         "decode": lambda: (["tokenize", tokenizer(), ids := text("ids", b"3 1 4, 1 5 9 2 6"), "--decode", "--special"], ids, None),
