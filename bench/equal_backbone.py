@@ -291,6 +291,14 @@ def run(a):
     a.machine = machine_of(devices)
     a.few = ["--max-tokens", a.held_tokens] if a.held_tokens else []
     q = Queue(a)
+    run_queue(q, work, devices)
+    left = [name_of(*job[1:]) for job in q.wanted() if not q.done(job[0], name_of(*job[1:]))]
+    print(f"{time.time() - q.begin:.0f} s; left to do: {', '.join(left) or 'nothing'}")
+    return 1 if left else 0
+
+
+def run_queue(q, work, devices):
+    """A thread of `work` for each device, until nothing is left, the time is over, or somebody asks to stop."""
     for s in (signal.SIGTERM, signal.SIGINT):
         signal.signal(s, lambda *_: threading.Thread(target=q.stop).start())
     workers = [threading.Thread(target=work, args=(q, d)) for d in devices]
@@ -300,9 +308,6 @@ def run(a):
         if q.time_left() <= 0 and not q.stopping:
             q.stop()
         time.sleep(0.2)
-    left = [name_of(*job[1:]) for job in q.wanted() if not q.done(job[0], name_of(*job[1:]))]
-    print(f"{time.time() - q.begin:.0f} s; left to do: {', '.join(left) or 'nothing'}")
-    return 1 if left else 0
 
 
 def main():

@@ -18,7 +18,6 @@ import os
 import random
 import re
 import shutil
-import signal
 import subprocess
 import sys
 import threading
@@ -28,7 +27,7 @@ from pathlib import Path
 
 sys.dont_write_bytecode = True
 sys.path.insert(0, str(Path(__file__).resolve().parent))
-from equal_backbone import book, machine_of  # noqa: E402
+from equal_backbone import book, machine_of, run_queue  # noqa: E402
 
 SMALL = 20000         # a CPU cell's seconds that no time left is too short for: see fits()
 CURVES = ("length", "position", "looks", "length-1", "length-2", "position-1", "position-2")
@@ -412,15 +411,7 @@ def main():
     done = [json.loads(x) for x in record.read_text().splitlines()] if record.exists() else []
     a.machines = {"cpu": machine_of(["cpu"]) if a.cpu else "", "cuda": machine_of(["0"]) if a.cuda else ""}
     q = Queue(a, cells, {Cell(x["page"], x["cell"]).name: x["rows"] for x in done})
-    for s in (signal.SIGTERM, signal.SIGINT):
-        signal.signal(s, lambda *_: threading.Thread(target=q.stop).start())
-    workers = [threading.Thread(target=work, args=(q, d)) for d, n in (("cuda", a.cuda), ("cpu", a.cpu)) for _ in range(n)]
-    for w in workers:
-        w.start()
-    while any(w.is_alive() for w in workers):
-        if q.time_left() <= 0 and not q.stopping:
-            q.stop()
-        time.sleep(0.2)
+    run_queue(q, work, ["cuda"] * a.cuda + ["cpu"] * a.cpu)
     print(f"{time.time() - q.begin:.0f} s; {len(q.left)} of {q.total} cells were not begun")
     return 0
 
