@@ -73,6 +73,7 @@ static void keep_beside(view *v, const linnet_train_progress *p)
 static int on_step(void *user, const linnet_train_progress *p)
 {
     view *v = user;
+    stop_asked(); /* whoever reads of this step may send a signal at once: from here on it is answered by a save */
     keep_beside(v, p);
     if (p->note) progress_print(&v->bar, "%s", p->note);
     if (v->json) json_step(p);

@@ -1,7 +1,13 @@
 # linnet_variants(OUT SOURCES): compile SOURCES once for each CPU variant of the architecture (src/simd/variant.h); OUT becomes the list of object expressions.
+# LINNET_CPU_VARIANTS=base leaves the others out: a quicker build for what the variants have no part in (races, fuzzing, whether CUDA compiles).
+set(LINNET_CPU_VARIANTS all CACHE STRING "kernels for CPUs: all variants of the architecture, or base alone")
 set(LINNET_VARIANTS base)
 set(LINNET_VARIANT_FLAGS_base "")
-if(CMAKE_SYSTEM_PROCESSOR MATCHES "aarch64|arm64")
+if(LINNET_CPU_VARIANTS STREQUAL "base")
+  target_compile_definitions(linnet_options INTERFACE LNT_BASE_ALONE)
+elseif(NOT LINNET_CPU_VARIANTS STREQUAL "all")
+  message(FATAL_ERROR "LINNET_CPU_VARIANTS is \"${LINNET_CPU_VARIANTS}\", expected all or base")
+elseif(CMAKE_SYSTEM_PROCESSOR MATCHES "aarch64|arm64")
   list(APPEND LINNET_VARIANTS neon)
   set(LINNET_VARIANT_FLAGS_neon "") # every AArch64 has it
 elseif(CMAKE_SYSTEM_PROCESSOR MATCHES "x86_64|AMD64")
@@ -35,9 +41,6 @@ function(linnet_variants out sources)
     target_link_libraries(linnet_${v} PUBLIC linnet_options)
     target_compile_definitions(linnet_${v} PRIVATE LNT_VARIANT=${v} LNT_VARIANT_${v}=1)
     target_compile_options(linnet_${v} PRIVATE ${LINNET_VARIANT_FLAGS_${v}})
-    if(LINNET_FUZZ AND NOT v STREQUAL base) # what is fuzzed is files, with LINNET_CPU=base; clang takes minutes for one instrumented file of AVX-512
-      target_compile_options(linnet_${v} PRIVATE -fno-sanitize=all)
-    endif()
     linnet_runs_here(${v} here)
     if(LINNET_SANITIZE AND NOT here)
       target_compile_options(linnet_${v} PRIVATE -fno-sanitize=all)

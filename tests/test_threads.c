@@ -372,7 +372,7 @@ static int race_in_a_team(void)
     return printf("%lld\n", (long long)all) < 0;
 }
 
-/* Two threads, one session: what the header forbids. Ends well where nobody looks. */
+/* Two threads, one session: what the header forbids. It may never end: `./run races` stops it at the first report. */
 static int race_in_a_session(void)
 {
     static float logits[2][VOCAB];

@@ -1,5 +1,6 @@
 /* Names of the CPU variants. The build compiles each *_cpu.c once for each variant of the architecture (cmake/Variants.cmake), with
- * -DLNT_VARIANT=base|avx2|avx512|amx on x86-64, base|neon on AArch64, base elsewhere. This is the only file that has symbols' names of them. */
+ * -DLNT_VARIANT=base|avx2|avx512|amx on x86-64, base|neon on AArch64, base elsewhere and with LNT_BASE_ALONE. This is the only file that has
+ * symbols' names of them. */
 #ifndef LNT_SIMD_VARIANT_H
 #define LNT_SIMD_VARIANT_H
 
@@ -26,7 +27,7 @@
 
 /* Declare one symbol for every variant; list their addresses, best first; pick the one for this process: LNT_PICK(lnt_mm) is lnt_mm_avx512, say.
  * Kernels in float32 alone leave out the variants that have nothing but bf16 products to add: LNT_DECLARE_FLOAT_VARIANTS, LNT_FLOAT_VARIANTS. */
-#if defined(__x86_64__)
+#if defined(__x86_64__) && !defined(LNT_BASE_ALONE)
 #define LNT_DECLARE_FLOAT_VARIANTS(type, name) extern type name##_base, name##_avx2, name##_avx512
 #define LNT_DECLARE_VARIANTS(type, name) extern type name##_base, name##_avx2, name##_avx512, name##_amx
 #define LNT_FLOAT_VARIANTS(name) &name##_avx512, &name##_avx2, &name##_base
@@ -36,7 +37,7 @@
      : lnt_cpu() == LNT_CPU_AVX512 ? &name##_avx512                                                                                \
      : lnt_cpu() == LNT_CPU_AVX2   ? &name##_avx2                                                                                  \
                                    : &name##_base)
-#elif defined(__aarch64__)
+#elif defined(__aarch64__) && !defined(LNT_BASE_ALONE)
 #define LNT_DECLARE_FLOAT_VARIANTS(type, name) extern type name##_base, name##_neon
 #define LNT_DECLARE_VARIANTS(type, name) LNT_DECLARE_FLOAT_VARIANTS(type, name)
 #define LNT_FLOAT_VARIANTS(name) &name##_neon, &name##_base
