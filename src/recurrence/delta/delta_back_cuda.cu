@@ -4,13 +4,9 @@
  * kernels, none of which shares anything with the forward pass:
  *   sweep    serial over chunks, a CTA for each sequence, value head and 32 columns of V: the state S at each chunk's start and the errors E
  *   adjoint  the same in reverse: dS' at each chunk's end and dR
- *   outputs  a CTA for each chunk and value head: dq, dk, dv, dg, dbeta
+ *   outputs  a CTA for each chunk and value head, as many columns of V at a time as fit: dq, dk, dv, dg, dbeta
  * and, where value heads share keys, `gather`, which adds their float32 parts of dq and dk in head order. */
-#include "recurrence/chunk/gates.cuh"
-
-extern "C" {
-#include "recurrence/recur_args.h"
-}
+#include "recurrence/delta/delta_cuda.cuh"
 
 namespace {
 
@@ -26,7 +22,7 @@ struct problem {
     float *dq_parts, *dk_parts; /* [tokens, Hv, K]; NULL where dq, dk are written at once */
     const int64_t *cu;
     int64_t N;
-    int Hq, Hv, K, V;
+    int Hq, Hv, K, V, columns; /* columns: of V in a tile of the outputs, all of them or a multiple of 4 */
     float scale;
 };
 
@@ -42,14 +38,16 @@ struct chunk {
     int n;         /* rows */
 };
 
-/* x[i][c] (row length ld) = f of rows first.. of head h in t[tokens, heads, width], columns from..from+cols-1; zeros outside. */
+/* x[i][c] (row length ld) = rows first.. of head h in t[tokens, heads, width], columns from..from+cols-1, times factor[i] if there is one; zeros
+ * outside. */
 template <typename T>
-__device__ void rows_in(float *x, int ld, const void *t, chunk c, int heads, int h, int width, int from, int cols)
+__device__ void rows_in(float *x, int ld, const void *t, chunk c, int heads, int h, int width, int from, int cols, const float *factor = NULL)
 {
     const T *p = (const T *)t;
     for (int e = threadIdx.x; e < C * cols; e += THREADS) {
         int i = e / cols, j = e % cols;
-        x[i * ld + j] = p && i < c.n && from + j < width ? to_float(p[((c.first + i) * heads + h) * width + from + j]) : 0.0f;
+        const float y = p && i < c.n && from + j < width ? to_float(p[((c.first + i) * heads + h) * width + from + j]) : 0.0f;
+        x[i * ld + j] = factor ? factor[i] * y : y;
     }
 }
 
@@ -312,8 +310,8 @@ __device__ void put_gate_gradient(const outputs_shared &w, const problem &p, chu
 
 /* dZ = b.dR, dV = dZ, U = b.E, dbeta = rowsum(dR . E)
  * dQ = s e.(dO S^T) + N K      dKread = -e.(dZ S^T) + M K      dKwrite = l.(U dS'^T) + M^T K + N^T Q      dK = dKread + dKwrite
- * dG_i = q_i.dQ_i + k_i.dKread_i - k_i.dKwrite_i,  <S', dS'> = e^{G_n} <S, dS'> + sum_i k_i . l_i (dS' u_i), 32 columns of K at a time. Long: one set
- * of tiles in shared memory, filled once and read by every sum. */
+ * dG_i = q_i.dQ_i + k_i.dKread_i - k_i.dKwrite_i,  <S', dS'> = e^{G_n} <S, dS'> + sum_i k_i . l_i (dS' u_i), 32 columns of K at a time and a tile's
+ * of V. Long: one set of tiles in shared memory, read by every sum. */
 template <typename T> __global__ void __launch_bounds__(THREADS) outputs(problem p)
 {
     extern __shared__ float4 dynamic[];
@@ -328,7 +326,7 @@ template <typename T> __global__ void __launch_bounds__(THREADS) outputs(problem
         w.n = low;
     }
     __syncthreads();
-    int h = blockIdx.y, hq = h / (p.Hv / p.Hq), ld = row_floats(p.V), width = (p.V + 3) / 4 * 4;
+    int h = blockIdx.y, hq = h / (p.Hv / p.Hq), ld = row_floats(p.columns), width = (p.columns + 3) / 4 * 4;
     int64_t slot = blockIdx.x, start = p.cu[w.n] + (slot - first_slot(p.cu, w.n)) * C, end = p.cu[w.n + 1];
     if (start >= end) return;
     chunk c = { .first = start, .n = (int)min((int64_t)C, end - start) };
@@ -336,27 +334,32 @@ template <typename T> __global__ void __launch_bounds__(THREADS) outputs(problem
     const float *S_at = p.S + (slot * p.Hv + h) * p.K * p.V, *dS_at = p.dS + (slot * p.Hv + h) * p.K * p.V;
 
     gates_in(&w.g, p, c, h);
-    rows_in<T>(dO, ld, p.d_o, c, p.Hv, h, p.V, 0, ld);
-    rows_in<float>(dZ, ld, p.dR, c, p.Hv, h, p.V, 0, ld);
-    rows_in<float>(U, ld, p.E, c, p.Hv, h, p.V, 0, ld);
-    __syncthreads();
-    for (int r = 0; r < PER; r++) { /* a warp has the rows it scales */
-        int i = row() + r;
-        float b = w.g.beta[i], sum = 0.0f;
-        for (int j = lane(); j < p.V; j += COLS) {
-            float x = dZ[i * ld + j], y = U[i * ld + j];
-            sum += x * y;
-            dZ[i * ld + j] = b * x;
-            U[i * ld + j] = b * y;
-            if (p.dv && i < c.n) ((T *)p.dv)[((c.first + i) * p.Hv + h) * p.V + j] = from_float<T>(b * x);
+    float zu[PER] = {}, ou[PER] = {}, rowsum[PER] = {}, dG[PER] = {}, inner = 0.0f;
+    for (int v0 = 0; v0 < p.V; v0 += p.columns) {
+        __syncthreads();
+        rows_in<T>(dO, ld, p.d_o, c, p.Hv, h, p.V, v0, ld);
+        rows_in<float>(dZ, ld, p.dR, c, p.Hv, h, p.V, v0, ld);
+        rows_in<float>(U, ld, p.E, c, p.Hv, h, p.V, v0, ld);
+        __syncthreads();
+        for (int r = 0; r < PER; r++) { /* a warp has the rows it scales */
+            int i = row() + r;
+            float b = w.g.beta[i];
+            for (int j = lane(); j < min(p.columns, p.V - v0); j += COLS) {
+                float x = dZ[i * ld + j], y = U[i * ld + j];
+                rowsum[r] += x * y;
+                dZ[i * ld + j] = b * x;
+                U[i * ld + j] = b * y;
+                if (p.dv && i < c.n) ((T *)p.dv)[((c.first + i) * p.Hv + h) * p.V + v0 + j] = from_float<T>(b * x);
+            }
         }
-        sum = warp_sum(sum);
-        if (p.dbeta && lane() == 0 && i < c.n) p.dbeta[(c.first + i) * p.Hv + h] = sum;
+        __syncthreads();
+        dots(zu, dZ + row() * ld, U + lane() * ld, ld, width);
+        dots(ou, dO + row() * ld, U + lane() * ld, ld, width);
     }
-    __syncthreads();
-    float zu[PER] = {}, ou[PER] = {}, dG[PER] = {}, inner = 0.0f;
-    dots(zu, dZ + row() * ld, U + lane() * ld, ld, width);
-    dots(ou, dO + row() * ld, U + lane() * ld, ld, width);
+    for (int r = 0; r < PER; r++) {
+        const float sum = warp_sum(rowsum[r]);
+        if (p.dbeta && lane() == 0 && row() + r < c.n) p.dbeta[(c.first + row() + r) * p.Hv + h] = sum;
+    }
     for (int r = 0; r < PER; r++) {
         float D = w.g.D[row() + r][lane()];
         w.M[row() + r][lane()] = row() + r > lane() ? -zu[r] * D : 0.0f;
@@ -368,18 +371,26 @@ template <typename T> __global__ void __launch_bounds__(THREADS) outputs(problem
         __syncthreads();
         rows_in<T>(&w.k[0][0], COLS + 1, p.k, c, p.Hq, hq, p.K, k0, COLS);
         rows_in<T>(&w.q[0][0], COLS + 1, p.q, c, p.Hq, hq, p.K, k0, COLS);
-        for (int e = threadIdx.x; e < COLS * ld; e += THREADS) {
-            int k = k0 + e / ld, j = e % ld;
-            bool inside = k < p.K && j < p.V;
-            S[e] = inside ? S_at[(int64_t)k * p.V + j] : 0.0f;
-            dS[e] = inside ? dS_at[(int64_t)k * p.V + j] : 0.0f;
-            inner += decay * S[e] * dS[e];
-        }
-        __syncthreads();
         float dq[PER] = {}, read[PER] = {}, write[PER] = {};
-        dots(dq, dO + row() * ld, S + lane() * ld, ld, width);
-        dots(read, dZ + row() * ld, S + lane() * ld, ld, width);
-        dots(write, U + row() * ld, dS + lane() * ld, ld, width);
+        for (int v0 = 0; v0 < p.V; v0 += p.columns) {
+            if (v0) __syncthreads();
+            if (p.columns < p.V) { /* else they are there still */
+                rows_in<T>(dO, ld, p.d_o, c, p.Hv, h, p.V, v0, ld);
+                rows_in<float>(dZ, ld, p.dR, c, p.Hv, h, p.V, v0, ld, w.g.beta);
+                rows_in<float>(U, ld, p.E, c, p.Hv, h, p.V, v0, ld, w.g.beta);
+            }
+            for (int e = threadIdx.x; e < COLS * ld; e += THREADS) {
+                int k = k0 + e / ld, j = e % ld;
+                bool inside = k < p.K && j < p.columns && v0 + j < p.V;
+                S[e] = inside ? S_at[(int64_t)k * p.V + v0 + j] : 0.0f;
+                dS[e] = inside ? dS_at[(int64_t)k * p.V + v0 + j] : 0.0f;
+                inner += decay * S[e] * dS[e];
+            }
+            __syncthreads();
+            dots(dq, dO + row() * ld, S + lane() * ld, ld, width);
+            dots(read, dZ + row() * ld, S + lane() * ld, ld, width);
+            dots(write, U + row() * ld, dS + lane() * ld, ld, width);
+        }
         for (int r = 0; r < PER; r++) {
             int i = row() + r;
             dq[r] *= p.scale * w.g.e[i];
@@ -456,11 +467,27 @@ size_t lay_out(const lnt_recur_args *a, char *base, problem *p)
     return used;
 }
 
+/* Bytes of shared memory beside those that the kernels have by themselves. */
+struct shared_bytes {
+    int sweep, adjoint, outputs;
+};
+shared_bytes bytes_of(int K, int columns)
+{
+    const int rows = (K + 3) / 4 * 4, ld = row_floats(K);
+    return { (rows * COLS + C * ld) * 4, (rows * COLS + 2 * C * ld) * 4, (3 * C + 2 * COLS) * row_floats(columns) * 4 };
+}
+/* Columns of V in a tile: 256 of a GPU's `room` for a block, or half as often; all of them where there are no more. */
+int columns_in(int V, size_t room)
+{
+    int columns = 256;
+    while (columns > COLS && bytes_of(0, V < columns ? V : columns).outputs + sizeof(outputs_shared) > room) columns /= 2;
+    return V < columns ? V : columns;
+}
+
 template <typename T> cudaError_t put(const lnt_recur_args *a, const problem &p, cudaStream_t stream)
 {
     int serial = (int)lnt_div_up(a->V, COLS) * a->Hv * (int)a->sequences;
-    int rows = (a->K + 3) / 4 * 4, ld = row_floats(a->K), wide = row_floats(a->V);
-    int sweep_bytes = (rows * COLS + C * ld) * 4, adjoint_bytes = (rows * COLS + 2 * C * ld) * 4, outputs_bytes = (3 * C + 2 * COLS) * wide * 4;
+    const auto [sweep_bytes, adjoint_bytes, outputs_bytes] = bytes_of(a->K, p.columns);
     cudaError_t e = cudaFuncSetAttribute(sweep<T>, cudaFuncAttributeMaxDynamicSharedMemorySize, sweep_bytes);
     if (e == cudaSuccess) e = cudaFuncSetAttribute(adjoint<T>, cudaFuncAttributeMaxDynamicSharedMemorySize, adjoint_bytes);
     if (e == cudaSuccess) e = cudaFuncSetAttribute(outputs<T>, cudaFuncAttributeMaxDynamicSharedMemorySize, outputs_bytes);
@@ -480,6 +507,13 @@ template <typename T> cudaError_t put(const lnt_recur_args *a, const problem &p,
 }
 
 } /* namespace */
+
+size_t lnt_delta_general_block_memory(const lnt_recur_args *a, size_t room)
+{
+    const shared_bytes b = bytes_of(a->K, columns_in(a->V, room));
+    const size_t serial = b.adjoint + sizeof(serial_shared), outputs = b.outputs + sizeof(outputs_shared);
+    return serial > outputs ? serial : outputs;
+}
 
 extern "C" size_t lnt_delta_chunk_cuda_workspace(const void *args, bool backward, int threads)
 {
@@ -515,6 +549,7 @@ extern "C" void lnt_delta_chunk_cuda_backward(const void *args, const lnt_device
     p.Hv = a->Hv;
     p.K = a->K;
     p.V = a->V;
+    p.columns = columns_in(a->V, d->block_shared);
     p.scale = (float)a->scale;
     lay_out(a, (char *)a->workspace, &p);
     cudaError_t e = cudaSuccess;

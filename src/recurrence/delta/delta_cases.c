@@ -21,6 +21,9 @@ const lnt_recur_case lnt_delta_cases[] = {
     { "gated_delta_rule", 1, { 64 }, LNT_HEADS(1, 3, 128, 128), .gate = -40, .reset = 0.3, .beta = 2, .states = true },
     { "delta_rule", 1, { 2300 }, LNT_HEADS(1, 1, 64, 64), .beta = 1, .states = true }, /* GPUs cut it into segments */
     { "gated_delta_rule", 2, { 4200, 70 }, LNT_HEADS(1, 1, 128, 128), .gate = -0.01, .reset = 0.001, .beta = 1, .states = true },
+    { "gated_delta_rule", 3, { 70, 0, 33 }, LNT_HEADS(1, 2, 256, 512), .gate = -0.1, .reset = 0.02, .beta = 1, .states = true },
+    { "delta_rule", 2, { 65, 9 }, LNT_HEADS(1, 1, 200, 300), .beta = 2, .states = true },
+    { "gated_delta_rule", 1, { 50 }, LNT_HEADS(1, 1, 36, 1024), .gate = -0.5, .beta = 1 },
     { "gated_delta_product", 1, { 70 }, LNT_HEADS(2, 2, 16, 24), .gate = -0.2, .beta = 1, .states = true,
       .option = { { "n_householder", 2 } } },
     { "gated_delta_product", 5, { 1, 16, 0, 63, 20 }, LNT_HEADS(1, 2, 60, 32), .gate = -40, .reset = 0.02, .beta = 1, .states = true,

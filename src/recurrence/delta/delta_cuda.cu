@@ -7,7 +7,7 @@
 
 namespace {
 
-constexpr int C = 16, THREADS = 256, WARPS = THREADS / 32, COLUMNS = 32, MOST = 256;
+constexpr int C = 16, THREADS = 256, WARPS = THREADS / 32, COLUMNS = 32, MOST_K = 256, MOST_V = 1024;
 constexpr int PAD = 4; /* floats between rows of k, so that rows start at different banks */
 
 struct chunk_args {
@@ -140,9 +140,10 @@ template <typename T> void launch(const chunk_args &p, int64_t ctas, cudaStream_
 extern "C" const char *lnt_delta_cuda_declines(const void *args, bool backward)
 {
     const lnt_recur_args *a = (const lnt_recur_args *)args;
-    (void)backward;
-    if (a->K > MOST || a->V > MOST) return "head sizes above 256";
-    if (a->sequences * a->Hv >= (int64_t)1 << 27) return "too many sequences";
+    if (a->K > MOST_K || a->V > MOST_V) return "keys of more than 256 columns or values of more than 1024";
+    if (a->sequences * a->Hv * lnt_div_up(a->V, COLUMNS) >= (int64_t)1 << 31) return "too many sequences";
+    const size_t room = (size_t)lnt_delta_room();
+    if ((backward ? lnt_delta_general_block_memory(a, room) : chunk_bytes(a->K)) > room) return "the GPU has too little shared memory";
     return NULL;
 }
 

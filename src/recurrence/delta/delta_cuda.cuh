@@ -54,6 +54,15 @@ lnt_delta_sweep lnt_delta_sweep_at(const lnt_recur_args *a, void *at, bool keep)
 size_t lnt_delta_fast_backward_workspace(const lnt_recur_args *a);
 /* Bytes of shared memory that a block has at least (delta_back.cu). */
 int lnt_delta_fast_block_memory(const lnt_recur_args *a, bool backward);
+/* Of the general path's backward pass, for a GPU with `room` for a block (delta_back_cuda.cu). */
+size_t lnt_delta_general_block_memory(const lnt_recur_args *a, size_t room);
+/* The most that a block has on this thread's GPU; 0: it does not tell. */
+static inline int lnt_delta_room()
+{
+    int device = 0, most = 0;
+    if (cudaGetDevice(&device) != cudaSuccess) return 0;
+    return cudaDeviceGetAttribute(&most, cudaDevAttrMaxSharedMemoryPerBlockOptin, device) == cudaSuccess ? most : 0;
+}
 
 /* The chains, from T, P and F: the states' (delta_chain.cuh) and their gradients' in reverse (delta_back_chain.cuh). */
 typedef struct {
@@ -129,7 +138,7 @@ static inline cudaError_t lnt_delta_put(void (*kernel)(Args), const Args &p, int
     return cudaLaunchKernelEx(&config, kernel, p);
 }
 
-/* What delta.c lists: the fast path in mma.sync and in wgmma; the general path (float32 and bf16, K and V up to 256); token by token. */
+/* What delta.c lists: the fast path in mma.sync and in wgmma; the general path (float32 and bf16, K up to 256 and V up to 1024); token by token. */
 extern "C" {
 const char *lnt_delta_cuda_declines(const void *args, bool backward);
 size_t lnt_delta_fast_workspace(const void *args, bool backward, int threads);

@@ -408,10 +408,7 @@ extern "C" const char *lnt_delta_fast_declines(const void *args, bool backward)
     if (a->chunk && a->chunk != C) return "its chunk length is 64";
     if (a->tokens >= (int64_t)1 << 31 || a->sequences >= (int64_t)1 << 31 || lnt_delta_chunks(a) * a->Hv >= (int64_t)1 << 31)
         return "too many tokens";
-    int device = 0, most = 0;
-    if (cudaGetDevice(&device) != cudaSuccess || cudaDeviceGetAttribute(&most, cudaDevAttrMaxSharedMemoryPerBlockOptin, device) != cudaSuccess)
-        return "the GPU does not tell its shared memory";
-    if (lnt_delta_fast_block_memory(a, backward) > most) return "the GPU has too little shared memory"; /* 99 KB on sm_86 and sm_89 */
+    if (lnt_delta_fast_block_memory(a, backward) > lnt_delta_room()) return "the GPU has too little shared memory"; /* 99 KB on sm_86 and sm_89 */
     return NULL;
 }
 
