@@ -58,7 +58,7 @@ static int run(const command *self, int argc, char **argv)
     machine_args m = MACHINE_ARGS_INIT;
     arg_list words = { 0 };
     const char *tokenizer_path = NULL;
-    int port = 8080, connections = o.connections;
+    int port = 8080, connections = o.connections, ahead = o.ahead;
     double cache = (double)o.cache_bytes / (1 << 20), body = (double)o.body_bytes / (1 << 20);
     const arg table[] = {
         { "where", ARG_HEADING },
@@ -80,6 +80,7 @@ static int run(const command *self, int argc, char **argv)
         { "seconds", ARG_REAL, &o.seconds, "S", "for a request, its waiting included", .range = "server.seconds" },
         { "idle-seconds", ARG_REAL, &o.idle_seconds, "S", "that a connection may be idle, and that answers have to end when the server stops",
           .range = "server.idle_seconds" },
+        { "ahead", ARG_INT, &ahead, "N", "1: begin a step before the last one's tokens are told, 0: never, -1: on a GPU", .range = "server.ahead" },
         { "model", ARG_HEADING },
         { "tokenizer", ARG_TEXT, &tokenizer_path, "PATH", "tokenizer to use", .fallback = "the model's" },
         MACHINE_FLAGS(&m),
@@ -90,6 +91,7 @@ static int run(const command *self, int argc, char **argv)
     if (code >= 0) return code;
     o.port = port;
     o.connections = connections;
+    o.ahead = ahead;
     o.cache_bytes = (int64_t)(cache * (1 << 20));
     o.body_bytes = (int64_t)(body * (1 << 20));
     o.folder = words.item[0];

@@ -449,9 +449,11 @@ def test_prefix_cache():
 
 
 def test_mix():
-    for kind, requests in (("hybrid", 240), ("recurrent", 120)):
-        wrong, counts, ends = mix.run(LINNET, MODEL[kind], requests, 5, batch=120, say=lambda line: None)
+    for kind, requests, ahead in (("hybrid", 240, 0), ("recurrent", 120, 0), ("hybrid", 180, 1), ("recurrent", 90, 1)):
+        wrong, counts, ends = mix.run(LINNET, MODEL[kind], requests, 5, batch=requests // 3 if ahead else 120, say=lambda line: None,
+                                      flags=("--ahead", ahead))
         assert not wrong, json.dumps(wrong[0])
+        assert (counts["steps_ahead_total"] > 20) == bool(ahead), counts
         assert counts["prefix_cache_hits_total"] > requests / 10 and counts["requests_cancelled_total"] > 0, counts
         assert all(code == 0 and not err for code, err, _ in ends), ends
 

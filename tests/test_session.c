@@ -74,6 +74,15 @@ static void what_is_refused(void **unused)
     REFUSED_CALL(call[1].wants = 3);
     REFUSED_CALL(call[1].layer = -1);
     REFUSED_CALL(call[1].steps = 2);
+    REFUSED_CALL(call[1].on_device = 4);
+    REFUSED_CALL(call[1].on_device = LINNET_ON_DEVICE_IDS); /* of a session that remembers ids */
+    linnet_session *ahead = session_of(m, 1, CAPACITY, 0, CHUNK);
+    linnet_session_call there = step_of(state_of(ahead), text, logits);
+    there.on_device = LINNET_ON_DEVICE_IDS, there.n_ids = 2;
+    BAD(linnet_session_run(ahead, &there, 1));
+    there.n_ids = 1, there.ids = (const int32_t[]){VOCAB};
+    BAD(linnet_session_run(ahead, &there, 1)); /* which a CPU can see */
+    linnet_session_destroy(ahead);
     REFUSED_CALL(call[1].layer = 3; call[1].hidden = logits);
     REFUSED_CALL(call[1].size = 8);
     REFUSED_CALL(call[0].size = 8);

@@ -11,6 +11,8 @@
 #include "core/cpu.h"
 #include "core/dtype.h"
 #include "core/file.h"
+#include "generate/greedy.h"
+#include "generate/sample.h"
 #include "linnet/state.h"
 #include "linnet/train.h"
 #include "mixers/mixers.h"
@@ -342,6 +344,91 @@ static void company_changes_no_bit(void **state)
     lnt_cpu_force(most);
 }
 
+/* ---- ahead of the host ---- */
+
+enum { TEXTS = 3, WRITTEN = 8 };
+
+/* The most probable tokens behind text i, with the host between two steps. */
+static void write_by_host(linnet_session *one, int i, int32_t *ids)
+{
+    static float row[VOCAB];
+    linnet_state *s = state_of(one);
+    feed(s, text + i, 5 + i, NULL);
+    for (int n = 0; n < WRITTEN; n++) {
+        linnet_session_call k = step_of(s, n ? &ids[n - 1] : &text[100 + i], row);
+        OK(linnet_session_run(one, &k, 1));
+        ids[n] = lnt_largest(row, VOCAB);
+        assert_true(ids[n] >= 0);
+    }
+    linnet_state_destroy(s);
+}
+
+/* The same side by side, every step put behind one that is under way and whose ids are on the device alone. Text i joins at step i, by an id of the
+ * host's, and goes when its last token is known, by when its state has read that, too. */
+static void write_ahead(linnet_session *many, lnt_greedy *g, linnet_state **s, int32_t ids[TEXTS][WRITTEN])
+{
+    int text_of[2][TEXTS], rows[2] = {0}, row[2][TEXTS] = {{0}}, told[TEXTS] = {0}, left = TEXTS;
+    for (int t = 0; left; t++) {
+        linnet_session_call call[TEXTS];
+        int n = 0;
+        for (int i = TEXTS - 1; i >= 0; i--) { /* rows stand the other way round than slots */
+            if (!s[i] || t < i) continue;
+            call[n] = step_of(s[i], t == i ? &text[100 + i] : g->next + row[(t + 1) % 2][i], (float *)g->logits + n * VOCAB);
+            call[n].on_device = LINNET_ON_DEVICE_LOGITS + (t == i ? 0 : LINNET_ON_DEVICE_IDS);
+            text_of[t % 2][n] = i, row[t % 2][i] = n++;
+        }
+        OK(linnet_session_run(many, call, n));
+        g->rows = rows[t % 2] = n;
+        OK(lnt_greedy_put(g));
+        const int32_t *chosen = t ? lnt_greedy_take(g) : NULL;
+        for (int r = 0; t && r < rows[(t - 1) % 2]; r++) {
+            const int i = text_of[(t - 1) % 2][r];
+            if (!s[i]) continue;
+            ids[i][told[i]++] = chosen[r];
+            if (told[i] < WRITTEN) continue;
+            linnet_state_destroy(s[i]);
+            s[i] = NULL, left--;
+        }
+    }
+    lnt_greedy_take(g);
+}
+
+static void ahead_of(const char *name, linnet_model *m)
+{
+    static int32_t want[TEXTS][WRITTEN], got[TEXTS][WRITTEN];
+    linnet_session *one = session_of(m, 1, CAPACITY, 0, CHUNK), *many = session_of(m, TEXTS, CAPACITY, 0, CHUNK);
+    linnet_state *s[TEXTS];
+    float *there;
+    int32_t *next;
+    lnt_greedy g;
+    OK(lnt_device_alloc(c, TEXTS * VOCAB * sizeof *there, (void **)&there));
+    OK(lnt_device_alloc(c, TEXTS * sizeof *next, (void **)&next));
+    OK(lnt_greedy_over(c, there, TEXTS, VOCAB, VOCAB, next, &g));
+    for (int i = 0; i < TEXTS; i++) {
+        write_by_host(one, i, want[i]);
+        s[i] = state_of(many);
+        feed(s[i], text + i, 5 + i, NULL);
+    }
+    memset(got, 0xff, sizeof got);
+    write_ahead(many, &g, s, got);
+    if (memcmp(want, got, sizeof want)) fail_msg("%s: ahead of the host other tokens are chosen", name);
+    s[0] = state_of(many), s[1] = state_of(one); /* what was in the slot is gone */
+    feed(s[0], text, 7, NULL);
+    feed(s[1], text, 7, NULL);
+    same_states(name, s[1], s[0]);
+    lnt_greedy_close(&g);
+    lnt_device_free(c, there);
+    lnt_device_free(c, next);
+    linnet_session_destroy(one);
+    linnet_session_destroy(many);
+}
+
+static void written_ahead(void **state)
+{
+    (void)state;
+    of_models(ahead_of, true, LINNET_F32);
+}
+
 /* ---- states at random ---- */
 
 /* What a state has lived through: ids of calls, and steps back. */
@@ -485,7 +572,7 @@ int main(int argc, char **argv)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(same_splits_same_bits),  cmocka_unit_test(forked),      cmocka_unit_test(taken_back), cmocka_unit_test(saved_and_loaded),
         cmocka_unit_test(company_changes_no_bit), cmocka_unit_test(interleaved), cmocka_unit_test(interleaved_with_threads),
-        cmocka_unit_test(looked_into),
+        cmocka_unit_test(looked_into),            cmocka_unit_test(written_ahead),
     };
     return cmocka_run_group_tests(tests, open_all, close_all);
 }

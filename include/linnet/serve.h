@@ -37,9 +37,12 @@ typedef struct {
     int64_t body_bytes;        /* of a request at most */
     double seconds;            /* from a request to the end of its answer at most */
     double idle_seconds;       /* that a connection may neither send nor take anything */
+    int32_t ahead;             /* 1: the next step is begun before the tokens of the last are told, where every text takes the most probable one
+                                  and shows neither its state nor probabilities; a text that has ended was then stepped once too often, which no
+                                  answer shows. 0: never; -1: on a GPU, which works while the host tells */
 } linnet_server_options;
 #define LINNET_SERVER_OPTIONS_INIT                                                                                                  \
-    { sizeof(linnet_server_options), NULL, 0, 512, NULL, NULL, NULL, NULL, 8, 256, 8192, 256, 268435456, 4194304, 600, 60 }
+    { sizeof(linnet_server_options), NULL, 0, 512, NULL, NULL, NULL, NULL, 8, 256, 8192, 256, 268435456, 4194304, 600, 60, -1 }
 
 /* Listen, and answer nothing yet. Model and tokenizer outlive the server. LINNET_EUNSUPPORTED where linnet was built without libmicrohttpd. */
 LINNET_API linnet_status linnet_server_create(linnet_context *c, linnet_model *m, const linnet_tokenizer *t, const linnet_server_options *options,

@@ -67,6 +67,17 @@ enum {
     LINNET_LOGITS_ALL = 2,  /* of every id */
 };
 
+/* What of a call lies on the device, where it is read and written in the order of the context's stream. A run of calls whose logits stay there, and
+ * that want no `hidden`, returns on a GPU before it is done; so texts can be written without the host between two tokens: run a step, put what
+ * chooses tokens from its logits on the stream (a kernel of the caller's), run the next step with the ids that this leaves on the device, and look at
+ * the first one's ids while the second runs. States are copied, forked and destroyed in the stream's order too: a text that turns out to have ended
+ * is let go, with the token too many that its state has read. */
+enum {
+    LINNET_ON_DEVICE_LOGITS = 1, /* `logits` arrive there */
+    LINNET_ON_DEVICE_IDS = 2,    /* `ids` is one id there. On a GPU the caller answers for its being in the vocabulary. Not in sessions with a
+                                    rollback, which remember ids */
+};
+
 typedef struct {
     size_t size;
     linnet_state *state;
@@ -78,7 +89,7 @@ typedef struct {
     float *hidden;          /* [n_ids, width]; NULL: not wanted */
     int32_t steps;          /* 1: the ids count as calls of one id each, and leave the bits of those; on a CPU some are done at once all the same, so
                                that this is faster than those calls: to look at guesses of what a text goes on with */
-    int32_t on_device;      /* 1: `logits` is memory of the context's device, where they arrive in the order of its stream */
+    int32_t on_device;      /* what is memory of the context's device: LINNET_ON_DEVICE_..., added */
 } linnet_session_call;
 #define LINNET_SESSION_CALL_INIT { sizeof(linnet_session_call), NULL, NULL, 0, LINNET_LOGITS_NONE, 0, NULL, NULL, 0, 0 }
 

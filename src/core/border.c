@@ -172,6 +172,7 @@ static const range of_session_call[] = {
     FIELD(O, wants, I32, LINNET_LOGITS_NONE, LINNET_LOGITS_ALL),
     FIELD(O, layer, I32, 0, INT32_MAX),
     FIELD(O, steps, I32, 0, 1),
+    FIELD(O, on_device, I32, 0, LINNET_ON_DEVICE_LOGITS + LINNET_ON_DEVICE_IDS),
 };
 #undef O
 
@@ -188,6 +189,7 @@ static const range of_server[] = {
     FIELD(O, body_bytes, I64, 64, 1 << 30),
     FIELD(O, seconds, F64, 0.1, 1e9),
     FIELD(O, idle_seconds, F64, 1, 1e6),
+    FIELD(O, ahead, I32, -1, 1),
 };
 #undef O
 

@@ -5,8 +5,8 @@
 
 linnet_status lnt_greedy_over(lnt_ctx *c, const float *logits, int64_t rows, int64_t ld, int64_t V, int32_t *next, lnt_greedy *g)
 {
-    *g = (lnt_greedy){.c = c, .logits = logits, .rows = rows, .ld = ld, .V = V, .next = next};
-    const size_t bytes = LNT_GREEDY_TURNS * (size_t)g->rows * sizeof *g->ids;
+    *g = (lnt_greedy){.c = c, .logits = logits, .rows = rows, .most = rows, .ld = ld, .V = V, .next = next};
+    const size_t bytes = LNT_GREEDY_TURNS * (size_t)g->most * sizeof *g->ids;
     g->ids = lnt_device_of(c)->alloc_shared(lnt_device_of(c), bytes);
     return g->ids ? LINNET_OK : lnt_fail_memory(c, bytes);
 }
@@ -27,7 +27,7 @@ void lnt_greedy_close(lnt_greedy *g)
 linnet_status lnt_greedy_put(lnt_greedy *g)
 {
     const int turn = (int)(g->put++ % LNT_GREEDY_TURNS);
-    int32_t *ids = g->ids + turn * g->rows;
+    int32_t *ids = g->ids + turn * g->most;
 #ifdef LINNET_CUDA
     if (lnt_on_cuda(g->c)) {
         lnt_greedy_cuda(g->c, g->logits, g->rows, g->ld, g->V, g->next, ids);
@@ -46,5 +46,5 @@ const int32_t *lnt_greedy_take(lnt_greedy *g)
 {
     const int turn = (int)(g->taken++ % LNT_GREEDY_TURNS);
     lnt_device_of(g->c)->await_flag(lnt_device_of(g->c), turn);
-    return g->ids + turn * g->rows;
+    return g->ids + turn * g->most;
 }

@@ -10,9 +10,10 @@ enum { LNT_GREEDY_TURNS = 2 }; /* ids of so many steps wait for the host at most
 typedef struct {
     lnt_ctx *c;
     const float *logits; /* device, [rows, ld] */
-    int64_t rows, ld, V;
+    int64_t rows, ld, V; /* rows: of the next step put, at most `most` */
+    int64_t most;
     int32_t *next;       /* device, [rows] */
-    int32_t *ids;        /* host and device, [LNT_GREEDY_TURNS][rows] */
+    int32_t *ids;        /* host and device, [LNT_GREEDY_TURNS][most] */
     int64_t put, taken;
 } lnt_greedy;
 

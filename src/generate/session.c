@@ -135,9 +135,10 @@ static linnet_status head_plan(linnet_session *s)
     return s->head ? LINNET_OK : lnt_plan_create(s->c, s->m->p, &o, &s->head);
 }
 
+/* ids NULL: they are where the plan reads them. */
 static linnet_status run(linnet_session *s, lnt_plan *plan, const int32_t *ids, int64_t tokens, const int64_t *slots, int64_t n)
 {
-    const lnt_batch b = {.tokens = tokens, .n_seq = n, .n_inputs = 1, .inputs = {{s->m->ids, ids}}, .state = s->slots, .slots = slots};
+    const lnt_batch b = {.tokens = tokens, .n_seq = n, .n_inputs = ids != NULL, .inputs = {{s->m->ids, ids}}, .state = s->slots, .slots = slots};
     return lnt_plan_run(plan, s->m->w, &b);
 }
 
@@ -223,7 +224,7 @@ static linnet_status give(linnet_session *s, const linnet_session_call *k, const
 /* Where the logits behind id i of a call go. */
 static lnt_session_row place(const linnet_session *s, const linnet_session_call *k, int64_t i)
 {
-    return (lnt_session_row){k->logits + (k->wants == LINNET_LOGITS_ALL ? i * s->m->config->vocab_size : 0), k->on_device};
+    return (lnt_session_row){k->logits + (k->wants == LINNET_LOGITS_ALL ? i * s->m->config->vocab_size : 0), k->on_device & LINNET_ON_DEVICE_LOGITS};
 }
 
 /* The same of a piece, and the logits that are wanted of it. */
@@ -257,6 +258,8 @@ static linnet_status give_step(linnet_session *s, const lnt_plan *plan, int64_t 
 
 /* ---- a run ----------------------------------------------------------------------------------------------------------------------------- */
 
+static bool ids_there(const linnet_session_call *k) { return k->on_device & LINNET_ON_DEVICE_IDS; }
+
 /* The result of a layer is wanted, which is not kept otherwise. */
 static bool wants_layers(const linnet_session *s, const linnet_session_call *k)
 {
@@ -278,21 +281,37 @@ static linnet_status feed(linnet_session *s, const linnet_session_call *k, int64
     return LINNET_OK;
 }
 
+/* The ids of a step to where its plan reads them, some of which are on the device. Those that go side by side are one copy. */
+static void bring_ids(linnet_session *s, int32_t *to, int64_t n)
+{
+    for (int64_t i = 0, m; i < n; i += m) {
+        const linnet_session_call *k = s->call[s->step_slots[i]];
+        const bool there = ids_there(k);
+        for (m = 1; i + m < n; m++) {
+            const linnet_session_call *next = s->call[s->step_slots[i + m]];
+            if (ids_there(next) != there || (there && next->ids != k->ids + m)) break;
+        }
+        (there ? lnt_device_copy : lnt_to_device)(s->c, to + i, there ? k->ids : s->step_ids + i, (size_t)m * sizeof *to);
+    }
+}
+
 /* The last ids of the calls in s->call, in the order of their slots. */
 static linnet_status step_together(linnet_session *s)
 {
     lnt_plan *plan;
     int64_t n = 0;
-    bool layers = false;
+    bool layers = false, there = false;
     for (int64_t i = 0; i < s->o.slots; i++) {
         if (!s->call[i]) continue;
         s->step_slots[n] = i;
-        s->step_ids[n++] = s->call[i]->ids[s->call[i]->n_ids - 1];
+        there |= ids_there(s->call[i]);
+        s->step_ids[n++] = ids_there(s->call[i]) ? 0 : s->call[i]->ids[s->call[i]->n_ids - 1];
         layers |= wants_layers(s, s->call[i]);
     }
     if (!n) return LINNET_OK;
     LNT_TRY(plan_for(s, true, layers, &plan));
-    LNT_TRY(run(s, plan, s->step_ids, n, s->step_slots, n));
+    if (there) bring_ids(s, lnt_plan_input(plan, s->m->ids), n);
+    LNT_TRY(run(s, plan, there ? NULL : s->step_ids, n, s->step_slots, n));
     for (int64_t i = 0; i < n; i++) lnt_session_state_fed(s->call[s->step_slots[i]]->state, &s->step_ids[i], 1, true);
     return give_step(s, plan, n);
 }
@@ -300,6 +319,18 @@ static linnet_status step_together(linnet_session *s)
 static const linnet_session_call *call_at(const linnet_session_call *calls, int64_t i)
 {
     return (const linnet_session_call *)((const char *)calls + (size_t)i * calls->size);
+}
+
+/* Ids on a GPU cannot be looked at without waiting for them. */
+static linnet_status check_ids(const linnet_session *s, const linnet_session_call *k)
+{
+    if (!ids_there(k)) return lnt_check_ids(s->c, s->m, k->ids, k->n_ids);
+    if (k->n_ids != 1) return lnt_fail(s->c, LINNET_EINVAL, "%lld ids on the device, expected one", (long long)k->n_ids);
+    if (s->snapshots) {
+        lnt_fail(s->c, LINNET_EINVAL, "an id on the device for a session with a rollback, which remembers ids");
+        return lnt_hint(s->c, "Make the session without, or give the id from the host.");
+    }
+    return lnt_on_cuda(s->c) ? LINNET_OK : lnt_check_ids(s->c, s->m, k->ids, 1);
 }
 
 static linnet_status check_call(linnet_session *s, const linnet_session_call *k)
@@ -311,7 +342,7 @@ static linnet_status check_call(linnet_session *s, const linnet_session_call *k)
     LNT_TRY(lnt_session_state_check(k->state));
     if (s->call[k->state->slot]) return lnt_fail(c, LINNET_EINVAL, "the state of slot %lld is in two calls", (long long)k->state->slot);
     if (k->n_ids) LNT_TRY(lnt_need(c, k->ids, "the array of ids"));
-    LNT_TRY(lnt_check_ids(c, s->m, k->ids, k->n_ids));
+    LNT_TRY(check_ids(s, k));
     if (s->o.capacity && k->n_ids > s->o.capacity - tokens) {
         lnt_fail(c, LINNET_EINVAL, "%lld tokens for a state with %lld, which has room for %lld", (long long)k->n_ids, (long long)tokens,
                  (long long)s->o.capacity);

@@ -20,6 +20,7 @@
     X(cache_bytes, "prefix_cache_bytes", "gauge", "bytes of the states kept")                                                       \
     X(tokens, "generated_tokens_total", "counter", "tokens written")                                                                \
     X(steps, "steps_total", "counter", "runs of one token for every text that is being written")                                    \
+    X(ahead, "steps_ahead_total", "counter", "of them, those begun before the tokens of the last were told")                        \
     X(slots, "slots", "gauge", "texts that can be written at once")                                                                 \
     X(writing, "slots_busy", "gauge", "texts that are being written, or whose prompt is read")                                      \
     X(waiting, "waiting", "gauge", "prompts that wait for a slot")                                                                  \

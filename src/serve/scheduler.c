@@ -27,7 +27,8 @@ typedef struct {
     int64_t fed;    /* tokens of the prompt */
     int64_t turn;   /* when a piece was read last */
     double since;
-    int32_t now;    /* the token drawn last; -1: there was none to draw */
+    int32_t now;    /* the token told last; -1: there was none to draw */
+    int64_t row, later; /* its rows of the step under way and of the one put behind that; -1: it is not in it */
     double logprob;
     int32_t *top;   /* [alternatives] */
     double *top_logprob;
@@ -56,15 +57,17 @@ struct lnt_scheduler {
     int64_t clock;
     linnet_session_call *calls; /* [slots] */
     float *logits;         /* device, [slots, V] */
-    float *rows;           /* the same on the host */
+    float *rows;           /* the same on the host, where that is another memory */
     float *row;            /* host, [V], behind a prompt */
     float *scores;         /* host, [chunk, V]; made when first wanted, as the next three */
     double *piece_logprob; /* [chunk] */
     int32_t *piece_top;    /* [chunk, piece_alternatives] */
     double *piece_top_logprob;
     int64_t piece_alternatives;
-    lnt_greedy greedy;     /* on a GPU */
-    int32_t *next;         /* device, [slots] */
+    bool chooses;          /* the device: on a GPU, or ahead of the host */
+    lnt_greedy greedy;     /* then */
+    int32_t *next;         /* device, [slots] what the step put last chose */
+    bool under_way;        /* a step whose tokens are not told yet */
 
     lnt_queue queue;
 };
@@ -106,8 +109,9 @@ static linnet_status open_all(lnt_scheduler *s)
     if (!s->state || !s->at || !s->calls || !s->row) return lnt_fail_memory(s->c, lnt_bytes_plus(lnt_bytes(places, sizeof *s->calls), row));
     LNT_TRY(open_session(s));
     LNT_TRY(lnt_device_alloc(s->c, rows, (void **)&s->logits));
-    if (!lnt_on_cuda(s->c)) return LINNET_OK;
-    if (!(s->rows = lnt_alloc(rows))) return lnt_fail_memory(s->c, rows);
+    s->chooses = lnt_on_cuda(s->c) || s->o.ahead;
+    if (lnt_on_cuda(s->c) && !(s->rows = lnt_device_of(s->c)->alloc_shared(lnt_device_of(s->c), rows))) return lnt_fail_memory(s->c, rows);
+    if (!s->chooses) return LINNET_OK;
     LNT_TRY(lnt_device_alloc(s->c, lnt_bytes((size_t)s->o.slots, sizeof *s->next), (void **)&s->next));
     return lnt_greedy_over(s->c, s->logits, s->o.slots, s->V, s->known, s->next, &s->greedy);
 }
@@ -145,7 +149,7 @@ void lnt_scheduler_destroy(lnt_scheduler *s)
     lnt_views_close(&s->views);
     lnt_device_free(s->c, s->logits);
     lnt_device_free(s->c, s->next);
-    lnt_free(s->rows);
+    if (s->rows) lnt_device_of(s->c)->free_shared(lnt_device_of(s->c), s->rows);
     lnt_free(s->row);
     lnt_free(s->scores);
     lnt_free(s->piece_logprob);
@@ -192,7 +196,8 @@ static linnet_status make_text(lnt_scheduler *s, lnt_request *r, int prompt, int
     text *t = *out = lnt_calloc(sizeof *t);
     if (!t) return lnt_fail_memory(s->c, sizeof *t);
     lnt_request_hold(r);
-    *t = (text){.r = r, .prompt = prompt, .choice = choice, .w = &r->written[prompt * r->n + choice], .stopper = {.stop = o.stop, .n = o.n_stop}};
+    *t = (text){.r = r, .prompt = prompt, .choice = choice, .w = &r->written[prompt * r->n + choice], .row = -1, .later = -1,
+                .stopper = {.stop = o.stop, .n = o.n_stop}};
     o.seed += (uint64_t)choice;
     linnet_status status = lnt_sampler_create(s->c, s->known, &o, &t->sampler);
     if (status == LINNET_OK && r->viewed) status = lnt_view_create(s->c, &s->views, r->recall, r->prompts[prompt].n, &t->view);
@@ -540,18 +545,26 @@ static bool read_one(lnt_scheduler *s)
 
 static bool plain(const text *t) { return t->r->o.temperature == 0 && t->r->o.repetition_penalty == 1 && !t->r->scored; }
 
+/* Logits of the texts that are not plain to the host. Those that go side by side are one copy. */
+static void bring_rows(lnt_scheduler *s)
+{
+    for (int64_t i = 0, n; i < s->writing; i += n) {
+        for (n = 0; i + n < s->writing && !plain(s->at[i + n]);) n++;
+        lnt_to_host(s->c, s->rows + i * s->V, s->logits + i * s->V, (size_t)(n * s->V) * sizeof *s->rows);
+        n += !n;
+    }
+}
+
 /* The next token of each text, from the logits of the step. */
 static linnet_status draw_all(lnt_scheduler *s)
 {
     const int64_t n = s->writing;
-    const bool cuda = lnt_on_cuda(s->c);
-    const float *rows = cuda ? s->rows : s->logits;
+    const float *rows = s->rows ? s->rows : s->logits;
     const int32_t *largest = NULL;
-    if (cuda) { /* what is greedy needs no logits here */
+    if (s->chooses) { /* what is greedy needs no logits here */
         s->greedy.rows = n;
         LNT_TRY(lnt_greedy_put(&s->greedy));
-        for (int64_t i = 0; i < n; i++)
-            if (!plain(s->at[i])) lnt_to_host(s->c, s->rows + i * s->V, s->logits + i * s->V, (size_t)s->V * sizeof *s->rows);
+        if (s->rows) bring_rows(s);
         largest = lnt_greedy_take(&s->greedy);
         LNT_TRY(lnt_device_check(s->c));
     }
@@ -563,30 +576,92 @@ static linnet_status draw_all(lnt_scheduler *s)
     return LINNET_OK;
 }
 
-static bool step(lnt_scheduler *s)
+/* Every text by the token that it was told last, or by that of the step under way, which is on the device alone. */
+static linnet_status run_step(lnt_scheduler *s)
 {
-    const int64_t n = s->writing;
     bool looked_at = false;
-    if (!n) return false;
-    for (int64_t i = 0; i < n; i++) {
+    for (int64_t i = 0; i < s->writing; i++) {
+        const text *t = s->at[i];
         linnet_session_call k = LINNET_SESSION_CALL_INIT;
         k.state = s->state[i];
-        k.ids = &s->at[i]->now;
+        k.ids = t->row < 0 ? &t->now : s->next + t->row;
         k.n_ids = 1;
         k.wants = LINNET_LOGITS_LAST;
         k.logits = s->logits + i * s->V;
-        k.on_device = 1;
+        k.on_device = LINNET_ON_DEVICE_LOGITS + (t->row < 0 ? 0 : LINNET_ON_DEVICE_IDS);
         s->calls[i] = k;
-        looked_at |= s->at[i]->view != NULL;
+        looked_at |= t->view != NULL;
     }
-    linnet_status status = run_calls(s, s->calls, n, looked_at);
-    if (status == LINNET_OK) status = draw_all(s);
     lnt_count(&s->metrics->steps, 1);
-    for (int64_t i = n - 1; i >= 0; i--) { /* from behind: who takes a place has been told */
+    return run_calls(s, s->calls, s->writing, looked_at);
+}
+
+/* A step with the host between its logits and its tokens. */
+static void step_and_tell(lnt_scheduler *s)
+{
+    linnet_status status = run_step(s);
+    if (status == LINNET_OK) status = draw_all(s);
+    for (int64_t i = s->writing - 1; i >= 0; i--) { /* from behind: who takes a place has been told */
         const linnet_status mine = status == LINNET_OK ? show(s, s->at[i], s->state[i]) : status;
         if (mine != LINNET_OK) lnt_request_fail(s->at[i]->r, s->c, mine);
         if (mine != LINNET_OK || !tell(s, s->at[i])) leave_front(s, i);
     }
+}
+
+/* A step is put: the first, or one behind that which is under way. */
+static linnet_status put_step(lnt_scheduler *s)
+{
+    LNT_TRY(run_step(s));
+    s->greedy.rows = s->writing;
+    LNT_TRY(lnt_greedy_put(&s->greedy));
+    for (int64_t i = 0; i < s->writing; i++) *(s->under_way ? &s->at[i]->later : &s->at[i]->row) = i;
+    return LINNET_OK;
+}
+
+/* The tokens of the step under way are told; from then on the one behind it is under way, if there is one. */
+static void tell_step(lnt_scheduler *s, linnet_status status, bool behind)
+{
+    const int32_t *ids = s->under_way ? lnt_greedy_take(&s->greedy) : NULL;
+    if (status == LINNET_OK) status = lnt_device_check(s->c);
+    s->under_way = behind;
+    if (!behind) s->greedy.taken = s->greedy.put; /* one that failed between the two is not waited for */
+    for (int64_t i = s->writing - 1; i >= 0; i--) {
+        text *t = s->at[i];
+        const int64_t row = t->row;
+        t->row = t->later;
+        t->later = -1;
+        if (status != LINNET_OK) lnt_request_fail(t->r, s->c, status);
+        else if (row < 0) continue;
+        else t->now = ids[row];
+        if (status != LINNET_OK || !tell(s, t)) leave_front(s, i);
+    }
+}
+
+/* A step is under way between two rounds, and the next one is put before the first one's tokens are told. A text that has ended by its token has read
+ * that as well, and its state goes; whoever comes into its slot comes behind that in the device's order. */
+static void step_ahead(lnt_scheduler *s)
+{
+    linnet_status status = LINNET_OK;
+    bool behind = false;
+    if (!s->under_way) {
+        status = put_step(s);
+        s->under_way = status == LINNET_OK;
+    }
+    for (int64_t i = 0; i < s->writing; i++) behind |= s->at[i]->w->drawn + (s->at[i]->row >= 0) < s->at[i]->r->o.max_tokens;
+    behind = behind && status == LINNET_OK;
+    if (behind) status = put_step(s);
+    lnt_count(&s->metrics->ahead, behind);
+    tell_step(s, status, behind && status == LINNET_OK);
+}
+
+static bool step(lnt_scheduler *s)
+{
+    bool ahead = s->o.ahead;
+    for (int64_t i = 0; i < s->writing; i++) ahead = ahead && plain(s->at[i]) && !s->at[i]->view;
+    if (s->under_way && (!ahead || !s->writing)) tell_step(s, LINNET_OK, false);
+    if (!s->writing) return false;
+    if (ahead) step_ahead(s);
+    else step_and_tell(s);
     return true;
 }
 

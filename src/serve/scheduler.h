@@ -14,6 +14,7 @@ typedef struct lnt_scheduler lnt_scheduler;
 
 typedef struct {
     int64_t slots, waiting, context, chunk, cache_bytes;
+    bool ahead; /* linnet_server_options */
 } lnt_scheduler_options;
 
 linnet_status lnt_scheduler_create(lnt_ctx *c, linnet_model *m, const linnet_tokenizer *t, const lnt_scheduler_options *o, lnt_metrics *metrics,

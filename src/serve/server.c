@@ -4,6 +4,7 @@
 
 #include "core/border.h"
 #include "core/clock.h"
+#include "device/device.h"
 #include "model/model.h"
 #include "serve/http.h"
 
@@ -35,7 +36,7 @@ static linnet_status open_service(linnet_server *s, linnet_model *m, const linne
     LNT_TRY(lnt_specials_open(s->c, t, v->o.folder, &v->specials));
     LNT_TRY(lnt_chat_template_find(s->c, &v->specials, v->o.chat_template, &v->chat));
     const lnt_scheduler_options o = {.slots = v->o.slots, .waiting = v->o.waiting, .context = v->o.context, .chunk = v->o.chunk,
-                                     .cache_bytes = v->o.cache_bytes};
+                                     .cache_bytes = v->o.cache_bytes, .ahead = v->o.ahead < 0 ? lnt_on_cuda(s->c) : v->o.ahead};
     LNT_TRY(lnt_scheduler_create(s->c, m, t, &o, &v->metrics, &v->scheduler));
     return lnt_http_open(s->c, v, &s->http);
 }

@@ -23,7 +23,7 @@ def train(linnet, folder, kind):
     """A small model, in `folder`, with byte-pair tokens and two special ones."""
     text, out, tokenizer = Path(folder) / "text.txt", Path(folder) / kind, Path(folder) / "tokenizer"
     text.write_bytes(b"".join(p.read_bytes() for p in sorted((SOURCE / "docs").glob("*.md"))))
-    size = ["--width", "32", "--heads", "2", "--batch", "4", "--length", "64", "--eval-tokens", "640", "--learning-rate", "0.01"]
+    size = ["--width", "32", "--heads", "2", "--batch", "4", "--length", "64", "--eval-tokens", "640", "--learning-rate", "0.01", "--set", "initializer_range=0.3"]
     if not tokenizer.exists():
         subprocess.run([linnet, "train", text, "--out", tokenizer, "--train-tokenizer", "400", "--layers", "1", *size, "--steps", "1"], check=True,
                        capture_output=True, timeout=600)

@@ -2,8 +2,8 @@
 """Mixed requests, each of which must be answered as it is alone and cold: python3 tests/serve/mix.py BUILD/linnet [--requests N] [-- FLAGS]
 
 Two servers have one model. One is asked many things at a time, prompts that begin alike, of all lengths, with every way of sampling and looks into
-states, streams that are read, and streams whose reader goes away; its cache is so small that states come and go. The other one, with no cache, is asked
-the same one after the other. Whatever is compared is compared as JSON: the same text, the same numbers, to the last digit. The last line counts."""
+states, streams that are read, and streams whose reader goes away; its cache is so small that states come and go. Every third batch takes the most
+probable token everywhere, so that steps may be begun ahead. The other server, with no cache and nothing ahead, is asked the same one after the other. Whatever is compared is compared as JSON: the same text, the same numbers, to the last digit. The last line counts."""
 import argparse
 import concurrent.futures
 import json
@@ -29,6 +29,7 @@ class Draws:
     """What is asked, from a seed."""
     def __init__(self, seed):
         self.r = random.Random(seed)
+        self.greedy = False  # from now on all takes the most probable token, and shows nothing else
         self.beginnings = [self.ids(self.r.choice((31, 32, 33, 64, 100, 161, 320))) for _ in range(12)]
 
     def ids(self, n):
@@ -43,6 +44,10 @@ class Draws:
 
     def sampling(self):
         r = self.r
+        if self.greedy:
+            return {"max_tokens": r.choice((0, 1, 2, 5, 17, 24, 60)), "temperature": 0, "ignore_eos": r.random() < 0.5,
+                    **({"stop": r.choice(("e", ["th", " a", "\n\n"], ["ing "]))} if r.random() < 0.3 else {}),
+                    **({"n": r.choice((2, 3, SLOTS))} if r.random() < 0.1 else {})}
         ask = {"max_tokens": r.choice((0, 1, 1, 2, 5, 9, 17, 24)), "seed": r.randrange(10**9), "temperature": r.choice((0, 0, 0.7, 1, 1.5))}
         for key, values in (("top_k", (1, 5, 40)), ("top_p", (0.3, 0.9, 1)), ("min_p", (0.05, 0.3)), ("repetition_penalty", (1.1, 1.5)),
                             ("stop", ("e", ["th", " a", "\n\n"], ["ing "]))):
@@ -62,17 +67,17 @@ class Draws:
         if chat:
             ask["messages"] = [{"role": r.choice(("user", "assistant")), "content": "".join(r.choice(WORDS) for _ in range(r.randrange(1, 12)))}
                                for _ in range(r.randrange(1, 5))]
-            if r.random() < 0.3:
+            if r.random() < 0.3 and not self.greedy:
                 ask.update(logprobs=True, top_logprobs=r.randrange(4))
         else:
             ask["prompt"] = [self.prompt() for _ in range(r.randrange(1, 4))] if r.random() < 0.15 else self.prompt()
             if isinstance(ask["prompt"], list) and not isinstance(ask["prompt"][0], int):
                 ask.pop("n", None)
-            if r.random() < 0.25:
+            if r.random() < 0.25 and not self.greedy:
                 ask["logprobs"] = r.randrange(4)
             if r.random() < 0.25:
                 ask["echo"] = True
-        if "n" not in ask and (chat or not isinstance(ask["prompt"], list) or isinstance(ask["prompt"][0], int)) and r.random() < 0.2:
+        if "n" not in ask and (chat or not isinstance(ask["prompt"], list) or isinstance(ask["prompt"][0], int)) and r.random() < 0.2 and not self.greedy:
             ask["state"] = True
         leaves = r.choice((0, 1, 300, 900)) if r.random() < 0.12 else None
         return "/v1/chat/completions" if chat else "/v1/completions", ask, leaves is not None or r.random() < 0.3, leaves
@@ -114,11 +119,12 @@ def run(linnet, model, n, seed, clients=24, batch=240, say=print, environment=No
     """(requests, mismatches, hits of the cache, end of both servers)"""
     draws, wrong, done = Draws(seed), [], 0
     local = threading.local()
-    start = lambda cache: Server(linnet, model, *FLAGS, *flags, "--cache", cache, env=environment)  # noqa: E731
-    with start(CACHE[Path(model).name]) as busy, start(0) as alone, concurrent.futures.ThreadPoolExecutor(clients) as pool:
+    start = lambda cache, *more: Server(linnet, model, *FLAGS, *flags, "--cache", cache, *more, env=environment)  # noqa: E731
+    with start(CACHE[Path(model).name]) as busy, start(0, "--ahead", 0) as alone, concurrent.futures.ThreadPoolExecutor(clients) as pool:
         connection = alone.connect()
         begin = time.monotonic()
         while done < n:
+            draws.greedy = done // batch % 3 == 2
             requests = [draws.request() for _ in range(min(batch, n - done))]
             for request, (part, all_of_it) in zip(requests, pool.map(lambda r: ask_busy(busy, local, r), requests)):
                 status, answer = alone.ask(request[0], request[1], connection=connection)
@@ -132,7 +138,7 @@ def run(linnet, model, n, seed, clients=24, batch=240, say=print, environment=No
                 break
             time.sleep(0.1)
         counts = {k: busy.metric(k) for k in ("prefix_cache_hits_total", "prefix_cache_states", "requests_cancelled_total", "slots_busy", "waiting",
-                                              "generated_tokens_total", "steps_total")}
+                                              "generated_tokens_total", "steps_total", "steps_ahead_total")}
         assert counts["slots_busy"] == 0 and counts["waiting"] == 0, counts
         assert alone.metric("prefix_cache_hits_total") == 0
         ends = [busy.end(), alone.end()]
