@@ -89,11 +89,11 @@ typedef struct {
     double output, gradient, gate; /* the largest relative errors seen */
 } seen;
 
-static inline void compare(const lnt_problem *p, const lnt_problem *truth, const char *who, seen *most)
+static inline void compare_results(const lnt_problem *p, const lnt_problem *truth, const char *who, bool backward, seen *most)
 {
     for (int i = 0; p->op->tensors[i].name; i++) {
         const lnt_recur_tensor *t = &p->op->tensors[i];
-        if (!p->data[i] || !is_result(p, i)) continue;
+        if (!p->data[i] || !is_result(p, i) || (!backward && (t->role == LNT_T_GRADIENT || t->role == LNT_T_REPORT))) continue;
         lnt_recur_error e = lnt_problem_error(p, truth, i);
         double allowed = lnt_recur_allowed(p->op, p->r.dtype, i);
         double *record = t->role != LNT_T_GRADIENT ? &most->output : t->gate ? &most->gate : &most->gradient;
@@ -104,8 +104,14 @@ static inline void compare(const lnt_problem *p, const lnt_problem *truth, const
     }
 }
 
-/* Run forward, and backward where `directions` is 2, as p->r says; check that inputs and guards are untouched. False: the implementation declines. */
-static inline bool run_some(linnet_context *c, lnt_problem *p, const char *who, int directions)
+static inline void compare(const lnt_problem *p, const lnt_problem *truth, const char *who, seen *most)
+{
+    compare_results(p, truth, who, true, most);
+}
+
+/* Run forward, and backward where `directions` is 2, as p->r says; check that inputs and guards are untouched. The directions that ran: fewer where
+ * the implementation declines. */
+static inline int run_some(linnet_context *c, lnt_problem *p, const char *who, int directions)
 {
     void *copy[LNT_RECUR_TENSORS] = { 0 };
     for (int i = 0; p->op->tensors[i].name; i++)
@@ -113,14 +119,11 @@ static inline bool run_some(linnet_context *c, lnt_problem *p, const char *who, 
             copy[i] = lnt_alloc(p->bytes[i]);
             memcpy(copy[i], p->data[i], p->bytes[i]);
         }
-    bool ran = true;
-    for (int backward = 0; backward < directions && ran; backward++) {
-        linnet_status s = lnt_problem_run(c, p, backward);
-        if (s == LINNET_EUNSUPPORTED && p->r.impl)
-            ran = false;
-        else if (s != LINNET_OK)
-            fail_msg("%s: %s", who, linnet_error_message(c));
-        if (ran) check_guards(p->workspace, p->r.workspace_size, "workspace", who);
+    int ran = 0;
+    for (linnet_status s = LINNET_OK; ran < directions && s == LINNET_OK; ran += s == LINNET_OK) {
+        s = lnt_problem_run(c, p, ran > 0);
+        if (s != LINNET_OK && !(s == LINNET_EUNSUPPORTED && p->r.impl)) fail_msg("%s: %s", who, linnet_error_message(c));
+        if (s == LINNET_OK) check_guards(p->workspace, p->r.workspace_size, "workspace", who);
     }
     for (int i = 0; p->op->tensors[i].name; i++) {
         if (p->data[i]) check_guards(p->data[i], p->bytes[i], p->op->tensors[i].name, who);
@@ -129,7 +132,7 @@ static inline bool run_some(linnet_context *c, lnt_problem *p, const char *who, 
     }
     return ran;
 }
-static inline bool run_both(linnet_context *c, lnt_problem *p, const char *who) { return run_some(c, p, who, 2); }
+static inline bool run_both(linnet_context *c, lnt_problem *p, const char *who) { return run_some(c, p, who, 2) == 2; }
 
 static inline void check_same_bits(const lnt_problem *a, const lnt_problem *b, const char *who)
 {
