@@ -8,7 +8,7 @@ LNT_DECLARE_VARIANTS(const lnt_recur_impl, lnt_decay_chunk);
 LNT_DECLARE_VARIANTS(const lnt_recur_impl, lnt_decay_recurrent);
 #ifdef LINNET_CUDA
 extern const lnt_recur_impl lnt_decay_chunk_sm80, lnt_decay_chunk_cuda, lnt_decay_recurrent_cuda;
-extern const lnt_recur_impl lnt_vector_chunk_sm90, lnt_vector_row_cuda, lnt_vector_recurrent_cuda;
+extern const lnt_recur_impl lnt_vector_chunk_sm90, lnt_vector_chunk_sm80, lnt_vector_row_cuda, lnt_vector_recurrent_cuda;
 #endif
 
 double lnt_decay_token_flops(double K, double V, int C, bool backward)
@@ -52,7 +52,7 @@ const lnt_recur_impl *const lnt_decay_impls[] = {
 };
 static const lnt_recur_impl *const vector_impls[] = {
 #ifdef LINNET_CUDA
-    &lnt_vector_chunk_sm90, &lnt_vector_row_cuda, &lnt_vector_recurrent_cuda,
+    &lnt_vector_chunk_sm90, &lnt_vector_chunk_sm80, &lnt_vector_row_cuda, &lnt_vector_recurrent_cuda,
 #endif
     ON_CPUS,
 };

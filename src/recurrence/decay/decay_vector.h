@@ -13,7 +13,7 @@ typedef struct {
     int Hq, Hv, K, V;  /* heads of q and k; of all else */
     float scale;
     bool before;                 /* o_t reads S_{t-1} + (bonus . k_t) v_t^T (RWKV-6) */
-    bool columns;                /* there is gv */
+    bool rows, columns;          /* there is gk; there is gv */
     bool delta;                  /* beta_t (v_t - S^T k_t) is written in place of v_t, S decayed by then (KDA); the general path alone */
     const void *q, *k, *v, *d_o; /* [T,Hq,K] twice, [T,Hv,V] twice */
     const float *gk, *gv, *bonus, *beta, *s0, *dsT; /* [T,Hv,K], [T,Hv,V], [Hv,K], [T,Hv], [N,Hv,K,V] twice */
@@ -27,10 +27,10 @@ size_t lnt_vector_general_bytes(const lnt_vector_call *a, bool backward);
 void lnt_vector_general_forward(const lnt_vector_call *a, const lnt_device *d);
 void lnt_vector_general_backward(const lnt_vector_call *a, const lnt_device *d);
 
-/* bf16, K and V of 64 or 128, Hq = Hv, neither gv nor delta, on the tensor cores of sm_90 (decay_vector_sm90.cu). */
-const char *lnt_vector_tiles_declines(const lnt_vector_call *a);
+/* bf16, K and V of 64 or 128, Hq = Hv, gk or gv, no delta, on tensor cores (decay_vector_chunk_cuda.cu). hopper: the chain by wgmma, on sm_90. */
+const char *lnt_vector_tiles_declines(const lnt_vector_call *a, bool backward);
 size_t lnt_vector_tiles_bytes(const lnt_vector_call *a, bool backward);
-void lnt_vector_tiles_forward(const lnt_vector_call *a, const lnt_device *d);
-void lnt_vector_tiles_backward(const lnt_vector_call *a, const lnt_device *d);
+void lnt_vector_tiles_forward(const lnt_vector_call *a, bool hopper, const lnt_device *d);
+void lnt_vector_tiles_backward(const lnt_vector_call *a, bool hopper, const lnt_device *d);
 
 #endif

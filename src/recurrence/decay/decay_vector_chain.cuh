@@ -7,21 +7,20 @@
  *   forwards      s q e^G            k e^{G_n - G}         v       o        out^T = S^T reader^T + value^T P^T    S^T <- S^T e^{G_n} + value^T writer
  *   in reverse    k e^{G_n - G}      s q e^G               do      dv       the same with dS and P                the same with dS
  *
- * Readers, writers and P are made by the kernels of decay_vector_sm90.cu as images of tiles: the copy engine brings them as they are. */
+ * Readers, writers and P are made by the kernels of decay_vector_chunk_cuda.cu as images of tiles: on Hopper the copy engine brings them as they are.
+ * Written once for wgmma (HOPPER) and mma.sync, as delta_parts.cuh is. */
 #ifndef LNT_DECAY_VECTOR_CHAIN_CUH
 #define LNT_DECAY_VECTOR_CHAIN_CUH
 
 #include "recurrence/delta/delta_parts.cuh"
-
-namespace {
 
 struct vector_side {
     const bf16 *reader, *writer; /* [slots,Hv] images [64,K] */
     const bf16 *value;           /* [T,Hv,V]; NULL: zeros */
     bf16 *out;                   /* [T,Hv,V]; NULL: not wanted */
     bf16 *images;                /* [slots,Hv] images [K,V] of the state that a chunk meets; NULL: not wanted */
-    const float *start;          /* [N,Hv,K,V]; NULL: zeros */
-    float *end;                  /* [N,Hv,K,V]; NULL: not wanted */
+    const float *start;          /* [N,Hv,K,V], or as row_step and column_step say; NULL: zeros */
+    float *end;                  /* the same; NULL: not wanted */
     float *X, *D;                /* [N,segments,Hv,K,V] of a segment that begins with zeros; [N,segments,Hv,K] its decay */
 };
 
@@ -31,8 +30,17 @@ struct vector_chains {
     const bf16 *P;       /* [slots,Hv] images [64,64] */
     const float *E;      /* [slots,Hv,K] e^{G_n} */
     const int64_t *cu;
-    int Hv, V, segments, segment_chunks, stages;
+    int64_t sequences;
+    int Hv, K, V, segments, segment_chunks, stages;
+    int row_step, column_step; /* between the floats of `start` and `end` */
+    bool back, reads;          /* in reverse too, half of the CTAs; the state is read out forwards (in reverse it is always) */
 };
+
+/* One launch, behind another for the ends of segments where there are some. */
+void lnt_vector_chains_sm80(const vector_chains &c, const lnt_cuda *d);
+void lnt_vector_chains_sm90(const vector_chains &c, const lnt_cuda *d);
+
+namespace {
 
 template <int K, bool READ> struct vector_stage {
     static constexpr uint32_t rows = K / 64 * TILE; /* of a reader or writer */
@@ -66,7 +74,16 @@ template <bool REVERSE> __device__ __forceinline__ vector_work vector_place(cons
     return w;
 }
 
-template <int K, bool READ, bool REVERSE> __device__ void vector_load(const vector_chains &p, const vector_work &w, const ring_of &ring)
+/* By one warp. An arrival of each lane, behind its copies, and on Hopper one for the copy engine's. */
+template <bool HOPPER> constexpr int VECTOR_LOADS = HOPPER ? 33 : 32;
+template <int BYTES> __device__ __forceinline__ void image_by_lanes(uint32_t to, const void *from)
+{
+    const int at = (threadIdx.x & 31) * 16;
+#pragma unroll 8
+    for (int i = at; i < BYTES; i += 512) cp_async_16(to + i, (const char *)from + i);
+}
+template <bool HOPPER, int K, bool READ, bool REVERSE>
+__device__ void vector_load(const vector_chains &p, const vector_work &w, const ring_of &ring)
 {
     using L = vector_stage<K, READ>;
     const vector_side &side = p.side[REVERSE];
@@ -78,8 +95,15 @@ template <int K, bool READ, bool REVERSE> __device__ void vector_load(const vect
         const int i = REVERSE ? w.chunks - 1 - j : j;
         const uint32_t at = ring.stages + s * L::bytes, full = ring.full + 8 * s;
         const int64_t tile = (w.slot + i) * p.Hv + w.h, token = w.token + (int64_t)i * C;
-        barrier_wait<true>(ring.empty + 8 * s, parity);
-        if (lane == 0) {
+        barrier_wait<HOPPER>(ring.empty + 8 * s, parity);
+        if constexpr (!HOPPER) {
+            image_by_lanes<L::rows>(at + L::writer, side.writer + tile * (C * K));
+            image_by_lanes<K * 4>(at + L::E, p.E + tile * K);
+            if constexpr (READ) {
+                image_by_lanes<L::rows>(at + L::reader, side.reader + tile * (C * K));
+                image_by_lanes<TILE>(at + L::P, p.P + tile * (C * C));
+            }
+        } else if (lane == 0) {
             barrier_expect(full, L::copied);
             image_in(at + L::writer, side.writer + tile * (C * K), L::rows, full);
             image_in(at + L::E, p.E + tile * K, K * 4, full);
@@ -122,7 +146,7 @@ struct vector_hand {
     uint32_t ready, taken, fragments, out;
 };
 
-template <int K, bool READ, bool REVERSE> struct vector_walk {
+template <bool HOPPER, int K, bool READ, bool REVERSE> struct vector_walk {
     using L = vector_stage<K, READ>;
     const vector_chains &p;
     const vector_work &w;
@@ -143,7 +167,7 @@ template <int K, bool READ, bool REVERSE> struct vector_walk {
     __device__ __forceinline__ int chunk(int c) const { return REVERSE ? w.chunks - 1 - c : c; }
     __device__ __forceinline__ uint32_t arrived()
     {
-        barrier_wait<true>(ring.full + 8 * s, parity);
+        barrier_wait<HOPPER>(ring.full + 8 * s, parity);
         return ring.stages + s * L::bytes;
     }
     __device__ __forceinline__ void done()
@@ -162,15 +186,15 @@ template <int K, bool READ, bool REVERSE> struct vector_walk {
     __device__ __forceinline__ void state_out(int c)
     {
         if (!side.images) return;
-        image_wait<true, 0>();
-        image_put<true, K / 16>(stash, left);
-        image_out<true, K * 32>(side.images + (((w.slot + chunk(c)) * p.Hv + w.h) * p.V + column) * K, stash);
+        image_wait<HOPPER, 0>();
+        image_put<HOPPER, K / 16>(stash, left);
+        image_out<HOPPER, K * 32>(side.images + (((w.slot + chunk(c)) * p.Hv + w.h) * p.V + column) * K, stash);
     }
 
     /* ENDS: from zero, for X and D alone (READ is false then). */
     template <bool ENDS> __device__ __forceinline__ void states()
     {
-        const int64_t state = (w.n * p.Hv + w.h) * K * p.V + column;
+        const int64_t state = (w.n * p.Hv + w.h) * K * p.V + column * p.column_step;
         float S[K / 64][32] = {}, D[ENDS ? K / 64 : 1][32];
         if (ENDS)
 #pragma unroll
@@ -178,7 +202,7 @@ template <int K, bool READ, bool REVERSE> struct vector_walk {
 #pragma unroll
                 for (int j = 0; j < 32; j++) D[h][j] = 1.f;
         if (!ENDS) {
-            if (side.start) state_read<K>(S, side.start + state, p.V);
+            if (side.start) state_read<K>(S, side.start + state, p.row_step, p.column_step);
             for (int n = 0; n < (REVERSE ? p.segments - 1 - w.segment : w.segment); n++) { /* S <- D S + X over the segments on the way here */
                 const int64_t item = (w.n * p.segments + (REVERSE ? p.segments - 1 - n : n)) * p.Hv + w.h;
                 float X[K / 64][32];
@@ -193,7 +217,7 @@ template <int K, bool READ, bool REVERSE> struct vector_walk {
         for (int c = 0; c < w.chunks; c++) {
             if (READ || side.images) state_left<K>(left, S);
             if constexpr (READ) {
-                barrier_wait<true>(hand.taken + 8 * (c & 1), (c >> 1 & 1) ^ 1);
+                barrier_wait<HOPPER>(hand.taken + 8 * (c & 1), (c >> 1 & 1) ^ 1);
 #pragma unroll
                 for (int kk = 0; kk < K / 16; kk++)
                     asm volatile("st.shared.v4.b32 [%0], {%1, %2, %3, %4};" ::"r"(fragments + (c & 1) * (K * 128) + kk * 512), "r"(left[kk][0]),
@@ -207,14 +231,14 @@ template <int K, bool READ, bool REVERSE> struct vector_walk {
             load_values(at);
 #pragma unroll
             for (int h = 0; h < K / 64; h++) pin(S[h]);
-            products_begin<true>();
+            products_begin<HOPPER>();
 #pragma unroll
             for (int kk = 0; kk < 4; kk++)
 #pragma unroll
-                for (int h = 0; h < K / 64; h++) times_columns<true>(S[h], z[kk], at, L::writer + h * TILE, kk, true);
-            products_commit<true>();
+                for (int h = 0; h < K / 64; h++) times_columns<HOPPER>(S[h], z[kk], at, L::writer + h * TILE, kk, true);
+            products_commit<HOPPER>();
             if constexpr (!READ) state_out(c);
-            products_wait<true, 0>();
+            products_wait<HOPPER, 0>();
 #pragma unroll
             for (int h = 0; h < K / 64; h++) pin(S[h]);
             done();
@@ -229,8 +253,8 @@ template <int K, bool READ, bool REVERSE> struct vector_walk {
                     for (int j = 0; j < 32; j++)
                         if (!(j & 2)) side.D[item * K + 64 * h + 8 * (j / 4) + 2 * lane + (j & 1)] = D[h][j];
         } else if (side.end && w.last)
-            state_write<K>(S, side.end + state, p.V);
-        image_wait<true, 0>();
+            state_write<K>(S, side.end + state, p.row_step, p.column_step);
+        image_wait<HOPPER, 0>();
     }
 
     __device__ __forceinline__ void reads()
@@ -238,7 +262,7 @@ template <int K, bool READ, bool REVERSE> struct vector_walk {
         const int64_t stride = (int64_t)p.Hv * p.V;
         float O[32];
         for (int c = 0; c < w.chunks; c++) {
-            barrier_wait<true>(hand.ready + 8 * (c & 1), c >> 1 & 1);
+            barrier_wait<HOPPER>(hand.ready + 8 * (c & 1), c >> 1 & 1);
 #pragma unroll
             for (int kk = 0; kk < K / 16; kk++) {
                 const uint4 x = load_shared_16(fragments + (c & 1) * (K * 128) + kk * 512);
@@ -247,37 +271,38 @@ template <int K, bool READ, bool REVERSE> struct vector_walk {
             barrier_arrive(hand.taken + 8 * (c & 1));
             const uint32_t at = arrived();
             load_values(at);
-            products_begin<true>();
+            products_begin<HOPPER>();
 #pragma unroll
-            for (int kk = 0; kk < K / 16; kk++) times_rows<true, false>(O, left[kk], at, L::reader + kk / 4 * TILE, kk % 4, kk > 0);
+            for (int kk = 0; kk < K / 16; kk++) times_rows<HOPPER, false>(O, left[kk], at, L::reader + kk / 4 * TILE, kk % 4, kk > 0);
 #pragma unroll
             for (int kk = 0; kk < 4; kk++)
                 if constexpr (REVERSE)
-                    times_columns<true>(O, z[kk], at, L::P, kk, true);
+                    times_columns<HOPPER>(O, z[kk], at, L::P, kk, true);
                 else
-                    times_rows<true, true>(O, z[kk], at, L::P, kk, true);
-            products_commit<true>();
+                    times_rows<HOPPER, true>(O, z[kk], at, L::P, kk, true);
+            products_commit<HOPPER>();
             state_out(c);
-            products_wait<true, 0>();
+            products_wait<HOPPER, 0>();
             pin(O);
             done();
             if (!side.out) continue;
             __syncwarp();
 #pragma unroll
             for (int j = 0; j < 4; j++)
-                store_matrices_trans<true>(hand.out + mine + j * 2048, pack_bf16(O[8 * j], O[8 * j + 1]), pack_bf16(O[8 * j + 2], O[8 * j + 3]),
+                store_matrices_trans<HOPPER>(hand.out + mine + j * 2048, pack_bf16(O[8 * j], O[8 * j + 1]), pack_bf16(O[8 * j + 2], O[8 * j + 3]),
                                            pack_bf16(O[8 * j + 4], O[8 * j + 5]), pack_bf16(O[8 * j + 6], O[8 * j + 7]));
             const int64_t token = w.token + (int64_t)chunk(c) * C;
             rows_out(side.out + token * stride + w.h * p.V + w.column + lane_in_rows(stride, warp), stride, hand.out + lane_in_tile(warp),
                      (int)min((int64_t)C, w.end - token));
         }
-        image_wait<true, 0>();
+        image_wait<HOPPER, 0>();
     }
 };
 
 constexpr int CHAIN_THREADS = 2 * GROUP + 32;
 
-template <int K, bool READ, bool REVERSE, bool ENDS> __device__ void vector_chain(const vector_chains &p, int64_t x, uint8_t *shared)
+template <bool HOPPER, int K, bool READ, bool REVERSE, bool ENDS>
+__device__ void vector_chain(const vector_chains &p, int64_t x, uint8_t *shared)
 {
     using L = vector_stage<K, READ>;
     const vector_work w = vector_place<REVERSE>(p, x);
@@ -295,16 +320,16 @@ template <int K, bool READ, bool REVERSE, bool ENDS> __device__ void vector_chai
     hand.fragments = ring.stash + K * 128;
     if (threadIdx.x == 0) {
         for (int s = 0; s < ring.count; s++) {
-            barrier_init(ring.full + 8 * s, 33); /* the lanes' own copies, and the engine's */
+            barrier_init(ring.full + 8 * s, VECTOR_LOADS<HOPPER>);
             barrier_init(ring.empty + 8 * s, READ ? 2 * GROUP : GROUP);
         }
         for (int b = 0; b < 4; b++) barrier_init(hand.ready + 8 * b, GROUP);
-        async_proxy_fence();
+        if constexpr (HOPPER) async_proxy_fence();
     }
     __syncthreads();
-    vector_walk<K, READ, REVERSE> walk(p, w, ring, hand);
+    vector_walk<HOPPER, K, READ, REVERSE> walk(p, w, ring, hand);
     if (threadIdx.x >= 2 * GROUP)
-        vector_load<K, READ, REVERSE>(p, w, ring);
+        vector_load<HOPPER, K, READ, REVERSE>(p, w, ring);
     else if (threadIdx.x < GROUP)
         walk.template states<ENDS>();
     else if constexpr (READ)
@@ -315,19 +340,41 @@ template <int K, bool READ> constexpr int vector_ring_bytes(int stages)
     return 3 * 1024 + (int)TILE + K * 128 * (READ ? 3 : 1) + stages * (int)vector_stage<K, READ>::bytes;
 }
 
-/* BACK: half of the CTAs walk forwards for the states alone, half in reverse; neither half waits for the other. */
-template <int K, bool BACK, bool ENDS>
+/* BACK: half of the CTAs walk forwards, half in reverse; neither half waits for the other. READS: those forwards read out. */
+template <bool HOPPER, int K, bool READS, bool BACK, bool ENDS>
 __global__ __launch_bounds__(CHAIN_THREADS, 1) void vector_chain_kernel(const __grid_constant__ vector_chains p)
 {
     extern __shared__ uint8_t shared[];
     await_last();
     let_next();
     if constexpr (!BACK)
-        vector_chain<K, !ENDS, false, ENDS>(p, blockIdx.x, shared);
+        vector_chain<HOPPER, K, READS, false, ENDS>(p, blockIdx.x, shared);
     else if (blockIdx.x % 2 == 0)
-        vector_chain<K, !ENDS, true, ENDS>(p, blockIdx.x / 2, shared);
+        vector_chain<HOPPER, K, !ENDS, true, ENDS>(p, blockIdx.x / 2, shared);
     else
-        vector_chain<K, false, false, ENDS>(p, blockIdx.x / 2, shared);
+        vector_chain<HOPPER, K, READS, false, ENDS>(p, blockIdx.x / 2, shared);
+}
+
+template <bool HOPPER, int K, bool READS, bool BACK, bool ENDS> void put_chain(vector_chains c, const lnt_cuda *d)
+{
+    constexpr bool READ = READS || (BACK && !ENDS);
+    c.stages = 4;
+    while (c.stages > 1 && vector_ring_bytes<K, READ>(c.stages) > (int)d->base.block_shared) c.stages--;
+    const int64_t ctas = c.sequences * c.segments * c.Hv * (c.V / 64) * (BACK ? 2 : 1);
+    const auto kernel = vector_chain_kernel<HOPPER, K, READS, BACK, ENDS>;
+    lnt_launch_with(d, kernel, dim3((unsigned)ctas), CHAIN_THREADS, vector_ring_bytes<K, READ>(c.stages), 1, c);
+}
+template <bool HOPPER, int K, bool BACK> void put_chains(const vector_chains &c, const lnt_cuda *d)
+{
+    if (c.segments > 1) put_chain<HOPPER, K, false, BACK, true>(c, d);
+    c.reads ? put_chain<HOPPER, K, true, BACK, false>(c, d) : put_chain<HOPPER, K, false, BACK, false>(c, d);
+}
+template <bool HOPPER> void put_chains(const vector_chains &c, const lnt_cuda *d)
+{
+    if (c.K == 64)
+        c.back ? put_chains<HOPPER, 64, true>(c, d) : put_chains<HOPPER, 64, false>(c, d);
+    else
+        c.back ? put_chains<HOPPER, 128, true>(c, d) : put_chains<HOPPER, 128, false>(c, d);
 }
 
 } // namespace

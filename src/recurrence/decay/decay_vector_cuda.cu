@@ -584,6 +584,7 @@ static vector_call call_of(const void *args, bool delta)
     x.tokens = a->tokens, x.sequences = a->sequences, x.longest = a->longest, x.cu = a->cu_seqlens_device;
     x.Hq = a->Hq, x.Hv = a->Hv, x.K = a->K, x.V = a->V, x.scale = (float)a->scale;
     x.before = !delta && a->op->kind == LNT_DECAY_EARLY;
+    x.rows = delta || a->op->kind != LNT_DECAY_COLUMNS;
     x.columns = !delta && (a->op->kind == LNT_DECAY_BOTH || a->op->kind == LNT_DECAY_COLUMNS);
     x.delta = delta;
     x.q = a->q, x.k = a->k, x.v = a->v, x.d_o = a->do_;
@@ -626,25 +627,26 @@ template <bool DELTA> static void general_backward(const void *args, const lnt_d
 static const char *tiles_declines(const void *args, bool backward)
 {
     const vector_call x = sized(args, false);
-    return lnt_vector_tiles_declines(&x);
+    return lnt_vector_tiles_declines(&x, backward);
 }
 static size_t tiles_bytes(const void *args, bool backward, int threads)
 {
     const vector_call x = sized(args, false);
     return lnt_vector_tiles_bytes(&x, backward);
 }
-static void tiles_forward(const void *args, const lnt_device *d)
+template <bool HOPPER> static void tiles_forward(const void *args, const lnt_device *d)
 {
     const vector_call x = call_of(args, false);
-    lnt_vector_tiles_forward(&x, d);
+    lnt_vector_tiles_forward(&x, HOPPER, d);
 }
-static void tiles_backward(const void *args, const lnt_device *d)
+template <bool HOPPER> static void tiles_backward(const void *args, const lnt_device *d)
 {
     const vector_call x = call_of(args, false);
-    lnt_vector_tiles_backward(&x, d);
+    lnt_vector_tiles_backward(&x, HOPPER, d);
 }
 
-LNT_CUDA_FORM(lnt_vector_chunk_sm90, "chunk-sm90", CHUNK, 90, tiles_declines, tiles_bytes, tiles_forward, tiles_backward)
+LNT_CUDA_FORM(lnt_vector_chunk_sm90, "chunk-sm90", CHUNK, 90, tiles_declines, tiles_bytes, tiles_forward<true>, tiles_backward<true>)
+LNT_CUDA_FORM(lnt_vector_chunk_sm80, "chunk-sm80", CHUNK, 80, tiles_declines, tiles_bytes, tiles_forward<false>, tiles_backward<false>)
 LNT_CUDA_FORM(lnt_vector_row_cuda, "row-cuda", CHUNK, 80, too_wide, general_bytes<false>, general_forward<false>, general_backward<false>)
 LNT_CUDA_FORM(lnt_kda_row_cuda, "row-cuda", CHUNK, 80, too_wide, general_bytes<true>, general_forward<true>, general_backward<true>)
 LNT_CUDA_FORM(lnt_kda_recurrent_cuda, "recurrent-cuda", RECURRENT, 80, too_wide, NULL, general_forward<true>, NULL)

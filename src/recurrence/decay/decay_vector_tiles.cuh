@@ -1,5 +1,5 @@
-/* What the token-parallel kernels of vector decay on tensor cores share, before the chain of chunk states (decay_vector_sm90.cu) and behind it in the
- * backward pass (decay_vector_back_sm90.cu): bf16, K and V of 64 or 128, chunks of 64 tokens.
+/* What the token-parallel kernels of vector decay on tensor cores share, before the chain of chunk states (decay_vector_chunk_cuda.cu) and behind it
+ * (decay_vector_back_cuda.cu): bf16, K and V of 64 or 128, chunks of 64 tokens.
  *
  * Factors are products of a_i = e^{g_i}: none is above 1, none is a quotient, and a = 0 resets. Pairs (i, j) of a chunk form a binary tree: at the
  * level of halves of h = 32, 16, 8 rows, i in the second half and j in the first, the factor is split where the halves meet,
@@ -15,7 +15,7 @@
 #include "recurrence/delta/delta_parts.cuh"
 
 struct vector_tiles {
-    const bf16 *q, *k, *v, *d_o;
+    const bf16 *q, *k, *v, *d_o; /* q and d_o NULL: zeros */
     const float *gk, *bonus;
     const int64_t *cu;
     int64_t N;
@@ -28,8 +28,10 @@ struct vector_tiles {
     float *dgk, *du; /* du [slots,Hv,K] */
 };
 
-/* dq, dk, dg and du from what the chains leave. */
-void lnt_vector_back(const vector_call *a, const vector_tiles &p, const lnt_cuda *d);
+/* dq, dk, dg and du from what the chains leave; `reads`: dq alone, which needs no dS. */
+void lnt_vector_back(const vector_call *a, const vector_tiles &p, bool reads, const lnt_cuda *d);
+/* The shared memory of its blocks. */
+int lnt_vector_back_bytes(const vector_call *a, bool reads);
 
 namespace {
 
@@ -94,7 +96,7 @@ template <int K, bool BEFORE> struct vector_group {
         for (int i = 0; i < 8; i++) {
             const bool real = row + i < left;
             const float2 y = real ? *(const float2 *)(p.gk + at + i * step) : make_float2(0.f, 0.f);
-            q[i] = real ? *(const uint32_t *)(p.q + at + i * step) : 0;
+            q[i] = real && p.q ? *(const uint32_t *)(p.q + at + i * step) : 0;
             k[i] = real ? *(const uint32_t *)(p.k + at + i * step) : 0;
             a[i][0] = y.x;
             a[i][1] = y.y;
@@ -167,8 +169,8 @@ template <int K> struct vector_part {
             }
         }
     }
-    /* X_8, X_16, X_32 to tiles at `levels`; each(row, q . up, k . down, what more a reader of the whole chunk has, what more a writer). */
-    template <bool BEFORE, typename F>
+    /* With TILES X_8, X_16, X_32 to tiles at `levels`; each(row, q . up, k . down, what more a reader of the whole chunk has, what more a writer). */
+    template <bool BEFORE, bool TILES, typename F>
     __device__ __forceinline__ void put_levels(uint32_t levels, const vector_group<K, BEFORE> (&of)[2], F each) const
     {
 #pragma unroll
@@ -190,9 +192,11 @@ template <int K> struct vector_part {
                 const uint32_t at = levels + in_tile(row(g) + i);
                 const float s0 = part & 1 ? qf[0] : kf[0], s1 = part & 1 ? qf[1] : kf[1], t0 = part & 2 ? qf[0] : kf[0],
                             t1 = part & 2 ? qf[1] : kf[1];
-                store_pair(at, g ? pack_bf16(qf[0], qf[1]) : pack_bf16(kf[0], kf[1]));
-                store_pair(at + K * 128, pack_bf16(s0 * x16[0], s1 * x16[1]));
-                store_pair(at + 2 * K * 128, pack_bf16(t0 * x32[0], t1 * x32[1]));
+                if (TILES) {
+                    store_pair(at, g ? pack_bf16(qf[0], qf[1]) : pack_bf16(kf[0], kf[1]));
+                    store_pair(at + K * 128, pack_bf16(s0 * x16[0], s1 * x16[1]));
+                    store_pair(at + 2 * K * 128, pack_bf16(t0 * x32[0], t1 * x32[1]));
+                }
                 each(row(g) + i, qf, kf, whole_q, whole_k);
             }
         }

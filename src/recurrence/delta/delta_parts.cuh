@@ -431,8 +431,9 @@ template <bool HOPPER, int N> __device__ __forceinline__ void image_put(uint32_t
 
 /* ---- states ------------------------------------------------------------------------------------------------------------------------------------ */
 
-/* S^T fragments (d[h][4 n + ..] holds rows 64 h + 8 n + .. of S) from and to float32 [K][V] memory, whose first column is the warp's. */
-template <int K> __device__ __forceinline__ void state_read(float (&S)[K / 64][32], const float *from, int V)
+/* S^T fragments (d[h][4 n + ..] holds rows 64 h + 8 n + .. of S) from and to float32 memory, whose first column is the warp's: rows of S are `row`
+ * floats apart, columns `column`. */
+template <int K> __device__ __forceinline__ void state_read(float (&S)[K / 64][32], const float *from, int row, int column = 1)
 {
     const int lane = threadIdx.x & 31, r = lane / 4, c = 2 * (lane % 4);
 #pragma unroll
@@ -440,9 +441,9 @@ template <int K> __device__ __forceinline__ void state_read(float (&S)[K / 64][3
 #pragma unroll
         for (int n = 0; n < 8; n++)
 #pragma unroll
-            for (int j = 0; j < 4; j++) S[h][4 * n + j] = from[(int64_t)(64 * h + 8 * n + c + (j & 1)) * V + r + (j >> 1) * 8];
+            for (int j = 0; j < 4; j++) S[h][4 * n + j] = from[(int64_t)(64 * h + 8 * n + c + (j & 1)) * row + (r + (j >> 1) * 8) * column];
 }
-template <int K> __device__ __forceinline__ void state_write(const float (&S)[K / 64][32], float *to, int V)
+template <int K> __device__ __forceinline__ void state_write(const float (&S)[K / 64][32], float *to, int row, int column = 1)
 {
     const int lane = threadIdx.x & 31, r = lane / 4, c = 2 * (lane % 4);
 #pragma unroll
@@ -450,7 +451,7 @@ template <int K> __device__ __forceinline__ void state_write(const float (&S)[K 
 #pragma unroll
         for (int n = 0; n < 8; n++)
 #pragma unroll
-            for (int j = 0; j < 4; j++) to[(int64_t)(64 * h + 8 * n + c + (j & 1)) * V + r + (j >> 1) * 8] = S[h][4 * n + j];
+            for (int j = 0; j < 4; j++) to[(int64_t)(64 * h + 8 * n + c + (j & 1)) * row + (r + (j >> 1) * 8) * column] = S[h][4 * n + j];
 }
 /* float32 fragments as left fragments. */
 template <int K> __device__ __forceinline__ void state_left(uint32_t (&left)[K / 16][4], const float (&S)[K / 64][32])

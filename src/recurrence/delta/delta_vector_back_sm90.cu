@@ -6,7 +6,7 @@
  *                                          dwriter_w = l.(value_w dS'^T) + sum_r writers(N_rw, reader_r)      (operators.md#delta, #untied)
  *
  * where q has the scale and KDA's erasing k the sign -1; a pair has the factor of what lies between its rows, which a binary tree splits
- * (decay_vector_tiles.cuh). dg as decay_vector_back_sm90.cu has it: a channel's reads of what lies before its group of 8 rows, its writes for what
+ * (decay_vector_tiles.cuh). dg as decay_vector_back_cuda.cu has it: a channel's reads of what lies before its group of 8 rows, its writes for what
  * lies behind, pairs inside one by one, and what passes over whole groups. A thread has two channels of a group of 8 rows. */
 #include "recurrence/delta/delta_vector_group.cuh"
 

@@ -1,17 +1,18 @@
-/* Vector decay on Hopper's tensor cores: the gradients of q, k and the gates, a chunk of a head at a time, from the states before it and the
+/* Vector decay on tensor cores: the gradients of q, k and the gates, a chunk of a head at a time, from the states before it and the
  * gradients of the state behind it, which the chains leave. decay_vector_tiles.cuh has the tiles. With dA = s tril(dO V^T), R = dO S^T, W = V dS'^T:
  *
  *   dq_i = s e^{G_i}.R_i + sum_j dA_ij k_j e^{G_i - G_j}     dk_j = e^{G_n - G_j}.W_j + sum_i dA_ij q_i e^{G_i - G_j}     (operators.md#vector-decay)
  *   dg_t = e^{G_n} <S, dS'> + reads of S at and behind t + writes to dS' before t + pairs (i, j) with j < t <= i
  *
- * the last being sums of q.dq and k.dk, channel by channel, of which only those are taken that pass t: nothing cancels but what is said there. */
+ * the last being sums of q.dq and k.dk, channel by channel, of which only those are taken that pass t: nothing cancels but what is said there. With
+ * READS dq alone is made, from what lies before a row: it is also what a call with gates of V's columns reads (decay_vector_chunk_cuda.cu). */
 #include "recurrence/decay/decay_vector_tiles.cuh"
 
 namespace {
 
 /* First dO, V, S, dS'; in their place R, W, the levels (then Y of q and of k, and sums of groups) and the groups' products; then what stays. */
-template <int K, int V> struct back_shared {
-    static constexpr int T = K * 128, first = 2 * V * 128 + 4 * K * V, second = 5 * T + 8 * K * 4;
+template <int K, int V, bool READS> struct back_shared {
+    static constexpr int T = K * 128, first = 2 * V * 128 + (READS ? 2 : 4) * K * V, second = 5 * T + 8 * K * 4;
     static constexpr int R = 0, W = T, levels = 2 * T, Yq = levels, Yk = levels + T, sums = levels + 2 * T, products = 5 * T;
     static constexpr int dA = ((first > second ? first : second) + 1023) / 1024 * 1024, direct = dA + (int)TILE, pass = direct + 2048;
     static constexpr int bytes = pass + 2 * K * 4 + 1024;
@@ -28,23 +29,24 @@ __device__ __forceinline__ void put_acc(uint32_t tile, const float (&acc)[8][4],
         store_pair(to + 1024, pack_bf16(acc[n][2], acc[n][3]));
     }
 }
-/* acc += A of 16 tokens, times rows `row` .. of a tile of tokens. */
+/* acc += A of 16 tokens, times rows `row` .. of a tile of tokens. HALF: of 8. */
+template <bool HALF = false>
 __device__ __forceinline__ void add_rows(float (&acc)[8][4], const uint32_t (&A)[4], uint32_t tile, int row, int wc)
 {
 #pragma unroll
     for (int n = 0; n < 4; n++) {
         uint32_t B[4];
         load_B_turned(B, tile, row, 8 * wc + 2 * n);
-        mma_bf16(acc[2 * n], A, B[0], B[1]);
-        mma_bf16(acc[2 * n + 1], A, B[2], B[3]);
+        mma_bf16(acc[2 * n], A, B[0], HALF ? 0 : B[1]);
+        mma_bf16(acc[2 * n + 1], A, B[2], HALF ? 0 : B[3]);
     }
 }
 
 /* What a warp's products with tiles of V give: dA = s tril(dO V^T) to memory, R = dO S^T, W = V dS'^T. */
-template <int K, int V>
+template <int K, int V, bool READS>
 __device__ __forceinline__ void back_products(const vector_tiles &p, uint32_t base, uint8_t *shared, float (&R)[8][4], float (&W)[8][4])
 {
-    using L = back_shared<K, V>;
+    using L = back_shared<K, V, READS>;
     const int lane = threadIdx.x & 31, warp = threadIdx.x / 32, wr = warp % 4, wc = warp / 4;
     const uint32_t d_o = base, v = base + V * 128, S = v + V * 128, dS = S + K * V * 2;
     constexpr int NT = 8 / (K / 64); /* tiles of 8 columns of dA that a warp has */
@@ -53,7 +55,7 @@ __device__ __forceinline__ void back_products(const vector_tiles &p, uint32_t ba
     for (int kk = 0; kk < V / 16; kk++) {
         uint32_t A[4], Av[4], B[4];
         load_A(A, d_o, 16 * wr, 2 * kk);
-        load_A(Av, v, 16 * wr, 2 * kk);
+        if (!READS) load_A(Av, v, 16 * wr, 2 * kk);
 #pragma unroll
         for (int n = 0; n < NT / 2; n++) {
             if (wc * NT / 2 + n > wr) continue;
@@ -68,6 +70,7 @@ __device__ __forceinline__ void back_products(const vector_tiles &p, uint32_t ba
             ldmatrix_x4(B, S + image + n * 512);
             mma_bf16(R[2 * n], A, B[0], B[1]);
             mma_bf16(R[2 * n + 1], A, B[2], B[3]);
+            if (READS) continue;
             ldmatrix_x4(B, dS + image + n * 512);
             mma_bf16(W[2 * n], Av, B[0], B[1]);
             mma_bf16(W[2 * n + 1], Av, B[2], B[3]);
@@ -106,7 +109,8 @@ template <int K, int V> __device__ __forceinline__ float back_pass(uint32_t S, u
 
 /* Y [16 rows][64 channels]: what dq (dk) of a row has from the pairs of the tree, but for the factor inside its group of 8. From level to level the
  * place to which the sum is decayed comes closer to the row (away from the root of the tree). */
-template <int K> __device__ __forceinline__ void tree_of_q(float (&Y)[8][4], uint32_t dA, uint32_t levels, const float *products, int wr, int wc)
+template <int K, bool READS>
+__device__ __forceinline__ void tree_of_q(float (&Y)[8][4], uint32_t dA, uint32_t levels, const float *products, int wr, int wc)
 {
     const int c = 64 * wc + 2 * (threadIdx.x & 3);
     uint32_t A[4];
@@ -135,7 +139,12 @@ template <int K> __device__ __forceinline__ void tree_of_q(float (&Y)[8][4], uin
     }
     load_A(A, dA, 16 * wr, 2 * wr);
     A[0] = A[2] = A[3] = 0; /* rows 8-15, columns 0-7 */
-    add_rows(Y, A, levels, 16 * wr, wc);
+    float first[8][2];      /* of what is read forwards: no NaN of theirs is for rows 0-7 */
+#pragma unroll
+    for (int n = 0; n < 8 && READS; n++) first[n][0] = Y[n][0], first[n][1] = Y[n][1];
+    add_rows<true>(Y, A, levels, 16 * wr, wc);
+#pragma unroll
+    for (int n = 0; n < 8 && READS; n++) Y[n][0] = first[n][0], Y[n][1] = first[n][1];
 }
 template <int K> __device__ __forceinline__ void tree_of_k(float (&Y)[8][4], uint32_t dA, uint32_t levels, const float *products, int wr, int wc)
 {
@@ -170,12 +179,12 @@ template <int K> __device__ __forceinline__ void tree_of_k(float (&Y)[8][4], uin
 }
 
 /* dq, dk of a thread's channels in the 8 rows of a group, and of dg what happens inside it, in the place of R and W; sums [8 groups][4][K]: reads and
- * writes of the state, reads and writes of the tree. */
-template <int K, int V, bool BEFORE>
+ * writes of the state, reads and writes of the tree. READS: dq alone. */
+template <int K, int V, bool BEFORE, bool READS>
 __device__ __forceinline__ void back_rows(const vector_tiles &p, const vector_part<K> &x, int g, uint32_t base, const float *direct, float *sums,
                                           float (&du)[2], int64_t token, int rows, int h)
 {
-    using L = back_shared<K, V>;
+    using L = back_shared<K, V, READS>;
     vector_group<K, BEFORE> of;
     of.load(p, token, x.row(g), rows, h, x.pair);
     of.raise();
@@ -191,7 +200,8 @@ __device__ __forceinline__ void back_rows(const vector_tiles &p, const vector_pa
 #pragma unroll
     for (int i = 0; i < 8; i++) {
         const uint32_t at = base + x.in_tile(x.row(g) + i);
-        const uint32_t R = load_pair(at + L::R), W = load_pair(at + L::W), Yq = load_pair(at + L::Yq), Yk = load_pair(at + L::Yk);
+        const uint32_t R = load_pair(at + L::R), Yq = load_pair(at + L::Yq);
+        const uint32_t W = READS ? 0 : load_pair(at + L::W), Yk = READS ? 0 : load_pair(at + L::Yk);
 #pragma unroll
         for (int e = 0; e < 2; e++) {
             const float q = e ? high_bf16(of.q[i]) : low_bf16(of.q[i]), k = e ? high_bf16(of.k[i]) : low_bf16(of.k[i]);
@@ -207,7 +217,7 @@ __device__ __forceinline__ void back_rows(const vector_tiles &p, const vector_pa
         }
     }
 #pragma unroll
-    for (int i = 0; i < 4; i++) *(float2 *)(sums + ((2 * x.part + g) * 4 + i) * K + 2 * x.pair) = make_float2(total[i][0], total[i][1]);
+    for (int i = 0; i < 4 && !READS; i++) *(float2 *)(sums + ((2 * x.part + g) * 4 + i) * K + 2 * x.pair) = make_float2(total[i][0], total[i][1]);
     float2 u = make_float2(1.f, 1.f);
     if (BEFORE) u = *(const float2 *)(p.bonus + h * K + 2 * x.pair);
 #pragma unroll
@@ -255,12 +265,11 @@ __device__ __forceinline__ void back_rows(const vector_tiles &p, const vector_pa
 #pragma unroll
     for (int i = 0; i < 8; i++) {
         const uint32_t place = base + x.in_tile(x.row(g) + i);
-        store_pair(place + L::R, __float_as_uint(dg[i][0]));
-        store_pair(place + L::W, __float_as_uint(dg[i][1]));
+        if (!READS) store_pair(place + L::R, __float_as_uint(dg[i][0])), store_pair(place + L::W, __float_as_uint(dg[i][1]));
         if (x.row(g) + i >= rows) continue;
         const int64_t at = (token + x.row(g) + i) * p.Hv * K + h * K + 2 * x.pair;
         if (p.dq) *(uint32_t *)(p.dq + at) = pack_bf16(dq[i][0], dq[i][1]);
-        if (p.dk) *(uint32_t *)(p.dk + at) = pack_bf16(dk[i][0], dk[i][1]);
+        if (!READS && p.dk) *(uint32_t *)(p.dk + at) = pack_bf16(dk[i][0], dk[i][1]);
     }
 }
 
@@ -271,7 +280,7 @@ template <int K, int V>
 __device__ __forceinline__ void back_gates(const vector_tiles &p, const vector_part<K> &x, uint32_t base, const float *sums, const float *products,
                                            const float *pass, int64_t token, int rows, int h)
 {
-    using L = back_shared<K, V>;
+    using L = back_shared<K, V, false>;
     float all[2][2], through[2] = { 0, 0 };
     const float2 s0 = *(const float2 *)(pass + 2 * x.pair), s1 = *(const float2 *)(pass + K + 2 * x.pair);
 #pragma unroll
@@ -311,9 +320,10 @@ __device__ __forceinline__ void back_gates(const vector_tiles &p, const vector_p
         }
 }
 
-template <int K, int V, bool BEFORE> __global__ __launch_bounds__(2 * K, 256 / K) void vector_back(const __grid_constant__ vector_tiles p)
+template <int K, int V, bool BEFORE, bool READS>
+__global__ __launch_bounds__(2 * K, 256 / K) void vector_back(const __grid_constant__ vector_tiles p)
 {
-    using L = back_shared<K, V>;
+    using L = back_shared<K, V, READS>;
     constexpr int THREADS = 2 * K;
     extern __shared__ uint8_t raw[];
     await_last();
@@ -336,23 +346,24 @@ template <int K, int V, bool BEFORE> __global__ __launch_bounds__(2 * K, 256 / K
     }
     for (int i = tid; i < K * V / 8; i += THREADS) {
         cp_async_16(base + 2 * V * 128 + i * 16, p.S + item * (K * V) + i * 8);
-        cp_async_16(base + 2 * V * 128 + K * V * 2 + i * 16, p.dS + item * (K * V) + i * 8);
+        if (!READS) cp_async_16(base + 2 * V * 128 + K * V * 2 + i * 16, p.dS + item * (K * V) + i * 8);
     }
     cp_async_commit();
     for (int i = tid; i < rows * (K / 32); i += THREADS) { /* what is read later begins its way */
         const int64_t at = ((token + i / (K / 32)) * p.Hv + h) * K + i % (K / 32) * 32;
         ahead_l2(p.gk + at);
-        if (i % 2 == 0) ahead_l2(p.q + at), ahead_l2(p.k + at);
+        if (i % 2 == 0 && p.q) ahead_l2(p.q + at);
+        if (i % 2 == 0) ahead_l2(p.k + at);
     }
     cp_async_wait<0>();
     __syncthreads();
     {
         float R[8][4] = {}, W[8][4] = {};
-        back_products<K, V>(p, base, shared, R, W);
-        pass[tid] = back_pass<K, V>(base + 2 * V * 128, base + 2 * V * 128 + K * V * 2);
+        back_products<K, V, READS>(p, base, shared, R, W);
+        if (!READS) pass[tid] = back_pass<K, V>(base + 2 * V * 128, base + 2 * V * 128 + K * V * 2);
         __syncthreads();
         put_acc(base + L::R, R, wr, wc);
-        put_acc(base + L::W, W, wr, wc);
+        if (!READS) put_acc(base + L::W, W, wr, wc);
     }
     vector_part<K> x;
     {
@@ -364,22 +375,24 @@ template <int K, int V, bool BEFORE> __global__ __launch_bounds__(2 * K, 256 / K
         x.put_products(products, of);
         __syncthreads();
         x.get_products(products);
-        x.put_levels(base + L::levels, of, [](int, const float(&)[2], const float(&)[2], const float(&)[2], const float(&)[2]) {});
+        const auto none = [](int, const float(&)[2], const float(&)[2], const float(&)[2], const float(&)[2]) {};
+        x.template put_levels<BEFORE, true>(base + L::levels, of, none);
     }
     __syncthreads();
     {
         float Yq[8][4] = {}, Yk[8][4] = {};
-        tree_of_q<K>(Yq, base + L::dA, base + L::levels, products, wr, wc);
-        tree_of_k<K>(Yk, base + L::dA, base + L::levels, products, wr, wc);
+        tree_of_q<K, READS>(Yq, base + L::dA, base + L::levels, products, wr, wc);
+        if (!READS) tree_of_k<K>(Yk, base + L::dA, base + L::levels, products, wr, wc);
         __syncthreads();
         put_acc(base + L::Yq, Yq, wr, wc);
-        put_acc(base + L::Yk, Yk, wr, wc);
+        if (!READS) put_acc(base + L::Yk, Yk, wr, wc);
     }
     __syncthreads();
     x.get_products(products);
     float du[2] = { 0, 0 };
 #pragma unroll 1
-    for (int g = 0; g < 2; g++) back_rows<K, V, BEFORE>(p, x, g, base, (const float *)(shared + L::direct), sums, du, token, rows, h);
+    for (int g = 0; g < 2; g++) back_rows<K, V, BEFORE, READS>(p, x, g, base, (const float *)(shared + L::direct), sums, du, token, rows, h);
+    if constexpr (READS) return;
     __syncthreads();
     if (p.dgk) back_gates<K, V>(p, x, base, sums, products, pass, token, rows, h);
     if (BEFORE && p.du) {
@@ -390,16 +403,22 @@ template <int K, int V, bool BEFORE> __global__ __launch_bounds__(2 * K, 256 / K
     }
 }
 
-template <int K, int V> void put_back(const vector_call *a, const vector_tiles &p, const lnt_cuda *d)
+template <int K, int V> int bytes_of(bool reads) { return reads ? back_shared<K, V, true>::bytes : back_shared<K, V, false>::bytes; }
+template <int K, int V> void put_back(const vector_call *a, const vector_tiles &p, bool reads, const lnt_cuda *d)
 {
     const dim3 grid((unsigned)((a->tokens / C + a->sequences) * a->Hv));
-    lnt_launch_with(d, a->before ? vector_back<K, V, true> : vector_back<K, V, false>, grid, 2 * K, back_shared<K, V>::bytes, 1, p);
+    const auto kernel = reads ? vector_back<K, V, false, true> : a->before ? vector_back<K, V, true, false> : vector_back<K, V, false, false>;
+    lnt_launch_with(d, kernel, grid, 2 * K, bytes_of<K, V>(reads), 1, p);
 }
 
 } // namespace
 
-void lnt_vector_back(const vector_call *a, const vector_tiles &p, const lnt_cuda *d)
+void lnt_vector_back(const vector_call *a, const vector_tiles &p, bool reads, const lnt_cuda *d)
 {
     const auto put = a->K == 64 ? a->V == 64 ? put_back<64, 64> : put_back<64, 128> : a->V == 64 ? put_back<128, 64> : put_back<128, 128>;
-    put(a, p, d);
+    put(a, p, reads, d);
+}
+int lnt_vector_back_bytes(const vector_call *a, bool reads)
+{
+    return (a->K == 64 ? a->V == 64 ? bytes_of<64, 64> : bytes_of<64, 128> : a->V == 64 ? bytes_of<128, 64> : bytes_of<128, 128>)(reads);
 }

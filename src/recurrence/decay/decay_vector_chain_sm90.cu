@@ -1,0 +1,4 @@
+/* The chain of chunk states under a gate for each channel, in wgmma. */
+#include "recurrence/decay/decay_vector_chain.cuh"
+
+void lnt_vector_chains_sm90(const vector_chains &c, const lnt_cuda *d) { put_chains<true>(c, d); }
