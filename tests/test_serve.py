@@ -264,6 +264,30 @@ def test_errors():
         assert s.metric("requests_failed_total") == 0
 
 
+def test_lists_of_ids():
+    """However a prompt's list is spelled, it is that list; what is none is refused as JSON is."""
+    with Server(LINNET, MODEL["recurrent"]) as s:
+        echo = '"max_tokens": 0, "echo": true, "logprobs": 0'
+        want = choices(s.ask("/v1/completions", {"prompt": [5, 0, 66, 401], "max_tokens": 0, "echo": True, "logprobs": 0})[1])
+        assert len(want[0]["logprobs"]["tokens"]) == 4
+        for body in (f'{{"prompt":[5,0,66,401],{echo}}}', f'{{{echo},\n\t"prompt" :\r\n[ 5\t, 0 ,66,\n401 ] }}', f'{{"prompt": [[5, 0, 66, 401]], {echo}}}',
+                     f'{{"user": "\\"prompt\\": [1, 2", "prompt": [5, 0, 66, 401], {echo}}}', f'{{"user": {{"prompt": [1]}}, "prompt": [5, 0, 66, 401], {echo}}}',
+                     f'{{"promp\\u0074": [5, 0, 66, 401], {echo}}}', f'{{"user": ["prompt", [7]], {echo}, "prompt": [5, 0, 66, 401]}}',
+                     f'{{"user": "prompt", "model": "\\\\", "prompt": [5, -0, 66, 401], {echo}}}'):
+            status, answer = s.ask("/v1/completions", body.encode())
+            assert status == 200 and choices(answer) == want, (body, answer)
+        for body, says in (('{"prompt": [1, 2}', "column"), ('{"prompt": [1, 2', "column"), ('{"prompt": [1 2]}', "column"), ('{"prompt": [1,, 2]}', "column"),
+                           ('{"prompt": [1, 2,]}', "column"), ('{"prompt": [01, 2]}', "column"), ('{"prompt": [1, 2], "prompt": [1, 2]}', "duplicate"),
+                           ('{"prompt": [1, 2], "promp\\u0074": "a"}', "duplicate"), ('{"prompt": [1, 2]} x', "column"), ('["prompt": [1, 2]]', "column"),
+                           ('{"prompt": [1, 402]}', "402 at place 1"), ('{"prompt": [1, -1]}', "-1 at place 1"), ('{"prompt": [1, "a"]}', '"a"'),
+                           ('{"prompt": [1e0, 2]}', "1.0 at place 0"), ('{"prompt": [1, 99999999999999999999999]}', "JSON"),
+                           ('{"prompt": [1, 4294967297]}', "4294967297 at place 1"), ('{"user": {"prompt": [1]}}', "prompt is missing")):
+            status, answer = s.ask("/v1/completions", body.encode())
+            assert status == 400 and says in answer["error"]["message"], (body, answer)
+        status, answer = s.ask("/v1/chat/completions", b'{"prompt": [1, 2], "messages": [{"role": "user", "content": "a"}]}')
+        assert status == 400 and "prompt" in answer["error"]["message"], answer
+
+
 def test_key():
     for flags, env in ((["--api-key", "secret"], None), ([], {"LINNET_API_KEY": "secret"})):
         with Server(LINNET, MODEL["recurrent"], *flags, env=env) as s:

@@ -22,6 +22,8 @@ typedef struct {
     bool logprobs_on;     /* of a chat */
     bool ignore_eos;      /* texts end nowhere but at their length or at a stop string */
     int64_t top_logprobs;
+    int32_t *ids;         /* [n_ids] of the prompt, where the body has it as a plain list; NULL: it is in the JSON */
+    int64_t n_ids;
 } reading;
 
 /* ---- parameters ------------------------------------------------------------------------------------------------------------------------- */
@@ -293,6 +295,10 @@ static linnet_status room_for_prompts(reading *k, size_t n)
 
 static linnet_status read_prompts(reading *k, const json_t *prompt)
 {
+    if (k->ids) {
+        LNT_TRY(room_for_prompts(k, 1));
+        return take_ids(k, k->ids, k->n_ids);
+    }
     const json_t *first = json_array_get(prompt, 0);
     const bool several = json_is_string(first) || json_is_array(first);
     const size_t n = several ? json_array_size(prompt) : 1;
@@ -426,17 +432,87 @@ static linnet_status read_body(reading *k, const json_t *body)
     return lnt_request_ready(k->c, k->r);
 }
 
+/* ---- a prompt of ids ---------------------------------------------------------------------------------------------------------------------- */
+
+/* Of 8,000 ids a JSON value each takes longer to make, to read and to free than a cached prompt to answer: 1.5 ms, of the plain list 0.03. */
+
+static size_t skip_space(const char *at, size_t i, size_t n)
+{
+    while (i < n && (at[i] == ' ' || at[i] == '\t' || at[i] == '\n' || at[i] == '\r')) i++;
+    return i;
+}
+
+/* The place of the bracket that begins the value of the body's own "prompt", n: there is none. What is no JSON finds any or none. */
+static size_t list_of_prompt(const char *at, size_t n)
+{
+    static const char key[] = "\"prompt\"";
+    for (size_t i = 0, depth = 0; i < n; i++) {
+        if (at[i] == '{' || at[i] == '[') depth++;
+        if (at[i] == '}' || at[i] == ']') depth--;
+        if (at[i] != '"') continue;
+        const size_t from = i;
+        for (i++; i < n && at[i] != '"'; i++) i += at[i] == '\\';
+        if (depth != 1 || i >= n || i - from != sizeof key - 2 || memcmp(at + from, key, sizeof key - 1) != 0) continue;
+        const size_t colon = skip_space(at, i + 1, n), value = colon < n && at[colon] == ':' ? skip_space(at, colon + 1, n) : n;
+        if (value < n && at[value] == '[') return value;
+    }
+    return n;
+}
+
+/* Ids below V, separated by commas, up to a bracket, whose place comes back; n: something else is there. */
+static size_t read_list(const char *at, size_t i, size_t n, int64_t V, int32_t *ids, int64_t *count)
+{
+    for (*count = 0; i < n;) {
+        int64_t id = 0;
+        i = skip_space(at, i, n);
+        const size_t from = i;
+        for (; i < n && at[i] >= '0' && at[i] <= '9' && id < V; i++) id = 10 * id + (at[i] - '0');
+        if (i == from || (at[from] == '0' && i > from + 1) || id >= V) return n;
+        ids[(*count)++] = (int32_t)id;
+        i = skip_space(at, i, n);
+        if (i < n && at[i] == ']') return i;
+        if (i >= n || at[i++] != ',') return n;
+    }
+    return n;
+}
+
+/* The body with an empty list for a prompt that is a list of ids, which k->ids then has. The body as it is, where that is not so, or where it is
+ * no JSON: then the error is the whole body's. */
+static linnet_status parse_body(reading *k, const char *body, size_t bytes, json_t **json)
+{
+    const size_t from = k->a->chat ? bytes : list_of_prompt(body, bytes);
+    const char *end = from < bytes ? memchr(body + from, ']', bytes - from) : NULL;
+    json_error_t ignored;
+    size_t most = 1;
+    *json = NULL;
+    for (const char *p = body + from; end && (p = memchr(p, ',', (size_t)(end - p))); p++) most++;
+    int32_t *ids = end ? lnt_alloc(lnt_bytes(most, sizeof *ids)) : NULL;
+    char *rest = end ? lnt_alloc(lnt_bytes_plus(bytes, 2)) : NULL;
+    const size_t to = ids && rest ? read_list(body, from + 1, bytes, linnet_tokenizer_vocabulary(k->v->t), ids, &k->n_ids) : bytes;
+    if (to < bytes) {
+        memcpy(rest, body, from + 1);
+        memcpy(rest + from + 1, body + to, bytes - to);
+        *json = json_loadb(rest, from + 1 + bytes - to, JSON_REJECT_DUPLICATES, &ignored);
+    }
+    lnt_free(rest);
+    if (*json) k->ids = ids;
+    else lnt_free(ids);
+    return *json ? LINNET_OK : lnt_json_parse(k->c, "the body", body, bytes, json);
+}
+
 linnet_status lnt_ask_read(lnt_ctx *c, const lnt_service *v, bool chat, const char *body, size_t bytes, lnt_ask *out)
 {
     json_t *json;
     *out = (lnt_ask){.chat = chat};
-    LNT_TRY(lnt_json_parse(c, "the body", body, bytes, &json));
+    reading k = {.c = c, .v = v, .a = out, .logprobs = UNSAID, .max_tokens = UNSAID, .top_logprobs = UNSAID};
+    LNT_TRY(parse_body(&k, body, bytes, &json));
     linnet_status s = lnt_request_create(c, &out->r);
     if (s == LINNET_OK) {
-        reading k = {.c = c, .v = v, .a = out, .r = out->r, .logprobs = UNSAID, .max_tokens = UNSAID, .top_logprobs = UNSAID};
+        k.r = out->r;
         if (getrandom(&out->r->o.seed, sizeof out->r->o.seed / 2, GRND_NONBLOCK) < 0) out->r->o.seed = (uint64_t)(1e9 * lnt_now());
         s = read_body(&k, json);
     }
+    lnt_free(k.ids);
     json_decref(json);
     return s;
 }

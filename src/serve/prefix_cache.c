@@ -16,7 +16,7 @@ typedef struct {
 struct lnt_prefix_cache {
     lnt_ctx *c;
     linnet_session *session;
-    entry *entries; /* [most] */
+    entry *entries; /* [most], of which the first n are taken */
     int64_t most, n, chunk, clock;
 };
 
@@ -56,8 +56,8 @@ static uint64_t hash_on(uint64_t hash, const int32_t *ids, int64_t n)
 
 static entry *entry_of(lnt_prefix_cache *p, uint64_t hash, const int32_t *ids, int64_t n)
 {
-    for (entry *e = p->entries; e < p->entries + p->most; e++)
-        if (e->state && e->tokens == n && e->hash == hash && !memcmp(e->ids, ids, (size_t)n * sizeof *ids)) return e;
+    for (entry *e = p->entries; e < p->entries + p->n; e++)
+        if (e->tokens == n && e->hash == hash && !memcmp(e->ids, ids, (size_t)n * sizeof *ids)) return e;
     return NULL;
 }
 
@@ -81,16 +81,13 @@ linnet_status lnt_prefix_cache_find(lnt_prefix_cache *p, const int32_t *ids, int
 /* The place for one more. */
 static entry *place_for(lnt_prefix_cache *p)
 {
-    entry *out = NULL, *free_one = NULL;
-    for (entry *e = p->entries; e < p->entries + p->most; e++) {
-        if (!e->state) {
-            free_one = e;
-            continue;
-        }
+    entry *out = NULL;
+    if (p->n < p->most) return p->entries + p->n;
+    for (entry *e = p->entries; e < p->entries + p->n; e++) {
         const bool idle = e->passed && !e->asked, out_idle = out && out->passed && !out->asked;
         if (!out || (idle && !out_idle) || (idle == out_idle && e->used < out->used)) out = e;
     }
-    return p->n < p->most ? free_one : out;
+    return out;
 }
 
 linnet_status lnt_prefix_cache_put(lnt_prefix_cache *p, const int32_t *ids, int64_t n, const linnet_state *state)

@@ -105,7 +105,7 @@ static linnet_status open_all(lnt_scheduler *s)
     s->state = lnt_calloc(lnt_bytes(places, sizeof *s->state));
     s->at = lnt_calloc(lnt_bytes(places, sizeof *s->at));
     s->calls = lnt_calloc(lnt_bytes(places, sizeof *s->calls));
-    s->row = lnt_alloc(row);
+    s->row = lnt_device_of(s->c)->alloc_shared(lnt_device_of(s->c), row);
     if (!s->state || !s->at || !s->calls || !s->row) return lnt_fail_memory(s->c, lnt_bytes_plus(lnt_bytes(places, sizeof *s->calls), row));
     LNT_TRY(open_session(s));
     LNT_TRY(lnt_device_alloc(s->c, rows, (void **)&s->logits));
@@ -150,7 +150,7 @@ void lnt_scheduler_destroy(lnt_scheduler *s)
     lnt_device_free(s->c, s->logits);
     lnt_device_free(s->c, s->next);
     if (s->rows) lnt_device_of(s->c)->free_shared(lnt_device_of(s->c), s->rows);
-    lnt_free(s->row);
+    if (s->row) lnt_device_of(s->c)->free_shared(lnt_device_of(s->c), s->row);
     lnt_free(s->scores);
     lnt_free(s->piece_logprob);
     lnt_free(s->piece_top);
