@@ -4,9 +4,11 @@
 For each operator, at a shape that is so small that the call itself is next to nothing, medians over rounds in which the variants take turns:
   C           the C call, prepared: linnet_operator_forward of a structure that stands ready, outputs and workspace allocated (by ctypes, whose own
               share of a microsecond is counted as the C call's and printed in the last line)
+  C kept      the same of the call that leaves what the backward pass needs, too
+  C both      that and the backward call
   forward     linnet.ops.NAME under no_grad, less C
-  autograd    linnet.ops.NAME recording for the backward pass, less C
-  both        that and torch.autograd.grad, less both C calls
+  autograd    linnet.ops.NAME recording for the backward pass, less C kept
+  both        that and torch.autograd.grad, less C both
   engine      of `both`, what the same takes with a torch.autograd.Function of as many tensors that does nothing: PyTorch's own
 On a GPU calls are enqueued, not waited for: host time per call, with the queue kept short by waiting between rounds."""
 import argparse
@@ -44,7 +46,7 @@ class Nothing(torch.autograd.Function):
 
 
 def variants(name, device, B, T, size, dtype):
-    sizes = {"Hq": 2, "Hk": 2, "Hv": 2, "K": size, "V": size, "D": size, "M": 16}
+    sizes = {"Hq": 2, "Hk": 2, "Hv": 2, "K": size, "V": size, "D": size, "M": 16, "L": T}
     p = Problem(name, B=B, T=T, dtype=torch.float32, device=device, states=False, sizes=sizes, options={"cg_max_iter": 2} if name == "mesa" else None)
     wide = {r.argument for r in p.op.inputs if r.wide}
     inputs = {k: (v.to(dtype) if k in wide else v) for k, v in p.inputs.items()}
@@ -75,11 +77,13 @@ def variants(name, device, B, T, size, dtype):
         return lambda: run(context, call.pointer)
 
     kept = [torch.empty(x.shape, dtype=plan.dtypes[0] if x.row.wide else plan.dtypes[1], device=device) for x in plan.kept]
-    out = torch.empty_like(o)
+    outs = [torch.empty(x.shape, dtype=plan.dtypes[0] if x.row.wide else plan.dtypes[1], device=device) for x in plan.outputs]
+    out = outs[0]
     given = list(inputs.values())
-    forward_c = prepared(plan.forward_kept, [*given, out, *kept])
-    forward_c()
-    backward_c = prepared(backward, [*given, *([out] if plan.kept_outputs else []), *kept, do, *[torch.empty_like(t) for t in given]])
+    forward_c = prepared(plan.forward, [*given, *outs])
+    kept_c = prepared(plan.forward_kept, [*given, *outs, *kept])
+    kept_c()
+    backward_c = prepared(backward, [*given, *[outs[i] for i in plan.kept_outputs], *kept, do, *[torch.empty_like(t) for t in given]])
 
     def plain():
         with torch.no_grad():
@@ -91,7 +95,7 @@ def variants(name, device, B, T, size, dtype):
     def engine():
         torch.autograd.grad(Nothing.apply(out, *leaves.values()), list(leaves.values()), do)
 
-    return {"C": forward_c, "C both": lambda: (forward_c(), backward_c()), "forward": plain, "autograd": lambda: function(**leaves, **options),
+    return {"C": forward_c, "C kept": kept_c, "C both": lambda: (kept_c(), backward_c()), "forward": plain, "autograd": lambda: function(**leaves, **options),
             "both": both, "engine": engine, "ctypes": lambda: where.lib.linnet_threads(None), "_keep": keep}
 
 
@@ -114,7 +118,7 @@ def measure(found, cuda, rounds, calls):
 def main():
     parser = argparse.ArgumentParser()
     parser.add_argument("--device", default="cpu")
-    parser.add_argument("--op", nargs="*", default=USUAL)
+    parser.add_argument("--op", nargs="*", default=USUAL, help="all: every operator")
     parser.add_argument("--rounds", type=int, default=101)
     parser.add_argument("--calls", type=int, default=8, help="calls of a variant in a round; few, so that most rounds are disturbed by nobody")
     parser.add_argument("--json", action="store_true")
@@ -125,17 +129,18 @@ def main():
     where = torch.cuda.get_device_name() if cuda else "CPU, one thread"
     if not a.json:
         print(f"{where}, torch {torch.__version__}, B {B}, T {T}, sizes {size}, {str(dtype)[6:]}: microseconds\n")
-        print(f"{'operator':20} {'C':>8} {'forward':>8} {'autograd':>9} | {'C both':>8} {'both':>8} {'engine':>8}   (wrapper: forward, autograd, both are more than C)")
-    worst = {"forward": 0.0, "autograd": 0.0, "both": 0.0}
-    for name in a.op:
+        print(f"{'operator':20} {'C':>8} {'forward':>8} | {'C kept':>8} {'autograd':>9} | {'C both':>8} {'both':>8} {'engine':>8} {'both-engine':>11}   (forward, autograd, both: more than C)")
+    worst = dict.fromkeys(("forward", "autograd", "both", "less_engine"), 0.0)
+    for name in list(ops.names()) if a.op == ["all"] else a.op:
         t = measure(variants(name, a.device, B, T, size, dtype), cuda, a.rounds, a.calls)
-        row = {"operator": name, "device": where, "C": t["C"], "forward": t["forward"] - t["C"], "autograd": t["autograd"] - t["C"],
-               "C_both": t["C both"], "both": t["both"] - t["C both"], "engine": t["engine"], "ctypes": t["ctypes"]}
+        row = {"operator": name, "device": where, "C": t["C"], "forward": t["forward"] - t["C"], "C_kept": t["C kept"],
+               "autograd": t["autograd"] - t["C kept"], "C_both": t["C both"], "both": t["both"] - t["C both"], "engine": t["engine"],
+               "less_engine": t["both"] - t["C both"] - t["engine"], "ctypes": t["ctypes"]}
         worst = {k: max(v, row[k]) for k, v in worst.items()}
-        print(json.dumps(row) if a.json else f"{name:20} {row['C']:8.1f} {row['forward']:+8.1f} {row['autograd']:+9.1f} | {row['C_both']:8.1f} "
-              f"{row['both']:+8.1f} {row['engine']:8.1f}", flush=True)
+        print(json.dumps(row) if a.json else f"{name:20} {row['C']:8.1f} {row['forward']:+8.1f} | {row['C_kept']:8.1f} {row['autograd']:+9.1f} | "
+              f"{row['C_both']:8.1f} {row['both']:+8.1f} {row['engine']:8.1f} {row['less_engine']:+11.1f}", flush=True)
     if not a.json:
-        print(f"\nmost: forward {worst['forward']:.1f}, autograd {worst['autograd']:.1f}, both {worst['both']:.1f}; a call of nothing by ctypes {t['ctypes']:.2f}")
+        print(f"\nmost: forward {worst['forward']:.1f}, autograd {worst['autograd']:.1f}, both {worst['both']:.1f}, less engine {worst['less_engine']:.1f}; a call of nothing by ctypes {t['ctypes']:.2f}")
 
 
 if __name__ == "__main__":
