@@ -6,8 +6,14 @@
 
 LNT_DECLARE_VARIANTS(const lnt_recur_impl, lnt_wkv_chunk);
 LNT_DECLARE_VARIANTS(const lnt_recur_impl, lnt_wkv_recurrent);
+#ifdef LINNET_CUDA
+extern const lnt_recur_impl lnt_wkv_chunk_cuda, lnt_wkv_recurrent_cuda; /* wkv_cuda.cu */
+#endif
 
 static const lnt_recur_impl *const impls[] = {
+#ifdef LINNET_CUDA
+    &lnt_wkv_chunk_cuda, &lnt_wkv_recurrent_cuda,
+#endif
     LNT_VARIANTS(lnt_wkv_chunk), LNT_VARIANTS(lnt_wkv_recurrent),
     &lnt_wkv_reference,     NULL,
 };
