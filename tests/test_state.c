@@ -348,7 +348,10 @@ static void company_changes_no_bit(void **state)
 
 enum { TEXTS = 3, WRITTEN = 8 };
 
-/* The most probable tokens behind text i, with the host between two steps. */
+/* How token n of text i is chosen: one of the texts is drawn. */
+static lnt_chance chance_of(int i, int n) { return (lnt_chance){i == 1 ? 0.8 : 0, 0x9E3779B97F4A7C15u * (uint64_t)(100 * i + n + 1)}; }
+
+/* Tokens behind text i, with the host between two steps. */
 static void write_by_host(linnet_session *one, int i, int32_t *ids)
 {
     static float row[VOCAB];
@@ -357,7 +360,7 @@ static void write_by_host(linnet_session *one, int i, int32_t *ids)
     for (int n = 0; n < WRITTEN; n++) {
         linnet_session_call k = step_of(s, n ? &ids[n - 1] : &text[100 + i], row);
         OK(linnet_session_run(one, &k, 1));
-        ids[n] = lnt_largest(row, VOCAB);
+        ids[n] = lnt_draw_by(chance_of(i, n), row, VOCAB);
         assert_true(ids[n] >= 0);
     }
     linnet_state_destroy(s);
@@ -375,6 +378,7 @@ static void write_ahead(linnet_session *many, lnt_greedy *g, linnet_state **s, i
             if (!s[i] || t < i) continue;
             call[n] = step_of(s[i], t == i ? &text[100 + i] : g->next + row[(t + 1) % 2][i], (float *)g->logits + n * VOCAB);
             call[n].on_device = LINNET_ON_DEVICE_LOGITS + (t == i ? 0 : LINNET_ON_DEVICE_IDS);
+            g->chance[n] = chance_of(i, t - i);
             text_of[t % 2][n] = i, row[t % 2][i] = n++;
         }
         OK(linnet_session_run(many, call, n));
@@ -404,6 +408,7 @@ static void ahead_of(const char *name, linnet_model *m)
     OK(lnt_device_alloc(c, TEXTS * VOCAB * sizeof *there, (void **)&there));
     OK(lnt_device_alloc(c, TEXTS * sizeof *next, (void **)&next));
     OK(lnt_greedy_over(c, there, TEXTS, VOCAB, VOCAB, next, &g));
+    OK(lnt_greedy_by_chance(&g));
     for (int i = 0; i < TEXTS; i++) {
         write_by_host(one, i, want[i]);
         s[i] = state_of(many);
@@ -427,6 +432,45 @@ static void written_ahead(void **state)
 {
     (void)state;
     of_models(ahead_of, true, LINNET_F32);
+}
+
+/* What the device chooses is what the host would, of fewer rows and columns than there is room for too. */
+static void chosen_by_the_device(void **state)
+{
+    (void)state;
+    enum { ROWS = 6, LD = 50003, V = 50001 };
+    static float z[ROWS * LD];
+    static const double temperature[ROWS] = {0, 1, 0.3, 0, 1, 1.5};
+    float *there;
+    int32_t *next, back[ROWS];
+    lnt_greedy g;
+    lnt_rng r = lnt_rng_make(3, 1);
+    if (!c) skip();
+    for (int i = 0; i < ROWS * LD; i++) z[i] = (float)(3 * lnt_rng_normal(&r));
+    for (int i = 0; i < ROWS; i++) z[i * LD + V] = z[i * LD + V + 1] = 1000; /* not among the first V */
+    z[3 * LD + 77] = NAN, z[4 * LD + 50000] = INFINITY, z[5 * LD + 1] = z[5 * LD + 40000] = 50;
+    OK(lnt_device_alloc(c, sizeof z, (void **)&there));
+    OK(lnt_device_alloc(c, ROWS * sizeof *next, (void **)&next));
+    lnt_to_device(c, there, z, sizeof z);
+    OK(lnt_greedy_over(c, there, ROWS, LD, V, next, &g));
+    for (int round = 0; round < 20; round++) {
+        const int rows = round % 4 == 3 ? 3 : ROWS;
+        const bool drawn = round > 1;
+        if (round == 2) OK(lnt_greedy_by_chance(&g));
+        for (int i = 0; i < rows && drawn; i++) g.chance[i] = (lnt_chance){temperature[i], lnt_rng_u64(&r)};
+        g.rows = rows;
+        OK(lnt_greedy_put(&g));
+        const int32_t *ids = lnt_greedy_take(&g);
+        lnt_to_host(c, back, next, (size_t)rows * sizeof *next);
+        for (int i = 0; i < rows; i++) {
+            const int32_t want = lnt_draw_by(drawn ? g.chance[i] : (lnt_chance){0}, z + i * LD, V);
+            if (ids[i] != want || back[i] != (want < 0 ? 0 : want)) fail_msg("row %d: %d and %d, expected %d", i, ids[i], back[i], want);
+            if ((want < 0) != (i == 3 || i == 4)) fail_msg("row %d: %d", i, want);
+        }
+    }
+    lnt_greedy_close(&g);
+    lnt_device_free(c, there);
+    lnt_device_free(c, next);
 }
 
 /* ---- states at random ---- */
@@ -572,7 +616,7 @@ int main(int argc, char **argv)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(same_splits_same_bits),  cmocka_unit_test(forked),      cmocka_unit_test(taken_back), cmocka_unit_test(saved_and_loaded),
         cmocka_unit_test(company_changes_no_bit), cmocka_unit_test(interleaved), cmocka_unit_test(interleaved_with_threads),
-        cmocka_unit_test(looked_into),            cmocka_unit_test(written_ahead),
+        cmocka_unit_test(looked_into),            cmocka_unit_test(written_ahead),  cmocka_unit_test(chosen_by_the_device),
     };
     return cmocka_run_group_tests(tests, open_all, close_all);
 }

@@ -37,9 +37,9 @@ typedef struct {
     int64_t body_bytes;        /* of a request at most */
     double seconds;            /* from a request to the end of its answer at most */
     double idle_seconds;       /* that a connection may neither send nor take anything */
-    int32_t ahead;             /* 1: the next step is begun before the tokens of the last are told, where every text takes the most probable one
-                                  and shows neither its state nor probabilities; a text that has ended was then stepped once too often, which no
-                                  answer shows. 0: never; -1: on a GPU, which works while the host tells */
+    int32_t ahead;             /* 1: the next step is begun before the tokens of the last are told, where every text takes the most probable token
+                                  or one drawn by temperature alone, and shows neither its state nor probabilities; a text that has ended was then
+                                  stepped once too often, which no answer shows. 0: never; -1: on a GPU, which works while the host tells */
 } linnet_server_options;
 #define LINNET_SERVER_OPTIONS_INIT                                                                                                  \
     { sizeof(linnet_server_options), NULL, 0, 512, NULL, NULL, NULL, NULL, 8, 256, 8192, 256, 268435456, 4194304, 600, 60, -1 }

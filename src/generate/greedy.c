@@ -1,7 +1,8 @@
 #include "generate/greedy.h"
 
+#include "core/memory.h"
+#include "core/threads.h"
 #include "device/device.h"
-#include "generate/sample.h"
 
 linnet_status lnt_greedy_over(lnt_ctx *c, const float *logits, int64_t rows, int64_t ld, int64_t V, int32_t *next, lnt_greedy *g)
 {
@@ -17,26 +18,41 @@ linnet_status lnt_greedy_open(lnt_ctx *c, const lnt_plan *plan, lnt_buf logits, 
     return lnt_greedy_over(c, t.data, t.rows, t.cols, V, lnt_plan_input(plan, input), g);
 }
 
+linnet_status lnt_greedy_by_chance(lnt_greedy *g)
+{
+    const size_t bytes = lnt_bytes((size_t)g->most, sizeof *g->chance);
+    g->chance = lnt_calloc(bytes);
+    if (!g->chance) return lnt_fail_memory(g->c, bytes);
+    return lnt_on_cuda(g->c) ? lnt_device_alloc(g->c, bytes, (void **)&g->there) : LINNET_OK;
+}
+
 void lnt_greedy_close(lnt_greedy *g)
 {
     if (!g->ids) return;
     lnt_device_wait(g->c); /* a step that nobody took may still write there */
     lnt_device_of(g->c)->free_shared(lnt_device_of(g->c), g->ids);
+    lnt_device_free(g->c, g->there);
+    lnt_free(g->chance);
 }
 
 linnet_status lnt_greedy_put(lnt_greedy *g)
 {
     const int turn = (int)(g->put++ % LNT_GREEDY_TURNS);
     int32_t *ids = g->ids + turn * g->most;
+    bool drawn = false;
+    for (int64_t r = 0; r < g->rows && g->chance; r++) drawn |= g->chance[r].temperature != 0;
 #ifdef LINNET_CUDA
     if (lnt_on_cuda(g->c)) {
-        lnt_greedy_cuda(g->c, g->logits, g->rows, g->ld, g->V, g->next, ids);
+        if (drawn) lnt_device_put(g->c, g->there, g->chance, (size_t)g->rows * sizeof *g->chance);
+        lnt_greedy_cuda(g->c, g->logits, g->rows, g->ld, g->V, drawn ? g->there : NULL, g->next, ids);
         lnt_device_of(g->c)->set_flag(lnt_device_of(g->c), turn);
         return lnt_device_check(g->c);
     }
 #endif
+    lnt_threads_for(g->c, (drawn ? 20.0 : 2.0) * (double)g->rows * (double)g->V, 0);
+#pragma omp parallel for num_threads(lnt_threads(g->c))
     for (int64_t r = 0; r < g->rows; r++) {
-        ids[r] = lnt_largest(g->logits + r * g->ld, g->V);
+        ids[r] = lnt_draw_by(drawn ? g->chance[r] : (lnt_chance){0}, g->logits + r * g->ld, g->V);
         g->next[r] = ids[r] < 0 ? 0 : ids[r];
     }
     return LINNET_OK;

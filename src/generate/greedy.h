@@ -1,8 +1,9 @@
-/* Greedy decoding: behind a step of a plan the largest logit of each row becomes the input of the next step where the plan reads it, so that steps
- * can be put one behind the other; the host reads the ids while a later step runs. */
+/* Tokens that the device chooses: behind a step of a plan the largest logit of each row, or one drawn by temperature, becomes the input of the next
+ * step where the plan reads it, so that steps can be put one behind the other; the host reads the ids while a later step runs. */
 #ifndef LNT_GENERATE_GREEDY_H
 #define LNT_GENERATE_GREEDY_H
 
+#include "generate/sample.h"
 #include "program/plan.h"
 
 enum { LNT_GREEDY_TURNS = 2 }; /* ids of so many steps wait for the host at most */
@@ -14,6 +15,7 @@ typedef struct {
     int64_t most;
     int32_t *next;       /* device, [rows] */
     int32_t *ids;        /* host and device, [LNT_GREEDY_TURNS][most] */
+    lnt_chance *chance, *there; /* [most] of the next step put, on the host, and for the device; NULL: rows take the largest */
     int64_t put, taken;
 } lnt_greedy;
 
@@ -21,6 +23,8 @@ typedef struct {
 linnet_status lnt_greedy_over(lnt_ctx *c, const float *logits, int64_t rows, int64_t ld, int64_t V, int32_t *next, lnt_greedy *g);
 /* The same of a plan that makes `logits` and reads `input`. */
 linnet_status lnt_greedy_open(lnt_ctx *c, const lnt_plan *plan, lnt_buf logits, lnt_buf input, int64_t V, lnt_greedy *g);
+/* Rows may be drawn: the caller writes g->chance before a step is put. */
+linnet_status lnt_greedy_by_chance(lnt_greedy *g);
 void lnt_greedy_close(lnt_greedy *g);
 /* Behind a run of the plan. */
 linnet_status lnt_greedy_put(lnt_greedy *g);
@@ -28,6 +32,7 @@ linnet_status lnt_greedy_put(lnt_greedy *g);
  * logits had no largest (a step behind it then has read 0). */
 const int32_t *lnt_greedy_take(lnt_greedy *g);
 
-void lnt_greedy_cuda(lnt_ctx *c, const float *logits, int64_t rows, int64_t ld, int64_t V, int32_t *next, int32_t *host);
+/* chance: device, [rows], or NULL. */
+void lnt_greedy_cuda(lnt_ctx *c, const float *logits, int64_t rows, int64_t ld, int64_t V, const lnt_chance *chance, int32_t *next, int32_t *host);
 
 #endif

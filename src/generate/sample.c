@@ -92,53 +92,62 @@ linnet_status lnt_fail_logits(lnt_ctx *c, int64_t token)
     return lnt_hint(c, "Say --check-finite to see which layer and operator they come from.");
 }
 
-/* A number in (0,1) of an id's own, from the draw's 64 bits (the finaliser of splitmix64, Steele, Lea, Flood 2014). */
-static double number_of(uint64_t bits, int32_t id)
-{
-    uint64_t z = bits + ((uint64_t)id + 1) * 0x9E3779B97F4A7C15u;
-    z = (z ^ z >> 30) * 0xBF58476D1CE4E5B9u;
-    z = (z ^ z >> 27) * 0x94D049BB133111EBu;
-    return ((double)((z ^ z >> 31) >> 11) + 0.5) * 0x1p-53;
-}
-
 /* An id of n candidates with its share of the probability: the first of a race in which each arrives after an exponential time of rate p. The times
  * follow from numbers that belong to the ids, so that a draft whose probabilities are near the model's draws what the model draws, whatever the order
  * and the sums of either: the chance that they differ is at most 2 d / (1 + d), d being half the sum of the differences. */
-static int32_t race(const candidate *list, int64_t n, uint64_t bits)
+static void arrive(uint64_t bits, int32_t id, double p, double *soonest, int32_t *first)
 {
+    const double u = lnt_number_of(bits, id);
+    if ((1 - u) >= *soonest * p) return; /* -ln u is no less than 1 - u */
+    const double time = -log(u) / p;
+    if (time < *soonest) *soonest = time, *first = id;
+}
+
+static double probability(const float *logits, int64_t i, int32_t best, double temperature)
+{
+    return exp(((double)logits[i] - logits[best]) / temperature);
+}
+
+int32_t lnt_draw_by(lnt_chance chance, const float *logits, int64_t V)
+{
+    const int32_t best = lnt_largest(logits, V);
     double soonest = INFINITY;
-    int32_t first = list[0].id;
-    for (int64_t i = 0; i < n; i++) {
-        const double u = number_of(bits, list[i].id);
-        if ((1 - u) >= soonest * list[i].p) continue; /* -ln u is no less than 1 - u */
-        const double time = -log(u) / list[i].p;
-        if (time < soonest) soonest = time, first = list[i].id;
-    }
+    int32_t first = best;
+    for (int64_t i = 0; i < V && best >= 0 && chance.temperature != 0; i++)
+        arrive(chance.bits, (int32_t)i, probability(logits, i, best, chance.temperature), &soonest, &first);
     return first;
 }
 
-/* By temperature; the cuts are taken one behind the other. */
+/* By temperature, among those that the cuts leave, which are taken one behind the other. */
 static int32_t draw(lnt_sampler *s, const float *logits, int32_t best)
 {
-    for (int64_t i = 0; i < s->V; i++) s->list[i] = (candidate){exp(((double)logits[i] - logits[best]) / s->temperature), (int32_t)i};
+    for (int64_t i = 0; i < s->V; i++) s->list[i] = (candidate){probability(logits, i, best, s->temperature), (int32_t)i};
     int64_t n = s->V;
-    if (s->top_k > 0 || s->top_p < 1 || s->min_p > 0) {
-        qsort(s->list, (size_t)n, sizeof *s->list, by_probability);
-        if (s->top_k > 0 && s->top_k < n) n = s->top_k;
-        double kept = 0, whole = 0;
-        for (int64_t i = 0; i < n; i++) whole += s->list[i].p;
-        int64_t m = 0; /* the fewest that hold top_p of what top_k left, and of these those that min_p leaves; the first one's p is 1 */
-        while (m < n && kept < s->top_p * whole && s->list[m].p >= s->min_p) kept += s->list[m++].p;
-        n = m;
-    }
-    return race(s->list, n, lnt_rng_u64(&s->rng));
+    qsort(s->list, (size_t)n, sizeof *s->list, by_probability);
+    if (s->top_k > 0 && s->top_k < n) n = s->top_k;
+    double kept = 0, whole = 0, soonest = INFINITY;
+    for (int64_t i = 0; i < n; i++) whole += s->list[i].p;
+    int64_t m = 0; /* the fewest that hold top_p of what top_k left, and of these those that min_p leaves; the first one's p is 1 */
+    while (m < n && kept < s->top_p * whole && s->list[m].p >= s->min_p) kept += s->list[m++].p;
+    const uint64_t bits = lnt_rng_u64(&s->rng);
+    int32_t first = s->list[0].id;
+    for (int64_t i = 0; i < m; i++) arrive(bits, s->list[i].id, s->list[i].p, &soonest, &first);
+    return first;
+}
+
+lnt_chance lnt_sampler_chance(lnt_sampler *s)
+{
+    lnt_chance chance = {.temperature = s->temperature};
+    if (s->temperature != 0) chance.bits = lnt_rng_u64(&s->rng);
+    return chance;
 }
 
 int32_t lnt_sampler_draw(lnt_sampler *s, const float *given)
 {
     const float *logits = penalise(s, given);
-    int32_t id = lnt_largest(logits, s->V);
-    if (s->temperature != 0 && id >= 0) id = draw(s, logits, id);
+    const bool cut = s->temperature != 0 && (s->top_k > 0 || s->top_p < 1 || s->min_p > 0);
+    const int32_t best = cut ? lnt_largest(logits, s->V) : -1;
+    const int32_t id = !cut ? lnt_draw_by(lnt_sampler_chance(s), logits, s->V) : best >= 0 ? draw(s, logits, best) : -1;
     if (id >= 0) lnt_sampler_saw(s, &id, 1);
     return id;
 }

@@ -3,7 +3,6 @@
  * aside. */
 #include "serve/scheduler.h"
 
-#include <math.h>
 #include <string.h>
 
 #include "core/clock.h"
@@ -15,6 +14,7 @@
 #include "generate/stop.h"
 #include "model/model.h"
 #include "serve/prefix_cache.h"
+#include "serve/prompt_scores.h"
 #include "serve/queue.h"
 
 enum { MOST_CACHED = 4096 };
@@ -59,11 +59,7 @@ struct lnt_scheduler {
     float *logits;         /* device, [slots, V] */
     float *rows;           /* the same on the host, where that is another memory */
     float *row;            /* host, [V], behind a prompt */
-    float *scores;         /* host, [chunk, V]; made when first wanted, as the next three */
-    double *piece_logprob; /* [chunk] */
-    int32_t *piece_top;    /* [chunk, piece_alternatives] */
-    double *piece_top_logprob;
-    int64_t piece_alternatives;
+    lnt_prompt_scores scores;
     bool chooses;          /* the device: on a GPU, or ahead of the host */
     lnt_greedy greedy;     /* then */
     int32_t *next;         /* device, [slots] what the step put last chose */
@@ -113,7 +109,8 @@ static linnet_status open_all(lnt_scheduler *s)
     if (lnt_on_cuda(s->c) && !(s->rows = lnt_device_of(s->c)->alloc_shared(lnt_device_of(s->c), rows))) return lnt_fail_memory(s->c, rows);
     if (!s->chooses) return LINNET_OK;
     LNT_TRY(lnt_device_alloc(s->c, lnt_bytes((size_t)s->o.slots, sizeof *s->next), (void **)&s->next));
-    return lnt_greedy_over(s->c, s->logits, s->o.slots, s->V, s->known, s->next, &s->greedy);
+    LNT_TRY(lnt_greedy_over(s->c, s->logits, s->o.slots, s->V, s->known, s->next, &s->greedy));
+    return lnt_greedy_by_chance(&s->greedy);
 }
 
 linnet_status lnt_scheduler_create(lnt_ctx *c, linnet_model *m, const linnet_tokenizer *t, const lnt_scheduler_options *o, lnt_metrics *metrics,
@@ -151,10 +148,7 @@ void lnt_scheduler_destroy(lnt_scheduler *s)
     lnt_device_free(s->c, s->next);
     if (s->rows) lnt_device_of(s->c)->free_shared(lnt_device_of(s->c), s->rows);
     if (s->row) lnt_device_of(s->c)->free_shared(lnt_device_of(s->c), s->row);
-    lnt_free(s->scores);
-    lnt_free(s->piece_logprob);
-    lnt_free(s->piece_top);
-    lnt_free(s->piece_top_logprob);
+    lnt_prompt_scores_free(&s->scores);
     lnt_free(s->calls);
     lnt_free(s->state);
     lnt_free(s->at);
@@ -252,10 +246,10 @@ static void leave_front(lnt_scheduler *s, int64_t i)
 
 /* ---- what a text gets ------------------------------------------------------------------------------------------------------------------- */
 
-/* From the logits behind it, on the host; `greedy`: the largest, found before, or -2. */
-static void draw(const lnt_scheduler *s, text *t, const float *row, int32_t greedy)
+/* From the logits behind it, on the host; `chosen`: by the device, before, or -2. */
+static void draw(const lnt_scheduler *s, text *t, const float *row, int32_t chosen)
 {
-    t->now = greedy != -2 ? greedy : lnt_sampler_draw(t->sampler, row);
+    t->now = chosen != -2 ? chosen : lnt_sampler_draw(t->sampler, row);
     if (!t->r->scored || t->now < 0) return;
     t->logprob = lnt_log_probability(row, s->V, t->now);
     lnt_most_probable(row, s->V, t->r->o.alternatives, t->top, t->top_logprob);
@@ -399,54 +393,6 @@ static void admit(lnt_scheduler *s)
     }
 }
 
-static linnet_status room_for_scores(lnt_scheduler *s, int64_t alternatives)
-{
-    const size_t rows = (size_t)s->o.chunk, top = lnt_bytes(rows, (size_t)alternatives);
-    if (!s->scores) s->scores = lnt_alloc(lnt_bytes(lnt_bytes(rows, (size_t)s->V), sizeof *s->scores));
-    if (!s->piece_logprob) s->piece_logprob = lnt_alloc(lnt_bytes(rows, sizeof *s->piece_logprob));
-    if (!s->piece_top || alternatives > s->piece_alternatives) {
-        lnt_free(s->piece_top);
-        lnt_free(s->piece_top_logprob);
-        s->piece_top = lnt_alloc(lnt_bytes(top, sizeof *s->piece_top));
-        s->piece_top_logprob = lnt_alloc(lnt_bytes(top, sizeof *s->piece_top_logprob));
-        s->piece_alternatives = alternatives;
-    }
-    if (s->scores && s->piece_logprob && s->piece_top && s->piece_top_logprob) return LINNET_OK;
-    return lnt_fail_memory(s->c, lnt_bytes(lnt_bytes(rows, (size_t)s->V), sizeof *s->scores));
-}
-
-/* Logits of ids at .. at+n-1 of a prompt say how probable those behind each are. */
-static linnet_status score(lnt_scheduler *s, text *t, int64_t at, int64_t n)
-{
-    const lnt_prompt *p = &t->r->prompts[t->prompt];
-    const int alternatives = t->r->o.alternatives;
-    const int64_t count = at + n < p->n ? n : n - 1;
-    bool good = true, finite = true;
-    lnt_threads_for(s->c, 40.0 * (double)count * (double)s->V, 0);
-#pragma omp parallel for num_threads(lnt_threads(s->c)) reduction(&& : finite)
-    for (int64_t i = 0; i < count; i++) {
-        const float *row = s->scores + i * s->V;
-        s->piece_logprob[i] = lnt_log_probability(row, s->V, p->ids[at + i + 1]);
-        lnt_most_probable(row, s->V, alternatives, s->piece_top + i * alternatives, s->piece_top_logprob + i * alternatives);
-        finite = finite && !isnan(s->piece_logprob[i]);
-    }
-    if (!finite) return lnt_fail(s->c, LINNET_EINVAL, "the logits behind the prompt's tokens are not finite numbers");
-    pthread_mutex_lock(&t->r->lock);
-    for (int c = 0; c < t->r->n && good; c++) {
-        lnt_written *w = &t->r->written[t->prompt * t->r->n + c];
-        if (!at) {
-            for (int k = 0; k < alternatives; k++) t->top[k] = -1;
-            good = lnt_written_said(w, p->ids[0], NAN, alternatives, t->top, t->top_logprob);
-        }
-        for (int64_t i = 0; i < count && good; i++)
-            good = lnt_written_said(w, p->ids[at + i + 1], s->piece_logprob[i], alternatives, s->piece_top + i * alternatives,
-                                    s->piece_top_logprob + i * alternatives);
-    }
-    lnt_request_tell(t->r);
-    pthread_mutex_unlock(&t->r->lock);
-    return good ? LINNET_OK : lnt_fail_memory(s->c, lnt_bytes((size_t)n, sizeof(lnt_said)));
-}
-
 /* A prompt is read: its texts begin, each with a state of its own. `row`: the logits behind it. */
 static linnet_status begin_texts(lnt_scheduler *s, int64_t place, const float *row)
 {
@@ -493,12 +439,12 @@ static linnet_status read_piece(lnt_scheduler *s, int64_t place)
     const int64_t room = s->o.chunk - t->fed % s->o.chunk, rest = p->n - t->fed, n = rest < room ? rest : room, at = t->fed;
     const bool scored = t->r->score_prompt, last = n == rest;
     linnet_session_call k = LINNET_SESSION_CALL_INIT;
-    if (scored) LNT_TRY(room_for_scores(s, t->r->o.alternatives));
+    if (scored) LNT_TRY(lnt_prompt_scores_room(s->c, &s->scores, s->o.chunk, s->V, t->r->o.alternatives));
     k.state = s->state[place];
     k.ids = p->ids + at;
     k.n_ids = n;
     k.wants = scored ? LINNET_LOGITS_ALL : last ? LINNET_LOGITS_LAST : LINNET_LOGITS_NONE;
-    k.logits = scored ? s->scores : s->row;
+    k.logits = scored ? s->scores.logits : s->row;
     s->reading = t;
     const linnet_status status = run_calls(s, &k, 1, t->view);
     s->reading = NULL;
@@ -509,9 +455,9 @@ static linnet_status read_piece(lnt_scheduler *s, int64_t place)
     if (t->fed % s->o.chunk == 0) LNT_TRY(lnt_prefix_cache_put(s->cache, p->ids, t->fed, s->state[place]));
     lnt_gauge(&s->metrics->cache_states, lnt_prefix_cache_states(s->cache));
     lnt_gauge(&s->metrics->cache_bytes, lnt_prefix_cache_states(s->cache) * s->state_bytes);
-    if (scored) LNT_TRY(score(s, t, at, n));
+    if (scored) LNT_TRY(lnt_prompt_scores_tell(s->c, &s->scores, s->V, t->r, t->prompt, at, n, t->top, t->top_logprob));
     if (!last) return LINNET_OK;
-    if (t->r->o.max_tokens) return begin_texts(s, place, scored ? s->scores + (n - 1) * s->V : s->row);
+    if (t->r->o.max_tokens) return begin_texts(s, place, scored ? s->scores.logits + (n - 1) * s->V : s->row);
     end_empty(t->r, t->prompt);
     s->taken -= t->r->n;
     s->at[place] = NULL;
@@ -543,7 +489,21 @@ static bool read_one(lnt_scheduler *s)
 
 /* ---- a step ----------------------------------------------------------------------------------------------------------------------------- */
 
-static bool plain(const text *t) { return t->r->o.temperature == 0 && t->r->o.repetition_penalty == 1 && !t->r->scored; }
+/* Its tokens can be chosen on the device, from its logits alone. */
+static bool plain(const text *t)
+{
+    const linnet_generate_options *o = &t->r->o;
+    const bool cut = o->temperature != 0 && (o->top_k > 0 || o->top_p < 1 || o->min_p > 0);
+    return !cut && o->repetition_penalty == 1 && !t->r->scored;
+}
+
+/* Behind a step, the device chooses the token of each text that is plain. */
+static linnet_status choose(lnt_scheduler *s)
+{
+    s->greedy.rows = s->writing;
+    for (int64_t i = 0; i < s->writing; i++) s->greedy.chance[i] = plain(s->at[i]) ? lnt_sampler_chance(s->at[i]->sampler) : (lnt_chance){0};
+    return lnt_greedy_put(&s->greedy);
+}
 
 /* Logits of the texts that are not plain to the host. Those that go side by side are one copy. */
 static void bring_rows(lnt_scheduler *s)
@@ -560,19 +520,18 @@ static linnet_status draw_all(lnt_scheduler *s)
 {
     const int64_t n = s->writing;
     const float *rows = s->rows ? s->rows : s->logits;
-    const int32_t *largest = NULL;
-    if (s->chooses) { /* what is greedy needs no logits here */
-        s->greedy.rows = n;
-        LNT_TRY(lnt_greedy_put(&s->greedy));
+    const int32_t *chosen = NULL;
+    if (s->chooses) { /* what is plain needs no logits here */
+        LNT_TRY(choose(s));
         if (s->rows) bring_rows(s);
-        largest = lnt_greedy_take(&s->greedy);
+        chosen = lnt_greedy_take(&s->greedy);
         LNT_TRY(lnt_device_check(s->c));
     }
     int64_t here = n; /* whose logits are looked through here */
-    for (int64_t i = 0; i < n; i++) here -= largest && plain(s->at[i]);
+    for (int64_t i = 0; i < n; i++) here -= chosen && plain(s->at[i]);
     lnt_threads_for(s->c, 20.0 * (double)here * (double)s->V, 0);
 #pragma omp parallel for schedule(dynamic, 1) num_threads(lnt_threads(s->c))
-    for (int64_t i = 0; i < n; i++) draw(s, s->at[i], rows + i * s->V, largest && plain(s->at[i]) ? largest[i] : -2);
+    for (int64_t i = 0; i < n; i++) draw(s, s->at[i], rows + i * s->V, chosen && plain(s->at[i]) ? chosen[i] : -2);
     return LINNET_OK;
 }
 
@@ -612,8 +571,7 @@ static void step_and_tell(lnt_scheduler *s)
 static linnet_status put_step(lnt_scheduler *s)
 {
     LNT_TRY(run_step(s));
-    s->greedy.rows = s->writing;
-    LNT_TRY(lnt_greedy_put(&s->greedy));
+    LNT_TRY(choose(s));
     for (int64_t i = 0; i < s->writing; i++) *(s->under_way ? &s->at[i]->later : &s->at[i]->row) = i;
     return LINNET_OK;
 }

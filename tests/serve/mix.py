@@ -2,8 +2,8 @@
 """Mixed requests, each of which must be answered as it is alone and cold: python3 tests/serve/mix.py BUILD/linnet [--requests N] [-- FLAGS]
 
 Two servers have one model. One is asked many things at a time, prompts that begin alike, of all lengths, with every way of sampling and looks into
-states, streams that are read, and streams whose reader goes away; its cache is so small that states come and go. Every third batch takes the most
-probable token everywhere, so that steps may be begun ahead. The other server, with no cache and nothing ahead, is asked the same one after the other. Whatever is compared is compared as JSON: the same text, the same numbers, to the last digit. The last line counts."""
+states, streams that are read, and streams whose reader goes away; its cache is so small that states come and go. Every third batch is
+greedy, or drawn by temperature alone, so that steps may be begun ahead. The other server, with no cache and nothing ahead, is asked the same one after the other. Whatever is compared is compared as JSON: the same text, the same numbers, to the last digit. The last line counts."""
 import argparse
 import concurrent.futures
 import json
@@ -29,7 +29,7 @@ class Draws:
     """What is asked, from a seed."""
     def __init__(self, seed):
         self.r = random.Random(seed)
-        self.greedy = False  # from now on all takes the most probable token, and shows nothing else
+        self.ahead = False  # from now on nothing is asked that brings the host between two steps
         self.beginnings = [self.ids(self.r.choice((31, 32, 33, 64, 100, 161, 320))) for _ in range(12)]
 
     def ids(self, n):
@@ -44,8 +44,9 @@ class Draws:
 
     def sampling(self):
         r = self.r
-        if self.greedy:
-            return {"max_tokens": r.choice((0, 1, 2, 5, 17, 24, 60)), "temperature": 0, "ignore_eos": r.random() < 0.5,
+        if self.ahead:
+            return {"max_tokens": r.choice((0, 1, 2, 5, 17, 24, 60)), "temperature": r.choice((0, 0, 0.7, 1.5)), "seed": r.randrange(10**9),
+                    "ignore_eos": r.random() < 0.5,
                     **({"stop": r.choice(("e", ["th", " a", "\n\n"], ["ing "]))} if r.random() < 0.3 else {}),
                     **({"n": r.choice((2, 3, SLOTS))} if r.random() < 0.1 else {})}
         ask = {"max_tokens": r.choice((0, 1, 1, 2, 5, 9, 17, 24)), "seed": r.randrange(10**9), "temperature": r.choice((0, 0, 0.7, 1, 1.5))}
@@ -67,17 +68,17 @@ class Draws:
         if chat:
             ask["messages"] = [{"role": r.choice(("user", "assistant")), "content": "".join(r.choice(WORDS) for _ in range(r.randrange(1, 12)))}
                                for _ in range(r.randrange(1, 5))]
-            if r.random() < 0.3 and not self.greedy:
+            if r.random() < 0.3 and not self.ahead:
                 ask.update(logprobs=True, top_logprobs=r.randrange(4))
         else:
             ask["prompt"] = [self.prompt() for _ in range(r.randrange(1, 4))] if r.random() < 0.15 else self.prompt()
             if isinstance(ask["prompt"], list) and not isinstance(ask["prompt"][0], int):
                 ask.pop("n", None)
-            if r.random() < 0.25 and not self.greedy:
+            if r.random() < 0.25 and not self.ahead:
                 ask["logprobs"] = r.randrange(4)
             if r.random() < 0.25:
                 ask["echo"] = True
-        if "n" not in ask and (chat or not isinstance(ask["prompt"], list) or isinstance(ask["prompt"][0], int)) and r.random() < 0.2 and not self.greedy:
+        if "n" not in ask and (chat or not isinstance(ask["prompt"], list) or isinstance(ask["prompt"][0], int)) and r.random() < 0.2 and not self.ahead:
             ask["state"] = True
         leaves = r.choice((0, 1, 300, 900)) if r.random() < 0.12 else None
         return "/v1/chat/completions" if chat else "/v1/completions", ask, leaves is not None or r.random() < 0.3, leaves
@@ -124,7 +125,7 @@ def run(linnet, model, n, seed, clients=24, batch=240, say=print, environment=No
         connection = alone.connect()
         begin = time.monotonic()
         while done < n:
-            draws.greedy = done // batch % 3 == 2
+            draws.ahead = done // batch % 3 == 2
             requests = [draws.request() for _ in range(min(batch, n - done))]
             for request, (part, all_of_it) in zip(requests, pool.map(lambda r: ask_busy(busy, local, r), requests)):
                 status, answer = alone.ask(request[0], request[1], connection=connection)
