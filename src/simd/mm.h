@@ -75,6 +75,41 @@ static inline void lnt_tiles_awake(void)
 #endif
 }
 
+/* Rows of tensors that float32 products fetch into the L2 cache, a line in a step or two: a burst of prefetches fills the core's miss buffers, and
+ * all that comes behind it waits. One list for each thread; what is left in it when memory goes away is harmless. */
+typedef struct {
+    const char *line;
+    int64_t jump;      /* from a row's end to the next row */
+    int n, left, each; /* lines to go, in all and of this row; of a row */
+    int skip;          /* 1: every other step, as long rows come with long products */
+} lnt_fetch;
+
+enum { LNT_FETCHES = 16 };
+typedef struct {
+    lnt_fetch list[LNT_FETCHES]; /* list[at].n is 0 when there is none */
+    int n, at;
+    bool at_once; /* no lists: rows are fetched where they are named */
+} lnt_ahead;
+extern _Thread_local lnt_ahead LNT_V(lnt_mm_ahead);
+
+static inline void lnt_fetch_line(lnt_fetch *f)
+{
+    __builtin_prefetch(f->line, 0, 2);
+    f->line += 64;
+    f->n--;
+    if (--f->left) return;
+    f->line += f->jump;
+    f->left = f->each;
+}
+
+/* All that is left. */
+static inline void lnt_fetch_all(lnt_ahead *a)
+{
+    for (; a->at < a->n; a->at++)
+        while (a->list[a->at].n) lnt_fetch_line(&a->list[a->at]);
+    a->n = a->at = 0;
+}
+
 /* float32 throughout. */
 extern const lnt_mm_engine LNT_V(lnt_mm_f32);
 #if defined(__AMX_BF16__)

@@ -34,12 +34,14 @@ typedef struct {
 } blend;
 
 INLINE void tile(int R, int W, bool part, int lanes, int K, const float *a, int64_t a_rs, int64_t a_cs, const float *b, int64_t ldb, float *c,
-                 int64_t ldc, const blend *how)
+                 int64_t ldc, const blend *how, lnt_fetch *to)
 {
+    lnt_fetch f = *to;
     vf acc[TALLEST][WIDEST];
     UNROLL for (int i = 0; i < R; i++)
         UNROLL for (int w = 0; w < W; w++) acc[i][w] = v_zero();
     for (int k = 0; k < K; k++, a += a_cs, b += ldb) {
+        if (f.n && !(k & f.skip)) lnt_fetch_line(&f);
         vf row[WIDEST];
         UNROLL for (int w = 0; w < W; w++) row[w] = part ? v_load_n(b + w * LNT_VL, lanes) : v_load(b + w * LNT_VL);
         UNROLL for (int i = 0; i < R; i++) {
@@ -47,6 +49,7 @@ INLINE void tile(int R, int W, bool part, int lanes, int K, const float *a, int6
             UNROLL for (int w = 0; w < W; w++) acc[i][w] = v_add_times(acc[i][w], row[w], x);
         }
     }
+    *to = f;
     vf sign = v_set(how->sign);
     UNROLL for (int i = 0; i < R; i++) {
         float *y = c + i * ldc;
@@ -67,10 +70,11 @@ INLINE void tile(int R, int W, bool part, int lanes, int K, const float *a, int6
 }
 
 enum { IS_whole = 0, IS_part = 1 };
-#define TILE_ARGS int lanes, int K, const float *a, int64_t a_rs, int64_t a_cs, const float *b, int64_t ldb, float *c, int64_t ldc, const blend *how
+#define TILE_ARGS                                                                                                                  \
+    int lanes, int K, const float *a, int64_t a_rs, int64_t a_cs, const float *b, int64_t ldb, float *c, int64_t ldc, const blend *how, lnt_fetch *to
 typedef void tile_fn(TILE_ARGS);
 #define TILE(R, W, P)                                                                                                              \
-    static void tile_##R##_##W##_##P(TILE_ARGS) { tile(R, W, IS_##P, lanes, K, a, a_rs, a_cs, b, ldb, c, ldc, how); }
+    static void tile_##R##_##W##_##P(TILE_ARGS) { tile(R, W, IS_##P, lanes, K, a, a_rs, a_cs, b, ldb, c, ldc, how, to); }
 #define COLUMN(W, P)                                                                                                               \
     TILE(1, W, P) TILE(2, W, P) TILE(3, W, P) TILE(4, W, P) TILE(5, W, P) TILE(6, W, P) TILE(7, W, P) TILE(8, W, P)
 #define NAMES(W, P)                                                                                                                                  \
@@ -96,9 +100,20 @@ SHORT_COLUMN(2, whole)
 static tile_fn *const tiles[WIDEST + 1][TALLEST] = {NAMES(1, part), NAMES(1, whole), SHORT_NAMES(2, whole)};
 #endif
 
+_Thread_local lnt_ahead LNT_V(lnt_mm_ahead);
+
+/* Behind one that is done. */
+static lnt_fetch *next_fetch(lnt_ahead *a)
+{
+    if (++a->at == a->n) a->n = a->at = 0;
+    return &a->list[a->at];
+}
+
 static void product(blend how, int M, int N, int K, const float *a, int64_t a_rs, int64_t a_cs, const float *b, int64_t ldb, float *c, int64_t ldc)
 {
     const float *scale = how.scale;
+    lnt_ahead *ahead = &LNT_V(lnt_mm_ahead);
+    lnt_fetch *f = &ahead->list[ahead->at];
     for (int j = 0; j < N;) {
         int vectors = (N - j) / LNT_VL;
         int W = vectors > WIDEST ? WIDEST : vectors;
@@ -110,7 +125,8 @@ static void product(blend how, int M, int N, int K, const float *a, int64_t a_rs
         for (int i = 0, left = blocks; i < M; left--) {
             int R = (M - i + left - 1) / left; /* equal heights: 16 rows as 6 + 5 + 5 */
             how.scale = scale ? scale + i * how.scale_stride : NULL;
-            tiles[W][R - 1](lanes, K, a + i * a_rs, a_rs, a_cs, b + j, ldb, c + i * ldc + j, ldc, &how);
+            tiles[W][R - 1](lanes, K, a + i * a_rs, a_rs, a_cs, b + j, ldb, c + i * ldc + j, ldc, &how, f);
+            if (!f->n && ahead->n) f = next_fetch(ahead);
             i += R;
         }
         j += W ? W * LNT_VL : lanes;

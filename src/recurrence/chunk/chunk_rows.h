@@ -34,14 +34,25 @@ static inline void rows_in(float *dst, const void *x, lnt_dtype t, int64_t first
     }
 }
 
-/* Bring rows into the L2 cache ahead of their use: a head's rows lie on different pages, where the hardware's prefetchers do not follow. */
+/* Bring rows into the L2 cache ahead of their use: a head's rows lie on different pages, where the hardware's prefetchers do not follow. The products
+ * that come next do it on the way (simd/mm.h); tiles know nothing of that. */
 static inline void rows_ahead(const void *x, lnt_dtype t, int64_t first, int64_t n, int64_t heads, int64_t h, int64_t width)
 {
-    if (!x) return;
-    int64_t size = t == LINNET_F32 ? 4 : 2, bytes = width * size;
-    for (int64_t i = 0; i < n; i++) {
+    int64_t bytes = width * (t == LINNET_F32 ? 4 : 2), stride = heads * bytes;
+    if (!x || n <= 0 || !bytes) return;
+    const char *row = (const char *)x + first * stride + h * bytes;
+#if !defined(__AMX_BF16__)
+    lnt_ahead *a = &LNT_V(lnt_mm_ahead);
+    if (!a->at_once) {
+        if (a->n == LNT_FETCHES) lnt_fetch_all(a);
+        const char *line = row - (uintptr_t)row % 64;
+        int each = (int)((row + bytes - 1 - line) / 64 + 1);
+        a->list[a->n++] = (lnt_fetch){ .line = line, .jump = stride - 64 * each, .n = (int)n * each, .left = each, .each = each, .skip = each > 5 };
+        return;
+    }
+#endif
+    for (int64_t i = 0; i < n; i++, row += stride) {
         rows_awake(i);
-        const char *row = (const char *)x + ((first + i) * heads + h) * bytes;
         for (int64_t b = 0; b < bytes; b += 64) __builtin_prefetch(row + b, 0, 2);
         __builtin_prefetch(row + bytes - 1, 0, 2);
     }

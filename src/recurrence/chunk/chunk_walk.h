@@ -99,12 +99,15 @@ static inline void walk_heads(const lnt_recur_args *a, int threads, bool grouped
     int64_t heads = grouped ? a->Hq : a->Hv, group = a->Hv / heads, pieces = a->sequences * heads;
 #pragma omp parallel for num_threads(threads) schedule(dynamic) if (pieces > 1)
     for (int64_t i = 0; i < pieces; i++) {
+        lnt_ahead *ahead = &LNT_V(lnt_mm_ahead);
         int64_t n = i / heads, first = a->cu_seqlens[n], len = a->cu_seqlens[n + 1] - first;
         e->begin();
+        ahead->at_once = grouped && (int64_t)a->K * a->V > 64 * 96; /* backward, with states and rows that fill the L2 cache (decay.md) */
         for (int64_t h = i % heads * group; h < (i % heads + 1) * group; h++) {
             lnt_head x = { .a = a, .n = n, .first = first, .len = len, .index = n * a->Hv + h, .h = (int)h, .hq = (int)(h / (a->Hv / a->Hq)) };
             body(&x, base + (size_t)omp_get_thread_num() * each);
         }
+        ahead->at_once = false;
         e->end();
     }
 }

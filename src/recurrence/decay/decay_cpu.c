@@ -38,7 +38,7 @@
 #endif
 
 /* Scratch of a thread. [C,K]: q k x dk; [C,V]: v o; [C,C]: P D; [C]: in = e^b, out = e^{b_n-b}, read = s e^b; with vector gates in and out are ones
- * and read is s. */
+ * and read is s. q x P Y have one row more: a read-out before the write shifts them by one, and a block that is whole goes twice as fast. */
 typedef struct {
     int C;
     bool rows, columns, early; /* gates of S's rows, of its columns; read-out before the write */
@@ -104,11 +104,11 @@ static size_t carve(const lnt_recur_args *a, bool backward, char *base, scratch 
     int64_t states = longest > C ? (longest + C - 1) / C : 1;
     int n = (int)C, left = LNT_LEFT, left_t = LNT_LEFT_T, right = LNT_RIGHT, right_t = LNT_RIGHT_T;
     *w = (scratch){ .C = n,
-                    .q = lnt_carve_floats(&c, C * K),
+                    .q = lnt_carve_floats(&c, (C + 1) * K),
                     .k = lnt_carve_floats(&c, C * K),
                     .v = lnt_carve_floats(&c, C * V),
                     .o = lnt_carve_floats(&c, C * V),
-                    .P = lnt_carve_floats(&c, C * C),
+                    .P = lnt_carve_floats(&c, (C + 1) * C),
                     .D = lnt_carve_floats(&c, C * C),
                     .in = lnt_carve_floats(&c, C),
                     .out = lnt_carve_floats(&c, C),
@@ -137,10 +137,10 @@ static size_t carve(const lnt_recur_args *a, bool backward, char *base, scratch 
     }
     w->dS = lnt_carve_floats(&c, K * V);
     w->dz = lnt_carve_floats(&c, K);
-    w->x = lnt_carve_floats(&c, C * K);
+    w->x = lnt_carve_floats(&c, (C + 1) * K);
     w->dk = lnt_carve_floats(&c, C * K);
     w->dvt = lnt_carve_floats(&c, V * C);
-    w->Y = lnt_carve_floats(&c, C * C);
+    w->Y = lnt_carve_floats(&c, (C + 1) * C);
     w->dden = lnt_carve_floats(&c, C);
     w->dG = lnt_carve_floats(&c, C);
     w->states = lnt_carve_floats(&c, states * K * V);
@@ -233,12 +233,9 @@ static void early_scores(const lnt_head *x, int n, scratch *w)
     const float *u = bonus_of(x), *readers[2] = { w->q + K };
     float *P[2] = { w->P + C };
     memset(w->P, 0, (size_t)n * sizeof(float));
-    if (n > 1) LNT_V(lnt_vector_pairs)(&w->gk, n - 1, (float)x->a->scale, 1, readers, w->k, P, C);
-    for (int64_t i = 0; i < n; i++) {
-        row_times(K, (float)x->a->scale, u, w->k + i * K, w->gk.x);
-        if (i) w->P[i * C + n - 1] = 0.0f;
-        w->P[i * (C + 1)] = row_dot(w->q + i * K, w->gk.x, K);
-    }
+    memset(w->q + n * K, 0, (size_t)K * sizeof(float));
+    LNT_V(lnt_vector_pairs)(&w->gk, n, (float)x->a->scale, 1, readers, w->k, P, C);
+    for (int64_t i = 0; i < n; i++) w->P[i * (C + 1)] = (float)x->a->scale * row_dot_times(w->q + i * K, w->k + i * K, u, K);
 }
 
 /* P = s QK^T.D, lower triangle in blocks. */
@@ -496,16 +493,18 @@ static void diagonal_gradient(const lnt_head *x, lnt_rows c, scratch *w)
 static void vector_key_gradients(const lnt_head *x, lnt_rows c, scratch *w)
 {
     int64_t K = x->a->K, size = c.n * K;
-    int shift = w->early, n = c.n - shift;
+    int shift = w->early, n = c.n;
     const float *A[2] = { w->Y + shift * w->C };
     float *dq[2] = { w->x + shift * K };
     from_start(w, c.n, (float)x->a->scale, w->x, w->x);
     row_times(size, 1.0f, w->gk.to_end, w->dk, w->dk);
     memset(w->pair_k, 0, (size_t)size * sizeof(float));
-    if (n) {
-        LNT_V(lnt_vector_readers)(&w->gk, n, 1, A, w->C, w->k, dq);
-        LNT_V(lnt_vector_writers)(&w->gk, n, A[0], w->C, w->q + shift * K, w->pair_k);
+    if (shift) {
+        memset(w->Y + n * w->C, 0, (size_t)n * sizeof(float));
+        memset(w->x + size, 0, (size_t)K * sizeof(float));
     }
+    LNT_V(lnt_vector_readers)(&w->gk, n, 1, A, w->C, w->k, dq);
+    LNT_V(lnt_vector_writers)(&w->gk, n, A[0], w->C, w->q + shift * K, w->pair_k);
     row_gate_gradient(x, c, w);
     row_add(w->dk, 1.0f, w->pair_k, size);
     diagonal_gradient(x, c, w);
@@ -567,6 +566,8 @@ static void backward_chunk(const lnt_head *x, lnt_rows c, int64_t i, scratch *w)
     lnt_operand vs = w->columns ? e->prepare(LNT_LEFT, n, V, w->vs, V, w->vs_forms) : v;
     lnt_operand ds = w->columns ? e->prepare(LNT_LEFT | LNT_LEFT_T, n, V, w->dos, V, w->dos_forms) : d;
     lnt_operand St = e->prepare(LNT_RIGHT, V, K, S, K, w->S_forms), dSt = e->prepare(LNT_LEFT | LNT_RIGHT, V, K, w->dS, K, w->dS_forms);
+    if (!w->dq_sum) rows_ahead(a->dq, a->dtype, c.first, n, a->Hq, x->hq, K);
+    if (!w->dk_sum) rows_ahead(a->dk, a->dtype, c.first, n, a->Hq, x->hq, K);
     rows_ahead(a->dv, a->dtype, c.first, n, a->Hv, x->h, V);
     scores(x, n, &q, &k, w);
     key_ahead(x, c, a->q);
@@ -590,7 +591,6 @@ static void backward_chunk(const lnt_head *x, lnt_rows c, int64_t i, scratch *w)
     if (!w->columns) ds = d;
     value_ahead(x, c, a->do_);
     e->multiply(LNT_MM_SET, NULL, &vs, false, &dSt, false, w->dk, K);
-    if (!w->dq_sum) rows_ahead(a->dq, a->dtype, c.first, n, a->Hq, x->hq, K);
     e->multiply(LNT_MM_SET, NULL, &dSt, false, &ks, true, w->dvt, w->C);
     if (w->rows) {
         float_ahead(x, c, a->gk, K);
@@ -605,7 +605,6 @@ static void backward_chunk(const lnt_head *x, lnt_rows c, int64_t i, scratch *w)
         for (int64_t j = 0; gate && j < n; j++) last += row_dot(w->k + j * K, w->dk + j * K, K); /* rounds as k.dk does below, so that they cancel */
         apply_lower_transposed(BLOCKS, n, &dA, &q, K, w->dk); /* dK */
     }
-    if (!w->dk_sum) rows_ahead(a->dk, a->dtype, c.first, n, a->Hq, x->hq, K);
     if (gate) gate_gradient(x, c, last, w);
     put_shared(x, c, w->x, a->dq, w->dq_sum);
     put_shared(x, c, w->dk, a->dk, w->dk_sum);

@@ -167,6 +167,7 @@ static void forward_chunk(work *w, lnt_rows c)
     const lnt_recur_args *a = w->a;
     const int width = w->width, heads = a->Hv * w->panels, head = w->at->h * w->panels;
     lnt_operand reads, writes;
+    rows_ahead(a->o, a->dtype, c.first, c.n, a->Hv, w->at->h, w->V);
     front(w, c, true, LNT_LEFT, LNT_LEFT_T, &reads, &writes);
     const lnt_operand ak = pairs_of_a(w, c.n, LNT_LEFT), q = pairs_of_q(w, c.n, LNT_LEFT);
     ahead(w, c);
@@ -286,11 +287,16 @@ static void backward_chunk(work *w, lnt_rows c, int64_t index)
     const lnt_mm_engine *e = w->e;
     const int64_t K = w->K, V = w->V, size = c.n * K;
     lnt_operand reads, writes;
+    rows_ahead(a->dv, a->dtype, c.first, c.n, a->Hv, w->at->h, w->V);
     front(w, c, true, LNT_LEFT_T, LNT_LEFT, &reads, &writes);
     const int64_t m = w->m, q = m * K;
     const int rows = (int)m + c.n;
     e->extend(&w->grad, LNT_RIGHT_T, w->dS_t_forms);
     value_gradients(w, c, &writes);
+    rows_ahead(a->da, a->dtype, c.first, c.n, a->Hv, w->at->h, w->K);
+    rows_ahead(a->db, a->dtype, c.first, c.n, a->Hv, w->at->h, w->K);
+    if (!w->dq) rows_ahead(a->dq, a->dtype, c.first, c.n, a->Hq, w->at->hq, w->K);
+    if (!w->dk) rows_ahead(a->dk, a->dtype, c.first, c.n, a->Hq, w->at->hq, w->K);
     ahead(w, c);
     key_ahead(w->at, c, a->q);
     value_ahead(w->at, c, a->do_);
