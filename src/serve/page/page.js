@@ -13,7 +13,7 @@ const page = {
   chosen: -1,
   measure: "norm",
   recall: null, // {of, cosine, nearest, nearness} of the text's end
-  row: -1, // of the numbers, that the mouse is over: what it recalls is marked in the text
+  row: -1, // of the numbers, that the mouse or the keyboard is at: what it recalls is marked in the text
   prompt: 0, // tokens
   heads: 0,
   run: null, // AbortController of what is being written
@@ -60,6 +60,8 @@ async function* events(response) {
 }
 
 function say(text) { $("news").textContent = text; }
+// Counting is not read aloud, its end is.
+function aloud(on) { $("news").setAttribute("aria-live", on ? "polite" : "off"); }
 function complain(error) { $("wrong").textContent = error ? error.message || String(error) : ""; }
 
 async function begin() {
@@ -171,10 +173,15 @@ function drawTokens() {
     span.classList.toggle("prompt", t.prompt);
     span.classList.toggle("recalled", near.has(i));
     span.setAttribute("aria-selected", i === page.chosen);
-    if (i === page.chosen) box.setAttribute("aria-activedescendant", span.id);
+    if (i === page.chosen) span.setAttribute("aria-label", nameOf(t.piece) + oddsOf(t));
+    else span.removeAttribute("aria-label");
   }
+  if (page.chosen >= 0 && page.chosen < n) box.setAttribute("aria-activedescendant", "t" + page.chosen);
+  else box.removeAttribute("aria-activedescendant");
   if (below && n > before) box.scrollTop = box.scrollHeight;
 }
+
+function oddsOf(t) { return t.logprob === null ? t.prompt ? ", of the prompt" : "" : ", probability " + percent(t.logprob); }
 
 function choose(at, scroll) {
   const n = page.tokens.length;
@@ -206,7 +213,7 @@ function drawChoice() {
     return;
   }
   const where = `Token ${page.chosen + 1} of ${page.tokens.length}: “${nameOf(t.piece)}”`;
-  $("token-title").textContent = where + (t.logprob === null ? t.prompt ? ", of the prompt" : "" : ", probability " + percent(t.logprob));
+  $("token-title").textContent = where + oddsOf(t);
   for (const [piece, logprob] of (t.top || []).slice(0, 6)) {
     const row = body.insertRow(), p = Math.exp(logprob);
     if (piece === t.piece) row.className = "drawn";
@@ -251,7 +258,7 @@ function drawNumbers() {
           button.className = "value";
           button.textContent = `${nameOf(near ? near.piece : "?")} ${recall.nearness[at][i].toFixed(2)}`;
           button.title = `token ${place + 1}`;
-          button.addEventListener("click", () => { page.row = at; choose(place, true); });
+          button.addEventListener("click", () => { page.row = at; choose(place, true); $("tokens").focus(); });
           last.append(button);
         });
     }
@@ -383,8 +390,9 @@ function show() {
   });
 }
 
+// A button that is switched off lets go of the keyboard: what is to be pressed next takes it.
 function buttons() {
-  const t = page.tokens[page.chosen];
+  const t = page.tokens[page.chosen], held = document.activeElement;
   $("write").disabled = $("clear").disabled = Boolean(page.run);
   $("stop").disabled = !page.run;
   $("more").disabled = Boolean(page.run) || page.chat || page.tokens.length === 0;
@@ -392,6 +400,8 @@ function buttons() {
   $("clear").hidden = !page.chat;
   $("write").textContent = page.chat ? "Send" : "Write";
   $("recall").disabled = Boolean(page.run) || !t || t.id < 0 || !page.info.state.some((p) => !p.nothing && !p.no_recall);
+  if (page.run && [$("write"), $("more"), $("clear"), $("recall")].includes(held)) $("stop").focus();
+  if (!page.run && held === $("stop")) $("write").focus();
 }
 
 function sampling() {
@@ -422,6 +432,7 @@ async function write(path, body, take) {
   let first = 0, n = 0, whole = false;
   page.run = new AbortController();
   say("reading …");
+  aloud(false);
   buttons();
   try {
     const response = await ask(path, { ...body, ...sampling(), stream: true, state: true }, page.run.signal);
@@ -438,9 +449,11 @@ async function write(path, body, take) {
       show();
     }
     const seconds = (performance.now() - first) / 1000;
+    aloud(true);
     say(`${n} tokens, the first after ${((first - begun) / 1000).toFixed(2)} s${n > 1 && seconds > 0 ? `, then ${(n / seconds).toFixed(0)} a second` : ""}`);
   } catch (error) {
     if (error.name !== "AbortError") complain(error);
+    aloud(true);
     say(error.name === "AbortError" ? `stopped after ${n} tokens` : "");
   }
   page.run = null;
@@ -496,7 +509,7 @@ async function send() {
     $("say").value = text;
   }
   drawTalk();
-  $("say").focus();
+  if ([document.body, $("stop"), $("write")].includes(document.activeElement)) $("say").focus();
 }
 
 async function askRecall() {
@@ -547,9 +560,19 @@ $("more").addEventListener("click", () => {
 $("stop").addEventListener("click", () => page.run && page.run.abort());
 $("clear").addEventListener("click", () => { page.talk = []; fresh(); drawTalk(); say(""); show(); $("say").focus(); });
 $("recall").addEventListener("click", askRecall);
-$("prompt").addEventListener("keydown", (e) => { if (e.key === "Enter" && (e.ctrlKey || e.metaKey)) { e.preventDefault(); writeText($("prompt").value); } });
-$("say").addEventListener("keydown", (e) => { if (e.key === "Enter" && !e.shiftKey && !e.isComposing) { e.preventDefault(); send(); } });
-document.addEventListener("keydown", (e) => { if (e.key === "Escape" && page.run) page.run.abort(); });
+$("say").addEventListener("keydown", (e) => { if (e.key === "Enter" && !e.shiftKey && !e.ctrlKey && !e.metaKey && !e.isComposing) { e.preventDefault(); send(); } });
+document.addEventListener("keydown", (e) => {
+  if (e.key === "Enter" && (e.ctrlKey || e.metaKey) && !page.run) {
+    e.preventDefault();
+    if (page.chat) send(); else writeText($("prompt").value);
+  }
+  if (e.key !== "Escape") return;
+  if (page.run) page.run.abort();
+  else if ($("settings").open && $("settings").contains(e.target)) {
+    $("settings").open = false;
+    $("settings-title").focus();
+  }
+});
 $("tokens").addEventListener("click", (e) => { if (e.target.id.startsWith("t") && e.target.id !== "tokens") choose(Number(e.target.id.slice(1))); });
 $("tokens").addEventListener("focus", () => { if (page.chosen < 0 && page.tokens.length) choose(0); });
 $("tokens").addEventListener("keydown", (e) => {
@@ -564,10 +587,11 @@ $("map").addEventListener("click", (e) => {
   if (x >= 0 && page.tokens.length) choose(Math.floor(x / step), true);
 });
 $("measures").addEventListener("change", (e) => { page.measure = e.target.value; show(); });
-$("rows").addEventListener("mouseover", (e) => {
-  const row = e.target.closest("tr"), at = row && row.dataset.row !== undefined ? Number(row.dataset.row) : -1;
-  if (at !== page.row) { page.row = at; drawTokens(); }
-});
+for (const comes of ["mouseover", "focusin"])
+  $("rows").addEventListener(comes, (e) => {
+    const row = e.target.closest("tr"), at = row && row.dataset.row !== undefined ? Number(row.dataset.row) : -1;
+    if (at !== page.row) { page.row = at; drawTokens(); }
+  });
 $("key-form").addEventListener("submit", (e) => {
   e.preventDefault();
   page.key = $("key").value;
