@@ -3,7 +3,8 @@
 
 1. as many texts at once as there are slots, short prompts, greedy: tokens a second while all of them are being written, and what share that is of
    `linnet bench decode --config MODEL/config.json --batch SLOTS`, which is run before and after (medians of three);
-2. the time to the first token behind a prefix that no request had before, and behind the same prefix again with another end: medians of --repeats.
+2. the time to the first token behind a prefix that no request had before, and behind the same prefix again with another end: medians of --repeats;
+   `inside`: of these, what passed between the queue and the first token, which is the model's part; the rest is HTTP, JSON and threads.
 One JSON line. With --must it ends with 1 where the share is below 0.85, or the second time more than 1/20 of the first. On a GPU: -- --device cuda
 --dtype bf16, which the benchmark gets too."""
 import argparse
@@ -85,17 +86,23 @@ def main():
         rate(server, o.slots, 32, vocabulary)  # plans are made, graphs recorded
         stream(server, ids(600), 2)
         rates = [rate(server, o.slots, o.tokens, vocabulary) for _ in range(o.repeats)]
-        cold, warm = [], []
+        cold, warm, inside = [], [], []
+        spent = lambda: server.metric("time_to_first_token_microseconds_total") * 1e-6  # noqa: E731
         for _ in range(o.repeats):
             prefix = ids(o.prefix)
+            before = spent()
             cold.append(stream(server, prefix + ids(32), 1)[0])
+            between = spent()
             warm.append(stream(server, prefix + ids(32), 1)[0])
+            inside.append((between - before, spent() - between))
         read = server.metric("prefix_cache_tokens_total") / o.repeats
+        ahead = server.metric("steps_ahead_total") / server.metric("steps_total")
     alone += decode(o.linnet, o.model, o.slots, flags)
     share, cached = statistics.median(rates) / statistics.median(alone), statistics.median(warm) / statistics.median(cold)
     print(json.dumps({"slots": o.slots, "tokens_per_second": statistics.median(rates), "rates": rates, "decode": alone, "share_of_decode": share, "prefix":
                       o.prefix, "cold_seconds": statistics.median(cold), "cached_seconds": statistics.median(warm), "cached_share": cached,
-                      "cached_tokens": read}))
+                      "cold_inside": statistics.median(c for c, _ in inside), "cached_inside": statistics.median(w for _, w in inside), "cached_tokens": read,
+                      "steps_ahead": ahead}))
     return 1 if o.must and (share < 0.85 or cached > 1 / 20) else 0
 
 
