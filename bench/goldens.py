@@ -3,7 +3,8 @@
 
 Operators (GOLDENS/ops): float32 against the stored results, bf16 against the float64 reference on the same rounded inputs, within what the operators'
 descriptions allow (the tests' budgets) or within 1e-7 rms; forward and backward, by the form linnet chooses and (forward) token by token. Two runs
-must give the same bytes.
+must give the same bytes. A result that a golden has and linnet does not write is a failure, and so is a run of which nothing could be compared; what linnet
+writes and a golden lacks is named, and counted at the end.
 Models (GOLDENS/fla, GOLDENS/hf): logits in one pass and token by token, float32 within 1e-5 (mesa_net 2e-4), bf16 within 3e-2, but where rounding makes
 tokens take other experts: there the line says so, the bound is what Transformers loses itself, and tests/test_bf16_models.c holds 3e-2 with the experts of
 float32. Standard library only. Prints a line for each group, ends with 1 when anything is out of bounds."""
@@ -34,6 +35,7 @@ ROUNDED = {"mesa_net": 2e-4}                        # float32 whose solver round
 OTHER_EXPERTS = {"minimax": 7.6e-2, "qwen3_next": 4.8e-2}
 HOLDS = {"nemotron_h": 32}                          # tokens: tests/golden_files.h says why
 NOTHING = 1e-7                                      # rms of a difference that is allowed whatever the size of the truth
+RESULTS = {"output", "gradient"}                    # what an operator's file asks for; saved tensors and reports are linnet's own
 failures = []
 
 
@@ -70,8 +72,45 @@ def in_own_folder(function, *arguments):
         return function(*arguments, Path(name))
 
 
-def check_op(linnet, device, op, allowances, path, scratch):
-    """The largest error for each type, and the tensor that has it."""
+class Worst:
+    """The largest relative error, what has it, what differs by next to nothing, and what had nothing to be compared with."""
+
+    def __init__(self, error=-1.0, what="", small=(), lacking=()):
+        self.error, self.what, self.small, self.lacking = error, what, list(small), set(lacking)
+
+    def add(self, error, what):
+        self.error, self.what = max((self.error, self.what), (error, what))
+
+    def include(self, part, other):
+        self.add(other.error, f"{part} {other.what}")
+        self.small += [f"{part} {x}" for x in other.small]
+        self.lacking |= other.lacking
+
+
+def compare_op(who, ours, want, tensors, dtype, expected, worst):
+    """The results of one run against those of `want`; `expected`: roles of tensors that it has to write if `want` has them."""
+    compared = 0
+    for name in want:
+        if name not in ours and name != "cu_seqlens" and tensors.get(name, {"role": "output"})["role"] in expected:
+            failures.append(f"{who}: {name} is not among the results")
+    for name, tensor in ours.items():
+        if name not in want:
+            worst.lacking.add(name)
+            continue
+        compared += 1
+        (e, rms), allowed = difference(tensor, want[name]), tensors[name]["allowed"][dtype]
+        if not e <= allowed and rms < NOTHING:
+            worst.small.append(f"{name} {e:.1e}")
+            continue
+        if not e <= allowed:
+            failures.append(f"{who}: {name} is off by {e:.2e}, allowed {allowed:.0e}")
+        worst.add(e, name)
+    if not compared:
+        failures.append(f"{who}: nothing to compare, of {', '.join(ours) or 'no results'}")
+
+
+def check_op(linnet, device, op, tensors, path, scratch):
+    """The worst of each type."""
     given, worst = read_safetensors(path), {}
     rounded = scratch / "rounded.safetensors"
     write_safetensors(rounded, {n: rounded_to_bf16(t) if n in WIDE else t for n, t in given.items()}, metadata(path))
@@ -84,7 +123,7 @@ def check_op(linnet, device, op, allowances, path, scratch):
                 failures.append(f"{path}: {done.stderr.strip()}")
                 continue
             source, want = rounded, read_safetensors(truth)
-        worst[dtype] = (-1.0, "nothing ran", [])
+        worst[dtype] = Worst(what="nothing compared")
         for flags in (["--backward"], ["--form", "recurrent"]):
             results = []
             for turn in range(2):
@@ -100,18 +139,8 @@ def check_op(linnet, device, op, allowances, path, scratch):
                 continue
             if results[0] != results[1]:
                 failures.append(f"{path} {dtype} {' '.join(flags)}: two runs give different bytes")
-            ours = read_safetensors(out)
-            for name, tensor in ours.items():
-                if name not in want:
-                    continue
-                (e, rms), allowed = difference(tensor, want[name]), allowances[name][dtype]
-                if not e <= allowed and rms < NOTHING:
-                    worst[dtype][2].append(f"{name} {e:.1e}")
-                    continue
-                if not e <= allowed:
-                    failures.append(f"{path} {dtype} {' '.join(flags)}: {name} is off by {e:.2e}, allowed {allowed:.0e}")
-                if e > worst[dtype][0]:
-                    worst[dtype] = (e, name, worst[dtype][2])
+            compare_op(f"{path} {dtype} {' '.join(flags)}", read_safetensors(out), want, tensors, dtype,
+                       RESULTS if "--backward" in flags else RESULTS - {"gradient"}, worst[dtype])
     return worst
 
 
@@ -146,7 +175,7 @@ def check_model(linnet, device, folder, scratch):
             note = "by steps" if flags else "in one pass"
             if dtype == "bf16" and folder.name in OTHER_EXPERTS:
                 note += f", some tokens at other experts, as in Transformers with {allowed}"
-            worst[dtype] = max(worst.get(dtype, (-1.0, "", [])), (e, note, []))
+            worst.setdefault(dtype, Worst()).add(e, note)
     return worst
 
 
@@ -160,37 +189,45 @@ def main():
     a = p.parse_args()
     linnet = os.path.abspath(a.linnet)
     with Linnet(Path(linnet).parent / "liblinnet.so") as library:
-        known = {op: {t["name"]: t.get("allowed") for t in library.describe(op)["tensors"]} for op in library.operators()}
-    lines, groups = [], []
+        known = {op: {t["name"]: t for t in library.describe(op)["tensors"]} for op in library.operators()}
+    lines, groups, unknown, idle, lacking = [], [], 0, 0, 0
     with concurrent.futures.ThreadPoolExecutor(AT_ONCE) as pool:
         for folder in sorted((a.goldens / "ops").glob("*/")):
             op = ALIAS.get(folder.name, folder.name)
             if op not in known:
-                print(f"{folder.name:18} not an operator of this linnet")
+                print(f"{folder.name:22} not an operator of this linnet")
+                unknown += 1
                 continue
             groups.append((folder.name, [(path.stem, pool.submit(in_own_folder, check_op, linnet, a.device, op, known[op], path))
                                          for path in sorted(folder.glob("*.safetensors"))]))
         for folder in sorted((a.goldens / "fla").glob("*/")) + sorted((a.goldens / "hf").glob("*/")):
-            if run(linnet, "inspect", folder).returncode == 0:  # else a model of a kind that this linnet does not have
-                future = pool.submit(in_own_folder, check_model, linnet, a.device, folder)
-                groups.append((f"{folder.parent.name}/{folder.name}", [("logits", future)]))
+            name, done = f"{folder.parent.name}/{folder.name}", run(linnet, "inspect", folder)
+            if done.returncode == 0:
+                groups.append((name, [("logits", pool.submit(in_own_folder, check_model, linnet, a.device, folder))]))
+                continue
+            print(f"{name:22} not a model of this linnet: {done.stderr.strip()[:100]}")
+            unknown += 1
         for name, parts in groups:
             total = {}
             for part, future in parts:
-                for dtype, (e, tensor, small) in future.result().items():
-                    before = total.get(dtype, (-1.0, "", []))
-                    total[dtype] = (*max(before[:2], (e, f"{part} {tensor}")), before[2] + [f"{part} {x}" for x in small])
+                for dtype, worst in future.result().items():
+                    total.setdefault(dtype, Worst()).include(part, worst)
             if not total:
                 print(f"{name:22} nothing ran on this device")
+                idle += 1
                 continue
-            print(f"{name:22} " + "   ".join(f"{d} {e:.1e} ({w.strip()})" for d, (e, w, _) in total.items()), flush=True)
-            for d, (_, _, small) in total.items():
-                if small:
-                    print(f"{'':22} {d}: differ by less than {NOTHING:.0e}, which is much of what they are: {', '.join(small)}")
-            lines.append({"golden": name, **{d: e for d, (e, _, _) in total.items()}})
+            print(f"{name:22} " + "   ".join(f"{d} {w.error:.1e} ({w.what.strip()})" for d, w in total.items()), flush=True)
+            for d, w in total.items():
+                if w.small:
+                    print(f"{'':22} {d}: differ by less than {NOTHING:.0e}, which is much of what they are: {', '.join(w.small)}")
+                if w.lacking:
+                    print(f"{'':22} {d}: written, and not in the golden: {', '.join(sorted(w.lacking))}")
+                    lacking += len(w.lacking)
+            lines.append({"golden": name, **{d: w.error for d, w in total.items()}})
     for f in failures:
         print("FAILED", f)
-    print(f"goldens: {len(lines)} groups, {len(failures)} failures")
+    print(f"goldens: {len(lines)} groups, {len(failures)} failures; {lacking} results of operators had nothing to be compared with, {idle} groups did not run "
+          f"on this device, {unknown} are not of this linnet")
     if a.record:
         with open(a.record, "a", encoding="utf-8") as f:
             for line in lines:
