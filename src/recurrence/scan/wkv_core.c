@@ -1,22 +1,10 @@
 /* The description of WKV, RWKV-4's recurrence. Equations: operators.md#wkv. A state of zeros is none: where b = 0, nothing has been seen and m says
  * nothing, so that a program's states need no other beginning. */
+#include "recurrence/forms.h"
 #include "recurrence/recur_node.h"
 #include "recurrence/scan/scan.h"
-#include "simd/variant.h"
 
-LNT_DECLARE_VARIANTS(const lnt_recur_impl, lnt_wkv_chunk);
-LNT_DECLARE_VARIANTS(const lnt_recur_impl, lnt_wkv_recurrent);
-#ifdef LINNET_CUDA
-extern const lnt_recur_impl lnt_wkv_chunk_cuda, lnt_wkv_recurrent_cuda; /* wkv_cuda.cu */
-#endif
-
-static const lnt_recur_impl *const impls[] = {
-#ifdef LINNET_CUDA
-    &lnt_wkv_chunk_cuda, &lnt_wkv_recurrent_cuda,
-#endif
-    LNT_VARIANTS(lnt_wkv_chunk), LNT_VARIANTS(lnt_wkv_recurrent),
-    &lnt_wkv_reference,     NULL,
-};
+LNT_USUAL_FORMS(static const lnt_recur_impl *const impls[], lnt_wkv);
 
 /* A token and channel: two sums read and two moved on; in reverse the latter again, and what goes to each. Functions are not counted. */
 static double flops(const void *args, int C, bool backward)

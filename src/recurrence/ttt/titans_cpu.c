@@ -58,9 +58,7 @@ static const float *first_of(const head *x) { return x->a->layer[0].w ? (const f
 
 static void set_head(head *x, int64_t n, int64_t h)
 {
-    float *const dw = x->norm.dw, *const db = x->norm.db;
     x->n = n, x->h = h, x->norm = ttt_norm_of(x->a, h);
-    x->norm.dw = dw, x->norm.db = db;
 }
 
 /* C [M,N] by mode from A B, all dense; and from A^T B, A [K,M]. */
@@ -379,28 +377,4 @@ static void add_sums(const lnt_ttt_args *a, int64_t h, const float *p, int64_t p
     if (a->dln_b) ttt_add_parts((float *)a->dln_b + h * a->D, p + d2 + a->D, parts, away, a->D);
 }
 
-static int64_t scratch(const lnt_ttt_args *a, bool back)
-{
-    head x;
-    return carve(a, back, NULL, &x);
-}
-
-static void forward_one(const lnt_ttt_args *a, float *p, int64_t n, int64_t h, bool one_by_one)
-{
-    head x;
-    carve(a, false, p, &x);
-    set_head(&x, n, h);
-    forward_head(&x, one_by_one);
-}
-
-static void backward_one(const lnt_ttt_args *a, float *p, int64_t n, int64_t h, float *sum)
-{
-    head x;
-    carve(a, true, p, &x);
-    bind_sums(&x, sum);
-    set_head(&x, n, h);
-    backward_head(&x);
-}
-
-static const ttt_model model = { scratch, sums, forward_one, backward_one, add_sums };
-LNT_TTT_FORMS(lnt_titans, model);
+LNT_TTT_FORMS(lnt_titans);

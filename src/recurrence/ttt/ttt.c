@@ -1,33 +1,11 @@
 /* The ttt core: models that learn while they read, by steps of gradient descent over mini-batches of tokens. Equations: operators.md#ttt. */
 #include "recurrence/ttt/ttt.h"
 
+#include "recurrence/forms.h"
 #include "recurrence/recur_node.h"
-#include "simd/variant.h"
 
-LNT_DECLARE_VARIANTS(const lnt_recur_impl, lnt_ttt_chunk);
-LNT_DECLARE_VARIANTS(const lnt_recur_impl, lnt_ttt_recurrent);
-LNT_DECLARE_VARIANTS(const lnt_recur_impl, lnt_titans_chunk);
-LNT_DECLARE_VARIANTS(const lnt_recur_impl, lnt_titans_recurrent);
-
-#ifdef LINNET_CUDA
-extern const lnt_recur_impl lnt_ttt_chunk_tiles, lnt_ttt_chunk_cuda, lnt_ttt_recurrent_cuda;
-extern const lnt_recur_impl lnt_titans_chunk_tiles, lnt_titans_chunk_cuda, lnt_titans_recurrent_cuda;
-#endif
-
-static const lnt_recur_impl *const ttt_impls[] = {
-#ifdef LINNET_CUDA
-    &lnt_ttt_chunk_tiles,   &lnt_ttt_chunk_cuda,       &lnt_ttt_recurrent_cuda,
-#endif
-    LNT_VARIANTS(lnt_ttt_chunk), LNT_VARIANTS(lnt_ttt_recurrent),
-    &lnt_ttt_reference,     NULL,
-};
-static const lnt_recur_impl *const titans_impls[] = {
-#ifdef LINNET_CUDA
-    &lnt_titans_chunk_tiles,   &lnt_titans_chunk_cuda,       &lnt_titans_recurrent_cuda,
-#endif
-    LNT_VARIANTS(lnt_titans_chunk), LNT_VARIANTS(lnt_titans_recurrent),
-    &lnt_titans_reference,     NULL,
-};
+LNT_TILED_FORMS(static const lnt_recur_impl *const ttt_impls[], lnt_ttt);
+LNT_TILED_FORMS(static const lnt_recur_impl *const titans_impls[], lnt_titans);
 
 /* A row's products with the weights of a layer: its key and query through them and an outer product; of titans reading the momentum and another
  * outer product too; of the second layer the gradient back through it. In reverse two for each, and all but outer products again. Beside them two

@@ -55,9 +55,7 @@ static int64_t len_of(const head *x) { return x->a->cu_seqlens[x->n + 1] - x->a-
 
 static void set_head(head *x, int64_t n, int64_t h)
 {
-    float *const dw = x->norm.dw, *const db = x->norm.db;
     x->n = n, x->h = h, x->norm = ttt_norm_of(x->a, h);
-    x->norm.dw = dw, x->norm.db = db;
     for (int64_t i = 0; i < x->m; i++) {
         const float p = x->a->token_idx ? 1 / (float)(i + 1) + ((const float *)x->a->token_idx)[i] : 1;
         x->position[i] = p < 0 ? 0 : p; /* NaN stays */
@@ -562,28 +560,4 @@ static void add_sums(const lnt_ttt_args *a, int64_t h, const float *p, int64_t p
     for (int64_t i = 0; a->dtoken_idx && i < parts; i++) ttt_add(a->mini_batch, 1, p + 2 * a->D + i * away, a->dtoken_idx);
 }
 
-static int64_t scratch(const lnt_ttt_args *a, bool back)
-{
-    head x;
-    return carve(a, back, NULL, &x);
-}
-
-static void forward_one(const lnt_ttt_args *a, float *p, int64_t n, int64_t h, bool one_by_one)
-{
-    head x;
-    carve(a, false, p, &x);
-    set_head(&x, n, h);
-    forward_head(&x, one_by_one);
-}
-
-static void backward_one(const lnt_ttt_args *a, float *p, int64_t n, int64_t h, float *sum)
-{
-    head x;
-    carve(a, true, p, &x);
-    bind_sums(&x, sum);
-    set_head(&x, n, h);
-    backward_head(&x);
-}
-
-static const ttt_model model = { scratch, sums, forward_one, backward_one, add_sums };
-LNT_TTT_FORMS(lnt_ttt, model);
+LNT_TTT_FORMS(lnt_ttt);

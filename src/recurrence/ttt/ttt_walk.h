@@ -42,12 +42,38 @@ static inline size_t ttt_workspace(const ttt_model *m, const lnt_ttt_args *a, bo
     return (size_t)(threads * m->scratch(a, back) + (back ? ttt_parts(a) * a->H * m->sums(a) : 0)) * sizeof(float);
 }
 
-/* NAME_chunk and NAME_recurrent of a ttt_model. Backward goes by mini-batches in both forms. */
-#define LNT_TTT_FORMS(NAME, MODEL)                                                                                                 \
-    static size_t workspace(const void *args, bool back, int threads) { return ttt_workspace(&MODEL, args, back, threads); }       \
-    static void forward(const void *args, int threads) { ttt_forward(&MODEL, args, threads, false); }                              \
-    static void forward_tokens(const void *args, int threads) { ttt_forward(&MODEL, args, threads, true); }                        \
-    static void backward(const void *args, int threads) { ttt_backward(&MODEL, args, threads); }                                   \
+/* NAME_chunk and NAME_recurrent of a model. Its file has a structure `head` for one at work, and
+ *   carve          a head's pointers into its scratch p (NULL: none yet), and the floats of that
+ *   set_head       which head of which sequence it is
+ *   bind_sums      where its sums go, of which there are `sums`; add_sums: from there to the results
+ *   forward_head, backward_head
+ * Backward goes by mini-batches in both forms. */
+#define LNT_TTT_FORMS(NAME)                                                                                                        \
+    static int64_t scratch(const lnt_ttt_args *a, bool back)                                                                       \
+    {                                                                                                                              \
+        head x;                                                                                                                    \
+        return carve(a, back, NULL, &x);                                                                                           \
+    }                                                                                                                              \
+    static void forward_one(const lnt_ttt_args *a, float *p, int64_t n, int64_t h, bool one_by_one)                                \
+    {                                                                                                                              \
+        head x;                                                                                                                    \
+        carve(a, false, p, &x);                                                                                                    \
+        set_head(&x, n, h);                                                                                                        \
+        forward_head(&x, one_by_one);                                                                                              \
+    }                                                                                                                              \
+    static void backward_one(const lnt_ttt_args *a, float *p, int64_t n, int64_t h, float *sum)                                    \
+    {                                                                                                                              \
+        head x;                                                                                                                    \
+        carve(a, true, p, &x);                                                                                                     \
+        set_head(&x, n, h);                                                                                                        \
+        bind_sums(&x, sum);                                                                                                        \
+        backward_head(&x);                                                                                                         \
+    }                                                                                                                              \
+    static const ttt_model model = { scratch, sums, forward_one, backward_one, add_sums };                                         \
+    static size_t workspace(const void *args, bool back, int threads) { return ttt_workspace(&model, args, back, threads); }       \
+    static void forward(const void *args, int threads) { ttt_forward(&model, args, threads, false); }                              \
+    static void forward_tokens(const void *args, int threads) { ttt_forward(&model, args, threads, true); }                        \
+    static void backward(const void *args, int threads) { ttt_backward(&model, args, threads); }                                   \
     extern const lnt_recur_impl LNT_V(NAME##_chunk), LNT_V(NAME##_recurrent);                                                      \
     const lnt_recur_impl LNT_V(NAME##_chunk) = { .name = LNT_V_NAME("chunk"), .form = LINNET_FORM_CHUNK, .needs = LNT_V_LEVEL,     \
                                                  .workspace = workspace, .forward = forward, .backward = backward };               \
