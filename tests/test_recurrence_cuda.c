@@ -76,6 +76,7 @@ static const lnt_recur_case many_cases[] = {
     { "lru", 3, { 700, 0, 1300 }, { { "D", 1000 } }, .gate = -0.01, .states = true },
     { "rglru", 3, { 700, 0, 1300 }, { { "D", 1000 } }, .states = true, .option = { { "first", 1 } } },
     { "rglru", 1, { 1500 }, { { "D", 65 } }, .states = true },
+    { "mesa", 2, { 90, 33 }, LNT_HEADS(1, 1, 130, 140), .gate = -0.05, .reset = 0.02, .beta = 1, .option = { { "window", 70 } } },
     { "wkv", 4, { 700, 0, 128, 129 }, { { "D", 300 } }, .states = true },
     { "s4d", 2, { 130, 9 }, { { "D", 40 }, { "M", 64 } }, .beta = 0.1, .states = true },
     { "s4d", 3, { 40, 0, 67 }, { { "D", 21 }, { "M", 100 } }, .beta = 0.1, .states = true, .option = { { "discretization", 1 } } },

@@ -14,7 +14,7 @@ extern const lnt_recur_case lnt_mesa_cases[];
 LNT_DECLARE_FLOAT_VARIANTS(const lnt_recur_impl, lnt_mesa_chunk);
 LNT_DECLARE_FLOAT_VARIANTS(const lnt_recur_impl, lnt_mesa_recurrent);
 #ifdef LINNET_CUDA
-extern const lnt_recur_impl lnt_mesa_chunk_sm80, lnt_mesa_chunk_cuda, lnt_mesa_recurrent_cuda;
+extern const lnt_recur_impl lnt_mesa_chunk_sm80, lnt_mesa_chunk_cuda, lnt_mesa_window_cuda, lnt_mesa_recurrent_cuda;
 #endif
 
 /* Without the solves, whose steps are known only after a run: two decay states and the read-out of one; backward, two decay backward passes. */
@@ -35,7 +35,7 @@ static double solver_flops(const void *args, double steps)
 
 static const lnt_recur_impl *const impls[] = {
 #ifdef LINNET_CUDA
-    &lnt_mesa_chunk_sm80,       &lnt_mesa_chunk_cuda,     &lnt_mesa_recurrent_cuda,
+    &lnt_mesa_chunk_sm80, &lnt_mesa_chunk_cuda, &lnt_mesa_window_cuda, &lnt_mesa_recurrent_cuda,
 #endif
     LNT_FLOAT_VARIANTS(lnt_mesa_chunk), LNT_FLOAT_VARIANTS(lnt_mesa_recurrent), &lnt_mesa_reference, NULL,
 };
@@ -95,9 +95,9 @@ static linnet_status check(lnt_ctx *c, const void *args, bool backward)
     const lnt_mesa_args *a = args;
     if (lnt_mesa_is_recursive(a)) LNT_TRY(check_recursion(c, a));
     if (a->heads.has_sign) LNT_TRY(check_signs(c, a));
-    if (lnt_on_cuda(c) && (a->heads.window || a->lambda_varies || a->heads.has_sign)) {
+    if (lnt_on_cuda(c) && ((a->lambda_varies && !a->heads.window) || a->heads.has_sign)) {
         lnt_fail(c, LINNET_EUNSUPPORTED, "mesa with %s has no kernel for a GPU",
-                 a->heads.window ? "a window" : a->lambda_varies ? "a Lambda of each token" : "decays that have a sign");
+                 a->heads.has_sign ? "decays that have a sign" : "a Lambda of each token and no window");
         return lnt_hint(c, "Use --device cpu.");
     }
     if (a->heads.window && a->cg_solver == LNT_CG_FLASH)

@@ -488,7 +488,7 @@ template <typename T, typename S> static void backward(const lnt_mesa_args *a, l
 static const char *general_declines(const void *args, bool back)
 {
     const lnt_mesa_args *a = (const lnt_mesa_args *)args;
-    if (a->heads.window) return "a window has no kernel for a GPU";
+    if (a->heads.window) return "it has no window";
     if (a->lambda_varies) return "a Lambda of each token has no kernel for a GPU";
     if (a->K > WIDEST || a->V > WIDEST) return "K and V of at most 256 are offered";
     if (a->tokens > INT32_MAX || a->sequences > INT32_MAX) return "at most 2^31 tokens are offered";

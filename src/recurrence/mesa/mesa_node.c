@@ -122,6 +122,10 @@ static linnet_status forward(const lnt_call *k)
     lnt_mesa_args *a = args_of(&call);
     if (k->state && (k->tokens == k->n_seq || lnt_rows_are_alone(k->c))) a->cg_max_steps = x->solve.max_steps_decoding;
     if (k->state && has_ring(x) && !lnt_on_cuda(k->c)) return lnt_mesa_ring_forward(k, a);
+    if (k->state && has_ring(x)) {
+        lnt_fail(k->c, LINNET_EUNSUPPORTED, "mesa with a window keeps no state on a GPU");
+        return lnt_hint(k->c, "Use --device cpu.");
+    }
     if (has_ring(x)) return lnt_recur_run(k->c, a, false);
     if (is_recursive(x) && lnt_on_cuda(k->c)) return lnt_recur_run(k->c, a, false); /* which says that it cannot */
     if (is_recursive(x) && k->state) begin_inverses(k, a);
