@@ -12,18 +12,12 @@
 #include "linnet/task.h"
 #include "one_file.h"
 #include "one_run.h"
+#include "sanitized.h"
 
 #define OK(call)                                                                                                                    \
     do {                                                                                                                            \
         if ((call) != LINNET_OK) fail_msg("%s: %s", #call, linnet_error_message(ctx));                                               \
     } while (0)
-
-/* Trainings take twenty times as long under the sanitizer, and run no code that other tests do not run under it. */
-#ifdef __SANITIZE_ADDRESS__
-#define LONG_UNDER_SANITIZER skip()
-#else
-#define LONG_UNDER_SANITIZER (void)0
-#endif
 
 /* ---- a loss band ------------------------------------------------------------------------------------------------------------------- */
 
@@ -88,7 +82,7 @@ static linnet_config *small(const char *type, const char *const set[][2])
 static void losses_end_in_a_band(void **state)
 {
     (void)state;
-    LONG_UNDER_SANITIZER;
+    if (SANITIZED) skip();
     static const char *const types[] = { "simple_gla", "gla", "gated_deltanet", "mesa_net", "mlstm", "mamba", "hgrn" };
     static const char *const size[][2] = { { "hidden_size", "32" }, { "num_hidden_layers", "1" }, { "num_heads", "2" }, { NULL } };
     static const char *const of_channels[][2] = { { "hidden_size", "32" }, { "num_hidden_layers", "1" }, { NULL } }; /* the last two */
@@ -164,7 +158,7 @@ static double recall_of(const char *type, const char *pattern)
 static void recall_is_solved_or_not(void **state)
 {
     (void)state;
-    LONG_UNDER_SANITIZER;
+    if (SANITIZED) skip();
     const double delta = recall_of("delta_net", NULL), window = recall_of("transformer", "attention:2");
     print_message("recall: delta_net %.1f%%, a window of two tokens %.1f%%\n", 100 * delta, 100 * window);
     assert_true(delta > 0.9);
