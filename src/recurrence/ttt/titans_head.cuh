@@ -261,13 +261,6 @@ template <typename T, int TILES = 0> struct titans_head {
         for (const void *p : { a.q, a.k, a.v }) rows_ahead<T>(p, t, rows, a.H, h, s.D);
     }
 
-    /* From c on, how many mini-batches before `end` are whole, with none of their rows in a state. */
-    __device__ int64_t whole(int open, int64_t c, int64_t end) const
-    {
-        const int64_t all = (open + len) / s.m < end ? (open + len) / s.m : end;
-        return c || !open ? all - c : 0;
-    }
-
     __device__ void forward(bool one_by_one)
     {
         if (!len) {
@@ -279,7 +272,7 @@ template <typename T, int TILES = 0> struct titans_head {
         for (int64_t c = 0; c < batches; c++) {
             const ttt_batch y = batch_at(a, open, len, c);
             if constexpr (TILES > 0) {
-                const int64_t some = whole(open, c, batches);
+                const int64_t some = ttt_whole(*this, open, c, batches);
                 if (some > 0) {
                     titans_tiles_ahead<TILES, false>(*this, first + y.first, some, (float *)NULL);
                     c += some - 1;
@@ -429,12 +422,12 @@ template <typename T, int TILES = 0> struct titans_head {
         __syncthreads();
     }
 
-    __device__ __noinline__ void put_states(float *p)
+    __device__ __noinline__ void put_state(float *p)
     {
         put_by(p, w.M, s.D, s.D);
         put_by(p + square(), w.S, s.D, s.D);
     }
-    __device__ __noinline__ void take_states(const float *p)
+    __device__ __noinline__ void take_state(const float *p)
     {
         __syncthreads();
         from_state(w.M, p, s.D, s.D);
@@ -454,7 +447,7 @@ template <typename T, int TILES = 0> struct titans_head {
         const int rows = y.rows - y.open;
         __syncthreads();
         if (y.open) load(); /* for the memory at its start */
-        take_states(at_start);
+        take_state(at_start);
         const ttt_matrix start = y.open ? w.start : w.M;
         learn(t, rows, start);
         look(rows);
@@ -478,29 +471,8 @@ template <typename T, int TILES = 0> struct titans_head {
         __syncthreads();
     }
 
-    /* Where memory and momentum at the start of mini-batch c are put by that is not gone over by tiles. */
-    __device__ float *put_by_of(int64_t c, int64_t from) const
-    {
-        return TILES ? w.ends + (c ? 2 * square() : 0) : w.inside + (c - from) * s.record;
-    }
-    /* Mini-batches c .. end-1 of a group, what is wanted of each put by. */
-    __device__ void sweep(int open, int64_t from, int64_t end)
-    {
-        for (int64_t c = from; c < end; c++) {
-            const ttt_batch y = batch_at(a, open, len, c);
-            if constexpr (TILES > 0) {
-                const int64_t some = whole(open, c, end);
-                if (some > 0) {
-                    titans_tiles_ahead<TILES, true>(*this, first + y.first, some, w.inside + (c - from) * s.record);
-                    c += some - 1;
-                    continue;
-                }
-            }
-            put_states(put_by_of(c, from));
-            if (y.rows < s.m) return;
-            go_over(y);
-        }
-    }
+    __device__ int64_t numbers() const { return 2 * square(); }
+    __device__ void tiles_ahead(int64_t t, int64_t count, float *records) { titans_tiles_ahead<TILES, true>(*this, t, count, records); }
 
     __device__ void backward()
     {
@@ -511,27 +483,27 @@ template <typename T, int TILES = 0> struct titans_head {
         const int open = load(), after = (int)((open + len) % s.m);
         const int64_t batches = batches_of(a, open, len), both = 2 * square(), last = (batches - 1) / s.group;
         for (int64_t g = 0; g <= last; g++) {
-            put_states(w.starts + g * both);
-            if (g < last) sweep(open, g * s.group, (g + 1) * s.group); /* the last group's are made below, as all are again */
+            put_state(w.starts + g * both);
+            if (g < last) ttt_sweep<TILES>(*this, open, g * s.group, (g + 1) * s.group); /* the last group's are made below, as all are again */
         }
         end_gradients(after);
         for (int64_t g = last; g >= 0; g--) {
             const int64_t from = g * s.group, end = batches < from + s.group ? batches : from + s.group;
             __syncthreads();
             if (!g) load();
-            take_states(w.starts + g * both);
-            sweep(open, from, end);
+            take_state(w.starts + g * both);
+            ttt_sweep<TILES>(*this, open, from, end);
             for (int64_t c = end - 1; c >= from; c--) {
                 if constexpr (TILES > 0) {
                     const int64_t low = !from && open ? 1 : from;
-                    if (c >= low && whole(open, c, c + 1) > 0) {
+                    if (c >= low && ttt_whole(*this, open, c, c + 1) > 0) {
                         __syncthreads();
                         titans_tiles_back<TILES>(*this, first + batch_at(a, open, len, c).first, c - low + 1, w.inside + (c - from) * s.record);
                         c = low;
                         continue;
                     }
                 }
-                backward_batch(batch_at(a, open, len, c), put_by_of(c, from));
+                backward_batch(batch_at(a, open, len, c), ttt_put_by_of<TILES>(*this, c, from));
             }
         }
         put_by(of(a.dlayer[0].w0), w.dM, s.D, s.D);

@@ -384,12 +384,7 @@ template <int D, typename HEAD> __device__ __noinline__ void titans_tiles_back(H
         mma_square(du, halves_of(dout[0], dout[1]), KQ);
         float de[2][4], dw[2][4];
         tile_loss_back<D, 3>(y, norm, hat, bt, u, inverse, along, du, more, room.sums + tile_sums(3), de, dw);
-        put_slice<D>(y, room.dz, du);
-        TTT_SLICE(n, q)
-        {
-            dnw[q / 2] += dw[n][q], dnb[q / 2] += de[n][q];
-            if (y.mine) room.de[y.token(n, q) * (D + 4) + y.column(q)] = de[n][q];
-        }
+        put_loss_back<D>(y, room.dz, room.de, du, de, dw, dnw, dnb);
         const float dkept = sum_tokens(more[2][0]), dlent = sum_tokens(more[2][1]), dleft = sum_tokens(more[2][2]);
         if ((int)threadIdx.x / 32 == TITANS_STEPS_WARP && y.r == 0)
 #pragma unroll

@@ -576,6 +576,38 @@ __device__ __forceinline__ ttt_batch batch_at(const lnt_ttt_args &a, int open, i
     return { c ? begin - open : 0, c ? 0 : open, (int)(left < a.mini_batch ? left : a.mini_batch) };
 }
 
+/* From mini-batch c of a head's on, how many before `end` are whole, with none of their rows in a state. */
+template <class HEAD> __device__ __forceinline__ int64_t ttt_whole(const HEAD &x, int open, int64_t c, int64_t end)
+{
+    const int64_t all = (open + x.len) / x.s.m < end ? (open + x.len) / x.s.m : end;
+    return c || !open ? all - c : 0;
+}
+
+/* Where the state at the start of mini-batch c of a group from `from` on is put by, when the mini-batch is not gone over by tiles. */
+template <int TILES, class HEAD> __device__ __forceinline__ float *ttt_put_by_of(const HEAD &x, int64_t c, int64_t from)
+{
+    return TILES ? x.w.ends + (c ? x.numbers() : 0) : x.w.inside + (c - from) * x.s.record;
+}
+
+/* Mini-batches c .. end-1 of a group, what is wanted of each put by. */
+template <int TILES, class HEAD> __device__ __forceinline__ void ttt_sweep(HEAD &x, int open, int64_t from, int64_t end)
+{
+    for (int64_t c = from; c < end; c++) {
+        const ttt_batch y = batch_at(x.a, open, x.len, c);
+        if constexpr (TILES > 0) {
+            const int64_t some = ttt_whole(x, open, c, end);
+            if (some > 0) {
+                x.tiles_ahead(x.first + y.first, some, x.w.inside + (c - from) * x.s.record);
+                c += some - 1;
+                continue;
+            }
+        }
+        x.put_state(ttt_put_by_of<TILES>(x, c, from));
+        if (y.rows < x.s.m) return;
+        x.go_over(y);
+    }
+}
+
 /* ---- pieces of work ---------------------------------------------------------------------------------------------------------------------------- */
 
 /* CTAs that are started at most: they take one piece after the other, and have a part of the workspace each. */

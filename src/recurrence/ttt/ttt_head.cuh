@@ -311,7 +311,7 @@ template <typename T, int LAYERS, int TILES = 0> struct ttt_head {
         for (int64_t c = 0; c < batches; c++) {
             const ttt_batch y = batch_at(a, open, len, c);
             if constexpr (TILES > 0) {
-                const int64_t some = whole(open, c, batches);
+                const int64_t some = ttt_whole(*this, open, c, batches);
                 if (some > 0) {
                     if constexpr (TOP > 0)
                         ttt_mlp_tiles_ahead(*this, first + y.first, some);
@@ -336,7 +336,7 @@ template <typename T, int LAYERS, int TILES = 0> struct ttt_head {
 
     /* ---- backward ---- */
 
-    __device__ __noinline__ void put_weights(float *p)
+    __device__ __noinline__ void put_state(float *p)
     {
 #pragma unroll
         for (int l = 0; l < LAYERS; l++) {
@@ -345,7 +345,7 @@ template <typename T, int LAYERS, int TILES = 0> struct ttt_head {
             p += count(l) + s.out[l];
         }
     }
-    __device__ __noinline__ void take_weights(const float *p)
+    __device__ __noinline__ void take_state(const float *p)
     {
         __syncthreads();
 #pragma unroll
@@ -557,35 +557,12 @@ template <typename T, int LAYERS, int TILES = 0> struct ttt_head {
         __syncthreads();
     }
 
-    /* From c on, how many mini-batches before `end` are whole, with none of their rows in a state. */
-    __device__ int64_t whole(int open, int64_t c, int64_t end) const
+    __device__ int64_t numbers() const { return s.numbers; }
+    __device__ void tiles_ahead(int64_t t, int64_t count, float *records) { ttt_tiles_ahead<TILES, true>(*this, t, count, records); }
+    __device__ void go_over(const ttt_batch &y)
     {
-        const int64_t all = (open + len) / s.m < end ? (open + len) / s.m : end;
-        return c || !open ? all - c : 0;
-    }
-    /* Where the weights at the start of mini-batch c are put by that is not gone over by tiles. */
-    __device__ float *put_by_of(int64_t c, int64_t from) const
-    {
-        return TILES ? w.ends + (c ? s.numbers : 0) : w.inside + (c - from) * s.record;
-    }
-    /* Mini-batches c .. end-1 of a group, what is wanted of each put by. */
-    __device__ void sweep(int open, int64_t from, int64_t end)
-    {
-        for (int64_t c = from; c < end; c++) {
-            const ttt_batch y = batch_at(a, open, len, c);
-            if constexpr (TILES > 0) {
-                const int64_t some = whole(open, c, end);
-                if (some > 0) {
-                    ttt_tiles_ahead<TILES, true>(*this, first + y.first, some, w.inside + (c - from) * s.record);
-                    c += some - 1;
-                    continue;
-                }
-            }
-            put_weights(put_by_of(c, from));
-            if (y.rows < s.m) return;
-            learn(first + y.first, y.open, y.rows);
-            update(s.m);
-        }
+        learn(first + y.first, y.open, y.rows);
+        update(s.m);
     }
 
     __device__ void backward()
@@ -597,28 +574,28 @@ template <typename T, int LAYERS, int TILES = 0> struct ttt_head {
         const int open = load(), left = (int)((open + len) % s.m);
         const int64_t batches = batches_of(a, open, len), last = (batches - 1) / s.group;
         for (int64_t g = 0; g <= last; g++) {
-            put_weights(w.starts + g * s.numbers);
-            if (g < last) sweep(open, g * s.group, (g + 1) * s.group); /* the last group's are made below, as all are again */
+            put_state(w.starts + g * s.numbers);
+            if (g < last) ttt_sweep<TILES>(*this, open, g * s.group, (g + 1) * s.group); /* the last group's are made below, as all are again */
         }
         end_gradients(left);
         for (int64_t g = last; g >= 0; g--) {
             const int64_t from = g * s.group, end = batches < from + s.group ? batches : from + s.group;
             __syncthreads();
             if (!g) load(); /* its open rows too */
-            take_weights(w.starts + g * s.numbers);
-            sweep(open, from, end);
+            take_state(w.starts + g * s.numbers);
+            ttt_sweep<TILES>(*this, open, from, end);
             for (int64_t c = end - 1; c >= from; c--) {
                 __syncthreads();
                 if constexpr (TILES > 0) {
                     const int64_t low = !from && open ? 1 : from;
-                    if (c >= low && whole(open, c, c + 1) > 0) {
+                    if (c >= low && ttt_whole(*this, open, c, c + 1) > 0) {
                         ttt_tiles_back<TILES>(*this, first + batch_at(a, open, len, c).first, c - low + 1, w.inside + (c - from) * s.record);
                         c = low;
                         continue;
                     }
                 }
                 if (!c && open) load();
-                take_weights(put_by_of(c, from));
+                take_state(ttt_put_by_of<TILES>(*this, c, from));
                 backward_batch(batch_at(a, open, len, c), c == batches - 1 ? left : 0);
             }
         }

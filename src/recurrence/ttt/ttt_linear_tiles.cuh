@@ -350,12 +350,7 @@ template <int D, typename HEAD> __device__ __noinline__ void ttt_tiles_back(HEAD
         }
         float de[2][4], dw[2][4];
         tile_loss_back<D, 2>(y, norm, hat, bt, u, inverse, along, du, more, room.sums + tile_sums(3), de, dw);
-        put_slice<D>(y, room.dz, du);
-        TTT_SLICE(n, q)
-        {
-            dnw[q / 2] += dw[n][q], dnb[q / 2] += de[n][q];
-            if (y.mine) room.de[y.token(n, q) * (D + 4) + y.column(q)] = de[n][q];
-        }
+        put_loss_back<D>(y, room.dz, room.de, du, de, dw, dnw, dnb);
         const float both[2] = { du[0][0] + du[0][1] + du[1][0] + du[1][1] + dzq[0][0] + dzq[0][1] + dzq[1][0] + dzq[1][1],
                                 du[0][2] + du[0][3] + du[1][2] + du[1][3] + dzq[0][2] + dzq[0][3] + dzq[1][2] + dzq[1][3] };
         if (bias != 0) db[0] += sum_tokens(both[0]), db[1] += sum_tokens(both[1]);

@@ -306,6 +306,19 @@ __device__ __forceinline__ void tile_loss_back(const ttt_place<D> &y, const ttt_
     }
 }
 
+/* What comes of it on its way: dz and de to shared memory, de and dw to the norm's sums. */
+template <int D>
+__device__ __forceinline__ void put_loss_back(const ttt_place<D> &y, bf16 *dz, float *to, const float (&du)[2][4], const float (&de)[2][4],
+                                              const float (&dw)[2][4], float (&dnw)[2], float (&dnb)[2])
+{
+    put_slice<D>(y, dz, du);
+    TTT_SLICE(n, q)
+    {
+        dnw[q / 2] += dw[n][q], dnb[q / 2] += de[n][q];
+        if (y.mine) to[y.token(n, q) * (D + 4) + y.column(q)] = de[n][q];
+    }
+}
+
 /* ---- records ----------------------------------------------------------------------------------------------------------------------------------- */
 
 static inline const char *ttt_tiles_decline(const lnt_ttt_args *a)
