@@ -126,38 +126,44 @@ static void split_and_hand_over(void **state)
 }
 
 /* A packed call is bit for bit the separate calls. A chunk is cut to the longest sequence, so that all are at least a chunk long, or empty. */
+static bool packed_one(linnet_context *c, const lnt_recur_op *op, linnet_form form, int v)
+{
+    lnt_recur_case k = plain_case(op, 0);
+    k.sequences = 4;
+    memcpy(k.length, (int64_t[]){ 33, 0, 70, 16 }, 4 * sizeof *k.length);
+    if (!variant(op, v, &k)) return false;
+    lnt_problem packed, alone;
+    OK(c, lnt_problem_make(c, &k, LINNET_F32, LINNET_F32, 5, &packed));
+    OK(c, lnt_problem_make(c, &k, LINNET_F32, LINNET_F32, 5, &alone));
+    packed.r.form = alone.r.form = form;
+    packed.r.chunk = alone.r.chunk = 16; /* the same cut whatever the longest sequence is */
+    OK(c, lnt_problem_run(c, &packed, false));
+    OK(c, lnt_problem_run(c, &packed, true));
+    for (int n = 0; n < k.sequences; n++) {
+        lnt_recur_call a = alone.call;
+        int64_t cu[2];
+        lnt_recur_slice(&a, alone.cu[n], k.length[n], cu);
+        for (int i = 0; op->tensors[i].name; i++)
+            if (alone.data[i] && op->tensors[i].shape[0] == 'N')
+                lnt_recur_set(&a, &op->tensors[i], (char *)alone.data[i] + alone.bytes[i] / (size_t)k.sequences * (size_t)n);
+        run_call(c, &a, false);
+        run_call(c, &a, true);
+    }
+    for (int i = 0; op->tensors[i].name; i++)
+        if (alone.data[i] && !is_summed(&op->tensors[i]) && memcmp(packed.data[i], alone.data[i], alone.bytes[i]))
+            fail_msg("%s, form %d, switch %d: %s differs", op->name, (int)form, v, op->tensors[i].name);
+    lnt_problem_free(&packed);
+    lnt_problem_free(&alone);
+    return true;
+}
+
 static void packed_is_separate(void **state)
 {
     (void)state;
     linnet_context *c = make_context(2);
-    for (int o = 0; lnt_recur_at(o); o++) {
-        const lnt_recur_op *op = lnt_recur_at(o);
-        lnt_recur_case k = plain_case(op, 0);
-        k.sequences = 4;
-        memcpy(k.length, (int64_t[]){ 33, 0, 70, 16 }, 4 * sizeof *k.length);
-        lnt_problem packed, alone;
-        OK(c, lnt_problem_make(c, &k, LINNET_F32, LINNET_F32, 5, &packed));
-        OK(c, lnt_problem_make(c, &k, LINNET_F32, LINNET_F32, 5, &alone));
-        packed.r.form = alone.r.form = LINNET_FORM_CHUNK;
-        packed.r.chunk = alone.r.chunk = 16; /* the same cut whatever the longest sequence is */
-        OK(c, lnt_problem_run(c, &packed, false));
-        OK(c, lnt_problem_run(c, &packed, true));
-        for (int n = 0; n < k.sequences; n++) {
-            lnt_recur_call a = alone.call;
-            int64_t cu[2];
-            lnt_recur_slice(&a, alone.cu[n], k.length[n], cu);
-            for (int i = 0; op->tensors[i].name; i++)
-                if (alone.data[i] && op->tensors[i].shape[0] == 'N')
-                    lnt_recur_set(&a, &op->tensors[i], (char *)alone.data[i] + alone.bytes[i] / (size_t)k.sequences * (size_t)n);
-            run_call(c, &a, false);
-            run_call(c, &a, true);
-        }
-        for (int i = 0; op->tensors[i].name; i++)
-            if (alone.data[i] && !is_summed(&op->tensors[i]) && memcmp(packed.data[i], alone.data[i], alone.bytes[i]))
-                fail_msg("%s: %s differs", op->name, op->tensors[i].name);
-        lnt_problem_free(&packed);
-        lnt_problem_free(&alone);
-    }
+    for (int o = 0; lnt_recur_at(o); o++)
+        for (int form = LINNET_FORM_RECURRENT; form <= LINNET_FORM_CHUNK; form++)
+            for (int v = 0; packed_one(c, lnt_recur_at(o), (linnet_form)form, v);) v++;
     linnet_context_destroy(c);
 }
 

@@ -2,6 +2,7 @@
  * cases serves all tests. */
 #include "recurrence_check.h"
 
+#include <fnmatch.h>
 #include <math.h>
 #include <sys/stat.h>
 #include <time.h>
@@ -21,7 +22,8 @@ typedef struct {
     int op;
     const lnt_recur_case *k;
 } cursor;
-static const char *only; /* of this operator alone */
+static const char *only; /* of operators of this pattern alone */
+static bool is_wanted(const char *op) { return !only || fnmatch(only, op, 0) == 0; }
 static const lnt_recur_case *next_case(cursor *at)
 {
     for (; lnt_recur_at(at->op); at->op++, at->k = NULL) {
@@ -29,7 +31,7 @@ static const lnt_recur_case *next_case(cursor *at)
         for (int i = 0; i < at->op; i++) seen_before |= lnt_recur_at(i)->cases == lnt_recur_at(at->op)->cases;
         if (seen_before) continue;
         at->k = at->k ? at->k + 1 : lnt_recur_at(at->op)->cases;
-        while (only && at->k->op && strcmp(at->k->op, only) != 0) at->k++;
+        while (at->k->op && !is_wanted(at->k->op)) at->k++;
         if (at->k->op) return at->k;
     }
     return NULL;
@@ -145,7 +147,7 @@ static void each_ran(bool (*ran)[2], int *absent)
     for (int o = 0, at = 0; lnt_recur_at(o); o++)
         for (int i = 0; lnt_recur_at(o)->impls[i]; i++, at++) {
             const lnt_recur_impl *impl = lnt_recur_at(o)->impls[i];
-            if (impl->device != LNT_DEVICE_CPU || (only && strcmp(lnt_recur_at(o)->name, only) != 0)) continue;
+            if (impl->device != LNT_DEVICE_CPU || !is_wanted(lnt_recur_at(o)->name)) continue;
             *absent += impl->needs > (int)lnt_cpu_machine();
             for (int back = 0; back < (impl->backward ? 2 : 1) && impl->needs <= (int)lnt_cpu_machine(); back++)
                 if (!ran[at][back]) fail_msg("no case of %s was taken by %s %s", lnt_recur_at(o)->name, impl->name, back ? "backward" : "forward");
@@ -861,9 +863,6 @@ static void full_goldens(void **state)
 
 int main(int argc, char **argv)
 {
-    if (argc > 1) cmocka_set_test_filter(argv[1]); /* test_recurrence [TEST [OPERATOR]] */
-    only = argc > 2 ? argv[2] : NULL;
-    if (only && !lnt_recur_find(only)) return fprintf(stderr, "test_recurrence: no operator is called %s\n", only), 2;
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(descriptions_are_whole),
         cmocka_unit_test(gradients_match_differences),
@@ -878,5 +877,13 @@ int main(int argc, char **argv)
         cmocka_unit_test(goldens),
         cmocka_unit_test(full_goldens),
     };
+    /* test_recurrence [TEST [OPERATOR]], patterns; one that fits nothing is a mistake, and no success */
+    bool tests_fit = argc < 2, operators_fit = argc < 3;
+    only = argc > 2 ? argv[2] : NULL;
+    for (size_t i = 0; argc > 1 && i < sizeof tests / sizeof *tests; i++) tests_fit |= fnmatch(argv[1], tests[i].name, 0) == 0;
+    for (int i = 0; lnt_recur_at(i); i++) operators_fit |= is_wanted(lnt_recur_at(i)->name);
+    if (!tests_fit || !operators_fit)
+        return fprintf(stderr, "test_recurrence: no %s fits %s\n", tests_fit ? "operator" : "test", argv[tests_fit ? 2 : 1]), 2;
+    if (argc > 1) cmocka_set_test_filter(argv[1]);
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
