@@ -259,13 +259,15 @@ static inline void v_store_bf16(lnt_bf16 *p, vf x)
 #if defined(__AVX512BF16__)
     __m256bh h = _mm512_cvtneps_pbh((__m512)x);
     memcpy(p, &h, 32);
-#elif defined(__AVX512F__)
-    __m512i u = (__m512i)x;
-    __m512i odd = _mm512_and_si512(_mm512_srli_epi32(u, 16), _mm512_set1_epi32(1));
-    __m512i r = _mm512_srli_epi32(_mm512_add_epi32(u, _mm512_add_epi32(odd, _mm512_set1_epi32(0x7fff))), 16);
-    __mmask16 nan = _mm512_cmp_ps_mask((__m512)x, (__m512)x, _CMP_UNORD_Q);
-    r = _mm512_mask_or_epi32(r, nan, _mm512_srli_epi32(u, 16), _mm512_set1_epi32(0x40));
-    _mm256_storeu_si256((void *)p, _mm512_cvtepi32_epi16(r));
+#elif defined(__AVX512BW__)
+    const __m512i u = (__m512i)x;
+    const __m512i upper = _mm512_set_epi16(31, 29, 27, 25, 23, 21, 19, 17, 15, 13, 11, 9, 7, 5, 3, 1, 31, 29, 27, 25, 23, 21, 19, 17,
+                                           15, 13, 11, 9, 7, 5, 3, 1);
+    const __mmask16 odd = _mm512_test_epi32_mask(u, _mm512_set1_epi32(0x10000)), nan = _mm512_cmp_ps_mask((__m512)x, (__m512)x, _CMP_UNORD_Q);
+    __m512i r = _mm512_add_epi32(u, _mm512_set1_epi32(0x7fff));
+    r = _mm512_mask_add_epi32(r, odd, u, _mm512_set1_epi32(0x8000));
+    r = _mm512_mask_or_epi32(r, nan, u, _mm512_set1_epi32(0x400000));
+    _mm256_storeu_si256((void *)p, _mm512_castsi512_si256(_mm512_permutexvar_epi16(upper, r)));
 #elif defined(LNT_VARIANT_neon)
     const uint32x4_t u = (uint32x4_t)x, odd = vandq_u32(vshrq_n_u32(u, 16), vdupq_n_u32(1));
     const uint16x4_t r = vaddhn_u32(u, vaddq_u32(odd, vdupq_n_u32(0x7fff))); /* the upper half of the sum */
