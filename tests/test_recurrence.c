@@ -177,6 +177,7 @@ static void check_implementations(tally *all, const lnt_recur_case *k, lnt_probl
     for (int i = 0; p->op->impls[i]; i++) {
         const lnt_recur_impl *impl = p->op->impls[i];
         if (impl->device != LNT_DEVICE_CPU || impl->needs > (int)lnt_cpu_machine() || (is_reference(impl) && is_long(k))) continue;
+        if (SANITIZED && dtype == LINNET_BF16 && impl->needs < (int)lnt_cpu_machine()) continue;
         lnt_cpu_force((lnt_cpu_level)impl->needs);
         p->r.impl = impl->name;
         char who[384];
