@@ -65,7 +65,13 @@ typedef struct {
 
 /* With tiles a chunk of 64: its two passes over the state cost more than the larger squares (T=2048, K=V=128, two threads: 4.6 ms forward against 5.2
  * to 7.9 at 32 and 5.6 at 128). Delta keeps the engine's 32: the solve grows with the square. */
-static int default_chunk(void) { return ENGINE->bf16 ? 64 : ENGINE->chunk; }
+static int default_chunk(const lnt_recur_args *a, bool backward)
+{
+    if (ENGINE->bf16) return 64;
+    /* forward with gates of rows and a state that stays in L1, one block of pairs: no level between blocks (decay.md) */
+    const bool block = !backward && LNT_VECTOR_ROWS == 16 && a->op->kind >= LNT_DECAY_ROWS && (int64_t)a->K * a->V <= 64 * 64;
+    return block ? LNT_VECTOR_ROWS : ENGINE->chunk;
+}
 
 static void carve_vector(lnt_carve *c, const lnt_recur_args *a, bool backward, scratch *w)
 {
@@ -100,7 +106,7 @@ static size_t carve(const lnt_recur_args *a, bool backward, char *base, scratch 
 {
     lnt_carve c = { base, 0 };
     const lnt_mm_engine *e = ENGINE;
-    int64_t K = a->K, V = a->V, C = chunk_length(a, a->chunk ? a->chunk : default_chunk()), longest = a->longest;
+    int64_t K = a->K, V = a->V, C = chunk_length(a, a->chunk ? a->chunk : default_chunk(a, backward)), longest = a->longest;
     int64_t states = longest > C ? (longest + C - 1) / C : 1;
     int n = (int)C, left = LNT_LEFT, left_t = LNT_LEFT_T, right = LNT_RIGHT, right_t = LNT_RIGHT_T;
     *w = (scratch){ .C = n,
