@@ -4,7 +4,7 @@
     bench/learn.py LINNET TEXT --out DIR [--mixers NAME...] [--jobs N] [--steps 300] [--tokens 20000] [-- FLAG...]
     bench/learn.py LINNET TEXT --out DIR --table
 
-One line of DIR/learn.jsonl a mixer; those that are there are not run again. Preset nano (5 layers where nothing else is said), bytes, length 256, one thread
+One line of DIR/learn.jsonl a mixer; those that are there are not run again, nor is a training that is at its end. Preset nano (5 layers where nothing else is said), bytes, length 256, one thread
 a run; what follows `--` goes to `train`. Each mixer trains twice for a tenth of the steps and the weights' sha256 are compared, then once to the end. Then it
 writes --tokens tokens; the highest resident memory is that of `generate` at the end, beside that of a run of 500 tokens. --table prints the lines as a table.
 """
@@ -23,7 +23,8 @@ RECIPE = ["--preset", "nano", "--batch", "16", "--length", "256", "--learning-ra
 
 def run(*words):
     """(standard output, peak memory in MiB) of a command on one thread."""
-    p = subprocess.Popen(list(map(str, words)), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env={**os.environ, "OMP_NUM_THREADS": "1"})
+    p = subprocess.Popen(list(map(str, words)), stdout=subprocess.PIPE, stderr=subprocess.PIPE, encoding="utf-8", errors="replace",
+                         env={**os.environ, "OMP_NUM_THREADS": "1"})  # what a model of bytes writes need not be UTF-8
     out, err = p.stdout.read(), p.stderr.read()
     _, status, usage = os.wait4(p.pid, 0)
     p.returncode = os.waitstatus_to_exitcode(status)
@@ -32,17 +33,25 @@ def run(*words):
     return out, usage.ru_maxrss / 1024
 
 
+def train(a, folder, mixer, steps, *more):
+    """A run from the beginning, unless the folder has it to its end. The lines of its log."""
+    log = folder / "log.jsonl"
+    lines = [json.loads(line) for line in log.read_text().splitlines()] if log.exists() else []
+    if not (folder / "model.safetensors").exists() or not lines or lines[-1]["step"] < steps:
+        shutil.rmtree(folder, ignore_errors=True)
+        run(a.linnet, "train", a.text, "--out", folder, "--mixer", mixer, *RECIPE, "--steps", steps, *more)
+        lines = [json.loads(line) for line in log.read_text().splitlines()]
+    return lines
+
+
 def learn(a, mixer, flags):
     folder = Path(a.out) / mixer["mixer"]
-    shutil.rmtree(folder, ignore_errors=True)
-    folder.mkdir(parents=True)
-    name = ["--mixer", mixer["mixer"]]
+    folder.mkdir(parents=True, exist_ok=True)
     sums = []
     for again in range(2):
-        run(a.linnet, "train", a.text, "--out", folder / f"short{again}", *name, *RECIPE, "--steps", max(1, a.steps // 10), "--eval-tokens", 1024, *flags)
+        train(a, folder / f"short{again}", mixer["mixer"], max(1, a.steps // 10), "--eval-tokens", 1024, *flags)
         sums.append(hashlib.sha256((folder / f"short{again}" / "model.safetensors").read_bytes()).hexdigest())
-    run(a.linnet, "train", a.text, "--out", folder / "model", *name, *RECIPE, "--steps", a.steps, "--eval-tokens", 0, *flags)
-    steps = [json.loads(line) for line in (folder / "model" / "log.jsonl").read_text().splitlines()]
+    steps = train(a, folder / "model", mixer["mixer"], a.steps, "--eval-tokens", 0, *flags)
     held_out = [line["eval_loss"] for line in steps if "eval_loss" in line][-1]
     memory = [run(a.linnet, "generate", folder / "model", "--prompt", "ROMEO:", "--tokens", n, "--past-separator", "--seed", 1)[1] for n in (500, a.tokens)]
     return {"bench": "learn", "mixer": mixer["mixer"], "steps": a.steps, "flags": flags, "held_out": held_out, "same_bits": sums[0] == sums[1],
