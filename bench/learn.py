@@ -4,9 +4,10 @@
     bench/learn.py LINNET TEXT --out DIR [--mixers NAME...] [--jobs N] [--steps 300] [--tokens 20000] [-- FLAG...]
     bench/learn.py LINNET TEXT --out DIR --table
 
-One line of DIR/learn.jsonl a mixer; those that are there are not run again, nor is a training that is at its end. Preset nano (5 layers where nothing else is said), bytes, length 256, one thread
-a run; what follows `--` goes to `train`. Each mixer trains twice for a tenth of the steps and the weights' sha256 are compared, then once to the end. Then it
-writes --tokens tokens; the highest resident memory is that of `generate` at the end, beside that of a run of 500 tokens. --table prints the lines as a table.
+One line of DIR/learn.jsonl a mixer; those that are there are not run again, nor is a training that is at its end: another recipe wants another DIR. Preset
+nano (5 layers where nothing else is said), bytes, length 256, one thread a run; what follows `--` goes to `train`. Each mixer trains twice for a tenth of the
+steps and the weights' sha256 are compared, then once to the end. Then it writes --tokens tokens; the highest resident memory is that of `generate` at the end,
+beside that of a run of 500 tokens. --table prints the lines as a table.
 """
 import argparse
 import concurrent.futures
@@ -37,7 +38,7 @@ def train(a, folder, mixer, steps, *more):
     """A run from the beginning, unless the folder has it to its end. The lines of its log."""
     log = folder / "log.jsonl"
     lines = [json.loads(line) for line in log.read_text().splitlines()] if log.exists() else []
-    if not (folder / "model.safetensors").exists() or not lines or lines[-1]["step"] < steps:
+    if not (folder / "model.safetensors").exists() or not lines or lines[-1]["step"] != steps:
         shutil.rmtree(folder, ignore_errors=True)
         run(a.linnet, "train", a.text, "--out", folder, "--mixer", mixer, *RECIPE, "--steps", steps, *more)
         lines = [json.loads(line) for line in log.read_text().splitlines()]

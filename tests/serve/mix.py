@@ -2,8 +2,9 @@
 """Mixed requests, each of which must be answered as it is alone and cold: python3 tests/serve/mix.py BUILD/linnet [--requests N] [-- FLAGS]
 
 Two servers have one model. One is asked many things at a time, prompts that begin alike, of all lengths, with every way of sampling and looks into
-states, streams that are read, and streams whose reader goes away; its cache is so small that states come and go. Every third batch is
-greedy, or drawn by temperature alone, so that steps may be begun ahead. The other server, with no cache and nothing ahead, is asked the same one after the other. Whatever is compared is compared as JSON: the same text, the same numbers, to the last digit. The last line counts."""
+states, streams that are read, and streams whose reader goes away; its cache is so small that states come and go. Every third batch is greedy, or drawn
+by temperature alone, so that steps may be begun ahead. The other server, with no cache and nothing ahead, is asked the same one after the other. Whatever is
+compared is compared as JSON: the same text, the same numbers, to the last digit. The last line counts."""
 import argparse
 import concurrent.futures
 import json
