@@ -178,7 +178,7 @@ def chunk_or_token():
                 for form in ("chunk", "recurrent"):
                     yield Cell("chunk-or-token", {"op": op, "size": size, "length": length, "form": form},
                                ["bench", "op", op, "--heads", 512 // size, "--T", length, *sets(f"K={size}", f"V={size}"), "--form", form,
-                                "--repeats", 5, "--record", "{dir}/results.jsonl"], device="cuda", seconds=3)
+                                "--repeats", 5, "--dtype", "bf16", "--record", "{dir}/results.jsonl"], device="cuda", seconds=3)
 
 
 # 24 layers of width 1024 with MLPs; Mamba-2, which has none, twice as many.
