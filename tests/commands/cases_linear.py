@@ -109,7 +109,7 @@ def decays(folder):
                 lambda w, xs, layer, all_: dfw(w, xs, 2, gated))
 
 
-def gated_rfa(w, xs, heads, count):
+def gated_rfa(w, xs, heads, count, floor):
     q, k, v, f = (projected(w, xs, name) for name in ("q", "k", "v", "gk"))
     size = len(q[0]) // heads
     W = matrix(w["features.weight"], size)
@@ -124,7 +124,7 @@ def gated_rfa(w, xs, heads, count):
         kh = [[(1 - a) * b for b in r] for a, r in zip(g, kh)]
         ones = [r + [1.0] for r in head_of(v, h, heads)]
         both = recurrence([[a] * len(qh[0]) for a in g], [[1.0] * len(ones[0])] * len(xs), qh, kh, ones, 1 / count)
-        each.append([[a / (r[-1] + 1e-6) for a in r[:-1]] for r in both])
+        each.append([[a / max(abs(r[-1]), floor) for a in r[:-1]] for r in both])
     return [times(matrix(w["o_proj.weight"], WIDTH), joined(each, t)) for t in range(len(xs))]
 
 
@@ -149,7 +149,8 @@ def metala(w, xs, heads, normalizer, augmented):
 
 @case("gated_rfa and metala, with its augmentation and without, are their formulas")
 def features_and_augmentation(folder):
-    held_to(folder, "gated_rfa", dict(num_heads=2, num_features=40), 2, 1e-6, lambda w, xs, layer, all_: gated_rfa(w, xs, 2, 40))
+    for floor in (0.1, 0.6):  # few denominators are below the first, most are below the second
+        held_to(folder, "gated_rfa", dict(num_heads=2, num_features=40, denominator_floor=floor), 2, 1e-6, lambda w, xs, layer, all_: gated_rfa(w, xs, 2, 40, floor))
     for augmented in (True, False):
         held_to(folder, "metala", dict(num_heads=2, conv_size=3, gate_logit_normalizer=2, use_self_augmentation=str(augmented).lower()), 2, 1e-6,
                 lambda w, xs, layer, all_: metala(w, xs, 2, 2, augmented))
