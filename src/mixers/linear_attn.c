@@ -59,12 +59,12 @@ static lnt_buf build(lnt_program *p, const lnt_layer *l, lnt_buf x)
     lnt_buf q = lnt_heads_of(p, x, "q_proj", n.heads, n.key);
     lnt_buf k = lnt_heads_of(p, x, "k_proj", n.kv_heads, n.key);
     lnt_buf v = lnt_heads_of(p, x, "v_proj", n.kv_heads, n.value);
-    k = lnt_repeat_heads(p, k, (int)(n.heads / n.kv_heads));
-    v = lnt_repeat_heads(p, v, (int)(n.heads / n.kv_heads));
     q = feature_map(p, o->feature_map, n.key, q, "feature_map_q");
     k = feature_map(p, o->feature_map, n.key, k, o->tie_feature_map_qk ? "feature_map_q" : "feature_map_k");
     if (o->norm_q) q = lnt_sumnorm(p, q, 1e-4);
     if (o->norm_k) k = lnt_sumnorm(p, k, 1e-4);
+    k = lnt_repeat_heads(p, k, (int)(n.heads / n.kv_heads));
+    v = lnt_repeat_heads(p, v, (int)(n.heads / n.kv_heads));
     /* the read-out scale is of the mapped key size: hedgehog and dpfp widen it */
     lnt_buf y = lnt_recur(p, "linear_attn", (lnt_recur_in){.tensor = {{"q", q}, {"k", k}, {"v", v}}, .option = {{"normalize", o->norm_feature_map}}});
     return lnt_out_proj(p, l, lnt_rmsnorm(p, y, "norm", l->norm_eps));
