@@ -1,8 +1,9 @@
 #!/usr/bin/env python3
 """Count the tests inside the programs that ctest ran: python3 tests/count_tests.py BUILD/Testing/Temporary/LastTest.log
 
-Prints "PASSED FAILED SKIPPED" as cmocka's reports add up to, after a line for each skipped test. A program that ends without a report, or badly after a clean
-one (a crash, a time-out, a sanitizer's finding), is one failure; an example, which is no test and has none, is one test."""
+Prints "PASSED FAILED SKIPPED" as cmocka's reports, and last lines "N passed, N failed, N skipped", add up to, after a line for each skipped test. A program
+that ends without a report, or badly after a clean one (a crash, a time-out, a sanitizer's finding), is one failure; an example, which is no test and has none,
+is one test."""
 import re
 import sys
 
@@ -14,6 +15,10 @@ def count(log):
         ok = [int(n) for n in re.findall(r"^\[  PASSED  \] (\d+) test", block, flags=re.M)]
         bad = sum(int(n) for n in re.findall(r"^\[  FAILED  \] (\d+) test", block, flags=re.M))
         late = re.findall(r"^\[  SKIPPED \] (\w+)$", block, flags=re.M)[:sum(int(n) for n in re.findall(r"^\[  SKIPPED \] (\d+) test", block, flags=re.M))]
+        for line in re.findall(r"^(\d+) passed, (\d+) failed, (\d+) skipped$", block, flags=re.M):
+            ok.append(int(line[0]))
+            bad += int(line[1])
+            late += (re.findall(r"^skipped (.*)$", block, flags=re.M) + ["?"] * int(line[2]))[:int(line[2])]
         well = re.search(r"^Test Pass", block, flags=re.M)
         if name.startswith("example_") and not ok:
             ok = [1] if well else []
