@@ -38,7 +38,7 @@ static linnet_status remember(lnt_encoder *e, const uint8_t *word, size_t n, siz
     if (!value) return lnt_fail_memory(e->c, n);
     *value = (int64_t)(e->n_cached << 8 | count);
     LNT_TRY(grow(e->c, &e->cached, e->n_cached, &e->cached_room, e->n_cached + count));
-    memcpy(e->cached + e->n_cached, e->ids + from, count * sizeof *e->ids);
+    if (count) memcpy(e->cached + e->n_cached, e->ids + from, count * sizeof *e->ids);
     e->n_cached += count;
     return LINNET_OK;
 }
