@@ -221,7 +221,8 @@ def niah():
 
 
 PAGES = {"state-tracking": state_tracking, "groups": groups, "mesa-parity": mesa_parity, "mqar": mqar, "mad": mad, "regbench": regbench,
-         "delta-ablations": delta_ablations, "mesa-steps": mesa_steps, "chunk-or-token": chunk_or_token, "throughput": throughput, "long-texts": long_texts, "niah": niah}
+         "delta-ablations": delta_ablations, "mesa-steps": mesa_steps, "chunk-or-token": chunk_or_token, "throughput": throughput,
+         "long-texts": long_texts, "niah": niah}
 
 
 # ---- running -----------------------------------------------------------------------------------------------------------------------------

@@ -334,7 +334,8 @@ such needles: numbers in noise, numbers in a held-out book, uuids in it. Bytes, 
 
 
 PAGES = {"state-tracking": state_tracking, "groups": groups, "mesa-parity": mesa_parity, "mqar": mqar, "mad": mad, "regbench": regbench,
-         "delta-ablations": delta_ablations, "mesa-steps": mesa_steps, "chunk-or-token": chunk_or_token, "throughput": throughput, "long-texts": long_texts, "niah": niah}
+         "delta-ablations": delta_ablations, "mesa-steps": mesa_steps, "chunk-or-token": chunk_or_token, "throughput": throughput,
+         "long-texts": long_texts, "niah": niah}
 
 
 def how(c):
