@@ -54,6 +54,10 @@ static void lines_are_read_or_named(void **state)
 
 /* ---- prompts of multiple choice --------------------------------------------------------------------------------------------- */
 
+#define OF_RACE "Article: T.\n\nQuestion: Who?\nAnswer: b\n _  .c\nWhy?"
+#define OF_MMLU \
+    "The following are multiple choice questions (with answers) about us law.\n\nWhich?\nA. w\nB. x\nC. y\nD. z\nAnswer:"
+
 static void prompts_are_the_harness_s(void **state)
 {
     (void)state;
@@ -77,12 +81,21 @@ static void prompts_are_the_harness_s(void **state)
          "Q: C. Q?\nA:", "c", 3, 2},
         {7, "{'passage': 'P.', 'question': 'is it', 'answer': true}", NULL, "P.\nQuestion: is it?\nAnswer:",
          "P.\nQuestion: is it?\nAnswer:", "yes", 2, 1},
+        {8, "{'article': 'T.', 'question': 'Who', 'options': ['a', 'b', 'c', 'd'], 'answer': 'C'}", NULL, "Article: T.\n\nWho", "Article: T.\n\nWho",
+         "d", 4, 2},
+        {8, "{'article': 'T.', 'questions': ['Who?', 'It is  _  .', 'Why?'], 'options': [['a', 'b'], ['c', 'd'], ['e', 'f']],"
+            "'answers': ['B', 'A', 'B']}", NULL, OF_RACE, OF_RACE, "f", 2, 1},
+        {8, "{'article': 'T.', 'problems': [{'question': 'Who?', 'options': ['a', 'b'], 'answer': 'B'}, {'question': 'It is  _  .', 'options':"
+            "['c', 'd'], 'answer': 'A'}, {'question': 'Why?', 'options': ['e', 'f'], 'answer': 'B'}]}", NULL, OF_RACE, OF_RACE, "f", 2, 1},
+        {9, "{'input_sentence_1': 'A.', 'input_sentence_2': 'B.', 'input_sentence_3': 'C.', 'input_sentence_4': 'D.', 'sentence_quiz1': 'E.',"
+            "'sentence_quiz2': 'F.', 'answer_right_ending': 2}", NULL, "A. B. C. D.", "A. B. C. D.", "F.", 2, 1},
+        {10, "{'question': ' Which? ', 'choices': ['w', 'x', 'y', 'z'], 'answer': 3, 'subject': 'us_law'}", NULL, OF_MMLU, OF_MMLU, "D", 4, 3},
     };
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         lnt_arena arena = {0};
         lnt_question q;
         const lnt_lines l = {.c = c, .path = "here"};
-        char json[256];
+        char json[400];
         snprintf(json, sizeof json, "%s", cases[i].line);
         for (char *p = json; *p; p++)
             if (*p == '\'') *p = '"';
@@ -98,7 +111,7 @@ static void prompts_are_the_harness_s(void **state)
         assert_string_equal(q.choice[q.n - 1], cases[i].choice);
         if (cases[i].format == 2) assert_string_equal(q.choice[0], "e f");
         json_decref(line);
-        for (int f = 0; f < 8 && !i; f++) { /* an empty object is none of them */
+        for (int f = 0; f < 11 && !i; f++) { /* an empty object is none of them */
             line = json_object();
             assert_int_equal(lnt_choice_read(&l, line, f, NULL, &arena, &q), LINNET_EFORMAT);
             json_decref(line);

@@ -135,7 +135,7 @@ done:
 }
 
 const lnt_task lnt_task_choice = {
-    .info = {"choice", "multiple choice by likelihood, with the prompts of seven benchmarks' files",
+    .info = {"choice", "multiple choice by likelihood, with the prompts of ten benchmarks' files",
              "FILE is the benchmark's own, JSON lines; LABELS has its answers where they stand beside it. acc takes the choice with the largest "
              "likelihood behind the prompt, acc_norm per character of the choice, acc_per_token per token.",
              "Gao et al., lm-evaluation-harness; von Oswald et al. 2025, arXiv 2506.05233",

@@ -1,10 +1,11 @@
 /* Prompts of multiple choice: templates filled with the fields of a benchmark's file. */
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include "tasks/choice.h"
 
-enum { PLAIN, PIQA, HELLASWAG, WINOGRANDE, ARC, OPENBOOKQA, SOCIAL_IQA, BOOLQ };
+enum { PLAIN, PIQA, HELLASWAG, WINOGRANDE, ARC, OPENBOOKQA, SOCIAL_IQA, BOOLQ, RACE, STORYCLOZE, MMLU };
 
 static const char *text_of(const json_t *line, const char *key) { return json_string_value(json_object_get(line, key)); }
 
@@ -130,6 +131,85 @@ static void read_exam(const json_t *line, bool arc, lnt_arena *arena, lnt_questi
     same_context(q, arc ? lnt_arena_printf(arena, "Question: %s\nAnswer:", stem) : kept(arena, stem));
 }
 
+/* RACE, one of an article's questions: as one line of fields, as the benchmark's own lists (questions, options, answers), or as a list of objects. */
+typedef struct {
+    const char *question;
+    const json_t *options;
+    int answer;
+} problem;
+
+static problem problem_at(const json_t *line, size_t i)
+{
+    const json_t *list = json_object_get(line, "problems"), *questions = json_object_get(line, "questions");
+    if (questions)
+        return (problem){json_string_value(json_array_get(questions, i)), json_array_get(json_object_get(line, "options"), i),
+                         place(json_array_get(json_object_get(line, "answers"), i), 0)};
+    const json_t *one = list ? json_array_get(list, i) : line;
+    return (problem){text_of(one, "question"), json_object_get(one, "options"), place(json_object_get(one, "answer"), 0)};
+}
+
+/* The article and its other questions with their answers stand before the last one; a gap at another one's end is as the harness leaves it. */
+static void read_race(const json_t *line, lnt_arena *arena, lnt_question *q)
+{
+    static const char gap[] = "  _  .";
+    const json_t *list = json_object_get(line, "problems"), *questions = json_object_get(line, "questions");
+    const size_t n = list ? json_array_size(list) : questions ? json_array_size(questions) : 1;
+    const char *article = text_of(line, "article");
+    char *context = article ? lnt_arena_printf(arena, "Article: %s\n\n", article) : NULL;
+    for (size_t i = 0; i + 1 < n && context; i++) {
+        const problem p = problem_at(line, i);
+        const char *answer = json_string_value(json_array_get(p.options, (size_t)p.answer));
+        const size_t length = p.question ? strlen(p.question) : 0;
+        if (!length || p.answer < 0 || !answer) return;
+        const bool end = length >= sizeof gap - 1 && !strcmp(p.question + length - (sizeof gap - 1), gap);
+        context = end ? lnt_arena_printf(arena, "%s%s%s\n", context, gap + 1, answer)
+                      : lnt_arena_printf(arena, "%sQuestion: %s\nAnswer: %s\n", context, p.question, answer);
+    }
+    if (!n || !context) return;
+    const problem last = problem_at(line, n - 1);
+    list_of(last.options, arena, q);
+    same_context(q, last.question ? lnt_arena_printf(arena, "%s%s", context, last.question) : NULL);
+    q->answer = last.answer;
+}
+
+static void read_story(const json_t *line, lnt_arena *arena, lnt_question *q)
+{
+    char name[24], *context = lnt_arena_printf(arena, "%s", "");
+    for (int i = 1; i <= 4 && context; i++) {
+        snprintf(name, sizeof name, "input_sentence_%d", i);
+        const char *sentence = text_of(line, name);
+        context = sentence ? lnt_arena_printf(arena, "%s%s%s", context, i > 1 ? " " : "", sentence) : NULL;
+    }
+    q->n = 2;
+    q->choice[0] = kept(arena, text_of(line, "sentence_quiz1"));
+    q->choice[1] = kept(arena, text_of(line, "sentence_quiz2"));
+    same_context(q, context);
+    q->answer = place(json_object_get(line, "answer_right_ending"), 1);
+}
+
+/* The choices stand in the prompt, and their letters are what is asked; a subject names itself before. */
+static void read_mmlu(const json_t *line, lnt_arena *arena, lnt_question *q)
+{
+    static const char *const letters[] = {"A", "B", "C", "D"};
+    const char *subject = text_of(line, "subject"), *question = text_of(line, "question");
+    const json_t *choices = json_object_get(line, "choices");
+    size_t n;
+    while (question && (n = lnt_space_at(question)) > 0) question += n;
+    char *stem = kept(arena, question), *about = kept(arena, subject), *context = NULL;
+    for (size_t k = stem ? strlen(stem) : 0; k && lnt_space_at(stem + k - 1) == 1;) stem[--k] = 0;
+    for (char *p = about; p && *p; p++)
+        if (*p == '_') *p = ' ';
+    if (stem) context = about ? lnt_arena_printf(arena, "The following are multiple choice questions (with answers) about %s.\n\n%s\n", about, stem)
+                              : lnt_arena_printf(arena, "%s\n", stem);
+    for (q->n = 0; q->n < 4; q->n++) {
+        const char *text = json_string_value(json_array_get(choices, (size_t)q->n));
+        context = context && text ? lnt_arena_printf(arena, "%s%s. %s\n", context, letters[q->n], text) : NULL;
+        q->choice[q->n] = letters[q->n];
+    }
+    same_context(q, context ? lnt_arena_printf(arena, "%sAnswer:", context) : NULL);
+    q->answer = place(json_object_get(line, "answer"), 0);
+}
+
 static void read_fields(const json_t *line, int format, lnt_arena *arena, lnt_question *q)
 {
     const char *a, *b;
@@ -161,6 +241,9 @@ static void read_fields(const json_t *line, int format, lnt_arena *arena, lnt_qu
         same_context(q, a && b ? lnt_arena_printf(arena, "Q: %s %s\nA:", a, b) : NULL);
         q->answer = place(json_object_get(line, "label"), 1);
         break;
+    case RACE: read_race(line, arena, q); break;
+    case STORYCLOZE: read_story(line, arena, q); break;
+    case MMLU: read_mmlu(line, arena, q); break;
     default:
         a = text_of(line, "passage");
         b = text_of(line, "question");
