@@ -623,83 +623,17 @@ static void mad_counts_classes(void **state)
     close_source(&o);
 }
 
-/* ---- learning -------------------------------------------------------------------------------------------------------------- */
-
-static void take_accuracy(void *user, const char *json, const char *text)
-{
-    (void)text;
-    const char *found = strstr(json, "\"accuracy\": ");
-    assert_non_null(found);
-    *(double *)user = strtod(found + 12, NULL);
-}
-
-static double learnt(const char *task, const char *mixer, const char *key, const char *value, const char *const *set, int n_set)
-{
-    double accuracy = NAN;
-    linnet_config *k;
-    linnet_task_options o = LINNET_TASK_OPTIONS_INIT;
-    linnet_task_callbacks back = LINNET_TASK_CALLBACKS_INIT;
-    assert_int_equal(linnet_config_create(c, mixer, &k), LINNET_OK);
-    assert_int_equal(linnet_config_set(c, k, "hidden_size", "32"), LINNET_OK);
-    linnet_config_set(c, k, "num_heads", "2"); /* a layer without heads goes without */
-    linnet_config_set(c, k, "lambda_lower_bound", "49"); /* Mesa's, in that experiment: what may turn around is outweighed */
-    assert_int_equal(linnet_config_set(c, k, key, value), LINNET_OK);
-    assert_int_equal(linnet_config_set(c, k, "num_hidden_layers", strcmp(task, "copying") ? "1" : "2"), LINNET_OK);
-    o.config = k;
-    o.set = set;
-    o.n_set = n_set;
-    back.user = &accuracy;
-    back.result = take_accuracy;
-    if (linnet_task_run(c, task, &o, &back) != LINNET_OK) fail_msg("%s: %s", task, linnet_error_message(c));
-    linnet_config_destroy(k);
-    return accuracy;
-}
-
-/* The same layer, parameters, steps and rate: with eigenvalues to -1 it learns the parity of strings longer than those it has seen, with eigenvalues
- * from 0 it does not; and a layer with a matrix for a state copies what one with a vector of the same width cannot hold. */
-static void some_learn_what_others_cannot(void **state)
-{
-    (void)state;
-    static const char *const running[] = {"length=10", "test_length=16", "steps=300", "batch=16", "learning_rate=1e-2", "weight_decay=0",
-                                          "test_examples=64", "test_every=0", "seed=3"};
-    static const char *const longer[] = {"length=10", "test_length=16", "steps=500", "batch=16", "learning_rate=1e-2", "weight_decay=0",
-                                         "test_examples=64", "test_every=0", "seed=1"};
-    static const char *const single[] = {"most=12", "test_least=12", "test_most=24", "steps=400", "batch=32", "learning_rate=1e-2",
-                                         "test_examples=128", "test_every=0"};
-    static const char *const copy[] = {"vocabulary=6", "length=6", "test_length=6", "steps=500", "batch=16", "learning_rate=1e-2", "test_examples=64",
-                                       "test_every=0"};
-    static const struct {
-        const char *task, *mixer[2], *key, *value[2]; /* that one learns it, that one does not */
-        const char *const *set;
-        int n;
-        double most;                                  /* of the other */
-    } pairs[] = {
-        {"mesa-parity", {"delta_net", "delta_net"}, "allow_neg_eigval", {"true", "false"}, running, 9, 0.85},
-        {"mesa-parity", {"mesa_net", "mesa_net"}, "allow_neg_gamma", {"true", "false"}, longer, 9, 0.85},
-        {"parity", {"delta_net", "delta_net"}, "allow_neg_eigval", {"true", "false"}, single, 8, 0.75},
-        {"copying", {"delta_net", "hgrn"}, "hidden_size", {"32", "32"}, copy, 8, 0.8},
-    };
-    for (size_t i = 0; i < sizeof pairs / sizeof *pairs; i++) {
-        double accuracy[2];
-        for (int k = 0; k < 2; k++)
-            accuracy[k] = learnt(pairs[i].task, pairs[i].mixer[k], pairs[i].key, pairs[i].value[k], pairs[i].set, pairs[i].n);
-        if (!(accuracy[0] > 0.95 && accuracy[1] < pairs[i].most))
-            fail_msg("%s: accuracy %g of the one, %g of the other", pairs[i].task, accuracy[0], accuracy[1]);
-    }
-}
-
 int main(void)
 {
     linnet_context_options o = LINNET_CONTEXT_OPTIONS_INIT;
-    o.threads = 1; /* what is learnt here is too small for more */
+    o.threads = 1;
     if (linnet_context_create(&o, &c) != LINNET_OK) return 1;
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(every_task_describes_itself), cmocka_unit_test(every_source_gives_examples), cmocka_unit_test(recall_examples_are_right),
         cmocka_unit_test(recall_draws_by_its_law), cmocka_unit_test(recall_has_zoologys_settings), cmocka_unit_test(parities_are_right),
         cmocka_unit_test(arithmetic_is_right), cmocka_unit_test(word_problems_are_right), cmocka_unit_test(automata_are_drawn_by_their_law),
         cmocka_unit_test(regbench_measures), cmocka_unit_test(mad_recall_is_right), cmocka_unit_test(mad_fuzzy_recall_is_right),
-        cmocka_unit_test(mad_others_are_right), cmocka_unit_test(mad_counts_classes),
-        cmocka_unit_test(some_learn_what_others_cannot)};
+        cmocka_unit_test(mad_others_are_right), cmocka_unit_test(mad_counts_classes)};
     int failed = cmocka_run_group_tests(tests, NULL, NULL);
     linnet_context_destroy(c);
     return failed;

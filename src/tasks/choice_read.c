@@ -174,7 +174,7 @@ static void read_race(const json_t *line, lnt_arena *arena, lnt_question *q)
 
 static void read_story(const json_t *line, lnt_arena *arena, lnt_question *q)
 {
-    char name[24], *context = lnt_arena_printf(arena, "%s", "");
+    char name[32], *context = lnt_arena_printf(arena, "%s", "");
     for (int i = 1; i <= 4 && context; i++) {
         snprintf(name, sizeof name, "input_sentence_%d", i);
         const char *sentence = text_of(line, name);
