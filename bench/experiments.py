@@ -105,23 +105,24 @@ MIXERS = {
     "attention": "softmax attention", "linear_attn": "linear attention", "based": "Based", "gla": "GLA", "mamba": "Mamba", "mamba2": "Mamba-2",
     "retnet": "RetNet", "rwkv6": "RWKV-6", "rwkv7": "RWKV-7", "delta_net": "DeltaNet", "gated_deltanet": "Gated DeltaNet", "mesa_net": "MesaNet",
 }
+OWN_HEADS = ("rwkv7", "gated_deltanet", "mesa_net")  # whose head_dim is no share of the width
 MQAR_IDS = 1024
 MOST_TELLING = ("delta_net", "attention", "mamba", "gated_deltanet", "gla", "mesa_net", "linear_attn", "mamba2", "rwkv7", "retnet", "based", "rwkv6")
 
 
 def mqar():
-    """The second rate is for those that the first one leaves short of 99 per cent. Of 8192 ids 2500 updates learn nothing, whatever the layer."""
+    """The second rate is for those that the first one leaves short of 99 per cent. Of 8192 ids as many updates learn nothing, whatever the layer."""
     for width in (64, 128, 256, 512):
         for setting in ("256x16", "512x64"):
             for rate in ("3e-3", "1e-3"):
                 for mixer in MOST_TELLING:
                     labels = {"setting": setting, "mixer": mixer, "width": width, "rate": rate}
-                    keys = [] if mixer == "mamba" else ["--heads", 2] + sets("mlp=none", *([f"head_dim={width // 2}"] if mixer == "rwkv7" else []))
+                    keys = [] if mixer == "mamba" else ["--heads", 2] + sets("mlp=none", *([f"head_dim={width // 2}"] if mixer in OWN_HEADS else []))
                     yield Cell("mqar", labels,
                                ["task", "mqar", "--setting", setting, "--vocabulary", MQAR_IDS, "--random-non-queries", "false", "--mixer", mixer,
-                                "--width", width, *keys, "--examples", 20000, "--epochs", 8, "--test-examples", 500, "--enough", "0.995",
+                                "--width", width, *keys, "--examples", 20000, "--epochs", 5, "--test-examples", 500, "--enough", "0.995",
                                 "--learning-rate", rate, "--out", "{dir}"],
-                               device="cuda", also=6 * width / 64, seconds=60 if setting == "256x16" else 100,
+                               seconds=(200 if setting == "256x16" else 400) * width / 64, also=64 / width / 2,
                                unless=(labels | {"rate": "3e-3"}, "accuracy", 0.99))
 
 
@@ -130,19 +131,25 @@ MAD_MIXERS = ("delta_net", "attention", "gla", "mamba", "mamba2", "gated_deltane
 
 
 def mad():
-    for mixer in MAD_MIXERS:
-        for kind in MAD_KINDS:
-            yield Cell("mad", {"mixer": mixer, "kind": kind},
-                       ["task", "mad", "--kind", kind, "--mixer", mixer, "--learning-rate", "5e-4,1e-3", "--out", "{dir}"], device="cuda", also=0,
-                       seconds=20)
+    """Width 64 and 1000 updates of 32 examples: DeltaNet recalls in context without a mistake behind these."""
+    for rate in ("3e-3", "1e-3"):
+        for mixer in MAD_MIXERS:
+            for kind in MAD_KINDS:
+                keys = sets("head_dim=16") if mixer == "rwkv7" else ["--layers", 4] if mixer == "mamba2" else []  # which has no MLPs
+                yield Cell("mad", {"mixer": mixer, "kind": kind, "rate": rate},
+                           ["task", "mad", "--kind", kind, "--mixer", mixer, "--width", 64, *([] if mixer in ("mamba", "hyena") else ["--heads", 4]),
+                            *keys, "--batch", 32, "--steps", 1000, "--learning-rate", rate, "--out", "{dir}"], seconds=100, also=0.5)
 
 
 def regbench():
-    for mixer in ("mesa_net", "attention", "gated_deltanet", "mamba2", "gla"):
-        for automata in (1000, 5000):
-            yield Cell("regbench", {"mixer": mixer, "automata": automata},
-                       ["task", "regbench", "--mixer", mixer, "--automata", automata, "--layers", 4, "--steps", 1500, "--learning-rate", "1e-3,2e-3",
-                        "--out", "{dir}"], device="cuda", also=0, seconds=60)
+    for automata in (1000, 5000):
+        for rate in ("5e-3", "2e-3"):
+            for mixer in ("mesa_net", "attention", "gated_deltanet", "mamba2", "gla"):
+                keys = sets("head_dim=32") if mixer in OWN_HEADS else []
+                yield Cell("regbench", {"mixer": mixer, "automata": automata, "rate": rate},
+                           ["task", "regbench", "--mixer", mixer, "--automata", automata, "--layers", 3 if mixer == "mamba2" else 2, "--width", 64,
+                            "--heads", 2, *keys, "--batch", 4, "--steps", 2000, "--test-every", 0, "--learning-rate", rate, "--out", "{dir}"],
+                           seconds=240 if mixer == "mesa_net" else 90, also=0.5)
 
 
 ABLATIONS = {
@@ -195,8 +202,8 @@ def throughput():
                         "--repeats", 5, "--dtype", "bf16", "--record", "{dir}/results.jsonl"], device="cuda", also=0, seconds=10)
 
 
-LONG = {"DeltaNet": ["delta_net"], "Gated DeltaNet": ["gated_deltanet"], "MesaNet": ["mesa_net"]}
-LONG.update({f"DeltaProduct, n_h = {n}": ["gated_deltaproduct", *sets(f"num_householder={n}")] for n in (1, 2, 3)})
+LONG = {"DeltaNet": ["delta_net"], "Gated DeltaNet": ["gated_deltanet", *sets("head_dim=64")], "MesaNet": ["mesa_net", *sets("head_dim=64")]}
+LONG.update({f"DeltaProduct, n_h = {n}": ["gated_deltaproduct", *sets(f"num_householder={n}", "head_dim=64")] for n in (1, 2, 3)})
 
 
 def long_texts():
@@ -210,14 +217,14 @@ def long_texts():
 
 
 def niah():
-    """Learnt on documents of up to 2048 bytes with needles of all three kinds, read in up to four times as many."""
-    for mixer in ("gated_deltanet", "delta_net", "mamba2"):
-        measures = [["task", "niah", "{dir}/model", "--kind", kind, "--words", "{words}", "--essays", "{held}", "--lengths", "1024,2048,4096,8192",
+    """Learnt on documents of up to 2048 bytes with needles of all three kinds, read in up to twice as many."""
+    for mixer, keys in (("gated_deltanet", sets("head_dim=64")), ("delta_net", []), ("mamba2", [])):
+        measures = [["task", "niah", "{dir}/model", "--kind", kind, "--words", "{words}", "--essays", "{held}", "--lengths", "512,1024,2048,4096",
                      "--samples", 50, "--tokens", 48 if kind == 3 else 16, "--out", f"{{dir}}/kind-{kind}"] for kind in (1, 2, 3)]
         yield Cell("niah", {"mixer": mixer},
-                   ["train", "{needles}", "--field", "text", "--isolate-documents", "--out", "{dir}/model", "--mixer", mixer, "--layers", 6,
-                    "--width", 256, "--heads", 4, "--batch", 16, "--length", 2048, "--steps", 2000, "--learning-rate", "2e-3", "--save-every", 0,
-                    "--eval-every", 500, "--dtype", "bf16"], *measures, device="cuda", also=0, seconds=120)
+                   ["train", "{needles}", "--field", "text", "--isolate-documents", "--out", "{dir}/model", "--mixer", mixer, *keys, "--layers", 6,
+                    "--width", 256, "--heads", 4, "--batch", 16, "--length", 2048, "--steps", 3000, "--learning-rate", "2e-3", "--save-every", 0,
+                    "--eval-every", 500, "--dtype", "bf16"], *measures, device="cuda", also=0, seconds=150)
 
 
 PAGES = {"state-tracking": state_tracking, "groups": groups, "mesa-parity": mesa_parity, "mqar": mqar, "mad": mad, "regbench": regbench,
@@ -250,16 +257,16 @@ def needles(text, work):
         (work / "words" / name).write_text("\n".join(some) + "\n")
     noise = "The grass is green. The sky is blue. The sun is yellow. Here we go. There and back again."
     with open(work / "needles.jsonl", "w", encoding="utf-8") as f:
-        for i in range(24000):
+        for i in range(48000):
             kind = i % 3
             key = "-".join(draw.choice(some) for some in lists.values())
             value = str(uuid.UUID(int=draw.getrandbits(128), version=4)) if kind == 2 else str(draw.randrange(10 ** 6, 10 ** 7))
             what = "uuid" if kind == 2 else "number"
             if kind == 0:
-                hay, joint = [noise] * draw.randrange(2, 16), "\n"
+                hay, joint = [noise] * int(16 ** draw.random()), "\n"  # many short ones: else what is asked is a small part of the loss
             else:
                 at = draw.randrange(len(words) - 300)
-                hay, joint = re.split(r"(?<=[.!?]) ", " ".join(words[at:at + draw.randrange(20, 240)])), " "
+                hay, joint = re.split(r"(?<=[.!?]) ", " ".join(words[at:at + int(3 * 80 ** draw.random())])), " "
             hay.insert(draw.randrange(len(hay) + 1), f"One of the special magic {what}s for {key} is: {value}.")
             asked = (f"A special magic {what} is hidden within the following text. Make sure to memorize it. "
                      f"I will quiz you about the {what} afterwards.")
