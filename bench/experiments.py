@@ -218,11 +218,11 @@ def long_texts():
 
 def niah():
     """Learnt on documents of up to 2048 bytes with needles of all three kinds, read in up to twice as many."""
-    for mixer, keys in (("gated_deltanet", sets("head_dim=64")), ("delta_net", []), ("mamba2", [])):
+    for mixer, layers, keys in (("gated_deltanet", 6, sets("head_dim=64")), ("delta_net", 6, []), ("mamba2", 11, [])):  # which has no MLPs
         measures = [["task", "niah", "{dir}/model", "--kind", kind, "--words", "{words}", "--essays", "{held}", "--lengths", "512,1024,2048,4096",
                      "--samples", 50, "--tokens", 48 if kind == 3 else 16, "--out", f"{{dir}}/kind-{kind}"] for kind in (1, 2, 3)]
         yield Cell("niah", {"mixer": mixer},
-                   ["train", "{needles}", "--field", "text", "--isolate-documents", "--out", "{dir}/model", "--mixer", mixer, *keys, "--layers", 6,
+                   ["train", "{needles}", "--field", "text", "--isolate-documents", "--out", "{dir}/model", "--mixer", mixer, *keys, "--layers", layers,
                     "--width", 256, "--heads", 4, "--batch", 16, "--length", 2048, "--steps", 3000, "--learning-rate", "2e-3", "--save-every", 0,
                     "--eval-every", 500, "--dtype", "bf16"], *measures, device="cuda", also=0, seconds=150)
 
