@@ -58,25 +58,27 @@ template <int K, int V, bool UNTIED> __device__ __forceinline__ void pair_gradie
     const warp_place me;
     const int lane = threadIdx.x & 31;
     float N[2][VALUES][2 * BLOCKS][4] = {};
+#pragma unroll 1
+    for (uint32_t at = base; at < base + V / 64 * TILE; at += TILE) /* 64 of V, of a tile and of an image; all at once would hold 8 places each */
 #pragma unroll
-    for (int kk = 0; kk < V / 16; kk++) {
-        uint32_t A[2][4], B[4];
-        load_A(A[0], base + L::d_o, 16 * me.row, 2 * kk);
-        image_A<C>(A[1], base + L::dX, kk, 16 * me.row);
+        for (int kk = 0; kk < 4; kk++) {
+            uint32_t A[2][4], B[4];
+            load_A(A[0], at + L::d_o, 16 * me.row, 2 * kk);
+            image_A<C>(A[1], at + L::dX, kk, 16 * me.row);
 #pragma unroll
-        for (int n = 0; n < BLOCKS; n++) {
-            const int block = me.column * BLOCKS + n;
-            if (block > me.row) continue;
-            image_B<C>(B, base + L::X, kk, 16 * block);
+            for (int n = 0; n < BLOCKS; n++) {
+                const int block = me.column * BLOCKS + n;
+                if (block > me.row) continue;
+                image_B<C>(B, at + L::X, kk, 16 * block);
 #pragma unroll
-            for (int r = 0; r < 2; r++) add_pair(N[r][VALUES - 1][2 * n], N[r][VALUES - 1][2 * n + 1], A[r], B);
-            if constexpr (UNTIED) {
-                load_B(B, base + L::v, 16 * block, 2 * kk);
+                for (int r = 0; r < 2; r++) add_pair(N[r][VALUES - 1][2 * n], N[r][VALUES - 1][2 * n + 1], A[r], B);
+                if constexpr (UNTIED) {
+                    load_B(B, at + L::v, 16 * block, 2 * kk);
 #pragma unroll
-                for (int r = 0; r < 2; r++) add_pair(N[r][0][2 * n], N[r][0][2 * n + 1], A[r], B);
+                    for (int r = 0; r < 2; r++) add_pair(N[r][0][2 * n], N[r][0][2 * n + 1], A[r], B);
+                }
             }
         }
-    }
     float *direct = (float *)(shared + L::direct);
 #pragma unroll
     for (int n = 0; n < 2 * BLOCKS; n++)
@@ -116,21 +118,25 @@ template <int K, int V, bool UNTIED> __device__ __forceinline__ void state_gradi
     using L = back_shared<K, V, UNTIED>;
     const warp_place me;
     float R[2][4][4] = {}, W[L::VALUES][4][4] = {};
+#pragma unroll 1
+    for (int half = 0; half < V / 64; half++) {
+        const uint32_t at = base + half * TILE, state = base + half * (4 * K * 32);
 #pragma unroll
-    for (int kk = 0; kk < V / 16; kk++) {
-        uint32_t A[2][4], x[4], v[4], B[4];
-        load_A(A[0], base + L::d_o, 16 * me.row, 2 * kk);
-        image_A<C>(A[1], base + L::dX, kk, 16 * me.row);
-        image_A<C>(x, base + L::X, kk, 16 * me.row);
-        if constexpr (UNTIED) load_A(v, base + L::v, 16 * me.row, 2 * kk);
+        for (int kk = 0; kk < 4; kk++) {
+            uint32_t A[2][4], x[4], v[4], B[4];
+            load_A(A[0], at + L::d_o, 16 * me.row, 2 * kk);
+            image_A<C>(A[1], at + L::dX, kk, 16 * me.row);
+            image_A<C>(x, at + L::X, kk, 16 * me.row);
+            if constexpr (UNTIED) load_A(v, at + L::v, 16 * me.row, 2 * kk);
 #pragma unroll
-        for (int n = 0; n < 2; n++) {
-            image_B<K>(B, base + L::S, kk, 32 * me.column + 16 * n);
+            for (int n = 0; n < 2; n++) {
+                image_B<K>(B, state + L::S, kk, 32 * me.column + 16 * n);
 #pragma unroll
-            for (int r = 0; r < 2; r++) add_pair(R[r][2 * n], R[r][2 * n + 1], A[r], B);
-            image_B<K>(B, base + L::dS, kk, 32 * me.column + 16 * n);
-            add_pair(W[L::VALUES - 1][2 * n], W[L::VALUES - 1][2 * n + 1], x, B);
-            if constexpr (UNTIED) add_pair(W[0][2 * n], W[0][2 * n + 1], v, B);
+                for (int r = 0; r < 2; r++) add_pair(R[r][2 * n], R[r][2 * n + 1], A[r], B);
+                image_B<K>(B, state + L::dS, kk, 32 * me.column + 16 * n);
+                add_pair(W[L::VALUES - 1][2 * n], W[L::VALUES - 1][2 * n + 1], x, B);
+                if constexpr (UNTIED) add_pair(W[0][2 * n], W[0][2 * n + 1], v, B);
+            }
         }
     }
     const int channel = threadIdx.x % K, part = threadIdx.x / K;
@@ -260,28 +266,35 @@ template <int K, int V, bool UNTIED> __device__ __forceinline__ void trees(uint3
 
 /* ---- rows --------------------------------------------------------------------------------------------------------------------------------- */
 
+/* One of a thread's two channels of a group of 8 rows: their factors, and q, k and, untied, a, b of two rows in a register. */
+template <bool UNTIED> struct back_column {
+    static constexpr int ROWS = UNTIED ? 4 : 2;
+    float a[8];
+    uint32_t x[ROWS][4];
+    __device__ __forceinline__ float row(int which, int i) const { return i % 2 ? high_bf16(x[which][i / 2]) : low_bf16(x[which][i / 2]); }
+};
+
 /* The second (e) or the first of a thread's two channels: gradients of the rows, into the places of R and W; of the gates what happens inside the
  * group, e: into that of Y, else into the last tile of levels; sums of its reads and writes of the state, and of the tree, each times its row. */
 template <int K, int OF, int V, bool UNTIED>
-__device__ __forceinline__ void back_channel(const delta_group<K, UNTIED, OF> &of, const delta_around<K> &near, uint32_t base, uint8_t *shared,
-                                             bool e)
+__device__ __forceinline__ void back_channel(back_column<UNTIED> &of, const delta_group<K, UNTIED, OF> &place, const delta_around<K> &near,
+                                             uint32_t base, uint8_t *shared, int e)
 {
     using L = back_shared<K, V, UNTIED>;
     constexpr int VALUES = L::VALUES;
-    const float *direct = (const float *)(shared + L::direct) + of.group * 64;
-    const auto half = [e](uint32_t x) { return __uint_as_float((e ? x >> 16 : x) << 16); };
-    const auto reader = [&](int r, int i) { return half(of.x[r == 0 ? 0 : UNTIED ? 2 : 1][i]); };
-    const auto writer = [&](int w, int i) { return half(of.x[w == 0 ? 1 : 3][i]); };
-    const auto factor = [&](int i) { return e ? of.a[i][1] : of.a[i][0]; };
-    float dreader[2][8], dwriter[VALUES][8], down[8], dg[8], total[4] = {}, x = 1.f, y = 1.f, before = 0, behind = 0;
+    const float *direct = (const float *)(shared + L::direct) + place.group * 64;
+    const uint32_t of_two = e ? 0x3244 : 0x1044;
+    const auto half = [of_two](uint32_t x) { return __uint_as_float(__byte_perm(x, 0, of_two)); };
+    const auto reader = [&](int r, int i) { return of.row(r == 0 ? 0 : UNTIED ? 2 : 1, i); };
+    const auto writer = [&](int w, int i) { return of.row(w == 0 ? 1 : 3, i); };
+    const auto factor = [&](int i) { return of.a[i]; };
+    float dreader[2][8], dwriter[VALUES][8], dg[8], total[4] = {}, x = 1.f, y = 1.f, before = 0, behind = 0;
     const float all_before = e ? near.before[1] : near.before[0], all_behind = e ? near.behind[1] : near.behind[0];
-#pragma unroll
-    for (int i = 7; i >= 0; i--) down[i] = y, y *= factor(i);
 #pragma unroll
     for (int i = 0; i < 8; i++) {
         const float less = x;
         x *= factor(i);
-        const uint32_t at = base + of.in_tile(i);
+        const uint32_t at = base + place.in_tile(i);
 #pragma unroll
         for (int r = 0; r < 2; r++) {
             const float up = UNTIED && r == 1 ? less : x;
@@ -290,17 +303,22 @@ __device__ __forceinline__ void back_channel(const delta_group<K, UNTIED, OF> &o
             total[0] += reader(r, i) * reads;
             total[2] += reader(r, i) * tree;
         }
+    }
+#pragma unroll
+    for (int i = 7; i >= 0; i--) {
+        const uint32_t at = base + place.in_tile(i);
 #pragma unroll
         for (int w = 0; w < VALUES; w++) {
-            const float writes = all_behind * down[i] * half(load_pair(at + L::W + w * L::T));
-            const float tree = down[i] * half(load_pair(at + L::Y + (2 + w) * L::T));
+            const float writes = all_behind * y * half(load_pair(at + L::W + w * L::T));
+            const float tree = y * half(load_pair(at + L::Y + (2 + w) * L::T));
             dwriter[w][i] = writes + tree;
             total[1] += writer(w, i) * writes;
             total[3] += writer(w, i) * tree;
         }
+        y *= factor(i);
     }
 #pragma unroll
-    for (int i = 0; i < 4; i++) ((float *)(shared + L::sums))[(of.group * 4 + i) * K + 2 * of.pair + e] = total[i];
+    for (int i = 0; i < 4; i++) ((float *)(shared + L::sums))[(place.group * 4 + i) * K + 2 * place.pair + e] = total[i];
 #pragma unroll
     for (int i = 7; i >= 0; i--) { /* a reader passes the gates up to its row, or to the row before */
         behind += reader(0, i) * dreader[0][i];
@@ -321,37 +339,35 @@ __device__ __forceinline__ void back_channel(const delta_group<K, UNTIED, OF> &o
             const float own = direct[w * 512 + 9 * j]; /* a row reads what it wrote itself, through no gate */
             dreader[0][j] += own * writer(w, j);
             dwriter[w][j] += own * reader(0, j);
-            float through[8], less[8], f = 1.f, sum = 0;
+            float through[8], f = 1.f, sum = 0; /* of the pairs that end at a row's gate */
 #pragma unroll
             for (int i = j + 1; i < 8; i++) {
                 const float shorter = f;
                 f *= factor(i);
-                through[i] = less[i] = 0;
+                through[i] = 0;
 #pragma unroll
                 for (int r = 0; r < 2; r++) {
                     const bool early = UNTIED && r == 1;
                     const float pair = direct[(r * VALUES + w) * 512 + 8 * i + j] * (early ? shorter : f), read = pair * writer(w, j);
                     dreader[r][i] += read;
                     dwriter[w][j] += pair * reader(r, i);
-                    (early ? less[i] : through[i]) += read * reader(r, i);
+                    if (!early || i > j + 1) through[early ? i - 1 : i] += read * reader(r, i); /* early: it reads what the row before left */
                 }
             }
 #pragma unroll
-            for (int i = 7; i > j; i--) {
-                sum += through[i];
-                dg[i] += sum;
-                sum += less[i];
-            }
+            for (int i = 7; i > j; i--) dg[i] += sum += through[i];
         }
 #pragma unroll
     for (int i = 0; i < 8; i++) {
-        uint8_t *to = shared + of.in_tile(i);
+        uint8_t *to = shared + place.in_tile(i);
         *(bf16 *)(to + L::R + 2 * e) = from_float<bf16>(dreader[0][i]);
         *(bf16 *)(to + L::R + L::T + 2 * e) = from_float<bf16>(UNTIED ? dreader[1][i] : dreader[1][i] + dwriter[0][i]);
         if constexpr (UNTIED)
 #pragma unroll
             for (int w = 0; w < VALUES; w++) *(bf16 *)(to + L::W + w * L::T + 2 * e) = from_float<bf16>(dwriter[w][i]);
-        *(float *)(to + (e ? L::Y : L::gates)) = dg[i];
+        float *const gate = (float *)(to + (e ? L::Y : L::gates));
+        of.a[i] = *gate; /* the second channel's */
+        *gate = dg[i];
     }
 }
 
@@ -359,11 +375,37 @@ template <int K, int OF, int V, bool UNTIED>
 __device__ __forceinline__ void back_rows(const delta_vector &p, const delta_place &w, const float *products, uint32_t base, uint8_t *shared)
 {
     using L = back_shared<K, V, UNTIED>;
-    delta_group<K, UNTIED, OF> of;
-    of.load(p, w);
+    constexpr int THREADS = 4 * K;
+    const delta_group<K, UNTIED, OF> of;
+    back_column<UNTIED> x;
+    uint4 *const rest = (uint4 *)(shared + L::N) + threadIdx.x; /* the second channel waits where N was, its factors where gates will be */
+    static_assert(back_column<UNTIED>::ROWS * THREADS * 16 <= L::direct - L::N, "room for a channel of each thread");
+    {
+        delta_group<K, UNTIED, OF> both;
+        both.load(p, w);
+#pragma unroll
+        for (int i = 0; i < 8; i++) x.a[i] = both.a[i][0], *(float *)(shared + L::gates + of.in_tile(i)) = both.a[i][1];
+#pragma unroll
+        for (int r = 0; r < back_column<UNTIED>::ROWS; r++) {
+            uint32_t y[4];
+#pragma unroll
+            for (int i = 0; i < 4; i++) {
+                x.x[r][i] = __byte_perm(both.x[r][2 * i], both.x[r][2 * i + 1], 0x5410);
+                y[i] = __byte_perm(both.x[r][2 * i], both.x[r][2 * i + 1], 0x7632);
+            }
+            rest[r * THREADS] = make_uint4(y[0], y[1], y[2], y[3]);
+        }
+    }
     const delta_around<K> near(products, of.group, of.pair);
 #pragma unroll 1
-    for (int e = 0; e < 2; e++) back_channel<K, OF, V, UNTIED>(of, near, base, shared, e);
+    for (int e = 0; e < 2; e++) {
+        back_channel<K, OF, V, UNTIED>(x, of, near, base, shared, e);
+#pragma unroll
+        for (int r = 0; r < back_column<UNTIED>::ROWS; r++) {
+            const uint4 y = rest[r * THREADS];
+            x.x[r][0] = y.x, x.x[r][1] = y.y, x.x[r][2] = y.z, x.x[r][3] = y.w;
+        }
+    }
     bf16 *const to[4] = { p.in.dq, UNTIED ? p.da : p.in.dk, p.in.dk, p.db };
 #pragma unroll
     for (int o = 0; o < (UNTIED ? 4 : 2); o++)

@@ -7,6 +7,13 @@
 
 namespace {
 
+/* What the compiler must take as new: places that derive from it are made again for each use; kept from one to the next they would be spilled. */
+__device__ __forceinline__ int anew(int x)
+{
+    asm volatile("" : "+r"(x));
+    return x;
+}
+
 struct delta_place {
     int64_t token, item;
     int rows, h, channel; /* the first of the CTA's */
@@ -17,9 +24,13 @@ template <int K, bool UNTIED, int OF = K> struct delta_group {
     static constexpr int ROWS = UNTIED ? 4 : 2;
     float a[8][2];
     uint32_t x[ROWS][8];
-    const int group, pair;
+    int group, pair;
 
-    __device__ __forceinline__ delta_group() : group(threadIdx.x / (K / 2)), pair(threadIdx.x % (K / 2)) {}
+    __device__ __forceinline__ delta_group()
+    {
+        const int thread = anew((int)threadIdx.x);
+        group = thread / (K / 2), pair = thread % (K / 2);
+    }
     __device__ __forceinline__ uint32_t in_tile(int i) const { return tile_at(8 * group + i, pair / 4) + 4 * (pair & 3); }
     __device__ __forceinline__ int64_t in_memory(const delta_vector &p, const delta_place &w, int i) const
     {
