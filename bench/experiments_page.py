@@ -191,8 +191,8 @@ def mad(c, out):
             if known and cells[i] and min(abs(values[i] - p[i]) for p in known) > 5:
                 far.append(f"{NAMES[mixer]}, {k}: {values[i]:.1f} against {' and '.join(f'{p[i]:.1f}' for p in known)}")
     return "MAD", """\
-Six tasks (Poli et al. 2024, arXiv 2403.17844) at their baseline settings, macro-averaged accuracy in per cent; the better of two learning
-rates. Published rows beneath ours: the DeltaNet paper's (arXiv 2406.06484), of the whole benchmark, and the MesaNet paper's (arXiv 2506.05233), where
+Six tasks (Poli et al. 2024, arXiv 2403.17844) at their baseline settings, macro-averaged accuracy in per cent; models of width 64, 1000
+updates of 32 examples; where there are runs at two learning rates, the better one. Published rows beneath ours: the DeltaNet paper's (arXiv 2406.06484), of the whole benchmark, and the MesaNet paper's (arXiv 2506.05233), where
 in-context and noisy recall share a column.
 
 """ + table(["", *MAD_KINDS, "mean"], rows) + ("\nMore than five points from every published value: " + "; ".join(far) + ".\n" if far else "") + "\n"
@@ -217,7 +217,7 @@ def regbench(c, out):
             "validity at the other rate"]
     return "RegBench", """\
 Languages of new random automata, learnt in context (Akyürek et al. 2024, arXiv 2401.12973): one size, over the number of automata to
-learn from.
+learn from. Models of width 64, 2000 updates of four sequences; the rate by the validation automata, numbers of the test's.
 
 """ + table(head, rows) + "\n![Validity](validity.svg)\n\n"
 

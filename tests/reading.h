@@ -21,6 +21,7 @@ static linnet_context *c;
 static linnet_model *m;
 static linnet_tokenizer *bytes;
 static char folder[64], path[128];
+static double allowed; /* seconds of a run; 0: no limit */
 
 static inline const char *written(const char *text)
 {
@@ -69,6 +70,7 @@ static inline rows run(const char *task, const char *file, const char *labels, c
     o.tokenizer = bytes;
     o.set = set;
     o.n_set = n_set;
+    o.max_seconds = allowed;
     o.files = files;
     o.n_files = (file != NULL) + (labels != NULL);
     k.user = &out;

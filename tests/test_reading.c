@@ -399,6 +399,39 @@ static void niah_fills_its_length(void **state)
     run("niah", NULL, NULL, (const char *const[]){set[0], "kind=2"}, 2, LINNET_EINVAL);
 }
 
+/* A run whose time is over reads a first piece and says so in its rows. */
+static void time_is_up(void **state)
+{
+    (void)state;
+    char words[128];
+    snprintf(words, sizeof words, "words=%s", folder);
+    const char *const niah[] = {words, "samples=3", "lengths=700,800", "tokens=4"};
+    static const char asked[] = "{\"prompt\": \"x\", \"choices\": [\"q\", \"r\"], \"answer\": 1}\n",
+                      cloze[] = "{\"text\": \"a\", \"value\": \"b\"}\n";
+    char twice[2 * sizeof asked];
+    for (int late = 0; late < 2; late++) {
+        allowed = late ? 1e-9 : 0;
+        snprintf(twice, sizeof twice, "%s%s", asked, asked);
+        rows r = run("choice", written(twice), NULL, NULL, 0, LINNET_OK);
+        assert_int_equal(number(&r, 0, "examples"), 2 - late);
+        drop(&r);
+        snprintf(twice, sizeof twice, "%s%s", cloze, cloze);
+        r = run("cloze", written(twice), NULL, NULL, 0, LINNET_OK);
+        assert_int_equal(number(&r, 0, "examples"), 2 - late);
+        drop(&r);
+        r = run("niah", NULL, NULL, niah, 4, LINNET_OK);
+        assert_true(r.n == 2 - late && number(&r, 0, "samples") == (late ? 1 : 3));
+        drop(&r);
+        r = run("ppl", written("A text to be read."), NULL, (const char *const[]){"lengths=4,8"}, 1, LINNET_OK);
+        assert_int_equal(r.n, 2 - late);
+        drop(&r);
+        r = run("throughput", NULL, NULL, (const char *const[]){"lengths=8,16", "steps=1", "training=false"}, 3, LINNET_OK);
+        assert_int_equal(r.n, 2 - late);
+        drop(&r);
+    }
+    allowed = 0;
+}
+
 int main(void)
 {
     linnet_config *k;
@@ -406,7 +439,8 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(texts_are_counted), cmocka_unit_test(lines_are_read_or_named), cmocka_unit_test(prompts_are_the_harness_s),
         cmocka_unit_test(lambada_is_the_last_word), cmocka_unit_test(choices_are_by_likelihood), cmocka_unit_test(cloze_looks_for_the_value),
-        cmocka_unit_test(perplexity_is_over_tokens), cmocka_unit_test(needles_stand_in_their_hay), cmocka_unit_test(niah_fills_its_length)};
+        cmocka_unit_test(perplexity_is_over_tokens), cmocka_unit_test(needles_stand_in_their_hay), cmocka_unit_test(niah_fills_its_length),
+        cmocka_unit_test(time_is_up)};
     int failed = cmocka_run_group_tests(tests, NULL, NULL);
     return reading_close(k, (const char *const[]){"adjectivelist.txt", "nounlist.txt"}, 2, failed);
 }

@@ -23,6 +23,7 @@ static const char *const paper[] = {"examples=0", NULL};
 
 typedef struct {
     int64_t n, right, by_character, by_token;
+    bool whole; /* however long it takes */
 } score;
 
 static linnet_status answer(lnt_reader *k, const lnt_question *q, const options *o, lnt_arena *arena, score *z)
@@ -56,7 +57,7 @@ static linnet_status read_all(lnt_reader *k, lnt_lines *l, const char *labels, c
 {
     lnt_run *r = k->r;
     linnet_status s = LINNET_OK;
-    while (s == LINNET_OK && (!o->examples || z->n < o->examples)) {
+    while (s == LINNET_OK && (!o->examples || z->n < o->examples) && (z->whole || !z->n || !lnt_run_late(r))) {
         lnt_arena arena = {0};
         lnt_question q;
         json_t *line;
@@ -77,7 +78,7 @@ linnet_status lnt_choice_score(lnt_reader *k, const char *path, const char *labe
     const options o = {.format = format, .examples = examples};
     lnt_ctx *c = k->r->c;
     lnt_lines l;
-    score z = {0};
+    score z = {.whole = true};
     char *answers = NULL;
     size_t bytes;
     LNT_TRY(lnt_lines_open(c, path, &l));

@@ -68,7 +68,7 @@ static linnet_status run(lnt_run *r)
     LNT_TRY_GOTO(s, lnt_reader_open(r, false, &k), done);
     linnet_model_get_info(r->o->model, &info);
     LNT_TRY_GOTO(s, lnt_run_cost(r, 0, 0, (int64_t)strlen(l.data) / 4, 0.5 * (double)info.parameters * (double)strlen(l.data), NAN), done);
-    while (!o->examples || n < o->examples) {
+    while ((!o->examples || n < o->examples) && !(n && lnt_run_late(r))) {
         json_t *line;
         bool fine = false;
         LNT_TRY_GOTO(s, lnt_lines_next(&l, &line), done);

@@ -117,13 +117,18 @@ static linnet_status one_file(lnt_run *r, lnt_reader *k, const char *path, const
     const char *name = strrchr(path, '/');
     LNT_TRY(lnt_task_numbers(r->c, "shots", o->shots, 0, MOST_COUNT, MOST_SHOTS, counts, &n_counts));
     const int64_t n = o->examples && o->examples < z->n ? o->examples : z->n;
-    for (int i = 0; i < n_counts; i++) {
-        const int64_t shots = (int64_t)counts[i], draws = shots ? o->draws : 1;
+    for (int i = 0; i < n_counts && !(i && lnt_run_late(r)); i++) {
+        const int64_t shots = (int64_t)counts[i];
+        int64_t draws = shots ? o->draws : 1;
         double sum = 0, squares = 0, share = 0;
         if (shots >= z->n)
             return lnt_fail(r->c, LINNET_EINVAL, "shots is %lld, but %s has %lld examples beside a question", (long long)shots, path,
                             (long long)z->n - 1);
         for (int64_t d = 0; d < draws; d++) {
+            if (d && lnt_run_late(r)) {
+                draws = d;
+                break;
+            }
             LNT_TRY(one_draw(r, k, z, n, d, shots, &share));
             sum += share;
             squares += share * share;
@@ -167,7 +172,8 @@ static linnet_status run(lnt_run *r)
     linnet_model_get_info(r->o->model, &info);
     if (s == LINNET_OK) s = lnt_reader_open(r, true, &k);
     if (s == LINNET_OK) s = lnt_run_cost(r, 0, 0, (int64_t)tokens, 2 * (double)info.parameters * tokens, NAN);
-    for (int f = 0; f < files && s == LINNET_OK; f++) s = one_file(r, &k, r->o->files[f], &z[f], (double)f / files, 1.0 / files);
+    for (int f = 0; f < files && s == LINNET_OK && !(f && lnt_run_late(r)); f++)
+        s = one_file(r, &k, r->o->files[f], &z[f], (double)f / files, 1.0 / files);
     lnt_reader_close(&k);
     for (int f = 0; f < files; f++) {
         lnt_free(z[f].item);

@@ -48,7 +48,7 @@ static linnet_status read_all(lnt_run *r, lnt_reader *k, lnt_lines *l, score *z)
     const char *text[BATCH][2];
     int n = 0;
     linnet_status s = LINNET_OK;
-    for (int64_t i = 0; s == LINNET_OK && (!o->examples || i < o->examples); i++) {
+    for (int64_t i = 0; s == LINNET_OK && (!o->examples || i < o->examples) && !(z->n && lnt_run_late(r)); i++) {
         json_t *line;
         const char *passage;
         if ((s = lnt_lines_next(l, &line)) != LINNET_OK || !line) break;

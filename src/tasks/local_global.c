@@ -120,7 +120,7 @@ static linnet_status run(lnt_run *r)
     const double tokens = 200.0 * (double)(o->examples ? o->examples : 2000) * r->o->n_files * (n + 1);
     linnet_model_get_info(r->o->model, &info);
     if (s == LINNET_OK) s = lnt_run_cost(r, 0, 0, (int64_t)tokens, 2 * (double)info.parameters * tokens, NAN);
-    for (int f = 0; f < r->o->n_files && s == LINNET_OK; f++) s = one_file(r, w, n, f);
+    for (int f = 0; f < r->o->n_files && s == LINNET_OK && !(f && lnt_run_late(r)); f++) s = one_file(r, w, n, f);
     for (int i = 0; i < MOST_MODELS; i++) linnet_model_destroy(w[i].m);
     return s;
 }

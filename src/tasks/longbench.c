@@ -179,7 +179,7 @@ static linnet_status one_file(bench *b, int f)
     int64_t n = 0;
     LNT_TRY(lnt_lines_open(b->r->c, b->r->o->files[f], &l));
     linnet_status s = LINNET_OK;
-    while (s == LINNET_OK && (!o->examples || n < o->examples)) {
+    while (s == LINNET_OK && (!o->examples || n < o->examples) && !(n && lnt_run_late(b->r))) {
         json_t *line;
         if ((s = lnt_lines_next(&l, &line)) != LINNET_OK || !line) break;
         s = one(b, &l, line);
@@ -206,7 +206,7 @@ static linnet_status run(lnt_run *r)
     linnet_model_get_info(r->o->model, &info);
     linnet_status s = lnt_reader_open(r, false, &b.k);
     if (s == LINNET_OK) s = lnt_run_cost(r, 0, 0, (int64_t)tokens, 2 * (double)info.parameters * tokens, NAN);
-    for (int f = 0; f < r->o->n_files && s == LINNET_OK; f++) s = one_file(&b, f);
+    for (int f = 0; f < r->o->n_files && s == LINNET_OK && !(f && lnt_run_late(r)); f++) s = one_file(&b, f);
     for (int i = 0; i < SETS && s == LINNET_OK; i++) {
         if (!b.n[i]) continue;
         lnt_row_begin(&r->report, "result");

@@ -91,8 +91,11 @@ static linnet_status run(lnt_run *r)
     LNT_TRY_GOTO(s, linnet_model_get_info(m, &info), done);
     const int64_t tokens = z.windows * z.length * z.n_settings;
     LNT_TRY_GOTO(s, lnt_run_cost(r, 0, 0, tokens, 2.0 * (double)info.parameters * (double)tokens, NAN), done);
+    z.deadline = r->deadline;
+    const int64_t windows = z.windows;
     LNT_TRY_GOTO(s, lnt_mesa_measure(c, &z, on_progress, r), done);
     LNT_TRY_GOTO(s, lnt_mesa_write(c, &z, r->o->out), done);
+    r->late = z.windows < windows;
     r->report.own_page = true;
     put_rows(&r->report, &z);
 done:

@@ -4,6 +4,7 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "core/clock.h"
 #include "core/threads.h"
 #include "device/device.h"
 #include "recurrence/mesa/mesa_node.h"
@@ -394,6 +395,7 @@ static linnet_status look_inside(lnt_ctx *c, lnt_mesa_numbers *z, reporter *r)
 {
     inside w = {.c = c, .z = z};
     linnet_status s;
+    const double begin = lnt_now();
     LNT_TRY_GOTO(s, open_inside(&w), done);
     for (int64_t i = 0; i < z->windows; i++) {
         lnt_batch b = {.tokens = z->length, .n_seq = 1, .n_inputs = 1, .inputs = {{z->m->ids, z->ids + i * z->length}}};
@@ -406,6 +408,8 @@ static linnet_status look_inside(lnt_ctx *c, lnt_mesa_numbers *z, reporter *r)
             s = lnt_fail(c, LINNET_EINTERRUPTED, "the analysis was stopped");
             goto done;
         }
+        const double now = lnt_now(), losses = (now - begin) * z->n_settings / INSIDE; /* what these windows' take */
+        if (z->deadline && now + losses > z->deadline) z->windows = i + 1;
     }
     finish_inside(z);
 done:

@@ -42,6 +42,7 @@ typedef struct {
     linnet_model *m;
     const int32_t *ids;           /* [windows * length + 1], the caller's */
     int64_t length, windows;      /* whole windows, each from a fresh state */
+    double deadline;              /* as many windows as there is time for until then; 0: all */
     int layers, heads;
     int64_t K;
     const lnt_node **node;        /* [layers] */

@@ -108,8 +108,9 @@ static linnet_status one_length(hay *h, double share, double all)
     double x[DEPTH_BINS], y[DEPTH_BINS];
     char name[48];
     int n = 0;
+    int64_t asked = 0;
     LNT_TRY(find_hay(h, step, &m));
-    for (int64_t i = 0; i < o->samples; i++) {
+    for (int64_t i = 0; i < o->samples && !(i && lnt_run_late(h->r)); i++, asked++) {
         bool fine;
         lnt_needle z;
         LNT_TRY(sample(h, (uint64_t)i, m, step, &fine, &z));
@@ -127,8 +128,8 @@ static linnet_status one_length(hay *h, double share, double all)
     lnt_row_text(&h->r->report, "needle", name);
     lnt_row_int(&h->r->report, "length", h->length);
     lnt_row_int(&h->r->report, "hay", m);
-    lnt_row_int(&h->r->report, "samples", o->samples);
-    lnt_row_real(&h->r->report, "found", (double)right / (double)o->samples);
+    lnt_row_int(&h->r->report, "samples", asked);
+    lnt_row_real(&h->r->report, "found", (double)right / (double)asked);
     lnt_row_end(&h->r->report);
     for (int i = 0; i < DEPTH_BINS; i++)
         if (asked_at[i]) {
@@ -158,7 +159,7 @@ static linnet_status run(lnt_run *r)
     for (int i = 0; i < n; i++) tokens += lengths[i] * (double)o->samples;
     linnet_model_get_info(r->o->model, &info);
     linnet_status s = lnt_run_cost(r, 0, 0, (int64_t)tokens, 2 * (double)info.parameters * tokens, NAN);
-    for (int i = 0; s == LINNET_OK && i < n; i++) {
+    for (int i = 0; s == LINNET_OK && i < n && !(i && lnt_run_late(r)); i++) {
         h.length = (int64_t)lengths[i];
         s = one_length(&h, (double)i / n, n);
     }

@@ -128,7 +128,7 @@ static linnet_status windows(lnt_run *r, const lnt_corpus *text, const double *l
 {
     const options *o = r->values;
     const int64_t n = o->tokens > 0 && o->tokens < text->n - 1 ? o->tokens + 1 : text->n;
-    for (int i = 0; i < n_lengths; i++) {
+    for (int i = 0; i < n_lengths && !(i && lnt_run_late(r)); i++) {
         const int64_t length = (int64_t)lengths[i];
         curve mine = {0}, other = {0};
         LNT_TRY(lnt_run_progress(r, (double)i / n_lengths, "windows of %lld", (long long)length));
@@ -199,7 +199,7 @@ static linnet_status read_file(lnt_run *r, lnt_reader *k, const char *path, page
     linnet_status s = LINNET_OK;
     LNT_TRY(lnt_file_read(r->c, path, (size_t)1 << 31, &data, &n));
     if (memchr(data, 0, n)) s = lnt_fail(r->c, LINNET_EFORMAT, "%s is no text: there is a byte 0", path);
-    for (char *page = data; s == LINNET_OK && *page && (!o->tokens || z->tokens < o->tokens);) {
+    for (char *page = data; s == LINNET_OK && *page && (!o->tokens || z->tokens < o->tokens) && !(z->documents && lnt_run_late(r));) {
         char *end = page + strlen(page);
         for (char *line = strchr(page, '\n'); o->documents == WIKITEXT && line; line = strchr(line + 1, '\n'))
             if (is_title(line + 1)) {

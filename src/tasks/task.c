@@ -6,6 +6,7 @@
 #include <string.h>
 
 #include "core/clock.h"
+#include "device/device.h"
 #include "core/file.h"
 
 static const lnt_task *const tasks[] = {
@@ -213,11 +214,42 @@ linnet_status lnt_run_progress(lnt_run *r, double share, const char *format, ...
     return r->k->progress(r->k->user, &p) ? lnt_fail(r->c, LINNET_EINTERRUPTED, "the task was stopped") : LINNET_OK;
 }
 
+bool lnt_run_late(lnt_run *r)
+{
+    r->late = r->late || (r->deadline && lnt_now() > r->deadline);
+    return r->late;
+}
+
+/* Seconds a token that the model reads, by a piece of the work, read twice; NAN where that does not go. */
+static double seconds_a_token(lnt_run *r)
+{
+    enum { PIECE = 256, FEW = 16 };
+    linnet_model *m = r->o->model;
+    linnet_model_info info = {.size = sizeof info};
+    int32_t ids[PIECE] = {0};
+    double begin = 0, end = 0;
+    linnet_model_get_info(m, &info);
+    const int64_t n = (double)info.parameters > 1e8 ? FEW : PIECE; /* half a second on a processor, about */
+    lnt_plan *plan = NULL;
+    const lnt_plan_options how = {.tokens = n, .n_seq = 1, .dtype = m->dtype, .n_outputs = 1, .outputs = {m->hidden}};
+    const lnt_batch b = {.tokens = n, .n_seq = 1, .n_inputs = 1, .inputs = {{m->ids, ids}}};
+    linnet_status s = lnt_plan_create(r->c, m->p, &how, &plan);
+    for (int turn = 0; turn < 2 && s == LINNET_OK; turn++) {
+        begin = lnt_now();
+        s = lnt_plan_run(plan, m->w, &b);
+        if (s == LINNET_OK) s = lnt_device_check(r->c);
+        end = lnt_now();
+    }
+    lnt_plan_destroy(plan);
+    return s == LINNET_OK ? (end - begin) / (double)n : NAN;
+}
+
 linnet_status lnt_run_cost(lnt_run *r, int64_t trainings, int64_t steps, int64_t tokens, double flops, double seconds)
 {
     if (r->said_cost) return LINNET_OK;
     r->said_cost = true;
     if (r->o->out) LNT_TRY(lnt_make_folder(r->c, r->o->out));
+    if (isnan(seconds) && r->o->model && r->k->cost) seconds = (double)tokens * seconds_a_token(r);
     const linnet_task_cost cost = {.size = sizeof cost, .trainings = trainings, .steps = steps, .tokens = tokens, .flops = flops, .seconds = seconds,
                                    .cuts = r->cuts};
     if (r->k->cost) r->k->cost(r->k->user, &cost);
@@ -277,6 +309,7 @@ linnet_status linnet_task_run(linnet_context *c, const char *name, const linnet_
     if (s == LINNET_OK) s = t->run(&r);
     const bool keep = s == LINNET_OK || (s == LINNET_EINTERRUPTED && r.said_cost);
     if (*r.cuts) lnt_report_words(&r.report, "Not as in the paper, whose values stand in brackets: %s.", r.cuts);
+    if (r.late) lnt_report_words(&r.report, "The time allowed was over before the end: rows say how much was read.");
     if (!keep) r.report.out = NULL;
     const linnet_status written = lnt_report_close(&r.report, t->info.name, s == LINNET_OK);
     lnt_arena_free(&arena);

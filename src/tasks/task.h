@@ -35,7 +35,7 @@ typedef struct lnt_run {
     void *values;       /* the task's options; the arena's, as everything that lives as long as the run */
     lnt_arena *arena;
     double begin, deadline; /* 0: no limit */
-    bool said_cost;
+    bool said_cost, late;   /* late: something was left out for the deadline's sake */
     char cuts[512];
     lnt_report report;
 } lnt_run;
@@ -67,6 +67,8 @@ linnet_status lnt_task_numbers(lnt_ctx *c, const char *key, const char *text, do
 
 /* LINNET_EINTERRUPTED when the caller wants no more. */
 linnet_status lnt_run_progress(lnt_run *r, double share, const char *format, ...) __attribute__((format(printf, 3, 4)));
+/* Whether the deadline has passed: what measures a model leaves the rest out then, behind a first piece of its work, and says how much it did. */
+bool lnt_run_late(lnt_run *r);
 /* Before the work, once: tell the cost, and make the folder for the results. Later calls do nothing. */
 linnet_status lnt_run_cost(lnt_run *r, int64_t trainings, int64_t steps, int64_t tokens, double flops, double seconds);
 /* Memory that lives as long as the run, zeroed; LINNET_ENOMEM when there is none. */

@@ -133,6 +133,8 @@ static linnet_status run(lnt_run *r)
     LNT_TRY(lnt_run_cost(r, 0, 0, (int64_t)tokens, 4 * (double)info.parameters * tokens, NAN));
     linnet_status s = o->training ? linnet_model_create(r->c, r->o->model->config, r->o->model->dtype, 1, &learner) : LINNET_OK;
     for (int i = 0; i < n && s == LINNET_OK; i++) {
+        if (i && lnt_run_late(r)) n = i;
+        if (i == n) break;
         point *p = &points[i];
         *p = (point){.length = lengths[i], .train = NAN};
         s = measure_reading(r, p);

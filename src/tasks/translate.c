@@ -148,9 +148,10 @@ static linnet_status run(lnt_run *r)
     linnet_model_get_info(r->o->model, &info);
     LNT_TRY(lnt_reader_open(r, false, &k));
     linnet_status s = lnt_run_cost(r, 0, 0, (int64_t)tokens, 2 * (double)info.parameters * tokens, NAN);
-    for (int i = 0; i < n_counts && s == LINNET_OK; i++) {
+    for (int i = 0; i < n_counts && s == LINNET_OK && !(i && lnt_run_late(r)); i++) {
         lnt_bleu b = {0};
-        for (int64_t j = 0; j < n && s == LINNET_OK; j++) {
+        int64_t done = 0;
+        for (int64_t j = 0; j < n && s == LINNET_OK && !(j && lnt_run_late(r)); j++, done++) {
             s = one(r, &k, &all, examples, j, (int64_t)counts[i], &b);
             if (s == LINNET_OK)
                 s = lnt_run_progress(r, (i + (double)(j + 1) / (double)n) / n_counts, "%.0f shots  %lld/%lld  BLEU %.2f", counts[i], (long long)j + 1,
@@ -159,7 +160,7 @@ static linnet_status run(lnt_run *r)
         if (s != LINNET_OK) break;
         lnt_row_begin(&r->report, "result");
         lnt_row_int(&r->report, "shots", (int64_t)counts[i]);
-        lnt_row_int(&r->report, "examples", n);
+        lnt_row_int(&r->report, "examples", done);
         lnt_row_real(&r->report, "bleu", lnt_bleu_score(&b));
         lnt_row_real(&r->report, "length_ratio", b.length / b.reference);
         lnt_row_end(&r->report);
