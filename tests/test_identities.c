@@ -302,6 +302,64 @@ static void signs_are_of_rows(void **state)
     linnet_context_destroy(c);
 }
 
+/* Where all rows of a state, or all its columns, have one decay and one sign, gla and gla_v are simple_gla, whose gradients are the sums of
+ * theirs; and gla_kv with such columns is gla with decays of both. Signs of 0 and both ends are among them. */
+static void signs_of_rows_and_columns(void **state)
+{
+    (void)state;
+    enum { T = 70, H = 2, K = 20, V = 24 };
+    static const char *const names[] = { "gla", "gla_v", "gla_kv" };
+    static const char *const inputs[] = { "q", "k", "v", "s0", "do", "dsT" }, *const results[] = { "o", "sT", "dq", "dk", "dv", "ds0" };
+    linnet_context *c = make_context(2);
+    for (int f = 0; f < 3; f++) {
+        lnt_recur_case ka = { names[f], 2, { T - 9, 9 }, LNT_HEADS(1, H, K, V), .gate = -0.3, .reset = 0.05, .states = true }, kb = ka;
+        kb.op = f < 2 ? "simple_gla" : "gla";
+        ka.option[0].key = kb.option[0].key = "signed", ka.option[0].value = kb.option[0].value = 1;
+        lnt_problem a, b;
+        OK(c, lnt_problem_make(c, &ka, LINNET_F32, LINNET_F32, 5, &a));
+        OK(c, lnt_problem_make(c, &kb, LINNET_F32, LINNET_F32, 5, &b));
+        b.r.form = f < 2 ? LINNET_FORM_CHUNK : LINNET_FORM_RECURRENT;
+        for (int i = 0; i < 6; i++) memcpy(tensor(&b, inputs[i]), tensor(&a, inputs[i]), tensor_bytes(&a, inputs[i]));
+        const int width = f == 1 ? V : K;
+        if (f < 2) { /* one decay of a token for all rows, or for all columns */
+            float *g = tensor(&a, f ? "gv" : "gk"), *sign = tensor(&a, f ? "sign_v" : "sign_k");
+            for (int i = 0; i < T * H * width; i++) {
+                g[i] = tensor(&b, "g")[i / width];
+                sign[i] = tensor(&b, "sign")[i / width];
+            }
+        } else { /* decays of columns, the same in all of a token's, are decays of its rows */
+            for (int i = 0; i < T * H * V; i++) {
+                tensor(&a, "gv")[i] = tensor(&a, "gv")[i / V * V];
+                tensor(&a, "sign_v")[i] = tensor(&a, "sign_v")[i / V * V];
+            }
+            for (int i = 0; i < T * H * K; i++) {
+                tensor(&b, "gk")[i] = tensor(&a, "gk")[i] + tensor(&a, "gv")[i / K * V];
+                tensor(&b, "sign_k")[i] = tensor(&a, "sign_k")[i] * tensor(&a, "sign_v")[i / K * V];
+            }
+        }
+        for (int n = 0; n < 2; n++) {
+            OK(c, lnt_problem_run(c, &a, n));
+            OK(c, lnt_problem_run(c, &b, n));
+        }
+        for (int i = 0; i < 6; i++) close_to(names[f], results[i], tensor(&a, results[i]), tensor(&b, results[i]), elements(&a, results[i]), 3e-6);
+        static const char *const grads[2][3] = { { "dgk", "dgv", "dgk" }, { "dsign_k", "dsign_v", "dsign_k" } };
+        for (int n = 0; n < 2; n++) {
+            static float one[T * H], other[T * H];
+            const float *each = tensor(&a, grads[n][f]), *all = tensor(&b, f == 2 ? grads[n][f] : n ? "dsign" : "dg");
+            for (int i = 0; i < T * H; i++) {
+                one[i] = other[i] = 0;
+                const float turn = n && f == 2 ? tensor(&a, "sign_v")[i * V] : 1; /* a factor of the other's sign */
+                for (int j = 0; j < width; j++) one[i] += each[i * width + j];
+                for (int j = 0; j < (f == 2 ? K : 1); j++) other[i] += turn * all[f == 2 ? i * K + j : i];
+            }
+            close_to(names[f], grads[n][f], one, other, T * H, 2e-5);
+        }
+        lnt_problem_free(&a);
+        lnt_problem_free(&b);
+    }
+    linnet_context_destroy(c);
+}
+
 /* Several writes a token are the gated delta rule on as many tokens, of which the first alone decays and the last alone is read: both directions. */
 static void writes_are_tokens(void **state)
 {
@@ -706,7 +764,8 @@ int main(int argc, char **argv)
         cmocka_unit_test(split_and_hand_over), cmocka_unit_test(packed_is_separate), cmocka_unit_test(causality),
         cmocka_unit_test(families_reduce),     cmocka_unit_test(window_of_one),      cmocka_unit_test(reset_is_boundary),
         cmocka_unit_test(scan_is_gates_of_columns), cmocka_unit_test(selective_scan_is_gates_of_rows),
-        cmocka_unit_test(writes_are_tokens),   cmocka_unit_test(signs_are_of_rows), cmocka_unit_test(long_convolutions_reduce),
+        cmocka_unit_test(writes_are_tokens),   cmocka_unit_test(signs_are_of_rows),
+        cmocka_unit_test(signs_of_rows_and_columns), cmocka_unit_test(long_convolutions_reduce),
         cmocka_unit_test(state_in_place),      cmocka_unit_test(node_keeps_state),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

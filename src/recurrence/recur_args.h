@@ -33,6 +33,8 @@
     void *dg, *dg_head, *dbeta, *ds0, *dz0;                                                                                        \
     const void *gk, *gv;     /* f [T,Hv,K], f [T,Hv,V]: natural-log decays of S's rows and of its columns, as g */                 \
     const void *bonus;       /* f [Hv,K] */                                                                                        \
+    const void *sign_k, *sign_v; /* f [T,Hv,K], f [T,Hv,V] with has_sign: factors of those decays, from -1 to 1 */               \
+    void *dsign_k, *dsign_v;                                                                                                       \
     void *dgk, *dgv, *dbonus;                                                                                                      \
     const void *i, *m0;      /* mlstm: f [T,Hv] log of the write strength; f [N,Hv] log of what the states are divided by; NULL: zeros */   \
     void *mT, *di, *dm0;                                                                                                           \

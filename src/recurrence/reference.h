@@ -71,14 +71,19 @@ static inline double ref_decay_size(const ref_head *x, int64_t t)
 static inline double ref_decay(const ref_head *x, int64_t t)
 {
     const lnt_recur_args *a = x->a;
-    return ref_decay_size(x, t) * (a->has_sign ? ref_get(a->sign, ref_f(a), t * a->Hv + x->h) : 1.0);
+    return ref_decay_size(x, t) * (a->sign ? ref_get(a->sign, ref_f(a), t * a->Hv + x->h) : 1.0);
 }
-/* The same for each row of S, times e^gk: alpha [K]. */
+/* Entry i of a tensor of factors, 1 where there is none. */
+static inline double ref_sign(const ref_head *x, const void *sign, int64_t i) { return sign ? ref_get(sign, ref_f(x->a), i) : 1.0; }
+/* The same for each row of S, times e^gk and its sign: alpha [K]. */
 static inline void ref_row_decays(const ref_head *x, int64_t t, double *alpha)
 {
     const lnt_recur_args *a = x->a;
     double all = ref_decay(x, t);
-    for (int64_t k = 0; k < a->K; k++) alpha[k] = all * exp(ref_get(a->gk, ref_f(a), (t * a->Hv + x->h) * a->K + k));
+    for (int64_t k = 0; k < a->K; k++) {
+        const int64_t i = (t * a->Hv + x->h) * a->K + k;
+        alpha[k] = all * exp(ref_get(a->gk, ref_f(a), i)) * ref_sign(x, a->sign_k, i);
+    }
 }
 static inline double ref_strength(const ref_head *x, int64_t t) { return ref_get(x->a->beta, ref_f(x->a), t * x->a->Hv + x->h); }
 static inline int64_t ref_row(const ref_head *x, int64_t t) { return t * x->a->Hv + x->h; } /* of a tensor [T,Hv,...] */

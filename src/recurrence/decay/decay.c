@@ -65,6 +65,7 @@ static const lnt_recur_impl *const vector_impls[] = {
         { "eps", LNT_RECUR_REAL, LNT_AT(lnt_recur_args, eps), 8, 0, 1e30, 1e-10, NULL, "of normalize" }
 static const lnt_recur_option options[] = { LNT_SCALE_OPTION, NORMALIZE, { 0 } };
 static const lnt_recur_option scalar_options[] = { LNT_SCALE_OPTION, NORMALIZE, LNT_SIGN_OPTION, { 0 } };
+static const lnt_recur_option vector_options[] = { LNT_SCALE_OPTION, LNT_SIGN_OPTION, { 0 } };
 static const lnt_recur_option scale_only[] = { LNT_SCALE_OPTION, { 0 } };
 #define STATES LNT_STATE_S, LNT_STATE(lnt_recur_args, "z", "", "N Hv K", z, .with = LNT_AT(lnt_recur_args, normalize), \
                                       .positive = LNT_AT(lnt_recur_args, normalize))
@@ -98,9 +99,16 @@ static const lnt_recur_tensor stable[] = {
 #define COLUMN_GATE                                                                                                                \
     LNT_INPUT(lnt_recur_args, "gv", "T Hv V", gv, .values = LNT_VALUES_DECAY, .gate = true,                                           \
               .help = "natural log of the decay of S's columns, at most 0")
-static const lnt_recur_tensor rows_gated[] = { LNT_STATE_QKV, LNT_STATE_ROW_GATE(), LNT_STATE_S, LNT_STATE_O, { 0 } };
-static const lnt_recur_tensor columns_gated[] = { LNT_STATE_QKV, COLUMN_GATE, LNT_STATE_S, LNT_STATE_O, { 0 } };
-static const lnt_recur_tensor both_gated[] = { LNT_STATE_QKV, LNT_STATE_ROW_GATE(), COLUMN_GATE, LNT_STATE_S, LNT_STATE_O, { 0 } };
+#define TURNS(NAME, SHAPE)                                                                                                         \
+    LNT_INPUT(lnt_recur_args, #NAME, SHAPE, NAME, .values = LNT_VALUES_SIGN, .gate = true, .with = LNT_AT(lnt_recur_args, has_sign), \
+              .help = "factors of these decays, from -1 to 1")
+#define ROW_SIGN TURNS(sign_k, "T Hv K")
+#define COLUMN_SIGN TURNS(sign_v, "T Hv V")
+static const lnt_recur_tensor rows_gated[] = { LNT_STATE_QKV, LNT_STATE_ROW_GATE(), ROW_SIGN, LNT_STATE_S, LNT_STATE_O, { 0 } };
+static const lnt_recur_tensor columns_gated[] = { LNT_STATE_QKV, COLUMN_GATE, COLUMN_SIGN, LNT_STATE_S, LNT_STATE_O, { 0 } };
+static const lnt_recur_tensor both_gated[] = {
+    LNT_STATE_QKV, LNT_STATE_ROW_GATE(), ROW_SIGN, COLUMN_GATE, COLUMN_SIGN, LNT_STATE_S, LNT_STATE_O, { 0 },
+};
 static const lnt_recur_tensor early_read[] = {
     LNT_STATE_QKV,
     LNT_STATE_ROW_GATE(.passed = true),
@@ -136,9 +144,11 @@ OPERATOR(simple_gla, LNT_DECAY_SCALAR, gated, scalar_options, lnt_decay_impls,
 OPERATOR(mlstm, LNT_DECAY_STABLE, stable, stable_options, lnt_decay_impls,
          "m_t = max(f_t + m_{t-1}, i_t), [S_t n_t] = e^{f_t + m_{t-1} - m_t} [S_{t-1} n_{t-1}] + e^{i_t - m_t} k_t [v_t^T 1], "
          "o_t = scale S_t^T q_t / (max(|scale n_t.q_t|, e^{-m_t}) + eps)");
-OPERATOR(gla, LNT_DECAY_ROWS, rows_gated, scale_only, vector_impls, "S_t = diag(e^{gk_t}) S_{t-1} + k_t v_t^T, o_t = scale S_t^T q_t");
-OPERATOR(gla_v, LNT_DECAY_COLUMNS, columns_gated, scale_only, vector_impls, "S_t = S_{t-1} diag(e^{gv_t}) + k_t v_t^T, o_t = scale S_t^T q_t");
-OPERATOR(gla_kv, LNT_DECAY_BOTH, both_gated, scale_only, vector_impls,
-         "S_t = diag(e^{gk_t}) S_{t-1} diag(e^{gv_t}) + k_t v_t^T, o_t = scale S_t^T q_t");
+OPERATOR(gla, LNT_DECAY_ROWS, rows_gated, vector_options, vector_impls,
+         "S_t = diag(e^{gk_t}) S_{t-1} + k_t v_t^T (with signed sign_k_t.e^{gk_t}), o_t = scale S_t^T q_t");
+OPERATOR(gla_v, LNT_DECAY_COLUMNS, columns_gated, vector_options, vector_impls,
+         "S_t = S_{t-1} diag(e^{gv_t}) + k_t v_t^T (with signed sign_v_t.e^{gv_t}), o_t = scale S_t^T q_t");
+OPERATOR(gla_kv, LNT_DECAY_BOTH, both_gated, vector_options, vector_impls,
+         "S_t = diag(e^{gk_t}) S_{t-1} diag(e^{gv_t}) + k_t v_t^T (with signed both e^g times their signs), o_t = scale S_t^T q_t");
 OPERATOR(rwkv6, LNT_DECAY_EARLY, early_read, scale_only, vector_impls,
          "o_t = scale (S_{t-1} + (bonus.k_t) v_t^T)^T q_t, S_t = diag(e^{gk_t}) S_{t-1} + k_t v_t^T");

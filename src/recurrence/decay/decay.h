@@ -13,6 +13,8 @@ extern const lnt_recur_impl *const lnt_decay_impls[];
 extern const lnt_recur_impl lnt_decay_reference;
 extern const lnt_recur_case lnt_decay_cases[];
 double lnt_decay_flops(const void *args, int C, bool backward);
+/* Decays of rows or columns with signs. */
+static inline bool lnt_decay_turns(const lnt_recur_args *a) { return a->has_sign && a->op->kind >= LNT_DECAY_COLUMNS; }
 /* Of one token and value head. */
 double lnt_decay_token_flops(double K, double V, int C, bool backward);
 

@@ -691,6 +691,7 @@ static const char *declines(const void *args, bool back)
 {
     const lnt_recur_args *a = args;
     (void)back;
+    if (lnt_decay_turns(a)) return "signs of rows and columns are taken token by token";
     return ENGINE->bf16 && a->dtype != LINNET_BF16 ? "its products round to bf16; the tensors are float32" : NULL;
 }
 

@@ -2,7 +2,7 @@
  *
  *   S_t = diag(e^{g_t + gk_t}) S_{t-1} diag(e^{gv_t}) + k_t v_t^T          o_t = s S_t^T q_t        (operators.md#decay, #vector-decay)
  *
- * where a gate that the operator does not have is 0, and with `signed` e^{g_t} is sign_t e^{g_t}. With a bonus u the read-out comes before the
+ * where a gate that the operator does not have is 0, and with `signed` each of these e^g is sign e^g. With a bonus u the read-out comes before the
  * write: o_t = s (S_{t-1} + (u.k_t) v_t^T)^T q_t.
  * With `normalize` the state has one more value column, whose v is 1 (that column is z), and o_t = num / (den + eps). W = V or V+1 columns.
  *
@@ -17,20 +17,21 @@ static int64_t width(const lnt_recur_args *a) { return a->V + (a->normalize || s
 static int64_t place_of_m(const lnt_recur_args *a) { return a->K * width(a); }
 static int64_t state(const lnt_recur_args *a) { return place_of_m(a) + stable(a); }
 
-/* A head's own rows: num [W], dnum [W], the decays of S's columns [W] and rows [K], the gradients of gv [W]. */
+/* A head's own rows: num [W], dnum [W], the decays of S's columns [W], the gradients of gv [W] and of these decays [W], the decays of rows [K]. */
 static int64_t own(const lnt_recur_args *a, bool backward)
 {
     (void)backward;
-    return 4 * width(a) + a->K;
+    return 5 * width(a) + a->K;
 }
 static double *columns(const ref_head *x) { return x->own + 2 * width(x->a); }
-static double *rows(const ref_head *x) { return x->own + 4 * width(x->a); }
+static double *rows(const ref_head *x) { return x->own + 5 * width(x->a); }
 
 /* The decays of token t. */
 static void decays(const ref_head *x, int64_t t)
 {
     const lnt_recur_args *a = x->a;
-    for (int64_t j = 0; j < width(a); j++) columns(x)[j] = j < a->V ? exp(ref_get(a->gv, ref_f(a), ref_row(x, t) * a->V + j)) : 1.0;
+    for (int64_t j = 0, at = ref_row(x, t) * a->V; j < width(a); j++)
+        columns(x)[j] = j < a->V ? exp(ref_get(a->gv, ref_f(a), at + j)) * ref_sign(x, a->sign_v, at + j) : 1.0;
     ref_row_decays(x, t, rows(x));
 }
 
@@ -151,12 +152,13 @@ static void floor_gradient(const ref_head *x, const double *S, double *d, double
 
 /*   dnum = do / den, dden = -(do . o) / den                    dq = s S dnum      dS += s q dnum^T
  *   dk = dS v, dv = dS^T k      dgk = rowsum(e^gk S_{t-1} e^gv . dS), dgv = the sums of its columns, dg of all        dS_{t-1} = e^gk dS e^gv
+ * with signs these e^g have them, and the gradient of a sign is the same sum with e^g in place of the decay;
  * with a bonus q reads S_{t-1}, and what it adds to dS is added last. */
 static void back(const ref_head *x, int64_t t, const double *S, const double *before)
 {
     const lnt_recur_args *a = x->a;
     int64_t W = width(a), place = ref_place(x, t);
-    double *num = x->own, *dnum = x->own + W, *dcolumn = x->own + 3 * W;
+    double *num = x->own, *dnum = x->own + W, *dcolumn = x->own + 3 * W, *turned = x->own + 4 * W;
     bool first = early(a), taken = false;
     double m = 0, write = 1, dwrite = 0, *dm = &x->dS[place_of_m(a)];
     x->v[a->V] = 1;
@@ -172,9 +174,9 @@ static void back(const ref_head *x, int64_t t, const double *S, const double *be
     if (stable(a)) write = stabilise(x, t, before[place_of_m(a)], &m, &taken);
     double dg = 0, plain = 0; /* plain: what the decay of all, sign and size, takes */
     memset(num, 0, (size_t)W * sizeof *num); /* dv */
-    memset(dcolumn, 0, (size_t)W * sizeof *dcolumn);
+    memset(dcolumn, 0, 2 * (size_t)W * sizeof *dcolumn); /* and turned */
     for (int64_t k = 0; k < a->K; k++) {
-        double dq = 0, dk = 0, drow = 0;
+        double dq = 0, dk = 0, drow = 0, of_row = 0;
         for (int64_t j = 0; j < W; j++) {
             double *dS = &x->dS[k * W + j], read = a->scale * x->q[k] * dnum[j];
             dq += (first ? before : S)[k * W + j] * dnum[j];
@@ -182,6 +184,8 @@ static void back(const ref_head *x, int64_t t, const double *S, const double *be
             dk += *dS * x->v[j];
             num[j] += *dS * x->k[k];
             plain += before[k * W + j] * *dS;
+            of_row += before[k * W + j] * *dS * columns(x)[j];
+            turned[j] += before[k * W + j] * *dS * rows(x)[k];
             *dS *= rows(x)[k] * columns(x)[j];
             drow += before[k * W + j] * *dS;
             dcolumn[j] += before[k * W + j] * *dS;
@@ -190,7 +194,9 @@ static void back(const ref_head *x, int64_t t, const double *S, const double *be
         x->dq[place * a->K + k] += a->scale * dq;
         x->dk[place * a->K + k] += dk * write;
         dwrite += dk * x->k[k]; /* of its logarithm: k is times it by now */
-        ref_put(a->dgk, ref_f(a), ref_row(x, t) * a->K + k, drow);
+        const int64_t at = ref_row(x, t) * a->K + k;
+        ref_put(a->dgk, ref_f(a), at, drow);
+        ref_put(a->dsign_k, ref_f(a), at, exp(ref_get(a->gk, ref_f(a), at)) * of_row);
         dg += drow;
     }
     if (stable(a)) { /* m falls out of the decay and the strength, and is f + m before or i */
@@ -204,7 +210,9 @@ static void back(const ref_head *x, int64_t t, const double *S, const double *be
     ref_put_row(a->dv, a->dtype, ref_row(x, t), a->V, num);
     ref_put_row(a->dgv, ref_f(a), ref_row(x, t), a->V, dcolumn);
     ref_put(a->dg, ref_f(a), ref_row(x, t), dg);
-    if (a->has_sign) ref_put(a->dsign, ref_f(a), ref_row(x, t), ref_decay_size(x, t) * plain); /* of scalar gates alone */
+    if (a->sign) ref_put(a->dsign, ref_f(a), ref_row(x, t), ref_decay_size(x, t) * plain);
+    for (int64_t j = 0, at = ref_row(x, t) * a->V; j < a->V; j++)
+        ref_put(a->dsign_v, ref_f(a), at + j, exp(ref_get(a->gv, ref_f(a), at + j)) * turned[j]);
     if (!first) *x->sums += dg;
 }
 

@@ -1,6 +1,11 @@
 /* The decay core token by token, one pass over the state (operators.md#decay, #vector-decay):
  *
- *   S <- diag(e^gk) S diag(e^gv) + k v^T        o = s S^T q,   or, read before the write with a bonus u,   o = s (S + (u.k) v^T)^T q */
+ *   S <- diag(e^gk) S diag(e^gv) + k v^T        o = s S^T q,   or, read before the write with a bonus u,   o = s (S + (u.k) v^T)^T q
+ *
+ * Backward is the chunk form's, but where e^gk and e^gv have signs: there it goes token by token, too, because a sign's gradient is finite where its
+ * decay is 0 only if the decay is left out of it (operators.md#decays-with-a-sign). With A_ij = r_i c_j the decays of a token and P = S_{t-1}.dS_t,
+ *
+ *   dS_t += s q do^T    dq = s S_t do    dk = dS_t v    dv = dS_t^T k    dr = P c    dc = P^T r    dS_{t-1} = A.dS_t */
 #include "recurrence/chunk/chunk_walk.h"
 #include "recurrence/decay/decay.h"
 #include "recurrence/decay/decay_stable.h"
@@ -70,11 +75,13 @@ static void step(int K, int V, const token *t, float *S, float *o)
         step_as(false, false, false, K, V, t, S, o);
 }
 
-static void decays(const float *g, int64_t n, float *alpha)
+static void decays(const float *g, const float *sign, int64_t n, float *alpha)
 {
     memcpy(alpha, g, (size_t)n * sizeof *g);
     row_exp(alpha, n);
+    if (sign) row_mul(alpha, sign, n);
 }
+static const float *of_token(const void *x, int64_t at, int64_t n) { return x ? (const float *)x + at * n : NULL; }
 
 typedef struct {
     float *S, *z, *q, *k, *v, *o, *rows, *columns, *uk; /* [K,V], [K], [K], [K], [V], [V], decays [K] [V], u.k [K] */
@@ -119,9 +126,9 @@ static void forward_head(const lnt_head *x, char *base)
             row_scale(w->k, expf(in - m), K);
             floor = stable_floor(expf(-m));
         }
-        t.alpha = a->has_sign ? ((const float *)a->sign)[at] * expf(gate) : expf(gate);
-        if (t.rows) decays((const float *)a->gk + at * K, K, w->rows);
-        if (t.columns) decays((const float *)a->gv + at * V, V, w->columns);
+        t.alpha = a->sign ? ((const float *)a->sign)[at] * expf(gate) : expf(gate);
+        if (t.rows) decays((const float *)a->gk + at * K, of_token(a->sign_k, at, K), K, w->rows);
+        if (t.columns) decays((const float *)a->gv + at * V, of_token(a->sign_v, at, V), V, w->columns);
         if (t.early) {
             row_times(K, 1.0f, (const float *)a->bonus + (int64_t)x->h * K, w->k, w->uk);
             t.own = row_dot(w->q, w->uk, K);
@@ -151,16 +158,141 @@ static void forward(const void *args, int threads)
     walk_heads(a, threads, false, &LNT_V(lnt_mm_f32), a->workspace, each_bytes(a), forward_head);
 }
 
-/* Backward is the chunk form's. */
+/* ---- backward, with signs ---- */
+
+enum { BLOCK = 16 }; /* tokens whose states are made again at a time, from the one that was kept in front of them */
+
+typedef struct {
+    float *kept, *states, *dS;                                              /* in front of every block, of a block's tokens [BLOCK+1,K,V]; [K,V] */
+    float *q, *k, *v, *d, *rows, *columns, *drows, *dcolumns, *dq, *dk, *dv, *out; /* of a token [K] or [V]; room [V] */
+    float *dq_sum, *dk_sum;                                                 /* over the value heads of a key head [longest,K] */
+} turned;
+
+static size_t carve_turned(const lnt_recur_args *a, char *base, turned *w)
+{
+    lnt_carve c = { base, 0 };
+    const int64_t K = a->K, V = a->V, blocks = (a->longest + BLOCK - 1) / BLOCK, shared = a->Hv > a->Hq ? a->longest * K : 0;
+    *w = (turned){ .kept = lnt_carve_floats(&c, blocks * K * V) };
+    w->states = lnt_carve_floats(&c, (BLOCK + 1) * K * V);
+    w->dS = lnt_carve_floats(&c, K * V);
+    float **const keys[] = { &w->q, &w->k, &w->rows, &w->drows, &w->dq, &w->dk };
+    float **const values[] = { &w->v, &w->d, &w->columns, &w->dcolumns, &w->dv, &w->out };
+    for (int i = 0; i < 6; i++) *keys[i] = lnt_carve_floats(&c, K);
+    for (int i = 0; i < 6; i++) *values[i] = lnt_carve_floats(&c, V);
+    if (shared) w->dq_sum = lnt_carve_floats(&c, shared), w->dk_sum = lnt_carve_floats(&c, shared);
+    return c.used;
+}
+
+/* Token i's rows and decays; without rows' decays or columns', ones. */
+static void load_token(const lnt_head *x, int64_t i, turned *w)
+{
+    const lnt_recur_args *a = x->a;
+    const int64_t at = i * a->Hv + x->h, K = a->K, V = a->V;
+    rows_in(w->q, a->q, a->dtype, i, 1, a->Hq, x->hq, K);
+    rows_in(w->k, a->k, a->dtype, i, 1, a->Hq, x->hq, K);
+    rows_in(w->v, a->v, a->dtype, i, 1, a->Hv, x->h, V);
+    for (int64_t j = 0; j < K; j++) w->rows[j] = 1;
+    for (int64_t j = 0; j < V; j++) w->columns[j] = 1;
+    if (a->gk) decays((const float *)a->gk + at * K, (const float *)a->sign_k + at * K, K, w->rows);
+    if (a->gv) decays((const float *)a->gv + at * V, (const float *)a->sign_v + at * V, V, w->columns);
+}
+
+static void advance(const lnt_head *x, int64_t i, turned *w, float *S)
+{
+    load_token(x, i, w);
+    const token t = { .scale = 1, .q = w->q, .k = w->k, .v = w->v, .rows = w->rows, .columns = w->columns };
+    step(x->a->K, x->a->V, &t, S, w->out);
+}
+
+/* The gradients of decays [n] at `at`: dg = decay d, dsign = e^g d. */
+static void put_turns(int64_t at, int64_t n, const float *decay, const void *g, const float *d, void *dg, void *dsign)
+{
+    for (int64_t j = 0; j < n; j++) {
+        if (dg) ((float *)dg)[at * n + j] = decay[j] * d[j];
+        if (dsign) ((float *)dsign)[at * n + j] = expf(((const float *)g)[at * n + j]) * d[j];
+    }
+}
+
+static void backward_token(const lnt_head *x, int64_t row, const float *before, const float *S, turned *w)
+{
+    const lnt_recur_args *a = x->a;
+    const int64_t i = x->first + row, at = i * a->Hv + x->h, K = a->K, V = a->V;
+    const lnt_rows c = { .first = i, .row = row, .n = 1 };
+    load_token(x, i, w);
+    memset(w->d, 0, (size_t)V * sizeof *w->d);
+    if (a->do_) rows_in(w->d, a->do_, a->dtype, i, 1, a->Hv, x->h, V);
+    memset(w->dv, 0, (size_t)V * sizeof *w->dv);
+    memset(w->dcolumns, 0, (size_t)V * sizeof *w->dcolumns);
+    for (int64_t k = 0; k < K; k++) {
+        float *dS = w->dS + k * V;
+        w->dq[k] = (float)a->scale * row_dot(S + k * V, w->d, V);
+        row_add(dS, (float)a->scale * w->q[k], w->d, V);
+        w->dk[k] = row_dot(dS, w->v, V);
+        row_add(w->dv, w->k[k], dS, V);
+        row_times(V, 1.0f, before + k * V, dS, w->out);
+        row_add(w->dcolumns, w->rows[k], w->out, V);
+        w->drows[k] = row_dot(w->out, w->columns, V);
+        row_times(V, w->rows[k], w->columns, dS, dS);
+    }
+    put_shared(x, c, w->dq, a->dq, w->dq_sum);
+    put_shared(x, c, w->dk, a->dk, w->dk_sum);
+    if (a->dv) rows_out(a->dv, a->dtype, i, 1, a->Hv, x->h, V, w->dv);
+    if (a->gk) put_turns(at, K, w->rows, a->gk, w->drows, a->dgk, a->dsign_k);
+    if (a->gv) put_turns(at, V, w->columns, a->gv, w->dcolumns, a->dgv, a->dsign_v);
+}
+
+static void backward_turned(const lnt_head *x, char *base)
+{
+    const lnt_recur_args *a = x->a;
+    turned work = { 0 }, *w = &work;
+    carve_turned(a, base, w);
+    const int64_t size = (int64_t)a->K * a->V, blocks = (x->len + BLOCK - 1) / BLOCK;
+    get_state(x, w->states, a->s0, size);
+    for (int64_t b = 0; b < blocks; b++) {
+        memcpy(w->kept + b * size, w->states, (size_t)size * sizeof *w->kept);
+        for (int64_t r = b * BLOCK; r < least(x->len, (b + 1) * BLOCK); r++) advance(x, x->first + r, w, w->states);
+    }
+    get_state(x, w->dS, a->dsT, size);
+    for (int64_t b = blocks - 1; b >= 0; b--) {
+        const int64_t from = b * BLOCK, n = least(x->len - from, BLOCK);
+        memcpy(w->states, w->kept + b * size, (size_t)size * sizeof *w->kept);
+        for (int64_t r = 0; r < n; r++) {
+            float *next = w->states + (r + 1) * size;
+            memcpy(next, next - size, (size_t)size * sizeof *next);
+            advance(x, x->first + from + r, w, next);
+        }
+        for (int64_t r = n - 1; r >= 0; r--) backward_token(x, from + r, w->states + r * size, w->states + (r + 1) * size, w);
+    }
+    put_state(x, a->ds0, size, w->dS);
+}
+
 extern const lnt_recur_impl LNT_V(lnt_decay_chunk), LNT_V(lnt_decay_recurrent);
 
 static size_t workspace(const void *args, bool back, int threads)
 {
+    turned w;
+    if (back && lnt_decay_turns(args)) return (size_t)threads * carve_turned(args, NULL, &w);
     return back ? LNT_V(lnt_decay_chunk).workspace(args, true, threads) : (size_t)threads * each_bytes(args);
 }
 
-static void backward(const void *args, int threads) { LNT_V(lnt_decay_chunk).backward(args, threads); }
-static const char *declines(const void *args, bool back) { return LNT_V(lnt_decay_chunk).declines(args, back); }
+static void backward(const void *args, int threads)
+{
+    const lnt_recur_args *a = args;
+    turned w;
+    if (lnt_decay_turns(a))
+        walk_heads(a, threads, true, &LNT_V(lnt_mm_f32), a->workspace, carve_turned(a, NULL, &w), backward_turned);
+    else
+        LNT_V(lnt_decay_chunk).backward(args, threads);
+}
+
+static const char *declines(const void *args, bool back)
+{
+    const lnt_recur_args *a = args;
+    int64_t states;
+    if (!lnt_decay_turns(a)) return LNT_V(lnt_decay_chunk).declines(args, back);
+    if (back && (!lnt_mul(a->longest, (int64_t)a->K * a->V, &states) || states > (int64_t)1 << 50)) return "the states of all blocks are too large";
+    return NULL;
+}
 
 const lnt_recur_impl LNT_V(lnt_decay_recurrent) = { .name = LNT_V_NAME("recurrent"), .form = LINNET_FORM_RECURRENT, .needs = LNT_V_LEVEL,
                                                    .declines = declines, .workspace = workspace, .forward = forward, .backward = backward };
