@@ -25,7 +25,7 @@ static titans_sizes sizes_of(const lnt_ttt_args *a, bool back, int64_t ctas, boo
 {
     const int64_t batches = lnt_ttt_batches(a, a->mini_batch - 1, a->longest);
     const int64_t record = !tiles ? 2ll * a->D * a->D : a->D == 64 ? titans_record<64>::FLOATS : titans_record<128>::FLOATS;
-    const int64_t group = back ? ttt_group(batches, record, ctas) : 0;
+    const int64_t group = back ? ttt_group(batches, record, ctas, 1) : 0;
     const size_t room = !tiles ? 0 : a->D == 64 ? sizeof(titans_ahead_room<64>) : sizeof(titans_ahead_room<128>);
     return { a->D, a->mini_batch, record, group, back ? batches / group + 1 : 0, (int64_t)room / 4 };
 }

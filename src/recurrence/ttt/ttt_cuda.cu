@@ -112,13 +112,12 @@ template <typename T, int LAYERS, int TILES> static void put(const lnt_ttt_args 
     const ttt_shape y = shape_of(a, back, TILES > 0);
     const int level = ttt_level(&d->base);
     const size_t used = (size_t)measure<LAYERS>(y.s, back, level).shared_used * sizeof(float), least = sizeof(ttt_back_room<TILES ? TILES : 64>);
-    const size_t shared = TILES && back && used < least ? least : used;
+    const size_t shared = TILES && back && LAYERS == 1 && used < least ? least : used;
     ttt_launch x = { *a, y.s, (float *)a->workspace, (float *)a->workspace + y.ctas * y.floats, ttt_shared_floats(level), y.floats, all_sums(a, y.s),
                      y.parts, one_by_one };
     if (!y.ctas) return;
     auto *kernel = ttt_forward<T, LAYERS, TILES>;
-    if constexpr (TILES == 0 || LAYERS == 1)
-        if (back) kernel = ttt_backward<T, LAYERS, TILES>;
+    if (back) kernel = ttt_backward<T, LAYERS, TILES>;
     /* beside the arena there are a few static arrays: together they may be more than a block gets unasked */
     lnt_cuda_note((lnt_cuda *)d, cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, (int)shared));
     kernel<<<(unsigned)y.ctas, TTT_THREADS, shared, d->stream>>>(x);
@@ -165,7 +164,6 @@ static const char *tiles_decline(const void *args, bool back)
 {
     const lnt_ttt_args *a = (const lnt_ttt_args *)args;
     if (lnt_ttt_layers(a) == 2 && (a->D != 64 || a->F != 256)) return "of two layers it takes 64 columns, and 256 between the layers";
-    if (lnt_ttt_layers(a) == 2 && back) return "of two layers it has no backward pass";
     return ttt_tiles_decline(a);
 }
 static void forward(const void *args, const lnt_device *d) { put_call(args, d, false, false); }

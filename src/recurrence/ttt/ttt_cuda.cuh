@@ -621,10 +621,11 @@ static inline int ttt_parts(const lnt_ttt_args *a, int64_t floats)
     return (int)(fit < 1 ? 1 : fit < most ? fit : most < 1 ? 1 : most);
 }
 
-/* Mini-batches whose starts backward keeps at once, at most 1 GB of them; where they are more, a group at a time, made again from the group's. */
-static inline int64_t ttt_group(int64_t batches, int64_t floats, int64_t ctas)
+/* Mini-batches whose starts backward keeps at once, at most so many GB of them; where they are more, a group at a time, made again from the group's
+ * start. */
+static inline int64_t ttt_group(int64_t batches, int64_t floats, int64_t ctas, int gigabytes)
 {
-    const int64_t few = (1ll << 28) / (floats * ctas > 0 ? floats * ctas : 1);
+    const int64_t few = ((int64_t)gigabytes << 28) / (floats * ctas > 0 ? floats * ctas : 1);
     int64_t root = 1;
     while (root * root < batches) root++;
     return batches <= few ? batches + 1 : root;

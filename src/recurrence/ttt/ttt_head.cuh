@@ -4,7 +4,7 @@
 #define LNT_TTT_HEAD_CUH
 
 #include "recurrence/ttt/ttt_linear_tiles.cuh"
-#include "recurrence/ttt/ttt_mlp_tiles.cuh"
+#include "recurrence/ttt/ttt_mlp_back.cuh"
 
 #include <initializer_list>
 
@@ -32,12 +32,13 @@ static ttt_sizes sizes_of(const lnt_ttt_args *a, bool back, int64_t ctas, bool t
         s.numbers += (int64_t)(s.in[l] + 1) * s.out[l];
     }
     const int64_t batches = lnt_ttt_batches(a, a->mini_batch - 1, a->longest);
-    s.record = tiles && lnt_ttt_layers(a) == 1 ? a->D == 64 ? ttt_record<64>::FLOATS : ttt_record<128>::FLOATS : s.numbers;
+    s.record = s.numbers;
+    if (tiles) s.record = lnt_ttt_layers(a) == 2 ? ttt_mlp_record::FLOATS : a->D == 64 ? ttt_record<64>::FLOATS : ttt_record<128>::FLOATS;
     if (tiles && lnt_ttt_layers(a) == 2)
-        s.room = sizeof(ttt_mlp_room) / 4;
+        s.room = (int64_t)(back && sizeof(ttt_mlp_back_room) > sizeof(ttt_mlp_room) ? sizeof(ttt_mlp_back_room) : sizeof(ttt_mlp_room)) / 4;
     else if (tiles)
         s.room = (int64_t)(a->D == 64 ? sizeof(ttt_ahead_room<64>) : sizeof(ttt_ahead_room<128>)) / 4;
-    s.group = back ? ttt_group(batches, s.record, ctas) : 0;
+    s.group = back ? ttt_group(batches, s.record, ctas, tiles && lnt_ttt_layers(a) == 2 ? 4 : 1) : 0;
     s.groups = back ? batches / s.group + 1 : 0;
     return s;
 }
@@ -81,7 +82,7 @@ template <int LAYERS> __host__ __device__ static void carve(const ttt_sizes &s, 
 
 /* ---- a head of a sequence -------------------------------------------------------------------------------------------------------------------- */
 
-/* TILES: columns of a head whose whole mini-batches go by ttt_linear_tiles.cuh or ttt_mlp_tiles.cuh (ahead alone), 0: none. */
+/* TILES: columns of a head whose whole mini-batches go by ttt_linear_tiles.cuh or ttt_mlp_tiles.cuh, 0: none. */
 template <typename T, int LAYERS, int TILES = 0> struct ttt_head {
     static constexpr bool HALF = sizeof(T) == 2;
     static constexpr int TOP = LAYERS - 1;
@@ -314,7 +315,7 @@ template <typename T, int LAYERS, int TILES = 0> struct ttt_head {
                 const int64_t some = ttt_whole(*this, open, c, batches);
                 if (some > 0) {
                     if constexpr (TOP > 0)
-                        ttt_mlp_tiles_ahead(*this, first + y.first, some);
+                        ttt_mlp_tiles_ahead<false>(*this, first + y.first, some, (float *)NULL);
                     else
                         ttt_tiles_ahead<TILES, false>(*this, first + y.first, some, (float *)NULL);
                     c += some - 1;
@@ -558,7 +559,20 @@ template <typename T, int LAYERS, int TILES = 0> struct ttt_head {
     }
 
     __device__ int64_t numbers() const { return s.numbers; }
-    __device__ void tiles_ahead(int64_t t, int64_t count, float *records) { ttt_tiles_ahead<TILES, true>(*this, t, count, records); }
+    __device__ void tiles_ahead(int64_t t, int64_t count, float *records)
+    {
+        if constexpr (TOP > 0)
+            ttt_mlp_tiles_ahead<true>(*this, t, count, records);
+        else
+            ttt_tiles_ahead<TILES, true>(*this, t, count, records);
+    }
+    __device__ void tiles_back(int64_t t, int64_t count, const float *record)
+    {
+        if constexpr (TOP > 0)
+            ttt_mlp_tiles_back(*this, t, count, record);
+        else
+            ttt_tiles_back<TILES>(*this, t, count, record);
+    }
     __device__ void go_over(const ttt_batch &y)
     {
         learn(first + y.first, y.open, y.rows);
@@ -589,7 +603,7 @@ template <typename T, int LAYERS, int TILES = 0> struct ttt_head {
                 if constexpr (TILES > 0) {
                     const int64_t low = !from && open ? 1 : from;
                     if (c >= low && ttt_whole(*this, open, c, c + 1) > 0) {
-                        ttt_tiles_back<TILES>(*this, first + batch_at(a, open, len, c).first, c - low + 1, w.inside + (c - from) * s.record);
+                        tiles_back(first + batch_at(a, open, len, c).first, c - low + 1, w.inside + (c - from) * s.record);
                         c = low;
                         continue;
                     }

@@ -1,7 +1,7 @@
-/* TTT-MLP's whole mini-batches of 16 tokens ahead on tensor cores, 64 columns and 256 between the layers, the weights of both in registers
- * (ttt_tiles.cuh). A warp has 32 of the 256: of the first layer those columns, of the second those rows; what is a sum over them goes through shared
- * memory, in order, to the warp that has the token: two a warp, two columns a lane. Tiles of tokens here have tokens for rows: x[n][q] of a thread is
- * token r + 8 (q / 2), column 32 warp + 8 n + 2 c + q % 2. */
+/* TTT-MLP's whole mini-batches of 16 tokens ahead on tensor cores (back: ttt_mlp_back.cuh), 64 columns and 256 between the layers, the weights of
+ * both in registers (ttt_tiles.cuh). A warp has 32 of the 256: of the first layer those columns, of the second those rows; what is a sum over them
+ * goes through shared memory, in order, to the warp that has the token: two a warp, two columns a lane. Tiles of tokens here have tokens for rows:
+ * x[n][q] of a thread is token r + 8 (q / 2), column 32 warp + 8 n + 2 c + q % 2. */
 #ifndef LNT_TTT_MLP_TILES_CUH
 #define LNT_TTT_MLP_TILES_CUH
 
@@ -47,6 +47,44 @@ struct alignas(16) ttt_mlp_room {
     float part[TTT_WARPS][TILE_TOKENS * MLP_SUMS], S[TTT_WARPS][TILE_TOKENS * TILE_ETA];
     float eta[2][TILE_TOKENS * TILE_ETA], rate[2][TILE_TOKENS];
 };
+
+/* What going back wants of a mini-batch: the upper halves of its weights as operands of a thread each, z of the first layer of keys and of queries
+ * and the gradient below the second layer as a thread has them, then of tokens u, hat, hat of the queries, S of the second layer,
+ * inverses of sigma. */
+struct ttt_mlp_record {
+    static constexpr int W1 = 0, W2 = W1 + MLP_D * MLP_F / 2, Z = W2 + MLP_D * MLP_F / 2, H = Z + TILE_TOKENS * MLP_F;
+    static constexpr int QUERY = H + TILE_TOKENS * MLP_F, U = QUERY + TILE_TOKENS * MLP_F, HAT = U + TILE_TOKENS * MLP_D;
+    static constexpr int QUERY_HAT = HAT + TILE_TOKENS * MLP_D, S = QUERY_HAT + TILE_TOKENS * MLP_D;
+    static constexpr int INVERSE = S + TILE_TOKENS * TILE_TOKENS, FLOATS = INVERSE + 2 * TILE_TOKENS;
+};
+__device__ __forceinline__ void record_own(float *to, const float (&x)[4][4])
+{
+#pragma unroll
+    for (int n = 0; n < 4; n++) ((float4 *)to)[n * TTT_THREADS + threadIdx.x] = make_float4(x[n][0], x[n][1], x[n][2], x[n][3]);
+}
+template <int M, int P> __device__ __forceinline__ void record_state(float *to, const float (&W)[M][2 * P][4])
+{
+#pragma unroll
+    for (int m = 0; m < M; m++)
+#pragma unroll
+        for (int p = 0; p < P; p++) {
+            const float(&l)[4] = W[m][2 * p], (&r)[4] = W[m][2 * p + 1];
+            ((uint4 *)to)[(m * P + p) * TTT_THREADS + threadIdx.x] =
+                make_uint4(pack_bf16(l[0], l[1]), pack_bf16(l[2], l[3]), pack_bf16(r[0], r[1]), pack_bf16(r[2], r[3]));
+        }
+}
+
+/* Where a lane's address of ldmatrix is in a warp's [16,32]: [m][k] as A and, with trans, [k][n] as B; and, with trans, [k][m] as A. */
+__device__ __forceinline__ int own_turned()
+{
+    const int lane = (int)threadIdx.x % 32;
+    return (lane / 8 % 2 * 8 + lane % 8) * MLP_LD + lane / 16 * 8;
+}
+__device__ __forceinline__ int own_flat()
+{
+    const int lane = (int)threadIdx.x % 32;
+    return (lane / 16 * 8 + lane % 8) * MLP_LD + lane / 8 % 2 * 8;
+}
 
 /* [16,32] of a warp as two halves. */
 __device__ __forceinline__ void put_own(bf16 (&to)[2][TILE_TOKENS * MLP_LD], const float (&x)[4][4])
@@ -123,12 +161,29 @@ __device__ __forceinline__ float2 pair_of(const bf16 *p)
     return make_float2(low_bf16(x), high_bf16(x));
 }
 
+/* x [16,32] += a [16,16] times a warp's rows. */
+__device__ __forceinline__ void mma_own(float (&x)[4][4], const ttt_halves &a, const bf16 (&own)[2][TILE_TOKENS * MLP_LD])
+{
+#pragma unroll
+    for (int n = 0; n < 2; n++) {
+        uint32_t high[4], low[4];
+        ldmatrix_x4_trans(high, shared_address(own[0] + own_turned() + 16 * n));
+        ldmatrix_x4_trans(low, shared_address(own[1] + own_turned() + 16 * n));
+#pragma unroll
+        for (int e = 0; e < 2; e++) {
+            mma_halves(x[2 * n + e], a, high[2 * e], high[2 * e + 1]);
+            mma_bf16(x[2 * n + e], a.high, low[2 * e], low[2 * e + 1]);
+        }
+    }
+}
+
 /* What a lane has of the last layer: two columns. */
 struct ttt_mlp_top {
     float2 w, b, offset; /* of the norm, of the layer */
 };
-/* From the shares of z to u of a warp's two tokens, in two halves, and times their step sizes. */
-__device__ __forceinline__ void mlp_loss(ttt_mlp_room &room, const bf16 *K, const bf16 *V, const ttt_mlp_top &top, const ttt_tile_steps &steps)
+/* From the shares of z to u of a warp's two tokens, in two halves, and times their step sizes. record: where it is recorded, or NULL. */
+__device__ __forceinline__ void mlp_loss(ttt_mlp_room &room, const bf16 *K, const bf16 *V, const ttt_mlp_top &top, const ttt_tile_steps &steps,
+                                         float *record)
 {
     constexpr int LD = ttt_place<MLP_D>::LD;
     const int warp = (int)threadIdx.x / 32, column = (int)threadIdx.x % 32 * 2;
@@ -141,6 +196,11 @@ __device__ __forceinline__ void mlp_loss(ttt_mlp_room &room, const bf16 *K, cons
         float2 u = make_float2(top.w.x * (top.w.x * z.x + top.b.x - (v.x - k.x)), top.w.y * (top.w.y * z.y + top.b.y - (v.y - k.y)));
         const float mean = warp_sum(u.x + u.y) / MLP_D, along = warp_sum(u.x * z.x + u.y * z.y) / MLP_D;
         u.x = (u.x - mean - along * z.x) * inverse, u.y = (u.y - mean - along * z.y) * inverse;
+        if (record) {
+            *(float2 *)(record + ttt_mlp_record::U + i * MLP_D + column) = u;
+            *(float2 *)(record + ttt_mlp_record::HAT + i * MLP_D + column) = z;
+            if (column == 0) record[ttt_mlp_record::INVERSE + i] = inverse;
+        }
         const float by = -steps.of_last(i) * steps.rate[i];
         const ttt_split s = split_pair(u.x, u.y), scaled = split_pair(by * u.x, by * u.y);
         *(float2 *)(room.u2_whole + i * MLP_SUMS + column) = u;
@@ -185,36 +245,37 @@ __device__ __forceinline__ void mlp_below(ttt_mlp_room &room, const float (&W2)[
         }
     }
 }
-/* The weights after the mini-batch. us: u1's halves with the step sizes, less. */
-__device__ __forceinline__ void mlp_update(ttt_mlp_room &room, const bf16 *K, float (&W1)[2][8][4], float (&W2)[4][4][4])
+/* A warp's columns of the first layer's weights += rows^T own; its rows of the second's += own^T (rows, in two halves). */
+__device__ __forceinline__ void add_first(float (&W1)[2][8][4], const bf16 *rows, const bf16 (&own)[2][TILE_TOKENS * MLP_LD])
 {
     const ttt_place<MLP_D> y;
-    const int warp = (int)threadIdx.x / 32;
-    const int turned = (y.lane / 8 % 2 * 8 + y.lane % 8) * MLP_LD + y.lane / 16 * 8;
-    const int flat = (y.lane / 16 * 8 + y.lane % 8) * MLP_LD + y.lane / 8 % 2 * 8;
 #pragma unroll
     for (int m = 0; m < 2; m++) {
         ttt_halves u;
-        ldmatrix_x4_trans(u.high, shared_address(room.u[warp][0] + flat + 16 * m));
-        ldmatrix_x4_trans(u.low, shared_address(room.u[warp][1] + flat + 16 * m));
+        ldmatrix_x4_trans(u.high, shared_address(own[0] + own_flat() + 16 * m));
+        ldmatrix_x4_trans(u.low, shared_address(own[1] + own_flat() + 16 * m));
 #pragma unroll
         for (int p = 0; p < 4; p++) {
             uint32_t k[4];
-            ldmatrix_x4_trans(k, shared_address(K) + y.turned() + p * 32);
+            ldmatrix_x4_trans(k, shared_address(rows) + y.turned() + p * 32);
             mma_halves(W1[m][2 * p], u, k[0], k[1]);
             mma_halves(W1[m][2 * p + 1], u, k[2], k[3]);
         }
     }
+}
+__device__ __forceinline__ void add_second(float (&W2)[4][4][4], const bf16 *rows, const bf16 *rows_low, const bf16 (&own)[2][TILE_TOKENS * MLP_LD])
+{
+    const ttt_place<MLP_D> y;
 #pragma unroll
     for (int n = 0; n < 2; n++) {
         uint32_t high[4], low[4];
-        ldmatrix_x4_trans(high, shared_address(room.x[warp][0] + turned + 16 * n));
-        ldmatrix_x4_trans(low, shared_address(room.x[warp][1] + turned + 16 * n));
+        ldmatrix_x4_trans(high, shared_address(own[0] + own_turned() + 16 * n));
+        ldmatrix_x4_trans(low, shared_address(own[1] + own_turned() + 16 * n));
 #pragma unroll
         for (int m = 0; m < 4; m++) {
             ttt_halves u;
-            ldmatrix_x4_trans(u.high, shared_address(room.u2[2]) + y.plain() + m * 32);
-            ldmatrix_x4_trans(u.low, shared_address(room.u2[3]) + y.plain() + m * 32);
+            ldmatrix_x4_trans(u.high, shared_address(rows) + y.plain() + m * 32);
+            ldmatrix_x4_trans(u.low, shared_address(rows_low) + y.plain() + m * 32);
 #pragma unroll
             for (int e = 0; e < 2; e++) {
                 mma_halves(W2[m][2 * n + e], u, high[2 * e], high[2 * e + 1]);
@@ -223,10 +284,10 @@ __device__ __forceinline__ void mlp_update(ttt_mlp_room &room, const bf16 *K, fl
         }
     }
 }
-/* Outputs of a warp's two tokens from the shares. */
-template <typename HEAD>
+/* Outputs of a warp's two tokens from the shares, or what is recorded of them. */
+template <bool RECORD, typename HEAD>
 __device__ __forceinline__ void mlp_out(const HEAD &x, const ttt_mlp_room &room, const bf16 *Q, int64_t t, const ttt_mlp_top &top,
-                                        const ttt_tile_steps &steps)
+                                        const ttt_tile_steps &steps, float *record)
 {
     const int warp = (int)threadIdx.x / 32, lane = (int)threadIdx.x % 32, column = lane * 2, mine = lane % TILE_TOKENS;
 #pragma unroll
@@ -235,6 +296,7 @@ __device__ __forceinline__ void mlp_out(const HEAD &x, const ttt_mlp_room &room,
         float A = (float)x.a.bias; /* lane j: of token j */
 #pragma unroll
         for (int w = 0; w < TTT_WARPS; w++) A += room.S[w][i * TILE_ETA + mine];
+        if (RECORD && lane < TILE_TOKENS) record[ttt_mlp_record::S + i * TILE_TOKENS + lane] = A;
         A *= (mine > i ? 0.0f : steps.position[half] * steps.own(i, mine)) * steps.rate[mine];
         z.x += top.offset.x, z.y += top.offset.y;
 #pragma unroll
@@ -243,15 +305,21 @@ __device__ __forceinline__ void mlp_out(const HEAD &x, const ttt_mlp_room &room,
             const float2 u = *(const float2 *)(room.u2_whole + j * MLP_SUMS + column);
             z.x -= by * u.x, z.y -= by * u.y;
         }
-        normalise_pair(z);
+        const float inverse = normalise_pair(z);
+        if (RECORD) {
+            *(float2 *)(record + ttt_mlp_record::QUERY_HAT + i * MLP_D + column) = z;
+            if (lane == 0) record[ttt_mlp_record::INVERSE + TILE_TOKENS + i] = inverse;
+            continue;
+        }
         const float2 q = pair_of(Q + i * ttt_place<MLP_D>::LD + column);
         *(uint32_t *)((bf16 *)x.a.o + ((t + i) * x.a.H + x.h) * MLP_D + column) =
             pack_bf16(z.x * top.w.x + top.b.x + q.x, z.y * top.w.y + top.b.y + q.y);
     }
 }
 
-/* Mini-batches from token t on. Long: what a mini-batch makes lives in registers from one step of it to the next. */
-template <typename HEAD> __device__ __noinline__ void ttt_mlp_tiles_ahead(HEAD &x, int64_t t, int64_t count)
+/* Mini-batches from token t on. RECORD: what going back wants, at `record`, in place of outputs. Long: what a mini-batch makes lives in registers
+ * from one step of it to the next. */
+template <bool RECORD, typename HEAD> __device__ __noinline__ void ttt_mlp_tiles_ahead(HEAD &x, int64_t t, int64_t count, float *record)
 {
     extern __shared__ __align__(16) float memory[]; /* not by a pointer: loads and stores know that they are of shared memory */
     ttt_mlp_room &room = *(ttt_mlp_room *)memory;
@@ -289,6 +357,10 @@ template <typename HEAD> __device__ __noinline__ void ttt_mlp_tiles_ahead(HEAD &
         bf16 *const K = room.rows[i & 1], *const Q = K + ROWS, *const V = Q + ROWS;
         steps.eta = rows.eta = room.eta[i & 1], steps.rate = rows.rate = room.rate[i & 1];
         float z[4][4], zq[4][4], A[2][4] = {}, slope[4][4];
+        if (RECORD) {
+            record_state<2, 4>(record + ttt_mlp_record::W1, W1);
+            record_state<4, 2>(record + ttt_mlp_record::W2, W2);
+        }
 #pragma unroll
         for (int n = 0; n < 4; n++)
 #pragma unroll
@@ -309,6 +381,7 @@ template <typename HEAD> __device__ __noinline__ void ttt_mlp_tiles_ahead(HEAD &
                 mma_state(zq[2 * m], zq[2 * m + 1], q, w.high);
             }
         }
+        if (RECORD) record_own(record + ttt_mlp_record::Z, z);
 #pragma unroll
         for (int n = 0; n < 4; n++)
 #pragma unroll
@@ -321,10 +394,11 @@ template <typename HEAD> __device__ __noinline__ void ttt_mlp_tiles_ahead(HEAD &
             rate = fetch_steps(x, room.eta[~i & 1], t + TILE_TOKENS);
             cp_async_commit();
         }
-        mlp_loss(room, K, V, top, steps);
+        mlp_loss(room, K, V, top, steps, RECORD ? record : NULL);
         __syncthreads();
         float h[4][4] = {};
         mlp_below(room, W2, h);
+        if (RECORD) record_own(record + ttt_mlp_record::H, h);
         TTT_SLICE(n, q)
         {
             const int row = y.r + q / 2 * 8, j = y.token(n, q);
@@ -337,19 +411,8 @@ template <typename HEAD> __device__ __noinline__ void ttt_mlp_tiles_ahead(HEAD &
             for (int q = 0; q < 4; q++) h[n][q] *= slope[n][q]; /* u of the first layer */
         put_own(room.u[warp], h);
         __syncwarp();
-        const ttt_halves As = halves_of(A[0], A[1]);
-        const int turned = (y.lane / 8 % 2 * 8 + y.lane % 8) * MLP_LD + y.lane / 16 * 8;
-#pragma unroll
-        for (int n = 0; n < 2; n++) {
-            uint32_t high[4], low[4];
-            ldmatrix_x4_trans(high, shared_address(room.u[warp][0] + turned + 16 * n));
-            ldmatrix_x4_trans(low, shared_address(room.u[warp][1] + turned + 16 * n));
-#pragma unroll
-            for (int e = 0; e < 2; e++) {
-                mma_halves(zq[2 * n + e], As, high[2 * e], high[2 * e + 1]);
-                mma_bf16(zq[2 * n + e], As.high, low[2 * e], low[2 * e + 1]);
-            }
-        }
+        mma_own(zq, halves_of(A[0], A[1]), room.u[warp]);
+        if (RECORD) record_own(record + ttt_mlp_record::QUERY, zq);
 #pragma unroll
         for (int n = 0; n < 4; n++)
 #pragma unroll
@@ -361,8 +424,10 @@ template <typename HEAD> __device__ __noinline__ void ttt_mlp_tiles_ahead(HEAD &
         cp_async_wait<0>();
         if (i + 1 < count && y.id < TILE_TOKENS) room.rate[~i & 1][y.id] = rate;
         __syncthreads();
-        mlp_out(x, room, Q, t, top, rows);
-        mlp_update(room, K, W1, W2);
+        mlp_out<RECORD>(x, room, Q, t, top, rows, record);
+        if (RECORD) record += ttt_mlp_record::FLOATS;
+        add_first(W1, K, room.u[warp]);
+        add_second(W2, room.u2[2], room.u2[3], room.x[warp]);
 #pragma unroll
         for (int n = 0; n < 4 && x.a.bias; n++)
 #pragma unroll
