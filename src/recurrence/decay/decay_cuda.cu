@@ -100,9 +100,17 @@ __device__ static float gates_block_sum(float x, float *shared)
 __device__ static float gates_dot(const float *x, const float *y, int64_t n)
 {
     float sum = 0;
-    if (x && y)
+    if (!x || !y) return sum;
+    if (n % 4 || ((uintptr_t)x | (uintptr_t)y) % 16) {
 #pragma unroll 16
         for (int64_t i = threadIdx.x; i < n; i += GATES_THREADS) sum += x[i] * y[i];
+        return sum;
+    }
+#pragma unroll 8
+    for (int i = (int)threadIdx.x * 4; i < (int)n; i += GATES_THREADS * 4) {
+        const float4 u = *(const float4 *)(x + i), v = *(const float4 *)(y + i);
+        sum += u.x * v.x + u.y * v.y + u.z * v.z + u.w * v.w;
+    }
     return sum;
 }
 
@@ -463,9 +471,12 @@ void lnt_decay_cuda_backward(const lnt_recur_args *a, const lnt_device *d, const
     put_starts(x, true);
     decay_pass dq = pass_of(x, x.d_o, x.v, x.key, false, true, a->K), dv = pass_of(x, x.key, x.q, x.d_o, true, false, a->V),
                dk = pass_of(x, x.v, x.d_o, x.q, true, true, a->K), passes[3];
-    dq.out = stable || (a->dq && shared) ? x.w.dq : a->dq;
-    dk.out = stable || (a->dk && shared) ? x.w.dk : a->dk;
-    if (shared || stable) dq.out_bf16 = dk.out_bf16 = 0;
+    const bool parts = shared || (stable && !k.rounds);
+    dq.out = parts && (stable || a->dq) ? x.w.dq : a->dq;
+    dk.out = parts && (stable || a->dk) ? x.w.dk : a->dk;
+    if (stable && !dq.out) dq.out = x.w.dq;
+    if (stable && !dk.out) dk.out = x.w.dk;
+    if (parts) dq.out_bf16 = dk.out_bf16 = 0;
     dv.out = a->dv;
     dk.s_end = a->ds0 || !(gates || (stable && a->dm0)) || !a->s0 ? (float *)a->ds0 : x.w.ds;
     if (stable && a->dsT) dq.s_end = x.w.stable.sT;
@@ -482,7 +493,7 @@ void lnt_decay_cuda_backward(const lnt_recur_args *a, const lnt_device *d, const
     if (dq.out || gates) passes[n++] = dq;
     if (n) x.k->read(x.cut, passes, n, x.d);
     if (gates) put_gates(x, dk, with);
-    if (stable) lnt_stable_finish(a, x.w.stable, x.d, x.w.dq, x.w.dk);
+    if (stable) lnt_stable_finish(a, x.w.stable, x.d, dq.out, dk.out, !parts);
     if (shared) {
         put_sum_heads(x, a->dq, x.w.dq);
         put_sum_heads(x, a->dk, x.w.dk);

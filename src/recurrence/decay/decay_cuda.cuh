@@ -90,6 +90,7 @@ struct decay_pairs {
 struct decay_kernels {
     int chunk, parts; /* parts of `inter`; 0: one for every 32 columns */
     bool divides;     /* mLSTM's o by D_t, from n in front of every chunk, in the pass itself */
+    bool rounds;      /* mLSTM's dq and dk are of the call's type before n's part is added */
     void (*states)(const decay_cut &, const decay_states &, const lnt_cuda *);
     void (*read)(const decay_cut &, const decay_pass *passes, int n, const lnt_cuda *);
     void (*pairs)(const decay_cut &, const decay_pairs &, const lnt_cuda *);
@@ -116,9 +117,10 @@ struct decay_stable {
 };
 void lnt_decay_cuda_forward(const lnt_recur_args *a, const lnt_device *d, const decay_kernels &k);
 /* m, gates, factors (of readers with `denominators`), n in front of every chunk, and where `ends` the final n and m; behind the passes, from the dq
- * and dk [T,Hv,K] that they left, the rest of dq, dk (to a->dq, a->dk, or in place where heads are shared), dn0, df, di, dm0. */
+ * and dk [T,Hv,K] that they left, the rest of dq, dk (to a->dq, a->dk, or in place where heads are shared), dn0, df, di, dm0. These are
+ * float32, or, `in_type`, of the call's type, and may be where they go. */
 void lnt_stable_prepare(const lnt_recur_args *a, const decay_stable &w, const lnt_cuda *d, bool ends, bool denominators);
-void lnt_stable_finish(const lnt_recur_args *a, decay_stable w, const lnt_cuda *d, float *dq, float *dk);
+void lnt_stable_finish(const lnt_recur_args *a, decay_stable w, const lnt_cuda *d, void *dq, void *dk, bool in_type);
 /* A backward pass that is one of two over the same queries and keys. */
 struct decay_shared {
     bool has_starts;            /* the start states of the segments are in the workspace */

@@ -86,7 +86,15 @@ __device__ __forceinline__ void tile_gates(const decay_cut &x, int64_t t, int64_
 __device__ __forceinline__ void put_factors(const decay_cut &x, tile_factors *f, const float (&g)[2], int64_t t, int64_t last, int h, bool reverse)
 {
     const int lane = (int)threadIdx.x % 32;
-    double b[2], all = ((double)g[0] + g[1]) * LNT_LOG2E;
+    double b[2], all = ((double)g[0] + g[1]) * LNT_LOG2E, writes[2] = {};
+    float reads[2] = {};
+    if (x.writes) /* under way while gates are added up */
+#pragma unroll
+        for (int j = 0; j < 2; j++)
+            if (t + 2 * lane + j < last) {
+                reads[j] = (float)decay_reads<false>(x, t + 2 * lane + j, h);
+                writes[j] = decay_writes(x, t + 2 * lane + j, h);
+            }
 #pragma unroll
     for (int o = 1; o < 32; o <<= 1) {
         const double left = __shfl_up_sync(~0u, all, o);
@@ -97,13 +105,8 @@ __device__ __forceinline__ void put_factors(const decay_cut &x, tile_factors *f,
     all = __shfl_sync(~0u, all, 31);
 #pragma unroll
     for (int j = 0; j < 2; j++) {
-        double reads = 0, writes = 0;
-        if (x.writes && t + 2 * lane + j < last) {
-            reads = decay_reads<false>(x, t + 2 * lane + j, h);
-            writes = decay_writes(x, t + 2 * lane + j, h);
-        }
-        const lnt_gate_sum s = lnt_gate_split(b[j] + reads), w = lnt_gate_split(b[j] - writes);
-        const float in = x.scale * exp2f((float)(b[j] + reads)), out = exp2f((float)(all - b[j] + writes));
+        const lnt_gate_sum s = lnt_gate_split(b[j] + reads[j]), w = lnt_gate_split(b[j] - writes[j]);
+        const float in = x.scale * exp2f((float)(b[j] + reads[j])), out = exp2f((float)(all - b[j] + writes[j]));
         f->hi[2 * lane + j] = s.hi;
         f->lo[2 * lane + j] = s.lo;
         f->writer_hi[2 * lane + j] = w.hi;
@@ -855,7 +858,7 @@ void lnt_decay_tiles_starts(const lnt_recur_args *a, const lnt_device *d, bool b
     a->K == 64 ? put_chunk_starts<64>(cut, keys, starts, on) : put_chunk_starts<128>(cut, keys, starts, on);
 }
 
-static const decay_kernels tiles = { C, 1, true, tiles_states, tiles_read, tiles_pairs };
+static const decay_kernels tiles = { C, 1, true, true, tiles_states, tiles_read, tiles_pairs };
 static size_t workspace(const void *args, bool backward, int threads) { return lnt_decay_cuda_bytes((const lnt_recur_args *)args, backward, C); }
 static void forward(const void *args, const lnt_device *d) { lnt_decay_cuda_forward((const lnt_recur_args *)args, d, tiles); }
 static void backward(const void *args, const lnt_device *d) { lnt_decay_cuda_backward((const lnt_recur_args *)args, d, tiles, {}); }

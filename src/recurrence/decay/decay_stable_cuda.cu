@@ -212,39 +212,44 @@ __global__ __launch_bounds__(32) void stable_denominators(const __grid_constant_
     }
 }
 
-/* n in front of every chunk from what each adds, or its gradient behind every chunk in reverse: a thread a number of a head. */
+/* n in front of every chunk from what each adds, or its gradient behind every chunk in reverse: a thread a number of a head. B chunks are under way
+ * while the B before are added up. */
 __global__ __launch_bounds__(SCAN_THREADS) void stable_scan(const __grid_constant__ decay_cut x, float *n, const float *fade, const float *start,
                                                             float *end, int K, bool reverse)
 {
     constexpr int B = 16;
-    const int64_t head = blockIdx.x, len = x.cu[head / x.Hv + 1] - x.cu[head / x.Hv], first = x.cu[head / x.Hv] / x.segment + head / x.Hv;
+    const int64_t head = blockIdx.x, sequence = head / x.Hv, len = x.cu[sequence + 1] - x.cu[sequence];
     const int k = (int)threadIdx.x, P = len ? (int)((len + x.segment - 1) / x.segment) : 1;
     if (k >= K) return;
-    float y = start ? start[head * K + k] : 0.0f;
-    for (int p0 = 0; p0 < P; p0 += B) {
-        float more[B], by[B];
+    const int64_t at = (x.cu[sequence] / x.segment + sequence + (reverse ? P - 1 : 0)) * x.Hv + head % x.Hv, step = reverse ? -x.Hv : x.Hv;
+    float *row = n + at * K + k, y = start ? start[head * K + k] : 0.0f, more[B], by[B];
+    fade += at;
+    const auto fetch = [&](float (&to)[B], float (&factor)[B], int p) {
 #pragma unroll
         for (int b = 0; b < B; b++)
-            if (p0 + b < P) {
-                const int64_t at = (first + (reverse ? P - 1 - p0 - b : p0 + b)) * x.Hv + head % x.Hv;
-                more[b] = n[at * K + k];
-                by[b] = fade[at];
-            }
+            if (p + b < P) to[b] = row[(p + b) * step * K], factor[b] = fade[(p + b) * step];
+    };
+    fetch(more, by, 0);
+    for (int p = 0; p < P; p += B) {
+        float more_next[B], by_next[B];
+        fetch(more_next, by_next, p + B);
 #pragma unroll
         for (int b = 0; b < B; b++)
-            if (p0 + b < P) {
-                n[((first + (reverse ? P - 1 - p0 - b : p0 + b)) * x.Hv + head % x.Hv) * K + k] = y;
+            if (p + b < P) {
+                row[(p + b) * step * K] = y;
                 y = by[b] * y + more[b];
             }
+#pragma unroll
+        for (int b = 0; b < B; b++) more[b] = more_next[b], by[b] = by_next[b];
     }
     if (end) end[head * K + k] = y;
 }
 
-/* The gradient of n_t.q_t from that of D_t, which is -do_t.o_t / D_t, and what of it reaches dq. dq [T,Hv,K] float32 has do_t.o_t = q_t.dq_t; it
- * goes to `out`, which may be the same. dn: what a chunk adds to the gradient of n in front of it. */
-template <typename T, typename TO, int L, int G>
+/* The gradient of n_t.q_t from that of D_t, which is -do_t.o_t / D_t, and what of it reaches dq. dq [T,Hv,K] has do_t.o_t = q_t.dq_t; it goes
+ * to `out`, which may be the same. dn: what a chunk adds to the gradient of n in front of it. */
+template <typename T, typename TD, typename TO, int L, int G>
 __global__ __launch_bounds__(32) void stable_queries(const __grid_constant__ decay_cut x, const __grid_constant__ stable_rows a,
-                                                     const __grid_constant__ decay_stable w, float eps, const float *dq, TO *out)
+                                                     const __grid_constant__ decay_stable w, float eps, const TD *dq, TO *out)
 {
     constexpr int B = 4;
     decay_place at;
@@ -276,7 +281,7 @@ __global__ __launch_bounds__(32) void stable_queries(const __grid_constant__ dec
         for (int j = 0; j < 32; j += B) {
             fetch_rows<T, L, G, B>(k, keys, a.pitch(), t + j, at.last, a.K);
             fetch_rows<T, L, G, B>(q, queries, a.pitch(), t + j, at.last, a.K);
-            fetch_rows<float, L, G, B>(d, dq + h * a.K, pitch, t + j, at.last, a.K);
+            fetch_rows<TD, L, G, B>(d, dq + h * a.K, pitch, t + j, at.last, a.K);
 #pragma unroll
             for (int b = 0; b < B; b++) {
                 n.step(of_lane(f, j + b), k[b]);
@@ -298,9 +303,9 @@ __global__ __launch_bounds__(32) void stable_queries(const __grid_constant__ dec
 /* Back through a chunk: dk_t += w_t dn_t, k_t.dk_t, and n's part of the gates' gradient. The n in front of every B tokens wait in shared memory
  * [C / B][K]; from there the B tokens' are made again. */
 static constexpr int KEYS_B = 4;
-template <typename T, typename TO, int L, int G>
+template <typename T, typename TD, typename TO, int L, int G>
 __global__ __launch_bounds__(32) void stable_keys(const __grid_constant__ decay_cut x, const __grid_constant__ stable_rows a,
-                                                  const __grid_constant__ decay_stable w, const float *dk, TO *out, float *dn0)
+                                                  const __grid_constant__ decay_stable w, const TD *dk, TO *out, float *dn0)
 {
     extern __shared__ __align__(16) float kept[];
     constexpr int B = KEYS_B;
@@ -331,7 +336,7 @@ __global__ __launch_bounds__(32) void stable_keys(const __grid_constant__ decay_
         for (int j = 32 - B; j >= 0; j -= B) {
             fetch_rows<T, L, G, B>(k, keys, a.pitch(), t + j, at.last, a.K);
             fetch_rows<T, L, G, B>(q, queries, a.pitch(), t + j, at.last, a.K);
-            fetch_rows<float, L, G, B>(d, dk + h * a.K, pitch, t + j, at.last, a.K);
+            fetch_rows<TD, L, G, B>(d, dk + h * a.K, pitch, t + j, at.last, a.K);
             n.get(kept + (t + j - at.first) / B * a.K, a.K);
 #pragma unroll
             for (int b = 0; b < B; b++) {
@@ -451,13 +456,27 @@ __global__ __launch_bounds__(RUNS *HEADS) void stable_ends_gradient(const __grid
     __syncthreads();
     double c = behind[r.head];
     for (int k = RUNS - 1; k > r.run; k--) c = pulled(runs[k][r.head], c);
-    for (int64_t t = r.end - 1; t >= r.begin; t--) {
-        const int64_t row = t * x.Hv + r.h;
-        const bool taken = taken_at(a.f[row], a.i[row], w.m[row]);
-        c += w.pull[row];
-        if (a.di) a.di[row] = (float)(w.di[row] + (taken ? c : 0.0));
-        if (a.df) a.df[row] = (float)((double)w.dgates[row] + w.dg_n[row] + (taken ? 0.0 : c));
-        c = taken ? 0 : c;
+    for (int64_t t = r.end - 1; t >= r.begin; t -= BATCH) {
+        float pull[BATCH], di[BATCH];
+        double df[BATCH];
+        bool taken[BATCH];
+#pragma unroll
+        for (int b = 0; b < BATCH; b++)
+            if (t - b >= r.begin) {
+                const int64_t row = (t - b) * x.Hv + r.h;
+                taken[b] = taken_at(a.f[row], a.i[row], w.m[row]), pull[b] = w.pull[row];
+                if (a.di) di[b] = w.di[row];
+                if (a.df) df[b] = (double)w.dgates[row] + w.dg_n[row];
+            }
+#pragma unroll
+        for (int b = 0; b < BATCH; b++) {
+            if (t - b < r.begin) continue;
+            const int64_t row = (t - b) * x.Hv + r.h;
+            c += pull[b];
+            if (a.di) a.di[row] = (float)(di[b] + (taken[b] ? c : 0.0));
+            if (a.df) a.df[row] = (float)(df[b] + (taken[b] ? 0.0 : c));
+            c = taken[b] ? 0 : c;
+        }
     }
 }
 
@@ -518,26 +537,29 @@ void lnt_stable_prepare(const lnt_recur_args *a, const decay_stable &w, const ln
     BY_ROWS(a, put_denominators<T, L, G>(y, ends, denominators));
 }
 
-template <typename T, typename TO, int L, int G> static void put_rows(const stable_call &y, const float *dq, const float *dk, TO *to_q, TO *to_k)
+template <typename T, typename TD, typename TO, int L, int G>
+static void put_rows(const stable_call &y, const TD *dq, const TD *dk, TO *to_q, TO *to_k)
 {
     const lnt_recur_args *a = y.a;
     const size_t shared = (size_t)(C / KEYS_B) * a->K * sizeof(float);
-    stable_queries<T, TO, L, G><<<y.pieces, 32, 0, y.d->stream>>>(y.x, y.rows, y.w, (float)a->eps, dq, to_q);
+    stable_queries<T, TD, TO, L, G><<<y.pieces, 32, 0, y.d->stream>>>(y.x, y.rows, y.w, (float)a->eps, dq, to_q);
     float *const no_end = NULL;
     stable_scan<<<y.heads, SCAN_THREADS, 0, y.d->stream>>>(y.x, y.w.dn, y.w.fade, (const float *)a->dzT, no_end, a->K, true);
-    stable_keys<T, TO, L, G><<<y.pieces, 32, shared, y.d->stream>>>(y.x, y.rows, y.w, dk, to_k, y.w.dn0);
+    stable_keys<T, TD, TO, L, G><<<y.pieces, 32, shared, y.d->stream>>>(y.x, y.rows, y.w, dk, to_k, y.w.dn0);
 }
 
-void lnt_stable_finish(const lnt_recur_args *a, decay_stable w, const lnt_cuda *d, float *dq, float *dk)
+void lnt_stable_finish(const lnt_recur_args *a, decay_stable w, const lnt_cuda *d, void *dq, void *dk, bool in_type)
 {
     if (a->ds0) w.ds = (float *)a->ds0;
     if (a->dz0) w.dn0 = (float *)a->dz0;
     const stable_call y = call_of(a, w, d);
     if (!y.heads) return;
     if (a->Hq < a->Hv)
-        BY_ROWS(a, put_rows<T, float, L, G>(y, dq, dk, dq, dk)); /* parts of the value heads, to be added */
+        BY_ROWS(a, put_rows<T, float, float, L, G>(y, (float *)dq, (float *)dk, (float *)dq, (float *)dk)); /* parts of heads, to be added */
+    else if (in_type)
+        BY_ROWS(a, put_rows<T, T, T, L, G>(y, (T *)dq, (T *)dk, (T *)a->dq, (T *)a->dk));
     else
-        BY_ROWS(a, put_rows<T, T, L, G>(y, dq, dk, (T *)a->dq, (T *)a->dk));
+        BY_ROWS(a, put_rows<T, float, T, L, G>(y, (float *)dq, (float *)dk, (T *)a->dq, (T *)a->dk));
     const stable_ends ends = { (const float *)a->g, (const float *)a->i, (const float *)a->s0, (const float *)a->z0, (const float *)a->dsT,
                                (const float *)a->dzT, (const float *)a->dmT, (float *)a->dg, (float *)a->di, (float *)a->dm0, a->K, a->V };
     if (!a->dg && !a->di && !a->dm0) return;
