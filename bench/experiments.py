@@ -38,8 +38,9 @@ class Cell:
     """page, what it stands for, its commands; `device`: where it should run; `seconds`: about, on one core or one GPU; `also`: how many times as long
     it takes on the other one, 0: not there; `unless`: (labels of another cell, measure, value): not needed where that one has reached the value."""
 
-    def __init__(self, page, labels, *commands, device="cpu", also=4, seconds=60, unless=None):
+    def __init__(self, page, labels, *commands, device="cpu", also=4, seconds=60, unless=None, threads=1):
         self.page, self.labels, self.device, self.also, self.seconds, self.unless = page, labels, device, also, seconds, unless
+        self.threads = threads  # of the processor; large models on the GPU are drawn there
         self.commands = [[str(w) for w in c] for c in commands]
         self.name = page + "/" + ",".join(f"{k}={v}" for k, v in labels.items())
 
@@ -122,7 +123,7 @@ def mqar():
                                ["task", "mqar", "--setting", setting, "--vocabulary", MQAR_IDS, "--random-non-queries", "false", "--mixer", mixer,
                                 "--width", width, *keys, "--examples", 20000, "--epochs", 5, "--test-examples", 500, "--enough", "0.995",
                                 "--learning-rate", rate, "--out", "{dir}"],
-                               seconds=(200 if setting == "256x16" else 400) * width / 64, also=64 / width / 2,
+                               seconds=(400 if setting == "256x16" else 800) * width / 64, also=64 / width / 2,
                                unless=(labels | {"rate": "3e-3"}, "accuracy", 0.99))
 
 
@@ -199,7 +200,7 @@ def throughput():
         for length, batch in ((2048, 8), (4096, 4), (8192, 2), (16384, 1)):
             yield Cell("throughput", {"model": name, "length": length, "batch": batch},
                        ["bench", "train", "--mixer", mixer, *keys, "--width", 1024, *sets("vocab_size=32000"), "--length", length, "--batch", batch,
-                        "--repeats", 5, "--dtype", "bf16", "--record", "{dir}/results.jsonl"], device="cuda", also=0, seconds=10)
+                        "--repeats", 5, "--dtype", "bf16", "--record", "{dir}/results.jsonl"], device="cuda", also=0, seconds=15, threads=8)
 
 
 LONG = {"DeltaNet": ["delta_net"], "Gated DeltaNet": ["gated_deltanet", *sets("head_dim=64")], "MesaNet": ["mesa_net", *sets("head_dim=64")]}
@@ -311,11 +312,11 @@ class Queue:
                 cell.also = 0
                 self.left.insert(0, cell)
 
-    def run(self, command, log):
+    def run(self, command, threads, log):
         with open(log, "a", encoding="utf-8") as f:
             f.write("$ " + " ".join(command) + "\n")
             f.flush()
-            p = subprocess.Popen(command, stdout=f, stderr=subprocess.STDOUT, stdin=subprocess.DEVNULL, env={**os.environ, "OMP_NUM_THREADS": "1"})
+            p = subprocess.Popen(command, stdout=f, stderr=subprocess.STDOUT, stdin=subprocess.DEVNULL, env={**os.environ, "OMP_NUM_THREADS": str(threads)})
             with self.lock:
                 self.processes.add(p)
             status = p.wait()
@@ -369,7 +370,7 @@ def run_cell(q, cell, device):
         shown.append(re.sub(r"\{(\w+)\}", lambda m: m[1].upper(), " ".join(["linnet", *words])))
         for key, value in fill.items():
             words = [w.replace(key, value) for w in words]
-        ok = ok and q.run([str(a.linnet), *words, "--device", device, "--threads", "1"], folder / "log.txt")
+        ok = ok and q.run([str(a.linnet), *words, "--device", device, "--threads", str(cell.threads)], cell.threads, folder / "log.txt")
     said = (folder / "log.txt").read_text(errors="replace").replace("\r", "\n").splitlines()
     ok = ok and not q.stopping
     if ok:
