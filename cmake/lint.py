@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""House rules that a program can check: python3 cmake/lint.py SOURCE_DIR BUILD/liblinnet.so
+"""House rules that a program can check: python3 cmake/lint.py SOURCE_DIR BUILD/liblinnet.so [--symbols: those of the library and its objects alone]
 
 Include order of the rooms, in the sources and in the objects, symbol prefixes, headers that compile alone, unique file names, layout of the text, calls that the library must not make,
 links between pages, names that shared files have, lengths of functions and files.
@@ -362,11 +362,12 @@ def symbols(files, *flags):
 def calls(objects):
     """What check_calls looks at, of object files."""
     files = {}
-    for path in objects:
-        place = files.setdefault(str(Path("src", str(path).split(".dir/src/")[1])).removesuffix(".o"), (set(), set()))
-        done = subprocess.run(["nm", "-P", str(path)], capture_output=True, text=True)
-        for name, kind in (line.split()[:2] for line in done.stdout.splitlines()):
-            place[kind in "Uvw"].add(name) if kind.isupper() else None
+    done = subprocess.run(["nm", "-A", "-P", *map(str, objects)], capture_output=True, text=True) if objects else None
+    for line in done.stdout.splitlines() if done else []:
+        path, _, symbol = line.partition(".o: ")
+        name, kind = symbol.split()[:2]
+        place = files.setdefault(str(Path("src", path.split(".dir/src/")[1])), (set(), set()))
+        place[kind in "Uvw"].add(name) if kind.isupper() else None
     return files
 
 
@@ -416,9 +417,19 @@ def check_tree(root, files):
     return sources
 
 
+def report(what):
+    for f in sorted(findings):
+        print(f)
+    print(f"{what}, {len(findings)} findings")
+    return 1 if findings else 0
+
+
 def main():
     root, library = Path(sys.argv[1]).resolve(), Path(sys.argv[2]).resolve()
     os.chdir(root)
+    if sys.argv[3:] == ["--symbols"]:
+        check_symbols(library)
+        return report("lint: symbols")
     listed = subprocess.run(["git", "ls-files", "--cached", "--others", "--exclude-standard"], capture_output=True, text=True)
     names = listed.stdout.splitlines() if listed.returncode == 0 else \
         [str(p.relative_to(root)) for p in root.rglob("*") if p.is_file() and not p.relative_to(root).parts[0].startswith(("build", ".git", "demo"))]
@@ -428,10 +439,7 @@ def main():
     with concurrent.futures.ThreadPoolExecutor(os.cpu_count()) as pool:
         list(pool.map(lambda p: check_header(root, p), headers))
     check_symbols(library)
-    for f in sorted(findings):
-        print(f)
-    print(f"lint: {len(sources)} sources, {len(headers)} headers, {len(findings)} findings")
-    return 1 if findings else 0
+    return report(f"lint: {len(sources)} sources, {len(headers)} headers")
 
 
 if __name__ == "__main__":

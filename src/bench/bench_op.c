@@ -233,7 +233,7 @@ typedef struct {
 
 static bool is_apart(const bench *k, const lnt_recur_size *s)
 {
-    return s && (k->op->apart ? strcmp(s->letter, k->op->apart) == 0 : s->letter[0] == 'H');
+    return s && (k->op->channel ? strcmp(s->letter, k->op->channel) == 0 : s->letter[0] == 'H');
 }
 
 /* Into how many parts the call may be cut: the fewest heads. */

@@ -283,7 +283,7 @@ static linnet_status train(trainer *r, const char *text, size_t bytes, int64_t v
     }
     if (n < vocabulary - 1) lnt_log(r->c, "the text has no more pairs that repeat: the vocabulary is %d, not %lld", n + 1, (long long)vocabulary);
     LNT_TRY(lnt_tokenizer_set(r->c, t, n, separator, sizeof separator - 1));
-    t->pieces[n].apart = true;
+    t->pieces[n].verbatim = true;
     t->separator = n;
     t->n = n + 1;
     LNT_TRY(lnt_tokenizer_add(r->c, t, &(lnt_added){.content = t->pieces[n].bytes, .n = t->pieces[n].n, .id = n, .special = true}));

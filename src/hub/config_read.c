@@ -205,7 +205,7 @@ static linnet_status read_attn_entry(lnt_ctx *c, const lnt_arch *a, const json_t
         return lnt_fail(c, LINNET_EINVAL, "attn is %s, expected null, an object or a list of objects", lnt_json_show(o, shown, sizeof shown));
     LNT_TRY(lnt_config_add_mixer(c, k, lnt_mixer_find(a->attn), a->attn, &part));
     lnt_part *p = &k->mixers[part];
-    p->apart = true;
+    p->own_values = true;
     lnt_options_default(&p->kind->options, p->options);
     json_object_foreach((json_t *)(uintptr_t)o, key, value) {
         if (!strcmp(key, "layers")) continue;

@@ -116,7 +116,7 @@ static linnet_status hash_pieces(lnt_ctx *c, struct linnet_tokenizer *t)
         bool fresh;
         const lnt_piece *p = &t->pieces[id];
         const char *text = t->bytewise ? p->bytes : p->spelled;
-        if (!text || p->apart) continue;
+        if (!text || p->verbatim) continue;
         int64_t *value = lnt_bytemap_put(&t->whole, text, t->bytewise ? p->n : p->n_spelled, &fresh);
         if (!value) return lnt_fail_memory(c, p->n);
         if (fresh || t->model == LNT_MODEL_UNIGRAM) *value = id; /* whose list may say a piece twice: the last counts */

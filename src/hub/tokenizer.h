@@ -21,7 +21,7 @@ enum { LNT_MAX_VOCABULARY = 1 << 24, LNT_MAX_DECODER_STEPS = 16, LNT_MAX_TEMPLAT
 typedef struct {
     const char *bytes; /* what the id adds to a text; NULL: no piece has this id */
     uint32_t n;
-    bool apart;   /* no word and no merge has it: it is not spelled as the model spells */
+    bool verbatim;  /* no word and no merge has it: it is not spelled as the model spells */
     bool special; /* left out of a text unless asked for */
     const char *spelled; /* as the vocabulary has it, where that is something else: "\u2581the" */
     uint32_t n_spelled;

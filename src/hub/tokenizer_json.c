@@ -38,16 +38,16 @@ static linnet_status set_apart(const lnt_json_reader *r, int64_t id, const char 
 {
     char *copy = lnt_arena_strdup(&r->t->arena, text);
     if (!copy) return lnt_fail_memory(r->c, n + 1);
-    r->t->pieces[id] = (lnt_piece){.bytes = copy, .n = (uint32_t)n, .apart = true};
+    r->t->pieces[id] = (lnt_piece){.bytes = copy, .n = (uint32_t)n, .verbatim = true};
     return LINNET_OK;
 }
 
 /* A token of a vocabulary over characters, or an added one beside it. */
-static linnet_status set_spelled(const lnt_json_reader *r, int64_t id, const char *text, size_t n, bool apart)
+static linnet_status set_spelled(const lnt_json_reader *r, int64_t id, const char *text, size_t n, bool verbatim)
 {
     char *copy = lnt_arena_strdup(&r->t->arena, text);
     if (!copy) return lnt_fail_memory(r->c, n + 1);
-    r->t->pieces[id] = (lnt_piece){.bytes = copy, .n = (uint32_t)n, .apart = apart, .spelled = copy, .n_spelled = (uint32_t)n};
+    r->t->pieces[id] = (lnt_piece){.bytes = copy, .n = (uint32_t)n, .verbatim = verbatim, .spelled = copy, .n_spelled = (uint32_t)n};
     return LINNET_OK;
 }
 
@@ -102,7 +102,7 @@ static linnet_status read_merge(const lnt_json_reader *r, const json_t *value, s
     if (m->left < 0 || m->right < 0 || m->result < 0)
         return lnt_malformed(r->c, r->path, "merge %zu to \"%.60s\" uses a piece that has no id", index, joined);
     const lnt_piece *pieces = r->t->pieces;
-    if (pieces[m->left].apart || pieces[m->right].apart)
+    if (pieces[m->left].verbatim || pieces[m->right].verbatim)
         return lnt_malformed(r->c, r->path, "merge %zu to \"%.60s\" uses a piece that spells no bytes", index, joined);
     return LINNET_OK;
 }

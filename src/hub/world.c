@@ -136,7 +136,7 @@ linnet_status lnt_tokenizer_from_world(lnt_ctx *c, const char *path, const char 
     LNT_TRY(lnt_tokenizer_new(c, most + 1, &t));
     t->model = LNT_MODEL_LONGEST;
     t->separator = 0;
-    t->pieces[0] = (lnt_piece){.bytes = "", .apart = true, .special = true};
+    t->pieces[0] = (lnt_piece){.bytes = "", .verbatim = true, .special = true};
     linnet_status s = read_lines(c, path, text, bytes, t, &most, &lines);
     if (s == LINNET_OK) s = lnt_tokenizer_finish(c, t, path);
     if (s == LINNET_OK) *out = t;

@@ -269,7 +269,7 @@ linnet_status lnt_config_put(lnt_ctx *c, lnt_config *k, const char *key, const l
         for (int i = 0; (t = lnt_config_table(k, i, &base, &part)) != NULL; i++) {
             const lnt_option *o = lnt_option_find(t, name);
             const bool meant = dot ? part && strlen(part->label) == (size_t)(dot - key) && !memcmp(part->label, key, (size_t)(dot - key))
-                                   : !part || !(part->apart || told_apart_by(k, part, name));
+                                   : !part || !(part->own_values || told_apart_by(k, part, name));
             if (!o || !meant) continue;
             *known = true;
             if (pass == 0) fits |= lnt_option_fits(o, v);

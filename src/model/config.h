@@ -15,7 +15,7 @@ typedef struct {
     const lnt_kind *kind;
     void *options;          /* owned */
     char label[LNT_NAME];   /* its name in this configuration: the kind's, or where two are of a kind "attention.2", "mesa" */
-    bool apart;             /* it came with its own values: keys without a label leave it alone */
+    bool own_values;        /* it came with its own values: keys without a label leave it alone */
     bool window_named;      /* a pattern said its window, which another pattern without one does not take for its own */
 } lnt_part;
 

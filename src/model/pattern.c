@@ -31,7 +31,7 @@ static linnet_status read_part(lnt_ctx *c, lnt_config *k, const char *text, size
         *colon = 0;
     }
     LNT_TRY(lnt_config_mixer_named(c, k, at, window, mixer));
-    k->mixers[*mixer].apart = false;
+    k->mixers[*mixer].own_values = false;
     return LINNET_OK;
 }
 

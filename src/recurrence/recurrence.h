@@ -176,7 +176,7 @@ struct lnt_recur_op {
     linnet_status (*check)(lnt_ctx *c, const void *args, bool backward); /* what sizes and options must satisfy together; NULL: nothing */
     void (*exact)(void *args);          /* options with which a random problem has one truth to the last digit; NULL: any */
     double (*flops)(const void *args, int C, bool backward); /* useful ones of the call at chunk length C (operators.md#flops) */
-    const char *apart;                  /* the letter of channels that see no others, of an operator without heads (letters H..), which see none
+    const char *channel;                /* the letter of channels that see no others, of an operator without heads (letters H..), which see none
                                            either: some of them say what all are worth; NULL: none */
     const char *counted;                /* a report on whose mean more of them depend, with the function; NULL: none */
     double (*counted_flops)(const void *args, double mean);

@@ -85,7 +85,7 @@ const lnt_recur_op lnt_recur_long_conv = {
     .cases = lnt_longconv_cases,
     .f32 = { 2e-6, 1e-5, 5e-5 },
     .bf16 = { 5e-3, 5e-3, 2e-2 },
-    .apart = "D",
+    .channel = "D",
     .flops = flops,
     .node = &lnt_longconv_node,
 };

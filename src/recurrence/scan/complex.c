@@ -34,7 +34,7 @@ static const lnt_recur_tensor varying[] = { INPUT, DECAYS("T D"), REST, { 0 } },
     const lnt_recur_op lnt_recur_##NAME = {                                                                                        \
         .name = #NAME, .core = "scan", .equation = EQUATION, .kind = KIND, .args_size = sizeof(lnt_complex_args), .sizes = sizes,  \
         .tensors = TENSORS, .options = options, .impls = impls, .cases = lnt_scan_cases, .f32 = { 2e-6, 1e-5, 5e-5 },              \
-        .bf16 = { 5e-3, 5e-3, 2e-2 }, .apart = "D", .flops = flops,                                                                \
+        .bf16 = { 5e-3, 5e-3, 2e-2 }, .channel = "D", .flops = flops,                                                                \
         .node = &(const lnt_op){ LNT_RECUR_NODE_READING(#NAME, LNT_NEEDS_IN1 | LNT_NEEDS_IN2 | LNT_NEEDS_OUT0) }, /* and states */  \
     }
 OPERATOR(complex_scan, LNT_COMPLEX_SCAN, varying, "h_t = e^{log_a_t + i angle_t} h_{t-1} + x_t, o_t = h_t, in complex numbers");

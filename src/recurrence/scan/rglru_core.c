@@ -86,7 +86,7 @@ const lnt_recur_op lnt_recur_rglru = {
     .cases = lnt_scan_cases,
     .f32 = { 2e-6, 1e-5, 5e-5 },
     .bf16 = { 5e-3, 8e-3, 2e-2 },
-    .apart = "D",
+    .channel = "D",
     .flops = flops,
     .node = &node,
 };

@@ -49,7 +49,7 @@ const lnt_recur_op lnt_recur_s4d = {
     .cases = lnt_scan_cases,
     .f32 = { 2e-6, 1e-5, 5e-5 },
     .bf16 = { 5e-3, 5e-3, 2e-2 },
-    .apart = "D",
+    .channel = "D",
     .flops = flops,
     .node = &(const lnt_op){ LNT_RECUR_NODE("s4d") },
 };

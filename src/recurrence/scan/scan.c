@@ -44,7 +44,7 @@ const lnt_recur_op lnt_recur_scan = {
     .cases = lnt_scan_cases,
     .f32 = { 2e-6, 1e-5, 5e-5 },
     .bf16 = { 5e-3, 5e-3, 2e-2 },
-    .apart = "D",
+    .channel = "D",
     .flops = flops,
     .node = &(const lnt_op){ LNT_RECUR_NODE_READING("scan", LNT_NEEDS_IN0 | LNT_NEEDS_IN2 | LNT_NEEDS_OUT0) }, /* log_a, sign, the states */
 };

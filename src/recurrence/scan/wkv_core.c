@@ -45,7 +45,7 @@ const lnt_recur_op lnt_recur_wkv = {
     .f32 = { 2e-6, 1e-5, 5e-5 },
     .bf16 = { 5e-3, 8e-3, 2e-2 },
     .nonlinear = true,
-    .apart = "D",
+    .channel = "D",
     .flops = flops,
     .node = &(const lnt_op){ LNT_RECUR_NODE("wkv") },
 };

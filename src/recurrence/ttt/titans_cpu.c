@@ -53,7 +53,7 @@ static int64_t carve(const lnt_ttt_args *a, bool back, float *p, head *x)
 }
 
 static int64_t len_of(const head *x) { return x->a->cu_seqlens[x->n + 1] - x->a->cu_seqlens[x->n]; }
-static float *of_state(const head *x, const void *p) { return ttt_state(x->a, p, x->n, x->h, square(x->a)); }
+static float *state_at(const head *x, const void *p) { return ttt_state(x->a, p, x->n, x->h, square(x->a)); }
 static const float *first_of(const head *x) { return x->a->layer[0].w ? (const float *)x->a->layer[0].w + x->h * square(x->a) : NULL; }
 
 static void set_head(head *x, int64_t n, int64_t h)
@@ -77,9 +77,9 @@ static int64_t load(const head *x)
 {
     const lnt_ttt_args *a = x->a;
     const int64_t open = ttt_open(a, x->n, x->h), n = square(a);
-    ttt_sum(x->M, first_of(x), of_state(x, a->layer[0].w0), n);
-    ttt_sum(x->start, first_of(x), of_state(x, open ? a->g0 : a->layer[0].w0), n);
-    ttt_some(x->S, of_state(x, a->m0), n, n);
+    ttt_sum(x->M, first_of(x), state_at(x, a->layer[0].w0), n);
+    ttt_sum(x->start, first_of(x), state_at(x, open ? a->g0 : a->layer[0].w0), n);
+    ttt_some(x->S, state_at(x, a->m0), n, n);
     return open;
 }
 
@@ -88,12 +88,12 @@ static void store(const head *x, int64_t open)
     const lnt_ttt_args *a = x->a;
     const int64_t n = square(a);
     float *rows = ttt_state(a, a->nT, x->n, x->h, 1);
-    ttt_difference(of_state(x, a->layer[0].wT), x->M, first_of(x), n);
-    ttt_some(of_state(x, a->mT), x->S, n, n);
+    ttt_difference(state_at(x, a->layer[0].wT), x->M, first_of(x), n);
+    ttt_some(state_at(x, a->mT), x->S, n, n);
     if (open)
-        ttt_difference(of_state(x, a->gT), x->start, first_of(x), n);
+        ttt_difference(state_at(x, a->gT), x->start, first_of(x), n);
     else
-        ttt_some(of_state(x, a->gT), NULL, 0, n);
+        ttt_some(state_at(x, a->gT), NULL, 0, n);
     if (rows) *rows = (float)open;
 }
 
@@ -104,9 +104,9 @@ static void pass(const head *x, bool gradient)
     const lnt_ttt_layer *s = gradient ? &a->dlayer[0] : &a->layer[0];
     const int64_t open = ttt_open(a, x->n, x->h), n = square(a);
     float *rows = ttt_state(a, gradient ? a->dn0 : a->nT, x->n, x->h, 1);
-    ttt_some(of_state(x, gradient ? s->w0 : s->wT), of_state(x, gradient ? s->wT : s->w0), n, n);
-    ttt_some(of_state(x, gradient ? a->dm0 : a->mT), of_state(x, gradient ? a->dmT : a->m0), n, n);
-    ttt_some(of_state(x, gradient ? a->dg0 : a->gT), of_state(x, gradient ? a->dgT : a->g0), open ? n : 0, n);
+    ttt_some(state_at(x, gradient ? s->w0 : s->wT), state_at(x, gradient ? s->wT : s->w0), n, n);
+    ttt_some(state_at(x, gradient ? a->dm0 : a->mT), state_at(x, gradient ? a->dmT : a->m0), n, n);
+    ttt_some(state_at(x, gradient ? a->dg0 : a->gT), state_at(x, gradient ? a->dgT : a->g0), open ? n : 0, n);
     if (rows) *rows = gradient ? 0 : (float)open;
 }
 
@@ -337,9 +337,9 @@ static void backward_head(const head *x)
         if (c / group == (batches - 1) / group) break; /* the last group's are made below */
         go_over(x, open, c);
     }
-    ttt_some(x->dM, of_state(x, a->dlayer[0].wT), d2, d2);
-    ttt_some(x->dS, of_state(x, a->dmT), d2, d2);
-    ttt_some(x->dstart, of_state(x, a->dgT), (open + len) % x->m ? d2 : 0, d2);
+    ttt_some(x->dM, state_at(x, a->dlayer[0].wT), d2, d2);
+    ttt_some(x->dS, state_at(x, a->dmT), d2, d2);
+    ttt_some(x->dstart, state_at(x, a->dgT), (open + len) % x->m ? d2 : 0, d2);
     ttt_add(d2, -1, x->dM, x->sum); /* final states are differences too */
     ttt_add(d2, -1, x->dstart, x->sum);
     for (int64_t g = (batches - 1) / group; g >= 0; g--) {
@@ -352,9 +352,9 @@ static void backward_head(const head *x)
         }
         for (int64_t c = end - 1; c >= begin; c--) backward_batch(x, open, c, x->inside + (c - begin) * 2 * d2);
     }
-    ttt_some(of_state(x, a->dlayer[0].w0), x->dM, d2, d2);
-    ttt_some(of_state(x, a->dm0), x->dS, d2, d2);
-    ttt_some(of_state(x, a->dg0), x->dstart, d2, d2);
+    ttt_some(state_at(x, a->dlayer[0].w0), x->dM, d2, d2);
+    ttt_some(state_at(x, a->dm0), x->dS, d2, d2);
+    ttt_some(state_at(x, a->dg0), x->dstart, d2, d2);
     float *rows = ttt_state(a, a->dn0, x->n, x->h, 1);
     if (rows) *rows = 0;
     ttt_add(d2, 1, x->dM, x->sum);

@@ -66,7 +66,7 @@ static void set_head(head *x, int64_t n, int64_t h)
 
 static float *weights_of(const head *x, const void *p, int l) { return p ? (float *)(uintptr_t)p + x->h * x->in[l] * x->out[l] : NULL; }
 static float *biases_of(const head *x, const void *p, int l) { return p ? (float *)(uintptr_t)p + x->h * x->out[l] : NULL; }
-static float *of_state(const head *x, const void *p, int64_t count) { return ttt_state(x->a, p, x->n, x->h, count); }
+static float *state_at(const head *x, const void *p, int64_t count) { return ttt_state(x->a, p, x->n, x->h, count); }
 
 static void sum_up(const head *x)
 {
@@ -94,10 +94,10 @@ static int64_t load(const head *x)
     const int64_t m = x->m, open = ttt_open(a, x->n, x->h);
     for (int l = 0; l < x->layers; l++) {
         const int64_t in = x->in[l], out = x->out[l];
-        ttt_some(x->S_w[l], of_state(x, open ? a->layer[l].sw0 : a->layer[l].w0, in * out), in * out, in * out);
-        ttt_some(x->S_b[l], of_state(x, open ? a->layer[l].sb0 : a->layer[l].b0, out), out, out);
-        ttt_some(x->x[l], of_state(x, a->layer[l].x0, m * in), open * in, open * in);
-        ttt_some(x->u[l], of_state(x, a->layer[l].u0, m * out), open * out, open * out);
+        ttt_some(x->S_w[l], state_at(x, open ? a->layer[l].sw0 : a->layer[l].w0, in * out), in * out, in * out);
+        ttt_some(x->S_b[l], state_at(x, open ? a->layer[l].sb0 : a->layer[l].b0, out), out, out);
+        ttt_some(x->x[l], state_at(x, a->layer[l].x0, m * in), open * in, open * in);
+        ttt_some(x->u[l], state_at(x, a->layer[l].u0, m * out), open * out, open * out);
     }
     sum_up(x);
     return open;
@@ -110,17 +110,17 @@ static void store(const head *x, int64_t open)
     const int64_t m = x->m;
     for (int l = 0; l < x->layers; l++) {
         const int64_t in = x->in[l], out = x->out[l];
-        ttt_some(of_state(x, a->layer[l].swT, in * out), x->S_w[l], open ? in * out : 0, in * out);
-        ttt_some(of_state(x, a->layer[l].sbT, out), x->S_b[l], open ? out : 0, out);
-        ttt_some(of_state(x, a->layer[l].xT, m * in), x->x[l], open * in, m * in);
-        ttt_some(of_state(x, a->layer[l].uT, m * out), x->u[l], open * out, m * out);
+        ttt_some(state_at(x, a->layer[l].swT, in * out), x->S_w[l], open ? in * out : 0, in * out);
+        ttt_some(state_at(x, a->layer[l].sbT, out), x->S_b[l], open ? out : 0, out);
+        ttt_some(state_at(x, a->layer[l].xT, m * in), x->x[l], open * in, m * in);
+        ttt_some(state_at(x, a->layer[l].uT, m * out), x->u[l], open * out, m * out);
     }
     if (open) update(x, open);
     for (int l = 0; l < x->layers; l++) {
-        ttt_some(of_state(x, a->layer[l].wT, x->in[l] * x->out[l]), x->S_w[l], x->in[l] * x->out[l], x->in[l] * x->out[l]);
-        ttt_some(of_state(x, a->layer[l].bT, x->out[l]), x->S_b[l], x->out[l], x->out[l]);
+        ttt_some(state_at(x, a->layer[l].wT, x->in[l] * x->out[l]), x->S_w[l], x->in[l] * x->out[l], x->in[l] * x->out[l]);
+        ttt_some(state_at(x, a->layer[l].bT, x->out[l]), x->S_b[l], x->out[l], x->out[l]);
     }
-    if (a->nT) *of_state(x, a->nT, 1) = (float)open;
+    if (a->nT) *state_at(x, a->nT, 1) = (float)open;
 }
 
 /* A state as it is, or its gradient: of a sequence without tokens. */
@@ -132,7 +132,7 @@ static void pass(const head *x, bool gradient)
         const lnt_ttt_layer *s = gradient ? &a->dlayer[l] : &a->layer[l];
         const int64_t in = x->in[l], out = x->out[l];
 #define PASS(INITIAL, FINAL, SOME, COUNT)                                                                                          \
-    ttt_some(of_state(x, gradient ? (INITIAL) : (FINAL), COUNT), of_state(x, gradient ? (FINAL) : (INITIAL), COUNT), SOME, COUNT)
+    ttt_some(state_at(x, gradient ? (INITIAL) : (FINAL), COUNT), state_at(x, gradient ? (FINAL) : (INITIAL), COUNT), SOME, COUNT)
         PASS(s->w0, s->wT, in * out, in * out);
         PASS(s->b0, s->bT, out, out);
         PASS(s->sw0, s->swT, open ? in * out : 0, in * out);
@@ -141,7 +141,7 @@ static void pass(const head *x, bool gradient)
         PASS(s->u0, s->uT, open * out, m * out);
     }
 #undef PASS
-    float *n = of_state(x, gradient ? a->dn0 : a->nT, 1);
+    float *n = state_at(x, gradient ? a->dn0 : a->nT, 1);
     if (n) *n = gradient ? 0 : (float)open;
 }
 
@@ -441,8 +441,8 @@ static void backward_batch(const head *x, const lnt_ttt_batch *y, bool ends)
     const int64_t m = x->m, t = a->cu_seqlens[x->n] + y->first, left = ends && y->rows < m ? y->rows : 0;
     memset(x->dF, 0, (size_t)(m * m) * sizeof(float));
     for (int l = 0; l < x->layers; l++) { /* rows that the final state has */
-        ttt_some(x->dx[l], of_state(x, a->dlayer[l].xT, m * x->in[l]), left * x->in[l], m * x->in[l]);
-        ttt_some(x->du[l], of_state(x, a->dlayer[l].uT, m * x->out[l]), left * x->out[l], m * x->out[l]);
+        ttt_some(x->dx[l], state_at(x, a->dlayer[l].xT, m * x->in[l]), left * x->in[l], m * x->in[l]);
+        ttt_some(x->du[l], state_at(x, a->dlayer[l].uT, m * x->out[l]), left * x->out[l], m * x->out[l]);
     }
     learn(x, t, y->open, y->rows);
     read(x, t, y->open, y->rows);
@@ -450,7 +450,7 @@ static void backward_batch(const head *x, const lnt_ttt_batch *y, bool ends)
     learn_back(x, t, y->open, y->rows);
     for (int l = 0; left && l < x->layers; l++) {
         const int64_t count = x->in[l] * x->out[l], out = x->out[l];
-        const float *w = of_state(x, a->dlayer[l].swT, count), *b = of_state(x, a->dlayer[l].sbT, out);
+        const float *w = state_at(x, a->dlayer[l].swT, count), *b = state_at(x, a->dlayer[l].sbT, out);
         if (w) ttt_add(count, 1, w, x->dW[l]);
         if (b) ttt_add(out, 1, b, x->db[l]);
     }
@@ -463,14 +463,14 @@ static void store_back(const head *x, int64_t open)
     const int64_t m = x->m;
     for (int l = 0; l < x->layers; l++) {
         const int64_t in = x->in[l], out = x->out[l];
-        ttt_some(of_state(x, a->dlayer[l].w0, in * out), x->dW[l], open ? 0 : in * out, in * out);
-        ttt_some(of_state(x, a->dlayer[l].b0, out), x->db[l], open ? 0 : out, out);
-        ttt_some(of_state(x, a->dlayer[l].sw0, in * out), x->dW[l], open ? in * out : 0, in * out);
-        ttt_some(of_state(x, a->dlayer[l].sb0, out), x->db[l], open ? out : 0, out);
-        ttt_some(of_state(x, a->dlayer[l].x0, m * in), x->dx[l], open * in, m * in);
-        ttt_some(of_state(x, a->dlayer[l].u0, m * out), x->du[l], open * out, m * out);
+        ttt_some(state_at(x, a->dlayer[l].w0, in * out), x->dW[l], open ? 0 : in * out, in * out);
+        ttt_some(state_at(x, a->dlayer[l].b0, out), x->db[l], open ? 0 : out, out);
+        ttt_some(state_at(x, a->dlayer[l].sw0, in * out), x->dW[l], open ? in * out : 0, in * out);
+        ttt_some(state_at(x, a->dlayer[l].sb0, out), x->db[l], open ? out : 0, out);
+        ttt_some(state_at(x, a->dlayer[l].x0, m * in), x->dx[l], open * in, m * in);
+        ttt_some(state_at(x, a->dlayer[l].u0, m * out), x->du[l], open * out, m * out);
     }
-    if (a->dn0) *of_state(x, a->dn0, 1) = 0;
+    if (a->dn0) *state_at(x, a->dn0, 1) = 0;
 }
 
 /* Weights of mini-batches c .. end-1, each put by before it. */
@@ -504,11 +504,11 @@ static void backward_head(const head *x)
     }
     for (int l = 0; l < x->layers; l++) {
         const int64_t count = x->in[l] * x->out[l], out = x->out[l];
-        ttt_some(x->dW[l], of_state(x, a->dlayer[l].wT, count), count, count);
-        ttt_some(x->db[l], of_state(x, a->dlayer[l].bT, out), out, out);
+        ttt_some(x->dW[l], state_at(x, a->dlayer[l].wT, count), count, count);
+        ttt_some(x->db[l], state_at(x, a->dlayer[l].bT, out), out, out);
         ttt_add(count, -1, x->dW[l], x->sum_w[l]); /* final states are differences too */
         ttt_add(out, -1, x->db[l], x->sum_b[l]);
-        const float *w = of_state(x, a->dlayer[l].swT, count), *b = of_state(x, a->dlayer[l].sbT, out);
+        const float *w = state_at(x, a->dlayer[l].swT, count), *b = state_at(x, a->dlayer[l].sbT, out);
         if (w && (open + len) % x->m) ttt_add(count, -1, w, x->sum_w[l]);
         if (b && (open + len) % x->m) ttt_add(out, -1, b, x->sum_b[l]);
     }
