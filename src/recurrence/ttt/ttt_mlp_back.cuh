@@ -19,7 +19,8 @@ struct alignas(16) ttt_mlp_back_room {
     ttt_mlp_part du[TTT_WARPS], dk[TTT_WARPS];                  /* shares of du, later of dq; of dk */
     float dA[TTT_WARPS][TILE_TOKENS * TILE_ETA], S[TILE_TOKENS * TILE_ETA], dF[TILE_TOKENS * TILE_ETA];
     float sums[TTT_WARPS][3][TILE_TOKENS], R[TILE_TOKENS];      /* shares of R.u of either layer, of du.u of the first; R.u */
-    float eta[2][TILE_TOKENS * TILE_ETA], rate[2][TILE_TOKENS], position[TILE_TOKENS];
+    float eta[2][TILE_TOKENS * TILE_ETA], rate[2][TILE_TOKENS], position[TILE_TOKENS], zero;
+    float4 slope[4][TTT_THREADS]; /* gelu' of the keys, a thread's own: registers are short */
 };
 
 /* 8 x 8 numbers of bf16 of a warp, transposed. */
@@ -79,9 +80,9 @@ struct ttt_mlp_back {
     float2 b2, norm_w, norm_b;                    /* two columns a lane: of the state; of the norm, of a warp's tokens alone */
     float position[2];                            /* of a warp's tokens, in lane 0 */
 };
-/* What a mini-batch has in registers over a barrier: dX2, what comes to dz of the first layer besides, gelu', sums of dz's columns. */
+/* What a mini-batch has in registers over a barrier: dX2, what comes to dz of the first layer besides; of its tokens de. */
 struct ttt_mlp_between {
-    float dx[4][4], below[4][4], slope[4][4], down[4][2];
+    float dx[4][4], below[4][4];
     float2 de[2];
 };
 
@@ -90,7 +91,8 @@ __device__ __forceinline__ void mlp_back_top(ttt_mlp_back_room &room, const bf16
 {
     const int warp = (int)threadIdx.x / 32, column = (int)threadIdx.x % 32 * 2;
 #pragma unroll
-    for (int i = warp; i < TILE_TOKENS; i += TTT_WARPS) {
+    for (int half = 0; half < 2; half++) {
+        const int i = warp + TTT_WARPS * half;
         const float2 o = pair_of(dO + i * ttt_place<MLP_D>::LD + column);
         const float2 hat = *(const float2 *)(record + ttt_mlp_record::QUERY_HAT + i * MLP_D + column);
         const float2 u = *(const float2 *)(record + ttt_mlp_record::U + i * MLP_D + column);
@@ -147,8 +149,7 @@ __device__ __forceinline__ void put_sums(float (&to)[TILE_TOKENS], float low, fl
 }
 
 /* G = u dW2^T: dX2 and R.u of the second layer take their shares. by: the last row's step sizes with the rates, less. */
-__device__ __forceinline__ void mlp_back_from_second(ttt_mlp_back_room &room, const ttt_mlp_back &d, const float (&X)[4][4], const float (&by)[2],
-                                                     float (&dx)[4][4])
+__device__ __forceinline__ void mlp_back_from_second(ttt_mlp_back_room &room, const ttt_mlp_back &d, const float (&by)[2], float (&dx)[4][4])
 {
     const ttt_place<MLP_D> y;
     float G[4][4] = {}, sums[2] = {};
@@ -167,7 +168,16 @@ __device__ __forceinline__ void mlp_back_from_second(ttt_mlp_back_room &room, co
             mma_turned(G[2 * p], G[2 * p + 1], g, high);
         }
     }
-    MLP_OWN_EACH(n, q) sums[q / 2] += X[n][q] * G[n][q], dx[n][q] += by[q / 2] * G[n][q];
+    const ttt_mlp_own &X = room.x[y.id / 32];
+#pragma unroll
+    for (int n = 0; n < 4; n++)
+#pragma unroll
+        for (int half = 0; half < 2; half++) {
+            const int at = (y.r + 8 * half) * MLP_LD + 8 * n + 2 * y.c;
+            const float2 high = pair_of(X[0] + at), low = pair_of(X[1] + at);
+            sums[half] += (high.x + low.x) * G[n][2 * half] + (high.y + low.y) * G[n][2 * half + 1];
+        }
+    MLP_OWN_EACH(n, q) dx[n][q] += by[q / 2] * G[n][q];
     put_sums(room.sums[y.id / 32][0], sums[0], sums[1]);
 }
 
@@ -213,25 +223,25 @@ __device__ __forceinline__ void mlp_back_first(ttt_mlp_back_room &room, const bf
     put_sums(room.sums[warp][2], along[0], along[1]);
 }
 
-/* Shares of du of the second layer,  by.(X2 dW2) + dh W2,  and of dk,  by.(u1 dW1^T). */
-__device__ __forceinline__ void mlp_back_shares(ttt_mlp_back_room &room, const float *record, const ttt_mlp_back &d, const float (&u)[4][4],
-                                                const float (&dh)[4][4], const float (&by)[2])
+/* A share of 16 tokens, columns 16 m .. 16 m + 15. */
+__device__ __forceinline__ void put_share(float *part, int m, const float (&x)[2][4])
 {
     const ttt_place<MLP_D> y;
-    const int warp = y.id / 32;
-    const ttt_halves us[2] = { halves_of(u[0], u[1]), halves_of(u[2], u[3]) }, hs[2] = { halves_of(dh[0], dh[1]), halves_of(dh[2], dh[3]) };
-    ttt_halves X[2];
 #pragma unroll
-    for (int p = 0; p < 2; p++) {
-        ldmatrix_x4(X[p].high, shared_address(room.x[warp][0] + own_turned() + 16 * p));
-        ldmatrix_x4(X[p].low, shared_address(room.x[warp][1] + own_turned() + 16 * p));
-    }
+    for (int n = 0; n < 2; n++)
+#pragma unroll
+        for (int half = 0; half < 2; half++)
+            *(float2 *)(part + (y.r + 8 * half) * MLP_SUMS + 16 * m + 8 * n + 2 * y.c) = make_float2(x[n][2 * half], x[n][2 * half + 1]);
+}
+/* Shares of dk,  by.(u1 dW1^T). */
+__device__ __forceinline__ void mlp_back_keys(ttt_mlp_back_room &room, const ttt_mlp_back &d, const float (&u)[4][4], const float (&by)[2])
+{
+    const ttt_halves us[2] = { halves_of(u[0], u[1]), halves_of(u[2], u[3]) };
 #pragma unroll
     for (int m = 0; m < 4; m++) {
-        float z[2][4] = {}, k[2][4] = {};
+        float k[2][4] = {};
 #pragma unroll
         for (int p = 0; p < 2; p++) {
-            mma_states(z[0], z[1], X[p], halves_of(d.W2[m][2 * p], d.W2[m][2 * p + 1]));
             const ttt_halves w = halves_of(d.W1[p][2 * m], d.W1[p][2 * m + 1]);
             uint32_t high[4], low[4];
             turn_state(high, w.high);
@@ -240,6 +250,27 @@ __device__ __forceinline__ void mlp_back_shares(ttt_mlp_back_room &room, const f
             mma_turned(k[0], k[1], us[p].high, low);
             mma_turned(k[0], k[1], us[p].high, high);
         }
+        TTT_SLICE(n, q) k[n][q] *= by[q / 2];
+        put_share(room.dk[threadIdx.x / 32], m, k);
+    }
+}
+/* Shares of du of the second layer,  by.(X2 dW2) + dh W2. */
+__device__ __forceinline__ void mlp_back_shares(ttt_mlp_back_room &room, const float *record, const ttt_mlp_back &d, const float (&dh)[4][4],
+                                                const float (&by)[2])
+{
+    const int warp = (int)threadIdx.x / 32;
+    const ttt_halves hs[2] = { halves_of(dh[0], dh[1]), halves_of(dh[2], dh[3]) };
+    ttt_halves X[2];
+#pragma unroll
+    for (int p = 0; p < 2; p++) {
+        ldmatrix_x4(X[p].high, shared_address(room.x[warp][0] + own_turned() + 16 * p));
+        ldmatrix_x4(X[p].low, shared_address(room.x[warp][1] + own_turned() + 16 * p));
+    }
+#pragma unroll
+    for (int m = 0; m < 4; m++) {
+        float z[2][4] = {};
+#pragma unroll
+        for (int p = 0; p < 2; p++) mma_states(z[0], z[1], X[p], halves_of(d.W2[m][2 * p], d.W2[m][2 * p + 1]));
         TTT_SLICE(n, q) z[n][q] *= by[q / 2];
 #pragma unroll
         for (int p = 0; p < 2; p++) {
@@ -248,15 +279,21 @@ __device__ __forceinline__ void mlp_back_shares(ttt_mlp_back_room &room, const f
             mma_state(z[0], z[1], hs[p].low, w);
             mma_state(z[0], z[1], hs[p].high, w);
         }
-#pragma unroll
-        for (int n = 0; n < 2; n++)
-#pragma unroll
-            for (int half = 0; half < 2; half++) {
-                const int at = (y.r + 8 * half) * MLP_SUMS + 16 * m + 8 * n + 2 * y.c;
-                *(float2 *)(room.du[warp] + at) = make_float2(z[n][2 * half], z[n][2 * half + 1]);
-                *(float2 *)(room.dk[warp] + at) = make_float2(by[half] * k[n][2 * half], by[half] * k[n][2 * half + 1]);
-            }
+        put_share(room.du[warp], m, z);
     }
+}
+
+/* += sums over the tokens of a warp's columns, by products with ones. */
+__device__ __forceinline__ void add_columns(float (&to)[4][2], const ttt_mlp_own &own)
+{
+    const uint32_t one = pack_bf16(1.0f, 1.0f);
+    const ttt_halves ones = { { one, one, one, one }, { 0, 0, 0, 0 } };
+    float x[4][4];
+#pragma unroll
+    for (int n = 0; n < 4; n++) x[n][0] = x[n][2] = to[n][0], x[n][1] = x[n][3] = to[n][1];
+    mma_own(x, ones, own);
+#pragma unroll
+    for (int n = 0; n < 4; n++) to[n][0] = x[n][0], to[n][1] = x[n][1];
 }
 
 /* A warp's columns between the layers, up to the shares of du of the second. */
@@ -268,27 +305,29 @@ __device__ __forceinline__ void mlp_back_own(ttt_mlp_back_room &room, const bf16
     const float rate[2] = { steps.rate[y.r], steps.rate[y.r + 8] };
     const float by[2] = { -steps.of_last(y.r) * rate[0], -steps.of_last(y.r + 8) * rate[1] };
     float dS[2][4] = {}, dSt[2][4] = {}, dy[4][4] = {}, X[4][4], u[4][4], du[4][4];
-    mlp_back_second(room, record, steps, position, dS, dSt, dy);
-    float slope[4][4];
-    recorded_own(X, record + ttt_mlp_record::QUERY);
-    MLP_OWN_EACH(n, q) X[n][q] = gelu_both(X[n][q], &slope[n][q]);
-    put_own(room.y[warp], X);
     recorded_own(X, record + ttt_mlp_record::Z);
     recorded_own(u, record + ttt_mlp_record::H);
     MLP_OWN_EACH(n, q)
     {
-        float bend;
-        X[n][q] = gelu_all(X[n][q], &b.slope[n][q], &bend);
+        float bend, slope;
+        X[n][q] = gelu_all(X[n][q], &slope, &bend);
         b.below[n][q] = u[n][q] * bend;
-        u[n][q] *= b.slope[n][q];
+        u[n][q] *= slope;
+        ((float *)&room.slope[n][y.id])[q] = slope;
     }
     put_own(room.x[warp], X);
     __syncwarp();
+    mlp_back_second(room, record, steps, position, dS, dSt, dy);
     mma_own(dy, halves_of(dS[0], dS[1]), room.x[warp]);
-    MLP_OWN_EACH(n, q) dy[n][q] *= slope[n][q]; /* dz of the queries' first layer */
+    recorded_own(X, record + ttt_mlp_record::QUERY);
+    MLP_OWN_EACH(n, q)
+    {
+        float slope;
+        X[n][q] = gelu_both(X[n][q], &slope);
+        dy[n][q] *= slope; /* dz of the queries' first layer */
+    }
+    put_own(room.y[warp], X);
     put_own(room.z[warp], dy);
-#pragma unroll
-    for (int n = 0; n < 4; n++) b.down[n][0] = dy[n][0] + dy[n][2], b.down[n][1] = dy[n][1] + dy[n][3];
     float dA[2][4] = {};
 #pragma unroll
     for (int p = 0; p < 2; p++) mma_states(dA[0], dA[1], halves_of(dy[2 * p], dy[2 * p + 1]), halves_of(u[2 * p], u[2 * p + 1]));
@@ -296,15 +335,23 @@ __device__ __forceinline__ void mlp_back_own(ttt_mlp_back_room &room, const bf16
     __syncwarp();
     MLP_OWN_EACH(n, q) b.dx[n][q] = 0.0f;
     mma_own(b.dx, halves_of(dSt[0], dSt[1]), room.y[warp]);
-    mlp_back_from_second(room, d, X, by, b.dx);
+    mlp_back_from_second(room, d, by, b.dx);
+    forget_halves(d.W2, &room.zero);
+    mlp_back_keys(room, d, u, by);
+    forget_halves(d.W1, &room.zero);
     mlp_back_first(room, K, Q, d, steps, position, u, bias, du);
-    MLP_OWN_EACH(n, q)
-    {
-        du[n][q] *= rate[q / 2];
-        b.below[n][q] *= du[n][q];
-        du[n][q] *= b.slope[n][q]; /* dh */
+    if (bias != 0) add_columns(d.b1, room.z[warp]);
+#pragma unroll
+    for (int n = 0; n < 4; n++) {
+        const float4 slope = room.slope[n][y.id];
+#pragma unroll
+        for (int q = 0; q < 4; q++) {
+            du[n][q] *= rate[q / 2];
+            b.below[n][q] *= du[n][q];
+            du[n][q] *= q == 0 ? slope.x : q == 1 ? slope.y : q == 2 ? slope.z : slope.w; /* dh */
+        }
     }
-    mlp_back_shares(room, record, d, u, du, by);
+    mlp_back_shares(room, record, d, du, by);
     add_first(d.W1, Q, room.z[warp]);
     add_second(d.W2, room.dzq[0], room.dzq[1], room.y[warp]);
     __syncwarp();
@@ -321,7 +368,8 @@ __device__ __forceinline__ void mlp_back_loss(const HEAD &x, ttt_mlp_back_room &
     constexpr int LD = ttt_place<MLP_D>::LD;
     const int warp = (int)threadIdx.x / 32, lane = (int)threadIdx.x % 32, column = lane * 2, mine = lane % TILE_TOKENS;
 #pragma unroll
-    for (int j = warp, half = 0; j < TILE_TOKENS; j += TTT_WARPS, half++) {
+    for (int half = 0; half < 2; half++) {
+        const int j = warp + TTT_WARPS * half;
         const float2 hat = *(const float2 *)(record + ttt_mlp_record::HAT + j * MLP_D + column);
         const float2 u = *(const float2 *)(record + ttt_mlp_record::U + j * MLP_D + column);
         const float inverse = record[ttt_mlp_record::INVERSE + j], last = steps.of_last(j), rate = steps.rate[j];
@@ -388,7 +436,12 @@ __device__ __forceinline__ void mlp_back_below(ttt_mlp_back_room &room, const bf
             mma_turned(b.dx[2 * p], b.dx[2 * p + 1], a, turned);
         }
     }
-    MLP_OWN_EACH(n, q) b.dx[n][q] = b.dx[n][q] * b.slope[n][q] + b.below[n][q]; /* dz of the first layer */
+#pragma unroll
+    for (int n = 0; n < 4; n++) { /* dz of the first layer */
+        const float4 slope = room.slope[n][y.id];
+#pragma unroll
+        for (int q = 0; q < 4; q++) b.dx[n][q] = b.dx[n][q] * (q == 0 ? slope.x : q == 1 ? slope.y : q == 2 ? slope.z : slope.w) + b.below[n][q];
+    }
     __syncwarp();
     put_own(room.z[warp], b.dx);
     const ttt_halves z[2] = { halves_of(b.dx[0], b.dx[1]), halves_of(b.dx[2], b.dx[3]) };
@@ -417,15 +470,7 @@ __device__ __forceinline__ void mlp_back_below(ttt_mlp_back_room &room, const bf
     add_first(d.W1, K, room.z[warp]);
     add_second(d.W2, room.dz[0], room.dz[1], room.x[warp]);
     if (!bias) return;
-#pragma unroll
-    for (int n = 0; n < 4; n++)
-#pragma unroll
-        for (int e = 0; e < 2; e++) {
-            float sum = b.down[n][e] + b.dx[n][e] + b.dx[n][e + 2];
-#pragma unroll
-            for (int o = 4; o <= 16; o *= 2) sum += __shfl_xor_sync(~0u, sum, o);
-            d.b1[n][e] += sum;
-        }
+    add_columns(d.b1, room.z[warp]);
     const int column = y.lane * 2;
 #pragma unroll
     for (int j = 0; j < TILE_TOKENS; j++) {
@@ -442,7 +487,8 @@ __device__ __forceinline__ void mlp_back_rows(const HEAD &x, const ttt_mlp_back_
     constexpr int LD = ttt_place<MLP_D>::LD, ROWS = ttt_place<MLP_D>::ROWS;
     const int warp = (int)threadIdx.x / 32, lane = (int)threadIdx.x % 32, column = lane * 2, mine = lane % TILE_TOKENS;
 #pragma unroll
-    for (int r = warp, half = 0; r < TILE_TOKENS; r += TTT_WARPS, half++) {
+    for (int half = 0; half < 2; half++) {
+        const int r = warp + TTT_WARPS * half;
         const int i = lane < TILE_TOKENS ? r : mine, j = lane < TILE_TOKENS ? mine : r, at = i * TILE_ETA + j;
         float dA = 0;
 #pragma unroll
@@ -523,6 +569,7 @@ template <typename HEAD> __device__ __noinline__ void ttt_mlp_tiles_back(HEAD &x
     for (int e = 0; e < 4; e++) position[e] = x.w.position[y.token(e)];
     top.w = *(const float2 *)(x.norm.w + 2 * y.lane), top.b = *(const float2 *)(x.norm.b + 2 * y.lane);
     mlp_back_state<false>(x, d);
+    if (y.id == 0) room.zero = 0.0f;
     if (y.id < TILE_TOKENS) room.position[y.id] = x.w.position[y.id];
     fetch_rows<MLP_D, 4>(room.rows[0], { g.a.k, g.a.q, g.a.v, g.a.dout }, t, g.a.H, g.h);
     float rate = fetch_steps(g, room.eta[0], t);

@@ -45,7 +45,7 @@ struct alignas(16) ttt_mlp_room {
     bf16 u2[4][ttt_place<MLP_D>::ROWS];                                         /* in two halves; and times the last row's step sizes */
     float u2_whole[TILE_TOKENS * MLP_SUMS];
     float part[TTT_WARPS][TILE_TOKENS * MLP_SUMS], S[TTT_WARPS][TILE_TOKENS * TILE_ETA];
-    float eta[2][TILE_TOKENS * TILE_ETA], rate[2][TILE_TOKENS];
+    float eta[2][TILE_TOKENS * TILE_ETA], rate[2][TILE_TOKENS], zero;
 };
 
 /* What going back wants of a mini-batch: the upper halves of its weights as operands of a thread each, z of the first layer of keys and of queries
@@ -98,6 +98,19 @@ __device__ __forceinline__ void put_own(bf16 (&to)[2][TILE_TOKENS * MLP_LD], con
             *(uint32_t *)(to[0] + at + half * 8 * MLP_LD + 8 * n) = s.high;
             *(uint32_t *)(to[1] + at + half * 8 * MLP_LD + 8 * n) = s.low;
         }
+}
+/* The compiler is not to know that a state is what it was: halves of it that it keeps in registers from one product to the next push everything
+ * else out of them (a stack of 1000 bytes a thread, which has no room beside so much shared memory in the first-level cache). zero: one in shared
+ * memory. */
+template <int M, int P> __device__ __forceinline__ void forget_halves(float (&W)[M][P][4], const float *zero)
+{
+    const float nothing = *(const volatile float *)zero;
+#pragma unroll
+    for (int m = 0; m < M; m++)
+#pragma unroll
+        for (int p = 0; p < P; p++)
+#pragma unroll
+            for (int q = 0; q < 4; q++) W[m][p][q] += nothing;
 }
 /* Two tiles of columns n and n + 1 from operands of a state's transpose: 16 of those, 16 of k. */
 __device__ __forceinline__ void mma_state(float (&left)[4], float (&right)[4], const uint32_t (&a)[4], const uint32_t (&state)[4])
@@ -188,7 +201,8 @@ __device__ __forceinline__ void mlp_loss(ttt_mlp_room &room, const bf16 *K, cons
     constexpr int LD = ttt_place<MLP_D>::LD;
     const int warp = (int)threadIdx.x / 32, column = (int)threadIdx.x % 32 * 2;
 #pragma unroll
-    for (int i = warp; i < TILE_TOKENS; i += TTT_WARPS) {
+    for (int half = 0; half < 2; half++) {
+        const int i = warp + TTT_WARPS * half;
         float2 z = sum_shares(room, i, column);
         const float2 k = pair_of(K + i * LD + column), v = pair_of(V + i * LD + column);
         z.x += top.offset.x, z.y += top.offset.y;
@@ -291,7 +305,8 @@ __device__ __forceinline__ void mlp_out(const HEAD &x, const ttt_mlp_room &room,
 {
     const int warp = (int)threadIdx.x / 32, lane = (int)threadIdx.x % 32, column = lane * 2, mine = lane % TILE_TOKENS;
 #pragma unroll
-    for (int i = warp, half = 0; i < TILE_TOKENS; i += TTT_WARPS, half++) {
+    for (int half = 0; half < 2; half++) {
+        const int i = warp + TTT_WARPS * half;
         float2 z = sum_shares(room, i, column);
         float A = (float)x.a.bias; /* lane j: of token j */
 #pragma unroll
@@ -350,13 +365,14 @@ template <bool RECORD, typename HEAD> __device__ __noinline__ void ttt_mlp_tiles
     fetch_rows<MLP_D, 3>(room.rows[0], { x.a.k, x.a.q, x.a.v }, t, x.a.H, x.h);
     float rate = fetch_steps(x, room.eta[0], t);
     if (y.id < TILE_TOKENS) room.rate[0][y.id] = rate;
+    if (y.id == 0) room.zero = 0.0f;
     cp_async_commit();
     cp_async_wait<0>();
     __syncthreads();
     for (int64_t i = 0; i < count; i++, t += TILE_TOKENS) {
         bf16 *const K = room.rows[i & 1], *const Q = K + ROWS, *const V = Q + ROWS;
         steps.eta = rows.eta = room.eta[i & 1], steps.rate = rows.rate = room.rate[i & 1];
-        float z[4][4], zq[4][4], A[2][4] = {}, slope[4][4];
+        float z[4][4], zq[4][4], slope[4][4];
         if (RECORD) {
             record_state<2, 4>(record + ttt_mlp_record::W1, W1);
             record_state<4, 2>(record + ttt_mlp_record::W2, W2);
@@ -370,8 +386,6 @@ template <bool RECORD, typename HEAD> __device__ __noinline__ void ttt_mlp_tiles
             uint32_t k[4], q[4];
             ldmatrix_x4(k, shared_address(K) + y.turned() + p * 32);
             ldmatrix_x4(q, shared_address(Q) + y.turned() + p * 32);
-            mma_bf16(A[0], q, k[0], k[2]);
-            mma_bf16(A[1], q, k[1], k[3]);
 #pragma unroll
             for (int m = 0; m < 2; m++) {
                 const ttt_halves w = halves_of(W1[m][2 * p], W1[m][2 * p + 1]);
@@ -388,6 +402,7 @@ template <bool RECORD, typename HEAD> __device__ __noinline__ void ttt_mlp_tiles
             for (int q = 0; q < 4; q++) z[n][q] = gelu_both(z[n][q], &slope[n][q]);
         put_own(room.x[warp], z);
         put_shares(z, W2, room.part[warp], NULL, NULL);
+        forget_halves(W2, &room.zero);
         __syncthreads();
         if (i + 1 < count) { /* nobody reads the other rows any more */
             fetch_rows<MLP_D, 3>(room.rows[~i & 1], { x.a.k, x.a.q, x.a.v }, t + TILE_TOKENS, x.a.H, x.h);
@@ -398,7 +413,17 @@ template <bool RECORD, typename HEAD> __device__ __noinline__ void ttt_mlp_tiles
         __syncthreads();
         float h[4][4] = {};
         mlp_below(room, W2, h);
+        forget_halves(W2, &room.zero);
         if (RECORD) record_own(record + ttt_mlp_record::H, h);
+        float A[2][4] = {};
+#pragma unroll
+        for (int p = 0; p < 4; p++) {
+            uint32_t k[4], q[4];
+            ldmatrix_x4(k, shared_address(K) + y.turned() + p * 32);
+            ldmatrix_x4(q, shared_address(Q) + y.turned() + p * 32);
+            mma_bf16(A[0], q, k[0], k[2]);
+            mma_bf16(A[1], q, k[1], k[3]);
+        }
         TTT_SLICE(n, q)
         {
             const int row = y.r + q / 2 * 8, j = y.token(n, q);
@@ -417,7 +442,12 @@ template <bool RECORD, typename HEAD> __device__ __noinline__ void ttt_mlp_tiles
         for (int n = 0; n < 4; n++)
 #pragma unroll
             for (int q = 0; q < 4; q++) zq[n][q] = gelu_both(zq[n][q], &slope[n][q]), h[n][q] *= last[q / 2];
-        const ttt_halves xs[2] = { halves_of(z[0], z[1]), halves_of(z[2], z[3]) };
+        ttt_halves xs[2]; /* X2's, as a product over their columns takes them */
+#pragma unroll
+        for (int p = 0; p < 2; p++) {
+            ldmatrix_x4(xs[p].high, shared_address(room.x[warp][0] + own_turned() + 16 * p));
+            ldmatrix_x4(xs[p].low, shared_address(room.x[warp][1] + own_turned() + 16 * p));
+        }
         put_shares(zq, W2, room.part[warp], &xs, room.S[warp]);
         __syncwarp();
         put_own(room.u[warp], h);
