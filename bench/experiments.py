@@ -223,9 +223,9 @@ def niah():
         measures = [["task", "niah", "{dir}/model", "--kind", kind, "--words", "{words}", "--essays", "{held}", "--lengths", "512,1024,2048,4096",
                      "--samples", 50, "--tokens", 48 if kind == 3 else 16, "--out", f"{{dir}}/kind-{kind}"] for kind in (1, 2, 3)]
         yield Cell("niah", {"mixer": mixer},
-                   ["train", "{needles}", "--field", "text", "--isolate-documents", "--out", "{dir}/model", "--mixer", mixer, *keys, "--layers", layers,
-                    "--width", 256, "--heads", 4, "--batch", 16, "--length", 2048, "--steps", 3000, "--learning-rate", "2e-3", "--save-every", 0,
-                    "--eval-every", 500, "--dtype", "bf16"], *measures, device="cuda", also=0, seconds=150)
+                   ["train", "{needles}", "--field", "text", "--isolate-documents", "--out", "{dir}/model", "--mixer", mixer, *keys,
+                    "--layers", layers, "--width", 256, "--heads", 4, "--batch", 16, "--length", 2048, "--steps", 3000, "--learning-rate", "2e-3",
+                    "--save-every", 0, "--eval-every", 500, "--dtype", "bf16"], *measures, device="cuda", also=0, seconds=150)
 
 
 PAGES = {"state-tracking": state_tracking, "groups": groups, "mesa-parity": mesa_parity, "mqar": mqar, "mad": mad, "regbench": regbench,
@@ -316,7 +316,8 @@ class Queue:
         with open(log, "a", encoding="utf-8") as f:
             f.write("$ " + " ".join(command) + "\n")
             f.flush()
-            p = subprocess.Popen(command, stdout=f, stderr=subprocess.STDOUT, stdin=subprocess.DEVNULL, env={**os.environ, "OMP_NUM_THREADS": str(threads)})
+            p = subprocess.Popen(command, stdout=f, stderr=subprocess.STDOUT, stdin=subprocess.DEVNULL,
+                                 env={**os.environ, "OMP_NUM_THREADS": str(threads)})
             with self.lock:
                 self.processes.add(p)
             status = p.wait()

@@ -212,7 +212,7 @@ def regbench(c, out):
             line[1].append(x["cell"]["automata"])
             line[2].append(r["validity"])
     figure.write(out / "validity.svg", list(lines.values()), "RegBench: predictions that the automaton allows", "automata learnt from", "share",
-                 dots=True)
+                 log_x=True, x_marks=sorted(c.labels("automata")), dots=True)
     head = ["model", "automata", "parameters", "learning rate", "validity, %", "exact match, %", "total variation",
             "validity at the other rate"]
     return "RegBench", """\
