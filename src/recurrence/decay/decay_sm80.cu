@@ -76,6 +76,14 @@ template <int W> __device__ __forceinline__ void load_tile(uint32_t tile, const 
     }
 }
 
+/* The same rows begin their way to L2, 128 bytes a thread. */
+template <int W> __device__ __forceinline__ void ahead_rows(const decay_rows &x, const decay_cut &c, int64_t t, int64_t last, int h)
+{
+    constexpr int LINES = W / 64;
+    const int tid = anew((int)threadIdx.x), row = tid / LINES, pitch = anew(x.heads * W);
+    if (row < C && t + row < last) ahead_l2((const bf16 *)x.p + (t * x.heads + head_of(x, c, h)) * W + (row * pitch + tid % LINES * 64));
+}
+
 /* A warp makes the factors of a chunk, whose gates of rows 2l and 2l+1 lane l holds. */
 __device__ __forceinline__ void tile_gates(const decay_cut &x, int64_t t, int64_t last, int h, float (&g)[2])
 {
@@ -461,6 +469,7 @@ __device__ __forceinline__ void run_pass(const decay_cut &x, const decay_pass &a
             load_tile<D>(stage, a.query, x, start(c), at.last, h);
             load_tile<D>(stage + C * 2 * D, a.key, x, start(c), at.last, h);
             load_tile<E>(stage + C * 4 * D, a.value, x, start(c), at.last, h);
+            if (GATED && a.inter) ahead_rows<E>(a.dots, x, start(c), at.last, h);
         }
         cp_async_commit();
     };

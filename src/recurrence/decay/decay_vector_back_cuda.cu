@@ -273,39 +273,19 @@ __device__ __forceinline__ void back_rows(const vector_tiles &p, const vector_pa
     }
 }
 
-/* What passes over a group, to the gates of all its rows: from the state's reads behind and writes before it, and pairs of the tree around it, from
- * whichever end of the chunk is nearer (there nothing passes, and what is rounded adds up). What a group lets through when its gates leave less than
- * 1/512 is less than what is rounded. */
+/* What passes over groups, to the gates of all their rows; out they go. */
 template <int K, int V>
 __device__ __forceinline__ void back_gates(const vector_tiles &p, const vector_part<K> &x, uint32_t base, const float *sums, const float *products,
                                            const float *pass, int64_t token, int rows, int h)
 {
     using L = back_shared<K, V, false>;
-    float all[2][2], through[2] = { 0, 0 };
+    float all[2][2];
     const float2 s0 = *(const float2 *)(pass + 2 * x.pair), s1 = *(const float2 *)(pass + K + 2 * x.pair);
 #pragma unroll
     for (int e = 0; e < 2; e++) all[0][e] = all[1][e] = x.before[e] * x.G[0][e] * x.G[1][e] * x.behind[e] * (e ? s0.y + s1.y : s0.x + s1.x);
-#pragma unroll
-    for (int n = 0; n < 8; n++) {
-        const int group = n < 4 ? n : 11 - n;
-        const float *of = sums + group * 4 * K + 2 * x.pair;
-        const float2 G = *(const float2 *)(products + ((group & 1) * 4 + group / 2) * K + 2 * x.pair);
-        float2 y[4];
-#pragma unroll
-        for (int i = 0; i < 4; i++) y[i] = *(const float2 *)(of + i * K);
-        if (n == 4) through[0] = through[1] = 0;
-#pragma unroll
-        for (int e = 0; e < 2; e++) {
-            const float reads = e ? y[2].y : y[2].x, writes = e ? y[3].y : y[3].x;
-            const float over = (e ? G.y : G.x) < 1.f / 512 ? 0.f : through[e] - (n < 4 ? reads : writes);
-            through[e] = over + (n < 4 ? writes : reads);
-#pragma unroll
-            for (int g = 0; g < 2; g++) {
-                const int mine = 2 * x.part + g;
-                all[g][e] += group > mine ? e ? y[0].y : y[0].x : group < mine ? e ? y[1].y : y[1].x : over;
-            }
-        }
-    }
+    add_over_groups(
+        all, 2 * x.part, [&](int group) { return *(const float2 *)(products + ((group & 1) * 4 + group / 2) * K + 2 * x.pair); },
+        [&](int group, int i) { return *(const float2 *)(sums + (group * 4 + i) * K + 2 * x.pair); });
 #pragma unroll
     for (int g = 0; g < 2; g++)
 #pragma unroll

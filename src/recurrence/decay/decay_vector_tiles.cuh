@@ -203,6 +203,34 @@ template <int K> struct vector_part {
     }
 };
 
+/* To the gates of a thread's OWN groups of 8 rows, from group `first` on, what passes over them in its two channels: from the state's reads behind
+ * and writes before, and pairs of the tree around, from whichever end of the chunk is nearer (there nothing passes, and what is rounded adds up).
+ * What a group lets through when its gates leave less than 1/512 is less than what is rounded. product: of a group's gates; sum: of a group's reads
+ * (0) and writes (1) of the state, and of the tree's (2, 3). */
+template <int OWN, typename P, typename S>
+__device__ __forceinline__ void add_over_groups(float (&all)[OWN][2], int first, P product, S sum)
+{
+    float through[2] = { 0, 0 };
+#pragma unroll
+    for (int n = 0; n < 8; n++) {
+        const int group = n < 4 ? n : 11 - n;
+        const float2 G = product(group);
+        float2 y[4];
+#pragma unroll
+        for (int i = 0; i < 4; i++) y[i] = sum(group, i);
+        if (n == 4) through[0] = through[1] = 0;
+#pragma unroll
+        for (int e = 0; e < 2; e++) {
+            const float reads = e ? y[2].y : y[2].x, writes = e ? y[3].y : y[3].x;
+            const float over = (e ? G.y : G.x) < 1.f / 512 ? 0.f : through[e] - (n < 4 ? reads : writes);
+            through[e] = over + (n < 4 ? writes : reads);
+#pragma unroll
+            for (int g = 0; g < OWN; g++)
+                all[g][e] += group > first + g ? e ? y[0].y : y[0].x : group < first + g ? e ? y[1].y : y[1].x : over;
+        }
+    }
+}
+
 } // namespace
 
 #endif

@@ -415,9 +415,7 @@ __device__ __forceinline__ void back_rows(const delta_vector &p, const delta_pla
                 *(uint32_t *)(to[o] + of.in_memory(p, w, i)) = load_pair(base + of.in_tile(i) + o * L::T); /* R and W, one behind the other */
 }
 
-/* What passes over a group, to the gates of all its rows: from the state's reads behind and writes before it, and pairs of the tree around it, from
- * whichever end of the chunk is nearer (there nothing passes, and what is rounded adds up). What a group lets through when its gates leave less than
- * 1/512 is less than what is rounded. */
+/* What passes over a group, to the gates of all its rows; out they go. */
 template <int K, int OF, int V, bool UNTIED>
 __device__ __forceinline__ void back_gates(const delta_vector &p, const delta_place &w, const uint8_t *shared)
 {
@@ -426,37 +424,24 @@ __device__ __forceinline__ void back_gates(const delta_vector &p, const delta_pl
     const float *pass = (const float *)(shared + L::pass);
     const delta_group<K, UNTIED, OF> of;
     const delta_around<K> near(products, of.group, of.pair);
-    float all[2] = { 0, 0 }, through[2] = { 0, 0 };
+    float all[1][2] = {};
 #pragma unroll
     for (int i = 0; i < 4; i++) {
         const float2 y = *(const float2 *)(pass + i * K + 2 * of.pair);
-        all[0] += y.x, all[1] += y.y;
+        all[0][0] += y.x, all[0][1] += y.y;
     }
 #pragma unroll
-    for (int e = 0; e < 2; e++) all[e] *= near.before[e] * near.own[e] * near.behind[e];
-#pragma unroll
-    for (int n = 0; n < 8; n++) {
-        const int group = n < 4 ? n : 11 - n;
-        const float2 G = *(const float2 *)(products + group * K + 2 * of.pair);
-        float2 y[4];
-#pragma unroll
-        for (int i = 0; i < 4; i++) y[i] = *(const float2 *)(sums + (group * 4 + i) * K + 2 * of.pair);
-        if (n == 4) through[0] = through[1] = 0;
-#pragma unroll
-        for (int e = 0; e < 2; e++) {
-            const float reads = e ? y[2].y : y[2].x, writes = e ? y[3].y : y[3].x;
-            const float over = (e ? G.y : G.x) < 1.f / 512 ? 0.f : through[e] - (n < 4 ? reads : writes);
-            through[e] = over + (n < 4 ? writes : reads);
-            all[e] += group > of.group ? e ? y[0].y : y[0].x : group < of.group ? e ? y[1].y : y[1].x : over;
-        }
-    }
+    for (int e = 0; e < 2; e++) all[0][e] *= near.before[e] * near.own[e] * near.behind[e];
+    add_over_groups(
+        all, of.group, [&](int group) { return *(const float2 *)(products + group * K + 2 * of.pair); },
+        [&](int group, int i) { return *(const float2 *)(sums + (group * 4 + i) * K + 2 * of.pair); });
 #pragma unroll
     for (int i = 0; i < 8; i++) {
         if (8 * of.group + i >= w.rows) continue;
         const int64_t at = of.in_memory(p, w, i);
         const float2 gate = *(const float2 *)(p.in.gk + at);
-        const float dg0 = *(const float *)(shared + L::gates + of.in_tile(i)) + all[0];
-        const float dg1 = *(const float *)(shared + L::Y + of.in_tile(i)) + all[1];
+        const float dg0 = *(const float *)(shared + L::gates + of.in_tile(i)) + all[0][0];
+        const float dg1 = *(const float *)(shared + L::Y + of.in_tile(i)) + all[0][1];
         *(float2 *)(p.in.dgk + at) = make_float2(fast_exp(gate.x) == 0.f ? 0.f : dg0, fast_exp(gate.y) == 0.f ? 0.f : dg1);
     }
 }
