@@ -9,8 +9,8 @@ the same for all mixers and tried in the same order: two layers of width 64 with
 Zoology's figure 2 draws them (nothing but zeros between the queries), 64 ids, AdamW with cosine; batch, learning rate and MLP are SETTINGS (without
 an MLP and with LayerNorm: Zoology's model).
 Convolutions are left out, or have one tap where a layer cannot be without. Plain linear attention is left out: its state forgets nothing and erases
-nothing. A run ends as soon as the test has --enough. With --minutes no run goes on after so many; those under way then are not recorded. What follows
-`--` goes to `task`.
+nothing. A run ends as soon as the test has --enough and a little more. With --minutes no run goes on after so many; those under way then are not
+recorded. What follows `--` goes to `task`.
 """
 import argparse
 import concurrent.futures
@@ -27,6 +27,7 @@ MATRIX = {"retention", "simple_gla", "mlstm", "gla", "gla_v", "gla_kv", "rwkv6",
 # batch, highest learning rate, MLP
 SETTINGS = [("128", "1e-2", "swiglu"), ("128", "1e-2", "none"), ("128", "3e-3", "swiglu")]
 HEADS, COLUMNS = 2, 32
+MARGIN = 0.05  # a run goes on to so much more than is enough: the test at its end is one of other examples
 
 
 def kinds(linnet):
@@ -78,8 +79,9 @@ class Runs:
         a = self.a
         without, heads = keys_of(a.linnet, mixer)
         model = ["mlp=none", "norm=layernorm"] if mlp == "none" else []
+        end = str(min(1, a.enough + MARGIN))
         command = [a.linnet, "task", "mqar", "--mixer", mixer, "--length", "64", "--pairs", "4", "--vocabulary", "64", "--random-non-queries",
-                   "false", "--steps", str(a.steps), "--batch", batch, "--learning-rate", rate, "--enough", str(a.enough), "--threads", "1", "--json",
+                   "false", "--steps", str(a.steps), "--batch", batch, "--learning-rate", rate, "--enough", end, "--threads", "1", "--json",
                    *[x for key in without + heads + model for x in ("--set", key)], *self.flags]
         begin = time.monotonic()
         left = self.left()
