@@ -3,7 +3,7 @@
 #include "recurrence/recur_node.h"
 #include "recurrence/scan/scan.h"
 
-LNT_USUAL_FORMS(static const lnt_recur_impl *const impls[], lnt_s4d);
+LNT_TILED_FORMS(static const lnt_recur_impl *const impls[], lnt_s4d);
 
 /* A number of a state: a complex product and a real sum, and the real part of a product; in reverse the states again, and four such products. */
 static double flops(const void *args, int C, bool backward)
