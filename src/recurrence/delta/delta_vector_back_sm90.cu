@@ -460,6 +460,7 @@ template <int K, int OF, int V, bool UNTIED> __device__ __forceinline__ void bac
         cp_async_16(base + L::dX + i * 16, p.of.dX + w.item * (V * C) + i * 8);
         cp_async_16(base + L::X + i * 16, p.of.X + w.item * (V * C) + i * 8);
     }
+    cp_async_commit(); /* all that pairs need */
     for (int i = tid; i < K * V / 8; i += THREADS) {
         const int64_t at = (w.item * V + i / (2 * K) * 16) * OF + w.channel * 16 + i % (2 * K) * 8;
         cp_async_16(base + L::S + i * 16, p.of.S + at);
@@ -492,9 +493,11 @@ __global__ __launch_bounds__(4 * K, K == 64 && !UNTIED ? 2 : 1) void delta_vecto
     if (!chunk_of(p.in, slot, &w.token, &w.rows)) return;
 
     back_load<K, OF, V, UNTIED>(p, w, base);
-    cp_async_wait<0>();
+    cp_async_wait<1>();
     __syncthreads();
     pair_gradients<K, V, UNTIED>(p, base, shared);
+    cp_async_wait<0>();
+    __syncthreads();
     state_gradients<K, V, UNTIED>(p, base, shared);
     {
         delta_group<K, UNTIED, OF> of;
