@@ -8,7 +8,8 @@
 
 template <int D> struct alignas(16) ttt_ahead_room {
     bf16 rows[2][3 * ttt_place<D>::ROWS], out[ttt_place<D>::ROWS]; /* k q v, of this mini-batch and the next */
-    float eta[2][TILE_TOKENS * TILE_ETA], rate[2][TILE_TOKENS], sums[tile_sums(2) + tile_sums(4) + 2 * tile_sums(1)];
+    float eta[2][TILE_TOKENS * TILE_ETA], rate[2][TILE_TOKENS], sums[tile_sums(5) + tile_sums(1)];
+    float mean[D + 1]; /* of the columns of the weights' rows, of b */
 };
 template <int D> struct alignas(16) ttt_back_room {
     bf16 rows[2][4 * ttt_place<D>::ROWS]; /* k q v dout */
@@ -41,8 +42,9 @@ template <typename HEAD> __device__ __forceinline__ float fetch_steps(const HEAD
     return x.a.rate && id < TILE_TOKENS ? ((const float *)x.a.rate)[(t + id) * x.a.H + x.h] : 1.0f;
 }
 
-/* Mini-batches from token t on. RECORD: what going back wants, at `record`, in place of outputs. Long: what a mini-batch makes lives in registers
- * from one step of it to the next. */
+/* Mini-batches from token t on. RECORD: what going back wants, at `record`, in place of outputs. A norm does not see the mean of its columns, and u
+ * has none, so that those of W and b stay what they are: they are taken off first and given back last, and z has none between (nor have gradients of
+ * z, for which records of W are read). Long: what a mini-batch makes lives in registers from one step of it to the next. */
 template <int D, bool RECORD, typename HEAD> __device__ __noinline__ void ttt_tiles_ahead(HEAD &x, int64_t t, int64_t count, float *record)
 {
     const ttt_tile_call g(x);
@@ -53,10 +55,22 @@ template <int D, bool RECORD, typename HEAD> __device__ __noinline__ void ttt_ti
     float W[D / 8][4], b[2];
     ttt_tile_norm norm;
     ttt_tile_steps steps = { NULL, NULL, { x.w.position[y.r], x.w.position[y.r + 8] }, x.w.position[TILE_TOKENS - 1], g.a.eta != NULL };
+    for (int row = y.id; row <= D; row += TTT_THREADS) {
+        const float *from = row < D ? x.w.W[0].row(row) : x.w.b[0];
+        float sum = 0;
+#pragma unroll 8
+        for (int c = 0; c < D; c++) sum += from[c];
+        room.mean[row] = sum / D;
+    }
     take_state<D>(y, W, x.w.W[0]);
-#pragma unroll
-    for (int i = 0; i < 2; i++) b[i] = x.w.b[0][y.first + 8 * i], norm.w[i] = x.norm.w[y.first + 8 * i], norm.b[i] = x.norm.b[y.first + 8 * i];
     __syncthreads();
+#pragma unroll
+    for (int i = 0; i < 2; i++)
+        b[i] = x.w.b[0][y.first + 8 * i] - room.mean[D], norm.w[i] = x.norm.w[y.first + 8 * i], norm.b[i] = x.norm.b[y.first + 8 * i];
+#pragma unroll
+    for (int j = 0; j < D / 8; j++)
+#pragma unroll
+        for (int q = 0; q < 4; q++) W[j][q] -= room.mean[8 * j + 2 * y.c + q % 2];
     fetch_rows<D, 3>(room.rows[0], { g.a.k, g.a.q, g.a.v }, t, g.a.H, g.h);
     float rate = fetch_steps(g, room.eta[0], t);
     if (y.id < TILE_TOKENS) room.rate[0][y.id] = rate;
@@ -93,8 +107,8 @@ template <int D, bool RECORD, typename HEAD> __device__ __noinline__ void ttt_ti
             bt[n][q] = norm.b[q / 2] - (to_float(V[at]) - to_float(K[at]));
             S[n][q] = -(S[n][q] + g.a.bias) * steps.of(q / 2, row, j) * steps.rate[j]; /* row i, column j of -A */
         }
-        tile_loss<D>(y, norm, z, bt, room.sums, inverse, u);
-        /* what the last ones left there: the loss's barriers are behind it, those of the next sums in front of what comes */
+        tile_loss_centred<D>(y, norm, z, bt, room.sums, inverse, u);
+        /* what the last ones left there: the loss's barrier is behind it, that of the next sums in front of what comes */
         if (!RECORD && i) put_rows<D>(g.a.o, room.out, t - TILE_TOKENS, g.a.H, g.h);
         if (i + 1 < count) { /* nobody reads the other rows any more */
             fetch_rows<D, 3>(room.rows[~i & 1], { g.a.k, g.a.q, g.a.v }, t + TILE_TOKENS, g.a.H, g.h);
@@ -102,8 +116,7 @@ template <int D, bool RECORD, typename HEAD> __device__ __noinline__ void ttt_ti
             cp_async_commit();
         }
         mma_square(zq, halves_of(u[0], u[1]), S);
-        float one[1][4] = {}, two[1][4] = {}, down[2] = {}, step[2][4];
-        TTT_SLICE(n, q) one[0][2 * n + q % 2] += zq[n][q];
+        float two[1][4] = {}, down[2] = {}, step[2][4];
         TTT_SLICE(n, q)
         {
             const int j = y.token(n, q);
@@ -111,16 +124,11 @@ template <int D, bool RECORD, typename HEAD> __device__ __noinline__ void ttt_ti
             down[q / 2] += step[n][q];
         }
         if (g.a.bias) b[0] += sum_tokens(down[0]), b[1] += sum_tokens(down[1]);
-        sum_columns<D, 1>(y, one, room.sums + tile_sums(2) + tile_sums(4));
         add_outer<D>(y, W, K, halves_of(step[0], step[1]));
-        TTT_SLICE(n, q)
-        {
-            const float d = zq[n][q] -= one[0][2 * n + q % 2] / D;
-            two[0][2 * n + q % 2] += d * d;
-        }
+        TTT_SLICE(n, q) two[0][2 * n + q % 2] += zq[n][q] * zq[n][q];
         cp_async_wait<0>();
         if (i + 1 < count && y.id < TILE_TOKENS) room.rate[~i & 1][y.id] = rate;
-        sum_columns<D, 1>(y, two, room.sums + tile_sums(2) + tile_sums(4) + tile_sums(1)); /* its barrier: the next rows are there for everybody */
+        sum_columns<D, 1>(y, two, room.sums + tile_sums(5)); /* its barrier: the next rows are there for everybody */
 #pragma unroll
         for (int e = 0; e < 4; e++) two[0][e] = rsqrtf(two[0][e] / D + 1e-6f);
         TTT_SLICE(n, q) zq[n][q] *= two[0][2 * n + q % 2];
@@ -142,8 +150,12 @@ template <int D, bool RECORD, typename HEAD> __device__ __noinline__ void ttt_ti
     __syncthreads();
     if (!RECORD) put_rows<D>(g.a.o, room.out, t - TILE_TOKENS, g.a.H, g.h);
     __syncthreads();
+#pragma unroll
+    for (int j = 0; j < D / 8; j++)
+#pragma unroll
+        for (int q = 0; q < 4; q++) W[j][q] += room.mean[8 * j + 2 * y.c + q % 2];
     give_state<D>(y, x.w.W[0], W);
-    if (y.mine && y.c == 0) x.w.b[0][y.first] = b[0], x.w.b[0][y.first + 8] = b[1];
+    if (y.mine && y.c == 0) x.w.b[0][y.first] = b[0] + room.mean[D], x.w.b[0][y.first + 8] = b[1] + room.mean[D];
     __syncthreads();
 }
 

@@ -261,6 +261,32 @@ __device__ __forceinline__ void tile_loss(const ttt_place<D> &y, const ttt_tile_
         u[t][q] = (g - one[0][e] - one[1][e] * hat) * inverse[e];
     }
 }
+/* The same where sums of z over the columns are zeros. One barrier. */
+template <int D>
+__device__ __forceinline__ void tile_loss_centred(const ttt_place<D> &y, const ttt_tile_norm &norm, float (&z)[2][4], const float (&bt)[2][4],
+                                                  float *sums, float (&inverse)[4], float (&u)[2][4])
+{
+    float all[5][4] = {}, mean[4], along[4];
+    TTT_SLICE(t, q)
+    {
+        const int e = 2 * t + q % 2;
+        const float d = z[t][q], w = norm.of(q), w2d = w * w * d, wb = w * bt[t][q];
+        all[0][e] += d * d, all[1][e] += w2d, all[2][e] += w2d * d, all[3][e] += wb * d, all[4][e] += wb;
+    }
+    sum_columns<D>(y, all, sums);
+#pragma unroll
+    for (int e = 0; e < 4; e++) {
+        const float by = inverse[e] = rsqrtf(all[0][e] / D + 1e-6f);
+        mean[e] = (all[1][e] * by + all[4][e]) / D;                 /* of g */
+        along[e] = (all[2][e] * by * by + all[3][e] * by) / D;      /* of g hat */
+    }
+    TTT_SLICE(t, q)
+    {
+        const int e = 2 * t + q % 2;
+        const float hat = z[t][q] *= inverse[e], g = norm.of(q) * (norm.of(q) * hat + bt[t][q]);
+        u[t][q] = (g - mean[e] - along[e] * hat) * inverse[e];
+    }
+}
 /* From du of u to dz, with what the row adds to the norm's gradients (de and dw) and to k, less v's (de). along: means of g hat. Two barriers; more:
  * sums that are wanted besides, of tokens. */
 template <int D, int N>
