@@ -8,6 +8,7 @@
 
 #include <math.h>
 #include <stdbool.h>
+#include <stdio.h>
 #include <string.h>
 
 #include "core/rng.h"
@@ -211,18 +212,30 @@ static double learnt(const char *task, const char *mixer, const char *key, const
 typedef struct {
     const char *task, *mixer[2], *key, *value[2]; /* that one learns it, that one does not; NULL: not a key of that one */
     const char *const *set;
-    double least, most; /* of the one, of the other */
+    double least, most; /* of the one, of the other: the best of their seeds, since now and then a training gets nowhere */
+    int seeds;
 } contest;
+
+static double best_of(const contest *p, int k)
+{
+    const char *set[16];
+    char seed[16];
+    int n = 0;
+    double best = 0;
+    while (p->set[n]) set[n] = p->set[n], n++;
+    set[n++] = seed;
+    for (int i = 1; i <= p->seeds && !(k == 0 && best > p->least); i++) {
+        snprintf(seed, sizeof seed, "seed=%d", i);
+        best = fmax(best, learnt(p->task, p->mixer[k], p->key, p->value[k], set, n));
+    }
+    return best;
+}
 
 static void hold(const contest *all, size_t n)
 {
     for (const contest *p = all; p < all + n; p++) {
-        double accuracy[2];
-        int n_set = 0;
-        while (p->set[n_set]) n_set++;
-        for (int k = 0; k < 2; k++) accuracy[k] = learnt(p->task, p->mixer[k], p->key, p->value[k], p->set, n_set);
-        if (!(accuracy[0] > p->least && accuracy[1] < p->most))
-            fail_msg("%s: %g of the one, %g of the other", p->task, accuracy[0], accuracy[1]);
+        const double one = best_of(p, 0), other = best_of(p, 1);
+        if (!(one > p->least && other < p->most)) fail_msg("%s: %g of the one, %g of the other", p->task, one, other);
     }
 }
 
@@ -231,19 +244,18 @@ static void hold(const contest *all, size_t n)
 static void some_learn_what_others_cannot(void **state)
 {
     (void)state;
-    static const char *const running[] = {"length=10", "test_length=16", "steps=300", "batch=16", "learning_rate=1e-2", "weight_decay=0",
-                                          "test_examples=64", "test_every=0", "seed=3", NULL};
-    static const char *const longer[] = {"length=10", "test_length=16", "steps=500", "batch=16", "learning_rate=1e-2", "weight_decay=0",
-                                         "test_examples=64", "test_every=0", "seed=1", NULL};
+    if (SANITIZED) skip();
+    static const char *const running[] = {"length=10", "test_length=32", "steps=500", "batch=16", "learning_rate=1e-2", "weight_decay=0",
+                                          "test_examples=64", "test_every=0", NULL};
     static const char *const single[] = {"most=12", "test_least=12", "test_most=24", "steps=400", "batch=32", "learning_rate=1e-2",
                                          "test_examples=128", "test_every=0", NULL};
     static const char *const copy[] = {"vocabulary=6", "length=6", "test_length=6", "steps=500", "batch=16", "learning_rate=1e-2", "test_examples=64",
                                        "test_every=0", NULL};
     static const contest all[] = {
-        {"mesa-parity", {"delta_net", "delta_net"}, "allow_neg_eigval", {"true", "false"}, running, 0.95, 0.85},
-        {"mesa-parity", {"mesa_net", "mesa_net"}, "allow_neg_gamma", {"true", "false"}, longer, 0.95, 0.85},
-        {"parity", {"delta_net", "delta_net"}, "allow_neg_eigval", {"true", "false"}, single, 0.95, 0.75},
-        {"copying", {"delta_net", "hgrn"}, "hidden_size", {"32", "32"}, copy, 0.95, 0.8},
+        {"mesa-parity", {"delta_net", "delta_net"}, "allow_neg_eigval", {"true", "false"}, running, 0.9, 0.8, 3},
+        {"mesa-parity", {"mesa_net", "mesa_net"}, "allow_neg_gamma", {"true", "false"}, running, 0.9, 0.8, 3},
+        {"parity", {"delta_net", "delta_net"}, "allow_neg_eigval", {"true", "false"}, single, 0.95, 0.75, 1},
+        {"copying", {"delta_net", "hgrn"}, "hidden_size", {"32", "32"}, copy, 0.95, 0.8, 1},
     };
     hold(all, sizeof all / sizeof *all);
 }
@@ -264,10 +276,10 @@ static void others_fail_at_recall_and_groups(void **state)
     static const char *const automata[] = {"automata=2000", "test_automata=32", "test_examples=16", "steps=800", "batch=4", "learning_rate=1e-2",
                                            "test_every=0", NULL};
     static const contest all[] = {
-        {"word-problem", {"gated_deltaproduct", "gated_deltaproduct"}, "num_householder", {"2", "1"}, s3, 0.9, 0.7},
-        {"mad", {"delta_net", "linear_attn"}, "hidden_size", {"32", "32"}, recall, 0.95, 0.7},
-        {"mod-arith", {"delta_net", "attention"}, "window_size", {NULL, "2"}, sum, 0.95, 0.5},
-        {"regbench", {"delta_net", "attention"}, "window_size", {NULL, "4"}, automata, 0.55, 0.5},
+        {"word-problem", {"gated_deltaproduct", "gated_deltaproduct"}, "num_householder", {"2", "1"}, s3, 0.9, 0.7, 1},
+        {"mad", {"delta_net", "linear_attn"}, "hidden_size", {"32", "32"}, recall, 0.95, 0.7, 1},
+        {"mod-arith", {"delta_net", "attention"}, "window_size", {NULL, "2"}, sum, 0.95, 0.5, 1},
+        {"regbench", {"delta_net", "attention"}, "window_size", {NULL, "4"}, automata, 0.55, 0.5, 3},
     };
     hold(all, sizeof all / sizeof *all);
 }

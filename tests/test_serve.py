@@ -58,7 +58,8 @@ def test_paths():
         assert status == 405 and "POST" in answer["error"]["message"], answer
         assert s.ask("/health", method="HEAD") == (200, None)
         one(s, prompt="a", max_tokens=3)
-        assert s.metric("generated_tokens_total") == 3 and s.metric("slots") == 8 and s.metric("slots_busy") == 0
+        assert s.metric("generated_tokens_total") == 3 and s.metric("slots") == 8
+        until("a free slot", lambda: s.metric("slots_busy") == 0)  # the answer goes out before its slot is counted
 
 
 def test_tokenizer():
