@@ -1,12 +1,13 @@
 #!/usr/bin/env python3
-"""What the operators on a CPU must reach, beside what they reach: one table, a line a must, met or missed.
+"""What the operators must reach, on a CPU or an H200, beside what they reach: one table, a line a must, met or missed.
 
     bench/musts.py LINNET [--threads 2] [--repeats 7] [--only WORDS...] [--record FILE.jsonl] [--long]
+    bench/musts.py LINNET --device cuda [--repeats 7] [--only WORDS...] [--record FILE.jsonl]
 
 Every number is a median of --repeats calls; times that are compared with each other are taken in three rounds by turns, and the ratio is the median of
 the rounds'. Shares are of what the machine itself reaches for float32 products, a copy, or exponentials (`bench machine`), measured again beside every
 operator. B = 1, T = 2048, 16 heads, K = V = 128 where a line says no other. --only: lines with all of these words. --long: the time a token at T = 65536
-by that at 8192 too. Returns 1 where one is missed. Some minutes on a calm machine.
+by that at 8192 too. On a GPU: bf16, T = 8192, 32 heads, ms and shares of copying once. Returns 1 where one is missed. Some minutes on a calm machine.
 """
 import argparse
 import json
@@ -30,6 +31,18 @@ OTHERS = ["linear_attn", "retention", "simple_gla", "mlstm", "gla_v", "gla_kv", 
 CHUNKED = ["linear_attn", "retention", "simple_gla", "mlstm", "gla", "gla_v", "gla_kv", "rwkv6", "delta_rule", "gated_delta_rule", "gated_delta_product", "kda",
            "dplr", "mesa"]
 NO_LENGTH = {"attention", "long_conv"}
+# On an H200, ms: operator, its flags, must forward, must both
+GPU = [
+    ("gla", "", 0.40, 1.3), ("kda", "", 0.50, 1.6), ("rwkv6", "", 0.50, 1.7), ("gated_delta_product", "--set n_householder=2", 0.60, 1.9),
+    ("dplr", "", 0.90, 3.0), ("mlstm", "", 0.30, 1.4), ("simple_gla", "", 0.14, None), ("simple_gla", "--heads 64 --set V=64", 0.25, 1.2),
+    ("delta_rule", "", 0.20, 0.68), ("gated_delta_rule", "--heads 16 --set Hv=32", 0.21, None), ("gated_delta_rule", "--B 4 --heads 16 --set Hv=32", 0.42, None),
+    ("gated_delta_rule", "--B 8 --T 2048 --set K=64 --set V=64", 0.20, None), ("mesa", "", 0.68, None), ("mesa", "--set cg_tol=0", 1.5, 4.2),
+    ("selective_scan", "--set D=4096 --set M=16", 0.50, 1.6), ("ttt_linear", "--set D=128 --set mini_batch=16", 1.4, 5), ("titans", "--set D=128", 2.0, 7),
+    ("ttt_mlp", "--heads 64 --set D=64", 4, 14), ("slstm", "--B 16 --T 1024 --heads 4 --set D=256", 6e-3 * 1024, None),
+]
+GPU_BACKWARD = ("gated_delta_rule", "--heads 16 --set Hv=32", 0.52)
+# the same, shares of copying once in per cent
+GPU_COPIES = [("scan", "--set D=4096", 50, 45), ("lru", "--set D=4096", 50, 45), ("rglru", "--set D=4096", 50, 45), ("s4d", "--set D=4096 --set M=32", 50, 45)]
 
 
 class Bench:
@@ -40,13 +53,23 @@ class Bench:
         key = (name, tuple(flags), dtype, form, length)
         if fresh or key not in self.cache:
             sets = [x for f in flags for x in ("--set", f)]
-            command = [self.a.linnet, "bench", "op", name, "--dtype", dtype, "--form", form, "--T", str(length), "--threads", str(self.a.threads), "--repeats",
-                       str(self.a.repeats), "--json", *sets]
-            p = subprocess.run(command, capture_output=True, text=True)
-            if p.returncode:
-                raise RuntimeError(f"{' '.join(command)}\n{p.stderr.strip()[-300:]}")
-            self.cache[key] = json.loads(p.stdout.splitlines()[-1])
+            self.cache[key] = self.run(name, "--dtype", dtype, "--form", form, "--T", length, "--threads", self.a.threads, *sets)
         return self.cache[key]
+
+    def on_gpu(self, name, flags):
+        key = (name, flags)
+        if key not in self.cache:
+            shape = flags.split()
+            shape += ["--T", 8192] * ("--T" not in shape) + ["--heads", 32] * ("--heads" not in shape)
+            self.cache[key] = self.run(name, "--device", "cuda", "--dtype", "bf16", *shape)
+        return self.cache[key]
+
+    def run(self, *words):
+        command = [self.a.linnet, "bench", "op", *map(str, words), "--repeats", str(self.a.repeats), "--json"]
+        p = subprocess.run(command, capture_output=True, text=True)
+        if p.returncode:
+            raise RuntimeError(f"{' '.join(command)}\n{p.stderr.strip()[-300:]}")
+        return json.loads(p.stdout.splitlines()[-1])
 
     def slstm(self):
         """bench/slstm_products.c, compiled for this machine: its two ratios."""
@@ -125,9 +148,28 @@ def lines(b, names):
                    lambda n=name, f=small: b.ratio([(n, f), {"length": 65536}], [(n, f), {"length": 8192}], "forward_seconds") / 8, 1.15, False)
 
 
+def gpu_lines(b):
+    both = {"forward": "forward", "both": "forward and backward"}
+    for name, flags, *musts in GPU:
+        for part, must in zip(both, musts):
+            if must:
+                yield f"{name} {flags} {both[part]}, ms", lambda n=name, f=flags, p=part: 1e3 * b.on_gpu(n, f)[p + "_seconds"], must, False
+    name, flags, must = GPU_BACKWARD
+    yield f"{name} {flags} backward, ms", lambda x=(name, flags): 1e3 * (b.on_gpu(*x)["both_seconds"] - b.on_gpu(*x)["forward_seconds"]), must, False
+    for part, must in zip(both, (0.70, 2.6)):  # two recurrences of one layer
+        yield (f"gsa, 64 slots, {both[part]}, ms", lambda p=part: 1e3 * sum(b.on_gpu(n, f"--set {k}=64")[p + "_seconds"] for n, k in (("gla_v", "V"), ("gla", "K"))),
+               must, False)
+    windowed, whole = [("mesa", f"--set cg_tol=0{w}") for w in (" --set window=4096", "")]
+    yield "mesa in windows of 4096 by mesa, forward", lambda: b.on_gpu(*windowed)["forward_seconds"] / b.on_gpu(*whole)["forward_seconds"], 1.5, False
+    for name, flags, *musts in GPU_COPIES:
+        for part, must in zip(both, musts):
+            yield (f"{name} {flags} {both[part]}, % of the copy", lambda n=name, f=flags, p=part: 100 * b.on_gpu(n, f)[p + "_copy_share"], must, True)
+
+
 def main():
     p = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     p.add_argument("linnet")
+    p.add_argument("--device", choices=("cpu", "cuda"), default="cpu")
     p.add_argument("--threads", type=int, default=2)
     p.add_argument("--repeats", type=int, default=7)
     p.add_argument("--only", nargs="+", default=[])
@@ -137,7 +179,7 @@ def main():
     b = Bench(a)
     missed = 0
     print("| must | reached | must be | |\n|---|---|---|---|")
-    for what, number, must, higher in lines(b, known(a.linnet)):
+    for what, number, must, higher in gpu_lines(b) if a.device == "cuda" else lines(b, known(a.linnet)):
         if not all(word in what for word in a.only):
             continue
         try:
@@ -151,7 +193,7 @@ def main():
         print(f"| {what} | {value:.3g} | {'at least' if higher else 'at most'} {must:g} | {'met' if met else 'MISSED'} |", flush=True)
         if a.record:
             with open(a.record, "a") as f:
-                f.write(json.dumps({"bench": "musts", "what": what, "value": value, "must": must, "higher": higher, "met": met, "threads": a.threads}) + "\n")
+                f.write(json.dumps({"bench": "musts", "what": what, "value": value, "must": must, "higher": higher, "met": met, "device": a.device, "threads": a.threads}) + "\n")
     return 1 if missed else 0
 
 

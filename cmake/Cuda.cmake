@@ -1,6 +1,6 @@
 # nvcc, its libraries, and how each .cu file is compiled: machine code for sm_80 (every GPU since) and sm_90a (Hopper); *_sm90.cu for Hopper alone.
-# LINNET_CUDA=PTX compiles the same for both, but stops before machine code is made or optimised (ptxas takes nine tenths of a build's 25 minutes): a check of
-# what compiles and links, for machines without a GPU.
+# LINNET_CUDA=PTX compiles for Hopper alone, and stops before machine code is made or optimised (ptxas takes nine tenths of a build's 25 minutes): a check of
+# what compiles and links, for machines without a GPU. What sm_80 has beside that are a few lines behind #else.
 if(NOT CMAKE_CUDA_COMPILER AND NOT DEFINED ENV{CUDACXX})
   find_program(LINNET_NVCC nvcc PATHS /usr/local/cuda/bin)
   if(LINNET_NVCC)
@@ -18,7 +18,7 @@ function(linnet_cuda_sources sources)
   set(ampere -gencode=arch=compute_80,code=[sm_80,compute_80])
   if(LINNET_CUDA STREQUAL "PTX")
     set(hopper -gencode=arch=compute_90a,code=compute_90a)
-    set(ampere -gencode=arch=compute_80,code=compute_80)
+    set(ampere)
     list(APPEND common -Xcicc=-O0)
   else()
     list(APPEND common -O3)
