@@ -11,20 +11,25 @@
 #include "program/program_internal.h"
 #include "program/schedule.h"
 
-/* What a recorded run depends on. The plan's own memory and workspace are the rest: losing them loses the record. */
+/* What a recorded run depends on, compared byte by byte. The plan's own memory and workspace are the rest: losing them loses the records. */
 typedef struct {
     int64_t tokens, n_seq;
     const lnt_weights *weights;
     const void *master, *work, *grad;
     const lnt_state *state;
     const void *state_data;
-    int64_t first;
+    int64_t capacity, first;
     double loss_scale, draws; /* draws: 1 or 0 */
+    int64_t stores;           /* 1: gradients, in an empty w->grad */
 } run_key;
 typedef struct {
-    run_key key; /* of the last run that could be recorded */
-    void *graph; /* NULL: none yet */
+    run_key key;
+    void *graph;  /* NULL: of a run that was done once */
+    int64_t when; /* the plan's run that was the last such one; 0: of none */
 } record;
+
+/* A server's steps have more or fewer rows from one to the next, and the ends of prompts any number of tokens. */
+enum { RECORDS = 32 };
 
 struct lnt_plan {
     lnt_ctx *c;
@@ -41,8 +46,9 @@ struct lnt_plan {
     int64_t equal_tokens, equal_seqs; /* both arrays are those of so many tokens in equal sequences; -1: of others */
     double *draw_device; /* that of the last run which draws */
     double flops;
-    record records[2];     /* [1]: of runs that store gradients (in an empty w->grad) */
+    record records[RECORDS];
     int last;              /* which of them the last run was */
+    int64_t turn;          /* runs that could be recorded */
     bool graphs;           /* runs may be recorded */
     bool positions;        /* some node reads where sequences stand */
     uint64_t made_of;      /* the version of the weights that fixed steps were done with, 0: not yet */
@@ -166,7 +172,7 @@ static void forget_graph(lnt_plan *plan, record *r)
 }
 static void forget_graphs(lnt_plan *plan)
 {
-    for (int i = 0; i < 2; i++) forget_graph(plan, &plan->records[i]);
+    for (int i = 0; i < RECORDS; i++) forget_graph(plan, &plan->records[i]);
 }
 
 void lnt_plan_destroy(lnt_plan *plan)
@@ -407,7 +413,7 @@ static linnet_status run_fixed(lnt_plan *plan, const lnt_weights *w, const lnt_b
     return LINNET_OK;
 }
 
-/* A run like the last one: recorded now, replayed from the next on. What cannot be recorded is done step by step, now and ever after. */
+/* A run like one before: recorded now, replayed from the next on. What cannot be recorded is done step by step, now and ever after. */
 static linnet_status record_and_run(lnt_plan *plan, record *r, const lnt_weights *w, const lnt_batch *b, const int64_t *cu)
 {
     lnt_device *d = lnt_device_of(plan->c);
@@ -424,24 +430,42 @@ static linnet_status record_and_run(lnt_plan *plan, record *r, const lnt_weights
     return r->graph ? LINNET_OK : run_steps(plan, w, b, cu);
 }
 
-static run_key key_of(const lnt_weights *w, const lnt_batch *b)
+static run_key key_of(const lnt_plan *plan, const lnt_weights *w, const lnt_batch *b)
 {
     return (run_key){.tokens = b->tokens, .n_seq = b->n_seq, .weights = w, .master = w->master, .work = w->work, .grad = w->grad,
-                     .state = b->state, .state_data = b->state ? b->state->data : NULL, .first = b->first, .loss_scale = b->loss_scale,
-                     .draws = b->draw > 0};
+                     .state = b->state, .state_data = b->state ? b->state->data : NULL, .capacity = b->state ? b->state->capacity : 0,
+                     .first = b->first, .loss_scale = b->loss_scale, .draws = b->draw > 0, .stores = stores(plan, w)};
+}
+
+/* The record of runs like this one; -1: there is none. */
+static int find_record(const lnt_plan *plan, const run_key *key)
+{
+    for (int i = 0; i < RECORDS; i++)
+        if (plan->records[i].when && !memcmp(&plan->records[i].key, key, sizeof *key)) return i;
+    return -1;
+}
+
+static int oldest_record(const lnt_plan *plan)
+{
+    int oldest = 0;
+    for (int i = 1; i < RECORDS; i++)
+        if (plan->records[i].when < plan->records[oldest].when) oldest = i;
+    return oldest;
 }
 
 static linnet_status run_or_replay(lnt_plan *plan, const lnt_weights *w, const lnt_batch *b, const int64_t *cu)
 {
     if (!plan->graphs || plan->profiling || b->cu) return run_steps(plan, w, b, cu);
-    plan->last = stores(plan, w);
+    const run_key key = key_of(plan, w, b);
+    const int known = find_record(plan, &key);
+    plan->last = known < 0 ? oldest_record(plan) : known;
     record *r = &plan->records[plan->last];
-    const run_key key = key_of(w, b);
-    if (memcmp(&key, &r->key, sizeof key)) { /* the first of its kind: kernels are loaded and products tuned */
+    if (known < 0) { /* the first of its kind: kernels are loaded and products tuned */
         forget_graph(plan, r);
-        r->key = key;
+        *r = (record){.key = key, .when = ++plan->turn};
         return run_steps(plan, w, b, cu);
     }
+    r->when = ++plan->turn;
     if (!r->graph) return record_and_run(plan, r, w, b, cu);
     lnt_device_of(plan->c)->graph_launch(lnt_device_of(plan->c), r->graph);
     return LINNET_OK;
@@ -461,10 +485,10 @@ static double useful_flops(const lnt_plan *plan, const lnt_shape *shape)
 /* Everything but inputs, positions and what is drawn is where it was when the graph was recorded. */
 static bool same_again(const lnt_plan *plan, const lnt_weights *w, const lnt_batch *b)
 {
-    const record *r = &plan->records[stores(plan, w)];
-    const run_key key = key_of(w, b);
-    return r->graph && !plan->profiling && !b->cu && plan->equal_tokens == b->tokens && plan->equal_seqs == b->n_seq &&
-           !memcmp(&key, &r->key, sizeof key);
+    if (plan->profiling || b->cu || plan->equal_tokens != b->tokens || plan->equal_seqs != b->n_seq) return false;
+    const run_key key = key_of(plan, w, b);
+    const int known = find_record(plan, &key);
+    return known >= 0 && plan->records[known].graph;
 }
 
 int32_t *lnt_plan_input(const lnt_plan *plan, lnt_buf b)

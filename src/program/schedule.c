@@ -386,7 +386,7 @@ static linnet_status recompute_block(work *w, int first, int last)
 
 /* ---- groups: decoding on a GPU ---- */
 
-/* A launch more or less does not matter to more rows than these. */
+/* A launch more or less does not matter to more rows than these. A plan whose rows are as if alone has steps, mostly of fewer than it has room for. */
 enum { GROUP_TOKENS = 64 };
 
 static bool in_group(const lnt_node *const *group, int count, const lnt_node *n)
@@ -520,7 +520,7 @@ static void hold_fixed(work *w)
 static linnet_status add_steps(work *w)
 {
     const lnt_program *p = w->p;
-    const bool grouped = !w->o->training && !w->o->alone && w->shape->tokens <= GROUP_TOKENS && w->shape->device &&
+    const bool grouped = !w->o->training && !w->o->alone && (w->shape->tokens <= GROUP_TOKENS || w->o->rows_alone) && w->shape->device &&
                          w->shape->device->kind == LNT_DEVICE_CUDA;
     if (grouped) LNT_TRY(add_groups(w));
     for (int i = 0; i < p->n_nodes && !grouped; i++) {
