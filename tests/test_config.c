@@ -423,6 +423,24 @@ static void what_follows(void **state)
     linnet_config_destroy(k);
 }
 
+/* Some classes of Transformers do not take a null for the heads' width; those among them with a number of their own would take that. */
+static void no_null_head_dim(void **state)
+{
+    static const char *const types[] = {"falcon_h1", "nemotron_h", "olmo_hybrid", "qwen3", "qwen3_5_text", "qwen3_next", "recurrent_gemma"};
+    (void)state;
+    linnet_config *k;
+    for (size_t i = 0; i < sizeof types / sizeof *types; i++) {
+        assert_int_equal(linnet_config_create(ctx, types[i], &k), LINNET_OK);
+        assert_non_null(linnet_config_class(k));
+        if (strstr(linnet_config_json(k), "\"head_dim\": null")) fail_msg("%s", types[i]);
+        linnet_config_destroy(k);
+    }
+    assert_int_equal(linnet_config_create(ctx, "qwen3", &k), LINNET_OK);
+    assert_int_equal(linnet_config_set(ctx, k, "attention_head_dim", "null"), LINNET_OK);
+    assert_null(linnet_config_class(k));
+    linnet_config_destroy(k);
+}
+
 static void set_keys(void **state)
 {
     (void)state;
@@ -691,6 +709,7 @@ int main(void)
         cmocka_unit_test(reads_everything),
         cmocka_unit_test(refuses),
         cmocka_unit_test(what_follows),
+        cmocka_unit_test(no_null_head_dim),
         cmocka_unit_test(set_keys),
         cmocka_unit_test(patterns),
         cmocka_unit_test(parts),

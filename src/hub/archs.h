@@ -89,6 +89,7 @@ typedef struct lnt_arch {
     /* What no row can say: a file as it came to one with the keys above, and back; false: the class cannot say it. NULL: nothing. */
     bool (*from_theirs)(json_t *o);
     bool (*to_theirs)(json_t *o);
+    const char *no_null;        /* keys, spaces between, that the class takes as a value or not at all: null is left out */
     /* Behind to_theirs: what a file said beside the rows (`kept`, at will), which is written where o has no such key. NULL: all of it. */
     void (*keeping)(json_t *o, json_t *kept);
     const struct lnt_arch *base;        /* whose lists (keys, others, tensors) go on where these end; NULL: none */

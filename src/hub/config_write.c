@@ -239,6 +239,15 @@ static bool spell_follows(const lnt_arch *arch, const lnt_config *k, json_t *out
     return fine;
 }
 
+static void leave_nulls_out(const lnt_arch *a, json_t *o)
+{
+    const char *key;
+    json_t *value;
+    void *next;
+    json_object_foreach_safe(o, next, key, value)
+        if (json_is_null(value) && lnt_word_find(a->no_null, key) >= 0) json_object_del(o, key);
+}
+
 json_t *lnt_config_spell(const lnt_arch *arch, const lnt_config *k)
 {
     const lnt_options *t;
@@ -250,8 +259,10 @@ json_t *lnt_config_spell(const lnt_arch *arch, const lnt_config *k)
         for (int r = 0; r < t->n && (i < 4 || lnt_config_uses(k, i - 4)); r++) fine &= spell_option(arch, &t->row[r], part, base, out);
     if (fine && arch->layers) fine = set_path(out, "layer_types", layer_types(arch, k));
     fine = fine && spell_follows(arch, k, out);
-    for (const lnt_arch *a = arch; a && fine; a = a->base)
+    for (const lnt_arch *a = arch; a && fine; a = a->base) {
         if (a->to_theirs) fine = a->to_theirs(out);
+        if (a->no_null) leave_nulls_out(a, out);
+    }
     if (fine) return out;
     json_decref(out);
     return NULL;

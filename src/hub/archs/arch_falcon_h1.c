@@ -69,12 +69,7 @@ static bool as_list(json_t *o, const char *key)
 
 static bool from_theirs(json_t *o) { return by_place(o, "mlp_multipliers") && by_place(o, "ssm_multipliers"); }
 
-/* Without a key the class takes the heads' width from the others; it does not take null. */
-static bool to_theirs(json_t *o)
-{
-    if (json_is_null(json_object_get(o, "head_dim"))) json_object_del(o, "head_dim");
-    return as_list(o, "mlp_multipliers") && as_list(o, "ssm_multipliers");
-}
+static bool to_theirs(json_t *o) { return as_list(o, "mlp_multipliers") && as_list(o, "ssm_multipliers"); }
 
 const lnt_arch lnt_arch_falcon_h1 = {
     .model_type = "falcon_h1",
@@ -87,5 +82,6 @@ const lnt_arch lnt_arch_falcon_h1 = {
     .renames = renames,
     .from_theirs = from_theirs,
     .to_theirs = to_theirs,
+    .no_null = "head_dim",
     .base = &lnt_arch_causal_lm,
 };

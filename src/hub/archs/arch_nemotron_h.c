@@ -87,5 +87,6 @@ const lnt_arch lnt_arch_nemotron_h = {
     .tensors = tensors,
     .from_theirs = from_theirs,
     .to_theirs = to_theirs,
+    .no_null = "head_dim",
     .base = &lnt_arch_backbone,
 };

@@ -57,5 +57,6 @@ const lnt_arch lnt_arch_qwen3 = {
     .others = others,
     .from_theirs = from_theirs,
     .to_theirs = to_theirs,
+    .no_null = "head_dim",
     .base = &lnt_arch_causal_lm,
 };

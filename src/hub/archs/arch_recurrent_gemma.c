@@ -111,5 +111,6 @@ const lnt_arch lnt_arch_recurrent_gemma = {
     .ignored = ignored,
     .from_theirs = from_theirs,
     .to_theirs = to_theirs,
+    .no_null = "head_dim",
     .base = &lnt_arch_causal_lm,
 };

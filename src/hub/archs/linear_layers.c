@@ -43,5 +43,6 @@ static bool to_theirs(json_t *o)
 }
 
 const lnt_arch lnt_arch_linear_layers = {
-    .keys = keys, .others = others, .from_theirs = from_theirs, .to_theirs = to_theirs, .base = &lnt_arch_causal_lm,
+    .keys = keys, .others = others, .from_theirs = from_theirs, .to_theirs = to_theirs, .no_null = "head_dim",
+    .base = &lnt_arch_causal_lm,
 };
