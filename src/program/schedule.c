@@ -386,7 +386,7 @@ static linnet_status recompute_block(work *w, int first, int last)
 
 /* ---- groups: decoding on a GPU ---- */
 
-/* A launch more or less does not matter to more rows than these. A plan whose rows are as if alone has steps, mostly of fewer than it has room for. */
+/* A launch more or less does not matter to more rows than these. Where rows are as if alone a plan has steps, of fewer than it has room for. */
 enum { GROUP_TOKENS = 64 };
 
 static bool in_group(const lnt_node *const *group, int count, const lnt_node *n)
