@@ -1,11 +1,13 @@
 #!/usr/bin/env bash
 # The GPU's results of bench/results/, in one run: goldens, the recurrences at the shapes they are compared at, training and decoding of a 1.4 B DeltaNet.
-# Every line carries the commit, the machine and the rates measured beside it. Under eight minutes on an H200.
+# Every line carries the commit, the machine and the rates measured beside it. Under eight minutes on an H200; "tests", "musts" and "serve" are to be
+# asked for, and take some minutes each.
 #
 #   bench/gpu.sh [RECORD.jsonl]         default: bench/results/<date>-<gpu>.jsonl
 #
 # From the environment: LINNET, the binary (build/linnet); GOLDENS (../shared/goldens; left out when it is not there); LABEL (the commit); PYTHON;
-# PARTS, of "goldens op train decode" (all of them).
+# PARTS, of "goldens op train decode" (these) and "tests musts serve": the test programs that need a GPU; what operators have to reach, met or missed;
+# a server of 64 texts beside `bench decode`, and requests whose answers must be those that they have alone.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 linnet=${LINNET:-build/linnet}
@@ -51,6 +53,16 @@ SHAPES
     bench op mesa --dtype bf16 --T 8192 --heads 32                    # to 1e-4
     bench op mesa --dtype bf16 --T 8192 --heads 32 --set cg_tol=0   # 30 steps
     for op in simple_gla gated_delta_rule; do bench op $op --dtype float32 --T 2048 --heads 16; done
+fi
+if part tests; then ctest --test-dir "$(dirname "$linnet")" -R _cuda -j 4 --timeout 900 --output-on-failure || failed=$((failed + 1)); fi
+if part musts; then "$python" bench/musts.py "$linnet" --device cuda --record "$record" || failed=$((failed + 1)); fi
+if part serve; then
+    model=$(mktemp -d)
+    $linnet train docs --out "$model/m" --mixer gated_deltanet --layers 12 --width 1024 --steps 1 --batch 1 --length 64 --save-every 0 --eval-every 0 \
+        --device cuda >"$model/log" 2>&1 || cat "$model/log"
+    "$python" bench/serve.py "$linnet" "$model/m" --must -- --device cuda --dtype bf16 || failed=$((failed + 1))
+    "$python" tests/serve/mix.py "$linnet" --requests 720 -- --device cuda || failed=$((failed + 1))
+    rm -r "$model"
 fi
 size=(--layers 24 --width 2048 --heads 16 --set vocab_size=32000)
 large=(--mixer delta_net "${size[@]}")
