@@ -217,20 +217,37 @@ static void test_pace(void **state)
     double spent = 0;
     for (int i = 0; i < 1000; i++) { /* a busy machine: all threads take thirty times as long */
         const double s = lnt_pace_alone(&p) ? 1 : 30;
-        lnt_pace_took(&p, s);
+        lnt_pace_took(&p, s, 0);
         spent += s;
     }
     assert_true(spent < 1.1 * 1000);
     int alone = 0;
     for (int i = 0; i < 2000; i++) { /* it is idle again */
         const bool one = lnt_pace_alone(&p);
-        lnt_pace_took(&p, one ? 1 : 0.5);
+        lnt_pace_took(&p, one ? 1 : 0.5, 0);
         alone += i >= 1000 && one;
     }
     assert_true(alone < 50);
     p = (lnt_pace){0};
-    for (int i = 0; i < 1000; i++) lnt_pace_took(&p, lnt_pace_alone(&p) ? 1 : 0.9); /* no matter: whatever it takes, not from one to the other */
+    for (int i = 0; i < 1000; i++) lnt_pace_took(&p, lnt_pace_alone(&p) ? 1 : 0.9, 0); /* no matter: whatever it takes, not from one to the other */
     assert_false(p.alone);
+    p = (lnt_pace){0};
+    for (int i = 0; i < 1000; i++) { /* long runs of threads that work: one alone is never tried */
+        assert_false(lnt_pace_alone(&p));
+        lnt_pace_took(&p, 1, 0.9);
+    }
+    for (int i = alone = 0; i < 1000; i++) { /* until others take their processors */
+        const bool one = lnt_pace_alone(&p);
+        lnt_pace_took(&p, one ? 3 : 30, one ? 0.25 : 0.1);
+        alone += one;
+    }
+    assert_true(alone > 950);
+    for (int i = alone = 0; i < 1000; i++) { /* and give them back */
+        const bool one = lnt_pace_alone(&p);
+        lnt_pace_took(&p, one ? 3 : 1, one ? 0.25 : 0.9);
+        alone += one;
+    }
+    assert_true(alone < 400);
 }
 
 int main(void)

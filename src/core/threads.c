@@ -11,6 +11,9 @@ static const double FLOPS = 20e9, BYTES = 10e9, LEAST = 100e-6;
 /* One part in TRIALS of the time goes into runs that try the other way, which must be faster by a fifth to be taken up: a single run may be lucky. */
 static const double TRIALS = 32, FASTER = 0.8;
 
+/* Threads that work so much of their time do not wait for each other in vain. */
+static const double WORKED = 0.5;
+
 int lnt_threads(const lnt_ctx *c)
 {
     lnt_pool_at_hand(&c->pool);
@@ -29,13 +32,14 @@ bool lnt_rows_are_alone(const lnt_ctx *c) { return c->rows_alone; }
 bool lnt_pace_alone(lnt_pace *p)
 {
     const double other = p->seconds[!p->alone];
-    p->trial = p->runs > 1 && (other == 0 || p->since > TRIALS * other); /* the first run finds cold caches and tells nothing */
+    p->trial = p->runs > 1 && (p->alone || p->worked < WORKED) && (other == 0 || p->since > TRIALS * other); /* the first run finds cold caches and tells nothing */
     return p->alone != p->trial;
 }
 
-void lnt_pace_took(lnt_pace *p, double seconds)
+void lnt_pace_took(lnt_pace *p, double seconds, double worked)
 {
     double *mine = &p->seconds[p->alone != p->trial];
+    if (p->alone == p->trial) p->worked = worked; /* it was all threads */
     if (p->runs++ == 0) return;
     *mine = *mine == 0 || p->trial ? seconds : 0.75 * *mine + 0.25 * seconds;
     p->since = p->trial ? 0 : p->since + seconds;

@@ -4,7 +4,7 @@
  *
  * That leaves the number free. Threads wait for each other at the end of every kernel, which takes microseconds where each has a core to itself, and
  * a time slice of the system (some milliseconds) where another process has one: thirty times as long as a decoding step of a small model. So kernels
- * of little work get one thread, and decoding steps get all or one, whichever was faster lately. */
+ * of little work get one thread, and decoding steps get all or one, whichever was faster lately; so do runs of other kinds where threads mostly wait. */
 #ifndef LNT_CORE_THREADS_H
 #define LNT_CORE_THREADS_H
 
@@ -30,10 +30,13 @@ bool lnt_rows_are_alone(const lnt_ctx *c);
 typedef struct {
     double seconds[2]; /* of a run with all threads [0] and with one [1], as they lately were; 0: not known */
     double since;      /* seconds in runs since the other way was tried */
+    double worked;     /* the share of their time that all threads last worked */
     bool alone, trial; /* the way that is taken; the run under way tries the other */
     int64_t runs;
 } lnt_pace;
 bool lnt_pace_alone(lnt_pace *p);                /* of the next run: with one thread? */
-void lnt_pace_took(lnt_pace *p, double seconds); /* that run */
+/* That run; `worked`: the share of all threads' time in it that was work. Where it is most of it one thread is not tried: 0 for runs so short that a
+ * trial costs nothing. */
+void lnt_pace_took(lnt_pace *p, double seconds, double worked);
 
 #endif

@@ -52,7 +52,7 @@ struct lnt_plan {
     bool graphs;           /* runs may be recorded */
     bool positions;        /* some node reads where sequences stand */
     uint64_t made_of;      /* the version of the weights that fixed steps were done with, 0: not yet */
-    lnt_pace pace;         /* of decoding steps */
+    lnt_pace pace;         /* of decoding steps, and of runs without states */
     bool profiling;
     double *seconds;       /* [nodes][2]: forward, backward */
     int64_t runs;
@@ -376,9 +376,10 @@ static linnet_status run_some(lnt_plan *plan, const lnt_weights *w, const lnt_ba
     }
     if (stores(plan, w)) zero_others(plan, w, b->tokens);
     const lnt_shape shape = shape_of(plan, b->tokens, b->n_seq, cu, b->state != NULL);
-    const bool paced = !fixed && b->state && b->tokens == b->n_seq && !lnt_on_cuda(plan->c) && lnt_threads(plan->c) > 1;
+    const bool step = b->state && b->tokens == b->n_seq;
+    const bool paced = !fixed && (step || !b->state) && !lnt_on_cuda(plan->c) && lnt_threads(plan->c) > 1;
     const bool alone = paced && lnt_pace_alone(&plan->pace);
-    const double start = paced ? lnt_now() : 0;
+    const double start = paced ? lnt_now() : 0, worked = paced ? lnt_cpu_time() : 0;
     linnet_status s = LINNET_OK;
     for (int i = 0, count, ready = 0; s == LINNET_OK && i < plan->schedule.n_steps; i += count) {
         const lnt_step *t = &plan->schedule.steps[i];
@@ -394,7 +395,10 @@ static linnet_status run_some(lnt_plan *plan, const lnt_weights *w, const lnt_ba
         if (s == LINNET_OK && plan->o.finite) s = lnt_check_finite(plan->c, plan->p, t, calls);
     }
     lnt_threads_all(plan->c);
-    if (paced) lnt_pace_took(&plan->pace, lnt_now() - start);
+    if (paced) {
+        const double took = lnt_now() - start, tokens = b->tokens > 0 ? (double)b->tokens : 1;
+        lnt_pace_took(&plan->pace, took / tokens, step ? 0 : (lnt_cpu_time() - worked) / (took * lnt_threads(plan->c)));
+    }
     return s;
 }
 
