@@ -32,7 +32,8 @@ bool lnt_rows_are_alone(const lnt_ctx *c) { return c->rows_alone; }
 bool lnt_pace_alone(lnt_pace *p)
 {
     const double other = p->seconds[!p->alone];
-    p->trial = p->runs > 1 && (p->alone || p->worked < WORKED) && (other == 0 || p->since > TRIALS * other); /* the first run finds cold caches and tells nothing */
+    const bool may = p->runs > 1 && (p->alone || p->worked < WORKED); /* the first run finds cold caches and tells nothing */
+    p->trial = may && (other == 0 || p->since > TRIALS * other);
     return p->alone != p->trial;
 }
 

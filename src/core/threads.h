@@ -4,7 +4,8 @@
  *
  * That leaves the number free. Threads wait for each other at the end of every kernel, which takes microseconds where each has a core to itself, and
  * a time slice of the system (some milliseconds) where another process has one: thirty times as long as a decoding step of a small model. So kernels
- * of little work get one thread, and decoding steps get all or one, whichever was faster lately; so do runs of other kinds where threads mostly wait. */
+ * of little work get one thread, and decoding steps get all or one, whichever was faster lately; so do runs without states, training's among them,
+ * where threads mostly wait. */
 #ifndef LNT_CORE_THREADS_H
 #define LNT_CORE_THREADS_H
 
