@@ -290,15 +290,15 @@ def chunk_or_token(c, out):
                 rows.append([size, length, *(f"{1e3 * r[k]:.3g}" for k in ("forward_seconds", "both_seconds") for r in (token, chunk)),
                              f"{token['forward_seconds'] / chunk['forward_seconds']:.2f}", f"{token['both_seconds'] / chunk['both_seconds']:.2f}"])
                 xs.append(length)
-                ys.append(token["both_seconds"] / chunk["both_seconds"])
+                ys.append(token["forward_seconds"] / chunk["forward_seconds"])
             lines.append((f"K = V = {size}", xs, ys))
-        figure.write(out / f"{op}.svg", lines, f"{op}: time token by token over time in chunks, both passes", "tokens", "times as fast in chunks",
+        figure.write(out / f"{op}.svg", lines, f"{op}: forward, time token by token over time in chunks", "tokens", "times as fast in chunks",
                      log_x=True, x_marks=sorted(c.labels("length")), dots=True)
         head = ["K = V", "tokens", "forward, ms: by token", "in chunks", "both: by token", "in chunks", "forward, ratio", "both, ratio"]
         text += f"## {op}\n\n" + table(head, rows) + f"\n![{op}]({op}.svg)\n\n"
     return "Chunks against tokens", """\
 Time of one operator in chunks and token by token, over the length and the size of a head, with 512 columns of values over
-all heads, in bfloat16; `linnet bench op`, medians of five.
+all heads, in bfloat16; `linnet bench op`, medians of five. On a CPU the token form's way back is that of the chunks.
 
 """ + text
 
@@ -346,10 +346,10 @@ def how(c):
     """Commands, machines, commits, seeds, cuts."""
     where = {}
     for x in c.lines:
-        w = where.setdefault((x["machine"], x["device"], x["commit"], x["date"]), [0, 0])
+        w = where.setdefault((x["machine"], x["device"], x["commit"], x["date"], "one run" if x.get("at_a_time") == 1 else "several runs"), [0, 0])
         w[0], w[1] = w[0] + 1, w[1] + x["seconds"]
-    runs = "\n".join(f"- {m}{', one thread a run' if d == 'cpu' else ', GPU'}, several runs at a time; commit {commit or 'not noted'}, {day}: "
-                     f"{n} runs, {s / 60:.0f} minutes in all" for (m, d, commit, day), (n, s) in where.items())
+    runs = "\n".join(f"- {m}{', one thread a run' if d == 'cpu' else ', GPU'}, {many} at a time; commit {commit or 'not noted'}, {day}: "
+                     f"{n} runs, {s / 60:.0f} minutes in all" for (m, d, commit, day, many), (n, s) in where.items())
     cuts = "\n".join(f"- {x}" for x in dict.fromkeys(x for cell in c.lines for x in cell.get("cuts", [])))
     seeds = sorted({str(x["cell"].get("seed", 1)) for x in c.lines})
     example = "\n".join("    " + x for x in c.lines[0]["commands"])
