@@ -58,11 +58,31 @@ static inline void rows_ahead(const void *x, lnt_dtype t, int64_t first, int64_t
     }
 }
 
+/* Whether rows of a result go past the caches: whole lines of float32, where the walk has said so. */
+static inline bool rows_past(const void *y, lnt_dtype t, int64_t width)
+{
+    return LNT_V(lnt_mm_ahead).past && t == LINNET_F32 && width % 16 == 0 && (uintptr_t)y % 64 == 0;
+}
+
+/* The same for rows that are about to be written. */
+static inline void rows_ahead_out(const void *y, lnt_dtype t, int64_t first, int64_t n, int64_t heads, int64_t h, int64_t width)
+{
+    if (!rows_past(y, t, width)) rows_ahead(y, t, first, n, heads, h, width);
+}
+
 /* y == NULL: not wanted. */
 static inline void rows_out(void *y, lnt_dtype t, int64_t first, int64_t n, int64_t heads, int64_t h, int64_t width, const float *src)
 {
     if (!y) return;
     size_t size = t == LINNET_F32 ? 4 : 2;
+    if (rows_past(y, t, width)) {
+        float *row = (float *)y + (first * heads + h) * width;
+        for (int64_t i = 0; i < n; i++, row += heads * width, src += width) {
+            rows_awake(i);
+            for (int64_t j = 0; j < width; j += LNT_VL) v_stream(row + j, v_load(src + j));
+        }
+        return;
+    }
     for (int64_t i = 0; i < n; i++) {
         rows_awake(i);
         v_put_row((char *)y + (size_t)(((first + i) * heads + h) * width) * size, t, src + i * width, width, 0);

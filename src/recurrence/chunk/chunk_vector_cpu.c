@@ -367,12 +367,16 @@ void LNT_V(lnt_vector_writers)(const lnt_vector *v, int n, const float *A, int64
 }
 
 /* dg = last + inside, 0 where alpha is: nothing passes a reset; then last += through. */
-INLINE void gate_row(int W, const float *alpha, const float *through, const float *inside, float *last, float *dg)
+INLINE void gate_row(bool past, int W, const float *alpha, const float *through, const float *inside, float *last, float *dg)
 {
     int c = 0;
     for (; c + LNT_VL <= W; c += LNT_VL) {
         vf sum = v_load(last + c), x = sum + v_load(inside + c);
-        v_store(dg + c, v_select(v_load(alpha + c) == v_zero(), v_zero(), x));
+        vf d = v_select(v_load(alpha + c) == v_zero(), v_zero(), x);
+        if (past)
+            v_stream(dg + c, d);
+        else
+            v_store(dg + c, d);
         v_store(last + c, sum + v_load(through + c));
     }
     for (; c < W; c++) {
@@ -384,9 +388,10 @@ INLINE void gate_row(int W, const float *alpha, const float *through, const floa
 void LNT_V(lnt_vector_gate_grad)(const lnt_vector *v, float *last, const float *through, float *inside, float *dg, int64_t stride)
 {
     int64_t W = v->width;
+    const bool past = rows_past(dg, LINNET_F32, W);
     for (int64_t i = v->n - 1; i-- > 0;) row_add(inside + i * W, 1.0f, inside + (i + 1) * W, W);
     for (int64_t i = 0; i < v->n; i++) {
         rows_awake(i);
-        gate_row((int)W, v->alpha + i * W, through + i * W, inside + i * W, last, dg + i * stride);
+        gate_row(past, (int)W, v->alpha + i * W, through + i * W, inside + i * W, last, dg + i * stride);
     }
 }

@@ -1,5 +1,5 @@
 /* What the decay core's implementations are checked on. Lengths sit around the chunk lengths 16, 32 and 64; head sizes around the vector
- * widths, and those of tensor cores' tiles; sequences beyond 1024 are cut into segments on GPUs. */
+ * widths, and those of tensor cores' tiles; sequences beyond 1024 are cut into segments on GPUs. The last is written past a CPU's caches. */
 #include "recurrence/cases.h"
 
 #define SIGNED { { "signed", 1 } }
@@ -61,5 +61,6 @@ const lnt_recur_case lnt_decay_cases[] = {
     { "rwkv6", 1, { 100 }, LNT_HEADS(1, 2, 64, 64), .gate = -0.2, .reset = 0.01, .states = true },
     { "rwkv6", 5, { 1, 63, 0, 65, 2 }, LNT_HEADS(2, 4, 50, 60), .gate = -3, .reset = 0.05, .states = true },
     { "rwkv6", 2, { 17, 150 }, LNT_HEADS(1, 1, 7, 5), .gate = -40, .states = true },
+    { "gla", 2, { 1000, 24 }, LNT_HEADS(16, 16, 16, 128), .gate = -0.1, .states = true },
     { 0 },
 };

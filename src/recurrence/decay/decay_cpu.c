@@ -282,7 +282,7 @@ static void forward_chunk(const lnt_head *x, lnt_rows c, scratch *w)
     decays(x, c, false, w);
     lnt_operand q = e->prepare(LNT_LEFT, n, K, w->qs, K, w->q_forms), k = e->prepare(w->rows ? 0 : LNT_RIGHT_T, n, K, w->k, K, w->k_forms);
     lnt_operand v = e->prepare(LNT_RIGHT, n, V, w->v, V, w->v_forms);
-    rows_ahead(a->o, a->dtype, c.first, n, a->Hv, x->h, V);
+    rows_ahead_out(a->o, a->dtype, c.first, n, a->Hv, x->h, V);
     scores(x, n, &q, &k, w);
     key_ahead(x, c, a->q);
     lnt_operand P = e->prepare(LNT_LEFT, n, n, w->P, w->C, w->P_forms);
@@ -572,9 +572,9 @@ static void backward_chunk(const lnt_head *x, lnt_rows c, int64_t i, scratch *w)
     lnt_operand vs = w->columns ? e->prepare(LNT_LEFT, n, V, w->vs, V, w->vs_forms) : v;
     lnt_operand ds = w->columns ? e->prepare(LNT_LEFT | LNT_LEFT_T, n, V, w->dos, V, w->dos_forms) : d;
     lnt_operand St = e->prepare(LNT_RIGHT, V, K, S, K, w->S_forms), dSt = e->prepare(LNT_LEFT | LNT_RIGHT, V, K, w->dS, K, w->dS_forms);
-    if (!w->dq_sum) rows_ahead(a->dq, a->dtype, c.first, n, a->Hq, x->hq, K);
-    if (!w->dk_sum) rows_ahead(a->dk, a->dtype, c.first, n, a->Hq, x->hq, K);
-    rows_ahead(a->dv, a->dtype, c.first, n, a->Hv, x->h, V);
+    if (!w->dq_sum) rows_ahead_out(a->dq, a->dtype, c.first, n, a->Hq, x->hq, K);
+    if (!w->dk_sum) rows_ahead_out(a->dk, a->dtype, c.first, n, a->Hq, x->hq, K);
+    rows_ahead_out(a->dv, a->dtype, c.first, n, a->Hv, x->h, V);
     scores(x, n, &q, &k, w);
     key_ahead(x, c, a->q);
     value_pairs(w, n, &d, &v, s);

@@ -389,7 +389,7 @@ static void backward_chunk(work *w, lnt_rows c, int64_t index)
     int rows = w->m + w->t.n;
     e->extend(&w->grad, LNT_RIGHT_T, w->dS_t_forms);
     rows_in(w->x + w->m * V, a->do_, a->dtype, w->t.first, w->t.n, a->Hv, w->at->h, V);
-    rows_ahead(a->dv, a->dtype, c.first, c.n, a->Hv, w->at->h, V);
+    rows_ahead_out(a->dv, a->dtype, c.first, c.n, a->Hv, w->at->h, V);
     solve_adjoint(w, c, &k, &w->grad);
     value_ahead(w->at, w->t, a->do_);
     rows_ahead(a->g, LINNET_F32, w->t.next, w->t.next_n, a->Hv, w->at->h, 1);
@@ -406,8 +406,8 @@ static void backward_chunk(work *w, lnt_rows c, int64_t index)
     /* pairs = [dM; dP] . D:  dM = -tril(dZ U^T, -1), dP = s tril(dO U^T, 0) */
     lnt_operand x = e->prepare(LNT_LEFT, rows, w->V, w->x, V, w->x_forms), u = e->prepare(LNT_LEFT | LNT_RIGHT_T, c.n, w->V, w->u, V, w->u_forms);
     e->multiply(LNT_MM_SET, NULL, &x, false, &u, true, w->pairs, C);
-    if (!w->dq) rows_ahead(a->dq, a->dtype, w->t.first, w->t.n, a->Hq, w->at->hq, K);
-    if (!w->dk) rows_ahead(a->dk, a->dtype, c.first, c.n, a->Hq, w->at->hq, K);
+    if (!w->dq) rows_ahead_out(a->dq, a->dtype, w->t.first, w->t.n, a->Hq, w->at->hq, K);
+    if (!w->dk) rows_ahead_out(a->dk, a->dtype, c.first, c.n, a->Hq, w->at->hq, K);
     apply_mask(w, c.n, 1, -1.0f, NULL, NULL, w->pairs);
     for (int i = 0; i < c.n; i++) w->pairs[i * C + i] = 0.0f;
     apply_mask(w, c.n, w->writes, w->scale, NULL, NULL, w->pairs + w->m * C);
