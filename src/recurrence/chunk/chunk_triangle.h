@@ -20,9 +20,12 @@ static inline int64_t block_end(lnt_blocks b, int64_t i, int64_t n)
 /* Row i of a triangular block: x_j *= s D_ij for j <= i, 0 from there to `end`. */
 static inline void mask_row(float *x, const float *D, float s, int64_t i, int64_t end)
 {
-    row_mul(x, D, i + 1);
-    if (s != 1.0f) row_scale(x, s, i + 1);
-    for (int64_t j = i + 1; j < end; j++) x[j] = 0.0f;
+    vi lane;
+    for (int l = 0; l < LNT_VL; l++) lane[l] = l;
+    for (int64_t j = 0; j < end; j += LNT_VL) {
+        const int64_t lanes = end - j < LNT_VL ? end - j : LNT_VL;
+        v_store_n(x + j, v_select(lane <= (int32_t)(i - j), v_load_n(x + j, lanes) * v_load_n(D + j, lanes) * s, v_zero()), lanes);
+    }
 }
 
 /* Y = X W^T on and below the diagonal, block of rows by block of rows. What lies above the diagonal blocks is left undefined. */

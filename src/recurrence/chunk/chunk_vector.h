@@ -37,6 +37,22 @@ void LNT_V(lnt_vector_pairs)(const lnt_vector *v, int n, float f, int readers, c
 void LNT_V(lnt_vector_readers)(const lnt_vector *v, int n, int readers, const float *const A[], int64_t ld, const float *y, float *const out[]);
 void LNT_V(lnt_vector_writers)(const lnt_vector *v, int n, const float *A, int64_t ld, const float *x, float *out);
 
+/* A chunk's rows that read and rows that are written, and the gradients of both and of the gates (operators.md#gate-gradients). Rows that read
+ * before the write (early) read what the row before them has left, and what they write themselves times the bonus. */
+typedef struct {
+    bool early;
+    float f;                             /* of what is read from the state */
+    const float *read, *write;           /* [n,width]; early: read has one row more, zeros */
+    float *dread, *dwrite;               /* [n,width] products with the state and its gradient, undecayed, then gradients; dread NULL: not wanted */
+    const float *pair_read, *pair_write; /* [n,width] what readers and writers above have summed */
+    const float *A, *bonus;              /* [n,ld] the gradient of pairs; [width] */
+    int64_t ld;
+    float *last, *inside;                /* [width] the rows' sums of the decayed state times its gradient; [n,width] scratch */
+    float *dg;                           /* row i at dg + i stride; NULL: not wanted, nor without dread */
+    int64_t stride;
+} lnt_vector_sides;
+void LNT_V(lnt_vector_gradients)(const lnt_vector *v, const lnt_vector_sides *s);
+
 /* dg_i = last + sum_{l<i} through_l + sum_{l>=i} inside_l, 0 at an exact reset; last [width], through and inside [n,width]
  * (operators.md#gate-gradients). Afterwards last and inside hold the running sums. */
 void LNT_V(lnt_vector_gate_grad)(const lnt_vector *v, float *last, const float *through, float *inside, float *dg, int64_t stride);

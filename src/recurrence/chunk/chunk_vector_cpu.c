@@ -395,3 +395,90 @@ void LNT_V(lnt_vector_gate_grad)(const lnt_vector *v, float *last, const float *
         gate_row(past, (int)W, v->alpha + i * W, through + i * W, inside + i * W, last, dg + i * stride);
     }
 }
+
+/* ---- gradients of rows and gates, a few vectors of columns from the last row to the first and back ---------------------------------------- */
+
+/* dread, and inside_i = the sum over rows from i on of read.dread - write.(what pairs give dwrite). */
+INLINE void gradients_up(bool early, int chains, bool part, int lanes, const lnt_vector *v, const lnt_vector_sides *s, int c)
+{
+    const int64_t W = v->width;
+    vf run[CHAINS], before[CHAINS], bonus[CHAINS];
+    UNROLL for (int k = 0; k < chains; k++) {
+        run[k] = before[k] = v_zero();
+        bonus[k] = early ? load(part, s->bonus + c + k * LNT_VL, lanes) : v_zero();
+    }
+    for (int64_t i = v->n - 1; i >= 0; i--) {
+        const float own = s->A[i * (s->ld + 1)], above = early && i ? s->A[i * (s->ld + 1) - 1] : 0.0f;
+        rows_awake(i);
+        UNROLL for (int k = 0; k < chains; k++) {
+            const int64_t at = i * W + c + k * LNT_VL;
+            vf x = s->f * load(part, s->dread + at, lanes), key = load(part, s->write + at, lanes);
+            if (!early || i) x *= load(part, v->from_start + at - early * W, lanes);
+            x += load(part, s->pair_read + at, lanes);
+            const vf reads = x * load(part, s->read + at, lanes);
+            run[k] += (early ? before[k] : reads) - key * load(part, s->pair_write + at, lanes);
+            before[k] = reads;
+            store(part, s->inside + at, run[k], lanes);
+            x += own * (early ? key * bonus[k] : key);
+            if (early && i) x += above * load(part, s->write + at - W, lanes);
+            store(part, s->dread + at, x, lanes);
+        }
+    }
+}
+
+/* dwrite and dg. */
+INLINE void gradients_down(bool early, bool past, int chains, bool part, int lanes, const lnt_vector *v, const lnt_vector_sides *s, int c)
+{
+    const int64_t W = v->width, n = v->n;
+    vf last[CHAINS], bonus[CHAINS];
+    UNROLL for (int k = 0; k < chains; k++) {
+        last[k] = load(part, s->last + c + k * LNT_VL, lanes);
+        bonus[k] = early ? load(part, s->bonus + c + k * LNT_VL, lanes) : v_zero();
+    }
+    for (int64_t i = 0; i < n; i++) {
+        const float own = s->A[i * (s->ld + 1)], below = early && i + 1 < n ? s->A[(i + 1) * s->ld + i] : 0.0f;
+        rows_awake(i);
+        UNROLL for (int k = 0; k < chains; k++) {
+            const int64_t j = c + k * LNT_VL, at = i * W + j;
+            vf x = load(part, s->dwrite + at, lanes) * load(part, v->to_end + at, lanes), read = load(part, s->read + at, lanes);
+            if (s->dg) { /* nothing passes a reset */
+                const vf d = v_select(load(part, v->alpha + at, lanes) == v_zero(), v_zero(), last[k] + load(part, s->inside + at, lanes));
+                if (past)
+                    v_stream(s->dg + i * s->stride + j, d);
+                else
+                    store(part, s->dg + i * s->stride + j, d, lanes);
+            }
+            last[k] += x * load(part, s->write + at, lanes);
+            x += load(part, s->pair_write + at, lanes) + own * (early ? read * bonus[k] : read);
+            if (early) x += below * load(part, s->read + at + W, lanes);
+            store(part, s->dwrite + at, x, lanes);
+        }
+    }
+}
+
+INLINE void gradients(bool early, bool past, int chains, bool part, int lanes, const lnt_vector *v, const lnt_vector_sides *s, int c)
+{
+    if (s->dread) gradients_up(early, chains, part, lanes, v, s, c);
+    gradients_down(early, past, chains, part, lanes, v, s, c);
+}
+
+INLINE void all_gradients(bool early, bool past, const lnt_vector *v, const lnt_vector_sides *s)
+{
+    int c = 0;
+    for (; c + CHAINS * LNT_VL <= v->width; c += CHAINS * LNT_VL) gradients(early, past, CHAINS, false, LNT_VL, v, s, c);
+    for (; c + LNT_VL <= v->width; c += LNT_VL) gradients(early, past, 1, false, LNT_VL, v, s, c);
+    if (c < v->width) gradients(early, false, 1, true, v->width - c, v, s, c);
+}
+
+void LNT_V(lnt_vector_gradients)(const lnt_vector *v, const lnt_vector_sides *s)
+{
+    const bool past = s->dg && rows_past(s->dg, LINNET_F32, v->width);
+    if (s->early && past)
+        all_gradients(true, true, v, s);
+    else if (s->early)
+        all_gradients(true, false, v, s);
+    else if (past)
+        all_gradients(false, true, v, s);
+    else
+        all_gradients(false, false, v, s);
+}

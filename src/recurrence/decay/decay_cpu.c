@@ -38,7 +38,7 @@
 #endif
 
 /* Scratch of a thread. [C,K]: q k x dk; [C,V]: v o; [C,C]: P D; [C]: in = e^b, out = e^{b_n-b}, read = s e^b; with vector gates in and out are ones
- * and read is s. q x P Y have one row more: a read-out before the write shifts them by one, and a block that is whole goes twice as fast. */
+ * and read is s. q pair_q P Y have one row more: a read-out before the write shifts them by one, and a block that is whole goes twice as fast. */
 typedef struct {
     int C;
     bool rows, columns, early; /* gates of S's rows, of its columns; read-out before the write */
@@ -53,11 +53,11 @@ typedef struct {
     lnt_operand state; /* S with its right form, renewed by every write (forward) */
     /* vector gates; otherwise qs ks vs dos are q k v o themselves */
     lnt_vector gk, gv;
-    float *qs, *ks;            /* [C,K] e^G.q, e^{G_n-G}.k */
+    float *qs, *ks;            /* [C,K] s e^G.q, e^{G_n-G}.k */
     float *vs, *dos;           /* [C,V] the same with the columns' gates */
-    float *pair_k, *pair_v;    /* [C,K] [C,V] what pairs add to dK, dV */
+    float *pair_q, *pair_k, *pair_v; /* [C+1,K] [C,K] [C,V] what pairs add to dQ, dK, dV */
     float *last_k, *last_v;    /* [K] [V] rows and columns of <S',dS'> */
-    float *inside, *through;   /* [C,max(K,V)] */
+    float *inside, *pair_o;    /* [C,max(K,V)] room; [C,V] what pairs add to o */
     void *ks_forms, *qs_forms, *vs_forms, *dos_forms, *S_turned;
     lnt_stable m; /* mLSTM */
     signed_sums turns; /* decays with a sign */
@@ -95,10 +95,11 @@ static void carve_vector(lnt_carve *c, const lnt_recur_args *a, bool backward, s
         w->S_turned = lnt_carve_bytes(c, e->bytes(a->V, a->K, LNT_RIGHT_T));
     }
     if (!backward) return;
+    w->pair_q = lnt_carve_floats(c, (C + 1) * K);
     w->pair_k = lnt_carve_floats(c, C * K);
     w->last_k = lnt_carve_floats(c, K);
     w->inside = lnt_carve_floats(c, C * (K > V ? K : V));
-    w->through = lnt_carve_floats(c, C * (K > V ? K : V));
+    if (w->columns) w->pair_o = lnt_carve_floats(c, C * V);
 }
 
 /* A thread's scratch at base (NULL: only measure); returns its bytes. */
@@ -143,7 +144,7 @@ static size_t carve(const lnt_recur_args *a, bool backward, char *base, scratch 
     }
     w->dS = lnt_carve_floats(&c, K * V);
     w->dz = lnt_carve_floats(&c, K);
-    w->x = lnt_carve_floats(&c, (C + 1) * K);
+    w->x = lnt_carve_floats(&c, C * K);
     w->dk = lnt_carve_floats(&c, C * K);
     w->dvt = lnt_carve_floats(&c, V * C);
     w->Y = lnt_carve_floats(&c, (C + 1) * C);
@@ -202,7 +203,7 @@ static void decays(const lnt_head *x, lnt_rows c, bool writers, scratch *w)
     if (w->stable) stable_writes(&w->m, n, writers ? NULL : w->D, w->C, w->out);
     if (w->rows) {
         LNT_V(lnt_vector_load)(&w->gk, n, (const float *)a->gk + at * a->K, (int64_t)a->Hv * a->K, writers);
-        if (!writers) from_start(w, n, 1.0f, w->q, w->qs);
+        if (!writers) from_start(w, n, (float)a->scale, w->q, w->qs);
         row_times((int64_t)n * a->K, 1.0f, w->gk.to_end, w->k, w->ks);
     }
     if (!w->columns) return;
@@ -288,7 +289,7 @@ static void forward_chunk(const lnt_head *x, lnt_rows c, scratch *w)
     lnt_operand P = e->prepare(LNT_LEFT, n, n, w->P, w->C, w->P_forms);
     e->multiply(LNT_MM_SET, NULL, &q, false, &w->state, false, w->o, V);
     key_ahead(x, c, a->k);
-    for (int64_t i = 0; i < n; i++) row_scale(w->o + i * V, w->read[i], V);
+    for (int64_t i = 0; i < n && !w->rows; i++) row_scale(w->o + i * V, w->read[i], V);
     if (w->columns) row_times((int64_t)n * V, 1.0f, w->gv.from_start, w->o, w->o);
     read_values(w, n, &P, &v, V, w->o);
     if (w->columns) rows_add_diagonal(n, w->P, w->C, w->v, V, w->o);
@@ -437,102 +438,70 @@ static void state_products(scratch *w, int K, int V, const float *S)
     if (w->rows) row_mul(w->last_k, w->gk.end, K);
 }
 
-/* dgk of the chunk: x holds dQ without its diagonal, dk what comes through dS', pair_k what pairs add. */
-static void row_gate_gradient(const lnt_head *x, lnt_rows c, scratch *w)
+/* The bonus: du += c_i q_i.k_i, c_i = s do_i.v_i on the diagonal of dA. */
+static void bonus_gradient(const lnt_head *x, int64_t n, const scratch *w)
+{
+    const int64_t K = x->a->K;
+    double *restrict du = (double *)x->a->workspace + x->index * K;
+    for (int64_t i = 0; i < n; i++) {
+        const float d = w->Y[i * (w->C + 1)], *restrict q = w->q + i * K, *restrict k = w->k + i * K;
+        for (int64_t j = 0; j < K; j++) du[j] += d * q[j] * k[j];
+    }
+}
+
+/* dQ, dK and dgk from dO S^T (in w->x), V dS'^T (in w->dk) and dA in w->Y, with vector gates. */
+static void vector_key_gradients(const lnt_head *x, lnt_rows c, scratch *w)
 {
     const lnt_recur_args *a = x->a;
     int64_t K = a->K, size = c.n * K;
-    if (!a->dgk) return;
-    row_times(size, 1.0f, w->dk, w->k, w->through);
-    if (w->early) { /* row i reads through the gates up to i-1 */
-        row_times(size - K, 1.0f, w->x + K, w->q + K, w->inside);
-        memset(w->inside + size - K, 0, (size_t)K * sizeof(float));
-    } else {
-        row_times(size, 1.0f, w->x, w->q, w->inside);
-    }
-    row_add_times(size, -1.0f, w->k, w->pair_k, w->inside);
-    LNT_V(lnt_vector_gate_grad)(&w->gk, w->last_k, w->through, w->inside, (float *)a->dgk + (c.first * a->Hv + x->h) * K, a->Hv * K);
-}
-
-/* dgv of the chunk: v's gradient through dS' is dv, by pairs pair_v; o is read again, without its diagonal. */
-static void column_gate_gradient(const lnt_head *x, lnt_rows c, const lnt_operand *q, lnt_operand *St, const float *dv, float *o, scratch *w)
-{
-    const lnt_recur_args *a = x->a;
-    int64_t V = a->V, size = c.n * V;
-    if (!a->dgv) return;
-    ENGINE->extend(St, LNT_RIGHT_T, w->S_turned);
-    ENGINE->multiply(LNT_MM_SET, NULL, q, false, St, true, o, V);
-    row_times(size, (float)a->scale, w->gv.from_start, o, o);
-    read_values(w, c.n, NULL, NULL, V, o);
-    row_times(size, 1.0f, dv, w->v, w->through);
-    row_times(size, 1.0f, o, w->o, w->inside);
-    row_add_times(size, -1.0f, w->v, w->pair_v, w->inside);
-    LNT_V(lnt_vector_gate_grad)(&w->gv, w->last_v, w->through, w->inside, (float *)a->dgv + (c.first * a->Hv + x->h) * V, a->Hv * V);
-}
-
-/* What the diagonal of dA (w->Y) gives, and the bonus: c_i = s do_i.v_i. */
-static void diagonal_gradient(const lnt_head *x, lnt_rows c, scratch *w)
-{
-    int64_t K = x->a->K, C = w->C, n = c.n;
-    if (!w->early) {
-        rows_add_diagonal(n, w->Y, C, w->k, K, w->x);
-        rows_add_diagonal(n, w->Y, C, w->q, K, w->dk);
-        return;
-    }
-    rows_add_diagonal(n - 1, w->Y + C, C, w->k, K, w->x + K);
-    rows_add_diagonal(n - 1, w->Y + C, C, w->q + K, K, w->dk);
-    const float *u = bonus_of(x);
-    double *du = (double *)x->a->workspace + x->index * K;
-    for (int64_t i = 0; i < n; i++) {
-        float d = w->Y[i * (C + 1)];
-        const float *q = w->q + i * K, *k = w->k + i * K;
-        float *dq = w->x + i * K, *dk = w->dk + i * K;
-        for (int64_t j = 0; j < K; j++) {
-            dq[j] += d * u[j] * k[j];
-            dk[j] += d * u[j] * q[j];
-            du[j] += d * q[j] * k[j];
-        }
-    }
-}
-
-/* dQ (in w->x) and dK (in w->dk) from X = dO S^T and V dS'^T there and dA in w->Y, with vector gates. */
-static void vector_key_gradients(const lnt_head *x, lnt_rows c, scratch *w)
-{
-    int64_t K = x->a->K, size = c.n * K;
     int shift = w->early, n = c.n;
     const float *A[2] = { w->Y + shift * w->C };
-    float *dq[2] = { w->x + shift * K };
-    from_start(w, c.n, (float)x->a->scale, w->x, w->x);
-    row_times(size, 1.0f, w->gk.to_end, w->dk, w->dk);
+    float *dq[2] = { w->pair_q + shift * K };
+    memset(w->pair_q, 0, (size_t)(size + shift * K) * sizeof(float));
     memset(w->pair_k, 0, (size_t)size * sizeof(float));
-    if (shift) {
-        memset(w->Y + n * w->C, 0, (size_t)n * sizeof(float));
-        memset(w->x + size, 0, (size_t)K * sizeof(float));
-    }
+    if (shift) memset(w->Y + n * w->C, 0, (size_t)n * sizeof(float));
     LNT_V(lnt_vector_readers)(&w->gk, n, 1, A, w->C, w->k, dq);
     LNT_V(lnt_vector_writers)(&w->gk, n, A[0], w->C, w->q + shift * K, w->pair_k);
-    row_gate_gradient(x, c, w);
-    row_add(w->dk, 1.0f, w->pair_k, size);
-    diagonal_gradient(x, c, w);
+    lnt_vector_sides s = { .early = w->early, .f = (float)a->scale, .read = w->q, .write = w->k, .dread = w->x, .dwrite = w->dk,
+                           .pair_read = w->pair_q, .pair_write = w->pair_k, .A = w->Y, .ld = w->C, .bonus = w->early ? bonus_of(x) : NULL,
+                           .last = w->last_k, .inside = w->inside, .stride = (int64_t)a->Hv * K,
+                           .dg = a->dgk ? (float *)a->dgk + (c.first * a->Hv + x->h) * K : NULL };
+    LNT_V(lnt_vector_gradients)(&w->gk, &s);
+    if (w->early) bonus_gradient(x, n, w);
+}
+
+/* dV and dgv from K dS' in dv, with gates of columns; for dgv o is read again, in w->dvt. */
+static void vector_value_gradient(const lnt_head *x, lnt_rows c, lnt_operand *St, float *dv, scratch *w)
+{
+    const lnt_recur_args *a = x->a;
+    int64_t K = a->K, V = a->V, size = c.n * V;
+    lnt_vector_sides s = { .f = w->rows ? 1.0f : (float)a->scale, .read = w->o, .write = w->v, .dwrite = dv, .pair_read = w->pair_o,
+                           .pair_write = w->pair_v, .A = w->P, .ld = w->C, .last = w->last_v, .inside = w->inside, .stride = (int64_t)a->Hv * V };
+    memset(w->pair_v, 0, (size_t)size * sizeof(float));
+    LNT_V(lnt_vector_writers)(&w->gv, c.n, w->P, w->C, w->o, w->pair_v);
+    if (a->dgv) {
+        const lnt_operand q = ENGINE->prepare(LNT_LEFT, c.n, a->K, w->qs, K, w->rows ? w->qs_forms : w->q_forms);
+        s.dg = (float *)a->dgv + (c.first * a->Hv + x->h) * V;
+        s.dread = w->dvt;
+        ENGINE->extend(St, LNT_RIGHT_T, w->S_turned);
+        ENGINE->multiply(LNT_MM_SET, NULL, &q, false, St, true, s.dread, V);
+        memset(w->pair_o, 0, (size_t)size * sizeof(float));
+        read_values(w, c.n, NULL, NULL, V, w->pair_o);
+    }
+    LNT_V(lnt_vector_gradients)(&w->gv, &s);
 }
 
 /* dV from (K dS')^T in w->dvt: P^T dO + e^{b_n-b}.(K dS'). v is not needed any more, but for the columns' gates. */
 static void value_gradient(const lnt_head *x, lnt_rows c, const lnt_operand *P, const lnt_operand *d, lnt_operand *St, scratch *w)
 {
     const lnt_recur_args *a = x->a;
-    int64_t V = a->V, n = c.n, size = n * V;
+    int64_t V = a->V, n = c.n;
     float *dv = w->columns ? w->vs : w->v;
     LNT_V(lnt_transpose)(a->V, c.n, w->dvt, w->C, dv, V);
     if (w->columns) {
-        row_times(size, 1.0f, w->gv.to_end, dv, dv);
-        memset(w->pair_v, 0, (size_t)size * sizeof(float));
-        LNT_V(lnt_vector_writers)(&w->gv, c.n, w->P, w->C, w->o, w->pair_v);
-        lnt_operand reads = ENGINE->prepare(LNT_LEFT, c.n, a->K, w->qs, a->K, w->rows ? w->qs_forms : w->q_forms);
-        column_gate_gradient(x, c, &reads, St, dv, w->dvt, w);
-        row_add(dv, 1.0f, w->pair_v, size);
-        rows_add_diagonal(n, w->P, w->C, w->o, V, dv);
+        vector_value_gradient(x, c, St, dv, w);
     } else {
-        for (int64_t j = 0; j < n; j++) row_scale(dv + j * V, w->out[j], V);
+        for (int64_t j = 0; j < n && !w->rows; j++) row_scale(dv + j * V, w->out[j], V);
         apply_lower_transposed(BLOCKS, n, P, d, V, dv);
     }
     rows_out(a->dv, a->dtype, c.first, n, a->Hv, x->h, V, dv);
@@ -576,6 +545,7 @@ static void backward_chunk(const lnt_head *x, lnt_rows c, int64_t i, scratch *w)
     if (!w->dk_sum) rows_ahead_out(a->dk, a->dtype, c.first, n, a->Hq, x->hq, K);
     rows_ahead_out(a->dv, a->dtype, c.first, n, a->Hv, x->h, V);
     scores(x, n, &q, &k, w);
+    if (i) rows_ahead(S - size, LINNET_F32, 0, V, 1, 0, K);
     key_ahead(x, c, a->q);
     value_pairs(w, n, &d, &v, s);
     key_ahead(x, c, a->k);
@@ -616,7 +586,7 @@ static void backward_chunk(const lnt_head *x, lnt_rows c, int64_t i, scratch *w)
     put_shared(x, c, w->dk, a->dk, w->dk_sum);
 
     value_gradient(x, c, &P, &d, &St, w);
-    for (int64_t r = 0; r < n; r++) row_scale(w->qs + r * K, read[r], K);
+    for (int64_t r = 0; r < n && !w->rows; r++) row_scale(w->qs + r * K, read[r], K);
     lnt_operand reads = e->prepare(LNT_RIGHT, n, K, w->qs, K, w->read_forms);
     if (w->rows || w->columns) {
         decay_state(V, K, w->columns ? w->gv.end : NULL, w->rows ? w->gk.end : NULL, w->dS, w->dS);
