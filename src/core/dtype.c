@@ -11,6 +11,8 @@ static const struct {
     [LINNET_U8] = {"u8", "uint8", 1},      [LINNET_I8] = {"i8", "int8", 1},
 };
 
+const int32_t lnt_bf16_rounding[4] = {0x10000, 0x7fff, 0x8000, 0x400000};
+
 static bool known(int64_t t) { return t >= 0 && t <= LINNET_I8; }
 size_t lnt_dtype_size(lnt_dtype t) { return types[t].size; }
 const char *lnt_dtype_name(lnt_dtype t) { return known((int)t) ? types[t].name : "?"; }

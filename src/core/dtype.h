@@ -22,6 +22,9 @@ static inline float lnt_bf16_to_f32(lnt_bf16 h)
     return f;
 }
 
+/* What rounding to bf16 works with, for kernels: the last bit that stays; a little less than half of it, and half; what keeps a NaN one. */
+extern const int32_t lnt_bf16_rounding[4];
+
 static inline lnt_bf16 lnt_f32_to_bf16(float f)
 {
     uint32_t u;

@@ -134,8 +134,31 @@ static inline vf v_select(vi mask, vf yes, vf no)
     return (vf)((mask & (vi)yes) | (~mask & (vi)no));
 #endif
 }
-static inline vf v_max(vf a, vf b) { return v_select(a > b, a, b); }
-static inline vf v_min(vf a, vf b) { return v_select(a < b, a, b); }
+/* a > b ? a : b and a < b ? a : b: b where either is NaN, which is what the instructions do and compilers do not find in a selection of bits. */
+static inline vf v_max(vf a, vf b)
+{
+#if defined(__AVX512F__)
+    return (vf)_mm512_max_ps((__m512)a, (__m512)b);
+#elif defined(__AVX2__)
+    return (vf)_mm256_max_ps((__m256)a, (__m256)b);
+#elif defined(__SSE__)
+    return (vf)_mm_max_ps((__m128)a, (__m128)b);
+#else
+    return v_select(a > b, a, b);
+#endif
+}
+static inline vf v_min(vf a, vf b)
+{
+#if defined(__AVX512F__)
+    return (vf)_mm512_min_ps((__m512)a, (__m512)b);
+#elif defined(__AVX2__)
+    return (vf)_mm256_min_ps((__m256)a, (__m256)b);
+#elif defined(__SSE__)
+    return (vf)_mm_min_ps((__m128)a, (__m128)b);
+#else
+    return v_select(a < b, a, b);
+#endif
+}
 static inline vf v_abs(vf a) { return (vf)((vi)a & 0x7fffffff); }
 
 static inline vf v_sqrt(vf x)
@@ -263,10 +286,13 @@ static inline void v_store_bf16(lnt_bf16 *p, vf x)
     const __m512i u = (__m512i)x;
     const __m512i upper = _mm512_set_epi16(31, 29, 27, 25, 23, 21, 19, 17, 15, 13, 11, 9, 7, 5, 3, 1, 31, 29, 27, 25, 23, 21, 19, 17,
                                            15, 13, 11, 9, 7, 5, 3, 1);
-    const __mmask16 odd = _mm512_test_epi32_mask(u, _mm512_set1_epi32(0x10000)), nan = _mm512_cmp_ps_mask((__m512)x, (__m512)x, _CMP_UNORD_Q);
-    __m512i r = _mm512_add_epi32(u, _mm512_set1_epi32(0x7fff));
-    r = _mm512_mask_add_epi32(r, odd, u, _mm512_set1_epi32(0x8000));
-    r = _mm512_mask_or_epi32(r, nan, u, _mm512_set1_epi32(0x400000));
+    /* from memory: numbers in the code a compiler makes again for every store, by a move and a broadcast each */
+    const __m512i last = _mm512_set1_epi32(lnt_bf16_rounding[0]), below = _mm512_set1_epi32(lnt_bf16_rounding[1]);
+    const __m512i half = _mm512_set1_epi32(lnt_bf16_rounding[2]), quiet = _mm512_set1_epi32(lnt_bf16_rounding[3]);
+    const __mmask16 odd = _mm512_test_epi32_mask(u, last), nan = _mm512_cmp_ps_mask((__m512)x, (__m512)x, _CMP_UNORD_Q);
+    __m512i r = _mm512_add_epi32(u, below);
+    r = _mm512_mask_add_epi32(r, odd, u, half);
+    r = _mm512_mask_or_epi32(r, nan, u, quiet);
     _mm256_storeu_si256((void *)p, _mm512_castsi512_si256(_mm512_permutexvar_epi16(upper, r)));
 #elif defined(LNT_VARIANT_neon)
     const uint32x4_t u = (uint32x4_t)x, odd = vandq_u32(vshrq_n_u32(u, 16), vdupq_n_u32(1));
