@@ -96,6 +96,27 @@ static inline vf v_exp2(vf x)
 #endif
 }
 
+/* The nearest integer, for |x| < 2^22. */
+static inline vf v_nearest(vf x)
+{
+#if defined(__AVX512F__)
+    return (vf)_mm512_roundscale_ps((__m512)x, 8);
+#else
+    return (x + 12582912.0f) - 12582912.0f;
+#endif
+}
+
+/* p 2^n for p from 0.7 to 1.42 and an integer n <= 126; below -126 it is 0, or what is left below the normal numbers. */
+static inline vf v_by_power(vf p, vf n)
+{
+#if defined(__AVX512F__)
+    return (vf)_mm512_scalef_ps((__m512)p, (__m512)n);
+#else
+    typedef uint32_t bits __attribute__((vector_size(LNT_VL * 4))); /* which wrap, where n is far away */
+    return v_select(n < v_set(-126.0f), v_zero(), (vf)((bits)p + ((bits)(n + 12582912.0f) << 23)));
+#endif
+}
+
 /* cos(x) and sin(x) to 2 ulp of 1 for |x| up to 8192, which a phase a token does not leave; by libm above, and where x is no number. x is taken to
  * within pi/4 by multiples of pi/2, whose first two parts have few bits; Taylor-like polynomials of Cody and Waite's kind for the rest. */
 static inline void v_cos_sin(vf x, vf *cosine, vf *sine)
