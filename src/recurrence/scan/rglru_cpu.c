@@ -18,32 +18,83 @@ typedef struct {
 typedef enum { LATER, FIRST } place;
 
 typedef struct {
-    vf a, m, input, recur;
+    vf a, m, input, recur, over_m; /* over_m: 1/m, at most 2000 */
 } gates;
 
-/* a = e^x and 1 - a^2 = (1 - a)(1 + a), x given times log2(e): of x = n + r, |r| <= 1/2, 2^r = 1 + r q(r) with v_exp2's polynomial, so that
- * a - 1 = (2^n - 1) + 2^n r q(r) loses nothing where a is near 1. Both sigmoids by one division: e^-x is held below e^43, whose square is a float. */
-INLINE gates gates_of(place p, vf r, vf i, vf rate)
+/* Of bf16 numbers, whose results are rounded to 8 bits, functions are made to 13 bits or so: the instructions of float32 with a conversion to each
+ * number more would take bf16 a tenth longer than float32. 2^x to 7.5e-5, reciprocals and roots as the processor estimates them (6e-5). */
+INLINE vf exp2_of(lnt_dtype type, vf x)
 {
-    const vf most = v_set(62.0f), er = v_exp2(v_min(most, r * -1.44269504f)) + 1.0f, ei = v_exp2(v_min(most, i * -1.44269504f)) + 1.0f;
-    const vf both = 1.0f / (er * ei);
+    if (type == LINNET_F32) return v_exp2(x);
+    x = v_max(v_set(-126.0f), x);
+    const vf n = v_nearest(x), f = x - n;
+    vf p = v_set(5.51716691e-2f);
+    p = p * f + 2.42611122e-1f;
+    p = p * f + 6.93260985e-1f;
+    p = p * f + 9.99928074e-1f;
+    return v_by_power(p, n);
+}
+
+INLINE vf reciprocal(lnt_dtype type, vf x)
+{
+#if defined(__AVX512F__)
+    if (type == LINNET_BF16) return (vf)_mm512_rcp14_ps((__m512)x);
+#else
+    (void)type;
+#endif
+    return 1.0f / x;
+}
+
+/* The root of x >= 0, and what 1 over it is up to 2000. */
+INLINE vf root(lnt_dtype type, vf x, vf *over)
+{
+    const vf most = v_set(2000.0f);
+#if defined(__AVX512F__)
+    if (type == LINNET_BF16) {
+        const vf r = (vf)_mm512_rsqrt14_ps((__m512)v_max(v_set(1e-37f), x));
+        *over = v_min(most, r);
+        return x * r;
+    }
+#else
+    (void)type;
+#endif
+    const vf y = v_sqrt(x);
+    *over = v_min(most, 1.0f / y);
+    return y;
+}
+
+/* a = e^x and 1 - a^2 = (1 - a)(1 + a), x given times log2(e): of x = n + f, |f| <= 1/2, 2^f = 1 + f q(f) with v_exp2's polynomial (of bf16 with one to
+ * 1.5e-5), so that a - 1 = (2^n - 1) + 2^n f q(f) loses nothing where a is near 1. Both sigmoids by one division: e^-x is held below e^43, whose
+ * square is a float. */
+INLINE gates gates_of(lnt_dtype type, place p, vf r, vf i, vf rate)
+{
+    const vf most = v_set(62.0f), er = exp2_of(type, v_min(most, r * -1.44269504f)) + 1.0f, ei = exp2_of(type, v_min(most, i * -1.44269504f)) + 1.0f;
+    const vf both = reciprocal(type, er * ei);
     gates g = { .recur = ei * both, .input = er * both };
     if (p == FIRST) {
         g.a = v_zero(), g.m = v_set(1.0f);
         return g;
     }
-    const vf x = v_max(v_set(-160.0f), rate * g.recur), shifted = x + 12582912.0f, n = shifted - 12582912.0f, f = x - n;
-    vf q = v_set(1.5453163e-4f);
-    q = q * f + 1.33908633e-3f;
-    q = q * f + 9.61808302e-3f;
-    q = q * f + 5.55035695e-2f;
-    q = q * f + 2.40226507e-1f;
-    q = q * f + 6.93147182e-1f;
+    const bool exact = type == LINNET_F32;
+    const vf x = v_max(v_set(exact ? -160.0f : -100.0f), rate * g.recur), n = v_nearest(x), f = x - n, power = v_by_power(v_set(1.0f), n);
+    vf q;
+    if (exact) {
+        q = v_set(1.5453163e-4f);
+        q = q * f + 1.33908633e-3f;
+        q = q * f + 9.61808302e-3f;
+        q = q * f + 5.55035695e-2f;
+        q = q * f + 2.40226507e-1f;
+        q = q * f + 6.93147182e-1f;
+    } else {
+        q = v_set(9.61811084e-3f);
+        q = q * f + 5.58372883e-2f;
+        q = q * f + 2.40232522e-1f;
+        q = q * f + 6.93136858e-1f;
+    }
     q *= f;
-    /* 2^n, or 0 below the normal numbers; only n's bits are left of the shifted number's */
-    const vf two = v_select(n < v_set(-126.0f), v_zero(), (vf)((vi)v_set(1.0f) + ((vi)shifted << 23)));
+    const vf two = exact ? v_select(n < v_set(-126.0f), v_zero(), power) : power;
     g.a = two * q + two;
-    g.m = v_sqrt(((1.0f - two) - two * q) * (1.0f + g.a));
+    g.m = root(type, ((1.0f - two) - two * q) * (1.0f + g.a), &g.over_m);
     return g;
 }
 
@@ -61,7 +112,7 @@ INLINE void forward_row(lnt_dtype type, bool past, place p, const strip *s, int6
         scan_ahead(px, type, j, away);                                                                                             \
         scan_ahead(pr, type, j, away);                                                                                             \
         scan_ahead(pi, type, j, away);                                                                                             \
-        const gates g = gates_of(p, v_get(pr, type, j, n), v_get(pi, type, j, n), v_get(rate, LINNET_F32, j, n));                  \
+        const gates g = gates_of(type, p, v_get(pr, type, j, n), v_get(pi, type, j, n), v_get(rate, LINNET_F32, j, n));                  \
         const vf x = g.m * g.input * v_get(px, type, j, n), z = v_fma(g.a, v_get(h, LINNET_F32, j, n), x);                         \
         v_put(h, LINNET_F32, j, n, z);                                                                                             \
         scan_put(past, o, type, j, n, z);                                                                                          \
@@ -87,7 +138,7 @@ INLINE void backward_row(lnt_dtype type, lnt_dtype u, place p, const strip *s, i
         scan_ahead(dout, type, j, away);                                                                                           \
         scan_ahead(before, u, j, away);                                                                                            \
         const vf k = v_get(rate, LINNET_F32, j, n), x = v_get(px, type, j, n);                                                     \
-        const gates g = gates_of(p, v_get(pr, type, j, n), v_get(pi, type, j, n), k);                                              \
+        const gates g = gates_of(type, p, v_get(pr, type, j, n), v_get(pi, type, j, n), k);                                              \
         vf lam = v_get(carry, LINNET_F32, j, n);                                                                                   \
         if (dout) lam += v_get(dout, type, j, n);                                                                                  \
         const vf back = g.a * lam, write = lam * g.input, kept = g.m * write;                                                      \
@@ -95,7 +146,7 @@ INLINE void backward_row(lnt_dtype type, lnt_dtype u, place p, const strip *s, i
         if (dx) v_put(dx, type, j, n, kept);                                                                                       \
         if (di) v_put(di, type, j, n, kept * x * (1.0f - g.input));                                                                \
         vf dlog = v_zero();                                                                                                        \
-        if (p == LATER) dlog = back * v_get(before, u, j, n) - g.a * g.a * v_min(1.0f / g.m, v_set(2000.0f)) * write * x;          \
+        if (p == LATER) dlog = back * v_get(before, u, j, n) - g.a * g.a * g.over_m * write * x;          \
         dlog *= g.recur;                                                                                                           \
         v_put(sum, LINNET_F32, j, n, v_get(sum, LINNET_F32, j, n) + dlog);                                                         \
         if (dr) v_put(dr, type, j, n, 0.693147181f * k * (1.0f - g.recur) * dlog);                                                                \
