@@ -114,8 +114,15 @@ static void forward_head(const lnt_head *x, char *base)
     token t = { .scale = (float)a->scale, .early = kind == LNT_DECAY_EARLY, .q = w->q, .k = w->k, .v = w->v };
     if (kind >= LNT_DECAY_ROWS) t.rows = w->rows;
     if (kind == LNT_DECAY_BOTH || kind == LNT_DECAY_COLUMNS) t.columns = w->columns;
-    for (int64_t i = x->first; i < x->first + x->len; i++) {
+    const int64_t end = x->first + x->len;
+    for (int64_t i = x->first; i < end; i++) {
         int64_t at = i * a->Hv + x->h;
+        row_ahead(a->q, a->dtype, i + TOKENS_AHEAD, end, a->Hq, x->hq, K);
+        row_ahead(a->k, a->dtype, i + TOKENS_AHEAD, end, a->Hq, x->hq, K);
+        row_ahead(a->v, a->dtype, i + TOKENS_AHEAD, end, a->Hv, x->h, V);
+        row_ahead(a->gk, LINNET_F32, i + TOKENS_AHEAD, end, a->Hv, x->h, K);
+        row_ahead(a->gv, LINNET_F32, i + TOKENS_AHEAD, end, a->Hv, x->h, V);
+        row_ahead(a->o, a->dtype, i + TOKENS_AHEAD, end, a->Hv, x->h, V);
         rows_in(w->q, a->q, a->dtype, i, 1, a->Hq, x->hq, K);
         rows_in(w->k, a->k, a->dtype, i, 1, a->Hq, x->hq, K);
         rows_in(w->v, a->v, a->dtype, i, 1, a->Hv, x->h, V);

@@ -113,7 +113,16 @@ static void forward_head(const lnt_recur_args *a, work *w, int64_t n, int h)
         memset(S, 0, (size_t)size * sizeof *S);
     else if (S != s0)
         memcpy(S, s0, (size_t)size * sizeof *S);
-    for (int64_t t = a->cu_seqlens[n]; t < a->cu_seqlens[n + 1]; t++) {
+    const int64_t end = a->cu_seqlens[n + 1];
+    for (int64_t t = a->cu_seqlens[n]; t < end; t++) {
+        const int64_t ahead = (t + TOKENS_AHEAD) * writes;
+        row_ahead(a->q, a->dtype, t + TOKENS_AHEAD, end, a->Hq, hq, a->K);
+        row_ahead(a->gk, LINNET_F32, t + TOKENS_AHEAD, end, a->Hv, h, a->K);
+        row_ahead(a->o, a->dtype, t + TOKENS_AHEAD, end, a->Hv, h, a->V);
+        for (int64_t u = ahead; u < ahead + writes; u++) {
+            row_ahead(a->k, a->dtype, u, end * writes, a->Hq, hq, a->K);
+            row_ahead(a->v, a->dtype, u, end * writes, a->Hv, h, a->V);
+        }
         rows_in(w->q, a->q, a->dtype, t, 1, a->Hq, hq, a->K);
         for (int64_t u = t * writes; u < (t + 1) * writes; u++) {
             rows_in(w->k, a->k, a->dtype, u, 1, a->Hq, hq, a->K);

@@ -93,7 +93,15 @@ static void forward_head(const lnt_recur_args *a, work *w, int64_t n, int h)
         memset(S, 0, (size_t)size * sizeof *S);
     else if (S != s0)
         memcpy(S, s0, (size_t)size * sizeof *S);
-    for (int64_t i = a->cu_seqlens[n]; i < a->cu_seqlens[n + 1]; i++) {
+    const int64_t end = a->cu_seqlens[n + 1];
+    for (int64_t i = a->cu_seqlens[n]; i < end; i++) {
+        row_ahead(a->q, a->dtype, i + TOKENS_AHEAD, end, a->Hq, hq, a->K);
+        row_ahead(a->k, a->dtype, i + TOKENS_AHEAD, end, a->Hq, hq, a->K);
+        row_ahead(a->a, a->dtype, i + TOKENS_AHEAD, end, a->Hv, h, a->K);
+        row_ahead(a->b, a->dtype, i + TOKENS_AHEAD, end, a->Hv, h, a->K);
+        row_ahead(a->gk, LINNET_F32, i + TOKENS_AHEAD, end, a->Hv, h, a->K);
+        row_ahead(a->v, a->dtype, i + TOKENS_AHEAD, end, a->Hv, h, a->V);
+        row_ahead(a->o, a->dtype, i + TOKENS_AHEAD, end, a->Hv, h, a->V);
         rows_in(t->q, a->q, a->dtype, i, 1, a->Hq, hq, a->K);
         rows_in(t->k, a->k, a->dtype, i, 1, a->Hq, hq, a->K);
         rows_in(t->a, a->a, a->dtype, i, 1, a->Hv, h, a->K);
