@@ -135,7 +135,8 @@ static void weights_far_apart(void **state)
             if (p.op->tensors[i].role < LNT_T_OUTPUT || !p.data[i]) continue;
             const lnt_recur_error e = lnt_problem_error(&p, &truth, i);
             if (!(e.relative <= lnt_recur_allowed(p.op, LINNET_F32, i)))
-                fail_msg("%s, held %d: relative error %.3g, largest %.3g at %lld", p.op->tensors[i].name, held, e.relative, e.most, (long long)e.worst);
+                fail_msg("%s, held %d: relative error %.3g, largest %.3g at %lld", p.op->tensors[i].name, held, e.relative, e.most,
+                         (long long)e.worst);
         }
         lnt_problem_free(&p);
         lnt_problem_free(&truth);

@@ -33,8 +33,9 @@ linnet_status lnt_size_product(lnt_ctx *c, const char *what, int n, const int64_
 static atomic_llong calls, fail_at;
 static atomic_size_t largest;
 
-/* Of a block from LARGE bytes on the whole pages inside ask for pages of 2 MB, which systems grant that wait to be asked: rows that lie kilobytes apart
- * have a page each, and a processor finds those of some thousand without looking them up (docs/performance/scan.md: a quarter of a kernel's time). */
+/* Of a block from LARGE bytes on the whole pages inside ask for pages of 2 MB, which systems grant that wait to be asked: rows that lie kilobytes
+ * apart have a page each, and a processor finds those of some thousand without looking them up (docs/performance/scan.md: a quarter of a kernel's
+ * time). */
 static void *take_aligned(void *user, size_t bytes, size_t alignment)
 {
     enum { LARGE = 4 << 20, PAGE = 1 << 16 };

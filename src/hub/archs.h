@@ -81,6 +81,8 @@ typedef struct lnt_arch {
     const lnt_arch_tensor *tensors;
     const lnt_arch_rename *renames;     /* behind them */
     const lnt_arch_rows *rows;
+    /* Ends of names, separated by blanks, of tensors that the class has as one, rows below rows, and cuts into equal parts when it saves. */
+    const char *one_of;
     const char *const *ignored;         /* parts of names of tensors that the class can do without; the list ends with NULL */
     /* Only keys that a row names are read and written, all others have the values of `defaults`; what the class computes is what reads back the
      * same. Mixers go by layers[], which ends with {0} and begins with `mixer` (NULL: all layers have that), under "layer_types". */

@@ -134,6 +134,51 @@ static linnet_status find_left_over(lnt_ctx *c, const lnt_safetensors *s, const 
     return status;
 }
 
+/* The tensors of a list that has q first, and their parameters; 0: they are not all there, or already are as the parameters are. */
+static int find_cut(const lnt_safetensors *s, const lnt_naming *n, const lnt_program *p, const lnt_param *q, const char *list, lnt_st_tensor **t,
+                    const lnt_param **part)
+{
+    char word[128], name[640];
+    const size_t stem = strlen(q->name), end = strlen(lnt_word_at(list, 0, word, sizeof word));
+    int64_t rows = 0, wanted = 0;
+    bool equal = true;
+    int k = 0;
+    if (stem < end || strcmp(q->name + stem - end, word) != 0) return 0;
+    for (; k < LNT_ARCH_PARTS && *lnt_word_at(list, k, word, sizeof word); k++) {
+        snprintf(name, sizeof name, "%.*s%s", (int)(stem - end), q->name, word);
+        part[k] = lnt_param_find(p, name);
+        t[k] = part[k] ? (lnt_st_tensor *)(uintptr_t)find_tensor(s, n, name) : NULL;
+        if (!t[k] || t[k]->ndim < 1 || t[k]->dim[0] < 1 || t[k]->dtype != t[0]->dtype) return 0;
+        if (t[k]->count / t[k]->dim[0] != t[0]->count / t[0]->dim[0]) return 0;
+        rows += t[k]->dim[0], wanted += part[k]->dim[0];
+        equal &= t[k]->dim[0] == part[k]->dim[0];
+    }
+    return equal || rows != wanted ? 0 : k;
+}
+
+linnet_status lnt_checkpoint_recut(lnt_ctx *c, lnt_safetensors *s, const lnt_naming *n, const lnt_program *p)
+{
+    lnt_st_tensor *t[LNT_ARCH_PARTS];
+    const lnt_param *part[LNT_ARCH_PARTS];
+    for (const lnt_arch *a = n->a; a; a = a->base)
+        for (int i = 0; a->one_of && i < lnt_param_count(p); i++) {
+            const int parts = find_cut(s, n, p, lnt_param_at(p, i), a->one_of, t, part);
+            size_t bytes = 0;
+            if (!parts) continue;
+            const size_t row = (size_t)(t[0]->count / t[0]->dim[0]) * lnt_dtype_size(t[0]->dtype);
+            for (int k = 0; k < parts; k++) bytes += (size_t)t[k]->dim[0] * row;
+            char *all = lnt_arena_alloc(&s->arena, bytes), *at = all;
+            if (!all) return lnt_fail_memory(c, bytes);
+            for (int k = 0; k < parts; at += (size_t)t[k]->dim[0] * row, k++) memcpy(at, t[k]->data, (size_t)t[k]->dim[0] * row);
+            for (int k = 0; k < parts; all += (size_t)t[k]->dim[0] * row, k++) {
+                t[k]->data = all;
+                t[k]->count = t[k]->count / t[k]->dim[0] * part[k]->dim[0];
+                t[k]->dim[0] = part[k]->dim[0];
+            }
+        }
+    return LINNET_OK;
+}
+
 /* A tensor with rows of q: all of it, one of its pieces, or one that has other rows beside. */
 static linnet_status check_part(lnt_ctx *c, const lnt_safetensors *s, const char *name, const lnt_st_tensor *t, const lnt_param *q,
                                 const lnt_arch_place *x, int64_t piece, void *user)
@@ -292,6 +337,7 @@ static linnet_status open_folder(linnet_context *c, const char *folder, linnet_d
     if (weights || lnt_file_exists(path) || lnt_file_exists(index)) LNT_TRY_GOTO(s, lnt_safetensors_open_folder(c, folder, &file), done);
     const lnt_naming naming = {.a = lnt_arch_find(k->model_type), .k = k, .prefix = "", .strict = true};
     LNT_TRY_GOTO(s, lnt_model_outline(c, k, dtype, &m), done);
+    if (file) LNT_TRY_GOTO(s, lnt_checkpoint_recut(c, file, &naming, m->p), done);
     if (file) LNT_TRY_GOTO(s, lnt_checkpoint_check(c, file, &naming, m->p), done); /* before what config.json asks for is taken */
     if (weights) {
         LNT_TRY_GOTO(s, lnt_weights_create(c, m->p, dtype, kept, &m->w), done);

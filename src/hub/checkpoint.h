@@ -16,6 +16,8 @@ typedef struct {
 } lnt_naming;
 
 /* Whether the file has a tensor of the right shape for every parameter. */
+/* Where the file's tensors hold the rows of the parameters' cut another way (lnt_arch.one_of), they become the parameters'. Before what follows. */
+linnet_status lnt_checkpoint_recut(lnt_ctx *c, lnt_safetensors *s, const lnt_naming *n, const lnt_program *p);
 linnet_status lnt_checkpoint_check(lnt_ctx *c, const lnt_safetensors *s, const lnt_naming *n, const lnt_program *p);
 /* Fill every parameter, after that check. */
 linnet_status lnt_checkpoint_read(lnt_ctx *c, const lnt_safetensors *s, const lnt_naming *n, lnt_weights *w);

@@ -135,6 +135,7 @@ static linnet_status open_in(conversion *v)
     v->to = (lnt_naming){.a = lnt_arch_of(v->ours), .k = v->ours, .prefix = ""};
     LNT_TRY(lnt_model_outline(c, v->theirs, LINNET_F32, &v->m));
     LNT_TRY(lnt_safetensors_open_folder(c, v->in, &v->file));
+    LNT_TRY(lnt_checkpoint_recut(c, v->file, &v->from, v->m->p));
     return lnt_checkpoint_check(c, v->file, &v->from, v->m->p);
 }
 

@@ -1,11 +1,13 @@
 """A model in several files: written by convert and at the end of train, read, and refused by one message that names tensor, file,
 what was found and what was expected."""
 import json
+import math
+import random
 import shutil
 import struct
 
 from cases_models import SMALL, model, text_file, weights
-from harness import case, files_below, linnet, read_safetensors, refused, write_safetensors
+from harness import case, f32, files_below, linnet, read_safetensors, refused, write_safetensors
 
 INDEX = "model.safetensors.index.json"
 
@@ -162,3 +164,46 @@ def shapes(folder):
     changed(path, "model.more.weight", "F32", [1], b"\0\0\0\0")
     write_index(m, {**files, "model.more.weight": path.name})
     refused_everywhere(m, ["model.more.weight"])
+
+
+def olmo_hybrid(folder, width=16, heads=2, key=4, value=16, inner=24):
+    """A folder of one layer as Transformers has it, of random numbers."""
+    draw = random.Random(5)
+    folder.mkdir()
+    (folder / "config.json").write_text(json.dumps({
+        "model_type": "olmo_hybrid", "architectures": ["OlmoHybridForCausalLM"], "vocab_size": 64, "hidden_size": width, "intermediate_size": inner,
+        "num_hidden_layers": 1, "layer_types": ["linear_attention"], "num_attention_heads": heads, "linear_num_key_heads": heads,
+        "linear_num_value_heads": heads, "linear_key_head_dim": key, "linear_value_head_dim": value, "bos_token_id": None, "eos_token_id": None,
+        "pad_token_id": None}))
+    k, v = heads * key, heads * value
+    layer = {"attention_layer_norm": [width], "feedforward_layer_norm": [width], "linear_attn.a_proj": [heads, width], "linear_attn.b_proj": [heads, width],
+             "linear_attn.q_proj": [k, width], "linear_attn.k_proj": [k, width], "linear_attn.v_proj": [v, width], "linear_attn.g_proj": [v, width],
+             "linear_attn.o_norm": [value], "linear_attn.o_proj": [width, v], "linear_attn.q_conv1d": [k, 1, 4], "linear_attn.k_conv1d": [k, 1, 4],
+             "linear_attn.v_conv1d": [v, 1, 4], "mlp.down_proj": [width, inner], "mlp.gate_proj": [inner, width], "mlp.up_proj": [inner, width]}
+    shapes = {f"model.layers.0.{n}.weight": x for n, x in layer.items()}
+    shapes.update({f"model.layers.0.linear_attn.{n}": [heads] for n in ("A_log", "dt_bias")})
+    shapes.update({"lm_head.weight": [64, width], "model.embed_tokens.weight": [64, width], "model.norm.weight": [width]})
+    tensors = {n: ("F32", x, f32(draw.uniform(-0.5, 0.5) for _ in range(math.prod(x)))) for n, x in sorted(shapes.items())}
+    write_safetensors(folder / "model.safetensors", tensors)
+    return tensors
+
+
+@case("convolutions that Transformers cut into equal parts, where keys and values differ in width, are read as the rows that they are, and written apart")
+def equal_parts(folder):
+    tensors = olmo_hybrid(folder / "whole")
+    shutil.copytree(folder / "whole", folder / "cut")
+    names = [f"model.layers.0.linear_attn.{x}_conv1d.weight" for x in "qkv"]
+    rows = b"".join(tensors[n][2] for n in names)
+    third = len(rows) // 3
+    for i, n in enumerate(names):
+        tensors[n] = ("F32", [third // 16, 1, 4], rows[i * third:(i + 1) * third])
+    write_safetensors(folder / "cut/model.safetensors", tensors)
+    write_safetensors(folder / "ids.safetensors", {"input_ids": ("I32", [1, 20], struct.pack("<20i", *range(40, 60)))})
+    for part in ("whole", "cut"):
+        linnet("logits", folder / part, folder / "ids.safetensors", folder / f"{part}.safetensors")
+    assert (folder / "whole.safetensors").read_bytes() == (folder / "cut.safetensors").read_bytes()
+    linnet("convert", folder / "cut", folder / "back", "--to", "transformers")
+    assert read_safetensors(folder / "back/model.safetensors") == read_safetensors(folder / "whole/model.safetensors")
+    tensors[names[2]] = ("F32", [third // 16 - 1, 1, 4], tensors[names[2]][2][:-16])
+    write_safetensors(folder / "cut/model.safetensors", tensors)
+    refused("inspect", folder / "cut", says=["_conv1d.weight", "has shape", "expected"])

@@ -42,5 +42,6 @@ const lnt_arch lnt_arch_olmo_hybrid = {
     .keys = keys,
     .others = others,
     .renames = renames,
+    .one_of = ".q_conv1d.weight .k_conv1d.weight .v_conv1d.weight",
     .base = &lnt_arch_linear_layers,
 };

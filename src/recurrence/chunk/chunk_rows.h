@@ -70,8 +70,8 @@ static inline void rows_ahead_out(const void *y, lnt_dtype t, int64_t first, int
     if (!rows_past(y, t, width)) rows_ahead(y, t, first, n, heads, h, width);
 }
 
-/* As rows_ahead one row, at once, where no product follows: token by token a row is read every so many cycles, and each lies on a page of its own. The
- * row of token `t` when that is before `end`. */
+/* As rows_ahead one row, at once, where no product follows: token by token a row is read every so many cycles, and each lies on a page of its own.
+ * The row of token `t` when that is before `end`. */
 static inline void row_ahead(const void *x, lnt_dtype dtype, int64_t t, int64_t end, int64_t heads, int64_t h, int64_t width)
 {
     const int64_t bytes = width * (dtype == LINNET_F32 ? 4 : 2);

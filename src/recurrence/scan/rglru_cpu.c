@@ -63,8 +63,8 @@ INLINE vf root(lnt_dtype type, vf x, vf *over)
     return y;
 }
 
-/* a = e^x and 1 - a^2 = (1 - a)(1 + a), x given times log2(e): of x = n + f, |f| <= 1/2, 2^f = 1 + f q(f) with v_exp2's polynomial (of bf16 with one to
- * 1.5e-5), so that a - 1 = (2^n - 1) + 2^n f q(f) loses nothing where a is near 1. Both sigmoids by one division: e^-x is held below e^43, whose
+/* a = e^x and 1 - a^2 = (1 - a)(1 + a), x given times log2(e): of x = n + f, |f| <= 1/2, 2^f = 1 + f q(f) with v_exp2's polynomial (of bf16 with one
+ * to 1.5e-5), so that a - 1 = (2^n - 1) + 2^n f q(f) loses nothing where a is near 1. Both sigmoids by one division: e^-x is held below e^43, whose
  * square is a float. */
 INLINE gates gates_of(lnt_dtype type, place p, vf r, vf i, vf rate)
 {

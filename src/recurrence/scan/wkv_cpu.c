@@ -16,8 +16,8 @@ enum {
     SUMS = 3,     /* a, b, n; of a token of a block a, b, y */
 };
 
-/* n stays while weights are at most 2^LARGEST and b is at least SMALLEST; with e^u within e^-MOST_U and e^MOST_U, 2^100, nothing that is made of these
- * leaves the floats. Numbers beyond MOST_K, where two neighbours are an eighth apart, are taken for it. */
+/* n stays while weights are at most 2^LARGEST and b is at least SMALLEST; with e^u within e^-MOST_U and e^MOST_U, 2^100, nothing that is made of
+ * these leaves the floats. Numbers beyond MOST_K, where two neighbours are an eighth apart, are taken for it. */
 #define LARGEST 20.0f
 #define SMALLEST 0x1p-40f
 #define MOST_U 69.0f
@@ -190,8 +190,8 @@ INLINE void make_row(lnt_dtype type, bool keep, const strip *s, int64_t begin, i
 #undef BODY
 }
 
-/* The equations of operators.md#wkv, with y in place of f_2 and e^u y in place of e_2. `state`: whether the final state has gradients; then DM goes to
- * the k that m was last. */
+/* The equations of operators.md#wkv, with y in place of f_2 and e^u y in place of e_2. `state`: whether the final state has gradients; then DM goes
+ * to the k that m was last. */
 INLINE void backward_row(lnt_dtype type, bool past, bool state, const strip *s, int64_t begin, int64_t token, int64_t away)
 {
     const lnt_wkv_args *x = s->a;
