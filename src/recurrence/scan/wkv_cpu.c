@@ -242,6 +242,9 @@ INLINE void follow_row(lnt_dtype type, const strip *s, int64_t begin, int64_t to
 
 /* ---- the tokens of a strip ------------------------------------------------------------------------------------------------------------------- */
 
+/* So few tokens leave the state, to the bit, that they leave one by one: the steps of a session (program/plan.h: LNT_ALONE_TOKENS). */
+enum { STEPS = 8 };
+
 static float *state_of(const strip *s, const void *state, int64_t n) { return scan_at(state, LINNET_F32, n * s->a->D + s->first); }
 
 static void follow(const strip *s, int64_t begin, int64_t token)
@@ -249,23 +252,25 @@ static void follow(const strip *s, int64_t begin, int64_t token)
     s->a->dtype == LINNET_F32 ? follow_row(LINNET_F32, s, begin, token) : follow_row(LINNET_BF16, s, begin, token);
 }
 
-/* The initial state: m, and e^m times a and b over 2^n. */
+/* Sums that are over e^m: m, and e^m times a and b over 2^n. */
+INLINE void take_sums(const strip *s, int64_t j, int64_t n, vf a, vf b, vf m)
+{
+    vf power, unused;
+    const vf p = exp_parts(between(m, MOST_K), &power, &unused);
+    const vi none = b == v_zero();
+    put(s, A, j, n, v_select(none, v_zero(), p * a));
+    put(s, B, j, n, p * b);
+    put(s, N, j, n, v_select(none, v_set(-INFINITY), power));
+    put(s, M, j, n, v_select(none, v_set(-INFINITY), m));
+}
+
 static void take_state(const strip *s, int64_t sequence)
 {
     const lnt_wkv_args *x = s->a;
     scan_take(s->row[A], state_of(s, x->a0, sequence), s->width);
     scan_take(s->row[B], state_of(s, x->b0, sequence), s->width);
     scan_take(s->row[M], state_of(s, x->m0, sequence), s->width);
-    V_EACH(j, n, s->width)
-    {
-        vf power, unused;
-        const vf m = of(s, M, j, n), b = of(s, B, j, n), p = exp_parts(between(m, MOST_K), &power, &unused);
-        const vi none = b == v_zero();
-        put(s, A, j, n, v_select(none, v_zero(), p * of(s, A, j, n)));
-        put(s, B, j, n, p * b);
-        put(s, N, j, n, v_select(none, v_set(-INFINITY), power));
-        put(s, M, j, n, v_select(none, v_set(-INFINITY), m));
-    }
+    V_EACH(j, n, s->width) take_sums(s, j, n, of(s, A, j, n), of(s, B, j, n), of(s, M, j, n));
 }
 
 /* What a and b over 2^n are multiplied by to be over e^m; 0 where b is 0. */
@@ -286,6 +291,16 @@ static void give_state(const strip *s, int64_t sequence)
         if (a) v_put(a, LINNET_F32, j, n, over * of(s, A, j, n));
         if (b) v_put(b, LINNET_F32, j, n, over * of(s, B, j, n));
         if (m) v_put(m, LINNET_F32, j, n, v_select(of(s, B, j, n) == v_zero(), v_zero(), of(s, M, j, n)));
+    }
+}
+
+/* As if the state had been given and taken. */
+static void hand_over(const strip *s)
+{
+    V_EACH(j, n, s->width)
+    {
+        const vf over = over_m(s, j, n), m = v_select(of(s, B, j, n) == v_zero(), v_zero(), of(s, M, j, n));
+        take_sums(s, j, n, over * of(s, A, j, n), over * of(s, B, j, n), m);
     }
 }
 
@@ -318,6 +333,7 @@ static void forward_strip(const strip *s, int64_t n)
         else
             x->dtype == LINNET_F32 ? forward_row(LINNET_F32, false, s, t, away) : forward_row(LINNET_BF16, false, s, t, away);
         if (state) follow(s, begin, t - begin);
+        if (state && end - begin <= STEPS && t + 1 < end) hand_over(s);
     }
     if (past) v_stream_end();
     if (state) give_state(s, n);
