@@ -34,6 +34,7 @@ static bool many_make(linnet_context *c, const lnt_problem *one, many *m)
     m->r.tokens = m->cu[COPIES];
     m->r.sequences = COPIES;
     m->r.cu_seqlens = m->cu;
+    if (args(one)->Tk) ((lnt_recur_args *)&m->call)->Tk = m->r.tokens; /* attention: no cache stands in front */
     for (int i = 0; m->op->tensors[i].name; i++) {
         if (!one->data[i]) continue;
         m->piece[i] = one->bytes[i];

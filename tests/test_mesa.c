@@ -14,7 +14,7 @@ static void nan_is_seen(void **state)
     for (int i = 0; lnt_recur_mesa.impls[i]; i++) {
         const lnt_recur_impl *impl = lnt_recur_mesa.impls[i];
         if (impl->device != LNT_DEVICE_CPU || impl->needs > (int)lnt_cpu_machine()) continue;
-        if (!mesa_shows_nan(c, impl, i % 2 ? LINNET_BF16 : LINNET_F32)) fail_msg("%s took no call", impl->name);
+        if (!mesa_shows_nan(c, impl, i % 2 ? LINNET_BF16 : LINNET_F32, 0)) fail_msg("%s took no call", impl->name);
     }
     linnet_context_destroy(c);
 }
