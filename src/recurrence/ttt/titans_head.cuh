@@ -24,10 +24,10 @@ struct titans_sizes {
 static titans_sizes sizes_of(const lnt_ttt_args *a, bool back, int64_t ctas, bool tiles)
 {
     const int64_t batches = lnt_ttt_batches(a, a->mini_batch - 1, a->longest);
-    const int64_t record = !tiles ? 2ll * a->D * a->D : a->D == 64 ? titans_record<64>::FLOATS : titans_record<128>::FLOATS;
-    const int64_t group = back ? ttt_group(batches, record, ctas, 1) : 0;
-    const size_t room = !tiles ? 0 : a->D == 64 ? sizeof(titans_ahead_room<64>) : sizeof(titans_ahead_room<128>);
-    return { a->D, a->mini_batch, record, group, back ? batches / group + 1 : 0, (int64_t)room / 4 };
+    const int64_t record = 2ll * a->D * a->D, group = back && !tiles ? ttt_group(batches, record, ctas, 1) : 0;
+    const size_t ahead = a->D == 64 ? sizeof(titans_ahead_room<64>) : sizeof(titans_ahead_room<128>);
+    const size_t room = !back ? ahead : a->D == 64 ? sizeof(titans_chain_room<64>) : sizeof(titans_chain_room<128>);
+    return { a->D, a->mini_batch, record, group, group ? batches / group + 1 : 0, tiles ? (int64_t)room / 4 : 0 };
 }
 
 /* In the order in which shared memory is given away. */
@@ -62,7 +62,8 @@ template <typename T, int TILES = 0> struct titans_head {
     ttt_norm norm;
     int64_t n, first, len;
     int h;
-    float *sum; /* backward: this piece's sums */
+    float *sum;                   /* backward: this piece's sums */
+    const ttt_segments *segments; /* of tiles */
 
     __device__ titans_head(const lnt_ttt_args &args, const titans_sizes &sizes) : a(args), s(sizes) {}
 
@@ -274,7 +275,7 @@ template <typename T, int TILES = 0> struct titans_head {
             if constexpr (TILES > 0) {
                 const int64_t some = ttt_whole(*this, open, c, batches);
                 if (some > 0) {
-                    titans_tiles_ahead<TILES, false>(*this, first + y.first, some, (float *)NULL);
+                    titans_chain_ahead<TILES, false>(*this, first + y.first, some);
                     c += some - 1;
                     continue;
                 }
@@ -446,8 +447,8 @@ template <typename T, int TILES = 0> struct titans_head {
         const int64_t t = first + y.first;
         const int rows = y.rows - y.open;
         __syncthreads();
-        if (y.open) load(); /* for the memory at its start */
-        take_state(at_start);
+        if (y.open || !at_start) load(); /* for the memory at its start */
+        if (at_start) take_state(at_start);
         const ttt_matrix start = y.open ? w.start : w.M;
         learn(t, rows, start);
         look(rows);
@@ -471,8 +472,54 @@ template <typename T, int TILES = 0> struct titans_head {
         __syncthreads();
     }
 
-    __device__ int64_t numbers() const { return 2 * square(); }
-    __device__ void tiles_ahead(int64_t t, int64_t count, float *records) { titans_tiles_ahead<TILES, true>(*this, t, count, records); }
+    /* The initial state's gradient. */
+    __device__ __noinline__ void start_gradients()
+    {
+        put_by(of(a.dlayer[0].w0), w.dM, s.D, s.D);
+        put_by(of(a.dm0), w.dS, s.D, s.D);
+        put_by(of(a.dg0), w.dstart, s.D, s.D);
+        if (a.dn0 && threadIdx.x == 0) *state_of(a, a.dn0, n, h, 1) = 0.0f;
+        TTT_EACH(i, c, s.D, s.D) sum[(int64_t)i * s.D + c] += w.dM.row(i)[c] + w.dstart.row(i)[c];
+        __syncthreads();
+    }
+
+    /* By segments: ahead, and back. The start of a ragged mini-batch behind a run is put by. */
+    __device__ void segments_ahead()
+    {
+        const int open = load();
+        const int64_t batches = batches_of(a, open, len);
+        for (int64_t c = 0; c < batches; c++) {
+            const ttt_batch y = batch_at(a, open, len, c);
+            const int64_t some = ttt_whole(*this, open, c, batches);
+            if (some > 0) {
+                titans_chain_ahead<TILES, true>(*this, first + y.first, some);
+                c += some - 1;
+            } else if (y.rows < s.m)
+                put_state(segments->start_of(n, h));
+            else
+                go_over(y);
+        }
+        __syncthreads();
+    }
+    __device__ void segments_back()
+    {
+        if (!len) {
+            pass(true);
+            return;
+        }
+        const int open = load();
+        const int64_t batches = batches_of(a, open, len), low = open ? 1 : 0;
+        end_gradients((int)((open + len) % s.m));
+        for (int64_t c = batches - 1; c >= 0; c--) {
+            if (c >= low && ttt_whole(*this, open, c, c + 1) > 0) {
+                titans_chain_back<TILES>(*this, first + batch_at(a, open, len, c).first, c - low + 1);
+                c = low;
+                continue;
+            }
+            backward_batch(batch_at(a, open, len, c), c ? segments->start_of(n, h) : NULL);
+        }
+        start_gradients();
+    }
 
     __device__ void backward()
     {
@@ -484,7 +531,7 @@ template <typename T, int TILES = 0> struct titans_head {
         const int64_t batches = batches_of(a, open, len), both = 2 * square(), last = (batches - 1) / s.group;
         for (int64_t g = 0; g <= last; g++) {
             put_state(w.starts + g * both);
-            if (g < last) ttt_sweep<TILES>(*this, open, g * s.group, (g + 1) * s.group); /* the last group's are made below, as all are again */
+            if (g < last) ttt_sweep<0>(*this, open, g * s.group, (g + 1) * s.group); /* the last group's are made below, as all are again */
         }
         end_gradients(after);
         for (int64_t g = last; g >= 0; g--) {
@@ -492,26 +539,10 @@ template <typename T, int TILES = 0> struct titans_head {
             __syncthreads();
             if (!g) load();
             take_state(w.starts + g * both);
-            ttt_sweep<TILES>(*this, open, from, end);
-            for (int64_t c = end - 1; c >= from; c--) {
-                if constexpr (TILES > 0) {
-                    const int64_t low = !from && open ? 1 : from;
-                    if (c >= low && ttt_whole(*this, open, c, c + 1) > 0) {
-                        __syncthreads();
-                        titans_tiles_back<TILES>(*this, first + batch_at(a, open, len, c).first, c - low + 1, w.inside + (c - from) * s.record);
-                        c = low;
-                        continue;
-                    }
-                }
-                backward_batch(batch_at(a, open, len, c), ttt_put_by_of<TILES>(*this, c, from));
-            }
+            ttt_sweep<0>(*this, open, from, end);
+            for (int64_t c = end - 1; c >= from; c--) backward_batch(batch_at(a, open, len, c), w.inside + (c - from) * s.record);
         }
-        put_by(of(a.dlayer[0].w0), w.dM, s.D, s.D);
-        put_by(of(a.dm0), w.dS, s.D, s.D);
-        put_by(of(a.dg0), w.dstart, s.D, s.D);
-        if (a.dn0 && threadIdx.x == 0) *state_of(a, a.dn0, n, h, 1) = 0.0f;
-        TTT_EACH(i, c, s.D, s.D) sum[(int64_t)i * s.D + c] += w.dM.row(i)[c] + w.dstart.row(i)[c];
-        __syncthreads();
+        start_gradients();
     }
 };
 

@@ -1,20 +1,38 @@
-/* Titans' whole mini-batches of 16 tokens on tensor cores, with memory and momentum (going back, their gradients) in registers: ttt_tiles.cuh. The
- * walk over a head's mini-batches (titans_head.cuh) hands over runs of them. Going back, shared memory is what the walk has there too and does not
- * need meanwhile: dM and dS are taken from there first and given back last. */
+/* Titans' whole mini-batches of 16 tokens on tensor cores, with memory and momentum (going back, their gradients) in registers: ttt_tiles.cuh, and in
+ * segments: ttt_segments.cuh. The walk over a head's mini-batches (titans_head.cuh) hands over runs of them. A chain goes over the keys alone. */
 #ifndef LNT_TITANS_TILES_CUH
 #define LNT_TITANS_TILES_CUH
 
-#include "recurrence/ttt/ttt_tiles.cuh"
+#include "recurrence/ttt/ttt_segments.cuh"
 
 /* Gates of a mini-batch, and the coefficients of titans_work. */
 struct alignas(16) titans_tile_steps {
     float M[TILE_TOKENS * TILE_ETA], S[TILE_TOKENS * TILE_ETA];
     float theta[TILE_TOKENS], keep[TILE_TOKENS], eta[TILE_TOKENS], kept[TILE_TOKENS], lent[TILE_TOKENS], left[TILE_TOKENS];
 };
+/* Three places for what comes with tokens, as in ttt_linear_tiles.cuh. */
 template <int D> struct alignas(16) titans_ahead_room {
-    bf16 rows[2][3 * ttt_place<D>::ROWS], out[2][ttt_place<D>::ROWS]; /* k q v, of this mini-batch and the next */
-    titans_tile_steps steps[2];
-    float sums[tile_sums(2) + tile_sums(4)];
+    bf16 rows[3][2 * ttt_place<D>::ROWS]; /* k v */
+    titans_tile_steps steps[3];
+    float sums[2][tile_sums(5)], mean[2][D]; /* of the columns of the rows of M and S */
+};
+template <int D> struct alignas(16) titans_query_room {
+    bf16 rows[3][3 * ttt_place<D>::ROWS], out[2][ttt_place<D>::ROWS]; /* k q, going back dout */
+    titans_tile_steps steps[3];
+    float sums[2][tile_sums(2)];
+};
+/* Of a mini-batch: u and hat as slices, the loss's means; going back besides what du gets from the queries, later dg of the norm in its place, dz, of
+ * tokens (K dM).u, (K dS).u, dO.(Q M) and dO.(Q S), and the upper halves of M and S as operands. */
+template <int D> struct titans_record {
+    static constexpr int U = 0, HAT = U + 16 * D, MEANS = HAT + 16 * D, PRE = MEANS + LOSS_MEANS * TILE_TOKENS, DG = PRE, CHAIN = PRE + 16 * D;
+    static constexpr int DZ = CHAIN, KMU = DZ + 16 * D, KSU = KMU + TILE_TOKENS, KEPT = KSU + TILE_TOKENS, LENT = KEPT + TILE_TOKENS;
+    static constexpr int M = LENT + TILE_TOKENS, S = M + D * D / 2, AHEAD = HAT, FLOATS = S + D * D / 2, STATE = 2 * D * D, SUMS = 2 * D;
+};
+template <int D> struct alignas(16) titans_chain_room {
+    float record[3][titans_record<D>::CHAIN];
+    bf16 rows[3][3 * ttt_place<D>::ROWS]; /* k q dout */
+    titans_tile_steps steps[3];
+    float sums[2][tile_sums(7)];
 };
 template <int D> struct alignas(16) titans_back_room {
     bf16 rows[2][4 * ttt_place<D>::ROWS]; /* k q v dout */
@@ -22,14 +40,8 @@ template <int D> struct alignas(16) titans_back_room {
     bf16 dz[ttt_place<D>::ROWS], u[ttt_place<D>::ROWS];
     float de[TILE_TOKENS * (D + 4)];
     titans_tile_steps steps[2];
-    float sums[tile_sums(3) + tile_sums(6) + tile_sums(2)];
     float dM_part[TILE_TOKENS * TILE_ETA], to_keep[TILE_TOKENS * TILE_ETA], to_eta[TILE_TOKENS * TILE_ETA];
-    float KMu[TILE_TOKENS], KSu[TILE_TOKENS], dkept[TILE_TOKENS], dlent[TILE_TOKENS];
-};
-/* What going back wants of a mini-batch: upper halves of M and S as operands; u, hat, Q M and Q S as slices; inverses of sigma. */
-template <int D> struct titans_record {
-    static constexpr int S = D * D / 2, U = 2 * S, HAT = U + 16 * D, QM = HAT + 16 * D, QS = QM + 16 * D, INVERSE = QS + 16 * D,
-                         FLOATS = INVERSE + TILE_TOKENS;
+    float KMu[TILE_TOKENS], KSu[TILE_TOKENS], dkept[TILE_TOKENS], dlent[TILE_TOKENS], dots[TTT_WARPS][4];
 };
 
 /* The warp that makes coefficients while the others go on. */
@@ -41,8 +53,8 @@ template <typename HEAD> __device__ __forceinline__ void fetch_gates(const HEAD 
     const int64_t row = (t + lane) * x.a.H + x.h;
     gates[0] = ((const float *)x.a.theta)[row], gates[1] = 1.0f - ((const float *)x.a.alpha)[row], gates[2] = ((const float *)x.a.eta)[row];
 }
-/* A column of the triangles a lane; the next one has the rows' own. */
-__device__ __forceinline__ void tile_coefficients(titans_tile_steps &y, const float (&gates)[3])
+/* A column of the triangles a lane; the next one has the rows' own. Without TRIANGLES their last rows alone. */
+template <bool TRIANGLES> __device__ __forceinline__ void tile_coefficients(titans_tile_steps &y, const float (&gates)[3])
 {
     const int j = (int)threadIdx.x % 32;
     if ((int)threadIdx.x / 32 != TITANS_STEPS_WARP) return;
@@ -55,82 +67,225 @@ __device__ __forceinline__ void tile_coefficients(titans_tile_steps &y, const fl
         S = i < j ? 0.0f : i == j ? y.theta[i] : eta * S;
         M = (i > j ? keep * M : 0.0f) + S;
         kept = keep * kept, left = eta * left, lent = keep * lent + left;
-        if (j < TILE_TOKENS) y.M[i * TILE_ETA + j] = M, y.S[i * TILE_ETA + j] = S;
+        if (j < TILE_TOKENS && (TRIANGLES || i == TILE_TOKENS - 1)) y.M[i * TILE_ETA + j] = M, y.S[i * TILE_ETA + j] = S;
         if (j == TILE_TOKENS) y.kept[i] = kept, y.lent[i] = lent, y.left[i] = left;
     }
 }
+/* Coefficients of mini-batches in three places: `first` and the one behind it, whose gates the third's follow. step: tokens from one to the next. */
+template <bool TRIANGLES, typename HEAD>
+__device__ __forceinline__ void first_coefficients(const HEAD &x, titans_tile_steps (&steps)[3], int64_t t, int64_t step, int64_t count,
+                                                   float (&gates)[3])
+{
+    fetch_gates(x, t, gates);
+    tile_coefficients<TRIANGLES>(steps[0], gates);
+    if (count < 2) return;
+    fetch_gates(x, t + step, gates);
+    tile_coefficients<TRIANGLES>(steps[1], gates);
+    if (count > 2) fetch_gates(x, t + 2 * step, gates);
+}
 
-/* Mini-batches from token t on. RECORD: what going back wants, at `record`, in place of outputs. */
-template <int D, bool RECORD, typename HEAD> __device__ __noinline__ void titans_tiles_ahead(HEAD &x, int64_t t, int64_t count, float *record)
+/* A run's mini-batches from token t on, keys alone. BACK: what going back wants of them too. A norm does not see the mean of its columns, and u has
+ * none: those of M and S are taken off at first, and follow M's and S's recurrence, a factor of each other's. Long: what a mini-batch makes lives in
+ * registers from one step of it to the next. */
+template <int D, bool BACK, typename HEAD> __device__ __noinline__ void titans_chain_ahead(HEAD &x, int64_t t, int64_t count)
 {
     const ttt_tile_call g(x);
     extern __shared__ __align__(16) float memory[]; /* not by a pointer: loads and stores know that they are of shared memory */
     titans_ahead_room<D> &room = *(titans_ahead_room<D> *)memory;
     const ttt_place<D> y;
     constexpr int ROWS = ttt_place<D>::ROWS, LAST = TILE_TOKENS - 1;
-    float M[D / 8][4], S[D / 8][4], gates[3] = {};
+    const ttt_segments &s = *x.segments;
+    const int64_t slot = ttt_slot(x.n, t);
+    float *record = s.record_of(x.n, t, g.h), *state = s.state_of(false, slot, g.h);
+    const int64_t record_step = s.H * s.record, state_step = s.H * s.state;
+    unsigned *const flag = s.flag(false, slot, g.h);
+    const int flag_step = s.H;
+    float M[D / 8][4], S[D / 8][4], gates[3] = {}, M_of_M = 1, M_of_S = 0, S_of_S = 1; /* what the means have become */
     ttt_tile_norm norm;
+    for (int i = y.id; i < 2 * D; i += TTT_THREADS) {
+        const float *from = i < D ? x.w.M.row(i) : x.w.S.row(i - D);
+        float sum = 0;
+#pragma unroll 8
+        for (int c = 0; c < D; c++) sum += from[c];
+        room.mean[i / D][i % D] = sum / D;
+    }
     take_state<D>(y, M, x.w.M);
     take_state<D>(y, S, x.w.S);
+    __syncthreads();
+    const auto add_means = [&](float by, float M_by, float S_by) {
+#pragma unroll
+        for (int j = 0; j < D / 8; j++)
+#pragma unroll
+            for (int q = 0; q < 4; q++) {
+                const int row = 8 * j + 2 * y.c + q % 2;
+                M[j][q] += by * room.mean[0][row] + M_by * room.mean[1][row], S[j][q] += S_by * room.mean[1][row];
+            }
+    };
+    add_means(-1, 0, -1);
 #pragma unroll
     for (int i = 0; i < 2; i++) norm.w[i] = x.norm.w[y.first + 8 * i], norm.b[i] = x.norm.b[y.first + 8 * i];
-    fetch_rows<D, 3>(room.rows[0], { g.a.k, g.a.q, g.a.v }, t, g.a.H, g.h);
+    fetch_rows<D, 2>(room.rows[0], { g.a.k, g.a.v }, t, g.a.H, g.h);
     cp_async_commit();
-    fetch_gates(g, t, gates);
-    tile_coefficients(room.steps[0], gates);
+    first_coefficients<false>(g, room.steps, t, TILE_TOKENS, count, gates);
     cp_async_wait<0>();
     __syncthreads();
-    for (int64_t i = 0; i < count; i++, t += TILE_TOKENS) {
-        bf16 *const K = room.rows[i & 1], *const Q = K + ROWS, *const V = Q + ROWS;
-        const uint32_t keys = shared_address(K) + y.plain(), queries = shared_address(Q) + y.plain();
-        const titans_tile_steps &steps = room.steps[i & 1];
-        float z[2][4] = {}, QM[2][4] = {}, QS[2][4] = {}, A[2][4] = {}, bt[2][4], u[2][4], inverse[4];
+    if (count > 1) {
+        fetch_rows<D, 2>(room.rows[1], { g.a.k, g.a.v }, t + TILE_TOKENS, g.a.H, g.h);
+        cp_async_commit();
+    }
+    for (int64_t i = 0, now = 0; i < count; i++, t += TILE_TOKENS, record += record_step) {
+        const int64_t next = now == 2 ? 0 : now + 1, then = next == 2 ? 0 : next + 1;
+        const bf16 *const K = room.rows[now], *const V = K + ROWS;
+        const uint32_t keys = shared_address(K) + y.plain();
+        const titans_tile_steps &steps = room.steps[now];
+        if (i % SEGMENT == 0) { /* as they are, with their means */
+            add_means(M_of_M, M_of_S, S_of_S);
+            keep_state<D>(y, state, M);
+            keep_state<D>(y, state + D * D, S);
+            add_means(-M_of_M, -M_of_S, -S_of_S);
+            state += state_step;
+        }
+        float z[2][4] = {}, zl[2][4] = {}, bt[2][4], u[2][4], means[LOSS_MEANS][4];
 #pragma unroll
         for (int p = 0; p < D / 16; p++) {
-            uint32_t k[4], q[4], qa[4];
+            uint32_t k[4];
             ldmatrix_x4(k, keys + p * 32);
-            ldmatrix_x4(q, queries + p * 32);
-            as_rows(qa, q);
-            const ttt_halves m = halves_of(M[2 * p], M[2 * p + 1]), s = halves_of(S[2 * p], S[2 * p + 1]);
-            if (RECORD && y.mine) {
-                ((uint4 *)record)[p * 2 * D + y.id] = make_uint4(m.high[0], m.high[1], m.high[2], m.high[3]);
-                ((uint4 *)(record + titans_record<D>::S))[p * 2 * D + y.id] = make_uint4(s.high[0], s.high[1], s.high[2], s.high[3]);
-            }
+            const ttt_halves m = halves_of(M[2 * p], M[2 * p + 1]);
 #pragma unroll
             for (int n = 0; n < 2; n++) {
-                mma_halves(z[n], m, k[2 * n], k[2 * n + 1]);
-                mma_halves(QM[n], m, q[2 * n], q[2 * n + 1]);
-                mma_halves(QS[n], s, q[2 * n], q[2 * n + 1]);
-                mma_bf16(A[n], qa, k[2 * n], k[2 * n + 1]);
+                mma_bf16(z[n], m.high, k[2 * n], k[2 * n + 1]);
+                mma_bf16(zl[n], m.low, k[2 * n], k[2 * n + 1]);
             }
         }
         TTT_SLICE(n, q)
         {
-            const int at = y.at(n, q), row = y.r + q / 2 * 8, j = y.token(n, q);
+            const int at = y.at(n, q);
+            z[n][q] += zl[n][q];
             bt[n][q] = norm.b[q / 2] - (to_float(V[at]) - to_float(K[at]));
-            A[n][q] = j > row ? 0.0f : -A[n][q] * steps.M[row * TILE_ETA + j];
         }
-        tile_loss<D>(y, norm, z, bt, room.sums, inverse, u);
-        if (!RECORD && i) put_rows<D>(g.a.o, room.out[~i & 1], t - TILE_TOKENS, g.a.H, g.h);
-        if (i + 1 < count) { /* nobody reads the other rows any more */
-            fetch_rows<D, 3>(room.rows[~i & 1], { g.a.k, g.a.q, g.a.v }, t + TILE_TOKENS, g.a.H, g.h);
+        cp_async_wait<0>(); /* the next rows: behind the barrier they are there for everybody */
+        tile_loss<D>(y, norm, z, bt, room.sums[i & 1], means, u);
+        if (y.id == 0 && i && i % SEGMENT == 0) ttt_publish(flag + (i / SEGMENT - 1) * flag_step);
+        if (i + 2 < count) {
+            fetch_rows<D, 2>(room.rows[then], { g.a.k, g.a.v }, t + 2 * TILE_TOKENS, g.a.H, g.h);
             cp_async_commit();
-            fetch_gates(g, t + TILE_TOKENS, gates);
         }
-        if (RECORD) {
-            record_slice<D>(y, record + titans_record<D>::U, u);
-            record_slice<D>(y, record + titans_record<D>::HAT, z);
-            record_slice<D>(y, record + titans_record<D>::QM, QM);
-            record_slice<D>(y, record + titans_record<D>::QS, QS);
-            if (y.mine && y.warp == 0 && y.r == 0)
+        const float kept = steps.kept[LAST], lent = steps.lent[LAST], left = steps.left[LAST];
+        float to_M[2][4], to_S[2][4];
+        TTT_SLICE(n, q)
+        {
+            to_M[n][q] = -u[n][q] * steps.M[LAST * TILE_ETA + y.token(n, q)];
+            to_S[n][q] = -u[n][q] * steps.S[LAST * TILE_ETA + y.token(n, q)];
+        }
 #pragma unroll
-                for (int e = 0; e < 4; e++) record[titans_record<D>::INVERSE + y.token(e)] = inverse[e];
-            record += titans_record<D>::FLOATS;
+        for (int j = 0; j < D / 8; j++)
+#pragma unroll
+            for (int q = 0; q < 4; q++) M[j][q] = kept * M[j][q] + lent * S[j][q], S[j][q] *= left;
+        M_of_M *= kept, M_of_S = kept * M_of_S + lent * S_of_S, S_of_S *= left;
+        add_outer<D>(y, M, K, halves_of(to_M[0], to_M[1]));
+        add_outer<D>(y, S, K, halves_of(to_S[0], to_S[1]));
+        record_slice<D>(y, record + titans_record<D>::U, u);
+        if (BACK) {
+            record_slice<D>(y, record + titans_record<D>::HAT, z);
+            record_means<D>(y, record + titans_record<D>::MEANS, means);
+        }
+        if (i + 2 < count) tile_coefficients<false>(room.steps[then], gates);
+        if (i + 3 < count) fetch_gates(g, t + 3 * TILE_TOKENS, gates);
+        now = next;
+    }
+    __syncthreads();
+    if (y.id == 0) ttt_publish(flag + (count - 1) / SEGMENT * flag_step);
+    add_means(M_of_M, M_of_S, S_of_S);
+    give_state<D>(y, x.w.M, M);
+    give_state<D>(y, x.w.S, S);
+    __syncthreads();
+}
+
+/* A segment's queries: its outputs or, BACK, what comes back of them. Long: as the chain. */
+template <int D, bool BACK> __device__ __noinline__ void titans_tiles_queries(const ttt_segments &s, const ttt_segment &x)
+{
+    const ttt_tile_call g(x);
+    extern __shared__ __align__(16) float memory[];
+    titans_query_room<D> &room = *(titans_query_room<D> *)memory;
+    const ttt_place<D> y;
+    constexpr int ROWS = ttt_place<D>::ROWS, LAST = TILE_TOKENS - 1;
+    using is = titans_record<D>;
+    const int count = x.count;
+    int64_t t = x.t;
+    float *record = s.record_of(x.n, t, g.h), M[D / 8][4], S[D / 8][4], gates[3] = {};
+    const float *const state = s.state_of(false, x.slot, g.h);
+    const int64_t record_step = s.H * s.record;
+    kept_state<D>(y, M, state);
+    kept_state<D>(y, S, state + D * D);
+    const auto fetch = [&](int to, int64_t from) {
+        if constexpr (BACK)
+            fetch_rows<D, 3>(room.rows[to], { g.a.k, g.a.q, g.a.dout }, from, g.a.H, g.h);
+        else
+            fetch_rows<D, 2>(room.rows[to], { g.a.k, g.a.q }, from, g.a.H, g.h);
+        cp_async_commit();
+    };
+    fetch(0, t);
+    first_coefficients<true>(g, room.steps, t, TILE_TOKENS, count, gates);
+    cp_async_wait<0>();
+    __syncthreads();
+    if (count > 1) fetch(1, t + TILE_TOKENS);
+    for (int i = 0, now = 0; i < count; i++, t += TILE_TOKENS, record += record_step) {
+        const int next = now == 2 ? 0 : now + 1, then = next == 2 ? 0 : next + 1;
+        bf16 *const K = room.rows[now], *const Q = K + ROWS, *const dO = Q + ROWS;
+        const uint32_t keys = shared_address(K) + y.plain(), queries = shared_address(Q) + y.plain();
+        const titans_tile_steps &steps = room.steps[now];
+        float u[2][4], QM[2][4] = {}, QS[2][4] = {}, A[2][4] = {}, At[2][4] = {};
+        recorded_slice<D>(y, u, record + is::U);
+#pragma unroll
+        for (int p = 0; p < D / 16; p++) {
+            uint32_t k[4], q[4], ka[4], qa[4];
+            ldmatrix_x4(k, keys + p * 32);
+            ldmatrix_x4(q, queries + p * 32);
+            as_rows(ka, k);
+            as_rows(qa, q);
+            const ttt_halves m = halves_of(M[2 * p], M[2 * p + 1]), f = halves_of(S[2 * p], S[2 * p + 1]);
+            if (BACK) record_plane<D>(y, record + is::M, p, m.high), record_plane<D>(y, record + is::S, p, f.high);
+#pragma unroll
+            for (int n = 0; n < 2; n++) {
+                mma_halves(QM[n], m, q[2 * n], q[2 * n + 1]);
+                mma_halves(QS[n], f, q[2 * n], q[2 * n + 1]);
+                if (BACK)
+                    mma_bf16(At[n], ka, q[2 * n], q[2 * n + 1]);
+                else
+                    mma_bf16(A[n], qa, k[2 * n], k[2 * n + 1]);
+            }
+        }
+        if constexpr (BACK) {
+            float dout[2][4], pre[2][4] = {}, sums[2][4] = {};
+            TTT_SLICE(n, q)
+            {
+                const int e = 2 * n + q % 2, row = y.r + q / 2 * 8, j = y.token(n, q);
+                const float d = dout[n][q] = to_float(dO[y.at(n, q)]);
+                sums[0][e] += d * QM[n][q], sums[1][e] += d * QS[n][q];
+                At[n][q] = row > j ? 0.0f : -At[n][q] * steps.M[j * TILE_ETA + row];
+            }
+            mma_square(pre, halves_of(dout[0], dout[1]), At);
+            record_slice<D>(y, record + is::PRE, pre);
+            cp_async_wait<0>();
+            sum_columns<D>(y, sums, room.sums[i & 1]); /* its barrier: the next rows are there for everybody */
+            if (y.id < 32 && y.r == 0)
+#pragma unroll
+                for (int e = 0; e < 4; e++)
+                    record[is::KEPT + y.token(e)] = sums[0][e], record[is::LENT + y.token(e)] = sums[1][e];
         } else {
-            TTT_SLICE(n, q) QM[n][q] = steps.kept[y.token(n, q)] * QM[n][q] + steps.lent[y.token(n, q)] * QS[n][q];
+            TTT_SLICE(n, q)
+            {
+                const int row = y.r + q / 2 * 8, j = y.token(n, q);
+                A[n][q] = j > row ? 0.0f : -A[n][q] * steps.M[row * TILE_ETA + j];
+                QM[n][q] = steps.kept[j] * QM[n][q] + steps.lent[j] * QS[n][q];
+            }
             mma_square(QM, halves_of(u[0], u[1]), A);
             put_slice<D>(y, room.out[i & 1], QM);
+            cp_async_wait<0>();
+            __syncthreads();
+            put_rows<D>(g.a.o, room.out[i & 1], t, g.a.H, g.h);
         }
+        if (i + 2 < count) fetch(then, t + 2 * TILE_TOKENS);
         float to_M[2][4], to_S[2][4];
         TTT_SLICE(n, q)
         {
@@ -144,14 +299,10 @@ template <int D, bool RECORD, typename HEAD> __device__ __noinline__ void titans
             for (int q = 0; q < 4; q++) M[j][q] = kept * M[j][q] + lent * S[j][q], S[j][q] *= left;
         add_outer<D>(y, M, K, halves_of(to_M[0], to_M[1]));
         add_outer<D>(y, S, K, halves_of(to_S[0], to_S[1]));
-        if (i + 1 < count) tile_coefficients(room.steps[~i & 1], gates);
-        cp_async_wait<0>();
-        __syncthreads();
+        if (i + 2 < count) tile_coefficients<true>(room.steps[then], gates);
+        if (i + 3 < count) fetch_gates(g, t + 3 * TILE_TOKENS, gates);
+        now = next;
     }
-    if (!RECORD) put_rows<D>(g.a.o, room.out[~count & 1], t - TILE_TOKENS, g.a.H, g.h);
-    give_state<D>(y, x.w.M, M);
-    give_state<D>(y, x.w.S, S);
-    __syncthreads();
 }
 
 /* The recurrences of the coefficients in reverse: a warp, a column of the triangles a lane, the next lane the rows' own. dleft: of the momentum's
@@ -279,123 +430,96 @@ __device__ __forceinline__ void titans_tiles_rows_back(const HEAD &x, const ttt_
     titans_tiles_coefficients_back<D>(x, room, steps, t, dleft);
 }
 
-/* Mini-batches back from the one that begins with token t, whose record is `record`: x.w's dM and dS from behind them become those in front.
- * Long: what a mini-batch makes lives in registers from one step of it to the next. */
-template <int D, typename HEAD> __device__ __noinline__ void titans_tiles_back(HEAD &x, int64_t t, int64_t count, const float *record)
+/* A run's mini-batches back from the one that begins with token t, keys alone but for what queries add to the states: x.w's dM and dS from behind them
+ * become those in front. Long: as the one ahead. */
+template <int D, typename HEAD> __device__ __noinline__ void titans_chain_back(HEAD &x, int64_t t, int64_t count)
 {
     const ttt_tile_call g(x);
-    extern __shared__ __align__(16) float memory[]; /* not by a pointer: loads and stores know that they are of shared memory */
-    titans_back_room<D> &room = *(titans_back_room<D> *)memory;
+    extern __shared__ __align__(16) float memory[];
+    titans_chain_room<D> &room = *(titans_chain_room<D> *)memory;
     const ttt_place<D> y;
-    constexpr int ROWS = ttt_place<D>::ROWS, LAST = TILE_TOKENS - 1;
-    float dM[D / 8][4], dS[D / 8][4], dnw[2] = {}, dnb[2] = {}, gates[3] = {};
+    constexpr int ROWS = ttt_place<D>::ROWS, LAST = TILE_TOKENS - 1, KMU = BACK_SUMS, KSU = BACK_SUMS + 1;
+    using is = titans_record<D>;
+    const ttt_segments &s = *x.segments;
+    const int64_t slot = ttt_slot(x.n, t - (count - 1) * TILE_TOKENS);
+    float *record = s.record_of(x.n, t, g.h), *state = s.state_of(true, slot, g.h), dM[D / 8][4], dS[D / 8][4], gates[3] = {}, square = 0;
+    const int64_t record_step = s.H * s.record, state_step = s.H * s.state;
+    unsigned *const flag = s.flag(true, slot, g.h);
+    const int flag_step = s.H;
     ttt_tile_norm norm;
+    for (int c = 0; c < D; c++) square += x.norm.w[c] * x.norm.w[c];
+    square /= D;
     take_state<D>(y, dM, x.w.dM);
     take_state<D>(y, dS, x.w.dS);
 #pragma unroll
-    for (int i = 0; i < 2; i++) norm.w[i] = x.norm.w[y.first + 8 * i], norm.b[i] = x.norm.b[y.first + 8 * i];
+    for (int i = 0; i < 2; i++) norm.w[i] = x.norm.w[y.first + 8 * i];
     __syncthreads();
-    fetch_rows<D, 4>(room.rows[0], { g.a.k, g.a.q, g.a.v, g.a.dout }, t, g.a.H, g.h);
-    cp_async_commit();
-    fetch_gates(g, t, gates);
-    tile_coefficients(room.steps[0], gates);
+    const auto fetch = [&](int64_t to, int64_t back) { /* so many mini-batches in front of this one */
+        const float *from = record - back * record_step;
+        for (int j = y.id; j < is::CHAIN / 4; j += TTT_THREADS) cp_async_16(shared_address(room.record[to] + 4 * j), from + 4 * j);
+        fetch_rows<D, 3>(room.rows[to], { g.a.k, g.a.q, g.a.dout }, t - back * TILE_TOKENS, g.a.H, g.h);
+        cp_async_commit();
+    };
+    fetch(0, 0);
+    first_coefficients<false>(g, room.steps, t, -TILE_TOKENS, count, gates);
     cp_async_wait<0>();
     __syncthreads();
-    for (int64_t i = 0; i < count; i++, t -= TILE_TOKENS, record -= titans_record<D>::FLOATS) {
-        bf16 *const K = room.rows[i & 1], *const Q = K + ROWS, *const V = Q + ROWS, *const dO = V + ROWS;
-        const uint32_t keys = shared_address(K) + y.plain(), queries = shared_address(Q) + y.plain();
-        const titans_tile_steps &steps = room.steps[i & 1];
-        float u[2][4], hat[2][4], dout[2][4], bt[2][4], inverse[4], sums[3][4] = {};
-        recorded_slice<D>(y, u, record + titans_record<D>::U);
-        recorded_slice<D>(y, hat, record + titans_record<D>::HAT);
-        recorded_slice<D>(y, bt, record + titans_record<D>::QM); /* for now, and QS */
-        recorded_slice<D>(y, dout, record + titans_record<D>::QS);
-#pragma unroll
-        for (int e = 0; e < 4; e++) inverse[e] = record[titans_record<D>::INVERSE + y.token(e)];
-        TTT_SLICE(n, q)
-        {
-            const int e = 2 * n + q % 2, at = y.at(n, q);
-            const float d = to_float(dO[at]), offset = norm.b[q / 2] - (to_float(V[at]) - to_float(K[at]));
-            sums[0][e] += d * bt[n][q], sums[1][e] += d * dout[n][q];
-            sums[2][e] += hat[n][q] * norm.w[q / 2] * (norm.w[q / 2] * hat[n][q] + offset);
-            bt[n][q] = offset, dout[n][q] = d;
+    if (count > 1) fetch(1, 1);
+    for (int64_t i = count - 1, now = 0; i >= 0; i--) { /* from the run's first mini-batch on */
+        const int64_t next = now == 2 ? 0 : now + 1, then = next == 2 ? 0 : next + 1;
+        const bf16 *const K = room.rows[now], *const Q = K + ROWS, *const dO = Q + ROWS;
+        const uint32_t keys = shared_address(K) + y.plain();
+        const titans_tile_steps &steps = room.steps[now];
+        const float *const from = room.record[now];
+        if (i + 1 == count || i % SEGMENT == SEGMENT - 1) {
+            keep_state<D>(y, state + i / SEGMENT * state_step, dM);
+            keep_state<D>(y, state + i / SEGMENT * state_step + D * D, dS);
         }
-        sum_columns<D, 3>(y, sums, room.sums);
-        float along[4];
-#pragma unroll
-        for (int e = 0; e < 4; e++) along[e] = sums[2][e] / D;
-        if (i + 1 < count) { /* the barrier is behind whoever read the other rows */
-            fetch_rows<D, 4>(room.rows[~i & 1], { g.a.k, g.a.q, g.a.v, g.a.dout }, t - TILE_TOKENS, g.a.H, g.h);
-            cp_async_commit();
-            fetch_gates(g, t - TILE_TOKENS, gates);
-            const char *next = (const char *)(record - titans_record<D>::FLOATS);
-            for (int j = y.id; j < (int)(titans_record<D>::FLOATS * sizeof(float) / 128); j += TTT_THREADS) ahead_l2(next + j * 128);
-        }
-        put_slice<D>(y, room.u, u);
-        /* K dM and K dS; what M and S have with dM and dS in common; Q K^T of rows i, columns j, and turned */
-        float KM[2][4] = {}, KS[2][4] = {}, QK[2][4] = {}, KQ[2][4] = {}, du[2][4], M_dM = 0, S_dM = 0, S_dS = 0;
-        constexpr int AT_ONCE = 4; /* loads on their way together */
-        uint4 states[2][AT_ONCE];
+        float KM[2][4] = {}, KS[2][4] = {}, u[2][4], hat[2][4], du[2][4], dg[2][4], sums[BACK_SUMS + 2][4] = {}, means[LOSS_MEANS][4];
 #pragma unroll
         for (int p = 0; p < D / 16; p++) {
-            uint32_t k[4], q[4], ka[4], qa[4];
-            if (p % AT_ONCE == 0)
-#pragma unroll
-                for (int j = 0; j < AT_ONCE; j++) {
-                    states[0][j] = ((const uint4 *)record)[(p + j) * 2 * D + y.id % (2 * D)];
-                    states[1][j] = ((const uint4 *)(record + titans_record<D>::S))[(p + j) * 2 * D + y.id % (2 * D)];
-                }
-            const uint4 m = states[0][p % AT_ONCE], s = states[1][p % AT_ONCE];
-            const uint32_t ms[4] = { m.x, m.y, m.z, m.w }, ss[4] = { s.x, s.y, s.z, s.w };
+            uint32_t k[4];
             ldmatrix_x4(k, keys + p * 32);
-            ldmatrix_x4(q, queries + p * 32);
-            as_rows(ka, k);
-            as_rows(qa, q);
-            put_plane<D>(y, room.M, p, ms);
-            put_plane<D>(y, room.S, p, ss);
-#pragma unroll
-            for (int j = 0; j < 4; j++) {
-                const float2 d = make_float2(dM[2 * p + j / 2][j % 2 * 2], dM[2 * p + j / 2][j % 2 * 2 + 1]);
-                const float2 f = make_float2(dS[2 * p + j / 2][j % 2 * 2], dS[2 * p + j / 2][j % 2 * 2 + 1]);
-                M_dM += low_bf16(ms[j]) * d.x + high_bf16(ms[j]) * d.y;
-                S_dM += low_bf16(ss[j]) * d.x + high_bf16(ss[j]) * d.y;
-                S_dS += low_bf16(ss[j]) * f.x + high_bf16(ss[j]) * f.y;
-            }
             const ttt_halves d = halves_of(dM[2 * p], dM[2 * p + 1]), f = halves_of(dS[2 * p], dS[2 * p + 1]);
-            put_plane<D>(y, room.dM, p, d.high);
-            put_plane<D>(y, room.dS, p, f.high);
 #pragma unroll
             for (int n = 0; n < 2; n++) {
                 mma_halves(KM[n], d, k[2 * n], k[2 * n + 1]);
                 mma_halves(KS[n], f, k[2 * n], k[2 * n + 1]);
-                mma_bf16(QK[n], qa, k[2 * n], k[2 * n + 1]);
-                mma_bf16(KQ[n], ka, q[2 * n], q[2 * n + 1]);
             }
         }
-        float more[3][4] = {}; /* KM u, KS u, and the three sums over the states as if of a token each */
+        recorded_slice<D>(y, u, from + is::U);
+        recorded_slice<D>(y, hat, from + is::HAT);
+        recorded_slice<D>(y, du, from + is::PRE);
         TTT_SLICE(n, q)
         {
-            const int e = 2 * n + q % 2, row = y.r + q / 2 * 8, token = y.token(n, q);
-            more[0][e] += KM[n][q] * u[n][q], more[1][e] += KS[n][q] * u[n][q];
-            du[n][q] = -(steps.M[LAST * TILE_ETA + token] * KM[n][q] + steps.S[LAST * TILE_ETA + token] * KS[n][q]);
-            KQ[n][q] = row > token ? 0.0f : -KQ[n][q] * steps.M[token * TILE_ETA + row];
+            const int e = 2 * n + q % 2, j = y.token(e);
+            const float w2 = norm.of(q) * norm.of(q);
+            const float d = du[n][q] -= steps.M[LAST * TILE_ETA + j] * KM[n][q] + steps.S[LAST * TILE_ETA + j] * KS[n][q];
+            sums[BACK_U][e] += d * u[n][q], sums[KMU][e] += KM[n][q] * u[n][q], sums[KSU][e] += KS[n][q] * u[n][q];
+            sums[BACK_DU][e] += d, sums[BACK_HAT][e] += hat[n][q] * d;
+            sums[BACK_FIRST][e] += w2 * d, sums[BACK_SQUARE][e] += w2 * hat[n][q] * d;
         }
-        more[2][0] = M_dM, more[2][1] = S_dM, more[2][2] = S_dS;
-        mma_square(du, halves_of(dout[0], dout[1]), KQ);
-        float de[2][4], dw[2][4];
-        tile_loss_back<D, 3>(y, norm, hat, bt, u, inverse, along, du, more, room.sums + tile_sums(3), de, dw);
-        put_loss_back<D>(y, room.dz, room.de, du, de, dw, dnw, dnb);
-        const float dkept = sum_tokens(more[2][0]), dlent = sum_tokens(more[2][1]), dleft = sum_tokens(more[2][2]);
-        if ((int)threadIdx.x / 32 == TITANS_STEPS_WARP && y.r == 0)
+        cp_async_wait<0>(); /* the next rows: behind the barrier they are there for everybody */
+        sum_columns<D>(y, sums, room.sums[i & 1]);
+        if (y.id == 0 && i + 1 < count && i % SEGMENT == SEGMENT - 1) ttt_publish(flag + (i / SEGMENT + 1) * flag_step);
+        if (i > 1) fetch(then, 2);
+        if (y.id < 32 && y.r == 0)
 #pragma unroll
-            for (int e = 0; e < 4; e++) {
-                const int token = y.token(e);
-                room.KMu[token] = more[0][e], room.KSu[token] = more[1][e];
-                room.dkept[token] = sums[0][e] + (token == LAST ? dkept : 0.0f), room.dlent[token] = sums[1][e] + (token == LAST ? dlent : 0.0f);
-            }
+            for (int e = 0; e < 4; e++) record[is::KMU + y.token(e)] = sums[KMU][e], record[is::KSU + y.token(e)] = sums[KSU][e];
+#pragma unroll
+        for (int k = 0; k < LOSS_MEANS; k++)
+#pragma unroll
+            for (int e = 0; e < 4; e++) means[k][e] = from[is::MEANS + k * TILE_TOKENS + y.token(e)];
+        tile_loss_back<D>(norm, hat, u, means, square, sums, du, dg);
+        record_slice<D>(y, record + is::DG, dg);
+        record_slice<D>(y, record + is::DZ, du);
         const float kept = steps.kept[LAST], lent = steps.lent[LAST], left = steps.left[LAST];
         float to_M[2][4], to_S[2][4];
-        TTT_SLICE(n, q) to_M[n][q] = steps.kept[y.token(n, q)] * dout[n][q], to_S[n][q] = steps.lent[y.token(n, q)] * dout[n][q];
+        TTT_SLICE(n, q)
+        {
+            const float d = to_float(dO[y.at(n, q)]);
+            to_M[n][q] = steps.kept[y.token(n, q)] * d, to_S[n][q] = steps.lent[y.token(n, q)] * d;
+        }
 #pragma unroll
         for (int j = 0; j < D / 8; j++)
 #pragma unroll
@@ -403,21 +527,133 @@ template <int D, typename HEAD> __device__ __noinline__ void titans_tiles_back(H
         add_outer<D>(y, dM, Q, halves_of(to_M[0], to_M[1]));
         add_outer<D>(y, dS, Q, halves_of(to_S[0], to_S[1]));
         add_outer<D>(y, dM, K, halves_of(du[0], du[1]));
-        if (i + 1 < count) tile_coefficients(room.steps[~i & 1], gates);
-        cp_async_wait<0>();
-        __syncthreads();
-        titans_tiles_rows_back<D>(g, y, room, i & 1, t, QK, dleft);
+        if (i > 1) tile_coefficients<false>(room.steps[then], gates);
+        if (i > 2) fetch_gates(g, t - 3 * TILE_TOKENS, gates);
+        record -= record_step, t -= TILE_TOKENS, now = next;
     }
     __syncthreads();
+    if (y.id == 0) ttt_publish(flag);
     give_state<D>(y, x.w.dM, dM);
     give_state<D>(y, x.w.dS, dS);
-    TTT_EACH(i, c, D, D) x.w.dstart.row(i)[c] = 0.0f; /* as it was */
-#pragma unroll
-    for (int i = 0; i < 2; i++) {
-        const float w = sum_tokens(dnw[i]), b = sum_tokens(dnb[i]);
-        if (y.mine && y.c == 0) x.norm.dw[y.first + 8 * i] += w, x.norm.db[y.first + 8 * i] += b;
-    }
     __syncthreads();
+}
+
+/* A segment back: the gradients of its rows and gates, from what the chain has left. Long: as the chain. */
+template <int D> __device__ __noinline__ void titans_tiles_back(const ttt_segments &s, const ttt_segment &x)
+{
+    const ttt_tile_call g(x);
+    extern __shared__ __align__(16) float memory[];
+    titans_back_room<D> &room = *(titans_back_room<D> *)memory;
+    const ttt_place<D> y;
+    constexpr int ROWS = ttt_place<D>::ROWS, LAST = TILE_TOKENS - 1;
+    using is = titans_record<D>;
+    int64_t t = x.t + (x.count - 1) * TILE_TOKENS;
+    const float *record = s.record_of(x.n, t, g.h), *const state = s.state_of(true, x.slot, g.h);
+    const int64_t record_step = s.H * s.record;
+    float dM[D / 8][4], dS[D / 8][4], dnw[2] = {}, dnb[2] = {}, gates[3] = {};
+    ttt_tile_norm norm;
+    kept_state<D>(y, dM, state);
+    kept_state<D>(y, dS, state + D * D);
+#pragma unroll
+    for (int i = 0; i < 2; i++)
+        norm.w[i] = weights_of(x.a.ln_w, g.h, D)[y.first + 8 * i], norm.b[i] = weights_of(x.a.ln_b, g.h, D)[y.first + 8 * i];
+    fetch_rows<D, 4>(room.rows[0], { g.a.k, g.a.q, g.a.v, g.a.dout }, t, g.a.H, g.h);
+    cp_async_commit();
+    fetch_gates(g, t, gates);
+    tile_coefficients<true>(room.steps[0], gates);
+    cp_async_wait<0>();
+    __syncthreads();
+    for (int i = 0; i < x.count; i++, t -= TILE_TOKENS, record -= record_step) {
+        const bf16 *const K = room.rows[i & 1], *const Q = K + ROWS, *const V = Q + ROWS, *const dO = V + ROWS;
+        const uint32_t keys = shared_address(K) + y.plain(), queries = shared_address(Q) + y.plain();
+        const titans_tile_steps &steps = room.steps[i & 1];
+        if (i + 1 < x.count) {
+            fetch_rows<D, 4>(room.rows[~i & 1], { g.a.k, g.a.q, g.a.v, g.a.dout }, t - TILE_TOKENS, g.a.H, g.h);
+            cp_async_commit();
+            fetch_gates(g, t - TILE_TOKENS, gates);
+            const char *next = (const char *)(record - record_step);
+            for (int j = y.id; j < (int)(is::FLOATS * sizeof(float) / 128); j += TTT_THREADS) ahead_l2(next + j * 128);
+        }
+        /* The states as rows of numbers of bf16, what M and S have with dM and dS in common; Q K^T of rows i, columns j */
+        float QK[2][4] = {}, M_dM = 0, S_dM = 0, S_dS = 0;
+        constexpr int AT_ONCE = 4; /* loads on their way together */
+        uint32_t ms[AT_ONCE][4], ss[AT_ONCE][4];
+#pragma unroll
+        for (int p = 0; p < D / 16; p++) {
+            uint32_t k[4], q[4], qa[4];
+            if (p % AT_ONCE == 0)
+#pragma unroll
+                for (int j = 0; j < AT_ONCE; j++) {
+                    recorded_plane<D>(y, ms[j], record + is::M, p + j);
+                    recorded_plane<D>(y, ss[j], record + is::S, p + j);
+                }
+            const uint32_t(&m)[4] = ms[p % AT_ONCE], (&f)[4] = ss[p % AT_ONCE];
+            ldmatrix_x4(k, keys + p * 32);
+            ldmatrix_x4(q, queries + p * 32);
+            as_rows(qa, q);
+            put_plane<D>(y, room.M, p, m);
+            put_plane<D>(y, room.S, p, f);
+            uint32_t d[4], e[4];
+#pragma unroll
+            for (int j = 0; j < 4; j++) {
+                const float d0 = dM[2 * p + j / 2][j % 2 * 2], d1 = dM[2 * p + j / 2][j % 2 * 2 + 1];
+                const float e0 = dS[2 * p + j / 2][j % 2 * 2], e1 = dS[2 * p + j / 2][j % 2 * 2 + 1];
+                M_dM += low_bf16(m[j]) * d0 + high_bf16(m[j]) * d1;
+                S_dM += low_bf16(f[j]) * d0 + high_bf16(f[j]) * d1;
+                S_dS += low_bf16(f[j]) * e0 + high_bf16(f[j]) * e1;
+                d[j] = pack_bf16(d0, d1), e[j] = pack_bf16(e0, e1);
+            }
+            put_plane<D>(y, room.dM, p, d);
+            put_plane<D>(y, room.dS, p, e);
+#pragma unroll
+            for (int n = 0; n < 2; n++) mma_bf16(QK[n], qa, k[2 * n], k[2 * n + 1]);
+        }
+        M_dM = warp_sum(M_dM), S_dM = warp_sum(S_dM), S_dS = warp_sum(S_dS);
+        if (y.mine && y.lane == 0) room.dots[y.warp][0] = M_dM, room.dots[y.warp][1] = S_dM, room.dots[y.warp][2] = S_dS;
+        float u[2][4], hat[2][4], dg[2][4], dz[2][4], to_M[2][4], to_S[2][4];
+        recorded_slice<D>(y, u, record + is::U);
+        recorded_slice<D>(y, hat, record + is::HAT);
+        recorded_slice<D>(y, dg, record + is::DG);
+        recorded_slice<D>(y, dz, record + is::DZ);
+        TTT_SLICE(n, q)
+        {
+            const int token = y.token(n, q), at = y.at(n, q);
+            const float w = norm.w[q / 2], de = w * dg[n][q], e = w * hat[n][q] + norm.b[q / 2] - (to_float(V[at]) - to_float(K[at]));
+            dnw[q / 2] += e * dg[n][q] + hat[n][q] * de, dnb[q / 2] += de;
+            if (y.mine) room.de[token * (D + 4) + y.column(q)] = de;
+            const float d = to_float(dO[at]);
+            to_M[n][q] = steps.kept[token] * d, to_S[n][q] = steps.lent[token] * d;
+        }
+        put_slice<D>(y, room.u, u);
+        put_slice<D>(y, room.dz, dz);
+        const float kept = steps.kept[LAST], lent = steps.lent[LAST], left = steps.left[LAST];
+#pragma unroll
+        for (int j = 0; j < D / 8; j++)
+#pragma unroll
+            for (int q = 0; q < 4; q++) dS[j][q] = lent * dM[j][q] + left * dS[j][q], dM[j][q] *= kept;
+        add_outer<D>(y, dM, Q, halves_of(to_M[0], to_M[1]));
+        add_outer<D>(y, dS, Q, halves_of(to_S[0], to_S[1]));
+        add_outer<D>(y, dM, K, halves_of(dz[0], dz[1]));
+        if (i + 1 < x.count) tile_coefficients<true>(room.steps[~i & 1], gates);
+        cp_async_wait<0>();
+        __syncthreads();
+        float dots[3] = {};
+        if (y.id / 32 == TITANS_STEPS_WARP) {
+#pragma unroll
+            for (int w = 0; w < ttt_place<D>::WARPS; w++)
+#pragma unroll
+                for (int k = 0; k < 3; k++) dots[k] += room.dots[w][k];
+            if (y.lane < TILE_TOKENS) {
+                room.KMu[y.lane] = record[is::KMU + y.lane], room.KSu[y.lane] = record[is::KSU + y.lane];
+                room.dkept[y.lane] = record[is::KEPT + y.lane] + (y.lane == LAST ? dots[0] : 0.0f);
+                room.dlent[y.lane] = record[is::LENT + y.lane] + (y.lane == LAST ? dots[1] : 0.0f);
+            }
+            __syncwarp();
+        }
+        titans_tiles_rows_back<D>(g, y, room, i & 1, t, QK, dots[2]);
+        __syncthreads();
+    }
+    put_norm_sums<D>(y, s.sums_of(true, x.slot, g.h), dnw, dnb);
 }
 
 #endif

@@ -7,6 +7,8 @@
 struct ttt_launch {
     lnt_ttt_args a;
     ttt_sizes s;
+    ttt_segments segments;
+    int chains; /* of segments: CTAs that have chains first */
     float *work, *sums; /* [ctas,floats], [parts,H,all] */
     int64_t room, floats, all;
     int parts;
@@ -48,6 +50,46 @@ template <typename T, int LAYERS, int TILES> __global__ __launch_bounds__(TTT_TH
             head.backward();
         }
     }
+}
+
+/* By segments (ttt_segments.cuh): the first CTAs go over a run's chain each; they and the others then take what is left of segments. */
+template <int D, int STEP> __global__ __launch_bounds__(TTT_THREADS, 1) void ttt_by_segments(const __grid_constant__ ttt_launch x)
+{
+    extern __shared__ __align__(16) float memory[];
+    constexpr bool BACK = STEP == STEP_BACK;
+    const int64_t who = ttt_next(x.segments.counters(BACK)), H = x.segments.H;
+    if (who < x.chains) {
+        ttt_head<bf16, 1, D> head(x.a, x.s);
+        ttt_arena arena = { memory, x.room, x.work + who * x.floats, 0, 0 };
+        head.w = {};
+        head.segments = &x.segments;
+        carve<1>(x.s, BACK, &arena, &head.w);
+        for (int64_t i = who; i < (BACK ? x.parts : x.a.sequences) * H; i += x.chains) {
+            const int h = x.segments.h0 + (int)(i % H);
+            if (!BACK) {
+                head.begin(i / H, h);
+                if (STEP == STEP_FORWARD)
+                    head.forward(false);
+                else
+                    head.segments_ahead();
+                continue;
+            }
+            float *sums = x.sums + (i / H * x.a.H + h) * x.all;
+            for (int64_t j = threadIdx.x; j < x.all; j += TTT_THREADS) sums[j] = 0.0f;
+            head.sum_w[0] = sums, head.sum_b[0] = sums + head.count(0);
+            head.norm.dw = head.sum_b[0] + D, head.norm.db = head.norm.dw + D, head.dposition = head.norm.db + D;
+            for (int64_t n = x.a.sequences * (i / H) / x.parts; n < x.a.sequences * (i / H + 1) / x.parts; n++) {
+                head.begin(n, h);
+                head.segments_back();
+            }
+        }
+    }
+    each_segment<BACK>(x.a, x.segments, [&](const ttt_segment &at) {
+        if constexpr (BACK)
+            ttt_tiles_back<D>(x.segments, at);
+        else
+            ttt_tiles_queries<D, STEP == STEP_AHEAD>(x.segments, at);
+    });
 }
 
 static __global__ void ttt_positions(float *to, const float *from, int64_t pieces, int64_t all, int64_t at, int m)
@@ -100,39 +142,91 @@ static size_t bytes_of(const lnt_ttt_args *a, bool back, bool tiles)
     return (size_t)(y.ctas * y.floats + (back ? (int64_t)y.parts * a->H * all_sums(a, y.s) : 0)) * sizeof(float);
 }
 static size_t workspace(const void *args, bool back, int threads) { return bytes_of((const lnt_ttt_args *)args, back, false); }
+
+template <int D> static int64_t segments_of(const lnt_ttt_args *a, bool back, ttt_segments *s)
+{
+    using is = ttt_record<D>;
+    return ttt_segments_of(a, back, is::STATE, back ? is::FLOATS : is::AHEAD, is::SUMS, (D + 1) * D, s);
+}
 /* Where a CTA has too little shared memory for tiles they leave the call to the others. */
 static size_t workspace_tiles(const void *args, bool back, int threads)
 {
-    const size_t with = bytes_of((const lnt_ttt_args *)args, back, true), without = workspace(args, back, threads);
+    const lnt_ttt_args *a = (const lnt_ttt_args *)args;
+    size_t with = bytes_of(a, back, true);
+    if (lnt_ttt_layers(a) == 1) {
+        ttt_segments s;
+        if (back) with += bytes_of(a, false, true); /* which goes first */
+        with += (size_t)(a->D == 64 ? segments_of<64>(a, back, &s) : segments_of<128>(a, back, &s)) * sizeof(float);
+    }
+    const size_t without = workspace(args, back, threads);
     return with > without ? with : without;
+}
+
+static void put_sums(const lnt_ttt_args *a, const lnt_cuda *d, const ttt_shape &y, const float *sums)
+{
+    const int64_t all = all_sums(a, y.s);
+    int64_t at = 0;
+    for (int l = 0; l < lnt_ttt_layers(a); l++) {
+        const int64_t count = (int64_t)y.s.in[l] * y.s.out[l];
+        put_parts(d, a->dlayer[l].w, sums, y.parts, a->H, all, at, count);
+        put_parts(d, a->dlayer[l].b, sums, y.parts, a->H, all, at + count, y.s.out[l]);
+        at += count + y.s.out[l];
+    }
+    put_parts(d, a->dln_w, sums, y.parts, a->H, all, at, a->D);
+    put_parts(d, a->dln_b, sums, y.parts, a->H, all, at + a->D, a->D);
+    if (a->dtoken_idx)
+        ttt_positions<<<1, LNT_TTT_LONGEST, 0, d->stream>>>((float *)a->dtoken_idx, sums, y.pieces, all, at + 2 * a->D, a->mini_batch);
 }
 
 template <typename T, int LAYERS, int TILES> static void put(const lnt_ttt_args *a, const lnt_cuda *d, bool back, bool one_by_one)
 {
     const ttt_shape y = shape_of(a, back, TILES > 0);
     const int level = ttt_level(&d->base);
-    const size_t used = (size_t)measure<LAYERS>(y.s, back, level).shared_used * sizeof(float), least = sizeof(ttt_back_room<TILES ? TILES : 64>);
-    const size_t shared = TILES && back && LAYERS == 1 && used < least ? least : used;
-    ttt_launch x = { *a, y.s, (float *)a->workspace, (float *)a->workspace + y.ctas * y.floats, ttt_shared_floats(level), y.floats, all_sums(a, y.s),
-                     y.parts, one_by_one };
+    const size_t shared = (size_t)measure<LAYERS>(y.s, back, level).shared_used * sizeof(float);
+    const ttt_launch x = { *a, y.s, {}, 0, (float *)a->workspace, (float *)a->workspace + y.ctas * y.floats, ttt_shared_floats(level), y.floats,
+                           all_sums(a, y.s), y.parts, one_by_one };
     if (!y.ctas) return;
-    auto *kernel = ttt_forward<T, LAYERS, TILES>;
-    if (back) kernel = ttt_backward<T, LAYERS, TILES>;
+    auto *kernel = back ? ttt_backward<T, LAYERS, TILES> : ttt_forward<T, LAYERS, TILES>;
     /* beside the arena there are a few static arrays: together they may be more than a block gets unasked */
     lnt_cuda_note((lnt_cuda *)d, cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, (int)shared));
     kernel<<<(unsigned)y.ctas, TTT_THREADS, shared, d->stream>>>(x);
-    if (!back) return;
-    int64_t at = 0;
-    for (int l = 0; l < LAYERS; l++) {
-        const int64_t count = (int64_t)y.s.in[l] * y.s.out[l];
-        put_parts(d, a->dlayer[l].w, x.sums, y.parts, a->H, x.all, at, count);
-        put_parts(d, a->dlayer[l].b, x.sums, y.parts, a->H, x.all, at + count, y.s.out[l]);
-        at += count + y.s.out[l];
+    if (back) put_sums(a, d, y, x.sums);
+}
+
+template <int D, int STEP> static void put_step(const lnt_cuda *d, ttt_launch x, const ttt_shape &y)
+{
+    constexpr size_t rooms[] = { sizeof(ttt_query_room<D>), sizeof(ttt_query_room<D>), sizeof(ttt_back_room<D>) };
+    const size_t used = (size_t)measure<1>(y.s, STEP == STEP_BACK, ttt_level(&d->base)).shared_used * sizeof(float);
+    const size_t shared = used < rooms[STEP] ? rooms[STEP] : used;
+    const int64_t pieces = (STEP == STEP_BACK ? y.parts : x.a.sequences) * x.segments.H, more = d->base.multiprocessors - pieces;
+    auto *kernel = ttt_by_segments<D, STEP>;
+    x.s = y.s, x.chains = (int)ttt_ctas(pieces), x.floats = y.floats;
+    lnt_cuda_note((lnt_cuda *)d, cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, (int)shared));
+    kernel<<<(unsigned)(x.chains + (more > 0 ? more : 0)), TTT_THREADS, shared, d->stream>>>(x);
+}
+template <int D> static void put_segments(const lnt_ttt_args *a, const lnt_cuda *d, bool back)
+{
+    const ttt_shape ahead = shape_of(a, false, true), y = shape_of(a, back, true);
+    const int64_t work = y.ctas * y.floats + (back ? ahead.ctas * ahead.floats : 0);
+    ttt_launch x = { *a, y.s, {}, 0, (float *)a->workspace, (float *)a->workspace + work, ttt_shared_floats(ttt_level(&d->base)), y.floats,
+                     all_sums(a, y.s), y.parts, false };
+    if (!y.ctas) return;
+    segments_of<D>(a, back, &x.segments);
+    const int most = x.segments.H;
+    const size_t clear = ttt_segments_at(x.sums + (back ? y.parts * a->H * x.all : 0), back, a->sequences, &x.segments);
+    for (int h0 = 0; h0 < a->H; h0 += most) {
+        x.segments.h0 = h0, x.segments.H = a->H - h0 < most ? a->H - h0 : most;
+        lnt_cuda_note((lnt_cuda *)d, cudaMemsetAsync(x.segments.summed, 0, clear, d->stream));
+        if (!back) {
+            put_step<D, STEP_FORWARD>(d, x, ahead);
+            continue;
+        }
+        put_step<D, STEP_AHEAD>(d, x, ahead);
+        put_step<D, STEP_BACK>(d, x, y);
+        ttt_add_segments<<<(unsigned)lnt_div_up(x.segments.H * x.segments.sums, 128), 128, 0, d->stream>>>(
+            x.sums, x.all, (D + 1) * D, x.segments);
     }
-    put_parts(d, a->dln_w, x.sums, y.parts, a->H, x.all, at, a->D);
-    put_parts(d, a->dln_b, x.sums, y.parts, a->H, x.all, at + a->D, a->D);
-    if (a->dtoken_idx)
-        ttt_positions<<<1, LNT_TTT_LONGEST, 0, d->stream>>>((float *)a->dtoken_idx, x.sums, y.pieces, x.all, at + 2 * a->D, a->mini_batch);
+    if (back) put_sums(a, d, y, x.sums);
 }
 
 static void put_call(const void *args, const lnt_device *d, bool back, bool one_by_one)
@@ -154,9 +248,9 @@ static void put_tiles(const void *args, const lnt_device *d, bool back)
     else if (lnt_ttt_layers(a) == 2)
         put<bf16, 2, 64>(a, (const lnt_cuda *)d, back, false);
     else if (a->D == 64)
-        put<bf16, 1, 64>(a, (const lnt_cuda *)d, back, false);
+        put_segments<64>(a, (const lnt_cuda *)d, back);
     else
-        put<bf16, 1, 128>(a, (const lnt_cuda *)d, back, false);
+        put_segments<128>(a, (const lnt_cuda *)d, back);
 }
 static void forward_tiles(const void *args, const lnt_device *d) { put_tiles(args, d, false); }
 static void backward_tiles(const void *args, const lnt_device *d) { put_tiles(args, d, true); }

@@ -586,7 +586,10 @@ template <class HEAD> __device__ __forceinline__ int64_t ttt_whole(const HEAD &x
 /* Where the state at the start of mini-batch c of a group from `from` on is put by, when the mini-batch is not gone over by tiles. */
 template <int TILES, class HEAD> __device__ __forceinline__ float *ttt_put_by_of(const HEAD &x, int64_t c, int64_t from)
 {
-    return TILES ? x.w.ends + (c ? x.numbers() : 0) : x.w.inside + (c - from) * x.s.record;
+    if constexpr (TILES > 0)
+        return x.w.ends + (c ? x.numbers() : 0);
+    else
+        return x.w.inside + (c - from) * x.s.record;
 }
 
 /* Mini-batches c .. end-1 of a group, what is wanted of each put by. */

@@ -33,12 +33,16 @@ static ttt_sizes sizes_of(const lnt_ttt_args *a, bool back, int64_t ctas, bool t
     }
     const int64_t batches = lnt_ttt_batches(a, a->mini_batch - 1, a->longest);
     s.record = s.numbers;
-    if (tiles) s.record = lnt_ttt_layers(a) == 2 ? ttt_mlp_record::FLOATS : a->D == 64 ? ttt_record<64>::FLOATS : ttt_record<128>::FLOATS;
-    if (tiles && lnt_ttt_layers(a) == 2)
+    if (tiles && lnt_ttt_layers(a) == 1) {
+        const size_t ahead = a->D == 64 ? sizeof(ttt_ahead_room<64>) : sizeof(ttt_ahead_room<128>);
+        s.room = (int64_t)(!back ? ahead : a->D == 64 ? sizeof(ttt_chain_room<64>) : sizeof(ttt_chain_room<128>)) / 4;
+        return s;
+    }
+    if (tiles) {
+        s.record = ttt_mlp_record::FLOATS;
         s.room = (int64_t)(back && sizeof(ttt_mlp_back_room) > sizeof(ttt_mlp_room) ? sizeof(ttt_mlp_back_room) : sizeof(ttt_mlp_room)) / 4;
-    else if (tiles)
-        s.room = (int64_t)(a->D == 64 ? sizeof(ttt_ahead_room<64>) : sizeof(ttt_ahead_room<128>)) / 4;
-    s.group = back ? ttt_group(batches, s.record, ctas, tiles && lnt_ttt_layers(a) == 2 ? 4 : 1) : 0;
+    }
+    s.group = back ? ttt_group(batches, s.record, ctas, tiles ? 4 : 1) : 0;
     s.groups = back ? batches / s.group + 1 : 0;
     return s;
 }
@@ -93,6 +97,7 @@ template <typename T, int LAYERS, int TILES = 0> struct ttt_head {
     int64_t n, first, len;
     int h;
     float *sum_w[LAYERS], *sum_b[LAYERS], *dposition; /* backward: this piece's sums */
+    const ttt_segments *segments;                     /* of tiles of one layer */
 
     __device__ ttt_head(const lnt_ttt_args &args, const ttt_sizes &sizes) : a(args), s(sizes) {}
 
@@ -317,7 +322,7 @@ template <typename T, int LAYERS, int TILES = 0> struct ttt_head {
                     if constexpr (TOP > 0)
                         ttt_mlp_tiles_ahead<false>(*this, first + y.first, some, (float *)NULL);
                     else
-                        ttt_tiles_ahead<TILES, false>(*this, first + y.first, some, (float *)NULL);
+                        ttt_chain_ahead<TILES, false>(*this, first + y.first, some);
                     c += some - 1;
                     continue;
                 }
@@ -559,24 +564,54 @@ template <typename T, int LAYERS, int TILES = 0> struct ttt_head {
     }
 
     __device__ int64_t numbers() const { return s.numbers; }
-    __device__ void tiles_ahead(int64_t t, int64_t count, float *records)
-    {
-        if constexpr (TOP > 0)
-            ttt_mlp_tiles_ahead<true>(*this, t, count, records);
-        else
-            ttt_tiles_ahead<TILES, true>(*this, t, count, records);
-    }
-    __device__ void tiles_back(int64_t t, int64_t count, const float *record)
-    {
-        if constexpr (TOP > 0)
-            ttt_mlp_tiles_back(*this, t, count, record);
-        else
-            ttt_tiles_back<TILES>(*this, t, count, record);
-    }
+    __device__ void tiles_ahead(int64_t t, int64_t count, float *records) { ttt_mlp_tiles_ahead<true>(*this, t, count, records); }
     __device__ void go_over(const ttt_batch &y)
     {
         learn(first + y.first, y.open, y.rows);
         update(s.m);
+    }
+
+    /* By segments: ahead, and back. The start of a ragged mini-batch behind a run is put by. */
+    __device__ void segments_ahead()
+    {
+        const int open = load();
+        const int64_t batches = batches_of(a, open, len);
+        for (int64_t c = 0; c < batches; c++) {
+            const ttt_batch y = batch_at(a, open, len, c);
+            const int64_t some = ttt_whole(*this, open, c, batches);
+            if (some > 0) {
+                ttt_chain_ahead<TILES, true>(*this, first + y.first, some);
+                c += some - 1;
+            } else if (y.rows < s.m)
+                put_state(segments->start_of(n, h));
+            else
+                go_over(y);
+        }
+        __syncthreads();
+    }
+    __device__ void segments_back()
+    {
+        if (!len) {
+            pass(true);
+            return;
+        }
+        const int open = load(), left = (int)((open + len) % s.m);
+        const int64_t batches = batches_of(a, open, len), low = open ? 1 : 0;
+        end_gradients(left);
+        for (int64_t c = batches - 1; c >= 0; c--) {
+            if (c >= low && ttt_whole(*this, open, c, c + 1) > 0) {
+                ttt_chain_back<TILES>(*this, first + batch_at(a, open, len, c).first, c - low + 1);
+                c = low;
+                continue;
+            }
+            __syncthreads();
+            if (c)
+                take_state(segments->start_of(n, h));
+            else
+                load();
+            backward_batch(batch_at(a, open, len, c), c == batches - 1 ? left : 0);
+        }
+        start_gradients(open);
     }
 
     __device__ void backward()
@@ -603,7 +638,7 @@ template <typename T, int LAYERS, int TILES = 0> struct ttt_head {
                 if constexpr (TILES > 0) {
                     const int64_t low = !from && open ? 1 : from;
                     if (c >= low && ttt_whole(*this, open, c, c + 1) > 0) {
-                        tiles_back(first + batch_at(a, open, len, c).first, c - low + 1, w.inside + (c - from) * s.record);
+                        ttt_mlp_tiles_back(*this, first + batch_at(a, open, len, c).first, c - low + 1, w.inside + (c - from) * s.record);
                         c = low;
                         continue;
                     }

@@ -1,27 +1,41 @@
-/* TTT-linear's whole mini-batches of 16 tokens on tensor cores, with the weights (going back, their gradients) in registers: ttt_tiles.cuh. The walk
- * over a head's mini-batches (ttt_head.cuh) hands over runs of them; what is open or ragged stays with it. Going back, shared memory is what the walk
- * has there too and does not need meanwhile: dW and db are taken from there first and given back last. */
+/* TTT-linear's whole mini-batches of 16 tokens on tensor cores, with the weights (going back, their gradients) in registers: ttt_tiles.cuh, and in
+ * segments: ttt_segments.cuh. The walk over a head's mini-batches (ttt_head.cuh) hands over runs of them; what is open or ragged stays with it. A
+ * chain goes over the keys alone: ahead they are what the weights learn from, and of what comes back through the queries it takes the sum that
+ * segments have put by. */
 #ifndef LNT_TTT_LINEAR_TILES_CUH
 #define LNT_TTT_LINEAR_TILES_CUH
 
-#include "recurrence/ttt/ttt_tiles.cuh"
+#include "recurrence/ttt/ttt_segments.cuh"
 
+/* Three places for rows: those in use, the next ones, and, from a mini-batch's barrier on, those that come then. */
 template <int D> struct alignas(16) ttt_ahead_room {
-    bf16 rows[2][3 * ttt_place<D>::ROWS], out[ttt_place<D>::ROWS]; /* k q v, of this mini-batch and the next */
-    float eta[2][TILE_TOKENS * TILE_ETA], rate[2][TILE_TOKENS], sums[tile_sums(5) + tile_sums(1)];
+    bf16 rows[3][2 * ttt_place<D>::ROWS]; /* k v */
+    float eta[3][TILE_TOKENS * TILE_ETA], rate[3][TILE_TOKENS], sums[2][tile_sums(5)];
     float mean[D + 1]; /* of the columns of the weights' rows, of b */
+};
+template <int D> struct alignas(16) ttt_query_room {
+    bf16 rows[3][3 * ttt_place<D>::ROWS], out[2][ttt_place<D>::ROWS]; /* k q, going back dout */
+    float eta[3][TILE_TOKENS * TILE_ETA], rate[3][TILE_TOKENS], position[TILE_TOKENS], sums[2][tile_sums(3)];
+};
+/* Of a mini-batch: u and hat as slices, the loss's means; going back besides dz of the queries, what du gets from them, later dg of the norm in its
+ * place, dz, the upper halves of the weights as operands, and of tokens R.u. */
+template <int D> struct ttt_record {
+    static constexpr int U = 0, HAT = U + 16 * D, MEANS = HAT + 16 * D, DZQ = MEANS + LOSS_MEANS * TILE_TOKENS, PRE = DZQ + 16 * D, DG = PRE;
+    static constexpr int CHAIN = PRE + 16 * D; /* so many going back begins with */
+    static constexpr int DZ = CHAIN, RU = DZ + 16 * D, W = RU + TILE_TOKENS, AHEAD = HAT, FLOATS = W + D * D / 2;
+    static constexpr int STATE = D * D + 4 * D, SUMS = 2 * D + TILE_TOKENS;
+};
+template <int D> struct alignas(16) ttt_chain_room {
+    float record[3][ttt_record<D>::CHAIN];
+    bf16 rows[3][2 * ttt_place<D>::ROWS]; /* k q */
+    float eta[3][TILE_TOKENS * TILE_ETA], rate[3][TILE_TOKENS], sums[2][tile_sums(6)];
 };
 template <int D> struct alignas(16) ttt_back_room {
     bf16 rows[2][4 * ttt_place<D>::ROWS]; /* k q v dout */
     bf16 W[D * ttt_place<D>::LD], dW[D * ttt_place<D>::LD], dzq[ttt_place<D>::ROWS], dz[ttt_place<D>::ROWS], u[ttt_place<D>::ROWS];
     bf16 dW_low[D * ttt_place<D>::LD], u_low[ttt_place<D>::ROWS], dzq_low[ttt_place<D>::ROWS];
     float de[TILE_TOKENS * (D + 4)];
-    float eta[2][TILE_TOKENS * TILE_ETA], rate[2][TILE_TOKENS], sums[tile_sums(3) + tile_sums(5) + tile_sums(2)];
-};
-
-/* What going back wants of a mini-batch: the upper halves of its weights as operands, u, hat and hat of the queries as slices, inverses of sigma. */
-template <int D> struct ttt_record {
-    static constexpr int U = D * D / 2, HAT = U + 16 * D, QUERY = HAT + 16 * D, INVERSE = QUERY + 16 * D, FLOATS = INVERSE + 2 * TILE_TOKENS;
+    float eta[2][TILE_TOKENS * TILE_ETA], rate[2][TILE_TOKENS], position[TILE_TOKENS];
 };
 
 /* Step sizes of a mini-batch: F of ttt_work from what is in shared memory. */
@@ -42,19 +56,33 @@ template <typename HEAD> __device__ __forceinline__ float fetch_steps(const HEAD
     return x.a.rate && id < TILE_TOKENS ? ((const float *)x.a.rate)[(t + id) * x.a.H + x.h] : 1.0f;
 }
 
-/* Mini-batches from token t on. RECORD: what going back wants, at `record`, in place of outputs. A norm does not see the mean of its columns, and u
- * has none, so that those of W and b stay what they are: they are taken off first and given back last, and z has none between (nor have gradients of
- * z, for which records of W are read). Long: what a mini-batch makes lives in registers from one step of it to the next. */
-template <int D, bool RECORD, typename HEAD> __device__ __noinline__ void ttt_tiles_ahead(HEAD &x, int64_t t, int64_t count, float *record)
+/* Factors of the rows' step sizes, for a segment. */
+__device__ __forceinline__ void tile_positions(const lnt_ttt_args &a, float *position)
+{
+    const int i = (int)threadIdx.x;
+    if (i >= TILE_TOKENS) return;
+    const float p = a.token_idx ? 1.0f / (float)(i + 1) + ((const float *)a.token_idx)[i] : 1.0f;
+    position[i] = p < 0 ? 0.0f : p; /* NaN stays */
+}
+
+/* A run's mini-batches from token t on, keys alone. BACK: what going back wants of them too. A norm does not see the mean of its columns, and u has
+ * none, so that those of W and b stay what they are: they are taken off first and given back last, and z has none between (nor have gradients of z,
+ * for which segments read W). Long: what a mini-batch makes lives in registers from one step of it to the next. */
+template <int D, bool BACK, typename HEAD> __device__ __noinline__ void ttt_chain_ahead(HEAD &x, int64_t t, int64_t count)
 {
     const ttt_tile_call g(x);
     extern __shared__ __align__(16) float memory[]; /* not by a pointer: loads and stores know that they are of shared memory */
     ttt_ahead_room<D> &room = *(ttt_ahead_room<D> *)memory;
     const ttt_place<D> y;
     constexpr int ROWS = ttt_place<D>::ROWS;
-    float W[D / 8][4], b[2];
+    const ttt_segments &s = *x.segments;
+    const int64_t slot = ttt_slot(x.n, t);
+    float *record = s.record_of(x.n, t, g.h), *state = s.state_of(false, slot, g.h), W[D / 8][4], b[2];
+    const int64_t record_step = s.H * s.record, state_step = s.H * s.state;
+    unsigned *const flag = s.flag(false, slot, g.h);
+    const int flag_step = s.H;
     ttt_tile_norm norm;
-    ttt_tile_steps steps = { NULL, NULL, { x.w.position[y.r], x.w.position[y.r + 8] }, x.w.position[TILE_TOKENS - 1], g.a.eta != NULL };
+    const float last = x.w.position[TILE_TOKENS - 1];
     for (int row = y.id; row <= D; row += TTT_THREADS) {
         const float *from = row < D ? x.w.W[0].row(row) : x.w.b[0];
         float sum = 0;
@@ -71,91 +99,307 @@ template <int D, bool RECORD, typename HEAD> __device__ __noinline__ void ttt_ti
     for (int j = 0; j < D / 8; j++)
 #pragma unroll
         for (int q = 0; q < 4; q++) W[j][q] -= room.mean[8 * j + 2 * y.c + q % 2];
-    fetch_rows<D, 3>(room.rows[0], { g.a.k, g.a.q, g.a.v }, t, g.a.H, g.h);
+    fetch_rows<D, 2>(room.rows[0], { g.a.k, g.a.v }, t, g.a.H, g.h);
     float rate = fetch_steps(g, room.eta[0], t);
-    if (y.id < TILE_TOKENS) room.rate[0][y.id] = rate;
     cp_async_commit();
+    if (y.id < TILE_TOKENS) room.rate[0][y.id] = rate;
     cp_async_wait<0>();
     __syncthreads();
-    for (int64_t i = 0; i < count; i++, t += TILE_TOKENS) {
-        bf16 *const K = room.rows[i & 1], *const Q = K + ROWS, *const V = Q + ROWS;
-        const uint32_t keys = shared_address(K) + y.plain(), queries = shared_address(Q) + y.plain();
-        steps.eta = room.eta[i & 1], steps.rate = room.rate[i & 1];
-        float z[2][4] = {}, zl[2][4] = {}, zq[2][4] = {}, zql[2][4] = {}, S[2][4] = {}, bt[2][4], u[2][4], inverse[4];
+    if (count > 1) {
+        fetch_rows<D, 2>(room.rows[1], { g.a.k, g.a.v }, t + TILE_TOKENS, g.a.H, g.h);
+        rate = fetch_steps(g, room.eta[1], t + TILE_TOKENS);
+        cp_async_commit();
+    }
+    for (int64_t i = 0, now = 0; i < count; i++, t += TILE_TOKENS, record += record_step) {
+        const int64_t next = now == 2 ? 0 : now + 1, then = next == 2 ? 0 : next + 1;
+        const bf16 *const K = room.rows[now], *const V = K + ROWS;
+        const uint32_t keys = shared_address(K) + y.plain();
+        const float *const eta = room.eta[now] + (TILE_TOKENS - 1) * TILE_ETA;
+        if (i % SEGMENT == 0) {
+            keep_state<D>(y, state, W);
+            if (y.mine) ((float2 *)(state + D * D))[y.id] = make_float2(b[0], b[1]);
+            state += state_step;
+        }
+        float z[2][4], zl[2][4] = {}, bt[2][4], u[2][4], means[LOSS_MEANS][4];
+        TTT_SLICE(n, q) z[n][q] = b[q / 2];
 #pragma unroll
         for (int p = 0; p < D / 16; p++) {
-            uint32_t k[4], q[4], qa[4];
+            uint32_t k[4];
             ldmatrix_x4(k, keys + p * 32);
-            ldmatrix_x4(q, queries + p * 32);
-            as_rows(qa, q);
             const ttt_halves w = halves_of(W[2 * p], W[2 * p + 1]);
-            if (RECORD && y.mine) ((uint4 *)record)[p * 2 * D + y.id] = make_uint4(w.high[0], w.high[1], w.high[2], w.high[3]);
 #pragma unroll
             for (int n = 0; n < 2; n++) {
                 mma_bf16(z[n], w.high, k[2 * n], k[2 * n + 1]);
                 mma_bf16(zl[n], w.low, k[2 * n], k[2 * n + 1]);
-                mma_bf16(zq[n], w.high, q[2 * n], q[2 * n + 1]);
-                mma_bf16(zql[n], w.low, q[2 * n], q[2 * n + 1]);
-                mma_bf16(S[n], qa, k[2 * n], k[2 * n + 1]);
             }
         }
         TTT_SLICE(n, q)
         {
-            const int at = y.at(n, q), row = y.r + q / 2 * 8, j = y.token(n, q);
-            z[n][q] += zl[n][q] + b[q / 2];
-            zq[n][q] += zql[n][q] + b[q / 2];
+            const int at = y.at(n, q);
+            z[n][q] += zl[n][q];
             bt[n][q] = norm.b[q / 2] - (to_float(V[at]) - to_float(K[at]));
-            S[n][q] = -(S[n][q] + g.a.bias) * steps.of(q / 2, row, j) * steps.rate[j]; /* row i, column j of -A */
         }
-        tile_loss_centred<D>(y, norm, z, bt, room.sums, inverse, u);
-        /* what the last ones left there: the loss's barrier is behind it, that of the next sums in front of what comes */
-        if (!RECORD && i) put_rows<D>(g.a.o, room.out, t - TILE_TOKENS, g.a.H, g.h);
-        if (i + 1 < count) { /* nobody reads the other rows any more */
-            fetch_rows<D, 3>(room.rows[~i & 1], { g.a.k, g.a.q, g.a.v }, t + TILE_TOKENS, g.a.H, g.h);
-            rate = fetch_steps(g, room.eta[~i & 1], t + TILE_TOKENS);
+        cp_async_wait<0>(); /* the next rows: behind the barrier they are there for everybody */
+        if (i + 1 < count && y.id < TILE_TOKENS) room.rate[next][y.id] = rate;
+        tile_loss<D>(y, norm, z, bt, room.sums[i & 1], means, u);
+        if (y.id == 0 && i && i % SEGMENT == 0) ttt_publish(flag + (i / SEGMENT - 1) * flag_step);
+        if (i + 2 < count) {
+            fetch_rows<D, 2>(room.rows[then], { g.a.k, g.a.v }, t + 2 * TILE_TOKENS, g.a.H, g.h);
+            rate = fetch_steps(g, room.eta[then], t + 2 * TILE_TOKENS);
             cp_async_commit();
         }
-        mma_square(zq, halves_of(u[0], u[1]), S);
-        float two[1][4] = {}, down[2] = {}, step[2][4];
+        float down[2] = {}, step[2][4];
         TTT_SLICE(n, q)
         {
             const int j = y.token(n, q);
-            step[n][q] = -u[n][q] * steps.of_last(j) * steps.rate[j];
+            step[n][q] = -u[n][q] * last * (g.a.eta ? eta[j] : 1.0f) * room.rate[now][j];
             down[q / 2] += step[n][q];
         }
-        if (g.a.bias) b[0] += sum_tokens(down[0]), b[1] += sum_tokens(down[1]);
         add_outer<D>(y, W, K, halves_of(step[0], step[1]));
-        TTT_SLICE(n, q) two[0][2 * n + q % 2] += zq[n][q] * zq[n][q];
-        cp_async_wait<0>();
-        if (i + 1 < count && y.id < TILE_TOKENS) room.rate[~i & 1][y.id] = rate;
-        sum_columns<D, 1>(y, two, room.sums + tile_sums(5)); /* its barrier: the next rows are there for everybody */
-#pragma unroll
-        for (int e = 0; e < 4; e++) two[0][e] = rsqrtf(two[0][e] / D + 1e-6f);
-        TTT_SLICE(n, q) zq[n][q] *= two[0][2 * n + q % 2];
-        if (RECORD) {
-            record_slice<D>(y, record + ttt_record<D>::U, u);
+        if (g.a.bias) b[0] += sum_tokens(down[0]), b[1] += sum_tokens(down[1]);
+        record_slice<D>(y, record + ttt_record<D>::U, u);
+        if (BACK) {
             record_slice<D>(y, record + ttt_record<D>::HAT, z);
-            record_slice<D>(y, record + ttt_record<D>::QUERY, zq);
-            if (y.mine && y.warp == 0 && y.r == 0)
-#pragma unroll
-                for (int e = 0; e < 4; e++)
-                    record[ttt_record<D>::INVERSE + y.token(e)] = inverse[e],
-                    record[ttt_record<D>::INVERSE + TILE_TOKENS + y.token(e)] = two[0][e];
-            record += ttt_record<D>::FLOATS;
-        } else {
-            TTT_SLICE(n, q) zq[n][q] = zq[n][q] * norm.w[q / 2] + norm.b[q / 2] + to_float(Q[y.at(n, q)]);
-            put_slice<D>(y, room.out, zq);
+            record_means<D>(y, record + ttt_record<D>::MEANS, means);
         }
+        now = next;
     }
     __syncthreads();
-    if (!RECORD) put_rows<D>(g.a.o, room.out, t - TILE_TOKENS, g.a.H, g.h);
-    __syncthreads();
+    if (y.id == 0) ttt_publish(flag + (count - 1) / SEGMENT * flag_step);
 #pragma unroll
     for (int j = 0; j < D / 8; j++)
 #pragma unroll
         for (int q = 0; q < 4; q++) W[j][q] += room.mean[8 * j + 2 * y.c + q % 2];
     give_state<D>(y, x.w.W[0], W);
-    if (y.mine && y.c == 0) x.w.b[0][y.first] = b[0] + room.mean[D], x.w.b[0][y.first + 8] = b[1] + room.mean[D];
+    if (g.a.bias && y.mine && y.c == 0) x.w.b[0][y.first] = b[0] + room.mean[D], x.w.b[0][y.first + 8] = b[1] + room.mean[D];
+    __syncthreads();
+}
+
+/* A segment's queries: its outputs or, BACK, what comes back of them. Long: as the chain. */
+template <int D, bool BACK> __device__ __noinline__ void ttt_tiles_queries(const ttt_segments &s, const ttt_segment &x)
+{
+    const ttt_tile_call g(x);
+    extern __shared__ __align__(16) float memory[];
+    ttt_query_room<D> &room = *(ttt_query_room<D> *)memory;
+    const ttt_place<D> y;
+    constexpr int ROWS = ttt_place<D>::ROWS;
+    const int count = x.count;
+    int64_t t = x.t;
+    float *record = s.record_of(x.n, t, g.h), W[D / 8][4], b[2], dnw[2] = {}, dnb[2] = {};
+    const float *const state = s.state_of(false, x.slot, g.h);
+    const int64_t record_step = s.H * s.record;
+    ttt_tile_norm norm;
+    tile_positions(x.a, room.position);
+    kept_state<D>(y, W, state);
+    const float2 offset = ((const float2 *)(state + D * D))[y.id % (2 * D)];
+    b[0] = offset.x, b[1] = offset.y;
+#pragma unroll
+    for (int i = 0; i < 2; i++)
+        norm.w[i] = weights_of(x.a.ln_w, g.h, D)[y.first + 8 * i], norm.b[i] = weights_of(x.a.ln_b, g.h, D)[y.first + 8 * i];
+    const auto fetch = [&](int to, int64_t from) {
+        if constexpr (BACK)
+            fetch_rows<D, 3>(room.rows[to], { g.a.k, g.a.q, g.a.dout }, from, g.a.H, g.h);
+        else
+            fetch_rows<D, 2>(room.rows[to], { g.a.k, g.a.q }, from, g.a.H, g.h);
+        const float rate = fetch_steps(g, room.eta[to], from);
+        cp_async_commit();
+        return rate;
+    };
+    float rate = fetch(0, t);
+    if (y.id < TILE_TOKENS) room.rate[0][y.id] = rate;
+    cp_async_wait<0>();
+    __syncthreads();
+    if (count > 1) rate = fetch(1, t + TILE_TOKENS);
+    ttt_tile_steps steps = { NULL, NULL, { room.position[y.r], room.position[y.r + 8] }, room.position[TILE_TOKENS - 1], g.a.eta != NULL };
+    for (int i = 0, now = 0; i < count; i++, t += TILE_TOKENS, record += record_step) {
+        const int next = now == 2 ? 0 : now + 1, then = next == 2 ? 0 : next + 1;
+        bf16 *const K = room.rows[now], *const Q = K + ROWS, *const dO = Q + ROWS;
+        const uint32_t keys = shared_address(K) + y.plain(), queries = shared_address(Q) + y.plain();
+        steps.eta = room.eta[now], steps.rate = room.rate[now];
+        float u[2][4], zq[2][4], zql[2][4] = {}, S[2][4] = {}, St[2][4] = {}, sums[BACK ? 3 : 1][4] = {};
+        recorded_slice<D>(y, u, record + ttt_record<D>::U);
+        TTT_SLICE(n, q) zq[n][q] = b[q / 2];
+#pragma unroll
+        for (int p = 0; p < D / 16; p++) {
+            uint32_t k[4], q[4], ka[4], qa[4];
+            ldmatrix_x4(k, keys + p * 32);
+            ldmatrix_x4(q, queries + p * 32);
+            as_rows(ka, k);
+            as_rows(qa, q);
+            const ttt_halves w = halves_of(W[2 * p], W[2 * p + 1]);
+            if (BACK) record_plane<D>(y, record + ttt_record<D>::W, p, w.high);
+#pragma unroll
+            for (int n = 0; n < 2; n++) {
+                mma_bf16(zq[n], w.high, q[2 * n], q[2 * n + 1]);
+                mma_bf16(zql[n], w.low, q[2 * n], q[2 * n + 1]);
+                mma_bf16(S[n], qa, k[2 * n], k[2 * n + 1]);
+                if (BACK) mma_bf16(St[n], ka, q[2 * n], q[2 * n + 1]);
+            }
+        }
+        TTT_SLICE(n, q)
+        {
+            const int row = y.r + q / 2 * 8, j = y.token(n, q);
+            zq[n][q] += zql[n][q];
+            S[n][q] = -(S[n][q] + g.a.bias) * steps.of(q / 2, row, j) * steps.rate[j]; /* row i, column j of -A */
+            if (BACK) St[n][q] = row > j ? 0.0f : -(St[n][q] + g.a.bias) * room.position[j] * steps.own(j, row);
+        }
+        mma_square(zq, halves_of(u[0], u[1]), S);
+        TTT_SLICE(n, q)
+        {
+            const int e = 2 * n + q % 2;
+            sums[0][e] += zq[n][q] * zq[n][q];
+            if constexpr (BACK) {
+                const float d = to_float(dO[y.at(n, q)]) * norm.w[q / 2];
+                sums[1][e] += d, sums[2][e] += d * zq[n][q];
+            }
+        }
+        cp_async_wait<0>();
+        if (i + 1 < count && y.id < TILE_TOKENS) room.rate[next][y.id] = rate;
+        sum_columns<D>(y, sums, room.sums[i & 1]); /* its barrier: the next rows are there for everybody */
+        if (!BACK && i) put_rows<D>(g.a.o, room.out[~i & 1], t - TILE_TOKENS, g.a.H, g.h);
+        if (i + 2 < count) rate = fetch(then, t + 2 * TILE_TOKENS);
+        float inverse[4];
+#pragma unroll
+        for (int e = 0; e < 4; e++) inverse[e] = rsqrtf(sums[0][e] / D + 1e-6f);
+        if constexpr (BACK) {
+            float dzq[2][4], pre[2][4] = {};
+            TTT_SLICE(n, q)
+            {
+                const int e = 2 * n + q % 2;
+                const float d = to_float(dO[y.at(n, q)]), hat = zq[n][q] * inverse[e];
+                dnw[q / 2] += d * hat, dnb[q / 2] += d;
+                dzq[n][q] = (d * norm.w[q / 2] - sums[1][e] / D - sums[2][e] * inverse[e] / D * hat) * inverse[e];
+            }
+            record_slice<D>(y, record + ttt_record<D>::DZQ, dzq);
+            mma_square(pre, halves_of(dzq[0], dzq[1]), St);
+            record_slice<D>(y, record + ttt_record<D>::PRE, pre);
+        } else {
+            TTT_SLICE(n, q) zq[n][q] = zq[n][q] * inverse[2 * n + q % 2] * norm.w[q / 2] + norm.b[q / 2] + to_float(Q[y.at(n, q)]);
+            put_slice<D>(y, room.out[i & 1], zq);
+        }
+        float down[2] = {};
+        TTT_SLICE(n, q)
+        {
+            const int j = y.token(n, q);
+            u[n][q] *= -steps.of_last(j) * steps.rate[j];
+            down[q / 2] += u[n][q];
+        }
+        if (g.a.bias) b[0] += sum_tokens(down[0]), b[1] += sum_tokens(down[1]);
+        add_outer<D>(y, W, K, halves_of(u[0], u[1]));
+        now = next;
+    }
+    __syncthreads();
+    if (BACK)
+        put_norm_sums<D>(y, s.sums_of(false, x.slot, g.h), dnw, dnb);
+    else
+        put_rows<D>(g.a.o, room.out[~count & 1], t - TILE_TOKENS, g.a.H, g.h);
+}
+
+/* A run's mini-batches back from the one that begins with token t, keys alone: x.w's dW and db from behind them become those in front. Long: as the one
+ * ahead. */
+template <int D, typename HEAD> __device__ __noinline__ void ttt_chain_back(HEAD &x, int64_t t, int64_t count)
+{
+    const ttt_tile_call g(x);
+    extern __shared__ __align__(16) float memory[];
+    ttt_chain_room<D> &room = *(ttt_chain_room<D> *)memory;
+    const ttt_place<D> y;
+    constexpr int ROWS = ttt_place<D>::ROWS;
+    using is = ttt_record<D>;
+    const ttt_segments &s = *x.segments;
+    const int64_t first = t - (count - 1) * TILE_TOKENS, slot = ttt_slot(x.n, first);
+    float *record = s.record_of(x.n, t, g.h), *state = s.state_of(true, slot, g.h), dW[D / 8][4], db[2], square = 0;
+    const int64_t record_step = s.H * s.record, state_step = s.H * s.state;
+    unsigned *const flag = s.flag(true, slot, g.h);
+    const int flag_step = s.H;
+    ttt_tile_norm norm;
+    const float last = x.w.position[TILE_TOKENS - 1];
+    for (int c = 0; c < D; c++) square += x.norm.w[c] * x.norm.w[c];
+    square /= D;
+    take_state<D>(y, dW, x.w.dW[0]);
+#pragma unroll
+    for (int i = 0; i < 2; i++) db[i] = x.w.db[0][y.first + 8 * i], norm.w[i] = x.norm.w[y.first + 8 * i];
+    __syncthreads();
+    const auto fetch = [&](int64_t to, int64_t back) { /* so many mini-batches in front of this one */
+        const float *from = record - back * record_step;
+        for (int j = y.id; j < is::CHAIN / 4; j += TTT_THREADS) cp_async_16(shared_address(room.record[to] + 4 * j), from + 4 * j);
+        fetch_rows<D, 2>(room.rows[to], { g.a.k, g.a.q }, t - back * TILE_TOKENS, g.a.H, g.h);
+        const float rate = fetch_steps(g, room.eta[to], t - back * TILE_TOKENS);
+        cp_async_commit();
+        return rate;
+    };
+    float rate = fetch(0, 0);
+    if (y.id < TILE_TOKENS) room.rate[0][y.id] = rate;
+    cp_async_wait<0>();
+    __syncthreads();
+    if (count > 1) rate = fetch(1, 1);
+    for (int64_t i = count - 1, now = 0; i >= 0; i--) { /* from the run's first mini-batch on */
+        const int64_t next = now == 2 ? 0 : now + 1, then = next == 2 ? 0 : next + 1;
+        const bf16 *const K = room.rows[now], *const Q = K + ROWS;
+        const uint32_t keys = shared_address(K) + y.plain();
+        const float *const eta = room.eta[now] + (TILE_TOKENS - 1) * TILE_ETA, *const from = room.record[now];
+        if (i + 1 == count || i % SEGMENT == SEGMENT - 1) keep_state<D>(y, state + i / SEGMENT * state_step, dW);
+        float R[2][4], Rl[2][4] = {}, u[2][4], hat[2][4], du[2][4], dg[2][4], sums[BACK_SUMS + 1][4] = {}, means[LOSS_MEANS][4];
+        TTT_SLICE(n, q) R[n][q] = db[q / 2];
+#pragma unroll
+        for (int p = 0; p < D / 16; p++) {
+            uint32_t k[4];
+            ldmatrix_x4(k, keys + p * 32);
+            const ttt_halves d = halves_of(dW[2 * p], dW[2 * p + 1]);
+#pragma unroll
+            for (int n = 0; n < 2; n++) {
+                mma_bf16(R[n], d.high, k[2 * n], k[2 * n + 1]);
+                mma_bf16(Rl[n], d.low, k[2 * n], k[2 * n + 1]);
+            }
+        }
+        recorded_slice<D>(y, u, from + is::U);
+        recorded_slice<D>(y, hat, from + is::HAT);
+        recorded_slice<D>(y, du, from + is::PRE);
+#pragma unroll
+        for (int k = 0; k < LOSS_MEANS; k++)
+#pragma unroll
+            for (int e = 0; e < 4; e++) means[k][e] = from[is::MEANS + k * TILE_TOKENS + y.token(e)];
+        TTT_SLICE(n, q)
+        {
+            const int e = 2 * n + q % 2, j = y.token(e);
+            const float w2 = norm.of(q) * norm.of(q);
+            R[n][q] += Rl[n][q];
+            du[n][q] -= last * (g.a.eta ? eta[j] : 1.0f) * R[n][q];
+            sums[BACK_U][e] += du[n][q] * u[n][q], sums[BACK_SUMS][e] += R[n][q] * u[n][q];
+            const float d = du[n][q] *= room.rate[now][j];
+            sums[BACK_DU][e] += d, sums[BACK_HAT][e] += hat[n][q] * d;
+            sums[BACK_FIRST][e] += w2 * d, sums[BACK_SQUARE][e] += w2 * hat[n][q] * d;
+        }
+        cp_async_wait<0>(); /* the next rows: behind the barrier they are there for everybody */
+        if (i && y.id < TILE_TOKENS) room.rate[next][y.id] = rate;
+        sum_columns<D>(y, sums, room.sums[i & 1]);
+        if (y.id == 0 && i + 1 < count && i % SEGMENT == SEGMENT - 1) ttt_publish(flag + (i / SEGMENT + 1) * flag_step);
+        if (i > 1) rate = fetch(then, 2);
+        if (y.id < 32 && y.r == 0)
+#pragma unroll
+            for (int e = 0; e < 4; e++) {
+                record[is::RU + y.token(e)] = sums[BACK_SUMS][e];
+                if (g.a.drate) ((float *)g.a.drate)[(t + y.token(e)) * g.a.H + g.h] = sums[BACK_U][e];
+            }
+#pragma unroll
+        for (int e = 0; e < 4; e++) sums[BACK_U][e] *= room.rate[now][y.token(e)];
+        tile_loss_back<D>(norm, hat, u, means, square, sums, du, dg);
+        float dzq[2][4];
+        recorded_slice<D>(y, dzq, from + is::DZQ);
+        add_outer<D>(y, dW, Q, halves_of(dzq[0], dzq[1]));
+        add_outer<D>(y, dW, K, halves_of(du[0], du[1]));
+        if (g.a.bias != 0) {
+            const float both[2] = { du[0][0] + du[0][1] + du[1][0] + du[1][1] + dzq[0][0] + dzq[0][1] + dzq[1][0] + dzq[1][1],
+                                    du[0][2] + du[0][3] + du[1][2] + du[1][3] + dzq[0][2] + dzq[0][3] + dzq[1][2] + dzq[1][3] };
+            db[0] += sum_tokens(both[0]), db[1] += sum_tokens(both[1]);
+        }
+        record_slice<D>(y, record + is::DG, dg);
+        record_slice<D>(y, record + is::DZ, du);
+        record -= record_step, t -= TILE_TOKENS, now = next;
+    }
+    __syncthreads();
+    if (y.id == 0) ttt_publish(flag);
+    give_state<D>(y, x.w.dW[0], dW);
+    if (y.mine && y.c == 0) x.w.db[0][y.first] = db[0], x.w.db[0][y.first + 8] = db[1];
     __syncthreads();
 }
 
@@ -242,150 +486,96 @@ __device__ __forceinline__ void ttt_tiles_rows_back(const HEAD &x, const ttt_pla
     }
 }
 
-/* Mini-batches back from the one that begins with token t, whose record is `record`: x.w's dW and db from behind them become those in front. Long: as
- * the one ahead. */
-template <int D, typename HEAD> __device__ __noinline__ void ttt_tiles_back(HEAD &x, int64_t t, int64_t count, const float *record)
+/* A segment back: the gradients of its rows and step sizes, from what the chain has left. Long: as the chain. */
+template <int D> __device__ __noinline__ void ttt_tiles_back(const ttt_segments &s, const ttt_segment &x)
 {
     const ttt_tile_call g(x);
-    extern __shared__ __align__(16) float memory[]; /* not by a pointer: loads and stores know that they are of shared memory */
+    extern __shared__ __align__(16) float memory[];
     ttt_back_room<D> &room = *(ttt_back_room<D> *)memory;
     const ttt_place<D> y;
     constexpr int ROWS = ttt_place<D>::ROWS;
-    float dW[D / 8][4], db[2], dnw[2] = {}, dnb[2] = {}, dposition[2] = {};
+    using is = ttt_record<D>;
+    int64_t t = x.t + (x.count - 1) * TILE_TOKENS;
+    const float *record = s.record_of(x.n, t, g.h);
+    const int64_t record_step = s.H * s.record;
+    float dW[D / 8][4], dnw[2] = {}, dnb[2] = {}, dposition[2] = {};
     ttt_tile_norm norm;
-    ttt_tile_steps steps = { NULL, NULL, { x.w.position[y.r], x.w.position[y.r + 8] }, x.w.position[TILE_TOKENS - 1], g.a.eta != NULL };
-    float position[4]; /* of the tokens of a slice */
+    tile_positions(x.a, room.position);
+    kept_state<D>(y, dW, s.state_of(true, x.slot, g.h));
 #pragma unroll
-    for (int e = 0; e < 4; e++) position[e] = x.w.position[y.token(e)];
-    take_state<D>(y, dW, x.w.dW[0]);
-#pragma unroll
-    for (int i = 0; i < 2; i++) db[i] = x.w.db[0][y.first + 8 * i], norm.w[i] = x.norm.w[y.first + 8 * i], norm.b[i] = x.norm.b[y.first + 8 * i];
-    __syncthreads();
-    fetch_rows<D, 4>(room.rows[0], { g.a.k, g.a.q, g.a.v, g.a.dout }, t, g.a.H, g.h);
-    float rate = fetch_steps(g, room.eta[0], t);
+    for (int i = 0; i < 2; i++)
+        norm.w[i] = weights_of(x.a.ln_w, g.h, D)[y.first + 8 * i], norm.b[i] = weights_of(x.a.ln_b, g.h, D)[y.first + 8 * i];
+    const auto fetch = [&](int to, int64_t from) {
+        fetch_rows<D, 4>(room.rows[to], { g.a.k, g.a.q, g.a.v, g.a.dout }, from, g.a.H, g.h);
+        const float rate = fetch_steps(g, room.eta[to], from);
+        cp_async_commit();
+        return rate;
+    };
+    float rate = fetch(0, t);
     if (y.id < TILE_TOKENS) room.rate[0][y.id] = rate;
-    cp_async_commit();
     cp_async_wait<0>();
     __syncthreads();
-    for (int64_t i = 0; i < count; i++, t -= TILE_TOKENS, record -= ttt_record<D>::FLOATS) {
-        bf16 *const K = room.rows[i & 1], *const Q = K + ROWS, *const V = Q + ROWS, *const dO = V + ROWS;
+    ttt_tile_steps steps = { NULL, NULL, { room.position[y.r], room.position[y.r + 8] }, room.position[TILE_TOKENS - 1], g.a.eta != NULL };
+    for (int i = 0; i < x.count; i++, t -= TILE_TOKENS, record -= record_step) {
+        const bf16 *const K = room.rows[i & 1], *const Q = K + ROWS, *const V = Q + ROWS;
         const uint32_t keys = shared_address(K) + y.plain(), queries = shared_address(Q) + y.plain();
         steps.eta = room.eta[i & 1], steps.rate = room.rate[i & 1];
-        float u[2][4], hat[2][4], dzq[2][4], bt[2][4], inverse[4], query_inverse[4], sums[3][4] = {};
-        recorded_slice<D>(y, u, record + ttt_record<D>::U);
-        recorded_slice<D>(y, hat, record + ttt_record<D>::HAT);
-        recorded_slice<D>(y, bt, record + ttt_record<D>::QUERY); /* for now: the queries' hat */
+        float u[2][4], hat[2][4], dzq[2][4], dg[2][4], dz[2][4], S[2][4] = {}, F[2][4], Ft[2][4], Ru[4];
+        recorded_slice<D>(y, u, record + is::U);
+        recorded_slice<D>(y, hat, record + is::HAT);
+        recorded_slice<D>(y, dzq, record + is::DZQ);
+        recorded_slice<D>(y, dg, record + is::DG);
+        recorded_slice<D>(y, dz, record + is::DZ);
 #pragma unroll
-        for (int e = 0; e < 4; e++) {
-            inverse[e] = record[ttt_record<D>::INVERSE + y.token(e)];
-            query_inverse[e] = record[ttt_record<D>::INVERSE + TILE_TOKENS + y.token(e)];
+        for (int e = 0; e < 4; e++) Ru[e] = record[is::RU + y.token(e)];
+        if (i + 1 < x.count) {
+            rate = fetch(~i & 1, t - TILE_TOKENS);
+            const char *next = (const char *)(record - record_step);
+            for (int j = y.id; j < (int)(is::FLOATS * sizeof(float) / 128); j += TTT_THREADS) ahead_l2(next + j * 128);
         }
-        /* the queries' norm */
-        TTT_SLICE(n, q)
-        {
-            const int e = 2 * n + q % 2, at = y.at(n, q);
-            const float d = to_float(dO[at]), by = bt[n][q], offset = norm.b[q / 2] - (to_float(V[at]) - to_float(K[at]));
-            dnw[q / 2] += d * by, dnb[q / 2] += d;
-            dzq[n][q] = d * norm.w[q / 2];
-            sums[0][e] += dzq[n][q], sums[1][e] += dzq[n][q] * by;
-            sums[2][e] += hat[n][q] * norm.w[q / 2] * (norm.w[q / 2] * hat[n][q] + offset);
-        }
-        sum_columns<D, 3>(y, sums, room.sums);
-        float along[4];
-#pragma unroll
-        for (int e = 0; e < 4; e++) along[e] = sums[2][e] / D;
-        TTT_SLICE(n, q)
-        {
-            const int e = 2 * n + q % 2, at = y.at(n, q);
-            dzq[n][q] = (dzq[n][q] - sums[0][e] / D - sums[1][e] / D * bt[n][q]) * query_inverse[e];
-            bt[n][q] = norm.b[q / 2] - (to_float(V[at]) - to_float(K[at]));
-        }
-        if (i + 1 < count) { /* the barrier is behind whoever read the other rows */
-            fetch_rows<D, 4>(room.rows[~i & 1], { g.a.k, g.a.q, g.a.v, g.a.dout }, t - TILE_TOKENS, g.a.H, g.h);
-            rate = fetch_steps(g, room.eta[~i & 1], t - TILE_TOKENS);
-            cp_async_commit();
-            const char *next = (const char *)(record - ttt_record<D>::FLOATS);
-            for (int j = y.id; j < (int)(ttt_record<D>::FLOATS * sizeof(float) / 128); j += TTT_THREADS) ahead_l2(next + j * 128);
-        }
-        put_slices<D>(y, room.dzq, room.dzq_low, dzq);
-        put_slices<D>(y, room.u, room.u_low, u);
-        /* R = K dW + db; S of rows j, columns i, less, with the step sizes */
-        float R[2][4], Rl[2][4] = {}, S[2][4] = {}, St[2][4] = {}, du[2][4];
-        uint4 weights[D / 16]; /* all on their way before the first is put */
-#pragma unroll
-        for (int p = 0; p < D / 16; p++) weights[p] = ((const uint4 *)record)[p * 2 * D + y.id % (2 * D)];
-        TTT_SLICE(n, q) R[n][q] = db[q / 2];
+        /* S of rows i, columns j; the states as rows of numbers of bf16 */
 #pragma unroll
         for (int p = 0; p < D / 16; p++) {
-            uint32_t k[4], q[4], ka[4], qa[4];
+            uint32_t k[4], q[4], qa[4], w[4];
+            recorded_plane<D>(y, w, record + is::W, p);
             ldmatrix_x4(k, keys + p * 32);
             ldmatrix_x4(q, queries + p * 32);
-            as_rows(ka, k);
             as_rows(qa, q);
             const ttt_halves d = halves_of(dW[2 * p], dW[2 * p + 1]);
             put_plane<D>(y, room.dW, p, d.high);
             put_plane<D>(y, room.dW_low, p, d.low);
-            put_plane<D>(y, room.W, p, { weights[p].x, weights[p].y, weights[p].z, weights[p].w });
+            put_plane<D>(y, room.W, p, w);
 #pragma unroll
-            for (int n = 0; n < 2; n++) {
-                mma_bf16(R[n], d.high, k[2 * n], k[2 * n + 1]);
-                mma_bf16(Rl[n], d.low, k[2 * n], k[2 * n + 1]);
-                mma_bf16(S[n], qa, k[2 * n], k[2 * n + 1]);
-                mma_bf16(St[n], ka, q[2 * n], q[2 * n + 1]);
-            }
+            for (int n = 0; n < 2; n++) mma_bf16(S[n], qa, k[2 * n], k[2 * n + 1]);
         }
-        const float bias = g.a.bias;
-        float F[2][4], Ft[2][4], lasts[4]; /* of rows i, columns j; of rows j, columns i; of the last i and the tokens of a slice */
         TTT_SLICE(n, q)
         {
-            const int row = y.r + q / 2 * 8, token = y.token(n, q);
+            const int row = y.r + q / 2 * 8, token = y.token(n, q), at = y.at(n, q);
             F[n][q] = steps.of(q / 2, row, token);
-            Ft[n][q] = row > token ? 0.0f : position[2 * n + q % 2] * steps.own(token, row);
-            S[n][q] += bias;
-            St[n][q] = -(St[n][q] + bias) * Ft[n][q];
+            Ft[n][q] = row > token ? 0.0f : room.position[token] * steps.own(token, row);
+            S[n][q] += g.a.bias;
+            const float w = norm.w[q / 2], de = w * dg[n][q], e = w * hat[n][q] + norm.b[q / 2] - (to_float(V[at]) - to_float(K[at]));
+            dnw[q / 2] += e * dg[n][q] + hat[n][q] * de, dnb[q / 2] += de;
+            if (y.mine) room.de[token * (D + 4) + y.column(q)] = de;
         }
-#pragma unroll
-        for (int e = 0; e < 4; e++) lasts[e] = steps.of_last(y.token(e));
-        TTT_SLICE(n, q)
-        {
-            R[n][q] += Rl[n][q];
-            du[n][q] = -lasts[2 * n + q % 2] * R[n][q];
-        }
-        const ttt_halves dzqs = halves_of(dzq[0], dzq[1]);
-        mma_square(du, dzqs, St);
-        float more[2][4] = {}; /* R u, du u */
-        TTT_SLICE(n, q)
-        {
-            const int e = 2 * n + q % 2;
-            more[0][e] += R[n][q] * u[n][q], more[1][e] += du[n][q] * u[n][q];
-            du[n][q] *= steps.rate[y.token(e)];
-        }
-        float de[2][4], dw[2][4];
-        tile_loss_back<D, 2>(y, norm, hat, bt, u, inverse, along, du, more, room.sums + tile_sums(3), de, dw);
-        put_loss_back<D>(y, room.dz, room.de, du, de, dw, dnw, dnb);
-        const float both[2] = { du[0][0] + du[0][1] + du[1][0] + du[1][1] + dzq[0][0] + dzq[0][1] + dzq[1][0] + dzq[1][1],
-                                du[0][2] + du[0][3] + du[1][2] + du[1][3] + dzq[0][2] + dzq[0][3] + dzq[1][2] + dzq[1][3] };
-        if (bias != 0) db[0] += sum_tokens(both[0]), db[1] += sum_tokens(both[1]);
-        add_outer<D>(y, dW, Q, dzqs);
-        add_outer<D>(y, dW, K, halves_of(du[0], du[1]));
+        put_slices<D>(y, room.dzq, room.dzq_low, dzq);
+        put_slices<D>(y, room.u, room.u_low, u);
+        put_slice<D>(y, room.dz, dz);
+        add_outer<D>(y, dW, Q, halves_of(dzq[0], dzq[1]));
+        add_outer<D>(y, dW, K, halves_of(dz[0], dz[1]));
         cp_async_wait<0>();
-        if (i + 1 < count && y.id < TILE_TOKENS) room.rate[~i & 1][y.id] = rate;
-        if (g.a.drate && y.mine && y.warp == 0 && y.r == 0)
-#pragma unroll
-            for (int e = 0; e < 4; e++) ((float *)g.a.drate)[(t + y.token(e)) * g.a.H + g.h] = more[1][e];
+        if (i + 1 < x.count && y.id < TILE_TOKENS) room.rate[~i & 1][y.id] = rate;
         __syncthreads();
-        ttt_tiles_rows_back<D>(g, y, room, i & 1, t, steps, S, F, Ft, more[0], dposition);
+        ttt_tiles_rows_back<D>(g, y, room, i & 1, t, steps, S, F, Ft, Ru, dposition);
+        __syncthreads();
     }
-    __syncthreads();
-    give_state<D>(y, x.w.dW[0], dW);
-    if (y.mine && y.c == 0) x.w.db[0][y.first] = db[0], x.w.db[0][y.first + 8] = db[1];
+    float *const sums = s.sums_of(true, x.slot, g.h);
+    put_norm_sums<D>(y, sums, dnw, dnb);
 #pragma unroll
     for (int i = 0; i < 2; i++) {
-        const float w = sum_tokens(dnw[i]), b = sum_tokens(dnb[i]), p = sum_tokens(dposition[i]);
-        if (y.mine && y.c == 0) x.norm.dw[y.first + 8 * i] += w, x.norm.db[y.first + 8 * i] += b;
-        if (y.id < 32 && y.c == 0) x.dposition[y.r + 8 * i] += steps.position[i] > 0 ? p : 0.0f;
+        const float p = sum_tokens(dposition[i]);
+        if (y.id < 32 && y.c == 0) sums[2 * D + y.r + 8 * i] = steps.position[i] > 0 ? p : 0.0f;
     }
-    x.positions();
 }
 
 #endif

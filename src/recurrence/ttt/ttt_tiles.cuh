@@ -66,6 +66,26 @@ template <int D> struct ttt_place {
     __device__ __forceinline__ uint32_t turned() const { return (uint32_t)(((lane / 8 % 2 * 8 + lane % 8) * LD + lane / 16 * 8) * 2); }
 };
 
+/* Of 2 HALF values each lane of a pair, o apart, keeps one half and adds what the other has of it; and back, where both get both. Not a loop over o
+ * and HALF: the compiler leaves that one standing, and its array in local memory. */
+template <int HALF, int ALL> __device__ __forceinline__ void fold_values(float (&v)[ALL], int lane, int o)
+{
+    const bool upper = lane & o;
+#pragma unroll
+    for (int k = 0; k < HALF; k++) {
+        const float give = upper ? v[k] : v[k + HALF], keep = upper ? v[k + HALF] : v[k];
+        v[k] = keep + __shfl_xor_sync(~0u, give, o);
+    }
+}
+template <int HALF, int ALL> __device__ __forceinline__ void unfold_values(float (&v)[ALL], int lane, int o)
+{
+    const bool upper = lane & o;
+#pragma unroll
+    for (int k = 0; k < HALF; k++) {
+        const float other = __shfl_xor_sync(~0u, v[k], o), mine = v[k];
+        v[k] = upper ? other : mine, v[k + HALF] = upper ? mine : other;
+    }
+}
 /* Sums over the columns of tokens, x[n][e] of token(e), the same bits in every thread; sums: tile_sums(N) floats of their own. Has a barrier. The
  * eight lanes with a token's columns share out their values while they add them, one adds what the warps have of its own, and all get all again. */
 __host__ __device__ constexpr int tile_sums(int n) { return (n + 1) / 2 * TTT_WARPS * 32; }
@@ -75,15 +95,9 @@ template <int D, int N> __device__ __forceinline__ void sum_columns(const ttt_pl
     float v[ALL];
 #pragma unroll
     for (int k = 0; k < ALL; k++) v[k] = k < 4 * N ? x[k / 4 < N ? k / 4 : 0][k % 4] : 0.0f;
-#pragma unroll
-    for (int o = 16, half = ALL / 2; o >= 4; o /= 2, half /= 2) {
-        const bool upper = y.lane & o;
-#pragma unroll
-        for (int k = 0; k < half; k++) {
-            const float give = upper ? v[k] : v[k + half], keep = upper ? v[k + half] : v[k];
-            v[k] = keep + __shfl_xor_sync(~0u, give, o);
-        }
-    }
+    fold_values<4 * OWN>(v, y.lane, 16);
+    fold_values<2 * OWN>(v, y.lane, 8);
+    fold_values<OWN>(v, y.lane, 4);
     if (y.mine)
 #pragma unroll
         for (int k = 0; k < OWN; k++) sums[(k * ttt_place<D>::WARPS + y.warp) * 32 + y.lane] = v[k];
@@ -96,15 +110,9 @@ template <int D, int N> __device__ __forceinline__ void sum_columns(const ttt_pl
         v[k] = (s[0] + s[1]) + (s[2] + s[3]);
         if constexpr (D == 128) v[k] += (s[4] + s[5]) + (s[6] + s[7]);
     }
-#pragma unroll
-    for (int o = 4, half = OWN; o <= 16; o *= 2, half *= 2) {
-        const bool upper = y.lane & o;
-#pragma unroll
-        for (int k = 0; k < half; k++) {
-            const float other = __shfl_xor_sync(~0u, v[k], o), mine = v[k];
-            v[k] = upper ? other : mine, v[k + half] = upper ? mine : other;
-        }
-    }
+    unfold_values<OWN>(v, y.lane, 4);
+    unfold_values<2 * OWN>(v, y.lane, 8);
+    unfold_values<4 * OWN>(v, y.lane, 16);
 #pragma unroll
     for (int k = 0; k < 4 * N; k++) x[k / 4][k % 4] = v[k];
 }
@@ -229,121 +237,11 @@ template <int D> __device__ __forceinline__ void recorded_slice(const ttt_place<
     }
 }
 
-/* The norm and the loss of a slice: from z to hat, the inverse of sigma and u. bt: the norm's offset less the target. Two barriers. */
+/* A norm's weights and offsets of a thread's columns. */
 struct ttt_tile_norm {
     float w[2], b[2];
     __device__ __forceinline__ float of(int q) const { return w[q / 2]; }
 };
-template <int D>
-__device__ __forceinline__ void tile_loss(const ttt_place<D> &y, const ttt_tile_norm &norm, float (&z)[2][4], const float (&bt)[2][4], float *sums,
-                                          float (&inverse)[4], float (&u)[2][4])
-{
-    float one[2][4] = {}, two[4][4] = {};
-    TTT_SLICE(t, q) one[0][2 * t + q % 2] += z[t][q], one[1][2 * t + q % 2] += norm.of(q) * bt[t][q];
-    sum_columns<D>(y, one, sums);
-    TTT_SLICE(t, q)
-    {
-        const int e = 2 * t + q % 2;
-        const float d = z[t][q] -= one[0][e] / D, w2 = norm.of(q) * norm.of(q);
-        two[0][e] += d * d, two[1][e] += w2 * d, two[2][e] += w2 * d * d, two[3][e] += norm.of(q) * bt[t][q] * d;
-    }
-    sum_columns<D>(y, two, sums + tile_sums(2));
-#pragma unroll
-    for (int e = 0; e < 4; e++) {
-        const float by = inverse[e] = rsqrtf(two[0][e] / D + 1e-6f);
-        one[0][e] = (two[1][e] * by + one[1][e]) / D;                 /* of g */
-        one[1][e] = (two[2][e] * by * by + two[3][e] * by) / D;       /* of g hat */
-    }
-    TTT_SLICE(t, q)
-    {
-        const int e = 2 * t + q % 2;
-        const float hat = z[t][q] *= inverse[e], g = norm.of(q) * (norm.of(q) * hat + bt[t][q]);
-        u[t][q] = (g - one[0][e] - one[1][e] * hat) * inverse[e];
-    }
-}
-/* The same where sums of z over the columns are zeros. One barrier. */
-template <int D>
-__device__ __forceinline__ void tile_loss_centred(const ttt_place<D> &y, const ttt_tile_norm &norm, float (&z)[2][4], const float (&bt)[2][4],
-                                                  float *sums, float (&inverse)[4], float (&u)[2][4])
-{
-    float all[5][4] = {}, mean[4], along[4];
-    TTT_SLICE(t, q)
-    {
-        const int e = 2 * t + q % 2;
-        const float d = z[t][q], w = norm.of(q), w2d = w * w * d, wb = w * bt[t][q];
-        all[0][e] += d * d, all[1][e] += w2d, all[2][e] += w2d * d, all[3][e] += wb * d, all[4][e] += wb;
-    }
-    sum_columns<D>(y, all, sums);
-#pragma unroll
-    for (int e = 0; e < 4; e++) {
-        const float by = inverse[e] = rsqrtf(all[0][e] / D + 1e-6f);
-        mean[e] = (all[1][e] * by + all[4][e]) / D;                 /* of g */
-        along[e] = (all[2][e] * by * by + all[3][e] * by) / D;      /* of g hat */
-    }
-    TTT_SLICE(t, q)
-    {
-        const int e = 2 * t + q % 2;
-        const float hat = z[t][q] *= inverse[e], g = norm.of(q) * (norm.of(q) * hat + bt[t][q]);
-        u[t][q] = (g - mean[e] - along[e] * hat) * inverse[e];
-    }
-}
-/* From du of u to dz, with what the row adds to the norm's gradients (de and dw) and to k, less v's (de). along: means of g hat. Two barriers; more:
- * sums that are wanted besides, of tokens. */
-template <int D, int N>
-__device__ __forceinline__ void tile_loss_back(const ttt_place<D> &y, const ttt_tile_norm &norm, const float (&hat)[2][4], const float (&bt)[2][4],
-                                               const float (&u)[2][4], const float (&inverse)[4], const float (&along)[4], float (&du)[2][4],
-                                               float (&more)[N][4], float *sums, float (&de)[2][4], float (&dw)[2][4])
-{
-    float one[3 + N][4] = {}, two[2][4] = {};
-    TTT_SLICE(t, q)
-    {
-        const int e = 2 * t + q % 2;
-        one[0][e] += du[t][q], one[1][e] += hat[t][q] * du[t][q], one[2][e] += u[t][q] * du[t][q];
-    }
-#pragma unroll
-    for (int n = 0; n < N; n++)
-#pragma unroll
-        for (int e = 0; e < 4; e++) one[3 + n][e] = more[n][e];
-    sum_columns<D>(y, one, sums);
-#pragma unroll
-    for (int n = 0; n < N; n++)
-#pragma unroll
-        for (int e = 0; e < 4; e++) more[n][e] = one[3 + n][e];
-#pragma unroll
-    for (int e = 0; e < 4; e++) {
-        one[0][e] /= D, one[1][e] /= D;              /* means of du, du hat */
-        one[2][e] *= -inverse[e] / D;                /* sigma's part */
-    }
-    float dhat[2][4];
-    TTT_SLICE(t, q)
-    {
-        const int e = 2 * t + q % 2;
-        const float dg = (du[t][q] - one[0][e] - one[1][e] * hat[t][q]) * inverse[e], loss = norm.of(q) * hat[t][q] + bt[t][q];
-        de[t][q] = norm.of(q) * dg;
-        dw[t][q] = loss * dg + hat[t][q] * de[t][q];
-        dhat[t][q] = norm.of(q) * de[t][q] - (along[e] * du[t][q] + one[1][e] * norm.of(q) * loss) * inverse[e];
-        two[0][e] += dhat[t][q], two[1][e] += dhat[t][q] * hat[t][q];
-    }
-    sum_columns<D>(y, two, sums + tile_sums(3 + N));
-    TTT_SLICE(t, q)
-    {
-        const int e = 2 * t + q % 2;
-        du[t][q] = (dhat[t][q] - two[0][e] / D - two[1][e] / D * hat[t][q]) * inverse[e] + one[2][e] * hat[t][q];
-    }
-}
-
-/* What comes of it on its way: dz and de to shared memory, de and dw to the norm's sums. */
-template <int D>
-__device__ __forceinline__ void put_loss_back(const ttt_place<D> &y, bf16 *dz, float *to, const float (&du)[2][4], const float (&de)[2][4],
-                                              const float (&dw)[2][4], float (&dnw)[2], float (&dnb)[2])
-{
-    put_slice<D>(y, dz, du);
-    TTT_SLICE(n, q)
-    {
-        dnw[q / 2] += dw[n][q], dnb[q / 2] += de[n][q];
-        if (y.mine) to[y.token(n, q) * (D + 4) + y.column(q)] = de[n][q];
-    }
-}
 
 /* ---- records ----------------------------------------------------------------------------------------------------------------------------------- */
 
