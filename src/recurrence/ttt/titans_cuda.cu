@@ -186,6 +186,7 @@ template <int D> static void put_segments(const lnt_ttt_args *a, const lnt_cuda 
     for (int h0 = 0; h0 < a->H; h0 += most) {
         x.segments.h0 = h0, x.segments.H = a->H - h0 < most ? a->H - h0 : most;
         lnt_cuda_note((lnt_cuda *)d, cudaMemsetAsync(x.segments.summed, 0, clear, d->stream));
+        titans_steps<D><<<(unsigned)(x.segments.slots * x.segments.H), TTT_THREADS, 0, d->stream>>>(*a, x.segments);
         if (!back) {
             put_step<D, STEP_FORWARD>(d, x, ahead);
             continue;

@@ -10,28 +10,31 @@ struct alignas(16) titans_tile_steps {
     float M[TILE_TOKENS * TILE_ETA], S[TILE_TOKENS * TILE_ETA];
     float theta[TILE_TOKENS], keep[TILE_TOKENS], eta[TILE_TOKENS], kept[TILE_TOKENS], lent[TILE_TOKENS], left[TILE_TOKENS];
 };
+/* What chains want of a mini-batch's coefficients, which a kernel ahead of them makes: the triangles' last rows, the rows' own. */
+enum { STEPS_M, STEPS_S = TILE_TOKENS, STEPS_KEPT = 2 * TILE_TOKENS, STEPS_LENT = 3 * TILE_TOKENS, STEPS_LEFT = 4 * TILE_TOKENS,
+       STEPS_SIZE = 5 * TILE_TOKENS };
+
 /* Three places for what comes with tokens, as in ttt_linear_tiles.cuh. */
 template <int D> struct alignas(16) titans_ahead_room {
     bf16 rows[3][2 * ttt_place<D>::ROWS]; /* k v */
-    titans_tile_steps steps[3];
-    float sums[2][tile_sums(5)], mean[2][D]; /* of the columns of the rows of M and S */
+    float steps[3][STEPS_SIZE], sums[2][tile_sums(5)], mean[2][D]; /* of the columns of the rows of M and S */
 };
 template <int D> struct alignas(16) titans_query_room {
     bf16 rows[3][3 * ttt_place<D>::ROWS], out[2][ttt_place<D>::ROWS]; /* k q, going back dout */
     titans_tile_steps steps[3];
     float sums[2][tile_sums(2)];
 };
-/* Of a mini-batch: u and hat as slices, the loss's means; going back besides what du gets from the queries, later dg of the norm in its place, dz, of
+/* Of a mini-batch: u as a slice, coefficients, hat as a slice, the loss's means; going back besides what du gets from the queries, later dg of the norm in its place, dz, of
  * tokens (K dM).u, (K dS).u, dO.(Q M) and dO.(Q S), and the upper halves of M and S as operands. */
 template <int D> struct titans_record {
-    static constexpr int U = 0, HAT = U + 16 * D, MEANS = HAT + 16 * D, PRE = MEANS + LOSS_MEANS * TILE_TOKENS, DG = PRE, CHAIN = PRE + 16 * D;
+    static constexpr int U = 0, STEPS = U + 16 * D, HAT = STEPS + STEPS_SIZE, MEANS = HAT + 16 * D, PRE = MEANS + LOSS_MEANS * TILE_TOKENS, DG = PRE, CHAIN = PRE + 16 * D;
     static constexpr int DZ = CHAIN, KMU = DZ + 16 * D, KSU = KMU + TILE_TOKENS, KEPT = KSU + TILE_TOKENS, LENT = KEPT + TILE_TOKENS;
-    static constexpr int M = LENT + TILE_TOKENS, S = M + D * D / 2, AHEAD = HAT, FLOATS = S + D * D / 2, STATE = 2 * D * D, SUMS = 2 * D;
+    static constexpr int M = LENT + TILE_TOKENS, S = M + D * D / 2, AHEAD = HAT, FLOATS = S + D * D / 2, STATE = 2 * D * D + 2 * D,
+                         SUMS = 2 * D;
 };
 template <int D> struct alignas(16) titans_chain_room {
     float record[3][titans_record<D>::CHAIN];
     bf16 rows[3][3 * ttt_place<D>::ROWS]; /* k q dout */
-    titans_tile_steps steps[3];
     float sums[2][tile_sums(7)];
 };
 template <int D> struct alignas(16) titans_back_room {
@@ -53,8 +56,8 @@ template <typename HEAD> __device__ __forceinline__ void fetch_gates(const HEAD 
     const int64_t row = (t + lane) * x.a.H + x.h;
     gates[0] = ((const float *)x.a.theta)[row], gates[1] = 1.0f - ((const float *)x.a.alpha)[row], gates[2] = ((const float *)x.a.eta)[row];
 }
-/* A column of the triangles a lane; the next one has the rows' own. Without TRIANGLES their last rows alone. */
-template <bool TRIANGLES> __device__ __forceinline__ void tile_coefficients(titans_tile_steps &y, const float (&gates)[3])
+/* A column of the triangles a lane; the next one has the rows' own. */
+__device__ __forceinline__ void tile_coefficients(titans_tile_steps &y, const float (&gates)[3])
 {
     const int j = (int)threadIdx.x % 32;
     if ((int)threadIdx.x / 32 != TITANS_STEPS_WARP) return;
@@ -67,21 +70,45 @@ template <bool TRIANGLES> __device__ __forceinline__ void tile_coefficients(tita
         S = i < j ? 0.0f : i == j ? y.theta[i] : eta * S;
         M = (i > j ? keep * M : 0.0f) + S;
         kept = keep * kept, left = eta * left, lent = keep * lent + left;
-        if (j < TILE_TOKENS && (TRIANGLES || i == TILE_TOKENS - 1)) y.M[i * TILE_ETA + j] = M, y.S[i * TILE_ETA + j] = S;
+        if (j < TILE_TOKENS) y.M[i * TILE_ETA + j] = M, y.S[i * TILE_ETA + j] = S;
         if (j == TILE_TOKENS) y.kept[i] = kept, y.lent[i] = lent, y.left[i] = left;
     }
 }
-/* Coefficients of mini-batches in three places: `first` and the one behind it, whose gates the third's follow. step: tokens from one to the next. */
-template <bool TRIANGLES, typename HEAD>
-__device__ __forceinline__ void first_coefficients(const HEAD &x, titans_tile_steps (&steps)[3], int64_t t, int64_t step, int64_t count,
+/* Those of the first two mini-batches in three places, and the third's gates. */
+template <typename HEAD>
+__device__ __forceinline__ void first_coefficients(const HEAD &x, titans_tile_steps (&steps)[3], int64_t t, int64_t count,
                                                    float (&gates)[3])
 {
     fetch_gates(x, t, gates);
-    tile_coefficients<TRIANGLES>(steps[0], gates);
+    tile_coefficients(steps[0], gates);
     if (count < 2) return;
-    fetch_gates(x, t + step, gates);
-    tile_coefficients<TRIANGLES>(steps[1], gates);
-    if (count > 2) fetch_gates(x, t + 2 * step, gates);
+    fetch_gates(x, t + TILE_TOKENS, gates);
+    tile_coefficients(steps[1], gates);
+    if (count > 2) fetch_gates(x, t + 2 * TILE_TOKENS, gates);
+}
+
+/* Coefficients that chains want: a CTA a segment of a head, a warp a mini-batch. */
+template <int D> static __global__ __launch_bounds__(TTT_THREADS) void titans_steps(const __grid_constant__ lnt_ttt_args a,
+                                                                                    const __grid_constant__ ttt_segments s)
+{
+    const int lane = (int)threadIdx.x % 32, warp = (int)threadIdx.x / 32, row = lane % TILE_TOKENS;
+    const ttt_segment x = segment_at(a, blockIdx.x / s.H, s.h0 + (int)(blockIdx.x % s.H));
+    static_assert(SEGMENT <= TTT_WARPS);
+    if (warp >= x.count) return;
+    const int64_t t = x.t + warp * TILE_TOKENS, at = (t + row) * a.H + x.h;
+    float *const to = s.record_of(x.n, t, x.h) + titans_record<D>::STEPS;
+    const float theta = ((const float *)a.theta)[at], keeps = 1.0f - ((const float *)a.alpha)[at], etas = ((const float *)a.eta)[at];
+    float M = 0, S = 0, kept = 1, lent = 0, left = 1, own_kept = 0, own_lent = 0;
+#pragma unroll
+    for (int i = 0; i < TILE_TOKENS; i++) {
+        const float keep = __shfl_sync(~0u, keeps, i), eta = __shfl_sync(~0u, etas, i);
+        S = i < row ? 0.0f : i == row ? theta : eta * S;
+        M = (i > row ? keep * M : 0.0f) + S;
+        kept = keep * kept, left = eta * left, lent = keep * lent + left;
+        if (i == row) own_kept = kept, own_lent = lent;
+    }
+    if (lane >= TILE_TOKENS) return;
+    to[STEPS_M + row] = M, to[STEPS_S + row] = S, to[STEPS_KEPT + row] = own_kept, to[STEPS_LENT + row] = own_lent, to[STEPS_LEFT + row] = left;
 }
 
 /* A run's mini-batches from token t on, keys alone. BACK: what going back wants of them too. A norm does not see the mean of its columns, and u has
@@ -100,7 +127,7 @@ template <int D, bool BACK, typename HEAD> __device__ __noinline__ void titans_c
     const int64_t record_step = s.H * s.record, state_step = s.H * s.state;
     unsigned *const flag = s.flag(false, slot, g.h);
     const int flag_step = s.H;
-    float M[D / 8][4], S[D / 8][4], gates[3] = {}, M_of_M = 1, M_of_S = 0, S_of_S = 1; /* what the means have become */
+    float M[D / 8][4], S[D / 8][4], M_of_M = 1, M_of_S = 0, S_of_S = 1; /* what the means have become */
     ttt_tile_norm norm;
     for (int i = y.id; i < 2 * D; i += TTT_THREADS) {
         const float *from = i < D ? x.w.M.row(i) : x.w.S.row(i - D);
@@ -124,25 +151,28 @@ template <int D, bool BACK, typename HEAD> __device__ __noinline__ void titans_c
     add_means(-1, 0, -1);
 #pragma unroll
     for (int i = 0; i < 2; i++) norm.w[i] = x.norm.w[y.first + 8 * i], norm.b[i] = x.norm.b[y.first + 8 * i];
-    fetch_rows<D, 2>(room.rows[0], { g.a.k, g.a.v }, t, g.a.H, g.h);
-    cp_async_commit();
-    first_coefficients<false>(g, room.steps, t, TILE_TOKENS, count, gates);
+    const auto fetch = [&](int64_t to, int64_t ahead) {
+        const float *from = record + ahead * record_step + titans_record<D>::STEPS;
+        if (y.id < STEPS_SIZE / 4) cp_async_16(shared_address(room.steps[to] + 4 * y.id), from + 4 * y.id);
+        fetch_rows<D, 2>(room.rows[to], { g.a.k, g.a.v }, t + ahead * TILE_TOKENS, g.a.H, g.h);
+        cp_async_commit();
+    };
+    fetch(0, 0);
     cp_async_wait<0>();
     __syncthreads();
-    if (count > 1) {
-        fetch_rows<D, 2>(room.rows[1], { g.a.k, g.a.v }, t + TILE_TOKENS, g.a.H, g.h);
-        cp_async_commit();
-    }
+    if (count > 1) fetch(1, 1);
     for (int64_t i = 0, now = 0; i < count; i++, t += TILE_TOKENS, record += record_step) {
         const int64_t next = now == 2 ? 0 : now + 1, then = next == 2 ? 0 : next + 1;
         const bf16 *const K = room.rows[now], *const V = K + ROWS;
         const uint32_t keys = shared_address(K) + y.plain();
-        const titans_tile_steps &steps = room.steps[now];
-        if (i % SEGMENT == 0) { /* as they are, with their means */
-            add_means(M_of_M, M_of_S, S_of_S);
+        const float *const steps = room.steps[now];
+        if (i % SEGMENT == 0) { /* and their means */
             keep_state<D>(y, state, M);
             keep_state<D>(y, state + D * D, S);
-            add_means(-M_of_M, -M_of_S, -S_of_S);
+            if (y.id < D)
+                state[2 * D * D + y.id] = M_of_M * room.mean[0][y.id] + M_of_S * room.mean[1][y.id];
+            else if (y.id < 2 * D)
+                state[2 * D * D + y.id] = S_of_S * room.mean[1][y.id - D];
             state += state_step;
         }
         float z[2][4] = {}, zl[2][4] = {}, bt[2][4], u[2][4], means[LOSS_MEANS][4];
@@ -166,16 +196,13 @@ template <int D, bool BACK, typename HEAD> __device__ __noinline__ void titans_c
         cp_async_wait<0>(); /* the next rows: behind the barrier they are there for everybody */
         tile_loss<D>(y, norm, z, bt, room.sums[i & 1], means, u);
         if (y.id == 0 && i && i % SEGMENT == 0) ttt_publish(flag + (i / SEGMENT - 1) * flag_step);
-        if (i + 2 < count) {
-            fetch_rows<D, 2>(room.rows[then], { g.a.k, g.a.v }, t + 2 * TILE_TOKENS, g.a.H, g.h);
-            cp_async_commit();
-        }
-        const float kept = steps.kept[LAST], lent = steps.lent[LAST], left = steps.left[LAST];
+        if (i + 2 < count) fetch(then, 2);
+        const float kept = steps[STEPS_KEPT + LAST], lent = steps[STEPS_LENT + LAST], left = steps[STEPS_LEFT + LAST];
         float to_M[2][4], to_S[2][4];
         TTT_SLICE(n, q)
         {
-            to_M[n][q] = -u[n][q] * steps.M[LAST * TILE_ETA + y.token(n, q)];
-            to_S[n][q] = -u[n][q] * steps.S[LAST * TILE_ETA + y.token(n, q)];
+            to_M[n][q] = -u[n][q] * steps[STEPS_M + y.token(n, q)];
+            to_S[n][q] = -u[n][q] * steps[STEPS_S + y.token(n, q)];
         }
 #pragma unroll
         for (int j = 0; j < D / 8; j++)
@@ -189,8 +216,6 @@ template <int D, bool BACK, typename HEAD> __device__ __noinline__ void titans_c
             record_slice<D>(y, record + titans_record<D>::HAT, z);
             record_means<D>(y, record + titans_record<D>::MEANS, means);
         }
-        if (i + 2 < count) tile_coefficients<false>(room.steps[then], gates);
-        if (i + 3 < count) fetch_gates(g, t + 3 * TILE_TOKENS, gates);
         now = next;
     }
     __syncthreads();
@@ -217,6 +242,13 @@ template <int D, bool BACK> __device__ __noinline__ void titans_tiles_queries(co
     const int64_t record_step = s.H * s.record;
     kept_state<D>(y, M, state);
     kept_state<D>(y, S, state + D * D);
+#pragma unroll
+    for (int j = 0; j < D / 8; j++)
+#pragma unroll
+        for (int q = 0; q < 4; q++) {
+            const float *mean = state + 2 * D * D + 8 * j + 2 * y.c + q % 2;
+            M[j][q] += mean[0], S[j][q] += mean[D];
+        }
     const auto fetch = [&](int to, int64_t from) {
         if constexpr (BACK)
             fetch_rows<D, 3>(room.rows[to], { g.a.k, g.a.q, g.a.dout }, from, g.a.H, g.h);
@@ -225,7 +257,7 @@ template <int D, bool BACK> __device__ __noinline__ void titans_tiles_queries(co
         cp_async_commit();
     };
     fetch(0, t);
-    first_coefficients<true>(g, room.steps, t, TILE_TOKENS, count, gates);
+    first_coefficients(g, room.steps, t, count, gates);
     cp_async_wait<0>();
     __syncthreads();
     if (count > 1) fetch(1, t + TILE_TOKENS);
@@ -299,7 +331,7 @@ template <int D, bool BACK> __device__ __noinline__ void titans_tiles_queries(co
             for (int q = 0; q < 4; q++) M[j][q] = kept * M[j][q] + lent * S[j][q], S[j][q] *= left;
         add_outer<D>(y, M, K, halves_of(to_M[0], to_M[1]));
         add_outer<D>(y, S, K, halves_of(to_S[0], to_S[1]));
-        if (i + 2 < count) tile_coefficients<true>(room.steps[then], gates);
+        if (i + 2 < count) tile_coefficients(room.steps[then], gates);
         if (i + 3 < count) fetch_gates(g, t + 3 * TILE_TOKENS, gates);
         now = next;
     }
@@ -442,7 +474,7 @@ template <int D, typename HEAD> __device__ __noinline__ void titans_chain_back(H
     using is = titans_record<D>;
     const ttt_segments &s = *x.segments;
     const int64_t slot = ttt_slot(x.n, t - (count - 1) * TILE_TOKENS);
-    float *record = s.record_of(x.n, t, g.h), *state = s.state_of(true, slot, g.h), dM[D / 8][4], dS[D / 8][4], gates[3] = {}, square = 0;
+    float *record = s.record_of(x.n, t, g.h), *state = s.state_of(true, slot, g.h), dM[D / 8][4], dS[D / 8][4], square = 0;
     const int64_t record_step = s.H * s.record, state_step = s.H * s.state;
     unsigned *const flag = s.flag(true, slot, g.h);
     const int flag_step = s.H;
@@ -461,7 +493,6 @@ template <int D, typename HEAD> __device__ __noinline__ void titans_chain_back(H
         cp_async_commit();
     };
     fetch(0, 0);
-    first_coefficients<false>(g, room.steps, t, -TILE_TOKENS, count, gates);
     cp_async_wait<0>();
     __syncthreads();
     if (count > 1) fetch(1, 1);
@@ -469,8 +500,7 @@ template <int D, typename HEAD> __device__ __noinline__ void titans_chain_back(H
         const int64_t next = now == 2 ? 0 : now + 1, then = next == 2 ? 0 : next + 1;
         const bf16 *const K = room.rows[now], *const Q = K + ROWS, *const dO = Q + ROWS;
         const uint32_t keys = shared_address(K) + y.plain();
-        const titans_tile_steps &steps = room.steps[now];
-        const float *const from = room.record[now];
+        const float *const from = room.record[now], *const steps = from + is::STEPS;
         if (i + 1 == count || i % SEGMENT == SEGMENT - 1) {
             keep_state<D>(y, state + i / SEGMENT * state_step, dM);
             keep_state<D>(y, state + i / SEGMENT * state_step + D * D, dS);
@@ -494,7 +524,7 @@ template <int D, typename HEAD> __device__ __noinline__ void titans_chain_back(H
         {
             const int e = 2 * n + q % 2, j = y.token(e);
             const float w2 = norm.of(q) * norm.of(q);
-            const float d = du[n][q] -= steps.M[LAST * TILE_ETA + j] * KM[n][q] + steps.S[LAST * TILE_ETA + j] * KS[n][q];
+            const float d = du[n][q] -= steps[STEPS_M + j] * KM[n][q] + steps[STEPS_S + j] * KS[n][q];
             sums[BACK_U][e] += d * u[n][q], sums[KMU][e] += KM[n][q] * u[n][q], sums[KSU][e] += KS[n][q] * u[n][q];
             sums[BACK_DU][e] += d, sums[BACK_HAT][e] += hat[n][q] * d;
             sums[BACK_FIRST][e] += w2 * d, sums[BACK_SQUARE][e] += w2 * hat[n][q] * d;
@@ -513,12 +543,12 @@ template <int D, typename HEAD> __device__ __noinline__ void titans_chain_back(H
         tile_loss_back<D>(norm, hat, u, means, square, sums, du, dg);
         record_slice<D>(y, record + is::DG, dg);
         record_slice<D>(y, record + is::DZ, du);
-        const float kept = steps.kept[LAST], lent = steps.lent[LAST], left = steps.left[LAST];
+        const float kept = steps[STEPS_KEPT + LAST], lent = steps[STEPS_LENT + LAST], left = steps[STEPS_LEFT + LAST];
         float to_M[2][4], to_S[2][4];
         TTT_SLICE(n, q)
         {
             const float d = to_float(dO[y.at(n, q)]);
-            to_M[n][q] = steps.kept[y.token(n, q)] * d, to_S[n][q] = steps.lent[y.token(n, q)] * d;
+            to_M[n][q] = steps[STEPS_KEPT + y.token(n, q)] * d, to_S[n][q] = steps[STEPS_LENT + y.token(n, q)] * d;
         }
 #pragma unroll
         for (int j = 0; j < D / 8; j++)
@@ -527,8 +557,6 @@ template <int D, typename HEAD> __device__ __noinline__ void titans_chain_back(H
         add_outer<D>(y, dM, Q, halves_of(to_M[0], to_M[1]));
         add_outer<D>(y, dS, Q, halves_of(to_S[0], to_S[1]));
         add_outer<D>(y, dM, K, halves_of(du[0], du[1]));
-        if (i > 1) tile_coefficients<false>(room.steps[then], gates);
-        if (i > 2) fetch_gates(g, t - 3 * TILE_TOKENS, gates);
         record -= record_step, t -= TILE_TOKENS, now = next;
     }
     __syncthreads();
@@ -560,7 +588,7 @@ template <int D> __device__ __noinline__ void titans_tiles_back(const ttt_segmen
     fetch_rows<D, 4>(room.rows[0], { g.a.k, g.a.q, g.a.v, g.a.dout }, t, g.a.H, g.h);
     cp_async_commit();
     fetch_gates(g, t, gates);
-    tile_coefficients<true>(room.steps[0], gates);
+    tile_coefficients(room.steps[0], gates);
     cp_async_wait<0>();
     __syncthreads();
     for (int i = 0; i < x.count; i++, t -= TILE_TOKENS, record -= record_step) {
@@ -634,7 +662,7 @@ template <int D> __device__ __noinline__ void titans_tiles_back(const ttt_segmen
         add_outer<D>(y, dM, Q, halves_of(to_M[0], to_M[1]));
         add_outer<D>(y, dS, Q, halves_of(to_S[0], to_S[1]));
         add_outer<D>(y, dM, K, halves_of(dz[0], dz[1]));
-        if (i + 1 < x.count) tile_coefficients<true>(room.steps[~i & 1], gates);
+        if (i + 1 < x.count) tile_coefficients(room.steps[~i & 1], gates);
         cp_async_wait<0>();
         __syncthreads();
         float dots[3] = {};

@@ -148,13 +148,10 @@ template <int D, bool BACK, typename HEAD> __device__ __noinline__ void ttt_chai
             rate = fetch_steps(g, room.eta[then], t + 2 * TILE_TOKENS);
             cp_async_commit();
         }
-        float down[2] = {}, step[2][4];
-        TTT_SLICE(n, q)
-        {
-            const int j = y.token(n, q);
-            step[n][q] = -u[n][q] * last * (g.a.eta ? eta[j] : 1.0f) * room.rate[now][j];
-            down[q / 2] += step[n][q];
-        }
+        float down[2] = {}, step[2][4], by[4];
+#pragma unroll
+        for (int e = 0; e < 4; e++) by[e] = -last * (g.a.eta ? eta[y.token(e)] : 1.0f) * room.rate[now][y.token(e)];
+        TTT_SLICE(n, q) down[q / 2] += step[n][q] = u[n][q] * by[2 * n + q % 2];
         add_outer<D>(y, W, K, halves_of(step[0], step[1]));
         if (g.a.bias) b[0] += sum_tokens(down[0]), b[1] += sum_tokens(down[1]);
         record_slice<D>(y, record + ttt_record<D>::U, u);
@@ -358,14 +355,17 @@ template <int D, typename HEAD> __device__ __noinline__ void ttt_chain_back(HEAD
         for (int k = 0; k < LOSS_MEANS; k++)
 #pragma unroll
             for (int e = 0; e < 4; e++) means[k][e] = from[is::MEANS + k * TILE_TOKENS + y.token(e)];
+        float by[4], rates[4];
+#pragma unroll
+        for (int e = 0; e < 4; e++) by[e] = last * (g.a.eta ? eta[y.token(e)] : 1.0f), rates[e] = room.rate[now][y.token(e)];
         TTT_SLICE(n, q)
         {
-            const int e = 2 * n + q % 2, j = y.token(e);
+            const int e = 2 * n + q % 2;
             const float w2 = norm.of(q) * norm.of(q);
             R[n][q] += Rl[n][q];
-            du[n][q] -= last * (g.a.eta ? eta[j] : 1.0f) * R[n][q];
+            du[n][q] -= by[e] * R[n][q];
             sums[BACK_U][e] += du[n][q] * u[n][q], sums[BACK_SUMS][e] += R[n][q] * u[n][q];
-            const float d = du[n][q] *= room.rate[now][j];
+            const float d = du[n][q] *= rates[e];
             sums[BACK_DU][e] += d, sums[BACK_HAT][e] += hat[n][q] * d;
             sums[BACK_FIRST][e] += w2 * d, sums[BACK_SQUARE][e] += w2 * hat[n][q] * d;
         }
@@ -381,7 +381,7 @@ template <int D, typename HEAD> __device__ __noinline__ void ttt_chain_back(HEAD
                 if (g.a.drate) ((float *)g.a.drate)[(t + y.token(e)) * g.a.H + g.h] = sums[BACK_U][e];
             }
 #pragma unroll
-        for (int e = 0; e < 4; e++) sums[BACK_U][e] *= room.rate[now][y.token(e)];
+        for (int e = 0; e < 4; e++) sums[BACK_U][e] *= rates[e];
         tile_loss_back<D>(norm, hat, u, means, square, sums, du, dg);
         float dzq[2][4];
         recorded_slice<D>(y, dzq, from + is::DZQ);

@@ -200,11 +200,12 @@ __device__ __forceinline__ void tile_loss_back(const ttt_tile_norm &norm, const 
                                                const float (&means)[LOSS_MEANS][4], float square, const float (&sums)[N][4], float (&du)[2][4],
                                                float (&dg)[2][4])
 {
-    float mean[4], part[4], dhat_mean[4], dhat_part[4];
+    float mean[4], part[4], dhat_mean[4], dhat_part[4], sigma[4];
 #pragma unroll
     for (int e = 0; e < 4; e++) {
         const float by = means[LOSS_INVERSE][e], m = mean[e] = sums[BACK_DU][e] / D, p = part[e] = sums[BACK_HAT][e] / D;
         const float first = means[LOSS_FIRST][e], along = means[LOSS_ALONG][e];
+        sigma[e] = __frcp_rn(by);
         dhat_mean[e] = by * (sums[BACK_FIRST][e] / D - m * (square + along) - p * (first + means[LOSS_MEAN][e]));
         dhat_part[e] = by * (sums[BACK_SQUARE][e] / D - m * first - p * (means[LOSS_SQUARE][e] + 2 * along)) + sums[BACK_U][e] / D;
     }
@@ -212,7 +213,7 @@ __device__ __forceinline__ void tile_loss_back(const ttt_tile_norm &norm, const 
     {
         const int e = 2 * t + q % 2;
         const float by = means[LOSS_INVERSE][e], along = means[LOSS_ALONG][e], w = norm.of(q);
-        const float g = u[t][q] / by + means[LOSS_MEAN][e] + along * hat[t][q];
+        const float g = u[t][q] * sigma[e] + means[LOSS_MEAN][e] + along * hat[t][q];
         dg[t][q] = (du[t][q] - mean[e] - part[e] * hat[t][q]) * by;
         du[t][q] = (w * w * dg[t][q] - (along * du[t][q] + part[e] * g) * by - dhat_mean[e] - dhat_part[e] * hat[t][q]) * by;
     }

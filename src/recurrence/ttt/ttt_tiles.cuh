@@ -140,27 +140,26 @@ struct ttt_tile_call {
     }
 };
 
-/* Rows of a head of x [T,H,D] on their way into shared memory, [N][16][LD]; absent ones are zeros. */
+/* Rows of a head of x [T,H,D] on their way into shared memory, [N][16][LD]; absent ones are zeros. 16 bytes of each a thread. */
 template <int D, int N>
 __device__ __forceinline__ void fetch_rows(bf16 *to, const void *const (&from)[N], int64_t t, int H, int h)
 {
-    constexpr int EACH = D / 8, LD = ttt_place<D>::LD;
+    constexpr int EACH = D / 8;
+    static_assert(TILE_TOKENS * EACH <= TTT_THREADS);
+    const int row = (int)threadIdx.x / EACH, column = (int)threadIdx.x % EACH * 8;
+    if (TILE_TOKENS * EACH < TTT_THREADS && row >= TILE_TOKENS) return;
+    const int64_t at = ((t + row) * H + h) * D + column;
+    const uint32_t place = shared_address(to + row * ttt_place<D>::LD + column);
 #pragma unroll
-    for (int n = 0; n < N; n++)
-        for (int i = (int)threadIdx.x; i < TILE_TOKENS * EACH; i += TTT_THREADS) {
-            const int row = i / EACH, column = i % EACH * 8;
-            cp_async_16(shared_address(to + (n * TILE_TOKENS + row) * LD + column), (const bf16 *)from[n] + ((t + row) * H + h) * D + column,
-                        from[n] != NULL);
-        }
+    for (int n = 0; n < N; n++) cp_async_16(place + n * ttt_place<D>::ROWS * (int)sizeof(bf16), (const bf16 *)from[n] + at, from[n] != NULL);
 }
 /* And back. */
 template <int D> __device__ __forceinline__ void put_rows(void *to, const bf16 *from, int64_t t, int H, int h)
 {
-    constexpr int EACH = D / 8, LD = ttt_place<D>::LD;
-    for (int i = (int)threadIdx.x; i < TILE_TOKENS * EACH; i += TTT_THREADS) {
-        const int row = i / EACH, column = i % EACH * 8;
-        *(uint4 *)((bf16 *)to + ((t + row) * H + h) * D + column) = *(const uint4 *)(from + row * LD + column);
-    }
+    constexpr int EACH = D / 8;
+    const int row = (int)threadIdx.x / EACH, column = (int)threadIdx.x % EACH * 8;
+    if (TILE_TOKENS * EACH < TTT_THREADS && row >= TILE_TOKENS) return;
+    *(uint4 *)((bf16 *)to + ((t + row) * H + h) * D + column) = *(const uint4 *)(from + row * ttt_place<D>::LD + column);
 }
 
 /* A warp's columns of a state from a matrix and to it. */
