@@ -4,6 +4,7 @@
  * Exponentials decide: one a number forward, two in reverse. Forward again on the way back keeps the state at the start of every ROUND tokens; back,
  * a round's states and decays are made again and stay in registers. What a CTA's channels add to dB and dC is one of as many parts as there are CTAs
  * to a sequence; those are added in order, and so are the sequences' of dA and dD. */
+#include "device/mma.cuh"
 #include "recurrence/scan/states.cuh"
 
 namespace {
@@ -59,8 +60,8 @@ template <typename T, typename S, int RULE, bool BACK, bool KEEP> struct fetched
             for (int k = 0; k < of::EACH; k++)
 #pragma unroll
                 for (int i = 0; i < of::PER; i++) {
-                    const float part = 1.f / fmaf(delta.x[k].x[i], squares, 1.f);
-                    delta.x[k].x[i] *= part;
+                    const float part = 1.f / fmaf(delta.element(k, i), squares, 1.f);
+                    delta.x[k][i] = __float_as_uint(delta.element(k, i) * part);
                     if (BACK && of::part(k) < of::PARTS) share[of::part(k) * of::PER + i][threadIdx.x % 32] = part;
                 }
         delta.put(x.delta);
@@ -114,9 +115,9 @@ __global__ __launch_bounds__(S::THREADS, 1) void forward_kernel(const __grid_con
         if (k + 1 < at.tiles) next.fetch(p, at, t + TB);
         __syncthreads(); /* one a tile: what a tile wrote is read, and its place used again, behind the next tile's */
         if (k && !KEEP) out_rows::store(p.o, w.out[(k - 1) % 2], t - TB, TB, p.D, at.first);
-        for (int r = 0; r < S::ROUNDS && t + r * ROUND < at.end; r++) { /* tokens of a round that do not exist change nothing */
+        const auto round = [&](int r) { /* whose tokens that do not exist change nothing */
             float o[ROUND];
-            if (KEEP && at.real)
+            if (KEEP && at.real && t + r * ROUND < at.end)
 #pragma unroll
                 for (int i = 0; i < EACH; i++) at.kept(p, k * S::ROUNDS + r)[i * S::G] = h[i];
 #pragma unroll
@@ -138,11 +139,20 @@ __global__ __launch_bounds__(S::THREADS, 1) void forward_kernel(const __grid_con
                     }
                 }
             }
-            if (KEEP) continue;
+            if (KEEP) return;
             sums::sum(o);
-            const int j = r * ROUND + sums::token(at.m);
-            if (sums::mine(at.m)) w.out[k % 2][at.of_cta][j] = fmaf(skip, x.u[at.of_cta][j], o[0]);
+#pragma unroll
+            for (int i = 0; i < sums::EACH; i++) {
+                const int j = r * ROUND + sums::token(at.m) + i;
+                if (sums::mine(at.m)) w.out[k % 2][at.of_cta][j] = fmaf(skip, x.u[at.of_cta][j], o[i]);
+            }
+        };
+        if (t + ROUND >= at.end) {
+            round(0);
+            continue;
         }
+#pragma unroll
+        for (int r = 0; r < S::ROUNDS; r++) round(r); /* one behind the other, so that none waits for the sums of the one before */
     }
     if (KEEP) return;
     __syncthreads();
@@ -165,19 +175,23 @@ template <typename S> struct back_shared {
     back_tile<S> x;
     float du[S::CH][PITCH], ddelta[S::CH][PITCH];
     round_sums<S> sums[BUFFERS];
+    float states[2][S::CH * S::MP]; /* in front of a round, and of the next */
 };
 
 /* dB and dC of a round, from the whole CTA. */
 template <typename S, int RULE>
 __device__ __forceinline__ void put_sums(const selective_args &p, const place<S> &at, const round_sums<S> &w, int64_t t)
 {
-    for (int i = (int)threadIdx.x; i < S::ROUND * 2 * S::MP; i += S::THREADS) {
-        const int j = i / (2 * S::MP), e = i % (2 * S::MP), m = e % S::MP;
-        float *to = e < S::MP ? p.dB : p.dC, sum = 0.f;
-        if (!to || m >= p.M || t + j >= at.end) continue;
+    constexpr int COLUMNS = 2 * S::MP, EACH = S::ROUND * COLUMNS / S::THREADS;
+    const int64_t row = ((int64_t)at.strip * p.T + t) * p.M;
+    const int count = at.end - t < S::ROUND ? (int)(at.end - t) : S::ROUND;
 #pragma unroll
-        for (int k = 0; k < S::WARPS; k++) sum += w.of[k][j][e];
-        to[((int64_t)at.strip * p.T + t + j) * p.M + m] = sum;
+    for (int k = 0; k < EACH; k++) {
+        const int i = (int)threadIdx.x + k * S::THREADS, j = (unsigned)i / COLUMNS, e = (unsigned)i % COLUMNS, m = e % S::MP;
+        float sum = w.of[0][j][e];
+#pragma unroll
+        for (int warp = 1; warp < S::WARPS; warp++) sum += w.of[warp][j][e];
+        if (m < p.M && j < count) (e < S::MP ? p.dB : p.dC)[row + j * p.M + m] = sum;
     }
     const int j = (int)threadIdx.x;
     if (RULE != LONGHORN || j >= S::ROUND || t + j >= at.end) return;
@@ -262,18 +276,21 @@ __device__ __forceinline__ void back_round(const place<S> &at, back_shared<S> &w
     }
     sums::sum(through_b);
     sums::sum(through_a);
-    const int k = sums::token(at.m), j = of + k;
-    const float delta = x.delta[at.of_cta][j], u = x.u[at.of_cta][j], dy = w.x.dy[at.of_cta][j], step = fmaf(u, through_b[0], through_a[0]);
-    const float share = RULE == LONGHORN ? w.x.share[at.of_cta][j] : 1.f;
-    if (sums::mine(at.m)) {
-        w.du[at.of_cta][j] = fmaf(delta, through_b[0], s.skip * dy), w.ddelta[at.of_cta][j] = step * share * share;
-        s.dskip = fmaf(dy, u, s.dskip);
-    }
-    if (RULE != LONGHORN) return;
-    float to_squares = -step * delta * delta;
 #pragma unroll
-    for (int o = 16; o >= S::G; o >>= 1) to_squares += __shfl_xor_sync(~0u, to_squares, o);
-    if (at.lane < S::G && sums::mine(at.m)) all.squares[at.warp][k] = to_squares;
+    for (int i = 0; i < sums::EACH; i++) {
+        const int k = sums::token(at.m) + i, j = of + k;
+        const float delta = x.delta[at.of_cta][j], u = x.u[at.of_cta][j], dy = w.x.dy[at.of_cta][j], step = fmaf(u, through_b[i], through_a[i]);
+        const float share = RULE == LONGHORN ? w.x.share[at.of_cta][j] : 1.f;
+        if (sums::mine(at.m)) {
+            w.du[at.of_cta][j] = fmaf(delta, through_b[i], s.skip * dy), w.ddelta[at.of_cta][j] = step * share * share;
+            s.dskip = fmaf(dy, u, s.dskip);
+        }
+        if (RULE != LONGHORN) continue;
+        float to_squares = -step * delta * delta;
+#pragma unroll
+        for (int o = 16; o >= S::G; o >>= 1) to_squares += __shfl_xor_sync(~0u, to_squares, o);
+        if (at.lane < S::G && sums::mine(at.m)) all.squares[at.warp][k] = to_squares;
+    }
 }
 
 template <typename T, typename S, int RULE>
@@ -292,10 +309,14 @@ __global__ __launch_bounds__(S::THREADS, 1) void backward_kernel(const __grid_co
     for (int i = 0; i < EACH; i++) s.rate[i] = s.A[i] * LOG2E, s.dA[i] = 0.f;
     s.skip = at.real && p.skip ? p.skip[at.channel] : 0.f, s.dskip = 0.f;
     fetched<T, S, RULE, true, false> next;
-    float ahead[EACH]; /* the state in front of the next round */
+    /* the state in front of a round of the warp's channels, 16 bytes a lane: through shared memory, since registers would be waited for early */
     const auto fetch_state = [&](int64_t round) {
-#pragma unroll
-        for (int i = 0; i < EACH; i++) ahead[i] = at.real && round >= 0 ? at.kept(p, round)[i * S::G] : 0.f;
+        constexpr int OF_WARP = S::OF_WARP * S::MP;
+        const int of = 4 * at.lane, channel = at.first + at.warp * S::OF_WARP + of / S::MP;
+        if (of < OF_WARP && round >= 0)
+            cp_async_16(shared_address(&w.states[round % 2][at.warp * OF_WARP + of]),
+                        p.kept + ((at.begin / ROUND + at.n + round) * p.D + (channel < p.D ? channel : 0)) * S::MP + of % S::MP, channel < p.D);
+        cp_async_commit();
     };
     fetch_state((at.end - at.begin + ROUND - 1) / ROUND - 1);
     if (at.tiles) next.fetch(p, at, at.begin + (at.tiles - 1) * TB);
@@ -310,9 +331,11 @@ __global__ __launch_bounds__(S::THREADS, 1) void backward_kernel(const __grid_co
             constexpr int BUFFERS = back_shared<S>::BUFFERS;
             round_sums<S> &all = w.sums[r % BUFFERS];
             float h[EACH];
-#pragma unroll
-            for (int i = 0; i < EACH; i++) h[i] = ahead[i];
             fetch_state(k * S::ROUNDS + r - 1);
+            cp_async_wait<1>();
+            __syncwarp();
+#pragma unroll
+            for (int i = 0; i < EACH; i++) h[i] = w.states[r % 2][at.of_cta * S::MP + at.m + i * S::G];
             back_round<S, RULE>(at, w, all, s, h, r * ROUND);
             __syncthreads();
             put_sums<S, RULE>(p, at, all, t + r * ROUND);
@@ -362,11 +385,43 @@ __global__ __launch_bounds__(SMALL_THREADS) void through_squares_kernel(T *dB, c
     dB[i] = from_float<T>(fmaf(2.f * to_float(B[i]), to_squares, sum));
 }
 
+/* ---- sums of parts ----------------------------------------------------------------------------------------------------------------------- */
+
+/* dB, dC [elements] = sums of their parts [strips,elements]: a lane an element, a warp each eighth strip. */
+template <typename T>
+__global__ __launch_bounds__(SMALL_THREADS) void parts_kernel(T *dB, T *dC, const float *parts_B, const float *parts_C, int strips, int64_t elements)
+{
+    constexpr int WARPS = SMALL_THREADS / 32;
+    __shared__ float sums[WARPS][32];
+    await_last();
+    let_next();
+    const int lane = (int)threadIdx.x % 32, warp = (int)threadIdx.x / 32;
+    const int64_t i = (int64_t)blockIdx.x * 32 + lane;
+    const float *from = (blockIdx.y ? parts_C : parts_B) + i;
+    T *to = blockIdx.y ? dC : dB;
+    float sum = 0.f;
+    if (i < elements)
+#pragma unroll 8
+        for (int s = warp; s < strips; s += WARPS) sum += from[s * elements];
+    sums[warp][lane] = sum;
+    __syncthreads();
+    if (warp || !to || i >= elements) return;
+#pragma unroll
+    for (int k = 1; k < WARPS; k++) sum += sums[k][lane];
+    to[i] = from_float<T>(sum);
+}
+
 /* ---- calls ------------------------------------------------------------------------------------------------------------------------------- */
 
 /* M up to 16, 32, 64, 128. */
 int size_of(const lnt_selective_args *a) { return a->M <= 16 ? 16 : a->M <= 32 ? 32 : a->M <= 64 ? 64 : 128; }
-template <int SIZE> using shape_of = shape<SIZE == 16 ? 16 : 32, SIZE == 16 ? 1 : SIZE / 32>;
+template <int SIZE> struct shape_for {
+    using type = shape<32, SIZE / 32>;
+};
+template <> struct shape_for<16> {
+    using type = shape<8, 2, 8, 16>;
+};
+template <int SIZE> using shape_of = typename shape_for<SIZE>::type;
 int64_t strips_of(const lnt_selective_args *a)
 {
     const int size = size_of(a);
@@ -446,7 +501,6 @@ void backward(const void *args, const lnt_device *device)
 {
     const lnt_selective_args *a = (const lnt_selective_args *)args;
     const lnt_cuda *d = (const lnt_cuda *)device;
-    const int wide = a->dtype == LINNET_BF16;
     const int64_t elements = a->tokens * a->M;
     selective_args p = args_of(a);
     carve(a, true, &p);
@@ -455,14 +509,21 @@ void backward(const void *args, const lnt_device *device)
     p.dout = a->dout, p.dsT = (const float *)a->dsT;
     p.du = a->du, p.ddelta = (float *)a->ddelta, p.ds0 = (float *)a->ds0;
     put_kernel(a, p, IN_REVERSE, device);
-    if (!longhorn(a)) {
-        lnt_vector_sum_heads(a->dB, wide, p.dB, p.strips, 1, 1, 1, elements, d);
-        lnt_vector_sum_heads(a->dA, 0, p.dA, a->sequences, 1, 1, 1, (int64_t)a->D * a->M, d);
-    } else if (a->dB && elements)
+    const unsigned blocks = (unsigned)lnt_div_up(elements, 32);
+    if (elements && !longhorn(a))
         LNT_BY_TYPE(a->dtype, T,
-                    lnt_launch(d, through_squares_kernel<T>, (unsigned)lnt_div_up(elements, SMALL_THREADS), SMALL_THREADS, (T *)a->dB,
-                               (const T *)p.B, (const float *)p.dB, (const float *)p.dsquares, p.strips, p.T, p.M));
-    lnt_vector_sum_heads(a->dC, wide, p.dC, p.strips, 1, 1, 1, elements, d);
+                    lnt_launch(d, parts_kernel<T>, dim3(blocks, 2), SMALL_THREADS, (T *)a->dB, (T *)a->dC, (const float *)p.dB, (const float *)p.dC,
+                               p.strips, elements));
+    if (elements && longhorn(a)) {
+        if (a->dB)
+            LNT_BY_TYPE(a->dtype, T,
+                        lnt_launch(d, through_squares_kernel<T>, (unsigned)lnt_div_up(elements, SMALL_THREADS), SMALL_THREADS, (T *)a->dB,
+                                   (const T *)p.B, (const float *)p.dB, (const float *)p.dsquares, p.strips, p.T, p.M));
+        LNT_BY_TYPE(a->dtype, T,
+                    lnt_launch(d, parts_kernel<T>, dim3(blocks), SMALL_THREADS, (T *)a->dC, (T *)NULL, (const float *)p.dC, (const float *)NULL,
+                               p.strips, elements));
+    }
+    if (!longhorn(a)) lnt_vector_sum_heads(a->dA, 0, p.dA, a->sequences, 1, 1, 1, (int64_t)a->D * a->M, d);
     lnt_vector_sum_heads(a->dskip, 0, p.dskip, a->sequences, 1, 1, 1, a->D, d);
 }
 

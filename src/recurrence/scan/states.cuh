@@ -17,9 +17,9 @@ namespace {
 constexpr int TB = 32; /* tokens of a tile, a lane each while it is loaded */
 constexpr int PITCH = TB + 4; /* of its rows in shared memory: 16 bytes of 8 lanes lie in 32 banks */
 
-template <int LANES, int NUMBERS> struct shape {
-    static constexpr int G = LANES, EACH = NUMBERS, MP = G * EACH, WARPS = EACH == 4 ? 4 : 16, THREADS = 32 * WARPS;
-    static constexpr int OF_WARP = 32 / G, CH = WARPS * OF_WARP, ROUND = EACH == 1 ? 16 : 8, ROUNDS = TB / ROUND;
+template <int LANES, int NUMBERS, int OF_CTA = NUMBERS == 4 ? 4 : 16, int TOKENS = NUMBERS == 1 ? 16 : 8> struct shape {
+    static constexpr int G = LANES, EACH = NUMBERS, MP = G * EACH, WARPS = OF_CTA, THREADS = 32 * WARPS;
+    static constexpr int OF_WARP = 32 / G, CH = WARPS * OF_WARP, ROUND = TOKENS, ROUNDS = TB / ROUND;
 };
 
 /* Where a thread stands: number i of its channel's state is m + i G. */
@@ -56,32 +56,42 @@ template <typename S> struct place {
 
 /* ---- tiles of rows ----------------------------------------------------------------------------------------------------------------------- */
 
-/* TB rows of WIDTH columns, from memory to registers and on, 16 bytes of a row a lane; the first of WARPS warps to have some is START. */
+/* TB rows of WIDTH columns, from memory to registers and on, 16 bytes of a row a lane; the first of WARPS warps to have some is START. They stay words
+ * as they came until they go on: whoever takes elements out of them at once waits for memory there. */
 template <typename T, int WIDTH, int WARPS, int START> struct rows {
     static constexpr int PER = 16 / (int)sizeof(T) < WIDTH ? 16 / (int)sizeof(T) : WIDTH, PARTS = WIDTH / PER, EACH = (PARTS + WARPS - 1) / WARPS;
-    lnt_pack<T, PER> x[EACH];
+    static constexpr int WORDS = PER * (int)sizeof(T) / 4;
+    uint32_t x[EACH][WORDS];
 
     static constexpr int next() { return (START + PARTS) % WARPS; }
 
     static __device__ __forceinline__ int part(int k) { return ((int)threadIdx.x / 32 + WARPS - START % WARPS) % WARPS + k * WARPS; }
+    __device__ __forceinline__ float element(int k, int i) const
+    {
+        if constexpr (sizeof(T) == 4) return __uint_as_float(x[k][i]);
+        return __uint_as_float(i % 2 ? x[k][i / 2] & 0xffff0000u : x[k][i / 2] << 16);
+    }
     /* Rows t .. of x [.,columns] from column `first` on; what is not there is zero. */
     __device__ __forceinline__ void fetch(const void *from, int64_t t, int64_t end, int columns, int first)
     {
         const int64_t row = t + (int)threadIdx.x % 32;
-        const bool whole = columns % 8 == 0;
+        const bool whole = columns % 8 == 0, there = from && row < end;
 #pragma unroll
         for (int k = 0; k < EACH; k++) {
             const int at = first + part(k) * PER;
             if (part(k) >= PARTS) continue; /* the whole warp */
-            const bool there = from && row < end;
             const T *p = (const T *)from + row * columns + at;
+            lnt_pack<uint32_t, WORDS> words = {};
+            if (whole) {
+                if (there && at < columns) words = *(const lnt_pack<uint32_t, WORDS> *)p;
+            } else {
+                lnt_pack<T, PER> v;
 #pragma unroll
-            for (int i = 0; i < PER; i++) x[k].x[i] = from_float<T>(0.f);
-            if (there && whole && at < columns) x[k] = *(const lnt_pack<T, PER> *)p;
-            if (whole) continue;
+                for (int i = 0; i < PER; i++) v.x[i] = there && at + i < columns ? p[i] : from_float<T>(0.f);
+                memcpy(&words, &v, sizeof words);
+            }
 #pragma unroll
-            for (int i = 0; i < PER; i++)
-                if (there && at + i < columns) x[k].x[i] = p[i];
+            for (int i = 0; i < WORDS; i++) x[k][i] = words.x[i];
         }
     }
     __device__ __forceinline__ void put(float (*to)[PITCH]) const
@@ -90,7 +100,7 @@ template <typename T, int WIDTH, int WARPS, int START> struct rows {
         for (int k = 0; k < EACH; k++)
             if (part(k) < PARTS)
 #pragma unroll
-                for (int i = 0; i < PER; i++) to[part(k) * PER + i][threadIdx.x % 32] = to_float(x[k].x[i]);
+                for (int i = 0; i < PER; i++) to[part(k) * PER + i][threadIdx.x % 32] = element(k, i);
     }
     /* The other way: `count` rows, to memory. */
     static __device__ __forceinline__ void store(void *to, const float (*from)[PITCH], int64_t t, int count, int columns, int first)
@@ -123,12 +133,12 @@ __device__ __forceinline__ void four(float (&to)[4], const float *from)
     to[0] = x.x, to[1] = x.y, to[2] = x.z, to[3] = x.w;
 }
 
-/* Sums over a channel's lanes of ROUND tokens: there are no fewer lanes than tokens, so that a lane is left with one token's. */
+/* Sums over a channel's lanes of ROUND tokens: a lane is left with EACH tokens', from token(m) on, and where there are more lanes than tokens, some
+ * have the same. */
 template <typename S> struct of_channel {
-    static_assert(S::G >= S::ROUND, "a lane has one token's sum");
-    static constexpr int LANES_EACH = S::G / S::ROUND;
-    static __device__ __forceinline__ int token(int m) { return m / LANES_EACH; }
-    static __device__ __forceinline__ bool mine(int m) { return m % LANES_EACH == 0; } /* nobody else's too */
+    static constexpr int EACH = S::G < S::ROUND ? S::ROUND / S::G : 1, SAME = S::G < S::ROUND ? 1 : S::G / S::ROUND;
+    static __device__ __forceinline__ int token(int m) { return m / SAME * EACH; }
+    static __device__ __forceinline__ bool mine(int m) { return m % SAME == 0; } /* nobody else's too */
     static __device__ __forceinline__ void sum(float (&v)[S::ROUND]) { fold<S::ROUND, S::G / 2, 1>(v); }
 };
 
