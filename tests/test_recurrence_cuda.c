@@ -82,9 +82,10 @@ static const lnt_recur_case many_cases[] = {
     { "wkv", 4, { 700, 0, 128, 129 }, { { "D", 300 } }, .states = true },
     { "s4d", 2, { 130, 9 }, { { "D", 40 }, { "M", 64 } }, .beta = 0.1, .states = true },
     { "s4d", 3, { 40, 0, 67 }, { { "D", 21 }, { "M", 100 } }, .beta = 0.1, .states = true, .option = { { "discretization", 1 } } },
-    { "s4d", 2, { 700, 1100 }, { { "D", 40 }, { "M", 32 } }, .beta = 0.02, .states = true }, /* and three of products of tiles */
+    { "s4d", 2, { 700, 1100 }, { { "D", 40 }, { "M", 32 } }, .beta = 0.02, .states = true }, /* and four of products of tiles */
     { "s4d", 1, { 2112 }, { { "D", 8 }, { "M", 20 } }, .beta = 0.005, .option = { { "discretization", 1 } } },
     { "s4d", 4, { 130, 0, 1027, 64 }, { { "D", 24 }, { "M", 7 } }, .beta = 0.3, .states = true },
+    { "s4d", 9, { 1, 15, 63, 64, 65, 0, 31, 32, 33 }, { { "D", 16 }, { "M", 32 } }, .beta = 0.1, .states = true },
     { 0 },
 };
 /* The cases of every core, and those here. */

@@ -3,23 +3,22 @@
  * Every token turns a state by the same Abar, so that what one float lacks of it would be lacked T times: ROUND tokens go by the one float, and then
  * what ROUND of them lack is added at once (GAP); a round that is not whole goes by two floats (LOW). The way back does the same, keeps the states
  * at the start of every round and makes the others again. Sums over tokens stay in registers, and those over sequences are added in order. */
-#include "recurrence/scan/s4d_steps.cuh"
+#include "recurrence/scan/s4d_gradients.cuh"
 #include "recurrence/scan/states.cuh"
 
 namespace {
 
 /* Of each number of a state, [D,M]. GAP: Abar^ROUND less its high part's; K is twice C Bbar. */
 enum { A_RE, A_IM, LOW_RE, LOW_IM, GAP_RE, GAP_IM, K_RE, K_IM, PARAMETERS };
-enum { SUM_A_RE, SUM_A_IM, SUM_K_RE, SUM_K_IM, SUMS };
 
 struct s4d_args {
     const void *u, *dout; /* dout NULL: zeros */
     const float *dt, *A_re, *A_im, *C_re, *C_im, *skip, *s0, *dsT;
     void *o, *du;         /* o NULL: not wanted */
-    float *sT, *ds0, *ddt, *dA_re, *dA_im, *dC_re, *dC_im, *dskip;
+    float *sT, *ds0;
     float *parameters;    /* [PARAMETERS,D,M] */
     float *kept;          /* real parts [T / ROUND + N,D,MP], then the imaginary ones; NULL: not wanted */
-    float *sums, *dskips; /* [N,SUMS,D,M], [N,D] */
+    float *sums, *dskips; /* [N,SUMS_OF_NUMBER,D,M], [N,D] */
     const int64_t *cu;
     int64_t sequences, plane; /* plane: of kept */
     int D, M, strips, bilinear;
@@ -28,8 +27,6 @@ struct s4d_args {
 /* ---- parameters, in double ---------------------------------------------------------------------------------------------------------------- */
 
 __device__ s4d_step step_of(const s4d_args &p, int64_t i) { return discretize(p.bilinear, p.dt[i / p.M], { p.A_re[i], p.A_im[i] }); }
-
-constexpr int SMALL_THREADS = 128;
 
 /* A number of a state a thread. */
 __global__ __launch_bounds__(SMALL_THREADS) void parameters_kernel(const __grid_constant__ s4d_args p, int round)
@@ -46,38 +43,6 @@ __global__ __launch_bounds__(SMALL_THREADS) void parameters_kernel(const __grid_
     const double value[PARAMETERS] = { high.re, high.im, low.re, low.im, gap.re, gap.im, K.re, K.im };
 #pragma unroll
     for (int k = 0; k < PARAMETERS; k++) p.parameters[k * all + i] = (float)value[k];
-}
-
-/* The parameters' gradients from the sequences' sums, a warp a channel: those of Abar and of K = C Bbar, K's being half of what is written with. */
-__global__ __launch_bounds__(SMALL_THREADS) void gradients_kernel(const __grid_constant__ s4d_args p)
-{
-    await_last();
-    let_next();
-    const int64_t d = (int64_t)blockIdx.x * (SMALL_THREADS / 32) + threadIdx.x / 32, all = (int64_t)p.D * p.M;
-    const int lane = (int)threadIdx.x % 32;
-    if (d >= p.D) return;
-    double ddt = 0, dskip = 0;
-    for (int m = lane; m < p.M; m += 32) {
-        const int64_t i = d * p.M + m;
-        double sum[SUMS] = {};
-        for (int64_t n = 0; n < p.sequences; n++)
-#pragma unroll
-            for (int k = 0; k < SUMS; k++) sum[k] += p.sums[(n * SUMS + k) * all + i];
-        const s4d_step s = step_of(p, i);
-        const complex64 dA = { sum[SUM_A_RE], sum[SUM_A_IM] }, dK = { 2 * sum[SUM_K_RE], 2 * sum[SUM_K_IM] }, C = { p.C_re[i], p.C_im[i] };
-        const complex64 of_A = conjugate(s.A_by_A) * dA + conjugate(C * s.B_by_A) * dK, of_C = conjugate(s.B) * dK;
-        ddt += (conjugate(s.A_by_dt) * dA + conjugate(C * s.B_by_dt) * dK).re;
-        if (p.dA_re) p.dA_re[i] = (float)of_A.re;
-        if (p.dA_im) p.dA_im[i] = (float)of_A.im;
-        if (p.dC_re) p.dC_re[i] = (float)of_C.re;
-        if (p.dC_im) p.dC_im[i] = (float)of_C.im;
-    }
-#pragma unroll
-    for (int o = 16; o; o >>= 1) ddt += __shfl_xor_sync(~0u, ddt, o);
-    if (lane) return;
-    for (int64_t n = 0; n < p.sequences; n++) dskip += p.dskips[n * p.D + d];
-    if (p.ddt) p.ddt[d] = (float)ddt;
-    if (p.dskip) p.dskip[d] = (float)dskip;
 }
 
 /* ---- what a lane has of its channel ------------------------------------------------------------------------------------------------------- */
@@ -342,8 +307,8 @@ template <typename T, typename S> __global__ __launch_bounds__(S::THREADS, 1) vo
     __syncthreads();
     if (at.tiles) store(0);
     s.lam.write(at, p, p.ds0, 2 * at.n);
-    s.dA.write(at, p, p.sums, at.n * SUMS + SUM_A_RE);
-    s.dK.write(at, p, p.sums, at.n * SUMS + SUM_K_RE);
+    s.dA.write(at, p, p.sums, at.n * SUMS_OF_NUMBER + SUM_A_RE);
+    s.dK.write(at, p, p.sums, at.n * SUMS_OF_NUMBER + SUM_K_RE);
 #pragma unroll
     for (int o = S::G / 2; o; o >>= 1) s.dskip += __shfl_xor_sync(~0u, s.dskip, o);
     if (at.real && at.m == 0) p.dskips[at.n * p.D + at.channel] = s.dskip;
@@ -370,7 +335,7 @@ size_t carve(const lnt_s4d_args *a, bool back, s4d_args *p)
     if (!back) return m.used;
     p->plane = (a->tokens / round_of(a) + a->sequences) * a->D * size_of(a);
     p->kept = m.take<float>(2 * p->plane);
-    p->sums = m.take<float>(a->sequences * SUMS * numbers_);
+    p->sums = m.take<float>(a->sequences * SUMS_OF_NUMBER * numbers_);
     p->dskips = m.take<float>(a->sequences * a->D);
     return m.used;
 }
@@ -429,9 +394,7 @@ void backward(const void *args, const lnt_device *device)
     put_kernel(a, p, KEEPING, d);
     p.dout = a->dout, p.dsT = (const float *)a->dsT, p.du = a->du, p.ds0 = (float *)a->ds0;
     put_kernel(a, p, IN_REVERSE, d);
-    p.ddt = (float *)a->ddt, p.dA_re = (float *)a->dA_re, p.dA_im = (float *)a->dA_im, p.dC_re = (float *)a->dC_re, p.dC_im = (float *)a->dC_im;
-    p.dskip = (float *)a->dskip;
-    lnt_launch(d, gradients_kernel, (unsigned)lnt_div_up(a->D, SMALL_THREADS / 32), SMALL_THREADS, p);
+    put_gradients(a, p.sums, p.dskips, d);
 }
 
 size_t workspace(const void *args, bool back, int)
