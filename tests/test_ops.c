@@ -364,7 +364,7 @@ static void kernels(void **state)
                 }
     }
     lnt_cpu_force(lnt_cpu_machine());
-    assert_true(backwards.regions > 1000 || !lnt_pool_possible());
+    assert_true(backwards.regions > 200 || !lnt_pool_possible()); /* a build may have one variant */
 }
 
 /* On the CPU a pair gives the bits of its nodes. */
