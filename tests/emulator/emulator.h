@@ -203,6 +203,9 @@ static inline float __fdividef(float x, float y) { return x / y; }
 static inline float __fadd_rn(float x, float y) { return x + y; }
 static inline float __fsub_rn(float x, float y) { return x - y; }
 static inline float __fmul_rn(float x, float y) { return x * y; }
+static inline float __frcp_rn(float x) { return 1 / x; }
+static inline float __fdiv_rn(float x, float y) { return x / y; }
+static inline float __fsqrt_rn(float x) { return sqrtf(x); }
 static inline float __fmaf_rn(float x, float y, float z) { return fmaf(x, y, z); }
 static inline float rsqrtf(float x) { return 1 / sqrtf(x); }
 static inline void sincospif(float x, float *s, float *c) { *s = (float)sin(M_PI * x), *c = (float)cos(M_PI * x); }
