@@ -79,6 +79,11 @@ static const lnt_recur_case many_cases[] = {
     { "rglru", 3, { 700, 0, 1300 }, { { "D", 1000 } }, .states = true, .option = { { "first", 1 } } },
     { "rglru", 1, { 1500 }, { { "D", 65 } }, .states = true },
     { "mesa", 2, { 90, 33 }, LNT_HEADS(1, 1, 130, 140), .gate = -0.05, .reset = 0.02, .beta = 1, .option = { { "window", 70 } } },
+    { "mesa", 7, { 1, 63, 64, 0, 130, 100, 257 }, LNT_HEADS(2, 4, 64, 64), .gate = -0.02, .beta = 1, .option = { { "window", 64 } } },
+    { "mesa", 2, { 420, 128 }, LNT_HEADS(1, 1, 128, 128), .gate = -0.01, .reset = 0.004, .beta = 1, .option = { { "window", 128 } } },
+    { "mesa", 2, { 63, 600 }, LNT_HEADS(1, 1, 64, 64), .gate = -0.005, .beta = 1, .option = { { "window", 256 } } },
+    { "mesa", 1, { 350 }, LNT_HEADS(2, 2, 128, 128), .gate = -4, .beta = 1, .option = { { "window", 192 } } },
+    { "mesa", 1, { 300 }, LNT_HEADS(1, 1, 128, 128), .beta = 1, .option = { { "window", 256 } } },
     { "wkv", 4, { 700, 0, 128, 129 }, { { "D", 300 } }, .states = true },
     { "s4d", 2, { 130, 9 }, { { "D", 40 }, { "M", 64 } }, .beta = 0.1, .states = true },
     { "s4d", 3, { 40, 0, 67 }, { { "D", 21 }, { "M", 100 } }, .beta = 0.1, .states = true, .option = { { "discretization", 1 } } },
@@ -598,7 +603,7 @@ static void mesa_shows_nan_on_the_gpu(void **state)
         if (impl->device != LNT_DEVICE_CUDA || impl->needs > c->device->capability) continue;
         int ran = 0;
         for (int half = 0; half < 2; half++) ran += mesa_shows_nan(c, impl, half ? LINNET_BF16 : LINNET_F32, 0);
-        for (int half = 0; half < 2 && !ran; half++) ran += mesa_shows_nan(c, impl, half ? LINNET_BF16 : LINNET_F32, 2 * NAN_FIRST);
+        for (int half = 0; half < 2 && !ran; half++) ran += mesa_shows_nan(c, impl, half ? LINNET_BF16 : LINNET_F32, 5 * NAN_CHUNK);
         if (!ran) fail_msg("%s took no call", impl->name);
     }
     linnet_context_destroy(c);

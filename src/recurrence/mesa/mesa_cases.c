@@ -31,6 +31,7 @@ const lnt_recur_case lnt_mesa_cases[] = {
     { "mesa", 3, { 37, 5, 20 }, LNT_HEADS(1, 1, 7, 5), .gate = -40, .beta = 1, .option = { { "window", 7 } } },
     { "mesa", 1, { 20 }, LNT_HEADS(1, 1, 3, 1), .gate = 0, .beta = 1, .option = { { "window", 1 } } },
     { "mesa", 1, { 300 }, LNT_HEADS(1, 1, 64, 64), .gate = -0.05, .beta = 1, .option = { { "window", 128 } } },
+    { "mesa", 4, { 65, 0, 15, 150 }, LNT_HEADS(1, 2, 128, 128), .gate = -0.05, .reset = 0.02, .beta = 1, .option = { { "window", 64 } } },
     { "mesa", 2, { 100, 33 }, LNT_HEADS(1, 2, 20, 24), .gate = -0.1, .beta = 1, .states = true, .option = { { "lambda_varies", 1 } } },
     { "mesa", 1, { 90 }, LNT_HEADS(2, 2, 20, 24), .gate = -0.1, .beta = 1, .option = { { "window", 32 }, { "lambda_varies", 1 } } },
     /* decays with a sign: what is written and turned around must not outweigh Lambda */

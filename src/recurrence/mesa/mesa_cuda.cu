@@ -276,11 +276,17 @@ static unsigned grid_of(const lnt_cuda *d, int64_t n, int each)
     return (unsigned)(pieces < most ? pieces : most);
 }
 
+void lnt_mesa_table_put(const lnt_mesa_args *a, int4 *table, lnt_cuda *d)
+{
+    const int64_t chunks = slots_of(a);
+    if (a->sequences)
+        mesa_table<<<(unsigned)lnt_div_up(chunks, THREADS), THREADS, 0, d->stream>>>(a->cu_seqlens_device, a->sequences, chunks, table);
+}
+
 template <typename T> static void put_keys(const lnt_mesa_args *a, const mesa_work &w, lnt_cuda *d)
 {
-    const int64_t chunks = slots_of(a), n = a->tokens * a->Hv * a->K;
-    if (a->sequences)
-        mesa_table<<<(unsigned)lnt_div_up(chunks, THREADS), THREADS, 0, d->stream>>>(a->cu_seqlens_device, a->sequences, chunks, w.table);
+    const int64_t n = a->tokens * a->Hv * a->K;
+    lnt_mesa_table_put(a, w.table, d);
     if (!n) return;
     constexpr int EACH = 16 / sizeof(T);
     const T *k = (const T *)a->k;

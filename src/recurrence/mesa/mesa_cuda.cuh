@@ -129,6 +129,9 @@ template <typename T> void lnt_mesa_unroll_end_put(const lnt_mesa_unroll<T> &a, 
 typedef lnt_mesa_solve<bf16, bf16> lnt_mesa_cg;
 void lnt_mesa_cg_sm90(const lnt_mesa_cg &a, cudaStream_t stream);
 
+/* Its table, of tokens / 64 + sequences slots. */
+void lnt_mesa_table_put(const lnt_mesa_args *a, int4 *table, lnt_cuda *d);
+
 /* Token by token. */
 void lnt_mesa_step_put(const lnt_mesa_args *a, lnt_cuda *d);
 size_t lnt_mesa_step_bytes(const lnt_mesa_args *a);
