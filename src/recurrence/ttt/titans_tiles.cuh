@@ -24,10 +24,11 @@ template <int D> struct alignas(16) titans_query_room {
     titans_tile_steps steps[3];
     float sums[2][tile_sums(2)];
 };
-/* Of a mini-batch: u as a slice, coefficients, hat as a slice, the loss's means; going back besides what du gets from the queries, later dg of the norm in its place, dz, of
- * tokens (K dM).u, (K dS).u, dO.(Q M) and dO.(Q S), and the upper halves of M and S as operands. */
+/* Of a mini-batch: u as a slice, coefficients, hat as a slice, the loss's means; going back besides what du gets from the queries, later dg of the
+ * norm in its place, dz, of tokens (K dM).u, (K dS).u, dO.(Q M) and dO.(Q S), and the upper halves of M and S as operands. */
 template <int D> struct titans_record {
-    static constexpr int U = 0, STEPS = U + 16 * D, HAT = STEPS + STEPS_SIZE, MEANS = HAT + 16 * D, PRE = MEANS + LOSS_MEANS * TILE_TOKENS, DG = PRE, CHAIN = PRE + 16 * D;
+    static constexpr int U = 0, STEPS = U + 16 * D, HAT = STEPS + STEPS_SIZE, MEANS = HAT + 16 * D, PRE = MEANS + LOSS_MEANS * TILE_TOKENS;
+    static constexpr int DG = PRE, CHAIN = PRE + 16 * D;
     static constexpr int DZ = CHAIN, KMU = DZ + 16 * D, KSU = KMU + TILE_TOKENS, KEPT = KSU + TILE_TOKENS, LENT = KEPT + TILE_TOKENS;
     static constexpr int M = LENT + TILE_TOKENS, S = M + D * D / 2, AHEAD = HAT, FLOATS = S + D * D / 2, STATE = 2 * D * D + 2 * D,
                          SUMS = 2 * D;
@@ -462,8 +463,8 @@ __device__ __forceinline__ void titans_tiles_rows_back(const HEAD &x, const ttt_
     titans_tiles_coefficients_back<D>(x, room, steps, t, dleft);
 }
 
-/* A run's mini-batches back from the one that begins with token t, keys alone but for what queries add to the states: x.w's dM and dS from behind them
- * become those in front. Long: as the one ahead. */
+/* A run's mini-batches back from the one that begins with token t, keys alone but for what queries add to the states: x.w's dM and dS from behind
+ * them become those in front. Long: as the one ahead. */
 template <int D, typename HEAD> __device__ __noinline__ void titans_chain_back(HEAD &x, int64_t t, int64_t count)
 {
     const ttt_tile_call g(x);

@@ -12,13 +12,13 @@ struct ttt_launch {
     float *work, *sums; /* [ctas,floats], [parts,H,all] */
     int64_t room, floats, all;
     int parts;
-    bool one_by_one;
+    bool one_by_one, swept; /* swept: by a kernel ahead */
 };
 
-template <typename T, int LAYERS, int TILES> __global__ __launch_bounds__(TTT_THREADS, 1) void ttt_forward(const __grid_constant__ ttt_launch x)
+template <typename T, int LAYERS> __global__ __launch_bounds__(TTT_THREADS, 1) void ttt_forward(const __grid_constant__ ttt_launch x)
 {
     extern __shared__ __align__(16) float memory[];
-    ttt_head<T, LAYERS, TILES> head(x.a, x.s);
+    ttt_head<T, LAYERS> head(x.a, x.s);
     ttt_arena arena = { memory, x.room, x.work + blockIdx.x * x.floats, 0, 0 };
     head.w = {};
     carve<LAYERS>(x.s, false, &arena, &head.w);
@@ -47,45 +47,60 @@ template <typename T, int LAYERS, int TILES> __global__ __launch_bounds__(TTT_TH
         const int64_t part = i / x.a.H;
         for (int64_t n = x.a.sequences * part / x.parts; n < x.a.sequences * (part + 1) / x.parts; n++) {
             head.begin(n, (int)(i % x.a.H));
-            head.backward();
+            head.backward(x.swept);
         }
     }
 }
 
+/* The sweep ahead of the way back by a kernel that has more of the first-level cache: a CTA a head of a sequence. */
+template <int TILES> __global__ __launch_bounds__(TTT_THREADS, 1) void ttt_sweeps(const __grid_constant__ ttt_launch x)
+{
+    extern __shared__ __align__(16) float memory[];
+    ttt_head<bf16, 2, TILES> head(x.a, x.s);
+    ttt_arena arena = { memory, x.room, x.work + blockIdx.x * x.floats, 0, 0 };
+    head.w = {};
+    carve<2>(x.s, true, &arena, &head.w);
+    head.begin(blockIdx.x / x.a.H, (int)(blockIdx.x % x.a.H));
+    head.sweep();
+}
+
 /* By segments (ttt_segments.cuh): the first CTAs go over a run's chain each; they and the others then take what is left of segments. */
-template <int D, int STEP> __global__ __launch_bounds__(TTT_THREADS, 1) void ttt_by_segments(const __grid_constant__ ttt_launch x)
+template <int LAYERS, int D, int STEP> __global__ __launch_bounds__(TTT_THREADS, 1) void ttt_by_segments(const __grid_constant__ ttt_launch x)
 {
     extern __shared__ __align__(16) float memory[];
     constexpr bool BACK = STEP == STEP_BACK;
+    static_assert(LAYERS == 1 || STEP == STEP_FORWARD);
     const int64_t who = ttt_next(x.segments.counters(BACK)), H = x.segments.H;
     if (who < x.chains) {
-        ttt_head<bf16, 1, D> head(x.a, x.s);
+        ttt_head<bf16, LAYERS, D> head(x.a, x.s);
         ttt_arena arena = { memory, x.room, x.work + who * x.floats, 0, 0 };
         head.w = {};
         head.segments = &x.segments;
-        carve<1>(x.s, BACK, &arena, &head.w);
+        carve<LAYERS>(x.s, BACK, &arena, &head.w);
         for (int64_t i = who; i < (BACK ? x.parts : x.a.sequences) * H; i += x.chains) {
             const int h = x.segments.h0 + (int)(i % H);
-            if (!BACK) {
+            if constexpr (!BACK) {
                 head.begin(i / H, h);
-                if (STEP == STEP_FORWARD)
+                if constexpr (STEP == STEP_FORWARD)
                     head.forward(false);
                 else
                     head.segments_ahead();
-                continue;
-            }
-            float *sums = x.sums + (i / H * x.a.H + h) * x.all;
-            for (int64_t j = threadIdx.x; j < x.all; j += TTT_THREADS) sums[j] = 0.0f;
-            head.sum_w[0] = sums, head.sum_b[0] = sums + head.count(0);
-            head.norm.dw = head.sum_b[0] + D, head.norm.db = head.norm.dw + D, head.dposition = head.norm.db + D;
-            for (int64_t n = x.a.sequences * (i / H) / x.parts; n < x.a.sequences * (i / H + 1) / x.parts; n++) {
-                head.begin(n, h);
-                head.segments_back();
+            } else {
+                float *sums = x.sums + (i / H * x.a.H + h) * x.all;
+                for (int64_t j = threadIdx.x; j < x.all; j += TTT_THREADS) sums[j] = 0.0f;
+                head.sum_w[0] = sums, head.sum_b[0] = sums + head.count(0);
+                head.norm.dw = head.sum_b[0] + D, head.norm.db = head.norm.dw + D, head.dposition = head.norm.db + D;
+                for (int64_t n = x.a.sequences * (i / H) / x.parts; n < x.a.sequences * (i / H + 1) / x.parts; n++) {
+                    head.begin(n, h);
+                    head.segments_back();
+                }
             }
         }
     }
     each_segment<BACK>(x.a, x.segments, [&](const ttt_segment &at) {
-        if constexpr (BACK)
+        if constexpr (LAYERS == 2)
+            ttt_mlp_tiles_queries(x.segments, at);
+        else if constexpr (BACK)
             ttt_tiles_back<D>(x.segments, at);
         else
             ttt_tiles_queries<D, STEP == STEP_AHEAD>(x.segments, at);
@@ -105,10 +120,16 @@ static __global__ void ttt_positions(float *to, const float *from, int64_t piece
 
 static int64_t all_sums(const lnt_ttt_args *a, const ttt_sizes &s) { return s.numbers + 2 * s.D + a->mini_batch; }
 
+/* Of two layers' tiles no more than their room, for the sake of the first-level cache: registers are short, and the stack is read there. */
+static int64_t shared_room(const ttt_sizes &s, int level)
+{
+    const int64_t all = ttt_shared_floats(level);
+    return s.in[1] && s.room && s.room < all ? s.room : all;
+}
 template <int LAYERS> static ttt_arena measure(const ttt_sizes &s, bool back, int level)
 {
     ttt_work<LAYERS> w = {};
-    ttt_arena m = { NULL, ttt_shared_floats(level), NULL, 0, 0 };
+    ttt_arena m = { NULL, shared_room(s, level), NULL, 0, 0 };
     carve<LAYERS>(s, back, &m, &w);
     return m;
 }
@@ -143,9 +164,10 @@ static size_t bytes_of(const lnt_ttt_args *a, bool back, bool tiles)
 }
 static size_t workspace(const void *args, bool back, int threads) { return bytes_of((const lnt_ttt_args *)args, back, false); }
 
-template <int D> static int64_t segments_of(const lnt_ttt_args *a, bool back, ttt_segments *s)
+template <int LAYERS, int D> static int64_t segments_of(const lnt_ttt_args *a, bool back, ttt_segments *s)
 {
     using is = ttt_record<D>;
+    if (LAYERS == 2) return ttt_segments_of(a, false, ttt_mlp_left::STATE, ttt_mlp_left::FLOATS, 0, 0, s);
     return ttt_segments_of(a, back, is::STATE, back ? is::FLOATS : is::AHEAD, is::SUMS, (D + 1) * D, s);
 }
 /* Where a CTA has too little shared memory for tiles they leave the call to the others. */
@@ -153,11 +175,12 @@ static size_t workspace_tiles(const void *args, bool back, int threads)
 {
     const lnt_ttt_args *a = (const lnt_ttt_args *)args;
     size_t with = bytes_of(a, back, true);
+    ttt_segments s;
     if (lnt_ttt_layers(a) == 1) {
-        ttt_segments s;
         if (back) with += bytes_of(a, false, true); /* which goes first */
-        with += (size_t)(a->D == 64 ? segments_of<64>(a, back, &s) : segments_of<128>(a, back, &s)) * sizeof(float);
-    }
+        with += (size_t)(a->D == 64 ? segments_of<1, 64>(a, back, &s) : segments_of<1, 128>(a, back, &s)) * sizeof(float);
+    } else if (!back)
+        with += (size_t)segments_of<2, 64>(a, false, &s) * sizeof(float);
     const size_t without = workspace(args, back, threads);
     return with > without ? with : without;
 }
@@ -178,53 +201,77 @@ static void put_sums(const lnt_ttt_args *a, const lnt_cuda *d, const ttt_shape &
         ttt_positions<<<1, LNT_TTT_LONGEST, 0, d->stream>>>((float *)a->dtoken_idx, sums, y.pieces, all, at + 2 * a->D, a->mini_batch);
 }
 
+/* Dynamic shared memory of a kernel. Beside it there are a few static arrays: together they may be more than a block gets unasked; with `little` the
+ * first-level cache has the rest (per cent of what a multiprocessor has: 228 KB where a block may have 227, 6 KB for those arrays and the system). */
+template <typename K> static void set_shared(const lnt_cuda *d, K *kernel, size_t shared, bool little)
+{
+    lnt_cuda_note((lnt_cuda *)d, cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, (int)shared));
+    const int share = (int)((shared + 6144) * 100 / (d->base.block_shared + 1024) + 1);
+    if (little) lnt_cuda_note((lnt_cuda *)d, cudaFuncSetAttribute(kernel, cudaFuncAttributePreferredSharedMemoryCarveout, share < 100 ? share : 100));
+}
+/* With the room ahead in place of that back everything else is where it was: neither leaves the arena any shared memory. */
+template <int TILES> static bool put_sweeps(const lnt_cuda *d, ttt_launch x, const ttt_shape &y)
+{
+    if (y.s.groups != 1 || y.parts != x.a.sequences || y.pieces != y.ctas) return false;
+    x.s.room = x.room = (int64_t)sizeof(ttt_mlp_room) / 4;
+    set_shared(d, ttt_sweeps<TILES>, sizeof(ttt_mlp_room), true);
+    ttt_sweeps<TILES><<<(unsigned)y.ctas, TTT_THREADS, sizeof(ttt_mlp_room), d->stream>>>(x);
+    return true;
+}
+
 template <typename T, int LAYERS, int TILES> static void put(const lnt_ttt_args *a, const lnt_cuda *d, bool back, bool one_by_one)
 {
     const ttt_shape y = shape_of(a, back, TILES > 0);
     const int level = ttt_level(&d->base);
     const size_t shared = (size_t)measure<LAYERS>(y.s, back, level).shared_used * sizeof(float);
-    const ttt_launch x = { *a, y.s, {}, 0, (float *)a->workspace, (float *)a->workspace + y.ctas * y.floats, ttt_shared_floats(level), y.floats,
+    ttt_launch x = { *a, y.s, {}, 0, (float *)a->workspace, (float *)a->workspace + y.ctas * y.floats, shared_room(y.s, level), y.floats,
                            all_sums(a, y.s), y.parts, one_by_one };
     if (!y.ctas) return;
-    auto *kernel = back ? ttt_backward<T, LAYERS, TILES> : ttt_forward<T, LAYERS, TILES>;
-    /* beside the arena there are a few static arrays: together they may be more than a block gets unasked */
-    lnt_cuda_note((lnt_cuda *)d, cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, (int)shared));
+    auto *kernel = ttt_backward<T, LAYERS, TILES>;
+    if constexpr (TILES == 0)
+        if (!back) kernel = ttt_forward<T, LAYERS>;
+    if constexpr (LAYERS == 2 && TILES > 0)
+        if (back) x.swept = put_sweeps<TILES>(d, x, y);
+    set_shared(d, kernel, shared, LAYERS == 2 && TILES > 0);
     kernel<<<(unsigned)y.ctas, TTT_THREADS, shared, d->stream>>>(x);
     if (back) put_sums(a, d, y, x.sums);
 }
 
-template <int D, int STEP> static void put_step(const lnt_cuda *d, ttt_launch x, const ttt_shape &y)
+template <int LAYERS, int D, int STEP> static void put_step(const lnt_cuda *d, ttt_launch x, const ttt_shape &y)
 {
-    constexpr size_t rooms[] = { sizeof(ttt_query_room<D>), sizeof(ttt_query_room<D>), sizeof(ttt_back_room<D>) };
-    const size_t used = (size_t)measure<1>(y.s, STEP == STEP_BACK, ttt_level(&d->base)).shared_used * sizeof(float);
+    constexpr size_t queries = LAYERS == 2 ? sizeof(ttt_mlp_room) : sizeof(ttt_query_room<D>);
+    constexpr size_t rooms[] = { queries, queries, sizeof(ttt_back_room<D>) };
+    const int level = ttt_level(&d->base);
+    const size_t used = (size_t)measure<LAYERS>(y.s, STEP == STEP_BACK, level).shared_used * sizeof(float);
     const size_t shared = used < rooms[STEP] ? rooms[STEP] : used;
     const int64_t pieces = (STEP == STEP_BACK ? y.parts : x.a.sequences) * x.segments.H, more = d->base.multiprocessors - pieces;
-    auto *kernel = ttt_by_segments<D, STEP>;
-    x.s = y.s, x.chains = (int)ttt_ctas(pieces), x.floats = y.floats;
-    lnt_cuda_note((lnt_cuda *)d, cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, (int)shared));
+    auto *kernel = ttt_by_segments<LAYERS, D, STEP>;
+    x.s = y.s, x.room = shared_room(y.s, level), x.chains = (int)ttt_ctas(pieces), x.floats = y.floats;
+    set_shared(d, kernel, shared, LAYERS == 2);
     kernel<<<(unsigned)(x.chains + (more > 0 ? more : 0)), TTT_THREADS, shared, d->stream>>>(x);
 }
-template <int D> static void put_segments(const lnt_ttt_args *a, const lnt_cuda *d, bool back)
+template <int LAYERS, int D> static void put_segments(const lnt_ttt_args *a, const lnt_cuda *d, bool back)
 {
     const ttt_shape ahead = shape_of(a, false, true), y = shape_of(a, back, true);
     const int64_t work = y.ctas * y.floats + (back ? ahead.ctas * ahead.floats : 0);
-    ttt_launch x = { *a, y.s, {}, 0, (float *)a->workspace, (float *)a->workspace + work, ttt_shared_floats(ttt_level(&d->base)), y.floats,
-                     all_sums(a, y.s), y.parts, false };
+    ttt_launch x = { *a, y.s, {}, 0, (float *)a->workspace, (float *)a->workspace + work, 0, y.floats, all_sums(a, y.s), y.parts, false };
     if (!y.ctas) return;
-    segments_of<D>(a, back, &x.segments);
+    segments_of<LAYERS, D>(a, back, &x.segments);
     const int most = x.segments.H;
     const size_t clear = ttt_segments_at(x.sums + (back ? y.parts * a->H * x.all : 0), back, a->sequences, &x.segments);
     for (int h0 = 0; h0 < a->H; h0 += most) {
         x.segments.h0 = h0, x.segments.H = a->H - h0 < most ? a->H - h0 : most;
         lnt_cuda_note((lnt_cuda *)d, cudaMemsetAsync(x.segments.summed, 0, clear, d->stream));
         if (!back) {
-            put_step<D, STEP_FORWARD>(d, x, ahead);
+            put_step<LAYERS, D, STEP_FORWARD>(d, x, ahead);
             continue;
         }
-        put_step<D, STEP_AHEAD>(d, x, ahead);
-        put_step<D, STEP_BACK>(d, x, y);
-        ttt_add_segments<<<(unsigned)lnt_div_up(x.segments.H * x.segments.sums, 128), 128, 0, d->stream>>>(
-            x.sums, x.all, (D + 1) * D, x.segments);
+        if constexpr (LAYERS == 1) {
+            put_step<1, D, STEP_AHEAD>(d, x, ahead);
+            put_step<1, D, STEP_BACK>(d, x, y);
+            ttt_add_segments<<<(unsigned)lnt_div_up(x.segments.H * x.segments.sums, 128), 128, 0, d->stream>>>(
+                x.sums, x.all, (D + 1) * D, x.segments);
+        }
     }
     if (back) put_sums(a, d, y, x.sums);
 }
@@ -245,12 +292,14 @@ static void put_tiles(const void *args, const lnt_device *d, bool back)
     const int level = ttt_level(d);
     if (level == 0 || (level == 1 && (lnt_ttt_layers(a) == 2 || (back && a->D == 128))))
         put_call(args, d, back, false);
+    else if (lnt_ttt_layers(a) == 2 && back)
+        put<bf16, 2, 64>(a, (const lnt_cuda *)d, true, false);
     else if (lnt_ttt_layers(a) == 2)
-        put<bf16, 2, 64>(a, (const lnt_cuda *)d, back, false);
+        put_segments<2, 64>(a, (const lnt_cuda *)d, false);
     else if (a->D == 64)
-        put_segments<64>(a, (const lnt_cuda *)d, back);
+        put_segments<1, 64>(a, (const lnt_cuda *)d, back);
     else
-        put_segments<128>(a, (const lnt_cuda *)d, back);
+        put_segments<1, 128>(a, (const lnt_cuda *)d, back);
 }
 static void forward_tiles(const void *args, const lnt_device *d) { put_tiles(args, d, false); }
 static void backward_tiles(const void *args, const lnt_device *d) { put_tiles(args, d, true); }

@@ -5,6 +5,7 @@
 
 #include "recurrence/ttt/ttt_linear_tiles.cuh"
 #include "recurrence/ttt/ttt_mlp_back.cuh"
+#include "recurrence/ttt/ttt_mlp_segments.cuh"
 
 #include <initializer_list>
 
@@ -320,7 +321,7 @@ template <typename T, int LAYERS, int TILES = 0> struct ttt_head {
                 const int64_t some = ttt_whole(*this, open, c, batches);
                 if (some > 0) {
                     if constexpr (TOP > 0)
-                        ttt_mlp_tiles_ahead<false>(*this, first + y.first, some, (float *)NULL);
+                        ttt_mlp_chain_ahead(*this, first + y.first, some);
                     else
                         ttt_chain_ahead<TILES, false>(*this, first + y.first, some);
                     c += some - 1;
@@ -564,7 +565,7 @@ template <typename T, int LAYERS, int TILES = 0> struct ttt_head {
     }
 
     __device__ int64_t numbers() const { return s.numbers; }
-    __device__ void tiles_ahead(int64_t t, int64_t count, float *records) { ttt_mlp_tiles_ahead<true>(*this, t, count, records); }
+    __device__ void tiles_ahead(int64_t t, int64_t count, float *records) { ttt_mlp_tiles_ahead(*this, t, count, records); }
     __device__ void go_over(const ttt_batch &y)
     {
         learn(first + y.first, y.open, y.rows);
@@ -614,7 +615,17 @@ template <typename T, int LAYERS, int TILES = 0> struct ttt_head {
         start_gradients(open);
     }
 
-    __device__ void backward()
+    /* Ahead of the way back where that is a kernel of its own, and there is one group. */
+    __device__ void sweep()
+    {
+        if (!len) return;
+        const int open = load();
+        ttt_sweep<TILES>(*this, open, 0, batches_of(a, open, len));
+        __syncthreads();
+    }
+
+    /* swept: by the kernel ahead. */
+    __device__ void backward(bool swept)
     {
         if (!len) {
             pass(true);
@@ -622,7 +633,7 @@ template <typename T, int LAYERS, int TILES = 0> struct ttt_head {
         }
         const int open = load(), left = (int)((open + len) % s.m);
         const int64_t batches = batches_of(a, open, len), last = (batches - 1) / s.group;
-        for (int64_t g = 0; g <= last; g++) {
+        for (int64_t g = 0; g <= last && !swept; g++) {
             put_state(w.starts + g * s.numbers);
             if (g < last) ttt_sweep<TILES>(*this, open, g * s.group, (g + 1) * s.group); /* the last group's are made below, as all are again */
         }
@@ -630,9 +641,11 @@ template <typename T, int LAYERS, int TILES = 0> struct ttt_head {
         for (int64_t g = last; g >= 0; g--) {
             const int64_t from = g * s.group, end = batches < from + s.group ? batches : from + s.group;
             __syncthreads();
-            if (!g) load(); /* its open rows too */
-            take_state(w.starts + g * s.numbers);
-            ttt_sweep<TILES>(*this, open, from, end);
+            if (!swept) {
+                if (!g) load(); /* its open rows too */
+                take_state(w.starts + g * s.numbers);
+                ttt_sweep<TILES>(*this, open, from, end);
+            }
             for (int64_t c = end - 1; c >= from; c--) {
                 __syncthreads();
                 if constexpr (TILES > 0) {

@@ -292,8 +292,8 @@ template <int D, bool BACK> __device__ __noinline__ void ttt_tiles_queries(const
         put_rows<D>(g.a.o, room.out[~count & 1], t - TILE_TOKENS, g.a.H, g.h);
 }
 
-/* A run's mini-batches back from the one that begins with token t, keys alone: x.w's dW and db from behind them become those in front. Long: as the one
- * ahead. */
+/* A run's mini-batches back from the one that begins with token t, keys alone: x.w's dW and db from behind them become those in front. Long: as the
+ * one ahead. */
 template <int D, typename HEAD> __device__ __noinline__ void ttt_chain_back(HEAD &x, int64_t t, int64_t count)
 {
     const ttt_tile_call g(x);

@@ -23,36 +23,10 @@ struct alignas(16) ttt_mlp_back_room {
     float4 slope[4][TTT_THREADS]; /* gelu' of the keys, a thread's own: registers are short */
 };
 
-/* 8 x 8 numbers of bf16 of a warp, transposed. */
-__device__ __forceinline__ uint32_t turn_matrix(uint32_t x)
-{
-    uint32_t y;
-    asm volatile("movmatrix.sync.aligned.m8n8.trans.b16 %0, %1;" : "=r"(y) : "r"(x));
-    return y;
-}
-/* 16 x 16 of a state, as they are packed, become two tiles' B of a product over the state's rows. */
-__device__ __forceinline__ void turn_state(uint32_t (&to)[4], const uint32_t (&from)[4])
-{
-#pragma unroll
-    for (int q = 0; q < 4; q++) to[q] = turn_matrix(from[q]);
-}
-__device__ __forceinline__ void mma_turned(float (&left)[4], float (&right)[4], const uint32_t (&a)[4], const uint32_t (&b)[4])
-{
-    mma_bf16(left, a, b[0], b[1]);
-    mma_bf16(right, a, b[2], b[3]);
-}
 __device__ __forceinline__ void recorded_state(uint32_t (&to)[4], const float *from, int block)
 {
     const uint4 w = ((const uint4 *)from)[block * TTT_THREADS + threadIdx.x];
     to[0] = w.x, to[1] = w.y, to[2] = w.z, to[3] = w.w;
-}
-__device__ __forceinline__ void recorded_own(float (&x)[4][4], const float *from)
-{
-#pragma unroll
-    for (int n = 0; n < 4; n++) {
-        const float4 v = ((const float4 *)from)[n * TTT_THREADS + threadIdx.x];
-        x[n][0] = v.x, x[n][1] = v.y, x[n][2] = v.z, x[n][3] = v.w;
-    }
 }
 #define MLP_OWN_EACH(n, q) _Pragma("unroll") for (int n = 0; n < 4; n++) _Pragma("unroll") for (int q = 0; q < 4; q++)
 

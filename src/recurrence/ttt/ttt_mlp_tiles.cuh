@@ -1,7 +1,7 @@
-/* TTT-MLP's whole mini-batches of 16 tokens ahead on tensor cores (back: ttt_mlp_back.cuh), 64 columns and 256 between the layers, the weights of
- * both in registers (ttt_tiles.cuh). A warp has 32 of the 256: of the first layer those columns, of the second those rows; what is a sum over them
- * goes through shared memory, in order, to the warp that has the token: two a warp, two columns a lane. Tiles of tokens here have tokens for rows:
- * x[n][q] of a thread is token r + 8 (q / 2), column 32 warp + 8 n + 2 c + q % 2. */
+/* TTT-MLP's whole mini-batches of 16 tokens ahead on tensor cores (outputs: ttt_mlp_segments.cuh; back: ttt_mlp_back.cuh), 64 columns and 256
+ * between the layers, the weights of both in registers (ttt_tiles.cuh). A warp has 32 of the 256: of the first layer those columns, of the second
+ * those rows; what is a sum over them goes through shared memory, in order, to the warp that has the token: two a warp, two columns a lane. Tiles
+ * of tokens here have tokens for rows: x[n][q] of a thread is token r + 8 (q / 2), column 32 warp + 8 n + 2 c + q % 2. */
 #ifndef LNT_TTT_MLP_TILES_CUH
 #define LNT_TTT_MLP_TILES_CUH
 
@@ -39,13 +39,12 @@ __device__ __forceinline__ float gelu_both(float x, float *slope)
 static constexpr int MLP_D = 64, MLP_F = 256, MLP_OWN = MLP_F / TTT_WARPS, MLP_LD = MLP_OWN + 8, MLP_SUMS = MLP_D + 8;
 
 struct alignas(16) ttt_mlp_room {
-    bf16 rows[2][3 * ttt_place<MLP_D>::ROWS];                                   /* k q v, of this mini-batch and the next */
-    bf16 W2[TTT_WARPS][MLP_D * MLP_LD];                                         /* half of a warp's, transposed */
+    bf16 rows[3][3 * ttt_place<MLP_D>::ROWS];                                   /* k q v of this mini-batch and the next ones */
     bf16 x[TTT_WARPS][2][TILE_TOKENS * MLP_LD], u[TTT_WARPS][2][TILE_TOKENS * MLP_LD]; /* its columns of X2 and u1, in two halves */
     bf16 u2[4][ttt_place<MLP_D>::ROWS];                                         /* in two halves; and times the last row's step sizes */
     float u2_whole[TILE_TOKENS * MLP_SUMS];
     float part[TTT_WARPS][TILE_TOKENS * MLP_SUMS], S[TTT_WARPS][TILE_TOKENS * TILE_ETA];
-    float eta[2][TILE_TOKENS * TILE_ETA], rate[2][TILE_TOKENS], zero;
+    float eta[3][TILE_TOKENS * TILE_ETA], rate[3][TILE_TOKENS], position[TILE_TOKENS], zero;
 };
 
 /* What going back wants of a mini-batch: the upper halves of its weights as operands of a thread each, z of the first layer of keys and of queries
@@ -61,6 +60,14 @@ __device__ __forceinline__ void record_own(float *to, const float (&x)[4][4])
 {
 #pragma unroll
     for (int n = 0; n < 4; n++) ((float4 *)to)[n * TTT_THREADS + threadIdx.x] = make_float4(x[n][0], x[n][1], x[n][2], x[n][3]);
+}
+__device__ __forceinline__ void recorded_own(float (&x)[4][4], const float *from)
+{
+#pragma unroll
+    for (int n = 0; n < 4; n++) {
+        const float4 v = ((const float4 *)from)[n * TTT_THREADS + threadIdx.x];
+        x[n][0] = v.x, x[n][1] = v.y, x[n][2] = v.z, x[n][3] = v.w;
+    }
 }
 template <int M, int P> __device__ __forceinline__ void record_state(float *to, const float (&W)[M][2 * P][4])
 {
@@ -164,7 +171,7 @@ __device__ __forceinline__ float normalise_pair(float2 &z)
 {
     const float mean = warp_sum(z.x + z.y) / MLP_D;
     z.x -= mean, z.y -= mean;
-    const float inverse = 1.0f / sqrtf(warp_sum(z.x * z.x + z.y * z.y) / MLP_D + 1e-6f);
+    const float inverse = rsqrtf(warp_sum(z.x * z.x + z.y * z.y) / MLP_D + 1e-6f);
     z.x *= inverse, z.y *= inverse;
     return inverse;
 }
@@ -194,9 +201,19 @@ __device__ __forceinline__ void mma_own(float (&x)[4][4], const ttt_halves &a, c
 struct ttt_mlp_top {
     float2 w, b, offset; /* of the norm, of the layer */
 };
-/* From the shares of z to u of a warp's two tokens, in two halves, and times their step sizes. record: where it is recorded, or NULL. */
+/* u of a token's two columns, where it is wanted: in two halves, and times its step size. */
+__device__ __forceinline__ void mlp_put_u(ttt_mlp_room &room, const ttt_tile_steps &steps, int i, int column, float2 u)
+{
+    constexpr int LD = ttt_place<MLP_D>::LD;
+    const float by = -steps.of_last(i) * steps.rate[i];
+    const ttt_split s = split_pair(u.x, u.y), scaled = split_pair(by * u.x, by * u.y);
+    *(float2 *)(room.u2_whole + i * MLP_SUMS + column) = u;
+    *(uint32_t *)(room.u2[0] + i * LD + column) = s.high, *(uint32_t *)(room.u2[1] + i * LD + column) = s.low;
+    *(uint32_t *)(room.u2[2] + i * LD + column) = scaled.high, *(uint32_t *)(room.u2[3] + i * LD + column) = scaled.low;
+}
+/* From the shares of z to u of a warp's two tokens. U: where it is recorded; record: the rest, or NULL. */
 __device__ __forceinline__ void mlp_loss(ttt_mlp_room &room, const bf16 *K, const bf16 *V, const ttt_mlp_top &top, const ttt_tile_steps &steps,
-                                         float *record)
+                                         float *U, float *record)
 {
     constexpr int LD = ttt_place<MLP_D>::LD;
     const int warp = (int)threadIdx.x / 32, column = (int)threadIdx.x % 32 * 2;
@@ -210,52 +227,49 @@ __device__ __forceinline__ void mlp_loss(ttt_mlp_room &room, const bf16 *K, cons
         float2 u = make_float2(top.w.x * (top.w.x * z.x + top.b.x - (v.x - k.x)), top.w.y * (top.w.y * z.y + top.b.y - (v.y - k.y)));
         const float mean = warp_sum(u.x + u.y) / MLP_D, along = warp_sum(u.x * z.x + u.y * z.y) / MLP_D;
         u.x = (u.x - mean - along * z.x) * inverse, u.y = (u.y - mean - along * z.y) * inverse;
+        *(float2 *)(U + i * MLP_D + column) = u;
         if (record) {
-            *(float2 *)(record + ttt_mlp_record::U + i * MLP_D + column) = u;
             *(float2 *)(record + ttt_mlp_record::HAT + i * MLP_D + column) = z;
             if (column == 0) record[ttt_mlp_record::INVERSE + i] = inverse;
         }
-        const float by = -steps.of_last(i) * steps.rate[i];
-        const ttt_split s = split_pair(u.x, u.y), scaled = split_pair(by * u.x, by * u.y);
-        *(float2 *)(room.u2_whole + i * MLP_SUMS + column) = u;
-        *(uint32_t *)(room.u2[0] + i * LD + column) = s.high, *(uint32_t *)(room.u2[1] + i * LD + column) = s.low;
-        *(uint32_t *)(room.u2[2] + i * LD + column) = scaled.high, *(uint32_t *)(room.u2[3] + i * LD + column) = scaled.low;
+        mlp_put_u(room, steps, i, column, u);
     }
 }
-/* h = u2 W2^T for a warp's columns: its rows of W2 go through shared memory to be turned, one half after the other. */
-__device__ __forceinline__ void mlp_below(ttt_mlp_room &room, const float (&W2)[4][4][4], float (&h)[4][4])
+/* 8 x 8 numbers of bf16 of a warp, transposed. */
+__device__ __forceinline__ uint32_t turn_matrix(uint32_t x)
+{
+    uint32_t y;
+    asm volatile("movmatrix.sync.aligned.m8n8.trans.b16 %0, %1;" : "=r"(y) : "r"(x));
+    return y;
+}
+/* 16 x 16 of a state, as they are packed, become two tiles' B of a product over the state's rows. */
+__device__ __forceinline__ void turn_state(uint32_t (&to)[4], const uint32_t (&from)[4])
+{
+#pragma unroll
+    for (int q = 0; q < 4; q++) to[q] = turn_matrix(from[q]);
+}
+__device__ __forceinline__ void mma_turned(float (&left)[4], float (&right)[4], const uint32_t (&a)[4], const uint32_t (&b)[4])
+{
+    mma_bf16(left, a, b[0], b[1]);
+    mma_bf16(right, a, b[2], b[3]);
+}
+/* h = u2 W2^T for a warp's columns. */
+__device__ __forceinline__ void mlp_below(const ttt_mlp_room &room, const float (&W2)[4][4][4], float (&h)[4][4])
 {
     const ttt_place<MLP_D> y;
-    const int warp = (int)threadIdx.x / 32, turned = (y.lane / 8 % 2 * 8 + y.lane % 8) * MLP_LD + y.lane / 16 * 8;
-    bf16 *const own = room.W2[warp];
 #pragma unroll
-    for (int low = 0; low < 2; low++) {
-        __syncwarp();
+    for (int m = 0; m < 4; m++) {
+        uint32_t g[4], gl[4], high[4], low[4];
+        ldmatrix_x4(g, shared_address(room.u2[0]) + y.turned() + m * 32);
+        ldmatrix_x4(gl, shared_address(room.u2[1]) + y.turned() + m * 32);
 #pragma unroll
-        for (int m = 0; m < 4; m++)
-#pragma unroll
-            for (int j = 0; j < 4; j++)
-#pragma unroll
-                for (int half = 0; half < 2; half++) {
-                    const ttt_split s = split_pair(W2[m][j][2 * half], W2[m][j][2 * half + 1]);
-                    *(uint32_t *)(own + (16 * m + y.r + 8 * half) * MLP_LD + 8 * j + 2 * y.c) = low ? s.low : s.high;
-                }
-        __syncwarp();
-#pragma unroll
-        for (int p = 0; p < 4; p++) {
-            uint32_t a[4], l[4];
-            ldmatrix_x4(a, shared_address(room.u2[0]) + y.turned() + p * 32);
-            ldmatrix_x4(l, shared_address(room.u2[1]) + y.turned() + p * 32);
-#pragma unroll
-            for (int n = 0; n < 2; n++) {
-                uint32_t b[4];
-                ldmatrix_x4_trans(b, shared_address(own + 16 * p * MLP_LD + turned + 16 * n));
-#pragma unroll
-                for (int e = 0; e < 2; e++) {
-                    mma_bf16(h[2 * n + e], a, b[2 * e], b[2 * e + 1]);
-                    if (!low) mma_bf16(h[2 * n + e], l, b[2 * e], b[2 * e + 1]);
-                }
-            }
+        for (int p = 0; p < 2; p++) {
+            const ttt_halves w = halves_of(W2[m][2 * p], W2[m][2 * p + 1]);
+            turn_state(high, w.high);
+            turn_state(low, w.low);
+            mma_turned(h[2 * p], h[2 * p + 1], gl, high);
+            mma_turned(h[2 * p], h[2 * p + 1], g, low);
+            mma_turned(h[2 * p], h[2 * p + 1], g, high);
         }
     }
 }
@@ -308,7 +322,7 @@ __device__ __forceinline__ void mlp_out(const HEAD &x, const ttt_mlp_room &room,
     for (int half = 0; half < 2; half++) {
         const int i = warp + TTT_WARPS * half;
         float2 z = sum_shares(room, i, column);
-        float A = (float)x.a.bias; /* lane j: of token j */
+        float A = x.a.bias; /* lane j: of token j */
 #pragma unroll
         for (int w = 0; w < TTT_WARPS; w++) A += room.S[w][i * TILE_ETA + mine];
         if (RECORD && lane < TILE_TOKENS) record[ttt_mlp_record::S + i * TILE_TOKENS + lane] = A;
@@ -332,165 +346,193 @@ __device__ __forceinline__ void mlp_out(const HEAD &x, const ttt_mlp_room &room,
     }
 }
 
-/* Mini-batches from token t on. RECORD: what going back wants, at `record`, in place of outputs. Long: what a mini-batch makes lives in registers
- * from one step of it to the next. */
-template <bool RECORD, typename HEAD> __device__ __noinline__ void ttt_mlp_tiles_ahead(HEAD &x, int64_t t, int64_t count, float *record)
-{
-    extern __shared__ __align__(16) float memory[]; /* not by a pointer: loads and stores know that they are of shared memory */
-    ttt_mlp_room &room = *(ttt_mlp_room *)memory;
-    const ttt_place<MLP_D> y;
-    constexpr int ROWS = ttt_place<MLP_D>::ROWS;
-    const int warp = y.id / 32, first = MLP_OWN * warp;
+/* Everything of the state but the second layer's biases in registers, and back. */
+struct ttt_mlp_state {
     float W1[2][8][4], W2[4][4][4], b1[4][2];
-    ttt_mlp_top top;
-    ttt_tile_steps steps = { NULL, NULL, { x.w.position[y.r], x.w.position[y.r + 8] }, x.w.position[TILE_TOKENS - 1], x.a.eta != NULL };
-    ttt_tile_steps rows = steps; /* of the warp's two tokens */
-    rows.position[0] = x.w.position[warp], rows.position[1] = x.w.position[warp + TTT_WARPS];
+};
+template <bool OUT, typename HEAD> __device__ __forceinline__ void mlp_state(HEAD &x, ttt_mlp_state &y, float2 &offset)
+{
+    const ttt_place<MLP_D> at;
+    const int warp = at.id / 32, first = MLP_OWN * warp;
+    const auto go = [](float &a, float &b) {
+        if (OUT)
+            b = a;
+        else
+            a = b;
+    };
 #pragma unroll
     for (int m = 0; m < 2; m++)
 #pragma unroll
         for (int j = 0; j < 8; j++)
 #pragma unroll
-            for (int q = 0; q < 4; q++) W1[m][j][q] = x.w.W[0].row(8 * j + 2 * y.c + q % 2)[first + 16 * m + y.r + q / 2 * 8];
+            for (int q = 0; q < 4; q++) go(y.W1[m][j][q], x.w.W[0].row(8 * j + 2 * at.c + q % 2)[first + 16 * m + at.r + q / 2 * 8]);
 #pragma unroll
     for (int m = 0; m < 4; m++)
 #pragma unroll
         for (int j = 0; j < 4; j++)
 #pragma unroll
-            for (int q = 0; q < 4; q++) W2[m][j][q] = x.w.W[1].row(first + 8 * j + 2 * y.c + q % 2)[16 * m + y.r + q / 2 * 8];
+            for (int q = 0; q < 4; q++) go(y.W2[m][j][q], x.w.W[1].row(first + 8 * j + 2 * at.c + q % 2)[16 * m + at.r + q / 2 * 8]);
+    if (!OUT || at.r == 0)
 #pragma unroll
-    for (int n = 0; n < 4; n++) b1[n][0] = x.w.b[0][first + 8 * n + 2 * y.c], b1[n][1] = x.w.b[0][first + 8 * n + 2 * y.c + 1];
+        for (int n = 0; n < 4; n++)
+#pragma unroll
+            for (int e = 0; e < 2; e++) go(y.b1[n][e], x.w.b[0][first + 8 * n + 2 * at.c + e]);
+    if (!OUT || warp == 0) go(offset.x, x.w.b[1][2 * at.lane]), go(offset.y, x.w.b[1][2 * at.lane + 1]);
+}
+/* z of the first layer of rows of tokens. */
+__device__ __forceinline__ void mlp_first(const ttt_mlp_state &y, const bf16 *rows, float (&z)[4][4])
+{
+    const ttt_place<MLP_D> at;
+#pragma unroll
+    for (int n = 0; n < 4; n++)
+#pragma unroll
+        for (int q = 0; q < 4; q++) z[n][q] = y.b1[n][q % 2];
+#pragma unroll
+    for (int p = 0; p < 4; p++) {
+        uint32_t k[4];
+        ldmatrix_x4(k, shared_address(rows) + at.turned() + p * 32);
+#pragma unroll
+        for (int m = 0; m < 2; m++) {
+            const ttt_halves w = halves_of(y.W1[m][2 * p], y.W1[m][2 * p + 1]);
+            mma_state(z[2 * m], z[2 * m + 1], k, w.low);
+            mma_state(z[2 * m], z[2 * m + 1], k, w.high);
+        }
+    }
+}
+/* The update, from X2 and last.u1 of the warp's columns in shared memory, u1 times its step sizes in registers too, and u2. */
+__device__ __forceinline__ void mlp_update(const ttt_mlp_room &room, ttt_mlp_state &y, const bf16 *K, const float (&step)[4][4],
+                                           const ttt_tile_steps &steps, float bias, float2 &offset)
+{
+    const int warp = (int)threadIdx.x / 32, lane = (int)threadIdx.x % 32;
+    add_first(y.W1, K, room.u[warp]);
+    add_second(y.W2, room.u2[2], room.u2[3], room.x[warp]);
+#pragma unroll
+    for (int n = 0; n < 4 && bias; n++)
+#pragma unroll
+        for (int e = 0; e < 2; e++) {
+            float sum = step[n][e] + step[n][e + 2];
+#pragma unroll
+            for (int o = 4; o <= 16; o *= 2) sum += __shfl_xor_sync(~0u, sum, o);
+            y.b1[n][e] += sum;
+        }
+#pragma unroll
+    for (int j = 0; j < TILE_TOKENS && bias; j++) {
+        const float by = steps.of_last(j) * steps.rate[j];
+        const float2 u = *(const float2 *)(room.u2_whole + j * MLP_SUMS + 2 * lane);
+        offset.x -= by * u.x, offset.y -= by * u.y;
+    }
+}
+/* Queries' second layer from z of the first, less what keys up to each have changed there (u1 in shared memory): shares for mlp_out. */
+__device__ __forceinline__ void mlp_queries(ttt_mlp_room &room, const ttt_mlp_state &y, const bf16 *K, const bf16 *Q, const ttt_tile_steps &steps,
+                                            float bias, float (&zq)[4][4], float *record)
+{
+    const ttt_place<MLP_D> at;
+    const int warp = at.id / 32;
+    float A[2][4] = {};
+#pragma unroll
+    for (int p = 0; p < 4; p++) {
+        uint32_t k[4], q[4];
+        ldmatrix_x4(k, shared_address(K) + at.turned() + p * 32);
+        ldmatrix_x4(q, shared_address(Q) + at.turned() + p * 32);
+        mma_bf16(A[0], q, k[0], k[2]);
+        mma_bf16(A[1], q, k[1], k[3]);
+    }
+    TTT_SLICE(n, q)
+    {
+        const int row = at.r + q / 2 * 8, j = at.token(n, q);
+        A[n][q] = -(A[n][q] + bias) * steps.of(q / 2, row, j) * steps.rate[j];
+    }
+    mma_own(zq, halves_of(A[0], A[1]), room.u[warp]);
+    if (record) record_own(record, zq);
+#pragma unroll
+    for (int n = 0; n < 4; n++)
+#pragma unroll
+        for (int q = 0; q < 4; q++) {
+            float slope;
+            zq[n][q] = gelu_both(zq[n][q], &slope);
+        }
+    ttt_halves xs[2]; /* X2's, as a product over their columns takes them */
+#pragma unroll
+    for (int p = 0; p < 2; p++) {
+        ldmatrix_x4(xs[p].high, shared_address(room.x[warp][0] + own_turned() + 16 * p));
+        ldmatrix_x4(xs[p].low, shared_address(room.x[warp][1] + own_turned() + 16 * p));
+    }
+    put_shares(zq, y.W2, room.part[warp], &xs, room.S[warp]);
+}
+
+/* A run's mini-batches from token t on, for the way back: what it wants is recorded at `record`. Long: what a mini-batch makes lives in registers
+ * from one step of it to the next. */
+template <typename HEAD> __device__ __noinline__ void ttt_mlp_tiles_ahead(HEAD &x, int64_t t, int64_t count, float *record)
+{
+    const ttt_tile_call g(x);
+    extern __shared__ __align__(16) float memory[]; /* not by a pointer: loads and stores know that they are of shared memory */
+    ttt_mlp_room &room = *(ttt_mlp_room *)memory;
+    const ttt_place<MLP_D> y;
+    constexpr int ROWS = ttt_place<MLP_D>::ROWS;
+    const int warp = y.id / 32;
+    ttt_mlp_state w;
+    ttt_mlp_top top;
+    ttt_tile_steps steps = { NULL, NULL, { x.w.position[y.r], x.w.position[y.r + 8] }, x.w.position[TILE_TOKENS - 1], g.a.eta != NULL };
+    ttt_tile_steps rows = steps; /* of the warp's two tokens */
+    rows.position[0] = x.w.position[warp], rows.position[1] = x.w.position[warp + TTT_WARPS];
+    mlp_state<false>(x, w, top.offset);
     top.w = *(const float2 *)(x.norm.w + 2 * y.lane), top.b = *(const float2 *)(x.norm.b + 2 * y.lane);
-    top.offset = *(const float2 *)(x.w.b[1] + 2 * y.lane);
-    fetch_rows<MLP_D, 3>(room.rows[0], { x.a.k, x.a.q, x.a.v }, t, x.a.H, x.h);
-    float rate = fetch_steps(x, room.eta[0], t);
+    fetch_rows<MLP_D, 3>(room.rows[0], { g.a.k, g.a.q, g.a.v }, t, g.a.H, g.h);
+    float rate = fetch_steps(g, room.eta[0], t);
     if (y.id < TILE_TOKENS) room.rate[0][y.id] = rate;
     if (y.id == 0) room.zero = 0.0f;
     cp_async_commit();
     cp_async_wait<0>();
     __syncthreads();
-    for (int64_t i = 0; i < count; i++, t += TILE_TOKENS) {
-        bf16 *const K = room.rows[i & 1], *const Q = K + ROWS, *const V = Q + ROWS;
+    for (int64_t i = 0; i < count; i++, t += TILE_TOKENS, record += ttt_mlp_record::FLOATS) {
+        const bf16 *const K = room.rows[i & 1], *const Q = K + ROWS, *const V = Q + ROWS;
         steps.eta = rows.eta = room.eta[i & 1], steps.rate = rows.rate = room.rate[i & 1];
-        float z[4][4], zq[4][4], slope[4][4];
-        if (RECORD) {
-            record_state<2, 4>(record + ttt_mlp_record::W1, W1);
-            record_state<4, 2>(record + ttt_mlp_record::W2, W2);
-        }
-#pragma unroll
-        for (int n = 0; n < 4; n++)
-#pragma unroll
-            for (int q = 0; q < 4; q++) z[n][q] = zq[n][q] = b1[n][q % 2];
-#pragma unroll
-        for (int p = 0; p < 4; p++) {
-            uint32_t k[4], q[4];
-            ldmatrix_x4(k, shared_address(K) + y.turned() + p * 32);
-            ldmatrix_x4(q, shared_address(Q) + y.turned() + p * 32);
-#pragma unroll
-            for (int m = 0; m < 2; m++) {
-                const ttt_halves w = halves_of(W1[m][2 * p], W1[m][2 * p + 1]);
-                mma_state(z[2 * m], z[2 * m + 1], k, w.low);
-                mma_state(z[2 * m], z[2 * m + 1], k, w.high);
-                mma_state(zq[2 * m], zq[2 * m + 1], q, w.low);
-                mma_state(zq[2 * m], zq[2 * m + 1], q, w.high);
-            }
-        }
-        if (RECORD) record_own(record + ttt_mlp_record::Z, z);
+        float z[4][4], zq[4][4], slope[4][4], h[4][4] = {};
+        record_state<2, 4>(record + ttt_mlp_record::W1, w.W1);
+        record_state<4, 2>(record + ttt_mlp_record::W2, w.W2);
+        mlp_first(w, K, z);
+        mlp_first(w, Q, zq);
+        record_own(record + ttt_mlp_record::Z, z);
 #pragma unroll
         for (int n = 0; n < 4; n++)
 #pragma unroll
             for (int q = 0; q < 4; q++) z[n][q] = gelu_both(z[n][q], &slope[n][q]);
         put_own(room.x[warp], z);
-        put_shares(z, W2, room.part[warp], NULL, NULL);
-        forget_halves(W2, &room.zero);
+        put_shares(z, w.W2, room.part[warp], NULL, NULL);
+        forget_halves(w.W2, &room.zero);
         __syncthreads();
         if (i + 1 < count) { /* nobody reads the other rows any more */
-            fetch_rows<MLP_D, 3>(room.rows[~i & 1], { x.a.k, x.a.q, x.a.v }, t + TILE_TOKENS, x.a.H, x.h);
-            rate = fetch_steps(x, room.eta[~i & 1], t + TILE_TOKENS);
+            fetch_rows<MLP_D, 3>(room.rows[~i & 1], { g.a.k, g.a.q, g.a.v }, t + TILE_TOKENS, g.a.H, g.h);
+            rate = fetch_steps(g, room.eta[~i & 1], t + TILE_TOKENS);
             cp_async_commit();
         }
-        mlp_loss(room, K, V, top, steps, RECORD ? record : NULL);
+        mlp_loss(room, K, V, top, steps, record + ttt_mlp_record::U, record);
         __syncthreads();
-        float h[4][4] = {};
-        mlp_below(room, W2, h);
-        forget_halves(W2, &room.zero);
-        if (RECORD) record_own(record + ttt_mlp_record::H, h);
-        float A[2][4] = {};
-#pragma unroll
-        for (int p = 0; p < 4; p++) {
-            uint32_t k[4], q[4];
-            ldmatrix_x4(k, shared_address(K) + y.turned() + p * 32);
-            ldmatrix_x4(q, shared_address(Q) + y.turned() + p * 32);
-            mma_bf16(A[0], q, k[0], k[2]);
-            mma_bf16(A[1], q, k[1], k[3]);
-        }
-        TTT_SLICE(n, q)
-        {
-            const int row = y.r + q / 2 * 8, j = y.token(n, q);
-            A[n][q] = -(A[n][q] + (float)x.a.bias) * steps.of(q / 2, row, j) * steps.rate[j];
-        }
-        const float last[2] = { -steps.of_last(y.r) * steps.rate[y.r], -steps.of_last(y.r + 8) * steps.rate[y.r + 8] };
+        mlp_below(room, w.W2, h);
+        forget_halves(w.W2, &room.zero);
+        record_own(record + ttt_mlp_record::H, h);
 #pragma unroll
         for (int n = 0; n < 4; n++)
 #pragma unroll
             for (int q = 0; q < 4; q++) h[n][q] *= slope[n][q]; /* u of the first layer */
         put_own(room.u[warp], h);
         __syncwarp();
-        mma_own(zq, halves_of(A[0], A[1]), room.u[warp]);
-        if (RECORD) record_own(record + ttt_mlp_record::QUERY, zq);
+        mlp_queries(room, w, K, Q, steps, g.a.bias, zq, record + ttt_mlp_record::QUERY);
+        const float last[2] = { -steps.of_last(y.r) * steps.rate[y.r], -steps.of_last(y.r + 8) * steps.rate[y.r + 8] };
 #pragma unroll
         for (int n = 0; n < 4; n++)
 #pragma unroll
-            for (int q = 0; q < 4; q++) zq[n][q] = gelu_both(zq[n][q], &slope[n][q]), h[n][q] *= last[q / 2];
-        ttt_halves xs[2]; /* X2's, as a product over their columns takes them */
-#pragma unroll
-        for (int p = 0; p < 2; p++) {
-            ldmatrix_x4(xs[p].high, shared_address(room.x[warp][0] + own_turned() + 16 * p));
-            ldmatrix_x4(xs[p].low, shared_address(room.x[warp][1] + own_turned() + 16 * p));
-        }
-        put_shares(zq, W2, room.part[warp], &xs, room.S[warp]);
+            for (int q = 0; q < 4; q++) h[n][q] *= last[q / 2];
         __syncwarp();
         put_own(room.u[warp], h);
         cp_async_wait<0>();
         if (i + 1 < count && y.id < TILE_TOKENS) room.rate[~i & 1][y.id] = rate;
         __syncthreads();
-        mlp_out<RECORD>(x, room, Q, t, top, rows, record);
-        if (RECORD) record += ttt_mlp_record::FLOATS;
-        add_first(W1, K, room.u[warp]);
-        add_second(W2, room.u2[2], room.u2[3], room.x[warp]);
-#pragma unroll
-        for (int n = 0; n < 4 && x.a.bias; n++)
-#pragma unroll
-            for (int e = 0; e < 2; e++) {
-                float sum = h[n][e] + h[n][e + 2];
-#pragma unroll
-                for (int o = 4; o <= 16; o *= 2) sum += __shfl_xor_sync(~0u, sum, o);
-                b1[n][e] += sum;
-            }
-#pragma unroll
-        for (int j = 0; j < TILE_TOKENS && x.a.bias; j++) {
-            const float by = steps.of_last(j) * steps.rate[j];
-            const float2 u = *(const float2 *)(room.u2_whole + j * MLP_SUMS + 2 * y.lane);
-            top.offset.x -= by * u.x, top.offset.y -= by * u.y;
-        }
+        mlp_out<true>(g, room, Q, t, top, rows, record);
+        mlp_update(room, w, K, h, steps, g.a.bias, top.offset);
         __syncthreads();
     }
-#pragma unroll
-    for (int m = 0; m < 2; m++)
-#pragma unroll
-        for (int j = 0; j < 8; j++)
-#pragma unroll
-            for (int q = 0; q < 4; q++) x.w.W[0].row(8 * j + 2 * y.c + q % 2)[first + 16 * m + y.r + q / 2 * 8] = W1[m][j][q];
-#pragma unroll
-    for (int m = 0; m < 4; m++)
-#pragma unroll
-        for (int j = 0; j < 4; j++)
-#pragma unroll
-            for (int q = 0; q < 4; q++) x.w.W[1].row(first + 8 * j + 2 * y.c + q % 2)[16 * m + y.r + q / 2 * 8] = W2[m][j][q];
-    if (y.r == 0)
-#pragma unroll
-        for (int n = 0; n < 4; n++) x.w.b[0][first + 8 * n + 2 * y.c] = b1[n][0], x.w.b[0][first + 8 * n + 2 * y.c + 1] = b1[n][1];
-    if (warp == 0) *(float2 *)(x.w.b[1] + 2 * y.lane) = top.offset;
+    mlp_state<true>(x, w, top.offset);
     __syncthreads();
 }
 
