@@ -484,7 +484,7 @@ template <int K, bool WINDOW> __device__ __forceinline__ void prepare(const lnt_
         s.level[i] = level ? __fdividef(1.f, s.lambda[i] + least) : 1.f;
     }
     /* The bounds are of rounded numbers: a hair wider. */
-    s.bounds = level ? make_float2(0.9999f / (high + least), 1.0001f / (low + least)) : make_float2(0.9999f, 1.0001f);
+    if (tid == 0) s.bounds = level ? make_float2(0.9999f / (high + least), 1.0001f / (low + least)) : make_float2(0.9999f, 1.0001f);
 }
 
 /* A place's rows into registers, its gates, lambda and preconditioner into shared memory, once its tiles are there. */

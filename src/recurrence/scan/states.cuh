@@ -56,8 +56,8 @@ template <typename S> struct place {
 
 /* ---- tiles of rows ----------------------------------------------------------------------------------------------------------------------- */
 
-/* TB rows of WIDTH columns, from memory to registers and on, 16 bytes of a row a lane; the first of WARPS warps to have some is START. They stay words
- * as they came until they go on: whoever takes elements out of them at once waits for memory there. */
+/* TB rows of WIDTH columns, from memory to registers and on, 16 bytes of a row a lane; the first of WARPS warps to have some is START. They stay
+ * words as they came until they go on: whoever takes elements out of them at once waits for memory there. */
 template <typename T, int WIDTH, int WARPS, int START> struct rows {
     static constexpr int PER = 16 / (int)sizeof(T) < WIDTH ? 16 / (int)sizeof(T) : WIDTH, PARTS = WIDTH / PER, EACH = (PARTS + WARPS - 1) / WARPS;
     static constexpr int WORDS = PER * (int)sizeof(T) / 4;
