@@ -225,7 +225,7 @@ template <typename T, int LAYERS, int TILES> static void put(const lnt_ttt_args 
     const int level = ttt_level(&d->base);
     const size_t shared = (size_t)measure<LAYERS>(y.s, back, level).shared_used * sizeof(float);
     ttt_launch x = { *a, y.s, {}, 0, (float *)a->workspace, (float *)a->workspace + y.ctas * y.floats, shared_room(y.s, level), y.floats,
-                           all_sums(a, y.s), y.parts, one_by_one };
+                           all_sums(a, y.s), y.parts, one_by_one, false };
     if (!y.ctas) return;
     auto *kernel = ttt_backward<T, LAYERS, TILES>;
     if constexpr (TILES == 0)
@@ -254,7 +254,7 @@ template <int LAYERS, int D> static void put_segments(const lnt_ttt_args *a, con
 {
     const ttt_shape ahead = shape_of(a, false, true), y = shape_of(a, back, true);
     const int64_t work = y.ctas * y.floats + (back ? ahead.ctas * ahead.floats : 0);
-    ttt_launch x = { *a, y.s, {}, 0, (float *)a->workspace, (float *)a->workspace + work, 0, y.floats, all_sums(a, y.s), y.parts, false };
+    ttt_launch x = { *a, y.s, {}, 0, (float *)a->workspace, (float *)a->workspace + work, 0, y.floats, all_sums(a, y.s), y.parts, false, false };
     if (!y.ctas) return;
     segments_of<LAYERS, D>(a, back, &x.segments);
     const int most = x.segments.H;
