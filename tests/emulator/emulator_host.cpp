@@ -190,21 +190,66 @@ BLAS cublasLtMatmul(cublasLtHandle_t, cublasLtMatmulDesc_t d, const void *alpha,
     return CUBLAS_STATUS_SUCCESS;
 }
 
-/* ---- cuFFT: refused ------------------------------------------------------------------------------------------------------------------------- */
+/* ---- cuFFT: rows of real numbers, as the sums are written ------------------------------------------------------------------------------------- */
 
+struct transform {
+    int64_t n, rows;
+};
+static std::vector<transform> transforms;
 #define FFT extern "C" cufftResult CUFFTAPI
-FFT cufftCreate(cufftHandle *) { return CUFFT_NOT_SUPPORTED; }
+
+FFT cufftCreate(cufftHandle *h) { return *h = (cufftHandle)transforms.size(), transforms.push_back({}), CUFFT_SUCCESS; }
 FFT cufftDestroy(cufftHandle) { return CUFFT_SUCCESS; }
-FFT cufftSetAutoAllocation(cufftHandle, int) { return CUFFT_NOT_SUPPORTED; }
-FFT cufftSetStream(cufftHandle, cudaStream_t) { return CUFFT_NOT_SUPPORTED; }
-FFT cufftSetWorkArea(cufftHandle, void *) { return CUFFT_NOT_SUPPORTED; }
-FFT cufftMakePlanMany64(cufftHandle, int, long long int *, long long int *, long long int, long long int, long long int *, long long int, long long int, cufftType,
-                        long long int, size_t *)
+FFT cufftSetAutoAllocation(cufftHandle, int) { return CUFFT_SUCCESS; }
+FFT cufftSetStream(cufftHandle, cudaStream_t) { return CUFFT_SUCCESS; }
+FFT cufftSetWorkArea(cufftHandle, void *) { return CUFFT_SUCCESS; }
+FFT cufftMakePlanMany64(cufftHandle h, int, long long int *n, long long int *, long long int, long long int, long long int *, long long int, long long int,
+                        cufftType, long long int rows, size_t *bytes)
 {
-    return CUFFT_NOT_SUPPORTED;
+    transforms[(size_t)h] = { *n, rows };
+    return *bytes = 0, CUFFT_SUCCESS;
 }
-FFT cufftExecR2C(cufftHandle, cufftReal *, cufftComplex *) { return CUFFT_NOT_SUPPORTED; }
-FFT cufftExecC2R(cufftHandle, cufftComplex *, cufftReal *) { return CUFFT_NOT_SUPPORTED; }
+static std::vector<double> circle(int64_t n) /* cosines and sines of its n-th parts */
+{
+    std::vector<double> w(2 * (size_t)n);
+    for (int64_t i = 0; i < n; i++) w[2 * (size_t)i] = cos(2 * M_PI * (double)i / (double)n), w[2 * (size_t)i + 1] = sin(2 * M_PI * (double)i / (double)n);
+    return w;
+}
+FFT cufftExecR2C(cufftHandle h, cufftReal *from, cufftComplex *to)
+{
+    const transform x = transforms[(size_t)h];
+    emu::later([=] {
+        const std::vector<double> w = circle(x.n);
+        const int64_t half = x.n / 2 + 1;
+#pragma omp parallel for
+        for (int64_t i = 0; i < x.rows * half; i++) {
+            double re = 0, im = 0;
+            for (int64_t t = 0, at = 0; t < x.n; t++, at = (at + i % half) % x.n) {
+                const double v = from[i / half * x.n + t];
+                re += v * w[2 * (size_t)at], im -= v * w[2 * (size_t)at + 1];
+            }
+            to[i] = { (float)re, (float)im };
+        }
+    });
+    return CUFFT_SUCCESS;
+}
+FFT cufftExecC2R(cufftHandle h, cufftComplex *from, cufftReal *to)
+{
+    const transform x = transforms[(size_t)h];
+    emu::later([=] {
+        const std::vector<double> w = circle(x.n);
+        const int64_t half = x.n / 2 + 1;
+#pragma omp parallel for
+        for (int64_t i = 0; i < x.rows * x.n; i++) {
+            const cufftComplex *f = from + i / x.n * half;
+            double sum = 0;
+            for (int64_t k = 0, at = 0; k < half; k++, at = (at + i % x.n) % x.n)
+                sum += (k && 2 * k != x.n ? 2 : 1) * ((double)f[k].x * w[2 * (size_t)at] - (double)f[k].y * w[2 * (size_t)at + 1]);
+            to[i] = (float)sum;
+        }
+    });
+    return CUFFT_SUCCESS;
+}
 
 /* ---- launches by address ---------------------------------------------------------------------------------------------------------------------- */
 
