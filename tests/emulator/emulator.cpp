@@ -138,7 +138,6 @@ void cluster_arrive()
     order_before(&cluster);
     if (++cluster.come >= cluster.threads) cluster.come = 0, cluster.turn++;
 }
-void cluster_wait();
 
 static void go_home(machine *m)
 {
@@ -160,7 +159,7 @@ static void await(const uint64_t *seen, uint64_t value)
 static void fence_check(machine *m)
 {
     fence &b = m->fences[0];
-    if (b.come && b.come >= m->alive) b.come = 0, b.said[b.turn & 1] |= false, b.turn++;
+    if (b.come && b.come >= m->alive) b.come = 0, b.turn++;
 }
 
 static void begin_fiber()
