@@ -6,7 +6,7 @@ For each operator, at a shape that is so small that the call itself is next to n
               share of a microsecond is counted as the C call's and printed in the last line)
   C kept      the same of the call that leaves what the backward pass needs, too
   C both      that and the backward call
-  forward     linnet.ops.NAME under no_grad, less C
+  forward     linnet.ops.NAME of tensors that need no gradients, less C
   autograd    linnet.ops.NAME recording for the backward pass, less C kept
   both        that and torch.autograd.grad, less C both
   engine      of `both`, what the same takes with a torch.autograd.Function of as many tensors that does nothing: PyTorch's own
@@ -85,17 +85,13 @@ def variants(name, device, B, T, size, dtype):
     kept_c()
     backward_c = prepared(backward, [*given, *[outs[i] for i in plan.kept_outputs], *kept, do, *[torch.empty_like(t) for t in given]])
 
-    def plain():
-        with torch.no_grad():
-            function(**inputs, **options)
-
     def both():
         torch.autograd.grad(first(function(**leaves, **options)), list(leaves.values()), do)
 
     def engine():
         torch.autograd.grad(Nothing.apply(out, *leaves.values()), list(leaves.values()), do)
 
-    return {"C": forward_c, "C kept": kept_c, "C both": lambda: (kept_c(), backward_c()), "forward": plain, "autograd": lambda: function(**leaves, **options),
+    return {"C": forward_c, "C kept": kept_c, "C both": lambda: (kept_c(), backward_c()), "forward": lambda: function(**inputs, **options), "autograd": lambda: function(**leaves, **options),
             "both": both, "engine": engine, "ctypes": lambda: where.lib.linnet_threads(None), "_keep": keep}
 
 

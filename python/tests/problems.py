@@ -48,6 +48,8 @@ class Problem:
             self.sizes.update(Hq=4, Hk=2, Hv=2)
         if name == "slstm":
             self.sizes["E"] = 4 * self.sizes["D"]
+        self.sizes.setdefault("L", T)  # filters as long as the text, whose states are too
+        self.sizes.setdefault("R", self.sizes["L"])
         self.B, self.T = B, T
         generator = torch.Generator().manual_seed(seed)
         self.inputs = {}

@@ -190,7 +190,7 @@ def test_refusals_name_what_is_wrong():
                         (lambda: ops.gated_delta_rule(q, k, v, g, beta, impl="fast"), "no implementation"),
                         (lambda: ops.gated_delta_rule(q, k, v, g, beta, initial_state={"t": s}), 'no "t"'),
                         (lambda: ops.mesa(q, k, q, g[..., :2], beta[..., :2], cg_max_iter=3), "lambda_ .* is missing"),
-                        (lambda: ops.mesa(q, k, q, g[..., :2], beta[..., :2], torch.ones(2, 16), cg_solver="best"), "cg_solver"),
+                        (lambda: ops.mesa(q, k, q, g[..., :2], beta[..., :2], lambda_=torch.ones(2, 16), cg_solver="best"), "cg_solver"),
                         (lambda: ops.no_such_operator, "no attribute"),
                         (lambda: ops.chunk_gla(q, k, v, q, reverse=True), "reverse = True"),
                         (lambda: ops.chunk_gla(q, k, v, q, colour=1), "colour")):

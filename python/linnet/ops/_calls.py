@@ -64,6 +64,7 @@ class Operator:
         self.reports = [r for r in rows if r.role == "report"]
         self.gradients = {r.name for r in rows if r.role == "gradient"}
         self.plans: dict[Any, "Plan"] = {}
+        self.seen: dict[Any, Any] = {}  # the caller's: what it knows its tensors again by
 
     def value(self, key: str, options: dict[str, Any]) -> float:
         """An option's value as a number; a word's is its place."""
@@ -85,6 +86,7 @@ class Operator:
             plan = Plan(self, **call)
             if len(self.plans) >= MOST_PLANS:
                 self.plans.clear()
+                self.seen.clear()
             self.plans[key] = plan
         return plan
 

@@ -1,11 +1,14 @@
 """Operators on torch tensors, on the CPU and on CUDA devices: nothing is copied that lies dense in the right dtype, work is put on the current stream,
 and gradients are those of the library's own backward pass.
 
-What a call costs on top of the C call is what stands in run() and below: a key of shapes, a look-up, allocations of results, addresses."""
+What a call costs on top of the C call is what stands in run() and below: tensors like those of a call before are known by one look of torch's own at
+all of them, others by a key of shapes; then allocations of results and addresses."""
 from __future__ import annotations
 
 import threading
 import weakref
+from functools import partial, reduce
+from operator import attrgetter, or_
 from typing import Any, Optional, Sequence
 
 import torch
@@ -20,6 +23,13 @@ KEPT = 32 << 20  # bytes of a workspace on a GPU that is kept for the next call 
 _empty = torch.empty
 _like = torch.empty_like  # half as long as the other
 _uint8 = torch.uint8
+_kind = attrgetter("shape", "dtype", "device")  # mapped over tensors: no step of Python's in between
+_needs_gradient = attrgetter("requires_grad")
+_Guards = getattr(getattr(getattr(torch._C, "_dynamo", None), "guards", None), "TensorGuards", None)  # torch's own; without it calls take longer
+_is_compiling = torch.compiler.is_compiling
+LOOKS = 4  # kinds of tensors that are looked for at once
+_is_contiguous = torch.Tensor.is_contiguous
+_address = torch.Tensor.data_ptr
 
 
 class Device:
@@ -30,26 +40,23 @@ class Device:
         self.cuda = device.type == "cuda"
         self.lock = threading.Lock()
         self.lib = library()
+        self.calls = (self.lib.linnet_operator_forward, self.lib.linnet_operator_backward)
         self.contexts: dict[int, Context] = {}
         self.addresses: dict[int, int] = {}  # theirs
         self.scratch: Any = None
         self.scratch_bytes = -1
         if self.cuda:
             self.index = device.index
-            self.kept: dict[int, tuple[int, Any]] = {}  # by stream: what is put there runs in turn
+            self.kept: dict[int, tuple[int, int, Any]] = {}  # by stream, where what is put runs in turn: size, place and memory
             self.capturing = getattr(torch._C, "_cuda_isCurrentStreamCapturing", torch.cuda.is_current_stream_capturing)
-            self.raw_stream = getattr(torch._C, "_cuda_getCurrentRawStream", None)
+            raw = getattr(torch._C, "_cuda_getCurrentRawStream", None)
+            self.stream = partial(raw, self.index) if raw else lambda: torch.cuda.current_stream(self.index).cuda_stream
             self.current_device = getattr(torch._C, "_cuda_getDevice", None) or torch.cuda.current_device
-
-    def stream(self) -> int:
-        if not self.cuda:
-            return 0
-        return self.raw_stream(self.index) if self.raw_stream else torch.cuda.current_stream(self.index).cuda_stream
 
     def context(self, stream: Optional[int] = None) -> int:
         """The context of the current stream, as an address."""
         if stream is None:
-            stream = self.stream()
+            stream = self.stream() if self.cuda else 0
         address = self.addresses.get(stream)
         if address is None:
             if self.cuda:
@@ -66,41 +73,40 @@ class Device:
             address = self.addresses[stream] = found.pointer.value or 0
         return address
 
-    def workspace(self, bytes: int, stream: int) -> Any:
+    def workspace(self, bytes: int, stream: int) -> tuple[int, Any]:
+        """An address, and what has to be kept for it until the call is made."""
         if self.cuda:
-            size, found = self.kept.get(stream, (0, None))
+            size, place, found = self.kept.get(stream, (0, 0, None))
             if size >= bytes and not self.capturing():  # a recorded call is played on any stream, and has memory of its own
-                return found
-            made = _empty(bytes, dtype=_uint8, device=self.device)  # from torch's pool, whose memory follows the stream
+                return place, found
+            made = _empty(bytes + 63, dtype=_uint8, device=self.device)  # from torch's pool, whose memory follows the stream
+            place = (made.data_ptr() + 63) & -64
             if bytes <= KEPT and not self.capturing():
-                self.kept[stream] = (bytes, made)
-            return made
+                self.kept[stream] = (bytes, place, made)
+            return place, made
         if self.scratch_bytes < bytes:
-            self.scratch, self.scratch_bytes = _empty(bytes + 64, dtype=_uint8), bytes
-        return self.scratch
+            self.scratch, self.scratch_bytes = _empty(bytes + 63, dtype=_uint8), bytes
+        return (self.scratch.data_ptr() + 63) & -64, self.scratch
 
     def run(self, call: Call, addresses: Sequence[int]) -> None:
-        if self.cuda and self.current_device() != self.index:
-            with torch.cuda.device(self.index):
-                return self._run(call, addresses)
-        return self._run(call, addresses)
-
-    def _run(self, call: Call, addresses: Sequence[int]) -> None:
-        lib = self.lib
+        stream = 0
+        if self.cuda:
+            if self.current_device() != self.index:
+                with torch.cuda.device(self.index):
+                    return self.run(call, addresses)
+            stream = self.stream()
         with self.lock:
-            stream = self.stream() if self.cuda else 0
-            context = self.context(stream)
+            context = self.addresses.get(stream) or self.context(stream)
             view = call.view
             for place, address in zip(call.places, addresses):
                 view[place] = address
-            if call.workspace < 0:
-                self._ask(call, context)
             if call.workspace:
-                keep = self.workspace(call.workspace, stream)
-                call.struct.workspace = (keep.data_ptr() + 63) & -64
-            status = (lib.linnet_operator_backward if call.backward else lib.linnet_operator_forward)(context, call.pointer)
+                if call.workspace < 0:
+                    self._ask(call, context)
+                call.struct.workspace, keep = self.workspace(call.workspace, stream)
+            status = self.calls[call.backward](context, call.pointer)
             if status:
-                raise error_of(lib, context, status)
+                raise error_of(self.lib, context, status)
 
     def _ask(self, call: Call, context: int) -> None:
         import ctypes
@@ -269,40 +275,55 @@ def _make(op: Operator, key: Any, inputs: Sequence[Any], states: Sequence[Any], 
     return plan
 
 
+def _alike(given: Sequence[torch.Tensor]) -> Any:
+    """Whether other tensors have the shapes, strides, dtypes and devices of these, and require gradients where these do."""
+    try:
+        return _Guards(*given, dynamic_dims_sizes=[[*t.shape] for t in given], dynamic_dims_strides=[[*t.stride()] for t in given]).check
+    except (TypeError, RuntimeError):  # another torch
+        return None
+
+
+def _find(op: Operator, inputs: tuple[Any, ...], states: tuple[Any, ...], given: Sequence[torch.Tensor], options: dict[str, Any], rest: Any) -> tuple[Plan, bool]:
+    """The plan of these tensors, and whether all lie dense."""
+    try:
+        key = (*map(_kind, given), rest)
+        dense = all(map(_is_contiguous, given))
+    except (AttributeError, TypeError):
+        _only_tensors(op, inputs, states)
+        raise
+    plan = op.plans.get(key)
+    if plan is None:
+        _, _, final, offsets, form, chunk, impl, reports = rest
+        plan = _make(op, key, inputs, states or (None,) * len(op.states), options, final, offsets, form, chunk or 0, impl, reports)
+        plan.device = device_of(given[0].device)
+    alike = _alike(given) if _Guards and not _is_compiling() else None
+    if alike:
+        op.seen[rest] = [(alike, plan, dense), *op.seen.get(rest, ())[:LOOKS - 1]]
+    return plan, dense
+
+
 def run(op: Operator, inputs: tuple[Any, ...], keys: tuple[str, ...], values: tuple[Any, ...], state: Any, final: bool, cu_seqlens: Any, form: str,
         chunk: Optional[int], impl: Optional[str], reports: bool) -> Any:
     states: tuple[Any, ...] = state_tuple(op, state) if state is not None else ()
     offsets = None if cu_seqlens is None else offsets_of(cu_seqlens)
-    given, sizes, gradient, dense = [], [values, final, offsets, form, chunk, impl, reports], False, True
-    try:
-        for t in inputs + states if states else inputs:
-            if t is None:
-                sizes.append(None)
-                continue
-            given.append(t)
-            sizes += (t.shape, t.dtype, t.device)
-            gradient = gradient or t.requires_grad
-            dense = dense and t.is_contiguous()
-    except AttributeError:
-        _only_tensors(op, inputs, states)
-        raise
-    key = tuple(sizes)
-    plan = op.plans.get(key)
-    if plan is None:
-        plan = _make(op, key, inputs, states or (None,) * len(op.states), dict(zip(keys, values)), final, offsets, form, chunk or 0, impl, reports)
-        plan.device = device_of(given[0].device)
-    device = plan.device
+    tensors = inputs + states
+    given = [t for t in tensors if t is not None]
+    there: Any = len(tensors) if len(given) == len(tensors) else tuple([t is not None for t in tensors])
+    rest = (there, values, final, offsets, form, chunk, impl, reports)
+    for alike, plan, dense in () if _is_compiling() else op.seen.get(rest, ()):  # which torch.compile cannot look into
+        if alike(*given):
+            break
+    else:
+        plan, dense = _find(op, inputs, states, given, dict(zip(keys, values)), rest)
     if plan.casts is not None:
         given = [t.to(c) for t, c in zip(given, plan.casts)]
     if not dense or plan.casts is not None:
         given = [t.contiguous() for t in given]
-    addresses = [t.data_ptr() for t in given]
-    if device.cuda:
-        for i, address in enumerate(addresses):
-            if address % ALIGNED:
-                given[i] = given[i].clone()
-                addresses[i] = given[i].data_ptr()
-    if gradient and torch.is_grad_enabled():
+    addresses = [*map(_address, given)]
+    if plan.device.cuda and reduce(or_, addresses) % ALIGNED:
+        given = [t.clone() if address % ALIGNED else t for t, address in zip(given, addresses)]
+        addresses = [*map(_address, given)]
+    if torch.is_grad_enabled() and any(map(_needs_gradient, given)):
         outs: Any = _Function.apply(plan, addresses, *given)
     else:
         outs = _forward(plan, addresses, plan.forward, plan.makes, given)
