@@ -2,6 +2,12 @@
  * README.md. */
 #include "recurrence/decay/decay_cuda.cuh"
 
+/* One behind the other, so that launches overlap: each kernel here says await_last and let_next, the latter not before the former. */
+template <typename... P, typename... A> static void put(const lnt_cuda *d, void (*kernel)(P...), int64_t grid, int threads, const A &...args)
+{
+    if (grid > 0) lnt_launch(d, kernel, dim3((unsigned)grid), threads, args...);
+}
+
 /* ---- kernels of both sets ----------------------------------------------------------------------------------------------------------- */
 
 /* Slots of a sequence, from end states out of zero to start states: in order of time (against it when `reverse`), start <- decay start + X; nothing
@@ -11,6 +17,8 @@ template <int L>
 __global__ __launch_bounds__(SCAN_THREADS) void decay_scan(const __grid_constant__ decay_cut x, float *X, const float *decay, const float *s,
                                                            const float *z, int K, int V, int W, bool reverse, int blocks)
 {
+    await_last();
+    let_next();
     const int64_t head = blockIdx.x / blocks, n = head / x.Hv, h = head % x.Hv, len = x.cu[n + 1] - x.cu[n];
     const int state = K * W, i = ((int)(blockIdx.x % blocks) * SCAN_THREADS + (int)threadIdx.x) * L;
     if (i >= state) return;
@@ -44,6 +52,8 @@ __global__ __launch_bounds__(SCAN_THREADS) void decay_scan(const __grid_constant
 /* dnum = do / den over o, in place; dden = -(do . o) / den. A warp a row of [T*Hv][V]. */
 __global__ __launch_bounds__(256) void decay_divide(float *o, float *dden, const float *den, const void *d_o, int type_bf16, int64_t rows, int V)
 {
+    await_last();
+    let_next();
     const int64_t row = blockIdx.x * 8ll + threadIdx.x / 32;
     if (row >= rows) return;
     const float by = 1.0f / den[row];
@@ -61,6 +71,8 @@ __global__ __launch_bounds__(256) void decay_divide(float *o, float *dden, const
 /* out [rows,Hq,K] = sum over the value heads that share a query-key head, in their order. */
 template <typename T> __global__ __launch_bounds__(256) void decay_sum_heads(T *out, const float *x, int64_t n, int group, int K)
 {
+    await_last();
+    let_next();
     for (int64_t i = blockIdx.x * 256ll + threadIdx.x; i < n; i += gridDim.x * 256ll) {
         const int64_t row = i / K, k = i % K;
         float sum = 0;
@@ -121,23 +133,19 @@ __global__ __launch_bounds__(GATES_THREADS) void decay_gates_gradient(const __gr
     const int64_t n = blockIdx.x / x.Hv / x.P;
     const int h = (int)(blockIdx.x % x.Hv), p = (int)(blockIdx.x / x.Hv % x.P), lane = (int)threadIdx.x % 32, warp = (int)threadIdx.x / 32;
     decay_place at;
-    if (!decay_find(x, n, p, &at)) return;
-    float sum = 0;
-    if (p) {
-        const int64_t state = (int64_t)a.K * a.W;
-        sum = gates_dot(a.S + (at.slot * x.Hv + h) * state, a.dS + ((at.slot - 1) * x.Hv + h) * state, state);
-    } else {
+    if (!decay_find(x, n, p, &at)) return await_last();
+    const int64_t state = (int64_t)a.K * a.W;
+    float first = 0, behind = 0;
+    if (p) first = gates_dot(a.S + (at.slot * x.Hv + h) * state, a.dS + ((at.slot - 1) * x.Hv + h) * state, state);
+    if (!at.ends) behind = gates_dot(a.S + ((at.slot + 1) * x.Hv + h) * state, a.dS + (at.slot * x.Hv + h) * state, state);
+    await_last(); /* the slots above were made before the passes; those, and the pairs, may still be running */
+    let_next();
+    if (!p) {
         const int64_t i = (n * x.Hv + h) * a.K;
-        if (a.s) sum = gates_dot(a.s + i * a.V, a.ds + i * a.V, (int64_t)a.K * a.V);
-        if (a.z) sum += gates_dot(a.z + i, a.dz + i, a.K);
+        if (a.s) first = gates_dot(a.s + i * a.V, a.ds + i * a.V, (int64_t)a.K * a.V);
+        if (a.z) first += gates_dot(a.z + i, a.dz + i, a.K);
     }
-    const float anchor = gates_block_sum(sum, partial);
-    sum = 0;
-    if (!at.ends) {
-        const int64_t state = (int64_t)a.K * a.W;
-        sum = gates_dot(a.S + ((at.slot + 1) * x.Hv + h) * state, a.dS + (at.slot * x.Hv + h) * state, state);
-    }
-    const float end = gates_block_sum(sum, partial);
+    const float anchor = gates_block_sum(first, partial), end = gates_block_sum(behind, partial);
     const int chunks = (int)((at.last - at.first + a.chunk - 1) / a.chunk);
     /* A lane has rows 2 lane and 2 lane + 1 of a chunk; chunks are even and no longer than 64. */
     for (int c = warp; c < chunks; c += GATES_THREADS / 32) {
@@ -209,6 +217,8 @@ __global__ __launch_bounds__(GATES_THREADS) void decay_gates_gradient(const __gr
 /* dg_head [Hv]: sums of all segments, a warp a head. */
 __global__ __launch_bounds__(32) void decay_head_gates(const __grid_constant__ decay_cut x, const float *sums, float *dg_head)
 {
+    await_last();
+    let_next();
     const int h = (int)blockIdx.x;
     float sum = 0;
     for (int64_t i = threadIdx.x; i < x.N * x.P; i += 32) {
@@ -343,9 +353,8 @@ void lnt_decay_scan(const decay_cut &x, float *S, const float *decay, const floa
                     const lnt_cuda *d)
 {
     const bool quads = W % 4 == 0 && W == V && (uintptr_t)s0 % 16 == 0;
-    int each = SCAN_THREADS * (quads ? 4 : 1), blocks = (K * W + each - 1) / each;
-    void *args[] = { (void *)&x, &S, (void *)&decay, (void *)&s0, (void *)&z0, &K, &V, &W, &reverse, &blocks };
-    decay_launch(d, quads ? (const void *)decay_scan<4> : (const void *)decay_scan<1>, x.N * x.Hv * blocks, SCAN_THREADS, 0, args);
+    const int each = SCAN_THREADS * (quads ? 4 : 1), blocks = (K * W + each - 1) / each;
+    put(d, quads ? decay_scan<4> : decay_scan<1>, x.N * x.Hv * blocks, SCAN_THREADS, x, S, decay, s0, z0, K, V, W, reverse, blocks);
 }
 
 static void put_starts(const decay_call &x, bool reverse)
@@ -436,22 +445,19 @@ static void put_gates(const decay_call &x, const decay_pass &dk, const decay_sha
     g.W = x.W;
     g.dg = is_stable(a) ? x.w.stable.dgates : (float *)a->dg;
     g.sums = x.w.sums;
-    void *args[] = { (void *)&x.cut, &g };
-    decay_launch(x.d, (const void *)decay_gates_gradient, decay_pieces(x.cut), GATES_THREADS, 0, args);
-    if (!a->dg_head) return;
-    float *dg_head = (float *)a->dg_head;
-    void *sum_args[] = { (void *)&x.cut, (void *)&x.w.sums, &dg_head };
-    decay_launch(x.d, (const void *)decay_head_gates, a->Hv, 32, 0, sum_args);
+    put(x.d, decay_gates_gradient, decay_pieces(x.cut), GATES_THREADS, x.cut, g);
+    if (a->dg_head) put(x.d, decay_head_gates, a->Hv, 32, x.cut, (const float *)x.w.sums, (float *)a->dg_head);
 }
 
 static void put_sum_heads(const decay_call &x, void *out, const float *parts)
 {
     const lnt_recur_args *a = x.a;
     if (!out || !parts) return;
-    int64_t n = a->tokens * a->Hq * a->K, grid = lnt_div_up(n, 256);
-    int group = a->Hv / a->Hq, K = a->K;
-    void *args[] = { &out, (void *)&parts, &n, &group, &K };
-    decay_launch(x.d, x.bf16 ? (const void *)decay_sum_heads<bf16> : (const void *)decay_sum_heads<float>, grid < 65536 ? grid : 65536, 256, 0, args);
+    const int64_t n = a->tokens * a->Hq * a->K, most = lnt_div_up(n, 256), grid = most < 65536 ? most : 65536;
+    if (x.bf16)
+        put(x.d, decay_sum_heads<bf16>, grid, 256, (bf16 *)out, parts, n, a->Hv / a->Hq, a->K);
+    else
+        put(x.d, decay_sum_heads<float>, grid, 256, (float *)out, parts, n, a->Hv / a->Hq, a->K);
 }
 
 void lnt_decay_cuda_backward(const lnt_recur_args *a, const lnt_device *d, const decay_kernels &k, const decay_shared &with)
@@ -462,11 +468,8 @@ void lnt_decay_cuda_backward(const lnt_recur_args *a, const lnt_device *d, const
     if (!with.has_starts) put_starts(x, false);
     if (a->normalize) {
         put_read(x, x.w.dnum, 0, false);
-        int64_t rows = a->tokens * a->Hv;
-        int V = a->V, type = x.bf16;
-        const void *d_o = a->do_;
-        void *args[] = { (void *)&x.w.dnum, (void *)&x.w.dden, (void *)&x.w.den, &d_o, &type, &rows, &V };
-        decay_launch(x.d, (const void *)decay_divide, lnt_div_up(rows, 8), 256, 0, args);
+        const int64_t rows = a->tokens * a->Hv;
+        put(x.d, decay_divide, lnt_div_up(rows, 8), 256, x.w.dnum, x.w.dden, (const float *)x.w.den, (const void *)a->do_, (int)x.bf16, rows, a->V);
     }
     put_starts(x, true);
     decay_pass dq = pass_of(x, x.d_o, x.v, x.key, false, true, a->K), dv = pass_of(x, x.key, x.q, x.d_o, true, false, a->V),
@@ -493,7 +496,7 @@ void lnt_decay_cuda_backward(const lnt_recur_args *a, const lnt_device *d, const
     if (dq.out || gates) passes[n++] = dq;
     if (n) x.k->read(x.cut, passes, n, x.d);
     if (gates) put_gates(x, dk, with);
-    if (stable) lnt_stable_finish(a, x.w.stable, x.d, dq.out, dk.out, !parts);
+    if (stable) lnt_stable_finish(a, x.w.stable, x.d, dq.out, dk.out, !parts, gates);
     if (shared) {
         put_sum_heads(x, a->dq, x.w.dq);
         put_sum_heads(x, a->dk, x.w.dk);

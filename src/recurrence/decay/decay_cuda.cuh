@@ -118,9 +118,10 @@ struct decay_stable {
 void lnt_decay_cuda_forward(const lnt_recur_args *a, const lnt_device *d, const decay_kernels &k);
 /* m, gates, factors (of readers with `denominators`), n in front of every chunk, and where `ends` the final n and m; behind the passes, from the dq
  * and dk [T,Hv,K] that they left, the rest of dq, dk (to a->dq, a->dk, or in place where heads are shared), dn0, df, di, dm0. These are
- * float32, or, `in_type`, of the call's type, and may be where they go. */
+ * float32, or, `in_type`, of the call's type, and may be where they go. `gates_ahead`: the kernel ahead is that of the gates' gradient, which the
+ * first one here need not wait for. */
 void lnt_stable_prepare(const lnt_recur_args *a, const decay_stable &w, const lnt_cuda *d, bool ends, bool denominators);
-void lnt_stable_finish(const lnt_recur_args *a, decay_stable w, const lnt_cuda *d, void *dq, void *dk, bool in_type);
+void lnt_stable_finish(const lnt_recur_args *a, decay_stable w, const lnt_cuda *d, void *dq, void *dk, bool in_type, bool gates_ahead);
 /* A backward pass that is one of two over the same queries and keys. */
 struct decay_shared {
     bool has_starts;            /* the start states of the segments are in the workspace */

@@ -218,6 +218,8 @@ __global__ __launch_bounds__(THREADS, 2) void decay_tiles_states(const __grid_co
     __shared__ double sums[4];
     const int h = (int)(blockIdx.x % x.Hv), p = (int)(blockIdx.x / x.Hv % x.P), warp = (int)threadIdx.x / 32;
     decay_place at;
+    await_last();
+    let_next();
     if (!decay_find(x, blockIdx.x / x.Hv / x.P, p, &at) || (!STARTS && (a.reverse ? at.begins : at.ends))) return;
     const int chunks = (int)((at.last - at.first + C - 1) / C);
     const uint32_t base = shared_address(memory);
@@ -449,6 +451,16 @@ __device__ __forceinline__ void read_half(const decay_cut &x, const decay_pass &
     __syncwarp();
 }
 
+/* Where a pass has starts of segments, the kernel ahead is the scan that makes them, and makes nothing else: the first tiles are under way before it is
+ * awaited. Elsewhere the kernel ahead may be anything. */
+__device__ __forceinline__ bool find_pass(const decay_cut &x, const decay_pass &a, int64_t n, int p, decay_place *at)
+{
+    if (!a.slots) await_last();
+    const bool found = decay_find(x, n, p, at);
+    if (!found) await_last();
+    return found;
+}
+
 /* DOTS: nothing but `inter` is wanted. DIVIDED: o, by D_t. Long: the stages of a chunk share the state's registers and the tiles under way. */
 template <int D, int E, bool REVERSE, bool GATED, bool DOTS, bool DIVIDED = false>
 __device__ __forceinline__ void run_pass(const decay_cut &x, const decay_pass &a, const decay_place &at, int h, int stages, unsigned char *memory,
@@ -474,14 +486,17 @@ __device__ __forceinline__ void run_pass(const decay_cut &x, const decay_pass &a
         cp_async_commit();
     };
 
+    for (int c = 0; c < stages - 1; c++) fetch(c);
     float S[E / 64][D / 8][4], g[2];
+    if (GATED && warp < chunks) tile_gates(x, start(warp), at.last, h, g);
+    await_last();
+    let_next();
     const int sd = a.transposed ? 1 : a.V, se = a.transposed ? a.V : 1;
     {
         const int64_t state = (int64_t)a.K * a.V;
         const float *from = a.slots ? a.slots + (at.slot * x.Hv + h) * state : a.s ? a.s + (at.n * x.Hv + h) * state : NULL;
         each_element<D, E>(S, [&](float &s, int d, int e) { s = from ? from[d * sd + e * se] : 0.0f; });
     }
-    if (GATED && warp < chunks) tile_gates(x, start(warp), at.last, h, g);
     /* n in front of a chunk, and m of its tokens, to where the chunk will look for them. */
     const int64_t n_slot = DIVIDED ? x.cu[at.n] / C + at.n + (at.first - x.cu[at.n]) / C : 0;
     auto next_divisor = [&](int c) {
@@ -491,11 +506,10 @@ __device__ __forceinline__ void run_pass(const decay_cut &x, const decay_pass &a
     };
     next_divisor(0);
 
-    for (int c = 1 - stages; c < chunks; c++) {
+    for (int c = 0; c < chunks; c++) {
         cp_async_wait<0>();
         __syncthreads();
         fetch(c + stages - 1);
-        if (c < 0) continue;
         if (stages == 1) {
             cp_async_wait<0>();
             __syncthreads();
@@ -590,7 +604,7 @@ __global__ __launch_bounds__(THREADS, 2) void decay_tiles_forward(const __grid_c
     extern __shared__ __align__(256) unsigned char memory[];
     __shared__ pass_small small;
     decay_place at;
-    if (!decay_find(x, blockIdx.x / x.Hv / x.P, (int)(blockIdx.x / x.Hv % x.P), &at)) return;
+    if (!find_pass(x, a, blockIdx.x / x.Hv / x.P, (int)(blockIdx.x / x.Hv % x.P), &at)) return;
     run_pass<K, V, false, GATED, false>(x, a, at, (int)(blockIdx.x % x.Hv), stages, memory, &small);
 }
 /* mLSTM's o. */
@@ -602,7 +616,7 @@ __global__ __launch_bounds__(THREADS, 2) void decay_tiles_divided(const __grid_c
     __shared__ pass_small small;
     __shared__ pass_divisor by;
     decay_place at;
-    if (!decay_find(x, blockIdx.x / x.Hv / x.P, (int)(blockIdx.x / x.Hv % x.P), &at)) return;
+    if (!find_pass(x, a, blockIdx.x / x.Hv / x.P, (int)(blockIdx.x / x.Hv % x.P), &at)) return;
     run_pass<K, V, false, true, false, true>(x, a, at, (int)(blockIdx.x % x.Hv), stages, memory, &small, &by);
 }
 
@@ -620,8 +634,8 @@ __global__ __launch_bounds__(THREADS, 2) void decay_tiles_backward(const __grid_
     __shared__ pass_small small;
     const int64_t i = blockIdx.x / list.n;
     decay_place at;
-    if (!decay_find(x, i / x.Hv / x.P, (int)(i / x.Hv % x.P), &at)) return;
     const int h = (int)(i % x.Hv), role = list.role[blockIdx.x % list.n];
+    if (!find_pass(x, role == 0 ? list.dk : role == 1 ? list.dv : list.dq, i / x.Hv / x.P, (int)(i / x.Hv % x.P), &at)) return;
     if (role == 0)
         run_pass<V, K, true, GATED, false>(x, list.dk, at, h, stages, memory, &small);
     else if (role == 1)
@@ -637,14 +651,15 @@ __global__ __launch_bounds__(THREADS, 2) void decay_tiles_dots(const __grid_cons
     extern __shared__ __align__(256) unsigned char memory[];
     __shared__ pass_small small;
     decay_place at;
-    if (!decay_find(x, blockIdx.x / x.Hv / x.P, (int)(blockIdx.x / x.Hv % x.P), &at)) return;
+    if (!find_pass(x, a, blockIdx.x / x.Hv / x.P, (int)(blockIdx.x / x.Hv % x.P), &at)) return;
     run_pass<V, K, false, true, true>(x, a, at, (int)(blockIdx.x % x.Hv), stages, memory, &small);
 }
 
 /* ---- pairs inside a chunk, for the gates' gradient ---------------------------------------------------------------------------------- */
 
 /* M_ij = s D_ij (q_i . k_j)(do_i . v_j - less_do_i . less_v_j) below the diagonal; intra_i = sum_{j >= i} (row j - column j of M): what lies inside
- * cancels in float32. Long: three products over the same tiles, masked and summed where the tensor cores leave them. */
+ * cancels in float32. The kernel ahead, a pass, makes nothing that is read here, nor reads `intra`: it is awaited last.
+ * Long: three products over the same tiles, masked and summed where the tensor cores leave them. */
 template <int K, int V>
 __global__ __launch_bounds__(THREADS) void decay_tiles_pairs(const __grid_constant__ decay_cut x, const __grid_constant__ decay_pairs a, int chunks)
 {
@@ -653,11 +668,14 @@ __global__ __launch_bounds__(THREADS) void decay_tiles_pairs(const __grid_consta
     __shared__ float sums[2][2][C]; /* rows, columns; the two tiles beside each other */
     const int tid = (int)threadIdx.x, lane = tid % 32, warp = tid / 32, r = lane >> 2, c2 = 2 * (lane & 3);
     const int h = (int)(blockIdx.x % x.Hv);
-    const int64_t i0 = blockIdx.x / x.Hv, n = i0 / chunks, t = x.cu[n] + i0 % chunks * C, last = x.cu[n + 1];
-    if (t >= last) return;
+    const unsigned i0 = blockIdx.x / (unsigned)x.Hv, n = i0 / (unsigned)chunks; /* of 32 bits: a CTA has one chunk, and divides before it loads */
+    const int64_t t = x.cu[n] + (int64_t)(i0 % (unsigned)chunks) * C, last = x.cu[n + 1];
+    let_next();
+    if (t >= last) return await_last();
     const uint32_t q = shared_address(memory), k = q + C * 2 * K, v = k + C * 2 * K, d_o = v + C * 2 * V;
     load_tile<K>(q, a.q, x, t, last, h);
     load_tile<K>(k, a.k, x, t, last, h);
+    cp_async_commit();
     load_tile<V>(v, a.v, x, t, last, h);
     load_tile<V>(d_o, a.d_o, x, t, last, h);
     if (a.less_v.p) {
@@ -665,35 +683,36 @@ __global__ __launch_bounds__(THREADS) void decay_tiles_pairs(const __grid_consta
         load_tile<V>(d_o + C * 4 * V, a.less_do, x, t, last, h);
     }
     cp_async_commit();
-    if (warp == 0) {
-        float g[2];
-        tile_gates(x, t, last, h, g);
-        put_factors(x, &f, g, t, last, h, false);
-    }
+    const int row = warp >> 1, col = warp & 1;
+    float g[2], A[2][4][4] = {}, B[2][4][4] = {};
+    auto product = [&](float (&acc)[2][4][4], uint32_t left, uint32_t right, int W, uint32_t sign) {
+#pragma unroll
+        for (int ks = 0; ks < W / 16; ks++) {
+            uint32_t L[2][4], R[2][4];
+#pragma unroll
+            for (int m = 0; m < 2; m++) {
+                ldmatrix_x4(L[m], (left ^ (uint32_t)(ks << 5)) + m * 16 * W * 2);
+                ldmatrix_x4(R[m], (right ^ (uint32_t)(ks << 5)) + m * 16 * W * 2);
+#pragma unroll
+                for (int i = 0; i < 4; i++) L[m][i] ^= sign;
+            }
+#pragma unroll
+            for (int m = 0; m < 2; m++)
+#pragma unroll
+                for (int j = 0; j < 4; j++) mma_bf16(acc[m][j], L[m], R[j / 2][j % 2 * 2], R[j / 2][j % 2 * 2 + 1]);
+        }
+    };
+    if (row < col) tile_gates(x, t, last, h, g);
     for (int i = tid; i < 4 * C; i += THREADS) (&sums[0][0][0])[i] = 0.0f;
+    cp_async_wait<1>(); /* q and k: their product, and by the warp that has no pairs the factors, while v and do are on their way */
+    __syncthreads();
+    if (row >= col)
+        product(A, rows_first<K>(q + row * 64 * K), units_first<K>(k + col * 64 * K), K, 0);
+    else
+        put_factors(x, &f, g, t, last, h, false);
     cp_async_wait<0>();
     __syncthreads();
-    const int row = warp >> 1, col = warp & 1;
     if (row >= col) {
-        float A[2][4][4] = {}, B[2][4][4] = {};
-        auto product = [&](float (&acc)[2][4][4], uint32_t left, uint32_t right, int W, uint32_t sign) {
-#pragma unroll
-            for (int ks = 0; ks < W / 16; ks++) {
-                uint32_t L[2][4], R[2][4];
-#pragma unroll
-                for (int m = 0; m < 2; m++) {
-                    ldmatrix_x4(L[m], (left ^ (uint32_t)(ks << 5)) + m * 16 * W * 2);
-                    ldmatrix_x4(R[m], (right ^ (uint32_t)(ks << 5)) + m * 16 * W * 2);
-#pragma unroll
-                    for (int i = 0; i < 4; i++) L[m][i] ^= sign;
-                }
-#pragma unroll
-                for (int m = 0; m < 2; m++)
-#pragma unroll
-                    for (int j = 0; j < 4; j++) mma_bf16(acc[m][j], L[m], R[j / 2][j % 2 * 2], R[j / 2][j % 2 * 2 + 1]);
-            }
-        };
-        product(A, rows_first<K>(q + row * 64 * K), units_first<K>(k + col * 64 * K), K, 0);
         product(B, rows_first<V>(d_o + row * 64 * V), units_first<V>(v + col * 64 * V), V, 0);
         if (a.less_v.p) /* both signs of a pair of bf16 turned */
             product(B, rows_first<V>(d_o + C * 4 * V + row * 64 * V), units_first<V>(d_o + C * 2 * V + col * 64 * V), V, 0x80008000u);
@@ -729,6 +748,7 @@ __global__ __launch_bounds__(THREADS) void decay_tiles_pairs(const __grid_consta
                 if (r == 0) sums[1][row][col * 32 + n8 * 8 + c2 + e] = sum;
             }
     }
+    await_last();
     __syncthreads();
     if (warp) return;
     float d[2], after;
@@ -749,12 +769,9 @@ __global__ __launch_bounds__(THREADS) void decay_tiles_pairs(const __grid_consta
 
 /* ---- launches ----------------------------------------------------------------------------------------------------------------------- */
 
-static void put(const lnt_cuda *d, const void *kernel, int64_t grid, int shared, void **args)
+template <typename... P, typename... A> static void put(const lnt_cuda *d, void (*kernel)(P...), int64_t grid, int shared, const A &...args)
 {
-    lnt_cuda *noted = const_cast<lnt_cuda *>(d);
-    if (grid <= 0) return;
-    lnt_cuda_note(noted, cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, shared));
-    lnt_cuda_note(noted, cudaLaunchKernel(kernel, dim3((unsigned)grid), dim3(THREADS), args, (size_t)shared, d->stream));
+    if (grid > 0) lnt_launch_with(d, kernel, dim3((unsigned)grid), THREADS, (size_t)shared, 1, args...);
 }
 
 /* Two stages where the GPU has the shared memory (not sm_86, sm_89). */
@@ -779,9 +796,7 @@ static int64_t pieces(const decay_cut &x) { return x.N * x.P * x.Hv; }
 
 template <int K, int V, bool GATED> static void put_states(const decay_cut &x, const decay_states &a, const lnt_cuda *d)
 {
-    chunk_starts none = {};
-    void *args[] = { (void *)&x, (void *)&a, &none };
-    put(d, (const void *)decay_tiles_states<K, V, GATED, false>, pieces(x), STATES_STAGES * states_stage<K, V>, args);
+    put(d, decay_tiles_states<K, V, GATED, false>, pieces(x), STATES_STAGES * states_stage<K, V>, x, a, chunk_starts{});
 }
 static void tiles_states(const decay_cut &x, const decay_states &a, const lnt_cuda *d)
 {
@@ -795,26 +810,23 @@ template <int K, int V, bool GATED> static void put_passes(const decay_cut &x, c
     using wide = pass_shared<K, V>;
     using tall = pass_shared<V, K>;
     if (n == 1 && !passes->reverse && !passes->transposed) {
-        int stages = stages_of(d, wide::fixed + (passes->n_starts ? (int)sizeof(pass_divisor) : 0), wide::stage);
-        void *args[] = { (void *)&x, (void *)passes, &stages };
-        const void *kernel = passes->n_starts ? (const void *)decay_tiles_divided<K, V> : (const void *)decay_tiles_forward<K, V, GATED>;
-        put(d, kernel, pieces(x), wide::fixed + stages * wide::stage, args);
+        const int stages = stages_of(d, wide::fixed + (passes->n_starts ? (int)sizeof(pass_divisor) : 0), wide::stage);
+        put(d, passes->n_starts ? decay_tiles_divided<K, V> : decay_tiles_forward<K, V, GATED>, pieces(x), wide::fixed + stages * wide::stage, x, *passes,
+            stages);
         return;
     }
     constexpr int fixed = wide::fixed > tall::fixed ? wide::fixed : tall::fixed, stage = wide::stage > tall::stage ? wide::stage : tall::stage;
-    int stages = stages_of(d, fixed, stage);
+    const int stages = stages_of(d, fixed, stage);
     pass_list list = {};
     for (int i = 0; i < n; i++) {
         if (GATED && !passes[i].reverse && !passes[i].out) {
-            void *args[] = { (void *)&x, (void *)&passes[i], &stages };
-            put(d, (const void *)decay_tiles_dots<K, V>, pieces(x), fixed + stages * stage, args);
+            put(d, decay_tiles_dots<K, V>, pieces(x), fixed + stages * stage, x, passes[i], stages);
             continue;
         }
         const int role = list.role[list.n++] = !passes[i].reverse ? 2 : passes[i].transposed ? 0 : 1;
         *(role == 0 ? &list.dk : role == 1 ? &list.dv : &list.dq) = passes[i];
     }
-    void *args[] = { (void *)&x, &list, &stages };
-    put(d, (const void *)decay_tiles_backward<K, V, GATED>, pieces(x) * list.n, fixed + stages * stage, args);
+    put(d, decay_tiles_backward<K, V, GATED>, pieces(x) * list.n, fixed + stages * stage, x, list, stages);
 }
 static void tiles_read(const decay_cut &x, const decay_pass *passes, int n, const lnt_cuda *d)
 {
@@ -825,9 +837,8 @@ static void tiles_read(const decay_cut &x, const decay_pass *passes, int n, cons
 
 template <int K, int V> static void put_pairs(const decay_cut &x, const decay_pairs &a, const lnt_cuda *d)
 {
-    int chunks = (int)(x.segment / C * x.P); /* of the longest sequence, or more */
-    void *args[] = { (void *)&x, (void *)&a, &chunks };
-    put(d, (const void *)decay_tiles_pairs<K, V>, x.N * chunks * x.Hv, C * 4 * (K + V + (a.less_v.p ? V : 0)), args);
+    const int chunks = (int)(x.segment / C * x.P); /* of the longest sequence, or more */
+    put(d, decay_tiles_pairs<K, V>, x.N * chunks * x.Hv, C * 4 * (K + V + (a.less_v.p ? V : 0)), x, a, chunks);
 }
 static void tiles_pairs(const decay_cut &x, const decay_pairs &a, const lnt_cuda *d)
 {
@@ -850,8 +861,7 @@ size_t lnt_decay_tiles_starts_bytes(const lnt_recur_args *a, bool backward)
 }
 template <int K> static void put_chunk_starts(const decay_cut &x, const decay_states &a, const chunk_starts &b, const lnt_cuda *d)
 {
-    void *args[] = { (void *)&x, (void *)&a, (void *)&b };
-    put(d, (const void *)decay_tiles_states<K, K, true, true>, pieces(x), STATES_STAGES * states_stage<K, K>, args);
+    put(d, decay_tiles_states<K, K, true, true>, pieces(x), STATES_STAGES * states_stage<K, K>, x, a, b);
 }
 void lnt_decay_tiles_starts(const lnt_recur_args *a, const lnt_device *d, bool backward, bf16 *S)
 {

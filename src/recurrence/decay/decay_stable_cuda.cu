@@ -66,6 +66,8 @@ __device__ static stable_map map_of_run(const decay_cut &x, const stable_run &r,
 __global__ __launch_bounds__(RUNS *HEADS) void stable_maps(const __grid_constant__ decay_cut x, const float *f, const float *i,
                                                            const __grid_constant__ decay_stable w)
 {
+    await_last();
+    let_next();
     __shared__ stable_map runs[RUNS][HEADS];
     stable_run r;
     if (!r.find(x)) return;
@@ -82,6 +84,8 @@ __global__ __launch_bounds__(RUNS *HEADS) void stable_maps(const __grid_constant
 __global__ __launch_bounds__(RUNS *HEADS) void stable_gates(const __grid_constant__ decay_cut x, const float *f, const float *i, const float *m0,
                                                             float *mT, const __grid_constant__ decay_stable w)
 {
+    await_last();
+    let_next();
     __shared__ stable_map runs[RUNS][HEADS];
     __shared__ double start[HEADS], behind[HEADS];
     stable_run r;
@@ -156,6 +160,8 @@ template <typename T, int L, int G>
 __global__ __launch_bounds__(32) void stable_sums(const __grid_constant__ decay_cut x, const __grid_constant__ stable_rows a,
                                                   const __grid_constant__ decay_stable w)
 {
+    await_last();
+    let_next();
     constexpr int B = 8;
     decay_place at;
     int h;
@@ -183,6 +189,8 @@ template <typename T, int L, int G>
 __global__ __launch_bounds__(32) void stable_denominators(const __grid_constant__ decay_cut x, const __grid_constant__ stable_rows a,
                                                           const __grid_constant__ decay_stable w, float eps)
 {
+    await_last();
+    let_next();
     constexpr int B = G > 1 ? 4 : 8;
     decay_place at;
     int h;
@@ -217,6 +225,8 @@ __global__ __launch_bounds__(32) void stable_denominators(const __grid_constant_
 __global__ __launch_bounds__(SCAN_THREADS) void stable_scan(const __grid_constant__ decay_cut x, float *n, const float *fade, const float *start,
                                                             float *end, int K, bool reverse)
 {
+    await_last();
+    let_next();
     constexpr int B = 16;
     const int64_t head = blockIdx.x, sequence = head / x.Hv, len = x.cu[sequence + 1] - x.cu[sequence];
     const int k = (int)threadIdx.x, P = len ? (int)((len + x.segment - 1) / x.segment) : 1;
@@ -246,16 +256,19 @@ __global__ __launch_bounds__(SCAN_THREADS) void stable_scan(const __grid_constan
 }
 
 /* The gradient of n_t.q_t from that of D_t, which is -do_t.o_t / D_t, and what of it reaches dq. dq [T,Hv,K] has do_t.o_t = q_t.dq_t; it goes
- * to `out`, which may be the same. dn: what a chunk adds to the gradient of n in front of it. */
+ * to `out`, which may be the same. dn: what a chunk adds to the gradient of n in front of it. `gates_ahead`: the kernel ahead, that of the gates'
+ * gradient, makes nothing that is read here, nor reads what is made: it is awaited last. */
 template <typename T, typename TD, typename TO, int L, int G>
 __global__ __launch_bounds__(32) void stable_queries(const __grid_constant__ decay_cut x, const __grid_constant__ stable_rows a,
-                                                     const __grid_constant__ decay_stable w, float eps, const TD *dq, TO *out)
+                                                     const __grid_constant__ decay_stable w, float eps, const TD *dq, TO *out, bool gates_ahead)
 {
     constexpr int B = 4;
     decay_place at;
     int h;
     int64_t slot;
-    if (!stable_place(x, &at, &h, &slot)) return;
+    if (!gates_ahead) await_last();
+    let_next();
+    if (!stable_place(x, &at, &h, &slot)) return await_last();
     const T *keys = a.head<T>(a.k, x, h), *queries = a.head<T>(a.q, x, h);
     const int64_t pitch = (int64_t)x.Hv * a.K;
     const int lane = (int)threadIdx.x;
@@ -296,6 +309,7 @@ __global__ __launch_bounds__(32) void stable_queries(const __grid_constant__ dec
         w.along[row] = by * dots;
         w.pull[row] = eps * reads * dots;
     }
+    await_last();
     dn.put(w.dn + slot * a.K, a.K);
     if (at.ends) n.put(w.nT + (at.n * x.Hv + h) * a.K, a.K);
 }
@@ -307,6 +321,8 @@ template <typename T, typename TD, typename TO, int L, int G>
 __global__ __launch_bounds__(32) void stable_keys(const __grid_constant__ decay_cut x, const __grid_constant__ stable_rows a,
                                                   const __grid_constant__ decay_stable w, const TD *dk, TO *out, float *dn0)
 {
+    await_last();
+    let_next();
     extern __shared__ __align__(16) float kept[];
     constexpr int B = KEYS_B;
     decay_place at;
@@ -388,6 +404,8 @@ __device__ static double stable_sum(const float *x, const float *y, int64_t n, d
 /* What comes to a head's c from the ends of the states, and what its dm0 gets from their starts. A CTA a head. */
 __global__ __launch_bounds__(HEAD_THREADS) void stable_state_dots(const __grid_constant__ stable_ends a, const __grid_constant__ decay_stable w)
 {
+    await_last();
+    let_next();
     __shared__ double shared[HEAD_THREADS / 32];
     const int64_t head = blockIdx.x, state = (int64_t)a.K * a.V;
     double last = a.dmT ? (double)a.dmT[head] : 0.0, start = 0;
@@ -423,6 +441,8 @@ __device__ __forceinline__ double pulled(stable_map map, double c) { return map.
 __global__ __launch_bounds__(RUNS *HEADS) void stable_pulls(const __grid_constant__ decay_cut x, const __grid_constant__ stable_ends a,
                                                             const __grid_constant__ decay_stable w)
 {
+    await_last();
+    let_next();
     __shared__ stable_map runs[RUNS][HEADS];
     stable_run r;
     if (!r.find(x)) return;
@@ -437,6 +457,8 @@ __global__ __launch_bounds__(RUNS *HEADS) void stable_pulls(const __grid_constan
 __global__ __launch_bounds__(RUNS *HEADS) void stable_ends_gradient(const __grid_constant__ decay_cut x, const __grid_constant__ stable_ends a,
                                                                     const __grid_constant__ decay_stable w)
 {
+    await_last();
+    let_next();
     __shared__ stable_map runs[RUNS][HEADS];
     __shared__ double behind[HEADS];
     stable_run r;
@@ -489,7 +511,15 @@ struct stable_call {
     stable_rows rows;
     decay_stable w;
     unsigned heads, pieces, groups; /* CTAs: a head, a chunk of one, a piece of HEADS */
+    bool gates_ahead;
 };
+
+/* Launches overlap: each kernel here says await_last and let_next. */
+template <typename... P, typename... A>
+static void put(const stable_call &y, void (*kernel)(P...), unsigned blocks, int threads, size_t shared, const A &...args)
+{
+    lnt_launch_with(y.d, kernel, dim3(blocks), threads, shared, 1, args...);
+}
 
 static stable_call call_of(const lnt_recur_args *a, const decay_stable &w, const lnt_cuda *d)
 {
@@ -498,7 +528,7 @@ static stable_call call_of(const lnt_recur_args *a, const decay_stable &w, const
     decay_cut runs = x;
     runs.segment = lnt_stable_piece(a->longest), runs.P = decay_segments(a, runs.segment);
     return { a, d, x, runs, { a->q, a->k, a->Hq, a->K }, w, (unsigned)(x.N * x.Hv), (unsigned)decay_pieces(x),
-             (unsigned)(x.N * runs.P * ((x.Hv + HEADS - 1) / HEADS)) };
+             (unsigned)(x.N * runs.P * ((x.Hv + HEADS - 1) / HEADS)), false };
 }
 
 /* The statement with T for the type of rows, L for a lane's neighbours, G for groups of 32 L. */
@@ -522,17 +552,17 @@ static stable_call call_of(const lnt_recur_args *a, const decay_stable &w, const
 template <typename T, int L, int G> static void put_denominators(const stable_call &y, bool ends, bool denominators)
 {
     const lnt_recur_args *a = y.a;
-    stable_sums<T, L, G><<<y.pieces, 32, 0, y.d->stream>>>(y.x, y.rows, y.w);
-    stable_scan<<<y.heads, SCAN_THREADS, 0, y.d->stream>>>(y.x, y.w.n, y.w.fade, (const float *)a->z0, ends ? (float *)a->zT : NULL, a->K, false);
-    if (denominators) stable_denominators<T, L, G><<<y.pieces, 32, 0, y.d->stream>>>(y.x, y.rows, y.w, (float)a->eps);
+    put(y, stable_sums<T, L, G>, y.pieces, 32, 0, y.x, y.rows, y.w);
+    put(y, stable_scan, y.heads, SCAN_THREADS, 0, y.x, y.w.n, y.w.fade, (const float *)a->z0, ends ? (float *)a->zT : NULL, a->K, false);
+    if (denominators) put(y, stable_denominators<T, L, G>, y.pieces, 32, 0, y.x, y.rows, y.w, (float)a->eps);
 }
 
 void lnt_stable_prepare(const lnt_recur_args *a, const decay_stable &w, const lnt_cuda *d, bool ends, bool denominators)
 {
     const stable_call y = call_of(a, w, d);
     if (!y.heads) return;
-    stable_maps<<<y.groups, RUNS * HEADS, 0, d->stream>>>(y.pieces_x, (const float *)a->g, (const float *)a->i, w);
-    stable_gates<<<y.groups, RUNS * HEADS, 0, d->stream>>>(y.pieces_x, (const float *)a->g, (const float *)a->i, (const float *)a->m0,
+    put(y, stable_maps, y.groups, RUNS * HEADS, 0, y.pieces_x, (const float *)a->g, (const float *)a->i, w);
+    put(y, stable_gates, y.groups, RUNS * HEADS, 0, y.pieces_x, (const float *)a->g, (const float *)a->i, (const float *)a->m0,
                                                            ends ? (float *)a->mT : NULL, w);
     BY_ROWS(a, put_denominators<T, L, G>(y, ends, denominators));
 }
@@ -542,17 +572,18 @@ static void put_rows(const stable_call &y, const TD *dq, const TD *dk, TO *to_q,
 {
     const lnt_recur_args *a = y.a;
     const size_t shared = (size_t)(C / KEYS_B) * a->K * sizeof(float);
-    stable_queries<T, TD, TO, L, G><<<y.pieces, 32, 0, y.d->stream>>>(y.x, y.rows, y.w, (float)a->eps, dq, to_q);
+    put(y, stable_queries<T, TD, TO, L, G>, y.pieces, 32, 0, y.x, y.rows, y.w, (float)a->eps, dq, to_q, y.gates_ahead);
     float *const no_end = NULL;
-    stable_scan<<<y.heads, SCAN_THREADS, 0, y.d->stream>>>(y.x, y.w.dn, y.w.fade, (const float *)a->dzT, no_end, a->K, true);
-    stable_keys<T, TD, TO, L, G><<<y.pieces, 32, shared, y.d->stream>>>(y.x, y.rows, y.w, dk, to_k, y.w.dn0);
+    put(y, stable_scan, y.heads, SCAN_THREADS, 0, y.x, y.w.dn, y.w.fade, (const float *)a->dzT, no_end, a->K, true);
+    put(y, stable_keys<T, TD, TO, L, G>, y.pieces, 32, shared, y.x, y.rows, y.w, dk, to_k, y.w.dn0);
 }
 
-void lnt_stable_finish(const lnt_recur_args *a, decay_stable w, const lnt_cuda *d, void *dq, void *dk, bool in_type)
+void lnt_stable_finish(const lnt_recur_args *a, decay_stable w, const lnt_cuda *d, void *dq, void *dk, bool in_type, bool gates_ahead)
 {
     if (a->ds0) w.ds = (float *)a->ds0;
     if (a->dz0) w.dn0 = (float *)a->dz0;
-    const stable_call y = call_of(a, w, d);
+    stable_call y = call_of(a, w, d);
+    y.gates_ahead = gates_ahead;
     if (!y.heads) return;
     if (a->Hq < a->Hv)
         BY_ROWS(a, put_rows<T, float, float, L, G>(y, (float *)dq, (float *)dk, (float *)dq, (float *)dk)); /* parts of heads, to be added */
@@ -563,7 +594,7 @@ void lnt_stable_finish(const lnt_recur_args *a, decay_stable w, const lnt_cuda *
     const stable_ends ends = { (const float *)a->g, (const float *)a->i, (const float *)a->s0, (const float *)a->z0, (const float *)a->dsT,
                                (const float *)a->dzT, (const float *)a->dmT, (float *)a->dg, (float *)a->di, (float *)a->dm0, a->K, a->V };
     if (!a->dg && !a->di && !a->dm0) return;
-    stable_state_dots<<<y.heads, HEAD_THREADS, 0, d->stream>>>(ends, w);
-    stable_pulls<<<y.groups, RUNS * HEADS, 0, d->stream>>>(y.pieces_x, ends, w);
-    stable_ends_gradient<<<y.groups, RUNS * HEADS, 0, d->stream>>>(y.pieces_x, ends, w);
+    put(y, stable_state_dots, y.heads, HEAD_THREADS, 0, ends, w);
+    put(y, stable_pulls, y.groups, RUNS * HEADS, 0, y.pieces_x, ends, w);
+    put(y, stable_ends_gradient, y.groups, RUNS * HEADS, 0, y.pieces_x, ends, w);
 }
