@@ -324,9 +324,17 @@ template <int D, int E> struct pass_shared {
     static constexpr int fixed = P + out;
 };
 
+/* What a kernel's pass is: PLAIN has no `inter`, and leaves bf16; SIDED is dq or dk, which may have `inter` or leave float32 (asked at run time: the
+ * others have neither the code nor its registers); DOTS leaves `inter` and nothing else; DIVIDED is PLAIN, o by D_t. */
+enum pass_kind { PLAIN, SIDED, DOTS, DIVIDED };
+template <bool GATED, pass_kind KIND> __device__ __forceinline__ bool has_inter(const decay_pass &a)
+{
+    return GATED && (KIND == DOTS || (KIND == SIDED && a.inter));
+}
+
 /* Rows 32 half .. of a chunk: O = read . (query S) + P value, a warp its E/4 columns, and out. The first half waits for P in between.
  * Long: one chain of products, whose sums stay in registers until they leave. */
-template <int D, int E, bool REVERSE, bool GATED, bool DOTS, bool DIVIDED>
+template <int D, int E, bool REVERSE, bool GATED, pass_kind KIND>
 __device__ __forceinline__ void read_half(const decay_cut &x, const decay_pass &a, const float (&S)[E / 64][D / 8][4], const tile_factors &f,
                                           uint32_t query, uint32_t value, uint32_t P, uint32_t staging, int64_t t, int len, int h, int half,
                                           float (*dots)[C], const float *of_m)
@@ -334,7 +342,7 @@ __device__ __forceinline__ void read_half(const decay_cut &x, const decay_pass &
     constexpr int WE = E / 4, NT = WE / 8; /* a warp's columns, and tiles of 8 of them */
     const int tid = anew((int)threadIdx.x), lane = tid % 32, warp = tid / 32, r = lane >> 2, c2 = 2 * (lane & 3), first = warp * WE;
     uint32_t with[2][2][NT];
-    const bool dotted = GATED && a.inter;
+    const bool dotted = has_inter<GATED, KIND>(a);
     if (dotted) {
         const int pitch = anew(a.dots.heads * E);
         const bf16 *from = (const bf16 *)a.dots.p + (t * a.dots.heads + head_of(a.dots, x, h)) * E + ((half * 32 + r) * pitch + first + c2);
@@ -386,7 +394,7 @@ __device__ __forceinline__ void read_half(const decay_cut &x, const decay_pass &
             if (c2 == 0) dots[warp][half * 32 + m * 8 + r] = dot;
         }
     if (half == 0) __syncthreads();
-    if (DOTS) return;
+    if (KIND == DOTS) return;
 
     const uint32_t right = anew(rows_first<E>(value) ^ (uint32_t)(first * 2)), left = rows_first<C>(P + half * 32 * C * 2);
 #pragma unroll
@@ -404,7 +412,7 @@ __device__ __forceinline__ void read_half(const decay_cut &x, const decay_pass &
             for (int n = 0; n < NT; n++) mma_bf16(O[m][n], A, B[n / 2][n % 2 * 2], B[n / 2][n % 2 * 2 + 1]);
         }
     }
-    if constexpr (DIVIDED)
+    if constexpr (KIND == DIVIDED)
 #pragma unroll
         for (int m = 0; m < 4; m++) {
             const int i = half * 32 + m * 8 + r;
@@ -416,7 +424,7 @@ __device__ __forceinline__ void read_half(const decay_cut &x, const decay_pass &
     if (!a.out) return;
     const int pitch = anew(x.Hv * E); /* 64 rows are far below 2^31 elements: declines() */
     const int64_t at = (t * x.Hv + h) * E + first;
-    if (!a.out_bf16) {
+    if (KIND == SIDED && !a.out_bf16) {
         float *to = (float *)a.out + at + ((half * 32 + r) * pitch + c2);
 #pragma unroll
         for (int m = 0; m < 4; m++) {
@@ -451,8 +459,68 @@ __device__ __forceinline__ void read_half(const decay_cut &x, const decay_pass &
     __syncwarp();
 }
 
-/* Where a pass has starts of segments, the kernel ahead is the scan that makes them, and makes nothing else: the first tiles are under way before it is
- * awaited. Elsewhere the kernel ahead may be anything. */
+/* P_ij = s D_ij query_i . key_j, in blocks of 16 by 16 on the diagonal and on that side of it where pairs are: ten, of which no warp has more than
+ * three. Warps 0 and 3 have 32 rows and columns on the diagonal: the 16 rows that meet all 32 columns, and one block more. Warps 1 and 2 have 16 rows
+ * each of the 32 by 32 beside it. */
+template <int D, bool REVERSE, bool GATED, pass_kind KIND>
+__device__ __forceinline__ void put_pairs(uint32_t query, uint32_t key, uint32_t P, const tile_factors &f, float scale, float (*dots)[C])
+{
+    const int tid = anew((int)threadIdx.x), lane = tid % 32, warp = tid / 32, r = lane >> 2, c2 = 2 * (lane & 3);
+    const bool diagonal = warp == 0 || warp == 3;
+    const int col = diagonal ? warp & 1 : REVERSE, row = diagonal ? 32 * col + (REVERSE ? 0 : 16) : (REVERSE ? 0 : 32) + 16 * (warp - 1);
+    constexpr int MORE = REVERSE ? 16 : -16, SIDE = REVERSE ? 1 : 0; /* rows and columns of the block more: row + MORE, 32 col + 16 SIDE */
+    float acc[4][4] = {}, more[2][4] = {};
+    const uint32_t left = rows_first<D>(query + row * D * 2), right = units_first<D>(key + col * 32 * D * 2);
+#pragma unroll
+    for (int ks = 0; ks < D / 16; ks++) {
+        uint32_t A[4], B[2][4];
+        ldmatrix_x4(A, left ^ (uint32_t)(ks << 5));
+#pragma unroll
+        for (int m = 0; m < 2; m++) ldmatrix_x4(B[m], (right ^ (uint32_t)(ks << 5)) + m * 16 * D * 2);
+#pragma unroll
+        for (int n = 0; n < 4; n++) mma_bf16(acc[n], A, B[n / 2][n % 2 * 2], B[n / 2][n % 2 * 2 + 1]);
+        if (diagonal) {
+            ldmatrix_x4(A, (left ^ (uint32_t)(ks << 5)) + (uint32_t)(MORE * D * 2));
+            mma_bf16(more[0], A, B[SIDE][0], B[SIDE][1]);
+            mma_bf16(more[1], A, B[SIDE][2], B[SIDE][3]);
+        }
+    }
+    const uint32_t to = anew(P + (uint32_t)((row + r) * C * 2 + (r << 4) + 2 * c2)); /* unit n of row i = .. + r at ^ n << 4 */
+    auto rows = [&]<int N>(const float (&sums)[N][4], int first, int offset) { /* 16 from row + offset on, tiles of 8 columns from `first` on */
+#pragma unroll
+        for (int half = 0; half < 2; half++) {
+            const int i = row + offset + half * 8 + r;
+            const float hi = !GATED ? 0.0f : REVERSE ? f.writer_hi[i] : f.hi[i], lo = !GATED ? 0.0f : REVERSE ? f.writer_lo[i] : f.lo[i];
+            float sum = 0;
+#pragma unroll
+            for (int n = 0; n < N; n++) {
+                const int j = col * 32 + (first + n) * 8 + c2;
+                float y[2];
+#pragma unroll
+                for (int k = 0; k < 2; k++) {
+                    y[k] = scale * sums[n][half * 2 + k];
+                    if (GATED) {
+                        y[k] *= REVERSE ? tile_between(f.hi[j + k], f.lo[j + k], hi, lo)
+                                        : tile_between(hi, lo, f.writer_hi[j + k], f.writer_lo[j + k]);
+                    }
+                    if (REVERSE ? j + k < i : j + k > i) y[k] = 0.0f;
+                }
+                store_shared((to ^ (uint32_t)((col * 4 + first + n) << 4)) + (offset + half * 8) * C * 2, pack_bf16(y[0], y[1]));
+                sum += y[0] + y[1];
+            }
+            if (KIND == DIVIDED) {
+                sum += __shfl_xor_sync(~0u, sum, 1);
+                sum += __shfl_xor_sync(~0u, sum, 2);
+                if (c2 == 0) dots[col][i] = sum;
+            }
+        }
+    };
+    rows(acc, 0, 0);
+    if (diagonal) rows(more, 2 * SIDE, MORE);
+}
+
+/* Where a pass has starts of segments, the kernel ahead is the scan that makes them and nothing else (or another pass behind it, which makes nothing
+ * that is read here): the first tiles are under way before it is awaited. Elsewhere the kernel ahead may be anything. */
 __device__ __forceinline__ bool find_pass(const decay_cut &x, const decay_pass &a, int64_t n, int p, decay_place *at)
 {
     if (!a.slots) await_last();
@@ -461,15 +529,15 @@ __device__ __forceinline__ bool find_pass(const decay_cut &x, const decay_pass &
     return found;
 }
 
-/* DOTS: nothing but `inter` is wanted. DIVIDED: o, by D_t. Long: the stages of a chunk share the state's registers and the tiles under way. */
-template <int D, int E, bool REVERSE, bool GATED, bool DOTS, bool DIVIDED = false>
+/* Long: the stages of a chunk share the state's registers and the tiles under way. */
+template <int D, int E, bool REVERSE, bool GATED, pass_kind KIND>
 __device__ __forceinline__ void run_pass(const decay_cut &x, const decay_pass &a, const decay_place &at, int h, int stages, unsigned char *memory,
                                          pass_small *small, pass_divisor *by = NULL)
 {
     using shared = pass_shared<D, E>;
     tile_factors *factors = small->factors;
     float (*dots)[C] = small->dots;
-    const int tid = (int)threadIdx.x, lane = tid % 32, warp = tid / 32, r = lane >> 2, c2 = 2 * (lane & 3), first = warp * (E / 4);
+    const int tid = (int)threadIdx.x, warp = tid / 32, first = warp * (E / 4);
     const int chunks = (int)((at.last - at.first + C - 1) / C);
     const uint32_t P = shared_address(memory), stage0 = P + shared::fixed;
     const float scale = x.scale;
@@ -481,7 +549,7 @@ __device__ __forceinline__ void run_pass(const decay_cut &x, const decay_pass &a
             load_tile<D>(stage, a.query, x, start(c), at.last, h);
             load_tile<D>(stage + C * 2 * D, a.key, x, start(c), at.last, h);
             load_tile<E>(stage + C * 4 * D, a.value, x, start(c), at.last, h);
-            if (GATED && a.inter) ahead_rows<E>(a.dots, x, start(c), at.last, h);
+            if (has_inter<GATED, KIND>(a)) ahead_rows<E>(a.dots, x, start(c), at.last, h);
         }
         cp_async_commit();
     };
@@ -498,9 +566,9 @@ __device__ __forceinline__ void run_pass(const decay_cut &x, const decay_pass &a
         each_element<D, E>(S, [&](float &s, int d, int e) { s = from ? from[d * sd + e * se] : 0.0f; });
     }
     /* n in front of a chunk, and m of its tokens, to where the chunk will look for them. */
-    const int64_t n_slot = DIVIDED ? x.cu[at.n] / C + at.n + (at.first - x.cu[at.n]) / C : 0;
+    const int64_t n_slot = KIND == DIVIDED ? x.cu[at.n] / C + at.n + (at.first - x.cu[at.n]) / C : 0;
     auto next_divisor = [&](int c) {
-        if (!DIVIDED || c >= chunks) return;
+        if (KIND != DIVIDED || c >= chunks) return;
         if (tid < D) by->n[c & 1][tid] = a.n_starts[((n_slot + c) * x.Hv + h) * D + tid];
         if (tid < C) by->m[c & 1][tid] = start(c) + tid < at.last ? a.m[(start(c) + tid) * x.Hv + h] : 0.0f;
     };
@@ -527,63 +595,15 @@ __device__ __forceinline__ void run_pass(const decay_cut &x, const decay_pass &a
 
         next_divisor(c + 1);
 
-        /* P_ij = s D_ij query_i . key_j: a warp a quarter, 32 by 32 */
-        const int row = warp >> 1, col = warp & 1;
-        if (DIVIDED && row < col) inter_dots<D>(query, by->n[c & 1], dots[2]);
-        if (!DOTS && (row == col || (row > col) != REVERSE)) {
-            float acc[2][4][4] = {};
-            const uint32_t left = rows_first<D>(query + row * 32 * D * 2), right = units_first<D>(key + col * 32 * D * 2);
-            const uint32_t to = anew(P + (uint32_t)((row * 32 + r) * C * 2 + (r << 4) + 2 * c2)); /* unit n of row i = .. + r at ^ n << 4 */
-#pragma unroll
-            for (int ks = 0; ks < D / 16; ks++) {
-                uint32_t A[2][4], B[2][4];
-#pragma unroll
-                for (int m = 0; m < 2; m++) {
-                    ldmatrix_x4(A[m], (left ^ (uint32_t)(ks << 5)) + m * 16 * D * 2);
-                    ldmatrix_x4(B[m], (right ^ (uint32_t)(ks << 5)) + m * 16 * D * 2);
-                }
-#pragma unroll
-                for (int m = 0; m < 2; m++)
-#pragma unroll
-                    for (int n = 0; n < 4; n++) mma_bf16(acc[m][n], A[m], B[n / 2][n % 2 * 2], B[n / 2][n % 2 * 2 + 1]);
-            }
-#pragma unroll
-            for (int m = 0; m < 2; m++)
-#pragma unroll
-                for (int half = 0; half < 2; half++) {
-                    const int i = row * 32 + m * 16 + half * 8 + r;
-                    const float hi = !GATED ? 0.0f : REVERSE ? f.writer_hi[i] : f.hi[i], lo = !GATED ? 0.0f : REVERSE ? f.writer_lo[i] : f.lo[i];
-                    float sum = 0;
-#pragma unroll
-                    for (int n = 0; n < 4; n++) {
-                        const int j = col * 32 + n * 8 + c2;
-                        float y[2];
-#pragma unroll
-                        for (int k = 0; k < 2; k++) {
-                            y[k] = scale * acc[m][n][half * 2 + k];
-                            if (GATED) {
-                                y[k] *= REVERSE ? tile_between(f.hi[j + k], f.lo[j + k], hi, lo)
-                                                : tile_between(hi, lo, f.writer_hi[j + k], f.writer_lo[j + k]);
-                            }
-                            if (REVERSE ? j + k < i : j + k > i) y[k] = 0.0f;
-                        }
-                        store_shared((to ^ (uint32_t)((col * 4 + n) << 4)) + (m * 16 + half * 8) * C * 2, pack_bf16(y[0], y[1]));
-                        sum += y[0] + y[1];
-                    }
-                    if (DIVIDED) {
-                        sum += __shfl_xor_sync(~0u, sum, 1);
-                        sum += __shfl_xor_sync(~0u, sum, 2);
-                        if (c2 == 0) dots[col][i] = sum;
-                    }
-                }
-        }
+        if (KIND == DIVIDED && warp == 1) inter_dots<D>(query, by->n[c & 1], dots[2]);
+        if (KIND != DOTS) put_pairs<D, REVERSE, GATED, KIND>(query, key, P, f, scale, dots);
 
         /* Rows in two halves: 64 sums beside the state's 128 would not fit in the registers. */
 #pragma unroll
         for (int half = 0; half < 2; half++)
-            read_half<D, E, REVERSE, GATED, DOTS, DIVIDED>(x, a, S, f, query, value, P, staging, t, len, h, half, dots,
-                                                           DIVIDED ? by->m[c & 1] : NULL);
-        if (GATED && a.inter) {
+            read_half<D, E, REVERSE, GATED, KIND>(x, a, S, f, query, value, P, staging, t, len, h, half, dots,
+                                                  KIND == DIVIDED ? by->m[c & 1] : NULL);
+        if (has_inter<GATED, KIND>(a)) {
             __syncthreads();
             if (tid < len) a.inter[(int64_t)h * x.T + t + tid] = (dots[0][tid] + dots[1][tid]) + (dots[2][tid] + dots[3][tid]);
         }
@@ -605,7 +625,7 @@ __global__ __launch_bounds__(THREADS, 2) void decay_tiles_forward(const __grid_c
     __shared__ pass_small small;
     decay_place at;
     if (!find_pass(x, a, blockIdx.x / x.Hv / x.P, (int)(blockIdx.x / x.Hv % x.P), &at)) return;
-    run_pass<K, V, false, GATED, false>(x, a, at, (int)(blockIdx.x % x.Hv), stages, memory, &small);
+    run_pass<K, V, false, GATED, PLAIN>(x, a, at, (int)(blockIdx.x % x.Hv), stages, memory, &small);
 }
 /* mLSTM's o. */
 template <int K, int V>
@@ -617,7 +637,7 @@ __global__ __launch_bounds__(THREADS, 2) void decay_tiles_divided(const __grid_c
     __shared__ pass_divisor by;
     decay_place at;
     if (!find_pass(x, a, blockIdx.x / x.Hv / x.P, (int)(blockIdx.x / x.Hv % x.P), &at)) return;
-    run_pass<K, V, false, true, false, true>(x, a, at, (int)(blockIdx.x % x.Hv), stages, memory, &small, &by);
+    run_pass<K, V, false, true, DIVIDED>(x, a, at, (int)(blockIdx.x % x.Hv), stages, memory, &small, &by);
 }
 
 /* dk, dv, dq in one launch: dk and dv of a segment walk over the same tiles at the same time. Each is named at a fixed place (a pass found by a
@@ -637,11 +657,11 @@ __global__ __launch_bounds__(THREADS, 2) void decay_tiles_backward(const __grid_
     const int h = (int)(i % x.Hv), role = list.role[blockIdx.x % list.n];
     if (!find_pass(x, role == 0 ? list.dk : role == 1 ? list.dv : list.dq, i / x.Hv / x.P, (int)(i / x.Hv % x.P), &at)) return;
     if (role == 0)
-        run_pass<V, K, true, GATED, false>(x, list.dk, at, h, stages, memory, &small);
+        run_pass<V, K, true, GATED, SIDED>(x, list.dk, at, h, stages, memory, &small);
     else if (role == 1)
-        run_pass<K, V, true, GATED, false>(x, list.dv, at, h, stages, memory, &small);
+        run_pass<K, V, true, GATED, PLAIN>(x, list.dv, at, h, stages, memory, &small);
     else
-        run_pass<V, K, false, GATED, false>(x, list.dq, at, h, stages, memory, &small);
+        run_pass<V, K, false, GATED, SIDED>(x, list.dq, at, h, stages, memory, &small);
 }
 
 /* Of dq only what the gates' gradient needs: no product with the pairs. (As a role of the kernel above it cost the others registers.) */
@@ -652,7 +672,7 @@ __global__ __launch_bounds__(THREADS, 2) void decay_tiles_dots(const __grid_cons
     __shared__ pass_small small;
     decay_place at;
     if (!find_pass(x, a, blockIdx.x / x.Hv / x.P, (int)(blockIdx.x / x.Hv % x.P), &at)) return;
-    run_pass<V, K, false, true, true>(x, a, at, (int)(blockIdx.x % x.Hv), stages, memory, &small);
+    run_pass<V, K, false, true, DOTS>(x, a, at, (int)(blockIdx.x % x.Hv), stages, memory, &small);
 }
 
 /* ---- pairs inside a chunk, for the gates' gradient ---------------------------------------------------------------------------------- */
@@ -811,8 +831,8 @@ template <int K, int V, bool GATED> static void put_passes(const decay_cut &x, c
     using tall = pass_shared<V, K>;
     if (n == 1 && !passes->reverse && !passes->transposed) {
         const int stages = stages_of(d, wide::fixed + (passes->n_starts ? (int)sizeof(pass_divisor) : 0), wide::stage);
-        put(d, passes->n_starts ? decay_tiles_divided<K, V> : decay_tiles_forward<K, V, GATED>, pieces(x), wide::fixed + stages * wide::stage, x, *passes,
-            stages);
+        const auto kernel = passes->n_starts ? decay_tiles_divided<K, V> : decay_tiles_forward<K, V, GATED>;
+        put(d, kernel, pieces(x), wide::fixed + stages * wide::stage, x, *passes, stages);
         return;
     }
     constexpr int fixed = wide::fixed > tall::fixed ? wide::fixed : tall::fixed, stage = wide::stage > tall::stage ? wide::stage : tall::stage;
