@@ -227,7 +227,7 @@ __global__ __launch_bounds__(SCAN_THREADS) void stable_scan(const __grid_constan
 {
     await_last();
     let_next();
-    constexpr int B = 16;
+    constexpr int B = 32;
     const int64_t head = blockIdx.x, sequence = head / x.Hv, len = x.cu[sequence + 1] - x.cu[sequence];
     const int k = (int)threadIdx.x, P = len ? (int)((len + x.segment - 1) / x.segment) : 1;
     if (k >= K) return;
@@ -255,12 +255,18 @@ __global__ __launch_bounds__(SCAN_THREADS) void stable_scan(const __grid_constan
     if (end) end[head * K + k] = y;
 }
 
+/* CTAs of a multiprocessor for rows of up to 128 in the two kernels below: left alone, the compiler takes 156 registers to fetch far ahead, so
+ * that 12 CTAs fit, and 4096 chunks go over 132 multiprocessors in 2.6 rounds; in 1.94 by 16. */
+static constexpr int ROWS_CTAS = 16;
+
 /* The gradient of n_t.q_t from that of D_t, which is -do_t.o_t / D_t, and what of it reaches dq. dq [T,Hv,K] has do_t.o_t = q_t.dq_t; it goes
  * to `out`, which may be the same. dn: what a chunk adds to the gradient of n in front of it. `gates_ahead`: the kernel ahead, that of the gates'
  * gradient, makes nothing that is read here, nor reads what is made: it is awaited last. */
 template <typename T, typename TD, typename TO, int L, int G>
-__global__ __launch_bounds__(32) void stable_queries(const __grid_constant__ decay_cut x, const __grid_constant__ stable_rows a,
-                                                     const __grid_constant__ decay_stable w, float eps, const TD *dq, TO *out, bool gates_ahead)
+__global__ __launch_bounds__(32, L *G > 4 ? 1 : ROWS_CTAS) void stable_queries(const __grid_constant__ decay_cut x,
+                                                                              const __grid_constant__ stable_rows a,
+                                                                              const __grid_constant__ decay_stable w, float eps, const TD *dq,
+                                                                              TO *out, bool gates_ahead)
 {
     constexpr int B = 4;
     decay_place at;
@@ -318,8 +324,9 @@ __global__ __launch_bounds__(32) void stable_queries(const __grid_constant__ dec
  * [C / B][K]; from there the B tokens' are made again. */
 static constexpr int KEYS_B = 4;
 template <typename T, typename TD, typename TO, int L, int G>
-__global__ __launch_bounds__(32) void stable_keys(const __grid_constant__ decay_cut x, const __grid_constant__ stable_rows a,
-                                                  const __grid_constant__ decay_stable w, const TD *dk, TO *out, float *dn0)
+__global__ __launch_bounds__(32, L *G > 4 ? 1 : ROWS_CTAS) void stable_keys(const __grid_constant__ decay_cut x,
+                                                                           const __grid_constant__ stable_rows a,
+                                                                           const __grid_constant__ decay_stable w, const TD *dk, TO *out, float *dn0)
 {
     await_last();
     let_next();
