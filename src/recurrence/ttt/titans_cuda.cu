@@ -167,11 +167,11 @@ template <int D, int STEP> static void put_step(const lnt_cuda *d, titans_launch
     constexpr size_t rooms[] = { sizeof(titans_query_room<D>), sizeof(titans_query_room<D>), sizeof(titans_back_room<D>) };
     const size_t used = (size_t)measure(y.s, STEP == STEP_BACK, ttt_level(&d->base)).shared_used * sizeof(float);
     const size_t shared = used < rooms[STEP] ? rooms[STEP] : used;
-    const int64_t pieces = (STEP == STEP_BACK ? y.parts : x.a.sequences) * x.segments.H, more = d->base.multiprocessors - pieces;
+    const int64_t pieces = (STEP == STEP_BACK ? y.parts : x.a.sequences) * x.segments.H, ctas = d->base.multiprocessors;
     auto *kernel = titans_by_segments<D, STEP>;
-    x.s = y.s, x.chains = (int)ttt_ctas(pieces), x.floats = y.floats;
+    x.s = y.s, x.chains = (int)ttt_ctas(pieces < ctas ? pieces : ctas), x.floats = y.floats;
     lnt_cuda_note((lnt_cuda *)d, cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, (int)shared));
-    kernel<<<(unsigned)(x.chains + (more > 0 ? more : 0)), TTT_THREADS, shared, d->stream>>>(x);
+    kernel<<<(unsigned)ctas, TTT_THREADS, shared, d->stream>>>(x);
 }
 template <int D> static void put_segments(const lnt_ttt_args *a, const lnt_cuda *d, bool back)
 {

@@ -244,11 +244,11 @@ template <int LAYERS, int D, int STEP> static void put_step(const lnt_cuda *d, t
     const int level = ttt_level(&d->base);
     const size_t used = (size_t)measure<LAYERS>(y.s, STEP == STEP_BACK, level).shared_used * sizeof(float);
     const size_t shared = used < rooms[STEP] ? rooms[STEP] : used;
-    const int64_t pieces = (STEP == STEP_BACK ? y.parts : x.a.sequences) * x.segments.H, more = d->base.multiprocessors - pieces;
+    const int64_t pieces = (STEP == STEP_BACK ? y.parts : x.a.sequences) * x.segments.H, ctas = d->base.multiprocessors;
     auto *kernel = ttt_by_segments<LAYERS, D, STEP>;
-    x.s = y.s, x.room = shared_room(y.s, level), x.chains = (int)ttt_ctas(pieces), x.floats = y.floats;
+    x.s = y.s, x.room = shared_room(y.s, level), x.chains = (int)ttt_ctas(pieces < ctas ? pieces : ctas), x.floats = y.floats;
     set_shared(d, kernel, shared, LAYERS == 2);
-    kernel<<<(unsigned)(x.chains + (more > 0 ? more : 0)), TTT_THREADS, shared, d->stream>>>(x);
+    kernel<<<(unsigned)ctas, TTT_THREADS, shared, d->stream>>>(x);
 }
 template <int LAYERS, int D> static void put_segments(const lnt_ttt_args *a, const lnt_cuda *d, bool back)
 {

@@ -58,7 +58,8 @@ static inline size_t ttt_segments_at(float *p, bool back, int64_t sequences, ttt
 
 /* ---- order ------------------------------------------------------------------------------------------------------------------------------------ */
 
-/* The next number, the same for the CTA: CTAs have theirs in the order in which they begin, so that whoever is waited for is running. */
+/* The next number, the same for the CTA: CTAs have theirs in the order in which they begin, so that whoever is waited for is running (a launch has as
+ * many as run at once: a CTA that waits must not keep from beginning the one whose chain it waits for). */
 __device__ __forceinline__ int64_t ttt_next(unsigned *counter)
 {
     __shared__ unsigned mine;
