@@ -24,7 +24,7 @@ struct titans_sizes {
 static titans_sizes sizes_of(const lnt_ttt_args *a, bool back, int64_t ctas, bool tiles)
 {
     const int64_t batches = lnt_ttt_batches(a, a->mini_batch - 1, a->longest);
-    const int64_t record = 2ll * a->D * a->D, group = back && !tiles ? ttt_group(batches, record, ctas, 1) : 0;
+    const int64_t record = 2ll * a->D * a->D, group = back && !tiles ? ttt_group(batches, record, ctas) : 0;
     const size_t ahead = a->D == 64 ? sizeof(titans_ahead_room<64>) : sizeof(titans_ahead_room<128>);
     const size_t room = !back ? ahead : a->D == 64 ? sizeof(titans_chain_room<64>) : sizeof(titans_chain_room<128>);
     return { a->D, a->mini_batch, record, group, group ? batches / group + 1 : 0, tiles ? (int64_t)room / 4 : 0 };
@@ -531,7 +531,7 @@ template <typename T, int TILES = 0> struct titans_head {
         const int64_t batches = batches_of(a, open, len), both = 2 * square(), last = (batches - 1) / s.group;
         for (int64_t g = 0; g <= last; g++) {
             put_state(w.starts + g * both);
-            if (g < last) ttt_sweep<0>(*this, open, g * s.group, (g + 1) * s.group); /* the last group's are made below, as all are again */
+            if (g < last) ttt_sweep(*this, open, g * s.group, (g + 1) * s.group); /* the last group's are made below, as all are again */
         }
         end_gradients(after);
         for (int64_t g = last; g >= 0; g--) {
@@ -539,7 +539,7 @@ template <typename T, int TILES = 0> struct titans_head {
             __syncthreads();
             if (!g) load();
             take_state(w.starts + g * both);
-            ttt_sweep<0>(*this, open, from, end);
+            ttt_sweep(*this, open, from, end);
             for (int64_t c = end - 1; c >= from; c--) backward_batch(batch_at(a, open, len, c), w.inside + (c - from) * s.record);
         }
         start_gradients();

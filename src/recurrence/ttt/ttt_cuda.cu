@@ -12,7 +12,7 @@ struct ttt_launch {
     float *work, *sums; /* [ctas,floats], [parts,H,all] */
     int64_t room, floats, all;
     int parts;
-    bool one_by_one, swept; /* swept: by a kernel ahead */
+    bool one_by_one;
 };
 
 template <typename T, int LAYERS> __global__ __launch_bounds__(TTT_THREADS, 1) void ttt_forward(const __grid_constant__ ttt_launch x)
@@ -28,40 +28,21 @@ template <typename T, int LAYERS> __global__ __launch_bounds__(TTT_THREADS, 1) v
     }
 }
 
-template <typename T, int LAYERS, int TILES> __global__ __launch_bounds__(TTT_THREADS, 1) void ttt_backward(const __grid_constant__ ttt_launch x)
+template <typename T, int LAYERS> __global__ __launch_bounds__(TTT_THREADS, 1) void ttt_backward(const __grid_constant__ ttt_launch x)
 {
     extern __shared__ __align__(16) float memory[];
-    ttt_head<T, LAYERS, TILES> head(x.a, x.s);
+    ttt_head<T, LAYERS> head(x.a, x.s);
     ttt_arena arena = { memory, x.room, x.work + blockIdx.x * x.floats, 0, 0 };
     head.w = {};
     carve<LAYERS>(x.s, true, &arena, &head.w);
     for (int64_t i = blockIdx.x; i < (int64_t)x.parts * x.a.H; i += gridDim.x) {
-        float *sums = x.sums + i * x.all;
-        for (int64_t j = threadIdx.x; j < x.all; j += TTT_THREADS) sums[j] = 0.0f;
-#pragma unroll
-        for (int l = 0; l < LAYERS; l++) {
-            head.sum_w[l] = sums, head.sum_b[l] = sums += head.count(l);
-            sums += x.s.out[l];
-        }
-        head.norm.dw = sums, head.norm.db = sums + x.s.D, head.dposition = sums + 2 * x.s.D;
+        head.begin_sums(x.sums + i * x.all, x.all);
         const int64_t part = i / x.a.H;
         for (int64_t n = x.a.sequences * part / x.parts; n < x.a.sequences * (part + 1) / x.parts; n++) {
             head.begin(n, (int)(i % x.a.H));
-            head.backward(x.swept);
+            head.backward();
         }
     }
-}
-
-/* The sweep ahead of the way back by a kernel that has more of the first-level cache: a CTA a head of a sequence. */
-template <int TILES> __global__ __launch_bounds__(TTT_THREADS, 1) void ttt_sweeps(const __grid_constant__ ttt_launch x)
-{
-    extern __shared__ __align__(16) float memory[];
-    ttt_head<bf16, 2, TILES> head(x.a, x.s);
-    ttt_arena arena = { memory, x.room, x.work + blockIdx.x * x.floats, 0, 0 };
-    head.w = {};
-    carve<2>(x.s, true, &arena, &head.w);
-    head.begin(blockIdx.x / x.a.H, (int)(blockIdx.x % x.a.H));
-    head.sweep();
 }
 
 /* By segments (ttt_segments.cuh): the first CTAs go over a run's chain each; they and the others then take what is left of segments. */
@@ -69,7 +50,6 @@ template <int LAYERS, int D, int STEP> __global__ __launch_bounds__(TTT_THREADS,
 {
     extern __shared__ __align__(16) float memory[];
     constexpr bool BACK = STEP == STEP_BACK;
-    static_assert(LAYERS == 1 || STEP == STEP_FORWARD);
     const int64_t who = ttt_next(x.segments.counters(BACK)), H = x.segments.H;
     if (who < x.chains) {
         ttt_head<bf16, LAYERS, D> head(x.a, x.s);
@@ -86,10 +66,7 @@ template <int LAYERS, int D, int STEP> __global__ __launch_bounds__(TTT_THREADS,
                 else
                     head.segments_ahead();
             } else {
-                float *sums = x.sums + (i / H * x.a.H + h) * x.all;
-                for (int64_t j = threadIdx.x; j < x.all; j += TTT_THREADS) sums[j] = 0.0f;
-                head.sum_w[0] = sums, head.sum_b[0] = sums + head.count(0);
-                head.norm.dw = head.sum_b[0] + D, head.norm.db = head.norm.dw + D, head.dposition = head.norm.db + D;
+                head.begin_sums(x.sums + (i / H * x.a.H + h) * x.all, x.all);
                 for (int64_t n = x.a.sequences * (i / H) / x.parts; n < x.a.sequences * (i / H + 1) / x.parts; n++) {
                     head.begin(n, h);
                     head.segments_back();
@@ -98,8 +75,10 @@ template <int LAYERS, int D, int STEP> __global__ __launch_bounds__(TTT_THREADS,
         }
     }
     each_segment<BACK>(x.a, x.segments, [&](const ttt_segment &at) {
-        if constexpr (LAYERS == 2)
-            ttt_mlp_tiles_queries(x.segments, at);
+        if constexpr (LAYERS == 2 && BACK)
+            ttt_mlp_tiles_back(x.segments, at);
+        else if constexpr (LAYERS == 2)
+            ttt_mlp_tiles_queries<STEP == STEP_AHEAD>(x.segments, at);
         else if constexpr (BACK)
             ttt_tiles_back<D>(x.segments, at);
         else
@@ -167,7 +146,9 @@ static size_t workspace(const void *args, bool back, int threads) { return bytes
 template <int LAYERS, int D> static int64_t segments_of(const lnt_ttt_args *a, bool back, ttt_segments *s)
 {
     using is = ttt_record<D>;
-    if (LAYERS == 2) return ttt_segments_of(a, false, ttt_mlp_left::STATE, ttt_mlp_left::FLOATS, 0, 0, s);
+    if (LAYERS == 2)
+        return ttt_segments_of(a, back, ttt_mlp_left::STATE, back ? ttt_mlp_record::FLOATS : ttt_mlp_left::FLOATS, is::SUMS,
+                               2 * MLP_D * MLP_F + MLP_D + MLP_F, s, 8);
     return ttt_segments_of(a, back, is::STATE, back ? is::FLOATS : is::AHEAD, is::SUMS, (D + 1) * D, s);
 }
 /* Where a CTA has too little shared memory for tiles they leave the call to the others. */
@@ -176,11 +157,11 @@ static size_t workspace_tiles(const void *args, bool back, int threads)
     const lnt_ttt_args *a = (const lnt_ttt_args *)args;
     size_t with = bytes_of(a, back, true);
     ttt_segments s;
-    if (lnt_ttt_layers(a) == 1) {
-        if (back) with += bytes_of(a, false, true); /* which goes first */
-        with += (size_t)(a->D == 64 ? segments_of<1, 64>(a, back, &s) : segments_of<1, 128>(a, back, &s)) * sizeof(float);
-    } else if (!back)
-        with += (size_t)segments_of<2, 64>(a, false, &s) * sizeof(float);
+    if (back) with += bytes_of(a, false, true); /* which goes first */
+    with += (size_t)(lnt_ttt_layers(a) == 2 ? segments_of<2, 64>(a, back, &s)
+                     : a->D == 64           ? segments_of<1, 64>(a, back, &s)
+                                            : segments_of<1, 128>(a, back, &s)) *
+            sizeof(float);
     const size_t without = workspace(args, back, threads);
     return with > without ? with : without;
 }
@@ -209,41 +190,28 @@ template <typename K> static void set_shared(const lnt_cuda *d, K *kernel, size_
     const int share = (int)((shared + 6144) * 100 / (d->base.block_shared + 1024) + 1);
     if (little) lnt_cuda_note((lnt_cuda *)d, cudaFuncSetAttribute(kernel, cudaFuncAttributePreferredSharedMemoryCarveout, share < 100 ? share : 100));
 }
-/* With the room ahead in place of that back everything else is where it was: neither leaves the arena any shared memory. */
-template <int TILES> static bool put_sweeps(const lnt_cuda *d, ttt_launch x, const ttt_shape &y)
+template <typename T, int LAYERS> static void put(const lnt_ttt_args *a, const lnt_cuda *d, bool back, bool one_by_one)
 {
-    if (y.s.groups != 1 || y.parts != x.a.sequences || y.pieces != y.ctas) return false;
-    x.s.room = x.room = (int64_t)sizeof(ttt_mlp_room) / 4;
-    set_shared(d, ttt_sweeps<TILES>, sizeof(ttt_mlp_room), true);
-    ttt_sweeps<TILES><<<(unsigned)y.ctas, TTT_THREADS, sizeof(ttt_mlp_room), d->stream>>>(x);
-    return true;
-}
-
-template <typename T, int LAYERS, int TILES> static void put(const lnt_ttt_args *a, const lnt_cuda *d, bool back, bool one_by_one)
-{
-    const ttt_shape y = shape_of(a, back, TILES > 0);
+    const ttt_shape y = shape_of(a, back, false);
     const int level = ttt_level(&d->base);
     const size_t shared = (size_t)measure<LAYERS>(y.s, back, level).shared_used * sizeof(float);
-    ttt_launch x = { *a, y.s, {}, 0, (float *)a->workspace, (float *)a->workspace + y.ctas * y.floats, shared_room(y.s, level), y.floats,
-                           all_sums(a, y.s), y.parts, one_by_one, false };
+    const ttt_launch x = { *a, y.s, {}, 0, (float *)a->workspace, (float *)a->workspace + y.ctas * y.floats, shared_room(y.s, level), y.floats,
+                           all_sums(a, y.s), y.parts, one_by_one };
     if (!y.ctas) return;
-    auto *kernel = ttt_backward<T, LAYERS, TILES>;
-    if constexpr (TILES == 0)
-        if (!back) kernel = ttt_forward<T, LAYERS>;
-    if constexpr (LAYERS == 2 && TILES > 0)
-        if (back) x.swept = put_sweeps<TILES>(d, x, y);
-    set_shared(d, kernel, shared, LAYERS == 2 && TILES > 0);
+    auto *kernel = back ? ttt_backward<T, LAYERS> : ttt_forward<T, LAYERS>;
+    set_shared(d, kernel, shared, false);
     kernel<<<(unsigned)y.ctas, TTT_THREADS, shared, d->stream>>>(x);
     if (back) put_sums(a, d, y, x.sums);
 }
 
 template <int LAYERS, int D, int STEP> static void put_step(const lnt_cuda *d, ttt_launch x, const ttt_shape &y)
 {
-    constexpr size_t queries = LAYERS == 2 ? sizeof(ttt_mlp_room) : sizeof(ttt_query_room<D>);
-    constexpr size_t rooms[] = { queries, queries, sizeof(ttt_back_room<D>) };
+    constexpr size_t rooms[2][3] = { { sizeof(ttt_query_room<D>), sizeof(ttt_query_room<D>), sizeof(ttt_back_room<D>) },
+                                     { sizeof(ttt_mlp_room), sizeof(ttt_mlp_ahead_room), sizeof(ttt_mlp_back_room) } };
+    constexpr size_t room = rooms[LAYERS - 1][STEP];
     const int level = ttt_level(&d->base);
     const size_t used = (size_t)measure<LAYERS>(y.s, STEP == STEP_BACK, level).shared_used * sizeof(float);
-    const size_t shared = used < rooms[STEP] ? rooms[STEP] : used;
+    const size_t shared = used < room ? room : used;
     const int64_t pieces = (STEP == STEP_BACK ? y.parts : x.a.sequences) * x.segments.H, ctas = d->base.multiprocessors;
     auto *kernel = ttt_by_segments<LAYERS, D, STEP>;
     x.s = y.s, x.room = shared_room(y.s, level), x.chains = (int)ttt_ctas(pieces < ctas ? pieces : ctas), x.floats = y.floats;
@@ -254,7 +222,7 @@ template <int LAYERS, int D> static void put_segments(const lnt_ttt_args *a, con
 {
     const ttt_shape ahead = shape_of(a, false, true), y = shape_of(a, back, true);
     const int64_t work = y.ctas * y.floats + (back ? ahead.ctas * ahead.floats : 0);
-    ttt_launch x = { *a, y.s, {}, 0, (float *)a->workspace, (float *)a->workspace + work, 0, y.floats, all_sums(a, y.s), y.parts, false, false };
+    ttt_launch x = { *a, y.s, {}, 0, (float *)a->workspace, (float *)a->workspace + work, 0, y.floats, all_sums(a, y.s), y.parts, false };
     if (!y.ctas) return;
     segments_of<LAYERS, D>(a, back, &x.segments);
     const int most = x.segments.H;
@@ -266,12 +234,9 @@ template <int LAYERS, int D> static void put_segments(const lnt_ttt_args *a, con
             put_step<LAYERS, D, STEP_FORWARD>(d, x, ahead);
             continue;
         }
-        if constexpr (LAYERS == 1) {
-            put_step<1, D, STEP_AHEAD>(d, x, ahead);
-            put_step<1, D, STEP_BACK>(d, x, y);
-            ttt_add_segments<<<(unsigned)lnt_div_up(x.segments.H * x.segments.sums, 128), 128, 0, d->stream>>>(
-                x.sums, x.all, (D + 1) * D, x.segments);
-        }
+        put_step<LAYERS, D, STEP_AHEAD>(d, x, ahead);
+        put_step<LAYERS, D, STEP_BACK>(d, x, y);
+        ttt_add_segments<<<(unsigned)lnt_div_up(x.segments.H * x.segments.sums, 128), 128, 0, d->stream>>>(x.sums, x.all, y.s.numbers, x.segments);
     }
     if (back) put_sums(a, d, y, x.sums);
 }
@@ -281,9 +246,9 @@ static void put_call(const void *args, const lnt_device *d, bool back, bool one_
     const lnt_ttt_args *a = (const lnt_ttt_args *)args;
     LNT_BY_TYPE(a->dtype, T, {
         if (lnt_ttt_layers(a) == 2)
-            put<T, 2, 0>(a, (const lnt_cuda *)d, back, one_by_one);
+            put<T, 2>(a, (const lnt_cuda *)d, back, one_by_one);
         else
-            put<T, 1, 0>(a, (const lnt_cuda *)d, back, one_by_one);
+            put<T, 1>(a, (const lnt_cuda *)d, back, one_by_one);
     });
 }
 static void put_tiles(const void *args, const lnt_device *d, bool back)
@@ -292,10 +257,8 @@ static void put_tiles(const void *args, const lnt_device *d, bool back)
     const int level = ttt_level(d);
     if (level == 0 || (level == 1 && (lnt_ttt_layers(a) == 2 || (back && a->D == 128))))
         put_call(args, d, back, false);
-    else if (lnt_ttt_layers(a) == 2 && back)
-        put<bf16, 2, 64>(a, (const lnt_cuda *)d, true, false);
     else if (lnt_ttt_layers(a) == 2)
-        put_segments<2, 64>(a, (const lnt_cuda *)d, false);
+        put_segments<2, 64>(a, (const lnt_cuda *)d, back);
     else if (a->D == 64)
         put_segments<1, 64>(a, (const lnt_cuda *)d, back);
     else

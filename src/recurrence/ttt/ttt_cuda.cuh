@@ -583,29 +583,12 @@ template <class HEAD> __device__ __forceinline__ int64_t ttt_whole(const HEAD &x
     return c || !open ? all - c : 0;
 }
 
-/* Where the state at the start of mini-batch c of a group from `from` on is put by, when the mini-batch is not gone over by tiles. */
-template <int TILES, class HEAD> __device__ __forceinline__ float *ttt_put_by_of(const HEAD &x, int64_t c, int64_t from)
-{
-    if constexpr (TILES > 0)
-        return x.w.ends + (c ? x.numbers() : 0);
-    else
-        return x.w.inside + (c - from) * x.s.record;
-}
-
-/* Mini-batches c .. end-1 of a group, what is wanted of each put by. */
-template <int TILES, class HEAD> __device__ __forceinline__ void ttt_sweep(HEAD &x, int open, int64_t from, int64_t end)
+/* Mini-batches c .. end-1 of a group, the states in front of them put by. */
+template <class HEAD> __device__ __forceinline__ void ttt_sweep(HEAD &x, int open, int64_t from, int64_t end)
 {
     for (int64_t c = from; c < end; c++) {
         const ttt_batch y = batch_at(x.a, open, x.len, c);
-        if constexpr (TILES > 0) {
-            const int64_t some = ttt_whole(x, open, c, end);
-            if (some > 0) {
-                x.tiles_ahead(x.first + y.first, some, x.w.inside + (c - from) * x.s.record);
-                c += some - 1;
-                continue;
-            }
-        }
-        x.put_state(ttt_put_by_of<TILES>(x, c, from));
+        x.put_state(x.w.inside + (c - from) * x.s.record);
         if (y.rows < x.s.m) return;
         x.go_over(y);
     }
@@ -624,11 +607,11 @@ static inline int ttt_parts(const lnt_ttt_args *a, int64_t floats)
     return (int)(fit < 1 ? 1 : fit < most ? fit : most < 1 ? 1 : most);
 }
 
-/* Mini-batches whose starts backward keeps at once, at most so many GB of them; where they are more, a group at a time, made again from the group's
+/* Mini-batches whose starts backward keeps at once, at most 1 GB of them; where they are more, a group at a time, made again from the group's
  * start. */
-static inline int64_t ttt_group(int64_t batches, int64_t floats, int64_t ctas, int gigabytes)
+static inline int64_t ttt_group(int64_t batches, int64_t floats, int64_t ctas)
 {
-    const int64_t few = ((int64_t)gigabytes << 28) / (floats * ctas > 0 ? floats * ctas : 1);
+    const int64_t few = (1ll << 28) / (floats * ctas > 0 ? floats * ctas : 1);
     int64_t root = 1;
     while (root * root < batches) root++;
     return batches <= few ? batches + 1 : root;

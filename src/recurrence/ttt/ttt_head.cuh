@@ -5,7 +5,6 @@
 
 #include "recurrence/ttt/ttt_linear_tiles.cuh"
 #include "recurrence/ttt/ttt_mlp_back.cuh"
-#include "recurrence/ttt/ttt_mlp_segments.cuh"
 
 #include <initializer_list>
 
@@ -14,7 +13,7 @@ template <int LAYERS> struct ttt_work {
     ttt_matrix W[LAYERS], x[LAYERS], raw[LAYERS], z[LAYERS], y[LAYERS], zq[LAYERS], S[LAYERS], A[LAYERS], v, F;
     float *b[LAYERS], *rate, *last, *position, *inverse;
     ttt_matrix dW[LAYERS], dx[LAYERS], du[LAYERS], dz, dy, h, below, dF, dA;
-    float *db[LAYERS], *starts, *inside, *ends;
+    float *db[LAYERS], *starts, *inside;
 };
 
 struct ttt_sizes {
@@ -34,16 +33,14 @@ static ttt_sizes sizes_of(const lnt_ttt_args *a, bool back, int64_t ctas, bool t
     }
     const int64_t batches = lnt_ttt_batches(a, a->mini_batch - 1, a->longest);
     s.record = s.numbers;
-    if (tiles && lnt_ttt_layers(a) == 1) {
-        const size_t ahead = a->D == 64 ? sizeof(ttt_ahead_room<64>) : sizeof(ttt_ahead_room<128>);
-        s.room = (int64_t)(!back ? ahead : a->D == 64 ? sizeof(ttt_chain_room<64>) : sizeof(ttt_chain_room<128>)) / 4;
+    if (tiles) { /* of the chain, in segments: nothing is put by */
+        const size_t ahead = lnt_ttt_layers(a) == 2 ? sizeof(ttt_mlp_room) : a->D == 64 ? sizeof(ttt_ahead_room<64>) : sizeof(ttt_ahead_room<128>);
+        const size_t chain =
+            lnt_ttt_layers(a) == 2 ? sizeof(ttt_mlp_chain_room) : a->D == 64 ? sizeof(ttt_chain_room<64>) : sizeof(ttt_chain_room<128>);
+        s.room = (int64_t)(back ? chain : ahead) / 4;
         return s;
     }
-    if (tiles) {
-        s.record = ttt_mlp_record::FLOATS;
-        s.room = (int64_t)(back && sizeof(ttt_mlp_back_room) > sizeof(ttt_mlp_room) ? sizeof(ttt_mlp_back_room) : sizeof(ttt_mlp_room)) / 4;
-    }
-    s.group = back ? ttt_group(batches, s.record, ctas, tiles ? 4 : 1) : 0;
+    s.group = back ? ttt_group(batches, s.record, ctas) : 0;
     s.groups = back ? batches / s.group + 1 : 0;
     return s;
 }
@@ -82,7 +79,7 @@ template <int LAYERS> __host__ __device__ static void carve(const ttt_sizes &s, 
     if (LAYERS > 1) w->h = take(m, rows, s.F), w->below = take(m, rows, s.F);
     for (int l = 0; LAYERS > 1 && l < LAYERS; l++) w->dW[l] = take(m, s.in[l], s.out[l]);
     m->room = 0;
-    w->inside = m->take(s.group * s.record), w->ends = m->take(2 * s.numbers), w->starts = m->take(s.groups * s.numbers);
+    w->inside = m->take(s.group * s.record), w->starts = m->take(s.groups * s.numbers);
 }
 
 /* ---- a head of a sequence -------------------------------------------------------------------------------------------------------------------- */
@@ -98,7 +95,7 @@ template <typename T, int LAYERS, int TILES = 0> struct ttt_head {
     int64_t n, first, len;
     int h;
     float *sum_w[LAYERS], *sum_b[LAYERS], *dposition; /* backward: this piece's sums */
-    const ttt_segments *segments;                     /* of tiles of one layer */
+    const ttt_segments *segments;                     /* of tiles */
 
     __device__ ttt_head(const lnt_ttt_args &args, const ttt_sizes &sizes) : a(args), s(sizes) {}
 
@@ -109,6 +106,17 @@ template <typename T, int LAYERS, int TILES = 0> struct ttt_head {
         norm.w = weights_of(a.ln_w, h, s.D), norm.b = weights_of(a.ln_b, h, s.D);
         __syncthreads();
         positions();
+    }
+    /* Backward: sums of a piece, which begin with zeros. */
+    __device__ void begin_sums(float *sums, int64_t all)
+    {
+        for (int64_t j = threadIdx.x; j < all; j += TTT_THREADS) sums[j] = 0.0f;
+#pragma unroll
+        for (int l = 0; l < LAYERS; l++) {
+            sum_w[l] = sums, sum_b[l] = sums += count(l);
+            sums += s.out[l];
+        }
+        norm.dw = sums, norm.db = sums + s.D, dposition = sums + 2 * s.D;
     }
     /* Factors of the rows' step sizes. Ends with a barrier. */
     __device__ void positions()
@@ -321,7 +329,7 @@ template <typename T, int LAYERS, int TILES = 0> struct ttt_head {
                 const int64_t some = ttt_whole(*this, open, c, batches);
                 if (some > 0) {
                     if constexpr (TOP > 0)
-                        ttt_mlp_chain_ahead(*this, first + y.first, some);
+                        ttt_mlp_chain_ahead<false>(*this, first + y.first, some);
                     else
                         ttt_chain_ahead<TILES, false>(*this, first + y.first, some);
                     c += some - 1;
@@ -564,8 +572,6 @@ template <typename T, int LAYERS, int TILES = 0> struct ttt_head {
         __syncthreads();
     }
 
-    __device__ int64_t numbers() const { return s.numbers; }
-    __device__ void tiles_ahead(int64_t t, int64_t count, float *records) { ttt_mlp_tiles_ahead(*this, t, count, records); }
     __device__ void go_over(const ttt_batch &y)
     {
         learn(first + y.first, y.open, y.rows);
@@ -581,7 +587,10 @@ template <typename T, int LAYERS, int TILES = 0> struct ttt_head {
             const ttt_batch y = batch_at(a, open, len, c);
             const int64_t some = ttt_whole(*this, open, c, batches);
             if (some > 0) {
-                ttt_chain_ahead<TILES, true>(*this, first + y.first, some);
+                if constexpr (TOP > 0)
+                    ttt_mlp_chain_ahead<true>(*this, first + y.first, some);
+                else
+                    ttt_chain_ahead<TILES, true>(*this, first + y.first, some);
                 c += some - 1;
             } else if (y.rows < s.m)
                 put_state(segments->start_of(n, h));
@@ -601,7 +610,11 @@ template <typename T, int LAYERS, int TILES = 0> struct ttt_head {
         end_gradients(left);
         for (int64_t c = batches - 1; c >= 0; c--) {
             if (c >= low && ttt_whole(*this, open, c, c + 1) > 0) {
-                ttt_chain_back<TILES>(*this, first + batch_at(a, open, len, c).first, c - low + 1);
+                const int64_t t = first + batch_at(a, open, len, c).first;
+                if constexpr (TOP > 0)
+                    ttt_mlp_chain_back(*this, t, c - low + 1);
+                else
+                    ttt_chain_back<TILES>(*this, t, c - low + 1);
                 c = low;
                 continue;
             }
@@ -615,17 +628,7 @@ template <typename T, int LAYERS, int TILES = 0> struct ttt_head {
         start_gradients(open);
     }
 
-    /* Ahead of the way back where that is a kernel of its own, and there is one group. */
-    __device__ void sweep()
-    {
-        if (!len) return;
-        const int open = load();
-        ttt_sweep<TILES>(*this, open, 0, batches_of(a, open, len));
-        __syncthreads();
-    }
-
-    /* swept: by the kernel ahead. */
-    __device__ void backward(bool swept)
+    __device__ void backward()
     {
         if (!len) {
             pass(true);
@@ -633,31 +636,21 @@ template <typename T, int LAYERS, int TILES = 0> struct ttt_head {
         }
         const int open = load(), left = (int)((open + len) % s.m);
         const int64_t batches = batches_of(a, open, len), last = (batches - 1) / s.group;
-        for (int64_t g = 0; g <= last && !swept; g++) {
+        for (int64_t g = 0; g <= last; g++) {
             put_state(w.starts + g * s.numbers);
-            if (g < last) ttt_sweep<TILES>(*this, open, g * s.group, (g + 1) * s.group); /* the last group's are made below, as all are again */
+            if (g < last) ttt_sweep(*this, open, g * s.group, (g + 1) * s.group); /* the last group's are made below, as all are again */
         }
         end_gradients(left);
         for (int64_t g = last; g >= 0; g--) {
             const int64_t from = g * s.group, end = batches < from + s.group ? batches : from + s.group;
             __syncthreads();
-            if (!swept) {
-                if (!g) load(); /* its open rows too */
-                take_state(w.starts + g * s.numbers);
-                ttt_sweep<TILES>(*this, open, from, end);
-            }
+            if (!g) load(); /* its open rows too */
+            take_state(w.starts + g * s.numbers);
+            ttt_sweep(*this, open, from, end);
             for (int64_t c = end - 1; c >= from; c--) {
                 __syncthreads();
-                if constexpr (TILES > 0) {
-                    const int64_t low = !from && open ? 1 : from;
-                    if (c >= low && ttt_whole(*this, open, c, c + 1) > 0) {
-                        ttt_mlp_tiles_back(*this, first + batch_at(a, open, len, c).first, c - low + 1, w.inside + (c - from) * s.record);
-                        c = low;
-                        continue;
-                    }
-                }
                 if (!c && open) load();
-                take_state(ttt_put_by_of<TILES>(*this, c, from));
+                take_state(w.inside + (c - from) * s.record);
                 backward_batch(batch_at(a, open, len, c), c == batches - 1 ? left : 0);
             }
         }

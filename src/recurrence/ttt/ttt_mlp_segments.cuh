@@ -1,10 +1,11 @@
-/* TTT-MLP's outputs in segments (ttt_segments.cuh): a chain over the keys alone, and what it leaves read by the queries. */
+/* TTT-MLP ahead in segments (ttt_segments.cuh): a chain over the keys alone, and what it leaves read by the queries: their outputs or, on the way
+ * back, what the chain there gets of them (ttt_mlp_back.cuh). */
 #ifndef LNT_TTT_MLP_SEGMENTS_CUH
 #define LNT_TTT_MLP_SEGMENTS_CUH
 
 #include "recurrence/ttt/ttt_mlp_tiles.cuh"
 
-/* What the chain leaves of a mini-batch: X2 and u1 as a thread has them, u2 of tokens; and of a segment. */
+/* What the chain leaves of a mini-batch for outputs: X2 and u1 as a thread has them, u2 of tokens; and of a segment. */
 struct ttt_mlp_left {
     static constexpr int X = 0, U1 = X + TILE_TOKENS * MLP_F, U2 = U1 + TILE_TOKENS * MLP_F, FLOATS = U2 + TILE_TOKENS * MLP_D;
     static constexpr int BIAS = 2 * MLP_D * MLP_F, OFFSET = BIAS + 8 * TTT_THREADS, STATE = OFFSET + 2 * TTT_THREADS;
@@ -38,9 +39,9 @@ __device__ __forceinline__ void mlp_kept_state(const float *from, ttt_mlp_state 
     offset = ((const float2 *)(from + ttt_mlp_left::OFFSET))[threadIdx.x];
 }
 
-/* A run's mini-batches from token t on, keys alone. Long: what a mini-batch makes lives in registers from one step of it to
- * the next. */
-template <typename HEAD> __device__ __noinline__ void ttt_mlp_chain_ahead(HEAD &x, int64_t t, int64_t count)
+/* A run's mini-batches from token t on, keys alone. BACK: what is left is ttt_mlp_record's. Long: what a mini-batch makes lives in registers from one
+ * step of it to the next. */
+template <bool BACK, typename HEAD> __device__ __noinline__ void ttt_mlp_chain_ahead(HEAD &x, int64_t t, int64_t count)
 {
     const ttt_tile_call g(x);
     extern __shared__ __align__(16) float memory[];
@@ -76,11 +77,12 @@ template <typename HEAD> __device__ __noinline__ void ttt_mlp_chain_ahead(HEAD &
         if (i % SEGMENT == 0) mlp_keep_state(state, w, top.offset), state += state_step;
         float z[4][4], slope[4][4], h[4][4] = {};
         mlp_first(w, K, z);
+        if (BACK) record_own(record + ttt_mlp_record::Z, z);
 #pragma unroll
         for (int n = 0; n < 4; n++)
 #pragma unroll
             for (int q = 0; q < 4; q++) z[n][q] = gelu_both(z[n][q], &slope[n][q]);
-        record_own(record + ttt_mlp_left::X, z);
+        if (!BACK) record_own(record + ttt_mlp_left::X, z);
         put_own(room.x[warp], z);
         put_shares(z, w.W2, room.part[warp], NULL, NULL);
         forget_halves(w.W2, &room.zero);
@@ -89,15 +91,16 @@ template <typename HEAD> __device__ __noinline__ void ttt_mlp_chain_ahead(HEAD &
         __syncthreads();
         if (y.id == 0 && i && i % SEGMENT == 0) ttt_publish(flag + (i / SEGMENT - 1) * flag_step);
         if (i + 2 < count) rate = fetch(then, 2);
-        mlp_loss(room, K, V, top, steps, record + ttt_mlp_left::U2, NULL);
+        mlp_loss(room, K, V, top, steps, record + (BACK ? ttt_mlp_record::U : ttt_mlp_left::U2), BACK ? record : NULL);
         __syncthreads();
         mlp_below(room, w.W2, h);
+        if (BACK) record_own(record + ttt_mlp_record::H, h);
         const float last[2] = { -steps.of_last(y.r) * steps.rate[y.r], -steps.of_last(y.r + 8) * steps.rate[y.r + 8] };
 #pragma unroll
         for (int n = 0; n < 4; n++)
 #pragma unroll
             for (int q = 0; q < 4; q++) h[n][q] *= slope[n][q]; /* u of the first layer */
-        record_own(record + ttt_mlp_left::U1, h);
+        if (!BACK) record_own(record + ttt_mlp_left::U1, h);
 #pragma unroll
         for (int n = 0; n < 4; n++)
 #pragma unroll
@@ -114,25 +117,178 @@ template <typename HEAD> __device__ __noinline__ void ttt_mlp_chain_ahead(HEAD &
     __syncthreads();
 }
 
-/* A segment's outputs. Long: as the chain. */
-static __device__ __noinline__ void ttt_mlp_tiles_queries(const ttt_segments &s, const ttt_segment &x)
+/* What segments ahead of the way back have besides. */
+struct alignas(16) ttt_mlp_ahead_room : ttt_mlp_room {
+    alignas(16) ttt_mlp_own y[TTT_WARPS]; /* Y2, then dz of the queries' first layer */
+    ttt_mlp_rows dzq;                   /* of the second */
+    float dzq_whole[TILE_TOKENS * MLP_SUMS], S2[TILE_TOKENS * TILE_ETA];
+    float4 slope[4][TTT_THREADS];       /* gelu' of the queries, a thread's own */
+};
+template <bool BACK> struct ttt_mlp_query_room {
+    using type = ttt_mlp_room;
+};
+template <> struct ttt_mlp_query_room<true> {
+    using type = ttt_mlp_ahead_room;
+};
+
+/* X2 and u1 of the keys from what the chain has left; going back, what its chain wants of them. */
+template <bool BACK> __device__ __forceinline__ void mlp_left_own(float *record, float (&X)[4][4], float (&u)[4][4])
+{
+    if (!BACK) {
+        recorded_own(X, record + ttt_mlp_left::X);
+        recorded_own(u, record + ttt_mlp_left::U1);
+        return;
+    }
+    recorded_own(X, record + ttt_mlp_record::Z);
+    recorded_own(u, record + ttt_mlp_record::H);
+    float slope[4][4], below[4][4];
+    MLP_OWN_EACH(n, q)
+    {
+        const gelu_terms g(X[n][q]);
+        X[n][q] *= g.rest;
+        slope[n][q] = g.slope();
+        below[n][q] = u[n][q] * g.bend();
+        u[n][q] *= slope[n][q];
+    }
+    record_own(record + ttt_mlp_record::SLOPE, slope);
+    record_own(record + ttt_mlp_record::BELOW, below);
+    record_own(record + ttt_mlp_record::U1, u);
+#pragma unroll
+    for (int p = 0; p < 2; p++) record_halves(record + ttt_mlp_record::X, p, halves_of(X[2 * p], X[2 * p + 1]));
+}
+
+/* dz of a token's query from its dout. */
+__device__ __forceinline__ float2 mlp_query_back(float2 o, float2 w, float2 hat, float inverse)
+{
+    const float2 z = make_float2(o.x * w.x, o.y * w.y);
+    const float mean = warp_sum(z.x + z.y) / MLP_D, along = warp_sum(z.x * hat.x + z.y * hat.y) / MLP_D;
+    return make_float2((z.x - mean - along * hat.x) * inverse, (z.y - mean - along * hat.y) * inverse);
+}
+
+/* dA of the second layer, from that dS of rows i, columns j, and turned; dF's share. dy: dz of the queries times W2^T. */
+__device__ __forceinline__ void mlp_back_second(const ttt_mlp_ahead_room &room, float *record, const ttt_tile_steps &steps, float (&dS)[2][4],
+                                                float (&dSt)[2][4], float (&dy)[4][4])
+{
+    const ttt_place<MLP_D> y;
+#pragma unroll
+    for (int p = 0; p < 4; p++) {
+        uint32_t a[4], al[4], g[4], gl[4], w[4], t[4];
+        ldmatrix_x4(a, shared_address(room.dzq[0]) + y.turned() + p * 32);
+        ldmatrix_x4(al, shared_address(room.dzq[1]) + y.turned() + p * 32);
+        ldmatrix_x4(g, shared_address(room.u2[0]) + y.turned() + p * 32);
+        ldmatrix_x4(gl, shared_address(room.u2[1]) + y.turned() + p * 32);
+#pragma unroll
+        for (int n = 0; n < 2; n++) {
+            mma_bf16(dS[n], al, g[n], g[n + 2]);
+            mma_bf16(dS[n], a, gl[n], gl[n + 2]);
+            mma_bf16(dS[n], a, g[n], g[n + 2]);
+            mma_bf16(dSt[n], g, a[n], a[n + 2]);
+            recorded_state(w, record + ttt_mlp_record::W2, 2 * p + n);
+            turn_state(t, w);
+            mma_turned(dy[2 * n], dy[2 * n + 1], a, t);
+        }
+    }
+    TTT_SLICE(n, q)
+    {
+        const int row = y.r + q / 2 * 8, j = y.token(n, q);
+        const float dA = j > row ? 0.0f : -dS[n][q] * steps.rate[j];
+        if (y.id < 32) record[ttt_mlp_record::DF + row * TILE_TOKENS + j] = dA * room.S2[row * TILE_ETA + j];
+        dS[n][q] = dA * steps.of(q / 2, row, j);
+        dSt[n][q] = row > j ? 0.0f : -dSt[n][q] * steps.rate[row] * room.position[j] * steps.own(j, row);
+    }
+}
+
+/* What is in a warp's columns, turned, into a record. */
+__device__ __forceinline__ void record_turned(float *to, const ttt_mlp_own &own)
+{
+#pragma unroll
+    for (int n = 0; n < 2; n++) {
+        ttt_halves x;
+        ldmatrix_x4_trans(x.high, shared_address(own[0] + own_turned() + 16 * n));
+        ldmatrix_x4_trans(x.low, shared_address(own[1] + own_turned() + 16 * n));
+        record_halves(to, n, x);
+    }
+}
+
+/* From dz of the queries' second layer to all that the chain back gets of them. */
+__device__ __forceinline__ void mlp_queries_back(ttt_mlp_ahead_room &room, const bf16 *K, const bf16 *Q, const ttt_tile_steps &steps, float bias,
+                                                 float *record)
+{
+    const ttt_place<MLP_D> y;
+    const int warp = y.id / 32, column = 2 * y.lane, mine = y.lane % TILE_TOKENS;
+    float dS[2][4] = {}, dSt[2][4] = {}, dy[4][4] = {}, x[4][4] = {}, St[2][4] = {};
+    mlp_back_second(room, record, steps, dS, dSt, dy);
+    mma_own(dy, halves_of(dS[0], dS[1]), room.x[warp]);
+    mma_own(x, halves_of(dSt[0], dSt[1]), room.y[warp]);
+    record_own(record + ttt_mlp_record::PRE_X, x);
+    record_turned(record + ttt_mlp_record::Y, room.y[warp]);
+#pragma unroll
+    for (int n = 0; n < 4; n++) {
+        const float4 slope = room.slope[n][y.id];
+        dy[n][0] *= slope.x, dy[n][1] *= slope.y, dy[n][2] *= slope.z, dy[n][3] *= slope.w;
+    }
+    __syncwarp();
+    put_own(room.y[warp], dy); /* dz of the first layer */
+    __syncwarp();
+    record_turned(record + ttt_mlp_record::DZQ, room.y[warp]);
+#pragma unroll
+    for (int p = 0; p < 4; p++) {
+        uint32_t k[4], q[4];
+        ldmatrix_x4(k, shared_address(K) + y.turned() + p * 32);
+        ldmatrix_x4(q, shared_address(Q) + y.turned() + p * 32);
+        mma_bf16(St[0], k, q[0], q[2]);
+        mma_bf16(St[1], k, q[1], q[3]);
+    }
+    TTT_SLICE(n, q)
+    {
+        const int j = y.r + q / 2 * 8, i = y.token(n, q);
+        St[n][q] = j > i ? 0.0f : -(St[n][q] + bias) * room.position[i] * steps.own(i, j);
+    }
+    MLP_OWN_EACH(n, q) x[n][q] = 0.0f;
+    mma_own(x, halves_of(St[0], St[1]), room.y[warp]);
+    record_own(record + ttt_mlp_record::PRE, x);
+#pragma unroll
+    for (int half = 0; half < 2; half++) {
+        const int j = warp + TTT_WARPS * half;
+        /* lane i: of A's row i, column j */
+        const float A = j > mine ? 0.0f : room.S2[mine * TILE_ETA + j] * room.position[mine] * steps.own(mine, j);
+        float2 pre = make_float2(0.0f, 0.0f);
+#pragma unroll
+        for (int i = 0; i < TILE_TOKENS; i++) {
+            const float a = __shfl_sync(~0u, A, i);
+            const float2 z = *(const float2 *)(room.dzq_whole + i * MLP_SUMS + column);
+            pre.x -= a * z.x, pre.y -= a * z.y;
+        }
+        *(float2 *)(record + ttt_mlp_record::PRE_U + j * MLP_D + column) = pre;
+    }
+    constexpr int EACH = (int)sizeof(ttt_mlp_rows) / 16;
+    for (int i = y.id; i < 2 * EACH; i += TTT_THREADS)
+        ((uint4 *)(record + ttt_mlp_record::ROWS))[i] = i < EACH ? ((const uint4 *)room.u2[0])[i] : ((const uint4 *)room.dzq[0])[i - EACH];
+}
+
+/* A segment's queries: its outputs or, BACK, what comes back of them. Long: as the chain. */
+template <bool BACK> __device__ __noinline__ void ttt_mlp_tiles_queries(const ttt_segments &s, const ttt_segment &x)
 {
     const ttt_tile_call g(x);
     extern __shared__ __align__(16) float memory[];
-    ttt_mlp_room &room = *(ttt_mlp_room *)memory;
+    typename ttt_mlp_query_room<BACK>::type &room = *(typename ttt_mlp_query_room<BACK>::type *)memory;
     const ttt_place<MLP_D> y;
     constexpr int ROWS = ttt_place<MLP_D>::ROWS;
     const int count = x.count, warp = y.id / 32, column = 2 * y.lane;
     const int64_t record_step = s.H * s.record;
     int64_t t = x.t;
-    const float *record = s.record_of(x.n, t, g.h);
+    float *record = s.record_of(x.n, t, g.h);
     ttt_mlp_state w;
     ttt_mlp_top top;
+    float2 norm_w = make_float2(0.0f, 0.0f), norm_b = norm_w;
     tile_positions(x.a, room.position);
     mlp_kept_state(s.state_of(false, x.slot, g.h), w, top.offset);
     top.w = *(const float2 *)(weights_of(x.a.ln_w, g.h, MLP_D) + column), top.b = *(const float2 *)(weights_of(x.a.ln_b, g.h, MLP_D) + column);
     const auto fetch = [&](int to, int64_t from) {
-        fetch_rows<MLP_D, 2>(room.rows[to], { g.a.k, g.a.q }, from, g.a.H, g.h);
+        if constexpr (BACK)
+            fetch_rows<MLP_D, 3>(room.rows[to], { g.a.k, g.a.q, g.a.dout }, from, g.a.H, g.h);
+        else
+            fetch_rows<MLP_D, 2>(room.rows[to], { g.a.k, g.a.q }, from, g.a.H, g.h);
         const float rate = fetch_steps(g, room.eta[to], from);
         cp_async_commit();
         return rate;
@@ -147,21 +303,25 @@ static __device__ __noinline__ void ttt_mlp_tiles_queries(const ttt_segments &s,
     rows.position[0] = room.position[warp], rows.position[1] = room.position[warp + TTT_WARPS];
     for (int i = 0, now = 0; i < count; i++, t += TILE_TOKENS, record += record_step) {
         const int next = now == 2 ? 0 : now + 1, then = next == 2 ? 0 : next + 1;
-        const bf16 *const K = room.rows[now], *const Q = K + ROWS;
+        const bf16 *const K = room.rows[now], *const Q = K + ROWS, *const dO = Q + ROWS;
         steps.eta = rows.eta = room.eta[now], steps.rate = rows.rate = room.rate[now];
         float zq[4][4], h[4][4];
-        recorded_own(h, record + ttt_mlp_left::X);
-        put_own(room.x[warp], h);
-        recorded_own(h, record + ttt_mlp_left::U1);
+        mlp_left_own<BACK>(record, zq, h);
+        put_own(room.x[warp], zq);
         put_own(room.u[warp], h);
 #pragma unroll
         for (int half = 0; half < 2; half++) {
             const int token = warp + TTT_WARPS * half;
-            mlp_put_u(room, steps, token, column, *(const float2 *)(record + ttt_mlp_left::U2 + token * MLP_D + column));
+            mlp_put_u(room, steps, token, column,
+                      *(const float2 *)(record + (BACK ? ttt_mlp_record::U : ttt_mlp_left::U2) + token * MLP_D + column));
         }
+        if (BACK) record_state<2, 4>(record + ttt_mlp_record::W1, w.W1);
         mlp_first(w, Q, zq);
         __syncwarp();
-        mlp_queries(room, w, K, Q, steps, g.a.bias, zq, NULL);
+        float4 *slopes = NULL;
+        if constexpr (BACK) slopes = &room.slope[0][y.id];
+        mlp_queries(room, w, K, Q, steps, g.a.bias, zq, slopes);
+        if (BACK) record_state<4, 2>(record + ttt_mlp_record::W2, w.W2);
         const float last[2] = { -steps.of_last(y.r) * steps.rate[y.r], -steps.of_last(y.r + 8) * steps.rate[y.r + 8] };
 #pragma unroll
         for (int n = 0; n < 4; n++)
@@ -169,15 +329,36 @@ static __device__ __noinline__ void ttt_mlp_tiles_queries(const ttt_segments &s,
             for (int q = 0; q < 4; q++) h[n][q] *= last[q / 2];
         __syncwarp();
         put_own(room.u[warp], h);
+        if constexpr (BACK) put_own(room.y[warp], zq);
         cp_async_wait<0>(); /* the next rows: behind the barrier they are there for everybody */
         if (i + 1 < count && y.id < TILE_TOKENS) room.rate[next][y.id] = rate;
         __syncthreads();
         if (i + 2 < count) rate = fetch(then, t + 2 * TILE_TOKENS);
-        mlp_out<false>(g, room, Q, t, top, rows, NULL);
+        float2 sum = make_float2(0.0f, 0.0f);
+        mlp_out(room, g.a.bias, top, rows, [&](int token, float2 z, float inverse, float S) {
+            if constexpr (BACK) {
+                const float2 o = pair_of(dO + token * ttt_place<MLP_D>::LD + column), d = mlp_query_back(o, top.w, z, inverse);
+                norm_w.x += o.x * z.x, norm_w.y += o.y * z.y, norm_b.x += o.x, norm_b.y += o.y, sum.x += d.x, sum.y += d.y;
+                put_pair(room.dzq, token, column, d);
+                *(float2 *)(room.dzq_whole + token * MLP_SUMS + column) = d;
+                if (y.lane < TILE_TOKENS) room.S2[token * TILE_ETA + y.lane] = S;
+            } else {
+                const float2 q = pair_of(Q + token * ttt_place<MLP_D>::LD + column);
+                *(uint32_t *)((bf16 *)g.a.o + ((t + token) * g.a.H + g.h) * MLP_D + column) =
+                    pack_bf16(z.x * top.w.x + top.b.x + q.x, z.y * top.w.y + top.b.y + q.y);
+            }
+        });
+        if constexpr (BACK) {
+            *(float2 *)(record + ttt_mlp_record::SUMS + warp * MLP_D + column) = sum;
+            __syncthreads();
+            mlp_queries_back(room, K, Q, steps, g.a.bias, record);
+            __syncwarp();
+        }
         mlp_update(room, w, K, h, steps, g.a.bias, top.offset);
         __syncthreads();
         now = next;
     }
+    if constexpr (BACK) mlp_norm_sums(room.part[0], norm_w, norm_b, [&](int i, float sum) { s.sums_of(false, x.slot, g.h)[i] = sum; });
 }
 
 #endif

@@ -5,6 +5,7 @@
 #ifndef LNT_TTT_MLP_TILES_CUH
 #define LNT_TTT_MLP_TILES_CUH
 
+#include "device/functions.cuh"
 #include "recurrence/ttt/ttt_linear_tiles.cuh"
 
 /* ---- gelu by tanh -------------------------------------------------------------------------------------------------------------------------- */
@@ -25,18 +26,39 @@ __device__ __forceinline__ float gelu_bend(float x)
     const float slope = GELU_ROOT * (1.0f + 3 * GELU_CUBE * square), bend = GELU_ROOT * 6 * GELU_CUBE * near;
     return s * slope + 0.5f * near * (s * bend - 2.0f * t * s * slope * slope);
 }
-/* gelu and its slope from one tanh, by an exponential: what it loses is 1e-7 of 1. */
+/* The same by one exponential, of which they lose 1e-7 of 1: P = 1 / (1 + e^2y), so that t = 1 - 2 P and 1 - t^2 = 4 P (1 - P). */
+struct gelu_terms {
+    float near, square, P, rest, first; /* rest: 1 - P; first: dy/dx */
+    __device__ __forceinline__ gelu_terms(float x)
+    {
+        constexpr float BY = 2 * (float)LNT_LOG2E * GELU_ROOT;
+        near = fminf(fmaxf(x, -20.0f), 20.0f), square = near * near;
+        P = fast_inverse(1.0f + fast_exp2(near * (BY + BY * GELU_CUBE * square)));
+        rest = 1.0f - P, first = GELU_ROOT + 3 * GELU_ROOT * GELU_CUBE * square;
+    }
+    __device__ __forceinline__ float slope() const { return rest + near * (2.0f * P * rest * first); }
+    __device__ __forceinline__ float bend() const
+    {
+        return 4.0f * P * rest * (first + near * (3 * GELU_ROOT * GELU_CUBE * near - (1.0f - 2.0f * P) * first * first));
+    }
+};
 __device__ __forceinline__ float gelu_both(float x, float *slope)
 {
-    const float y = GELU_ROOT * x * (1.0f + GELU_CUBE * x * x), t = 1.0f - 2.0f * __fdividef(1.0f, 1.0f + __expf(2.0f * fminf(y, 40.0f)));
-    const float bend = fabsf(x) > 20.0f ? 0.0f : 0.5f * x * (1.0f - t * t) * GELU_ROOT * (1.0f + 3 * GELU_CUBE * x * x);
-    *slope = 0.5f * (1.0f + t) + bend;
-    return 0.5f * x * (1.0f + t);
+    const gelu_terms g(x);
+    *slope = g.slope();
+    return x * g.rest;
 }
 
 /* ---- tiles ----------------------------------------------------------------------------------------------------------------------------------- */
 
 static constexpr int MLP_D = 64, MLP_F = 256, MLP_OWN = MLP_F / TTT_WARPS, MLP_LD = MLP_OWN + 8, MLP_SUMS = MLP_D + 8;
+
+typedef bf16 ttt_mlp_own[2][TILE_TOKENS * MLP_LD];          /* a warp's [16,32] in two halves */
+typedef bf16 ttt_mlp_rows[2][ttt_place<MLP_D>::ROWS];       /* [16,64] in two halves */
+typedef float ttt_mlp_part[TILE_TOKENS * MLP_SUMS];
+
+#define MLP_OWN_EACH(n, q) _Pragma("unroll") for (int n = 0; n < 4; n++) _Pragma("unroll") for (int q = 0; q < 4; q++)
+
 
 struct alignas(16) ttt_mlp_room {
     bf16 rows[3][3 * ttt_place<MLP_D>::ROWS];                                   /* k q v of this mini-batch and the next ones */
@@ -47,14 +69,19 @@ struct alignas(16) ttt_mlp_room {
     float eta[3][TILE_TOKENS * TILE_ETA], rate[3][TILE_TOKENS], position[TILE_TOKENS], zero;
 };
 
-/* What going back wants of a mini-batch: the upper halves of its weights as operands of a thread each, z of the first layer of keys and of queries
- * and the gradient below the second layer as a thread has them, then of tokens u, hat, hat of the queries, S of the second layer,
- * inverses of sigma. */
+/* What going back wants of a mini-batch. The chain ahead leaves, as a thread has them, z of the first layer and the gradient below the second, in
+ * whose places segments put the slope there and what dz has of the bend; u and hat of tokens, inverses of sigma. Segments leave u of the first layer;
+ * X2, then turned Y2 and dz of the queries there, in halves as operands; what du of the first layer and dX2 get of queries, where the chain back
+ * puts dz of the first layer, turned; rows of u and of dz of the queries in halves, as in shared memory; what du of the second layer gets of queries,
+ * where the chain puts de; sums of a warp's two dz of the queries; the upper halves of the weights; the second layer's share of dF. The chain back
+ * besides: R.u. */
 struct ttt_mlp_record {
-    static constexpr int W1 = 0, W2 = W1 + MLP_D * MLP_F / 2, Z = W2 + MLP_D * MLP_F / 2, H = Z + TILE_TOKENS * MLP_F;
-    static constexpr int QUERY = H + TILE_TOKENS * MLP_F, U = QUERY + TILE_TOKENS * MLP_F, HAT = U + TILE_TOKENS * MLP_D;
-    static constexpr int QUERY_HAT = HAT + TILE_TOKENS * MLP_D, S = QUERY_HAT + TILE_TOKENS * MLP_D;
-    static constexpr int INVERSE = S + TILE_TOKENS * TILE_TOKENS, FLOATS = INVERSE + 2 * TILE_TOKENS;
+    static constexpr int OWN = TILE_TOKENS * MLP_F, TOP = TILE_TOKENS * MLP_D, STATE = MLP_D * MLP_F / 2, HALVES = 2 * ttt_place<MLP_D>::ROWS;
+    static constexpr int Z = 0, SLOPE = Z, H = Z + OWN, BELOW = H, U = H + OWN, HAT = U + TOP, INVERSE = HAT + TOP;
+    static constexpr int U1 = INVERSE + TILE_TOKENS, X = U1 + OWN, Y = X + OWN, DZQ = Y + OWN, PRE = DZQ + OWN, PRE_X = PRE + OWN, DZ = PRE_X;
+    static constexpr int ROWS = PRE_X + OWN, PRE_U = ROWS + HALVES, DE = PRE_U, SUMS = PRE_U + TOP, W2 = SUMS + TTT_WARPS * MLP_D;
+    static constexpr int CHAIN = W2 + STATE; /* so many going back begins with */
+    static constexpr int R = CHAIN, DF = R + TILE_TOKENS, W1 = DF + TILE_TOKENS * TILE_TOKENS, FLOATS = W1 + STATE;
 };
 __device__ __forceinline__ void record_own(float *to, const float (&x)[4][4])
 {
@@ -79,6 +106,25 @@ template <int M, int P> __device__ __forceinline__ void record_state(float *to, 
             ((uint4 *)to)[(m * P + p) * TTT_THREADS + threadIdx.x] =
                 make_uint4(pack_bf16(l[0], l[1]), pack_bf16(l[2], l[3]), pack_bf16(r[0], r[1]), pack_bf16(r[2], r[3]));
         }
+}
+
+__device__ __forceinline__ void recorded_state(uint32_t (&to)[4], const float *from, int block)
+{
+    const uint4 w = ((const uint4 *)from)[block * TTT_THREADS + threadIdx.x];
+    to[0] = w.x, to[1] = w.y, to[2] = w.z, to[3] = w.w;
+}
+/* Two operands in halves, of a warp's [16,32]. */
+__device__ __forceinline__ void record_halves(float *to, int p, const ttt_halves &x)
+{
+    ((uint4 *)to)[2 * p * TTT_THREADS + threadIdx.x] = make_uint4(x.high[0], x.high[1], x.high[2], x.high[3]);
+    ((uint4 *)to)[(2 * p + 1) * TTT_THREADS + threadIdx.x] = make_uint4(x.low[0], x.low[1], x.low[2], x.low[3]);
+}
+__device__ __forceinline__ ttt_halves recorded_halves(const float *from, int p)
+{
+    ttt_halves x;
+    recorded_state(x.high, from, 2 * p);
+    recorded_state(x.low, from, 2 * p + 1);
+    return x;
 }
 
 /* Where a lane's address of ldmatrix is in a warp's [16,32]: [m][k] as A and, with trans, [k][n] as B; and, with trans, [k][m] as A. */
@@ -179,6 +225,13 @@ __device__ __forceinline__ float2 pair_of(const bf16 *p)
 {
     const uint32_t x = *(const uint32_t *)p;
     return make_float2(low_bf16(x), high_bf16(x));
+}
+
+/* Two columns of a token, in two halves. */
+__device__ __forceinline__ void put_pair(ttt_mlp_rows &to, int i, int column, float2 x)
+{
+    const ttt_split s = split_pair(x.x, x.y);
+    *(uint32_t *)(to[0] + i * ttt_place<MLP_D>::LD + column) = s.high, *(uint32_t *)(to[1] + i * ttt_place<MLP_D>::LD + column) = s.low;
 }
 
 /* x [16,32] += a [16,16] times a warp's rows. */
@@ -312,21 +365,19 @@ __device__ __forceinline__ void add_second(float (&W2)[4][4][4], const bf16 *row
         }
     }
 }
-/* Outputs of a warp's two tokens from the shares, or what is recorded of them. */
-template <bool RECORD, typename HEAD>
-__device__ __forceinline__ void mlp_out(const HEAD &x, const ttt_mlp_room &room, const bf16 *Q, int64_t t, const ttt_mlp_top &top,
-                                        const ttt_tile_steps &steps, float *record)
+/* A warp's two tokens from the shares: out is told of each hat, the inverse of sigma and, lane j of token j, S. */
+template <typename F>
+__device__ __forceinline__ void mlp_out(const ttt_mlp_room &room, float bias, const ttt_mlp_top &top, const ttt_tile_steps &steps, F out)
 {
     const int warp = (int)threadIdx.x / 32, lane = (int)threadIdx.x % 32, column = lane * 2, mine = lane % TILE_TOKENS;
 #pragma unroll
     for (int half = 0; half < 2; half++) {
         const int i = warp + TTT_WARPS * half;
         float2 z = sum_shares(room, i, column);
-        float A = x.a.bias; /* lane j: of token j */
+        float S = bias;
 #pragma unroll
-        for (int w = 0; w < TTT_WARPS; w++) A += room.S[w][i * TILE_ETA + mine];
-        if (RECORD && lane < TILE_TOKENS) record[ttt_mlp_record::S + i * TILE_TOKENS + lane] = A;
-        A *= (mine > i ? 0.0f : steps.position[half] * steps.own(i, mine)) * steps.rate[mine];
+        for (int w = 0; w < TTT_WARPS; w++) S += room.S[w][i * TILE_ETA + mine];
+        const float A = S * (mine > i ? 0.0f : steps.position[half] * steps.own(i, mine)) * steps.rate[mine];
         z.x += top.offset.x, z.y += top.offset.y;
 #pragma unroll
         for (int j = 0; j < TILE_TOKENS; j++) {
@@ -335,14 +386,7 @@ __device__ __forceinline__ void mlp_out(const HEAD &x, const ttt_mlp_room &room,
             z.x -= by * u.x, z.y -= by * u.y;
         }
         const float inverse = normalise_pair(z);
-        if (RECORD) {
-            *(float2 *)(record + ttt_mlp_record::QUERY_HAT + i * MLP_D + column) = z;
-            if (lane == 0) record[ttt_mlp_record::INVERSE + TILE_TOKENS + i] = inverse;
-            continue;
-        }
-        const float2 q = pair_of(Q + i * ttt_place<MLP_D>::LD + column);
-        *(uint32_t *)((bf16 *)x.a.o + ((t + i) * x.a.H + x.h) * MLP_D + column) =
-            pack_bf16(z.x * top.w.x + top.b.x + q.x, z.y * top.w.y + top.b.y + q.y);
+        out(i, z, inverse, S);
     }
 }
 
@@ -422,9 +466,10 @@ __device__ __forceinline__ void mlp_update(const ttt_mlp_room &room, ttt_mlp_sta
         offset.x -= by * u.x, offset.y -= by * u.y;
     }
 }
-/* Queries' second layer from z of the first, less what keys up to each have changed there (u1 in shared memory): shares for mlp_out. */
+/* Queries' second layer from z of the first, less what keys up to each have changed there (u1 in shared memory): shares for mlp_out. zq becomes Y2;
+ * slopes: a thread's place for gelu' there, or NULL. */
 __device__ __forceinline__ void mlp_queries(ttt_mlp_room &room, const ttt_mlp_state &y, const bf16 *K, const bf16 *Q, const ttt_tile_steps &steps,
-                                            float bias, float (&zq)[4][4], float *record)
+                                            float bias, float (&zq)[4][4], float4 *slopes)
 {
     const ttt_place<MLP_D> at;
     const int warp = at.id / 32;
@@ -443,14 +488,13 @@ __device__ __forceinline__ void mlp_queries(ttt_mlp_room &room, const ttt_mlp_st
         A[n][q] = -(A[n][q] + bias) * steps.of(q / 2, row, j) * steps.rate[j];
     }
     mma_own(zq, halves_of(A[0], A[1]), room.u[warp]);
-    if (record) record_own(record, zq);
 #pragma unroll
-    for (int n = 0; n < 4; n++)
+    for (int n = 0; n < 4; n++) {
+        float slope[4];
 #pragma unroll
-        for (int q = 0; q < 4; q++) {
-            float slope;
-            zq[n][q] = gelu_both(zq[n][q], &slope);
-        }
+        for (int q = 0; q < 4; q++) zq[n][q] = gelu_both(zq[n][q], &slope[q]);
+        if (slopes) slopes[n * TTT_THREADS] = make_float4(slope[0], slope[1], slope[2], slope[3]);
+    }
     ttt_halves xs[2]; /* X2's, as a product over their columns takes them */
 #pragma unroll
     for (int p = 0; p < 2; p++) {
@@ -460,79 +504,19 @@ __device__ __forceinline__ void mlp_queries(ttt_mlp_room &room, const ttt_mlp_st
     put_shares(zq, y.W2, room.part[warp], &xs, room.S[warp]);
 }
 
-/* A run's mini-batches from token t on, for the way back: what it wants is recorded at `record`. Long: what a mini-batch makes lives in registers
- * from one step of it to the next. */
-template <typename HEAD> __device__ __noinline__ void ttt_mlp_tiles_ahead(HEAD &x, int64_t t, int64_t count, float *record)
+/* Sums over the warps of what each has of the norm, two columns a lane: put is told of 64 of its weights and 64 of its offsets. part: for 2 x 8 x 64
+ * floats, which nobody reads any more. */
+template <typename F> __device__ __forceinline__ void mlp_norm_sums(float *part, float2 w, float2 b, F put)
 {
-    const ttt_tile_call g(x);
-    extern __shared__ __align__(16) float memory[]; /* not by a pointer: loads and stores know that they are of shared memory */
-    ttt_mlp_room &room = *(ttt_mlp_room *)memory;
-    const ttt_place<MLP_D> y;
-    constexpr int ROWS = ttt_place<MLP_D>::ROWS;
-    const int warp = y.id / 32;
-    ttt_mlp_state w;
-    ttt_mlp_top top;
-    ttt_tile_steps steps = { NULL, NULL, { x.w.position[y.r], x.w.position[y.r + 8] }, x.w.position[TILE_TOKENS - 1], g.a.eta != NULL };
-    ttt_tile_steps rows = steps; /* of the warp's two tokens */
-    rows.position[0] = x.w.position[warp], rows.position[1] = x.w.position[warp + TTT_WARPS];
-    mlp_state<false>(x, w, top.offset);
-    top.w = *(const float2 *)(x.norm.w + 2 * y.lane), top.b = *(const float2 *)(x.norm.b + 2 * y.lane);
-    fetch_rows<MLP_D, 3>(room.rows[0], { g.a.k, g.a.q, g.a.v }, t, g.a.H, g.h);
-    float rate = fetch_steps(g, room.eta[0], t);
-    if (y.id < TILE_TOKENS) room.rate[0][y.id] = rate;
-    if (y.id == 0) room.zero = 0.0f;
-    cp_async_commit();
-    cp_async_wait<0>();
+    const int id = (int)threadIdx.x, at = id / 32 * MLP_D + id % 32 * 2;
+    *(float2 *)(part + at) = w;
+    *(float2 *)(part + TTT_WARPS * MLP_D + at) = b;
     __syncthreads();
-    for (int64_t i = 0; i < count; i++, t += TILE_TOKENS, record += ttt_mlp_record::FLOATS) {
-        const bf16 *const K = room.rows[i & 1], *const Q = K + ROWS, *const V = Q + ROWS;
-        steps.eta = rows.eta = room.eta[i & 1], steps.rate = rows.rate = room.rate[i & 1];
-        float z[4][4], zq[4][4], slope[4][4], h[4][4] = {};
-        record_state<2, 4>(record + ttt_mlp_record::W1, w.W1);
-        record_state<4, 2>(record + ttt_mlp_record::W2, w.W2);
-        mlp_first(w, K, z);
-        mlp_first(w, Q, zq);
-        record_own(record + ttt_mlp_record::Z, z);
-#pragma unroll
-        for (int n = 0; n < 4; n++)
-#pragma unroll
-            for (int q = 0; q < 4; q++) z[n][q] = gelu_both(z[n][q], &slope[n][q]);
-        put_own(room.x[warp], z);
-        put_shares(z, w.W2, room.part[warp], NULL, NULL);
-        forget_halves(w.W2, &room.zero);
-        __syncthreads();
-        if (i + 1 < count) { /* nobody reads the other rows any more */
-            fetch_rows<MLP_D, 3>(room.rows[~i & 1], { g.a.k, g.a.q, g.a.v }, t + TILE_TOKENS, g.a.H, g.h);
-            rate = fetch_steps(g, room.eta[~i & 1], t + TILE_TOKENS);
-            cp_async_commit();
-        }
-        mlp_loss(room, K, V, top, steps, record + ttt_mlp_record::U, record);
-        __syncthreads();
-        mlp_below(room, w.W2, h);
-        forget_halves(w.W2, &room.zero);
-        record_own(record + ttt_mlp_record::H, h);
-#pragma unroll
-        for (int n = 0; n < 4; n++)
-#pragma unroll
-            for (int q = 0; q < 4; q++) h[n][q] *= slope[n][q]; /* u of the first layer */
-        put_own(room.u[warp], h);
-        __syncwarp();
-        mlp_queries(room, w, K, Q, steps, g.a.bias, zq, record + ttt_mlp_record::QUERY);
-        const float last[2] = { -steps.of_last(y.r) * steps.rate[y.r], -steps.of_last(y.r + 8) * steps.rate[y.r + 8] };
-#pragma unroll
-        for (int n = 0; n < 4; n++)
-#pragma unroll
-            for (int q = 0; q < 4; q++) h[n][q] *= last[q / 2];
-        __syncwarp();
-        put_own(room.u[warp], h);
-        cp_async_wait<0>();
-        if (i + 1 < count && y.id < TILE_TOKENS) room.rate[~i & 1][y.id] = rate;
-        __syncthreads();
-        mlp_out<true>(g, room, Q, t, top, rows, record);
-        mlp_update(room, w, K, h, steps, g.a.bias, top.offset);
-        __syncthreads();
+    if (id < 2 * MLP_D) {
+        float sum = 0;
+        for (int i = 0; i < TTT_WARPS; i++) sum += part[(id / MLP_D * TTT_WARPS + i) * MLP_D + id % MLP_D];
+        put(id, sum);
     }
-    mlp_state<true>(x, w, top.offset);
     __syncthreads();
 }
 

@@ -28,8 +28,9 @@ struct ttt_segments {
 };
 __host__ __device__ static inline int64_t ttt_slot(int64_t n, int64_t t) { return t / SEGMENT_TOKENS + n; }
 
-/* Sizes for as many heads at once as 4 GB have room for; returns the floats. */
-static inline int64_t ttt_segments_of(const lnt_ttt_args *a, bool back, int64_t state, int64_t record, int64_t sums, int64_t start, ttt_segments *s)
+/* Sizes for as many heads at once as so many GB have room for; returns the floats. */
+static inline int64_t ttt_segments_of(const lnt_ttt_args *a, bool back, int64_t state, int64_t record, int64_t sums, int64_t start, ttt_segments *s,
+                                      int gigabytes = 4)
 {
     *s = {};
     s->slots = ttt_slot(a->sequences, a->tokens) + 1, s->records = a->tokens / TILE_TOKENS + a->sequences + 1;
@@ -40,7 +41,7 @@ static inline int64_t ttt_segments_of(const lnt_ttt_args *a, bool back, int64_t 
         return back ? once + s->slots * H * (state + 2 * sums) + a->sequences * H * start + s->flag_count() : once;
     };
     int64_t H = a->H;
-    while (H > 1 && floats(H) > 1ll << 30) H = (H + 1) / 2;
+    while (H > 1 && floats(H) > (int64_t)gigabytes << 28) H = (H + 1) / 2;
     return floats(H);
 }
 /* Where they are; the flags and sums are one piece of memory, to be cleared: its bytes are returned. */
