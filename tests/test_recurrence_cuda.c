@@ -37,6 +37,20 @@ static const lnt_recur_case vector_cases[] = {
     { "mlstm", 2, { 33, 20 }, LNT_HEADS(1, 2, 256, 300), .gate = -0.1, .states = true }, /* forward alone */
     { 0 },
 };
+/* One sequence in parts, beside whose chains runs what is parallel over chunks (lnt_delta_in_parts): on an H200, and on a GPU of 4 multiprocessors. */
+static const lnt_recur_case parts_cases[] = {
+    { "gated_delta_rule", 1, { 1700 }, LNT_HEADS(32, 64, 64, 64), .gate = -0.02, .reset = 0.001, .beta = 2, .states = true },
+    { "gated_delta_product", 1, { 850 }, LNT_HEADS(64, 64, 64, 64), .gate = -0.05, .beta = 1, .states = true, .option = { { "n_householder", 2 } } },
+    { "kda", 1, { 1700 }, LNT_HEADS(64, 64, 64, 64), .gate = -0.05, .reset = 0.001, .beta = 2, .states = true },
+    { "gated_delta_rule", 1, { 1600 }, LNT_HEADS(1, 2, 64, 64), .gate = -0.05, .reset = 0.002, .beta = 2, .states = true },
+    { "gated_delta_rule", 1, { 1540 }, LNT_HEADS(2, 2, 128, 64), .gate = -0.01, .beta = 1 },
+    { "delta_rule", 1, { 1599 }, LNT_HEADS(2, 2, 128, 64), .beta = 1, .states = true },
+    { "gated_delta_product", 1, { 770 }, LNT_HEADS(1, 2, 64, 64), .gate = -0.05, .beta = 1, .states = true, .option = { { "n_householder", 2 } } },
+    { "kda", 1, { 1599 }, LNT_HEADS(2, 2, 64, 64), .gate = -0.05, .reset = 0.002, .beta = 2, .states = true },
+    { "kda", 1, { 1600 }, LNT_HEADS(2, 2, 128, 64), .gate = -0.01, .beta = 1 },
+    { "dplr", 1, { 1537 }, LNT_HEADS(2, 2, 64, 64), .gate = -0.05, .reset = 0.002, .states = true },
+    { 0 },
+};
 /* Several writes on tensor cores, in segments too; rows of 256; channels and tokens that fill several CTAs and tiles. */
 static const lnt_recur_case many_cases[] = {
     { "gated_delta_product", 3, { 65, 0, 130 }, LNT_HEADS(2, 4, 128, 128), .gate = -0.1, .reset = 0.02, .beta = 2, .states = true,
@@ -106,6 +120,7 @@ static void list_cases(void)
     all_cases[lists++] = wide_delta_cases;
     all_cases[lists++] = vector_cases;
     all_cases[lists++] = many_cases;
+    all_cases[lists++] = parts_cases;
     for (int o = 0; lnt_recur_at(o) && lists < LISTS_MOST; o++) {
         bool there = false;
         for (size_t i = 0; i < lists; i++) there |= all_cases[i] == lnt_recur_at(o)->cases;

@@ -18,6 +18,8 @@ struct outputs_args {
     int Hq, Hv, part_heads;
     float scale;
     bool put_dv; /* dv is the caller's, not scratch */
+    int chunks;
+    int behind;  /* the first of the chunks that are there when this begins, the last of all; those before it wait for the kernel ahead. 0: all are */
 };
 
 /* A tile [rows][W] of bf16 in shared memory: 16-byte piece j of row i stands at place j ^ (i & 7). */
@@ -311,9 +313,11 @@ template <int K, int V, bool WITH_PAIRS> __global__ __launch_bounds__(THREADS, 2
     const uint32_t base = shared_address(shared);
     const int tid = threadIdx.x, lane = tid & 31, warp = __shfl_sync(0xffffffffu, tid / 32, 0); /* the compiler sees that a warp has one */
     const int rb = warp & 3, ch = warp >> 2, r = lane / 4, c = lane % 4;
-    const int chunk = (int)blockIdx.x / p.Hv, h = (int)blockIdx.x - chunk * p.Hv, hq = h / (p.Hv / p.Hq);
+    const int turn = (int)blockIdx.x / p.Hv, h = (int)blockIdx.x - turn * p.Hv, hq = h / (p.Hv / p.Hq);
+    const int chunk = p.behind ? p.chunks - 1 - turn : turn, item = chunk * p.Hv + h;
+    if (chunk < p.behind) wait_for_prior();
     const int4 entry = p.table[chunk];
-    const int64_t index = blockIdx.x;
+    const int64_t index = item;
     const int64_t token = entry.y, at_v = (token * p.Hv + h) * V, at_k = (token * p.Hq + hq) * K;
     const int rows = entry.z;
     const bool gated = p.g != NULL;
@@ -613,7 +617,7 @@ __global__ __launch_bounds__(THREADS) void gather_kernel(bf16 *out, const float 
 
 template <bool PAIR> cudaError_t put_outputs(const lnt_recur_args *a, const outputs_args &p, int64_t chunks, const lnt_cuda *d)
 {
-    auto put = [&](auto kernel, int bytes) { return lnt_delta_put(kernel, p, chunks * p.Hv, THREADS, bytes, PAIR ? 2 : 1, false, d); };
+    auto put = [&](auto kernel, int bytes) { return lnt_delta_put(kernel, p, chunks * p.Hv, THREADS, bytes, PAIR ? 2 : 1, p.behind > 0, d); };
     if (a->K == 64)
         return a->V == 64 ? put(outputs_kernel<64, 64, PAIR>, layout<64, 64>::bytes) : put(outputs_kernel<64, 128, PAIR>, layout<64, 128>::bytes);
     return a->V == 64 ? put(outputs_kernel<128, 64, PAIR>, layout<128, 64>::bytes) : put(outputs_kernel<128, 128, PAIR>, layout<128, 128>::bytes);
@@ -644,8 +648,10 @@ spills spills_at(const lnt_recur_args *a, const lnt_delta_sweep *w, void *at)
     return s;
 }
 
-/* Both chains; with segments, what comes out of each of them from zeros first. */
-void put_chains(const lnt_recur_args *a, const lnt_cuda *d, const lnt_delta_sweep *w, const spills *s, bf16 *dv, bool hopper)
+/* Both chains; with segments, what comes out of each of them from zeros first. Where the call goes in parts the chain in reverse is cut: its first
+ * part takes about as long as the whole other one, and beside the rest, which is what is put last, the outputs of the chunks behind begin. Returns the
+ * first of these, 0 without parts. */
+int put_chains(const lnt_recur_args *a, const lnt_cuda *d, const lnt_delta_sweep *w, const spills *s, bf16 *dv, bool hopper)
 {
     lnt_delta_chain p = lnt_delta_chain_of(a, w);
     p.d_o = (const bf16 *)a->do_;
@@ -667,7 +673,20 @@ void put_chains(const lnt_recur_args *a, const lnt_cuda *d, const lnt_delta_swee
     p.dv = dv;
     p.dS = s->dS;
     p.ds0 = (float *)a->ds0;
-    put();
+    if (!hopper || w->segments > 1 || !lnt_delta_in_parts(a, d)) {
+        put();
+        return 0;
+    }
+    const int cut = (int)(w->chunks / 4);
+    lnt_delta_chain_sm90(&p, d);
+    p.from = cut;
+    p.ds0 = w->start;
+    lnt_delta_back_sm90(&p, d);
+    p.from = 0, p.until = cut, p.behind = true;
+    p.dsT = w->start;
+    p.ds0 = (float *)a->ds0;
+    lnt_delta_back_sm90(&p, d);
+    return cut;
 }
 
 } // namespace
@@ -684,9 +703,9 @@ static void backward(const lnt_recur_args *a, const lnt_device *device, bool pla
     const bool hopper = d->base.capability / 10 == 9 && !plain;
     const lnt_delta_sweep w = lnt_delta_sweep_at(a, a->workspace, true);
     const spills s = spills_at(a, &w, (char *)a->workspace + w.bytes);
-    lnt_delta_chunks_put(a, device, &w);
+    lnt_delta_chunks_put(a, device, &w, 0, w.chunks);
     bf16 *dv = a->dv ? (bf16 *)a->dv : s.dv;
-    put_chains(a, d, &w, &s, dv, hopper);
+    const int behind = put_chains(a, d, &w, &s, dv, hopper);
     const bool pair = hopper && a->Hv / a->Hq % 2 == 0, parts = a->Hv / a->Hq > (pair ? 2 : 1);
     const outputs_args p = {
         .q = (const bf16 *)a->q, .k = (const bf16 *)a->k, .v = (const bf16 *)a->v, .d_o = (const bf16 *)a->do_, .U = w.U, .S = w.S, .dS = s.dS,
@@ -694,6 +713,7 @@ static void backward(const lnt_recur_args *a, const lnt_device *device, bool pla
         .dq_parts = a->dq && parts ? s.dq_parts : NULL, .dk_parts = a->dk && parts ? s.dk_parts : NULL,
         .dg = (float *)a->dg, .dbeta = (float *)a->dbeta,
         .Hq = a->Hq, .Hv = a->Hv, .part_heads = pair ? a->Hv / 2 : a->Hv, .scale = (float)a->scale, .put_dv = a->dv != NULL,
+        .chunks = (int)w.chunks, .behind = behind,
     };
     lnt_cuda_note(d, (pair ? put_outputs<true> : put_outputs<false>)(a, p, w.chunks, d));
     const int64_t count = a->tokens * a->Hq * a->K / 8;

@@ -189,12 +189,14 @@ template <bool HOPPER, int K, int NV> struct back_chain {
 
 /* Registers: dS takes K/2 of a thread, its left fragments K/4, X and Y 32 each, o and z 16 each. On Hopper this kernel begins as soon as
  * the states' chain, put just before it, has: neither of the two waits for the other, and few long sequences leave half of the GPU to each. It ends
- * after it, so that what waits for this one has waited for both. */
+ * after it, so that what waits for this one has waited for both. The rest of a chain in parts (p.behind) waits for both as others do. */
 template <bool HOPPER, int K, int NV> __global__ __launch_bounds__(GROUP *(NV + 1), 1) void back_kernel(const __grid_constant__ lnt_delta_chain p)
 {
     extern __shared__ uint8_t shared[];
     const chain_work w = work_of<NV, true>(p, blockIdx.x);
     const ring_of ring = make_ring<HOPPER, NV>(shared, p.stages, stage<K, NV, true>::bytes);
+    if (HOPPER && p.behind) wait_for_prior();
+    let_next_begin();
     if (threadIdx.x < NV * GROUP) {
         more_registers<HOPPER, NV>();
         const int group = threadIdx.x / GROUP, warp = threadIdx.x / 32 % 4;

@@ -37,7 +37,7 @@ typedef struct {
     float *X;          /* [N,segments,Hv,K,V] end state of a segment begun with zeros; NULL without segments */
     float *dX;         /* [N,segments,Hv,K,V] in reverse: what zeros at a segment's end become, of the last one dsT; kept only */
     bf16 *M;           /* [N,segments,Hv] images [K,K]: what carries a segment's start to its end */
-    float *start;      /* [N,Hv,K,V] s0, for a call that writes sT over it; NULL without segments, or kept */
+    float *start;      /* [N,Hv,K,V] s0, for a call that writes sT over it, of segments; of a sequence in parts the state between two of them */
     size_t bytes;      /* of all this */
 } lnt_delta_sweep;
 
@@ -75,6 +75,8 @@ typedef struct {
     int Hq, Hv, K, V;
     float scale;
     int segments, segment_chunks;
+    int from, until;     /* without segments: a sequence's chunks that are gone through; until may be past its end */
+    bool behind;         /* in reverse: waits for the kernel ahead, which goes through the chunks from `until` on */
     bool ends;           /* of the segments, X, M and dX, in place of all else */
     bool wide;           /* 128 columns of V a CTA in place of 64 (Hopper) */
     const bf16 *v;       /* forwards */
@@ -88,8 +90,10 @@ typedef struct {
     int stages, stash; /* the launcher's */
 } lnt_delta_chain;
 
-/* Put what the chains begin with on the stream: table, first_chunk, G, R, F, T, P. Needs lnt_delta_fast_declines(a) == NULL. */
-void lnt_delta_chunks_put(const lnt_recur_args *a, const lnt_device *d, const lnt_delta_sweep *w);
+/* Put what the chains begin with on the stream: G, R, F, T, P of the chunks from..until of the list, in front of the first the list itself (table,
+ * first_chunk). Needs lnt_delta_fast_declines(a) == NULL. Of chunks behind the first it runs beside the kernel ahead, which calls let_next_begin
+ * when all before it has ended, and ends after it. */
+void lnt_delta_chunks_put(const lnt_recur_args *a, const lnt_device *d, const lnt_delta_sweep *w, int64_t from, int64_t until);
 /* What both chains take from the call and from the sweep's views. */
 lnt_delta_chain lnt_delta_chain_of(const lnt_recur_args *a, const lnt_delta_sweep *w);
 
@@ -114,6 +118,17 @@ __device__ __forceinline__ void wait_for_prior()
     asm volatile("griddepcontrol.wait;" ::: "memory");
 #endif
 }
+
+/* A call of one sequence goes through it in parts where its chains leave half of the multiprocessors free (`chains`, one CTA for 64 columns of V), so
+ * that what is parallel over chunks runs beside them: forward what comes before the next part's chain; backward, where both chains together fill the
+ * multiprocessors and that of the states is done long before the other, the gradients of the chunks that the chain in reverse has left behind. A part
+ * costs about 5 us of waiting, so there are none below twelve (chunk, head)s a multiprocessor. */
+static inline bool lnt_delta_in_parts(const lnt_recur_args *a, const lnt_cuda *d)
+{
+    const int64_t all = d->base.multiprocessors, chains = (int64_t)a->Hv * ((a->V + 63) / 64);
+    return d->base.capability / 10 == 9 && a->sequences == 1 && 2 * chains <= all && a->tokens / LNT_DELTA_C * a->Hv >= 12 * all;
+}
+
 template <typename Args>
 static inline cudaError_t lnt_delta_put(void (*kernel)(Args), const Args &p, int64_t ctas, int threads, int shared, int cluster, bool early,
                                         const lnt_cuda *d)

@@ -257,9 +257,10 @@ template <int NV, bool REVERSE> __device__ __forceinline__ chain_work work_of(co
     w.segment = (int)(x % each) + (p.ends && REVERSE ? 1 : 0);
     w.item = w.sequence * p.segments + w.segment;
     const int first = p.first_chunk[w.sequence], all = p.first_chunk[w.sequence + 1] - first;
-    const int length = p.segments > 1 ? p.segment_chunks : all, from = min(w.segment * length, all);
+    const bool whole = p.segments <= 1;
+    const int from = min(whole ? p.from : w.segment * p.segment_chunks, all);
     w.chunk = first + from;
-    w.chunks = w.segment == p.segments - 1 ? all - from : min(length, all - from);
+    w.chunks = whole ? min(p.until, all) - from : w.segment == p.segments - 1 ? all - from : min(p.segment_chunks, all - from);
     w.token = p.cu[w.sequence] + (int64_t)from * C;
     w.end = p.cu[w.sequence + 1];
     return w;

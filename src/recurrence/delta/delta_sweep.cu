@@ -189,6 +189,8 @@ struct pairs_args {
     bf16 *T, *P;
     int Hq, Hv;
     float scale;
+    int from;    /* the first chunk */
+    bool beside; /* nothing that the kernel ahead makes is read; a further CTA waits for it */
 };
 
 /* Gates of a chunk, by one warp: rows lane and lane + 32. G, R and F to memory; beta, G, R to `gates` [3][64]. */
@@ -251,11 +253,15 @@ constexpr int pairs_bytes = (2 * C * K * 2 > HEADS * C * LD * 4 + C * C * 2 ? 2 
 template <int K, int HEADS> __global__ __launch_bounds__(THREADS, 4) void pairs_kernel(const __grid_constant__ pairs_args p)
 {
     extern __shared__ __align__(1024) uint8_t shared[];
-    wait_for_prior();
+    if (!p.beside) wait_for_prior();
     let_next_begin();
+    if (p.beside && blockIdx.x + 1 == gridDim.x) {
+        wait_for_prior(); /* one is enough for the kernel to end after the one ahead, and the others' places are wanted */
+        return;
+    }
     float *gates = (float *)(shared + pairs_bytes<K, HEADS>) - HEADS * 3 * C, *A = (float *)shared;
     const int tid = (int)threadIdx.x, lane = tid % 32, warp = tid / 32, parts = p.Hv / HEADS;
-    const int64_t c = blockIdx.x / parts;
+    const int64_t c = p.from + blockIdx.x / parts;
     const int h0 = (int)(blockIdx.x % parts) * HEADS, hq = h0 / (p.Hv / p.Hq);
     const int4 entry = p.table[c];
     const int64_t token = entry.y, index = c * p.Hv + h0;
@@ -357,7 +363,8 @@ template <int K, int HEADS> __global__ __launch_bounds__(THREADS, 4) void pairs_
 
 template <int K, int HEADS> void put_pairs(const pairs_args &p, int64_t chunks, const lnt_cuda *d)
 {
-    lnt_delta_put(pairs_kernel<K, HEADS>, p, chunks * (p.Hv / HEADS), THREADS, pairs_bytes<K, HEADS>, 1, d->base.capability / 10 == 9, d);
+    const int64_t ctas = chunks * (p.Hv / HEADS) + p.beside;
+    lnt_delta_put(pairs_kernel<K, HEADS>, p, ctas, THREADS, pairs_bytes<K, HEADS>, 1, d->base.capability / 10 == 9, d);
 }
 
 /* ---- how a sequence is cut into segments ---------------------------------------------------------------------------------------------------- */
@@ -441,21 +448,21 @@ lnt_delta_sweep lnt_delta_sweep_at(const lnt_recur_args *a, void *at, bool keep)
         w.X = (float *)take(items * a->K * a->V, sizeof(float));
         if (keep) w.dX = (float *)take(items * a->K * a->V, sizeof(float));
         w.M = (bf16 *)take(items * a->K * a->K, sizeof(bf16));
-        if (!keep) w.start = (float *)take(a->sequences * a->Hv * a->K * a->V, sizeof(float));
     }
+    if (w.segments > 1 ? !keep : a->sequences == 1) w.start = (float *)take(a->sequences * a->Hv * a->K * a->V, sizeof(float));
     w.bytes = bytes;
     return w;
 }
 
-void lnt_delta_chunks_put(const lnt_recur_args *a, const lnt_device *device, const lnt_delta_sweep *w)
+void lnt_delta_chunks_put(const lnt_recur_args *a, const lnt_device *device, const lnt_delta_sweep *w, int64_t from, int64_t until)
 {
     const lnt_cuda *d = (const lnt_cuda *)device;
-    table_kernel<<<1, 1024, 0, d->stream>>>(a->cu_seqlens_device, a->sequences, w->chunks, w->table, w->first_chunk);
+    if (!from) table_kernel<<<1, 1024, 0, d->stream>>>(a->cu_seqlens_device, a->sequences, w->chunks, w->table, w->first_chunk);
     const bool two = a->Hv / a->Hq % 2 == 0;
     const pairs_args p = { (const bf16 *)a->q, (const bf16 *)a->k, (const float *)a->g, (const float *)a->beta, w->table, w->G, w->F, w->R, w->T,
-                           w->P, a->Hq, a->Hv, (float)a->scale };
+                           w->P, a->Hq, a->Hv, (float)a->scale, (int)from, from > 0 };
     const auto put = a->K == 64 ? two ? put_pairs<64, 2> : put_pairs<64, 1> : two ? put_pairs<128, 2> : put_pairs<128, 1>;
-    put(p, w->chunks, d);
+    put(p, until - from, d);
 }
 
 lnt_delta_chain lnt_delta_chain_of(const lnt_recur_args *a, const lnt_delta_sweep *w)
@@ -478,6 +485,7 @@ lnt_delta_chain lnt_delta_chain_of(const lnt_recur_args *a, const lnt_delta_swee
     x.scale = (float)a->scale;
     x.segments = w->segments;
     x.segment_chunks = w->segment_chunks;
+    x.until = INT32_MAX;
     x.X = w->X;
     x.dX = w->dX;
     x.M = w->M;
@@ -493,28 +501,50 @@ extern "C" size_t lnt_delta_fast_workspace(const void *args, bool backward, int 
     return backward ? lnt_delta_fast_backward_workspace(a) : lnt_delta_sweep_at(a, NULL, false).bytes;
 }
 
+/* A sequence's states and read-out; in parts, each of which has twice about the chunks that are prepared in the time of the chain before it, on the
+ * multiprocessors that it leaves. */
+static void forward_whole(const lnt_recur_args *a, const lnt_device *device, const lnt_delta_sweep *w, lnt_delta_chain x, bool hopper)
+{
+    const int parts[] = { 4, 9, 16 }; /* where they end, sixteenths */
+    const int64_t n = w->chunks;
+    if (!hopper || !lnt_delta_in_parts(a, (const lnt_cuda *)device)) {
+        lnt_delta_chunks_put(a, device, w, 0, n);
+        (hopper ? lnt_delta_chain_sm90 : lnt_delta_chain_sm80)(&x, (const lnt_cuda *)device);
+        return;
+    }
+    for (const int part : parts) {
+        x.until = (int)(n * part / 16);
+        x.sT = part < 16 ? w->start : (float *)a->sT;
+        lnt_delta_chunks_put(a, device, w, x.from, x.until);
+        lnt_delta_chain_sm90(&x, (const lnt_cuda *)device);
+        x.from = x.until;
+        x.s0 = w->start;
+    }
+}
+
 static void forward(const lnt_recur_args *a, const lnt_device *device, bool plain)
 {
     const lnt_cuda *d = (const lnt_cuda *)device;
     const bool hopper = d->base.capability / 10 == 9 && !plain;
     const lnt_delta_sweep w = lnt_delta_sweep_at(a, a->workspace, false);
-    const bool over = w.start && a->s0 && a->s0 == a->sT; /* a segment that begins late reads what the last one may have written by then */
-    const size_t bytes = (size_t)(a->sequences * a->Hv * a->K * a->V) * sizeof(float);
-    if (over) lnt_cuda_note((lnt_cuda *)d, cudaMemcpyAsync(w.start, a->s0, bytes, cudaMemcpyDeviceToDevice, d->stream));
-    lnt_delta_chunks_put(a, device, &w);
-    lnt_delta_chain x = lnt_delta_chain_of(a, &w);
-    if (over) x.s0 = w.start;
-    const auto put = hopper ? lnt_delta_chain_sm90 : lnt_delta_chain_sm80;
     const int64_t ctas = a->sequences * a->Hv * (a->V / 64);
-    if (w.segments > 1) {
-        x.ends = true;
-        x.wide = a->V == 128 && a->K == 128 && ctas / (a->V / 64) * (w.segments - 1) * ((a->V + a->K) / 64) > d->base.multiprocessors;
-        put(&x, d);
-        x.ends = false;
-    }
+    lnt_delta_chain x = lnt_delta_chain_of(a, &w);
     x.wide = a->V == 128 && ctas * w.segments > d->base.multiprocessors;
     x.o = (bf16 *)a->o;
     x.sT = (float *)a->sT;
+    if (w.segments == 1) return forward_whole(a, device, &w, x, hopper);
+
+    const auto put = hopper ? lnt_delta_chain_sm90 : lnt_delta_chain_sm80;
+    const bool over = a->s0 && a->s0 == a->sT; /* a segment that begins late reads what the last one may have written by then */
+    const size_t bytes = (size_t)(a->sequences * a->Hv * a->K * a->V) * sizeof(float);
+    if (over) lnt_cuda_note((lnt_cuda *)d, cudaMemcpyAsync(w.start, a->s0, bytes, cudaMemcpyDeviceToDevice, d->stream));
+    if (over) x.s0 = w.start;
+    lnt_delta_chunks_put(a, device, &w, 0, w.chunks);
+    lnt_delta_chain ends = x;
+    ends.ends = true;
+    ends.wide = a->V == 128 && a->K == 128 && ctas / (a->V / 64) * (w.segments - 1) * ((a->V + a->K) / 64) > d->base.multiprocessors;
+    ends.o = NULL, ends.sT = NULL;
+    put(&ends, d);
     put(&x, d);
 }
 extern "C" void lnt_delta_sm80_forward(const void *args, const lnt_device *d) { forward((const lnt_recur_args *)args, d, true); }

@@ -33,9 +33,13 @@ struct delta_vector {
     int64_t slots;
     int K, V;
     bool untied;
+    /* A sequence in parts (lnt_delta_in_parts): the chunks from..until of it are prepared, or gone through by a chain; all chunks lie before `slots`. */
+    int from, until;
+    bool reverse_alone; /* of the gradients' chains that of the states is done */
+    int behind;         /* the first of the chunks whose gradients do not wait for the kernel ahead; 0: all wait */
 };
 
-/* All that the chains read. */
+/* All that the chains read. Of chunks behind the first it begins beside the kernel ahead, and ends after it. */
 void lnt_delta_vector_prepare(const delta_vector &p, const lnt_cuda *d);
 /* o and sT; or, for the gradients, S, X, dS, dX of every chunk, dv and ds0. */
 void lnt_delta_vector_forward(const delta_vector &p, const lnt_cuda *d);

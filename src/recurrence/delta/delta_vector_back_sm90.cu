@@ -481,14 +481,14 @@ __global__ __launch_bounds__(4 * K, K == 64 && !UNTIED ? 2 : 1) void delta_vecto
 {
     using L = back_shared<K, V, UNTIED>;
     extern __shared__ __align__(1024) uint8_t shared[];
-    await_last();
+    const int64_t head = blockIdx.x / (OF / K), turn = head / p.in.Hv, slot = p.behind ? p.slots - 1 - turn : turn;
+    if (slot < p.behind || !p.behind) await_last();
     let_next();
     const uint32_t base = shared_address(shared);
     float *products = (float *)(shared + L::products);
-    const int64_t head = blockIdx.x / (OF / K), slot = head / p.in.Hv;
     delta_place w;
     w.h = (int)(head % p.in.Hv);
-    w.item = head;
+    w.item = slot * p.in.Hv + w.h;
     w.channel = (int)(blockIdx.x % (OF / K)) * K;
     if (!chunk_of(p.in, slot, &w.token, &w.rows)) return;
 

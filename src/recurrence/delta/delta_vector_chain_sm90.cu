@@ -35,9 +35,9 @@ template <int K, bool UNTIED, role ROLE> struct chain_stage {
 
 struct chain_place {
     int64_t n, begin, end, slot;
-    int chunks, h, column;
+    int from, until, h, column; /* its chunks of the sequence */
 };
-__device__ __forceinline__ chain_place place_of(const delta_vector &p, int64_t x)
+template <role ROLE> __device__ __forceinline__ chain_place place_of(const delta_vector &p, int64_t x)
 {
     const int blocks = (p.V + 63) / 64;
     chain_place w;
@@ -46,7 +46,9 @@ __device__ __forceinline__ chain_place place_of(const delta_vector &p, int64_t x
     w.n = x / blocks / p.in.Hv;
     w.begin = p.in.cu[w.n], w.end = p.in.cu[w.n + 1];
     w.slot = w.begin / C + w.n;
-    w.chunks = (int)((w.end - w.begin + C - 1) / C);
+    const int chunks = (int)((w.end - w.begin + C - 1) / C);
+    w.from = ROLE == KEEP ? 0 : min(p.from, chunks);
+    w.until = ROLE == KEEP ? chunks : min(p.until, chunks);
     return w;
 }
 
@@ -64,8 +66,8 @@ template <int K, bool UNTIED, role ROLE> __device__ void chain_load(const delta_
     const bool real = rows && w.column + piece * 8 < p.V;
     int s = 0;
     uint32_t parity = 1;
-    for (int j = 0; j < w.chunks; j++) {
-        const int c = ROLE == REVERSE ? w.chunks - 1 - j : j;
+    for (int j = 0; j < w.until - w.from; j++) {
+        const int c = ROLE == REVERSE ? w.until - 1 - j : w.from + j;
         const uint32_t at = ring.tiles + s * L::tiles, floats = ring.floats + s * L::floats, full = ring.full + 8 * s;
         const int64_t item = (w.slot + c) * Hv + w.h, token = w.begin + (int64_t)c * C;
         barrier_wait<true>(ring.empty + 8 * s, parity);
@@ -392,12 +394,12 @@ template <int K, bool UNTIED, role ROLE> struct chain_walk {
             for (int i = 0; i < 32; i++) S[h][i] = 0.f;
         if (start && real) state_read<K>(S, start + state, p.V);
         if constexpr (ROLE == REVERSE) {
-            for (int c = w.chunks - 1; c >= 0; c--) step_reverse(c);
-        } else if (w.chunks) {
+            for (int c = w.until - 1; c >= w.from; c--) step_reverse(c);
+        } else if (w.from < w.until) {
             /* o of a chunk goes out behind the next one's first product, where a third stage is loaded meanwhile */
             constexpr bool AHEAD = ROLE == READ && L::stages > 2;
-            writes_of<false>(0, 0);
-            for (int c = 0; c + 1 < w.chunks; c++) {
+            writes_of<false>(w.from, 0);
+            for (int c = w.from; c + 1 < w.until; c++) {
                 next_state(c);
                 const int stage = s;
                 if constexpr (!AHEAD) {
@@ -407,9 +409,9 @@ template <int K, bool UNTIED, role ROLE> struct chain_walk {
                 step_on();
                 writes_of<AHEAD>(c + 1, stage); /* nothing is under way where the loop ends: the compiler would wait for each product */
             }
-            next_state(w.chunks - 1);
+            next_state(w.until - 1);
             products_wait<true, 0>();
-            finish(w.chunks - 1, s);
+            finish(w.until - 1, s);
         }
         if (end && real) state_write<K>(S, end + state, p.V);
         image_wait<true, 0>();
@@ -421,7 +423,7 @@ constexpr int CHAIN_THREADS = GROUP + 32;
 template <int K, bool UNTIED, role ROLE> __device__ __forceinline__ void chain(const delta_vector &p, int64_t x, const uint8_t *shared)
 {
     using L = chain_stage<K, UNTIED, ROLE>;
-    const chain_place w = place_of(p, x);
+    const chain_place w = place_of<ROLE>(p, x);
     chain_ring ring;
     ring.tiles = (shared_address(shared) + 1023) & ~1023u;
     ring.state = ring.tiles + L::stages * L::tiles;
@@ -453,14 +455,14 @@ template <int K, bool UNTIED> __global__ __launch_bounds__(CHAIN_THREADS, 1) voi
     chain<K, UNTIED, READ>(p, blockIdx.x, shared);
 }
 
-/* Half of the CTAs walk forwards, half in reverse; neither half waits for the other. */
+/* Half of the CTAs walk forwards, half in reverse; neither half waits for the other. Or all in reverse. */
 template <int K, bool UNTIED> __global__ __launch_bounds__(CHAIN_THREADS, 1) void delta_vector_both(const __grid_constant__ delta_vector p)
 {
     extern __shared__ __align__(1024) uint8_t shared[];
     await_last();
     let_next();
-    if (blockIdx.x % 2 == 0)
-        chain<K, UNTIED, REVERSE>(p, blockIdx.x / 2, shared);
+    if (p.reverse_alone || blockIdx.x % 2 == 0)
+        chain<K, UNTIED, REVERSE>(p, p.reverse_alone ? blockIdx.x : blockIdx.x / 2, shared);
     else
         chain<K, UNTIED, KEEP>(p, blockIdx.x / 2, shared);
 }
@@ -474,7 +476,7 @@ template <int K, bool UNTIED> void put_forward(const delta_vector &p, const lnt_
 template <int K, bool UNTIED> void put_both(const delta_vector &p, const lnt_cuda *d)
 {
     constexpr int keep = chain_stage<K, UNTIED, KEEP>::bytes, reverse = chain_stage<K, UNTIED, REVERSE>::bytes;
-    lnt_launch_with(d, delta_vector_both<K, UNTIED>, dim3(2 * ctas_of(p)), CHAIN_THREADS, keep > reverse ? keep : reverse, 1, p);
+    lnt_launch_with(d, delta_vector_both<K, UNTIED>, dim3((p.reverse_alone ? 1 : 2) * ctas_of(p)), CHAIN_THREADS, keep > reverse ? keep : reverse, 1, p);
 }
 
 } // namespace

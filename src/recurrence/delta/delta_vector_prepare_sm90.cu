@@ -149,12 +149,16 @@ template <int K, bool UNTIED> __global__ __launch_bounds__(PART_THREADS, 2) void
 {
     using L = prepare_shared<UNTIED>;
     extern __shared__ __align__(1024) uint8_t raw[];
-    await_last();
+    if (!p.from) await_last();
     let_next();
+    if (p.from && blockIdx.x + 1 == gridDim.x) {
+        await_last(); /* one is enough for the kernel to end after the one ahead, and the others' places are wanted */
+        return;
+    }
     uint8_t *shared = raw + (-shared_address(raw) & 1023);
     const uint32_t base = shared_address(shared);
     float *products = (float *)(shared + L::products);
-    const int64_t slot = blockIdx.x / p.in.Hv;
+    const int64_t slot = p.from + blockIdx.x / p.in.Hv;
     delta_place w;
     w.h = (int)(blockIdx.x % p.in.Hv);
     w.item = slot * p.in.Hv + w.h;
@@ -192,7 +196,8 @@ template <int K, bool UNTIED> __global__ __launch_bounds__(PART_THREADS, 2) void
 
 template <int K, bool UNTIED> void put_rows_kernel(const delta_vector &p, const lnt_cuda *d)
 {
-    lnt_launch_with(d, delta_vector_rows<K, UNTIED>, dim3((unsigned)(p.slots * p.in.Hv)), PART_THREADS, prepare_shared<UNTIED>::bytes, 1, p);
+    const dim3 grid((unsigned)((p.until - p.from) * p.in.Hv + (p.from > 0)));
+    lnt_launch_with(d, delta_vector_rows<K, UNTIED>, grid, PART_THREADS, prepare_shared<UNTIED>::bytes, 1, p);
 }
 
 /* ---- T and M ------------------------------------------------------------------------------------------------------------------------------ */
@@ -225,7 +230,7 @@ template <bool UNTIED> __global__ __launch_bounds__(UNTIED ? 2 * C : C) void del
     const int Hv = p.in.Hv, h = (int)(blockIdx.x % Hv), tid = (int)threadIdx.x;
     const int column = (tid ^ (int)(blockIdx.x & 1) * 32) % C; /* warps with the longer half of the columns change places from CTA to CTA */
     const bool of_M = UNTIED && tid >= C;
-    const int64_t slot = blockIdx.x / Hv, item = slot * Hv + h;
+    const int64_t slot = p.from + blockIdx.x / Hv, item = slot * Hv + h;
     int64_t token;
     int rows;
     if (!chunk_of(p.in, slot, &token, &rows)) return;
@@ -274,7 +279,7 @@ template <bool UNTIED> __global__ __launch_bounds__(UNTIED ? 2 * C : C) void del
 template <bool UNTIED> void prepare(const delta_vector &p, const lnt_cuda *d)
 {
     (p.K == 64 ? put_rows_kernel<64, UNTIED> : put_rows_kernel<128, UNTIED>)(p, d);
-    lnt_launch(d, delta_solve<UNTIED>, dim3((unsigned)(p.slots * p.in.Hv)), UNTIED ? 2 * C : C, p);
+    lnt_launch(d, delta_solve<UNTIED>, dim3((unsigned)((p.until - p.from) * p.in.Hv)), UNTIED ? 2 * C : C, p);
 }
 
 } // namespace

@@ -1,16 +1,14 @@
 /* The delta rule under a gate for each key channel on tensor cores: KDA, and RWKV-7 as dplr; the calls (delta_vector.cuh). One kernel makes pairs,
  * readers, writers and e^{G_n}, one T, both parallel over chunks; then a chain over chunks, or for the gradients one in each direction at once, and
  * what each chunk has of them. Nothing is kept from the forward pass. */
+#include "recurrence/delta/delta_cuda.cuh"
 #include "recurrence/delta/delta_vector.cuh"
-
-extern "C" {
-#include "recurrence/recur_args.h"
-}
 
 namespace {
 
 struct delta_work {
     delta_vector p;
+    float *between; /* [Hv,K,V] of a sequence in parts the state, or its gradient */
     size_t bytes;
 };
 
@@ -33,7 +31,9 @@ delta_work work_of(const lnt_recur_args *a, void *at, bool untied, bool backward
         p.of.S = m.take<bf16>(items * a->K * a->V), p.of.dS = m.take<bf16>(items * a->K * a->V);
         p.of.X = m.take<bf16>(items * C * a->V), p.of.dX = m.take<bf16>(items * C * a->V);
     }
+    if (a->sequences == 1) w.between = m.take<float>((int64_t)a->Hv * a->K * a->V);
     w.bytes = m.used;
+    p.until = (int)p.slots;
     vector_tiles &in = p.in;
     in.q = (const bf16 *)a->q, in.k = (const bf16 *)a->k, in.v = (const bf16 *)a->v, in.d_o = (const bf16 *)a->do_;
     in.gk = (const float *)a->gk, in.cu = a->cu_seqlens_device, in.N = a->sequences, in.Hv = a->Hv, in.scale = (float)a->scale;
@@ -51,8 +51,16 @@ template <bool UNTIED> void forward(const void *args, const lnt_device *device)
     const lnt_cuda *d = (const lnt_cuda *)device;
     if (!a->sequences) return;
     delta_work w = work_of(a, a->workspace, UNTIED, false);
-    lnt_delta_vector_prepare(w.p, d);
-    lnt_delta_vector_forward(w.p, d);
+    const int parts[] = { 10, 14, 16 }; /* where they end, sixteenths: the rows of one take less than the chain of the one before */
+    for (const int part : parts) {
+        if (part < 16 && !lnt_delta_in_parts(a, d)) continue;
+        w.p.until = (int)(w.p.slots * part / 16);
+        w.p.sT = part < 16 ? w.between : (float *)a->sT;
+        lnt_delta_vector_prepare(w.p, d);
+        lnt_delta_vector_forward(w.p, d);
+        w.p.from = w.p.until;
+        w.p.s0 = w.between;
+    }
 }
 template <bool UNTIED> void backward(const void *args, const lnt_device *device)
 {
@@ -61,6 +69,16 @@ template <bool UNTIED> void backward(const void *args, const lnt_device *device)
     if (!a->sequences) return;
     delta_work w = work_of(a, a->workspace, UNTIED, true);
     lnt_delta_vector_prepare(w.p, d);
+    const int cut = lnt_delta_in_parts(a, d) ? (int)(w.p.slots * 3 / 8) : 0;
+    if (cut) { /* while the states' chain goes through all chunks, that in reverse goes through these */
+        w.p.from = cut;
+        w.p.ds0 = w.between;
+        lnt_delta_vector_chains(w.p, d);
+        w.p.from = 0, w.p.until = cut, w.p.behind = cut;
+        w.p.dsT = w.between;
+        w.p.ds0 = (float *)a->ds0;
+        w.p.reverse_alone = true;
+    }
     lnt_delta_vector_chains(w.p, d);
     lnt_delta_vector_back(w.p, d);
 }
