@@ -311,7 +311,8 @@ template <int K, int V, bool WITH_PAIRS> __global__ __launch_bounds__(THREADS, 2
     extern __shared__ __align__(1024) uint8_t shared[];
     const gates &w = *(const gates *)(shared + L::gates);
     const uint32_t base = shared_address(shared);
-    const int tid = threadIdx.x, lane = tid & 31, warp = __shfl_sync(0xffffffffu, tid / 32, 0); /* the compiler sees that a warp has one */
+    const int tid = threadIdx.x, lane = tid & 31;
+    const int warp = __shfl_sync(0xffffffffu, tid / 32 ^ (int)(blockIdx.x * 0x9E3779B9u >> 30), 0); /* as in pairs_kernel */
     const int rb = warp & 3, ch = warp >> 2, r = lane / 4, c = lane % 4;
     const int turn = (int)blockIdx.x / p.Hv, h = (int)blockIdx.x - turn * p.Hv, hq = h / (p.Hv / p.Hq);
     const int chunk = p.behind ? p.chunks - 1 - turn : turn, item = chunk * p.Hv + h;
@@ -649,8 +650,8 @@ spills spills_at(const lnt_recur_args *a, const lnt_delta_sweep *w, void *at)
 }
 
 /* Both chains; with segments, what comes out of each of them from zeros first. Where the call goes in parts the chain in reverse is cut: its first
- * part takes about as long as the whole other one, and beside the rest, which is what is put last, the outputs of the chunks behind begin. Returns the
- * first of these, 0 without parts. */
+ * part takes about as long as the whole other one; beside the rest, which is put last, the outputs of the chunks behind begin. Returns the first of
+ * these, 0 without parts. */
 int put_chains(const lnt_recur_args *a, const lnt_cuda *d, const lnt_delta_sweep *w, const spills *s, bf16 *dv, bool hopper)
 {
     lnt_delta_chain p = lnt_delta_chain_of(a, w);

@@ -190,7 +190,8 @@ template <bool HOPPER, int K, int NV> struct back_chain {
 /* Registers: dS takes K/2 of a thread, its left fragments K/4, X and Y 32 each, o and z 16 each. On Hopper this kernel begins as soon as
  * the states' chain, put just before it, has: neither of the two waits for the other, and few long sequences leave half of the GPU to each. It ends
  * after it, so that what waits for this one has waited for both. The rest of a chain in parts (p.behind) waits for both as others do. */
-template <bool HOPPER, int K, int NV> __global__ __launch_bounds__(GROUP *(NV + 1), 1) void back_kernel(const __grid_constant__ lnt_delta_chain p)
+template <bool HOPPER, int K, int NV>
+__global__ __launch_bounds__(GROUP *(NV + 1), chains_at_once<HOPPER, K, NV>) void back_kernel(const __grid_constant__ lnt_delta_chain p)
 {
     extern __shared__ uint8_t shared[];
     const chain_work w = work_of<NV, true>(p, blockIdx.x);
@@ -198,12 +199,12 @@ template <bool HOPPER, int K, int NV> __global__ __launch_bounds__(GROUP *(NV + 
     if (HOPPER && p.behind) wait_for_prior();
     let_next_begin();
     if (threadIdx.x < NV * GROUP) {
-        more_registers<HOPPER, NV>();
+        more_registers<HOPPER, K, NV>();
         const int group = threadIdx.x / GROUP, warp = threadIdx.x / 32 % 4;
         back_chain<HOPPER, K, NV> x(p, w, ring, group, warp);
         x.run(w, w.column + 64 * group + 16 * warp);
     } else {
-        fewer_registers<HOPPER, NV>();
+        fewer_registers<HOPPER, K, NV>();
         load_all<HOPPER, K, NV, true, true>(p, w, p.d_o, ring);
     }
     if constexpr (HOPPER) wait_for_prior();
@@ -212,9 +213,10 @@ template <bool HOPPER, int K, int NV> __global__ __launch_bounds__(GROUP *(NV + 
 template <bool HOPPER, int K, int NV> void launch_back(lnt_delta_chain p, const lnt_cuda *d)
 {
     p.stash = stash_bytes(K, p.dS, false, p.segments > 1);
-    p.stages = stages_in<K, NV, true>(d, p.stash);
+    const int64_t ctas = chain_ctas<NV, true>(p);
+    p.stages = stages_in<HOPPER, K, NV, true>(d, p.stash, ctas);
     const int bytes = ring_bytes(NV, p.stash, p.stages, stage<K, NV, true>::bytes);
-    lnt_delta_put(back_kernel<HOPPER, K, NV>, p, chain_ctas<NV, true>(p), GROUP * (NV + 1), bytes, 1, HOPPER, d);
+    lnt_delta_put(back_kernel<HOPPER, K, NV>, p, ctas, GROUP * (NV + 1), bytes, 1, HOPPER, d);
 }
 
 template <bool HOPPER> void launch_back_chain(const lnt_delta_chain &p, const lnt_cuda *d)

@@ -217,7 +217,7 @@ template <bool HOPPER, int K, int NV, bool READ> struct chain {
 /* Registers: the state takes K/2 of a thread, its left fragments K/4, Z and O 32 each, z and u 16 each. Hopper hands registers from the loading
  * warpgroup to the others when there are three. */
 template <bool HOPPER, int K, int NV, bool READ>
-__global__ __launch_bounds__(GROUP *(NV + 1), 1) void chain_kernel(const __grid_constant__ lnt_delta_chain p)
+__global__ __launch_bounds__(GROUP *(NV + 1), chains_at_once<HOPPER, K, NV>) void chain_kernel(const __grid_constant__ lnt_delta_chain p)
 {
     extern __shared__ uint8_t shared[];
     const ring_of ring = make_ring<HOPPER, NV>(shared, p.stages, stage<K, NV, READ>::bytes);
@@ -225,11 +225,11 @@ __global__ __launch_bounds__(GROUP *(NV + 1), 1) void chain_kernel(const __grid_
     let_next_begin(); /* in the backward pass, the chain in reverse: what it needs is there */
     const chain_work w = work_of<NV, false>(p, blockIdx.x);
     if (threadIdx.x < NV * GROUP) {
-        more_registers<HOPPER, NV>();
+        more_registers<HOPPER, K, NV>();
         chain<HOPPER, K, NV, READ> x(p, w, ring);
         x.run();
     } else {
-        fewer_registers<HOPPER, NV>();
+        fewer_registers<HOPPER, K, NV>();
         load_all<HOPPER, K, NV, READ, false>(p, w, p.v, ring);
     }
 }
@@ -237,9 +237,10 @@ __global__ __launch_bounds__(GROUP *(NV + 1), 1) void chain_kernel(const __grid_
 template <bool HOPPER, int K, int NV, bool READ> void launch(lnt_delta_chain p, const lnt_cuda *d)
 {
     p.stash = stash_bytes(K, p.S || p.ends, p.U, p.segments > 1);
-    p.stages = stages_in<K, NV, READ>(d, p.stash);
+    const int64_t ctas = chain_ctas<NV, false>(p);
+    p.stages = stages_in<HOPPER, K, NV, READ>(d, p.stash, ctas);
     const int bytes = ring_bytes(NV, p.stash, p.stages, stage<K, NV, READ>::bytes);
-    lnt_delta_put(chain_kernel<HOPPER, K, NV, READ>, p, chain_ctas<NV, false>(p), GROUP * (NV + 1), bytes, 1, HOPPER, d);
+    lnt_delta_put(chain_kernel<HOPPER, K, NV, READ>, p, ctas, GROUP * (NV + 1), bytes, 1, HOPPER, d);
 }
 
 template <bool HOPPER, int K> void launch_chain(const lnt_delta_chain &p, const lnt_cuda *d)

@@ -27,8 +27,8 @@ typedef struct {
     int *first_chunk;  /* [N+1] */
     float *G;          /* [NC,Hv,64] */
     int *R;            /* [NC,Hv,64] */
-    bf16 *T;           /* [NC,Hv,64,64] row major */
-    bf16 *P;           /* [NC,Hv,64,64] */
+    bf16 *T;           /* [NC,Hv,64,64] row major; 8 columns of a row that stand right of the diagonal are not written */
+    bf16 *P;           /* [NC,Hv,64,64] the same */
     bf16 *U;           /* [NC,Hv] images [64,V] (delta_parts.cuh), zeros past the end of a chunk; kept only, else NULL */
     bf16 *S;           /* [NC,Hv] images [K,V] of the state at the chunk's start; kept only, else NULL */
     float *F;          /* [NC,Hv,4,64] beta, e, l, beta e as the chain reads them; beta is 0 past the end */

@@ -212,21 +212,27 @@ inline int stash_bytes(int K, bool states, bool writes, bool segments)
     return out > in ? out : in;
 }
 inline int ring_bytes(int NV, int stash, int stages, int stage_bytes) { return 3 * 1024 + NV * stash + stages * stage_bytes; }
-template <int K, int NV, bool READ> int stages_in(const lnt_cuda *d, int stash)
+/* CTAs of a chain on a multiprocessor: on Hopper two of 64 keys and 64 columns, each with half of the registers, where there are so many. */
+template <bool HOPPER, int K, int NV> constexpr int chains_at_once = HOPPER && K == 64 && NV == 1 ? 2 : 1;
+template <bool HOPPER, int K, int NV, bool READ> int stages_in(const lnt_cuda *d, int stash, int64_t ctas)
 {
-    int most = 0;
+    int most = 0, all = 0, own = 0;
     cudaDeviceGetAttribute(&most, cudaDevAttrMaxSharedMemoryPerBlockOptin, d->index);
+    cudaDeviceGetAttribute(&all, cudaDevAttrMaxSharedMemoryPerMultiprocessor, d->index);
+    cudaDeviceGetAttribute(&own, cudaDevAttrReservedSharedMemoryPerBlock, d->index);
+    if (chains_at_once<HOPPER, K, NV> == 2 && ctas > d->base.multiprocessors) most = all / 2 - own;
     const int n = (most - ring_bytes(NV, stash, 0, 0)) / (int)stage<K, NV, READ>::bytes;
     return n > 4 ? 4 : n < 1 ? 1 : n;
 }
-/* Hopper hands registers from the loading warpgroup to the others when there are three. */
-template <bool HOPPER, int NV> __device__ __forceinline__ void more_registers()
+/* Hopper hands registers from the loading warpgroup to the others where these have too few: 65,536 for 3 of 128 threads, or 4 of two CTAs. */
+template <bool HOPPER, int K, int NV> __device__ __forceinline__ void more_registers()
 {
     if constexpr (HOPPER && NV == 2) asm volatile("setmaxnreg.inc.sync.aligned.u32 232;");
+    if constexpr (chains_at_once<HOPPER, K, NV> == 2) asm volatile("setmaxnreg.inc.sync.aligned.u32 216;");
 }
-template <bool HOPPER, int NV> __device__ __forceinline__ void fewer_registers()
+template <bool HOPPER, int K, int NV> __device__ __forceinline__ void fewer_registers()
 {
-    if constexpr (HOPPER && NV == 2) asm volatile("setmaxnreg.dec.sync.aligned.u32 40;");
+    if constexpr (HOPPER && (NV == 2 || chains_at_once<HOPPER, K, NV> == 2)) asm volatile("setmaxnreg.dec.sync.aligned.u32 40;");
 }
 
 /* ---- what a CTA works on ------------------------------------------------------------------------------------------------------------------- */
@@ -304,7 +310,7 @@ template <int K, int NV, bool READ, bool REVERSE> struct loader {
 
     __device__ __forceinline__ void load(uint32_t at)
     {
-        const int key_left = left - tid / PER, value_left = real ? left - tid / 8 : 0;
+        const int key_left = left - tid / PER, value_left = real ? left - tid / 8 : 0, above = tid % 8 - tid / 64;
 #pragma unroll
         for (int j = 0; j < C / STEP; j++) {
             const bool in = j * STEP < key_left;
@@ -316,8 +322,9 @@ template <int K, int NV, bool READ, bool REVERSE> struct loader {
             const bool in = 16 * j < value_left;
 #pragma unroll
             for (int b = 0; b < NV; b++) cp_async_16(at + L::v + to + b * TILE + j * 2048, in ? v + 16 * j * value_row + 64 * b : v, in);
-            cp_async_16(at + L::t + to + j * 2048, t + 16 * j * C);
-            if constexpr (READ) cp_async_16(at + L::p + to + j * 2048, p + 16 * j * C);
+            const bool below = 2 * j >= above; /* T and P have nothing right of their diagonals: zeros, which are not read */
+            cp_async_16(at + L::t + to + j * 2048, t + 16 * j * C, below);
+            if constexpr (READ) cp_async_16(at + L::p + to + j * 2048, p + 16 * j * C, below);
         }
         if (tid < 64) cp_async_16(at + f_to, f);
         k += AHEAD * key_row;

@@ -35,6 +35,7 @@ template <typename W> __device__ __forceinline__ void move(const tensor &x, int6
 __global__ __launch_bounds__(THREADS) void spread_kernel(const __grid_constant__ spread_args p)
 {
     await_last();
+    let_next();
     for (int64_t row = blockIdx.x; row < p.rows; row += gridDim.x)
 #pragma unroll
         for (int i = 0; i < MOST; i++) {

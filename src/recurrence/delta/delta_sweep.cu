@@ -14,6 +14,8 @@ __global__ __launch_bounds__(1024) void table_kernel(const int64_t *cu, int64_t 
 {
     __shared__ int sums[32];
     __shared__ int carry;
+    wait_for_prior();
+    let_next_begin();
     const int tid = (int)threadIdx.x, lane = tid % 32, warp = tid / 32;
     if (tid == 0) carry = 0;
     __syncthreads();
@@ -107,11 +109,11 @@ __device__ __forceinline__ void store_negative(float *m, const float (&d)[4])
 }
 
 /* (I + A)^{-1} in A's place, for HEADS matrices A [64][LD], strictly lower triangular; what stands above the diagonal blocks of 16 is neither
- * read nor written. Rows 16 w .. 16 w + 15 of each are warp w's own until the first barrier. Blocks of 16 by substitution, a column a lane, two
- * heads a warp; then twice [T1 0; -T2 A T1, T2] (operators.md#chunks). Ends with a barrier. */
-template <int HEADS> __device__ __forceinline__ void invert(float *A)
+ * read nor written. Rows 16 w .. 16 w + 15 of each are the own of who is warp w until the first barrier. Blocks of 16 by substitution, a column a
+ * lane, two heads a warp; then twice [T1 0; -T2 A T1, T2] (operators.md#chunks). Ends with a barrier. */
+template <int HEADS> __device__ __forceinline__ void invert(float *A, int warp)
 {
-    const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
+    const int lane = threadIdx.x % 32;
     {
         float *block = A + (HEADS > 1 ? lane / 16 : 0) * C * LD + warp * 16 * (LD + 1), x[16];
         __syncwarp();
@@ -250,7 +252,7 @@ constexpr int pairs_bytes = (2 * C * K * 2 > HEADS * C * LD * 4 + C * C * 2 ? 2 
 
 /* A CTA: a chunk, a query-key head, HEADS of its value heads. K K^T and Q K^T stay in registers, 16 rows a warp; then their memory is A's and P's.
  * Long: both products live in registers until every head has had them. */
-template <int K, int HEADS> __global__ __launch_bounds__(THREADS, 4) void pairs_kernel(const __grid_constant__ pairs_args p)
+template <int K, int HEADS> __global__ __launch_bounds__(THREADS, 5) void pairs_kernel(const __grid_constant__ pairs_args p)
 {
     extern __shared__ __align__(1024) uint8_t shared[];
     if (!p.beside) wait_for_prior();
@@ -260,7 +262,9 @@ template <int K, int HEADS> __global__ __launch_bounds__(THREADS, 4) void pairs_
         return;
     }
     float *gates = (float *)(shared + pairs_bytes<K, HEADS>) - HEADS * 3 * C, *A = (float *)shared;
-    const int tid = (int)threadIdx.x, lane = tid % 32, warp = tid / 32, parts = p.Hv / HEADS;
+    /* which 16 rows a warp has changes from CTA to CTA, or one scheduler of four would have all that have the most below the diagonal */
+    const int tid = (int)threadIdx.x, lane = tid % 32, parts = p.Hv / HEADS;
+    const int warp = __shfl_sync(0xffffffffu, tid / 32 ^ (int)(blockIdx.x * 0x9E3779B9u >> 30), 0); /* the compiler sees that a warp has one */
     const int64_t c = p.from + blockIdx.x / parts;
     const int h0 = (int)(blockIdx.x % parts) * HEADS, hq = h0 / (p.Hv / p.Hq);
     const int4 entry = p.table[c];
@@ -316,41 +320,52 @@ template <int K, int HEADS> __global__ __launch_bounds__(THREADS, 4) void pairs_
         }
 #pragma unroll
         for (int n = 0; n < 8; n++) {
-            float D[2][2] = { { 1.f, 1.f }, { 1.f, 1.f } };
-            const bool below = n <= 2 * warp + 1; /* not all of it is above the diagonal */
-            if (p.g && below) {
+            if (n > 2 * warp + 1) continue; /* all of it is above the diagonal */
+            float a[2][2], b[2][2];
+#pragma unroll
+            for (int j = 0; j < 2; j++)
+#pragma unroll
+                for (int e = 0; e < 2; e++) a[j][e] = beta[j] * kk[n][2 * j + e], b[j][e] = p.scale * qk[n][2 * j + e];
+            if (p.g) {
                 const float2 Gm = *(const float2 *)(of + C + 8 * n + c2);
                 const int2 Rm = *(const int2 *)(of + 2 * C + 8 * n + c2);
 #pragma unroll
                 for (int j = 0; j < 2; j++) {
-                    D[j][0] = lnt_gate_pair(fminf(G[j], Gm.x), R[j], Gm.x, Rm.x);
-                    D[j][1] = lnt_gate_pair(fminf(G[j], Gm.y), R[j], Gm.y, Rm.y);
+                    const float x = lnt_gate_pair(fminf(G[j], Gm.x), R[j], Gm.x, Rm.x), y = lnt_gate_pair(fminf(G[j], Gm.y), R[j], Gm.y, Rm.y);
+                    a[j][0] *= x, a[j][1] *= y, b[j][0] *= x, b[j][1] *= y;
                 }
             }
+            if (n >= 2 * warp)
+#pragma unroll
+                for (int j = 0; j < 2; j++)
+#pragma unroll
+                    for (int e = 0; e < 2; e++) {
+                        const int right = 8 * n + c2 + e - (16 * warp + r + 8 * j); /* of the diagonal */
+                        if (right >= 0) a[j][e] = 0.f;
+                        if (right > 0) b[j][e] = 0.f;
+                    }
 #pragma unroll
             for (int j = 0; j < 2; j++) {
-                const int i = 16 * warp + r + 8 * j, m = 8 * n + c2;
-                if (below)
-                    *(float2 *)(A + head * C * LD + i * LD + m) =
-                        make_float2(m < i ? beta[j] * D[j][0] * kk[n][2 * j] : 0.f, m + 1 < i ? beta[j] * D[j][1] * kk[n][2 * j + 1] : 0.f);
-                *(uint32_t *)(stage + (r + 8 * j) * C + ((n ^ (r & 7)) << 3) + c2) = pack_bf16(
-                    m <= i ? p.scale * D[j][0] * qk[n][2 * j] : 0.f, m + 1 <= i ? p.scale * D[j][1] * qk[n][2 * j + 1] : 0.f);
+                *(float2 *)(A + head * C * LD + (16 * warp + r + 8 * j) * LD + 8 * n + c2) = make_float2(a[j][0], a[j][1]);
+                *(uint32_t *)(stage + (r + 8 * j) * C + ((n ^ (r & 7)) << 3) + c2) = pack_bf16(b[j][0], b[j][1]);
             }
         }
         __syncwarp();
 #pragma unroll
         for (int j = 0; j < 4; j++) {
             const int i = lane / 8 + 4 * j, piece = lane % 8;
+            if (piece > 2 * warp + i / 8) continue;
             *(uint4 *)(p.P + (index + head) * (C * C) + (16 * warp + i) * C + piece * 8) = *(const uint4 *)(stage + i * C + ((piece ^ (i & 7)) << 3));
         }
         __syncwarp();
     }
-    invert<HEADS>(A);
+    invert<HEADS>(A, warp);
 #pragma unroll
     for (int head = 0; head < HEADS; head++)
 #pragma unroll
         for (int j = 0; j < 4; j++) {
             const int i = tid / 8 + 16 * j, piece = tid % 8;
+            if (piece > i / 8) continue;
             const int64_t to = (index + head) * (C * C) + i * C + piece * 8;
             const float4 *from = (const float4 *)(A + head * C * LD + i * LD + 8 * piece);
             const float4 low = from[0], high = from[1];
@@ -457,7 +472,7 @@ lnt_delta_sweep lnt_delta_sweep_at(const lnt_recur_args *a, void *at, bool keep)
 void lnt_delta_chunks_put(const lnt_recur_args *a, const lnt_device *device, const lnt_delta_sweep *w, int64_t from, int64_t until)
 {
     const lnt_cuda *d = (const lnt_cuda *)device;
-    if (!from) table_kernel<<<1, 1024, 0, d->stream>>>(a->cu_seqlens_device, a->sequences, w->chunks, w->table, w->first_chunk);
+    if (!from) lnt_launch(d, table_kernel, 1, 1024, a->cu_seqlens_device, a->sequences, w->chunks, w->table, w->first_chunk);
     const bool two = a->Hv / a->Hq % 2 == 0;
     const pairs_args p = { (const bf16 *)a->q, (const bf16 *)a->k, (const float *)a->g, (const float *)a->beta, w->table, w->G, w->F, w->R, w->T,
                            w->P, a->Hq, a->Hv, (float)a->scale, (int)from, from > 0 };
@@ -501,8 +516,7 @@ extern "C" size_t lnt_delta_fast_workspace(const void *args, bool backward, int 
     return backward ? lnt_delta_fast_backward_workspace(a) : lnt_delta_sweep_at(a, NULL, false).bytes;
 }
 
-/* A sequence's states and read-out; in parts, each of which has twice about the chunks that are prepared in the time of the chain before it, on the
- * multiprocessors that it leaves. */
+/* Without segments; perhaps in parts, each of which is prepared in about the time of the chain before it, on the multiprocessors that this leaves. */
 static void forward_whole(const lnt_recur_args *a, const lnt_device *device, const lnt_delta_sweep *w, lnt_delta_chain x, bool hopper)
 {
     const int parts[] = { 4, 9, 16 }; /* where they end, sixteenths */

@@ -33,7 +33,7 @@ struct delta_vector {
     int64_t slots;
     int K, V;
     bool untied;
-    /* A sequence in parts (lnt_delta_in_parts): the chunks from..until of it are prepared, or gone through by a chain; all chunks lie before `slots`. */
+    /* A sequence in parts (lnt_delta_in_parts): its chunks from..until are prepared, or gone through by a chain; all lie before `slots`. */
     int from, until;
     bool reverse_alone; /* of the gradients' chains that of the states is done */
     int behind;         /* the first of the chunks whose gradients do not wait for the kernel ahead; 0: all wait */

@@ -476,7 +476,8 @@ template <int K, bool UNTIED> void put_forward(const delta_vector &p, const lnt_
 template <int K, bool UNTIED> void put_both(const delta_vector &p, const lnt_cuda *d)
 {
     constexpr int keep = chain_stage<K, UNTIED, KEEP>::bytes, reverse = chain_stage<K, UNTIED, REVERSE>::bytes;
-    lnt_launch_with(d, delta_vector_both<K, UNTIED>, dim3((p.reverse_alone ? 1 : 2) * ctas_of(p)), CHAIN_THREADS, keep > reverse ? keep : reverse, 1, p);
+    const dim3 grid((p.reverse_alone ? 1 : 2) * ctas_of(p));
+    lnt_launch_with(d, delta_vector_both<K, UNTIED>, grid, CHAIN_THREADS, keep > reverse ? keep : reverse, 1, p);
 }
 
 } // namespace
