@@ -93,7 +93,7 @@ static inline void lnt_launch_with(const lnt_cuda *d, void (*kernel)(P...), dim3
         attribute[config.numAttrs].id = cudaLaunchAttributeClusterDimension;
         attribute[config.numAttrs++].val.clusterDim = {(unsigned)cluster, 1, 1};
     }
-    if (shared > 48 << 10) /* has to be asked for, on each device */
+    if (shared > 32 << 10) /* more than 48 KB with what the kernel declares itself has to be asked for, on each device */
         lnt_cuda_note((lnt_cuda *)d, cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, (int)shared));
     lnt_cuda_note((lnt_cuda *)d, cudaLaunchKernelEx(&config, kernel, args...));
 }
