@@ -240,7 +240,7 @@ static void implementations_match_reference(void **state)
     }
     print_message("%d runs, %d declined; largest relative errors (outputs, gradients, gates) float32 %.2g %.2g %.2g, bf16 %.2g %.2g %.2g\n", runs,
                   declined, most[0].output, most[0].gradient, most[0].gate, most[1].output, most[1].gradient, most[1].gate);
-    assert_true(runs > 0 || *only);
+    if (!runs && (declined || !*only || most_tokens < INT64_MAX)) fail_msg("of %d runs none was taken: more tokens, or another name", declined);
     linnet_context_destroy(c);
 }
 
