@@ -69,12 +69,12 @@ static void work(linnet_server *s, double until, bool to_the_end, int (*stop)(vo
 {
     double looked = 0;
     for (;;) {
-        const bool busy = lnt_scheduler_round(s->v.scheduler);
-        if (!busy) lnt_scheduler_wait(s->v.scheduler, LOOK);
-        if (lnt_now() - looked < LOOK) continue;
-        looked = lnt_now();
-        lnt_http_watch(s->http);
-        if ((stop && stop(user)) || lnt_now() > until || (to_the_end && !lnt_http_busy(s->http))) return;
+        if (lnt_now() - looked >= LOOK) { /* before the first round, too: who is told to end meanwhile has to be somebody who looks */
+            looked = lnt_now();
+            lnt_http_watch(s->http);
+            if ((stop && stop(user)) || lnt_now() > until || (to_the_end && !lnt_http_busy(s->http))) return;
+        }
+        if (!lnt_scheduler_round(s->v.scheduler)) lnt_scheduler_wait(s->v.scheduler, LOOK);
     }
 }
 
