@@ -185,6 +185,8 @@ static const op_case cases[] = {
     {.name = "token shift", .build = build_shift, BOTH(shift), .n_in = 1, .cols = {37}, .heads = 1},
     {.name = "lerp", .build = build_lerp, BOTH(lerp), .n_in = 3, .cols = {37, 37, 37}, .heads = 1},
     {.name = "lerp by a row", .build = build_lerp, BOTH(lerp), .n_in = 3, .cols = {37, 37, 37}, .heads = 1, .row = true, .a = {.row = true}},
+    {.name = "three lerps", .build = build_lerp, BOTH(lerp), .n_in = 3, .cols = {37, 37, 111}, .heads = 1},
+    {.name = "two lerps by a row", .build = build_lerp, BOTH(lerp), .n_in = 3, .cols = {37, 37, 74}, .heads = 1, .row = true, .a = {.row = true}},
     {.name = "scaled columns", .build = build_scale,
      BOTH(lerp),
      .n_in = 3, .cols = {37, 37, 37}, .heads = 1, .row = true, .absent = 1, .a = {.row = true}},

@@ -236,14 +236,14 @@ static void ref_shift_backward(ref *r) { ref_shift(r, 1); }
 static void ref_lerp(ref *r, int backward)
 {
     for (int64_t i = 0; i < r->T * r->out_cols; i++) {
-        const int64_t at = r->row ? i % r->out_cols : i;
-        const double a = r->in[0][i], b = r->in[1][i], m = r->in[2][at];
+        const int64_t at = r->row ? i % r->out_cols : i, x = i / r->out_cols * r->in_cols[0] + i % r->in_cols[0];
+        const double a = r->in[0][x], b = r->in[1][x], m = r->in[2][at];
         if (!backward) {
             r->out[i] = a + (b - a) * m;
             continue;
         }
-        r->d_in[0][i] += r->d_out[i] * (1 - m);
-        r->d_in[1][i] += r->d_out[i] * m;
+        r->d_in[0][x] += r->d_out[i] * (1 - m);
+        r->d_in[1][x] += r->d_out[i] * m;
         r->d_in[2][at] += r->d_out[i] * (b - a);
     }
 }

@@ -24,10 +24,13 @@ static lnt_buf build(lnt_program *p, const lnt_layer *l, lnt_buf x)
     const options *o = l->options;
     const int64_t D = o->attention_hidden_size ? o->attention_hidden_size : l->width;
     const lnt_init half = {LNT_INIT_CONST, 0.5, 0};
-    lnt_buf before = lnt_token_shift(p, x);
-    lnt_buf k = lnt_linear(p, lnt_lerp_param(p, before, x, "time_mix_key", half), "key", D);
-    lnt_buf v = lnt_linear(p, lnt_lerp_param(p, before, x, "time_mix_value", half), "value", D);
-    lnt_buf r = lnt_linear(p, lnt_lerp_param(p, before, x, "time_mix_receptance", half), "receptance", D);
+    const int64_t width = lnt_cols(p, x);
+    const lnt_buf mu[3] = {lnt_row_param(p, "time_mix_key", 1, width, half), lnt_row_param(p, "time_mix_value", 1, width, half),
+                           lnt_row_param(p, "time_mix_receptance", 1, width, half)};
+    lnt_buf seen = lnt_lerps(p, lnt_token_shift(p, x), x, 3, mu);
+    lnt_buf k = lnt_linear(p, lnt_slice(p, seen, 0, width, 1), "key", D);
+    lnt_buf v = lnt_linear(p, lnt_slice(p, seen, width, width, 1), "value", D);
+    lnt_buf r = lnt_linear(p, lnt_slice(p, seen, 2 * width, width, 1), "receptance", D);
     /* the paper's code: decays from e^{-e^-5} = 0.993 to 1e-9 a token, and a bonus of 0.3 */
     lnt_buf w = lnt_row_param(p, "time_decay", 1, D, (lnt_init){LNT_INIT_SPREAD, -5, 3});
     lnt_buf u = lnt_row_param(p, "time_first", 1, D, (lnt_init){LNT_INIT_CONST, -1.2039728, 0});

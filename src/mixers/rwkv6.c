@@ -36,7 +36,8 @@ static void mix(lnt_program *p, const options *o, lnt_buf x, lnt_buf seen[MIXES]
     m = lnt_with_heads(p, lnt_activation(p, m, LNT_TANH, 1, false), MIXES);
     lnt_add_param(p, "x_bias", 2, biases, half, false, false); /* the map below finds it: half a token of each, not none, to start with */
     m = lnt_group_linear(p, m, "x_proj.2", "x_bias", width);
-    for (int i = 0; i < MIXES; i++) seen[i] = lnt_lerp(p, x, before, lnt_slice(p, m, i * width, width, 1));
+    lnt_buf all = lnt_lerp(p, x, before, lnt_with_heads(p, m, 1));
+    for (int i = 0; i < MIXES; i++) seen[i] = lnt_slice(p, all, i * width, width, 1);
 }
 
 /* The paper's code starts the decays' biases between -6 and -1: decays of 0.998 to 0.69 a token. */

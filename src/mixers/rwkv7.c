@@ -49,11 +49,18 @@ static int64_t rank_of(const lnt_layer *l, int64_t given, double per)
     return given ? given : rank > 32 ? rank : 32;
 }
 
-/* What a projection sees: x + (x' - x) mu, mu [1,1,width] starting at `start`. */
-static lnt_buf mix(lnt_program *p, lnt_buf x, lnt_buf before, const char *name, double start)
+/* What the projections see: x + (x' - x) mu, each with its mu [1,1,width]. */
+enum { R, W, K, V, A, G, MIXES };
+static void mix(lnt_program *p, lnt_buf x, lnt_buf seen[MIXES])
 {
-    const int64_t dim[3] = {1, 1, lnt_cols(p, x)};
-    return lnt_lerp(p, x, before, lnt_param_value(p, lnt_add_param(p, name, 3, dim, (lnt_init){LNT_INIT_CONST, start, 0}, false, false), 1, 1));
+    static const char *const names[MIXES] = {"x_r", "x_w", "x_k", "x_v", "x_a", "x_g"};
+    static const double start[MIXES] = {0.2, 0.5, 0.4, 0.4, 0.5, 0.2};
+    const int64_t width = lnt_cols(p, x), dim[3] = {1, 1, width};
+    lnt_buf mu[MIXES];
+    for (int i = 0; i < MIXES; i++)
+        mu[i] = lnt_param_value(p, lnt_add_param(p, names[i], 3, dim, (lnt_init){LNT_INIT_CONST, start[i], 0}, false, false), 1, 1);
+    lnt_buf all = lnt_lerps(p, x, lnt_token_shift(p, x), MIXES, mu);
+    for (int i = 0; i < MIXES; i++) seen[i] = lnt_slice(p, all, i * width, width, 1);
 }
 
 /* B act(A x) + b, b starting within [low, high]; low > high: no b. */
@@ -92,17 +99,16 @@ static lnt_buf build(lnt_program *p, const lnt_layer *l, lnt_buf x)
     const int64_t head = head_of(l), heads = l->width / (head ? head : 1);
     const int32_t H = (int32_t)heads;
     const double per = (double)head / 64;
-    lnt_buf before = lnt_token_shift(p, x);
-    lnt_buf xr = mix(p, x, before, "x_r", 0.2), xw = mix(p, x, before, "x_w", 0.5), xk = mix(p, x, before, "x_k", 0.4);
-    lnt_buf xv = mix(p, x, before, "x_v", 0.4), xa = mix(p, x, before, "x_a", 0.5), xg = mix(p, x, before, "x_g", 0.2);
-    lnt_buf r = lnt_heads_of(p, xr, "r_proj", heads, head);
-    lnt_buf w = low_rank(p, xw, "w_lora", rank_of(l, o->decay_low_rank_dim, 2.5 * per), LNT_TANH, -5.5, 0.5);
+    lnt_buf seen[MIXES];
+    mix(p, x, seen);
+    lnt_buf r = lnt_heads_of(p, seen[R], "r_proj", heads, head);
+    lnt_buf w = low_rank(p, seen[W], "w_lora", rank_of(l, o->decay_low_rank_dim, 2.5 * per), LNT_TANH, -5.5, 0.5);
     w = lnt_with_heads(p, lnt_activation(p, w, LNT_SIGMOID, -exp(-0.5), true), H);
-    lnt_buf k = lnt_linear(p, xk, "k_proj", l->width);
-    lnt_buf v = lnt_with_heads(p, values(p, l, xv), H);
-    lnt_buf eta = low_rank(p, xa, "a_lora", rank_of(l, o->a_low_rank_dim, 2.5 * per), LNT_IDENTITY, -0.69, 0.31);
+    lnt_buf k = lnt_linear(p, seen[K], "k_proj", l->width);
+    lnt_buf v = lnt_with_heads(p, values(p, l, seen[V]), H);
+    lnt_buf eta = low_rank(p, seen[A], "a_lora", rank_of(l, o->a_low_rank_dim, 2.5 * per), LNT_IDENTITY, -0.69, 0.31);
     eta = lnt_activation(p, eta, LNT_SIGMOID, 1, false);
-    lnt_buf g = low_rank(p, xg, "g_lora", rank_of(l, o->gate_low_rank_dim, 5), LNT_SIGMOID, 1, 0);
+    lnt_buf g = low_rank(p, seen[G], "g_lora", rank_of(l, o->gate_low_rank_dim, 5), LNT_SIGMOID, 1, 0);
 
     lnt_buf kappa = lnt_with_heads(p, lnt_scale_columns(p, k, "k_k", (lnt_init){LNT_INIT_CONST, 0.71, 0}), H);
     kappa = lnt_l2norm(p, kappa, o->fuse_norm ? 1e-6 : 1e-24);

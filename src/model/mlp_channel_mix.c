@@ -13,20 +13,24 @@ static const lnt_option keys[] = {
     LNT_SWITCH(options, mix_is_own, false, "mu is the share of the token itself, as in RWKV-4, not that of the one before"),
 };
 
-static lnt_buf mix(lnt_program *p, const options *o, lnt_buf x, lnt_buf before, const char *name)
+/* What the key and the receptance see, side by side. */
+static lnt_buf mix(lnt_program *p, const options *o, lnt_buf x)
 {
     const lnt_init half = {LNT_INIT_CONST, 0.5, 0};
-    return o->mix_is_own ? lnt_lerp_param(p, before, x, name, half) : lnt_lerp_param(p, x, before, name, half);
+    lnt_buf before = lnt_token_shift(p, x), mu[2] = {lnt_row_param(p, "key.mu", 1, lnt_cols(p, x), half)};
+    if (o->use_receptance) mu[1] = lnt_row_param(p, "receptance.mu", 1, lnt_cols(p, x), half);
+    const int count = 1 + o->use_receptance;
+    return o->mix_is_own ? lnt_lerps(p, before, x, count, mu) : lnt_lerps(p, x, before, count, mu);
 }
 
 static lnt_buf build(lnt_program *p, const lnt_layer *l, lnt_buf x)
 {
     const options *o = l->options;
-    lnt_buf before = lnt_token_shift(p, x);
-    lnt_buf k = lnt_linear(p, mix(p, o, x, before, "key.mu"), "key", lnt_mlp_width(l, o->use_receptance ? 3.5 : 4, 1, 1));
+    lnt_buf seen = mix(p, o, x);
+    lnt_buf k = lnt_linear(p, lnt_slice(p, seen, 0, l->width, 1), "key", lnt_mlp_width(l, o->use_receptance ? 3.5 : 4, 1, 1));
     lnt_buf y = lnt_back_linear(p, l, lnt_activation(p, k, LNT_SQUARED_RELU, 1, false), "value");
     if (!o->use_receptance) return y;
-    lnt_buf r = lnt_linear(p, mix(p, o, x, before, "receptance.mu"), "receptance", l->width);
+    lnt_buf r = lnt_linear(p, lnt_slice(p, seen, l->width, l->width, 1), "receptance", l->width);
     return lnt_glu(p, r, y, LNT_SIGMOID);
 }
 

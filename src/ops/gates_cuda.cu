@@ -139,13 +139,14 @@ struct bounded_slope {
 struct bound_slope {
     static constexpr int OUT = 1;
     lnt_strided x, b, dy;
-    __device__ void operator()(float (&out)[1], int64_t r, int64_t c) const
+    template <class P> __device__ void row(float (&out)[1][P::U], int64_t r, int64_t c) const
     {
-        float v[1], low[1], d[1];
-        get<any1>(v, x.v, r * x.ld + c);
-        get<any1>(low, b.v, c);
-        get<any1>(d, dy.v, r * dy.ld + c);
-        out[0] = bounded_part(v[0], low[0], d[0]);
+        float v[P::U], low[P::U];
+        get<P>(v, x.v, r * x.ld + c);
+        get<P>(low, b.v, c);
+        get<P>(out[0], dy.v, r * dy.ld + c);
+#pragma unroll
+        for (int u = 0; u < P::U; u++) out[0][u] = bounded_part(v[u], low[u], out[0][u]);
     }
 };
 
@@ -162,7 +163,8 @@ extern "C" linnet_status lnt_bounded_decay_backward_cuda(const lnt_call *k)
     if (k->d_in[0].data) row_run(k->c, bounded_slope{}, dy->rows, dy->cols, {&k->in[0], &k->in[1], dy}, 2u, {&k->d_in[0]}, k->accumulate);
     if (!db->data) return LINNET_OK;
     if (!k->accumulate[1]) lnt_device_zero(k->c, db->data, (size_t)db->cols * sizeof(float));
-    column_run(k->c, bound_slope{strided(&k->in[0]), strided(&k->in[1]), strided(dy)}, dy->rows, dy->cols, {(float *)db->data}, (float *)k->work);
+    column_run(k->c, bound_slope{strided(&k->in[0]), strided(&k->in[1]), strided(dy)}, dy->rows, dy->cols, 1,
+               {&k->in[0], &k->in[1], dy}, {(float *)db->data}, (float *)k->work);
     return LINNET_OK;
 }
 

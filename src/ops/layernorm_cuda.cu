@@ -109,14 +109,13 @@ struct layer_columns {
     const float2 *moments;
     int64_t cols;
     int d, heads;
-    __device__ void operator()(float (&out)[2], int64_t r, int64_t c) const
+    template <class P> __device__ void row(float (&out)[2][P::U], int64_t r, int64_t c) const
     {
-        float x[1], dy[1];
-        const float2 m = moments[r * heads + c / d];
-        get<any1>(x, this->x, r * cols + c);
-        get<any1>(dy, this->dy, r * cols + c);
-        out[0] = dy[0] * (x[0] - m.x) * m.y;
-        out[1] = dy[0];
+        const float2 m = moments[r * heads + c / d]; /* a unit has columns of one head */
+        get<P>(out[0], x, r * cols + c);
+        get<P>(out[1], dy, r * cols + c);
+#pragma unroll
+        for (int u = 0; u < P::U; u++) out[0][u] = out[1][u] * (out[0][u] - m.x) * m.y;
     }
 };
 
@@ -158,7 +157,7 @@ extern "C" linnet_status lnt_layernorm_backward_cuda(const lnt_call *k)
     if (grad[0] || grad[1]) a.moments = (float2 *)k->work;
     if (a.dx.p || a.moments) run<true>(k, a, tensors, 3);
     if (a.moments)
-        column_run(k->c, layer_columns{a.x, a.dy, a.moments, k->in[0].cols, a.d, a.heads}, k->in[0].rows, k->in[0].cols, grad,
-                   (float *)(a.moments + a.rows));
+        column_run(k->c, layer_columns{a.x, a.dy, a.moments, k->in[0].cols, a.d, a.heads}, k->in[0].rows, k->in[0].cols, a.heads,
+                   {&k->in[0], &k->d_out[0]}, grad, (float *)(a.moments + a.rows));
     return LINNET_OK;
 }

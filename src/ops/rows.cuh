@@ -516,39 +516,63 @@ static inline void add_blocks(lnt_ctx *c, float *grad, const float *part, int64_
     add_blocks_kernel<<<(unsigned)lnt_div_up(n, 32), 32 * LNT_SUM_WARPS, 0, lnt_stream(c)>>>(grad, part, (int)blocks, n, cols, step);
 }
 
-/* Sums over the rows of F's OUT numbers (f(out, row, column)) at every column: a block has 32 columns of some rows, eight rows side by side, and adds
- * its warps' sums in order. part: [OUT][blocks, cols]. */
-template <class F> __global__ void __launch_bounds__(256) column_kernel(const __grid_constant__ F f, float *part, int64_t rows, int64_t cols,
-                                                                               int64_t each)
+/* Blocks that share `rows`: about `wanted`, and no more than the workspace has room for. */
+static inline int64_t lnt_row_blocks(int64_t rows, int64_t wanted)
 {
-    __shared__ float share[F::OUT][8][32];
-    const int64_t c = (int64_t)blockIdx.y * 32 + threadIdx.x % 32, r0 = (int64_t)blockIdx.x * each, r1 = min(rows, r0 + each);
-    float s[F::OUT] = {};
-    if (c < cols)
-        for (int64_t r = r0 + threadIdx.x / 32; r < r1; r += 8) {
-            float x[F::OUT];
-            f(x, r, c);
+    const int64_t most = lnt_cuda_sum_blocks(rows);
+    return wanted < 1 ? 1 : wanted < most ? wanted : most;
+}
+
+/* Sums over the rows of F's OUT numbers (f.row<P>(out, row, first column)) at every column: a warp has 32 units of columns, a block's eight warps rows
+ * side by side, and adds its warps' sums in order. part: [OUT][blocks, cols]. */
+template <class P, class F> __global__ void __launch_bounds__(256) column_kernel(const __grid_constant__ F f, float *part, int64_t rows, int64_t cols,
+                                                                                  int64_t each)
+{
+    __shared__ float share[F::OUT][8][32 * P::U];
+    const int lane = (int)threadIdx.x % 32, warp = (int)threadIdx.x / 32;
+    const int64_t first = (int64_t)blockIdx.y * 32 * P::U, c = first + lane * P::U, r0 = (int64_t)blockIdx.x * each, r1 = min(rows, r0 + each);
+    float s[F::OUT][P::U] = {};
+    if (c < cols) {
+#pragma unroll 4
+        for (int64_t r = r0 + warp; r < r1; r += 8) {
+            float x[F::OUT][P::U];
+            f.template row<P>(x, r, c);
 #pragma unroll
-            for (int o = 0; o < F::OUT; o++) s[o] += x[o];
+            for (int o = 0; o < F::OUT; o++)
+#pragma unroll
+                for (int u = 0; u < P::U; u++) s[o][u] += x[o][u];
         }
+    }
 #pragma unroll
-    for (int o = 0; o < F::OUT; o++) share[o][threadIdx.x / 32][threadIdx.x % 32] = s[o];
+    for (int o = 0; o < F::OUT; o++)
+#pragma unroll
+        for (int u = 0; u < P::U; u++) share[o][warp][u * 32 + lane] = s[o][u];
     __syncthreads();
-    if (threadIdx.x >= 32 || c >= cols) return;
+    const int i = (int)threadIdx.x % (32 * P::U); /* of the block's columns: unit i % 32, element i / 32 */
+    const int64_t at = first + i % 32 * P::U + i / 32;
+    if ((int)threadIdx.x >= 32 * P::U || at >= cols) return;
 #pragma unroll
     for (int o = 0; o < F::OUT; o++) {
         float sum = 0.0f;
-        for (int w = 0; w < 8; w++) sum += share[o][w][threadIdx.x];
-        part[((int64_t)o * gridDim.x + blockIdx.x) * cols + c] = sum;
+        for (int w = 0; w < 8; w++) sum += share[o][w][i];
+        part[((int64_t)o * gridDim.x + blockIdx.x) * cols + at] = sum;
     }
 }
 
-/* grad[o] (NULL: not wanted) += the sums; work: lnt_sum_bytes of OUT * cols columns. */
-template <class F> static void column_run(lnt_ctx *c, const F &f, int64_t rows, int64_t cols, float *const (&grad)[F::OUT], float *work)
+/* grad[o] (NULL: not wanted) += the sums; read: the tensors that F reads, row by row; a unit's columns are of one head; work: lnt_sum_bytes of
+ * OUT * cols columns. */
+template <class F, int N>
+static void column_run(lnt_ctx *c, const F &f, int64_t rows, int64_t cols, int64_t heads, const lnt_tensor *const (&read)[N],
+                       float *const (&grad)[F::OUT], float *work)
 {
     if (rows <= 0) return;
-    const int64_t each = lnt_div_up(rows, lnt_cuda_sum_blocks(rows)), blocks = lnt_div_up(rows, each);
-    column_kernel<F><<<dim3((unsigned)blocks, (unsigned)lnt_div_up(cols, 32)), 256, 0, lnt_stream(c)>>>(f, work, rows, cols, each);
+    int64_t sizes = cols / heads; /* a multiple of a unit if all of them are */
+    for (int j = 0; j < N; j++) sizes |= read[j]->ld;
+    const int unit = unit_of(sizes & 7 ? sizes & 7 : 8, read, N);
+    const int64_t wide = lnt_div_up(cols, 32 * unit), each = lnt_div_up(rows, lnt_row_blocks(rows, 2 * LNT_CUDA_SUM_BLOCKS / wide));
+    const int64_t blocks = lnt_div_up(rows, each);
+    const dim3 grid((unsigned)blocks, (unsigned)wide);
+    LNT_BY_UNIT(unit, P, (column_kernel<P, F><<<grid, 256, 0, lnt_stream(c)>>>(f, work, rows, cols, each)));
     for (int o = 0; o < F::OUT; o++)
         if (grad[o]) add_blocks(c, grad[o], work + o * blocks * cols, blocks, cols, cols, 1);
 }

@@ -1,12 +1,5 @@
-/* Token shift and lerp (equations: token_shift.c). Floor: every input read once, every output written once; dm of one row for all reads dy, a and b a
- * second time. */
+/* Token shift (token_shift.c). Floor: every input read once, every output written once. */
 #include "ops/rows.cuh"
-
-extern "C" {
-#include "ops/token_shift.h"
-}
-
-/* ---- token shift -------------------------------------------------------------------------------------------------------------------------- */
 
 struct shift_args {
     lnt_view x, y; /* backward: dy, dx */
@@ -89,99 +82,5 @@ extern "C" linnet_status lnt_token_shift_backward_cuda(const lnt_call *k)
 {
     const shift_args a = {view_of(&k->d_out[0]), view_of(&k->d_in[0]), NULL, 0, cut_of(k), k->d_in[0].cols, k->accumulate[0]};
     if (k->tokens > 0 && a.y.p) shift(k, a, true);
-    return LINNET_OK;
-}
-
-/* ---- lerp ----------------------------------------------------------------------------------------------------------------------------------- */
-
-struct lerp_map {
-    static constexpr int IN = 3, OUT = 1; /* a, b, m */
-    template <int U> __device__ void operator()(const float (&in)[3][U], float (&out)[1][U]) const
-    {
-#pragma unroll
-        for (int u = 0; u < U; u++) out[0][u] = in[0][u] + (in[1][u] - in[0][u]) * in[2][u];
-    }
-};
-
-struct lerp_slope {
-    static constexpr int IN = 4, OUT = 3; /* a, b, m, dy */
-    template <int U> __device__ void operator()(const float (&in)[4][U], float (&out)[3][U]) const
-    {
-#pragma unroll
-        for (int u = 0; u < U; u++) {
-            out[1][u] = in[3][u] * in[2][u];
-            out[0][u] = in[3][u] - out[1][u];
-            out[2][u] = in[3][u] * (in[1][u] - in[0][u]);
-        }
-    }
-};
-
-/* a + m. */
-struct sum_map {
-    static constexpr int IN = 2, OUT = 1; /* a, m */
-    template <int U> __device__ void operator()(const float (&in)[2][U], float (&out)[1][U]) const
-    {
-#pragma unroll
-        for (int u = 0; u < U; u++) out[0][u] = in[0][u] + in[1][u];
-    }
-};
-
-struct sum_slope {
-    static constexpr int IN = 1, OUT = 2; /* dy */
-    template <int U> __device__ void operator()(const float (&in)[1][U], float (&out)[2][U]) const
-    {
-#pragma unroll
-        for (int u = 0; u < U; u++) out[0][u] = out[1][u] = in[0][u];
-    }
-};
-
-struct sum_row_slope {
-    static constexpr int OUT = 1;
-    lnt_strided dy;
-    __device__ void operator()(float (&out)[1], int64_t r, int64_t c) const { get<any1>(out, dy.v, r * dy.ld + c); }
-};
-
-/* dm of one row for all. */
-struct lerp_row_slope {
-    static constexpr int OUT = 1;
-    lnt_strided a, b, dy;
-    __device__ void operator()(float (&out)[1], int64_t r, int64_t c) const
-    {
-        float from[1] = {}, to[1], d[1];
-        if (a.v.p) get<any1>(from, a.v, r * a.ld + c);
-        get<any1>(to, b.v, r * b.ld + c);
-        get<any1>(d, dy.v, r * dy.ld + c);
-        out[0] = d[0] * (to[0] - from[0]);
-    }
-};
-
-extern "C" linnet_status lnt_lerp_forward_cuda(const lnt_call *k)
-{
-    const bool add[1] = {false}, row = ((const lnt_lerp_attr *)k->attr)->row;
-    if (((const lnt_lerp_attr *)k->attr)->sum) {
-        row_run(k->c, sum_map{}, k->out[0].rows, k->out[0].cols, {&k->in[0], &k->in[2]}, row ? 2u : 0u, {&k->out[0]}, add);
-        return LINNET_OK;
-    }
-    row_run(k->c, lerp_map{}, k->out[0].rows, k->out[0].cols, {&k->in[0], &k->in[1], &k->in[2]}, row ? 4u : 0u, {&k->out[0]}, add);
-    return LINNET_OK;
-}
-
-extern "C" linnet_status lnt_lerp_backward_cuda(const lnt_call *k)
-{
-    const bool row = ((const lnt_lerp_attr *)k->attr)->row, sum = ((const lnt_lerp_attr *)k->attr)->sum;
-    const lnt_tensor *dy = &k->d_out[0], *dm = &k->d_in[2], none = {};
-    const bool add[2] = {k->accumulate[0], k->accumulate[2]};
-    if (sum)
-        row_run(k->c, sum_slope{}, dy->rows, dy->cols, {dy}, 0u, {&k->d_in[0], row ? &none : dm}, add);
-    else
-        row_run(k->c, lerp_slope{}, dy->rows, dy->cols, {&k->in[0], &k->in[1], &k->in[2], dy}, row ? 4u : 0u,
-            {&k->d_in[0], &k->d_in[1], row ? &none : dm}, k->accumulate);
-    if (!row || !dm->data) return LINNET_OK;
-    if (!k->accumulate[2]) lnt_device_zero(k->c, dm->data, (size_t)dm->cols * sizeof(float));
-    if (sum)
-        column_run(k->c, sum_row_slope{strided(dy)}, dy->rows, dy->cols, {(float *)dm->data}, (float *)k->work);
-    else
-        column_run(k->c, lerp_row_slope{strided(&k->in[0]), strided(&k->in[1]), strided(dy)}, dy->rows, dy->cols, {(float *)dm->data},
-                   (float *)k->work);
     return LINNET_OK;
 }

@@ -1,0 +1,205 @@
+/* Lerps (equations: lerp.c). Floor: every input read once, every output written once. A thread has a unit of columns of a, b and every m and goes down
+ * some rows; where m has one row for all it keeps m, and going back the sums of dm, in registers. */
+#include "ops/rows.cuh"
+
+extern "C" {
+#include "ops/lerp.h"
+}
+
+enum { LERP_THREADS = 128, LERP_ROWS = 4 };
+
+struct lerp_args {
+    lnt_strided a, b, y, da, db; /* y: backward dy */
+    lnt_strided m[LNT_LERP_MOST], dm[LNT_LERP_MOST];
+    bool add_a, add_b, add_m[LNT_LERP_MOST];
+    int count;
+    int64_t rows, cols, each; /* each: rows of a block */
+    float *part;              /* one row for all, backward: sums of dm_j, [count][blocks][cols]; NULL: not wanted */
+};
+
+/* N: at least count, where m has one row for all; 0: a row for each. */
+template <class P, int N> __global__ void __launch_bounds__(LERP_THREADS) lerp_forward(const __grid_constant__ lerp_args x)
+{
+    let_next();
+    await_last();
+    const int64_t c = ((int64_t)blockIdx.y * LERP_THREADS + threadIdx.x) * P::U, r0 = (int64_t)blockIdx.x * x.each, r1 = min(x.rows, r0 + x.each);
+    if (c >= x.cols) return;
+    float m[N ? N : 1][P::U];
+#pragma unroll
+    for (int j = 0; j < N; j++)
+        if (j < x.count) get_weights(m[j], (const float *)x.m[j].v.p + c);
+#pragma unroll LERP_ROWS
+    for (int64_t r = r0; r < r1; r++) {
+        float a[P::U] = {}, b[P::U];
+        if (x.a.v.p) get<P>(a, x.a.v, r * x.a.ld + c);
+        get<P>(b, x.b.v, r * x.b.ld + c);
+#pragma unroll
+        for (int j = 0; j < (N ? N : LNT_LERP_MOST); j++) {
+            if (j >= x.count) break;
+            float y[P::U];
+            if (!N) get<P>(m[0], x.m[j].v, r * x.m[j].ld + c);
+#pragma unroll
+            for (int u = 0; u < P::U; u++) y[u] = a[u] + (b[u] - a[u]) * m[N ? j : 0][u];
+            put<P>(x.y.v, r * x.y.ld + j * x.cols + c, y);
+        }
+    }
+}
+
+template <class P, int N> __global__ void __launch_bounds__(LERP_THREADS) lerp_backward(const __grid_constant__ lerp_args x)
+{
+    let_next();
+    await_last();
+    const int64_t c = ((int64_t)blockIdx.y * LERP_THREADS + threadIdx.x) * P::U, r0 = (int64_t)blockIdx.x * x.each, r1 = min(x.rows, r0 + x.each);
+    if (c >= x.cols) return;
+    float m[N ? N : 1][P::U], sum[N ? N : 1][P::U] = {};
+#pragma unroll
+    for (int j = 0; j < N; j++)
+        if (j < x.count) get_weights(m[j], (const float *)x.m[j].v.p + c);
+#pragma unroll 2
+    for (int64_t r = r0; r < r1; r++) {
+        float way[P::U] = {}, a[P::U] = {}, to_a[P::U] = {}, to_b[P::U] = {};
+        if (x.part || !N) {
+            if (x.a.v.p) get<P>(a, x.a.v, r * x.a.ld + c);
+            get<P>(way, x.b.v, r * x.b.ld + c);
+        }
+#pragma unroll
+        for (int u = 0; u < P::U; u++) way[u] -= a[u];
+#pragma unroll
+        for (int j = 0; j < (N ? N : LNT_LERP_MOST); j++) {
+            if (j >= x.count) break;
+            float d[P::U];
+            get<P>(d, x.y.v, r * x.y.ld + j * x.cols + c);
+            if (!N) get<P>(m[0], x.m[j].v, r * x.m[j].ld + c);
+#pragma unroll
+            for (int u = 0; u < P::U; u++) {
+                const float by = d[u] * m[N ? j : 0][u];
+                to_b[u] += by, to_a[u] += d[u] - by, d[u] *= way[u];
+                if (N) sum[j][u] += d[u];
+            }
+            if (!N && x.dm[j].v.p) put_sum<P>(x.dm[j].v, r * x.dm[j].ld + c, d, x.add_m[j]);
+        }
+        if (x.da.v.p) put_sum<P>(x.da.v, r * x.da.ld + c, to_a, x.add_a);
+        if (x.db.v.p) put_sum<P>(x.db.v, r * x.db.ld + c, to_b, x.add_b);
+    }
+#pragma unroll
+    for (int j = 0; j < N; j++)
+        if (j < x.count && x.part) {
+            float *at = x.part + ((int64_t)j * gridDim.x + blockIdx.x) * x.cols + c;
+#pragma unroll
+            for (int u = 0; u < P::U; u++) at[u] = sum[j][u];
+        }
+}
+
+/* a + m. */
+struct sum_map {
+    static constexpr int IN = 2, OUT = 1; /* a, m */
+    template <int U> __device__ void operator()(const float (&in)[2][U], float (&out)[1][U]) const
+    {
+#pragma unroll
+        for (int u = 0; u < U; u++) out[0][u] = in[0][u] + in[1][u];
+    }
+};
+
+struct sum_slope {
+    static constexpr int IN = 1, OUT = 2; /* dy */
+    template <int U> __device__ void operator()(const float (&in)[1][U], float (&out)[2][U]) const
+    {
+#pragma unroll
+        for (int u = 0; u < U; u++) out[0][u] = out[1][u] = in[0][u];
+    }
+};
+
+struct sum_columns {
+    static constexpr int OUT = 1;
+    lnt_strided dy;
+    template <class P> __device__ void row(float (&out)[1][P::U], int64_t r, int64_t c) const { get<P>(out[0], dy.v, r * dy.ld + c); }
+};
+
+/* The arguments, and the unit that fits all of them. */
+static int arguments(const lnt_call *k, bool backward, lerp_args *x)
+{
+    const lnt_lerp_attr *attr = (const lnt_lerp_attr *)k->attr;
+    const lnt_tensor *y = backward ? &k->d_out[0] : &k->out[0], *all[2 * LNT_LERP_MOST + 5];
+    lnt_tensor m[LNT_LERP_MOST], dm[LNT_LERP_MOST];
+    int n = 0;
+    *x = {strided(&k->in[0]), strided(&k->in[1]), strided(y)};
+    all[n++] = &k->in[0], all[n++] = &k->in[1], all[n++] = y;
+    if (backward) x->da = strided(all[n++] = &k->d_in[0]), x->db = strided(all[n++] = &k->d_in[1]), x->add_a = k->accumulate[0], x->add_b = k->accumulate[1];
+    x->count = attr->count, x->rows = y->rows, x->cols = y->cols / attr->count;
+    bool aligned = true;
+    for (int j = 0; j < attr->count; j++) {
+        m[j] = lnt_lerp_at(k, k->in, j), x->m[j] = strided(&m[j]);
+        if (attr->row)
+            aligned = aligned && (uintptr_t)m[j].data % 16 == 0;
+        else
+            all[n++] = &m[j];
+        if (!backward) continue;
+        dm[j] = lnt_lerp_at(k, k->d_in, j), x->dm[j] = strided(&dm[j]), x->add_m[j] = lnt_lerp_adds(k, j);
+        if (!attr->row) all[n++] = &dm[j];
+        if (attr->row && dm[j].data) x->part = (float *)k->work;
+    }
+    int64_t sizes = x->cols; /* a multiple of a unit if all of them are */
+    for (int i = 0; i < n; i++) sizes |= all[i]->data ? all[i]->ld : 0;
+    return aligned ? unit_of(sizes & 7 ? sizes & 7 : 8, all, n) : 1;
+}
+
+extern "C" linnet_status lnt_lerp_forward_cuda(const lnt_call *k)
+{
+    const lnt_lerp_attr *attr = (const lnt_lerp_attr *)k->attr;
+    const bool add[1] = {false};
+    if (k->out[0].rows <= 0) return LINNET_OK;
+    if (attr->sum) {
+        row_run(k->c, sum_map{}, k->out[0].rows, k->out[0].cols, {&k->in[0], &k->in[2]}, attr->row ? 2u : 0u, {&k->out[0]}, add);
+        return LINNET_OK;
+    }
+    lerp_args x;
+    const int unit = arguments(k, false, &x);
+    const lnt_cuda *d = lnt_cuda_of(k->c);
+    x.each = LERP_ROWS;
+    const dim3 grid((unsigned)lnt_div_up(x.rows, LERP_ROWS), (unsigned)lnt_div_up(x.cols, (int64_t)LERP_THREADS * unit));
+    if (!attr->row)
+        LNT_BY_UNIT(unit, P, (lnt_launch(d, lerp_forward<P, 0>, grid, LERP_THREADS, x)));
+    else if (x.count == 1)
+        LNT_BY_UNIT(unit, P, (lnt_launch(d, lerp_forward<P, 1>, grid, LERP_THREADS, x)));
+    else
+        LNT_BY_UNIT(unit, P, (lnt_launch(d, lerp_forward<P, LNT_LERP_MOST>, grid, LERP_THREADS, x)));
+    return LINNET_OK;
+}
+
+static void sum_backward(const lnt_call *k, bool row)
+{
+    const lnt_tensor *dy = &k->d_out[0], *dm = &k->d_in[2], none = {};
+    const bool add[2] = {k->accumulate[0], k->accumulate[2]};
+    row_run(k->c, sum_slope{}, dy->rows, dy->cols, {dy}, 0u, {&k->d_in[0], row ? &none : dm}, add);
+    if (!row || !dm->data) return;
+    if (!k->accumulate[2]) lnt_device_zero(k->c, dm->data, (size_t)dm->cols * sizeof(float));
+    column_run(k->c, sum_columns{strided(dy)}, dy->rows, dy->cols, 1, {dy}, {(float *)dm->data}, (float *)k->work);
+}
+
+extern "C" linnet_status lnt_lerp_backward_cuda(const lnt_call *k)
+{
+    const lnt_lerp_attr *attr = (const lnt_lerp_attr *)k->attr;
+    if (attr->sum) return sum_backward(k, attr->row), LINNET_OK;
+    lerp_args x;
+    int unit = arguments(k, true, &x);
+    for (int j = 0; x.part && j < x.count; j++)
+        if (x.dm[j].v.p && !x.add_m[j]) lnt_device_zero(k->c, x.dm[j].v.p, (size_t)x.cols * sizeof(float));
+    if (x.rows <= 0) return LINNET_OK;
+    const lnt_cuda *d = lnt_cuda_of(k->c);
+    if (x.count > 1 && unit == 8 && attr->row) unit = 2; /* half4: registers */
+    const int64_t wide = lnt_div_up(x.cols, (int64_t)LERP_THREADS * (unit == 2 ? 4 : unit));
+    x.each = attr->row ? lnt_div_up(x.rows, lnt_row_blocks(x.rows, LNT_CUDA_SUM_BLOCKS / wide)) : LERP_ROWS;
+    const int64_t blocks = lnt_div_up(x.rows, x.each);
+    const dim3 grid((unsigned)blocks, (unsigned)wide);
+    if (!attr->row)
+        LNT_BY_UNIT(unit, P, (lnt_launch(d, lerp_backward<P, 0>, grid, LERP_THREADS, x)));
+    else if (x.count == 1)
+        LNT_BY_UNIT(unit, P, (lnt_launch(d, lerp_backward<P, 1>, grid, LERP_THREADS, x)));
+    else if (unit == 2)
+        lnt_launch(d, lerp_backward<half4, LNT_LERP_MOST>, grid, LERP_THREADS, x);
+    else
+        LNT_BY_UNIT(unit, P, (lnt_launch(d, lerp_backward<P, LNT_LERP_MOST>, grid, LERP_THREADS, x)));
+    for (int j = 0; x.part && j < x.count; j++)
+        if (x.dm[j].v.p) add_blocks(k->c, (float *)x.dm[j].v.p, x.part + j * blocks * x.cols, blocks, x.cols, x.cols, 1);
+    return LINNET_OK;
+}
