@@ -158,8 +158,8 @@ static void experts(void **state)
     linnet_context_destroy(cpu);
 }
 
-/* ---- steps of a few sequences, where nodes are done in groups: a sum and its norm with four maps and what is made of their results, convolutions
- * with and without norm, gate and up with SwiGLU: 4480 rows, enough for blocks that stay on an H200's multiprocessors. ---- */
+/* ---- steps of a few sequences, where nodes are done in groups: a sum and its norm with four maps, one with a bias, and what is made of their results,
+ * convolutions with and without norm, gate and up with SwiGLU: 4480 rows, enough for blocks that stay on an H200's multiprocessors. ---- */
 
 enum { STEP_WIDTH = 192, STEP_INNER = 2240, STEPS = 3 };
 
@@ -174,9 +174,11 @@ static lnt_buf step_program(lnt_program *p, lnt_buf ids, lnt_buf *strength)
         qk[i] = lnt_l2norm(p, lnt_with_heads(p, y, 2), 1e-6);
     }
     lnt_buf v = lnt_short_conv(p, lnt_linear(p, h, "v", STEP_WIDTH), "v_conv", 4, LNT_SILU);
-    *strength = lnt_activation(p, lnt_linear(p, h, "b", 4), LNT_SIGMOID, 2, true);
+    lnt_add_param(p, "b.bias", 1, &(int64_t){4}, init, false, false); /* found by the maps, which would start at 0 */
+    lnt_add_param(p, "v_out.bias", 1, &(int64_t){STEP_WIDTH}, init, false, false);
+    *strength = lnt_activation(p, lnt_linear_bias(p, h, "b", 4), LNT_SIGMOID, 2, true);
     x = lnt_add_buf(p, x, lnt_linear(p, lnt_mul_buf(p, qk[0], qk[1]), "o", STEP_WIDTH));
-    x = lnt_add_buf(p, x, lnt_linear(p, v, "v_out", STEP_WIDTH));
+    x = lnt_add_buf(p, x, lnt_linear_bias(p, v, "v_out", STEP_WIDTH));
     h = lnt_rmsnorm(p, x, "mlp_norm", 1e-6);
     const lnt_buf gate = lnt_linear(p, h, "gate", STEP_INNER), up = lnt_linear(p, h, "up", STEP_INNER);
     lnt_buf y = lnt_swiglu(p, gate, up);

@@ -10,6 +10,7 @@ extern "C" {
 
 struct few_part {
     const bf16 *w;
+    const float *bias;
     char *y;
     int64_t ldw, ldy, step;
     int N, first; /* first: number of its first tile */
@@ -32,8 +33,8 @@ static inline few_parts few_parts_of(const lnt_few_rows *f, int rows)
     a.parts = f->parts, a.R = f->R, a.swiglu = f->swiglu;
     for (int i = 0; i < f->parts; i++) {
         const lnt_few_part *q = &f->part[i];
-        a.p[i] = {(const bf16 *)q->w, (char *)q->y, q->ldw,   q->ldy,   q->step,  (int)q->N,
-                  (int)tiles,         q->act,       q->alpha, q->scale, q->type == LINNET_F32, q->add};
+        a.p[i] = {(const bf16 *)q->w, q->bias, (char *)q->y, q->ldw,   q->ldy,                q->step, (int)q->N,
+                  (int)tiles,         q->act,  q->alpha,     q->scale, q->type == LINNET_F32, q->add};
         if (!f->swiglu || i == 0) tiles += lnt_div_up(q->N, f->swiglu ? rows / 2 : rows);
     }
     a.tiles = (int)tiles;
@@ -67,13 +68,17 @@ template <int U> __device__ __forceinline__ void few_gate(const few_part &p, flo
     }
 }
 
-/* What becomes of sums s; with `swiglu`, of gates s and the sums u. */
-template <int U> __device__ __forceinline__ void few_result(const few_part &p, bool swiglu, float (&s)[U], const float (&u)[U])
+/* What becomes of sums s of the rows of w from n on; with `swiglu`, of gates s and the sums u. */
+template <int U> __device__ __forceinline__ void few_result(const few_part &p, bool swiglu, int n, float (&s)[U], const float (&u)[U])
 {
     if (swiglu) few_gate(p, s, u);
     else
 #pragma unroll
         for (int i = 0; i < U; i++) s[i] *= p.alpha;
+    if (p.bias) {
+#pragma unroll
+        for (int i = 0; i < U; i++) s[i] = as_bf16(s[i]) + (n + i < p.N ? p.bias[n + i] : 0.0f);
+    }
     if (p.act == LNT_IDENTITY) return;
 #pragma unroll
     for (int i = 0; i < U; i++) s[i] = as_bf16(s[i]);

@@ -7,9 +7,11 @@
 
 enum { LNT_FEW_PARTS = 6, LNT_FEW_ROWS = 64 };
 
-/* y[r ldy + n step] = scale act(alpha sum_k x[r,k] w[n,k]) (+ y). With an act, the sum is rounded to bf16 before it, as when it were kept. */
+/* y[r ldy + n step] = scale act(alpha sum_k x[r,k] w[n,k] + bias[n]) (+ y). What goes into a bias or an act is rounded to bf16 before it, as when it
+ * were kept. */
 typedef struct {
     const void *w; /* bf16 [N, ldw] */
+    const float *bias; /* [N]; NULL: none */
     int64_t N, ldw;
     void *y;
     int64_t ldy, step;
@@ -26,7 +28,7 @@ typedef struct {
     int64_t ldx;
     int parts;
     lnt_few_part part[LNT_FEW_PARTS];
-    bool swiglu;   /* of two parts of equal size: y of part 0 = silu(its sum) times part 1's, both rounded to bf16 first */
+    bool swiglu;   /* of two parts of equal size and without biases: y of part 0 = silu(its sum) times part 1's, both rounded to bf16 first */
     bool weights;  /* w may be read before the kernels ahead have ended */
 } lnt_few_rows;
 

@@ -111,7 +111,7 @@ __global__ void __launch_bounds__(32 * WARPS, BLOCKS) few_rows_kernel(const __gr
         s[0] += share[v][r][n];
         if (swiglu) u[0] += share[v][r][n + ROWS / 2];
     }
-    few_result(p, swiglu, s, u);
+    few_result(p, swiglu, n0 + n, s, u);
     put_sum<any1>({p.y, p.f32}, r * p.ldy + (n0 + n) * p.step, s, p.add);
 }
 

@@ -131,17 +131,17 @@ __device__ __forceinline__ void put_four(const few_part &p, int64_t to, const fl
         *(uint2 *)((bf16 *)p.y + to) = make_uint2(pack_bf16(s[0], s[1]), pack_bf16(s[2], s[3]));
 }
 
-/* Four of a row in any case: where they are not all there, not aligned, added, or an activation follows. Called, so that there is little of it. */
-__device__ __noinline__ void put_any(const few_part &p, bool swiglu, bool wide, int64_t to, int left, float4 sums, float4 other)
+/* Four of a row, n the first, in any case: where they are not all there, not aligned, added, or a bias or an activation follows. Called, so that there is little of it. */
+__device__ __noinline__ void put_any(const few_part &p, bool swiglu, bool wide, int64_t to, int n, float4 sums, float4 other)
 {
     float s[4] = {sums.x, sums.y, sums.z, sums.w};
     const float u[4] = {other.x, other.y, other.z, other.w};
-    few_result(p, swiglu, s, u);
+    few_result(p, swiglu, n, s, u);
     if (wide) return put_four(p, to, s);
 #pragma unroll
     for (int j = 0; j < 4; j++) {
         const float one[1] = {s[j]};
-        if (j < left) put_sum<any1>({p.y, p.f32}, to + j * p.step, one, p.add);
+        if (n + j < p.N) put_sum<any1>({p.y, p.f32}, to + j * p.step, one, p.add);
     }
 }
 
@@ -157,7 +157,7 @@ __device__ __forceinline__ void put_share(const few_params &a, const few_part &p
     const int64_t to = (n0 + n) * p.step;
     const uint32_t from = sums + (uint32_t)n * 4;
     if (n0 + n >= p.N || first >= end) return;
-    if (a.split == 1 && wide && p.act == LNT_IDENTITY) {
+    if (a.split == 1 && wide && p.act == LNT_IDENTITY && !p.bias) {
         constexpr int MOST = 64 / (CONSUMERS / (TILE / 4)), HALVES = 64 / (CONSUMERS / (HALF / 4));
         float4 x[MOST];
         if (swiglu) {
@@ -186,12 +186,12 @@ __device__ __forceinline__ void put_share(const few_params &a, const few_part &p
         float s[4], u[4] = {};
         add_up(from + (uint32_t)(r * PITCH) * 4, a.split, s);
         if (swiglu) add_up(from + (uint32_t)(r * PITCH + HALF) * 4, a.split, u);
-        if (wide && !swiglu && p.act == LNT_IDENTITY) {
+        if (wide && !swiglu && p.act == LNT_IDENTITY && !p.bias) {
 #pragma unroll
             for (int j = 0; j < 4; j++) s[j] *= p.alpha;
             put_four(p, r * p.ldy + to, s);
         } else
-            put_any(p, swiglu, wide, r * p.ldy + to, p.N - n0 - n, make_float4(s[0], s[1], s[2], s[3]), make_float4(u[0], u[1], u[2], u[3]));
+            put_any(p, swiglu, wide, r * p.ldy + to, n0 + n, make_float4(s[0], s[1], s[2], s[3]), make_float4(u[0], u[1], u[2], u[3]));
     }
 }
 

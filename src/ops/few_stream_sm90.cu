@@ -156,7 +156,7 @@ __global__ void __launch_bounds__(THREADS, 2) few_stream_kernel(const __grid_con
             s[0] += share[turn][w][r][n];
             if (a.to.swiglu) g[0] += share[turn][w][r][n + HALF];
         }
-        few_result(p, a.to.swiglu, s, g);
+        few_result(p, a.to.swiglu, at.n0 + n, s, g);
         put_sum<any1>({p.y, p.f32}, r * p.ldy + (at.n0 + n) * p.step, s, p.add);
     }
 }

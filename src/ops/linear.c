@@ -32,6 +32,15 @@ static double linear_flops(const lnt_node *n, const lnt_shape *s, bool backward)
     return (backward ? 4.0 : 2.0) * (double)lnt_in_rows(n, 0, s) * (double)(lnt_in_cols(n, 0) / a->in) * (double)a->in * (double)a->out;
 }
 
+static const lnt_op linear_op;
+
+/* A map of whole rows. */
+static bool plain(const lnt_node *n)
+{
+    return n->op == &linear_op && lnt_in_cols(n, 0) == ((const linear_attr *)n->attr)->in;
+}
+static bool has_bias(const lnt_node *n) { return ((const linear_attr *)n->attr)->bias; }
+
 /* Elements from a row of x (or of its gradient) to the next: heads are rows of their own. */
 static int64_t ld_of(const lnt_call *k, const lnt_tensor *x)
 {
@@ -41,11 +50,25 @@ static int64_t ld_of(const lnt_call *k, const lnt_tensor *x)
 
 static void *column(const void *p, lnt_dtype t, int64_t at) { return (char *)(uintptr_t)p + at * (int64_t)lnt_dtype_size(t); }
 
+#ifdef LINNET_CUDA
+static bool as_one(const lnt_call *calls, int count, lnt_few_rows *f);
+
+/* A map of few rows with its bias in one kernel. */
+static bool with_bias(const lnt_call *k)
+{
+    lnt_few_rows f;
+    return lnt_on_cuda(k->c) && k->in[0].rows > 0 && plain(k->node) && as_one(k, 1, &f) && lnt_few_rows_cuda(k->c, &f);
+}
+#else
+#define with_bias(k) false
+#endif
+
 static linnet_status linear_forward(const lnt_call *k)
 {
     const linear_attr *a = k->attr;
     const lnt_tensor *x = &k->in[0], *y = &k->out[0];
     const int64_t in = a->groups * a->in, out = a->groups * a->out;
+    if (a->bias && with_bias(k)) return LINNET_OK;
     for (int g = 0; g < a->groups; g++)
         LNT_TRY(lnt_gemm(k->c, &(lnt_gemm_args){.trans_b = true, .weights = true, .M = rows_of(k), .N = a->out, .K = a->in, .alpha = 1,
                                                 .ab = x->dtype, .c = y->dtype, .a = column(x->data, x->dtype, g * a->in), .lda = ld_of(k, x),
@@ -94,14 +117,6 @@ static void linear_describe(const lnt_node *n, char *text, size_t size)
 
 /* ---- a group: maps of one input, then what is made of their results element by element ---- */
 
-static const lnt_op linear_op;
-
-/* A map of whole rows without bias. */
-static bool plain(const lnt_node *n)
-{
-    const linear_attr *a = n->attr;
-    return n->op == &linear_op && !a->bias && lnt_in_cols(n, 0) == a->in;
-}
 
 /* The member whose result is n's input `i`, -1: none. */
 static int maker_of(const lnt_node *const *group, int count, const lnt_node *n, int i)
@@ -118,7 +133,9 @@ static bool linear_follows(const lnt_node *const *group, int count, const lnt_no
     if (!plain(group[0])) return false;
     int maps = 0;
     for (int i = 0; i < count; i++) maps += group[i]->op == &linear_op;
-    if (n->op == &lnt_glu_op) return is_swiglu(n) && count == 2 && maker_of(group, count, n, 0) == 0 && maker_of(group, count, n, 1) == 1;
+    if (n->op == &lnt_glu_op)
+        return is_swiglu(n) && count == 2 && maker_of(group, count, n, 0) == 0 && maker_of(group, count, n, 1) == 1 && !has_bias(group[0]) &&
+               !has_bias(group[1]);
     if (n->op == &lnt_activation_op) return maker_of(group, count, n, 0) >= 0;
     return plain(n) && group[count - 1]->op != &lnt_glu_op && maps < LNT_FEW_PARTS && lnt_same_data(n->program, n->in[0], group[0]->in[0]);
 }
@@ -146,8 +163,9 @@ static bool as_one(const lnt_call *calls, int count, lnt_few_rows *f)
         const lnt_call *k = &calls[i];
         const lnt_tensor *y = &k->out[0];
         if (k->node->op == &linear_op) {
-            f->part[f->parts++] = (lnt_few_part){.w = k->param[0].work, .N = y->cols, .ldw = first->in, .y = y->data, .ldy = y->cols, .step = 1,
-                                                 .type = y->dtype, .alpha = 1, .scale = 1};
+            f->part[f->parts++] = (lnt_few_part){.w = k->param[0].work, .bias = has_bias(k->node) ? k->param[1].master : NULL, .N = y->cols,
+                                                 .ldw = first->in, .y = y->data, .ldy = y->cols, .step = 1, .type = y->dtype, .alpha = 1,
+                                                 .scale = 1};
         } else if (k->node->op == &lnt_glu_op) {
             if (f->parts != 2 || !calls[0].inner || !calls[1].inner || y->dtype != LINNET_BF16) return false;
             f->swiglu = true;
