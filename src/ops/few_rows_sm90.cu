@@ -131,7 +131,8 @@ __device__ __forceinline__ void put_four(const few_part &p, int64_t to, const fl
         *(uint2 *)((bf16 *)p.y + to) = make_uint2(pack_bf16(s[0], s[1]), pack_bf16(s[2], s[3]));
 }
 
-/* Four of a row, n the first, in any case: where they are not all there, not aligned, added, or a bias or an activation follows. Called, so that there is little of it. */
+/* Four of a row, n the first, in any case: where they are not all there, not aligned, added, or a bias or an activation follows. Called, so that
+ * there is little of it. */
 __device__ __noinline__ void put_any(const few_part &p, bool swiglu, bool wide, int64_t to, int n, float4 sums, float4 other)
 {
     float s[4] = {sums.x, sums.y, sums.z, sums.w};

@@ -1,8 +1,9 @@
 /* Rows between two others, as RWKV mixes a token with the one before (arXiv 2305.13048, 2404.05892, 2503.14456), n of them side by side:
  *
- *   y_i = a + (b - a) m_i       da = sum_i dy_i (1 - m_i),  db = sum_i dy_i m_i,  dm_i = dy_i (b - a)   (summed over the rows when m has one row for all)
+ *   y_i = a + (b - a) m_i       da = sum_i dy_i (1 - m_i),  db = sum_i dy_i m_i,  dm_i = dy_i (b - a)
  *
- * Without a, y = b m: columns times parameters; without b, y = a + m, parameters added to them (da = dy, dm = dy). */
+ * (dm_i summed over the rows when m has one row for all). Without a, y = b m: columns times parameters; without b, y = a + m, parameters added to
+ * them (da = dy, dm = dy). */
 #include "ops/lerp.h"
 #include "ops/builder.h"
 

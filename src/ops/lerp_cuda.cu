@@ -1,5 +1,5 @@
-/* Lerps (equations: lerp.c). Floor: every input read once, every output written once. A thread has a unit of columns of a, b and every m and goes down
- * some rows; where m has one row for all it keeps m, and going back the sums of dm, in registers. */
+/* Lerps (equations: lerp.c). Floor: every input read once, every output written once. A thread has a unit of columns of a, b and every m and goes
+ * down some rows; where m has one row for all it keeps m, and going back the sums of dm, in registers. */
 #include "ops/rows.cuh"
 
 extern "C" {
@@ -124,7 +124,8 @@ static int arguments(const lnt_call *k, bool backward, lerp_args *x)
     int n = 0;
     *x = {strided(&k->in[0]), strided(&k->in[1]), strided(y)};
     all[n++] = &k->in[0], all[n++] = &k->in[1], all[n++] = y;
-    if (backward) x->da = strided(all[n++] = &k->d_in[0]), x->db = strided(all[n++] = &k->d_in[1]), x->add_a = k->accumulate[0], x->add_b = k->accumulate[1];
+    if (backward) x->da = strided(all[n++] = &k->d_in[0]), x->add_a = k->accumulate[0];
+    if (backward) x->db = strided(all[n++] = &k->d_in[1]), x->add_b = k->accumulate[1];
     x->count = attr->count, x->rows = y->rows, x->cols = y->cols / attr->count;
     bool aligned = true;
     for (int j = 0; j < attr->count; j++) {

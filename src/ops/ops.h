@@ -56,8 +56,8 @@ lnt_buf lnt_sumnorm(lnt_program *p, lnt_buf x, double eps);
 lnt_buf lnt_short_conv(lnt_program *p, lnt_buf x, const char *name, int size, lnt_act act);
 /* The row before: y_t = x_{t-1} inside each sequence, zero (or the state: one row a sequence) for its first. */
 lnt_buf lnt_token_shift(lnt_program *p, lnt_buf x);
-/* a + (b - a) m: m has a row for each of theirs, or one fixed row (lnt_row_param, or what is made of one) for all. m of n times the columns: n of them
- * side by side. lnt_lerps: side by side by `count` fixed rows. At most six. */
+/* a + (b - a) m: m has a row for each of theirs, or one fixed row (lnt_row_param, or what is made of one) for all. m of n times the columns: n of
+ * them side by side. lnt_lerps: side by side by `count` fixed rows. At most six. */
 lnt_buf lnt_lerp(lnt_program *p, lnt_buf a, lnt_buf b, lnt_buf m);
 lnt_buf lnt_lerps(lnt_program *p, lnt_buf a, lnt_buf b, int count, const lnt_buf *m);
 /* x m, m alike. */

@@ -523,8 +523,8 @@ static inline int64_t lnt_row_blocks(int64_t rows, int64_t wanted)
     return wanted < 1 ? 1 : wanted < most ? wanted : most;
 }
 
-/* Sums over the rows of F's OUT numbers (f.row<P>(out, row, first column)) at every column: a warp has 32 units of columns, a block's eight warps rows
- * side by side, and adds its warps' sums in order. part: [OUT][blocks, cols]. */
+/* Sums over the rows of F's OUT numbers (f.row<P>(out, row, first column)) at every column: a warp has 32 units of columns, a block's eight warps
+ * rows side by side, and adds its warps' sums in order. part: [OUT][blocks, cols]. */
 template <class P, class F> __global__ void __launch_bounds__(256) column_kernel(const __grid_constant__ F f, float *part, int64_t rows, int64_t cols,
                                                                                   int64_t each)
 {

@@ -2,17 +2,23 @@
  *
  *   E = v - a S^T k      u = beta E      S' = a S + k u^T      o = s S'^T q = s (a S^T q + (k.q) u)      a = e^g
  *
- * so one pass over S, and one reduction, serve the prediction and the read-out. A CTA holds [K][32] of a state in registers: a thread 4 neighbouring
+ * so one pass over S, and one reduction, serve the prediction and the read-out. A gate for each row decays S first, and a is 1. Untied
+ * (operators.md#untied), with D = diag(e^gk),
+ *
+ *   p = S^T a            S' = D S + b p^T + k v^T              o = s ((D S)^T q + (b.q) p + (k.q) v)
+ *
+ * A CTA holds [K][32] of a state in registers: a thread 4 neighbouring
  * columns of every 16th row, a warp four rows of 128 bytes at a time. Floor: 8 K V bytes a head at the bandwidth of memory. */
 #include "recurrence/delta/delta_cuda.cuh"
 
 namespace {
 
 constexpr int THREADS = 128, COLUMNS = 32, GROUPS = 16; /* GROUPS: rows at a time */
+enum { HEAD_GATE, ROW_GATES, UNTIED };                  /* which rule */
 
 struct step_args {
-    const void *q, *k, *v;
-    const float *g, *beta, *s0;
+    const void *q, *k, *v, *a, *b;
+    const float *g, *gk, *beta, *s0;
     float *sT;
     void *o;
     const int64_t *cu;
@@ -44,37 +50,43 @@ __device__ __forceinline__ void write4(float *p, const float (&x)[4], int left, 
 }
 
 /* What a token brings, before it is needed. */
-template <int ROWS> struct token_rows {
+template <int ROWS, int RULE> struct token_rows {
     static constexpr int PER = (ROWS * GROUPS + THREADS - 1) / THREADS;
-    float k[PER], q[PER], v, g, beta;
+    float k[PER], q[PER], gk[RULE == HEAD_GATE ? 1 : PER], a[RULE == UNTIED ? PER : 1], b[RULE == UNTIED ? PER : 1], v, g, beta;
 };
 /* Of the token's write; the first decays the state, and the last is read. */
-template <typename T, int ROWS>
-__device__ __forceinline__ token_rows<ROWS> fetch(const step_args &p, int64_t token, int write, int h, int first)
+template <typename T, int ROWS, int RULE>
+__device__ __forceinline__ token_rows<ROWS, RULE> fetch(const step_args &p, int64_t token, int write, int h, int first)
 {
-    token_rows<ROWS> x;
+    token_rows<ROWS, RULE> x;
     const int tid = (int)threadIdx.x;
     const int64_t t = token * p.writes + write, row = t * p.Hv + h;
     const int hq = h / (p.Hv / p.Hq);
     const int64_t k = (t * p.Hq + hq) * p.K, q = (token * p.Hq + hq) * p.K;
     const bool read = write + 1 == p.writes;
 #pragma unroll
-    for (int i = 0; i < token_rows<ROWS>::PER; i++) {
+    for (int i = 0; i < token_rows<ROWS, RULE>::PER; i++) {
         const int j = tid + i * THREADS;
         x.k[i] = j < p.K ? to_float(((const T *)p.k)[k + j]) : 0.f;
         x.q[i] = read && j < p.K ? to_float(((const T *)p.q)[q + j]) : 0.f;
+        if constexpr (RULE != HEAD_GATE) x.gk[i] = p.gk && j < p.K ? p.gk[row * p.K + j] : 0.f;
+        if constexpr (RULE == UNTIED) {
+            x.a[i] = j < p.K ? to_float(((const T *)p.a)[row * p.K + j]) : 0.f;
+            x.b[i] = j < p.K ? to_float(((const T *)p.b)[row * p.K + j]) : 0.f;
+        }
     }
     x.v = tid < COLUMNS && first + tid < p.V ? to_float(((const T *)p.v)[row * p.V + first + tid]) : 0.f;
-    x.g = p.g && write == 0 ? p.g[token * p.Hv + h] : 0.f;
-    x.beta = p.beta[row];
+    x.g = RULE == HEAD_GATE && p.g && write == 0 ? p.g[token * p.Hv + h] : 0.f;
+    x.beta = RULE == UNTIED ? 0.f : p.beta[row];
     return x;
 }
 
-template <typename T, int ROWS> __global__ __launch_bounds__(THREADS) void step_kernel(const __grid_constant__ step_args p)
+template <typename T, int ROWS, int RULE> __global__ __launch_bounds__(THREADS) void step_kernel(const __grid_constant__ step_args p)
 {
-    __shared__ float ks[ROWS * GROUPS + THREADS], qs[ROWS * GROUPS + THREADS], vs[COLUMNS];
+    constexpr int ALL = ROWS * GROUPS + THREADS;
+    __shared__ float ks[ALL], qs[ALL], less1[RULE == HEAD_GATE ? 1 : ALL], as[RULE == UNTIED ? ALL : 1], bs[RULE == UNTIED ? ALL : 1], vs[COLUMNS];
     __shared__ float4 sums[THREADS / 32][2][COLUMNS / 4];
-    __shared__ float dots[THREADS / 32];
+    __shared__ float dots[THREADS / 32][2];
     const int tid = (int)threadIdx.x, lane = tid % 32, warp = tid / 32, row = tid / 8, column = tid % 8 * 4;
     const int first = (int)(blockIdx.x % p.blocks) * COLUMNS, h = (int)(blockIdx.x / p.blocks % p.Hv), left = p.V - first - column;
     const int64_t n = blockIdx.x / p.blocks / p.Hv, state = (n * p.Hv + h) * p.K * p.V + first + column;
@@ -92,13 +104,15 @@ template <typename T, int ROWS> __global__ __launch_bounds__(THREADS) void step_
         S[i][0] = S[i][1] = S[i][2] = S[i][3] = 0.f;
         if (p.s0 && r < p.K) read4(S[i], p.s0 + state + (int64_t)r * p.V, left, p.wide);
     }
-    token_rows<ROWS> x;
-    if (token < end) x = fetch<T, ROWS>(p, token, write, h, first);
+    token_rows<ROWS, RULE> x;
+    if (token < end) x = fetch<T, ROWS, RULE>(p, token, write, h, first);
     while (token < end) {
 #pragma unroll
-        for (int i = 0; i < token_rows<ROWS>::PER; i++) {
+        for (int i = 0; i < token_rows<ROWS, RULE>::PER; i++) {
             ks[tid + i * THREADS] = x.k[i];
             qs[tid + i * THREADS] = x.q[i];
+            if constexpr (RULE != HEAD_GATE) less1[tid + i * THREADS] = expm1f(x.gk[i]); /* keeps a small gate's accuracy over many tokens */
+            if constexpr (RULE == UNTIED) as[tid + i * THREADS] = x.a[i], bs[tid + i * THREADS] = x.b[i];
         }
         if (tid < COLUMNS) vs[tid] = x.v;
         const float a = expf(x.g), beta = x.beta;
@@ -106,21 +120,26 @@ template <typename T, int ROWS> __global__ __launch_bounds__(THREADS) void step_
         const bool read = write + 1 == p.writes;
         const int64_t next = read ? token + 1 : token;
         write = read ? 0 : write + 1;
-        if (next < end) x = fetch<T, ROWS>(p, next, write, h, first);
-        float sk[4] = {}, sq[4] = {}, kq = 0.f;
+        if (next < end) x = fetch<T, ROWS, RULE>(p, next, write, h, first);
+        float sk[4] = {}, sq[4] = {}, kq = 0.f, bq = 0.f;
 #pragma unroll
         for (int i = 0; i < ROWS; i++) {
-            const float kr = ks[row + i * GROUPS], qr = qs[row + i * GROUPS];
+            const int r = row + i * GROUPS;
+            const float kr = ks[r], qr = qs[r], ar = RULE == UNTIED ? as[r] : kr;
             kq += kr * qr;
+            if constexpr (RULE == UNTIED) bq += bs[r] * qr;
 #pragma unroll
             for (int j = 0; j < 4; j++) {
-                sk[j] += S[i][j] * kr;
+                if constexpr (RULE == UNTIED) sk[j] += S[i][j] * ar;
+                if constexpr (RULE != HEAD_GATE) S[i][j] = fmaf(less1[r], S[i][j], S[i][j]);
+                if constexpr (RULE != UNTIED) sk[j] += S[i][j] * ar;
                 sq[j] += S[i][j] * qr;
             }
         }
 #pragma unroll
         for (int o = 8; o <= 16; o *= 2) {
             kq += __shfl_xor_sync(0xffffffffu, kq, o);
+            if constexpr (RULE == UNTIED) bq += __shfl_xor_sync(0xffffffffu, bq, o);
 #pragma unroll
             for (int j = 0; j < 4; j++) {
                 sk[j] += __shfl_xor_sync(0xffffffffu, sk[j], o);
@@ -130,14 +149,14 @@ template <typename T, int ROWS> __global__ __launch_bounds__(THREADS) void step_
         if (lane < 8) {
             sums[warp][0][lane] = make_float4(sk[0], sk[1], sk[2], sk[3]);
             sums[warp][1][lane] = make_float4(sq[0], sq[1], sq[2], sq[3]);
-            if (lane == 0) dots[warp] = kq;
+            if (lane == 0) dots[warp][0] = kq, dots[warp][1] = bq;
         }
         __syncthreads();
         float u[4], o[4], total[2][4] = {};
-        kq = 0.f;
+        kq = bq = 0.f;
 #pragma unroll
         for (int w = 0; w < THREADS / 32; w++) {
-            kq += dots[w];
+            kq += dots[w][0], bq += dots[w][1];
 #pragma unroll
             for (int y = 0; y < 2; y++) {
                 const float4 z = sums[w][y][column / 4];
@@ -146,14 +165,15 @@ template <typename T, int ROWS> __global__ __launch_bounds__(THREADS) void step_
         }
 #pragma unroll
         for (int j = 0; j < 4; j++) {
-            u[j] = beta * (vs[column + j] - a * total[0][j]);
+            u[j] = RULE == UNTIED ? vs[column + j] : beta * (vs[column + j] - a * total[0][j]);
+            if constexpr (RULE == UNTIED) total[1][j] = fmaf(bq, total[0][j], total[1][j]);
             o[j] = p.scale * fmaf(kq, u[j], a * total[1][j]); /* whose sums are one and the same in all kernels */
         }
 #pragma unroll
         for (int i = 0; i < ROWS; i++) {
-            const float kr = ks[row + i * GROUPS];
+            const float kr = ks[row + i * GROUPS], br = RULE == UNTIED ? bs[row + i * GROUPS] : 0.f;
 #pragma unroll
-            for (int j = 0; j < 4; j++) S[i][j] = fmaf(kr, u[j], a * S[i][j]);
+            for (int j = 0; j < 4; j++) S[i][j] = fmaf(kr, u[j], RULE == UNTIED ? fmaf(br, total[0][j], S[i][j]) : a * S[i][j]);
         }
         if (row == 0 && read)
 #pragma unroll
@@ -170,14 +190,14 @@ template <typename T, int ROWS> __global__ __launch_bounds__(THREADS) void step_
     }
 }
 
-template <typename T> void launch(const step_args &p, int64_t ctas, const lnt_cuda *d)
+template <typename T, int RULE> void launch(const step_args &p, int64_t ctas, const lnt_cuda *d)
 {
     if (p.K <= 64)
-        lnt_launch(d, step_kernel<T, 4>, (unsigned)ctas, THREADS, p);
+        lnt_launch(d, step_kernel<T, 4, RULE>, (unsigned)ctas, THREADS, p);
     else if (p.K <= 128)
-        lnt_launch(d, step_kernel<T, 8>, (unsigned)ctas, THREADS, p);
+        lnt_launch(d, step_kernel<T, 8, RULE>, (unsigned)ctas, THREADS, p);
     else
-        lnt_launch(d, step_kernel<T, 16>, (unsigned)ctas, THREADS, p);
+        lnt_launch(d, step_kernel<T, 16, RULE>, (unsigned)ctas, THREADS, p);
 }
 
 } // namespace
@@ -185,9 +205,10 @@ template <typename T> void launch(const step_args &p, int64_t ctas, const lnt_cu
 extern "C" void lnt_delta_recurrent_cuda_forward(const void *args, const lnt_device *d)
 {
     const lnt_recur_args *a = (const lnt_recur_args *)args;
-    const step_args p = { a->q, a->k, a->v, (const float *)a->g, (const float *)a->beta, (const float *)a->s0, (float *)a->sT, a->o,
-                          a->cu_seqlens_device, a->Hq, a->Hv, a->K, a->V, (int)lnt_div_up(a->V, COLUMNS), lnt_recur_writes(a), (float)a->scale,
-                          a->V % 4 == 0 && ((uintptr_t)a->s0 | (uintptr_t)a->sT) % 16 == 0 };
+    const step_args p = { a->q, a->k, a->v, a->a, a->b, (const float *)a->g, (const float *)a->gk, (const float *)a->beta, (const float *)a->s0,
+                          (float *)a->sT, a->o, a->cu_seqlens_device, a->Hq, a->Hv, a->K, a->V, (int)lnt_div_up(a->V, COLUMNS), lnt_recur_writes(a),
+                          (float)a->scale, a->V % 4 == 0 && ((uintptr_t)a->s0 | (uintptr_t)a->sT) % 16 == 0 };
     const int64_t ctas = a->sequences * a->Hv * p.blocks;
-    if (ctas) LNT_BY_TYPE(a->dtype, T, launch<T>(p, ctas, (const lnt_cuda *)d));
+    if (!ctas) return;
+    LNT_BY_TYPE(a->dtype, T, (a->a ? launch<T, UNTIED> : a->gk ? launch<T, ROW_GATES> : launch<T, HEAD_GATE>)(p, ctas, (const lnt_cuda *)d));
 }

@@ -1,5 +1,5 @@
-/* The untied delta rule on any GPU, in float32, token by token; the step of decoding too (operators.md#untied). A warp has a row of S^T or of S in
- * its registers; rows do not know of each other but through p and its gradient, which rows of S^T make and rows of S are given:
+/* The untied delta rule on any GPU, in float32, token by token (operators.md#untied); the step of decoding is delta_step_cuda.cu's. A warp has a row
+ * of S^T or of S in its registers; rows do not know of each other but through p and its gradient, which rows of S^T make and rows of S are given:
  *
  *   row of S^T   p_t = s_{t-1}.a_t    s_t = s_{t-1} . e^{gk_t} + p_t b_t + v_t k_t     o_t = scale s_t.q_t
  *   in reverse   ds += scale do_t q_t    dv_t = ds.k_t    dp_t = ds.b_t    ds <- ds . e^{gk_t} + dp_t a_t
@@ -454,4 +454,5 @@ const char *declines(const void *args, bool)
 
 } // namespace
 
-LNT_CUDA_FORMS(lnt_dplr, row, declines, workspace, forward, backward, NULL, forward)
+extern "C" void lnt_delta_recurrent_cuda_forward(const void *args, const lnt_device *d); /* delta_step_cuda.cu */
+LNT_CUDA_FORMS(lnt_dplr, row, declines, workspace, forward, backward, NULL, lnt_delta_recurrent_cuda_forward)
