@@ -158,8 +158,8 @@ static void experts(void **state)
     linnet_context_destroy(cpu);
 }
 
-/* ---- steps of a few sequences, where nodes are done in groups: a sum and its norm with four maps, one with a bias, and what is made of their results,
- * convolutions with and without norm, gate and up with SwiGLU: 4480 rows, enough for blocks that stay on an H200's multiprocessors. ---- */
+/* ---- steps of a few sequences, where nodes are done in groups: a sum and its norm with four maps, one with a bias, and what is made of their
+ * results, convolutions with and without norm, gate and up with SwiGLU: 4480 rows, enough for blocks that stay on an H200's multiprocessors. ---- */
 
 enum { STEP_WIDTH = 192, STEP_INNER = 2240, STEPS = 3 };
 

@@ -81,10 +81,28 @@ __device__ __forceinline__ token_rows<ROWS, RULE> fetch(const step_args &p, int6
     return x;
 }
 
+/* The same for all threads; less1: e^gk - 1, which keeps a small gate's accuracy over many tokens. */
+template <int ROWS, int RULE> struct token_tile {
+    static constexpr int ALL = ROWS * GROUPS + THREADS;
+    float k[ALL], q[ALL], less1[RULE == HEAD_GATE ? 1 : ALL], a[RULE == UNTIED ? ALL : 1], b[RULE == UNTIED ? ALL : 1], v[COLUMNS];
+
+    __device__ __forceinline__ void put(const token_rows<ROWS, RULE> &x)
+    {
+        const int tid = (int)threadIdx.x;
+#pragma unroll
+        for (int i = 0; i < token_rows<ROWS, RULE>::PER; i++) {
+            k[tid + i * THREADS] = x.k[i];
+            q[tid + i * THREADS] = x.q[i];
+            if constexpr (RULE != HEAD_GATE) less1[tid + i * THREADS] = expm1f(x.gk[i]);
+            if constexpr (RULE == UNTIED) a[tid + i * THREADS] = x.a[i], b[tid + i * THREADS] = x.b[i];
+        }
+        if (tid < COLUMNS) v[tid] = x.v;
+    }
+};
+
 template <typename T, int ROWS, int RULE> __global__ __launch_bounds__(THREADS) void step_kernel(const __grid_constant__ step_args p)
 {
-    constexpr int ALL = ROWS * GROUPS + THREADS;
-    __shared__ float ks[ALL], qs[ALL], less1[RULE == HEAD_GATE ? 1 : ALL], as[RULE == UNTIED ? ALL : 1], bs[RULE == UNTIED ? ALL : 1], vs[COLUMNS];
+    __shared__ token_tile<ROWS, RULE> m;
     __shared__ float4 sums[THREADS / 32][2][COLUMNS / 4];
     __shared__ float dots[THREADS / 32][2];
     const int tid = (int)threadIdx.x, lane = tid % 32, warp = tid / 32, row = tid / 8, column = tid % 8 * 4;
@@ -107,14 +125,7 @@ template <typename T, int ROWS, int RULE> __global__ __launch_bounds__(THREADS) 
     token_rows<ROWS, RULE> x;
     if (token < end) x = fetch<T, ROWS, RULE>(p, token, write, h, first);
     while (token < end) {
-#pragma unroll
-        for (int i = 0; i < token_rows<ROWS, RULE>::PER; i++) {
-            ks[tid + i * THREADS] = x.k[i];
-            qs[tid + i * THREADS] = x.q[i];
-            if constexpr (RULE != HEAD_GATE) less1[tid + i * THREADS] = expm1f(x.gk[i]); /* keeps a small gate's accuracy over many tokens */
-            if constexpr (RULE == UNTIED) as[tid + i * THREADS] = x.a[i], bs[tid + i * THREADS] = x.b[i];
-        }
-        if (tid < COLUMNS) vs[tid] = x.v;
+        m.put(x);
         const float a = expf(x.g), beta = x.beta;
         __syncthreads();
         const bool read = write + 1 == p.writes;
@@ -125,13 +136,13 @@ template <typename T, int ROWS, int RULE> __global__ __launch_bounds__(THREADS) 
 #pragma unroll
         for (int i = 0; i < ROWS; i++) {
             const int r = row + i * GROUPS;
-            const float kr = ks[r], qr = qs[r], ar = RULE == UNTIED ? as[r] : kr;
+            const float kr = m.k[r], qr = m.q[r], ar = RULE == UNTIED ? m.a[r] : kr;
             kq += kr * qr;
-            if constexpr (RULE == UNTIED) bq += bs[r] * qr;
+            if constexpr (RULE == UNTIED) bq += m.b[r] * qr;
 #pragma unroll
             for (int j = 0; j < 4; j++) {
                 if constexpr (RULE == UNTIED) sk[j] += S[i][j] * ar;
-                if constexpr (RULE != HEAD_GATE) S[i][j] = fmaf(less1[r], S[i][j], S[i][j]);
+                if constexpr (RULE != HEAD_GATE) S[i][j] = fmaf(m.less1[r], S[i][j], S[i][j]);
                 if constexpr (RULE != UNTIED) sk[j] += S[i][j] * ar;
                 sq[j] += S[i][j] * qr;
             }
@@ -165,13 +176,13 @@ template <typename T, int ROWS, int RULE> __global__ __launch_bounds__(THREADS) 
         }
 #pragma unroll
         for (int j = 0; j < 4; j++) {
-            u[j] = RULE == UNTIED ? vs[column + j] : beta * (vs[column + j] - a * total[0][j]);
+            u[j] = RULE == UNTIED ? m.v[column + j] : beta * (m.v[column + j] - a * total[0][j]);
             if constexpr (RULE == UNTIED) total[1][j] = fmaf(bq, total[0][j], total[1][j]);
             o[j] = p.scale * fmaf(kq, u[j], a * total[1][j]); /* whose sums are one and the same in all kernels */
         }
 #pragma unroll
         for (int i = 0; i < ROWS; i++) {
-            const float kr = ks[row + i * GROUPS], br = RULE == UNTIED ? bs[row + i * GROUPS] : 0.f;
+            const float kr = m.k[row + i * GROUPS], br = RULE == UNTIED ? m.b[row + i * GROUPS] : 0.f;
 #pragma unroll
             for (int j = 0; j < 4; j++) S[i][j] = fmaf(kr, u[j], RULE == UNTIED ? fmaf(br, total[0][j], S[i][j]) : a * S[i][j]);
         }
