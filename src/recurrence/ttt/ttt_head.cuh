@@ -612,7 +612,7 @@ template <typename T, int LAYERS, int TILES = 0> struct ttt_head {
             if (c >= low && ttt_whole(*this, open, c, c + 1) > 0) {
                 const int64_t t = first + batch_at(a, open, len, c).first;
                 if constexpr (TOP > 0)
-                    ttt_mlp_chain_back(*this, t, c - low + 1);
+                    ttt_mlp_chain_back(*this, t, (int)(c - low + 1));
                 else
                     ttt_chain_back<TILES>(*this, t, c - low + 1);
                 c = low;

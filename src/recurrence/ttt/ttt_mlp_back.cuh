@@ -13,7 +13,11 @@ struct alignas(16) ttt_mlp_chain_room {
     ttt_mlp_part du[TTT_WARPS];                                 /* shares */
     float sums[TTT_WARPS][3][TILE_TOKENS], columns[TTT_WARPS][MLP_D]; /* shares of R.u of either layer, of du.u of the first; of dz's columns */
     float eta[2][TILE_TOKENS * TILE_ETA], rate[2][TILE_TOKENS];
-    float4 dx[4][TTT_THREADS], below[4][TTT_THREADS]; /* a thread's own, over barriers: dX2, what comes to dz of the first layer besides */
+    /* a thread's own: u of the first layer; what comes of queries to dX2 and du of the first layer, then, over barriers, dX2 and what comes to dz of
+     * the first layer besides; the first layer's gradient */
+    float4 u1[4][TTT_THREADS], dx[4][TTT_THREADS], below[4][TTT_THREADS], W1[16][TTT_THREADS];
+    /* two columns a lane: the norm; gradients of the second layer's biases, in every warp, and of the norm, of a warp's tokens alone */
+    float2 w[32], b[32], b2[TTT_THREADS], norm_w[TTT_THREADS], norm_b[TTT_THREADS];
 };
 struct alignas(16) ttt_mlp_back_room {
     bf16 rows[2][3 * ttt_place<MLP_D>::ROWS];                   /* k q dout */
@@ -31,22 +35,28 @@ __device__ __forceinline__ ttt_halves turned_halves(const ttt_halves &x)
     turn_state(y.low, x.low);
     return y;
 }
-/* W1's gradient += rows^T own, own turned: an A where the two in the middle change places. */
-__device__ __forceinline__ void add_first_turned(float (&W1)[2][8][4], const bf16 *rows, const ttt_halves (&own)[2])
+/* Pairs of tiles of the first layer's gradient += rows^T z: a of z, turned, k of rows. */
+__device__ __forceinline__ ttt_halves rows_of(const ttt_halves &z) /* an A where the two in the middle change places */
+{
+    ttt_halves a;
+    as_rows(a.high, z.high), as_rows(a.low, z.low);
+    return a;
+}
+__device__ __forceinline__ void add_pair(float (&left)[4], float (&right)[4], const ttt_halves &a, const uint32_t (&k)[4])
+{
+    mma_halves(left, a, k[0], k[1]);
+    mma_halves(right, a, k[2], k[3]);
+}
+__device__ __forceinline__ void add_first_turned(float (&W1)[2][8][4], const bf16 *rows, const ttt_halves (&z)[2])
 {
     const ttt_place<MLP_D> y;
-    ttt_halves a[2];
-#pragma unroll
-    for (int m = 0; m < 2; m++) as_rows(a[m].high, own[m].high), as_rows(a[m].low, own[m].low);
+    const ttt_halves a[2] = { rows_of(z[0]), rows_of(z[1]) };
 #pragma unroll
     for (int p = 0; p < 4; p++) {
         uint32_t k[4];
         ldmatrix_x4_trans(k, shared_address(rows) + y.turned() + p * 32);
 #pragma unroll
-        for (int m = 0; m < 2; m++) {
-            mma_halves(W1[m][2 * p], a[m], k[0], k[1]);
-            mma_halves(W1[m][2 * p + 1], a[m], k[2], k[3]);
-        }
+        for (int m = 0; m < 2; m++) add_pair(W1[m][2 * p], W1[m][2 * p + 1], a[m], k);
     }
 }
 /* W2's += own^T rows, own turned. */
@@ -98,20 +108,18 @@ __device__ __forceinline__ void put_share(float *part, int m, const float (&x)[2
             *(float2 *)(part + (y.r + 8 * half) * MLP_SUMS + 16 * m + 8 * n + 2 * y.c) = make_float2(x[n][2 * half], x[n][2 * half + 1]);
 }
 
-/* A thread's of N, without a loop. */
-template <int N, typename F> __device__ __forceinline__ void each_of(F f)
+/* A thread's [16,32] of a record on its way to it. */
+__device__ __forceinline__ void fetch_own(float4 (&to)[4][TTT_THREADS], const float *from)
 {
 #pragma unroll
-    for (int i = 0; i < N; i += TTT_THREADS)
-        if (i + TTT_THREADS <= N || i + (int)threadIdx.x < N) f(i + (int)threadIdx.x);
+    for (int n = 0; n < 4; n++) cp_async_16(shared_address(&to[n][threadIdx.x]), from + 4 * (n * TTT_THREADS + threadIdx.x));
 }
 
 /* ---- the chain -------------------------------------------------------------------------------------------------------------------------------- */
 
 /* What a thread keeps from mini-batch to mini-batch. */
 struct ttt_mlp_back {
-    float W1[2][8][4], W2[4][4][4], b1[4][2];     /* gradients of the state, as ttt_mlp_chain_ahead has it */
-    float2 b2, norm_w, norm_b;                    /* two columns a lane: of the state; of the norm, of a warp's tokens alone */
+    float W2[4][4][4], b1[4][2]; /* gradients of the state, as ttt_mlp_chain_ahead has it */
 };
 /* What a lane's tokens have been left. */
 struct ttt_mlp_tokens {
@@ -124,36 +132,76 @@ __device__ __forceinline__ void recorded_tokens(ttt_mlp_tokens &to, const float 
 #pragma unroll
     for (int half = 0; half < 2; half++) {
         const int j = warp + TTT_WARPS * half, at = j * MLP_D + column;
-        to.hat[half] = *(const float2 *)(record + ttt_mlp_record::HAT + at);
-        to.u[half] = *(const float2 *)(record + ttt_mlp_record::U + at);
-        to.pre[half] = *(const float2 *)(record + ttt_mlp_record::PRE_U + at);
+        to.hat[half] = left_pair(record + ttt_mlp_record::HAT + at);
+        to.u[half] = left_pair(record + ttt_mlp_record::U + at);
+        to.pre[half] = left_pair(record + ttt_mlp_record::PRE_U + at);
         to.inverse[half] = record[ttt_mlp_record::INVERSE + j];
     }
-    to.sum = *(const float2 *)(record + ttt_mlp_record::SUMS + warp * MLP_D + column);
+    to.sum = left_pair(record + ttt_mlp_record::SUMS + warp * MLP_D + column);
 }
 
-/* du of the first layer, R.u and du.u of it: du becomes dh. */
-__device__ __forceinline__ void mlp_chain_first(ttt_mlp_chain_room &room, const bf16 *K, const float *record, const ttt_mlp_back &d,
-                                                const ttt_tile_steps &steps, float (&du)[4][4])
+/* All that a mini-batch has to do with the first layer's gradient, two tiles at a time: it gets what the keys of the mini-batch behind have (z,
+ * turned), is kept where a segment begins (or NULL), makes du, and gets what the queries have (zq). */
+__device__ __forceinline__ void mlp_chain_state(ttt_mlp_chain_room &room, const bf16 *behind, const ttt_halves (&z)[2], float *keep, const bf16 *K,
+                                                const bf16 *Q, const ttt_halves (&zq)[2], float (&du)[4][4])
+{
+    const ttt_place<MLP_D> y;
+    const ttt_halves a[2] = { rows_of(z[0]), rows_of(z[1]) }, aq[2] = { rows_of(zq[0]), rows_of(zq[1]) };
+#pragma unroll
+    for (int p = 0; p < 4; p++) {
+        uint32_t b[4], k[4], q[4];
+        ldmatrix_x4_trans(b, shared_address(behind) + y.turned() + p * 32);
+        ldmatrix_x4(k, shared_address(K) + y.turned() + p * 32);
+        ldmatrix_x4_trans(q, shared_address(Q) + y.turned() + p * 32);
+        float W[2][2][4]; /* both side by side, so that none waits for its products alone */
+        ttt_halves w[2];
+#pragma unroll
+        for (int m = 0; m < 2; m++) take_tile(W[m][0], room.W1[8 * m + 2 * p]), take_tile(W[m][1], room.W1[8 * m + 2 * p + 1]);
+#pragma unroll
+        for (int m = 0; m < 2; m++) add_pair(W[m][0], W[m][1], a[m], b);
+#pragma unroll
+        for (int m = 0; m < 2 && keep; m++) leave_tile(keep, 8 * m + 2 * p, W[m][0]), leave_tile(keep, 8 * m + 2 * p + 1, W[m][1]);
+#pragma unroll
+        for (int m = 0; m < 2; m++) w[m] = halves_of(W[m][0], W[m][1]);
+#pragma unroll
+        for (int m = 0; m < 2; m++) mma_state(du[2 * m], du[2 * m + 1], k, w[m].low);
+#pragma unroll
+        for (int m = 0; m < 2; m++) add_pair(W[m][0], W[m][1], aq[m], q);
+#pragma unroll
+        for (int m = 0; m < 2; m++) mma_state(du[2 * m], du[2 * m + 1], k, w[m].high);
+#pragma unroll
+        for (int m = 0; m < 2; m++) put_tile(room.W1[8 * m + 2 * p], W[m][0]), put_tile(room.W1[8 * m + 2 * p + 1], W[m][1]);
+    }
+}
+/* What the first mini-batch's keys have. */
+__device__ __forceinline__ void mlp_chain_keys(ttt_mlp_chain_room &room, const bf16 *K, const ttt_halves (&z)[2])
+{
+    const ttt_place<MLP_D> y;
+    const ttt_halves a[2] = { rows_of(z[0]), rows_of(z[1]) };
+#pragma unroll
+    for (int p = 0; p < 4; p++) {
+        uint32_t b[4];
+        ldmatrix_x4_trans(b, shared_address(K) + y.turned() + p * 32);
+#pragma unroll
+        for (int m = 0; m < 2; m++) {
+            const int at = 8 * m + 2 * p;
+            float W[2][4];
+            take_tile(W[0], room.W1[at]), take_tile(W[1], room.W1[at + 1]);
+            add_pair(W[0], W[1], a[m], b);
+            put_tile(room.W1[at], W[0]), put_tile(room.W1[at + 1], W[1]);
+        }
+    }
+}
+
+/* From du of the first layer to R.u and du.u of it: du becomes dh. */
+__device__ __forceinline__ void mlp_chain_first(ttt_mlp_chain_room &room, const float *record, const ttt_tile_steps &steps, float (&du)[4][4])
 {
     const ttt_place<MLP_D> y;
     const int warp = y.id / 32;
     float u[4][4], below[4][4], sums[2] = {}, along[2] = {};
+#pragma unroll
+    for (int n = 0; n < 4; n++) take_tile(u[n], room.u1[n]), take_tile(below[n], room.below[n]);
     const float last[2] = { -steps.of_last(y.r), -steps.of_last(y.r + 8) }, rate[2] = { steps.rate[y.r], steps.rate[y.r + 8] };
-    MLP_OWN_EACH(n, q) du[n][q] = d.b1[n][q % 2];
-#pragma unroll
-    for (int p = 0; p < 4; p++) {
-        uint32_t k[4];
-        ldmatrix_x4(k, shared_address(K) + y.turned() + p * 32);
-#pragma unroll
-        for (int m = 0; m < 2; m++) {
-            const ttt_halves w = halves_of(d.W1[m][2 * p], d.W1[m][2 * p + 1]);
-            mma_state(du[2 * m], du[2 * m + 1], k, w.low);
-            mma_state(du[2 * m], du[2 * m + 1], k, w.high);
-        }
-    }
-    recorded_own(u, record + ttt_mlp_record::U1);
-    recorded_own(below, record + ttt_mlp_record::PRE);
     MLP_OWN_EACH(n, q)
     {
         sums[q / 2] += du[n][q] * u[n][q];
@@ -161,12 +209,13 @@ __device__ __forceinline__ void mlp_chain_first(ttt_mlp_chain_room &room, const 
         along[q / 2] += du[n][q] * u[n][q];
         du[n][q] *= rate[q / 2];
     }
-    put_sums(room.sums[warp][1], sums[0], sums[1]);
-    put_sums(room.sums[warp][2], along[0], along[1]);
     recorded_own(below, record + ttt_mlp_record::BELOW);
     recorded_own(u, record + ttt_mlp_record::SLOPE);
+    put_sums(room.sums[warp][1], sums[0], sums[1]);
+    put_sums(room.sums[warp][2], along[0], along[1]);
     MLP_OWN_EACH(n, q) below[n][q] *= du[n][q], du[n][q] *= u[n][q];
-    record_own((float *)room.below, below);
+#pragma unroll
+    for (int n = 0; n < 4; n++) put_tile(room.below[n], below[n]);
 }
 
 /* Both products with the second layer's gradient: shares of du there,  by.(X2 dW2) + dh W2,  and  G = u dW2^T,  of which dX2 and R.u take theirs. by:
@@ -203,7 +252,8 @@ __device__ __forceinline__ void mlp_chain_second(ttt_mlp_chain_room &room, const
         put_share(room.du[warp], m, z);
     }
     float dx[4][4];
-    recorded_own(dx, record + ttt_mlp_record::PRE_X);
+#pragma unroll
+    for (int n = 0; n < 4; n++) take_tile(dx[n], room.dx[n]);
     MLP_OWN_EACH(n, q)
     {
         const int e = n % 2 * 2 + q / 2;
@@ -211,100 +261,141 @@ __device__ __forceinline__ void mlp_chain_second(ttt_mlp_chain_room &room, const
         sums[q / 2] += (q % 2 ? high_bf16(high) + high_bf16(low) : low_bf16(high) + low_bf16(low)) * G[n][q];
         dx[n][q] += by[q / 2] * G[n][q];
     }
-    record_own((float *)room.dx, dx);
+#pragma unroll
+    for (int n = 0; n < 4; n++) put_tile(room.dx[n], dx[n]);
     put_sums(room.sums[warp][0], sums[0], sums[1]);
 }
 
 /* A warp's tokens: the shares of du of the second layer added up, with what comes of the queries, and back through the loss. */
 template <typename HEAD>
 __device__ __forceinline__ void mlp_chain_loss(const HEAD &x, ttt_mlp_chain_room &room, const bf16 *K, const bf16 *V, float *record, int64_t t,
-                                               const ttt_mlp_top &top, const ttt_tile_steps &steps, const ttt_mlp_tokens &left, ttt_mlp_back &d)
+                                               const ttt_tile_steps &steps, const ttt_mlp_tokens &left)
 {
     constexpr int LD = ttt_place<MLP_D>::LD;
-    const int warp = (int)threadIdx.x / 32, lane = (int)threadIdx.x % 32, column = lane * 2;
-    float2 columns = left.sum;
+    const int id = (int)threadIdx.x, warp = id / 32, lane = id % 32, column = lane * 2;
+    const float2 w = room.w[lane], b = room.b[lane], b2 = room.b2[id];
+    float2 columns = left.sum, norm_w = room.norm_w[id], norm_b = room.norm_b[id], du[2], e[2], de[2], dz[2];
+    float last[2], shares[2], sums[12];
 #pragma unroll
     for (int half = 0; half < 2; half++) {
         const int j = warp + TTT_WARPS * half;
         const float2 hat = left.hat[half], u = left.u[half], pre = left.pre[half];
-        const float inverse = left.inverse[half], last = steps.of_last(j), rate = steps.rate[j];
         const float2 k = pair_of(K + j * LD + column), v = pair_of(V + j * LD + column);
-        float2 du = make_float2(0.0f, 0.0f);
+        const float rate = steps.rate[j];
+        float2 all = make_float2(0.0f, 0.0f);
 #pragma unroll
-        for (int w = 0; w < TTT_WARPS; w++) {
-            const float2 s = *(const float2 *)(room.du[w] + j * MLP_SUMS + column);
-            du.x += s.x, du.y += s.y;
+        for (int from = 0; from < TTT_WARPS; from++) {
+            const float2 s = *(const float2 *)(room.du[from] + j * MLP_SUMS + column);
+            all.x += s.x, all.y += s.y;
         }
-        float sum = lane < 3 * TTT_WARPS ? room.sums[lane % TTT_WARPS][lane / TTT_WARPS][j] : 0.0f;
+        shares[half] = lane < 3 * TTT_WARPS ? room.sums[lane % TTT_WARPS][lane / TTT_WARPS][j] : 0.0f;
+        last[half] = steps.of_last(j);
+        all.x += rate * (pre.x - last[half] * b2.x), all.y += rate * (pre.y - last[half] * b2.y);
+        const float2 loss = make_float2(w.x * hat.x + b.x - (v.x - k.x), w.y * hat.y + b.y - (v.y - k.y));
+        sums[6 * half] = b2.x * u.x + b2.y * u.y, sums[6 * half + 1] = pre.x * u.x + pre.y * u.y;
+        sums[6 * half + 2] = all.x + all.y, sums[6 * half + 3] = all.x * hat.x + all.y * hat.y;
+        sums[6 * half + 4] = hat.x * w.x * loss.x + hat.y * w.y * loss.y, sums[6 * half + 5] = u.x * all.x + u.y * all.y;
+        du[half] = all, e[half] = loss;
+    }
+    warp_sums(sums);
 #pragma unroll
-        for (int o = 1; o < TTT_WARPS; o *= 2) sum += __shfl_xor_sync(~0u, sum, o);
-        const float first = __shfl_sync(~0u, sum, TTT_WARPS), along = __shfl_sync(~0u, sum, 2 * TTT_WARPS);
-        const float second = sum + warp_sum(d.b2.x * u.x + d.b2.y * u.y), with = warp_sum(pre.x * u.x + pre.y * u.y); /* in lane 0 */
+    for (int o = 1; o < TTT_WARPS; o *= 2)
+#pragma unroll
+        for (int half = 0; half < 2; half++) shares[half] += __shfl_xor_sync(~0u, shares[half], o);
+    float2 dhat[2];
+    float back[4];
+#pragma unroll
+    for (int half = 0; half < 2; half++) {
+        const int j = warp + TTT_WARPS * half;
+        const float2 hat = left.hat[half];
+        const float inverse = left.inverse[half], mean = sums[6 * half + 2] / MLP_D, part = sums[6 * half + 3] / MLP_D;
+        const float first = __shfl_sync(~0u, shares[half], TTT_WARPS), along = __shfl_sync(~0u, shares[half], 2 * TTT_WARPS);
+        const float second = shares[half] + sums[6 * half]; /* in lane 0 */
         if (lane == 0) {
             record[ttt_mlp_record::R + j] = first + second;
-            if (x.a.drate) ((float *)x.a.drate)[(t + j) * x.a.H + x.h] = along + with - last * second;
+            if (x.a.drate) ((float *)x.a.drate)[(t + j) * x.a.H + x.h] = along + sums[6 * half + 1] - last[half] * second;
         }
-        du.x += rate * (pre.x - last * d.b2.x), du.y += rate * (pre.y - last * d.b2.y);
-        const float2 e = make_float2(top.w.x * hat.x + top.b.x - (v.x - k.x), top.w.y * hat.y + top.b.y - (v.y - k.y));
-        const float mean = warp_sum(du.x + du.y) / MLP_D, part = warp_sum(du.x * hat.x + du.y * hat.y) / MLP_D;
-        const float g_part = warp_sum(hat.x * top.w.x * e.x + hat.y * top.w.y * e.y) / MLP_D * inverse;
-        const float sigma_part = -warp_sum(u.x * du.x + u.y * du.y) * inverse / MLP_D, du_part = part * inverse;
-        const float2 dg = make_float2((du.x - mean - part * hat.x) * inverse, (du.y - mean - part * hat.y) * inverse);
-        const float2 de = make_float2(top.w.x * dg.x, top.w.y * dg.y);
-        const float2 dhat = make_float2(top.w.x * de.x - g_part * du.x - du_part * top.w.x * e.x,
-                                        top.w.y * de.y - g_part * du.y - du_part * top.w.y * e.y);
-        const float dhat_mean = warp_sum(dhat.x + dhat.y) / MLP_D, dhat_part = warp_sum(dhat.x * hat.x + dhat.y * hat.y) / MLP_D;
-        const float2 dz = make_float2((dhat.x - dhat_mean - dhat_part * hat.x) * inverse + sigma_part * hat.x,
-                                      (dhat.y - dhat_mean - dhat_part * hat.y) * inverse + sigma_part * hat.y);
-        d.norm_w.x += e.x * dg.x + hat.x * de.x, d.norm_w.y += e.y * dg.y + hat.y * de.y;
-        d.norm_b.x += de.x, d.norm_b.y += de.y;
-        columns.x += dz.x, columns.y += dz.y;
-        put_pair(room.dz, j, column, dz);
-        *(float2 *)(record + ttt_mlp_record::DE + j * MLP_D + column) = de;
+        const float g_part = sums[6 * half + 4] / MLP_D * inverse, du_part = part * inverse;
+        const float2 dg = make_float2((du[half].x - mean - part * hat.x) * inverse, (du[half].y - mean - part * hat.y) * inverse);
+        de[half] = make_float2(w.x * dg.x, w.y * dg.y);
+        dhat[half] = make_float2(w.x * de[half].x - g_part * du[half].x - du_part * w.x * e[half].x,
+                                 w.y * de[half].y - g_part * du[half].y - du_part * w.y * e[half].y);
+        back[2 * half] = dhat[half].x + dhat[half].y, back[2 * half + 1] = dhat[half].x * hat.x + dhat[half].y * hat.y;
+        norm_w.x += e[half].x * dg.x + hat.x * de[half].x, norm_w.y += e[half].y * dg.y + hat.y * de[half].y;
+        norm_b.x += de[half].x, norm_b.y += de[half].y;
     }
+    warp_sums(back);
+#pragma unroll
+    for (int half = 0; half < 2; half++) {
+        const int j = warp + TTT_WARPS * half;
+        const float2 hat = left.hat[half];
+        const float inverse = left.inverse[half], mean = back[2 * half] / MLP_D, part = back[2 * half + 1] / MLP_D;
+        const float sigma = -sums[6 * half + 5] * inverse / MLP_D;
+        dz[half] = make_float2((dhat[half].x - mean - part * hat.x) * inverse + sigma * hat.x, (dhat[half].y - mean - part * hat.y) * inverse + sigma * hat.y);
+        columns.x += dz[half].x, columns.y += dz[half].y;
+        put_pair(room.dz, j, column, dz[half]);
+        leave_pair(record + ttt_mlp_record::DE + j * MLP_D + column, de[half]);
+    }
+    room.norm_w[id] = norm_w, room.norm_b[id] = norm_b;
     *(float2 *)(room.columns[warp] + column) = columns;
 }
 
-/* A warp's columns between the layers, from dz of the second layer: the weights' gradients in front of the mini-batch. */
-__device__ __forceinline__ void mlp_chain_below(ttt_mlp_chain_room &room, const bf16 *K, float *record, bool bias, ttt_mlp_back &d)
+/* What the weights' gradients in front of the mini-batch are made of besides, on its way while the loss is made. */
+struct ttt_mlp_under {
+    uint32_t W2[8][4];
+    float slope[4][4];
+    ttt_halves X[2];
+};
+__device__ __forceinline__ void recorded_under(ttt_mlp_under &to, const float *record)
+{
+#pragma unroll
+    for (int i = 0; i < 8; i++) recorded_state(to.W2[i], record + ttt_mlp_record::W2, i);
+    recorded_own(to.slope, record + ttt_mlp_record::SLOPE);
+#pragma unroll
+    for (int p = 0; p < 2; p++) to.X[p] = recorded_halves(record + ttt_mlp_record::X, p);
+}
+
+/* A warp's columns between the layers, from dz of the second layer: dz of the first, turned, and all but its product with the keys of the weights'
+ * gradients in front of the mini-batch. */
+__device__ __forceinline__ void mlp_chain_below(ttt_mlp_chain_room &room, float *record, const ttt_mlp_under &left, bool bias, ttt_mlp_back &d,
+                                                ttt_halves (&z)[2])
 {
     const ttt_place<MLP_D> y;
-    float dx[4][4], slope[4][4], below[4][4];
-    recorded_own(dx, (const float *)room.dx);
+    float dx[4][4], below[4][4];
+#pragma unroll
+    for (int n = 0; n < 4; n++) take_tile(dx[n], room.dx[n]);
 #pragma unroll
     for (int m = 0; m < 4; m++) {
-        uint32_t a[4], w[4], turned[4];
+        uint32_t a[4], turned[4];
         ldmatrix_x4(a, shared_address(room.dz[0]) + y.turned() + m * 32);
 #pragma unroll
         for (int p = 0; p < 2; p++) {
-            recorded_state(w, record + ttt_mlp_record::W2, 2 * m + p);
-            turn_state(turned, w);
+            turn_state(turned, left.W2[2 * m + p]);
             mma_turned(dx[2 * p], dx[2 * p + 1], a, turned);
         }
     }
-    recorded_own(slope, record + ttt_mlp_record::SLOPE);
-    recorded_own(below, (const float *)room.below);
-    MLP_OWN_EACH(n, q) dx[n][q] = dx[n][q] * slope[n][q] + below[n][q]; /* dz of the first layer */
-    {
-        const ttt_halves z[2] = { turned_halves(halves_of(dx[0], dx[1])), turned_halves(halves_of(dx[2], dx[3])) };
 #pragma unroll
-        for (int p = 0; p < 2; p++) record_halves(record + ttt_mlp_record::DZ, p, z[p]);
-        add_first_turned(d.W1, K, z);
-        if (bias) add_columns(d.b1, z);
+    for (int n = 0; n < 4; n++) take_tile(below[n], room.below[n]);
+    MLP_OWN_EACH(n, q) dx[n][q] = dx[n][q] * left.slope[n][q] + below[n][q]; /* dz of the first layer */
+#pragma unroll
+    for (int p = 0; p < 2; p++) {
+        z[p] = turned_halves(halves_of(dx[2 * p], dx[2 * p + 1]));
+        record_halves(record + ttt_mlp_record::DZ, p, z[p]);
     }
-    const ttt_halves X[2] = { turned_halves(recorded_halves(record + ttt_mlp_record::X, 0)),
-                              turned_halves(recorded_halves(record + ttt_mlp_record::X, 1)) };
-    add_second_turned(d.W2, room.dz, X);
+    if (bias) add_columns(d.b1, z);
+    add_second_turned(d.W2, room.dz, { turned_halves(left.X[0]), turned_halves(left.X[1]) });
     if (!bias) return;
+    float2 b2 = room.b2[y.id];
 #pragma unroll
     for (int w = 0; w < TTT_WARPS; w++) {
         const float2 s = *(const float2 *)(room.columns[w] + 2 * y.lane);
-        d.b2.x += s.x, d.b2.y += s.y;
+        b2.x += s.x, b2.y += s.y;
     }
+    room.b2[y.id] = b2;
 }
 
-/* The state's gradients to registers and back. */
-template <bool OUT, typename HEAD> __device__ __forceinline__ void mlp_back_state(HEAD &x, ttt_mlp_back &d)
+/* The state's gradients to registers and shared memory, and back. */
+template <bool OUT, typename HEAD> __device__ __forceinline__ void mlp_back_state(HEAD &x, ttt_mlp_chain_room &room, ttt_mlp_back &d)
 {
     const ttt_place<MLP_D> y;
     const int warp = y.id / 32, first = MLP_OWN * warp;
@@ -317,9 +408,13 @@ template <bool OUT, typename HEAD> __device__ __forceinline__ void mlp_back_stat
 #pragma unroll
     for (int m = 0; m < 2; m++)
 #pragma unroll
-        for (int j = 0; j < 8; j++)
+        for (int j = 0; j < 8; j++) {
+            float W[4];
+            if (OUT) take_tile(W, room.W1[8 * m + j]);
 #pragma unroll
-            for (int q = 0; q < 4; q++) go(d.W1[m][j][q], x.w.dW[0].row(8 * j + 2 * y.c + q % 2)[first + 16 * m + y.r + q / 2 * 8]);
+            for (int q = 0; q < 4; q++) go(W[q], x.w.dW[0].row(8 * j + 2 * y.c + q % 2)[first + 16 * m + y.r + q / 2 * 8]);
+            if (!OUT) put_tile(room.W1[8 * m + j], W);
+        }
 #pragma unroll
     for (int m = 0; m < 4; m++)
 #pragma unroll
@@ -331,31 +426,12 @@ template <bool OUT, typename HEAD> __device__ __forceinline__ void mlp_back_stat
         for (int n = 0; n < 4; n++)
 #pragma unroll
             for (int e = 0; e < 2; e++) go(d.b1[n][e], x.w.db[0][first + 8 * n + 2 * y.c + e]);
-    if (!OUT || warp == 0) go(d.b2.x, x.w.db[1][2 * y.lane]), go(d.b2.y, x.w.db[1][2 * y.lane + 1]);
-}
-
-/* The first layer's for a segment. */
-__device__ __forceinline__ void mlp_keep_first(float *to, const float (&W1)[2][8][4])
-{
-#pragma unroll
-    for (int j = 0; j < 16; j++) {
-        const float(&a)[4] = W1[j / 8][j % 8];
-        ((float4 *)to)[j * TTT_THREADS + threadIdx.x] = make_float4(a[0], a[1], a[2], a[3]);
-    }
-}
-__device__ __forceinline__ void mlp_kept_first(const float *from, float (&W1)[2][8][4])
-{
-#pragma unroll
-    for (int j = 0; j < 16; j++) {
-        const float4 a = ((const float4 *)from)[j * TTT_THREADS + threadIdx.x];
-        float(&A)[4] = W1[j / 8][j % 8];
-        A[0] = a.x, A[1] = a.y, A[2] = a.z, A[3] = a.w;
-    }
+    if (!OUT || warp == 0) go(room.b2[y.id].x, x.w.db[1][2 * y.lane]), go(room.b2[y.id].y, x.w.db[1][2 * y.lane + 1]);
 }
 
 /* A run's mini-batches back from the one that begins with token t, keys alone: x.w's dW and db from behind them become those in front. Long: as the
  * one ahead. */
-template <typename HEAD> __device__ __noinline__ void ttt_mlp_chain_back(HEAD &x, int64_t t, int64_t count)
+template <typename HEAD> __device__ __noinline__ void ttt_mlp_chain_back(HEAD &x, int64_t t, int count)
 {
     const ttt_tile_call g(x);
     extern __shared__ __align__(16) float memory[]; /* not by a pointer: loads and stores know that they are of shared memory */
@@ -363,64 +439,77 @@ template <typename HEAD> __device__ __noinline__ void ttt_mlp_chain_back(HEAD &x
     const ttt_place<MLP_D> y;
     constexpr int ROWS = ttt_place<MLP_D>::ROWS;
     const ttt_segments &s = *x.segments;
-    const int64_t slot = ttt_slot(x.n, t - (count - 1) * TILE_TOKENS), record_step = s.H * s.record, state_step = s.H * s.state;
+    const int64_t slot = ttt_slot(x.n, t - (int64_t)(count - 1) * TILE_TOKENS), record_step = s.H * s.record, state_step = s.H * s.state;
     float *record = s.record_of(x.n, t, g.h), *const state = s.state_of(true, slot, g.h);
     unsigned *const flag = s.flag(true, slot, g.h);
     const int flag_step = s.H;
     ttt_mlp_back d = {};
-    ttt_mlp_top top;
-    ttt_tile_steps steps = { NULL, NULL, { x.w.position[y.r], x.w.position[y.r + 8] }, x.w.position[TILE_TOKENS - 1], g.a.eta != NULL };
-    top.w = *(const float2 *)(x.norm.w + 2 * y.lane), top.b = *(const float2 *)(x.norm.b + 2 * y.lane);
-    mlp_back_state<false>(x, d);
-    const auto fetch = [&](int64_t to, int64_t back) { /* so many mini-batches in front of this one */
+    ttt_tile_steps steps = { NULL, NULL, { x.w.position[y.r], x.w.position[y.r + 8] }, x.w.position[TILE_TOKENS - 1], true };
+    if (y.id < 32) room.w[y.id] = *(const float2 *)(x.norm.w + 2 * y.id), room.b[y.id] = *(const float2 *)(x.norm.b + 2 * y.id);
+    room.norm_w[y.id] = room.norm_b[y.id] = make_float2(0.0f, 0.0f);
+    mlp_back_state<false>(x, room, d);
+    const auto fetch = [&](int to, int back) { /* so many mini-batches in front of this one */
         const float *from = record - back * record_step + ttt_mlp_record::ROWS;
         fetch_rows<MLP_D, 3>(room.rows[to], { g.a.k, g.a.q, g.a.v }, t - back * TILE_TOKENS, g.a.H, g.h);
-        each_of<ttt_mlp_record::HALVES / 4>([&](int j) { cp_async_16(shared_address(room.u[0]) + 16 * j, from + 4 * j); });
+#pragma unroll 1
+        for (int j = y.id; j < ttt_mlp_record::HALVES / 4; j += TTT_THREADS) cp_async_16(shared_address(room.u[0]) + 16 * j, from + 4 * j);
         const float rate = fetch_steps(g, room.eta[to], t - back * TILE_TOKENS);
         cp_async_commit();
         return rate;
     };
+    mlp_steps(room.eta, g.a.eta != NULL);
     float rate = fetch(0, 0);
     if (y.id < TILE_TOKENS) room.rate[0][y.id] = rate;
     cp_async_wait<0>();
     __syncthreads();
-    for (int64_t i = count - 1, now = 0; i >= 0; i--, now ^= 1, t -= TILE_TOKENS, record -= record_step) { /* from the run's first on */
+    ttt_halves z[2] = {}; /* dz of the first layer, turned, from here to where the next mini-batch adds its product with the keys to W1 */
+    const bf16 *behind = room.rows[0];
+    for (int i = count - 1, now = 0; i >= 0; i--, now ^= 1, t -= TILE_TOKENS, record -= record_step) { /* from the run's first on */
         const bf16 *const K = room.rows[now], *const Q = K + ROWS, *const V = Q + ROWS;
         steps.eta = room.eta[now], steps.rate = room.rate[now];
-        if (i + 1 == count || i % SEGMENT == SEGMENT - 1) mlp_keep_first(state + i / SEGMENT * state_step, d.W1);
         {
             float du[4][4];
-            mlp_chain_first(room, K, record, d, steps, du);
+            fetch_own(room.u1, record + ttt_mlp_record::U1);
+            fetch_own(room.below, record + ttt_mlp_record::PRE);
+            fetch_own(room.dx, record + ttt_mlp_record::PRE_X);
+            cp_async_commit();
+            const ttt_halves zq[2] = { recorded_halves(record + ttt_mlp_record::DZQ, 0), recorded_halves(record + ttt_mlp_record::DZQ, 1) };
+            MLP_OWN_EACH(n, q) du[n][q] = d.b1[n][q % 2];
+            mlp_chain_state(room, behind, z, i + 1 == count || i % SEGMENT == SEGMENT - 1 ? state + i / SEGMENT * state_step : NULL, K, Q,
+                            zq, du);
+            if (g.a.bias != 0) add_columns(d.b1, zq);
+            cp_async_wait<0>();
+            mlp_chain_first(room, record, steps, du);
             const ttt_halves dh[2] = { halves_of(du[0], du[1]), halves_of(du[2], du[3]) };
             mlp_chain_second(room, record, d, steps, dh);
             const ttt_halves turned[2] = { turned_halves(dh[0]), turned_halves(dh[1]) };
             add_second_turned(d.W2, room.u, turned);
         }
         add_second_turned(d.W2, room.dzq, { recorded_halves(record + ttt_mlp_record::Y, 0), recorded_halves(record + ttt_mlp_record::Y, 1) });
-        {
-            const ttt_halves z[2] = { recorded_halves(record + ttt_mlp_record::DZQ, 0), recorded_halves(record + ttt_mlp_record::DZQ, 1) };
-            add_first_turned(d.W1, Q, z);
-            if (g.a.bias != 0) add_columns(d.b1, z);
-        }
-        __syncthreads();
         ttt_mlp_tokens left;
         recorded_tokens(left, record);
+        __syncthreads();
         if (y.id == 0 && i + 1 < count && i % SEGMENT == SEGMENT - 1) ttt_publish(flag + (i / SEGMENT + 1) * flag_step);
         if (i) { /* nobody reads what was there any more */
             rate = fetch(now ^ 1, 1);
-            const char *const next = (const char *)(record - record_step);
-            each_of<ttt_mlp_record::CHAIN / 32>([&](int j) { ahead_l2(next + j * 128); });
+            const float *const next = record - record_step;
+#pragma unroll 1 /* addresses that are made ahead of time have no registers */
+            for (int j = y.id; j < ttt_mlp_record::CHAIN / 32; j += TTT_THREADS) ahead_l2(next + j * 32);
         }
-        mlp_chain_loss(g, room, K, V, record, t, top, steps, left, d);
+        mlp_chain_loss(g, room, K, V, record, t, steps, left);
+        ttt_mlp_under under;
+        recorded_under(under, record);
         cp_async_wait<0>(); /* behind the barrier it is there for everybody */
         if (i && y.id < TILE_TOKENS) room.rate[now ^ 1][y.id] = rate;
         __syncthreads();
-        mlp_chain_below(room, K, record, g.a.bias != 0, d);
+        mlp_chain_below(room, record, under, g.a.bias != 0, d, z);
+        behind = K;
     }
+    mlp_chain_keys(room, behind, z);
     __syncthreads();
     if (y.id == 0) ttt_publish(flag);
-    mlp_back_state<true>(x, d);
-    mlp_norm_sums(room.du[0], d.norm_w, d.norm_b,
+    mlp_back_state<true>(x, room, d);
+    mlp_norm_sums(room.du[0], room.norm_w[y.id], room.norm_b[y.id],
                   [&](int i, float sum) { (i < MLP_D ? x.norm.dw : x.norm.db)[i % MLP_D] += sum; });
 }
 
@@ -500,7 +589,7 @@ __device__ __forceinline__ void mlp_back_rows(const HEAD &x, const ttt_mlp_back_
     for (int half = 0; half < 2; half++) {
         const int r = warp + TTT_WARPS * half;
         const int i = lane < TILE_TOKENS ? r : mine, j = lane < TILE_TOKENS ? mine : r, at = i * TILE_ETA + j;
-        const float2 de = *(const float2 *)(record + ttt_mlp_record::DE + r * MLP_D + column);
+        const float2 de = left_pair(record + ttt_mlp_record::DE + r * MLP_D + column);
         float dA = 0, dF = record[ttt_mlp_record::DF + i * TILE_TOKENS + j];
 #pragma unroll
         for (int w = 0; w < TTT_WARPS; w++) dA += room.dA[w][at];
@@ -544,18 +633,20 @@ static __device__ __noinline__ void ttt_mlp_tiles_back(const ttt_segments &s, co
     const int64_t record_step = s.H * s.record;
     float W1[2][8][4], dposition[2] = {};
     tile_positions(x.a, room.position);
-    mlp_kept_first(s.state_of(true, x.slot, g.h), W1);
+#pragma unroll
+    for (int j = 0; j < 16; j++) left_tile(W1[j / 8][j % 8], s.state_of(true, x.slot, g.h), j);
     const auto fetch = [&](int to, int64_t from) {
         fetch_rows<MLP_D, 3>(room.rows[to], { g.a.k, g.a.q, g.a.dout }, from, g.a.H, g.h);
         const float rate = fetch_steps(g, room.eta[to], from);
         cp_async_commit();
         return rate;
     };
+    mlp_steps(room.eta, g.a.eta != NULL);
     float rate = fetch(0, t);
     if (y.id < TILE_TOKENS) room.rate[0][y.id] = rate;
     cp_async_wait<0>();
     __syncthreads();
-    ttt_tile_steps steps = { NULL, NULL, { room.position[y.r], room.position[y.r + 8] }, room.position[TILE_TOKENS - 1], g.a.eta != NULL };
+    ttt_tile_steps steps = { NULL, NULL, { room.position[y.r], room.position[y.r + 8] }, room.position[TILE_TOKENS - 1], true };
     for (int i = 0; i < x.count; i++, t -= TILE_TOKENS, record -= record_step) {
         const bf16 *const K = room.rows[i & 1], *const Q = K + ROWS;
         steps.eta = room.eta[i & 1], steps.rate = room.rate[i & 1];

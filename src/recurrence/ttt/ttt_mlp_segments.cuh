@@ -15,9 +15,8 @@ __device__ __forceinline__ void mlp_keep_state(float *to, const ttt_mlp_state &y
 {
 #pragma unroll
     for (int j = 0; j < 16; j++) {
-        const float(&a)[4] = y.W1[j / 8][j % 8], (&b)[4] = y.W2[j / 4][j % 4];
-        ((float4 *)to)[j * TTT_THREADS + threadIdx.x] = make_float4(a[0], a[1], a[2], a[3]);
-        ((float4 *)to)[(16 + j) * TTT_THREADS + threadIdx.x] = make_float4(b[0], b[1], b[2], b[3]);
+        leave_tile(to, j, y.W1[j / 8][j % 8]);
+        leave_tile(to, 16 + j, y.W2[j / 4][j % 4]);
     }
 #pragma unroll
     for (int n = 0; n < 4; n++) ((float2 *)(to + ttt_mlp_left::BIAS))[n * TTT_THREADS + threadIdx.x] = make_float2(y.b1[n][0], y.b1[n][1]);
@@ -27,9 +26,8 @@ __device__ __forceinline__ void mlp_kept_state(const float *from, ttt_mlp_state 
 {
 #pragma unroll
     for (int j = 0; j < 16; j++) {
-        const float4 a = ((const float4 *)from)[j * TTT_THREADS + threadIdx.x], b = ((const float4 *)from)[(16 + j) * TTT_THREADS + threadIdx.x];
-        float(&A)[4] = y.W1[j / 8][j % 8], (&B)[4] = y.W2[j / 4][j % 4];
-        A[0] = a.x, A[1] = a.y, A[2] = a.z, A[3] = a.w, B[0] = b.x, B[1] = b.y, B[2] = b.z, B[3] = b.w;
+        left_tile(y.W1[j / 8][j % 8], from, j);
+        left_tile(y.W2[j / 4][j % 4], from, 16 + j);
     }
 #pragma unroll
     for (int n = 0; n < 4; n++) {
@@ -55,7 +53,7 @@ template <bool BACK, typename HEAD> __device__ __noinline__ void ttt_mlp_chain_a
     const int warp = y.id / 32, flag_step = s.H;
     ttt_mlp_state w;
     ttt_mlp_top top;
-    ttt_tile_steps steps = { NULL, NULL, { x.w.position[y.r], x.w.position[y.r + 8] }, x.w.position[TILE_TOKENS - 1], g.a.eta != NULL };
+    ttt_tile_steps steps = { NULL, NULL, { x.w.position[y.r], x.w.position[y.r + 8] }, x.w.position[TILE_TOKENS - 1], true };
     mlp_state<false>(x, w, top.offset);
     top.w = *(const float2 *)(x.norm.w + 2 * y.lane), top.b = *(const float2 *)(x.norm.b + 2 * y.lane);
     const auto fetch = [&](int64_t to, int64_t ahead) {
@@ -64,6 +62,7 @@ template <bool BACK, typename HEAD> __device__ __noinline__ void ttt_mlp_chain_a
         cp_async_commit();
         return rate;
     };
+    mlp_steps(room.eta, g.a.eta != NULL);
     float rate = fetch(0, 0);
     if (y.id < TILE_TOKENS) room.rate[0][y.id] = rate;
     if (y.id == 0) room.zero = 0.0f;
@@ -122,7 +121,6 @@ struct alignas(16) ttt_mlp_ahead_room : ttt_mlp_room {
     alignas(16) ttt_mlp_own y[TTT_WARPS]; /* Y2, then dz of the queries' first layer */
     ttt_mlp_rows dzq;                   /* of the second */
     float dzq_whole[TILE_TOKENS * MLP_SUMS], S2[TILE_TOKENS * TILE_ETA];
-    float4 slope[4][TTT_THREADS];       /* gelu' of the queries, a thread's own */
 };
 template <bool BACK> struct ttt_mlp_query_room {
     using type = ttt_mlp_room;
@@ -157,14 +155,6 @@ template <bool BACK> __device__ __forceinline__ void mlp_left_own(float *record,
     for (int p = 0; p < 2; p++) record_halves(record + ttt_mlp_record::X, p, halves_of(X[2 * p], X[2 * p + 1]));
 }
 
-/* dz of a token's query from its dout. */
-__device__ __forceinline__ float2 mlp_query_back(float2 o, float2 w, float2 hat, float inverse)
-{
-    const float2 z = make_float2(o.x * w.x, o.y * w.y);
-    const float mean = warp_sum(z.x + z.y) / MLP_D, along = warp_sum(z.x * hat.x + z.y * hat.y) / MLP_D;
-    return make_float2((z.x - mean - along * hat.x) * inverse, (z.y - mean - along * hat.y) * inverse);
-}
-
 /* dA of the second layer, from that dS of rows i, columns j, and turned; dF's share. dy: dz of the queries times W2^T. */
 __device__ __forceinline__ void mlp_back_second(const ttt_mlp_ahead_room &room, float *record, const ttt_tile_steps &steps, float (&dS)[2][4],
                                                 float (&dSt)[2][4], float (&dy)[4][4])
@@ -191,11 +181,15 @@ __device__ __forceinline__ void mlp_back_second(const ttt_mlp_ahead_room &room, 
     TTT_SLICE(n, q)
     {
         const int row = y.r + q / 2 * 8, j = y.token(n, q);
-        const float dA = j > row ? 0.0f : -dS[n][q] * steps.rate[j];
-        if (y.id < 32) record[ttt_mlp_record::DF + row * TILE_TOKENS + j] = dA * room.S2[row * TILE_ETA + j];
-        dS[n][q] = dA * steps.of(q / 2, row, j);
+        dS[n][q] = j > row ? 0.0f : -dS[n][q] * steps.rate[j];
         dSt[n][q] = row > j ? 0.0f : -dSt[n][q] * steps.rate[row] * room.position[j] * steps.own(j, row);
     }
+    if (y.id < 32) TTT_SLICE(n, q)
+    {
+        const int row = y.r + q / 2 * 8, j = y.token(n, q);
+        record[ttt_mlp_record::DF + row * TILE_TOKENS + j] = dS[n][q] * room.S2[row * TILE_ETA + j];
+    }
+    TTT_SLICE(n, q) dS[n][q] *= steps.of(q / 2, y.r + q / 2 * 8, y.token(n, q));
 }
 
 /* What is in a warp's columns, turned, into a record. */
@@ -216,17 +210,14 @@ __device__ __forceinline__ void mlp_queries_back(ttt_mlp_ahead_room &room, const
 {
     const ttt_place<MLP_D> y;
     const int warp = y.id / 32, column = 2 * y.lane, mine = y.lane % TILE_TOKENS;
-    float dS[2][4] = {}, dSt[2][4] = {}, dy[4][4] = {}, x[4][4] = {}, St[2][4] = {};
+    float dS[2][4] = {}, dSt[2][4] = {}, dy[4][4] = {}, x[4][4] = {}, St[2][4] = {}, slope[4][4];
     mlp_back_second(room, record, steps, dS, dSt, dy);
+    recorded_own(slope, record + ttt_mlp_record::DZQ);
     mma_own(dy, halves_of(dS[0], dS[1]), room.x[warp]);
     mma_own(x, halves_of(dSt[0], dSt[1]), room.y[warp]);
     record_own(record + ttt_mlp_record::PRE_X, x);
     record_turned(record + ttt_mlp_record::Y, room.y[warp]);
-#pragma unroll
-    for (int n = 0; n < 4; n++) {
-        const float4 slope = room.slope[n][y.id];
-        dy[n][0] *= slope.x, dy[n][1] *= slope.y, dy[n][2] *= slope.z, dy[n][3] *= slope.w;
-    }
+    MLP_OWN_EACH(n, q) dy[n][q] *= slope[n][q];
     __syncwarp();
     put_own(room.y[warp], dy); /* dz of the first layer */
     __syncwarp();
@@ -247,23 +238,27 @@ __device__ __forceinline__ void mlp_queries_back(ttt_mlp_ahead_room &room, const
     MLP_OWN_EACH(n, q) x[n][q] = 0.0f;
     mma_own(x, halves_of(St[0], St[1]), room.y[warp]);
     record_own(record + ttt_mlp_record::PRE, x);
+    float A[2]; /* lane i: of A's row i, column j */
+    float2 pre[2] = {};
 #pragma unroll
     for (int half = 0; half < 2; half++) {
         const int j = warp + TTT_WARPS * half;
-        /* lane i: of A's row i, column j */
-        const float A = j > mine ? 0.0f : room.S2[mine * TILE_ETA + j] * room.position[mine] * steps.own(mine, j);
-        float2 pre = make_float2(0.0f, 0.0f);
-#pragma unroll
-        for (int i = 0; i < TILE_TOKENS; i++) {
-            const float a = __shfl_sync(~0u, A, i);
-            const float2 z = *(const float2 *)(room.dzq_whole + i * MLP_SUMS + column);
-            pre.x -= a * z.x, pre.y -= a * z.y;
-        }
-        *(float2 *)(record + ttt_mlp_record::PRE_U + j * MLP_D + column) = pre;
+        A[half] = j > mine ? 0.0f : room.S2[mine * TILE_ETA + j] * room.position[mine] * steps.own(mine, j);
     }
+#pragma unroll
+    for (int i = 0; i < TILE_TOKENS; i++) {
+        const float2 z = *(const float2 *)(room.dzq_whole + i * MLP_SUMS + column);
+#pragma unroll
+        for (int half = 0; half < 2; half++) {
+            const float a = __shfl_sync(~0u, A[half], i);
+            pre[half].x -= a * z.x, pre[half].y -= a * z.y;
+        }
+    }
+#pragma unroll
+    for (int half = 0; half < 2; half++) leave_pair(record + ttt_mlp_record::PRE_U + (warp + TTT_WARPS * half) * MLP_D + column, pre[half]);
     constexpr int EACH = (int)sizeof(ttt_mlp_rows) / 16;
-    for (int i = y.id; i < 2 * EACH; i += TTT_THREADS)
-        ((uint4 *)(record + ttt_mlp_record::ROWS))[i] = i < EACH ? ((const uint4 *)room.u2[0])[i] : ((const uint4 *)room.dzq[0])[i - EACH];
+    for (int i = y.id, block = 0; i < 2 * EACH; i += TTT_THREADS, block++)
+        leave_at(record + ttt_mlp_record::ROWS, block, i < EACH ? ((const uint4 *)room.u2[0])[i] : ((const uint4 *)room.dzq[0])[i - EACH]);
 }
 
 /* A segment's queries: its outputs or, BACK, what comes back of them. Long: as the chain. */
@@ -293,12 +288,13 @@ template <bool BACK> __device__ __noinline__ void ttt_mlp_tiles_queries(const tt
         cp_async_commit();
         return rate;
     };
+    mlp_steps(room.eta, g.a.eta != NULL);
     float rate = fetch(0, t);
     if (y.id < TILE_TOKENS) room.rate[0][y.id] = rate;
     cp_async_wait<0>();
     __syncthreads();
     if (count > 1) rate = fetch(1, t + TILE_TOKENS);
-    ttt_tile_steps steps = { NULL, NULL, { room.position[y.r], room.position[y.r + 8] }, room.position[TILE_TOKENS - 1], g.a.eta != NULL };
+    ttt_tile_steps steps = { NULL, NULL, { room.position[y.r], room.position[y.r + 8] }, room.position[TILE_TOKENS - 1], true };
     ttt_tile_steps rows = steps; /* of the warp's two tokens */
     rows.position[0] = room.position[warp], rows.position[1] = room.position[warp + TTT_WARPS];
     for (int i = 0, now = 0; i < count; i++, t += TILE_TOKENS, record += record_step) {
@@ -306,21 +302,19 @@ template <bool BACK> __device__ __noinline__ void ttt_mlp_tiles_queries(const tt
         const bf16 *const K = room.rows[now], *const Q = K + ROWS, *const dO = Q + ROWS;
         steps.eta = rows.eta = room.eta[now], steps.rate = rows.rate = room.rate[now];
         float zq[4][4], h[4][4];
+        if (i + 1 < count) ahead_l2(record + record_step + 32 * y.id); /* 32 of 36 KB that the chain has left of the next */
         mlp_left_own<BACK>(record, zq, h);
         put_own(room.x[warp], zq);
         put_own(room.u[warp], h);
 #pragma unroll
         for (int half = 0; half < 2; half++) {
             const int token = warp + TTT_WARPS * half;
-            mlp_put_u(room, steps, token, column,
-                      *(const float2 *)(record + (BACK ? ttt_mlp_record::U : ttt_mlp_left::U2) + token * MLP_D + column));
+            mlp_put_u(room, steps, token, column, left_pair(record + (BACK ? ttt_mlp_record::U : ttt_mlp_left::U2) + token * MLP_D + column));
         }
         if (BACK) record_state<2, 4>(record + ttt_mlp_record::W1, w.W1);
         mlp_first(w, Q, zq);
         __syncwarp();
-        float4 *slopes = NULL;
-        if constexpr (BACK) slopes = &room.slope[0][y.id];
-        mlp_queries(room, w, K, Q, steps, g.a.bias, zq, slopes);
+        mlp_queries(room, w, K, Q, steps, g.a.bias, zq, BACK ? record + ttt_mlp_record::DZQ : NULL);
         if (BACK) record_state<4, 2>(record + ttt_mlp_record::W2, w.W2);
         const float last[2] = { -steps.of_last(y.r) * steps.rate[y.r], -steps.of_last(y.r + 8) * steps.rate[y.r + 8] };
 #pragma unroll
@@ -334,22 +328,32 @@ template <bool BACK> __device__ __noinline__ void ttt_mlp_tiles_queries(const tt
         if (i + 1 < count && y.id < TILE_TOKENS) room.rate[next][y.id] = rate;
         __syncthreads();
         if (i + 2 < count) rate = fetch(then, t + 2 * TILE_TOKENS);
-        float2 sum = make_float2(0.0f, 0.0f);
-        mlp_out(room, g.a.bias, top, rows, [&](int token, float2 z, float inverse, float S) {
+        float2 z[2], d[2];
+        float inverse[2], S[2];
+        mlp_out(room, g.a.bias, top, rows, z, inverse, S);
+#pragma unroll
+        for (int half = 0; half < 2; half++) {
+            const int token = warp + TTT_WARPS * half;
             if constexpr (BACK) {
-                const float2 o = pair_of(dO + token * ttt_place<MLP_D>::LD + column), d = mlp_query_back(o, top.w, z, inverse);
-                norm_w.x += o.x * z.x, norm_w.y += o.y * z.y, norm_b.x += o.x, norm_b.y += o.y, sum.x += d.x, sum.y += d.y;
-                put_pair(room.dzq, token, column, d);
-                *(float2 *)(room.dzq_whole + token * MLP_SUMS + column) = d;
-                if (y.lane < TILE_TOKENS) room.S2[token * TILE_ETA + y.lane] = S;
+                const float2 o = pair_of(dO + token * ttt_place<MLP_D>::LD + column);
+                norm_w.x += o.x * z[half].x, norm_w.y += o.y * z[half].y, norm_b.x += o.x, norm_b.y += o.y;
+                d[half] = make_float2(o.x * top.w.x, o.y * top.w.y);
             } else {
                 const float2 q = pair_of(Q + token * ttt_place<MLP_D>::LD + column);
                 *(uint32_t *)((bf16 *)g.a.o + ((t + token) * g.a.H + g.h) * MLP_D + column) =
-                    pack_bf16(z.x * top.w.x + top.b.x + q.x, z.y * top.w.y + top.b.y + q.y);
+                    pack_bf16(z[half].x * top.w.x + top.b.x + q.x, z[half].y * top.w.y + top.b.y + q.y);
             }
-        });
+        }
         if constexpr (BACK) {
-            *(float2 *)(record + ttt_mlp_record::SUMS + warp * MLP_D + column) = sum;
+            unnormalise_pairs(d, z, inverse); /* dz of the queries */
+#pragma unroll
+            for (int half = 0; half < 2; half++) {
+                const int token = warp + TTT_WARPS * half;
+                put_pair(room.dzq, token, column, d[half]);
+                *(float2 *)(room.dzq_whole + token * MLP_SUMS + column) = d[half];
+                if (y.lane < TILE_TOKENS) room.S2[token * TILE_ETA + y.lane] = S[half];
+            }
+            leave_pair(record + ttt_mlp_record::SUMS + warp * MLP_D + column, make_float2(d[0].x + d[1].x, d[0].y + d[1].y));
             __syncthreads();
             mlp_queries_back(room, K, Q, steps, g.a.bias, record);
             __syncwarp();

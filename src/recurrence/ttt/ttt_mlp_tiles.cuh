@@ -83,18 +83,50 @@ struct ttt_mlp_record {
     static constexpr int CHAIN = W2 + STATE; /* so many going back begins with */
     static constexpr int R = CHAIN, DF = R + TILE_TOKENS, W1 = DF + TILE_TOKENS * TILE_TOKENS, FLOATS = W1 + STATE;
 };
+/* 16 bytes of a thread's in what is left: past the first-level cache, which the stack wants to itself. */
+__device__ __forceinline__ uint4 left_at(const float *from, int block)
+{
+    uint4 v;
+    asm volatile("ld.global.L1::no_allocate.v4.u32 {%0,%1,%2,%3}, [%4];"
+                 : "=r"(v.x), "=r"(v.y), "=r"(v.z), "=r"(v.w)
+                 : "l"((const uint4 *)from + block * TTT_THREADS + threadIdx.x)
+                 : "memory");
+    return v;
+}
+__device__ __forceinline__ void leave_at(float *to, int block, uint4 v)
+{
+    asm volatile("st.global.L1::no_allocate.v4.u32 [%0], {%1,%2,%3,%4};" ::"l"((uint4 *)to + block * TTT_THREADS + threadIdx.x), "r"(v.x), "r"(v.y),
+                 "r"(v.z), "r"(v.w)
+                 : "memory");
+}
+__device__ __forceinline__ float2 left_pair(const float *from)
+{
+    float2 v;
+    asm volatile("ld.global.L1::no_allocate.v2.f32 {%0,%1}, [%2];" : "=f"(v.x), "=f"(v.y) : "l"(from) : "memory");
+    return v;
+}
+__device__ __forceinline__ void leave_pair(float *to, float2 v)
+{
+    asm volatile("st.global.L1::no_allocate.v2.f32 [%0], {%1,%2};" ::"l"(to), "f"(v.x), "f"(v.y) : "memory");
+}
+__device__ __forceinline__ void leave_tile(float *to, int block, const float (&x)[4])
+{
+    leave_at(to, block, make_uint4(__float_as_uint(x[0]), __float_as_uint(x[1]), __float_as_uint(x[2]), __float_as_uint(x[3])));
+}
+__device__ __forceinline__ void left_tile(float (&x)[4], const float *from, int block)
+{
+    const uint4 v = left_at(from, block);
+    x[0] = __uint_as_float(v.x), x[1] = __uint_as_float(v.y), x[2] = __uint_as_float(v.z), x[3] = __uint_as_float(v.w);
+}
 __device__ __forceinline__ void record_own(float *to, const float (&x)[4][4])
 {
 #pragma unroll
-    for (int n = 0; n < 4; n++) ((float4 *)to)[n * TTT_THREADS + threadIdx.x] = make_float4(x[n][0], x[n][1], x[n][2], x[n][3]);
+    for (int n = 0; n < 4; n++) leave_tile(to, n, x[n]);
 }
 __device__ __forceinline__ void recorded_own(float (&x)[4][4], const float *from)
 {
 #pragma unroll
-    for (int n = 0; n < 4; n++) {
-        const float4 v = ((const float4 *)from)[n * TTT_THREADS + threadIdx.x];
-        x[n][0] = v.x, x[n][1] = v.y, x[n][2] = v.z, x[n][3] = v.w;
-    }
+    for (int n = 0; n < 4; n++) left_tile(x[n], from, n);
 }
 template <int M, int P> __device__ __forceinline__ void record_state(float *to, const float (&W)[M][2 * P][4])
 {
@@ -103,21 +135,27 @@ template <int M, int P> __device__ __forceinline__ void record_state(float *to, 
 #pragma unroll
         for (int p = 0; p < P; p++) {
             const float(&l)[4] = W[m][2 * p], (&r)[4] = W[m][2 * p + 1];
-            ((uint4 *)to)[(m * P + p) * TTT_THREADS + threadIdx.x] =
-                make_uint4(pack_bf16(l[0], l[1]), pack_bf16(l[2], l[3]), pack_bf16(r[0], r[1]), pack_bf16(r[2], r[3]));
+            leave_at(to, m * P + p, make_uint4(pack_bf16(l[0], l[1]), pack_bf16(l[2], l[3]), pack_bf16(r[0], r[1]), pack_bf16(r[2], r[3])));
         }
 }
 
 __device__ __forceinline__ void recorded_state(uint32_t (&to)[4], const float *from, int block)
 {
-    const uint4 w = ((const uint4 *)from)[block * TTT_THREADS + threadIdx.x];
+    const uint4 w = left_at(from, block);
     to[0] = w.x, to[1] = w.y, to[2] = w.z, to[3] = w.w;
+}
+/* The same in shared memory. */
+__device__ __forceinline__ void put_tile(float4 (&to)[TTT_THREADS], const float (&x)[4]) { to[threadIdx.x] = make_float4(x[0], x[1], x[2], x[3]); }
+__device__ __forceinline__ void take_tile(float (&x)[4], const float4 (&from)[TTT_THREADS])
+{
+    const float4 v = from[threadIdx.x];
+    x[0] = v.x, x[1] = v.y, x[2] = v.z, x[3] = v.w;
 }
 /* Two operands in halves, of a warp's [16,32]. */
 __device__ __forceinline__ void record_halves(float *to, int p, const ttt_halves &x)
 {
-    ((uint4 *)to)[2 * p * TTT_THREADS + threadIdx.x] = make_uint4(x.high[0], x.high[1], x.high[2], x.high[3]);
-    ((uint4 *)to)[(2 * p + 1) * TTT_THREADS + threadIdx.x] = make_uint4(x.low[0], x.low[1], x.low[2], x.low[3]);
+    leave_at(to, 2 * p, make_uint4(x.high[0], x.high[1], x.high[2], x.high[3]));
+    leave_at(to, 2 * p + 1, make_uint4(x.low[0], x.low[1], x.low[2], x.low[3]));
 }
 __device__ __forceinline__ ttt_halves recorded_halves(const float *from, int p)
 {
@@ -212,14 +250,49 @@ __device__ __forceinline__ float2 sum_shares(const ttt_mlp_room &room, int i, in
     }
     return z;
 }
-/* hat of two columns a lane; returns the inverse of sigma. */
-__device__ __forceinline__ float normalise_pair(float2 &z)
+/* Where there are no step sizes they are ones, for all mini-batches: nothing asks again. */
+template <int N> __device__ __forceinline__ void mlp_steps(float (&eta)[N][TILE_TOKENS * TILE_ETA], bool given)
 {
-    const float mean = warp_sum(z.x + z.y) / MLP_D;
-    z.x -= mean, z.y -= mean;
-    const float inverse = rsqrtf(warp_sum(z.x * z.x + z.y * z.y) / MLP_D + 1e-6f);
-    z.x *= inverse, z.y *= inverse;
-    return inverse;
+    for (int i = (int)threadIdx.x; i < N * TILE_TOKENS * TILE_ETA && !given; i += TTT_THREADS) (&eta[0][0])[i] = 1.0f;
+}
+/* Sums over a warp's lanes as warp_sum has them, all at once: one after the other they wait for each other's shuffles. */
+template <int N> __device__ __forceinline__ void warp_sums(float (&x)[N])
+{
+#pragma unroll
+    for (int o = 16; o; o >>= 1)
+#pragma unroll
+        for (int n = 0; n < N; n++) x[n] += __shfl_xor_sync(~0u, x[n], o);
+}
+/* hat of a warp's two tokens, two columns a lane, and the inverses of sigma. */
+__device__ __forceinline__ void normalise_pairs(float2 (&z)[2], float (&inverse)[2])
+{
+    float mean[2] = { z[0].x + z[0].y, z[1].x + z[1].y }, square[2];
+    warp_sums(mean);
+#pragma unroll
+    for (int half = 0; half < 2; half++) {
+        z[half].x -= mean[half] / MLP_D, z[half].y -= mean[half] / MLP_D;
+        square[half] = z[half].x * z[half].x + z[half].y * z[half].y;
+    }
+    warp_sums(square);
+#pragma unroll
+    for (int half = 0; half < 2; half++) {
+        inverse[half] = rsqrtf(square[half] / MLP_D + 1e-6f);
+        z[half].x *= inverse[half], z[half].y *= inverse[half];
+    }
+}
+/* x less its mean and what is along hat, by the inverse of sigma: back through the norm. */
+__device__ __forceinline__ void unnormalise_pairs(float2 (&x)[2], const float2 (&hat)[2], const float (&inverse)[2])
+{
+    float sums[4];
+#pragma unroll
+    for (int half = 0; half < 2; half++)
+        sums[2 * half] = x[half].x + x[half].y, sums[2 * half + 1] = x[half].x * hat[half].x + x[half].y * hat[half].y;
+    warp_sums(sums);
+#pragma unroll
+    for (int half = 0; half < 2; half++) {
+        const float mean = sums[2 * half] / MLP_D, along = sums[2 * half + 1] / MLP_D;
+        x[half].x = (x[half].x - mean - along * hat[half].x) * inverse[half], x[half].y = (x[half].y - mean - along * hat[half].y) * inverse[half];
+    }
 }
 __device__ __forceinline__ float2 pair_of(const bf16 *p)
 {
@@ -270,22 +343,30 @@ __device__ __forceinline__ void mlp_loss(ttt_mlp_room &room, const bf16 *K, cons
 {
     constexpr int LD = ttt_place<MLP_D>::LD;
     const int warp = (int)threadIdx.x / 32, column = (int)threadIdx.x % 32 * 2;
+    float2 z[2], u[2];
+    float inverse[2];
+#pragma unroll
+    for (int half = 0; half < 2; half++) {
+        z[half] = sum_shares(room, warp + TTT_WARPS * half, column);
+        z[half].x += top.offset.x, z[half].y += top.offset.y;
+    }
+    normalise_pairs(z, inverse);
+#pragma unroll
+    for (int half = 0; half < 2; half++) {
+        const int at = (warp + TTT_WARPS * half) * LD + column;
+        const float2 k = pair_of(K + at), v = pair_of(V + at), hat = z[half];
+        u[half] = make_float2(top.w.x * (top.w.x * hat.x + top.b.x - (v.x - k.x)), top.w.y * (top.w.y * hat.y + top.b.y - (v.y - k.y)));
+    }
+    unnormalise_pairs(u, z, inverse);
 #pragma unroll
     for (int half = 0; half < 2; half++) {
         const int i = warp + TTT_WARPS * half;
-        float2 z = sum_shares(room, i, column);
-        const float2 k = pair_of(K + i * LD + column), v = pair_of(V + i * LD + column);
-        z.x += top.offset.x, z.y += top.offset.y;
-        const float inverse = normalise_pair(z);
-        float2 u = make_float2(top.w.x * (top.w.x * z.x + top.b.x - (v.x - k.x)), top.w.y * (top.w.y * z.y + top.b.y - (v.y - k.y)));
-        const float mean = warp_sum(u.x + u.y) / MLP_D, along = warp_sum(u.x * z.x + u.y * z.y) / MLP_D;
-        u.x = (u.x - mean - along * z.x) * inverse, u.y = (u.y - mean - along * z.y) * inverse;
-        *(float2 *)(U + i * MLP_D + column) = u;
+        leave_pair(U + i * MLP_D + column, u[half]);
         if (record) {
-            *(float2 *)(record + ttt_mlp_record::HAT + i * MLP_D + column) = z;
-            if (column == 0) record[ttt_mlp_record::INVERSE + i] = inverse;
+            leave_pair(record + ttt_mlp_record::HAT + i * MLP_D + column, z[half]);
+            if (column == 0) record[ttt_mlp_record::INVERSE + i] = inverse[half];
         }
-        mlp_put_u(room, steps, i, column, u);
+        mlp_put_u(room, steps, i, column, u[half]);
     }
 }
 /* 8 x 8 numbers of bf16 of a warp, transposed. */
@@ -365,29 +446,32 @@ __device__ __forceinline__ void add_second(float (&W2)[4][4][4], const bf16 *row
         }
     }
 }
-/* A warp's two tokens from the shares: out is told of each hat, the inverse of sigma and, lane j of token j, S. */
-template <typename F>
-__device__ __forceinline__ void mlp_out(const ttt_mlp_room &room, float bias, const ttt_mlp_top &top, const ttt_tile_steps &steps, F out)
+/* A warp's two tokens from the shares: hat and the inverses of sigma and, lane j of token j, S. */
+__device__ __forceinline__ void mlp_out(const ttt_mlp_room &room, float bias, const ttt_mlp_top &top, const ttt_tile_steps &steps, float2 (&z)[2],
+                                        float (&inverse)[2], float (&S)[2])
 {
     const int warp = (int)threadIdx.x / 32, lane = (int)threadIdx.x % 32, column = lane * 2, mine = lane % TILE_TOKENS;
+    float A[2];
 #pragma unroll
     for (int half = 0; half < 2; half++) {
         const int i = warp + TTT_WARPS * half;
-        float2 z = sum_shares(room, i, column);
-        float S = bias;
+        z[half] = sum_shares(room, i, column);
+        S[half] = bias;
 #pragma unroll
-        for (int w = 0; w < TTT_WARPS; w++) S += room.S[w][i * TILE_ETA + mine];
-        const float A = S * (mine > i ? 0.0f : steps.position[half] * steps.own(i, mine)) * steps.rate[mine];
-        z.x += top.offset.x, z.y += top.offset.y;
-#pragma unroll
-        for (int j = 0; j < TILE_TOKENS; j++) {
-            const float by = __shfl_sync(~0u, A, j);
-            const float2 u = *(const float2 *)(room.u2_whole + j * MLP_SUMS + column);
-            z.x -= by * u.x, z.y -= by * u.y;
-        }
-        const float inverse = normalise_pair(z);
-        out(i, z, inverse, S);
+        for (int w = 0; w < TTT_WARPS; w++) S[half] += room.S[w][i * TILE_ETA + mine];
+        A[half] = S[half] * (mine > i ? 0.0f : steps.position[half] * steps.own(i, mine)) * steps.rate[mine];
+        z[half].x += top.offset.x, z[half].y += top.offset.y;
     }
+#pragma unroll
+    for (int j = 0; j < TILE_TOKENS; j++) {
+        const float2 u = *(const float2 *)(room.u2_whole + j * MLP_SUMS + column);
+#pragma unroll
+        for (int half = 0; half < 2; half++) {
+            const float by = __shfl_sync(~0u, A[half], j);
+            z[half].x -= by * u.x, z[half].y -= by * u.y;
+        }
+    }
+    normalise_pairs(z, inverse);
 }
 
 /* Everything of the state but the second layer's biases in registers, and back. */
@@ -467,9 +551,9 @@ __device__ __forceinline__ void mlp_update(const ttt_mlp_room &room, ttt_mlp_sta
     }
 }
 /* Queries' second layer from z of the first, less what keys up to each have changed there (u1 in shared memory): shares for mlp_out. zq becomes Y2;
- * slopes: a thread's place for gelu' there, or NULL. */
+ * slopes: where gelu' there is left, or NULL. */
 __device__ __forceinline__ void mlp_queries(ttt_mlp_room &room, const ttt_mlp_state &y, const bf16 *K, const bf16 *Q, const ttt_tile_steps &steps,
-                                            float bias, float (&zq)[4][4], float4 *slopes)
+                                            float bias, float (&zq)[4][4], float *slopes)
 {
     const ttt_place<MLP_D> at;
     const int warp = at.id / 32;
@@ -493,7 +577,7 @@ __device__ __forceinline__ void mlp_queries(ttt_mlp_room &room, const ttt_mlp_st
         float slope[4];
 #pragma unroll
         for (int q = 0; q < 4; q++) zq[n][q] = gelu_both(zq[n][q], &slope[q]);
-        if (slopes) slopes[n * TTT_THREADS] = make_float4(slope[0], slope[1], slope[2], slope[3]);
+        if (slopes) leave_tile(slopes, n, slope);
     }
     ttt_halves xs[2]; /* X2's, as a product over their columns takes them */
 #pragma unroll
