@@ -203,6 +203,12 @@ template <int M, int P> __device__ __forceinline__ void forget_halves(float (&W)
 #pragma unroll
             for (int q = 0; q < 4; q++) W[m][p][q] += nothing;
 }
+/* Products come by turns: one waits for the one before it that adds to the same tile. Two tiles: */
+__device__ __forceinline__ void mma_turned(float (&left)[4], float (&right)[4], const uint32_t (&a)[4], const uint32_t (&b)[4])
+{
+    mma_bf16(left, a, b[0], b[1]);
+    mma_bf16(right, a, b[2], b[3]);
+}
 /* Two tiles of columns n and n + 1 from operands of a state's transpose: 16 of those, 16 of k. */
 __device__ __forceinline__ void mma_state(float (&left)[4], float (&right)[4], const uint32_t (&a)[4], const uint32_t (&state)[4])
 {
@@ -222,12 +228,18 @@ __device__ __forceinline__ void put_shares(const float (&x)[4][4], const float (
     const int lane = (int)threadIdx.x % 32, r = lane / 4, c2 = lane % 4 * 2;
     const ttt_halves a[2] = { halves_of(x[0], x[1]), halves_of(x[2], x[3]) };
 #pragma unroll
-    for (int m = 0; m < 4; m++) {
-        float z[2][4] = {};
+    for (int m = 0; m < 4; m += 2) {
+        float z[4][4] = {};
 #pragma unroll
-        for (int p = 0; p < 2; p++) mma_states(z[0], z[1], a[p], halves_of(W2[m][2 * p], W2[m][2 * p + 1]));
+        for (int p = 0; p < 2; p++) {
+            const ttt_halves w[2] = { halves_of(W2[m][2 * p], W2[m][2 * p + 1]), halves_of(W2[m + 1][2 * p], W2[m + 1][2 * p + 1]) };
 #pragma unroll
-        for (int n = 0; n < 2; n++)
+            for (int term = 0; term < 3; term++)
+#pragma unroll
+                for (int e = 0; e < 2; e++) mma_state(z[2 * e], z[2 * e + 1], term ? a[p].high : a[p].low, term == 1 ? w[e].low : w[e].high);
+        }
+#pragma unroll
+        for (int n = 0; n < 4; n++)
 #pragma unroll
             for (int half = 0; half < 2; half++)
                 *(float2 *)(part + (r + 8 * half) * MLP_SUMS + 16 * m + 8 * n + c2) = make_float2(z[n][2 * half], z[n][2 * half + 1]);
@@ -310,17 +322,16 @@ __device__ __forceinline__ void put_pair(ttt_mlp_rows &to, int i, int column, fl
 /* x [16,32] += a [16,16] times a warp's rows. */
 __device__ __forceinline__ void mma_own(float (&x)[4][4], const ttt_halves &a, const bf16 (&own)[2][TILE_TOKENS * MLP_LD])
 {
+    uint32_t high[2][4], low[2][4];
 #pragma unroll
     for (int n = 0; n < 2; n++) {
-        uint32_t high[4], low[4];
-        ldmatrix_x4_trans(high, shared_address(own[0] + own_turned() + 16 * n));
-        ldmatrix_x4_trans(low, shared_address(own[1] + own_turned() + 16 * n));
-#pragma unroll
-        for (int e = 0; e < 2; e++) {
-            mma_halves(x[2 * n + e], a, high[2 * e], high[2 * e + 1]);
-            mma_bf16(x[2 * n + e], a.high, low[2 * e], low[2 * e + 1]);
-        }
+        ldmatrix_x4_trans(high[n], shared_address(own[0] + own_turned() + 16 * n));
+        ldmatrix_x4_trans(low[n], shared_address(own[1] + own_turned() + 16 * n));
     }
+#pragma unroll
+    for (int term = 0; term < 3; term++)
+#pragma unroll
+        for (int n = 0; n < 2; n++) mma_turned(x[2 * n], x[2 * n + 1], term ? a.high : a.low, term == 2 ? low[n] : high[n]);
 }
 
 /* What a lane has of the last layer: two columns. */
@@ -382,68 +393,65 @@ __device__ __forceinline__ void turn_state(uint32_t (&to)[4], const uint32_t (&f
 #pragma unroll
     for (int q = 0; q < 4; q++) to[q] = turn_matrix(from[q]);
 }
-__device__ __forceinline__ void mma_turned(float (&left)[4], float (&right)[4], const uint32_t (&a)[4], const uint32_t (&b)[4])
-{
-    mma_bf16(left, a, b[0], b[1]);
-    mma_bf16(right, a, b[2], b[3]);
-}
 /* h = u2 W2^T for a warp's columns. */
 __device__ __forceinline__ void mlp_below(const ttt_mlp_room &room, const float (&W2)[4][4][4], float (&h)[4][4])
 {
     const ttt_place<MLP_D> y;
 #pragma unroll
     for (int m = 0; m < 4; m++) {
-        uint32_t g[4], gl[4], high[4], low[4];
+        uint32_t g[4], gl[4], high[2][4], low[2][4];
         ldmatrix_x4(g, shared_address(room.u2[0]) + y.turned() + m * 32);
         ldmatrix_x4(gl, shared_address(room.u2[1]) + y.turned() + m * 32);
 #pragma unroll
         for (int p = 0; p < 2; p++) {
             const ttt_halves w = halves_of(W2[m][2 * p], W2[m][2 * p + 1]);
-            turn_state(high, w.high);
-            turn_state(low, w.low);
-            mma_turned(h[2 * p], h[2 * p + 1], gl, high);
-            mma_turned(h[2 * p], h[2 * p + 1], g, low);
-            mma_turned(h[2 * p], h[2 * p + 1], g, high);
+            turn_state(high[p], w.high);
+            turn_state(low[p], w.low);
         }
+#pragma unroll
+        for (int term = 0; term < 3; term++)
+#pragma unroll
+            for (int p = 0; p < 2; p++) mma_turned(h[2 * p], h[2 * p + 1], term ? g : gl, term == 1 ? low[p] : high[p]);
     }
 }
 /* A warp's columns of the first layer's weights += rows^T own; its rows of the second's += own^T (rows, in two halves). */
 __device__ __forceinline__ void add_first(float (&W1)[2][8][4], const bf16 *rows, const bf16 (&own)[2][TILE_TOKENS * MLP_LD])
 {
     const ttt_place<MLP_D> y;
+    ttt_halves u[2];
 #pragma unroll
     for (int m = 0; m < 2; m++) {
-        ttt_halves u;
-        ldmatrix_x4_trans(u.high, shared_address(own[0] + own_flat() + 16 * m));
-        ldmatrix_x4_trans(u.low, shared_address(own[1] + own_flat() + 16 * m));
+        ldmatrix_x4_trans(u[m].high, shared_address(own[0] + own_flat() + 16 * m));
+        ldmatrix_x4_trans(u[m].low, shared_address(own[1] + own_flat() + 16 * m));
+    }
 #pragma unroll
-        for (int p = 0; p < 4; p++) {
-            uint32_t k[4];
-            ldmatrix_x4_trans(k, shared_address(rows) + y.turned() + p * 32);
-            mma_halves(W1[m][2 * p], u, k[0], k[1]);
-            mma_halves(W1[m][2 * p + 1], u, k[2], k[3]);
-        }
+    for (int p = 0; p < 4; p++) {
+        uint32_t k[4];
+        ldmatrix_x4_trans(k, shared_address(rows) + y.turned() + p * 32);
+#pragma unroll
+        for (int term = 0; term < 2; term++)
+#pragma unroll
+            for (int m = 0; m < 2; m++) mma_turned(W1[m][2 * p], W1[m][2 * p + 1], term ? u[m].high : u[m].low, k);
     }
 }
 __device__ __forceinline__ void add_second(float (&W2)[4][4][4], const bf16 *rows, const bf16 *rows_low, const bf16 (&own)[2][TILE_TOKENS * MLP_LD])
 {
     const ttt_place<MLP_D> y;
+    uint32_t high[2][4], low[2][4];
 #pragma unroll
     for (int n = 0; n < 2; n++) {
-        uint32_t high[4], low[4];
-        ldmatrix_x4_trans(high, shared_address(own[0] + own_turned() + 16 * n));
-        ldmatrix_x4_trans(low, shared_address(own[1] + own_turned() + 16 * n));
+        ldmatrix_x4_trans(high[n], shared_address(own[0] + own_turned() + 16 * n));
+        ldmatrix_x4_trans(low[n], shared_address(own[1] + own_turned() + 16 * n));
+    }
 #pragma unroll
-        for (int m = 0; m < 4; m++) {
-            ttt_halves u;
-            ldmatrix_x4_trans(u.high, shared_address(rows) + y.plain() + m * 32);
-            ldmatrix_x4_trans(u.low, shared_address(rows_low) + y.plain() + m * 32);
+    for (int m = 0; m < 4; m++) {
+        ttt_halves u;
+        ldmatrix_x4_trans(u.high, shared_address(rows) + y.plain() + m * 32);
+        ldmatrix_x4_trans(u.low, shared_address(rows_low) + y.plain() + m * 32);
 #pragma unroll
-            for (int e = 0; e < 2; e++) {
-                mma_halves(W2[m][2 * n + e], u, high[2 * e], high[2 * e + 1]);
-                mma_bf16(W2[m][2 * n + e], u.high, low[2 * e], low[2 * e + 1]);
-            }
-        }
+        for (int term = 0; term < 3; term++)
+#pragma unroll
+            for (int n = 0; n < 2; n++) mma_turned(W2[m][2 * n], W2[m][2 * n + 1], term ? u.high : u.low, term == 2 ? low[n] : high[n]);
     }
 }
 /* A warp's two tokens from the shares: hat and the inverses of sigma and, lane j of token j, S. */
@@ -519,12 +527,11 @@ __device__ __forceinline__ void mlp_first(const ttt_mlp_state &y, const bf16 *ro
     for (int p = 0; p < 4; p++) {
         uint32_t k[4];
         ldmatrix_x4(k, shared_address(rows) + at.turned() + p * 32);
+        const ttt_halves w[2] = { halves_of(y.W1[0][2 * p], y.W1[0][2 * p + 1]), halves_of(y.W1[1][2 * p], y.W1[1][2 * p + 1]) };
 #pragma unroll
-        for (int m = 0; m < 2; m++) {
-            const ttt_halves w = halves_of(y.W1[m][2 * p], y.W1[m][2 * p + 1]);
-            mma_state(z[2 * m], z[2 * m + 1], k, w.low);
-            mma_state(z[2 * m], z[2 * m + 1], k, w.high);
-        }
+        for (int term = 0; term < 2; term++)
+#pragma unroll
+            for (int m = 0; m < 2; m++) mma_state(z[2 * m], z[2 * m + 1], k, term ? w[m].high : w[m].low);
     }
 }
 /* The update, from X2 and last.u1 of the warp's columns in shared memory, u1 times its step sizes in registers too, and u2. */
