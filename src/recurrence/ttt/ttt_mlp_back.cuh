@@ -331,7 +331,8 @@ __device__ __forceinline__ void mlp_chain_loss(const HEAD &x, ttt_mlp_chain_room
         const float2 hat = left.hat[half];
         const float inverse = left.inverse[half], mean = back[2 * half] / MLP_D, part = back[2 * half + 1] / MLP_D;
         const float sigma = -sums[6 * half + 5] * inverse / MLP_D;
-        dz[half] = make_float2((dhat[half].x - mean - part * hat.x) * inverse + sigma * hat.x, (dhat[half].y - mean - part * hat.y) * inverse + sigma * hat.y);
+        dz[half] = make_float2((dhat[half].x - mean - part * hat.x) * inverse + sigma * hat.x,
+                               (dhat[half].y - mean - part * hat.y) * inverse + sigma * hat.y);
         columns.x += dz[half].x, columns.y += dz[half].y;
         put_pair(room.dz, j, column, dz[half]);
         leave_pair(record + ttt_mlp_record::DE + j * MLP_D + column, de[half]);
