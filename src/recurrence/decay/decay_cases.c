@@ -61,6 +61,16 @@ const lnt_recur_case lnt_decay_cases[] = {
     { "rwkv6", 1, { 100 }, LNT_HEADS(1, 2, 64, 64), .gate = -0.2, .reset = 0.01, .states = true },
     { "rwkv6", 5, { 1, 63, 0, 65, 2 }, LNT_HEADS(2, 4, 50, 60), .gate = -3, .reset = 0.05, .states = true },
     { "rwkv6", 2, { 17, 150 }, LNT_HEADS(1, 1, 7, 5), .gate = -40, .states = true },
+    /* heads in slices */
+    { "linear_attn", 1, { 100 }, LNT_HEADS(1, 1, 192, 256), .states = true },
+    { "linear_attn", 2, { 15, 64 }, LNT_HEADS(1, 2, 64, 192), .states = true },
+    { "retention", 2, { 63, 1 }, LNT_HEADS(2, 4, 256, 64), .gate = -0.1, .states = true },
+    { "retention", 1, { 65 }, LNT_HEADS(3, 3, 512, 384), .gate = -0.1, .states = true },
+    { "simple_gla", 3, { 65, 0, 30 }, LNT_HEADS(1, 2, 256, 512), .gate = -0.2, .reset = 0.02, .states = true },
+    { "simple_gla", 1, { 1100 }, LNT_HEADS(1, 1, 256, 256), .gate = -0.02, .reset = 0.001, .states = true },
+    { "mlstm", 4, { 15, 64, 0, 65 }, LNT_HEADS(2, 2, 128, 256), .gate = -0.2, .reset = 0.02, .states = true },
+    { "mlstm", 1, { 100 }, LNT_HEADS(2, 2, 256, 512), .gate = -0.1, .states = true, .option = { { "eps", 1e-3 } } },
+    { "mlstm", 1, { 70 }, LNT_HEADS(1, 2, 192, 64), .gate = -3, .states = true },
     { "gla", 2, { 1000, 24 }, LNT_HEADS(16, 16, 16, 128), .gate = -0.1, .states = true },
     { 0 },
 };

@@ -68,19 +68,6 @@ __global__ __launch_bounds__(256) void decay_divide(float *o, float *dden, const
     if (threadIdx.x % 32 == 0) dden[row] = -dot * by;
 }
 
-/* out [rows,Hq,K] = sum over the value heads that share a query-key head, in their order. */
-template <typename T> __global__ __launch_bounds__(256) void decay_sum_heads(T *out, const float *x, int64_t n, int group, int K)
-{
-    await_last();
-    let_next();
-    for (int64_t i = blockIdx.x * 256ll + threadIdx.x; i < n; i += gridDim.x * 256ll) {
-        const int64_t row = i / K, k = i % K;
-        float sum = 0;
-        for (int g = 0; g < group; g++) sum += x[(row * group + g) * K + k];
-        out[i] = from_float<T>(sum);
-    }
-}
-
 /* The gates' gradient of a segment. Token i of a chunk with start state S and outer gradient dS' stands between the writers before it and the readers
  * from it on; rule 0.6 with what would cancel left out:
  *   dg_i = e^{b_n} <S,dS'> + sum_{l<i} writes_l + sum_{j>=i} reads_j + intra_i,    reads = q . dq through S, writes = k . dk through dS'
@@ -238,6 +225,11 @@ struct decay_work {
     float *reads, *writes, *intra, *sums, *ds, *dz; /* gates: [parts,Hv,T] twice, [Hv,T], [slots,Hv], [N,Hv,K,V], [N,Hv,K] */
     float *dq, *dk;              /* shared heads, mLSTM: [T,Hv,K] */
     decay_stable stable;         /* mLSTM */
+    /* slices */
+    float *s0, *sT, *dsT;        /* [N,Hv,K,V]; of the gradient of s0 above */
+    float *dq_parts, *dk_parts;  /* [T,Hv,K]: several slices of V */
+    void *parts;                 /* [T,Hv,V] in the call's type, of o or dv: several slices of K */
+    float *dg, *dg_head;         /* [T,Hv], [Hv] */
 };
 
 struct decay_arena {
@@ -253,7 +245,13 @@ struct decay_arena {
 
 static bool is_stable(const lnt_recur_args *a) { return a->op->kind == LNT_DECAY_STABLE; }
 
-static void carve_stable(const lnt_recur_args *a, bool backward, decay_arena *m, decay_work *w)
+static decay_slices slices_of(const lnt_recur_args *a, const decay_kernels &k)
+{
+    const int K = k.sliced ? lnt_decay_slice(a->K) : a->K, V = k.sliced ? lnt_decay_slice(a->V) : a->V;
+    return { K, V, a->K / K, a->V / V };
+}
+
+static void carve_stable(const lnt_recur_args *a, bool backward, bool sliced, decay_arena *m, decay_work *w)
 {
     const int64_t rows = a->tokens * a->Hv, slots = (a->tokens / LNT_STABLE_C + a->sequences) * a->Hv, heads = a->sequences * a->Hv;
     decay_stable *s = &w->stable;
@@ -267,15 +265,32 @@ static void carve_stable(const lnt_recur_args *a, bool backward, decay_arena *m,
     s->dn = m->floats(slots * a->K);
     s->sT = m->floats(heads * a->K * a->V);
     s->nT = m->floats(heads * a->K);
-    s->ds = w->ds;
+    s->ds = sliced ? m->floats(heads * a->K * a->V) : w->ds;
     s->dn0 = w->dz;
 }
 
-static size_t carve(const lnt_recur_args *a, bool backward, int chunk, void *base, decay_work *w)
+/* What slices have beside: states as theirs, and parts to be added up. `heads` counts slices. */
+static void carve_slices(const lnt_recur_args *a, bool backward, const decay_slices &by, int64_t heads, decay_arena *m, decay_work *w)
 {
-    const int64_t segment = lnt_decay_segment(a, backward, chunk, 1), slots = a->tokens / segment + a->sequences;
-    const int64_t heads = a->Hv, T = a->tokens, W = a->V + (a->normalize != 0), state = (int64_t)a->K * W;
-    const bool several = decay_segments(a, segment) > 1, gated = a->op->kind != LNT_DECAY_NONE;
+    const int64_t states = a->sequences * a->Hv * a->K * a->V;
+    w->s0 = m->floats(states);
+    w->sT = m->floats(states);
+    if (by.k > 1) w->parts = m->floats((a->tokens * heads * by.V * (int64_t)lnt_dtype_size(a->dtype) + 3) / 4);
+    if (!backward) return;
+    w->dsT = m->floats(states);
+    w->ds = m->floats(states);
+    if (by.v > 1) w->dq_parts = m->floats(a->tokens * heads * by.K);
+    if (by.v > 1) w->dk_parts = m->floats(a->tokens * heads * by.K);
+    w->dg = m->floats(a->tokens * heads);
+    w->dg_head = m->floats(heads);
+}
+
+static size_t carve(const lnt_recur_args *a, bool backward, const decay_kernels &k, void *base, decay_work *w)
+{
+    const decay_slices by = slices_of(a, k);
+    const int64_t segment = lnt_decay_segment(a, backward, k.chunk, by.k * by.v), slots = a->tokens / segment + a->sequences;
+    const int64_t heads = (int64_t)a->Hv * by.k * by.v, T = a->tokens, state = (int64_t)by.K * (by.V + (a->normalize != 0));
+    const bool several = decay_segments(a, segment) > 1, gated = a->op->kind != LNT_DECAY_NONE, sliced = by.k * by.v > 1;
     decay_arena m = { (char *)base, 0 };
     *w = {};
     if (several) {
@@ -284,8 +299,9 @@ static size_t carve(const lnt_recur_args *a, bool backward, int chunk, void *bas
         if (backward) w->dS = m.floats(slots * heads * state);
     }
     if (a->normalize) w->den = m.floats(T * heads);
+    if (sliced) carve_slices(a, backward, by, heads, &m, w);
     if (!backward) {
-        if (is_stable(a)) carve_stable(a, false, &m, w);
+        if (is_stable(a)) carve_stable(a, false, sliced, &m, w);
         return m.used;
     }
     if (a->normalize) {
@@ -293,26 +309,26 @@ static size_t carve(const lnt_recur_args *a, bool backward, int chunk, void *bas
         w->dden = m.floats(T * heads);
     }
     if (gated) {
-        const int64_t parts = (a->K + DECAY_BLOCK - 1) / DECAY_BLOCK;
+        const int64_t parts = k.parts ? k.parts : (a->K + DECAY_BLOCK - 1) / DECAY_BLOCK;
         w->reads = m.floats(parts * heads * T);
         w->writes = m.floats(parts * heads * T);
         w->intra = m.floats(heads * T);
         w->sums = m.floats(slots * heads);
-        w->ds = m.floats(a->sequences * heads * a->K * a->V);
-        w->dz = m.floats(a->sequences * heads * a->K);
+        if (!sliced) w->ds = m.floats(a->sequences * heads * a->K * a->V);
+        w->dz = m.floats(a->sequences * a->Hv * a->K);
     }
     if (a->Hq < a->Hv || is_stable(a)) {
-        w->dq = m.floats(T * heads * a->K);
-        w->dk = m.floats(T * heads * a->K);
+        w->dq = m.floats(T * a->Hv * a->K);
+        w->dk = m.floats(T * a->Hv * a->K);
     }
-    if (is_stable(a)) carve_stable(a, true, &m, w);
+    if (is_stable(a)) carve_stable(a, true, sliced, &m, w);
     return m.used;
 }
 
-size_t lnt_decay_cuda_bytes(const lnt_recur_args *a, bool backward, int chunk)
+size_t lnt_decay_cuda_bytes(const lnt_recur_args *a, bool backward, const decay_kernels &k)
 {
     decay_work w;
-    return carve(a, backward, chunk, NULL, &w);
+    return carve(a, backward, k, NULL, &w);
 }
 
 /* A call as both directions see it. */
@@ -323,9 +339,24 @@ struct decay_call {
     decay_cut cut;
     decay_work w;
     decay_rows q, key, v, d_o;
-    int W;
-    bool bf16;
+    decay_slices by;
+    int W;                 /* of a slice's state */
+    const float *s0, *dsT; /* of slices */
+    bool bf16, divides, sliced;
 };
+
+/* A state of the call as its slices have it: a copy. And where they leave one that is wanted at `state`, from where put_whole brings it there. */
+static const float *state_in(const decay_call &x, const void *state, float *copy)
+{
+    if (!state || !x.sliced) return (const float *)state;
+    lnt_decay_slice_states(copy, (const float *)state, false, x.a->sequences * x.a->Hv, x.by, x.d);
+    return copy;
+}
+static float *state_out(const decay_call &x, void *state, float *of_slices) { return state && x.sliced ? of_slices : (float *)state; }
+static void put_whole(const decay_call &x, void *state, const float *of_slices)
+{
+    if (state && x.sliced && state != of_slices) lnt_decay_slice_states((float *)state, of_slices, true, x.a->sequences * x.a->Hv, x.by, x.d);
+}
 
 static decay_call describe(const lnt_recur_args *a, const lnt_device *d, const decay_kernels &k, bool backward)
 {
@@ -333,19 +364,26 @@ static decay_call describe(const lnt_recur_args *a, const lnt_device *d, const d
     x.a = a;
     x.d = (const lnt_cuda *)d;
     x.k = &k;
-    const int64_t segment = lnt_decay_segment(a, backward, k.chunk, 1);
-    x.cut = { a->cu_seqlens_device, a->sequences, a->tokens, segment, decay_segments(a, segment), a->Hv,
+    const decay_slices by = x.by = slices_of(a, k);
+    const int slices = by.k * by.v;
+    const int64_t segment = lnt_decay_segment(a, backward, k.chunk, slices);
+    x.cut = { a->cu_seqlens_device, a->sequences, a->tokens, segment, decay_segments(a, segment), a->Hv * slices,
               (const float *)a->g, (const float *)a->g_head, (float)a->scale };
-    carve(a, backward, k.chunk, a->workspace, &x.w);
+    x.cut.slices = slices;
+    x.sliced = slices > 1;
+    x.divides = k.divides && !x.sliced; /* by sums over all of K */
+    carve(a, backward, k, a->workspace, &x.w);
     if (is_stable(a)) x.cut.g = x.w.stable.g, x.cut.writes = x.w.stable.writes;
-    if (is_stable(a) && (backward || !k.divides)) x.cut.reads = x.w.stable.reads;
+    if (is_stable(a) && (backward || !x.divides)) x.cut.reads = x.w.stable.reads;
     x.bf16 = a->dtype == LINNET_BF16;
-    x.q = { a->q, NULL, x.bf16, a->Hq, a->K };
-    x.key = { a->k, NULL, x.bf16, a->Hq, a->K };
-    x.v = { a->v, NULL, x.bf16, a->Hv, a->V };
-    x.d_o = { a->do_, NULL, x.bf16, a->Hv, a->V };
+    x.q = { a->q, NULL, x.bf16, a->Hq * by.k, by.K, by.k };
+    x.key = { a->k, NULL, x.bf16, a->Hq * by.k, by.K, by.k };
+    x.v = { a->v, NULL, x.bf16, a->Hv * by.v, by.V };
+    x.d_o = { a->do_, NULL, x.bf16, a->Hv * by.v, by.V };
     if (a->normalize) x.d_o = { x.w.dnum, x.w.dden, 0, a->Hv, a->V };
-    x.W = a->V + (a->normalize != 0);
+    x.W = by.V + (a->normalize != 0);
+    x.s0 = state_in(x, a->s0, x.w.s0);
+    x.dsT = backward ? state_in(x, a->dsT, x.w.dsT) : NULL;
     return x;
 }
 
@@ -362,9 +400,9 @@ static void put_starts(const decay_call &x, bool reverse)
     if (x.cut.P == 1) return;
     const lnt_recur_args *a = x.a;
     float *X = reverse ? x.w.dS : x.w.S;
-    const float *s = (const float *)(reverse ? a->dsT : a->s0), *z = (const float *)(reverse ? a->dzT : a->z0);
-    x.k->states(x.cut, { reverse ? x.q : x.key, reverse ? x.d_o : x.v, a->K, x.W, reverse, X, x.w.decay }, x.d);
-    lnt_decay_scan(x.cut, X, x.w.decay, s, z, a->K, a->V, x.W, reverse, x.d);
+    const float *z = (const float *)(reverse ? a->dzT : a->z0);
+    x.k->states(x.cut, { reverse ? x.q : x.key, reverse ? x.d_o : x.v, x.by.K, x.W, reverse, X, x.w.decay }, x.d);
+    lnt_decay_scan(x.cut, X, x.w.decay, reverse ? x.dsT : x.s0, z, x.by.K, x.by.V, x.W, reverse, x.d);
 }
 
 static decay_pass pass_of(const decay_call &x, decay_rows query, decay_rows key, decay_rows value, bool reverse, bool transposed, int end)
@@ -374,16 +412,16 @@ static decay_pass pass_of(const decay_call &x, decay_rows query, decay_rows key,
     p.query = query;
     p.key = key;
     p.value = value;
-    p.D = transposed ? x.W : a->K;
-    p.E = transposed ? a->K : x.W;
+    p.D = transposed ? x.W : x.by.K;
+    p.E = transposed ? x.by.K : x.W;
     p.end = end;
     p.reverse = reverse;
     p.transposed = transposed;
     p.slots = x.cut.P == 1 ? NULL : reverse ? x.w.dS : x.w.S;
-    p.s = (const float *)(reverse ? a->dsT : a->s0);
+    p.s = reverse ? x.dsT : x.s0;
     p.z = (const float *)(reverse ? a->dzT : a->z0);
-    p.K = a->K;
-    p.V = a->V;
+    p.K = x.by.K;
+    p.V = x.by.V;
     p.W = x.W;
     p.out_bf16 = x.bf16;
     return p;
@@ -402,19 +440,21 @@ static void put_read(const decay_call &x, void *o, int o_bf16, bool ends)
         den.z_end = ends ? (float *)a->zT : NULL;
         x.k->read(x.cut, &den, 1, x.d);
     }
-    decay_pass p = pass_of(x, x.q, x.key, x.v, false, false, a->V);
-    p.out = o;
+    decay_pass p = pass_of(x, x.q, x.key, x.v, false, false, x.by.V);
+    p.out = x.w.parts ? x.w.parts : o;
     p.out_bf16 = o_bf16;
     p.den = x.w.den;
-    p.s_end = ends ? (float *)a->sT : NULL;
-    if (is_stable(a) && x.k->divides) p.n_starts = x.w.stable.n, p.m = x.w.stable.m, p.eps = (float)a->eps;
+    p.s_end = ends ? state_out(x, a->sT, x.w.sT) : NULL;
+    if (is_stable(a) && x.divides) p.n_starts = x.w.stable.n, p.m = x.w.stable.m, p.eps = (float)a->eps;
     x.k->read(x.cut, &p, 1, x.d);
+    if (x.w.parts) lnt_decay_sum(o, o_bf16, x.w.parts, o_bf16, a->tokens * a->Hv * x.by.v, x.by.k, x.by.V, x.d);
+    if (ends) put_whole(x, a->sT, x.w.sT);
 }
 
 void lnt_decay_cuda_forward(const lnt_recur_args *a, const lnt_device *d, const decay_kernels &k)
 {
     const decay_call x = describe(a, d, k, false);
-    if (is_stable(a)) lnt_stable_prepare(a, x.w.stable, x.d, true, !k.divides);
+    if (is_stable(a)) lnt_stable_prepare(a, x.w.stable, x.d, true, !x.divides);
     put_starts(x, false);
     put_read(x, a->o, x.bf16, true);
 }
@@ -426,11 +466,11 @@ static void put_gates(const decay_call &x, const decay_pass &dk, const decay_sha
     decay_rows less_v = x.v, less_do = x.d_o;
     less_v.p = with.less_v;
     less_do.p = with.less_do;
-    if (!with.no_pairs) x.k->pairs(x.cut, { x.q, x.key, x.v, x.d_o, less_v, less_do, a->K, x.W, x.w.intra }, x.d);
+    if (!with.no_pairs) x.k->pairs(x.cut, { x.q, x.key, x.v, x.d_o, less_v, less_do, x.by.K, x.W, x.w.intra }, x.d);
     decay_gates g = {};
     g.S = x.w.S;
     g.dS = x.w.dS;
-    g.s = (const float *)a->s0;
+    g.s = x.s0;
     g.z = is_stable(a) ? NULL : (const float *)a->z0;
     g.ds = dk.s_end;
     g.end_known = !a->dsT && (is_stable(a) || !a->dzT);
@@ -440,24 +480,32 @@ static void put_gates(const decay_call &x, const decay_pass &dk, const decay_sha
     g.intra = with.no_pairs ? NULL : x.w.intra;
     g.parts = x.k->parts ? x.k->parts : (a->K + DECAY_BLOCK - 1) / DECAY_BLOCK;
     g.chunk = chunk;
-    g.K = a->K;
-    g.V = a->V;
+    g.K = x.by.K;
+    g.V = x.by.V;
     g.W = x.W;
-    g.dg = is_stable(a) ? x.w.stable.dgates : (float *)a->dg;
+    float *dg = is_stable(a) ? x.w.stable.dgates : (float *)a->dg, *dg_head = (float *)a->dg_head;
+    g.dg = dg && x.sliced ? x.w.dg : dg;
     g.sums = x.w.sums;
     put(x.d, decay_gates_gradient, decay_pieces(x.cut), GATES_THREADS, x.cut, g);
-    if (a->dg_head) put(x.d, decay_head_gates, a->Hv, 32, x.cut, (const float *)x.w.sums, (float *)a->dg_head);
+    if (dg_head) put(x.d, decay_head_gates, x.cut.Hv, 32, x.cut, (const float *)x.w.sums, x.sliced ? x.w.dg_head : dg_head);
+    if (!x.sliced) return;
+    lnt_decay_sum(dg, 0, x.w.dg, 0, a->tokens * a->Hv, x.cut.slices, 1, x.d);
+    lnt_decay_sum(dg_head, 0, x.w.dg_head, 0, a->Hv, x.cut.slices, 1, x.d);
 }
 
-static void put_sum_heads(const decay_call &x, void *out, const float *parts)
+/* Passes of slices leave parts, dq and dk in float32; their sums go where the passes of whole heads would leave them. */
+static void take_parts(decay_pass *p, void *parts, bool wide)
 {
-    const lnt_recur_args *a = x.a;
-    if (!out || !parts) return;
-    const int64_t n = a->tokens * a->Hq * a->K, most = lnt_div_up(n, 256), grid = most < 65536 ? most : 65536;
-    if (x.bf16)
-        put(x.d, decay_sum_heads<bf16>, grid, 256, (bf16 *)out, parts, n, a->Hv / a->Hq, a->K);
-    else
-        put(x.d, decay_sum_heads<float>, grid, 256, (float *)out, parts, n, a->Hv / a->Hq, a->K);
+    if (!p->out || !parts) return;
+    p->out = parts;
+    if (wide) p->out_bf16 = 0;
+}
+static void put_sums(const decay_call &x, const decay_pass &dq, const decay_pass &dk, const decay_pass &dv)
+{
+    const int64_t rows = x.a->tokens * x.a->Hv;
+    if (x.w.dq_parts) lnt_decay_sum(dq.out, dq.out_bf16, x.w.dq_parts, 0, rows, x.by.v, x.a->K, x.d);
+    if (x.w.dk_parts) lnt_decay_sum(dk.out, dk.out_bf16, x.w.dk_parts, 0, rows, x.by.v, x.a->K, x.d);
+    if (x.w.parts) lnt_decay_sum(dv.out, dv.out_bf16, x.w.parts, dv.out_bf16, rows * x.by.v, x.by.k, x.by.V, x.d);
 }
 
 void lnt_decay_cuda_backward(const lnt_recur_args *a, const lnt_device *d, const decay_kernels &k, const decay_shared &with)
@@ -472,8 +520,8 @@ void lnt_decay_cuda_backward(const lnt_recur_args *a, const lnt_device *d, const
         put(x.d, decay_divide, lnt_div_up(rows, 8), 256, x.w.dnum, x.w.dden, (const float *)x.w.den, (const void *)a->do_, (int)x.bf16, rows, a->V);
     }
     put_starts(x, true);
-    decay_pass dq = pass_of(x, x.d_o, x.v, x.key, false, true, a->K), dv = pass_of(x, x.key, x.q, x.d_o, true, false, a->V),
-               dk = pass_of(x, x.v, x.d_o, x.q, true, true, a->K), passes[3];
+    decay_pass dq = pass_of(x, x.d_o, x.v, x.key, false, true, x.by.K), dv = pass_of(x, x.key, x.q, x.d_o, true, false, x.by.V),
+               dk = pass_of(x, x.v, x.d_o, x.q, true, true, x.by.K), passes[3];
     const bool parts = shared || (stable && !k.rounds);
     dq.out = parts && (stable || a->dq) ? x.w.dq : a->dq;
     dk.out = parts && (stable || a->dk) ? x.w.dk : a->dk;
@@ -481,8 +529,10 @@ void lnt_decay_cuda_backward(const lnt_recur_args *a, const lnt_device *d, const
     if (stable && !dk.out) dk.out = x.w.dk;
     if (parts) dq.out_bf16 = dk.out_bf16 = 0;
     dv.out = a->dv;
-    dk.s_end = a->ds0 || !(gates || (stable && a->dm0)) || !a->s0 ? (float *)a->ds0 : x.w.ds;
-    if (stable && a->dsT) dq.s_end = x.w.stable.sT;
+    float *const ds = !a->ds0 && (gates || (stable && a->dm0)) && a->s0 ? stable ? x.w.stable.ds : x.w.ds : (float *)a->ds0;
+    dk.s_end = state_out(x, ds, x.w.ds);
+    float *const sT = stable && a->dsT ? x.w.stable.sT : NULL;
+    dq.s_end = state_out(x, sT, x.w.sT);
     dk.z_end = a->dz0 || !gates || !a->z0 ? (float *)a->dz0 : x.w.dz;
     if (gates) {
         dq.dots = x.q;
@@ -490,16 +540,23 @@ void lnt_decay_cuda_backward(const lnt_recur_args *a, const lnt_device *d, const
         dk.dots = x.key;
         dk.inter = x.w.writes;
     }
+    decay_pass each[] = { dk, dv, dq };
+    take_parts(&each[0], x.w.dk_parts, true);
+    take_parts(&each[1], x.w.parts, false);
+    take_parts(&each[2], x.w.dq_parts, true);
     int n = 0;
-    if (dk.out || dk.s_end || dk.z_end || gates) passes[n++] = dk;
-    if (dv.out) passes[n++] = dv;
-    if (dq.out || gates) passes[n++] = dq;
+    if (dk.out || dk.s_end || dk.z_end || gates) passes[n++] = each[0];
+    if (dv.out) passes[n++] = each[1];
+    if (dq.out || gates) passes[n++] = each[2];
     if (n) x.k->read(x.cut, passes, n, x.d);
     if (gates) put_gates(x, dk, with);
-    if (stable) lnt_stable_finish(a, x.w.stable, x.d, dq.out, dk.out, !parts, gates);
+    put_sums(x, dq, dk, dv);
+    put_whole(x, ds, x.w.ds);
+    put_whole(x, sT, x.w.sT);
+    if (stable) lnt_stable_finish(a, x.w.stable, x.d, dq.out, dk.out, !parts, gates && !x.sliced);
     if (shared) {
-        put_sum_heads(x, a->dq, x.w.dq);
-        put_sum_heads(x, a->dk, x.w.dk);
+        lnt_decay_sum(a->dq, x.bf16, x.w.dq, 0, a->tokens * a->Hq, a->Hv / a->Hq, a->K, x.d);
+        lnt_decay_sum(a->dk, x.bf16, x.w.dk, 0, a->tokens * a->Hq, a->Hv / a->Hq, a->K, x.d);
     }
     if (a->dg_head && !gates) lnt_cuda_note((lnt_cuda *)x.d, cudaMemsetAsync(a->dg_head, 0, (size_t)a->Hv * sizeof(float), x.d->stream));
 }

@@ -3,6 +3,7 @@
 #define LNT_DECAY_CUDA_CUH
 
 #include "recurrence/chunk/gates.cuh"
+#include "recurrence/decay/decay_wide.cuh"
 
 extern "C" {
 #include "recurrence/decay/decay.h"
@@ -13,7 +14,9 @@ struct decay_rows {
     const void *p; /* NULL: zeros */
     const float *extra;
     int bf16, heads, width;
+    int inner = 1; /* neighbours of `heads` that value heads read by turns: the slices of a key (decay_slices) */
 };
+
 
 /* The sequences, cut into segments of `segment` tokens (a multiple of the chunk). Segment p of sequence n is a piece of work, and has slot
  * cu[n] / segment + n + p: no two segments meet there, and there are at most T / segment + N slots. */
@@ -21,10 +24,11 @@ struct decay_cut {
     const int64_t *cu; /* device, [N+1] */
     int64_t N, T, segment;
     int P;  /* the longest sequence's segments, at least 1 */
-    int Hv;
-    const float *g, *g_head; /* [T,Hv], [Hv]; both NULL: no decay */
+    int Hv;                  /* slices count */
+    const float *g, *g_head; /* [T,Hv / slices], [Hv / slices]; both NULL: no decay */
     float scale;
-    const float *reads = NULL, *writes = NULL; /* mLSTM: [T,Hv] factors of what a token reads, natural logs of those of what it writes */
+    const float *reads = NULL, *writes = NULL; /* mLSTM: as g, factors of what a token reads, natural logs of those of what it writes */
+    int slices = 1;                            /* of a head */
 };
 
 struct decay_place {
@@ -91,11 +95,12 @@ struct decay_kernels {
     int chunk, parts; /* parts of `inter`; 0: one for every 32 columns */
     bool divides;     /* mLSTM's o by D_t, from n in front of every chunk, in the pass itself */
     bool rounds;      /* mLSTM's dq and dk are of the call's type before n's part is added */
+    bool sliced;      /* heads wider than 128 go in slices of 128 or 64 columns */
     void (*states)(const decay_cut &, const decay_states &, const lnt_cuda *);
     void (*read)(const decay_cut &, const decay_pass *passes, int n, const lnt_cuda *);
     void (*pairs)(const decay_cut &, const decay_pairs &, const lnt_cuda *);
 };
-size_t lnt_decay_cuda_bytes(const lnt_recur_args *a, bool backward, int chunk);
+size_t lnt_decay_cuda_bytes(const lnt_recur_args *a, bool backward, const decay_kernels &k);
 
 /* mLSTM is the passes on the V columns of the kept states, with gates and factors of tokens that are made before them; the column of ones and m
  * are walked in chunks of LNT_STABLE_C tokens by kernels of their own, in front of the passes and behind them (decay_stable_cuda.cu). */
@@ -175,9 +180,15 @@ static inline const char *decay_too_wide(const void *args, bool backward)
 
 /* ---- factors of a chunk ------------------------------------------------------------------------------------------------------------- */
 
+/* Of a slice: its head, and that head's place in a tensor [T,Hv / slices]. */
+__device__ __forceinline__ int decay_head(const decay_cut &x, int h) { return x.slices == 1 ? h : h / x.slices; }
+__device__ __forceinline__ int64_t decay_token(const decay_cut &x, int64_t t, int h)
+{
+    return x.slices == 1 ? t * x.Hv + h : t * (x.Hv / x.slices) + h / x.slices;
+}
 __device__ __forceinline__ float decay_gate(const decay_cut &x, int64_t t, int h)
 {
-    return lnt_gate(x.g ? x.g[t * x.Hv + h] : x.g_head ? x.g_head[h] : 0.0f);
+    return lnt_gate(x.g ? x.g[decay_token(x, t, h)] : x.g_head ? x.g_head[decay_head(x, h)] : 0.0f);
 }
 
 /* The logarithms to base 2 of a token's factors, where a pass has any. A factor of 2^-1000 is 0, and no sum with it is no number.
@@ -185,12 +196,13 @@ __device__ __forceinline__ float decay_gate(const decay_cut &x, int64_t t, int h
 static constexpr double DECAY_NOTHING = -1000;
 template <bool EXACT> __device__ __forceinline__ double decay_reads(const decay_cut &x, int64_t t, int h)
 {
-    const double y = x.reads ? (double)(EXACT ? log2((double)x.reads[t * x.Hv + h]) : log2f(x.reads[t * x.Hv + h])) : 0.0;
+    const int64_t at = decay_token(x, t, h);
+    const double y = x.reads ? (double)(EXACT ? log2((double)x.reads[at]) : log2f(x.reads[at])) : 0.0;
     return y < DECAY_NOTHING ? DECAY_NOTHING : y;
 }
 __device__ __forceinline__ double decay_writes(const decay_cut &x, int64_t t, int h)
 {
-    const double y = x.writes ? x.writes[t * x.Hv + h] * LNT_LOG2E : 0.0;
+    const double y = x.writes ? x.writes[decay_token(x, t, h)] * LNT_LOG2E : 0.0;
     return y < DECAY_NOTHING ? DECAY_NOTHING : y;
 }
 

@@ -284,10 +284,10 @@ static void general_pairs(const decay_cut &x, const decay_pairs &a, const lnt_cu
     decay_launch(d, (const void *)decay_general_pairs, decay_pieces(x), THREADS, (general_floats(0, false) + 2 * C * (a.K + a.W + 2)) * 4, args);
 }
 
-static const decay_kernels general = { C, 0, false, false, general_states, general_read, general_pairs };
+static const decay_kernels general = { C, 0, false, false, false, general_states, general_read, general_pairs };
 static size_t general_workspace(const void *args, bool backward, int threads)
 {
-    return lnt_decay_cuda_bytes((const lnt_recur_args *)args, backward, C);
+    return lnt_decay_cuda_bytes((const lnt_recur_args *)args, backward, general);
 }
 static void general_forward(const void *args, const lnt_device *d) { lnt_decay_cuda_forward((const lnt_recur_args *)args, d, general); }
 static void general_backward(const void *args, const lnt_device *d) { lnt_decay_cuda_backward((const lnt_recur_args *)args, d, general, {}); }

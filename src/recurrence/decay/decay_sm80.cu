@@ -1,4 +1,5 @@
-/* The decay core on tensor cores, bf16 rows, K and V of 64 or 128: the same passes as decay_cuda.cu, in chunks of 64. README.md has the roles.
+/* The decay core on tensor cores, bf16 rows, K and V of 64 or 128, or slices of that size (decay_slices): the same passes as decay_cuda.cu, in
+ * chunks of 64. README.md has the roles.
  *
  * A CTA of 4 warps has one segment of one value head. The state stays in registers as S^T [E][D], a warp a quarter of the E columns: what a product
  * leaves there (rows e, neighbouring d in a register) is, packed to bf16, the B operand of the read-out that follows: no shared memory in between.
@@ -46,10 +47,12 @@ __device__ __forceinline__ void store_shared(uint32_t address, uint32_t x)
 
 __device__ __forceinline__ float tile_between(float hi_i, float lo_i, float hi_j, float lo_j) { return fast_exp2((hi_i - hi_j) + (lo_i - lo_j)); }
 
-/* The head of x that value head h reads. */
+/* The head of x that value head h reads: `group` heads read the same `inner` ones by turns. */
 __device__ __forceinline__ int head_of(const decay_rows &x, const decay_cut &c, int h)
 {
-    return x.heads == c.Hv ? h : (int)((int64_t)h * x.heads / c.Hv);
+    if (x.heads == c.Hv) return h;
+    const unsigned inner = (unsigned)x.inner, group = (unsigned)c.Hv * inner / (unsigned)x.heads;
+    return (int)((unsigned)h / group * inner + (unsigned)h % inner);
 }
 
 /* Rows t .. t+63 of a head to a tile; those from `last` on become zeros. */
@@ -897,8 +900,8 @@ void lnt_decay_tiles_starts(const lnt_recur_args *a, const lnt_device *d, bool b
     a->K == 64 ? put_chunk_starts<64>(cut, keys, starts, on) : put_chunk_starts<128>(cut, keys, starts, on);
 }
 
-static const decay_kernels tiles = { C, 1, true, true, tiles_states, tiles_read, tiles_pairs };
-static size_t workspace(const void *args, bool backward, int threads) { return lnt_decay_cuda_bytes((const lnt_recur_args *)args, backward, C); }
+static const decay_kernels tiles = { C, 1, true, true, true, tiles_states, tiles_read, tiles_pairs };
+static size_t workspace(const void *args, bool backward, int threads) { return lnt_decay_cuda_bytes((const lnt_recur_args *)args, backward, tiles); }
 static void forward(const void *args, const lnt_device *d) { lnt_decay_cuda_forward((const lnt_recur_args *)args, d, tiles); }
 static void backward(const void *args, const lnt_device *d) { lnt_decay_cuda_backward((const lnt_recur_args *)args, d, tiles, {}); }
 void lnt_decay_tiles_backward(const lnt_recur_args *a, const lnt_device *d, const decay_shared &with)
@@ -911,8 +914,9 @@ static const char *declines(const void *args, bool back)
     const lnt_recur_args *a = (const lnt_recur_args *)args;
     if (a->dtype != LINNET_BF16) return "it takes bf16 tensors";
     if (a->normalize) return "it does not divide by the sum of keys";
-    if ((a->K != 64 && a->K != 128) || (a->V != 64 && a->V != 128)) return "K and V of 64 or 128 are offered";
-    if (a->Hv > 1 << 17) return "at most 131072 heads are offered";
+    if (a->K % 64 || a->V % 64) return "K and V in multiples of 64 are offered";
+    if (a->op->kind == LNT_DECAY_STABLE && a->K > DECAY_WIDEST) return "K of at most 256 is offered";
+    if ((int64_t)a->Hv * (a->K / 64) * (a->V / 64) > 1 << 17) return "at most 131072 heads of 64 columns are offered";
     return NULL;
 }
 
