@@ -71,6 +71,12 @@ const lnt_recur_case lnt_decay_cases[] = {
     { "mlstm", 4, { 15, 64, 0, 65 }, LNT_HEADS(2, 2, 128, 256), .gate = -0.2, .reset = 0.02, .states = true },
     { "mlstm", 1, { 100 }, LNT_HEADS(2, 2, 256, 512), .gate = -0.1, .states = true, .option = { { "eps", 1e-3 } } },
     { "mlstm", 1, { 70 }, LNT_HEADS(1, 2, 192, 64), .gate = -3, .states = true },
+    { "gla", 1, { 100 }, LNT_HEADS(1, 1, 256, 512), .gate = -0.1, .reset = 0.01, .states = true },
+    { "gla", 4, { 65, 0, 1, 64 }, LNT_HEADS(2, 2, 192, 64), .gate = -3, .states = true },
+    { "gla_v", 3, { 64, 0, 36 }, LNT_HEADS(2, 2, 192, 256), .gate = -0.5, .reset = 0.01, .states = true },
+    { "gla", 1, { 1030 }, LNT_HEADS(1, 1, 256, 64), .gate = -0.02, .reset = 0.001, .states = true },
+    { "gla_v", 1, { 1030 }, LNT_HEADS(1, 1, 64, 256), .gate = -0.02, .reset = 0.001, .states = true },
+    { "rwkv6", 2, { 63, 66 }, LNT_HEADS(1, 1, 256, 192), .gate = -0.5, .reset = 0.01, .states = true },
     { "gla", 2, { 1000, 24 }, LNT_HEADS(16, 16, 16, 128), .gate = -0.1, .states = true },
     { 0 },
 };

@@ -3,6 +3,7 @@
 #define LNT_DECAY_VECTOR_CUH
 
 #include "device/functions.cuh"
+#include "recurrence/decay/decay_wide.cuh"
 
 extern "C" {
 #include "recurrence/decay/decay_vector.h"

@@ -27,7 +27,8 @@ size_t lnt_vector_general_bytes(const lnt_vector_call *a, bool backward);
 void lnt_vector_general_forward(const lnt_vector_call *a, const lnt_device *d);
 void lnt_vector_general_backward(const lnt_vector_call *a, const lnt_device *d);
 
-/* bf16, K and V of 64 or 128, Hq = Hv, gk or gv, no delta, on tensor cores (decay_vector_chunk_cuda.cu). hopper: the chain by wgmma, on sm_90. */
+/* bf16, K and V in multiples of 64, Hq = Hv, gk or gv, no delta, on tensor cores (decay_vector_chunk_cuda.cu). hopper: the chain by wgmma, on
+ * sm_90. */
 const char *lnt_vector_tiles_declines(const lnt_vector_call *a, bool backward);
 size_t lnt_vector_tiles_bytes(const lnt_vector_call *a, bool backward);
 void lnt_vector_tiles_forward(const lnt_vector_call *a, bool hopper, const lnt_device *d);

@@ -42,15 +42,35 @@ __device__ __forceinline__ void add_rows(float (&acc)[8][4], const uint32_t (&A)
     }
 }
 
-/* What a warp's products with tiles of V give: dA = s tril(dO V^T) to memory, R = dO S^T, W = V dS'^T. */
-template <int K, int V, bool READS>
-__device__ __forceinline__ void back_products(const vector_tiles &p, uint32_t base, uint8_t *shared, float (&R)[8][4], float (&W)[8][4])
+/* dO, V, S, dS' of V columns of values. */
+template <int K, int V, bool READS, bool WIDE>
+__device__ __forceinline__ void back_load(const vector_tiles &p, uint32_t base, int slice, int64_t item, int h, int64_t token, int rows)
 {
-    using L = back_shared<K, V, READS>;
+    constexpr int THREADS = 2 * K;
+    const int heads = WIDE ? p.Hv / p.key_slices : p.Hv, head = WIDE ? h / p.key_slices : h, slices = WIDE ? p.value_slices : 1;
+    const int tid = (int)threadIdx.x;
+    for (int i = tid; i < C * V / 8; i += THREADS) {
+        const int row = i / (V / 8), piece = i % (V / 8);
+        const int64_t at = (((token + row) * heads + head) * slices + slice) * V + piece * 8;
+        const bool real = row < rows;
+        cp_async_16(base + tile_at(row, piece), real && p.d_o ? p.d_o + at : p.v, real && p.d_o);
+        cp_async_16(base + V * 128 + tile_at(row, piece), real ? p.v + at : p.v, real);
+    }
+    const int64_t image = (item * slices + slice) * (K * V);
+    for (int i = tid; i < K * V / 8; i += THREADS) {
+        cp_async_16(base + 2 * V * 128 + i * 16, p.S + image + i * 8);
+        if (!READS) cp_async_16(base + 2 * V * 128 + K * V * 2 + i * 16, p.dS + image + i * 8);
+    }
+    cp_async_commit();
+}
+/* A warp's products with tiles of V columns of values: dA += dO V^T, of which it has NT tiles of 8 columns, R += dO S^T, W += V dS'^T. */
+template <int K> constexpr int BACK_NT = 8 / (K / 64);
+template <int K, int V, bool READS>
+__device__ __forceinline__ void back_products(uint32_t base, float (&dA)[BACK_NT<K>][4], float (&R)[8][4], float (&W)[8][4])
+{
     const int lane = threadIdx.x & 31, warp = threadIdx.x / 32, wr = warp % 4, wc = warp / 4;
     const uint32_t d_o = base, v = base + V * 128, S = v + V * 128, dS = S + K * V * 2;
-    constexpr int NT = 8 / (K / 64); /* tiles of 8 columns of dA that a warp has */
-    float dA[NT][4] = {};
+    constexpr int NT = BACK_NT<K>;
 #pragma unroll
     for (int kk = 0; kk < V / 16; kk++) {
         uint32_t A[4], Av[4], B[4];
@@ -76,6 +96,14 @@ __device__ __forceinline__ void back_products(const vector_tiles &p, uint32_t ba
             mma_bf16(W[2 * n + 1], Av, B[2], B[3]);
         }
     }
+}
+/* s tril(dA) to memory. */
+template <int K, int V, bool READS>
+__device__ __forceinline__ void put_dA(const vector_tiles &p, uint32_t base, uint8_t *shared, const float (&dA)[BACK_NT<K>][4])
+{
+    using L = back_shared<K, V, READS>;
+    const int lane = threadIdx.x & 31, warp = threadIdx.x / 32, wr = warp % 4, wc = warp / 4;
+    constexpr int NT = BACK_NT<K>;
     float *direct = (float *)(shared + L::direct);
 #pragma unroll
     for (int n = 0; n < NT; n++) {
@@ -300,7 +328,8 @@ __device__ __forceinline__ void back_gates(const vector_tiles &p, const vector_p
         }
 }
 
-template <int K, int V, bool BEFORE, bool READS>
+/* WIDE: of heads in slices. */
+template <int K, int V, bool BEFORE, bool READS, bool WIDE>
 __global__ __launch_bounds__(2 * K, 256 / K) void vector_back(const __grid_constant__ vector_tiles p)
 {
     using L = back_shared<K, V, READS>;
@@ -317,30 +346,26 @@ __global__ __launch_bounds__(2 * K, 256 / K) void vector_back(const __grid_const
     int rows;
     if (!chunk_of(p, slot, &token, &rows)) return;
 
-    for (int i = tid; i < C * V / 8; i += THREADS) {
-        const int row = i / (V / 8), piece = i % (V / 8);
-        const int64_t at = ((token + row) * p.Hv + h) * V + piece * 8;
-        const bool real = row < rows;
-        cp_async_16(base + tile_at(row, piece), real && p.d_o ? p.d_o + at : p.v, real && p.d_o);
-        cp_async_16(base + V * 128 + tile_at(row, piece), real ? p.v + at : p.v, real);
-    }
-    for (int i = tid; i < K * V / 8; i += THREADS) {
-        cp_async_16(base + 2 * V * 128 + i * 16, p.S + item * (K * V) + i * 8);
-        if (!READS) cp_async_16(base + 2 * V * 128 + K * V * 2 + i * 16, p.dS + item * (K * V) + i * 8);
-    }
-    cp_async_commit();
-    for (int i = tid; i < rows * (K / 32); i += THREADS) { /* what is read later begins its way */
-        const int64_t at = ((token + i / (K / 32)) * p.Hv + h) * K + i % (K / 32) * 32;
-        ahead_l2(p.gk + at);
-        if (i % 2 == 0 && p.q) ahead_l2(p.q + at);
-        if (i % 2 == 0) ahead_l2(p.k + at);
-    }
-    cp_async_wait<0>();
-    __syncthreads();
     {
-        float R[8][4] = {}, W[8][4] = {};
-        back_products<K, V, READS>(p, base, shared, R, W);
-        if (!READS) pass[tid] = back_pass<K, V>(base + 2 * V * 128, base + 2 * V * 128 + K * V * 2);
+        float dA[BACK_NT<K>][4] = {}, R[8][4] = {}, W[8][4] = {};
+#pragma unroll 1
+        for (int slice = 0; slice < (WIDE ? p.value_slices : 1); slice++) {
+            if (slice) __syncthreads();
+            back_load<K, V, READS, WIDE>(p, base, slice, item, h, token, rows);
+            for (int i = tid; slice == 0 && i < rows * (K / 32); i += THREADS) { /* what is read later begins its way */
+                const int64_t at = ((token + i / (K / 32)) * p.Hv + h) * K + i % (K / 32) * 32;
+                ahead_l2(p.gk + at);
+                if (i % 2 == 0 && p.q) ahead_l2(p.q + at);
+                if (i % 2 == 0) ahead_l2(p.k + at);
+            }
+            cp_async_wait<0>();
+            __syncthreads();
+            back_products<K, V, READS>(base, dA, R, W);
+            if (READS) continue;
+            const float more = back_pass<K, V>(base + 2 * V * 128, base + 2 * V * 128 + K * V * 2);
+            pass[tid] = slice ? pass[tid] + more : more;
+        }
+        put_dA<K, V, READS>(p, base, shared, dA);
         __syncthreads();
         put_acc(base + L::R, R, wr, wc);
         if (!READS) put_acc(base + L::W, W, wr, wc);
@@ -384,21 +409,32 @@ __global__ __launch_bounds__(2 * K, 256 / K) void vector_back(const __grid_const
 }
 
 template <int K, int V> int bytes_of(bool reads) { return reads ? back_shared<K, V, true>::bytes : back_shared<K, V, false>::bytes; }
-template <int K, int V> void put_back(const vector_call *a, const vector_tiles &p, bool reads, const lnt_cuda *d)
+template <int K, int V, bool WIDE> void put_back(const vector_call *a, const vector_tiles &p, bool reads, const lnt_cuda *d)
 {
     const dim3 grid((unsigned)((a->tokens / C + a->sequences) * a->Hv));
-    const auto kernel = reads ? vector_back<K, V, false, true> : a->before ? vector_back<K, V, true, false> : vector_back<K, V, false, false>;
+    const auto kernel = reads       ? vector_back<K, V, false, true, WIDE>
+                        : a->before ? vector_back<K, V, true, false, WIDE>
+                                    : vector_back<K, V, false, false, WIDE>;
     lnt_launch_with(d, kernel, grid, 2 * K, bytes_of<K, V>(reads), 1, p);
+}
+
+template <bool WIDE> void put_back(const vector_call *a, const vector_tiles &p, bool reads, const lnt_cuda *d)
+{
+    const int V = lnt_decay_slice(a->V);
+    if (a->K == 64)
+        (V == 64 ? put_back<64, 64, WIDE> : put_back<64, 128, WIDE>)(a, p, reads, d);
+    else
+        (V == 64 ? put_back<128, 64, WIDE> : put_back<128, 128, WIDE>)(a, p, reads, d);
 }
 
 } // namespace
 
 void lnt_vector_back(const vector_call *a, const vector_tiles &p, bool reads, const lnt_cuda *d)
 {
-    const auto put = a->K == 64 ? a->V == 64 ? put_back<64, 64> : put_back<64, 128> : a->V == 64 ? put_back<128, 64> : put_back<128, 128>;
-    put(a, p, reads, d);
+    (p.key_slices * p.value_slices > 1 ? put_back<true> : put_back<false>)(a, p, reads, d);
 }
 int lnt_vector_back_bytes(const vector_call *a, bool reads)
 {
-    return (a->K == 64 ? a->V == 64 ? bytes_of<64, 64> : bytes_of<64, 128> : a->V == 64 ? bytes_of<128, 64> : bytes_of<128, 128>)(reads);
+    const int V = lnt_decay_slice(a->V);
+    return (a->K == 64 ? V == 64 ? bytes_of<64, 64> : bytes_of<64, 128> : V == 64 ? bytes_of<128, 64> : bytes_of<128, 128>)(reads);
 }

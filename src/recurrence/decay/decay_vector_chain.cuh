@@ -16,10 +16,10 @@
 
 struct vector_side {
     const bf16 *reader, *writer; /* [slots,Hv] images [64,K] */
-    const bf16 *value;           /* [T,Hv,V]; NULL: zeros */
+    const bf16 *value;           /* [T,Hv / slices,V]; NULL: zeros */
     bf16 *out;                   /* [T,Hv,V]; NULL: not wanted */
     bf16 *images;                /* [slots,Hv] images [K,V] of the state that a chunk meets; NULL: not wanted */
-    const float *start;          /* [N,Hv,K,V], or as row_step and column_step say; NULL: zeros */
+    const float *start;          /* [N,Hv,K,V], or as row_step and column_step say, slices side by side; NULL: zeros */
     float *end;                  /* the same; NULL: not wanted */
     float *X, *D;                /* [N,segments,Hv,K,V] of a segment that begins with zeros; [N,segments,Hv,K] its decay */
 };
@@ -32,6 +32,7 @@ struct vector_chains {
     const int64_t *cu;
     int64_t sequences;
     int Hv, K, V, segments, segment_chunks, stages;
+    int slices;                /* Hv counts slices of keys, so many of a head, which read the same values and leave parts of outputs */
     int row_step, column_step; /* between the floats of `start` and `end` */
     bool back, reads;          /* in reverse too, half of the CTAs; the state is read out forwards (in reverse it is always) */
 };
@@ -87,8 +88,8 @@ __device__ void vector_load(const vector_chains &p, const vector_work &w, const 
 {
     using L = vector_stage<K, READ>;
     const vector_side &side = p.side[REVERSE];
-    const int lane = threadIdx.x & 31, row = lane / 8, piece = lane % 8;
-    const int64_t stride = (int64_t)p.Hv * p.V;
+    const int lane = threadIdx.x & 31, row = lane / 8, piece = lane % 8, head = w.h / p.slices;
+    const int64_t stride = (int64_t)(p.Hv / p.slices) * p.V;
     int s = 0;
     uint32_t parity = 1;
     for (int j = 0; j < w.chunks; j++) {
@@ -113,7 +114,7 @@ __device__ void vector_load(const vector_chains &p, const vector_work &w, const 
             }
         }
         const int left = side.value ? (int)min((int64_t)C, w.end - token) : 0;
-        const bf16 *from = side.value + token * stride + w.h * p.V + w.column + piece * 8;
+        const bf16 *from = side.value + token * stride + head * p.V + w.column + piece * 8;
 #pragma unroll 4
         for (int r = row; r < C; r += 4)
             cp_async_16(at + L::value + r * 128 + ((piece ^ (r & 7)) << 4), r < left ? (const void *)(from + r * stride) : p.E, r < left);
@@ -194,7 +195,8 @@ template <bool HOPPER, int K, bool READ, bool REVERSE> struct vector_walk {
     /* ENDS: from zero, for X and D alone (READ is false then). */
     template <bool ENDS> __device__ __forceinline__ void states()
     {
-        const int64_t state = (w.n * p.Hv + w.h) * K * p.V + column * p.column_step;
+        const int64_t state = (w.n * p.Hv + w.h - w.h % p.slices) * K * p.V + (int64_t)(w.h % p.slices) * K * p.row_step +
+                              (int64_t)column * p.column_step;
         float S[K / 64][32] = {}, D[ENDS ? K / 64 : 1][32];
         if (ENDS)
 #pragma unroll

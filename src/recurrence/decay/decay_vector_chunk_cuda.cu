@@ -128,23 +128,30 @@ template <int K, bool BEFORE, bool PAIRS> __global__ __launch_bounds__(2 * K, 25
 
 /* ---- calls ------------------------------------------------------------------------------------------------------------------------------ */
 
-/* A call with gates of rows, as all here is, and which call it stands for. */
+/* A call with gates of rows, as all here is, and which call it stands for. Its heads are slices of the call's keys, side by side in q, k, gk, bonus
+ * and states as heads are: K is a slice's, V all of a head's, whose blocks of columns the kernels go through. */
 struct tiles_call {
     vector_call x;
     bool turned, backward;
+    int slices;
     /* Readers and P are wanted; states of all chunks. */
     bool pairs() const { return backward || !turned; }
     bool states() const { return backward || turned; }
+    bool reads() const { return backward == turned; } /* the chain that goes forwards */
 };
 tiles_call call_of(const vector_call *a, bool backward)
 {
-    tiles_call c = { *a, a->columns, backward };
-    if (!c.turned) return c;
+    const int K = a->columns ? a->V : a->K, slices = K / lnt_decay_slice(K);
+    tiles_call c = { *a, a->columns, backward, slices };
     vector_call &x = c.x;
-    x.K = a->V, x.V = a->K;
-    x.q = backward ? a->d_o : NULL, x.k = a->v, x.v = a->k, x.d_o = a->q;
-    x.gk = a->gv, x.gv = NULL, x.columns = false;
-    x.o = a->dq, x.dq = backward ? NULL : a->o, x.dk = a->dv, x.dv = a->dk, x.dgk = a->dgv;
+    if (c.turned) {
+        x.V = a->K;
+        x.q = backward ? a->d_o : NULL, x.k = a->v, x.v = a->k, x.d_o = a->q;
+        x.gk = a->gv, x.gv = NULL, x.columns = false;
+        x.o = a->dq, x.dq = backward ? NULL : a->o, x.dk = a->dv, x.dv = a->dk, x.dgk = a->dgv;
+    }
+    x.K = K / slices;
+    x.Hq = x.Hv = a->Hv * slices;
     return c;
 }
 
@@ -152,6 +159,7 @@ struct tiles_work {
     bf16 *reader, *writer, *P, *S, *dS;
     float *E, *du, *X[2], *D[2];
     float *start; /* s0, where segments read it beside one that may write sT over it */
+    bf16 *out[2]; /* [T,Hv,V] parts of o and dv, where there are several slices of a head */
     int segments;
     size_t bytes;
 };
@@ -186,17 +194,21 @@ tiles_work carve(const tiles_call &c)
         w.D[i] = m.take<float>(of);
     }
     if (!c.backward && w.segments > 1) w.start = m.take<float>(a->sequences * a->Hv * a->K * a->V);
+    if (c.slices > 1 && c.reads()) w.out[0] = m.take<bf16>(a->tokens * a->Hv * a->V);
+    if (c.slices > 1 && c.backward) w.out[1] = m.take<bf16>(a->tokens * a->Hv * a->V);
     w.bytes = m.used;
     return w;
 }
 
-vector_tiles tiles_of(const vector_call *a, const tiles_work &w)
+vector_tiles tiles_of(const tiles_call &c, const tiles_work &w)
 {
+    const vector_call *a = &c.x;
     vector_tiles p = {};
     p.q = (const bf16 *)a->q, p.k = (const bf16 *)a->k, p.v = (const bf16 *)a->v, p.d_o = (const bf16 *)a->d_o;
     p.gk = a->gk, p.bonus = a->bonus, p.cu = a->cu, p.N = a->sequences, p.Hv = a->Hv, p.scale = a->scale;
     p.reader = w.reader, p.writer = w.writer, p.P = w.P, p.E = w.E, p.S = w.S, p.dS = w.dS;
     p.dq = (bf16 *)a->dq, p.dk = (bf16 *)a->dk, p.dgk = a->dgk, p.du = a->dbonus ? w.du : NULL;
+    p.key_slices = c.slices, p.value_slices = a->V / lnt_decay_slice(a->V);
     return p;
 }
 
@@ -206,12 +218,14 @@ vector_chains chains_of(const tiles_call &call, const tiles_work &w)
     vector_chains c = {};
     c.P = w.P, c.E = w.E, c.cu = a->cu, c.sequences = a->sequences, c.Hv = a->Hv, c.K = a->K, c.V = a->V, c.segments = w.segments;
     c.segment_chunks = (int)lnt_div_up(lnt_div_up(a->longest, C), w.segments);
-    c.row_step = call.turned ? 1 : a->V, c.column_step = call.turned ? a->K : 1;
-    c.back = call.backward, c.reads = call.turned == call.backward;
+    c.slices = call.slices;
+    c.row_step = call.turned ? 1 : a->V, c.column_step = call.turned ? a->K * call.slices : 1;
+    c.back = call.backward, c.reads = call.reads();
     c.side[0].reader = c.side[1].writer = w.reader;
     c.side[0].writer = c.side[1].reader = w.writer;
     c.side[0].value = (const bf16 *)a->v, c.side[1].value = (const bf16 *)a->d_o;
-    c.side[0].out = c.reads ? (bf16 *)a->o : NULL, c.side[1].out = (bf16 *)a->dv;
+    void *const out[2] = { c.reads ? a->o : NULL, a->dv };
+    for (int i = 0; i < 2; i++) c.side[i].out = out[i] && call.slices > 1 ? w.out[i] : (bf16 *)out[i];
     c.side[0].images = w.S, c.side[1].images = w.dS;
     for (int i = 0; i < 2; i++) c.side[i].X = w.X[i], c.side[i].D = w.D[i];
     c.side[0].start = a->s0, c.side[1].start = a->dsT;
@@ -231,7 +245,7 @@ void put(const tiles_call &call, bool hopper, const lnt_cuda *d)
     const vector_call *a = &call.x;
     const int64_t slots = a->tokens / C + a->sequences;
     const tiles_work w = carve(call);
-    const vector_tiles p = tiles_of(a, w);
+    const vector_tiles p = tiles_of(call, w);
     vector_chains c = chains_of(call, w);
     if (w.start && a->s0) {
         const size_t bytes = (size_t)(a->sequences * a->Hv * a->K * a->V) * sizeof(float);
@@ -240,6 +254,8 @@ void put(const tiles_call &call, bool hopper, const lnt_cuda *d)
     }
     a->K == 64 ? put_prepare<64>(call, p, d) : put_prepare<128>(call, p, d);
     (hopper ? lnt_vector_chains_sm90 : lnt_vector_chains_sm80)(c, d);
+    for (int i = 0; i < 2; i++)
+        if (w.out[i] && c.side[i].out) lnt_decay_sum(i ? a->dv : a->o, 1, w.out[i], 1, a->tokens * (a->Hv / call.slices), call.slices, a->V, d);
     if (!call.states()) return;
     if (p.du) lnt_cuda_note((lnt_cuda *)d, cudaMemsetAsync(w.du, 0, (size_t)(slots * a->Hv * a->K) * sizeof(float), d->stream));
     lnt_vector_back(a, p, !call.backward, d);
@@ -261,10 +277,10 @@ const char *lnt_vector_tiles_declines(const vector_call *a, bool backward)
     if (!a->bf16) return "it takes bf16 tensors";
     if (a->delta) return "it has no delta rule";
     if (a->rows && a->columns) return "it has no gates of keys and values at once";
-    if ((a->K != 64 && a->K != 128) || (a->V != 64 && a->V != 128)) return "K and V of 64 or 128 are offered";
+    if (a->K % 64 || a->V % 64) return "K and V in multiples of 64 are offered";
     if (a->Hq != a->Hv) return "as many key heads as value heads are offered";
-    if ((a->tokens / C + a->sequences) * a->Hv >= (int64_t)1 << 31) return "too many tokens";
     const tiles_call c = call_of(a, backward);
+    if ((a->tokens / C + a->sequences) * c.x.Hv >= (int64_t)1 << 31) return "too many tokens";
     if ((c.x.K == 64 ? block_memory<64>(c) : block_memory<128>(c)) > lnt_delta_room()) return "the GPU has too little shared memory";
     return NULL;
 }

@@ -26,6 +26,7 @@ struct vector_tiles {
     const bf16 *S, *dS;        /* [slots,Hv] images [K,V], of the chain: state before, gradient behind a chunk */
     bf16 *dq, *dk;
     float *dgk, *du; /* du [slots,Hv,K] */
+    int key_slices = 1, value_slices = 1; /* of a head: Hv counts those of keys; a block goes through those of values */
 };
 
 /* dq, dk, dg and du from what the chains leave; `reads`: dq alone, which needs no dS. */
