@@ -1,5 +1,5 @@
 /* What the token-parallel kernels of vector decay on tensor cores share, before the chain of chunk states (decay_vector_chunk_cuda.cu) and behind it
- * (decay_vector_back_cuda.cu): bf16, K and V of 64 or 128, chunks of 64 tokens.
+ * (decay_vector_back_cuda.cu): bf16, K and V of 64 or 128, or slices of that size, chunks of 64 tokens.
  *
  * Factors are products of a_i = e^{g_i}: none is above 1, none is a quotient, and a = 0 resets. Pairs (i, j) of a chunk form a binary tree: at the
  * level of halves of h = 32, 16, 8 rows, i in the second half and j in the first, the factor is split where the halves meet,
