@@ -79,6 +79,7 @@ struct decay_gates {
     const float *s, *z, *ds, *dz;  /* start of the sequences and its gradient; NULL: zeros */
     const float *reads, *writes;   /* [parts,Hv,T] */
     const float *intra;            /* [Hv,T]; NULL: zeros */
+    const float *more;             /* [T,Hv / slices] of dg that is not of the passes, for the first slice; NULL: zeros */
     int parts, chunk, K, V, W;
     bool end_known;                /* the last state has no gradient */
     float *dg;                     /* [T,Hv] or NULL */
@@ -192,7 +193,9 @@ __global__ __launch_bounds__(GATES_THREADS) void decay_gates_gradient(const __gr
             const int64_t t = at.first + c * a.chunk + 2 * lane + j;
             if (2 * lane >= a.chunk || t >= at.last) continue;
             const float g = decay_gate(x, t, h);
-            const float dg = lnt_gate_shut(g) ? 0.0f : base[c] + writes_before[j] + reads_after[j] + (a.intra ? a.intra[(int64_t)h * x.T + t] : 0.0f);
+            const float more = a.more && h % x.slices == 0 ? a.more[decay_token(x, t, h)] : 0.0f;
+            const float dg = lnt_gate_shut(g) ? 0.0f
+                                              : base[c] + writes_before[j] + reads_after[j] + (a.intra ? a.intra[(int64_t)h * x.T + t] : 0.0f) + more;
             if (a.dg) a.dg[t * x.Hv + h] = dg;
             total += dg;
         }
@@ -228,8 +231,9 @@ struct decay_work {
     /* slices */
     float *s0, *sT, *dsT;        /* [N,Hv,K,V]; of the gradient of s0 above */
     float *dq_parts, *dk_parts;  /* [T,Hv,K]: several slices of V */
-    void *parts;                 /* [T,Hv,V] in the call's type, of o or dv: several slices of K */
     float *dg, *dg_head;         /* [T,Hv], [Hv] */
+    void *parts;                 /* [T,Hv,V] in the call's type, of o or dv: several slices of K, or o before it is divided */
+    void *d_o;                   /* [T,Hv,V] in the call's type: do / D */
 };
 
 struct decay_arena {
@@ -251,6 +255,9 @@ static decay_slices slices_of(const lnt_recur_args *a, const decay_kernels &k)
     return { K, V, a->K / K, a->V / V };
 }
 
+/* Outputs are divided by sums of keys behind the passes, which have V columns then: n, as mLSTM's, without m. */
+static bool has_sums(const lnt_recur_args *a, const decay_kernels &k) { return a->normalize && k.sliced; }
+
 static void carve_stable(const lnt_recur_args *a, bool backward, bool sliced, decay_arena *m, decay_work *w)
 {
     const int64_t rows = a->tokens * a->Hv, slots = (a->tokens / LNT_STABLE_C + a->sequences) * a->Hv, heads = a->sequences * a->Hv;
@@ -269,13 +276,30 @@ static void carve_stable(const lnt_recur_args *a, bool backward, bool sliced, de
     s->dn0 = w->dz;
 }
 
+static void carve_sums(const lnt_recur_args *a, bool backward, decay_arena *m, decay_work *w)
+{
+    const int64_t rows = a->tokens * a->Hv, slots = (a->tokens / LNT_STABLE_C + a->sequences) * a->Hv, heads = a->sequences * a->Hv;
+    decay_stable *s = &w->stable;
+    s->reads = m->floats(rows);
+    s->den = m->floats(rows);
+    s->n = m->floats(slots * a->K);
+    s->fade = m->floats(slots);
+    if (!backward) return;
+    w->d_o = m->floats((rows * a->V + 1) / 2);
+    s->along = m->floats(rows);
+    s->dg_n = m->floats(rows);
+    s->di = m->floats(rows);
+    s->dn = m->floats(slots * a->K);
+    s->nT = m->floats(heads * a->K);
+    s->dn0 = m->floats(heads * a->K);
+}
+
 /* What slices have beside: states as theirs, and parts to be added up. `heads` counts slices. */
 static void carve_slices(const lnt_recur_args *a, bool backward, const decay_slices &by, int64_t heads, decay_arena *m, decay_work *w)
 {
     const int64_t states = a->sequences * a->Hv * a->K * a->V;
     w->s0 = m->floats(states);
     w->sT = m->floats(states);
-    if (by.k > 1) w->parts = m->floats((a->tokens * heads * by.V * (int64_t)lnt_dtype_size(a->dtype) + 3) / 4);
     if (!backward) return;
     w->dsT = m->floats(states);
     w->ds = m->floats(states);
@@ -289,7 +313,8 @@ static size_t carve(const lnt_recur_args *a, bool backward, const decay_kernels 
 {
     const decay_slices by = slices_of(a, k);
     const int64_t segment = lnt_decay_segment(a, backward, k.chunk, by.k * by.v), slots = a->tokens / segment + a->sequences;
-    const int64_t heads = (int64_t)a->Hv * by.k * by.v, T = a->tokens, state = (int64_t)by.K * (by.V + (a->normalize != 0));
+    const bool sums = has_sums(a, k), ones = a->normalize && !sums;
+    const int64_t heads = (int64_t)a->Hv * by.k * by.v, T = a->tokens, state = (int64_t)by.K * (by.V + ones);
     const bool several = decay_segments(a, segment) > 1, gated = a->op->kind != LNT_DECAY_NONE, sliced = by.k * by.v > 1;
     decay_arena m = { (char *)base, 0 };
     *w = {};
@@ -298,13 +323,15 @@ static size_t carve(const lnt_recur_args *a, bool backward, const decay_kernels 
         w->decay = m.floats(slots * heads);
         if (backward) w->dS = m.floats(slots * heads * state);
     }
-    if (a->normalize) w->den = m.floats(T * heads);
+    if (ones) w->den = m.floats(T * heads);
     if (sliced) carve_slices(a, backward, by, heads, &m, w);
+    if (by.k > 1 || (sums && !backward)) w->parts = m.floats((T * heads * by.V * (int64_t)lnt_dtype_size(a->dtype) + 3) / 4);
+    if (sums) carve_sums(a, backward, &m, w);
     if (!backward) {
         if (is_stable(a)) carve_stable(a, false, sliced, &m, w);
         return m.used;
     }
-    if (a->normalize) {
+    if (ones) {
         w->dnum = m.floats(T * heads * a->V);
         w->dden = m.floats(T * heads);
     }
@@ -317,7 +344,7 @@ static size_t carve(const lnt_recur_args *a, bool backward, const decay_kernels 
         if (!sliced) w->ds = m.floats(a->sequences * heads * a->K * a->V);
         w->dz = m.floats(a->sequences * a->Hv * a->K);
     }
-    if (a->Hq < a->Hv || is_stable(a)) {
+    if (a->Hq < a->Hv || is_stable(a) || sums) {
         w->dq = m.floats(T * a->Hv * a->K);
         w->dk = m.floats(T * a->Hv * a->K);
     }
@@ -342,7 +369,7 @@ struct decay_call {
     decay_slices by;
     int W;                 /* of a slice's state */
     const float *s0, *dsT; /* of slices */
-    bool bf16, divides, sliced;
+    bool bf16, divides, sliced, sums, ones; /* ones: a column of them beside V */
 };
 
 /* A state of the call as its slices have it: a copy. And where they leave one that is wanted at `state`, from where put_whole brings it there. */
@@ -371,6 +398,8 @@ static decay_call describe(const lnt_recur_args *a, const lnt_device *d, const d
               (const float *)a->g, (const float *)a->g_head, (float)a->scale };
     x.cut.slices = slices;
     x.sliced = slices > 1;
+    x.sums = has_sums(a, k);
+    x.ones = a->normalize && !x.sums;
     x.divides = k.divides && !x.sliced; /* by sums over all of K */
     carve(a, backward, k, a->workspace, &x.w);
     if (is_stable(a)) x.cut.g = x.w.stable.g, x.cut.writes = x.w.stable.writes;
@@ -380,8 +409,9 @@ static decay_call describe(const lnt_recur_args *a, const lnt_device *d, const d
     x.key = { a->k, NULL, x.bf16, a->Hq * by.k, by.K, by.k };
     x.v = { a->v, NULL, x.bf16, a->Hv * by.v, by.V };
     x.d_o = { a->do_, NULL, x.bf16, a->Hv * by.v, by.V };
-    if (a->normalize) x.d_o = { x.w.dnum, x.w.dden, 0, a->Hv, a->V };
-    x.W = by.V + (a->normalize != 0);
+    if (x.sums && a->do_) x.d_o.p = x.w.d_o;
+    if (x.ones) x.d_o = { x.w.dnum, x.w.dden, 0, a->Hv, a->V };
+    x.W = by.V + x.ones;
     x.s0 = state_in(x, a->s0, x.w.s0);
     x.dsT = backward ? state_in(x, a->dsT, x.w.dsT) : NULL;
     return x;
@@ -431,7 +461,7 @@ static decay_pass pass_of(const decay_call &x, decay_rows query, decay_rows key,
 static void put_read(const decay_call &x, void *o, int o_bf16, bool ends)
 {
     const lnt_recur_args *a = x.a;
-    if (a->normalize) {
+    if (x.ones) {
         decay_pass den = pass_of(x, x.q, x.key, x.v, false, false, a->V + 1);
         den.begin = a->V;
         den.out = x.w.den;
@@ -447,14 +477,15 @@ static void put_read(const decay_call &x, void *o, int o_bf16, bool ends)
     p.s_end = ends ? state_out(x, a->sT, x.w.sT) : NULL;
     if (is_stable(a) && x.divides) p.n_starts = x.w.stable.n, p.m = x.w.stable.m, p.eps = (float)a->eps;
     x.k->read(x.cut, &p, 1, x.d);
-    if (x.w.parts) lnt_decay_sum(o, o_bf16, x.w.parts, o_bf16, a->tokens * a->Hv * x.by.v, x.by.k, x.by.V, x.d);
+    if (x.w.parts)
+        lnt_decay_sum(o, o_bf16, x.w.parts, o_bf16, a->tokens * a->Hv * x.by.v, x.by.k, x.by.V, x.d, x.sums ? x.w.stable.reads : NULL, x.by.v);
     if (ends) put_whole(x, a->sT, x.w.sT);
 }
 
 void lnt_decay_cuda_forward(const lnt_recur_args *a, const lnt_device *d, const decay_kernels &k)
 {
     const decay_call x = describe(a, d, k, false);
-    if (is_stable(a)) lnt_stable_prepare(a, x.w.stable, x.d, true, !x.divides);
+    if (is_stable(a) || x.sums) lnt_stable_prepare(a, x.w.stable, x.d, true, x.sums || !x.divides);
     put_starts(x, false);
     put_read(x, a->o, x.bf16, true);
 }
@@ -471,13 +502,14 @@ static void put_gates(const decay_call &x, const decay_pass &dk, const decay_sha
     g.S = x.w.S;
     g.dS = x.w.dS;
     g.s = x.s0;
-    g.z = is_stable(a) ? NULL : (const float *)a->z0;
+    g.z = x.ones ? (const float *)a->z0 : NULL;
     g.ds = dk.s_end;
-    g.end_known = !a->dsT && (is_stable(a) || !a->dzT);
+    g.end_known = !a->dsT && (!x.ones || !a->dzT);
     g.dz = dk.z_end;
     g.reads = x.w.reads;
     g.writes = x.w.writes;
     g.intra = with.no_pairs ? NULL : x.w.intra;
+    g.more = x.sums ? x.w.stable.dg_n : NULL;
     g.parts = x.k->parts ? x.k->parts : (a->K + DECAY_BLOCK - 1) / DECAY_BLOCK;
     g.chunk = chunk;
     g.K = x.by.K;
@@ -511,10 +543,11 @@ static void put_sums(const decay_call &x, const decay_pass &dq, const decay_pass
 void lnt_decay_cuda_backward(const lnt_recur_args *a, const lnt_device *d, const decay_kernels &k, const decay_shared &with)
 {
     const decay_call x = describe(a, d, k, true);
-    const bool gates = (a->dg || a->dg_head) && a->sequences, shared = a->Hq < a->Hv, stable = is_stable(a);
-    if (stable) lnt_stable_prepare(a, x.w.stable, x.d, false, true);
+    const bool gates = (a->dg || a->dg_head) && a->sequences, shared = a->Hq < a->Hv, stable = is_stable(a), n_beside = stable || x.sums;
+    if (n_beside) lnt_stable_prepare(a, x.w.stable, x.d, false, true);
+    if (x.sums && a->do_) lnt_decay_sum(x.w.d_o, x.bf16, a->do_, x.bf16, a->tokens * a->Hv, 1, a->V, x.d, x.w.stable.reads);
     if (!with.has_starts) put_starts(x, false);
-    if (a->normalize) {
+    if (x.ones) {
         put_read(x, x.w.dnum, 0, false);
         const int64_t rows = a->tokens * a->Hv;
         put(x.d, decay_divide, lnt_div_up(rows, 8), 256, x.w.dnum, x.w.dden, (const float *)x.w.den, (const void *)a->do_, (int)x.bf16, rows, a->V);
@@ -522,11 +555,11 @@ void lnt_decay_cuda_backward(const lnt_recur_args *a, const lnt_device *d, const
     put_starts(x, true);
     decay_pass dq = pass_of(x, x.d_o, x.v, x.key, false, true, x.by.K), dv = pass_of(x, x.key, x.q, x.d_o, true, false, x.by.V),
                dk = pass_of(x, x.v, x.d_o, x.q, true, true, x.by.K), passes[3];
-    const bool parts = shared || (stable && !k.rounds);
-    dq.out = parts && (stable || a->dq) ? x.w.dq : a->dq;
-    dk.out = parts && (stable || a->dk) ? x.w.dk : a->dk;
-    if (stable && !dq.out) dq.out = x.w.dq;
-    if (stable && !dk.out) dk.out = x.w.dk;
+    const bool parts = shared || x.sums || (stable && !k.rounds); /* n's part of normalised dq takes most of it away again: float32 until then */
+    dq.out = parts && (n_beside || a->dq) ? x.w.dq : a->dq;
+    dk.out = parts && (n_beside || a->dk) ? x.w.dk : a->dk;
+    if (n_beside && !dq.out) dq.out = x.w.dq;
+    if (n_beside && !dk.out) dk.out = x.w.dk;
     if (parts) dq.out_bf16 = dk.out_bf16 = 0;
     dv.out = a->dv;
     float *const ds = !a->ds0 && (gates || (stable && a->dm0)) && a->s0 ? stable ? x.w.stable.ds : x.w.ds : (float *)a->ds0;
@@ -549,11 +582,12 @@ void lnt_decay_cuda_backward(const lnt_recur_args *a, const lnt_device *d, const
     if (dv.out) passes[n++] = each[1];
     if (dq.out || gates) passes[n++] = each[2];
     if (n) x.k->read(x.cut, passes, n, x.d);
-    if (gates) put_gates(x, dk, with);
+    if (gates && !x.sums) put_gates(x, dk, with);
     put_sums(x, dq, dk, dv);
     put_whole(x, ds, x.w.ds);
     put_whole(x, sT, x.w.sT);
-    if (stable) lnt_stable_finish(a, x.w.stable, x.d, dq.out, dk.out, !parts, gates && !x.sliced);
+    if (n_beside) lnt_stable_finish(a, x.w.stable, x.d, dq.out, dk.out, !parts, gates && stable && !x.sliced);
+    if (gates && x.sums) put_gates(x, dk, with);
     if (shared) {
         lnt_decay_sum(a->dq, x.bf16, x.w.dq, 0, a->tokens * a->Hq, a->Hv / a->Hq, a->K, x.d);
         lnt_decay_sum(a->dk, x.bf16, x.w.dk, 0, a->tokens * a->Hq, a->Hv / a->Hq, a->K, x.d);

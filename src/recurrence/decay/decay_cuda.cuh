@@ -150,6 +150,11 @@ void lnt_decay_tiles_backward(const lnt_recur_args *a, const lnt_device *d, cons
 void lnt_decay_scan(const decay_cut &x, float *S, const float *decay, const float *s0, const float *z0, int K, int V, int W, bool reverse,
                     const lnt_cuda *d);
 
+/* The call with zeros behind its keys, to a multiple of 64, in front of the workspace: so many bytes; and those keys and states, there and back. */
+size_t lnt_decay_pad(const lnt_recur_args *a, bool backward, lnt_recur_args *wide);
+void lnt_decay_pad_in(const lnt_recur_args *a, const lnt_recur_args *wide, bool backward, const lnt_cuda *d);
+void lnt_decay_pad_out(const lnt_recur_args *a, const lnt_recur_args *wide, bool backward, const lnt_cuda *d);
+
 /* ---- calls ---------------------------------------------------------------------------------------------------------------------------- */
 
 static inline void decay_launch(const lnt_cuda *d, const void *kernel, int64_t grid, int threads, size_t shared, void **args)

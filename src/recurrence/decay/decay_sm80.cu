@@ -901,9 +901,30 @@ void lnt_decay_tiles_starts(const lnt_recur_args *a, const lnt_device *d, bool b
 }
 
 static const decay_kernels tiles = { C, 1, true, true, true, tiles_states, tiles_read, tiles_pairs };
-static size_t workspace(const void *args, bool backward, int threads) { return lnt_decay_cuda_bytes((const lnt_recur_args *)args, backward, tiles); }
-static void forward(const void *args, const lnt_device *d) { lnt_decay_cuda_forward((const lnt_recur_args *)args, d, tiles); }
-static void backward(const void *args, const lnt_device *d) { lnt_decay_cuda_backward((const lnt_recur_args *)args, d, tiles, {}); }
+static size_t workspace(const void *args, bool backward, int threads)
+{
+    lnt_recur_args wide;
+    const size_t bytes = lnt_decay_pad((const lnt_recur_args *)args, backward, &wide);
+    return bytes + lnt_decay_cuda_bytes(&wide, backward, tiles);
+}
+static void forward(const void *args, const lnt_device *d)
+{
+    const lnt_recur_args *a = (const lnt_recur_args *)args;
+    lnt_recur_args wide;
+    lnt_decay_pad(a, false, &wide);
+    lnt_decay_pad_in(a, &wide, false, (const lnt_cuda *)d);
+    lnt_decay_cuda_forward(&wide, d, tiles);
+    lnt_decay_pad_out(a, &wide, false, (const lnt_cuda *)d);
+}
+static void backward(const void *args, const lnt_device *d)
+{
+    const lnt_recur_args *a = (const lnt_recur_args *)args;
+    lnt_recur_args wide;
+    lnt_decay_pad(a, true, &wide);
+    lnt_decay_pad_in(a, &wide, true, (const lnt_cuda *)d);
+    lnt_decay_cuda_backward(&wide, d, tiles, {});
+    lnt_decay_pad_out(a, &wide, true, (const lnt_cuda *)d);
+}
 void lnt_decay_tiles_backward(const lnt_recur_args *a, const lnt_device *d, const decay_shared &with)
 {
     lnt_decay_cuda_backward(a, d, tiles, with);
@@ -913,10 +934,10 @@ static const char *declines(const void *args, bool back)
 {
     const lnt_recur_args *a = (const lnt_recur_args *)args;
     if (a->dtype != LINNET_BF16) return "it takes bf16 tensors";
-    if (a->normalize) return "it does not divide by the sum of keys";
-    if (a->K % 64 || a->V % 64) return "K and V in multiples of 64 are offered";
+    if (a->V % 64) return "V in multiples of 64 is offered";
     if (a->op->kind == LNT_DECAY_STABLE && a->K > DECAY_WIDEST) return "K of at most 256 is offered";
-    if ((int64_t)a->Hv * (a->K / 64) * (a->V / 64) > 1 << 17) return "at most 131072 heads of 64 columns are offered";
+    if (a->normalize && a->K > 320) return "K of at most 320 is offered where outputs are divided by sums of keys";
+    if ((int64_t)a->Hv * ((a->K + 63) / 64) * (a->V / 64) > 1 << 17) return "at most 131072 heads of 64 columns are offered";
     return NULL;
 }
 

@@ -12,7 +12,7 @@ struct stable_factors {
 };
 __device__ __forceinline__ stable_factors stable_token(const decay_cut &x, int64_t t, int h)
 {
-    return { expm1f(decay_gate(x, t, h)), expf(x.writes[t * x.Hv + h]) };
+    return { expm1f(decay_gate(x, t, h)), x.writes ? expf(x.writes[t * x.Hv + h]) : 1.0f };
 }
 
 /* What |s n.q| is raised to, above 0, so that 0 / D is 0 where e^{-m} is too small for a float; and D. */

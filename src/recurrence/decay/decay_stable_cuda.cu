@@ -1,6 +1,7 @@
 /* mLSTM around the passes of the decay core (operators.md#mlstm): what makes gates and factors of tokens in front of them, and what their results
  * lack behind them. The passes see V columns of the kept states, a reader's factor 1 / D_t and a writer's w_t; the column of ones is n, which is
- * walked here token by token, a warp a chunk of a head, from chunk starts that a scan leaves.
+ * walked here token by token, a warp a chunk of a head, from chunk starts that a scan leaves. Sums of keys that outputs are divided by (`normalize`)
+ * are n with nothing kept smaller: m is NULL, D_t = s n_t.q_t + eps, and nothing follows the gates' gradient of n.
  *
  *   forward   m, g, w      n in front of every chunk      s n_t.q_t and D_t      the passes
  *   backward  the same     the passes: dq, dk of the V columns, in which q_t.dq_t = do_t.o_t, and dv
@@ -8,7 +9,7 @@
  *             gates: what m gets, and who passes it on */
 #include "recurrence/decay/decay_stable.cuh"
 
-static constexpr int C = LNT_STABLE_C, SCAN_THREADS = 256, HEAD_THREADS = 1024;
+static constexpr int C = LNT_STABLE_C, SCAN_THREADS = 320, HEAD_THREADS = 1024;
 static constexpr int RUNS = 32, HEADS = 8; /* of a piece; of a CTA, whose floats fill a sector */
 
 /* ---- m ------------------------------------------------------------------------------------------------------------------------------- */
@@ -216,7 +217,7 @@ __global__ __launch_bounds__(32) void stable_denominators(const __grid_constant_
         if (mine >= at.last) continue;
         const int64_t row = mine * x.Hv + h;
         w.den[row] = x.scale * dot;
-        w.reads[row] = 1.0f / stable_denominator(x.scale * dot, w.m[row], eps);
+        w.reads[row] = 1.0f / (w.m ? stable_denominator(x.scale * dot, w.m[row], eps) : x.scale * dot + eps);
     }
 }
 
@@ -289,7 +290,7 @@ __global__ __launch_bounds__(32, L *G > 4 ? 1 : ROWS_CTAS) void stable_queries(c
             const float den = w.den[row];
             g = decay_gate(x, mine, h);
             reads = -w.reads[row];
-            by = fabsf(den) <= stable_floor(w.m[row]) ? 0.0f : copysignf(x.scale, den) * reads;
+            by = !w.m ? x.scale * reads : fabsf(den) <= stable_floor(w.m[row]) ? 0.0f : copysignf(x.scale, den) * reads;
         }
         for (int o = 1; o < 32; o <<= 1) {
             const float left = __shfl_up_sync(~0u, g, o);
@@ -313,7 +314,7 @@ __global__ __launch_bounds__(32, L *G > 4 ? 1 : ROWS_CTAS) void stable_queries(c
         }
         if (mine >= at.last) continue;
         w.along[row] = by * dots;
-        w.pull[row] = eps * reads * dots;
+        if (w.m) w.pull[row] = eps * reads * dots;
     }
     await_last();
     dn.put(w.dn + slot * a.K, a.K);
@@ -530,7 +531,8 @@ static void put(const stable_call &y, void (*kernel)(P...), unsigned blocks, int
 
 static stable_call call_of(const lnt_recur_args *a, const decay_stable &w, const lnt_cuda *d)
 {
-    const decay_cut x = { a->cu_seqlens_device, a->sequences, a->tokens, C, decay_segments(a, C), a->Hv, w.g, NULL, (float)a->scale, w.reads,
+    const float *g = w.m ? w.g : (const float *)a->g, *g_head = (const float *)a->g_head;
+    const decay_cut x = { a->cu_seqlens_device, a->sequences, a->tokens, C, decay_segments(a, C), a->Hv, g, g_head, (float)a->scale, w.reads,
                           w.writes };
     decay_cut runs = x;
     runs.segment = lnt_stable_piece(a->longest), runs.P = decay_segments(a, runs.segment);
@@ -550,17 +552,22 @@ static stable_call call_of(const lnt_recur_args *a, const decay_stable &w, const
             BY_WIDTH(4, 1, __VA_ARGS__)                                                                                            \
         else if ((a)->K == 256)                                                                                                    \
             BY_WIDTH(4, 2, __VA_ARGS__)                                                                                            \
+        else if ((a)->K == 192)                                                                                                    \
+            BY_WIDTH(2, 3, __VA_ARGS__)                                                                                            \
+        else if ((a)->K == 320)                                                                                                    \
+            BY_WIDTH(2, 5, __VA_ARGS__)                                                                                            \
         else if ((a)->K == 64)                                                                                                     \
             BY_WIDTH(2, 1, __VA_ARGS__)                                                                                            \
         else                                                                                                                       \
             BY_WIDTH(1, 8, __VA_ARGS__)                                                                                            \
     })
 
+static int scan_threads(const lnt_recur_args *a) { return a->K > 256 ? SCAN_THREADS : 256; }
 template <typename T, int L, int G> static void put_denominators(const stable_call &y, bool ends, bool denominators)
 {
     const lnt_recur_args *a = y.a;
     put(y, stable_sums<T, L, G>, y.pieces, 32, 0, y.x, y.rows, y.w);
-    put(y, stable_scan, y.heads, SCAN_THREADS, 0, y.x, y.w.n, y.w.fade, (const float *)a->z0, ends ? (float *)a->zT : NULL, a->K, false);
+    put(y, stable_scan, y.heads, scan_threads(a), 0, y.x, y.w.n, y.w.fade, (const float *)a->z0, ends ? (float *)a->zT : NULL, a->K, false);
     if (denominators) put(y, stable_denominators<T, L, G>, y.pieces, 32, 0, y.x, y.rows, y.w, (float)a->eps);
 }
 
@@ -568,9 +575,10 @@ void lnt_stable_prepare(const lnt_recur_args *a, const decay_stable &w, const ln
 {
     const stable_call y = call_of(a, w, d);
     if (!y.heads) return;
-    put(y, stable_maps, y.groups, RUNS * HEADS, 0, y.pieces_x, (const float *)a->g, (const float *)a->i, w);
-    put(y, stable_gates, y.groups, RUNS * HEADS, 0, y.pieces_x, (const float *)a->g, (const float *)a->i, (const float *)a->m0,
-                                                           ends ? (float *)a->mT : NULL, w);
+    if (w.m) put(y, stable_maps, y.groups, RUNS * HEADS, 0, y.pieces_x, (const float *)a->g, (const float *)a->i, w);
+    if (w.m)
+        put(y, stable_gates, y.groups, RUNS * HEADS, 0, y.pieces_x, (const float *)a->g, (const float *)a->i, (const float *)a->m0,
+            ends ? (float *)a->mT : NULL, w);
     BY_ROWS(a, put_denominators<T, L, G>(y, ends, denominators));
 }
 
@@ -581,7 +589,7 @@ static void put_rows(const stable_call &y, const TD *dq, const TD *dk, TO *to_q,
     const size_t shared = (size_t)(C / KEYS_B) * a->K * sizeof(float);
     put(y, stable_queries<T, TD, TO, L, G>, y.pieces, 32, 0, y.x, y.rows, y.w, (float)a->eps, dq, to_q, y.gates_ahead);
     float *const no_end = NULL;
-    put(y, stable_scan, y.heads, SCAN_THREADS, 0, y.x, y.w.dn, y.w.fade, (const float *)a->dzT, no_end, a->K, true);
+    put(y, stable_scan, y.heads, scan_threads(a), 0, y.x, y.w.dn, y.w.fade, (const float *)a->dzT, no_end, a->K, true);
     put(y, stable_keys<T, TD, TO, L, G>, y.pieces, 32, shared, y.x, y.rows, y.w, dk, to_k, y.w.dn0);
 }
 
@@ -600,7 +608,7 @@ void lnt_stable_finish(const lnt_recur_args *a, decay_stable w, const lnt_cuda *
         BY_ROWS(a, put_rows<T, float, T, L, G>(y, (float *)dq, (float *)dk, (T *)a->dq, (T *)a->dk));
     const stable_ends ends = { (const float *)a->g, (const float *)a->i, (const float *)a->s0, (const float *)a->z0, (const float *)a->dsT,
                                (const float *)a->dzT, (const float *)a->dmT, (float *)a->dg, (float *)a->di, (float *)a->dm0, a->K, a->V };
-    if (!a->dg && !a->di && !a->dm0) return;
+    if (!w.m || (!a->dg && !a->di && !a->dm0)) return;
     put(y, stable_state_dots, y.heads, HEAD_THREADS, 0, ends, w);
     put(y, stable_pulls, y.groups, RUNS * HEADS, 0, y.pieces_x, ends, w);
     put(y, stable_ends_gradient, y.groups, RUNS * HEADS, 0, y.pieces_x, ends, w);

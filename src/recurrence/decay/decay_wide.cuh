@@ -14,8 +14,9 @@ struct decay_slices {
 /* Columns of a slice of `columns`, a multiple of 64. */
 static inline int lnt_decay_slice(int columns) { return columns % 128 ? 64 : 128; }
 
-/* out [rows,width] = the sums of parts [rows,group,width], in their order (decay_wide_cuda.cu). */
-void lnt_decay_sum(void *out, int out_bf16, const void *parts, int parts_bf16, int64_t rows, int group, int width, const lnt_cuda *d);
+/* out [rows,width] = the sums of parts [rows,group,width], in their order, times by[row / each] where `by` is not NULL (decay_wide_cuda.cu). */
+void lnt_decay_sum(void *out, int out_bf16, const void *parts, int parts_bf16, int64_t rows, int group, int width, const lnt_cuda *d,
+                   const float *by = NULL, int each = 1);
 /* States [heads,K,V] as those of slices [heads,v,k,K/k,V/v], or back. */
 void lnt_decay_slice_states(float *to, const float *from, bool back, int64_t heads, const decay_slices &by, const lnt_cuda *d);
 

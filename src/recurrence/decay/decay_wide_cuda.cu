@@ -6,7 +6,8 @@ static constexpr int THREADS = 256, MOST_BLOCKS = 1 << 16;
 
 /* A thread has L neighbours of [rows,width]. */
 template <int L, typename TO, typename T>
-__global__ __launch_bounds__(THREADS) void decay_sum(TO *out, const T *parts, int64_t packs, int group, int width)
+__global__ __launch_bounds__(THREADS) void decay_sum(TO *out, const T *parts, int64_t packs, int group, int width, const float *by,
+                                                     int each)
 {
     const int per = width / L;
     await_last();
@@ -23,27 +24,33 @@ __global__ __launch_bounds__(THREADS) void decay_sum(TO *out, const T *parts, in
 #pragma unroll
             for (int j = 0; j < L; j++) sum[j] += more[j];
         }
+        if (by) {
+            const float factor = by[row / each];
+#pragma unroll
+            for (int j = 0; j < L; j++) sum[j] *= factor;
+        }
         store_pack<L>(out + i * L, sum);
     }
 }
 template <int L, typename TO, typename T>
-static void put_sum(void *out, const void *parts, int64_t rows, int group, int width, const lnt_cuda *d)
+static void put_sum(void *out, const void *parts, int64_t rows, int group, int width, const lnt_cuda *d, const float *by, int each)
 {
     const int64_t packs = rows * (width / L), blocks = lnt_div_up(packs, THREADS);
     if (packs > 0)
         lnt_launch(d, decay_sum<L, TO, T>, dim3((unsigned)(blocks < MOST_BLOCKS ? blocks : MOST_BLOCKS)), THREADS, (TO *)out, (const T *)parts,
-                   packs, group, width);
+                   packs, group, width, by, each);
 }
-void lnt_decay_sum(void *out, int out_bf16, const void *parts, int parts_bf16, int64_t rows, int group, int width, const lnt_cuda *d)
+void lnt_decay_sum(void *out, int out_bf16, const void *parts, int parts_bf16, int64_t rows, int group, int width, const lnt_cuda *d, const float *by,
+                   int each)
 {
     if (!out) return;
     const bool packs = width % 8 == 0 && ((uintptr_t)out | (uintptr_t)parts) % 32 == 0;
     if (parts_bf16)
-        (packs ? put_sum<8, bf16, bf16> : put_sum<1, bf16, bf16>)(out, parts, rows, group, width, d);
+        (packs ? put_sum<8, bf16, bf16> : put_sum<1, bf16, bf16>)(out, parts, rows, group, width, d, by, each);
     else if (out_bf16)
-        (packs ? put_sum<8, bf16, float> : put_sum<1, bf16, float>)(out, parts, rows, group, width, d);
+        (packs ? put_sum<8, bf16, float> : put_sum<1, bf16, float>)(out, parts, rows, group, width, d, by, each);
     else
-        (packs ? put_sum<8, float, float> : put_sum<1, float, float>)(out, parts, rows, group, width, d);
+        (packs ? put_sum<8, float, float> : put_sum<1, float, float>)(out, parts, rows, group, width, d, by, each);
 }
 
 /* A slice goes by several CTAs, thread by thread over its numbers. */
