@@ -4,7 +4,7 @@
 
 /* A CTA has 32 columns of a value head's state in registers: a warp 4 rows at a time, 8 lanes a row, 4 columns a lane; 8 warps take rows 32 apart.
  * Every byte of the state is read and written once whatever the number of tokens. */
-static constexpr int STEP_THREADS = 256, STEP_ROWS = DECAY_WIDEST / 32;
+static constexpr int STEP_THREADS = 256, STEP_WIDEST = 512, STEP_ROWS = DECAY_WIDEST / 32, STEP_MOST_ROWS = STEP_WIDEST / 32;
 
 /* A gate for each row of S, and for each column; with a bonus o_t reads S_{t-1} + (bonus . k_t) v_t^T. NULL: none. */
 struct step_gates {
@@ -13,10 +13,9 @@ struct step_gates {
 
 /* ROWS: of a thread, 32 apart: K / 32 or more. VECTOR: `gates` stand in the place of g and g_head. `strength` [T,Hv] is that of writes; NULL: 1. */
 template <typename T, bool QUADS, int ROWS, bool VECTOR>
-__global__ __launch_bounds__(STEP_THREADS, ROWS <= 4 ? 5 : 3) void decay_step(const __grid_constant__ decay_cut x, const T *q, const T *k, const T *v,
-                                                                              const float *s0, float *sT, T *o, const float *den, int Hq, int K,
-                                                                              int V, int blocks, const __grid_constant__ step_gates gates,
-                                                                              const float *strength)
+__global__ __launch_bounds__(STEP_THREADS, ROWS <= 4 ? 5 : ROWS <= 8 ? 3 : 2) void decay_step(
+    const __grid_constant__ decay_cut x, const T *q, const T *k, const T *v, const float *s0, float *sT, T *o, const float *den, int Hq, int K, int V,
+    int blocks, const __grid_constant__ step_gates gates, const float *strength)
 {
     __shared__ float4 sums[2][STEP_THREADS / 32][8];
     const int64_t head = blockIdx.x / blocks, n = head / x.Hv;
@@ -94,20 +93,20 @@ __global__ __launch_bounds__(STEP_THREADS, ROWS <= 4 ? 5 : 3) void decay_step(co
 }
 
 /* den = s z . q + eps and the end of z, a warp a value head. */
-template <typename T>
+template <typename T, int ROWS>
 __global__ __launch_bounds__(32) void decay_step_den(const __grid_constant__ decay_cut x, const T *q, const T *k, const float *z0, float *zT,
                                                      float *den, float eps, int Hq, int K)
 {
     const int64_t head = blockIdx.x, n = head / x.Hv;
     const int h = (int)(head % x.Hv), lane = (int)threadIdx.x, hq = (int)((int64_t)h * Hq / x.Hv);
-    float z[STEP_ROWS];
+    float z[ROWS];
     let_next();
     await_last();
-    for (int r = 0; r < STEP_ROWS; r++) z[r] = z0 && lane + 32 * r < K ? z0[head * K + lane + 32 * r] : 0.0f;
+    for (int r = 0; r < ROWS; r++) z[r] = z0 && lane + 32 * r < K ? z0[head * K + lane + 32 * r] : 0.0f;
     for (int64_t t = x.cu[n]; t < x.cu[n + 1]; t++) {
         const float less = expm1f(decay_gate(x, t, h));
         float sum = 0;
-        for (int r = 0; r < STEP_ROWS; r++) {
+        for (int r = 0; r < ROWS; r++) {
             const int d = lane + 32 * r;
             if (d >= K) continue;
             z[r] = fmaf(less, z[r], z[r]) + to_float(k[(t * Hq + hq) * K + d]);
@@ -116,7 +115,7 @@ __global__ __launch_bounds__(32) void decay_step_den(const __grid_constant__ dec
         sum = warp_sum(sum);
         if (lane == 0) den[t * x.Hv + h] = x.scale * sum + eps;
     }
-    for (int r = 0; r < STEP_ROWS; r++)
+    for (int r = 0; r < ROWS; r++)
         if (zT && lane + 32 * r < K) zT[head * K + lane + 32 * r] = z[r];
 }
 
@@ -126,7 +125,7 @@ struct step_stable {
     float *mT, *nT, *den, *g, *write;
     float eps;
 };
-template <typename T>
+template <typename T, int ROWS>
 __global__ __launch_bounds__(32) void decay_step_stable(const __grid_constant__ decay_cut x, const T *q, const T *k,
                                                         const __grid_constant__ step_stable a,
                                                         int Hq, int K)
@@ -136,7 +135,7 @@ __global__ __launch_bounds__(32) void decay_step_stable(const __grid_constant__ 
     let_next();
     await_last();
     float m = a.m0 ? a.m0[head] : 0.0f;
-    stable_row<1, STEP_ROWS> z = {}, row;
+    stable_row<1, ROWS> z = {}, row;
     if (a.n0) z.get(a.n0 + head * K, K);
     for (int64_t t = x.cu[n]; t < x.cu[n + 1]; t++) {
         const float before = m, i = a.i[t * x.Hv + h], through = a.f[t * x.Hv + h] + before;
@@ -181,15 +180,20 @@ template <typename T, bool VECTOR> static void step(const lnt_recur_args *a, con
         float *g = (float *)a->workspace + rows;
         den = (float *)a->workspace, write = g + rows;
         const step_stable stable = { (const float *)a->g, (const float *)a->i, (const float *)a->m0, z0, (float *)a->mT, zT, den, g, write, eps };
-        lnt_launch(d, decay_step_stable<T>, (unsigned)heads, 32, x, (const T *)a->q, (const T *)a->k, stable, Hq, K);
+        const auto kernel = K <= DECAY_WIDEST ? decay_step_stable<T, STEP_ROWS> : decay_step_stable<T, STEP_MOST_ROWS>;
+        lnt_launch(d, kernel, (unsigned)heads, 32, x, (const T *)a->q, (const T *)a->k, stable, Hq, K);
         x.g = g;
-    } else if (den)
-        lnt_launch(d, decay_step_den<T>, (unsigned)heads, 32, x, (const T *)a->q, (const T *)a->k, z0, zT, den, eps, Hq, K);
+    } else if (den) {
+        const auto kernel = K <= DECAY_WIDEST ? decay_step_den<T, STEP_ROWS> : decay_step_den<T, STEP_MOST_ROWS>;
+        lnt_launch(d, kernel, (unsigned)heads, 32, x, (const T *)a->q, (const T *)a->k, z0, zT, den, eps, Hq, K);
+    }
     const bool quads = V % 4 == 0 && ((uintptr_t)s0 | (uintptr_t)sT) % 16 == 0;
     auto *narrow = quads ? decay_step<T, true, 4, VECTOR> : decay_step<T, false, 4, VECTOR>;
     auto *wide = quads ? decay_step<T, true, STEP_ROWS, VECTOR> : decay_step<T, false, STEP_ROWS, VECTOR>;
-    lnt_launch(d, K <= 128 ? narrow : wide, (unsigned)(heads * blocks), STEP_THREADS, x, (const T *)a->q, (const T *)a->k, (const T *)a->v, s0, sT,
-               (T *)a->o, den, Hq, K, V, blocks, step_gates{ (const float *)a->gk, (const float *)a->gv, (const float *)a->bonus }, write);
+    auto *widest = quads ? decay_step<T, true, STEP_MOST_ROWS, VECTOR> : decay_step<T, false, STEP_MOST_ROWS, VECTOR>;
+    lnt_launch(d, K <= 128 ? narrow : K <= DECAY_WIDEST ? wide : widest, (unsigned)(heads * blocks), STEP_THREADS, x, (const T *)a->q,
+               (const T *)a->k, (const T *)a->v, s0, sT, (T *)a->o, den, Hq, K, V, blocks,
+               step_gates{ (const float *)a->gk, (const float *)a->gv, (const float *)a->bonus }, write);
 }
 template <bool VECTOR> static void step_forward(const void *args, const lnt_device *d)
 {
@@ -197,5 +201,11 @@ template <bool VECTOR> static void step_forward(const void *args, const lnt_devi
     LNT_BY_TYPE(a->dtype, T, step<T, VECTOR>(a, (const lnt_cuda *)d));
 }
 
-LNT_CUDA_FORM(lnt_decay_recurrent_cuda, "recurrent-cuda", RECURRENT, 80, decay_too_wide, step_workspace, step_forward<false>, NULL)
-LNT_CUDA_FORM(lnt_vector_recurrent_cuda, "recurrent-cuda", RECURRENT, 80, decay_too_wide, step_workspace, step_forward<true>, NULL)
+static const char *step_too_wide(const void *args, bool backward)
+{
+    const lnt_recur_args *a = (const lnt_recur_args *)args;
+    return a->K > STEP_WIDEST || a->V > DECAY_WIDEST_V ? "K of at most 512 and V of at most 1024 are offered" : NULL;
+}
+
+LNT_CUDA_FORM(lnt_decay_recurrent_cuda, "recurrent-cuda", RECURRENT, 80, step_too_wide, step_workspace, step_forward<false>, NULL)
+LNT_CUDA_FORM(lnt_vector_recurrent_cuda, "recurrent-cuda", RECURRENT, 80, step_too_wide, step_workspace, step_forward<true>, NULL)
