@@ -73,15 +73,17 @@ __global__ __launch_bounds__(256) void decay_divide(float *o, float *dden, const
  *   dg_i = e^{b_n} <S,dS'> + sum_{l<i} writes_l + sum_{j>=i} reads_j + intra_i,    reads = q . dq through S, writes = k . dk through dS'
  * and <S,dS> = e^{b_n} <S,dS'> + sum reads, <S',dS'> = e^{b_n} <S,dS'> + sum writes lead from chunk to chunk, from the segment's own <S,dS> on.
  * Rounded operands make each dot a little wrong, and what is wrong stays, where the true <S,dS'> would fade: over 8192 tokens their sum was off by a
- * tenth. So what is missing at the segment's end, where <S,dS> is known again, is spread over the chunks by the number of dots behind each. */
+ * tenth, and with fast gates dg_head of a single head by as much as itself. So gates_settle weighs the dots against what a chunk lets through. */
 struct decay_gates {
     const float *S, *dS;           /* slots [slots,Hv,K,W]; NULL: one segment a sequence */
     const float *s, *z, *ds, *dz;  /* start of the sequences and its gradient; NULL: zeros */
+    const float *sT, *dsT;         /* the same of their ends */
     const float *reads, *writes;   /* [parts,Hv,T] */
     const float *intra;            /* [Hv,T]; NULL: zeros */
     const float *more;             /* [T,Hv / slices] of dg that is not of the passes, for the first slice; NULL: zeros */
     int parts, chunk, K, V, W;
-    bool end_known;                /* the last state has no gradient */
+    bool end_known;                /* these are there, or the last state has no gradient */
+    float off;                     /* of a dot, by its operands' sizes: decay_kernels */
     float *dg;                     /* [T,Hv] or NULL */
     float *sums;                   /* [slots,Hv] or NULL: sum over the segment */
 };
@@ -114,10 +116,47 @@ __device__ static float gates_dot(const float *x, const float *y, int64_t n)
     return sum;
 }
 
+/* Of the chunks of a segment: sums of the dots, e^{b_n}, and e^{b_n} <S,dS'> as it is found. */
+struct gates_chunks {
+    float reads[GATES_CHUNKS], writes[GATES_CHUNKS], fade[GATES_CHUNKS], base[GATES_CHUNKS];
+    float before[GATES_CHUNKS], behind[GATES_CHUNKS], less[GATES_CHUNKS];
+};
+
+/* base = e^{b_n} <S,dS'> of every chunk from the dots, and from <S,dS> where the segment starts and, if that is known, where it ends: the least sum
+ * of squares of what is wrong with each dot, in units of `off`, and of base itself in units of e^{b_n}, as <S,dS'> is of the dots' size. A walk from
+ * the left, where `wrong` is the square to be expected of what is wrong with `through`, and one back, which gives each base its share of what turned
+ * out behind it. Where nothing fades that is what is missing at the end, in equal parts for all dots; what passes less than `off` counts as nothing,
+ * and a chunk with a reset has 0 exactly, whatever (NaN too) is around it. By one thread. */
+__device__ static void gates_settle(gates_chunks *a, int chunks, float off, float start, float end, bool known)
+{
+    const float sizes = 1.0f / off;
+    float through = start, wrong = 0;
+#pragma unroll 2
+    for (int c = 0; c < chunks; c++) {
+        const float size = sizes * a->fade[c], y = through - a->reads[c], both = wrong + 1;
+        const bool shut = a->fade[c] == 0.0f;
+        const float trust = __fdividef(size * size, size * size + both);
+        a->base[c] = shut ? 0.0f : trust * y;
+        a->less[c] = y - a->base[c];
+        a->before[c] = __fdividef(wrong, both);
+        wrong = trust * both;
+        a->behind[c] = __fdividef(wrong, wrong + 1);
+        wrong += 1;
+        through = a->base[c] + a->writes[c];
+    }
+    float more = known ? end - through : 0.0f;
+#pragma unroll 2
+    for (int c = chunks - 1; c >= 0; c--) {
+        const float mine = a->fade[c] == 0.0f ? 0.0f : a->behind[c] * more;
+        a->base[c] += mine;
+        more = a->before[c] * (mine - a->less[c]);
+    }
+}
+
 __global__ __launch_bounds__(GATES_THREADS) void decay_gates_gradient(const __grid_constant__ decay_cut x, const __grid_constant__ decay_gates a)
 {
-    __shared__ float partial[GATES_THREADS / 32], reads[GATES_CHUNKS], writes[GATES_CHUNKS], base[GATES_CHUNKS];
-    __shared__ bool dead[GATES_CHUNKS];
+    __shared__ float partial[GATES_THREADS / 32];
+    __shared__ gates_chunks all;
     const int64_t n = blockIdx.x / x.Hv / x.P;
     const int h = (int)(blockIdx.x % x.Hv), p = (int)(blockIdx.x / x.Hv % x.P), lane = (int)threadIdx.x % 32, warp = (int)threadIdx.x / 32;
     decay_place at;
@@ -132,6 +171,10 @@ __global__ __launch_bounds__(GATES_THREADS) void decay_gates_gradient(const __gr
         const int64_t i = (n * x.Hv + h) * a.K;
         if (a.s) first = gates_dot(a.s + i * a.V, a.ds + i * a.V, (int64_t)a.K * a.V);
         if (a.z) first += gates_dot(a.z + i, a.dz + i, a.K);
+    }
+    if (at.ends && a.sT) {
+        const int64_t i = (n * x.Hv + h) * a.K * a.V;
+        behind = gates_dot(a.sT + i, a.dsT + i, (int64_t)a.K * a.V);
     }
     const float anchor = gates_block_sum(first, partial), end = gates_block_sum(behind, partial);
     const int chunks = (int)((at.last - at.first + a.chunk - 1) / a.chunk);
@@ -151,23 +194,13 @@ __global__ __launch_bounds__(GATES_THREADS) void decay_gates_gradient(const __gr
         w = warp_sum(w);
         g = warp_sum(g);
         if (lane == 0) {
-            reads[c] = r;
-            writes[c] = w;
-            dead[c] = exp2f(g * (float)LNT_LOG2E) == 0.0f;
+            all.reads[c] = r;
+            all.writes[c] = w;
+            all.fade[c] = exp2f(g * (float)LNT_LOG2E);
         }
     }
     __syncthreads();
-    if (threadIdx.x == 0) {
-        float through = anchor;
-        int dots = 0;
-        for (int c = 0; c < chunks; c++) {
-            base[c] = dead[c] ? 0.0f : through - reads[c];
-            through = base[c] + writes[c];
-            dots = (dead[c] ? 0 : dots + 1) + 1;
-        }
-        const float miss = at.ends && !a.end_known ? 0.0f : (through - end) / (float)dots;
-        for (int c = chunks - 1; c >= 0 && !dead[c]; c--, dots -= 2) base[c] -= miss * (float)(dots - 1);
-    }
+    if (threadIdx.x == 0) gates_settle(&all, chunks, a.off, anchor, end, !at.ends || a.end_known);
     __syncthreads();
     float total = 0;
     for (int c = warp; c < chunks; c += GATES_THREADS / 32) {
@@ -193,9 +226,9 @@ __global__ __launch_bounds__(GATES_THREADS) void decay_gates_gradient(const __gr
             const int64_t t = at.first + c * a.chunk + 2 * lane + j;
             if (2 * lane >= a.chunk || t >= at.last) continue;
             const float g = decay_gate(x, t, h);
+            const float pairs = a.intra ? a.intra[(int64_t)h * x.T + t] : 0.0f;
             const float more = a.more && h % x.slices == 0 ? a.more[decay_token(x, t, h)] : 0.0f;
-            const float dg = lnt_gate_shut(g) ? 0.0f
-                                              : base[c] + writes_before[j] + reads_after[j] + (a.intra ? a.intra[(int64_t)h * x.T + t] : 0.0f) + more;
+            const float dg = lnt_gate_shut(g) ? 0.0f : all.base[c] + writes_before[j] + reads_after[j] + pairs + more;
             if (a.dg) a.dg[t * x.Hv + h] = dg;
             total += dg;
         }
@@ -225,11 +258,11 @@ struct decay_work {
     float *S, *dS;               /* slots [slots,Hv,K,W], when a sequence has several segments */
     float *decay;                /* [slots,Hv] */
     float *den, *dnum, *dden;    /* normalize: [T,Hv], [T,Hv,V], [T,Hv] */
-    float *reads, *writes, *intra, *sums, *ds, *dz; /* gates: [parts,Hv,T] twice, [Hv,T], [slots,Hv], [N,Hv,K,V], [N,Hv,K] */
+    float *reads, *writes, *intra, *sums, *ds, *sT, *dz; /* gates: [parts,Hv,T] twice, [Hv,T], [slots,Hv], [N,Hv,K,V] twice, [N,Hv,K] */
     float *dq, *dk;              /* shared heads, mLSTM: [T,Hv,K] */
     decay_stable stable;         /* mLSTM */
     /* slices */
-    float *s0, *sT, *dsT;        /* [N,Hv,K,V]; of the gradient of s0 above */
+    float *s0, *dsT;             /* [N,Hv,K,V]; of the gradient of s0 and of sT above */
     float *dq_parts, *dk_parts;  /* [T,Hv,K]: several slices of V */
     float *dg, *dg_head;         /* [T,Hv], [Hv] */
     void *parts;                 /* [T,Hv,V] in the call's type, of o or dv: several slices of K, or o before it is divided */
@@ -268,9 +301,11 @@ static void carve_stable(const lnt_recur_args *a, bool backward, bool sliced, de
     s->fade = m->floats(slots);
     s->maps = (stable_map *)m->floats((a->tokens / lnt_stable_piece(a->longest) + a->sequences) * a->Hv * 4);
     if (!backward) return;
+    s->rows = m->floats(rows);
+    s->starts = m->floats(slots);
     s->dots = (double *)m->floats(heads * 4);
     s->dn = m->floats(slots * a->K);
-    s->sT = m->floats(heads * a->K * a->V);
+    s->sT = sliced ? m->floats(heads * a->K * a->V) : w->sT;
     s->nT = m->floats(heads * a->K);
     s->ds = sliced ? m->floats(heads * a->K * a->V) : w->ds;
     s->dn0 = w->dz;
@@ -342,6 +377,7 @@ static size_t carve(const lnt_recur_args *a, bool backward, const decay_kernels 
         w->intra = m.floats(heads * T);
         w->sums = m.floats(slots * heads);
         if (!sliced) w->ds = m.floats(a->sequences * heads * a->K * a->V);
+        if (!sliced) w->sT = m.floats(a->sequences * heads * a->K * a->V);
         w->dz = m.floats(a->sequences * a->Hv * a->K);
     }
     if (a->Hq < a->Hv || is_stable(a) || sums) {
@@ -497,14 +533,17 @@ static void put_gates(const decay_call &x, const decay_pass &dk, const decay_sha
     decay_rows less_v = x.v, less_do = x.d_o;
     less_v.p = with.less_v;
     less_do.p = with.less_do;
-    if (!with.no_pairs) x.k->pairs(x.cut, { x.q, x.key, x.v, x.d_o, less_v, less_do, x.by.K, x.W, x.w.intra }, x.d);
+    float *const rows = is_stable(a) && x.k->rounds && !x.sliced ? x.w.stable.rows : NULL;
+    if (!with.no_pairs) x.k->pairs(x.cut, { x.q, x.key, x.v, x.d_o, less_v, less_do, x.by.K, x.W, x.w.intra, rows }, x.d);
     decay_gates g = {};
     g.S = x.w.S;
     g.dS = x.w.dS;
     g.s = x.s0;
     g.z = x.ones ? (const float *)a->z0 : NULL;
     g.ds = dk.s_end;
-    g.end_known = !a->dsT && (!x.ones || !a->dzT);
+    g.sT = a->dsT && !a->normalize ? x.w.sT : NULL;
+    g.dsT = x.dsT;
+    g.end_known = g.sT || (!a->dsT && (!x.ones || !a->dzT));
     g.dz = dk.z_end;
     g.reads = x.w.reads;
     g.writes = x.w.writes;
@@ -512,6 +551,7 @@ static void put_gates(const decay_call &x, const decay_pass &dk, const decay_sha
     g.more = x.sums ? x.w.stable.dg_n : NULL;
     g.parts = x.k->parts ? x.k->parts : (a->K + DECAY_BLOCK - 1) / DECAY_BLOCK;
     g.chunk = chunk;
+    g.off = x.k->off;
     g.K = x.by.K;
     g.V = x.by.V;
     g.W = x.W;
@@ -565,7 +605,7 @@ void lnt_decay_cuda_backward(const lnt_recur_args *a, const lnt_device *d, const
     float *const ds = !a->ds0 && (gates || (stable && a->dm0)) && a->s0 ? stable ? x.w.stable.ds : x.w.ds : (float *)a->ds0;
     dk.s_end = state_out(x, ds, x.w.ds);
     float *const sT = stable && a->dsT ? x.w.stable.sT : NULL;
-    dq.s_end = state_out(x, sT, x.w.sT);
+    if ((stable || gates) && a->dsT && !a->normalize) dq.s_end = x.w.sT;
     dk.z_end = a->dz0 || !gates || !a->z0 ? (float *)a->dz0 : x.w.dz;
     if (gates) {
         dq.dots = x.q;
@@ -586,7 +626,13 @@ void lnt_decay_cuda_backward(const lnt_recur_args *a, const lnt_device *d, const
     put_sums(x, dq, dk, dv);
     put_whole(x, ds, x.w.ds);
     put_whole(x, sT, x.w.sT);
-    if (n_beside) lnt_stable_finish(a, x.w.stable, x.d, dq.out, dk.out, !parts, gates && stable && !x.sliced);
+    if (n_beside) {
+        const bool tiles = stable && k.rounds && !x.sliced;
+        decay_stable w = x.w.stable;
+        w.inter = gates && tiles ? x.w.reads : NULL;
+        if (!tiles || !a->s0 || !a->dm0) w.starts = NULL;
+        lnt_stable_finish(a, w, x.d, dq.out, dk.out, !parts, gates && stable && !x.sliced);
+    }
     if (gates && x.sums) put_gates(x, dk, with);
     if (shared) {
         lnt_decay_sum(a->dq, x.bf16, x.w.dq, 0, a->tokens * a->Hq, a->Hv / a->Hq, a->K, x.d);

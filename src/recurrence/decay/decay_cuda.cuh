@@ -88,6 +88,7 @@ struct decay_pairs {
     decay_rows less_v, less_do; /* tensor cores alone, as wide as v; less_v.p NULL: none */
     int K, W;
     float *intra;
+    float *rows; /* tensor cores alone, [Hv,T], or NULL: with dq's `inter` do_t.o_t (mLSTM's, over D_t) */
 };
 
 /* The two sets of kernels. `passes` go in one launch where that pays. */
@@ -99,6 +100,7 @@ struct decay_kernels {
     void (*states)(const decay_cut &, const decay_states &, const lnt_cuda *);
     void (*read)(const decay_cut &, const decay_pass *passes, int n, const lnt_cuda *);
     void (*pairs)(const decay_cut &, const decay_pairs &, const lnt_cuda *);
+    float off = 0x1p-20f; /* what is wrong with a dot of `inter`, by the size that such dots have */
 };
 size_t lnt_decay_cuda_bytes(const lnt_recur_args *a, bool backward, const decay_kernels &k);
 
@@ -116,6 +118,9 @@ struct decay_stable {
     /* backward */
     float *dn;                           /* as n: its gradient behind every chunk */
     float *along, *pull, *dgates, *dg_n, *di; /* [T,Hv]: gradient of n_t.q_t; what the outputs give m through eps; dg of the V columns, of n; k.dk */
+    const float *inter;                  /* [Hv,T] with rows do_t.o_t of tensor cores; NULL: q_t.dq_t */
+    float *rows;
+    float *starts;                       /* [slots of chunks,Hv] of tensor cores, <S_0, what a chunk adds to dS_0>; NULL: from ds */
     float *sT, *nT, *ds, *dn0;           /* [N,Hv,K,V], [N,Hv,K]: ends of the states, and the gradients of their starts */
     double *dots;                        /* [N,Hv,2] <end, its gradient>, <start, its gradient> of the states */
     stable_map *maps;                    /* [slots of pieces,Hv]; both directions */

@@ -681,14 +681,15 @@ __global__ __launch_bounds__(THREADS, 2) void decay_tiles_dots(const __grid_cons
 /* ---- pairs inside a chunk, for the gates' gradient ---------------------------------------------------------------------------------- */
 
 /* M_ij = s D_ij (q_i . k_j)(do_i . v_j - less_do_i . less_v_j) below the diagonal; intra_i = sum_{j >= i} (row j - column j of M): what lies inside
- * cancels in float32. The kernel ahead, a pass, makes nothing that is read here, nor reads `intra`: it is awaited last.
+ * cancels in float32. `rows` have the diagonal, too. The kernel ahead, a pass, makes nothing that is read here, nor reads what is made: it is awaited
+ * last.
  * Long: three products over the same tiles, masked and summed where the tensor cores leave them. */
 template <int K, int V>
 __global__ __launch_bounds__(THREADS) void decay_tiles_pairs(const __grid_constant__ decay_cut x, const __grid_constant__ decay_pairs a, int chunks)
 {
     extern __shared__ __align__(256) unsigned char memory[];
     __shared__ tile_factors f;
-    __shared__ float sums[2][2][C]; /* rows, columns; the two tiles beside each other */
+    __shared__ float sums[2][2][C], diagonal[C]; /* rows, columns; the two tiles beside each other */
     const int tid = (int)threadIdx.x, lane = tid % 32, warp = tid / 32, r = lane >> 2, c2 = 2 * (lane & 3);
     const int h = (int)(blockIdx.x % x.Hv);
     const unsigned i0 = blockIdx.x / (unsigned)x.Hv, n = i0 / (unsigned)chunks; /* of 32 bits: a CTA has one chunk, and divides before it loads */
@@ -752,7 +753,8 @@ __global__ __launch_bounds__(THREADS) void decay_tiles_pairs(const __grid_consta
                     for (int e = 0; e < 2; e++) {
                         const int j = col * 32 + n8 * 8 + c2 + e;
                         const float D = tile_between(f.hi[i], f.lo[i], f.writer_hi[j], f.writer_lo[j]);
-                        const float M = j < i ? x.scale * D * A[m][n8][half * 2 + e] * B[m][n8][half * 2 + e] : 0.0f;
+                        const float y = x.scale * D * A[m][n8][half * 2 + e] * B[m][n8][half * 2 + e], M = j < i ? y : 0.0f;
+                        if (n8 == 2 * m + half && j == i) diagonal[i] = y;
                         sum += M;
                         columns[n8][e] += M;
                     }
@@ -788,6 +790,9 @@ __global__ __launch_bounds__(THREADS) void decay_tiles_pairs(const __grid_consta
     float *to = a.intra + (int64_t)h * x.T + t;
     if (t + 2 * lane < last) to[2 * lane] = after;
     if (t + 2 * lane + 1 < last) to[2 * lane + 1] = (lane < 31 ? right : 0.0f) + d[1];
+    if (!a.rows) return;
+    to = a.rows + (int64_t)h * x.T + t;
+    for (int i = 2 * lane; i < 2 * lane + 2 && t + i < last; i++) to[i] = (sums[0][0][i] + sums[0][1][i]) + diagonal[i];
 }
 
 /* ---- launches ----------------------------------------------------------------------------------------------------------------------- */
@@ -900,7 +905,7 @@ void lnt_decay_tiles_starts(const lnt_recur_args *a, const lnt_device *d, bool b
     a->K == 64 ? put_chunk_starts<64>(cut, keys, starts, on) : put_chunk_starts<128>(cut, keys, starts, on);
 }
 
-static const decay_kernels tiles = { C, 1, true, true, true, tiles_states, tiles_read, tiles_pairs };
+static const decay_kernels tiles = { C, 1, true, true, true, tiles_states, tiles_read, tiles_pairs, 0x1p-9f };
 static size_t workspace(const void *args, bool backward, int threads)
 {
     lnt_recur_args wide;

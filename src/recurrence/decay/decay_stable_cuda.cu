@@ -260,9 +260,9 @@ __global__ __launch_bounds__(SCAN_THREADS) void stable_scan(const __grid_constan
  * that 12 CTAs fit, and 4096 chunks go over 132 multiprocessors in 2.6 rounds; in 1.94 by 16. */
 static constexpr int ROWS_CTAS = 16;
 
-/* The gradient of n_t.q_t from that of D_t, which is -do_t.o_t / D_t, and what of it reaches dq. dq [T,Hv,K] has do_t.o_t = q_t.dq_t; it goes
- * to `out`, which may be the same. dn: what a chunk adds to the gradient of n in front of it. `gates_ahead`: the kernel ahead, that of the gates'
- * gradient, makes nothing that is read here, nor reads what is made: it is awaited last. */
+/* The gradient of n_t.q_t from that of D_t, which is -do_t.o_t / D_t, and what of it reaches dq. dq [T,Hv,K] has do_t.o_t = q_t.dq_t, unless w.inter
+ * and w.rows have it less rounded; it goes to `out`, which may be the same. dn: what a chunk adds to the gradient of n in front of it. `gates_ahead`:
+ * the kernel ahead, that of the gates' gradient, makes nothing that is read here, nor reads what is made: it is awaited last. */
 template <typename T, typename TD, typename TO, int L, int G>
 __global__ __launch_bounds__(32, L *G > 4 ? 1 : ROWS_CTAS) void stable_queries(const __grid_constant__ decay_cut x,
                                                                               const __grid_constant__ stable_rows a,
@@ -290,6 +290,7 @@ __global__ __launch_bounds__(32, L *G > 4 ? 1 : ROWS_CTAS) void stable_queries(c
             const float den = w.den[row];
             g = decay_gate(x, mine, h);
             reads = -w.reads[row];
+            if (w.inter) dots = w.inter[h * x.T + mine] + w.rows[h * x.T + mine];
             by = !w.m ? x.scale * reads : fabsf(den) <= stable_floor(w.m[row]) ? 0.0f : copysignf(x.scale, den) * reads;
         }
         for (int o = 1; o < 32; o <<= 1) {
@@ -305,7 +306,7 @@ __global__ __launch_bounds__(32, L *G > 4 ? 1 : ROWS_CTAS) void stable_queries(c
 #pragma unroll
             for (int b = 0; b < B; b++) {
                 n.step(of_lane(f, j + b), k[b]);
-                const float dot = warp_sum(d[b].dot(q[b])), along = dot * __shfl_sync(~0u, by, j + b);
+                const float dot = w.inter ? __shfl_sync(~0u, dots, j + b) : warp_sum(d[b].dot(q[b])), along = dot * __shfl_sync(~0u, by, j + b);
                 d[b].add(along, n);
                 dn.add(along * __shfl_sync(~0u, upto, j + b), q[b]);
                 dots = lane == j + b ? dot : dots;
@@ -395,11 +396,8 @@ struct stable_ends {
     int K, V;
 };
 
-__device__ static double stable_sum(const float *x, const float *y, int64_t n, double *shared)
+__device__ static double stable_total(double sum, double *shared)
 {
-    double sum = 0;
-    if (x && y)
-        for (int64_t k = threadIdx.x; k < n; k += HEAD_THREADS) sum += (double)x[k] * y[k];
     for (int o = 16; o; o >>= 1) sum += __shfl_xor_sync(~0u, sum, o);
     __syncthreads();
     if (threadIdx.x % 32 == 0) shared[threadIdx.x / 32] = sum;
@@ -408,9 +406,82 @@ __device__ static double stable_sum(const float *x, const float *y, int64_t n, d
     for (int k = 0; k < HEAD_THREADS / 32; k++) sum += shared[k];
     return sum;
 }
+__device__ static double stable_sum(const float *x, const float *y, int64_t n, double *shared)
+{
+    double sum = 0;
+    if (x && y)
+        for (int64_t k = threadIdx.x; k < n; k += HEAD_THREADS) sum += (double)x[k] * y[k];
+    return stable_total(sum, shared);
+}
+
+/* <S_0, dS_0> of tensor cores: e^{b_T} <S_0, dsT> and, of every token, s e^{b_t} / D_t q_t.(S_0 do_t). The sum may come to a hundredth of what its
+ * terms come to, and dS_0 has each of them to 1/500, rounded to bf16 as it was: so here it is added up from the rows themselves. A CTA a chunk, a
+ * thread a row of S_0; chunks that it reaches with less than STARTS_LEAST add nothing. */
+static constexpr float STARTS_LEAST = 0x1p-16f;
+template <int V>
+__global__ __launch_bounds__(128) void stable_starts(const __grid_constant__ decay_cut x, const __grid_constant__ stable_rows a, const bf16 *d_o,
+                                                     const float *s0, const float *dsT, const __grid_constant__ decay_stable w)
+{
+    await_last();
+    let_next();
+    __shared__ __align__(16) float rows[C][V];
+    __shared__ float by[C], partial[4], behind;
+    decay_place at;
+    int h;
+    int64_t slot;
+    if (!stable_place(x, &at, &h, &slot)) return;
+    const int k = (int)threadIdx.x, lane = k % 32, len = (int)(at.last - at.first);
+    const int64_t p = (at.first - x.cu[at.n]) / C;
+    float before = 1; /* what S_0 has faded by in front of the chunk */
+    for (int64_t c = lane; c < p; c += 32) before *= w.fade[slot - (p - c) * x.Hv];
+    for (int o = 16; o; o >>= 1) before *= __shfl_xor_sync(~0u, before, o);
+    if (k == 0) w.starts[slot] = 0;
+    if (before < STARTS_LEAST) return;
+    if (k < 32) {
+        float sum = 0;
+        for (int i = lane; i < C; i += 32) {
+            float g = i < len ? decay_gate(x, at.first + i, h) : 0.0f;
+            for (int o = 1; o < 32; o <<= 1) {
+                const float left = __shfl_up_sync(~0u, g, o);
+                if (lane >= o) g += left;
+            }
+            by[i] = i < len ? x.scale * w.reads[(at.first + i) * x.Hv + h] * before * exp2f((sum + g) * (float)LNT_LOG2E) : 0.0f;
+            sum += __shfl_sync(~0u, g, 31);
+        }
+        if (k == 0) behind = before * exp2f(sum * (float)LNT_LOG2E);
+    }
+    for (int i = k * 4; i < len * V; i += (int)blockDim.x * 4)
+        load_pack<4>(*(float (*)[4])&rows[i / V][i % V], d_o + ((at.first + i / V) * x.Hv + h) * V + i % V);
+    const int64_t row = ((at.n * x.Hv + h) * a.K + k) * V;
+    float S[V], sum = 0;
+#pragma unroll
+    for (int e = 0; e < V; e++) S[e] = s0[row + e];
+    if (at.ends && dsT)
+#pragma unroll
+        for (int e = 0; e < V; e++) sum += S[e] * dsT[row + e];
+    __syncthreads();
+    sum *= behind;
+    const bf16 *q = a.head<bf16>(a.q, x, h) + at.first * a.pitch() + k;
+    for (int i = 0; i < len; i++, q += a.pitch()) {
+        float y[4] = {};
+#pragma unroll
+        for (int e = 0; e < V; e += 4) {
+            const float4 d = *(const float4 *)&rows[i][e];
+            y[0] += S[e] * d.x, y[1] += S[e + 1] * d.y, y[2] += S[e + 2] * d.z, y[3] += S[e + 3] * d.w;
+        }
+        sum += by[i] * to_float(*q) * ((y[0] + y[1]) + (y[2] + y[3]));
+    }
+    sum = warp_sum(sum);
+    if (lane == 0) partial[k / 32] = sum;
+    __syncthreads();
+    if (k) return;
+    for (int i = 1; i < (int)blockDim.x / 32; i++) sum += partial[i];
+    w.starts[slot] = sum;
+}
 
 /* What comes to a head's c from the ends of the states, and what its dm0 gets from their starts. A CTA a head. */
-__global__ __launch_bounds__(HEAD_THREADS) void stable_state_dots(const __grid_constant__ stable_ends a, const __grid_constant__ decay_stable w)
+__global__ __launch_bounds__(HEAD_THREADS) void stable_state_dots(const __grid_constant__ decay_cut x, const __grid_constant__ stable_ends a,
+                                                                  const __grid_constant__ decay_stable w)
 {
     await_last();
     let_next();
@@ -419,7 +490,14 @@ __global__ __launch_bounds__(HEAD_THREADS) void stable_state_dots(const __grid_c
     double last = a.dmT ? (double)a.dmT[head] : 0.0, start = 0;
     if (a.dsT) last -= stable_sum(w.sT + head * state, a.dsT + head * state, state, shared);
     if (a.dnT) last -= stable_sum(w.nT + head * a.K, a.dnT + head * a.K, a.K, shared);
-    if (a.dm0 && a.s0) start += stable_sum(a.s0 + head * state, w.ds + head * state, state, shared);
+    if (a.dm0 && a.s0 && !w.starts) start += stable_sum(a.s0 + head * state, w.ds + head * state, state, shared);
+    if (w.starts) {
+        decay_place at;
+        double mine = 0;
+        for (int p = (int)threadIdx.x; p < x.P && decay_find(x, head / x.Hv, p, &at); p += HEAD_THREADS)
+            mine += w.starts[at.slot * x.Hv + head % x.Hv];
+        start += stable_total(mine, shared);
+    }
     if (a.dm0 && a.n0) start += stable_sum(a.n0 + head * a.K, w.dn0 + head * a.K, a.K, shared);
     if (threadIdx.x == 0) w.dots[2 * head] = last, w.dots[2 * head + 1] = start;
 }
@@ -609,7 +687,11 @@ void lnt_stable_finish(const lnt_recur_args *a, decay_stable w, const lnt_cuda *
     const stable_ends ends = { (const float *)a->g, (const float *)a->i, (const float *)a->s0, (const float *)a->z0, (const float *)a->dsT,
                                (const float *)a->dzT, (const float *)a->dmT, (float *)a->dg, (float *)a->di, (float *)a->dm0, a->K, a->V };
     if (!w.m || (!a->dg && !a->di && !a->dm0)) return;
-    put(y, stable_state_dots, y.heads, HEAD_THREADS, 0, ends, w);
+    if (w.starts) {
+        const auto kernel = a->V == 64 ? stable_starts<64> : stable_starts<128>;
+        put(y, kernel, y.pieces, a->K, 0, y.x, y.rows, (const bf16 *)a->do_, (const float *)a->s0, (const float *)a->dsT, w);
+    }
+    put(y, stable_state_dots, y.heads, HEAD_THREADS, 0, y.x, ends, w);
     put(y, stable_pulls, y.groups, RUNS * HEADS, 0, y.pieces_x, ends, w);
     put(y, stable_ends_gradient, y.groups, RUNS * HEADS, 0, y.pieces_x, ends, w);
 }
