@@ -93,7 +93,6 @@ const lnt_recur_case lnt_decay_cases[] = {
     { "gla", 1, { 1030 }, LNT_HEADS(1, 1, 256, 64), .gate = -0.02, .reset = 0.001, .states = true },
     { "gla_v", 1, { 1030 }, LNT_HEADS(1, 1, 64, 256), .gate = -0.02, .reset = 0.001, .states = true },
     { "rwkv6", 2, { 1, 66 }, LNT_HEADS(1, 1, 256, 192), .gate = -0.5, .reset = 0.01, .states = true },
-    { "retention", 1, { 1500 }, LNT_HEADS(1, 1, 64, 64), .gate = -0.3, .states = true }, /* dg_head of a single head, a sum of many that cancel */
     { "gla", 2, { 1000, 24 }, LNT_HEADS(16, 16, 16, 128), .gate = -0.1, .states = true },
     { 0 },
 };
