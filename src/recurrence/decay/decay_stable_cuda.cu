@@ -306,7 +306,8 @@ __global__ __launch_bounds__(32, L *G > 4 ? 1 : ROWS_CTAS) void stable_queries(c
 #pragma unroll
             for (int b = 0; b < B; b++) {
                 n.step(of_lane(f, j + b), k[b]);
-                const float dot = w.inter ? __shfl_sync(~0u, dots, j + b) : warp_sum(d[b].dot(q[b])), along = dot * __shfl_sync(~0u, by, j + b);
+                const float given = __shfl_sync(~0u, dots, j + b), own = warp_sum(d[b].dot(q[b])); /* both: a branch would part the tokens */
+                const float dot = w.inter ? given : own, along = dot * __shfl_sync(~0u, by, j + b);
                 d[b].add(along, n);
                 dn.add(along * __shfl_sync(~0u, upto, j + b), q[b]);
                 dots = lane == j + b ? dot : dots;
