@@ -27,6 +27,7 @@ MATRIX = {"retention", "simple_gla", "mlstm", "gla", "gla_v", "gla_kv", "rwkv6",
 # batch, highest learning rate, MLP
 SETTINGS = [("128", "1e-2", "swiglu"), ("128", "1e-2", "none"), ("128", "3e-3", "swiglu")]
 HEADS, COLUMNS = 2, 32
+MINI_BATCH = 8  # in one of 16, the usual, all four pairs would be at the same weights
 MARGIN = 0.05  # a run goes on to so much more than is enough: the test at its end is one of other examples
 
 
@@ -37,7 +38,7 @@ def kinds(linnet):
 
 
 def keys_of(linnet, mixer):
-    """What leaves a mixer's convolutions out, and the keys of its heads: as many columns of a key and of a value for all."""
+    """What leaves a mixer's convolutions out, and the keys of its heads and mini-batches: as many columns of a key and of a value for all."""
     lines = subprocess.run([linnet, "mixers", mixer], check=True, capture_output=True, text=True).stdout.splitlines()
     defaults, name = {}, None
     for line in lines:
@@ -58,6 +59,8 @@ def keys_of(linnet, mixer):
             heads.append("expand_v=1")
         if defaults.get("num_heads") == "null":
             heads.append("num_heads=null")
+    if "mini_batch_size" in defaults:
+        heads.append(f"mini_batch_size={MINI_BATCH}")
     return without, heads
 
 
