@@ -649,4 +649,3 @@ LNT_CUDA_FORM(lnt_vector_chunk_sm90, "chunk-sm90", CHUNK, 90, tiles_declines, ti
 LNT_CUDA_FORM(lnt_vector_chunk_sm80, "chunk-sm80", CHUNK, 80, tiles_declines, tiles_bytes, tiles_forward<false>, tiles_backward<false>)
 LNT_CUDA_FORM(lnt_vector_row_cuda, "row-cuda", CHUNK, 80, too_wide, general_bytes<false>, general_forward<false>, general_backward<false>)
 LNT_CUDA_FORM(lnt_kda_row_cuda, "row-cuda", CHUNK, 80, too_wide, general_bytes<true>, general_forward<true>, general_backward<true>)
-LNT_CUDA_FORM(lnt_kda_recurrent_cuda, "recurrent-cuda", RECURRENT, 80, too_wide, NULL, general_forward<true>, NULL)

@@ -22,7 +22,7 @@ void lnt_delta_chunk_cuda_forward(const void *args, const lnt_device *d);
 void lnt_delta_chunk_cuda_backward(const void *args, const lnt_device *d);
 void lnt_delta_recurrent_cuda_forward(const void *args, const lnt_device *d);
 
-extern const lnt_recur_impl lnt_kda_row_cuda, lnt_kda_recurrent_cuda; /* decay_vector_cuda.cu */
+extern const lnt_recur_impl lnt_kda_row_cuda;   /* decay_vector_cuda.cu */
 extern const lnt_recur_impl lnt_kda_chunk_sm90; /* delta_vector_sm90.cu */
 extern const lnt_recur_impl lnt_delta_product_sm90, lnt_delta_product_sm80, lnt_delta_product_cuda; /* delta_product_cuda.cu */
 
@@ -58,7 +58,7 @@ static const lnt_recur_impl *const impls[] = {
 };
 static const lnt_recur_impl *const row_gated_impls[] = {
 #ifdef LINNET_CUDA
-    &lnt_kda_chunk_sm90, &lnt_kda_row_cuda, &lnt_kda_recurrent_cuda,
+    &lnt_kda_chunk_sm90, &lnt_kda_row_cuda, &recurrent_cuda,
 #endif
     ON_CPUS,
 };

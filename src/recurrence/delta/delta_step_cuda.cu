@@ -2,7 +2,8 @@
  *
  *   E = v - a S^T k      u = beta E      S' = a S + k u^T      o = s S'^T q = s (a S^T q + (k.q) u)      a = e^g
  *
- * so one pass over S, and one reduction, serve the prediction and the read-out. Untied (operators.md#untied), with D = diag(e^gk),
+ * so one pass over S, and one reduction, serve the prediction and the read-out. A gate for each row decays S first, and a is 1. Untied
+ * (operators.md#untied), with D = diag(e^gk),
  *
  *   p = S^T a            S' = D S + b p^T + k v^T              o = s ((D S)^T q + (b.q) p + (k.q) v)
  *
@@ -13,7 +14,7 @@
 namespace {
 
 constexpr int THREADS = 128, COLUMNS = 32, GROUPS = 16; /* GROUPS: rows at a time */
-enum { TIED, UNTIED };                                  /* which rule */
+enum { HEAD_GATE, ROW_GATES, UNTIED };                  /* which rule */
 
 struct step_args {
     const void *q, *k, *v, *a, *b;
@@ -51,7 +52,7 @@ __device__ __forceinline__ void write4(float *p, const float (&x)[4], int left, 
 /* What a token brings, before it is needed. */
 template <int ROWS, int RULE> struct token_rows {
     static constexpr int PER = (ROWS * GROUPS + THREADS - 1) / THREADS;
-    float k[PER], q[PER], gk[RULE == TIED ? 1 : PER], a[RULE == UNTIED ? PER : 1], b[RULE == UNTIED ? PER : 1], v, g, beta;
+    float k[PER], q[PER], gk[RULE == HEAD_GATE ? 1 : PER], a[RULE == UNTIED ? PER : 1], b[RULE == UNTIED ? PER : 1], v, g, beta;
 };
 /* Of the token's write; the first decays the state, and the last is read. */
 template <typename T, int ROWS, int RULE>
@@ -68,14 +69,14 @@ __device__ __forceinline__ token_rows<ROWS, RULE> fetch(const step_args &p, int6
         const int j = tid + i * THREADS;
         x.k[i] = j < p.K ? to_float(((const T *)p.k)[k + j]) : 0.f;
         x.q[i] = read && j < p.K ? to_float(((const T *)p.q)[q + j]) : 0.f;
+        if constexpr (RULE != HEAD_GATE) x.gk[i] = p.gk && j < p.K ? p.gk[row * p.K + j] : 0.f;
         if constexpr (RULE == UNTIED) {
-            x.gk[i] = p.gk && j < p.K ? p.gk[row * p.K + j] : 0.f;
             x.a[i] = j < p.K ? to_float(((const T *)p.a)[row * p.K + j]) : 0.f;
             x.b[i] = j < p.K ? to_float(((const T *)p.b)[row * p.K + j]) : 0.f;
         }
     }
     x.v = tid < COLUMNS && first + tid < p.V ? to_float(((const T *)p.v)[row * p.V + first + tid]) : 0.f;
-    x.g = RULE == TIED && p.g && write == 0 ? p.g[token * p.Hv + h] : 0.f;
+    x.g = RULE == HEAD_GATE && p.g && write == 0 ? p.g[token * p.Hv + h] : 0.f;
     x.beta = RULE == UNTIED ? 0.f : p.beta[row];
     return x;
 }
@@ -83,7 +84,7 @@ __device__ __forceinline__ token_rows<ROWS, RULE> fetch(const step_args &p, int6
 /* The same for all threads; less1: e^gk - 1, which keeps a small gate's accuracy over many tokens. */
 template <int ROWS, int RULE> struct token_tile {
     static constexpr int ALL = ROWS * GROUPS + THREADS;
-    float k[ALL], q[ALL], less1[RULE == TIED ? 1 : ALL], a[RULE == UNTIED ? ALL : 1], b[RULE == UNTIED ? ALL : 1], v[COLUMNS];
+    float k[ALL], q[ALL], less1[RULE == HEAD_GATE ? 1 : ALL], a[RULE == UNTIED ? ALL : 1], b[RULE == UNTIED ? ALL : 1], v[COLUMNS];
 
     __device__ __forceinline__ void put(const token_rows<ROWS, RULE> &x)
     {
@@ -92,7 +93,7 @@ template <int ROWS, int RULE> struct token_tile {
         for (int i = 0; i < token_rows<ROWS, RULE>::PER; i++) {
             k[tid + i * THREADS] = x.k[i];
             q[tid + i * THREADS] = x.q[i];
-            if constexpr (RULE == UNTIED) less1[tid + i * THREADS] = expm1f(x.gk[i]);
+            if constexpr (RULE != HEAD_GATE) less1[tid + i * THREADS] = expm1f(x.gk[i]);
             if constexpr (RULE == UNTIED) a[tid + i * THREADS] = x.a[i], b[tid + i * THREADS] = x.b[i];
         }
         if (tid < COLUMNS) v[tid] = x.v;
@@ -110,10 +111,10 @@ template <typename T, int ROWS, int RULE> __global__ __launch_bounds__(THREADS) 
     let_next();
     if (p.s0)
         for (int r = tid; r < p.K; r += THREADS) ahead_l2(p.s0 + state - column + (int64_t)r * p.V);
-    int64_t token = p.cu[n]; /* no kernel writes these */
+    await_last(); /* p.cu as well: a call that comes without offsets on the device has them put there by a kernel just ahead */
+    int64_t token = p.cu[n];
     const int64_t end = p.cu[n + 1];
     int write = 0;
-    await_last();
     float S[ROWS][4];
 #pragma unroll
     for (int i = 0; i < ROWS; i++) {
@@ -141,7 +142,7 @@ template <typename T, int ROWS, int RULE> __global__ __launch_bounds__(THREADS) 
 #pragma unroll
             for (int j = 0; j < 4; j++) {
                 if constexpr (RULE == UNTIED) sk[j] += S[i][j] * ar;
-                if constexpr (RULE == UNTIED) S[i][j] = fmaf(m.less1[r], S[i][j], S[i][j]);
+                if constexpr (RULE != HEAD_GATE) S[i][j] = fmaf(m.less1[r], S[i][j], S[i][j]);
                 if constexpr (RULE != UNTIED) sk[j] += S[i][j] * ar;
                 sq[j] += S[i][j] * qr;
             }
@@ -220,5 +221,5 @@ extern "C" void lnt_delta_recurrent_cuda_forward(const void *args, const lnt_dev
                           (float)a->scale, a->V % 4 == 0 && ((uintptr_t)a->s0 | (uintptr_t)a->sT) % 16 == 0 };
     const int64_t ctas = a->sequences * a->Hv * p.blocks;
     if (!ctas) return;
-    LNT_BY_TYPE(a->dtype, T, (a->a ? launch<T, UNTIED> : launch<T, TIED>)(p, ctas, (const lnt_cuda *)d));
+    LNT_BY_TYPE(a->dtype, T, (a->a ? launch<T, UNTIED> : a->gk ? launch<T, ROW_GATES> : launch<T, HEAD_GATE>)(p, ctas, (const lnt_cuda *)d));
 }
