@@ -122,7 +122,8 @@ static int arguments(const lnt_call *k, bool backward, lerp_args *x)
     const lnt_tensor *y = backward ? &k->d_out[0] : &k->out[0], *all[2 * LNT_LERP_MOST + 5];
     lnt_tensor m[LNT_LERP_MOST], dm[LNT_LERP_MOST];
     int n = 0;
-    *x = {strided(&k->in[0]), strided(&k->in[1]), strided(y)};
+    *x = {};
+    x->a = strided(&k->in[0]), x->b = strided(&k->in[1]), x->y = strided(y);
     all[n++] = &k->in[0], all[n++] = &k->in[1], all[n++] = y;
     if (backward) x->da = strided(all[n++] = &k->d_in[0]), x->add_a = k->accumulate[0];
     if (backward) x->db = strided(all[n++] = &k->d_in[1]), x->add_b = k->accumulate[1];
@@ -189,7 +190,7 @@ extern "C" linnet_status lnt_lerp_backward_cuda(const lnt_call *k)
     const lnt_cuda *d = lnt_cuda_of(k->c);
     if (x.count > 1 && unit == 8 && attr->row) unit = 2; /* half4: registers */
     const int64_t wide = lnt_div_up(x.cols, (int64_t)LERP_THREADS * (unit == 2 ? 4 : unit));
-    x.each = attr->row ? lnt_div_up(x.rows, lnt_row_blocks(x.rows, LNT_CUDA_SUM_BLOCKS / wide)) : LERP_ROWS;
+    x.each = attr->row ? lnt_div_up(x.rows, lnt_row_blocks(x.rows, LNT_CUDA_SUM_BLOCKS / wide)) : (int64_t)LERP_ROWS;
     const int64_t blocks = lnt_div_up(x.rows, x.each);
     const dim3 grid((unsigned)blocks, (unsigned)wide);
     if (!attr->row)
