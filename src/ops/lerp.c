@@ -38,15 +38,15 @@ static lnt_buf lerp(lnt_program *p, lnt_buf a, lnt_buf b, int rows, const lnt_bu
     const int64_t cols = lnt_cols(p, x);
     const bool row = lnt_program_value(p, m[0])->rows == 1 && lnt_program_value(p, x)->rows != 1;
     int64_t wide = 0;
+    bool alike = true; /* of several, each has the columns of one */
     for (int i = 0; i < rows; i++) {
         const lnt_value *v = lnt_program_value(p, m[i]);
-        wide += v->cols, all[2 + i] = m[i];
+        wide += v->cols, all[2 + i] = m[i], alike = alike && (rows == 1 || v->cols == cols);
         if (row ? v->rows != 1 : !lnt_same_rows(p, m[i], x)) return lnt_program_fail(p, "lerp: the inputs differ in their rows");
         if (row && !v->f32) return lnt_program_fail(p, "lerp: one row for all is not float32");
-        if (rows > 1 && v->cols != cols) wide = -1;
     }
     const int64_t count = wide / cols;
-    if (wide <= 0 || wide % cols || (a.id && lnt_cols(p, a) != cols) || count > LNT_LERP_MOST || (count > 1 && !(a.id && b.id)))
+    if (!alike || count < 1 || wide % cols || (a.id && lnt_cols(p, a) != cols) || count > LNT_LERP_MOST || (count > 1 && !(a.id && b.id)))
         return lnt_program_fail(p, "lerp: the inputs have %lld, %lld and %lld columns", (long long)lnt_cols(p, in[a.id ? 1 : 0]), (long long)cols,
                                 (long long)lnt_cols(p, m[0]));
     if (a.id && !lnt_same_rows(p, a, x)) return lnt_program_fail(p, "lerp: the inputs differ in their rows");
