@@ -68,6 +68,9 @@ static lnt_cpu_level detect(void)
     unsigned amx = (d >> 24 & 1) && (d >> 22 & 1); /* AMX-TILE, AMX-BF16 */
     if (!__get_cpuid_count(7, 1, &a, &b, &c, &d)) return LNT_CPU_AVX512;
     bool bf16 = a >> 5 & 1;
+#ifdef LNT_AMX_EMULATED
+    return bf16 ? LNT_CPU_AMX : LNT_CPU_AVX512;
+#endif
     if (amx && bf16 && (xcr0() >> 17 & 3) == 3 && amx_permitted()) return LNT_CPU_AMX;
     return LNT_CPU_AVX512;
 }
