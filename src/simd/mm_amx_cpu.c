@@ -122,17 +122,18 @@ static lnt_operand view(const lnt_operand *m, int first, int rows)
     return v;
 }
 
-/* One 16 x 16 tile t of float32 into the m x n corner of C. */
-static void blend(lnt_mm_mode mode, float scale, int m, int n, const float *t, float *c, int64_t ldc)
+/* One 16 x 16 tile t of float32 into the m x n corner of C; C(i,:) = scale[i stride] C(i,:) + t where a scale is taken. */
+static void blend(lnt_mm_mode mode, const float *scale, int64_t stride, int m, int n, const float *t, float *c, int64_t ldc)
 {
     __mmask16 mask = (__mmask16)((1u << n) - 1u);
-    __m512 s = _mm512_set1_ps(scale);
     for (int i = 0; i < m; i++, t += 16, c += ldc) {
         __m512 x = _mm512_load_ps(t);
         if (mode == LNT_MM_SUB)
             x = _mm512_sub_ps(_mm512_maskz_loadu_ps(mask, c), x);
-        else if (mode != LNT_MM_SET)
-            x = _mm512_fmadd_ps(s, _mm512_maskz_loadu_ps(mask, c), x);
+        else if (mode == LNT_MM_ADD)
+            x = _mm512_add_ps(_mm512_maskz_loadu_ps(mask, c), x);
+        else if (mode == LNT_MM_SCALED)
+            x = _mm512_fmadd_ps(_mm512_set1_ps(scale[i * stride]), _mm512_maskz_loadu_ps(mask, c), x);
         _mm512_mask_storeu_ps(c, mask, x);
     }
 }
@@ -162,8 +163,7 @@ static inline __attribute__((always_inline)) void tiles(lnt_mm_mode mode, const 
     const lnt_bf16 *left = a_t ? a->left_t.p : a->left.p;
     const pair *right = b_t ? b->right_t.p : b->right.p;
     int64_t lda = a_t ? a->left_t.ld : a->left.ld, block = b_t ? b->right_t.ld : b->right.ld;
-    float factor = mode == LNT_MM_SCALED ? *scale : 1.0f;
-    if (factor == 1.0f && mode == LNT_MM_SCALED && !packed) mode = LNT_MM_ADD;
+    if (mode == LNT_MM_SCALED && !scale_stride && *scale == 1.0f && !packed) mode = LNT_MM_ADD;
     _Alignas(64) float out[4][256];
     __asm__ volatile("" ::: "memory"); /* tile loads name no memory to the compiler */
     for (int j = 0; j < N; j += 32)
@@ -216,7 +216,8 @@ static inline __attribute__((always_inline)) void tiles(lnt_mm_mode mode, const 
                     blend_state(scale + (i + t / 2 * 16) * scale_stride, scale_stride, m < 16 ? m : 16, n < 16 ? n : 16, out[t], corner, ldc,
                                 packed + (j / 16 + t % 2) * packed_block + (i / 2 + t / 2 * 8) * 16);
                 else
-                    blend(mode, factor, m < 16 ? m : 16, n < 16 ? n : 16, out[t], corner, ldc);
+                    blend(mode, mode == LNT_MM_SCALED ? scale + (i + t / 2 * 16) * scale_stride : NULL, scale_stride, m < 16 ? m : 16,
+                          n < 16 ? n : 16, out[t], corner, ldc);
             }
         }
 }

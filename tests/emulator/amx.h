@@ -1,7 +1,8 @@
 /* AMX tiles on a processor that has AVX-512 and its bf16 instructions: included ahead of every file of the variant `amx` in a build with
- * -DLINNET_AMX=EMULATED, which then runs that variant's kernels, and its tests, anywhere. Palette 1 with whole tiles of 16 rows of 64 bytes is all there is, since
- * nothing else is used here (simd/mm_amx_cpu.c, ops/tiles_cpu.c); a product before a configuration, or behind its release, ends the program as the processor does.
- * The last bits of a product may be others: the order of its sums is not written down. */
+ * -DLINNET_AMX=EMULATED, which then runs that variant's kernels, and its tests, anywhere. Palette 1 with whole tiles of 16 rows of 64 bytes
+ * is all there is, since nothing else is used here (simd/mm_amx_cpu.c, ops/tiles_cpu.c); a tile that is used before a configuration, or
+ * behind its release, ends the program as the processor does. The last bits of a product may be others: the order of its sums is not
+ * written down. */
 #ifndef LNT_EMULATOR_AMX_H
 #define LNT_EMULATOR_AMX_H
 
