@@ -6,6 +6,7 @@
  * inside each sequence. What lies before a sequence's first row is zero, or the state: its last W-1 inputs, float32 [W-1, cols]. */
 #include "ops/short_conv.h"
 #include "ops/builder.h"
+#include "ops/row_chain.h"
 
 LNT_DEFINE_OP(short_conv)
 
@@ -36,26 +37,52 @@ static void conv_describe(const lnt_node *n, char *text, size_t size)
     snprintf(text, size, "size %d, %s", a->size, lnt_act_name(a->act));
 }
 
-/* Up to three that do not read each other, each with the norm it is a pair with. */
+/* Up to four taps. */
+static bool conv_row(const lnt_node *n, lnt_row_step *s)
+{
+    const lnt_conv_attr *a = n->attr;
+    if (a->size < 2 || a->size > 4) return false;
+    lnt_row_inputs(n, LNT_ROW_CONV, s);
+    s->act = (int)a->act, s->count = a->size;
+    for (int j = 0; j + 1 < a->size; j++) s->operand[s->operands++] = (lnt_row_operand){.from = LNT_ROW_STATE + j};
+    s->operand[s->operands++] = (lnt_row_operand){.from = LNT_ROW_PARAM, .spread = LNT_ROW_TAPS};
+    return true;
+}
+
+/* A convolution, or the norm that it is a pair with. */
+static bool of_convolution(const lnt_node *n) { return n->op == &lnt_conv_op || (n->op->pair && n->op->pair->first == &lnt_conv_op); }
+
+/* As parts of a chain; or up to three that do not read each other, each with the norm it is a pair with. */
 static bool conv_follows(const lnt_node *const *group, int count, const lnt_node *n)
 {
     int members = 0;
+    if (lnt_row_chain_follows(group, count, n)) return true;
     for (int i = 0; i < count; i++) {
         members += group[i]->op == &lnt_conv_op;
-        if (lnt_shares_data(n->program, group[i]->out[0], n->in[0])) return false;
+        if (!of_convolution(group[i]) || lnt_shares_data(n->program, group[i]->out[0], n->in[0])) return false;
     }
     return n->op == &lnt_conv_op && members < LNT_CONV_GROUP;
 }
 
 #ifdef LINNET_CUDA
 linnet_status lnt_conv_group_cuda(const lnt_call *calls, int count);
+
+static linnet_status conv_group(const lnt_call *calls, int count)
+{
+    int convolutions = 0, norms = 0; /* norms of pairs: the value between is not there */
+    for (int i = 0; i < count; i++) {
+        convolutions += calls[i].node->op == &lnt_conv_op;
+        norms += i && calls[i - 1].node->op == &lnt_conv_op && !calls[i - 1].out[0].data;
+    }
+    return convolutions + norms == count && convolutions <= LNT_CONV_GROUP ? lnt_conv_group_cuda(calls, count) : lnt_row_chain_run(calls, count);
+}
 #else
-#define lnt_conv_group_cuda NULL
+#define conv_group NULL
 #endif
 
 const lnt_op lnt_conv_op = {.name = "short_conv", .backward_needs = LNT_NEEDS_IN0, .state_size = conv_state, .state_tensors = conv_tensors,
                             .workspace = conv_workspace, .forward = short_conv_forward, .backward = short_conv_backward, .describe = conv_describe,
-                            .follows = conv_follows, .run_group = lnt_conv_group_cuda};
+                            .row = conv_row, .follows = conv_follows, .run_group = conv_group};
 
 lnt_buf lnt_short_conv(lnt_program *p, lnt_buf x, const char *name, int size, lnt_act act)
 {
