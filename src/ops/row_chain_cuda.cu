@@ -149,7 +149,7 @@ template <bool WIDE> __device__ __forceinline__ float head_sum(const lnt_chain_o
     __syncthreads();
     const int begin = o.first + (max(p.col - o.first, 0) / o.head) * o.head, end = min(begin + o.head, o.end);
     s = 0.0f;
-#pragma unroll 1
+#pragma unroll 4
     for (int w = begin / LNT_CHAIN_WARP; w < (end + LNT_CHAIN_WARP - 1) / LNT_CHAIN_WARP; w++) s += part[turn & 1][w];
     turn++;
     return s;
@@ -187,31 +187,24 @@ __device__ __forceinline__ void norm(const lnt_chain_op &o, const chain_place &p
     }
 }
 
-/* Taps and rows of the state come before x, which is operand 0. */
-__device__ __forceinline__ void convolve(const lnt_chain_op &o, const chain_place &p, float (&x)[U])
+/* Of four taps; y and z: the first two rows of the state. A column's taps are one plane. */
+__device__ __forceinline__ void convolve(const lnt_chain_op &o, const chain_place &p, float (&x)[U], const float (&y)[U], const float (&z)[U])
 {
-    float z[U] = {}, before[U];
-    const int taps = o.operand[o.count].plane;
-    const bool mine = has(p, o.first, o.end);
-    float *state = o.state + p.seq * o.state_stride + (p.col - o.first);
-#pragma unroll 1
-    for (int j = 0; j < o.count; j++) {
-        const bool newest = j + 1 == o.count;
-        if (newest) {
-#pragma unroll
-            for (int u = 0; u < U; u++) before[u] = x[u];
-        } else
-            read(before, o.operand[1 + j], p);
-#pragma unroll
-        for (int u = 0; u < U; u++) {
-            const int i = u * o.count + j; /* of this thread's taps */
-            z[u] += ((const float *)(p.planes + (taps + i / 4) * p.threads))[i % 4] * before[u];
-        }
-        if (j && mine) store((char *)(state + (j - 1) * o.state_cols), before, true);
+    float last[U];
+    read(last, o.operand[3], p);
+    if (has(p, o.first, o.end)) {
+        char *state = (char *)(o.state + p.seq * o.state_stride + (p.col - o.first));
+        store(state, z, true);
+        store(state + 4 * o.state_cols, last, true);
+        store(state + 8 * o.state_cols, x, true);
     }
-    acts(z, o.act);
 #pragma unroll
-    for (int u = 0; u < U; u++) x[u] = z[u];
+    for (int u = 0; u < U; u++) {
+        float w[4];
+        floats_of(w, p.planes[(o.operand[4].plane + u) * p.threads]);
+        x[u] = w[0] * y[u] + w[1] * z[u] + w[2] * last[u] + w[3] * x[u];
+    }
+    acts(x, o.act);
 }
 
 __device__ __forceinline__ void decay(const lnt_chain_op &o, float (&x)[U], const float (&y)[U], const float (&z)[U])
@@ -280,7 +273,7 @@ template <bool WIDE> __device__ __forceinline__ void run(const lnt_chain_op &o, 
         if (has(p, o.first, o.end)) store((char *)(o.state + p.seq * o.state_stride + (p.col - o.first)), x, true);
         EACH(y[u]);
         break;
-    case LNT_ROW_CONV: convolve(o, p, x); break;
+    case LNT_ROW_CONV: convolve(o, p, x, y, z); break;
     default: norm<WIDE>(o, p, x, y, z, turn); break;
     }
     finish(o, p, x);

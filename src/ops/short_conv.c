@@ -37,11 +37,10 @@ static void conv_describe(const lnt_node *n, char *text, size_t size)
     snprintf(text, size, "size %d, %s", a->size, lnt_act_name(a->act));
 }
 
-/* Up to four taps. */
 static bool conv_row(const lnt_node *n, lnt_row_step *s)
 {
     const lnt_conv_attr *a = n->attr;
-    if (a->size < 2 || a->size > 4) return false;
+    if (a->size != 4) return false;
     lnt_row_inputs(n, LNT_ROW_CONV, s);
     s->act = (int)a->act, s->count = a->size;
     for (int j = 0; j + 1 < a->size; j++) s->operand[s->operands++] = (lnt_row_operand){.from = LNT_ROW_STATE + j};
