@@ -28,6 +28,7 @@ static const recipe layers[] = {
     {"mamba2", "mamba2", {{"hidden_size", "320"}, {"num_heads", "8"}, {"head_dim", "64"}, {"state_size", "64"}}},
     {"mamba2 in groups", "mamba2", {{"hidden_size", "256"}, {"num_heads", "8"}, {"head_dim", "64"}, {"state_size", "64"}, {"n_groups", "2"}}},
     {"mamba2, heads of 24", "mamba2", {{"hidden_size", "96"}, {"num_heads", "4"}, {"head_dim", "24"}, {"state_size", "20"}}},
+    {"mamba2, heads of 20", "mamba2", {{"hidden_size", "80"}, {"num_heads", "8"}, {"head_dim", "20"}, {"state_size", "16"}}},
     {"rwkv6", "rwkv6", {{"hidden_size", "256"}, {"num_heads", "4"}}},
     {"rwkv7, narrow", "rwkv7", {{"hidden_size", "64"}, {"head_dim", "32"}}},
     {"gated delta net, norms of 192", "gated_deltanet", {{"hidden_size", "192"}, {"num_heads", "2"}, {"head_dim", "32"}}},
@@ -97,6 +98,46 @@ static void chains_agree(void **state)
     }
 }
 
+/* Two prompts at once in the plan of a step: what carries something from token to token goes by itself there. */
+static float *prompts(linnet_model *m, bool apart)
+{
+    enum { FIRST = 3, ALL = 8 };
+    lnt_plan *plan;
+    lnt_state *s;
+    int32_t ids[ALL];
+    const int64_t cu[3] = {0, FIRST, ALL};
+    const lnt_plan_options o = {.tokens = ALL, .n_seq = 2, .dtype = m->dtype, .has_state = true, .state_capacity = 2 * ALL, .alone = apart,
+                                .n_outputs = 1, .outputs = {m->logits}};
+    OK(gpu, lnt_plan_create(gpu, m->p, &o, &plan));
+    OK(gpu, lnt_state_create(gpu, m->p, m->dtype, 2, 2 * ALL, &s));
+    draw_ids(ids, ALL);
+    for (int k = 0; k < 2; k++) {
+        const lnt_batch b = {.tokens = ALL, .n_seq = 2, .cu = cu, .n_inputs = 1, .inputs = {{m->ids, ids}}, .state = s};
+        OK(gpu, lnt_plan_run(plan, m->w, &b));
+    }
+    float *all = malloc(ALL * VOCAB * 4);
+    lnt_to_host(gpu, all, lnt_plan_output(plan, m->logits).data, ALL * VOCAB * 4);
+    OK(gpu, lnt_device_check(gpu));
+    lnt_plan_destroy(plan);
+    lnt_state_destroy(s);
+    return all;
+}
+
+static void prompts_agree(void **state)
+{
+    (void)state;
+    if (!gpu) skip();
+    for (int i = 0; i < LAYERS; i++) {
+        if (!wanted(layers[i].name)) continue;
+        linnet_model *m = model_of(gpu, &layers[i], LINNET_F32);
+        float *apart = prompts(m, true), *whole = prompts(m, false);
+        const double e = relative_rms(whole, apart, 8 * VOCAB);
+        if (!(e < 2e-6)) fail_msg("%s: %g from the nodes one by one", layers[i].name, e);
+        free(apart), free(whole);
+        linnet_model_destroy(m);
+    }
+}
+
 /* What a layer more adds to a step. */
 static int kernels_of_layer(const recipe *r)
 {
@@ -131,7 +172,7 @@ static void few_kernels(void **state)
 
 int main(int argc, char **argv)
 {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(chains_agree), cmocka_unit_test(few_kernels)};
+    const struct CMUnitTest tests[] = {cmocka_unit_test(chains_agree), cmocka_unit_test(prompts_agree), cmocka_unit_test(few_kernels)};
     if (argc > 1) only = argv[1];
     gpu = make_cuda_context();
     const int failed = cmocka_run_group_tests(tests, NULL, NULL);

@@ -112,9 +112,13 @@ static bool parts_side_by_side(chain_places *c)
     for (int i = 0; i < c->count; i++) {
         const lnt_row_step *s = &c->at[i].step;
         bool alone = has_sum(s) || s->kind == LNT_ROW_BEFORE || s->kind == LNT_ROW_CONV || (s->kind == LNT_ROW_LERP && s->count > 1);
-        for (int k = 0; k < s->operands; k++) alone |= s->operand[k].spread == LNT_ROW_SHARED;
+        for (int k = 0; k < s->operands; k++) {
+            const int64_t stretch = operand_stretch(c, i, &s->operand[k]);
+            alone |= s->operand[k].spread == LNT_ROW_SHARED;
+            if (stretch > 1 && stretch % LNT_CHAIN_UNIT) return false; /* a thread's columns are of one head */
+        }
         if (c->at[i].first % LNT_CHAIN_UNIT || c->at[i].end % LNT_CHAIN_UNIT) return false;
-        if (c->at[i].stretch > 1 && (alone || c->at[i].stretch % LNT_CHAIN_UNIT)) return false;
+        if (c->at[i].stretch > 1 && alone) return false;
         if (has_sum(s) && !sums_fit(c, i)) return false;
     }
     return !c->wide || c->cols <= LNT_CHAIN_WIDEST;
