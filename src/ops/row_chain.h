@@ -25,7 +25,7 @@ typedef enum {
     LNT_ROW_SUM,        /* x / (sum x + number[0]) over a head */
     LNT_ROW_LAYER,      /* (x - mean) / sqrt(variance + number[0]) y + z over a head */
     LNT_ROW_BEFORE,     /* the state, a row; x becomes it */
-    LNT_ROW_CONV,       /* act(sum of four taps times the state's three rows and x); those move up */
+    LNT_ROW_CONV,       /* act(sum of four taps times the state's three rows and x, plus a bias if there is one); those move up */
 } lnt_row_kind;
 
 /* Which elements of an operand belong to a column. */

@@ -204,6 +204,11 @@ __device__ __forceinline__ void convolve(const lnt_chain_op &o, const chain_plac
         floats_of(w, p.planes[(o.operand[4].plane + u) * p.threads]);
         x[u] = w[0] * y[u] + w[1] * z[u] + w[2] * last[u] + w[3] * x[u];
     }
+    if (o.operand[5].form) {
+        read(last, o.operand[5], p);
+#pragma unroll
+        for (int u = 0; u < U; u++) x[u] += last[u];
+    }
     acts(x, o.act);
 }
 

@@ -45,6 +45,7 @@ static bool conv_row(const lnt_node *n, lnt_row_step *s)
     s->act = (int)a->act, s->count = a->size;
     for (int j = 0; j + 1 < a->size; j++) s->operand[s->operands++] = (lnt_row_operand){.from = LNT_ROW_STATE + j};
     s->operand[s->operands++] = (lnt_row_operand){.from = LNT_ROW_PARAM, .spread = LNT_ROW_TAPS};
+    if (n->n_param > 1) s->operand[s->operands++] = (lnt_row_operand){.from = LNT_ROW_PARAM + 1};
     return true;
 }
 
