@@ -81,7 +81,8 @@ static bool conv_l2norm_fits(const lnt_node *conv, const lnt_node *norm, const l
 {
     const lnt_conv_attr *a = conv->attr;
     const int64_t cols = lnt_in_cols(norm, 0), d = cols / lnt_in_heads(norm, 0);
-    return s->device && s->device->kind == LNT_DEVICE_CUDA && a->size <= 4 && a->act == LNT_SILU && cols % 128 == 0 && d % 4 == 0 && 128 % d == 0;
+    return s->device && s->device->kind == LNT_DEVICE_CUDA && a->size <= 4 && a->act == LNT_SILU && !a->bias &&
+           cols % 128 == 0 && d % 4 == 0 && 128 % d == 0;
 }
 
 #ifdef LINNET_CUDA

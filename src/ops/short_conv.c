@@ -1,7 +1,7 @@
-/* Depthwise causal convolution over time, then an activation:
+/* Depthwise causal convolution over time, with a bias or without one, then an activation:
  *
- *   z_t = sum_j w_j x_{t-W+1+j},  y_t = act(z_t)
- *   dz = dy act'(z),  dx_t = sum_j w_j dz_{t+W-1-j},  dw_j = sum_t dz_t x_{t-W+1+j}
+ *   z_t = b + sum_j w_j x_{t-W+1+j},  y_t = act(z_t)
+ *   dz = dy act'(z),  dx_t = sum_j w_j dz_{t+W-1-j},  dw_j = sum_t dz_t x_{t-W+1+j},  db = sum_t dz_t
  *
  * inside each sequence. What lies before a sequence's first row is zero, or the state: its last W-1 inputs, float32 [W-1, cols]. */
 #include "ops/short_conv.h"
@@ -24,17 +24,18 @@ static int conv_tensors(const lnt_node *n, int64_t capacity, lnt_dtype dtype, in
     return rows > 0;
 }
 
-/* Taps as rows [size, cols]; behind them, in backward, their gradients for each block of rows. */
+/* Taps as rows [size, cols]; behind them, in backward, their gradients and the bias's for each block of rows. */
 static size_t conv_workspace(const lnt_node *n, const lnt_shape *s, bool backward)
 {
-    const int64_t taps = ((const lnt_conv_attr *)n->attr)->size * lnt_in_cols(n, 0);
-    return (size_t)taps * sizeof(float) + (backward ? lnt_sum_bytes(s, s->tokens, taps) : 0);
+    const lnt_conv_attr *a = n->attr;
+    const int64_t cols = lnt_in_cols(n, 0), taps = a->size * cols;
+    return (size_t)taps * sizeof(float) + (backward ? lnt_sum_bytes(s, s->tokens, taps + (a->bias ? cols : 0)) : 0);
 }
 
 static void conv_describe(const lnt_node *n, char *text, size_t size)
 {
     const lnt_conv_attr *a = n->attr;
-    snprintf(text, size, "size %d, %s", a->size, lnt_act_name(a->act));
+    snprintf(text, size, "size %d, %s%s", a->size, a->bias ? "bias, " : "", lnt_act_name(a->act));
 }
 
 static bool conv_row(const lnt_node *n, lnt_row_step *s)
@@ -80,20 +81,30 @@ static linnet_status conv_group(const lnt_call *calls, int count)
 #define conv_group NULL
 #endif
 
-const lnt_op lnt_conv_op = {.name = "short_conv", .backward_needs = LNT_NEEDS_IN0, .state_size = conv_state, .state_tensors = conv_tensors,
-                            .workspace = conv_workspace, .forward = short_conv_forward, .backward = short_conv_backward, .describe = conv_describe,
-                            .row = conv_row, .follows = conv_follows, .run_group = conv_group};
+const lnt_op lnt_conv_op = {.name = "short_conv", .backward_needs = LNT_NEEDS_IN0, .strided = LNT_NEEDS_IN0, .state_size = conv_state,
+                            .state_tensors = conv_tensors, .workspace = conv_workspace, .forward = short_conv_forward,
+                            .backward = short_conv_backward, .describe = conv_describe, .row = conv_row, .follows = conv_follows,
+                            .run_group = conv_group};
 
-lnt_buf lnt_short_conv(lnt_program *p, lnt_buf x, const char *name, int size, lnt_act act)
+static lnt_buf short_conv(lnt_program *p, lnt_buf x, const char *name, int size, lnt_act act, bool bias)
 {
     if (!lnt_ready(p, "short_conv", 1, &x) || !lnt_row_a_token(p, "short_conv", x)) return LNT_NO_BUF;
     if (size < 1 || size > LNT_CONV_MAX) return lnt_program_fail(p, "short_conv %s: size is %d, expected 1 .. %d", name, size, LNT_CONV_MAX);
     if (act > LNT_TANH) return lnt_program_fail(p, "short_conv %s: an activation by %s", name, lnt_act_name(act)); /* gate_all, rows.cuh */
-    const lnt_conv_attr a = {size, act};
+    const lnt_value *v = lnt_program_value(p, x);
+    if ((v->ld | v->first) % 8 && (x = lnt_dense(p, x)).id <= 0) return LNT_NO_BUF; /* rows of a slice in steps that kernels go by */
+    const lnt_conv_attr a = {size, act, bias};
     const int64_t cols = lnt_cols(p, x), dim[3] = {cols, 1, size};
     char full[256];
     if (snprintf(full, sizeof full, "%s.weight", name) >= (int)sizeof full)
         return lnt_program_fail(p, "parameter name \"%.60s...\" is too long", name);
-    const int param = lnt_add_param(p, full, 3, dim, (lnt_init){LNT_INIT_NORMAL, lnt_init_std(p, size), 0}, true, false);
-    return lnt_add_op(p, &lnt_conv_op, lnt_attr(p, &a, sizeof a), 1, &x, 1, &param, (lnt_out_spec){cols, lnt_heads(p, x), false});
+    int param[2] = {lnt_add_param(p, full, 3, dim, (lnt_init){LNT_INIT_NORMAL, lnt_init_std(p, size), 0}, true, false)};
+    if (bias) {
+        snprintf(full, sizeof full, "%s.bias", name); /* shorter than .weight */
+        param[1] = lnt_add_param(p, full, 1, &cols, (lnt_init){LNT_INIT_CONST, 0, 0}, false, false);
+    }
+    return lnt_add_op(p, &lnt_conv_op, lnt_attr(p, &a, sizeof a), 1, &x, 1 + bias, param, (lnt_out_spec){cols, lnt_heads(p, x), false});
 }
+
+lnt_buf lnt_short_conv(lnt_program *p, lnt_buf x, const char *name, int size, lnt_act act) { return short_conv(p, x, name, size, act, false); }
+lnt_buf lnt_short_conv_bias(lnt_program *p, lnt_buf x, const char *name, int size, lnt_act act) { return short_conv(p, x, name, size, act, true); }
