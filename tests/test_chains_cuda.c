@@ -46,7 +46,7 @@ static linnet_model *model_with_noise(const recipe *r, linnet_dtype dtype)
         const lnt_param *q = lnt_param_at(m->p, i);
         if (q->init.kind != LNT_INIT_CONST) continue;
         float *value = malloc((size_t)q->count * 4);
-        for (int64_t k = 0; k < q->count; k++) value[k] = (float)(q->init.a + 0.1 * lnt_rng_normal(&noise));
+        for (int64_t k = 0; k < q->count; k++) value[k] = (float)(q->init.a + 0.02 * lnt_rng_normal(&noise));
         OK(gpu, lnt_weights_put(m->w, q, 0, value, q->count));
         free(value);
     }
