@@ -4,7 +4,6 @@
  * over lanes of a warp, or, of a whole row, over the warps of its block. What a function takes from another node is rounded as that node would store
  * it, and the sums of a row do not depend on other rows. Floor: every operand read once, and one latency of memory for all of them. */
 #include "device/mma.cuh"
-#include "device/wgmma.cuh"
 #include "ops/rows.cuh"
 
 extern "C" {
