@@ -46,6 +46,7 @@ static lnt_buf build_gated(lnt_program *p, const lnt_buf *in, const ref *a) { re
 static lnt_buf build_l2norm(lnt_program *p, const lnt_buf *in, const ref *a) { return lnt_l2norm(p, in[0], a->eps); }
 static lnt_buf build_sumnorm(lnt_program *p, const lnt_buf *in, const ref *a) { return lnt_sumnorm(p, in[0], a->eps); }
 static lnt_buf build_conv(lnt_program *p, const lnt_buf *in, const ref *a) { return lnt_short_conv(p, in[0], "c", (int)a->size, a->act); }
+static lnt_buf build_conv_bias(lnt_program *p, const lnt_buf *in, const ref *a) { return lnt_short_conv_bias(p, in[0], "c", (int)a->size, a->act); }
 static lnt_buf build_activation(lnt_program *p, const lnt_buf *in, const ref *a)
 {
     return lnt_affine(p, in[0], a->act, a->scale, a->offset, a->act == LNT_SIGMOID);
@@ -123,6 +124,9 @@ static const op_case cases[] = {
     {.name = "l2norm large eps", .build = build_l2norm, BOTH(l2norm), .n_in = 1, .cols = {17}, .heads = 1, .a = {.eps = 3}},
     {.name = "sumnorm", .build = build_sumnorm, BOTH(sumnorm), .n_in = 1, .cols = {66}, .heads = 2, .positive = true, .a = {.eps = 1e-4}},
     {.name = "conv silu", .build = build_conv, BOTH(conv), .n_in = 1, .cols = {133}, .heads = 1, .a = {.size = 4, .act = LNT_SILU}},
+    {.name = "conv bias silu", .build = build_conv_bias, BOTH(conv), .n_in = 1, .cols = {136}, .heads = 1, .a = {.size = 4, .act = LNT_SILU}},
+    {.name = "conv bias", .build = build_conv_bias, BOTH(conv), .n_in = 1, .cols = {20}, .heads = 1, .a = {.size = 3, .act = LNT_IDENTITY}},
+    {.name = "conv bias of 32", .build = build_conv_bias, BOTH(conv), .n_in = 1, .cols = {9}, .heads = 1, .a = {.size = 32, .act = LNT_TANH}},
     {.name = "conv", .build = build_conv, BOTH(conv), .n_in = 1, .cols = {16}, .heads = 1, .a = {.size = 3, .act = LNT_IDENTITY}},
     {.name = "conv of one", .build = build_conv, BOTH(conv), .n_in = 1, .cols = {5}, .heads = 1, .a = {.size = 1, .act = LNT_SILU}},
     {.name = "conv of 32", .build = build_conv, BOTH(conv), .n_in = 1, .cols = {9}, .heads = 1, .a = {.size = 32, .act = LNT_TANH}},

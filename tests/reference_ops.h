@@ -270,7 +270,7 @@ static void ref_conv(ref *r, int backward)
     for (int64_t n = 0; n < r->n_seq; n++)
         for (int64_t t = r->cu[n]; t < r->cu[n + 1]; t++)
             for (int64_t c = 0; c < C; c++) {
-                double z = 0;
+                double z = r->param[1] ? r->param[1][c] : 0;
                 for (int64_t j = 0; j < W; j++) {
                     int64_t from = t - W + 1 + j, old = from - r->cu[n] + W - 1;
                     if (from >= r->cu[n])
@@ -283,6 +283,7 @@ static void ref_conv(ref *r, int backward)
                     continue;
                 }
                 double d = r->d_out[t * C + c] * ref_slope(z, r->act);
+                if (r->param[1]) r->d_param[1][c] += d;
                 for (int64_t j = 0; j < W; j++) {
                     int64_t from = t - W + 1 + j;
                     if (from < r->cu[n]) continue;

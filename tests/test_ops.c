@@ -491,7 +491,7 @@ static void slices(void **state)
             setting s = make(&cases[i], 37, policy, 2, variant & 2);
             run_reference(&s);
             for (int j = 0; j < s.o->n_in; j++) {
-                if (!(s.node->op->strided >> j & 1) || !s.k.in[j].data || s.o->heads > 1) continue;
+                if (!(s.node->op->strided >> j & 1) || !s.k.in[j].data || (s.o->heads > 1 && s.node->n_param)) continue;
                 lnt_tensor dense[2] = {s.k.in[j], s.k.d_in[j]}, *slot[2] = {&s.k.in[j], &s.k.d_in[j]};
                 const int64_t rows = dense[0].rows, cols = dense[0].cols, ld = cols + LEFT + RIGHT;
                 const size_t size = lnt_dtype_size(dense[0].dtype), bytes = (size_t)(rows * ld) * size;
@@ -538,9 +538,9 @@ static const op_case *find(const char *name)
 static void conv_state(void **state)
 {
     (void)state;
-    static const char *const names[] = {"conv silu", "conv", "conv of one", "conv of 32", "token shift"};
+    static const char *const names[] = {"conv silu", "conv", "conv of one", "conv of 32", "token shift", "conv bias silu"};
     static const int64_t parts[] = {1, 2, 1, 5, 0, 40, 15};
-    for (int n = 0; n < 5; n++)
+    for (int n = 0; n < 6; n++)
         for (int bf16 = 0; bf16 < 2; bf16++) {
             setting s = make(find(names[n]), 64, bf16 ? LINNET_BF16 : LINNET_F32, 2, false);
             const int64_t cols = s.o->cols[0], keep = n == 4 ? 1 : s.r.size - 1, cu[2] = {0, 64};

@@ -77,6 +77,9 @@ static const op_case more[] = {
      BOTH(sum_norm),
      .n_in = 2, .cols = {128, 128}, .heads = 2, .pair = true, .a = {.eps = 1e-5}},
     {.name = "conv of 2056 columns", .build = build_conv, BOTH(conv), .n_in = 1, .cols = {2056}, .heads = 1, .a = {.size = 4, .act = LNT_SILU}},
+    {.name = "conv bias of 2056 columns", .build = build_conv_bias,
+     BOTH(conv),
+     .n_in = 1, .cols = {2056}, .heads = 1, .a = {.size = 4, .act = LNT_SILU}},
     {.name = "conv of 68 columns", .build = build_conv, BOTH(conv), .n_in = 1, .cols = {68}, .heads = 1, .a = {.size = 3, .act = LNT_SIGMOID}},
     {.name = "conv of 2 taps", .build = build_conv, BOTH(conv), .n_in = 1, .cols = {24}, .heads = 1, .a = {.size = 2, .act = LNT_SILU}},
     {.name = "conv and l2norm of 5 x 128", .build = build_conv_norm,
@@ -466,6 +469,54 @@ static void kernels(void **state)
     linnet_context_destroy(c);
 }
 
+/* A tensor of the call as columns LEFT .. of wider rows, the others 0xff; and what has come out of it to the front again. */
+enum { LEFT = 8, RIGHT = 16 };
+static void widen(setting *s, buffer *b, lnt_tensor *t)
+{
+    const size_t size = lnt_dtype_size(t->dtype), row = (size_t)t->cols * size, pitch = row + (LEFT + RIGHT) * size;
+    buffer wide = make_buffer(s->c, (size_t)t->rows * pitch);
+    for (int64_t r = 0; r < t->rows; r++) memcpy(wide.begin + (size_t)r * pitch + LEFT * size, b->begin + (size_t)r * row, row);
+    free_buffer(s->c, b);
+    *b = wide, t->data = (char *)wide.device + LEFT * size, t->ld = t->cols + LEFT + RIGHT;
+}
+static void narrow(const setting *s, buffer *b, const lnt_tensor *t)
+{
+    const size_t size = lnt_dtype_size(t->dtype), row = (size_t)t->cols * size, pitch = (size_t)t->ld * size;
+    for (int64_t r = 0; r < t->rows; r++)
+        for (size_t i = 0; i < pitch; i++)
+            if ((i < LEFT * size || i >= LEFT * size + row) && b->now[(size_t)r * pitch + i] != 0xff)
+                fail_msg("%s: row %lld was written beside the slice", s->who, (long long)r);
+    for (int64_t r = 0; r < t->rows; r++) memmove(b->now + (size_t)r * row, b->now + (size_t)r * pitch + LEFT * size, row);
+}
+
+/* A first input that may be a slice: read, and its gradient written, between columns of others. */
+static void slices(void **state)
+{
+    (void)state;
+    int read = 0;
+    linnet_context *c = wanted("slices") ? make_cuda_context() : NULL;
+    if (!c) skip();
+    for (int i = 0; i < ALL; i++)
+        for (int variant = 0; variant < 8; variant++) {
+            setting s;
+            const op_case *o = case_at(i);
+            if (o->pair || o->n_in < 1 || !make(&s, c, o, variant & 1 ? 300 : 37, variant & 2 ? LINNET_BF16 : LINNET_F32, 0, variant & 4)) continue;
+            if ((s.node->op->strided & LNT_NEEDS_IN0) && s.k.in[0].data && (o->heads == 1 || !s.node->n_param)) {
+                widen(&s, &s.b[IN][0], &s.k.in[0]);
+                widen(&s, &s.b[D_IN][0], &s.k.d_in[0]);
+                run(&s);
+                narrow(&s, &s.b[D_IN][0], &s.k.d_in[0]);
+                o->forward(&s.r);
+                o->backward(&s.r);
+                compare_all(&s);
+                read++;
+            }
+            drop(&s);
+        }
+    assert_true(read >= 40);
+    linnet_context_destroy(c);
+}
+
 static const op_case *find(const char *name)
 {
     for (int i = 0; i < ALL; i++)
@@ -564,9 +615,11 @@ static void conv_pieces(linnet_context *c, const char *name, lnt_dtype policy)
 static void conv_state(void **state)
 {
     (void)state;
-    static const char *const names[] = {"conv silu",            "conv",               "conv of one",   "conv of 32",
-                                       "conv of 2056 columns", "conv of 68 columns", "conv of 2 taps", "conv and l2norm of 5 x 128",
-                                       "conv and l2norm of 4 x 64", "token shift", "token shift of 2056"};
+    static const char *const names[] = {"conv bias silu",       "conv bias",          "conv silu",
+                                        "conv",                 "conv of one",        "conv of 32",
+                                        "conv of 2056 columns", "conv of 68 columns", "conv of 2 taps",
+                                        "token shift",          "token shift of 2056", "conv and l2norm of 5 x 128",
+                                        "conv and l2norm of 4 x 64"};
     linnet_context *c = make_cuda_context();
     if (!c) skip();
     for (size_t n = 0; n < sizeof names / sizeof *names; n++)
@@ -756,6 +809,7 @@ int main(int argc, char **argv)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(kernels),       cmocka_unit_test(absent),      cmocka_unit_test(conv_state), cmocka_unit_test(rotary_positions),
         cmocka_unit_test(embedding_ids), cmocka_unit_test(loss_blocks), cmocka_unit_test(products),   cmocka_unit_test(stored),
+        cmocka_unit_test(slices),
     };
     if (argc > 1) only = argv[1];
     return exit_status(cmocka_run_group_tests(tests, NULL, NULL));

@@ -103,6 +103,7 @@ static void *cuda_graph_end(lnt_device *d)
     cudaGraphExec_t ready = NULL;
     lnt_cuda_note(self(d), cudaStreamEndCapture(self(d)->stream, &graph));
     if (graph) {
+        lnt_cuda_note(self(d), cudaGraphGetNodes(graph, NULL, &d->graph_nodes));
         lnt_cuda_note(self(d), cudaGraphInstantiate(&ready, graph, 0));
         cudaGraphDestroy(graph);
     }
@@ -170,6 +171,7 @@ static const lnt_device calls = {
     .graph_end = cuda_graph_end,
     .graph_launch = cuda_graph_launch,
     .graph_free = cuda_graph_free,
+    .graph_nodes = 0,
     .problem = cuda_problem,
 };
 

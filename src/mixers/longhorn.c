@@ -56,8 +56,7 @@ static lnt_buf build(lnt_program *p, const lnt_layer *l, lnt_buf in)
     const options *o = l->options;
     const int64_t channels = o->expand * l->width, M = o->state_size;
     lnt_buf all = lnt_linear(p, in, "in_proj", 2 * channels);
-    lnt_buf x = lnt_short_conv(p, lnt_slice(p, all, 0, channels, 1), "conv1d", (int)o->conv_kernel, LNT_IDENTITY);
-    x = lnt_activation(p, lnt_add_columns(p, x, "conv1d.bias", (lnt_init){LNT_INIT_CONST, 0, 0}), LNT_SILU, 1, false);
+    lnt_buf x = lnt_short_conv_bias(p, lnt_slice(p, all, 0, channels, 1), "conv1d", (int)o->conv_kernel, LNT_SILU);
     lnt_buf made = lnt_linear(p, x, "x_proj", o->dt_rank + 2 * M);
     lnt_buf beta = strengths(p, lnt_slice(p, made, 0, o->dt_rank, 1), o->form == EXACT ? o->num_heads : channels);
     lnt_buf k = lnt_slice(p, made, o->dt_rank, M, 1), q = lnt_slice(p, made, o->dt_rank + M, M, 1), y;

@@ -56,10 +56,10 @@ static lnt_buf build(lnt_program *p, const lnt_layer *l, lnt_buf in)
 {
     const options *o = l->options;
     const int64_t channels = o->channels ? o->channels : o->expand * l->width, M = o->state_size;
-    const lnt_init one = {LNT_INIT_CONST, 1, 0}, none = {LNT_INIT_CONST, 0, 0};
+    const lnt_init one = {LNT_INIT_CONST, 1, 0};
     lnt_buf all = product(p, o, in, "in_proj", 2 * channels);
-    lnt_buf x = lnt_short_conv(p, lnt_slice(p, all, 0, channels, 1), "conv1d", (int)o->conv_kernel, o->use_conv_bias ? LNT_IDENTITY : LNT_SILU);
-    if (o->use_conv_bias) x = lnt_activation(p, lnt_add_columns(p, x, "conv1d.bias", none), LNT_SILU, 1, false);
+    lnt_buf x = lnt_slice(p, all, 0, channels, 1);
+    x = (o->use_conv_bias ? lnt_short_conv_bias : lnt_short_conv)(p, x, "conv1d", (int)o->conv_kernel, LNT_SILU);
     lnt_buf made = lnt_linear(p, x, "x_proj", o->dt_rank + 2 * M);
     lnt_buf dt = step_sizes(p, normed(p, l, o, lnt_slice(p, made, 0, o->dt_rank, 1), "dt_layernorm"), o->dt_rank, channels);
     lnt_buf B = normed(p, l, o, lnt_slice(p, made, o->dt_rank, M, 1), "b_layernorm");

@@ -79,16 +79,16 @@ lnt_buf lnt_mamba2_layer(lnt_program *p, const lnt_layer *l, const lnt_mamba2_op
     lnt_buf all = product(p, o, in, "in_proj", inner + mixed + H);
     lnt_buf z = part(p, o, all, 0, inner, 0);
     const bool factors = o->times[1] != o->times[2] || o->times[2] != o->times[3] || (o->times[1] != 0 && o->times[1] != 1);
-    const bool plain = o->use_conv_bias || factors;
-    lnt_buf xBC = lnt_short_conv(p, lnt_slice(p, all, inner, mixed, 1), "conv1d", (int)o->conv_kernel, plain ? LNT_IDENTITY : LNT_SILU);
+    const bool bias = o->use_conv_bias && !factors;
+    lnt_buf xBC = (bias ? lnt_short_conv_bias : lnt_short_conv)(p, lnt_slice(p, all, inner, mixed, 1), "conv1d", (int)o->conv_kernel,
+                                                                factors ? LNT_IDENTITY : LNT_SILU);
     lnt_buf x, B, C;
     if (factors) {
-        lnt_buf bias = o->use_conv_bias ? lnt_row_param(p, "conv1d.bias", 1, mixed, none) : LNT_NO_BUF;
-        x = lnt_with_heads(p, convolved(p, o, xBC, bias, 0, inner, 1), H);
-        B = lnt_with_heads(p, convolved(p, o, xBC, bias, inner, shared, 2), G);
-        C = lnt_with_heads(p, convolved(p, o, xBC, bias, inner + shared, shared, 3), G);
+        lnt_buf row = o->use_conv_bias ? lnt_row_param(p, "conv1d.bias", 1, mixed, none) : LNT_NO_BUF;
+        x = lnt_with_heads(p, convolved(p, o, xBC, row, 0, inner, 1), H);
+        B = lnt_with_heads(p, convolved(p, o, xBC, row, inner, shared, 2), G);
+        C = lnt_with_heads(p, convolved(p, o, xBC, row, inner + shared, shared, 3), G);
     } else {
-        if (o->use_conv_bias) xBC = lnt_activation(p, lnt_add_columns(p, xBC, "conv1d.bias", none), LNT_SILU, 1, false);
         x = lnt_slice(p, xBC, 0, inner, H), B = lnt_slice(p, xBC, inner, shared, G), C = lnt_slice(p, xBC, inner + shared, shared, G);
     }
     lnt_buf dt = lnt_activation(p, lnt_slice(p, all, inner + mixed, H, H), LNT_IDENTITY, o->times[4] == 0 ? 1 : o->times[4], true);

@@ -9,11 +9,11 @@ extern "C" {
 }
 
 struct few_part {
-    const bf16 *w;
+    const bf16 *w, *x;
     const float *bias;
     char *y;
-    int64_t ldw, ldy, step;
-    int N, first; /* first: number of its first tile */
+    int64_t ldw, ldx, ldy, step;
+    int N, K, first; /* first: number of its first tile */
     int act;
     float alpha, scale;
     bool f32, add;
@@ -33,8 +33,11 @@ static inline few_parts few_parts_of(const lnt_few_rows *f, int rows)
     a.parts = f->parts, a.R = f->R, a.swiglu = f->swiglu;
     for (int i = 0; i < f->parts; i++) {
         const lnt_few_part *q = &f->part[i];
-        a.p[i] = {(const bf16 *)q->w, q->bias, (char *)q->y, q->ldw,   q->ldy,                q->step, (int)q->N,
-                  (int)tiles,         q->act,  q->alpha,     q->scale, q->type == LINNET_F32, q->add};
+        few_part &p = a.p[i];
+        p.w = (const bf16 *)q->w, p.x = (const bf16 *)(q->x ? q->x : f->x), p.bias = q->bias, p.y = (char *)q->y;
+        p.ldw = q->ldw, p.ldx = q->x ? q->ldx : f->ldx, p.ldy = q->ldy, p.step = q->step;
+        p.N = (int)q->N, p.K = (int)(q->x ? q->K : f->K), p.first = (int)tiles, p.act = q->act;
+        p.alpha = q->alpha, p.scale = q->scale, p.f32 = q->type == LINNET_F32, p.add = q->add;
         if (!f->swiglu || i == 0) tiles += lnt_div_up(q->N, f->swiglu ? rows / 2 : rows);
     }
     a.tiles = (int)tiles;

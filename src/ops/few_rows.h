@@ -1,11 +1,11 @@
-/* Products of few rows of x with large weights: decoding. Several weights that read the same x are one call. */
+/* Products of few rows of x with large weights: decoding. Several weights are one call, of one x or each of its own. */
 #ifndef LNT_OPS_FEW_ROWS_H
 #define LNT_OPS_FEW_ROWS_H
 
 #include "core/dtype.h"
 #include "core/status.h"
 
-enum { LNT_FEW_PARTS = 6, LNT_FEW_ROWS = 64 };
+enum { LNT_FEW_PARTS = 8, LNT_FEW_ROWS = 64, LNT_FEW_NARROW = 256 };
 
 /* y[r ldy + n step] = scale act(alpha sum_k x[r,k] w[n,k] + bias[n]) (+ y). What goes into a bias or an act is rounded to bf16 before it, as when it
  * were kept. */
@@ -19,6 +19,8 @@ typedef struct {
     float alpha, scale;
     int act;       /* lnt_act */
     bool add;
+    const void *x; /* bf16 [R, ldx] of K columns, a row of w as well; NULL: the call's */
+    int64_t ldx, K;
 } lnt_few_part;
 
 typedef struct {

@@ -23,9 +23,6 @@ constexpr int LONG = 4096;
 
 struct few_args {
     few_parts to;
-    const bf16 *x;
-    int64_t ldx;
-    int K;
     bool weights;
 };
 
@@ -67,15 +64,15 @@ __global__ void __launch_bounds__(32 * WARPS, BLOCKS) few_rows_kernel(const __gr
     const bf16 *row[TILES];
     bool has[TILES];
 #pragma unroll
-    for (int t = 0; t < TILES; t++) has[t] = 8 * t + group < a.to.R, row[t] = a.x + (has[t] ? 8 * t + group : 0) * a.ldx;
+    for (int t = 0; t < TILES; t++) has[t] = 8 * t + group < a.to.R, row[t] = p.x + (has[t] ? 8 * t + group : 0) * p.ldx;
     float c[TILES][4] = {};
     turns<AHEAD> w;
     let_next();
     if (!a.weights) await_last();
-    w.load(w0, w1, warp * STEP, WARPS * STEP, a.K, lane);
+    w.load(w0, w1, warp * STEP, WARPS * STEP, p.K, lane);
     await_last();
-    for (int base = warp * STEP; base < a.K; base += WARPS * STEP * AHEAD) {
-        if (base != warp * STEP) w.load(w0, w1, base, WARPS * STEP, a.K, lane);
+    for (int base = warp * STEP; base < p.K; base += WARPS * STEP * AHEAD) {
+        if (base != warp * STEP) w.load(w0, w1, base, WARPS * STEP, p.K, lane);
 #pragma unroll
         for (int i = 0; i < AHEAD; i++) {
             uint4 x[2][TILES];
@@ -84,8 +81,8 @@ __global__ void __launch_bounds__(32 * WARPS, BLOCKS) few_rows_kernel(const __gr
 #pragma unroll
                 for (int t = 0; t < TILES; t++) {
                     const int k = base + i * (WARPS * STEP) + h * (STEP / 2) + 8 * lane;
-                    const uint4 v = *(const uint4 *)(row[t] + min(k, a.K - 8));
-                    const uint32_t keep = 0u - (uint32_t)(k < a.K && has[t]); /* a choice becomes a branch, and the loads wait */
+                    const uint4 v = *(const uint4 *)(row[t] + min(k, p.K - 8));
+                    const uint32_t keep = 0u - (uint32_t)(k < p.K && has[t]); /* a choice becomes a branch, and the loads wait */
                     x[h][t] = make_uint4(v.x & keep, v.y & keep, v.z & keep, v.w & keep);
                 }
 #pragma unroll
@@ -116,9 +113,9 @@ __global__ void __launch_bounds__(32 * WARPS, BLOCKS) few_rows_kernel(const __gr
 }
 
 /* K of some thousands: twice the warps, so that few blocks bring enough at once. */
-template <int TILES> void launch(const lnt_cuda *d, const few_args &a)
+template <int TILES> void launch(const lnt_cuda *d, const few_args &a, int64_t K)
 {
-    if (a.K <= 4096)
+    if (K <= 4096)
         lnt_launch(d, few_rows_kernel<TILES, 8, 4, 2>, (unsigned)a.to.tiles, 256, a);
     else
         lnt_launch(d, few_rows_kernel<TILES, 16, TILES == 1 ? 3 : 2, 1>, (unsigned)a.to.tiles, 512, a);
@@ -134,10 +131,21 @@ static bool fits(const lnt_few_rows *f, int64_t *rows)
     if (f->K < 8 || f->K % 8 || f->K > INT32_MAX / 2 || !reaches(f->x, f->ldx)) return false;
     *rows = 0;
     for (int i = 0; i < f->parts; i++) {
+        const lnt_few_part *q = &f->part[i];
+        if (q->x && (q->K < 8 || q->K % 8 || (q->K != f->K && (q->K > LNT_FEW_NARROW || f->K > LNT_FEW_NARROW)) || !reaches(q->x, q->ldx)))
+            return false;
         if (!reaches(f->part[i].w, f->part[i].ldw) || f->part[i].N < 1 || (f->swiglu && f->part[i].N != f->part[0].N)) return false;
         *rows += f->part[i].N;
     }
     return *rows <= INT32_MAX / 2;
+}
+
+/* All parts have the same number of columns. */
+static bool even(const lnt_few_rows *f)
+{
+    for (int i = 0; i < f->parts; i++)
+        if (f->part[i].x && f->part[i].K != f->K) return false;
+    return true;
 }
 
 static bool hopper(const lnt_cuda *d, const lnt_few_rows *f) { return f->weights && d->base.capability / 10 == 9; }
@@ -146,14 +154,14 @@ static bool put(const lnt_cuda *d, const lnt_few_rows *f)
 {
     int64_t rows;
     if (f->R < 1 || f->R > LNT_FEW_ROWS || !fits(f, &rows)) return false;
-    if (f->R > FEW_MOST) return hopper(d, f) && lnt_few_rows_sm90(d, f);
+    if (f->R > FEW_MOST) return hopper(d, f) && even(f) && lnt_few_rows_sm90(d, f);
     const bool many = (double)(rows / ROWS) >= MANY * d->base.multiprocessors;
-    if (hopper(d, f) && (many || f->K > LONG) && lnt_few_stream_sm90(d, f)) return true;
-    const few_args a = {few_parts_of(f, ROWS), (const bf16 *)f->x, f->ldx, (int)f->K, f->weights};
+    if (hopper(d, f) && even(f) && (many || f->K > LONG) && lnt_few_stream_sm90(d, f)) return true;
+    const few_args a = {few_parts_of(f, ROWS), f->weights};
     if (f->R <= 8)
-        launch<1>(d, a);
+        launch<1>(d, a, f->K);
     else
-        launch<2>(d, a);
+        launch<2>(d, a, f->K);
     return true;
 }
 
@@ -163,8 +171,10 @@ static lnt_few_rows some_of(const lnt_few_rows *f, int begin, int most)
     lnt_few_rows some = *f;
     some.R = f->R - begin < most ? f->R - begin : most;
     some.x = (const bf16 *)f->x + begin * f->ldx;
-    for (int i = 0; i < f->parts; i++)
+    for (int i = 0; i < f->parts; i++) {
+        if (f->part[i].x) some.part[i].x = (const bf16 *)f->part[i].x + begin * f->part[i].ldx;
         if (f->part[i].y) some.part[i].y = (char *)f->part[i].y + begin * f->part[i].ldy * (f->part[i].type == LINNET_F32 ? 4 : 2);
+    }
     return some;
 }
 
@@ -173,7 +183,7 @@ static lnt_few_rows some_of(const lnt_few_rows *f, int begin, int most)
 static bool put_alone(const lnt_cuda *d, const lnt_few_rows *f)
 {
     int64_t rows;
-    if (!fits(f, &rows)) return false;
+    if (!fits(f, &rows) || !even(f)) return false;
     const bool wide = hopper(d, f) && f->K >= 64;
     const int most = wide ? LNT_FEW_ROWS : 8;
     for (int r = 0; r < f->R; r += most) {

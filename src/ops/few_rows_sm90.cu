@@ -23,7 +23,7 @@ constexpr int PITCH = TILE + 4; /* floats of a row of sums: a warp's stores fall
 constexpr int STAGES = 7, MOST_SPLIT = 8; /* two blocks share a multiprocessor, and have all of its memory for 64 rows */
 
 struct few_params {
-    CUtensorMap x, w[LNT_FEW_PARTS];
+    CUtensorMap x[LNT_FEW_PARTS], w[LNT_FEW_PARTS];
     few_parts to;
     int boxes, split; /* boxes of 64 columns: of K */
 };
@@ -54,10 +54,10 @@ __device__ __forceinline__ void bring(const few_params &a, int part, int n, shar
         tensor_load(ring + i * STAGE, top, &full[i], at, n, once);
         tensor_load(ring + i * STAGE + W_BYTES / 2, low, &full[i], at, second, once);
     }
-    tensor_prefetch(&a.x);
+    tensor_prefetch(&a.x[part]);
     await_last();
 #pragma unroll 1
-    for (int i = 0; i < first; i++) tensor_load(ring + i * STAGE + W_BYTES, &a.x, &full[i], early.next(), 0);
+    for (int i = 0; i < first; i++) tensor_load(ring + i * STAGE + W_BYTES, &a.x[part], &full[i], early.next(), 0);
 #pragma unroll 1
     for (int i = first, s = 0, parity = 0; i < k.count; i++) {
         const int at = k.next();
@@ -66,7 +66,7 @@ __device__ __forceinline__ void bring(const few_params &a, int part, int n, shar
         mbarrier_expect(&full[s], STAGE);
         tensor_load(stage, top, &full[s], at, n, once);
         tensor_load(stage + W_BYTES / 2, low, &full[s], at, second, once);
-        tensor_load(stage + W_BYTES, &a.x, &full[s], at, 0);
+        tensor_load(stage + W_BYTES, &a.x[part], &full[s], at, 0);
         if (++s == STAGES) s = 0, parity ^= 1;
     }
 }
@@ -257,9 +257,10 @@ extern "C" bool lnt_few_rows_sm90(const lnt_cuda *d, const lnt_few_rows *f)
 {
     few_params a = {};
     const int NT = f->R <= 32 ? 32 : 64;
-    if (f->K < 64 || !lnt_matrix_map(&a.x, f->x, f->R, f->K, f->ldx, NT)) return false;
+    if (f->K < 64) return false;
     for (int i = 0; i < f->parts; i++)
-        if (!lnt_matrix_map(&a.w[i], f->part[i].w, f->part[i].N, f->K, f->part[i].ldw, HALF)) return false;
+        if (!lnt_matrix_map(&a.x[i], f->part[i].x ? f->part[i].x : f->x, f->R, f->K, f->part[i].x ? f->part[i].ldx : f->ldx, NT) ||
+            !lnt_matrix_map(&a.w[i], f->part[i].w, f->part[i].N, f->K, f->part[i].ldw, HALF)) return false;
     a.to = few_parts_of(f, TILE);
     a.boxes = (int)lnt_div_up(f->K, 64);
     a.split = split_of(a.to.tiles, a.boxes, d->base.multiprocessors);

@@ -2,7 +2,7 @@
  *
  * A tile is 16 rows of w, or 8 of each of two that are combined, and all of K. A block goes through tiles grid apart; one thread brings them to
  * shared memory, SPAN columns of K a stage, without a pause from tile to tile; eight warps have 64 columns of each stage and keep their x in
- * registers for all tiles, or, when K is longer than KEPT stages, load it as they go. What lane has what is as in few_rows_cuda.cu; warps' sums are
+ * registers for its tiles, or, when K is longer than KEPT stages, load it as they go. What lane has what is as in few_rows_cuda.cu; warps' sums are
  * added in order. A block takes half a multiprocessor's shared memory, two go side by side: those of the next such product take the places of the
  * first to end, and fill their stages before the kernels ahead have ended.
  *
@@ -26,8 +26,6 @@ constexpr size_t BYTES = 1024 + STAGES * STAGE;
 struct stream_args {
     CUtensorMap w[LNT_FEW_PARTS];
     few_parts to;
-    const bf16 *x;
-    int64_t ldx;
     int K;
 };
 
@@ -112,12 +110,18 @@ __global__ void __launch_bounds__(THREADS, 2) few_stream_kernel(const __grid_con
     const int warp = (int)threadIdx.x / 32, group = (int)threadIdx.x % 32 / 4, lane = (int)threadIdx.x % 4;
     const int chunks = (a.K + SPAN - 1) / SPAN, mine = warp * 64 + 8 * lane;
     uint4 x[KEPT][2];
-    const bf16 *row = group < a.to.R ? a.x + group * a.ldx + mine : NULL;
+    const bf16 *row = NULL;
     await_last();
-#pragma unroll
-    for (int c = 0; c < KEPT; c++) load_x(x[c], row, c * SPAN, a.K - mine);
-    int stage = 0, parity = 0, turn = 0;
+    int stage = 0, parity = 0, turn = 0, of = -1; /* of: the part whose x it has */
     for (int tile = (int)blockIdx.x; tile < a.to.tiles; tile += (int)gridDim.x, turn ^= 1) {
+        const tile_rows at(a.to, tile);
+        const few_part &p = a.to.p[at.part];
+        if (of < 0 || a.to.p[of].x != p.x) {
+            row = group < a.to.R ? p.x + group * p.ldx + mine : NULL;
+#pragma unroll
+            for (int c = 0; c < KEPT; c++) load_x(x[c], row, c * SPAN, a.K - mine);
+        }
+        of = at.part;
         float d[4] = {};
         for (int begin = 0; begin < chunks; begin += KEPT)
 #pragma unroll
@@ -146,8 +150,6 @@ __global__ void __launch_bounds__(THREADS, 2) few_stream_kernel(const __grid_con
         for (int e = 0; e < 4; e++)
             if (2 * lane + (e & 1) < a.to.R) share[turn][warp][2 * lane + (e & 1)][group + 8 * (e >> 1)] = d[e];
         named_sync(1, CONSUMERS);
-        const tile_rows at(a.to, tile);
-        const few_part &p = a.to.p[at.part];
         const int r = (int)threadIdx.x / ROWS, n = (int)threadIdx.x % ROWS;
         if (r >= a.to.R || at.n0 + n >= p.N || (a.to.swiglu && n >= HALF)) continue;
         float s[1] = {}, g[1] = {};
@@ -173,7 +175,7 @@ extern "C" bool lnt_few_stream_sm90(const lnt_cuda *d, const lnt_few_rows *f)
 {
     stream_args a = {};
     a.to = few_parts_of(f, ROWS);
-    a.x = (const bf16 *)f->x, a.ldx = f->ldx, a.K = (int)f->K;
+    a.K = (int)f->K;
     if (f->R > 8 || f->K % 64) return false;
     for (int i = 0; i < f->parts; i++)
         if (!panels_map(&a.w[i], &f->part[i], f->K)) return false;

@@ -7,6 +7,7 @@
  *   gamma_cap   g' = g + log(1 - (1-cap) beta^2)           MesaNet (arXiv 2506.05233): gamma <- gamma (1 - (1-cap) beta^2) */
 #include "ops/gates.h"
 #include "ops/builder.h"
+#include "ops/row_chain.h"
 
 LNT_DEFINE_OP(decay_gate)
 LNT_DEFINE_OP(bounded_decay)
@@ -26,8 +27,26 @@ static void decay_describe(const lnt_node *n, char *text, size_t size)
     if (a->lower < 0) lnt_format(text, size, "above %g", a->lower);
 }
 
+static bool decay_row(const lnt_node *n, lnt_row_step *s)
+{
+    const lnt_decay_gate_attr *a = n->attr;
+    lnt_row_inputs(n, LNT_ROW_DECAY, s);
+    s->number[0] = (float)a->lower, s->head = a->d;
+    s->operands = 3;
+    s->operand[1] = (lnt_row_operand){.from = LNT_ROW_PARAM, .spread = a->d > 1 ? LNT_ROW_HEAD : LNT_ROW_EACH};
+    s->operand[2] = (lnt_row_operand){.from = LNT_ROW_PARAM + 1};
+    return true;
+}
+static bool cap_row(const lnt_node *n, lnt_row_step *s)
+{
+    lnt_row_inputs(n, LNT_ROW_CAP, s);
+    s->number[0] = (float)(1.0 - ((const lnt_gamma_cap_attr *)n->attr)->cap);
+    return true;
+}
+
 static const lnt_op decay_gate_op = {.name = "decay_gate", .backward_needs = LNT_NEEDS_IN0, .workspace = decay_workspace,
-                                     .forward = decay_gate_forward, .backward = decay_gate_backward, .describe = decay_describe};
+                                     .forward = decay_gate_forward, .backward = decay_gate_backward, .describe = decay_describe,
+                                     LNT_ROW_CHAIN(decay_row)};
 /* Sums of dbound. */
 static size_t bounded_workspace(const lnt_node *n, const lnt_shape *s, bool backward)
 {
@@ -39,7 +58,8 @@ static const lnt_op bounded_decay_op = {.name = "bounded_decay", .backward_needs
 static const lnt_op decay_bounds_op = {
     .name = "decay_bounds", .backward_needs = LNT_NEEDS_IN0, .forward = decay_bounds_forward, .backward = decay_bounds_backward};
 static const lnt_op gamma_cap_op = {
-    .name = "gamma_cap", .backward_needs = LNT_NEEDS_IN1, .forward = gamma_cap_forward, .backward = gamma_cap_backward};
+    .name = "gamma_cap", .backward_needs = LNT_NEEDS_IN1, .forward = gamma_cap_forward, .backward = gamma_cap_backward,
+    LNT_ROW_CHAIN(cap_row)};
 
 /* A ~ U(low, 16), step log-uniform in [0.001, 0.1]: the initialisation of the papers' code. */
 static lnt_buf decay_gate(lnt_program *p, lnt_buf x, int64_t d, double lower, double low)

@@ -88,7 +88,7 @@ static bool few_halves(lnt_ctx *c, const lnt_gemm_args *g, bool few_is_a)
     if ((few_is_a ? g->M : g->N) > LNT_FEW_ROWS) return false;
     f.R = (int)(few_is_a ? g->M : g->N), f.K = g->K, f.x = few_is_a ? g->a : g->b, f.ldx = few_is_a ? g->lda : g->ldb, f.parts = 1;
     f.part[0] = {few_is_a ? g->b : g->a, NULL, few_is_a ? g->N : g->M, few_is_a ? g->ldb : g->lda, g->C, few_is_a ? g->ldc : 1, few_is_a ? 1 : g->ldc,
-                 g->c, g->alpha, 1.0f, 0, g->beta != 0};
+                 g->c, g->alpha, 1.0f, 0, g->beta != 0, NULL, 0, 0};
     f.weights = few_is_a && g->weights;
     return lnt_few_rows_cuda(c, &f);
 }

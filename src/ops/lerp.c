@@ -6,6 +6,7 @@
  * them (da = dy, dm = dy). */
 #include "ops/lerp.h"
 #include "ops/builder.h"
+#include "ops/row_chain.h"
 
 LNT_DEFINE_OP(lerp)
 
@@ -26,8 +27,23 @@ static void lerp_describe(const lnt_node *n, char *text, size_t size)
         snprintf(text, size, "%s", !n->in[0].id ? "from 0" : x->sum ? "sum" : "");
 }
 
+static bool lerp_row(const lnt_node *n, lnt_row_step *s)
+{
+    const lnt_lerp_attr *x = n->attr;
+    const int of = n->in[0].id ? 0 : 1;
+    const int64_t cols = lnt_in_cols(n, of);
+    *s = (lnt_row_step){.kind = x->sum ? LNT_ROW_ADD : of ? LNT_ROW_MUL : LNT_ROW_LERP, .count = x->count, .cols = cols,
+                        .head = cols / lnt_in_heads(n, of)};
+    for (int i = 0; i < 2; i++)
+        if (n->in[i].id) s->operand[s->operands++] = (lnt_row_operand){.from = i};
+    for (int i = 0; i < x->count; i++)
+        s->operand[s->operands++] = n->n_in == 2 + x->count ? (lnt_row_operand){.from = 2 + i} : (lnt_row_operand){.from = 2, .first = i * cols};
+    return true;
+}
+
 static const lnt_op lerp_op = {.name = "lerp", .backward_needs = LNT_NEEDS_ALL_IN, .strided = LNT_NEEDS_ALL_IN, .workspace = lerp_workspace,
-                               .forward = lerp_forward, .backward = lerp_backward, .describe = lerp_describe};
+                               .forward = lerp_forward, .backward = lerp_backward, .describe = lerp_describe,
+                               LNT_ROW_CHAIN(lerp_row)};
 
 /* a: the null buffer for b m; b: for a + m. m: `rows` of them, side by side. */
 static lnt_buf lerp(lnt_program *p, lnt_buf a, lnt_buf b, int rows, const lnt_buf *m)

@@ -51,13 +51,13 @@ static int64_t ld_of(const lnt_call *k, const lnt_tensor *x)
 static void *column(const void *p, lnt_dtype t, int64_t at) { return (char *)(uintptr_t)p + at * (int64_t)lnt_dtype_size(t); }
 
 #ifdef LINNET_CUDA
-static bool as_one(const lnt_call *calls, int count, lnt_few_rows *f);
+static bool as_one(const lnt_call *calls, int count, const void *only, lnt_few_rows *f);
 
 /* A map of few rows with its bias in one kernel. */
 static bool with_bias(const lnt_call *k)
 {
     lnt_few_rows f;
-    return lnt_on_cuda(k->c) && k->in[0].rows > 0 && plain(k->node) && as_one(k, 1, &f) && lnt_few_rows_cuda(k->c, &f);
+    return lnt_on_cuda(k->c) && k->in[0].rows > 0 && plain(k->node) && as_one(k, 1, NULL, &f) && lnt_few_rows_cuda(k->c, &f);
 }
 #else
 #define with_bias(k) false
@@ -115,7 +115,7 @@ static void linear_describe(const lnt_node *n, char *text, size_t size)
     snprintf(text + at, size - (size_t)at, "%lld -> %lld%s", (long long)a->in, (long long)a->out, a->bias ? ", bias" : "");
 }
 
-/* ---- a group: maps of one input, then what is made of their results element by element ---- */
+/* ---- a group: maps, then what is made of their results element by element ---- */
 
 
 /* The member whose result is n's input `i`, -1: none. */
@@ -128,51 +128,74 @@ static int maker_of(const lnt_node *const *group, int count, const lnt_node *n, 
 
 static bool is_swiglu(const lnt_node *n) { return ((const lnt_glu_attr *)n->attr)->act == LNT_SILU; }
 
+/* Maps of one input, of inputs of equal size, or of small ones. */
+static bool go_together(const lnt_node *a, const lnt_node *b)
+{
+    const int64_t one = lnt_in_cols(a, 0), other = lnt_in_cols(b, 0);
+    return lnt_same_data(a->program, a->in[0], b->in[0]) ||
+           (lnt_same_rows(a->program, a->in[0], b->in[0]) && (one == other || (one <= LNT_FEW_NARROW && other <= LNT_FEW_NARROW)));
+}
+
 static bool linear_follows(const lnt_node *const *group, int count, const lnt_node *n)
 {
     if (!plain(group[0])) return false;
     int maps = 0;
-    for (int i = 0; i < count; i++) maps += group[i]->op == &linear_op;
+    bool reads = false; /* what a member makes */
+    for (int i = 0; i < count; i++) {
+        maps += group[i]->op == &linear_op;
+        reads |= lnt_shares_data(n->program, group[i]->out[0], n->in[0]);
+    }
     if (n->op == &lnt_glu_op)
         return is_swiglu(n) && count == 2 && maker_of(group, count, n, 0) == 0 && maker_of(group, count, n, 1) == 1 && !has_bias(group[0]) &&
-               !has_bias(group[1]);
+               !has_bias(group[1]) && lnt_same_data(n->program, group[0]->in[0], group[1]->in[0]);
     if (n->op == &lnt_activation_op) return maker_of(group, count, n, 0) >= 0;
-    return plain(n) && group[count - 1]->op != &lnt_glu_op && maps < LNT_FEW_PARTS && lnt_same_data(n->program, n->in[0], group[0]->in[0]);
+    return plain(n) && !reads && group[count - 1]->op != &lnt_glu_op && maps < LNT_FEW_PARTS && go_together(group[0], n);
 }
 
 #ifdef LINNET_CUDA
-/* The part whose result the call reads, if nobody else does. */
-static lnt_few_part *read_part(lnt_few_rows *f, const lnt_call *calls, int i)
+/* The input of the map that call i is, or whose result it reads. */
+static const void *input_of(const lnt_call *calls, int i)
+{
+    for (int m = 0; m < i; m++)
+        if (calls[m].node->op == &linear_op && calls[m].out[0].data == calls[i].in[0].data) return calls[m].in[0].data;
+    return calls[i].in[0].data;
+}
+
+/* The part whose result the call reads, if nobody else does; `only`: as below. */
+static lnt_few_part *read_part(lnt_few_rows *f, const lnt_call *calls, int i, const void *only)
 {
     for (int m = 0, part = 0; m < i; m++) {
-        if (calls[m].node->op != &linear_op) continue;
+        if (calls[m].node->op != &linear_op || (only && calls[m].in[0].data != only)) continue;
         if (calls[m].out[0].data == calls[i].in[0].data) return calls[m].inner && !f->part[part].act ? &f->part[part] : NULL;
         part++;
     }
     return NULL;
 }
 
-/* All calls as one product. False: something does not fit. */
-static bool as_one(const lnt_call *calls, int count, lnt_few_rows *f)
+/* All calls as one product, or those of the input `only`. False: something does not fit. */
+static bool as_one(const lnt_call *calls, int count, const void *only, lnt_few_rows *f)
 {
-    const linear_attr *first = calls->attr;
-    *f = (lnt_few_rows){.weights = true, .R = (int)calls->in[0].rows, .K = first->in, .x = calls->in[0].data, .ldx = calls->in[0].ld};
     const int64_t most = lnt_rows_are_alone(calls->c) ? INT32_MAX : LNT_FEW_ROWS;
+    *f = (lnt_few_rows){.weights = true};
     if (calls->in[0].dtype != LINNET_BF16 || calls->in[0].rows > most) return false;
     for (int i = 0; i < count; i++) {
         const lnt_call *k = &calls[i];
-        const lnt_tensor *y = &k->out[0];
+        const lnt_tensor *x = &k->in[0], *y = &k->out[0];
+        if (only && input_of(calls, i) != only) continue;
         if (k->node->op == &linear_op) {
+            if (!f->x) f->R = (int)x->rows, f->K = x->cols, f->x = x->data, f->ldx = x->ld;
+            if (x->rows != f->R) return false;
+            const bool own = x->data != f->x || x->cols != f->K || x->ld != f->ldx;
             f->part[f->parts++] = (lnt_few_part){.w = k->param[0].work, .bias = has_bias(k->node) ? k->param[1].master : NULL, .N = y->cols,
-                                                 .ldw = first->in, .y = y->data, .ldy = y->cols, .step = 1, .type = y->dtype, .alpha = 1,
-                                                 .scale = 1};
+                                                 .ldw = x->cols, .y = y->data, .ldy = y->cols, .step = 1, .type = y->dtype, .alpha = 1,
+                                                 .scale = 1, .x = own ? x->data : NULL, .ldx = x->ld, .K = x->cols};
         } else if (k->node->op == &lnt_glu_op) {
-            if (f->parts != 2 || !calls[0].inner || !calls[1].inner || y->dtype != LINNET_BF16) return false;
+            if (f->parts != 2 || f->part[1].x || !calls[0].inner || !calls[1].inner || y->dtype != LINNET_BF16) return false;
             f->swiglu = true;
             f->part[0].y = y->data;
         } else {
             const lnt_activation_attr *a = k->attr;
-            lnt_few_part *part = read_part(f, calls, i);
+            lnt_few_part *part = read_part(f, calls, i, only);
             if (!part || a->act == LNT_IDENTITY || a->offset != 0) return false;
             part->y = y->data, part->type = y->dtype, part->act = a->act, part->scale = (float)a->scale;
         }
@@ -183,8 +206,15 @@ static bool as_one(const lnt_call *calls, int count, lnt_few_rows *f)
 static linnet_status linear_group(const lnt_call *calls, int count)
 {
     lnt_few_rows f;
-    if (as_one(calls, count, &f) && lnt_few_rows_cuda(calls->c, &f)) return LINNET_OK;
-    for (int i = 0; i < count; i++) LNT_TRY(calls[i].node->op->forward(&calls[i]));
+    if (as_one(calls, count, NULL, &f) && lnt_few_rows_cuda(calls->c, &f)) return LINNET_OK;
+    for (int i = 0; i < count; i++) { /* input by input, each where its first map stands */
+        const void *x = calls[i].in[0].data;
+        bool first = calls[i].node->op == &linear_op;
+        for (int m = 0; m < i; m++) first &= calls[m].node->op != &linear_op || calls[m].in[0].data != x;
+        if (!first || (as_one(calls, count, x, &f) && lnt_few_rows_cuda(calls->c, &f))) continue;
+        for (int m = i; m < count; m++)
+            if (input_of(calls, m) == x) LNT_TRY(calls[m].node->op->forward(&calls[m]));
+    }
     return LINNET_OK;
 }
 #else

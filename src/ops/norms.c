@@ -17,6 +17,7 @@
 
 #include "ops/builder.h"
 #include "ops/pointwise.h"
+#include "ops/row_chain.h"
 #include "ops/short_conv.h"
 
 LNT_DEFINE_OP(rmsnorm)
@@ -37,6 +38,21 @@ static void norm_describe(const lnt_node *n, char *text, size_t size)
     lnt_format(text, size, "eps %g%s%s", a->eps, n->n_in > 1 ? ", gate " : "", n->n_in > 1 ? lnt_act_name(a->act) : "");
 }
 
+/* The weights are the same for every head. */
+static bool norm_row(const lnt_node *n, lnt_row_kind kind, lnt_row_step *s)
+{
+    const lnt_norm_attr *a = n->attr;
+    lnt_row_inputs(n, kind, s);
+    s->act = (int)a->act, s->number[0] = (float)a->eps, s->number[1] = a->centre;
+    s->operands = 3;
+    s->operand[2] = (lnt_row_operand){.from = n->n_in > 1 ? 1 : LNT_ROW_NONE};
+    s->operand[1] = (lnt_row_operand){.from = n->n_param ? LNT_ROW_PARAM : LNT_ROW_NONE, .spread = LNT_ROW_SHARED};
+    return true;
+}
+static bool rms_row(const lnt_node *n, lnt_row_step *s) { return norm_row(n, LNT_ROW_RMS, s); }
+static bool l2_row(const lnt_node *n, lnt_row_step *s) { return norm_row(n, LNT_ROW_L2, s); }
+static bool sum_row(const lnt_node *n, lnt_row_step *s) { return norm_row(n, LNT_ROW_SUM, s); }
+
 static linnet_status sum_rmsnorm_forward(const lnt_call *sum, const lnt_call *norm)
 {
     return LNT_KERNEL(sum->c, lnt_sum_rmsnorm_forward)(sum, norm);
@@ -52,19 +68,21 @@ static linnet_status sum_rmsnorm_backward(const lnt_call *sum, const lnt_call *n
 static const lnt_pair sum_rmsnorm = {.first = &lnt_sum_op, .forward = sum_rmsnorm_forward, .backward = sum_rmsnorm_backward};
 
 const lnt_op lnt_rmsnorm_op = {.name = "rmsnorm", .backward_needs = LNT_NEEDS_IN0, .workspace = weight_workspace, .forward = rmsnorm_forward,
-                               .backward = rmsnorm_backward, .pair = &sum_rmsnorm, .describe = norm_describe};
+                               .backward = rmsnorm_backward, .pair = &sum_rmsnorm, .describe = norm_describe, LNT_ROW_CHAIN(rms_row)};
 /* Others who do an rmsnorm on the way know weights that are not centred. */
 static const lnt_op centred_rmsnorm_op = {.name = "centred_rmsnorm", .backward_needs = LNT_NEEDS_IN0, .workspace = weight_workspace,
                                           .forward = rmsnorm_forward, .backward = rmsnorm_backward, .pair = &sum_rmsnorm,
-                                          .describe = norm_describe};
+                                          .describe = norm_describe, LNT_ROW_CHAIN(rms_row)};
 const lnt_op lnt_gated_rmsnorm_op = {.name = "gated_rmsnorm", .backward_needs = LNT_NEEDS_IN0 | LNT_NEEDS_IN1, .workspace = weight_workspace,
-                                     .forward = gated_rmsnorm_forward, .backward = gated_rmsnorm_backward, .describe = norm_describe};
+                                     .forward = gated_rmsnorm_forward, .backward = gated_rmsnorm_backward, .describe = norm_describe,
+                                     LNT_ROW_CHAIN(rms_row)};
 /* What the kernel is compiled for: rows of whole warps, heads of whole lanes in one of them. */
 static bool conv_l2norm_fits(const lnt_node *conv, const lnt_node *norm, const lnt_shape *s)
 {
     const lnt_conv_attr *a = conv->attr;
     const int64_t cols = lnt_in_cols(norm, 0), d = cols / lnt_in_heads(norm, 0);
-    return s->device && s->device->kind == LNT_DEVICE_CUDA && a->size <= 4 && a->act == LNT_SILU && cols % 128 == 0 && d % 4 == 0 && 128 % d == 0;
+    return s->device && s->device->kind == LNT_DEVICE_CUDA && a->size <= 4 && a->act == LNT_SILU && !a->bias &&
+           cols % 128 == 0 && d % 4 == 0 && 128 % d == 0;
 }
 
 #ifdef LINNET_CUDA
@@ -82,9 +100,9 @@ static const lnt_pair conv_l2norm = {.first = &lnt_conv_op, .inner = true, .fits
                                      .backward = ON_GPU(conv_l2norm_backward)};
 
 const lnt_op lnt_l2norm_op = {.name = "l2norm", .backward_needs = LNT_NEEDS_IN0, .forward = l2norm_forward, .backward = l2norm_backward,
-                              .pair = &conv_l2norm, .describe = norm_describe};
+                              .pair = &conv_l2norm, .describe = norm_describe, LNT_ROW_CHAIN(l2_row)};
 static const lnt_op sumnorm_op = {.name = "sumnorm", .backward_needs = LNT_NEEDS_IN0, .forward = sumnorm_forward, .backward = sumnorm_backward,
-                                  .describe = norm_describe};
+                                  .describe = norm_describe, LNT_ROW_CHAIN(sum_row)};
 
 /* Sums of dw and of db, and on a GPU m and r of every row, which its second kernel reads again. */
 static size_t layernorm_workspace(const lnt_node *n, const lnt_shape *s, bool backward)
@@ -99,8 +117,20 @@ static void layernorm_describe(const lnt_node *n, char *text, size_t size)
     lnt_format(text, size, "eps %g", ((const lnt_layernorm_attr *)n->attr)->eps);
 }
 
+static bool layernorm_row(const lnt_node *n, lnt_row_step *s)
+{
+    const lnt_layernorm_attr *a = n->attr;
+    lnt_row_inputs(n, LNT_ROW_LAYER, s);
+    s->number[0] = (float)a->eps;
+    s->operands = 3;
+    s->operand[1] = (lnt_row_operand){.from = a->weight ? LNT_ROW_PARAM : LNT_ROW_NONE};
+    s->operand[2] = (lnt_row_operand){.from = a->bias ? LNT_ROW_PARAM + a->weight : LNT_ROW_NONE};
+    return true;
+}
+
 static const lnt_op layernorm_op = {.name = "layernorm", .backward_needs = LNT_NEEDS_IN0, .workspace = layernorm_workspace,
-                                    .forward = layernorm_forward, .backward = layernorm_backward, .describe = layernorm_describe};
+                                    .forward = layernorm_forward, .backward = layernorm_backward, .describe = layernorm_describe,
+                                    LNT_ROW_CHAIN(layernorm_row)};
 
 static lnt_buf norm(lnt_program *p, const lnt_op *op, int n_in, const lnt_buf *in, const char *name, double eps, lnt_act act)
 {

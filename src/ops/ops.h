@@ -54,6 +54,7 @@ lnt_buf lnt_sumnorm(lnt_program *p, lnt_buf x, double eps);
 /* Depthwise causal convolution over time, w [cols,1,size] (the last tap is the current token), then act (up to LNT_TANH). State: the last
  * size-1 inputs of each sequence. */
 lnt_buf lnt_short_conv(lnt_program *p, lnt_buf x, const char *name, int size, lnt_act act);
+lnt_buf lnt_short_conv_bias(lnt_program *p, lnt_buf x, const char *name, int size, lnt_act act); /* and name.bias [cols], added before act */
 /* The row before: y_t = x_{t-1} inside each sequence, zero (or the state: one row a sequence) for its first. */
 lnt_buf lnt_token_shift(lnt_program *p, lnt_buf x);
 /* a + (b - a) m: m has a row for each of theirs, or one fixed row (lnt_row_param, or what is made of one) for all. m of n times the columns: n of

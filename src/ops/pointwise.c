@@ -2,6 +2,7 @@
  * glu y = act(gate) up,  clamp y = x within [low, high];  head_dot y = sum over a head's columns of a b;  columns: the copy of a slice. */
 #include "ops/pointwise.h"
 #include "ops/builder.h"
+#include "ops/row_chain.h"
 
 LNT_DEFINE_OP(activation)
 LNT_DEFINE_OP(add)
@@ -18,29 +19,69 @@ static void activation_describe(const lnt_node *n, char *text, size_t size)
     if (a->offset != 0) lnt_format(text + at, size - (size_t)at, ", offset %g", a->offset);
 }
 
+static bool activation_row(const lnt_node *n, lnt_row_step *s)
+{
+    const lnt_activation_attr *a = n->attr;
+    lnt_row_inputs(n, LNT_ROW_ACTIVATION, s);
+    s->act = (int)a->act, s->number[0] = (float)a->scale, s->number[1] = (float)a->offset;
+    return true;
+}
+static bool add_row(const lnt_node *n, lnt_row_step *s) { return lnt_row_inputs(n, LNT_ROW_ADD, s), true; }
+static bool mul_row(const lnt_node *n, lnt_row_step *s)
+{
+    lnt_row_inputs(n, LNT_ROW_MUL, s);
+    if (lnt_in_cols(n, 1) != s->cols) s->operand[1].spread = LNT_ROW_HEAD;
+    return true;
+}
+
 const lnt_op lnt_activation_op = {.name = "activation", .backward_needs = LNT_NEEDS_IN0, .forward = activation_forward,
-                                  .backward = activation_backward, .describe = activation_describe};
-const lnt_op lnt_sum_op = {.name = "add", .passes_gradient = true, .forward = add_forward, .backward = add_backward};
-static const lnt_op mul_op = {.name = "mul", .backward_needs = LNT_NEEDS_IN0 | LNT_NEEDS_IN1, .forward = mul_forward, .backward = mul_backward};
+                                  .backward = activation_backward, .describe = activation_describe, LNT_ROW_CHAIN(activation_row)};
+const lnt_op lnt_sum_op = {.name = "add", .passes_gradient = true, .forward = add_forward, .backward = add_backward,
+                           LNT_ROW_CHAIN(add_row)};
+static const lnt_op mul_op = {.name = "mul", .backward_needs = LNT_NEEDS_IN0 | LNT_NEEDS_IN1, .strided = LNT_NEEDS_IN0, .forward = mul_forward,
+                              .backward = mul_backward, LNT_ROW_CHAIN(mul_row)};
 
 static void glu_describe(const lnt_node *n, char *text, size_t size)
 {
     const lnt_glu_attr *a = n->attr;
     snprintf(text, size, "%s", lnt_act_name(a->act));
 }
-const lnt_op lnt_glu_op = {.name = "glu", .backward_needs = LNT_NEEDS_IN0 | LNT_NEEDS_IN1, .forward = glu_forward, .backward = glu_backward,
-                           .describe = glu_describe};
+static bool glu_row(const lnt_node *n, lnt_row_step *s)
+{
+    lnt_row_inputs(n, LNT_ROW_GLU, s);
+    s->act = (int)((const lnt_glu_attr *)n->attr)->act;
+    return true;
+}
+const lnt_op lnt_glu_op = {.name = "glu", .backward_needs = LNT_NEEDS_IN0 | LNT_NEEDS_IN1, .strided = LNT_NEEDS_IN0, .forward = glu_forward,
+                           .backward = glu_backward, .describe = glu_describe, LNT_ROW_CHAIN(glu_row)};
 
 static void clamp_describe(const lnt_node *n, char *text, size_t size)
 {
     const lnt_clamp_attr *a = n->attr;
     lnt_format(text, size, "%g .. %g", a->low, a->high);
 }
-static const lnt_op clamp_op = {
-    .name = "clamp", .backward_needs = LNT_NEEDS_IN0, .forward = clamp_forward, .backward = clamp_backward, .describe = clamp_describe};
+static bool clamp_row(const lnt_node *n, lnt_row_step *s)
+{
+    const lnt_clamp_attr *a = n->attr;
+    lnt_row_inputs(n, LNT_ROW_CLAMP, s);
+    s->number[0] = (float)a->low, s->number[1] = (float)a->high;
+    return true;
+}
+static const lnt_op clamp_op = {.name = "clamp", .backward_needs = LNT_NEEDS_IN0, .forward = clamp_forward, .backward = clamp_backward,
+                                .describe = clamp_describe, LNT_ROW_CHAIN(clamp_row)};
+
+static bool dot_row(const lnt_node *n, lnt_row_step *s) { return lnt_row_inputs(n, LNT_ROW_DOT, s), true; }
+static bool columns_row(const lnt_node *n, lnt_row_step *s)
+{
+    lnt_row_inputs(n, LNT_ROW_ACTIVATION, s);
+    s->number[0] = 1;
+    return true;
+}
 static const lnt_op head_dot_op = {
-    .name = "head_dot", .backward_needs = LNT_NEEDS_IN0 | LNT_NEEDS_IN1, .forward = head_dot_forward, .backward = head_dot_backward};
-static const lnt_op columns_op = {.name = "columns", .strided = LNT_NEEDS_IN0, .forward = columns_forward, .backward = columns_backward};
+    .name = "head_dot", .backward_needs = LNT_NEEDS_IN0 | LNT_NEEDS_IN1, .forward = head_dot_forward, .backward = head_dot_backward,
+    LNT_ROW_CHAIN(dot_row)};
+static const lnt_op columns_op = {.name = "columns", .strided = LNT_NEEDS_IN0, .forward = columns_forward, .backward = columns_backward,
+                                  LNT_ROW_CHAIN(columns_row)};
 
 lnt_buf lnt_activation(lnt_program *p, lnt_buf x, lnt_act act, double scale, bool f32_out) { return lnt_affine(p, x, act, scale, 0, f32_out); }
 lnt_buf lnt_affine(lnt_program *p, lnt_buf x, lnt_act act, double scale, double offset, bool f32_out)

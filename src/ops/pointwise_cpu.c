@@ -16,6 +16,18 @@ static inline void gradient(const lnt_call *k, int j, int64_t i, int64_t n, vf d
     if (k->d_in[j].data) v_out(k->d_in[j].data, k->d_in[j].dtype, i, n, d, k->accumulate[j]);
 }
 
+/* Where the first input, and its gradient, may be slices: in parallel for the vectors of each row, columns c .. c+n-1 of row r. */
+#define PARALLEL_ROWS(k, r, c, n)                                                                                                  \
+    const int64_t cols_ = (k)->out[0].cols, size_ = rows_a_piece(cols_);                                                           \
+    PARALLEL_PIECES((k)->c, piece, pieces((k)->out[0].rows, size_))                                                                \
+        for (int64_t r = piece * size_; r < at_most((k)->out[0].rows, (piece + 1) * size_); r++) V_EACH(c, n, cols_)
+
+static inline vf in_row(const lnt_tensor *x, int64_t r, int64_t c, int64_t n) { return v_get(row_at(x, r), x->dtype, c, n); }
+static inline void row_gradient(const lnt_call *k, int j, int64_t r, int64_t c, int64_t n, vf d)
+{
+    if (k->d_in[j].data) v_out(row_at(&k->d_in[j], r), k->d_in[j].dtype, c, n, d, k->accumulate[j]);
+}
+
 /* ---- activation: dx = scale act'(x) dy ---------------------------------------------------------------------------------------- */
 
 linnet_status LNT_V(lnt_activation_forward)(const lnt_call *k)
@@ -65,16 +77,17 @@ linnet_status LNT_V(lnt_add_backward)(const lnt_call *k)
 
 static inline __attribute__((always_inline)) void glu_forward(const lnt_call *k, const lnt_act act)
 {
-    PARALLEL_EACH(k->c, i, n, elements(k)) v_put(k->out[0].data, k->out[0].dtype, i, n, v_act(in(&k->in[0], i, n), act) * in(&k->in[1], i, n));
+    PARALLEL_ROWS(k, r, c, n)
+        v_put(row_at(&k->out[0], r), k->out[0].dtype, c, n, v_act(in_row(&k->in[0], r, c, n), act) * in_row(&k->in[1], r, c, n));
 }
 
 static inline __attribute__((always_inline)) void glu_backward(const lnt_call *k, const lnt_act act)
 {
-    PARALLEL_EACH(k->c, i, n, elements(k))
+    PARALLEL_ROWS(k, r, c, n)
     {
-        vf d = in(&k->d_out[0], i, n), u = in(&k->in[1], i, n), y, slope = v_act_slope(in(&k->in[0], i, n), act, &y);
-        gradient(k, 0, i, n, d * u * slope);
-        gradient(k, 1, i, n, d * y);
+        vf d = in_row(&k->d_out[0], r, c, n), u = in_row(&k->in[1], r, c, n), y, slope = v_act_slope(in_row(&k->in[0], r, c, n), act, &y);
+        row_gradient(k, 0, r, c, n, d * u * slope);
+        row_gradient(k, 1, r, c, n, d * y);
     }
 }
 
@@ -189,21 +202,22 @@ static inline float one(const lnt_tensor *x, int64_t i)
 /* Rows of [tokens*heads, d] against b [tokens*heads]. */
 static void mul_heads(const lnt_call *k, bool backward)
 {
-    const lnt_tensor *a = &k->in[0], *b = &k->in[1], *da = &k->d_in[0], *db = &k->d_in[1];
+    const lnt_tensor *a = &k->in[0], *b = &k->in[1], *db = &k->d_in[1];
     const int64_t rows = k->in[0].rows * a->heads, d = a->cols / a->heads, size = rows_a_piece(d);
     PARALLEL_PIECES(k->c, p, pieces(rows, size))
         for (int64_t r = p * size; r < at_most(rows, (p + 1) * size); r++) {
+            const int64_t row = r / a->heads, from = r % a->heads * d;
             const float br = one(b, r);
             vf s = v_zero();
             V_EACH(j, n, d)
             {
-                vf x = in(a, r * d + j, n);
+                vf x = in_row(a, row, from + j, n);
                 if (!backward) {
                     v_put(k->out[0].data, k->out[0].dtype, r * d + j, n, x * br);
                     continue;
                 }
                 vf dy = in(&k->d_out[0], r * d + j, n);
-                if (da->data) v_out(da->data, da->dtype, r * d + j, n, dy * br, k->accumulate[0]);
+                row_gradient(k, 0, row, from + j, n, dy * br);
                 s += dy * x;
             }
             if (backward && db->data) v_out(db->data, db->dtype, r, 1, v_set(v_sum(s)), k->accumulate[1]);
@@ -213,18 +227,18 @@ static void mul_heads(const lnt_call *k, bool backward)
 linnet_status LNT_V(lnt_mul_forward)(const lnt_call *k)
 {
     if (k->in[1].cols != k->in[0].cols) return mul_heads(k, false), LINNET_OK;
-    PARALLEL_EACH(k->c, i, n, elements(k)) v_put(k->out[0].data, k->out[0].dtype, i, n, in(&k->in[0], i, n) * in(&k->in[1], i, n));
+    PARALLEL_ROWS(k, r, c, n) v_put(row_at(&k->out[0], r), k->out[0].dtype, c, n, in_row(&k->in[0], r, c, n) * in_row(&k->in[1], r, c, n));
     return LINNET_OK;
 }
 
 linnet_status LNT_V(lnt_mul_backward)(const lnt_call *k)
 {
     if (k->in[1].cols != k->in[0].cols) return mul_heads(k, true), LINNET_OK;
-    PARALLEL_EACH(k->c, i, n, elements(k))
+    PARALLEL_ROWS(k, r, c, n)
     {
-        vf d = in(&k->d_out[0], i, n), a = in(&k->in[0], i, n), b = in(&k->in[1], i, n);
-        gradient(k, 0, i, n, d * b);
-        gradient(k, 1, i, n, d * a);
+        vf d = in_row(&k->d_out[0], r, c, n), a = in_row(&k->in[0], r, c, n), b = in_row(&k->in[1], r, c, n);
+        row_gradient(k, 0, r, c, n, d * b);
+        row_gradient(k, 1, r, c, n, d * a);
     }
     return LINNET_OK;
 }

@@ -8,6 +8,26 @@ extern "C" {
 
 static int64_t elements(const lnt_call *k) { return k->out[0].rows * k->out[0].cols; }
 
+/* Of operators whose first input, and its gradient, may be slices: from end to end where they are none. */
+template <class F> static linnet_status two_forward(const lnt_call *k, const F &f)
+{
+    const bool add[1] = {false};
+    if (k->in[0].ld == k->in[0].cols)
+        point_run(k->c, f, elements(k), {&k->in[0], &k->in[1]}, {&k->out[0]}, NULL);
+    else
+        row_run(k->c, f, k->out[0].rows, k->out[0].cols, {&k->in[0], &k->in[1]}, 0, {&k->out[0]}, add);
+    return LINNET_OK;
+}
+template <class F> static linnet_status two_backward(const lnt_call *k, const F &f)
+{
+    const lnt_tensor *const in[3] = {&k->in[0], &k->in[1], &k->d_out[0]}, *const out[2] = {&k->d_in[0], &k->d_in[1]};
+    if (k->in[0].ld == k->in[0].cols && (!k->d_in[0].data || k->d_in[0].ld == k->d_in[0].cols))
+        point_run(k->c, f, elements(k), in, out, k->accumulate);
+    else
+        row_run(k->c, f, k->in[0].rows, k->in[0].cols, in, 0, out, k->accumulate);
+    return LINNET_OK;
+}
+
 /* ---- activation: y = scale act(x) + offset,  dx = scale act'(x) dy --------------------------------------------------------------------------- */
 
 struct activation_map {
@@ -91,7 +111,7 @@ extern "C" linnet_status lnt_add_backward_cuda(const lnt_call *k)
 template <int ACT> struct glu_map {
     static constexpr int IN = 2, OUT = 1;
     int act;
-    template <int U> __device__ void operator()(const float (&in)[2][U], float (&out)[1][U], int64_t) const
+    template <int U> __device__ void operator()(const float (&in)[2][U], float (&out)[1][U], int64_t = 0) const
     {
 #pragma unroll
         for (int u = 0; u < U; u++) out[0][u] = in[0][u];
@@ -104,7 +124,7 @@ template <int ACT> struct glu_map {
 template <int ACT> struct glu_slope {
     static constexpr int IN = 3, OUT = 2; /* g, u, dy */
     int act;
-    template <int U> __device__ void operator()(const float (&in)[3][U], float (&out)[2][U], int64_t) const
+    template <int U> __device__ void operator()(const float (&in)[3][U], float (&out)[2][U], int64_t = 0) const
     {
         float y[U];
 #pragma unroll
@@ -121,22 +141,13 @@ template <int ACT> struct glu_slope {
 extern "C" linnet_status lnt_glu_forward_cuda(const lnt_call *k)
 {
     const int act = ((const lnt_glu_attr *)k->attr)->act;
-    if (act == LNT_SILU)
-        point_run(k->c, glu_map<LNT_SILU>{act}, elements(k), {&k->in[0], &k->in[1]}, {&k->out[0]}, NULL);
-    else
-        point_run(k->c, glu_map<-1>{act}, elements(k), {&k->in[0], &k->in[1]}, {&k->out[0]}, NULL);
-    return LINNET_OK;
+    return act == LNT_SILU ? two_forward(k, glu_map<LNT_SILU>{act}) : two_forward(k, glu_map<-1>{act});
 }
 
 extern "C" linnet_status lnt_glu_backward_cuda(const lnt_call *k)
 {
     const int act = ((const lnt_glu_attr *)k->attr)->act;
-    const lnt_tensor *const in[3] = {&k->in[0], &k->in[1], &k->d_out[0]}, *const out[2] = {&k->d_in[0], &k->d_in[1]};
-    if (act == LNT_SILU)
-        point_run(k->c, glu_slope<LNT_SILU>{act}, elements(k), in, out, k->accumulate);
-    else
-        point_run(k->c, glu_slope<-1>{act}, elements(k), in, out, k->accumulate);
-    return LINNET_OK;
+    return act == LNT_SILU ? two_backward(k, glu_slope<LNT_SILU>{act}) : two_backward(k, glu_slope<-1>{act});
 }
 
 /* ---- clamp: NaN stays; dx = dy inside, the ends included ------------------------------------------------------------------------------------ */
@@ -243,7 +254,7 @@ extern "C" linnet_status lnt_gamma_cap_backward_cuda(const lnt_call *k)
 
 struct mul_map {
     static constexpr int IN = 2, OUT = 1;
-    template <int U> __device__ void operator()(const float (&in)[2][U], float (&out)[1][U], int64_t) const
+    template <int U> __device__ void operator()(const float (&in)[2][U], float (&out)[1][U], int64_t = 0) const
     {
 #pragma unroll
         for (int u = 0; u < U; u++) out[0][u] = in[0][u] * in[1][u];
@@ -252,7 +263,7 @@ struct mul_map {
 
 struct mul_slope {
     static constexpr int IN = 3, OUT = 2; /* a, b, dy */
-    template <int U> __device__ void operator()(const float (&in)[3][U], float (&out)[2][U], int64_t) const
+    template <int U> __device__ void operator()(const float (&in)[3][U], float (&out)[2][U], int64_t = 0) const
     {
 #pragma unroll
         for (int u = 0; u < U; u++) {
@@ -262,40 +273,51 @@ struct mul_slope {
     }
 };
 
-/* Rows of [rows, d] against b [rows], a warp each. Forward: y = a b. Backward (dy): da and db; db's sum goes over the lanes' columns in order. */
+/* Rows of [rows, d], heads of tokens, against b [rows], `lanes` of a warp each, a power of two. Forward: y = a b. Backward (dy): da and db; db's sum
+ * goes over the lanes' columns in order. A group of lanes has SCALE_ROWS rows, one behind the other. */
+enum { SCALE_ROWS = 4 };
 struct scale_args {
     lnt_view a, b, y, dy, da, db;
+    int64_t ld_a, ld_da; /* of tokens */
     bool add_a, add_b;
     int64_t rows;
-    int d;
+    int heads, d, lanes;
 };
 
 template <class P, bool BACKWARD> __global__ void __launch_bounds__(256) scale_kernel(const __grid_constant__ scale_args k)
 {
     let_next();
     await_last();
-    const int64_t row = (int64_t)blockIdx.x * 8 + threadIdx.x / 32;
-    if (row >= k.rows) return;
-    float b[1], s = 0.0f;
-    get<any1>(b, k.b, row);
+    const int groups = 256 / k.lanes, lane = (int)threadIdx.x % k.lanes;
+    const int64_t first = (int64_t)blockIdx.x * groups * SCALE_ROWS + threadIdx.x / k.lanes;
+#pragma unroll
+    for (int i = 0; i < SCALE_ROWS; i++) {
+        const int64_t row = first + i * groups;
+        const bool real = row < k.rows; /* no branch around the sum */
+        const int64_t token = row / k.heads, head = row - token * k.heads;
+        float b[1] = {}, s = 0.0f;
+        if (real) get<any1>(b, k.b, row);
 #pragma unroll 4
-    for (int j = (int)(threadIdx.x % 32) * P::U; j < k.d; j += 32 * P::U) {
-        float x[P::U], dy[P::U];
-        get<P>(x, k.a, row * k.d + j);
-        if constexpr (BACKWARD) {
-            get<P>(dy, k.dy, row * k.d + j);
+        for (int j = lane * P::U; j < k.d; j += k.lanes * P::U) {
+            if (!real) break;
+            float x[P::U], dy[P::U];
+            get<P>(x, k.a, token * k.ld_a + head * k.d + j);
+            if constexpr (BACKWARD) {
+                get<P>(dy, k.dy, row * k.d + j);
 #pragma unroll
-            for (int u = 0; u < P::U; u++) s += dy[u] * x[u], dy[u] *= b[0];
-            if (k.da.p) put_sum<P>(k.da, row * k.d + j, dy, k.add_a);
-        } else {
+                for (int u = 0; u < P::U; u++) s += dy[u] * x[u], dy[u] *= b[0];
+                if (k.da.p) put_sum<P>(k.da, token * k.ld_da + head * k.d + j, dy, k.add_a);
+            } else {
 #pragma unroll
-            for (int u = 0; u < P::U; u++) x[u] *= b[0];
-            put<P>(k.y, row * k.d + j, x);
+                for (int u = 0; u < P::U; u++) x[u] *= b[0];
+                put<P>(k.y, row * k.d + j, x);
+            }
         }
-    }
-    if constexpr (BACKWARD) {
-        const float sum[1] = {warp_sum(s)};
-        if (k.db.p && threadIdx.x % 32 == 0) put_sum<any1>(k.db, row, sum, k.add_b);
+        if constexpr (BACKWARD) {
+            for (int o = k.lanes / 2; o; o >>= 1) s += __shfl_xor_sync(0xffffffffu, s, o);
+            const float sum[1] = {s};
+            if (k.db.p && real && lane == 0) put_sum<any1>(k.db, row, sum, k.add_b);
+        }
     }
 }
 
@@ -304,11 +326,13 @@ static linnet_status mul_heads(const lnt_call *k, bool backward)
     const lnt_tensor *a = &k->in[0];
     const int64_t rows = k->in[0].rows * a->heads;
     if (rows <= 0) return LINNET_OK;
-    scale_args s = {view_of(a), view_of(&k->in[1]), view_of(&k->out[0]), view_of(&k->d_out[0]), view_of(&k->d_in[0]), view_of(&k->d_in[1]),
-                    k->accumulate[0], k->accumulate[1], rows, (int)(a->cols / a->heads)};
+    scale_args s = {view_of(a), view_of(&k->in[1]), view_of(&k->out[0]), view_of(&k->d_out[0]), view_of(&k->d_in[0]), view_of(&k->d_in[1]), a->ld,
+                    k->d_in[0].data ? k->d_in[0].ld : 0, k->accumulate[0], k->accumulate[1], rows, a->heads, (int)(a->cols / a->heads), 32};
     const lnt_tensor *const forward[2] = {a, &k->out[0]}, *const back[3] = {a, &k->d_out[0], &k->d_in[0]};
-    const int unit = backward ? unit_of(s.d, back, 3) : unit_of(s.d, forward, 2);
-    const unsigned blocks = (unsigned)lnt_div_up(rows, 8);
+    const int64_t sizes = (s.d | s.ld_a | s.ld_da) & 7; /* a multiple of a unit if all of them are */
+    const int unit = backward ? unit_of(sizes ? sizes : 8, back, 3) : unit_of(sizes ? sizes : 8, forward, 2);
+    while (s.lanes > 1 && s.lanes / 2 * unit >= s.d) s.lanes /= 2;
+    const unsigned blocks = (unsigned)lnt_div_up(rows, 256 / s.lanes * SCALE_ROWS);
     if (backward)
         LNT_BY_UNIT(unit, P, (lnt_launch(lnt_cuda_of(k->c), scale_kernel<P, true>, blocks, 256, s)));
     else
@@ -318,16 +342,12 @@ static linnet_status mul_heads(const lnt_call *k, bool backward)
 
 extern "C" linnet_status lnt_mul_forward_cuda(const lnt_call *k)
 {
-    if (k->in[1].cols != k->in[0].cols) return mul_heads(k, false);
-    point_run(k->c, mul_map{}, elements(k), {&k->in[0], &k->in[1]}, {&k->out[0]}, NULL);
-    return LINNET_OK;
+    return k->in[1].cols != k->in[0].cols ? mul_heads(k, false) : two_forward(k, mul_map{});
 }
 
 extern "C" linnet_status lnt_mul_backward_cuda(const lnt_call *k)
 {
-    if (k->in[1].cols != k->in[0].cols) return mul_heads(k, true);
-    point_run(k->c, mul_slope{}, elements(k), {&k->in[0], &k->in[1], &k->d_out[0]}, {&k->d_in[0], &k->d_in[1]}, k->accumulate);
-    return LINNET_OK;
+    return k->in[1].cols != k->in[0].cols ? mul_heads(k, true) : two_backward(k, mul_slope{});
 }
 
 /* ---- head_dot: y = sum over a head's columns of a b, a warp each;  da = dy b,  db = dy a ---------------------------------------------------- */

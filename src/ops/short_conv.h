@@ -8,6 +8,7 @@ enum { LNT_CONV_MAX = 32 }; /* taps */
 typedef struct {
     int size;
     lnt_act act;
+    bool bias; /* parameter 1 */
 } lnt_conv_attr;
 
 extern const lnt_op lnt_conv_op;

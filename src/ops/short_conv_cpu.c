@@ -41,38 +41,47 @@ static inline vf input(const lnt_call *k, int64_t seq, int64_t r, int64_t i, int
     return v_get(state + (r - k->cu[seq] + ((const lnt_conv_attr *)k->attr)->size - 1) * x->cols, LINNET_F32, i, n);
 }
 
+/* The bias of columns i .. i+n-1, or zero. */
+static inline vf bias_of(const lnt_call *k, int64_t i, int64_t n)
+{
+    return ((const lnt_conv_attr *)k->attr)->bias ? v_get(k->param[1].master, LINNET_F32, i, n) : v_zero();
+}
+
 static inline __attribute__((always_inline)) void forward_run(const lnt_call *k, const run *u, const float *taps, const int size, const lnt_act act)
 {
     const lnt_tensor *y = &k->out[0];
     for (int64_t i = u->c0, n; n = at_most(LNT_VL, u->c1 - i), i < u->c1; i += LNT_VL) {
+        const vf b = bias_of(k, i, n);
         vf w[LNT_CONV_MAX], x[LNT_CONV_MAX]; /* x[j]: row r - size + 1 + j */
         for (int j = 0; j < size; j++) w[j] = v_get(taps + j * y->cols, LINNET_F32, i, n);
         for (int j = 0; j + 1 < size; j++) x[j + 1] = input(k, u->seq, u->r0 - size + 1 + j, i, n);
         for (int64_t r = u->r0; r < u->r1; r++) {
             for (int j = 0; j + 1 < size; j++) x[j] = x[j + 1];
             x[size - 1] = v_get(row_at(&k->in[0], r), k->in[0].dtype, i, n);
-            vf z = v_zero();
+            vf z = b;
             for (int j = 0; j < size; j++) z += w[j] * x[j];
             v_put(row_at(y, r), y->dtype, i, n, v_act(z, act));
         }
     }
 }
 
-/* dx of the run's rows, and the taps' gradients dw [size, cols] of its rows. dz reaches size-1 rows further, inside the sequence. */
+/* dx of the run's rows, and the taps' gradients dw [size, cols] of its rows, the bias's behind them. dz reaches size-1 rows further, inside the
+ * sequence. */
 static inline __attribute__((always_inline)) void backward_run(const lnt_call *k, const run *u, const float *taps, float *dw, const int size,
                                                                const lnt_act act)
 {
     const lnt_tensor *dy = &k->d_out[0], *dx = &k->d_in[0];
     const int64_t last = at_most(k->cu[u->seq + 1], u->r1 + size - 1);
     for (int64_t i = u->c0, n; n = at_most(LNT_VL, u->c1 - i), i < u->c1; i += LNT_VL) {
-        vf w[LNT_CONV_MAX], x[LNT_CONV_MAX], dz[LNT_CONV_MAX], sum[LNT_CONV_MAX]; /* dz[j]: row r - size + 1 + j */
+        const vf b = bias_of(k, i, n);
+        vf w[LNT_CONV_MAX], x[LNT_CONV_MAX], dz[LNT_CONV_MAX], sum[LNT_CONV_MAX], all = v_zero(); /* dz[j]: row r - size + 1 + j */
         for (int j = 0; j < size; j++) {
             w[j] = v_get(taps + j * dy->cols, LINNET_F32, i, n);
             dz[j] = sum[j] = v_zero();
         }
         for (int j = 0; j + 1 < size; j++) x[j + 1] = input(k, u->seq, u->r0 - size + 1 + j, i, n);
         for (int64_t r = u->r0; r < u->r1 + size - 1; r++) {
-            vf z = v_zero(), y, d = v_zero();
+            vf z = b, y, d = v_zero();
             for (int j = 0; j + 1 < size; j++) x[j] = x[j + 1], dz[j] = dz[j + 1];
             if (r < last) {
                 x[size - 1] = v_get(row_at(&k->in[0], r), k->in[0].dtype, i, n);
@@ -80,8 +89,10 @@ static inline __attribute__((always_inline)) void backward_run(const lnt_call *k
                 d = v_act_slope(z, act, &y) * v_get(row_at(dy, r), dy->dtype, i, n);
             }
             dz[size - 1] = d;
-            if (r < u->r1)
+            if (r < u->r1) {
                 for (int j = 0; j < size; j++) sum[j] += d * x[j];
+                all += d;
+            }
             const int64_t t = r - size + 1; /* all of its dz are there */
             if (t >= u->r0 && dx->data) {
                 vf g = v_zero();
@@ -90,6 +101,7 @@ static inline __attribute__((always_inline)) void backward_run(const lnt_call *k
             }
         }
         for (int j = 0; dw && j < size; j++) v_out(dw + j * dy->cols, LINNET_F32, i, n, sum[j], true);
+        if (dw && ((const lnt_conv_attr *)k->attr)->bias) v_out(dw + size * dy->cols, LINNET_F32, i, n, all, true);
     }
 }
 
@@ -146,32 +158,36 @@ linnet_status LNT_V(lnt_short_conv_forward)(const lnt_call *k)
     return LINNET_OK;
 }
 
-/* grad [cols, size] += sums [blocks, size, cols], in block order. */
-static void add_taps(const lnt_call *k, float *grad, const float *sums, int64_t blocks)
+/* Gradients [cols, size] of the taps, [cols] of the bias += sums [blocks, size or one more, cols], in block order. */
+static void add_taps(const lnt_call *k, const float *sums, int64_t blocks)
 {
-    const int64_t cols = k->in[0].cols, size = ((const lnt_conv_attr *)k->attr)->size;
+    const lnt_conv_attr *a = k->attr;
+    const int64_t cols = k->in[0].cols, size = a->size, rows = size + a->bias;
     PARALLEL_PIECES(k->c, p, pieces(cols, LNT_VL))
-        for (int64_t j = 0; j < size; j++) {
-            const int64_t c = p * LNT_VL, n = at_most(LNT_VL, cols - c);
+        for (int64_t j = 0; j < rows; j++) {
+            const int64_t c = p * LNT_VL, n = at_most(LNT_VL, cols - c), step = j < size ? size : 1;
+            float *grad = j < size ? k->param[0].grad : k->param[1].grad;
             vf s = v_zero();
-            for (int64_t b = 0; b < blocks; b++) s += v_get(sums + (b * size + j) * cols, LINNET_F32, c, n);
-            for (int64_t l = 0; l < n; l++) grad[(c + l) * size + j] += s[l];
+            for (int64_t b = 0; b < blocks; b++) s += v_get(sums + (b * rows + j) * cols, LINNET_F32, c, n);
+            for (int64_t l = 0; grad && l < n; l++) grad[(c + l) * step + (j < size ? j : 0)] += s[l];
         }
 }
 
 linnet_status LNT_V(lnt_short_conv_backward)(const lnt_call *k)
 {
-    const int64_t cols = k->in[0].cols, taps_count = ((const lnt_conv_attr *)k->attr)->size * cols, parts = pieces(cols, PART);
+    const lnt_conv_attr *a = k->attr;
+    const int64_t cols = k->in[0].cols, count = (a->size + a->bias) * cols, parts = pieces(cols, PART);
     const int64_t rows = lnt_sum_block_rows(k->tokens), blocks = lnt_sum_blocks(k->tokens);
-    float *taps = k->work, *sums = taps + taps_count, *grad = k->param[0].grad; /* [size, cols], [blocks, size, cols] */
+    float *taps = k->work, *sums = taps + a->size * cols; /* [size, cols], [blocks, size or one more, cols] */
+    const bool grad = k->param[0].grad || (a->bias && k->param[1].grad);
     taps_of(k, taps);
-    if (grad) memset(sums, 0, (size_t)(blocks * taps_count) * sizeof *sums);
+    if (grad) memset(sums, 0, (size_t)(blocks * count) * sizeof *sums);
     PARALLEL_PIECES(k->c, p, blocks * parts)
     {
         const int64_t first = p / parts * rows, c0 = p % parts * PART;
         run u = {lnt_sequence_of(k, first), first, first, c0, at_most(cols, c0 + PART)};
-        while (next_run(k, &u, at_most(k->tokens, first + rows))) backward_any(k, &u, taps, grad ? sums + p / parts * taps_count : NULL);
+        while (next_run(k, &u, at_most(k->tokens, first + rows))) backward_any(k, &u, taps, grad ? sums + p / parts * count : NULL);
     }
-    if (grad) add_taps(k, grad, sums, blocks);
+    if (grad) add_taps(k, sums, blocks);
     return LINNET_OK;
 }

@@ -19,11 +19,13 @@ enum { CONV_THREADS = 128, CONV_FORWARD_ROWS = 64, CONV_FORWARD_BLOCKS = 1024, C
 struct conv_args {
     lnt_view x, y, dy, dx;
     const float *w;   /* [cols, size] */
+    const float *bias;/* [cols] or NULL */
     float *part;      /* backward: [blocks, size, cols], NULL: dw is not wanted */
+    float *part_bias; /* the same of the bias, [blocks, cols] */
     const char *state;/* NULL: none; sequence n's [size-1, cols] at state + n stride */
     int64_t stride;
     lnt_cut cut;
-    int64_t cols;
+    int64_t cols, ld_x, ld_dx; /* ld: from a row to the next, where that is of a slice */
     int size, act, parts, rows; /* parts: blocks side by side; rows of a block */
     int lanes;        /* of a head, with its norm */
     float eps;
@@ -50,7 +52,7 @@ __device__ __forceinline__ void load_window(const conv_args &a, const conv_place
 #pragma unroll
         for (int u = 0; u < P::U; u++) window[j][u] = 0.0f;
         if (row >= p.begin)
-            get<P>(window[j], a.x, row * a.cols + p.c);
+            get<P>(window[j], a.x, row * a.ld_x + p.c);
         else if (a.state && old >= 0)
             get_weights(window[j], (const float *)(a.state + p.seq * a.stride) + old * a.cols + p.c);
     }
@@ -63,6 +65,20 @@ template <int SIZE, int U> __device__ __forceinline__ void shift(float (&window)
     for (int j = 0; j + 1 < SIZE; j++)
 #pragma unroll
         for (int u = 0; u < U; u++) window[j][u] = window[j + 1][u];
+}
+
+/* The bias, of convolutions alone; zero without one. */
+template <int NORM, int U> __device__ __forceinline__ void load_bias(const float *bias, int64_t c, float (&b)[U])
+{
+#pragma unroll
+    for (int u = 0; u < U; u++) b[u] = 0.0f;
+    if (NORM == NO_NORM && bias) get_weights(b, bias + c);
+}
+template <int NORM, int U> __device__ __forceinline__ void add_bias(float (&z)[U], const float (&b)[U])
+{
+    if constexpr (NORM == NO_NORM)
+#pragma unroll
+        for (int u = 0; u < U; u++) z[u] += b[u];
 }
 
 template <int SIZE, int U> __device__ __forceinline__ void convolve(const float (&w)[SIZE][U], const float (&window)[SIZE][U], float (&z)[U])
@@ -87,11 +103,11 @@ template <bool SILU, int U> __device__ __forceinline__ void activate(float (&z)[
 
 /* The unit of columns c of the rows r .. r+AHEAD-1, zero from row `end` on. */
 template <class P, int AHEAD>
-__device__ __forceinline__ void load_rows(lnt_view x, int64_t r, int64_t end, int64_t cols, int64_t c, lnt_raw<P> (&out)[AHEAD])
+__device__ __forceinline__ void load_rows(lnt_view x, int64_t r, int64_t end, int64_t ld, int64_t c, lnt_raw<P> (&out)[AHEAD])
 {
-    const int64_t at = r * cols + c;
+    const int64_t at = r * ld + c;
 #pragma unroll
-    for (int i = 0; i < AHEAD; i++) out[i] = r + i < end ? fetch<P>(x, at + i * cols) : no_unit<P>();
+    for (int i = 0; i < AHEAD; i++) out[i] = r + i < end ? fetch<P>(x, at + i * ld) : no_unit<P>();
 }
 
 /* ---- with the norm of heads ---------------------------------------------------------------------------------------------------------------- */
@@ -118,12 +134,13 @@ template <int LANES> __device__ __forceinline__ void four_sums(float (&v)[4], in
 }
 
 template <class P, int SIZE, bool SILU, int NORM>
-__device__ __forceinline__ void forward_row(const conv_args &a, const float (&w)[SIZE][P::U], float (&window)[SIZE][P::U], const lnt_raw<P> &x,
-                                            int64_t at)
+__device__ __forceinline__ void forward_row(const conv_args &a, const float (&w)[SIZE][P::U], const float (&b)[P::U], float (&window)[SIZE][P::U],
+                                            const lnt_raw<P> &x, int64_t at)
 {
     float z[P::U];
     widen<P>(window[SIZE - 1], x, a.x.f32);
     convolve(w, window, z);
+    add_bias<NORM>(z, b);
     activate<SILU>(z, a.act);
     if constexpr (NORM) {
         float s = 0.0f;
@@ -172,8 +189,9 @@ __device__ __forceinline__ void forward_block(const conv_args &a, int64_t block)
     let_next();
     p.c = (block % a.parts * CONV_THREADS + threadIdx.x) * U;
     if (p.c >= a.cols) return;
-    float w[SIZE][U], window[SIZE][U];
+    float w[SIZE][U], b[U], window[SIZE][U];
     load_taps(a.w, a.size, p.c, w);
+    load_bias<NORM>(a.bias, p.c, b);
     if constexpr (STEP) enter(a, p, block / a.parts); /* no kernel writes what it reads */
     await_last();
     int64_t r0, r1;
@@ -185,18 +203,18 @@ __device__ __forceinline__ void forward_block(const conv_args &a, int64_t block)
     }
     load_window<P, SIZE>(a, p, r0, window);
     lnt_raw<P> now[AHEAD], next[AHEAD];
-    load_rows<P>(a.x, r0, r1, a.cols, p.c, next);
+    load_rows<P>(a.x, r0, r1, a.ld_x, p.c, next);
     for (int64_t r = r0; r < r1; r += AHEAD) {
         const int64_t at = r * a.cols + p.c;
 #pragma unroll
         for (int i = 0; i < AHEAD; i++) now[i] = next[i];
-        load_rows<P>(a.x, r + AHEAD, r1, a.cols, p.c, next);
+        load_rows<P>(a.x, r + AHEAD, r1, a.ld_x, p.c, next);
         if (r + AHEAD <= min(r1, p.end)) { /* nothing has to be looked at */
             if constexpr (NORM && AHEAD == 4) {
                 forward_four<P, NORM>(a, w, window, now, at);
             } else {
 #pragma unroll
-                for (int i = 0; i < AHEAD; i++) forward_row<P, SIZE, SILU, NORM>(a, w, window, now[i], at + i * a.cols);
+                for (int i = 0; i < AHEAD; i++) forward_row<P, SIZE, SILU, NORM>(a, w, b, window, now[i], at + i * a.cols);
             }
             continue;
         }
@@ -208,7 +226,7 @@ __device__ __forceinline__ void forward_block(const conv_args &a, int64_t block)
                 while (p.end == r + i);
                 load_window<P, SIZE>(a, p, r + i, window);
             }
-            forward_row<P, SIZE, SILU, NORM>(a, w, window, now[i], at + i * a.cols);
+            forward_row<P, SIZE, SILU, NORM>(a, w, b, window, now[i], at + i * a.cols);
         }
     }
     if constexpr (STEP) {
@@ -257,7 +275,7 @@ static __global__ void __launch_bounds__(256) advance_kernel(const __grid_consta
         if (from < 0)
             x[0] = state[(j + length) * a.cols];
         else
-            get<any1>(x, a.x, (begin + from) * a.cols + c);
+            get<any1>(x, a.x, (begin + from) * a.ld_x + c);
         state[j * a.cols] = x[0];
     }
 }
@@ -294,17 +312,20 @@ static conv_args args_of(const lnt_call *k)
     conv_args a = {};
     a.x = view_of(&k->in[0]), a.y = view_of(&k->out[0]), a.dy = view_of(&k->d_out[0]), a.dx = view_of(&k->d_in[0]);
     a.w = k->param[0].master;
+    a.bias = attr->bias ? k->param[1].master : NULL;
     a.state = (const char *)k->state, a.stride = k->state_stride;
     a.cut = cut_of(k);
-    a.cols = k->in[0].cols, a.size = attr->size, a.act = attr->act, a.add = k->accumulate[0];
+    a.cols = k->in[0].cols, a.ld_x = k->in[0].ld, a.ld_dx = k->d_in[0].data ? k->d_in[0].ld : a.cols;
+    a.size = attr->size, a.act = attr->act, a.add = k->accumulate[0];
     return a;
 }
 
 /* The unit, given where taps and state lie too. */
 static int conv_unit(const conv_args &a, const lnt_tensor *const *tensors, int n)
 {
-    const bool aligned = (uintptr_t)a.w % 16 == 0 && (uintptr_t)a.state % 16 == 0 && a.stride % 16 == 0;
-    return aligned && a.size <= 4 ? unit_of(a.cols, tensors, n) : 1;
+    const bool aligned = ((uintptr_t)a.w | (uintptr_t)a.bias | (uintptr_t)a.state | (uintptr_t)a.stride) % 16 == 0;
+    const int64_t sizes = (a.cols | a.ld_x | a.ld_dx) & 7; /* a multiple of a unit if all of them are */
+    return aligned && a.size <= 4 ? unit_of(sizes ? sizes : 8, tensors, n) : 1;
 }
 
 /* Few tokens a sequence; any of them may still be long. */
@@ -414,9 +435,10 @@ extern "C" linnet_status lnt_conv_group_cuda(const lnt_call *calls, int count)
 /* What a thread has of a run: taps, the last inputs and dz (row r - SIZE + 1 + j, the newest last), the sums of dw. */
 template <int SIZE, int U> struct conv_sums {
     float w[SIZE][U], window[SIZE][U], dz[SIZE][U], dw[SIZE][U];
+    float b[U], db[U]; /* where there is a bias */
 };
 
-/* A row whose place in x, dy and dx is `at`: its dz; its share of dw, if it is the run's own; and dx of SIZE - 1 rows before, all of whose dz are
+/* A row whose place in dx is `at`: its dz; its share of dw, if it is the run's own; and dx of SIZE - 1 rows before, all of whose dz are
  * there, if that is. */
 template <class P, int SIZE, bool SILU, int NORM>
 __device__ __forceinline__ void back_row(const conv_args &a, conv_sums<SIZE, P::U> &s, const lnt_raw<P> &x, const lnt_raw<P> &dy, int64_t at,
@@ -426,6 +448,7 @@ __device__ __forceinline__ void back_row(const conv_args &a, conv_sums<SIZE, P::
     float z[U], slope[U];
     widen<P>(s.window[SIZE - 1], x, a.x.f32);
     convolve(s.w, s.window, z);
+    add_bias<NORM>(z, s.b);
     if constexpr (SILU)
         gate_slopes(z, slope, LNT_SILU);
     else
@@ -447,6 +470,7 @@ __device__ __forceinline__ void back_row(const conv_args &a, conv_sums<SIZE, P::
         for (int j = 0; j < SIZE; j++)
 #pragma unroll
             for (int u = 0; u < U; u++) s.dw[j][u] += s.dz[SIZE - 1][u] * s.window[j][u];
+        add_bias<NORM>(s.db, s.dz[SIZE - 1]);
     }
     if (complete && a.dx.p) {
         float dx[U];
@@ -456,7 +480,7 @@ __device__ __forceinline__ void back_row(const conv_args &a, conv_sums<SIZE, P::
 #pragma unroll
             for (int j = 1; j < SIZE; j++) dx[u] += s.w[SIZE - 1 - j][u] * s.dz[j][u];
         }
-        put_sum<P>(a.dx, at - (SIZE - 1) * a.cols, dx, a.add);
+        put_sum<P>(a.dx, at - (SIZE - 1) * a.ld_dx, dx, a.add);
     }
     shift(s.window);
     shift(s.dz);
@@ -496,7 +520,7 @@ __device__ __forceinline__ void back_two(const conv_args &a, conv_sums<4, P::U> 
             dx[u] = s.w[3][u] * s.dz[0][u] + s.w[2][u] * s.dz[1][u] + s.w[1][u] * s.dz[2][u] + s.w[0][u] * dz;
             s.dz[0][u] = s.dz[1][u], s.dz[1][u] = s.dz[2][u], s.dz[2][u] = dz;
         }
-        put<P>(a.dx, at + (i - 3) * a.cols, dx);
+        put<P>(a.dx, at + (i - 3) * a.ld_dx, dx);
     }
 #pragma unroll
     for (int j = 0; j < 3; j++)
@@ -520,6 +544,8 @@ __global__ void __launch_bounds__(CONV_THREADS, P::HALF ? 4 : 1) conv_backward(c
     for (int j = 0; j < SIZE; j++)
 #pragma unroll
         for (int u = 0; u < U; u++) s.dw[j][u] = 0.0f;
+    load_bias<NORM>(a.bias, p.c, s.b);
+    load_bias<NORM>(NULL, 0, s.db);
     enter(a, p, sequence_at(a.cut, r0));
     for (int64_t u0 = r0, u1; u0 < r1; u0 = u1) { /* the part of each sequence in this block */
         while (p.end <= u0) enter(a, p, p.seq + 1);
@@ -531,31 +557,33 @@ __global__ void __launch_bounds__(CONV_THREADS, P::HALF ? 4 : 1) conv_backward(c
 #pragma unroll
             for (int u = 0; u < U; u++) s.dz[j][u] = 0.0f;
         lnt_raw<P> x[AHEAD], dy[AHEAD], next_x[AHEAD], next_dy[AHEAD];
-        load_rows<P>(a.x, u0, last, a.cols, p.c, next_x);
+        load_rows<P>(a.x, u0, last, a.ld_x, p.c, next_x);
         load_rows<P>(a.dy, u0, last, a.cols, p.c, next_dy);
         for (int64_t r = u0; r < stop; r += AHEAD) {
-            const int64_t at = r * a.cols + p.c;
+            const int64_t at = r * a.ld_dx + p.c;
 #pragma unroll
             for (int i = 0; i < AHEAD; i++) x[i] = next_x[i], dy[i] = next_dy[i];
-            load_rows<P>(a.x, r + AHEAD, last, a.cols, p.c, next_x);
+            load_rows<P>(a.x, r + AHEAD, last, a.ld_x, p.c, next_x);
             load_rows<P>(a.dy, r + AHEAD, last, a.cols, p.c, next_dy);
             if (r >= u0 + SIZE - 1 && r + AHEAD <= u1) { /* nothing has to be looked at */
                 if constexpr (NORM) {
                     if (stores) {
                         back_two<P, NORM>(a, s, x[0], x[1], dy[0], dy[1], at);
-                        back_two<P, NORM>(a, s, x[2], x[3], dy[2], dy[3], at + 2 * a.cols);
+                        back_two<P, NORM>(a, s, x[2], x[3], dy[2], dy[3], at + 2 * a.ld_dx);
                         continue;
                     }
                 }
 #pragma unroll
-                for (int i = 0; i < AHEAD; i++) back_row<P, SIZE, SILU, NORM>(a, s, x[i], dy[i], at + i * a.cols, true, true);
+                for (int i = 0; i < AHEAD; i++) back_row<P, SIZE, SILU, NORM>(a, s, x[i], dy[i], at + i * a.ld_dx, true, true);
                 continue;
             }
 #pragma unroll
             for (int i = 0; i < AHEAD; i++)
-                if (r + i < stop) back_row<P, SIZE, SILU, NORM>(a, s, x[i], dy[i], at + i * a.cols, r + i < u1, r + i >= u0 + SIZE - 1);
+                if (r + i < stop)
+                    back_row<P, SIZE, SILU, NORM>(a, s, x[i], dy[i], at + i * a.ld_dx, r + i < u1, r + i >= u0 + SIZE - 1);
         }
     }
+    if (NORM == NO_NORM && a.part_bias) put<F>(view_on(a.part_bias), block * a.cols + p.c, s.db);
     if (!a.part) return;
 #pragma unroll
     for (int j = 0; j < SIZE; j++)
@@ -577,13 +605,16 @@ static int64_t backward_blocks(const lnt_call *k, conv_args &a)
 {
     a.rows = (int)lnt_div_up(k->tokens, CONV_BACKWARD_BLOCKS);
     if (a.rows < CONV_BACKWARD_ROWS) a.rows = CONV_BACKWARD_ROWS;
+    const int64_t blocks = lnt_div_up(k->tokens, a.rows);
     a.part = k->param[0].grad ? (float *)k->work : NULL;
-    return lnt_div_up(k->tokens, a.rows);
+    a.part_bias = a.bias && k->param[1].grad ? (float *)k->work + blocks * a.size * a.cols : NULL;
+    return blocks;
 }
 
 static void add_taps(const lnt_call *k, const conv_args &a, int64_t blocks)
 {
     if (a.part) add_blocks(k->c, k->param[0].grad, a.part, blocks, a.size * a.cols, a.cols, a.size);
+    if (a.part_bias) add_blocks(k->c, k->param[1].grad, a.part_bias, blocks, a.cols, a.cols, 1);
 }
 
 extern "C" linnet_status lnt_short_conv_backward_cuda(const lnt_call *k)

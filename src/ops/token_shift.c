@@ -1,5 +1,6 @@
 /* The row before (RWKV, arXiv 2305.13048): y_t = x_{t-1}, dx_t = dy_{t+1} inside each sequence; its state is the last row, float32 [cols]. */
 #include "ops/builder.h"
+#include "ops/row_chain.h"
 
 LNT_DEFINE_OP(token_shift)
 
@@ -16,9 +17,16 @@ static int shift_tensors(const lnt_node *n, int64_t capacity, lnt_dtype dtype, i
     return 1;
 }
 
+static bool shift_row(const lnt_node *n, lnt_row_step *s)
+{
+    lnt_row_inputs(n, LNT_ROW_BEFORE, s);
+    s->operand[s->operands++] = (lnt_row_operand){.from = LNT_ROW_STATE};
+    return true;
+}
+
 static const lnt_op token_shift_op = {
     .name = "token_shift", .state_size = shift_state, .state_tensors = shift_tensors, .forward = token_shift_forward,
-    .backward = token_shift_backward};
+    .backward = token_shift_backward, LNT_ROW_CHAIN(shift_row)};
 
 lnt_buf lnt_token_shift(lnt_program *p, lnt_buf x)
 {

@@ -18,6 +18,7 @@
 typedef struct lnt_program lnt_program;
 typedef struct lnt_node lnt_node;
 typedef struct lnt_op lnt_op;
+struct lnt_row_step;
 
 /* A handle; id 0 is the null buffer. */
 typedef struct {
@@ -179,6 +180,7 @@ struct lnt_op {
     bool (*makes_input)(const lnt_node *n, int i, const lnt_shape *s);
     bool (*follows)(const lnt_node *const *group, int count, const lnt_node *n);
     linnet_status (*run_group)(const lnt_call *calls, int count);
+    bool (*row)(const lnt_node *n, struct lnt_row_step *s); /* how a row of the result is made (ops/row_chain.h); false, NULL: not said */
     void (*describe)(const lnt_node *n, char *text, size_t size);             /* attributes, for the printed program; NULL: nothing */
 };
 

@@ -418,11 +418,12 @@ static bool inside(const work *w, const lnt_node *const *group, int count, const
     return read;
 }
 
+/* What is fixed is there before the first step. */
 static bool placed_inputs(const work *w, const bool *placed, const lnt_node *n)
 {
     for (int k = 0; k < n->n_in; k++) {
         const int r = root_of(w, n->in[k]);
-        if (r && !is_given(w, r) && !placed[w->p->values[r].v.producer]) return false;
+        if (r && !is_given(w, r) && !placed[w->p->values[r].v.producer] && !w->fixed[w->p->values[r].v.producer]) return false;
     }
     return true;
 }
@@ -468,7 +469,49 @@ static void find_made(work *w)
     }
 }
 
-/* Forward steps; nodes of a block that go together stand together, where the first of them stood, or where the head that makes them does. */
+/* Behind the nodes of block `block` from i on: those of the next one, which read what it leaves, may still go with its last. */
+static int end_of_next(const work *w, int i, int block)
+{
+    while (i < w->p->n_nodes && w->p->nodes[i]->block == block) i++;
+    if (i == w->p->n_nodes) return i;
+    for (block = w->p->nodes[i]->block; i < w->p->n_nodes && w->p->nodes[i]->block == block;) i++;
+    return i;
+}
+
+/* Whether node j can be done now, in another's group too. */
+static bool is_free(const work *w, const bool *placed, int j)
+{
+    return w->needed[j] && !w->fixed[j] && !placed[j] && w->made_by[j] < 0 && placed_inputs(w, placed, w->p->nodes[j]);
+}
+
+/* Node i's group: nodes of a block that go together stand together, where the first of them would, or where the head that makes them does. */
+static void add_group(work *w, bool *placed, int i)
+{
+    const lnt_program *p = w->p;
+    const lnt_node *group[LNT_GROUP_MOST + 1], *n = p->nodes[i];
+    const int first = w->s->n_steps;
+    int count = 0;
+    for (int j = 0; j < i; j++)
+        if (w->made_by[j] == i && !placed[j]) count = place(w, j, placed, group, count);
+    const int head = count;
+    count = place(w, i, placed, group, count);
+    int others = head;
+    const bool leads = n->op->follows && !w->fixed[i];
+    const int end = leads ? end_of_next(w, i, n->block) : i;
+    for (int j = i + 1; j < end && count + w->pairs[j] < LNT_GROUP_MOST; j++) {
+        if (!is_free(w, placed, j) || !n->op->follows(group, count, p->nodes[j])) continue;
+        count = place(w, j, placed, group, count);
+        others++;
+    }
+    if (!others) return;
+    w->s->steps[first].group = count;
+    w->s->steps[first].head = head;
+    for (int k = 0; k < count; k++) w->s->steps[first + k].inner = inside(w, group, count, group[k]);
+    live_together(w, first);
+}
+
+/* Forward steps in groups. Ahead of plain operators, which go with others by rows, stand the products of their block that need not wait for them:
+ * what is made of those may go with them too. */
 static linnet_status add_groups(work *w)
 {
     const lnt_program *p = w->p;
@@ -476,27 +519,12 @@ static linnet_status add_groups(work *w)
     if (!placed) return lnt_fail_memory(w->c, (size_t)p->n_nodes);
     find_made(w);
     for (int i = 0; i < p->n_nodes; i++) {
-        const lnt_node *group[LNT_GROUP_MOST + 1], *n = p->nodes[i];
-        const int first = w->s->n_steps;
-        int count = 0;
         if (!w->needed[i] || placed[i] || w->made_by[i] >= 0) continue;
-        for (int j = 0; j < i; j++)
-            if (w->made_by[j] == i && !placed[j]) count = place(w, j, placed, group, count);
-        const int head = count;
-        count = place(w, i, placed, group, count);
-        int others = head;
-        const bool leads = n->op->follows && !w->fixed[i];
-        for (int j = i + 1; leads && j < p->n_nodes && p->nodes[j]->block == n->block && count + w->pairs[j] < LNT_GROUP_MOST; j++) {
-            const bool free = w->needed[j] && !w->fixed[j] && !placed[j] && w->made_by[j] < 0 && placed_inputs(w, placed, p->nodes[j]);
-            if (!free || !n->op->follows(group, count, p->nodes[j])) continue;
-            count = place(w, j, placed, group, count);
-            others++;
+        for (int j = i + 1; p->nodes[i]->op->row && j < p->n_nodes && p->nodes[j]->block == p->nodes[i]->block; j++) {
+            const lnt_op *op = p->nodes[j]->op;
+            if (op->flops && op->follows && !op->state_size && is_free(w, placed, j)) add_group(w, placed, j);
         }
-        if (!others) continue;
-        w->s->steps[first].group = count;
-        w->s->steps[first].head = head;
-        for (int k = 0; k < count; k++) w->s->steps[first + k].inner = inside(w, group, count, group[k]);
-        live_together(w, first);
+        add_group(w, placed, i);
     }
     return LINNET_OK;
 }

@@ -5,7 +5,7 @@
 
 #include "program/plan.h"
 
-enum { LNT_GROUP_MOST = 12 };
+enum { LNT_GROUP_MOST = 24 };
 
 typedef enum { LNT_STEP_FORWARD, LNT_STEP_RECOMPUTE, LNT_STEP_BACKWARD } lnt_step_kind;
 

@@ -270,6 +270,7 @@ linnet_status lnt_recur_forward(const lnt_call *k, const lnt_recur_call *all)
     const lnt_recur_attr *x = k->attr;
     lnt_recur_call a = *all;
     if (!k->state) return lnt_recur_run(k->c, &a, false);
+    a.head.states_early = true;
     if (state_rows(x) == 1) { /* states lie one after the other */
         set_states(x, &a, k->state);
         return lnt_recur_run(k->c, &a, false);
@@ -277,6 +278,7 @@ linnet_status lnt_recur_forward(const lnt_call *k, const lnt_recur_call *all)
     for (int64_t n = 0; n < k->n_seq; n++) {
         int64_t cu[2];
         a = *all;
+        a.head.states_early = true;
         lnt_recur_slice(&a, k->cu[n], k->cu[n + 1] - k->cu[n], cu);
         set_states(x, &a, (char *)k->state + n * k->state_stride);
         LNT_TRY(lnt_recur_run(k->c, &a, false));

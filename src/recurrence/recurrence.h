@@ -31,6 +31,7 @@ struct lnt_recur_case;
     const int64_t *cu_seqlens;  /* host, [N+1] */                                                                                  \
     const int64_t *cu_seqlens_device; /* cuda: never NULL in an implementation */                                                  \
     int64_t longest;            /* in an implementation: tokens of the longest sequence */                                         \
+    bool states_early;          /* cuda: no kernel that may still run writes initial states, a plan's: device/cuda.cuh */          \
     void *workspace;                                                                                                               \
     size_t workspace_size;
 typedef struct {

@@ -85,6 +85,7 @@ API cudaGraphInstantiate(cudaGraphExec_t *e, cudaGraph_t g, unsigned long long)
     *e = (cudaGraphExec_t) new emu::graph(*(emu::graph *)g);
     return cudaSuccess;
 }
+API cudaGraphGetNodes(cudaGraph_t g, cudaGraphNode_t *, size_t *n) { return *n = ((emu::graph *)g)->size(), cudaSuccess; }
 API cudaGraphDestroy(cudaGraph_t g) { return delete (emu::graph *)g, cudaSuccess; }
 API cudaGraphExecDestroy(cudaGraphExec_t g) { return delete (emu::graph *)g, cudaSuccess; }
 API cudaGraphLaunch(cudaGraphExec_t g, cudaStream_t)

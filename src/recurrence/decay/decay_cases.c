@@ -93,6 +93,12 @@ const lnt_recur_case lnt_decay_cases[] = {
     { "gla", 1, { 1030 }, LNT_HEADS(1, 1, 256, 64), .gate = -0.02, .reset = 0.001, .states = true },
     { "gla_v", 1, { 1030 }, LNT_HEADS(1, 1, 64, 256), .gate = -0.02, .reset = 0.001, .states = true },
     { "rwkv6", 2, { 1, 66 }, LNT_HEADS(1, 1, 256, 192), .gate = -0.5, .reset = 0.01, .states = true },
+    /* several heads of a group one after the other: three, in two parts; five; three without gates */
+    { "simple_gla", 3, { 65, 0, 130 }, LNT_HEADS(2, 12, 128, 64), .gate = -0.2, .reset = 0.02, .states = true },
+    { "simple_gla", 2, { 1, 64 }, LNT_HEADS(1, 5, 64, 128), .gate = -40 },
+    { "simple_gla", 1, { 15 }, LNT_HEADS(3, 9, 128, 128), .gate = -1, .states = true },
+    { "retention", 2, { 63, 70 }, LNT_HEADS(1, 3, 128, 128), .gate = -0.1, .states = true },
+    { "linear_attn", 1, { 100 }, LNT_HEADS(1, 3, 64, 64), .states = true },
     { "gla", 2, { 1000, 24 }, LNT_HEADS(16, 16, 16, 128), .gate = -0.1, .states = true },
     { 0 },
 };

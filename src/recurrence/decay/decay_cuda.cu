@@ -267,6 +267,7 @@ struct decay_work {
     float *dg, *dg_head;         /* [T,Hv], [Hv] */
     void *parts;                 /* [T,Hv,V] in the call's type, of o or dv: several slices of K, or o before it is divided */
     void *d_o;                   /* [T,Hv,V] in the call's type: do / D */
+    bf16 *starts, *ends;         /* backward by chunks, [slots of chunks,Hv,V,K]: S in front of each, dS behind it */
 };
 
 struct decay_arena {
@@ -290,6 +291,21 @@ static decay_slices slices_of(const lnt_recur_args *a, const decay_kernels &k)
 
 /* Outputs are divided by sums of keys behind the passes, which have V columns then: n, as mLSTM's, without m. */
 static bool has_sums(const lnt_recur_args *a, const decay_kernels &k) { return a->normalize && k.sliced; }
+
+/* A CTA a chunk (decay_back), where heads are narrow, and gated or shared: else the passes have as few products, and keep no state. */
+static bool by_chunks(const lnt_recur_args *a, const decay_kernels &k)
+{
+    const bool plain = !is_stable(a) && !a->normalize && a->K <= 128 && a->V <= 128;
+    return k.takes && plain && (a->Hq < a->Hv || a->op->kind != LNT_DECAY_NONE) && k.takes(a->K, a->V);
+}
+/* Runs of the heads of a group that CTAs take: as few as leave 200 of them. */
+static int back_parts(const lnt_recur_args *a, const decay_kernels &k)
+{
+    const int64_t ctas = (a->tokens / k.chunk + a->sequences) * a->Hq;
+    int parts = 1;
+    while (ctas * parts < 200 && a->Hv / a->Hq % (2 * parts) == 0) parts *= 2;
+    return parts;
+}
 
 static void carve_stable(const lnt_recur_args *a, bool backward, bool sliced, decay_arena *m, decay_work *w)
 {
@@ -380,9 +396,16 @@ static size_t carve(const lnt_recur_args *a, bool backward, const decay_kernels 
         if (!sliced) w->sT = m.floats(a->sequences * heads * a->K * a->V);
         w->dz = m.floats(a->sequences * a->Hv * a->K);
     }
-    if (a->Hq < a->Hv || is_stable(a) || sums) {
-        w->dq = m.floats(T * a->Hv * a->K);
-        w->dk = m.floats(T * a->Hv * a->K);
+    const bool chunks = by_chunks(a, k);
+    if (chunks) {
+        const int64_t states = (T / k.chunk + a->sequences) * a->Hv * a->K * a->V;
+        w->starts = (bf16 *)m.floats((states + 1) / 2);
+        w->ends = (bf16 *)m.floats((states + 1) / 2);
+    }
+    const int64_t copies = chunks ? a->Hq * (int64_t)back_parts(a, k) : a->Hv;
+    if (chunks ? copies > a->Hq : a->Hq < a->Hv || is_stable(a) || sums) {
+        w->dq = m.floats(T * copies * a->K);
+        w->dk = m.floats(T * copies * a->K);
     }
     if (is_stable(a)) carve_stable(a, true, sliced, &m, w);
     return m.used;
@@ -526,7 +549,7 @@ void lnt_decay_cuda_forward(const lnt_recur_args *a, const lnt_device *d, const 
     put_read(x, a->o, x.bf16, true);
 }
 
-static void put_gates(const decay_call &x, const decay_pass &dk, const decay_shared &with)
+static void put_gates(const decay_call &x, const decay_pass &dk, const decay_shared &with, bool pairs)
 {
     const lnt_recur_args *a = x.a;
     const int chunk = x.k->chunk;
@@ -534,7 +557,7 @@ static void put_gates(const decay_call &x, const decay_pass &dk, const decay_sha
     less_v.p = with.less_v;
     less_do.p = with.less_do;
     float *const rows = is_stable(a) && x.k->rounds && !x.sliced ? x.w.stable.rows : NULL;
-    if (!with.no_pairs) x.k->pairs(x.cut, { x.q, x.key, x.v, x.d_o, less_v, less_do, x.by.K, x.W, x.w.intra, rows }, x.d);
+    if (pairs && !with.no_pairs) x.k->pairs(x.cut, { x.q, x.key, x.v, x.d_o, less_v, less_do, x.by.K, x.W, x.w.intra, rows }, x.d);
     decay_gates g = {};
     g.S = x.w.S;
     g.dS = x.w.dS;
@@ -580,6 +603,24 @@ static void put_sums(const decay_call &x, const decay_pass &dq, const decay_pass
     if (x.w.parts) lnt_decay_sum(dv.out, dv.out_bf16, x.w.parts, dv.out_bf16, rows * x.by.v, x.by.k, x.by.V, x.d);
 }
 
+/* All but the gates' gradient, for which `dq`, `dk` say where dots and ends of states go, out of the chunks' states. */
+static void put_chunks(const decay_call &x, const decay_pass &dq, const decay_pass &dk)
+{
+    const lnt_recur_args *a = x.a;
+    const bool several = x.cut.P > 1;
+    x.k->starts(x.cut, { x.key, x.v, x.by.K, x.W, false, NULL, NULL }, { several ? x.w.S : NULL, x.s0, dq.s_end, x.w.starts }, x.d);
+    x.k->starts(x.cut, { x.q, x.d_o, x.by.K, x.W, true, NULL, NULL }, { several ? x.w.dS : NULL, x.dsT, dk.s_end, x.w.ends }, x.d);
+    decay_back back = { x.q, x.key, x.v, x.d_o, x.w.starts, x.w.ends, x.by.K, x.by.V, back_parts(a, *x.k), a->dq, a->dk, (bf16 *)a->dv,
+                        dq.inter, dk.inter, dq.inter ? x.w.intra : NULL };
+    const bool parts = back.parts > 1;
+    if (parts && a->dq) back.dq = x.w.dq;
+    if (parts && a->dk) back.dk = x.w.dk;
+    x.k->back(x.cut, back, x.d);
+    if (!parts) return;
+    lnt_decay_sum(a->dq, x.bf16, x.w.dq, 0, a->tokens * a->Hq, back.parts, a->K, x.d);
+    lnt_decay_sum(a->dk, x.bf16, x.w.dk, 0, a->tokens * a->Hq, back.parts, a->K, x.d);
+}
+
 void lnt_decay_cuda_backward(const lnt_recur_args *a, const lnt_device *d, const decay_kernels &k, const decay_shared &with)
 {
     const decay_call x = describe(a, d, k, true);
@@ -595,6 +636,7 @@ void lnt_decay_cuda_backward(const lnt_recur_args *a, const lnt_device *d, const
     put_starts(x, true);
     decay_pass dq = pass_of(x, x.d_o, x.v, x.key, false, true, x.by.K), dv = pass_of(x, x.key, x.q, x.d_o, true, false, x.by.V),
                dk = pass_of(x, x.v, x.d_o, x.q, true, true, x.by.K), passes[3];
+    const bool chunks = by_chunks(a, k);
     const bool parts = shared || x.sums || (stable && !k.rounds); /* n's part of normalised dq takes most of it away again: float32 until then */
     dq.out = parts && (n_beside || a->dq) ? x.w.dq : a->dq;
     dk.out = parts && (n_beside || a->dk) ? x.w.dk : a->dk;
@@ -621,8 +663,11 @@ void lnt_decay_cuda_backward(const lnt_recur_args *a, const lnt_device *d, const
     if (dk.out || dk.s_end || dk.z_end || gates) passes[n++] = each[0];
     if (dv.out) passes[n++] = each[1];
     if (dq.out || gates) passes[n++] = each[2];
-    if (n) x.k->read(x.cut, passes, n, x.d);
-    if (gates && !x.sums) put_gates(x, dk, with);
+    if (chunks)
+        put_chunks(x, dq, dk);
+    else if (n)
+        x.k->read(x.cut, passes, n, x.d);
+    if (gates && !x.sums) put_gates(x, dk, with, !chunks);
     put_sums(x, dq, dk, dv);
     put_whole(x, ds, x.w.ds);
     put_whole(x, sT, x.w.sT);
@@ -633,8 +678,8 @@ void lnt_decay_cuda_backward(const lnt_recur_args *a, const lnt_device *d, const
         if (!tiles || !a->s0 || !a->dm0) w.starts = NULL;
         lnt_stable_finish(a, w, x.d, dq.out, dk.out, !parts, gates && stable && !x.sliced);
     }
-    if (gates && x.sums) put_gates(x, dk, with);
-    if (shared) {
+    if (gates && x.sums) put_gates(x, dk, with, true);
+    if (shared && !chunks) {
         lnt_decay_sum(a->dq, x.bf16, x.w.dq, 0, a->tokens * a->Hq, a->Hv / a->Hq, a->K, x.d);
         lnt_decay_sum(a->dk, x.bf16, x.w.dk, 0, a->tokens * a->Hq, a->Hv / a->Hq, a->K, x.d);
     }

@@ -91,6 +91,27 @@ struct decay_pairs {
     float *rows; /* tensor cores alone, [Hv,T], or NULL: with dq's `inter` do_t.o_t (mLSTM's, over D_t) */
 };
 
+/* What a second walk leaves, from the segments' true starts: the states in front of all chunks of 64 tokens (when `reverse`, the gradients of those
+ * behind them), transposed. Tensor cores alone. */
+struct chunk_starts {
+    const float *slots, *s; /* [slots,Hv,K,V] of the segments; NULL: s [N,Hv,K,V], one segment a sequence; NULL: zeros */
+    float *s_end;           /* [N,Hv,K,V] or NULL */
+    bf16 *S;                /* [slots of segments of 64,Hv,V,K] */
+};
+
+/* All of backward from these, chunks independent of each other: a CTA has one and goes through the value heads that read the same queries and keys,
+ * or through one of `parts` runs of them. */
+struct decay_back {
+    decay_rows q, k, v, d_o;
+    const bf16 *S, *dS;
+    int K, V, parts;
+    void *dq, *dk;                 /* [T,Hq,K] in bf16; of several parts, [T,Hq,parts,K] in float32; NULL: not wanted */
+    bf16 *dv;                      /* [T,Hv,V] or NULL */
+    float *reads, *writes, *intra; /* [Hv,T] of decay_gates, or NULL */
+};
+bool lnt_decay_back_takes(int K, int V); /* by the shared memory of the current device */
+void lnt_decay_back(const decay_cut &x, const decay_back &a, const lnt_cuda *d);
+
 /* The two sets of kernels. `passes` go in one launch where that pays. */
 struct decay_kernels {
     int chunk, parts; /* parts of `inter`; 0: one for every 32 columns */
@@ -101,6 +122,10 @@ struct decay_kernels {
     void (*read)(const decay_cut &, const decay_pass *passes, int n, const lnt_cuda *);
     void (*pairs)(const decay_cut &, const decay_pairs &, const lnt_cuda *);
     float off = 0x1p-20f; /* what is wrong with a dot of `inter`, by the size that such dots have */
+    /* Backward by chunks, where the first says so; NULL: never. */
+    bool (*takes)(int K, int V) = NULL;
+    void (*starts)(const decay_cut &, const decay_states &, const chunk_starts &, const lnt_cuda *) = NULL;
+    void (*back)(const decay_cut &, const decay_back &, const lnt_cuda *) = NULL;
 };
 size_t lnt_decay_cuda_bytes(const lnt_recur_args *a, bool backward, const decay_kernels &k);
 
@@ -149,6 +174,7 @@ size_t lnt_decay_starts_bytes(const lnt_recur_args *a);
 void lnt_decay_starts(const lnt_recur_args *a, const lnt_device *d, float *S);
 size_t lnt_decay_tiles_starts_bytes(const lnt_recur_args *a, bool backward);
 void lnt_decay_tiles_starts(const lnt_recur_args *a, const lnt_device *d, bool backward, bf16 *S);
+size_t lnt_decay_tiles_backward_bytes(const lnt_recur_args *a);
 void lnt_decay_tiles_backward(const lnt_recur_args *a, const lnt_device *d, const decay_shared &with);
 
 /* Slots from end states out of zero to start states. */

@@ -3,130 +3,11 @@
  *
  * A CTA of 4 warps has one segment of one value head. The state stays in registers as S^T [E][D], a warp a quarter of the E columns: what a product
  * leaves there (rows e, neighbouring d in a register) is, packed to bf16, the B operand of the read-out that follows: no shared memory in between.
- * Tiles are [64][W] bf16, 16-byte unit u of row r at unit u ^ (r & 7): the eight rows of an 8x8 matrix lie in different banks.
  *
  * Long: the kernels of one path, which share tiles, factors of gates and the layout of the state in registers. */
-#include "device/mma.cuh"
 #include "recurrence/decay/decay_stable.cuh"
+#include "recurrence/decay/decay_tiles.cuh"
 #include "recurrence/recur_cuda.cuh"
-
-static constexpr int C = 64, THREADS = 128;
-
-/* hi, lo: log2 of the decays, and of the factor, up to a row that reads; writer_hi, writer_lo: up to one that has written, less its factor's. */
-struct tile_factors {
-    float hi[C], lo[C], writer_hi[C], writer_lo[C], read[C], write[C], total, pad[3];
-};
-
-/* A value that the compiler must take as new: what derives from it is made again where it is used, not kept from chunk to chunk in local memory. */
-template <typename T> __device__ __forceinline__ T anew(T x)
-{
-    if constexpr (sizeof(T) == 8)
-        asm volatile("" : "+l"(x));
-    else
-        asm volatile("" : "+r"(x));
-    return x;
-}
-
-/* Where a lane's row of an ldmatrix_x4 begins, matrices in the order (rows 0-7, rows 8-15) x (unit 0, unit 1), or units first. Tiles begin at
- * multiples of 256 bytes, so unit 2n is at address ^ n << 5, and row 16 m at address + 16 m W 2: one register serves all. */
-template <int W> __device__ __forceinline__ uint32_t rows_first(uint32_t tile)
-{
-    const int lane = (int)threadIdx.x % 32;
-    return anew(tile + (uint32_t)((lane & 15) * W * 2 + (((lane >> 4) ^ (lane & 7)) << 4)));
-}
-template <int W> __device__ __forceinline__ uint32_t units_first(uint32_t tile)
-{
-    const int lane = (int)threadIdx.x % 32;
-    return anew(tile + (uint32_t)(((lane & 7) + ((lane >> 4) << 3)) * W * 2 + ((((lane >> 3) & 1) ^ (lane & 7)) << 4)));
-}
-
-__device__ __forceinline__ void store_shared(uint32_t address, uint32_t x)
-{
-    asm volatile("st.shared.b32 [%0], %1;" ::"r"(address), "r"(x) : "memory");
-}
-
-__device__ __forceinline__ float tile_between(float hi_i, float lo_i, float hi_j, float lo_j) { return fast_exp2((hi_i - hi_j) + (lo_i - lo_j)); }
-
-/* The head of x that value head h reads: `group` heads read the same `inner` ones by turns. */
-__device__ __forceinline__ int head_of(const decay_rows &x, const decay_cut &c, int h)
-{
-    if (x.heads == c.Hv) return h;
-    const unsigned inner = (unsigned)x.inner, group = (unsigned)c.Hv * inner / (unsigned)x.heads;
-    return (int)((unsigned)h / group * inner + (unsigned)h % inner);
-}
-
-/* Rows t .. t+63 of a head to a tile; those from `last` on become zeros. */
-template <int W> __device__ __forceinline__ void load_tile(uint32_t tile, const decay_rows &x, const decay_cut &c, int64_t t, int64_t last, int h)
-{
-    constexpr int UNITS = W / 8, ROWS = THREADS / UNITS;
-    const int tid = anew((int)threadIdx.x), unit = tid % UNITS, row = tid / UNITS;
-    const int pitch = anew(x.heads * W);
-    const bf16 *from = (const bf16 *)x.p + (t * x.heads + head_of(x, c, h)) * W + (row * pitch + unit * 8);
-    const uint32_t to = tile + (uint32_t)(row * W * 2 + ((unit ^ (row & 7)) << 4)); /* ROWS is a multiple of 8: the same unit in each */
-    if (x.p && t + C <= last) {
-#pragma unroll
-        for (int i = 0; i < C / ROWS; i++) {
-            cp_async_16(to + i * ROWS * W * 2, from);
-            from += ROWS * pitch;
-        }
-        return;
-    }
-#pragma unroll 1
-    for (int i = 0; i < C / ROWS; i++) {
-        const bool real = x.p && t + row + i * ROWS < last;
-        cp_async_16(to + i * ROWS * W * 2, real ? from : NULL, real);
-        from += ROWS * pitch;
-    }
-}
-
-/* The same rows begin their way to L2, 128 bytes a thread. */
-template <int W> __device__ __forceinline__ void ahead_rows(const decay_rows &x, const decay_cut &c, int64_t t, int64_t last, int h)
-{
-    constexpr int LINES = W / 64;
-    const int tid = anew((int)threadIdx.x), row = tid / LINES, pitch = anew(x.heads * W);
-    if (row < C && t + row < last) ahead_l2((const bf16 *)x.p + (t * x.heads + head_of(x, c, h)) * W + (row * pitch + tid % LINES * 64));
-}
-
-/* A warp makes the factors of a chunk, whose gates of rows 2l and 2l+1 lane l holds. */
-__device__ __forceinline__ void tile_gates(const decay_cut &x, int64_t t, int64_t last, int h, float (&g)[2])
-{
-    const int64_t at = t + 2 * ((int)threadIdx.x % 32);
-    g[0] = at < last ? decay_gate(x, at, h) : 0.0f;
-    g[1] = at + 1 < last ? decay_gate(x, at + 1, h) : 0.0f;
-}
-__device__ __forceinline__ void put_factors(const decay_cut &x, tile_factors *f, const float (&g)[2], int64_t t, int64_t last, int h, bool reverse)
-{
-    const int lane = (int)threadIdx.x % 32;
-    double b[2], all = ((double)g[0] + g[1]) * LNT_LOG2E, writes[2] = {};
-    float reads[2] = {};
-    if (x.writes) /* under way while gates are added up */
-#pragma unroll
-        for (int j = 0; j < 2; j++)
-            if (t + 2 * lane + j < last) {
-                reads[j] = (float)decay_reads<false>(x, t + 2 * lane + j, h);
-                writes[j] = decay_writes(x, t + 2 * lane + j, h);
-            }
-#pragma unroll
-    for (int o = 1; o < 32; o <<= 1) {
-        const double left = __shfl_up_sync(~0u, all, o);
-        if (lane >= o) all += left;
-    }
-    b[1] = all;
-    b[0] = all - g[1] * LNT_LOG2E;
-    all = __shfl_sync(~0u, all, 31);
-#pragma unroll
-    for (int j = 0; j < 2; j++) {
-        const lnt_gate_sum s = lnt_gate_split(b[j] + reads[j]), w = lnt_gate_split(b[j] - writes[j]);
-        const float in = x.scale * exp2f((float)(b[j] + reads[j])), out = exp2f((float)(all - b[j] + writes[j]));
-        f->hi[2 * lane + j] = s.hi;
-        f->lo[2 * lane + j] = s.lo;
-        f->writer_hi[2 * lane + j] = w.hi;
-        f->writer_lo[2 * lane + j] = w.lo;
-        f->read[2 * lane + j] = reverse ? out : in;
-        f->write[2 * lane + j] = reverse ? in : out;
-    }
-    if (lane == 0) f->total = exp2f((float)all);
-}
 
 /* S^T += (write . value)^T key: a warp's E/4 rows from column `first` of the value tile. */
 template <int D, int E, bool SCALED>
@@ -191,26 +72,12 @@ template <int D, int E> __device__ __forceinline__ void put_start(const float (&
         for (int half = 0; half < 2; half++)
 #pragma unroll
             for (int n = 0; n < D / 8; n += 4) {
-                uint32_t mine[4], all[4] = {};
+                uint32_t mine[4];
 #pragma unroll
                 for (int i = 0; i < 4; i++) mine[i] = pack_bf16(S[m][n + i][2 * half], S[m][n + i][2 * half + 1]);
-#pragma unroll
-                for (int r = 0; r < 4; r++) { /* in round r lane c gives tile c ^ r and gets, of tile c, the pair of lane c ^ r */
-                    const uint32_t low = (c ^ r) & 1 ? mine[1] : mine[0], high = (c ^ r) & 1 ? mine[3] : mine[2];
-                    const uint32_t got = __shfl_xor_sync(~0u, (c ^ r) & 2 ? high : low, r);
-#pragma unroll
-                    for (int i = 0; i < 4; i++) all[i] = (c ^ r) == i ? got : all[i];
-                }
-                *(uint4 *)(to + (first + m * 16 + half * 8) * D + (n + c) * 8) = make_uint4(all[0], all[1], all[2], all[3]);
+                *(uint4 *)(to + (first + m * 16 + half * 8) * D + (n + c) * 8) = hand_round(mine);
             }
 }
-
-/* What the second walk leaves, from the segments' true starts: every chunk's start state, transposed. */
-struct chunk_starts {
-    const float *slots, *s; /* [slots,Hv,K,V] of the segments; NULL: s [N,Hv,K,V], one segment a sequence; NULL: zeros */
-    float *s_end;           /* [N,Hv,K,V] or NULL */
-    bf16 *S;                /* [slots of segments of 64,Hv,V,K] */
-};
 
 template <int K, int V, bool GATED, bool STARTS>
 __global__ __launch_bounds__(THREADS, 2) void decay_tiles_states(const __grid_constant__ decay_cut x, const __grid_constant__ decay_states a,
@@ -241,7 +108,7 @@ __global__ __launch_bounds__(THREADS, 2) void decay_tiles_states(const __grid_co
     if (STARTS) {
         const float *from = b.slots ? b.slots + (at.slot * x.Hv + h) * K * V : b.s ? b.s + (at.n * x.Hv + h) * K * V : NULL;
         if (from) each_element<K, V>(S, [&](float &s, int d, int e) { s = from[d * V + e]; });
-        to_start = b.S + ((x.cu[at.n] / C + at.n + p * (x.segment / C)) * x.Hv + h) * K * V;
+        to_start = b.S + ((x.cu[at.n] / C + at.n + p * (x.segment / C) + (a.reverse ? chunks - 1 : 0)) * x.Hv + h) * K * V;
     }
     for (int c = 0; c < STATES_STAGES - 1; c++) fetch(c);
     if (GATED && warp < chunks) tile_gates(x, start(warp), at.last, h, g);
@@ -260,13 +127,13 @@ __global__ __launch_bounds__(THREADS, 2) void decay_tiles_states(const __grid_co
         const uint32_t stage = base + (uint32_t)(c % STATES_STAGES * states_stage<K, V>);
         if (STARTS) {
             put_start<K, V>(S, to_start);
-            to_start += (int64_t)x.Hv * K * V;
+            to_start += (a.reverse ? -1 : 1) * (int64_t)x.Hv * K * V;
         }
         if (GATED) each_element<K, V>(S, [&](float &s, int, int) { s *= factors[c & 3].total; });
         write_state<K, V, GATED>(S, stage, stage + C * 2 * K, factors[c & 3].write, 1.0f, warp * (V / 4));
     }
     if (STARTS) {
-        if (!b.s_end || !at.ends) return;
+        if (!b.s_end || !(a.reverse ? at.begins : at.ends)) return;
         float *to = b.s_end + (at.n * x.Hv + h) * K * V;
         each_element<K, V>(S, [&](float &s, int d, int e) { to[d * V + e] = s; });
         return;
@@ -887,9 +754,15 @@ size_t lnt_decay_tiles_starts_bytes(const lnt_recur_args *a, bool backward)
 {
     return (size_t)starts_slots(starts_cut(a, backward)) * ((size_t)a->K * (size_t)a->V + 64) * sizeof(float);
 }
-template <int K> static void put_chunk_starts(const decay_cut &x, const decay_states &a, const chunk_starts &b, const lnt_cuda *d)
+template <int K, int V> static void put_chunk_starts(const decay_cut &x, const decay_states &a, const chunk_starts &b, const lnt_cuda *d)
 {
-    put(d, decay_tiles_states<K, K, true, true>, pieces(x), STATES_STAGES * states_stage<K, K>, x, a, b);
+    put(d, decay_tiles_states<K, V, true, true>, pieces(x), STATES_STAGES * states_stage<K, V>, x, a, b);
+}
+static void tiles_chunk_starts(const decay_cut &x, const decay_states &a, const chunk_starts &b, const lnt_cuda *d)
+{
+#define F(K, V, G) put_chunk_starts<K, V>(x, a, b, d)
+    BY_SHAPE(a.K, a.W, true, F);
+#undef F
 }
 void lnt_decay_tiles_starts(const lnt_recur_args *a, const lnt_device *d, bool backward, bf16 *S)
 {
@@ -902,10 +775,12 @@ void lnt_decay_tiles_starts(const lnt_recur_args *a, const lnt_device *d, bool b
         lnt_decay_scan(cut, segments, decay, (const float *)a->s0, NULL, a->K, a->V, a->V, false, on);
     }
     const chunk_starts starts = { cut.P > 1 ? segments : NULL, (const float *)a->s0, (float *)a->sT, S };
-    a->K == 64 ? put_chunk_starts<64>(cut, keys, starts, on) : put_chunk_starts<128>(cut, keys, starts, on);
+    tiles_chunk_starts(cut, keys, starts, on);
 }
 
-static const decay_kernels tiles = { C, 1, true, true, true, tiles_states, tiles_read, tiles_pairs, 0x1p-9f };
+static const decay_kernels passes = { C, 1, true, true, true, tiles_states, tiles_read, tiles_pairs, 0x1p-9f };
+static const decay_kernels tiles = { C, 1, true, true, true, tiles_states, tiles_read, tiles_pairs, 0x1p-9f,
+                                     lnt_decay_back_takes, tiles_chunk_starts, lnt_decay_back };
 static size_t workspace(const void *args, bool backward, int threads)
 {
     lnt_recur_args wide;
@@ -930,9 +805,10 @@ static void backward(const void *args, const lnt_device *d)
     lnt_decay_cuda_backward(&wide, d, tiles, {});
     lnt_decay_pad_out(a, &wide, true, (const lnt_cuda *)d);
 }
+size_t lnt_decay_tiles_backward_bytes(const lnt_recur_args *a) { return lnt_decay_cuda_bytes(a, true, passes); }
 void lnt_decay_tiles_backward(const lnt_recur_args *a, const lnt_device *d, const decay_shared &with)
 {
-    lnt_decay_cuda_backward(a, d, tiles, with);
+    lnt_decay_cuda_backward(a, d, passes, with);
 }
 
 static const char *declines(const void *args, bool back)

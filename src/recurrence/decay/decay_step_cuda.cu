@@ -15,7 +15,7 @@ struct step_gates {
 template <typename T, bool QUADS, int ROWS, bool VECTOR>
 __global__ __launch_bounds__(STEP_THREADS, ROWS <= 4 ? 5 : ROWS <= 8 ? 3 : 2) void decay_step(
     const __grid_constant__ decay_cut x, const T *q, const T *k, const T *v, const float *s0, float *sT, T *o, const float *den, int Hq, int K, int V,
-    int blocks, const __grid_constant__ step_gates gates, const float *strength)
+    int blocks, const __grid_constant__ step_gates gates, const float *strength, bool early)
 {
     __shared__ float4 sums[2][STEP_THREADS / 32][8];
     const int64_t head = blockIdx.x / blocks, n = head / x.Hv;
@@ -23,9 +23,11 @@ __global__ __launch_bounds__(STEP_THREADS, ROWS <= 4 ? 5 : ROWS <= 8 ? 3 : 2) vo
     const int e = (int)(blockIdx.x % blocks) * 32 + lane % 8 * 4, row = warp * 4 + lane / 8;
     float S[ROWS][4] = {};
     let_next();
-    if (s0)
-        for (int d = (int)threadIdx.x; d < K; d += STEP_THREADS) ahead_l2(s0 + (head * K + d) * V + blockIdx.x % blocks * 32);
-    await_last();
+    if (!early) {
+        if (s0)
+            for (int d = (int)threadIdx.x; d < K; d += STEP_THREADS) ahead_l2(s0 + (head * K + d) * V + blockIdx.x % blocks * 32);
+        await_last();
+    }
 #pragma unroll
     for (int r = 0; r < ROWS; r++) {
         const int d = row + 32 * r;
@@ -37,6 +39,7 @@ __global__ __launch_bounds__(STEP_THREADS, ROWS <= 4 ? 5 : ROWS <= 8 ? 3 : 2) vo
             for (int j = 0; j < 4; j++)
                 if (e + j < V) S[r][j] = from[j];
     }
+    if (early) await_last();
     for (int64_t t = x.cu[n]; t < x.cu[n + 1]; t++) {
         /* e^g - 1: a small gate keeps its accuracy over the many tokens that it lets through */
         const float less = VECTOR ? 0.0f : expm1f(decay_gate(x, t, h)), write = !VECTOR && strength ? strength[t * x.Hv + h] : 1.0f;
@@ -193,7 +196,7 @@ template <typename T, bool VECTOR> static void step(const lnt_recur_args *a, con
     auto *widest = quads ? decay_step<T, true, STEP_MOST_ROWS, VECTOR> : decay_step<T, false, STEP_MOST_ROWS, VECTOR>;
     lnt_launch(d, K <= 128 ? narrow : K <= DECAY_WIDEST ? wide : widest, (unsigned)(heads * blocks), STEP_THREADS, x, (const T *)a->q,
                (const T *)a->k, (const T *)a->v, s0, sT, (T *)a->o, den, Hq, K, V, blocks,
-               step_gates{ (const float *)a->gk, (const float *)a->gv, (const float *)a->bonus }, write);
+               step_gates{ (const float *)a->gk, (const float *)a->gv, (const float *)a->bonus }, write, a->states_early);
 }
 template <bool VECTOR> static void step_forward(const void *args, const lnt_device *d)
 {

@@ -24,7 +24,7 @@ bool lnt_delta_layer_makes_input(const lnt_node *n, int i, const lnt_shape *s)
         if (j < 2 && (!m || m->op != &lnt_l2norm_op || lnt_heads(n->program, m->in[0]) != x->Hq)) return false;
         if (j < 2) m = maker(m, 0);
         const lnt_conv_attr *conv = m && m->op == &lnt_conv_op ? m->attr : NULL;
-        if (!conv || conv->size != 4 || conv->act != LNT_SILU) return false;
+        if (!conv || conv->size != 4 || conv->act != LNT_SILU || conv->bias || lnt_is_slice(n->program, m->in[0])) return false;
     }
     return true;
 }

@@ -25,6 +25,7 @@ struct step_args {
     int Hq, Hv, K, V, blocks, writes; /* blocks: of V */
     float scale;
     bool wide; /* rows of the state may be read 16 bytes at a time */
+    bool early; /* and before kernels ahead have ended */
 };
 
 /* The 4 columns from `p` on, of which `left` exist. */
@@ -100,6 +101,14 @@ template <int ROWS, int RULE> struct token_tile {
     }
 };
 
+/* Until the initial states may be read, whose rows' columns begin at `first`; they are asked for in L2 before. */
+__device__ __forceinline__ void await_states(const step_args &p, int64_t first)
+{
+    if (p.early) return;
+    for (int r = (int)threadIdx.x; p.s0 && r < p.K; r += THREADS) ahead_l2(p.s0 + first + (int64_t)r * p.V);
+    await_last();
+}
+
 template <typename T, int ROWS, int RULE> __global__ __launch_bounds__(THREADS) void step_kernel(const __grid_constant__ step_args p)
 {
     __shared__ token_tile<ROWS, RULE> m;
@@ -109,12 +118,7 @@ template <typename T, int ROWS, int RULE> __global__ __launch_bounds__(THREADS) 
     const int first = (int)(blockIdx.x % p.blocks) * COLUMNS, h = (int)(blockIdx.x / p.blocks % p.Hv), left = p.V - first - column;
     const int64_t n = blockIdx.x / p.blocks / p.Hv, state = (n * p.Hv + h) * p.K * p.V + first + column;
     let_next();
-    if (p.s0)
-        for (int r = tid; r < p.K; r += THREADS) ahead_l2(p.s0 + state - column + (int64_t)r * p.V);
-    await_last(); /* p.cu as well: a call that comes without offsets on the device has them put there by a kernel just ahead */
-    int64_t token = p.cu[n];
-    const int64_t end = p.cu[n + 1];
-    int write = 0;
+    await_states(p, state - column);
     float S[ROWS][4];
 #pragma unroll
     for (int i = 0; i < ROWS; i++) {
@@ -122,6 +126,10 @@ template <typename T, int ROWS, int RULE> __global__ __launch_bounds__(THREADS) 
         S[i][0] = S[i][1] = S[i][2] = S[i][3] = 0.f;
         if (p.s0 && r < p.K) read4(S[i], p.s0 + state + (int64_t)r * p.V, left, p.wide);
     }
+    if (p.early) await_last();
+    int64_t token = p.cu[n]; /* behind the wait: a call that comes without offsets on the device has them put there by a kernel just ahead */
+    const int64_t end = p.cu[n + 1];
+    int write = 0;
     token_rows<ROWS, RULE> x;
     if (token < end) x = fetch<T, ROWS, RULE>(p, token, write, h, first);
     while (token < end) {
@@ -218,7 +226,7 @@ extern "C" void lnt_delta_recurrent_cuda_forward(const void *args, const lnt_dev
     const lnt_recur_args *a = (const lnt_recur_args *)args;
     const step_args p = { a->q, a->k, a->v, a->a, a->b, (const float *)a->g, (const float *)a->gk, (const float *)a->beta, (const float *)a->s0,
                           (float *)a->sT, a->o, a->cu_seqlens_device, a->Hq, a->Hv, a->K, a->V, (int)lnt_div_up(a->V, COLUMNS), lnt_recur_writes(a),
-                          (float)a->scale, a->V % 4 == 0 && ((uintptr_t)a->s0 | (uintptr_t)a->sT) % 16 == 0 };
+                          (float)a->scale, a->V % 4 == 0 && ((uintptr_t)a->s0 | (uintptr_t)a->sT) % 16 == 0, a->states_early };
     const int64_t ctas = a->sequences * a->Hv * p.blocks;
     if (!ctas) return;
     LNT_BY_TYPE(a->dtype, T, (a->a ? launch<T, UNTIED> : a->gk ? launch<T, ROW_GATES> : launch<T, HEAD_GATE>)(p, ctas, (const lnt_cuda *)d));

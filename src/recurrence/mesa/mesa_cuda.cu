@@ -223,7 +223,8 @@ static size_t decay_bytes(const lnt_mesa_args *a, bool backward, bool tiles)
     size_t most = 0;
     for (int pass = 0; pass < (backward ? 2 : 1); pass++) {
         const lnt_recur_args d = decay_call(a, none, NULL, pass ? a->K : a->V);
-        const size_t bytes = decay_impl(&d, backward)->workspace(&d, backward, 1);
+        const bool passes = tiles && backward && (pass || a->V == a->K); /* as put_backward below */
+        const size_t bytes = passes ? lnt_decay_tiles_backward_bytes(&d) : decay_impl(&d, backward)->workspace(&d, backward, 1);
         most = bytes > most ? bytes : most;
     }
     lnt_recur_args starts = decay_call(a, none, NULL, a->K);

@@ -1,0 +1,197 @@
+/* Steps of models on a GPU, in which what stands between products is done as one kernel (ops/row_chain.h), against the same nodes one by one; and how
+ * many kernels a layer takes. Without a GPU everything is skipped. "test_chains_cuda NAME": that layer alone. */
+#include "model_recipes.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "device/device.h"
+#include "program/plan.h"
+#include "gpu_context.h"
+
+static linnet_context *gpu; /* NULL: there is none */
+
+#define OK(c, call)                                                                                                                 \
+    do {                                                                                                                            \
+        if ((call) != LINNET_OK) fail_msg("%s: %s (%s)", #call, linnet_error_message(c), linnet_error_detail(c));                    \
+    } while (0)
+
+/* The first HELD are counted, and none may take MOST_MORE kernels a layer more than the first. */
+static const recipe layers[] = {
+    {"delta net", "delta_net", {{"hidden_size", "256"}, {"num_heads", "2"}}},
+    {"gated delta net", "gated_deltanet", {{"hidden_size", "256"}, {"num_heads", "2"}, {"head_dim", "64"}}},
+    {"gla", "gla", {{"hidden_size", "320"}, {"num_heads", "5"}}},
+    {"kda", "kda", {{"hidden_size", "320"}, {"num_heads", "5"}, {"head_dim", "64"}}},
+    {"mesa", "mesa_net", {{"hidden_size", "320"}, {"num_heads", "5"}, {"head_dim", "64"}}},
+    {"rwkv7", "rwkv7", {{"hidden_size", "320"}, {"head_dim", "64"}}},
+    {"mamba2", "mamba2", {{"hidden_size", "320"}, {"num_heads", "8"}, {"head_dim", "64"}, {"state_size", "64"}}},
+    {"mamba2 in groups", "mamba2", {{"hidden_size", "256"}, {"num_heads", "8"}, {"head_dim", "64"}, {"state_size", "64"}, {"n_groups", "2"}}},
+    {"mamba2, heads of 24", "mamba2", {{"hidden_size", "96"}, {"num_heads", "4"}, {"head_dim", "24"}, {"state_size", "20"}}},
+    {"mamba2, heads of 20", "mamba2", {{"hidden_size", "80"}, {"num_heads", "8"}, {"head_dim", "20"}, {"state_size", "16"}}},
+    {"rwkv6", "rwkv6", {{"hidden_size", "256"}, {"num_heads", "4"}}},
+    {"rwkv7, narrow", "rwkv7", {{"hidden_size", "64"}, {"head_dim", "32"}}},
+    {"gated delta net, norms of 192", "gated_deltanet", {{"hidden_size", "192"}, {"num_heads", "2"}, {"head_dim", "32"}}},
+    {"kda, lower bound", "kda", {{"hidden_size", "128"}, {"num_heads", "2"}, {"head_dim", "32"}, {"safe_gate", "true"}, {"lower_bound", "-5"}}},
+    {"mesa, capped", "mesa_net", {{"hidden_size", "128"}, {"num_heads", "2"}, {"head_dim", "64"}, {"gamma_cap", "0.5"}}},
+};
+enum { LAYERS = sizeof layers / sizeof layers[0], STEPS = 4, MOST_MORE = 3, HELD = 7 };
+
+/* Parameters that begin as constants (norms' weights, biases, what columns are multiplied by) are others, each by its own number. */
+static linnet_model *model_with_noise(const recipe *r, linnet_dtype dtype)
+{
+    linnet_model *m = model_of(gpu, r, dtype);
+    lnt_rng noise = lnt_rng_make(7, 1);
+    for (int i = 0; i < lnt_param_count(m->p); i++) {
+        const lnt_param *q = lnt_param_at(m->p, i);
+        if (q->init.kind != LNT_INIT_CONST) continue;
+        float *value = malloc((size_t)q->count * 4);
+        for (int64_t k = 0; k < q->count; k++) value[k] = (float)(q->init.a + 0.02 * lnt_rng_normal(&noise));
+        OK(gpu, lnt_weights_put(m->w, q, 0, value, q->count));
+        free(value);
+    }
+    return m;
+}
+
+/* Logits of STEPS tokens of n sequences, [STEPS, n, VOCAB], then states; *kernels: of the last step. */
+static float *steps(linnet_model *m, int n, bool apart, bool alone, size_t *size, int *kernels)
+{
+    lnt_plan *plan;
+    lnt_state *s;
+    int32_t ids[64 * STEPS];
+    const lnt_plan_options o = {.tokens = n, .n_seq = n, .dtype = m->dtype, .has_state = true, .state_capacity = STEPS, .alone = apart,
+                                .rows_alone = alone, .n_outputs = 1, .outputs = {m->logits}};
+    OK(gpu, lnt_plan_create(gpu, m->p, &o, &plan));
+    OK(gpu, lnt_state_create(gpu, m->p, m->dtype, n, STEPS, &s));
+    draw_ids(ids, 64 * STEPS); /* a sequence has the same tokens however many there are */
+    const size_t logits = (size_t)n * VOCAB * 4;
+    char *all = malloc(*size = STEPS * logits + s->bytes);
+    for (int t = 0; t < STEPS; t++) {
+        const lnt_batch b = {.tokens = n, .n_seq = n, .n_inputs = 1, .inputs = {{m->ids, ids + t * 64}}, .state = s};
+        OK(gpu, lnt_plan_run(plan, m->w, &b));
+        lnt_to_host(gpu, all + (size_t)t * logits, lnt_plan_output(plan, m->logits).data, logits);
+    }
+    lnt_to_host(gpu, all + STEPS * logits, s->data, s->bytes);
+    OK(gpu, lnt_device_check(gpu));
+    *kernels = (int)lnt_device_of(gpu)->graph_nodes;
+    lnt_plan_destroy(plan);
+    lnt_state_destroy(s);
+    return (float *)all;
+}
+
+/* Chains give what nodes give one by one, the same bits twice, and to a row among others those that it has alone. */
+static void chains_agree(void **state)
+{
+    (void)state;
+    if (!gpu) skip();
+    for (int i = 0; i < LAYERS; i++) {
+        if (!wanted(layers[i].name)) continue;
+        for (int b = 0; b < 2; b++) {
+            linnet_model *m = model_with_noise(&layers[i], b ? LINNET_BF16 : LINNET_F32);
+            const char *type = linnet_dtype_name(m->dtype);
+            for (int n = 1; n <= 3; n += 2) {
+                size_t size;
+                int kernels[2];
+                float *apart = steps(m, n, true, false, &size, &kernels[0]), *whole = steps(m, n, false, false, &size, &kernels[1]);
+                float *again = steps(m, n, false, false, &size, &kernels[1]);
+                const double e = relative_rms(whole, apart, (int64_t)(size / 4));
+                print_message("  %s, %s, %d: %d kernels a step, one by one %d, %.2g from those\n", layers[i].name, type, n, kernels[1],
+                              kernels[0], e);
+                if (memcmp(whole, again, size)) fail_msg("%s, %s: other bits in another run", layers[i].name, type);
+                /* bf16: now and then a sum in another order is rounded to the other neighbour */
+                if (!(e < (b ? 2e-2 : 2e-6))) fail_msg("%s, %s, %d sequences: %g from the nodes one by one", layers[i].name, type, n, e);
+                free(apart), free(whole), free(again);
+            }
+            size_t one, three;
+            int kernels;
+            float *by_itself = steps(m, 1, false, true, &one, &kernels), *among = steps(m, 3, false, true, &three, &kernels);
+            for (int t = 0; t < STEPS; t++)
+                if (memcmp(by_itself + t * VOCAB, among + 3 * t * VOCAB, VOCAB * 4))
+                    fail_msg("%s, %s: a row has other bits among others", layers[i].name, type);
+            free(by_itself), free(among);
+            linnet_model_destroy(m);
+        }
+    }
+}
+
+/* Two prompts at once in the plan of a step: what carries something from token to token goes by itself there. */
+static float *prompts(linnet_model *m, bool apart)
+{
+    enum { FIRST = 3, ALL = 8 };
+    lnt_plan *plan;
+    lnt_state *s;
+    int32_t ids[ALL];
+    const int64_t cu[3] = {0, FIRST, ALL};
+    const lnt_plan_options o = {.tokens = ALL, .n_seq = 2, .dtype = m->dtype, .has_state = true, .state_capacity = 2 * ALL, .alone = apart,
+                                .n_outputs = 1, .outputs = {m->logits}};
+    OK(gpu, lnt_plan_create(gpu, m->p, &o, &plan));
+    OK(gpu, lnt_state_create(gpu, m->p, m->dtype, 2, 2 * ALL, &s));
+    draw_ids(ids, ALL);
+    for (int k = 0; k < 2; k++) {
+        const lnt_batch b = {.tokens = ALL, .n_seq = 2, .cu = cu, .n_inputs = 1, .inputs = {{m->ids, ids}}, .state = s};
+        OK(gpu, lnt_plan_run(plan, m->w, &b));
+    }
+    float *all = malloc(ALL * VOCAB * 4);
+    lnt_to_host(gpu, all, lnt_plan_output(plan, m->logits).data, ALL * VOCAB * 4);
+    OK(gpu, lnt_device_check(gpu));
+    lnt_plan_destroy(plan);
+    lnt_state_destroy(s);
+    return all;
+}
+
+static void prompts_agree(void **state)
+{
+    (void)state;
+    if (!gpu) skip();
+    for (int i = 0; i < LAYERS; i++) {
+        if (!wanted(layers[i].name)) continue;
+        linnet_model *m = model_with_noise(&layers[i], LINNET_F32);
+        float *apart = prompts(m, true), *whole = prompts(m, false);
+        const double e = relative_rms(whole, apart, 8 * VOCAB);
+        if (!(e < 2e-6)) fail_msg("%s: %g from the nodes one by one", layers[i].name, e);
+        free(apart), free(whole);
+        linnet_model_destroy(m);
+    }
+}
+
+/* What a layer more adds to a step. */
+static int kernels_of_layer(const recipe *r)
+{
+    int kernels[2];
+    for (int k = 0; k < 2; k++) {
+        recipe more = *r;
+        int at = 0;
+        while (more.set[at][0]) at++;
+        more.set[at][0] = "num_hidden_layers", more.set[at][1] = k ? "4" : "3";
+        linnet_model *m = model_of(gpu, &more, LINNET_BF16);
+        size_t size;
+        free(steps(m, 1, false, false, &size, &kernels[k]));
+        linnet_model_destroy(m);
+    }
+    return kernels[1] - kernels[0];
+}
+
+static void few_kernels(void **state)
+{
+    (void)state;
+    if (!gpu || lnt_device_of(gpu)->capability / 10 != 9) skip();
+    const int least = kernels_of_layer(&layers[0]);
+    int worst = 0;
+    for (int i = 0; i < HELD; i++) {
+        if (!wanted(layers[i].name)) continue;
+        const int n = kernels_of_layer(&layers[i]);
+        print_message("  %s: %d kernels a layer\n", layers[i].name, n);
+        if (n > least + MOST_MORE) worst = i;
+    }
+    if (worst) fail_msg("%s takes more than %d kernels a layer", layers[worst].name, least + MOST_MORE);
+}
+
+int main(int argc, char **argv)
+{
+    const struct CMUnitTest tests[] = {cmocka_unit_test(chains_agree), cmocka_unit_test(prompts_agree), cmocka_unit_test(few_kernels)};
+    if (argc > 1) only = argv[1];
+    gpu = make_cuda_context();
+    const int failed = cmocka_run_group_tests(tests, NULL, NULL);
+    linnet_context_destroy(gpu);
+    return exit_status(failed);
+}
