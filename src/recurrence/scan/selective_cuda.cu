@@ -26,6 +26,7 @@ struct selective_args {
     const int64_t *cu;
     int64_t T;
     int D, M, strips;
+    bool roomy; /* back_shared */
 };
 
 template <typename S> struct tile {
@@ -176,15 +177,20 @@ template <typename S> struct round_sums {
 
     static __device__ __forceinline__ int slot(int half, int number) { return number ^ half * 4; }
 };
+/* In front of tiles and sums in shared memory, of which there are two where a GPU has room: a tile then passes one barrier. */
 template <typename S> struct back_shared {
-    static constexpr size_t ROOM = 140 << 10;
-    /* of two tiles where there is room: one is added up while the next one's come, behind one barrier; of two rounds or one where there is none */
-    static constexpr bool BY_TILE = 2 * S::ROUNDS * sizeof(round_sums<S>) <= ROOM;
-    static constexpr int BUFFERS = BY_TILE ? 2 * S::ROUNDS : 2 * sizeof(round_sums<S>) <= ROOM ? 2 : 1;
-    back_tile<S> x[2];
     float du[2][S::CH][PITCH], ddelta[2][S::CH][PITCH];
-    round_sums<S> sums[BUFFERS];
     float states[2][S::CH * S::MP]; /* in front of a round, and of the next */
+
+    /* sums of two tiles, which are added up while the next tile's come; of two rounds where those are many */
+    static constexpr bool BY_TILE = 2 * S::ROUNDS * sizeof(round_sums<S>) <= 140 << 10;
+    static constexpr int SUMS = BY_TILE ? 2 * S::ROUNDS : 2;
+    static constexpr size_t bytes(bool roomy)
+    {
+        return sizeof(back_shared) + (roomy ? 2 : 1) * sizeof(back_tile<S>) + (roomy ? SUMS : 1) * sizeof(round_sums<S>);
+    }
+    __device__ __forceinline__ back_tile<S> *tiles() { return (back_tile<S> *)(this + 1); }
+    __device__ __forceinline__ round_sums<S> *sums(bool roomy) { return (round_sums<S> *)(tiles() + (roomy ? 2 : 1)); }
 };
 
 /* dB and dC of a round, from the whole CTA: two tokens of a number a thread. */
@@ -346,6 +352,7 @@ __global__ __launch_bounds__(S::THREADS, 1) void backward_kernel(const __grid_co
         }
         cp_async_commit();
     };
+    round_sums<S> *const all = w.sums(p.roomy);
     const auto rounds_of = [&](int64_t k) { /* of tile k that have tokens */
         const int64_t left = at.end - at.begin - k * TB;
         return left < TB ? (int)(left + ROUND - 1) / ROUND : ROUNDS;
@@ -353,8 +360,8 @@ __global__ __launch_bounds__(S::THREADS, 1) void backward_kernel(const __grid_co
     const auto store = [&](int64_t k) { /* behind a barrier behind tile k */
         const int64_t t = at.begin + k * TB;
         const int count = (int)(at.end - t < TB ? at.end - t : TB), turn = (int)k & 1;
-        if (sh::BY_TILE)
-            for (int r = rounds_of(k) - 1; r >= 0; r--) put_sums<S, RULE>(p, at, w.sums[(turn * ROUNDS + r) % sh::BUFFERS], t + r * ROUND);
+        if (sh::BY_TILE && p.roomy)
+            for (int r = rounds_of(k) - 1; r >= 0; r--) put_sums<S, RULE>(p, at, all[turn * ROUNDS + r], t + r * ROUND);
         rows<T, S::CH, S::WARPS, 0>::store(p.du, w.du[turn], t, count, p.D, at.first);
         rows<float, S::CH, S::WARPS, 0>::store(p.ddelta, w.ddelta[turn], t, count, p.D, at.first);
     };
@@ -362,14 +369,14 @@ __global__ __launch_bounds__(S::THREADS, 1) void backward_kernel(const __grid_co
     if (at.tiles) next.fetch(p, at, at.begin + (at.tiles - 1) * TB);
     for (int64_t k = at.tiles - 1; k >= 0; k--) {
         const int turn = (int)k & 1;
-        back_tile<S> &x = w.x[turn];
+        back_tile<S> &x = w.tiles()[p.roomy ? turn : 0];
         next.put(x.x, x.share);
         next.dy.put(x.dy);
         if (k) next.fetch(p, at, at.begin + (k - 1) * TB);
         __syncthreads(); /* what a tile wrote is read, and its place used again, behind the next tile's */
         if (k + 1 < at.tiles) store(k + 1);
         for (int r = rounds_of(k) - 1; r >= 0; r--) {
-            round_sums<S> &all = w.sums[(turn * ROUNDS + r) % sh::BUFFERS];
+            round_sums<S> &sums = all[p.roomy ? (turn * ROUNDS + r) % sh::SUMS : 0];
             float h[EACH];
             __syncwarp(); /* the state of the round behind has been read */
             fetch_state();
@@ -377,11 +384,11 @@ __global__ __launch_bounds__(S::THREADS, 1) void backward_kernel(const __grid_co
             __syncwarp();
 #pragma unroll
             for (int i = 0; i < EACH; i++) h[i] = w.states[r % 2][at.of_cta * S::MP + at.number(i)];
-            back_round<S, RULE>(at, x, all, s, h, r * ROUND, w.du[turn], w.ddelta[turn]);
-            if (sh::BY_TILE) continue;
+            back_round<S, RULE>(at, x, sums, s, h, r * ROUND, w.du[turn], w.ddelta[turn]);
+            if (sh::BY_TILE && p.roomy) continue;
             __syncthreads();
-            put_sums<S, RULE>(p, at, all, at.begin + k * TB + r * ROUND);
-            if (sh::BUFFERS == 1) __syncthreads();
+            put_sums<S, RULE>(p, at, sums, at.begin + k * TB + r * ROUND);
+            if (!p.roomy) __syncthreads();
         }
     }
     __syncthreads();
@@ -498,14 +505,15 @@ selective_args args_of(const lnt_selective_args *a)
 }
 
 enum pass { FORWARD, KEEPING, IN_REVERSE };
-template <typename T, int SIZE, int RULE> void put(const selective_args &p, int64_t sequences, pass which, const lnt_cuda *d)
+template <typename T, int SIZE, int RULE> void put(selective_args p, int64_t sequences, pass which, const lnt_cuda *d)
 {
     using S = shape_of<SIZE>;
     const unsigned ctas = (unsigned)(sequences * p.strips);
     if (!ctas) return;
-    if (which == IN_REVERSE)
-        lnt_launch_with(d, backward_kernel<T, S, RULE>, ctas, S::THREADS, sizeof(back_shared<S>), 1, p);
-    else if (which == KEEPING) {
+    if (which == IN_REVERSE) {
+        p.roomy = d->base.block_shared >= back_shared<S>::bytes(true);
+        lnt_launch_with(d, backward_kernel<T, S, RULE>, ctas, S::THREADS, back_shared<S>::bytes(p.roomy), 1, p);
+    } else if (which == KEEPING) {
         using K = keeping_shape<SIZE>;
         static_assert(K::CH == S::CH && K::MP == S::MP && K::ROUND == S::ROUND, "the way back reads what it keeps");
         lnt_launch_with(d, forward_kernel<T, K, RULE, true>, ctas, K::THREADS, sizeof(fore_shared<K>), 1, p);
