@@ -9,13 +9,13 @@
 
 struct alignas(16) ttt_mlp_chain_room {
     bf16 rows[2][3 * ttt_place<MLP_D>::ROWS];                   /* k q v, of this mini-batch and the next */
-    ttt_mlp_rows u, dzq, dz;                                    /* of the second layer; the first two as records have them */
-    ttt_mlp_part du[TTT_WARPS];                                 /* shares */
+    ttt_mlp_rows u, dzq[2], dz;                                 /* of the second layer; the first two as records have them */
+    ttt_mlp_part du[TTT_WARPS];                                 /* shares; before, in a warp's own, u of the first layer as it is in registers */
     float sums[TTT_WARPS][3][TILE_TOKENS], columns[TTT_WARPS][MLP_D]; /* shares of R.u of either layer, of du.u of the first; of dz's columns */
     float eta[2][TILE_TOKENS * TILE_ETA], rate[2][TILE_TOKENS];
-    /* a thread's own: u of the first layer; what comes of queries to dX2 and du of the first layer, then, over barriers, dX2 and what comes to dz of
-     * the first layer besides; the first layer's gradient */
-    float4 u1[4][TTT_THREADS], dx[4][TTT_THREADS], below[4][TTT_THREADS], W1[16][TTT_THREADS];
+    /* a thread's own: what comes of queries to dX2 and du of the first layer, then, over barriers, dX2 and what comes to dz of the first layer besides;
+     * the first layer's gradient */
+    float4 dx[4][TTT_THREADS], below[4][TTT_THREADS], W1[16][TTT_THREADS];
     /* two columns a lane: the norm; gradients of the second layer's biases, in every warp, and of the norm, of a warp's tokens alone */
     float2 w[32], b[32], b2[TTT_THREADS], norm_w[TTT_THREADS], norm_b[TTT_THREADS];
 };
@@ -108,11 +108,20 @@ __device__ __forceinline__ void put_share(float *part, int m, const float (&x)[2
             *(float2 *)(part + (y.r + 8 * half) * MLP_SUMS + 16 * m + 8 * n + 2 * y.c) = make_float2(x[n][2 * half], x[n][2 * half + 1]);
 }
 
-/* A thread's [16,32] of a record on its way to it. */
+/* A thread's [16,32] of a record on its way to it; u of the first layer to where its warp's share of du will be. */
 __device__ __forceinline__ void fetch_own(float4 (&to)[4][TTT_THREADS], const float *from)
 {
 #pragma unroll
     for (int n = 0; n < 4; n++) cp_async_16(shared_address(&to[n][threadIdx.x]), from + 4 * (n * TTT_THREADS + threadIdx.x));
+}
+__device__ __forceinline__ float4 *place_of_u(ttt_mlp_chain_room &room, int n)
+{
+    return (float4 *)room.du[threadIdx.x / 32] + n * 32 + threadIdx.x % 32;
+}
+__device__ __forceinline__ void fetch_u(ttt_mlp_chain_room &room, const float *from)
+{
+#pragma unroll
+    for (int n = 0; n < 4; n++) cp_async_16(shared_address(place_of_u(room, n)), from + 4 * (n * TTT_THREADS + threadIdx.x));
 }
 
 /* ---- the chain -------------------------------------------------------------------------------------------------------------------------------- */
@@ -200,7 +209,11 @@ __device__ __forceinline__ void mlp_chain_first(ttt_mlp_chain_room &room, const 
     const int warp = y.id / 32;
     float u[4][4], below[4][4], sums[2] = {}, along[2] = {};
 #pragma unroll
-    for (int n = 0; n < 4; n++) take_tile(u[n], room.u1[n]), take_tile(below[n], room.below[n]);
+    for (int n = 0; n < 4; n++) {
+        const float4 v = *place_of_u(room, n);
+        u[n][0] = v.x, u[n][1] = v.y, u[n][2] = v.z, u[n][3] = v.w;
+        take_tile(below[n], room.below[n]);
+    }
     const float last[2] = { -steps.of_last(y.r), -steps.of_last(y.r + 8) }, rate[2] = { steps.rate[y.r], steps.rate[y.r + 8] };
     MLP_OWN_EACH(n, q)
     {
@@ -228,6 +241,7 @@ __device__ __forceinline__ void mlp_chain_second(ttt_mlp_chain_room &room, const
     const float by[2] = { -steps.of_last(y.r) * steps.rate[y.r], -steps.of_last(y.r + 8) * steps.rate[y.r + 8] };
     const ttt_halves X[2] = { recorded_halves(record + ttt_mlp_record::X, 0), recorded_halves(record + ttt_mlp_record::X, 1) };
     float G[4][4] = {}, sums[2] = {};
+    __syncwarp(); /* the warp has its u of the first layer */
 #pragma unroll
     for (int m = 0; m < 4; m++) {
         uint32_t g[4], gl[4], w[4];
@@ -438,7 +452,7 @@ template <typename HEAD> __device__ __noinline__ void ttt_mlp_chain_back(HEAD &x
     extern __shared__ __align__(16) float memory[]; /* not by a pointer: loads and stores know that they are of shared memory */
     ttt_mlp_chain_room &room = *(ttt_mlp_chain_room *)memory;
     const ttt_place<MLP_D> y;
-    constexpr int ROWS = ttt_place<MLP_D>::ROWS;
+    constexpr int ROWS = ttt_place<MLP_D>::ROWS, EACH = (int)sizeof(ttt_mlp_rows) / 16;
     const ttt_segments &s = *x.segments;
     const int64_t slot = ttt_slot(x.n, t - (int64_t)(count - 1) * TILE_TOKENS), record_step = s.H * s.record, state_step = s.H * s.state;
     float *record = s.record_of(x.n, t, g.h), *const state = s.state_of(true, slot, g.h);
@@ -453,7 +467,8 @@ template <typename HEAD> __device__ __noinline__ void ttt_mlp_chain_back(HEAD &x
         const float *from = record - back * record_step + ttt_mlp_record::ROWS;
         fetch_rows<MLP_D, 3>(room.rows[to], { g.a.k, g.a.q, g.a.v }, t - back * TILE_TOKENS, g.a.H, g.h);
 #pragma unroll 1
-        for (int j = y.id; j < ttt_mlp_record::HALVES / 4; j += TTT_THREADS) cp_async_16(shared_address(room.u[0]) + 16 * j, from + 4 * j);
+        for (int j = y.id; j < ttt_mlp_record::HALVES / 4; j += TTT_THREADS)
+            cp_async_16(shared_address(room.u[0]) + 16 * j + (to && j >= EACH ? 16 * EACH : 0), from + 4 * j);
         const float rate = fetch_steps(g, room.eta[to], t - back * TILE_TOKENS);
         cp_async_commit();
         return rate;
@@ -470,7 +485,7 @@ template <typename HEAD> __device__ __noinline__ void ttt_mlp_chain_back(HEAD &x
         steps.eta = room.eta[now], steps.rate = room.rate[now];
         {
             float du[4][4];
-            fetch_own(room.u1, record + ttt_mlp_record::U1);
+            fetch_u(room, record + ttt_mlp_record::U1);
             fetch_own(room.below, record + ttt_mlp_record::PRE);
             fetch_own(room.dx, record + ttt_mlp_record::PRE_X);
             cp_async_commit();
@@ -486,7 +501,10 @@ template <typename HEAD> __device__ __noinline__ void ttt_mlp_chain_back(HEAD &x
             const ttt_halves turned[2] = { turned_halves(dh[0]), turned_halves(dh[1]) };
             add_second_turned(d.W2, room.u, turned);
         }
-        add_second_turned(d.W2, room.dzq, { recorded_halves(record + ttt_mlp_record::Y, 0), recorded_halves(record + ttt_mlp_record::Y, 1) });
+        /* two warps share a scheduler: one's products go beside the other's shuffles */
+        const auto queries = [&] {
+            add_second_turned(d.W2, room.dzq[now], { recorded_halves(record + ttt_mlp_record::Y, 0), recorded_halves(record + ttt_mlp_record::Y, 1) });
+        };
         ttt_mlp_tokens left;
         recorded_tokens(left, record);
         __syncthreads();
@@ -497,7 +515,9 @@ template <typename HEAD> __device__ __noinline__ void ttt_mlp_chain_back(HEAD &x
 #pragma unroll 1 /* addresses that are made ahead of time have no registers */
             for (int j = y.id; j < ttt_mlp_record::CHAIN / 32; j += TTT_THREADS) ahead_l2(next + j * 32);
         }
+        if (y.id < TTT_THREADS / 2) queries();
         mlp_chain_loss(g, room, K, V, record, t, steps, left);
+        if (y.id >= TTT_THREADS / 2) queries();
         ttt_mlp_under under;
         recorded_under(under, record);
         cp_async_wait<0>(); /* behind the barrier it is there for everybody */

@@ -106,7 +106,8 @@ template <bool BACK, typename HEAD> __device__ __noinline__ void ttt_mlp_chain_a
             for (int q = 0; q < 4; q++) h[n][q] *= last[q / 2];
         put_own(room.u[warp], h);
         __syncwarp();
-        mlp_update(room, w, K, h, steps, g.a.bias, top.offset);
+        mlp_update(room, w, K, h, g.a.bias);
+        mlp_update_offset(room, steps, g.a.bias, top.offset);
         __syncwarp();
         now = next;
     }
@@ -330,6 +331,7 @@ template <bool BACK> __device__ __noinline__ void ttt_mlp_tiles_queries(const tt
         if (i + 2 < count) rate = fetch(then, t + 2 * TILE_TOKENS);
         float2 z[2], d[2];
         float inverse[2], S[2];
+        if (warp < TTT_WARPS / 2) mlp_update(room, w, K, h, g.a.bias); /* two warps share a scheduler: one's products go beside the other's shuffles */
         mlp_out(room, g.a.bias, top, rows, z, inverse, S);
 #pragma unroll
         for (int half = 0; half < 2; half++) {
@@ -354,11 +356,13 @@ template <bool BACK> __device__ __noinline__ void ttt_mlp_tiles_queries(const tt
                 if (y.lane < TILE_TOKENS) room.S2[token * TILE_ETA + y.lane] = S[half];
             }
             leave_pair(record + ttt_mlp_record::SUMS + warp * MLP_D + column, make_float2(d[0].x + d[1].x, d[0].y + d[1].y));
+        }
+        mlp_update_offset(room, steps, g.a.bias, top.offset);
+        if (warp >= TTT_WARPS / 2) mlp_update(room, w, K, h, g.a.bias);
+        if constexpr (BACK) {
             __syncthreads();
             mlp_queries_back(room, K, Q, steps, g.a.bias, record);
-            __syncwarp();
         }
-        mlp_update(room, w, K, h, steps, g.a.bias, top.offset);
         __syncthreads();
         now = next;
     }

@@ -534,11 +534,11 @@ __device__ __forceinline__ void mlp_first(const ttt_mlp_state &y, const bf16 *ro
             for (int m = 0; m < 2; m++) mma_state(z[2 * m], z[2 * m + 1], k, term ? w[m].high : w[m].low);
     }
 }
-/* The update, from X2 and last.u1 of the warp's columns in shared memory, u1 times its step sizes in registers too, and u2. */
-__device__ __forceinline__ void mlp_update(const ttt_mlp_room &room, ttt_mlp_state &y, const bf16 *K, const float (&step)[4][4],
-                                           const ttt_tile_steps &steps, float bias, float2 &offset)
+/* The update, from X2 and last.u1 of the warp's columns in shared memory, u1 times its step sizes in registers too, and u2: of all but the second
+ * layer's biases, and of those. */
+__device__ __forceinline__ void mlp_update(const ttt_mlp_room &room, ttt_mlp_state &y, const bf16 *K, const float (&step)[4][4], float bias)
 {
-    const int warp = (int)threadIdx.x / 32, lane = (int)threadIdx.x % 32;
+    const int warp = (int)threadIdx.x / 32;
     add_first(y.W1, K, room.u[warp]);
     add_second(y.W2, room.u2[2], room.u2[3], room.x[warp]);
 #pragma unroll
@@ -550,10 +550,13 @@ __device__ __forceinline__ void mlp_update(const ttt_mlp_room &room, ttt_mlp_sta
             for (int o = 4; o <= 16; o *= 2) sum += __shfl_xor_sync(~0u, sum, o);
             y.b1[n][e] += sum;
         }
+}
+__device__ __forceinline__ void mlp_update_offset(const ttt_mlp_room &room, const ttt_tile_steps &steps, float bias, float2 &offset)
+{
 #pragma unroll
     for (int j = 0; j < TILE_TOKENS && bias; j++) {
         const float by = steps.of_last(j) * steps.rate[j];
-        const float2 u = *(const float2 *)(room.u2_whole + j * MLP_SUMS + 2 * lane);
+        const float2 u = *(const float2 *)(room.u2_whole + j * MLP_SUMS + (int)threadIdx.x % 32 * 2);
         offset.x -= by * u.x, offset.y -= by * u.y;
     }
 }
