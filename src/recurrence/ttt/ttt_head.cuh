@@ -4,7 +4,7 @@
 #define LNT_TTT_HEAD_CUH
 
 #include "recurrence/ttt/ttt_linear_tiles.cuh"
-#include "recurrence/ttt/ttt_mlp_back.cuh"
+#include "recurrence/ttt/ttt_mlp_rows_back.cuh"
 
 #include <initializer_list>
 

@@ -128,6 +128,7 @@ __device__ __forceinline__ void recorded_own(float (&x)[4][4], const float *from
 #pragma unroll
     for (int n = 0; n < 4; n++) left_tile(x[n], from, n);
 }
+/* The upper halves of a state, as two tiles' B of a product over its columns. */
 template <int M, int P> __device__ __forceinline__ void record_state(float *to, const float (&W)[M][2 * P][4])
 {
 #pragma unroll
@@ -135,7 +136,7 @@ template <int M, int P> __device__ __forceinline__ void record_state(float *to, 
 #pragma unroll
         for (int p = 0; p < P; p++) {
             const float(&l)[4] = W[m][2 * p], (&r)[4] = W[m][2 * p + 1];
-            leave_at(to, m * P + p, make_uint4(pack_bf16(l[0], l[1]), pack_bf16(l[2], l[3]), pack_bf16(r[0], r[1]), pack_bf16(r[2], r[3])));
+            leave_at(to, m * P + p, make_uint4(pack_bf16(l[0], l[1]), pack_bf16(r[0], r[1]), pack_bf16(l[2], l[3]), pack_bf16(r[2], r[3])));
         }
 }
 
@@ -392,6 +393,13 @@ __device__ __forceinline__ void turn_state(uint32_t (&to)[4], const uint32_t (&f
 {
 #pragma unroll
     for (int q = 0; q < 4; q++) to[q] = turn_matrix(from[q]);
+}
+/* The same of what record_state left. */
+__device__ __forceinline__ void turn_recorded(uint32_t (&to)[4], const uint32_t (&from)[4])
+{
+    uint32_t packed[4];
+    as_rows(packed, from);
+    turn_state(to, packed);
 }
 /* h = u2 W2^T for a warp's columns. */
 __device__ __forceinline__ void mlp_below(const ttt_mlp_room &room, const float (&W2)[4][4][4], float (&h)[4][4])
