@@ -525,10 +525,8 @@ template <typename HEAD> __device__ __noinline__ void ttt_mlp_chain_back(HEAD &x
             add_second_turned(d.W2, room.u, turned);
         }
         /* two warps share a scheduler: one's products go beside the other's shuffles */
-        const auto queries = [&] {
-            const float *const Y = record + ttt_mlp_record::Y;
-            add_second_turned(d.W2, room.dzq[now], { recorded_halves(Y, 0), recorded_halves(Y, 1) });
-        };
+        const ttt_halves Y[2] = { recorded_halves(record + ttt_mlp_record::Y, 0), recorded_halves(record + ttt_mlp_record::Y, 1) };
+        const auto queries = [&] { add_second_turned(d.W2, room.dzq[now], Y); };
         ttt_mlp_tokens left;
         recorded_tokens(left, record);
         __syncthreads();
