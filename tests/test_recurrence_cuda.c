@@ -277,6 +277,39 @@ static void strengths_of_zero(void **state)
     linnet_context_destroy(c);
 }
 
+/* GPUs whose blocks have 99 KB of shared memory pass more barriers, and have the same bits. */
+static void scans_in_little_shared_memory(void **state)
+{
+    (void)state;
+    linnet_context *c = make_cuda_context();
+    if (!c) skip();
+    static const lnt_recur_case cases[] = {
+        { "selective_scan", 3, { 70, 0, 33 }, { { "D", 50 }, { "M", 16 } }, .beta = 0.3, .states = true },
+        { "selective_scan", 2, { 100, 31 }, { { "D", 40 }, { "M", 29 } }, .beta = 0.3, .states = true },
+        { "selective_scan", 2, { 40, 7 }, { { "D", 21 }, { "M", 100 } }, .beta = 0.3, .states = true },
+        { "longhorn", 2, { 70, 9 }, { { "D", 40 }, { "M", 16 } }, .beta = 3, .states = true },
+    };
+    const size_t has = c->device->block_shared;
+    seen most = { 0 };
+    for (size_t n = 0; n < sizeof cases / sizeof *cases; n++) {
+        if (!wanted(cases[n].op) || tokens_of(&cases[n]) > most_tokens) continue;
+        lnt_problem p[3] = { { 0 } }; /* the truth, with all the shared memory that there is, with 99 KB */
+        char who[256];
+        describe_case(&cases[n], who, sizeof who);
+        for (int i = 0; i < 3; i++) {
+            c->device->block_shared = i == 2 ? 99 << 10 : has;
+            OK(c, lnt_problem_make(c, &cases[n], i ? LINNET_BF16 : LINNET_F64, LINNET_BF16, 7, &p[i]));
+            p[i].r.impl = i ? "chunk-cuda" : NULL;
+            if (run_both(c, &p[i], who) && i) compare(&p[i], &p[0], who, &most);
+        }
+        c->device->block_shared = has;
+        for (int i = 0; p[1].op->tensors[i].name; i++)
+            if (p[1].data[i] && memcmp(p[1].data[i], p[2].data[i], p[1].bytes[i])) fail_msg("%s: %s has other bits", who, p[1].op->tensors[i].name);
+        for (int i = 0; i < 3; i++) lnt_problem_free(&p[i]);
+    }
+    linnet_context_destroy(c);
+}
+
 /* Tensors an element behind a boundary of 16 bytes: those that may be, which every implementation takes, or all. One that has to be aligned is
  * refused, and nothing is written. */
 static void unaligned(linnet_context *c, const lnt_recur_case *k, lnt_dtype dtype, const lnt_recur_impl *impl, const lnt_problem *truth, bool all,
@@ -638,6 +671,7 @@ int main(int argc, char **argv)
         cmocka_unit_test(strengths_of_zero), cmocka_unit_test(mesa_solvers_match_the_cpu),
                                         cmocka_unit_test(mesa_unrolled_matches_reference), cmocka_unit_test(mesa_steps_on_the_device),
                                         cmocka_unit_test(mesa_shows_nan_on_the_gpu), cmocka_unit_test(mesa_in_little_shared_memory),
+                                        cmocka_unit_test(scans_in_little_shared_memory),
                                         cmocka_unit_test(unaligned_tensors) };
     return exit_status(cmocka_run_group_tests(tests, NULL, NULL));
 }

@@ -166,7 +166,7 @@ template <typename T, typename S, bool KEEP> __global__ __launch_bounds__(S::THR
             if (KEEP && at.real) {
                 float *kept = at.kept(p, k * S::ROUNDS + r);
 #pragma unroll
-                for (int i = 0; i < S::EACH; i++) kept[i * S::G] = h.re[i], kept[p.plane + i * S::G] = h.im[i];
+                for (int i = 0; i < S::EACH; i++) kept[at.number(i)] = h.re[i], kept[p.plane + at.number(i)] = h.im[i];
             }
             if (t + (r + 1) * ROUND <= at.end)
                 fore_round(s, h, u, o);
@@ -275,8 +275,8 @@ template <typename T, typename S> __global__ __launch_bounds__(S::THREADS, 1) vo
         const float *kept = at.kept(p, round);
 #pragma unroll
         for (int i = 0; i < EACH; i++) {
-            ahead.re[i] = at.real && round >= 0 ? kept[i * S::G] : 0.f;
-            ahead.im[i] = at.real && round >= 0 ? kept[p.plane + i * S::G] : 0.f;
+            ahead.re[i] = at.real && round >= 0 ? kept[at.number(i)] : 0.f;
+            ahead.im[i] = at.real && round >= 0 ? kept[p.plane + at.number(i)] : 0.f;
         }
     };
     fetch_state((at.end - at.begin + ROUND - 1) / ROUND - 1);
@@ -309,8 +309,7 @@ template <typename T, typename S> __global__ __launch_bounds__(S::THREADS, 1) vo
     s.lam.write(at, p, p.ds0, 2 * at.n);
     s.dA.write(at, p, p.sums, at.n * SUMS_OF_NUMBER + SUM_A_RE);
     s.dK.write(at, p, p.sums, at.n * SUMS_OF_NUMBER + SUM_K_RE);
-#pragma unroll
-    for (int o = S::G / 2; o; o >>= 1) s.dskip += __shfl_xor_sync(~0u, s.dskip, o);
+    s.dskip = sums::of_all(s.dskip);
     if (at.real && at.m == 0) p.dskips[at.n * p.D + at.channel] = s.dskip;
 }
 

@@ -7,6 +7,8 @@
 #include "device/mma.cuh"
 #include "recurrence/scan/states.cuh"
 
+#include <type_traits>
+
 namespace {
 
 constexpr int WIDEST = 128;
@@ -24,6 +26,7 @@ struct selective_args {
     const int64_t *cu;
     int64_t T;
     int D, M, strips;
+    bool roomy; /* back_shared */
 };
 
 template <typename S> struct tile {
@@ -119,7 +122,7 @@ __global__ __launch_bounds__(S::THREADS, 1) void forward_kernel(const __grid_con
             float o[ROUND];
             if (KEEP && at.real && t + r * ROUND < at.end)
 #pragma unroll
-                for (int i = 0; i < EACH; i++) at.kept(p, k * S::ROUNDS + r)[i * S::G] = h[i];
+                for (int i = 0; i < EACH; i++) at.kept(p, k * S::ROUNDS + r)[at.number(i)] = h[i];
 #pragma unroll
             for (int j0 = 0; j0 < ROUND; j0 += 4) {
                 float delta[4], input[4];
@@ -130,8 +133,8 @@ __global__ __launch_bounds__(S::THREADS, 1) void forward_kernel(const __grid_con
 #pragma unroll
                 for (int i = 0; i < EACH; i++) {
                     float B[4], C[4] = {};
-                    four(B, &x.B[at.m + i * S::G][r * ROUND + j0]);
-                    if (!KEEP) four(C, &x.C[at.m + i * S::G][r * ROUND + j0]);
+                    four(B, &x.B[at.number(i)][r * ROUND + j0]);
+                    if (!KEEP) four(C, &x.C[at.number(i)][r * ROUND + j0]);
 #pragma unroll
                     for (int j = 0; j < 4; j++) {
                         h[i] = fmaf(decay_of<RULE>(delta[j], rate[i], B[j]), h[i], input[j] * B[j]);
@@ -165,33 +168,53 @@ __global__ __launch_bounds__(S::THREADS, 1) void forward_kernel(const __grid_con
 
 /* ---- in reverse -------------------------------------------------------------------------------------------------------------------------- */
 
-/* What a CTA's channels add to dB and dC in a round, warp by warp. */
+/* What a CTA's channels add to dB and dC in a round: of each warp sums over half of its channels (or, where it has one, its own), four tokens of a
+ * number together. A warp puts both halves side by side, 16 bytes a lane, and reads one at a time, 8 bytes a lane: places of the second half are
+ * changed over by fours, so that neither meets itself in a bank. */
 template <typename S> struct round_sums {
-    float of[S::WARPS][S::ROUND][2 * S::MP], squares[S::WARPS][S::ROUND];
+    static constexpr int HALVES = S::TURNED ? 2 : 1, LEFT = S::TURNED ? 1 : S::EACH;
+    float of[S::WARPS][S::ROUND / 4][2][HALVES][S::MP][4], squares[S::WARPS][S::ROUND];
+
+    static __device__ __forceinline__ int slot(int half, int number) { return number ^ half * 4; }
 };
+/* In front of tiles and sums in shared memory, of which there are two where a GPU has room: a tile then passes one barrier. */
 template <typename S> struct back_shared {
-    /* two where they are small: a round is added up while the next one's come, and a barrier less is waited for */
-    static constexpr int BUFFERS = sizeof(round_sums<S>) <= 40 << 10 ? 2 : 1;
-    back_tile<S> x;
-    float du[S::CH][PITCH], ddelta[S::CH][PITCH];
-    round_sums<S> sums[BUFFERS];
+    float du[2][S::CH][PITCH], ddelta[2][S::CH][PITCH];
     float states[2][S::CH * S::MP]; /* in front of a round, and of the next */
+
+    /* sums of two tiles, which are added up while the next tile's come; of two rounds where those are many */
+    static constexpr bool BY_TILE = 2 * S::ROUNDS * sizeof(round_sums<S>) <= 140 << 10;
+    static constexpr int SUMS = BY_TILE ? 2 * S::ROUNDS : 2;
+    static constexpr size_t bytes(bool roomy)
+    {
+        return sizeof(back_shared) + (roomy ? 2 : 1) * sizeof(back_tile<S>) + (roomy ? SUMS : 1) * sizeof(round_sums<S>);
+    }
+    __device__ __forceinline__ back_tile<S> *tiles() { return (back_tile<S> *)(this + 1); }
+    __device__ __forceinline__ round_sums<S> *sums(bool roomy) { return (round_sums<S> *)(tiles() + (roomy ? 2 : 1)); }
 };
 
-/* dB and dC of a round, from the whole CTA. */
+/* dB and dC of a round, from the whole CTA: two tokens of a number a thread. */
 template <typename S, int RULE>
 __device__ __forceinline__ void put_sums(const selective_args &p, const place<S> &at, const round_sums<S> &w, int64_t t)
 {
-    constexpr int COLUMNS = 2 * S::MP, EACH = S::ROUND * COLUMNS / S::THREADS;
+    constexpr int TASKS = S::ROUND * S::MP / S::THREADS;
     const int64_t row = ((int64_t)at.strip * p.T + t) * p.M;
-    const int count = at.end - t < S::ROUND ? (int)(at.end - t) : S::ROUND;
 #pragma unroll
-    for (int k = 0; k < EACH; k++) {
-        const int i = (int)threadIdx.x + k * S::THREADS, j = (unsigned)i / COLUMNS, e = (unsigned)i % COLUMNS, m = e % S::MP;
-        float sum = w.of[0][j][e];
+    for (int k = 0; k < TASKS; k++) {
+        const int i = (int)threadIdx.x + k * S::THREADS, part = i % 2 * 2, m = i / 2 % S::MP;
+        const int which = i / (2 * S::MP) % 2, four_of = i / (4 * S::MP);
+        float2 sum;
 #pragma unroll
-        for (int warp = 1; warp < S::WARPS; warp++) sum += w.of[warp][j][e];
-        if (m < p.M && j < count) (e < S::MP ? p.dB : p.dC)[row + j * p.M + m] = sum;
+        for (int warp = 0; warp < S::WARPS; warp++)
+#pragma unroll
+            for (int half = 0; half < w.HALVES; half++) {
+                const float2 x = *(const float2 *)&w.of[warp][four_of][which][half][w.slot(half, m)][part];
+                sum = warp + half ? make_float2(sum.x + x.x, sum.y + x.y) : x;
+            }
+        const int j = 4 * four_of + part;
+        float *to = (which ? p.dC : p.dB) + row + j * p.M + m;
+        if (m < p.M && t + j < at.end) to[0] = sum.x;
+        if (m < p.M && t + j + 1 < at.end) to[p.M] = sum.y;
     }
     const int j = (int)threadIdx.x;
     if (RULE != LONGHORN || j >= S::ROUND || t + j >= at.end) return;
@@ -206,99 +229,107 @@ template <typename S> struct carried {
     float A[S::EACH], rate[S::EACH], lam[S::EACH], dA[S::EACH], skip, dskip;
 };
 
-/* Tokens t .. t + ROUND - 1, which are those from `of` on of the tile; h: the states in front of them. */
+/* Tokens of .. of + ROUND - 1 of the tile; h: the states in front of them. */
 template <typename S, int RULE>
-__device__ __forceinline__ void back_round(const place<S> &at, back_shared<S> &w, round_sums<S> &all, carried<S> &s, float (&h)[S::EACH], int of)
+__device__ __forceinline__ void back_round(const place<S> &at, const back_tile<S> &w, round_sums<S> &all, carried<S> &s, float (&h)[S::EACH], int of,
+                                           float (*du)[PITCH], float (*ddelta)[PITCH])
 {
     constexpr int EACH = S::EACH, ROUND = S::ROUND;
     using sums = of_channel<S>;
-    const tile<S> &x = w.x.x;
-    float before[ROUND][EACH], e[ROUND][EACH], through_b[ROUND], through_a[ROUND];
+    const tile<S> &x = w.x;
+    float before[ROUND][EACH], e[ROUND][EACH], delta[ROUND], input[ROUND], through_b[ROUND], through_a[ROUND];
 #pragma unroll
     for (int j0 = 0; j0 < ROUND; j0 += 4) {
-        float delta[4], input[4];
-        four(delta, &x.delta[at.of_cta][of + j0]);
-        four(input, &x.u[at.of_cta][of + j0]);
+        float d[4], u[4];
+        four(d, &x.delta[at.of_cta][of + j0]);
+        four(u, &x.u[at.of_cta][of + j0]);
 #pragma unroll
-        for (int j = 0; j < 4; j++) input[j] *= delta[j];
+        for (int j = 0; j < 4; j++) delta[j0 + j] = d[j], input[j0 + j] = d[j] * u[j];
 #pragma unroll
         for (int i = 0; i < EACH; i++) {
             float B[4];
-            four(B, &x.B[at.m + i * S::G][of + j0]);
+            four(B, &x.B[at.number(i)][of + j0]);
 #pragma unroll
             for (int j = 0; j < 4; j++) {
-                before[j0 + j][i] = h[i], e[j0 + j][i] = decay_of<RULE>(delta[j], s.rate[i], B[j]);
-                h[i] = fmaf(e[j0 + j][i], h[i], input[j] * B[j]);
+                const int k = j0 + j;
+                before[k][i] = h[i], e[k][i] = decay_of<RULE>(delta[k], s.rate[i], B[j]);
+                h[i] = fmaf(e[k][i], h[i], input[k] * B[j]);
             }
         }
     }
 #pragma unroll
     for (int j0 = ROUND - 4; j0 >= 0; j0 -= 4) {
-        float delta[4], u[4], dy[4], v[4][2 * EACH];
-        four(delta, &x.delta[at.of_cta][of + j0]);
-        four(u, &x.u[at.of_cta][of + j0]);
-        four(dy, &w.x.dy[at.of_cta][of + j0]);
+        float dy[4], v[2][EACH][4];
+        four(dy, &w.dy[at.of_cta][of + j0]);
 #pragma unroll
         for (int j = 0; j < 4; j++) through_b[j0 + j] = through_a[j0 + j] = 0.f;
 #pragma unroll
         for (int i = 0; i < EACH; i++) {
             float B[4], C[4];
-            four(B, &x.B[at.m + i * S::G][of + j0]);
-            four(C, &x.C[at.m + i * S::G][of + j0]);
+            four(B, &x.B[at.number(i)][of + j0]);
+            four(C, &x.C[at.number(i)][of + j0]);
 #pragma unroll
             for (int j = 3; j >= 0; j--) {
                 const int k = j0 + j;
-                const float lam = fmaf(dy[j], C[j], s.lam[i]), input = delta[j] * u[j];
+                const float lam = fmaf(dy[j], C[j], s.lam[i]);
                 s.lam[i] = e[k][i] * lam;
                 const float slope = (RULE == LONGHORN ? lam : RULE == SIGNED ? s.lam[i] + lam : s.lam[i]) * before[k][i];
                 const float after = k + 1 < ROUND ? before[k + 1 < ROUND ? k + 1 : 0][i] : h[i];
-                v[j][EACH + i] = dy[j] * after, v[j][i] = lam * input;
+                v[1][i][j] = dy[j] * after, v[0][i][j] = lam * input[k];
                 through_b[k] = fmaf(lam, B[j], through_b[k]);
                 if (RULE == LONGHORN) {
-                    v[j][i] = fmaf(-2.f * delta[j] * B[j], slope, v[j][i]);
+                    v[0][i][j] = fmaf(-2.f * delta[k] * B[j], slope, v[0][i][j]);
                     through_a[k] = fmaf(-B[j] * B[j], slope, through_a[k]);
                 } else {
-                    s.dA[i] = fmaf(slope, delta[j], s.dA[i]);
+                    s.dA[i] = fmaf(slope, delta[k], s.dA[i]);
                     through_a[k] = fmaf(slope, s.A[i], through_a[k]);
                 }
             }
         }
 #pragma unroll
-        for (int j = 0; j < 4; j++) { /* over the warp's channels */
-            constexpr int LEFT = 2 * EACH / S::OF_WARP;
-            fold<2 * EACH, 16, S::G>(v[j]);
+        for (int which = 0; which < 2; which++)
 #pragma unroll
-            for (int i = 0; i < LEFT; i++) {
-                const int which = at.lane / S::G * LEFT + i;
-                all.of[at.warp][j0 + j][which / EACH * S::MP + which % EACH * S::G + at.m] = v[j][i];
+            for (int i = 0; i < all.LEFT; i++) {
+                float(&x)[4] = v[which][i];
+                if (S::TURNED)
+#pragma unroll
+                    for (int j = 0; j < 4; j++) x[j] += __shfl_xor_sync(~0u, v[which][EACH - 1][j], 16);
+                const int half = S::TURNED ? at.lane % 2 : 0;
+                *(float4 *)all.of[at.warp][j0 / 4][which][half][all.slot(half, at.number(i))] = make_float4(x[0], x[1], x[2], x[3]);
             }
-        }
     }
     sums::sum(through_b);
     sums::sum(through_a);
+    using some = lnt_pack<float, sums::EACH>;
+    const int at_token = of + sums::token(at.m);
+    const some d = *(const some *)&x.delta[at.of_cta][at_token], u = *(const some *)&x.u[at.of_cta][at_token];
+    const some dy = *(const some *)&w.dy[at.of_cta][at_token];
+    some share, to_u, to_delta;
+    if (RULE == LONGHORN) share = *(const some *)&w.share[at.of_cta][at_token];
 #pragma unroll
     for (int i = 0; i < sums::EACH; i++) {
-        const int k = sums::token(at.m) + i, j = of + k;
-        const float delta = x.delta[at.of_cta][j], u = x.u[at.of_cta][j], dy = w.x.dy[at.of_cta][j], step = fmaf(u, through_b[i], through_a[i]);
-        const float share = RULE == LONGHORN ? w.x.share[at.of_cta][j] : 1.f;
-        if (sums::mine(at.m)) {
-            w.du[at.of_cta][j] = fmaf(delta, through_b[i], s.skip * dy), w.ddelta[at.of_cta][j] = step * share * share;
-            s.dskip = fmaf(dy, u, s.dskip);
-        }
+        const float step = fmaf(u.x[i], through_b[i], through_a[i]);
+        to_u.x[i] = fmaf(d.x[i], through_b[i], s.skip * dy.x[i]), to_delta.x[i] = RULE == LONGHORN ? step * share.x[i] * share.x[i] : step;
+        if (sums::mine(at.m)) s.dskip = fmaf(dy.x[i], u.x[i], s.dskip);
         if (RULE != LONGHORN) continue;
-        float to_squares = -step * delta * delta;
+        float to_squares = -step * d.x[i] * d.x[i];
 #pragma unroll
-        for (int o = 16; o >= S::G; o >>= 1) to_squares += __shfl_xor_sync(~0u, to_squares, o);
-        if (at.lane < S::G && sums::mine(at.m)) all.squares[at.warp][k] = to_squares;
+        for (int o = 16; o; o >>= 1)
+            if (o >= S::G * S::NEXT || o < S::NEXT) to_squares += __shfl_xor_sync(~0u, to_squares, o);
+        if (at.of_cta % S::OF_WARP == 0 && sums::mine(at.m)) all.squares[at.warp][sums::token(at.m) + i] = to_squares;
     }
+    if (!sums::mine(at.m)) return;
+    *(some *)&du[at.of_cta][at_token] = to_u;
+    *(some *)&ddelta[at.of_cta][at_token] = to_delta;
 }
 
 template <typename T, typename S, int RULE>
 __global__ __launch_bounds__(S::THREADS, 1) void backward_kernel(const __grid_constant__ selective_args p)
 {
-    constexpr int EACH = S::EACH, ROUND = S::ROUND;
+    constexpr int EACH = S::EACH, ROUND = S::ROUND, ROUNDS = S::ROUNDS;
+    using sh = back_shared<S>;
     extern __shared__ __align__(16) unsigned char memory[];
-    back_shared<S> &w = *(back_shared<S> *)memory;
+    sh &w = *(sh *)memory;
     await_last();
     let_next();
     const place<S> at(p);
@@ -310,44 +341,61 @@ __global__ __launch_bounds__(S::THREADS, 1) void backward_kernel(const __grid_co
     s.skip = at.real && p.skip ? p.skip[at.channel] : 0.f, s.dskip = 0.f;
     fetched<T, S, RULE, true, false> next;
     /* the state in front of a round of the warp's channels, 16 bytes a lane: through shared memory, since registers would be waited for early */
-    const auto fetch_state = [&](int64_t round) {
-        constexpr int OF_WARP = S::OF_WARP * S::MP;
-        const int of = 4 * at.lane, channel = at.first + at.warp * S::OF_WARP + of / S::MP;
-        if (of < OF_WARP && round >= 0)
-            cp_async_16(shared_address(&w.states[round % 2][at.warp * OF_WARP + of]),
-                        p.kept + ((at.begin / ROUND + at.n + round) * p.D + (channel < p.D ? channel : 0)) * S::MP + of % S::MP, channel < p.D);
+    constexpr int OF_WARP = S::OF_WARP * S::MP;
+    const int mine = 4 * at.lane, channel = at.first + at.warp * S::OF_WARP + mine / S::MP;
+    int64_t ahead = (at.end - at.begin + ROUND - 1) / ROUND; /* the round whose state came last */
+    const float *kept = p.kept + ((at.begin / ROUND + at.n + ahead) * p.D + (channel < p.D ? channel : 0)) * S::MP + mine % S::MP;
+    const auto fetch_state = [&] {
+        if (ahead) {
+            ahead--, kept -= (int64_t)p.D * S::MP;
+            if (mine < OF_WARP) cp_async_16(shared_address(&w.states[(int)ahead & 1][at.warp * OF_WARP + mine]), kept, channel < p.D);
+        }
         cp_async_commit();
     };
-    fetch_state((at.end - at.begin + ROUND - 1) / ROUND - 1);
+    round_sums<S> *const all = w.sums(p.roomy);
+    const auto rounds_of = [&](int64_t k) { /* of tile k that have tokens */
+        const int64_t left = at.end - at.begin - k * TB;
+        return left < TB ? (int)(left + ROUND - 1) / ROUND : ROUNDS;
+    };
+    const auto store = [&](int64_t k) { /* behind a barrier behind tile k */
+        const int64_t t = at.begin + k * TB;
+        const int count = (int)(at.end - t < TB ? at.end - t : TB), turn = (int)k & 1;
+        if (sh::BY_TILE && p.roomy)
+            for (int r = rounds_of(k) - 1; r >= 0; r--) put_sums<S, RULE>(p, at, all[turn * ROUNDS + r], t + r * ROUND);
+        rows<T, S::CH, S::WARPS, 0>::store(p.du, w.du[turn], t, count, p.D, at.first);
+        rows<float, S::CH, S::WARPS, 0>::store(p.ddelta, w.ddelta[turn], t, count, p.D, at.first);
+    };
+    fetch_state();
     if (at.tiles) next.fetch(p, at, at.begin + (at.tiles - 1) * TB);
     for (int64_t k = at.tiles - 1; k >= 0; k--) {
-        const int64_t t = at.begin + k * TB;
-        const int count = (int)(at.end - t < TB ? at.end - t : TB);
-        next.put(w.x.x, w.x.share);
-        next.dy.put(w.x.dy);
-        if (k) next.fetch(p, at, t - TB);
-        __syncthreads();
-        for (int r = (count + ROUND - 1) / ROUND - 1; r >= 0; r--) {
-            constexpr int BUFFERS = back_shared<S>::BUFFERS;
-            round_sums<S> &all = w.sums[r % BUFFERS];
+        const int turn = (int)k & 1;
+        back_tile<S> &x = w.tiles()[p.roomy ? turn : 0];
+        next.put(x.x, x.share);
+        next.dy.put(x.dy);
+        if (k) next.fetch(p, at, at.begin + (k - 1) * TB);
+        __syncthreads(); /* what a tile wrote is read, and its place used again, behind the next tile's */
+        if (k + 1 < at.tiles) store(k + 1);
+        for (int r = rounds_of(k) - 1; r >= 0; r--) {
+            round_sums<S> &sums = all[p.roomy ? (turn * ROUNDS + r) % sh::SUMS : 0];
             float h[EACH];
-            fetch_state(k * S::ROUNDS + r - 1);
+            __syncwarp(); /* the state of the round behind has been read */
+            fetch_state();
             cp_async_wait<1>();
             __syncwarp();
 #pragma unroll
-            for (int i = 0; i < EACH; i++) h[i] = w.states[r % 2][at.of_cta * S::MP + at.m + i * S::G];
-            back_round<S, RULE>(at, w, all, s, h, r * ROUND);
+            for (int i = 0; i < EACH; i++) h[i] = w.states[r % 2][at.of_cta * S::MP + at.number(i)];
+            back_round<S, RULE>(at, x, sums, s, h, r * ROUND, w.du[turn], w.ddelta[turn]);
+            if (sh::BY_TILE && p.roomy) continue;
             __syncthreads();
-            put_sums<S, RULE>(p, at, all, t + r * ROUND);
-            if (BUFFERS == 1) __syncthreads();
+            put_sums<S, RULE>(p, at, sums, at.begin + k * TB + r * ROUND);
+            if (!p.roomy) __syncthreads();
         }
-        rows<T, S::CH, S::WARPS, 0>::store(p.du, w.du, t, count, p.D, at.first);
-        rows<float, S::CH, S::WARPS, 0>::store(p.ddelta, w.ddelta, t, count, p.D, at.first);
     }
+    __syncthreads();
+    if (at.tiles) store(0);
     at.write(p, p.ds0, s.lam, at.n);
     if (RULE != LONGHORN) at.write(p, p.dA, s.dA, at.n);
-#pragma unroll
-    for (int o = S::G / 2; o; o >>= 1) s.dskip += __shfl_xor_sync(~0u, s.dskip, o);
+    s.dskip = of_channel<S>::of_all(s.dskip);
     if (p.dskip && at.real && at.m == 0) p.dskip[at.n * p.D + at.channel] = s.dskip;
 }
 
@@ -422,6 +470,8 @@ template <> struct shape_for<16> {
     using type = shape<8, 2, 8, 16>;
 };
 template <int SIZE> using shape_of = typename shape_for<SIZE>::type;
+/* The walk that keeps states has no sums over lanes, which one number in a lane would double: twice the warps wait for the exponentials. */
+template <int SIZE> using keeping_shape = std::conditional_t<SIZE == 16, shape<16, 1, 16, 16>, shape_of<SIZE>>;
 int64_t strips_of(const lnt_selective_args *a)
 {
     const int size = size_of(a);
@@ -455,16 +505,19 @@ selective_args args_of(const lnt_selective_args *a)
 }
 
 enum pass { FORWARD, KEEPING, IN_REVERSE };
-template <typename T, int SIZE, int RULE> void put(const selective_args &p, int64_t sequences, pass which, const lnt_cuda *d)
+template <typename T, int SIZE, int RULE> void put(selective_args p, int64_t sequences, pass which, const lnt_cuda *d)
 {
     using S = shape_of<SIZE>;
     const unsigned ctas = (unsigned)(sequences * p.strips);
     if (!ctas) return;
-    if (which == IN_REVERSE)
-        lnt_launch_with(d, backward_kernel<T, S, RULE>, ctas, S::THREADS, sizeof(back_shared<S>), 1, p);
-    else if (which == KEEPING)
-        lnt_launch_with(d, forward_kernel<T, S, RULE, true>, ctas, S::THREADS, sizeof(fore_shared<S>), 1, p);
-    else
+    if (which == IN_REVERSE) {
+        p.roomy = d->base.block_shared >= back_shared<S>::bytes(true);
+        lnt_launch_with(d, backward_kernel<T, S, RULE>, ctas, S::THREADS, back_shared<S>::bytes(p.roomy), 1, p);
+    } else if (which == KEEPING) {
+        using K = keeping_shape<SIZE>;
+        static_assert(K::CH == S::CH && K::MP == S::MP && K::ROUND == S::ROUND, "the way back reads what it keeps");
+        lnt_launch_with(d, forward_kernel<T, K, RULE, true>, ctas, K::THREADS, sizeof(fore_shared<K>), 1, p);
+    } else
         lnt_launch_with(d, forward_kernel<T, S, RULE, false>, ctas, S::THREADS, sizeof(fore_shared<S>), 1, p);
 }
 template <typename T, int RULE> void put_size(const lnt_selective_args *a, const selective_args &p, pass which, const lnt_cuda *d)

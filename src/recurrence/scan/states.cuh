@@ -1,6 +1,7 @@
 /* Scans with several numbers of a state for each channel, on a GPU: what their kernels share. A channel's numbers lie in G lanes, EACH in each, so
- * that a multiprocessor has warps enough to fill each other's waits. TB tokens at a time come through shared memory, turned so that a lane reads four
- * tokens at once. */
+ * that a multiprocessor has warps enough to fill each other's waits. TB tokens at a time come through shared memory, turned so that a lane reads
+ * four tokens at once. Two channels lie in a warp's even and odd lanes: 16 bytes a lane take half as long where lanes i and i ^ 1, or i and i ^ 2,
+ * read the same, and so rows of numbers do, and rows of channels. */
 #ifndef LNT_SCAN_STATES_CUH
 #define LNT_SCAN_STATES_CUH
 
@@ -20,9 +21,13 @@ constexpr int PITCH = TB + 4; /* of its rows in shared memory: 16 bytes of 8 lan
 template <int LANES, int NUMBERS, int OF_CTA = NUMBERS == 4 ? 4 : 16, int TOKENS = NUMBERS == 1 ? 16 : 8> struct shape {
     static constexpr int G = LANES, EACH = NUMBERS, MP = G * EACH, WARPS = OF_CTA, THREADS = 32 * WARPS;
     static constexpr int OF_WARP = 32 / G, CH = WARPS * OF_WARP, ROUND = TOKENS, ROUNDS = TB / ROUND;
+    static constexpr int NEXT = G < 32 ? 2 : 1; /* lanes from one of a channel's numbers to the next */
+    /* Lanes from 16 on have their two numbers in the other order, so that in a sum over channels what such a lane keeps and what it sends away are
+     * the same registers as everyone's. */
+    static constexpr bool TURNED = OF_WARP == 4 && EACH == 2;
 };
 
-/* Where a thread stands: number i of its channel's state is m + i G. */
+/* Where a thread stands: number i of its channel's state is number(i). */
 template <typename S> struct place {
     int lane, warp, m, of_cta, first, channel, strip;
     int64_t n, begin, end, tiles;
@@ -30,27 +35,29 @@ template <typename S> struct place {
 
     template <typename A> __device__ __forceinline__ explicit place(const A &p)
     {
-        lane = (int)threadIdx.x % 32, warp = (int)threadIdx.x / 32, m = lane % S::G, of_cta = warp * S::OF_WARP + lane / S::G;
+        lane = (int)threadIdx.x % 32, warp = (int)threadIdx.x / 32, m = lane / S::NEXT % S::G;
+        of_cta = warp * S::OF_WARP + lane / (S::NEXT * S::G) * S::NEXT + lane % S::NEXT;
         strip = (int)(blockIdx.x % p.strips), first = strip * S::CH, channel = first + of_cta;
         n = blockIdx.x / p.strips, begin = p.cu[n], end = p.cu[n + 1], tiles = (end - begin + TB - 1) / TB;
         real = channel < p.D;
     }
+    __device__ __forceinline__ int number(int i) const { return m + (S::TURNED ? i ^ lane / 16 : i) * S::G; }
     /* x [N,D,M] or, of all sequences, [D,M] */
     template <typename A> __device__ __forceinline__ void read(const A &p, float (&to)[S::EACH], const float *x, int64_t sequence) const
     {
 #pragma unroll
-        for (int i = 0; i < S::EACH; i++) to[i] = x && real && m + i * S::G < p.M ? x[(sequence * p.D + channel) * p.M + m + i * S::G] : 0.f;
+        for (int i = 0; i < S::EACH; i++) to[i] = x && real && number(i) < p.M ? x[(sequence * p.D + channel) * p.M + number(i)] : 0.f;
     }
     template <typename A> __device__ __forceinline__ void write(const A &p, float *x, const float (&from)[S::EACH], int64_t sequence) const
     {
 #pragma unroll
         for (int i = 0; i < S::EACH; i++)
-            if (x && real && m + i * S::G < p.M) x[(sequence * p.D + channel) * p.M + m + i * S::G] = from[i];
+            if (x && real && number(i) < p.M) x[(sequence * p.D + channel) * p.M + number(i)] = from[i];
     }
-    /* of the round's start */
+    /* of the round's start, of the channel */
     template <typename A> __device__ __forceinline__ float *kept(const A &p, int64_t round) const
     {
-        return p.kept + ((begin / S::ROUND + n + round) * p.D + channel) * S::MP + m;
+        return p.kept + ((begin / S::ROUND + n + round) * p.D + channel) * S::MP;
     }
 };
 
@@ -139,7 +146,13 @@ template <typename S> struct of_channel {
     static constexpr int EACH = S::G < S::ROUND ? S::ROUND / S::G : 1, SAME = S::G < S::ROUND ? 1 : S::G / S::ROUND;
     static __device__ __forceinline__ int token(int m) { return m / SAME * EACH; }
     static __device__ __forceinline__ bool mine(int m) { return m % SAME == 0; } /* nobody else's too */
-    static __device__ __forceinline__ void sum(float (&v)[S::ROUND]) { fold<S::ROUND, S::G / 2, 1>(v); }
+    static __device__ __forceinline__ void sum(float (&v)[S::ROUND]) { fold<S::ROUND, S::G * S::NEXT / 2, S::NEXT>(v); }
+    static __device__ __forceinline__ float of_all(float x)
+    {
+#pragma unroll
+        for (int o = S::G * S::NEXT / 2; o >= S::NEXT; o >>= 1) x += __shfl_xor_sync(~0u, x, o);
+        return x;
+    }
 };
 
 } // namespace

@@ -70,7 +70,7 @@ template <int D, int STEP> __global__ __launch_bounds__(TTT_THREADS, 1) void tit
                 if (STEP == STEP_FORWARD)
                     head.forward(false);
                 else
-                    head.segments_ahead();
+                    ttt_segments_ahead(head);
                 continue;
             }
             begin_sums(head, x.sums + (i / H * x.a.H + h) * x.all, x.all);

@@ -262,6 +262,8 @@ template <typename T, int TILES = 0> struct titans_head {
         for (const void *p : { a.q, a.k, a.v }) rows_ahead<T>(p, t, rows, a.H, h, s.D);
     }
 
+    template <bool BACK> __device__ __forceinline__ void chain_ahead(int64_t t, int64_t count) { titans_chain_ahead<TILES, BACK>(*this, t, count); }
+
     __device__ void forward(bool one_by_one)
     {
         if (!len) {
@@ -275,7 +277,7 @@ template <typename T, int TILES = 0> struct titans_head {
             if constexpr (TILES > 0) {
                 const int64_t some = ttt_whole(*this, open, c, batches);
                 if (some > 0) {
-                    titans_chain_ahead<TILES, false>(*this, first + y.first, some);
+                    chain_ahead<false>(first + y.first, some);
                     c += some - 1;
                     continue;
                 }
@@ -483,24 +485,7 @@ template <typename T, int TILES = 0> struct titans_head {
         __syncthreads();
     }
 
-    /* By segments: ahead, and back. The start of a ragged mini-batch behind a run is put by. */
-    __device__ void segments_ahead()
-    {
-        const int open = load();
-        const int64_t batches = batches_of(a, open, len);
-        for (int64_t c = 0; c < batches; c++) {
-            const ttt_batch y = batch_at(a, open, len, c);
-            const int64_t some = ttt_whole(*this, open, c, batches);
-            if (some > 0) {
-                titans_chain_ahead<TILES, true>(*this, first + y.first, some);
-                c += some - 1;
-            } else if (y.rows < s.m)
-                put_state(segments->start_of(n, h));
-            else
-                go_over(y);
-        }
-        __syncthreads();
-    }
+    /* Back by segments (ahead: ttt_segments_ahead). */
     __device__ void segments_back()
     {
         if (!len) {

@@ -64,7 +64,7 @@ template <int LAYERS, int D, int STEP> __global__ __launch_bounds__(TTT_THREADS,
                 if constexpr (STEP == STEP_FORWARD)
                     head.forward(false);
                 else
-                    head.segments_ahead();
+                    ttt_segments_ahead(head);
             } else {
                 head.begin_sums(x.sums + (i / H * x.a.H + h) * x.all, x.all);
                 for (int64_t n = x.a.sequences * (i / H) / x.parts; n < x.a.sequences * (i / H + 1) / x.parts; n++) {

@@ -594,6 +594,25 @@ template <class HEAD> __device__ __forceinline__ void ttt_sweep(HEAD &x, int ope
     }
 }
 
+/* A head's sequence ahead of the way back, runs of whole mini-batches by segments. The start of a ragged one behind a run is put by. */
+template <class HEAD> __device__ __forceinline__ void ttt_segments_ahead(HEAD &x)
+{
+    const int open = x.load();
+    const int64_t batches = batches_of(x.a, open, x.len);
+    for (int64_t c = 0; c < batches; c++) {
+        const ttt_batch y = batch_at(x.a, open, x.len, c);
+        const int64_t some = ttt_whole(x, open, c, batches);
+        if (some > 0) {
+            x.template chain_ahead<true>(x.first + y.first, some);
+            c += some - 1;
+        } else if (y.rows < x.s.m)
+            x.put_state(x.segments->start_of(x.n, x.h));
+        else
+            x.go_over(y);
+    }
+    __syncthreads();
+}
+
 /* ---- pieces of work ---------------------------------------------------------------------------------------------------------------------------- */
 
 /* CTAs that are started at most: they take one piece after the other, and have a part of the workspace each. */

@@ -4,7 +4,7 @@
 #define LNT_TTT_HEAD_CUH
 
 #include "recurrence/ttt/ttt_linear_tiles.cuh"
-#include "recurrence/ttt/ttt_mlp_back.cuh"
+#include "recurrence/ttt/ttt_mlp_rows_back.cuh"
 
 #include <initializer_list>
 
@@ -315,6 +315,14 @@ template <typename T, int LAYERS, int TILES = 0> struct ttt_head {
         rows_ahead<float>(a.eta, t, rows, a.H, h, s.m);
     }
 
+    template <bool BACK> __device__ __forceinline__ void chain_ahead(int64_t t, int64_t count)
+    {
+        if constexpr (TOP > 0)
+            ttt_mlp_chain_ahead<BACK>(*this, t, count);
+        else
+            ttt_chain_ahead<TILES, BACK>(*this, t, count);
+    }
+
     __device__ void forward(bool one_by_one)
     {
         if (!len) {
@@ -328,10 +336,7 @@ template <typename T, int LAYERS, int TILES = 0> struct ttt_head {
             if constexpr (TILES > 0) {
                 const int64_t some = ttt_whole(*this, open, c, batches);
                 if (some > 0) {
-                    if constexpr (TOP > 0)
-                        ttt_mlp_chain_ahead<false>(*this, first + y.first, some);
-                    else
-                        ttt_chain_ahead<TILES, false>(*this, first + y.first, some);
+                    chain_ahead<false>(first + y.first, some);
                     c += some - 1;
                     continue;
                 }
@@ -578,27 +583,7 @@ template <typename T, int LAYERS, int TILES = 0> struct ttt_head {
         update(s.m);
     }
 
-    /* By segments: ahead, and back. The start of a ragged mini-batch behind a run is put by. */
-    __device__ void segments_ahead()
-    {
-        const int open = load();
-        const int64_t batches = batches_of(a, open, len);
-        for (int64_t c = 0; c < batches; c++) {
-            const ttt_batch y = batch_at(a, open, len, c);
-            const int64_t some = ttt_whole(*this, open, c, batches);
-            if (some > 0) {
-                if constexpr (TOP > 0)
-                    ttt_mlp_chain_ahead<true>(*this, first + y.first, some);
-                else
-                    ttt_chain_ahead<TILES, true>(*this, first + y.first, some);
-                c += some - 1;
-            } else if (y.rows < s.m)
-                put_state(segments->start_of(n, h));
-            else
-                go_over(y);
-        }
-        __syncthreads();
-    }
+    /* Back by segments (ahead: ttt_segments_ahead). */
     __device__ void segments_back()
     {
         if (!len) {

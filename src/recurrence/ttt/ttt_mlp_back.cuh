@@ -1,29 +1,31 @@
 /* TTT-MLP's way back in segments (ttt_segments.cuh), the gradients of both layers' weights in registers as ttt_mlp_tiles.cuh has the weights: a warp
  * has 32 of the 256 columns between the layers. A chain over the keys alone: what it gets of queries segments ahead have left (ttt_mlp_segments.cuh),
- * and gradients of rows and step sizes are made of what it leaves. What is a sum over those columns goes through shared memory to the warps that have
- * its tokens: two a warp, two columns a lane. Sums cancel in products with the weights' gradients and in dA: there both sides are in two halves. */
+ * and gradients of rows and step sizes are made of what it leaves (ttt_mlp_rows_back.cuh). What is a sum over those columns goes through shared
+ * memory to the warps that have its tokens: two a warp, two columns a lane. Sums cancel in products with the weights' gradients and in dA: there both
+ * sides are in two halves. */
 #ifndef LNT_TTT_MLP_BACK_CUH
 #define LNT_TTT_MLP_BACK_CUH
 
 #include "recurrence/ttt/ttt_mlp_segments.cuh"
 
+/* A thread's line of what is fetched of a mini-batch while its neighbour's loss is made: that is too short for memory, so it is brought into L2 a
+ * mini-batch before. */
+struct alignas(16) ttt_mlp_line {
+    const char *at; /* the last one brought; NULL: the thread has none */
+    int64_t step;
+};
 struct alignas(16) ttt_mlp_chain_room {
     bf16 rows[2][3 * ttt_place<MLP_D>::ROWS];                   /* k q v, of this mini-batch and the next */
-    ttt_mlp_rows u, dzq, dz;                                    /* of the second layer; the first two as records have them */
-    ttt_mlp_part du[TTT_WARPS];                                 /* shares */
+    ttt_mlp_rows u, dzq[2], dz;                                 /* of the second layer; the first two as records have them */
+    ttt_mlp_part du[TTT_WARPS];                                 /* shares; before, in a warp's own, u of the first layer as it is in registers */
     float sums[TTT_WARPS][3][TILE_TOKENS], columns[TTT_WARPS][MLP_D]; /* shares of R.u of either layer, of du.u of the first; of dz's columns */
     float eta[2][TILE_TOKENS * TILE_ETA], rate[2][TILE_TOKENS];
-    /* a thread's own: u of the first layer; what comes of queries to dX2 and du of the first layer, then, over barriers, dX2 and what comes to dz of
-     * the first layer besides; the first layer's gradient */
-    float4 u1[4][TTT_THREADS], dx[4][TTT_THREADS], below[4][TTT_THREADS], W1[16][TTT_THREADS];
+    /* a thread's own: what comes of queries to dX2 and du of the first layer, then, over barriers, dX2 and what comes to dz of the first layer
+     * besides; the first layer's gradient */
+    float4 dx[4][TTT_THREADS], below[4][TTT_THREADS], W1[16][TTT_THREADS];
     /* two columns a lane: the norm; gradients of the second layer's biases, in every warp, and of the norm, of a warp's tokens alone */
     float2 w[32], b[32], b2[TTT_THREADS], norm_w[TTT_THREADS], norm_b[TTT_THREADS];
-};
-struct alignas(16) ttt_mlp_back_room {
-    bf16 rows[2][3 * ttt_place<MLP_D>::ROWS];                   /* k q dout */
-    ttt_mlp_part dq[TTT_WARPS], dk[TTT_WARPS];                  /* shares */
-    float dA[TTT_WARPS][TILE_TOKENS * TILE_ETA], S[TILE_TOKENS * TILE_ETA];
-    float eta[2][TILE_TOKENS * TILE_ETA], rate[2][TILE_TOKENS], position[TILE_TOKENS];
+    ttt_mlp_line line[TTT_THREADS];
 };
 
 /* ---- operands -------------------------------------------------------------------------------------------------------------------------------- */
@@ -35,13 +37,15 @@ __device__ __forceinline__ ttt_halves turned_halves(const ttt_halves &x)
     turn_state(y.low, x.low);
     return y;
 }
-/* Pairs of tiles of the first layer's gradient += rows^T z: a of z, turned, k of rows. */
-__device__ __forceinline__ ttt_halves rows_of(const ttt_halves &z) /* an A where the two in the middle change places */
+/* Turned as an A, for products over tokens, and back again: the two in the middle change places. dz of the first layer is kept so, in registers and
+ * in records: in the other order it was put into this one wherever it was wanted, 80 moves a mini-batch. */
+__device__ __forceinline__ ttt_halves rows_of(const ttt_halves &z)
 {
     ttt_halves a;
     as_rows(a.high, z.high), as_rows(a.low, z.low);
     return a;
 }
+/* Pairs of tiles of the first layer's gradient += rows^T z: a of z, turned, k of rows. */
 __device__ __forceinline__ void add_pair(float (&left)[4], float (&right)[4], const ttt_halves &a, const uint32_t (&k)[4])
 {
     mma_halves(left, a, k[0], k[1]);
@@ -50,13 +54,12 @@ __device__ __forceinline__ void add_pair(float (&left)[4], float (&right)[4], co
 __device__ __forceinline__ void add_first_turned(float (&W1)[2][8][4], const bf16 *rows, const ttt_halves (&z)[2])
 {
     const ttt_place<MLP_D> y;
-    const ttt_halves a[2] = { rows_of(z[0]), rows_of(z[1]) };
 #pragma unroll
     for (int p = 0; p < 4; p++) {
         uint32_t k[4];
         ldmatrix_x4_trans(k, shared_address(rows) + y.turned() + p * 32);
 #pragma unroll
-        for (int m = 0; m < 2; m++) add_pair(W1[m][2 * p], W1[m][2 * p + 1], a[m], k);
+        for (int m = 0; m < 2; m++) add_pair(W1[m][2 * p], W1[m][2 * p + 1], z[m], k);
     }
 }
 /* W2's += own^T rows, own turned. */
@@ -77,15 +80,15 @@ __device__ __forceinline__ void add_second_turned(float (&W2)[4][4][4], const tt
             }
     }
 }
-/* += sums over the tokens of a warp's columns, by products with ones. */
+/* += sums over the tokens of a warp's columns, by products with ones; own: turned as an A. */
 __device__ __forceinline__ void add_columns(float (&to)[4][2], const ttt_halves (&own)[2])
 {
     const uint32_t one = pack_bf16(1.0f, 1.0f), ones[4] = { one, one, one, one };
 #pragma unroll
     for (int n = 0; n < 4; n++) {
         float x[4] = { to[n][0], to[n][1], to[n][0], to[n][1] };
-        mma_bf16(x, ones, own[n / 2].low[n % 2 * 2], own[n / 2].low[n % 2 * 2 + 1]);
-        mma_bf16(x, ones, own[n / 2].high[n % 2 * 2], own[n / 2].high[n % 2 * 2 + 1]);
+        mma_bf16(x, ones, own[n / 2].low[n % 2], own[n / 2].low[n % 2 + 2]);
+        mma_bf16(x, ones, own[n / 2].high[n % 2], own[n / 2].high[n % 2 + 2]);
         to[n][0] = x[0], to[n][1] = x[1];
     }
 }
@@ -108,11 +111,20 @@ __device__ __forceinline__ void put_share(float *part, int m, const float (&x)[2
             *(float2 *)(part + (y.r + 8 * half) * MLP_SUMS + 16 * m + 8 * n + 2 * y.c) = make_float2(x[n][2 * half], x[n][2 * half + 1]);
 }
 
-/* A thread's [16,32] of a record on its way to it. */
+/* A thread's [16,32] of a record on its way to it; u of the first layer to where its warp's share of du will be. */
 __device__ __forceinline__ void fetch_own(float4 (&to)[4][TTT_THREADS], const float *from)
 {
 #pragma unroll
     for (int n = 0; n < 4; n++) cp_async_16(shared_address(&to[n][threadIdx.x]), from + 4 * (n * TTT_THREADS + threadIdx.x));
+}
+__device__ __forceinline__ float4 *place_of_u(ttt_mlp_chain_room &room, int n)
+{
+    return (float4 *)room.du[threadIdx.x / 32] + n * 32 + threadIdx.x % 32;
+}
+__device__ __forceinline__ void fetch_u(ttt_mlp_chain_room &room, const float *from)
+{
+#pragma unroll
+    for (int n = 0; n < 4; n++) cp_async_16(shared_address(place_of_u(room, n)), from + 4 * (n * TTT_THREADS + threadIdx.x));
 }
 
 /* ---- the chain -------------------------------------------------------------------------------------------------------------------------------- */
@@ -146,7 +158,6 @@ __device__ __forceinline__ void mlp_chain_state(ttt_mlp_chain_room &room, const 
                                                 const bf16 *Q, const ttt_halves (&zq)[2], float (&du)[4][4])
 {
     const ttt_place<MLP_D> y;
-    const ttt_halves a[2] = { rows_of(z[0]), rows_of(z[1]) }, aq[2] = { rows_of(zq[0]), rows_of(zq[1]) };
 #pragma unroll
     for (int p = 0; p < 4; p++) {
         uint32_t b[4], k[4], q[4];
@@ -158,7 +169,7 @@ __device__ __forceinline__ void mlp_chain_state(ttt_mlp_chain_room &room, const 
 #pragma unroll
         for (int m = 0; m < 2; m++) take_tile(W[m][0], room.W1[8 * m + 2 * p]), take_tile(W[m][1], room.W1[8 * m + 2 * p + 1]);
 #pragma unroll
-        for (int m = 0; m < 2; m++) add_pair(W[m][0], W[m][1], a[m], b);
+        for (int m = 0; m < 2; m++) add_pair(W[m][0], W[m][1], z[m], b);
 #pragma unroll
         for (int m = 0; m < 2 && keep; m++) leave_tile(keep, 8 * m + 2 * p, W[m][0]), leave_tile(keep, 8 * m + 2 * p + 1, W[m][1]);
 #pragma unroll
@@ -166,7 +177,7 @@ __device__ __forceinline__ void mlp_chain_state(ttt_mlp_chain_room &room, const 
 #pragma unroll
         for (int m = 0; m < 2; m++) mma_state(du[2 * m], du[2 * m + 1], k, w[m].low);
 #pragma unroll
-        for (int m = 0; m < 2; m++) add_pair(W[m][0], W[m][1], aq[m], q);
+        for (int m = 0; m < 2; m++) add_pair(W[m][0], W[m][1], zq[m], q);
 #pragma unroll
         for (int m = 0; m < 2; m++) mma_state(du[2 * m], du[2 * m + 1], k, w[m].high);
 #pragma unroll
@@ -177,7 +188,6 @@ __device__ __forceinline__ void mlp_chain_state(ttt_mlp_chain_room &room, const 
 __device__ __forceinline__ void mlp_chain_keys(ttt_mlp_chain_room &room, const bf16 *K, const ttt_halves (&z)[2])
 {
     const ttt_place<MLP_D> y;
-    const ttt_halves a[2] = { rows_of(z[0]), rows_of(z[1]) };
 #pragma unroll
     for (int p = 0; p < 4; p++) {
         uint32_t b[4];
@@ -187,7 +197,7 @@ __device__ __forceinline__ void mlp_chain_keys(ttt_mlp_chain_room &room, const b
             const int at = 8 * m + 2 * p;
             float W[2][4];
             take_tile(W[0], room.W1[at]), take_tile(W[1], room.W1[at + 1]);
-            add_pair(W[0], W[1], a[m], b);
+            add_pair(W[0], W[1], z[m], b);
             put_tile(room.W1[at], W[0]), put_tile(room.W1[at + 1], W[1]);
         }
     }
@@ -200,7 +210,11 @@ __device__ __forceinline__ void mlp_chain_first(ttt_mlp_chain_room &room, const 
     const int warp = y.id / 32;
     float u[4][4], below[4][4], sums[2] = {}, along[2] = {};
 #pragma unroll
-    for (int n = 0; n < 4; n++) take_tile(u[n], room.u1[n]), take_tile(below[n], room.below[n]);
+    for (int n = 0; n < 4; n++) {
+        const float4 v = *place_of_u(room, n);
+        u[n][0] = v.x, u[n][1] = v.y, u[n][2] = v.z, u[n][3] = v.w;
+        take_tile(below[n], room.below[n]);
+    }
     const float last[2] = { -steps.of_last(y.r), -steps.of_last(y.r + 8) }, rate[2] = { steps.rate[y.r], steps.rate[y.r + 8] };
     MLP_OWN_EACH(n, q)
     {
@@ -228,6 +242,7 @@ __device__ __forceinline__ void mlp_chain_second(ttt_mlp_chain_room &room, const
     const float by[2] = { -steps.of_last(y.r) * steps.rate[y.r], -steps.of_last(y.r + 8) * steps.rate[y.r + 8] };
     const ttt_halves X[2] = { recorded_halves(record + ttt_mlp_record::X, 0), recorded_halves(record + ttt_mlp_record::X, 1) };
     float G[4][4] = {}, sums[2] = {};
+    __syncwarp(); /* the warp has its u of the first layer */
 #pragma unroll
     for (int m = 0; m < 4; m++) {
         uint32_t g[4], gl[4], w[4];
@@ -246,8 +261,8 @@ __device__ __forceinline__ void mlp_chain_second(ttt_mlp_chain_room &room, const
 #pragma unroll
         for (int p = 0; p < 2; p++) {
             recorded_state(w, record + ttt_mlp_record::W2, 2 * m + p);
-            mma_state(z[0], z[1], dh[p].low, w);
-            mma_state(z[0], z[1], dh[p].high, w);
+            mma_turned(z[0], z[1], dh[p].low, w);
+            mma_turned(z[0], z[1], dh[p].high, w);
         }
         put_share(room.du[warp], m, z);
     }
@@ -371,7 +386,7 @@ __device__ __forceinline__ void mlp_chain_below(ttt_mlp_chain_room &room, float 
         ldmatrix_x4(a, shared_address(room.dz[0]) + y.turned() + m * 32);
 #pragma unroll
         for (int p = 0; p < 2; p++) {
-            turn_state(turned, left.W2[2 * m + p]);
+            turn_recorded(turned, left.W2[2 * m + p]);
             mma_turned(dx[2 * p], dx[2 * p + 1], a, turned);
         }
     }
@@ -380,7 +395,7 @@ __device__ __forceinline__ void mlp_chain_below(ttt_mlp_chain_room &room, float 
     MLP_OWN_EACH(n, q) dx[n][q] = dx[n][q] * left.slope[n][q] + below[n][q]; /* dz of the first layer */
 #pragma unroll
     for (int p = 0; p < 2; p++) {
-        z[p] = turned_halves(halves_of(dx[2 * p], dx[2 * p + 1]));
+        z[p] = rows_of(turned_halves(halves_of(dx[2 * p], dx[2 * p + 1])));
         record_halves(record + ttt_mlp_record::DZ, p, z[p]);
     }
     if (bias) add_columns(d.b1, z);
@@ -430,6 +445,26 @@ template <bool OUT, typename HEAD> __device__ __forceinline__ void mlp_back_stat
     if (!OUT || warp == 0) go(room.b2[y.id].x, x.w.db[1][2 * y.lane]), go(room.b2[y.id].y, x.w.db[1][2 * y.lane + 1]);
 }
 
+/* Lines of the mini-batch that begins with token t: rows of u and dz of a record, of k, q and v, and step sizes. */
+__device__ __forceinline__ void first_line(ttt_mlp_line &line, const ttt_tile_call &g, const float *record, int64_t record_step, int64_t t)
+{
+    constexpr int LINES = ttt_mlp_record::HALVES / 32, FLOATS[5] = { MLP_D / 2, MLP_D / 2, MLP_D / 2, TILE_TOKENS, 1 };
+    const int id = (int)threadIdx.x, j = id - LINES, which = j / TILE_TOKENS;
+    const int64_t row = (t + j % TILE_TOKENS) * g.a.H + g.h, rows = (int64_t)TILE_TOKENS * g.a.H * (int64_t)sizeof(float);
+    const void *const from[5] = { g.a.k, g.a.q, g.a.v, g.a.eta, g.a.rate };
+    line.at = NULL, line.step = 0;
+    if (j < 0) line.at = (const char *)(record + ttt_mlp_record::ROWS + 32 * id), line.step = record_step * (int64_t)sizeof(float);
+#pragma unroll
+    for (int n = 0; n < 5; n++)
+        if (j >= 0 && which == n && from[n]) line.at = (const char *)((const float *)from[n] + row * FLOATS[n]), line.step = rows * FLOATS[n];
+}
+__device__ __forceinline__ void next_line(ttt_mlp_line &line)
+{
+    if (!line.at) return;
+    line.at -= line.step;
+    ahead_l2(line.at);
+}
+
 /* A run's mini-batches back from the one that begins with token t, keys alone: x.w's dW and db from behind them become those in front. Long: as the
  * one ahead. */
 template <typename HEAD> __device__ __noinline__ void ttt_mlp_chain_back(HEAD &x, int64_t t, int count)
@@ -438,7 +473,7 @@ template <typename HEAD> __device__ __noinline__ void ttt_mlp_chain_back(HEAD &x
     extern __shared__ __align__(16) float memory[]; /* not by a pointer: loads and stores know that they are of shared memory */
     ttt_mlp_chain_room &room = *(ttt_mlp_chain_room *)memory;
     const ttt_place<MLP_D> y;
-    constexpr int ROWS = ttt_place<MLP_D>::ROWS;
+    constexpr int ROWS = ttt_place<MLP_D>::ROWS, EACH = (int)sizeof(ttt_mlp_rows) / 16;
     const ttt_segments &s = *x.segments;
     const int64_t slot = ttt_slot(x.n, t - (int64_t)(count - 1) * TILE_TOKENS), record_step = s.H * s.record, state_step = s.H * s.state;
     float *record = s.record_of(x.n, t, g.h), *const state = s.state_of(true, slot, g.h);
@@ -453,13 +488,16 @@ template <typename HEAD> __device__ __noinline__ void ttt_mlp_chain_back(HEAD &x
         const float *from = record - back * record_step + ttt_mlp_record::ROWS;
         fetch_rows<MLP_D, 3>(room.rows[to], { g.a.k, g.a.q, g.a.v }, t - back * TILE_TOKENS, g.a.H, g.h);
 #pragma unroll 1
-        for (int j = y.id; j < ttt_mlp_record::HALVES / 4; j += TTT_THREADS) cp_async_16(shared_address(room.u[0]) + 16 * j, from + 4 * j);
+        for (int j = y.id; j < ttt_mlp_record::HALVES / 4; j += TTT_THREADS)
+            cp_async_16(shared_address(room.u[0]) + 16 * j + (to && j >= EACH ? 16 * EACH : 0), from + 4 * j);
         const float rate = fetch_steps(g, room.eta[to], t - back * TILE_TOKENS);
         cp_async_commit();
         return rate;
     };
     mlp_steps(room.eta, g.a.eta != NULL);
     float rate = fetch(0, 0);
+    first_line(room.line[y.id], g, record, record_step, t);
+    if (count > 1) next_line(room.line[y.id]);
     if (y.id < TILE_TOKENS) room.rate[0][y.id] = rate;
     cp_async_wait<0>();
     __syncthreads();
@@ -470,7 +508,7 @@ template <typename HEAD> __device__ __noinline__ void ttt_mlp_chain_back(HEAD &x
         steps.eta = room.eta[now], steps.rate = room.rate[now];
         {
             float du[4][4];
-            fetch_own(room.u1, record + ttt_mlp_record::U1);
+            fetch_u(room, record + ttt_mlp_record::U1);
             fetch_own(room.below, record + ttt_mlp_record::PRE);
             fetch_own(room.dx, record + ttt_mlp_record::PRE_X);
             cp_async_commit();
@@ -486,18 +524,23 @@ template <typename HEAD> __device__ __noinline__ void ttt_mlp_chain_back(HEAD &x
             const ttt_halves turned[2] = { turned_halves(dh[0]), turned_halves(dh[1]) };
             add_second_turned(d.W2, room.u, turned);
         }
-        add_second_turned(d.W2, room.dzq, { recorded_halves(record + ttt_mlp_record::Y, 0), recorded_halves(record + ttt_mlp_record::Y, 1) });
+        /* two warps share a scheduler: one's products go beside the other's shuffles */
+        const ttt_halves Y[2] = { recorded_halves(record + ttt_mlp_record::Y, 0), recorded_halves(record + ttt_mlp_record::Y, 1) };
+        const auto queries = [&] { add_second_turned(d.W2, room.dzq[now], Y); };
         ttt_mlp_tokens left;
         recorded_tokens(left, record);
         __syncthreads();
         if (y.id == 0 && i + 1 < count && i % SEGMENT == SEGMENT - 1) ttt_publish(flag + (i / SEGMENT + 1) * flag_step);
         if (i) { /* nobody reads what was there any more */
             rate = fetch(now ^ 1, 1);
+            if (i > 1) next_line(room.line[y.id]);
             const float *const next = record - record_step;
 #pragma unroll 1 /* addresses that are made ahead of time have no registers */
             for (int j = y.id; j < ttt_mlp_record::CHAIN / 32; j += TTT_THREADS) ahead_l2(next + j * 32);
         }
+        if (y.id < TTT_THREADS / 2) queries();
         mlp_chain_loss(g, room, K, V, record, t, steps, left);
+        if (y.id >= TTT_THREADS / 2) queries();
         ttt_mlp_under under;
         recorded_under(under, record);
         cp_async_wait<0>(); /* behind the barrier it is there for everybody */
@@ -512,159 +555,6 @@ template <typename HEAD> __device__ __noinline__ void ttt_mlp_chain_back(HEAD &x
     mlp_back_state<true>(x, room, d);
     mlp_norm_sums(room.du[0], room.norm_w[y.id], room.norm_b[y.id],
                   [&](int i, float sum) { (i < MLP_D ? x.norm.dw : x.norm.db)[i % MLP_D] += sum; });
-}
-
-/* ---- segments ------------------------------------------------------------------------------------------------------------------------------- */
-
-/* A warp's columns between the layers: dA of the first layer and shares of dq and dk; S of the first layer by the first warp. */
-__device__ __forceinline__ void mlp_back_own(ttt_mlp_back_room &room, const bf16 *K, const bf16 *Q, const float *record, const ttt_tile_steps &steps,
-                                             float bias, float (&W1)[2][8][4])
-{
-    const ttt_place<MLP_D> y;
-    const int warp = y.id / 32;
-    const float by[2] = { -steps.of_last(y.r) * steps.rate[y.r], -steps.of_last(y.r + 8) * steps.rate[y.r + 8] };
-    const ttt_halves zq[2] = { recorded_halves(record + ttt_mlp_record::DZQ, 0), recorded_halves(record + ttt_mlp_record::DZQ, 1) };
-    const ttt_halves z[2] = { recorded_halves(record + ttt_mlp_record::DZ, 0), recorded_halves(record + ttt_mlp_record::DZ, 1) };
-    ttt_halves u[2];
-    uint32_t zqa[2][4], za[2][4];
-    {
-        float u1[4][4], dA[2][4] = {};
-        recorded_own(u1, record + ttt_mlp_record::U1);
-#pragma unroll
-        for (int p = 0; p < 2; p++) {
-            const ttt_halves a = turned_halves(zq[p]);
-            u[p] = halves_of(u1[2 * p], u1[2 * p + 1]);
-            mma_states(dA[0], dA[1], a, u[p]);
-            turn_state(za[p], z[p].high);
-#pragma unroll
-            for (int q = 0; q < 4; q++) zqa[p][q] = a.high[q];
-        }
-        TTT_SLICE(n, q) room.dA[warp][(y.r + q / 2 * 8) * TILE_ETA + y.token(n, q)] = dA[n][q];
-    }
-#pragma unroll
-    for (int m = 0; m < 4; m++) {
-        float dq[2][4] = {}, dk[2][4] = {};
-#pragma unroll
-        for (int p = 0; p < 2; p++) {
-            const ttt_halves w = turned_halves(halves_of(W1[p][2 * m], W1[p][2 * m + 1]));
-            mma_turned(dk[0], dk[1], u[p].low, w.high);
-            mma_turned(dk[0], dk[1], u[p].high, w.low);
-            mma_turned(dk[0], dk[1], u[p].high, w.high);
-        }
-        TTT_SLICE(n, q) dk[n][q] *= by[q / 2];
-#pragma unroll
-        for (int p = 0; p < 2; p++) {
-            uint32_t w[4], turned[4];
-            recorded_state(w, record + ttt_mlp_record::W1, 4 * p + m);
-            turn_state(turned, w);
-            mma_turned(dq[0], dq[1], zqa[p], turned);
-            mma_turned(dk[0], dk[1], za[p], turned);
-        }
-        put_share(room.dq[warp], m, dq);
-        put_share(room.dk[warp], m, dk);
-    }
-    if (warp == 0) {
-        float S[2][4] = {};
-#pragma unroll
-        for (int p = 0; p < 4; p++) {
-            uint32_t k[4], q[4];
-            ldmatrix_x4(k, shared_address(K) + y.turned() + p * 32);
-            ldmatrix_x4(q, shared_address(Q) + y.turned() + p * 32);
-            mma_bf16(S[0], q, k[0], k[2]);
-            mma_bf16(S[1], q, k[1], k[3]);
-        }
-        TTT_SLICE(n, q) room.S[(y.r + q / 2 * 8) * TILE_ETA + y.token(n, q)] = S[n][q] + bias;
-    }
-    add_first_turned(W1, Q, zq);
-    add_first_turned(W1, K, z);
-}
-
-/* A warp's tokens: dq, dk, dv and the step sizes' gradients. Lanes 0 to 15 have dA of row i, the others of column i. */
-template <typename HEAD>
-__device__ __forceinline__ void mlp_back_rows(const HEAD &x, const ttt_mlp_back_room &room, const bf16 *rows, const float *record, int64_t t,
-                                              const ttt_tile_steps &steps, float (&dposition)[2])
-{
-    constexpr int LD = ttt_place<MLP_D>::LD, ROWS = ttt_place<MLP_D>::ROWS;
-    const int warp = (int)threadIdx.x / 32, lane = (int)threadIdx.x % 32, column = lane * 2, mine = lane % TILE_TOKENS;
-#pragma unroll
-    for (int half = 0; half < 2; half++) {
-        const int r = warp + TTT_WARPS * half;
-        const int i = lane < TILE_TOKENS ? r : mine, j = lane < TILE_TOKENS ? mine : r, at = i * TILE_ETA + j;
-        const float2 de = left_pair(record + ttt_mlp_record::DE + r * MLP_D + column);
-        float dA = 0, dF = record[ttt_mlp_record::DF + i * TILE_TOKENS + j];
-#pragma unroll
-        for (int w = 0; w < TTT_WARPS; w++) dA += room.dA[w][at];
-        dA = j > i ? 0.0f : -dA * steps.rate[j];
-        const float own = steps.own(i, j), by = j > i ? 0.0f : dA * room.position[i] * own;
-        dF = j > i ? 0.0f : dF + dA * room.S[at] - (i == TILE_TOKENS - 1 ? steps.rate[j] * record[ttt_mlp_record::R + j] : 0.0f);
-        if (x.a.deta && lane < TILE_TOKENS) ((float *)x.a.deta)[((t + i) * x.a.H + x.h) * TILE_TOKENS + j] = dF * room.position[i];
-        dF *= own;
-#pragma unroll
-        for (int o = 1; o < TILE_TOKENS; o *= 2) dF += __shfl_xor_sync(~0u, dF, o);
-        dposition[half] += dF;
-        float2 q = pair_of(rows + 2 * ROWS + r * LD + column), k = de;
-#pragma unroll
-        for (int w = 0; w < TTT_WARPS; w++) {
-            const float2 dq = *(const float2 *)(room.dq[w] + r * MLP_SUMS + column), dk = *(const float2 *)(room.dk[w] + r * MLP_SUMS + column);
-            q.x += dq.x, q.y += dq.y, k.x += dk.x, k.y += dk.y;
-        }
-#pragma unroll
-        for (int l = 0; l < TILE_TOKENS; l++) {
-            const float to_q = __shfl_sync(~0u, by, l), to_k = __shfl_sync(~0u, by, TILE_TOKENS + l);
-            const float2 key = pair_of(rows + l * LD + column), query = pair_of(rows + ROWS + l * LD + column);
-            q.x += to_q * key.x, q.y += to_q * key.y, k.x += to_k * query.x, k.y += to_k * query.y;
-        }
-        const int64_t to = ((t + r) * x.a.H + x.h) * MLP_D + column;
-        if (x.a.dq) *(uint32_t *)((bf16 *)x.a.dq + to) = pack_bf16(q.x, q.y);
-        if (x.a.dk) *(uint32_t *)((bf16 *)x.a.dk + to) = pack_bf16(k.x, k.y);
-        if (x.a.dv) *(uint32_t *)((bf16 *)x.a.dv + to) = pack_bf16(-de.x, -de.y);
-    }
-}
-
-/* A segment back: the gradients of its rows and step sizes, from what the chain has left. */
-static __device__ __noinline__ void ttt_mlp_tiles_back(const ttt_segments &s, const ttt_segment &x)
-{
-    const ttt_tile_call g(x);
-    extern __shared__ __align__(16) float memory[];
-    ttt_mlp_back_room &room = *(ttt_mlp_back_room *)memory;
-    const ttt_place<MLP_D> y;
-    constexpr int ROWS = ttt_place<MLP_D>::ROWS;
-    int64_t t = x.t + (x.count - 1) * TILE_TOKENS;
-    const float *record = s.record_of(x.n, t, g.h);
-    const int64_t record_step = s.H * s.record;
-    float W1[2][8][4], dposition[2] = {};
-    tile_positions(x.a, room.position);
-#pragma unroll
-    for (int j = 0; j < 16; j++) left_tile(W1[j / 8][j % 8], s.state_of(true, x.slot, g.h), j);
-    const auto fetch = [&](int to, int64_t from) {
-        fetch_rows<MLP_D, 3>(room.rows[to], { g.a.k, g.a.q, g.a.dout }, from, g.a.H, g.h);
-        const float rate = fetch_steps(g, room.eta[to], from);
-        cp_async_commit();
-        return rate;
-    };
-    mlp_steps(room.eta, g.a.eta != NULL);
-    float rate = fetch(0, t);
-    if (y.id < TILE_TOKENS) room.rate[0][y.id] = rate;
-    cp_async_wait<0>();
-    __syncthreads();
-    ttt_tile_steps steps = { NULL, NULL, { room.position[y.r], room.position[y.r + 8] }, room.position[TILE_TOKENS - 1], true };
-    for (int i = 0; i < x.count; i++, t -= TILE_TOKENS, record -= record_step) {
-        const bf16 *const K = room.rows[i & 1], *const Q = K + ROWS;
-        steps.eta = room.eta[i & 1], steps.rate = room.rate[i & 1];
-        if (i + 1 < x.count) rate = fetch(~i & 1, t - TILE_TOKENS);
-        mlp_back_own(room, K, Q, record, steps, g.a.bias, W1);
-        cp_async_wait<0>();
-        if (i + 1 < x.count && y.id < TILE_TOKENS) room.rate[~i & 1][y.id] = rate;
-        __syncthreads();
-        mlp_back_rows(g, room, K, record, t, steps, dposition);
-        __syncthreads();
-    }
-    float *const sums = s.sums_of(true, x.slot, g.h) + 2 * MLP_D;
-#pragma unroll
-    for (int half = 0; half < 2; half++) {
-        const int row = y.id / 32 + TTT_WARPS * half;
-        if (y.lane == 0) sums[row] = room.position[row] > 0 ? dposition[half] : 0.0f;
-    }
 }
 
 #endif

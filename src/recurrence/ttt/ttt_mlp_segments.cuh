@@ -106,7 +106,8 @@ template <bool BACK, typename HEAD> __device__ __noinline__ void ttt_mlp_chain_a
             for (int q = 0; q < 4; q++) h[n][q] *= last[q / 2];
         put_own(room.u[warp], h);
         __syncwarp();
-        mlp_update(room, w, K, h, steps, g.a.bias, top.offset);
+        mlp_update(room, w, K, h, g.a.bias);
+        mlp_update_offset(room, steps, g.a.bias, top.offset);
         __syncwarp();
         now = next;
     }
@@ -174,7 +175,7 @@ __device__ __forceinline__ void mlp_back_second(const ttt_mlp_ahead_room &room, 
             mma_bf16(dS[n], a, g[n], g[n + 2]);
             mma_bf16(dSt[n], g, a[n], a[n + 2]);
             recorded_state(w, record + ttt_mlp_record::W2, 2 * p + n);
-            turn_state(t, w);
+            turn_recorded(t, w);
             mma_turned(dy[2 * n], dy[2 * n + 1], a, t);
         }
     }
@@ -192,14 +193,14 @@ __device__ __forceinline__ void mlp_back_second(const ttt_mlp_ahead_room &room, 
     TTT_SLICE(n, q) dS[n][q] *= steps.of(q / 2, y.r + q / 2 * 8, y.token(n, q));
 }
 
-/* What is in a warp's columns, turned, into a record. */
-__device__ __forceinline__ void record_turned(float *to, const ttt_mlp_own &own)
+/* What is in a warp's columns, turned, into a record: at own_turned() as a B, at own_flat() as an A. */
+__device__ __forceinline__ void record_turned(float *to, const ttt_mlp_own &own, int at)
 {
 #pragma unroll
     for (int n = 0; n < 2; n++) {
         ttt_halves x;
-        ldmatrix_x4_trans(x.high, shared_address(own[0] + own_turned() + 16 * n));
-        ldmatrix_x4_trans(x.low, shared_address(own[1] + own_turned() + 16 * n));
+        ldmatrix_x4_trans(x.high, shared_address(own[0] + at + 16 * n));
+        ldmatrix_x4_trans(x.low, shared_address(own[1] + at + 16 * n));
         record_halves(to, n, x);
     }
 }
@@ -216,12 +217,12 @@ __device__ __forceinline__ void mlp_queries_back(ttt_mlp_ahead_room &room, const
     mma_own(dy, halves_of(dS[0], dS[1]), room.x[warp]);
     mma_own(x, halves_of(dSt[0], dSt[1]), room.y[warp]);
     record_own(record + ttt_mlp_record::PRE_X, x);
-    record_turned(record + ttt_mlp_record::Y, room.y[warp]);
+    record_turned(record + ttt_mlp_record::Y, room.y[warp], own_turned());
     MLP_OWN_EACH(n, q) dy[n][q] *= slope[n][q];
     __syncwarp();
     put_own(room.y[warp], dy); /* dz of the first layer */
     __syncwarp();
-    record_turned(record + ttt_mlp_record::DZQ, room.y[warp]);
+    record_turned(record + ttt_mlp_record::DZQ, room.y[warp], own_flat());
 #pragma unroll
     for (int p = 0; p < 4; p++) {
         uint32_t k[4], q[4];
@@ -330,6 +331,8 @@ template <bool BACK> __device__ __noinline__ void ttt_mlp_tiles_queries(const tt
         if (i + 2 < count) rate = fetch(then, t + 2 * TILE_TOKENS);
         float2 z[2], d[2];
         float inverse[2], S[2];
+        /* two warps share a scheduler: one's products go beside the other's shuffles */
+        if (warp < TTT_WARPS / 2) mlp_update(room, w, K, h, g.a.bias);
         mlp_out(room, g.a.bias, top, rows, z, inverse, S);
 #pragma unroll
         for (int half = 0; half < 2; half++) {
@@ -354,11 +357,13 @@ template <bool BACK> __device__ __noinline__ void ttt_mlp_tiles_queries(const tt
                 if (y.lane < TILE_TOKENS) room.S2[token * TILE_ETA + y.lane] = S[half];
             }
             leave_pair(record + ttt_mlp_record::SUMS + warp * MLP_D + column, make_float2(d[0].x + d[1].x, d[0].y + d[1].y));
+        }
+        mlp_update_offset(room, steps, g.a.bias, top.offset);
+        if (warp >= TTT_WARPS / 2) mlp_update(room, w, K, h, g.a.bias);
+        if constexpr (BACK) {
             __syncthreads();
             mlp_queries_back(room, K, Q, steps, g.a.bias, record);
-            __syncwarp();
         }
-        mlp_update(room, w, K, h, steps, g.a.bias, top.offset);
         __syncthreads();
         now = next;
     }

@@ -128,6 +128,7 @@ __device__ __forceinline__ void recorded_own(float (&x)[4][4], const float *from
 #pragma unroll
     for (int n = 0; n < 4; n++) left_tile(x[n], from, n);
 }
+/* The upper halves of a state, as two tiles' B of a product over its columns. */
 template <int M, int P> __device__ __forceinline__ void record_state(float *to, const float (&W)[M][2 * P][4])
 {
 #pragma unroll
@@ -135,7 +136,7 @@ template <int M, int P> __device__ __forceinline__ void record_state(float *to, 
 #pragma unroll
         for (int p = 0; p < P; p++) {
             const float(&l)[4] = W[m][2 * p], (&r)[4] = W[m][2 * p + 1];
-            leave_at(to, m * P + p, make_uint4(pack_bf16(l[0], l[1]), pack_bf16(l[2], l[3]), pack_bf16(r[0], r[1]), pack_bf16(r[2], r[3])));
+            leave_at(to, m * P + p, make_uint4(pack_bf16(l[0], l[1]), pack_bf16(r[0], r[1]), pack_bf16(l[2], l[3]), pack_bf16(r[2], r[3])));
         }
 }
 
@@ -393,6 +394,13 @@ __device__ __forceinline__ void turn_state(uint32_t (&to)[4], const uint32_t (&f
 #pragma unroll
     for (int q = 0; q < 4; q++) to[q] = turn_matrix(from[q]);
 }
+/* The same of what record_state left. */
+__device__ __forceinline__ void turn_recorded(uint32_t (&to)[4], const uint32_t (&from)[4])
+{
+    uint32_t packed[4];
+    as_rows(packed, from);
+    turn_state(to, packed);
+}
 /* h = u2 W2^T for a warp's columns. */
 __device__ __forceinline__ void mlp_below(const ttt_mlp_room &room, const float (&W2)[4][4][4], float (&h)[4][4])
 {
@@ -534,11 +542,11 @@ __device__ __forceinline__ void mlp_first(const ttt_mlp_state &y, const bf16 *ro
             for (int m = 0; m < 2; m++) mma_state(z[2 * m], z[2 * m + 1], k, term ? w[m].high : w[m].low);
     }
 }
-/* The update, from X2 and last.u1 of the warp's columns in shared memory, u1 times its step sizes in registers too, and u2. */
-__device__ __forceinline__ void mlp_update(const ttt_mlp_room &room, ttt_mlp_state &y, const bf16 *K, const float (&step)[4][4],
-                                           const ttt_tile_steps &steps, float bias, float2 &offset)
+/* The update, from X2 and last.u1 of the warp's columns in shared memory, u1 times its step sizes in registers too, and u2: of all but the second
+ * layer's biases, and of those. */
+__device__ __forceinline__ void mlp_update(const ttt_mlp_room &room, ttt_mlp_state &y, const bf16 *K, const float (&step)[4][4], float bias)
 {
-    const int warp = (int)threadIdx.x / 32, lane = (int)threadIdx.x % 32;
+    const int warp = (int)threadIdx.x / 32;
     add_first(y.W1, K, room.u[warp]);
     add_second(y.W2, room.u2[2], room.u2[3], room.x[warp]);
 #pragma unroll
@@ -550,10 +558,13 @@ __device__ __forceinline__ void mlp_update(const ttt_mlp_room &room, ttt_mlp_sta
             for (int o = 4; o <= 16; o *= 2) sum += __shfl_xor_sync(~0u, sum, o);
             y.b1[n][e] += sum;
         }
+}
+__device__ __forceinline__ void mlp_update_offset(const ttt_mlp_room &room, const ttt_tile_steps &steps, float bias, float2 &offset)
+{
 #pragma unroll
     for (int j = 0; j < TILE_TOKENS && bias; j++) {
         const float by = steps.of_last(j) * steps.rate[j];
-        const float2 u = *(const float2 *)(room.u2_whole + j * MLP_SUMS + 2 * lane);
+        const float2 u = *(const float2 *)(room.u2_whole + j * MLP_SUMS + (int)threadIdx.x % 32 * 2);
         offset.x -= by * u.x, offset.y -= by * u.y;
     }
 }
