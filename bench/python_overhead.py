@@ -67,8 +67,7 @@ def variants(name, device, B, T, size, dtype):
         call = Call(plan, shared.names, shared.backward)  # the plan's own is written by every call
         call.struct.workspace_size = call.workspace = shared.workspace
         keep.append(call)
-        for place, t in zip(call.places, tensors):
-            call.view[place] = t.data_ptr()
+        call.view[call.places] = [t.data_ptr() for t in tensors]
         memory = torch.empty(max(call.workspace, 0) + 64, dtype=torch.uint8, device=device)
         keep.extend([memory, *tensors])
         call.struct.workspace = (memory.data_ptr() + 63) & -64

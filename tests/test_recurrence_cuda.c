@@ -32,9 +32,7 @@ static const lnt_recur_case vector_cases[] = {
     { "gla_kv", 3, { 129, 0, 70 }, LNT_HEADS(2, 4, 100, 140), .gate = -0.3, .reset = 0.02, .states = true },
     { "mlstm", 5, { 64, 63, 0, 66, 200 }, LNT_HEADS(2, 4, 64, 64), .gate = -0.5, .reset = 0.02, .states = true },
     { "mlstm", 2, { 1100, 70 }, LNT_HEADS(1, 1, 128, 64), .gate = -0.02, .states = true, .option = { { "eps", 1e-2 } } },
-    { "mlstm", 1, { 1100 }, LNT_HEADS(1, 1, 128, 64), .gate = -0.05, .states = true }, /* dm0 of a single head, a sum of many that cancel */
     { "mlstm", 2, { 129, 400 }, LNT_HEADS(2, 2, 64, 128), .gate = -4 },
-    { "retention", 1, { 1500 }, LNT_HEADS(1, 1, 64, 64), .gate = -0.3, .states = true }, /* dg_head of a single head, a sum of many that cancel */
     { "mlstm", 1, { 150 }, LNT_HEADS(1, 1, 200, 256), .gate = -0.1, .states = true },
     { "mlstm", 2, { 33, 20 }, LNT_HEADS(1, 2, 256, 300), .gate = -0.1, .states = true }, /* forward alone */
     { 0 },

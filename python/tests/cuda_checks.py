@@ -97,11 +97,11 @@ def check_workspaces_in_turn():
     with torch.cuda.stream(side):
         ops.gated_delta_rule(*x)
     torch.cuda.synchronize()
-    kept = {stream: id(made) for stream, (_, made) in device.kept.items()}
+    kept = {stream: id(made) for stream, (*_, made) in device.kept.items()}
     graph = torch.cuda.CUDAGraph()
     with torch.cuda.graph(graph, stream=side):
         recorded = ops.gated_delta_rule(*x)[0]
-    assert kept == {stream: id(made) for stream, (_, made) in device.kept.items()}, "a recording took a workspace, or left one"
+    assert kept == {stream: id(made) for stream, (*_, made) in device.kept.items()}, "a recording took a workspace, or left one"
     for _ in range(20):
         graph.replay()
         with torch.cuda.stream(side):

@@ -36,8 +36,11 @@ def gradients(name: str, *inputs: Any, cotangents: Any, initial_state: Any = Non
     given.update({k: options.pop(k) for k in list(options) if k in order})
     if not isinstance(cotangents, dict):
         cotangents = {op.outputs[0].name: cotangents}
-    return _numpy.gradients(op, [given.get(a) for a in order], {k: v for k, v in options.items() if v is not None}, initial_state, cotangents,
-                            cu_seqlens, form, chunk_size, impl)
+    for key in options:
+        if key not in op.options:
+            raise TypeError(f'{name}: no option "{key}"; its options: {", ".join(op.options) or "none"}')
+    how = (cu_seqlens, tuple(options.get(k) for k in op.options), True, form, chunk_size, impl, False)
+    return _numpy.gradients(op, [given.get(a) for a in order], initial_state, cotangents, how)
 
 
 def __getattr__(name: str) -> Any:

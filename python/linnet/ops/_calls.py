@@ -7,10 +7,13 @@ import json
 import keyword
 from typing import Any, Iterator, NamedTuple, Optional, Sequence
 
-from linnet._library import (BF16, F32, F64, FORMS, Error, OperatorCall, OperatorOption, OperatorSize, OperatorTensor, library,
-                             option_of)
+from linnet._library import (BF16, F32, F64, FORMS, Error, OperatorCall, OperatorOption, OperatorSize, OperatorTensor, error_of,
+                             library, option_of)
 
 Shape = tuple[int, ...]
+# How a function is called besides its tensors: cu_seqlens, options in the order of the operator's, final state, form, chunk, implementation, reports
+How = tuple[Any, tuple[Any, ...], bool, str, Optional[int], Optional[str], bool]
+UNASKED = 1 << 62  # bytes of a workspace
 MOST_PLANS = 512  # kept of an operator; more shapes than that, and it begins again
 
 
@@ -63,6 +66,9 @@ class Operator:
         self.saved = [r for r in rows if r.role == "saved"]
         self.reports = [r for r in rows if r.role == "report"]
         self.gradients = {r.name for r in rows if r.role == "gradient"}
+        self.needed = [r.argument for r in self.inputs if r.absent is None and not r.present_with and not r.present_without]
+        self.optional = [r.argument for r in self.inputs if r.argument not in self.needed]
+        self.all_there = (1 << len(self.optional)) - 1  # bits: all that may be left out
         self.plans: dict[Any, "Plan"] = {}
         self.seen: dict[Any, Any] = {}  # the caller's: what it knows its tensors again by
 
@@ -117,9 +123,10 @@ def operator(name: str) -> Operator:
 
 
 class Call:
-    """A C call with its tensors in fixed places: `view` at 1, 3, 5 ... takes their addresses. `workspace` is -1 until someone has asked for it."""
+    """A C call with its tensors in fixed places: `view[places] = addresses` is all of them at once. `workspace` is UNASKED until someone has asked how much it
+    needs; `room` is the address that the structure has for it."""
 
-    __slots__ = ("struct", "pointer", "view", "places", "workspace", "backward", "names", "_arrays")
+    __slots__ = ("struct", "pointer", "view", "places", "workspace", "room", "backward", "names", "_arrays")
 
     def __init__(self, plan: "Plan", tensors: Sequence[str], backward: bool):
         arrays = (OperatorTensor * len(tensors))(*[OperatorTensor(name.encode(), None) for name in tensors])
@@ -130,9 +137,18 @@ class Call:
         self.struct, self._arrays = s, arrays
         self.pointer = ctypes.addressof(s)
         self.view = (ctypes.c_size_t * (2 * len(tensors))).from_buffer(arrays)
-        self.places = range(1, 2 * len(tensors), 2)
-        self.workspace = -1
+        self.places = slice(1, 2 * len(tensors), 2)
+        self.workspace, self.room = UNASKED, 0
         self.names, self.backward = tensors, backward
+
+    def ask(self, lib: Any, context: Any) -> None:
+        """How much workspace it needs, which is asked once."""
+        if self.workspace == UNASKED:
+            need = ctypes.c_size_t()
+            status = lib.linnet_operator_workspace(context, ctypes.byref(self.struct), int(self.backward), ctypes.byref(need))
+            if status:
+                raise error_of(lib, context, status)
+            self.workspace = self.struct.workspace_size = need.value
 
 
 class Output(NamedTuple):
@@ -144,16 +160,20 @@ def _spelt(row: Row) -> str:
     return "[" + ", ".join(("B, " + x if x.startswith("T") else x) for x in row.letters) + "]"
 
 
+def missing(op: Operator, row: Row) -> TypeError:
+    return TypeError(f"{op.name}: {row.argument} {_spelt(row)} is missing")
+
+
 class Plan:
     """A combination of shapes, options and what is wanted: sizes, shapes of results, the forward call, and a backward call for each set of gradients."""
 
-    def __init__(self, op: Operator, shapes: Sequence[Optional[Shape]], states: Sequence[Optional[Shape]], code: int, options: dict[str, Any],
-                 final: bool, cu_seqlens: Optional[Sequence[int]], form: str, chunk: int, impl: Optional[str], reports: bool):
-        self.op, self.code, self.impl, self.chunk = op, code, impl, chunk
+    def __init__(self, op: Operator, shapes: Sequence[Optional[Shape]], states: Sequence[Optional[Shape]], code: int, how: How):
+        cu_seqlens, options, final, form, chunk, impl, reports = how
+        self.op, self.code, self.impl, self.chunk = op, code, impl, chunk or 0
         if form not in FORMS:
             raise ValueError(f'{op.name}: form is "{form}", expected one of {", ".join(FORMS)}')
         self.form = FORMS[form]
-        self.options = {k: v for k, v in options.items() if v is not None}
+        self.options = {k: v for k, v in zip(op.options, options) if v is not None}
         self._infer_options(shapes)
         self.sizes: dict[str, int] = {}
         self.batch, self.length = -1, -1
@@ -161,7 +181,7 @@ class Plan:
             if shape is not None:
                 self._take(row, shape)
             elif row.absent is None and op.has(row, self.options):
-                raise TypeError(f"{op.name}: {row.argument} {_spelt(row)} is missing")
+                raise missing(op, row)
         if self.batch < 0:
             raise TypeError(f"{op.name}: no input has tokens")
         self._take_sequences(cu_seqlens)
@@ -180,6 +200,7 @@ class Plan:
         self.reports = [r for r in op.reports if reports]
         rows = op.outputs + [x.last for x in self.states] + self.reports
         self.outputs = [Output(r, self._shape_of(r)) for r in rows]
+        self.alone = len(rows) == 1
         self.kept = [Output(r, self._shape_of(r)) for r in op.saved]  # what backward needs besides
         self.kept_outputs = [i for i, o in enumerate(self.outputs) if o.row.read_back]
         self.no_gradient = [i for i, o in enumerate(self.outputs) if o.row.role != "output" or o.row.counts]
@@ -192,8 +213,10 @@ class Plan:
         self.dtypes: Any = None  # the caller's: of wide tensors and of the others
         self.casts: Any = None   # which inputs are to be converted to what
         self.device: Any = None  # and where calls run
-        self.makes: Any = None   # how outputs are made, and
-        self.makes_kept: Any = None  # those with what is kept for the backward pass
+        self.called: Any = None  # the forward call as the caller makes it, and
+        self.called_kept: Any = None  # with what is kept for the backward pass,
+        self.record: Any = None  # that as a function that torch can differentiate, and
+        self.apply: Any = None   # its quickest way in
 
     def backward(self, cotangents: tuple[bool, ...], wanted: tuple[bool, ...]) -> Call:
         """The call for cotangents of these outputs and gradients of these given tensors."""
@@ -302,18 +325,18 @@ def state_tuple(op: Operator, state: Any) -> tuple[Any, ...]:
     return (state,) + (None,) * (len(op.states) - 1)
 
 
-def results(plan: Plan, op: Operator, outs: Sequence[Any], final: bool, reports: bool) -> Any:
+def results(plan: Plan, op: Operator, outs: Sequence[Any]) -> Any:
     """What a function returns: the output; the final state, a tensor where there is one, else by name, None unless asked for; reports by name."""
     n, m = len(op.outputs), len(plan.states)
     o = outs[0] if n == 1 else tuple(outs[:n])
-    if not op.states and not reports:
+    if not op.states and not plan.reports:
         return o
     state: Any = None
-    if final and m:
+    if m:
         state = outs[n] if len(op.states) == 1 or m == 1 else {s.name: x for s, x in zip(plan.states, outs[n:n + m])}
-    if reports:
+    if plan.reports:
         return o, state, {r.name: x for r, x in zip(plan.reports, outs[n + m:])}
     return o, state
 
 
-__all__ = ["BF16", "F32", "F64", "Call", "Error", "Operator", "Output", "Plan", "Row", "names", "operator", "results", "state_tuple"]
+__all__ = ["BF16", "F32", "F64", "Call", "Error", "How", "Operator", "Output", "Plan", "Row", "missing", "names", "operator", "results", "state_tuple"]

@@ -1,14 +1,13 @@
 """Operators on NumPy arrays: forward, on the CPU. Gradients by linnet.ops.gradients."""
 from __future__ import annotations
 
-import ctypes
 import threading
 from typing import Any, Optional, Sequence
 
 import numpy as np
 
 from linnet._library import Context
-from linnet.ops._calls import BF16, F32, F64, Call, Operator, Plan, results, state_tuple
+from linnet.ops._calls import BF16, F32, F64, Call, How, Operator, Plan, results, state_tuple
 
 CODES = {"float32": F32, "float64": F64, "bfloat16": BF16}  # the last of ml_dtypes
 
@@ -22,12 +21,8 @@ def _run(call: Call, arrays: Sequence[Any]) -> None:
     with _lock:
         if _context is None:
             _context = Context("cpu")
-        for place, a in zip(call.places, arrays):
-            call.view[place] = a.__array_interface__["data"][0] if a.size else 0
-        if call.workspace < 0:
-            need = ctypes.c_size_t()
-            _context.check(_context.lib.linnet_operator_workspace(_context.pointer, ctypes.byref(call.struct), int(call.backward), ctypes.byref(need)))
-            call.workspace = call.struct.workspace_size = need.value
+        call.view[call.places] = [a.__array_interface__["data"][0] if a.size else 0 for a in arrays]
+        call.ask(_context.lib, _context.pointer)
         if call.workspace:
             if _scratch.size < call.workspace + 64:
                 _scratch = np.empty(call.workspace + 64, np.uint8)
@@ -36,8 +31,7 @@ def _run(call: Call, arrays: Sequence[Any]) -> None:
         _context.check((lib.linnet_operator_backward if call.backward else lib.linnet_operator_forward)(_context.pointer, call.pointer))
 
 
-def prepare(op: Operator, inputs: Sequence[Any], options: dict[str, Any], state: Any, final: bool, cu_seqlens: Any, form: str, chunk: Optional[int],
-            impl: Optional[str], reports: bool) -> tuple[Plan, list[Any]]:
+def prepare(op: Operator, inputs: Sequence[Any], state: Any, how: How) -> tuple[Plan, list[Any]]:
     """The plan of a call and its given arrays, dense and in the right dtype."""
     inputs = [None if a is None else np.asarray(a) for a in inputs]
     states = [None if a is None else np.asarray(a) for a in state_tuple(op, state)]
@@ -52,13 +46,10 @@ def prepare(op: Operator, inputs: Sequence[Any], options: dict[str, Any], state:
         wide = np.dtype(np.float64)
     wide = wide or np.dtype(np.float32)
     narrow = np.dtype(np.float64 if wide == np.float64 else np.float32)
-    offsets = None if cu_seqlens is None else tuple(int(x) for x in np.asarray(cu_seqlens))
+    how = (None if how[0] is None else tuple(int(x) for x in np.asarray(how[0])), *how[1:])
     shapes = [None if a is None else a.shape for a in inputs]
     state_shapes = [None if a is None else a.shape for a in states]
-    key = ("numpy", tuple(shapes), tuple(state_shapes), wide.name, tuple(sorted(options.items(), key=lambda x: x[0])), final, offsets, form, chunk, impl,
-           reports)
-    plan = op.plan(key, shapes=shapes, states=state_shapes, code=CODES[wide.name], options=options, final=final, cu_seqlens=offsets, form=form,
-                   chunk=chunk or 0, impl=impl, reports=reports)
+    plan = op.plan(("numpy", *shapes, *state_shapes, wide.name, how), shapes=shapes, states=state_shapes, code=CODES[wide.name], how=how)
     plan.dtypes = (wide, narrow)
     arrays = [a for a in [*inputs, *states] if a is not None]
     return plan, [np.ascontiguousarray(a, wide if r.wide else narrow) for a, r in zip(arrays, plan.given)]
@@ -68,19 +59,16 @@ def _new(plan: Plan, outputs: Sequence[Any]) -> list[Any]:
     return [np.empty(o.shape, plan.dtypes[0] if o.row.wide else plan.dtypes[1]) for o in outputs]
 
 
-def run(op: Operator, inputs: tuple[Any, ...], keys: tuple[str, ...], values: tuple[Any, ...], state: Any, final: bool, cu_seqlens: Any, form: str,
-        chunk: Optional[int], impl: Optional[str], reports: bool) -> Any:
-    options = {k: v for k, v in zip(keys, values) if v is not None}
-    plan, given = prepare(op, inputs, options, state, final, cu_seqlens, form, chunk, impl, reports)
+def run(op: Operator, inputs: tuple[Any, ...], state: Any, how: How) -> Any:
+    plan, given = prepare(op, inputs, state, how)
     outs = _new(plan, plan.outputs)
     _run(plan.forward, [*given, *outs])
-    return results(plan, op, outs, final, reports)
+    return results(plan, op, outs)
 
 
-def gradients(op: Operator, inputs: Sequence[Any], options: dict[str, Any], state: Any, cotangents: dict[str, Any], cu_seqlens: Any, form: str,
-              chunk: Optional[int], impl: Optional[str]) -> dict[str, Any]:
+def gradients(op: Operator, inputs: Sequence[Any], state: Any, cotangents: dict[str, Any], how: How) -> dict[str, Any]:
     """Gradients by name of all that is given, for cotangents of outputs by the output's name ("o", and a final state's, "s")."""
-    plan, given = prepare(op, inputs, options, state, True, cu_seqlens, form, chunk, impl, False)
+    plan, given = prepare(op, inputs, state, how)
     outs, kept = _new(plan, plan.outputs), _new(plan, plan.kept)
     _run(plan.forward_kept, [*given, *outs, *kept])
     names = [s.name for s in plan.states]

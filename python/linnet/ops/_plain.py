@@ -4,14 +4,7 @@ from __future__ import annotations
 import sys
 from typing import Any, Callable
 
-from linnet.ops._calls import Operator, names, operator
-
-def signature(op: Operator) -> tuple[list[str], list[str], list[str]]:
-    """Arguments that must be given, those that may be, and options."""
-    needed = [r.argument for r in op.inputs if r.absent is None and not r.present_with and not r.present_without]
-    optional = [r.argument for r in op.inputs if r.argument not in needed]
-    return needed, optional, list(op.options)
-
+from linnet.ops._calls import How, Operator, names, operator
 
 def _shape(letters: tuple[str, ...]) -> str:
     return "[" + ", ".join("B, " + x if x.startswith("T") else x for x in letters) + "]"
@@ -51,16 +44,17 @@ def documentation(op: Operator) -> str:
 
 def source(op: Operator) -> str:
     """The function's text: the call with everything in its place."""
-    needed, optional, options = signature(op)
-    arguments = needed + [f"{a}=None" for a in optional] + ["*"] + [f"{k}=None" for k in options]
+    options = list(op.options)
+    arguments = op.needed + [f"{a}=None" for a in op.optional] + ["*"] + [f"{k}=None" for k in options]
     if op.states:
         arguments += ["initial_state=None", "output_final_state=False"]
     arguments += ["cu_seqlens=None", 'form="auto"', "chunk_size=None", "impl=None"] + (["reports=False"] if op.reports else [])
     order = [r.argument for r in op.inputs]
     inputs = "(" + ", ".join(order) + ",)"
     values = "(" + ", ".join(options) + ("," if options else "") + ")"
-    state = "initial_state, output_final_state" if op.states else "None, False"
-    call = f"_op, {inputs}, _keys, {values}, {state}, cu_seqlens, form, chunk_size, impl, {'reports' if op.reports else 'False'}"
+    state, final = ("initial_state", "output_final_state") if op.states else ("None", "False")
+    there = " | ".join(f"({a} is not None) << {i}" for i, a in enumerate(op.optional)) or "0"
+    call = f"_op, {inputs}, {there}, {state}, (cu_seqlens, {values}, {final}, form, chunk_size, impl, {'reports' if op.reports else 'False'})"
     return (f"def {op.name}({', '.join(arguments)}):\n"
             f"    if type({order[0]}) is _tensor[0]:\n"
             f"        return _torch_run[0]({call})\n"
@@ -79,19 +73,19 @@ def _with_torch() -> None:
         _tensor[0], _torch_run[0] = torch.Tensor, _torch.run
 
 
-def _dispatch(op: Operator, inputs: tuple[Any, ...], *rest: Any) -> Any:
+def _dispatch(op: Operator, inputs: tuple[Any, ...], there: int, state: Any, how: How) -> Any:
     """By what the inputs are: torch's (parameters and other kinds of tensor too) or NumPy's."""
     _with_torch()
     if _tensor[0] is not None and any(isinstance(t, _tensor[0]) for t in inputs):
-        return _torch_run[0](op, inputs, *rest)
+        return _torch_run[0](op, inputs, there, state, how)
     from linnet.ops import _numpy
-    return _numpy.run(op, inputs, *rest)
+    return _numpy.run(op, inputs, state, how)
 
 
 def make(name: str) -> Callable[..., Any]:
     """The function of an operator."""
     op = operator(name)
-    scope: dict[str, Any] = {"_op": op, "_keys": tuple(op.options), "_dispatch": _dispatch, "_tensor": _tensor, "_torch_run": _torch_run}
+    scope: dict[str, Any] = {"_op": op, "_dispatch": _dispatch, "_tensor": _tensor, "_torch_run": _torch_run}
     exec(compile(source(op), f"<linnet.ops.{name}>", "exec"), scope)
     function = scope[name]
     function.__doc__, function.__module__ = documentation(op), "linnet.ops"
@@ -104,7 +98,7 @@ def stub() -> str:
              'Array = TypeVar("Array")  # torch.Tensor or numpy.ndarray', ""]
     for name in names():
         op = operator(name)
-        needed, optional, options = signature(op)
+        needed, optional, options = op.needed, op.optional, list(op.options)
         kinds = {"real": "Optional[float]", "int": "Optional[int]", "switch": "Optional[bool]", "word": "Optional[str]"}
         arguments = [f"{a}: Array" for a in needed] + [f"{a}: Optional[Array] = ..." for a in optional] + ["*"]
         arguments += [f"{k}: {kinds[op.options[k]['kind']]} = ..." for k in options]

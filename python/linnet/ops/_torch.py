@@ -14,7 +14,7 @@ from typing import Any, Optional, Sequence
 import torch
 
 from linnet._library import Context, error_of, library
-from linnet.ops._calls import BF16, F32, F64, Call, Operator, Output, Plan, results, state_tuple
+from linnet.ops._calls import BF16, F32, F64, Call, How, Operator, Output, Plan, missing, results, state_tuple
 
 CODES = {torch.float32: F32, torch.bfloat16: BF16, torch.float64: F64}
 ALIGNED = 16  # bytes that a GPU's kernels read at once
@@ -27,95 +27,106 @@ _kind = attrgetter("shape", "dtype", "device")  # mapped over tensors: no step o
 _needs_gradient = attrgetter("requires_grad")
 _Guards = getattr(getattr(getattr(torch._C, "_dynamo", None), "guards", None), "TensorGuards", None)  # torch's own; without it calls take longer
 _is_compiling = torch.compiler.is_compiling
+_is_grad_enabled = torch.is_grad_enabled
+_transforms = getattr(torch._C, "_are_functorch_transforms_active", lambda: True)
 LOOKS = 4  # kinds of tensors that are looked for at once
 _is_contiguous = torch.Tensor.is_contiguous
 _address = torch.Tensor.data_ptr
 
 
 class Device:
-    """Where calls run: a context for the CPU, one for each stream of a GPU; `lock` is held around calls, which share prepared structures."""
+    """Where calls run: a context for the CPU, one for each stream of a GPU (Cuda); `lock` is held around calls, which share prepared structures."""
+
+    cuda = False
+    address = 0  # of the context on the CPU
 
     def __init__(self, device: torch.device):
         self.device = device
-        self.cuda = device.type == "cuda"
         self.lock = threading.Lock()
         self.lib = library()
-        self.calls = (self.lib.linnet_operator_forward, self.lib.linnet_operator_backward)
+        self.forward, self.backward = self.lib.linnet_operator_forward, self.lib.linnet_operator_backward
         self.contexts: dict[int, Context] = {}
         self.addresses: dict[int, int] = {}  # theirs
-        self.scratch: Any = None
-        self.scratch_bytes = -1
-        if self.cuda:
-            self.index = device.index
-            self.kept: dict[int, tuple[int, int, Any]] = {}  # by stream, where what is put runs in turn: size, place and memory
-            self.capturing = getattr(torch._C, "_cuda_isCurrentStreamCapturing", torch.cuda.is_current_stream_capturing)
-            raw = getattr(torch._C, "_cuda_getCurrentRawStream", None)
-            self.stream = partial(raw, self.index) if raw else lambda: torch.cuda.current_stream(self.index).cuda_stream
-            self.current_device = getattr(torch._C, "_cuda_getDevice", None) or torch.cuda.current_device
+        self.room, self.room_bytes = 0, -1   # a workspace for all calls
+        self.memory: Any = None
 
-    def context(self, stream: Optional[int] = None) -> int:
-        """The context of the current stream, as an address."""
-        if stream is None:
-            stream = self.stream() if self.cuda else 0
+    def context(self, stream: int = 0) -> int:
+        """The context of a stream, as an address."""
         address = self.addresses.get(stream)
         if address is None:
-            if self.cuda:
-                if torch.cuda.is_current_stream_capturing():
-                    raise RuntimeError("the first call on a stream cannot be recorded: call once on that stream before, and record with "
-                                       "torch.cuda.graph(graph, stream=stream)")
-                with torch.cuda.device(self.index):
-                    torch.cuda.current_stream()  # torch's own context is there first
-                    # torch's default stream is the driver's, whose number 0 would stand for "a stream of its own": 1 names it (cudaStreamLegacy)
-                    found = Context(f"cuda:{self.index}", stream=stream or 1)
-            else:
-                found = Context("cpu", threads=torch.get_num_threads())
-            self.contexts[stream] = found
-            address = self.addresses[stream] = found.pointer.value or 0
+            found = self.contexts[stream] = self._make(stream)
+            address = self.address = self.addresses[stream] = found.pointer.value or 0
         return address
 
-    def workspace(self, bytes: int, stream: int) -> tuple[int, Any]:
-        """An address, and what has to be kept for it until the call is made."""
-        if self.cuda:
-            size, place, found = self.kept.get(stream, (0, 0, None))
-            if size >= bytes and not self.capturing():  # a recorded call is played on any stream, and has memory of its own
-                return place, found
-            made = _empty(bytes + 63, dtype=_uint8, device=self.device)  # from torch's pool, whose memory follows the stream
-            place = (made.data_ptr() + 63) & -64
-            if bytes <= KEPT and not self.capturing():
-                self.kept[stream] = (bytes, place, made)
-            return place, made
-        if self.scratch_bytes < bytes:
-            self.scratch, self.scratch_bytes = _empty(bytes + 63, dtype=_uint8), bytes
-        return (self.scratch.data_ptr() + 63) & -64, self.scratch
+    def _make(self, stream: int) -> Context:
+        return Context("cpu", threads=torch.get_num_threads())
 
     def run(self, call: Call, addresses: Sequence[int]) -> None:
-        stream = 0
-        if self.cuda:
-            if self.current_device() != self.index:
-                with torch.cuda.device(self.index):
-                    return self.run(call, addresses)
-            stream = self.stream()
         with self.lock:
-            context = self.addresses.get(stream) or self.context(stream)
-            view = call.view
-            for place, address in zip(call.places, addresses):
-                view[place] = address
-            if call.workspace:
-                if call.workspace < 0:
-                    self._ask(call, context)
-                call.struct.workspace, keep = self.workspace(call.workspace, stream)
-            status = self.calls[call.backward](context, call.pointer)
+            context = self.address or self.context()
+            call.view[call.places] = addresses
+            if call.workspace > self.room_bytes:
+                call.ask(self.lib, context)
+                if call.workspace > self.room_bytes:
+                    self.memory, self.room_bytes = _empty(call.workspace + 63, dtype=_uint8), call.workspace
+                    self.room = (self.memory.data_ptr() + 63) & -64
+            if call.room != self.room:
+                call.struct.workspace = call.room = self.room
+            status = (self.backward if call.backward else self.forward)(context, call.pointer)
             if status:
                 raise error_of(self.lib, context, status)
 
-    def _ask(self, call: Call, context: int) -> None:
-        import ctypes
-        need = ctypes.c_size_t()
-        status = self.lib.linnet_operator_workspace(context, ctypes.byref(call.struct), int(call.backward), ctypes.byref(need))
-        if status:
-            raise error_of(self.lib, context, status)
-        call.workspace = need.value
-        call.struct.workspace_size = need.value
+
+class Cuda(Device):
+    """A GPU: what is put on a stream runs in turn, so that its calls share a workspace."""
+
+    cuda = True
+
+    def __init__(self, device: torch.device):
+        super().__init__(device)
+        self.index = device.index
+        self.kept: dict[int, tuple[int, int, Any]] = {}  # by stream: size, place and memory
+        self.capturing = getattr(torch._C, "_cuda_isCurrentStreamCapturing", torch.cuda.is_current_stream_capturing)
+        raw = getattr(torch._C, "_cuda_getCurrentRawStream", None)
+        self.stream = partial(raw, self.index) if raw else lambda: torch.cuda.current_stream(self.index).cuda_stream
+        self.current_device = getattr(torch._C, "_cuda_getDevice", None) or torch.cuda.current_device
+
+    def _make(self, stream: int) -> Context:
+        if torch.cuda.is_current_stream_capturing():
+            raise RuntimeError("the first call on a stream cannot be recorded: call once on that stream before, and record with "
+                               "torch.cuda.graph(graph, stream=stream)")
+        with torch.cuda.device(self.index):
+            torch.cuda.current_stream()  # torch's own context is there first
+            # torch's default stream is the driver's, whose number 0 would stand for "a stream of its own": 1 names it (cudaStreamLegacy)
+            return Context(f"cuda:{self.index}", stream=stream or 1)
+
+    def workspace(self, bytes: int, stream: int) -> tuple[int, Any]:
+        """An address, and what has to be kept for it until the call is made."""
+        size, place, found = self.kept.get(stream, (0, 0, None))
+        if size >= bytes and not self.capturing():  # a recorded call is played on any stream, and has memory of its own
+            return place, found
+        made = _empty(bytes + 63, dtype=_uint8, device=self.device)  # from torch's pool, whose memory follows the stream
+        place = (made.data_ptr() + 63) & -64
+        if bytes <= KEPT and not self.capturing():
+            self.kept[stream] = (bytes, place, made)
+        return place, made
+
+    def run(self, call: Call, addresses: Sequence[int]) -> None:
+        if self.current_device() != self.index:
+            with torch.cuda.device(self.index):
+                return self.run(call, addresses)
+        stream = self.stream()
+        with self.lock:
+            context = self.addresses.get(stream) or self.context(stream)
+            call.view[call.places] = addresses
+            if call.workspace:
+                call.ask(self.lib, context)
+                place, keep = self.workspace(call.workspace, stream)
+                if call.room != place:
+                    call.struct.workspace = call.room = place
+            status = (self.backward if call.backward else self.forward)(context, call.pointer)
+            if status:
+                raise error_of(self.lib, context, status)
 
 
 _devices: dict[torch.device, Device] = {}
@@ -126,72 +137,77 @@ def device_of(device: torch.device) -> Device:
     if found is None:
         if device.type not in ("cpu", "cuda"):
             raise ValueError(f"tensors are on {device}, expected the CPU or a CUDA device")
-        found = _devices[device] = Device(device)
+        found = _devices[device] = Cuda(device) if device.type == "cuda" else Device(device)
     return found
 
 
-def _makes(plan: Plan, given: Sequence[torch.Tensor], outputs: Sequence[Output]) -> list[Any]:
-    """Of each output: the given tensor that it is made like (its place), shape and dtype; place -1: there is none such."""
-    wide, narrow = plan.dtypes
-    made = []
+def _caller(plan: Plan, call: Call, outputs: Sequence[Output], given: Sequence[torch.Tensor]) -> Any:
+    """The call as a function of tensors that lie like `given`, which makes its outputs."""
+    device, run, cuda, makes = plan.device.device, plan.device.run, plan.device.cuda, []
     for o in outputs:
-        dtype = wide if o.row.wide else narrow
+        dtype = plan.dtypes[0] if o.row.wide else plan.dtypes[1]
         like = [i for i, t in enumerate(given) if t.shape == o.shape and t.dtype == dtype]
-        made.append((like[0] if like else -1, o.shape, dtype))
-    return made
+        makes.append((like[0] if like else -1, o.shape, dtype))  # -1: none is made like this one
+
+    def called(given: Sequence[torch.Tensor]) -> list[torch.Tensor]:
+        addresses = [*map(_address, given)]
+        if cuda and reduce(or_, addresses) % ALIGNED:
+            return called([_dense(t, cuda) for t in given])
+        outs = []
+        for like, shape, dtype in makes:
+            t = _like(given[like]) if like >= 0 else _empty(shape, dtype=dtype, device=device)
+            outs.append(t)
+            addresses.append(t.data_ptr())
+        run(call, addresses)
+        return outs
+
+    return called
 
 
-def _forward(plan: Plan, addresses: list[int], call: Call, makes: Sequence[Any], given: Sequence[torch.Tensor]) -> list[torch.Tensor]:
-    """Outputs, and behind them what is kept besides; the inputs' addresses are there."""
-    device = plan.device
-    outs = []
-    for like, shape, dtype in makes:
-        t = _like(given[like]) if like >= 0 else _empty(shape, dtype=dtype, device=device.device)
-        outs.append(t)
-        addresses.append(t.data_ptr())
-    device.run(call, addresses)
-    return outs
+def _recorder(plan: Plan) -> Any:
+    """The plan's call recording for the backward pass: a torch.autograd.Function of its own, whose arguments are tensors alone, as torch is fastest."""
+    called, n, read_back, no_gradient = plan.called_kept, len(plan.outputs), plan.kept_outputs, plan.no_gradient
+    more = bool(plan.kept or read_back)
 
-
-class _Function(torch.autograd.Function):
-    @staticmethod
-    def forward(ctx: Any, plan: Plan, addresses: list[int], *given: torch.Tensor) -> tuple[torch.Tensor, ...]:
-        outs = _forward(plan, addresses, plan.forward_kept, plan.makes_kept, given)
-        n = len(plan.outputs)
-        ctx.plan = plan
+    def forward(ctx: Any, *given: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        outs = called(given)
         ctx.set_materialize_grads(False)
-        ctx.save_for_backward(*given, *[outs[i] for i in plan.kept_outputs], *outs[n:])
-        if plan.no_gradient:
-            ctx.mark_non_differentiable(*[outs[i] for i in plan.no_gradient])
+        if more:
+            ctx.save_for_backward(*given, *[outs[i] for i in read_back], *outs[n:])
+        else:
+            ctx.save_for_backward(*given)
+        if no_gradient:
+            ctx.mark_non_differentiable(*[outs[i] for i in no_gradient])
         return tuple(outs[:n])
 
-    @staticmethod
     def backward(ctx: Any, *cotangents: Optional[torch.Tensor]) -> tuple[Any, ...]:
-        plan: Plan = ctx.plan
-        device = plan.device
-        if torch.is_grad_enabled():  # create_graph: what comes back would be a constant to whoever differentiates it
+        if _is_grad_enabled():  # create_graph: what comes back would be a constant to whoever differentiates it
             raise RuntimeError(f"{plan.op.name}: gradients of gradients (create_graph) are not offered")
-        needs = ctx.needs_input_grad
-        wanted = plan.wanted.get(needs)
-        if wanted is None:
-            wanted = plan.wanted[needs] = tuple([w and h for w, h in zip(needs[2:], plan.has_gradient)])
-        saved = ctx.saved_tensors
-        addresses = [t.data_ptr() for t in saved]
-        alive = []  # until the call is made
-        for c in cotangents:
-            if c is not None:
-                c = _dense(c, device.cuda)
-                alive.append(c)
-                addresses.append(c.data_ptr())
-        gradients: list[Optional[torch.Tensor]] = [None, None]
-        for t, w in zip(saved, wanted):
-            g = _like(t) if w else None
-            if g is not None:
-                addresses.append(g.data_ptr())
-            gradients.append(g)
-        device.run(plan.backward(tuple([c is not None for c in cotangents]), wanted), addresses)
-        del alive
-        return tuple(gradients)
+        return _backward(plan, ctx.needs_input_grad, ctx.saved_tensors, cotangents)
+
+    return type(plan.op.name, (torch.autograd.Function,), {"forward": staticmethod(forward), "backward": staticmethod(backward)})
+
+
+def _backward(plan: Plan, needs: tuple[bool, ...], saved: Sequence[torch.Tensor], cotangents: Sequence[Optional[torch.Tensor]]) -> tuple[Any, ...]:
+    device = plan.device
+    wanted = plan.wanted.get(needs)
+    if wanted is None:
+        wanted = plan.wanted[needs] = tuple([w and h for w, h in zip(needs, plan.has_gradient)])
+    addresses = [*map(_address, saved)]
+    if device.cuda and reduce(or_, addresses) % ALIGNED:
+        saved = [_dense(t, True) for t in saved]
+        addresses = [*map(_address, saved)]
+    alive = []  # until the call is made
+    for c in cotangents:
+        if c is not None:
+            c = _dense(c, device.cuda)
+            alive.append(c)
+            addresses.append(c.data_ptr())
+    gradients = [_like(t) if w else None for t, w in zip(saved, wanted)]
+    addresses += [g.data_ptr() for g in gradients if g is not None]
+    device.run(plan.backward(tuple([c is not None for c in cotangents]), wanted), addresses)
+    del alive
+    return tuple(gradients)
 
 
 def _dense(t: torch.Tensor, cuda: bool) -> torch.Tensor:
@@ -249,12 +265,13 @@ def _dtypes(op: Operator, tensors: Sequence[Optional[torch.Tensor]]) -> tuple[to
 
 def _only_tensors(op: Operator, inputs: Sequence[Any], states: Sequence[Any]) -> None:
     for row, t in zip([*op.inputs, *(s.first for s in op.states)], [*inputs, *states]):
+        if t is None and row.argument in op.needed:
+            raise missing(op, row)
         if t is not None and not isinstance(t, torch.Tensor):
             raise TypeError(f"{op.name}: {row.argument} is a {type(t).__name__}, expected a torch.Tensor as the others are")
 
 
-def _make(op: Operator, key: Any, inputs: Sequence[Any], states: Sequence[Any], options: dict[str, Any], final: bool, offsets: Any, form: str, chunk: int,
-          impl: Optional[str], reports: bool) -> Plan:
+def _make(op: Operator, key: Any, inputs: Sequence[Any], states: Sequence[Any], how: How) -> Plan:
     _only_tensors(op, inputs, states)
     tensors = [*inputs, *states]
     rows = [*op.inputs, *(s.first for s in op.states)]
@@ -264,14 +281,15 @@ def _make(op: Operator, key: Any, inputs: Sequence[Any], states: Sequence[Any], 
             raise ValueError(f"{op.name}: {row.argument} is on {t.device}, but {rows[0].argument} is on {first.device}")
     wide, narrow = _dtypes(op, inputs)
     plan = op.plan(key, shapes=[None if t is None else tuple(t.shape) for t in inputs], states=[None if t is None else tuple(t.shape) for t in states],
-                   code=CODES[wide], options=options, final=final, cu_seqlens=offsets, form=form, chunk=chunk, impl=impl, reports=reports)
+                   code=CODES[wide], how=how)
     plan.dtypes = (wide, narrow)
     given = [t for t in tensors if t is not None]
     plan.casts = _casts(op, plan, given)
     if plan.casts:
         given = [t.to(c) for t, c in zip(given, plan.casts)]
-    plan.makes = _makes(plan, given, plan.outputs)
-    plan.makes_kept = _makes(plan, given, [*plan.outputs, *plan.kept])
+    plan.device = device_of(given[0].device)
+    plan.called = _caller(plan, plan.forward, plan.outputs, given)
+    plan.called_kept = _caller(plan, plan.forward_kept, [*plan.outputs, *plan.kept], given)
     return plan
 
 
@@ -283,48 +301,54 @@ def _alike(given: Sequence[torch.Tensor]) -> Any:
         return None
 
 
-def _find(op: Operator, inputs: tuple[Any, ...], states: tuple[Any, ...], given: Sequence[torch.Tensor], options: dict[str, Any], rest: Any) -> tuple[Plan, bool]:
-    """The plan of these tensors, and whether all lie dense."""
+def _find(op: Operator, inputs: tuple[Any, ...], states: tuple[Any, ...], given: Sequence[torch.Tensor], key: Any,
+          compiling: bool) -> tuple[Plan, bool, bool]:
+    """The plan of these tensors, whether they can be taken as they lie, and whether the call is to be recorded."""
+    there, how, recording = key
     try:
-        key = (*map(_kind, given), rest)
-        dense = all(map(_is_contiguous, given))
+        plan_key = (*map(_kind, given), there, how)
+        plain = all(map(_is_contiguous, given))
     except (AttributeError, TypeError):
         _only_tensors(op, inputs, states)
         raise
-    plan = op.plans.get(key)
+    plan = op.plans.get(plan_key)
     if plan is None:
-        _, _, final, offsets, form, chunk, impl, reports = rest
-        plan = _make(op, key, inputs, states or (None,) * len(op.states), options, final, offsets, form, chunk or 0, impl, reports)
-        plan.device = device_of(given[0].device)
-    alike = _alike(given) if _Guards and not _is_compiling() else None
+        plan = _make(op, plan_key, inputs, states or (None,) * len(op.states), how)
+    plain = plain and plan.casts is None
+    records = recording and any(map(_needs_gradient, given))
+    if records and plan.record is None:
+        record = _recorder(plan)
+        plan.apply = super(torch.autograd.Function, record).apply  # the same less what functorch's transforms need
+        plan.record = record
+    alike = _alike(given) if _Guards and not compiling else None
     if alike:
-        op.seen[rest] = [(alike, plan, dense), *op.seen.get(rest, ())[:LOOKS - 1]]
-    return plan, dense
+        op.seen[key] = [(alike, plan, plain, records), *op.seen.get(key, ())[:LOOKS - 1]]
+    return plan, plain, records
 
 
-def run(op: Operator, inputs: tuple[Any, ...], keys: tuple[str, ...], values: tuple[Any, ...], state: Any, final: bool, cu_seqlens: Any, form: str,
-        chunk: Optional[int], impl: Optional[str], reports: bool) -> Any:
-    states: tuple[Any, ...] = state_tuple(op, state) if state is not None else ()
-    offsets = None if cu_seqlens is None else offsets_of(cu_seqlens)
-    tensors = inputs + states
-    given = [t for t in tensors if t is not None]
-    there: Any = len(tensors) if len(given) == len(tensors) else tuple([t is not None for t in tensors])
-    rest = (there, values, final, offsets, form, chunk, impl, reports)
-    for alike, plan, dense in () if _is_compiling() else op.seen.get(rest, ()):  # which torch.compile cannot look into
+def run(op: Operator, inputs: tuple[Any, ...], there: Any, state: Any, how: How) -> Any:
+    """`there`: bits of the inputs that may be left out and are given."""
+    states: tuple[Any, ...] = ()
+    given: Sequence[torch.Tensor] = inputs if there == op.all_there else [t for t in inputs if t is not None]
+    if state is not None:
+        states = state_tuple(op, state)
+        given = [*given, *[t for t in states if t is not None]]
+        there = (there, *[t is not None for t in states])
+    if how[0] is not None:
+        how = (offsets_of(how[0]), *how[1:])
+    key = (there, how, _is_grad_enabled())
+    compiling = _is_compiling()  # torch.compile cannot look into these
+    for alike, plan, plain, records in () if compiling else op.seen.get(key, ()):
         if alike(*given):
             break
     else:
-        plan, dense = _find(op, inputs, states, given, dict(zip(keys, values)), rest)
-    if plan.casts is not None:
-        given = [t.to(c) for t, c in zip(given, plan.casts)]
-    if not dense or plan.casts is not None:
-        given = [t.contiguous() for t in given]
-    addresses = [*map(_address, given)]
-    if plan.device.cuda and reduce(or_, addresses) % ALIGNED:
-        given = [t.clone() if address % ALIGNED else t for t, address in zip(given, addresses)]
-        addresses = [*map(_address, given)]
-    if torch.is_grad_enabled() and any(map(_needs_gradient, given)):
-        outs: Any = _Function.apply(plan, addresses, *given)
+        plan, plain, records = _find(op, inputs, states, given, key, compiling)
+    if not plain:
+        given = [t.contiguous() for t in (given if plan.casts is None else [t.to(c) for t, c in zip(given, plan.casts)])]
+    if records:
+        outs: Any = (plan.record.apply if compiling or _transforms() else plan.apply)(*given)
     else:
-        outs = _forward(plan, addresses, plan.forward, plan.makes, given)
-    return results(plan, op, outs, final, reports)
+        outs = plan.called(given)
+    if plan.alone:
+        return (outs[0], None) if op.states else outs[0]
+    return results(plan, op, outs)

@@ -30,8 +30,8 @@ void LNT_V(lnt_chunk_decay)(int n, const float *g, int64_t stride, float *mask, 
  * inside blocks of 16 rows (8 where there are 16 registers), whose rows stay in registers; products between blocks. */
 void LNT_V(lnt_chunk_solve)(bool transposed, int n, int cols, const float *a, int64_t lda, float *b, int64_t ldb);
 
-/* dg from dG, the gradient with respect to the inclusive sums (operators.md#gate-gradients): dg_i = last + sum_{l >= i} dG_l, and 0 where
- * e^g is. Returns their sum. g == NULL: no token's gate is 0; dg == NULL: not wanted. */
-double LNT_V(lnt_chunk_gate_grad)(int n, double last, const float *dG, const float *g, float *dg, int64_t stride);
+/* dg from dG, the gradient with respect to the inclusive sums (operators.md#gate-gradients): dg_i = last + sum_{l >= i} dG_l + pairs_i, and 0 where
+ * e^g is. Returns their sum. pairs == NULL: they are in dG; g == NULL: no token's gate is 0; dg == NULL: not wanted. */
+double LNT_V(lnt_chunk_gate_grad)(int n, double last, const float *dG, const float *pairs, const float *g, float *dg, int64_t stride);
 
 #endif

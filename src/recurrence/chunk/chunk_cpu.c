@@ -111,12 +111,12 @@ void LNT_V(lnt_chunk_solve)(bool transposed, int n, int cols, const float *a, in
     }
 }
 
-double LNT_V(lnt_chunk_gate_grad)(int n, double last, const float *dG, const float *g, float *dg, int64_t stride)
+double LNT_V(lnt_chunk_gate_grad)(int n, double last, const float *dG, const float *pairs, const float *g, float *dg, int64_t stride)
 {
     double sum = 0;
     for (int64_t i = n - 1; i >= 0; i--) {
         last += dG[i];
-        double d = g && g[i * stride] < LOWEST ? 0.0 : last; /* nothing passes a reset */
+        double d = g && g[i * stride] < LOWEST ? 0.0 : last + (pairs ? pairs[i] : 0.0f); /* nothing passes a reset */
         if (dg) dg[i * stride] = (float)d;
         sum += d;
     }

@@ -18,6 +18,7 @@ const lnt_recur_case lnt_decay_cases[] = {
     { "simple_gla", 1, { 129 }, LNT_HEADS(1, 1, 48, 40), .gate = -0.05, .reset = 0.02, .states = true, .option = { { "normalize", 1 } } },
     { "simple_gla", 1, { 1 }, LNT_HEADS(2, 2, 32, 50), .gate = -1, .states = true },
     { "simple_gla", 2, { 15, 17 }, LNT_HEADS(1, 1, 3, 1), .gate = -1000, .states = true },
+    { "retention", 1, { 1500 }, LNT_HEADS(1, 1, 64, 64), .gate = -0.3, .states = true }, /* dg_head of a single head, a sum of many that cancel */
     { "linear_attn", 2, { 65, 129 }, LNT_HEADS(1, 2, 64, 64), .states = true },
     { "linear_attn", 1, { 1030 }, LNT_HEADS(1, 1, 128, 128), .states = true },
     { "linear_attn", 1, { 1030 }, LNT_HEADS(1, 2, 20, 36), .states = true, .option = { { "normalize", 1 } } },
@@ -35,6 +36,7 @@ const lnt_recur_case lnt_decay_cases[] = {
     { "mlstm", 1, { 0 }, LNT_HEADS(2, 2, 32, 50), .gate = -1, .states = true },
     { "mlstm", 1, { 1000 }, LNT_HEADS(1, 1, 128, 128), .gate = -0.02, .states = true },
     { "mlstm", 2, { 15, 17 }, LNT_HEADS(1, 1, 3, 1), .gate = -1000, .states = true },
+    { "mlstm", 1, { 1100 }, LNT_HEADS(1, 1, 128, 64), .gate = -0.05, .states = true }, /* dm0 of a single head, the same */
     { "mlstm", 3, { 130, 0, 1100 }, LNT_HEADS(1, 2, 64, 128), .gate = -0.1, .reset = 0.01, .states = true, .option = { { "eps", 1e-3 } } },
     { "mlstm", 2, { 65, 64 }, LNT_HEADS(1, 9, 128, 64), .gate = -3 },
     { "gla", 1, { 100 }, LNT_HEADS(2, 4, 128, 100), .gate = -0.2, .states = true },

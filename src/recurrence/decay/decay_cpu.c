@@ -9,7 +9,8 @@
  *
  *   P  = s QK^T.D      dA = s (dO V^T).D                    dQ = dA K + s e^b.(dO S^T)         dK = dA^T Q + e^{b_n-b}.(V dS'^T)
  *   dV = P^T dO + e^{b_n-b}.(K dS')                         dS = e^{b_n} dS' + s (e^b.Q)^T dO
- *   db = rowsum(Q.dQ) - rowsum(K.dK), db_n += <S',dS'>      dg = reverse cumulative sum of db
+ *
+ * and dg by decay_gates.h.
  *
  * With vector gates (operators.md#vector-decay) the factors belong to columns of Q and K (of V and dO): P, dA and what they are multiplied with go
  * through chunk/chunk_vector.h, and the products with a state read rows that are scaled before. Where the columns of S alone have gates, P and the
@@ -26,6 +27,7 @@
 #include "recurrence/chunk/chunk_triangle.h"
 #include "recurrence/chunk/chunk_walk.h"
 #include "recurrence/decay/decay.h"
+#include "recurrence/decay/decay_gates.h"
 #include "recurrence/decay/decay_stable.h"
 
 /* float32 serves every variant up to avx512; the amx variant has tiles, for bf16 tensors. */
@@ -47,8 +49,9 @@ typedef struct {
     float end;   /* e^{b_n} */
     int64_t gated; /* rows that in, out, read, D and end were made for, when the gates are the same in every chunk; 0: none yet */
     void *q_forms, *k_forms, *v_forms, *P_forms, *S_forms;
-    /* backward: dS [V,K]; states [chunks,V,K], zs [chunks,K]; dvt [V,C]; Y [C,C]; dden dG [C]; dq_sum dk_sum [len,K] when heads share q and k */
-    float *dS, *dz, *states, *zs, *x, *dk, *dvt, *Y, *dden, *dG, *dq_sum, *dk_sum;
+    /* backward: dS [V,K]; states [chunks,V,K], zs [chunks,K]; dvt [V,C]; Y [C,C]; dden [C]; dq_sum dk_sum [len,K] when heads share q and k */
+    float *dS, *dz, *states, *zs, *x, *dk, *dvt, *Y, *dden, *dq_sum, *dk_sum;
+    lnt_gates gates;
     void *do_forms, *read_forms, *dS_forms, *Y_forms;
     lnt_operand state; /* S with its right form, renewed by every write (forward) */
     /* vector gates; otherwise qs ks vs dos are q k v o themselves */
@@ -130,7 +133,7 @@ static size_t carve(const lnt_recur_args *a, bool backward, char *base, scratch 
     w->vs = w->v;
     w->dos = w->o;
     if (w->rows || w->columns) carve_vector(&c, a, backward, w);
-    if (w->stable) stable_carve(&c, C, states, backward, &w->m);
+    if (w->stable) stable_carve(&c, C, K, states, backward, &w->m);
     if (a->has_sign) signed_carve(&c, C, backward, &w->turns);
     w->q_forms = lnt_carve_bytes(&c, e->bytes(n, a->K, left | right));
     w->k_forms = lnt_carve_bytes(&c, e->bytes(n, a->K, right_t | right | left_t));
@@ -149,7 +152,7 @@ static size_t carve(const lnt_recur_args *a, bool backward, char *base, scratch 
     w->dvt = lnt_carve_floats(&c, V * C);
     w->Y = lnt_carve_floats(&c, (C + 1) * C);
     w->dden = lnt_carve_floats(&c, C);
-    w->dG = lnt_carve_floats(&c, C);
+    gates_carve(&c, C, &w->gates);
     w->states = lnt_carve_floats(&c, states * K * V);
     w->zs = lnt_carve_floats(&c, states * K);
     w->do_forms = lnt_carve_bytes(&c, e->bytes(n, a->V, left | right | left_t));
@@ -357,14 +360,14 @@ static void sweep(const lnt_head *x, scratch *w)
     get_turned(x, w->states, a->s0);
     get_state(x, w->zs, a->z0, K);
     get_state(x, &w->m.m, a->m0, 1);
-    if (w->stable) w->m.starts[0] = w->m.m;
+    if (w->stable) w->m.starts[0] = w->m.m, w->m.fades[0] = 1.0f;
     for (int64_t i = 0; i + 1 < chunks; i++) { /* nobody reads the final state */
         lnt_rows c = chunk_at(x, w->C, i, 1);
         float *S = w->states + (i + 1) * size, *z = w->zs + (i + 1) * K;
         rows_in(w->k, a->k, a->dtype, c.first, c.n, a->Hq, x->hq, K);
         rows_in(w->v, a->v, a->dtype, c.first, c.n, a->Hv, x->h, V);
         decays(x, c, true, w);
-        if (w->stable) w->m.starts[i + 1] = w->m.m;
+        if (w->stable) w->m.starts[i + 1] = w->m.m, w->m.fades[i + 1] = w->m.fades[i] * w->end;
         key_ahead(x, c, a->k);
         if (!w->rows)
             for (int64_t j = 0; j < c.n; j++) row_scale(w->k + j * K, w->out[j], K);
@@ -405,14 +408,13 @@ static void normalise_backward(const lnt_recur_args *a, int64_t n, const float *
     }
 }
 
-/* dg of the chunk from q.dq - k.dk and <S',dS'> = `last`. */
+/* dg of the chunk; `last` is <S',dS'>. */
 static void gate_gradient(const lnt_head *x, lnt_rows c, double last, scratch *w)
 {
     const lnt_recur_args *a = x->a;
-    int64_t K = a->K, at = c.first * a->Hv + x->h;
-    for (int64_t i = 0; i < c.n; i++) w->dG[i] = row_dot(w->q + i * K, w->x + i * K, K) - row_dot(w->k + i * K, w->dk + i * K, K);
+    int64_t at = c.first * a->Hv + x->h;
     if (w->stable) {
-        stable_gradient(x, c, last, w->dG, w->k, w->dk, &w->m);
+        stable_gradient(x, c, last, &w->gates, &w->m);
         return;
     }
     if (a->has_sign) {
@@ -420,7 +422,8 @@ static void gate_gradient(const lnt_head *x, lnt_rows c, double last, scratch *w
                         a->dg ? (float *)a->dg + at : NULL, a->dsign ? (float *)a->dsign + at : NULL);
         return;
     }
-    double sum = LNT_V(lnt_chunk_gate_grad)(c.n, last, w->dG, a->g ? (const float *)a->g + at : NULL, a->dg ? (float *)a->dg + at : NULL, a->Hv);
+    double sum = LNT_V(lnt_chunk_gate_grad)(c.n, last, w->gates.dG, w->gates.pairs, a->g ? (const float *)a->g + at : NULL,
+                                            a->dg ? (float *)a->dg + at : NULL, a->Hv);
     if (a->dg_head) ((double *)a->workspace)[x->index] += sum;
 }
 
@@ -519,6 +522,16 @@ static void value_pairs(const scratch *w, int n, const lnt_operand *d, const lnt
     }
 }
 
+/* Whether dm0's <S_0,dS_0> is added up beside dS_0, which tiles round; and what chunk i adds, dO divided by the denominators. */
+static bool moves_by_rows(const lnt_recur_args *a, const scratch *w) { return ENGINE->bf16 && w->stable && a->dm0 && a->s0; }
+static void move_rows(const lnt_head *x, lnt_rows c, int64_t i, scratch *w)
+{
+    const int64_t K = x->a->K, V = x->a->V;
+    const float fade = w->m.fades[i], *S = w->states;
+    if (c.row + c.n == x->len) w->m.moved = (double)(fade * w->end) * row_dot(S, w->dS, K * V);
+    stable_starts(&w->m, fade, c.n, K, V, w->read, w->q, S, w->o);
+}
+
 /* Chunk i; w->dS becomes the gradient of its start state. */
 static void backward_chunk(const lnt_head *x, lnt_rows c, int64_t i, scratch *w)
 {
@@ -559,6 +572,8 @@ static void backward_chunk(const lnt_head *x, lnt_rows c, int64_t i, scratch *w)
         normalise_backward(a, n, z, read, w);
         if (gate) last += (double)w->end * row_dot(z, w->dz, K);
     }
+    if (gate && !a->has_sign) gates_read(BLOCKS, n, K, w->P, w->Y, w->C, read, w->q, w->x, &w->gates);
+    if (moves_by_rows(a, w)) move_rows(x, c, i, w);
     for (int64_t r = 0; r < n && !w->columns; r++) mask_row(w->Y + r * w->C, w->D + r * w->C, s, r, block_end(BLOCKS, r, n)); /* dA */
 
     lnt_operand P = e->prepare(LNT_LEFT_T, n, n, w->P, w->C, w->P_forms),
@@ -578,7 +593,7 @@ static void backward_chunk(const lnt_head *x, lnt_rows c, int64_t i, scratch *w)
             for (int64_t j = 0; j < n; j++) row_add(w->dk + j * K, 1.0f, w->dz, K);
         for (int64_t j = 0; j < n && a->has_sign; j++) w->turns.writes[j] = row_dot(w->k + j * K, w->dk + j * K, K);
         for (int64_t j = 0; j < n; j++) row_scale(w->dk + j * K, w->out[j], K);
-        for (int64_t j = 0; gate && j < n; j++) last += row_dot(w->k + j * K, w->dk + j * K, K); /* rounds as k.dk does below, so that they cancel */
+        if (gate && !a->has_sign) last += gates_write(n, K, w->k, w->dk, &w->gates);
         apply_lower_transposed(BLOCKS, n, &dA, &q, K, w->dk); /* dK */
     }
     if (gate) gate_gradient(x, c, last, w);
@@ -621,7 +636,10 @@ static void backward_head(const lnt_head *x, char *base)
     for (int64_t i = chunks - 1; i >= 0; i--) backward_chunk(x, chunk_at(x, w->C, i, -1), i, w);
     if (a->ds0) LNT_V(lnt_transpose)(a->V, a->K, w->dS, a->K, (float *)a->ds0 + x->index * a->K * a->V, a->V);
     put_state(x, a->dz0, a->K, w->dz);
-    if (a->dm0) ((float *)a->dm0)[x->index] = (float)(w->m.m_grad + stable_moved(a, w->states, w->dS, w->zs, w->dz));
+    if (!a->dm0) return;
+    const bool by_rows = chunks && moves_by_rows(a, w);
+    const double moved = by_rows ? w->m.moved + row_dot(w->zs, w->dz, a->K) : stable_moved(a, w->states, w->dS, w->zs, w->dz);
+    ((float *)a->dm0)[x->index] = (float)(w->m.m_grad + moved);
 }
 
 /* ---- the implementations ----------------------------------------------------------------------------------------------------------- */

@@ -9,17 +9,18 @@
 
 #include "recurrence/chunk/chunk.h"
 #include "recurrence/chunk/chunk_walk.h"
+#include "recurrence/decay/decay_gates.h"
 
 /* Of the rows of a chunk [C]: gates g, write strengths, floors; whether m is i there (1) or comes from the row before (0). Backward: m in front of
- * every chunk; dg [C]; pull [C], what the outputs give m through eps; m_grad, the gradient of m behind the rows at hand when the states times e^m are
- * not to move. */
+ * every chunk, and what S_0 has faded to there; dg [C]; pull [C], what the outputs give m through eps; m_grad, the gradient of m behind the rows at
+ * hand when the states times e^m are not to move; moved, <S_0,dS_0> added up row by row, in room [K]. */
 typedef struct {
     float m; /* behind the last row */
-    float *gates, *write, *floor, *taken, *starts, *dgates, *pull;
-    double m_grad;
+    float *gates, *write, *floor, *taken, *starts, *fades, *dgates, *pull, *room;
+    double m_grad, moved;
 } lnt_stable;
 
-static inline void stable_carve(lnt_carve *c, int64_t C, int64_t chunks, bool backward, lnt_stable *s)
+static inline void stable_carve(lnt_carve *c, int64_t C, int64_t K, int64_t chunks, bool backward, lnt_stable *s)
 {
     s->gates = lnt_carve_floats(c, C);
     s->write = lnt_carve_floats(c, C);
@@ -27,8 +28,10 @@ static inline void stable_carve(lnt_carve *c, int64_t C, int64_t chunks, bool ba
     s->taken = lnt_carve_floats(c, C);
     if (!backward) return;
     s->starts = lnt_carve_floats(c, chunks);
+    s->fades = lnt_carve_floats(c, chunks);
     s->dgates = lnt_carve_floats(c, C);
     s->pull = lnt_carve_floats(c, C);
+    s->room = lnt_carve_floats(c, K);
 }
 
 /* The gate of a token; *m, before it, becomes that behind it. No write to no state leaves m = 0. */
@@ -76,17 +79,31 @@ static inline double stable_moved(const lnt_recur_args *a, const float *S, const
     return (double)row_dot(S, dS, (int64_t)a->K * a->V) + row_dot(z, dz, a->K);
 }
 
+/* A chunk's part of <S_0,dS_0>, sum_i fade read_i q_i.(S_0 do_i), S_0 transposed. Tiles round each of dS_0's terms, of which a hundredth may be left
+ * (decay.md); these are in float32. Chunks that S_0 reaches with less than 2^-16 add nothing. */
+static inline void stable_starts(lnt_stable *s, float fade, int64_t n, int64_t K, int64_t V, const float *read, const float *q, const float *S,
+                                 const float *dO)
+{
+    if (fade < 0x1p-16f) return;
+    for (int64_t i = 0; i < n; i++) {
+        rows_awake(i);
+        memset(s->room, 0, (size_t)K * sizeof(float));
+        for (int64_t j = 0; j < V; j++) row_add(s->room, dO[i * V + j], S + j * K, K);
+        s->moved += (double)(fade * read[i]) * row_dot(q + i * K, s->room, K);
+    }
+}
+
 /* df and di of a chunk: dg and k.dk as long as m stands still, `last` = <S',dS'> + <n',dn'>; and what m passes on to the last row that it was i of,
  * and to f of the rows behind that. */
-static inline void stable_gradient(const lnt_head *x, lnt_rows c, double last, const float *dG, const float *k, const float *dk, lnt_stable *s)
+static inline void stable_gradient(const lnt_head *x, lnt_rows c, double last, const lnt_gates *g, lnt_stable *s)
 {
     const lnt_recur_args *a = x->a;
-    const int64_t at = c.first * a->Hv + x->h, K = a->K;
+    const int64_t at = c.first * a->Hv + x->h;
     if (c.row + c.n == x->len) s->m_grad -= last; /* the states behind the last token fall where m rises */
-    LNT_V(lnt_chunk_gate_grad)(c.n, last, dG, s->gates, s->dgates, 1);
+    LNT_V(lnt_chunk_gate_grad)(c.n, last, g->dG, g->pairs, s->gates, s->dgates, 1);
     for (int64_t r = c.n - 1; r >= 0; r--) {
         const bool taken = s->taken[r] != 0;
-        const double di = row_dot(k + r * K, dk + r * K, K);
+        const double di = g->kdk[r];
         s->m_grad += s->pull[r];
         if (a->di) ((float *)a->di)[at + r * a->Hv] = (float)(taken ? di + s->m_grad : di);
         if (a->dg) ((float *)a->dg)[at + r * a->Hv] = (float)(taken ? s->dgates[r] : s->dgates[r] + s->m_grad);

@@ -335,7 +335,7 @@ static void gate_gradient(work *w, lnt_rows c, const lnt_operand *S)
     int64_t stride;
     const float *g = gates_of(w, &stride);
     float *dg = (float *)a->dg + w->t.first * a->Hv + w->at->h;
-    LNT_V(lnt_chunk_gate_grad)(c.n, inner, w->dG, g, w->writes > 1 ? w->dgates : dg, stride);
+    LNT_V(lnt_chunk_gate_grad)(c.n, inner, w->dG, NULL, g, w->writes > 1 ? w->dgates : dg, stride);
     for (int64_t i = 0; w->writes > 1 && i < w->t.n; i++) dg[i * a->Hv] = w->dgates[i * w->writes];
 }
 
