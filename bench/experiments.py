@@ -260,19 +260,23 @@ def needles(text, work):
     with open(work / "needles.jsonl", "w", encoding="utf-8") as f:
         for i in range(48000):
             kind = i % 3
-            key = "-".join(draw.choice(some) for some in lists.values())
-            value = str(uuid.UUID(int=draw.getrandbits(128), version=4)) if kind == 2 else str(draw.randrange(10 ** 6, 10 ** 7))
             what = "uuid" if kind == 2 else "number"
+            hidden = {"-".join(draw.choice(some) for some in lists.values()):
+                      str(uuid.UUID(int=draw.getrandbits(128), version=4)) if kind == 2 else str(draw.randrange(10 ** 6, 10 ** 7))
+                      for _ in range(draw.choice((1, 1, 2, 3, 4, 6, 8)))}  # with one alone what is asked is a hundredth of the loss, and is not learnt
             if kind == 0:
-                hay, joint = [noise] * int(16 ** draw.random()), "\n"  # many short ones: else what is asked is a small part of the loss
+                hay, joint = [noise] * int(16 ** draw.random()), "\n"  # many short ones, for the same reason
             else:
                 at = draw.randrange(len(words) - 300)
                 hay, joint = re.split(r"(?<=[.!?]) ", " ".join(words[at:at + int(3 * 80 ** draw.random())])), " "
-            hay.insert(draw.randrange(len(hay) + 1), f"One of the special magic {what}s for {key} is: {value}.")
-            asked = (f"A special magic {what} is hidden within the following text. Make sure to memorize it. "
-                     f"I will quiz you about the {what} afterwards.")
-            answer = f"special magic {what} for {key} mentioned in the provided text"
-            f.write(json.dumps({"text": f"{asked}\n{joint.join(hay)}\nWhat is the {answer}? The {answer} is {value}."}) + "\n")
+            for key, value in hidden.items():
+                hay.insert(draw.randrange(len(hay) + 1), f"One of the special magic {what}s for {key} is: {value}.")
+            told = (f"A special magic {what} is hidden within the following text. Make sure to memorize it. "
+                    f"I will quiz you about the {what} afterwards.")
+            asked = [(f"special magic {what} for {key} mentioned in the provided text", value) for key, value in hidden.items()]
+            draw.shuffle(asked)
+            questions = "\n".join(f"What is the {answer}? The {answer} is {value}." for answer, value in asked)
+            f.write(json.dumps({"text": f"{told}\n{joint.join(hay)}\n{questions}"}) + "\n")
 
 
 class Queue:
