@@ -102,7 +102,7 @@ def both_of(p, inputs, states):
     states = {k: v.detach().requires_grad_() for k, v in states.items()}
     outs = [x for x in flat(p.call(getattr(ops, p.op.name), inputs, states)) if x.requires_grad]
     generator = torch.Generator().manual_seed(7)
-    cotangents = [torch.randn(o.shape, generator=generator, dtype=torch.float64).to(o.dtype) for o in outs]
+    cotangents = [torch.randn(o.shape, generator=generator, dtype=torch.float64).to(o) for o in outs]
     return outs, torch.autograd.grad(outs, [*inputs.values(), *states.values()], cotangents, allow_unused=True)
 
 

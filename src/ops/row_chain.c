@@ -12,7 +12,7 @@
 #ifdef LINNET_CUDA
 
 /* Of shared memory, so that other kernels' blocks find room beside a chain's; and all that a block of a chain with whole rows may have. */
-enum { CHAIN_BYTES = 96 << 10, CHAIN_WIDE_BYTES = 160 << 10 };
+enum { CHAIN_BYTES = 96 << 10, CHAIN_WIDE_BYTES = 160 << 10, CHAIN_WIDE_COLUMNS = 2048 };
 
 typedef struct {
     int count;
@@ -279,14 +279,23 @@ static bool make_table(const chain_places *c, const lnt_call *calls, lnt_chain *
     return planes_fit(c, planes);
 }
 
+/* What its nodes do sooner by themselves (H200, decoding.md): convolutions side by side, and rows so wide that one block brings many parameters. */
+static bool is_slow(const chain_places *c)
+{
+    int convolutions = 0;
+    for (int i = 0; i < c->count; i++) convolutions += c->at[i].step.kind == LNT_ROW_CONV;
+    return convolutions > 1 || (c->wide && c->cols > CHAIN_WIDE_COLUMNS);
+}
+
 linnet_status lnt_row_chain_run(const lnt_call *calls, int count)
 {
-    const lnt_node *nodes[LNT_CHAIN_NODES];
+    const lnt_node *nodes[LNT_CHAIN_NODES] = {0};
     chain_places c;
     lnt_chain t;
     for (int i = 0; i < count && i < LNT_CHAIN_NODES; i++) nodes[i] = calls[i].node;
     if (calls->tokens <= 0) return LINNET_OK;
-    if (count <= LNT_CHAIN_NODES && find_places(nodes, count, NULL, &c) && make_table(&c, calls, &t) && lnt_row_chain_cuda(calls->c, &t))
+    const bool one = count <= LNT_CHAIN_NODES && find_places(nodes, count, NULL, &c) && !is_slow(&c);
+    if (one && make_table(&c, calls, &t) && lnt_row_chain_cuda(calls->c, &t))
         return LINNET_OK;
     for (int i = 0; i < count; i++) {
         const bool pair = !calls[i].out[0].data && i + 1 < count;
