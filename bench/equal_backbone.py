@@ -10,6 +10,7 @@ one again with other seeds (--seeds). The best Mesa model is taken apart. It may
 done stays, what was cut off goes on from its checkpoint. One queue, one worker a device. BOOKS is a folder of .txt or .txt.xz files of Project
 Gutenberg; GPT2 holds encoder.json and vocab.bpe. equal_backbone_page.py turns what there is into a page. Standard library only."""
 import argparse
+import datetime
 import json
 import lzma
 import math
@@ -215,7 +216,8 @@ def train(q, device, rule, rate, seed):
         "head_dim": a.head_dim, "steps": a.steps, "batch": a.batch, "length": a.length, "warmup": a.warmup, "dtype": a.dtype,
         "tokens": lines[-1]["tokens"], "loss": statistics.mean(x["loss"] for x in lines[-50:]), "eval_loss": lines[-1]["eval_loss"],
         "eval_bits_per_byte": lines[-1]["eval_bits_per_byte"], "evals": evals, "tokens_per_second": statistics.median(rates),
-        "seconds": lines[-1]["seconds"], "wall": round(time.time() - begin, 2), "resumed": resume, "machine": a.machine, "commit": a.label})
+        "seconds": lines[-1]["seconds"], "wall": round(time.time() - begin, 2), "resumed": resume, "machine": a.machine, "commit": a.label,
+        "date": datetime.date.today().isoformat()})
     (folder / "train_state.safetensors").unlink(missing_ok=True)
     return True
 

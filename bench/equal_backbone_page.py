@@ -1,8 +1,9 @@
 #!/usr/bin/env python3
 """Tables and figures of what bench/equal_backbone.py has done: python3 bench/equal_backbone_page.py --work DIR --out bench/results/equal-backbone
 
-Writes README.md, runs.jsonl, position.csv and figures into --out, from whatever runs are finished. Sentences that the numbers can say are made from
-them; what somebody has to think, about these very numbers, is kept in --out/reading.md and put into the page. Standard library only."""
+Writes README.md, figures and the numbers behind both (runs.jsonl, windows.jsonl, position.csv, mesa.json) into --out, from whatever runs are finished
+and, for those that DIR lacks, from what is in --out already. Sentences that the numbers can say are made from them; what somebody has to think, about
+these very numbers, is kept in --out/reading.md and put into the page. Standard library only."""
 import argparse
 import csv
 import datetime
@@ -34,9 +35,9 @@ def names(rules):
     return ", ".join(label(r) for r in rules) or "none"
 
 
-def read_positions(path):
+def read_positions(path, column="loss"):
     with open(path, encoding="utf-8") as f:
-        return [float(row["loss"]) for row in csv.DictReader(f)]
+        return [float(row[column]) for row in csv.DictReader(f)]
 
 
 def mean_of(x, span):
@@ -58,9 +59,18 @@ def table(head, rows):
     return "\n".join([lines[0], "|" + "---|" * len(head), *lines[1:]]) + "\n"
 
 
+def lines_of(path):
+    return [json.loads(x) for x in path.read_text(encoding="utf-8").splitlines()] if path.exists() else []
+
+
+def key(r):
+    return r["rule"], r["learning_rate"], r["seed"]
+
+
 class Results:
-    def __init__(self, folder):
-        runs = [json.loads(f.read_text()) | {"folder": f.parent} for f in sorted(folder.glob("*/done.json"))]
+    def __init__(self, folder, out):
+        here = [json.loads(f.read_text()) | {"folder": f.parent} for f in sorted(folder.glob("*/done.json"))]
+        runs = here + [r for r in lines_of(out / "runs.jsonl") if key(r) not in map(key, here)]
         if not runs:
             sys.exit(f"{folder} has no finished run")
         self.folder, self.runs = folder, runs
@@ -71,10 +81,14 @@ class Results:
         self.rates = sorted({rate for rule in self.rules for rate in self.scan[rule]})
         self.any = self.best[self.rules[0]]
         self.position, self.long = {}, {}  # of the rules whose best model was evaluated
+        known = {x["rule"]: x for x in lines_of(out / "windows.jsonl")}
         for rule, r in self.best.items():
-            if (r["folder"] / "eval.json").exists():
+            if "folder" in r and (r["folder"] / "eval.json").exists():
                 self.position[rule] = read_positions(r["folder"] / "position.csv")
                 self.long[rule] = json.loads((r["folder"] / "eval.json").read_text())
+            elif known.get(rule, {}).get("learning_rate") == r["learning_rate"]:
+                self.position[rule] = read_positions(out / "position.csv", rule)
+                self.long[rule] = known[rule]
         self.length = self.any["length"]
         self.window = next((x["window"] for x in self.long.values()), 0)
         self.stride = next((x["stride"] for x in self.long.values()), 0)
@@ -131,6 +145,9 @@ def write_data(res, out):
     with open(out / "runs.jsonl", "w", encoding="utf-8") as f:
         for r in sorted(res.runs, key=lambda r: (ORDER.index(r["rule"]), r["seed"], r["learning_rate"])):
             f.write(json.dumps({k: v for k, v in r.items() if k != "folder"}, ensure_ascii=False) + "\n")
+    with open(out / "windows.jsonl", "w", encoding="utf-8") as f:
+        for rule, x in res.long.items():
+            f.write(json.dumps({"rule": rule, "learning_rate": res.best[rule]["learning_rate"], **x}) + "\n")
     if res.position:
         with open(out / "position.csv", "w", newline="", encoding="utf-8") as f:
             w = csv.writer(f)
@@ -153,7 +170,7 @@ def final_table(res):
             cells += [f"{math.exp(res.long[rule]['nats_per_token']):.2f}", f"{mean_of(x, res.half):.4f}", f"{mean_of(x, res.end):.4f}"]
         else:
             cells += ["", "", ""]
-        rows.append([*cells, f"{r['tokens_per_second'] / 1e3:.0f}"])
+        rows.append([*cells, f"{max(x['tokens_per_second'] for x in res.runs if x['rule'] == rule) / 1e3:.0f}"])
     return table(["rule", "parameters, M", "learning rate", "loss, nats", "perplexity", "loss over seeds", "difference to softmax",
                   f"perplexity, windows of {res.window}", f"loss at {res.half[0] + 1}-{res.half[1]}", f"at {res.end[0] + 1}-{res.end[1]}",
                   "thousand tokens/s"], rows)
@@ -198,10 +215,12 @@ def observations(res):
 
 def mesa_part(res, out):
     """The trained Mesa model under other solvers; '' when it was not taken apart."""
-    folder = res.best["mesa"]["folder"] if "mesa" in res.best else None
-    if not folder or not (folder / "solver.json").exists():
+    folder = res.best.get("mesa", {}).get("folder")
+    if folder and (folder / "solver.json").exists():
+        shutil.copy(folder / "solver.json", out / "mesa.json")
+    if not (out / "mesa.json").exists():
         return ""
-    level, plain = (json.loads((folder / "solver.json").read_text())[method] for method in ("level", "plain"))
+    level, plain = (json.loads((out / "mesa.json").read_text())[method] for method in ("level", "plain"))
     whole = next(x["nats_per_token"] for x in level if x.get("budget") == 30)
     rows = []
     for x, y in zip(level[1:], plain[1:]):
@@ -210,7 +229,7 @@ def mesa_part(res, out):
                      f"{x['nats_per_token'] - whole:+.4f}", f"{y['nats_per_token'] - whole:+.4f}",
                      f"{x['steps']:.1f}" if free else "", f"{x['paper_steps']:.1f}" if free else ""])
     for file in ("mesa.svg", "summary.csv", "heads.csv", "condition.csv"):
-        if (folder / "inside-level" / file).exists():
+        if folder and (folder / "inside-level" / file).exists():
             shutil.copy(folder / "inside-level" / file, out / (file if file == "mesa.svg" else f"mesa_{file}"))
     last = next((x for x in level if x.get("tolerance") == 1e-4), {})
     against = (f"At tolerance 1e-4 a token takes {last['paper_steps']:.1f} steps by the paper's iteration, which reports about 9 of 30 for its "
@@ -264,7 +283,7 @@ def write_page(res, out, command):
     r, text = res.any, {part: sorted((res.folder / part).glob("*.txt")) for part in ("text", "held")}
     per_token = next((x["nats_per_token"] / math.log(2) / x["bits_per_byte"] for x in res.long.values()), 4)  # bytes of held-out text
     epochs = r["tokens"] * per_token / max(1, sum(f.stat().st_size for f in text["text"]))
-    day = datetime.date.fromtimestamp(min((x["folder"] / "done.json").stat().st_mtime for x in res.runs))
+    days = sorted({x.get("date") or datetime.date.fromtimestamp((x["folder"] / "done.json").stat().st_mtime).isoformat() for x in res.runs})
     commits = ", ".join(sorted({x["commit"] for x in res.runs if x["commit"]})) or "unknown"
     reading = out / "reading.md"
     figures = f"""![Loss over position, against softmax attention](position.svg)
@@ -279,15 +298,15 @@ Held-out loss at each position in windows of {res.window} tokens, every window f
 
 The comparison of the MesaNet paper (von Oswald et al. 2025, arXiv 2506.05233) at a small size: the same layer, text, order of the text and number of
 steps for every rule. Only the recurrence changes, and the learning rate is chosen for each. {r['parameters'] / 1e6:.0f}M parameters,
-{r['tokens'] / 1e6:.1f}M tokens ({epochs:.1f} epochs). `bench/equal_backbone.py`, {day}, {r['machine']}, commit {commits}.
+{r['tokens'] / 1e6:.1f}M tokens ({epochs:.1f} epochs). `bench/equal_backbone.py`, {' and '.join(days)}, {r['machine']}, commit {commits}.
 
 ## Result
 
 {final_table(res)}
 Loss and perplexity: the held-out books in windows of {res.length} tokens, each from an empty state, over all tokens. Difference: of the same two
 models, paired over positions 1 to {res.length}, ± its standard error over positions (other seeds are another matter). Windows of {res.window} begin
-every {res.stride} tokens, so that each position is measured on the whole text. Tokens/s: median over the second half of training; forward, backward
-and update.
+every {res.stride} tokens, so that each position is measured on the whole text. Tokens/s: median over the second half of training, of the
+fastest run of a rule (several ran at a time); forward, backward and update.
 
 {figures}
 ## Reading
@@ -322,7 +341,7 @@ def main():
                    default="python3 bench/equal_backbone.py --text BOOKS --tokenizer GPT2 --work DIR --devices 0,1,2 --steps 800 --extend --seeds 2")
     a = p.parse_args()
     a.out.mkdir(parents=True, exist_ok=True)
-    res = Results(a.work)
+    res = Results(a.work, a.out)
     write_data(res, a.out)
     draw(res, a.out)
     write_page(res, a.out, a.command)

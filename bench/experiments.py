@@ -72,13 +72,16 @@ TRACKERS = {
 
 
 def state_tracking():
-    for task, more, steps, seconds in (("parity", [], 3000, 120), ("mod-arith", [], 4000, 160), ("brackets", ["--brackets", "true"], 3000, 140)):
+    """Modular arithmetic a second time with five times as many updates, on a GPU: nobody learns it in 4000."""
+    for task, more, steps, seconds in (("parity", [], 3000, 120), ("mod-arith", [], 4000, 160), ("mod-arith", [], 20000, 200),
+                                       ("brackets", ["--brackets", "true"], 3000, 140)):
         for seed in (1, 2) if task == "parity" else (1,):
             for model, words in TRACKERS.items():
                 for rate in ("1e-3", "5e-4"):
-                    yield Cell("state-tracking", {"task": task, "model": model, "rate": rate, "seed": seed},
+                    many = {"updates": steps} if steps == 20000 else {}
+                    yield Cell("state-tracking", {"task": task, "model": model, "rate": rate, "seed": seed, **many},
                                ["task", "mod-arith" if task == "brackets" else task, *words, *more, "--batch", 64, "--steps", steps,
-                                "--learning-rate", rate, "--seed", seed, "--out", "{dir}"], seconds=seconds)
+                                "--learning-rate", rate, "--seed", seed, "--out", "{dir}"], seconds=seconds, device="cuda" if many else "cpu")
 
 
 DELTAPRODUCT_MLP = {1: 1313, 2: 1046, 3: 779, 4: 512}  # columns inside, so that all have the parameters of four steps a token
@@ -112,10 +115,12 @@ MOST_TELLING = ("delta_net", "attention", "mamba", "gated_deltanet", "gla", "mes
 
 
 def mqar():
-    """The second rate is for those that the first one leaves short of 99 per cent. Of 8192 ids as many updates learn nothing, whatever the layer."""
+    """The second rate is for those that the first one leaves short of 99 per cent: narrow models begin with the higher one, wide ones with the lower.
+    Of 8192 ids as many updates learn nothing, whatever the layer."""
     for width in (64, 128, 256, 512):
+        rates = ("3e-3", "1e-3") if width < 256 else ("1e-3", "3e-3")
         for setting in ("256x16", "512x64"):
-            for rate in ("3e-3", "1e-3"):
+            for rate, other in (rates, rates[::-1]):
                 for mixer in MOST_TELLING:
                     labels = {"setting": setting, "mixer": mixer, "width": width, "rate": rate}
                     keys = [] if mixer == "mamba" else ["--heads", 2] + sets("mlp=none", *([f"head_dim={width // 2}"] if mixer in OWN_HEADS else []))
@@ -124,7 +129,7 @@ def mqar():
                                 "--width", width, *keys, "--examples", 20000, "--epochs", 5, "--test-examples", 500, "--enough", "0.995",
                                 "--learning-rate", rate, "--out", "{dir}"],
                                seconds=(400 if setting == "256x16" else 800) * width / 64, also=64 / width / 2,
-                               unless=(labels | {"rate": "3e-3"}, "accuracy", 0.99))
+                               unless=(labels | {"rate": other}, "accuracy", 0.99))
 
 
 MAD_KINDS = ("in-context", "fuzzy", "noisy", "memorisation", "compression", "copying")
@@ -218,14 +223,16 @@ def long_texts():
 
 
 def niah():
-    """Learnt on documents of up to 2048 bytes with needles of all three kinds, read in up to twice as many."""
+    """Learnt on documents of 100 to 1500 tokens with needles of all three kinds, read in up to 4096. Of bytes in place of tokens nobody learnt it: a key
+    is some fifteen of them, and as many stand between it and its number."""
     for mixer, layers, keys in (("gated_deltanet", 6, sets("head_dim=64")), ("delta_net", 6, []), ("mamba2", 11, [])):  # which has no MLPs
         measures = [["task", "niah", "{dir}/model", "--kind", kind, "--words", "{words}", "--essays", "{held}", "--lengths", "512,1024,2048,4096",
-                     "--samples", 50, "--tokens", 48 if kind == 3 else 16, "--out", f"{{dir}}/kind-{kind}"] for kind in (1, 2, 3)]
-        yield Cell("niah", {"mixer": mixer},
-                   ["train", "{needles}", "--field", "text", "--isolate-documents", "--out", "{dir}/model", "--mixer", mixer, *keys,
-                    "--layers", layers, "--width", 256, "--heads", 4, "--batch", 16, "--length", 2048, "--steps", 3000, "--learning-rate", "2e-3",
-                    "--save-every", 0, "--eval-every", 500, "--dtype", "bf16"], *measures, device="cuda", also=0, seconds=150)
+                     "--samples", 30, "--tokens", 48 if kind == 3 else 16, "--out", f"{{dir}}/kind-{kind}"] for kind in (1, 2, 3)]
+        for rate, steps in (("2e-3", 1500), ("1e-3", 3000)):
+            yield Cell("niah", {"mixer": mixer, "rate": rate, "updates": steps},
+                       ["train", "{needles}", "--field", "text", "--isolate-documents", "--train-tokenizer", 4096, "--out", "{dir}/model", "--mixer", mixer,
+                        *keys, "--layers", layers, "--width", 256, "--heads", 4, "--batch", 16, "--length", 2048, "--steps", steps, "--learning-rate",
+                        rate, "--save-every", 0, "--eval-every", 500, "--dtype", "bf16"], *measures, device="cuda", also=0, seconds=steps / 10)
 
 
 PAGES = {"state-tracking": state_tracking, "groups": groups, "mesa-parity": mesa_parity, "mqar": mqar, "mad": mad, "regbench": regbench,
@@ -248,35 +255,48 @@ def books(folder, work):
 
 
 def needles(text, work):
-    """work/words: two lists, of the books' own words; work/needles.jsonl: documents as S-NIAH asks (RULER, arXiv 2404.06654), with their answers."""
+    """work/words: two lists, of the books' own words, few enough that each is seen often; work/short.jsonl, work/needles.jsonl: documents as S-NIAH asks
+    (RULER, arXiv 2404.06654), with their answers. The short ones have many needles in little hay: with one needle what is asked is a hundredth of the
+    loss, and is not learnt."""
     draw, words = random.Random(7), text.split()
     known = sorted({w for w in words if w.isascii() and w.isalpha() and w.islower() and 4 <= len(w) <= 9})
     draw.shuffle(known)
-    lists = {"adjectivelist.txt": known[:900], "nounlist.txt": known[900:6900]}
+    lists = {"adjectivelist.txt": known[:300], "nounlist.txt": known[300:1300]}
     (work / "words").mkdir(exist_ok=True)
     for name, some in lists.items():
         (work / "words" / name).write_text("\n".join(some) + "\n")
-    noise = "The grass is green. The sky is blue. The sun is yellow. Here we go. There and back again."
+    with open(work / "short.jsonl", "w", encoding="utf-8") as f:
+        for i in range(60000):
+            f.write(json.dumps({"text": document(draw, words, lists, i % 3, draw.randrange(4, 13), 3, 40)}) + "\n")
     with open(work / "needles.jsonl", "w", encoding="utf-8") as f:
-        for i in range(48000):
-            kind = i % 3
-            what = "uuid" if kind == 2 else "number"
-            hidden = {"-".join(draw.choice(some) for some in lists.values()):
-                      str(uuid.UUID(int=draw.getrandbits(128), version=4)) if kind == 2 else str(draw.randrange(10 ** 6, 10 ** 7))
-                      for _ in range(draw.choice((1, 1, 2, 3, 4, 6, 8)))}  # with one alone what is asked is a hundredth of the loss, and is not learnt
-            if kind == 0:
-                hay, joint = [noise] * int(16 ** draw.random()), "\n"  # many short ones, for the same reason
-            else:
-                at = draw.randrange(len(words) - 300)
-                hay, joint = re.split(r"(?<=[.!?]) ", " ".join(words[at:at + int(3 * 80 ** draw.random())])), " "
-            for key, value in hidden.items():
-                hay.insert(draw.randrange(len(hay) + 1), f"One of the special magic {what}s for {key} is: {value}.")
-            told = (f"A special magic {what} is hidden within the following text. Make sure to memorize it. "
-                    f"I will quiz you about the {what} afterwards.")
-            asked = [(f"special magic {what} for {key} mentioned in the provided text", value) for key, value in hidden.items()]
-            draw.shuffle(asked)
-            questions = "\n".join(f"What is the {answer}? The {answer} is {value}." for answer, value in asked)
-            f.write(json.dumps({"text": f"{told}\n{joint.join(hay)}\n{questions}"}) + "\n")
+        for i in range(40000):
+            f.write(json.dumps({"text": document(draw, words, lists, i % 3, draw.choice((1, 1, 2, 4, 8, 12)), 24, 600)}) + "\n")
+
+
+NOISE = "The grass is green. The sky is blue. The sun is yellow. Here we go. There and back again."
+
+
+def document(draw, words, lists, kind, n, most_noise, most_words):
+    """n needles of a kind in hay, of one line of noise or four words to the most of these, small ones as often as large ones; then all are asked for."""
+    what = "uuid" if kind == 2 else "number"
+    hidden = {"-".join(draw.choice(some) for some in lists.values()):
+              str(uuid.UUID(int=draw.getrandbits(128), version=4)) if kind == 2 else str(draw.randrange(10 ** 6, 10 ** 7)) for _ in range(n)}
+    if kind == 0:
+        hay, joint = [NOISE] * int(most_noise ** draw.random()), "\n"
+    else:
+        at = draw.randrange(len(words) - most_words)
+        hay, joint = re.split(r"(?<=[.!?]) ", " ".join(words[at:at + int(4 * (most_words / 4) ** draw.random())])), " "
+    for key, value in hidden.items():
+        hay.insert(draw.randrange(len(hay) + 1), f"One of the special magic {what}s for {key} is: {value}.")
+    told = (f"A special magic {what} is hidden within the following text. Make sure to memorize it. "
+            f"I will quiz you about the {what} afterwards.")
+    asked = list(hidden.items())
+    draw.shuffle(asked)
+    said = [f"One of the special magic {what}s for {key} is: {value}." for key, value in asked]  # again, as it stands there: learnt first
+    what = f"special magic {what} for"
+    said = [line if draw.random() < 0.4 else f"What is the {what} {key} mentioned in the provided text? The {what} {key} mentioned in the "
+            f"provided text is {value}." for line, (key, value) in zip(said, asked)]
+    return f"{told}\n{joint.join(hay)}\n" + "\n".join(said)
 
 
 class Queue:

@@ -325,14 +325,14 @@ def niah(c, out):
         rows, lines = [], []
         for x in c.lines:
             found = [r for r in x["rows"] if r.get("needle") == kind]
-            rows.append([NAMES[x["cell"]["mixer"]], *(f"{100 * r['found']:.0f}" for r in found)])
-            lines.append((NAMES[x["cell"]["mixer"]], [r["length"] for r in found], [r["found"] for r in found]))
-        figure.write(out / f"{kind}.svg", lines, f"{kind}: needles found", "bytes of the prompt", "share", log_x=True, x_marks=lines[0][1],
+            rows.append([NAMES[x["cell"]["mixer"]], x["cell"]["rate"], x["cell"]["updates"], *(f"{100 * r['found']:.0f}" for r in found)])
+            lines.append((f"{rows[-1][0]}, {rows[-1][1]}", [r["length"] for r in found], [r["found"] for r in found]))
+        figure.write(out / f"{kind}.svg", lines, f"{kind}: needles found", "tokens of the prompt", "share", log_x=True, x_marks=lines[0][1],
                      y_range=(0, 1.02), dots=True, note="learnt on at most 2048", upright=[(2048, "learnt up to here")])
-        text += f"## {kind}\n\n" + table(["found, %", *(f"{x} bytes" for x in lines[0][1])], rows) + f"\n![{kind}]({kind}.svg)\n\n"
+        text += f"## {kind}\n\n" + table(["found, %", "learning rate", "updates", *(f"{x} tokens" for x in lines[0][1])], rows) + f"\n![{kind}]({kind}.svg)\n\n"
     return "Needles in haystacks", """\
 S-NIAH (RULER, Hsieh et al. 2024, arXiv 2404.06654, as Yang et al. 2024, arXiv 2412.06464, ask it) of small models that learnt from documents with
-such needles: numbers in noise, numbers in a held-out book, uuids in it. Bytes, six layers of width 256.
+such needles: numbers in noise, numbers in a held-out book, uuids in it. Six layers of width 256, 4096 tokens of their own.
 
 """ + text
 
