@@ -5,7 +5,7 @@
     bench/recall.py LINNET --out DIR --table
 
 One line of DIR/recall.jsonl a run; runs that are there are not made again, nor is a mixer tried further that has reached --enough. The settings are
-the same for all mixers and tried in the same order: two layers of width 64 with two heads of 32 columns, one thread a run, fresh examples as
+the same for all mixers and tried in the same order: two layers (Mamba-2 four) of width 64 with two heads of 32 columns, one thread a run, fresh examples as
 Zoology's figure 2 draws them (nothing but zeros between the queries), 64 ids, AdamW with cosine; batch, learning rate and MLP are SETTINGS (without
 an MLP and with LayerNorm: Zoology's model).
 Convolutions are left out, or have one tap where a layer cannot be without. Plain linear attention is left out: its state forgets nothing and erases
@@ -27,6 +27,7 @@ MATRIX = {"retention", "simple_gla", "mlstm", "gla", "gla_v", "gla_kv", "rwkv6",
 # batch, highest learning rate, MLP
 SETTINGS = [("128", "1e-2", "swiglu"), ("128", "1e-2", "none"), ("128", "3e-3", "swiglu")]
 HEADS, COLUMNS = 2, 32
+LAYERS = {"mamba2": 4}  # whose blocks have no MLP: as many layers as the others have mixers and MLPs
 MINI_BATCH = 8  # in one of 16, the usual, all four pairs would be at the same weights
 MARGIN = 0.05  # a run goes on to so much more than is enough: the test at its end is one of other examples
 
@@ -83,7 +84,7 @@ class Runs:
         without, heads = keys_of(a.linnet, mixer)
         model = ["mlp=none", "norm=layernorm"] if mlp == "none" else []
         end = str(min(1, a.enough + MARGIN))
-        command = [a.linnet, "task", "mqar", "--mixer", mixer, "--length", "64", "--pairs", "4", "--vocabulary", "64", "--random-non-queries",
+        command = [a.linnet, "task", "mqar", "--mixer", mixer, "--layers", str(LAYERS.get(mixer, 2)), "--length", "64", "--pairs", "4", "--vocabulary", "64", "--random-non-queries",
                    "false", "--steps", str(a.steps), "--batch", batch, "--learning-rate", rate, "--enough", end, "--threads", "1", "--json",
                    *[x for key in without + heads + model for x in ("--set", key)], *self.flags]
         begin = time.monotonic()
