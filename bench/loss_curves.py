@@ -21,6 +21,7 @@ from pathlib import Path
 sys.dont_write_bytecode = True
 sys.path.insert(0, str(Path(__file__).resolve().parent))
 import figure  # noqa: E402
+from equal_backbone import machine_of  # noqa: E402
 
 STEPS, LAST, SMOOTH = 300, 50, 10
 RUNS = {"CPU, float32": ("cpu-float32", False, "f32", 1), "GPU, float32": ("gpu-float32", True, "f32", 1), "GPU, bf16": ("gpu-bf16", True, "bf16", 1),
@@ -136,7 +137,7 @@ def main():
     rows = ["| mixer | steps | GPU float32 to CPU: largest | root mean square | GPU bf16 to CPU | other seed to CPU | ends: " + "; ".join(RUNS) +
             " | within noise |", "|---|---|---|---|---|---|---|---|", *(row(m, mixers[m], curves[m], why[m]) for m in mixers)]
     text = (f"# Loss curves of CPU and GPU\n\nPreset {a.preset}, steps of {a.batch} x {a.length} bytes of {a.text.stem}, the same weights and order; "
-            f"made by `bench/loss_curves.py`{', commit ' + a.label if a.label else ''}. Ends are means of the last {LAST} steps, or of half of them; "
+            f"made by `bench/loss_curves.py` on an {machine_of(['0'])} and an {machine_of(['cpu'])}{', commit ' + a.label if a.label else ''}. Ends are means of the last {LAST} steps, or of half of them; "
             "differences are of the losses of single steps in nats a byte, root mean squares over all; within noise: no more than another seed "
             "makes.\n\n" + "\n".join(rows) + "\n")
     if len(mixers) == 1 and whole:
