@@ -72,15 +72,15 @@ TRACKERS = {
 
 
 def state_tracking():
-    """Modular arithmetic a second time with five times as many updates, on a GPU: nobody learns it in 4000."""
-    for task, more, steps, seconds in (("parity", [], 3000, 120), ("mod-arith", [], 4000, 160), ("mod-arith", [], 20000, 200),
-                                       ("brackets", ["--brackets", "true"], 3000, 140)):
+    """Modular arithmetic again with five times the updates, and with fifty times the strings, on a GPU: nobody learns it in 4000 updates of 64."""
+    for task, more, steps, batch, seconds in (("parity", [], 3000, 64, 120), ("mod-arith", [], 4000, 64, 160), ("mod-arith", [], 20000, 64, 200),
+                                              ("mod-arith", [], 40000, 256, 250), ("brackets", ["--brackets", "true"], 3000, 64, 140)):
         for seed in (1, 2) if task == "parity" else (1,):
             for model, words in TRACKERS.items():
                 for rate in ("1e-3", "5e-4"):
-                    many = {"updates": steps} if steps == 20000 else {}
+                    many = ({"updates": steps} if steps >= 20000 else {}) | ({"batch": batch} if batch > 64 else {})
                     yield Cell("state-tracking", {"task": task, "model": model, "rate": rate, "seed": seed, **many},
-                               ["task", "mod-arith" if task == "brackets" else task, *words, *more, "--batch", 64, "--steps", steps,
+                               ["task", "mod-arith" if task == "brackets" else task, *words, *more, "--batch", batch, "--steps", steps,
                                 "--learning-rate", rate, "--seed", seed, "--out", "{dir}"], seconds=seconds, device="cuda" if many else "cpu")
 
 
@@ -223,16 +223,15 @@ def long_texts():
 
 
 def niah():
-    """Learnt on documents of 100 to 1500 tokens with needles of all three kinds, read in up to 4096. Of bytes in place of tokens nobody learnt it: a key
-    is some fifteen of them, and as many stand between it and its number."""
-    for mixer, layers, keys in (("gated_deltanet", 6, sets("head_dim=64")), ("delta_net", 6, []), ("mamba2", 11, [])):  # which has no MLPs
-        measures = [["task", "niah", "{dir}/model", "--kind", kind, "--words", "{words}", "--essays", "{held}", "--lengths", "512,1024,2048,4096",
-                     "--samples", 30, "--tokens", 48 if kind == 3 else 16, "--out", f"{{dir}}/kind-{kind}"] for kind in (1, 2, 3)]
-        for rate, steps in (("2e-3", 1500), ("1e-3", 3000)):
-            yield Cell("niah", {"mixer": mixer, "rate": rate, "updates": steps},
-                       ["train", "{needles}", "--field", "text", "--isolate-documents", "--train-tokenizer", 4096, "--out", "{dir}/model", "--mixer", mixer,
-                        *keys, "--layers", layers, "--width", 256, "--heads", 4, "--batch", 16, "--length", 2048, "--steps", steps, "--learning-rate",
-                        rate, "--save-every", 0, "--eval-every", 500, "--dtype", "bf16"], *measures, device="cuda", also=0, seconds=steps / 10)
+    """Learnt on documents of 100 to 1500 tokens with needles of all three kinds, read in up to 8192. It is learnt suddenly, at some thousand updates: of
+    1500 nobody answers. Of bytes in place of tokens nobody learnt it: a key is some fifteen of them, and as many stand between it and its number."""
+    for mixer, layers, keys in (("mamba2", 11, []), ("gated_deltanet", 6, sets("head_dim=64")), ("delta_net", 6, [])):  # Mamba-2 has no MLPs
+        measures = [["task", "niah", "{dir}/model", "--kind", kind, "--words", "{words}", "--essays", "{held}", "--lengths", "512,1024,2048,4096,8192",
+                     "--samples", 40, "--tokens", 48 if kind == 3 else 16, "--out", f"{{dir}}/kind-{kind}"] for kind in (1, 2, 3)]
+        yield Cell("niah", {"mixer": mixer},
+                   ["train", "{needles}", "--field", "text", "--train-tokenizer", 4096, "--out", "{dir}/model", "--mixer", mixer, *keys,
+                    "--layers", layers, "--width", 256, "--heads", 4, "--batch", 16, "--length", 2048, "--steps", 8000, "--learning-rate", "1e-3",
+                    "--save-every", 0, "--eval-every", 0, "--dtype", "bf16"], *measures, device="cuda", also=0, seconds=300)
 
 
 PAGES = {"state-tracking": state_tracking, "groups": groups, "mesa-parity": mesa_parity, "mqar": mqar, "mad": mad, "regbench": regbench,
@@ -255,9 +254,8 @@ def books(folder, work):
 
 
 def needles(text, work):
-    """work/words: two lists, of the books' own words, few enough that each is seen often; work/short.jsonl, work/needles.jsonl: documents as S-NIAH asks
-    (RULER, arXiv 2404.06654), with their answers. The short ones have many needles in little hay: with one needle what is asked is a hundredth of the
-    loss, and is not learnt."""
+    """work/words: two lists, of the books' own words, few enough that each is seen often; work/needles.jsonl: documents as S-NIAH asks (RULER, arXiv
+    2404.06654), with their answers, and most of them with more needles than one: with one what is asked is a hundredth of the loss, and is not learnt."""
     draw, words = random.Random(7), text.split()
     known = sorted({w for w in words if w.isascii() and w.isalpha() and w.islower() and 4 <= len(w) <= 9})
     draw.shuffle(known)
@@ -265,27 +263,24 @@ def needles(text, work):
     (work / "words").mkdir(exist_ok=True)
     for name, some in lists.items():
         (work / "words" / name).write_text("\n".join(some) + "\n")
-    with open(work / "short.jsonl", "w", encoding="utf-8") as f:
-        for i in range(60000):
-            f.write(json.dumps({"text": document(draw, words, lists, i % 3, draw.randrange(4, 13), 3, 40)}) + "\n")
     with open(work / "needles.jsonl", "w", encoding="utf-8") as f:
-        for i in range(40000):
-            f.write(json.dumps({"text": document(draw, words, lists, i % 3, draw.choice((1, 1, 2, 4, 8, 12)), 24, 600)}) + "\n")
+        for i in range(100000):
+            f.write(json.dumps({"text": document(draw, words, lists, i % 3, draw.choice((1, 1, 2, 4, 8, 12)))}) + "\n")
 
 
 NOISE = "The grass is green. The sky is blue. The sun is yellow. Here we go. There and back again."
 
 
-def document(draw, words, lists, kind, n, most_noise, most_words):
-    """n needles of a kind in hay, of one line of noise or four words to the most of these, small ones as often as large ones; then all are asked for."""
+def document(draw, words, lists, kind, n):
+    """n needles of a kind in hay, of 1 to 24 lines of noise or 4 to 600 words, short as often as long; then all are asked for."""
     what = "uuid" if kind == 2 else "number"
     hidden = {"-".join(draw.choice(some) for some in lists.values()):
               str(uuid.UUID(int=draw.getrandbits(128), version=4)) if kind == 2 else str(draw.randrange(10 ** 6, 10 ** 7)) for _ in range(n)}
     if kind == 0:
-        hay, joint = [NOISE] * int(most_noise ** draw.random()), "\n"
+        hay, joint = [NOISE] * int(24 ** draw.random()), "\n"
     else:
-        at = draw.randrange(len(words) - most_words)
-        hay, joint = re.split(r"(?<=[.!?]) ", " ".join(words[at:at + int(4 * (most_words / 4) ** draw.random())])), " "
+        at = draw.randrange(len(words) - 600)
+        hay, joint = re.split(r"(?<=[.!?]) ", " ".join(words[at:at + int(4 * 150 ** draw.random())])), " "
     for key, value in hidden.items():
         hay.insert(draw.randrange(len(hay) + 1), f"One of the special magic {what}s for {key} is: {value}.")
     told = (f"A special magic {what} is hidden within the following text. Make sure to memorize it. "
