@@ -23,7 +23,8 @@
 
 namespace {
 
-constexpr int GROUPS = 2, OWN = GROUPS * B, THREADS = 128 * (GROUPS + 1), STAGES = 2, WARPS = 4 * GROUPS, ADDERS = 3; /* warps that multiply, that add dQ */
+constexpr int GROUPS = 2, OWN = GROUPS * B, THREADS = 128 * (GROUPS + 1), STAGES = 2;
+constexpr int WARPS = 4 * GROUPS, ADDERS = 3; /* those that multiply, those that add dQ */
 
 /* Heads at a time: their q, dO and sums of dQ, 8 MB a head at 8192 rows of 128 columns, are read and added to again and again, and stay in L2. */
 constexpr int TOGETHER = 4;
