@@ -21,5 +21,7 @@ const lnt_recur_case lnt_attention_cases[] = {
     { "attention", 1, { 90 }, { { "Hq", 2 }, { "Hk", 2 }, { "K", 64 }, { "V", 64 }, { "Tk", 290 } }, .option = { { "window", 129 } } },
     { "attention", 1, { 140 }, { { "Hq", 10 }, { "Hk", 10 }, { "K", 64 }, { "V", 64 } }, .option = { { "window", 2 } } },
     { "attention", 2, { 256, 70 }, { { "Hq", 1 }, { "Hk", 1 }, { "K", 128 }, { "V", 128 } }, .option = { { "window", 256 } } },
+    { "attention", 1, { 520 }, { { "Hq", 6 }, { "Hk", 3 }, { "K", 128 }, { "V", 128 } }, .gate = 0 },
+    { "attention", 3, { 270, 1, 390 }, { { "Hq", 9 }, { "Hk", 9 }, { "K", 64 }, { "V", 64 } }, .option = { { "window", 200 } } },
     { 0 },
 };
