@@ -214,7 +214,7 @@ __global__ __launch_bounds__(GROUP *(NV + 1), chains_at_once<HOPPER, K, NV>) voi
 
 template <bool HOPPER, int K, int NV> void launch_back(lnt_delta_chain p, const lnt_cuda *d)
 {
-    p.stash = stash_bytes(K, p.dS, false, p.segments > 1);
+    p.stash = stash_bytes(K, false, p.dS, false, p.segments > 1);
     const int64_t ctas = chain_ctas<NV, true>(p);
     p.stages = stages_in<HOPPER, K, NV, true>(d, p.stash, ctas);
     const int bytes = ring_bytes(NV, p.stash, p.stages, stage<K, NV, true>::bytes);

@@ -211,11 +211,11 @@ template <bool HOPPER, int NV> __device__ __forceinline__ ring_of make_ring(cons
     __syncthreads();
     return r;
 }
-/* Of a warpgroup's stash: a state's image [K][64], and in the chain that keeps them one of writes [64][64], on their way out, or a transition [K][K]
- * on its way in. */
-inline int stash_bytes(int K, bool states, bool writes, bool segments)
+/* Of a warpgroup's stash: a tile of O, or a state's image [K][64], and in the chain that keeps them one of writes [64][64], on their way out, or a
+ * transition [K][K] on its way in. */
+inline int stash_bytes(int K, bool read, bool states, bool writes, bool segments)
 {
-    const int out = (states ? K * 128 : 0) + (writes ? C * 128 : 0), in = segments ? K * K * 2 : 0;
+    const int out = (read ? (int)TILE : 0) + (states ? K * 128 : 0) + (writes ? C * 128 : 0), in = segments ? K * K * 2 : 0;
     return out > in ? out : in;
 }
 inline int ring_bytes(int NV, int stash, int stages, int stage_bytes) { return 3 * 1024 + NV * stash + stages * stage_bytes; }
