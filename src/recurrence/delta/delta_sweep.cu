@@ -215,7 +215,7 @@ __device__ __forceinline__ void load_gates(const pairs_args &p, int64_t token, i
     }
 }
 /* By the same lanes: F, and G and R where they are kept, to memory; in `gates` beta, G in units of log 2, R. */
-__device__ __forceinline__ void make_gates(const pairs_args &p, int64_t index, float *gates)
+__device__ __forceinline__ void make_gates(const pairs_args &p, int index, float *gates)
 {
     const int lane = threadIdx.x % 32;
     float G[2] = {}, end = 0.f;
@@ -246,10 +246,10 @@ __device__ __forceinline__ void make_gates(const pairs_args &p, int64_t index, f
         const int i = lane + 32 * j;
         const float beta = gates[i], from_start = lnt_gate_from_start(G[j], R[j]);
         if (p.G) {
-            p.G[index * C + i] = G[j];
-            p.R[index * C + i] = R[j];
+            p.G[(int64_t)index * C + i] = G[j];
+            p.R[(int64_t)index * C + i] = R[j];
         }
-        float *F = p.F + index * (4 * C);
+        float *F = p.F + (int64_t)index * (4 * C);
         F[i] = beta;
         F[C + i] = from_start;
         F[2 * C + i] = lnt_gate_pair(end, resets, G[j], R[j]);
@@ -392,10 +392,11 @@ template <int K, int HEADS> __global__ __launch_bounds__(THREADS, 5) void pairs_
     /* which 16 rows a warp has changes from CTA to CTA, or one scheduler of four would have all that have the most below the diagonal; by the
      * shuffle the compiler sees that a warp has one number */
     const int parts = p.Hv / HEADS, warp = __shfl_sync(0xffffffffu, (int)threadIdx.x / 32 ^ (int)(blockIdx.x * 0x9E3779B9u >> 30), 0);
-    const int64_t c = p.from + blockIdx.x / parts;
+    const int c = p.from + (int)blockIdx.x / parts;
     const int h0 = (int)(blockIdx.x % parts) * HEADS, hq = h0 / p.group;
     const int4 entry = p.table[c];
-    const int64_t index = c * p.Hv + h0, at = ((int64_t)entry.y * p.Hq + hq) * K;
+    const int index = c * p.Hv + h0; /* 32 bits are enough (lnt_delta_fast_declines), and 64 would be spilled */
+    const int64_t at = ((int64_t)entry.y * p.Hq + hq) * K;
     const uint32_t base = shared_address(shared);
     load_keys<K>(base, p.k + at, p.q + at, (int64_t)p.Hq * K, entry.z);
     float *gates = (float *)(shared + L::gates);
@@ -429,7 +430,7 @@ template <int K, int HEADS> __global__ __launch_bounds__(THREADS, 5) void pairs_
             weigh<GATED>(kk, qk, of, to, lane_staged, warp);
         else
             weigh<RESETTING>(kk, qk, of, to, lane_staged, warp);
-        rows_out(p.P + (index + head) * (C * C), stage, warp);
+        rows_out(p.P + (int64_t)(index + head) * (C * C), stage, warp);
     }
     invert_diagonal<HEADS>(shared, warp);
     __syncthreads();
@@ -437,7 +438,7 @@ template <int K, int HEADS> __global__ __launch_bounds__(THREADS, 5) void pairs_
     for (int head = 0; head < HEADS; head++) {
         const int i = head % 2 ? 3 - warp : warp; /* of two heads a warp has the rows with the most and those with the least */
         inverse_rows(base + head * HEAD_BYTES, lane_staged, i);
-        rows_out(p.T + (index + head) * (C * C), stage, i);
+        rows_out(p.T + (int64_t)(index + head) * (C * C), stage, i);
     }
 }
 
