@@ -729,8 +729,8 @@ int lnt_delta_fast_block_memory(const lnt_recur_args *a, bool backward)
 {
     const bool segments = lnt_delta_sweep_at(a, NULL, backward).segments > 1, tall = a->K == 128;
     const int chain_stage = tall ? stage<128, 1, true>::bytes : stage<64, 1, true>::bytes;
-    if (!backward) return ring_bytes(1, stash_bytes(a->K, false, false, segments), 1, chain_stage);
-    const int chain = ring_bytes(1, stash_bytes(a->K, true, false, segments), 2, chain_stage);
+    if (!backward) return ring_bytes(1, stash_bytes(a->K, true, false, false, segments), 1, chain_stage);
+    const int chain = ring_bytes(1, stash_bytes(a->K, false, true, false, segments), 2, chain_stage);
     const int outputs = tall ? a->V == 128 ? layout<128, 128>::bytes : layout<128, 64>::bytes
                              : a->V == 128 ? layout<64, 128>::bytes : layout<64, 64>::bytes;
     return chain > outputs ? chain : outputs;

@@ -27,6 +27,7 @@ template <bool HOPPER, int K, int NV> struct back_chain {
     int left_rows;         /* from the chunk's first token to the sequence's end */
     float dS[K / 64][32], X[32], Y[32];
     uint32_t o[4][4], z[4][4], out_z[4][4];
+    float2 by[8]; /* factors of the tokens for whoever is next, read while others compute */
 
     __device__ back_chain(const lnt_delta_chain &p_, const chain_work &w, const ring_of &ring_, int group, int warp)
         : p(p_), ring(ring_), stride((int64_t)p_.Hv * p_.V), stash(ring_.stash + group * p_.stash + warp * K * 32),
@@ -51,6 +52,17 @@ template <bool HOPPER, int K, int NV> struct back_chain {
 #pragma unroll
         for (int kk = 0; kk < 4; kk++) times_columns<HOPPER>(Y, o[kk], at, L::p, kk, kk > 0);
         products_commit<HOPPER>();
+#pragma unroll
+        for (int n = 0; n < 8; n++) {
+            float2 e = load_shared_pair(factors + 256 + 32 * n);
+            e.x *= p.scale;
+            e.y *= p.scale;
+#pragma unroll
+            for (int j = 0; j < 2; j++) {
+                const uint32_t x = o[n / 2][n % 2 * 2 + j];
+                z[n / 2][n % 2 * 2 + j] = pack_bf16(e.x * low_bf16(x), e.y * high_bf16(x));
+            }
+        }
         if constexpr (BEHIND) {
             values_out(behind);
             products_wait<HOPPER, 1>();
@@ -70,17 +82,6 @@ template <bool HOPPER, int K, int NV> struct back_chain {
 #pragma unroll
             for (int j = 0; j < 32; j++) dS[h][j] *= last;
 #pragma unroll
-        for (int n = 0; n < 8; n++) {
-            float2 e = load_shared_pair(factors + 256 + 32 * n);
-            e.x *= p.scale;
-            e.y *= p.scale;
-#pragma unroll
-            for (int j = 0; j < 2; j++) {
-                const uint32_t x = o[n / 2][n % 2 * 2 + j];
-                z[n / 2][n % 2 * 2 + j] = pack_bf16(e.x * low_bf16(x), e.y * high_bf16(x));
-            }
-        }
-#pragma unroll
         for (int h = 0; h < K / 64; h++) pin(dS[h]);
         products_begin<HOPPER>();
 #pragma unroll
@@ -92,22 +93,23 @@ template <bool HOPPER, int K, int NV> struct back_chain {
             image_wait<HOPPER, 0>();
             image_put<HOPPER, K / 16>(stash, left);
         }
+        load_factors(by, factors + 512);
         products_wait<HOPPER, 1>();
         pin(X);
         pin(Y);
 #pragma unroll
-        for (int n = 0; n < 8; n++) {
-            const float2 l = load_shared_pair(factors + 512 + 32 * n);
+        for (int n = 0; n < 8; n++)
 #pragma unroll
             for (int j = 0; j < 2; j++)
-                o[n / 2][n % 2 * 2 + j] = pack_bf16(l.x * X[4 * n + 2 * j] + Y[4 * n + 2 * j], l.y * X[4 * n + 2 * j + 1] + Y[4 * n + 2 * j + 1]);
-        }
+                o[n / 2][n % 2 * 2 + j] =
+                    pack_bf16(by[n].x * X[4 * n + 2 * j] + Y[4 * n + 2 * j], by[n].y * X[4 * n + 2 * j + 1] + Y[4 * n + 2 * j + 1]);
         products_begin<HOPPER>();
 #pragma unroll
         for (int kk = 0; kk < 4; kk++) times_columns<HOPPER>(X, o[kk], at, L::t, kk, kk > 0);
         products_commit<HOPPER>();
         if (p.dS) image_out<HOPPER, K * 32>(image, stash); /* here, so that nobody waits for its fence */
         image -= (int64_t)K * stride;
+        load_factors(by, factors + 768);
         products_wait<HOPPER, 0>();
         pin(X);
 #pragma unroll
@@ -119,22 +121,22 @@ template <bool HOPPER, int K, int NV> struct back_chain {
     {
         const uint32_t factors = at + L::f + 8 * (threadIdx.x & 3);
 #pragma unroll
-        for (int n = 0; n < 8; n++) {
-            const float2 beta = load_shared_pair(factors + 32 * n), be = load_shared_pair(factors + 768 + 32 * n);
-            const float keep_x = beta.x < LNT_DELTA_WEAK ? 1.f : beta.x, keep_y = beta.y < LNT_DELTA_WEAK ? 1.f : beta.y;
+        for (int n = 0; n < 8; n++)
 #pragma unroll
-            for (int j = 0; j < 2; j++) {
-                const float x = X[4 * n + 2 * j], y = X[4 * n + 2 * j + 1];
-                z[n / 2][n % 2 * 2 + j] = pack_bf16(-be.x * x, -be.y * y);
-                out_z[n / 2][n % 2 * 2 + j] = pack_bf16(keep_x * x, keep_y * y);
-            }
-        }
+            for (int j = 0; j < 2; j++) z[n / 2][n % 2 * 2 + j] = pack_bf16(-by[n].x * X[4 * n + 2 * j], -by[n].y * X[4 * n + 2 * j + 1]);
         products_begin<HOPPER>();
 #pragma unroll
         for (int kk = 0; kk < 4; kk++)
 #pragma unroll
             for (int h = 0; h < K / 64; h++) times_columns<HOPPER>(dS[h], z[kk], at, L::k + h * TILE, kk, true);
         products_commit<HOPPER>();
+#pragma unroll
+        for (int n = 0; n < 8; n++) {
+            const float2 beta = load_shared_pair(factors + 32 * n);
+            const float keep_x = beta.x < LNT_DELTA_WEAK ? 1.f : beta.x, keep_y = beta.y < LNT_DELTA_WEAK ? 1.f : beta.y;
+#pragma unroll
+            for (int j = 0; j < 2; j++) out_z[n / 2][n % 2 * 2 + j] = pack_bf16(keep_x * X[4 * n + 2 * j], keep_y * X[4 * n + 2 * j + 1]);
+        }
     }
 
     /* The warp's columns of the tile of dO, read by now, take what goes out. */
@@ -212,7 +214,7 @@ __global__ __launch_bounds__(GROUP *(NV + 1), chains_at_once<HOPPER, K, NV>) voi
 
 template <bool HOPPER, int K, int NV> void launch_back(lnt_delta_chain p, const lnt_cuda *d)
 {
-    p.stash = stash_bytes(K, p.dS, false, p.segments > 1);
+    p.stash = stash_bytes(K, false, p.dS, false, p.segments > 1);
     const int64_t ctas = chain_ctas<NV, true>(p);
     p.stages = stages_in<HOPPER, K, NV, true>(d, p.stash, ctas);
     const int bytes = ring_bytes(NV, p.stash, p.stages, stage<K, NV, true>::bytes);

@@ -16,14 +16,14 @@
 namespace {
 
 /* The chain of a CTA's chunks, by one warpgroup for its 64 columns. Products of a chunk, in the order in which they are put: S K, S Q, Z T, U K, U P;
- * the next chunk's S K is put before the last of them is waited for, so that what leaves (O, through the tile of V) is carried out in its shadow. */
+ * the next chunk's S K is put before the last of them is waited for, so that what leaves (O) is carried out in its shadow. */
 template <bool HOPPER, int K, int NV, bool READ> struct chain {
     using L = stage<K, NV, READ>;
     const lnt_delta_chain &p;
     const chain_work &w;
     const ring_of &ring;
     const int lane, warp, group, column;
-    const uint32_t stash, u_stash; /* the warp's images [K][16] of the state and [64][16] of the writes */
+    const uint32_t stash, u_stash; /* the warp's images [K][16] of the state and [64][16] of the writes; with READ a tile of O in their place */
     const uint32_t mine; /* the warp's columns in a tile of tokens, as ldmatrix transposes them to an A of 16 columns of V and 16 tokens */
     int s = 0;
     uint32_t parity = 0;
@@ -43,21 +43,22 @@ template <bool HOPPER, int K, int NV, bool READ> struct chain {
         return images + (((int64_t)(w.chunk + i) * p.Hv + w.h) * p.V + column + 16 * warp) * rows;
     }
 
-    /* O of chunk i goes out, and its stage is free. */
+    /* The stage of chunk i is free, and O goes out by a tile of the warpgroup's own: loads wait for the stage. */
     __device__ __forceinline__ void finish(int i, int slot)
     {
-        const uint32_t at = ring.stages + slot * L::bytes;
+        barrier_arrive(ring.empty + 8 * slot);
         if constexpr (READ) {
+            const uint32_t tile = ring.stash + group * p.stash;
             pin(O);
 #pragma unroll
             for (int j = 0; j < 4; j++)
-                store_matrices_trans<HOPPER>(at + mine + j * 2048, pack_bf16(O[8 * j], O[8 * j + 1]), pack_bf16(O[8 * j + 2], O[8 * j + 3]),
-                                             pack_bf16(O[8 * j + 4], O[8 * j + 5]), pack_bf16(O[8 * j + 6], O[8 * j + 7]));
+                store_matrices_trans<HOPPER>(tile + lane_transposed(warp) + j * 2048, pack_bf16(O[8 * j], O[8 * j + 1]),
+                                             pack_bf16(O[8 * j + 2], O[8 * j + 3]), pack_bf16(O[8 * j + 4], O[8 * j + 5]),
+                                             pack_bf16(O[8 * j + 6], O[8 * j + 7]));
             const int64_t token = w.token + (int64_t)i * C, stride = (int64_t)p.Hv * p.V;
-            rows_out(p.o + token * stride + w.h * p.V + column + lane_in_rows(stride, warp), stride, at + L::v + group * TILE + lane_in_tile(warp),
+            rows_out(p.o + token * stride + w.h * p.V + column + lane_in_rows(stride, warp), stride, tile + lane_in_tile(warp),
                      (int)min((int64_t)C, w.end - token));
         }
-        barrier_arrive(ring.empty + 8 * slot);
     }
 
     /* Off Hopper products are done when they are put, and a ring may have one stage only. */
@@ -236,7 +237,7 @@ __global__ __launch_bounds__(GROUP *(NV + 1), chains_at_once<HOPPER, K, NV>) voi
 
 template <bool HOPPER, int K, int NV, bool READ> void launch(lnt_delta_chain p, const lnt_cuda *d)
 {
-    p.stash = stash_bytes(K, p.S || p.ends, p.U, p.segments > 1);
+    p.stash = stash_bytes(K, READ, p.S || p.ends, p.U, p.segments > 1);
     const int64_t ctas = chain_ctas<NV, false>(p);
     p.stages = stages_in<HOPPER, K, NV, READ>(d, p.stash, ctas);
     const int bytes = ring_bytes(NV, p.stash, p.stages, stage<K, NV, READ>::bytes);

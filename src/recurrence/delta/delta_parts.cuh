@@ -179,6 +179,13 @@ __device__ __forceinline__ float2 load_shared_pair(uint32_t address)
     return x;
 }
 
+/* Of each token that a lane has columns of (2 (lane % 4) and the next, of eight eights), a factor; at: the lane's first. */
+__device__ __forceinline__ void load_factors(float2 (&by)[8], uint32_t at)
+{
+#pragma unroll
+    for (int n = 0; n < 8; n++) by[n] = load_shared_pair(at + 32 * n);
+}
+
 /* ---- shared memory of a CTA: a ring of stages, their barriers, and what is on its way out or into a segment's start ---------------------------- */
 
 struct ring_of {
@@ -204,11 +211,11 @@ template <bool HOPPER, int NV> __device__ __forceinline__ ring_of make_ring(cons
     __syncthreads();
     return r;
 }
-/* Of a warpgroup's stash: a state's image [K][64], and in the chain that keeps them one of writes [64][64], on their way out, or a transition [K][K]
- * on its way in. */
-inline int stash_bytes(int K, bool states, bool writes, bool segments)
+/* Of a warpgroup's stash: a tile of O, or a state's image [K][64], and in the chain that keeps them one of writes [64][64], on their way out, or a
+ * transition [K][K] on its way in. */
+inline int stash_bytes(int K, bool read, bool states, bool writes, bool segments)
 {
-    const int out = (states ? K * 128 : 0) + (writes ? C * 128 : 0), in = segments ? K * K * 2 : 0;
+    const int out = (read ? (int)TILE : 0) + (states ? K * 128 : 0) + (writes ? C * 128 : 0), in = segments ? K * K * 2 : 0;
     return out > in ? out : in;
 }
 inline int ring_bytes(int NV, int stash, int stages, int stage_bytes) { return 3 * 1024 + NV * stash + stages * stage_bytes; }
@@ -397,8 +404,10 @@ __device__ __forceinline__ void rows_out(bf16 *to, int64_t stride, uint32_t from
 #pragma unroll
     for (int j = 0; j < 4; j++) x[j] = load_shared_16(from + j * 2048);
 #pragma unroll
-    for (int j = 0; j < 4; j++)
-        if (16 * j < left) *(uint4 *)(to + 16 * j * stride) = x[j];
+    for (int j = 0; j < 4; j++) {
+        if (16 * j < left) *(uint4 *)to = x[j];
+        to += 16 * stride;
+    }
     __syncwarp();
 }
 
