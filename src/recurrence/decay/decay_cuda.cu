@@ -296,7 +296,7 @@ static bool has_sums(const lnt_recur_args *a, const decay_kernels &k) { return a
 static bool by_chunks(const lnt_recur_args *a, const decay_kernels &k)
 {
     const bool plain = !is_stable(a) && !a->normalize && a->K <= 128 && a->V <= 128;
-    return k.takes && plain && (a->Hq < a->Hv || a->op->kind != LNT_DECAY_NONE) && k.takes(a->K, a->V);
+    return k.takes && plain && (a->Hq < a->Hv || (a->op->kind != LNT_DECAY_NONE && !k.both)) && k.takes(a->K, a->V);
 }
 /* Runs of the heads of a group that CTAs take: as few as leave 200 of them. */
 static int back_parts(const lnt_recur_args *a, const decay_kernels &k)
@@ -305,6 +305,12 @@ static int back_parts(const lnt_recur_args *a, const decay_kernels &k)
     int parts = 1;
     while (ctas * parts < 200 && a->Hv / a->Hq % (2 * parts) == 0) parts *= 2;
     return parts;
+}
+
+/* A CTA of `both` has a multiprocessor of its own where it has two groups of warps, which is as much work as two CTAs of the others. */
+static int64_t segment_of(const lnt_recur_args *a, const decay_kernels &k, const decay_slices &by, bool backward)
+{
+    return lnt_decay_segment(a, backward, k.chunk, by.k * by.v * (k.both && (backward || by.V == 128) ? 2 : 1));
 }
 
 static void carve_stable(const lnt_recur_args *a, bool backward, bool sliced, decay_arena *m, decay_work *w)
@@ -363,7 +369,7 @@ static void carve_slices(const lnt_recur_args *a, bool backward, const decay_sli
 static size_t carve(const lnt_recur_args *a, bool backward, const decay_kernels &k, void *base, decay_work *w)
 {
     const decay_slices by = slices_of(a, k);
-    const int64_t segment = lnt_decay_segment(a, backward, k.chunk, by.k * by.v), slots = a->tokens / segment + a->sequences;
+    const int64_t segment = segment_of(a, k, by, backward), slots = a->tokens / segment + a->sequences;
     const bool sums = has_sums(a, k), ones = a->normalize && !sums;
     const int64_t heads = (int64_t)a->Hv * by.k * by.v, T = a->tokens, state = (int64_t)by.K * (by.V + ones);
     const bool several = decay_segments(a, segment) > 1, gated = a->op->kind != LNT_DECAY_NONE, sliced = by.k * by.v > 1;
@@ -452,7 +458,7 @@ static decay_call describe(const lnt_recur_args *a, const lnt_device *d, const d
     x.k = &k;
     const decay_slices by = x.by = slices_of(a, k);
     const int slices = by.k * by.v;
-    const int64_t segment = lnt_decay_segment(a, backward, k.chunk, slices);
+    const int64_t segment = segment_of(a, k, by, backward);
     x.cut = { a->cu_seqlens_device, a->sequences, a->tokens, segment, decay_segments(a, segment), a->Hv * slices,
               (const float *)a->g, (const float *)a->g_head, (float)a->scale };
     x.cut.slices = slices;
@@ -649,25 +655,27 @@ void lnt_decay_cuda_backward(const lnt_recur_args *a, const lnt_device *d, const
     float *const sT = stable && a->dsT ? x.w.stable.sT : NULL;
     if ((stable || gates) && a->dsT && !a->normalize) dq.s_end = x.w.sT;
     dk.z_end = a->dz0 || !gates || !a->z0 ? (float *)a->dz0 : x.w.dz;
+    if (k.both) dk.dots = x.key;
     if (gates) {
         dq.dots = x.q;
         dq.inter = x.w.reads;
         dk.dots = x.key;
         dk.inter = x.w.writes;
+        if (k.both && !with.no_pairs) dk.intra = x.w.intra, dk.rows = stable && !x.sliced ? x.w.stable.rows : NULL;
     }
     decay_pass each[] = { dk, dv, dq };
     take_parts(&each[0], x.w.dk_parts, true);
     take_parts(&each[1], x.w.parts, false);
     take_parts(&each[2], x.w.dq_parts, true);
     int n = 0;
-    if (dk.out || dk.s_end || dk.z_end || gates) passes[n++] = each[0];
+    if (dk.out || dk.s_end || dk.z_end || gates || (k.both && dv.out)) passes[n++] = each[0];
     if (dv.out) passes[n++] = each[1];
     if (dq.out || gates) passes[n++] = each[2];
     if (chunks)
         put_chunks(x, dq, dk);
     else if (n)
         x.k->read(x.cut, passes, n, x.d);
-    if (gates && !x.sums) put_gates(x, dk, with, !chunks);
+    if (gates && !x.sums) put_gates(x, dk, with, !chunks && !k.both);
     put_sums(x, dq, dk, dv);
     put_whole(x, ds, x.w.ds);
     put_whole(x, sT, x.w.sT);
@@ -678,7 +686,7 @@ void lnt_decay_cuda_backward(const lnt_recur_args *a, const lnt_device *d, const
         if (!tiles || !a->s0 || !a->dm0) w.starts = NULL;
         lnt_stable_finish(a, w, x.d, dq.out, dk.out, !parts, gates && stable && !x.sliced);
     }
-    if (gates && x.sums) put_gates(x, dk, with, true);
+    if (gates && x.sums) put_gates(x, dk, with, !k.both);
     if (shared && !chunks) {
         lnt_decay_sum(a->dq, x.bf16, x.w.dq, 0, a->tokens * a->Hq, a->Hv / a->Hq, a->K, x.d);
         lnt_decay_sum(a->dk, x.bf16, x.w.dk, 0, a->tokens * a->Hq, a->Hv / a->Hq, a->K, x.d);
