@@ -178,57 +178,57 @@ __global__ __launch_bounds__(GATES_THREADS) void decay_gates_gradient(const __gr
     }
     const float anchor = gates_block_sum(first, partial), end = gates_block_sum(behind, partial);
     const int chunks = (int)((at.last - at.first + a.chunk - 1) / a.chunk);
-    /* A lane has rows 2 lane and 2 lane + 1 of a chunk; chunks are even and no longer than 64. */
-    for (int c = warp; c < chunks; c += GATES_THREADS / 32) {
-        float r = 0, w = 0, g = 0;
+    /* A warp has every eighth chunk, a lane rows 2 lane and 2 lane + 1 of it: all under way at once. Chunks are even and no longer than 64. */
+    constexpr int WARPS = GATES_THREADS / 32, EACH = GATES_CHUNKS / WARPS;
+    float r[EACH][2], w[EACH][2], g[EACH][2], pairs[EACH][2];
+#pragma unroll
+    for (int i = 0; i < EACH; i++)
+#pragma unroll
         for (int j = 0; j < 2; j++) {
-            const int64_t t = at.first + c * a.chunk + 2 * lane + j;
+            const int64_t t = at.first + (warp + i * WARPS) * a.chunk + 2 * lane + j;
+            r[i][j] = w[i][j] = g[i][j] = pairs[i][j] = 0;
             if (2 * lane >= a.chunk || t >= at.last) continue;
-            for (int i = 0; i < a.parts; i++) {
-                r += a.reads[((int64_t)i * x.Hv + h) * x.T + t];
-                w += a.writes[((int64_t)i * x.Hv + h) * x.T + t];
+            for (int q = 0; q < a.parts; q++) {
+                r[i][j] += a.reads[((int64_t)q * x.Hv + h) * x.T + t];
+                w[i][j] += a.writes[((int64_t)q * x.Hv + h) * x.T + t];
             }
-            g += decay_gate(x, t, h);
+            g[i][j] = decay_gate(x, t, h);
+            if (a.intra) pairs[i][j] = a.intra[(int64_t)h * x.T + t];
         }
-        r = warp_sum(r);
-        w = warp_sum(w);
-        g = warp_sum(g);
+#pragma unroll
+    for (int i = 0; i < EACH; i++) {
+        const int c = warp + i * WARPS;
+        if (c >= chunks) break;
+        const float reads = warp_sum(r[i][0] + r[i][1]), writes = warp_sum(w[i][0] + w[i][1]), fade = warp_sum(g[i][0] + g[i][1]);
         if (lane == 0) {
-            all.reads[c] = r;
-            all.writes[c] = w;
-            all.fade[c] = exp2f(g * (float)LNT_LOG2E);
+            all.reads[c] = reads;
+            all.writes[c] = writes;
+            all.fade[c] = exp2f(fade * (float)LNT_LOG2E);
         }
     }
     __syncthreads();
     if (threadIdx.x == 0) gates_settle(&all, chunks, a.off, anchor, end, !at.ends || a.end_known);
     __syncthreads();
     float total = 0;
-    for (int c = warp; c < chunks; c += GATES_THREADS / 32) {
-        float r[2] = { 0 }, w[2] = { 0 };
-        for (int j = 0; j < 2; j++) {
-            const int64_t t = at.first + c * a.chunk + 2 * lane + j;
-            if (2 * lane >= a.chunk || t >= at.last) continue;
-            for (int i = 0; i < a.parts; i++) {
-                r[j] += a.reads[((int64_t)i * x.Hv + h) * x.T + t];
-                w[j] += a.writes[((int64_t)i * x.Hv + h) * x.T + t];
-            }
-        }
-        float before = w[0] + w[1], after = r[0] + r[1]; /* inclusive sums over lanes, from the left and from the right */
+#pragma unroll
+    for (int i = 0; i < EACH; i++) {
+        const int c = warp + i * WARPS;
+        if (c >= chunks) break;
+        float before = w[i][0] + w[i][1], after = r[i][0] + r[i][1]; /* inclusive sums over lanes, from the left and from the right */
         for (int o = 1; o < 32; o <<= 1) {
             const float l = __shfl_up_sync(~0u, before, o), u = __shfl_down_sync(~0u, after, o);
             if (lane >= o) before += l;
             if (lane + o < 32) after += u;
         }
         const float left = __shfl_up_sync(~0u, before, 1), right = __shfl_down_sync(~0u, after, 1);
-        const float writes_before[2] = { lane ? left : 0.0f, (lane ? left : 0.0f) + w[0] };
-        const float reads_after[2] = { after, (lane < 31 ? right : 0.0f) + r[1] };
+        const float writes_before[2] = { lane ? left : 0.0f, (lane ? left : 0.0f) + w[i][0] };
+        const float reads_after[2] = { after, (lane < 31 ? right : 0.0f) + r[i][1] };
+#pragma unroll
         for (int j = 0; j < 2; j++) {
             const int64_t t = at.first + c * a.chunk + 2 * lane + j;
             if (2 * lane >= a.chunk || t >= at.last) continue;
-            const float g = decay_gate(x, t, h);
-            const float pairs = a.intra ? a.intra[(int64_t)h * x.T + t] : 0.0f;
             const float more = a.more && h % x.slices == 0 ? a.more[decay_token(x, t, h)] : 0.0f;
-            const float dg = lnt_gate_shut(g) ? 0.0f : all.base[c] + writes_before[j] + reads_after[j] + pairs + more;
+            const float dg = lnt_gate_shut(g[i][j]) ? 0.0f : all.base[c] + writes_before[j] + reads_after[j] + pairs[i][j] + more;
             if (a.dg) a.dg[t * x.Hv + h] = dg;
             total += dg;
         }
