@@ -347,8 +347,14 @@ __global__ __launch_bounds__(E * 2, E == 64 ? 2 : 1) void decay_hopper_fore(cons
     const int sd = a.transposed ? 1 : a.V, se = a.transposed ? a.V : 1;
     {
         const int64_t whole = (int64_t)a.K * a.V;
-        const float *from = a.slots ? a.slots + (at.slot * x.Hv + h) * whole : a.s ? a.s + (at.n * x.Hv + h) * whole : NULL;
+        const float *from = a.slots && !a.fades ? a.slots + (at.slot * x.Hv + h) * whole : a.s ? a.s + (at.n * x.Hv + h) * whole : NULL;
         each_number(S, [&](float &s, int e, int d) { s = from ? from[d * sd + (group * 64 + e) * se] : 0.0f; });
+        if (a.fades)
+#pragma unroll 1
+            for (int64_t slot = (at.slot - (at.first - x.cu[at.n]) / x.segment) * x.Hv + h; slot < at.slot * x.Hv + h; slot += x.Hv) {
+                const float fade = a.fades[slot], *more = a.slots + slot * whole;
+                each_number(S, [&](float &s, int e, int d) { s = fade * s + more[d * sd + (group * 64 + e) * se]; });
+            }
     }
 #pragma unroll 1
     for (int c = 0; c < chunks; c++) {
