@@ -21,8 +21,9 @@ struct tiles_args {
     int D, M, strips, bilinear;
 };
 
-/* The walk forward on Hopper, whose copy engine brings rows and takes them away; `keep`: for the way back. False: nothing was put. */
+/* The walks on Hopper, whose copy engine brings rows and takes them away; `keep`: for the way back. False: nothing was put. */
 bool lnt_s4d_walk_sm90(const tiles_args &p, int64_t rows, unsigned ctas, bool keep, const lnt_cuda *d);
+bool lnt_s4d_back_sm90(const tiles_args &p, int64_t rows, unsigned ctas, const lnt_cuda *d);
 
 namespace {
 

@@ -80,7 +80,9 @@ void backward(const void *args, const lnt_device *device)
         p.strips = (int)lnt_div_up(a->D, WARPS);
         put_walk<true>(p, a->tokens, (unsigned)(a->sequences * p.strips), d);
         p.strips = a->D / BACK_CHANNELS;
-        lnt_launch_with(d, tiles_backward, (unsigned)(a->sequences * p.strips), BACK_THREADS, sizeof(back_shared), 1, p);
+        const unsigned ctas = (unsigned)(a->sequences * p.strips);
+        if (d->base.capability < 90 || !lnt_s4d_back_sm90(p, a->tokens, ctas, d))
+            lnt_launch_with(d, tiles_backward<back_rows_by_lanes>, ctas, BACK_THREADS, sizeof(back_shared), 1, p, back_rows_by_lanes::maps{});
     }
     put_gradients(a, p.sums, p.dskips, d);
 }
