@@ -13,12 +13,21 @@ template <typename... P, typename... A> static void put(const lnt_cuda *d, void 
 /* Slots of a sequence, from end states out of zero to start states: in order of time (against it when `reverse`), start <- decay start + X; nothing
  * follows the last. A thread has L neighbours of [K][W] (4 where W = V); the segments' values are fetched SCAN at a time. */
 static constexpr int SCAN = 8, SCAN_THREADS = 128;
+struct scan_side {
+    float *X;
+    const float *s, *z;
+    bool reverse;
+};
 template <int L>
-__global__ __launch_bounds__(SCAN_THREADS) void decay_scan(const __grid_constant__ decay_cut x, float *X, const float *decay, const float *s,
-                                                           const float *z, int K, int V, int W, bool reverse, int blocks)
+__global__ __launch_bounds__(SCAN_THREADS) void decay_scan(const __grid_constant__ decay_cut x, const scan_side forwards, const scan_side backwards,
+                                                           const float *decay, int K, int V, int W, int blocks)
 {
     await_last();
     let_next();
+    const scan_side &side = blockIdx.y ? backwards : forwards;
+    float *const X = side.X;
+    const float *const s = side.s, *const z = side.z;
+    const bool reverse = side.reverse;
     const int64_t head = blockIdx.x / blocks, n = head / x.Hv, h = head % x.Hv, len = x.cu[n + 1] - x.cu[n];
     const int state = K * W, i = ((int)(blockIdx.x % blocks) * SCAN_THREADS + (int)threadIdx.x) * L;
     if (i >= state) return;
@@ -482,12 +491,20 @@ static decay_call describe(const lnt_recur_args *a, const lnt_device *d, const d
     return x;
 }
 
+static void put_scan(const decay_cut &x, const scan_side *side, int n, const float *decay, int K, int V, int W, const lnt_cuda *d)
+{
+    const bool quads = W % 4 == 0 && W == V && ((uintptr_t)side[0].s | (uintptr_t)side[n - 1].s) % 16 == 0;
+    const int each = SCAN_THREADS * (quads ? 4 : 1), blocks = (K * W + each - 1) / each;
+    const int64_t grid = x.N * x.Hv * blocks;
+    if (grid <= 0) return;
+    lnt_launch(d, quads ? decay_scan<4> : decay_scan<1>, dim3((unsigned)grid, (unsigned)n), SCAN_THREADS, x, side[0], side[n - 1], decay, K, V, W,
+               blocks);
+}
 void lnt_decay_scan(const decay_cut &x, float *S, const float *decay, const float *s0, const float *z0, int K, int V, int W, bool reverse,
                     const lnt_cuda *d)
 {
-    const bool quads = W % 4 == 0 && W == V && (uintptr_t)s0 % 16 == 0;
-    const int each = SCAN_THREADS * (quads ? 4 : 1), blocks = (K * W + each - 1) / each;
-    put(d, quads ? decay_scan<4> : decay_scan<1>, x.N * x.Hv * blocks, SCAN_THREADS, x, S, decay, s0, z0, K, V, W, reverse, blocks);
+    const scan_side side = { S, s0, z0, reverse };
+    put_scan(x, &side, 1, decay, K, V, W, d);
 }
 
 /* Few segments' ends are added up by `both`'s forward pass itself, in less time than the scan's launch takes. */
@@ -502,6 +519,17 @@ static void put_starts(const decay_call &x, bool reverse, bool backward)
     x.k->states(x.cut, { reverse ? x.q : x.key, reverse ? x.d_o : x.v, x.by.K, x.W, reverse, X, x.w.decay }, x.d);
     if (adds_up(x, backward)) return;
     lnt_decay_scan(x.cut, X, x.w.decay, reverse ? x.dsT : x.s0, z, x.by.K, x.by.V, x.W, reverse, x.d);
+}
+
+/* S and dS of the segments, in one launch each, where the kernels have one. */
+static void put_both_starts(const decay_call &x)
+{
+    if (x.cut.P == 1) return;
+    const lnt_recur_args *a = x.a;
+    const decay_states ends[2] = { { x.key, x.v, x.by.K, x.W, false, x.w.S, x.w.decay }, { x.q, x.d_o, x.by.K, x.W, true, x.w.dS, x.w.decay } };
+    const scan_side starts[2] = { { x.w.S, x.s0, (const float *)a->z0, false }, { x.w.dS, x.dsT, (const float *)a->dzT, true } };
+    x.k->both_states(x.cut, ends, x.d);
+    put_scan(x.cut, starts, 2, x.w.decay, x.by.K, x.by.V, x.W, x.d);
 }
 
 static decay_pass pass_of(const decay_call &x, decay_rows query, decay_rows key, decay_rows value, bool reverse, bool transposed, int end)
@@ -638,13 +666,16 @@ void lnt_decay_cuda_backward(const lnt_recur_args *a, const lnt_device *d, const
     const bool gates = (a->dg || a->dg_head) && a->sequences, shared = a->Hq < a->Hv, stable = is_stable(a), n_beside = stable || x.sums;
     if (n_beside) lnt_stable_prepare(a, x.w.stable, x.d, false, true);
     if (x.sums && a->do_) lnt_decay_sum(x.w.d_o, x.bf16, a->do_, x.bf16, a->tokens * a->Hv, 1, a->V, x.d, x.w.stable.reads);
-    if (!with.has_starts) put_starts(x, false, true);
+    if (k.both)
+        put_both_starts(x);
+    else if (!with.has_starts)
+        put_starts(x, false, true);
     if (x.ones) {
         put_read(x, x.w.dnum, 0, false);
         const int64_t rows = a->tokens * a->Hv;
         put(x.d, decay_divide, lnt_div_up(rows, 8), 256, x.w.dnum, x.w.dden, (const float *)x.w.den, (const void *)a->do_, (int)x.bf16, rows, a->V);
     }
-    put_starts(x, true, true);
+    if (!k.both) put_starts(x, true, true);
     decay_pass dq = pass_of(x, x.d_o, x.v, x.key, false, true, x.by.K), dv = pass_of(x, x.key, x.q, x.d_o, true, false, x.by.V),
                dk = pass_of(x, x.v, x.d_o, x.q, true, true, x.by.K), passes[3];
     const bool chunks = by_chunks(a, k);

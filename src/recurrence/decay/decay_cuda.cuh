@@ -129,6 +129,7 @@ struct decay_kernels {
     void (*starts)(const decay_cut &, const decay_states &, const chunk_starts &, const lnt_cuda *) = NULL;
     void (*back)(const decay_cut &, const decay_back &, const lnt_cuda *) = NULL;
     bool both = false; /* `read` makes dk and dv in one, and the pairs with them: where gates matter alone there are no chunks' CTAs */
+    void (*both_states)(const decay_cut &, const decay_states *forwards_and_reverse, const lnt_cuda *) = NULL; /* of `both` */
 };
 extern const decay_kernels lnt_decay_tiles; /* mma.sync's */
 size_t lnt_decay_cuda_bytes(const lnt_recur_args *a, bool backward, const decay_kernels &k);

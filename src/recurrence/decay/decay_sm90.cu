@@ -201,19 +201,25 @@ struct factors_ahead {
 
 /* ---- states of segments ------------------------------------------------------------------------------------------------------------- */
 
-/* As decay_tiles_states, 64 columns of V a CTA; the rows of keys come to L2 once. */
-static constexpr int ENDS_STAGES = 3;
+/* As decay_tiles_states, 64 columns of V a CTA; the rows of keys come to L2 once. In both directions at once the first leaves the decays but for
+ * the last segment's. */
+struct states_sides {
+    decay_states side[2];
+    int n;
+};
 template <int K> static constexpr int ends_stage = (K / 64 + 1) * PANEL;
 
-template <int K, bool GATED>
-__global__ __launch_bounds__(GROUP, 3) void decay_hopper_states(const __grid_constant__ decay_cut x, const __grid_constant__ decay_states a,
+template <int K, bool GATED, int STAGES>
+__global__ __launch_bounds__(GROUP, 3) void decay_hopper_states(const __grid_constant__ decay_cut x, const __grid_constant__ states_sides sides,
                                                                 int blocks)
 {
     extern __shared__ __align__(1024) unsigned char memory[];
     __shared__ tile_factors factors[FACTORS];
     __shared__ double sums[4];
-    const int block = (int)(blockIdx.x % blocks), warp = (int)threadIdx.x / 32;
-    const int64_t piece = blockIdx.x / blocks;
+    const unsigned which = blockIdx.x % (unsigned)sides.n, item = blockIdx.x / (unsigned)sides.n;
+    const decay_states &a = sides.side[which];
+    const int block = (int)(item % (unsigned)blocks), warp = (int)threadIdx.x / 32;
+    const int64_t piece = item / (unsigned)blocks;
     const int h = (int)(piece % x.Hv), p = (int)(piece / x.Hv % x.P);
     decay_place at;
     await_last();
@@ -225,7 +231,7 @@ __global__ __launch_bounds__(GROUP, 3) void decay_hopper_states(const __grid_con
     const int V = blocks * 64;
     auto start = [&](int c) { return at.first + (int64_t)(a.reverse ? chunks - 1 - c : c) * C; };
     auto fetch = [&](int c) {
-        const uint32_t stage = base + (uint32_t)(c % ENDS_STAGES * ends_stage<K>);
+        const uint32_t stage = base + (uint32_t)(c % STAGES * ends_stage<K>);
         if (c < chunks) {
             load_panels<K, GROUP>(stage, a.key, x, start(c), at.last, h);
             const int tid = anew((int)threadIdx.x), unit = tid % 8, row = tid / 8, pitch = value.heads * V;
@@ -239,7 +245,7 @@ __global__ __launch_bounds__(GROUP, 3) void decay_hopper_states(const __grid_con
         }
         cp_async_commit();
     };
-    for (int c = 0; c < ENDS_STAGES - 1; c++) fetch(c);
+    for (int c = 0; c < STAGES - 1; c++) fetch(c);
     float S[K / 2] = {};
     double all = 0;
     factors_ahead ahead;
@@ -248,12 +254,12 @@ __global__ __launch_bounds__(GROUP, 3) void decay_hopper_states(const __grid_con
         for (int64_t t = at.first + threadIdx.x; t < at.last; t += GROUP) all += decay_gate(x, t, h);
 #pragma unroll 1
     for (int c = 0; c < chunks; c++) {
-        cp_async_wait<ENDS_STAGES - 2>();
+        cp_async_wait<STAGES - 2>();
         fence_async();
         __syncthreads();
-        fetch(c + ENDS_STAGES - 1);
+        fetch(c + STAGES - 1);
         if (GATED) ahead.more(x, factors, start, c, chunks, at.last, h, a.reverse);
-        const uint32_t stage = base + (uint32_t)(c % ENDS_STAGES * ends_stage<K>);
+        const uint32_t stage = base + (uint32_t)(c % STAGES * ends_stage<K>);
         next_state<GATED, GATED>(S, lane_columns(stage + K / 64 * PANEL, warp), stage, factors[c % FACTORS], 1.0f);
         wgmma_wait<0>();
         wgmma_hold(S);
@@ -263,7 +269,8 @@ __global__ __launch_bounds__(GROUP, 3) void decay_hopper_states(const __grid_con
         for (int o = 16; o; o >>= 1) all += __shfl_xor_sync(~0u, all, o);
         if (threadIdx.x % 32 == 0) sums[warp] = all;
         __syncthreads();
-        if (threadIdx.x == 0) a.decay[slot] = GATED ? exp2f((float)((sums[0] + sums[1] + sums[2] + sums[3]) * LNT_LOG2E)) : 1.0f;
+        all = (sums[0] + sums[1] + sums[2] + sums[3]) * LNT_LOG2E;
+        if (threadIdx.x == 0 && (which == 0 || at.ends)) a.decay[slot] = GATED ? exp2f((float)all) : 1.0f;
     }
     const float factor = !GATED && a.reverse ? x.scale : 1.0f;
     float *to = a.X + slot * K * V + block * 64;
@@ -748,13 +755,24 @@ static void put(const lnt_cuda *d, void (*kernel)(P...), int64_t grid, int threa
 
 static bool is_gated(const decay_cut &x) { return x.g || x.g_head; }
 
-static void hopper_states(const decay_cut &x, const decay_states &a, const lnt_cuda *d)
+/* In one direction 192 CTAs of 1x8192, 32 heads go two a multiprocessor, in both 384 three. */
+template <int K, bool GATED> static void put_states(const decay_cut &x, const states_sides &a, const lnt_cuda *d)
 {
-    const int blocks = a.W / 64;
-#define F(K, V, G) put(d, decay_hopper_states<K, G>, pieces(x) * blocks, GROUP, ENDS_STAGES * ends_stage<K> + 1024, x, a, blocks)
-    BY_SHAPE(a.K, 64, is_gated(x), F);
+    const int blocks = a.side[0].W / 64;
+    const int64_t grid = pieces(x) * blocks * a.n;
+    if (a.n == 1)
+        put(d, decay_hopper_states<K, GATED, 3>, grid, GROUP, 3 * ends_stage<K> + 1024, x, a, blocks);
+    else
+        put(d, decay_hopper_states<K, GATED, 2>, grid, GROUP, 2 * ends_stage<K> + 1024, x, a, blocks);
+}
+static void put_states(const decay_cut &x, const states_sides &a, const lnt_cuda *d)
+{
+#define F(K, V, G) put_states<K, G>(x, a, d)
+    BY_SHAPE(a.side[0].K, 64, is_gated(x), F);
 #undef F
 }
+static void hopper_states(const decay_cut &x, const decay_states &a, const lnt_cuda *d) { put_states(x, { { a }, 1 }, d); }
+static void hopper_both_states(const decay_cut &x, const decay_states *a, const lnt_cuda *d) { put_states(x, { { a[0], a[1] }, 2 }, d); }
 
 template <int D, int E, bool GATED, fore_kind KIND> static void put_fore(const decay_cut &x, const decay_pass &a, const lnt_cuda *d)
 {
@@ -796,7 +814,7 @@ static void hopper_read(const decay_cut &x, const decay_pass *passes, int n, con
 static decay_kernels hopper()
 {
     decay_kernels k = lnt_decay_tiles;
-    k.states = hopper_states, k.read = hopper_read, k.both = true;
+    k.states = hopper_states, k.both_states = hopper_both_states, k.read = hopper_read, k.both = true;
     return k;
 }
 static size_t workspace(const void *args, bool backward, int threads)
