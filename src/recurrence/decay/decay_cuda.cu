@@ -1,5 +1,6 @@
 /* The decay core on a GPU: the order of the kernels, and the small ones that both sets share. Equations, roles and the cut into segments are in
- * README.md. */
+ * README.md.
+ * Long: the order of all kernels of the core's scalar gates, beside which the three that both sets share are short. */
 #include "recurrence/decay/decay_cuda.cuh"
 
 /* One behind the other, so that launches overlap: each kernel here says await_last and let_next, the latter not before the former. */
