@@ -508,17 +508,13 @@ void lnt_decay_scan(const decay_cut &x, float *S, const float *decay, const floa
     put_scan(x, &side, 1, decay, K, V, W, d);
 }
 
-/* Few segments' ends are added up by `both`'s forward pass itself, in less time than the scan's launch takes. */
-static bool adds_up(const decay_call &x, bool backward) { return x.k->both && !backward && x.cut.P > 1 && x.cut.P <= 4; }
-
-static void put_starts(const decay_call &x, bool reverse, bool backward)
+static void put_starts(const decay_call &x, bool reverse)
 {
     if (x.cut.P == 1) return;
     const lnt_recur_args *a = x.a;
     float *X = reverse ? x.w.dS : x.w.S;
     const float *z = (const float *)(reverse ? a->dzT : a->z0);
     x.k->states(x.cut, { reverse ? x.q : x.key, reverse ? x.d_o : x.v, x.by.K, x.W, reverse, X, x.w.decay }, x.d);
-    if (adds_up(x, backward)) return;
     lnt_decay_scan(x.cut, X, x.w.decay, reverse ? x.dsT : x.s0, z, x.by.K, x.by.V, x.W, reverse, x.d);
 }
 
@@ -573,7 +569,6 @@ static void put_read(const decay_call &x, void *o, int o_bf16, bool ends)
     p.out_bf16 = o_bf16;
     p.den = x.w.den;
     p.s_end = ends ? state_out(x, a->sT, x.w.sT) : NULL;
-    if (ends && adds_up(x, false)) p.fades = x.w.decay;
     if (is_stable(a) && x.divides) p.n_starts = x.w.stable.n, p.m = x.w.stable.m, p.eps = (float)a->eps;
     x.k->read(x.cut, &p, 1, x.d);
     if (x.w.parts)
@@ -585,7 +580,7 @@ void lnt_decay_cuda_forward(const lnt_recur_args *a, const lnt_device *d, const 
 {
     const decay_call x = describe(a, d, k, false);
     if (is_stable(a) || x.sums) lnt_stable_prepare(a, x.w.stable, x.d, true, x.sums || !x.divides);
-    put_starts(x, false, false);
+    put_starts(x, false);
     put_read(x, a->o, x.bf16, true);
 }
 
@@ -670,13 +665,13 @@ void lnt_decay_cuda_backward(const lnt_recur_args *a, const lnt_device *d, const
     if (k.both)
         put_both_starts(x);
     else if (!with.has_starts)
-        put_starts(x, false, true);
+        put_starts(x, false);
     if (x.ones) {
         put_read(x, x.w.dnum, 0, false);
         const int64_t rows = a->tokens * a->Hv;
         put(x.d, decay_divide, lnt_div_up(rows, 8), 256, x.w.dnum, x.w.dden, (const float *)x.w.den, (const void *)a->do_, (int)x.bf16, rows, a->V);
     }
-    if (!k.both) put_starts(x, true, true);
+    if (!k.both) put_starts(x, true);
     decay_pass dq = pass_of(x, x.d_o, x.v, x.key, false, true, x.by.K), dv = pass_of(x, x.key, x.q, x.d_o, true, false, x.by.V),
                dk = pass_of(x, x.v, x.d_o, x.q, true, true, x.by.K), passes[3];
     const bool chunks = by_chunks(a, k);

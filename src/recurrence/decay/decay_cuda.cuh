@@ -61,7 +61,6 @@ struct decay_pass {
     bool reverse;
     bool transposed;              /* S[d][e] lies at e * W + d of a slot, not d * W + e */
     const float *slots;           /* start states [slots,Hv,K,W]; NULL: s, z */
-    const float *fades;           /* not NULL: slots are end states out of zero, to be added up to starts with these, decay_states' decay */
     const float *s, *z;           /* start states [N,Hv,K,V], [N,Hv,K]; NULL: zeros */
     float *s_end, *z_end;         /* where those of the sequences' ends go, or NULL */
     int K, V, W;                  /* of the state: W = V or V+1 */

@@ -18,29 +18,43 @@ static constexpr int FACTORS = 8;     /* chunks whose factors are there: four in
 
 static int64_t pieces(const decay_cut &x) { return x.N * x.P * x.Hv; }
 
-/* Rows t .. t+63 of a head to panels, by N threads; those from `last` on become zeros. */
-template <int W, int N>
-__device__ __forceinline__ void load_panels(uint32_t tile, const decay_rows &x, const decay_cut &c, int64_t t, int64_t last, int h)
-{
-    constexpr int UNITS = W / 8, ROWS = N / UNITS; /* ROWS is a multiple of 8: the same place in each row */
-    const int tid = anew((int)threadIdx.x), unit = tid % UNITS, row = tid / UNITS, pitch = anew(x.heads * W);
-    const bf16 *from = (const bf16 *)x.p + (t * x.heads + head_of(x, c, h)) * W + (row * pitch + unit * 8);
-    const uint32_t to = tile + (uint32_t)(unit / 8 * PANEL + row * 128 + ((unit % 8 ^ (row & 7)) << 4));
-    if (x.p && t + C <= last) {
+/* Rows of a head, of which N threads bring 64 at a time to panels; those from the end on become zeros. What a thread needs of each is made once: made
+ * anew for every chunk it was a sixth of the time. */
+template <int W, int N> struct panel_rows {
+    static constexpr int UNITS = W / 8, ROWS = N / UNITS; /* ROWS is a multiple of 8: the same place in each row */
+    const bf16 *from; /* NULL: zeros */
+    int pitch;
+
+    __device__ __forceinline__ panel_rows(const bf16 *p, int pitch_) : from(p), pitch(pitch_)
+    {
+        if (p) from += (int64_t)((int)threadIdx.x / UNITS) * pitch + (int)threadIdx.x % UNITS * 8;
+    }
+    __device__ __forceinline__ panel_rows(const decay_rows &x, const decay_cut &c, int64_t t, int h)
+        : panel_rows(x.p ? (const bf16 *)x.p + (t * x.heads + head_of(x, c, h)) * W : NULL, x.heads * W)
+    {
+    }
+    /* The 64 from `token` on, counted from t, of which `left` are there. */
+    __device__ __forceinline__ void load(uint32_t tile, int64_t token, int64_t left) const
+    {
+        const int tid = anew((int)threadIdx.x), unit = tid % UNITS, row = tid / UNITS;
+        const uint32_t to = tile + (uint32_t)(unit / 8 * PANEL + row * 128 + ((unit % 8 ^ (row & 7)) << 4));
+        const bf16 *p = from + token * pitch;
+        if (from && left >= C) {
 #pragma unroll
-        for (int i = 0; i < C / ROWS; i++) {
-            cp_async_16(to + i * ROWS * 128, from);
-            from += ROWS * pitch;
+            for (int i = 0; i < C / ROWS; i++) {
+                cp_async_16(to + i * ROWS * 128, p);
+                p += ROWS * pitch;
+            }
+            return;
         }
-        return;
-    }
 #pragma unroll 1
-    for (int i = 0; i < C / ROWS; i++) {
-        const bool real = x.p && t + row + i * ROWS < last;
-        cp_async_16(to + i * ROWS * 128, real ? from : NULL, real);
-        from += ROWS * pitch;
+        for (int i = 0; i < C / ROWS; i++) {
+            const bool real = from && row + i * ROWS < left;
+            cp_async_16(to + i * ROWS * 128, real ? p : NULL, real);
+            p += ROWS * pitch;
+        }
     }
-}
+};
 
 /* Where a lane's row of an 8x8 matrix begins, in a panel: 16 rows from `row` on (stmatrix and ldmatrix of what accumulators have), or the warp's 16
  * columns of 16 rows, transposed (values on the left of a product of states). Units 2j and on: ^ j << 5. */
@@ -174,9 +188,24 @@ template <int W, int L> __device__ __forceinline__ void row_dots(float (&dot)[2]
     }
 }
 
-/* Factors of four chunks by the first four warps, four chunks ahead of where they are used. */
+/* Factors of four chunks by the first four warps, four chunks ahead of where they are used. Their gates are asked for four chunks before that, and
+ * not looked at until then. */
 struct factors_ahead {
     float g[2];
+
+    __device__ __forceinline__ void ask(const decay_cut &x, int64_t t, int64_t last, int h)
+    {
+        const int64_t at = t + 2 * ((int)threadIdx.x % 32);
+        const float *of = x.g ? x.g + decay_token(x, at, h) : x.g_head + decay_head(x, h);
+        const int64_t step = !x.g ? 0 : x.slices == 1 ? x.Hv : x.Hv / x.slices;
+        g[0] = at < last ? *of : 0.0f;
+        g[1] = at + 1 < last ? of[step] : 0.0f;
+    }
+    __device__ __forceinline__ void make(const decay_cut &x, tile_factors *f, int64_t t, int64_t last, int h, bool reverse)
+    {
+        g[0] = lnt_gate(g[0]), g[1] = lnt_gate(g[1]);
+        put_factors(x, f, g, t, last, h, reverse);
+    }
 
     template <typename S>
     __device__ __forceinline__ void begin(const decay_cut &x, tile_factors *f, S start, int chunks, int64_t last, int h, bool reverse)
@@ -184,18 +213,18 @@ struct factors_ahead {
         const int warp = (int)threadIdx.x / 32;
         if (warp >= 4) return;
         if (warp < chunks) {
-            tile_gates(x, start(warp), last, h, g);
-            put_factors(x, &f[warp], g, start(warp), last, h, reverse);
+            ask(x, start(warp), last, h);
+            make(x, &f[warp], start(warp), last, h, reverse);
         }
-        if (warp + 4 < chunks) tile_gates(x, start(warp + 4), last, h, g);
+        if (warp + 4 < chunks) ask(x, start(warp + 4), last, h);
     }
     template <typename S>
     __device__ __forceinline__ void more(const decay_cut &x, tile_factors *f, S start, int c, int chunks, int64_t last, int h, bool reverse)
     {
         const int mine = c + 4 + (int)threadIdx.x / 32;
         if ((c & 3) != 0 || mine >= c + 8 || mine >= chunks) return;
-        put_factors(x, &f[mine % FACTORS], g, start(mine), last, h, reverse);
-        if (mine + 4 < chunks) tile_gates(x, start(mine + 4), last, h, g);
+        make(x, &f[mine % FACTORS], start(mine), last, h, reverse);
+        if (mine + 4 < chunks) ask(x, start(mine + 4), last, h);
     }
 };
 
@@ -227,21 +256,16 @@ __global__ __launch_bounds__(GROUP, 3) void decay_hopper_states(const __grid_con
     if (!decay_find(x, piece / x.Hv / x.P, p, &at) || (a.reverse ? at.begins : at.ends)) return;
     const int chunks = (int)((at.last - at.first + C - 1) / C);
     const uint32_t base = (shared_address(memory) + 1023) & ~1023u;
-    decay_rows value = a.value; /* its columns from block * 64 on, as rows of 64 */
     const int V = blocks * 64;
+    const panel_rows<K, GROUP> keys(a.key, x, at.first, h);
+    const int64_t row = at.first * a.value.heads + head_of(a.value, x, h);
+    const panel_rows<64, GROUP> values(a.value.p ? (const bf16 *)a.value.p + row * V + block * 64 : NULL, a.value.heads * V);
     auto start = [&](int c) { return at.first + (int64_t)(a.reverse ? chunks - 1 - c : c) * C; };
     auto fetch = [&](int c) {
         const uint32_t stage = base + (uint32_t)(c % STAGES * ends_stage<K>);
         if (c < chunks) {
-            load_panels<K, GROUP>(stage, a.key, x, start(c), at.last, h);
-            const int tid = anew((int)threadIdx.x), unit = tid % 8, row = tid / 8, pitch = value.heads * V;
-            const bf16 *from = (const bf16 *)value.p + (start(c) * value.heads + head_of(value, x, h)) * V + block * 64 + row * pitch + unit * 8;
-            const uint32_t to = stage + K / 64 * PANEL + (uint32_t)(row * 128 + ((unit ^ (row & 7)) << 4));
-#pragma unroll
-            for (int i = 0; i < C; i += 16) {
-                const bool real = value.p && start(c) + row + i < at.last;
-                cp_async_16(to + i * 128, real ? from + i * pitch : NULL, real);
-            }
+            keys.load(stage, start(c) - at.first, at.last - start(c));
+            values.load(stage + K / 64 * PANEL, start(c) - at.first, at.last - start(c));
         }
         cp_async_commit();
     };
@@ -329,14 +353,16 @@ __global__ __launch_bounds__(E * 2, E == 64 ? 2 : 1) void decay_hopper_fore(cons
     const uint32_t base = (shared_address(memory) + 1023) & ~1023u, state = base + place::state + (uint32_t)(group * (D / 64 * PANEL));
     const bool dotted = KIND == SIDED && GATED && a.inter;
     const float *n_start = KIND == DIVIDED ? a.n_starts + ((x.cu[at.n] / C + at.n + (at.first - x.cu[at.n]) / C) * x.Hv + h) * D : NULL;
+    const panel_rows<D, N> queries(a.query, x, at.first, h), keys(a.key, x, at.first, h);
+    const panel_rows<E, N> values(a.value, x, at.first, h), rows(KIND == SIDED ? a.dots : a.value, x, at.first, h);
     auto start = [&](int c) { return at.first + (int64_t)c * C; };
     auto fetch = [&](int c) {
         const uint32_t stage = base + (uint32_t)(c % STAGES * place::stage);
         if (c < chunks) {
-            load_panels<D, N>(stage, a.query, x, start(c), at.last, h);
-            load_panels<D, N>(stage + place::key, a.key, x, start(c), at.last, h);
-            load_panels<E, N>(stage + place::value, a.value, x, start(c), at.last, h);
-            if (dotted) load_panels<E, N>(stage + place::dots, a.dots, x, start(c), at.last, h);
+            queries.load(stage, c * (int64_t)C, at.last - start(c));
+            keys.load(stage + place::key, c * (int64_t)C, at.last - start(c));
+            values.load(stage + place::value, c * (int64_t)C, at.last - start(c));
+            if (dotted) rows.load(stage + place::dots, c * (int64_t)C, at.last - start(c));
             if (KIND == DIVIDED && tid < D / 4) cp_async_16(stage + place::n + (uint32_t)(tid * 16), n_start + (int64_t)c * x.Hv * D + tid * 4);
         }
         cp_async_commit();
@@ -354,14 +380,8 @@ __global__ __launch_bounds__(E * 2, E == 64 ? 2 : 1) void decay_hopper_fore(cons
     const int sd = a.transposed ? 1 : a.V, se = a.transposed ? a.V : 1;
     {
         const int64_t whole = (int64_t)a.K * a.V;
-        const float *from = a.slots && !a.fades ? a.slots + (at.slot * x.Hv + h) * whole : a.s ? a.s + (at.n * x.Hv + h) * whole : NULL;
+        const float *from = a.slots ? a.slots + (at.slot * x.Hv + h) * whole : a.s ? a.s + (at.n * x.Hv + h) * whole : NULL;
         each_number(S, [&](float &s, int e, int d) { s = from ? from[d * sd + (group * 64 + e) * se] : 0.0f; });
-        if (a.fades)
-#pragma unroll 1
-            for (int64_t slot = (at.slot - (at.first - x.cu[at.n]) / x.segment) * x.Hv + h; slot < at.slot * x.Hv + h; slot += x.Hv) {
-                const float fade = a.fades[slot], *more = a.slots + slot * whole;
-                each_number(S, [&](float &s, int e, int d) { s = fade * s + more[d * sd + (group * 64 + e) * se]; });
-            }
     }
 #pragma unroll 1
     for (int c = 0; c < chunks; c++) {
@@ -612,15 +632,17 @@ __device__ __forceinline__ void run_back(const decay_cut &x, const hopper_back &
     const uint32_t base = (shared_address(memory) + 1023) & ~1023u, X = base + place::X;
     float4 *B = (float4 *)(memory + (base - shared_address(memory)) + place::B);
     const uint32_t staging = base + place::out + (uint32_t)(tid / 32 * 2048);
+    const panel_rows<K, N> q_rows(a.q, x, at.first, h), k_rows(a.k, x, at.first, h);
+    const panel_rows<V, N> v_rows(a.v, x, at.first, h), d_o_rows(a.d_o, x, at.first, h);
     auto start = [&](int c) { return at.first + (int64_t)(chunks - 1 - c) * C; };
     auto left_of = [&](int c) { return (int)(at.last - start(c) < C ? at.last - start(c) : C); };
     auto fetch = [&](int c) {
         const uint32_t stage = base + (uint32_t)((c & 1) * place::stage);
         if (c < chunks) {
-            load_panels<K, N>(stage + place::q, a.q, x, start(c), at.last, h);
-            load_panels<K, N>(stage + place::k, a.k, x, start(c), at.last, h);
-            load_panels<V, N>(stage + place::v, a.v, x, start(c), at.last, h);
-            load_panels<V, N>(stage + place::d_o, a.d_o, x, start(c), at.last, h);
+            q_rows.load(stage + place::q, start(c) - at.first, at.last - start(c));
+            k_rows.load(stage + place::k, start(c) - at.first, at.last - start(c));
+            v_rows.load(stage + place::v, start(c) - at.first, at.last - start(c));
+            d_o_rows.load(stage + place::d_o, start(c) - at.first, at.last - start(c));
         }
         cp_async_commit();
     };
