@@ -1,5 +1,6 @@
 /* The decay core on a GPU: the order of the kernels, and the small ones that both sets share. Equations, roles and the cut into segments are in
- * README.md. */
+ * README.md.
+ * Long: the order of all kernels of the core's scalar gates, beside which the three that both sets share are short. */
 #include "recurrence/decay/decay_cuda.cuh"
 
 /* One behind the other, so that launches overlap: each kernel here says await_last and let_next, the latter not before the former. */
@@ -13,12 +14,21 @@ template <typename... P, typename... A> static void put(const lnt_cuda *d, void 
 /* Slots of a sequence, from end states out of zero to start states: in order of time (against it when `reverse`), start <- decay start + X; nothing
  * follows the last. A thread has L neighbours of [K][W] (4 where W = V); the segments' values are fetched SCAN at a time. */
 static constexpr int SCAN = 8, SCAN_THREADS = 128;
+struct scan_side {
+    float *X;
+    const float *s, *z;
+    bool reverse;
+};
 template <int L>
-__global__ __launch_bounds__(SCAN_THREADS) void decay_scan(const __grid_constant__ decay_cut x, float *X, const float *decay, const float *s,
-                                                           const float *z, int K, int V, int W, bool reverse, int blocks)
+__global__ __launch_bounds__(SCAN_THREADS) void decay_scan(const __grid_constant__ decay_cut x, const scan_side forwards, const scan_side backwards,
+                                                           const float *decay, int K, int V, int W, int blocks)
 {
     await_last();
     let_next();
+    const scan_side &side = blockIdx.y ? backwards : forwards;
+    float *const X = side.X;
+    const float *const s = side.s, *const z = side.z;
+    const bool reverse = side.reverse;
     const int64_t head = blockIdx.x / blocks, n = head / x.Hv, h = head % x.Hv, len = x.cu[n + 1] - x.cu[n];
     const int state = K * W, i = ((int)(blockIdx.x % blocks) * SCAN_THREADS + (int)threadIdx.x) * L;
     if (i >= state) return;
@@ -178,57 +188,57 @@ __global__ __launch_bounds__(GATES_THREADS) void decay_gates_gradient(const __gr
     }
     const float anchor = gates_block_sum(first, partial), end = gates_block_sum(behind, partial);
     const int chunks = (int)((at.last - at.first + a.chunk - 1) / a.chunk);
-    /* A lane has rows 2 lane and 2 lane + 1 of a chunk; chunks are even and no longer than 64. */
-    for (int c = warp; c < chunks; c += GATES_THREADS / 32) {
-        float r = 0, w = 0, g = 0;
+    /* A warp has every eighth chunk, a lane rows 2 lane and 2 lane + 1 of it: all under way at once. Chunks are even and no longer than 64. */
+    constexpr int WARPS = GATES_THREADS / 32, EACH = GATES_CHUNKS / WARPS;
+    float r[EACH][2], w[EACH][2], g[EACH][2], pairs[EACH][2];
+#pragma unroll
+    for (int i = 0; i < EACH; i++)
+#pragma unroll
         for (int j = 0; j < 2; j++) {
-            const int64_t t = at.first + c * a.chunk + 2 * lane + j;
+            const int64_t t = at.first + (warp + i * WARPS) * a.chunk + 2 * lane + j;
+            r[i][j] = w[i][j] = g[i][j] = pairs[i][j] = 0;
             if (2 * lane >= a.chunk || t >= at.last) continue;
-            for (int i = 0; i < a.parts; i++) {
-                r += a.reads[((int64_t)i * x.Hv + h) * x.T + t];
-                w += a.writes[((int64_t)i * x.Hv + h) * x.T + t];
+            for (int q = 0; q < a.parts; q++) {
+                r[i][j] += a.reads[((int64_t)q * x.Hv + h) * x.T + t];
+                w[i][j] += a.writes[((int64_t)q * x.Hv + h) * x.T + t];
             }
-            g += decay_gate(x, t, h);
+            g[i][j] = decay_gate(x, t, h);
+            if (a.intra) pairs[i][j] = a.intra[(int64_t)h * x.T + t];
         }
-        r = warp_sum(r);
-        w = warp_sum(w);
-        g = warp_sum(g);
+#pragma unroll
+    for (int i = 0; i < EACH; i++) {
+        const int c = warp + i * WARPS;
+        if (c >= chunks) break;
+        const float reads = warp_sum(r[i][0] + r[i][1]), writes = warp_sum(w[i][0] + w[i][1]), fade = warp_sum(g[i][0] + g[i][1]);
         if (lane == 0) {
-            all.reads[c] = r;
-            all.writes[c] = w;
-            all.fade[c] = exp2f(g * (float)LNT_LOG2E);
+            all.reads[c] = reads;
+            all.writes[c] = writes;
+            all.fade[c] = exp2f(fade * (float)LNT_LOG2E);
         }
     }
     __syncthreads();
     if (threadIdx.x == 0) gates_settle(&all, chunks, a.off, anchor, end, !at.ends || a.end_known);
     __syncthreads();
     float total = 0;
-    for (int c = warp; c < chunks; c += GATES_THREADS / 32) {
-        float r[2] = { 0 }, w[2] = { 0 };
-        for (int j = 0; j < 2; j++) {
-            const int64_t t = at.first + c * a.chunk + 2 * lane + j;
-            if (2 * lane >= a.chunk || t >= at.last) continue;
-            for (int i = 0; i < a.parts; i++) {
-                r[j] += a.reads[((int64_t)i * x.Hv + h) * x.T + t];
-                w[j] += a.writes[((int64_t)i * x.Hv + h) * x.T + t];
-            }
-        }
-        float before = w[0] + w[1], after = r[0] + r[1]; /* inclusive sums over lanes, from the left and from the right */
+#pragma unroll
+    for (int i = 0; i < EACH; i++) {
+        const int c = warp + i * WARPS;
+        if (c >= chunks) break;
+        float before = w[i][0] + w[i][1], after = r[i][0] + r[i][1]; /* inclusive sums over lanes, from the left and from the right */
         for (int o = 1; o < 32; o <<= 1) {
             const float l = __shfl_up_sync(~0u, before, o), u = __shfl_down_sync(~0u, after, o);
             if (lane >= o) before += l;
             if (lane + o < 32) after += u;
         }
         const float left = __shfl_up_sync(~0u, before, 1), right = __shfl_down_sync(~0u, after, 1);
-        const float writes_before[2] = { lane ? left : 0.0f, (lane ? left : 0.0f) + w[0] };
-        const float reads_after[2] = { after, (lane < 31 ? right : 0.0f) + r[1] };
+        const float writes_before[2] = { lane ? left : 0.0f, (lane ? left : 0.0f) + w[i][0] };
+        const float reads_after[2] = { after, (lane < 31 ? right : 0.0f) + r[i][1] };
+#pragma unroll
         for (int j = 0; j < 2; j++) {
             const int64_t t = at.first + c * a.chunk + 2 * lane + j;
             if (2 * lane >= a.chunk || t >= at.last) continue;
-            const float g = decay_gate(x, t, h);
-            const float pairs = a.intra ? a.intra[(int64_t)h * x.T + t] : 0.0f;
             const float more = a.more && h % x.slices == 0 ? a.more[decay_token(x, t, h)] : 0.0f;
-            const float dg = lnt_gate_shut(g) ? 0.0f : all.base[c] + writes_before[j] + reads_after[j] + pairs + more;
+            const float dg = lnt_gate_shut(g[i][j]) ? 0.0f : all.base[c] + writes_before[j] + reads_after[j] + pairs[i][j] + more;
             if (a.dg) a.dg[t * x.Hv + h] = dg;
             total += dg;
         }
@@ -296,7 +306,7 @@ static bool has_sums(const lnt_recur_args *a, const decay_kernels &k) { return a
 static bool by_chunks(const lnt_recur_args *a, const decay_kernels &k)
 {
     const bool plain = !is_stable(a) && !a->normalize && a->K <= 128 && a->V <= 128;
-    return k.takes && plain && (a->Hq < a->Hv || a->op->kind != LNT_DECAY_NONE) && k.takes(a->K, a->V);
+    return k.takes && plain && (a->Hq < a->Hv || (a->op->kind != LNT_DECAY_NONE && !k.both)) && k.takes(a->K, a->V);
 }
 /* Runs of the heads of a group that CTAs take: as few as leave 200 of them. */
 static int back_parts(const lnt_recur_args *a, const decay_kernels &k)
@@ -305,6 +315,12 @@ static int back_parts(const lnt_recur_args *a, const decay_kernels &k)
     int parts = 1;
     while (ctas * parts < 200 && a->Hv / a->Hq % (2 * parts) == 0) parts *= 2;
     return parts;
+}
+
+/* A CTA of `both` has a multiprocessor of its own where it has two groups of warps, which is as much work as two CTAs of the others. */
+static int64_t segment_of(const lnt_recur_args *a, const decay_kernels &k, const decay_slices &by, bool backward)
+{
+    return lnt_decay_segment(a, backward, k.chunk, by.k * by.v * (k.both && (backward || by.V == 128) ? 2 : 1));
 }
 
 static void carve_stable(const lnt_recur_args *a, bool backward, bool sliced, decay_arena *m, decay_work *w)
@@ -363,7 +379,7 @@ static void carve_slices(const lnt_recur_args *a, bool backward, const decay_sli
 static size_t carve(const lnt_recur_args *a, bool backward, const decay_kernels &k, void *base, decay_work *w)
 {
     const decay_slices by = slices_of(a, k);
-    const int64_t segment = lnt_decay_segment(a, backward, k.chunk, by.k * by.v), slots = a->tokens / segment + a->sequences;
+    const int64_t segment = segment_of(a, k, by, backward), slots = a->tokens / segment + a->sequences;
     const bool sums = has_sums(a, k), ones = a->normalize && !sums;
     const int64_t heads = (int64_t)a->Hv * by.k * by.v, T = a->tokens, state = (int64_t)by.K * (by.V + ones);
     const bool several = decay_segments(a, segment) > 1, gated = a->op->kind != LNT_DECAY_NONE, sliced = by.k * by.v > 1;
@@ -452,7 +468,7 @@ static decay_call describe(const lnt_recur_args *a, const lnt_device *d, const d
     x.k = &k;
     const decay_slices by = x.by = slices_of(a, k);
     const int slices = by.k * by.v;
-    const int64_t segment = lnt_decay_segment(a, backward, k.chunk, slices);
+    const int64_t segment = segment_of(a, k, by, backward);
     x.cut = { a->cu_seqlens_device, a->sequences, a->tokens, segment, decay_segments(a, segment), a->Hv * slices,
               (const float *)a->g, (const float *)a->g_head, (float)a->scale };
     x.cut.slices = slices;
@@ -476,12 +492,20 @@ static decay_call describe(const lnt_recur_args *a, const lnt_device *d, const d
     return x;
 }
 
+static void put_scan(const decay_cut &x, const scan_side *side, int n, const float *decay, int K, int V, int W, const lnt_cuda *d)
+{
+    const bool quads = W % 4 == 0 && W == V && ((uintptr_t)side[0].s | (uintptr_t)side[n - 1].s) % 16 == 0;
+    const int each = SCAN_THREADS * (quads ? 4 : 1), blocks = (K * W + each - 1) / each;
+    const int64_t grid = x.N * x.Hv * blocks;
+    if (grid <= 0) return;
+    lnt_launch(d, quads ? decay_scan<4> : decay_scan<1>, dim3((unsigned)grid, (unsigned)n), SCAN_THREADS, x, side[0], side[n - 1], decay, K, V, W,
+               blocks);
+}
 void lnt_decay_scan(const decay_cut &x, float *S, const float *decay, const float *s0, const float *z0, int K, int V, int W, bool reverse,
                     const lnt_cuda *d)
 {
-    const bool quads = W % 4 == 0 && W == V && (uintptr_t)s0 % 16 == 0;
-    const int each = SCAN_THREADS * (quads ? 4 : 1), blocks = (K * W + each - 1) / each;
-    put(d, quads ? decay_scan<4> : decay_scan<1>, x.N * x.Hv * blocks, SCAN_THREADS, x, S, decay, s0, z0, K, V, W, reverse, blocks);
+    const scan_side side = { S, s0, z0, reverse };
+    put_scan(x, &side, 1, decay, K, V, W, d);
 }
 
 static void put_starts(const decay_call &x, bool reverse)
@@ -492,6 +516,17 @@ static void put_starts(const decay_call &x, bool reverse)
     const float *z = (const float *)(reverse ? a->dzT : a->z0);
     x.k->states(x.cut, { reverse ? x.q : x.key, reverse ? x.d_o : x.v, x.by.K, x.W, reverse, X, x.w.decay }, x.d);
     lnt_decay_scan(x.cut, X, x.w.decay, reverse ? x.dsT : x.s0, z, x.by.K, x.by.V, x.W, reverse, x.d);
+}
+
+/* S and dS of the segments, in one launch each, where the kernels have one. */
+static void put_both_starts(const decay_call &x)
+{
+    if (x.cut.P == 1) return;
+    const lnt_recur_args *a = x.a;
+    const decay_states ends[2] = { { x.key, x.v, x.by.K, x.W, false, x.w.S, x.w.decay }, { x.q, x.d_o, x.by.K, x.W, true, x.w.dS, x.w.decay } };
+    const scan_side starts[2] = { { x.w.S, x.s0, (const float *)a->z0, false }, { x.w.dS, x.dsT, (const float *)a->dzT, true } };
+    x.k->both_states(x.cut, ends, x.d);
+    put_scan(x.cut, starts, 2, x.w.decay, x.by.K, x.by.V, x.W, x.d);
 }
 
 static decay_pass pass_of(const decay_call &x, decay_rows query, decay_rows key, decay_rows value, bool reverse, bool transposed, int end)
@@ -627,13 +662,16 @@ void lnt_decay_cuda_backward(const lnt_recur_args *a, const lnt_device *d, const
     const bool gates = (a->dg || a->dg_head) && a->sequences, shared = a->Hq < a->Hv, stable = is_stable(a), n_beside = stable || x.sums;
     if (n_beside) lnt_stable_prepare(a, x.w.stable, x.d, false, true);
     if (x.sums && a->do_) lnt_decay_sum(x.w.d_o, x.bf16, a->do_, x.bf16, a->tokens * a->Hv, 1, a->V, x.d, x.w.stable.reads);
-    if (!with.has_starts) put_starts(x, false);
+    if (k.both)
+        put_both_starts(x);
+    else if (!with.has_starts)
+        put_starts(x, false);
     if (x.ones) {
         put_read(x, x.w.dnum, 0, false);
         const int64_t rows = a->tokens * a->Hv;
         put(x.d, decay_divide, lnt_div_up(rows, 8), 256, x.w.dnum, x.w.dden, (const float *)x.w.den, (const void *)a->do_, (int)x.bf16, rows, a->V);
     }
-    put_starts(x, true);
+    if (!k.both) put_starts(x, true);
     decay_pass dq = pass_of(x, x.d_o, x.v, x.key, false, true, x.by.K), dv = pass_of(x, x.key, x.q, x.d_o, true, false, x.by.V),
                dk = pass_of(x, x.v, x.d_o, x.q, true, true, x.by.K), passes[3];
     const bool chunks = by_chunks(a, k);
@@ -649,25 +687,27 @@ void lnt_decay_cuda_backward(const lnt_recur_args *a, const lnt_device *d, const
     float *const sT = stable && a->dsT ? x.w.stable.sT : NULL;
     if ((stable || gates) && a->dsT && !a->normalize) dq.s_end = x.w.sT;
     dk.z_end = a->dz0 || !gates || !a->z0 ? (float *)a->dz0 : x.w.dz;
+    if (k.both) dk.dots = x.key;
     if (gates) {
         dq.dots = x.q;
         dq.inter = x.w.reads;
         dk.dots = x.key;
         dk.inter = x.w.writes;
+        if (k.both && !with.no_pairs) dk.intra = x.w.intra, dk.rows = stable && !x.sliced ? x.w.stable.rows : NULL;
     }
     decay_pass each[] = { dk, dv, dq };
     take_parts(&each[0], x.w.dk_parts, true);
     take_parts(&each[1], x.w.parts, false);
     take_parts(&each[2], x.w.dq_parts, true);
     int n = 0;
-    if (dk.out || dk.s_end || dk.z_end || gates) passes[n++] = each[0];
+    if (dk.out || dk.s_end || dk.z_end || gates || (k.both && dv.out)) passes[n++] = each[0];
     if (dv.out) passes[n++] = each[1];
     if (dq.out || gates) passes[n++] = each[2];
     if (chunks)
         put_chunks(x, dq, dk);
     else if (n)
         x.k->read(x.cut, passes, n, x.d);
-    if (gates && !x.sums) put_gates(x, dk, with, !chunks);
+    if (gates && !x.sums) put_gates(x, dk, with, !chunks && !k.both);
     put_sums(x, dq, dk, dv);
     put_whole(x, ds, x.w.ds);
     put_whole(x, sT, x.w.sT);
@@ -678,7 +718,7 @@ void lnt_decay_cuda_backward(const lnt_recur_args *a, const lnt_device *d, const
         if (!tiles || !a->s0 || !a->dm0) w.starts = NULL;
         lnt_stable_finish(a, w, x.d, dq.out, dk.out, !parts, gates && stable && !x.sliced);
     }
-    if (gates && x.sums) put_gates(x, dk, with, true);
+    if (gates && x.sums) put_gates(x, dk, with, !k.both);
     if (shared && !chunks) {
         lnt_decay_sum(a->dq, x.bf16, x.w.dq, 0, a->tokens * a->Hq, a->Hv / a->Hq, a->K, x.d);
         lnt_decay_sum(a->dk, x.bf16, x.w.dk, 0, a->tokens * a->Hq, a->Hv / a->Hq, a->K, x.d);

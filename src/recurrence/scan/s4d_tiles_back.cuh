@@ -21,39 +21,6 @@ namespace {
 
 constexpr int BACK_CHANNELS = 8, BACK_THREADS = 64 * BACK_CHANNELS;
 
-__device__ __forceinline__ number conjugate(number x) { return { x.re, -x.im }; }
-
-/* The tokens behind a sequence's last whole chunk, from the state h in front of them, one by one; `g` is the derivative of h in A. */
-__device__ __forceinline__ void rest_back(const tiles_args &p, const standing &at, number a, number K, number h)
-{
-    const int count = (int)((at.end - at.begin) % CHUNK);
-    const int64_t place = (at.end - count + at.lane) * p.D + at.channel;
-    const bool token = at.there && at.lane < count;
-    const float u = token ? to_float(p.u[place]) : 0.f, dy = token && p.dout ? to_float(p.dout[place]) : 0.f;
-    number E = conjugate(at.state(p, p.dsT)), g = {}, of_A = {}, of_K = {};
-    float du = 0.f;
-    for (int i = 0; i < count; i++) {
-        const float x = __shfl_sync(~0u, u, i), y = __shfl_sync(~0u, dy, i);
-        g = turned(a, g, h), h = turned(a, h, { x, 0.f });
-        of_A = added(of_A, y, g), of_K = added(of_K, y, h);
-    }
-    of_A = turned(K, of_A, turned(E, g));
-    for (int i = count - 1; i >= 0; i--) {
-        E = added(E, __shfl_sync(~0u, dy, i), K);
-        const float sum = warp_sum(E.re);
-        if (at.lane == i) du = sum;
-        E = turned(a, E);
-    }
-    const float dskip = warp_sum(u * dy);
-    if (!at.there) return;
-    *at.seed(p) = E;
-    if (token && p.du) p.du[place] = from_float<bf16>(fmaf(p.skip ? p.skip[at.channel] : 0.f, dy, du));
-    if (at.lane == 0) p.dskips[at.n * p.D + at.channel] = dskip;
-    if (!at.real) return;
-    *at.sum(p, SUM_A_RE) = of_A.re, *at.sum(p, SUM_A_IM) = -of_A.im;
-    *at.sum(p, SUM_K_RE) = of_K.re, *at.sum(p, SUM_K_IM) = -of_K.im;
-}
-
 struct back_shared {
     chunk_stage<1> stage[2][CHUNKS]; /* u, do */
     channel_tiles<1> u[2], dy[2], du[2];
@@ -63,6 +30,54 @@ struct back_shared {
     float lags[BACK_CHANNELS][CHUNK];               /* k */
     number rates[BACK_CHANNELS][MODES];             /* A */
     number front[BACK_CHANNELS][MODES];
+    uint64_t arrived[BACK_CHANNELS]; /* barriers of the copy engine */
+};
+
+/* How a warp that goes with the states brings two chunks of every tile, of all channels, and takes two away, all of them whole: here by its lanes. */
+struct back_rows_by_lanes {
+    struct maps {};
+    back_shared &w;
+    const tiles_args &p;
+    const int mine, first;
+    const int64_t begin, end;
+
+    __device__ __forceinline__ back_rows_by_lanes(back_shared &w_, const tiles_args &p_, const maps &, int mine_, int first_, int64_t begin_,
+                                                  int64_t end_)
+        : w(w_), p(p_), mine(mine_), first(first_), begin(begin_), end(end_)
+    {
+    }
+    __device__ __forceinline__ int64_t token(int k, int c) const { return begin + (int64_t)k * TILE + c * CHUNK; }
+    __device__ __forceinline__ void fetch(int k)
+    {
+#pragma unroll
+        for (int c = mine; c < CHUNKS; c += BACK_CHANNELS) {
+            const int64_t t = token(k, c);
+            w.stage[0][c].fetch(p.u + first, t, end, p.D, 8);
+            w.stage[1][c].fetch((p.dout ? p.dout : p.u) + first, t, p.dout ? end : t, p.D, 8);
+        }
+        cp_async_commit();
+    }
+    __device__ __forceinline__ void turn_in(int k)
+    {
+#pragma unroll
+        for (int c = mine; c < CHUNKS; c += BACK_CHANNELS) w.stage[0][c].turn_in(w.u[k % 2], c), w.stage[1][c].turn_in(w.dy[k % 2], c);
+        __syncwarp();
+    }
+    __device__ __forceinline__ void bring(int k)
+    {
+        cp_async_wait<1>(); /* but for the state that has been asked for since */
+        __syncwarp();
+        turn_in(k);
+        k ? fetch(k - 1) : cp_async_commit();
+    }
+    __device__ __forceinline__ void take(int k)
+    {
+        if (!p.du) return;
+#pragma unroll
+        for (int c = mine; c < CHUNKS; c += BACK_CHANNELS) turn_out(p.du + first, w.du[k % 2], c, token(k, c), end, p.D, 8);
+    }
+    __device__ __forceinline__ void next(int) {}
+    __device__ __forceinline__ void finish() {}
 };
 
 /* The left side of a product, 16 columns of the tile's rows as its rows; the right side of one, from 16 columns of them. */
@@ -322,9 +337,11 @@ __device__ __forceinline__ void make_powers(back_shared &w, int c, number a, num
     w.rates[c][lane] = a;
 }
 
-__global__ __launch_bounds__(BACK_THREADS, 1) void tiles_backward(const __grid_constant__ tiles_args p)
+template <typename ROWS>
+__global__ __launch_bounds__(BACK_THREADS, 1) void tiles_backward(const __grid_constant__ tiles_args p,
+                                                                  const __grid_constant__ typename ROWS::maps maps)
 {
-    extern __shared__ __align__(16) unsigned char memory[];
+    extern __shared__ __align__(1024) unsigned char memory[]; /* as the walk's, in the same file */
     back_shared &w = *(back_shared *)memory;
     await_last();
     let_next();
@@ -333,60 +350,38 @@ __global__ __launch_bounds__(BACK_THREADS, 1) void tiles_backward(const __grid_c
     const standing at(p, of_cta, BACK_CHANNELS);
     const int64_t chunks = (at.end - at.begin) / CHUNK, end = at.begin + chunks * CHUNK;
     const int tiles = (int)((chunks + CHUNKS - 1) / CHUNKS); /* at most the parts of kept, which have addresses */
-    /* of every tile a warp that goes with the states brings and takes two chunks of all channels */
-    const auto fetch = [&](int k) {
-#pragma unroll
-        for (int c = of_cta; c < CHUNKS; c += BACK_CHANNELS) {
-            const int64_t t = at.begin + (int64_t)k * TILE + c * CHUNK;
-            w.stage[0][c].fetch(p.u + first, t, end, p.D, 8);
-            w.stage[1][c].fetch((p.dout ? p.dout : p.u) + first, t, p.dout ? end : t, p.D, 8);
-        }
-        cp_async_commit();
-    };
-    const auto bring = [&](int k) {
-        cp_async_wait<1>(); /* but for what `state` has asked for since */
-        __syncwarp();
-#pragma unroll
-        for (int c = of_cta; c < CHUNKS; c += BACK_CHANNELS) w.stage[0][c].turn_in(w.u[k % 2], c), w.stage[1][c].turn_in(w.dy[k % 2], c);
-        __syncwarp();
-        k ? fetch(k - 1) : cp_async_commit();
-    };
-    const auto take = [&](int k) {
-        if (!p.du) return;
-#pragma unroll
-        for (int c = of_cta; c < CHUNKS; c += BACK_CHANNELS)
-            turn_out(p.du + first, w.du[k % 2], c, at.begin + (int64_t)k * TILE + c * CHUNK, end, p.D, 8);
-    };
     /* the state in front of a tile, 16 bytes each of half the lanes */
     const auto state = [&](int k) {
         if (at.lane < MODES / 2) cp_async_16(shared_address(&w.front[of_cta][2 * at.lane]), at.kept(p, k) + at.lane);
         cp_async_commit();
     };
-    if (!back && tiles) fetch(tiles - 1), state(tiles - 1);
     const number a = at.parameter(p, A_RE), K = at.parameter(p, K_RE), far = at.parameter(p, FAR_RE);
     if (back) make_powers(w, of_cta, a, K, p.skip ? p.skip[at.channel] : 0.f);
-    if (!back && tiles) bring(tiles - 1);
-    __syncthreads();
     const auto pair = [&] { asm volatile("bar.sync %0, 64;" ::"r"(of_cta + 1) : "memory"); };
     uint32_t rows[2][4];
     if (!back) {
+        ROWS of(w, p, maps, of_cta, first, at.begin, end);
+        if (tiles) of.fetch(tiles - 1), state(tiles - 1), of.bring(tiles - 1);
+        __syncthreads();
         forward_sums s = {};
         for (int k = tiles - 1; k >= 0; k--) {
             const channel_tile &u = w.u[k % 2].of(of_cta);
             __syncthreads(); /* one a tile: what a tile wrote is read, and its place used again, behind the next tile's */
             left(rows[0], u, 0), left(rows[1], u, 1);
             power_sums<false>(w.sums[0][of_cta], rows, w.powers[of_cta]);
+            of.next(k);
             cp_async_wait<1>(); /* the state: only a tile has been asked for since */
             __syncwarp();
             walk_states(w.states[0][of_cta], w.sums[0][of_cta], w.front[of_cta][at.lane], far);
             pair();
             if (k) state(k - 1);
             s.add(u, w.dy[k % 2].of(of_cta), w.states[0][of_cta]);
-            if (k) bring(k - 1);
-            if (k + 1 < tiles) take(k + 1);
+            if (k) of.bring(k - 1);
+            if (k + 1 < tiles) of.take(k + 1);
         }
         __syncthreads();
-        if (tiles) take(0);
+        if (tiles) of.take(0);
+        of.finish();
         number of_A, of_K;
         float dskip;
         s.finish(w.rates[of_cta], K, (float *)w.sums[0][of_cta], (number *)w.states[0][of_cta], of_A, of_K, dskip);
@@ -397,6 +392,7 @@ __global__ __launch_bounds__(BACK_THREADS, 1) void tiles_backward(const __grid_c
         *at.sum(p, SUM_A_RE) += of_A.re, *at.sum(p, SUM_A_IM) -= of_A.im;
         *at.sum(p, SUM_K_RE) += of_K.re, *at.sum(p, SUM_K_IM) -= of_K.im;
     } else {
+        __syncthreads();
         backward_sums s = {};
         s.make(w.lags[of_cta]);
         s.E = *at.seed(p);
