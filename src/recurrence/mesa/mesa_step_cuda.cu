@@ -28,7 +28,6 @@ template <typename T> struct step_args {
     T *o;
     int64_t H_stride, G_stride; /* of sequences */
     int Hq, Hv, K, V, steps;
-    bool packed;      /* four neighbours at once: K and V are multiples of 4, pointers and strides of 16 bytes */
     const int *drawn; /* NULL: steps */
     float tolerance2, absolute;
     int32_t solver;
@@ -37,24 +36,26 @@ template <typename T> struct step_args {
 
 /* ---- states in registers ---------------------------------------------------------------------------------------------------------------- */
 
-/* Numbers first .. first+3 of n. */
-template <typename T> __device__ __forceinline__ void fetch(float *x, const T *p, int first, int n, bool packed)
+/* Numbers first .. first+3 of n. PACKED: as one access. */
+template <bool PACKED, typename T> __device__ __forceinline__ void fetch(float *x, const T *p, int first, int n)
 {
-    if (packed && first < n) {
-        float y[4];
-        load_pack<4>(y, p + first);
-        for (int j = 0; j < 4; j++) x[j] = y[j];
+    float y[4] = {};
+    if constexpr (PACKED) {
+        if (first < n) load_pack<4>(y, p + first);
     } else {
-        for (int j = 0; j < 4; j++) x[j] = first + j < n ? to_float(p[first + j]) : 0.0f;
+        for (int j = 0; j < 4; j++)
+            if (first + j < n) y[j] = to_float(p[first + j]);
     }
+    for (int j = 0; j < 4; j++) x[j] = y[j];
 }
-__device__ __forceinline__ void leave(float *p, int first, int n, bool packed, const float (&x)[4])
+template <bool PACKED> __device__ __forceinline__ void leave(float *p, int first, int n, const float (&x)[4])
 {
-    if (packed && first < n)
-        store_pack(p + first, x);
-    else
+    if constexpr (PACKED) {
+        if (first < n) store_pack(p + first, x);
+    } else {
         for (int j = 0; j < 4; j++)
             if (first + j < n) p[first + j] = x[j];
+    }
 }
 
 /* Sums over all rows: a thread's own in x, then its eight neighbours'. */
@@ -115,8 +116,9 @@ template <int ROWS> __device__ __forceinline__ void publish(float *to, const ste
     for (int j = 0; j < ROWS; j += 4) *(float4 *)&rows[j] = *(const float4 *)&to[at.row(j)];
 }
 
-/* All tokens of a value head. Long: H, G and the step's numbers are in registers from the first token to the last. */
-template <typename T, int W> __global__ __launch_bounds__(2 * W) void mesa_step(const __grid_constant__ step_args<T> a)
+/* All tokens of a value head. PACKED: K and V are multiples of 4, pointers and strides of 16 bytes. Long: H, G and the step's numbers are in registers
+ * from the first token to the last. */
+template <typename T, int W, bool PACKED> __global__ __launch_bounds__(2 * W) void mesa_step(const __grid_constant__ step_args<T> a)
 {
     constexpr int ROWS = W / 8;
     __shared__ __align__(16) float shared[2][W];
@@ -127,8 +129,8 @@ template <typename T, int W> __global__ __launch_bounds__(2 * W) void mesa_step(
 #pragma unroll
     for (int i = 0; i < ROWS; i++) {
         const int row = at.row(i);
-        fetch(H[i], a.h0 + H0 + (int64_t)row * K, at.column, a.h0 && row < K ? K : 0, a.packed);
-        fetch(G[i], a.s0 + G0 + (int64_t)row * V, at.column, a.s0 && row < K ? V : 0, a.packed);
+        fetch<PACKED>(H[i], a.h0 + H0 + (int64_t)row * K, at.column, a.h0 && row < K ? K : 0);
+        fetch<PACKED>(G[i], a.s0 + G0 + (int64_t)row * V, at.column, a.s0 && row < K ? V : 0);
     }
     const lnt_mesa_course course = lnt_mesa_course_now(a);
     const float lambda = at.own < K && a.lambda ? a.lambda[(int64_t)h * K + at.own] : 1.0f;
@@ -140,11 +142,11 @@ template <typename T, int W> __global__ __launch_bounds__(2 * W) void mesa_step(
         float r[ROWS], p[ROWS], k[4], v[4];
 #pragma unroll
         for (int i = 0; i < ROWS; i += 4) {
-            fetch(&r[i], a.q + row0, at.row(i), K, a.packed);
-            fetch(&p[i], a.k + row0, at.row(i), K, a.packed); /* the key, until the states have it */
+            fetch<PACKED>(&r[i], a.q + row0, at.row(i), K);
+            fetch<PACKED>(&p[i], a.k + row0, at.row(i), K); /* the key, until the states have it */
         }
-        fetch(k, a.k + row0, at.column, K, a.packed);
-        fetch(v, a.v + token * V, at.column, V, a.packed);
+        fetch<PACKED>(k, a.k + row0, at.column, K);
+        fetch<PACKED>(v, a.v + token * V, at.column, V);
         float mine = at.own < K ? to_float(a.q[row0 + at.own]) : 0.0f; /* r of the own column */
         if (a.half) {
             for (int j = 0; j < 4; j++) k[j] = lnt_to_half(k[j]);
@@ -243,8 +245,8 @@ template <typename T, int W> __global__ __launch_bounds__(2 * W) void mesa_step(
     for (int i = 0; i < ROWS; i++) {
         const int row = at.row(i);
         if (row >= K) continue;
-        if (a.hT) leave(a.hT + H0 + (int64_t)row * K, at.column, K, a.packed, H[i]);
-        if (a.sT) leave(a.sT + G0 + (int64_t)row * V, at.column, V, a.packed, G[i]);
+        if (a.hT) leave<PACKED>(a.hT + H0 + (int64_t)row * K, at.column, K, H[i]);
+        if (a.sT) leave<PACKED>(a.sT + G0 + (int64_t)row * V, at.column, V, G[i]);
     }
 }
 
@@ -401,6 +403,11 @@ template <typename T> __global__ __launch_bounds__(WIDE *PARTS) void mesa_step_w
 
 bool wide(const lnt_mesa_args *a) { return a->K > 128 || a->V > 128; }
 
+template <typename T, int W, bool PACKED> void put_held(const step_args<T> &a, int64_t heads, lnt_cuda *d)
+{
+    mesa_step<T, W, PACKED><<<(unsigned)heads, 2 * W, 0, d->stream>>>(a);
+}
+
 template <typename T> void put(const lnt_mesa_args *r, int64_t stride, const lnt_mesa_solve<T, T> &solve, lnt_cuda *d)
 {
     float *states = (float *)r->workspace;
@@ -431,7 +438,7 @@ template <typename T> void put(const lnt_mesa_args *r, int64_t stride, const lnt
     a.V = r->V;
     a.steps = solve.steps;
     const uintptr_t places = (uintptr_t)a.q | (uintptr_t)a.k | (uintptr_t)a.v | (uintptr_t)a.h0 | (uintptr_t)a.s0 | (uintptr_t)a.hT | (uintptr_t)a.sT;
-    a.packed = r->K % 4 == 0 && r->V % 4 == 0 && stride % 4 == 0 && places % 16 == 0;
+    const bool packed = r->K % 4 == 0 && r->V % 4 == 0 && stride % 4 == 0 && places % 16 == 0;
     a.drawn = solve.drawn;
     a.tolerance2 = solve.tolerance2;
     a.absolute = solve.absolute;
@@ -442,9 +449,9 @@ template <typename T> void put(const lnt_mesa_args *r, int64_t stride, const lnt
     if (wide(r))
         mesa_step_wide<T><<<(unsigned)heads, WIDE * PARTS, 0, d->stream>>>(a);
     else if (r->K > 64 || r->V > 64)
-        mesa_step<T, 128><<<(unsigned)heads, 256, 0, d->stream>>>(a);
+        packed ? put_held<T, 128, true>(a, heads, d) : put_held<T, 128, false>(a, heads, d);
     else
-        mesa_step<T, 64><<<(unsigned)heads, 128, 0, d->stream>>>(a);
+        packed ? put_held<T, 64, true>(a, heads, d) : put_held<T, 64, false>(a, heads, d);
     lnt_cuda_note(d, cudaGetLastError());
 }
 
