@@ -116,8 +116,8 @@ template <int ROWS> __device__ __forceinline__ void publish(float *to, const ste
     for (int j = 0; j < ROWS; j += 4) *(float4 *)&rows[j] = *(const float4 *)&to[at.row(j)];
 }
 
-/* All tokens of a value head. PACKED: K and V are multiples of 4, pointers and strides of 16 bytes. Long: H, G and the step's numbers are in registers
- * from the first token to the last. */
+/* All tokens of a value head. PACKED: K and V are multiples of 4, pointers and strides of 16 bytes. Long: H, G and the step's numbers are in
+ * registers from the first token to the last. */
 template <typename T, int W, bool PACKED> __global__ __launch_bounds__(2 * W) void mesa_step(const __grid_constant__ step_args<T> a)
 {
     constexpr int ROWS = W / 8;
