@@ -366,10 +366,11 @@ template <int K, bool SLOW, int W>
 __device__ __forceinline__ void apply(rows_of<K, W> &t, const shared_of<K, (W > WHOLE)> &s, int buf, float (&pw)[2])
 {
     products<K, SLOW>(t, s, buf);
-    /* what needs no product is read ahead of them, into the registers of the pairs */
-    float4 l[K / 16];
+    /* what needs no product is read ahead of them, into some of the pairs' registers: all of lambda costs 2 % */
+    constexpr int EARLY = K / 32;
+    float4 early[EARLY];
 #pragma unroll
-    for (int j = 0; j < K / 16; j++) l[j] = *(const float4 *)&s.lambda[16 * j + t.four_c];
+    for (int j = 0; j < EARLY; j++) early[j] = *(const float4 *)&s.lambda[16 * j + t.four_c];
     const float2 row[2] = { fetched(&s.row[t.row]), fetched(&s.row[t.row + 8]) };
     const unpacker unpack(row[0].y);
     const float e[2] = { SLOW ? row[0].x : 1.f, SLOW ? row[1].x : 1.f };
@@ -378,11 +379,12 @@ __device__ __forceinline__ void apply(rows_of<K, W> &t, const shared_of<K, (W > 
     float sum[2][2] = {};
 #pragma unroll
     for (int j = 0; j < K / 8; j++) {
-        const float lx = j % 2 ? l[j / 2].z : l[j / 2].x, ly = j % 2 ? l[j / 2].w : l[j / 2].y;
+        const float4 l4 = j / 2 < EARLY ? early[j / 2 < EARLY ? j / 2 : 0] : *(const float4 *)&s.lambda[16 * (j / 2) + t.four_c];
+        const float2 l = j % 2 ? make_float2(l4.z, l4.w) : make_float2(l4.x, l4.y);
         for (int i = 0; i < 2; i++) {
             const float2 p = unpack(t.p[2 * j + i]);
             float &x = t.w[4 * j + 2 * i], &y = t.w[4 * j + 2 * i + 1];
-            x = e[i] * x + lx * p.x, y = e[i] * y + ly * p.y;
+            x = e[i] * x + l.x * p.x, y = e[i] * y + l.y * p.y;
             sum[i][0] += p.x * x, sum[i][1] += p.y * y;
         }
     }
