@@ -339,7 +339,7 @@ static void put_solve(const lnt_mesa_args *a, const mesa_work &w, const void *rh
     if constexpr (sizeof(S) == 2) {
         const bool steps = s.steps > 0 || s.solver == LNT_CG_PLAIN;
         if (d->base.capability >= 90 && !(s.absolute > 0) && (s.solver == LNT_CG_LEVEL || s.solver == LNT_CG_PLAIN) && steps &&
-            ((uintptr_t)s.k | (uintptr_t)s.x) % 16 == 0 && (uintptr_t)s.rhs % 4 == 0) {
+            ((uintptr_t)s.k | (uintptr_t)s.x | (uintptr_t)s.x_float | (uintptr_t)s.rhs) % 16 == 0) {
             lnt_mesa_cg_sm90(s, d->stream);
             s.without_steps = true; /* the guess alone, where no level step is drawn */
             if (!s.drawn || s.solver == LNT_CG_PLAIN) return;
@@ -387,7 +387,7 @@ template <typename T> static void put_sums(const lnt_mesa_args *a, const mesa_wo
     s.beta = (const float *)a->beta;
     s.dg = w.dg;
     s.dg2 = w.dg2;
-    s.dq = (T *)a->dq;
+    s.dq = a->dq == w.e ? NULL : (T *)a->dq;
     s.dk = (T *)a->dk;
     s.dbeta = (float *)a->dbeta;
     s.to_dg = (float *)a->dg;
@@ -438,6 +438,7 @@ template <typename T, typename S> static void backward(const lnt_mesa_args *a, l
 {
     mesa_work w;
     carve(a, true, sizeof(S) == 2, a->workspace, &w);
+    if (a->dq && a->Hq == a->Hv && (uintptr_t)a->dq % 16 == 0) w.e = a->dq; /* they are the same */
     put_keys<T>(a, w, d);
     const int64_t n = a->tokens * a->Hv * a->K;
     if constexpr (sizeof(T) == 4)

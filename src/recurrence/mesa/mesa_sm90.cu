@@ -14,8 +14,8 @@ template <int K, bool SLOW> __device__ __forceinline__ void guess(rows_of<K, WHO
     fence_async();
     group_sync(group);
     uint32_t a[C / 4];
-    const float none[C / 2] = {}, e[2] = { s.row[first_row(tid)].x, s.row[first_row(tid) + 8].x };
-    decayed<K, SLOW, true>(a, none, s);
+    const float none[C / 2] = {}, e[2] = { s.row[t.row].x, s.row[t.row + 8].x };
+    decayed<K, SLOW, true>(a, none, t, s);
     wgmma_fence();
     times_rows<K>(t, a, s.Kc[buf ^ 1], false);
     wgmma_commit();
@@ -27,7 +27,7 @@ template <int K, bool SLOW> __device__ __forceinline__ void guess(rows_of<K, WHO
         for (int n = 0; n < 4; n++) {
             const int column = 8 * j + 2 * c + n % 2;
             const float h = __bfloat162float(*(&s.H[buf][column / 64][0][0] + swizzled(column, column % 64))), w = t.w[4 * j + n];
-            x[n] = __fdividef(t.r[4 * j + n], (SLOW ? e[n / 2] * (h + w) : e[n / 2] * h + w) + s.lambda[column]);
+            x[n] = __fdividef(t.r[4 * j + n], (SLOW ? e[n / 2] * (h + w) : e[n / 2] * h + w) + s.lambda[spot(column)]);
         }
         for (int i = 0; i < 2; i++) {
             t.p[2 * j + i] = pack_bf16(x[2 * i], x[2 * i + 1]);
@@ -45,67 +45,141 @@ template <int K, bool SLOW> __device__ __forceinline__ void guess(rows_of<K, WHO
     group_sync(group);
 }
 
-/* x of the place's rows: rounded through the tile of H, which is done with, so that rows are written 16 bytes a thread. */
-template <int K>
-__device__ __forceinline__ void leave(const lnt_mesa_cg &a, const place &p, shared_of<K, false> &s, rows_of<K, WHOLE> &t, int buf, int group,
-                                      int taken)
+/* A warp's part of a tile of H that is not in use: room for its right sides, or for some columns of its x. */
+template <int K> __device__ __forceinline__ float4 *warps_part(shared_of<K, false> &s, int buf)
 {
-    const int tid = thread(), c = tid % 4;
-    bf16 *stage = &s.H[buf][0][0][0];
+    return (float4 *)&s.H[buf][0][0][0] + thread() / 32 * (K * K / 32);
+}
+
+/* The place of the tiles that are next, and its gates. */
+template <int K> __device__ __forceinline__ void put_next(shared_of<K, false> &s, const place &p, float gate, int buf)
+{
+    put_gate(s, gate);
+    if (thread() == 0) s.at[buf ^ 1] = p;
+}
+
+/* Right sides of the warp's rows, on their way to its part of the other tile. */
+template <int K> __device__ __forceinline__ void fetch_rhs(const lnt_mesa_cg &a, shared_of<K, false> &s, int buf)
+{
+    const place p = s.at[buf];
+    const int lane = thread() % 32, part = lane % (K / 8), first = thread() / 32 * 16;
+    const uint32_t to = shared_address(warps_part<K>(s, buf ^ 1));
+    const bf16 *from = a.rhs + ((p.first + first) * a.Hr + p.h / (a.Hv / a.Hr)) * K + part * 8;
+    __syncwarp();
+#pragma unroll
+    for (int row = lane / (K / 8); row < 16; row += 256 / K)
+        cp_async_16(to + (row * K / 8 + (part ^ (row & 7))) * 16, from + (int64_t)row * a.Hr * K, first + row < p.rows);
+    cp_async_commit();
+}
+/* They into t.r, once they are there. */
+template <int K> __device__ __forceinline__ void take_rhs(rows_of<K, WHOLE> &t, shared_of<K, false> &s, int buf)
+{
+    const int lane = thread() % 32, row = lane % 16;
+    const uint32_t from = shared_address(warps_part<K>(s, buf ^ 1)) + row * K * 2;
+#pragma unroll
+    for (int j = 0; j < K / 16; j++) {
+        uint32_t v[4];
+        ldmatrix_x4(v, from + ((2 * j + lane / 16) ^ (row & 7)) * 16);
+        for (int i = 0; i < 4; i++) t.r[8 * j + 2 * i] = low_bf16(v[i]), t.r[8 * j + 2 * i + 1] = high_bf16(v[i]);
+    }
+}
+
+/* x of the place's rows, through the tile of H, which is done with, so that neighbours write neighbours. */
+template <int K>
+__device__ __forceinline__ void leave(const lnt_mesa_cg &a, shared_of<K, false> &s, rows_of<K, WHOLE> &t, int buf, int group, int taken)
+{
+    constexpr int WIDTH = K * K / 128, CHUNKS = WIDTH / 4; /* columns that the warp's part has room for; four of them at a time */
+    const place p = s.at[buf];
+    const int tid = thread(), c = tid % 4, r = tid % 32 / 4, lane = tid % 32, first = tid / 32 * 16;
+    float4 *part = warps_part<K>(s, buf);
     group_sync(group);
 #pragma unroll
-    for (int j = 0; j < K / 8; j++) {
-        float x[4];
-        solution<K>(tid, x, t, s, j);
-        for (int i = 0; i < 2; i++) {
-            *(uint32_t *)(stage + j / 8 * C * 64 + swizzled(first_row(tid) + 8 * i, j % 8 * 8 + 2 * c)) = pack_bf16(x[2 * i], x[2 * i + 1]);
-            if (a.x_float && first_row(tid) + 8 * i < p.rows)
-                *(float2 *)(a.x_float + ((p.first + first_row(tid) + 8 * i) * a.Hv + p.h) * K + 8 * j + 2 * c) = make_float2(x[2 * i], x[2 * i + 1]);
+    for (int pass = 0; pass < K / WIDTH; pass++) {
+#pragma unroll
+        for (int j = 0; j < WIDTH / 8; j++) {
+            float x[4];
+            solution<K>(tid, x, t, s, pass * (WIDTH / 8) + j);
+            for (int i = 0; i < 2; i++) {
+                /* one by one: a pair would have to lie in two neighbouring registers, and X in the loop is spilled for that */
+                volatile float *to = (volatile float *)&part[(r + 8 * i) * CHUNKS + ((2 * j + c / 2) ^ r)] + c % 2 * 2;
+                to[0] = x[2 * i], to[1] = x[2 * i + 1];
+            }
         }
+        __syncwarp();
+#pragma unroll
+        for (int row = lane / CHUNKS; row < 16; row += 32 / CHUNKS) {
+            const float4 x = part[row * CHUNKS + (lane % CHUNKS ^ (row & 7))];
+            const int64_t to = ((p.first + first + row) * a.Hv + p.h) * K + pass * WIDTH + lane % CHUNKS * 4;
+            if (first + row >= p.rows) continue;
+            *(uint2 *)(a.x + to) = make_uint2(pack_bf16(x.x, x.y), pack_bf16(x.z, x.w));
+            if (a.x_float) *(float4 *)(a.x_float + to) = x;
+        }
+        __syncwarp();
     }
-    group_sync(group);
-    leave_rows<K>(tid, a, p, a.x, stage);
     report<K>(tid, a, p, s, t, taken);
 }
 
-/* The chunk of an item from its first right side to its last x; the tiles are on their way to `buf`, those of `next` go to the other. */
-template <int K, bool SLOW>
-__device__ __forceinline__ void work(const lnt_mesa_cg &a, shared_of<K, false> &s, int item, int next, int buf, int group)
+/* The chunk of s.at[buf] from its first right side to its last x; tiles and right sides are on their way. Where there is a `next` one, at p and with
+ * gate_of(p), its tiles go to the others. */
+template <int K, bool SLOW, bool GUESS>
+__device__ __forceinline__ void work(const lnt_mesa_cg &a, shared_of<K, false> &s, const lambda_of<K> &lambda, bool next, const place &p, float gate,
+                                     int buf, int group)
 {
     rows_of<K, WHOLE> t;
-    begin<K>(a, place_of(a, item), s, t, buf, group);
-    if (a.diagonal && a.solver == LNT_CG_PLAIN) guess<K, SLOW>(t, s, buf, group);
-    if (next < (int)a.chunks * a.Hv) fetch<K>(a, place_of(a, next), s.H[buf ^ 1], s.Kc[buf ^ 1]);
+    cp_async_wait<0>();
+    fence_async();
+    group_sync(group);
+    take_rhs<K>(t, s, buf);
+    begin<K>(a, lambda, s, t, buf);
+    put_next<K>(s, p, gate, buf);
+    group_sync(group);
+    if constexpr (GUESS) guess<K, SLOW>(t, s, buf, group);
+    if (next) fetch<K>(a, s.at[buf ^ 1], s.H[buf ^ 1], s.Kc[buf ^ 1]);
     int taken = 0;
     solve<K, SLOW>(a, s, t, buf, group, taken);
-    leave<K>(a, place_of(a, item), s, t, buf, group, taken);
+    leave<K>(a, s, t, buf, group, taken);
 }
 
 /* Level steps of which none is drawn are the general solve's. */
 __device__ __forceinline__ bool left_to_the_other(const lnt_mesa_cg &a) { return a.drawn && a.solver == LNT_CG_LEVEL && *a.drawn == 0; }
 
-/* Every chunk with slow gates. */
-template <int K> __global__ void __launch_bounds__(GROUP * GROUPS<K>, 1) slow_kernel(const __grid_constant__ lnt_mesa_cg a)
+/* Every chunk with slow gates. What a chunk needs of memory is asked for before it is waited for: its tiles and gates a chunk ahead, in L2 its right
+ * sides too. */
+template <int K, bool GUESS> __global__ void __launch_bounds__(GROUP * GROUPS<K>, 1) slow_kernel(const __grid_constant__ lnt_mesa_cg a)
 {
     if (left_to_the_other(a)) return;
     extern __shared__ __align__(1024) char raw[];
-    const int group = __shfl_sync(0xffffffffu, (int)threadIdx.x / GROUP, 0), step = (int)gridDim.x * GROUPS<K>;
+    const int group = __shfl_sync(0xffffffffu, (int)threadIdx.x / GROUP, 0), step = (int)gridDim.x * GROUPS<K>, items = (int)a.chunks * a.Hv;
     shared_of<K, false> &s = ((shared_of<K, false> *)raw)[group];
     int item = find(a, (int)blockIdx.x * GROUPS<K> + group, step), buf = 0;
-    if (item < (int)a.chunks * a.Hv) fetch<K>(a, place_of(a, item), s.H[0], s.Kc[0]);
-    while (item < (int)a.chunks * a.Hv) {
+    if (item < items) {
+        const place p = place_of(a, item);
+        put_next<K>(s, p, gate_of(a, p), 1);
+        fetch<K>(a, p, s.H[0], s.Kc[0]);
+    }
+    group_sync(group);
+    while (item < items) {
+        fetch_rhs<K>(a, s, buf);
         const int next = find(a, item + step, step);
-        if (scan_gates(a, place_of(a, item), s, group)) {
-            work<K, true>(a, s, item, next, buf, group);
-        } else if (next < (int)a.chunks * a.Hv) {
-            fetch<K>(a, place_of(a, next), s.H[buf ^ 1], s.Kc[buf ^ 1]);
+        const lambda_of<K> lambda(a, s.at[buf].h);
+        const bool slow = scan_gates(s, group);
+        place p = {};
+        float gate = 0.f;
+        if (next < items) p = place_of(a, next), gate = gate_of(a, p);
+        if (slow) {
+            work<K, true, GUESS>(a, s, lambda, next < items, p, gate, buf, group);
+        } else {
+            put_next<K>(s, p, gate, buf);
+            cp_async_wait<0>();
+            group_sync(group);
+            if (next < items) fetch<K>(a, p, s.H[buf ^ 1], s.Kc[buf ^ 1]);
         }
         item = next, buf ^= 1;
     }
 }
 
 /* The others, 16 looked at at once: mostly there are none. A kernel of their own: as a branch of the loop above they cost it 20 registers. */
-template <int K> __global__ void __launch_bounds__(GROUP * GROUPS<K>, 1) fast_kernel(const __grid_constant__ lnt_mesa_cg a)
+template <int K, bool GUESS> __global__ void __launch_bounds__(GROUP * GROUPS<K>, 1) fast_kernel(const __grid_constant__ lnt_mesa_cg a)
 {
     if (left_to_the_other(a)) return;
     extern __shared__ __align__(1024) char raw[];
@@ -114,27 +188,30 @@ template <int K> __global__ void __launch_bounds__(GROUP * GROUPS<K>, 1) fast_ke
     for (int64_t first = (int)blockIdx.x * GROUPS<K> + group; first < items; first += 16 * step) {
         uint32_t found = with_fast_gates(a, first, step, group, s.since);
         for (; found; found &= found - 1) {
-            const int item = (int)first + (__ffs((int)found) - 1) * step;
+            const place p = place_of(a, (int)first + (__ffs((int)found) - 1) * step);
             group_sync(group);
-            if (scan_gates(a, place_of(a, item), s, group)) continue;
-            fetch<K>(a, place_of(a, item), s.H[0], s.Kc[0]);
-            work<K, false>(a, s, item, items, 0, group);
+            put_next<K>(s, p, gate_of(a, p), 1);
+            group_sync(group);
+            if (scan_gates(s, group)) continue;
+            fetch<K>(a, p, s.H[0], s.Kc[0]);
+            fetch_rhs<K>(a, s, 0);
+            work<K, false, GUESS>(a, s, lambda_of<K>(a, p.h), false, p, 0.f, 0, group);
         }
     }
 }
 
-template <int K> void launch(const lnt_mesa_cg &a, cudaStream_t stream)
+template <int K, bool GUESS> void launch(const lnt_mesa_cg &a, cudaStream_t stream)
 {
     const int bytes = (int)sizeof(shared_of<K, false>) * GROUPS<K>;
     int device = 0, sms = 0;
     cudaGetDevice(&device);
     cudaDeviceGetAttribute(&sms, cudaDevAttrMultiProcessorCount, device);
-    cudaFuncSetAttribute(slow_kernel<K>, cudaFuncAttributeMaxDynamicSharedMemorySize, bytes);
-    cudaFuncSetAttribute(fast_kernel<K>, cudaFuncAttributeMaxDynamicSharedMemorySize, bytes);
+    cudaFuncSetAttribute(slow_kernel<K, GUESS>, cudaFuncAttributeMaxDynamicSharedMemorySize, bytes);
+    cudaFuncSetAttribute(fast_kernel<K, GUESS>, cudaFuncAttributeMaxDynamicSharedMemorySize, bytes);
     const int64_t wanted = lnt_div_up(a.chunks * a.Hv, GROUPS<K>);
     const unsigned ctas = (unsigned)(wanted < sms ? wanted : sms);
-    slow_kernel<K><<<ctas, GROUP * GROUPS<K>, (size_t)bytes, stream>>>(a);
-    if (a.g) fast_kernel<K><<<ctas, GROUP * GROUPS<K>, (size_t)bytes, stream>>>(a);
+    slow_kernel<K, GUESS><<<ctas, GROUP * GROUPS<K>, (size_t)bytes, stream>>>(a);
+    if (a.g) fast_kernel<K, GUESS><<<ctas, GROUP * GROUPS<K>, (size_t)bytes, stream>>>(a);
 }
 
 } // namespace
@@ -142,8 +219,9 @@ template <int K> void launch(const lnt_mesa_cg &a, cudaStream_t stream)
 void lnt_mesa_cg_sm90(const lnt_mesa_cg &a, cudaStream_t stream)
 {
     if (a.chunks == 0) return;
+    const bool guess = a.diagonal && a.solver == LNT_CG_PLAIN;
     if (a.K == 128)
-        launch<128>(a, stream);
+        guess ? launch<128, true>(a, stream) : launch<128, false>(a, stream);
     else
-        launch<64>(a, stream);
+        guess ? launch<64, true>(a, stream) : launch<64, false>(a, stream);
 }

@@ -34,6 +34,12 @@ template <int K> constexpr int GROUPS = K == 128 ? 2 : 3;
 template <int K, bool WINDOW> constexpr int WAITING = WINDOW ? (K == 128 ? 13 : 6) : K == 128 ? 7 : 4;
 template <int K, bool WINDOW> constexpr int HELD = K / 8 - WAITING<K, WINDOW>;
 
+/* What a warpgroup works on: a chunk of a head, heads innermost. */
+struct place {
+    int64_t chunk, first;
+    int h, rows;
+};
+
 /* Shared memory of a warpgroup: the tiles of this chunk and of its next, with a window of this one alone. Tiles that wgmma reads begin on 1024 bytes
  * and hold 64 columns a panel. */
 template <int K, bool WINDOW> struct tiles_of {
@@ -51,22 +57,20 @@ template <int K> struct tiles_of<K, true> {
     float old[C];                           /* what stands before the expiring keys, but for e_i */
 };
 template <int K, bool WINDOW> struct shared_of : tiles_of<K, WINDOW> {
-    float lambda[K], level[K]; /* level: the preconditioner */
-    float key[C];              /* slow gates: e^{-G_j} beta_j, others: beta_j */
+    alignas(16) float lambda[K], level[K]; /* level: the preconditioner; both as `spot` has it, as the keys' */
+    alignas(16) float key[C];              /* slow gates: e^{-G_j} beta_j, others: beta_j */
+    float nothing[16];                     /* zeros, for keys that none of a warp's rows sees */
     float G[C];
-    float2 row[C];             /* e_i, |rhs|^2 */
-    float2 bounds;             /* of the preconditioner: smallest, largest */
-    int since[C];              /* first key that a row sees; -1: all and H too */
-};
-
-/* What a warpgroup works on: a chunk of a head, heads innermost. */
-struct place {
-    int64_t chunk, first;
-    int h, rows;
+    float2 row[C];                         /* e_i, |rhs|^2 */
+    float2 bounds;                         /* of the preconditioner: smallest, largest */
+    int since[C];                          /* first key that a row sees; -1: all and H too */
+    float gates[C], strengths[C];          /* as they came */
+    place at[2];                           /* of the tiles */
 };
 
 /* What a thread carries through the steps. Number 4j + 2i + b is row i's column 8j + 2c + b. */
 template <int K, int W> struct rows_of {
+    int four_c, row;        /* 4c; its first row */
     uint32_t p[K / 4];      /* P as the A operand: 4 registers for 16 columns */
     float w[K / 2];         /* Op(P), then M R */
     float r[K / 2];         /* residual */
@@ -104,6 +108,10 @@ __device__ __forceinline__ float2 fetched(const float2 *p)
 __device__ __forceinline__ int thread() { return afresh((int)threadIdx.x) % GROUP; }
 /* The rows of a thread of its chunk: this and 8 on. */
 __device__ __forceinline__ int first_row(int tid) { return tid / 32 * 16 + tid % 32 / 4; }
+
+/* The place of a column in tables that a thread reads four at a time: its columns 16j + 2c, 16j + 2c + 1, 16j + 2c + 8 and 16j + 2c + 9 are
+ * neighbours at 16j + 4c. */
+__device__ __forceinline__ int spot(int column) { return (column & ~15) | (column & 6) << 1 | (column & 8) >> 2 | (column & 1); }
 
 __device__ __forceinline__ const uint32_t (&four(const uint32_t *p))[4] { return *(const uint32_t (*)[4])p; }
 
@@ -165,19 +173,30 @@ template <int K> __device__ __forceinline__ void fetch(const lnt_mesa_cg &a, con
     if (tid / 2 < p.rows) ahead_l2(q);
 }
 
-/* G, since and key of the chunk's tokens, two of them a lane; whether its gates are slow. Every warp works it out, the first one writes. */
-template <int K, bool WINDOW>
-__device__ __forceinline__ bool scan_gates(const lnt_mesa_cg &a, const place &p, shared_of<K, WINDOW> &s, int group)
+/* A thread's gate or strength of a place: those of its tokens, one after the other. */
+__device__ __forceinline__ float gate_of(const lnt_mesa_cg &a, const place &p)
+{
+    const int row = thread() % C;
+    const float *from = thread() < C ? a.g : a.beta;
+    return from && row < p.rows ? from[(p.first + row) * a.Hv + p.h] : 0.f;
+}
+template <int K, bool WINDOW> __device__ __forceinline__ void put_gate(shared_of<K, WINDOW> &s, float x)
+{
+    (thread() < C ? s.gates : s.strengths)[thread() % C] = x;
+}
+
+/* G, since and key of the chunk's tokens from what put_gate left before the group's last barrier, two of them a lane; whether its gates are slow.
+ * Every warp works it out, the first one writes. */
+template <int K, bool WINDOW> __device__ __forceinline__ bool scan_gates(shared_of<K, WINDOW> &s, int group)
 {
     const int lane = thread() % 32;
+    const float2 gates = *(const float2 *)&s.gates[2 * lane], strengths = *(const float2 *)&s.strengths[2 * lane];
     float x[2], beta[2], sum = 0.f;
     int last[2], latest = -1;
     for (int i = 0; i < 2; i++) {
-        const int row = 2 * lane + i;
-        const int64_t token = (p.first + row) * a.Hv + p.h;
-        const float v = a.g && row < p.rows ? a.g[token] : 0.f;
-        beta[i] = row < p.rows ? a.beta[token] : 0.f;
-        if (lnt_gate_resets(v)) latest = row;
+        const float v = i ? gates.y : gates.x;
+        beta[i] = i ? strengths.y : strengths.x;
+        if (lnt_gate_resets(v)) latest = 2 * lane + i;
         sum += lnt_gate_counted(v, lnt_gate_resets(v));
         x[i] = sum, last[i] = latest;
     }
@@ -196,43 +215,53 @@ __device__ __forceinline__ bool scan_gates(const lnt_mesa_cg &a, const place &p,
             const int row = 2 * lane + i;
             s.G[row] = before + x[i];
             s.since[row] = last[i] >= 0 || lane == 0 ? last[i] : until;
-            s.key[row] = beta[i] * (slow ? __expf(-s.G[row]) : 1.f);
+            s.key[spot(row)] = beta[i] * (slow ? __expf(-s.G[row]) : 1.f);
         }
     return group_any(group, slow);
 }
 
-/* The products (P K^T) as they leave wgmma, times D.beta, as an A operand. With slow gates D's e^{G_i} is left out. ONES: D.beta itself. OLD: of the
- * expiring keys, times old_j; as slow gates. */
-template <int K, bool SLOW, bool ONES = false, bool OLD = false, bool WINDOW>
-__device__ __forceinline__ void decayed(uint32_t (&a)[C / 4], const float (&pairs)[C / 2], const shared_of<K, WINDOW> &s)
+/* The products (P K^T) as they leave wgmma, times D.beta, as an A operand: of keys 16b .. 16b+15. With slow gates D's e^{G_i} is left out. ONES:
+ * D.beta itself. OLD: of the expiring keys, times old_j; as slow gates. */
+template <int K, bool SLOW, bool ONES = false, bool OLD = false, int W>
+__device__ __forceinline__ void decayed(uint32_t (&a)[C / 4], const float (&pairs)[C / 2], const rows_of<K, W> &t, const shared_of<K, (W > WHOLE)> &s,
+                                        int b)
 {
-    const int tid = thread(), c = tid % 4, warp = tid / 32, r = tid % 32 / 4;
-    const uint32_t corner = (2 * c <= r ? 0xffffu : 0u) | (2 * c < r ? 0xffff0000u : 0u);
-#pragma unroll
-    for (int b = 0; b < C / 16; b++) {
-        /* Blocks of 16 keys: all of those before the warp's rows, of its own the lower triangle, of 8 by 8 full, empty or a corner. */
-        const uint32_t full = b < warp ? ~0u : 0u, lower = b <= warp ? ~0u : 0u, diagonal = full | (lower & corner);
-        const uint32_t seen[4] = { diagonal, lower, full, diagonal };
-#pragma unroll
-        for (int n = 0; n < 4; n++) {
-            const int j = 2 * b + n / 2, i = n % 2;
-            const float *by;
-            if constexpr (OLD)
-                by = s.old;
-            else
-                by = s.key;
-            const float2 f = *(const float2 *)&by[8 * j + 2 * c];
-            float x = f.x, y = f.y;
-            if (!ONES) x *= pairs[4 * j + 2 * i], y *= pairs[4 * j + 2 * i + 1];
-            if (!SLOW) {
-                const float2 G = *(const float2 *)&s.G[8 * j + 2 * c];
-                const int since = s.since[first_row(tid) + 8 * i];
-                x *= 8 * j + 2 * c >= since ? __expf(lnt_mesa_least(s.G[first_row(tid) + 8 * i] - G.x, 0.f)) : 0.f;
-                y *= 8 * j + 2 * c + 1 >= since ? __expf(lnt_mesa_least(s.G[first_row(tid) + 8 * i] - G.y, 0.f)) : 0.f;
-            }
-            a[4 * b + n] = pack_bf16(x, y) & (OLD ? ~seen[n] : seen[n]);
-        }
+    /* Blocks of 16 keys: all of those before the warp's rows, of its own the lower triangle, of 8 by 8 full, empty or a corner. */
+    const int row = afresh(t.row), four_c = afresh(t.four_c), warp = row >> 4, c2 = four_c >> 1, r = row & 7;
+    float f[4];
+    if constexpr (OLD) {
+        const float2 low = *(const float2 *)&s.old[16 * b + c2], high = *(const float2 *)&s.old[16 * b + 8 + c2];
+        f[0] = low.x, f[1] = low.y, f[2] = high.x, f[3] = high.y;
+    } else {
+        *(float4 *)f = *(const float4 *)(b <= warp ? &s.key[16 * b + four_c] : &s.nothing[four_c]);
     }
+#pragma unroll
+    for (int n = 0; n < 4; n++) {
+        const int j = 2 * b + n / 2, i = n % 2;
+        float x = f[n / 2 * 2], y = f[n / 2 * 2 + 1];
+        if (!ONES) x *= pairs[4 * j + 2 * i], y *= pairs[4 * j + 2 * i + 1];
+        if (!SLOW) {
+            const float2 G = *(const float2 *)&s.G[8 * j + c2];
+            const int since = s.since[row + 8 * i];
+            x *= 8 * j + c2 >= since ? __expf(lnt_mesa_least(s.G[row + 8 * i] - G.x, 0.f)) : 0.f;
+            y *= 8 * j + c2 + 1 >= since ? __expf(lnt_mesa_least(s.G[row + 8 * i] - G.y, 0.f)) : 0.f;
+        }
+        a[4 * b + n] = pack_bf16(x, y);
+    }
+    const uint32_t corner = (c2 <= r ? 0xffffu : 0u) | (c2 < r ? 0xffff0000u : 0u);
+    if constexpr (OLD) {
+        const uint32_t full = b < warp ? 0u : ~0u, lower = b <= warp ? 0u : ~0u, diagonal = full & (lower | ~corner);
+        a[4 * b] &= diagonal, a[4 * b + 1] &= lower, a[4 * b + 2] &= full, a[4 * b + 3] &= diagonal;
+    } else {
+        const uint32_t own = b == warp ? corner : ~0u;
+        a[4 * b] &= own, a[4 * b + 2] &= b == warp ? 0u : ~0u, a[4 * b + 3] &= own;
+    }
+}
+template <int K, bool SLOW, bool ONES = false, bool OLD = false, int W>
+__device__ __forceinline__ void decayed(uint32_t (&a)[C / 4], const float (&pairs)[C / 2], const rows_of<K, W> &t, const shared_of<K, (W > WHOLE)> &s)
+{
+#pragma unroll
+    for (int b = 0; b < C / 16; b++) decayed<K, SLOW, ONES, OLD>(a, pairs, t, s, b);
 }
 
 /* The descriptor of what lies `bytes` further. */
@@ -241,12 +270,13 @@ __device__ __forceinline__ uint64_t further(uint64_t descriptor, uint32_t bytes)
     return (descriptor & ~(uint64_t)0xffffffff) | ((uint32_t)descriptor + (bytes >> 4));
 }
 
-/* w = P H. H is symmetric: its rows are read as columns; of G (READ) they are rows. */
-template <int K, bool READ = false, int W> __device__ __forceinline__ void times_H(rows_of<K, W> &t, const shared_of<K, (W > WHOLE)> &s, int buf)
+/* w = P H, in steps of 16 of P's columns. H is symmetric: its rows are read as columns; of G (READ) they are rows. */
+template <int K, bool READ = false, int W>
+__device__ __forceinline__ void times_H(rows_of<K, W> &t, const shared_of<K, (W > WHOLE)> &s, int buf, int first = 0, int end = K / 16)
 {
     const uint64_t H = READ ? wgmma_mn_major(shared_address(s.H[buf]), K * 128) : wgmma_k_major(shared_address(s.H[buf]));
 #pragma unroll
-    for (int j = 0; j < K / 16; j++)
+    for (int j = first; j < end; j++)
         wgmma<READ>(t.w, four(&t.p[4 * j]), further(H, READ ? j * 16 * 128 : j / 4 * K * 128 + j % 4 * 32), j > 0);
 }
 /* P times a tile of keys. */
@@ -256,13 +286,14 @@ template <int K, int W> __device__ __forceinline__ void pair(float (&pairs)[C / 
 #pragma unroll
     for (int j = 0; j < K / 16; j++) wgmma<0>(pairs, four(&t.p[4 * j]), further(keys, j / 4 * C * 128 + j % 4 * 32), j > 0);
 }
-/* w (+)= A times a tile of keys or values. */
+/* w (+)= A times a tile of keys or values, in steps of 16 of its rows. */
 template <int K, int W>
-__device__ __forceinline__ void times_rows(rows_of<K, W> &t, const uint32_t (&a)[C / 4], const bf16 (*tile)[C][64], bool add)
+__device__ __forceinline__ void times_rows(rows_of<K, W> &t, const uint32_t (&a)[C / 4], const bf16 (*tile)[C][64], bool add, int first = 0,
+                                           int end = C / 16)
 {
     const uint64_t rows = wgmma_mn_major(shared_address(tile), C * 128);
 #pragma unroll
-    for (int j = 0; j < C / 16; j++) wgmma<1>(t.w, four(&a[4 * j]), further(rows, j * 16 * 128), add || j > 0);
+    for (int j = first; j < end; j++) wgmma<1>(t.w, four(&a[4 * j]), further(rows, j * 16 * 128), add || j > 0);
 }
 /* What the pairs bring: the keys again, or (READ) the values of chunk `buf`, of the window's two. */
 template <int K, bool READ, bool WINDOW> __device__ __forceinline__ const bf16 (*brought(const shared_of<K, WINDOW> &s, int buf))[C][64]
@@ -273,11 +304,13 @@ template <int K, bool READ, bool WINDOW> __device__ __forceinline__ const bf16 (
         return s.Kc[buf];
 }
 
-/* w = e.(P H) + (P K^T.D.beta) K, of BORDER with the expiring keys; e is left to the caller when the gates are slow: all products then add into one
- * sum. READ: G and values for H and the second K, once the copies of the group are there. */
+/* w = e.(P H) + (P K^T.D.beta) K, of BORDER with the expiring keys, to be waited for; e is left to the caller when the gates are slow: all products
+ * then add into one sum. READ: G and values for H and the second K, once the copies of the group are there.
+ * A warp that puts products waits for room in front of the tensor cores: so most of P H is put between the blocks of keys. */
 template <int K, bool SLOW, bool READ = false, int W>
 __device__ __forceinline__ void products(rows_of<K, W> &t, const shared_of<K, (W > WHOLE)> &s, int buf, int group = 0)
 {
+    constexpr int ALL = K / 16, AHEAD = SLOW && W != BORDER && !READ ? ALL / 4 : ALL;
     float pairs[C / 2];
     uint32_t a[C / 4];
     wgmma_fence();
@@ -288,13 +321,13 @@ __device__ __forceinline__ void products(rows_of<K, W> &t, const shared_of<K, (W
         fence_async();
         group_sync(group);
     }
-    times_H<K, READ>(t, s, buf);
+    times_H<K, READ>(t, s, buf, 0, AHEAD);
     wgmma_commit();
     wgmma_wait<1>();
     wgmma_hold(pairs);
     if constexpr (W == BORDER) {
         uint32_t old[C / 4];
-        decayed<K, true, false, true>(old, pairs, s);
+        decayed<K, true, false, true>(old, pairs, t, s);
         wgmma_fence();
         pair<K>(pairs, t, s.Kc[0]);
         wgmma_commit();
@@ -303,21 +336,29 @@ __device__ __forceinline__ void products(rows_of<K, W> &t, const shared_of<K, (W
         wgmma_wait<1>();
         wgmma_hold(pairs);
     }
-    decayed<K, SLOW>(a, pairs, s);
-    wgmma_fence();
-    if constexpr (!SLOW) {
-        const float e[2] = { fetched(&s.row[first_row(thread())]).x, fetched(&s.row[first_row(thread()) + 8]).x };
-        wgmma_commit();
-        wgmma_wait<0>();
-        wgmma_hold(t.w);
+    if constexpr (AHEAD < ALL) {
 #pragma unroll
-        for (int i = 0; i < K / 2; i++) t.w[i] *= e[i / 2 % 2];
+        for (int b = 0; b < C / 16; b++) {
+            decayed<K, SLOW>(a, pairs, t, s, b);
+            wgmma_fence();
+            times_rows<K>(t, a, s.Kc[buf], true, b, b + 1);
+            if (b + 1 < C / 16) times_H<K>(t, s, buf, AHEAD * (b + 1), AHEAD * (b + 2));
+            wgmma_commit();
+        }
+    } else {
+        decayed<K, SLOW>(a, pairs, t, s);
         wgmma_fence();
+        if constexpr (!SLOW) {
+            const float e[2] = { fetched(&s.row[t.row]).x, fetched(&s.row[t.row + 8]).x };
+            wgmma_wait<0>();
+            wgmma_hold(t.w);
+#pragma unroll
+            for (int i = 0; i < K / 2; i++) t.w[i] *= e[i / 2 % 2];
+            wgmma_fence();
+        }
+        times_rows<K>(t, a, brought<K, READ>(s, buf), true);
+        wgmma_commit();
     }
-    times_rows<K>(t, a, brought<K, READ>(s, buf), true);
-    wgmma_commit();
-    wgmma_wait<0>();
-    wgmma_hold(t.w);
 }
 
 /* W = Op(P); P.W of the two rows. */
@@ -325,13 +366,21 @@ template <int K, bool SLOW, int W>
 __device__ __forceinline__ void apply(rows_of<K, W> &t, const shared_of<K, (W > WHOLE)> &s, int buf, float (&pw)[2])
 {
     products<K, SLOW>(t, s, buf);
-    const int c = thread() % 4;
-    const unpacker unpack(fetched(&s.row[first_row(thread())]).y);
-    const float e[2] = { SLOW ? fetched(&s.row[first_row(thread())]).x : 1.f, SLOW ? fetched(&s.row[first_row(thread()) + 8]).x : 1.f };
+    /* what needs no product is read ahead of them, into some of the pairs' registers: all of lambda costs 2 % */
+    constexpr int EARLY = K / 32;
+    float4 early[EARLY];
+#pragma unroll
+    for (int j = 0; j < EARLY; j++) early[j] = *(const float4 *)&s.lambda[16 * j + t.four_c];
+    const float2 row[2] = { fetched(&s.row[t.row]), fetched(&s.row[t.row + 8]) };
+    const unpacker unpack(row[0].y);
+    const float e[2] = { SLOW ? row[0].x : 1.f, SLOW ? row[1].x : 1.f };
+    wgmma_wait<0>();
+    wgmma_hold(t.w);
     float sum[2][2] = {};
 #pragma unroll
     for (int j = 0; j < K / 8; j++) {
-        const float2 l = *(const float2 *)&s.lambda[8 * j + 2 * c];
+        const float4 l4 = j / 2 < EARLY ? early[j / 2 < EARLY ? j / 2 : 0] : *(const float4 *)&s.lambda[16 * (j / 2) + t.four_c];
+        const float2 l = j % 2 ? make_float2(l4.z, l4.w) : make_float2(l4.x, l4.y);
         for (int i = 0; i < 2; i++) {
             const float2 p = unpack(t.p[2 * j + i]);
             float &x = t.w[4 * j + 2 * i], &y = t.w[4 * j + 2 * i + 1];
@@ -346,11 +395,11 @@ __device__ __forceinline__ void apply(rows_of<K, W> &t, const shared_of<K, (W > 
 template <int K, bool FIRST = false, int W>
 __device__ __forceinline__ void precondition(rows_of<K, W> &t, const shared_of<K, (W > WHOLE)> &s, const float (&alpha)[2], float (&rz)[2])
 {
-    const int c = thread() % 4;
     float sum[2][2] = {};
 #pragma unroll
     for (int j = 0; j < K / 8; j++) {
-        const float2 m = *(const float2 *)&s.level[8 * j + 2 * c];
+        const float4 m4 = *(const float4 *)&s.level[j / 2 * 16 + t.four_c];
+        const float2 m = j % 2 ? make_float2(m4.z, m4.w) : make_float2(m4.x, m4.y);
         for (int n = 0; n < 4; n++) {
             float &r = t.r[4 * j + n], &w = t.w[4 * j + n];
             if (!FIRST) r -= alpha[n / 2] * w;
@@ -414,7 +463,7 @@ __device__ __forceinline__ void solve(const lnt_mesa_cg &a, shared_of<K, (W > WH
         bool done[2], unknown = false;
         float goal[2];
         for (int i = 0; i < 2; i++) {
-            goal[i] = a.tolerance2 * fetched(&s.row[first_row(thread()) + 8 * i]).y;
+            goal[i] = a.tolerance2 * fetched(&s.row[t.row + 8 * i]).y;
             done[i] = !(alpha[i] > 0.f) || rz[i] <= goal[i] * bounds.x;
             unknown |= !done[i] && rz[i] <= goal[i] * bounds.y;
         }
@@ -448,11 +497,12 @@ template <int K> __device__ __forceinline__ void leave_rows(int tid, const lnt_m
     for (int row = tid / (K / 8); row < p.rows; row += GROUP / (K / 8))
         *(uint4 *)(to + ((p.first + row) * a.Hv + p.h) * K + part * 8) = *(const uint4 *)(stage + part / 8 * C * 64 + swizzled(row, part % 8 * 8));
 }
-/* Steps and residuals of the place's rows. */
+/* Steps and residuals of the place's rows, where they are wanted. */
 template <int K, int W>
 __device__ __forceinline__ void report(int tid, const lnt_mesa_cg &a, const place &p, const shared_of<K, (W > WHOLE)> &s, const rows_of<K, W> &t,
                                        int taken)
 {
+    if (!a.taken && !a.residual) return;
     const int free_steps = lnt_mesa_course_now(a).free_steps;
     float left[2];
     squares<K>(t, left);
@@ -465,54 +515,63 @@ __device__ __forceinline__ void report(int tid, const lnt_mesa_cg &a, const plac
     }
 }
 
+/* Lambda of a head, K/32 neighbours a lane. */
+template <int K> struct lambda_of {
+    float x[K / 32];
+    __device__ __forceinline__ lambda_of(const lnt_mesa_cg &a, int h)
+    {
+#pragma unroll
+        for (int i = 0; i < K / 32; i++) x[i] = a.lambda[h * K + thread() % 32 * (K / 32) + i];
+    }
+};
+
 /* lambda, the preconditioner and the latter's bounds. `level` of operators.md#mesa with the diagonal of H at the chunk's start for every row: it
  * costs no product with the squared keys, and no step more. */
-template <int K, bool WINDOW> __device__ __forceinline__ void prepare(const lnt_mesa_cg &a, const place &p, shared_of<K, WINDOW> &s, int buf)
+template <int K, bool WINDOW>
+__device__ __forceinline__ void prepare(const lnt_mesa_cg &a, const lambda_of<K> &lambda, shared_of<K, WINDOW> &s, int buf)
 {
-    const int tid = thread(), lane = tid % 32;
+    const int tid = thread(), first = tid % 32 * (K / 32);
     float least = INFINITY, low = INFINITY, high = 0.f;
-    for (int i = lane; i < K; i += 32) {
-        least = lnt_mesa_least(least, __bfloat162float(*(&s.H[buf][i / 64][0][0] + swizzled(i, i % 64))));
-        low = fminf(low, a.lambda[p.h * K + i]), high = fmaxf(high, a.lambda[p.h * K + i]);
+#pragma unroll
+    for (int i = 0; i < K / 32; i++) {
+        least = lnt_mesa_least(least, __bfloat162float(*(&s.H[buf][(first + i) / 64][0][0] + swizzled(first + i, (first + i) % 64))));
+        low = fminf(low, lambda.x[i]), high = fmaxf(high, lambda.x[i]);
     }
-    for (int o = 16; o; o >>= 1) least = lnt_mesa_least(least, __shfl_xor_sync(0xffffffffu, least, o)); /* NaN: so is the preconditioner */
+#pragma unroll
+    for (int o = 16; o; o >>= 1) {
+        least = lnt_mesa_least(least, __shfl_xor_sync(0xffffffffu, least, o)); /* NaN: so is the preconditioner */
+        low = fminf(low, __shfl_xor_sync(0xffffffffu, low, o)), high = fmaxf(high, __shfl_xor_sync(0xffffffffu, high, o));
+    }
     if (least < 0.f) least = 0.f;
-    low = -warp_max(-low), high = warp_max(high);
     const bool level = a.solver == LNT_CG_LEVEL;
-    for (int i = tid; i < K; i += GROUP) {
-        s.lambda[i] = a.lambda[p.h * K + i];
-        s.level[i] = level ? __fdividef(1.f, s.lambda[i] + least) : 1.f;
-    }
+    if (tid % 32 / 8 == tid / 32)
+#pragma unroll
+        for (int i = 0; i < K / 32; i++) {
+            s.lambda[spot(first + i)] = lambda.x[i];
+            s.level[spot(first + i)] = level ? __fdividef(1.f, lambda.x[i] + least) : 1.f;
+        }
+    if (tid < 16) s.nothing[tid] = 0.f;
     /* The bounds are of rounded numbers: a hair wider. */
     if (tid == 0) s.bounds = level ? make_float2(0.9999f / (high + least), 1.0001f / (low + least)) : make_float2(0.9999f, 1.0001f);
 }
 
-/* A place's rows into registers, its gates, lambda and preconditioner into shared memory, once its tiles are there. */
+/* Once its tiles are there and t.r has a place's rows: gates, lambda and preconditioner into shared memory, X = 0. */
 template <int K, int W>
-__device__ __forceinline__ void begin(const lnt_mesa_cg &a, const place &p, shared_of<K, (W > WHOLE)> &s, rows_of<K, W> &t, int buf, int group)
+__device__ __forceinline__ void begin(const lnt_mesa_cg &a, const lambda_of<K> &lambda, shared_of<K, (W > WHOLE)> &s, rows_of<K, W> &t, int buf)
 {
-    const int tid = thread(), c = tid % 4;
-    for (int i = 0; i < 2; i++) {
-        const bf16 *q = a.rhs + ((p.first + first_row(tid) + 8 * i) * a.Hr + p.h / (a.Hv / a.Hr)) * K + 2 * c;
-#pragma unroll
-        for (int j = 0; j < K / 8; j++) {
-            const uint32_t v = first_row(tid) + 8 * i < p.rows ? *(const uint32_t *)(q + 8 * j) : 0;
-            t.r[4 * j + 2 * i] = low_bf16(v), t.r[4 * j + 2 * i + 1] = high_bf16(v);
-        }
-    }
+    const int tid = thread();
     float size[2];
     squares<K>(t, size);
     for (int i = 0; i < 2; i++)
-        if (c == 0) s.row[first_row(tid) + 8 * i].y = size[i];
+        if (tid % 4 == 0) {
+            const int row = first_row(tid) + 8 * i;
+            s.row[row] = make_float2(s.since[row] < 0 ? __expf(s.G[row]) : 0.f, size[i]);
+        }
 #pragma unroll
     for (int i = 0; i < 4 * HELD<K, (W > WHOLE)>; i++) t.x[i] = 0.f;
     for (int i = 0; i < WAITING<K, (W > WHOLE)>; i++) s.X[i][tid] = make_float4(0.f, 0.f, 0.f, 0.f);
-    cp_async_wait<0>();
-    fence_async();
-    group_sync(group);
-    prepare<K>(a, p, s, buf);
-    if (tid < C) s.row[tid].x = s.since[tid] < 0 ? __expf(s.G[tid]) : 0.f;
-    group_sync(group);
+    t.four_c = afresh(tid % 4 * 4), t.row = afresh(first_row(tid));
+    prepare<K>(a, lambda, s, buf);
 }
 
 /* Of 16 chunks `step` items apart, those with gates that are not slow, a bit each: a hair more than scan_gates will find, and sums of NaN. `note`:

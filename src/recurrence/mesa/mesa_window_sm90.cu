@@ -287,6 +287,8 @@ __device__ __forceinline__ void read_out(const window_call &p, const place &at, 
     if (W == BORDER) fetch_rows<K>(tid, s.V[1], p.v + ((at.first - p.m * C) * a.Hv + at.h) * K, a.Hv, C);
     cp_async_commit();
     products<K, SLOW, true>(t, s, 0, group);
+    wgmma_wait<0>();
+    wgmma_hold(t.w);
     const float e[2] = { SLOW ? fetched(&s.row[first_row(tid)]).x : 1.f, SLOW ? fetched(&s.row[first_row(tid) + 8]).x : 1.f };
     group_sync(group);
     bf16 *stage = &s.H[0][0][0][0];
@@ -318,8 +320,22 @@ __device__ __forceinline__ void work(const window_call &p, shared_of<K, true> &s
     }
     fetch<K>(a, at, s.H[0], s.Kc[0]);
     ahead<K>(p, at);
+    const lambda_of<K> lambda(a, at.h);
     rows_of<K, W> t;
-    begin<K>(a, at, s, t, 0, group);
+    for (int i = 0; i < 2; i++) {
+        const int row = first_row(thread()) + 8 * i;
+        const bf16 *q = a.rhs + ((at.first + row) * a.Hr + at.h / (a.Hv / a.Hr)) * K + 2 * (thread() % 4);
+#pragma unroll
+        for (int j = 0; j < K / 8; j++) {
+            const uint32_t v = row < at.rows ? *(const uint32_t *)(q + 8 * j) : 0;
+            t.r[4 * j + 2 * i] = low_bf16(v), t.r[4 * j + 2 * i + 1] = high_bf16(v);
+        }
+    }
+    cp_async_wait<0>();
+    fence_async();
+    group_sync(group);
+    begin<K>(a, lambda, s, t, 0);
+    group_sync(group);
     int taken = 0;
     solve<K, SLOW>(a, s, t, 0, group, taken);
     read_out<K, SLOW>(p, at, s, t, group, taken);
@@ -329,7 +345,10 @@ __device__ __forceinline__ void work(const window_call &p, shared_of<K, true> &s
 template <int K, bool SLOW> __device__ __forceinline__ void take(const window_call &p, shared_of<K, true> &s, int item, int group)
 {
     const place at = place_of(p.cg, item);
-    if (scan_gates(p.cg, at, s, group) != SLOW) return;
+    group_sync(group); /* the last chunk's are done with */
+    put_gate(s, gate_of(p.cg, at));
+    group_sync(group);
+    if (scan_gates(s, group) != SLOW) return;
     if (p.cg.table[at.chunk].w >= p.m)
         work<K, SLOW, BORDER>(p, s, at, group);
     else
@@ -351,10 +370,8 @@ template <int K> __global__ void __launch_bounds__(GROUP * GROUPS<K>, 1) fast_ke
     const int group = __shfl_sync(0xffffffffu, (int)threadIdx.x / GROUP, 0), step = (int)gridDim.x * GROUPS<K>;
     shared_of<K, true> &s = ((shared_of<K, true> *)raw)[group];
     for (int64_t first = (int)blockIdx.x * GROUPS<K> + group; first < p.cg.chunks * p.cg.Hv; first += 16 * step)
-        for (uint32_t found = with_fast_gates(p.cg, first, step, group, s.since); found; found &= found - 1) {
-            group_sync(group);
+        for (uint32_t found = with_fast_gates(p.cg, first, step, group, s.since); found; found &= found - 1)
             take<K, false>(p, s, (int)first + (__ffs((int)found) - 1) * step, group);
-        }
 }
 
 /* ---- calls --------------------------------------------------------------------------------------------------------------------------------- */
