@@ -114,6 +114,31 @@ static void chains_agree(void **state)
     }
 }
 
+/* Rows that products of up to 64 take, the norms between them too: 32 or fewer, and more. */
+static void many_rows_agree(void **state)
+{
+    static const int some[] = {0, 2, 5}; /* layers; the others' products are the same */
+    (void)state;
+    if (!gpu) skip();
+    for (int k = 0; k < 3; k++) {
+        const recipe *r = &layers[some[k]];
+        if (!wanted(r->name)) continue;
+        linnet_model *m = model_with_noise(r, LINNET_BF16);
+        for (int n = 20; n <= 40; n += 20) {
+            size_t size;
+            int kernels;
+            float *apart = steps(m, n, true, false, &size, &kernels), *whole = steps(m, n, false, false, &size, &kernels);
+            float *again = steps(m, n, false, false, &size, &kernels);
+            const double e = relative_rms(whole, apart, (int64_t)(size / 4));
+            print_message("  %s, bf16, %d: %d kernels a step, %.2g from one by one\n", r->name, n, kernels, e);
+            if (memcmp(whole, again, size)) fail_msg("%s, %d sequences: other bits in another run", r->name, n);
+            if (!(e < 2e-2)) fail_msg("%s, %d sequences: %g from the nodes one by one", r->name, n, e);
+            free(apart), free(whole), free(again);
+        }
+        linnet_model_destroy(m);
+    }
+}
+
 /* Two prompts at once in the plan of a step: what carries something from token to token goes by itself there. */
 static float *prompts(linnet_model *m, bool apart)
 {
@@ -187,7 +212,8 @@ static void few_kernels(void **state)
 
 int main(int argc, char **argv)
 {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(chains_agree), cmocka_unit_test(prompts_agree), cmocka_unit_test(few_kernels)};
+    const struct CMUnitTest tests[] = {cmocka_unit_test(chains_agree), cmocka_unit_test(many_rows_agree), cmocka_unit_test(prompts_agree),
+                                       cmocka_unit_test(few_kernels)};
     if (argc > 1) only = argv[1];
     gpu = make_cuda_context();
     const int failed = cmocka_run_group_tests(tests, NULL, NULL);
