@@ -76,6 +76,36 @@ __device__ __forceinline__ void let_next()
 /* The 128 bytes around p into L2; nothing waits for them. */
 __device__ __forceinline__ void ahead_l2(const void *p) { asm volatile("prefetch.global.L2 [%0];" ::"l"(p)); }
 
+/* 16 bytes of a kernel's own parameters (__grid_constant__), at any index. They lie in global memory, and so read many are under way at once; the
+ * constant cache waits for memory at every line that is new to it, and those of a launch are. */
+__device__ __forceinline__ uint4 read_parameter(const uint4 *p)
+{
+    uint4 v;
+    asm volatile("ld.v4.u32 {%0, %1, %2, %3}, [%4];" : "=r"(v.x), "=r"(v.y), "=r"(v.z), "=r"(v.w) : "l"(p));
+    return v;
+}
+
+/* Blocks of a cluster: what was written to shared memory before a thread's cluster_arrive is visible behind the cluster_wait of all. */
+__device__ __forceinline__ void cluster_arrive()
+{
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
+    asm volatile("barrier.cluster.arrive.release.aligned;" ::: "memory");
+#endif
+}
+__device__ __forceinline__ void cluster_wait()
+{
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
+    asm volatile("barrier.cluster.wait.acquire.aligned;" ::: "memory");
+#endif
+}
+/* x to `address` of shared memory (as this block would name its own) in block `rank`. */
+__device__ __forceinline__ void cluster_write(uint32_t address, int rank, float x)
+{
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
+    asm volatile("{ .reg .b32 a; mapa.shared::cluster.u32 a, %0, %1; st.shared::cluster.f32 [a], %2; }" ::"r"(address), "r"(rank), "f"(x) : "memory");
+#endif
+}
+
 /* Clusters of `cluster` blocks (1: none), `shared` bytes of dynamic shared memory. */
 template <typename... P, typename... A>
 static inline void lnt_launch_with(const lnt_cuda *d, void (*kernel)(P...), dim3 blocks, int threads, size_t shared, int cluster, const A &...args)

@@ -71,6 +71,11 @@ __device__ __forceinline__ void cp_async_16(uint32_t dst, const void *src, bool 
 {
     asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(dst), "l"(src), "r"(real ? 16 : 0) : "memory");
 }
+/* 4 or 8 bytes, aligned to as many. */
+template <int BYTES> __device__ __forceinline__ void cp_async(uint32_t dst, const void *src)
+{
+    asm volatile("cp.async.ca.shared.global [%0], [%1], %2;" ::"r"(dst), "l"(src), "n"(BYTES) : "memory");
+}
 /* Copies so far become a group; wait until at most N of this thread's groups are under way. Other threads' copies need a barrier besides. */
 __device__ __forceinline__ void cp_async_commit() { asm volatile("cp.async.commit_group;" ::: "memory"); }
 template <int N> __device__ __forceinline__ void cp_async_wait() { asm volatile("cp.async.wait_group %0;" ::"n"(N) : "memory"); }

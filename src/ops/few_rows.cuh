@@ -19,11 +19,27 @@ struct few_part {
     bool f32, add;
 };
 
+/* lnt_few_sum, and what a call behind one takes r from; NULL: none. */
+struct few_sum {
+    const float *x, *w;
+    float *z, *squares;
+    bf16 *zw;
+    int64_t ldx, ldz, ldzw;
+    int tiles;
+};
+struct few_norm {
+    const float *squares;
+    int tiles;
+    float mean, eps;
+};
+
 /* The parts of a call, in tiles of `rows` rows of w; of two that are combined, half of them are of each. */
 struct few_parts {
     few_part p[LNT_FEW_PARTS];
     int parts, R, tiles;
     bool swiglu;
+    few_sum sum;
+    few_norm norm;
 };
 
 static inline few_parts few_parts_of(const lnt_few_rows *f, int rows)
@@ -41,6 +57,11 @@ static inline few_parts few_parts_of(const lnt_few_rows *f, int rows)
         if (!f->swiglu || i == 0) tiles += lnt_div_up(q->N, f->swiglu ? rows / 2 : rows);
     }
     a.tiles = (int)tiles;
+    if (f->sum) {
+        f->sum->tiles = a.tiles;
+        a.sum = {f->sum->x, f->sum->w, f->sum->z, f->sum->squares, (bf16 *)f->sum->zw, f->sum->ldx, f->sum->ldz, f->sum->ldzw, a.tiles};
+    }
+    if (f->norm) a.norm = {f->norm->squares, f->norm->tiles, f->mean, f->eps};
     return a;
 }
 
@@ -89,5 +110,58 @@ template <int U> __device__ __forceinline__ void few_result(const few_part &p, b
 #pragma unroll
     for (int i = 0; i < U; i++) s[i] *= p.scale;
 }
+
+/* ---- a sum behind a product, and the root of its norm ------------------------------------------------------------------------------ */
+
+/* What z of U neighbours of a row, column n the first, is made of besides their products s. */
+template <int U> struct few_addend {
+    float x[U], w[U];
+    __device__ __forceinline__ void load(const few_sum &a, int r, int n)
+    {
+        load_pack<U>(x, a.x + r * a.ldx + n);
+        load_pack<U>(w, a.w + n);
+    }
+    /* The sum of z^2. */
+    __device__ __forceinline__ float put(const few_sum &a, const few_part &p, int r, int n, const float (&s)[U]) const
+    {
+        float z[U], zw[U], q = 0.0f;
+#pragma unroll
+        for (int i = 0; i < U; i++) {
+            float y = p.alpha * s[i];
+            if (p.bias) y = as_bf16(y) + p.bias[n + i];
+            z[i] = x[i] + as_bf16(y), zw[i] = z[i] * w[i], q += z[i] * z[i];
+        }
+        store_pack(a.z + r * a.ldz + n, z);
+        store_pack(a.zw + r * a.ldzw + n, zw);
+        return q;
+    }
+};
+/* Of a tile's row, whose 16 threads are neighbours. */
+__device__ __forceinline__ void few_squares(const few_sum &a, int r, int tile, float q)
+{
+#pragma unroll
+    for (int o = 8; o; o >>= 1) q += __shfl_xor_sync(0xffffu << (threadIdx.x & 16), q, o);
+    if (threadIdx.x % 16 == 0) a.squares[r * a.tiles + tile] = q;
+}
+
+/* r of a row of x, by a warp, in two halves: loads on their way, and what they bring. */
+struct few_root {
+    float q[LNT_FEW_TILES / 32];
+    __device__ __forceinline__ void load(const few_norm &a, int row)
+    {
+#pragma unroll
+        for (int i = 0; i < LNT_FEW_TILES / 32; i++) {
+            const int tile = (int)threadIdx.x % 32 + 32 * i;
+            q[i] = tile < a.tiles ? a.squares[row * a.tiles + tile] : 0.0f;
+        }
+    }
+    __device__ __forceinline__ float get(const few_norm &a) const
+    {
+        float s = 0.0f;
+#pragma unroll
+        for (int i = 0; i < LNT_FEW_TILES / 32; i++) s += q[i];
+        return 1.0f / sqrtf(warp_sum(s) * a.mean + a.eps);
+    }
+};
 
 #endif

@@ -55,6 +55,7 @@ template <int TILES, int WARPS, int AHEAD, int BLOCKS>
 __global__ void __launch_bounds__(32 * WARPS, BLOCKS) few_rows_kernel(const __grid_constant__ few_args a)
 {
     __shared__ float share[WARPS][8 * TILES][ROWS]; /* [warp][row of x][row of w] */
+    __shared__ float roots[8 * TILES];              /* of x's rows, behind a sum */
     const int warp = (int)threadIdx.x / 32, group = (int)threadIdx.x % 32 / 4, lane = (int)threadIdx.x % 4;
     const bool swiglu = a.to.swiglu;
     const int part = few_part_at(a.to, (int)blockIdx.x);
@@ -69,8 +70,10 @@ __global__ void __launch_bounds__(32 * WARPS, BLOCKS) few_rows_kernel(const __gr
     turns<AHEAD> w;
     let_next();
     if (!a.weights) await_last();
-    w.load(w0, w1, warp * STEP, WARPS * STEP, p.K, lane);
+    if (warp * STEP < p.K) w.load(w0, w1, warp * STEP, WARPS * STEP, p.K, lane);
     await_last();
+    few_root root;
+    if (a.to.norm.squares) root.load(a.to.norm, min(warp, a.to.R - 1));
     for (int base = warp * STEP; base < p.K; base += WARPS * STEP * AHEAD) {
         if (base != warp * STEP) w.load(w0, w1, base, WARPS * STEP, p.K, lane);
 #pragma unroll
@@ -99,23 +102,42 @@ __global__ void __launch_bounds__(32 * WARPS, BLOCKS) few_rows_kernel(const __gr
     for (int t = 0; t < TILES; t++)
 #pragma unroll
         for (int e = 0; e < 4; e++) share[warp][8 * t + 2 * lane + (e & 1)][group + 8 * (e >> 1)] = c[t][e];
+    if (a.to.norm.squares)
+        for (int r = warp; r < a.to.R; r += WARPS) {
+            if (r != warp) root.load(a.to.norm, r);
+            const float one = root.get(a.to.norm);
+            if (threadIdx.x % 32 == 0) roots[r] = one;
+        }
     __syncthreads();
-    const int r = (int)threadIdx.x / ROWS, n = (int)threadIdx.x % ROWS;
-    if (r >= 8 * TILES || r >= a.to.R || n0 + n >= p.N || (swiglu && n >= ROWS / 2)) return;
-    float s[1] = {}, u[1] = {};
+    const int n = (int)threadIdx.x % ROWS;
+    const bool there = n0 + n < p.N && !(swiglu && n >= ROWS / 2);
+    for (int r = (int)threadIdx.x / ROWS; r < a.to.R; r += 32 * WARPS / ROWS) {
+        float s[1] = {}, u[1] = {};
 #pragma unroll
-    for (int v = 0; v < WARPS; v++) {
-        s[0] += share[v][r][n];
-        if (swiglu) u[0] += share[v][r][n + ROWS / 2];
+        for (int v = 0; v < WARPS; v++) {
+            s[0] += share[v][r][n];
+            if (swiglu) u[0] += share[v][r][n + ROWS / 2];
+        }
+        if (a.to.sum.x) {
+            few_addend<1> other;
+            if (there) other.load(a.to.sum, r, n0 + n);
+            few_squares(a.to.sum, r, (int)blockIdx.x, there ? other.put(a.to.sum, p, r, n0 + n, s) : 0.0f);
+            continue;
+        }
+        if (a.to.norm.squares) s[0] *= roots[r], u[0] *= roots[r];
+        if (!there) continue;
+        few_result(p, swiglu, n0 + n, s, u);
+        put_sum<any1>({p.y, p.f32}, r * p.ldy + (n0 + n) * p.step, s, p.add);
     }
-    few_result(p, swiglu, n0 + n, s, u);
-    put_sum<any1>({p.y, p.f32}, r * p.ldy + (n0 + n) * p.step, s, p.add);
 }
 
-/* K of some thousands: twice the warps, so that few blocks bring enough at once. */
+/* K of some thousands: twice the warps, so that few blocks bring enough at once. Narrow ones: a turn for each warp, so small that all blocks of many
+ * thousand rows are there at once. */
 template <int TILES> void launch(const lnt_cuda *d, const few_args &a, int64_t K)
 {
-    if (K <= 4096)
+    if (K <= LNT_FEW_NARROW)
+        lnt_launch(d, few_rows_kernel<TILES, LNT_FEW_NARROW / STEP, 1, 8>, (unsigned)a.to.tiles, LNT_FEW_NARROW / STEP * 32, a);
+    else if (K <= 4096)
         lnt_launch(d, few_rows_kernel<TILES, 8, 4, 2>, (unsigned)a.to.tiles, 256, a);
     else
         lnt_launch(d, few_rows_kernel<TILES, 16, TILES == 1 ? 3 : 2, 1>, (unsigned)a.to.tiles, 512, a);
@@ -150,19 +172,31 @@ static bool even(const lnt_few_rows *f)
 
 static bool hopper(const lnt_cuda *d, const lnt_few_rows *f) { return f->weights && d->base.capability / 10 == 9; }
 
+static bool can(const lnt_cuda *d, const lnt_few_rows *f, int64_t *rows)
+{
+    if (f->R < 1 || f->R > LNT_FEW_ROWS || !fits(f, rows)) return false;
+    return f->R <= FEW_MOST || (hopper(d, f) && even(f) && f->K >= STEP);
+}
+
 static bool put(const lnt_cuda *d, const lnt_few_rows *f)
 {
     int64_t rows;
-    if (f->R < 1 || f->R > LNT_FEW_ROWS || !fits(f, &rows)) return false;
-    if (f->R > FEW_MOST) return hopper(d, f) && even(f) && lnt_few_rows_sm90(d, f);
+    if (!can(d, f, &rows)) return false;
+    if (f->R > FEW_MOST) return lnt_few_rows_sm90(d, f);
     const bool many = (double)(rows / ROWS) >= MANY * d->base.multiprocessors;
-    if (hopper(d, f) && even(f) && (many || f->K > LONG) && lnt_few_stream_sm90(d, f)) return true;
+    if (hopper(d, f) && even(f) && f->K > LNT_FEW_NARROW && (many || f->K > LONG) && lnt_few_stream_sm90(d, f)) return true;
     const few_args a = {few_parts_of(f, ROWS), f->weights};
     if (f->R <= 8)
         launch<1>(d, a, f->K);
     else
         launch<2>(d, a, f->K);
     return true;
+}
+
+extern "C" bool lnt_few_rows_can(lnt_ctx *c, const lnt_few_rows *f)
+{
+    int64_t rows;
+    return !lnt_rows_are_alone(c) && can(lnt_cuda_of(c), f, &rows);
 }
 
 /* Rows begin .. of a call. */

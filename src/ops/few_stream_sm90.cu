@@ -96,6 +96,7 @@ __global__ void __launch_bounds__(THREADS, 2) few_stream_kernel(const __grid_con
 {
     extern __shared__ char memory[];
     __shared__ float share[2][WARPS][8][ROWS]; /* [turn][warp][row of x][row of w] */
+    __shared__ float roots[8];                 /* of x's rows, behind a sum */
     __shared__ uint64_t full[STAGES], empty[STAGES];
     char *ring = memory + (1024 - shared_address(memory) % 1024) % 1024;
     if (threadIdx.x == 0) {
@@ -111,7 +112,9 @@ __global__ void __launch_bounds__(THREADS, 2) few_stream_kernel(const __grid_con
     const int chunks = (a.K + SPAN - 1) / SPAN, mine = warp * 64 + 8 * lane;
     uint4 x[KEPT][2];
     const bf16 *row = NULL;
+    few_root root;
     await_last();
+    if (a.to.norm.squares) root.load(a.to.norm, min(warp, a.to.R - 1));
     int stage = 0, parity = 0, turn = 0, of = -1; /* of: the part whose x it has */
     for (int tile = (int)blockIdx.x; tile < a.to.tiles; tile += (int)gridDim.x, turn ^= 1) {
         const tile_rows at(a.to, tile);
@@ -122,6 +125,10 @@ __global__ void __launch_bounds__(THREADS, 2) few_stream_kernel(const __grid_con
             for (int c = 0; c < KEPT; c++) load_x(x[c], row, c * SPAN, a.K - mine);
         }
         of = at.part;
+        const int r = (int)threadIdx.x / ROWS, n = (int)threadIdx.x % ROWS;
+        const bool there = r < a.to.R && at.n0 + n < p.N && !(a.to.swiglu && n >= HALF);
+        few_addend<1> other;
+        if (a.to.sum.x && there) other.load(a.to.sum, r, at.n0 + n);
         float d[4] = {};
         for (int begin = 0; begin < chunks; begin += KEPT)
 #pragma unroll
@@ -149,15 +156,23 @@ __global__ void __launch_bounds__(THREADS, 2) few_stream_kernel(const __grid_con
 #pragma unroll
         for (int e = 0; e < 4; e++)
             if (2 * lane + (e & 1) < a.to.R) share[turn][warp][2 * lane + (e & 1)][group + 8 * (e >> 1)] = d[e];
+        if (a.to.norm.squares && tile == (int)blockIdx.x) {
+            const float one = root.get(a.to.norm);
+            if (threadIdx.x % 32 == 0) roots[warp] = one;
+        }
         named_sync(1, CONSUMERS);
-        const int r = (int)threadIdx.x / ROWS, n = (int)threadIdx.x % ROWS;
-        if (r >= a.to.R || at.n0 + n >= p.N || (a.to.swiglu && n >= HALF)) continue;
+        if (r >= a.to.R || (!there && !a.to.sum.x)) continue;
         float s[1] = {}, g[1] = {};
 #pragma unroll
         for (int w = 0; w < WARPS; w++) {
             s[0] += share[turn][w][r][n];
             if (a.to.swiglu) g[0] += share[turn][w][r][n + HALF];
         }
+        if (a.to.sum.x) {
+            few_squares(a.to.sum, r, tile, there ? other.put(a.to.sum, p, r, at.n0 + n, s) : 0.0f);
+            continue;
+        }
+        if (a.to.norm.squares) s[0] *= roots[r], g[0] *= roots[r];
         few_result(p, a.to.swiglu, at.n0 + n, s, g);
         put_sum<any1>({p.y, p.f32}, r * p.ldy + (at.n0 + n) * p.step, s, p.add);
     }

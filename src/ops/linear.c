@@ -4,7 +4,9 @@
 
 #include "core/threads.h"
 #include "ops/builder.h"
+#include "device/device.h"
 #include "ops/few_rows.h"
+#include "ops/norms.h"
 #include "ops/pointwise.h"
 
 typedef struct {
@@ -23,7 +25,10 @@ static int64_t rows_of(const lnt_call *k)
 static size_t linear_workspace(const lnt_node *n, const lnt_shape *s, bool backward)
 {
     const linear_attr *a = n->attr;
-    return backward && a->bias ? lnt_sum_bytes(s, lnt_in_rows(n, 0, s) * (lnt_in_cols(n, 0) / a->in / a->groups), a->groups * a->out) : 0;
+    if (!backward) /* lnt_few_sum.squares */
+        return s->has_state && s->tokens <= LNT_FEW_ROWS && s->device && s->device->kind == LNT_DEVICE_CUDA
+                   ? (size_t)s->tokens * ((size_t)a->out / LNT_FEW_LEAST_TILE + 1) * sizeof(float) : 0;
+    return a->bias ? lnt_sum_bytes(s, lnt_in_rows(n, 0, s) * (lnt_in_cols(n, 0) / a->in / a->groups), a->groups * a->out) : 0;
 }
 
 static double linear_flops(const lnt_node *n, const lnt_shape *s, bool backward)
@@ -115,8 +120,7 @@ static void linear_describe(const lnt_node *n, char *text, size_t size)
     snprintf(text + at, size - (size_t)at, "%lld -> %lld%s", (long long)a->in, (long long)a->out, a->bias ? ", bias" : "");
 }
 
-/* ---- a group: maps, then what is made of their results element by element ---- */
-
+/* ---- a group: maps, then what is made of their results element by element. Or a map, the sum that it joins, its rmsnorm, and such a group ---- */
 
 /* The member whose result is n's input `i`, -1: none. */
 static int maker_of(const lnt_node *const *group, int count, const lnt_node *n, int i)
@@ -136,9 +140,31 @@ static bool go_together(const lnt_node *a, const lnt_node *b)
            (lnt_same_rows(a->program, a->in[0], b->in[0]) && (one == other || (one <= LNT_FEW_NARROW && other <= LNT_FEW_NARROW)));
 }
 
+/* Whether n adds the result of the map to the residual stream, of which the node behind it is the norm: the two are a pair. */
+static bool adds_to_stream(const lnt_node *map, const lnt_node *n)
+{
+    const lnt_program *p = n->program;
+    const int at = lnt_program_value(p, n->out[0])->producer;
+    const lnt_node *norm = at + 1 < lnt_node_count(p) ? lnt_node_at(p, at + 1) : NULL;
+    return n->op == &lnt_sum_op && lnt_same_data(p, map->out[0], n->in[1]) && norm && norm->op == &lnt_rmsnorm_op &&
+           lnt_same_data(p, norm->in[0], n->out[0]) && lnt_heads(p, norm->in[0]) == 1;
+}
+
+/* Members up to the norm of a sum, which what follows reads; 0: there is none. */
+static int behind_sum(const lnt_node *const *group, int count)
+{
+    return count > 2 && group[1]->op == &lnt_sum_op ? 3 : 0;
+}
+
 static bool linear_follows(const lnt_node *const *group, int count, const lnt_node *n)
 {
     if (!plain(group[0])) return false;
+    if (n->op == &lnt_sum_op) return count == 1 && adds_to_stream(group[0], n);
+    const int behind = behind_sum(group, count);
+    const lnt_node *norm = behind ? group[behind - 1] : NULL;
+    group += behind, count -= behind;
+    if (norm && plain(n) && !lnt_same_data(n->program, norm->out[0], n->in[0])) return false;
+    if (!count) return plain(n);
     int maps = 0;
     bool reads = false; /* what a member makes */
     for (int i = 0; i < count; i++) {
@@ -203,7 +229,7 @@ static bool as_one(const lnt_call *calls, int count, const void *only, lnt_few_r
     return true;
 }
 
-static linnet_status linear_group(const lnt_call *calls, int count)
+static linnet_status maps_group(const lnt_call *calls, int count)
 {
     lnt_few_rows f;
     if (as_one(calls, count, NULL, &f) && lnt_few_rows_cuda(calls->c, &f)) return LINNET_OK;
@@ -216,6 +242,39 @@ static linnet_status linear_group(const lnt_call *calls, int count)
             if (input_of(calls, m) == x) LNT_TRY(calls[m].node->op->forward(&calls[m]));
     }
     return LINNET_OK;
+}
+
+static bool reaches(const void *p, int64_t ld) { return (uintptr_t)p % 16 == 0 && ld % 4 == 0; }
+
+/* The map calls[0], the sum calls[1], its norm calls[2], whose result nobody but the maps behind it reads: two kernels without a norm between them
+ * (lnt_few_sum). False: something does not fit; all is still to do. */
+static bool as_two(const lnt_call *calls, int count)
+{
+    const lnt_call *sum = &calls[1], *norm = &calls[2];
+    const lnt_norm_attr *a = norm->attr;
+    const lnt_tensor *x = &sum->in[0], *z = &sum->out[0], *zw = &norm->out[0];
+    lnt_few_rows first, second;
+    lnt_few_sum s = {.x = x->data, .z = z->data, .w = norm->param[0].master, .zw = zw->data, .squares = calls->work, .ldx = x->ld, .ldz = z->ld,
+                     .ldzw = zw->ld};
+    if (count == 3 || !norm->inner || !calls->inner || !as_one(calls, 1, NULL, &first) || !as_one(calls + 3, count - 3, NULL, &second)) return false;
+    if (x->dtype != LINNET_F32 || z->dtype != LINNET_F32 || zw->dtype != LINNET_BF16 || !norm->node->n_param || !s.w) return false;
+    const int64_t tiles = (z->cols + LNT_FEW_LEAST_TILE - 1) / LNT_FEW_LEAST_TILE;
+    if (x->rows != first.R || second.R != first.R || z->cols % 4 || tiles > LNT_FEW_TILES) return false;
+    if (!reaches(s.x, s.ldx) || !reaches(s.z, s.ldz) || !reaches(s.w, 0) || !reaches(s.zw, s.ldzw) || second.x != s.zw) return false;
+    if (calls->work_size < (size_t)first.R * (size_t)tiles * sizeof *s.squares) return false;
+    first.sum = &s, second.norm = &s;
+    second.mean = (float)(1.0 / (double)z->cols), second.eps = (float)a->eps;
+    return lnt_few_rows_can(calls->c, &first) && lnt_few_rows_can(calls->c, &second) && lnt_few_rows_cuda(calls->c, &first) &&
+           lnt_few_rows_cuda(calls->c, &second);
+}
+
+static linnet_status linear_group(const lnt_call *calls, int count)
+{
+    if (calls[1].node->op != &lnt_sum_op) return maps_group(calls, count);
+    if (as_two(calls, count)) return LINNET_OK;
+    LNT_TRY(maps_group(calls, 1));
+    LNT_TRY(calls[2].node->op->pair->forward(&calls[1], &calls[2]));
+    return count > 3 ? maps_group(calls + 3, count - 3) : LINNET_OK;
 }
 #else
 #define linear_group NULL

@@ -11,13 +11,15 @@
 
 #ifdef LINNET_CUDA
 
-/* Of shared memory, so that other kernels' blocks find room beside a chain's; and all that a block of a chain with whole rows may have. */
-enum { CHAIN_BYTES = 96 << 10, CHAIN_WIDE_BYTES = 160 << 10, CHAIN_WIDE_COLUMNS = 2048 };
+/* Of shared memory: other kernels' blocks find room beside a chain's. */
+enum { CHAIN_BYTES = 96 << 10 };
+/* Heads of up to so many columns are a block's, and a cluster's blocks have at least so many. */
+enum { BLOCK_COLUMNS = 256, CLUSTER_COLUMNS = 128 };
 
 typedef struct {
     int count;
-    bool wide; /* some sum goes over several warps */
     int64_t cols;
+    int64_t block, cluster; /* lnt_chain's */
     struct {
         const lnt_node *node;
         lnt_row_step step;
@@ -77,23 +79,49 @@ static bool stand_together(chain_places *c, int i, int j, const lnt_row_operand 
     return true;
 }
 
-/* Whether a head's sum of node i can be taken: within a warp, or by whole ones. */
-static bool sums_fit(chain_places *c, int i)
+/* Whether the sum over a head of node i stays within a warp. */
+static bool in_warp(const lnt_row_step *s)
 {
-    const int64_t head = c->at[i].step.head, first = c->at[i].first, units = head / LNT_CHAIN_UNIT;
-    if (head % LNT_CHAIN_UNIT) return false;
-    if (units <= 32 && !(units & (units - 1))) return first % head == 0;
-    c->wide = true;
-    return first % LNT_CHAIN_WARP == 0 && (head % LNT_CHAIN_WARP == 0 || head == c->at[i].step.cols);
+    return s->head <= LNT_CHAIN_WARP && !(s->head & (s->head - 1));
 }
 
 static bool has_sum(const lnt_row_step *s) { return s->kind >= LNT_ROW_DOT && s->kind <= LNT_ROW_LAYER; }
+
+static int64_t whole_warps(int64_t columns) { return (columns + LNT_CHAIN_WARP - 1) / LNT_CHAIN_WARP * LNT_CHAIN_WARP; }
+
+/* Blocks of so many columns that every sum over warps stays within one, or else within a cluster that has the whole row. */
+static bool find_blocks(chain_places *c)
+{
+    int64_t reach = LNT_CHAIN_WARP;
+    bool within = true;
+    for (int i = 0; i < c->count; i++) {
+        const lnt_row_step *s = &c->at[i].step;
+        if (!has_sum(s)) continue;
+        if (in_warp(s)) {
+            if (c->at[i].first % s->head) return false;
+            continue;
+        }
+        if (c->at[i].first % LNT_CHAIN_WARP || (s->head % LNT_CHAIN_WARP && s->head != s->cols)) return false;
+        const int64_t head = whole_warps(s->head);
+        reach = head > reach ? head : reach;
+    }
+    for (int i = 0; i < c->count; i++) {
+        const lnt_row_step *s = &c->at[i].step;
+        if (!has_sum(s) || in_warp(s)) continue;
+        within &= reach % whole_warps(s->head) == 0 && c->at[i].first % whole_warps(s->head) == 0;
+    }
+    c->block = reach, c->cluster = 1;
+    if (within && reach <= BLOCK_COLUMNS) return true;
+    for (c->cluster = LNT_CHAIN_CLUSTER; c->cluster > 1; c->cluster /= 2)
+        if (c->cols % (c->cluster * LNT_CHAIN_WARP) == 0 && c->cols / c->cluster >= CLUSTER_COLUMNS) break;
+    c->block = c->cols / c->cluster;
+    return c->block <= LNT_CHAIN_MOST_COLUMNS;
+}
 
 /* Parts side by side, each from whole warps on. */
 static bool parts_side_by_side(chain_places *c)
 {
     c->cols = 0;
-    c->wide = false;
     for (int part = 0; part < c->count; part++) {
         int64_t low = INT64_MAX, high = 0;
         for (int i = 0; i < c->count; i++) {
@@ -106,7 +134,7 @@ static bool parts_side_by_side(chain_places *c)
         low -= (low % LNT_CHAIN_WARP + LNT_CHAIN_WARP) % LNT_CHAIN_WARP;
         for (int i = 0; i < c->count; i++)
             if (c->at[i].part == part) c->at[i].first += c->cols - low, c->at[i].end = c->at[i].first + c->at[i].step.cols * c->at[i].stretch;
-        c->cols += (high - low + LNT_CHAIN_WARP - 1) / LNT_CHAIN_WARP * LNT_CHAIN_WARP;
+        c->cols += whole_warps(high - low);
         if (c->cols > INT32_MAX / 2) return false;
     }
     for (int i = 0; i < c->count; i++) {
@@ -116,33 +144,28 @@ static bool parts_side_by_side(chain_places *c)
             const int64_t stretch = operand_stretch(c, i, &s->operand[k]);
             alone |= s->operand[k].spread == LNT_ROW_SHARED;
             if (stretch > 1 && stretch % LNT_CHAIN_UNIT) return false; /* a thread's columns are of one head */
+            if (stretch > UINT32_MAX / c->cols) return false;          /* lnt_chain_inverse */
         }
         if (c->at[i].first % LNT_CHAIN_UNIT || c->at[i].end % LNT_CHAIN_UNIT) return false;
         if (c->at[i].stretch > 1 && alone) return false;
-        if (has_sum(s) && !sums_fit(c, i)) return false;
+        if ((has_sum(s) && s->head % LNT_CHAIN_UNIT) || s->head > UINT32_MAX / c->cols) return false;
     }
-    return !c->wide || c->cols <= LNT_CHAIN_WIDEST;
+    return find_blocks(c);
 }
 
-/* Planes of all operands and results: no more than a block has room for. */
-static bool planes_fit(const chain_places *c, int planes)
+/* Of shared memory that a thread has of node i's operands and result, at most. */
+static int bytes_of(const lnt_row_step *s)
 {
-    const int64_t threads = c->wide ? (c->cols / LNT_CHAIN_UNIT + 31) / 32 * 32 : LNT_CHAIN_THREADS;
-    return planes * 16 * threads <= (c->wide ? CHAIN_WIDE_BYTES : CHAIN_BYTES);
-}
-
-/* At most this many planes (a result's are two). */
-static int planes_of(const lnt_row_step *s)
-{
-    int planes = 2;
+    int bytes = 8;
     for (int k = 0; k < s->operands; k++)
-        if (s->operand[k].from != LNT_ROW_NONE) planes += s->operand[k].spread == LNT_ROW_TAPS ? 2 * s->count : 2;
-    return planes;
+        if (s->operand[k].from != LNT_ROW_NONE) bytes += 8 * (s->operand[k].spread == LNT_ROW_TAPS ? s->count : 1);
+    return bytes;
 }
+static bool has_room(const chain_places *c, int64_t bytes) { return bytes * c->block / LNT_CHAIN_UNIT <= CHAIN_BYTES; }
 
 static bool find_places(const lnt_node *const *nodes, int count, const lnt_node *last, chain_places *c)
 {
-    int planes = 0, loads = 0;
+    int bytes = 0, loads = 0;
     c->count = count + (last != NULL);
     if (c->count > LNT_CHAIN_NODES) return false;
     for (int i = 0; i < c->count; i++) {
@@ -161,9 +184,9 @@ static bool find_places(const lnt_node *const *nodes, int count, const lnt_node 
             const lnt_value *v = lnt_program_value(n->program, n->in[x->from]);
             if (maker < 0 && !one_row_a_token(n->program, n->in[x->from]) && v->rows != 1) return false;
         }
-        planes += planes_of(s);
+        bytes += bytes_of(s);
     }
-    return loads <= LNT_CHAIN_LOADS && parts_side_by_side(c) && planes_fit(c, planes);
+    return loads <= LNT_CHAIN_LOADS && parts_side_by_side(c) && has_room(c, bytes);
 }
 
 bool lnt_row_chain_follows(const lnt_node *const *group, int count, const lnt_node *n)
@@ -186,8 +209,8 @@ static bool load_of(const chain_places *c, const lnt_call *k, int i, const lnt_r
 {
     const lnt_row_step *s = &c->at[i].step;
     const int64_t stretch = operand_stretch(c, i, x);
-    int64_t element = 4, ld = 0;
-    *l = (lnt_chain_load){.first = (int32_t)c->at[i].first, .end = (int32_t)c->at[i].end, .stretch = (int32_t)stretch, .early = true};
+    int64_t element = 4;
+    *l = (lnt_chain_load){.first = (int32_t)c->at[i].first, .end = (int32_t)c->at[i].end, .early = true};
     if (x->from >= LNT_ROW_STATE) {
         if (!k->state || !one_token_each(k)) return false;
         l->data = (const char *)k->state + (x->from - LNT_ROW_STATE) * s->cols * 4;
@@ -199,22 +222,21 @@ static bool load_of(const chain_places *c, const lnt_call *k, int i, const lnt_r
         const lnt_tensor *t = &k->in[x->from];
         const lnt_value *v = lnt_program_value(k->node->program, k->node->in[x->from]);
         element = (int64_t)lnt_dtype_size(t->dtype);
-        ld = v->rows ? 0 : t->ld * element;
         l->data = (const char *)t->data;
-        l->row = ld, l->early = v->param >= 0;
+        l->row = v->rows ? 0 : t->ld * element, l->early = v->param >= 0;
     }
     if (!l->data) return false;
     l->data += x->first * element;
     l->period = x->spread == LNT_ROW_SHARED && s->head < s->cols ? (int32_t)s->head : 0;
+    l->single = stretch > 1;
+    if (l->single || l->period) l->inverse = lnt_chain_inverse(l->single ? stretch : l->period);
     l->size = (int16_t)(x->spread == LNT_ROW_TAPS ? element * s->count : element);
-    l->bytes = (int16_t)(stretch > 1 ? 4 : LNT_CHAIN_UNIT * l->size);
-    *form = stretch > 1 ? LNT_CHAIN_ONE : element == 4 ? LNT_CHAIN_FLOATS : LNT_CHAIN_HALVES;
-    if (stretch > 1) {
-        l->size = (int16_t)element;
-        return true;
-    }
+    l->bytes = (int16_t)(l->single ? 4 : LNT_CHAIN_UNIT * l->size);
+    *form = l->single ? LNT_CHAIN_ONE : element == 4 ? LNT_CHAIN_FLOATS : LNT_CHAIN_HALVES;
+    if (l->single) return true;
     if (x->spread == LNT_ROW_SHARED && s->head % LNT_CHAIN_UNIT) return false;
-    return (uintptr_t)l->data % 16 == 0 && l->row % 16 == 0;
+    const int64_t align = l->bytes < 16 ? l->bytes : 16;
+    return (uintptr_t)l->data % (uintptr_t)align == 0 && l->row % align == 0;
 }
 
 /* Node i without its operands. */
@@ -222,37 +244,41 @@ static bool op_of(const chain_places *c, const lnt_call *k, int i, lnt_chain_op 
 {
     const lnt_row_step *s = &c->at[i].step;
     const lnt_tensor *y = &k->out[0];
-    const int64_t element = (int64_t)lnt_dtype_size(y->dtype), units = s->head / LNT_CHAIN_UNIT;
-    *o = (lnt_chain_op){.kind = (uint8_t)s->kind, .act = (uint8_t)s->act, .count = (uint8_t)s->count, .operands = (uint8_t)s->operands,
-                        .f32 = y->dtype == LINNET_F32, .first = (int32_t)c->at[i].first,
-                        .end = (int32_t)c->at[i].end, .stretch = (int32_t)result_stretch(c, i), .head = (int32_t)s->head,
-                        .number = {s->number[0], s->number[1]}, .out = k->inner ? NULL : y->data, .out_row = y->ld * element};
-    if (has_sum(s) && units <= 32 && !(units & (units - 1))) o->lanes = (uint8_t)units;
+    const int64_t element = (int64_t)lnt_dtype_size(y->dtype), unit = LNT_CHAIN_UNIT * element;
+    *o = (lnt_chain_op){.columns = (int32_t)s->head, .by_columns = lnt_chain_inverse(s->head), .number = {s->number[0], s->number[1]}};
+    o->head = (lnt_chain_head){.kind = s->kind, .act = s->act, .count = s->kind == LNT_ROW_LERP ? s->count : 0, .f32 = y->dtype == LINNET_F32,
+                               .first = (int32_t)c->at[i].first, .end = (int32_t)c->at[i].end, .stretch = (int32_t)result_stretch(c, i),
+                               .out = k->inner ? NULL : y->data, .out_row = y->ld * element};
+    o->by_stretch = lnt_chain_inverse(o->head.stretch);
+    if (has_sum(s) && in_warp(s)) o->head.count = (int32_t)(s->head / LNT_CHAIN_UNIT);
     if (s->kind == LNT_ROW_BEFORE || s->kind == LNT_ROW_CONV)
-        o->state = k->state, o->state_stride = k->state_stride / 4, o->state_cols = s->cols;
-    return !o->out || ((uintptr_t)o->out % 16 == 0 && (o->stretch > 1 || o->out_row % 16 == 0));
+        o->state = k->state, o->state_stride = k->state_stride / 4, o->state_cols = (int32_t)s->cols;
+    return !o->head.out || ((uintptr_t)o->head.out % (uintptr_t)unit == 0 && (o->head.stretch > 1 || o->head.out_row % unit == 0));
 }
 
-/* Loads that need not wait first; of these and of the others, those of single numbers behind those of units. */
-static int turn_of(const lnt_chain_load *l) { return 2 * !l->early + (l->bytes < 16); }
-static void sort_loads(lnt_chain *t)
+/* Loads in their order: those that need not wait first; of these and of the others, those of single numbers behind those of units. */
+static int turn_of(const lnt_chain_load *l) { return 2 * !l->early + l->single; }
+static void sort_loads(lnt_chain *t, int loads)
 {
-    for (int i = 1; i < t->loads; i++) {
+    int ends[4] = {0};
+    for (int i = 0; i < loads; i++) {
         const lnt_chain_load l = t->load[i];
         int at = i;
         for (; at > 0 && turn_of(&t->load[at - 1]) > turn_of(&l); at--) t->load[at] = t->load[at - 1];
         t->load[at] = l;
+        for (int turn = turn_of(&l); turn < 4; turn++) ends[turn]++;
     }
+    t->early = (lnt_chain_loads){ends[0], ends[1]}, t->late = (lnt_chain_loads){ends[2], ends[3]};
 }
 
 static bool make_table(const chain_places *c, const lnt_call *calls, lnt_chain *t)
 {
-    int planes = 0;
+    const int threads = (int)(c->block / LNT_CHAIN_UNIT);
+    int loads = 0;
     memset(t, 0, sizeof *t);
-    t->rows = (int32_t)calls->out[0].rows, t->cols = (int32_t)c->cols, t->ops = (int16_t)c->count;
-    t->wide = c->wide;
+    t->rows = (int32_t)calls->out[0].rows, t->cols = (int32_t)c->cols, t->ops = c->count;
+    t->block = (int32_t)c->block, t->cluster = (int32_t)c->cluster;
     t->n_seq = calls->n_seq, t->tokens = calls->tokens, t->cu = calls->n_seq == calls->tokens ? NULL : calls->cu_device;
-    t->threads = c->wide ? (int32_t)((c->cols / LNT_CHAIN_UNIT + 31) / 32 * 32) : LNT_CHAIN_THREADS;
     for (int i = 0; i < c->count; i++) {
         const lnt_row_step *s = &c->at[i].step;
         lnt_chain_op *o = &t->op[i];
@@ -262,29 +288,21 @@ static bool make_table(const chain_places *c, const lnt_call *calls, lnt_chain *
             const int maker = is_input(x) ? maker_of(c, i, calls[i].node->in[x->from]) : -1;
             lnt_chain_form form = LNT_CHAIN_FLOATS;
             if (x->from == LNT_ROW_NONE) continue;
-            o->operand[k].plane = maker >= 0 ? t->op[maker].plane : (int16_t)planes;
-            if (maker < 0) {
-                lnt_chain_load *l = &t->load[t->loads++];
+            int at = t->bytes;
+            if (maker >= 0) at = t->op[maker].head.at;
+            else {
+                lnt_chain_load *l = &t->load[loads++];
                 if (!load_of(c, &calls[i], i, x, l, &form)) return false;
-                l->plane = (int16_t)planes;
-                planes += (l->bytes + 15) / 16;
+                l->at = at;
+                t->bytes += (l->bytes > 8 ? l->bytes : 8) * threads;
             }
-            o->operand[k].form = (uint8_t)form;
+            *(k < 4 ? &o->head.operand[k] : &o->more[k - 4]) = (lnt_chain_operand)at + form;
         }
-        o->plane = (int16_t)planes;
-        planes += 2;
+        o->head.at = t->bytes;
+        t->bytes += 8 * threads;
     }
-    sort_loads(t);
-    t->planes = planes;
-    return planes_fit(c, planes);
-}
-
-/* What its nodes do sooner by themselves (H200, decoding.md): convolutions side by side, and rows so wide that one block brings many parameters. */
-static bool is_slow(const chain_places *c)
-{
-    int convolutions = 0;
-    for (int i = 0; i < c->count; i++) convolutions += c->at[i].step.kind == LNT_ROW_CONV;
-    return convolutions > 1 || (c->wide && c->cols > CHAIN_WIDE_COLUMNS);
+    sort_loads(t, loads);
+    return t->bytes <= CHAIN_BYTES;
 }
 
 linnet_status lnt_row_chain_run(const lnt_call *calls, int count)
@@ -294,7 +312,7 @@ linnet_status lnt_row_chain_run(const lnt_call *calls, int count)
     lnt_chain t;
     for (int i = 0; i < count && i < LNT_CHAIN_NODES; i++) nodes[i] = calls[i].node;
     if (calls->tokens <= 0) return LINNET_OK;
-    const bool one = count <= LNT_CHAIN_NODES && find_places(nodes, count, NULL, &c) && !is_slow(&c);
+    const bool one = count <= LNT_CHAIN_NODES && find_places(nodes, count, NULL, &c);
     if (one && make_table(&c, calls, &t) && lnt_row_chain_cuda(calls->c, &t))
         return LINNET_OK;
     for (int i = 0; i < count; i++) {

@@ -1,10 +1,16 @@
-/* Chains of plain operators over few rows (row_chain.h). A thread has eight columns of a row. First it asks for all that comes from outside: what no
- * kernel of the run writes ahead of the wait for the kernel before, the rest behind it. Copies go to planes of shared memory that the thread alone
- * reads. Then it goes through the functions, whose results lie in planes as well: no thread waits for another, but for the sums of heads, which go
- * over lanes of a warp, or, of a whole row, over the warps of its block. What a function takes from another node is rounded as that node would store
- * it, and the sums of a row do not depend on other rows. Floor: every operand read once, and one latency of memory for all of them. */
+/* Chains of plain operators over few rows (row_chain.h). What a chain costs is latency: of memory, and of instructions, one after the other. So a
+ * thread has two columns alone, blocks are many and small, and the sums of heads go over lanes of a warp, the warps of a block, or, of a whole row,
+ * over a cluster: no thread waits for another otherwise. First a thread asks for all that comes from outside: what no kernel of the run writes ahead
+ * of the wait for the kernel before, the rest behind it. Then it goes through the functions. What one takes from another node is rounded as that node
+ * would store it, and the sums of a row do not depend on other rows. Floor: every operand read once, and one latency of memory for all of them.
+ *
+ * Any chain goes by its table, in shared memory beside operands and results; those that layers have are code of their own. Slower: eight columns a
+ * thread (H200, fourteen functions 13.2 us, two columns 5.7; of whole rows in one block 5.3, in a cluster 3.2); no faster: the table alone in shared
+ * memory, or all of it once ahead of the wait, so that its code is in the caches. */
 #include "device/mma.cuh"
 #include "ops/rows.cuh"
+
+#include <utility>
 
 extern "C" {
 #include "ops/row_chain_table.h"
@@ -13,309 +19,646 @@ extern "C" {
 namespace {
 
 constexpr int U = LNT_CHAIN_UNIT;
+constexpr int ALL_WARPS = LNT_CHAIN_CLUSTER * LNT_CHAIN_MOST_THREADS / 32; /* of a row that takes sums over warps */
+
+/* What a block has besides operands and results. */
+struct chain_share {
+    float part[2][ALL_WARPS]; /* of sums, by turns */
+    lnt_chain_op op[LNT_CHAIN_NODES];
+    lnt_chain_load load[LNT_CHAIN_LOADS];
+};
 
 /* Where a thread is. */
 struct chain_place {
-    uint4 *planes; /* its own 16 bytes of plane 0 */
-    int threads, row, col;
+    chain_share *share; /* of a known chain, `part` alone */
+    char *planes;
+    int row, col;
     int64_t seq;
 };
 
 __device__ __forceinline__ bool has(const chain_place &p, int first, int end) { return p.col >= first && p.col < end; }
 
-__device__ __forceinline__ const char *source(const lnt_chain_load &l, const chain_place &p)
+/* i / n by n's inverse (row_chain_table.h). */
+__device__ __forceinline__ int quotient(int i, uint32_t inverse) { return (int)((uint64_t)(uint32_t)i * inverse >> 32); }
+
+/* N entries of the kernel's parameters to shared memory, by all threads: through their address in global memory, many reads at once. */
+template <typename E> __device__ __forceinline__ void copy_table(E *to, const E *from, int n)
+{
+    constexpr int ONCE = 4;
+    const int pieces = n * (int)(sizeof(E) / 16), step = (int)blockDim.x;
+    static_assert(sizeof(E) % 16 == 0, "entries are copied 16 bytes at a time");
+    for (int i = (int)threadIdx.x; i < pieces; i += ONCE * step) {
+        uint4 v[ONCE];
+#pragma unroll
+        for (int j = 0; j < ONCE; j++) v[j] = read_parameter((const uint4 *)from + min(i + j * step, pieces - 1));
+#pragma unroll
+        for (int j = 0; j < ONCE; j++)
+            if (i + j * step < pieces) ((uint4 *)to)[i + j * step] = v[j];
+    }
+}
+
+template <bool ONE> __device__ __forceinline__ const char *source(const lnt_chain_load &l, const chain_place &p)
 {
     int c = p.col - l.first;
-    if (l.stretch > 1) c /= l.stretch;
-    if (l.period) c %= l.period;
+    const int turns = quotient(c, l.inverse);
+    c = ONE ? turns : c - turns * l.period;
     return l.data + (l.by_sequence ? p.seq : (int64_t)p.row) * l.row + (int64_t)c * l.size;
 }
 
-/* Loads begin .. end - 1: units are copied, not waited for; single numbers some at once. */
-__device__ __forceinline__ void bring(const lnt_chain &a, const chain_place &p, int begin, int end)
+/* Loads begin .. units - 1 are copied, not waited for; of single numbers, units .. end - 1, some come at once. */
+__device__ __forceinline__ void bring(const chain_place &p, int begin, int units, int end)
 {
-    int i = begin;
-#pragma unroll 1
-    for (; i < end && a.load[i].bytes >= 16; i++) {
-        const lnt_chain_load &l = a.load[i];
-        if (!has(p, l.first, l.end)) continue;
-        const char *from = source(l, p);
-#pragma unroll 1
-        for (int b = 0; b < l.bytes / 16; b++) cp_async_16(shared_address(p.planes + (l.plane + b) * p.threads), from + 16 * b);
-    }
     constexpr int ONCE = 4;
 #pragma unroll 1
-    for (; i < end; i += ONCE) {
+    for (int i = begin; i < units; i += ONCE) {
+        const char *from[ONCE];
+        uint32_t to[ONCE];
+        int bytes[ONCE];
+#pragma unroll
+        for (int j = 0; j < ONCE; j++) {
+            const lnt_chain_load &l = p.share->load[min(i + j, units - 1)];
+            from[j] = source<false>(l, p);
+            to[j] = shared_address(p.planes + l.at + (int)threadIdx.x * max(8, (int)l.bytes));
+            bytes[j] = i + j < units && has(p, l.first, l.end) ? l.bytes : 0;
+        }
+#pragma unroll
+        for (int j = 0; j < ONCE; j++) {
+            if (bytes[j] == 4) cp_async<4>(to[j], from[j]);
+            if (bytes[j] == 8) cp_async<8>(to[j], from[j]);
+#pragma unroll 1
+            for (int b = 0; b + 16 <= bytes[j]; b += 16) cp_async_16(to[j] + b, from[j] + b);
+        }
+    }
+#pragma unroll 1
+    for (int i = units; i < end; i += ONCE) {
         float x[ONCE] = {};
 #pragma unroll
         for (int j = 0; j < ONCE; j++) {
-            const lnt_chain_load &l = a.load[min(i + j, end - 1)];
-            if (has(p, l.first, l.end)) x[j] = l.size == 4 ? *(const float *)source(l, p) : to_float(*(const bf16 *)source(l, p));
+            const lnt_chain_load &l = p.share->load[min(i + j, end - 1)];
+            if (has(p, l.first, l.end)) x[j] = l.size == 4 ? *(const float *)source<true>(l, p) : to_float(*(const bf16 *)source<true>(l, p));
         }
 #pragma unroll
         for (int j = 0; j < ONCE; j++)
-            if (i + j < end) *(float *)(p.planes + a.load[i + j].plane * p.threads) = x[j];
+            if (i + j < end) *(float *)(p.planes + p.share->load[i + j].at + (int)threadIdx.x * 8) = x[j];
     }
 }
 
-__device__ __forceinline__ void floats_of(float *x, const uint4 &q)
+__device__ __forceinline__ int form_of(lnt_chain_operand o) { return (int)(o & 3); }
+__device__ __forceinline__ const char *place_of(lnt_chain_operand o, const chain_place &p) { return p.planes + (o & ~3u); }
+
+/* What a thread has of an operand, as it lies there; of one that is absent, of anything. */
+__device__ __forceinline__ uint2 words_of(lnt_chain_operand o, const chain_place &p)
 {
-    x[0] = __uint_as_float(q.x), x[1] = __uint_as_float(q.y), x[2] = __uint_as_float(q.z), x[3] = __uint_as_float(q.w);
+    return *(const uint2 *)(place_of(o, p) + (int)threadIdx.x * 8);
+}
+__device__ __forceinline__ void widen(float (&x)[U], uint2 v, lnt_chain_operand o)
+{
+    const bool halves = form_of(o) == LNT_CHAIN_HALVES;
+    x[0] = halves ? low_half(v.x) : __uint_as_float(v.x);
+    x[1] = halves ? high_half(v.x) : __uint_as_float(form_of(o) == LNT_CHAIN_ONE ? v.x : v.y);
+}
+__device__ __forceinline__ void read(float (&x)[U], lnt_chain_operand o, const chain_place &p) { widen(x, words_of(o, p), o); }
+
+/* x == which, in a way that the compiler makes no table of jumps of: those lie in constant memory, which nobody has read before. */
+template <bool KNOWN> __device__ __forceinline__ bool is(int x, int which)
+{
+    if (!KNOWN) asm volatile("" : "+r"(x));
+    return x == which;
 }
 
-__device__ __forceinline__ void read(float (&x)[U], const lnt_chain_operand &o, const chain_place &p)
+/* Functions that take many instructions: called, so that there is one of each, unless it is known which is wanted. */
+__device__ __noinline__ float2 two_acts(float2 q, int act)
 {
-    const uint4 *at = p.planes + o.plane * p.threads;
-    if (o.form == LNT_CHAIN_ONE) {
-        const float one = *(const float *)at;
-#pragma unroll
-        for (int u = 0; u < U; u++) x[u] = one;
-        return;
-    }
-    const uint4 q = at[0];
-    if (o.form == LNT_CHAIN_FLOATS) {
-        floats_of(x, q);
-        floats_of(x + 4, at[p.threads]);
-    } else {
-        const uint32_t w[4] = {q.x, q.y, q.z, q.w};
-#pragma unroll
-        for (int j = 0; j < 4; j++) x[2 * j] = low_half(w[j]), x[2 * j + 1] = high_half(w[j]);
-    }
+    float x[U] = {q.x, q.y};
+    if (is<false>(act, LNT_SILU)) act_all(x, LNT_SILU);
+    else if (is<false>(act, LNT_SIGMOID)) act_all(x, LNT_SIGMOID);
+    else if (is<false>(act, LNT_TANH)) act_all(x, LNT_TANH);
+    else if (is<false>(act, LNT_SOFTPLUS)) act_all(x, LNT_SOFTPLUS);
+    else if (is<false>(act, LNT_EXP)) act_all(x, LNT_EXP);
+    else act_all(x, act);
+    return make_float2(x[0], x[1]);
 }
-
-/* Functions that take many instructions: called, so that there is one of each. A step's kernels take turns, and each finds little of itself in the
- * instruction cache. */
-__device__ __noinline__ float4 four_acts(float4 q, int act)
-{
-    float x[4] = {q.x, q.y, q.z, q.w};
-    act_all(x, act);
-    return make_float4(x[0], x[1], x[2], x[3]);
-}
-__device__ __forceinline__ void acts(float (&x)[U], int act)
+template <bool KNOWN> __device__ __forceinline__ void acts(float (&x)[U], int act)
 {
     if (act == LNT_IDENTITY) return;
-#pragma unroll
-    for (int h = 0; h < U; h += 4) {
-        const float4 y = four_acts(make_float4(x[h], x[h + 1], x[h + 2], x[h + 3]), act);
-        x[h] = y.x, x[h + 1] = y.y, x[h + 2] = y.z, x[h + 3] = y.w;
-    }
+    if (KNOWN) return act_all(x, act);
+    const float2 y = two_acts(make_float2(x[0], x[1]), act);
+    x[0] = y.x, x[1] = y.y;
 }
 __device__ __noinline__ float log_one_plus(float x) { return log1pf(x); }
 
-/* Eight neighbours in global memory, rounded to their type. */
+/* Two neighbours in global memory, rounded to their type. */
 __device__ __forceinline__ void store(char *to, const float (&x)[U], bool f32)
 {
-    if (f32) {
-        *(float4 *)to = make_float4(x[0], x[1], x[2], x[3]);
-        *(float4 *)(to + 16) = make_float4(x[4], x[5], x[6], x[7]);
-    } else
-        *(uint4 *)to = make_uint4(two_halves(x[0], x[1]), two_halves(x[2], x[3]), two_halves(x[4], x[5]), two_halves(x[6], x[7]));
+    if (f32)
+        *(float2 *)to = make_float2(x[0], x[1]);
+    else
+        *(uint32_t *)to = two_halves(x[0], x[1]);
 }
 
-/* A result: kept for the functions that follow, and stored where others read it. */
-__device__ __forceinline__ void finish(const lnt_chain_op &o, const chain_place &p, float (&x)[U])
+/* A result, rounded as it is stored where others read it. */
+__device__ __forceinline__ void put(const lnt_chain_head &h, const lnt_chain_op &o, const chain_place &p, float (&x)[U])
 {
-    if (!o.f32) {
+    if (!h.f32) {
 #pragma unroll
         for (int u = 0; u < U; u++) x[u] = __bfloat162float(__float2bfloat16_rn(x[u]));
     }
-    uint4 *at = p.planes + o.plane * p.threads;
-    at[0] = make_uint4(__float_as_uint(x[0]), __float_as_uint(x[1]), __float_as_uint(x[2]), __float_as_uint(x[3]));
-    at[p.threads] = make_uint4(__float_as_uint(x[4]), __float_as_uint(x[5]), __float_as_uint(x[6]), __float_as_uint(x[7]));
-    const int c = p.col - o.first;
-    if (!o.out || !has(p, o.first, o.end)) return;
-    char *to = o.out + p.row * o.out_row;
-    if (o.stretch == 1) return store(to + (int64_t)c * (o.f32 ? 4 : 2), x, o.f32);
-    if (c % o.stretch) return;
-    if (o.f32)
-        ((float *)to)[c / o.stretch] = x[0];
+    const int c = p.col - h.first;
+    if (!h.out || !has(p, h.first, h.end)) return;
+    char *to = h.out + p.row * h.out_row;
+    if (h.stretch == 1) return store(to + (int64_t)c * (h.f32 ? 4 : 2), x, h.f32);
+    const int one = quotient(c, o.by_stretch);
+    if (c != one * h.stretch) return;
+    if (h.f32)
+        ((float *)to)[one] = x[0];
     else
-        ((bf16 *)to)[c / o.stretch] = __float2bfloat16_rn(x[0]);
+        ((bf16 *)to)[one] = __float2bfloat16_rn(x[0]);
 }
 
-/* The sum over a head of what its threads have; `turn` counts those of a block. */
-template <bool WIDE> __device__ __forceinline__ float head_sum(const lnt_chain_op &o, const chain_place &p, float s, int &turn)
+/* The sum over a head of what its threads have; `turn` counts those over warps. */
+template <bool CLUSTER>
+__device__ __forceinline__ float head_sum(const lnt_chain_head &h, const lnt_chain_op &o, const chain_place &p, float s, int &turn)
 {
-    if (!has(p, o.first, o.end)) s = 0.0f;
-    if (!WIDE || o.lanes) {
+    const int lane = (int)threadIdx.x % 32;
+    if (!has(p, h.first, h.end)) s = 0.0f;
+    if (h.count) {
 #pragma unroll 1
-        for (int w = o.lanes / 2; w; w >>= 1) s += __shfl_xor_sync(0xffffffffu, s, w);
+        for (int w = h.count / 2; w; w >>= 1) s += __shfl_xor_sync(0xffffffffu, s, w);
         return s;
     }
-    __shared__ float part[2][32];
+    float *part = p.share->part[turn++ & 1];
+    const int origin = CLUSTER ? 0 : (int)(blockIdx.x * blockDim.x) * U; /* column of the first number in `part` */
+    const int begin = h.first + quotient(max(p.col - h.first, 0), o.by_columns) * o.columns, end = min(begin + o.columns, h.end);
+    const int warp = (p.col - origin) / LNT_CHAIN_WARP;
     s = warp_sum(s);
-    if (threadIdx.x % 32 == 0) part[turn & 1][threadIdx.x / 32] = s;
-    __syncthreads();
-    const int begin = o.first + (max(p.col - o.first, 0) / o.head) * o.head, end = min(begin + o.head, o.end);
+    if (CLUSTER) {
+        if (lane < (int)gridDim.x) cluster_write(shared_address(&part[warp]), lane, s);
+        cluster_arrive();
+        cluster_wait();
+    } else {
+        if (lane == 0) part[warp] = s;
+        __syncthreads();
+    }
     s = 0.0f;
-#pragma unroll 4
-    for (int w = begin / LNT_CHAIN_WARP; w < (end + LNT_CHAIN_WARP - 1) / LNT_CHAIN_WARP; w++) s += part[turn & 1][w];
-    turn++;
-    return s;
+    for (int w = (begin - origin) / LNT_CHAIN_WARP + lane; w < (end - origin + LNT_CHAIN_WARP - 1) / LNT_CHAIN_WARP; w += 32) s += part[w];
+    return warp_sum(s);
 }
 
 /* y: weights, z: a gate or what is added, where there are any. */
-template <bool WIDE>
-__device__ __forceinline__ void norm(const lnt_chain_op &o, const chain_place &p, float (&x)[U], const float (&y)[U], float (&z)[U], int &turn)
+template <bool CLUSTER, bool KNOWN>
+__device__ __forceinline__ void norm(const lnt_chain_head &h, const lnt_chain_op &o, const chain_place &p, float (&x)[U], const float (&y)[U],
+                                     float (&z)[U], int &turn)
 {
-    const bool layer = o.kind == LNT_ROW_LAYER, squares = o.kind == LNT_ROW_RMS || o.kind == LNT_ROW_L2;
-    float s, r = 1.0f, by = 1.0f / (float)o.head;
+    const bool layer = h.kind == LNT_ROW_LAYER, squares = h.kind == LNT_ROW_RMS || h.kind == LNT_ROW_L2;
+    float s, r = 1.0f, by = 1.0f / (float)o.columns;
 #pragma unroll 1
     for (int pass = 0; pass <= layer; pass++) { /* of LAYER: the mean, then the variance */
         s = 0.0f;
 #pragma unroll
         for (int u = 0; u < U; u++) s += squares || pass ? x[u] * x[u] : x[u];
-        s = head_sum<WIDE>(o, p, s, turn);
+        s = head_sum<CLUSTER>(h, o, p, s, turn);
         if (layer && !pass) {
-            const float mean = s / (float)o.head;
+            const float mean = s / (float)o.columns;
 #pragma unroll
             for (int u = 0; u < U; u++) x[u] -= mean;
         }
     }
-    if (o.kind == LNT_ROW_SUM)
+    if (h.kind == LNT_ROW_SUM)
         r = 1.0f / (s + o.number[0]);
     else
-        r = 1.0f / sqrtf((layer ? s / (float)o.head : o.kind == LNT_ROW_RMS ? s * by : s) + o.number[0]);
-    const bool weights = o.operand[1].form;
-    if (o.operand[2].form && !layer) acts(z, o.act);
+        r = 1.0f / sqrtf((layer ? s / (float)o.columns : h.kind == LNT_ROW_RMS ? s * by : s) + o.number[0]);
+    const bool weights = form_of(h.operand[1]);
+    if (form_of(h.operand[2]) && !layer) acts<KNOWN>(z, h.act);
 #pragma unroll
     for (int u = 0; u < U; u++) {
         x[u] *= layer || !weights ? r : r * (y[u] + o.number[1]);
         if (layer && weights) x[u] *= y[u];
-        if (o.operand[2].form) x[u] = layer ? x[u] + z[u] : x[u] * z[u];
+        if (form_of(h.operand[2])) x[u] = layer ? x[u] + z[u] : x[u] * z[u];
     }
 }
 
-/* Of four taps; y and z: the first two rows of the state. A column's taps are one plane. */
-__device__ __forceinline__ void convolve(const lnt_chain_op &o, const chain_place &p, float (&x)[U], const float (&y)[U], const float (&z)[U])
+/* The three rows of the state, before and x; they move up. */
+__device__ __forceinline__ void shift(const lnt_chain_head &h, const lnt_chain_op &o, const chain_place &p, const float (&second)[U],
+                                      const float (&third)[U], const float (&x)[U])
+{
+    if (!has(p, h.first, h.end)) return;
+    char *state = (char *)(o.state + p.seq * o.state_stride + (p.col - h.first));
+    store(state, second, true);
+    store(state + 4 * (int64_t)o.state_cols, third, true);
+    store(state + 8 * (int64_t)o.state_cols, x, true);
+}
+/* Of four taps; y and z: the first two rows of the state. */
+__device__ __forceinline__ void convolve(const lnt_chain_head &h, const lnt_chain_op &o, const chain_place &p, float (&x)[U], const float (&y)[U],
+                                         const float (&z)[U])
 {
     float last[U];
-    read(last, o.operand[3], p);
-    if (has(p, o.first, o.end)) {
-        char *state = (char *)(o.state + p.seq * o.state_stride + (p.col - o.first));
-        store(state, z, true);
-        store(state + 4 * o.state_cols, last, true);
-        store(state + 8 * o.state_cols, x, true);
-    }
+    read(last, h.operand[3], p);
+    shift(h, o, p, z, last, x);
 #pragma unroll
     for (int u = 0; u < U; u++) {
-        float w[4];
-        floats_of(w, p.planes[(o.operand[4].plane + u) * p.threads]);
-        x[u] = w[0] * y[u] + w[1] * z[u] + w[2] * last[u] + w[3] * x[u];
+        const float4 w = *(const float4 *)(place_of(o.more[0], p) + ((int)threadIdx.x * U + u) * 16);
+        x[u] = w.x * y[u] + w.y * z[u] + w.z * last[u] + w.w * x[u];
     }
-    if (o.operand[5].form) {
-        read(last, o.operand[5], p);
+    if (form_of(o.more[1])) {
+        read(last, o.more[1], p);
 #pragma unroll
         for (int u = 0; u < U; u++) x[u] += last[u];
     }
-    acts(x, o.act);
+    acts<false>(x, h.act);
 }
 
-__device__ __forceinline__ void decay(const lnt_chain_op &o, float (&x)[U], const float (&y)[U], const float (&z)[U])
+template <bool KNOWN> __device__ __forceinline__ void decay(const lnt_chain_op &o, float (&x)[U], const float (&y)[U], const float (&z)[U])
 {
     const float lower = o.number[0];
     float e[U], w[U];
 #pragma unroll
     for (int u = 0; u < U; u++) e[u] = y[u];
-    acts(e, LNT_EXP);
+    acts<KNOWN>(e, LNT_EXP);
 #pragma unroll
     for (int u = 0; u < U; u++) w[u] = lower < 0.0f ? e[u] * (x[u] + z[u]) : x[u] + z[u];
-    acts(w, lower < 0.0f ? LNT_SIGMOID : LNT_SOFTPLUS);
+    if (lower < 0.0f)
+        acts<KNOWN>(w, LNT_SIGMOID);
+    else
+        acts<KNOWN>(w, LNT_SOFTPLUS);
 #pragma unroll
     for (int u = 0; u < U; u++) x[u] = lower < 0.0f ? lower * w[u] : -e[u] * w[u];
 }
 
 /* Several side by side, of which nobody here reads any. */
-__device__ __forceinline__ void lerps(const lnt_chain_op &o, const chain_place &p, const float (&x)[U], const float (&y)[U])
+__device__ __forceinline__ void lerps(const lnt_chain_head &h, const lnt_chain_op &o, const chain_place &p, const float (&x)[U], const float (&y)[U])
 {
-    if (!has(p, o.first, o.end)) return;
+    if (!has(p, h.first, h.end)) return;
+    char *to = h.out + p.row * h.out_row + (int64_t)(p.col - h.first) * (h.f32 ? 4 : 2);
+    const int64_t step = (int64_t)(h.end - h.first) * (h.f32 ? 4 : 2);
 #pragma unroll 1
-    for (int i = 0; i < o.count; i++) {
+    for (int i = 0; i < h.count; i++, to += step) {
         float z[U];
-        read(z, o.operand[2 + i], p);
+        read(z, i < 2 ? o.head.operand[2 + i] : o.more[i - 2], p);
 #pragma unroll
         for (int u = 0; u < U; u++) z[u] = x[u] + (y[u] - x[u]) * z[u];
-        store(o.out + p.row * o.out_row + ((int64_t)i * (o.end - o.first) + p.col - o.first) * (o.f32 ? 4 : 2), z, o.f32);
+        store(to, z, h.f32);
     }
 }
 
 #define EACH(expression) _Pragma("unroll") for (int u = 0; u < U; u++) x[u] = (expression)
 
-template <bool WIDE> __device__ __forceinline__ void run(const lnt_chain_op &o, const chain_place &p, int &turn)
+/* x becomes the function's result; all but CONV and several of LERP. */
+template <bool CLUSTER, bool KNOWN>
+__device__ __forceinline__ void apply(const lnt_chain_head &h, const lnt_chain_op &o, const chain_place &p, float (&x)[U], const float (&y)[U],
+                                      float (&z)[U], int &turn)
 {
-    float x[U], y[U], z[U];
-    read(x, o.operand[0], p);
-    if (o.operand[1].form) read(y, o.operand[1], p);
-    if (o.operand[2].form) read(z, o.operand[2], p);
-    switch (o.kind) {
-    case LNT_ROW_ACTIVATION:
-        acts(x, o.act);
+    if (is<KNOWN>(h.kind, LNT_ROW_MUL)) EACH(x[u] * y[u]);
+    else if (is<KNOWN>(h.kind, LNT_ROW_ADD)) EACH(x[u] + y[u]);
+    else if (is<KNOWN>(h.kind, LNT_ROW_ACTIVATION)) {
+        acts<KNOWN>(x, h.act);
         EACH(o.number[1] != 0.0f ? x[u] * o.number[0] + o.number[1] : x[u] * o.number[0]);
-        break;
-    case LNT_ROW_ADD: EACH(x[u] + y[u]); break;
-    case LNT_ROW_MUL: EACH(x[u] * y[u]); break;
-    case LNT_ROW_GLU:
-        acts(x, o.act);
-        EACH(x[u] * y[u]);
-        break;
-    case LNT_ROW_LERP:
-        if (o.count > 1) return lerps(o, p, x, y);
+    } else if (is<KNOWN>(h.kind, LNT_ROW_LERP)) {
         EACH(x[u] + (y[u] - x[u]) * z[u]);
-        break;
-    case LNT_ROW_CLAMP: EACH(x[u] < o.number[0] ? o.number[0] : x[u] > o.number[1] ? o.number[1] : x[u]); break;
-    case LNT_ROW_CAP: EACH(x[u] + log_one_plus(-o.number[0] * y[u] * y[u])); break;
-    case LNT_ROW_DECAY: decay(o, x, y, z); break;
-    case LNT_ROW_DOT: {
+    } else if (h.kind >= LNT_ROW_RMS && h.kind <= LNT_ROW_LAYER) {
+        norm<CLUSTER, KNOWN>(h, o, p, x, y, z, turn);
+    } else if (is<KNOWN>(h.kind, LNT_ROW_GLU)) {
+        acts<KNOWN>(x, h.act);
+        EACH(x[u] * y[u]);
+    } else if (is<KNOWN>(h.kind, LNT_ROW_BEFORE)) {
+        if (has(p, h.first, h.end)) store((char *)(o.state + p.seq * o.state_stride + (p.col - h.first)), x, true);
+        EACH(y[u]);
+    } else if (is<KNOWN>(h.kind, LNT_ROW_DOT)) {
         float s = 0.0f;
 #pragma unroll
         for (int u = 0; u < U; u++) s += x[u] * y[u];
-        s = head_sum<WIDE>(o, p, s, turn);
+        s = head_sum<CLUSTER>(h, o, p, s, turn);
         EACH(s);
-        break;
-    }
-    case LNT_ROW_BEFORE:
-        if (has(p, o.first, o.end)) store((char *)(o.state + p.seq * o.state_stride + (p.col - o.first)), x, true);
-        EACH(y[u]);
-        break;
-    case LNT_ROW_CONV: convolve(o, p, x, y, z); break;
-    default: norm<WIDE>(o, p, x, y, z, turn); break;
-    }
-    finish(o, p, x);
+    } else if (is<KNOWN>(h.kind, LNT_ROW_DECAY)) {
+        decay<KNOWN>(o, x, y, z);
+    } else if (is<KNOWN>(h.kind, LNT_ROW_CLAMP)) {
+        EACH(x[u] < o.number[0] ? o.number[0] : x[u] > o.number[1] ? o.number[1] : x[u]);
+    } else
+        EACH(x[u] + log_one_plus(-o.number[0] * y[u] * y[u]));
 }
 
-template <bool WIDE>
-__global__ void __launch_bounds__(WIDE ? LNT_CHAIN_MOST_THREADS : LNT_CHAIN_THREADS) chain_kernel(const __grid_constant__ lnt_chain a)
+template <bool CLUSTER> __device__ __forceinline__ void run(const lnt_chain_head &h, const lnt_chain_op &o, const chain_place &p, int &turn)
 {
-    extern __shared__ __align__(16) uint4 memory[];
+    const uint2 first = words_of(h.operand[0], p), second = words_of(h.operand[1], p), third = words_of(h.operand[2], p);
+    float x[U], y[U], z[U];
+    widen(x, first, h.operand[0]);
+    widen(y, second, h.operand[1]);
+    widen(z, third, h.operand[2]);
+    if (h.kind == LNT_ROW_LERP && h.count > 1) return lerps(h, o, p, x, y);
+    if (h.kind == LNT_ROW_CONV)
+        convolve(h, o, p, x, y, z);
+    else
+        apply<CLUSTER, false>(h, o, p, x, y, z, turn);
+    put(h, o, p, x);
+    *(float2 *)(p.planes + h.at + (int)threadIdx.x * 8) = make_float2(x[0], x[1]);
+}
+
+template <bool CLUSTER> __global__ void __launch_bounds__(LNT_CHAIN_MOST_THREADS) chain_kernel(const __grid_constant__ lnt_chain a)
+{
+    extern __shared__ __align__(16) char memory[];
     chain_place p;
-    p.planes = memory + threadIdx.x, p.threads = (int)blockDim.x;
+    p.share = (chain_share *)memory, p.planes = memory + sizeof(chain_share);
     p.row = (int)blockIdx.y, p.col = (int)(blockIdx.x * blockDim.x + threadIdx.x) * U, p.seq = p.row;
-    int early = 0, turn = 0;
+    int turn = 0;
     let_next();
-    while (early < a.loads && a.load[early].early) early++;
+    if (CLUSTER) cluster_arrive(); /* its blocks are there before one writes to another's memory */
+    copy_table(p.share->op, a.op, a.ops);
+    copy_table(p.share->load, a.load, a.late.end);
+    __syncthreads();
 #pragma unroll 1
     for (int late = 0; late < 2; late++) {
         if (late) await_last();
         if (late && a.cu) p.seq = sequence_at({a.cu, a.n_seq, a.tokens}, p.row);
-        bring(a, p, late ? early : 0, late ? a.loads : early);
+        bring(p, late ? a.early.end : 0, late ? a.late.units : a.early.units, late ? a.late.end : a.early.end);
     }
+    if (CLUSTER) cluster_wait();
     cp_async_commit();
     cp_async_wait<0>();
     const int warp = p.col - (int)threadIdx.x % 32 * U; /* its first column */
 #pragma unroll 1
     for (int i = 0; i < a.ops; i++) {
-        const lnt_chain_op &o = a.op[i];
-        const bool waits = WIDE && o.kind >= LNT_ROW_DOT && o.kind <= LNT_ROW_LAYER && !o.lanes;
-        if (waits || (warp < o.end && warp + LNT_CHAIN_WARP > o.first)) run<WIDE>(o, p, turn);
+        const lnt_chain_op &o = p.share->op[i];
+        const lnt_chain_head h = o.head;
+        const bool waits = h.kind >= LNT_ROW_DOT && h.kind <= LNT_ROW_LAYER && !h.count;
+        if (waits || (warp < h.end && warp + LNT_CHAIN_WARP > h.first)) run<CLUSTER>(h, o, p, turn);
     }
 }
 
-template <bool WIDE> void launch(lnt_cuda *d, const lnt_chain &chain, size_t bytes, size_t most)
+/* ---- known chains --------------------------------------------------------------------------------------------------------------------- */
+
+/* Going by a table, a function takes some 300 ns, most of it not its own. Chains of which layers have many are known to the compiler, which makes
+ * straight code of each, operands and results in registers. */
+struct known_operand {
+    int8_t form;  /* lnt_chain_form, or TAPS: two floats of four neighbours each */
+    int8_t maker; /* the function that makes it; -1: a load */
+    bool early;
+};
+enum { TAPS = 4, KNOWN_OPS = 10 };
+constexpr known_operand HALVES = {LNT_CHAIN_HALVES, -1, false}, LATER = {LNT_CHAIN_FLOATS, -1, false}, ONE = {LNT_CHAIN_ONE, -1, false};
+constexpr known_operand FLOATS = {LNT_CHAIN_FLOATS, -1, true}, FOUR = {TAPS, -1, true}, ONCE = {LNT_CHAIN_ONE, -1, true};
+constexpr known_operand made(int8_t maker) { return {LNT_CHAIN_FLOATS, maker, false}; }
+
+enum { KEPT = 0, OUT = 1, SINGLE = 2, F32 = 4 }; /* of a result: others read it; one for a head; float32 */
+struct known_op {
+    int8_t kind, act, count, result; /* count: of LERP */
+    known_operand operand[LNT_ROW_OPERANDS];
+};
+struct known_chain {
+    int ops;
+    known_op op[KNOWN_OPS];
+};
+
+/* bf16: RWKV-7's norm with its lerps, and with one, what is ahead of its recurrence and behind it; Mamba-2's; KDA's and Mesa's ahead. */
+constexpr known_chain KNOWN[] = {
+    {4, {{LNT_ROW_ADD, 0, 0, OUT, {HALVES, HALVES}},
+         {LNT_ROW_LAYER, 0, 0, KEPT, {made(0), FLOATS, FLOATS}},
+         {LNT_ROW_BEFORE, 0, 0, KEPT, {made(1), FLOATS}},
+         {LNT_ROW_LERP, 0, 6, OUT, {made(1), made(2), FLOATS, FLOATS, FLOATS, FLOATS, FLOATS, FLOATS}}}},
+    {4, {{LNT_ROW_ADD, 0, 0, OUT, {HALVES, HALVES}},
+         {LNT_ROW_LAYER, 0, 0, KEPT, {made(0), FLOATS, FLOATS}},
+         {LNT_ROW_BEFORE, 0, 0, KEPT, {made(1), FLOATS}},
+         {LNT_ROW_LERP, 0, 1, OUT, {made(1), made(2), FLOATS}}}},
+    {10, {{LNT_ROW_LERP, 0, 1, OUT, {HALVES, HALVES, HALVES}},
+          {LNT_ROW_MUL, 0, 0, KEPT, {HALVES, FLOATS}},
+          {LNT_ROW_L2, 0, 0, KEPT, {made(1)}},
+          {LNT_ROW_MUL, 0, 0, KEPT, {HALVES, HALVES}},
+          {LNT_ROW_LERP, 0, 1, OUT, {HALVES, made(3), FLOATS}},
+          {LNT_ROW_ACTIVATION, LNT_IDENTITY, 0, OUT, {made(2)}},
+          {LNT_ROW_MUL, 0, 0, OUT, {made(2), HALVES}},
+          {LNT_ROW_MUL, 0, 0, KEPT, {HALVES, FLOATS}},
+          {LNT_ROW_DOT, 0, 0, SINGLE | F32, {made(7), made(4)}},
+          {LNT_ROW_MUL, 0, 0, OUT, {made(0), made(8)}}}},
+    {3, {{LNT_ROW_LAYER, 0, 0, KEPT, {HALVES, FLOATS, FLOATS}},
+         {LNT_ROW_ADD, 0, 0, KEPT, {made(0), HALVES}},
+         {LNT_ROW_MUL, 0, 0, OUT, {made(1), HALVES}}}},
+    {10, {{LNT_ROW_CONV, LNT_SILU, 0, KEPT, {HALVES, FLOATS, FLOATS, FLOATS, FOUR, FLOATS}},
+          {LNT_ROW_ACTIVATION, LNT_IDENTITY, 0, SINGLE, {ONE}},
+          {LNT_ROW_ACTIVATION, LNT_IDENTITY, 0, SINGLE | F32, {made(1)}},
+          {LNT_ROW_ADD, 0, 0, SINGLE | F32, {made(2), ONCE}},
+          {LNT_ROW_ACTIVATION, LNT_SOFTPLUS, 0, SINGLE | F32, {made(3)}},
+          {LNT_ROW_MUL, 0, 0, OUT, {made(0), made(4)}},
+          {LNT_ROW_MUL, 0, 0, OUT | SINGLE | F32, {made(4), ONE}},
+          {LNT_ROW_ACTIVATION, LNT_IDENTITY, 0, OUT, {made(0)}},
+          {LNT_ROW_ACTIVATION, LNT_IDENTITY, 0, OUT, {made(0)}},
+          {LNT_ROW_MUL, 0, 0, OUT, {made(0), LATER}}}},
+    {3, {{LNT_ROW_ADD, 0, 0, KEPT, {HALVES, HALVES}},
+         {LNT_ROW_GLU, LNT_SILU, 0, KEPT, {HALVES, made(0)}},
+         {LNT_ROW_RMS, 0, 0, OUT, {made(1), FLOATS}}}},
+    {6, {{LNT_ROW_CONV, LNT_SILU, 0, KEPT, {HALVES, FLOATS, FLOATS, FLOATS, FOUR}},
+         {LNT_ROW_L2, 0, 0, OUT, {made(0)}},
+         {LNT_ROW_CONV, LNT_SILU, 0, KEPT, {HALVES, FLOATS, FLOATS, FLOATS, FOUR}},
+         {LNT_ROW_L2, 0, 0, OUT, {made(2)}},
+         {LNT_ROW_CONV, LNT_SILU, 0, OUT, {HALVES, FLOATS, FLOATS, FLOATS, FOUR}},
+         {LNT_ROW_DECAY, 0, 0, OUT | F32, {HALVES, ONCE, FLOATS}}}},
+    {4, {{LNT_ROW_CONV, LNT_SILU, 0, KEPT, {HALVES, FLOATS, FLOATS, FLOATS, FOUR}},
+         {LNT_ROW_L2, 0, 0, OUT, {made(0)}},
+         {LNT_ROW_CONV, LNT_SILU, 0, KEPT, {HALVES, FLOATS, FLOATS, FLOATS, FOUR}},
+         {LNT_ROW_L2, 0, 0, OUT, {made(2)}}}},
+};
+constexpr int CHAINS = sizeof KNOWN / sizeof KNOWN[0];
+
+__host__ __device__ constexpr bool is_load(const known_operand &x) { return x.form != LNT_CHAIN_ABSENT && x.maker < 0; }
+__host__ __device__ constexpr bool sums(int kind) { return kind >= LNT_ROW_DOT && kind <= LNT_ROW_LAYER; }
+
+/* volatile: all loads are put before the first is waited for, where the compiler would have them stand beside their uses. */
+__device__ __forceinline__ uint32_t load_word(const char *p)
 {
-    const dim3 blocks((unsigned)lnt_div_up(chain.cols, chain.threads * LNT_CHAIN_UNIT), (unsigned)chain.rows);
-    lnt_launch_with(d, chain_kernel<WIDE>, blocks, chain.threads, bytes, 1, chain);
+    uint32_t v;
+    asm volatile("ld.u32 %0, [%1];" : "=r"(v) : "l"(p) : "memory");
+    return v;
+}
+__device__ __forceinline__ uint2 load_two(const char *p)
+{
+    uint2 v;
+    asm volatile("ld.v2.u32 {%0, %1}, [%2];" : "=r"(v.x), "=r"(v.y) : "l"(p) : "memory");
+    return v;
+}
+__device__ __forceinline__ float4 load_four(const char *p)
+{
+    float4 v;
+    asm volatile("ld.v4.f32 {%0, %1, %2, %3}, [%4];" : "=f"(v.x), "=f"(v.y), "=f"(v.z), "=f"(v.w) : "l"(p) : "memory");
+    return v;
+}
+
+/* What a load brings a thread; those whose columns are others have something that exists. */
+struct known_words {
+    uint2 v;
+    float4 taps[U];
+    __device__ __forceinline__ void fetch(const lnt_chain_load &l, int form, const chain_place &p)
+    {
+        const bool one = form == LNT_CHAIN_ONE;
+        const int c = has(p, l.first, l.end) ? p.col - l.first : 0, turns = quotient(c, l.inverse);
+        const char *from = l.data + (l.by_sequence ? p.seq : (int64_t)p.row) * l.row + (int64_t)(one ? turns : c - turns * l.period) * l.size;
+        if (form == TAPS)
+            taps[0] = load_four(from), taps[1] = load_four(from + 16);
+        else if (form == LNT_CHAIN_FLOATS)
+            v = load_two(from);
+        else if (form == LNT_CHAIN_HALVES)
+            v.x = load_word(from);
+        else { /* a float, or a half of the word that has it */
+            const uint32_t half = (uint32_t)((uintptr_t)from & 2), w = load_word(from - half);
+            v.x = l.size == 4 ? w : half ? w & 0xffff0000u : w << 16;
+        }
+    }
+};
+
+/* Which load operand j of function i is, in the order of functions and operands. */
+__host__ __device__ constexpr int load_of(const known_chain &k, int i, int j)
+{
+    int n = 0;
+    for (int m = 0; m <= i; m++)
+        for (int l = 0; l < (m < i ? (int)LNT_ROW_OPERANDS : j); l++) n += is_load(k.op[m].operand[l]);
+    return n;
+}
+
+/* f(0), f(1) .. f(N - 1), each by a constant. */
+template <class F, int... I> __device__ __forceinline__ void by_constants(const F &f, std::integer_sequence<int, I...>)
+{
+    (f(std::integral_constant<int, I>()), ...);
+}
+template <int N, class F> __device__ __forceinline__ void each(const F &f) { by_constants(f, std::make_integer_sequence<int, N>()); }
+
+/* What a thread of a known chain has in registers. */
+template <int WHICH> struct known_row {
+    static constexpr known_chain K = KNOWN[WHICH];
+    known_words words[load_of(K, K.ops - 1, LNT_ROW_OPERANDS)];
+    float made[K.ops][U];
+
+    template <bool LATE> __device__ __forceinline__ void fetch(const lnt_chain &a, const chain_place &p)
+    {
+        each<K.ops>([&](auto i) {
+            each<LNT_ROW_OPERANDS>([&](auto j) {
+                constexpr known_operand x = K.op[i.value].operand[j.value];
+                constexpr int load = load_of(K, i.value, j.value);
+                if constexpr (is_load(x) && x.early != LATE) words[load].fetch(a.load[load], x.form, p);
+            });
+        });
+    }
+    template <int I, int J> __device__ __forceinline__ void value(float (&x)[U]) const
+    {
+        constexpr known_operand o = K.op[I].operand[J];
+        if constexpr (is_load(o))
+            widen(x, words[load_of(K, I, J)].v, (lnt_chain_operand)o.form);
+        else if constexpr (o.form != LNT_CHAIN_ABSENT)
+            x[0] = made[o.maker][0], x[1] = made[o.maker][1];
+    }
+    template <int I, bool CLUSTER> __device__ __forceinline__ void run(const lnt_chain &a, const chain_place &p, int &turn)
+    {
+        constexpr known_op f = K.op[I];
+        const lnt_chain_op &o = a.op[I];
+        const int warp = p.col - (int)threadIdx.x % 32 * U; /* its first column */
+        lnt_chain_head h = {};
+        h.kind = f.kind, h.act = f.act, h.count = sums(f.kind) ? o.head.count : f.count, h.f32 = (f.result & F32) != 0;
+        h.first = o.head.first, h.end = o.head.end, h.stretch = f.result & SINGLE ? o.head.stretch : 1;
+        h.out = f.result & OUT ? o.head.out : NULL, h.out_row = o.head.out_row;
+        h.operand[1] = (lnt_chain_operand)f.operand[1].form, h.operand[2] = (lnt_chain_operand)f.operand[2].form;
+        made[I][0] = made[I][1] = 0.0f;
+        if (!(sums(f.kind) && !h.count) && !(warp < h.end && warp + LNT_CHAIN_WARP > h.first)) return;
+        float x[U], y[U] = {}, z[U] = {};
+        value<I, 0>(x), value<I, 1>(y), value<I, 2>(z);
+        if constexpr (f.kind == LNT_ROW_LERP && f.count > 1) { /* of which nobody here reads any */
+            if (!has(p, h.first, h.end)) return;
+            each<f.count>([&](auto m) {
+                value<I, 2 + m.value>(z);
+#pragma unroll
+                for (int u = 0; u < U; u++) z[u] = x[u] + (y[u] - x[u]) * z[u];
+                const int64_t c = (int64_t)m.value * (h.end - h.first) + p.col - h.first;
+                store(h.out + p.row * h.out_row + c * (h.f32 ? 4 : 2), z, h.f32);
+            });
+            return;
+        } else if constexpr (f.kind == LNT_ROW_CONV) {
+            float other[U];
+            value<I, 3>(other);
+            shift(h, o, p, z, other, x);
+#pragma unroll
+            for (int u = 0; u < U; u++) {
+                const float4 w = words[load_of(K, I, 4)].taps[u];
+                x[u] = w.x * y[u] + w.y * z[u] + w.z * other[u] + w.w * x[u];
+            }
+            if constexpr (f.operand[5].form != LNT_CHAIN_ABSENT) {
+                value<I, 5>(other);
+#pragma unroll
+                for (int u = 0; u < U; u++) x[u] += other[u];
+            }
+            acts<true>(x, f.act);
+        } else
+            apply<CLUSTER, true>(h, o, p, x, y, z, turn);
+        put(h, o, p, x);
+        made[I][0] = x[0], made[I][1] = x[1];
+    }
+};
+
+/* The loads of a.load are in the order of the functions' operands. */
+template <int WHICH, bool CLUSTER> __global__ void __launch_bounds__(LNT_CHAIN_MOST_THREADS) known_kernel(const __grid_constant__ lnt_chain a)
+{
+    extern __shared__ __align__(16) char memory[];
+    chain_place p;
+    known_row<WHICH> row;
+    int turn = 0;
+    p.share = (chain_share *)memory, p.planes = NULL;
+    p.row = (int)blockIdx.y, p.col = (int)(blockIdx.x * blockDim.x + threadIdx.x) * U, p.seq = p.row;
+    let_next();
+    if (CLUSTER) cluster_arrive(); /* its blocks are there before one writes to another's memory */
+    row.template fetch<false>(a, p);
+    await_last();
+    if (a.cu) p.seq = sequence_at({a.cu, a.n_seq, a.tokens}, p.row);
+    row.template fetch<true>(a, p);
+    if (CLUSTER) cluster_wait();
+    each<KNOWN[WHICH].ops>([&](auto i) { row.template run<i.value, CLUSTER>(a, p, turn); });
+}
+
+typedef void chain_function(lnt_chain);
+template <int... WHICH> chain_function *known_function(int which, bool cluster, std::integer_sequence<int, WHICH...>)
+{
+    static chain_function *const one[] = {known_kernel<WHICH, false>...}, *const all[] = {known_kernel<WHICH, true>...};
+    return cluster ? all[which] : one[which];
+}
+
+/* Whether an operand of t is as x says; *load: the next in the order of operands. */
+bool matches(const lnt_chain *t, lnt_chain_operand operand, const known_operand &x, lnt_chain_load *loads, int *load)
+{
+    const int form = (int)(operand & 3), at = (int)(operand & ~3u);
+    if (form != (x.form == TAPS ? (int)LNT_CHAIN_FLOATS : (int)x.form)) return false;
+    if (form == LNT_CHAIN_ABSENT) return true;
+    if (x.maker >= 0) return t->op[x.maker].head.at == at;
+    for (int i = 0; i < t->late.end; i++) {
+        const lnt_chain_load &l = t->load[i];
+        if (l.at != at) continue;
+        loads[(*load)++] = l;
+        return l.early == x.early && (x.form != TAPS || l.bytes == 32) && (x.form != LNT_CHAIN_FLOATS || l.bytes == 8);
+    }
+    return false;
+}
+bool is_chain(const known_chain &k, const lnt_chain *t, lnt_chain *known)
+{
+    int load = 0;
+    if (t->ops != k.ops) return false;
+    for (int i = 0; i < k.ops; i++) {
+        const lnt_chain_op *o = &t->op[i];
+        const known_op &f = k.op[i];
+        const int result = (o->head.out ? OUT : 0) | (o->head.stretch > 1 ? SINGLE : 0) | (o->head.f32 ? F32 : 0);
+        if (o->head.kind != f.kind || o->head.act != f.act || result != f.result) return false;
+        if (f.kind == LNT_ROW_LERP && o->head.count != f.count) return false;
+        for (int j = 0; j < LNT_ROW_OPERANDS; j++)
+            if (!matches(t, j < 4 ? o->head.operand[j] : o->more[j - 4], f.operand[j], known->load, &load)) return false;
+    }
+    return true;
+}
+
+/* The kernel of a chain that is known; NULL: going by its table. */
+chain_function *find_known(const lnt_chain *t, lnt_chain *known)
+{
+    *known = *t;
+    for (int i = 0; i < CHAINS; i++)
+        if (is_chain(KNOWN[i], t, known)) return known_function(i, t->cluster > 1, std::make_integer_sequence<int, CHAINS>());
+    return NULL;
+}
+
+void launch(lnt_cuda *d, chain_function *kernel, const lnt_chain &chain, size_t bytes)
+{
+    const dim3 blocks((unsigned)lnt_div_up(chain.cols, chain.block), (unsigned)chain.rows);
+    lnt_launch_with(d, kernel, blocks, chain.block / U, bytes, chain.cluster, chain);
     /* a graph holds chains of many sizes, and asks for the room of its largest when it is made ready */
-    lnt_cuda_note(d, cudaFuncSetAttribute(chain_kernel<WIDE>, cudaFuncAttributeMaxDynamicSharedMemorySize, (int)most));
+    if (bytes > 32 << 10) lnt_cuda_note(d, cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, (int)d->base.block_shared));
 }
 
 } // namespace
@@ -323,11 +666,12 @@ template <bool WIDE> void launch(lnt_cuda *d, const lnt_chain &chain, size_t byt
 extern "C" bool lnt_row_chain_cuda(lnt_ctx *c, const lnt_chain *chain)
 {
     lnt_cuda *d = lnt_cuda_of(c);
-    const size_t bytes = (size_t)chain->planes * 16 * chain->threads, room = d->base.block_shared - LNT_CHAIN_OWN;
-    if (bytes > room) return false;
-    if (chain->wide)
-        launch<true>(d, *chain, bytes, room);
+    const size_t bytes = sizeof(chain_share) + (size_t)chain->bytes;
+    lnt_chain known;
+    if (bytes > d->base.block_shared || (chain->cluster > 1 && d->base.capability < 90)) return false;
+    if (chain_function *kernel = find_known(chain, &known))
+        launch(d, kernel, known, sizeof(float) * 2 * ALL_WARPS);
     else
-        launch<false>(d, *chain, bytes, room);
+        launch(d, chain->cluster > 1 ? chain_kernel<true> : chain_kernel<false>, *chain, bytes);
     return true;
 }

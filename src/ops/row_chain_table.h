@@ -1,59 +1,80 @@
-/* A chain as its kernel gets it. Columns are those of the chain: places among the threads, eight columns each. */
+/* A chain as its kernel gets it. Columns are those of the chain: places among the threads, two columns each. */
 #ifndef LNT_OPS_ROW_CHAIN_TABLE_H
 #define LNT_OPS_ROW_CHAIN_TABLE_H
 
 #include "ops/row_chain.h"
 
-enum { LNT_CHAIN_NODES = 24, LNT_CHAIN_LOADS = 64, LNT_CHAIN_UNIT = 8, LNT_CHAIN_THREADS = 64, LNT_CHAIN_MOST_THREADS = 1024 };
-enum { LNT_CHAIN_WARP = 32 * LNT_CHAIN_UNIT, LNT_CHAIN_WIDEST = LNT_CHAIN_MOST_THREADS * LNT_CHAIN_UNIT };
+enum { LNT_CHAIN_NODES = 24, LNT_CHAIN_LOADS = 64, LNT_CHAIN_UNIT = 2, LNT_CHAIN_WARP = 32 * LNT_CHAIN_UNIT };
+/* The most threads of a block and blocks of a cluster, and columns that fit into those. */
+enum { LNT_CHAIN_MOST_THREADS = 512, LNT_CHAIN_CLUSTER = 8, LNT_CHAIN_MOST_COLUMNS = LNT_CHAIN_MOST_THREADS * LNT_CHAIN_UNIT };
 
-/* What a thread's shared memory holds of an operand: one or more planes of 16 bytes. */
+/* What a thread has of an operand in its 8 bytes of shared memory: two floats, two halves in the first 4, or one float for both columns. */
 typedef enum { LNT_CHAIN_ABSENT, LNT_CHAIN_FLOATS, LNT_CHAIN_HALVES, LNT_CHAIN_ONE } lnt_chain_form;
 
-/* Numbers that come from outside. Column c of the chain has element (c - first) / stretch of a row, modulo `period` where that is not 0. */
+/* Division by multiplication: i / n is the upper half of i times the inverse of n, for i n below 2^32. */
+static inline uint32_t lnt_chain_inverse(int64_t n) { return (uint32_t)((((int64_t)1 << 32) + n - 1) / n); }
+
+/* Numbers that come from outside. Column c of the chain has element c - first of a row, modulo `period` where that is not 0; where all of a thread's
+ * columns have one number, element (c - first) / stretch. */
 typedef struct {
     const char *data;
-    int64_t row;       /* bytes from a row to the next; 0: one row for all */
+    int64_t row;        /* bytes from a row to the next; 0: one row for all */
     int32_t first, end; /* columns of the chain */
-    int32_t stretch, period;
-    int16_t plane;     /* the first of the thread's planes */
-    int16_t bytes;     /* of a thread: 16 or more; less where all its columns have one number */
-    int16_t size;      /* bytes of an element, times the neighbours that a column has */
-    bool early;        /* no kernel of the run writes it before this one */
-    bool by_sequence;  /* rows are sequences */
+    int32_t period;
+    uint32_t inverse;   /* of period or stretch; 0: there is neither */
+    int32_t at;         /* in shared memory: 8 bytes a thread, of more than 8 as many as there are */
+    int16_t bytes;      /* of a thread */
+    int16_t size;       /* bytes of an element, times the neighbours that a column has */
+    bool single;        /* one number for all of a thread's columns */
+    bool early;         /* no kernel of the run writes it before this one */
+    bool by_sequence;   /* rows are sequences */
+    char unused[5];
 } lnt_chain_load;
 
+/* An operand: where it lies in shared memory, a multiple of 8, plus its form. */
+typedef uint32_t lnt_chain_operand;
+
+/* What every function needs, 16 bytes a read. */
 typedef struct {
-    int16_t plane;
-    uint8_t form;
-} lnt_chain_operand;
+    int32_t kind, act;
+    int32_t count;          /* of LERP: results side by side; of sums: lanes of a head, within a warp, 0: whole warps */
+    int32_t f32;            /* the result is float32 */
+    int32_t first, end;     /* columns of the chain */
+    int32_t stretch;        /* of the result */
+    int32_t at;             /* of the result in shared memory, 8 bytes a thread */
+    lnt_chain_operand operand[4];
+    char *out;              /* NULL: the next ones read it here alone */
+    int64_t out_row;        /* bytes */
+} lnt_chain_head;
 
 typedef struct {
-    uint8_t kind, act, count, operands;
-    bool f32;          /* the result is float32 */
-    uint8_t lanes;     /* of a head, within a warp; 0: whole warps of a block */
-    int16_t plane;     /* of the result */
-    int32_t first, end, stretch, head; /* stretch: of the result */
+    lnt_chain_head head;
+    lnt_chain_operand more[LNT_ROW_OPERANDS - 4];
     float number[2];
-    lnt_chain_operand operand[LNT_ROW_OPERANDS];
-    char *out;         /* NULL: the next ones read it here alone */
-    int64_t out_row;   /* bytes */
-    float *state;      /* NULL: none */
-    int64_t state_stride, state_cols;
+    int32_t columns;                 /* of a head */
+    uint32_t by_columns, by_stretch; /* inverses */
+    int32_t state_cols;
+    float *state;                    /* NULL: none */
+    int64_t state_stride;
+    int64_t unused;
 } lnt_chain_op;
+
+/* Up to where loads go: those of units, then those of single numbers. */
+typedef struct {
+    int32_t units, end;
+} lnt_chain_loads;
 
 typedef struct {
     const int64_t *cu; /* device; NULL: row n is sequence n */
     int64_t n_seq, tokens;
-    int32_t rows, cols, threads, planes;
-    bool wide;         /* one block has all columns: some sum goes over its warps */
-    int16_t loads, ops;
-    lnt_chain_load load[LNT_CHAIN_LOADS]; /* early ones first; of both, those of single numbers last */
+    int32_t rows, cols;
+    int32_t block, cluster; /* columns of a block; blocks of a row that take sums together, all of it, or 1 */
+    int32_t bytes;          /* of shared memory that operands and results take */
+    int32_t ops;
+    lnt_chain_loads early, late;
     lnt_chain_op op[LNT_CHAIN_NODES];
+    lnt_chain_load load[LNT_CHAIN_LOADS]; /* early ones, then the others */
 } lnt_chain;
-
-/* What a block's shared memory holds besides: at most this. */
-enum { LNT_CHAIN_OWN = 1024 };
 
 /* False: a block of this device has no room for it; nothing was put. */
 bool lnt_row_chain_cuda(lnt_ctx *c, const lnt_chain *chain);

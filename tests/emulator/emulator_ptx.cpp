@@ -334,6 +334,7 @@ static const struct {
     { "mma.sync.aligned.m16n8k16", DO() { whole w = { &r, &s }; warp(~0u, &w, multiply); } },
     { "wgmma.mma_async", DO() { whole w = { &r, &s }; warpgroup(&w, multiply_group); } },
     { "cp.async.cg.shared.global", DO() { copy_later(shared(r.get(s.a[0])), (void *)r.get(s.a[1]), 16, s.a.size() > 3 ? (uint32_t)r.get(s.a[3]) : 16); } },
+    { "cp.async.ca.shared.global", DO() { copy_later(shared(r.get(s.a[0])), (void *)r.get(s.a[1]), (uint32_t)r.get(s.a[2]), (uint32_t)r.get(s.a[2])); } },
     { "cp.async.commit_group", DO() { copies_commit(); } },
     { "cp.async.wait_group", DO() { copies_wait((size_t)r.get(s.a[0])); } },
     { "cp.async.mbarrier.arrive.noinc", DO() { copies_end(); arrive((mbarrier *)shared(r.get(s.a[0]))); } },
