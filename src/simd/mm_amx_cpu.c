@@ -66,12 +66,51 @@ static void pack_right(int rows, int cols, const float *x, int64_t ld, pair *y)
     }
 }
 
-static void extend(lnt_operand *m, int forms, void *scratch)
+/* The same two from rows of bf16. */
+static void copy_left(int rows, int cols, const lnt_bf16 *x, int64_t ld, lnt_bf16 *y, int64_t ldy)
+{
+    const int wide = up(cols, 32);
+    for (int i = 0; i < rows; i++) {
+        if (i % 32 == 0) lnt_tiles_awake();
+        memcpy(y + i * ldy, x + i * ld, (size_t)cols * 2);
+        if (cols < wide) memset(y + i * ldy + cols, 0, (size_t)(wide - cols) * 2);
+    }
+    for (int i = rows; i < up(rows, 16); i++) memset(y + i * ldy, 0, (size_t)wide * 2);
+}
+
+static void pair_right(int rows, int cols, const lnt_bf16 *x, int64_t ld, pair *y)
+{
+    const int pairs = (rows + 1) / 2, pairs16 = up(rows, 32) / 2;
+    const __m512i low =
+        _mm512_set_epi16(47, 15, 46, 14, 45, 13, 44, 12, 43, 11, 42, 10, 41, 9, 40, 8, 39, 7, 38, 6, 37, 5, 36, 4, 35, 3, 34, 2, 33, 1, 32, 0);
+    const __m512i high = _mm512_add_epi16(low, _mm512_set1_epi16(16));
+    for (int j = 0; j < cols; j += 32, y += 2 * pairs16 * 16) {
+        const int lanes = cols - j < 32 ? cols - j : 32;
+        const __mmask32 mask = lanes == 32 ? 0xffffffffu : (1u << lanes) - 1u;
+        const bool wide = lanes > 16;
+        lnt_tiles_awake();
+        for (int i = 0; i < pairs; i++) {
+            const lnt_bf16 *p = x + 2 * i * ld + j;
+            const __m512i even = _mm512_maskz_loadu_epi16(mask, p);
+            const __m512i odd = _mm512_maskz_loadu_epi16(2 * i + 1 < rows ? mask : 0, p + ld);
+            _mm512_storeu_si512(y + i * 16, _mm512_permutex2var_epi16(even, low, odd));
+            if (wide) _mm512_storeu_si512(y + (pairs16 + i) * 16, _mm512_permutex2var_epi16(even, high, odd));
+        }
+        memset(y + pairs * 16, 0, (size_t)(pairs16 - pairs) * 64);
+        if (wide) memset(y + (pairs16 + pairs) * 16, 0, (size_t)(pairs16 - pairs) * 64);
+    }
+}
+
+/* `from`, ld16: the rows in bf16, or NULL. */
+static void make_forms(lnt_operand *m, int forms, const lnt_bf16 *from, int64_t ld16, void *scratch)
 {
     int rows = m->rows, cols = m->cols;
     char *at = scratch;
     if (forms & (LNT_LEFT | LNT_RIGHT_T) && !m->left.p) {
-        pack_left(rows, cols, m->x, m->ld, (lnt_bf16 *)at, up(cols, 32));
+        if (from)
+            copy_left(rows, cols, from, ld16, (lnt_bf16 *)at, up(cols, 32));
+        else
+            pack_left(rows, cols, m->x, m->ld, (lnt_bf16 *)at, up(cols, 32));
         m->left.p = at;
         m->left.ld = up(cols, 32);
         at += left_bytes(rows, cols);
@@ -87,7 +126,10 @@ static void extend(lnt_operand *m, int forms, void *scratch)
         at += left_bytes(rows, cols);
     }
     if (forms & (LNT_RIGHT | LNT_LEFT_T) && !m->right.p) {
-        pack_right(rows, cols, m->x, m->ld, (pair *)at);
+        if (from)
+            pair_right(rows, cols, from, ld16, (pair *)at);
+        else
+            pack_right(rows, cols, m->x, m->ld, (pair *)at);
         m->right.p = at;
         m->right.ld = up(rows, 32) / 2 * 16;
         at += right_bytes(rows, cols);
@@ -103,6 +145,8 @@ static void extend(lnt_operand *m, int forms, void *scratch)
     }
 }
 
+static void extend(lnt_operand *m, int forms, void *scratch) { make_forms(m, forms, m->x ? NULL : m->left.p, m->left.ld, scratch); }
+
 static lnt_operand prepare(int forms, int rows, int cols, const float *x, int64_t ld, void *scratch)
 {
     lnt_operand m = {.x = x, .ld = ld, .rows = rows, .cols = cols};
@@ -110,10 +154,17 @@ static lnt_operand prepare(int forms, int rows, int cols, const float *x, int64_
     return m;
 }
 
+static lnt_operand prepare16(int forms, int rows, int cols, const lnt_bf16 *x, int64_t ld, void *scratch)
+{
+    lnt_operand m = {.rows = rows, .cols = cols};
+    make_forms(&m, forms, x, ld, scratch);
+    return m;
+}
+
 static lnt_operand view(const lnt_operand *m, int first, int rows)
 {
     lnt_operand v = *m;
-    v.x += first * m->ld;
+    if (v.x) v.x += first * m->ld;
     v.rows = rows;
     if (v.left.p) v.left.p = (const lnt_bf16 *)v.left.p + first * v.left.ld;
     if (v.left_t.p) v.left_t.p = (const lnt_bf16 *)v.left_t.p + first;
@@ -297,7 +348,7 @@ static const struct {
 static void begin(void) { _tile_loadconfig(&whole_tiles); }
 static void end(void) { _tile_release(); }
 
-const lnt_mm_engine LNT_V(lnt_mm_bf16_tiles) = {bytes, prepare, extend, view, multiply, update, kept_bytes,
+const lnt_mm_engine LNT_V(lnt_mm_bf16_tiles) = {bytes, prepare, extend, prepare16, view, multiply, update, kept_bytes,
     keep, kept, inner, inner_rows, begin, end, .bf16 = true, .row_align = 32, .chunk = 32, .panel = 32};
 
 #endif

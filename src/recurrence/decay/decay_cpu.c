@@ -64,6 +64,9 @@ typedef struct {
     void *ks_forms, *qs_forms, *vs_forms, *dos_forms, *S_turned;
     lnt_stable m; /* mLSTM */
     signed_sums turns; /* decays with a sign */
+    /* gates of rows on tiles: [C rounded up to 16 and one,K] what reads and what writes states, in bf16, and forms of their own */
+    bool tiled;
+    lnt_bf16 *reads16, *writes16;
 } scratch;
 
 /* With tiles a chunk of 64: its two passes over the state cost more than the larger squares (T=2048, K=V=128, two threads: 4.6 ms forward against 5.2
@@ -86,6 +89,13 @@ static void carve_vector(lnt_carve *c, const lnt_recur_args *a, bool backward, s
         w->ks = lnt_carve_floats(c, C * K);
         w->qs_forms = lnt_carve_bytes(c, e->bytes(w->C, a->K, LNT_LEFT | LNT_RIGHT));
         w->ks_forms = lnt_carve_bytes(c, e->bytes(w->C, a->K, LNT_LEFT_T | LNT_RIGHT | LNT_RIGHT_T));
+#if defined(__AMX_BF16__)
+        w->tiled = w->rows && !w->columns && lnt_vector_is_tiled(w->C, a->K);
+        if (w->tiled) {
+            w->reads16 = lnt_carve_bytes(c, (size_t)(w->C + 16) * (size_t)a->K * sizeof *w->reads16);
+            w->writes16 = lnt_carve_bytes(c, (size_t)(w->C + 16) * (size_t)a->K * sizeof *w->writes16);
+        }
+#endif
     }
     if (w->columns) {
         w->gv = LNT_V(lnt_vector_carve)(c, e, w->C, a->V);
@@ -322,6 +332,65 @@ static void forward_chunk(const lnt_head *x, lnt_rows c, scratch *w)
     for (int64_t j = 0; j < n; j++) row_add(w->z, 1.0f, w->k + j * K, K);
 }
 
+#if defined(__AMX_BF16__)
+/* ---- gates of rows on tiles: straight from the tensors' bf16 ---------------------------------------------------------------------------- */
+
+static const lnt_bf16 *key_rows(const lnt_head *x, lnt_rows c, const void *p)
+{
+    return (const lnt_bf16 *)p + (c.first * x->a->Hq + x->hq) * x->a->K;
+}
+static const lnt_bf16 *value_rows(const lnt_head *x, lnt_rows c, const void *p)
+{
+    return (const lnt_bf16 *)p + (c.first * x->a->Hv + x->h) * x->a->V;
+}
+
+/* P, end, and the rows that meet states, as operands. What reads before the write is moved up by one row (early_scores). */
+static void tiled_front(const lnt_head *x, lnt_rows c, scratch *w, lnt_operand *reads, lnt_operand *writes)
+{
+    const lnt_recur_args *a = x->a;
+    const int64_t K = a->K, C = w->C, n = c.n, shift = w->early;
+    const lnt_bf16 *q = key_rows(x, c, a->q), *k = key_rows(x, c, a->k);
+    const int64_t stride = (int64_t)a->Hq * K;
+    const float s = (float)a->scale;
+    const lnt_vector_front f = { .n = (int)n, .readers = 1, .writers = 1, .g = (const float *)a->gk + (c.first * a->Hv + x->h) * K,
+                                 .stride = (int64_t)a->Hv * K, .read = { { q + shift * stride, stride, n - shift } }, .write = { { k, stride, n } },
+                                 .f_pairs = { s }, .f_reads = { s }, .pairs = { { w->P + shift * C } }, .ld = C,
+                                 .reads = { w->reads16 + shift * K }, .writes = { w->writes16 }, .end = w->gk.end };
+    LNT_V(lnt_vector_front_tiled)(&w->gk, &f);
+    if (shift) {
+        memset(w->P, 0, (size_t)n * sizeof(float));
+        for (int64_t j = 0; j < K; j += LNT_VL) v_store_bf16(w->reads16 + j, s * v_load_bf16(q + j));
+        for (int64_t i = 0; i < n; i++) {
+            rows_awake(i);
+            w->P[i * (C + 1)] = s * row_dot_times16(q + i * stride, k + i * stride, bonus_of(x), K);
+        }
+    }
+    *reads = (lnt_operand){ .rows = c.n, .cols = a->K, .left = { w->reads16, K } };
+    *writes = (lnt_operand){ .rows = c.n, .cols = a->K, .left = { w->writes16, K } };
+}
+
+static void tiled_forward_chunk(const lnt_head *x, lnt_rows c, scratch *w)
+{
+    const lnt_recur_args *a = x->a;
+    const lnt_mm_engine *e = ENGINE;
+    const int V = a->V, n = c.n;
+    lnt_operand q, k;
+    rows_ahead_out(a->o, a->dtype, c.first, n, a->Hv, x->h, V);
+    tiled_front(x, c, w, &q, &k);
+    key_ahead(x, c, a->q);
+    key_ahead(x, c, a->k);
+    const lnt_operand v = e->prepare16(LNT_RIGHT, n, V, value_rows(x, c, a->v), (int64_t)a->Hv * V, w->v_forms);
+    const lnt_operand P = e->prepare(LNT_LEFT, n, n, w->P, w->C, w->P_forms);
+    e->multiply(LNT_MM_SET, NULL, &q, false, &w->state, false, w->o, V);
+    value_ahead(x, c, a->v);
+    apply_lower(BLOCKS, n, &P, &v, V, w->o);
+    rows_out(a->o, a->dtype, c.first, n, a->Hv, x->h, V, w->o);
+    float_ahead(x, c, a->gk, a->K);
+    e->extend(&k, LNT_LEFT_T, w->ks_forms);
+    e->update(w->gk.end, 1, &k, true, &v, false, &w->state);
+}
+#endif
+
 static void forward_head(const lnt_head *x, char *base)
 {
     const lnt_recur_args *a = x->a;
@@ -332,7 +401,10 @@ static void forward_head(const lnt_head *x, char *base)
     get_state(x, w->z, a->z0, a->K);
     get_state(x, &w->m.m, a->m0, 1);
     w->state = ENGINE->prepare(LNT_RIGHT, a->K, a->V, w->S, a->V, w->S_forms);
-    for (int64_t i = 0; i < chunks; i++) forward_chunk(x, chunk_at(x, w->C, i, 1), w);
+#if defined(__AMX_BF16__)
+    for (int64_t i = 0; w->tiled && i < chunks; i++) tiled_forward_chunk(x, chunk_at(x, w->C, i, 1), w);
+#endif
+    for (int64_t i = 0; !w->tiled && i < chunks; i++) forward_chunk(x, chunk_at(x, w->C, i, 1), w);
     put_state(x, a->sT, size, w->S);
     put_state(x, a->zT, a->K, w->z);
     put_state(x, a->mT, 1, &w->m.m);

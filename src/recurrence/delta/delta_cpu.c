@@ -20,6 +20,7 @@ typedef struct {
     int T, C, K, V, m; /* tokens and writes of the longest chunk; m: of the chunk at hand */
     int writes;        /* of a token */
     lnt_rows t;        /* the chunk at hand, as tokens */
+    int masked;        /* rows of D when it is ones; 0: it is others */
     bool vector;
     int width, panels; /* columns of V that a state is worked on at a time, and how often that goes into V */
     float scale;
@@ -42,6 +43,8 @@ typedef struct {
     /* vector gates: [m+C,K] e.KQ, [C,K] l.K, [C,K] what pairs add to dKwrite; for dgk (chunk_vector.h) [C,K] twice, [K] */
     lnt_vector gk;
     float *kqs, *ks, *pair_k, *inside, *through, *last;
+    bool tiled;                 /* their front on tiles; then kqs and ks are bf16 */
+    lnt_bf16 *kqs16, *ks16;
     void *kqs_forms, *ks_forms;
     void *u_forms, *pairs_forms, *dS_forms, *dS_t_forms, *start_forms, *do_forms;
 } work;
@@ -93,8 +96,16 @@ static size_t carve(work *w, const lnt_recur_args *a, const lnt_mm_engine *e, in
     w->state = lnt_carve_bytes(&c, (size_t)w->panels * sizeof *w->state);
     if (w->vector) {
         w->gk = LNT_V(lnt_vector_carve)(&c, e, C, a->K);
-        w->kqs = lnt_carve_floats(&c, rows * K);
-        w->ks = lnt_carve_floats(&c, C * K);
+#if defined(__AMX_BF16__)
+        w->tiled = lnt_vector_is_tiled(C, a->K);
+#endif
+        if (w->tiled) {
+            w->kqs16 = lnt_carve_bytes(&c, (size_t)(rows + 16) * (size_t)K * sizeof *w->kqs16);
+            w->ks16 = lnt_carve_bytes(&c, (size_t)(C + 16) * (size_t)K * sizeof *w->ks16);
+        } else {
+            w->kqs = lnt_carve_floats(&c, rows * K);
+            w->ks = lnt_carve_floats(&c, C * K);
+        }
         w->kqs_forms = lnt_carve_bytes(&c, e->bytes(rows, a->K, LNT_LEFT | LNT_LEFT_T));
         w->ks_forms = lnt_carve_bytes(&c, e->bytes(C, a->K, LNT_LEFT | LNT_LEFT_T));
     }
@@ -179,6 +190,26 @@ static void vector_front(work *w, lnt_rows c, bool with_q, int kq_forms, int k_f
     *k = w->e->prepare(k_forms & LNT_LEFT_T ? LNT_LEFT_T : LNT_LEFT, c.n, w->K, w->ks, K, w->ks_forms);
 }
 
+#if defined(__AMX_BF16__)
+/* The same on tiles, straight from the tensors. */
+static void tiled_front(work *w, lnt_rows c, bool with_q, int kq_forms, int k_forms, lnt_operand *kq, lnt_operand *k)
+{
+    const lnt_recur_args *a = w->a;
+    const int64_t K = w->K, n = c.n, m = w->m, stride = a->Hq * K, at = (c.first * a->Hq + w->at->hq) * K;
+    const lnt_rows16 keys = { (const lnt_bf16 *)a->k + at, stride, n }, queries = { with_q ? (const lnt_bf16 *)a->q + at : NULL, stride, n };
+    const lnt_vector_front f = { .n = c.n, .readers = with_q ? 2 : 1, .writers = 1, .g = (const float *)a->gk + (c.first * a->Hv + w->at->h) * K,
+                                 .stride = a->Hv * K, .read = { keys, queries }, .write = { keys }, .f_pairs = { 1, 1 }, .f_reads = { 1, 1 },
+                                 .pairs = { { w->w }, { w->w + m * w->C } }, .ld = w->C, .reads = { w->kqs16, w->kqs16 + m * K },
+                                 .writes = { w->ks16 }, .end = w->gk.end };
+    LNT_V(lnt_vector_front_tiled)(&w->gk, &f);
+    if (with_q) memset(w->kqs16 + n * K, 0, (size_t)((m - n) * K) * sizeof *w->kqs16);
+    *kq = (lnt_operand){ .rows = (int)(with_q ? m + n : n), .cols = w->K, .left = { w->kqs16, K } };
+    *k = (lnt_operand){ .rows = c.n, .cols = w->K, .left = { w->ks16, K } };
+    w->e->extend(kq, kq_forms & LNT_LEFT_T, w->kqs_forms);
+    w->e->extend(k, k_forms & LNT_LEFT_T, w->ks_forms);
+}
+#endif
+
 /* The gates of the writes, `*stride` apart: a token's decays before its first. NULL: no gate. */
 static const float *gates_of(work *w, int64_t *stride)
 {
@@ -196,20 +227,29 @@ static void front(work *w, lnt_rows c, bool with_q, int kq_forms, int k_forms, l
 {
     const lnt_recur_args *a = w->a;
     w->m = stacked(w->e, c.n);
-    rows_in(w->kq, a->k, a->dtype, c.first, c.n, a->Hq, w->at->hq, w->K);
-    if (with_q) {
+    const bool back = !(k_forms & LNT_LEFT_T), with_rows = !w->tiled || back; /* as float32 */
+    if (with_rows) rows_in(w->kq, a->k, a->dtype, c.first, c.n, a->Hq, w->at->hq, w->K);
+    if (with_q && with_rows) {
         memset(w->kq + (int64_t)c.n * w->K, 0, (size_t)(w->m - c.n) * (size_t)w->K * sizeof(float));
         rows_in(w->kq + (int64_t)w->m * w->K, a->q, a->dtype, w->t.first, w->t.n, a->Hq, w->at->hq, w->K);
     }
     int64_t stride;
     const float *g = gates_of(w, &stride), *beta = a->beta;
-    LNT_V(lnt_chunk_decay)(c.n, g, stride, w->mask, w->C, w->from_start, w->to_end);
+    if (g || w->masked != c.n) LNT_V(lnt_chunk_decay)(c.n, g, stride, w->mask, w->C, w->from_start, w->to_end);
+    w->masked = g ? 0 : c.n;
     w->read_start = w->writes > 1 ? w->reads : w->from_start;
     for (int i = 0; w->writes > 1 && i < w->t.n; i++) w->reads[i] = w->from_start[(i + 1) * w->writes - 1];
     for (int i = 0; i < c.n; i++) {
         w->beta[i] = beta[(c.first + i) * a->Hv + w->at->h];
         w->write[i] = w->beta[i] * w->to_end[i];
     }
+#if defined(__AMX_BF16__)
+    if (w->tiled) {
+        if (back) LNT_V(lnt_vector_load)(&w->gk, c.n, (const float *)a->gk + (c.first * a->Hv + w->at->h) * w->K, (int64_t)a->Hv * w->K, false);
+        tiled_front(w, c, with_q, kq_forms, k_forms, kq, k);
+        return;
+    }
+#endif
     if (w->vector) {
         vector_front(w, c, with_q, kq_forms, k_forms, kq, k);
         return;

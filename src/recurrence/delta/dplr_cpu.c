@@ -21,6 +21,8 @@ typedef struct {
     int width, panels;                      /* columns of V that a state is worked on at a time, and how often that goes into V */
     lnt_vector gk;
     float *read, *reads, *write, *writes;   /* [L,K] the stacks, and what of them meets the chunk's first state, and its last */
+    bool tiled;                             /* a front on tiles: reads and writes are bf16 then */
+    lnt_bf16 *reads16, *writes16;
     float *pairs;                           /* [L,L] */
     float *x, *u;                           /* [L,V] */
     float *S;                               /* [panels,K,width] */
@@ -50,8 +52,15 @@ static size_t carve(work *w, const lnt_recur_args *a, const lnt_mm_engine *e, in
     w->width = a->V % e->panel ? a->V : e->panel;
     w->panels = a->V / w->width;
     w->gk = LNT_V(lnt_vector_carve)(&c, e, C, a->K);
-    float **const stack[] = { &w->read, &w->reads, &w->write, &w->writes };
-    for (int i = 0; i < 4; i++) *stack[i] = lnt_carve_floats(&c, L * K);
+#if defined(__AMX_BF16__)
+    w->tiled = lnt_vector_is_tiled(C, a->K);
+#endif
+    float **const stack[] = { &w->read, &w->write, &w->reads, &w->writes };
+    for (int i = 0; i < (w->tiled ? 2 : 4); i++) *stack[i] = lnt_carve_floats(&c, L * K);
+    if (w->tiled) {
+        w->reads16 = lnt_carve_bytes(&c, (size_t)((L + 16) * K) * sizeof *w->reads16);
+        w->writes16 = lnt_carve_bytes(&c, (size_t)((L + 16) * K) * sizeof *w->writes16);
+    }
     w->pairs = lnt_carve_floats(&c, L * L);
     w->x = lnt_carve_floats(&c, L * V);
     w->u = lnt_carve_floats(&c, L * V);
@@ -104,31 +113,68 @@ static void ahead(const work *w, lnt_rows c)
     float_ahead(w->at, c, a->gk, w->K);
 }
 
+#if defined(__AMX_BF16__)
+/* Pairs, and what meets states, on tiles, straight from the tensors. */
+static void tiled_front(work *w, lnt_rows c, bool with_q, float *const with_b[2], float *const with_k[2], int reads_forms, int writes_forms,
+                        lnt_operand *reads, lnt_operand *writes)
+{
+    const lnt_recur_args *a = w->a;
+    const int64_t K = w->K, n = c.n, m = w->m, own = a->Hv * K, shared = a->Hq * K;
+    const int64_t at = c.first * own + w->at->h * K, shared_at = c.first * shared + w->at->hq * K;
+    const lnt_bf16 *first = (const lnt_bf16 *)a->a + at;
+    const lnt_vector_front f = { .n = c.n, .readers = with_q ? 2 : 1, .writers = 2, .g = (const float *)a->gk + at, .stride = own,
+                                 .read = { { first + own, own, n - 1 }, { with_q ? (const lnt_bf16 *)a->q + shared_at : NULL, shared, n } },
+                                 .write = { { (const lnt_bf16 *)a->b + at, own, n }, { (const lnt_bf16 *)a->k + shared_at, shared, n } },
+                                 .f_pairs = { 1, (float)a->scale }, .f_reads = { 1, (float)a->scale },
+                                 .pairs = { { with_b[0], with_k[0] }, { with_b[1], with_k[1] } }, .ld = w->L,
+                                 .reads = { w->reads16 + K, w->reads16 + m * K }, .writes = { w->writes16, w->writes16 + m * K },
+                                 .end = w->gk.end };
+    LNT_V(lnt_vector_front_tiled)(&w->gk, &f);
+    memcpy(w->reads16, first, (size_t)K * sizeof *first);
+    memset(w->reads16 + n * K, 0, (size_t)((m - n) * K) * sizeof *first);
+    memset(w->writes16 + n * K, 0, (size_t)((m - n) * K) * sizeof *first);
+    *reads = (lnt_operand){ .rows = (int)((with_q ? m : 0) + n), .cols = w->K, .left = { w->reads16, K } };
+    *writes = (lnt_operand){ .rows = (int)(m + n), .cols = w->K, .left = { w->writes16, K } };
+    w->e->extend(reads, reads_forms & LNT_LEFT_T, w->reads_forms);
+    w->e->extend(writes, writes_forms & LNT_LEFT_T, w->writes_forms);
+}
+#endif
+
 /* A chunk's readers and writers, their pairs, with those of a and b negated as the solve wants them, and what meets states, as operands. */
 static void front(work *w, lnt_rows c, bool with_q, int reads_forms, int writes_forms, lnt_operand *reads, lnt_operand *writes)
 {
     const lnt_recur_args *a = w->a;
     const int64_t K = w->K, L = w->L, size = c.n * K, m = w->m = stacked(w->e, c.n);
     float *q = w->read + m * K, *k = w->write + m * K;
-    rows_in(w->read, a->a, a->dtype, c.first, c.n, a->Hv, w->at->h, K);
-    rows_in(w->write, a->b, a->dtype, c.first, c.n, a->Hv, w->at->h, K);
-    rows_in(k, a->k, a->dtype, c.first, c.n, a->Hq, w->at->hq, K);
-    if (with_q) {
-        rows_in(q, a->q, a->dtype, c.first, c.n, a->Hq, w->at->hq, K);
-        row_scale(q, (float)a->scale, size);
+    const bool back = writes_forms & LNT_LEFT, with_rows = !w->tiled || back; /* as float32 */
+    const float *gk = (const float *)a->gk + (c.first * a->Hv + w->at->h) * K;
+    if (with_rows) {
+        rows_in(w->read, a->a, a->dtype, c.first, c.n, a->Hv, w->at->h, K);
+        rows_in(w->write, a->b, a->dtype, c.first, c.n, a->Hv, w->at->h, K);
+        rows_in(k, a->k, a->dtype, c.first, c.n, a->Hq, w->at->hq, K);
+        if (with_q) {
+            rows_in(q, a->q, a->dtype, c.first, c.n, a->Hq, w->at->hq, K);
+            row_scale(q, (float)a->scale, size);
+        }
+        float *const stack[] = { w->read, w->write, w->reads, w->writes };
+        for (int i = 0; i < (w->tiled ? 2 : 4); i++) clear_gap(w, c.n, stack[i], K);
+        LNT_V(lnt_vector_load)(&w->gk, c.n, gk, a->Hv * K, false);
     }
-    float *const stack[] = { w->read, w->write, w->reads, w->writes };
-    for (int i = 0; i < 4; i++) clear_gap(w, c.n, stack[i], K);
-    LNT_V(lnt_vector_load)(&w->gk, c.n, (const float *)a->gk + (c.first * a->Hv + w->at->h) * K, a->Hv * K, false);
 
     const float *readers[2] = { w->read + K, q };
     float *with_b[2] = { w->pairs + L, w->pairs + m * L }, *with_k[2] = { with_b[0] + m, with_b[1] + m };
-    LNT_V(lnt_vector_pairs)(&w->gk, c.n, 1.0f, with_q ? 2 : 1, readers, w->write, with_b, L);
-    LNT_V(lnt_vector_pairs)(&w->gk, c.n, 1.0f, with_q ? 2 : 1, readers, k, with_k, L);
+#if defined(__AMX_BF16__)
+    if (w->tiled) tiled_front(w, c, with_q, with_b, with_k, reads_forms, writes_forms, reads, writes);
+#endif
+    if (!w->tiled) {
+        LNT_V(lnt_vector_pairs)(&w->gk, c.n, 1.0f, with_q ? 2 : 1, readers, w->write, with_b, L);
+        LNT_V(lnt_vector_pairs)(&w->gk, c.n, 1.0f, with_q ? 2 : 1, readers, k, with_k, L);
+    }
     memset(w->pairs, 0, (size_t)(m + c.n) * sizeof *w->pairs);
     for (int64_t i = 1; i < c.n; i++) row_scale(w->pairs + i * L, -1.0f, i);
     for (int64_t i = 0; with_q && i < c.n; i++) memset(with_b[1] + i * L + c.n, 0, (size_t)(m - c.n) * sizeof *w->pairs);
 
+    if (w->tiled) return;
     memcpy(w->reads, w->read, (size_t)K * sizeof *w->reads);
     row_times(size - K, 1.0f, w->gk.from_start, w->read + K, w->reads + K);
     if (with_q) row_times(size, 1.0f, w->gk.from_start, q, w->reads + m * K);
