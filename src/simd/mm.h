@@ -54,6 +54,8 @@ typedef struct lnt_mm_engine {
     /* A state that takes a write: s->x(i,:) = scale[i*scale_stride] s->x(i,:) + (op(A) op(B))(i,:), rows dense. Its right form, if prepared, is
      * renewed on the way; other packed forms are void. */
     void (*update)(const float *scale, int64_t scale_stride, const lnt_operand *a, bool a_t, const lnt_operand *b, bool b_t, lnt_operand *s);
+    /* The same with a factor for each column, s->x(:,j) = columns[j] s->x(:,j) + ...; NULL where prepare16 is. */
+    void (*update_columns)(const float *columns, const lnt_operand *a, bool a_t, const lnt_operand *b, bool b_t, lnt_operand *s);
     /* A state put by for later, in the engine's own precision: kept_bytes (a multiple of 64); its columns from `first` on (a multiple of 32)
      * out of s; then an operand that is taken transposed at the right; and <kept, y> for y[rows, cols], together or for each row. */
     size_t (*kept_bytes)(int rows, int cols);

@@ -60,11 +60,26 @@ typedef struct {
     float *end;            /* [width]; NULL: not wanted */
 } lnt_vector_front;
 
+/* The way back, behind the front of the same rows: from what states give readers and writers to their gradients and the gates', 32 columns at a time. */
+typedef struct {
+    const lnt_vector_front *f;
+    float f_state[2];        /* of what readers get from the state */
+    const float *A[2][2];    /* [n,ld] the gradient of a reader's pairs with a writer, below the diagonal and on it */
+    int64_t ld;
+    float *dread[2], *dwrite[2]; /* [n,32] of the columns at hand: products with states, undecayed; then gradients */
+    float *last;             /* [width] the rows' sums of the decayed state times its gradient; NULL where dg is not wanted */
+    float *dg;               /* row i at dg + i stride */
+    int64_t stride;
+} lnt_vector_back;
+void LNT_V(lnt_vector_back_begin)(const lnt_vector *v, const lnt_vector_back *s);
+void LNT_V(lnt_vector_back_columns)(const lnt_vector *v, const lnt_vector_back *s, int c);
+
 /* What it takes: chunks that are no longer, and whole steps of tiles. */
 enum { LNT_VECTOR_TILED = 64 };
 static inline bool lnt_vector_is_tiled(int C, int width) { return C <= LNT_VECTOR_TILED && width % 32 == 0 && width > 0; }
 size_t LNT_V(lnt_vector_tiled_bytes)(int width);
 void LNT_V(lnt_vector_front_tiled)(const lnt_vector *v, const lnt_vector_front *f);
+void LNT_V(lnt_vector_writes_tiled)(const lnt_vector *v, const lnt_vector_front *f); /* writes and end alone */
 #endif
 
 /* A chunk's rows that read and rows that are written, and the gradients of both and of the gates (operators.md#gate-gradients). Rows that read

@@ -67,6 +67,9 @@ typedef struct {
     /* gates of rows on tiles: [C rounded up to 16 and one,K] what reads and what writes states, in bf16, and forms of their own */
     bool tiled;
     lnt_bf16 *reads16, *writes16;
+    char *kept;        /* [chunks] right forms of states, transposed */
+    void *dS_turned;
+    float *strips[2]; /* [C+1,32] twice */
 } scratch;
 
 /* With tiles a chunk of 64: its two passes over the state cost more than the larger squares (T=2048, K=V=128, two threads: 4.6 ms forward against 5.2
@@ -163,7 +166,12 @@ static size_t carve(const lnt_recur_args *a, bool backward, char *base, scratch 
     w->Y = lnt_carve_floats(&c, (C + 1) * C);
     w->dden = lnt_carve_floats(&c, C);
     gates_carve(&c, C, &w->gates);
-    w->states = lnt_carve_floats(&c, states * K * V);
+    w->states = lnt_carve_floats(&c, (w->tiled ? 1 : states) * K * V);
+    if (w->tiled) {
+        w->kept = lnt_carve_bytes(&c, (size_t)states * e->bytes(a->V, a->K, right));
+        w->dS_turned = lnt_carve_bytes(&c, e->bytes(a->V, a->K, right_t));
+        for (int i = 0; i < 2; i++) w->strips[i] = lnt_carve_floats(&c, (C + 1) * 32);
+    }
     w->zs = lnt_carve_floats(&c, states * K);
     w->do_forms = lnt_carve_bytes(&c, e->bytes(n, a->V, left | right | left_t));
     w->read_forms = lnt_carve_bytes(&c, e->bytes(n, a->K, right));
@@ -332,63 +340,18 @@ static void forward_chunk(const lnt_head *x, lnt_rows c, scratch *w)
     for (int64_t j = 0; j < n; j++) row_add(w->z, 1.0f, w->k + j * K, K);
 }
 
+/* A state [K,V], or zeros, transposed. */
+static void get_turned(const lnt_head *x, float *dst, const float *src)
+{
+    const lnt_recur_args *a = x->a;
+    if (src)
+        LNT_V(lnt_transpose)(a->K, a->V, src + x->index * a->K * a->V, a->V, dst, a->K);
+    else
+        get_state(x, dst, NULL, (int64_t)a->K * a->V);
+}
+
 #if defined(__AMX_BF16__)
-/* ---- gates of rows on tiles: straight from the tensors' bf16 ---------------------------------------------------------------------------- */
-
-static const lnt_bf16 *key_rows(const lnt_head *x, lnt_rows c, const void *p)
-{
-    return (const lnt_bf16 *)p + (c.first * x->a->Hq + x->hq) * x->a->K;
-}
-static const lnt_bf16 *value_rows(const lnt_head *x, lnt_rows c, const void *p)
-{
-    return (const lnt_bf16 *)p + (c.first * x->a->Hv + x->h) * x->a->V;
-}
-
-/* P, end, and the rows that meet states, as operands. What reads before the write is moved up by one row (early_scores). */
-static void tiled_front(const lnt_head *x, lnt_rows c, scratch *w, lnt_operand *reads, lnt_operand *writes)
-{
-    const lnt_recur_args *a = x->a;
-    const int64_t K = a->K, C = w->C, n = c.n, shift = w->early;
-    const lnt_bf16 *q = key_rows(x, c, a->q), *k = key_rows(x, c, a->k);
-    const int64_t stride = (int64_t)a->Hq * K;
-    const float s = (float)a->scale;
-    const lnt_vector_front f = { .n = (int)n, .readers = 1, .writers = 1, .g = (const float *)a->gk + (c.first * a->Hv + x->h) * K,
-                                 .stride = (int64_t)a->Hv * K, .read = { { q + shift * stride, stride, n - shift } }, .write = { { k, stride, n } },
-                                 .f_pairs = { s }, .f_reads = { s }, .pairs = { { w->P + shift * C } }, .ld = C,
-                                 .reads = { w->reads16 + shift * K }, .writes = { w->writes16 }, .end = w->gk.end };
-    LNT_V(lnt_vector_front_tiled)(&w->gk, &f);
-    if (shift) {
-        memset(w->P, 0, (size_t)n * sizeof(float));
-        for (int64_t j = 0; j < K; j += LNT_VL) v_store_bf16(w->reads16 + j, s * v_load_bf16(q + j));
-        for (int64_t i = 0; i < n; i++) {
-            rows_awake(i);
-            w->P[i * (C + 1)] = s * row_dot_times16(q + i * stride, k + i * stride, bonus_of(x), K);
-        }
-    }
-    *reads = (lnt_operand){ .rows = c.n, .cols = a->K, .left = { w->reads16, K } };
-    *writes = (lnt_operand){ .rows = c.n, .cols = a->K, .left = { w->writes16, K } };
-}
-
-static void tiled_forward_chunk(const lnt_head *x, lnt_rows c, scratch *w)
-{
-    const lnt_recur_args *a = x->a;
-    const lnt_mm_engine *e = ENGINE;
-    const int V = a->V, n = c.n;
-    lnt_operand q, k;
-    rows_ahead_out(a->o, a->dtype, c.first, n, a->Hv, x->h, V);
-    tiled_front(x, c, w, &q, &k);
-    key_ahead(x, c, a->q);
-    key_ahead(x, c, a->k);
-    const lnt_operand v = e->prepare16(LNT_RIGHT, n, V, value_rows(x, c, a->v), (int64_t)a->Hv * V, w->v_forms);
-    const lnt_operand P = e->prepare(LNT_LEFT, n, n, w->P, w->C, w->P_forms);
-    e->multiply(LNT_MM_SET, NULL, &q, false, &w->state, false, w->o, V);
-    value_ahead(x, c, a->v);
-    apply_lower(BLOCKS, n, &P, &v, V, w->o);
-    rows_out(a->o, a->dtype, c.first, n, a->Hv, x->h, V, w->o);
-    float_ahead(x, c, a->gk, a->K);
-    e->extend(&k, LNT_LEFT_T, w->ks_forms);
-    e->update(w->gk.end, 1, &k, true, &v, false, &w->state);
-}
+#include "recurrence/decay/decay_tiles.h"
 #endif
 
 static void forward_head(const lnt_head *x, char *base)
@@ -411,16 +374,6 @@ static void forward_head(const lnt_head *x, char *base)
 }
 
 /* ---- backward -------------------------------------------------------------------------------------------------------------------- */
-
-/* A state [K,V], or zeros, transposed. */
-static void get_turned(const lnt_head *x, float *dst, const float *src)
-{
-    const lnt_recur_args *a = x->a;
-    if (src)
-        LNT_V(lnt_transpose)(a->K, a->V, src + x->index * a->K * a->V, a->V, dst, a->K);
-    else
-        get_state(x, dst, NULL, (int64_t)a->K * a->V);
-}
 
 /* All chunk start states, transposed, into w->states and w->zs. */
 static void sweep(const lnt_head *x, scratch *w)
@@ -700,12 +653,19 @@ static void backward_head(const lnt_head *x, char *base)
     carve(a, true, base, w);
     int64_t sums = shared_sums(a), chunks = chunk_count(x, w->C);
     memset((double *)a->workspace + x->index * sums, 0, (size_t)sums * sizeof(double));
-    sweep(x, w);
     get_turned(x, w->dS, a->dsT);
+#if defined(__AMX_BF16__)
+    if (w->tiled) {
+        tiled_sweep(x, w);
+        w->state = ENGINE->prepare(LNT_RIGHT, a->V, a->K, w->dS, a->K, w->dS_forms);
+        for (int64_t i = chunks - 1; i >= 0; i--) tiled_backward_chunk(x, chunk_at(x, w->C, i, -1), i, w);
+    }
+#endif
+    if (!w->tiled) sweep(x, w);
     get_state(x, w->dz, a->dzT, a->K);
     w->m.m_grad = a->dmT ? ((const float *)a->dmT)[x->index] : 0;
     if (w->stable && !chunks) w->m.m_grad -= stable_moved(a, w->states, w->dS, w->zs, w->dz); /* the initial state is the final one */
-    for (int64_t i = chunks - 1; i >= 0; i--) backward_chunk(x, chunk_at(x, w->C, i, -1), i, w);
+    for (int64_t i = chunks - 1; !w->tiled && i >= 0; i--) backward_chunk(x, chunk_at(x, w->C, i, -1), i, w);
     if (a->ds0) LNT_V(lnt_transpose)(a->V, a->K, w->dS, a->K, (float *)a->ds0 + x->index * a->K * a->V, a->V);
     put_state(x, a->dz0, a->K, w->dz);
     if (!a->dm0) return;
