@@ -136,20 +136,6 @@ static void tiled_bonus(const lnt_head *x, lnt_rows c, int64_t at, const scratch
     }
 }
 
-/* 32 columns of the rows of dq or dk, into the tensor or, to be added up over heads, into all [n,K]. */
-static void columns_out(const lnt_head *x, lnt_rows c, int64_t at, const float *columns, void *out, bool shared, float *all)
-{
-    const lnt_recur_args *a = x->a;
-    lnt_bf16 *row = (lnt_bf16 *)out + (c.first * a->Hq + x->hq) * a->K + at;
-    for (int64_t i = 0; out && i < c.n; i++, columns += 32, row += (int64_t)a->Hq * a->K)
-        for (int64_t j = 0; j < 32; j += LNT_VL) {
-            if (shared)
-                v_store(all + i * a->K + at + j, v_load(columns + j));
-            else
-                v_store_bf16(row + j, v_load(columns + j));
-        }
-}
-
 /* Chunk i; w->dS becomes the gradient of its start state. */
 static void tiled_backward_chunk(const lnt_head *x, lnt_rows c, int64_t i, scratch *w)
 {
@@ -191,8 +177,8 @@ static void tiled_backward_chunk(const lnt_head *x, lnt_rows c, int64_t i, scrat
         e->multiply(LNT_MM_SET, NULL, &v, false, &dS, false, dk, 32);
         LNT_V(lnt_vector_back_columns)(&w->gk, &back, at);
         if (shift) tiled_bonus(x, c, at, w, dq, dk);
-        columns_out(x, c, at, dq, a->dq, w->dq_sum, w->x);
-        columns_out(x, c, at, dk, a->dk, w->dk_sum, w->dk);
+        columns_out(c, a->Hq, x->hq, K, at, dq, a->dq, w->dq_sum ? w->x : NULL);
+        columns_out(c, a->Hq, x->hq, K, at, dk, a->dk, w->dk_sum ? w->dk : NULL);
     }
     if (w->dq_sum) put_shared(x, c, w->x, a->dq, w->dq_sum);
     if (w->dk_sum) put_shared(x, c, w->dk, a->dk, w->dk_sum);
