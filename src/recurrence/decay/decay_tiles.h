@@ -7,11 +7,6 @@ static const lnt_bf16 *key_rows(const lnt_head *x, lnt_rows c, const void *p)
 {
     return (const lnt_bf16 *)p + (c.first * x->a->Hq + x->hq) * x->a->K;
 }
-static const lnt_bf16 *value_rows(const lnt_head *x, lnt_rows c, const void *p)
-{
-    return (const lnt_bf16 *)p + (c.first * x->a->Hv + x->h) * x->a->V;
-}
-
 /* P, end, and the rows that meet states, as operands. What reads before the write is moved up by one row (early_scores). */
 static lnt_vector_front tiled_front(const lnt_head *x, lnt_rows c, scratch *w, lnt_operand *reads, lnt_operand *writes)
 {
@@ -48,7 +43,7 @@ static void tiled_forward_chunk(const lnt_head *x, lnt_rows c, scratch *w)
     tiled_front(x, c, w, &q, &k);
     key_ahead(x, c, a->q);
     key_ahead(x, c, a->k);
-    const lnt_operand v = e->prepare16(LNT_RIGHT, n, V, value_rows(x, c, a->v), (int64_t)a->Hv * V, w->v_forms);
+    const lnt_operand v = of_values(x, c, a->v, LNT_RIGHT, w->v_forms);
     const lnt_operand P = e->prepare(LNT_LEFT, n, n, w->P, w->C, w->P_forms);
     e->multiply(LNT_MM_SET, NULL, &q, false, &w->state, false, w->o, V);
     value_ahead(x, c, a->v);
@@ -79,7 +74,7 @@ static void tiled_sweep(const lnt_head *x, scratch *w)
         value_ahead(x, c, a->v);
         lnt_operand k = { .rows = c.n, .cols = a->K, .left = { w->writes16, K } };
         e->extend(&k, LNT_RIGHT, w->ks_forms);
-        const lnt_operand v = e->prepare16(LNT_LEFT_T, c.n, a->V, value_rows(x, c, a->v), (int64_t)a->Hv * a->V, w->v_forms);
+        const lnt_operand v = of_values(x, c, a->v, LNT_LEFT_T, w->v_forms);
         float_ahead(x, c, a->gk, K);
         char *const next = w->kept + (size_t)(i + 1) * each;
         if (a->V % 32) memset(next, 0, each); /* rows behind the last are not written */
@@ -104,6 +99,24 @@ static void tiled_state_products(const lnt_recur_args *a, const lnt_operand *S, 
         }
         _mm512_storeu_ps(last + c, _mm512_mul_ps(_mm512_add_ps(even, odd), _mm512_loadu_ps(end + c)));
     }
+}
+
+/* <S,dS>, S in its right form. */
+static float right_dot(const lnt_operand *S, const float *dS)
+{
+    __m512 even = _mm512_setzero_ps(), odd = even;
+    for (int64_t c = 0; c < S->cols; c += 16) {
+        const uint32_t *pairs = (const uint32_t *)S->right.p + c / 16 * S->right.ld;
+        const __mmask16 mask = (__mmask16)(S->cols - c < 16 ? (1u << (S->cols - c)) - 1u : 0xffffu);
+        lnt_tiles_awake();
+        for (int64_t j = 0; j < S->rows; j += 2, pairs += 16) {
+            const __m512i x = _mm512_loadu_si512(pairs);
+            even = _mm512_fmadd_ps((__m512)_mm512_slli_epi32(x, 16), _mm512_maskz_loadu_ps(mask, dS + j * S->cols + c), even);
+            odd = _mm512_fmadd_ps((__m512)_mm512_and_si512(x, _mm512_set1_epi32((int)0xffff0000u)),
+                                  _mm512_maskz_loadu_ps(j + 1 < S->rows ? mask : 0, dS + (j + 1) * S->cols + c), odd);
+        }
+    }
+    return v_sum((vf)_mm512_add_ps(even, odd));
 }
 
 /* 32 columns, from c on, of a right form. */
@@ -150,10 +163,10 @@ static void tiled_backward_chunk(const lnt_head *x, lnt_rows c, int64_t i, scrat
     key_ahead(x, c, a->q);
     key_ahead(x, c, a->k);
     rows_ahead_out(a->dv, a->dtype, c.first, n, a->Hv, x->h, V);
-    const lnt_operand v = e->prepare16(LNT_LEFT | LNT_RIGHT_T, n, V, value_rows(x, c, a->v), (int64_t)a->Hv * V, w->v_forms);
+    const lnt_operand v = of_values(x, c, a->v, LNT_LEFT | LNT_RIGHT_T, w->v_forms);
     lnt_operand d = { .rows = n, .cols = V };
     if (a->do_) {
-        d = e->prepare16(LNT_LEFT | LNT_RIGHT | LNT_LEFT_T, n, V, value_rows(x, c, a->do_), (int64_t)a->Hv * V, w->do_forms);
+        d = of_values(x, c, a->do_, LNT_LEFT | LNT_RIGHT | LNT_LEFT_T, w->do_forms);
     } else {
         memset(w->o, 0, (size_t)n * (size_t)V * sizeof(float));
         d = e->prepare(LNT_LEFT | LNT_RIGHT | LNT_LEFT_T, n, V, w->o, V, w->do_forms);

@@ -33,6 +33,7 @@ typedef struct {
     float *x, *y;                           /* [m+C, V] */
     float *S;                               /* [panels,K,width] */
     lnt_operand *state, grad;               /* [panels] of S, and dS, with their right forms */
+    lnt_bf16 *kq16;                         /* the same in bf16, where the engine takes tensors' rows as they are; NULL: it does not */
     void *kq_forms, *k_forms, *w_forms, *x_forms, *S_forms, *y_forms;
     /* backward only */
     char *starts;                           /* [chunks] kept states at chunk starts */
@@ -77,6 +78,7 @@ static size_t carve(work *w, const lnt_recur_args *a, const lnt_mm_engine *e, in
     w->width = a->V % e->panel ? a->V : e->panel;
     w->panels = a->V / w->width;
     w->kq = lnt_carve_floats(&c, rows * K);
+    if (e->prepare16 && K % 32 == 0) w->kq16 = lnt_carve_bytes(&c, (size_t)(rows + 16) * (size_t)K * sizeof *w->kq16);
     w->w = lnt_carve_floats(&c, (int64_t)rows * C);
     w->mask = lnt_carve_floats(&c, (int64_t)C * C);
     w->from_start = lnt_carve_floats(&c, C);
@@ -227,13 +229,33 @@ static const float *gates_of(work *w, int64_t *stride)
     return w->gates;
 }
 
+/* The stack in bf16, as it lies in the tensors. */
+static void stack_rows(work *w, lnt_rows c, bool with_q)
+{
+    const lnt_recur_args *a = w->a;
+    const int64_t K = w->K, stride = a->Hq * K, head = w->at->hq * K;
+    const size_t row = (size_t)K * sizeof *w->kq16;
+    const lnt_bf16 *k = (const lnt_bf16 *)a->k + c.first * stride + head, *q = (const lnt_bf16 *)a->q + w->t.first * stride + head;
+    for (int64_t i = 0; i < c.n; i++) {
+        rows_awake(i);
+        memcpy(w->kq16 + i * K, k + i * stride, row);
+    }
+    if (!with_q) return;
+    memset(w->kq16 + c.n * K, 0, (size_t)(w->m - c.n) * row);
+    for (int64_t i = 0; i < w->t.n; i++) {
+        rows_awake(i);
+        memcpy(w->kq16 + (w->m + i) * K, q + i * stride, row);
+    }
+}
+
 /* Load k, q (unless !with_q), beta and gates of a chunk; w.w = KQ K^T. KQ and its view K get the forms asked for. */
 static void front(work *w, lnt_rows c, bool with_q, int kq_forms, int k_forms, lnt_operand *kq, lnt_operand *k)
 {
     const lnt_recur_args *a = w->a;
     w->m = stacked(w->e, c.n);
-    if (!w->tiled) rows_in(w->kq, a->k, a->dtype, c.first, c.n, a->Hq, w->at->hq, w->K);
-    if (with_q && !w->tiled) {
+    const bool back = !(k_forms & LNT_LEFT_T), with_rows = !w->kq16 || (w->vector && !w->tiled) || (back && a->dg);
+    if (with_rows) rows_in(w->kq, a->k, a->dtype, c.first, c.n, a->Hq, w->at->hq, w->K);
+    if (with_q && with_rows) {
         memset(w->kq + (int64_t)c.n * w->K, 0, (size_t)(w->m - c.n) * (size_t)w->K * sizeof(float));
         rows_in(w->kq + (int64_t)w->m * w->K, a->q, a->dtype, w->t.first, w->t.n, a->Hq, w->at->hq, w->K);
     }
@@ -257,7 +279,14 @@ static void front(work *w, lnt_rows c, bool with_q, int kq_forms, int k_forms, l
         vector_front(w, c, with_q, kq_forms, k_forms, kq, k);
         return;
     }
-    *kq = w->e->prepare(kq_forms, with_q ? w->m + w->t.n : c.n, w->K, w->kq, w->K, w->kq_forms);
+    const int rows = with_q ? w->m + w->t.n : c.n;
+    if (w->kq16) {
+        stack_rows(w, c, with_q);
+        *kq = (lnt_operand){ .rows = rows, .cols = w->K, .left = { w->kq16, w->K } };
+        w->e->extend(kq, kq_forms & ~LNT_LEFT, w->kq_forms);
+    } else {
+        *kq = w->e->prepare(kq_forms, rows, w->K, w->kq, w->K, w->kq_forms);
+    }
     *k = w->e->view(kq, 0, c.n);
     w->e->extend(k, k_forms, w->k_forms);
     w->e->multiply(LNT_MM_SET, NULL, kq, false, k, true, w->w, w->C);
