@@ -58,6 +58,7 @@ typedef struct {
     int64_t ld;
     lnt_bf16 *reads[2], *writes[2]; /* [n,width] */
     float *end;            /* [width]; NULL: not wanted */
+    bool back;             /* lnt_vector_back follows */
 } lnt_vector_front;
 
 /* The way back, behind the front of the same rows: from what states give readers and writers to their gradients and the gates', 32 columns at a time. */

@@ -18,13 +18,14 @@
 
 enum { ROWS = LNT_VECTOR_ROWS, BLOCKS = LNT_VECTOR_TILED / ROWS, SIDES = 2 };
 
-/* Rows of bf16 [ROWS,width]: of a block the rows themselves, then those of the levels, readers 1 and 2, 4 and 8, writers 2 and 4, 8; `turned` what
+/* Rows of bf16 [ROWS,width]: of all blocks the rows themselves, of one those of the levels, readers 1 and 2, 4 and 8, writers 2 and 4, 8; `turned` what
  * writers are as right operands; for h = 16 and 32 readers and writers by block. */
 typedef struct {
     lnt_bf16 *x[SIDES], *readers[SIDES][2], *y[SIDES], *writers[SIDES][2], *turned[SIDES][3];
     lnt_bf16 *far_readers[SIDES][2][2], *far_writers[SIDES][2][2], *far_turned[SIDES][2][2];
     /* going back, for h = 16 (two pairs of blocks) and 32: A and its transpose as left operands, readers and writers as right ones */
     lnt_bf16 *A[SIDES][SIDES][3], *turned_A[SIDES][SIDES][3], *right_readers[SIDES][3], *right_writers[SIDES][3];
+    float *alpha;                          /* [BLOCKS ROWS,width], for the way back */
     float *start, *after, *second, *third; /* [BLOCKS,width] twice, [width]: products of whole blocks before and after a block, of blocks 1 and 2 */
 } rooms;
 
@@ -35,7 +36,7 @@ static lnt_bf16 *take(char **at, int64_t width)
     return p;
 }
 
-enum { ROW_BUFFERS = SIDES * (9 + 3 * 4 + 2 * 3 * 2), SUMS = 2 * BLOCKS + 2, TILE = 512, SQUARES = SIDES * SIDES * 2 * 3 * 2 }; /* TILE: numbers of bf16 */
+enum { ROW_BUFFERS = SIDES * (7 + 2 * BLOCKS + 3 * 4 + 2 * 3 * 2), SUMS = BLOCKS * ROWS + 2 * BLOCKS + 2, TILE = 512, SQUARES = SIDES * SIDES * 2 * 3 * 2 }; /* TILE: numbers of bf16 */
 size_t LNT_V(lnt_vector_tiled_bytes)(int width)
 {
     return (size_t)width * (ROW_BUFFERS * ROWS * sizeof(lnt_bf16) + SUMS * sizeof(float)) + SQUARES * TILE * sizeof(lnt_bf16);
@@ -49,10 +50,11 @@ static rooms rooms_at(void *base, int64_t width)
     m.after = sums + BLOCKS * width;
     m.second = sums + 2 * BLOCKS * width;
     m.third = m.second + width;
-    char *at = (char *)(m.third + width);
+    m.alpha = m.third + width;
+    char *at = (char *)(m.alpha + BLOCKS * ROWS * width);
     for (int s = 0; s < SIDES; s++) {
-        m.x[s] = take(&at, width);
-        m.y[s] = take(&at, width);
+        m.x[s] = take(&at, BLOCKS * width);
+        m.y[s] = take(&at, BLOCKS * width);
         for (int i = 0; i < 2; i++) {
             m.readers[s][i] = take(&at, width);
             m.writers[s][i] = take(&at, width);
@@ -77,10 +79,19 @@ static rooms rooms_at(void *base, int64_t width)
 
 /* ---- factors ------------------------------------------------------------------------------------------------------------------------- */
 
-/* e^g, 0 below the normal numbers. */
+/* e^g of g <= 0, 0 below the normal numbers: 2^y = 2^floor(y) 2^r, r from 0 to 1, by a polynomial of degree 5 that is 1 where r is (8e-08 relative
+ * error), enough for factors that bf16 rounds, and half the work of v_exp. */
 INLINE __m512 decay(__m512 g)
 {
-    return _mm512_maskz_mov_ps(_mm512_cmp_ps_mask(g, _mm512_set1_ps(-87.3f), _CMP_NLT_UQ), (__m512)v_exp((vf)g));
+    const __mmask16 normal = _mm512_cmp_ps_mask(g, _mm512_set1_ps(-87.3f), _CMP_NLT_UQ);
+    const __m512 y = _mm512_mul_ps(g, _mm512_set1_ps(1.44269504f)), r = _mm512_reduce_ps(y, _MM_FROUND_TO_NEG_INF);
+    __m512 p = _mm512_set1_ps(0.00186713029f);
+    p = _mm512_fmadd_ps(p, r, _mm512_set1_ps(0.00901702975f));
+    p = _mm512_fmadd_ps(p, r, _mm512_set1_ps(0.0557999136f));
+    p = _mm512_fmadd_ps(p, r, _mm512_set1_ps(0.24016445f));
+    p = _mm512_fmadd_ps(p, r, _mm512_set1_ps(0.693151312f));
+    p = _mm512_fmadd_ps(p, r, _mm512_set1_ps(1.0f));
+    return _mm512_maskz_scalef_ps(normal, p, y);
 }
 
 /* x t of factors from 0 to 1, and 0 below 2^-100: the sum of their bits says where, so that no subnormal number is ever made. NaN stays. */
@@ -174,14 +185,15 @@ INLINE int place_4(int i) { return i / 8 * 4 + i % 4; }
 INLINE void scale_columns(int readers, int writers, const lnt_vector_front *f, const rooms *m, int64_t b, int64_t blocks, int64_t W, int64_t c)
 {
     __m512 P[ROWS], Q[ROWS];
-    float x[SIDES][ROWS][16], y[SIDES][ROWS][16];
+    _Alignas(64) float x[SIDES][ROWS][16], y[SIDES][ROWS][16];
     const int64_t first = b * ROWS;
     UNROLL for (int i = 0; i < ROWS; i++)
         P[i] = decay(first + i < f->n ? _mm512_loadu_ps(f->g + (first + i) * f->stride + c) : _mm512_setzero_ps());
+    if (f->back) UNROLL for (int i = 0; i < ROWS; i++) _mm512_storeu_ps(m->alpha + (first + i) * W + c, P[i]);
     UNROLL for (int s = 0; s < readers; s++)
-        UNROLL for (int i = 0; i < ROWS; i++) v_store(x[s][i], v_load_bf16(m->x[s] + i * W + c));
+        UNROLL for (int i = 0; i < ROWS; i++) v_store(x[s][i], v_load_bf16(m->x[s] + (first + i) * W + c));
     UNROLL for (int s = 0; s < writers; s++)
-        UNROLL for (int i = 0; i < ROWS; i++) v_store(y[s][i], v_load_bf16(m->y[s] + i * W + c));
+        UNROLL for (int i = 0; i < ROWS; i++) v_store(y[s][i], v_load_bf16(m->y[s] + (first + i) * W + c));
 #define READ(S, I, F) _mm512_mul_ps(_mm512_loadu_ps(x[S][I]), F)
 #define WRITE(S, I, F) _mm512_mul_ps(_mm512_loadu_ps(y[S][I]), F)
     for (int s = 0; s < readers; s++) /* h = 1: writers are the rows themselves */
@@ -244,8 +256,8 @@ INLINE void scale_columns(int readers, int writers, const lnt_vector_front *f, c
 
 static void scale_block(const lnt_vector_front *f, const rooms *m, int64_t b, int64_t blocks, int64_t W)
 {
-    for (int s = 0; s < f->readers; s++) copy_rows(&f->read[s], b * ROWS, W, m->x[s]);
-    for (int s = 0; s < f->writers; s++) copy_rows(&f->write[s], b * ROWS, W, m->y[s]);
+    for (int s = 0; s < f->readers; s++) copy_rows(&f->read[s], b * ROWS, W, m->x[s] + b * ROWS * W);
+    for (int s = 0; s < f->writers; s++) copy_rows(&f->write[s], b * ROWS, W, m->y[s] + b * ROWS * W);
     for (int64_t c = 0; c < W; c += 16) {
         lnt_tiles_awake();
         if (f->readers == 1 && f->writers == 1)
@@ -341,14 +353,14 @@ void LNT_V(lnt_vector_front_tiled)(const lnt_vector *v, const lnt_vector_front *
         const int64_t first = b * ROWS, rows = f->n - first < ROWS ? f->n - first : ROWS, rest = f->n - first - rows;
         scale_block(f, &m, b, blocks, W);
         for (int y = 0; y < f->writers; y++) {
-            turn(m.y[y], W, m.turned[y][0]);
+            turn(m.y[y] + first * W, W, m.turned[y][0]);
             turn(m.writers[y][0], W, m.turned[y][1]);
             turn(m.writers[y][1], W, m.turned[y][2]);
             if (b % 2 == 0 && b + 1 < blocks) turn(m.far_writers[y][0][b / 2], W, m.far_turned[y][0][b / 2]);
             if (blocks > 2 && b < 2) turn(m.far_writers[y][1][b], W, m.far_turned[y][1][b]);
             for (int x = 0; x < f->readers; x++) {
                 float *A = f->pairs[x][y] + first * ld + first;
-                block_products(m.x[x], m.readers[x], m.turned[y], W, near);
+                block_products(m.x[x] + first * W, m.readers[x], m.turned[y], W, near);
                 block_pairs((int)rows, f->f_pairs[x], near, A, ld);
                 for (int64_t i = 0; i < rows && rest; i++) memset(A + i * ld + rows, 0, (size_t)rest * sizeof *A);
             }
@@ -524,14 +536,11 @@ typedef struct {
     strip alpha, P, Q, x[SIDES], y[SIDES], read[SIDES], write[SIDES], inside, passes;
 } back_room;
 
-/* alpha, P and Q of a block of m rows, columns from c on. */
-static void block_factors(const lnt_vector_front *f, int64_t first, int m, int64_t c, back_room *t)
+/* P and Q of a block's alphas. */
+static void scan_factors(back_room *t)
 {
     __m512 P[ROWS], Q[ROWS];
-    UNROLL for (int i = 0; i < ROWS; i++) {
-        P[i] = decay(i < m ? _mm512_loadu_ps(f->g + (first + i) * f->stride + c) : _mm512_setzero_ps());
-        _mm512_store_ps(t->alpha[i], P[i]);
-    }
+    UNROLL for (int i = 0; i < ROWS; i++) P[i] = _mm512_load_ps(t->alpha[i]);
     first_doubled(P, Q);
     doubled(2, P, Q);
     doubled(4, P, Q);
@@ -542,10 +551,19 @@ static void block_factors(const lnt_vector_front *f, int64_t first, int m, int64
     }
 }
 
-static void strip_in(const lnt_rows16 *from, int64_t first, int64_t c, strip x, strip sums)
+/* alpha, P and Q of a block of m rows, columns from c on. */
+static void block_factors(const lnt_vector_front *f, int64_t first, int m, int64_t c, back_room *t)
+{
+    UNROLL for (int i = 0; i < ROWS; i++)
+        _mm512_store_ps(t->alpha[i], decay(i < m ? _mm512_loadu_ps(f->g + (first + i) * f->stride + c) : _mm512_setzero_ps()));
+    scan_factors(t);
+}
+
+/* A block's rows from c on; no sums yet. */
+static void strip_in(const lnt_bf16 *row, int64_t W, strip x, strip sums)
 {
     UNROLL for (int i = 0; i < ROWS; i++) {
-        v_store(x[i], first + i < from->rows ? v_load_bf16(from->row + (first + i) * from->stride + c) : v_zero());
+        v_store(x[i], v_load_bf16(row + i * W));
         v_store(sums[i], v_zero());
     }
 }
@@ -555,9 +573,10 @@ static void back_block(const lnt_vector_back *s, const rooms *r, back_room *t, i
 {
     const lnt_vector_front *f = s->f;
     const int64_t first = b * ROWS, at = c + half, readers = f->readers, writers = f->writers;
-    block_factors(f, first, m, at, t);
-    for (int64_t k = 0; k < readers; k++) strip_in(&f->read[k], first, at, t->x[k], t->read[k]);
-    for (int64_t k = 0; k < writers; k++) strip_in(&f->write[k], first, at, t->y[k], t->write[k]);
+    UNROLL for (int i = 0; i < ROWS; i++) _mm512_store_ps(t->alpha[i], _mm512_loadu_ps(r->alpha + (first + i) * W + at));
+    scan_factors(t);
+    for (int64_t k = 0; k < readers; k++) strip_in(r->x[k] + first * W + at, W, t->x[k], t->read[k]);
+    for (int64_t k = 0; k < writers; k++) strip_in(r->y[k] + first * W + at, W, t->y[k], t->write[k]);
     for (int64_t k = 0; k < readers; k++)
         for (int64_t l = 0; l < writers; l++) {
             const float *A = s->A[k][l] + first * s->ld + first;
@@ -595,6 +614,7 @@ static void back_block(const lnt_vector_back *s, const rooms *r, back_room *t, i
         _mm512_store_ps(t->passes[i], passes);
     }
     if (s->last) {
+        const bool past = rows_past(s->dg, LINNET_F32, W);
         __m512 run = _mm512_loadu_ps(t->run + half), last = _mm512_loadu_ps(t->through[b] + half);
         for (int i = m - 1; i >= 0; i--) {
             run = _mm512_add_ps(run, _mm512_load_ps(t->inside[i]));
@@ -603,7 +623,11 @@ static void back_block(const lnt_vector_back *s, const rooms *r, back_room *t, i
         _mm512_storeu_ps(t->run + half, run);
         for (int i = 0; i < m; i++) {
             const __mmask16 passed = _mm512_cmp_ps_mask(_mm512_load_ps(t->alpha[i]), _mm512_setzero_ps(), _CMP_NEQ_UQ); /* nothing passes a reset */
-            _mm512_storeu_ps(s->dg + (first + i) * s->stride + at, _mm512_maskz_add_ps(passed, last, _mm512_load_ps(t->inside[i])));
+            const __m512 dg = _mm512_maskz_add_ps(passed, last, _mm512_load_ps(t->inside[i]));
+            if (past)
+                _mm512_stream_ps(s->dg + (first + i) * s->stride + at, dg);
+            else
+                _mm512_storeu_ps(s->dg + (first + i) * s->stride + at, dg);
             last = _mm512_add_ps(last, _mm512_load_ps(t->passes[i]));
         }
     }

@@ -8,7 +8,7 @@ static const lnt_bf16 *key_rows(const lnt_head *x, lnt_rows c, const void *p)
     return (const lnt_bf16 *)p + (c.first * x->a->Hq + x->hq) * x->a->K;
 }
 /* P, end, and the rows that meet states, as operands. What reads before the write is moved up by one row (early_scores). */
-static lnt_vector_front tiled_front(const lnt_head *x, lnt_rows c, scratch *w, lnt_operand *reads, lnt_operand *writes)
+static lnt_vector_front tiled_front(const lnt_head *x, lnt_rows c, bool back, scratch *w, lnt_operand *reads, lnt_operand *writes)
 {
     const lnt_recur_args *a = x->a;
     const int64_t K = a->K, C = w->C, n = c.n, shift = w->early;
@@ -18,7 +18,7 @@ static lnt_vector_front tiled_front(const lnt_head *x, lnt_rows c, scratch *w, l
     const lnt_vector_front f = { .n = (int)n, .readers = 1, .writers = 1, .g = (const float *)a->gk + (c.first * a->Hv + x->h) * K,
                                  .stride = (int64_t)a->Hv * K, .read = { { q + shift * stride, stride, n - shift } }, .write = { { k, stride, n } },
                                  .f_pairs = { s }, .f_reads = { s }, .pairs = { { w->P + shift * C } }, .ld = C,
-                                 .reads = { w->reads16 + shift * K }, .writes = { w->writes16 }, .end = w->gk.end };
+                                 .reads = { w->reads16 + shift * K }, .writes = { w->writes16 }, .end = w->gk.end, .back = back };
     LNT_V(lnt_vector_front_tiled)(&w->gk, &f);
     if (shift) {
         memset(w->P, 0, (size_t)n * sizeof(float));
@@ -40,7 +40,7 @@ static void tiled_forward_chunk(const lnt_head *x, lnt_rows c, scratch *w)
     const int V = a->V, n = c.n;
     lnt_operand q, k;
     rows_ahead_out(a->o, a->dtype, c.first, n, a->Hv, x->h, V);
-    tiled_front(x, c, w, &q, &k);
+    tiled_front(x, c, false, w, &q, &k);
     key_ahead(x, c, a->q);
     key_ahead(x, c, a->k);
     const lnt_operand v = of_values(x, c, a->v, LNT_RIGHT, w->v_forms);
@@ -159,7 +159,7 @@ static void tiled_backward_chunk(const lnt_head *x, lnt_rows c, int64_t i, scrat
     lnt_operand reads, writes, St = { .rows = V, .cols = K, .right = { w->kept + (size_t)i * e->bytes(V, K, LNT_RIGHT), (V + 31) / 32 * 256 } };
     if (!w->dq_sum) rows_ahead_out(a->dq, a->dtype, c.first, n, a->Hq, x->hq, K);
     if (!w->dk_sum) rows_ahead_out(a->dk, a->dtype, c.first, n, a->Hq, x->hq, K);
-    const lnt_vector_front f = tiled_front(x, c, w, &reads, &writes);
+    const lnt_vector_front f = tiled_front(x, c, true, w, &reads, &writes);
     key_ahead(x, c, a->q);
     key_ahead(x, c, a->k);
     rows_ahead_out(a->dv, a->dtype, c.first, n, a->Hv, x->h, V);

@@ -207,7 +207,7 @@ static void tiled_front(work *w, lnt_rows c, bool with_q, int kq_forms, int k_fo
     w->front = (lnt_vector_front){ .n = c.n, .readers = with_q ? 2 : 1, .writers = 1, .g = (const float *)a->gk + (c.first * a->Hv + w->at->h) * K,
                                  .stride = a->Hv * K, .read = { keys, queries }, .write = { keys }, .f_pairs = { 1, 1 }, .f_reads = { 1, 1 },
                                  .pairs = { { w->w }, { w->w + m * w->C } }, .ld = w->C, .reads = { w->kqs16, w->kqs16 + m * K },
-                                 .writes = { w->ks16 }, .end = w->gk.end };
+                                 .writes = { w->ks16 }, .end = w->gk.end, .back = !(k_forms & LNT_LEFT_T) };
     LNT_V(lnt_vector_front_tiled)(&w->gk, &w->front);
     if (with_q) memset(w->kqs16 + n * K, 0, (size_t)((m - n) * K) * sizeof *w->kqs16);
     *kq = (lnt_operand){ .rows = (int)(with_q ? m + n : n), .cols = w->K, .left = { w->kqs16, K } };

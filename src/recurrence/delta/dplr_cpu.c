@@ -133,7 +133,7 @@ static void tiled_front(work *w, lnt_rows c, bool with_q, float *const with_b[2]
                                  .f_pairs = { 1, (float)a->scale }, .f_reads = { 1, (float)a->scale },
                                  .pairs = { { with_b[0], with_k[0] }, { with_b[1], with_k[1] } }, .ld = w->L,
                                  .reads = { w->reads16 + K, w->reads16 + m * K }, .writes = { w->writes16, w->writes16 + m * K },
-                                 .end = w->gk.end };
+                                 .end = w->gk.end, .back = writes_forms & LNT_LEFT };
     LNT_V(lnt_vector_front_tiled)(&w->gk, &w->front);
     memcpy(w->reads16, first, (size_t)K * sizeof *first);
     memset(w->reads16 + n * K, 0, (size_t)((m - n) * K) * sizeof *first);
