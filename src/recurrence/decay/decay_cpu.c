@@ -64,6 +64,13 @@ typedef struct {
     void *ks_forms, *qs_forms, *vs_forms, *dos_forms, *S_turned;
     lnt_stable m; /* mLSTM */
     signed_sums turns; /* decays with a sign */
+    /* gates of rows on tiles: [C rounded up to 16 and one,K] what reads and what writes states, in bf16, and forms of their own */
+    bool tiled;
+    bool direct; /* without gates of rows or columns: operands of the tensors' bf16, and states kept as right operands */
+    lnt_bf16 *reads16, *writes16;
+    char *kept;        /* [chunks] right forms of states, transposed */
+    void *dS_turned;
+    float *strips[2]; /* [C+1,32] twice */
 } scratch;
 
 /* With tiles a chunk of 64: its two passes over the state cost more than the larger squares (T=2048, K=V=128, two threads: 4.6 ms forward against 5.2
@@ -86,6 +93,13 @@ static void carve_vector(lnt_carve *c, const lnt_recur_args *a, bool backward, s
         w->ks = lnt_carve_floats(c, C * K);
         w->qs_forms = lnt_carve_bytes(c, e->bytes(w->C, a->K, LNT_LEFT | LNT_RIGHT));
         w->ks_forms = lnt_carve_bytes(c, e->bytes(w->C, a->K, LNT_LEFT_T | LNT_RIGHT | LNT_RIGHT_T));
+#if defined(__AMX_BF16__)
+        w->tiled = w->rows && !w->columns && lnt_vector_is_tiled(w->C, a->K);
+        if (w->tiled) {
+            w->reads16 = lnt_carve_bytes(c, (size_t)(w->C + 16) * (size_t)a->K * sizeof *w->reads16);
+            w->writes16 = lnt_carve_bytes(c, (size_t)(w->C + 16) * (size_t)a->K * sizeof *w->writes16);
+        }
+#endif
     }
     if (w->columns) {
         w->gv = LNT_V(lnt_vector_carve)(c, e, w->C, a->V);
@@ -133,6 +147,7 @@ static size_t carve(const lnt_recur_args *a, bool backward, char *base, scratch 
     w->vs = w->v;
     w->dos = w->o;
     if (w->rows || w->columns) carve_vector(&c, a, backward, w);
+    w->direct = e->prepare16 && !w->rows && !w->columns;
     if (w->stable) stable_carve(&c, C, K, states, backward, &w->m);
     if (a->has_sign) signed_carve(&c, C, backward, &w->turns);
     w->q_forms = lnt_carve_bytes(&c, e->bytes(n, a->K, left | right));
@@ -153,7 +168,12 @@ static size_t carve(const lnt_recur_args *a, bool backward, char *base, scratch 
     w->Y = lnt_carve_floats(&c, (C + 1) * C);
     w->dden = lnt_carve_floats(&c, C);
     gates_carve(&c, C, &w->gates);
-    w->states = lnt_carve_floats(&c, states * K * V);
+    w->states = lnt_carve_floats(&c, (w->tiled || w->direct ? 1 : states) * K * V);
+    if (w->tiled || w->direct) w->kept = lnt_carve_bytes(&c, (size_t)states * e->bytes(a->V, a->K, right));
+    if (w->tiled) {
+        w->dS_turned = lnt_carve_bytes(&c, e->bytes(a->V, a->K, right_t));
+        for (int i = 0; i < 2; i++) w->strips[i] = lnt_carve_floats(&c, (C + 1) * 32);
+    }
     w->zs = lnt_carve_floats(&c, states * K);
     w->do_forms = lnt_carve_bytes(&c, e->bytes(n, a->V, left | right | left_t));
     w->read_forms = lnt_carve_bytes(&c, e->bytes(n, a->K, right));
@@ -226,12 +246,25 @@ static void decay_state(int m, int n, const float *rows, const float *columns, c
     }
 }
 
-static void load_chunk(const lnt_head *x, lnt_rows c, scratch *w)
+/* Of what is taken straight from the tensors elsewhere only what is asked for. */
+static void load_chunk(const lnt_head *x, lnt_rows c, scratch *w, bool queries, bool values)
 {
     const lnt_recur_args *a = x->a;
-    rows_in(w->q, a->q, a->dtype, c.first, c.n, a->Hq, x->hq, a->K);
+    if (!w->direct || queries) rows_in(w->q, a->q, a->dtype, c.first, c.n, a->Hq, x->hq, a->K);
     rows_in(w->k, a->k, a->dtype, c.first, c.n, a->Hq, x->hq, a->K);
-    rows_in(w->v, a->v, a->dtype, c.first, c.n, a->Hv, x->h, a->V);
+    if (!w->direct || values) rows_in(w->v, a->v, a->dtype, c.first, c.n, a->Hv, x->h, a->V);
+}
+
+/* Rows of q or k, of v or do, as operands, where the engine takes bf16. */
+static lnt_operand of_keys(const lnt_head *x, lnt_rows c, const void *p, int forms, void *room)
+{
+    const int64_t stride = (int64_t)x->a->Hq * x->a->K;
+    return ENGINE->prepare16(forms, c.n, x->a->K, (const lnt_bf16 *)p + c.first * stride + (int64_t)x->hq * x->a->K, stride, room);
+}
+static lnt_operand of_values(const lnt_head *x, lnt_rows c, const void *p, int forms, void *room)
+{
+    const int64_t stride = (int64_t)x->a->Hv * x->a->V;
+    return ENGINE->prepare16(forms, c.n, x->a->V, (const lnt_bf16 *)p + c.first * stride + (int64_t)x->h * x->a->V, stride, room);
 }
 
 static const float *bonus_of(const lnt_head *x) { return (const float *)x->a->bonus + (int64_t)x->h * x->a->K; }
@@ -282,10 +315,18 @@ static void forward_chunk(const lnt_head *x, lnt_rows c, scratch *w)
     const lnt_recur_args *a = x->a;
     const lnt_mm_engine *e = ENGINE;
     int K = a->K, V = a->V, n = c.n;
-    load_chunk(x, c, w);
+    lnt_operand q, k, v;
+    load_chunk(x, c, w, w->normalize, false);
     decays(x, c, false, w);
-    lnt_operand q = e->prepare(LNT_LEFT, n, K, w->qs, K, w->q_forms), k = e->prepare(w->rows ? 0 : LNT_RIGHT_T, n, K, w->k, K, w->k_forms);
-    lnt_operand v = e->prepare(LNT_RIGHT, n, V, w->v, V, w->v_forms);
+    if (w->direct) {
+        q = of_keys(x, c, a->q, LNT_LEFT, w->q_forms);
+        k = of_keys(x, c, a->k, LNT_RIGHT_T, w->k_forms);
+        v = of_values(x, c, a->v, LNT_RIGHT, w->v_forms);
+    } else {
+        q = e->prepare(LNT_LEFT, n, K, w->qs, K, w->q_forms);
+        k = e->prepare(w->rows ? 0 : LNT_RIGHT_T, n, K, w->k, K, w->k_forms);
+        v = e->prepare(LNT_RIGHT, n, V, w->v, V, w->v_forms);
+    }
     rows_ahead_out(a->o, a->dtype, c.first, n, a->Hv, x->h, V);
     scores(x, n, &q, &k, w);
     key_ahead(x, c, a->q);
@@ -322,24 +363,6 @@ static void forward_chunk(const lnt_head *x, lnt_rows c, scratch *w)
     for (int64_t j = 0; j < n; j++) row_add(w->z, 1.0f, w->k + j * K, K);
 }
 
-static void forward_head(const lnt_head *x, char *base)
-{
-    const lnt_recur_args *a = x->a;
-    scratch work, *w = &work;
-    carve(a, false, base, w);
-    int64_t size = (int64_t)a->K * a->V, chunks = chunk_count(x, w->C);
-    get_state(x, w->S, a->s0, size);
-    get_state(x, w->z, a->z0, a->K);
-    get_state(x, &w->m.m, a->m0, 1);
-    w->state = ENGINE->prepare(LNT_RIGHT, a->K, a->V, w->S, a->V, w->S_forms);
-    for (int64_t i = 0; i < chunks; i++) forward_chunk(x, chunk_at(x, w->C, i, 1), w);
-    put_state(x, a->sT, size, w->S);
-    put_state(x, a->zT, a->K, w->z);
-    put_state(x, a->mT, 1, &w->m.m);
-}
-
-/* ---- backward -------------------------------------------------------------------------------------------------------------------- */
-
 /* A state [K,V], or zeros, transposed. */
 static void get_turned(const lnt_head *x, float *dst, const float *src)
 {
@@ -350,6 +373,31 @@ static void get_turned(const lnt_head *x, float *dst, const float *src)
         get_state(x, dst, NULL, (int64_t)a->K * a->V);
 }
 
+#if defined(__AMX_BF16__)
+#include "recurrence/decay/decay_tiles.h"
+#endif
+
+static void forward_head(const lnt_head *x, char *base)
+{
+    const lnt_recur_args *a = x->a;
+    scratch work, *w = &work;
+    carve(a, false, base, w);
+    int64_t size = (int64_t)a->K * a->V, chunks = chunk_count(x, w->C);
+    get_state(x, w->S, a->s0, size);
+    get_state(x, w->z, a->z0, a->K);
+    get_state(x, &w->m.m, a->m0, 1);
+    w->state = ENGINE->prepare(LNT_RIGHT, a->K, a->V, w->S, a->V, w->S_forms);
+#if defined(__AMX_BF16__)
+    for (int64_t i = 0; w->tiled && i < chunks; i++) tiled_forward_chunk(x, chunk_at(x, w->C, i, 1), w);
+#endif
+    for (int64_t i = 0; !w->tiled && i < chunks; i++) forward_chunk(x, chunk_at(x, w->C, i, 1), w);
+    put_state(x, a->sT, size, w->S);
+    put_state(x, a->zT, a->K, w->z);
+    put_state(x, a->mT, 1, &w->m.m);
+}
+
+/* ---- backward -------------------------------------------------------------------------------------------------------------------- */
+
 /* All chunk start states, transposed, into w->states and w->zs. */
 static void sweep(const lnt_head *x, scratch *w)
 {
@@ -357,30 +405,43 @@ static void sweep(const lnt_head *x, scratch *w)
     const lnt_mm_engine *e = ENGINE;
     int K = a->K, V = a->V;
     int64_t size = (int64_t)K * V, chunks = chunk_count(x, w->C);
+    const size_t each = e->bytes(V, K, LNT_RIGHT);
+    lnt_operand running = { .rows = 0 };
     get_turned(x, w->states, a->s0);
+    if (w->direct) { /* the running state has the place of dS, which comes later */
+        memcpy(w->dS, w->states, (size_t)size * sizeof *w->dS);
+        running = e->prepare(LNT_RIGHT, V, K, w->dS, K, w->kept);
+    }
     get_state(x, w->zs, a->z0, K);
     get_state(x, &w->m.m, a->m0, 1);
     if (w->stable) w->m.starts[0] = w->m.m, w->m.fades[0] = 1.0f;
     for (int64_t i = 0; i + 1 < chunks; i++) { /* nobody reads the final state */
         lnt_rows c = chunk_at(x, w->C, i, 1);
-        float *S = w->states + (i + 1) * size, *z = w->zs + (i + 1) * K;
+        float *S = w->direct ? NULL : w->states + (i + 1) * size, *z = w->zs + (i + 1) * K;
         rows_in(w->k, a->k, a->dtype, c.first, c.n, a->Hq, x->hq, K);
-        rows_in(w->v, a->v, a->dtype, c.first, c.n, a->Hv, x->h, V);
+        if (!w->direct) rows_in(w->v, a->v, a->dtype, c.first, c.n, a->Hv, x->h, V);
         decays(x, c, true, w);
         if (w->stable) w->m.starts[i + 1] = w->m.m, w->m.fades[i + 1] = w->m.fades[i] * w->end;
         key_ahead(x, c, a->k);
         if (!w->rows)
             for (int64_t j = 0; j < c.n; j++) row_scale(w->k + j * K, w->out[j], K);
         value_ahead(x, c, a->v);
-        lnt_operand v = e->prepare(LNT_LEFT_T, c.n, V, w->vs, V, w->v_forms), k = e->prepare(LNT_RIGHT, c.n, K, w->ks, K, w->k_forms);
+        lnt_operand v = w->direct ? of_values(x, c, a->v, LNT_LEFT_T, w->v_forms) : e->prepare(LNT_LEFT_T, c.n, V, w->vs, V, w->v_forms), k = e->prepare(LNT_RIGHT, c.n, K, w->ks, K, w->k_forms);
         if (w->rows || w->columns) {
             if (w->rows) float_ahead(x, c, a->gk, K);
             decay_state(V, K, w->columns ? w->gv.end : NULL, w->rows ? w->gk.end : NULL, S - size, S);
             e->multiply(LNT_MM_ADD, NULL, &v, true, &k, false, S, K);
             continue;
         }
-        memcpy(S, S - size, (size_t)size * 4);
-        e->multiply(LNT_MM_SCALED, &w->end, &v, true, &k, false, S, K);
+        if (w->direct) {
+            char *const next = w->kept + (size_t)(i + 1) * each;
+            if (V % 32) memset(next, 0, each); /* rows behind the last are not written */
+            running.right.p = next;
+            e->update(&w->end, 0, &v, true, &k, false, &running);
+        } else {
+            memcpy(S, S - size, (size_t)size * 4);
+            e->multiply(LNT_MM_SCALED, &w->end, &v, true, &k, false, S, K);
+        }
         memcpy(z, z - K, (size_t)K * 4);
         row_scale(z, w->end, K);
         for (int64_t j = 0; j < c.n; j++) row_add(z, 1.0f, w->k + j * K, K);
@@ -532,6 +593,17 @@ static void move_rows(const lnt_head *x, lnt_rows c, int64_t i, scratch *w)
     stable_starts(&w->m, fade, c.n, K, V, w->read, w->q, S, w->o);
 }
 
+/* <S,dS> of a state, or of what is kept of it as a right operand. */
+static float state_dot(const float *S, const lnt_operand *kept, const float *dS, int64_t size)
+{
+#if defined(__AMX_BF16__)
+    if (!S) return right_dot(kept, dS);
+#else
+    (void)kept;
+#endif
+    return row_dot(S, dS, size);
+}
+
 /* Chunk i; w->dS becomes the gradient of its start state. */
 static void backward_chunk(const lnt_head *x, lnt_rows c, int64_t i, scratch *w)
 {
@@ -540,33 +612,48 @@ static void backward_chunk(const lnt_head *x, lnt_rows c, int64_t i, scratch *w)
     int K = a->K, V = a->V, n = c.n;
     int64_t size = (int64_t)K * V;
     float s = (float)a->scale;
-    const float *S = w->states + i * size, *z = w->zs + i * K;
+    const bool direct = w->direct;
+    const float *S = direct ? NULL : w->states + i * size, *z = w->zs + i * K;
     float *read = w->read, *dO = w->o;
-    load_chunk(x, c, w);
+    load_chunk(x, c, w, true, false);
     if (w->stable) w->m.m = w->m.starts[i];
-    rows_in(dO, a->do_, a->dtype, c.first, n, a->Hv, x->h, V);
+    const bool straight = direct && !w->normalize && a->do_; /* dO goes as it is */
+    if (!straight) rows_in(dO, a->do_, a->dtype, c.first, n, a->Hv, x->h, V);
     decays(x, c, false, w);
     if (w->columns) row_times((int64_t)n * V, 1.0f, w->gv.from_start, dO, w->dos);
-    lnt_operand q = e->prepare(w->rows ? 0 : LNT_LEFT | LNT_RIGHT, n, K, w->q, K, w->q_forms),
-                k = e->prepare(w->rows ? 0 : LNT_RIGHT_T | LNT_RIGHT, n, K, w->k, K, w->k_forms);
-    lnt_operand v = e->prepare(LNT_LEFT | LNT_RIGHT_T, n, V, w->v, V, w->v_forms), d = e->prepare(LNT_LEFT, n, V, dO, V, w->do_forms);
+    lnt_operand q, k, v, d, St, dSt;
+    if (direct) {
+        q = of_keys(x, c, a->q, LNT_LEFT | LNT_RIGHT, w->q_forms);
+        k = of_keys(x, c, a->k, LNT_RIGHT_T | LNT_RIGHT, w->k_forms);
+        v = of_values(x, c, a->v, LNT_LEFT | LNT_RIGHT_T, w->v_forms);
+        d = straight ? of_values(x, c, a->do_, LNT_LEFT | LNT_RIGHT | LNT_LEFT_T, w->do_forms) : e->prepare(LNT_LEFT, n, V, dO, V, w->do_forms);
+        St = (lnt_operand){ .rows = V, .cols = K, .right = { w->kept + (size_t)i * e->bytes(V, K, LNT_RIGHT), w->state.right.ld } };
+        dSt = w->state;
+        e->extend(&dSt, LNT_LEFT, w->dS_forms);
+    } else {
+        q = e->prepare(w->rows ? 0 : LNT_LEFT | LNT_RIGHT, n, K, w->q, K, w->q_forms);
+        k = e->prepare(w->rows ? 0 : LNT_RIGHT_T | LNT_RIGHT, n, K, w->k, K, w->k_forms);
+        v = e->prepare(LNT_LEFT | LNT_RIGHT_T, n, V, w->v, V, w->v_forms);
+        d = e->prepare(LNT_LEFT, n, V, dO, V, w->do_forms);
+        St = e->prepare(LNT_RIGHT, V, K, S, K, w->S_forms);
+        dSt = e->prepare(LNT_LEFT | LNT_RIGHT, V, K, w->dS, K, w->dS_forms);
+    }
     lnt_operand ks = w->rows ? e->prepare(LNT_RIGHT_T, n, K, w->ks, K, w->ks_forms) : k;
     lnt_operand vs = w->columns ? e->prepare(LNT_LEFT, n, V, w->vs, V, w->vs_forms) : v;
     lnt_operand ds = w->columns ? e->prepare(LNT_LEFT | LNT_LEFT_T, n, V, w->dos, V, w->dos_forms) : d;
-    lnt_operand St = e->prepare(LNT_RIGHT, V, K, S, K, w->S_forms), dSt = e->prepare(LNT_LEFT | LNT_RIGHT, V, K, w->dS, K, w->dS_forms);
     if (!w->dq_sum) rows_ahead_out(a->dq, a->dtype, c.first, n, a->Hq, x->hq, K);
     if (!w->dk_sum) rows_ahead_out(a->dk, a->dtype, c.first, n, a->Hq, x->hq, K);
     rows_ahead_out(a->dv, a->dtype, c.first, n, a->Hv, x->h, V);
     scores(x, n, &q, &k, w);
-    if (i) rows_ahead(S - size, LINNET_F32, 0, V, 1, 0, K);
+    if (i && !direct) rows_ahead(S - size, LINNET_F32, 0, V, 1, 0, K);
     key_ahead(x, c, a->q);
     value_pairs(w, n, &d, &v, s);
     key_ahead(x, c, a->k);
     e->multiply(LNT_MM_SET, NULL, &ds, false, &St, false, w->x, K);
     value_ahead(x, c, a->v);
     bool gate = a->dg || a->dg_head || a->dsign || w->stable;
-    if (a->has_sign) signed_reads(&w->turns, n, w->C, s, w->Y, K, w->q, w->x, row_dot(S, w->dS, size));
-    double last = gate ? (double)w->end * row_dot(S, w->dS, size) : 0.0; /* <S',dS'> = e^{b_n} <S,dS'> + sum_j k_j . (what dS' gives dk_j) */
+    if (a->has_sign) signed_reads(&w->turns, n, w->C, s, w->Y, K, w->q, w->x, state_dot(S, &St, w->dS, size));
+    double last = gate ? (double)w->end * state_dot(S, &St, w->dS, size) : 0.0; /* <S',dS'> = e^{b_n} <S,dS'> + sum_j k_j . (what dS' gives dk_j) */
     if (a->dgk || a->dgv) state_products(w, K, V, S);
     if (w->normalize) {
         normalise_backward(a, n, z, read, w);
@@ -578,7 +665,7 @@ static void backward_chunk(const lnt_head *x, lnt_rows c, int64_t i, scratch *w)
 
     lnt_operand P = e->prepare(LNT_LEFT_T, n, n, w->P, w->C, w->P_forms),
                 dA = e->prepare(w->rows ? 0 : LNT_LEFT | LNT_LEFT_T, n, n, w->Y, w->C, w->Y_forms);
-    d = e->prepare(LNT_RIGHT | (w->columns ? 0 : LNT_LEFT_T), n, V, dO, V, w->do_forms); /* normalised by now */
+    if (!straight) d = e->prepare(LNT_RIGHT | (w->columns ? 0 : LNT_LEFT_T), n, V, dO, V, w->do_forms); /* normalised by now */
     if (!w->columns) ds = d;
     value_ahead(x, c, a->do_);
     e->multiply(LNT_MM_SET, NULL, &vs, false, &dSt, false, w->dk, K);
@@ -608,7 +695,10 @@ static void backward_chunk(const lnt_head *x, lnt_rows c, int64_t i, scratch *w)
         e->multiply(LNT_MM_ADD, NULL, &ds, true, &reads, false, w->dS, K);
         return;
     }
-    e->multiply(LNT_MM_SCALED, &w->end, &d, true, &reads, false, w->dS, K);
+    if (direct)
+        e->update(&w->end, 0, &d, true, &reads, false, &w->state);
+    else
+        e->multiply(LNT_MM_SCALED, &w->end, &d, true, &reads, false, w->dS, K);
     if (!w->normalize) return;
     row_scale(w->dz, w->end, K);
     for (int64_t r = 0; r < n; r++) row_add(w->dz, w->dden[r], w->q + r * K, K);
@@ -628,12 +718,20 @@ static void backward_head(const lnt_head *x, char *base)
     carve(a, true, base, w);
     int64_t sums = shared_sums(a), chunks = chunk_count(x, w->C);
     memset((double *)a->workspace + x->index * sums, 0, (size_t)sums * sizeof(double));
-    sweep(x, w);
+    if (!w->tiled) sweep(x, w);
     get_turned(x, w->dS, a->dsT);
+    if (w->direct) w->state = ENGINE->prepare(LNT_RIGHT, a->V, a->K, w->dS, a->K, w->S_forms);
+#if defined(__AMX_BF16__)
+    if (w->tiled) {
+        tiled_sweep(x, w);
+        w->state = ENGINE->prepare(LNT_RIGHT, a->V, a->K, w->dS, a->K, w->dS_forms);
+        for (int64_t i = chunks - 1; i >= 0; i--) tiled_backward_chunk(x, chunk_at(x, w->C, i, -1), i, w);
+    }
+#endif
     get_state(x, w->dz, a->dzT, a->K);
     w->m.m_grad = a->dmT ? ((const float *)a->dmT)[x->index] : 0;
     if (w->stable && !chunks) w->m.m_grad -= stable_moved(a, w->states, w->dS, w->zs, w->dz); /* the initial state is the final one */
-    for (int64_t i = chunks - 1; i >= 0; i--) backward_chunk(x, chunk_at(x, w->C, i, -1), i, w);
+    for (int64_t i = chunks - 1; !w->tiled && i >= 0; i--) backward_chunk(x, chunk_at(x, w->C, i, -1), i, w);
     if (a->ds0) LNT_V(lnt_transpose)(a->V, a->K, w->dS, a->K, (float *)a->ds0 + x->index * a->K * a->V, a->V);
     put_state(x, a->dz0, a->K, w->dz);
     if (!a->dm0) return;
