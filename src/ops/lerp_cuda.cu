@@ -168,6 +168,46 @@ extern "C" linnet_status lnt_lerp_forward_cuda(const lnt_call *k)
     return LINNET_OK;
 }
 
+/* y = b m + z, m one row for all: of a thread's rows all loads are on their way before the first is used. */
+struct scaled_sum_args {
+    lnt_strided b, z, y;
+    const float *m;
+    int64_t rows, cols;
+};
+
+template <class P> __global__ void __launch_bounds__(LERP_THREADS) scaled_sum_kernel(const __grid_constant__ scaled_sum_args x)
+{
+    let_next();
+    await_last();
+    const int64_t c = ((int64_t)blockIdx.y * LERP_THREADS + threadIdx.x) * P::U, r0 = (int64_t)blockIdx.x * LERP_ROWS;
+    if (c >= x.cols) return;
+    float m[P::U], b[P::U], z[P::U];
+    lnt_raw<P> raw_b[LERP_ROWS], raw_z[LERP_ROWS];
+    get_weights(m, x.m + c);
+#pragma unroll
+    for (int i = 0; i < LERP_ROWS; i++)
+        if (r0 + i < x.rows) raw_b[i] = fetch<P>(x.b.v, (r0 + i) * x.b.ld + c), raw_z[i] = fetch<P>(x.z.v, (r0 + i) * x.z.ld + c);
+#pragma unroll
+    for (int i = 0; i < LERP_ROWS; i++) {
+        if (r0 + i >= x.rows) return;
+        widen<P>(b, raw_b[i], x.b.v.f32), widen<P>(z, raw_z[i], x.z.v.f32);
+#pragma unroll
+        for (int u = 0; u < P::U; u++) z[u] += b[u] * m[u];
+        put<P>(x.y.v, (r0 + i) * x.y.ld + c, z);
+    }
+}
+
+extern "C" linnet_status lnt_scaled_sum_forward_cuda(const lnt_call *scale, const lnt_call *sum)
+{
+    const lnt_tensor *b = &scale->in[1], *m = &scale->in[2], *z = &sum->in[1], *y = &sum->out[0], *const all[3] = {b, z, y};
+    const scaled_sum_args x = {strided(b), strided(z), strided(y), (const float *)m->data, y->rows, y->cols};
+    const int64_t sizes = y->cols | b->ld | z->ld | y->ld; /* a multiple of a unit if all of them are */
+    const int unit = (uintptr_t)m->data % 16 ? 1 : unit_of(sizes & 7 ? sizes & 7 : 8, all, 3);
+    const dim3 grid((unsigned)lnt_div_up(x.rows, LERP_ROWS), (unsigned)lnt_div_up(x.cols, (int64_t)LERP_THREADS * unit));
+    if (x.rows > 0) LNT_BY_UNIT(unit, P, (lnt_launch(lnt_cuda_of(scale->c), scaled_sum_kernel<P>, grid, LERP_THREADS, x)));
+    return LINNET_OK;
+}
+
 static void sum_backward(const lnt_call *k, bool row)
 {
     const lnt_tensor *dy = &k->d_out[0], *dm = &k->d_in[2], none = {};

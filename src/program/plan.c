@@ -326,7 +326,8 @@ static linnet_status run_step(lnt_plan *plan, const lnt_step *t, const lnt_call 
     if (t->group > 1)
         LNT_TRY(last->node->op->run_group(k, t->group));
     else if (t->with_next)
-        LNT_TRY(backward ? last->node->op->pair->backward(&k[1], &k[0]) : last->node->op->pair->forward(&k[0], &k[1]));
+        LNT_TRY(backward ? lnt_pair_of(k[1].node->op, k[0].node->op)->backward(&k[1], &k[0])
+                         : lnt_pair_of(k[0].node->op, k[1].node->op)->forward(&k[0], &k[1]));
     else
         LNT_TRY(backward ? t->node->op->backward(k) : t->node->op->forward(k));
     if (plan->profiling) {

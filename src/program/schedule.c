@@ -157,8 +157,8 @@ static int readers(const work *w, int root)
 static bool is_pair(const work *w, int i)
 {
     const lnt_node *a = w->p->nodes[i], *b = w->p->nodes[i + 1];
-    const lnt_pair *pair = b->op->pair;
-    if (!pair || pair->first != a->op || !w->needed[i] || !w->needed[i + 1] || (i && w->pairs[i - 1])) return false;
+    const lnt_pair *pair = lnt_pair_of(a->op, b->op);
+    if (!pair || !w->needed[i] || !w->needed[i + 1] || (i && w->pairs[i - 1])) return false;
     if (w->fixed[i] != w->fixed[i + 1]) return false;
     const int r = root_of(w, a->out[0]);
     if (!lnt_same_data(w->p, a->out[0], b->in[0]) || (a->block != b->block && a->op->backward_needs)) return false;
@@ -169,8 +169,9 @@ static bool is_pair(const work *w, int i)
 static void find_pairs(work *w)
 {
     for (int i = 0; i + 1 < w->p->n_nodes && !w->o->alone; i++) {
+        const lnt_node *const *n = (const lnt_node *const *)w->p->nodes + i;
         w->pairs[i] = is_pair(w, i);
-        if (w->pairs[i]) w->inner[root_of(w, w->p->nodes[i]->out[0])] = w->p->nodes[i + 1]->op->pair->inner;
+        if (w->pairs[i]) w->inner[root_of(w, n[0]->out[0])] = lnt_pair_of(n[0]->op, n[1]->op)->inner;
     }
 }
 
