@@ -53,8 +53,8 @@ static bool glu_row(const lnt_node *n, lnt_row_step *s)
     s->act = (int)((const lnt_glu_attr *)n->attr)->act;
     return true;
 }
-const lnt_op lnt_glu_op = {.name = "glu", .backward_needs = LNT_NEEDS_IN0 | LNT_NEEDS_IN1, .strided = LNT_NEEDS_IN0, .forward = glu_forward,
-                           .backward = glu_backward, .describe = glu_describe, LNT_ROW_CHAIN(glu_row)};
+const lnt_op lnt_glu_op = {.name = "glu", .backward_needs = LNT_NEEDS_IN0 | LNT_NEEDS_IN1, .strided = LNT_NEEDS_IN0 | LNT_NEEDS_IN1,
+                           .forward = glu_forward, .backward = glu_backward, .describe = glu_describe, LNT_ROW_CHAIN(glu_row)};
 
 static void clamp_describe(const lnt_node *n, char *text, size_t size)
 {

@@ -8,24 +8,31 @@ extern "C" {
 
 static int64_t elements(const lnt_call *k) { return k->out[0].rows * k->out[0].cols; }
 
-/* Of operators whose first input, and its gradient, may be slices: from end to end where they are none. */
+/* Of operators whose inputs, and their gradients, may be slices: from end to end where none is. */
+template <size_t N> static bool end_to_end(const lnt_tensor *const (&t)[N])
+{
+    for (const lnt_tensor *x : t)
+        if (x->data && x->ld != x->cols) return false;
+    return true;
+}
+template <class F>
+static linnet_status slices_run(const lnt_call *k, const F &f, const lnt_tensor *const (&in)[F::IN], const lnt_tensor *const (&out)[F::OUT],
+                                const bool *add)
+{
+    const bool none[F::OUT] = {};
+    if (end_to_end(in) && end_to_end(out))
+        point_run(k->c, f, elements(k), in, out, add);
+    else
+        row_run(k->c, f, k->out[0].rows, k->out[0].cols, in, 0, out, add ? add : none);
+    return LINNET_OK;
+}
 template <class F> static linnet_status two_forward(const lnt_call *k, const F &f)
 {
-    const bool add[1] = {false};
-    if (k->in[0].ld == k->in[0].cols)
-        point_run(k->c, f, elements(k), {&k->in[0], &k->in[1]}, {&k->out[0]}, NULL);
-    else
-        row_run(k->c, f, k->out[0].rows, k->out[0].cols, {&k->in[0], &k->in[1]}, 0, {&k->out[0]}, add);
-    return LINNET_OK;
+    return slices_run(k, f, {&k->in[0], &k->in[1]}, {&k->out[0]}, NULL);
 }
 template <class F> static linnet_status two_backward(const lnt_call *k, const F &f)
 {
-    const lnt_tensor *const in[3] = {&k->in[0], &k->in[1], &k->d_out[0]}, *const out[2] = {&k->d_in[0], &k->d_in[1]};
-    if (k->in[0].ld == k->in[0].cols && (!k->d_in[0].data || k->d_in[0].ld == k->d_in[0].cols))
-        point_run(k->c, f, elements(k), in, out, k->accumulate);
-    else
-        row_run(k->c, f, k->in[0].rows, k->in[0].cols, in, 0, out, k->accumulate);
-    return LINNET_OK;
+    return slices_run(k, f, {&k->in[0], &k->in[1], &k->d_out[0]}, {&k->d_in[0], &k->d_in[1]}, k->accumulate);
 }
 
 /* ---- activation: y = scale act(x) + offset,  dx = scale act'(x) dy --------------------------------------------------------------------------- */
@@ -34,7 +41,7 @@ struct activation_map {
     static constexpr int IN = 1, OUT = 1;
     int act;
     float scale, offset;
-    template <int U> __device__ void operator()(const float (&in)[1][U], float (&out)[1][U], int64_t) const
+    template <int U> __device__ void operator()(const float (&in)[1][U], float (&out)[1][U], int64_t = 0) const
     {
 #pragma unroll
         for (int u = 0; u < U; u++) out[0][u] = in[0][u];
@@ -48,7 +55,7 @@ struct activation_slope {
     static constexpr int IN = 2, OUT = 1; /* x, dy */
     int act;
     float scale;
-    template <int U> __device__ void operator()(const float (&in)[2][U], float (&out)[1][U], int64_t) const
+    template <int U> __device__ void operator()(const float (&in)[2][U], float (&out)[1][U], int64_t = 0) const
     {
         float x[U];
 #pragma unroll
@@ -62,16 +69,14 @@ struct activation_slope {
 extern "C" linnet_status lnt_activation_forward_cuda(const lnt_call *k)
 {
     const lnt_activation_attr *a = (const lnt_activation_attr *)k->attr;
-    point_run(k->c, activation_map{a->act, (float)a->scale, (float)a->offset}, elements(k), {&k->in[0]}, {&k->out[0]}, NULL);
-    return LINNET_OK;
+    return slices_run(k, activation_map{a->act, (float)a->scale, (float)a->offset}, {&k->in[0]}, {&k->out[0]}, NULL);
 }
 
 extern "C" linnet_status lnt_activation_backward_cuda(const lnt_call *k)
 {
     const lnt_activation_attr *a = (const lnt_activation_attr *)k->attr;
     if (!k->d_in[0].data) return LINNET_OK;
-    point_run(k->c, activation_slope{a->act, (float)a->scale}, elements(k), {&k->in[0], &k->d_out[0]}, {&k->d_in[0]}, k->accumulate);
-    return LINNET_OK;
+    return slices_run(k, activation_slope{a->act, (float)a->scale}, {&k->in[0], &k->d_out[0]}, {&k->d_in[0]}, k->accumulate);
 }
 
 /* ---- add ---------------------------------------------------------------------------------------------------------------------------------- */
