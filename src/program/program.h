@@ -174,6 +174,9 @@ struct lnt_op {
     bool host_position;          /* what a call does to a state depends on lnt_call.position, so that it cannot be recorded and replayed */
     linnet_status (*forward)(const lnt_call *k);
     linnet_status (*backward)(const lnt_call *k);
+    /* Training on a GPU: whether b, a map of a's input, is one with a: its parameter lies right behind a's, and a call whose result has b's columns
+     * behind a's does both. NULL: never. */
+    bool (*continues)(const lnt_node *a, const lnt_node *b);
     const lnt_pair *pair;        /* with the node before, or the first of several; NULL: none */
     /* Decoding on a GPU: nodes done in one call of one of them, the group's head. makes_input: whether n, as a head, does the node that makes its
      * input i, with the other of its pair; nobody else reads that result. At most LNT_MADE_MOST inputs; their nodes stand ahead of the head. follows:
