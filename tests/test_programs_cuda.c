@@ -44,7 +44,7 @@ static lnt_buf small_program(lnt_program *p, lnt_buf ids, lnt_buf targets)
     return lnt_lm_loss(p, lnt_rmsnorm(p, y, "norm", 1e-6), targets, "e.weight", VOCAB, 0, normal);
 }
 
-/* Maps of one input that are one call, 128 + 128 + 8 columns and twice 72; a sum of scaled columns, and a norm behind a gate, as pairs. */
+/* Maps of one input that are one call, twice 128 and twice 256 columns, and others that are not; a sum of scaled columns, and a norm behind a gate, as pairs. */
 static lnt_buf joined_program(lnt_program *p, lnt_buf ids, lnt_buf targets)
 {
     lnt_buf y = lnt_embedding(p, ids, "e", VOCAB, WIDTH, 1, normal, false);
@@ -57,7 +57,7 @@ static lnt_buf joined_program(lnt_program *p, lnt_buf ids, lnt_buf targets)
         lnt_buf D = lnt_row_param(p, "D", 1, WIDTH, normal), sum = lnt_add_buf(p, lnt_scale_rows(p, v, D), lnt_mul_buf(p, q, b));
         lnt_buf o = lnt_rmsnorm(p, lnt_swiglu(p, lnt_slice(p, z, 8, WIDTH, 1), sum), "out", 1e-5);
         h = lnt_rmsnorm(p, y = lnt_add_buf(p, y, lnt_linear(p, o, "o", WIDTH)), "mlp_norm", 1e-6);
-        lnt_buf gate = lnt_linear(p, h, "gate", 72), up = lnt_linear(p, h, "up", 72);
+        lnt_buf gate = lnt_linear(p, h, "gate", 2 * WIDTH), up = lnt_linear(p, h, "up", 2 * WIDTH);
         y = lnt_add_buf(p, y, lnt_linear(p, lnt_swiglu(p, gate, up), "down", WIDTH));
         lnt_pop_scope(p);
     }

@@ -438,8 +438,14 @@ NORM(l2norm, ALONE, L2, false)
 NORM(sumnorm, ALONE, SUM, false)
 
 #define NORM_PAIR(pair, form)                                                                                                      \
-    extern "C" linnet_status lnt_##pair##_forward_cuda(const lnt_call *first, const lnt_call *norm) { return forward(norm, first, form, RMS, true); } \
-    extern "C" linnet_status lnt_##pair##_backward_cuda(const lnt_call *first, const lnt_call *norm) { return backward(norm, first, form, RMS, true); }
+    extern "C" linnet_status lnt_##pair##_forward_cuda(const lnt_call *first, const lnt_call *norm)                                \
+    {                                                                                                                              \
+        return forward(norm, first, form, RMS, true);                                                                              \
+    }                                                                                                                              \
+    extern "C" linnet_status lnt_##pair##_backward_cuda(const lnt_call *first, const lnt_call *norm)                               \
+    {                                                                                                                              \
+        return backward(norm, first, form, RMS, true);                                                                             \
+    }
 
 NORM_PAIR(sum_rmsnorm, SUMMED)
 NORM_PAIR(glu_rmsnorm, GATE_FIRST)

@@ -13,7 +13,6 @@
 #include "program/schedule.h"
 
 #include <string.h>
-#include <stdlib.h>
 
 #include "device/device.h"
 #include "program/program_internal.h"
@@ -408,8 +407,6 @@ static void find_joined(work *w)
 {
     const lnt_program *p = w->p;
     const bool cuda = w->shape->device && w->shape->device->kind == LNT_DEVICE_CUDA;
-    const char *try = getenv("LNT_TRY_JOIN");
-    if (try && *try == '0') return;
     for (int i = 0; i < p->n_nodes && cuda && w->o->training && !w->o->alone; i++) {
         int with[JOINED_MOST] = {i}, count = 1;
         int64_t ld = p->values[p->nodes[i]->out[0].id].v.cols;
@@ -417,7 +414,6 @@ static void find_joined(work *w)
         for (int j = i + 1; j < p->n_nodes && p->nodes[j]->block == p->nodes[i]->block && count < JOINED_MOST; j++) {
             const lnt_node *n = p->nodes[j];
             if (n->op != p->nodes[i]->op || !n->op->continues(p->nodes[with[count - 1]], n) || !may_join(w, j)) continue;
-            if (try && *try == '2' && p->values[n->out[0].id].v.cols < 128) continue;
             with[count++] = j;
             ld += p->values[n->out[0].id].v.cols;
         }
