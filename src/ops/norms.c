@@ -10,7 +10,7 @@
  *
  * Pairs: a sum and the rmsnorm of it (every block of a model) read and write each number once; the norm's gradient is added to the sum's and
  * handed on on the way. On a GPU a convolution and the l2norm of its heads run without the value between them, which backward makes again from
- * the inputs (on the CPU that value stays in the cache); in training so do act(g) u and the rmsnorm of its rows (Mamba-2). */
+ * the inputs (on the CPU that value stays in the cache); in training so do silu(g) u and the rmsnorm of its rows (Mamba-2). */
 #include "ops/norms.h"
 
 #include <math.h>
@@ -80,11 +80,11 @@ static linnet_status glu_rmsnorm_backward(const lnt_call *glu, const lnt_call *n
 #define ON_GPU(kernel) NULL
 #endif
 
-/* Gates that norms are compiled for; decoding has chains (row_chain.h). */
+/* SiLU alone, whose sigmoids the kernel keeps for both its passes; decoding has chains (row_chain.h). */
 static bool glu_rmsnorm_fits(const lnt_node *glu, const lnt_node *norm, const lnt_shape *s)
 {
     return s->training && s->device && s->device->kind == LNT_DEVICE_CUDA && lnt_in_heads(norm, 0) == 1 &&
-           ((const lnt_glu_attr *)glu->attr)->act <= LNT_TANH;
+           ((const lnt_glu_attr *)glu->attr)->act == LNT_SILU;
 }
 
 static const lnt_pair glu_rmsnorm = {.first = &lnt_glu_op, .inner = true, .fits = glu_rmsnorm_fits, .forward = ON_GPU(lnt_glu_rmsnorm_forward_cuda),

@@ -5,18 +5,17 @@
  * dw for its columns, and loads its next row before it works on the one it has.
  *
  * Together with the sum that makes x, each number of both is read and written once. Floor at float32 a, x and bf16 b, y: forward 12 bytes an element,
- * backward 20 with the sum's own gradient there. Together with the gate that makes x = act(g) u, x is not stored: it is made, and rounded, again in
- * backward, which has dx = r w dy - r^3 mean(w dy x) x in registers, and from it dg = dx u act'(g), du = dx act(g). Floor in bf16: 6 and 10 bytes. */
+ * backward 20 with the sum's own gradient there. Together with the gate that makes x = silu(g) u, x is not stored: it is made, and rounded, again in
+ * backward, which has dx = r w dy - r^3 mean(w dy x) x in registers, and from it dg = dx u silu'(g), du = dx silu(g). Floor in bf16: 6 and 10 bytes. */
 #include "ops/rows.cuh"
 
 extern "C" {
 #include "core/threads.h"
 #include "ops/norms.h"
-#include "ops/pointwise.h"
 }
 
 enum norm_kind { RMS, L2, SUM };
-/* SUMMED: x = a + b is made here, and its gradient handed on; GATE_FIRST: x = act(gate) u is, and x, dx are u and its gradient */
+/* SUMMED: x = a + b is made here, and its gradient handed on; GATE_FIRST: x = silu(gate) u is, and x, dx are u and its gradient */
 enum norm_form { ALONE, GATED, SUMMED, GATE_FIRST };
 
 struct norm_args {
@@ -41,12 +40,11 @@ template <class P> __device__ __forceinline__ void get_centred(float (&w)[P::U],
     for (int j = 0; j < P::U; j++) w[j] += a.centre;
 }
 
-/* x = act(gate) u of one unit, from u in x, rounded as it would be stored. */
-template <class P> __device__ __forceinline__ void gate_first(const norm_args &a, float (&x)[P::U], float (&gate)[P::U])
+/* x = silu(g) u of one unit, from u in x, rounded as it would be stored; sigmoid: of g. */
+template <class P> __device__ __forceinline__ void gate_first(const norm_args &a, float (&x)[P::U], const float (&g)[P::U], const float *sigmoid)
 {
-    gate_all(gate, a.act);
 #pragma unroll
-    for (int u = 0; u < P::U; u++) x[u] *= gate[u];
+    for (int u = 0; u < P::U; u++) x[u] *= g[u] * sigmoid[u];
     const lnt_raw<P> stored = unit_from<P>(x, a.x.f32);
     widen<P>(x, stored, a.x.f32);
 }
@@ -109,9 +107,11 @@ __global__ void __launch_bounds__(WIDE ? (P::U == 1 ? 1024 : 512) : 256) norm_fo
             }
             widen<P>(v, x[i], a.x.f32);
             if constexpr (FORM == GATE_FIRST) {
-                float gate[P::U];
+                float gate[P::U], sigmoid[P::U];
                 widen<P>(gate, g[i], a.gate.f32);
-                gate_first<P>(a, v, gate);
+#pragma unroll
+                for (int u = 0; u < P::U; u++) sigmoid[u] = sigmoid_of(gate[u]);
+                gate_first<P>(a, v, gate, sigmoid);
                 x[i] = unit_from<P>(v, a.x.f32);
             }
 #pragma unroll
@@ -155,9 +155,15 @@ template <class P, int N, norm_form FORM> struct norm_row {
     }
 };
 
+/* GATE_FIRST: sigmoids of a unit's gates, which both passes over a row take. */
+template <class P, norm_form FORM> struct unit_sigmoids {
+    float s[FORM == GATE_FIRST ? P::U : 1];
+};
+
 /* u = dy w act(g) (GATE_FIRST: dy w), the gradient of x r, of one unit. */
 template <class P, int N, norm_form FORM>
-__device__ __forceinline__ void unit_gradient(const norm_args &a, const norm_row<P, N, FORM> &now, int i, int c, float (&x)[P::U], float (&u)[P::U])
+__device__ __forceinline__ void unit_gradient(const norm_args &a, const norm_row<P, N, FORM> &now, int i, int c, float (&x)[P::U], float (&u)[P::U],
+                                              unit_sigmoids<P, FORM> &gate)
 {
     widen<P>(x, now.x[i], a.x.f32);
     widen<P>(u, now.dy[i], a.dy.f32);
@@ -175,21 +181,23 @@ __device__ __forceinline__ void unit_gradient(const norm_args &a, const norm_row
     }
     if constexpr (FORM == GATE_FIRST) {
         widen<P>(w, now.g[i], a.gate.f32);
-        gate_first<P>(a, x, w);
+#pragma unroll
+        for (int j = 0; j < P::U; j++) gate.s[j] = sigmoid_of(w[j]);
+        gate_first<P>(a, x, w, gate.s);
     }
 }
 
 /* Gradients of one unit of row `at`, and its share of dw. */
 template <class P, int N, norm_form FORM>
 __device__ __forceinline__ void unit_back(const norm_args &a, const norm_row<P, N, FORM> &now, int i, int c, int64_t row, float r, float back,
-                                          float (&dw)[P::U])
+                                          float (&dw)[P::U], const unit_sigmoids<P, FORM> &gate)
 {
     const int64_t at = row * a.d;
     float x[P::U], u[P::U], w[P::U], dx[P::U];
     widen<P>(x, now.x[i], a.x.f32);
     if constexpr (FORM == GATE_FIRST) {
         widen<P>(w, now.g[i], a.gate.f32);
-        gate_first<P>(a, x, w);
+        gate_first<P>(a, x, w, gate.s);
     }
     widen<P>(u, now.dy[i], a.dy.f32);
     if (a.w) {
@@ -212,13 +220,14 @@ __device__ __forceinline__ void unit_back(const norm_args &a, const norm_row<P, 
         dx[j] = u[j] * w[j] * r - (a.kind == SUM ? back : x[j] * back);
     }
     if constexpr (FORM == GATE_FIRST) {
-        float act[P::U], slope[P::U];
         widen<P>(u, now.x[i], a.x.f32);
-        widen<P>(act, now.g[i], a.gate.f32);
-        gate_slopes(act, slope, a.act);
+        widen<P>(w, now.g[i], a.gate.f32);
 #pragma unroll
-        for (int j = 0; j < P::U; j++) slope[j] *= dx[j] * u[j], dx[j] *= act[j];
-        if (a.dg.p) put_sum<P>(a.dg, row * a.ld_dg + c, slope, a.add_g);
+        for (int j = 0; j < P::U; j++) {
+            const float silu = w[j] * gate.s[j], slope = gate.s[j] + silu * (1.0f - gate.s[j]);
+            u[j] *= dx[j] * slope, dx[j] *= silu;
+        }
+        if (a.dg.p) put_sum<P>(a.dg, row * a.ld_dg + c, u, a.add_g);
     }
     if constexpr (FORM == SUMMED) {
         widen<P>(u, now.g[i], a.dx.f32);
@@ -282,11 +291,12 @@ __global__ void __launch_bounds__(WIDE ? (P::U == 1 ? 1024 : 512) : 256, P::U ==
         now = next;
         next.load(a, row + stride, lane, lanes);
         float s = 0.0f, ux = 0.0f;
+        unit_sigmoids<P, FORM> gate[N];
 #pragma unroll
         for (int i = 0; i < N; i++)
             if (lane + i * lanes < units) {
                 float x[P::U], u[P::U];
-                unit_gradient(a, now, i, (lane + i * lanes) * P::U, x, u);
+                unit_gradient(a, now, i, (lane + i * lanes) * P::U, x, u, gate[i]);
 #pragma unroll
                 for (int j = 0; j < P::U; j++) {
                     s += a.kind == SUM ? x[j] : x[j] * x[j];
@@ -297,7 +307,7 @@ __global__ void __launch_bounds__(WIDE ? (P::U == 1 ? 1024 : 512) : 256, P::U ==
         const float r = inverse_of(a, s), back = (a.kind == SUM ? r * r : r * r * r * a.mean) * ux;
 #pragma unroll
         for (int i = 0; i < N; i++)
-            if (lane + i * lanes < units) unit_back<P, N, FORM>(a, now, i, (lane + i * lanes) * P::U, row, r, back, dw[i]);
+            if (lane + i * lanes < units) unit_back<P, N, FORM>(a, now, i, (lane + i * lanes) * P::U, row, r, back, dw[i], gate[i]);
     }
     if (a.part) block_weights<P, N, WIDE>(a, dw, lane, lanes);
 }
@@ -354,7 +364,6 @@ static linnet_status args_of(const lnt_call *k, const lnt_call *first, norm_form
         a->x = view_of(&first->in[1]), a->dx = view_of(&first->d_in[1]), a->add_x = first->accumulate[1];
         a->gate = view_of(&first->in[0]), a->dg = view_of(&first->d_in[0]), a->add_g = first->accumulate[0];
         a->ld_gate = first->in[0].ld, a->ld_dg = first->d_in[0].ld, a->ld_u = first->in[1].ld, a->ld_du = first->d_in[1].ld;
-        a->act = ((const lnt_glu_attr *)first->attr)->act;
     }
     a->w = weighted ? k->param[0].master : NULL, a->centre = attr->centre;
     a->rows = k->in[0].rows * x->heads, a->d = (int)d;

@@ -280,7 +280,7 @@ struct mul_slope {
 
 /* Rows of [rows, d], heads of tokens, against b [rows], `lanes` of a warp each, a power of two. Forward: y = a b. Backward (dy): da and db; db's sum
  * goes over the lanes' columns in order. A group of lanes has SCALE_ROWS rows. */
-enum { SCALE_ROWS = 4 };
+enum { SCALE_ROWS = 2 };
 struct scale_args {
     lnt_view a, b, y, dy, da, db;
     int64_t ld_a, ld_da; /* of tokens */
@@ -289,7 +289,7 @@ struct scale_args {
     int heads, d, lanes;
 };
 
-template <class P, bool BACKWARD> __global__ void __launch_bounds__(256) scale_kernel(const __grid_constant__ scale_args k)
+template <class P, bool BACKWARD> __global__ void __launch_bounds__(256, P::HALF ? 4 : 1) scale_kernel(const __grid_constant__ scale_args k)
 {
     let_next();
     await_last();
