@@ -189,7 +189,8 @@ static void blend(lnt_mm_mode mode, const float *scale, int64_t stride, int m, i
     }
 }
 
-/* The same with C(i,:) = scale[i stride] C(i,:) + t, or with a factor for each column, and C's right form kept in step: 8 pairs of rows at `packed`. */
+/* The same with C(i,:) = scale[i stride] C(i,:) + t, or with a factor for each column, and C's right form kept in step: 8 pairs of rows at
+ * `packed`. */
 static void blend_state(const float *scale, int64_t stride, const float *columns, int m, int n, const float *t, float *c, int64_t ldc, pair *packed)
 {
     const __mmask16 mask = (__mmask16)((1u << n) - 1u);
@@ -211,9 +212,9 @@ static void blend_state(const float *scale, int64_t stride, const float *columns
 
 /* Two by two tiles of C: tiles 0..3 accumulate, 4 and 5 hold A, 6 and 7 hold B. Whole tiles of a plain or added product go straight to C.
  * With `packed`, C is a state whose right form lies there, and has a factor for each column if there are `columns`. */
-static inline __attribute__((always_inline)) void tiles(lnt_mm_mode mode, const float *scale, int64_t scale_stride, const float *columns, const lnt_operand *a,
-                                                        bool a_t, const lnt_operand *b, bool b_t, float *c, int64_t ldc, pair *packed,
-                                                        int64_t packed_block)
+static inline __attribute__((always_inline)) void tiles(lnt_mm_mode mode, const float *scale, int64_t scale_stride, const float *columns,
+                                                        const lnt_operand *a, bool a_t, const lnt_operand *b, bool b_t, float *c, int64_t ldc,
+                                                        pair *packed, int64_t packed_block)
 {
     int M = a_t ? a->cols : a->rows, K = up(a_t ? a->rows : a->cols, 32), N = b_t ? b->rows : b->cols;
     const lnt_bf16 *left = a_t ? a->left_t.p : a->left.p;
@@ -269,7 +270,8 @@ static inline __attribute__((always_inline)) void tiles(lnt_mm_mode mode, const 
                 if (m <= 0 || n <= 0) continue;
                 float *corner = at + t / 2 * 16 * ldc + t % 2 * 16;
                 if (packed)
-                    blend_state(columns ? NULL : scale + (i + t / 2 * 16) * scale_stride, scale_stride, columns ? columns + j + t % 2 * 16 : NULL, m < 16 ? m : 16, n < 16 ? n : 16, out[t], corner, ldc,
+                    blend_state(columns ? NULL : scale + (i + t / 2 * 16) * scale_stride, scale_stride, columns ? columns + j + t % 2 * 16 : NULL,
+                                m < 16 ? m : 16, n < 16 ? n : 16, out[t], corner, ldc,
                                 packed + (j / 16 + t % 2) * packed_block + (i / 2 + t / 2 * 8) * 16);
                 else
                     blend(mode, mode == LNT_MM_SCALED ? scale + (i + t / 2 * 16) * scale_stride : NULL, scale_stride, m < 16 ? m : 16,

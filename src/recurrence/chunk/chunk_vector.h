@@ -61,7 +61,8 @@ typedef struct {
     bool back;             /* lnt_vector_back follows */
 } lnt_vector_front;
 
-/* The way back, behind the front of the same rows: from what states give readers and writers to their gradients and the gates', 32 columns at a time. */
+/* The way back, behind the front of the same rows: from what states give readers and writers to their gradients and the gates', 32 columns at a
+ * time. */
 typedef struct {
     const lnt_vector_front *f;
     float f_state[2];        /* of what readers get from the state */

@@ -2,7 +2,7 @@
  *
  * Rows i > j of a chunk differ first in one bit, h, of their numbers: i has it, j has it not, and their factor splits at the first row of i's h rows,
  *
- *   F_ij = P_h[i] Q_h[j]      P_h[i]: alphas from the first of the aligned h rows that i is in, through i      Q_h[j]: from behind j to the last of them
+ *   F_ij = P_h[i] Q_h[j]    P_h[i]: alphas from the first of the aligned h rows that i is in, through i   Q_h[j]: from behind j to the last of them
  *
  * where none exceeds 1. P and Q of 2h rows are those of h times a product of h rows in one half of the rows each. A block is 16 rows: 16 alphas of 16
  * columns are in registers while h goes from 1 to 8, and what is scaled by each P_h and Q_h leaves for rows of bf16. Where h is below 16 two levels
@@ -18,8 +18,8 @@
 
 enum { ROWS = LNT_VECTOR_ROWS, BLOCKS = LNT_VECTOR_TILED / ROWS, SIDES = 2 };
 
-/* Rows of bf16 [ROWS,width]: of all blocks the rows themselves, of one those of the levels, readers 1 and 2, 4 and 8, writers 2 and 4, 8; `turned` what
- * writers are as right operands; for h = 16 and 32 readers and writers by block. */
+/* Rows of bf16 [ROWS,width]: of all blocks the rows themselves, of one those of the levels, readers 1 and 2, 4 and 8, writers 2 and 4, 8; `turned`
+ * what writers are as right operands; for h = 16 and 32 readers and writers by block. */
 typedef struct {
     lnt_bf16 *x[SIDES], *readers[SIDES][2], *y[SIDES], *writers[SIDES][2], *turned[SIDES][3];
     lnt_bf16 *far_readers[SIDES][2][2], *far_writers[SIDES][2][2], *far_turned[SIDES][2][2];
@@ -36,7 +36,8 @@ static lnt_bf16 *take(char **at, int64_t width)
     return p;
 }
 
-enum { ROW_BUFFERS = SIDES * (7 + 2 * BLOCKS + 3 * 4 + 2 * 3 * 2), SUMS = BLOCKS * ROWS + 2 * BLOCKS + 2, TILE = 512, SQUARES = SIDES * SIDES * 2 * 3 * 2 }; /* TILE: numbers of bf16 */
+enum { TILE = 512 }; /* numbers of bf16 */
+enum { ROW_BUFFERS = SIDES * (7 + 2 * BLOCKS + 3 * 4 + 2 * 3 * 2), SUMS = BLOCKS * ROWS + 2 * BLOCKS + 2, SQUARES = SIDES * SIDES * 2 * 3 * 2 };
 size_t LNT_V(lnt_vector_tiled_bytes)(int width)
 {
     return (size_t)width * (ROW_BUFFERS * ROWS * sizeof(lnt_bf16) + SUMS * sizeof(float)) + SQUARES * TILE * sizeof(lnt_bf16);

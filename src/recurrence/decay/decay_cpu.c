@@ -17,9 +17,9 @@
  * products with K and Q are those of no gate. Decays with signs: chunk_signed.h. mLSTM is scalar gates whose D and e^{b_n-b} have the rows' write
  * strengths in them, and a denominator with a floor (decay_stable.h).
  *
- * The algorithm is written in products; an engine (simd/mm.h) runs them in float32 or, for bf16 tensors, through bf16 tiles. The triangle of the
- * C x C products is used in blocks of rows. The backward pass keeps all states transposed ([V,K]): that way every product finds its right operand row
- * major without transposing a state. */
+ * The algorithm is written in products; an engine (simd/mm.h) runs them in float32 or, for bf16 tensors, through bf16 tiles, where gates of rows
+ * alone go by decay_tiles.h. The triangle of the C x C products is used in blocks of rows. The backward pass keeps all states transposed ([V,K]): that way
+ * every product finds its right operand row major without transposing a state. */
 #include "core/cpu.h"
 #include "recurrence/chunk/chunk_vector.h"
 #define LNT_ROWS_BETWEEN_TILES
@@ -29,162 +29,8 @@
 #include "recurrence/decay/decay.h"
 #include "recurrence/decay/decay_gates.h"
 #include "recurrence/decay/decay_stable.h"
-
-/* float32 serves every variant up to avx512; the amx variant has tiles, for bf16 tensors. */
-#if defined(__AMX_BF16__)
-#define ENGINE (&LNT_V(lnt_mm_bf16_tiles))
-#define BLOCKS ((lnt_blocks){ ENGINE, 32 })
-#else
-#define ENGINE (&LNT_V(lnt_mm_f32))
-#define BLOCKS ((lnt_blocks){ ENGINE, 16 })
-#endif
-
-/* Scratch of a thread. [C,K]: q k x dk; [C,V]: v o; [C,C]: P D; [C]: in = e^b, out = e^{b_n-b}, read = s e^b; with vector gates in and out are ones
- * and read is s. q pair_q P Y have one row more: a read-out before the write shifts them by one, and a block that is whole goes twice as fast. */
-typedef struct {
-    int C;
-    bool rows, columns, early; /* gates of S's rows, of its columns; read-out before the write */
-    bool stable, normalize;    /* mLSTM; a state z and a denominator */
-    float *S, *z, *q, *k, *v, *o, *P, *D, *in, *out, *read;
-    float end;   /* e^{b_n} */
-    int64_t gated; /* rows that in, out, read, D and end were made for, when the gates are the same in every chunk; 0: none yet */
-    void *q_forms, *k_forms, *v_forms, *P_forms, *S_forms;
-    /* backward: dS [V,K]; states [chunks,V,K], zs [chunks,K]; dvt [V,C]; Y [C,C]; dden [C]; dq_sum dk_sum [len,K] when heads share q and k */
-    float *dS, *dz, *states, *zs, *x, *dk, *dvt, *Y, *dden, *dq_sum, *dk_sum;
-    lnt_gates gates;
-    void *do_forms, *read_forms, *dS_forms, *Y_forms;
-    lnt_operand state; /* S with its right form, renewed by every write (forward) */
-    /* vector gates; otherwise qs ks vs dos are q k v o themselves */
-    lnt_vector gk, gv;
-    float *qs, *ks;            /* [C,K] s e^G.q, e^{G_n-G}.k */
-    float *vs, *dos;           /* [C,V] the same with the columns' gates */
-    float *pair_q, *pair_k, *pair_v; /* [C+1,K] [C,K] [C,V] what pairs add to dQ, dK, dV */
-    float *last_k, *last_v;    /* [K] [V] rows and columns of <S',dS'> */
-    float *inside, *pair_o;    /* [C,max(K,V)] room; [C,V] what pairs add to o */
-    void *ks_forms, *qs_forms, *vs_forms, *dos_forms, *S_turned;
-    lnt_stable m; /* mLSTM */
-    signed_sums turns; /* decays with a sign */
-    /* gates of rows on tiles: [C rounded up to 16 and one,K] what reads and what writes states, in bf16, and forms of their own */
-    bool tiled;
-    bool direct; /* without gates of rows or columns: operands of the tensors' bf16, and states kept as right operands */
-    lnt_bf16 *reads16, *writes16;
-    char *kept;        /* [chunks] right forms of states, transposed */
-    void *dS_turned;
-    float *strips[2]; /* [C+1,32] twice */
-} scratch;
-
-/* With tiles a chunk of 64: its two passes over the state cost more than the larger squares (T=2048, K=V=128, two threads: 4.6 ms forward against 5.2
- * to 7.9 at 32 and 5.6 at 128). Delta keeps the engine's 32: the solve grows with the square. */
-static int default_chunk(const lnt_recur_args *a, bool backward)
-{
-    if (ENGINE->bf16) return 64;
-    /* forward with gates of rows and a state that stays in L1, one block of pairs: no level between blocks (decay.md) */
-    const bool block = !backward && LNT_VECTOR_ROWS == 16 && a->op->kind >= LNT_DECAY_ROWS && (int64_t)a->K * a->V <= 64 * 64;
-    return block ? LNT_VECTOR_ROWS : ENGINE->chunk;
-}
-
-static void carve_vector(lnt_carve *c, const lnt_recur_args *a, bool backward, scratch *w)
-{
-    const lnt_mm_engine *e = ENGINE;
-    int64_t K = a->K, V = a->V, C = w->C;
-    if (w->rows) {
-        w->gk = LNT_V(lnt_vector_carve)(c, e, w->C, a->K);
-        w->qs = lnt_carve_floats(c, C * K);
-        w->ks = lnt_carve_floats(c, C * K);
-        w->qs_forms = lnt_carve_bytes(c, e->bytes(w->C, a->K, LNT_LEFT | LNT_RIGHT));
-        w->ks_forms = lnt_carve_bytes(c, e->bytes(w->C, a->K, LNT_LEFT_T | LNT_RIGHT | LNT_RIGHT_T));
-#if defined(__AMX_BF16__)
-        w->tiled = w->rows && !w->columns && lnt_vector_is_tiled(w->C, a->K);
-        if (w->tiled) {
-            w->reads16 = lnt_carve_bytes(c, (size_t)(w->C + 16) * (size_t)a->K * sizeof *w->reads16);
-            w->writes16 = lnt_carve_bytes(c, (size_t)(w->C + 16) * (size_t)a->K * sizeof *w->writes16);
-        }
-#endif
-    }
-    if (w->columns) {
-        w->gv = LNT_V(lnt_vector_carve)(c, e, w->C, a->V);
-        w->vs = lnt_carve_floats(c, C * V);
-        w->dos = lnt_carve_floats(c, C * V);
-        w->vs_forms = lnt_carve_bytes(c, e->bytes(w->C, a->V, LNT_LEFT | LNT_LEFT_T | LNT_RIGHT));
-        w->dos_forms = lnt_carve_bytes(c, e->bytes(w->C, a->V, LNT_LEFT | LNT_LEFT_T));
-        w->pair_v = lnt_carve_floats(c, C * V);
-        w->last_v = lnt_carve_floats(c, V);
-        w->S_turned = lnt_carve_bytes(c, e->bytes(a->V, a->K, LNT_RIGHT_T));
-    }
-    if (!backward) return;
-    w->pair_q = lnt_carve_floats(c, (C + 1) * K);
-    w->pair_k = lnt_carve_floats(c, C * K);
-    w->last_k = lnt_carve_floats(c, K);
-    w->inside = lnt_carve_floats(c, C * (K > V ? K : V));
-    if (w->columns) w->pair_o = lnt_carve_floats(c, C * V);
-}
-
-/* A thread's scratch at base (NULL: only measure); returns its bytes. */
-static size_t carve(const lnt_recur_args *a, bool backward, char *base, scratch *w)
-{
-    lnt_carve c = { base, 0 };
-    const lnt_mm_engine *e = ENGINE;
-    int64_t K = a->K, V = a->V, C = chunk_length(a, a->chunk ? a->chunk : default_chunk(a, backward)), longest = a->longest;
-    int64_t states = longest > C ? (longest + C - 1) / C : 1;
-    int n = (int)C, left = LNT_LEFT, left_t = LNT_LEFT_T, right = LNT_RIGHT, right_t = LNT_RIGHT_T;
-    *w = (scratch){ .C = n,
-                    .q = lnt_carve_floats(&c, (C + 1) * K),
-                    .k = lnt_carve_floats(&c, C * K),
-                    .v = lnt_carve_floats(&c, C * V),
-                    .o = lnt_carve_floats(&c, C * V),
-                    .P = lnt_carve_floats(&c, (C + 1) * C),
-                    .D = lnt_carve_floats(&c, C * C),
-                    .in = lnt_carve_floats(&c, C),
-                    .out = lnt_carve_floats(&c, C),
-                    .read = lnt_carve_floats(&c, C) };
-    w->rows = a->op->kind >= LNT_DECAY_ROWS;
-    w->columns = a->op->kind == LNT_DECAY_BOTH || a->op->kind == LNT_DECAY_COLUMNS;
-    w->early = a->op->kind == LNT_DECAY_EARLY;
-    w->stable = a->op->kind == LNT_DECAY_STABLE;
-    w->normalize = a->normalize || w->stable;
-    w->qs = w->q;
-    w->ks = w->k;
-    w->vs = w->v;
-    w->dos = w->o;
-    if (w->rows || w->columns) carve_vector(&c, a, backward, w);
-    w->direct = e->prepare16 && !w->rows && !w->columns;
-    if (w->stable) stable_carve(&c, C, K, states, backward, &w->m);
-    if (a->has_sign) signed_carve(&c, C, backward, &w->turns);
-    w->q_forms = lnt_carve_bytes(&c, e->bytes(n, a->K, left | right));
-    w->k_forms = lnt_carve_bytes(&c, e->bytes(n, a->K, right_t | right | left_t));
-    w->v_forms = lnt_carve_bytes(&c, e->bytes(n, a->V, left | left_t | right | right_t));
-    w->P_forms = lnt_carve_bytes(&c, e->bytes(n, n, left | left_t));
-    w->S_forms = lnt_carve_bytes(&c, backward ? e->bytes(a->V, a->K, right) : e->bytes(a->K, a->V, right));
-    if (!backward) {
-        w->S = lnt_carve_floats(&c, K * V);
-        w->z = lnt_carve_floats(&c, K);
-        return c.used;
-    }
-    w->dS = lnt_carve_floats(&c, K * V);
-    w->dz = lnt_carve_floats(&c, K);
-    w->x = lnt_carve_floats(&c, C * K);
-    w->dk = lnt_carve_floats(&c, C * K);
-    w->dvt = lnt_carve_floats(&c, V * C);
-    w->Y = lnt_carve_floats(&c, (C + 1) * C);
-    w->dden = lnt_carve_floats(&c, C);
-    gates_carve(&c, C, &w->gates);
-    w->states = lnt_carve_floats(&c, (w->tiled || w->direct ? 1 : states) * K * V);
-    if (w->tiled || w->direct) w->kept = lnt_carve_bytes(&c, (size_t)states * e->bytes(a->V, a->K, right));
-    if (w->tiled) {
-        w->dS_turned = lnt_carve_bytes(&c, e->bytes(a->V, a->K, right_t));
-        for (int i = 0; i < 2; i++) w->strips[i] = lnt_carve_floats(&c, (C + 1) * 32);
-    }
-    w->zs = lnt_carve_floats(&c, states * K);
-    w->do_forms = lnt_carve_bytes(&c, e->bytes(n, a->V, left | right | left_t));
-    w->read_forms = lnt_carve_bytes(&c, e->bytes(n, a->K, right));
-    w->dS_forms = lnt_carve_bytes(&c, e->bytes(a->V, a->K, left | right));
-    w->Y_forms = lnt_carve_bytes(&c, e->bytes(n, n, left | left_t));
-    if (a->Hq < a->Hv) {
-        w->dq_sum = lnt_carve_floats(&c, longest * K);
-        w->dk_sum = lnt_carve_floats(&c, longest * K);
-    }
-    return c.used;
-}
+#include "recurrence/decay/decay_tiles.h"
+#include "recurrence/decay/decay_work.h"
 
 /* ---- one chunk --------------------------------------------------------------------------------------------------------------------- */
 
@@ -254,20 +100,6 @@ static void load_chunk(const lnt_head *x, lnt_rows c, scratch *w, bool queries, 
     rows_in(w->k, a->k, a->dtype, c.first, c.n, a->Hq, x->hq, a->K);
     if (!w->direct || values) rows_in(w->v, a->v, a->dtype, c.first, c.n, a->Hv, x->h, a->V);
 }
-
-/* Rows of q or k, of v or do, as operands, where the engine takes bf16. */
-static lnt_operand of_keys(const lnt_head *x, lnt_rows c, const void *p, int forms, void *room)
-{
-    const int64_t stride = (int64_t)x->a->Hq * x->a->K;
-    return ENGINE->prepare16(forms, c.n, x->a->K, (const lnt_bf16 *)p + c.first * stride + (int64_t)x->hq * x->a->K, stride, room);
-}
-static lnt_operand of_values(const lnt_head *x, lnt_rows c, const void *p, int forms, void *room)
-{
-    const int64_t stride = (int64_t)x->a->Hv * x->a->V;
-    return ENGINE->prepare16(forms, c.n, x->a->V, (const lnt_bf16 *)p + c.first * stride + (int64_t)x->h * x->a->V, stride, room);
-}
-
-static const float *bonus_of(const lnt_head *x) { return (const float *)x->a->bonus + (int64_t)x->h * x->a->K; }
 
 /* P of a read-out before the write: row i reads what the rows before it have become by row i-1, and its own write through the bonus. */
 static void early_scores(const lnt_head *x, int n, scratch *w)
@@ -363,20 +195,6 @@ static void forward_chunk(const lnt_head *x, lnt_rows c, scratch *w)
     for (int64_t j = 0; j < n; j++) row_add(w->z, 1.0f, w->k + j * K, K);
 }
 
-/* A state [K,V], or zeros, transposed. */
-static void get_turned(const lnt_head *x, float *dst, const float *src)
-{
-    const lnt_recur_args *a = x->a;
-    if (src)
-        LNT_V(lnt_transpose)(a->K, a->V, src + x->index * a->K * a->V, a->V, dst, a->K);
-    else
-        get_state(x, dst, NULL, (int64_t)a->K * a->V);
-}
-
-#if defined(__AMX_BF16__)
-#include "recurrence/decay/decay_tiles.h"
-#endif
-
 static void forward_head(const lnt_head *x, char *base)
 {
     const lnt_recur_args *a = x->a;
@@ -426,7 +244,8 @@ static void sweep(const lnt_head *x, scratch *w)
         if (!w->rows)
             for (int64_t j = 0; j < c.n; j++) row_scale(w->k + j * K, w->out[j], K);
         value_ahead(x, c, a->v);
-        lnt_operand v = w->direct ? of_values(x, c, a->v, LNT_LEFT_T, w->v_forms) : e->prepare(LNT_LEFT_T, c.n, V, w->vs, V, w->v_forms), k = e->prepare(LNT_RIGHT, c.n, K, w->ks, K, w->k_forms);
+        lnt_operand v = w->direct ? of_values(x, c, a->v, LNT_LEFT_T, w->v_forms) : e->prepare(LNT_LEFT_T, c.n, V, w->vs, V, w->v_forms);
+        lnt_operand k = e->prepare(LNT_RIGHT, c.n, K, w->ks, K, w->k_forms);
         if (w->rows || w->columns) {
             if (w->rows) float_ahead(x, c, a->gk, K);
             decay_state(V, K, w->columns ? w->gv.end : NULL, w->rows ? w->gk.end : NULL, S - size, S);

@@ -1,14 +1,17 @@
-/* Gates of rows on AMX tiles (decay_cpu.c): operands straight from the tensors' bf16, pairs and gradients by lnt_vector_front and lnt_vector_back. States
- * at chunks' starts are kept as the right operands that they will be. Only decay_cpu.c includes this. */
+/* Gates of rows on AMX tiles (decay_cpu.c): operands straight from the tensors' bf16, pairs and gradients by lnt_vector_front and lnt_vector_back.
+ * States at chunks' starts are kept as the right operands that they will be. Only decay_cpu.c includes this. */
 #ifndef LNT_DECAY_TILES_H
 #define LNT_DECAY_TILES_H
 
-static const lnt_bf16 *key_rows(const lnt_head *x, lnt_rows c, const void *p)
+#include "recurrence/decay/decay_work.h"
+
+#if defined(__AMX_BF16__)
+static inline const lnt_bf16 *key_rows(const lnt_head *x, lnt_rows c, const void *p)
 {
     return (const lnt_bf16 *)p + (c.first * x->a->Hq + x->hq) * x->a->K;
 }
 /* P, end, and the rows that meet states, as operands. What reads before the write is moved up by one row (early_scores). */
-static lnt_vector_front tiled_front(const lnt_head *x, lnt_rows c, bool back, scratch *w, lnt_operand *reads, lnt_operand *writes)
+static inline lnt_vector_front tiled_front(const lnt_head *x, lnt_rows c, bool back, scratch *w, lnt_operand *reads, lnt_operand *writes)
 {
     const lnt_recur_args *a = x->a;
     const int64_t K = a->K, C = w->C, n = c.n, shift = w->early;
@@ -33,7 +36,7 @@ static lnt_vector_front tiled_front(const lnt_head *x, lnt_rows c, bool back, sc
     return f;
 }
 
-static void tiled_forward_chunk(const lnt_head *x, lnt_rows c, scratch *w)
+static inline void tiled_forward_chunk(const lnt_head *x, lnt_rows c, scratch *w)
 {
     const lnt_recur_args *a = x->a;
     const lnt_mm_engine *e = ENGINE;
@@ -57,7 +60,7 @@ static void tiled_forward_chunk(const lnt_head *x, lnt_rows c, scratch *w)
 /* ---- backward -------------------------------------------------------------------------------------------------------------------------- */
 
 /* Right forms of the transposed states at all chunks' starts, into w->kept. */
-static void tiled_sweep(const lnt_head *x, scratch *w)
+static inline void tiled_sweep(const lnt_head *x, scratch *w)
 {
     const lnt_recur_args *a = x->a;
     const lnt_mm_engine *e = ENGINE;
@@ -84,7 +87,7 @@ static void tiled_sweep(const lnt_head *x, scratch *w)
 }
 
 /* last_k: the sums over rows of e^{G_n} S . dS', S in its right form: pairs of rows by 16 columns. */
-static void tiled_state_products(const lnt_recur_args *a, const lnt_operand *S, const float *dS, const float *end, float *last)
+static inline void tiled_state_products(const lnt_recur_args *a, const lnt_operand *S, const float *dS, const float *end, float *last)
 {
     const int64_t K = a->K;
     for (int64_t c = 0; c < K; c += 16) {
@@ -102,7 +105,7 @@ static void tiled_state_products(const lnt_recur_args *a, const lnt_operand *S, 
 }
 
 /* <S,dS>, S in its right form. */
-static float right_dot(const lnt_operand *S, const float *dS)
+static inline float right_dot(const lnt_operand *S, const float *dS)
 {
     __m512 even = _mm512_setzero_ps(), odd = even;
     for (int64_t c = 0; c < S->cols; c += 16) {
@@ -120,7 +123,7 @@ static float right_dot(const lnt_operand *S, const float *dS)
 }
 
 /* 32 columns, from c on, of a right form. */
-static lnt_operand right_columns(const lnt_operand *m, int c)
+static inline lnt_operand right_columns(const lnt_operand *m, int c)
 {
     lnt_operand v = *m;
     v.right.p = (const uint32_t *)m->right.p + c / 16 * m->right.ld;
@@ -129,7 +132,7 @@ static lnt_operand right_columns(const lnt_operand *m, int c)
 }
 
 /* A read-out before the write: row 0, and what the bonus gives dq, dk and its own gradient, 32 columns. */
-static void tiled_bonus(const lnt_head *x, lnt_rows c, int64_t at, const scratch *w, float *dq, float *dk)
+static inline void tiled_bonus(const lnt_head *x, lnt_rows c, int64_t at, const scratch *w, float *dq, float *dk)
 {
     const int64_t K = x->a->K, stride = (int64_t)x->a->Hq * K;
     const lnt_bf16 *q = key_rows(x, c, x->a->q) + at, *k = key_rows(x, c, x->a->k) + at;
@@ -150,7 +153,7 @@ static void tiled_bonus(const lnt_head *x, lnt_rows c, int64_t at, const scratch
 }
 
 /* Chunk i; w->dS becomes the gradient of its start state. */
-static void tiled_backward_chunk(const lnt_head *x, lnt_rows c, int64_t i, scratch *w)
+static inline void tiled_backward_chunk(const lnt_head *x, lnt_rows c, int64_t i, scratch *w)
 {
     const lnt_recur_args *a = x->a;
     const lnt_mm_engine *e = ENGINE;
@@ -206,5 +209,7 @@ static void tiled_backward_chunk(const lnt_head *x, lnt_rows c, int64_t i, scrat
     e->extend(&reads, LNT_RIGHT, w->read_forms);
     e->update_columns(w->gk.end, &d, true, &reads, false, &w->state);
 }
+
+#endif
 
 #endif

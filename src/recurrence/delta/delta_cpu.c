@@ -443,8 +443,8 @@ static void tiled_key_gradients(work *w, lnt_rows c, const lnt_operand *x, const
     const lnt_recur_args *a = w->a;
     const int64_t C = w->C, m = w->m;
     float *xs = w->strips[0], *us = w->strips[1], *dq = xs + m * 32;
-    const lnt_vector_back back = { .f = &w->front, .f_state = { -1, w->scale }, .A = { { w->pairs }, { w->pairs + m * C } }, .ld = C, .dread = { xs, dq },
-                                   .dwrite = { us }, .last = a->dgk ? w->last : NULL, .stride = (int64_t)a->Hv * w->K,
+    const lnt_vector_back back = { .f = &w->front, .f_state = { -1, w->scale }, .A = { { w->pairs }, { w->pairs + m * C } }, .ld = C,
+                                   .dread = { xs, dq }, .dwrite = { us }, .last = a->dgk ? w->last : NULL, .stride = (int64_t)a->Hv * w->K,
                                    .dg = a->dgk ? (float *)a->dgk + (c.first * a->Hv + w->at->h) * w->K : NULL };
     if (a->dgk) {
         w->e->inner_rows(S, w->dS, w->last);
@@ -480,7 +480,8 @@ static void solve_adjoint(work *w, lnt_rows c, const lnt_operand *k, const lnt_o
 }
 
 /* xs = [dKread; dQ] = [-e.(dZ S^T); s e.(dO S^T)] + pairs K          us = dKwrite = l.(U dS'^T) + pairs^T KQ */
-static void key_gradients(work *w, lnt_rows c, const lnt_operand *k, const lnt_operand *kq, const lnt_operand *x, const lnt_operand *u, const lnt_operand *S)
+static void key_gradients(work *w, lnt_rows c, const lnt_operand *k, const lnt_operand *kq, const lnt_operand *x, const lnt_operand *u,
+                          const lnt_operand *S)
 {
     const lnt_recur_args *a = w->a;
     const lnt_mm_engine *e = w->e;

@@ -338,7 +338,8 @@ static void tiled_gradients(work *w, lnt_rows c, const lnt_operand *d, const lnt
     const lnt_recur_args *a = w->a;
     const int64_t K = w->K, L = w->L, m = w->m;
     float *dread = w->strips[0], *dwrite = w->strips[1], *with_a = w->dpairs + L, *with_q = w->dpairs + m * L;
-    const lnt_vector_back back = { .f = &w->front, .f_state = { 1, (float)a->scale }, .A = { { with_a, with_a + m }, { with_q, with_q + m } }, .ld = L,
+    const lnt_vector_back back = { .f = &w->front, .f_state = { 1, (float)a->scale }, .ld = L,
+                                   .A = { { with_a, with_a + m }, { with_q, with_q + m } },
                                    .dread = { dread + 32, dread + m * 32 }, .dwrite = { dwrite, dwrite + m * 32 }, .last = a->dgk ? w->last : NULL,
                                    .dg = a->dgk ? (float *)a->dgk + (c.first * a->Hv + w->at->h) * K : NULL, .stride = (int64_t)a->Hv * K };
     for (int64_t i = 0; i < c.n; i++) row_scale(with_q + i * L, (float)a->scale, m + c.n);
