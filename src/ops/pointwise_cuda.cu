@@ -289,7 +289,7 @@ struct scale_args {
     int heads, d, lanes;
 };
 
-template <class P, bool BACKWARD> __global__ void __launch_bounds__(256, P::HALF ? 4 : 1) scale_kernel(const __grid_constant__ scale_args k)
+template <class P, bool BACKWARD> __global__ void __launch_bounds__(256, P::HALF ? 3 : 1) scale_kernel(const __grid_constant__ scale_args k)
 {
     let_next();
     await_last();
