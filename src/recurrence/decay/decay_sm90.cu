@@ -388,7 +388,6 @@ __global__ __launch_bounds__(E * 2, E == 64 ? 2 : 1) void decay_hopper_fore(cons
                        value = query + place::value + (uint32_t)(group * PANEL);
         const tile_factors &f = factors[GATED ? c % FACTORS : 0];
         if (dotted && c) put_inter(c - 1);
-        if (GATED) ahead.more(x, factors, start, c, chunks, at.last, h, false);
 
         float P[32], O[32];
         leave_state(S, lane_rows(state, warp * 16), PANEL);
@@ -400,6 +399,7 @@ __global__ __launch_bounds__(E * 2, E == 64 ? 2 : 1) void decay_hopper_fore(cons
         wgmma_fence();
         times_rows<D>(O, query, state);
         wgmma_commit();
+        if (GATED) ahead.more(x, factors, start, c, chunks, at.last, h, false); /* while products run */
 
         float den[2] = {}, m[2] = {};
         if (KIND == DIVIDED) {
