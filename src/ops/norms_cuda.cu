@@ -6,7 +6,7 @@
  *
  * Together with the sum that makes x, each number of both is read and written once. Floor at float32 a, x and bf16 b, y: forward 12 bytes an element,
  * backward 20 with the sum's own gradient there. Together with the gate that makes x = silu(g) u, x is not stored: it is made, and rounded, again in
- * backward, which has dx = r w dy - r^3 mean(w dy x) x in registers, and from it dg = dx u silu'(g), du = dx silu(g). Floor in bf16: 6 and 10 bytes. */
+ * backward, which has dx = r w dy - r^3 mean(w dy x) x in registers, and from it dg = dx u silu'(g), du = dx silu(g). Floor in bf16: 6, 10 bytes. */
 #include "ops/rows.cuh"
 
 extern "C" {

@@ -8,8 +8,8 @@
  * after the forward pass and computed again just before the block's backward pass: all of them, or only the cheap ones.
  *
  * Neighbouring nodes whose operators know each other (lnt_pair) run in one call, forward and backward; a value between them that nobody else reads
- * may then not exist at all. In training on a GPU maps of one input do so, too (lnt_op.continues), with their results side by side. Programs, parameters
- * and results are the same.
+ * may then not exist at all. In training on a GPU maps of one input do so, too (lnt_op.continues), with their results side by side. Programs,
+ * parameters and results are the same.
  *
  * What is made of parameters alone (filters of long convolutions) is made once, by the first run without gradients after the weights changed, and
  * stays in the plan.
