@@ -95,6 +95,9 @@ __device__ __forceinline__ void named_arrive(int id, int threads) { asm volatile
 /* Ordinary writes to shared memory become visible to the copy engine and the tensor cores: each writing thread, then a barrier. */
 __device__ __forceinline__ void fence_async() { asm volatile("fence.proxy.async.shared::cta;" ::: "memory"); }
 
+/* The same for all memory, both ways. */
+__device__ __forceinline__ void fence_async_all() { asm volatile("fence.proxy.async;" ::: "memory"); }
+
 /* Plain rows of bytes; both sides aligned to 16, bytes a multiple of 16. */
 __device__ __forceinline__ void bulk_load(void *dst, const void *src, uint32_t bytes, uint64_t *b)
 {
@@ -102,6 +105,20 @@ __device__ __forceinline__ void bulk_load(void *dst, const void *src, uint32_t b
                  "r"(bytes), "r"(shared_address(b))
                  : "memory");
 }
+/* From shared memory to memory, and added to float32 there, each as a group of its thread's: both sides aligned to 16, bytes a multiple of 16. */
+__device__ __forceinline__ void bulk_store(void *dst, const void *src, uint32_t bytes)
+{
+    asm volatile("cp.async.bulk.global.shared::cta.bulk_group [%0], [%1], %2;" ::"l"(dst), "r"(shared_address(src)), "r"(bytes) : "memory");
+}
+__device__ __forceinline__ void bulk_add(float *dst, const void *src, uint32_t bytes)
+{
+    asm volatile("cp.reduce.async.bulk.global.shared::cta.bulk_group.add.f32 [%0], [%1], %2;" ::"l"(dst), "r"(shared_address(src)), "r"(bytes)
+                 : "memory");
+}
+__device__ __forceinline__ void bulk_commit() { asm volatile("cp.async.bulk.commit_group;" ::: "memory"); }
+/* Until the thread's groups have been read, and until they have arrived. */
+__device__ __forceinline__ void bulk_wait_read() { asm volatile("cp.async.bulk.wait_group.read 0;" ::: "memory"); }
+__device__ __forceinline__ void bulk_wait() { asm volatile("cp.async.bulk.wait_group 0;" ::: "memory"); }
 /* Boxes of a tensor map; x is the innermost coordinate, in elements. */
 __device__ __forceinline__ void tensor_load(void *dst, const CUtensorMap *m, uint64_t *b, int x, int y)
 {
@@ -181,6 +198,11 @@ __device__ __forceinline__ uint64_t wgmma_mn_major(uint32_t p, uint32_t panel)
 {
     return ((uint64_t)(p & 0x3ffff) >> 4) | (uint64_t)(panel >> 4) << 16 | (uint64_t)(1024 >> 4) << 32 | (uint64_t)1 << 62;
 }
+/* The same, `bytes` on. */
+__device__ __forceinline__ uint64_t wgmma_on(uint64_t d, uint32_t bytes)
+{
+    return (d & 0xffffffff00000000u) | ((uint32_t)d + (bytes >> 4));
+}
 
 /* D[64,N] (+)= A[64,16] B[16,N], bf16 operands, float32 accumulators; `add` false overwrites D.
  * Thread t of the warpgroup holds of D the rows r = 16 (t/32) + (t%32)/4 and r+8: d[4j], d[4j+1] are columns 8j + 2(t%4) and the next of row r,
@@ -238,6 +260,13 @@ template <int TB, int L> __device__ __forceinline__ void wgmma(float (&d)[L], co
 #undef LNT_P3
 #undef LNT_WGMMA_SS
 #undef LNT_WGMMA_RS
+
+/* The A of 16 steps to shared memory as rows of 16 bytes: lane i has the address of row i % 8 of matrix i / 8, the matrices as ldmatrix's. */
+__device__ __forceinline__ void store_matrices(uint32_t address, const uint32_t (&a)[4])
+{
+    asm volatile("stmatrix.sync.aligned.m8n8.x4.shared.b16 [%0], {%1, %2, %3, %4};" ::"r"(address), "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3])
+                 : "memory");
+}
 
 /* The A operand of steps 16j .. 16j+15 out of accumulators. */
 template <int L> __device__ __forceinline__ void wgmma_operand(uint32_t (&a)[4], const float (&d)[L], int j)

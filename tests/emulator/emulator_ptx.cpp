@@ -327,6 +327,13 @@ static const struct {
           reads(shared(r.get(s.a[1])), (uint32_t)r.get(s.a[2]));
           memcpy((void *)r.get(s.a[0]), shared(r.get(s.a[1])), (uint32_t)r.get(s.a[2]));
       } },
+    { "cp.reduce.async.bulk.global.shared::cta.bulk_group.add.f32", DO() {
+          const uint32_t bytes = (uint32_t)r.get(s.a[2]);
+          reads(shared(r.get(s.a[1])), bytes);
+          float *to = (float *)r.get(s.a[0]);
+          const float *from = (const float *)shared(r.get(s.a[1]));
+          for (uint32_t i = 0; i < bytes / 4; i++) to[i] += from[i];
+      } },
     { "ld.", DO() {
           const int n = s.width;
           char *p = s.shared ? shared(r.get(s.a[(size_t)n])) : (char *)r.get(s.a[(size_t)n]);

@@ -56,10 +56,10 @@ __global__ void __launch_bounds__(THREADS, 1) forward_kernel(const __grid_consta
     __syncthreads();
     int h;
     int64_t tile;
-    take_work(a.Hq, a.tiles, &h, &tile);
+    take_work(blockIdx.x, SECTION, a.Hq, a.tiles, &h, &tile);
     const block_of b(a.cu, a.sequences, a.tiles - 1 - tile, OWN); /* late rows see most keys: first */
     if (b.at >= b.length) return;
-    const int hk = h / (a.Hq / a.Hk), warpgroup = (int)threadIdx.x / 128;
+    const int hk = h / (a.Hq / a.Hk), warpgroup = of_warp((int)threadIdx.x / 128);
     const key_blocks seen(b, a.offset, a.window, OWN, KEYS);
     const int64_t from = seen.from, steps = seen.count;
 
@@ -97,7 +97,8 @@ __global__ void __launch_bounds__(THREADS, 1) forward_kernel(const __grid_consta
         wgmma_fence();
 #pragma unroll
         for (int i = 0; i < D / 16; i++)
-            wgmma<0, 0>(x, wgmma_k_major(own + i / 4 * OWN * 128 + i % 4 * 32), wgmma_k_major(at + i / 4 * KEYS * 128 + i % 4 * 32), i > 0);
+            wgmma<0, 0>(x, wgmma_on(wgmma_k_major(own), i / 4 * OWN * 128 + i % 4 * 32),
+                        wgmma_on(wgmma_k_major(at), i / 4 * KEYS * 128 + i % 4 * 32), i > 0);
         wgmma_commit();
     };
     auto weigh = [&](int64_t t) { /* x becomes P; most, sum and what fades the output follow */
@@ -138,7 +139,7 @@ __global__ void __launch_bounds__(THREADS, 1) forward_kernel(const __grid_consta
         mbarrier_wait(&s.v_full[stage], (uint32_t)(t / STAGES) & 1);
         wgmma_fence();
 #pragma unroll
-        for (int i = 0; i < KEYS / 16; i++) wgmma<1>(o, p[i], wgmma_mn_major(at + i * 2048, KEYS * 128), true);
+        for (int i = 0; i < KEYS / 16; i++) wgmma<1>(o, p[i], wgmma_on(wgmma_mn_major(at, KEYS * 128), i * 2048), true);
         wgmma_commit();
     };
     mbarrier_wait(&s.own, 0);
@@ -169,7 +170,8 @@ __global__ void __launch_bounds__(THREADS, 1) forward_kernel(const __grid_consta
         for (int j = 0; j < D / 8; j++) o[4 * j + 2 * r] *= inverse, o[4 * j + 2 * r + 1] *= inverse;
         if (a.lse && lane % 4 == 0 && i < b.length) a.lse[(b.first + i) * a.Hq + h] = (most[r] * a.scale2 + log2f(all)) * 0.693147180559945309f;
     }
-    store_rows<D>(a.o + ((b.first + i0) * a.Hq + h) * D, (int64_t)a.Hq * D, b.length - i0, o, 1.f);
+    named_sync(1 + warpgroup, 128);
+    store_rows<D>(a.o + ((b.first + i0) * a.Hq + h) * D, (int64_t)a.Hq * D, b.length - i0, o, 1.f, (char *)s.q + warpgroup * B * 128, OWN * 128);
 }
 
 template <int D> void launch(const lnt_recur_args *r, const CUtensorMap (&m)[3], cudaStream_t stream)

@@ -62,14 +62,18 @@ struct key_blocks {
     }
 };
 
-/* The CTA's head and tile. Heads go in sections whose rows stay in L2 together; in a section the tiles go by in order, for all heads side by side. */
-__device__ __forceinline__ void take_work(int heads, int64_t tiles, int *head, int64_t *tile)
+/* Head and tile of the i-th CTA. Heads go in sections whose rows stay in L2 together; in a section the tiles go by in order, for all heads side by
+ * side. */
+__device__ __forceinline__ void take_work(int64_t i, int section, int heads, int64_t tiles, int *head, int64_t *tile)
 {
-    const int64_t i = blockIdx.x, s = i / (tiles * SECTION), rest = i - s * tiles * SECTION;
-    const int64_t wide = heads - s * SECTION < SECTION ? heads - s * SECTION : SECTION;
-    *head = (int)(s * SECTION + rest % wide);
+    const int64_t s = i / (tiles * section), rest = i - s * tiles * section;
+    const int64_t wide = heads - s * section < section ? heads - s * section : section;
+    *head = (int)(s * section + rest % wide);
     *tile = rest / wide;
 }
+
+/* What all lanes have alike, in a register of the warp: descriptions of operands made of it cost few instructions. */
+__device__ __forceinline__ int of_warp(int x) { return __shfl_sync(0xffffffffu, x, 0); }
 
 /* `count` blocks of 64 rows from `row`, head h. */
 template <int D> __device__ __forceinline__ void load_rows(bf16 *dst, const CUtensorMap *m, uint64_t *b, int h, int64_t row, int count)
@@ -79,16 +83,28 @@ template <int D> __device__ __forceinline__ void load_rows(bf16 *dst, const CUte
         for (int i = 0; i < count; i++) tensor_load(dst + (c * count + i) * B * 64, m, b, h * D + 64 * c, (int)(row + i * B));
 }
 
-/* Rows r and r+8 of the thread, of the `rows` rows at `to` that are `ld` apart. */
-template <int D> __device__ __forceinline__ void store_rows(bf16 *to, int64_t ld, int64_t rows, const float (&d)[D / 2], float scale)
+/* A warpgroup's accumulators into the `rows` rows at `to` that are `ld` apart, whole lines at a time, by way of 64 rows of shared memory at `own`:
+ * panels of rows of 64 columns, `panel` bytes apart. No product may still read there. */
+template <int D>
+__device__ __forceinline__ void store_rows(bf16 *to, int64_t ld, int64_t rows, const float (&d)[D / 2], float scale, char *own, int panel)
 {
-    const int lane = (int)threadIdx.x % 32, r = (int)threadIdx.x % 128 / 32 * 16 + lane / 4;
+    const int lane = (int)threadIdx.x % 32, first = (int)threadIdx.x % 128 / 32 * 16; /* a warp has 16 rows, there as here */
+    const uint32_t place = shared_address(own) + (first + lane % 16) * 128 + ((lane / 16 ^ lane % 8) << 4);
+    __syncwarp();
 #pragma unroll
-    for (int i = 0; i < 2; i++)
-        if (r + 8 * i < rows)
+    for (int j = 0; j < D / 16; j++) {
+        uint32_t a[4];
 #pragma unroll
-            for (int j = 0; j < D / 8; j++)
-                *(uint32_t *)(to + (r + 8 * i) * ld + 8 * j + lane % 4 * 2) = pack_bf16(d[4 * j + 2 * i] * scale, d[4 * j + 2 * i + 1] * scale);
+        for (int i = 0; i < 4; i++) a[i] = pack_bf16(d[8 * j + 2 * i] * scale, d[8 * j + 2 * i + 1] * scale);
+        store_matrices((place + j / 4 * panel) ^ (j % 4 << 5), a);
+    }
+    __syncwarp();
+#pragma unroll
+    for (int i = 0; i < D / 16; i++) {
+        const int r = first + (32 * i + lane) / (D / 8), c = (32 * i + lane) % (D / 8);
+        const uint4 x = *(const uint4 *)(own + c / 8 * panel + r * 128 + ((c ^ r) % 8 << 4));
+        if (r < rows) *(uint4 *)(to + r * ld + 8 * c) = x;
+    }
 }
 
 /* A key is seen `ahead` rows later. */
