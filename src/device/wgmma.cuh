@@ -32,13 +32,14 @@ static inline PFN_cuTensorMapEncodeTiled_v12000 lnt_tensor_map_encoder(void)
 /* A map of a bf16 tensor of `rank` dimensions, the innermost (contiguous) first: size[d] elements, stride[d] bytes from one of dimension d+1 to the
  * next (rank-1 of them, multiples of 16), box[d] elements a copy; box[0] is at most 64 (128 bytes). What lies outside reads as zero.
  * `base` is aligned to 16. False: the driver refused. */
-static inline bool lnt_tensor_map(CUtensorMap *map, const void *base, int rank, const uint64_t *size, const uint64_t *stride, const uint32_t *box)
+static inline bool lnt_tensor_map(CUtensorMap *map, const void *base, int rank, const uint64_t *size, const uint64_t *stride, const uint32_t *box,
+                                  CUtensorMapSwizzle swizzle = CU_TENSOR_MAP_SWIZZLE_128B)
 {
     const cuuint32_t step[5] = { 1, 1, 1, 1, 1 };
     PFN_cuTensorMapEncodeTiled_v12000 encode = lnt_tensor_map_encoder();
     if (!encode) return false;
     return encode(map, CU_TENSOR_MAP_DATA_TYPE_BFLOAT16, (cuuint32_t)rank, (void *)base, (const cuuint64_t *)size, (const cuuint64_t *)stride,
-                  (const cuuint32_t *)box, step, CU_TENSOR_MAP_INTERLEAVE_NONE, CU_TENSOR_MAP_SWIZZLE_128B, CU_TENSOR_MAP_L2_PROMOTION_L2_256B,
+                  (const cuuint32_t *)box, step, CU_TENSOR_MAP_INTERLEAVE_NONE, swizzle, CU_TENSOR_MAP_L2_PROMOTION_L2_256B,
                   CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE) == CUDA_SUCCESS;
 }
 
@@ -126,6 +127,14 @@ __device__ __forceinline__ void tensor_load(void *dst, const CUtensorMap *m, uin
                  "l"(m), "r"(shared_address(b)), "r"(x), "r"(y)
                  : "memory");
 }
+/* A box to memory: what lies outside is not written. The thread's stores so far become a group; until shared memory of all groups has been read. */
+__device__ __forceinline__ void tensor_store(const CUtensorMap *m, const void *src, int x, int y)
+{
+    asm volatile("cp.async.bulk.tensor.2d.global.shared::cta.bulk_group [%0, {%1, %2}], [%3];" ::"l"(m), "r"(x), "r"(y), "r"(shared_address(src))
+                 : "memory");
+}
+__device__ __forceinline__ void store_commit() { asm volatile("cp.async.bulk.commit_group;" ::: "memory"); }
+__device__ __forceinline__ void store_wait_read() { asm volatile("cp.async.bulk.wait_group.read 0;" ::: "memory"); }
 
 /* Boxes that are read once: they leave L2 first, so that what is read again stays. */
 __device__ __forceinline__ uint64_t read_once()

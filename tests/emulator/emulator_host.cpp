@@ -13,6 +13,7 @@ struct tensor_map {
     char *base;
     uint32_t rank, box[5];
     uint64_t size[3], stride[2];
+    uint32_t swizzle; /* bytes of a row; 0: none */
 };
 } // namespace emu
 
@@ -109,7 +110,7 @@ API cudaEventElapsedTime(float *ms, cudaEvent_t a, cudaEvent_t b) { return *ms =
 /* ---- the driver --------------------------------------------------------------------------------------------------------------------------- */
 
 static CUresult encode(CUtensorMap *map, CUtensorMapDataType, cuuint32_t rank, void *base, const cuuint64_t *size, const cuuint64_t *stride,
-                       const cuuint32_t *box, const cuuint32_t *, CUtensorMapInterleave, CUtensorMapSwizzle, CUtensorMapL2promotion, CUtensorMapFloatOOBfill)
+                       const cuuint32_t *box, const cuuint32_t *, CUtensorMapInterleave, CUtensorMapSwizzle swizzle, CUtensorMapL2promotion, CUtensorMapFloatOOBfill)
 {
     emu::tensor_map m = {};
     if (rank > 3 || (uintptr_t)base % 16) return CUDA_ERROR_INVALID_VALUE;
@@ -117,6 +118,7 @@ static CUresult encode(CUtensorMap *map, CUtensorMapDataType, cuuint32_t rank, v
     m.rank = rank;
     for (cuuint32_t i = 0; i < rank; i++) m.size[i] = size[i], m.box[i] = box[i];
     for (cuuint32_t i = 0; i + 1 < rank; i++) m.stride[i] = stride[i];
+    m.swizzle = swizzle == CU_TENSOR_MAP_SWIZZLE_128B ? 128 : swizzle == CU_TENSOR_MAP_SWIZZLE_32B ? 32 : 0;
     memset(map, 0, sizeof *map);
     memcpy(map, &m, sizeof m);
     return CUDA_SUCCESS;

@@ -25,6 +25,7 @@ struct tensor_map {
     char *base;
     uint32_t rank, box[5];
     uint64_t size[3], stride[2];
+    uint32_t swizzle; /* bytes of a row; 0: none */
 };
 static_assert(sizeof(tensor_map) <= sizeof(CUtensorMap));
 
@@ -250,13 +251,33 @@ static void brought(uint64_t address, int64_t bytes)
 /* ---- copies --------------------------------------------------------------------------------------------------------------------------------- */
 
 /* to, map, x, y(, z), barrier(, policy) */
+/* Where element i of row j of a box is; each 16 bytes of a row of 128, 64 or 32 bytes are turned by the address's bits from 7 on. */
+static uint32_t in_box(const tensor_map &m, uint32_t to, uint32_t j, uint32_t i)
+{
+    const uint32_t plain = to + j * m.box[0] * 2 + i * 2, turned = m.swizzle ? m.swizzle / 16 - 1 : 0;
+    return plain ^ ((plain >> 7 & turned) << 4);
+}
+static void store_box(running &r, const statement &s)
+{
+    const tensor_map &m = *(const tensor_map *)r.get(s.a[0]);
+    const int32_t x = (int32_t)r.get(s.a[1]), y = (int32_t)r.get(s.a[2]);
+    const uint32_t from = (uint32_t)r.get(s.a[3]);
+    for (uint32_t j = 0; j < m.box[1]; j++)
+        for (uint32_t i = 0; i < m.box[0]; i++) {
+            const int64_t p[2] = { x + (int64_t)i, y + (int64_t)j };
+            const uint32_t at = in_box(m, from, j, i);
+            reads(shared(at), 2);
+            if (p[0] >= 0 && p[1] >= 0 && p[0] < (int64_t)m.size[0] && p[1] < (int64_t)m.size[1])
+                memcpy(m.base + p[0] * 2 + p[1] * (int64_t)m.stride[0], shared(at), 2);
+        }
+}
 static void load_box(running &r, const statement &s, int rank)
 {
     const tensor_map &m = *(const tensor_map *)r.get(s.a[1]);
     const uint32_t to = (uint32_t)r.get(s.a[0]);
     int32_t x[3] = { 0, 0, 0 };
     uint32_t box[3] = { m.box[0], 1, 1 };
-    if ((int)m.rank != rank || to % 1024) fprintf(stderr, "emulator: a tensor copy of %d dimensions to %u\n", rank, to), abort();
+    if ((int)m.rank != rank || to % (m.swizzle ? 8 * m.swizzle : 128)) fprintf(stderr, "emulator: a tensor copy of %d dimensions to %u\n", rank, to), abort();
     for (int d = 0; d < rank; d++) x[d] = (int32_t)r.get(s.a[(size_t)(2 + d)]), box[d] = m.box[d];
     for (uint32_t k = 0; k < box[2]; k++)
         for (uint32_t j = 0; j < box[1]; j++)
@@ -264,7 +285,7 @@ static void load_box(running &r, const statement &s, int rank)
                 const int64_t p[3] = { x[0] + (int64_t)i, x[1] + (int64_t)j, x[2] + (int64_t)k };
                 bool inside = true;
                 for (int d = 0; d < rank; d++) inside = inside && p[d] >= 0 && p[d] < (int64_t)m.size[d];
-                const uint32_t plain = to + (k * box[1] + j) * 128 + i * 2, at = plain ^ ((plain >> 7 & 7) << 4);
+                const uint32_t at = in_box(m, to, k * box[1] + j, i);
                 writes(shared(at), 2);
                 if (inside) memcpy(shared(at), m.base + p[0] * 2 + p[1] * (int64_t)m.stride[0] + (rank > 2 ? p[2] * (int64_t)m.stride[1] : 0), 2);
                 else memset(shared(at), 0, 2);
@@ -316,6 +337,7 @@ static const struct {
     { "cp.async.commit_group", DO() { copies_commit(); } },
     { "cp.async.wait_group", DO() { copies_wait((size_t)r.get(s.a[0])); } },
     { "cp.async.mbarrier.arrive.noinc", DO() { copies_end(); arrive((mbarrier *)shared(r.get(s.a[0]))); } },
+    { "cp.async.bulk.tensor.2d.global", DO() { store_box(r, s); } },
     { "cp.async.bulk.tensor.2d", DO() { load_box(r, s, 2); } },
     { "cp.async.bulk.tensor.3d", DO() { load_box(r, s, 3); } },
     { "cp.async.bulk.shared::cluster.global", DO() {

@@ -178,57 +178,57 @@ __global__ __launch_bounds__(GATES_THREADS) void decay_gates_gradient(const __gr
     }
     const float anchor = gates_block_sum(first, partial), end = gates_block_sum(behind, partial);
     const int chunks = (int)((at.last - at.first + a.chunk - 1) / a.chunk);
-    /* A lane has rows 2 lane and 2 lane + 1 of a chunk; chunks are even and no longer than 64. */
-    for (int c = warp; c < chunks; c += GATES_THREADS / 32) {
-        float r = 0, w = 0, g = 0;
+    /* A warp has every eighth chunk, a lane rows 2 lane and 2 lane + 1 of it: all under way at once. Chunks are even and no longer than 64. */
+    constexpr int WARPS = GATES_THREADS / 32, EACH = GATES_CHUNKS / WARPS;
+    float r[EACH][2], w[EACH][2], g[EACH][2], pairs[EACH][2];
+#pragma unroll
+    for (int i = 0; i < EACH; i++)
+#pragma unroll
         for (int j = 0; j < 2; j++) {
-            const int64_t t = at.first + c * a.chunk + 2 * lane + j;
+            const int64_t t = at.first + (warp + i * WARPS) * a.chunk + 2 * lane + j;
+            r[i][j] = w[i][j] = g[i][j] = pairs[i][j] = 0;
             if (2 * lane >= a.chunk || t >= at.last) continue;
-            for (int i = 0; i < a.parts; i++) {
-                r += a.reads[((int64_t)i * x.Hv + h) * x.T + t];
-                w += a.writes[((int64_t)i * x.Hv + h) * x.T + t];
+            for (int q = 0; q < a.parts; q++) {
+                r[i][j] += a.reads[((int64_t)q * x.Hv + h) * x.T + t];
+                w[i][j] += a.writes[((int64_t)q * x.Hv + h) * x.T + t];
             }
-            g += decay_gate(x, t, h);
+            g[i][j] = decay_gate(x, t, h);
+            if (a.intra) pairs[i][j] = a.intra[(int64_t)h * x.T + t];
         }
-        r = warp_sum(r);
-        w = warp_sum(w);
-        g = warp_sum(g);
+#pragma unroll
+    for (int i = 0; i < EACH; i++) {
+        const int c = warp + i * WARPS;
+        if (c >= chunks) break;
+        const float reads = warp_sum(r[i][0] + r[i][1]), writes = warp_sum(w[i][0] + w[i][1]), fade = warp_sum(g[i][0] + g[i][1]);
         if (lane == 0) {
-            all.reads[c] = r;
-            all.writes[c] = w;
-            all.fade[c] = exp2f(g * (float)LNT_LOG2E);
+            all.reads[c] = reads;
+            all.writes[c] = writes;
+            all.fade[c] = exp2f(fade * (float)LNT_LOG2E);
         }
     }
     __syncthreads();
     if (threadIdx.x == 0) gates_settle(&all, chunks, a.off, anchor, end, !at.ends || a.end_known);
     __syncthreads();
     float total = 0;
-    for (int c = warp; c < chunks; c += GATES_THREADS / 32) {
-        float r[2] = { 0 }, w[2] = { 0 };
-        for (int j = 0; j < 2; j++) {
-            const int64_t t = at.first + c * a.chunk + 2 * lane + j;
-            if (2 * lane >= a.chunk || t >= at.last) continue;
-            for (int i = 0; i < a.parts; i++) {
-                r[j] += a.reads[((int64_t)i * x.Hv + h) * x.T + t];
-                w[j] += a.writes[((int64_t)i * x.Hv + h) * x.T + t];
-            }
-        }
-        float before = w[0] + w[1], after = r[0] + r[1]; /* inclusive sums over lanes, from the left and from the right */
+#pragma unroll
+    for (int i = 0; i < EACH; i++) {
+        const int c = warp + i * WARPS;
+        if (c >= chunks) break;
+        float before = w[i][0] + w[i][1], after = r[i][0] + r[i][1]; /* inclusive sums over lanes, from the left and from the right */
         for (int o = 1; o < 32; o <<= 1) {
             const float l = __shfl_up_sync(~0u, before, o), u = __shfl_down_sync(~0u, after, o);
             if (lane >= o) before += l;
             if (lane + o < 32) after += u;
         }
         const float left = __shfl_up_sync(~0u, before, 1), right = __shfl_down_sync(~0u, after, 1);
-        const float writes_before[2] = { lane ? left : 0.0f, (lane ? left : 0.0f) + w[0] };
-        const float reads_after[2] = { after, (lane < 31 ? right : 0.0f) + r[1] };
+        const float writes_before[2] = { lane ? left : 0.0f, (lane ? left : 0.0f) + w[i][0] };
+        const float reads_after[2] = { after, (lane < 31 ? right : 0.0f) + r[i][1] };
+#pragma unroll
         for (int j = 0; j < 2; j++) {
             const int64_t t = at.first + c * a.chunk + 2 * lane + j;
             if (2 * lane >= a.chunk || t >= at.last) continue;
-            const float g = decay_gate(x, t, h);
-            const float pairs = a.intra ? a.intra[(int64_t)h * x.T + t] : 0.0f;
             const float more = a.more && h % x.slices == 0 ? a.more[decay_token(x, t, h)] : 0.0f;
-            const float dg = lnt_gate_shut(g) ? 0.0f : all.base[c] + writes_before[j] + reads_after[j] + pairs + more;
+            const float dg = lnt_gate_shut(g[i][j]) ? 0.0f : all.base[c] + writes_before[j] + reads_after[j] + pairs[i][j] + more;
             if (a.dg) a.dg[t * x.Hv + h] = dg;
             total += dg;
         }
@@ -296,7 +296,7 @@ static bool has_sums(const lnt_recur_args *a, const decay_kernels &k) { return a
 static bool by_chunks(const lnt_recur_args *a, const decay_kernels &k)
 {
     const bool plain = !is_stable(a) && !a->normalize && a->K <= 128 && a->V <= 128;
-    return k.takes && plain && (a->Hq < a->Hv || a->op->kind != LNT_DECAY_NONE) && k.takes(a->K, a->V);
+    return k.takes && plain && (a->Hq < a->Hv || (a->op->kind != LNT_DECAY_NONE && !k.both)) && k.takes(a->K, a->V);
 }
 /* Runs of the heads of a group that CTAs take: as few as leave 200 of them. */
 static int back_parts(const lnt_recur_args *a, const decay_kernels &k)
@@ -305,6 +305,12 @@ static int back_parts(const lnt_recur_args *a, const decay_kernels &k)
     int parts = 1;
     while (ctas * parts < 200 && a->Hv / a->Hq % (2 * parts) == 0) parts *= 2;
     return parts;
+}
+
+/* A CTA of `both` has a multiprocessor of its own where it has two groups of warps, which is as much work as two CTAs of the others. */
+static int64_t segment_of(const lnt_recur_args *a, const decay_kernels &k, const decay_slices &by, bool backward)
+{
+    return lnt_decay_segment(a, backward, k.chunk, by.k * by.v * (k.both && (backward || by.V == 128) ? 2 : 1));
 }
 
 static void carve_stable(const lnt_recur_args *a, bool backward, bool sliced, decay_arena *m, decay_work *w)
@@ -363,7 +369,7 @@ static void carve_slices(const lnt_recur_args *a, bool backward, const decay_sli
 static size_t carve(const lnt_recur_args *a, bool backward, const decay_kernels &k, void *base, decay_work *w)
 {
     const decay_slices by = slices_of(a, k);
-    const int64_t segment = lnt_decay_segment(a, backward, k.chunk, by.k * by.v), slots = a->tokens / segment + a->sequences;
+    const int64_t segment = segment_of(a, k, by, backward), slots = a->tokens / segment + a->sequences;
     const bool sums = has_sums(a, k), ones = a->normalize && !sums;
     const int64_t heads = (int64_t)a->Hv * by.k * by.v, T = a->tokens, state = (int64_t)by.K * (by.V + ones);
     const bool several = decay_segments(a, segment) > 1, gated = a->op->kind != LNT_DECAY_NONE, sliced = by.k * by.v > 1;
@@ -452,7 +458,7 @@ static decay_call describe(const lnt_recur_args *a, const lnt_device *d, const d
     x.k = &k;
     const decay_slices by = x.by = slices_of(a, k);
     const int slices = by.k * by.v;
-    const int64_t segment = lnt_decay_segment(a, backward, k.chunk, slices);
+    const int64_t segment = segment_of(a, k, by, backward);
     x.cut = { a->cu_seqlens_device, a->sequences, a->tokens, segment, decay_segments(a, segment), a->Hv * slices,
               (const float *)a->g, (const float *)a->g_head, (float)a->scale };
     x.cut.slices = slices;
@@ -484,13 +490,17 @@ void lnt_decay_scan(const decay_cut &x, float *S, const float *decay, const floa
     put(d, quads ? decay_scan<4> : decay_scan<1>, x.N * x.Hv * blocks, SCAN_THREADS, x, S, decay, s0, z0, K, V, W, reverse, blocks);
 }
 
-static void put_starts(const decay_call &x, bool reverse)
+/* Few segments' ends are added up by `both`'s forward pass itself, in less time than the scan's launch takes. */
+static bool adds_up(const decay_call &x, bool backward) { return x.k->both && !backward && x.cut.P > 1 && x.cut.P <= 4; }
+
+static void put_starts(const decay_call &x, bool reverse, bool backward)
 {
     if (x.cut.P == 1) return;
     const lnt_recur_args *a = x.a;
     float *X = reverse ? x.w.dS : x.w.S;
     const float *z = (const float *)(reverse ? a->dzT : a->z0);
     x.k->states(x.cut, { reverse ? x.q : x.key, reverse ? x.d_o : x.v, x.by.K, x.W, reverse, X, x.w.decay }, x.d);
+    if (adds_up(x, backward)) return;
     lnt_decay_scan(x.cut, X, x.w.decay, reverse ? x.dsT : x.s0, z, x.by.K, x.by.V, x.W, reverse, x.d);
 }
 
@@ -534,6 +544,7 @@ static void put_read(const decay_call &x, void *o, int o_bf16, bool ends)
     p.out_bf16 = o_bf16;
     p.den = x.w.den;
     p.s_end = ends ? state_out(x, a->sT, x.w.sT) : NULL;
+    if (ends && adds_up(x, false)) p.fades = x.w.decay;
     if (is_stable(a) && x.divides) p.n_starts = x.w.stable.n, p.m = x.w.stable.m, p.eps = (float)a->eps;
     x.k->read(x.cut, &p, 1, x.d);
     if (x.w.parts)
@@ -545,7 +556,7 @@ void lnt_decay_cuda_forward(const lnt_recur_args *a, const lnt_device *d, const 
 {
     const decay_call x = describe(a, d, k, false);
     if (is_stable(a) || x.sums) lnt_stable_prepare(a, x.w.stable, x.d, true, x.sums || !x.divides);
-    put_starts(x, false);
+    put_starts(x, false, false);
     put_read(x, a->o, x.bf16, true);
 }
 
@@ -627,13 +638,13 @@ void lnt_decay_cuda_backward(const lnt_recur_args *a, const lnt_device *d, const
     const bool gates = (a->dg || a->dg_head) && a->sequences, shared = a->Hq < a->Hv, stable = is_stable(a), n_beside = stable || x.sums;
     if (n_beside) lnt_stable_prepare(a, x.w.stable, x.d, false, true);
     if (x.sums && a->do_) lnt_decay_sum(x.w.d_o, x.bf16, a->do_, x.bf16, a->tokens * a->Hv, 1, a->V, x.d, x.w.stable.reads);
-    if (!with.has_starts) put_starts(x, false);
+    if (!with.has_starts) put_starts(x, false, true);
     if (x.ones) {
         put_read(x, x.w.dnum, 0, false);
         const int64_t rows = a->tokens * a->Hv;
         put(x.d, decay_divide, lnt_div_up(rows, 8), 256, x.w.dnum, x.w.dden, (const float *)x.w.den, (const void *)a->do_, (int)x.bf16, rows, a->V);
     }
-    put_starts(x, true);
+    put_starts(x, true, true);
     decay_pass dq = pass_of(x, x.d_o, x.v, x.key, false, true, x.by.K), dv = pass_of(x, x.key, x.q, x.d_o, true, false, x.by.V),
                dk = pass_of(x, x.v, x.d_o, x.q, true, true, x.by.K), passes[3];
     const bool chunks = by_chunks(a, k);
@@ -649,25 +660,27 @@ void lnt_decay_cuda_backward(const lnt_recur_args *a, const lnt_device *d, const
     float *const sT = stable && a->dsT ? x.w.stable.sT : NULL;
     if ((stable || gates) && a->dsT && !a->normalize) dq.s_end = x.w.sT;
     dk.z_end = a->dz0 || !gates || !a->z0 ? (float *)a->dz0 : x.w.dz;
+    if (k.both) dk.dots = x.key;
     if (gates) {
         dq.dots = x.q;
         dq.inter = x.w.reads;
         dk.dots = x.key;
         dk.inter = x.w.writes;
+        if (k.both && !with.no_pairs) dk.intra = x.w.intra, dk.rows = stable && !x.sliced ? x.w.stable.rows : NULL;
     }
     decay_pass each[] = { dk, dv, dq };
     take_parts(&each[0], x.w.dk_parts, true);
     take_parts(&each[1], x.w.parts, false);
     take_parts(&each[2], x.w.dq_parts, true);
     int n = 0;
-    if (dk.out || dk.s_end || dk.z_end || gates) passes[n++] = each[0];
+    if (dk.out || dk.s_end || dk.z_end || gates || (k.both && dv.out)) passes[n++] = each[0];
     if (dv.out) passes[n++] = each[1];
     if (dq.out || gates) passes[n++] = each[2];
     if (chunks)
         put_chunks(x, dq, dk);
     else if (n)
         x.k->read(x.cut, passes, n, x.d);
-    if (gates && !x.sums) put_gates(x, dk, with, !chunks);
+    if (gates && !x.sums) put_gates(x, dk, with, !chunks && !k.both);
     put_sums(x, dq, dk, dv);
     put_whole(x, ds, x.w.ds);
     put_whole(x, sT, x.w.sT);
@@ -678,7 +691,7 @@ void lnt_decay_cuda_backward(const lnt_recur_args *a, const lnt_device *d, const
         if (!tiles || !a->s0 || !a->dm0) w.starts = NULL;
         lnt_stable_finish(a, w, x.d, dq.out, dk.out, !parts, gates && stable && !x.sliced);
     }
-    if (gates && x.sums) put_gates(x, dk, with, true);
+    if (gates && x.sums) put_gates(x, dk, with, !k.both);
     if (shared && !chunks) {
         lnt_decay_sum(a->dq, x.bf16, x.w.dq, 0, a->tokens * a->Hq, a->Hv / a->Hq, a->K, x.d);
         lnt_decay_sum(a->dk, x.bf16, x.w.dk, 0, a->tokens * a->Hq, a->Hv / a->Hq, a->K, x.d);

@@ -61,6 +61,7 @@ struct decay_pass {
     bool reverse;
     bool transposed;              /* S[d][e] lies at e * W + d of a slot, not d * W + e */
     const float *slots;           /* start states [slots,Hv,K,W]; NULL: s, z */
+    const float *fades;           /* not NULL: slots are end states out of zero, to be added up to starts with these, decay_states' decay */
     const float *s, *z;           /* start states [N,Hv,K,V], [N,Hv,K]; NULL: zeros */
     float *s_end, *z_end;         /* where those of the sequences' ends go, or NULL */
     int K, V, W;                  /* of the state: W = V or V+1 */
@@ -69,6 +70,7 @@ struct decay_pass {
     const float *den;             /* [T,Hv]: out is divided by it; NULL: not */
     float add;                    /* to out */
     float *inter;                 /* [parts,Hv,T], part = block of columns */
+    float *intra, *rows;          /* dk: decay_pairs', where kernels have them on the way (decay_kernels.both); NULL: not wanted */
     const float *n_starts, *m;    /* mLSTM, where the kernels divide: decay_stable's n, m; NULL: not */
     float eps;
 };
@@ -126,7 +128,9 @@ struct decay_kernels {
     bool (*takes)(int K, int V) = NULL;
     void (*starts)(const decay_cut &, const decay_states &, const chunk_starts &, const lnt_cuda *) = NULL;
     void (*back)(const decay_cut &, const decay_back &, const lnt_cuda *) = NULL;
+    bool both = false; /* `read` makes dk and dv in one, and the pairs with them: where gates matter alone there are no chunks' CTAs */
 };
+extern const decay_kernels lnt_decay_tiles; /* mma.sync's */
 size_t lnt_decay_cuda_bytes(const lnt_recur_args *a, bool backward, const decay_kernels &k);
 
 /* mLSTM is the passes on the V columns of the kept states, with gates and factors of tokens that are made before them; the column of ones and m
@@ -185,6 +189,11 @@ void lnt_decay_scan(const decay_cut &x, float *S, const float *decay, const floa
 size_t lnt_decay_pad(const lnt_recur_args *a, bool backward, lnt_recur_args *wide);
 void lnt_decay_pad_in(const lnt_recur_args *a, const lnt_recur_args *wide, bool backward, const lnt_cuda *d);
 void lnt_decay_pad_out(const lnt_recur_args *a, const lnt_recur_args *wide, bool backward, const lnt_cuda *d);
+/* Calls of tensor cores, keys of any width among them. */
+size_t lnt_decay_padded_bytes(const lnt_recur_args *a, bool backward, const decay_kernels &k);
+void lnt_decay_padded_forward(const lnt_recur_args *a, const lnt_device *d, const decay_kernels &k);
+void lnt_decay_padded_backward(const lnt_recur_args *a, const lnt_device *d, const decay_kernels &k);
+const char *lnt_decay_tiles_declines(const void *args, bool backward);
 
 /* ---- calls ---------------------------------------------------------------------------------------------------------------------------- */
 

@@ -76,3 +76,26 @@ void lnt_decay_pad_out(const args *a, const args *wide, bool backward, const lnt
 {
     if (wide->K != a->K) each_out(backward, [&](const pad_of &p) { put(a, wide, p, d); });
 }
+
+size_t lnt_decay_padded_bytes(const args *a, bool backward, const decay_kernels &k)
+{
+    args wide;
+    const size_t bytes = lnt_decay_pad(a, backward, &wide);
+    return bytes + lnt_decay_cuda_bytes(&wide, backward, k);
+}
+void lnt_decay_padded_forward(const args *a, const lnt_device *d, const decay_kernels &k)
+{
+    args wide;
+    lnt_decay_pad(a, false, &wide);
+    lnt_decay_pad_in(a, &wide, false, (const lnt_cuda *)d);
+    lnt_decay_cuda_forward(&wide, d, k);
+    lnt_decay_pad_out(a, &wide, false, (const lnt_cuda *)d);
+}
+void lnt_decay_padded_backward(const args *a, const lnt_device *d, const decay_kernels &k)
+{
+    args wide;
+    lnt_decay_pad(a, true, &wide);
+    lnt_decay_pad_in(a, &wide, true, (const lnt_cuda *)d);
+    lnt_decay_cuda_backward(&wide, d, k, {});
+    lnt_decay_pad_out(a, &wide, true, (const lnt_cuda *)d);
+}

@@ -779,39 +779,15 @@ void lnt_decay_tiles_starts(const lnt_recur_args *a, const lnt_device *d, bool b
 }
 
 static const decay_kernels passes = { C, 1, true, true, true, tiles_states, tiles_read, tiles_pairs, 0x1p-9f };
-static const decay_kernels tiles = { C, 1, true, true, true, tiles_states, tiles_read, tiles_pairs, 0x1p-9f,
-                                     lnt_decay_back_takes, tiles_chunk_starts, lnt_decay_back };
-static size_t workspace(const void *args, bool backward, int threads)
-{
-    lnt_recur_args wide;
-    const size_t bytes = lnt_decay_pad((const lnt_recur_args *)args, backward, &wide);
-    return bytes + lnt_decay_cuda_bytes(&wide, backward, tiles);
-}
-static void forward(const void *args, const lnt_device *d)
-{
-    const lnt_recur_args *a = (const lnt_recur_args *)args;
-    lnt_recur_args wide;
-    lnt_decay_pad(a, false, &wide);
-    lnt_decay_pad_in(a, &wide, false, (const lnt_cuda *)d);
-    lnt_decay_cuda_forward(&wide, d, tiles);
-    lnt_decay_pad_out(a, &wide, false, (const lnt_cuda *)d);
-}
-static void backward(const void *args, const lnt_device *d)
-{
-    const lnt_recur_args *a = (const lnt_recur_args *)args;
-    lnt_recur_args wide;
-    lnt_decay_pad(a, true, &wide);
-    lnt_decay_pad_in(a, &wide, true, (const lnt_cuda *)d);
-    lnt_decay_cuda_backward(&wide, d, tiles, {});
-    lnt_decay_pad_out(a, &wide, true, (const lnt_cuda *)d);
-}
+const decay_kernels lnt_decay_tiles = { C, 1, true, true, true, tiles_states, tiles_read, tiles_pairs, 0x1p-9f,
+                                        lnt_decay_back_takes, tiles_chunk_starts, lnt_decay_back };
 size_t lnt_decay_tiles_backward_bytes(const lnt_recur_args *a) { return lnt_decay_cuda_bytes(a, true, passes); }
 void lnt_decay_tiles_backward(const lnt_recur_args *a, const lnt_device *d, const decay_shared &with)
 {
     lnt_decay_cuda_backward(a, d, passes, with);
 }
 
-static const char *declines(const void *args, bool back)
+const char *lnt_decay_tiles_declines(const void *args, bool back)
 {
     const lnt_recur_args *a = (const lnt_recur_args *)args;
     if (a->dtype != LINNET_BF16) return "it takes bf16 tensors";
@@ -822,4 +798,11 @@ static const char *declines(const void *args, bool back)
     return NULL;
 }
 
-LNT_CUDA_FORM(lnt_decay_chunk_sm80, "chunk-sm80", CHUNK, 80, declines, workspace, forward, backward)
+static size_t workspace(const void *args, bool backward, int threads)
+{
+    return lnt_decay_padded_bytes((const lnt_recur_args *)args, backward, lnt_decay_tiles);
+}
+static void forward(const void *args, const lnt_device *d) { lnt_decay_padded_forward((const lnt_recur_args *)args, d, lnt_decay_tiles); }
+static void backward(const void *args, const lnt_device *d) { lnt_decay_padded_backward((const lnt_recur_args *)args, d, lnt_decay_tiles); }
+
+LNT_CUDA_FORM(lnt_decay_chunk_sm80, "chunk-sm80", CHUNK, 80, lnt_decay_tiles_declines, workspace, forward, backward)

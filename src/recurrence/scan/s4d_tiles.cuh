@@ -7,16 +7,7 @@
 #include "recurrence/scan/fold.cuh"
 #include "recurrence/scan/s4d_gradients.cuh"
 
-namespace {
-
-constexpr int CHUNK = 32, CHUNKS = 16, TILE = CHUNK * CHUNKS, MODES = 32;
-constexpr int PITCH = CHUNK + 8;       /* bf16 of a row of tokens: 16 bytes of eight rows lie in 32 banks */
-constexpr int NUMBERS = 2 * MODES + 8; /* the same of a state's real and imaginary parts */
-constexpr int SUMS = MODES + 4;        /* complex numbers of a row: eight bytes of four rows and four columns lie in 32 banks */
-
-/* Of each number of a state: Abar, twice C Bbar, Abar^CHUNK. */
-enum { A_RE, A_IM, K_RE, K_IM, FAR_RE, FAR_IM, PARAMETERS };
-
+/* What the kernels of both directions take. */
 struct tiles_args {
     const bf16 *u, *dout; /* dout NULL: zeros */
     const float *dt, *A_re, *A_im, *C_re, *C_im, *skip, *s0, *dsT;
@@ -30,6 +21,19 @@ struct tiles_args {
     int D, M, strips, bilinear;
 };
 
+/* The walk forward on Hopper, whose copy engine brings rows and takes them away; `keep`: for the way back. False: nothing was put. */
+bool lnt_s4d_walk_sm90(const tiles_args &p, int64_t rows, unsigned ctas, bool keep, const lnt_cuda *d);
+
+namespace {
+
+constexpr int CHUNK = 32, CHUNKS = 16, TILE = CHUNK * CHUNKS, MODES = 32;
+constexpr int PITCH = CHUNK + 8;       /* bf16 of a row of tokens: 16 bytes of eight rows lie in 32 banks */
+constexpr int NUMBERS = 2 * MODES + 8; /* the same of a state's real and imaginary parts */
+constexpr int SUMS = MODES + 4;        /* complex numbers of a row: eight bytes of four rows and four columns lie in 32 banks */
+
+/* Of each number of a state: Abar, twice C Bbar, Abar^CHUNK. */
+enum { A_RE, A_IM, K_RE, K_IM, FAR_RE, FAR_IM, PARAMETERS };
+
 struct number {
     float re, im;
 };
@@ -38,6 +42,7 @@ __device__ __forceinline__ number turned(number a, number z, number x = {})
 {
     return { fmaf(a.re, z.re, fmaf(-a.im, z.im, x.re)), fmaf(a.re, z.im, fmaf(a.im, z.re, x.im)) };
 }
+__device__ __forceinline__ number conjugate(number x) { return { x.re, -x.im }; }
 /* x + f z */
 __device__ __forceinline__ number added(number x, float f, number z) { return { fmaf(f, z.re, x.re), fmaf(f, z.im, x.im) }; }
 

@@ -21,39 +21,6 @@ namespace {
 
 constexpr int BACK_CHANNELS = 8, BACK_THREADS = 64 * BACK_CHANNELS;
 
-__device__ __forceinline__ number conjugate(number x) { return { x.re, -x.im }; }
-
-/* The tokens behind a sequence's last whole chunk, from the state h in front of them, one by one; `g` is the derivative of h in A. */
-__device__ __forceinline__ void rest_back(const tiles_args &p, const standing &at, number a, number K, number h)
-{
-    const int count = (int)((at.end - at.begin) % CHUNK);
-    const int64_t place = (at.end - count + at.lane) * p.D + at.channel;
-    const bool token = at.there && at.lane < count;
-    const float u = token ? to_float(p.u[place]) : 0.f, dy = token && p.dout ? to_float(p.dout[place]) : 0.f;
-    number E = conjugate(at.state(p, p.dsT)), g = {}, of_A = {}, of_K = {};
-    float du = 0.f;
-    for (int i = 0; i < count; i++) {
-        const float x = __shfl_sync(~0u, u, i), y = __shfl_sync(~0u, dy, i);
-        g = turned(a, g, h), h = turned(a, h, { x, 0.f });
-        of_A = added(of_A, y, g), of_K = added(of_K, y, h);
-    }
-    of_A = turned(K, of_A, turned(E, g));
-    for (int i = count - 1; i >= 0; i--) {
-        E = added(E, __shfl_sync(~0u, dy, i), K);
-        const float sum = warp_sum(E.re);
-        if (at.lane == i) du = sum;
-        E = turned(a, E);
-    }
-    const float dskip = warp_sum(u * dy);
-    if (!at.there) return;
-    *at.seed(p) = E;
-    if (token && p.du) p.du[place] = from_float<bf16>(fmaf(p.skip ? p.skip[at.channel] : 0.f, dy, du));
-    if (at.lane == 0) p.dskips[at.n * p.D + at.channel] = dskip;
-    if (!at.real) return;
-    *at.sum(p, SUM_A_RE) = of_A.re, *at.sum(p, SUM_A_IM) = -of_A.im;
-    *at.sum(p, SUM_K_RE) = of_K.re, *at.sum(p, SUM_K_IM) = -of_K.im;
-}
-
 struct back_shared {
     chunk_stage<1> stage[2][CHUNKS]; /* u, do */
     channel_tiles<1> u[2], dy[2], du[2];
@@ -324,7 +291,7 @@ __device__ __forceinline__ void make_powers(back_shared &w, int c, number a, num
 
 __global__ __launch_bounds__(BACK_THREADS, 1) void tiles_backward(const __grid_constant__ tiles_args p)
 {
-    extern __shared__ __align__(16) unsigned char memory[];
+    extern __shared__ __align__(1024) unsigned char memory[]; /* as the walk's, in the same file */
     back_shared &w = *(back_shared *)memory;
     await_last();
     let_next();

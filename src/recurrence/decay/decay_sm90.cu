@@ -1,0 +1,809 @@
+/* The decay core on Hopper's tensor cores (wgmma): bf16 rows, K and V of 64 or 128, or slices of that size. The passes of decay_cuda.cu in chunks of
+ * 64 tokens, as decay_sm80.cu has them, in two kernels and not four: forwards o or dq, in reverse dk and dv together, which share the state and on
+ * the way have both products of every pair, and so the gates' gradient inside chunks. README.md has the roles.
+ *
+ * A warpgroup has 64 rows of the state in its accumulators. In front of each chunk it leaves them in shared memory as bf16, where products of tokens
+ * find them on the right: so every product of tokens has tokens on the left, and pairs go from accumulators to the left side of the next one without
+ * shared memory. Tiles are panels of 64 columns (wgmma.cuh), brought by cp.async, whose zeros stand behind a sequence's end.
+ *
+ * Long: three kernels of one path, which share tiles, factors and the layout of the state. */
+#include "device/wgmma.cuh"
+#include "recurrence/decay/decay_stable.cuh"
+#include "recurrence/decay/decay_tiles.cuh"
+#include "recurrence/recur_cuda.cuh"
+
+static constexpr int PANEL = C * 128; /* bytes: [64 rows][64 columns] */
+static constexpr int GROUP = 128;     /* threads of a warpgroup */
+static constexpr int FACTORS = 8;     /* chunks whose factors are there: four in use, four being made */
+
+static int64_t pieces(const decay_cut &x) { return x.N * x.P * x.Hv; }
+
+/* Rows t .. t+63 of a head to panels, by N threads; those from `last` on become zeros. */
+template <int W, int N>
+__device__ __forceinline__ void load_panels(uint32_t tile, const decay_rows &x, const decay_cut &c, int64_t t, int64_t last, int h)
+{
+    constexpr int UNITS = W / 8, ROWS = N / UNITS; /* ROWS is a multiple of 8: the same place in each row */
+    const int tid = anew((int)threadIdx.x), unit = tid % UNITS, row = tid / UNITS, pitch = anew(x.heads * W);
+    const bf16 *from = (const bf16 *)x.p + (t * x.heads + head_of(x, c, h)) * W + (row * pitch + unit * 8);
+    const uint32_t to = tile + (uint32_t)(unit / 8 * PANEL + row * 128 + ((unit % 8 ^ (row & 7)) << 4));
+    if (x.p && t + C <= last) {
+#pragma unroll
+        for (int i = 0; i < C / ROWS; i++) {
+            cp_async_16(to + i * ROWS * 128, from);
+            from += ROWS * pitch;
+        }
+        return;
+    }
+#pragma unroll 1
+    for (int i = 0; i < C / ROWS; i++) {
+        const bool real = x.p && t + row + i * ROWS < last;
+        cp_async_16(to + i * ROWS * 128, real ? from : NULL, real);
+        from += ROWS * pitch;
+    }
+}
+
+/* Where a lane's row of an 8x8 matrix begins, in a panel: 16 rows from `row` on (stmatrix and ldmatrix of what accumulators have), or the warp's 16
+ * columns of 16 rows, transposed (values on the left of a product of states). Units 2j and on: ^ j << 5. */
+__device__ __forceinline__ uint32_t lane_rows(uint32_t panel, int row)
+{
+    const int lane = (int)threadIdx.x % 32;
+    return anew(panel + (uint32_t)((row + (lane & 15)) * 128 + (((lane >> 4) ^ (lane & 7)) << 4)));
+}
+__device__ __forceinline__ uint32_t lane_columns(uint32_t panel, int warp)
+{
+    const int lane = (int)threadIdx.x % 32;
+    return anew(panel + (uint32_t)(((lane & 7) + ((lane >> 4) << 3)) * 128 + (((2 * warp + (lane >> 3 & 1)) ^ (lane & 7)) << 4)));
+}
+__device__ __forceinline__ void store_matrices(uint32_t address, const uint32_t (&x)[4])
+{
+    asm volatile("stmatrix.sync.aligned.m8n8.x4.shared.b16 [%0], {%1, %2, %3, %4};" ::"r"(address), "r"(x[0]), "r"(x[1]), "r"(x[2]), "r"(x[3])
+                 : "memory");
+}
+
+/* P [64][64] = left right^T over D columns. */
+template <int D, int L> __device__ __forceinline__ void times_rows(float (&P)[L], uint32_t left, uint32_t right, uint32_t right_panel = PANEL)
+{
+#pragma unroll
+    for (int ks = 0; ks < D / 16; ks++)
+        wgmma<0, 0>(P, wgmma_k_major(left + ks / 4 * PANEL + ks % 4 * 32), wgmma_k_major(right + ks / 4 * right_panel + ks % 4 * 32), ks > 0);
+}
+
+/* A group's rows of the state, in bf16, to panels of `panel` bytes from `row` on. */
+template <int L> __device__ __forceinline__ void leave_state(const float (&S)[L], uint32_t to, uint32_t panel)
+{
+#pragma unroll
+    for (int j = 0; j < L / 8; j++) {
+        uint32_t x[4];
+        wgmma_operand(x, S, j);
+        store_matrices((to ^ (uint32_t)(j % 4 << 5)) + j / 4 * panel, x);
+    }
+}
+
+/* S <- total S + (write . left)^T right: `left` the lane's place in the group's panel of 64 tokens, `right` a tile of L * 2 columns. */
+template <bool GATED, bool SCALED, int L>
+__device__ __forceinline__ void next_state(float (&S)[L], uint32_t left, uint32_t right, const tile_factors &f, float same)
+{
+    uint32_t a[C / 16][4];
+    const int c2 = 2 * ((int)threadIdx.x & 3);
+#pragma unroll
+    for (int ks = 0; ks < C / 16; ks++) {
+        ldmatrix_x4_trans(a[ks], left + ks * 2048);
+        if (!SCALED) continue;
+        const float2 low = GATED ? *(const float2 *)(f.write + ks * 16 + c2) : make_float2(same, same);
+        const float2 high = GATED ? *(const float2 *)(f.write + ks * 16 + c2 + 8) : make_float2(same, same);
+#pragma unroll
+        for (int i = 0; i < 4; i++) {
+            const float2 w = i < 2 ? low : high;
+            a[ks][i] = pack_bf16(w.x * low_bf16(a[ks][i]), w.y * high_bf16(a[ks][i]));
+        }
+    }
+    if (GATED) {
+        const float total = f.total;
+#pragma unroll
+        for (int i = 0; i < L; i++) S[i] *= total;
+    }
+    wgmma_fence();
+#pragma unroll
+    for (int ks = 0; ks < C / 16; ks++) wgmma<1>(S, a[ks], wgmma_mn_major(right + ks * 2048, PANEL), true);
+    wgmma_commit();
+}
+
+/* Visit a warp's share of a group's 64 rows of a state: f(element, row, column). */
+template <int L, typename F> __device__ __forceinline__ void each_number(float (&S)[L], F f)
+{
+    const int lane = (int)threadIdx.x % 32, row = (int)threadIdx.x / 32 % 4 * 16 + (lane >> 2);
+#pragma unroll
+    for (int i = 0; i < L; i++) f(S[i], row + (i >> 1 & 1) * 8, i / 4 * 8 + 2 * (lane & 3) + (i & 1));
+}
+
+/* 16 rows of 64 columns from accumulators first .. first+31 to global memory, through the warp's own 2 KB, or in float32 as they are. `to`: row 0 of
+ * the warp, of which `len` are there. */
+template <int L> __device__ __forceinline__ void put_columns(const float (&O)[L], int first, uint32_t staging, bf16 *to, int pitch, int len)
+{
+    const int lane = anew((int)threadIdx.x) % 32;
+    const uint32_t put = lane_rows(staging, 0);
+#pragma unroll
+    for (int j = 0; j < 4; j++) {
+        uint32_t x[4];
+        wgmma_operand(x, O, first / 8 + j);
+        store_matrices(put ^ (uint32_t)(j << 5), x);
+    }
+    __syncwarp();
+    const int row = lane / 8, unit = lane % 8;
+    to += row * pitch + unit * 8;
+#pragma unroll
+    for (int i = 0; i < 16; i += 4) {
+        uint32_t y[4];
+        const uint32_t from = staging + (uint32_t)((row + i) * 128 + ((unit ^ ((row + i) & 7)) << 4));
+        asm volatile("ld.shared.v4.b32 {%0, %1, %2, %3}, [%4];" : "=r"(y[0]), "=r"(y[1]), "=r"(y[2]), "=r"(y[3]) : "r"(from) : "memory");
+        if (row + i < len) asm volatile("st.global.v4.b32 [%0], {%1, %2, %3, %4};" ::"l"(to), "r"(y[0]), "r"(y[1]), "r"(y[2]), "r"(y[3]) : "memory");
+        to += 4 * pitch;
+    }
+    __syncwarp();
+}
+template <int L> __device__ __forceinline__ void put_columns(const float (&O)[L], int first, float *to, int pitch, int len)
+{
+    const int lane = anew((int)threadIdx.x) % 32, row = lane >> 2;
+#pragma unroll
+    for (int half = 0; half < 2; half++)
+        if (row + half * 8 < len)
+#pragma unroll
+            for (int n = 0; n < 8; n++) {
+                const float *y = &O[first + 4 * n + 2 * half];
+                *(float2 *)(to + (row + half * 8) * pitch + n * 8 + 2 * (lane & 3)) = make_float2(y[0], y[1]);
+            }
+}
+
+/* Dots of the lane's two rows of O, W columns, with those of a tile; the same in the four lanes of a row. */
+template <int W, int L> __device__ __forceinline__ void row_dots(float (&dot)[2], const float (&O)[L], uint32_t tile)
+{
+    const int tid = anew((int)threadIdx.x), r = tid % 32 >> 2, c = tid & 3;
+    const uint32_t from = anew(tile + (uint32_t)((tid / 32 % 4 * 16 + r) * 128 + (r << 4) + 4 * c));
+#pragma unroll
+    for (int half = 0; half < 2; half++) {
+        dot[half] = 0;
+#pragma unroll
+        for (int n = 0; n < W / 8; n++) {
+            uint32_t y;
+            const uint32_t at = (from ^ (uint32_t)(n % 8 << 4)) + n / 8 * PANEL + half * 1024;
+            asm volatile("ld.shared.b32 %0, [%1];" : "=r"(y) : "r"(at) : "memory");
+            dot[half] += low_bf16(y) * O[4 * n + 2 * half] + high_bf16(y) * O[4 * n + 2 * half + 1];
+        }
+        dot[half] += __shfl_xor_sync(~0u, dot[half], 1);
+        dot[half] += __shfl_xor_sync(~0u, dot[half], 2);
+    }
+}
+
+/* Factors of four chunks by the first four warps, four chunks ahead of where they are used. */
+struct factors_ahead {
+    float g[2];
+
+    template <typename S>
+    __device__ __forceinline__ void begin(const decay_cut &x, tile_factors *f, S start, int chunks, int64_t last, int h, bool reverse)
+    {
+        const int warp = (int)threadIdx.x / 32;
+        if (warp >= 4) return;
+        if (warp < chunks) {
+            tile_gates(x, start(warp), last, h, g);
+            put_factors(x, &f[warp], g, start(warp), last, h, reverse);
+        }
+        if (warp + 4 < chunks) tile_gates(x, start(warp + 4), last, h, g);
+    }
+    template <typename S>
+    __device__ __forceinline__ void more(const decay_cut &x, tile_factors *f, S start, int c, int chunks, int64_t last, int h, bool reverse)
+    {
+        const int mine = c + 4 + (int)threadIdx.x / 32;
+        if ((c & 3) != 0 || mine >= c + 8 || mine >= chunks) return;
+        put_factors(x, &f[mine % FACTORS], g, start(mine), last, h, reverse);
+        if (mine + 4 < chunks) tile_gates(x, start(mine + 4), last, h, g);
+    }
+};
+
+/* ---- states of segments ------------------------------------------------------------------------------------------------------------- */
+
+/* As decay_tiles_states, 64 columns of V a CTA; the rows of keys come to L2 once. */
+static constexpr int ENDS_STAGES = 3;
+template <int K> static constexpr int ends_stage = (K / 64 + 1) * PANEL;
+
+template <int K, bool GATED>
+__global__ __launch_bounds__(GROUP, 3) void decay_hopper_states(const __grid_constant__ decay_cut x, const __grid_constant__ decay_states a,
+                                                                int blocks)
+{
+    extern __shared__ __align__(1024) unsigned char memory[];
+    __shared__ tile_factors factors[FACTORS];
+    __shared__ double sums[4];
+    const int block = (int)(blockIdx.x % blocks), warp = (int)threadIdx.x / 32;
+    const int64_t piece = blockIdx.x / blocks;
+    const int h = (int)(piece % x.Hv), p = (int)(piece / x.Hv % x.P);
+    decay_place at;
+    await_last();
+    let_next();
+    if (!decay_find(x, piece / x.Hv / x.P, p, &at) || (a.reverse ? at.begins : at.ends)) return;
+    const int chunks = (int)((at.last - at.first + C - 1) / C);
+    const uint32_t base = (shared_address(memory) + 1023) & ~1023u;
+    decay_rows value = a.value; /* its columns from block * 64 on, as rows of 64 */
+    const int V = blocks * 64;
+    auto start = [&](int c) { return at.first + (int64_t)(a.reverse ? chunks - 1 - c : c) * C; };
+    auto fetch = [&](int c) {
+        const uint32_t stage = base + (uint32_t)(c % ENDS_STAGES * ends_stage<K>);
+        if (c < chunks) {
+            load_panels<K, GROUP>(stage, a.key, x, start(c), at.last, h);
+            const int tid = anew((int)threadIdx.x), unit = tid % 8, row = tid / 8, pitch = value.heads * V;
+            const bf16 *from = (const bf16 *)value.p + (start(c) * value.heads + head_of(value, x, h)) * V + block * 64 + row * pitch + unit * 8;
+            const uint32_t to = stage + K / 64 * PANEL + (uint32_t)(row * 128 + ((unit ^ (row & 7)) << 4));
+#pragma unroll
+            for (int i = 0; i < C; i += 16) {
+                const bool real = value.p && start(c) + row + i < at.last;
+                cp_async_16(to + i * 128, real ? from + i * pitch : NULL, real);
+            }
+        }
+        cp_async_commit();
+    };
+    for (int c = 0; c < ENDS_STAGES - 1; c++) fetch(c);
+    float S[K / 2] = {};
+    double all = 0;
+    factors_ahead ahead;
+    if (GATED) ahead.begin(x, factors, start, chunks, at.last, h, a.reverse);
+    if (GATED && block == 0)
+        for (int64_t t = at.first + threadIdx.x; t < at.last; t += GROUP) all += decay_gate(x, t, h);
+#pragma unroll 1
+    for (int c = 0; c < chunks; c++) {
+        cp_async_wait<ENDS_STAGES - 2>();
+        fence_async();
+        __syncthreads();
+        fetch(c + ENDS_STAGES - 1);
+        if (GATED) ahead.more(x, factors, start, c, chunks, at.last, h, a.reverse);
+        const uint32_t stage = base + (uint32_t)(c % ENDS_STAGES * ends_stage<K>);
+        next_state<GATED, GATED>(S, lane_columns(stage + K / 64 * PANEL, warp), stage, factors[c % FACTORS], 1.0f);
+        wgmma_wait<0>();
+        wgmma_hold(S);
+    }
+    const int64_t slot = at.slot * x.Hv + h;
+    if (block == 0) {
+        for (int o = 16; o; o >>= 1) all += __shfl_xor_sync(~0u, all, o);
+        if (threadIdx.x % 32 == 0) sums[warp] = all;
+        __syncthreads();
+        if (threadIdx.x == 0) a.decay[slot] = GATED ? exp2f((float)((sums[0] + sums[1] + sums[2] + sums[3]) * LNT_LOG2E)) : 1.0f;
+    }
+    const float factor = !GATED && a.reverse ? x.scale : 1.0f;
+    float *to = a.X + slot * K * V + block * 64;
+    each_number(S, [&](float &s, int e, int d) { to[d * V + e] = factor * s; });
+}
+
+/* ---- o, or dq ------------------------------------------------------------------------------------------------------------------------- */
+
+/* PLAIN is o; SIDED dq, whose rows of q are a tile, too, for the gates' dots; DIVIDED mLSTM's o, by D_t: n in front of the chunk is in the stage. */
+enum fore_kind { PLAIN, SIDED, DIVIDED };
+template <int D, int E, fore_kind KIND> struct fore_places {
+    static constexpr int groups = E / 64, key = D / 64 * PANEL, value = 2 * key, dots = value + groups * PANEL;
+    static constexpr int used = dots + (KIND == SIDED ? groups * PANEL : 0), stages = used <= 24 << 10 ? 4 : used <= 48 << 10 && groups == 2 ? 3 : 2;
+    static constexpr int n = used, stage = used + (KIND == DIVIDED ? 1024 : 0), state = stages * stage, end = state + groups * D / 64 * PANEL,
+                         bytes = end + 1024;
+};
+
+/* n.q of the lane's two rows, of which the warp has 16 of the tile: n, as the sum of two bf16, stands in the first two columns of a B. */
+template <int D> __device__ __forceinline__ void row_sums(float (&sum)[2], uint32_t query, const float *n)
+{
+    const int tid = anew((int)threadIdx.x), r = tid % 32 >> 2, c = tid & 3;
+    const uint32_t rows = lane_rows(query, tid / 32 % 4 * 16);
+    float acc[4] = {};
+#pragma unroll
+    for (int ks = 0; ks < D / 16; ks++) {
+        uint32_t A[4], b[2] = {};
+        if (r < 2)
+#pragma unroll
+            for (int i = 0; i < 2; i++) {
+                const float2 y = *(const float2 *)(n + ks * 16 + i * 8 + 2 * c);
+                b[i] = pack_bf16(y.x, y.y);
+                if (r) b[i] = pack_bf16(y.x - low_bf16(b[i]), y.y - high_bf16(b[i]));
+            }
+        ldmatrix_x4(A, (rows ^ (uint32_t)(ks % 4 << 5)) + ks / 4 * PANEL);
+        mma_bf16(acc, A, b[0], b[1]);
+    }
+#pragma unroll
+    for (int half = 0; half < 2; half++) sum[half] = __shfl_sync(~0u, acc[2 * half] + acc[2 * half + 1], tid & 28);
+}
+
+/* A CTA has a segment of a head, a group of warps 64 columns of it.
+ * Long: one chain of products, whose sums stay in registers. */
+template <int D, int E, bool GATED, fore_kind KIND>
+__global__ __launch_bounds__(E * 2, E == 64 ? 2 : 1) void decay_hopper_fore(const __grid_constant__ decay_cut x, const __grid_constant__ decay_pass a)
+{
+    extern __shared__ __align__(1024) unsigned char memory[];
+    using place = fore_places<D, E, KIND>;
+    constexpr int N = E * 2, STAGES = place::stages;
+    __shared__ tile_factors factors[GATED ? FACTORS : 1];
+    __shared__ float dots[KIND == SIDED ? 2 : 1][place::groups][C];
+    const int h = (int)(blockIdx.x % x.Hv), tid = (int)threadIdx.x, group = tid / GROUP, warp = tid / 32 % 4, lane = tid % 32;
+    decay_place at;
+    if (!a.slots) await_last();
+    if (!decay_find(x, blockIdx.x / x.Hv / x.P, (int)(blockIdx.x / x.Hv % x.P), &at)) return await_last();
+    const int chunks = (int)((at.last - at.first + C - 1) / C), r = lane >> 2, c2 = 2 * (lane & 3), row = warp * 16 + r;
+    const uint32_t base = (shared_address(memory) + 1023) & ~1023u, state = base + place::state + (uint32_t)(group * (D / 64 * PANEL));
+    const bool dotted = KIND == SIDED && GATED && a.inter;
+    const float *n_start = KIND == DIVIDED ? a.n_starts + ((x.cu[at.n] / C + at.n + (at.first - x.cu[at.n]) / C) * x.Hv + h) * D : NULL;
+    auto start = [&](int c) { return at.first + (int64_t)c * C; };
+    auto fetch = [&](int c) {
+        const uint32_t stage = base + (uint32_t)(c % STAGES * place::stage);
+        if (c < chunks) {
+            load_panels<D, N>(stage, a.query, x, start(c), at.last, h);
+            load_panels<D, N>(stage + place::key, a.key, x, start(c), at.last, h);
+            load_panels<E, N>(stage + place::value, a.value, x, start(c), at.last, h);
+            if (dotted) load_panels<E, N>(stage + place::dots, a.dots, x, start(c), at.last, h);
+            if (KIND == DIVIDED && tid < D / 4) cp_async_16(stage + place::n + (uint32_t)(tid * 16), n_start + (int64_t)c * x.Hv * D + tid * 4);
+        }
+        cp_async_commit();
+    };
+    auto put_inter = [&](int c) { /* of chunk c, behind a barrier */
+        const float *of = &dots[KIND == SIDED ? c & 1 : 0][0][0];
+        if (tid < C && start(c) + tid < at.last) a.inter[(int64_t)h * x.T + start(c) + tid] = place::groups == 1 ? of[tid] : of[tid] + of[C + tid];
+    };
+    for (int c = 0; c < STAGES - 1; c++) fetch(c);
+    factors_ahead ahead;
+    if (GATED) ahead.begin(x, factors, start, chunks, at.last, h, false);
+    await_last();
+    let_next();
+    float S[D / 2];
+    const int sd = a.transposed ? 1 : a.V, se = a.transposed ? a.V : 1;
+    {
+        const int64_t whole = (int64_t)a.K * a.V;
+        const float *from = a.slots && !a.fades ? a.slots + (at.slot * x.Hv + h) * whole : a.s ? a.s + (at.n * x.Hv + h) * whole : NULL;
+        each_number(S, [&](float &s, int e, int d) { s = from ? from[d * sd + (group * 64 + e) * se] : 0.0f; });
+        if (a.fades)
+#pragma unroll 1
+            for (int64_t slot = (at.slot - (at.first - x.cu[at.n]) / x.segment) * x.Hv + h; slot < at.slot * x.Hv + h; slot += x.Hv) {
+                const float fade = a.fades[slot], *more = a.slots + slot * whole;
+                each_number(S, [&](float &s, int e, int d) { s = fade * s + more[d * sd + (group * 64 + e) * se]; });
+            }
+    }
+#pragma unroll 1
+    for (int c = 0; c < chunks; c++) {
+        cp_async_wait<STAGES - 2>();
+        fence_async();
+        __syncthreads();
+        fetch(c + STAGES - 1);
+        const uint32_t query = base + (uint32_t)(c % STAGES * place::stage), key = query + place::key,
+                       value = query + place::value + (uint32_t)(group * PANEL);
+        const tile_factors &f = factors[GATED ? c % FACTORS : 0];
+        if (dotted && c) put_inter(c - 1);
+        if (GATED) ahead.more(x, factors, start, c, chunks, at.last, h, false);
+
+        float P[32], O[32];
+        leave_state(S, lane_rows(state, warp * 16), PANEL);
+        fence_async();
+        wgmma_fence();
+        times_rows<D>(P, query, key);
+        wgmma_commit();
+        named_sync(1 + group, GROUP);
+        wgmma_fence();
+        times_rows<D>(O, query, state);
+        wgmma_commit();
+
+        float den[2] = {}, m[2] = {};
+        if (KIND == DIVIDED) {
+#pragma unroll
+            for (int half = 0; half < 2; half++) {
+                const int64_t mine = start(c) + row + half * 8;
+                if (mine < at.last) m[half] = a.m[mine * x.Hv + h];
+            }
+            row_sums<D>(den, query, (const float *)(memory + (query - shared_address(memory)) + place::n));
+            den[0] *= f.read[row], den[1] *= f.read[row + 8];
+        }
+        wgmma_wait<1>();
+        wgmma_hold(P);
+        uint32_t pairs[4][4];
+        {
+            float in_row[2] = {};
+            const float hi[2] = { GATED ? f.hi[row] : 0, GATED ? f.hi[row + 8] : 0 }, lo[2] = { GATED ? f.lo[row] : 0, GATED ? f.lo[row + 8] : 0 };
+#pragma unroll
+            for (int n = 0; n < 8; n++) {
+                const int j = n * 8 + c2;
+                if (n > 2 * warp + 1) { /* behind all of the warp's rows */
+                    pairs[n / 2][n % 2 * 2] = pairs[n / 2][n % 2 * 2 + 1] = 0;
+                    continue;
+                }
+                const float2 writer_hi = GATED ? *(const float2 *)(f.writer_hi + j) : make_float2(0, 0);
+                const float2 writer_lo = GATED ? *(const float2 *)(f.writer_lo + j) : make_float2(0, 0);
+#pragma unroll
+                for (int half = 0; half < 2; half++) {
+                    float y[2];
+#pragma unroll
+                    for (int e = 0; e < 2; e++) {
+                        y[e] = x.scale * P[4 * n + 2 * half + e];
+                        if (GATED) y[e] *= tile_between(hi[half], lo[half], e ? writer_hi.y : writer_hi.x, e ? writer_lo.y : writer_lo.x);
+                        if (j + e > row + half * 8) y[e] = 0.0f;
+                        in_row[half] += y[e];
+                    }
+                    pairs[n / 2][n % 2 * 2 + half] = pack_bf16(y[0], y[1]);
+                }
+            }
+            if (KIND == DIVIDED)
+#pragma unroll
+                for (int half = 0; half < 2; half++) {
+                    in_row[half] += __shfl_xor_sync(~0u, in_row[half], 1);
+                    in_row[half] += __shfl_xor_sync(~0u, in_row[half], 2);
+                    den[half] = 1.0f / stable_denominator(in_row[half] + den[half], m[half], a.eps);
+                }
+        }
+        wgmma_wait<0>();
+        wgmma_hold(O);
+        {
+            const float up = GATED ? f.read[row] : x.scale, down = GATED ? f.read[row + 8] : x.scale;
+#pragma unroll
+            for (int i = 0; i < 32; i++) O[i] *= i & 2 ? down : up;
+        }
+        if (dotted) {
+            float dot[2];
+            row_dots<64>(dot, O, query + place::dots + (uint32_t)(group * PANEL));
+            if (c2 == 0) dots[KIND == SIDED ? c & 1 : 0][group][row] = dot[0], dots[KIND == SIDED ? c & 1 : 0][group][row + 8] = dot[1];
+        }
+        wgmma_fence();
+#pragma unroll
+        for (int ks = 0; ks < C / 16; ks++) wgmma<1>(O, pairs[ks], wgmma_mn_major(value + ks * 2048, PANEL), true);
+        wgmma_commit();
+        next_state<GATED, GATED>(S, lane_columns(value, warp), key, f, 1.0f);
+        wgmma_wait<1>();
+        wgmma_hold(O);
+        if (KIND == DIVIDED)
+#pragma unroll
+            for (int i = 0; i < 32; i++) O[i] *= den[i >> 1 & 1];
+        named_sync(1 + group, GROUP); /* all warps have read the state: its place is theirs for O */
+        if (a.out) {
+            const int pitch = anew(x.Hv * E), len = (int)(at.last - start(c) < C ? at.last - start(c) : C) - warp * 16;
+            const int64_t to = ((start(c) + warp * 16) * x.Hv + h) * E + group * 64;
+            if (KIND == SIDED && !a.out_bf16)
+                put_columns(O, 0, (float *)a.out + to, pitch, len);
+            else
+                put_columns(O, 0, state + (uint32_t)(warp * 2048), (bf16 *)a.out + to, pitch, len);
+        }
+        wgmma_wait<0>();
+        wgmma_hold(S);
+    }
+    if (dotted && chunks) {
+        __syncthreads();
+        put_inter(chunks - 1);
+    }
+    if (a.s_end && at.ends) {
+        float *to = a.s_end + (at.n * x.Hv + h) * ((int64_t)a.K * a.V);
+        each_number(S, [&](float &s, int e, int d) { to[d * sd + (group * 64 + e) * se] = s; });
+    }
+}
+
+/* ---- dk and dv ------------------------------------------------------------------------------------------------------------------------ */
+
+struct hopper_back {
+    decay_rows q, k, v, d_o;
+    const float *slots, *s; /* dS behind segments [slots,Hv,K,V]; NULL: s [N,Hv,K,V]; NULL: zeros */
+    float *s_end;           /* dS in front of sequences, or NULL */
+    void *dk;               /* [T,Hv,K] */
+    bf16 *dv;               /* [T,Hv,V]; each NULL: not wanted */
+    int dk_bf16;
+    float *writes, *intra, *rows; /* [Hv,T] or NULL: k . dk through dS; of the pairs intra, and sums of M's rows with the diagonal */
+};
+
+/* X: dS in bf16, [K] rows of V columns. A group of warps has 64 of its rows, or, with 64 of them, half of the columns; with 64 x 64 one has all. */
+template <int K, int V> struct back_state {
+    static constexpr int columns = K == 128 || V == 64 ? V : V / 2;
+    static constexpr int panel = K * 128;
+};
+template <int K, int V> struct back_tiles {
+    static constexpr int q = 0, k = K / 64 * PANEL, v = 2 * k, d_o = v + V / 64 * PANEL, stage = d_o + V / 64 * PANEL;
+    static constexpr int X = 2 * stage, B = X + V / 64 * back_state<K, V>::panel, out = B + 8 * GROUP * 16, end = out + 8 * 2048, bytes = end + 1024;
+};
+
+/* Of one chunk and of the one before, whose sums are put together behind the next barrier. */
+struct back_sums {
+    float reader[2][4][C], writer[2][C], diagonal[2][C], dots[2][C];
+};
+
+/* One warp: intra_i = sum over rows i .. of the chunk of (row less column of M), M_ji = s D_ji (q_j . k_i)(do_j . v_i) below the diagonal. */
+__device__ __forceinline__ void put_pairs_of(const back_sums &sums, int which, float *intra, float *rows, int len)
+{
+    const int lane = (int)threadIdx.x % 32;
+    float d[2], row[2];
+#pragma unroll
+    for (int e = 0; e < 2; e++) {
+        const int i = 2 * lane + e;
+        row[e] = (sums.reader[which][0][i] + sums.reader[which][1][i]) + (sums.reader[which][2][i] + sums.reader[which][3][i]);
+        d[e] = row[e] - sums.writer[which][i];
+    }
+    float after = d[0] + d[1];
+#pragma unroll
+    for (int o = 1; o < 32; o <<= 1) {
+        const float right = __shfl_down_sync(~0u, after, o);
+        if (lane + o < 32) after += right;
+    }
+    const float right = __shfl_down_sync(~0u, after, 1);
+    if (2 * lane < len) intra[2 * lane] = after;
+    if (2 * lane + 1 < len) intra[2 * lane + 1] = (lane < 31 ? right : 0.0f) + d[1];
+    if (!rows) return;
+#pragma unroll
+    for (int e = 0; e < 2; e++)
+        if (2 * lane + e < len) rows[2 * lane + e] = row[e] + sums.diagonal[which][2 * lane + e];
+}
+
+/* Barriers of both groups: the state's copy is whole; B is there. */
+enum { STATE_THERE = 1, B_THERE };
+
+/* The pairs of a chunk: rows i that write, columns j that read, j >= i; P becomes s D_ji times what it was, and the left side of the next product.
+ * Of M, where B has the other product: its sums. */
+template <bool GATED>
+__device__ __forceinline__ void weigh_pairs(uint32_t (&pairs)[4][4], const float (&P)[32], const tile_factors &f, float scale, const float4 *B,
+                                            back_sums *sums, int which)
+{
+    const int tid = anew((int)threadIdx.x), lane = tid % 32, warp = tid / 32 % 4, r = lane >> 2, c2 = 2 * (lane & 3), row = warp * 16 + r;
+    const float hi[2] = { GATED ? f.writer_hi[row] : 0, GATED ? f.writer_hi[row + 8] : 0 };
+    const float lo[2] = { GATED ? f.writer_lo[row] : 0, GATED ? f.writer_lo[row + 8] : 0 };
+    float in_row[2] = {};
+#pragma unroll
+    for (int half_of = 0; half_of < 2; half_of++) {
+        float in_column[8] = {};
+#pragma unroll
+        for (int m = 0; m < 4; m++) {
+            const int n = 4 * half_of + m, j = n * 8 + c2;
+            if (n < 2 * warp) { /* in front of all of the warp's rows */
+                pairs[n / 2][n % 2 * 2] = pairs[n / 2][n % 2 * 2 + 1] = 0;
+                continue;
+            }
+            const float2 reader_hi = GATED ? *(const float2 *)(f.hi + j) : make_float2(0, 0);
+            const float2 reader_lo = GATED ? *(const float2 *)(f.lo + j) : make_float2(0, 0);
+            const float4 b4 = B ? B[n * GROUP + tid % GROUP] : make_float4(0, 0, 0, 0);
+            const float b[4] = { b4.x, b4.y, b4.z, b4.w };
+#pragma unroll
+            for (int half = 0; half < 2; half++) {
+                const int i = row + half * 8;
+                float y[2];
+#pragma unroll
+                for (int e = 0; e < 2; e++) {
+                    y[e] = scale * P[4 * n + 2 * half + e];
+                    if (GATED) y[e] *= tile_between(e ? reader_hi.y : reader_hi.x, e ? reader_lo.y : reader_lo.x, hi[half], lo[half]);
+                    if (j + e < i) y[e] = 0.0f;
+                    if (!B) continue;
+                    const float M = y[e] * b[2 * half + e];
+                    if (j + e == i) sums->diagonal[which][i] = M;
+                    const float below = j + e == i ? 0.0f : M;
+                    in_row[half] += below;
+                    in_column[2 * m + e] += below;
+                }
+                pairs[n / 2][n % 2 * 2 + half] = pack_bf16(y[0], y[1]);
+            }
+        }
+        if (!B) continue;
+        /* eight sums over eight lanes, in each step half of them by either of two: lane r ends with the r-th */
+#pragma unroll
+        for (int o = 4; o; o >>= 1)
+#pragma unroll
+            for (int i = 0; i < o; i++) {
+                const bool upper = r & o;
+                const float mine = upper ? in_column[i + o] : in_column[i], other = upper ? in_column[i] : in_column[i + o];
+                in_column[i] = mine + __shfl_xor_sync(~0u, other, 4 * o);
+            }
+        sums->reader[which][warp][half_of * 32 + r / 2 * 8 + c2 + r % 2] = in_column[0];
+    }
+    if (!B) return;
+#pragma unroll
+    for (int half = 0; half < 2; half++) {
+        in_row[half] += __shfl_xor_sync(~0u, in_row[half], 1);
+        in_row[half] += __shfl_xor_sync(~0u, in_row[half], 2);
+        if (c2 == 0) sums->writer[which][row + half * 8] = in_row[half];
+    }
+}
+
+/* A group's chunks, from the last one on. KEYS: dk, by v, do and q on the left, in pairs and on the right; else dv, by k, q and do.
+ * Long: one chain of products, whose sums stay in registers. */
+template <int K, int V, bool GATED, bool KEYS>
+__device__ __forceinline__ void run_back(const decay_cut &x, const hopper_back &a, const decay_place &at, int h, unsigned char *memory,
+                                         tile_factors *factors, back_sums *sums)
+{
+    using place = back_tiles<K, V>;
+    using shape = back_state<K, V>;
+    constexpr int W = KEYS ? K : V, D = KEYS ? V : K, COLUMNS = shape::columns, N = 2 * GROUP;
+    constexpr int GROUP_ROW = K == 128 && KEYS ? 64 : 0, GROUP_COLUMN = K == 64 && V == 128 && KEYS ? 64 : 0;
+    constexpr bool HAS = !(KEYS && K == 64 && V == 64);
+    const int tid = (int)threadIdx.x, warp = tid / 32 % 4, lane = tid % 32, c2 = 2 * (lane & 3), row = warp * 16 + (lane >> 2);
+    const int chunks = (int)((at.last - at.first + C - 1) / C);
+    const uint32_t base = (shared_address(memory) + 1023) & ~1023u, X = base + place::X;
+    float4 *B = (float4 *)(memory + (base - shared_address(memory)) + place::B);
+    const uint32_t staging = base + place::out + (uint32_t)(tid / 32 * 2048);
+    auto start = [&](int c) { return at.first + (int64_t)(chunks - 1 - c) * C; };
+    auto left_of = [&](int c) { return (int)(at.last - start(c) < C ? at.last - start(c) : C); };
+    auto fetch = [&](int c) {
+        const uint32_t stage = base + (uint32_t)((c & 1) * place::stage);
+        if (c < chunks) {
+            load_panels<K, N>(stage + place::q, a.q, x, start(c), at.last, h);
+            load_panels<K, N>(stage + place::k, a.k, x, start(c), at.last, h);
+            load_panels<V, N>(stage + place::v, a.v, x, start(c), at.last, h);
+            load_panels<V, N>(stage + place::d_o, a.d_o, x, start(c), at.last, h);
+        }
+        cp_async_commit();
+    };
+    auto put_sums = [&](int c) { /* of chunk c, behind a barrier */
+        const int64_t to = (int64_t)h * x.T + start(c);
+        if (KEYS && a.intra && warp == 3) put_pairs_of(*sums, c & 1, a.intra + to, a.rows ? a.rows + to : NULL, left_of(c));
+        if (!KEYS && a.writes && tid < left_of(c)) a.writes[to + tid] = sums->dots[c & 1][tid];
+    };
+    fetch(0);
+    factors_ahead ahead;
+    if (GATED) ahead.begin(x, factors, start, chunks, at.last, h, true);
+    await_last();
+    let_next();
+    float S[COLUMNS / 2];
+    {
+        const float *from = a.slots ? a.slots + (at.slot * x.Hv + h) * (K * V) : a.s ? a.s + (at.n * x.Hv + h) * (K * V) : NULL;
+        each_number(S, [&](float &s, int k, int v) { s = HAS && from ? from[(GROUP_ROW + k) * V + GROUP_COLUMN + v] : 0.0f; });
+    }
+#pragma unroll 1
+    for (int c = 0; c < chunks; c++) {
+        cp_async_wait<0>();
+        fence_async();
+        __syncthreads();
+        fetch(c + 1);
+        const uint32_t stage = base + (uint32_t)((c & 1) * place::stage), own = stage + (KEYS ? place::v : place::k),
+                       other = stage + (KEYS ? place::d_o : place::q), mixed = stage + (KEYS ? place::q : place::d_o);
+        const tile_factors &f = factors[GATED ? c % FACTORS : 0];
+        if (c) put_sums(c - 1);
+        if (GATED) ahead.more(x, factors, start, c, chunks, at.last, h, true);
+
+        float P[32], O[W / 2];
+        if (HAS) leave_state(S, lane_rows(X + GROUP_COLUMN / 64 * shape::panel, GROUP_ROW + warp * 16), shape::panel);
+        fence_async();
+        wgmma_fence();
+        times_rows<D>(P, own, other);
+        wgmma_commit();
+        named_sync(STATE_THERE, N);
+        wgmma_fence();
+        if (KEYS)
+            times_rows<D>(O, own, X, shape::panel);
+        else
+#pragma unroll
+            for (int ks = 0; ks < D / 16; ks++)
+                wgmma<0, 1>(O, wgmma_k_major(own + ks / 4 * PANEL + ks % 4 * 32), wgmma_mn_major(X + ks * 2048, shape::panel), ks > 0);
+        wgmma_commit();
+
+        wgmma_wait<1>();
+        wgmma_hold(P);
+        uint32_t pairs[4][4];
+        if (KEYS && a.intra) {
+#pragma unroll
+            for (int n = 0; n < 8; n++)
+                if (n >= 2 * warp) B[n * GROUP + tid % GROUP] = make_float4(P[4 * n], P[4 * n + 1], P[4 * n + 2], P[4 * n + 3]);
+            named_arrive(B_THERE, N);
+        }
+        if (!KEYS && a.intra) named_sync(B_THERE, N);
+        weigh_pairs<GATED>(pairs, P, f, x.scale, !KEYS && a.intra ? B : NULL, sums, c & 1);
+        wgmma_wait<0>();
+        wgmma_hold(O);
+        if (GATED) {
+            const float up = f.read[row], down = f.read[row + 8];
+#pragma unroll
+            for (int i = 0; i < W / 2; i++) O[i] *= i & 2 ? down : up;
+        }
+        if (KEYS && a.writes) {
+            float dot[2];
+            row_dots<W>(dot, O, stage + place::k);
+            if (c2 == 0) sums->dots[c & 1][row] = dot[0], sums->dots[c & 1][row + 8] = dot[1];
+        }
+        wgmma_fence();
+#pragma unroll
+        for (int ks = 0; ks < C / 16; ks++) wgmma<1>(O, pairs[ks], wgmma_mn_major(mixed + ks * 2048, PANEL), true);
+        wgmma_commit();
+        if (HAS)
+            next_state<GATED, true>(S, lane_columns(stage + place::q + GROUP_ROW / 64 * PANEL, warp),
+                                    stage + place::d_o + GROUP_COLUMN / 64 * PANEL, f, x.scale);
+        else
+            wgmma_commit();
+        wgmma_wait<1>();
+        wgmma_hold(O);
+        const int pitch = anew(x.Hv * W), len = left_of(c) - warp * 16;
+        const int64_t to = ((start(c) + warp * 16) * x.Hv + h) * W;
+#pragma unroll
+        for (int first = 0; first < W; first += 64) {
+            if (KEYS && a.dk && !a.dk_bf16) put_columns(O, first / 2, (float *)a.dk + to + first, pitch, len);
+            if (KEYS && a.dk && a.dk_bf16) put_columns(O, first / 2, staging, (bf16 *)a.dk + to + first, pitch, len);
+            if (!KEYS && a.dv) put_columns(O, first / 2, staging, a.dv + to + first, pitch, len);
+        }
+        wgmma_wait<0>();
+        wgmma_hold(S);
+    }
+    __syncthreads();
+    if (chunks) put_sums(chunks - 1);
+    if (HAS && a.s_end && at.begins) {
+        float *to = a.s_end + (at.n * x.Hv + h) * ((int64_t)K * V);
+        each_number(S, [&](float &s, int k, int v) { to[(GROUP_ROW + k) * V + GROUP_COLUMN + v] = s; });
+    }
+}
+
+template <int K, int V, bool GATED>
+__global__ __launch_bounds__(2 * GROUP, 1) void decay_hopper_back(const __grid_constant__ decay_cut x, const __grid_constant__ hopper_back a)
+{
+    extern __shared__ __align__(1024) unsigned char memory[];
+    __shared__ tile_factors factors[GATED ? FACTORS : 1];
+    __shared__ back_sums sums;
+    decay_place at;
+    const int h = (int)(blockIdx.x % x.Hv);
+    if (!a.slots) await_last();
+    if (!decay_find(x, blockIdx.x / x.Hv / x.P, (int)(blockIdx.x / x.Hv % x.P), &at)) return await_last();
+    if (threadIdx.x < GROUP)
+        run_back<K, V, GATED, false>(x, a, at, h, memory, factors, &sums);
+    else
+        run_back<K, V, GATED, true>(x, a, at, h, memory, factors, &sums);
+}
+
+/* ---- launches ----------------------------------------------------------------------------------------------------------------------- */
+
+template <typename... P, typename... A>
+static void put(const lnt_cuda *d, void (*kernel)(P...), int64_t grid, int threads, int shared, const A &...args)
+{
+    if (grid > 0) lnt_launch_with(d, kernel, dim3((unsigned)grid), threads, (size_t)shared, 1, args...);
+}
+
+/* F<K,V,GATED>() for a shape. */
+#define BY_SHAPE(K_, V_, gated, F)                                                                                                 \
+    do {                                                                                                                           \
+        if ((K_) == 64 && (V_) == 64) (gated) ? F(64, 64, true) : F(64, 64, false);                                                \
+        if ((K_) == 64 && (V_) == 128) (gated) ? F(64, 128, true) : F(64, 128, false);                                             \
+        if ((K_) == 128 && (V_) == 64) (gated) ? F(128, 64, true) : F(128, 64, false);                                             \
+        if ((K_) == 128 && (V_) == 128) (gated) ? F(128, 128, true) : F(128, 128, false);                                          \
+    } while (0)
+
+static bool is_gated(const decay_cut &x) { return x.g || x.g_head; }
+
+static void hopper_states(const decay_cut &x, const decay_states &a, const lnt_cuda *d)
+{
+    const int blocks = a.W / 64;
+#define F(K, V, G) put(d, decay_hopper_states<K, G>, pieces(x) * blocks, GROUP, ENDS_STAGES * ends_stage<K> + 1024, x, a, blocks)
+    BY_SHAPE(a.K, 64, is_gated(x), F);
+#undef F
+}
+
+template <int D, int E, bool GATED, fore_kind KIND> static void put_fore(const decay_cut &x, const decay_pass &a, const lnt_cuda *d)
+{
+    put(d, decay_hopper_fore<D, E, GATED, KIND>, pieces(x), E * 2, fore_places<D, E, KIND>::bytes, x, a);
+}
+template <int D, int E, bool GATED> static void put_fore(const decay_cut &x, const decay_pass &a, const lnt_cuda *d)
+{
+    if (a.transposed)
+        put_fore<D, E, GATED, SIDED>(x, a, d);
+    else
+        a.n_starts ? put_fore<D, E, true, DIVIDED>(x, a, d) : put_fore<D, E, GATED, PLAIN>(x, a, d);
+}
+template <int K, int V, bool GATED> static void put_back(const decay_cut &x, const hopper_back &a, const lnt_cuda *d)
+{
+    put(d, decay_hopper_back<K, V, GATED>, pieces(x), 2 * GROUP, back_tiles<K, V>::bytes, x, a);
+}
+
+static void hopper_read(const decay_cut &x, const decay_pass *passes, int n, const lnt_cuda *d)
+{
+    const decay_pass *dk = NULL, *dv = NULL;
+    for (int i = 0; i < n; i++) {
+        const decay_pass &a = passes[i];
+        if (a.reverse) {
+            *(a.transposed ? &dk : &dv) = &a;
+            continue;
+        }
+#define F(D, E, G) put_fore<D, E, G>(x, a, d)
+        BY_SHAPE(a.D, a.E, is_gated(x), F);
+#undef F
+    }
+    if (!dk) return;
+    const hopper_back back = { dk->value, dk->dots, dk->query, dk->key, dk->slots, dk->s, dk->s_end, dk->out, dv ? (bf16 *)dv->out : NULL,
+                               dk->out_bf16, dk->inter, dk->intra, dk->rows };
+#define F(K, V, G) put_back<K, V, G>(x, back, d)
+    BY_SHAPE(dk->K, dk->V, is_gated(x), F);
+#undef F
+}
+
+static decay_kernels hopper()
+{
+    decay_kernels k = lnt_decay_tiles;
+    k.states = hopper_states, k.read = hopper_read, k.both = true;
+    return k;
+}
+static size_t workspace(const void *args, bool backward, int threads)
+{
+    return lnt_decay_padded_bytes((const lnt_recur_args *)args, backward, hopper());
+}
+static void forward(const void *args, const lnt_device *d) { lnt_decay_padded_forward((const lnt_recur_args *)args, d, hopper()); }
+static void backward(const void *args, const lnt_device *d) { lnt_decay_padded_backward((const lnt_recur_args *)args, d, hopper()); }
+
+LNT_CUDA_FORM(lnt_decay_chunk_sm90, "chunk-sm90", CHUNK, 90, lnt_decay_tiles_declines, workspace, forward, backward)
