@@ -44,6 +44,26 @@ static lnt_buf small_program(lnt_program *p, lnt_buf ids, lnt_buf targets)
     return lnt_lm_loss(p, lnt_rmsnorm(p, y, "norm", 1e-6), targets, "e.weight", VOCAB, 0, normal);
 }
 
+/* Maps of one input that are one call, 128 + 128 + 8 columns and twice 72; a sum of scaled columns, and a norm behind a gate, as pairs. */
+static lnt_buf joined_program(lnt_program *p, lnt_buf ids, lnt_buf targets)
+{
+    lnt_buf y = lnt_embedding(p, ids, "e", VOCAB, WIDTH, 1, normal, false);
+    for (int layer = 0; layer < 2; layer++) {
+        lnt_push_scope(p, "%d", layer);
+        lnt_buf h = lnt_rmsnorm(p, y, "norm", 1e-6);
+        lnt_buf q = lnt_l2norm(p, lnt_with_heads(p, lnt_short_conv(p, lnt_linear(p, h, "q", WIDTH), "conv", 4, LNT_SILU), 8), 1e-6);
+        lnt_buf v = lnt_short_conv(p, lnt_linear(p, h, "v", WIDTH), "v_conv", 4, LNT_SILU);
+        lnt_buf b = lnt_activation(p, lnt_linear(p, h, "b", 8), LNT_SIGMOID, 1, true), z = lnt_linear(p, h, "z", WIDTH + 8);
+        lnt_buf D = lnt_row_param(p, "D", 1, WIDTH, normal), sum = lnt_add_buf(p, lnt_scale_rows(p, v, D), lnt_mul_buf(p, q, b));
+        lnt_buf o = lnt_rmsnorm(p, lnt_swiglu(p, lnt_slice(p, z, 8, WIDTH, 1), sum), "out", 1e-5);
+        h = lnt_rmsnorm(p, y = lnt_add_buf(p, y, lnt_linear(p, o, "o", WIDTH)), "mlp_norm", 1e-6);
+        lnt_buf gate = lnt_linear(p, h, "gate", 72), up = lnt_linear(p, h, "up", 72);
+        y = lnt_add_buf(p, y, lnt_linear(p, lnt_swiglu(p, gate, up), "down", WIDTH));
+        lnt_pop_scope(p);
+    }
+    return lnt_lm_loss(p, lnt_rmsnorm(p, y, "norm", 1e-6), targets, "e.weight", VOCAB, 0, normal);
+}
+
 /* Mixtures of experts, of few tokens each and of none; inner columns that are whole units of 8 and that are not. */
 static lnt_buf mixtures(lnt_program *p, lnt_buf ids, lnt_buf targets, int few)
 {
@@ -134,6 +154,7 @@ static void plans(void **state)
     if (!gpu) skip();
     OK(cpu, linnet_context_create(NULL, &cpu));
     compare_plans(gpu, cpu, small_program);
+    compare_plans(gpu, cpu, joined_program);
     linnet_context_destroy(gpu);
     linnet_context_destroy(cpu);
 }

@@ -31,6 +31,7 @@ static const recipe recipes[] = {
     {"retnet", "retnet", {{"num_heads", "2"}}},
     {"simple gla, grouped heads, convolution", "simple_gla", {{"num_heads", "4"}, {"num_kv_heads", "1"}, {"use_short_conv", "true"}}},
     {"delta net", "delta_net", {{"num_heads", "2"}}},
+    {"mamba2", "mamba2", {{"num_heads", "4"}, {"head_dim", "32"}, {"state_size", "16"}}},
     {"gated delta net, grouped values", "gated_deltanet", {{"num_heads", "2"}, {"num_v_heads", "4"}, {"head_dim", "12"}, {"expand_v", "1.5"}}},
     {"gated delta net, heads of 64", "gated_deltanet", {{"num_heads", "2"}, {"head_dim", "64"}, {"expand_v", "1"}}},
     {"equal backbone, gated delta", "equal_backbone", {{"num_heads", "2"}, {"head_dim", "16"}, {"rule", "gated_deltanet"}, {"gamma_cap", "0.9975"}}},
@@ -93,7 +94,8 @@ static machine open_machine(linnet_context *c, const recipe *r, const setting *s
     linnet_config *k;
     OK(c, linnet_config_create(c, r->type, &k));
     const char *const common[][2] = {{"hidden_size", "64"}, {"num_hidden_layers", "2"}, {"vocab_size", "61"}, {"intermediate_size", "96"}};
-    for (size_t i = 0; i < sizeof common / sizeof common[0]; i++) OK(c, linnet_config_set(c, k, common[i][0], common[i][1]));
+    const size_t settings = sizeof common / sizeof common[0] - !strcmp(r->type, "mamba2"); /* which has no MLPs */
+    for (size_t i = 0; i < settings; i++) OK(c, linnet_config_set(c, k, common[i][0], common[i][1]));
     for (int i = 0; i < MOST_SETTINGS && r->set[i][0]; i++) OK(c, linnet_config_set(c, k, r->set[i][0], r->set[i][1]));
     OK(c, linnet_model_create_kept(c, k, s->dtype, s->kept, 5, &x.m));
     linnet_config_destroy(k);

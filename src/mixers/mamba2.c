@@ -99,7 +99,7 @@ lnt_buf lnt_mamba2_layer(lnt_program *p, const lnt_layer *l, const lnt_mamba2_op
     lnt_buf y = lnt_recur(p, "simple_gla", (lnt_recur_in){.tensor = {{"q", C}, {"k", B}, {"v", v}, {"g", lnt_scale_rows(p, dt, A)}},
                                                           .option = {{"scale", 1}}});
     lnt_buf D = lnt_repeat_heads(p, lnt_with_heads(p, lnt_row_param(p, "D", 1, H, one), H), (int)o->head_dim);
-    y = lnt_add_buf(p, y, lnt_scale_rows(p, x, D));
+    y = lnt_add_buf(p, lnt_scale_rows(p, x, D), y);
     return o->use_bias ? lnt_linear_bias(p, gated(p, l, o, z, y), "out_proj", l->width) : lnt_back_linear(p, l, gated(p, l, o, z, y), "out_proj");
 }
 

@@ -3,7 +3,10 @@
  *   y_i = a + (b - a) m_i       da = sum_i dy_i (1 - m_i),  db = sum_i dy_i m_i,  dm_i = dy_i (b - a)
  *
  * (dm_i summed over the rows when m has one row for all). Without a, y = b m: columns times parameters; without b, y = a + m, parameters added to
- * them (da = dy, dm = dy). */
+ * them (da = dy, dm = dy).
+ *
+ * A pair: in training on a GPU the sum of columns times one row and something else, b m + z, is made without what is between, whose gradient is the
+ * sum's. */
 #include "ops/lerp.h"
 #include "ops/builder.h"
 #include "ops/row_chain.h"
@@ -44,6 +47,30 @@ static bool lerp_row(const lnt_node *n, lnt_row_step *s)
 static const lnt_op lerp_op = {.name = "lerp", .backward_needs = LNT_NEEDS_ALL_IN, .strided = LNT_NEEDS_ALL_IN, .workspace = lerp_workspace,
                                .forward = lerp_forward, .backward = lerp_backward, .describe = lerp_describe,
                                LNT_ROW_CHAIN(lerp_row)};
+
+#ifdef LINNET_CUDA
+extern lnt_pair_kernel lnt_scaled_sum_forward_cuda;
+
+static bool scaled_sum_fits(const lnt_node *scale, const lnt_node *sum, const lnt_shape *s)
+{
+    const lnt_lerp_attr *x = scale->attr;
+    (void)sum;
+    return s->training && s->device && s->device->kind == LNT_DEVICE_CUDA && x->row && !x->sum && x->count == 1 && !scale->in[0].id;
+}
+
+static linnet_status scaled_sum_backward(const lnt_call *scale, const lnt_call *sum)
+{
+    lnt_call k = *scale;
+    k.d_out[0] = sum->d_out[0];
+    if (sum->d_in[1].data) LNT_TRY(sum->node->op->backward(sum));
+    return lerp_backward(&k);
+}
+const lnt_pair lnt_scaled_sum = {
+    .first = &lerp_op, .inner = true, .fits = scaled_sum_fits, .forward = lnt_scaled_sum_forward_cuda, .backward = scaled_sum_backward};
+#else
+static bool scaled_sum_fits(const lnt_node *scale, const lnt_node *sum, const lnt_shape *s) { return (void)scale, (void)sum, (void)s, false; }
+const lnt_pair lnt_scaled_sum = {.first = &lerp_op, .fits = scaled_sum_fits};
+#endif
 
 /* a: the null buffer for b m; b: for a + m. m: `rows` of them, side by side. */
 static lnt_buf lerp(lnt_program *p, lnt_buf a, lnt_buf b, int rows, const lnt_buf *m)

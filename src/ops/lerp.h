@@ -23,6 +23,9 @@ static inline lnt_tensor lnt_lerp_at(const lnt_call *k, const lnt_tensor *in, in
     if (m.data) m.data = (char *)m.data + i * m.cols * (m.dtype == LINNET_F32 ? 4 : 2);
     return m;
 }
+/* x m + y, of the sum that adds y to columns times one row. */
+extern const lnt_pair lnt_scaled_sum;
+
 /* The same gradient is added to what is there. */
 static inline bool lnt_lerp_adds(const lnt_call *k, int i) { return k->accumulate[k->node->n_in == 3 ? 2 : 2 + i]; }
 

@@ -6,7 +6,7 @@ extern "C" {
 #include "ops/lerp.h"
 }
 
-enum { LERP_THREADS = 128, LERP_ROWS = 4 };
+enum { LERP_THREADS = 128, LERP_ROWS = 4, LERP_AHEAD = 4 };
 
 struct lerp_args {
     lnt_strided a, b, y, da, db; /* y: backward dy */
@@ -168,6 +168,46 @@ extern "C" linnet_status lnt_lerp_forward_cuda(const lnt_call *k)
     return LINNET_OK;
 }
 
+/* y = b m + z, m one row for all: of a thread's rows all loads are on their way before the first is used. */
+struct scaled_sum_args {
+    lnt_strided b, z, y;
+    const float *m;
+    int64_t rows, cols;
+};
+
+template <class P> __global__ void __launch_bounds__(LERP_THREADS) scaled_sum_kernel(const __grid_constant__ scaled_sum_args x)
+{
+    let_next();
+    await_last();
+    const int64_t c = ((int64_t)blockIdx.y * LERP_THREADS + threadIdx.x) * P::U, r0 = (int64_t)blockIdx.x * LERP_ROWS;
+    if (c >= x.cols) return;
+    float m[P::U], b[P::U], z[P::U];
+    lnt_raw<P> raw_b[LERP_ROWS], raw_z[LERP_ROWS];
+    get_weights(m, x.m + c);
+#pragma unroll
+    for (int i = 0; i < LERP_ROWS; i++)
+        if (r0 + i < x.rows) raw_b[i] = fetch<P>(x.b.v, (r0 + i) * x.b.ld + c), raw_z[i] = fetch<P>(x.z.v, (r0 + i) * x.z.ld + c);
+#pragma unroll
+    for (int i = 0; i < LERP_ROWS; i++) {
+        if (r0 + i >= x.rows) return;
+        widen<P>(b, raw_b[i], x.b.v.f32), widen<P>(z, raw_z[i], x.z.v.f32);
+#pragma unroll
+        for (int u = 0; u < P::U; u++) z[u] += b[u] * m[u];
+        put<P>(x.y.v, (r0 + i) * x.y.ld + c, z);
+    }
+}
+
+extern "C" linnet_status lnt_scaled_sum_forward_cuda(const lnt_call *scale, const lnt_call *sum)
+{
+    const lnt_tensor *b = &scale->in[1], *m = &scale->in[2], *z = &sum->in[1], *y = &sum->out[0], *const all[3] = {b, z, y};
+    const scaled_sum_args x = {strided(b), strided(z), strided(y), (const float *)m->data, y->rows, y->cols};
+    const int64_t sizes = y->cols | b->ld | z->ld | y->ld; /* a multiple of a unit if all of them are */
+    const int unit = (uintptr_t)m->data % 16 ? 1 : unit_of(sizes & 7 ? sizes & 7 : 8, all, 3);
+    const dim3 grid((unsigned)lnt_div_up(x.rows, LERP_ROWS), (unsigned)lnt_div_up(x.cols, (int64_t)LERP_THREADS * unit));
+    if (x.rows > 0) LNT_BY_UNIT(unit, P, (lnt_launch(lnt_cuda_of(scale->c), scaled_sum_kernel<P>, grid, LERP_THREADS, x)));
+    return LINNET_OK;
+}
+
 static void sum_backward(const lnt_call *k, bool row)
 {
     const lnt_tensor *dy = &k->d_out[0], *dm = &k->d_in[2], none = {};
@@ -176,6 +216,53 @@ static void sum_backward(const lnt_call *k, bool row)
     if (!row || !dm->data) return;
     if (!k->accumulate[2]) lnt_device_zero(k->c, dm->data, (size_t)dm->cols * sizeof(float));
     column_run(k->c, sum_columns{strided(dy)}, dy->rows, dy->cols, 1, {dy}, {(float *)dm->data}, (float *)k->work);
+}
+
+/* b m alone, m one row for all: of LERP_AHEAD rows all loads are on their way before the first is used. */
+template <class P> __global__ void __launch_bounds__(LERP_THREADS) scaled_backward(const __grid_constant__ lerp_args x)
+{
+    let_next();
+    await_last();
+    const int64_t c = ((int64_t)blockIdx.y * LERP_THREADS + threadIdx.x) * P::U, r0 = (int64_t)blockIdx.x * x.each, r1 = min(x.rows, r0 + x.each);
+    if (c >= x.cols) return;
+    float m[P::U], sum[P::U] = {};
+    get_weights(m, (const float *)x.m[0].v.p + c);
+    for (int64_t first = r0; first < r1; first += LERP_AHEAD) {
+        lnt_raw<P> dy[LERP_AHEAD], b[LERP_AHEAD], old[LERP_AHEAD];
+#pragma unroll
+        for (int i = 0; i < LERP_AHEAD; i++) {
+            const int64_t r = first + i;
+            if (r >= r1) continue;
+            dy[i] = fetch<P>(x.y.v, r * x.y.ld + c);
+            if (x.part) b[i] = fetch<P>(x.b.v, r * x.b.ld + c);
+            if (x.db.v.p && x.add_b) old[i] = fetch<P>(x.db.v, r * x.db.ld + c);
+        }
+#pragma unroll
+        for (int i = 0; i < LERP_AHEAD; i++) {
+            const int64_t r = first + i;
+            if (r >= r1) continue;
+            float d[P::U], v[P::U];
+            widen<P>(d, dy[i], x.y.v.f32);
+            if (x.part) {
+                widen<P>(v, b[i], x.b.v.f32);
+#pragma unroll
+                for (int u = 0; u < P::U; u++) sum[u] += d[u] * v[u];
+            }
+            if (!x.db.v.p) continue;
+#pragma unroll
+            for (int u = 0; u < P::U; u++) d[u] *= m[u];
+            if (x.add_b) {
+                widen<P>(v, old[i], x.db.v.f32);
+#pragma unroll
+                for (int u = 0; u < P::U; u++) d[u] += v[u];
+            }
+            put<P>(x.db.v, r * x.db.ld + c, d);
+        }
+    }
+    if (!x.part) return;
+    float *at = x.part + (int64_t)blockIdx.x * x.cols + c;
+#pragma unroll
+    for (int u = 0; u < P::U; u++) at[u] = sum[u];
 }
 
 extern "C" linnet_status lnt_lerp_backward_cuda(const lnt_call *k)
@@ -195,6 +282,8 @@ extern "C" linnet_status lnt_lerp_backward_cuda(const lnt_call *k)
     const dim3 grid((unsigned)blocks, (unsigned)wide);
     if (!attr->row)
         LNT_BY_UNIT(unit, P, (lnt_launch(d, lerp_backward<P, 0>, grid, LERP_THREADS, x)));
+    else if (!x.a.v.p)
+        LNT_BY_UNIT(unit, P, (lnt_launch(d, scaled_backward<P>, grid, LERP_THREADS, x)));
     else if (x.count == 1)
         LNT_BY_UNIT(unit, P, (lnt_launch(d, lerp_backward<P, 1>, grid, LERP_THREADS, x)));
     else if (unit == 2)

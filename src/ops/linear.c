@@ -13,6 +13,9 @@ typedef struct {
     bool bias;
 } linear_attr;
 
+/* Columns that a map makes; of maps that are one call, all of theirs. */
+static int64_t out_of(const lnt_call *k, const lnt_tensor *y) { return y->cols / (k->in[0].cols / ((const linear_attr *)k->attr)->in); }
+
 /* Rows the map is applied to. */
 static int64_t rows_of(const lnt_call *k)
 {
@@ -67,13 +70,13 @@ static linnet_status linear_forward(const lnt_call *k)
 {
     const linear_attr *a = k->attr;
     const lnt_tensor *x = &k->in[0], *y = &k->out[0];
-    const int64_t in = a->groups * a->in, out = a->groups * a->out;
+    const int64_t in = a->groups * a->in, each = out_of(k, y), out = a->groups * each;
     if (a->bias && with_bias(k)) return LINNET_OK;
     for (int g = 0; g < a->groups; g++)
-        LNT_TRY(lnt_gemm(k->c, &(lnt_gemm_args){.trans_b = true, .weights = true, .M = rows_of(k), .N = a->out, .K = a->in, .alpha = 1,
+        LNT_TRY(lnt_gemm(k->c, &(lnt_gemm_args){.trans_b = true, .weights = true, .M = rows_of(k), .N = each, .K = a->in, .alpha = 1,
                                                 .ab = x->dtype, .c = y->dtype, .a = column(x->data, x->dtype, g * a->in), .lda = ld_of(k, x),
                                                 .b = column(k->param[0].work, k->param[0].work_dtype, g * a->in), .ldb = in,
-                                                .b_scale = k->param[0].scale, .C = column(y->data, y->dtype, g * a->out), .ldc = out}));
+                                                .b_scale = k->param[0].scale, .C = column(y->data, y->dtype, g * each), .ldc = out}));
     if (a->bias) {
         lnt_tensor rows = *y;
         rows.rows = rows_of(k), rows.cols = rows.ld = out;
@@ -86,16 +89,16 @@ static linnet_status linear_backward(const lnt_call *k)
 {
     const linear_attr *a = k->attr;
     const lnt_tensor *x = &k->in[0], *dx = &k->d_in[0], *dy = &k->d_out[0];
-    const int64_t rows = rows_of(k), in = a->groups * a->in, out = a->groups * a->out;
+    const int64_t rows = rows_of(k), in = a->groups * a->in, each = out_of(k, dy), out = a->groups * each;
     if (!dy->data) return lnt_zero_gradients(k);
     for (int g = 0; g < a->groups; g++) {
-        const void *d = column(dy->data, dy->dtype, g * a->out);
+        const void *d = column(dy->data, dy->dtype, g * each);
         if (dx->data)
-            LNT_TRY(lnt_gemm(k->c, &(lnt_gemm_args){.M = rows, .N = a->in, .K = a->out, .alpha = 1, .beta = k->accumulate[0], .ab = dy->dtype,
+            LNT_TRY(lnt_gemm(k->c, &(lnt_gemm_args){.M = rows, .N = a->in, .K = each, .alpha = 1, .beta = k->accumulate[0], .ab = dy->dtype,
                                                     .c = dx->dtype, .a = d, .lda = out, .b = column(k->param[0].work, dy->dtype, g * a->in),
                                                     .ldb = in, .C = column(dx->data, dx->dtype, g * a->in), .ldc = ld_of(k, dx)}));
         if (k->param[0].grad)
-            LNT_TRY(lnt_gemm(k->c, &(lnt_gemm_args){.trans_a = true, .M = a->out, .N = a->in, .K = rows, .alpha = 1, .beta = !k->param[0].set,
+            LNT_TRY(lnt_gemm(k->c, &(lnt_gemm_args){.trans_a = true, .M = each, .N = a->in, .K = rows, .alpha = 1, .beta = !k->param[0].set,
                                                     .ab = dy->dtype, .c = LINNET_F32, .a = d, .lda = out,
                                                     .b = column(x->data, x->dtype, g * a->in), .ldb = ld_of(k, x),
                                                     .C = k->param[0].grad + g * a->in, .ldc = in}));
@@ -106,6 +109,14 @@ static linnet_status linear_backward(const lnt_call *k)
         LNT_KERNEL(k->c, lnt_column_sums)(k->c, &d, k->param[1].grad, k->work);
     }
     return LINNET_OK;
+}
+
+static bool linear_continues(const lnt_node *a, const lnt_node *b)
+{
+    const lnt_param *x = lnt_param_at(a->program, a->param[0]), *y = lnt_param_at(b->program, b->param[0]);
+    const int64_t out[2] = {((const linear_attr *)a->attr)->out, ((const linear_attr *)b->attr)->out};
+    return plain(a) && plain(b) && !has_bias(a) && !has_bias(b) && lnt_same_data(a->program, a->in[0], b->in[0]) && !x->plain && !y->plain &&
+           x->offset + x->count == y->offset && (out[0] | out[1]) % 8 == 0; /* columns of 16 bytes */
 }
 
 static void linear_describe(const lnt_node *n, char *text, size_t size)
@@ -223,7 +234,8 @@ static linnet_status linear_group(const lnt_call *calls, int count)
 
 static const lnt_op linear_op = {.name = "linear", .backward_needs = LNT_NEEDS_IN0, .strided = LNT_NEEDS_IN0, .stores_first = true,
                                  .workspace = linear_workspace, .flops = linear_flops, .forward = linear_forward,
-                                 .backward = linear_backward, .describe = linear_describe, .follows = linear_follows, .run_group = linear_group};
+                                 .backward = linear_backward, .describe = linear_describe, .continues = linear_continues, .follows = linear_follows,
+                                 .run_group = linear_group};
 
 /* The same in float32 under every policy, of fixed rows and parameters that no other product reads. The rows of every call are the same, and so are
  * their bits without being taken one by one. */

@@ -10,7 +10,7 @@
  *
  * Pairs: a sum and the rmsnorm of it (every block of a model) read and write each number once; the norm's gradient is added to the sum's and
  * handed on on the way. On a GPU a convolution and the l2norm of its heads run without the value between them, which backward makes again from
- * the inputs (on the CPU that value stays in the cache). */
+ * the inputs (on the CPU that value stays in the cache); in training so do act(g) u and the rmsnorm of its rows (Mamba-2). */
 #include "ops/norms.h"
 
 #include <math.h>
@@ -65,7 +65,32 @@ static linnet_status sum_rmsnorm_backward(const lnt_call *sum, const lnt_call *n
     return lnt_sum_op.backward(sum);
 }
 
-static const lnt_pair sum_rmsnorm = {.first = &lnt_sum_op, .forward = sum_rmsnorm_forward, .backward = sum_rmsnorm_backward};
+#ifdef LINNET_CUDA
+extern lnt_pair_kernel lnt_conv_l2norm_forward_cuda, lnt_conv_l2norm_backward_cuda, lnt_glu_rmsnorm_forward_cuda, lnt_glu_rmsnorm_backward_cuda;
+static linnet_status conv_l2norm_backward(const lnt_call *conv, const lnt_call *norm)
+{
+    return norm->d_out[0].data ? lnt_conv_l2norm_backward_cuda(conv, norm) : lnt_zero_gradients(conv);
+}
+static linnet_status glu_rmsnorm_backward(const lnt_call *glu, const lnt_call *norm)
+{
+    return norm->d_out[0].data ? lnt_glu_rmsnorm_backward_cuda(glu, norm) : lnt_zero_gradients(glu);
+}
+#define ON_GPU(kernel) kernel
+#else
+#define ON_GPU(kernel) NULL
+#endif
+
+/* Gates that norms are compiled for; decoding has chains (row_chain.h). */
+static bool glu_rmsnorm_fits(const lnt_node *glu, const lnt_node *norm, const lnt_shape *s)
+{
+    return s->training && s->device && s->device->kind == LNT_DEVICE_CUDA && lnt_in_heads(norm, 0) == 1 &&
+           ((const lnt_glu_attr *)glu->attr)->act <= LNT_TANH;
+}
+
+static const lnt_pair glu_rmsnorm = {.first = &lnt_glu_op, .inner = true, .fits = glu_rmsnorm_fits, .forward = ON_GPU(lnt_glu_rmsnorm_forward_cuda),
+                                     .backward = ON_GPU(glu_rmsnorm_backward)};
+static const lnt_pair sum_rmsnorm = {
+    .first = &lnt_sum_op, .next = &glu_rmsnorm, .forward = sum_rmsnorm_forward, .backward = sum_rmsnorm_backward};
 
 const lnt_op lnt_rmsnorm_op = {.name = "rmsnorm", .backward_needs = LNT_NEEDS_IN0, .workspace = weight_workspace, .forward = rmsnorm_forward,
                                .backward = rmsnorm_backward, .pair = &sum_rmsnorm, .describe = norm_describe, LNT_ROW_CHAIN(rms_row)};
@@ -84,17 +109,6 @@ static bool conv_l2norm_fits(const lnt_node *conv, const lnt_node *norm, const l
     return s->device && s->device->kind == LNT_DEVICE_CUDA && a->size <= 4 && a->act == LNT_SILU && !a->bias &&
            cols % 128 == 0 && d % 4 == 0 && 128 % d == 0;
 }
-
-#ifdef LINNET_CUDA
-extern lnt_pair_kernel lnt_conv_l2norm_forward_cuda, lnt_conv_l2norm_backward_cuda;
-static linnet_status conv_l2norm_backward(const lnt_call *conv, const lnt_call *norm)
-{
-    return norm->d_out[0].data ? lnt_conv_l2norm_backward_cuda(conv, norm) : lnt_zero_gradients(conv);
-}
-#define ON_GPU(kernel) kernel
-#else
-#define ON_GPU(kernel) NULL
-#endif
 
 static const lnt_pair conv_l2norm = {.first = &lnt_conv_op, .inner = true, .fits = conv_l2norm_fits, .forward = ON_GPU(lnt_conv_l2norm_forward_cuda),
                                      .backward = ON_GPU(conv_l2norm_backward)};

@@ -5,16 +5,19 @@
  * dw for its columns, and loads its next row before it works on the one it has.
  *
  * Together with the sum that makes x, each number of both is read and written once. Floor at float32 a, x and bf16 b, y: forward 12 bytes an element,
- * backward 20 with the sum's own gradient there. */
+ * backward 20 with the sum's own gradient there. Together with the gate that makes x = act(g) u, x is not stored: it is made, and rounded, again in
+ * backward, which has dx = r w dy - r^3 mean(w dy x) x in registers, and from it dg = dx u act'(g), du = dx act(g). Floor in bf16: 6 and 10 bytes. */
 #include "ops/rows.cuh"
 
 extern "C" {
 #include "core/threads.h"
 #include "ops/norms.h"
+#include "ops/pointwise.h"
 }
 
 enum norm_kind { RMS, L2, SUM };
-enum norm_form { ALONE, GATED, SUMMED }; /* SUMMED: x = a + b is made here, and its gradient handed on */
+/* SUMMED: x = a + b is made here, and its gradient handed on; GATE_FIRST: x = act(gate) u is, and x, dx are u and its gradient */
+enum norm_form { ALONE, GATED, SUMMED, GATE_FIRST };
 
 struct norm_args {
     lnt_view x, gate, y, dy, dx, dg;
@@ -23,6 +26,7 @@ struct norm_args {
     float centre;    /* what is added to it */
     float *part;     /* [blocks, d], NULL: dw is not wanted */
     int64_t rows;
+    int64_t ld_gate, ld_dg, ld_u, ld_du; /* from a row to the next, of the gate, and GATE_FIRST of x and dx */
     int d, units;    /* columns, and units of columns, of a row */
     int lanes;       /* of a team */
     int kind, act;
@@ -35,6 +39,16 @@ template <class P> __device__ __forceinline__ void get_centred(float (&w)[P::U],
     get_weights(w, a.w + c);
 #pragma unroll
     for (int j = 0; j < P::U; j++) w[j] += a.centre;
+}
+
+/* x = act(gate) u of one unit, from u in x, rounded as it would be stored. */
+template <class P> __device__ __forceinline__ void gate_first(const norm_args &a, float (&x)[P::U], float (&gate)[P::U])
+{
+    gate_all(gate, a.act);
+#pragma unroll
+    for (int u = 0; u < P::U; u++) x[u] *= gate[u];
+    const lnt_raw<P> stored = unit_from<P>(x, a.x.f32);
+    widen<P>(x, stored, a.x.f32);
 }
 
 /* The sums of two numbers over a team, the same bits in all its threads. A block's shared memory takes turns: one barrier a call is enough. */
@@ -77,8 +91,9 @@ __global__ void __launch_bounds__(WIDE ? (P::U == 1 ? 1024 : 512) : 256) norm_fo
 #pragma unroll
     for (int i = 0; i < N; i++)
         if (lane + i * lanes < units) {
-            x[i] = fetch<P>(FORM == SUMMED ? a.a : a.x, at + (lane + i * lanes) * P::U);
-            if constexpr (FORM != ALONE) g[i] = fetch<P>(FORM == SUMMED ? a.b : a.gate, at + (lane + i * lanes) * P::U);
+            x[i] = fetch<P>(FORM == SUMMED ? a.a : a.x, (FORM == GATE_FIRST ? row * a.ld_u : at) + (lane + i * lanes) * P::U);
+            if constexpr (FORM == SUMMED) g[i] = fetch<P>(a.b, at + (lane + i * lanes) * P::U);
+            if constexpr (FORM == GATED || FORM == GATE_FIRST) g[i] = fetch<P>(a.gate, row * a.ld_gate + (lane + i * lanes) * P::U);
         }
 #pragma unroll
     for (int i = 0; i < N; i++)
@@ -93,6 +108,12 @@ __global__ void __launch_bounds__(WIDE ? (P::U == 1 ? 1024 : 512) : 256) norm_fo
                 put_raw<P>(a.x, at + (lane + i * lanes) * P::U, x[i]);
             }
             widen<P>(v, x[i], a.x.f32);
+            if constexpr (FORM == GATE_FIRST) {
+                float gate[P::U];
+                widen<P>(gate, g[i], a.gate.f32);
+                gate_first<P>(a, v, gate);
+                x[i] = unit_from<P>(v, a.x.f32);
+            }
 #pragma unroll
             for (int u = 0; u < P::U; u++) s += a.kind == SUM ? v[u] : v[u] * v[u];
         }
@@ -126,15 +147,15 @@ template <class P, int N, norm_form FORM> struct norm_row {
         for (int i = 0; i < N; i++)
             if (lane + i * lanes < units) {
                 const int64_t at = row * a.d + (lane + i * lanes) * P::U;
-                x[i] = fetch<P>(a.x, at);
+                x[i] = fetch<P>(a.x, FORM == GATE_FIRST ? row * a.ld_u + (lane + i * lanes) * P::U : at);
                 dy[i] = fetch<P>(a.dy, at);
-                if constexpr (FORM == GATED) g[i] = fetch<P>(a.gate, at);
+                if constexpr (FORM == GATED || FORM == GATE_FIRST) g[i] = fetch<P>(a.gate, row * a.ld_gate + (lane + i * lanes) * P::U);
                 if constexpr (FORM == SUMMED) g[i] = a.add_x ? fetch<P>(a.dx, at) : no_unit<P>();
             }
     }
 };
 
-/* u = dy w act(g), the gradient of x r, of one unit. */
+/* u = dy w act(g) (GATE_FIRST: dy w), the gradient of x r, of one unit. */
 template <class P, int N, norm_form FORM>
 __device__ __forceinline__ void unit_gradient(const norm_args &a, const norm_row<P, N, FORM> &now, int i, int c, float (&x)[P::U], float (&u)[P::U])
 {
@@ -152,15 +173,24 @@ __device__ __forceinline__ void unit_gradient(const norm_args &a, const norm_row
 #pragma unroll
         for (int j = 0; j < P::U; j++) u[j] *= w[j];
     }
+    if constexpr (FORM == GATE_FIRST) {
+        widen<P>(w, now.g[i], a.gate.f32);
+        gate_first<P>(a, x, w);
+    }
 }
 
 /* Gradients of one unit of row `at`, and its share of dw. */
 template <class P, int N, norm_form FORM>
-__device__ __forceinline__ void unit_back(const norm_args &a, const norm_row<P, N, FORM> &now, int i, int c, int64_t at, float r, float back,
+__device__ __forceinline__ void unit_back(const norm_args &a, const norm_row<P, N, FORM> &now, int i, int c, int64_t row, float r, float back,
                                           float (&dw)[P::U])
 {
+    const int64_t at = row * a.d;
     float x[P::U], u[P::U], w[P::U], dx[P::U];
     widen<P>(x, now.x[i], a.x.f32);
+    if constexpr (FORM == GATE_FIRST) {
+        widen<P>(w, now.g[i], a.gate.f32);
+        gate_first<P>(a, x, w);
+    }
     widen<P>(u, now.dy[i], a.dy.f32);
     if (a.w) {
         get_centred<P>(w, a, c);
@@ -174,12 +204,21 @@ __device__ __forceinline__ void unit_back(const norm_args &a, const norm_row<P, 
         gate_slopes(act, slope, a.act);
 #pragma unroll
         for (int j = 0; j < P::U; j++) slope[j] *= u[j] * x[j] * r * w[j], u[j] *= act[j];
-        if (a.dg.p) put_sum<P>(a.dg, at + c, slope, a.add_g);
+        if (a.dg.p) put_sum<P>(a.dg, row * a.ld_dg + c, slope, a.add_g);
     }
 #pragma unroll
     for (int j = 0; j < P::U; j++) {
         dw[j] += u[j] * x[j] * r;
         dx[j] = u[j] * w[j] * r - (a.kind == SUM ? back : x[j] * back);
+    }
+    if constexpr (FORM == GATE_FIRST) {
+        float act[P::U], slope[P::U];
+        widen<P>(u, now.x[i], a.x.f32);
+        widen<P>(act, now.g[i], a.gate.f32);
+        gate_slopes(act, slope, a.act);
+#pragma unroll
+        for (int j = 0; j < P::U; j++) slope[j] *= dx[j] * u[j], dx[j] *= act[j];
+        if (a.dg.p) put_sum<P>(a.dg, row * a.ld_dg + c, slope, a.add_g);
     }
     if constexpr (FORM == SUMMED) {
         widen<P>(u, now.g[i], a.dx.f32);
@@ -191,7 +230,7 @@ __device__ __forceinline__ void unit_back(const norm_args &a, const norm_row<P, 
         if (a.da.p) put_sum<P>(a.da, at + c, dx, a.add_a);
         if (a.db.p) put_sum<P>(a.db, at + c, dx, a.add_b);
     } else {
-        if (a.dx.p) put_sum<P>(a.dx, at + c, dx, a.add_x);
+        if (a.dx.p) put_sum<P>(a.dx, (FORM == GATE_FIRST ? row * a.ld_du : at) + c, dx, a.add_x);
     }
 }
 
@@ -238,7 +277,7 @@ __global__ void __launch_bounds__(WIDE ? (P::U == 1 ? 1024 : 512) : 256, P::U ==
     int turn = 0;
     next.load(a, (int64_t)blockIdx.x * teams + team, lane, lanes);
     for (int64_t base = (int64_t)blockIdx.x * teams; base < a.rows; base += stride, turn++) { /* the same steps for all threads of a block */
-        const int64_t row = base + team, at = row * a.d;
+        const int64_t row = base + team;
         const int units = row < a.rows ? a.units : 0;
         now = next;
         next.load(a, row + stride, lane, lanes);
@@ -258,7 +297,7 @@ __global__ void __launch_bounds__(WIDE ? (P::U == 1 ? 1024 : 512) : 256, P::U ==
         const float r = inverse_of(a, s), back = (a.kind == SUM ? r * r : r * r * r * a.mean) * ux;
 #pragma unroll
         for (int i = 0; i < N; i++)
-            if (lane + i * lanes < units) unit_back<P, N, FORM>(a, now, i, (lane + i * lanes) * P::U, at, r, back, dw[i]);
+            if (lane + i * lanes < units) unit_back<P, N, FORM>(a, now, i, (lane + i * lanes) * P::U, row, r, back, dw[i]);
     }
     if (a.part) block_weights<P, N, WIDE>(a, dw, lane, lanes);
 }
@@ -269,8 +308,8 @@ __global__ void __launch_bounds__(WIDE ? (P::U == 1 ? 1024 : 512) : 256, P::U ==
  * more it would need over 64 registers, and 512 blocks would not be resident. Of up to FEW rows, a decoding step, a thread of a wide team has one
  * where there are threads enough: the GPU is empty (not timed by itself; with a faster search for the largest logit 0.2% of a step). */
 enum { WIDE_UNITS = 1024, LONGEST = 16384, FEW = 64 };
-/* Two for each multiprocessor of an H200, which all of them are resident on: a thread has three numbers of two rows for each column. */
-static constexpr int64_t SUMMED_BLOCKS = 256;
+/* Of pairs two for each multiprocessor of an H200, which all of them are resident on: a thread has three numbers of two rows for each column. */
+static constexpr int64_t PAIR_BLOCKS = 256;
 
 /* How rows are given to threads; `few`: as those of a decoding step. */
 struct norm_plan {
@@ -282,7 +321,7 @@ struct norm_plan {
 
 static norm_plan plan_of(const norm_args &a, const lnt_tensor *const *tensors, int n, int narrow, bool few)
 {
-    norm_plan p = {unit_of(a.d, tensors, n), 1, false, 256, 0};
+    norm_plan p = {unit_of(a.d | a.ld_gate | a.ld_dg | a.ld_u | a.ld_du, tensors, n), 1, false, 256, 0};
     if (a.d / p.unit > WIDE_UNITS || (uintptr_t)a.w % 16) p.unit = 1;
     const int units = a.d / p.unit, each = p.unit == 1 ? 16 : units <= (few ? 512 : 128) ? 1 : 2;
     p.wide = p.unit == 1 || units > 32 * narrow;
@@ -294,7 +333,8 @@ static norm_plan plan_of(const norm_args &a, const lnt_tensor *const *tensors, i
     return p;
 }
 
-static linnet_status args_of(const lnt_call *k, const lnt_call *sum, norm_kind kind, bool weighted, bool gated, norm_args *a)
+/* first: the call that makes x, of SUMMED and GATE_FIRST. */
+static linnet_status args_of(const lnt_call *k, const lnt_call *first, norm_form form, norm_kind kind, bool weighted, norm_args *a)
 {
     const lnt_norm_attr *attr = (const lnt_norm_attr *)k->attr;
     const lnt_tensor *x = &k->in[0];
@@ -303,13 +343,22 @@ static linnet_status args_of(const lnt_call *k, const lnt_call *sum, norm_kind k
     if (d > LONGEST && (d % 4 || d > 4 * WIDE_UNITS))
         return lnt_fail(k->c, LINNET_EUNSUPPORTED, "a norm over %lld columns on a GPU, expected at most %d", (long long)d, LONGEST);
     a->x = view_of(x), a->y = view_of(&k->out[0]), a->dy = view_of(&k->d_out[0]), a->dx = view_of(&k->d_in[0]);
-    if (gated) a->gate = view_of(&k->in[1]), a->dg = view_of(&k->d_in[1]);
-    if (sum) a->a = view_of(&sum->in[0]), a->b = view_of(&sum->in[1]), a->da = view_of(&sum->d_in[0]), a->db = view_of(&sum->d_in[1]);
-    if (sum) a->add_a = sum->accumulate[0], a->add_b = sum->accumulate[1];
+    a->add_x = k->accumulate[0], a->ld_gate = a->ld_dg = a->ld_u = a->ld_du = d;
+    a->act = attr->act;
+    if (form == GATED) a->gate = view_of(&k->in[1]), a->dg = view_of(&k->d_in[1]), a->add_g = k->accumulate[1];
+    if (form == SUMMED) {
+        a->a = view_of(&first->in[0]), a->b = view_of(&first->in[1]), a->da = view_of(&first->d_in[0]), a->db = view_of(&first->d_in[1]);
+        a->add_a = first->accumulate[0], a->add_b = first->accumulate[1];
+    }
+    if (form == GATE_FIRST) {
+        a->x = view_of(&first->in[1]), a->dx = view_of(&first->d_in[1]), a->add_x = first->accumulate[1];
+        a->gate = view_of(&first->in[0]), a->dg = view_of(&first->d_in[0]), a->add_g = first->accumulate[0];
+        a->ld_gate = first->in[0].ld, a->ld_dg = first->d_in[0].ld, a->ld_u = first->in[1].ld, a->ld_du = first->d_in[1].ld;
+        a->act = ((const lnt_glu_attr *)first->attr)->act;
+    }
     a->w = weighted ? k->param[0].master : NULL, a->centre = attr->centre;
     a->rows = k->in[0].rows * x->heads, a->d = (int)d;
-    a->kind = kind, a->act = attr->act, a->eps = (float)attr->eps, a->mean = kind == RMS ? 1.0f / (float)d : 1.0f;
-    a->add_x = k->accumulate[0], a->add_g = k->accumulate[1];
+    a->kind = kind, a->eps = (float)attr->eps, a->mean = kind == RMS ? 1.0f / (float)d : 1.0f;
     return LINNET_OK;
 }
 
@@ -329,40 +378,50 @@ static linnet_status args_of(const lnt_call *k, const lnt_call *sum, norm_kind k
             lnt_launch(device, kernel<any1, 16, true, form>, grid, (int)p.threads, a);                                                \
     } while (0)
 
-/* sum: NULL, or the call that makes x (not of a gated norm). */
-static linnet_status forward(const lnt_call *k, const lnt_call *sum, norm_kind kind, bool weighted, bool gated)
+static linnet_status forward(const lnt_call *k, const lnt_call *first, norm_form form, norm_kind kind, bool weighted)
 {
     norm_args a;
     if (k->in[0].rows <= 0) return LINNET_OK;
-    LNT_TRY(args_of(k, sum, kind, weighted, gated, &a));
-    const lnt_tensor *const tensors[4] = {&k->in[0], &k->out[0], sum ? &sum->in[0] : &k->in[1], sum ? &sum->in[1] : NULL};
-    const norm_plan p = plan_of(a, tensors, sum ? 4 : gated ? 3 : 2, 2, a.rows <= FEW || lnt_rows_are_alone(k->c));
+    LNT_TRY(args_of(k, first, form, kind, weighted, &a));
+    const lnt_tensor *const of_norm[3] = {&k->in[0], &k->out[0], &k->in[1]};
+    const lnt_tensor *const of_sum[4] = {&k->in[0], &k->out[0], first ? &first->in[0] : NULL, first ? &first->in[1] : NULL};
+    const lnt_tensor *const of_gate[3] = {of_sum[3], &k->out[0], of_sum[2]};
+    const norm_plan p = plan_of(a, form == SUMMED ? of_sum : form == GATE_FIRST ? of_gate : of_norm, form == SUMMED ? 4 : form == ALONE ? 2 : 3, 2,
+                                a.rows <= FEW || lnt_rows_are_alone(k->c));
     a.units = a.d / p.unit, a.lanes = p.lanes;
-    if (gated)
+    if (form == GATED)
         NORM_LAUNCH(norm_forward, 2, p.blocks, GATED);
-    else if (sum)
+    else if (form == SUMMED)
         NORM_LAUNCH(norm_forward, 2, p.blocks, SUMMED);
+    else if (form == GATE_FIRST)
+        NORM_LAUNCH(norm_forward, 2, p.blocks, GATE_FIRST);
     else
         NORM_LAUNCH(norm_forward, 2, p.blocks, ALONE);
     return LINNET_OK;
 }
 
-static linnet_status backward(const lnt_call *k, const lnt_call *sum, norm_kind kind, bool weighted, bool gated)
+static linnet_status backward(const lnt_call *k, const lnt_call *first, norm_form form, norm_kind kind, bool weighted)
 {
     norm_args a;
     float *grad = weighted ? k->param[0].grad : NULL;
     if (k->in[0].rows <= 0) return LINNET_OK;
-    LNT_TRY(args_of(k, sum, kind, weighted, gated, &a));
-    const lnt_tensor *const tensors[5] = {&k->in[0], &k->d_out[0], &k->d_in[0], sum ? &sum->d_in[0] : &k->in[1], sum ? &sum->d_in[1] : &k->d_in[1]};
-    const norm_plan p = plan_of(a, tensors, gated || sum ? 5 : 3, gated ? 1 : 2, a.rows <= FEW);
-    const int64_t room = lnt_cuda_sum_blocks(k->in[0].rows), most = sum && room > SUMMED_BLOCKS ? SUMMED_BLOCKS : room,
+    LNT_TRY(args_of(k, first, form, kind, weighted, &a));
+    const bool gates = form == GATED || form == GATE_FIRST;
+    const lnt_tensor *const of_norm[5] = {&k->in[0], &k->d_out[0], &k->d_in[0], &k->in[1], &k->d_in[1]};
+    const lnt_tensor *const of_sum[5] = {&k->in[0], &k->d_out[0], &k->d_in[0], first ? &first->d_in[0] : NULL, first ? &first->d_in[1] : NULL};
+    const lnt_tensor *const of_gate[5] = {first ? &first->in[1] : NULL, &k->d_out[0], of_sum[4], first ? &first->in[0] : NULL, of_sum[3]};
+    const norm_plan p = plan_of(a, form == SUMMED ? of_sum : form == GATE_FIRST ? of_gate : of_norm, form == ALONE ? 3 : 5, gates ? 1 : 2,
+                                a.rows <= FEW);
+    const int64_t room = lnt_cuda_sum_blocks(k->in[0].rows), most = first && room > PAIR_BLOCKS ? PAIR_BLOCKS : room,
                   blocks = p.blocks < most ? p.blocks : most;
     a.units = a.d / p.unit, a.lanes = p.lanes;
     a.part = grad ? (float *)k->work : NULL;
-    if (gated)
+    if (form == GATED)
         NORM_LAUNCH(norm_backward, 1, blocks, GATED);
-    else if (sum)
+    else if (form == SUMMED)
         NORM_LAUNCH(norm_backward, 2, blocks, SUMMED);
+    else if (form == GATE_FIRST)
+        NORM_LAUNCH(norm_backward, 1, blocks, GATE_FIRST);
     else
         NORM_LAUNCH(norm_backward, 2, blocks, ALONE);
     if (grad) add_blocks(k->c, grad, a.part, blocks, a.d, a.d, 1);
@@ -373,10 +432,14 @@ static linnet_status backward(const lnt_call *k, const lnt_call *sum, norm_kind 
     extern "C" linnet_status lnt_##op##_forward_cuda(const lnt_call *k) { return forward(k, NULL, __VA_ARGS__); }                  \
     extern "C" linnet_status lnt_##op##_backward_cuda(const lnt_call *k) { return backward(k, NULL, __VA_ARGS__); }
 
-NORM(rmsnorm, RMS, true, false)
-NORM(gated_rmsnorm, RMS, true, true)
-NORM(l2norm, L2, false, false)
-NORM(sumnorm, SUM, false, false)
+NORM(rmsnorm, ALONE, RMS, true)
+NORM(gated_rmsnorm, GATED, RMS, true)
+NORM(l2norm, ALONE, L2, false)
+NORM(sumnorm, ALONE, SUM, false)
 
-extern "C" linnet_status lnt_sum_rmsnorm_forward_cuda(const lnt_call *sum, const lnt_call *norm) { return forward(norm, sum, RMS, true, false); }
-extern "C" linnet_status lnt_sum_rmsnorm_backward_cuda(const lnt_call *sum, const lnt_call *norm) { return backward(norm, sum, RMS, true, false); }
+#define NORM_PAIR(pair, form)                                                                                                      \
+    extern "C" linnet_status lnt_##pair##_forward_cuda(const lnt_call *first, const lnt_call *norm) { return forward(norm, first, form, RMS, true); } \
+    extern "C" linnet_status lnt_##pair##_backward_cuda(const lnt_call *first, const lnt_call *norm) { return backward(norm, first, form, RMS, true); }
+
+NORM_PAIR(sum_rmsnorm, SUMMED)
+NORM_PAIR(glu_rmsnorm, GATE_FIRST)

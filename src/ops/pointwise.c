@@ -2,6 +2,7 @@
  * glu y = act(gate) up,  clamp y = x within [low, high];  head_dot y = sum over a head's columns of a b;  columns: the copy of a slice. */
 #include "ops/pointwise.h"
 #include "ops/builder.h"
+#include "ops/lerp.h"
 #include "ops/row_chain.h"
 
 LNT_DEFINE_OP(activation)
@@ -34,9 +35,9 @@ static bool mul_row(const lnt_node *n, lnt_row_step *s)
     return true;
 }
 
-const lnt_op lnt_activation_op = {.name = "activation", .backward_needs = LNT_NEEDS_IN0, .forward = activation_forward,
+const lnt_op lnt_activation_op = {.name = "activation", .backward_needs = LNT_NEEDS_IN0, .strided = LNT_NEEDS_IN0, .forward = activation_forward,
                                   .backward = activation_backward, .describe = activation_describe, LNT_ROW_CHAIN(activation_row)};
-const lnt_op lnt_sum_op = {.name = "add", .passes_gradient = true, .forward = add_forward, .backward = add_backward,
+const lnt_op lnt_sum_op = {.name = "add", .passes_gradient = true, .forward = add_forward, .backward = add_backward, .pair = &lnt_scaled_sum,
                            LNT_ROW_CHAIN(add_row)};
 static const lnt_op mul_op = {.name = "mul", .backward_needs = LNT_NEEDS_IN0 | LNT_NEEDS_IN1, .strided = LNT_NEEDS_IN0, .forward = mul_forward,
                               .backward = mul_backward, LNT_ROW_CHAIN(mul_row)};
@@ -52,8 +53,8 @@ static bool glu_row(const lnt_node *n, lnt_row_step *s)
     s->act = (int)((const lnt_glu_attr *)n->attr)->act;
     return true;
 }
-const lnt_op lnt_glu_op = {.name = "glu", .backward_needs = LNT_NEEDS_IN0 | LNT_NEEDS_IN1, .strided = LNT_NEEDS_IN0, .forward = glu_forward,
-                           .backward = glu_backward, .describe = glu_describe, LNT_ROW_CHAIN(glu_row)};
+const lnt_op lnt_glu_op = {.name = "glu", .backward_needs = LNT_NEEDS_IN0 | LNT_NEEDS_IN1, .strided = LNT_NEEDS_IN0 | LNT_NEEDS_IN1,
+                           .forward = glu_forward, .backward = glu_backward, .describe = glu_describe, LNT_ROW_CHAIN(glu_row)};
 
 static void clamp_describe(const lnt_node *n, char *text, size_t size)
 {

@@ -34,6 +34,14 @@ linnet_status LNT_V(lnt_activation_forward)(const lnt_call *k)
 {
     const lnt_activation_attr *a = k->attr;
     const float scale = (float)a->scale, offset = (float)a->offset; /* -0 + 0 would lose its sign */
+    if (k->in[0].ld != k->in[0].cols) {
+        PARALLEL_ROWS(k, r, c, n)
+        {
+            vf y = v_act(in_row(&k->in[0], r, c, n), a->act) * scale;
+            v_put(row_at(&k->out[0], r), k->out[0].dtype, c, n, offset != 0 ? y + offset : y);
+        }
+        return LINNET_OK;
+    }
     PARALLEL_EACH(k->c, i, n, elements(k))
     {
         vf y = v_act(in(&k->in[0], i, n), a->act) * scale;
@@ -46,6 +54,14 @@ linnet_status LNT_V(lnt_activation_backward)(const lnt_call *k)
 {
     const lnt_activation_attr *a = k->attr;
     const float scale = (float)a->scale;
+    if (k->in[0].ld != k->in[0].cols || k->d_in[0].ld != k->d_in[0].cols) {
+        PARALLEL_ROWS(k, r, c, n)
+        {
+            vf y;
+            row_gradient(k, 0, r, c, n, v_act_slope(in_row(&k->in[0], r, c, n), a->act, &y) * in_row(&k->d_out[0], r, c, n) * scale);
+        }
+        return LINNET_OK;
+    }
     PARALLEL_EACH(k->c, i, n, elements(k))
     {
         vf y;

@@ -8,24 +8,31 @@ extern "C" {
 
 static int64_t elements(const lnt_call *k) { return k->out[0].rows * k->out[0].cols; }
 
-/* Of operators whose first input, and its gradient, may be slices: from end to end where they are none. */
+/* Of operators whose inputs, and their gradients, may be slices: from end to end where none is. */
+template <size_t N> static bool end_to_end(const lnt_tensor *const (&t)[N])
+{
+    for (const lnt_tensor *x : t)
+        if (x->data && x->ld != x->cols) return false;
+    return true;
+}
+template <class F>
+static linnet_status slices_run(const lnt_call *k, const F &f, const lnt_tensor *const (&in)[F::IN], const lnt_tensor *const (&out)[F::OUT],
+                                const bool *add)
+{
+    const bool none[F::OUT] = {};
+    if (end_to_end(in) && end_to_end(out))
+        point_run(k->c, f, elements(k), in, out, add);
+    else
+        row_run(k->c, f, k->out[0].rows, k->out[0].cols, in, 0, out, add ? add : none);
+    return LINNET_OK;
+}
 template <class F> static linnet_status two_forward(const lnt_call *k, const F &f)
 {
-    const bool add[1] = {false};
-    if (k->in[0].ld == k->in[0].cols)
-        point_run(k->c, f, elements(k), {&k->in[0], &k->in[1]}, {&k->out[0]}, NULL);
-    else
-        row_run(k->c, f, k->out[0].rows, k->out[0].cols, {&k->in[0], &k->in[1]}, 0, {&k->out[0]}, add);
-    return LINNET_OK;
+    return slices_run(k, f, {&k->in[0], &k->in[1]}, {&k->out[0]}, NULL);
 }
 template <class F> static linnet_status two_backward(const lnt_call *k, const F &f)
 {
-    const lnt_tensor *const in[3] = {&k->in[0], &k->in[1], &k->d_out[0]}, *const out[2] = {&k->d_in[0], &k->d_in[1]};
-    if (k->in[0].ld == k->in[0].cols && (!k->d_in[0].data || k->d_in[0].ld == k->d_in[0].cols))
-        point_run(k->c, f, elements(k), in, out, k->accumulate);
-    else
-        row_run(k->c, f, k->in[0].rows, k->in[0].cols, in, 0, out, k->accumulate);
-    return LINNET_OK;
+    return slices_run(k, f, {&k->in[0], &k->in[1], &k->d_out[0]}, {&k->d_in[0], &k->d_in[1]}, k->accumulate);
 }
 
 /* ---- activation: y = scale act(x) + offset,  dx = scale act'(x) dy --------------------------------------------------------------------------- */
@@ -34,7 +41,7 @@ struct activation_map {
     static constexpr int IN = 1, OUT = 1;
     int act;
     float scale, offset;
-    template <int U> __device__ void operator()(const float (&in)[1][U], float (&out)[1][U], int64_t) const
+    template <int U> __device__ void operator()(const float (&in)[1][U], float (&out)[1][U], int64_t = 0) const
     {
 #pragma unroll
         for (int u = 0; u < U; u++) out[0][u] = in[0][u];
@@ -48,7 +55,7 @@ struct activation_slope {
     static constexpr int IN = 2, OUT = 1; /* x, dy */
     int act;
     float scale;
-    template <int U> __device__ void operator()(const float (&in)[2][U], float (&out)[1][U], int64_t) const
+    template <int U> __device__ void operator()(const float (&in)[2][U], float (&out)[1][U], int64_t = 0) const
     {
         float x[U];
 #pragma unroll
@@ -62,16 +69,14 @@ struct activation_slope {
 extern "C" linnet_status lnt_activation_forward_cuda(const lnt_call *k)
 {
     const lnt_activation_attr *a = (const lnt_activation_attr *)k->attr;
-    point_run(k->c, activation_map{a->act, (float)a->scale, (float)a->offset}, elements(k), {&k->in[0]}, {&k->out[0]}, NULL);
-    return LINNET_OK;
+    return slices_run(k, activation_map{a->act, (float)a->scale, (float)a->offset}, {&k->in[0]}, {&k->out[0]}, NULL);
 }
 
 extern "C" linnet_status lnt_activation_backward_cuda(const lnt_call *k)
 {
     const lnt_activation_attr *a = (const lnt_activation_attr *)k->attr;
     if (!k->d_in[0].data) return LINNET_OK;
-    point_run(k->c, activation_slope{a->act, (float)a->scale}, elements(k), {&k->in[0], &k->d_out[0]}, {&k->d_in[0]}, k->accumulate);
-    return LINNET_OK;
+    return slices_run(k, activation_slope{a->act, (float)a->scale}, {&k->in[0], &k->d_out[0]}, {&k->d_in[0]}, k->accumulate);
 }
 
 /* ---- add ---------------------------------------------------------------------------------------------------------------------------------- */
@@ -274,7 +279,7 @@ struct mul_slope {
 };
 
 /* Rows of [rows, d], heads of tokens, against b [rows], `lanes` of a warp each, a power of two. Forward: y = a b. Backward (dy): da and db; db's sum
- * goes over the lanes' columns in order. A group of lanes has SCALE_ROWS rows, one behind the other. */
+ * goes over the lanes' columns in order. A group of lanes has SCALE_ROWS rows. */
 enum { SCALE_ROWS = 4 };
 struct scale_args {
     lnt_view a, b, y, dy, da, db;
@@ -289,36 +294,54 @@ template <class P, bool BACKWARD> __global__ void __launch_bounds__(256) scale_k
     let_next();
     await_last();
     const int groups = 256 / k.lanes, lane = (int)threadIdx.x % k.lanes;
-    const int64_t first = (int64_t)blockIdx.x * groups * SCALE_ROWS + threadIdx.x / k.lanes;
+    int64_t row[SCALE_ROWS], at[SCALE_ROWS], at_da[SCALE_ROWS]; /* of a and of da */
+    float b[SCALE_ROWS][1] = {}, s[SCALE_ROWS] = {};
 #pragma unroll
     for (int i = 0; i < SCALE_ROWS; i++) {
-        const int64_t row = first + i * groups;
-        const bool real = row < k.rows; /* no branch around the sum */
-        const int64_t token = row / k.heads, head = row - token * k.heads;
-        float b[1] = {}, s = 0.0f;
-        if (real) get<any1>(b, k.b, row);
-#pragma unroll 4
-        for (int j = lane * P::U; j < k.d; j += k.lanes * P::U) {
-            if (!real) break;
-            float x[P::U], dy[P::U];
-            get<P>(x, k.a, token * k.ld_a + head * k.d + j);
-            if constexpr (BACKWARD) {
-                get<P>(dy, k.dy, row * k.d + j);
+        row[i] = (int64_t)blockIdx.x * groups * SCALE_ROWS + threadIdx.x / k.lanes + i * groups;
+        const int64_t token = row[i] / k.heads, head = row[i] - token * k.heads;
+        at[i] = token * k.ld_a + head * k.d, at_da[i] = token * k.ld_da + head * k.d;
+        if (row[i] < k.rows) get<any1>(b[i], k.b, row[i]);
+    }
+    for (int j = lane * P::U; j < k.d; j += k.lanes * P::U) {
+        lnt_raw<P> a[SCALE_ROWS], dy[SCALE_ROWS], old[SCALE_ROWS]; /* all rows are on their way before the first is used */
 #pragma unroll
-                for (int u = 0; u < P::U; u++) s += dy[u] * x[u], dy[u] *= b[0];
-                if (k.da.p) put_sum<P>(k.da, token * k.ld_da + head * k.d + j, dy, k.add_a);
+        for (int i = 0; i < SCALE_ROWS; i++) {
+            if (row[i] >= k.rows) continue;
+            a[i] = fetch<P>(k.a, at[i] + j);
+            if constexpr (BACKWARD) dy[i] = fetch<P>(k.dy, row[i] * k.d + j);
+            if (BACKWARD && k.da.p && k.add_a) old[i] = fetch<P>(k.da, at_da[i] + j);
+        }
+#pragma unroll
+        for (int i = 0; i < SCALE_ROWS; i++) {
+            if (row[i] >= k.rows) continue;
+            float x[P::U], d[P::U];
+            widen<P>(x, a[i], k.a.f32);
+            if constexpr (BACKWARD) {
+                widen<P>(d, dy[i], k.dy.f32);
+#pragma unroll
+                for (int u = 0; u < P::U; u++) s[i] += d[u] * x[u], d[u] *= b[i][0];
+                if (!k.da.p) continue;
+                if (k.add_a) {
+                    widen<P>(x, old[i], k.da.f32);
+#pragma unroll
+                    for (int u = 0; u < P::U; u++) d[u] += x[u];
+                }
+                put<P>(k.da, at_da[i] + j, d);
             } else {
 #pragma unroll
-                for (int u = 0; u < P::U; u++) x[u] *= b[0];
-                put<P>(k.y, row * k.d + j, x);
+                for (int u = 0; u < P::U; u++) x[u] *= b[i][0];
+                put<P>(k.y, row[i] * k.d + j, x);
             }
         }
-        if constexpr (BACKWARD) {
-            for (int o = k.lanes / 2; o; o >>= 1) s += __shfl_xor_sync(0xffffffffu, s, o);
-            const float sum[1] = {s};
-            if (k.db.p && real && lane == 0) put_sum<any1>(k.db, row, sum, k.add_b);
-        }
     }
+    if constexpr (BACKWARD)
+#pragma unroll
+        for (int i = 0; i < SCALE_ROWS; i++) { /* no branch around the sum */
+            for (int o = k.lanes / 2; o; o >>= 1) s[i] += __shfl_xor_sync(0xffffffffu, s[i], o);
+            const float sum[1] = {s[i]};
+            if (k.db.p && row[i] < k.rows && lane == 0) put_sum<any1>(k.db, row[i], sum, k.add_b);
+        }
 }
 
 static linnet_status mul_heads(const lnt_call *k, bool backward)

@@ -299,7 +299,8 @@ linnet_status lnt_row_chain_run(const lnt_call *calls, int count)
         return LINNET_OK;
     for (int i = 0; i < count; i++) {
         const bool pair = !calls[i].out[0].data && i + 1 < count;
-        LNT_TRY(pair ? calls[i + 1].node->op->pair->forward(&calls[i], &calls[i + 1]) : calls[i].node->op->forward(&calls[i]));
+        LNT_TRY(pair ? lnt_pair_of(calls[i].node->op, calls[i + 1].node->op)->forward(&calls[i], &calls[i + 1])
+                     : calls[i].node->op->forward(&calls[i]));
         i += pair;
     }
     return LINNET_OK;

@@ -452,17 +452,21 @@ template <class P, class F> __global__ void __launch_bounds__(LNT_ROW_THREADS) r
     await_last();
     const int64_t c = ((int64_t)blockIdx.y * LNT_ROW_THREADS + threadIdx.x) * P::U;
     if (c >= a.cols) return;
+    const int64_t first = (int64_t)blockIdx.x * LNT_ROW_ROWS;
+    lnt_raw<P> raw[LNT_ROW_ROWS][F::IN]; /* all rows are on their way before the first is used */
 #pragma unroll
     for (int i = 0; i < LNT_ROW_ROWS; i++) {
-        const int64_t r = (int64_t)blockIdx.x * LNT_ROW_ROWS + i;
+        if (first + i >= a.rows) continue;
+#pragma unroll
+        for (int j = 0; j < F::IN; j++) raw[i][j] = a.in[j].v.p ? fetch<P>(a.in[j].v, (first + i) * a.in[j].ld + c) : no_unit<P>();
+    }
+#pragma unroll
+    for (int i = 0; i < LNT_ROW_ROWS; i++) {
+        const int64_t r = first + i;
         if (r >= a.rows) return;
         float in[F::IN][P::U], out[F::OUT][P::U];
 #pragma unroll
-        for (int j = 0; j < F::IN; j++) {
-#pragma unroll
-            for (int u = 0; u < P::U; u++) in[j][u] = 0.0f; /* an absent input */
-            if (a.in[j].v.p) get<P>(in[j], a.in[j].v, r * a.in[j].ld + c);
-        }
+        for (int j = 0; j < F::IN; j++) widen<P>(in[j], raw[i][j], a.in[j].v.f32);
         a.f(in, out);
 #pragma unroll
         for (int j = 0; j < F::OUT; j++)

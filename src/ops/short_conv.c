@@ -51,7 +51,7 @@ static bool conv_row(const lnt_node *n, lnt_row_step *s)
 }
 
 /* A convolution, or the norm that it is a pair with. */
-static bool of_convolution(const lnt_node *n) { return n->op == &lnt_conv_op || (n->op->pair && n->op->pair->first == &lnt_conv_op); }
+static bool of_convolution(const lnt_node *n) { return n->op == &lnt_conv_op || lnt_pair_of(&lnt_conv_op, n->op); }
 
 /* As parts of a chain; or up to three that do not read each other, each with the norm it is a pair with. */
 static bool conv_follows(const lnt_node *const *group, int count, const lnt_node *n)

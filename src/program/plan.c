@@ -195,7 +195,9 @@ static lnt_tensor tensor_in(const lnt_plan *plan, lnt_buf b, int slot, int64_t t
     const lnt_value *v = &plan->p->values[b.id].v;
     lnt_tensor t = {.rows = v->rows ? v->rows : tokens * v->each, .cols = v->cols, .heads = v->heads, .ld = v->ld};
     t.dtype = v->external ? LINNET_I32 : v->f32 ? LINNET_F32 : plan->o.dtype;
-    if (slot >= 0) t.data = plan->memory + plan->schedule.slots[slot].offset + v->first * (int64_t)lnt_dtype_size(t.dtype);
+    const lnt_place *at = &plan->schedule.place[plan->p->values[b.id].root];
+    if (at->ld) t.ld = at->ld;
+    if (slot >= 0) t.data = plan->memory + plan->schedule.slots[slot].offset + (at->first + v->first) * (int64_t)lnt_dtype_size(t.dtype);
     return t;
 }
 
@@ -317,7 +319,18 @@ static void share(const lnt_plan *plan, const lnt_shape *shape, const lnt_step *
     lnt_threads_for(plan->c, flops, bytes);
 }
 
-/* One step, a pair, or a group: k[0] is the call of step t, k[1] that of the one behind it. */
+/* Calls of steps that are joined as one. */
+static lnt_call as_one(const lnt_call *k, int count)
+{
+    lnt_call one = k[0];
+    for (int m = 1; m < count; m++) {
+        one.out[0].cols += k[m].out[0].cols, one.d_out[0].cols += k[m].d_out[0].cols;
+        one.param[0].count += k[m].param[0].count;
+    }
+    return one;
+}
+
+/* One step, a pair, joined ones, or a group: k[0] is the call of step t, k[1] that of the one behind it. */
 static linnet_status run_step(lnt_plan *plan, const lnt_step *t, const lnt_call *k)
 {
     const bool backward = t->kind == LNT_STEP_BACKWARD;
@@ -326,8 +339,12 @@ static linnet_status run_step(lnt_plan *plan, const lnt_step *t, const lnt_call 
     if (t->group > 1)
         LNT_TRY(last->node->op->run_group(k, t->group));
     else if (t->with_next)
-        LNT_TRY(backward ? last->node->op->pair->backward(&k[1], &k[0]) : last->node->op->pair->forward(&k[0], &k[1]));
-    else
+        LNT_TRY(backward ? lnt_pair_of(k[1].node->op, k[0].node->op)->backward(&k[1], &k[0])
+                         : lnt_pair_of(k[0].node->op, k[1].node->op)->forward(&k[0], &k[1]));
+    else if (t->joined > 1) {
+        const lnt_call one = as_one(k, t->joined);
+        LNT_TRY(backward ? t->node->op->backward(&one) : t->node->op->forward(&one));
+    } else
         LNT_TRY(backward ? t->node->op->backward(k) : t->node->op->forward(k));
     if (plan->profiling) {
         lnt_device_wait(plan->c);
@@ -383,7 +400,7 @@ static linnet_status run_some(lnt_plan *plan, const lnt_weights *w, const lnt_ba
     linnet_status s = LINNET_OK;
     for (int i = 0, count, ready = 0; s == LINNET_OK && i < plan->schedule.n_steps; i += count) {
         const lnt_step *t = &plan->schedule.steps[i];
-        count = t->group > 1 ? t->group : 1 + t->with_next;
+        count = t->group > 1 ? t->group : t->joined > 1 ? t->joined : 1 + t->with_next;
         if (t->fixed != fixed) continue;
         for (int m = 0; m < count; m++) {
             if (m == ready) calls[ready++] = k;

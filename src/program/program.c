@@ -379,5 +379,11 @@ bool lnt_program_draws(const lnt_program *p)
         if (p->nodes[i]->op->draws && p->nodes[i]->op->draws(p->nodes[i])) return true;
     return false;
 }
+const lnt_pair *lnt_pair_of(const lnt_op *first, const lnt_op *second)
+{
+    const lnt_pair *pair = second->pair;
+    while (pair && pair->first != first) pair = pair->next;
+    return pair;
+}
 int lnt_node_count(const lnt_program *p) { return p->n_nodes; }
 const lnt_node *lnt_node_at(const lnt_program *p, int i) { return p->nodes[i]; }

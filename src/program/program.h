@@ -144,6 +144,7 @@ enum { LNT_NEEDS_IN0 = 1 << 0, LNT_NEEDS_IN1 = 1 << 1, LNT_NEEDS_IN2 = 1 << 2, L
  * decides which pairs it runs so; the program knows nothing of it. */
 typedef struct lnt_pair {
     const lnt_op *first;
+    const struct lnt_pair *next; /* the second's pair with another first; NULL: no more */
     /* The value between the two is not stored, nor its gradient (their tensors are absent), and backward of the second does not read it: such a pair
      * needs that nobody else wants it. Otherwise both are written as by the two nodes. */
     bool inner;
@@ -173,7 +174,10 @@ struct lnt_op {
     bool host_position;          /* what a call does to a state depends on lnt_call.position, so that it cannot be recorded and replayed */
     linnet_status (*forward)(const lnt_call *k);
     linnet_status (*backward)(const lnt_call *k);
-    const lnt_pair *pair;        /* with the node before; NULL: none */
+    /* Training on a GPU: whether b, a map of a's input, is one with a: its parameter lies right behind a's, and a call whose result has b's columns
+     * behind a's does both. NULL: never. */
+    bool (*continues)(const lnt_node *a, const lnt_node *b);
+    const lnt_pair *pair;        /* with the node before, or the first of several; NULL: none */
     /* Decoding on a GPU: nodes done in one call of one of them, the group's head. makes_input: whether n, as a head, does the node that makes its
      * input i, with the other of its pair; nobody else reads that result. At most LNT_MADE_MOST inputs; their nodes stand ahead of the head. follows:
      * whether n, whose inputs are there or are results of the group (`count` nodes), goes with them, behind the head. run_group: all. NULL: none. */
@@ -279,6 +283,7 @@ int64_t lnt_param_work_begin(const lnt_program *p);  /* the first element that p
 int64_t lnt_param_rows(const lnt_program *p);        /* of what products alone read: a row is what the last dimension counts */
 int64_t lnt_param_plain_end(const lnt_program *p);   /* behind the last element that is read as float32 */
 bool lnt_program_draws(const lnt_program *p); /* some node does */
+const lnt_pair *lnt_pair_of(const lnt_op *first, const lnt_op *second); /* NULL: they are none */
 int lnt_node_count(const lnt_program *p);
 const lnt_node *lnt_node_at(const lnt_program *p, int i);
 

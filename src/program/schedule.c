@@ -1,9 +1,10 @@
-/* From a program and what is wanted of it to steps and slots.
+/* From a program and what is wanted of it to steps and slots. Long: its passes go over one structure.
  *
  * All bookkeeping is by root value (views share memory). The passes, in order:
  *   1. needed:   nodes that some wanted value depends on (in training: every output is a loss and what it depends on).
  *   2. wants:    values that need a gradient (some parameter lies upstream).
  *   3. pairs:    neighbouring nodes that run in one call; none of a fixed node, one that is made of parameters alone, and another.
+ *      joined:   maps of one input that run in one call, in training on a GPU: their results lie side by side in one slot, and so do the gradients.
  *   4. steps:    forward (of few rows on a GPU: in groups); in training, blocks in reverse: recompute (optional), backward.
  *   5. slots:    lifetimes from the first write to the last read; those of a pair's two steps meet, and those of a group's.
  *
@@ -12,6 +13,7 @@
 #include "program/schedule.h"
 
 #include <string.h>
+#include <stdlib.h>
 
 #include "device/device.h"
 #include "program/program_internal.h"
@@ -37,13 +39,16 @@ typedef struct {
     bool *reached;     /* [values] some gradient arrives */
     pieces **partly;   /* [values] where, NULL: in all columns */
     bool *cleared;     /* [values] the gradient is cleared before the first arrives */
-    bool anew;         /* some value more has to be */
+    bool *apart;       /* [nodes] joined with none: not every column of the gradients arrives */
+    bool anew;         /* some value more has to be the one, or some node the other */
     bool *crosses;     /* [values] read outside the block that makes it */
     bool *pairs;       /* [nodes] the first of a pair */
     bool *done;        /* [nodes] the backward step is there */
     bool *touched;     /* [parameters] some step brings a gradient */
     bool *inner;       /* [values] between the two of a pair, not stored */
     int *made_by;        /* [nodes] the node whose group does this one ahead of it, -1: none */
+    int *joined_to;      /* [nodes] the first of those that run in one call with it, -1: alone */
+    int *shared[3];      /* [nodes] of such a first, by slot_kind: the slot that theirs are in */
     int *slot, *again; /* [values] forward value; recomputed value */
     int *grad;         /* [values] */
     int *save, *save_again; /* [nodes] */
@@ -144,6 +149,17 @@ static void find_gradients(work *w)
     for (int i = 0; i < wanted_count(w); i++) w->crosses[wanted(w, i)] = true;
 }
 
+/* The slot of value r, of it made again, or of its gradient: one that others share, or a new one. */
+typedef enum { MADE, MADE_AGAIN, GRADIENT } slot_kind;
+static int place_of(work *w, int r, slot_kind kind, int now)
+{
+    const int producer = w->p->values[r].v.producer, first = producer < 0 ? -1 : w->joined_to[producer];
+    if (first < 0) return add_slot(w, value_bytes(w, r), r, now);
+    int *shared = &w->shared[kind][first];
+    if (*shared < 0) *shared = add_slot(w, value_bytes(w, r) / w->p->values[r].v.cols * w->s->place[r].ld, r, now);
+    return *shared;
+}
+
 static int readers(const work *w, int root)
 {
     const lnt_program *p = w->p;
@@ -157,8 +173,8 @@ static int readers(const work *w, int root)
 static bool is_pair(const work *w, int i)
 {
     const lnt_node *a = w->p->nodes[i], *b = w->p->nodes[i + 1];
-    const lnt_pair *pair = b->op->pair;
-    if (!pair || pair->first != a->op || !w->needed[i] || !w->needed[i + 1] || (i && w->pairs[i - 1])) return false;
+    const lnt_pair *pair = lnt_pair_of(a->op, b->op);
+    if (!pair || !w->needed[i] || !w->needed[i + 1] || (i && w->pairs[i - 1])) return false;
     if (w->fixed[i] != w->fixed[i + 1]) return false;
     const int r = root_of(w, a->out[0]);
     if (!lnt_same_data(w->p, a->out[0], b->in[0]) || (a->block != b->block && a->op->backward_needs)) return false;
@@ -169,8 +185,9 @@ static bool is_pair(const work *w, int i)
 static void find_pairs(work *w)
 {
     for (int i = 0; i + 1 < w->p->n_nodes && !w->o->alone; i++) {
+        const lnt_node *const *n = (const lnt_node *const *)w->p->nodes + i;
         w->pairs[i] = is_pair(w, i);
-        if (w->pairs[i]) w->inner[root_of(w, w->p->nodes[i]->out[0])] = w->p->nodes[i + 1]->op->pair->inner;
+        if (w->pairs[i]) w->inner[root_of(w, n[0]->out[0])] = lnt_pair_of(n[0]->op, n[1]->op)->inner;
     }
 }
 
@@ -185,7 +202,7 @@ static lnt_step *new_step(work *w, lnt_step_kind kind, int i)
     memset(t->d_in, -1, sizeof t->d_in);
     memset(t->d_out, -1, sizeof t->d_out);
     t->save = -1;
-    t->group = 1;
+    t->group = t->joined = 1;
     t->fixed = w->fixed[i];
     w->s->fixed |= t->fixed;
     return t;
@@ -234,7 +251,7 @@ static void add_forward(work *w, int i, bool again)
         if (w->inner[r]) continue;
         bool own = !again || dropped(w, r);
         int *where = again && own ? &w->again[r] : &w->slot[r];
-        if (*where < 0) *where = add_slot(w, value_bytes(w, r), r, now);
+        if (*where < 0) *where = place_of(w, r, again && own ? MADE_AGAIN : MADE, now);
         t->out[k] = *where; /* a block's output is recomputed, when it must be, in place: same bits */
         touch(w, t->out[k]);
     }
@@ -325,7 +342,7 @@ static bool add_backward(work *w, int i)
         if (!w->wants[r] || w->p->values[r].v.external) continue;
         t->in_place[k] = takes_over(w, n, k);
         if (t->in_place[k]) w->grad[r] = w->grad[root_of(w, n->out[0])];
-        else if (!w->reached[r]) w->grad[r] = add_slot(w, value_bytes(w, r), r, now);
+        else if (!w->reached[r]) w->grad[r] = place_of(w, r, GRADIENT, now);
         t->clear[k] = w->cleared[r] && !w->reached[r];
         t->accumulate[k] = arrive(w, r, n->in[k]);
         touch(w, t->d_in[k] = w->grad[r]);
@@ -353,6 +370,87 @@ static bool add_backward(work *w, int i)
     return true;
 }
 
+/* ---- maps of one input as one call ---- */
+
+/* Whether all who read the result of node i take it, and leave its gradient, as columns among others. */
+static bool read_in_place(const work *w, int i)
+{
+    const lnt_program *p = w->p;
+    const lnt_buf y = p->nodes[i]->out[0];
+    int times = 0;
+    for (int j = i + 1; j < p->n_nodes; j++) {
+        const lnt_node *n = p->nodes[j];
+        for (int k = 0; w->needed[j] && k < n->n_in; k++) {
+            if (!lnt_shares_data(p, n->in[k], y)) continue;
+            if (!lnt_same_data(p, n->in[k], y) || !(n->op->strided & (unsigned)LNT_NEEDS_IN0 << k) || !n->op->backward) return false;
+            times++;
+        }
+    }
+    return times > 0;
+}
+
+/* Whether node i may run with others: what it leaves is kept as it is, and nobody else has its parameter. */
+static bool may_join(const work *w, int i)
+{
+    const lnt_node *n = w->p->nodes[i];
+    const int r = root_of(w, n->out[0]);
+    if (!w->needed[i] || !n->op->continues || n->n_out != 1 || n->n_param != 1 || w->apart[i] || w->joined_to[i] >= 0) return false;
+    if (r != n->out[0].id || w->crosses[r] || w->cleared[r]) return false;
+    for (int j = 0; j < w->p->n_nodes; j++)
+        for (int k = 0; j != i && w->needed[j] && k < w->p->nodes[j]->n_param; k++)
+            if (w->p->nodes[j]->param[k] == n->param[0]) return false;
+    return read_in_place(w, i);
+}
+
+enum { JOINED_MOST = 8 };
+
+static void find_joined(work *w)
+{
+    const lnt_program *p = w->p;
+    const bool cuda = w->shape->device && w->shape->device->kind == LNT_DEVICE_CUDA;
+    const char *try = getenv("LNT_TRY_JOIN");
+    if (try && *try == '0') return;
+    for (int i = 0; i < p->n_nodes && cuda && w->o->training && !w->o->alone; i++) {
+        int with[JOINED_MOST] = {i}, count = 1;
+        int64_t ld = p->values[p->nodes[i]->out[0].id].v.cols;
+        if (!may_join(w, i)) continue;
+        for (int j = i + 1; j < p->n_nodes && p->nodes[j]->block == p->nodes[i]->block && count < JOINED_MOST; j++) {
+            const lnt_node *n = p->nodes[j];
+            if (n->op != p->nodes[i]->op || !n->op->continues(p->nodes[with[count - 1]], n) || !may_join(w, j)) continue;
+            if (try && *try == '2' && p->values[n->out[0].id].v.cols < 128) continue;
+            with[count++] = j;
+            ld += p->values[n->out[0].id].v.cols;
+        }
+        if (count < 2) continue;
+        int64_t first = 0;
+        for (int k = 0; k < count; k++) {
+            const int r = root_of(w, p->nodes[with[k]]->out[0]);
+            w->joined_to[with[k]] = i;
+            w->s->place[r] = (lnt_place){first, ld};
+            first += p->values[r].v.cols;
+        }
+    }
+}
+
+/* Steps of node i and of all joined to it. */
+static void add_joined(work *w, int i, slot_kind kind)
+{
+    const int first = w->s->n_steps;
+    bool whole = true;
+    for (int j = i; j < w->p->n_nodes && kind == GRADIENT; j++) {
+        if (w->joined_to[j] != i) continue;
+        const int r = root_of(w, w->p->nodes[j]->out[0]);
+        whole &= w->reached[r] && !w->partly[r];
+    }
+    for (int j = i; j < w->p->n_nodes; j++) {
+        if (w->joined_to[j] != i) continue;
+        if (kind == GRADIENT) add_backward(w, j);
+        else add_forward(w, j, kind == MADE_AGAIN);
+        if (!whole) w->apart[j] = w->anew = true;
+    }
+    w->s->steps[first].joined = w->s->n_steps - first;
+}
+
 /* Recompute what the backward passes of nodes first..last (one block) read and what that in turn needs. */
 static linnet_status recompute_block(work *w, int first, int last)
 {
@@ -368,6 +466,7 @@ static linnet_status recompute_block(work *w, int first, int last)
             if (reads & (unsigned)LNT_NEEDS_OUT0 << k && dropped(w, r)) need[i - first] = true;
         }
         if (redone(w, n) && save_bytes(w, n)) need[i - first] = true;
+        if (need[i - first] && w->joined_to[i] >= 0) need[w->joined_to[i] - first] = true;
         if (need[i - first]) reads |= LNT_NEEDS_ALL_IN;
         for (int k = 0; k < n->n_in; k++) {
             int r = root_of(w, n->in[k]);
@@ -376,8 +475,9 @@ static linnet_status recompute_block(work *w, int first, int last)
         }
     }
     for (int i = first; i <= last; i++) {
-        if (!need[i - first]) continue;
-        add_forward(w, i, true);
+        if (!need[i - first] || (w->joined_to[i] >= 0 && w->joined_to[i] != i)) continue;
+        if (w->joined_to[i] == i) add_joined(w, i, MADE_AGAIN);
+        else add_forward(w, i, true);
         if (i > first && w->pairs[i - 1] && need[i - 1 - first]) join(w);
     }
     lnt_free(need);
@@ -553,7 +653,8 @@ static linnet_status add_steps(work *w)
     if (grouped) LNT_TRY(add_groups(w));
     for (int i = 0; i < p->n_nodes && !grouped; i++) {
         if (!w->needed[i] || (w->o->training && p->nodes[i]->op->backward_is_forward)) continue;
-        add_forward(w, i, false);
+        if (w->joined_to[i] == i) add_joined(w, i, MADE);
+        else if (w->joined_to[i] < 0) add_forward(w, i, false);
         if (i && w->pairs[i - 1]) join(w);
     }
     if (w->o->training)
@@ -566,6 +667,10 @@ static linnet_status add_steps(work *w)
             }
             for (; i >= first; i--) {
                 if (!w->needed[i] || w->done[i]) continue;
+                if (w->joined_to[i] >= 0) {
+                    if (w->joined_to[i] == i) add_joined(w, i, GRADIENT);
+                    continue;
+                }
                 const bool made = add_backward(w, i);
                 if (i && w->pairs[i - 1] && add_backward(w, i - 1) && made) join(w);
             }
@@ -591,8 +696,9 @@ static bool make_tables(work *w)
     s->slots = lnt_arena_alloc(&s->arena, lnt_bytes((size_t)w->cap_slots, sizeof *s->slots));
     w->partly = lnt_arena_alloc(&s->arena, lnt_bytes(nv, sizeof *w->partly));
     bool *flags = lnt_arena_alloc(&s->arena, lnt_bytes_plus(lnt_bytes_plus(lnt_bytes(4, nn), lnt_bytes(4, nv)), lnt_bytes(2, np)));
-    int *ids = lnt_arena_alloc(&s->arena, lnt_bytes(lnt_bytes_plus(lnt_bytes(3, nv), lnt_bytes(3, nn)), sizeof *ids));
-    if (!s->steps || !s->slots || !w->partly || !flags || !ids) return false;
+    int *ids = lnt_arena_alloc(&s->arena, lnt_bytes(lnt_bytes_plus(lnt_bytes(3, nv), lnt_bytes(7, nn)), sizeof *ids));
+    s->place = lnt_arena_alloc(&s->arena, lnt_bytes(nv, sizeof *s->place));
+    if (!s->steps || !s->slots || !w->partly || !flags || !ids || !s->place) return false;
     w->needed = flags;
     w->wants = flags + nn;
     w->reached = w->wants + nv;
@@ -603,13 +709,15 @@ static bool make_tables(work *w)
     w->touched = w->done + nn;
     s->stored = w->touched + np;
     w->fixed = s->stored + np;
-    memset(ids, -1, (3 * nv + 3 * nn) * sizeof *ids);
+    memset(ids, -1, (3 * nv + 7 * nn) * sizeof *ids);
     w->slot = s->value_slot = ids;
     w->again = ids + nv;
     w->grad = w->again + nv;
     w->save = w->grad + nv;
     w->save_again = w->save + nn;
     w->made_by = w->save_again + nn;
+    w->joined_to = w->made_by + nn;
+    for (int k = 0; k < 3; k++) w->shared[k] = w->joined_to + (k + 1) * nn;
     return true;
 }
 
@@ -618,10 +726,11 @@ linnet_status lnt_schedule_make(lnt_ctx *c, const lnt_program *p, const lnt_plan
     *s = (lnt_schedule){0};
     work w = {.c = c, .p = p, .o = o, .shape = shape, .s = s};
     w.cleared = lnt_arena_alloc(&s->arena, (size_t)p->n_values);
+    w.apart = lnt_arena_alloc(&s->arena, (size_t)p->n_nodes);
     linnet_status status = LINNET_OK;
-    do { /* a second time at most for each value that is read by slices */
+    do { /* a second time at most for each value that is read by slices, and for each node */
         w.anew = false;
-        if (!w.cleared || !make_tables(&w)) {
+        if (!w.cleared || !w.apart || !make_tables(&w)) {
             status = lnt_fail_memory(c, lnt_bytes((size_t)w.cap_slots, sizeof *s->slots));
             break;
         }
@@ -629,6 +738,7 @@ linnet_status lnt_schedule_make(lnt_ctx *c, const lnt_program *p, const lnt_plan
         find_fixed(&w);
         find_gradients(&w);
         find_pairs(&w);
+        find_joined(&w);
         status = add_steps(&w);
     } while (status == LINNET_OK && w.anew);
     if (status != LINNET_OK) lnt_schedule_free(s);

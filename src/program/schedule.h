@@ -21,6 +21,7 @@ typedef struct {
     int save;
     bool set[LNT_MAX_PARAM]; /* the first of the run to bring the parameter a gradient: stores it in an empty w->grad */
     bool with_next;  /* a pair: one call with the step that follows */
+    int joined;      /* steps from this one on that are one call of its operator, their results side by side; inside such steps no matter */
     bool fixed;      /* made of parameters alone, in a run without gradients: done when those have changed, and what others read of it stays */
     bool training;   /* what this call leaves is read by a backward pass */
     int group;       /* steps from this one on that are one call; inside such a group no matter */
@@ -35,6 +36,11 @@ typedef struct {
     int32_t value;    /* the value it holds or is the gradient of, 0: a node's saved residual */
 } lnt_slot;
 
+/* Where a value lies in its slot, and its gradient in its own: in columns first .. of rows of ld, beside others. ld 0: alone. */
+typedef struct {
+    int64_t first, ld;
+} lnt_place;
+
 typedef struct {
     lnt_arena arena;
     int n_steps, n_slots;
@@ -43,6 +49,7 @@ typedef struct {
     bool *stored;     /* [parameters] some step has `set` */
     bool fixed;       /* some step is */
     int *value_slot;  /* [values]: slot of the forward value (of its root), -1 */
+    lnt_place *place; /* [values]: of roots */
 } lnt_schedule;
 
 linnet_status lnt_schedule_make(lnt_ctx *c, const lnt_program *p, const lnt_plan_options *o, const lnt_shape *shape, lnt_schedule *out);
