@@ -45,6 +45,8 @@ typedef struct lnt_mm_engine {
     size_t (*bytes)(int rows, int cols, int forms); /* scratch of prepare or extend, a multiple of 64 */
     lnt_operand (*prepare)(int forms, int rows, int cols, const float *x, int64_t ld, void *scratch);
     void (*extend)(lnt_operand *m, int forms, void *scratch); /* make more forms of a prepared operand or of a view */
+    /* The same from rows that are bf16 already, `ld` numbers apart: nothing is rounded, and x is NULL. NULL: an engine that has no use for them. */
+    lnt_operand (*prepare16)(int forms, int rows, int cols, const lnt_bf16 *x, int64_t ld, void *scratch);
     /* Rows first .. first+rows-1 of a prepared operand; `first` a multiple of row_align, and the rows up to the next multiple of row_align zero. */
     lnt_operand (*view)(const lnt_operand *m, int first, int rows);
     /* C by mode from op(A) op(B), op = transpose where the flag is set; the forms must have been prepared. */
@@ -52,6 +54,8 @@ typedef struct lnt_mm_engine {
     /* A state that takes a write: s->x(i,:) = scale[i*scale_stride] s->x(i,:) + (op(A) op(B))(i,:), rows dense. Its right form, if prepared, is
      * renewed on the way; other packed forms are void. */
     void (*update)(const float *scale, int64_t scale_stride, const lnt_operand *a, bool a_t, const lnt_operand *b, bool b_t, lnt_operand *s);
+    /* The same with a factor for each column, s->x(:,j) = columns[j] s->x(:,j) + ...; NULL where prepare16 is. */
+    void (*update_columns)(const float *columns, const lnt_operand *a, bool a_t, const lnt_operand *b, bool b_t, lnt_operand *s);
     /* A state put by for later, in the engine's own precision: kept_bytes (a multiple of 64); its columns from `first` on (a multiple of 32)
      * out of s; then an operand that is taken transposed at the right; and <kept, y> for y[rows, cols], together or for each row. */
     size_t (*kept_bytes)(int rows, int cols);

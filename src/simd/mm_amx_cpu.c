@@ -66,12 +66,51 @@ static void pack_right(int rows, int cols, const float *x, int64_t ld, pair *y)
     }
 }
 
-static void extend(lnt_operand *m, int forms, void *scratch)
+/* The same two from rows of bf16. */
+static void copy_left(int rows, int cols, const lnt_bf16 *x, int64_t ld, lnt_bf16 *y, int64_t ldy)
+{
+    const int wide = up(cols, 32);
+    for (int i = 0; i < rows; i++) {
+        if (i % 32 == 0) lnt_tiles_awake();
+        memcpy(y + i * ldy, x + i * ld, (size_t)cols * 2);
+        if (cols < wide) memset(y + i * ldy + cols, 0, (size_t)(wide - cols) * 2);
+    }
+    for (int i = rows; i < up(rows, 16); i++) memset(y + i * ldy, 0, (size_t)wide * 2);
+}
+
+static void pair_right(int rows, int cols, const lnt_bf16 *x, int64_t ld, pair *y)
+{
+    const int pairs = (rows + 1) / 2, pairs16 = up(rows, 32) / 2;
+    const __m512i low =
+        _mm512_set_epi16(47, 15, 46, 14, 45, 13, 44, 12, 43, 11, 42, 10, 41, 9, 40, 8, 39, 7, 38, 6, 37, 5, 36, 4, 35, 3, 34, 2, 33, 1, 32, 0);
+    const __m512i high = _mm512_add_epi16(low, _mm512_set1_epi16(16));
+    for (int j = 0; j < cols; j += 32, y += 2 * pairs16 * 16) {
+        const int lanes = cols - j < 32 ? cols - j : 32;
+        const __mmask32 mask = lanes == 32 ? 0xffffffffu : (1u << lanes) - 1u;
+        const bool wide = lanes > 16;
+        lnt_tiles_awake();
+        for (int i = 0; i < pairs; i++) {
+            const lnt_bf16 *p = x + 2 * i * ld + j;
+            const __m512i even = _mm512_maskz_loadu_epi16(mask, p);
+            const __m512i odd = _mm512_maskz_loadu_epi16(2 * i + 1 < rows ? mask : 0, p + ld);
+            _mm512_storeu_si512(y + i * 16, _mm512_permutex2var_epi16(even, low, odd));
+            if (wide) _mm512_storeu_si512(y + (pairs16 + i) * 16, _mm512_permutex2var_epi16(even, high, odd));
+        }
+        memset(y + pairs * 16, 0, (size_t)(pairs16 - pairs) * 64);
+        if (wide) memset(y + (pairs16 + pairs) * 16, 0, (size_t)(pairs16 - pairs) * 64);
+    }
+}
+
+/* `from`, ld16: the rows in bf16, or NULL. */
+static void make_forms(lnt_operand *m, int forms, const lnt_bf16 *from, int64_t ld16, void *scratch)
 {
     int rows = m->rows, cols = m->cols;
     char *at = scratch;
     if (forms & (LNT_LEFT | LNT_RIGHT_T) && !m->left.p) {
-        pack_left(rows, cols, m->x, m->ld, (lnt_bf16 *)at, up(cols, 32));
+        if (from)
+            copy_left(rows, cols, from, ld16, (lnt_bf16 *)at, up(cols, 32));
+        else
+            pack_left(rows, cols, m->x, m->ld, (lnt_bf16 *)at, up(cols, 32));
         m->left.p = at;
         m->left.ld = up(cols, 32);
         at += left_bytes(rows, cols);
@@ -87,7 +126,10 @@ static void extend(lnt_operand *m, int forms, void *scratch)
         at += left_bytes(rows, cols);
     }
     if (forms & (LNT_RIGHT | LNT_LEFT_T) && !m->right.p) {
-        pack_right(rows, cols, m->x, m->ld, (pair *)at);
+        if (from)
+            pair_right(rows, cols, from, ld16, (pair *)at);
+        else
+            pack_right(rows, cols, m->x, m->ld, (pair *)at);
         m->right.p = at;
         m->right.ld = up(rows, 32) / 2 * 16;
         at += right_bytes(rows, cols);
@@ -103,6 +145,8 @@ static void extend(lnt_operand *m, int forms, void *scratch)
     }
 }
 
+static void extend(lnt_operand *m, int forms, void *scratch) { make_forms(m, forms, m->x ? NULL : m->left.p, m->left.ld, scratch); }
+
 static lnt_operand prepare(int forms, int rows, int cols, const float *x, int64_t ld, void *scratch)
 {
     lnt_operand m = {.x = x, .ld = ld, .rows = rows, .cols = cols};
@@ -110,10 +154,17 @@ static lnt_operand prepare(int forms, int rows, int cols, const float *x, int64_
     return m;
 }
 
+static lnt_operand prepare16(int forms, int rows, int cols, const lnt_bf16 *x, int64_t ld, void *scratch)
+{
+    lnt_operand m = {.rows = rows, .cols = cols};
+    make_forms(&m, forms, x, ld, scratch);
+    return m;
+}
+
 static lnt_operand view(const lnt_operand *m, int first, int rows)
 {
     lnt_operand v = *m;
-    v.x += first * m->ld;
+    if (v.x) v.x += first * m->ld;
     v.rows = rows;
     if (v.left.p) v.left.p = (const lnt_bf16 *)v.left.p + first * v.left.ld;
     if (v.left_t.p) v.left_t.p = (const lnt_bf16 *)v.left_t.p + first;
@@ -138,15 +189,20 @@ static void blend(lnt_mm_mode mode, const float *scale, int64_t stride, int m, i
     }
 }
 
-/* The same with C(i,:) = scale[i stride] C(i,:) + t, and C's right form kept in step: 8 pairs of rows at `packed`. */
-static void blend_state(const float *scale, int64_t stride, int m, int n, const float *t, float *c, int64_t ldc, pair *packed)
+/* The same with C(i,:) = scale[i stride] C(i,:) + t, or with a factor for each column, and C's right form kept in step: 8 pairs of rows at `packed`. */
+static void blend_state(const float *scale, int64_t stride, const float *columns, int m, int n, const float *t, float *c, int64_t ldc, pair *packed)
 {
-    __mmask16 mask = (__mmask16)((1u << n) - 1u);
-    for (int i = 0; i < m; i += 2, scale += 2 * stride, t += 32, c += 2 * ldc, packed += 16) {
-        __m512 even = _mm512_fmadd_ps(_mm512_set1_ps(*scale), _mm512_maskz_loadu_ps(mask, c), _mm512_load_ps(t)), odd = _mm512_setzero_ps();
+    const __mmask16 mask = (__mmask16)((1u << n) - 1u);
+    __m512 f = _mm512_setzero_ps(), g = f;
+    if (columns) f = g = _mm512_maskz_loadu_ps(mask, columns);
+    for (int i = 0; i < m; i += 2, t += 32, c += 2 * ldc, packed += 16) {
+        if (!columns) f = _mm512_set1_ps(scale[i * stride]);
+        const __m512 even = _mm512_fmadd_ps(f, _mm512_maskz_loadu_ps(mask, c), _mm512_load_ps(t));
+        __m512 odd = _mm512_setzero_ps();
         _mm512_mask_storeu_ps(c, mask, even);
         if (i + 1 < m) {
-            odd = _mm512_fmadd_ps(_mm512_set1_ps(scale[stride]), _mm512_maskz_loadu_ps(mask, c + ldc), _mm512_load_ps(t + 16));
+            if (!columns) g = _mm512_set1_ps(scale[(i + 1) * stride]);
+            odd = _mm512_fmadd_ps(g, _mm512_maskz_loadu_ps(mask, c + ldc), _mm512_load_ps(t + 16));
             _mm512_mask_storeu_ps(c + ldc, mask, odd);
         }
         _mm512_storeu_si512(packed, interleaved(even, odd));
@@ -154,8 +210,8 @@ static void blend_state(const float *scale, int64_t stride, int m, int n, const 
 }
 
 /* Two by two tiles of C: tiles 0..3 accumulate, 4 and 5 hold A, 6 and 7 hold B. Whole tiles of a plain or added product go straight to C.
- * With `packed`, C is a state whose right form lies there. */
-static inline __attribute__((always_inline)) void tiles(lnt_mm_mode mode, const float *scale, int64_t scale_stride, const lnt_operand *a,
+ * With `packed`, C is a state whose right form lies there, and has a factor for each column if there are `columns`. */
+static inline __attribute__((always_inline)) void tiles(lnt_mm_mode mode, const float *scale, int64_t scale_stride, const float *columns, const lnt_operand *a,
                                                         bool a_t, const lnt_operand *b, bool b_t, float *c, int64_t ldc, pair *packed,
                                                         int64_t packed_block)
 {
@@ -163,7 +219,7 @@ static inline __attribute__((always_inline)) void tiles(lnt_mm_mode mode, const 
     const lnt_bf16 *left = a_t ? a->left_t.p : a->left.p;
     const pair *right = b_t ? b->right_t.p : b->right.p;
     int64_t lda = a_t ? a->left_t.ld : a->left.ld, block = b_t ? b->right_t.ld : b->right.ld;
-    if (mode == LNT_MM_SCALED && !scale_stride && *scale == 1.0f && !packed) mode = LNT_MM_ADD;
+    if (mode == LNT_MM_SCALED && !packed && !scale_stride && *scale == 1.0f) mode = LNT_MM_ADD;
     _Alignas(64) float out[4][256];
     __asm__ volatile("" ::: "memory"); /* tile loads name no memory to the compiler */
     for (int j = 0; j < N; j += 32)
@@ -213,7 +269,7 @@ static inline __attribute__((always_inline)) void tiles(lnt_mm_mode mode, const 
                 if (m <= 0 || n <= 0) continue;
                 float *corner = at + t / 2 * 16 * ldc + t % 2 * 16;
                 if (packed)
-                    blend_state(scale + (i + t / 2 * 16) * scale_stride, scale_stride, m < 16 ? m : 16, n < 16 ? n : 16, out[t], corner, ldc,
+                    blend_state(columns ? NULL : scale + (i + t / 2 * 16) * scale_stride, scale_stride, columns ? columns + j + t % 2 * 16 : NULL, m < 16 ? m : 16, n < 16 ? n : 16, out[t], corner, ldc,
                                 packed + (j / 16 + t % 2) * packed_block + (i / 2 + t / 2 * 8) * 16);
                 else
                     blend(mode, mode == LNT_MM_SCALED ? scale + (i + t / 2 * 16) * scale_stride : NULL, scale_stride, m < 16 ? m : 16,
@@ -224,13 +280,19 @@ static inline __attribute__((always_inline)) void tiles(lnt_mm_mode mode, const 
 
 static void multiply(lnt_mm_mode mode, const float *scale, const lnt_operand *a, bool a_t, const lnt_operand *b, bool b_t, float *c, int64_t ldc)
 {
-    tiles(mode, scale, 0, a, a_t, b, b_t, c, ldc, NULL, 0);
+    tiles(mode, scale, 0, NULL, a, a_t, b, b_t, c, ldc, NULL, 0);
 }
 
 static void update(const float *scale, int64_t scale_stride, const lnt_operand *a, bool a_t, const lnt_operand *b, bool b_t, lnt_operand *s)
 {
     s->left.p = s->left_t.p = s->right_t.p = NULL;
-    tiles(LNT_MM_SCALED, scale, scale_stride, a, a_t, b, b_t, (float *)s->x, s->ld, (pair *)s->right.p, s->right.ld);
+    tiles(LNT_MM_SCALED, scale, scale_stride, NULL, a, a_t, b, b_t, (float *)s->x, s->ld, (pair *)s->right.p, s->right.ld);
+}
+
+static void update_columns(const float *columns, const lnt_operand *a, bool a_t, const lnt_operand *b, bool b_t, lnt_operand *s)
+{
+    s->left.p = s->left_t.p = s->right_t.p = NULL;
+    tiles(LNT_MM_SCALED, NULL, 0, columns, a, a_t, b, b_t, (float *)s->x, s->ld, (pair *)s->right.p, s->right.ld);
 }
 
 /* A kept state is [cols32/32][rows16, 32] bf16: blocks of columns, so that a panel of the state is one stretch of memory. */
@@ -297,7 +359,7 @@ static const struct {
 static void begin(void) { _tile_loadconfig(&whole_tiles); }
 static void end(void) { _tile_release(); }
 
-const lnt_mm_engine LNT_V(lnt_mm_bf16_tiles) = {bytes, prepare, extend, view, multiply, update, kept_bytes,
+const lnt_mm_engine LNT_V(lnt_mm_bf16_tiles) = {bytes, prepare, extend, prepare16, view, multiply, update, update_columns, kept_bytes,
     keep, kept, inner, inner_rows, begin, end, .bf16 = true, .row_align = 32, .chunk = 32, .panel = 32};
 
 #endif

@@ -229,6 +229,17 @@ static inline float row_dot_times(const float *x, const float *y, const float *f
     return v_sum(sum);
 }
 
+/* The same of two rows of bf16. */
+static inline float row_dot_times16(const lnt_bf16 *x, const lnt_bf16 *y, const float *f, int64_t n)
+{
+    vf sum = v_zero();
+    int64_t i = 0;
+    for (; i + LNT_VL <= n; i += LNT_VL) sum += v_load_bf16(x + i) * v_load_bf16(y + i) * v_load(f + i);
+    float rest = v_sum(sum);
+    for (; i < n; i++) rest += lnt_bf16_to_f32(x[i]) * lnt_bf16_to_f32(y[i]) * f[i];
+    return rest;
+}
+
 static inline float row_sum(const float *x, int64_t n)
 {
     vf a = v_zero();

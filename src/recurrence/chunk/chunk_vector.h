@@ -21,6 +21,7 @@ typedef struct {
                                   second, F from behind i to the first one's end in the first */
     float *x, *y, *turned;     /* scratch: [C,width] twice, [width,LNT_VECTOR_ROWS] */
     void *left, *right;
+    void *tiled; /* room of lnt_vector_front_tiled */
 } lnt_vector;
 
 lnt_vector LNT_V(lnt_vector_carve)(lnt_carve *c, const lnt_mm_engine *e, int C, int width);
@@ -36,6 +37,50 @@ void LNT_V(lnt_vector_load)(lnt_vector *v, int n, const float *g, int64_t stride
 void LNT_V(lnt_vector_pairs)(const lnt_vector *v, int n, float f, int readers, const float *const x[], const float *y, float *const A[], int64_t ld);
 void LNT_V(lnt_vector_readers)(const lnt_vector *v, int n, int readers, const float *const A[], int64_t ld, const float *y, float *const out[]);
 void LNT_V(lnt_vector_writers)(const lnt_vector *v, int n, const float *A, int64_t ld, const float *x, float *out);
+
+#if defined(__AMX_BF16__)
+/* Rows of a tensor in bf16, `stride` numbers apart; behind `rows` of them zeros. */
+typedef struct {
+    const lnt_bf16 *row;
+    int64_t stride, rows;
+} lnt_rows16;
+
+/* A chunk's front on tiles, straight from tensors: pairs [n,ld] as above, of one or two sides that read with one or two that write, and what of them
+ * meets states, rounded to bf16:
+ *   reads_i = f_reads F from the chunk's start through i, times x_i         writes_j = F from behind j to the end, times y_j         end */
+typedef struct {
+    int n, readers, writers;
+    const float *g;        /* row i's log decays at g + i stride */
+    int64_t stride;
+    lnt_rows16 read[2], write[2];
+    float f_pairs[2], f_reads[2]; /* of a reader */
+    float *pairs[2][2];    /* of a reader with a writer */
+    int64_t ld;
+    lnt_bf16 *reads[2], *writes[2]; /* [n,width] */
+    float *end;            /* [width]; NULL: not wanted */
+} lnt_vector_front;
+
+/* The way back, behind the front of the same rows: from what states give readers and writers to their gradients and the gates', 32 columns at a time. */
+typedef struct {
+    const lnt_vector_front *f;
+    float f_state[2];        /* of what readers get from the state */
+    const float *A[2][2];    /* [n,ld] the gradient of a reader's pairs with a writer, below the diagonal and on it */
+    int64_t ld;
+    float *dread[2], *dwrite[2]; /* [n,32] of the columns at hand: products with states, undecayed; then gradients */
+    float *last;             /* [width] the rows' sums of the decayed state times its gradient; NULL where dg is not wanted */
+    float *dg;               /* row i at dg + i stride */
+    int64_t stride;
+} lnt_vector_back;
+void LNT_V(lnt_vector_back_begin)(const lnt_vector *v, const lnt_vector_back *s);
+void LNT_V(lnt_vector_back_columns)(const lnt_vector *v, const lnt_vector_back *s, int c);
+
+/* What it takes: chunks that are no longer, and whole steps of tiles. */
+enum { LNT_VECTOR_TILED = 64 };
+static inline bool lnt_vector_is_tiled(int C, int width) { return C <= LNT_VECTOR_TILED && width % 32 == 0 && width > 0; }
+size_t LNT_V(lnt_vector_tiled_bytes)(int width);
+void LNT_V(lnt_vector_front_tiled)(const lnt_vector *v, const lnt_vector_front *f);
+void LNT_V(lnt_vector_writes_tiled)(const lnt_vector *v, const lnt_vector_front *f); /* writes and end alone */
+#endif
 
 /* A chunk's rows that read and rows that are written, and the gradients of both and of the gates (operators.md#gate-gradients). Rows that read
  * before the write (early) read what the row before them has left, and what they write themselves times the bonus. */

@@ -38,6 +38,9 @@ lnt_vector LNT_V(lnt_vector_carve)(lnt_carve *c, const lnt_mm_engine *e, int C, 
     v.turned = lnt_carve_floats(c, (int64_t)width * ROWS);
     v.left = lnt_carve_bytes(c, e->bytes(C, width > C ? width : C, LNT_LEFT | LNT_LEFT_T));
     v.right = lnt_carve_bytes(c, e->bytes(C, width, LNT_RIGHT | LNT_RIGHT_T));
+#if defined(__AMX_BF16__)
+    if (lnt_vector_is_tiled(C, width)) v.tiled = lnt_carve_bytes(c, LNT_V(lnt_vector_tiled_bytes)(width));
+#endif
     return v;
 }
 

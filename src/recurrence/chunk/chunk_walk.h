@@ -91,6 +91,21 @@ static inline void put_shared(const lnt_head *x, lnt_rows c, const float *rows, 
     rows_out(out, a->dtype, c.first, c.n, a->Hq, x->hq, a->K, rows);
 }
 
+#if defined(__AMX_BF16__)
+/* 32 columns, from `at` on, of rows of a result in bf16 [T,heads,width]; with `all` [n,width] they go there, to be added up over heads. */
+static inline void columns_out(lnt_rows c, int64_t heads, int64_t h, int64_t width, int64_t at, const float *columns, void *out, float *all)
+{
+    lnt_bf16 *row = out ? (lnt_bf16 *)out + (c.first * heads + h) * width + at : NULL;
+    for (int64_t i = 0; out && i < c.n; i++, columns += 32, row += heads * width)
+        for (int64_t j = 0; j < 32; j += LNT_VL) {
+            if (all)
+                v_store(all + i * width + at + j, v_load(columns + j));
+            else
+                v_store_bf16(row + j, v_load(columns + j));
+        }
+}
+#endif
+
 /* Bytes of a result from which on rows go past the caches: they lie a page apart, and a line would be read from memory to be written (decay.md). */
 enum { PAST = 8 << 20 };
 

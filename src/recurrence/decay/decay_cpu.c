@@ -64,6 +64,12 @@ typedef struct {
     void *ks_forms, *qs_forms, *vs_forms, *dos_forms, *S_turned;
     lnt_stable m; /* mLSTM */
     signed_sums turns; /* decays with a sign */
+    /* gates of rows on tiles: [C rounded up to 16 and one,K] what reads and what writes states, in bf16, and forms of their own */
+    bool tiled;
+    lnt_bf16 *reads16, *writes16;
+    char *kept;        /* [chunks] right forms of states, transposed */
+    void *dS_turned;
+    float *strips[2]; /* [C+1,32] twice */
 } scratch;
 
 /* With tiles a chunk of 64: its two passes over the state cost more than the larger squares (T=2048, K=V=128, two threads: 4.6 ms forward against 5.2
@@ -86,6 +92,13 @@ static void carve_vector(lnt_carve *c, const lnt_recur_args *a, bool backward, s
         w->ks = lnt_carve_floats(c, C * K);
         w->qs_forms = lnt_carve_bytes(c, e->bytes(w->C, a->K, LNT_LEFT | LNT_RIGHT));
         w->ks_forms = lnt_carve_bytes(c, e->bytes(w->C, a->K, LNT_LEFT_T | LNT_RIGHT | LNT_RIGHT_T));
+#if defined(__AMX_BF16__)
+        w->tiled = w->rows && !w->columns && lnt_vector_is_tiled(w->C, a->K);
+        if (w->tiled) {
+            w->reads16 = lnt_carve_bytes(c, (size_t)(w->C + 16) * (size_t)a->K * sizeof *w->reads16);
+            w->writes16 = lnt_carve_bytes(c, (size_t)(w->C + 16) * (size_t)a->K * sizeof *w->writes16);
+        }
+#endif
     }
     if (w->columns) {
         w->gv = LNT_V(lnt_vector_carve)(c, e, w->C, a->V);
@@ -153,7 +166,12 @@ static size_t carve(const lnt_recur_args *a, bool backward, char *base, scratch 
     w->Y = lnt_carve_floats(&c, (C + 1) * C);
     w->dden = lnt_carve_floats(&c, C);
     gates_carve(&c, C, &w->gates);
-    w->states = lnt_carve_floats(&c, states * K * V);
+    w->states = lnt_carve_floats(&c, (w->tiled ? 1 : states) * K * V);
+    if (w->tiled) {
+        w->kept = lnt_carve_bytes(&c, (size_t)states * e->bytes(a->V, a->K, right));
+        w->dS_turned = lnt_carve_bytes(&c, e->bytes(a->V, a->K, right_t));
+        for (int i = 0; i < 2; i++) w->strips[i] = lnt_carve_floats(&c, (C + 1) * 32);
+    }
     w->zs = lnt_carve_floats(&c, states * K);
     w->do_forms = lnt_carve_bytes(&c, e->bytes(n, a->V, left | right | left_t));
     w->read_forms = lnt_carve_bytes(&c, e->bytes(n, a->K, right));
@@ -322,6 +340,20 @@ static void forward_chunk(const lnt_head *x, lnt_rows c, scratch *w)
     for (int64_t j = 0; j < n; j++) row_add(w->z, 1.0f, w->k + j * K, K);
 }
 
+/* A state [K,V], or zeros, transposed. */
+static void get_turned(const lnt_head *x, float *dst, const float *src)
+{
+    const lnt_recur_args *a = x->a;
+    if (src)
+        LNT_V(lnt_transpose)(a->K, a->V, src + x->index * a->K * a->V, a->V, dst, a->K);
+    else
+        get_state(x, dst, NULL, (int64_t)a->K * a->V);
+}
+
+#if defined(__AMX_BF16__)
+#include "recurrence/decay/decay_tiles.h"
+#endif
+
 static void forward_head(const lnt_head *x, char *base)
 {
     const lnt_recur_args *a = x->a;
@@ -332,23 +364,16 @@ static void forward_head(const lnt_head *x, char *base)
     get_state(x, w->z, a->z0, a->K);
     get_state(x, &w->m.m, a->m0, 1);
     w->state = ENGINE->prepare(LNT_RIGHT, a->K, a->V, w->S, a->V, w->S_forms);
-    for (int64_t i = 0; i < chunks; i++) forward_chunk(x, chunk_at(x, w->C, i, 1), w);
+#if defined(__AMX_BF16__)
+    for (int64_t i = 0; w->tiled && i < chunks; i++) tiled_forward_chunk(x, chunk_at(x, w->C, i, 1), w);
+#endif
+    for (int64_t i = 0; !w->tiled && i < chunks; i++) forward_chunk(x, chunk_at(x, w->C, i, 1), w);
     put_state(x, a->sT, size, w->S);
     put_state(x, a->zT, a->K, w->z);
     put_state(x, a->mT, 1, &w->m.m);
 }
 
 /* ---- backward -------------------------------------------------------------------------------------------------------------------- */
-
-/* A state [K,V], or zeros, transposed. */
-static void get_turned(const lnt_head *x, float *dst, const float *src)
-{
-    const lnt_recur_args *a = x->a;
-    if (src)
-        LNT_V(lnt_transpose)(a->K, a->V, src + x->index * a->K * a->V, a->V, dst, a->K);
-    else
-        get_state(x, dst, NULL, (int64_t)a->K * a->V);
-}
 
 /* All chunk start states, transposed, into w->states and w->zs. */
 static void sweep(const lnt_head *x, scratch *w)
@@ -628,12 +653,19 @@ static void backward_head(const lnt_head *x, char *base)
     carve(a, true, base, w);
     int64_t sums = shared_sums(a), chunks = chunk_count(x, w->C);
     memset((double *)a->workspace + x->index * sums, 0, (size_t)sums * sizeof(double));
-    sweep(x, w);
     get_turned(x, w->dS, a->dsT);
+#if defined(__AMX_BF16__)
+    if (w->tiled) {
+        tiled_sweep(x, w);
+        w->state = ENGINE->prepare(LNT_RIGHT, a->V, a->K, w->dS, a->K, w->dS_forms);
+        for (int64_t i = chunks - 1; i >= 0; i--) tiled_backward_chunk(x, chunk_at(x, w->C, i, -1), i, w);
+    }
+#endif
+    if (!w->tiled) sweep(x, w);
     get_state(x, w->dz, a->dzT, a->K);
     w->m.m_grad = a->dmT ? ((const float *)a->dmT)[x->index] : 0;
     if (w->stable && !chunks) w->m.m_grad -= stable_moved(a, w->states, w->dS, w->zs, w->dz); /* the initial state is the final one */
-    for (int64_t i = chunks - 1; i >= 0; i--) backward_chunk(x, chunk_at(x, w->C, i, -1), i, w);
+    for (int64_t i = chunks - 1; !w->tiled && i >= 0; i--) backward_chunk(x, chunk_at(x, w->C, i, -1), i, w);
     if (a->ds0) LNT_V(lnt_transpose)(a->V, a->K, w->dS, a->K, (float *)a->ds0 + x->index * a->K * a->V, a->V);
     put_state(x, a->dz0, a->K, w->dz);
     if (!a->dm0) return;

@@ -20,6 +20,7 @@ typedef struct {
     int T, C, K, V, m; /* tokens and writes of the longest chunk; m: of the chunk at hand */
     int writes;        /* of a token */
     lnt_rows t;        /* the chunk at hand, as tokens */
+    int masked;        /* rows of D when it is ones; 0: it is others */
     bool vector;
     int width, panels; /* columns of V that a state is worked on at a time, and how often that goes into V */
     float scale;
@@ -42,6 +43,12 @@ typedef struct {
     /* vector gates: [m+C,K] e.KQ, [C,K] l.K, [C,K] what pairs add to dKwrite; for dgk (chunk_vector.h) [C,K] twice, [K] */
     lnt_vector gk;
     float *kqs, *ks, *pair_k, *inside, *through, *last;
+    bool tiled;                 /* they go on tiles; then kqs and ks are bf16, and strips have 32 columns of xs and us */
+    lnt_bf16 *kqs16, *ks16;
+    float *strips[2];
+#if defined(__AMX_BF16__)
+    lnt_vector_front front;     /* of the chunk at hand */
+#endif
     void *kqs_forms, *ks_forms;
     void *u_forms, *pairs_forms, *dS_forms, *dS_t_forms, *start_forms, *do_forms;
 } work;
@@ -93,18 +100,27 @@ static size_t carve(work *w, const lnt_recur_args *a, const lnt_mm_engine *e, in
     w->state = lnt_carve_bytes(&c, (size_t)w->panels * sizeof *w->state);
     if (w->vector) {
         w->gk = LNT_V(lnt_vector_carve)(&c, e, C, a->K);
-        w->kqs = lnt_carve_floats(&c, rows * K);
-        w->ks = lnt_carve_floats(&c, C * K);
+#if defined(__AMX_BF16__)
+        w->tiled = lnt_vector_is_tiled(C, a->K);
+#endif
+        if (w->tiled) {
+            w->kqs16 = lnt_carve_bytes(&c, (size_t)(rows + 16) * (size_t)K * sizeof *w->kqs16);
+            w->ks16 = lnt_carve_bytes(&c, (size_t)(C + 16) * (size_t)K * sizeof *w->ks16);
+        } else {
+            w->kqs = lnt_carve_floats(&c, rows * K);
+            w->ks = lnt_carve_floats(&c, C * K);
+        }
         w->kqs_forms = lnt_carve_bytes(&c, e->bytes(rows, a->K, LNT_LEFT | LNT_LEFT_T));
         w->ks_forms = lnt_carve_bytes(&c, e->bytes(C, a->K, LNT_LEFT | LNT_LEFT_T));
     }
     if (!backward) return c.used;
-    if (w->vector) {
+    for (int i = 0; w->tiled && i < 2; i++) w->strips[i] = lnt_carve_floats(&c, (int64_t)rows * 32);
+    if (w->vector && !w->tiled) {
         w->pair_k = lnt_carve_floats(&c, C * K);
         w->inside = lnt_carve_floats(&c, C * K);
         w->through = lnt_carve_floats(&c, C * K);
-        w->last = lnt_carve_floats(&c, K);
     }
+    if (w->vector) w->last = lnt_carve_floats(&c, K);
     w->starts = lnt_carve_bytes(&c, (size_t)chunks * e->kept_bytes(a->K, a->V));
     w->errors = lnt_carve_floats(&c, longest * V);
     w->u = lnt_carve_floats(&c, C * V);
@@ -179,6 +195,26 @@ static void vector_front(work *w, lnt_rows c, bool with_q, int kq_forms, int k_f
     *k = w->e->prepare(k_forms & LNT_LEFT_T ? LNT_LEFT_T : LNT_LEFT, c.n, w->K, w->ks, K, w->ks_forms);
 }
 
+#if defined(__AMX_BF16__)
+/* The same on tiles, straight from the tensors. */
+static void tiled_front(work *w, lnt_rows c, bool with_q, int kq_forms, int k_forms, lnt_operand *kq, lnt_operand *k)
+{
+    const lnt_recur_args *a = w->a;
+    const int64_t K = w->K, n = c.n, m = w->m, stride = a->Hq * K, at = (c.first * a->Hq + w->at->hq) * K;
+    const lnt_rows16 keys = { (const lnt_bf16 *)a->k + at, stride, n }, queries = { with_q ? (const lnt_bf16 *)a->q + at : NULL, stride, n };
+    w->front = (lnt_vector_front){ .n = c.n, .readers = with_q ? 2 : 1, .writers = 1, .g = (const float *)a->gk + (c.first * a->Hv + w->at->h) * K,
+                                 .stride = a->Hv * K, .read = { keys, queries }, .write = { keys }, .f_pairs = { 1, 1 }, .f_reads = { 1, 1 },
+                                 .pairs = { { w->w }, { w->w + m * w->C } }, .ld = w->C, .reads = { w->kqs16, w->kqs16 + m * K },
+                                 .writes = { w->ks16 }, .end = w->gk.end };
+    LNT_V(lnt_vector_front_tiled)(&w->gk, &w->front);
+    if (with_q) memset(w->kqs16 + n * K, 0, (size_t)((m - n) * K) * sizeof *w->kqs16);
+    *kq = (lnt_operand){ .rows = (int)(with_q ? m + n : n), .cols = w->K, .left = { w->kqs16, K } };
+    *k = (lnt_operand){ .rows = c.n, .cols = w->K, .left = { w->ks16, K } };
+    w->e->extend(kq, kq_forms & LNT_LEFT_T, w->kqs_forms);
+    w->e->extend(k, k_forms & LNT_LEFT_T, w->ks_forms);
+}
+#endif
+
 /* The gates of the writes, `*stride` apart: a token's decays before its first. NULL: no gate. */
 static const float *gates_of(work *w, int64_t *stride)
 {
@@ -196,20 +232,27 @@ static void front(work *w, lnt_rows c, bool with_q, int kq_forms, int k_forms, l
 {
     const lnt_recur_args *a = w->a;
     w->m = stacked(w->e, c.n);
-    rows_in(w->kq, a->k, a->dtype, c.first, c.n, a->Hq, w->at->hq, w->K);
-    if (with_q) {
+    if (!w->tiled) rows_in(w->kq, a->k, a->dtype, c.first, c.n, a->Hq, w->at->hq, w->K);
+    if (with_q && !w->tiled) {
         memset(w->kq + (int64_t)c.n * w->K, 0, (size_t)(w->m - c.n) * (size_t)w->K * sizeof(float));
         rows_in(w->kq + (int64_t)w->m * w->K, a->q, a->dtype, w->t.first, w->t.n, a->Hq, w->at->hq, w->K);
     }
     int64_t stride;
     const float *g = gates_of(w, &stride), *beta = a->beta;
-    LNT_V(lnt_chunk_decay)(c.n, g, stride, w->mask, w->C, w->from_start, w->to_end);
+    if (g || w->masked != c.n) LNT_V(lnt_chunk_decay)(c.n, g, stride, w->mask, w->C, w->from_start, w->to_end);
+    w->masked = g ? 0 : c.n;
     w->read_start = w->writes > 1 ? w->reads : w->from_start;
     for (int i = 0; w->writes > 1 && i < w->t.n; i++) w->reads[i] = w->from_start[(i + 1) * w->writes - 1];
     for (int i = 0; i < c.n; i++) {
         w->beta[i] = beta[(c.first + i) * a->Hv + w->at->h];
         w->write[i] = w->beta[i] * w->to_end[i];
     }
+#if defined(__AMX_BF16__)
+    if (w->tiled) {
+        tiled_front(w, c, with_q, kq_forms, k_forms, kq, k);
+        return;
+    }
+#endif
     if (w->vector) {
         vector_front(w, c, with_q, kq_forms, k_forms, kq, k);
         return;
@@ -364,6 +407,35 @@ static void vector_key_gradients(work *w, lnt_rows c, const lnt_operand *S)
     rows_add_diagonal(c.n, N, C, q, K, w->us);
 }
 
+#if defined(__AMX_BF16__)
+/* dQ, dK and dgk on tiles, from [dZ; dO] in x, U in u and pairs, 32 columns at a time. */
+static void tiled_key_gradients(work *w, lnt_rows c, const lnt_operand *x, const lnt_operand *u, const lnt_operand *S)
+{
+    const lnt_recur_args *a = w->a;
+    const int64_t C = w->C, m = w->m;
+    float *xs = w->strips[0], *us = w->strips[1], *dq = xs + m * 32;
+    const lnt_vector_back back = { .f = &w->front, .f_state = { -1, w->scale }, .A = { { w->pairs }, { w->pairs + m * C } }, .ld = C, .dread = { xs, dq },
+                                   .dwrite = { us }, .last = a->dgk ? w->last : NULL, .stride = (int64_t)a->Hv * w->K,
+                                   .dg = a->dgk ? (float *)a->dgk + (c.first * a->Hv + w->at->h) * w->K : NULL };
+    if (a->dgk) {
+        w->e->inner_rows(S, w->dS, w->last);
+        row_mul(w->last, w->gk.end, w->K);
+    }
+    LNT_V(lnt_vector_back_begin)(&w->gk, &back);
+    for (int at = 0; at < w->K; at += 32) {
+        const lnt_operand start = w->e->view(S, at, 32), grad = w->e->view(&w->grad, at, 32);
+        w->e->multiply(LNT_MM_SET, NULL, x, false, &start, true, xs, 32);
+        w->e->multiply(LNT_MM_SET, NULL, u, false, &grad, true, us, 32);
+        LNT_V(lnt_vector_back_columns)(&w->gk, &back, at);
+        row_add(xs, 1.0f, us, c.n * 32);
+        columns_out(w->t, a->Hq, w->at->hq, w->K, at, dq, a->dq, w->dq ? w->xs + m * w->K : NULL);
+        columns_out(c, a->Hq, w->at->hq, w->K, at, xs, a->dk, w->dk ? w->xs : NULL);
+    }
+    if (w->dq) put_shared(w->at, w->t, w->xs + m * w->K, a->dq, w->dq);
+    if (w->dk) put_shared(w->at, c, w->xs, a->dk, w->dk);
+}
+#endif
+
 /* dR of (I + A)^T dR = P^T dO + l.(K dS') into rows 0..n-1 of x, whose rows m.. hold dO; A = tril(b_i K K^T . D, -1), P = s Q K^T . D. */
 static void solve_adjoint(work *w, lnt_rows c, const lnt_operand *k, const lnt_operand *dS)
 {
@@ -376,6 +448,37 @@ static void solve_adjoint(work *w, lnt_rows c, const lnt_operand *k, const lnt_o
     lnt_operand p = e->prepare(LNT_LEFT_T, w->t.n, c.n, P, w->C, w->w_forms), right = e->prepare(LNT_RIGHT, w->t.n, w->V, dO, w->V, w->do_forms);
     e->multiply(LNT_MM_ADD, NULL, &p, true, &right, false, w->x, w->V);
     LNT_V(lnt_chunk_solve)(true, c.n, w->V, w->w, w->C, w->x, w->V);
+}
+
+/* xs = [dKread; dQ] = [-e.(dZ S^T); s e.(dO S^T)] + pairs K          us = dKwrite = l.(U dS'^T) + pairs^T KQ */
+static void key_gradients(work *w, lnt_rows c, const lnt_operand *k, const lnt_operand *kq, const lnt_operand *x, const lnt_operand *u, const lnt_operand *S)
+{
+    const lnt_recur_args *a = w->a;
+    const lnt_mm_engine *e = w->e;
+    const int64_t K = w->K, C = w->C;
+    e->multiply(LNT_MM_SET, NULL, x, false, S, true, w->xs, K);
+    key_ahead(w->at, c, a->k);
+    e->multiply(LNT_MM_SET, NULL, u, false, &w->grad, true, w->us, K);
+    key_ahead(w->at, w->t, a->q);
+    if (w->vector) {
+        row_times(c.n * K, -1.0f, w->gk.from_start, w->xs, w->xs);
+        row_times(c.n * K, w->scale, w->gk.from_start, w->xs + w->m * K, w->xs + w->m * K);
+        row_times(c.n * K, 1.0f, w->gk.to_end, w->us, w->us);
+        float_ahead(w->at, c, a->gk, K);
+        vector_key_gradients(w, c, S);
+    } else {
+        rows_scaled(c.n, w->K, -1.0f, w->from_start, w->xs, w->xs);
+        rows_scaled(w->t.n, w->K, w->scale, w->read_start, w->xs + w->m * K, w->xs + w->m * K);
+        rows_scaled(c.n, w->K, 1.0f, w->to_end, w->us, w->us);
+        for (int64_t i = 0; a->dg && i < c.n; i++) w->dots[i] = row_dot(w->kq + i * K, w->us + i * K, K);
+        lnt_operand pairs = e->prepare(LNT_LEFT | LNT_LEFT_T, w->m + w->t.n, c.n, w->pairs, C, w->pairs_forms);
+        e->multiply(LNT_MM_ADD, NULL, &pairs, false, k, false, w->xs, K);
+        e->multiply(LNT_MM_ADD, NULL, &pairs, true, kq, false, w->us, K);
+        if (a->dg) gate_gradient(w, c, S);
+    }
+    put_shared(w->at, w->t, w->xs + w->m * K, a->dq, w->dq);
+    for (int64_t i = 0; i < c.n * K; i++) w->xs[i] += w->us[i];
+    put_shared(w->at, c, w->xs, a->dk, w->dk);
 }
 
 static void backward_chunk(work *w, lnt_rows c, int64_t index)
@@ -412,31 +515,16 @@ static void backward_chunk(work *w, lnt_rows c, int64_t index)
     for (int i = 0; i < c.n; i++) w->pairs[i * C + i] = 0.0f;
     apply_mask(w, c.n, w->writes, w->scale, NULL, NULL, w->pairs + w->m * C);
 
-    /* xs = [dKread; dQ] = [-e.(dZ S^T); s e.(dO S^T)] + pairs K          us = dKwrite = l.(U dS'^T) + pairs^T KQ */
     lnt_operand S = e->kept(LNT_RIGHT_T, w->K, w->V, w->starts + (size_t)index * e->kept_bytes(w->K, w->V), w->start_forms);
-    e->multiply(LNT_MM_SET, NULL, &x, false, &S, true, w->xs, K);
-    key_ahead(w->at, c, a->k);
-    e->multiply(LNT_MM_SET, NULL, &u, false, &w->grad, true, w->us, K);
-    key_ahead(w->at, w->t, a->q);
-    if (w->vector) {
-        row_times(c.n * K, -1.0f, w->gk.from_start, w->xs, w->xs);
-        row_times(c.n * K, w->scale, w->gk.from_start, w->xs + w->m * K, w->xs + w->m * K);
-        row_times(c.n * K, 1.0f, w->gk.to_end, w->us, w->us);
+#if defined(__AMX_BF16__)
+    if (w->tiled) {
+        key_ahead(w->at, c, a->k);
+        key_ahead(w->at, w->t, a->q);
         float_ahead(w->at, c, a->gk, K);
-        vector_key_gradients(w, c, &S);
-    } else {
-        rows_scaled(c.n, w->K, -1.0f, w->from_start, w->xs, w->xs);
-        rows_scaled(w->t.n, w->K, w->scale, w->read_start, w->xs + w->m * K, w->xs + w->m * K);
-        rows_scaled(c.n, w->K, 1.0f, w->to_end, w->us, w->us);
-        for (int64_t i = 0; a->dg && i < c.n; i++) w->dots[i] = row_dot(w->kq + i * K, w->us + i * K, K);
-        lnt_operand pairs = e->prepare(LNT_LEFT | LNT_LEFT_T, rows, c.n, w->pairs, C, w->pairs_forms);
-        e->multiply(LNT_MM_ADD, NULL, &pairs, false, &k, false, w->xs, K);
-        e->multiply(LNT_MM_ADD, NULL, &pairs, true, &kq, false, w->us, K);
-        if (a->dg) gate_gradient(w, c, &S);
+        tiled_key_gradients(w, c, &x, &u, &S);
     }
-    put_shared(w->at, w->t, w->xs + w->m * K, a->dq, w->dq);
-    for (int64_t i = 0; i < c.n * K; i++) w->xs[i] += w->us[i];
-    put_shared(w->at, c, w->xs, a->dk, w->dk);
+#endif
+    if (!w->tiled) key_gradients(w, c, &k, &kq, &x, &u, &S);
 
     /* dS = e^{G_n} dS' + s (e.Q)^T dO - (e.K)^T dZ */
     rows_scaled(c.n, w->V, -1.0f, w->from_start, w->x, w->y);

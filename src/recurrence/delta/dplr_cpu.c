@@ -21,6 +21,12 @@ typedef struct {
     int width, panels;                      /* columns of V that a state is worked on at a time, and how often that goes into V */
     lnt_vector gk;
     float *read, *reads, *write, *writes;   /* [L,K] the stacks, and what of them meets the chunk's first state, and its last */
+    bool tiled;                             /* pairs on tiles; then reads and writes are bf16, and strips have 32 columns of dread and dwrite */
+    lnt_bf16 *reads16, *writes16;
+    float *strips[2];
+#if defined(__AMX_BF16__)
+    lnt_vector_front front;                 /* of the chunk at hand */
+#endif
     float *pairs;                           /* [L,L] */
     float *x, *u;                           /* [L,V] */
     float *S;                               /* [panels,K,width] */
@@ -50,8 +56,15 @@ static size_t carve(work *w, const lnt_recur_args *a, const lnt_mm_engine *e, in
     w->width = a->V % e->panel ? a->V : e->panel;
     w->panels = a->V / w->width;
     w->gk = LNT_V(lnt_vector_carve)(&c, e, C, a->K);
-    float **const stack[] = { &w->read, &w->reads, &w->write, &w->writes };
-    for (int i = 0; i < 4; i++) *stack[i] = lnt_carve_floats(&c, L * K);
+#if defined(__AMX_BF16__)
+    w->tiled = lnt_vector_is_tiled(C, a->K);
+#endif
+    float **const stack[] = { &w->read, &w->write, &w->reads, &w->writes };
+    for (int i = 0; !w->tiled && i < 4; i++) *stack[i] = lnt_carve_floats(&c, L * K);
+    if (w->tiled) {
+        w->reads16 = lnt_carve_bytes(&c, (size_t)((L + 16) * K) * sizeof *w->reads16);
+        w->writes16 = lnt_carve_bytes(&c, (size_t)((L + 16) * K) * sizeof *w->writes16);
+    }
     w->pairs = lnt_carve_floats(&c, L * L);
     w->x = lnt_carve_floats(&c, L * V);
     w->u = lnt_carve_floats(&c, L * V);
@@ -65,6 +78,7 @@ static size_t carve(work *w, const lnt_recur_args *a, const lnt_mm_engine *e, in
     w->S_forms = lnt_carve_bytes(&c, (size_t)w->panels * e->bytes(a->K, w->width, LNT_RIGHT));
     w->state = lnt_carve_bytes(&c, (size_t)w->panels * sizeof *w->state);
     if (!backward) return c.used;
+    for (int i = 0; w->tiled && i < 2; i++) w->strips[i] = lnt_carve_floats(&c, L * 32);
     w->starts = lnt_carve_bytes(&c, (size_t)chunks * e->kept_bytes(a->K, a->V));
     w->p = lnt_carve_floats(&c, longest * V);
     w->y = lnt_carve_floats(&c, L * V);
@@ -104,31 +118,67 @@ static void ahead(const work *w, lnt_rows c)
     float_ahead(w->at, c, a->gk, w->K);
 }
 
+#if defined(__AMX_BF16__)
+/* Pairs, and what meets states, on tiles, straight from the tensors. */
+static void tiled_front(work *w, lnt_rows c, bool with_q, float *const with_b[2], float *const with_k[2], int reads_forms, int writes_forms,
+                        lnt_operand *reads, lnt_operand *writes)
+{
+    const lnt_recur_args *a = w->a;
+    const int64_t K = w->K, n = c.n, m = w->m, own = a->Hv * K, shared = a->Hq * K;
+    const int64_t at = c.first * own + w->at->h * K, shared_at = c.first * shared + w->at->hq * K;
+    const lnt_bf16 *first = (const lnt_bf16 *)a->a + at;
+    w->front = (lnt_vector_front){ .n = c.n, .readers = with_q ? 2 : 1, .writers = 2, .g = (const float *)a->gk + at, .stride = own,
+                                 .read = { { first + own, own, n - 1 }, { with_q ? (const lnt_bf16 *)a->q + shared_at : NULL, shared, n } },
+                                 .write = { { (const lnt_bf16 *)a->b + at, own, n }, { (const lnt_bf16 *)a->k + shared_at, shared, n } },
+                                 .f_pairs = { 1, (float)a->scale }, .f_reads = { 1, (float)a->scale },
+                                 .pairs = { { with_b[0], with_k[0] }, { with_b[1], with_k[1] } }, .ld = w->L,
+                                 .reads = { w->reads16 + K, w->reads16 + m * K }, .writes = { w->writes16, w->writes16 + m * K },
+                                 .end = w->gk.end };
+    LNT_V(lnt_vector_front_tiled)(&w->gk, &w->front);
+    memcpy(w->reads16, first, (size_t)K * sizeof *first);
+    memset(w->reads16 + n * K, 0, (size_t)((m - n) * K) * sizeof *first);
+    memset(w->writes16 + n * K, 0, (size_t)((m - n) * K) * sizeof *first);
+    *reads = (lnt_operand){ .rows = (int)((with_q ? m : 0) + n), .cols = w->K, .left = { w->reads16, K } };
+    *writes = (lnt_operand){ .rows = (int)(m + n), .cols = w->K, .left = { w->writes16, K } };
+    w->e->extend(reads, reads_forms & LNT_LEFT_T, w->reads_forms);
+    w->e->extend(writes, writes_forms & LNT_LEFT_T, w->writes_forms);
+}
+#endif
+
 /* A chunk's readers and writers, their pairs, with those of a and b negated as the solve wants them, and what meets states, as operands. */
 static void front(work *w, lnt_rows c, bool with_q, int reads_forms, int writes_forms, lnt_operand *reads, lnt_operand *writes)
 {
     const lnt_recur_args *a = w->a;
     const int64_t K = w->K, L = w->L, size = c.n * K, m = w->m = stacked(w->e, c.n);
     float *q = w->read + m * K, *k = w->write + m * K;
-    rows_in(w->read, a->a, a->dtype, c.first, c.n, a->Hv, w->at->h, K);
-    rows_in(w->write, a->b, a->dtype, c.first, c.n, a->Hv, w->at->h, K);
-    rows_in(k, a->k, a->dtype, c.first, c.n, a->Hq, w->at->hq, K);
-    if (with_q) {
-        rows_in(q, a->q, a->dtype, c.first, c.n, a->Hq, w->at->hq, K);
-        row_scale(q, (float)a->scale, size);
+    const float *gk = (const float *)a->gk + (c.first * a->Hv + w->at->h) * K;
+    if (!w->tiled) { /* in float32 */
+        rows_in(w->read, a->a, a->dtype, c.first, c.n, a->Hv, w->at->h, K);
+        rows_in(w->write, a->b, a->dtype, c.first, c.n, a->Hv, w->at->h, K);
+        rows_in(k, a->k, a->dtype, c.first, c.n, a->Hq, w->at->hq, K);
+        if (with_q) {
+            rows_in(q, a->q, a->dtype, c.first, c.n, a->Hq, w->at->hq, K);
+            row_scale(q, (float)a->scale, size);
+        }
+        float *const stack[] = { w->read, w->write, w->reads, w->writes };
+        for (int i = 0; i < 4; i++) clear_gap(w, c.n, stack[i], K);
+        LNT_V(lnt_vector_load)(&w->gk, c.n, gk, a->Hv * K, false);
     }
-    float *const stack[] = { w->read, w->write, w->reads, w->writes };
-    for (int i = 0; i < 4; i++) clear_gap(w, c.n, stack[i], K);
-    LNT_V(lnt_vector_load)(&w->gk, c.n, (const float *)a->gk + (c.first * a->Hv + w->at->h) * K, a->Hv * K, false);
 
     const float *readers[2] = { w->read + K, q };
     float *with_b[2] = { w->pairs + L, w->pairs + m * L }, *with_k[2] = { with_b[0] + m, with_b[1] + m };
-    LNT_V(lnt_vector_pairs)(&w->gk, c.n, 1.0f, with_q ? 2 : 1, readers, w->write, with_b, L);
-    LNT_V(lnt_vector_pairs)(&w->gk, c.n, 1.0f, with_q ? 2 : 1, readers, k, with_k, L);
+#if defined(__AMX_BF16__)
+    if (w->tiled) tiled_front(w, c, with_q, with_b, with_k, reads_forms, writes_forms, reads, writes);
+#endif
+    if (!w->tiled) {
+        LNT_V(lnt_vector_pairs)(&w->gk, c.n, 1.0f, with_q ? 2 : 1, readers, w->write, with_b, L);
+        LNT_V(lnt_vector_pairs)(&w->gk, c.n, 1.0f, with_q ? 2 : 1, readers, k, with_k, L);
+    }
     memset(w->pairs, 0, (size_t)(m + c.n) * sizeof *w->pairs);
     for (int64_t i = 1; i < c.n; i++) row_scale(w->pairs + i * L, -1.0f, i);
     for (int64_t i = 0; with_q && i < c.n; i++) memset(with_b[1] + i * L + c.n, 0, (size_t)(m - c.n) * sizeof *w->pairs);
 
+    if (w->tiled) return;
     memcpy(w->reads, w->read, (size_t)K * sizeof *w->reads);
     row_times(size - K, 1.0f, w->gk.from_start, w->read + K, w->reads + K);
     if (with_q) row_times(size, 1.0f, w->gk.from_start, q, w->reads + m * K);
@@ -281,15 +331,66 @@ static void pair_gradients(work *w, lnt_rows c, const lnt_operand *S)
     }
 }
 
+#if defined(__AMX_BF16__)
+/* All gradients of readers, writers and gates on tiles, from the stacks d and u and from dpairs, 32 columns at a time. */
+static void tiled_gradients(work *w, lnt_rows c, const lnt_operand *d, const lnt_operand *u, const lnt_operand *S)
+{
+    const lnt_recur_args *a = w->a;
+    const int64_t K = w->K, L = w->L, m = w->m;
+    float *dread = w->strips[0], *dwrite = w->strips[1], *with_a = w->dpairs + L, *with_q = w->dpairs + m * L;
+    const lnt_vector_back back = { .f = &w->front, .f_state = { 1, (float)a->scale }, .A = { { with_a, with_a + m }, { with_q, with_q + m } }, .ld = L,
+                                   .dread = { dread + 32, dread + m * 32 }, .dwrite = { dwrite, dwrite + m * 32 }, .last = a->dgk ? w->last : NULL,
+                                   .dg = a->dgk ? (float *)a->dgk + (c.first * a->Hv + w->at->h) * K : NULL, .stride = (int64_t)a->Hv * K };
+    for (int64_t i = 0; i < c.n; i++) row_scale(with_q + i * L, (float)a->scale, m + c.n);
+    if (a->dgk) {
+        w->e->inner_rows(S, w->dS, w->last);
+        row_mul(w->last, w->gk.end, K);
+    }
+    LNT_V(lnt_vector_back_begin)(&w->gk, &back);
+    for (int at = 0; at < K; at += 32) {
+        const lnt_operand start = w->e->view(S, at, 32), grad = w->e->view(&w->grad, at, 32);
+        w->e->multiply(LNT_MM_SET, NULL, d, false, &start, true, dread, 32);
+        w->e->multiply(LNT_MM_SET, NULL, u, false, &grad, true, dwrite, 32);
+        LNT_V(lnt_vector_back_columns)(&w->gk, &back, at);
+        columns_out(c, a->Hv, w->at->h, K, at, dread, a->da, NULL);
+        columns_out(c, a->Hv, w->at->h, K, at, dwrite, a->db, NULL);
+        columns_out(c, a->Hq, w->at->hq, K, at, dread + m * 32, a->dq, w->dq ? w->dread : NULL);
+        columns_out(c, a->Hq, w->at->hq, K, at, dwrite + m * 32, a->dk, w->dk ? w->dwrite : NULL);
+    }
+    if (w->dq) put_shared(w->at, c, w->dread, a->dq, w->dq);
+    if (w->dk) put_shared(w->at, c, w->dwrite, a->dk, w->dk);
+}
+#endif
+
+/* The same in float32. */
+static void gradients(work *w, lnt_rows c, const lnt_operand *d, const lnt_operand *u, const lnt_operand *S)
+{
+    const lnt_recur_args *a = w->a;
+    const lnt_mm_engine *e = w->e;
+    const int64_t K = w->K, size = c.n * K, q = w->m * K;
+    e->multiply(LNT_MM_SET, NULL, d, false, S, true, w->dread, K);
+    e->multiply(LNT_MM_SET, NULL, u, false, &w->grad, true, w->dwrite, K);
+    row_times(size - K, 1.0f, w->gk.from_start, w->dread + K, w->dread + K);
+    row_times(size, 1.0f, w->gk.from_start, w->dread + q, w->dread + q);
+    row_times(size, 1.0f, w->gk.to_end, w->dwrite, w->dwrite);
+    row_times(size, 1.0f, w->gk.to_end, w->dwrite + q, w->dwrite + q);
+    pair_gradients(w, c, S);
+    row_scale(w->dread + q, (float)a->scale, size);
+    rows_out(a->da, a->dtype, c.first, c.n, a->Hv, w->at->h, K, w->dread);
+    rows_out(a->db, a->dtype, c.first, c.n, a->Hv, w->at->h, K, w->dwrite);
+    put_shared(w->at, c, w->dread + q, a->dq, w->dq);
+    put_shared(w->at, c, w->dwrite + q, a->dk, w->dk);
+}
+
 static void backward_chunk(work *w, lnt_rows c, int64_t index)
 {
     const lnt_recur_args *a = w->a;
     const lnt_mm_engine *e = w->e;
-    const int64_t K = w->K, V = w->V, size = c.n * K;
+    const int64_t V = w->V;
     lnt_operand reads, writes;
     rows_ahead_out(a->dv, a->dtype, c.first, c.n, a->Hv, w->at->h, w->V);
     front(w, c, true, LNT_LEFT_T, LNT_LEFT, &reads, &writes);
-    const int64_t m = w->m, q = m * K;
+    const int64_t m = w->m;
     const int rows = (int)m + c.n;
     e->extend(&w->grad, LNT_RIGHT_T, w->dS_t_forms);
     value_gradients(w, c, &writes);
@@ -311,18 +412,10 @@ static void backward_chunk(work *w, lnt_rows c, int64_t index)
 
     /* [dA; dQ] = e.([dR; dO] S^T) and [dB; dK] = l.([P; V] dS'^T), and from pairs */
     const lnt_operand S = e->kept(LNT_RIGHT_T, w->K, w->V, w->starts + (size_t)index * e->kept_bytes(w->K, w->V), w->start_forms);
-    e->multiply(LNT_MM_SET, NULL, &d, false, &S, true, w->dread, K);
-    e->multiply(LNT_MM_SET, NULL, &u, false, &w->grad, true, w->dwrite, K);
-    row_times(size - K, 1.0f, w->gk.from_start, w->dread + K, w->dread + K);
-    row_times(size, 1.0f, w->gk.from_start, w->dread + q, w->dread + q);
-    row_times(size, 1.0f, w->gk.to_end, w->dwrite, w->dwrite);
-    row_times(size, 1.0f, w->gk.to_end, w->dwrite + q, w->dwrite + q);
-    pair_gradients(w, c, &S);
-    row_scale(w->dread + q, (float)a->scale, size);
-    rows_out(a->da, a->dtype, c.first, c.n, a->Hv, w->at->h, K, w->dread);
-    rows_out(a->db, a->dtype, c.first, c.n, a->Hv, w->at->h, K, w->dwrite);
-    put_shared(w->at, c, w->dread + q, a->dq, w->dq);
-    put_shared(w->at, c, w->dwrite + q, a->dk, w->dk);
+#if defined(__AMX_BF16__)
+    if (w->tiled) tiled_gradients(w, c, &d, &u, &S);
+#endif
+    if (!w->tiled) gradients(w, c, &d, &u, &S);
 
     /* dS = e^{G_n} dS' + (e.[A; s Q])^T [dR; dO] */
     e->update(w->gk.end, 1, &reads, true, &d, false, &w->grad);

@@ -1,0 +1,197 @@
+/* Gates of rows on AMX tiles (decay_cpu.c): operands straight from the tensors' bf16, pairs and gradients by lnt_vector_front and lnt_vector_back. States
+ * at chunks' starts are kept as the right operands that they will be. Only decay_cpu.c includes this. */
+#ifndef LNT_DECAY_TILES_H
+#define LNT_DECAY_TILES_H
+
+static const lnt_bf16 *key_rows(const lnt_head *x, lnt_rows c, const void *p)
+{
+    return (const lnt_bf16 *)p + (c.first * x->a->Hq + x->hq) * x->a->K;
+}
+static const lnt_bf16 *value_rows(const lnt_head *x, lnt_rows c, const void *p)
+{
+    return (const lnt_bf16 *)p + (c.first * x->a->Hv + x->h) * x->a->V;
+}
+
+/* P, end, and the rows that meet states, as operands. What reads before the write is moved up by one row (early_scores). */
+static lnt_vector_front tiled_front(const lnt_head *x, lnt_rows c, scratch *w, lnt_operand *reads, lnt_operand *writes)
+{
+    const lnt_recur_args *a = x->a;
+    const int64_t K = a->K, C = w->C, n = c.n, shift = w->early;
+    const lnt_bf16 *q = key_rows(x, c, a->q), *k = key_rows(x, c, a->k);
+    const int64_t stride = (int64_t)a->Hq * K;
+    const float s = (float)a->scale;
+    const lnt_vector_front f = { .n = (int)n, .readers = 1, .writers = 1, .g = (const float *)a->gk + (c.first * a->Hv + x->h) * K,
+                                 .stride = (int64_t)a->Hv * K, .read = { { q + shift * stride, stride, n - shift } }, .write = { { k, stride, n } },
+                                 .f_pairs = { s }, .f_reads = { s }, .pairs = { { w->P + shift * C } }, .ld = C,
+                                 .reads = { w->reads16 + shift * K }, .writes = { w->writes16 }, .end = w->gk.end };
+    LNT_V(lnt_vector_front_tiled)(&w->gk, &f);
+    if (shift) {
+        memset(w->P, 0, (size_t)n * sizeof(float));
+        for (int64_t j = 0; j < K; j += LNT_VL) v_store_bf16(w->reads16 + j, s * v_load_bf16(q + j));
+        for (int64_t i = 0; i < n; i++) {
+            rows_awake(i);
+            w->P[i * (C + 1)] = s * row_dot_times16(q + i * stride, k + i * stride, bonus_of(x), K);
+        }
+    }
+    *reads = (lnt_operand){ .rows = c.n, .cols = a->K, .left = { w->reads16, K } };
+    *writes = (lnt_operand){ .rows = c.n, .cols = a->K, .left = { w->writes16, K } };
+    return f;
+}
+
+static void tiled_forward_chunk(const lnt_head *x, lnt_rows c, scratch *w)
+{
+    const lnt_recur_args *a = x->a;
+    const lnt_mm_engine *e = ENGINE;
+    const int V = a->V, n = c.n;
+    lnt_operand q, k;
+    rows_ahead_out(a->o, a->dtype, c.first, n, a->Hv, x->h, V);
+    tiled_front(x, c, w, &q, &k);
+    key_ahead(x, c, a->q);
+    key_ahead(x, c, a->k);
+    const lnt_operand v = e->prepare16(LNT_RIGHT, n, V, value_rows(x, c, a->v), (int64_t)a->Hv * V, w->v_forms);
+    const lnt_operand P = e->prepare(LNT_LEFT, n, n, w->P, w->C, w->P_forms);
+    e->multiply(LNT_MM_SET, NULL, &q, false, &w->state, false, w->o, V);
+    value_ahead(x, c, a->v);
+    apply_lower(BLOCKS, n, &P, &v, V, w->o);
+    rows_out(a->o, a->dtype, c.first, n, a->Hv, x->h, V, w->o);
+    float_ahead(x, c, a->gk, a->K);
+    e->extend(&k, LNT_LEFT_T, w->ks_forms);
+    e->update(w->gk.end, 1, &k, true, &v, false, &w->state);
+}
+
+/* ---- backward -------------------------------------------------------------------------------------------------------------------------- */
+
+/* Right forms of the transposed states at all chunks' starts, into w->kept. */
+static void tiled_sweep(const lnt_head *x, scratch *w)
+{
+    const lnt_recur_args *a = x->a;
+    const lnt_mm_engine *e = ENGINE;
+    const int64_t K = a->K, chunks = chunk_count(x, w->C);
+    const size_t each = e->bytes(a->V, a->K, LNT_RIGHT);
+    get_turned(x, w->states, a->s0);
+    lnt_operand St = e->prepare(LNT_RIGHT, a->V, a->K, w->states, K, w->kept);
+    for (int64_t i = 0; i + 1 < chunks; i++) { /* nobody reads the final state */
+        const lnt_rows c = chunk_at(x, w->C, i, 1);
+        const lnt_vector_front f = { .n = c.n, .writers = 1, .g = (const float *)a->gk + (c.first * a->Hv + x->h) * K, .stride = (int64_t)a->Hv * K,
+                                     .write = { { key_rows(x, c, a->k), (int64_t)a->Hq * K, c.n } }, .writes = { w->writes16 }, .end = w->gk.end };
+        LNT_V(lnt_vector_writes_tiled)(&w->gk, &f);
+        key_ahead(x, c, a->k);
+        value_ahead(x, c, a->v);
+        lnt_operand k = { .rows = c.n, .cols = a->K, .left = { w->writes16, K } };
+        e->extend(&k, LNT_RIGHT, w->ks_forms);
+        const lnt_operand v = e->prepare16(LNT_LEFT_T, c.n, a->V, value_rows(x, c, a->v), (int64_t)a->Hv * a->V, w->v_forms);
+        float_ahead(x, c, a->gk, K);
+        char *const next = w->kept + (size_t)(i + 1) * each;
+        if (a->V % 32) memset(next, 0, each); /* rows behind the last are not written */
+        St.right.p = next;
+        e->update_columns(w->gk.end, &v, true, &k, false, &St);
+    }
+}
+
+/* last_k: the sums over rows of e^{G_n} S . dS', S in its right form: pairs of rows by 16 columns. */
+static void tiled_state_products(const lnt_recur_args *a, const lnt_operand *S, const float *dS, const float *end, float *last)
+{
+    const int64_t K = a->K;
+    for (int64_t c = 0; c < K; c += 16) {
+        const uint32_t *pairs = (const uint32_t *)S->right.p + c / 16 * S->right.ld;
+        __m512 even = _mm512_setzero_ps(), odd = even;
+        lnt_tiles_awake();
+        for (int64_t j = 0; j < a->V; j += 2, pairs += 16) {
+            const __m512i x = _mm512_loadu_si512(pairs);
+            even = _mm512_fmadd_ps((__m512)_mm512_slli_epi32(x, 16), _mm512_loadu_ps(dS + j * K + c), even);
+            if (j + 1 < a->V)
+                odd = _mm512_fmadd_ps((__m512)_mm512_and_si512(x, _mm512_set1_epi32((int)0xffff0000u)), _mm512_loadu_ps(dS + (j + 1) * K + c), odd);
+        }
+        _mm512_storeu_ps(last + c, _mm512_mul_ps(_mm512_add_ps(even, odd), _mm512_loadu_ps(end + c)));
+    }
+}
+
+/* 32 columns, from c on, of a right form. */
+static lnt_operand right_columns(const lnt_operand *m, int c)
+{
+    lnt_operand v = *m;
+    v.right.p = (const uint32_t *)m->right.p + c / 16 * m->right.ld;
+    v.cols = 32;
+    return v;
+}
+
+/* A read-out before the write: row 0, and what the bonus gives dq, dk and its own gradient, 32 columns. */
+static void tiled_bonus(const lnt_head *x, lnt_rows c, int64_t at, const scratch *w, float *dq, float *dk)
+{
+    const int64_t K = x->a->K, stride = (int64_t)x->a->Hq * K;
+    const lnt_bf16 *q = key_rows(x, c, x->a->q) + at, *k = key_rows(x, c, x->a->k) + at;
+    const float *u = bonus_of(x) + at;
+    double *restrict du = (double *)x->a->workspace + x->index * K + at;
+    row_scale(dq, (float)x->a->scale, 32);
+    for (int64_t j = 0; j < 32; j += LNT_VL) {
+        vf sum = v_zero();
+        const vf bonus = v_load(u + j);
+        for (int64_t i = 0; i < c.n; i++) {
+            const vf d = v_set(w->Y[i * (w->C + 1)]), qi = v_load_bf16(q + i * stride + j), ki = v_load_bf16(k + i * stride + j);
+            sum += d * qi * ki;
+            v_store(dq + i * 32 + j, v_load(dq + i * 32 + j) + d * bonus * ki);
+            v_store(dk + i * 32 + j, v_load(dk + i * 32 + j) + d * bonus * qi);
+        }
+        for (int l = 0; l < LNT_VL; l++) du[j + l] += sum[l];
+    }
+}
+
+/* Chunk i; w->dS becomes the gradient of its start state. */
+static void tiled_backward_chunk(const lnt_head *x, lnt_rows c, int64_t i, scratch *w)
+{
+    const lnt_recur_args *a = x->a;
+    const lnt_mm_engine *e = ENGINE;
+    const int K = a->K, V = a->V, n = c.n, shift = w->early;
+    const float s = (float)a->scale;
+    lnt_operand reads, writes, St = { .rows = V, .cols = K, .right = { w->kept + (size_t)i * e->bytes(V, K, LNT_RIGHT), (V + 31) / 32 * 256 } };
+    if (!w->dq_sum) rows_ahead_out(a->dq, a->dtype, c.first, n, a->Hq, x->hq, K);
+    if (!w->dk_sum) rows_ahead_out(a->dk, a->dtype, c.first, n, a->Hq, x->hq, K);
+    const lnt_vector_front f = tiled_front(x, c, w, &reads, &writes);
+    key_ahead(x, c, a->q);
+    key_ahead(x, c, a->k);
+    rows_ahead_out(a->dv, a->dtype, c.first, n, a->Hv, x->h, V);
+    const lnt_operand v = e->prepare16(LNT_LEFT | LNT_RIGHT_T, n, V, value_rows(x, c, a->v), (int64_t)a->Hv * V, w->v_forms);
+    lnt_operand d = { .rows = n, .cols = V };
+    if (a->do_) {
+        d = e->prepare16(LNT_LEFT | LNT_RIGHT | LNT_LEFT_T, n, V, value_rows(x, c, a->do_), (int64_t)a->Hv * V, w->do_forms);
+    } else {
+        memset(w->o, 0, (size_t)n * (size_t)V * sizeof(float));
+        d = e->prepare(LNT_LEFT | LNT_RIGHT | LNT_LEFT_T, n, V, w->o, V, w->do_forms);
+    }
+    triangle(BLOCKS, n, &d, &v, w->Y, w->C);
+    for (int64_t r = 0; r < n; r++) row_scale(w->Y + r * w->C, s, r + 1);
+    if (shift) memset(w->Y + n * w->C, 0, (size_t)n * sizeof(float));
+    if (a->dgk) tiled_state_products(a, &St, w->dS, w->gk.end, w->last_k);
+    value_ahead(x, c, a->v);
+    value_ahead(x, c, a->do_);
+
+    float *dq = w->strips[0], *dk = w->strips[1];
+    const lnt_vector_back back = { .f = &f, .f_state = { s }, .A = { { w->Y + shift * w->C } }, .ld = w->C, .dread = { dq + shift * 32 },
+                                   .dwrite = { dk }, .last = a->dgk ? w->last_k : NULL, .stride = (int64_t)a->Hv * K,
+                                   .dg = a->dgk ? (float *)a->dgk + (c.first * a->Hv + x->h) * K : NULL };
+    LNT_V(lnt_vector_back_begin)(&w->gk, &back);
+    memset(dq + n * 32, 0, 32 * sizeof *dq); /* the row behind the last that reads before its write */
+    for (int at = 0; at < K; at += 32) {
+        const lnt_operand S = right_columns(&St, at), dS = right_columns(&w->state, at);
+        e->multiply(LNT_MM_SET, NULL, &d, false, &S, false, dq, 32);
+        e->multiply(LNT_MM_SET, NULL, &v, false, &dS, false, dk, 32);
+        LNT_V(lnt_vector_back_columns)(&w->gk, &back, at);
+        if (shift) tiled_bonus(x, c, at, w, dq, dk);
+        columns_out(c, a->Hq, x->hq, K, at, dq, a->dq, w->dq_sum ? w->x : NULL);
+        columns_out(c, a->Hq, x->hq, K, at, dk, a->dk, w->dk_sum ? w->dk : NULL);
+    }
+    if (w->dq_sum) put_shared(x, c, w->x, a->dq, w->dq_sum);
+    if (w->dk_sum) put_shared(x, c, w->dk, a->dk, w->dk_sum);
+    float_ahead(x, c, a->gk, K);
+
+    /* dV = (l.K) dS' + P^T dO */
+    e->extend(&w->state, LNT_RIGHT_T, w->dS_turned);
+    const lnt_operand P = e->prepare(LNT_LEFT_T, n, n, w->P, w->C, w->P_forms);
+    e->multiply(LNT_MM_SET, NULL, &writes, false, &w->state, true, w->o, V);
+    apply_lower_transposed(BLOCKS, n, &P, &d, V, w->o);
+    rows_out(a->dv, a->dtype, c.first, n, a->Hv, x->h, V, w->o);
+    e->extend(&reads, LNT_RIGHT, w->read_forms);
+    e->update_columns(w->gk.end, &d, true, &reads, false, &w->state);
+}
+
+#endif
