@@ -1,8 +1,12 @@
-/* The Mesa core token by token: one CTA a value head, for all tokens of the call. Equations: operators.md#mesa.
+/* The Mesa core token by token: one CTA a value head, for all tokens of the call. Equations: operators.md#mesa. H is symmetric, so H p is a sum over
+ * rows for every column.
  *
- * A thread has a column of H and of G, W/PARTS rows of it, in registers where K and V are at most W = 64 or 128, else in the state's memory (each
- * word touched by its own thread alone). H is symmetric, so H p is a sum over rows for every column: p from shared memory, the parts' sums through
- * it. What belongs to a column (x, r, p) every part computes alike. */
+ * Where K and V are at most W = 64 or 128, H and G are in registers. A warp has 16 columns, a thread 4 of them and W/8 rows. A step has one barrier:
+ * the warp's sums for its columns go to shared memory, every thread reads those of its rows, and all that is made of them (p, r, the sums over rows
+ * by 3 shuffles, whether to go on) every warp works out for itself, with the same bits.
+ *
+ * Wider states are in their memory, each word touched by its own thread alone: a thread has a column and half of the rows; p from shared memory, the
+ * parts' sums through it. What belongs to a column (x, r, p) every part computes alike. */
 #include "recurrence/mesa/mesa_cuda.cuh"
 
 #include <float.h>
@@ -24,20 +28,237 @@ template <typename T> struct step_args {
     T *o;
     int64_t H_stride, G_stride; /* of sequences */
     int Hq, Hv, K, V, steps;
+    bool packed;      /* four neighbours at once: K and V are multiples of 4, pointers and strides of 16 bytes */
     const int *drawn; /* NULL: steps */
     float tolerance2, absolute;
     int32_t solver;
     bool diagonal, half;
 };
 
-template <int W> struct step_shared {
-    static constexpr int parts = W == 256 ? 2 : 4, warps = W / 32;
-    float p[W], k[W], diagonal[W], sums[3][2][warps];
-    float columns[parts][W];
+/* ---- states in registers ---------------------------------------------------------------------------------------------------------------- */
+
+/* Numbers first .. first+3 of n. */
+template <typename T> __device__ __forceinline__ void fetch(float *x, const T *p, int first, int n, bool packed)
+{
+    if (packed && first < n) {
+        float y[4];
+        load_pack<4>(y, p + first);
+        for (int j = 0; j < 4; j++) x[j] = y[j];
+    } else {
+        for (int j = 0; j < 4; j++) x[j] = first + j < n ? to_float(p[first + j]) : 0.0f;
+    }
+}
+__device__ __forceinline__ void leave(float *p, int first, int n, bool packed, const float (&x)[4])
+{
+    if (packed && first < n)
+        store_pack(p + first, x);
+    else
+        for (int j = 0; j < 4; j++)
+            if (first + j < n) p[first + j] = x[j];
+}
+
+/* Sums over all rows: a thread's own in x, then its eight neighbours'. */
+template <int N> __device__ __forceinline__ void over_rows(float (&x)[N])
+{
+#pragma unroll
+    for (int o = 1; o < 8; o *= 2)
+#pragma unroll
+        for (int n = 0; n < N; n++) x[n] += __shfl_xor_sync(0xffffffffu, x[n], o);
+}
+template <int ROWS> __device__ __forceinline__ float dot(const float (&x)[ROWS], const float (&y)[ROWS])
+{
+    float sum[4] = {};
+#pragma unroll
+    for (int i = 0; i < ROWS; i++) sum[i % 4] += x[i] * y[i];
+    return (sum[0] + sum[1]) + (sum[2] + sum[3]);
+}
+
+/* A thread's place: rows row(i), columns column .. column+3; the eight neighbours that share the columns sum for two of them each, `own`. */
+struct step_place {
+    int rows0, column, own;
+    __device__ __forceinline__ step_place()
+    {
+        const int lane = (int)threadIdx.x % 32;
+        rows0 = lane % 8 * 4, column = (int)threadIdx.x / 32 * 16 + lane / 8 * 4, own = column + lane / 2 % 4;
+    }
+    __device__ __forceinline__ int row(int i) const { return rows0 + i / 4 * 32 + i % 4; }
+};
+
+/* sum_i u_i S_i for the column `own`. */
+template <int ROWS> __device__ __forceinline__ float column_sum(const float (&S)[ROWS][4], const float (&u)[ROWS], bool half)
+{
+    float sum[4] = {};
+    if (half) {
+#pragma unroll
+        for (int i = 0; i < ROWS; i++)
+#pragma unroll
+            for (int c = 0; c < 4; c++) sum[c] += lnt_to_half(u[i]) * lnt_to_half(S[i][c]);
+    } else {
+#pragma unroll
+        for (int i = 0; i < ROWS; i++)
+#pragma unroll
+            for (int c = 0; c < 4; c++) sum[c] += u[i] * S[i][c];
+    }
+    const bool high = threadIdx.x & 4, odd = threadIdx.x & 2;
+    float keep[2] = { high ? sum[2] : sum[0], high ? sum[3] : sum[1] };
+    keep[0] += __shfl_xor_sync(0xffffffffu, high ? sum[0] : sum[2], 4);
+    keep[1] += __shfl_xor_sync(0xffffffffu, high ? sum[1] : sum[3], 4);
+    float one = (odd ? keep[1] : keep[0]) + __shfl_xor_sync(0xffffffffu, odd ? keep[0] : keep[1], 2);
+    return one + __shfl_xor_sync(0xffffffffu, one, 1);
+}
+/* What the threads have of their columns, to all of their rows. `to` is not what the last call had. */
+template <int ROWS> __device__ __forceinline__ void publish(float *to, const step_place &at, float x, float (&rows)[ROWS])
+{
+    if (threadIdx.x % 2 == 0) to[at.own] = x;
+    __syncthreads();
+#pragma unroll
+    for (int j = 0; j < ROWS; j += 4) *(float4 *)&rows[j] = *(const float4 *)&to[at.row(j)];
+}
+
+/* All tokens of a value head. Long: H, G and the step's numbers are in registers from the first token to the last. */
+template <typename T, int W> __global__ __launch_bounds__(2 * W) void mesa_step(const __grid_constant__ step_args<T> a)
+{
+    constexpr int ROWS = W / 8;
+    __shared__ __align__(16) float shared[2][W];
+    const step_place at;
+    const int K = a.K, V = a.V, h = (int)(blockIdx.x % a.Hv), hq = (int)((int64_t)h * a.Hq / a.Hv);
+    const int64_t n = blockIdx.x / a.Hv, H0 = n * a.H_stride + (int64_t)h * K * K, G0 = n * a.G_stride + (int64_t)h * K * V;
+    float H[ROWS][4], G[ROWS][4];
+#pragma unroll
+    for (int i = 0; i < ROWS; i++) {
+        const int row = at.row(i);
+        fetch(H[i], a.h0 + H0 + (int64_t)row * K, at.column, a.h0 && row < K ? K : 0, a.packed);
+        fetch(G[i], a.s0 + G0 + (int64_t)row * V, at.column, a.s0 && row < K ? V : 0, a.packed);
+    }
+    const lnt_mesa_course course = lnt_mesa_course_now(a);
+    const float lambda = at.own < K && a.lambda ? a.lambda[(int64_t)h * K + at.own] : 1.0f;
+    int turn = 0;
+
+    for (int64_t t = a.cu[n]; t < a.cu[n + 1]; t++) {
+        const int64_t token = t * a.Hv + h, row0 = (t * a.Hq + hq) * K;
+        const float gate = a.g[token], beta = a.beta[token], less = expm1f(lnt_gate(gate));
+        float r[ROWS], p[ROWS], k[4], v[4];
+#pragma unroll
+        for (int i = 0; i < ROWS; i += 4) {
+            fetch(&r[i], a.q + row0, at.row(i), K, a.packed);
+            fetch(&p[i], a.k + row0, at.row(i), K, a.packed); /* the key, until the states have it */
+        }
+        fetch(k, a.k + row0, at.column, K, a.packed);
+        fetch(v, a.v + token * V, at.column, V, a.packed);
+        float mine = at.own < K ? to_float(a.q[row0 + at.own]) : 0.0f; /* r of the own column */
+        if (a.half) {
+            for (int j = 0; j < 4; j++) k[j] = lnt_to_half(k[j]);
+            for (int i = 0; i < ROWS; i++) r[i] = lnt_to_half(r[i]), p[i] = lnt_to_half(p[i]);
+            mine = lnt_to_half(mine);
+        }
+        float m[ROWS];
+#pragma unroll
+        for (int i = 0; i < ROWS; i++) {
+            const float kb = beta * p[i];
+#pragma unroll
+            for (int c = 0; c < 4; c++) {
+                H[i][c] = fmaf(kb, k[c], fmaf(less, H[i][c], H[i][c]));
+                G[i][c] = fmaf(kb, v[c], fmaf(less, G[i][c], G[i][c]));
+            }
+        }
+        /* the states' diagonal to the columns it belongs to; its least */
+        float *buffer = shared[turn ^= 1];
+#pragma unroll
+        for (int j = 0; j < ROWS; j += 4)
+            if (at.row(j) == at.column)
+                for (int c = 0; c < 4; c++) buffer[at.column + c] = at.column + c < K ? H[j + c][c] : FLT_MAX;
+        __syncthreads();
+        float mine_m = buffer[at.own];
+        if (course.solver == LNT_CG_LEVEL) {
+            mine_m = FLT_MAX;
+            for (int i = 0; i < ROWS; i++) mine_m = lnt_mesa_least(mine_m, buffer[at.row(i)]);
+            for (int o = 1; o < 8; o *= 2) mine_m = lnt_mesa_least(mine_m, __shfl_xor_sync(0xffffffffu, mine_m, o));
+        }
+        mine_m = 1.0f / (mine_m + lambda);
+        publish(shared[turn ^= 1], at, mine_m, m);
+
+        float x = 0.0f, w[ROWS], start[2] = { dot(r, r), 0.0f };
+        if (course.from_guess) {
+#pragma unroll
+            for (int i = 0; i < ROWS; i++) p[i] = m[i] * r[i];
+            x = mine_m * mine;
+            const float mine_w = column_sum(H, p, a.half) + lambda * x;
+            publish(shared[turn ^= 1], at, mine_w, w);
+            mine -= mine_w;
+#pragma unroll
+            for (int i = 0; i < ROWS; i++) r[i] -= w[i];
+        }
+        if (course.solver > LNT_CG_JACOBI) {
+            mine_m = 1.0f;
+            for (int i = 0; i < ROWS; i++) m[i] = 1.0f;
+        }
+        float mine_p = mine_m * mine;
+#pragma unroll
+        for (int i = 0; i < ROWS; i++) p[i] = m[i] * r[i];
+        start[1] = dot(p, r);
+        over_rows(start);
+        const float size = start[0];
+        float delta = start[1];
+        int taken = 0;
+        while (taken < course.most) {
+            const float mine_w = column_sum(H, p, a.half) + lambda * mine_p, less_delta = __fdividef(1.0f, delta + a.absolute);
+            publish(shared[turn ^= 1], at, mine_w, w);
+            float curve[1] = { dot(p, w) };
+            over_rows(curve);
+            const bool useful = delta > 0 && curve[0] > 0 && curve[0] < INFINITY;
+            if (!useful && !(a.absolute > 0 && lnt_mesa_lost(delta, curve[0]) == 0)) {
+                const float lost = lnt_mesa_lost(delta, curve[0]); /* 0 but for what is no number */
+                x += lost;
+                for (int i = 0; i < ROWS; i++) r[i] += lost;
+                break;
+            }
+            const float alpha = __fdividef(delta, curve[0] + a.absolute);
+            x += alpha * mine_p;
+            mine -= alpha * mine_w;
+#pragma unroll
+            for (int i = 0; i < ROWS; i++) r[i] -= alpha * w[i], w[i] = m[i] * r[i];
+            taken++;
+            float next[2] = { dot(r, w), dot(r, r) };
+            over_rows(next);
+            if (next[1] <= a.tolerance2 * size) break;
+            const float beta_p = next[0] * less_delta;
+            mine_p = mine_m * mine + beta_p * mine_p;
+#pragma unroll
+            for (int i = 0; i < ROWS; i++) p[i] = w[i] + beta_p * p[i];
+            delta = next[0];
+        }
+        float left[1] = { dot(r, r) };
+        over_rows(left);
+        if (threadIdx.x == 0 && a.taken) a.taken[token] = (float)(taken > course.free_steps ? taken - course.free_steps : 0);
+        if (threadIdx.x == 0 && a.residual) a.residual[token] = lnt_mesa_left(left[0], size);
+        if (a.half) x = lnt_to_half(x);
+        publish(shared[turn ^= 1], at, x, p);
+        const float o = column_sum(G, p, false);
+        if (threadIdx.x % 2 == 0) {
+            if (at.own < K && a.x) a.x[token * K + at.own] = x;
+            if (at.own < V) a.o[token * V + at.own] = from_float<T>(o);
+        }
+    }
+#pragma unroll
+    for (int i = 0; i < ROWS; i++) {
+        const int row = at.row(i);
+        if (row >= K) continue;
+        if (a.hT) leave(a.hT + H0 + (int64_t)row * K, at.column, K, a.packed, H[i]);
+        if (a.sT) leave(a.sT + G0 + (int64_t)row * V, at.column, V, a.packed, G[i]);
+    }
+}
+
+/* ---- wider states -------------------------------------------------------------------------------------------------------------------------- */
+
+constexpr int WIDE = 256, PARTS = 2;
+
+struct wide_shared {
+    float p[WIDE], k[WIDE], diagonal[WIDE], sums[3][2][WIDE / 32];
+    float columns[PARTS][WIDE];
 };
 
 /* Sums (N = 1: the smallest if `least`) over the columns, the same bits in all threads. `round` tells apart calls that no barrier parts. */
-template <int W, int N> __device__ __forceinline__ void over_columns(step_shared<W> &s, int round, float (&x)[N], bool least = false)
+template <int N> __device__ __forceinline__ void over_columns(wide_shared &s, int round, float (&x)[N], bool least = false)
 {
     const int lane = (int)threadIdx.x % 32, warp = (int)threadIdx.x / 32;
 #pragma unroll
@@ -45,25 +266,25 @@ template <int W, int N> __device__ __forceinline__ void over_columns(step_shared
         if (least)
             for (int o = 16; o; o >>= 1) x[n] = lnt_mesa_least(x[n], __shfl_xor_sync(0xffffffffu, x[n], o));
         else x[n] = warp_sum(x[n]);
-        if (lane == 0 && warp < step_shared<W>::warps) s.sums[round][n][warp] = x[n];
+        if (lane == 0 && warp < WIDE / 32) s.sums[round][n][warp] = x[n];
     }
     __syncthreads();
 #pragma unroll
     for (int n = 0; n < N; n++) {
         x[n] = s.sums[round][n][0];
-        for (int w = 1; w < step_shared<W>::warps; w++) x[n] = least ? lnt_mesa_least(x[n], s.sums[round][n][w]) : x[n] + s.sums[round][n][w];
+        for (int w = 1; w < WIDE / 32; w++) x[n] = least ? lnt_mesa_least(x[n], s.sums[round][n][w]) : x[n] + s.sums[round][n][w];
     }
 }
 
 /* sum_i rows_i S[i][column], rows from s.p; begins (rows are there) and ends with barriers inside. */
-template <int W, int UNROLL, typename F> __device__ __forceinline__ float times(step_shared<W> &s, int part, int column, int rows, bool half, F S)
+template <typename F> __device__ __forceinline__ float times(wide_shared &s, int part, int column, int rows, bool half, F S)
 {
-    constexpr int ROWS = W / step_shared<W>::parts;
+    constexpr int ROWS = WIDE / PARTS;
     __syncthreads();
     float sum[4] = {};
-#pragma unroll (UNROLL / 4)
+#pragma unroll 2
     for (int i = 0; i < ROWS; i += 4) {
-        if (UNROLL < ROWS && part * ROWS + i >= rows) break; /* in registers, what lies beyond is 0 */
+        if (part * ROWS + i >= rows) break;
         float p[4];
         load_pack<4>(p, &s.p[part * ROWS + i]);
         if (half)
@@ -77,42 +298,27 @@ template <int W, int UNROLL, typename F> __device__ __forceinline__ float times(
     __syncthreads();
     float all = s.columns[0][column];
 #pragma unroll
-    for (int i = 1; i < step_shared<W>::parts; i++) all += s.columns[i][column];
+    for (int i = 1; i < PARTS; i++) all += s.columns[i][column];
     return all;
 }
 
-/* All tokens of a value head. Long: H, G and the step's numbers are in registers from the first token to the last. */
-template <typename T, int W, bool HELD>
-__global__ __launch_bounds__(W * step_shared<W>::parts) void mesa_step(const __grid_constant__ step_args<T> a)
+/* All tokens of a value head. Long: a step's numbers are in registers from its beginning to its end. */
+template <typename T> __global__ __launch_bounds__(WIDE *PARTS) void mesa_step_wide(const __grid_constant__ step_args<T> a)
 {
-    constexpr int ROWS = W / step_shared<W>::parts, UNROLL = HELD ? ROWS : 8;
-    __shared__ __align__(16) step_shared<W> s;
-    const int column = (int)threadIdx.x % W, part = (int)threadIdx.x / W, first = part * ROWS, K = a.K, V = a.V;
+    constexpr int ROWS = WIDE / PARTS;
+    __shared__ __align__(16) wide_shared s;
+    const int column = (int)threadIdx.x % WIDE, part = (int)threadIdx.x / WIDE, first = part * ROWS, K = a.K, V = a.V;
     const int h = (int)(blockIdx.x % a.Hv), hq = (int)((int64_t)h * a.Hq / a.Hv);
     const int64_t n = blockIdx.x / a.Hv;
     const int64_t H0 = n * a.H_stride + ((int64_t)h * K + first) * K + column, G0 = n * a.G_stride + ((int64_t)h * K + first) * V + column;
     const bool in_H = column < K, in_G = column < V;
-    float H[HELD ? ROWS : 1], G[HELD ? ROWS : 1];
     const int rows = K - first < ROWS ? K - first : ROWS; /* its own; may be negative */
-    if constexpr (HELD) {
-#pragma unroll
-        for (int i = 0; i < ROWS; i++) H[i] = in_H && i < rows && a.h0 ? a.h0[H0 + (int64_t)i * K] : 0.0f;
-#pragma unroll
-        for (int i = 0; i < ROWS; i++) G[i] = in_G && i < rows && a.s0 ? a.s0[G0 + (int64_t)i * V] : 0.0f;
-    } else {
-        for (int i = 0; i < rows; i++) {
-            if (in_H) a.hT[H0 + (int64_t)i * K] = a.h0 ? a.h0[H0 + (int64_t)i * K] : 0.0f;
-            if (in_G) a.sT[G0 + (int64_t)i * V] = a.s0 ? a.s0[G0 + (int64_t)i * V] : 0.0f;
-        }
+    for (int i = 0; i < rows; i++) {
+        if (in_H) a.hT[H0 + (int64_t)i * K] = a.h0 ? a.h0[H0 + (int64_t)i * K] : 0.0f;
+        if (in_G) a.sT[G0 + (int64_t)i * V] = a.s0 ? a.s0[G0 + (int64_t)i * V] : 0.0f;
     }
-    auto at_H = [&](int i) -> float {
-        if constexpr (HELD) return H[i];
-        else return in_H && i < rows ? a.hT[H0 + (int64_t)i * K] : 0.0f;
-    };
-    auto at_G = [&](int i) -> float {
-        if constexpr (HELD) return G[i];
-        else return in_G && i < rows ? a.sT[G0 + (int64_t)i * V] : 0.0f;
-    };
+    auto at_H = [&](int i) -> float { return in_H && i < rows ? a.hT[H0 + (int64_t)i * K] : 0.0f; };
+    auto at_G = [&](int i) -> float { return in_G && i < rows ? a.sT[G0 + (int64_t)i * V] : 0.0f; };
     const lnt_mesa_course course = lnt_mesa_course_now(a);
     const float lambda = in_H && a.lambda ? a.lambda[(int64_t)h * K + column] : 1.0f;
 
@@ -128,18 +334,13 @@ __global__ __launch_bounds__(W * step_shared<W>::parts) void mesa_step(const __g
         __syncthreads(); /* the token before is done with shared memory */
         if (part == 0) s.k[column] = beta * k;
         __syncthreads();
-#pragma unroll (UNROLL)
+#pragma unroll 8
         for (int i = 0; i < ROWS; i++) {
-            if (!HELD && i >= rows) break;
+            if (i >= rows) break;
             const float kb = s.k[first + i], y = fmaf(kb, k, fmaf(less, at_H(i), at_H(i))), z = fmaf(kb, v, fmaf(less, at_G(i), at_G(i)));
             if (first + i == column) s.diagonal[column] = y;
-            if constexpr (HELD) {
-                H[i] = y;
-                G[i] = z;
-            } else {
-                if (in_H) a.hT[H0 + (int64_t)i * K] = y;
-                if (in_G) a.sT[G0 + (int64_t)i * V] = z;
-            }
+            if (in_H) a.hT[H0 + (int64_t)i * K] = y;
+            if (in_G) a.sT[G0 + (int64_t)i * V] = z;
         }
         __syncthreads();
         const float diagonal = in_H ? s.diagonal[column] : FLT_MAX;
@@ -153,7 +354,7 @@ __global__ __launch_bounds__(W * step_shared<W>::parts) void mesa_step(const __g
         float x = course.from_guess ? m * q : 0.0f, r = q, start[2] = { q * q, 0.0f };
         if (course.from_guess) {
             if (part == 0) s.p[column] = a.half ? lnt_to_half(x) : x;
-            r -= times<W, UNROLL>(s, part, column, K, a.half, at_H) + lambda * x;
+            r -= times(s, part, column, K, a.half, at_H) + lambda * x;
         }
         if (course.solver > LNT_CG_JACOBI) m = 1.0f;
         float p = m * r;
@@ -164,7 +365,7 @@ __global__ __launch_bounds__(W * step_shared<W>::parts) void mesa_step(const __g
         int taken = 0;
         while (taken < course.most) {
             if (part == 0) s.p[column] = a.half ? lnt_to_half(p) : p;
-            const float w = times<W, UNROLL>(s, part, column, K, a.half, at_H) + lambda * p;
+            const float w = times(s, part, column, K, a.half, at_H) + lambda * p;
             one[0] = p * w;
             over_columns(s, 0, one);
             const bool useful = delta > 0 && one[0] > 0 && one[0] < INFINITY;
@@ -193,15 +394,8 @@ __global__ __launch_bounds__(W * step_shared<W>::parts) void mesa_step(const __g
         if (a.half) x = lnt_to_half(x);
         if (part == 0 && in_H && a.x) a.x[token * K + column] = x;
         if (part == 0) s.p[column] = x;
-        const float o = times<W, UNROLL>(s, part, column, K, false, at_G);
+        const float o = times(s, part, column, K, false, at_G);
         if (part == 0 && in_G) a.o[token * V + column] = from_float<T>(o);
-    }
-    if constexpr (HELD) {
-#pragma unroll
-        for (int i = 0; i < ROWS; i++) {
-            if (in_H && i < rows && a.hT) a.hT[H0 + (int64_t)i * K] = H[i];
-            if (in_G && i < rows && a.sT) a.sT[G0 + (int64_t)i * V] = G[i];
-        }
     }
 }
 
@@ -236,6 +430,8 @@ template <typename T> void put(const lnt_mesa_args *r, int64_t stride, const lnt
     a.K = r->K;
     a.V = r->V;
     a.steps = solve.steps;
+    const uintptr_t places = (uintptr_t)a.q | (uintptr_t)a.k | (uintptr_t)a.v | (uintptr_t)a.h0 | (uintptr_t)a.s0 | (uintptr_t)a.hT | (uintptr_t)a.sT;
+    a.packed = r->K % 4 == 0 && r->V % 4 == 0 && stride % 4 == 0 && places % 16 == 0;
     a.drawn = solve.drawn;
     a.tolerance2 = solve.tolerance2;
     a.absolute = solve.absolute;
@@ -244,11 +440,11 @@ template <typename T> void put(const lnt_mesa_args *r, int64_t stride, const lnt
     a.half = solve.half;
     if (!heads) return;
     if (wide(r))
-        mesa_step<T, 256, false><<<(unsigned)heads, 512, 0, d->stream>>>(a);
+        mesa_step_wide<T><<<(unsigned)heads, WIDE * PARTS, 0, d->stream>>>(a);
     else if (r->K > 64 || r->V > 64)
-        mesa_step<T, 128, true><<<(unsigned)heads, 512, 0, d->stream>>>(a);
+        mesa_step<T, 128><<<(unsigned)heads, 256, 0, d->stream>>>(a);
     else
-        mesa_step<T, 64, true><<<(unsigned)heads, 256, 0, d->stream>>>(a);
+        mesa_step<T, 64><<<(unsigned)heads, 128, 0, d->stream>>>(a);
     lnt_cuda_note(d, cudaGetLastError());
 }
 
