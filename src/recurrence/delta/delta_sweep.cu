@@ -197,7 +197,7 @@ struct pairs_args {
     float *G, *F; /* G, R NULL: not kept */
     int *R;
     bf16 *T, *P;
-    int Hq, Hv;
+    int Hq, Hv, group; /* group: value heads that share keys */
     float scale;
     int from;    /* the first chunk */
     bool beside; /* nothing that the kernel ahead makes is read; a further CTA waits for it */
@@ -281,11 +281,16 @@ template <int K> __device__ __forceinline__ void load_keys(uint32_t tiles, const
     cp_async_commit();
 }
 
-/* Of K K^T and Q K^T a warp's 16 rows up to the diagonal: [2 d] and [2 d + 1] are the 16 columns d blocks left of it. */
-template <int K> __device__ __forceinline__ void key_products(float (&kk)[8][4], float (&qk)[8][4], uint32_t tiles, int warp)
+/* Of K K^T and Q K^T a warp's 16 rows up to the diagonal, N blocks of 16 columns: [2 d] and [2 d + 1] are d blocks left of it. Others stay as they
+ * are. */
+template <int K, int N> __device__ __forceinline__ void key_products(float (&kk)[8][4], float (&qk)[8][4], uint32_t tiles, int warp)
 {
     const int lane = threadIdx.x % 32;
     auto at = [&](int row, int piece) { return tiles + (16 * warp + row) * (2 * K) + ((piece ^ (row & 7)) << 4); };
+#pragma unroll
+    for (int n = 0; n < 2 * N; n++)
+#pragma unroll
+        for (int j = 0; j < 4; j++) kk[n][j] = qk[n][j] = 0.f;
     const uint32_t left_at = at(lane & 15, lane >> 4), right_at = at((lane & 7) + (lane >> 4 << 3), lane >> 3 & 1);
 #pragma unroll
     for (int x = 0; x < K / 16; x++) {
@@ -294,8 +299,7 @@ template <int K> __device__ __forceinline__ void key_products(float (&kk)[8][4],
         ldmatrix_x4(left, (left_at ^ bits) + more);
         ldmatrix_x4(lq, (left_at ^ bits) + more + C * K * 2);
 #pragma unroll
-        for (int d = 0; d < 4; d++) {
-            if (d > warp) continue;
+        for (int d = 0; d < N; d++) {
             ldmatrix_x4(b, (right_at ^ bits) + more - d * (32 * K));
             mma_bf16(kk[2 * d], left, b[0], b[1]);
             mma_bf16(kk[2 * d + 1], left, b[2], b[3]);
@@ -387,7 +391,7 @@ template <int K, int HEADS> __global__ __launch_bounds__(THREADS, 5) void pairs_
     const int parts = p.Hv / HEADS;
     const int warp = __shfl_sync(0xffffffffu, (int)threadIdx.x / 32 ^ (int)(blockIdx.x * 0x9E3779B9u >> 30), 0); /* the compiler sees that a warp has one */
     const int64_t c = p.from + blockIdx.x / parts;
-    const int h0 = (int)(blockIdx.x % parts) * HEADS, hq = h0 / (p.Hv / p.Hq);
+    const int h0 = (int)(blockIdx.x % parts) * HEADS, hq = h0 / p.group;
     const int4 entry = p.table[c];
     const int64_t index = c * p.Hv + h0, at = ((int64_t)entry.y * p.Hq + hq) * K;
     const uint32_t base = shared_address(shared);
@@ -396,9 +400,12 @@ template <int K, int HEADS> __global__ __launch_bounds__(THREADS, 5) void pairs_
     if (warp < HEADS) load_gates(p, entry.y, entry.z, h0 + warp, gates + warp * 3 * C); /* the warps with the fewest products */
     cp_async_wait<0>();
     __syncthreads();
-    float kk[8][4] = {}, qk[8][4] = {};
-    key_products<K>(kk, qk, base, warp);
     if (warp < HEADS) make_gates(p, index + warp, gates + warp * 3 * C);
+    float kk[8][4], qk[8][4];
+    if (warp < 2)
+        warp ? key_products<K, 2>(kk, qk, base, warp) : key_products<K, 1>(kk, qk, base, warp);
+    else
+        warp > 2 ? key_products<K, 4>(kk, qk, base, warp) : key_products<K, 3>(kk, qk, base, warp);
     __syncthreads();
     const uint8_t *stage = shared + L::stage + warp * (16 * C * 2);
     const uint32_t lane_staged = staged(shared_address(stage));
@@ -408,6 +415,10 @@ template <int K, int HEADS> __global__ __launch_bounds__(THREADS, 5) void pairs_
         for (int j = 0; j < 4; j++) qk[n][j] *= p.scale;
 #pragma unroll 1
     for (int head = 0; head < HEADS; head++) {
+#pragma unroll
+        for (int n = 0; n < 8; n++)
+#pragma unroll
+            for (int j = 0; j < 4; j++) asm volatile("" : "+f"(qk[n][j])); /* nothing is made of it ahead for both heads: it would be spilled */
         const float *of = gates + head * 3 * C;
         const uint32_t to = base + head * HEAD_BYTES;
         if (!p.g)
@@ -527,7 +538,7 @@ void lnt_delta_chunks_put(const lnt_recur_args *a, const lnt_device *device, con
     if (!from) lnt_launch(d, table_kernel, 1, 1024, a->cu_seqlens_device, a->sequences, w->chunks, w->table, w->first_chunk);
     const bool two = a->Hv / a->Hq % 2 == 0;
     const pairs_args p = { (const bf16 *)a->q, (const bf16 *)a->k, (const float *)a->g, (const float *)a->beta, w->table, w->U ? w->G : NULL, w->F, w->R,
-                           w->T, w->P, a->Hq, a->Hv, (float)a->scale, (int)from, from > 0 };
+                           w->T, w->P, a->Hq, a->Hv, a->Hv / a->Hq, (float)a->scale, (int)from, from > 0 };
     const auto put = a->K == 64 ? two ? put_pairs<64, 2> : put_pairs<64, 1> : two ? put_pairs<128, 2> : put_pairs<128, 1>;
     put(p, until - from, d);
 }
