@@ -5,7 +5,6 @@
 namespace {
 
 constexpr int C = LNT_DELTA_C, THREADS = 128;
-constexpr int LD = 68; /* floats of a row of A in shared memory: rows 4 banks apart */
 
 /* ---- the chunk list --------------------------------------------------------------------------------------------------------------------- */
 
@@ -53,7 +52,11 @@ __global__ __launch_bounds__(1024) void table_kernel(const int64_t *cu, int64_t 
     }
 }
 
-/* ---- products of float32 blocks in three bf16 products: x = high + low, 16 bits of mantissa ------------------------------------------------ */
+/* ---- products of float32 blocks [16][16] in three bf16 products: x = high + low, 16 bits of mantissa ------------------------------------------ */
+
+/* A block in shared memory: the high halves, then the low ones, each [16][16] bf16, 16-byte piece j of row i at place j ^ (i >> 2 & 1). */
+constexpr int HALF = 512, BLOCK = 2 * HALF;
+__device__ __forceinline__ uint32_t place(int row, int piece) { return row * 32 + ((piece ^ (row >> 2 & 1)) << 4); }
 
 struct halves {
     uint32_t high, low;
@@ -68,116 +71,121 @@ __device__ __forceinline__ halves split(float x, float y)
 struct left16 { /* an A of [16][16] */
     uint32_t high[4], low[4];
 };
-__device__ __forceinline__ void set(left16 &a, int i, float x, float y)
-{
-    const halves s = split(x, y);
-    a.high[i] = s.high;
-    a.low[i] = s.low;
-}
-__device__ __forceinline__ left16 left_of(const float *m) /* m: the block's first element */
-{
-    const int r = threadIdx.x % 32 / 4, c = 2 * (threadIdx.x % 4);
-    left16 a;
-#pragma unroll
-    for (int i = 0; i < 4; i++) {
-        const float2 x = *(const float2 *)(m + (r + (i & 1) * 8) * LD + c + (i >> 1) * 8);
-        set(a, i, x.x, x.y);
-    }
-    return a;
-}
-/* d [16][8] += a m, m [16][8] */
-__device__ __forceinline__ void multiply(float (&d)[4], const left16 &a, const float *m)
-{
-    const int r = threadIdx.x % 32 / 4, c = 2 * (threadIdx.x % 4);
-    const halves b0 = split(m[c * LD + r], m[(c + 1) * LD + r]), b1 = split(m[(c + 8) * LD + r], m[(c + 9) * LD + r]);
-    mma_bf16(d, a.low, b0.high, b1.high);
-    mma_bf16(d, a.high, b0.low, b1.low);
-    mma_bf16(d, a.high, b0.high, b1.high);
-}
 __device__ __forceinline__ left16 left_from(const float (&y)[2][4])
 {
     left16 a;
 #pragma unroll
-    for (int i = 0; i < 4; i++) set(a, i, y[i >> 1][2 * (i & 1)], y[i >> 1][2 * (i & 1) + 1]);
+    for (int i = 0; i < 4; i++) {
+        const halves s = split(y[i >> 1][2 * (i & 1)], y[i >> 1][2 * (i & 1) + 1]);
+        a.high[i] = s.high;
+        a.low[i] = s.low;
+    }
     return a;
 }
-__device__ __forceinline__ void store_negative(float *m, const float (&d)[4])
+/* d += a m, all [16][16]; `at`: the lane's address in m, which is stored by rows or by columns. */
+template <bool BY_ROWS> __device__ __forceinline__ void multiply(float (&d)[2][4], const left16 &a, uint32_t at)
 {
-    const int r = threadIdx.x % 32 / 4, c = 2 * (threadIdx.x % 4);
-    *(float2 *)(m + r * LD + c) = make_float2(-d[0], -d[1]);
-    *(float2 *)(m + (r + 8) * LD + c) = make_float2(-d[2], -d[3]);
+    uint32_t high[4], low[4];
+    if constexpr (BY_ROWS) {
+        ldmatrix_x4_trans(high, at);
+        ldmatrix_x4_trans(low, at + HALF);
+    } else {
+        ldmatrix_x4(high, at);
+        ldmatrix_x4(low, at + HALF);
+    }
+#pragma unroll
+    for (int n = 0; n < 2; n++) mma_bf16(d[n], a.low, high[2 * n], high[2 * n + 1]);
+#pragma unroll
+    for (int n = 0; n < 2; n++) mma_bf16(d[n], a.high, low[2 * n], low[2 * n + 1]);
+#pragma unroll
+    for (int n = 0; n < 2; n++) mma_bf16(d[n], a.high, high[2 * n], high[2 * n + 1]);
 }
 
-/* (I + A)^{-1} in A's place, for HEADS matrices A [64][LD], strictly lower triangular; what stands above the diagonal blocks of 16 is neither
- * read nor written. Rows 16 w .. 16 w + 15 of each are the own of who is warp w until the first barrier. Blocks of 16 by substitution, a column a
- * lane, two heads a warp; then twice [T1 0; -T2 A T1, T2] (operators.md#chunks). Ends with a barrier. */
-template <int HEADS> __device__ __forceinline__ void invert(float *A, int warp)
+/* ---- T = (I + A)^{-1}, A [64][64] strictly lower triangular (operators.md#chunks) -------------------------------------------------------------
+ *
+ * In blocks of 16: those on the diagonal are inverted by substitution, then a warp makes 16 rows, from the diagonal to the left:
+ *
+ *   T_ij = -(sum_{j < m <= i} T_im A_mj) T_jj
+ *
+ * T_im is a left operand and stays in registers; A_mj and T_jj are right operands, from shared memory. Of a head there are four diagonal blocks,
+ * A's as float32, whose place T's take, by columns, and then -A's six below, (i, j) being number i (i - 1) / 2 + j, by rows. */
+constexpr int HEAD_BYTES = 10 * BLOCK + 64; /* two heads in different banks: half a warp reads each */
+
+/* A diagonal block, float32 [16][16]: four columns q of row i stand at place q ^ (i & 2). A column a lane; HEADS > 1: half a warp a head. */
+template <int HEADS> __device__ __forceinline__ void invert_diagonal(uint8_t *heads, int warp)
 {
     const int lane = threadIdx.x % 32;
-    {
-        float *block = A + (HEADS > 1 ? lane / 16 : 0) * C * LD + warp * 16 * (LD + 1), x[16];
-        __syncwarp();
+    uint8_t *block = heads + (HEADS > 1 ? lane / 16 * HEAD_BYTES : 0) + warp * BLOCK;
+    float x[16];
 #pragma unroll
-        for (int i = 0; i < 16; i++) {
-            float row[16];
+    for (int i = 0; i < 16; i++) x[i] = lane % 16 == i ? 1.f : 0.f;
 #pragma unroll
-            for (int m = 0; m < 16; m += 4) {
-                if (m >= i) continue;
-                const float4 y = *(const float4 *)(block + i * LD + m);
-                row[m] = y.x, row[m + 1] = y.y, row[m + 2] = y.z, row[m + 3] = y.w;
-            }
-            float sum[4] = { lane % 16 == i ? 1.f : 0.f, 0.f, 0.f, 0.f };
+    for (int q = 0; q < 4; q++)
 #pragma unroll
-            for (int m = 0; m < i; m++) sum[m % 4] -= row[m] * x[m];
-            x[i] = sum[0] + sum[1] + (sum[2] + sum[3]);
+        for (int i = 4 * q + 1; i < 16; i++) {
+            const float4 y = *(const float4 *)(block + i * 64 + (q ^ (i & 2)) * 16);
+            const float row[4] = { y.x, y.y, y.z, y.w };
+#pragma unroll
+            for (int m = 4 * q; m < 4 * q + 4; m++)
+                if (m < i) x[i] -= row[m % 4] * x[m];
         }
-        __syncwarp();
-        if (HEADS > 1 || lane < 16)
+    __syncwarp();
+    if (HEADS > 1 || lane < 16)
 #pragma unroll
-            for (int i = 0; i < 16; i++) block[i * LD + lane % 16] = x[i];
-    }
-    __syncthreads();
-    if (warp < 2 * HEADS) { /* one block of 32 a warp */
-        float *block = A + warp / 2 * C * LD + warp % 2 * 32 * (LD + 1), y[2][4] = {}, d[2][4] = {};
-        const left16 second = left_of(block + 16 * (LD + 1));
+        for (int piece = 0; piece < 2; piece++) {
+            halves s[4];
 #pragma unroll
-        for (int n = 0; n < 2; n++) multiply(y[n], second, block + 16 * LD + 8 * n);
-        const left16 product = left_from(y);
-#pragma unroll
-        for (int n = 0; n < 2; n++) multiply(d[n], product, block + 8 * n);
-        __syncwarp();
-#pragma unroll
-        for (int n = 0; n < 2; n++) store_negative(block + 16 * LD + 8 * n, d[n]);
-    }
-    __syncthreads();
-    /* the block [32][32]: a warp makes 16 rows of T2 A and of those times T1 16 columns */
-    const int rows = 32 + warp / 2 * 16, column = warp % 2 * 16;
-    float d[HEADS][2][4] = {};
-#pragma unroll
-    for (int head = 0; head < HEADS; head++) {
-        const float *a = A + head * C * LD;
-        float y[2][2][4] = {};
-#pragma unroll
-        for (int kk = 0; kk < 2; kk++) {
-            if (kk > warp / 2) continue;
-            const left16 second = left_of(a + rows * LD + 32 + 16 * kk);
-#pragma unroll
-            for (int n = 0; n < 4; n++) multiply(y[n / 2][n % 2], second, a + (32 + 16 * kk) * LD + 8 * n);
+            for (int m = 0; m < 4; m++) s[m] = split(x[8 * piece + 2 * m], x[8 * piece + 2 * m + 1]);
+            uint8_t *to = block + place(lane % 16, piece);
+            *(uint4 *)to = make_uint4(s[0].high, s[1].high, s[2].high, s[3].high);
+            *(uint4 *)(to + HALF) = make_uint4(s[0].low, s[1].low, s[2].low, s[3].low);
         }
+}
+
+/* Rows of a tile on their way out, by one warp: 16 rows of 128 bytes, of which block column i - d of rows 16 i .. stands at pieces 2 d and 2 d + 1,
+ * 16-byte piece j of a row at place j ^ (row & 7). A lane's own place of what a product's fragments hold; n: which 8 columns, j: rows 8 j .. */
+__device__ __forceinline__ uint32_t staged(uint32_t stage)
+{
+    const int r = threadIdx.x % 32 / 4;
+    return stage + r * 144 + threadIdx.x % 4 * 4;
+}
+__device__ __forceinline__ void store(uint32_t address, uint32_t x) { asm volatile("st.shared.u32 [%0], %1;" ::"r"(address), "r"(x) : "memory"); }
+__device__ __forceinline__ void stage_put(uint32_t lane_staged, int n, int j, uint32_t x) { store((lane_staged ^ n << 4) + j * 1024, x); }
+/* To the tile [64][64]; what stands right of the diagonal's 8 columns stays as it is. */
+__device__ __forceinline__ void rows_out(bf16 *tile, const uint8_t *stage, int i)
+{
+    const int row = threadIdx.x % 32 / 8, piece = threadIdx.x % 8, from = 2 * i - (piece & 6) + (piece & 1);
+    bf16 *to = tile + (16 * i + row) * C + piece * 8;
+    __syncwarp();
 #pragma unroll
-        for (int kk = 0; kk < 2; kk++) {
-            if (kk < warp % 2) continue;
-            const left16 product = left_from(y[kk]);
+    for (int j = 0; j < 4; j++)
+        if (piece <= 2 * i + j / 2) *(uint4 *)(to + 4 * j * C) = *(const uint4 *)(stage + (row + 4 * j) * 128 + ((from ^ (row + 4 * (j & 1))) << 4));
+    __syncwarp();
+}
+
+/* Rows 16 i .. 16 i + 15 of a head's T, rounded, to where a lane has its place (staged). */
+__device__ __forceinline__ void inverse_rows(uint32_t head, uint32_t lane_staged, int i)
+{
+    const int lane = threadIdx.x % 32;
+    const uint32_t diagonal = head + place((lane & 7) + (lane >> 4 << 3), lane >> 3 & 1), below = head + 4 * BLOCK + place(lane & 15, lane >> 4);
+    left16 x[4];
+    ldmatrix_x4_trans(x[0].high, diagonal + i * BLOCK);
+    ldmatrix_x4_trans(x[0].low, diagonal + i * BLOCK + HALF);
+    auto put = [&](int d) {
 #pragma unroll
-            for (int n = 0; n < 2; n++) multiply(d[head][n], product, a + 16 * kk * LD + column + 8 * n);
-        }
+        for (int j = 0; j < 4; j++) stage_put(lane_staged, 2 * d + j / 2, j % 2, x[d].high[j]);
+    };
+    put(0);
+#pragma unroll
+    for (int d = 1; d < 4; d++) {
+        if (d > i) continue;
+        float y[2][4] = {}, z[2][4] = {};
+#pragma unroll
+        for (int e = 0; e < d; e++) multiply<true>(y, x[e], below + ((i - e) * (i - e - 1) / 2 + i - d) * BLOCK);
+        multiply<false>(z, left_from(y), diagonal + (i - d) * BLOCK);
+        x[d] = left_from(z);
+        put(d);
     }
-    __syncthreads();
-#pragma unroll
-    for (int head = 0; head < HEADS; head++)
-#pragma unroll
-        for (int n = 0; n < 2; n++) store_negative(A + head * C * LD + rows * LD + column + 8 * n, d[head][n]);
-    __syncthreads();
 }
 
 /* ---- what is parallel over chunks ---------------------------------------------------------------------------------------------------------- */
@@ -186,74 +194,192 @@ struct pairs_args {
     const bf16 *q, *k;
     const float *g, *beta;
     const int4 *table;
-    float *G, *F;
+    float *G, *F; /* G, R NULL: not kept */
     int *R;
     bf16 *T, *P;
-    int Hq, Hv;
+    int Hq, Hv, group; /* group: value heads that share keys */
     float scale;
     int from;    /* the first chunk */
     bool beside; /* nothing that the kernel ahead makes is read; a further CTA waits for it */
 };
 
-/* Gates of a chunk, by one warp: rows lane and lane + 32. G, R and F to memory; beta, G, R to `gates` [3][64]. */
-__device__ __forceinline__ void make_gates(const pairs_args &p, int64_t token, int rows, int64_t index, int h, float *gates)
+/* A head's gates as they are, beta and g, to `gates` [3][64] by one warp: rows lane and lane + 32. */
+__device__ __forceinline__ void load_gates(const pairs_args &p, int64_t token, int rows, int h, float *gates)
+{
+#pragma unroll
+    for (int j = 0; j < 2; j++) {
+        const int i = threadIdx.x % 32 + 32 * j;
+        const int64_t at = (token + i) * p.Hv + h;
+        gates[i] = i < rows ? p.beta[at] : 0.f;
+        gates[C + i] = i < rows && p.g ? p.g[at] : 0.f;
+    }
+}
+/* By the same lanes: F, and G and R where they are kept, to memory; in `gates` beta, G in units of log 2, R. */
+__device__ __forceinline__ void make_gates(const pairs_args &p, int64_t index, float *gates)
 {
     const int lane = threadIdx.x % 32;
-    float G[2], beta[2];
-    int R[2];
+    float G[2] = {}, end = 0.f;
+    int R[2] = {}, resets = 0;
+    if (p.g) {
 #pragma unroll
-    for (int j = 0; j < 2; j++) {
-        const int i = lane + 32 * j;
-        const bool real = i < rows;
-        const float g = real && p.g ? p.g[(token + i) * p.Hv + h] : 0.f;
-        beta[j] = real ? p.beta[(token + i) * p.Hv + h] : 0.f;
-        R[j] = lnt_gate_resets(g);
-        G[j] = lnt_gate_counted(g, R[j]);
-    }
+        for (int j = 0; j < 2; j++) {
+            const float g = gates[C + lane + 32 * j];
+            R[j] = lnt_gate_resets(g);
+            G[j] = lnt_gate_counted(g, R[j]);
 #pragma unroll
-    for (int j = 0; j < 2; j++) {
-#pragma unroll
-        for (int o = 1; o < 32; o <<= 1) {
-            const float x = __shfl_up_sync(0xffffffffu, G[j], o);
-            const int y = __shfl_up_sync(0xffffffffu, R[j], o);
-            if (lane >= o) {
-                G[j] += x;
-                R[j] += y;
+            for (int o = 1; o < 32; o <<= 1) {
+                const float y = __shfl_up_sync(0xffffffffu, G[j], o);
+                const int z = __shfl_up_sync(0xffffffffu, R[j], o);
+                if (lane >= o) {
+                    G[j] += y;
+                    R[j] += z;
+                }
             }
         }
-        if (j == 0) {
-            const float x = __shfl_sync(0xffffffffu, G[0], 31);
-            const int y = __shfl_sync(0xffffffffu, R[0], 31);
-            G[1] += lane == 0 ? x : 0.f; /* into the scan of the second half */
-            R[1] += lane == 0 ? y : 0;
-        }
+        G[1] += __shfl_sync(0xffffffffu, G[0], 31);
+        R[1] += __shfl_sync(0xffffffffu, R[0], 31);
+        end = __shfl_sync(0xffffffffu, G[1], 31);
+        resets = __shfl_sync(0xffffffffu, R[1], 31);
     }
-    const float end = __shfl_sync(0xffffffffu, G[1], 31);
-    const int resets = __shfl_sync(0xffffffffu, R[1], 31);
 #pragma unroll
     for (int j = 0; j < 2; j++) {
         const int i = lane + 32 * j;
-        p.G[index * C + i] = G[j];
-        p.R[index * C + i] = R[j];
+        const float beta = gates[i], from_start = lnt_gate_from_start(G[j], R[j]);
+        if (p.G) {
+            p.G[index * C + i] = G[j];
+            p.R[index * C + i] = R[j];
+        }
         float *F = p.F + index * (4 * C);
-        F[i] = beta[j];
-        F[C + i] = lnt_gate_from_start(G[j], R[j]);
+        F[i] = beta;
+        F[C + i] = from_start;
         F[2 * C + i] = lnt_gate_pair(end, resets, G[j], R[j]);
-        F[3 * C + i] = beta[j] * lnt_gate_from_start(G[j], R[j]);
-        gates[i] = beta[j];
-        gates[C + i] = G[j];
+        F[3 * C + i] = beta * from_start;
+        gates[C + i] = G[j] * (float)LNT_LOG2E;
         gates[2 * C + i] = __int_as_float(R[j]);
     }
 }
 
-/* Shared memory: the rows of k and q, later A of every head and P of one; then the gates. */
-template <int K, int HEADS>
-constexpr int pairs_bytes = (2 * C * K * 2 > HEADS * C * LD * 4 + C * C * 2 ? 2 * C * K * 2 : HEADS * C * LD * 4 + C * C * 2) + HEADS * 3 * C * 4;
+/* Rows of k and q to shared memory, rows of 2 K bytes, 16-byte piece j of every 128 bytes of row i at place j ^ (i & 7). */
+template <int K> __device__ __forceinline__ void load_keys(uint32_t tiles, const bf16 *k, const bf16 *q, int64_t step, int rows)
+{
+    constexpr int PER = K / 8, STEP = THREADS / PER;
+    const int row = threadIdx.x / PER, piece = threadIdx.x % PER;
+    const uint32_t to = tiles + row * (2 * K) + (((piece & 7) ^ (row & 7)) << 4) + (piece >> 3) * 128;
+    const int64_t from = row * step + piece * 8;
+    if (rows == C) {
+#pragma unroll
+        for (int j = 0; j < C / STEP; j++) {
+            cp_async_16(to + j * STEP * 2 * K, k + from + j * STEP * step);
+            cp_async_16(to + j * STEP * 2 * K + C * K * 2, q + from + j * STEP * step);
+        }
+    } else
+        for (int j = 0; j < C / STEP; j++) {
+            const bool real = row + j * STEP < rows;
+            cp_async_16(to + j * STEP * 2 * K, real ? k + from + j * STEP * step : k, real);
+            cp_async_16(to + j * STEP * 2 * K + C * K * 2, real ? q + from + j * STEP * step : q, real);
+        }
+    cp_async_commit();
+}
 
-/* A CTA: a chunk, a query-key head, HEADS of its value heads. K K^T and Q K^T stay in registers, 16 rows a warp; then their memory is A's and P's.
- * Long: both products live in registers until every head has had them. */
+/* Of K K^T and Q K^T a warp's 16 rows up to the diagonal, N blocks of 16 columns: [2 d] and [2 d + 1] are d blocks left of it. Others stay as they
+ * are. */
+template <int K, int N> __device__ __forceinline__ void key_products(float (&kk)[8][4], float (&qk)[8][4], uint32_t tiles, int warp)
+{
+    const int lane = threadIdx.x % 32;
+    auto at = [&](int row, int piece) { return tiles + (16 * warp + row) * (2 * K) + ((piece ^ (row & 7)) << 4); };
+#pragma unroll
+    for (int n = 0; n < 2 * N; n++)
+#pragma unroll
+        for (int j = 0; j < 4; j++) kk[n][j] = qk[n][j] = 0.f;
+    const uint32_t left_at = at(lane & 15, lane >> 4), right_at = at((lane & 7) + (lane >> 4 << 3), lane >> 3 & 1);
+#pragma unroll
+    for (int x = 0; x < K / 16; x++) {
+        uint32_t left[4], lq[4], b[4];
+        const uint32_t bits = (x & 3) << 5, more = (x >> 2) * 128;
+        ldmatrix_x4(left, (left_at ^ bits) + more);
+        ldmatrix_x4(lq, (left_at ^ bits) + more + C * K * 2);
+#pragma unroll
+        for (int d = 0; d < N; d++) {
+            ldmatrix_x4(b, (right_at ^ bits) + more - d * (32 * K));
+            mma_bf16(kk[2 * d], left, b[0], b[1]);
+            mma_bf16(kk[2 * d + 1], left, b[2], b[3]);
+            mma_bf16(qk[2 * d], lq, b[0], b[1]);
+            mma_bf16(qk[2 * d + 1], lq, b[2], b[3]);
+        }
+    }
+}
+
+/* Of a head, a warp's rows of A and P: A's as what T is made of, P's to where a lane has its place (staged). qk has the scale; `of`: the head's
+ * gates [3][64]. */
+enum gating { UNGATED, GATED, RESETTING };
+template <gating GATES>
+__device__ __forceinline__ void weigh(const float (&kk)[8][4], const float (&qk)[8][4], const float *of, uint32_t head, uint32_t lane_staged, int warp)
+{
+    const int lane = threadIdx.x % 32, r = lane / 4, c = lane % 4;
+    float beta[2], G[2];
+    int R[2];
+#pragma unroll
+    for (int j = 0; j < 2; j++) {
+        const int i = 16 * warp + r + 8 * j;
+        beta[j] = of[i];
+        G[j] = of[C + i];
+        R[j] = __float_as_int(of[2 * C + i]);
+    }
+    const uint32_t diagonal = head + warp * BLOCK + r * 64 + ((r >> 1 & 1) << 5) + c * 8;
+    const uint32_t below = head + (4 + warp * (warp + 1) / 2) * BLOCK + place(r, 0) + c * 4;
+    of += 16 * warp + 2 * c; /* columns of the diagonal block */
+#pragma unroll
+    for (int n = 0; n < 8; n++) {
+        const int d = n / 2, half = n % 2;
+        if (d > warp) continue;
+        float2 Gm = {};
+        int2 Rm = {};
+        if (GATES != UNGATED) Gm = *(const float2 *)(of + C + 8 * half - 16 * d);
+        if (GATES == RESETTING) Rm = *(const int2 *)(of + 2 * C + 8 * half - 16 * d);
+#pragma unroll
+        for (int j = 0; j < 2; j++) {
+            if (d == 0 && half > j) continue; /* above the diagonal */
+            float a[2], b[2];
+#pragma unroll
+            for (int e = 0; e < 2; e++) {
+                const float G_e = e ? Gm.y : Gm.x, strength = d ? -beta[j] : beta[j];
+                if (GATES == UNGATED) {
+                    a[e] = strength * kk[n][2 * j + e];
+                    b[e] = qk[n][2 * j + e];
+                } else {
+                    float x = fast_exp2(fminf(G[j], G_e) - G_e);
+                    if (GATES == RESETTING) x = R[j] == (e ? Rm.y : Rm.x) ? x : 0.f;
+                    a[e] = strength * x * kk[n][2 * j + e];
+                    b[e] = x * qk[n][2 * j + e];
+                }
+                if (d == 0 && half == j) { /* the diagonal goes through these 8 columns */
+                    if (2 * c + e >= r) a[e] = 0.f;
+                    if (2 * c + e > r) b[e] = 0.f;
+                }
+            }
+            if (d == 0) {
+                asm volatile("st.shared.v2.f32 [%0], {%1, %2};" ::"r"((diagonal ^ half << 5) + j * 512), "f"(a[0]), "f"(a[1]) : "memory");
+            } else {
+                const halves s = split(a[0], a[1]);
+                const uint32_t to = (below ^ half << 4) - d * BLOCK + j * 256;
+                store(to, s.high);
+                store(to + HALF, s.low);
+            }
+            stage_put(lane_staged, n, j, pack_bf16(b[0], b[1]));
+        }
+    }
+}
+
+/* Shared memory: the rows of k and q, later in their place of each head what T is made of and each warp's rows on their way out; then the gates. */
+template <int K, int HEADS> struct pairs_layout {
+    static constexpr int keys = 2 * C * K * 2, stage = (HEADS * HEAD_BYTES + 127) / 128 * 128, gates = keys > stage + C * C * 2 ? keys : stage + C * C * 2;
+    static constexpr int bytes = gates + HEADS * 3 * C * 4;
+};
+
+/* A CTA: a chunk, a query-key head, HEADS of its value heads. K K^T and Q K^T stay in registers, 16 rows a warp, until every head has had them. */
 template <int K, int HEADS> __global__ __launch_bounds__(THREADS, 5) void pairs_kernel(const __grid_constant__ pairs_args p)
 {
+    using L = pairs_layout<K, HEADS>;
     extern __shared__ __align__(1024) uint8_t shared[];
     if (!p.beside) wait_for_prior();
     let_next_begin();
@@ -261,125 +387,62 @@ template <int K, int HEADS> __global__ __launch_bounds__(THREADS, 5) void pairs_
         wait_for_prior(); /* one is enough for the kernel to end after the one ahead, and the others' places are wanted */
         return;
     }
-    float *gates = (float *)(shared + pairs_bytes<K, HEADS>) - HEADS * 3 * C, *A = (float *)shared;
     /* which 16 rows a warp has changes from CTA to CTA, or one scheduler of four would have all that have the most below the diagonal */
-    const int tid = (int)threadIdx.x, lane = tid % 32, parts = p.Hv / HEADS;
-    const int warp = __shfl_sync(0xffffffffu, tid / 32 ^ (int)(blockIdx.x * 0x9E3779B9u >> 30), 0); /* the compiler sees that a warp has one */
+    const int parts = p.Hv / HEADS;
+    const int warp = __shfl_sync(0xffffffffu, (int)threadIdx.x / 32 ^ (int)(blockIdx.x * 0x9E3779B9u >> 30), 0); /* the compiler sees that a warp has one */
     const int64_t c = p.from + blockIdx.x / parts;
-    const int h0 = (int)(blockIdx.x % parts) * HEADS, hq = h0 / (p.Hv / p.Hq);
+    const int h0 = (int)(blockIdx.x % parts) * HEADS, hq = h0 / p.group;
     const int4 entry = p.table[c];
-    const int64_t token = entry.y, index = c * p.Hv + h0;
-    const int rows = entry.z;
-    const uint32_t tiles = shared_address(shared);
-    constexpr int PER = K / 8, STEP = THREADS / PER;
-    {
-        const int row = tid / PER, piece = tid % PER;
-        const uint32_t to = tiles + row * (2 * K) + (((piece & 7) ^ (row & 7)) << 4) + (piece >> 3) * 128;
-        const int64_t from = ((token + row) * p.Hq + hq) * K + piece * 8, step = (int64_t)STEP * p.Hq * K;
-#pragma unroll
-        for (int j = 0; j < C / STEP; j++) {
-            const bool real = row + j * STEP < rows;
-            cp_async_16(to + j * STEP * 2 * K, real ? p.k + from + j * step : p.k, real);
-            cp_async_16(to + j * STEP * 2 * K + C * K * 2, real ? p.q + from + j * step : p.q, real);
-        }
-    }
-    cp_async_commit();
-    if (warp < HEADS) make_gates(p, token, rows, index + warp, h0 + warp, gates + warp * 3 * C);
+    const int64_t index = c * p.Hv + h0, at = ((int64_t)entry.y * p.Hq + hq) * K;
+    const uint32_t base = shared_address(shared);
+    load_keys<K>(base, p.k + at, p.q + at, (int64_t)p.Hq * K, entry.z);
+    float *gates = (float *)(shared + L::gates);
+    if (warp < HEADS) load_gates(p, entry.y, entry.z, h0 + warp, gates + warp * 3 * C); /* the warps with the fewest products */
     cp_async_wait<0>();
     __syncthreads();
-    float kk[8][4] = {}, qk[8][4] = {};
-#pragma unroll
-    for (int x = 0; x < K / 16; x++) {
-        uint32_t left[4], lq[4], b[4];
-        auto at = [&](int row, int piece) { return tiles + row * (2 * K) + (((piece & 7) ^ (row & 7)) << 4) + (piece >> 3) * 128; };
-        ldmatrix_x4(left, at(16 * warp + (lane & 15), 2 * x + (lane >> 4)));
-        ldmatrix_x4(lq, at(16 * warp + (lane & 15), 2 * x + (lane >> 4)) + C * K * 2);
-#pragma unroll
-        for (int j = 0; j < 4; j++) {
-            if (j > warp) continue;
-            ldmatrix_x4(b, at(16 * j + (lane & 7) + (lane >> 4 << 3), 2 * x + (lane >> 3 & 1)));
-            mma_bf16(kk[2 * j], left, b[0], b[1]);
-            mma_bf16(kk[2 * j + 1], left, b[2], b[3]);
-            mma_bf16(qk[2 * j], lq, b[0], b[1]);
-            mma_bf16(qk[2 * j + 1], lq, b[2], b[3]);
-        }
-    }
+    if (warp < HEADS) make_gates(p, index + warp, gates + warp * 3 * C);
+    float kk[8][4], qk[8][4];
+    if (warp < 2)
+        warp ? key_products<K, 2>(kk, qk, base, warp) : key_products<K, 1>(kk, qk, base, warp);
+    else
+        warp > 2 ? key_products<K, 4>(kk, qk, base, warp) : key_products<K, 3>(kk, qk, base, warp);
     __syncthreads();
-    const int r = lane / 4, c2 = 2 * (lane % 4);
-    bf16 *stage = (bf16 *)(shared + HEADS * C * LD * 4) + warp * (16 * C); /* the warp's rows of P, 16-byte piece j of row i at place j ^ (i & 7) */
+    const uint8_t *stage = shared + L::stage + warp * (16 * C * 2);
+    const uint32_t lane_staged = staged(shared_address(stage));
 #pragma unroll
+    for (int n = 0; n < 8; n++)
+#pragma unroll
+        for (int j = 0; j < 4; j++) qk[n][j] *= p.scale;
+#pragma unroll 1
     for (int head = 0; head < HEADS; head++) {
+#pragma unroll
+        for (int n = 0; n < 8; n++)
+#pragma unroll
+            for (int j = 0; j < 4; j++) asm volatile("" : "+f"(qk[n][j])); /* nothing is made of it ahead for both heads: it would be spilled */
         const float *of = gates + head * 3 * C;
-        float beta[2], G[2];
-        int R[2];
-#pragma unroll
-        for (int j = 0; j < 2; j++) {
-            beta[j] = of[16 * warp + r + 8 * j];
-            G[j] = of[C + 16 * warp + r + 8 * j];
-            R[j] = __float_as_int(of[2 * C + 16 * warp + r + 8 * j]);
-        }
-#pragma unroll
-        for (int n = 0; n < 8; n++) {
-            if (n > 2 * warp + 1) continue; /* all of it is above the diagonal */
-            float a[2][2], b[2][2];
-#pragma unroll
-            for (int j = 0; j < 2; j++)
-#pragma unroll
-                for (int e = 0; e < 2; e++) a[j][e] = beta[j] * kk[n][2 * j + e], b[j][e] = p.scale * qk[n][2 * j + e];
-            if (p.g) {
-                const float2 Gm = *(const float2 *)(of + C + 8 * n + c2);
-                const int2 Rm = *(const int2 *)(of + 2 * C + 8 * n + c2);
-#pragma unroll
-                for (int j = 0; j < 2; j++) {
-                    const float x = lnt_gate_pair(fminf(G[j], Gm.x), R[j], Gm.x, Rm.x), y = lnt_gate_pair(fminf(G[j], Gm.y), R[j], Gm.y, Rm.y);
-                    a[j][0] *= x, a[j][1] *= y, b[j][0] *= x, b[j][1] *= y;
-                }
-            }
-            if (n >= 2 * warp)
-#pragma unroll
-                for (int j = 0; j < 2; j++)
-#pragma unroll
-                    for (int e = 0; e < 2; e++) {
-                        const int right = 8 * n + c2 + e - (16 * warp + r + 8 * j); /* of the diagonal */
-                        if (right >= 0) a[j][e] = 0.f;
-                        if (right > 0) b[j][e] = 0.f;
-                    }
-#pragma unroll
-            for (int j = 0; j < 2; j++) {
-                *(float2 *)(A + head * C * LD + (16 * warp + r + 8 * j) * LD + 8 * n + c2) = make_float2(a[j][0], a[j][1]);
-                *(uint32_t *)(stage + (r + 8 * j) * C + ((n ^ (r & 7)) << 3) + c2) = pack_bf16(b[j][0], b[j][1]);
-            }
-        }
-        __syncwarp();
-#pragma unroll
-        for (int j = 0; j < 4; j++) {
-            const int i = lane / 8 + 4 * j, piece = lane % 8;
-            if (piece > 2 * warp + i / 8) continue;
-            *(uint4 *)(p.P + (index + head) * (C * C) + (16 * warp + i) * C + piece * 8) = *(const uint4 *)(stage + i * C + ((piece ^ (i & 7)) << 3));
-        }
-        __syncwarp();
+        const uint32_t to = base + head * HEAD_BYTES;
+        if (!p.g)
+            weigh<UNGATED>(kk, qk, of, to, lane_staged, warp);
+        else if (__float_as_int(of[3 * C - 1]) == 0)
+            weigh<GATED>(kk, qk, of, to, lane_staged, warp);
+        else
+            weigh<RESETTING>(kk, qk, of, to, lane_staged, warp);
+        rows_out(p.P + (index + head) * (C * C), stage, warp);
     }
-    invert<HEADS>(A, warp);
-#pragma unroll
-    for (int head = 0; head < HEADS; head++)
-#pragma unroll
-        for (int j = 0; j < 4; j++) {
-            const int i = tid / 8 + 16 * j, piece = tid % 8;
-            if (piece > i / 8) continue;
-            const int64_t to = (index + head) * (C * C) + i * C + piece * 8;
-            const float4 *from = (const float4 *)(A + head * C * LD + i * LD + 8 * piece);
-            const float4 low = from[0], high = from[1];
-            float x[8] = { low.x, low.y, low.z, low.w, high.x, high.y, high.z, high.w };
-#pragma unroll
-            for (int m = 0; m < 8; m++) x[m] = 8 * piece + m <= i ? x[m] : 0.f;
-            store_pack<8>(p.T + to, x);
-        }
+    invert_diagonal<HEADS>(shared, warp);
+    __syncthreads();
+#pragma unroll 1
+    for (int head = 0; head < HEADS; head++) {
+        const int i = head % 2 ? 3 - warp : warp; /* of two heads a warp has the rows with the most and those with the least */
+        inverse_rows(base + head * HEAD_BYTES, lane_staged, i);
+        rows_out(p.T + (index + head) * (C * C), stage, i);
+    }
 }
 
 template <int K, int HEADS> void put_pairs(const pairs_args &p, int64_t chunks, const lnt_cuda *d)
 {
     const int64_t ctas = chunks * (p.Hv / HEADS) + p.beside;
-    lnt_delta_put(pairs_kernel<K, HEADS>, p, ctas, THREADS, pairs_bytes<K, HEADS>, 1, d->base.capability / 10 == 9, d);
+    lnt_delta_put(pairs_kernel<K, HEADS>, p, ctas, THREADS, pairs_layout<K, HEADS>::bytes, 1, d->base.capability / 10 == 9, d);
 }
 
 /* ---- how a sequence is cut into segments ---------------------------------------------------------------------------------------------------- */
@@ -474,8 +537,8 @@ void lnt_delta_chunks_put(const lnt_recur_args *a, const lnt_device *device, con
     const lnt_cuda *d = (const lnt_cuda *)device;
     if (!from) lnt_launch(d, table_kernel, 1, 1024, a->cu_seqlens_device, a->sequences, w->chunks, w->table, w->first_chunk);
     const bool two = a->Hv / a->Hq % 2 == 0;
-    const pairs_args p = { (const bf16 *)a->q, (const bf16 *)a->k, (const float *)a->g, (const float *)a->beta, w->table, w->G, w->F, w->R, w->T,
-                           w->P, a->Hq, a->Hv, (float)a->scale, (int)from, from > 0 };
+    const pairs_args p = { (const bf16 *)a->q, (const bf16 *)a->k, (const float *)a->g, (const float *)a->beta, w->table, w->U ? w->G : NULL, w->F, w->R,
+                           w->T, w->P, a->Hq, a->Hv, a->Hv / a->Hq, (float)a->scale, (int)from, from > 0 };
     const auto put = a->K == 64 ? two ? put_pairs<64, 2> : put_pairs<64, 1> : two ? put_pairs<128, 2> : put_pairs<128, 1>;
     put(p, until - from, d);
 }
