@@ -54,11 +54,6 @@ __device__ __forceinline__ uint32_t lane_columns(uint32_t panel, int warp)
     const int lane = (int)threadIdx.x % 32;
     return anew(panel + (uint32_t)(((lane & 7) + ((lane >> 4) << 3)) * 128 + (((2 * warp + (lane >> 3 & 1)) ^ (lane & 7)) << 4)));
 }
-__device__ __forceinline__ void store_matrices(uint32_t address, const uint32_t (&x)[4])
-{
-    asm volatile("stmatrix.sync.aligned.m8n8.x4.shared.b16 [%0], {%1, %2, %3, %4};" ::"r"(address), "r"(x[0]), "r"(x[1]), "r"(x[2]), "r"(x[3])
-                 : "memory");
-}
 
 /* P [64][64] = left right^T over D columns. */
 template <int D, int L> __device__ __forceinline__ void times_rows(float (&P)[L], uint32_t left, uint32_t right, uint32_t right_panel = PANEL)
