@@ -1,6 +1,7 @@
 /* linnet bench: operators and training steps as a share of what the machine can do, measured in the same run. */
 #include <math.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 #include <sys/resource.h>
 #include <time.h>
@@ -67,27 +68,38 @@ static void json_machine(json_line *j, const linnet_context *c, const output_arg
 
 typedef void (*write_fields)(json_line *j, const void *result);
 
-/* One result as a JSON line to standard output (--json) and to the record (--record). */
+/* One result as a JSON line to standard output (--json) and to the record (--record): written once, so that both tell one second and one memory. */
 static int record(const linnet_context *c, const output_args *out, const linnet_machine_rates *rates, write_fields fields, const void *result)
 {
-    FILE *files[2] = { out->json ? stdout : NULL, NULL };
-    if (out->record && !(files[1] = fopen(out->record, "a"))) {
-        perror("linnet: cannot open the --record file");
-        return EXIT_USER;
-    }
-    for (int i = 0; i < 2; i++) {
-        if (!files[i]) continue;
+    if (!out->json && !out->record) return 0;
+    char *line = NULL;
+    size_t length = 0;
+    FILE *memory = open_memstream(&line, &length);
+    if (memory) {
         json_line j;
-        line_open(&j, files[i]);
+        line_open(&j, memory);
         json_machine(&j, c, out, rates);
         if (fields) fields(&j, result);
         line_close(&j);
     }
-    if (files[1] && fclose(files[1]) != 0) {
-        perror("linnet: cannot write the --record file");
-        return EXIT_USER;
+    if (!memory || fclose(memory) != 0) {
+        perror("linnet: cannot write a result");
+        free(line);
+        return EXIT_INTERNAL;
     }
-    return 0;
+    if (out->json) fputs(line, stdout), fflush(stdout);
+    int code = 0;
+    if (out->record) {
+        FILE *file = fopen(out->record, "a");
+        int bad = !file || fputs(line, file) < 0;
+        if (file && fclose(file) != 0) bad = 1;
+        if (bad) {
+            perror("linnet: cannot write the --record file");
+            code = EXIT_USER;
+        }
+    }
+    free(line);
+    return code;
 }
 
 /* Measure the machine and print what it reaches. */
