@@ -250,22 +250,17 @@ static void renew(const renewal *s, int i, int j, int m, int n, const float *t, 
 }
 
 /* Two by two tiles of C: tiles 0..3 accumulate, 4 and 5 hold A, 6 and 7 hold B. Whole tiles of a plain or added product go straight to C.
- * With `state` C is one, whose forms are renewed. */
-static inline __attribute__((always_inline)) void tiles(lnt_mm_mode mode, const float *scale, const lnt_operand *a, bool a_t, const lnt_operand *b,
-                                                        bool b_t, float *c, int64_t ldc, const renewal *state)
+ * With `state` C is one, whose forms are renewed. Sums of `count` products. */
+static inline __attribute__((always_inline)) void tiles(lnt_mm_mode mode, const float *scale, int count, const lnt_operand *a, bool a_t,
+                                                        const lnt_operand *b, bool b_t, float *c, int64_t ldc, const renewal *state)
 {
-    int M = a_t ? a->cols : a->rows, K = up(a_t ? a->rows : a->cols, 32), N = b_t ? b->rows : b->cols;
-    const lnt_bf16 *left = a_t ? a->left_t.p : a->left.p;
-    const pair *right = b_t ? b->right_t.p : b->right.p;
-    int64_t lda = a_t ? a->left_t.ld : a->left.ld, block = b_t ? b->right_t.ld : b->right.ld;
+    const int M = a_t ? a->cols : a->rows, N = b_t ? b->rows : b->cols;
     if (mode == LNT_MM_SCALED && !state && *scale == 1.0f) mode = LNT_MM_ADD;
     _Alignas(64) float out[4][256];
     __asm__ volatile("" ::: "memory"); /* tile loads name no memory to the compiler */
     for (int j = 0; j < N; j += 32)
         for (int i = 0; i < M; i += 32) {
             bool low = M - i > 16, wide = N - j > 16, direct = mode <= LNT_MM_ADD && (M - i >= 32 || M - i == 16) && (N - j >= 32 || N - j == 16);
-            const lnt_bf16 *pa = left + i * lda;
-            const pair *pb = right + j / 16 * block;
             float *at = c + i * ldc + j;
             if (direct && mode == LNT_MM_ADD) {
                 _tile_loadd(0, at, ldc * 4);
@@ -278,18 +273,24 @@ static inline __attribute__((always_inline)) void tiles(lnt_mm_mode mode, const 
                 _tile_zero(2);
                 _tile_zero(3);
             }
-            for (int k = 0; k < K; k += 32, pa += 32, pb += 16 * 16) {
-                _tile_loadd(4, pa, lda * 2);
-                _tile_loadd(6, pb, 64);
-                _tile_dpbf16ps(0, 4, 6);
-                if (wide) {
-                    _tile_loadd(7, pb + block, 64);
-                    _tile_dpbf16ps(1, 4, 7);
-                }
-                if (low) {
-                    _tile_loadd(5, pa + 16 * lda, lda * 2);
-                    _tile_dpbf16ps(2, 5, 6);
-                    if (wide) _tile_dpbf16ps(3, 5, 7);
+            for (int o = 0; o < count; o++) {
+                const int K = up(a_t ? a[o].rows : a[o].cols, 32);
+                const int64_t lda = a_t ? a[o].left_t.ld : a[o].left.ld, block = b_t ? b[o].right_t.ld : b[o].right.ld;
+                const lnt_bf16 *pa = (const lnt_bf16 *)(a_t ? a[o].left_t.p : a[o].left.p) + i * lda;
+                const pair *pb = (const pair *)(b_t ? b[o].right_t.p : b[o].right.p) + j / 16 * block;
+                for (int k = 0; k < K; k += 32, pa += 32, pb += 16 * 16) {
+                    _tile_loadd(4, pa, lda * 2);
+                    _tile_loadd(6, pb, 64);
+                    _tile_dpbf16ps(0, 4, 6);
+                    if (wide) {
+                        _tile_loadd(7, pb + block, 64);
+                        _tile_dpbf16ps(1, 4, 7);
+                    }
+                    if (low) {
+                        _tile_loadd(5, pa + 16 * lda, lda * 2);
+                        _tile_dpbf16ps(2, 5, 6);
+                        if (wide) _tile_dpbf16ps(3, 5, 7);
+                    }
                 }
             }
             if (direct) {
@@ -317,27 +318,27 @@ static inline __attribute__((always_inline)) void tiles(lnt_mm_mode mode, const 
 
 static void multiply(lnt_mm_mode mode, const float *scale, const lnt_operand *a, bool a_t, const lnt_operand *b, bool b_t, float *c, int64_t ldc)
 {
-    tiles(mode, scale, a, a_t, b, b_t, c, ldc, NULL);
+    tiles(mode, scale, 1, a, a_t, b, b_t, c, ldc, NULL);
 }
 
 static void update(const float *scale, int64_t scale_stride, const lnt_operand *a, bool a_t, const lnt_operand *b, bool b_t, lnt_operand *s)
 {
     s->left.p = s->left_t.p = s->right_t.p = NULL;
-    tiles(LNT_MM_SCALED, scale, a, a_t, b, b_t, (float *)s->x, s->ld,
+    tiles(LNT_MM_SCALED, scale, 1, a, a_t, b, b_t, (float *)s->x, s->ld,
           &(renewal){.scale = scale, .scale_stride = scale_stride, .right = (pair *)s->right.p, .right_block = s->right.ld});
 }
 
 static void update_columns(const float *columns, const lnt_operand *a, bool a_t, const lnt_operand *b, bool b_t, lnt_operand *s)
 {
     s->left.p = s->left_t.p = s->right_t.p = NULL;
-    tiles(LNT_MM_SCALED, NULL, a, a_t, b, b_t, (float *)s->x, s->ld,
+    tiles(LNT_MM_SCALED, NULL, 1, a, a_t, b, b_t, (float *)s->x, s->ld,
           &(renewal){.columns = columns, .right = (pair *)s->right.p, .right_block = s->right.ld});
 }
 
-static void update_sum(const float *base, const lnt_operand *a, bool a_t, const lnt_operand *b, bool b_t, lnt_operand *s)
+static void update_sum(const float *base, int count, const lnt_operand *a, const lnt_operand *b, lnt_operand *s)
 {
     s->left_t.p = s->right_t.p = NULL;
-    tiles(LNT_MM_SCALED, NULL, a, a_t, b, b_t, (float *)s->x, s->ld,
+    tiles(LNT_MM_SCALED, NULL, count, a, true, b, false, (float *)s->x, s->ld,
           &(renewal){.sum = true, .base = base, .right = (pair *)s->right.p, .right_block = s->right.ld,
                      .left = (lnt_bf16 *)s->left.p, .left_ld = s->left.ld});
 }

@@ -17,7 +17,8 @@ typedef struct {
     int layers;
     float *W[LAYERS], *b[LAYERS], *S_w[LAYERS], *S_b[LAYERS];
     float *x[LAYERS], *z[LAYERS], *u[LAYERS], *raw[LAYERS], *y[LAYERS], *zq[LAYERS], *S[LAYERS], *A[LAYERS];
-    float *v, *F, *rate, *position, *last, *hat, *inverse, *h1, *wide, *turned; /* wide [m,widest], turned [3,m,widest] */
+    float *v, *F, *rate, *position, *last, *hat, *inverse, *h1, *slope, *slope_q; /* slope: gelu' of z_0, of keys and queries */
+    float *wide, *turned;                                                          /* wide [m,widest], turned [3,m,widest] */
     float *dW[LAYERS], *db[LAYERS], *dx[LAYERS], *du[LAYERS], *dy, *dz, *below, *dF, *dA, *dv, *dout, *work;
     float *dposition, *sum_w[LAYERS], *sum_b[LAYERS]; /* this piece's sums; norm has two more */
     float *starts, *inside;                          /* weights before each group of mini-batches, and before each one of a group */
@@ -61,7 +62,8 @@ static int64_t carve(const lnt_ttt_args *a, bool back, float *p, head *x)
         if (back) TAKE(x->dW[l], in * out), TAKE(x->db[l], out), TAKE(x->dx[l], m * in), TAKE(x->du[l], m * out);
     }
     TAKE(x->v, m * D), TAKE(x->F, m * m), TAKE(x->rate, m), TAKE(x->position, m), TAKE(x->last, m), TAKE(x->hat, m * D), TAKE(x->inverse, m);
-    TAKE(x->h1, m * a->F), TAKE(x->wide, m * widest), TAKE(x->turned, 3 * m * widest), TAKE(x->work, 2 * D);
+    TAKE(x->h1, m * a->F), TAKE(x->slope, m * a->F), TAKE(x->slope_q, m * a->F);
+    TAKE(x->wide, m * widest), TAKE(x->turned, 3 * m * widest), TAKE(x->work, 2 * D);
     if (back) {
         TAKE(x->dy, m * widest), TAKE(x->dz, m * widest), TAKE(x->below, m * a->F), TAKE(x->dF, m * m), TAKE(x->dA, m * m);
         TAKE(x->dv, m * D), TAKE(x->dout, m * D);
@@ -136,7 +138,7 @@ static void update(const head *x, int64_t rows)
             ttt_forms *f = &x->forms[l];
             const lnt_operand X = ttt_rows(f, TTT_OTHER, LNT_LEFT_T, rows, in, x->x[l], in);
             const lnt_operand u = ttt_rows(f, TTT_LU, LNT_RIGHT, rows, out, x->wide, out);
-            ENGINE->update_sum(weights_of(x, x->a->layer[l].w, l), &X, true, &u, false, &f->W);
+            ENGINE->update_sum(weights_of(x, x->a->layer[l].w, l), 1, &X, &u, &f->W);
         }
 #endif
         if (!x->tiled) LNT_V(lnt_mm)(LNT_MM_ADD, (int)in, (int)out, (int)rows, x->x[l], 1, in, x->wide, out, x->S_w[l], out);
@@ -232,27 +234,22 @@ static void back_through(const head *x, int l, bool add, int64_t n, const float 
     ttt_times_transposed(add ? LNT_MM_ADD : LNT_MM_SET, n, out, y, in, x->W[l], c, x->turned);
 }
 
-/* y = gelu(x), and the slope where it is wanted. */
+/* y = gelu(x), and its slope. */
 static void gelu(int64_t count, const float *x, float *y, float *slope)
 {
     V_EACH(i, n, count)
     {
         rows_awake(i / LNT_VL);
-        vf value, s = v_act_slope(ttt_get(x, i, n), LNT_GELU_TANH, &value);
-        if (y) ttt_put(y, i, n, value);
-        if (slope) ttt_put(slope, i, n, s);
+        vf value;
+        ttt_put(slope, i, n, v_act_slope(ttt_get(x, i, n), LNT_GELU_TANH, &value));
+        ttt_put(y, i, n, value);
     }
 }
 
-/* d *= gelu'(x) */
-static void gelu_back(int64_t count, const float *x, float *d)
+/* z = x y */
+static void times(int64_t count, const float *x, const float *y, float *z)
 {
-    V_EACH(i, n, count)
-    {
-        rows_awake(i / LNT_VL);
-        vf value;
-        ttt_put(d, i, n, ttt_get(d, i, n) * v_act_slope(ttt_get(x, i, n), LNT_GELU_TANH, &value));
-    }
+    V_EACH(i, n, count) ttt_put(z, i, n, ttt_get(x, i, n) * ttt_get(y, i, n));
 }
 
 /* gelu''(x): with y = c (x + a x^3) and t = tanh(y), s = 1 - t^2:  s y' + x/2 (s y'' - 2 t s y'^2). Beyond |x| = 20 s is 0. */
@@ -280,6 +277,16 @@ static void ahead(const head *x, int64_t open, int64_t c, bool reads)
     rows_ahead(a->dout, a->dtype, t, n, a->H, x->h, x->D);
 }
 
+/* u of the last layer, hat and 1 / sigma, of rows p .. rows-1. */
+TTT_INLINE void losses(int64_t D, const head *x, int64_t p, int64_t rows)
+{
+    const int top = x->layers - 1;
+    for (int64_t i = p; i < rows; i++) {
+        row_awake(i);
+        ttt_loss(D, &x->norm, x->z[top] + i * D, x->x[0] + i * D, x->v + i * D, x->hat + i * D, x->inverse + i, x->raw[top] + i * D);
+    }
+}
+
 /* Keys of rows p .. rows-1, tokens from t on: inputs of the layers, gradients, step sizes. */
 static void learn(const head *x, int64_t t, int64_t p, int64_t rows)
 {
@@ -290,17 +297,13 @@ static void learn(const head *x, int64_t t, int64_t p, int64_t rows)
     rows_in(x->v + p * D, a->v, a->dtype, t, n, H, x->h, D);
     through(x, 0, n, x->x[0] + p * D, x->z[0] + p * x->out[0]);
     if (top) {
-        gelu(n * a->F, x->z[0] + p * a->F, x->x[1] + p * a->F, NULL);
+        gelu(n * a->F, x->z[0] + p * a->F, x->x[1] + p * a->F, x->slope + p * a->F);
         through(x, 1, n, x->x[1] + p * a->F, x->z[1] + p * D);
     }
-    for (int64_t i = p; i < rows; i++) {
-        row_awake(i);
-        ttt_loss(&x->norm, x->z[top] + i * D, x->x[0] + i * D, x->v + i * D, x->hat + i * D, x->inverse + i, x->raw[top] + i * D);
-    }
+    TTT_OF_WIDTH(D, losses, x, p, rows);
     if (top) { /* u_0 = (u W^T) gelu'(z_0) */
         back_through(x, 1, false, n, x->raw[1] + p * D, x->h1 + p * a->F);
-        memcpy(x->raw[0] + p * a->F, x->h1 + p * a->F, (size_t)(n * a->F) * sizeof(float));
-        gelu_back(n * a->F, x->z[0] + p * a->F, x->raw[0] + p * a->F);
+        times(n * a->F, x->h1 + p * a->F, x->slope + p * a->F, x->raw[0] + p * a->F);
     }
     for (int64_t i = p; i < rows; i++) {
         const int64_t row = (t + i - p) * H + x->h;
@@ -361,8 +364,20 @@ static void read(const head *x, int64_t t, int64_t p, int64_t rows)
     rows_in(x->y[0] + p * x->D, a->q, a->dtype, t, rows - p, a->H, x->h, x->D);
     read_layer(x, 0, p, rows);
     if (x->layers == 1) return;
-    gelu((rows - p) * a->F, x->zq[0] + p * a->F, x->y[1] + p * a->F, NULL);
+    gelu((rows - p) * a->F, x->zq[0] + p * a->F, x->y[1] + p * a->F, x->slope_q + p * a->F);
     read_layer(x, 1, p, rows);
+}
+
+/* o = LN(o) + q */
+TTT_INLINE void norms_of_output(int64_t D, const head *x, int64_t p, int64_t rows, float *o)
+{
+    for (int64_t i = p; i < rows; i++) {
+        float *row = o + i * D;
+        row_awake(i);
+        ttt_normalise(D, row, row);
+        V_EACH(c, n, D)
+        ttt_put(row, c, n, ttt_get(row, c, n) * ttt_get(x->norm.w, c, n) + ttt_get(x->norm.b, c, n) + ttt_get(x->y[0] + i * D, c, n));
+    }
 }
 
 /* o = LN(zq) + q, or zq. */
@@ -370,13 +385,7 @@ static void put_output(const head *x, int64_t t, int64_t p, int64_t rows)
 {
     const int64_t D = x->D;
     float *o = x->zq[x->layers - 1];
-    for (int64_t i = p; i < rows && !x->norm.plain; i++) {
-        float *row = o + i * D;
-        row_awake(i);
-        ttt_normalise(D, row, row);
-        V_EACH(c, n, D)
-        ttt_put(row, c, n, ttt_get(row, c, n) * ttt_get(x->norm.w, c, n) + ttt_get(x->norm.b, c, n) + ttt_get(x->y[0] + i * D, c, n));
-    }
+    if (!x->norm.plain) TTT_OF_WIDTH(D, norms_of_output, x, p, rows, o);
     rows_out(x->a->o, x->a->dtype, t, rows - p, x->a->H, x->h, D, o + p * D);
 }
 
@@ -500,7 +509,7 @@ static void read_layer_back(const head *x, int l, int64_t p, int64_t rows)
         last_steps(x, l, rows);
         const lnt_operand steps = ttt_rows(f, TTT_LU, LNT_LEFT, rows, out, x->wide, out);
         ttt_add_product(&steps, false, &f->dW, true, x->dx[l], in);
-        ttt_add_product(&f->y, true, &d, false, x->dW[l], out); /* forms follow when keys have added theirs */
+        f->from[0] = f->y, f->by[0] = d;
         return;
     }
 #endif
@@ -518,18 +527,13 @@ static void read_layer_back(const head *x, int l, int64_t p, int64_t rows)
     LNT_V(lnt_mm)(LNT_MM_ADD, (int)in, (int)out, (int)n, x->y[l] + p * in, 1, in, dz, out, x->dW[l], out);
 }
 
-/* From the outputs' cotangents to the queries' gradients. */
-static void read_back(const head *x, int64_t t, int64_t p, int64_t rows)
+/* Through the norm of the output, of rows z [n,D]; dz is dout before. */
+TTT_INLINE void norms_of_output_back(int64_t D, const head *x, int64_t n, const float *z, float *dz)
 {
-    const lnt_ttt_args *a = x->a;
-    const int64_t D = x->D, n = rows - p;
-    const int top = x->layers - 1;
-    rows_in(x->dout, a->dout, a->dtype, t, n, a->H, x->h, D);
-    memcpy(x->dz, x->dout, (size_t)(n * D) * sizeof(float));
-    for (int64_t i = 0; i < n && !x->norm.plain; i++) {
-        float *hat = x->work, *d = x->dz + i * D;
+    for (int64_t i = 0; i < n; i++) {
+        float *hat = x->work, *d = dz + i * D;
         row_awake(i);
-        const float inverse = ttt_normalise(D, x->zq[top] + (p + i) * D, hat);
+        const float inverse = ttt_normalise(D, z + i * D, hat);
         V_EACH(c, k, D)
         {
             const vf dc = ttt_get(d, c, k);
@@ -539,11 +543,32 @@ static void read_back(const head *x, int64_t t, int64_t p, int64_t rows)
         }
         ttt_project(D, d, hat, inverse, d);
     }
+}
+
+/* Through the losses of rows p .. rows-1, from du of the last layer to dz, and to dk and dv. */
+TTT_INLINE void losses_back(int64_t D, const head *x, int64_t p, int64_t rows)
+{
+    const int top = x->layers - 1;
+    for (int64_t i = p; i < rows; i++) {
+        row_awake(i);
+        ttt_loss_back(D, &x->norm, x->hat + i * D, x->inverse[i], x->x[0] + i * D, x->v + i * D, x->raw[top] + i * D, x->du[top] + i * D, x->work,
+                      x->dz + (i - p) * D, x->dx[0] + i * D, x->dv + i * D);
+    }
+}
+
+/* From the outputs' cotangents to the queries' gradients. */
+static void read_back(const head *x, int64_t t, int64_t p, int64_t rows)
+{
+    const lnt_ttt_args *a = x->a;
+    const int64_t D = x->D, n = rows - p;
+    const int top = x->layers - 1;
+    rows_in(x->dout, a->dout, a->dtype, t, n, a->H, x->h, D);
+    memcpy(x->dz, x->dout, (size_t)(n * D) * sizeof(float));
+    if (!x->norm.plain) TTT_OF_WIDTH(D, norms_of_output_back, x, n, x->zq[top] + p * D, x->dz);
     for (int l = top; l >= 0; l--) {
         read_layer_back(x, l, p, rows);
         if (!l) break;
-        memcpy(x->dz, x->dy, (size_t)(n * a->F) * sizeof(float));
-        gelu_back(n * a->F, x->zq[0] + p * a->F, x->dz);
+        times(n * a->F, x->dy, x->slope_q + p * a->F, x->dz);
     }
     if (!x->norm.plain) ttt_add(n * D, 1, x->dout, x->dy);
     rows_out(a->dq, a->dtype, t, n, a->H, x->h, D, x->dy);
@@ -573,14 +598,13 @@ static void learn_back(const head *x, int64_t t, int64_t p, int64_t rows)
             rows_awake(i / LNT_VL);
             ttt_put(x->below, i, k, ttt_get(d, i, k) * ttt_get(h, i, k) * gelu_bend(ttt_get(z, i, k)));
         }
-        gelu_back(n * F, z, d);
+        times(n * F, d, x->slope + p * F, d);
 #if defined(__AMX_BF16__)
         if (x->tiled) {
             ttt_forms *f = &x->forms[1];
-            const lnt_operand dh = ttt_rows(f, TTT_OTHER, LNT_LEFT | LNT_LEFT_T, n, F, d, F);
-            const lnt_operand u = ttt_rows(f, TTT_U, LNT_RIGHT, n, D, x->raw[1] + p * D, D);
-            ttt_add_product(&dh, false, &f->W, false, x->du[1] + p * D, D);
-            ttt_add_product(&dh, true, &u, false, x->dW[1], D);
+            f->from[2] = ttt_rows(f, TTT_BELOW, LNT_LEFT | LNT_LEFT_T, n, F, d, F);
+            f->by[2] = ttt_rows(f, TTT_U, LNT_RIGHT, n, D, x->raw[1] + p * D, D);
+            ttt_add_product(&f->from[2], false, &f->W, false, x->du[1] + p * D, D);
         }
 #endif
         if (!x->tiled) {
@@ -588,11 +612,7 @@ static void learn_back(const head *x, int64_t t, int64_t p, int64_t rows)
             LNT_V(lnt_mm)(LNT_MM_ADD, (int)F, (int)D, (int)n, d, 1, F, x->raw[1] + p * D, D, x->dW[1], D);
         }
     }
-    for (int64_t i = p; i < rows; i++) {
-        row_awake(i);
-        ttt_loss_back(&x->norm, x->hat + i * D, x->inverse[i], x->x[0] + i * D, x->v + i * D, x->raw[top] + i * D, x->du[top] + i * D, x->work,
-                      x->dz + (i - p) * D, x->dx[0] + i * D, x->dv + i * D);
-    }
+    TTT_OF_WIDTH(D, losses_back, x, p, rows);
     for (int l = top; l >= 0; l--) {
         const int64_t in = x->in[l], out = x->out[l];
         if (a->bias) ttt_add_rows(x->db[l], n, out, x->dz);
@@ -600,16 +620,15 @@ static void learn_back(const head *x, int64_t t, int64_t p, int64_t rows)
 #if defined(__AMX_BF16__)
         if (x->tiled) {
             ttt_forms *f = &x->forms[l];
-            const lnt_operand d = ttt_rows(f, TTT_DZ, LNT_RIGHT, n, out, x->dz, out);
-            const lnt_operand keys = p ? ttt_rows(f, TTT_OTHER, LNT_LEFT_T, n, in, x->x[l] + p * in, in) : f->x;
-            ENGINE->update_sum(NULL, &keys, true, &d, false, &f->dW);
+            f->from[1] = p ? ttt_rows(f, TTT_OTHER, LNT_LEFT_T, n, in, x->x[l] + p * in, in) : f->x;
+            f->by[1] = ttt_rows(f, TTT_DZ_KEYS, LNT_RIGHT, n, out, x->dz, out);
+            ENGINE->update_sum(NULL, l ? 3 : 2, f->from, f->by, &f->dW);
             ENGINE->extend(&f->dW, LNT_RIGHT_T, f->dW_turned);
         }
 #endif
         if (!x->tiled) LNT_V(lnt_mm)(LNT_MM_ADD, (int)in, (int)out, (int)n, x->x[l] + p * in, 1, in, x->dz, out, x->dW[l], out);
         if (!l) break;
-        memcpy(x->dz, x->dx[1] + p * F, (size_t)(n * F) * sizeof(float));
-        gelu_back(n * F, x->z[0] + p * F, x->dz);
+        times(n * F, x->dx[1] + p * F, x->slope + p * F, x->dz);
         ttt_add(n * F, 1, x->below, x->dz);
     }
     rows_out(a->dk, a->dtype, t, n, a->H, x->h, D, x->dx[0] + p * D);

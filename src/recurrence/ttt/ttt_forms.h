@@ -15,12 +15,15 @@ static inline bool ttt_is_tiled(const lnt_ttt_args *a)
     return a->dtype == LINNET_BF16 && a->mini_batch >= 8 && a->D % 64 == 0 && (lnt_ttt_layers(a) == 1 || a->F % 64 == 0);
 }
 
-/* Rows of a mini-batch: inputs of keys and of queries, u, u times step sizes, A, its gradient, gradients of z; others, for one product. */
-enum { TTT_X, TTT_Y, TTT_U, TTT_LU, TTT_A, TTT_DA, TTT_DZ, TTT_OTHER, TTT_ROOMS };
+/* Rows of a mini-batch: inputs of keys and of queries, u, u times step sizes, A, its gradient, gradients of z of queries and of keys, what u of the
+ * layer below is made of; others, for one product. */
+enum { TTT_X, TTT_Y, TTT_U, TTT_LU, TTT_A, TTT_DA, TTT_DZ, TTT_DZ_KEYS, TTT_BELOW, TTT_OTHER, TTT_ROOMS };
+/* What a layer's weights get: of queries, of keys, of u of the layer below. */
+enum { TTT_WRITES = 3 };
 enum { TTT_ALL = LNT_LEFT | LNT_LEFT_T | LNT_RIGHT | LNT_RIGHT_T };
 
 typedef struct {
-    lnt_operand W, dW, x, y, A;
+    lnt_operand W, dW, x, y, A, from[TTT_WRITES], by[TTT_WRITES]; /* dW += from^T by */
     void *W_left, *W_right, *W_turned, *dW_left, *dW_right, *dW_turned, *room[TTT_ROOMS];
 } ttt_forms;
 
