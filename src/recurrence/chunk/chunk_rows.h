@@ -168,6 +168,19 @@ static inline void row_times(int64_t n, float f, const float *factors, const flo
     for (; i < n; i++) y[i] = f * x[i] * factors[i];
 }
 
+/* y [width] += sum_i b_i x_i (b NULL: ones), in the order of the rows. */
+static inline void rows_add_up(int64_t n, int64_t width, const float *b, const float *x, float *y)
+{
+    int64_t j = 0;
+    for (; j + LNT_VL <= width; j += LNT_VL) {
+        vf sum = v_load(y + j);
+        for (int64_t i = 0; i < n; i++) sum += (b ? b[i] : 1.0f) * v_load(x + i * width + j);
+        v_store(y + j, sum);
+    }
+    for (; j < width; j++)
+        for (int64_t i = 0; i < n; i++) y[j] += (b ? b[i] : 1.0f) * x[i * width + j];
+}
+
 /* y += f x . z */
 static inline void row_add_times(int64_t n, float f, const float *x, const float *z, float *y)
 {
