@@ -1,7 +1,8 @@
 /* TTT-linear and TTT-MLP on the CPU (README.md): mini-batch by mini-batch, all of its rows in products with the weights that it begins with. The
  * token form takes its rows one by one. A head of a sequence is a piece of work; backward, a head of a part of the sequences is.
  *
- * Where the processor has tiles, products of bf16 calls go through them (ttt_forms.h), but for the token form's. */
+ * Where the processor has tiles, products of bf16 calls go through them (ttt_forms.h), but for the token form's.
+ * Long: both models in both directions, of which most is common to both, with each product in float32 and on tiles. */
 #define LNT_ROWS_BETWEEN_TILES
 #include "recurrence/ttt/ttt_forms.h"
 #include "recurrence/ttt/ttt_walk.h"
