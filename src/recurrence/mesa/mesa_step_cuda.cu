@@ -405,7 +405,7 @@ bool wide(const lnt_mesa_args *a) { return a->K > 128 || a->V > 128; }
 
 template <typename T, int W, bool PACKED> void put_held(const step_args<T> &a, int64_t heads, lnt_cuda *d)
 {
-    mesa_step<T, W, PACKED><<<(unsigned)heads, 2 * W, 0, d->stream>>>(a);
+    mesa_step<T, W, PACKED><<<(unsigned)heads, 2 * W, 0, lnt_queue(d)>>>(a);
 }
 
 template <typename T> void put(const lnt_mesa_args *r, int64_t stride, const lnt_mesa_solve<T, T> &solve, lnt_cuda *d)
@@ -447,7 +447,7 @@ template <typename T> void put(const lnt_mesa_args *r, int64_t stride, const lnt
     a.half = solve.half;
     if (!heads) return;
     if (wide(r))
-        mesa_step_wide<T><<<(unsigned)heads, WIDE * PARTS, 0, d->stream>>>(a);
+        mesa_step_wide<T><<<(unsigned)heads, WIDE * PARTS, 0, lnt_queue(d)>>>(a);
     else if (r->K > 64 || r->V > 64)
         packed ? put_held<T, 128, true>(a, heads, d) : put_held<T, 128, false>(a, heads, d);
     else
