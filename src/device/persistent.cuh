@@ -12,7 +12,10 @@
 #include "device/cuda.cuh"
 
 typedef enum {
-    LNT_PIECE_PRODUCT,     /* few_stream.cuh */
+    LNT_PIECE_PRODUCT,     /* ops/few_stream.cuh */
+    LNT_PIECE_TILES,       /* ops/few_tile.cuh */
+    LNT_PIECE_DECAY,       /* recurrence/decay/decay_step.cuh */
+    LNT_PIECE_NORM,        /* ops/norms.cuh */
     LNT_PIECE_DELTA_LAYER, /* recurrence/delta/delta_layer.cuh */
 } lnt_piece_kind;
 
@@ -47,12 +50,10 @@ bool lnt_persistent_offer(const lnt_cuda *d, lnt_piece_kind kind, const void *ar
 #ifdef __CUDACC__
 /* A body's kernel of its own; all its threads call. */
 struct lnt_alone {
+    /* The next one may begin. */
+    __device__ __forceinline__ void begin() const { let_next(); }
     /* From here on what kernels ahead wrote is there. */
-    __device__ __forceinline__ void wait() const
-    {
-        let_next();
-        await_last();
-    }
+    __device__ __forceinline__ void wait() const { await_last(); }
     __device__ __forceinline__ void sync() const { __syncthreads(); }
     /* What others read has been stored by this thread. */
     __device__ __forceinline__ void leave() const {}

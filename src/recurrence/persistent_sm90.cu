@@ -7,6 +7,9 @@
  *
  * Floor: the bytes of weights and states, as long as what lies between two products takes no longer than the ring has weights for (about 5 us). */
 #include "ops/few_stream.cuh"
+#include "ops/few_tile.cuh"
+#include "ops/norms.cuh"
+#include "recurrence/decay/decay_step.cuh"
 #include "recurrence/delta/delta_layer.cuh"
 
 namespace {
@@ -41,6 +44,7 @@ struct at_piece {
     mutable bool waits;
     bool last;            /* of the block's shares of the piece */
 
+    __device__ __forceinline__ void begin() const {}
     __device__ __forceinline__ void sync() const { named_sync(1, CONSUMERS); }
     __device__ __forceinline__ void wait() const
     {
@@ -121,22 +125,40 @@ __global__ void __launch_bounds__(THREADS, 1) persistent_kernel(const __grid_con
         const lnt_piece &p = slots[i % SLOTS];
         const int number = number_of(p), G = (int)gridDim.x;
         at_piece at = {a.left + i - 1, a.left + i, (runs + 1) * (uint32_t)p.before, p.before > 0, true};
-        if (number < p.blocks) {
-            if (p.kind == LNT_PIECE_PRODUCT) {
+        for (int b = number; b < p.blocks; b += G) {
+            at.last = b + G >= p.blocks || p.kind == LNT_PIECE_PRODUCT;
+            switch (p.kind) {
+            case LNT_PIECE_PRODUCT:
                 at.wait();
                 few_stream::take(*(const few_stream::product *)p.args, number, G, r, place, *(few_stream::share *)work);
                 at.leave();
-            } else {
-                const delta_layer::layer_piece &layer = *(const delta_layer::layer_piece *)p.args;
-                for (int b = number; b < p.blocks; b += G) {
-                    at.last = b + G >= p.blocks;
-                    fence_async(); /* what lay in `work` was read and written by threads */
-                    at.sync();
-                    layer.step((float *)work, b, s.layer, at, states);
-                    states += layer.args.group;
-                }
-                at.sync();
+                b = p.blocks;
+                break;
+            case LNT_PIECE_TILES: {
+                const few_tile::product &product = *(const few_tile::product *)p.args;
+                if (product.narrow)
+                    few_tile::tile<1, LNT_FEW_NARROW / few_tile::STEP, 1>(product.parts, product.weights, b, *(few_tile::share<1, LNT_FEW_NARROW / few_tile::STEP> *)work, at);
+                else
+                    few_tile::tile<1, 8, 4>(product.parts, product.weights, b, *(few_tile::share<1, 8> *)work, at);
+                at.leave();
+                break;
             }
+            case LNT_PIECE_DECAY:
+                ((const decay_piece *)p.args)->step(b, *(decay_step_share *)work, at);
+                break;
+            case LNT_PIECE_NORM:
+                ((const norm_piece *)p.args)->step(b, at);
+                at.leave();
+                break;
+            default: {
+                const delta_layer::layer_piece &layer = *(const delta_layer::layer_piece *)p.args;
+                fence_async(); /* what lay in `work` was read and written by threads */
+                at.sync();
+                layer.step((float *)work, b, s.layer, at, states);
+                states += layer.args.group;
+            }
+            }
+            at.sync(); /* the next one has the same memory */
         }
         __syncwarp();
         if (threadIdx.x % 32 == 0) mbarrier_arrive(&s.slot_empty[i % SLOTS]);

@@ -207,7 +207,10 @@ __device__ __forceinline__ void layer_step(const layer_args &p, int head, int n,
             for (int j = K / CHUNK; j < MOST_K / CHUNK; j++) mbarrier_arrive(&full[j]); /* all have as many phases */
         }
         if (converts) unit.load(f, n, c);
-        if (i == 0) work.wait(); /* of a kernel of its own: the next product's weights queue up behind what is needed here */
+        if (i == 0) {
+            work.begin(); /* the next product's weights queue up behind what is needed here */
+            work.wait();
+        }
         const float a = p.g ? expf(p.g[hv]) : 1.0f, beta = p.beta[hv];
         const bool finishes = tid < V && p.y;
         const float gate = finishes && p.gate ? to_float(((const T *)p.gate)[hv * V + tid]) : 0.0f, w = finishes && p.w ? p.w[tid] : 1.0f;
