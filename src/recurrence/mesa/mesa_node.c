@@ -82,6 +82,14 @@ static size_t workspace(const lnt_node *n, const lnt_shape *s, bool backward) { 
 
 /* ---- running --------------------------------------------------------------------------------------------------------------------------- */
 
+/* Whether a call is one launch for all sequences, which makes its Lambda, too (mesa_gpu.h). */
+static bool is_few(const lnt_call *k, const lnt_mesa_args *a)
+{
+    const mesa_attr *x = k->attr;
+    if (!k->state || !lnt_on_cuda(k->c) || has_ring(x) || is_recursive(x) || replays(x) || (k->draw > 0 && draws(k->node))) return false;
+    return lnt_recur_longest(a) <= LNT_MESA_FEW && a->K <= LNT_MESA_WIDEST && a->V <= LNT_MESA_WIDEST;
+}
+
 /* The call with its Lambda = lower + softplus(p), [Hv,K], in the workspace, and the number of steps where it is drawn. */
 static void bind(const lnt_call *k, lnt_recur_call *call)
 {
@@ -90,6 +98,7 @@ static void bind(const lnt_call *k, lnt_recur_call *call)
     lnt_recur_bind(k, call);
     lnt_mesa_args *a = args_of(call);
     const bool drawn = k->draw > 0 && draws(k->node);
+    if (is_few(k, a)) return;
     float *lambda = lnt_recur_take(call, lambda_bytes(k->node));
     a->lambda = lambda;
 #ifdef LINNET_CUDA
@@ -131,11 +140,12 @@ static linnet_status forward(const lnt_call *k)
     if (is_recursive(x) && k->state) begin_inverses(k, a);
     if (k->state && replays(x)) return lnt_replay_forward(k, a);
 #ifdef LINNET_CUDA
-    if (k->state && lnt_on_cuda(k->c) && lnt_recur_longest(a) <= LNT_MESA_FEW && a->K <= LNT_MESA_WIDEST && a->V <= LNT_MESA_WIDEST) {
-        a->scale = 1;
-        a->s0 = a->sT = k->state; /* all sequences in one launch */
+    if (is_few(k, a)) {
+        const lnt_mesa_lambda made = { .p = k->param[0].master, .lower = (float)x->solve.lower };
+        a->scale = 1, a->states_early = true;
+        a->s0 = a->sT = k->state;
         a->h0 = a->hT = (float *)k->state + (int64_t)a->Hv * a->K * a->V;
-        lnt_mesa_step_states(a, (int64_t)(k->state_stride / sizeof(float)), lnt_device_of(k->c));
+        lnt_mesa_step_states(a, made, (int64_t)(k->state_stride / sizeof(float)), lnt_device_of(k->c));
         return lnt_device_check(k->c);
     }
 #endif

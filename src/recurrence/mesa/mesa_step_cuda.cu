@@ -11,6 +11,8 @@
 
 #include <float.h>
 
+#include "device/functions.cuh"
+
 #include "recurrence/decay/decay_cuda.cuh"
 
 extern "C" {
@@ -23,6 +25,7 @@ template <typename T> struct step_args {
     const int64_t *cu;
     const T *q, *k, *v;
     const float *g, *beta, *lambda, *h0, *s0;
+    lnt_mesa_lambda made; /* lambda in its place, p NULL: not */
     float *hT, *sT; /* NULL: not wanted; never NULL where the states do not fit the registers */
     float *x, *taken, *residual;
     T *o;
@@ -32,7 +35,14 @@ template <typename T> struct step_args {
     float tolerance2, absolute;
     int32_t solver;
     bool diagonal, half;
+    bool early; /* states may be read before kernels ahead have ended */
 };
+
+/* Lambda of column i of all heads. */
+template <typename T> __device__ __forceinline__ float lambda_at(const step_args<T> &a, int64_t i)
+{
+    return a.made.p ? a.made.lower + softplus_of(a.made.p[i]) : a.lambda ? a.lambda[i] : 1.0f;
+}
 
 /* ---- states in registers ---------------------------------------------------------------------------------------------------------------- */
 
@@ -126,14 +136,17 @@ template <typename T, int W, bool PACKED> __global__ __launch_bounds__(2 * W) vo
     const int K = a.K, V = a.V, h = (int)(blockIdx.x % a.Hv), hq = (int)((int64_t)h * a.Hq / a.Hv);
     const int64_t n = blockIdx.x / a.Hv, H0 = n * a.H_stride + (int64_t)h * K * K, G0 = n * a.G_stride + (int64_t)h * K * V;
     float H[ROWS][4], G[ROWS][4];
+    if (!a.early) await_last();
 #pragma unroll
     for (int i = 0; i < ROWS; i++) {
         const int row = at.row(i);
         fetch<PACKED>(H[i], a.h0 + H0 + (int64_t)row * K, at.column, a.h0 && row < K ? K : 0);
         fetch<PACKED>(G[i], a.s0 + G0 + (int64_t)row * V, at.column, a.s0 && row < K ? V : 0);
     }
+    const float lambda = at.own < K ? lambda_at(a, (int64_t)h * K + at.own) : 1.0f;
+    let_next(); /* the next product's weights queue up behind the states */
+    await_last();
     const lnt_mesa_course course = lnt_mesa_course_now(a);
-    const float lambda = at.own < K && a.lambda ? a.lambda[(int64_t)h * K + at.own] : 1.0f;
     int turn = 0;
 
     for (int64_t t = a.cu[n]; t < a.cu[n + 1]; t++) {
@@ -315,6 +328,8 @@ template <typename T> __global__ __launch_bounds__(WIDE *PARTS) void mesa_step_w
     const int64_t H0 = n * a.H_stride + ((int64_t)h * K + first) * K + column, G0 = n * a.G_stride + ((int64_t)h * K + first) * V + column;
     const bool in_H = column < K, in_G = column < V;
     const int rows = K - first < ROWS ? K - first : ROWS; /* its own; may be negative */
+    let_next();
+    await_last();
     for (int i = 0; i < rows; i++) {
         if (in_H) a.hT[H0 + (int64_t)i * K] = a.h0 ? a.h0[H0 + (int64_t)i * K] : 0.0f;
         if (in_G) a.sT[G0 + (int64_t)i * V] = a.s0 ? a.s0[G0 + (int64_t)i * V] : 0.0f;
@@ -322,7 +337,7 @@ template <typename T> __global__ __launch_bounds__(WIDE *PARTS) void mesa_step_w
     auto at_H = [&](int i) -> float { return in_H && i < rows ? a.hT[H0 + (int64_t)i * K] : 0.0f; };
     auto at_G = [&](int i) -> float { return in_G && i < rows ? a.sT[G0 + (int64_t)i * V] : 0.0f; };
     const lnt_mesa_course course = lnt_mesa_course_now(a);
-    const float lambda = in_H && a.lambda ? a.lambda[(int64_t)h * K + column] : 1.0f;
+    const float lambda = in_H ? lambda_at(a, (int64_t)h * K + column) : 1.0f;
 
     for (int64_t t = a.cu[n]; t < a.cu[n + 1]; t++) {
         const int64_t token = t * a.Hv + h;
@@ -405,10 +420,11 @@ bool wide(const lnt_mesa_args *a) { return a->K > 128 || a->V > 128; }
 
 template <typename T, int W, bool PACKED> void put_held(const step_args<T> &a, int64_t heads, lnt_cuda *d)
 {
-    mesa_step<T, W, PACKED><<<(unsigned)heads, 2 * W, 0, d->stream>>>(a);
+    lnt_launch(d, mesa_step<T, W, PACKED>, (unsigned)heads, 2 * W, a);
 }
 
-template <typename T> void put(const lnt_mesa_args *r, int64_t stride, const lnt_mesa_solve<T, T> &solve, lnt_cuda *d)
+template <typename T>
+void put(const lnt_mesa_args *r, const lnt_mesa_lambda &made, int64_t stride, const lnt_mesa_solve<T, T> &solve, lnt_cuda *d)
 {
     float *states = (float *)r->workspace;
     const int64_t heads = r->sequences * r->Hv;
@@ -420,6 +436,7 @@ template <typename T> void put(const lnt_mesa_args *r, int64_t stride, const lnt
     a.g = (const float *)r->g;
     a.beta = (const float *)r->beta;
     a.lambda = (const float *)r->lambda;
+    a.made = made;
     a.h0 = (const float *)r->h0;
     a.s0 = (const float *)r->s0;
     a.hT = (float *)r->hT;
@@ -445,14 +462,14 @@ template <typename T> void put(const lnt_mesa_args *r, int64_t stride, const lnt
     a.solver = solve.solver;
     a.diagonal = solve.diagonal;
     a.half = solve.half;
+    a.early = r->states_early;
     if (!heads) return;
     if (wide(r))
-        mesa_step_wide<T><<<(unsigned)heads, WIDE * PARTS, 0, d->stream>>>(a);
+        lnt_launch(d, mesa_step_wide<T>, (unsigned)heads, WIDE * PARTS, a);
     else if (r->K > 64 || r->V > 64)
         packed ? put_held<T, 128, true>(a, heads, d) : put_held<T, 128, false>(a, heads, d);
     else
         packed ? put_held<T, 64, true>(a, heads, d) : put_held<T, 64, false>(a, heads, d);
-    lnt_cuda_note(d, cudaGetLastError());
 }
 
 } // namespace
@@ -462,9 +479,9 @@ size_t lnt_mesa_step_bytes(const lnt_mesa_args *a)
     return wide(a) ? (size_t)a->sequences * (size_t)a->Hv * (size_t)a->K * (size_t)(a->K + a->V) * sizeof(float) : 0;
 }
 
-void lnt_mesa_step_put(const lnt_mesa_args *a, lnt_cuda *d) { LNT_BY_TYPE(a->dtype, T, put<T>(a, 0, lnt_mesa_options_of<T, T>(a), d)); }
+void lnt_mesa_step_put(const lnt_mesa_args *a, lnt_cuda *d) { LNT_BY_TYPE(a->dtype, T, put<T>(a, {}, 0, lnt_mesa_options_of<T, T>(a), d)); }
 
-extern "C" void lnt_mesa_step_states(const lnt_mesa_args *a, int64_t stride, lnt_device *d)
+extern "C" void lnt_mesa_step_states(const lnt_mesa_args *a, lnt_mesa_lambda made, int64_t stride, lnt_device *d)
 {
-    LNT_BY_TYPE(a->dtype, T, put<T>(a, stride, lnt_mesa_options_of<T, T>(a), (lnt_cuda *)d));
+    LNT_BY_TYPE(a->dtype, T, put<T>(a, made, stride, lnt_mesa_options_of<T, T>(a), (lnt_cuda *)d));
 }
