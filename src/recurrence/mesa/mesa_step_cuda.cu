@@ -14,8 +14,7 @@
 
 #include <float.h>
 
-#include "device/functions.cuh"
-
+#include "ops/rows.cuh"
 #include "recurrence/decay/decay_cuda.cuh"
 
 extern "C" {
@@ -29,6 +28,7 @@ template <typename T> struct step_args {
     const T *q, *k, *v;
     const float *g, *beta, *lambda, *h0, *s0;
     lnt_mesa_lambda made; /* lambda in its place, p NULL: not */
+    lnt_mesa_norm norm;
     float *hT, *sT; /* NULL: not wanted; never NULL where the states do not fit the registers */
     float *x, *taken, *residual;
     T *o;
@@ -135,6 +135,20 @@ template <int ROWS> __device__ __forceinline__ void publish(float *to, const ste
     for (int j = 0; j < ROWS; j += 4) *(float4 *)&rows[j] = *(const float4 *)&to[at.row(j)];
 }
 
+/* The norm of a token's o, of which a thread has that of its own column; `weight` is that column's, rows are what a thread has of every one. */
+template <typename T, int ROWS>
+__device__ __forceinline__ void put_norm(const step_args<T> &a, const step_place &at, int64_t row, float o, float weight, float gate, float *to,
+                                         float (&rows)[ROWS])
+{
+    float y = at.own < a.V ? to_float(from_float<T>(o)) : 0.0f, sum[1];
+    publish(to, at, y, rows);
+    sum[0] = dot(rows, rows);
+    over_rows(sum);
+    y *= weight / sqrtf(sum[0] / (float)a.V + a.norm.eps);
+    if (a.norm.gate) y *= a.norm.silu ? gate * sigmoid_of(gate) : sigmoid_of(gate);
+    if (threadIdx.x % 2 == 0 && at.own < a.V) ((T *)a.norm.y)[row + at.own] = from_float<T>(y);
+}
+
 /* All tokens of a value head. PACKED: K and V are multiples of 4, pointers and strides of 16 bytes. HALF: a.half, never with PACKED. Long: H, G and the step's numbers are in
  * registers from the first token to the last. */
 template <typename T, int W, bool PACKED, bool HALF> __global__ __launch_bounds__(2 * W) void mesa_step(const __grid_constant__ step_args<T> a)
@@ -156,6 +170,7 @@ template <typename T, int W, bool PACKED, bool HALF> __global__ __launch_bounds_
         }
     }
     const float lambda = at.own < K ? lambda_at(a, (int64_t)h * K + at.own) : 1.0f;
+    const float weight = a.norm.y && a.norm.w && at.own < V ? a.norm.w[at.own] : 1.0f;
     let_next(); /* the next product's weights queue up behind the states */
     await_last();
     const lnt_mesa_course course = lnt_mesa_course_now(a);
@@ -176,6 +191,7 @@ template <typename T, int W, bool PACKED, bool HALF> __global__ __launch_bounds_
             fetch<PACKED>(&v[c], a.v + token * V, at.column(c), V);
         }
         float mine = at.own < K ? to_float(a.q[row0 + at.own]) : 0.0f; /* r of the own column */
+        const float z_o = a.norm.y && a.norm.gate && at.own < V ? to_float(((const T *)a.norm.gate)[token * V + at.own]) : 0.0f;
         if (HALF) {
             for (int j = 0; j < COLUMNS; j++) k[j] = lnt_to_half(k[j]);
             for (int i = 0; i < ROWS; i++) r[i] = lnt_to_half(r[i]), p[i] = lnt_to_half(p[i]);
@@ -266,9 +282,10 @@ template <typename T, int W, bool PACKED, bool HALF> __global__ __launch_bounds_
         if (HALF) x = lnt_to_half(x);
         publish(shared[turn ^= 1], at, x, p);
         const float o = column_sum<false>(G, p);
+        if (a.norm.y) put_norm(a, at, token * V, o, weight, z_o, shared[turn ^= 1], w);
         if (threadIdx.x % 2 == 0) {
             if (at.own < K && a.x) a.x[token * K + at.own] = x;
-            if (at.own < V) a.o[token * V + at.own] = from_float<T>(o);
+            if (at.own < V && (!a.norm.y || a.norm.keeps_o)) a.o[token * V + at.own] = from_float<T>(o);
         }
     }
 #pragma unroll
@@ -436,7 +453,7 @@ template <typename T> __global__ __launch_bounds__(WIDE *PARTS) void mesa_step_w
     }
 }
 
-bool wide(const lnt_mesa_args *a) { return a->K > 128 || a->V > 128; }
+bool wide(const lnt_mesa_args *a) { return a->K > LNT_MESA_HELD || a->V > LNT_MESA_HELD; }
 
 template <typename T, int W> void put_held(const step_args<T> &a, bool packed, int64_t heads, lnt_cuda *d)
 {
@@ -445,7 +462,7 @@ template <typename T, int W> void put_held(const step_args<T> &a, bool packed, i
 }
 
 template <typename T>
-void put(const lnt_mesa_args *r, const lnt_mesa_lambda &made, int64_t stride, const lnt_mesa_solve<T, T> &solve, lnt_cuda *d)
+void put(const lnt_mesa_args *r, const lnt_mesa_lambda &made, const lnt_mesa_norm &norm, int64_t stride, const lnt_mesa_solve<T, T> &solve, lnt_cuda *d)
 {
     float *states = (float *)r->workspace;
     const int64_t heads = r->sequences * r->Hv;
@@ -457,7 +474,7 @@ void put(const lnt_mesa_args *r, const lnt_mesa_lambda &made, int64_t stride, co
     a.g = (const float *)r->g;
     a.beta = (const float *)r->beta;
     a.lambda = (const float *)r->lambda;
-    a.made = made;
+    a.made = made, a.norm = norm;
     a.h0 = (const float *)r->h0;
     a.s0 = (const float *)r->s0;
     a.hT = (float *)r->hT;
@@ -500,9 +517,9 @@ size_t lnt_mesa_step_bytes(const lnt_mesa_args *a)
     return wide(a) ? (size_t)a->sequences * (size_t)a->Hv * (size_t)a->K * (size_t)(a->K + a->V) * sizeof(float) : 0;
 }
 
-void lnt_mesa_step_put(const lnt_mesa_args *a, lnt_cuda *d) { LNT_BY_TYPE(a->dtype, T, put<T>(a, {}, 0, lnt_mesa_options_of<T, T>(a), d)); }
+void lnt_mesa_step_put(const lnt_mesa_args *a, lnt_cuda *d) { LNT_BY_TYPE(a->dtype, T, put<T>(a, {}, {}, 0, lnt_mesa_options_of<T, T>(a), d)); }
 
-extern "C" void lnt_mesa_step_states(const lnt_mesa_args *a, lnt_mesa_lambda made, int64_t stride, lnt_device *d)
+extern "C" void lnt_mesa_step_states(const lnt_mesa_args *a, lnt_mesa_lambda made, lnt_mesa_norm norm, int64_t stride, lnt_device *d)
 {
-    LNT_BY_TYPE(a->dtype, T, put<T>(a, made, stride, lnt_mesa_options_of<T, T>(a), (lnt_cuda *)d));
+    LNT_BY_TYPE(a->dtype, T, put<T>(a, made, norm, stride, lnt_mesa_options_of<T, T>(a), (lnt_cuda *)d));
 }
