@@ -6,8 +6,9 @@
  *
  * Any chain goes by its table, in shared memory beside operands and results; those that layers have are code of their own. Slower: eight columns a
  * thread (H200, fourteen functions 13.2 us, two columns 5.7; of whole rows in one block 5.3, in a cluster 3.2); no faster: the table alone in shared
- * memory, or all of it once ahead of the wait, so that its code is in the caches. */
+ * memory, or all of it once ahead of the wait, so that its code is in the caches. Long: functions, a table's kernel and those of known chains. */
 #include "device/mma.cuh"
+#include "ops/row_chain_rule.cuh"
 #include "ops/rows.cuh"
 
 #include <utility>
@@ -34,6 +35,8 @@ struct chain_place {
     char *planes;
     int row, col;
     int64_t seq;
+    int first; /* column of the block */
+    int some;  /* threads of the block that go through the functions; 0: all */
 };
 
 __device__ __forceinline__ bool has(const chain_place &p, int first, int end) { return p.col >= first && p.col < end; }
@@ -156,12 +159,14 @@ __device__ __forceinline__ void store(char *to, const float (&x)[U], bool f32)
         *(uint32_t *)to = two_halves(x[0], x[1]);
 }
 
+__device__ __forceinline__ float as_half(float x) { return __bfloat162float(__float2bfloat16_rn(x)); }
+
 /* A result, rounded as it is stored where others read it. */
 __device__ __forceinline__ void put(const lnt_chain_head &h, const lnt_chain_op &o, const chain_place &p, float (&x)[U])
 {
     if (!h.f32) {
 #pragma unroll
-        for (int u = 0; u < U; u++) x[u] = __bfloat162float(__float2bfloat16_rn(x[u]));
+        for (int u = 0; u < U; u++) x[u] = as_half(x[u]);
     }
     const int c = p.col - h.first;
     if (!h.out || !has(p, h.first, h.end)) return;
@@ -187,7 +192,7 @@ __device__ __forceinline__ float head_sum(const lnt_chain_head &h, const lnt_cha
         return s;
     }
     float *part = p.share->part[turn++ & 1];
-    const int origin = CLUSTER ? 0 : (int)(blockIdx.x * blockDim.x) * U; /* column of the first number in `part` */
+    const int origin = CLUSTER ? 0 : p.first; /* column of the first number in `part` */
     const int begin = h.first + quotient(max(p.col - h.first, 0), o.by_columns) * o.columns, end = min(begin + o.columns, h.end);
     const int warp = (p.col - origin) / LNT_CHAIN_WARP;
     s = warp_sum(s);
@@ -197,7 +202,10 @@ __device__ __forceinline__ float head_sum(const lnt_chain_head &h, const lnt_cha
         cluster_wait();
     } else {
         if (lane == 0) part[warp] = s;
-        __syncthreads();
+        if (p.some)
+            asm volatile("bar.sync %0, %1;" ::"r"(1), "r"(p.some) : "memory");
+        else
+            __syncthreads();
     }
     s = 0.0f;
     for (int w = (begin - origin) / LNT_CHAIN_WARP + lane; w < (end - origin + LNT_CHAIN_WARP - 1) / LNT_CHAIN_WARP; w += 32) s += part[w];
@@ -357,7 +365,8 @@ template <bool CLUSTER> __global__ void __launch_bounds__(LNT_CHAIN_MOST_THREADS
     extern __shared__ __align__(16) char memory[];
     chain_place p;
     p.share = (chain_share *)memory, p.planes = memory + sizeof(chain_share);
-    p.row = (int)blockIdx.y, p.col = (int)(blockIdx.x * blockDim.x + threadIdx.x) * U, p.seq = p.row;
+    p.first = (int)(blockIdx.x * blockDim.x) * U, p.some = 0;
+    p.row = (int)blockIdx.y, p.col = p.first + (int)threadIdx.x * U, p.seq = p.row;
     int turn = 0;
     let_next();
     if (CLUSTER) cluster_arrive(); /* its blocks are there before one writes to another's memory */
@@ -392,7 +401,7 @@ struct known_operand {
     int8_t maker; /* the function that makes it; -1: a load */
     bool early;
 };
-enum { TAPS = 4, KNOWN_OPS = 10 };
+enum { TAPS = 4, KNOWN_OPS = 14 };
 constexpr known_operand HALVES = {LNT_CHAIN_HALVES, -1, false}, LATER = {LNT_CHAIN_FLOATS, -1, false}, ONE = {LNT_CHAIN_ONE, -1, false};
 constexpr known_operand FLOATS = {LNT_CHAIN_FLOATS, -1, true}, FOUR = {TAPS, -1, true}, ONCE = {LNT_CHAIN_ONE, -1, true};
 constexpr known_operand made(int8_t maker) { return {LNT_CHAIN_FLOATS, maker, false}; }
@@ -407,7 +416,8 @@ struct known_chain {
     known_op op[KNOWN_OPS];
 };
 
-/* bf16: RWKV-7's norm with its lerps, and with one, what is ahead of its recurrence and behind it; Mamba-2's; KDA's and Mesa's ahead. */
+/* bf16: RWKV-7's norm with its lerps, and with one, what is ahead of its recurrence and behind it, that with it, and that of the first layer; Mamba-2's;
+ * KDA's and Mesa's ahead. */
 constexpr known_chain KNOWN[] = {
     {4, {{LNT_ROW_ADD, 0, 0, OUT, {HALVES, HALVES}},
          {LNT_ROW_LAYER, 0, 0, KEPT, {made(0), FLOATS, FLOATS}},
@@ -430,6 +440,33 @@ constexpr known_chain KNOWN[] = {
     {3, {{LNT_ROW_LAYER, 0, 0, KEPT, {HALVES, FLOATS, FLOATS}},
          {LNT_ROW_ADD, 0, 0, KEPT, {made(0), HALVES}},
          {LNT_ROW_MUL, 0, 0, OUT, {made(1), HALVES}}}},
+    {14, {{LNT_ROW_LERP, 0, 1, KEPT, {HALVES, HALVES, HALVES}},
+          {LNT_ROW_MUL, 0, 0, KEPT, {HALVES, FLOATS}},
+          {LNT_ROW_L2, 0, 0, KEPT, {made(1)}},
+          {LNT_ROW_MUL, 0, 0, KEPT, {HALVES, HALVES}},
+          {LNT_ROW_LERP, 0, 1, KEPT, {HALVES, made(3), FLOATS}},
+          {LNT_ROW_ACTIVATION, LNT_IDENTITY, 0, KEPT, {made(2)}},
+          {LNT_ROW_MUL, 0, 0, KEPT, {made(2), HALVES}},
+          {LNT_ROW_UNTIED, 0, 0, KEPT, {HALVES, made(4), made(0), made(5), made(6), LATER}},
+          {LNT_ROW_LAYER, 0, 0, KEPT, {made(7), FLOATS, FLOATS}},
+          {LNT_ROW_MUL, 0, 0, KEPT, {HALVES, FLOATS}},
+          {LNT_ROW_DOT, 0, 0, SINGLE | F32, {made(9), made(4)}},
+          {LNT_ROW_MUL, 0, 0, KEPT, {made(0), made(10)}},
+          {LNT_ROW_ADD, 0, 0, KEPT, {made(8), made(11)}},
+          {LNT_ROW_MUL, 0, 0, OUT, {made(12), HALVES}}}},
+    {13, {{LNT_ROW_MUL, 0, 0, KEPT, {HALVES, FLOATS}},
+          {LNT_ROW_L2, 0, 0, KEPT, {made(0)}},
+          {LNT_ROW_MUL, 0, 0, KEPT, {HALVES, HALVES}},
+          {LNT_ROW_LERP, 0, 1, KEPT, {HALVES, made(2), FLOATS}},
+          {LNT_ROW_ACTIVATION, LNT_IDENTITY, 0, KEPT, {made(1)}},
+          {LNT_ROW_MUL, 0, 0, KEPT, {made(1), HALVES}},
+          {LNT_ROW_UNTIED, 0, 0, KEPT, {HALVES, made(3), HALVES, made(4), made(5), LATER}},
+          {LNT_ROW_LAYER, 0, 0, KEPT, {made(6), FLOATS, FLOATS}},
+          {LNT_ROW_MUL, 0, 0, KEPT, {HALVES, FLOATS}},
+          {LNT_ROW_DOT, 0, 0, SINGLE | F32, {made(8), made(3)}},
+          {LNT_ROW_MUL, 0, 0, KEPT, {HALVES, made(9)}},
+          {LNT_ROW_ADD, 0, 0, KEPT, {made(7), made(10)}},
+          {LNT_ROW_MUL, 0, 0, OUT, {made(11), HALVES}}}},
     {10, {{LNT_ROW_CONV, LNT_SILU, 0, KEPT, {HALVES, FLOATS, FLOATS, FLOATS, FOUR, FLOATS}},
           {LNT_ROW_ACTIVATION, LNT_IDENTITY, 0, SINGLE, {ONE}},
           {LNT_ROW_ACTIVATION, LNT_IDENTITY, 0, SINGLE | F32, {made(1)}},
@@ -500,6 +537,23 @@ struct known_words {
         }
     }
 };
+
+/* The rule among a chain's functions, -1: none; and whether function i takes what the rule has read. */
+__host__ __device__ constexpr int rule_of(const known_chain &k)
+{
+    for (int i = 0; i < k.ops; i++)
+        if (k.op[i].kind == LNT_ROW_UNTIED) return i;
+    return -1;
+}
+__host__ __device__ constexpr bool is_behind(const known_chain &k, int i)
+{
+    const int rule = rule_of(k);
+    for (int j = 0; j < LNT_ROW_OPERANDS && i > rule; j++) {
+        const known_operand x = k.op[i].operand[j];
+        if (x.form != LNT_CHAIN_ABSENT && x.maker >= rule && (x.maker == rule || is_behind(k, x.maker))) return true;
+    }
+    return false;
+}
 
 /* Which load operand j of function i is, in the order of functions and operands. */
 __host__ __device__ constexpr int load_of(const known_chain &k, int i, int j)
@@ -595,7 +649,8 @@ template <int WHICH, bool CLUSTER> __global__ void __launch_bounds__(LNT_CHAIN_M
     known_row<WHICH> row;
     int turn = 0;
     p.share = (chain_share *)memory, p.planes = NULL;
-    p.row = (int)blockIdx.y, p.col = (int)(blockIdx.x * blockDim.x + threadIdx.x) * U, p.seq = p.row;
+    p.first = (int)(blockIdx.x * blockDim.x) * U, p.some = 0;
+    p.row = (int)blockIdx.y, p.col = p.first + (int)threadIdx.x * U, p.seq = p.row;
     let_next();
     if (CLUSTER) cluster_arrive(); /* its blocks are there before one writes to another's memory */
     row.template fetch<false>(a, p);
@@ -606,11 +661,68 @@ template <int WHICH, bool CLUSTER> __global__ void __launch_bounds__(LNT_CHAIN_M
     each<KNOWN[WHICH].ops>([&](auto i) { row.template run<i.value, CLUSTER>(a, p, turn); });
 }
 
-typedef void chain_function(lnt_chain);
-template <int... WHICH> chain_function *known_function(int which, bool cluster, std::integer_sequence<int, WHICH...>)
+/* A chain with a rule, a block for a head of K columns: its first K / U threads go through the functions, all have the state. What does not take what
+ * is read from the state goes ahead of it. */
+template <int WHICH, int K> __global__ void __launch_bounds__(LNT_RULE_THREADS) rule_kernel(const __grid_constant__ lnt_chain a)
 {
-    static chain_function *const one[] = {known_kernel<WHICH, false>...}, *const all[] = {known_kernel<WHICH, true>...};
-    return cluster ? all[which] : one[which];
+    constexpr int RULE = rule_of(KNOWN[WHICH]);
+    extern __shared__ __align__(16) char memory[];
+    __shared__ __align__(16) rule_share<K> m;
+    const lnt_chain_op &o = a.op[RULE];
+    float *state = o.state + blockIdx.y * o.state_stride + (int64_t)blockIdx.x * (K * K);
+    const int c = (int)threadIdx.x * U;
+    const bool here = c < K;
+    chain_place p;
+    known_row<WHICH> row;
+    rule_state<K> s;
+    int turn = 0;
+    p.share = (chain_share *)memory, p.planes = NULL;
+    p.first = (int)blockIdx.x * K, p.some = K / U;
+    p.row = (int)blockIdx.y, p.col = p.first + c, p.seq = p.row;
+    if (here) row.template fetch<false>(a, p);
+    s.load(state);
+    let_next(); /* the next product's weights queue up behind the state */
+    await_last();
+    if (here) {
+        float x[U];
+        row.template fetch<true>(a, p);
+        each<KNOWN[WHICH].ops>([&](auto i) {
+            if constexpr (i.value != RULE && !is_behind(KNOWN[WHICH], i.value)) row.template run<i.value, false>(a, p, turn);
+        });
+        row.template value<RULE, 0>(x), store_pack(&m.q[c], x);
+        row.template value<RULE, 1>(x), store_pack(&m.k[c], x);
+        row.template value<RULE, 2>(x), store_pack(&m.v[c], x);
+        row.template value<RULE, 3>(x), store_pack(&m.a[c], x);
+        row.template value<RULE, 4>(x), store_pack(&m.b[c], x);
+        row.template value<RULE, 5>(x), x[0] = expm1f(x[0]), x[1] = expm1f(x[1]), store_pack(&m.less1[c], x);
+    }
+    __syncthreads();
+    s.sum(m);
+    __syncthreads();
+    if (here) {
+        float x[U];
+        s.read(x, m, c, o.number[0]);
+        row.made[RULE][0] = as_half(x[0]), row.made[RULE][1] = as_half(x[1]);
+        each<KNOWN[WHICH].ops>([&](auto i) {
+            if constexpr (i.value != RULE && is_behind(KNOWN[WHICH], i.value)) row.template run<i.value, false>(a, p, turn);
+        });
+    }
+    s.write(state, m);
+}
+
+typedef void chain_function(lnt_chain);
+template <int WHICH> chain_function *one_function(int blocks, int columns)
+{
+    if constexpr (rule_of(KNOWN[WHICH]) >= 0)
+        return columns == 64 ? rule_kernel<WHICH, 64> : columns == 128 ? rule_kernel<WHICH, 128> : (chain_function *)NULL;
+    else
+        return blocks > 1 ? known_kernel<WHICH, true> : known_kernel<WHICH, false>;
+}
+template <int... WHICH> chain_function *known_function(int which, int blocks, int columns, std::integer_sequence<int, WHICH...>)
+{
+    chain_function *found = NULL;
+    ((void)(which == WHICH && (found = one_function<WHICH>(blocks, columns))), ...);
+    return found;
 }
 
 /* Whether an operand of t is as x says; *load: the next in the order of operands. */
@@ -649,14 +761,22 @@ chain_function *find_known(const lnt_chain *t, lnt_chain *known)
 {
     *known = *t;
     for (int i = 0; i < CHAINS; i++)
-        if (is_chain(KNOWN[i], t, known)) return known_function(i, t->cluster > 1, std::make_integer_sequence<int, CHAINS>());
+        if (is_chain(KNOWN[i], t, known)) return known_function(i, t->cluster, t->block, std::make_integer_sequence<int, CHAINS>());
     return NULL;
+}
+
+bool has_rule(const lnt_chain *t)
+{
+    for (int i = 0; i < t->ops; i++)
+        if (t->op[i].head.kind == LNT_ROW_UNTIED) return true;
+    return false;
 }
 
 void launch(lnt_cuda *d, chain_function *kernel, const lnt_chain &chain, size_t bytes)
 {
+    const int threads = has_rule(&chain) ? (int)LNT_RULE_THREADS : chain.block / U;
     const dim3 blocks((unsigned)lnt_div_up(chain.cols, chain.block), (unsigned)chain.rows);
-    lnt_launch_with(d, kernel, blocks, chain.block / U, bytes, chain.cluster, chain);
+    lnt_launch_with(d, kernel, blocks, threads, bytes, chain.cluster, chain);
     /* a graph holds chains of many sizes, and asks for the room of its largest when it is made ready */
     if (bytes > 32 << 10) lnt_cuda_note(d, cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, (int)d->base.block_shared));
 }
@@ -668,9 +788,11 @@ extern "C" bool lnt_row_chain_cuda(lnt_ctx *c, const lnt_chain *chain)
     lnt_cuda *d = lnt_cuda_of(c);
     const size_t bytes = sizeof(chain_share) + (size_t)chain->bytes;
     lnt_chain known;
-    if (bytes > d->base.block_shared || (chain->cluster > 1 && d->base.capability < 90)) return false;
+    if ((!has_rule(chain) && bytes > d->base.block_shared) || (chain->cluster > 1 && d->base.capability < 90)) return false;
     if (chain_function *kernel = find_known(chain, &known))
         launch(d, kernel, known, sizeof(float) * 2 * ALL_WARPS);
+    else if (has_rule(chain))
+        return false;
     else
         launch(d, chain->cluster > 1 ? chain_kernel<true> : chain_kernel<false>, *chain, bytes);
     return true;

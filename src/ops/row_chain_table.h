@@ -76,7 +76,7 @@ typedef struct {
     lnt_chain_load load[LNT_CHAIN_LOADS]; /* early ones, then the others */
 } lnt_chain;
 
-/* False: a block of this device has no room for it; nothing was put. */
+/* False: a block of this device has no room for it, or a chain with a rule is not known; nothing was put. */
 bool lnt_row_chain_cuda(lnt_ctx *c, const lnt_chain *chain);
 
 #endif
