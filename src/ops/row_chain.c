@@ -87,7 +87,7 @@ static bool in_warp(const lnt_row_step *s)
 
 static bool has_sum(const lnt_row_step *s) { return s->kind >= LNT_ROW_DOT && s->kind <= LNT_ROW_LAYER; }
 
-static bool has_state(const lnt_row_step *s) { return s->kind == LNT_ROW_BEFORE || s->kind == LNT_ROW_CONV || s->kind == LNT_ROW_UNTIED; }
+static bool has_state(const lnt_row_step *s) { return s->kind == LNT_ROW_BEFORE || s->kind == LNT_ROW_CONV || lnt_chain_is_rule((int)s->kind); }
 
 static int64_t whole_warps(int64_t columns) { return (columns + LNT_CHAIN_WARP - 1) / LNT_CHAIN_WARP * LNT_CHAIN_WARP; }
 
@@ -114,7 +114,7 @@ static bool find_blocks(chain_places *c)
     }
     c->block = reach, c->cluster = 1;
     for (int i = 0; i < c->count; i++)
-        if (c->at[i].step.kind == LNT_ROW_UNTIED && (!within || reach != c->at[i].step.head || c->at[i].first % reach)) return false;
+        if (lnt_chain_is_rule((int)c->at[i].step.kind) && (!within || reach != c->at[i].step.head || c->at[i].first % reach)) return false;
     if (within && reach <= BLOCK_COLUMNS) return true;
     for (c->cluster = LNT_CHAIN_CLUSTER; c->cluster > 1; c->cluster /= 2)
         if (c->cols % (c->cluster * LNT_CHAIN_WARP) == 0 && c->cols / c->cluster >= CLUSTER_COLUMNS) break;
@@ -255,7 +255,7 @@ static bool op_of(const chain_places *c, const lnt_call *k, int i, bool all, lnt
                                .out = k->inner && all ? NULL : y->data, .out_row = y->ld * element};
     o->by_stretch = lnt_chain_inverse(o->head.stretch);
     if (has_sum(s) && in_warp(s)) o->head.count = (int32_t)(s->head / LNT_CHAIN_UNIT);
-    if (s->kind == LNT_ROW_UNTIED && (!k->state || k->n_seq != k->tokens || !one_token_each(k))) return false;
+    if (lnt_chain_is_rule((int)s->kind) && (!k->state || k->n_seq != k->tokens || !one_token_each(k))) return false;
     if (has_state(s))
         o->state = k->state, o->state_stride = k->state_stride / 4, o->state_cols = (int32_t)s->cols;
     return !o->head.out || ((uintptr_t)o->head.out % (uintptr_t)unit == 0 && (o->head.stretch > 1 || o->head.out_row % unit == 0));
@@ -336,7 +336,7 @@ static linnet_status one_by_one(const lnt_call *calls, int count)
 static bool is_rule(const lnt_node *n)
 {
     lnt_row_step s = {.count = 1};
-    return n->op->row(n, &s) && s.kind == LNT_ROW_UNTIED;
+    return n->op->row(n, &s) && lnt_chain_is_rule((int)s.kind);
 }
 
 /* Where a rule with what stands around it is none of the known chains: what is ahead of it, it, and what is behind. */

@@ -417,7 +417,7 @@ struct known_chain {
 };
 
 /* bf16: RWKV-7's norm with its lerps, and with one, what is ahead of its recurrence and behind it, that with it, and that of the first layer; Mamba-2's;
- * KDA's and Mesa's ahead. */
+ * KDA's and Mesa's ahead, and KDA's with what is behind. */
 constexpr known_chain KNOWN[] = {
     {4, {{LNT_ROW_ADD, 0, 0, OUT, {HALVES, HALVES}},
          {LNT_ROW_LAYER, 0, 0, KEPT, {made(0), FLOATS, FLOATS}},
@@ -490,6 +490,14 @@ constexpr known_chain KNOWN[] = {
          {LNT_ROW_L2, 0, 0, OUT, {made(0)}},
          {LNT_ROW_CONV, LNT_SILU, 0, KEPT, {HALVES, FLOATS, FLOATS, FLOATS, FOUR}},
          {LNT_ROW_L2, 0, 0, OUT, {made(2)}}}},
+    {8, {{LNT_ROW_CONV, LNT_SILU, 0, KEPT, {HALVES, FLOATS, FLOATS, FLOATS, FOUR}},
+         {LNT_ROW_L2, 0, 0, KEPT, {made(0)}},
+         {LNT_ROW_CONV, LNT_SILU, 0, KEPT, {HALVES, FLOATS, FLOATS, FLOATS, FOUR}},
+         {LNT_ROW_L2, 0, 0, KEPT, {made(2)}},
+         {LNT_ROW_CONV, LNT_SILU, 0, KEPT, {HALVES, FLOATS, FLOATS, FLOATS, FOUR}},
+         {LNT_ROW_DECAY, 0, 0, KEPT | F32, {HALVES, ONCE, FLOATS}},
+         {LNT_ROW_TIED, 0, 0, KEPT, {made(1), made(3), made(4), made(5), ONE}},
+         {LNT_ROW_RMS, LNT_SIGMOID, 0, OUT, {made(6), FLOATS, HALVES}}}},
 };
 constexpr int CHAINS = sizeof KNOWN / sizeof KNOWN[0];
 
@@ -542,7 +550,7 @@ struct known_words {
 __host__ __device__ constexpr int rule_of(const known_chain &k)
 {
     for (int i = 0; i < k.ops; i++)
-        if (k.op[i].kind == LNT_ROW_UNTIED) return i;
+        if (k.op[i].kind == LNT_ROW_UNTIED || k.op[i].kind == LNT_ROW_TIED) return i;
     return -1;
 }
 __host__ __device__ constexpr bool is_behind(const known_chain &k, int i)
@@ -661,11 +669,13 @@ template <int WHICH, bool CLUSTER> __global__ void __launch_bounds__(LNT_CHAIN_M
     each<KNOWN[WHICH].ops>([&](auto i) { row.template run<i.value, CLUSTER>(a, p, turn); });
 }
 
-/* A chain with a rule, a block for a head of K columns: its first K / U threads go through the functions, all have the state. What does not take what
+/* A chain with a rule, a block for a head of K columns (of many rows two share a multiprocessor): its first K / U threads go through the functions, all
+ * have the state. What does not take what
  * is read from the state goes ahead of it. */
-template <int WHICH, int K> __global__ void __launch_bounds__(LNT_RULE_THREADS) rule_kernel(const __grid_constant__ lnt_chain a)
+template <int WHICH, int K> __global__ void __launch_bounds__(LNT_RULE_THREADS, 2) rule_kernel(const __grid_constant__ lnt_chain a)
 {
     constexpr int RULE = rule_of(KNOWN[WHICH]);
+    constexpr bool UNTIED = KNOWN[WHICH].op[RULE].kind == LNT_ROW_UNTIED;
     extern __shared__ __align__(16) char memory[];
     __shared__ __align__(16) rule_share<K> m;
     const lnt_chain_op &o = a.op[RULE];
@@ -674,7 +684,7 @@ template <int WHICH, int K> __global__ void __launch_bounds__(LNT_RULE_THREADS) 
     const bool here = c < K;
     chain_place p;
     known_row<WHICH> row;
-    rule_state<K> s;
+    rule_state<K, UNTIED> s;
     int turn = 0;
     p.share = (chain_share *)memory, p.planes = NULL;
     p.first = (int)blockIdx.x * K, p.some = K / U;
@@ -692,9 +702,17 @@ template <int WHICH, int K> __global__ void __launch_bounds__(LNT_RULE_THREADS) 
         row.template value<RULE, 0>(x), store_pack(&m.q[c], x);
         row.template value<RULE, 1>(x), store_pack(&m.k[c], x);
         row.template value<RULE, 2>(x), store_pack(&m.v[c], x);
-        row.template value<RULE, 3>(x), store_pack(&m.a[c], x);
-        row.template value<RULE, 4>(x), store_pack(&m.b[c], x);
-        row.template value<RULE, 5>(x), x[0] = expm1f(x[0]), x[1] = expm1f(x[1]), store_pack(&m.less1[c], x);
+        if constexpr (UNTIED) {
+            row.template value<RULE, 3>(x), store_pack(&m.a[c], x);
+            row.template value<RULE, 4>(x), store_pack(&m.b[c], x);
+            row.template value<RULE, 5>(x);
+        } else {
+            row.template value<RULE, 4>(x);
+            if (c == 0) m.beta = x[0];
+            row.template value<RULE, 3>(x);
+        }
+        x[0] = expm1f(x[0]), x[1] = expm1f(x[1]);
+        store_pack(&m.less1[c], x);
     }
     __syncthreads();
     s.sum(m);
@@ -768,7 +786,7 @@ chain_function *find_known(const lnt_chain *t, lnt_chain *known)
 bool has_rule(const lnt_chain *t)
 {
     for (int i = 0; i < t->ops; i++)
-        if (t->op[i].head.kind == LNT_ROW_UNTIED) return true;
+        if (lnt_chain_is_rule(t->op[i].head.kind)) return true;
     return false;
 }
 

@@ -34,6 +34,8 @@ typedef struct {
 /* An operand: where it lies in shared memory, a multiple of 8, plus its form. */
 typedef uint32_t lnt_chain_operand;
 
+static inline bool lnt_chain_is_rule(int kind) { return kind == LNT_ROW_UNTIED || kind == LNT_ROW_TIED; }
+
 /* What every function needs, 16 bytes a read. */
 typedef struct {
     int32_t kind, act;

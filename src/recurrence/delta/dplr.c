@@ -1,7 +1,5 @@
 /* The untied delta rule: what is read before a write and where the reading is written are rows of their own. RWKV-7 and every recurrence whose
  * transition is a diagonal and a matrix of rank one. Equations: operators.md#untied. */
-#include <math.h>
-
 #include "ops/row_chain.h"
 #include "recurrence/delta/delta.h"
 #include "recurrence/recur_node.h"
@@ -44,10 +42,11 @@ static const lnt_recur_tensor tensors[] = {
 /* In a decoding step, with what stands around it (row_chain.h): a block has a head's columns, and its state. */
 static bool row(const lnt_node *n, lnt_row_step *s)
 {
-    const lnt_recur_args *x = lnt_recur_args_of(n);
-    if (n->n_in != 6 || x->Hq != x->Hv || x->K != x->V || (x->K != 64 && x->K != 128) || isnan(x->scale)) return false;
+    lnt_recur_args x = *(const lnt_recur_args *)lnt_recur_args_of(n);
+    lnt_state_fill(&x);
+    if (n->n_in != 6 || x.Hq != x.Hv || x.K != x.V || (x.K != 64 && x.K != 128)) return false;
     lnt_row_inputs(n, LNT_ROW_UNTIED, s);
-    s->number[0] = (float)x->scale;
+    s->number[0] = (float)x.scale;
     return true;
 }
 
