@@ -24,7 +24,7 @@ constexpr int ALL_WARPS = LNT_CHAIN_CLUSTER * LNT_CHAIN_MOST_THREADS / 32; /* of
 
 /* What a block has besides operands and results. */
 struct chain_share {
-    float part[2][ALL_WARPS]; /* of sums, by turns */
+    float part[2][2][ALL_WARPS]; /* of sums, by turns; of a variance means, too */
     lnt_chain_op op[LNT_CHAIN_NODES];
     lnt_chain_load load[LNT_CHAIN_LOADS];
 };
@@ -180,35 +180,94 @@ __device__ __forceinline__ void put(const lnt_chain_head &h, const lnt_chain_op 
         ((bf16 *)to)[one] = __float2bfloat16_rn(x[0]);
 }
 
+/* What warps have of their columns to all of a block or a cluster, by turns: N numbers of warp (p.col - origin) / LNT_CHAIN_WARP, `origin` the column of
+ * the first of them; behind it those of all are there. */
+template <bool CLUSTER, int N>
+__device__ __forceinline__ void share_parts(float (&part)[2][ALL_WARPS], const chain_place &p, int origin, const float (&x)[N])
+{
+    const int lane = (int)threadIdx.x % 32, warp = (p.col - origin) / LNT_CHAIN_WARP;
+    if (CLUSTER) {
+#pragma unroll
+        for (int n = 0; n < N; n++)
+            if (lane < (int)gridDim.x) cluster_write(shared_address(&part[n][warp]), lane, x[n]);
+        cluster_arrive();
+        cluster_wait();
+    } else {
+#pragma unroll
+        for (int n = 0; n < N; n++)
+            if (lane == 0) part[n][warp] = x[n];
+        if (p.some)
+            asm volatile("bar.sync %0, %1;" ::"r"(1), "r"(p.some) : "memory");
+        else
+            __syncthreads();
+    }
+}
+
+/* Warps first .. end - 1 of those parts are of a thread's head, whose columns are begin .. last - 1. */
+struct head_warps {
+    int origin, begin, last, first, end;
+    template <bool CLUSTER> static __device__ __forceinline__ head_warps of(const lnt_chain_head &h, const lnt_chain_op &o, const chain_place &p)
+    {
+        head_warps w;
+        w.origin = CLUSTER ? 0 : p.first;
+        w.begin = h.first + quotient(max(p.col - h.first, 0), o.by_columns) * o.columns, w.last = min(w.begin + o.columns, h.end);
+        w.first = (w.begin - w.origin) / LNT_CHAIN_WARP, w.end = (w.last - w.origin + LNT_CHAIN_WARP - 1) / LNT_CHAIN_WARP;
+        return w;
+    }
+    /* Columns of the head that warp i has. */
+    __device__ __forceinline__ float columns(int i) const
+    {
+        const int c = origin + i * LNT_CHAIN_WARP;
+        return (float)(min(last, c + LNT_CHAIN_WARP) - max(begin, c));
+    }
+};
+
 /* The sum over a head of what its threads have; `turn` counts those over warps. */
 template <bool CLUSTER>
 __device__ __forceinline__ float head_sum(const lnt_chain_head &h, const lnt_chain_op &o, const chain_place &p, float s, int &turn)
 {
-    const int lane = (int)threadIdx.x % 32;
     if (!has(p, h.first, h.end)) s = 0.0f;
     if (h.count) {
 #pragma unroll 1
         for (int w = h.count / 2; w; w >>= 1) s += __shfl_xor_sync(0xffffffffu, s, w);
         return s;
     }
-    float *part = p.share->part[turn++ & 1];
-    const int origin = CLUSTER ? 0 : p.first; /* column of the first number in `part` */
-    const int begin = h.first + quotient(max(p.col - h.first, 0), o.by_columns) * o.columns, end = min(begin + o.columns, h.end);
-    const int warp = (p.col - origin) / LNT_CHAIN_WARP;
-    s = warp_sum(s);
-    if (CLUSTER) {
-        if (lane < (int)gridDim.x) cluster_write(shared_address(&part[warp]), lane, s);
-        cluster_arrive();
-        cluster_wait();
-    } else {
-        if (lane == 0) part[warp] = s;
-        if (p.some)
-            asm volatile("bar.sync %0, %1;" ::"r"(1), "r"(p.some) : "memory");
-        else
-            __syncthreads();
-    }
+    float(&part)[2][ALL_WARPS] = p.share->part[turn++ & 1];
+    const head_warps w = head_warps::of<CLUSTER>(h, o, p);
+    const float mine[1] = {warp_sum(s)};
+    share_parts<CLUSTER>(part, p, w.origin, mine);
     s = 0.0f;
-    for (int w = (begin - origin) / LNT_CHAIN_WARP + lane; w < (end - origin + LNT_CHAIN_WARP - 1) / LNT_CHAIN_WARP; w += 32) s += part[w];
+    for (int i = w.first + (int)threadIdx.x % 32; i < w.end; i += 32) s += part[0][i];
+    return warp_sum(s);
+}
+
+/* x less the mean of its head; the sum of its squares then. Over warps by their means and the sums of squares about them, which go to the others at
+ * once: of a cluster, whose barrier is most of what a norm takes, one in place of two. */
+template <bool CLUSTER>
+__device__ __forceinline__ float centre(const lnt_chain_head &h, const lnt_chain_op &o, const chain_place &p, float (&x)[U], int &turn)
+{
+    float mean, squares = 0.0f, s = 0.0f;
+    if (h.count) {
+        mean = head_sum<CLUSTER>(h, o, p, x[0] + x[1], turn) / (float)o.columns;
+#pragma unroll
+        for (int u = 0; u < U; u++) x[u] -= mean, squares += x[u] * x[u];
+        return head_sum<CLUSTER>(h, o, p, squares, turn);
+    }
+    const bool there = has(p, h.first, h.end);
+    const int lane = (int)threadIdx.x % 32;
+    const head_warps w = head_warps::of<CLUSTER>(h, o, p);
+    float(&part)[2][ALL_WARPS] = p.share->part[turn++ & 1];
+    float mine[2] = {warp_sum(there ? x[0] + x[1] : 0.0f) / fmaxf(w.columns((p.col - w.origin) / LNT_CHAIN_WARP), 1.0f), 0.0f};
+#pragma unroll
+    for (int u = 0; u < U; u++) squares += (x[u] - mine[0]) * (x[u] - mine[0]);
+    mine[1] = warp_sum(there ? squares : 0.0f);
+    share_parts<CLUSTER>(part, p, w.origin, mine);
+    for (int i = w.first + lane; i < w.end; i += 32) s += w.columns(i) * part[0][i];
+    mean = warp_sum(s) / (float)o.columns;
+    s = 0.0f;
+    for (int i = w.first + lane; i < w.end; i += 32) s += part[1][i] + w.columns(i) * (part[0][i] - mean) * (part[0][i] - mean);
+#pragma unroll
+    for (int u = 0; u < U; u++) x[u] -= mean;
     return warp_sum(s);
 }
 
@@ -218,18 +277,13 @@ __device__ __forceinline__ void norm(const lnt_chain_head &h, const lnt_chain_op
                                      float (&z)[U], int &turn)
 {
     const bool layer = h.kind == LNT_ROW_LAYER, squares = h.kind == LNT_ROW_RMS || h.kind == LNT_ROW_L2;
-    float s, r = 1.0f, by = 1.0f / (float)o.columns;
-#pragma unroll 1
-    for (int pass = 0; pass <= layer; pass++) { /* of LAYER: the mean, then the variance */
-        s = 0.0f;
+    float s = 0.0f, r = 1.0f, by = 1.0f / (float)o.columns;
+    if (layer)
+        s = centre<CLUSTER>(h, o, p, x, turn);
+    else {
 #pragma unroll
-        for (int u = 0; u < U; u++) s += squares || pass ? x[u] * x[u] : x[u];
+        for (int u = 0; u < U; u++) s += squares ? x[u] * x[u] : x[u];
         s = head_sum<CLUSTER>(h, o, p, s, turn);
-        if (layer && !pass) {
-            const float mean = s / (float)o.columns;
-#pragma unroll
-            for (int u = 0; u < U; u++) x[u] -= mean;
-        }
     }
     if (h.kind == LNT_ROW_SUM)
         r = 1.0f / (s + o.number[0]);
@@ -670,8 +724,7 @@ template <int WHICH, bool CLUSTER> __global__ void __launch_bounds__(LNT_CHAIN_M
 }
 
 /* A chain with a rule, a block for a head of K columns (of many rows two share a multiprocessor): its first K / U threads go through the functions, all
- * have the state. What does not take what
- * is read from the state goes ahead of it. */
+ * have the state. What does not take what is read from the state goes ahead of it. */
 template <int WHICH, int K> __global__ void __launch_bounds__(LNT_RULE_THREADS, 2) rule_kernel(const __grid_constant__ lnt_chain a)
 {
     constexpr int RULE = rule_of(KNOWN[WHICH]);
@@ -808,7 +861,7 @@ extern "C" bool lnt_row_chain_cuda(lnt_ctx *c, const lnt_chain *chain)
     lnt_chain known;
     if ((!has_rule(chain) && bytes > d->base.block_shared) || (chain->cluster > 1 && d->base.capability < 90)) return false;
     if (chain_function *kernel = find_known(chain, &known))
-        launch(d, kernel, known, sizeof(float) * 2 * ALL_WARPS);
+        launch(d, kernel, known, sizeof(chain_share::part));
     else if (has_rule(chain))
         return false;
     else
