@@ -33,7 +33,9 @@ static const recipe layers[] = {
     {"rwkv7, narrow", "rwkv7", {{"hidden_size", "64"}, {"head_dim", "32"}}},
     {"gated delta net, norms of 192", "gated_deltanet", {{"hidden_size", "192"}, {"num_heads", "2"}, {"head_dim", "32"}}},
     {"kda, lower bound", "kda", {{"hidden_size", "128"}, {"num_heads", "2"}, {"head_dim", "32"}, {"safe_gate", "true"}, {"lower_bound", "-5"}}},
+    {"rwkv7, heads of 128", "rwkv7", {{"hidden_size", "256"}, {"head_dim", "128"}}},
     {"mesa, capped", "mesa_net", {{"hidden_size", "128"}, {"num_heads", "2"}, {"head_dim", "64"}, {"gamma_cap", "0.5"}}},
+    {"mesa, gated", "mesa_net", {{"hidden_size", "256"}, {"num_heads", "2"}, {"head_dim", "128"}, {"use_output_gate", "true"}}},
 };
 enum { LAYERS = sizeof layers / sizeof layers[0], STEPS = 4, MOST = 10, HELD = 7 };
 

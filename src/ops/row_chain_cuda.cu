@@ -6,8 +6,9 @@
  *
  * Any chain goes by its table, in shared memory beside operands and results; those that layers have are code of their own. Slower: eight columns a
  * thread (H200, fourteen functions 13.2 us, two columns 5.7; of whole rows in one block 5.3, in a cluster 3.2); no faster: the table alone in shared
- * memory, or all of it once ahead of the wait, so that its code is in the caches. */
+ * memory, or all of it once ahead of the wait, so that its code is in the caches. Long: functions, a table's kernel and those of known chains. */
 #include "device/mma.cuh"
+#include "ops/row_chain_rule.cuh"
 #include "ops/rows.cuh"
 
 #include <utility>
@@ -23,7 +24,7 @@ constexpr int ALL_WARPS = LNT_CHAIN_CLUSTER * LNT_CHAIN_MOST_THREADS / 32; /* of
 
 /* What a block has besides operands and results. */
 struct chain_share {
-    float part[2][ALL_WARPS]; /* of sums, by turns */
+    float part[2][2][ALL_WARPS]; /* of sums, by turns; of a variance means, too */
     lnt_chain_op op[LNT_CHAIN_NODES];
     lnt_chain_load load[LNT_CHAIN_LOADS];
 };
@@ -34,6 +35,8 @@ struct chain_place {
     char *planes;
     int row, col;
     int64_t seq;
+    int first; /* column of the block */
+    int some;  /* threads of the block that go through the functions; 0: all */
 };
 
 __device__ __forceinline__ bool has(const chain_place &p, int first, int end) { return p.col >= first && p.col < end; }
@@ -156,12 +159,14 @@ __device__ __forceinline__ void store(char *to, const float (&x)[U], bool f32)
         *(uint32_t *)to = two_halves(x[0], x[1]);
 }
 
+__device__ __forceinline__ float as_half(float x) { return __bfloat162float(__float2bfloat16_rn(x)); }
+
 /* A result, rounded as it is stored where others read it. */
 __device__ __forceinline__ void put(const lnt_chain_head &h, const lnt_chain_op &o, const chain_place &p, float (&x)[U])
 {
     if (!h.f32) {
 #pragma unroll
-        for (int u = 0; u < U; u++) x[u] = __bfloat162float(__float2bfloat16_rn(x[u]));
+        for (int u = 0; u < U; u++) x[u] = as_half(x[u]);
     }
     const int c = p.col - h.first;
     if (!h.out || !has(p, h.first, h.end)) return;
@@ -175,32 +180,94 @@ __device__ __forceinline__ void put(const lnt_chain_head &h, const lnt_chain_op 
         ((bf16 *)to)[one] = __float2bfloat16_rn(x[0]);
 }
 
+/* What warps have of their columns to all of a block or a cluster, by turns: N numbers of warp (p.col - origin) / LNT_CHAIN_WARP, `origin` the column of
+ * the first of them; behind it those of all are there. */
+template <bool CLUSTER, int N>
+__device__ __forceinline__ void share_parts(float (&part)[2][ALL_WARPS], const chain_place &p, int origin, const float (&x)[N])
+{
+    const int lane = (int)threadIdx.x % 32, warp = (p.col - origin) / LNT_CHAIN_WARP;
+    if (CLUSTER) {
+#pragma unroll
+        for (int n = 0; n < N; n++)
+            if (lane < (int)gridDim.x) cluster_write(shared_address(&part[n][warp]), lane, x[n]);
+        cluster_arrive();
+        cluster_wait();
+    } else {
+#pragma unroll
+        for (int n = 0; n < N; n++)
+            if (lane == 0) part[n][warp] = x[n];
+        if (p.some)
+            asm volatile("bar.sync %0, %1;" ::"r"(1), "r"(p.some) : "memory");
+        else
+            __syncthreads();
+    }
+}
+
+/* Warps first .. end - 1 of those parts are of a thread's head, whose columns are begin .. last - 1. */
+struct head_warps {
+    int origin, begin, last, first, end;
+    template <bool CLUSTER> static __device__ __forceinline__ head_warps of(const lnt_chain_head &h, const lnt_chain_op &o, const chain_place &p)
+    {
+        head_warps w;
+        w.origin = CLUSTER ? 0 : p.first;
+        w.begin = h.first + quotient(max(p.col - h.first, 0), o.by_columns) * o.columns, w.last = min(w.begin + o.columns, h.end);
+        w.first = (w.begin - w.origin) / LNT_CHAIN_WARP, w.end = (w.last - w.origin + LNT_CHAIN_WARP - 1) / LNT_CHAIN_WARP;
+        return w;
+    }
+    /* Columns of the head that warp i has. */
+    __device__ __forceinline__ float columns(int i) const
+    {
+        const int c = origin + i * LNT_CHAIN_WARP;
+        return (float)(min(last, c + LNT_CHAIN_WARP) - max(begin, c));
+    }
+};
+
 /* The sum over a head of what its threads have; `turn` counts those over warps. */
 template <bool CLUSTER>
 __device__ __forceinline__ float head_sum(const lnt_chain_head &h, const lnt_chain_op &o, const chain_place &p, float s, int &turn)
 {
-    const int lane = (int)threadIdx.x % 32;
     if (!has(p, h.first, h.end)) s = 0.0f;
     if (h.count) {
 #pragma unroll 1
         for (int w = h.count / 2; w; w >>= 1) s += __shfl_xor_sync(0xffffffffu, s, w);
         return s;
     }
-    float *part = p.share->part[turn++ & 1];
-    const int origin = CLUSTER ? 0 : (int)(blockIdx.x * blockDim.x) * U; /* column of the first number in `part` */
-    const int begin = h.first + quotient(max(p.col - h.first, 0), o.by_columns) * o.columns, end = min(begin + o.columns, h.end);
-    const int warp = (p.col - origin) / LNT_CHAIN_WARP;
-    s = warp_sum(s);
-    if (CLUSTER) {
-        if (lane < (int)gridDim.x) cluster_write(shared_address(&part[warp]), lane, s);
-        cluster_arrive();
-        cluster_wait();
-    } else {
-        if (lane == 0) part[warp] = s;
-        __syncthreads();
-    }
+    float(&part)[2][ALL_WARPS] = p.share->part[turn++ & 1];
+    const head_warps w = head_warps::of<CLUSTER>(h, o, p);
+    const float mine[1] = {warp_sum(s)};
+    share_parts<CLUSTER>(part, p, w.origin, mine);
     s = 0.0f;
-    for (int w = (begin - origin) / LNT_CHAIN_WARP + lane; w < (end - origin + LNT_CHAIN_WARP - 1) / LNT_CHAIN_WARP; w += 32) s += part[w];
+    for (int i = w.first + (int)threadIdx.x % 32; i < w.end; i += 32) s += part[0][i];
+    return warp_sum(s);
+}
+
+/* x less the mean of its head; the sum of its squares then. Over warps by their means and the sums of squares about them, which go to the others at
+ * once: of a cluster, whose barrier is most of what a norm takes, one in place of two. */
+template <bool CLUSTER>
+__device__ __forceinline__ float centre(const lnt_chain_head &h, const lnt_chain_op &o, const chain_place &p, float (&x)[U], int &turn)
+{
+    float mean, squares = 0.0f, s = 0.0f;
+    if (h.count) {
+        mean = head_sum<CLUSTER>(h, o, p, x[0] + x[1], turn) / (float)o.columns;
+#pragma unroll
+        for (int u = 0; u < U; u++) x[u] -= mean, squares += x[u] * x[u];
+        return head_sum<CLUSTER>(h, o, p, squares, turn);
+    }
+    const bool there = has(p, h.first, h.end);
+    const int lane = (int)threadIdx.x % 32;
+    const head_warps w = head_warps::of<CLUSTER>(h, o, p);
+    float(&part)[2][ALL_WARPS] = p.share->part[turn++ & 1];
+    float mine[2] = {warp_sum(there ? x[0] + x[1] : 0.0f) / fmaxf(w.columns((p.col - w.origin) / LNT_CHAIN_WARP), 1.0f), 0.0f};
+#pragma unroll
+    for (int u = 0; u < U; u++) squares += (x[u] - mine[0]) * (x[u] - mine[0]);
+    mine[1] = warp_sum(there ? squares : 0.0f);
+    share_parts<CLUSTER>(part, p, w.origin, mine);
+    for (int i = w.first + lane; i < w.end; i += 32) s += w.columns(i) * part[0][i];
+    mean = warp_sum(s) / (float)o.columns;
+    s = 0.0f;
+    for (int i = w.first + lane; i < w.end; i += 32) s += part[1][i] + w.columns(i) * (part[0][i] - mean) * (part[0][i] - mean);
+#pragma unroll
+    for (int u = 0; u < U; u++) x[u] -= mean;
     return warp_sum(s);
 }
 
@@ -210,18 +277,13 @@ __device__ __forceinline__ void norm(const lnt_chain_head &h, const lnt_chain_op
                                      float (&z)[U], int &turn)
 {
     const bool layer = h.kind == LNT_ROW_LAYER, squares = h.kind == LNT_ROW_RMS || h.kind == LNT_ROW_L2;
-    float s, r = 1.0f, by = 1.0f / (float)o.columns;
-#pragma unroll 1
-    for (int pass = 0; pass <= layer; pass++) { /* of LAYER: the mean, then the variance */
-        s = 0.0f;
+    float s = 0.0f, r = 1.0f, by = 1.0f / (float)o.columns;
+    if (layer)
+        s = centre<CLUSTER>(h, o, p, x, turn);
+    else {
 #pragma unroll
-        for (int u = 0; u < U; u++) s += squares || pass ? x[u] * x[u] : x[u];
+        for (int u = 0; u < U; u++) s += squares ? x[u] * x[u] : x[u];
         s = head_sum<CLUSTER>(h, o, p, s, turn);
-        if (layer && !pass) {
-            const float mean = s / (float)o.columns;
-#pragma unroll
-            for (int u = 0; u < U; u++) x[u] -= mean;
-        }
     }
     if (h.kind == LNT_ROW_SUM)
         r = 1.0f / (s + o.number[0]);
@@ -357,7 +419,8 @@ template <bool CLUSTER> __global__ void __launch_bounds__(LNT_CHAIN_MOST_THREADS
     extern __shared__ __align__(16) char memory[];
     chain_place p;
     p.share = (chain_share *)memory, p.planes = memory + sizeof(chain_share);
-    p.row = (int)blockIdx.y, p.col = (int)(blockIdx.x * blockDim.x + threadIdx.x) * U, p.seq = p.row;
+    p.first = (int)(blockIdx.x * blockDim.x) * U, p.some = 0;
+    p.row = (int)blockIdx.y, p.col = p.first + (int)threadIdx.x * U, p.seq = p.row;
     int turn = 0;
     let_next();
     if (CLUSTER) cluster_arrive(); /* its blocks are there before one writes to another's memory */
@@ -392,7 +455,7 @@ struct known_operand {
     int8_t maker; /* the function that makes it; -1: a load */
     bool early;
 };
-enum { TAPS = 4, KNOWN_OPS = 10 };
+enum { TAPS = 4, KNOWN_OPS = 14 };
 constexpr known_operand HALVES = {LNT_CHAIN_HALVES, -1, false}, LATER = {LNT_CHAIN_FLOATS, -1, false}, ONE = {LNT_CHAIN_ONE, -1, false};
 constexpr known_operand FLOATS = {LNT_CHAIN_FLOATS, -1, true}, FOUR = {TAPS, -1, true}, ONCE = {LNT_CHAIN_ONE, -1, true};
 constexpr known_operand made(int8_t maker) { return {LNT_CHAIN_FLOATS, maker, false}; }
@@ -407,7 +470,8 @@ struct known_chain {
     known_op op[KNOWN_OPS];
 };
 
-/* bf16: RWKV-7's norm with its lerps, and with one, what is ahead of its recurrence and behind it; Mamba-2's; KDA's and Mesa's ahead. */
+/* bf16: RWKV-7's norm with its lerps, and with one, what is ahead of its recurrence and behind it, that with it, and that of the first layer; Mamba-2's;
+ * KDA's and Mesa's ahead, and KDA's with what is behind. */
 constexpr known_chain KNOWN[] = {
     {4, {{LNT_ROW_ADD, 0, 0, OUT, {HALVES, HALVES}},
          {LNT_ROW_LAYER, 0, 0, KEPT, {made(0), FLOATS, FLOATS}},
@@ -430,6 +494,33 @@ constexpr known_chain KNOWN[] = {
     {3, {{LNT_ROW_LAYER, 0, 0, KEPT, {HALVES, FLOATS, FLOATS}},
          {LNT_ROW_ADD, 0, 0, KEPT, {made(0), HALVES}},
          {LNT_ROW_MUL, 0, 0, OUT, {made(1), HALVES}}}},
+    {14, {{LNT_ROW_LERP, 0, 1, KEPT, {HALVES, HALVES, HALVES}},
+          {LNT_ROW_MUL, 0, 0, KEPT, {HALVES, FLOATS}},
+          {LNT_ROW_L2, 0, 0, KEPT, {made(1)}},
+          {LNT_ROW_MUL, 0, 0, KEPT, {HALVES, HALVES}},
+          {LNT_ROW_LERP, 0, 1, KEPT, {HALVES, made(3), FLOATS}},
+          {LNT_ROW_ACTIVATION, LNT_IDENTITY, 0, KEPT, {made(2)}},
+          {LNT_ROW_MUL, 0, 0, KEPT, {made(2), HALVES}},
+          {LNT_ROW_UNTIED, 0, 0, KEPT, {HALVES, made(4), made(0), made(5), made(6), LATER}},
+          {LNT_ROW_LAYER, 0, 0, KEPT, {made(7), FLOATS, FLOATS}},
+          {LNT_ROW_MUL, 0, 0, KEPT, {HALVES, FLOATS}},
+          {LNT_ROW_DOT, 0, 0, SINGLE | F32, {made(9), made(4)}},
+          {LNT_ROW_MUL, 0, 0, KEPT, {made(0), made(10)}},
+          {LNT_ROW_ADD, 0, 0, KEPT, {made(8), made(11)}},
+          {LNT_ROW_MUL, 0, 0, OUT, {made(12), HALVES}}}},
+    {13, {{LNT_ROW_MUL, 0, 0, KEPT, {HALVES, FLOATS}},
+          {LNT_ROW_L2, 0, 0, KEPT, {made(0)}},
+          {LNT_ROW_MUL, 0, 0, KEPT, {HALVES, HALVES}},
+          {LNT_ROW_LERP, 0, 1, KEPT, {HALVES, made(2), FLOATS}},
+          {LNT_ROW_ACTIVATION, LNT_IDENTITY, 0, KEPT, {made(1)}},
+          {LNT_ROW_MUL, 0, 0, KEPT, {made(1), HALVES}},
+          {LNT_ROW_UNTIED, 0, 0, KEPT, {HALVES, made(3), HALVES, made(4), made(5), LATER}},
+          {LNT_ROW_LAYER, 0, 0, KEPT, {made(6), FLOATS, FLOATS}},
+          {LNT_ROW_MUL, 0, 0, KEPT, {HALVES, FLOATS}},
+          {LNT_ROW_DOT, 0, 0, SINGLE | F32, {made(8), made(3)}},
+          {LNT_ROW_MUL, 0, 0, KEPT, {HALVES, made(9)}},
+          {LNT_ROW_ADD, 0, 0, KEPT, {made(7), made(10)}},
+          {LNT_ROW_MUL, 0, 0, OUT, {made(11), HALVES}}}},
     {10, {{LNT_ROW_CONV, LNT_SILU, 0, KEPT, {HALVES, FLOATS, FLOATS, FLOATS, FOUR, FLOATS}},
           {LNT_ROW_ACTIVATION, LNT_IDENTITY, 0, SINGLE, {ONE}},
           {LNT_ROW_ACTIVATION, LNT_IDENTITY, 0, SINGLE | F32, {made(1)}},
@@ -453,6 +544,14 @@ constexpr known_chain KNOWN[] = {
          {LNT_ROW_L2, 0, 0, OUT, {made(0)}},
          {LNT_ROW_CONV, LNT_SILU, 0, KEPT, {HALVES, FLOATS, FLOATS, FLOATS, FOUR}},
          {LNT_ROW_L2, 0, 0, OUT, {made(2)}}}},
+    {8, {{LNT_ROW_CONV, LNT_SILU, 0, KEPT, {HALVES, FLOATS, FLOATS, FLOATS, FOUR}},
+         {LNT_ROW_L2, 0, 0, KEPT, {made(0)}},
+         {LNT_ROW_CONV, LNT_SILU, 0, KEPT, {HALVES, FLOATS, FLOATS, FLOATS, FOUR}},
+         {LNT_ROW_L2, 0, 0, KEPT, {made(2)}},
+         {LNT_ROW_CONV, LNT_SILU, 0, KEPT, {HALVES, FLOATS, FLOATS, FLOATS, FOUR}},
+         {LNT_ROW_DECAY, 0, 0, KEPT | F32, {HALVES, ONCE, FLOATS}},
+         {LNT_ROW_TIED, 0, 0, KEPT, {made(1), made(3), made(4), made(5), ONE}},
+         {LNT_ROW_RMS, LNT_SIGMOID, 0, OUT, {made(6), FLOATS, HALVES}}}},
 };
 constexpr int CHAINS = sizeof KNOWN / sizeof KNOWN[0];
 
@@ -500,6 +599,23 @@ struct known_words {
         }
     }
 };
+
+/* The rule among a chain's functions, -1: none; and whether function i takes what the rule has read. */
+__host__ __device__ constexpr int rule_of(const known_chain &k)
+{
+    for (int i = 0; i < k.ops; i++)
+        if (k.op[i].kind == LNT_ROW_UNTIED || k.op[i].kind == LNT_ROW_TIED) return i;
+    return -1;
+}
+__host__ __device__ constexpr bool is_behind(const known_chain &k, int i)
+{
+    const int rule = rule_of(k);
+    for (int j = 0; j < LNT_ROW_OPERANDS && i > rule; j++) {
+        const known_operand x = k.op[i].operand[j];
+        if (x.form != LNT_CHAIN_ABSENT && x.maker >= rule && (x.maker == rule || is_behind(k, x.maker))) return true;
+    }
+    return false;
+}
 
 /* Which load operand j of function i is, in the order of functions and operands. */
 __host__ __device__ constexpr int load_of(const known_chain &k, int i, int j)
@@ -595,7 +711,8 @@ template <int WHICH, bool CLUSTER> __global__ void __launch_bounds__(LNT_CHAIN_M
     known_row<WHICH> row;
     int turn = 0;
     p.share = (chain_share *)memory, p.planes = NULL;
-    p.row = (int)blockIdx.y, p.col = (int)(blockIdx.x * blockDim.x + threadIdx.x) * U, p.seq = p.row;
+    p.first = (int)(blockIdx.x * blockDim.x) * U, p.some = 0;
+    p.row = (int)blockIdx.y, p.col = p.first + (int)threadIdx.x * U, p.seq = p.row;
     let_next();
     if (CLUSTER) cluster_arrive(); /* its blocks are there before one writes to another's memory */
     row.template fetch<false>(a, p);
@@ -606,11 +723,77 @@ template <int WHICH, bool CLUSTER> __global__ void __launch_bounds__(LNT_CHAIN_M
     each<KNOWN[WHICH].ops>([&](auto i) { row.template run<i.value, CLUSTER>(a, p, turn); });
 }
 
-typedef void chain_function(lnt_chain);
-template <int... WHICH> chain_function *known_function(int which, bool cluster, std::integer_sequence<int, WHICH...>)
+/* A chain with a rule, a block for a head of K columns (of many rows two share a multiprocessor): its first K / U threads go through the functions, all
+ * have the state. What does not take what is read from the state goes ahead of it. */
+template <int WHICH, int K> __global__ void __launch_bounds__(LNT_RULE_THREADS, 2) rule_kernel(const __grid_constant__ lnt_chain a)
 {
-    static chain_function *const one[] = {known_kernel<WHICH, false>...}, *const all[] = {known_kernel<WHICH, true>...};
-    return cluster ? all[which] : one[which];
+    constexpr int RULE = rule_of(KNOWN[WHICH]);
+    constexpr bool UNTIED = KNOWN[WHICH].op[RULE].kind == LNT_ROW_UNTIED;
+    extern __shared__ __align__(16) char memory[];
+    __shared__ __align__(16) rule_share<K> m;
+    const lnt_chain_op &o = a.op[RULE];
+    float *state = o.state + blockIdx.y * o.state_stride + (int64_t)blockIdx.x * (K * K);
+    const int c = (int)threadIdx.x * U;
+    const bool here = c < K;
+    chain_place p;
+    known_row<WHICH> row;
+    rule_state<K, UNTIED> s;
+    int turn = 0;
+    p.share = (chain_share *)memory, p.planes = NULL;
+    p.first = (int)blockIdx.x * K, p.some = K / U;
+    p.row = (int)blockIdx.y, p.col = p.first + c, p.seq = p.row;
+    if (here) row.template fetch<false>(a, p);
+    s.load(state);
+    let_next(); /* the next product's weights queue up behind the state */
+    await_last();
+    if (here) {
+        float x[U];
+        row.template fetch<true>(a, p);
+        each<KNOWN[WHICH].ops>([&](auto i) {
+            if constexpr (i.value != RULE && !is_behind(KNOWN[WHICH], i.value)) row.template run<i.value, false>(a, p, turn);
+        });
+        row.template value<RULE, 0>(x), store_pack(&m.q[c], x);
+        row.template value<RULE, 1>(x), store_pack(&m.k[c], x);
+        row.template value<RULE, 2>(x), store_pack(&m.v[c], x);
+        if constexpr (UNTIED) {
+            row.template value<RULE, 3>(x), store_pack(&m.a[c], x);
+            row.template value<RULE, 4>(x), store_pack(&m.b[c], x);
+            row.template value<RULE, 5>(x);
+        } else {
+            row.template value<RULE, 4>(x);
+            if (c == 0) m.beta = x[0];
+            row.template value<RULE, 3>(x);
+        }
+        x[0] = expm1f(x[0]), x[1] = expm1f(x[1]);
+        store_pack(&m.less1[c], x);
+    }
+    __syncthreads();
+    s.sum(m);
+    __syncthreads();
+    if (here) {
+        float x[U];
+        s.read(x, m, c, o.number[0]);
+        row.made[RULE][0] = as_half(x[0]), row.made[RULE][1] = as_half(x[1]);
+        each<KNOWN[WHICH].ops>([&](auto i) {
+            if constexpr (i.value != RULE && is_behind(KNOWN[WHICH], i.value)) row.template run<i.value, false>(a, p, turn);
+        });
+    }
+    s.write(state, m);
+}
+
+typedef void chain_function(lnt_chain);
+template <int WHICH> chain_function *one_function(int blocks, int columns)
+{
+    if constexpr (rule_of(KNOWN[WHICH]) >= 0)
+        return columns == 64 ? rule_kernel<WHICH, 64> : columns == 128 ? rule_kernel<WHICH, 128> : (chain_function *)NULL;
+    else
+        return blocks > 1 ? known_kernel<WHICH, true> : known_kernel<WHICH, false>;
+}
+template <int... WHICH> chain_function *known_function(int which, int blocks, int columns, std::integer_sequence<int, WHICH...>)
+{
+    chain_function *found = NULL;
+    ((void)(which == WHICH && (found = one_function<WHICH>(blocks, columns))), ...);
+    return found;
 }
 
 /* Whether an operand of t is as x says; *load: the next in the order of operands. */
@@ -649,14 +832,22 @@ chain_function *find_known(const lnt_chain *t, lnt_chain *known)
 {
     *known = *t;
     for (int i = 0; i < CHAINS; i++)
-        if (is_chain(KNOWN[i], t, known)) return known_function(i, t->cluster > 1, std::make_integer_sequence<int, CHAINS>());
+        if (is_chain(KNOWN[i], t, known)) return known_function(i, t->cluster, t->block, std::make_integer_sequence<int, CHAINS>());
     return NULL;
+}
+
+bool has_rule(const lnt_chain *t)
+{
+    for (int i = 0; i < t->ops; i++)
+        if (lnt_chain_is_rule(t->op[i].head.kind)) return true;
+    return false;
 }
 
 void launch(lnt_cuda *d, chain_function *kernel, const lnt_chain &chain, size_t bytes)
 {
+    const int threads = has_rule(&chain) ? (int)LNT_RULE_THREADS : chain.block / U;
     const dim3 blocks((unsigned)lnt_div_up(chain.cols, chain.block), (unsigned)chain.rows);
-    lnt_launch_with(d, kernel, blocks, chain.block / U, bytes, chain.cluster, chain);
+    lnt_launch_with(d, kernel, blocks, threads, bytes, chain.cluster, chain);
     /* a graph holds chains of many sizes, and asks for the room of its largest when it is made ready */
     if (bytes > 32 << 10) lnt_cuda_note(d, cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, (int)d->base.block_shared));
 }
@@ -668,9 +859,11 @@ extern "C" bool lnt_row_chain_cuda(lnt_ctx *c, const lnt_chain *chain)
     lnt_cuda *d = lnt_cuda_of(c);
     const size_t bytes = sizeof(chain_share) + (size_t)chain->bytes;
     lnt_chain known;
-    if (bytes > d->base.block_shared || (chain->cluster > 1 && d->base.capability < 90)) return false;
+    if ((!has_rule(chain) && bytes > d->base.block_shared) || (chain->cluster > 1 && d->base.capability < 90)) return false;
     if (chain_function *kernel = find_known(chain, &known))
-        launch(d, kernel, known, sizeof(float) * 2 * ALL_WARPS);
+        launch(d, kernel, known, sizeof(chain_share::part));
+    else if (has_rule(chain))
+        return false;
     else
         launch(d, chain->cluster > 1 ? chain_kernel<true> : chain_kernel<false>, *chain, bytes);
     return true;

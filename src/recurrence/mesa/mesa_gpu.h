@@ -4,9 +4,25 @@
 
 #include "recurrence/mesa/mesa_args.h"
 
-/* A call of few tokens a sequence, token by token, whose states s0 = sT and h0 = hT of sequence n lie `stride` floats behind those of sequence n-1.
- * K and V are at most LNT_MESA_WIDEST. */
-enum { LNT_MESA_WIDEST = 256, LNT_MESA_FEW = 8 };
-void lnt_mesa_step_states(const lnt_mesa_args *a, int64_t stride, lnt_device *d);
+/* Lambda = lower + softplus(p), p [Hv,K] on the device. */
+typedef struct {
+    const float *p;
+    float lower;
+} lnt_mesa_lambda;
+
+/* The rmsnorm of each head of o, y = o w act(gate) / sqrt(mean o^2 + eps): tensors are the call's dtype, w [V]. */
+typedef struct {
+    void *y; /* NULL: none follows */
+    const float *w;   /* NULL: 1 */
+    const void *gate; /* NULL: none */
+    float eps;
+    bool silu;    /* act: SiLU, or the sigmoid */
+    bool keeps_o; /* others read o */
+} lnt_mesa_norm;
+
+/* A call of few tokens a sequence, token by token, whose states s0 = sT and h0 = hT of sequence n lie `stride` floats behind those of sequence n-1,
+ * with the Lambda `made` for that of `a`. K and V are at most LNT_MESA_WIDEST, with a norm LNT_MESA_HELD. */
+enum { LNT_MESA_WIDEST = 256, LNT_MESA_HELD = 128, LNT_MESA_FEW = 8 };
+void lnt_mesa_step_states(const lnt_mesa_args *a, lnt_mesa_lambda made, lnt_mesa_norm norm, int64_t stride, lnt_device *d);
 
 #endif

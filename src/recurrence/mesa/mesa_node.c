@@ -7,6 +7,7 @@
 
 #include "core/threads.h"
 #include "device/device.h"
+#include "ops/norms.h"
 #include "recurrence/mesa/mesa_gpu.h"
 #include "recurrence/mesa/mesa_replay.h"
 #include "recurrence/mesa/mesa_ring.h"
@@ -82,6 +83,14 @@ static size_t workspace(const lnt_node *n, const lnt_shape *s, bool backward) { 
 
 /* ---- running --------------------------------------------------------------------------------------------------------------------------- */
 
+/* Whether a call is one launch for all sequences, which makes its Lambda, too (mesa_gpu.h). */
+static bool is_few(const lnt_call *k, const lnt_mesa_args *a)
+{
+    const mesa_attr *x = k->attr;
+    if (!k->state || !lnt_on_cuda(k->c) || has_ring(x) || is_recursive(x) || replays(x) || (k->draw > 0 && draws(k->node))) return false;
+    return lnt_recur_longest(a) <= LNT_MESA_FEW && a->K <= LNT_MESA_WIDEST && a->V <= LNT_MESA_WIDEST;
+}
+
 /* The call with its Lambda = lower + softplus(p), [Hv,K], in the workspace, and the number of steps where it is drawn. */
 static void bind(const lnt_call *k, lnt_recur_call *call)
 {
@@ -90,6 +99,7 @@ static void bind(const lnt_call *k, lnt_recur_call *call)
     lnt_recur_bind(k, call);
     lnt_mesa_args *a = args_of(call);
     const bool drawn = k->draw > 0 && draws(k->node);
+    if (is_few(k, a)) return;
     float *lambda = lnt_recur_take(call, lambda_bytes(k->node));
     a->lambda = lambda;
 #ifdef LINNET_CUDA
@@ -114,13 +124,32 @@ static void begin_inverses(const lnt_call *k, const lnt_mesa_args *a)
     }
 }
 
+static void limit_steps(const lnt_call *k, lnt_mesa_args *a)
+{
+    const mesa_attr *x = k->attr;
+    if (k->tokens == k->n_seq || lnt_rows_are_alone(k->c)) a->cg_max_steps = x->solve.max_steps_decoding;
+}
+
+#ifdef LINNET_CUDA
+static linnet_status few_forward(const lnt_call *k, lnt_mesa_args *a, lnt_mesa_norm norm)
+{
+    const mesa_attr *x = k->attr;
+    const lnt_mesa_lambda made = { .p = k->param[0].master, .lower = (float)x->solve.lower };
+    a->scale = 1, a->states_early = true;
+    a->s0 = a->sT = k->state;
+    a->h0 = a->hT = (float *)k->state + (int64_t)a->Hv * a->K * a->V;
+    lnt_mesa_step_states(a, made, norm, (int64_t)(k->state_stride / sizeof(float)), lnt_device_of(k->c));
+    return lnt_device_check(k->c);
+}
+#endif
+
 static linnet_status forward(const lnt_call *k)
 {
     const mesa_attr *x = k->attr;
     lnt_recur_call call;
     bind(k, &call);
     lnt_mesa_args *a = args_of(&call);
-    if (k->state && (k->tokens == k->n_seq || lnt_rows_are_alone(k->c))) a->cg_max_steps = x->solve.max_steps_decoding;
+    if (k->state) limit_steps(k, a);
     if (k->state && has_ring(x) && !lnt_on_cuda(k->c)) return lnt_mesa_ring_forward(k, a);
     if (k->state && has_ring(x)) {
         lnt_fail(k->c, LINNET_EUNSUPPORTED, "mesa with a window keeps no state on a GPU");
@@ -131,16 +160,42 @@ static linnet_status forward(const lnt_call *k)
     if (is_recursive(x) && k->state) begin_inverses(k, a);
     if (k->state && replays(x)) return lnt_replay_forward(k, a);
 #ifdef LINNET_CUDA
-    if (k->state && lnt_on_cuda(k->c) && lnt_recur_longest(a) <= LNT_MESA_FEW && a->K <= LNT_MESA_WIDEST && a->V <= LNT_MESA_WIDEST) {
-        a->scale = 1;
-        a->s0 = a->sT = k->state; /* all sequences in one launch */
-        a->h0 = a->hT = (float *)k->state + (int64_t)a->Hv * a->K * a->V;
-        lnt_mesa_step_states(a, (int64_t)(k->state_stride / sizeof(float)), lnt_device_of(k->c));
-        return lnt_device_check(k->c);
-    }
+    if (is_few(k, a)) return few_forward(k, a, (lnt_mesa_norm){ 0 });
 #endif
     return lnt_recur_forward(k, &call);
 }
+
+/* ---- a step on a GPU, with the norm of its heads ----------------------------------------------------------------------------------------- */
+
+#ifdef LINNET_CUDA
+static bool norm_follows(const lnt_node *const *group, int count, const lnt_node *n)
+{
+    const lnt_mesa_args *x = lnt_recur_args_of(group[0]);
+    if (count > 1 || (n->op != &lnt_rmsnorm_op && n->op != &lnt_gated_rmsnorm_op) || x->K > LNT_MESA_HELD || x->V > LNT_MESA_HELD) return false;
+    return lnt_same_data(n->program, n->in[0], group[0]->out[0]) && lnt_heads(n->program, n->in[0]) == x->Hv;
+}
+
+static linnet_status step_group(const lnt_call *calls, int count)
+{
+    const lnt_call *k = &calls[0], *n = &calls[count - 1];
+    const lnt_norm_attr *attr = n->attr;
+    lnt_recur_call call;
+    bind(k, &call);
+    lnt_mesa_args *a = args_of(&call);
+    const bool gated = n->node->n_in > 1, known = !gated || attr->act == LNT_SILU || attr->act == LNT_SIGMOID;
+    if (count == 2 && known && is_few(k, a) && n->out[0].dtype == a->dtype && (!gated || n->in[1].dtype == a->dtype)) {
+        limit_steps(k, a);
+        return few_forward(k, a, (lnt_mesa_norm){ .y = n->out[0].data, .w = n->node->n_param ? n->param[0].master : NULL,
+                                                  .gate = gated ? n->in[1].data : NULL, .eps = (float)attr->eps, .silu = attr->act == LNT_SILU,
+                                                  .keeps_o = !k->inner });
+    }
+    LNT_TRY(forward(k));
+    return count > 1 ? n->node->op->forward(n) : LINNET_OK;
+}
+#define STEP_GROUP .follows = norm_follows, .run_group = step_group,
+#else
+#define STEP_GROUP
+#endif
 
 /* p's gradient takes sigmoid(p) dLambda. */
 static void put_lambda_gradient(const lnt_call *k, const float *dlambda)
@@ -169,12 +224,12 @@ static linnet_status backward(const lnt_call *k)
 
 /* ---- building -------------------------------------------------------------------------------------------------------------------------- */
 
-#define NODE(POSITION)                                                                                                             \
+#define NODE(POSITION, ...)                                                                                                        \
     { .name = "mesa", .backward_needs = LNT_NEEDS_ALL_IN, .save_size = lnt_recur_save_size, .state_size = state_size,              \
       .state_tensors = state_tensors, .workspace = workspace, .flops = lnt_recur_node_flops, .draws = draws,                       \
-      .host_position = POSITION, .forward = forward, .backward = backward, .describe = lnt_recur_describe }
-const lnt_op lnt_mesa_node = NODE(false);
-static const lnt_op replayed = NODE(true);
+      .host_position = POSITION, __VA_ARGS__ .forward = forward, .backward = backward, .describe = lnt_recur_describe }
+const lnt_op lnt_mesa_node = NODE(false, STEP_GROUP);
+static const lnt_op replayed = NODE(true, );
 
 lnt_buf lnt_mesa(lnt_program *p, lnt_buf q, lnt_buf k, lnt_buf v, lnt_buf g, lnt_buf beta, const lnt_mesa_options *o)
 {

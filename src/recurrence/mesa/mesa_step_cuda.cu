@@ -1,9 +1,12 @@
 /* The Mesa core token by token: one CTA a value head, for all tokens of the call. Equations: operators.md#mesa. H is symmetric, so H p is a sum over
  * rows for every column.
  *
- * Where K and V are at most W = 64 or 128, H and G are in registers. A warp has 16 columns, a thread 4 of them and W/8 rows. A step has one barrier:
+ * Where K and V are at most W = 64 or 128, H and G are in registers. A warp has 16 columns, a thread 8 of them and W/16 rows. A step has one barrier:
  * the warp's sums for its columns go to shared memory, every thread reads those of its rows, and all that is made of them (p, r, the sums over rows
- * by 3 shuffles, whether to go on) every warp works out for itself, with the same bits.
+ * by 4 shuffles, whether to go on) every half of a warp works out for itself, with the same bits. What a step takes is latency, of the sums over rows
+ * most of all, one after the other; so that they are one: with w = H p + Lambda p and z = r / m, r' = r - alpha w has
+ *   r'.z' = r.z - 2 alpha w.z + alpha^2 w.(w / m)
+ * which makes the next direction, and r'.z' itself, which the next alpha takes, is summed beside the next product (Meurant 1987).
  *
  * Wider states are in their memory, each word touched by its own thread alone: a thread has a column and half of the rows; p from shared memory, the
  * parts' sums through it. What belongs to a column (x, r, p) every part computes alike. */
@@ -11,6 +14,7 @@
 
 #include <float.h>
 
+#include "ops/rows.cuh"
 #include "recurrence/decay/decay_cuda.cuh"
 
 extern "C" {
@@ -23,6 +27,8 @@ template <typename T> struct step_args {
     const int64_t *cu;
     const T *q, *k, *v;
     const float *g, *beta, *lambda, *h0, *s0;
+    lnt_mesa_lambda made; /* lambda in its place, p NULL: not */
+    lnt_mesa_norm norm;
     float *hT, *sT; /* NULL: not wanted; never NULL where the states do not fit the registers */
     float *x, *taken, *residual;
     T *o;
@@ -32,7 +38,14 @@ template <typename T> struct step_args {
     float tolerance2, absolute;
     int32_t solver;
     bool diagonal, half;
+    bool early; /* states may be read before kernels ahead have ended */
 };
+
+/* Lambda of column i of all heads. */
+template <typename T> __device__ __forceinline__ float lambda_at(const step_args<T> &a, int64_t i)
+{
+    return a.made.p ? a.made.lower + softplus_of(a.made.p[i]) : a.lambda ? a.lambda[i] : 1.0f;
+}
 
 /* ---- states in registers ---------------------------------------------------------------------------------------------------------------- */
 
@@ -48,64 +61,70 @@ template <bool PACKED, typename T> __device__ __forceinline__ void fetch(float *
     }
     for (int j = 0; j < 4; j++) x[j] = y[j];
 }
-template <bool PACKED> __device__ __forceinline__ void leave(float *p, int first, int n, const float (&x)[4])
+template <bool PACKED> __device__ __forceinline__ void leave(float *p, int first, int n, const float *x)
 {
     if constexpr (PACKED) {
-        if (first < n) store_pack(p + first, x);
+        const float y[4] = { x[0], x[1], x[2], x[3] };
+        if (first < n) store_pack(p + first, y);
     } else {
         for (int j = 0; j < 4; j++)
             if (first + j < n) p[first + j] = x[j];
     }
 }
 
-/* Sums over all rows: a thread's own in x, then its eight neighbours'. */
+constexpr int SHARE = 16, COLUMNS = 8; /* threads that share columns; columns of one */
+
+/* Sums over all rows: a thread's own in x, then its neighbours'. */
 template <int N> __device__ __forceinline__ void over_rows(float (&x)[N])
 {
 #pragma unroll
-    for (int o = 1; o < 8; o *= 2)
+    for (int o = 1; o < SHARE; o *= 2)
 #pragma unroll
         for (int n = 0; n < N; n++) x[n] += __shfl_xor_sync(0xffffffffu, x[n], o);
 }
 template <int ROWS> __device__ __forceinline__ float dot(const float (&x)[ROWS], const float (&y)[ROWS])
 {
-    float sum[4] = {};
+    float sum[2] = {};
 #pragma unroll
-    for (int i = 0; i < ROWS; i++) sum[i % 4] += x[i] * y[i];
-    return (sum[0] + sum[1]) + (sum[2] + sum[3]);
+    for (int i = 0; i < ROWS; i++) sum[i % 2] += x[i] * y[i];
+    return sum[0] + sum[1];
 }
 
-/* A thread's place: rows row(i), columns column .. column+3; the eight neighbours that share the columns sum for two of them each, `own`. */
+/* A thread's place: rows row(i), columns column(c); the sixteen neighbours that share the columns sum for two of them each, `own`. */
 struct step_place {
-    int rows0, column, own;
+    int rows0, column0, own;
     __device__ __forceinline__ step_place()
     {
         const int lane = (int)threadIdx.x % 32;
-        rows0 = lane % 8 * 4, column = (int)threadIdx.x / 32 * 16 + lane / 8 * 4, own = column + lane / 2 % 4;
+        rows0 = lane % SHARE * 4, column0 = (int)threadIdx.x / 32 * 16 + lane / SHARE * 4;
+        own = column(lane / 2 % COLUMNS);
     }
-    __device__ __forceinline__ int row(int i) const { return rows0 + i / 4 * 32 + i % 4; }
+    __device__ __forceinline__ int row(int i) const { return rows0 + i / 4 * (4 * SHARE) + i % 4; }
+    __device__ __forceinline__ int column(int c) const { return column0 + c / 4 * 8 + c % 4; } /* a row's 32 bytes are of two threads */
 };
 
-/* sum_i u_i S_i for the column `own`. */
-template <int ROWS> __device__ __forceinline__ float column_sum(const float (&S)[ROWS][4], const float (&u)[ROWS], bool half)
+/* What threads that share columns have of each, summed, for the column `own`. */
+__device__ __forceinline__ float over_columns_share(const float (&sum)[COLUMNS])
 {
-    float sum[4] = {};
-    if (half) {
+    float four[4], two[2];
+    const bool a = threadIdx.x & 8, b = threadIdx.x & 4, c = threadIdx.x & 2;
 #pragma unroll
-        for (int i = 0; i < ROWS; i++)
+    for (int i = 0; i < 4; i++) four[i] = (a ? sum[4 + i] : sum[i]) + __shfl_xor_sync(0xffffffffu, a ? sum[i] : sum[4 + i], 8);
 #pragma unroll
-            for (int c = 0; c < 4; c++) sum[c] += lnt_to_half(u[i]) * lnt_to_half(S[i][c]);
-    } else {
-#pragma unroll
-        for (int i = 0; i < ROWS; i++)
-#pragma unroll
-            for (int c = 0; c < 4; c++) sum[c] += u[i] * S[i][c];
-    }
-    const bool high = threadIdx.x & 4, odd = threadIdx.x & 2;
-    float keep[2] = { high ? sum[2] : sum[0], high ? sum[3] : sum[1] };
-    keep[0] += __shfl_xor_sync(0xffffffffu, high ? sum[0] : sum[2], 4);
-    keep[1] += __shfl_xor_sync(0xffffffffu, high ? sum[1] : sum[3], 4);
-    float one = (odd ? keep[1] : keep[0]) + __shfl_xor_sync(0xffffffffu, odd ? keep[0] : keep[1], 2);
+    for (int i = 0; i < 2; i++) two[i] = (b ? four[2 + i] : four[i]) + __shfl_xor_sync(0xffffffffu, b ? four[i] : four[2 + i], 4);
+    const float one = (c ? two[1] : two[0]) + __shfl_xor_sync(0xffffffffu, c ? two[0] : two[1], 2);
     return one + __shfl_xor_sync(0xffffffffu, one, 1);
+}
+
+/* sum_i u_i S_i for the column `own`. */
+template <bool HALF, int ROWS> __device__ __forceinline__ float column_sum(const float (&S)[ROWS][COLUMNS], const float (&u)[ROWS])
+{
+    float sum[COLUMNS] = {};
+#pragma unroll
+    for (int i = 0; i < ROWS; i++)
+#pragma unroll
+        for (int c = 0; c < COLUMNS; c++) sum[c] += HALF ? lnt_to_half(u[i]) * lnt_to_half(S[i][c]) : u[i] * S[i][c];
+    return over_columns_share(sum);
 }
 /* What the threads have of their columns, to all of their rows. `to` is not what the last call had. */
 template <int ROWS> __device__ __forceinline__ void publish(float *to, const step_place &at, float x, float (&rows)[ROWS])
@@ -116,40 +135,65 @@ template <int ROWS> __device__ __forceinline__ void publish(float *to, const ste
     for (int j = 0; j < ROWS; j += 4) *(float4 *)&rows[j] = *(const float4 *)&to[at.row(j)];
 }
 
-/* All tokens of a value head. PACKED: K and V are multiples of 4, pointers and strides of 16 bytes. Long: H, G and the step's numbers are in
- * registers from the first token to the last. */
-template <typename T, int W, bool PACKED> __global__ __launch_bounds__(2 * W) void mesa_step(const __grid_constant__ step_args<T> a)
+/* The norm of a token's o, of which a thread has that of its own column; `weight` is that column's, rows are what a thread has of every one. */
+template <typename T, int ROWS>
+__device__ __forceinline__ void put_norm(const step_args<T> &a, const step_place &at, int64_t row, float o, float weight, float gate, float *to,
+                                         float (&rows)[ROWS])
 {
-    constexpr int ROWS = W / 8;
+    float y = at.own < a.V ? to_float(from_float<T>(o)) : 0.0f, sum[1];
+    publish(to, at, y, rows);
+    sum[0] = dot(rows, rows);
+    over_rows(sum);
+    y *= weight / sqrtf(sum[0] / (float)a.V + a.norm.eps);
+    if (a.norm.gate) y *= a.norm.silu ? gate * sigmoid_of(gate) : sigmoid_of(gate);
+    if (threadIdx.x % 2 == 0 && at.own < a.V) ((T *)a.norm.y)[row + at.own] = from_float<T>(y);
+}
+
+/* All tokens of a value head. PACKED: K and V are multiples of 4, pointers and strides of 16 bytes. HALF: a.half, never with PACKED. Long: H, G and the step's numbers are in
+ * registers from the first token to the last. */
+template <typename T, int W, bool PACKED, bool HALF> __global__ __launch_bounds__(2 * W) void mesa_step(const __grid_constant__ step_args<T> a)
+{
+    constexpr int ROWS = W / SHARE;
     __shared__ __align__(16) float shared[2][W];
     const step_place at;
     const int K = a.K, V = a.V, h = (int)(blockIdx.x % a.Hv), hq = (int)((int64_t)h * a.Hq / a.Hv);
     const int64_t n = blockIdx.x / a.Hv, H0 = n * a.H_stride + (int64_t)h * K * K, G0 = n * a.G_stride + (int64_t)h * K * V;
-    float H[ROWS][4], G[ROWS][4];
+    float H[ROWS][COLUMNS], G[ROWS][COLUMNS];
+    if (!a.early) await_last();
 #pragma unroll
     for (int i = 0; i < ROWS; i++) {
         const int row = at.row(i);
-        fetch<PACKED>(H[i], a.h0 + H0 + (int64_t)row * K, at.column, a.h0 && row < K ? K : 0);
-        fetch<PACKED>(G[i], a.s0 + G0 + (int64_t)row * V, at.column, a.s0 && row < K ? V : 0);
+#pragma unroll
+        for (int c = 0; c < COLUMNS; c += 4) {
+            fetch<PACKED>(&H[i][c], a.h0 + H0 + (int64_t)row * K, at.column(c), a.h0 && row < K ? K : 0);
+            fetch<PACKED>(&G[i][c], a.s0 + G0 + (int64_t)row * V, at.column(c), a.s0 && row < K ? V : 0);
+        }
     }
+    const float lambda = at.own < K ? lambda_at(a, (int64_t)h * K + at.own) : 1.0f;
+    const float weight = a.norm.y && a.norm.w && at.own < V ? a.norm.w[at.own] : 1.0f;
+    let_next(); /* the next product's weights queue up behind the states */
+    await_last();
     const lnt_mesa_course course = lnt_mesa_course_now(a);
-    const float lambda = at.own < K && a.lambda ? a.lambda[(int64_t)h * K + at.own] : 1.0f;
     int turn = 0;
 
     for (int64_t t = a.cu[n]; t < a.cu[n + 1]; t++) {
         const int64_t token = t * a.Hv + h, row0 = (t * a.Hq + hq) * K;
         const float gate = a.g[token], beta = a.beta[token], less = expm1f(lnt_gate(gate));
-        float r[ROWS], p[ROWS], k[4], v[4];
+        float r[ROWS], p[ROWS], k[COLUMNS], v[COLUMNS];
 #pragma unroll
         for (int i = 0; i < ROWS; i += 4) {
             fetch<PACKED>(&r[i], a.q + row0, at.row(i), K);
             fetch<PACKED>(&p[i], a.k + row0, at.row(i), K); /* the key, until the states have it */
         }
-        fetch<PACKED>(k, a.k + row0, at.column, K);
-        fetch<PACKED>(v, a.v + token * V, at.column, V);
+#pragma unroll
+        for (int c = 0; c < COLUMNS; c += 4) {
+            fetch<PACKED>(&k[c], a.k + row0, at.column(c), K);
+            fetch<PACKED>(&v[c], a.v + token * V, at.column(c), V);
+        }
         float mine = at.own < K ? to_float(a.q[row0 + at.own]) : 0.0f; /* r of the own column */
-        if (a.half) {
-            for (int j = 0; j < 4; j++) k[j] = lnt_to_half(k[j]);
+        const float z_o = a.norm.y && a.norm.gate && at.own < V ? to_float(((const T *)a.norm.gate)[token * V + at.own]) : 0.0f;
+        if (HALF) {
+            for (int j = 0; j < COLUMNS; j++) k[j] = lnt_to_half(k[j]);
             for (int i = 0; i < ROWS; i++) r[i] = lnt_to_half(r[i]), p[i] = lnt_to_half(p[i]);
             mine = lnt_to_half(mine);
         }
@@ -158,7 +202,7 @@ template <typename T, int W, bool PACKED> __global__ __launch_bounds__(2 * W) vo
         for (int i = 0; i < ROWS; i++) {
             const float kb = beta * p[i];
 #pragma unroll
-            for (int c = 0; c < 4; c++) {
+            for (int c = 0; c < COLUMNS; c++) {
                 H[i][c] = fmaf(kb, k[c], fmaf(less, H[i][c], H[i][c]));
                 G[i][c] = fmaf(kb, v[c], fmaf(less, G[i][c], G[i][c]));
             }
@@ -167,24 +211,26 @@ template <typename T, int W, bool PACKED> __global__ __launch_bounds__(2 * W) vo
         float *buffer = shared[turn ^= 1];
 #pragma unroll
         for (int j = 0; j < ROWS; j += 4)
-            if (at.row(j) == at.column)
-                for (int c = 0; c < 4; c++) buffer[at.column + c] = at.column + c < K ? H[j + c][c] : FLT_MAX;
+#pragma unroll
+            for (int d = 0; d < COLUMNS; d += 4)
+                if (at.row(j) == at.column(d))
+                    for (int c = 0; c < 4; c++) buffer[at.row(j) + c] = at.row(j) + c < K ? H[j + c][d + c] : FLT_MAX;
         __syncthreads();
         float mine_m = buffer[at.own];
         if (course.solver == LNT_CG_LEVEL) {
             mine_m = FLT_MAX;
             for (int i = 0; i < ROWS; i++) mine_m = lnt_mesa_least(mine_m, buffer[at.row(i)]);
-            for (int o = 1; o < 8; o *= 2) mine_m = lnt_mesa_least(mine_m, __shfl_xor_sync(0xffffffffu, mine_m, o));
+            for (int o = 1; o < SHARE; o *= 2) mine_m = lnt_mesa_least(mine_m, __shfl_xor_sync(0xffffffffu, mine_m, o));
         }
         mine_m = 1.0f / (mine_m + lambda);
         publish(shared[turn ^= 1], at, mine_m, m);
 
-        float x = 0.0f, w[ROWS], start[2] = { dot(r, r), 0.0f };
+        float x = 0.0f, w[ROWS], z[ROWS], start[1] = { dot(r, r) };
         if (course.from_guess) {
 #pragma unroll
             for (int i = 0; i < ROWS; i++) p[i] = m[i] * r[i];
             x = mine_m * mine;
-            const float mine_w = column_sum(H, p, a.half) + lambda * x;
+            const float mine_w = column_sum<HALF>(H, p) + lambda * x;
             publish(shared[turn ^= 1], at, mine_w, w);
             mine -= mine_w;
 #pragma unroll
@@ -196,57 +242,61 @@ template <typename T, int W, bool PACKED> __global__ __launch_bounds__(2 * W) vo
         }
         float mine_p = mine_m * mine;
 #pragma unroll
-        for (int i = 0; i < ROWS; i++) p[i] = m[i] * r[i];
-        start[1] = dot(p, r);
+        for (int i = 0; i < ROWS; i++) p[i] = z[i] = m[i] * r[i];
         over_rows(start);
         const float size = start[0];
-        float delta = start[1];
         int taken = 0;
         while (taken < course.most) {
-            const float mine_w = column_sum(H, p, a.half) + lambda * mine_p, less_delta = __fdividef(1.0f, delta + a.absolute);
+            float now[2] = { dot(r, z), dot(r, r) };
+            over_rows(now);
+            const float mine_w = column_sum<HALF>(H, p) + lambda * mine_p;
+            if (taken && now[1] <= a.tolerance2 * size) break;
             publish(shared[turn ^= 1], at, mine_w, w);
-            float curve[1] = { dot(p, w) };
-            over_rows(curve);
-            const bool useful = delta > 0 && curve[0] > 0 && curve[0] < INFINITY;
-            if (!useful && !(a.absolute > 0 && lnt_mesa_lost(delta, curve[0]) == 0)) {
-                const float lost = lnt_mesa_lost(delta, curve[0]); /* 0 but for what is no number */
+            float part[ROWS], sums[3];
+#pragma unroll
+            for (int i = 0; i < ROWS; i++) part[i] = m[i] * w[i];
+            sums[0] = dot(p, w), sums[1] = dot(z, w), sums[2] = dot(part, w);
+            over_rows(sums);
+            const float delta = now[0], curve = sums[0];
+            const bool useful = delta > 0 && curve > 0 && curve < INFINITY;
+            if (!useful && !(a.absolute > 0 && lnt_mesa_lost(delta, curve) == 0)) {
+                const float lost = lnt_mesa_lost(delta, curve); /* 0 but for what is no number */
                 x += lost;
                 for (int i = 0; i < ROWS; i++) r[i] += lost;
                 break;
             }
-            const float alpha = __fdividef(delta, curve[0] + a.absolute);
+            const float alpha = __fdividef(delta, curve + a.absolute);
+            const float next = fmaxf(fmaf(alpha, fmaf(alpha, sums[2], -2.0f * sums[1]), delta), 0.0f);
+            const float beta_p = __fdividef(next, delta + a.absolute);
             x += alpha * mine_p;
             mine -= alpha * mine_w;
-#pragma unroll
-            for (int i = 0; i < ROWS; i++) r[i] -= alpha * w[i], w[i] = m[i] * r[i];
-            taken++;
-            float next[2] = { dot(r, w), dot(r, r) };
-            over_rows(next);
-            if (next[1] <= a.tolerance2 * size) break;
-            const float beta_p = next[0] * less_delta;
             mine_p = mine_m * mine + beta_p * mine_p;
 #pragma unroll
-            for (int i = 0; i < ROWS; i++) p[i] = w[i] + beta_p * p[i];
-            delta = next[0];
+            for (int i = 0; i < ROWS; i++) r[i] -= alpha * w[i], z[i] = m[i] * r[i], p[i] = z[i] + beta_p * p[i];
+            taken++;
         }
         float left[1] = { dot(r, r) };
         over_rows(left);
         if (threadIdx.x == 0 && a.taken) a.taken[token] = (float)(taken > course.free_steps ? taken - course.free_steps : 0);
         if (threadIdx.x == 0 && a.residual) a.residual[token] = lnt_mesa_left(left[0], size);
-        if (a.half) x = lnt_to_half(x);
+        if (HALF) x = lnt_to_half(x);
         publish(shared[turn ^= 1], at, x, p);
-        const float o = column_sum(G, p, false);
+        const float o = column_sum<false>(G, p);
+        if (a.norm.y) put_norm(a, at, token * V, o, weight, z_o, shared[turn ^= 1], w);
         if (threadIdx.x % 2 == 0) {
             if (at.own < K && a.x) a.x[token * K + at.own] = x;
-            if (at.own < V) a.o[token * V + at.own] = from_float<T>(o);
+            if (at.own < V && (!a.norm.y || a.norm.keeps_o)) a.o[token * V + at.own] = from_float<T>(o);
         }
     }
 #pragma unroll
     for (int i = 0; i < ROWS; i++) {
         const int row = at.row(i);
         if (row >= K) continue;
-        if (a.hT) leave<PACKED>(a.hT + H0 + (int64_t)row * K, at.column, K, H[i]);
-        if (a.sT) leave<PACKED>(a.sT + G0 + (int64_t)row * V, at.column, V, G[i]);
+#pragma unroll
+        for (int c = 0; c < COLUMNS; c += 4) {
+            if (a.hT) leave<PACKED>(a.hT + H0 + (int64_t)row * K, at.column(c), K, &H[i][c]);
+            if (a.sT) leave<PACKED>(a.sT + G0 + (int64_t)row * V, at.column(c), V, &G[i][c]);
+        }
     }
 }
 
@@ -315,6 +365,8 @@ template <typename T> __global__ __launch_bounds__(WIDE *PARTS) void mesa_step_w
     const int64_t H0 = n * a.H_stride + ((int64_t)h * K + first) * K + column, G0 = n * a.G_stride + ((int64_t)h * K + first) * V + column;
     const bool in_H = column < K, in_G = column < V;
     const int rows = K - first < ROWS ? K - first : ROWS; /* its own; may be negative */
+    let_next();
+    await_last();
     for (int i = 0; i < rows; i++) {
         if (in_H) a.hT[H0 + (int64_t)i * K] = a.h0 ? a.h0[H0 + (int64_t)i * K] : 0.0f;
         if (in_G) a.sT[G0 + (int64_t)i * V] = a.s0 ? a.s0[G0 + (int64_t)i * V] : 0.0f;
@@ -322,7 +374,7 @@ template <typename T> __global__ __launch_bounds__(WIDE *PARTS) void mesa_step_w
     auto at_H = [&](int i) -> float { return in_H && i < rows ? a.hT[H0 + (int64_t)i * K] : 0.0f; };
     auto at_G = [&](int i) -> float { return in_G && i < rows ? a.sT[G0 + (int64_t)i * V] : 0.0f; };
     const lnt_mesa_course course = lnt_mesa_course_now(a);
-    const float lambda = in_H && a.lambda ? a.lambda[(int64_t)h * K + column] : 1.0f;
+    const float lambda = in_H ? lambda_at(a, (int64_t)h * K + column) : 1.0f;
 
     for (int64_t t = a.cu[n]; t < a.cu[n + 1]; t++) {
         const int64_t token = t * a.Hv + h;
@@ -401,14 +453,16 @@ template <typename T> __global__ __launch_bounds__(WIDE *PARTS) void mesa_step_w
     }
 }
 
-bool wide(const lnt_mesa_args *a) { return a->K > 128 || a->V > 128; }
+bool wide(const lnt_mesa_args *a) { return a->K > LNT_MESA_HELD || a->V > LNT_MESA_HELD; }
 
-template <typename T, int W, bool PACKED> void put_held(const step_args<T> &a, int64_t heads, lnt_cuda *d)
+template <typename T, int W> void put_held(const step_args<T> &a, bool packed, int64_t heads, lnt_cuda *d)
 {
-    mesa_step<T, W, PACKED><<<(unsigned)heads, 2 * W, 0, lnt_queue(d)>>>(a);
+    const auto kernel = a.half ? mesa_step<T, W, false, true> : packed ? mesa_step<T, W, true, false> : mesa_step<T, W, false, false>;
+    lnt_launch(d, kernel, (unsigned)heads, 2 * W, a);
 }
 
-template <typename T> void put(const lnt_mesa_args *r, int64_t stride, const lnt_mesa_solve<T, T> &solve, lnt_cuda *d)
+template <typename T>
+void put(const lnt_mesa_args *r, const lnt_mesa_lambda &made, const lnt_mesa_norm &norm, int64_t stride, const lnt_mesa_solve<T, T> &solve, lnt_cuda *d)
 {
     float *states = (float *)r->workspace;
     const int64_t heads = r->sequences * r->Hv;
@@ -420,6 +474,7 @@ template <typename T> void put(const lnt_mesa_args *r, int64_t stride, const lnt
     a.g = (const float *)r->g;
     a.beta = (const float *)r->beta;
     a.lambda = (const float *)r->lambda;
+    a.made = made, a.norm = norm;
     a.h0 = (const float *)r->h0;
     a.s0 = (const float *)r->s0;
     a.hT = (float *)r->hT;
@@ -445,14 +500,14 @@ template <typename T> void put(const lnt_mesa_args *r, int64_t stride, const lnt
     a.solver = solve.solver;
     a.diagonal = solve.diagonal;
     a.half = solve.half;
+    a.early = r->states_early;
     if (!heads) return;
     if (wide(r))
-        mesa_step_wide<T><<<(unsigned)heads, WIDE * PARTS, 0, lnt_queue(d)>>>(a);
+        lnt_launch(d, mesa_step_wide<T>, (unsigned)heads, WIDE * PARTS, a);
     else if (r->K > 64 || r->V > 64)
-        packed ? put_held<T, 128, true>(a, heads, d) : put_held<T, 128, false>(a, heads, d);
+        put_held<T, 128>(a, packed, heads, d);
     else
-        packed ? put_held<T, 64, true>(a, heads, d) : put_held<T, 64, false>(a, heads, d);
-    lnt_cuda_note(d, cudaGetLastError());
+        put_held<T, 64>(a, packed, heads, d);
 }
 
 } // namespace
@@ -462,9 +517,9 @@ size_t lnt_mesa_step_bytes(const lnt_mesa_args *a)
     return wide(a) ? (size_t)a->sequences * (size_t)a->Hv * (size_t)a->K * (size_t)(a->K + a->V) * sizeof(float) : 0;
 }
 
-void lnt_mesa_step_put(const lnt_mesa_args *a, lnt_cuda *d) { LNT_BY_TYPE(a->dtype, T, put<T>(a, 0, lnt_mesa_options_of<T, T>(a), d)); }
+void lnt_mesa_step_put(const lnt_mesa_args *a, lnt_cuda *d) { LNT_BY_TYPE(a->dtype, T, put<T>(a, {}, {}, 0, lnt_mesa_options_of<T, T>(a), d)); }
 
-extern "C" void lnt_mesa_step_states(const lnt_mesa_args *a, int64_t stride, lnt_device *d)
+extern "C" void lnt_mesa_step_states(const lnt_mesa_args *a, lnt_mesa_lambda made, lnt_mesa_norm norm, int64_t stride, lnt_device *d)
 {
-    LNT_BY_TYPE(a->dtype, T, put<T>(a, stride, lnt_mesa_options_of<T, T>(a), (lnt_cuda *)d));
+    LNT_BY_TYPE(a->dtype, T, put<T>(a, made, norm, stride, lnt_mesa_options_of<T, T>(a), (lnt_cuda *)d));
 }
