@@ -14,12 +14,13 @@
 typedef enum {
     LNT_PIECE_PRODUCT,     /* ops/few_stream.cuh */
     LNT_PIECE_TILES,       /* ops/few_tile.cuh */
+    LNT_PIECE_CHAIN,       /* ops/row_chain.cuh */
     LNT_PIECE_DECAY,       /* recurrence/decay/decay_step.cuh */
     LNT_PIECE_NORM,        /* ops/norms.cuh */
     LNT_PIECE_DELTA_LAYER, /* recurrence/delta/delta_layer.cuh */
 } lnt_piece_kind;
 
-enum { LNT_PIECE_BYTES = 1024, LNT_PIECE_ARGS = LNT_PIECE_BYTES - 32, LNT_PIECE_MAPS = 8 };
+enum { LNT_PIECE_BYTES = 3200, LNT_PIECE_ARGS = LNT_PIECE_BYTES - 32, LNT_PIECE_MAPS = 8 };
 
 struct alignas(16) lnt_piece {
     int32_t kind;            /* lnt_piece_kind */

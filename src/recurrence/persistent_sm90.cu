@@ -9,13 +9,14 @@
 #include "ops/few_stream.cuh"
 #include "ops/few_tile.cuh"
 #include "ops/norms.cuh"
+#include "ops/row_chain.cuh"
 #include "recurrence/decay/decay_step.cuh"
 #include "recurrence/delta/delta_layer.cuh"
 
 namespace {
 
 enum { MOST_PIECES = 1024, MOST_MAPS = MOST_PIECES * LNT_PIECE_MAPS, MOST_RUNS = 64, LEAST = 8 };
-constexpr int SLOTS = 8, AHEAD = 3, MOST_STAGES = 12; /* AHEAD: pieces that are asked for before their turn */
+constexpr int SLOTS = 6, AHEAD = 3, MOST_STAGES = 12; /* AHEAD: pieces that are asked for before their turn */
 /* Stages asked for before the first of them is there: as many bytes as two blocks of few_stream_sm90.cu have under way. */
 constexpr int UNDER_WAY = 4;
 constexpr int CONSUMERS = few_stream::CONSUMERS, THREADS = few_stream::THREADS;
@@ -143,6 +144,9 @@ __global__ void __launch_bounds__(THREADS, 1) persistent_kernel(const __grid_con
                 at.leave();
                 break;
             }
+            case LNT_PIECE_CHAIN:
+                row_chain::piece_step<CONSUMERS>(*(const row_chain::chain_piece *)p.args, b, work, at);
+                break;
             case LNT_PIECE_DECAY:
                 ((const decay_piece *)p.args)->step(b, *(decay_step_share *)work, at);
                 break;
