@@ -15,6 +15,8 @@ typedef enum {
     LNT_PIECE_PRODUCT,     /* ops/few_stream.cuh */
     LNT_PIECE_TILES,       /* ops/few_tile.cuh */
     LNT_PIECE_CHAIN,       /* ops/row_chain.cuh */
+    LNT_PIECE_CONV,        /* ops/conv_blocks.cuh */
+    LNT_PIECE_MESA,        /* recurrence/mesa/mesa_step.cuh */
     LNT_PIECE_DECAY,       /* recurrence/decay/decay_step.cuh */
     LNT_PIECE_NORM,        /* ops/norms.cuh */
     LNT_PIECE_DELTA_LAYER, /* recurrence/delta/delta_layer.cuh */
@@ -58,6 +60,11 @@ struct lnt_alone {
     __device__ __forceinline__ void sync() const { __syncthreads(); }
     /* What others read has been stored by this thread. */
     __device__ __forceinline__ void leave() const {}
+};
+/* Of what has waited already. */
+struct lnt_waited {
+    __device__ __forceinline__ void begin() const {}
+    __device__ __forceinline__ void wait() const {}
 };
 #endif
 

@@ -6,12 +6,14 @@
  * before have left it, so that everything before is done; in global memory a counter for each piece goes up, once a block and run.
  *
  * Floor: the bytes of weights and states, as long as what lies between two products takes no longer than the ring has weights for (about 5 us). */
+#include "ops/conv_blocks.cuh"
 #include "ops/few_stream.cuh"
 #include "ops/few_tile.cuh"
 #include "ops/norms.cuh"
 #include "ops/row_chain.cuh"
 #include "recurrence/decay/decay_step.cuh"
 #include "recurrence/delta/delta_layer.cuh"
+#include "recurrence/mesa/mesa_step.cuh"
 
 namespace {
 
@@ -146,6 +148,17 @@ __global__ void __launch_bounds__(THREADS, 1) persistent_kernel(const __grid_con
             }
             case LNT_PIECE_CHAIN:
                 row_chain::piece_step<CONSUMERS>(*(const row_chain::chain_piece *)p.args, b, work, at);
+                break;
+            case LNT_PIECE_CONV: {
+                const conv_piece &conv = *(const conv_piece *)p.args;
+                const int block = 2 * b + (int)threadIdx.x / CONV_THREADS;
+                at.wait();
+                if (block < conv.blocks) conv_steps_block(conv.group, block, (int)threadIdx.x % CONV_THREADS, lnt_waited());
+                at.leave();
+                break;
+            }
+            case LNT_PIECE_MESA:
+                mesa_held::mesa_step<bf16, 128, true, false>(((const mesa_held::mesa_piece *)p.args)->args, b, *(float(*)[2][128])work, at);
                 break;
             case LNT_PIECE_DECAY:
                 ((const decay_piece *)p.args)->step(b, *(decay_step_share *)work, at);
