@@ -149,8 +149,8 @@ __device__ __forceinline__ void put_norm(const step_args<T> &a, const step_place
     if (threadIdx.x % 2 == 0 && at.own < a.V) ((T *)a.norm.y)[row + at.own] = from_float<T>(y);
 }
 
-/* All tokens of a value head. PACKED: K and V are multiples of 4, pointers and strides of 16 bytes. HALF: a.half, never with PACKED. Long: H, G and the step's numbers are in
- * registers from the first token to the last. */
+/* All tokens of a value head. PACKED: K and V are multiples of 4, pointers and strides of 16 bytes. HALF: a.half, never with
+ * PACKED. Long: H, G and the step's numbers are in registers from the first token to the last. */
 template <typename T, int W, bool PACKED, bool HALF> __global__ __launch_bounds__(2 * W) void mesa_step(const __grid_constant__ step_args<T> a)
 {
     constexpr int ROWS = W / SHARE;
@@ -472,7 +472,8 @@ template <typename T, int W> void put_held(const step_args<T> &a, bool packed, i
 }
 
 template <typename T>
-void put(const lnt_mesa_args *r, const lnt_mesa_lambda &made, const lnt_mesa_norm &norm, int64_t stride, const lnt_mesa_solve<T, T> &solve, lnt_cuda *d)
+void put(const lnt_mesa_args *r, const lnt_mesa_lambda &made, const lnt_mesa_norm &norm, int64_t stride, const lnt_mesa_solve<T, T> &solve,
+         lnt_cuda *d)
 {
     float *states = (float *)r->workspace;
     const int64_t heads = r->sequences * r->Hv;
