@@ -179,8 +179,8 @@ __device__ __forceinline__ void put(const lnt_chain_head &h, const lnt_chain_op 
         ((bf16 *)to)[one] = __float2bfloat16_rn(x[0]);
 }
 
-/* What warps have of their columns to all of a block or a cluster, by turns: N numbers of warp (p.col - origin) / LNT_CHAIN_WARP, `origin` the column of
- * the first of them; behind it those of all are there. */
+/* What warps have of their columns to all of a block or a cluster: N numbers of each, warp (p.col - origin) / LNT_CHAIN_WARP, `origin` the first
+ * one's column; behind it those of all are there. */
 template <int CLUSTER, int N>
 __device__ __forceinline__ void share_parts(float (&part)[2][ALL_WARPS], const chain_place &p, int origin, const float (&x)[N])
 {
@@ -438,8 +438,8 @@ struct known_chain {
     known_op op[KNOWN_OPS];
 };
 
-/* bf16: RWKV-7's norm with its lerps, and with one, what is ahead of its recurrence and behind it, that with it, and that of the first layer; Mamba-2's;
- * KDA's and Mesa's ahead, and KDA's with what is behind. */
+/* bf16: RWKV-7's norm with its lerps, and with one, what is ahead of its recurrence and behind it, that with it, and that of the first layer;
+ * Mamba-2's; KDA's and Mesa's ahead, and KDA's with what is behind. */
 constexpr known_chain KNOWN[] = {
     {4, {{LNT_ROW_ADD, 0, 0, OUT, {HALVES, HALVES}},
          {LNT_ROW_LAYER, 0, 0, KEPT, {made(0), FLOATS, FLOATS}},
@@ -757,8 +757,8 @@ template <int WHICH, int THREADS> __device__ __forceinline__ void prepare(const 
     }
 }
 
-/* A chain with a rule, a block for a head of K columns (of many rows two share a multiprocessor): its first K / U threads go through the functions, all
- * have the state. What does not take what is read from the state goes ahead of it. */
+/* A chain with a rule, a block for a head of K columns (of many rows two share a multiprocessor): its first K / U threads go through the functions,
+ * all have the state. What does not take what is read from the state goes ahead of it. */
 template <int WHICH, int K, class C, class Work>
 __device__ __forceinline__ void rule_step(const C &a, int head, int n, char *memory, rule_share<K> &m, const Work &work)
 {

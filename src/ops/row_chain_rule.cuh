@@ -6,8 +6,8 @@
  *
  *   u = beta (v - (D S)^T k)            S' = D S + k u^T            o = s ((D S)^T q + (k.q) u)
  *
- * A block has the state in registers from before the kernels ahead have ended, a thread four columns of every AT_ONCE'th row; one pass over it and one
- * sum over rows serve p and the read-out, as in recurrence/delta/delta_step_cuda.cu. Floor: the state read once and written once. */
+ * A block has the state in registers from before the kernels ahead have ended, a thread four columns of every AT_ONCE'th row; one pass over it and
+ * one sum over rows serve p and the read-out, as in recurrence/delta/delta_step_cuda.cu. Floor: the state read once and written once. */
 #ifndef LNT_OPS_ROW_CHAIN_RULE_CUH
 #define LNT_OPS_ROW_CHAIN_RULE_CUH
 

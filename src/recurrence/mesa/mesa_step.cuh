@@ -153,8 +153,8 @@ __device__ __forceinline__ void put_norm(const step_args<T> &a, const step_place
     if (threadIdx.x % 2 == 0 && at.own < a.V) ((T *)a.norm.y)[row + at.own] = from_float<T>(y);
 }
 
-/* All tokens of a value head. PACKED: K and V are multiples of 4, pointers and strides of 16 bytes. HALF: a.half, never with PACKED. Long: H, G and the step's numbers are in
- * registers from the first token to the last. */
+/* All tokens of a value head. PACKED: K and V are multiples of 4, pointers and strides of 16 bytes. HALF: a.half, never with
+ * PACKED. Long: H, G and the step's numbers are in registers from the first token to the last. */
 template <typename T, int W, bool PACKED, bool HALF, class Work>
 __device__ __forceinline__ void mesa_step(const step_args<T> &a, int block, float (&shared)[2][W], const Work &work)
 {
@@ -178,7 +178,17 @@ __device__ __forceinline__ void mesa_step(const step_args<T> &a, int block, floa
     work.begin(); /* the next product's weights queue up behind the states */
     work.wait();
     const lnt_mesa_course course = lnt_mesa_course_now(a);
-    int turn = 0;
+    auto leave_row = [&](int i) { /* i is a constant */
+        int row = at.row(i);
+        asm volatile("" : "+r"(row)); /* or addresses of all rows are kept through the steps, and spilled */
+        if (row >= K) return;
+#pragma unroll
+        for (int c = 0; c < COLUMNS; c += 4) {
+            if (a.hT) leave<PACKED>(a.hT + H0 + (int64_t)row * K, at.column(c), K, &H[i][c]);
+            if (a.sT) leave<PACKED>(a.sT + G0 + (int64_t)row * V, at.column(c), V, &G[i][c]);
+        }
+    };
+    int turn = 0, left_rows = 0; /* rows of the states that are in memory */
 
     for (int64_t t = a.cu[n]; t < a.cu[n + 1]; t++) {
         const int64_t token = t * a.Hv + h, row0 = (t * a.Hq + hq) * K;
@@ -250,7 +260,14 @@ __device__ __forceinline__ void mesa_step(const step_args<T> &a, int block, floa
         over_rows(start);
         const float size = start[0];
         int taken = 0;
+        const bool last = t + 1 == a.cu[n + 1];
         while (taken < course.most) {
+            if (last && taken < ROWS) { /* at the end all of them would take a microsecond, of which nothing but this has to wait */
+#pragma unroll
+                for (int i = 0; i < ROWS; i++)
+                    if (i == taken) leave_row(i);
+                left_rows = taken + 1;
+            }
             float now[2] = { dot(r, z), dot(r, r) };
             over_rows(now);
             const float mine_w = column_sum<HALF>(H, p) + lambda * mine_p;
@@ -294,15 +311,8 @@ __device__ __forceinline__ void mesa_step(const step_args<T> &a, int block, floa
     }
     work.leave();
 #pragma unroll
-    for (int i = 0; i < ROWS; i++) {
-        const int row = at.row(i);
-        if (row >= K) continue;
-#pragma unroll
-        for (int c = 0; c < COLUMNS; c += 4) {
-            if (a.hT) leave<PACKED>(a.hT + H0 + (int64_t)row * K, at.column(c), K, &H[i][c]);
-            if (a.sT) leave<PACKED>(a.sT + G0 + (int64_t)row * V, at.column(c), V, &G[i][c]);
-        }
-    }
+    for (int i = 0; i < ROWS; i++)
+        if (i >= left_rows) leave_row(i);
 }
 
 /* As a piece of a recorded step. */

@@ -190,7 +190,8 @@ template <typename T, int W> void put_held(const step_args<T> &a, bool packed, i
 }
 
 template <typename T>
-void put(const lnt_mesa_args *r, const lnt_mesa_lambda &made, const lnt_mesa_norm &norm, int64_t stride, const lnt_mesa_solve<T, T> &solve, lnt_cuda *d)
+void put(const lnt_mesa_args *r, const lnt_mesa_lambda &made, const lnt_mesa_norm &norm, int64_t stride, const lnt_mesa_solve<T, T> &solve,
+         lnt_cuda *d)
 {
     float *states = (float *)r->workspace;
     const int64_t heads = r->sequences * r->Hv;
