@@ -814,8 +814,8 @@ __device__ __forceinline__ void rule_step(const C &a, int head, int n, char *mem
     s.write(state, m);
 }
 
-/* As a piece of a recorded step, by THREADS threads: block b. */
-template <int WHICH, int THREADS, class Work> __device__ __forceinline__ void one_piece(const chain_piece &a, int b, char *work_memory, const Work &work)
+/* As a piece of a recorded step, by THREADS threads: block b. A function of its own, so that each chain has its own registers. */
+template <int WHICH, int THREADS, class Work> static __device__ __noinline__ void one_piece(const chain_piece &a, int b, char *work_memory, const Work &work)
 {
     constexpr known_chain K = KNOWN[WHICH];
     char *behind = work_memory + sizeof(chain_share::part);

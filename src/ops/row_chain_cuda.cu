@@ -173,16 +173,6 @@ extern "C" bool lnt_row_chain_cuda(lnt_ctx *c, const lnt_chain *chain)
     lnt_chain known;
     if ((!has_rule(chain) && bytes > d->base.block_shared) || (chain->cluster > 1 && d->base.capability < 90)) return false;
     const int which = find_known(chain, &known);
-    if (getenv("LNT_DEBUG") && d->persistent) {
-        fprintf(stderr, "chain %d rows %d cols %d block %d cluster %d:", which, chain->rows, chain->cols, chain->block, chain->cluster);
-        for (int i = 0; i < chain->ops; i++) {
-            const lnt_chain_head *h = &chain->op[i].head;
-            fprintf(stderr, " [%d act %d count %d f32 %d out %d stretch %d:", h->kind, h->act, h->count, h->f32, h->out != NULL, h->stretch);
-            for (int j = 0; j < 8; j++) { const unsigned o = j < 4 ? h->operand[j] : chain->op[i].more[j - 4]; if (o & 3) { fprintf(stderr, " %u@%u", o & 3, o & ~3u); for (int l = 0; l < chain->late.end; l++) if (chain->load[l].at == (int)(o & ~3u)) fprintf(stderr, "%s%d", chain->load[l].early ? "e" : "l", chain->load[l].bytes); } }
-            fprintf(stderr, "]");
-        }
-        fprintf(stderr, "\n");
-    }
     chain_function *kernel = which < 0 ? NULL : function_of(which, chain);
     if (kernel && offer(d, which, known)) return true;
     if (kernel)

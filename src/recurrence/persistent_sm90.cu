@@ -21,7 +21,8 @@ enum { MOST_PIECES = 1024, MOST_MAPS = MOST_PIECES * LNT_PIECE_MAPS, MOST_RUNS =
 constexpr int SLOTS = 6, AHEAD = 3, MOST_STAGES = 12; /* AHEAD: pieces that are asked for before their turn */
 /* Stages asked for before the first of them is there: as many bytes as two blocks of few_stream_sm90.cu have under way. */
 constexpr int UNDER_WAY = 4;
-constexpr int CONSUMERS = few_stream::CONSUMERS, THREADS = few_stream::THREADS;
+/* A warpgroup for the one thread that goes ahead, whose registers the others get: bodies were compiled for up to 255. */
+constexpr int CONSUMERS = few_stream::CONSUMERS, THREADS = CONSUMERS + 128;
 static_assert(CONSUMERS == 32 * delta_layer::WARPS, "bodies have as many threads");
 
 struct run_state {
@@ -101,7 +102,59 @@ __device__ __forceinline__ void go_ahead(const persistent_args &a, const lnt_pie
     }
 }
 
-__global__ void __launch_bounds__(THREADS, 1) persistent_kernel(const __grid_constant__ persistent_args a)
+/* ---- pieces but products: functions of their own, so that each has its own registers ------------------------------------------------------------ */
+
+__device__ __noinline__ void tiles_piece(const lnt_piece &p, int b, char *work, const at_piece &at)
+{
+    constexpr int NARROW = LNT_FEW_NARROW / few_tile::STEP;
+    const few_tile::product &product = *(const few_tile::product *)p.args;
+    if (product.narrow)
+        few_tile::tile<1, NARROW, 1>(product.parts, product.weights, b, *(few_tile::share<1, NARROW> *)work, at);
+    else
+        few_tile::tile<1, 8, 4>(product.parts, product.weights, b, *(few_tile::share<1, 8> *)work, at);
+    at.leave();
+}
+__device__ __noinline__ void conv_piece_of(const lnt_piece &p, int b, const at_piece &at)
+{
+    const conv_piece &conv = *(const conv_piece *)p.args;
+    const int block = 2 * b + (int)threadIdx.x / CONV_THREADS;
+    at.wait();
+    if (block < conv.blocks) conv_steps_block(conv.group, block, (int)threadIdx.x % CONV_THREADS, lnt_waited());
+    at.leave();
+}
+__device__ __noinline__ void norm_piece_of(const lnt_piece &p, int b, const at_piece &at)
+{
+    ((const norm_piece *)p.args)->step(b, at);
+    at.leave();
+}
+__device__ __noinline__ void decay_piece_of(const lnt_piece &p, int b, char *work, const at_piece &at)
+{
+    ((const decay_piece *)p.args)->step(b, *(decay_step_share *)work, at);
+}
+__device__ __noinline__ void mesa_piece(const lnt_piece &p, int b, char *work, const at_piece &at)
+{
+    mesa_held::mesa_step<bf16, 128, true, false>(((const mesa_held::mesa_piece *)p.args)->args, b, *(float(*)[2][128])work, at);
+}
+/* The states that came to `work`. */
+__device__ __noinline__ int delta_layer_piece(const lnt_piece &p, int b, char *work, delta_layer::layer_small &small, const at_piece &at, int states)
+{
+    const delta_layer::layer_piece &layer = *(const delta_layer::layer_piece *)p.args;
+    fence_async(); /* what lay in `work` was read and written by threads */
+    at.sync();
+    layer.step((float *)work, b, small, at, states);
+    return layer.args.group;
+}
+__device__ __forceinline__ void other_piece(const lnt_piece &p, int b, char *work, const at_piece &at)
+{
+    if (p.kind == LNT_PIECE_CHAIN) row_chain::piece_step<CONSUMERS>(*(const row_chain::chain_piece *)p.args, b, work, at);
+    if (p.kind == LNT_PIECE_TILES) tiles_piece(p, b, work, at);
+    if (p.kind == LNT_PIECE_CONV) conv_piece_of(p, b, at);
+    if (p.kind == LNT_PIECE_NORM) norm_piece_of(p, b, at);
+    if (p.kind == LNT_PIECE_DECAY) decay_piece_of(p, b, work, at);
+}
+
+/* MESA: among its pieces are steps of Mesa, whose registers the others do without. */
+template <bool MESA> __global__ void __launch_bounds__(THREADS, 1) persistent_kernel(const __grid_constant__ persistent_args a)
 {
     extern __shared__ char memory[];
     __shared__ persistent_share s;
@@ -117,9 +170,11 @@ __global__ void __launch_bounds__(THREADS, 1) persistent_kernel(const __grid_con
     }
     __syncthreads();
     if (threadIdx.x >= CONSUMERS) {
+        registers_lower<40>();
         if (threadIdx.x == CONSUMERS) go_ahead(a, slots, r, s);
         return;
     }
+    registers_raise<232>();
     const uint32_t runs = a.state->turn;
     few_stream::ring_place place = {};
     int states = 0; /* that have come to `work` */
@@ -130,51 +185,18 @@ __global__ void __launch_bounds__(THREADS, 1) persistent_kernel(const __grid_con
         at_piece at = {a.left + i - 1, a.left + i, (runs + 1) * (uint32_t)p.before, p.before > 0, true};
         for (int b = number; b < p.blocks; b += G) {
             at.last = b + G >= p.blocks || p.kind == LNT_PIECE_PRODUCT;
-            switch (p.kind) {
-            case LNT_PIECE_PRODUCT:
+            if (p.kind == LNT_PIECE_PRODUCT) {
                 at.wait();
                 few_stream::take(*(const few_stream::product *)p.args, number, G, r, place, *(few_stream::share *)work);
                 at.leave();
-                b = p.blocks;
-                break;
-            case LNT_PIECE_TILES: {
-                const few_tile::product &product = *(const few_tile::product *)p.args;
-                if (product.narrow)
-                    few_tile::tile<1, LNT_FEW_NARROW / few_tile::STEP, 1>(product.parts, product.weights, b, *(few_tile::share<1, LNT_FEW_NARROW / few_tile::STEP> *)work, at);
-                else
-                    few_tile::tile<1, 8, 4>(product.parts, product.weights, b, *(few_tile::share<1, 8> *)work, at);
-                at.leave();
                 break;
             }
-            case LNT_PIECE_CHAIN:
-                row_chain::piece_step<CONSUMERS>(*(const row_chain::chain_piece *)p.args, b, work, at);
-                break;
-            case LNT_PIECE_CONV: {
-                const conv_piece &conv = *(const conv_piece *)p.args;
-                const int block = 2 * b + (int)threadIdx.x / CONV_THREADS;
-                at.wait();
-                if (block < conv.blocks) conv_steps_block(conv.group, block, (int)threadIdx.x % CONV_THREADS, lnt_waited());
-                at.leave();
-                break;
-            }
-            case LNT_PIECE_MESA:
-                mesa_held::mesa_step<bf16, 128, true, false>(((const mesa_held::mesa_piece *)p.args)->args, b, *(float(*)[2][128])work, at);
-                break;
-            case LNT_PIECE_DECAY:
-                ((const decay_piece *)p.args)->step(b, *(decay_step_share *)work, at);
-                break;
-            case LNT_PIECE_NORM:
-                ((const norm_piece *)p.args)->step(b, at);
-                at.leave();
-                break;
-            default: {
-                const delta_layer::layer_piece &layer = *(const delta_layer::layer_piece *)p.args;
-                fence_async(); /* what lay in `work` was read and written by threads */
-                at.sync();
-                layer.step((float *)work, b, s.layer, at, states);
-                states += layer.args.group;
-            }
-            }
+            if (p.kind == LNT_PIECE_DELTA_LAYER)
+                states += delta_layer_piece(p, b, work, s.layer, at, states);
+            else if (MESA && p.kind == LNT_PIECE_MESA)
+                mesa_piece(p, b, work, at);
+            else
+                other_piece(p, b, work, at);
             at.sync(); /* the next one has the same memory */
         }
         __syncwarp();
@@ -209,8 +231,8 @@ static void forget(lnt_persistent *p)
 
 extern "C" void lnt_persistent_begin(lnt_cuda *d)
 {
-    static const char *const wanted = getenv("LNT_TRY_PERSISTENT");
-    if (wanted && *wanted == '0') return;
+    const char *wanted = getenv("LINNET_PERSISTENT");
+    if (!wanted || strcmp(wanted, "1")) return;
     if (d->base.capability / 10 != 9 || d->persistent) return;
     lnt_persistent *p = (lnt_persistent *)lnt_calloc(sizeof *p);
     if (!p) return;
@@ -243,16 +265,18 @@ extern "C" bool lnt_persistent_offer(const lnt_cuda *d, lnt_piece_kind kind, con
     return true;
 }
 
-static persistent_args args_of(const lnt_cuda *d, lnt_persistent *p, int begin, int end, size_t *bytes)
+static persistent_args args_of(const lnt_cuda *d, lnt_persistent *p, int begin, int end, size_t *bytes, bool *mesa)
 {
     const int G = d->base.multiprocessors;
     persistent_args a = {};
     a.pieces = (const lnt_piece *)(p->memory + AT_PIECES) + begin, a.left = (uint32_t *)(p->memory + AT_LEFT) + begin;
     a.state = (run_state *)(p->memory + AT_STATE) + p->runs++, a.n = end - begin;
     int work = 0;
+    *mesa = false;
     for (int i = begin; i < end; i++) {
         p->piece[i].before = i == begin ? 0 : p->piece[i - 1].blocks < G ? p->piece[i - 1].blocks : G;
         if (p->piece[i].work > work) work = p->piece[i].work;
+        *mesa |= p->piece[i].kind == LNT_PIECE_MESA;
     }
     const size_t others = 1024 + sizeof(lnt_piece) * SLOTS + (size_t)work, room = d->base.block_shared - sizeof(persistent_share) - others;
     a.stages = room / few_stream::STAGE < MOST_STAGES ? (int)(room / few_stream::STAGE) : MOST_STAGES;
@@ -263,15 +287,16 @@ static persistent_args args_of(const lnt_cuda *d, lnt_persistent *p, int begin, 
 static void put_run(lnt_cuda *d, lnt_persistent *p, int begin, int end)
 {
     size_t bytes;
-    if (getenv("LNT_DEBUG")) fprintf(stderr, "run of %d pieces\n", end - begin);
-    const persistent_args a = args_of(d, p, begin, end, &bytes);
+    bool mesa;
+    const persistent_args a = args_of(d, p, begin, end, &bytes, &mesa);
+    const auto kernel = mesa ? persistent_kernel<true> : persistent_kernel<false>;
     cudaLaunchAttribute attribute[1];
     cudaLaunchConfig_t config = {};
     config.gridDim = dim3((unsigned)d->base.multiprocessors), config.blockDim = dim3(THREADS), config.dynamicSmemBytes = bytes, config.stream = d->stream;
     attribute[0].id = cudaLaunchAttributeCooperative, attribute[0].val.cooperative = 1; /* blocks wait for one another */
     config.attrs = attribute, config.numAttrs = 1;
-    lnt_cuda_note(d, cudaFuncSetAttribute(persistent_kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, (int)bytes));
-    lnt_cuda_note(d, cudaLaunchKernelEx(&config, persistent_kernel, a));
+    lnt_cuda_note(d, cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, (int)bytes));
+    lnt_cuda_note(d, cudaLaunchKernelEx(&config, kernel, a));
 }
 
 extern "C" void lnt_persistent_put(lnt_cuda *d)
@@ -279,7 +304,6 @@ extern "C" void lnt_persistent_put(lnt_cuda *d)
     lnt_persistent *p = d->persistent;
     if (!p || p->put == p->n) return;
     const int begin = p->put, end = p->n;
-    if (getenv("LNT_DEBUG")) { fprintf(stderr, "put %d pieces:", end - begin); for (int i = begin; i < end; i++) fprintf(stderr, " %d/%d", p->piece[i].kind, p->piece[i].blocks); fprintf(stderr, "\n"); }
     p->put = end;
     if (end - begin >= LEAST && p->runs < MOST_RUNS) return put_run(d, p, begin, end);
     d->persistent = NULL;
