@@ -156,9 +156,9 @@ static void pieces_have_their_kernels_bits(void **state)
             size_t size;
             int kernels[2];
             float *apart = steps(m, n, false, false, &size, &kernels[0]);
-            setenv("LINNET_PERSISTENT", "1", 1);
+            lnt_device_of(gpu)->persistent_steps = true;
             float *whole = steps(m, n, false, false, &size, &kernels[1]);
-            unsetenv("LINNET_PERSISTENT");
+            lnt_device_of(gpu)->persistent_steps = false;
             print_message("  %s, bf16, %d: %d kernels a step in pieces, %d without\n", layers[i].name, n, kernels[1], kernels[0]);
             if (memcmp(apart, whole, size)) fail_msg("%s, %d sequences: pieces have other bits than their kernels", layers[i].name, n);
             for (size_t k = 0; k < sizeof in_pieces / sizeof *in_pieces; k++)
@@ -243,8 +243,8 @@ static void few_kernels(void **state)
 
 int main(int argc, char **argv)
 {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(chains_agree), cmocka_unit_test(many_rows_agree), cmocka_unit_test(pieces_have_their_kernels_bits),
-                                       cmocka_unit_test(prompts_agree),
+    const struct CMUnitTest tests[] = {cmocka_unit_test(chains_agree), cmocka_unit_test(many_rows_agree),
+                                       cmocka_unit_test(pieces_have_their_kernels_bits), cmocka_unit_test(prompts_agree),
                                        cmocka_unit_test(few_kernels)};
     if (argc > 1) only = argv[1];
     gpu = make_cuda_context();

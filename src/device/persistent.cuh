@@ -1,9 +1,9 @@
-/* Recorded steps as kernels that stay: on Hopper, kernels of a few rows that are put one after the other while a graph is recorded become pieces of one
- * (recurrence/persistent_sm90.cu). Between two kernels memory has a pause, as blocks of the second find no place before those of the first end; a
- * block that stays brings the next products' weights while it waits for the piece before.
+/* Recorded steps as kernels that stay: on Hopper, kernels of a few rows that are put one after the other while a graph is recorded become pieces of
+ * one (recurrence/persistent_sm90.cu). Between two kernels memory has a pause, as blocks of the second find no place before those of the first end;
+ * a block that stays brings the next products' weights while it waits for the piece before.
  *
- * Who would put a kernel that has a body there offers a piece first; whoever asks for the stream (lnt_stream, lnt_launch) has the pieces so far put, so
- * that order is kept. Few pieces are put as kernels of their own. A piece's results, and their bits, are the kernel's. */
+ * Who would put a kernel that has a body there offers a piece first; whoever asks for the stream (lnt_stream, lnt_launch) has the pieces so far put,
+ * so that order is kept. Few pieces are put as kernels of their own. A piece's results, and their bits, are the kernel's. */
 #ifndef LNT_DEVICE_PERSISTENT_CUH
 #define LNT_DEVICE_PERSISTENT_CUH
 

@@ -1,5 +1,5 @@
-/* A tile of a product of up to 16 rows of x with large weights, bf16 on the matrix unit: what a kernel of one product (few_rows_cuda.cu) and a kernel of
- * a whole step (recurrence/persistent_sm90.cu) do alike.
+/* A tile of a product of up to 16 rows of x with large weights, bf16 on the matrix unit: what a kernel of one product (few_rows_cuda.cu) and a kernel
+ * of a whole step (recurrence/persistent_sm90.cu) do alike.
  *
  * A block has 16 rows of w, or 8 of each of two that are combined; its warps take turns of STEP along K, and their sums are added in order. The unit
  * multiplies w [16 rows, 16 k] by x^T [16 k, 8 rows]; a sum over k does not care for its order, so that a lane's eight neighbours of k, one 16-byte

@@ -1,5 +1,5 @@
-/* Functions of chains, and the bodies of chains that layers have: what their kernels (row_chain_cuda.cu, where the rest is said) and a kernel of a whole
- * step (recurrence/persistent_sm90.cu) do alike. Long: one language and its words. */
+/* Functions of chains, and the bodies of chains that layers have: what their kernels (row_chain_cuda.cu, where the rest is said) and a kernel of a
+ * whole step (recurrence/persistent_sm90.cu) do alike. Long: one language and its words. */
 #ifndef LNT_OPS_ROW_CHAIN_CUH
 #define LNT_OPS_ROW_CHAIN_CUH
 
@@ -815,20 +815,21 @@ __device__ __forceinline__ void rule_step(const C &a, int head, int n, char *mem
 }
 
 /* As a piece of a recorded step, by THREADS threads: block b. A function of its own, so that each chain has its own registers. */
-template <int WHICH, int THREADS, class Work> static __device__ __noinline__ void one_piece(const chain_piece &a, int b, char *work_memory, const Work &work)
+template <int WHICH, int THREADS, class Work>
+static __device__ __noinline__ void one_piece(const chain_piece &a, int b, char *memory, const Work &work)
 {
     constexpr known_chain K = KNOWN[WHICH];
-    char *behind = work_memory + sizeof(chain_share::part);
+    char *behind = memory + sizeof(chain_share::part);
     const int n = b / a.across, rank = b - n * a.across;
     if constexpr (rule_of(K) >= 0) {
         static_assert(THREADS == LNT_RULE_THREADS, "a rule's block");
         if (a.block == 64)
-            rule_step<WHICH, 64>(a, rank, n, work_memory, *(rule_share<64> *)behind, work);
+            rule_step<WHICH, 64>(a, rank, n, memory, *(rule_share<64> *)behind, work);
         else
-            rule_step<WHICH, 128>(a, rank, n, work_memory, *(rule_share<128> *)behind, work);
+            rule_step<WHICH, 128>(a, rank, n, memory, *(rule_share<128> *)behind, work);
     } else {
         chain_place p;
-        p.share = (chain_share *)work_memory, p.planes = NULL;
+        p.share = (chain_share *)memory, p.planes = NULL;
         p.first = rank * a.block, p.last = p.first + a.block, p.some = THREADS;
         p.row = n, p.col = p.first + (int)threadIdx.x * U, p.seq = n;
         if constexpr (can_prepare(K)) {

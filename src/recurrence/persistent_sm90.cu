@@ -11,9 +11,7 @@
 #include "ops/few_tile.cuh"
 #include "ops/norms.cuh"
 #include "ops/row_chain.cuh"
-#include "recurrence/decay/decay_step.cuh"
-#include "recurrence/delta/delta_layer.cuh"
-#include "recurrence/mesa/mesa_step.cuh"
+#include "recurrence/pieces.cuh"
 
 namespace {
 
@@ -23,7 +21,7 @@ constexpr int SLOTS = 6, AHEAD = 3, MOST_STAGES = 12; /* AHEAD: pieces that are 
 constexpr int UNDER_WAY = 4;
 /* A warpgroup for the one thread that goes ahead, whose registers the others get: bodies were compiled for up to 255. */
 constexpr int CONSUMERS = few_stream::CONSUMERS, THREADS = CONSUMERS + 128;
-static_assert(CONSUMERS == 32 * delta_layer::WARPS, "bodies have as many threads");
+static_assert(CONSUMERS == CORE_THREADS, "bodies have as many threads");
 
 struct run_state {
     uint32_t turn, ended; /* runs so far; blocks that have ended, of all runs */
@@ -38,7 +36,7 @@ struct persistent_args {
 struct persistent_share {
     uint64_t full[MOST_STAGES], empty[MOST_STAGES];
     uint64_t slot_full[SLOTS], slot_empty[SLOTS];
-    delta_layer::layer_small layer;
+    core_share cores;
 };
 
 /* A piece's work in this kernel. */
@@ -102,7 +100,7 @@ __device__ __forceinline__ void go_ahead(const persistent_args &a, const lnt_pie
     }
 }
 
-/* ---- pieces but products: functions of their own, so that each has its own registers ------------------------------------------------------------ */
+/* ---- pieces but products: functions of their own, so that each has its own registers ------------------------------------------------------- */
 
 __device__ __noinline__ void tiles_piece(const lnt_piece &p, int b, char *work, const at_piece &at)
 {
@@ -127,34 +125,16 @@ __device__ __noinline__ void norm_piece_of(const lnt_piece &p, int b, const at_p
     ((const norm_piece *)p.args)->step(b, at);
     at.leave();
 }
-__device__ __noinline__ void decay_piece_of(const lnt_piece &p, int b, char *work, const at_piece &at)
-{
-    ((const decay_piece *)p.args)->step(b, *(decay_step_share *)work, at);
-}
-__device__ __noinline__ void mesa_piece(const lnt_piece &p, int b, char *work, const at_piece &at)
-{
-    mesa_held::mesa_step<bf16, 128, true, false>(((const mesa_held::mesa_piece *)p.args)->args, b, *(float(*)[2][128])work, at);
-}
-/* The states that came to `work`. */
-__device__ __noinline__ int delta_layer_piece(const lnt_piece &p, int b, char *work, delta_layer::layer_small &small, const at_piece &at, int states)
-{
-    const delta_layer::layer_piece &layer = *(const delta_layer::layer_piece *)p.args;
-    fence_async(); /* what lay in `work` was read and written by threads */
-    at.sync();
-    layer.step((float *)work, b, small, at, states);
-    return layer.args.group;
-}
 __device__ __forceinline__ void other_piece(const lnt_piece &p, int b, char *work, const at_piece &at)
 {
     if (p.kind == LNT_PIECE_CHAIN) row_chain::piece_step<CONSUMERS>(*(const row_chain::chain_piece *)p.args, b, work, at);
     if (p.kind == LNT_PIECE_TILES) tiles_piece(p, b, work, at);
     if (p.kind == LNT_PIECE_CONV) conv_piece_of(p, b, at);
     if (p.kind == LNT_PIECE_NORM) norm_piece_of(p, b, at);
-    if (p.kind == LNT_PIECE_DECAY) decay_piece_of(p, b, work, at);
 }
 
-/* MESA: among its pieces are steps of Mesa, whose registers the others do without. */
-template <bool MESA> __global__ void __launch_bounds__(THREADS, 1) persistent_kernel(const __grid_constant__ persistent_args a)
+/* MANY: among its pieces are some that take many registers. */
+template <bool MANY> __global__ void __launch_bounds__(THREADS, 1) persistent_kernel(const __grid_constant__ persistent_args a)
 {
     extern __shared__ char memory[];
     __shared__ persistent_share s;
@@ -165,7 +145,7 @@ template <bool MESA> __global__ void __launch_bounds__(THREADS, 1) persistent_ke
     if (threadIdx.x == 0) {
         few_stream::ring_init(r);
         for (int i = 0; i < SLOTS; i++) mbarrier_init(&s.slot_full[i], 1), mbarrier_init(&s.slot_empty[i], few_stream::WARPS);
-        delta_layer::layer_init(s.layer);
+        core_init(s.cores);
         mbarrier_init_fence();
     }
     __syncthreads();
@@ -177,7 +157,6 @@ template <bool MESA> __global__ void __launch_bounds__(THREADS, 1) persistent_ke
     registers_raise<232>();
     const uint32_t runs = a.state->turn;
     few_stream::ring_place place = {};
-    int states = 0; /* that have come to `work` */
     for (int i = 0; i < a.n; i++) {
         mbarrier_wait(&s.slot_full[i % SLOTS], (uint32_t)(i / SLOTS) & 1);
         const lnt_piece &p = slots[i % SLOTS];
@@ -191,12 +170,7 @@ template <bool MESA> __global__ void __launch_bounds__(THREADS, 1) persistent_ke
                 at.leave();
                 break;
             }
-            if (p.kind == LNT_PIECE_DELTA_LAYER)
-                states += delta_layer_piece(p, b, work, s.layer, at, states);
-            else if (MESA && p.kind == LNT_PIECE_MESA)
-                mesa_piece(p, b, work, at);
-            else
-                other_piece(p, b, work, at);
+            if (!core_piece<MANY>(p, b, work, s.cores, at)) other_piece(p, b, work, at);
             at.sync(); /* the next one has the same memory */
         }
         __syncwarp();
@@ -231,9 +205,7 @@ static void forget(lnt_persistent *p)
 
 extern "C" void lnt_persistent_begin(lnt_cuda *d)
 {
-    const char *wanted = getenv("LINNET_PERSISTENT");
-    if (!wanted || strcmp(wanted, "1")) return;
-    if (d->base.capability / 10 != 9 || d->persistent) return;
+    if (!d->base.persistent_steps || d->base.capability / 10 != 9 || d->persistent) return;
     lnt_persistent *p = (lnt_persistent *)lnt_calloc(sizeof *p);
     if (!p) return;
     p->piece = (lnt_piece *)lnt_calloc(MOST_PIECES * sizeof *p->piece);
@@ -265,18 +237,18 @@ extern "C" bool lnt_persistent_offer(const lnt_cuda *d, lnt_piece_kind kind, con
     return true;
 }
 
-static persistent_args args_of(const lnt_cuda *d, lnt_persistent *p, int begin, int end, size_t *bytes, bool *mesa)
+static persistent_args args_of(const lnt_cuda *d, lnt_persistent *p, int begin, int end, size_t *bytes, bool *many)
 {
     const int G = d->base.multiprocessors;
     persistent_args a = {};
     a.pieces = (const lnt_piece *)(p->memory + AT_PIECES) + begin, a.left = (uint32_t *)(p->memory + AT_LEFT) + begin;
     a.state = (run_state *)(p->memory + AT_STATE) + p->runs++, a.n = end - begin;
     int work = 0;
-    *mesa = false;
+    *many = false;
     for (int i = begin; i < end; i++) {
         p->piece[i].before = i == begin ? 0 : p->piece[i - 1].blocks < G ? p->piece[i - 1].blocks : G;
         if (p->piece[i].work > work) work = p->piece[i].work;
-        *mesa |= p->piece[i].kind == LNT_PIECE_MESA;
+        *many |= takes_many(p->piece[i].kind);
     }
     const size_t others = 1024 + sizeof(lnt_piece) * SLOTS + (size_t)work, room = d->base.block_shared - sizeof(persistent_share) - others;
     a.stages = room / few_stream::STAGE < MOST_STAGES ? (int)(room / few_stream::STAGE) : MOST_STAGES;
@@ -287,12 +259,13 @@ static persistent_args args_of(const lnt_cuda *d, lnt_persistent *p, int begin, 
 static void put_run(lnt_cuda *d, lnt_persistent *p, int begin, int end)
 {
     size_t bytes;
-    bool mesa;
-    const persistent_args a = args_of(d, p, begin, end, &bytes, &mesa);
-    const auto kernel = mesa ? persistent_kernel<true> : persistent_kernel<false>;
+    bool many;
+    const persistent_args a = args_of(d, p, begin, end, &bytes, &many);
+    const auto kernel = many ? persistent_kernel<true> : persistent_kernel<false>;
     cudaLaunchAttribute attribute[1];
     cudaLaunchConfig_t config = {};
-    config.gridDim = dim3((unsigned)d->base.multiprocessors), config.blockDim = dim3(THREADS), config.dynamicSmemBytes = bytes, config.stream = d->stream;
+    config.gridDim = dim3((unsigned)d->base.multiprocessors), config.blockDim = dim3(THREADS);
+    config.dynamicSmemBytes = bytes, config.stream = d->stream;
     attribute[0].id = cudaLaunchAttributeCooperative, attribute[0].val.cooperative = 1; /* blocks wait for one another */
     config.attrs = attribute, config.numAttrs = 1;
     lnt_cuda_note(d, cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, (int)bytes));

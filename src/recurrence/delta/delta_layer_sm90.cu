@@ -76,8 +76,9 @@ extern "C" bool lnt_delta_layer_sm90(const lnt_delta_layer *layer, const lnt_rec
     layer_args p;
     if (!lnt_delta_layer_fits(a->K, a->V) || a->sequences > MOST_GRID || !layer_args_of(layer, a, &p)) return false;
     const layer_piece piece = {p, (int)a->Hq, (int)a->K};
+    const int blocks = (int)(a->Hq * a->sequences);
     if (a->dtype == LINNET_BF16 && a->sequences <= FEW &&
-        lnt_persistent_offer(d, LNT_PIECE_DELTA_LAYER, &piece, sizeof piece, (int)(a->Hq * a->sequences), layer_bytes(a->K, a->V), NULL, launch_piece))
+        lnt_persistent_offer(d, LNT_PIECE_DELTA_LAYER, &piece, sizeof piece, blocks, layer_bytes(a->K, a->V), NULL, launch_piece))
         return true;
     LNT_BY_TYPE(a->dtype, T, a->K == 64 ? launch<T, 64>(d, p, (int)a->Hq, (int)a->sequences) : launch<T, 128>(d, p, (int)a->Hq, (int)a->sequences));
     return true;

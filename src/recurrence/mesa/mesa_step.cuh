@@ -131,7 +131,8 @@ template <bool HALF, int ROWS> __device__ __forceinline__ float column_sum(const
     return over_columns_share(sum);
 }
 /* What the threads have of their columns, to all of their rows. `to` is not what the last call had. */
-template <int ROWS, class Work> __device__ __forceinline__ void publish(float *to, const step_place &at, float x, float (&rows)[ROWS], const Work &work)
+template <int ROWS, class Work>
+__device__ __forceinline__ void publish(float *to, const step_place &at, float x, float (&rows)[ROWS], const Work &work)
 {
     if (threadIdx.x % 2 == 0) to[at.own] = x;
     work.sync();

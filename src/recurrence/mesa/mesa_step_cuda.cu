@@ -184,7 +184,8 @@ bool offer(const lnt_cuda *, const step_args<float> &, int64_t) { return false; 
 
 template <typename T, int W> void put_held(const step_args<T> &a, bool packed, int64_t heads, lnt_cuda *d)
 {
-    const auto kernel = a.half ? mesa_step_kernel<T, W, false, true> : packed ? mesa_step_kernel<T, W, true, false> : mesa_step_kernel<T, W, false, false>;
+    const auto whole = packed ? mesa_step_kernel<T, W, true, false> : mesa_step_kernel<T, W, false, false>;
+    const auto kernel = a.half ? mesa_step_kernel<T, W, false, true> : whole;
     if (W == 128 && packed && !a.half && offer(d, a, heads)) return;
     lnt_launch(d, kernel, (unsigned)heads, 2 * W, a);
 }
