@@ -28,6 +28,7 @@ template <typename T> struct step_args {
     const T *q, *k, *v;
     const float *g, *beta, *lambda, *h0, *s0;
     lnt_mesa_lambda made; /* lambda in its place, p NULL: not */
+    lnt_mesa_conv conv[2];
     lnt_mesa_norm norm;
     float *hT, *sT; /* NULL: not wanted; never NULL where the states do not fit the registers */
     float *x, *taken, *residual;
@@ -135,6 +136,43 @@ template <int ROWS> __device__ __forceinline__ void publish(float *to, const ste
     for (int j = 0; j < ROWS; j += 4) *(float4 *)&rows[j] = *(const float4 *)&to[at.row(j)];
 }
 
+/* q and k by their convolutions: a column of either a thread. */
+template <typename T, int W> struct step_conv {
+    float4 taps;
+    float x[3], *window;
+
+    /* What lies there before the kernels ahead have ended. */
+    __device__ __forceinline__ void load(const step_args<T> &a, int64_t n, int h)
+    {
+        const lnt_mesa_conv &f = a.conv[threadIdx.x / W];
+        const int c = h * a.K + min((int)threadIdx.x % W, a.K - 1);
+        taps = ((const float4 *)f.w)[c];
+        window = (float *)((char *)f.window + n * f.stride) + c;
+#pragma unroll
+        for (int j = 0; j < 3; j++) x[j] = window[(int64_t)j * a.Hq * a.K];
+    }
+    /* To rows [2][W], q then k; `parts`: a number of each warp. */
+    __device__ __forceinline__ void run(const step_args<T> &a, int64_t token, int h, float (*rows)[W], float *parts)
+    {
+        const int which = (int)threadIdx.x / W, c = (int)threadIdx.x % W, warp = (int)threadIdx.x / 32;
+        const int64_t cols = (int64_t)a.Hq * a.K;
+        float z = 0.0f, sum = 0.0f;
+        if (c < a.K) {
+            const float now = to_float(((const T *)a.conv[which].x)[token * cols + h * a.K + c]);
+            z = taps.x * x[0] + taps.y * x[1] + taps.z * x[2] + taps.w * now;
+            z *= sigmoid_of(z);
+            window[0] = x[1], window[cols] = x[2], window[2 * cols] = now;
+        }
+        const float part = warp_sum(z * z);
+        if (threadIdx.x % 32 == 0) parts[warp] = part;
+        __syncthreads();
+#pragma unroll
+        for (int w = 0; w < W / 32; w++) sum += parts[which * (W / 32) + w];
+        rows[which][c] = c < a.K ? to_float(from_float<T>(z * rsqrtf(sum + a.conv[which].eps))) : 0.0f;
+        __syncthreads();
+    }
+};
+
 /* The norm of a token's o, of which a thread has that of its own column; `weight` is that column's, rows are what a thread has of every one. */
 template <typename T, int ROWS>
 __device__ __forceinline__ void put_norm(const step_args<T> &a, const step_place &at, int64_t row, float o, float weight, float gate, float *to,
@@ -154,7 +192,8 @@ __device__ __forceinline__ void put_norm(const step_args<T> &a, const step_place
 template <typename T, int W, bool PACKED, bool HALF> __global__ __launch_bounds__(2 * W) void mesa_step(const __grid_constant__ step_args<T> a)
 {
     constexpr int ROWS = W / SHARE;
-    __shared__ __align__(16) float shared[2][W];
+    __shared__ __align__(16) float shared[2][W], rows[2][W];
+    __shared__ float parts[2 * W / 32];
     const step_place at;
     const int K = a.K, V = a.V, h = (int)(blockIdx.x % a.Hv), hq = (int)((int64_t)h * a.Hq / a.Hv);
     const int64_t n = blockIdx.x / a.Hv, H0 = n * a.H_stride + (int64_t)h * K * K, G0 = n * a.G_stride + (int64_t)h * K * V;
@@ -171,6 +210,8 @@ template <typename T, int W, bool PACKED, bool HALF> __global__ __launch_bounds_
     }
     const float lambda = at.own < K ? lambda_at(a, (int64_t)h * K + at.own) : 1.0f;
     const float weight = a.norm.y && a.norm.w && at.own < V ? a.norm.w[at.own] : 1.0f;
+    step_conv<T, W> conv;
+    if (a.conv[0].x) conv.load(a, n, h);
     let_next(); /* the next product's weights queue up behind the states */
     await_last();
     const lnt_mesa_course course = lnt_mesa_course_now(a);
@@ -191,16 +232,28 @@ template <typename T, int W, bool PACKED, bool HALF> __global__ __launch_bounds_
         const float gate = a.g[token], beta = a.beta[token], less = expm1f(lnt_gate(gate));
         float r[ROWS], p[ROWS], k[COLUMNS], v[COLUMNS];
 #pragma unroll
-        for (int i = 0; i < ROWS; i += 4) {
-            fetch<PACKED>(&r[i], a.q + row0, at.row(i), K);
-            fetch<PACKED>(&p[i], a.k + row0, at.row(i), K); /* the key, until the states have it */
-        }
+        for (int c = 0; c < COLUMNS; c += 4) fetch<PACKED>(&v[c], a.v + token * V, at.column(c), V);
+        float mine; /* r of the own column */
+        if (a.conv[0].x) {
+            conv.run(a, t, h, rows, parts);
 #pragma unroll
-        for (int c = 0; c < COLUMNS; c += 4) {
-            fetch<PACKED>(&k[c], a.k + row0, at.column(c), K);
-            fetch<PACKED>(&v[c], a.v + token * V, at.column(c), V);
+            for (int i = 0; i < ROWS; i += 4) {
+                fetch<true>(&r[i], rows[0], at.row(i), W);
+                fetch<true>(&p[i], rows[1], at.row(i), W);
+            }
+#pragma unroll
+            for (int c = 0; c < COLUMNS; c += 4) fetch<true>(&k[c], rows[1], at.column(c), W);
+            mine = rows[0][at.own];
+        } else {
+#pragma unroll
+            for (int i = 0; i < ROWS; i += 4) {
+                fetch<PACKED>(&r[i], a.q + row0, at.row(i), K);
+                fetch<PACKED>(&p[i], a.k + row0, at.row(i), K); /* the key, until the states have it */
+            }
+#pragma unroll
+            for (int c = 0; c < COLUMNS; c += 4) fetch<PACKED>(&k[c], a.k + row0, at.column(c), K);
+            mine = at.own < K ? to_float(a.q[row0 + at.own]) : 0.0f;
         }
-        float mine = at.own < K ? to_float(a.q[row0 + at.own]) : 0.0f; /* r of the own column */
         const float z_o = a.norm.y && a.norm.gate && at.own < V ? to_float(((const T *)a.norm.gate)[token * V + at.own]) : 0.0f;
         if (HALF) {
             for (int j = 0; j < COLUMNS; j++) k[j] = lnt_to_half(k[j]);
@@ -472,7 +525,7 @@ template <typename T, int W> void put_held(const step_args<T> &a, bool packed, i
 }
 
 template <typename T>
-void put(const lnt_mesa_args *r, const lnt_mesa_lambda &made, const lnt_mesa_norm &norm, int64_t stride, const lnt_mesa_solve<T, T> &solve,
+void put(const lnt_mesa_args *r, const lnt_mesa_lambda &made, const lnt_mesa_around &around, int64_t stride, const lnt_mesa_solve<T, T> &solve,
          lnt_cuda *d)
 {
     float *states = (float *)r->workspace;
@@ -485,7 +538,7 @@ void put(const lnt_mesa_args *r, const lnt_mesa_lambda &made, const lnt_mesa_nor
     a.g = (const float *)r->g;
     a.beta = (const float *)r->beta;
     a.lambda = (const float *)r->lambda;
-    a.made = made, a.norm = norm;
+    a.made = made, a.conv[0] = around.conv[0], a.conv[1] = around.conv[1], a.norm = around.norm;
     a.h0 = (const float *)r->h0;
     a.s0 = (const float *)r->s0;
     a.hT = (float *)r->hT;
@@ -530,7 +583,7 @@ size_t lnt_mesa_step_bytes(const lnt_mesa_args *a)
 
 void lnt_mesa_step_put(const lnt_mesa_args *a, lnt_cuda *d) { LNT_BY_TYPE(a->dtype, T, put<T>(a, {}, {}, 0, lnt_mesa_options_of<T, T>(a), d)); }
 
-extern "C" void lnt_mesa_step_states(const lnt_mesa_args *a, lnt_mesa_lambda made, lnt_mesa_norm norm, int64_t stride, lnt_device *d)
+extern "C" void lnt_mesa_step_states(const lnt_mesa_args *a, lnt_mesa_lambda made, const lnt_mesa_around *around, int64_t stride, lnt_device *d)
 {
-    LNT_BY_TYPE(a->dtype, T, put<T>(a, made, norm, stride, lnt_mesa_options_of<T, T>(a), (lnt_cuda *)d));
+    LNT_BY_TYPE(a->dtype, T, put<T>(a, made, *around, stride, lnt_mesa_options_of<T, T>(a), (lnt_cuda *)d));
 }
