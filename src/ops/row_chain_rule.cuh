@@ -79,9 +79,8 @@ template <int K, bool UNTIED> struct rule_state {
     template <int N> static __device__ __forceinline__ void written(float (&u)[N], const float (&p)[N], const rule_share<K> &m, int c)
     {
         load_pack<N>(u, &m.v[c]);
-        if (UNTIED) return;
 #pragma unroll
-        for (int j = 0; j < N; j++) u[j] = m.beta * (u[j] - p[j]);
+        for (int j = 0; j < N; j++) u[j] = UNTIED ? u[j] : m.beta * (u[j] - p[j]);
     }
     /* o of N columns from c on. */
     template <int N> static __device__ __forceinline__ void read(float (&o)[N], const rule_share<K> &m, int c, float scale)

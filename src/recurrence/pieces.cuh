@@ -39,7 +39,7 @@ template <class Work> static __device__ __noinline__ void delta_core(const lnt_p
 }
 template <class Work> static __device__ __noinline__ void mesa_core(const lnt_piece &p, int b, char *work, const Work &at)
 {
-    mesa_held::mesa_step<bf16, 128, true, false>(((const mesa_held::mesa_piece *)p.args)->args, b, *(float(*)[2][128])work, at);
+    mesa_held::mesa_step<bf16, 128, true, false>(((const mesa_held::mesa_piece *)p.args)->args, b, *(mesa_held::step_shared<128> *)work, at);
 }
 
 /* Block b of a piece, by CORE_THREADS threads in `work`; false: it is none of a core's. MANY: those that take many registers, too. */

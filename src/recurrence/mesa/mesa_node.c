@@ -8,6 +8,7 @@
 #include "core/threads.h"
 #include "device/device.h"
 #include "ops/norms.h"
+#include "ops/short_conv.h"
 #include "recurrence/mesa/mesa_gpu.h"
 #include "recurrence/mesa/mesa_replay.h"
 #include "recurrence/mesa/mesa_ring.h"
@@ -131,14 +132,14 @@ static void limit_steps(const lnt_call *k, lnt_mesa_args *a)
 }
 
 #ifdef LINNET_CUDA
-static linnet_status few_forward(const lnt_call *k, lnt_mesa_args *a, lnt_mesa_norm norm)
+static linnet_status few_forward(const lnt_call *k, lnt_mesa_args *a, const lnt_mesa_around *around)
 {
     const mesa_attr *x = k->attr;
     const lnt_mesa_lambda made = { .p = k->param[0].master, .lower = (float)x->solve.lower };
     a->scale = 1, a->states_early = true;
     a->s0 = a->sT = k->state;
     a->h0 = a->hT = (float *)k->state + (int64_t)a->Hv * a->K * a->V;
-    lnt_mesa_step_states(a, made, norm, (int64_t)(k->state_stride / sizeof(float)), lnt_device_of(k->c));
+    lnt_mesa_step_states(a, made, around, (int64_t)(k->state_stride / sizeof(float)), lnt_device_of(k->c));
     return lnt_device_check(k->c);
 }
 #endif
@@ -160,39 +161,95 @@ static linnet_status forward(const lnt_call *k)
     if (is_recursive(x) && k->state) begin_inverses(k, a);
     if (k->state && replays(x)) return lnt_replay_forward(k, a);
 #ifdef LINNET_CUDA
-    if (is_few(k, a)) return few_forward(k, a, (lnt_mesa_norm){ 0 });
+    if (is_few(k, a)) return few_forward(k, a, &(lnt_mesa_around){ 0 });
 #endif
     return lnt_recur_forward(k, &call);
 }
 
-/* ---- a step on a GPU, with the norm of its heads ----------------------------------------------------------------------------------------- */
+/* ---- a step on a GPU, with the convolutions of q and k and the norm of its heads ---------------------------------------------------------- */
 
 #ifdef LINNET_CUDA
+static linnet_status step_group(const lnt_call *calls, int count);
+
+static const lnt_node *maker(const lnt_node *n, int i)
+{
+    const int32_t at = lnt_program_value(n->program, n->in[i])->producer;
+    return at < 0 ? NULL : lnt_node_at(n->program, at);
+}
+
+/* q and k, both or none; a convolution and the norm behind it are a pair (norms.c). */
+static bool makes_input(const lnt_node *n, int i, const lnt_shape *s)
+{
+    const lnt_mesa_args *x = lnt_recur_args_of(n);
+    if (i > 1 || !s->has_state || s->tokens != s->n_seq || s->device->kind != LNT_DEVICE_CUDA || x->Hq != x->Hv || x->Hk != x->Hv) return false;
+    for (int j = 0; j < 2; j++) {
+        const lnt_node *norm = maker(n, j), *made = norm && norm->op == &lnt_l2norm_op ? maker(norm, 0) : NULL;
+        const lnt_conv_attr *conv = made && made->op == &lnt_conv_op ? made->attr : NULL;
+        if (!conv || conv->size != 4 || lnt_is_slice(n->program, made->in[0])) return false;
+        if (lnt_pair_of(made->op, norm->op) == NULL || !lnt_pair_of(made->op, norm->op)->fits(made, norm, s)) return false;
+        if (lnt_heads(n->program, norm->in[0]) != x->Hq) return false;
+    }
+    return x->K <= LNT_MESA_HELD && x->V <= LNT_MESA_HELD;
+}
+
 static bool norm_follows(const lnt_node *const *group, int count, const lnt_node *n)
 {
-    const lnt_mesa_args *x = lnt_recur_args_of(group[0]);
-    if (count > 1 || (n->op != &lnt_rmsnorm_op && n->op != &lnt_gated_rmsnorm_op) || x->K > LNT_MESA_HELD || x->V > LNT_MESA_HELD) return false;
-    return lnt_same_data(n->program, n->in[0], group[0]->out[0]) && lnt_heads(n->program, n->in[0]) == x->Hv;
+    const lnt_node *last = group[count - 1];
+    if (last->op->run_group != step_group || (n->op != &lnt_rmsnorm_op && n->op != &lnt_gated_rmsnorm_op)) return false;
+    const lnt_mesa_args *x = lnt_recur_args_of(last);
+    if (x->K > LNT_MESA_HELD || x->V > LNT_MESA_HELD) return false;
+    return lnt_same_data(n->program, n->in[0], last->out[0]) && lnt_heads(n->program, n->in[0]) == x->Hv;
+}
+
+/* The convolutions ahead of calls[head], each the first of a pair; there are none, or both. False: something does not fit. */
+static bool find_convolutions(const lnt_call *calls, int head, const lnt_mesa_args *a, lnt_mesa_conv conv[2])
+{
+    for (int j = 0; j < 2 && head; j++) {
+        int i = 0;
+        while (i < head && calls[i].out[0].data != calls[head].in[j].data) i++;
+        if (i == 0 || i == head || calls[i - 1].out[0].data) return false;
+        const lnt_call *k = &calls[i - 1];
+        conv[j] = (lnt_mesa_conv){ .x = k->in[0].data, .w = k->param[0].master, .window = k->state, .stride = k->state_stride,
+                                   .eps = (float)((const lnt_norm_attr *)calls[i].attr)->eps };
+        if (!k->state || k->in[0].dtype != a->dtype || (uintptr_t)conv[j].w % 16) return false;
+    }
+    return !head || lnt_one_token_each(&calls[head]);
+}
+
+/* False: something does not fit. */
+static bool find_norm(const lnt_call *head, const lnt_call *n, const lnt_mesa_args *a, lnt_mesa_norm *norm)
+{
+    const lnt_norm_attr *attr = n->attr;
+    const bool gated = n->node->n_in > 1;
+    *norm = (lnt_mesa_norm){ .y = n->out[0].data, .w = n->node->n_param ? n->param[0].master : NULL, .gate = gated ? n->in[1].data : NULL,
+                             .eps = (float)attr->eps, .silu = attr->act == LNT_SILU, .keeps_o = !head->inner };
+    if (gated && (n->in[1].dtype != a->dtype || (attr->act != LNT_SILU && attr->act != LNT_SIGMOID))) return false;
+    return n->out[0].dtype == a->dtype;
 }
 
 static linnet_status step_group(const lnt_call *calls, int count)
 {
-    const lnt_call *k = &calls[0], *n = &calls[count - 1];
-    const lnt_norm_attr *attr = n->attr;
+    int head = 0;
+    while (calls[head].node->op->run_group != step_group) head++;
+    const lnt_call *k = &calls[head];
+    lnt_mesa_around around = { 0 };
     lnt_recur_call call;
     bind(k, &call);
     lnt_mesa_args *a = args_of(&call);
-    const bool gated = n->node->n_in > 1, known = !gated || attr->act == LNT_SILU || attr->act == LNT_SIGMOID;
-    if (count == 2 && known && is_few(k, a) && n->out[0].dtype == a->dtype && (!gated || n->in[1].dtype == a->dtype)) {
+    if (is_few(k, a) && find_convolutions(calls, head, a, around.conv) &&
+        (head + 1 == count || find_norm(k, &calls[head + 1], a, &around.norm))) {
         limit_steps(k, a);
-        return few_forward(k, a, (lnt_mesa_norm){ .y = n->out[0].data, .w = n->node->n_param ? n->param[0].master : NULL,
-                                                  .gate = gated ? n->in[1].data : NULL, .eps = (float)attr->eps, .silu = attr->act == LNT_SILU,
-                                                  .keeps_o = !k->inner });
+        return few_forward(k, a, &around);
     }
-    LNT_TRY(forward(k));
-    return count > 1 ? n->node->op->forward(n) : LINNET_OK;
+    for (int i = 0; i < count; i++) {
+        const bool pair = !calls[i].out[0].data && i + 1 < count;
+        LNT_TRY(pair ? lnt_pair_of(calls[i].node->op, calls[i + 1].node->op)->forward(&calls[i], &calls[i + 1])
+                     : calls[i].node->op->forward(&calls[i]));
+        i += pair;
+    }
+    return LINNET_OK;
 }
-#define STEP_GROUP .follows = norm_follows, .run_group = step_group,
+#define STEP_GROUP .makes_input = makes_input, .follows = norm_follows, .run_group = step_group,
 #else
 #define STEP_GROUP
 #endif

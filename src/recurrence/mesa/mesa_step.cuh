@@ -32,6 +32,7 @@ template <typename T> struct step_args {
     const T *q, *k, *v;
     const float *g, *beta, *lambda, *h0, *s0;
     lnt_mesa_lambda made; /* lambda in its place, p NULL: not */
+    lnt_mesa_conv conv[2];
     lnt_mesa_norm norm;
     float *hT, *sT; /* NULL: not wanted; never NULL where the states do not fit the registers */
     float *x, *taken, *residual;
@@ -140,6 +141,44 @@ __device__ __forceinline__ void publish(float *to, const step_place &at, float x
     for (int j = 0; j < ROWS; j += 4) *(float4 *)&rows[j] = *(const float4 *)&to[at.row(j)];
 }
 
+/* q and k by their convolutions: a column of either a thread. */
+template <typename T, int W> struct step_conv {
+    float4 taps;
+    float x[3], *window;
+
+    /* What lies there before the kernels ahead have ended. */
+    __device__ __forceinline__ void load(const step_args<T> &a, int64_t n, int h)
+    {
+        const lnt_mesa_conv &f = a.conv[threadIdx.x / W];
+        const int c = h * a.K + min((int)threadIdx.x % W, a.K - 1);
+        taps = ((const float4 *)f.w)[c];
+        window = (float *)((char *)f.window + n * f.stride) + c;
+#pragma unroll
+        for (int j = 0; j < 3; j++) x[j] = window[(int64_t)j * a.Hq * a.K];
+    }
+    /* To rows [2][W], q then k; `parts`: a number of each warp. */
+    template <class Work>
+    __device__ __forceinline__ void run(const step_args<T> &a, int64_t token, int h, float (*rows)[W], float *parts, const Work &work)
+    {
+        const int which = (int)threadIdx.x / W, c = (int)threadIdx.x % W, warp = (int)threadIdx.x / 32;
+        const int64_t cols = (int64_t)a.Hq * a.K;
+        float z = 0.0f, sum = 0.0f;
+        if (c < a.K) {
+            const float now = to_float(((const T *)a.conv[which].x)[token * cols + h * a.K + c]);
+            z = taps.x * x[0] + taps.y * x[1] + taps.z * x[2] + taps.w * now;
+            z *= sigmoid_of(z);
+            window[0] = x[1], window[cols] = x[2], window[2 * cols] = now;
+        }
+        const float part = warp_sum(z * z);
+        if (threadIdx.x % 32 == 0) parts[warp] = part;
+        work.sync();
+#pragma unroll
+        for (int w = 0; w < W / 32; w++) sum += parts[which * (W / 32) + w];
+        rows[which][c] = c < a.K ? to_float(from_float<T>(z * rsqrtf(sum + a.conv[which].eps))) : 0.0f;
+        work.sync();
+    }
+};
+
 /* The norm of a token's o, of which a thread has that of its own column; `weight` is that column's, rows are what a thread has of every one. */
 template <typename T, int ROWS, class Work>
 __device__ __forceinline__ void put_norm(const step_args<T> &a, const step_place &at, int64_t row, float o, float weight, float gate, float *to,
@@ -154,12 +193,19 @@ __device__ __forceinline__ void put_norm(const step_args<T> &a, const step_place
     if (threadIdx.x % 2 == 0 && at.own < a.V) ((T *)a.norm.y)[row + at.own] = from_float<T>(y);
 }
 
+/* What its threads hand each other. */
+template <int W> struct step_shared {
+    __align__(16) float shared[2][W], rows[2][W];
+    float parts[2 * W / 32];
+};
+
 /* All tokens of a value head. PACKED: K and V are multiples of 4, pointers and strides of 16 bytes. HALF: a.half, never with
  * PACKED. Long: H, G and the step's numbers are in registers from the first token to the last. */
 template <typename T, int W, bool PACKED, bool HALF, class Work>
-__device__ __forceinline__ void mesa_step(const step_args<T> &a, int block, float (&shared)[2][W], const Work &work)
+__device__ __forceinline__ void mesa_step(const step_args<T> &a, int block, step_shared<W> &m_shared, const Work &work)
 {
     constexpr int ROWS = W / SHARE;
+    float(&shared)[2][W] = m_shared.shared, (&rows)[2][W] = m_shared.rows, *parts = m_shared.parts;
     const step_place at;
     const int K = a.K, V = a.V, h = block % a.Hv, hq = (int)((int64_t)h * a.Hq / a.Hv);
     const int64_t n = block / a.Hv, H0 = n * a.H_stride + (int64_t)h * K * K, G0 = n * a.G_stride + (int64_t)h * K * V;
@@ -176,6 +222,8 @@ __device__ __forceinline__ void mesa_step(const step_args<T> &a, int block, floa
     }
     const float lambda = at.own < K ? lambda_at(a, (int64_t)h * K + at.own) : 1.0f;
     const float weight = a.norm.y && a.norm.w && at.own < V ? a.norm.w[at.own] : 1.0f;
+    step_conv<T, W> conv;
+    if (a.conv[0].x) conv.load(a, n, h);
     work.begin(); /* the next product's weights queue up behind the states */
     work.wait();
     const lnt_mesa_course course = lnt_mesa_course_now(a);
@@ -196,16 +244,28 @@ __device__ __forceinline__ void mesa_step(const step_args<T> &a, int block, floa
         const float gate = a.g[token], beta = a.beta[token], less = expm1f(lnt_gate(gate));
         float r[ROWS], p[ROWS], k[COLUMNS], v[COLUMNS];
 #pragma unroll
-        for (int i = 0; i < ROWS; i += 4) {
-            fetch<PACKED>(&r[i], a.q + row0, at.row(i), K);
-            fetch<PACKED>(&p[i], a.k + row0, at.row(i), K); /* the key, until the states have it */
-        }
+        for (int c = 0; c < COLUMNS; c += 4) fetch<PACKED>(&v[c], a.v + token * V, at.column(c), V);
+        float mine; /* r of the own column */
+        if (a.conv[0].x) {
+            conv.run(a, t, h, rows, parts, work);
 #pragma unroll
-        for (int c = 0; c < COLUMNS; c += 4) {
-            fetch<PACKED>(&k[c], a.k + row0, at.column(c), K);
-            fetch<PACKED>(&v[c], a.v + token * V, at.column(c), V);
+            for (int i = 0; i < ROWS; i += 4) {
+                fetch<true>(&r[i], rows[0], at.row(i), W);
+                fetch<true>(&p[i], rows[1], at.row(i), W);
+            }
+#pragma unroll
+            for (int c = 0; c < COLUMNS; c += 4) fetch<true>(&k[c], rows[1], at.column(c), W);
+            mine = rows[0][at.own];
+        } else {
+#pragma unroll
+            for (int i = 0; i < ROWS; i += 4) {
+                fetch<PACKED>(&r[i], a.q + row0, at.row(i), K);
+                fetch<PACKED>(&p[i], a.k + row0, at.row(i), K); /* the key, until the states have it */
+            }
+#pragma unroll
+            for (int c = 0; c < COLUMNS; c += 4) fetch<PACKED>(&k[c], a.k + row0, at.column(c), K);
+            mine = at.own < K ? to_float(a.q[row0 + at.own]) : 0.0f;
         }
-        float mine = at.own < K ? to_float(a.q[row0 + at.own]) : 0.0f; /* r of the own column */
         const float z_o = a.norm.y && a.norm.gate && at.own < V ? to_float(((const T *)a.norm.gate)[token * V + at.own]) : 0.0f;
         if (HALF) {
             for (int j = 0; j < COLUMNS; j++) k[j] = lnt_to_half(k[j]);

@@ -162,7 +162,7 @@ bool wide(const lnt_mesa_args *a) { return a->K > LNT_MESA_HELD || a->V > LNT_ME
 
 template <typename T, int W, bool PACKED, bool HALF> __global__ __launch_bounds__(2 * W) void mesa_step_kernel(const __grid_constant__ step_args<T> a)
 {
-    __shared__ __align__(16) float shared[2][W];
+    __shared__ step_shared<W> shared;
     mesa_step<T, W, PACKED, HALF>(a, (int)blockIdx.x, shared, lnt_alone());
 }
 
@@ -178,7 +178,7 @@ bool offer(const lnt_cuda *d, const step_args<bf16> &a, int64_t heads)
 {
     const mesa_piece piece = {a};
     return heads <= PIECE_BLOCKS &&
-           lnt_persistent_offer(d, LNT_PIECE_MESA, &piece, sizeof piece, (int)heads, sizeof(float) * 2 * 128, NULL, launch_piece);
+           lnt_persistent_offer(d, LNT_PIECE_MESA, &piece, sizeof piece, (int)heads, sizeof(step_shared<128>), NULL, launch_piece);
 }
 bool offer(const lnt_cuda *, const step_args<float> &, int64_t) { return false; }
 
@@ -191,7 +191,7 @@ template <typename T, int W> void put_held(const step_args<T> &a, bool packed, i
 }
 
 template <typename T>
-void put(const lnt_mesa_args *r, const lnt_mesa_lambda &made, const lnt_mesa_norm &norm, int64_t stride, const lnt_mesa_solve<T, T> &solve,
+void put(const lnt_mesa_args *r, const lnt_mesa_lambda &made, const lnt_mesa_around &around, int64_t stride, const lnt_mesa_solve<T, T> &solve,
          lnt_cuda *d)
 {
     float *states = (float *)r->workspace;
@@ -204,7 +204,7 @@ void put(const lnt_mesa_args *r, const lnt_mesa_lambda &made, const lnt_mesa_nor
     a.g = (const float *)r->g;
     a.beta = (const float *)r->beta;
     a.lambda = (const float *)r->lambda;
-    a.made = made, a.norm = norm;
+    a.made = made, a.conv[0] = around.conv[0], a.conv[1] = around.conv[1], a.norm = around.norm;
     a.h0 = (const float *)r->h0;
     a.s0 = (const float *)r->s0;
     a.hT = (float *)r->hT;
@@ -249,7 +249,7 @@ size_t lnt_mesa_step_bytes(const lnt_mesa_args *a)
 
 void lnt_mesa_step_put(const lnt_mesa_args *a, lnt_cuda *d) { LNT_BY_TYPE(a->dtype, T, put<T>(a, {}, {}, 0, lnt_mesa_options_of<T, T>(a), d)); }
 
-extern "C" void lnt_mesa_step_states(const lnt_mesa_args *a, lnt_mesa_lambda made, lnt_mesa_norm norm, int64_t stride, lnt_device *d)
+extern "C" void lnt_mesa_step_states(const lnt_mesa_args *a, lnt_mesa_lambda made, const lnt_mesa_around *around, int64_t stride, lnt_device *d)
 {
-    LNT_BY_TYPE(a->dtype, T, put<T>(a, made, norm, stride, lnt_mesa_options_of<T, T>(a), (lnt_cuda *)d));
+    LNT_BY_TYPE(a->dtype, T, put<T>(a, made, *around, stride, lnt_mesa_options_of<T, T>(a), (lnt_cuda *)d));
 }
