@@ -281,7 +281,7 @@ void lnt_mesa_table_put(const lnt_mesa_args *a, int4 *table, lnt_cuda *d)
 {
     const int64_t chunks = slots_of(a);
     if (a->sequences)
-        mesa_table<<<(unsigned)lnt_div_up(chunks, THREADS), THREADS, 0, d->stream>>>(a->cu_seqlens_device, a->sequences, chunks, table);
+        mesa_table<<<(unsigned)lnt_div_up(chunks, THREADS), THREADS, 0, lnt_queue(d)>>>(a->cu_seqlens_device, a->sequences, chunks, table);
 }
 
 template <typename T> static void put_keys(const lnt_mesa_args *a, const mesa_work &w, lnt_cuda *d)
@@ -293,9 +293,9 @@ template <typename T> static void put_keys(const lnt_mesa_args *a, const mesa_wo
     const T *k = (const T *)a->k;
     const float *beta = (const float *)a->beta;
     if (a->K % EACH == 0 && (uintptr_t)k % 16 == 0)
-        mesa_keys<T, EACH><<<grid_of(d, n, EACH), THREADS, 0, d->stream>>>(k, beta, (T *)w.kb, (T *)w.kr, n, a->Hq, a->Hv, a->K, rounds(a));
+        mesa_keys<T, EACH><<<grid_of(d, n, EACH), THREADS, 0, lnt_queue(d)>>>(k, beta, (T *)w.kb, (T *)w.kr, n, a->Hq, a->Hv, a->K, rounds(a));
     else
-        mesa_keys<T, 1><<<grid_of(d, n, 1), THREADS, 0, d->stream>>>(k, beta, (T *)w.kb, (T *)w.kr, n, a->Hq, a->Hv, a->K, rounds(a));
+        mesa_keys<T, 1><<<grid_of(d, n, 1), THREADS, 0, lnt_queue(d)>>>(k, beta, (T *)w.kb, (T *)w.kr, n, a->Hq, a->Hv, a->K, rounds(a));
 }
 
 static const void *values_k(const lnt_mesa_args *a, const mesa_work &w) { return w.kr ? w.kr : a->k; }
@@ -340,7 +340,7 @@ static void put_solve(const lnt_mesa_args *a, const mesa_work &w, const void *rh
         const bool steps = s.steps > 0 || s.solver == LNT_CG_PLAIN;
         if (d->base.capability >= 90 && !(s.absolute > 0) && (s.solver == LNT_CG_LEVEL || s.solver == LNT_CG_PLAIN) && steps &&
             ((uintptr_t)s.k | (uintptr_t)s.x | (uintptr_t)s.x_float | (uintptr_t)s.rhs) % 16 == 0) {
-            lnt_mesa_cg_sm90(s, d->stream);
+            lnt_mesa_cg_sm90(s, lnt_queue(d));
             s.without_steps = true; /* the guess alone, where no level step is drawn */
             if (!s.drawn || s.solver == LNT_CG_PLAIN) return;
         }
@@ -370,7 +370,7 @@ template <typename T, typename S> static void forward(const lnt_mesa_args *a, ln
 static void turn(const lnt_mesa_args *a, const float *from, float *to, lnt_cuda *d)
 {
     const int64_t blocks = (a->K + 31) / 32, grid = a->sequences * a->Hv * blocks * blocks;
-    if (grid) mesa_turn<<<(unsigned)grid, THREADS, 0, d->stream>>>(from, to, a->K);
+    if (grid) mesa_turn<<<(unsigned)grid, THREADS, 0, lnt_queue(d)>>>(from, to, a->K);
 }
 
 template <typename T> static void put_sums(const lnt_mesa_args *a, const mesa_work &w, lnt_cuda *d)
@@ -397,11 +397,11 @@ template <typename T> static void put_sums(const lnt_mesa_args *a, const mesa_wo
     s.K = a->K;
     const bool packs = a->K % 4 == 0 && ((uintptr_t)s.k | (uintptr_t)s.x | (uintptr_t)s.dq | (uintptr_t)s.dk) % 16 == 0;
     if (grid && packs)
-        mesa_combine<T, 4><<<(unsigned)grid, THREADS, 0, d->stream>>>(s);
+        mesa_combine<T, 4><<<(unsigned)grid, THREADS, 0, lnt_queue(d)>>>(s);
     else if (grid)
-        mesa_combine<T, 1><<<(unsigned)grid, THREADS, 0, d->stream>>>(s);
+        mesa_combine<T, 1><<<(unsigned)grid, THREADS, 0, lnt_queue(d)>>>(s);
     const int n = a->Hv * a->K;
-    if (a->dlambda) mesa_lambda_sum<<<(unsigned)lnt_div_up(n, 32), THREADS, 0, d->stream>>>(w.part, (float *)a->dlambda, chunks, n);
+    if (a->dlambda) mesa_lambda_sum<<<(unsigned)lnt_div_up(n, 32), THREADS, 0, lnt_queue(d)>>>(w.part, (float *)a->dlambda, chunks, n);
 }
 
 /* From y the solve's own gradients: e = dq, dkb2, dvalue, dg2 (all but e negative), dh0, and dlambda's parts. */
@@ -444,9 +444,9 @@ template <typename T, typename S> static void backward(const lnt_mesa_args *a, l
     if constexpr (sizeof(T) == 4)
         w.x = a->x;
     else if (n && n % 8 == 0 && (uintptr_t)a->x % 16 == 0)
-        mesa_narrow<8><<<grid_of(d, n, 8), THREADS, 0, d->stream>>>((const float *)a->x, (bf16 *)w.x, n);
+        mesa_narrow<8><<<grid_of(d, n, 8), THREADS, 0, lnt_queue(d)>>>((const float *)a->x, (bf16 *)w.x, n);
     else if (n)
-        mesa_narrow<1><<<grid_of(d, n, 1), THREADS, 0, d->stream>>>((const float *)a->x, (bf16 *)w.x, n);
+        mesa_narrow<1><<<grid_of(d, n, 1), THREADS, 0, lnt_queue(d)>>>((const float *)a->x, (bf16 *)w.x, n);
 
     lnt_recur_args read = decay_call(a, w, a->v, a->V);
     read.do_ = a->do_;
