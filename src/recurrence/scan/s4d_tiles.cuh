@@ -160,6 +160,14 @@ template <int COLUMNS> __device__ __forceinline__ void left(uint32_t (&a)[4], co
     ldmatrix_x4(a, shared_address(&rows[lane % 16][16 * k + lane / 16 * 8]));
 }
 
+/* An 8x8 matrix as a register of each lane has it (row r, columns 2 c and the next), transposed. */
+__device__ __forceinline__ uint32_t movmatrix(uint32_t x)
+{
+    uint32_t y;
+    asm("movmatrix.sync.aligned.m8n8.trans.b16 %0, %1;" : "=r"(y) : "r"(x));
+    return y;
+}
+
 /* Sums of tokens, to rows of them. */
 __device__ __forceinline__ void put_tokens(channel_tile &to, const float (&d)[CHUNK / 8][4])
 {

@@ -3,11 +3,12 @@
  *   o of a chunk       = Toeplitz(k) u + 2 Re(K Abar^(1 .. CHUNK) h),  k_l = 2 Re(sum K Abar^l),  h: the state in front of the chunk
  *   h behind the chunk = Abar^CHUNK h + sum_j Abar^(CHUNK - 1 - j) u_j
  *
- * A warp has a channel, a CTA WARPS neighbours, from a sequence's first token to its last. The matrices are made once and stay in registers, as the
- * right sides of products whose rows are CHUNKS chunks; between those only the chain of h goes one by one, a lane a number. Rows of memory become
- * rows of tokens by ldmatrix, while a tile before them is worked on: of every tile a warp brings one chunk of all channels. Operands are rounded to
- * bf16, sums and the chain are float32. The way back (s4d_tiles_back.cuh) begins with the same walk, which then leaves the states in front of the
- * tiles. */
+ * A warp has a channel, a CTA WARPS neighbours, from a sequence's first token to its last. The matrices are made once and stay in registers, and a
+ * tile's rows are CHUNKS chunks. What chunks add comes as numbers times chunks, of which a lane has four chunks that follow each other: it takes them
+ * together, three shuffles say what enters them, and the states in front of them, turned by movmatrix, are the left side of the product with the
+ * read-out. None of that passes through shared memory. Rows of memory become rows of tokens by ldmatrix, while a tile before them is worked on: of
+ * every tile a warp brings one chunk of all channels. Operands are rounded to bf16, sums and the chain are float32. The way back
+ * (s4d_tiles_back.cuh) begins with the same walk, which then leaves the states in front of the tiles. */
 #ifndef LNT_S4D_TILES_FORE_CUH
 #define LNT_S4D_TILES_FORE_CUH
 
@@ -25,17 +26,33 @@ constexpr int WORDS = CHUNK / 2 + 4; /* pairs of tokens of a row: eight rows of 
 /* While they are made: pairs of neighbours in the order in which they are summed over. */
 struct making {
     uint32_t in[2][MODES * WORDS + 16]; /* real, imaginary parts [MODES][tokens] */
-    uint32_t out[CHUNK][MODES + 4];     /* [tokens][(re, -im) of a number] */
+    bf16 out[CHUNK][NUMBERS];           /* [tokens][re, -im][MODES] */
     float k[CHUNK];
 };
 
-/* Right sides of products [.][16] [16][8], of a lane. */
+/* Sides of products, of a lane. */
 struct matrices {
-    uint32_t in[CHUNK / 16][MODES / 4][2]; /* tokens to numbers: real and imaginary part of one are neighbours */
-    uint32_t out[MODES / 8][CHUNK / 8][2]; /* numbers to tokens */
-    uint32_t within[CHUNK / 8][2];         /* tokens to tokens 8 e later */
+    uint32_t in[MODES / 8][CHUNK / 16][4];     /* left: eight numbers' real and imaginary parts by tokens */
+    uint32_t out[MODES / 8][CHUNK / 8][2];     /* right: the same parts to tokens */
+    uint32_t within[CHUNK / 8][2];             /* right: tokens to tokens 8 e later */
 
     __device__ __forceinline__ void make(making &w, number a, number K, float skip);
+    __device__ __forceinline__ void outputs(channel_tile &to, const channel_tile &u, const uint32_t (&in_front)[MODES / 8][4]) const
+    {
+        float d[CHUNK / 8][4] = {};
+#pragma unroll
+        for (int k = 0; k < CHUNK / 16; k++) {
+            uint32_t x[4];
+            left(x, u, k);
+#pragma unroll
+            for (int n = 2 * k; n < CHUNK / 8; n++) mma_bf16(d[n], x, within[n - 2 * k][0], within[n - 2 * k][1]);
+        }
+#pragma unroll
+        for (int m = 0; m < MODES / 8; m++)
+#pragma unroll
+            for (int n = 0; n < CHUNK / 8; n++) mma_bf16(d[n], in_front[m], out[m][n][0], out[m][n][1]);
+        put_tokens(to, d);
+    }
 };
 
 __device__ __forceinline__ void matrices::make(making &w, number a, number K, float skip)
@@ -53,9 +70,9 @@ __device__ __forceinline__ void matrices::make(making &w, number a, number K, fl
             re[3 - s] = pack_bf16(next.re, power.re), im[3 - s] = pack_bf16(next.im, power.im);
             power = turned(a, next);
             lags[l] = q.re, lags[l + 1] = after.re;
-            w.out[l][lane] = pack_bf16(after.re, -after.im);
+            w.out[l][lane] = from_float<bf16>(after.re), w.out[l][MODES + lane] = from_float<bf16>(-after.im);
             q = turned(K, power);
-            w.out[l + 1][lane] = pack_bf16(q.re, -q.im);
+            w.out[l + 1][lane] = from_float<bf16>(q.re), w.out[l + 1][MODES + lane] = from_float<bf16>(-q.im);
         }
         const int at = lane * WORDS + CHUNK / 2 - 4 - 4 * g;
         *(uint4 *)&w.in[0][at] = { re[0], re[1], re[2], re[3] };
@@ -71,15 +88,15 @@ __device__ __forceinline__ void matrices::make(making &w, number a, number K, fl
         within[e][0] = pack_bf16(lag(l), lag(l - 1)), within[e][1] = pack_bf16(lag(l - 8), lag(l - 9));
     }
 #pragma unroll
-    for (int i = 0; i < 2; i++) {
+    for (int m = 0; m < MODES / 8; m++) {
 #pragma unroll
         for (int k = 0; k < CHUNK / 16; k++)
 #pragma unroll
-            for (int n = 0; n < MODES / 4; n++) in[k][n][i] = w.in[r % 2][(4 * n + r / 2) * WORDS + 8 * k + 4 * i + c];
+            for (int i = 0; i < 4; i++) in[m][k][i] = w.in[i % 2][(8 * m + r) * WORDS + 8 * k + i / 2 * 4 + c];
 #pragma unroll
-        for (int k = 0; k < MODES / 8; k++)
+        for (int n = 0; n < CHUNK / 8; n++)
 #pragma unroll
-            for (int n = 0; n < CHUNK / 8; n++) out[k][n][i] = w.out[8 * n + r][8 * k + 4 * i + c];
+            for (int i = 0; i < 2; i++) out[m][n][i] = *(const uint32_t *)&w.out[8 * n + r][MODES * i + 8 * m + 2 * c];
     }
 }
 
@@ -116,17 +133,19 @@ __device__ __forceinline__ void rest_back(const tiles_args &p, const standing &a
 
 /* ---- forward ----------------------------------------------------------------------------------------------------------------------------- */
 
+/* The tile's row of a chunk: as columns of a product, 2 c and 2 c + 1 of two tiles are chunks 4 c and the next three. */
+__device__ __forceinline__ int row_of(int chunk) { return chunk / 2 % 2 * 8 + chunk / 4 * 2 + chunk % 2; }
+
 struct fore_shared {
     chunk_stage<2> stage[2][CHUNKS]; /* first: the copy engine's places are aligned to 256 bytes */
     union {
         making matrices[WARPS];
-        struct {
-            channel_tiles<2> u[2], o[2];
-            number sums[WARPS][CHUNKS][SUMS];
-            bf16 states[WARPS][CHUNKS][NUMBERS];
-        };
+        channel_tiles<2> tiles[2][2]; /* u, o */
     };
-    uint64_t arrived[2][CHUNKS]; /* barriers of the copy engine */
+    number far[WARPS][MODES][2];     /* Abar^CHUNK, its fourth power */
+    number eight[WARPS][MODES];      /* its eighth */
+    number states[WARPS][MODES];     /* in front of the tile */
+    uint64_t arrived[2][CHUNKS];     /* barriers of the copy engine */
 };
 
 /* How a warp brings its chunk of every tile, of all channels, and takes one away: here by its lanes. */
@@ -152,69 +171,85 @@ struct rows_by_lanes {
     {
         cp_async_wait<1>();
         __syncwarp();
-        w.stage[k % 2][warp].turn_in(w.u[k % 2], warp);
+        w.stage[k % 2][warp].turn_in(w.tiles[0][k % 2], row_of(warp));
         __syncwarp();
         fetch(k + 2);
     }
-    __device__ __forceinline__ void take(int64_t k) { turn_out(p.o + first, w.o[k % 2], warp, token(k), end, p.D, p.D - first); }
+    __device__ __forceinline__ void take(int64_t k) { turn_out(p.o + first, w.tiles[1][k % 2], row_of(warp), token(k), end, p.D, p.D - first); }
     __device__ __forceinline__ void next(int64_t) {}
     __device__ __forceinline__ void finish() {}
 };
 
-/* What the tokens of each chunk add to the state. */
-__device__ __forceinline__ void chunk_sums(number (&to)[CHUNKS][SUMS], const uint32_t (&u)[CHUNK / 16][4], const matrices &w)
+__device__ __forceinline__ number from_lane(number x, int lane) { return { __shfl_sync(~0u, x.re, lane), __shfl_sync(~0u, x.im, lane) }; }
+
+/* The states' way over a tile u, whose first `whole` chunks pass them on (all of them if WHOLE). WANTED: `in_front` is to have what stands in front of
+ * each chunk, as the left side of a product over numbers.
+ * Of number 8 m + r a lane makes v of its four chunks, that of c = 0 from the state in front of the tile. With f for what four chunks do to what
+ * enters them, in front of the lanes' chunks are h, v_0, v_1 + f v_0 and v_2 + f v_1 + f^2 v_0, and v_3 + f v_2 + f^2 (v_1 + f v_0) behind the last.
+ * Two m at once: one's products and shuffles are the other's time. */
+template <bool WANTED, bool WHOLE>
+__device__ __forceinline__ void chain(uint32_t (&in_front)[MODES / 8][4], const matrices &w, const channel_tile &u, const number (&rates)[MODES][2],
+                                      const number (&eighths)[MODES], number (&states)[MODES], int whole)
 {
-    const int lane = (int)threadIdx.x % 32, r = lane / 4, c = lane % 4;
+    const int lane = (int)threadIdx.x % 32, r = lane / 4, c = lane % 4, back = (lane & ~3) | ((lane + 3) & 3);
+    uint32_t x[CHUNK / 16][4];
 #pragma unroll
-    for (int n = 0; n < MODES / 4; n++) {
-        float d[4] = {};
+    for (int k = 0; k < CHUNK / 16; k++) ldmatrix_x4(x[k], shared_address(&u[lane / 16 * 8 + lane % 8][16 * k + lane / 8 % 2 * 8]));
 #pragma unroll
-        for (int k = 0; k < CHUNK / 16; k++) mma_bf16(d, u[k], w.in[k][n][0], w.in[k][n][1]);
-        to[r][4 * n + c] = { d[0], d[1] }, to[r + 8][4 * n + c] = { d[2], d[3] };
+    for (int m = 0; m < MODES / 8; m += 2) {
+        number s[2][4], far[2], four[2], eight[2], h[2], v[2], at[2], behind[2];
+#pragma unroll
+        for (int j = 0; j < 2; j++) {
+            float d[2][4] = {};
+#pragma unroll
+            for (int k = 0; k < CHUNK / 16; k++)
+#pragma unroll
+                for (int n = 0; n < 2; n++) mma_bf16(d[n], w.in[m + j][k], x[k][2 * n], x[k][2 * n + 1]);
+#pragma unroll
+            for (int i = 0; i < 4; i++) s[j][i] = { d[i / 2][i % 2], d[i / 2][2 + i % 2] };
+            const int number_of = 8 * (m + j) + r;
+            const float4 rate = *(const float4 *)&rates[number_of][0];
+            far[j] = { rate.x, rate.y }, four[j] = { rate.z, rate.w }, eight[j] = eighths[number_of];
+            h[j] = c == 0 ? states[number_of] : number{};
+        }
+#pragma unroll
+        for (int j = 0; j < 2; j++) v[j] = h[j];
+#pragma unroll
+        for (int i = 0; i < 4; i++)
+#pragma unroll
+            for (int j = 0; j < 2; j++) v[j] = turned(far[j], v[j], s[j][i]);
+#pragma unroll
+        for (int j = 0; j < 2; j++) v[j] = from_lane(v[j], back);
+#pragma unroll
+        for (int j = 0; j < 2; j++) {
+            const number two = turned(four[j], from_lane(v[j], back), v[j]);
+            v[j] = c == 1 ? v[j] : two;
+        }
+#pragma unroll
+        for (int j = 0; j < 2; j++) {
+            const number three = turned(eight[j], from_lane(v[j], lane ^ 2), v[j]);
+            behind[j] = c == 1 || c == 2 ? v[j] : three;
+            at[j] = c == 0 ? h[j] : behind[j];
+        }
+        if (WANTED || !WHOLE)
+#pragma unroll
+            for (int i = 0; i < 4; i += 2)
+#pragma unroll
+                for (int j = 0; j < 2; j++) {
+                    const number next = turned(far[j], at[j], s[j][i]);
+                    if (WANTED) {
+                        in_front[m + j][i / 2] = movmatrix(pack_bf16(at[j].re, next.re));
+                        in_front[m + j][2 + i / 2] = movmatrix(pack_bf16(at[j].im, next.im));
+                    }
+                    if (!WHOLE && whole % 4 == i) behind[j] = at[j];
+                    if (!WHOLE && whole % 4 == i + 1) behind[j] = next;
+                    at[j] = turned(far[j], next, s[j][i + 1]);
+                }
+        if (!WHOLE) __syncwarp(); /* what stood in front of the tile has been read by another lane */
+#pragma unroll
+        for (int j = 0; j < 2; j++)
+            if (c == (WHOLE ? 0 : whole / 4)) states[8 * (m + j) + r] = behind[j];
     }
-}
-/* States in front of the chunks, the first `whole` of which the chain passes; unless WANTED the last alone. Sums are read some steps ahead. */
-template <bool WANTED>
-__device__ __forceinline__ void chain(bf16 (&to)[CHUNKS][NUMBERS], const number (&sums)[CHUNKS][SUMS], number &h, number far, int whole)
-{
-    constexpr int AHEAD = 8;
-    const int lane = (int)threadIdx.x % 32;
-    uint32_t *out = (uint32_t *)&to[0][0] + lane;
-    const auto step = [&](int i, number sum) {
-        if (WANTED) out[i * (NUMBERS / 2)] = pack_bf16(h.re, h.im);
-        if (i < whole) h = turned(far, h, sum);
-    };
-    if (whole < CHUNKS) {
-#pragma unroll 1
-        for (int i = 0; i < CHUNKS; i++) step(i, sums[i][lane]);
-        return;
-    }
-    whole = CHUNKS;
-    number x[AHEAD];
-#pragma unroll
-    for (int i = 0; i < AHEAD; i++) x[i] = sums[i][lane];
-#pragma unroll
-    for (int i = 0; i < CHUNKS; i++) {
-        step(i, x[i % AHEAD]);
-        if (i + AHEAD < CHUNKS) x[i % AHEAD] = sums[i + AHEAD][lane];
-    }
-}
-__device__ __forceinline__ void chunk_outputs(channel_tile &to, const uint32_t (&u)[CHUNK / 16][4], const bf16 (&states)[CHUNKS][NUMBERS],
-                                              const matrices &w)
-{
-    float d[CHUNK / 8][4] = {};
-#pragma unroll
-    for (int k = 0; k < CHUNK / 16; k++)
-#pragma unroll
-        for (int n = 2 * k; n < CHUNK / 8; n++) mma_bf16(d[n], u[k], w.within[n - 2 * k][0], w.within[n - 2 * k][1]);
-#pragma unroll
-    for (int k = 0; k < MODES / 8; k++) {
-        uint32_t h[4];
-        left(h, states, k);
-#pragma unroll
-        for (int n = 0; n < CHUNK / 8; n++) mma_bf16(d[n], h, w.out[k][n][0], w.out[k][n][1]);
-    }
-    put_tokens(to, d);
 }
 
 /* KEEP: for the way back, states and no outputs, and then what is behind the last whole chunk. */
@@ -231,41 +266,47 @@ __global__ __launch_bounds__(THREADS, 1) void tiles_forward(const __grid_constan
     ROWS of(w, p, maps, warp, first, begin, end);
     of.fetch(0), of.fetch(1);
 
-    const number a = at.parameter(p, A_RE), far = at.parameter(p, FAR_RE), K = at.parameter(p, K_RE);
-    number h = at.state(p, p.s0);
     matrices m;
-    m.make(w.matrices[warp], a, K, at.there && p.skip ? p.skip[at.channel] : 0.f);
+    number(&states)[MODES] = w.states[warp];
+    {
+        const number far = at.parameter(p, FAR_RE), two = turned(far, far), four = turned(two, two);
+        w.far[warp][at.lane][0] = far, w.far[warp][at.lane][1] = four, w.eight[warp][at.lane] = turned(four, four);
+        states[at.lane] = at.state(p, p.s0);
+        m.make(w.matrices[warp], at.parameter(p, A_RE), at.parameter(p, K_RE), at.there && p.skip ? p.skip[at.channel] : 0.f);
+    }
     __syncthreads();
     of.turn_in(0);
     of.next(2);
     for (int64_t k = 0; k < tiles; k++) {
         const int64_t t = begin + k * TILE;
-        const channel_tile &u = w.u[k % 2].of(warp);
         __syncthreads(); /* one a tile: what a tile wrote is read, and its place used again, behind the next tile's */
         of.turn_in(k + 1);
         if (!KEEP && k && p.o) of.take(k - 1);
-        if (KEEP && at.there) *at.kept(p, k) = h;
-        uint32_t rows[CHUNK / 16][4];
-#pragma unroll
-        for (int i = 0; i < CHUNK / 16; i++) left(rows[i], u, i);
-        chunk_sums(w.sums[warp], rows, m);
-        __syncwarp();
+        if (KEEP && at.there) *at.kept(p, k) = states[at.lane];
+        const channel_tile &u = w.tiles[0][k % 2].of(warp);
+        uint32_t in_front[MODES / 8][4];
         const int whole = end - t < TILE ? (int)(end - t) / CHUNK : CHUNKS;
-        chain<!KEEP>(w.states[warp], w.sums[warp], h, far, whole);
+        if (whole == CHUNKS)
+            chain<!KEEP, true>(in_front, m, u, w.far[warp], w.eight[warp], states, whole);
+        else
+            chain<!KEEP, false>(in_front, m, u, w.far[warp], w.eight[warp], states, whole);
         of.next(k + 3);
-        __syncwarp();
-        if (!KEEP) chunk_outputs(w.o[k % 2].of(warp), rows, w.states[warp], m);
-        if (!KEEP && whole < CHUNKS && p.sT) /* what is left of the sequence, token by token */
-            for (int i = 0; i < (int)(end - t) % CHUNK; i++) h = turned(a, h, { to_float(u[whole][i]), 0.f });
+        if (!KEEP) m.outputs(w.tiles[1][k % 2].of(warp), u, in_front);
     }
+    __syncwarp();
+    const number a = at.parameter(p, A_RE);
+    number h = states[at.lane];
     if (KEEP) {
-        rest_back(p, at, a, K, h);
+        rest_back(p, at, a, at.parameter(p, K_RE), h);
         of.finish();
         return;
     }
     __syncthreads();
     if (tiles && p.o) of.take(tiles - 1);
     of.finish();
+    const int rest = (int)((end - begin) % CHUNK), whole = (int)((end - begin) % TILE) / CHUNK;
+    if (p.sT) /* what is left of the sequence, token by token */
+        for (int i = 0; i < rest; i++) h = turned(a, h, { to_float(w.tiles[0][(tiles - 1) % 2].of(warp)[row_of(whole)][i]), 0.f });
     at.put_state(p, p.sT, h);
 }
 

@@ -40,7 +40,7 @@ struct rows_by_engine : rows_by_lanes {
         else
             cp_async_wait<0>();
         __syncwarp();
-        w.stage[k % 2][warp].turn_in(w.u[k % 2], warp);
+        w.stage[k % 2][warp].turn_in(w.tiles[0][k % 2], row_of(warp));
         __syncwarp();
     }
     __device__ __forceinline__ void take(int64_t k)
@@ -51,7 +51,7 @@ struct rows_by_engine : rows_by_lanes {
 #pragma unroll
         for (int q = 0; q < CHUNK / 16; q++) { /* as turn_out */
             uint32_t x[4];
-            ldmatrix_x4_trans(x, shared_address(&w.o[k % 2].of(row / 2 * 4 + of % 2 * 2 + row % 2)[warp][16 * q + of / 2 * 8]));
+            ldmatrix_x4_trans(x, shared_address(&w.tiles[1][k % 2].of(row / 2 * 4 + of % 2 * 2 + row % 2)[row_of(warp)][16 * q + of / 2 * 8]));
 #pragma unroll
             for (int i = 0; i < 2; i++) ((uint2 *)&stage.at(16 * q + 8 * i + r, c / 2))[c % 2] = { x[2 * i], x[2 * i + 1] };
         }
