@@ -87,6 +87,14 @@ struct standing {
     }
 };
 
+/* The lane, as if nothing were known of it: addresses that follow from it are made where they are used, and do not wait on the stack. */
+__device__ __forceinline__ int lane_here()
+{
+    int lane = (int)threadIdx.x % 32;
+    asm volatile("" : "+r"(lane));
+    return lane;
+}
+
 /* ---- rows of memory and rows of tokens --------------------------------------------------------------------------------------------------- */
 
 using channel_tile = bf16[CHUNKS][PITCH];
@@ -104,11 +112,11 @@ template <int HALVES> struct chunk_stage {
     uint4 x[CHUNK * HALVES];
 
     /* eight tokens' 16 bytes lie in 32 banks */
-    __device__ __forceinline__ uint4 &at(int token, int half) { return x[HALVES * token + (HALVES == 2 ? half ^ token / 4 % 2 : 0)]; }
+    __device__ __forceinline__ uint4 &at(int token, int half) { return x[HALVES * token + (HALVES == 2 ? half ^ token % 8 / 4 : 0)]; }
     /* Rows t .. of x [.,D], whose columns `columns` are there, on their way; what is not there is zero. */
     __device__ __forceinline__ void fetch(const bf16 *from, int64_t t, int64_t end, int D, int columns)
     {
-        const int lane = (int)threadIdx.x % 32, half = lane % HALVES;
+        const int lane = lane_here(), half = lane % HALVES;
 #pragma unroll
         for (int i = 0; i < HALVES; i++) {
             const int token = (lane + 32 * i) / HALVES;
@@ -118,7 +126,7 @@ template <int HALVES> struct chunk_stage {
     }
     __device__ __forceinline__ void turn_in(channel_tiles<HALVES> &to, int chunk)
     {
-        const int lane = (int)threadIdx.x % 32, r = lane / 4, c = lane % 4;
+        const int lane = lane_here(), r = lane / 4, c = lane % 4;
 #pragma unroll
         for (int half = 0; half < HALVES; half++) {
             uint32_t x[4]; /* of channel r, tokens 8 i + 2 c and the next */
@@ -133,7 +141,7 @@ template <int HALVES> struct chunk_stage {
 template <int HALVES>
 __device__ __forceinline__ void turn_out(bf16 *to, channel_tiles<HALVES> &from, int chunk, int64_t t, int64_t end, int D, int columns)
 {
-    const int lane = (int)threadIdx.x % 32, r = lane / 4, c = lane % 4;
+    const int lane = lane_here(), r = lane / 4, c = lane % 4;
     const int of = lane / 8, row = lane % 8;
     uint32_t x[4];
     if constexpr (HALVES == 1) {
@@ -156,7 +164,7 @@ __device__ __forceinline__ void turn_out(bf16 *to, channel_tiles<HALVES> &from, 
 /* The left side of a product: 16 columns, from 16 k on, of 16 rows. */
 template <int COLUMNS> __device__ __forceinline__ void left(uint32_t (&a)[4], const bf16 (&rows)[CHUNKS][COLUMNS], int k)
 {
-    const int lane = (int)threadIdx.x % 32;
+    const int lane = lane_here();
     ldmatrix_x4(a, shared_address(&rows[lane % 16][16 * k + lane / 16 * 8]));
 }
 
@@ -171,7 +179,7 @@ __device__ __forceinline__ uint32_t movmatrix(uint32_t x)
 /* Sums of tokens, to rows of them. */
 __device__ __forceinline__ void put_tokens(channel_tile &to, const float (&d)[CHUNK / 8][4])
 {
-    const int lane = (int)threadIdx.x % 32, r = lane / 4, c = lane % 4;
+    const int lane = lane_here(), r = lane / 4, c = lane % 4;
 #pragma unroll
     for (int n = 0; n < CHUNK / 8; n++)
         *(uint32_t *)&to[r][8 * n + 2 * c] = pack_bf16(d[n][0], d[n][1]), *(uint32_t *)&to[r + 8][8 * n + 2 * c] = pack_bf16(d[n][2], d[n][3]);

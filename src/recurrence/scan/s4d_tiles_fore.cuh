@@ -30,32 +30,38 @@ struct making {
     float k[CHUNK];
 };
 
+/* Right sides of products, a lane's words: tokens to tokens 8 e later. Registers have no room for it, or the walk's addresses go to the stack. */
+using toeplitz = uint2[CHUNK / 8][32];
+
 /* Sides of products, of a lane. */
 struct matrices {
-    uint32_t in[MODES / 8][CHUNK / 16][4];     /* left: eight numbers' real and imaginary parts by tokens */
-    uint32_t out[MODES / 8][CHUNK / 8][2];     /* right: the same parts to tokens */
-    uint32_t within[CHUNK / 8][2];             /* right: tokens to tokens 8 e later */
+    uint32_t in[MODES / 8][CHUNK / 16][4]; /* left: eight numbers' real and imaginary parts by tokens */
+    uint32_t out[MODES / 8][CHUNK / 8][2]; /* right: the same parts to tokens */
 
-    __device__ __forceinline__ void make(making &w, number a, number K, float skip);
-    __device__ __forceinline__ void outputs(channel_tile &to, const channel_tile &u, const uint32_t (&in_front)[MODES / 8][4]) const
+    __device__ __forceinline__ void make(making &w, toeplitz &within, number a, number K, float skip);
+    __device__ __forceinline__ void outputs(channel_tile &to, const channel_tile &u, const toeplitz &within,
+                                            const uint32_t (&in_front)[MODES / 8][4]) const
     {
         float d[CHUNK / 8][4] = {};
-#pragma unroll
-        for (int k = 0; k < CHUNK / 16; k++) {
-            uint32_t x[4];
-            left(x, u, k);
-#pragma unroll
-            for (int n = 2 * k; n < CHUNK / 8; n++) mma_bf16(d[n], x, within[n - 2 * k][0], within[n - 2 * k][1]);
-        }
+        uint32_t x[CHUNK / 16][4];
 #pragma unroll
         for (int m = 0; m < MODES / 8; m++)
 #pragma unroll
             for (int n = 0; n < CHUNK / 8; n++) mma_bf16(d[n], in_front[m], out[m][n][0], out[m][n][1]);
+#pragma unroll
+        for (int k = 0; k < CHUNK / 16; k++) left(x[k], u, k);
+        const int lane = lane_here();
+#pragma unroll
+        for (int e = 0; e < CHUNK / 8; e++) {
+            const uint2 b = within[e][lane];
+#pragma unroll
+            for (int k = 0; e + 2 * k < CHUNK / 8; k++) mma_bf16(d[e + 2 * k], x[k], b.x, b.y);
+        }
         put_tokens(to, d);
     }
 };
 
-__device__ __forceinline__ void matrices::make(making &w, number a, number K, float skip)
+__device__ __forceinline__ void matrices::make(making &w, toeplitz &within, number a, number K, float skip)
 {
     const int lane = (int)threadIdx.x % 32, r = lane / 4, c = lane % 4;
     number power = { 1.f, 0.f }, q = K;
@@ -85,7 +91,7 @@ __device__ __forceinline__ void matrices::make(making &w, number a, number K, fl
 #pragma unroll
     for (int e = 0; e < CHUNK / 8; e++) {
         const int l = 8 * e + r - 2 * c;
-        within[e][0] = pack_bf16(lag(l), lag(l - 1)), within[e][1] = pack_bf16(lag(l - 8), lag(l - 9));
+        within[e][lane] = { pack_bf16(lag(l), lag(l - 1)), pack_bf16(lag(l - 8), lag(l - 9)) };
     }
 #pragma unroll
     for (int m = 0; m < MODES / 8; m++) {
@@ -136,16 +142,24 @@ __device__ __forceinline__ void rest_back(const tiles_args &p, const standing &a
 /* The tile's row of a chunk: as columns of a product, 2 c and 2 c + 1 of two tiles are chunks 4 c and the next three. */
 __device__ __forceinline__ int row_of(int chunk) { return chunk / 2 % 2 * 8 + chunk / 4 * 2 + chunk % 2; }
 
+/* Tiles at once. While a warp makes tile k, others may be as far as the beginning of tile k + 1, or still with the end of tile k - 1: a warp brings its
+ * part of tile k + 1 ahead of that, and takes away its part of tile k - 2. */
+constexpr int SLOTS = 3;
+
 struct fore_shared {
     chunk_stage<2> stage[2][CHUNKS]; /* first: the copy engine's places are aligned to 256 bytes */
     union {
         making matrices[WARPS];
-        channel_tiles<2> tiles[2][2]; /* u, o */
+        struct {
+            channel_tiles<2> u[SLOTS], o[SLOTS];
+        };
     };
-    number far[WARPS][MODES][2];     /* Abar^CHUNK, its fourth power */
-    number eight[WARPS][MODES];      /* its eighth */
-    number states[WARPS][MODES];     /* in front of the tile */
-    uint64_t arrived[2][CHUNKS];     /* barriers of the copy engine */
+    toeplitz within[WARPS];
+    alignas(16) number far[WARPS][MODES][2]; /* Abar^CHUNK, its fourth power */
+    number eight[WARPS][MODES];              /* its eighth */
+    number states[WARPS][MODES];             /* in front of the tile */
+    uint64_t arrived[2][CHUNKS];             /* barriers of the copy engine */
+    uint64_t turned_in;                      /* and the warps' */
 };
 
 /* How a warp brings its chunk of every tile, of all channels, and takes one away: here by its lanes. */
@@ -160,24 +174,27 @@ struct rows_by_lanes {
         : w(w_), p(p_), warp(warp_), first(first_), begin(begin_), end(end_)
     {
     }
-    __device__ __forceinline__ int64_t token(int64_t k) const { return begin + k * TILE + warp * CHUNK; }
+    __device__ __forceinline__ int64_t token(int k) const { return begin + (int64_t)k * TILE + warp * CHUNK; }
     /* A tile that is not there: zeros. */
-    __device__ __forceinline__ void fetch(int64_t k)
+    __device__ __forceinline__ void fetch(int k)
     {
         w.stage[k % 2][warp].fetch(p.u + first, token(k), end, p.D, p.D - first);
         cp_async_commit();
     }
-    __device__ __forceinline__ void turn_in(int64_t k)
+    __device__ __forceinline__ void turn_in(int k)
     {
         cp_async_wait<1>();
         __syncwarp();
-        w.stage[k % 2][warp].turn_in(w.tiles[0][k % 2], row_of(warp));
+        w.stage[k % 2][warp].turn_in(w.u[k % SLOTS], row_of(warp));
         __syncwarp();
         fetch(k + 2);
     }
-    __device__ __forceinline__ void take(int64_t k) { turn_out(p.o + first, w.tiles[1][k % 2], row_of(warp), token(k), end, p.D, p.D - first); }
-    __device__ __forceinline__ void next(int64_t) {}
+    __device__ __forceinline__ void take(int k) { turn_out(p.o + first, w.o[k % SLOTS], row_of(warp), token(k), end, p.D, p.D - first); }
+    __device__ __forceinline__ void next(int) {}
     __device__ __forceinline__ void finish() {}
+    /* Until all warps have called passed as many times, once ahead of tile 0 and once for each tile. */
+    __device__ __forceinline__ void passed() {}
+    __device__ __forceinline__ void await(int) { __syncthreads(); }
 };
 
 __device__ __forceinline__ number from_lane(number x, int lane) { return { __shfl_sync(~0u, x.re, lane), __shfl_sync(~0u, x.im, lane) }; }
@@ -191,7 +208,7 @@ template <bool WANTED, bool WHOLE>
 __device__ __forceinline__ void chain(uint32_t (&in_front)[MODES / 8][4], const matrices &w, const channel_tile &u, const number (&rates)[MODES][2],
                                       const number (&eighths)[MODES], number (&states)[MODES], int whole)
 {
-    const int lane = (int)threadIdx.x % 32, r = lane / 4, c = lane % 4, back = (lane & ~3) | ((lane + 3) & 3);
+    const int lane = lane_here(), r = lane / 4, c = lane % 4, back = (lane & ~3) | ((lane + 3) & 3);
     uint32_t x[CHUNK / 16][4];
 #pragma unroll
     for (int k = 0; k < CHUNK / 16; k++) ldmatrix_x4(x[k], shared_address(&u[lane / 16 * 8 + lane % 8][16 * k + lane / 8 % 2 * 8]));
@@ -262,7 +279,8 @@ __global__ __launch_bounds__(THREADS, 1) void tiles_forward(const __grid_constan
     await_last();
     let_next();
     const standing at(p, warp, WARPS);
-    const int64_t begin = at.begin, end = at.end, tiles = (end - begin + TILE - 1) / TILE;
+    const int64_t begin = at.begin, end = at.end;
+    const int tiles = (int)((end - begin + TILE - 1) / TILE); /* tensors have addresses */
     ROWS of(w, p, maps, warp, first, begin, end);
     of.fetch(0), of.fetch(1);
 
@@ -272,26 +290,27 @@ __global__ __launch_bounds__(THREADS, 1) void tiles_forward(const __grid_constan
         const number far = at.parameter(p, FAR_RE), two = turned(far, far), four = turned(two, two);
         w.far[warp][at.lane][0] = far, w.far[warp][at.lane][1] = four, w.eight[warp][at.lane] = turned(four, four);
         states[at.lane] = at.state(p, p.s0);
-        m.make(w.matrices[warp], at.parameter(p, A_RE), at.parameter(p, K_RE), at.there && p.skip ? p.skip[at.channel] : 0.f);
+        m.make(w.matrices[warp], w.within[warp], at.parameter(p, A_RE), at.parameter(p, K_RE), at.there && p.skip ? p.skip[at.channel] : 0.f);
     }
     __syncthreads();
     of.turn_in(0);
+    of.passed();
     of.next(2);
-    for (int64_t k = 0; k < tiles; k++) {
-        const int64_t t = begin + k * TILE;
-        __syncthreads(); /* one a tile: what a tile wrote is read, and its place used again, behind the next tile's */
+    for (int k = 0; k < tiles; k++) {
+        of.await(k);
         of.turn_in(k + 1);
-        if (!KEEP && k && p.o) of.take(k - 1);
+        if (!KEEP && k > 1 && p.o) of.take(k - 2);
+        of.passed();
         if (KEEP && at.there) *at.kept(p, k) = states[at.lane];
-        const channel_tile &u = w.tiles[0][k % 2].of(warp);
+        const channel_tile &u = w.u[k % SLOTS].of(warp);
         uint32_t in_front[MODES / 8][4];
-        const int whole = end - t < TILE ? (int)(end - t) / CHUNK : CHUNKS;
+        const int whole = k < tiles - 1 ? CHUNKS : (int)(end - begin - (int64_t)k * TILE) / CHUNK;
         if (whole == CHUNKS)
             chain<!KEEP, true>(in_front, m, u, w.far[warp], w.eight[warp], states, whole);
         else
             chain<!KEEP, false>(in_front, m, u, w.far[warp], w.eight[warp], states, whole);
         of.next(k + 3);
-        if (!KEEP) m.outputs(w.tiles[1][k % 2].of(warp), u, in_front);
+        if (!KEEP) m.outputs(w.o[k % SLOTS].of(warp), u, w.within[warp], in_front);
     }
     __syncwarp();
     const number a = at.parameter(p, A_RE);
@@ -302,11 +321,12 @@ __global__ __launch_bounds__(THREADS, 1) void tiles_forward(const __grid_constan
         return;
     }
     __syncthreads();
+    if (tiles > 1 && p.o) of.take(tiles - 2);
     if (tiles && p.o) of.take(tiles - 1);
     of.finish();
     const int rest = (int)((end - begin) % CHUNK), whole = (int)((end - begin) % TILE) / CHUNK;
     if (p.sT) /* what is left of the sequence, token by token */
-        for (int i = 0; i < rest; i++) h = turned(a, h, { to_float(w.tiles[0][(tiles - 1) % 2].of(warp)[row_of(whole)][i]), 0.f });
+        for (int i = 0; i < rest; i++) h = turned(a, h, { to_float(w.u[(tiles - 1) % SLOTS].of(warp)[row_of(whole)][i]), 0.f });
     at.put_state(p, p.sT, h);
 }
 

@@ -12,46 +12,49 @@ struct rows_by_engine : rows_by_lanes {
         CUtensorMap u, o;
     };
     const maps &map;
+    const int whole; /* tiles whose chunk of this warp is whole: other sequences' rows stand behind it, and must not be read */
 
     __device__ __forceinline__ rows_by_engine(fore_shared &w_, const tiles_args &p_, const maps &map_, int warp_, int first_, int64_t begin_,
                                               int64_t end_)
-        : rows_by_lanes(w_, p_, {}, warp_, first_, begin_, end_), map(map_)
+        : rows_by_lanes(w_, p_, {}, warp_, first_, begin_, end_), map(map_), whole((int)((end_ - begin_ + TILE - (warp_ + 1) * CHUNK) / TILE))
     {
+        if (threadIdx.x == 0) mbarrier_init(&w.turned_in, WARPS);
         if (threadIdx.x % 32 == 0) {
             mbarrier_init(&w.arrived[0][warp], 1), mbarrier_init(&w.arrived[1][warp], 1);
             mbarrier_init_fence();
         }
         __syncwarp();
     }
-    /* Other sequences' rows stand behind the last chunk, and must not be read. */
-    __device__ __forceinline__ bool whole(int64_t k) const { return token(k) + CHUNK <= end; }
-    __device__ __forceinline__ void fetch(int64_t k)
+    __device__ __forceinline__ void fetch(int k)
     {
-        if (begin + k * TILE >= end) return; /* is turned, but by nobody read */
-        if (!whole(k)) return rows_by_lanes::fetch(k);
+        if (k >= whole) {
+            if (begin + (int64_t)k * TILE < end) rows_by_lanes::fetch(k); /* a tile that is not there is turned, but by nobody read */
+            return;
+        }
         if (threadIdx.x % 32) return;
         mbarrier_expect(&w.arrived[k % 2][warp], sizeof(chunk_stage<2>));
         tensor_load(&w.stage[k % 2][warp], &map.u, &w.arrived[k % 2][warp], first, (int)token(k));
     }
-    __device__ __forceinline__ void turn_in(int64_t k)
+    __device__ __forceinline__ void turn_in(int k)
     {
-        if (whole(k))
+        if (k < whole)
             mbarrier_wait(&w.arrived[k % 2][warp], (uint32_t)(k / 2 & 1));
         else
             cp_async_wait<0>();
         __syncwarp();
-        w.stage[k % 2][warp].turn_in(w.tiles[0][k % 2], row_of(warp));
+        w.stage[k % 2][warp].turn_in(w.u[k % SLOTS], row_of(warp));
         __syncwarp();
     }
-    __device__ __forceinline__ void take(int64_t k)
+    /* Through the place of tile k + 3, which has been turned. */
+    __device__ __forceinline__ void take(int k)
     {
-        if (!whole(k)) return rows_by_lanes::take(k);
-        chunk_stage<2> &stage = w.stage[k % 2][warp];
-        const int lane = (int)threadIdx.x % 32, r = lane / 4, c = lane % 4, of = lane / 8, row = lane % 8;
+        if (k >= whole) return rows_by_lanes::take(k);
+        chunk_stage<2> &stage = w.stage[(k + 1) % 2][warp];
+        const int lane = lane_here(), r = lane / 4, c = lane % 4, of = lane / 8, row = lane % 8;
 #pragma unroll
         for (int q = 0; q < CHUNK / 16; q++) { /* as turn_out */
             uint32_t x[4];
-            ldmatrix_x4_trans(x, shared_address(&w.tiles[1][k % 2].of(row / 2 * 4 + of % 2 * 2 + row % 2)[row_of(warp)][16 * q + of / 2 * 8]));
+            ldmatrix_x4_trans(x, shared_address(&w.o[k % SLOTS].of(row / 2 * 4 + of % 2 * 2 + row % 2)[row_of(warp)][16 * q + of / 2 * 8]));
 #pragma unroll
             for (int i = 0; i < 2; i++) ((uint2 *)&stage.at(16 * q + 8 * i + r, c / 2))[c % 2] = { x[2 * i], x[2 * i + 1] };
         }
@@ -61,7 +64,7 @@ struct rows_by_engine : rows_by_lanes {
         tensor_store(&map.o, &stage, first, (int)token(k));
         store_commit();
     }
-    __device__ __forceinline__ void next(int64_t k)
+    __device__ __forceinline__ void next(int k)
     {
         if (threadIdx.x % 32 == 0) store_wait_read();
         __syncwarp();
@@ -71,6 +74,16 @@ struct rows_by_engine : rows_by_lanes {
     {
         if (threadIdx.x % 32 == 0) store_wait_read();
         cp_async_wait<0>();
+    }
+    __device__ __forceinline__ void passed()
+    {
+        __syncwarp();
+        if (threadIdx.x % 32 == 0) mbarrier_arrive(&w.turned_in);
+    }
+    __device__ __forceinline__ void await(int k)
+    {
+        mbarrier_wait(&w.turned_in, (uint32_t)(k & 1));
+        __syncwarp();
     }
 };
 
