@@ -13,7 +13,7 @@ struct tiles_args {
     const float *dt, *A_re, *A_im, *C_re, *C_im, *skip, *s0, *dsT;
     bf16 *o, *du;
     float *sT, *ds0;      /* o, du, sT, ds0 NULL: not wanted */
-    float *parameters;    /* [PARAMETERS,D,M] */
+    float *parameters;    /* [PARAMETERS,D,M], of the way back */
     float *sums, *dskips; /* [N,SUMS_OF_NUMBER,D,M], [N,D] */
     const int64_t *cu;
     int D, M, strips, bilinear;
@@ -49,6 +49,21 @@ __device__ __forceinline__ number conjugate(number x) { return { x.re, -x.im }; 
 /* x + f z */
 __device__ __forceinline__ number added(number x, float f, number z) { return { fmaf(f, z.re, x.re), fmaf(f, z.im, x.im) }; }
 
+/* Of a number of a state, in double as everywhere. */
+struct channel_parameters {
+    number A, K, far;
+
+    channel_parameters() = default;
+    __device__ __forceinline__ channel_parameters(const tiles_args &p, int64_t i)
+    {
+        const s4d_step s = discretize(p.bilinear, p.dt[i / p.M], { p.A_re[i], p.A_im[i] });
+        const complex64 C = 2. * (complex64{ p.C_re[i], p.C_im[i] } * s.B);
+        complex64 power = s.A;
+        for (int n = 1; n < CHUNK; n *= 2) power = power * power;
+        A = { (float)s.A.re, (float)s.A.im }, K = { (float)C.re, (float)C.im }, far = { (float)power.re, (float)power.im };
+    }
+};
+
 /* A warp's channel of a sequence; a lane has a number of its state. */
 struct standing {
     int lane, channel;
@@ -61,11 +76,18 @@ struct standing {
         n = blockIdx.x / p.strips, begin = p.cu[n], end = p.cu[n + 1];
         there = channel < p.D, real = there && lane < p.M;
     }
-    /* one of PARAMETERS and the next */
-    __device__ __forceinline__ number parameter(const tiles_args &p, int which) const
+    __device__ __forceinline__ channel_parameters new_parameters(const tiles_args &p) const
+    {
+        return real ? channel_parameters(p, (int64_t)channel * p.M + lane) : channel_parameters{};
+    }
+    __device__ __forceinline__ channel_parameters parameters(const tiles_args &p) const
     {
         const int64_t all = (int64_t)p.D * p.M, at = (int64_t)channel * p.M + lane;
-        return real ? number{ p.parameters[which * all + at], p.parameters[(which + 1) * all + at] } : number{};
+        if (!real) return {};
+        const auto two = [&](int which) { return number{ p.parameters[which * all + at], p.parameters[(which + 1) * all + at] }; };
+        channel_parameters x;
+        x.A = two(A_RE), x.K = two(K_RE), x.far = two(FAR_RE);
+        return x;
     }
     /* x [N,2,D,M] */
     __device__ __forceinline__ int64_t part(const tiles_args &p, int i) const { return ((2 * n + i) * p.D + channel) * p.M + lane; }

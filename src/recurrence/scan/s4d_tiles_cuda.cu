@@ -11,13 +11,10 @@ __global__ __launch_bounds__(SMALL_THREADS) void tile_parameters(const __grid_co
     let_next();
     const int64_t i = (int64_t)blockIdx.x * SMALL_THREADS + threadIdx.x, all = (int64_t)p.D * p.M;
     if (i >= all) return;
-    const s4d_step s = discretize(p.bilinear, p.dt[i / p.M], { p.A_re[i], p.A_im[i] });
-    const complex64 K = 2. * (complex64{ p.C_re[i], p.C_im[i] } * s.B);
-    complex64 far = s.A;
-    for (int n = 1; n < CHUNK; n *= 2) far = far * far;
-    const double value[PARAMETERS] = { s.A.re, s.A.im, K.re, K.im, far.re, far.im };
+    const channel_parameters x(p, i);
+    const float value[PARAMETERS] = { x.A.re, x.A.im, x.K.re, x.K.im, x.far.re, x.far.im };
 #pragma unroll
-    for (int k = 0; k < PARAMETERS; k++) p.parameters[k * all + i] = (float)value[k];
+    for (int k = 0; k < PARAMETERS; k++) p.parameters[k * all + i] = value[k];
 }
 
 /* ---- calls ------------------------------------------------------------------------------------------------------------------------------- */
@@ -26,8 +23,8 @@ size_t carve(const lnt_s4d_args *a, bool back, tiles_args *p)
 {
     vector_arena m = { (char *)a->workspace, 0 };
     const int64_t numbers = (int64_t)a->D * a->M;
+    if (!back) return 0; /* one kernel, which makes its parameters itself */
     p->parameters = m.take<float>(PARAMETERS * numbers);
-    if (!back) return m.used;
     p->sums = m.take<float>(a->sequences * SUMS_OF_NUMBER * numbers);
     p->dskips = m.take<float>(a->sequences * a->D);
     return m.used;
@@ -64,7 +61,6 @@ void forward(const void *args, const lnt_device *device)
     p.o = (bf16 *)a->o, p.sT = (float *)a->sT;
     const unsigned ctas = (unsigned)(a->sequences * p.strips);
     if (!ctas) return;
-    put_parameters(p, d);
     put_walk<false>(p, a->tokens, ctas, d);
 }
 

@@ -219,8 +219,9 @@ __global__ __launch_bounds__(THREADS, 1) void tiles_sums(const __grid_constant__
     const int tiles = (int)((tokens + TILE - 1) / TILE); /* tensors have addresses */
     ROWS of(w, p, maps, warp, first, at.begin, at.end);
     of.fetch(0);
-    const number a = at.parameter(p, A_RE), K = at.parameter(p, K_RE), far = at.parameter(p, FAR_RE);
-    w.far[warp][at.lane] = turned(far, far);
+    const channel_parameters of_number = at.parameters(p);
+    const number a = of_number.A, K = of_number.K;
+    w.far[warp][at.lane] = turned(of_number.far, of_number.far);
     w.states[warp][at.lane][0] = at.state(p, p.s0), w.states[warp][at.lane][1] = {};
     if (threadIdx.x < SPAN / 16 * 4) {
         const float x = (float)(SPAN - 1 - 16 * (int)(threadIdx.x / 4) - 2 * (int)(threadIdx.x % 4));

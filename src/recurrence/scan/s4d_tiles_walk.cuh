@@ -107,6 +107,7 @@ struct walk_shared {
     alignas(16) number far[WARPS][MODES][2]; /* Abar^CHUNK, its fourth power */
     number eight[WARPS][MODES];              /* its eighth */
     number states[WARPS][MODES];             /* in front of the tile */
+    number rates[WARPS][MODES];              /* Abar */
     uint64_t arrived[2][CHUNKS];             /* barriers of the copy engine */
     uint64_t turned_in;                      /* and the warps' */
 };
@@ -224,10 +225,12 @@ __global__ __launch_bounds__(THREADS, 1) void tiles_walk(const __grid_constant__
     matrices m;
     number(&states)[MODES] = w.states[warp];
     {
-        const number far = at.parameter(p, FAR_RE), two = turned(far, far), four = turned(two, two);
+        const channel_parameters x = BACK ? at.parameters(p) : at.new_parameters(p);
+        const number far = x.far, two = turned(far, far), four = turned(two, two);
+        w.rates[warp][at.lane] = x.A;
         w.far[warp][at.lane][0] = far, w.far[warp][at.lane][1] = four, w.eight[warp][at.lane] = turned(four, four);
         states[at.lane] = BACK ? conjugate(at.state(p, p.dsT)) : at.state(p, p.s0);
-        m.make<BACK>(w.matrices[warp], w.within[warp], at.parameter(p, A_RE), at.parameter(p, K_RE), at.there && p.skip ? p.skip[at.channel] : 0.f);
+        m.make<BACK>(w.matrices[warp], w.within[warp], x.A, x.K, at.there && p.skip ? p.skip[at.channel] : 0.f);
     }
     __syncthreads();
     of.turn_in(0);
@@ -254,7 +257,7 @@ __global__ __launch_bounds__(THREADS, 1) void tiles_walk(const __grid_constant__
     of.finish();
     float *last = BACK ? p.ds0 : p.sT;
     if (!last) return;
-    const number a = at.parameter(p, A_RE), K = BACK ? at.parameter(p, K_RE) : number{};
+    const number a = w.rates[warp][at.lane], K = BACK ? at.parameters(p).K : number{};
     number h = states[at.lane];
     const int rest = (int)((end - begin) % CHUNK), whole = (int)((end - begin) % TILE) / CHUNK;
     for (int i = 0; i < rest; i++) { /* what is left of the sequence, token by token */
