@@ -10,7 +10,7 @@
 #include "recurrence/recur_cuda.cuh"
 
 extern "C" {
-extern const lnt_recur_impl lnt_decay_chunk_sm80, lnt_decay_chunk_cuda;
+extern const lnt_recur_impl lnt_decay_chunk_sm90, lnt_decay_chunk_sm80, lnt_decay_chunk_cuda;
 }
 
 static constexpr int WIDEST = 256, THREADS = 256;
@@ -212,21 +212,25 @@ static lnt_recur_args decay_call(const lnt_mesa_args *a, const mesa_work &w, con
     return d;
 }
 
-static const lnt_recur_impl *decay_impl(const lnt_recur_args *d, bool backward)
+/* Its implementation; of a backward pass on Hopper the one by wgmma. (Forward o takes longer there.) */
+static const lnt_recur_impl *decay_impl(const lnt_recur_args *d, bool backward, bool hopper)
 {
-    return lnt_decay_chunk_sm80.declines(d, backward) ? &lnt_decay_chunk_cuda : &lnt_decay_chunk_sm80;
+    if (lnt_decay_chunk_sm80.declines(d, backward)) return &lnt_decay_chunk_cuda;
+    return hopper && backward && !lnt_decay_chunk_sm90.declines(d, backward) ? &lnt_decay_chunk_sm90 : &lnt_decay_chunk_sm80;
 }
 
+/* On any GPU: no workspace is asked for by its capability. */
 static size_t decay_bytes(const lnt_mesa_args *a, bool backward, bool tiles)
 {
     const mesa_work none = {};
     size_t most = 0;
-    for (int pass = 0; pass < (backward ? 2 : 1); pass++) {
-        const lnt_recur_args d = decay_call(a, none, NULL, pass ? a->K : a->V);
-        const bool passes = tiles && backward && (pass || a->V == a->K); /* as put_backward below */
-        const size_t bytes = passes ? lnt_decay_tiles_backward_bytes(&d) : decay_impl(&d, backward)->workspace(&d, backward, 1);
-        most = bytes > most ? bytes : most;
-    }
+    for (int pass = 0; pass < (backward ? 2 : 1); pass++)
+        for (int hopper = 0; hopper < 2; hopper++) {
+            const lnt_recur_args d = decay_call(a, none, NULL, pass ? a->K : a->V);
+            const bool passes = tiles && backward && !hopper && (pass || a->V == a->K); /* as backward below */
+            const size_t bytes = passes ? lnt_decay_tiles_backward_bytes(&d) : decay_impl(&d, backward, hopper)->workspace(&d, backward, 1);
+            most = bytes > most ? bytes : most;
+        }
     lnt_recur_args starts = decay_call(a, none, NULL, a->K);
     const size_t bytes = tiles ? lnt_decay_tiles_starts_bytes(&starts, backward) : lnt_decay_starts_bytes(&starts);
     return bytes > most ? bytes : most;
@@ -308,7 +312,7 @@ static lnt_mesa_solve<T, S> put_starts(const lnt_mesa_args *a, const mesa_work &
     starts.s0 = a->h0;
     starts.sT = hT;
     if constexpr (sizeof(S) == 2)
-        lnt_decay_tiles_starts(&starts, &d->base, w.y != NULL, (bf16 *)w.H);
+        lnt_decay_tiles_starts(&starts, &d->base, w.y && d->base.capability < 90, (bf16 *)w.H);
     else
         lnt_decay_starts(&starts, &d->base, (float *)w.H);
     lnt_mesa_solve<T, S> s = lnt_mesa_options_of<T, S>(a);
@@ -363,7 +367,7 @@ template <typename T, typename S> static void forward(const lnt_mesa_args *a, ln
     read.o = a->o;
     read.s0 = a->s0;
     read.sT = a->sT;
-    decay_impl(&read, false)->put_forward(&read, &d->base);
+    decay_impl(&read, false, false)->put_forward(&read, &d->base);
     lnt_cuda_note(d, cudaGetLastError());
 }
 
@@ -457,12 +461,12 @@ template <typename T, typename S> static void backward(const lnt_mesa_args *a, l
     read.dv = a->dv;
     read.dg = w.dg;
     read.ds0 = a->ds0;
-    /* In tiles of one shape, the gates' pairs of both passes are one kernel, the second's. */
-    const bool one_kernel = sizeof(S) == 2 && a->V == a->K;
+    /* In tiles of one shape, the gates' pairs of both passes are one kernel, the second's; on Hopper each pass has its own on the way. */
+    const bool hopper = sizeof(S) == 2 && d->base.capability >= 90, one_kernel = sizeof(S) == 2 && !hopper && a->V == a->K;
     if (one_kernel)
         lnt_decay_tiles_backward(&read, &d->base, { false, true, NULL, NULL });
     else
-        decay_impl(&read, true)->put_backward(&read, &d->base);
+        decay_impl(&read, true, hopper)->put_backward(&read, &d->base);
 
     if constexpr (sizeof(S) == 4)
         if (unrolled(a)) {
@@ -482,10 +486,10 @@ template <typename T, typename S> static void backward(const lnt_mesa_args *a, l
     through.dv = w.dvalue;
     through.dg = w.dg2;
     through.ds0 = a->dh0 ? w.dh0 : NULL;
-    if constexpr (sizeof(S) == 2)
+    if (sizeof(S) == 2 && !hopper)
         lnt_decay_tiles_backward(&through, &d->base, { true, false, one_kernel ? a->v : NULL, one_kernel ? a->do_ : NULL });
     else
-        decay_impl(&through, true)->put_backward(&through, &d->base);
+        decay_impl(&through, true, hopper)->put_backward(&through, &d->base);
     if (a->dh0) turn(a, w.dh0, (float *)a->dh0, d);
     put_sums<T>(a, w, d);
     lnt_cuda_note(d, cudaGetLastError());
