@@ -472,6 +472,7 @@ static decay_call describe(const lnt_recur_args *a, const lnt_device *d, const d
     x.cut = { a->cu_seqlens_device, a->sequences, a->tokens, segment, decay_segments(a, segment), a->Hv * slices,
               (const float *)a->g, (const float *)a->g_head, (float)a->scale };
     x.cut.slices = slices;
+    x.cut.strengths = (const float *)a->beta;
     x.sliced = slices > 1;
     x.sums = has_sums(a, k);
     x.ones = a->normalize && !x.sums;

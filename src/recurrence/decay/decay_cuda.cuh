@@ -29,6 +29,7 @@ struct decay_cut {
     float scale;
     const float *reads = NULL, *writes = NULL; /* mLSTM: as g, factors of what a token reads, natural logs of those of what it writes */
     int slices = 1;                            /* of a head */
+    const float *strengths = NULL;             /* as g, factors of what a token writes, above 0 (Mesa, bf16) */
 };
 
 struct decay_place {
@@ -243,6 +244,9 @@ template <bool EXACT> __device__ __forceinline__ double decay_reads(const decay_
 {
     const int64_t at = decay_token(x, t, h);
     const double y = x.reads ? (double)(EXACT ? log2((double)x.reads[at]) : log2f(x.reads[at])) : 0.0;
+/* A strength, as passes have it: what was multiplied by it can be divided by it. */
+__device__ __forceinline__ float decay_strength(float x) { return x < 0x1p-64f ? 0x1p-64f : x; }
+
     return y < DECAY_NOTHING ? DECAY_NOTHING : y;
 }
 __device__ __forceinline__ double decay_writes(const decay_cut &x, int64_t t, int h)
@@ -252,3 +256,4 @@ __device__ __forceinline__ double decay_writes(const decay_cut &x, int64_t t, in
 }
 
 #endif
+    if (x.strengths) return log2f(decay_strength(x.strengths[decay_token(x, t, h)]));

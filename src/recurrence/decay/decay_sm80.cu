@@ -747,7 +747,9 @@ static decay_cut starts_cut(const lnt_recur_args *a, bool backward)
 {
     const int64_t segment = lnt_decay_segment(a, backward, C, 1), longest = a->longest;
     const int P = longest ? (int)((longest + segment - 1) / segment) : 1;
-    return { a->cu_seqlens_device, a->sequences, a->tokens, segment, P, a->Hv, (const float *)a->g, NULL, (float)a->scale };
+    decay_cut x = { a->cu_seqlens_device, a->sequences, a->tokens, segment, P, a->Hv, (const float *)a->g, NULL, (float)a->scale };
+    x.strengths = (const float *)a->beta;
+    return x;
 }
 static int64_t starts_slots(const decay_cut &x) { return (x.T / x.segment + x.N) * x.Hv; }
 size_t lnt_decay_tiles_starts_bytes(const lnt_recur_args *a, bool backward)

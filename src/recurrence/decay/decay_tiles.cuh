@@ -96,7 +96,7 @@ __device__ __forceinline__ void put_factors(const decay_cut &x, tile_factors *f,
     const int lane = (int)threadIdx.x % 32;
     double b[2], all = ((double)g[0] + g[1]) * LNT_LOG2E, writes[2] = {};
     float reads[2] = {};
-    if (x.writes) /* under way while gates are added up */
+    if (x.writes || x.strengths) /* under way while gates are added up */
 #pragma unroll
         for (int j = 0; j < 2; j++)
             if (t + 2 * lane + j < last) {

@@ -2,7 +2,8 @@
  *
  * Forward: kb = beta k; H at every chunk's start; the solve; o by the decay core with query x and key kb. Backward: the decay core's backward of
  * (x, kb, v, do), whose dq is y = G do; the solve for y gives e; the decay core's backward of (x, kb, k, e), whose results count negatively, as
- * all of them are linear in e; the sums of both. Through the steps (LNT_CG_UNROLLED), two kernels around a scan of the decay core stand where
+ * all of them are linear in e; the sums of both. Where all of the decay core's passes go by tensor cores, beta is a factor of what their tokens write
+ * and there is no kb: its gradient is had from that by k. Through the steps (LNT_CG_UNROLLED), two kernels around a scan of the decay core stand where
  * the solve and its backward pass do, and leave their results in the same places. */
 #include "recurrence/mesa/mesa_cuda.cuh"
 
@@ -34,7 +35,7 @@ __global__ __launch_bounds__(THREADS) void mesa_table(const int64_t *cu, int64_t
     table[i] = make_int4((int)low, (int)first, (int)(left < 0 ? 0 : left > LNT_MESA_C ? LNT_MESA_C : left), (int)p);
 }
 
-/* kb [T,Hv,K] = beta k, and where it is asked for kr, k of every value head; `half`: of k rounded to float16. EACH neighbours a thread. */
+/* Of kb [T,Hv,K] = beta k and kr, k of every value head, those that are asked for; `half`: of k rounded to float16. EACH neighbours a thread. */
 template <typename T, int EACH>
 __global__ __launch_bounds__(THREADS) void mesa_keys(const T *k, const float *beta, T *kb, T *kr, int64_t n, int Hq, int Hv, int K, bool half)
 {
@@ -45,6 +46,7 @@ __global__ __launch_bounds__(THREADS) void mesa_keys(const T *k, const float *be
 #pragma unroll
         for (int j = 0; half && j < EACH; j++) x[j] = lnt_to_half(x[j]);
         if (kr) store_pack(kr + i, x);
+        if (!kb) continue;
         const float by = beta[row];
 #pragma unroll
         for (int j = 0; j < EACH; j++) x[j] *= by;
@@ -75,7 +77,7 @@ __global__ __launch_bounds__(THREADS) void mesa_turn(const float *from, float *t
         if (column + i < K && row + x < K) to[head + (int64_t)(column + i) * K + row + x] = -tile[x][i];
 }
 
-/* Of both passes, a CTA a chunk and query-key head, a warp a token at a time: u = dkb - dkb2,
+/* Of both passes, a CTA a chunk and query-key head, a warp a token at a time: u = dkb - dkb2 (`scaled`: of the gradients by k, that by beta),
  *   dq = sum e      dk = sum beta u - dvalue      dbeta = k.u      dg = dg - dg2                (sums over the value heads that share it)
  * and part[slot,h] = sum over the chunk of x.e, of which dlambda [Hv,K] is - the sum over the slots. Without x, `part` is there. */
 template <typename T> struct mesa_sums {
@@ -86,6 +88,9 @@ template <typename T> struct mesa_sums {
     float *dbeta, *to_dg;                     /* [T,Hv] or NULL */
     float *part;                              /* [slots,Hv,K] */
     int Hq, Hv, K;
+    bool scaled;
+
+    __device__ __forceinline__ float by(float strength) const { return scaled ? 1.0f / decay_strength(strength) : 1.0f; }
 };
 template <typename T, int EACH> __global__ __launch_bounds__(THREADS) void mesa_combine(const __grid_constant__ mesa_sums<T> a)
 {
@@ -99,7 +104,7 @@ template <typename T, int EACH> __global__ __launch_bounds__(THREADS) void mesa_
         float part[PACKS][EACH] = {};
         for (int r = warp; r < chunk.z; r += WARPS) {
             const int64_t t = chunk.y + (int64_t)r, at = t * a.Hv + h, row = t * a.Hq + hq;
-            const float beta = a.beta[at];
+            const float beta = a.beta[at], by = a.by(beta);
             float dot = 0;
 #pragma unroll
             for (int i = 0; i < PACKS; i++) {
@@ -114,7 +119,7 @@ template <typename T, int EACH> __global__ __launch_bounds__(THREADS) void mesa_
                 load_pack(value, a.dvalue + at * K + d);
 #pragma unroll
                 for (int j = 0; j < EACH; j++) {
-                    u[j] -= u2[j];
+                    u[j] = by * (u[j] - u2[j]);
                     dot += k[j] * u[j];
                     part[i][j] += x[j] * e[j];
                     value[j] = beta * u[j] - value[j];
@@ -146,8 +151,9 @@ template <typename T, int EACH> __global__ __launch_bounds__(THREADS) void mesa_
             float dq = 0, dk = 0;
             for (int h = hq * group; h < (hq + 1) * group; h++) {
                 const int64_t i = (t * a.Hv + h) * K + d;
+                const float beta = a.beta[t * a.Hv + h];
                 dq += to_float(a.e[i]);
-                dk += a.beta[t * a.Hv + h] * (to_float(a.dkb[i]) - to_float(a.dkb2[i])) - to_float(a.dvalue[i]);
+                dk += beta * a.by(beta) * (to_float(a.dkb[i]) - to_float(a.dkb2[i])) - to_float(a.dvalue[i]);
             }
             if (a.dq) a.dq[row * K + d] = from_float<T>(dq);
             if (a.dk) a.dk[row * K + d] = from_float<T>(dk);
@@ -172,8 +178,8 @@ __global__ __launch_bounds__(THREADS) void mesa_lambda_sum(const float *part, fl
 /* ---- a call ------------------------------------------------------------------------------------------------------------------------- */
 
 /* Both directions: table [chunks], kb (and kr, k of every value head, where k is not it) [T,Hv,K], x [T,Hv,K] in the tensors' type, H
- * [chunks,Hv,K,K]. Backward, in the tensors' type: y e dkb dkb2 dvalue [T,Hv,K]; float32: dg dg2 [T,Hv], part [chunks,Hv,K], turned: dhT
- * [N,Hv,K,K], dh0: the same. Through the steps, float32: what lnt_mesa_unroll names, E0 being dh0. */
+ * [chunks,Hv,K,K]; kb: on tensor cores none. Backward, in the tensors' type: y e dkb dkb2 dvalue [T,Hv,K]; float32: dg dg2 [T,Hv], part
+ * [chunks,Hv,K], turned: dhT [N,Hv,K,K], dh0: the same. Through the steps, float32: what lnt_mesa_unroll names, E0 being dh0. */
 struct mesa_work {
     int4 *table;
     void *kb, *kr, *x, *H, *y, *e, *dkb, *dkb2, *dvalue;
@@ -186,8 +192,9 @@ static int64_t slots_of(const lnt_mesa_args *a) { return a->tokens / LNT_MESA_C 
 static bool rounds(const lnt_mesa_args *a) { return a->cg_solver == LNT_CG_FLASH; }
 static bool unrolled(const lnt_mesa_args *a) { return a->cg_gradient == LNT_CG_UNROLLED; }
 static bool other_keys(const lnt_mesa_args *a) { return a->Hq < a->Hv || rounds(a); }
+static const void *values_k(const lnt_mesa_args *a, const mesa_work &w) { return w.kr ? w.kr : a->k; }
 
-/* The decay core's call with query x, key kb and value `v` of V columns, both [T,Hv,.]. */
+/* The decay core's call with query x, key kb (without one, k of strength beta) and value `v` of V columns, both [T,Hv,.]. */
 static lnt_recur_args decay_call(const lnt_mesa_args *a, const mesa_work &w, const void *v, int V)
 {
     lnt_recur_args d = {};
@@ -204,7 +211,8 @@ static lnt_recur_args decay_call(const lnt_mesa_args *a, const mesa_work &w, con
     d.V = V;
     d.scale = 1;
     d.q = w.x;
-    d.k = w.kb;
+    d.k = w.kb ? w.kb : values_k(a, w);
+    d.beta = w.kb ? NULL : a->beta;
     d.v = v;
     d.g = a->g;
     d.workspace = w.decay;
@@ -248,7 +256,7 @@ static size_t carve(const lnt_mesa_args *a, bool backward, bool tiles, void *bas
     const size_t wide = lnt_dtype_size(a->dtype);
     *w = {};
     w->table = (int4 *)take(chunks, sizeof *w->table);
-    w->kb = take(rows * a->K, wide);
+    if (!tiles || a->V % 64) w->kb = take(rows * a->K, wide);
     if (other_keys(a)) w->kr = take(rows * a->K, wide);
     w->x = take(rows * a->K, wide);
     w->H = take(chunks * a->Hv * square, tiles ? 2 : 4);
@@ -292,7 +300,7 @@ template <typename T> static void put_keys(const lnt_mesa_args *a, const mesa_wo
 {
     const int64_t n = a->tokens * a->Hv * a->K;
     lnt_mesa_table_put(a, w.table, d);
-    if (!n) return;
+    if (!n || (!w.kb && !w.kr)) return;
     constexpr int EACH = 16 / sizeof(T);
     const T *k = (const T *)a->k;
     const float *beta = (const float *)a->beta;
@@ -302,7 +310,6 @@ template <typename T> static void put_keys(const lnt_mesa_args *a, const mesa_wo
         mesa_keys<T, 1><<<grid_of(d, n, 1), THREADS, 0, d->stream>>>(k, beta, (T *)w.kb, (T *)w.kr, n, a->Hq, a->Hv, a->K, rounds(a));
 }
 
-static const void *values_k(const lnt_mesa_args *a, const mesa_work &w) { return w.kr ? w.kr : a->k; }
 
 /* H at every chunk's start from h0, its end states to hT; the call of (H_t + Lambda) x = rhs, without a place for x. */
 template <typename T, typename S>
@@ -417,6 +424,7 @@ template <typename T> static void put_steps_back(const lnt_mesa_args *a, const m
     u.y = (const T *)w.y;
     u.dq = (T *)w.e;
     u.ring = w.ring;
+    s.scaled = !w.kb;
     u.ring_floats = rings.floats;
     u.blocks = rings.blocks;
     u.part = w.part;
