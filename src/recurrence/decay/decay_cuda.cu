@@ -519,6 +519,16 @@ static void put_starts(const decay_call &x, bool reverse)
     lnt_decay_scan(x.cut, X, x.w.decay, reverse ? x.dsT : x.s0, z, x.by.K, x.by.V, x.W, reverse, x.d);
 }
 
+void lnt_decay_tiles_two(const lnt_recur_args *a, const lnt_recur_args *b, const lnt_device *d)
+{
+    const decay_call x = describe(a, d, lnt_decay_tiles, false), y = describe(b, d, lnt_decay_tiles, false);
+    if (x.cut.P == 1) return;
+    const decay_states ends[2] = { { x.key, x.v, x.by.K, x.W, false, x.w.S, x.w.decay }, { y.key, y.v, y.by.K, y.W, false, y.w.S, x.w.decay } };
+    const scan_side starts[2] = { { x.w.S, x.s0, NULL, false }, { y.w.S, y.s0, NULL, false } };
+    lnt_decay_hopper_states(x.cut, ends, x.d);
+    put_scan(x.cut, starts, 2, x.w.decay, x.by.K, x.by.V, x.W, x.d);
+}
+
 /* S and dS of the segments, in one launch each, where the kernels have one. */
 static void put_both_starts(const decay_call &x)
 {
@@ -553,7 +563,7 @@ static decay_pass pass_of(const decay_call &x, decay_rows query, decay_rows key,
 }
 
 /* o, or float32 o into dnum's place; the denominators before. */
-static void put_read(const decay_call &x, void *o, int o_bf16, bool ends)
+static void put_read(const decay_call &x, void *o, int o_bf16, bool ends, bool late = false)
 {
     const lnt_recur_args *a = x.a;
     if (x.ones) {
@@ -569,6 +579,7 @@ static void put_read(const decay_call &x, void *o, int o_bf16, bool ends)
     p.out = x.w.parts ? x.w.parts : o;
     p.out_bf16 = o_bf16;
     p.den = x.w.den;
+    p.late = late;
     p.s_end = ends ? state_out(x, a->sT, x.w.sT) : NULL;
     if (is_stable(a) && x.divides) p.n_starts = x.w.stable.n, p.m = x.w.stable.m, p.eps = (float)a->eps;
     x.k->read(x.cut, &p, 1, x.d);
@@ -577,12 +588,12 @@ static void put_read(const decay_call &x, void *o, int o_bf16, bool ends)
     if (ends) put_whole(x, a->sT, x.w.sT);
 }
 
-void lnt_decay_cuda_forward(const lnt_recur_args *a, const lnt_device *d, const decay_kernels &k)
+void lnt_decay_cuda_forward(const lnt_recur_args *a, const lnt_device *d, const decay_kernels &k, bool has_starts)
 {
     const decay_call x = describe(a, d, k, false);
     if (is_stable(a) || x.sums) lnt_stable_prepare(a, x.w.stable, x.d, true, x.sums || !x.divides);
-    put_starts(x, false);
-    put_read(x, a->o, x.bf16, true);
+    if (!has_starts) put_starts(x, false);
+    put_read(x, a->o, x.bf16, true, has_starts);
 }
 
 static void put_gates(const decay_call &x, const decay_pass &dk, const decay_shared &with, bool pairs)

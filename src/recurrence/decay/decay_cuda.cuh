@@ -62,6 +62,7 @@ struct decay_pass {
     bool reverse;
     bool transposed;              /* S[d][e] lies at e * W + d of a slot, not d * W + e */
     const float *slots;           /* start states [slots,Hv,K,W]; NULL: s, z */
+    bool late;                    /* the kernel ahead may have made more than these */
     const float *s, *z;           /* start states [N,Hv,K,V], [N,Hv,K]; NULL: zeros */
     float *s_end, *z_end;         /* where those of the sequences' ends go, or NULL */
     int K, V, W;                  /* of the state: W = V or V+1 */
@@ -132,6 +133,7 @@ struct decay_kernels {
     void (*both_states)(const decay_cut &, const decay_states *forwards_and_reverse, const lnt_cuda *) = NULL; /* of `both` */
 };
 extern const decay_kernels lnt_decay_tiles; /* mma.sync's */
+void lnt_decay_hopper_states(const decay_cut &x, const decay_states *two, const lnt_cuda *d); /* by wgmma */
 size_t lnt_decay_cuda_bytes(const lnt_recur_args *a, bool backward, const decay_kernels &k);
 
 /* mLSTM is the passes on the V columns of the kept states, with gates and factors of tokens that are made before them; the column of ones and m
@@ -155,7 +157,8 @@ struct decay_stable {
     double *dots;                        /* [N,Hv,2] <end, its gradient>, <start, its gradient> of the states */
     stable_map *maps;                    /* [slots of pieces,Hv]; both directions */
 };
-void lnt_decay_cuda_forward(const lnt_recur_args *a, const lnt_device *d, const decay_kernels &k);
+/* has_starts: the start states of the segments are in the workspace, of V not sliced; the kernel ahead is then any. */
+void lnt_decay_cuda_forward(const lnt_recur_args *a, const lnt_device *d, const decay_kernels &k, bool has_starts = false);
 /* m, gates, factors (of readers with `denominators`), n in front of every chunk, and where `ends` the final n and m; behind the passes, from the dq
  * and dk [T,Hv,K] that they left, the rest of dq, dk (to a->dq, a->dk, or in place where heads are shared), dn0, df, di, dm0. These are
  * float32, or, `in_type`, of the call's type, and may be where they go. `gates_ahead`: the kernel ahead is that of the gates' gradient, which the
@@ -173,12 +176,16 @@ void lnt_decay_cuda_backward(const lnt_recur_args *a, const lnt_device *d, const
 /* For the mesa core: the states S at the start of every chunk of 64 tokens, [slots of segments of 64,Hv,K,V], of the keys, values, gates and s0
  * of `a` (`bytes` of whose workspace are used), and its end states sT. In float32 by the general kernels; in bf16, and transposed, by the tensor
  * cores, from states that are float32: K = V = 64 or 128. `backward`: the workspace has then the start states of
- * the segments of lnt_decay_tiles_backward, the core's backward pass on the same keys, values, gates and s0. */
+ * the segments of lnt_decay_tiles_backward, the core's backward pass on the same keys, values, gates and s0. lnt_decay_tiles_two leaves the start
+ * states of two forward calls with the same keys and gates in the workspaces of both, in one launch and one scan: Hopper, K = V. `has_starts` is for
+ * these. */
 enum { LNT_DECAY_STARTS = 64 };
 size_t lnt_decay_starts_bytes(const lnt_recur_args *a);
 void lnt_decay_starts(const lnt_recur_args *a, const lnt_device *d, float *S);
 size_t lnt_decay_tiles_starts_bytes(const lnt_recur_args *a, bool backward);
-void lnt_decay_tiles_starts(const lnt_recur_args *a, const lnt_device *d, bool backward, bf16 *S);
+void lnt_decay_tiles_starts(const lnt_recur_args *a, const lnt_device *d, bool backward, bool has_starts, bf16 *S);
+void lnt_decay_tiles_two(const lnt_recur_args *a, const lnt_recur_args *b, const lnt_device *d);
+void lnt_decay_tiles_forward(const lnt_recur_args *a, const lnt_device *d, bool has_starts);
 size_t lnt_decay_tiles_backward_bytes(const lnt_recur_args *a);
 void lnt_decay_tiles_backward(const lnt_recur_args *a, const lnt_device *d, const decay_shared &with);
 
@@ -237,6 +244,9 @@ __device__ __forceinline__ float decay_gate(const decay_cut &x, int64_t t, int h
     return lnt_gate(x.g ? x.g[decay_token(x, t, h)] : x.g_head ? x.g_head[decay_head(x, h)] : 0.0f);
 }
 
+/* A strength, as passes have it: what was multiplied by it can be divided by it. */
+__device__ __forceinline__ float decay_strength(float x) { return x < 0x1p-64f ? 0x1p-64f : x; }
+
 /* The logarithms to base 2 of a token's factors, where a pass has any. A factor of 2^-1000 is 0, and no sum with it is no number.
  * EXACT: to a double's accuracy, which float32 rows need and bf16 ones do not. */
 static constexpr double DECAY_NOTHING = -1000;
@@ -244,16 +254,13 @@ template <bool EXACT> __device__ __forceinline__ double decay_reads(const decay_
 {
     const int64_t at = decay_token(x, t, h);
     const double y = x.reads ? (double)(EXACT ? log2((double)x.reads[at]) : log2f(x.reads[at])) : 0.0;
-/* A strength, as passes have it: what was multiplied by it can be divided by it. */
-__device__ __forceinline__ float decay_strength(float x) { return x < 0x1p-64f ? 0x1p-64f : x; }
-
     return y < DECAY_NOTHING ? DECAY_NOTHING : y;
 }
 __device__ __forceinline__ double decay_writes(const decay_cut &x, int64_t t, int h)
 {
+    if (x.strengths) return log2f(decay_strength(x.strengths[decay_token(x, t, h)]));
     const double y = x.writes ? x.writes[decay_token(x, t, h)] * LNT_LOG2E : 0.0;
     return y < DECAY_NOTHING ? DECAY_NOTHING : y;
 }
 
 #endif
-    if (x.strengths) return log2f(decay_strength(x.strengths[decay_token(x, t, h)]));

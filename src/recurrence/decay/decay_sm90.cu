@@ -789,7 +789,7 @@ static void put_states(const decay_cut &x, const states_sides &a, const lnt_cuda
 #undef F
 }
 static void hopper_states(const decay_cut &x, const decay_states &a, const lnt_cuda *d) { put_states(x, { { a }, 1 }, d); }
-static void hopper_both_states(const decay_cut &x, const decay_states *a, const lnt_cuda *d) { put_states(x, { { a[0], a[1] }, 2 }, d); }
+void lnt_decay_hopper_states(const decay_cut &x, const decay_states *two, const lnt_cuda *d) { put_states(x, { { two[0], two[1] }, 2 }, d); }
 
 template <int D, int E, bool GATED, fore_kind KIND> static void put_fore(const decay_cut &x, const decay_pass &a, const lnt_cuda *d)
 {
@@ -831,7 +831,7 @@ static void hopper_read(const decay_cut &x, const decay_pass *passes, int n, con
 static decay_kernels hopper()
 {
     decay_kernels k = lnt_decay_tiles;
-    k.states = hopper_states, k.both_states = hopper_both_states, k.read = hopper_read, k.both = true;
+    k.states = hopper_states, k.both_states = lnt_decay_hopper_states, k.read = hopper_read, k.both = true;
     return k;
 }
 static size_t workspace(const void *args, bool backward, int threads)

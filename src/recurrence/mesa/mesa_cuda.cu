@@ -184,7 +184,7 @@ struct mesa_work {
     int4 *table;
     void *kb, *kr, *x, *H, *y, *e, *dkb, *dkb2, *dvalue;
     float *dg, *dg2, *part, *turned, *dh0, *E, *dkb_steps, *dvalue_steps, *db, *fade, *ring;
-    void *decay; /* the decay core's workspace */
+    void *decay, *read; /* the decay core's workspace; another one for o, where start states of segments of H and G are made together */
     size_t decay_bytes;
 };
 
@@ -280,6 +280,7 @@ static size_t carve(const lnt_mesa_args *a, bool backward, bool tiles, void *bas
     }
     w->decay_bytes = decay_bytes(a, backward, tiles);
     w->decay = take((int64_t)w->decay_bytes, 1);
+    if (!backward && tiles && a->V == a->K) w->read = take((int64_t)w->decay_bytes, 1);
     return used;
 }
 
@@ -310,16 +311,22 @@ template <typename T> static void put_keys(const lnt_mesa_args *a, const mesa_wo
         mesa_keys<T, 1><<<grid_of(d, n, 1), THREADS, 0, d->stream>>>(k, beta, (T *)w.kb, (T *)w.kr, n, a->Hq, a->Hv, a->K, rounds(a));
 }
 
-
-/* H at every chunk's start from h0, its end states to hT; the call of (H_t + Lambda) x = rhs, without a place for x. */
-template <typename T, typename S>
-static lnt_mesa_solve<T, S> put_starts(const lnt_mesa_args *a, const mesa_work &w, const void *rhs, int heads, float *hT, lnt_cuda *d)
+/* The decay core's call whose states are H, its end states to hT. */
+static lnt_recur_args call_of_H(const lnt_mesa_args *a, const mesa_work &w, float *hT)
 {
-    lnt_recur_args starts = decay_call(a, w, values_k(a, w), a->K);
-    starts.s0 = a->h0;
-    starts.sT = hT;
+    lnt_recur_args d = decay_call(a, w, values_k(a, w), a->K);
+    d.s0 = a->h0;
+    d.sT = hT;
+    return d;
+}
+
+/* H at every chunk's start from h0, its end states to hT; the call of (H_t + Lambda) x = rhs, without a place for x. `has_starts`: of segments. */
+template <typename T, typename S>
+static lnt_mesa_solve<T, S> put_starts(const lnt_mesa_args *a, const mesa_work &w, const void *rhs, int heads, float *hT, bool has_starts, lnt_cuda *d)
+{
+    const lnt_recur_args starts = call_of_H(a, w, hT);
     if constexpr (sizeof(S) == 2)
-        lnt_decay_tiles_starts(&starts, &d->base, w.y && d->base.capability < 90, (bf16 *)w.H);
+        lnt_decay_tiles_starts(&starts, &d->base, w.y && d->base.capability < 90, has_starts, (bf16 *)w.H);
     else
         lnt_decay_starts(&starts, &d->base, (float *)w.H);
     lnt_mesa_solve<T, S> s = lnt_mesa_options_of<T, S>(a);
@@ -342,9 +349,10 @@ static lnt_mesa_solve<T, S> put_starts(const lnt_mesa_args *a, const mesa_work &
 }
 
 template <typename T, typename S>
-static void put_solve(const lnt_mesa_args *a, const mesa_work &w, const void *rhs, int heads, void *x, float *x_float, float *hT, lnt_cuda *d)
+static void put_solve(const lnt_mesa_args *a, const mesa_work &w, const void *rhs, int heads, void *x, float *x_float, float *hT, bool has_starts,
+                      lnt_cuda *d)
 {
-    lnt_mesa_solve<T, S> s = put_starts<T, S>(a, w, rhs, heads, hT, d);
+    lnt_mesa_solve<T, S> s = put_starts<T, S>(a, w, rhs, heads, hT, has_starts, d);
     s.x = (T *)x;
     s.x_float = x_float;
     if constexpr (sizeof(S) == 2) {
@@ -369,12 +377,22 @@ template <typename T, typename S> static void forward(const lnt_mesa_args *a, ln
         w.x = a->x;
         x_float = NULL;
     }
-    put_solve<T, S>(a, w, a->q, a->Hq, w.x, x_float, (float *)a->hT, d);
     lnt_recur_args read = decay_call(a, w, a->v, a->V);
     read.o = a->o;
     read.s0 = a->s0;
     read.sT = a->sT;
-    decay_impl(&read, false, false)->put_forward(&read, &d->base);
+    const lnt_recur_impl *impl = decay_impl(&read, false, false);
+    const bool two = w.read && d->base.capability >= 90 && impl == &lnt_decay_chunk_sm80;
+    if (two) {
+        const lnt_recur_args H = call_of_H(a, w, NULL);
+        read.workspace = w.read;
+        lnt_decay_tiles_two(&H, &read, &d->base);
+    }
+    put_solve<T, S>(a, w, a->q, a->Hq, w.x, x_float, (float *)a->hT, two, d);
+    if (two)
+        lnt_decay_tiles_forward(&read, &d->base, true);
+    else
+        impl->put_forward(&read, &d->base);
     lnt_cuda_note(d, cudaGetLastError());
 }
 
@@ -406,6 +424,7 @@ template <typename T> static void put_sums(const lnt_mesa_args *a, const mesa_wo
     s.Hq = a->Hq;
     s.Hv = a->Hv;
     s.K = a->K;
+    s.scaled = !w.kb;
     const bool packs = a->K % 4 == 0 && ((uintptr_t)s.k | (uintptr_t)s.x | (uintptr_t)s.dq | (uintptr_t)s.dk) % 16 == 0;
     if (grid && packs)
         mesa_combine<T, 4><<<(unsigned)grid, THREADS, 0, d->stream>>>(s);
@@ -420,11 +439,10 @@ template <typename T> static void put_steps_back(const lnt_mesa_args *a, const m
 {
     const lnt_mesa_rings rings = lnt_mesa_rings_of(a->K, a->cg_max_steps, slots_of(a) * a->Hv);
     lnt_mesa_unroll<T> u = {};
-    u.solve = put_starts<T, float>(a, w, a->q, a->Hq, NULL, d);
+    u.solve = put_starts<T, float>(a, w, a->q, a->Hq, NULL, false, d);
     u.y = (const T *)w.y;
     u.dq = (T *)w.e;
     u.ring = w.ring;
-    s.scaled = !w.kb;
     u.ring_floats = rings.floats;
     u.blocks = rings.blocks;
     u.part = w.part;
@@ -483,7 +501,7 @@ template <typename T, typename S> static void backward(const lnt_mesa_args *a, l
             lnt_cuda_note(d, cudaGetLastError());
             return;
         }
-    put_solve<T, S>(a, w, w.y, a->Hv, w.e, NULL, NULL, d);
+    put_solve<T, S>(a, w, w.y, a->Hv, w.e, NULL, NULL, false, d);
 
     if (a->dhT) turn(a, (const float *)a->dhT, w.turned, d);
     lnt_recur_args through = decay_call(a, w, values_k(a, w), a->K);
