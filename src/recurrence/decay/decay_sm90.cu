@@ -298,11 +298,13 @@ __global__ __launch_bounds__(GROUP, 3) void decay_hopper_states(const __grid_con
 
 /* ---- o, or dq ------------------------------------------------------------------------------------------------------------------------- */
 
-/* PLAIN is o; SIDED dq, whose rows of q are a tile, too, for the gates' dots; DIVIDED mLSTM's o, by D_t: n in front of the chunk is in the stage. */
-enum fore_kind { PLAIN, SIDED, DIVIDED };
+/* PLAIN is o; SIDED dq, whose rows of q are a tile, too, for the gates' dots; DOTS these alone, without pairs; DIVIDED mLSTM's o, by D_t: n in front
+ * of the chunk is in the stage. */
+enum fore_kind { PLAIN, SIDED, DOTS, DIVIDED };
 template <int D, int E, fore_kind KIND> struct fore_places {
     static constexpr int groups = E / 64, key = D / 64 * PANEL, value = 2 * key, dots = value + groups * PANEL;
-    static constexpr int used = dots + (KIND == SIDED ? groups * PANEL : 0), stages = used <= 24 << 10 ? 4 : used <= 48 << 10 && groups == 2 ? 3 : 2;
+    static constexpr bool sided = KIND == SIDED || KIND == DOTS;
+    static constexpr int used = dots + (sided ? groups * PANEL : 0), stages = used <= 24 << 10 ? 4 : used <= 48 << 10 && groups == 2 ? 3 : 2;
     static constexpr int n = used, stage = used + (KIND == DIVIDED ? 1024 : 0), state = stages * stage, end = state + groups * D / 64 * PANEL,
                          bytes = end + 1024;
 };
@@ -337,19 +339,19 @@ __global__ __launch_bounds__(E * 2, E == 64 ? 2 : 1) void decay_hopper_fore(cons
 {
     extern __shared__ __align__(1024) unsigned char memory[];
     using place = fore_places<D, E, KIND>;
-    constexpr int N = E * 2, STAGES = place::stages;
+    constexpr int N = E * 2, STAGES = place::stages, SIDES = place::sided ? 2 : 1;
     __shared__ tile_factors factors[GATED ? FACTORS : 1];
-    __shared__ float dots[KIND == SIDED ? 2 : 1][place::groups][C];
+    __shared__ float dots[SIDES][place::groups][C];
     const int h = (int)(blockIdx.x % x.Hv), tid = (int)threadIdx.x, group = tid / GROUP, warp = tid / 32 % 4, lane = tid % 32;
     decay_place at;
     if (!a.slots) await_last();
     if (!decay_find(x, blockIdx.x / x.Hv / x.P, (int)(blockIdx.x / x.Hv % x.P), &at)) return await_last();
     const int chunks = (int)((at.last - at.first + C - 1) / C), r = lane >> 2, c2 = 2 * (lane & 3), row = warp * 16 + r;
     const uint32_t base = (shared_address(memory) + 1023) & ~1023u, state = base + place::state + (uint32_t)(group * (D / 64 * PANEL));
-    const bool dotted = KIND == SIDED && GATED && a.inter;
+    const bool dotted = place::sided && GATED && a.inter;
     const float *n_start = KIND == DIVIDED ? a.n_starts + ((x.cu[at.n] / C + at.n + (at.first - x.cu[at.n]) / C) * x.Hv + h) * D : NULL;
     const panel_rows<D, N> queries(a.query, x, at.first, h), keys(a.key, x, at.first, h);
-    const panel_rows<E, N> values(a.value, x, at.first, h), rows(KIND == SIDED ? a.dots : a.value, x, at.first, h);
+    const panel_rows<E, N> values(a.value, x, at.first, h), rows(place::sided ? a.dots : a.value, x, at.first, h);
     auto start = [&](int c) { return at.first + (int64_t)c * C; };
     auto fetch = [&](int c) {
         const uint32_t stage = base + (uint32_t)(c % STAGES * place::stage);
@@ -363,7 +365,7 @@ __global__ __launch_bounds__(E * 2, E == 64 ? 2 : 1) void decay_hopper_fore(cons
         cp_async_commit();
     };
     auto put_inter = [&](int c) { /* of chunk c, behind a barrier */
-        const float *of = &dots[KIND == SIDED ? c & 1 : 0][0][0];
+        const float *of = &dots[c % SIDES][0][0];
         if (tid < C && start(c) + tid < at.last) a.inter[(int64_t)h * x.T + start(c) + tid] = place::groups == 1 ? of[tid] : of[tid] + of[C + tid];
     };
     for (int c = 0; c < STAGES - 1; c++) fetch(c);
@@ -392,9 +394,11 @@ __global__ __launch_bounds__(E * 2, E == 64 ? 2 : 1) void decay_hopper_fore(cons
         float P[32], O[32];
         leave_state(S, lane_rows(state, warp * 16), PANEL);
         fence_async();
-        wgmma_fence();
-        times_rows<D>(P, query, key);
-        wgmma_commit();
+        if constexpr (KIND != DOTS) {
+            wgmma_fence();
+            times_rows<D>(P, query, key);
+            wgmma_commit();
+        }
         named_sync(1 + group, GROUP);
         wgmma_fence();
         times_rows<D>(O, query, state);
@@ -411,10 +415,10 @@ __global__ __launch_bounds__(E * 2, E == 64 ? 2 : 1) void decay_hopper_fore(cons
             row_sums<D>(den, query, (const float *)(memory + (query - shared_address(memory)) + place::n));
             den[0] *= f.read[row], den[1] *= f.read[row + 8];
         }
-        wgmma_wait<1>();
-        wgmma_hold(P);
         uint32_t pairs[4][4];
-        {
+        if constexpr (KIND != DOTS) {
+            wgmma_wait<1>();
+            wgmma_hold(P);
             float in_row[2] = {};
             const float hi[2] = { GATED ? f.hi[row] : 0, GATED ? f.hi[row + 8] : 0 }, lo[2] = { GATED ? f.lo[row] : 0, GATED ? f.lo[row + 8] : 0 };
 #pragma unroll
@@ -457,7 +461,13 @@ __global__ __launch_bounds__(E * 2, E == 64 ? 2 : 1) void decay_hopper_fore(cons
         if (dotted) {
             float dot[2];
             row_dots<64>(dot, O, query + place::dots + (uint32_t)(group * PANEL));
-            if (c2 == 0) dots[KIND == SIDED ? c & 1 : 0][group][row] = dot[0], dots[KIND == SIDED ? c & 1 : 0][group][row + 8] = dot[1];
+            if (c2 == 0) dots[c % SIDES][group][row] = dot[0], dots[c % SIDES][group][row + 8] = dot[1];
+        }
+        if constexpr (KIND == DOTS) {
+            next_state<GATED, GATED>(S, lane_columns(value, warp), key, f, 1.0f);
+            wgmma_wait<0>();
+            wgmma_hold(S);
+            continue;
         }
         wgmma_fence();
 #pragma unroll
@@ -798,7 +808,7 @@ template <int D, int E, bool GATED, fore_kind KIND> static void put_fore(const d
 template <int D, int E, bool GATED> static void put_fore(const decay_cut &x, const decay_pass &a, const lnt_cuda *d)
 {
     if (a.transposed)
-        put_fore<D, E, GATED, SIDED>(x, a, d);
+        GATED && !a.out ? put_fore<D, E, GATED, DOTS>(x, a, d) : put_fore<D, E, GATED, SIDED>(x, a, d);
     else
         a.n_starts ? put_fore<D, E, true, DIVIDED>(x, a, d) : put_fore<D, E, GATED, PLAIN>(x, a, d);
 }
