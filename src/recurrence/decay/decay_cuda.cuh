@@ -134,6 +134,8 @@ struct decay_kernels {
 };
 extern const decay_kernels lnt_decay_tiles; /* mma.sync's */
 void lnt_decay_hopper_states(const decay_cut &x, const decay_states *two, const lnt_cuda *d); /* by wgmma */
+/* As decay_kernels.starts, of values that are the keys; false: not done, the values or the GPU are others. */
+bool lnt_decay_hopper_starts(const decay_cut &x, const decay_states &a, const chunk_starts &b, const lnt_cuda *d);
 size_t lnt_decay_cuda_bytes(const lnt_recur_args *a, bool backward, const decay_kernels &k);
 
 /* mLSTM is the passes on the V columns of the kept states, with gates and factors of tokens that are made before them; the column of ones and m

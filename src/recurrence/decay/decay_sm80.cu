@@ -777,7 +777,7 @@ void lnt_decay_tiles_starts(const lnt_recur_args *a, const lnt_device *d, bool b
         lnt_decay_scan(cut, segments, decay, (const float *)a->s0, NULL, a->K, a->V, a->V, false, on);
     }
     const chunk_starts starts = { cut.P > 1 ? segments : NULL, (const float *)a->s0, (float *)a->sT, S };
-    tiles_chunk_starts(cut, keys, starts, on);
+    if (!lnt_decay_hopper_starts(cut, keys, starts, on)) tiles_chunk_starts(cut, keys, starts, on);
 }
 
 static const decay_kernels passes = { C, 1, true, true, true, tiles_states, tiles_read, tiles_pairs, 0x1p-9f };

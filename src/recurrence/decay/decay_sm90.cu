@@ -225,17 +225,20 @@ struct factors_ahead {
 
 /* ---- states of segments ------------------------------------------------------------------------------------------------------------- */
 
-/* As decay_tiles_states, 64 columns of V a CTA; the rows of keys come to L2 once. In both directions at once the first leaves the decays but for
- * the last segment's. */
+/* As decay_tiles_states, 64 columns of V a CTA; the rows of keys come to L2 once, and are a tile once where values are the same rows (the Mesa core's
+ * H; with STARTS they always are). In both directions at once the first leaves the decays but for the last segment's. */
 struct states_sides {
     decay_states side[2];
     int n;
 };
-template <int K> static constexpr int ends_stage = (K / 64 + 1) * PANEL;
+template <int K, bool STARTS> static constexpr int ends_stage = (K / 64 + !STARTS) * PANEL;
+template <int K, int STAGES, bool STARTS> static constexpr int ends_bytes = STAGES * ends_stage<K, STARTS> + (STARTS ? 4 * 2048 : 0) + 1024;
+static bool same_rows(const decay_rows &a, const decay_rows &b) { return a.p == b.p && a.heads == b.heads && a.width == b.width; }
 
-template <int K, bool GATED, int STAGES>
-__global__ __launch_bounds__(GROUP, 3) void decay_hopper_states(const __grid_constant__ decay_cut x, const __grid_constant__ states_sides sides,
-                                                                int blocks)
+template <int K, bool GATED, int STAGES, bool STARTS>
+__global__ __launch_bounds__(GROUP, STARTS ? 4 : 3) void decay_hopper_states(const __grid_constant__ decay_cut x,
+                                                                             const __grid_constant__ states_sides sides,
+                                                                             const __grid_constant__ chunk_starts b, int blocks, unsigned same)
 {
     extern __shared__ __align__(1024) unsigned char memory[];
     __shared__ tile_factors factors[FACTORS];
@@ -248,19 +251,21 @@ __global__ __launch_bounds__(GROUP, 3) void decay_hopper_states(const __grid_con
     decay_place at;
     await_last();
     let_next();
-    if (!decay_find(x, piece / x.Hv / x.P, p, &at) || (a.reverse ? at.begins : at.ends)) return;
+    if (!decay_find(x, piece / x.Hv / x.P, p, &at) || (!STARTS && (a.reverse ? at.begins : at.ends))) return;
     const int chunks = (int)((at.last - at.first + C - 1) / C);
-    const uint32_t base = (shared_address(memory) + 1023) & ~1023u;
+    const uint32_t base = (shared_address(memory) + 1023) & ~1023u, staging = base + STAGES * ends_stage<K, STARTS> + (uint32_t)(warp * 2048);
     const int V = blocks * 64;
+    const bool one_tile = STARTS || (same >> which & 1);
+    const uint32_t value = (uint32_t)((one_tile ? block : K / 64) * PANEL);
     const panel_rows<K, GROUP> keys(a.key, x, at.first, h);
     const int64_t row = at.first * a.value.heads + head_of(a.value, x, h);
     const panel_rows<64, GROUP> values(a.value.p ? (const bf16 *)a.value.p + row * V + block * 64 : NULL, a.value.heads * V);
     auto start = [&](int c) { return at.first + (int64_t)(a.reverse ? chunks - 1 - c : c) * C; };
     auto fetch = [&](int c) {
-        const uint32_t stage = base + (uint32_t)(c % STAGES * ends_stage<K>);
+        const uint32_t stage = base + (uint32_t)(c % STAGES * ends_stage<K, STARTS>);
         if (c < chunks) {
             keys.load(stage, start(c) - at.first, at.last - start(c));
-            values.load(stage + K / 64 * PANEL, start(c) - at.first, at.last - start(c));
+            if (!one_tile) values.load(stage + value, start(c) - at.first, at.last - start(c));
         }
         cp_async_commit();
     };
@@ -269,7 +274,13 @@ __global__ __launch_bounds__(GROUP, 3) void decay_hopper_states(const __grid_con
     double all = 0;
     factors_ahead ahead;
     if (GATED) ahead.begin(x, factors, start, chunks, at.last, h, a.reverse);
-    if (GATED && block == 0)
+    bf16 *to_start = NULL;
+    if (STARTS) {
+        const float *from = b.slots ? b.slots + (at.slot * x.Hv + h) * K * V : b.s ? b.s + (at.n * x.Hv + h) * K * V : NULL;
+        if (from) each_number(S, [&](float &s, int e, int d) { s = from[d * V + block * 64 + e]; });
+        to_start = b.S + ((x.cu[at.n] / C + at.n + p * (x.segment / C) + (a.reverse ? chunks - 1 : 0)) * x.Hv + h) * K * V + (block * 64 + warp * 16) * K;
+    }
+    if (GATED && !STARTS && block == 0)
         for (int64_t t = at.first + threadIdx.x; t < at.last; t += GROUP) all += decay_gate(x, t, h);
 #pragma unroll 1
     for (int c = 0; c < chunks; c++) {
@@ -278,10 +289,21 @@ __global__ __launch_bounds__(GROUP, 3) void decay_hopper_states(const __grid_con
         __syncthreads();
         fetch(c + STAGES - 1);
         if (GATED) ahead.more(x, factors, start, c, chunks, at.last, h, a.reverse);
-        const uint32_t stage = base + (uint32_t)(c % STAGES * ends_stage<K>);
-        next_state<GATED, GATED>(S, lane_columns(stage + K / 64 * PANEL, warp), stage, factors[c % FACTORS], 1.0f);
+        const uint32_t stage = base + (uint32_t)(c % STAGES * ends_stage<K, STARTS>);
+        if (STARTS) {
+#pragma unroll
+            for (int first = 0; first < K; first += 64) put_columns(S, first / 2, staging, to_start + first, K, 16);
+            to_start += (a.reverse ? -1 : 1) * (int64_t)x.Hv * K * V;
+        }
+        next_state<GATED, GATED>(S, lane_columns(stage + value, warp), stage, factors[c % FACTORS], 1.0f);
         wgmma_wait<0>();
         wgmma_hold(S);
+    }
+    if (STARTS) {
+        if (!b.s_end || !(a.reverse ? at.begins : at.ends)) return;
+        float *to = b.s_end + (at.n * x.Hv + h) * K * V + block * 64;
+        each_number(S, [&](float &s, int e, int d) { to[d * V + e] = s; });
+        return;
     }
     const int64_t slot = at.slot * x.Hv + h;
     if (block == 0) {
@@ -787,10 +809,12 @@ template <int K, bool GATED> static void put_states(const decay_cut &x, const st
 {
     const int blocks = a.side[0].W / 64;
     const int64_t grid = pieces(x) * blocks * a.n;
+    unsigned same = 0;
+    for (int i = 0; i < a.n; i++) same |= (unsigned)same_rows(a.side[i].key, a.side[i].value) << i;
     if (a.n == 1)
-        put(d, decay_hopper_states<K, GATED, 3>, grid, GROUP, 3 * ends_stage<K> + 1024, x, a, blocks);
+        put(d, decay_hopper_states<K, GATED, 3, false>, grid, GROUP, ends_bytes<K, 3, false>, x, a, chunk_starts{}, blocks, same);
     else
-        put(d, decay_hopper_states<K, GATED, 2>, grid, GROUP, 2 * ends_stage<K> + 1024, x, a, blocks);
+        put(d, decay_hopper_states<K, GATED, 2, false>, grid, GROUP, ends_bytes<K, 2, false>, x, a, chunk_starts{}, blocks, same);
 }
 static void put_states(const decay_cut &x, const states_sides &a, const lnt_cuda *d)
 {
@@ -800,6 +824,18 @@ static void put_states(const decay_cut &x, const states_sides &a, const lnt_cuda
 }
 static void hopper_states(const decay_cut &x, const decay_states &a, const lnt_cuda *d) { put_states(x, { { a }, 1 }, d); }
 void lnt_decay_hopper_states(const decay_cut &x, const decay_states *two, const lnt_cuda *d) { put_states(x, { { two[0], two[1] }, 2 }, d); }
+/* 512 CTAs of 1x8192, 32 heads go four a multiprocessor. */
+bool lnt_decay_hopper_starts(const decay_cut &x, const decay_states &a, const chunk_starts &b, const lnt_cuda *d)
+{
+    if (d->base.capability < 90 || !same_rows(a.key, a.value)) return false;
+    const int blocks = a.W / 64;
+    const states_sides side = { { a }, 1 };
+    if (a.K == 128)
+        put(d, decay_hopper_states<128, true, 2, true>, pieces(x) * blocks, GROUP, ends_bytes<128, 2, true>, x, side, b, blocks, 1u);
+    else
+        put(d, decay_hopper_states<64, true, 2, true>, pieces(x) * blocks, GROUP, ends_bytes<64, 2, true>, x, side, b, blocks, 1u);
+    return true;
+}
 
 template <int D, int E, bool GATED, fore_kind KIND> static void put_fore(const decay_cut &x, const decay_pass &a, const lnt_cuda *d)
 {
