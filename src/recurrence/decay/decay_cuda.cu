@@ -95,6 +95,7 @@ struct decay_gates {
     bool end_known;                /* these are there, or the last state has no gradient */
     float off;                     /* of a dot, by its operands' sizes: decay_kernels */
     float *dg;                     /* [T,Hv] or NULL */
+    const float *less_from;        /* [T,Hv]: dg is that less this; NULL: not */
     float *sums;                   /* [slots,Hv] or NULL: sum over the segment */
 };
 static constexpr int GATES_THREADS = 256, GATES_CHUNKS = LNT_DECAY_CHUNKS;
@@ -239,7 +240,7 @@ __global__ __launch_bounds__(GATES_THREADS) void decay_gates_gradient(const __gr
             if (2 * lane >= a.chunk || t >= at.last) continue;
             const float more = a.more && h % x.slices == 0 ? a.more[decay_token(x, t, h)] : 0.0f;
             const float dg = lnt_gate_shut(g[i][j]) ? 0.0f : all.base[c] + writes_before[j] + reads_after[j] + pairs[i][j] + more;
-            if (a.dg) a.dg[t * x.Hv + h] = dg;
+            if (a.dg) a.dg[t * x.Hv + h] = a.less_from ? a.less_from[t * x.Hv + h] - dg : dg;
             total += dg;
         }
     }
@@ -627,6 +628,7 @@ static void put_gates(const decay_call &x, const decay_pass &dk, const decay_sha
     g.W = x.W;
     float *dg = is_stable(a) ? x.w.stable.dgates : (float *)a->dg, *dg_head = (float *)a->dg_head;
     g.dg = dg && x.sliced ? x.w.dg : dg;
+    g.less_from = with.joined.dg;
     g.sums = x.w.sums;
     put(x.d, decay_gates_gradient, decay_pieces(x.cut), GATES_THREADS, x.cut, g);
     if (dg_head) put(x.d, decay_head_gates, x.cut.Hv, 32, x.cut, (const float *)x.w.sums, x.sliced ? x.w.dg_head : dg_head);
@@ -705,6 +707,7 @@ void lnt_decay_cuda_backward(const lnt_recur_args *a, const lnt_device *d, const
         dq.inter = x.w.reads;
         dk.dots = x.key;
         dk.inter = x.w.writes;
+        dq.joined = dk.joined = with.joined;
         if (k.both && !with.no_pairs) dk.intra = x.w.intra, dk.rows = stable && !x.sliced ? x.w.stable.rows : NULL;
     }
     decay_pass each[] = { dk, dv, dq };

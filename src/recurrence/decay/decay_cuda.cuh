@@ -45,6 +45,15 @@ __device__ __forceinline__ bool decay_find(const decay_cut &x, int64_t n, int p,
     return true;
 }
 
+/* The second of two backward passes with the same queries, keys and gates, in which the keys are the values, too, and whose results count negatively
+ * (the Mesa core's, by decay_kernels.both, K = V): what would be dk and dg is what the first left less this one's, dk less dv, too; there is no dq. */
+struct decay_joined {
+    const bf16 *dk;  /* [T,Hv,K] the first one's; NULL: the pass is none of these */
+    const float *dg; /* [T,Hv] */
+    float *dbeta;    /* [T,Hv] k . (the first's dk less this one's) over the strength; NULL: not wanted */
+    float *products; /* [slots,Hv,K] sums over a segment of q.do, element by element; NULL: not wanted */
+};
+
 /* One read-out of a decayed state, which serves forward and all of backward by the choice of roles. In chunk order (backwards when `reverse`):
  *
  *   out_i = read_i S^T query_i + sum_j s D_ij (query_i . key_j) value_j        S <- e^{b_n} S + sum_j write_j key_j value_j^T
@@ -72,6 +81,7 @@ struct decay_pass {
     float add;                    /* to out */
     float *inter;                 /* [parts,Hv,T], part = block of columns */
     float *intra, *rows;          /* dk: decay_pairs', where kernels have them on the way (decay_kernels.both); NULL: not wanted */
+    decay_joined joined;          /* dk and dq; without dk: not */
     const float *n_starts, *m;    /* mLSTM, where the kernels divide: decay_stable's n, m; NULL: not */
     float eps;
 };
@@ -133,6 +143,7 @@ struct decay_kernels {
     void (*both_states)(const decay_cut &, const decay_states *forwards_and_reverse, const lnt_cuda *) = NULL; /* of `both` */
 };
 extern const decay_kernels lnt_decay_tiles; /* mma.sync's */
+decay_kernels lnt_decay_hopper(void);       /* wgmma's */
 void lnt_decay_hopper_states(const decay_cut &x, const decay_states *two, const lnt_cuda *d); /* by wgmma */
 /* As decay_kernels.starts, of values that are the keys; false: not done, the values or the GPU are others. */
 bool lnt_decay_hopper_starts(const decay_cut &x, const decay_states &a, const chunk_starts &b, const lnt_cuda *d);
@@ -172,6 +183,7 @@ struct decay_shared {
     bool has_starts;            /* the start states of the segments are in the workspace */
     bool no_pairs;              /* dg is without the pairs inside a chunk */
     const void *less_v, *less_do; /* [T,Hv,V]: dg is less the pairs of these */
+    decay_joined joined;
 };
 void lnt_decay_cuda_backward(const lnt_recur_args *a, const lnt_device *d, const decay_kernels &k, const decay_shared &with);
 

@@ -402,6 +402,12 @@ static void turn(const lnt_mesa_args *a, const float *from, float *to, lnt_cuda 
     if (grid) mesa_turn<<<(unsigned)grid, THREADS, 0, d->stream>>>(from, to, a->K);
 }
 
+static void put_lambda(const lnt_mesa_args *a, const mesa_work &w, lnt_cuda *d)
+{
+    const int n = a->Hv * a->K;
+    if (a->dlambda) mesa_lambda_sum<<<(unsigned)lnt_div_up(n, 32), THREADS, 0, d->stream>>>(w.part, (float *)a->dlambda, slots_of(a), n);
+}
+
 template <typename T> static void put_sums(const lnt_mesa_args *a, const mesa_work &w, lnt_cuda *d)
 {
     const int64_t chunks = slots_of(a), grid = chunks * a->Hq;
@@ -430,8 +436,7 @@ template <typename T> static void put_sums(const lnt_mesa_args *a, const mesa_wo
         mesa_combine<T, 4><<<(unsigned)grid, THREADS, 0, d->stream>>>(s);
     else if (grid)
         mesa_combine<T, 1><<<(unsigned)grid, THREADS, 0, d->stream>>>(s);
-    const int n = a->Hv * a->K;
-    if (a->dlambda) mesa_lambda_sum<<<(unsigned)lnt_div_up(n, 32), THREADS, 0, d->stream>>>(w.part, (float *)a->dlambda, chunks, n);
+    put_lambda(a, w, d);
 }
 
 /* From y the solve's own gradients: e = dq, dkb2, dvalue, dg2 (all but e negative), dh0, and dlambda's parts. */
@@ -503,6 +508,8 @@ template <typename T, typename S> static void backward(const lnt_mesa_args *a, l
         }
     put_solve<T, S>(a, w, w.y, a->Hv, w.e, NULL, NULL, false, d);
 
+    /* Where each query-key head has one value head, the second pass on Hopper leaves what put_sums would. */
+    const bool joined = hopper && !w.kb && a->Hq == a->Hv && (!a->dq || w.e == a->dq);
     if (a->dhT) turn(a, (const float *)a->dhT, w.turned, d);
     lnt_recur_args through = decay_call(a, w, values_k(a, w), a->K);
     through.do_ = w.e;
@@ -512,12 +519,19 @@ template <typename T, typename S> static void backward(const lnt_mesa_args *a, l
     through.dv = w.dvalue;
     through.dg = w.dg2;
     through.ds0 = a->dh0 ? w.dh0 : NULL;
-    if (sizeof(S) == 2 && !hopper)
+    if (joined) {
+        const size_t parts = (size_t)(slots_of(a) * a->Hv * a->K) * sizeof(float);
+        through.dk = a->dk;
+        through.dv = NULL;
+        if (a->dg) through.dg = a->dg;
+        lnt_cuda_note(d, cudaMemsetAsync(w.part, 0, parts, d->stream)); /* segments are as many as slots at most */
+        lnt_decay_cuda_backward(&through, &d->base, lnt_decay_hopper(), { .joined = { (const bf16 *)w.dkb, w.dg, (float *)a->dbeta, w.part } });
+    } else if (sizeof(S) == 2 && !hopper)
         lnt_decay_tiles_backward(&through, &d->base, { true, false, one_kernel ? a->v : NULL, one_kernel ? a->do_ : NULL });
     else
         decay_impl(&through, true, hopper)->put_backward(&through, &d->base);
     if (a->dh0) turn(a, w.dh0, (float *)a->dh0, d);
-    put_sums<T>(a, w, d);
+    joined ? put_lambda(a, w, d) : put_sums<T>(a, w, d);
     lnt_cuda_note(d, cudaGetLastError());
 }
 
