@@ -452,7 +452,10 @@ template <int K, int W> __device__ __forceinline__ void squares(const rows_of<K,
     rr[0] = quad_sum(sum[0] + sum[1]), rr[1] = quad_sum(sum[2] + sum[3]);
 }
 
-/* The steps. On entry t.r = rhs (with a guess: its residual), x = 0 (the guess). taken: steps of the first row, 65536 times those of the second. */
+/* The steps. On entry t.r = rhs (with a guess: its residual), x = 0 (the guess). taken: steps of the first row, 65536 times those of the second.
+ * With a tolerance of 0 all of them are taken. Late ones change no bit of X, alpha P being below half an ulp of every element; but that it stays so
+ * cannot be known: alpha P does not fall from step to step, and with H and P rounded nothing bounds the P.W to come from below. Only d = 0 lasts
+ * (alpha is 0 then, and nothing moves), and 30 steps leave it at 1e-34. */
 template <int K, bool SLOW, int W>
 __device__ __forceinline__ void solve(const lnt_mesa_cg &a, shared_of<K, (W > WHOLE)> &s, rows_of<K, W> &t, int buf, int group, int &taken)
 {
