@@ -46,7 +46,7 @@ __device__ __forceinline__ bool decay_find(const decay_cut &x, int64_t n, int p,
 }
 
 /* The second of two backward passes with the same queries, keys and gates, in which the keys are the values, too, and whose results count negatively
- * (the Mesa core's, by decay_kernels.both, K = V): what would be dk and dg is what the first left less this one's, dk less dv, too; there is no dq. */
+ * (the Mesa core's, by decay_kernels.both, K = V): in the places of dk and dg is what the first left less this one's, dk less dv, too; no dq. */
 struct decay_joined {
     const bf16 *dk;  /* [T,Hv,K] the first one's; NULL: the pass is none of these */
     const float *dg; /* [T,Hv] */

@@ -390,7 +390,7 @@ __device__ __forceinline__ void put_pairs(uint32_t query, uint32_t key, uint32_t
 }
 
 /* Where a pass has starts of segments, the kernel ahead is the scan that makes them and nothing else (or another pass behind it, which makes nothing
- * that is read here): the first tiles are under way before it is awaited. Elsewhere, and of a pass that is `late`, the kernel ahead may be anything. */
+ * that is read here): the first tiles are under way before it is awaited. Elsewhere, and ahead of a `late` pass, the kernel may be any. */
 __device__ __forceinline__ bool find_pass(const decay_cut &x, const decay_pass &a, int64_t n, int p, decay_place *at)
 {
     if (!a.slots || a.late) await_last();

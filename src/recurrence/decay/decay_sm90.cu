@@ -278,7 +278,8 @@ __global__ __launch_bounds__(GROUP, STARTS ? 4 : 3) void decay_hopper_states(con
     if (STARTS) {
         const float *from = b.slots ? b.slots + (at.slot * x.Hv + h) * K * V : b.s ? b.s + (at.n * x.Hv + h) * K * V : NULL;
         if (from) each_number(S, [&](float &s, int e, int d) { s = from[d * V + block * 64 + e]; });
-        to_start = b.S + ((x.cu[at.n] / C + at.n + p * (x.segment / C) + (a.reverse ? chunks - 1 : 0)) * x.Hv + h) * K * V + (block * 64 + warp * 16) * K;
+        const int64_t to = x.cu[at.n] / C + at.n + p * (x.segment / C) + (a.reverse ? chunks - 1 : 0);
+        to_start = b.S + (to * x.Hv + h) * K * V + (block * 64 + warp * 16) * K;
     }
     if (GATED && !STARTS && block == 0)
         for (int64_t t = at.first + threadIdx.x; t < at.last; t += GROUP) all += decay_gate(x, t, h);
@@ -320,8 +321,8 @@ __global__ __launch_bounds__(GROUP, STARTS ? 4 : 3) void decay_hopper_states(con
 
 /* ---- o, or dq ------------------------------------------------------------------------------------------------------------------------- */
 
-/* PLAIN is o; SIDED dq, whose rows of q are a tile, too, for the gates' dots; DOTS these alone, without pairs, and decay_joined's products; DIVIDED mLSTM's o, by D_t: n in front
- * of the chunk is in the stage. */
+/* PLAIN is o; SIDED dq, whose rows of q are a tile, too, for the gates' dots; DOTS these alone, without pairs, and decay_joined's products; DIVIDED
+ * mLSTM's o, by D_t: n in front of the chunk is in the stage. */
 enum fore_kind { PLAIN, SIDED, DOTS, DIVIDED };
 template <int D, int E, fore_kind KIND> struct fore_places {
     static constexpr int groups = E / 64, key = D / 64 * PANEL, value = 2 * key, dots = value + groups * PANEL;

@@ -3,8 +3,8 @@
  * Forward: kb = beta k; H at every chunk's start; the solve; o by the decay core with query x and key kb. Backward: the decay core's backward of
  * (x, kb, v, do), whose dq is y = G do; the solve for y gives e; the decay core's backward of (x, kb, k, e), whose results count negatively, as
  * all of them are linear in e; the sums of both. Where all of the decay core's passes go by tensor cores, beta is a factor of what their tokens write
- * and there is no kb: its gradient is had from that by k. Through the steps (LNT_CG_UNROLLED), two kernels around a scan of the decay core stand where
- * the solve and its backward pass do, and leave their results in the same places. */
+ * and there is no kb: its gradient is had from that by k. Through the steps (LNT_CG_UNROLLED), two kernels around a scan of the decay core stand
+ * where the solve and its backward pass do, and leave their results in the same places. */
 #include "recurrence/mesa/mesa_cuda.cuh"
 
 #include "recurrence/decay/decay_cuda.cuh"
@@ -322,7 +322,8 @@ static lnt_recur_args call_of_H(const lnt_mesa_args *a, const mesa_work &w, floa
 
 /* H at every chunk's start from h0, its end states to hT; the call of (H_t + Lambda) x = rhs, without a place for x. `has_starts`: of segments. */
 template <typename T, typename S>
-static lnt_mesa_solve<T, S> put_starts(const lnt_mesa_args *a, const mesa_work &w, const void *rhs, int heads, float *hT, bool has_starts, lnt_cuda *d)
+static lnt_mesa_solve<T, S> put_starts(const lnt_mesa_args *a, const mesa_work &w, const void *rhs, int heads, float *hT, bool has_starts,
+                                       lnt_cuda *d)
 {
     const lnt_recur_args starts = call_of_H(a, w, hT);
     if constexpr (sizeof(S) == 2)
