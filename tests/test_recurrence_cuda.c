@@ -252,6 +252,8 @@ static void strengths_of_zero(void **state)
         { "gated_delta_rule", 1, { 150 }, LNT_HEADS(1, 2, 64, 64), .gate = -0.1, .beta = 1, .states = true },
         { "kda", 2, { 100, 33 }, LNT_HEADS(2, 2, 64, 128), .gate = -0.1, .beta = 1, .states = true },
         { "kda", 1, { 70 }, LNT_HEADS(1, 1, 128, 128), .gate = -0.1, .beta = 2, .states = true },
+        { "mesa", 2, { 100, 33 }, LNT_HEADS(1, 2, 64, 64), .gate = -0.1, .beta = 1, .states = true },
+        { "mesa", 1, { 70 }, LNT_HEADS(1, 1, 128, 128), .gate = -0.1, .beta = 1, .states = true },
     };
     linnet_context *c = make_cuda_context();
     if (!c) skip();

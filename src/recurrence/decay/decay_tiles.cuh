@@ -84,19 +84,25 @@ template <int W> __device__ __forceinline__ void ahead_rows(const decay_rows &x,
     if (row < C && t + row < last) ahead_l2((const bf16 *)x.p + (t * x.heads + head_of(x, c, h)) * W + (row * pitch + tid % LINES * 64));
 }
 
-/* A warp makes the factors of a chunk, whose gates of rows 2l and 2l+1 lane l holds. */
+/* A warp makes the factors of a chunk, whose gates of rows 2l and 2l+1 lane l holds; their strengths come to L2 with the gates. */
+__device__ __forceinline__ void strengths_ahead(const decay_cut &x, int64_t at, int64_t last, int h)
+{
+    if (x.strengths && at < last) ahead_l2(x.strengths + decay_token(x, at, h));
+    if (x.strengths && at + 1 < last) ahead_l2(x.strengths + decay_token(x, at + 1, h));
+}
 __device__ __forceinline__ void tile_gates(const decay_cut &x, int64_t t, int64_t last, int h, float (&g)[2])
 {
     const int64_t at = t + 2 * ((int)threadIdx.x % 32);
     g[0] = at < last ? decay_gate(x, at, h) : 0.0f;
     g[1] = at + 1 < last ? decay_gate(x, at + 1, h) : 0.0f;
+    strengths_ahead(x, at, last, h);
 }
 __device__ __forceinline__ void put_factors(const decay_cut &x, tile_factors *f, const float (&g)[2], int64_t t, int64_t last, int h, bool reverse)
 {
     const int lane = (int)threadIdx.x % 32;
     double b[2], all = ((double)g[0] + g[1]) * LNT_LOG2E, writes[2] = {};
     float reads[2] = {};
-    if (x.writes) /* under way while gates are added up */
+    if (x.writes || x.strengths) /* under way while gates are added up */
 #pragma unroll
         for (int j = 0; j < 2; j++)
             if (t + 2 * lane + j < last) {
