@@ -78,6 +78,7 @@ typedef struct {
     int from, until;     /* without segments: a sequence's chunks that are gone through; until may be past its end */
     bool behind;         /* in reverse: waits for the kernel ahead, which goes through the chunks from `until` on */
     bool ends;           /* of the segments, X, M and dX, in place of all else */
+    bool gated;          /* forwards: F's e and l are not all 1 */
     bool wide;           /* 128 columns of V a CTA in place of 64 (Hopper) */
     const bf16 *v;       /* forwards */
     const float *s0;
@@ -87,7 +88,7 @@ typedef struct {
     const float *dsT;
     bf16 *dv, *dS;       /* dv NULL: not wanted; [NC,Hv] images [K,V], the gradient at the chunk's end */
     float *ds0, *dX;     /* ds0 NULL: not wanted */
-    int stages, stash; /* the launcher's */
+    int stages, read_stages, stash; /* the launcher's */
 } lnt_delta_chain;
 
 /* Put what the chains begin with on the stream: G, R, F, T, P of the chunks from..until of the list, in front of the first the list itself (table,
