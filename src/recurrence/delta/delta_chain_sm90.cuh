@@ -19,8 +19,8 @@ template <int K> struct read_stage {
     static constexpr uint32_t q = 0, p = K / 64 * TILE, e = p + TILE, bytes = e + 1024;
 };
 
-/* Shared memory. Tiles that are handed over: S [K/64 panels][64 NV columns of V][64 keys], U [64 NV columns][64 tokens], as often as `hands`: with one,
- * the chain waits for the reader to have read S of this chunk before it makes the next one's. `start`: where a segment's start has its transitions. */
+/* Shared memory. Tiles that are handed over: S [K/64 panels][64 NV columns of V][64 keys], U [64 NV columns][64 tokens], `hands` of each: with one
+ * the chain waits, before it makes the next state, for the reader to have read this one. A segment's start has its transitions in their place. */
 template <int K, int NV> struct shared_of {
     using L = stage<K, NV, false>;
     using R = read_stage<K>;
@@ -164,7 +164,8 @@ template <int K, int NV, bool GATED> struct state_chain {
     }
 
     /* From S K, put, to Z = U; the state goes to the reader and is left decayed. Ends when U, and later the next state, may be put where the
-     * reader finds them (it has read the state that was `hands` before that one, and in front of it the U before) and, `again`, the next chunk is there. */
+     * reader finds them (it has read the state that was `hands` before that one, and in front of it the U before) and, `again`, the next chunk is
+     * there. */
     __device__ __forceinline__ void writes_of(bool again)
     {
         const uint32_t at = stage_at(), factors = at + L::f + 8 * (lane % 4), to = m.handed + hand_of.at * M::hand + lane_left;
@@ -391,6 +392,15 @@ template <int K> struct read_loader {
     }
 };
 
+/* Until T, P and F of a chunk are there, where they are made beside the chain. */
+__device__ __forceinline__ void wait_for_chunk(const lnt_delta_chain &p, int chunk)
+{
+    unsigned done;
+    do {
+        asm volatile("ld.acquire.gpu.global.u32 %0, [%1];" : "=r"(done) : "l"(p.done + chunk) : "memory");
+    } while (done != p.done_all);
+}
+
 /* What is put together: a chunk of the state's, and of the reader's the one before it. It is handed over when the next has been put. */
 template <int K, int NV> __device__ __forceinline__ void load_both(const lnt_delta_chain &p, const chain_work &w, const shared_of<K, NV> &m)
 {
@@ -403,6 +413,7 @@ template <int K, int NV> __device__ __forceinline__ void load_both(const lnt_del
     for (int i = 0; i <= w.chunks; i++) {
         uint32_t next = 0, read_next = 0;
         if (i < w.chunks) {
+            if (p.done) wait_for_chunk(p, w.chunk + i);
             barrier_wait<true>(m.empty + 8 * s.at, s.parity ^ 1);
             state.load(m.stages + s.at * M::L::bytes);
             next = m.full + 8 * s.at;
@@ -428,11 +439,12 @@ template <int K, int NV> __device__ __forceinline__ void load_both(const lnt_del
 /* ---- the kernel ------------------------------------------------------------------------------------------------------------------------------- */
 
 /* Registers of a thread: 65,536 for three warpgroups, or four. */
-template <int K, int NV, bool GATED> __global__ __launch_bounds__(GROUP *(NV + 2), 1) void read_chain_kernel(const __grid_constant__ lnt_delta_chain p)
+template <int K, int NV, bool GATED>
+__global__ __launch_bounds__(GROUP *(NV + 2), 1) void read_chain_kernel(const __grid_constant__ lnt_delta_chain p)
 {
     extern __shared__ uint8_t shared[];
     const shared_of<K, NV> m = make_shared<K, NV>(shared, p);
-    wait_for_prior();
+    if (!p.done) wait_for_prior();
     let_next_begin();
     const chain_work w = work_of<NV, false>(p, blockIdx.x);
     const int group = threadIdx.x / GROUP;
@@ -446,6 +458,7 @@ template <int K, int NV, bool GATED> __global__ __launch_bounds__(GROUP *(NV + 2
     } else {
         registers_lower<40>();
         load_both<K, NV>(p, w, m);
+        if (p.done) wait_for_prior(); /* it is as good as over: the kernel ends after the one ahead */
     }
 }
 
