@@ -60,6 +60,7 @@ static const lnt_recur_case many_cases[] = {
       .option = { { "n_householder", 2 } } },
     { "gated_delta_product", 1, { 900 }, LNT_HEADS(1, 1, 128, 64), .gate = -0.01, .beta = 1, .states = true,
       .option = { { "n_householder", 3 } } },
+    { "gated_delta_rule", 2, { 2047, 70 }, LNT_HEADS(1, 1, 128, 128), .gate = -0.01, .reset = 0.001, .beta = 1, .states = true },
     { "gated_delta_product", 2, { 1, 9 }, LNT_HEADS(1, 2, 64, 128), .beta = 1, .states = true, .option = { { "n_householder", 4 } } },
     { "kda", 6, { 1, 15, 64, 0, 65, 130 }, LNT_HEADS(2, 2, 128, 128), .gate = -0.05, .beta = 1, .states = true },
     { "kda", 1, { 300 }, LNT_HEADS(3, 3, 64, 128), .gate = -3, .reset = 0.03, .beta = 2, .states = true },

@@ -401,7 +401,17 @@ __device__ __forceinline__ void wait_for_chunk(const lnt_delta_chain &p, int chu
     } while (done != p.done_all);
 }
 
-/* What is put together: a chunk of the state's, and of the reader's the one before it. It is handed over when the next has been put. */
+/* All loads but the last LEFT have come; barriers that are 0 are none. */
+template <int LEFT> __device__ __forceinline__ void hand_over_both(uint32_t full, uint32_t read_full)
+{
+    if (!full && !read_full) return;
+    cp_async_wait<LEFT>();
+    async_proxy_fence();
+    if (full) barrier_arrive(full);
+    if (read_full) barrier_arrive(read_full);
+}
+/* What is put together: a chunk of the state's, and of the reader's the one before it. It is handed over when the next has been put; at once where
+ * there are two stages, for the state's warpgroup waits for a chunk with the stage of the one before it in hand. */
 template <int K, int NV> __device__ __forceinline__ void load_both(const lnt_delta_chain &p, const chain_work &w, const shared_of<K, NV> &m)
 {
     using M = shared_of<K, NV>;
@@ -409,7 +419,8 @@ template <int K, int NV> __device__ __forceinline__ void load_both(const lnt_del
     loader<K, NV, false, false> state(p, w, p.v, tid);
     read_loader<K> reader(p, w, tid);
     turn s, r;
-    uint32_t full = 0, read_full = 0; /* barriers of what was put last; 0: none */
+    uint32_t full = 0, read_full = 0; /* barriers of what was put last */
+    const bool behind_one = m.count > 2;
     for (int i = 0; i <= w.chunks; i++) {
         uint32_t next = 0, read_next = 0;
         if (i < w.chunks) {
@@ -426,14 +437,15 @@ template <int K, int NV> __device__ __forceinline__ void load_both(const lnt_del
             r.next(m.read_count);
         }
         cp_async_commit();
-        if (full) {
-            hand_over<true, 1>(full);
-            if (read_full) barrier_arrive(read_full);
+        if (behind_one) {
+            hand_over_both<1>(full, read_full);
+            full = next;
+            read_full = read_next;
+        } else {
+            hand_over_both<0>(next, read_next);
         }
-        full = next;
-        read_full = read_next;
     }
-    if (read_full) hand_over<true, 0>(read_full);
+    if (behind_one) hand_over_both<0>(full, read_full);
 }
 
 /* ---- the kernel ------------------------------------------------------------------------------------------------------------------------------- */
