@@ -156,7 +156,9 @@ void launch_piece(const lnt_cuda *d, const lnt_piece *piece, const CUtensorMap *
 bool offer(const lnt_cuda *d, int which, const lnt_chain &a)
 {
     const int loads = load_of(KNOWN[which], KNOWN[which].ops - 1, LNT_ROW_OPERANDS);
-    chain_piece p = {a.cu, a.n_seq, a.tokens, which, a.cols, a.block, a.cluster, (int32_t)lnt_div_up(a.cols, a.block)};
+    chain_piece p = {};
+    p.cu = a.cu, p.n_seq = a.n_seq, p.tokens = a.tokens, p.which = which;
+    p.cols = a.cols, p.block = a.block, p.cluster = a.cluster, p.across = (int32_t)lnt_div_up(a.cols, a.block);
     if (!d->persistent || a.rows > PIECE_ROWS || a.block > PIECE_COLUMNS || loads > PIECE_LOADS) return false;
     if (a.cluster > 1 && !can_prepare(KNOWN[which])) return false;
     memcpy(p.op, a.op, sizeof p.op);
