@@ -180,10 +180,10 @@ void lnt_stable_prepare(const lnt_recur_args *a, const decay_stable &w, const ln
 void lnt_stable_finish(const lnt_recur_args *a, decay_stable w, const lnt_cuda *d, void *dq, void *dk, bool in_type, bool gates_ahead);
 /* A backward pass that is one of two over the same queries and keys. */
 struct decay_shared {
-    bool has_starts;            /* the start states of the segments are in the workspace */
-    bool no_pairs;              /* dg is without the pairs inside a chunk */
-    const void *less_v, *less_do; /* [T,Hv,V]: dg is less the pairs of these */
-    decay_joined joined;
+    bool has_starts = false; /* the start states of the segments are in the workspace */
+    bool no_pairs = false;   /* dg is without the pairs inside a chunk */
+    const void *less_v = NULL, *less_do = NULL; /* [T,Hv,V]: dg is less the pairs of these */
+    decay_joined joined = {};
 };
 void lnt_decay_cuda_backward(const lnt_recur_args *a, const lnt_device *d, const decay_kernels &k, const decay_shared &with);
 
