@@ -8,6 +8,7 @@
 
 #include "device/device.h"
 #include "program/plan.h"
+#include "recurrence/persistent.h"
 #include "gpu_context.h"
 
 static linnet_context *gpu; /* NULL: there is none */
@@ -157,9 +158,9 @@ static void pieces_have_their_kernels_bits(void **state)
             size_t size;
             int kernels[2];
             float *apart = steps(m, n, false, false, &size, &kernels[0]);
-            lnt_device_of(gpu)->persistent_steps = true;
+            lnt_persistent_steps(gpu, true);
             float *whole = steps(m, n, false, false, &size, &kernels[1]);
-            lnt_device_of(gpu)->persistent_steps = false;
+            lnt_persistent_steps(gpu, false);
             print_message("  %s, bf16, %d: %d kernels a step in pieces, %d without\n", layers[i].name, n, kernels[1], kernels[0]);
             if (memcmp(apart, whole, size)) fail_msg("%s, %d sequences: pieces have other bits than their kernels", layers[i].name, n);
             for (size_t k = 0; k < sizeof in_pieces / sizeof *in_pieces; k++)

@@ -35,6 +35,7 @@ struct lnt_cuda {
     void *gemm_picks;    /* ops/gemm_cuda.cu: cuBLASLt's choices by shape; NULL until the first product, lnt_free */
     void *fft_plans;     /* fft_cuda.cu; NULL until the first transform */
     struct lnt_persistent *persistent; /* device/persistent.cuh; NULL: no step is being recorded */
+    void (*persistent_launch)(lnt_cuda *d, const struct lnt_piece_run *run); /* NULL: steps are recorded kernel by kernel */
     cudaError_t failed;  /* the first failure since lnt_device_check */
     cudaEvent_t marks[2], flags[2];
     char name[256];

@@ -190,7 +190,6 @@ static const lnt_device calls = {
     .graph_end = cuda_graph_end,
     .graph_launch = cuda_graph_launch,
     .graph_free = cuda_graph_free,
-    .persistent_steps = false,
     .graph_nodes = 0,
     .problem = cuda_problem,
 };

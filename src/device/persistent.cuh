@@ -36,6 +36,19 @@ struct alignas(16) lnt_piece {
 };
 static_assert(sizeof(lnt_piece) == LNT_PIECE_BYTES, "a piece is copied whole");
 
+/* Runs of a kernel of pieces so far; blocks that have ended, of all runs. */
+struct lnt_piece_runs {
+    uint32_t turn, ended;
+};
+/* One kernel's pieces: the host's, and the device's once all is recorded; how many blocks have left each, of all runs. */
+struct lnt_piece_run {
+    const lnt_piece *host, *pieces;
+    uint32_t *left;
+    lnt_piece_runs *runs;
+    int n;
+};
+typedef void lnt_persistent_launch(lnt_cuda *d, const lnt_piece_run *run);
+
 /* The kernel that a piece is otherwise; maps: the host's. */
 typedef void lnt_piece_plain(const lnt_cuda *d, const lnt_piece *piece, const CUtensorMap *maps);
 

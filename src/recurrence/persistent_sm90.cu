@@ -1,4 +1,4 @@
-/* Pieces of a recorded step as one kernel that stays (device/persistent.cuh).
+/* Pieces of a recorded step as one kernel that stays (device/persistent.cuh, and what is recorded: device/persistent_cuda.cu).
  *
  * A block a multiprocessor. One thread goes through the pieces ahead of all others: it has them copied to slots of shared memory, and brings the
  * weights of products to a ring as long as there is room, whatever the eight other warps wait for. Those take the block's share of one piece after
@@ -13,9 +13,12 @@
 #include "ops/row_chain.cuh"
 #include "recurrence/pieces.cuh"
 
+extern "C" {
+#include "recurrence/persistent.h"
+}
+
 namespace {
 
-enum { MOST_PIECES = 1024, MOST_MAPS = MOST_PIECES * LNT_PIECE_MAPS, MOST_RUNS = 64, LEAST = 8 };
 constexpr int SLOTS = 6, AHEAD = 3, MOST_STAGES = 12; /* AHEAD: pieces that are asked for before their turn */
 /* Stages asked for before the first of them is there: as many bytes as two blocks of few_stream_sm90.cu have under way. */
 constexpr int UNDER_WAY = 4;
@@ -23,13 +26,10 @@ constexpr int UNDER_WAY = 4;
 constexpr int CONSUMERS = few_stream::CONSUMERS, THREADS = CONSUMERS + 128;
 static_assert(CONSUMERS == CORE_THREADS, "bodies have as many threads");
 
-struct run_state {
-    uint32_t turn, ended; /* runs so far; blocks that have ended, of all runs */
-};
 struct persistent_args {
     const lnt_piece *pieces;
     uint32_t *left; /* [n] blocks that have left a piece, of all runs */
-    run_state *state;
+    lnt_piece_runs *state;
     int n, stages;
 };
 
@@ -179,126 +179,33 @@ template <bool MANY> __global__ void __launch_bounds__(THREADS, 1) persistent_ke
     if (threadIdx.x == 0 && atomicAdd(&a.state->ended, 1u) + 1 == (runs + 1) * gridDim.x) a.state->turn = runs + 1;
 }
 
-} // namespace
-
-/* ---- the host's side -------------------------------------------------------------------------------------------------------------------------- */
-
-/* What is being recorded. */
-struct lnt_persistent {
-    lnt_piece *piece;        /* [MOST_PIECES] */
-    lnt_piece_plain **plain; /* of each */
-    CUtensorMap *map;        /* LNT_PIECE_MAPS of each */
-    int n, put, runs, first; /* put: those before are done with; first: the block that has the next piece's first share */
-    char *memory;            /* the device's: maps, pieces, counters, states of runs */
-};
-
-static constexpr size_t AT_PIECES = (size_t)MOST_MAPS * sizeof(CUtensorMap), AT_LEFT = AT_PIECES + (size_t)MOST_PIECES * sizeof(lnt_piece),
-                        AT_STATE = AT_LEFT + MOST_PIECES * 4, ALL = AT_STATE + MOST_RUNS * sizeof(run_state);
-
-static void forget(lnt_persistent *p)
+void launch(lnt_cuda *d, const lnt_piece_run *run)
 {
-    lnt_free(p->piece);
-    lnt_free(p->plain);
-    lnt_free(p->map);
-    lnt_free(p);
-}
-
-extern "C" void lnt_persistent_begin(lnt_cuda *d)
-{
-    if (!d->base.persistent_steps || d->base.capability / 10 != 9 || d->persistent) return;
-    lnt_persistent *p = (lnt_persistent *)lnt_calloc(sizeof *p);
-    if (!p) return;
-    p->piece = (lnt_piece *)lnt_calloc(MOST_PIECES * sizeof *p->piece);
-    p->plain = (lnt_piece_plain **)lnt_calloc(MOST_PIECES * sizeof *p->plain);
-    p->map = (CUtensorMap *)lnt_calloc(MOST_MAPS * sizeof *p->map);
-    if (p->piece && p->plain && p->map && cudaMalloc(&p->memory, ALL) == cudaSuccess) {
-        d->persistent = p;
-        return;
-    }
-    cudaGetLastError();
-    forget(p);
-}
-
-extern "C" bool lnt_persistent_offer(const lnt_cuda *d, lnt_piece_kind kind, const void *args, size_t bytes, int blocks, size_t work,
-                                     const CUtensorMap *maps, lnt_piece_plain *plain)
-{
-    lnt_persistent *p = d->persistent;
-    if (!p || p->n == MOST_PIECES || p->runs == MOST_RUNS || bytes > LNT_PIECE_ARGS || blocks < 1) return false;
-    const int G = d->base.multiprocessors;
-    lnt_piece *piece = &p->piece[p->n];
-    piece->kind = kind, piece->blocks = blocks, piece->first = p->first, piece->work = (int32_t)work;
-    if (maps) {
-        memcpy(p->map + p->n * LNT_PIECE_MAPS, maps, LNT_PIECE_MAPS * sizeof *maps);
-        piece->maps = (const CUtensorMap *)p->memory + p->n * LNT_PIECE_MAPS;
-    }
-    memcpy(piece->args, args, bytes);
-    p->plain[p->n++] = plain;
-    p->first = (p->first + blocks) % G;
-    return true;
-}
-
-static persistent_args args_of(const lnt_cuda *d, lnt_persistent *p, int begin, int end, size_t *bytes, bool *many)
-{
-    const int G = d->base.multiprocessors;
-    persistent_args a = {};
-    a.pieces = (const lnt_piece *)(p->memory + AT_PIECES) + begin, a.left = (uint32_t *)(p->memory + AT_LEFT) + begin;
-    a.state = (run_state *)(p->memory + AT_STATE) + p->runs++, a.n = end - begin;
     int work = 0;
-    *many = false;
-    for (int i = begin; i < end; i++) {
-        p->piece[i].before = i == begin ? 0 : p->piece[i - 1].blocks < G ? p->piece[i - 1].blocks : G;
-        if (p->piece[i].work > work) work = p->piece[i].work;
-        *many |= takes_many(p->piece[i].kind);
+    bool many = false;
+    for (int i = 0; i < run->n; i++) {
+        if (run->host[i].work > work) work = run->host[i].work;
+        many |= takes_many(run->host[i].kind);
     }
     const size_t others = 1024 + sizeof(lnt_piece) * SLOTS + (size_t)work, room = d->base.block_shared - sizeof(persistent_share) - others;
-    a.stages = room / few_stream::STAGE < MOST_STAGES ? (int)(room / few_stream::STAGE) : MOST_STAGES;
-    *bytes = others + (size_t)a.stages * few_stream::STAGE;
-    return a;
-}
-
-static void put_run(lnt_cuda *d, lnt_persistent *p, int begin, int end)
-{
-    size_t bytes;
-    bool many;
-    const persistent_args a = args_of(d, p, begin, end, &bytes, &many);
+    const int stages = room / few_stream::STAGE < MOST_STAGES ? (int)(room / few_stream::STAGE) : MOST_STAGES;
+    const persistent_args a = {run->pieces, run->left, run->runs, run->n, stages};
     const auto kernel = many ? persistent_kernel<true> : persistent_kernel<false>;
     cudaLaunchAttribute attribute[1];
     cudaLaunchConfig_t config = {};
-    config.gridDim = dim3((unsigned)d->base.multiprocessors), config.blockDim = dim3(THREADS);
-    config.dynamicSmemBytes = bytes, config.stream = d->stream;
+    config.gridDim = dim3((unsigned)d->base.multiprocessors), config.blockDim = dim3(THREADS), config.stream = d->stream;
+    config.dynamicSmemBytes = others + (size_t)stages * few_stream::STAGE;
     attribute[0].id = cudaLaunchAttributeCooperative, attribute[0].val.cooperative = 1; /* blocks wait for one another */
     config.attrs = attribute, config.numAttrs = 1;
-    lnt_cuda_note(d, cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, (int)bytes));
+    lnt_cuda_note(d, cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, (int)config.dynamicSmemBytes));
     lnt_cuda_note(d, cudaLaunchKernelEx(&config, kernel, a));
 }
 
-extern "C" void lnt_persistent_put(lnt_cuda *d)
-{
-    lnt_persistent *p = d->persistent;
-    if (!p || p->put == p->n) return;
-    const int begin = p->put, end = p->n;
-    p->put = end;
-    if (end - begin >= LEAST && p->runs < MOST_RUNS) return put_run(d, p, begin, end);
-    d->persistent = NULL;
-    for (int i = begin; i < end; i++) p->plain[i](d, &p->piece[i], p->map + i * LNT_PIECE_MAPS);
-    d->persistent = p;
-}
+} // namespace
 
-extern "C" void *lnt_persistent_end(lnt_cuda *d)
+extern "C" void lnt_persistent_steps(lnt_ctx *c, bool wanted)
 {
-    lnt_persistent *p = d->persistent;
-    if (!p) return NULL;
-    d->persistent = NULL;
-    void *memory = p->memory;
-    if (p->runs) {
-        lnt_cuda_note(d, cudaMemsetAsync(p->memory + AT_LEFT, 0, ALL - AT_LEFT, d->stream));
-        lnt_cuda_note(d, cudaMemcpyAsync(p->memory, p->map, (size_t)p->n * LNT_PIECE_MAPS * sizeof *p->map, cudaMemcpyHostToDevice, d->stream));
-        lnt_cuda_note(d, cudaMemcpyAsync(p->memory + AT_PIECES, p->piece, (size_t)p->n * sizeof *p->piece, cudaMemcpyHostToDevice, d->stream));
-        lnt_cuda_note(d, cudaStreamSynchronize(d->stream));
-    } else {
-        lnt_cuda_note(d, cudaFree(memory));
-        memory = NULL;
-    }
-    forget(p);
-    return memory;
+    if (!lnt_on_cuda(c)) return;
+    lnt_cuda *d = lnt_cuda_of(c);
+    d->persistent_launch = wanted && d->base.capability / 10 == 9 ? launch : NULL;
 }
