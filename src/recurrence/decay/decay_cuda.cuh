@@ -206,6 +206,16 @@ static inline void decay_launch(const lnt_cuda *d, const void *kernel, int64_t g
 }
 
 static inline int64_t decay_pieces(const decay_cut &x) { return x.N * x.P * x.Hv; }
+static inline bool decay_gated(const decay_cut &x) { return x.g || x.g_head; }
+
+/* F<K,V,GATED>() for a shape of tensor cores' tiles. */
+#define DECAY_BY_SHAPE(K_, V_, gated, F)                                                                                           \
+    do {                                                                                                                           \
+        if ((K_) == 64 && (V_) == 64) (gated) ? F(64, 64, true) : F(64, 64, false);                                                \
+        if ((K_) == 64 && (V_) == 128) (gated) ? F(64, 128, true) : F(64, 128, false);                                             \
+        if ((K_) == 128 && (V_) == 64) (gated) ? F(128, 64, true) : F(128, 64, false);                                             \
+        if ((K_) == 128 && (V_) == 128) (gated) ? F(128, 128, true) : F(128, 128, false);                                          \
+    } while (0)
 
 static inline int decay_segments(const lnt_recur_args *a, int64_t segment)
 {

@@ -677,26 +677,14 @@ static int stages_of(const lnt_cuda *d, int fixed, int stage)
     return fixed + 2 * stage + (int)sizeof(pass_small) <= most ? 2 : 1;
 }
 
-/* F<K,V,GATED>() for a shape. */
-#define BY_SHAPE(K_, V_, gated, F)                                                                                                 \
-    do {                                                                                                                           \
-        if ((K_) == 64 && (V_) == 64) (gated) ? F(64, 64, true) : F(64, 64, false);                                                \
-        if ((K_) == 64 && (V_) == 128) (gated) ? F(64, 128, true) : F(64, 128, false);                                             \
-        if ((K_) == 128 && (V_) == 64) (gated) ? F(128, 64, true) : F(128, 64, false);                                             \
-        if ((K_) == 128 && (V_) == 128) (gated) ? F(128, 128, true) : F(128, 128, false);                                          \
-    } while (0)
-
-static bool is_gated(const decay_cut &x) { return x.g || x.g_head; }
-static int64_t pieces(const decay_cut &x) { return x.N * x.P * x.Hv; }
-
 template <int K, int V, bool GATED> static void put_states(const decay_cut &x, const decay_states &a, const lnt_cuda *d)
 {
-    put(d, decay_tiles_states<K, V, GATED, false>, pieces(x), STATES_STAGES * states_stage<K, V>, x, a, chunk_starts{});
+    put(d, decay_tiles_states<K, V, GATED, false>, decay_pieces(x), STATES_STAGES * states_stage<K, V>, x, a, chunk_starts{});
 }
 static void tiles_states(const decay_cut &x, const decay_states &a, const lnt_cuda *d)
 {
 #define F(K, V, G) put_states<K, V, G>(x, a, d)
-    BY_SHAPE(a.K, a.W, is_gated(x), F);
+    DECAY_BY_SHAPE(a.K, a.W, decay_gated(x), F);
 #undef F
 }
 
@@ -707,7 +695,7 @@ template <int K, int V, bool GATED> static void put_passes(const decay_cut &x, c
     if (n == 1 && !passes->reverse && !passes->transposed) {
         const int stages = stages_of(d, wide::fixed + (passes->n_starts ? (int)sizeof(pass_divisor) : 0), wide::stage);
         const auto kernel = passes->n_starts ? decay_tiles_divided<K, V> : decay_tiles_forward<K, V, GATED>;
-        put(d, kernel, pieces(x), wide::fixed + stages * wide::stage, x, *passes, stages);
+        put(d, kernel, decay_pieces(x), wide::fixed + stages * wide::stage, x, *passes, stages);
         return;
     }
     constexpr int fixed = wide::fixed > tall::fixed ? wide::fixed : tall::fixed, stage = wide::stage > tall::stage ? wide::stage : tall::stage;
@@ -715,18 +703,18 @@ template <int K, int V, bool GATED> static void put_passes(const decay_cut &x, c
     pass_list list = {};
     for (int i = 0; i < n; i++) {
         if (GATED && !passes[i].reverse && !passes[i].out) {
-            put(d, decay_tiles_dots<K, V>, pieces(x), fixed + stages * stage, x, passes[i], stages);
+            put(d, decay_tiles_dots<K, V>, decay_pieces(x), fixed + stages * stage, x, passes[i], stages);
             continue;
         }
         const int role = list.role[list.n++] = !passes[i].reverse ? 2 : passes[i].transposed ? 0 : 1;
         *(role == 0 ? &list.dk : role == 1 ? &list.dv : &list.dq) = passes[i];
     }
-    put(d, decay_tiles_backward<K, V, GATED>, pieces(x) * list.n, fixed + stages * stage, x, list, stages);
+    put(d, decay_tiles_backward<K, V, GATED>, decay_pieces(x) * list.n, fixed + stages * stage, x, list, stages);
 }
 static void tiles_read(const decay_cut &x, const decay_pass *passes, int n, const lnt_cuda *d)
 {
 #define F(K, V, G) put_passes<K, V, G>(x, passes, n, d)
-    BY_SHAPE(passes->K, passes->V, is_gated(x), F);
+    DECAY_BY_SHAPE(passes->K, passes->V, decay_gated(x), F);
 #undef F
 }
 
@@ -738,7 +726,7 @@ template <int K, int V> static void put_pairs(const decay_cut &x, const decay_pa
 static void tiles_pairs(const decay_cut &x, const decay_pairs &a, const lnt_cuda *d)
 {
 #define F(K, V, G) put_pairs<K, V>(x, a, d)
-    BY_SHAPE(a.K, a.W, true, F);
+    DECAY_BY_SHAPE(a.K, a.W, true, F);
 #undef F
 }
 
@@ -756,12 +744,12 @@ size_t lnt_decay_tiles_starts_bytes(const lnt_recur_args *a, bool backward)
 }
 template <int K, int V> static void put_chunk_starts(const decay_cut &x, const decay_states &a, const chunk_starts &b, const lnt_cuda *d)
 {
-    put(d, decay_tiles_states<K, V, true, true>, pieces(x), STATES_STAGES * states_stage<K, V>, x, a, b);
+    put(d, decay_tiles_states<K, V, true, true>, decay_pieces(x), STATES_STAGES * states_stage<K, V>, x, a, b);
 }
 static void tiles_chunk_starts(const decay_cut &x, const decay_states &a, const chunk_starts &b, const lnt_cuda *d)
 {
 #define F(K, V, G) put_chunk_starts<K, V>(x, a, b, d)
-    BY_SHAPE(a.K, a.W, true, F);
+    DECAY_BY_SHAPE(a.K, a.W, true, F);
 #undef F
 }
 void lnt_decay_tiles_starts(const lnt_recur_args *a, const lnt_device *d, bool backward, bf16 *S)

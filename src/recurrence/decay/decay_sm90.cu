@@ -16,8 +16,6 @@ static constexpr int PANEL = C * 128; /* bytes: [64 rows][64 columns] */
 static constexpr int GROUP = 128;     /* threads of a warpgroup */
 static constexpr int FACTORS = 8;     /* chunks whose factors are there: four in use, four being made */
 
-static int64_t pieces(const decay_cut &x) { return x.N * x.P * x.Hv; }
-
 /* Rows of a head, of which N threads bring 64 at a time to panels; those from the end on become zeros. What a thread needs of each is made once: made
  * anew for every chunk it was a sixth of the time. */
 template <int W, int N> struct panel_rows {
@@ -761,22 +759,11 @@ static void put(const lnt_cuda *d, void (*kernel)(P...), int64_t grid, int threa
     if (grid > 0) lnt_launch_with(d, kernel, dim3((unsigned)grid), threads, (size_t)shared, 1, args...);
 }
 
-/* F<K,V,GATED>() for a shape. */
-#define BY_SHAPE(K_, V_, gated, F)                                                                                                 \
-    do {                                                                                                                           \
-        if ((K_) == 64 && (V_) == 64) (gated) ? F(64, 64, true) : F(64, 64, false);                                                \
-        if ((K_) == 64 && (V_) == 128) (gated) ? F(64, 128, true) : F(64, 128, false);                                             \
-        if ((K_) == 128 && (V_) == 64) (gated) ? F(128, 64, true) : F(128, 64, false);                                             \
-        if ((K_) == 128 && (V_) == 128) (gated) ? F(128, 128, true) : F(128, 128, false);                                          \
-    } while (0)
-
-static bool is_gated(const decay_cut &x) { return x.g || x.g_head; }
-
 /* In one direction 192 CTAs of 1x8192, 32 heads go two a multiprocessor, in both 384 three. */
 template <int K, bool GATED> static void put_states(const decay_cut &x, const states_sides &a, const lnt_cuda *d)
 {
     const int blocks = a.side[0].W / 64;
-    const int64_t grid = pieces(x) * blocks * a.n;
+    const int64_t grid = decay_pieces(x) * blocks * a.n;
     if (a.n == 1)
         put(d, decay_hopper_states<K, GATED, 3>, grid, GROUP, 3 * ends_stage<K> + 1024, x, a, blocks);
     else
@@ -785,7 +772,7 @@ template <int K, bool GATED> static void put_states(const decay_cut &x, const st
 static void put_states(const decay_cut &x, const states_sides &a, const lnt_cuda *d)
 {
 #define F(K, V, G) put_states<K, G>(x, a, d)
-    BY_SHAPE(a.side[0].K, 64, is_gated(x), F);
+    DECAY_BY_SHAPE(a.side[0].K, 64, decay_gated(x), F);
 #undef F
 }
 static void hopper_states(const decay_cut &x, const decay_states &a, const lnt_cuda *d) { put_states(x, { { a }, 1 }, d); }
@@ -793,7 +780,7 @@ static void hopper_both_states(const decay_cut &x, const decay_states *a, const 
 
 template <int D, int E, bool GATED, fore_kind KIND> static void put_fore(const decay_cut &x, const decay_pass &a, const lnt_cuda *d)
 {
-    put(d, decay_hopper_fore<D, E, GATED, KIND>, pieces(x), E * 2, fore_places<D, E, KIND>::bytes, x, a);
+    put(d, decay_hopper_fore<D, E, GATED, KIND>, decay_pieces(x), E * 2, fore_places<D, E, KIND>::bytes, x, a);
 }
 template <int D, int E, bool GATED> static void put_fore(const decay_cut &x, const decay_pass &a, const lnt_cuda *d)
 {
@@ -804,7 +791,7 @@ template <int D, int E, bool GATED> static void put_fore(const decay_cut &x, con
 }
 template <int K, int V, bool GATED> static void put_back(const decay_cut &x, const hopper_back &a, const lnt_cuda *d)
 {
-    put(d, decay_hopper_back<K, V, GATED>, pieces(x), 2 * GROUP, back_tiles<K, V>::bytes, x, a);
+    put(d, decay_hopper_back<K, V, GATED>, decay_pieces(x), 2 * GROUP, back_tiles<K, V>::bytes, x, a);
 }
 
 static void hopper_read(const decay_cut &x, const decay_pass *passes, int n, const lnt_cuda *d)
@@ -817,14 +804,14 @@ static void hopper_read(const decay_cut &x, const decay_pass *passes, int n, con
             continue;
         }
 #define F(D, E, G) put_fore<D, E, G>(x, a, d)
-        BY_SHAPE(a.D, a.E, is_gated(x), F);
+        DECAY_BY_SHAPE(a.D, a.E, decay_gated(x), F);
 #undef F
     }
     if (!dk) return;
     const hopper_back back = { dk->value, dk->dots, dk->query, dk->key, dk->slots, dk->s, dk->s_end, dk->out, dv ? (bf16 *)dv->out : NULL,
                                dk->out_bf16, dk->inter, dk->intra, dk->rows };
 #define F(K, V, G) put_back<K, V, G>(x, back, d)
-    BY_SHAPE(dk->K, dk->V, is_gated(x), F);
+    DECAY_BY_SHAPE(dk->K, dk->V, decay_gated(x), F);
 #undef F
 }
 
