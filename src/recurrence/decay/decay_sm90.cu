@@ -88,7 +88,7 @@ template <int L> __device__ __forceinline__ void leave_state(const float (&S)[L]
 
 /* S <- total S + (write . left)^T right: `left` the lane's place in the group's panel of 64 tokens, `right` a tile of L * 2 columns. */
 template <bool GATED, bool SCALED, int L>
-__device__ __forceinline__ void next_state(float (&S)[L], uint32_t left, uint32_t right, const tile_factors &f, float same)
+__device__ __forceinline__ void next_state(float (&S)[L], uint32_t left, uint32_t right, const float *write, float total, float same)
 {
     uint32_t a[C / 16][4];
     const int c2 = 2 * ((int)threadIdx.x & 3);
@@ -96,19 +96,17 @@ __device__ __forceinline__ void next_state(float (&S)[L], uint32_t left, uint32_
     for (int ks = 0; ks < C / 16; ks++) {
         ldmatrix_x4_trans(a[ks], left + ks * 2048);
         if (!SCALED) continue;
-        const float2 low = GATED ? *(const float2 *)(f.write + ks * 16 + c2) : make_float2(same, same);
-        const float2 high = GATED ? *(const float2 *)(f.write + ks * 16 + c2 + 8) : make_float2(same, same);
+        const float2 low = GATED ? *(const float2 *)(write + ks * 16 + c2) : make_float2(same, same);
+        const float2 high = GATED ? *(const float2 *)(write + ks * 16 + c2 + 8) : make_float2(same, same);
 #pragma unroll
         for (int i = 0; i < 4; i++) {
             const float2 w = i < 2 ? low : high;
             a[ks][i] = pack_bf16(w.x * low_bf16(a[ks][i]), w.y * high_bf16(a[ks][i]));
         }
     }
-    if (GATED) {
-        const float total = f.total;
+    if (GATED)
 #pragma unroll
         for (int i = 0; i < L; i++) S[i] *= total;
-    }
     wgmma_fence();
 #pragma unroll
     for (int ks = 0; ks < C / 16; ks++) wgmma<1>(S, a[ks], wgmma_mn_major(right + ks * 2048, PANEL), true);
@@ -223,25 +221,80 @@ struct factors_ahead {
 
 /* ---- states of segments ------------------------------------------------------------------------------------------------------------- */
 
-/* As decay_tiles_states, 64 columns of V a CTA; the rows of keys come to L2 once. In both directions at once the first leaves the decays but for
- * the last segment's. */
+/* What a segment's end needs of a chunk: the factors of what its tokens write, and its decay. They are summed in float32, which loses digits where
+ * sums are large, and what is written there is 0. */
+struct end_factors {
+    float write[C], total, pad[3];
+};
+/* As factors_ahead; a lane has tokens 2l and 2l+1. */
+struct end_factors_ahead {
+    const float *gate, *beside; /* of token 0; what is beside a token's gates, NULL: nothing */
+    int gate_step, step;
+    float g[2], more[2];
+
+    __device__ __forceinline__ end_factors_ahead(const decay_cut &x, int h, bool reverse)
+    {
+        const int head = decay_head(x, h);
+        step = x.slices == 1 ? x.Hv : x.Hv / x.slices;
+        gate_step = x.g ? step : 0;
+        gate = (x.g ? x.g : x.g_head) + head;
+        beside = !x.writes ? NULL : (reverse ? x.reads : x.writes) + head;
+    }
+    __device__ __forceinline__ void ask(int64_t t, int64_t last, bool reverse)
+    {
+        const int64_t at = t + 2 * (anew((int)threadIdx.x) % 32);
+        const float *of = gate + at * gate_step;
+        g[0] = at < last ? *of : 0.0f;
+        g[1] = at + 1 < last ? of[gate_step] : 0.0f;
+        if (!beside) return;
+        of = beside + at * step;
+        more[0] = at < last ? *of : (float)reverse;
+        more[1] = at + 1 < last ? of[step] : (float)reverse;
+    }
+    __device__ __forceinline__ void make(const decay_cut &x, end_factors *f, bool reverse) const
+    {
+        const int lane = anew((int)threadIdx.x) % 32, way = reverse ? -1 : 1;
+        const float g0 = (float)LNT_LOG2E * lnt_gate(g[0]), g1 = (float)LNT_LOG2E * lnt_gate(g[1]);
+        float w[2] = {}, sum = g0 + g1; /* over the lanes from this one to the chunk's end, or to its begin */
+        if (beside)
+#pragma unroll
+            for (int j = 0; j < 2; j++) {
+                const float y = reverse ? log2f(more[j]) : more[j] * (float)LNT_LOG2E;
+                w[j] = y < (float)DECAY_NOTHING ? (float)DECAY_NOTHING : y;
+            }
+#pragma unroll
+        for (int o = 1; o < 32; o <<= 1) {
+            const float other = __shfl_sync(~0u, sum, lane + way * o);
+            if (reverse ? lane >= o : lane + o < 32) sum += other;
+        }
+        float beyond = __shfl_sync(~0u, sum, lane + way);
+        if (lane == (reverse ? 0 : 31)) beyond = 0.0f;
+        const float scale = reverse ? x.scale : 1.0f;
+        const float write0 = scale * fast_exp2(beyond + (reverse ? g0 : g1) + w[0]), write1 = scale * fast_exp2((reverse ? sum : beyond) + w[1]);
+        *(float2 *)(f->write + 2 * lane) = make_float2(write0, write1);
+        if (lane == (reverse ? 31 : 0)) f->total = fast_exp2(sum);
+    }
+};
+
+/* As decay_tiles_states, D columns of K and 64 of V a CTA; rows come to L2 once. In both directions at once the first leaves the decays but for the
+ * last segment's. */
 struct states_sides {
     decay_states side[2];
-    int n;
+    int n, K, V;
 };
-template <int K> static constexpr int ends_stage = (K / 64 + 1) * PANEL;
+template <int D> static constexpr int ends_stage = (D / 64 + 1) * PANEL;
 
-template <int K, bool GATED, int STAGES>
-__global__ __launch_bounds__(GROUP, 3) void decay_hopper_states(const __grid_constant__ decay_cut x, const __grid_constant__ states_sides sides,
-                                                                int blocks)
+template <int D, bool GATED, int STAGES>
+__global__ __launch_bounds__(GROUP, 3) void decay_hopper_states(const __grid_constant__ decay_cut x, const __grid_constant__ states_sides sides)
 {
     extern __shared__ __align__(1024) unsigned char memory[];
-    __shared__ tile_factors factors[FACTORS];
-    __shared__ double sums[4];
+    __shared__ end_factors factors[GATED ? FACTORS : 1];
     const unsigned which = blockIdx.x % (unsigned)sides.n, item = blockIdx.x / (unsigned)sides.n;
     const decay_states &a = sides.side[which];
-    const int block = (int)(item % (unsigned)blocks), warp = (int)threadIdx.x / 32;
-    const int64_t piece = item / (unsigned)blocks;
+    const int K = sides.K, V = sides.V, blocks = V / 64, warp = (int)threadIdx.x / 32;
+    const unsigned tiles = (unsigned)(K / D * blocks), tile = item % tiles;
+    const int d0 = (int)tile / blocks * D, e0 = (int)tile % blocks * 64;
+    const int64_t piece = item / tiles;
     const int h = (int)(piece % x.Hv), p = (int)(piece / x.Hv % x.P);
     decay_place at;
     await_last();
@@ -249,48 +302,51 @@ __global__ __launch_bounds__(GROUP, 3) void decay_hopper_states(const __grid_con
     if (!decay_find(x, piece / x.Hv / x.P, p, &at) || (a.reverse ? at.begins : at.ends)) return;
     const int chunks = (int)((at.last - at.first + C - 1) / C);
     const uint32_t base = (shared_address(memory) + 1023) & ~1023u;
-    const int V = blocks * 64;
-    const panel_rows<K, GROUP> keys(a.key, x, at.first, h);
-    const int64_t row = at.first * a.value.heads + head_of(a.value, x, h);
-    const panel_rows<64, GROUP> values(a.value.p ? (const bf16 *)a.value.p + row * V + block * 64 : NULL, a.value.heads * V);
+    auto first = [&](const decay_rows &of, int W) { return of.p ? (const bf16 *)of.p + (at.first * of.heads + head_of(of, x, h)) * W : NULL; };
+    const bf16 *const key = first(a.key, K), *const value = first(a.value, V);
+    const panel_rows<D, GROUP> keys(key ? key + d0 : NULL, a.key.heads * K);
+    const panel_rows<64, GROUP> values(value ? value + e0 : NULL, a.value.heads * V);
     auto start = [&](int c) { return at.first + (int64_t)(a.reverse ? chunks - 1 - c : c) * C; };
     auto fetch = [&](int c) {
-        const uint32_t stage = base + (uint32_t)(c % STAGES * ends_stage<K>);
+        const uint32_t stage = base + (uint32_t)(c % STAGES * ends_stage<D>);
         if (c < chunks) {
             keys.load(stage, start(c) - at.first, at.last - start(c));
-            values.load(stage + K / 64 * PANEL, start(c) - at.first, at.last - start(c));
+            values.load(stage + D / 64 * PANEL, start(c) - at.first, at.last - start(c));
         }
         cp_async_commit();
     };
     for (int c = 0; c < STAGES - 1; c++) fetch(c);
-    float S[K / 2] = {};
-    double all = 0;
-    factors_ahead ahead;
-    if (GATED) ahead.begin(x, factors, start, chunks, at.last, h, a.reverse);
-    if (GATED && block == 0)
-        for (int64_t t = at.first + threadIdx.x; t < at.last; t += GROUP) all += decay_gate(x, t, h);
+    float S[D / 2] = {};
+    float fade = 1.0f; /* as it fades the state, chunk by chunk */
+    end_factors_ahead ahead(x, h, a.reverse);
+    if (GATED && warp < chunks) {
+        ahead.ask(start(warp), at.last, a.reverse);
+        ahead.make(x, &factors[warp], a.reverse);
+    }
+    if (GATED && warp + 4 < chunks) ahead.ask(start(warp + 4), at.last, a.reverse);
 #pragma unroll 1
     for (int c = 0; c < chunks; c++) {
         cp_async_wait<STAGES - 2>();
         fence_async();
         __syncthreads();
         fetch(c + STAGES - 1);
-        if (GATED) ahead.more(x, factors, start, c, chunks, at.last, h, a.reverse);
-        const uint32_t stage = base + (uint32_t)(c % STAGES * ends_stage<K>);
-        next_state<GATED, GATED>(S, lane_columns(stage + K / 64 * PANEL, warp), stage, factors[c % FACTORS], 1.0f);
+        const uint32_t stage = base + (uint32_t)(c % STAGES * ends_stage<D>);
+        const end_factors &f = factors[GATED ? c % FACTORS : 0];
+        const float total = GATED ? f.total : 1.0f;
+        fade *= total;
+        next_state<GATED, GATED>(S, lane_columns(stage + D / 64 * PANEL, warp), stage, f.write, total, 1.0f);
+        const int mine = c + 4 + warp;
+        if (GATED && (c & 3) == 0 && mine < chunks) { /* while products run */
+            ahead.make(x, &factors[mine % FACTORS], a.reverse);
+            if (mine + 4 < chunks) ahead.ask(start(mine + 4), at.last, a.reverse);
+        }
         wgmma_wait<0>();
         wgmma_hold(S);
     }
     const int64_t slot = at.slot * x.Hv + h;
-    if (block == 0) {
-        for (int o = 16; o; o >>= 1) all += __shfl_xor_sync(~0u, all, o);
-        if (threadIdx.x % 32 == 0) sums[warp] = all;
-        __syncthreads();
-        all = (sums[0] + sums[1] + sums[2] + sums[3]) * LNT_LOG2E;
-        if (threadIdx.x == 0 && (which == 0 || at.ends)) a.decay[slot] = GATED ? exp2f((float)all) : 1.0f;
-    }
+    if (tile == 0 && threadIdx.x == 0 && (which == 0 || at.ends)) a.decay[slot] = fade;
     const float factor = !GATED && a.reverse ? x.scale : 1.0f;
-    float *to = a.X + slot * K * V + block * 64;
+    float *to = a.X + (slot * K + d0) * V + e0;
     each_number(S, [&](float &s, int e, int d) { to[d * V + e] = factor * s; });
 }
 
@@ -461,7 +517,7 @@ __global__ __launch_bounds__(E * 2, E == 64 ? 2 : 1) void decay_hopper_fore(cons
 #pragma unroll
         for (int ks = 0; ks < C / 16; ks++) wgmma<1>(O, pairs[ks], wgmma_mn_major(value + ks * 2048, PANEL), true);
         wgmma_commit();
-        next_state<GATED, GATED>(S, lane_columns(value, warp), key, f, 1.0f);
+        next_state<GATED, GATED>(S, lane_columns(value, warp), key, f.write, f.total, 1.0f);
         wgmma_wait<1>();
         wgmma_hold(O);
         if (KIND == DIVIDED)
@@ -711,7 +767,7 @@ __device__ __forceinline__ void run_back(const decay_cut &x, const hopper_back &
         wgmma_commit();
         if (HAS)
             next_state<GATED, true>(S, lane_columns(stage + place::q + GROUP_ROW / 64 * PANEL, warp),
-                                    stage + place::d_o + GROUP_COLUMN / 64 * PANEL, f, x.scale);
+                                    stage + place::d_o + GROUP_COLUMN / 64 * PANEL, f.write, f.total, x.scale);
         else
             wgmma_commit();
         wgmma_wait<1>();
@@ -759,24 +815,24 @@ static void put(const lnt_cuda *d, void (*kernel)(P...), int64_t grid, int threa
     if (grid > 0) lnt_launch_with(d, kernel, dim3((unsigned)grid), threads, (size_t)shared, 1, args...);
 }
 
-/* In one direction 192 CTAs of 1x8192, 32 heads go two a multiprocessor, in both 384 three. */
-template <int K, bool GATED> static void put_states(const decay_cut &x, const states_sides &a, const lnt_cuda *d)
+/* 1x8192, 32 heads of 128 x 128: 384 CTAs that have something to do, three a multiprocessor, of 64 columns of keys in one direction and of 128 in
+ * both. */
+template <int D, bool GATED, int STAGES> static void put_states(const decay_cut &x, const states_sides &a, const lnt_cuda *d)
 {
-    const int blocks = a.side[0].W / 64;
-    const int64_t grid = decay_pieces(x) * blocks * a.n;
-    if (a.n == 1)
-        put(d, decay_hopper_states<K, GATED, 3>, grid, GROUP, 3 * ends_stage<K> + 1024, x, a, blocks);
-    else
-        put(d, decay_hopper_states<K, GATED, 2>, grid, GROUP, 2 * ends_stage<K> + 1024, x, a, blocks);
+    put(d, decay_hopper_states<D, GATED, STAGES>, decay_pieces(x) * (a.K / D) * (a.V / 64) * a.n, GROUP, STAGES * ends_stage<D> + 1024, x, a);
 }
 static void put_states(const decay_cut &x, const states_sides &a, const lnt_cuda *d)
 {
-#define F(K, V, G) put_states<K, G>(x, a, d)
-    DECAY_BY_SHAPE(a.side[0].K, 64, decay_gated(x), F);
-#undef F
+    const bool gated = decay_gated(x);
+    if (a.n == 1)
+        gated ? put_states<64, true, 4>(x, a, d) : put_states<64, false, 4>(x, a, d);
+    else if (a.K == 64)
+        gated ? put_states<64, true, 3>(x, a, d) : put_states<64, false, 3>(x, a, d);
+    else
+        gated ? put_states<128, true, 2>(x, a, d) : put_states<128, false, 2>(x, a, d);
 }
-static void hopper_states(const decay_cut &x, const decay_states &a, const lnt_cuda *d) { put_states(x, { { a }, 1 }, d); }
-static void hopper_both_states(const decay_cut &x, const decay_states *a, const lnt_cuda *d) { put_states(x, { { a[0], a[1] }, 2 }, d); }
+static void hopper_states(const decay_cut &x, const decay_states &a, const lnt_cuda *d) { put_states(x, { { a }, 1, a.K, a.W }, d); }
+static void hopper_both_states(const decay_cut &x, const decay_states *a, const lnt_cuda *d) { put_states(x, { { a[0], a[1] }, 2, a->K, a->W }, d); }
 
 template <int D, int E, bool GATED, fore_kind KIND> static void put_fore(const decay_cut &x, const decay_pass &a, const lnt_cuda *d)
 {
