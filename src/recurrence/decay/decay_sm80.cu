@@ -84,8 +84,7 @@ __global__ __launch_bounds__(THREADS, 2) void decay_tiles_states(const __grid_co
                                                                  const __grid_constant__ chunk_starts b)
 {
     extern __shared__ __align__(256) unsigned char memory[];
-    __shared__ tile_factors factors[4];
-    __shared__ double sums[4];
+    __shared__ end_factors factors[GATED ? 4 : 1];
     const int h = (int)(blockIdx.x % x.Hv), p = (int)(blockIdx.x / x.Hv % x.P), warp = (int)threadIdx.x / 32;
     decay_place at;
     await_last();
@@ -102,8 +101,8 @@ __global__ __launch_bounds__(THREADS, 2) void decay_tiles_states(const __grid_co
         }
         cp_async_commit();
     };
-    float S[V / 64][K / 8][4] = {}, g[2];
-    double all = 0;
+    float S[V / 64][K / 8][4] = {}, fade = 1.0f; /* of the segment, as it fades the state, chunk by chunk */
+    end_factors_ahead ahead(x, h, a.reverse);
     bf16 *to_start = NULL;
     if (STARTS) {
         const float *from = b.slots ? b.slots + (at.slot * x.Hv + h) * K * V : b.s ? b.s + (at.n * x.Hv + h) * K * V : NULL;
@@ -111,17 +110,14 @@ __global__ __launch_bounds__(THREADS, 2) void decay_tiles_states(const __grid_co
         to_start = b.S + ((x.cu[at.n] / C + at.n + p * (x.segment / C) + (a.reverse ? chunks - 1 : 0)) * x.Hv + h) * K * V;
     }
     for (int c = 0; c < STATES_STAGES - 1; c++) fetch(c);
-    if (GATED && warp < chunks) tile_gates(x, start(warp), at.last, h, g);
+    if (GATED && warp < chunks) ahead.ask(start(warp), at.last, a.reverse);
     for (int c = 0; c < chunks; c++) {
         cp_async_wait<STATES_STAGES - 2>();
         __syncthreads();
         fetch(c + STATES_STAGES - 1);
         if (GATED && (c & 3) == 0) {
-            if (c + warp < chunks) {
-                put_factors(x, &factors[warp], g, start(c + warp), at.last, h, a.reverse);
-                all += (double)g[0] + g[1];
-            }
-            if (c + 4 + warp < chunks) tile_gates(x, start(c + 4 + warp), at.last, h, g);
+            if (c + warp < chunks) ahead.make(x, &factors[warp], a.reverse);
+            if (c + 4 + warp < chunks) ahead.ask(start(c + 4 + warp), at.last, a.reverse);
             __syncthreads();
         }
         const uint32_t stage = base + (uint32_t)(c % STATES_STAGES * states_stage<K, V>);
@@ -129,8 +125,12 @@ __global__ __launch_bounds__(THREADS, 2) void decay_tiles_states(const __grid_co
             put_start<K, V>(S, to_start);
             to_start += (a.reverse ? -1 : 1) * (int64_t)x.Hv * K * V;
         }
-        if (GATED) each_element<K, V>(S, [&](float &s, int, int) { s *= factors[c & 3].total; });
-        write_state<K, V, GATED>(S, stage, stage + C * 2 * K, factors[c & 3].write, 1.0f, warp * (V / 4));
+        const end_factors &f = factors[GATED ? c & 3 : 0];
+        if (GATED) {
+            each_element<K, V>(S, [&](float &s, int, int) { s *= f.total; });
+            fade *= f.total;
+        }
+        write_state<K, V, GATED>(S, stage, stage + C * 2 * K, GATED ? f.write : NULL, 1.0f, warp * (V / 4));
     }
     if (STARTS) {
         if (!b.s_end || !(a.reverse ? at.begins : at.ends)) return;
@@ -139,10 +139,7 @@ __global__ __launch_bounds__(THREADS, 2) void decay_tiles_states(const __grid_co
         return;
     }
     const int64_t slot = at.slot * x.Hv + h;
-    for (int o = 16; o; o >>= 1) all += __shfl_xor_sync(~0u, all, o);
-    if (threadIdx.x % 32 == 0) sums[warp] = all;
-    __syncthreads();
-    if (threadIdx.x == 0) a.decay[slot] = GATED ? exp2f((float)((sums[0] + sums[1] + sums[2] + sums[3]) * LNT_LOG2E)) : 1.0f;
+    if (threadIdx.x == 0) a.decay[slot] = fade;
     const float factor = !GATED && a.reverse ? x.scale : 1.0f;
     float *to = a.X + slot * K * V;
     each_element<K, V>(S, [&](float &s, int d, int e) { to[d * V + e] = factor * s; });
