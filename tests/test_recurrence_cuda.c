@@ -37,13 +37,16 @@ static const lnt_recur_case vector_cases[] = {
     { "mlstm", 2, { 33, 20 }, LNT_HEADS(1, 2, 256, 300), .gate = -0.1, .states = true }, /* forward alone */
     { 0 },
 };
-/* One sequence in parts (lnt_delta_in_parts), on an H200 and on a GPU of 4 multiprocessors. */
+/* One sequence in parts, or prepared beside its chain (lnt_delta_in_parts), on an H200 and on a GPU of 4 multiprocessors. */
 static const lnt_recur_case parts_cases[] = {
     { "gated_delta_rule", 1, { 1700 }, LNT_HEADS(32, 64, 64, 64), .gate = -0.02, .reset = 0.001, .beta = 2, .states = true },
     { "gated_delta_product", 1, { 850 }, LNT_HEADS(64, 64, 64, 64), .gate = -0.05, .beta = 1, .states = true, .option = { { "n_householder", 2 } } },
     { "kda", 1, { 1700 }, LNT_HEADS(64, 64, 64, 64), .gate = -0.05, .reset = 0.001, .beta = 2, .states = true },
     { "gated_delta_rule", 1, { 1600 }, LNT_HEADS(1, 2, 64, 64), .gate = -0.05, .reset = 0.002, .beta = 2, .states = true },
+    { "gated_delta_rule", 1, { 1700 }, LNT_HEADS(32, 64, 128, 64), .gate = -0.02, .reset = 0.001, .beta = 2, .states = true },
+    { "delta_rule", 1, { 1665 }, LNT_HEADS(64, 64, 128, 64), .beta = 1 },
     { "gated_delta_rule", 1, { 1540 }, LNT_HEADS(2, 2, 128, 64), .gate = -0.01, .beta = 1 },
+    { "gated_delta_rule", 1, { 1570 }, LNT_HEADS(1, 2, 128, 64), .gate = -0.02, .reset = 0.001, .beta = 2, .states = true },
     { "delta_rule", 1, { 1599 }, LNT_HEADS(2, 2, 128, 64), .beta = 1, .states = true },
     { "gated_delta_product", 1, { 770 }, LNT_HEADS(1, 2, 64, 64), .gate = -0.05, .beta = 1, .states = true, .option = { { "n_householder", 2 } } },
     { "kda", 1, { 1599 }, LNT_HEADS(2, 2, 64, 64), .gate = -0.05, .reset = 0.002, .beta = 2, .states = true },
@@ -57,6 +60,7 @@ static const lnt_recur_case many_cases[] = {
       .option = { { "n_householder", 2 } } },
     { "gated_delta_product", 1, { 900 }, LNT_HEADS(1, 1, 128, 64), .gate = -0.01, .beta = 1, .states = true,
       .option = { { "n_householder", 3 } } },
+    { "gated_delta_rule", 2, { 2047, 70 }, LNT_HEADS(1, 1, 128, 128), .gate = -0.01, .reset = 0.001, .beta = 1, .states = true },
     { "gated_delta_product", 2, { 1, 9 }, LNT_HEADS(1, 2, 64, 128), .beta = 1, .states = true, .option = { { "n_householder", 4 } } },
     { "kda", 6, { 1, 15, 64, 0, 65, 130 }, LNT_HEADS(2, 2, 128, 128), .gate = -0.05, .beta = 1, .states = true },
     { "kda", 1, { 300 }, LNT_HEADS(3, 3, 64, 128), .gate = -3, .reset = 0.03, .beta = 2, .states = true },
@@ -252,6 +256,8 @@ static void strengths_of_zero(void **state)
         { "gated_delta_rule", 1, { 150 }, LNT_HEADS(1, 2, 64, 64), .gate = -0.1, .beta = 1, .states = true },
         { "kda", 2, { 100, 33 }, LNT_HEADS(2, 2, 64, 128), .gate = -0.1, .beta = 1, .states = true },
         { "kda", 1, { 70 }, LNT_HEADS(1, 1, 128, 128), .gate = -0.1, .beta = 2, .states = true },
+        { "mesa", 2, { 100, 33 }, LNT_HEADS(1, 2, 64, 64), .gate = -0.1, .beta = 1, .states = true },
+        { "mesa", 1, { 70 }, LNT_HEADS(1, 1, 128, 128), .gate = -0.1, .beta = 1, .states = true },
     };
     linnet_context *c = make_cuda_context();
     if (!c) skip();

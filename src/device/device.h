@@ -43,6 +43,7 @@ typedef struct lnt_device {
     void *(*graph_end)(struct lnt_device *d);
     void (*graph_launch)(struct lnt_device *d, void *graph);
     void (*graph_free)(struct lnt_device *d, void *graph);
+    bool persistent_steps;       /* steps of few rows are recorded as kernels that stay (device/persistent.cuh); not timed yet, so off */
     size_t graph_nodes;          /* kernels, copies and fills of the last graph recorded */
     /* NULL, or what went wrong since the last call; static text of the driver. */
     const char *(*problem)(struct lnt_device *d);

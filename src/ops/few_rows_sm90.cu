@@ -207,19 +207,24 @@ __device__ __forceinline__ void put_share(const few_params &a, const few_part &p
     }
 }
 
-/* The same where a sum follows. */
-__device__ __noinline__ void put_sums(const few_params &a, const few_part &p, int n0, int tile, int rank, uint32_t sums)
+/* The same where a sum follows; `ahead`: what is added to the thread's first row. Those of the next one are on their way beside each row's sums. */
+__device__ __noinline__ void put_sums(const few_params &a, const few_part &p, int n0, int tile, int rank, uint32_t sums, few_addend<4> ahead)
 {
     const int n = (int)threadIdx.x % (TILE / 4) * 4, pass = CONSUMERS / (TILE / 4), end = a.to.R * (rank + 1) / a.split;
     const bool there = n0 + n < p.N;
     for (int r = a.to.R * rank / a.split + (int)threadIdx.x / (TILE / 4); r < end; r += pass) {
         float s[4], q = 0.0f;
-        few_addend<4> other;
-        if (there) other.load(a.to.sum, r, n0 + n);
+        const few_addend<4> other = ahead;
+        if (there && r + pass < end) ahead.load(a.to.sum, r + pass, n0 + n);
         add_up(sums + (uint32_t)(r * PITCH + n) * 4, a.split, s);
         if (there) q = other.put(a.to.sum, p, r, n0 + n, s);
         few_squares(a.to.sum, r, tile, q);
     }
+}
+__device__ __forceinline__ void load_first(few_addend<4> &ahead, const few_params &a, const few_part &p, int n0, int rank)
+{
+    const int n = (int)threadIdx.x % (TILE / 4) * 4, r = a.to.R * rank / a.split + (int)threadIdx.x / (TILE / 4);
+    if (n0 + n < p.N && r < a.to.R) ahead.load(a.to.sum, r, n0 + n);
 }
 
 /* The others may still be reading; nothing that was written is waited for. */
@@ -228,19 +233,26 @@ __device__ __forceinline__ void cluster_leave()
     asm volatile("barrier.cluster.arrive.relaxed.aligned; barrier.cluster.wait.aligned;" ::: "memory");
 }
 
-/* Of all rows of x, by a warp: four lanes a row. */
-__device__ __forceinline__ void find_roots(const few_parts &to, float *roots)
+/* Of all rows of x, by a warp: four lanes a row. Loads of all rows are under way at once: one row after the other took several times a latency of
+ * memory, behind the kernel ahead, when many of these blocks have little else to do. */
+template <int NT> __device__ __forceinline__ void find_roots(const few_parts &to, float *roots)
 {
+    constexpr int ROUNDS = NT / 8;
     const int lane = (int)threadIdx.x % 32;
-#pragma unroll 1
-    for (int r = lane / 4; r < 64; r += 8) {
-        float s = 0.0f;
-        if (r < to.R)
-#pragma unroll 8
-            for (int i = lane % 4; i < to.norm.tiles; i += 4) s += to.norm.squares[r * to.norm.tiles + i];
-        s += __shfl_xor_sync(0xffffffffu, s, 1);
-        s += __shfl_xor_sync(0xffffffffu, s, 2);
-        if (lane % 4 == 0 && r < to.R) roots[r] = 1.0f / sqrtf(s * to.norm.mean + to.norm.eps);
+    const float *from[ROUNDS];
+    float s[ROUNDS] = {};
+#pragma unroll
+    for (int j = 0; j < ROUNDS; j++) from[j] = to.norm.squares + min(lane / 4 + 8 * j, to.R - 1) * to.norm.tiles;
+#pragma unroll 4
+    for (int i = lane % 4; i < to.norm.tiles; i += 4)
+#pragma unroll
+        for (int j = 0; j < ROUNDS; j++) s[j] += from[j][i];
+#pragma unroll
+    for (int j = 0; j < ROUNDS; j++) {
+        s[j] += __shfl_xor_sync(0xffffffffu, s[j], 1);
+        s[j] += __shfl_xor_sync(0xffffffffu, s[j], 2);
+        const int r = lane / 4 + 8 * j;
+        if (lane % 4 == 0 && r < to.R) roots[r] = 1.0f / sqrtf(s[j] * to.norm.mean + to.norm.eps);
     }
 }
 
@@ -262,7 +274,7 @@ template <int NT> __global__ void __launch_bounds__(THREADS) few_tiles_kernel(co
     let_next();
     if (threadIdx.x >= CONSUMERS + 32) {
         await_last();
-        if (a.to.norm.squares) find_roots(a.to, roots);
+        if (a.to.norm.squares) find_roots<NT>(a.to, roots);
     } else if (threadIdx.x >= CONSUMERS) {
         if (threadIdx.x == CONSUMERS) bring<NT>(a, part, n0, k, ring, full, empty);
         __syncwarp();
@@ -273,13 +285,15 @@ template <int NT> __global__ void __launch_bounds__(THREADS) few_tiles_kernel(co
         keep<NT>(a, (float *)ring, d);
     }
     await_last();
+    few_addend<4> ahead;
+    if (a.to.sum.x && threadIdx.x < CONSUMERS) load_first(ahead, a, p, n0, rank);
     if (a.split > 1)
         cluster_sync();
     else
         __syncthreads();
     if (threadIdx.x < CONSUMERS) {
         if (a.to.sum.x)
-            put_sums(a, p, n0, tile, rank, shared_address(ring));
+            put_sums(a, p, n0, tile, rank, shared_address(ring), ahead);
         else if (a.to.norm.squares)
             put_share<true>(a, p, n0, rank, shared_address(ring), roots);
         else

@@ -87,6 +87,8 @@ static bool in_warp(const lnt_row_step *s)
 
 static bool has_sum(const lnt_row_step *s) { return s->kind >= LNT_ROW_DOT && s->kind <= LNT_ROW_LAYER; }
 
+static bool has_state(const lnt_row_step *s) { return s->kind == LNT_ROW_BEFORE || s->kind == LNT_ROW_CONV || lnt_chain_is_rule((int)s->kind); }
+
 static int64_t whole_warps(int64_t columns) { return (columns + LNT_CHAIN_WARP - 1) / LNT_CHAIN_WARP * LNT_CHAIN_WARP; }
 
 /* Blocks of so many columns that every sum over warps stays within one, or else within a cluster that has the whole row. */
@@ -111,6 +113,8 @@ static bool find_blocks(chain_places *c)
         within &= reach % whole_warps(s->head) == 0 && c->at[i].first % whole_warps(s->head) == 0;
     }
     c->block = reach, c->cluster = 1;
+    for (int i = 0; i < c->count; i++)
+        if (lnt_chain_is_rule((int)c->at[i].step.kind) && (!within || reach != c->at[i].step.head || c->at[i].first % reach)) return false;
     if (within && reach <= BLOCK_COLUMNS) return true;
     for (c->cluster = LNT_CHAIN_CLUSTER; c->cluster > 1; c->cluster /= 2)
         if (c->cols % (c->cluster * LNT_CHAIN_WARP) == 0 && c->cols / c->cluster >= CLUSTER_COLUMNS) break;
@@ -139,7 +143,7 @@ static bool parts_side_by_side(chain_places *c)
     }
     for (int i = 0; i < c->count; i++) {
         const lnt_row_step *s = &c->at[i].step;
-        bool alone = has_sum(s) || s->kind == LNT_ROW_BEFORE || s->kind == LNT_ROW_CONV || (s->kind == LNT_ROW_LERP && s->count > 1);
+        bool alone = has_sum(s) || has_state(s) || (s->kind == LNT_ROW_LERP && s->count > 1);
         for (int k = 0; k < s->operands; k++) {
             const int64_t stretch = operand_stretch(c, i, &s->operand[k]);
             alone |= s->operand[k].spread == LNT_ROW_SHARED;
@@ -239,8 +243,23 @@ static bool load_of(const chain_places *c, const lnt_call *k, int i, const lnt_r
     return (uintptr_t)l->data % (uintptr_t)align == 0 && l->row % align == 0;
 }
 
-/* Node i without its operands. */
-static bool op_of(const chain_places *c, const lnt_call *k, int i, lnt_chain_op *o)
+/* The calls of a group, of which a chain may be a part. */
+typedef struct {
+    const lnt_call *calls;
+    int count;
+} chain_group;
+
+/* Whether nobody outside calls first .. end - 1 of the group reads what k, one of them, leaves. */
+static bool is_inner(const chain_group *g, const lnt_call *first, const lnt_call *end, const lnt_call *k)
+{
+    for (const lnt_call *other = g->calls; k->inner && other < g->calls + g->count; other++)
+        for (int i = 0; (other < first || other >= end) && i < other->node->n_in; i++)
+            if (lnt_shares_data(k->node->program, other->node->in[i], k->node->out[0])) return false;
+    return k->inner;
+}
+
+/* Node i without its operands; inner: its result is read in the chain alone. */
+static bool op_of(const chain_places *c, const lnt_call *k, int i, bool inner, lnt_chain_op *o)
 {
     const lnt_row_step *s = &c->at[i].step;
     const lnt_tensor *y = &k->out[0];
@@ -248,10 +267,11 @@ static bool op_of(const chain_places *c, const lnt_call *k, int i, lnt_chain_op 
     *o = (lnt_chain_op){.columns = (int32_t)s->head, .by_columns = lnt_chain_inverse(s->head), .number = {s->number[0], s->number[1]}};
     o->head = (lnt_chain_head){.kind = s->kind, .act = s->act, .count = s->kind == LNT_ROW_LERP ? s->count : 0, .f32 = y->dtype == LINNET_F32,
                                .first = (int32_t)c->at[i].first, .end = (int32_t)c->at[i].end, .stretch = (int32_t)result_stretch(c, i),
-                               .out = k->inner ? NULL : y->data, .out_row = y->ld * element};
+                               .out = inner ? NULL : y->data, .out_row = y->ld * element};
     o->by_stretch = lnt_chain_inverse(o->head.stretch);
     if (has_sum(s) && in_warp(s)) o->head.count = (int32_t)(s->head / LNT_CHAIN_UNIT);
-    if (s->kind == LNT_ROW_BEFORE || s->kind == LNT_ROW_CONV)
+    if (lnt_chain_is_rule((int)s->kind) && (!k->state || k->n_seq != k->tokens || !one_token_each(k))) return false;
+    if (has_state(s))
         o->state = k->state, o->state_stride = k->state_stride / 4, o->state_cols = (int32_t)s->cols;
     return !o->head.out || ((uintptr_t)o->head.out % (uintptr_t)unit == 0 && (o->head.stretch > 1 || o->head.out_row % unit == 0));
 }
@@ -271,7 +291,7 @@ static void sort_loads(lnt_chain *t, int loads)
     t->early = (lnt_chain_loads){ends[0], ends[1]}, t->late = (lnt_chain_loads){ends[2], ends[3]};
 }
 
-static bool make_table(const chain_places *c, const lnt_call *calls, lnt_chain *t)
+static bool make_table(const chain_places *c, const chain_group *g, const lnt_call *calls, lnt_chain *t)
 {
     const int threads = (int)(c->block / LNT_CHAIN_UNIT);
     int loads = 0;
@@ -282,7 +302,7 @@ static bool make_table(const chain_places *c, const lnt_call *calls, lnt_chain *
     for (int i = 0; i < c->count; i++) {
         const lnt_row_step *s = &c->at[i].step;
         lnt_chain_op *o = &t->op[i];
-        if (!op_of(c, &calls[i], i, o)) return false;
+        if (!op_of(c, &calls[i], i, is_inner(g, calls, calls + c->count, &calls[i]), o)) return false;
         for (int k = 0; k < s->operands; k++) {
             const lnt_row_operand *x = &s->operand[k];
             const int maker = is_input(x) ? maker_of(c, i, calls[i].node->in[x->from]) : -1;
@@ -305,16 +325,19 @@ static bool make_table(const chain_places *c, const lnt_call *calls, lnt_chain *
     return t->bytes <= CHAIN_BYTES;
 }
 
-linnet_status lnt_row_chain_run(const lnt_call *calls, int count)
+/* False: nothing was put. */
+static bool as_one(const chain_group *g, const lnt_call *calls, int count)
 {
     const lnt_node *nodes[LNT_CHAIN_NODES] = {0};
     chain_places c;
     lnt_chain t;
     for (int i = 0; i < count && i < LNT_CHAIN_NODES; i++) nodes[i] = calls[i].node;
-    if (calls->tokens <= 0) return LINNET_OK;
-    const bool one = count <= LNT_CHAIN_NODES && find_places(nodes, count, NULL, &c);
-    if (one && make_table(&c, calls, &t) && lnt_row_chain_cuda(calls->c, &t))
-        return LINNET_OK;
+    return count > 0 && count <= LNT_CHAIN_NODES && find_places(nodes, count, NULL, &c) && make_table(&c, g, calls, &t) &&
+           lnt_row_chain_cuda(calls->c, &t);
+}
+
+static linnet_status one_by_one(const lnt_call *calls, int count)
+{
     for (int i = 0; i < count; i++) {
         const bool pair = !calls[i].out[0].data && i + 1 < count;
         LNT_TRY(pair ? lnt_pair_of(calls[i].node->op, calls[i + 1].node->op)->forward(&calls[i], &calls[i + 1])
@@ -322,6 +345,26 @@ linnet_status lnt_row_chain_run(const lnt_call *calls, int count)
         i += pair;
     }
     return LINNET_OK;
+}
+
+static bool is_rule(const lnt_node *n)
+{
+    lnt_row_step s = {.count = 1};
+    return n->op->row(n, &s) && lnt_chain_is_rule((int)s.kind);
+}
+
+/* Where a rule with what stands around it is none of the known chains: what is ahead of it, it, and what is behind. */
+linnet_status lnt_row_chain_run(const lnt_call *calls, int count)
+{
+    const chain_group g = {calls, count};
+    if (calls->tokens <= 0 || as_one(&g, calls, count)) return LINNET_OK;
+    int rule = 0;
+    while (rule < count && !is_rule(calls[rule].node)) rule++;
+    if (rule == count) return one_by_one(calls, count);
+    if (!as_one(&g, calls, rule)) LNT_TRY(one_by_one(calls, rule));
+    LNT_TRY(calls[rule].node->op->forward(&calls[rule]));
+    calls += rule + 1, count -= rule + 1;
+    return as_one(&g, calls, count) ? LINNET_OK : one_by_one(calls, count);
 }
 
 #else

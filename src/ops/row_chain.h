@@ -26,6 +26,8 @@ typedef enum {
     LNT_ROW_LAYER,      /* (x - mean) / sqrt(variance + number[0]) y + z over a head */
     LNT_ROW_BEFORE,     /* the state, a row; x becomes it */
     LNT_ROW_CONV,       /* act(sum of four taps times the state's three rows and x, plus a bias if there is one); those move up */
+    LNT_ROW_UNTIED,     /* number[0] S^T x, S [heads, head, head] the state behind the untied rule's step (operators.md#untied): q k v a b gk */
+    LNT_ROW_TIED,       /* the same of the delta rule with a gate for each row (operators.md#delta): q k v gk beta */
 } lnt_row_kind;
 
 /* Which elements of an operand belong to a column. */

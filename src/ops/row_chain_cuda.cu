@@ -6,358 +6,22 @@
  *
  * Any chain goes by its table, in shared memory beside operands and results; those that layers have are code of their own. Slower: eight columns a
  * thread (H200, fourteen functions 13.2 us, two columns 5.7; of whole rows in one block 5.3, in a cluster 3.2); no faster: the table alone in shared
- * memory, or all of it once ahead of the wait, so that its code is in the caches. */
-#include "device/mma.cuh"
-#include "ops/rows.cuh"
-
-#include <utility>
-
-extern "C" {
-#include "ops/row_chain_table.h"
-}
+ * memory, or all of it once ahead of the wait, so that its code is in the caches. Long: functions, a table's kernel and those of known chains. */
+#include "ops/row_chain.cuh"
 
 namespace {
 
-constexpr int U = LNT_CHAIN_UNIT;
-constexpr int ALL_WARPS = LNT_CHAIN_CLUSTER * LNT_CHAIN_MOST_THREADS / 32; /* of a row that takes sums over warps */
+using namespace row_chain;
 
-/* What a block has besides operands and results. */
-struct chain_share {
-    float part[2][ALL_WARPS]; /* of sums, by turns */
-    lnt_chain_op op[LNT_CHAIN_NODES];
-    lnt_chain_load load[LNT_CHAIN_LOADS];
-};
+enum { PIECE_ROWS = 8 }; /* of a chain that may be a piece of a step */
 
-/* Where a thread is. */
-struct chain_place {
-    chain_share *share; /* of a known chain, `part` alone */
-    char *planes;
-    int row, col;
-    int64_t seq;
-};
-
-__device__ __forceinline__ bool has(const chain_place &p, int first, int end) { return p.col >= first && p.col < end; }
-
-/* i / n by n's inverse (row_chain_table.h). */
-__device__ __forceinline__ int quotient(int i, uint32_t inverse) { return (int)((uint64_t)(uint32_t)i * inverse >> 32); }
-
-/* N entries of the kernel's parameters to shared memory, by all threads: through their address in global memory, many reads at once. */
-template <typename E> __device__ __forceinline__ void copy_table(E *to, const E *from, int n)
-{
-    constexpr int ONCE = 4;
-    const int pieces = n * (int)(sizeof(E) / 16), step = (int)blockDim.x;
-    static_assert(sizeof(E) % 16 == 0, "entries are copied 16 bytes at a time");
-    for (int i = (int)threadIdx.x; i < pieces; i += ONCE * step) {
-        uint4 v[ONCE];
-#pragma unroll
-        for (int j = 0; j < ONCE; j++) v[j] = read_parameter((const uint4 *)from + min(i + j * step, pieces - 1));
-#pragma unroll
-        for (int j = 0; j < ONCE; j++)
-            if (i + j * step < pieces) ((uint4 *)to)[i + j * step] = v[j];
-    }
-}
-
-template <bool ONE> __device__ __forceinline__ const char *source(const lnt_chain_load &l, const chain_place &p)
-{
-    int c = p.col - l.first;
-    const int turns = quotient(c, l.inverse);
-    c = ONE ? turns : c - turns * l.period;
-    return l.data + (l.by_sequence ? p.seq : (int64_t)p.row) * l.row + (int64_t)c * l.size;
-}
-
-/* Loads begin .. units - 1 are copied, not waited for; of single numbers, units .. end - 1, some come at once. */
-__device__ __forceinline__ void bring(const chain_place &p, int begin, int units, int end)
-{
-    constexpr int ONCE = 4;
-#pragma unroll 1
-    for (int i = begin; i < units; i += ONCE) {
-        const char *from[ONCE];
-        uint32_t to[ONCE];
-        int bytes[ONCE];
-#pragma unroll
-        for (int j = 0; j < ONCE; j++) {
-            const lnt_chain_load &l = p.share->load[min(i + j, units - 1)];
-            from[j] = source<false>(l, p);
-            to[j] = shared_address(p.planes + l.at + (int)threadIdx.x * max(8, (int)l.bytes));
-            bytes[j] = i + j < units && has(p, l.first, l.end) ? l.bytes : 0;
-        }
-#pragma unroll
-        for (int j = 0; j < ONCE; j++) {
-            if (bytes[j] == 4) cp_async<4>(to[j], from[j]);
-            if (bytes[j] == 8) cp_async<8>(to[j], from[j]);
-#pragma unroll 1
-            for (int b = 0; b + 16 <= bytes[j]; b += 16) cp_async_16(to[j] + b, from[j] + b);
-        }
-    }
-#pragma unroll 1
-    for (int i = units; i < end; i += ONCE) {
-        float x[ONCE] = {};
-#pragma unroll
-        for (int j = 0; j < ONCE; j++) {
-            const lnt_chain_load &l = p.share->load[min(i + j, end - 1)];
-            if (has(p, l.first, l.end)) x[j] = l.size == 4 ? *(const float *)source<true>(l, p) : to_float(*(const bf16 *)source<true>(l, p));
-        }
-#pragma unroll
-        for (int j = 0; j < ONCE; j++)
-            if (i + j < end) *(float *)(p.planes + p.share->load[i + j].at + (int)threadIdx.x * 8) = x[j];
-    }
-}
-
-__device__ __forceinline__ int form_of(lnt_chain_operand o) { return (int)(o & 3); }
-__device__ __forceinline__ const char *place_of(lnt_chain_operand o, const chain_place &p) { return p.planes + (o & ~3u); }
-
-/* What a thread has of an operand, as it lies there; of one that is absent, of anything. */
-__device__ __forceinline__ uint2 words_of(lnt_chain_operand o, const chain_place &p)
-{
-    return *(const uint2 *)(place_of(o, p) + (int)threadIdx.x * 8);
-}
-__device__ __forceinline__ void widen(float (&x)[U], uint2 v, lnt_chain_operand o)
-{
-    const bool halves = form_of(o) == LNT_CHAIN_HALVES;
-    x[0] = halves ? low_half(v.x) : __uint_as_float(v.x);
-    x[1] = halves ? high_half(v.x) : __uint_as_float(form_of(o) == LNT_CHAIN_ONE ? v.x : v.y);
-}
-__device__ __forceinline__ void read(float (&x)[U], lnt_chain_operand o, const chain_place &p) { widen(x, words_of(o, p), o); }
-
-/* x == which, in a way that the compiler makes no table of jumps of: those lie in constant memory, which nobody has read before. */
-template <bool KNOWN> __device__ __forceinline__ bool is(int x, int which)
-{
-    if (!KNOWN) asm volatile("" : "+r"(x));
-    return x == which;
-}
-
-/* Functions that take many instructions: called, so that there is one of each, unless it is known which is wanted. */
-__device__ __noinline__ float2 two_acts(float2 q, int act)
-{
-    float x[U] = {q.x, q.y};
-    if (is<false>(act, LNT_SILU)) act_all(x, LNT_SILU);
-    else if (is<false>(act, LNT_SIGMOID)) act_all(x, LNT_SIGMOID);
-    else if (is<false>(act, LNT_TANH)) act_all(x, LNT_TANH);
-    else if (is<false>(act, LNT_SOFTPLUS)) act_all(x, LNT_SOFTPLUS);
-    else if (is<false>(act, LNT_EXP)) act_all(x, LNT_EXP);
-    else act_all(x, act);
-    return make_float2(x[0], x[1]);
-}
-template <bool KNOWN> __device__ __forceinline__ void acts(float (&x)[U], int act)
-{
-    if (act == LNT_IDENTITY) return;
-    if (KNOWN) return act_all(x, act);
-    const float2 y = two_acts(make_float2(x[0], x[1]), act);
-    x[0] = y.x, x[1] = y.y;
-}
-__device__ __noinline__ float log_one_plus(float x) { return log1pf(x); }
-
-/* Two neighbours in global memory, rounded to their type. */
-__device__ __forceinline__ void store(char *to, const float (&x)[U], bool f32)
-{
-    if (f32)
-        *(float2 *)to = make_float2(x[0], x[1]);
-    else
-        *(uint32_t *)to = two_halves(x[0], x[1]);
-}
-
-/* A result, rounded as it is stored where others read it. */
-__device__ __forceinline__ void put(const lnt_chain_head &h, const lnt_chain_op &o, const chain_place &p, float (&x)[U])
-{
-    if (!h.f32) {
-#pragma unroll
-        for (int u = 0; u < U; u++) x[u] = __bfloat162float(__float2bfloat16_rn(x[u]));
-    }
-    const int c = p.col - h.first;
-    if (!h.out || !has(p, h.first, h.end)) return;
-    char *to = h.out + p.row * h.out_row;
-    if (h.stretch == 1) return store(to + (int64_t)c * (h.f32 ? 4 : 2), x, h.f32);
-    const int one = quotient(c, o.by_stretch);
-    if (c != one * h.stretch) return;
-    if (h.f32)
-        ((float *)to)[one] = x[0];
-    else
-        ((bf16 *)to)[one] = __float2bfloat16_rn(x[0]);
-}
-
-/* The sum over a head of what its threads have; `turn` counts those over warps. */
-template <bool CLUSTER>
-__device__ __forceinline__ float head_sum(const lnt_chain_head &h, const lnt_chain_op &o, const chain_place &p, float s, int &turn)
-{
-    const int lane = (int)threadIdx.x % 32;
-    if (!has(p, h.first, h.end)) s = 0.0f;
-    if (h.count) {
-#pragma unroll 1
-        for (int w = h.count / 2; w; w >>= 1) s += __shfl_xor_sync(0xffffffffu, s, w);
-        return s;
-    }
-    float *part = p.share->part[turn++ & 1];
-    const int origin = CLUSTER ? 0 : (int)(blockIdx.x * blockDim.x) * U; /* column of the first number in `part` */
-    const int begin = h.first + quotient(max(p.col - h.first, 0), o.by_columns) * o.columns, end = min(begin + o.columns, h.end);
-    const int warp = (p.col - origin) / LNT_CHAIN_WARP;
-    s = warp_sum(s);
-    if (CLUSTER) {
-        if (lane < (int)gridDim.x) cluster_write(shared_address(&part[warp]), lane, s);
-        cluster_arrive();
-        cluster_wait();
-    } else {
-        if (lane == 0) part[warp] = s;
-        __syncthreads();
-    }
-    s = 0.0f;
-    for (int w = (begin - origin) / LNT_CHAIN_WARP + lane; w < (end - origin + LNT_CHAIN_WARP - 1) / LNT_CHAIN_WARP; w += 32) s += part[w];
-    return warp_sum(s);
-}
-
-/* y: weights, z: a gate or what is added, where there are any. */
-template <bool CLUSTER, bool KNOWN>
-__device__ __forceinline__ void norm(const lnt_chain_head &h, const lnt_chain_op &o, const chain_place &p, float (&x)[U], const float (&y)[U],
-                                     float (&z)[U], int &turn)
-{
-    const bool layer = h.kind == LNT_ROW_LAYER, squares = h.kind == LNT_ROW_RMS || h.kind == LNT_ROW_L2;
-    float s, r = 1.0f, by = 1.0f / (float)o.columns;
-#pragma unroll 1
-    for (int pass = 0; pass <= layer; pass++) { /* of LAYER: the mean, then the variance */
-        s = 0.0f;
-#pragma unroll
-        for (int u = 0; u < U; u++) s += squares || pass ? x[u] * x[u] : x[u];
-        s = head_sum<CLUSTER>(h, o, p, s, turn);
-        if (layer && !pass) {
-            const float mean = s / (float)o.columns;
-#pragma unroll
-            for (int u = 0; u < U; u++) x[u] -= mean;
-        }
-    }
-    if (h.kind == LNT_ROW_SUM)
-        r = 1.0f / (s + o.number[0]);
-    else
-        r = 1.0f / sqrtf((layer ? s / (float)o.columns : h.kind == LNT_ROW_RMS ? s * by : s) + o.number[0]);
-    const bool weights = form_of(h.operand[1]);
-    if (form_of(h.operand[2]) && !layer) acts<KNOWN>(z, h.act);
-#pragma unroll
-    for (int u = 0; u < U; u++) {
-        x[u] *= layer || !weights ? r : r * (y[u] + o.number[1]);
-        if (layer && weights) x[u] *= y[u];
-        if (form_of(h.operand[2])) x[u] = layer ? x[u] + z[u] : x[u] * z[u];
-    }
-}
-
-/* The three rows of the state, before and x; they move up. */
-__device__ __forceinline__ void shift(const lnt_chain_head &h, const lnt_chain_op &o, const chain_place &p, const float (&second)[U],
-                                      const float (&third)[U], const float (&x)[U])
-{
-    if (!has(p, h.first, h.end)) return;
-    char *state = (char *)(o.state + p.seq * o.state_stride + (p.col - h.first));
-    store(state, second, true);
-    store(state + 4 * (int64_t)o.state_cols, third, true);
-    store(state + 8 * (int64_t)o.state_cols, x, true);
-}
-/* Of four taps; y and z: the first two rows of the state. */
-__device__ __forceinline__ void convolve(const lnt_chain_head &h, const lnt_chain_op &o, const chain_place &p, float (&x)[U], const float (&y)[U],
-                                         const float (&z)[U])
-{
-    float last[U];
-    read(last, h.operand[3], p);
-    shift(h, o, p, z, last, x);
-#pragma unroll
-    for (int u = 0; u < U; u++) {
-        const float4 w = *(const float4 *)(place_of(o.more[0], p) + ((int)threadIdx.x * U + u) * 16);
-        x[u] = w.x * y[u] + w.y * z[u] + w.z * last[u] + w.w * x[u];
-    }
-    if (form_of(o.more[1])) {
-        read(last, o.more[1], p);
-#pragma unroll
-        for (int u = 0; u < U; u++) x[u] += last[u];
-    }
-    acts<false>(x, h.act);
-}
-
-template <bool KNOWN> __device__ __forceinline__ void decay(const lnt_chain_op &o, float (&x)[U], const float (&y)[U], const float (&z)[U])
-{
-    const float lower = o.number[0];
-    float e[U], w[U];
-#pragma unroll
-    for (int u = 0; u < U; u++) e[u] = y[u];
-    acts<KNOWN>(e, LNT_EXP);
-#pragma unroll
-    for (int u = 0; u < U; u++) w[u] = lower < 0.0f ? e[u] * (x[u] + z[u]) : x[u] + z[u];
-    if (lower < 0.0f)
-        acts<KNOWN>(w, LNT_SIGMOID);
-    else
-        acts<KNOWN>(w, LNT_SOFTPLUS);
-#pragma unroll
-    for (int u = 0; u < U; u++) x[u] = lower < 0.0f ? lower * w[u] : -e[u] * w[u];
-}
-
-/* Several side by side, of which nobody here reads any. */
-__device__ __forceinline__ void lerps(const lnt_chain_head &h, const lnt_chain_op &o, const chain_place &p, const float (&x)[U], const float (&y)[U])
-{
-    if (!has(p, h.first, h.end)) return;
-    char *to = h.out + p.row * h.out_row + (int64_t)(p.col - h.first) * (h.f32 ? 4 : 2);
-    const int64_t step = (int64_t)(h.end - h.first) * (h.f32 ? 4 : 2);
-#pragma unroll 1
-    for (int i = 0; i < h.count; i++, to += step) {
-        float z[U];
-        read(z, i < 2 ? o.head.operand[2 + i] : o.more[i - 2], p);
-#pragma unroll
-        for (int u = 0; u < U; u++) z[u] = x[u] + (y[u] - x[u]) * z[u];
-        store(to, z, h.f32);
-    }
-}
-
-#define EACH(expression) _Pragma("unroll") for (int u = 0; u < U; u++) x[u] = (expression)
-
-/* x becomes the function's result; all but CONV and several of LERP. */
-template <bool CLUSTER, bool KNOWN>
-__device__ __forceinline__ void apply(const lnt_chain_head &h, const lnt_chain_op &o, const chain_place &p, float (&x)[U], const float (&y)[U],
-                                      float (&z)[U], int &turn)
-{
-    if (is<KNOWN>(h.kind, LNT_ROW_MUL)) EACH(x[u] * y[u]);
-    else if (is<KNOWN>(h.kind, LNT_ROW_ADD)) EACH(x[u] + y[u]);
-    else if (is<KNOWN>(h.kind, LNT_ROW_ACTIVATION)) {
-        acts<KNOWN>(x, h.act);
-        EACH(o.number[1] != 0.0f ? x[u] * o.number[0] + o.number[1] : x[u] * o.number[0]);
-    } else if (is<KNOWN>(h.kind, LNT_ROW_LERP)) {
-        EACH(x[u] + (y[u] - x[u]) * z[u]);
-    } else if (h.kind >= LNT_ROW_RMS && h.kind <= LNT_ROW_LAYER) {
-        norm<CLUSTER, KNOWN>(h, o, p, x, y, z, turn);
-    } else if (is<KNOWN>(h.kind, LNT_ROW_GLU)) {
-        acts<KNOWN>(x, h.act);
-        EACH(x[u] * y[u]);
-    } else if (is<KNOWN>(h.kind, LNT_ROW_BEFORE)) {
-        if (has(p, h.first, h.end)) store((char *)(o.state + p.seq * o.state_stride + (p.col - h.first)), x, true);
-        EACH(y[u]);
-    } else if (is<KNOWN>(h.kind, LNT_ROW_DOT)) {
-        float s = 0.0f;
-#pragma unroll
-        for (int u = 0; u < U; u++) s += x[u] * y[u];
-        s = head_sum<CLUSTER>(h, o, p, s, turn);
-        EACH(s);
-    } else if (is<KNOWN>(h.kind, LNT_ROW_DECAY)) {
-        decay<KNOWN>(o, x, y, z);
-    } else if (is<KNOWN>(h.kind, LNT_ROW_CLAMP)) {
-        EACH(x[u] < o.number[0] ? o.number[0] : x[u] > o.number[1] ? o.number[1] : x[u]);
-    } else
-        EACH(x[u] + log_one_plus(-o.number[0] * y[u] * y[u]));
-}
-
-template <bool CLUSTER> __device__ __forceinline__ void run(const lnt_chain_head &h, const lnt_chain_op &o, const chain_place &p, int &turn)
-{
-    const uint2 first = words_of(h.operand[0], p), second = words_of(h.operand[1], p), third = words_of(h.operand[2], p);
-    float x[U], y[U], z[U];
-    widen(x, first, h.operand[0]);
-    widen(y, second, h.operand[1]);
-    widen(z, third, h.operand[2]);
-    if (h.kind == LNT_ROW_LERP && h.count > 1) return lerps(h, o, p, x, y);
-    if (h.kind == LNT_ROW_CONV)
-        convolve(h, o, p, x, y, z);
-    else
-        apply<CLUSTER, false>(h, o, p, x, y, z, turn);
-    put(h, o, p, x);
-    *(float2 *)(p.planes + h.at + (int)threadIdx.x * 8) = make_float2(x[0], x[1]);
-}
-
-template <bool CLUSTER> __global__ void __launch_bounds__(LNT_CHAIN_MOST_THREADS) chain_kernel(const __grid_constant__ lnt_chain a)
+template <int CLUSTER> __global__ void __launch_bounds__(LNT_CHAIN_MOST_THREADS) chain_kernel(const __grid_constant__ lnt_chain a)
 {
     extern __shared__ __align__(16) char memory[];
     chain_place p;
     p.share = (chain_share *)memory, p.planes = memory + sizeof(chain_share);
-    p.row = (int)blockIdx.y, p.col = (int)(blockIdx.x * blockDim.x + threadIdx.x) * U, p.seq = p.row;
+    p.first = (int)(blockIdx.x * blockDim.x) * U, p.last = p.first + (int)blockDim.x * U, p.some = 0;
+    p.row = (int)blockIdx.y, p.col = p.first + (int)threadIdx.x * U, p.seq = p.row;
     int turn = 0;
     let_next();
     if (CLUSTER) cluster_arrive(); /* its blocks are there before one writes to another's memory */
@@ -383,234 +47,36 @@ template <bool CLUSTER> __global__ void __launch_bounds__(LNT_CHAIN_MOST_THREADS
     }
 }
 
-/* ---- known chains --------------------------------------------------------------------------------------------------------------------- */
-
-/* Going by a table, a function takes some 300 ns, most of it not its own. Chains of which layers have many are known to the compiler, which makes
- * straight code of each, operands and results in registers. */
-struct known_operand {
-    int8_t form;  /* lnt_chain_form, or TAPS: two floats of four neighbours each */
-    int8_t maker; /* the function that makes it; -1: a load */
-    bool early;
-};
-enum { TAPS = 4, KNOWN_OPS = 10 };
-constexpr known_operand HALVES = {LNT_CHAIN_HALVES, -1, false}, LATER = {LNT_CHAIN_FLOATS, -1, false}, ONE = {LNT_CHAIN_ONE, -1, false};
-constexpr known_operand FLOATS = {LNT_CHAIN_FLOATS, -1, true}, FOUR = {TAPS, -1, true}, ONCE = {LNT_CHAIN_ONE, -1, true};
-constexpr known_operand made(int8_t maker) { return {LNT_CHAIN_FLOATS, maker, false}; }
-
-enum { KEPT = 0, OUT = 1, SINGLE = 2, F32 = 4 }; /* of a result: others read it; one for a head; float32 */
-struct known_op {
-    int8_t kind, act, count, result; /* count: of LERP */
-    known_operand operand[LNT_ROW_OPERANDS];
-};
-struct known_chain {
-    int ops;
-    known_op op[KNOWN_OPS];
-};
-
-/* bf16: RWKV-7's norm with its lerps, and with one, what is ahead of its recurrence and behind it; Mamba-2's; KDA's and Mesa's ahead. */
-constexpr known_chain KNOWN[] = {
-    {4, {{LNT_ROW_ADD, 0, 0, OUT, {HALVES, HALVES}},
-         {LNT_ROW_LAYER, 0, 0, KEPT, {made(0), FLOATS, FLOATS}},
-         {LNT_ROW_BEFORE, 0, 0, KEPT, {made(1), FLOATS}},
-         {LNT_ROW_LERP, 0, 6, OUT, {made(1), made(2), FLOATS, FLOATS, FLOATS, FLOATS, FLOATS, FLOATS}}}},
-    {4, {{LNT_ROW_ADD, 0, 0, OUT, {HALVES, HALVES}},
-         {LNT_ROW_LAYER, 0, 0, KEPT, {made(0), FLOATS, FLOATS}},
-         {LNT_ROW_BEFORE, 0, 0, KEPT, {made(1), FLOATS}},
-         {LNT_ROW_LERP, 0, 1, OUT, {made(1), made(2), FLOATS}}}},
-    {10, {{LNT_ROW_LERP, 0, 1, OUT, {HALVES, HALVES, HALVES}},
-          {LNT_ROW_MUL, 0, 0, KEPT, {HALVES, FLOATS}},
-          {LNT_ROW_L2, 0, 0, KEPT, {made(1)}},
-          {LNT_ROW_MUL, 0, 0, KEPT, {HALVES, HALVES}},
-          {LNT_ROW_LERP, 0, 1, OUT, {HALVES, made(3), FLOATS}},
-          {LNT_ROW_ACTIVATION, LNT_IDENTITY, 0, OUT, {made(2)}},
-          {LNT_ROW_MUL, 0, 0, OUT, {made(2), HALVES}},
-          {LNT_ROW_MUL, 0, 0, KEPT, {HALVES, FLOATS}},
-          {LNT_ROW_DOT, 0, 0, SINGLE | F32, {made(7), made(4)}},
-          {LNT_ROW_MUL, 0, 0, OUT, {made(0), made(8)}}}},
-    {3, {{LNT_ROW_LAYER, 0, 0, KEPT, {HALVES, FLOATS, FLOATS}},
-         {LNT_ROW_ADD, 0, 0, KEPT, {made(0), HALVES}},
-         {LNT_ROW_MUL, 0, 0, OUT, {made(1), HALVES}}}},
-    {10, {{LNT_ROW_CONV, LNT_SILU, 0, KEPT, {HALVES, FLOATS, FLOATS, FLOATS, FOUR, FLOATS}},
-          {LNT_ROW_ACTIVATION, LNT_IDENTITY, 0, SINGLE, {ONE}},
-          {LNT_ROW_ACTIVATION, LNT_IDENTITY, 0, SINGLE | F32, {made(1)}},
-          {LNT_ROW_ADD, 0, 0, SINGLE | F32, {made(2), ONCE}},
-          {LNT_ROW_ACTIVATION, LNT_SOFTPLUS, 0, SINGLE | F32, {made(3)}},
-          {LNT_ROW_MUL, 0, 0, OUT, {made(0), made(4)}},
-          {LNT_ROW_MUL, 0, 0, OUT | SINGLE | F32, {made(4), ONE}},
-          {LNT_ROW_ACTIVATION, LNT_IDENTITY, 0, OUT, {made(0)}},
-          {LNT_ROW_ACTIVATION, LNT_IDENTITY, 0, OUT, {made(0)}},
-          {LNT_ROW_MUL, 0, 0, OUT, {made(0), LATER}}}},
-    {3, {{LNT_ROW_ADD, 0, 0, KEPT, {HALVES, HALVES}},
-         {LNT_ROW_GLU, LNT_SILU, 0, KEPT, {HALVES, made(0)}},
-         {LNT_ROW_RMS, 0, 0, OUT, {made(1), FLOATS}}}},
-    {6, {{LNT_ROW_CONV, LNT_SILU, 0, KEPT, {HALVES, FLOATS, FLOATS, FLOATS, FOUR}},
-         {LNT_ROW_L2, 0, 0, OUT, {made(0)}},
-         {LNT_ROW_CONV, LNT_SILU, 0, KEPT, {HALVES, FLOATS, FLOATS, FLOATS, FOUR}},
-         {LNT_ROW_L2, 0, 0, OUT, {made(2)}},
-         {LNT_ROW_CONV, LNT_SILU, 0, OUT, {HALVES, FLOATS, FLOATS, FLOATS, FOUR}},
-         {LNT_ROW_DECAY, 0, 0, OUT | F32, {HALVES, ONCE, FLOATS}}}},
-    {4, {{LNT_ROW_CONV, LNT_SILU, 0, KEPT, {HALVES, FLOATS, FLOATS, FLOATS, FOUR}},
-         {LNT_ROW_L2, 0, 0, OUT, {made(0)}},
-         {LNT_ROW_CONV, LNT_SILU, 0, KEPT, {HALVES, FLOATS, FLOATS, FLOATS, FOUR}},
-         {LNT_ROW_L2, 0, 0, OUT, {made(2)}}}},
-};
-constexpr int CHAINS = sizeof KNOWN / sizeof KNOWN[0];
-
-__host__ __device__ constexpr bool is_load(const known_operand &x) { return x.form != LNT_CHAIN_ABSENT && x.maker < 0; }
-__host__ __device__ constexpr bool sums(int kind) { return kind >= LNT_ROW_DOT && kind <= LNT_ROW_LAYER; }
-
-/* volatile: all loads are put before the first is waited for, where the compiler would have them stand beside their uses. */
-__device__ __forceinline__ uint32_t load_word(const char *p)
-{
-    uint32_t v;
-    asm volatile("ld.u32 %0, [%1];" : "=r"(v) : "l"(p) : "memory");
-    return v;
-}
-__device__ __forceinline__ uint2 load_two(const char *p)
-{
-    uint2 v;
-    asm volatile("ld.v2.u32 {%0, %1}, [%2];" : "=r"(v.x), "=r"(v.y) : "l"(p) : "memory");
-    return v;
-}
-__device__ __forceinline__ float4 load_four(const char *p)
-{
-    float4 v;
-    asm volatile("ld.v4.f32 {%0, %1, %2, %3}, [%4];" : "=f"(v.x), "=f"(v.y), "=f"(v.z), "=f"(v.w) : "l"(p) : "memory");
-    return v;
-}
-
-/* What a load brings a thread; those whose columns are others have something that exists. */
-struct known_words {
-    uint2 v;
-    float4 taps[U];
-    __device__ __forceinline__ void fetch(const lnt_chain_load &l, int form, const chain_place &p)
-    {
-        const bool one = form == LNT_CHAIN_ONE;
-        const int c = has(p, l.first, l.end) ? p.col - l.first : 0, turns = quotient(c, l.inverse);
-        const char *from = l.data + (l.by_sequence ? p.seq : (int64_t)p.row) * l.row + (int64_t)(one ? turns : c - turns * l.period) * l.size;
-        if (form == TAPS)
-            taps[0] = load_four(from), taps[1] = load_four(from + 16);
-        else if (form == LNT_CHAIN_FLOATS)
-            v = load_two(from);
-        else if (form == LNT_CHAIN_HALVES)
-            v.x = load_word(from);
-        else { /* a float, or a half of the word that has it */
-            const uint32_t half = (uint32_t)((uintptr_t)from & 2), w = load_word(from - half);
-            v.x = l.size == 4 ? w : half ? w & 0xffff0000u : w << 16;
-        }
-    }
-};
-
-/* Which load operand j of function i is, in the order of functions and operands. */
-__host__ __device__ constexpr int load_of(const known_chain &k, int i, int j)
-{
-    int n = 0;
-    for (int m = 0; m <= i; m++)
-        for (int l = 0; l < (m < i ? (int)LNT_ROW_OPERANDS : j); l++) n += is_load(k.op[m].operand[l]);
-    return n;
-}
-
-/* f(0), f(1) .. f(N - 1), each by a constant. */
-template <class F, int... I> __device__ __forceinline__ void by_constants(const F &f, std::integer_sequence<int, I...>)
-{
-    (f(std::integral_constant<int, I>()), ...);
-}
-template <int N, class F> __device__ __forceinline__ void each(const F &f) { by_constants(f, std::make_integer_sequence<int, N>()); }
-
-/* What a thread of a known chain has in registers. */
-template <int WHICH> struct known_row {
-    static constexpr known_chain K = KNOWN[WHICH];
-    known_words words[load_of(K, K.ops - 1, LNT_ROW_OPERANDS)];
-    float made[K.ops][U];
-
-    template <bool LATE> __device__ __forceinline__ void fetch(const lnt_chain &a, const chain_place &p)
-    {
-        each<K.ops>([&](auto i) {
-            each<LNT_ROW_OPERANDS>([&](auto j) {
-                constexpr known_operand x = K.op[i.value].operand[j.value];
-                constexpr int load = load_of(K, i.value, j.value);
-                if constexpr (is_load(x) && x.early != LATE) words[load].fetch(a.load[load], x.form, p);
-            });
-        });
-    }
-    template <int I, int J> __device__ __forceinline__ void value(float (&x)[U]) const
-    {
-        constexpr known_operand o = K.op[I].operand[J];
-        if constexpr (is_load(o))
-            widen(x, words[load_of(K, I, J)].v, (lnt_chain_operand)o.form);
-        else if constexpr (o.form != LNT_CHAIN_ABSENT)
-            x[0] = made[o.maker][0], x[1] = made[o.maker][1];
-    }
-    template <int I, bool CLUSTER> __device__ __forceinline__ void run(const lnt_chain &a, const chain_place &p, int &turn)
-    {
-        constexpr known_op f = K.op[I];
-        const lnt_chain_op &o = a.op[I];
-        const int warp = p.col - (int)threadIdx.x % 32 * U; /* its first column */
-        lnt_chain_head h = {};
-        h.kind = f.kind, h.act = f.act, h.count = sums(f.kind) ? o.head.count : f.count, h.f32 = (f.result & F32) != 0;
-        h.first = o.head.first, h.end = o.head.end, h.stretch = f.result & SINGLE ? o.head.stretch : 1;
-        h.out = f.result & OUT ? o.head.out : NULL, h.out_row = o.head.out_row;
-        h.operand[1] = (lnt_chain_operand)f.operand[1].form, h.operand[2] = (lnt_chain_operand)f.operand[2].form;
-        made[I][0] = made[I][1] = 0.0f;
-        if (!(sums(f.kind) && !h.count) && !(warp < h.end && warp + LNT_CHAIN_WARP > h.first)) return;
-        float x[U], y[U] = {}, z[U] = {};
-        value<I, 0>(x), value<I, 1>(y), value<I, 2>(z);
-        if constexpr (f.kind == LNT_ROW_LERP && f.count > 1) { /* of which nobody here reads any */
-            if (!has(p, h.first, h.end)) return;
-            each<f.count>([&](auto m) {
-                value<I, 2 + m.value>(z);
-#pragma unroll
-                for (int u = 0; u < U; u++) z[u] = x[u] + (y[u] - x[u]) * z[u];
-                const int64_t c = (int64_t)m.value * (h.end - h.first) + p.col - h.first;
-                store(h.out + p.row * h.out_row + c * (h.f32 ? 4 : 2), z, h.f32);
-            });
-            return;
-        } else if constexpr (f.kind == LNT_ROW_CONV) {
-            float other[U];
-            value<I, 3>(other);
-            shift(h, o, p, z, other, x);
-#pragma unroll
-            for (int u = 0; u < U; u++) {
-                const float4 w = words[load_of(K, I, 4)].taps[u];
-                x[u] = w.x * y[u] + w.y * z[u] + w.z * other[u] + w.w * x[u];
-            }
-            if constexpr (f.operand[5].form != LNT_CHAIN_ABSENT) {
-                value<I, 5>(other);
-#pragma unroll
-                for (int u = 0; u < U; u++) x[u] += other[u];
-            }
-            acts<true>(x, f.act);
-        } else
-            apply<CLUSTER, true>(h, o, p, x, y, z, turn);
-        put(h, o, p, x);
-        made[I][0] = x[0], made[I][1] = x[1];
-    }
-};
-
-/* The loads of a.load are in the order of the functions' operands. */
-template <int WHICH, bool CLUSTER> __global__ void __launch_bounds__(LNT_CHAIN_MOST_THREADS) known_kernel(const __grid_constant__ lnt_chain a)
+template <int WHICH, int WAY> __global__ void __launch_bounds__(LNT_CHAIN_MOST_THREADS) known_kernel(const __grid_constant__ lnt_chain a)
 {
     extern __shared__ __align__(16) char memory[];
     chain_place p;
-    known_row<WHICH> row;
-    int turn = 0;
     p.share = (chain_share *)memory, p.planes = NULL;
-    p.row = (int)blockIdx.y, p.col = (int)(blockIdx.x * blockDim.x + threadIdx.x) * U, p.seq = p.row;
-    let_next();
-    if (CLUSTER) cluster_arrive(); /* its blocks are there before one writes to another's memory */
-    row.template fetch<false>(a, p);
-    await_last();
-    if (a.cu) p.seq = sequence_at({a.cu, a.n_seq, a.tokens}, p.row);
-    row.template fetch<true>(a, p);
-    if (CLUSTER) cluster_wait();
-    each<KNOWN[WHICH].ops>([&](auto i) { row.template run<i.value, CLUSTER>(a, p, turn); });
+    p.first = (int)(blockIdx.x * blockDim.x) * U, p.last = p.first + (int)blockDim.x * U, p.some = 0;
+    p.row = (int)blockIdx.y, p.col = p.first + (int)threadIdx.x * U, p.seq = p.row;
+    known_step<WHICH, WAY>(a, p, lnt_alone());
+}
+
+template <int WHICH, int K> __global__ void __launch_bounds__(LNT_RULE_THREADS, 2) rule_kernel(const __grid_constant__ lnt_chain a)
+{
+    extern __shared__ __align__(16) char memory[];
+    __shared__ __align__(16) rule_share<K> m;
+    rule_step<WHICH, K>(a, (int)blockIdx.x, (int)blockIdx.y, memory, m, lnt_alone());
 }
 
 typedef void chain_function(lnt_chain);
-template <int... WHICH> chain_function *known_function(int which, bool cluster, std::integer_sequence<int, WHICH...>)
+template <int WHICH> chain_function *one_function(int blocks, int columns)
 {
-    static chain_function *const one[] = {known_kernel<WHICH, false>...}, *const all[] = {known_kernel<WHICH, true>...};
-    return cluster ? all[which] : one[which];
+    if constexpr (rule_of(KNOWN[WHICH]) >= 0)
+        return columns == 64 ? rule_kernel<WHICH, 64> : columns == 128 ? rule_kernel<WHICH, 128> : (chain_function *)NULL;
+    else
+        return blocks > 1 ? known_kernel<WHICH, CLUSTER_WIDE> : known_kernel<WHICH, WITHIN>;
+}
+template <int... WHICH> chain_function *known_function(int which, int blocks, int columns, std::integer_sequence<int, WHICH...>)
+{
+    chain_function *found = NULL;
+    ((void)(which == WHICH && (found = one_function<WHICH>(blocks, columns))), ...);
+    return found;
 }
 
 /* Whether an operand of t is as x says; *load: the next in the order of operands. */
@@ -644,21 +110,58 @@ bool is_chain(const known_chain &k, const lnt_chain *t, lnt_chain *known)
     return true;
 }
 
-/* The kernel of a chain that is known; NULL: going by its table. */
-chain_function *find_known(const lnt_chain *t, lnt_chain *known)
+/* Which chain it is; -1: none that is known. */
+int find_known(const lnt_chain *t, lnt_chain *known)
 {
     *known = *t;
     for (int i = 0; i < CHAINS; i++)
-        if (is_chain(KNOWN[i], t, known)) return known_function(i, t->cluster > 1, std::make_integer_sequence<int, CHAINS>());
-    return NULL;
+        if (is_chain(KNOWN[i], t, known)) return i;
+    return -1;
+}
+chain_function *function_of(int which, const lnt_chain *t)
+{
+    return known_function(which, t->cluster, t->block, std::make_integer_sequence<int, CHAINS>());
+}
+
+bool has_rule(const lnt_chain *t)
+{
+    for (int i = 0; i < t->ops; i++)
+        if (lnt_chain_is_rule(t->op[i].head.kind)) return true;
+    return false;
 }
 
 void launch(lnt_cuda *d, chain_function *kernel, const lnt_chain &chain, size_t bytes)
 {
+    const int threads = has_rule(&chain) ? (int)LNT_RULE_THREADS : chain.block / U;
     const dim3 blocks((unsigned)lnt_div_up(chain.cols, chain.block), (unsigned)chain.rows);
-    lnt_launch_with(d, kernel, blocks, chain.block / U, bytes, chain.cluster, chain);
+    lnt_launch_with(d, kernel, blocks, threads, bytes, chain.cluster, chain);
     /* a graph holds chains of many sizes, and asks for the room of its largest when it is made ready */
     if (bytes > 32 << 10) lnt_cuda_note(d, cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, (int)d->base.block_shared));
+}
+
+/* A piece as a chain again. */
+void launch_piece(const lnt_cuda *d, const lnt_piece *piece, const CUtensorMap *)
+{
+    chain_piece p;
+    lnt_chain a = {};
+    memcpy(&p, piece->args, sizeof p);
+    a.cu = p.cu, a.n_seq = p.n_seq, a.tokens = p.tokens;
+    a.rows = piece->blocks / p.across, a.cols = p.cols, a.block = p.block, a.cluster = p.cluster;
+    a.ops = KNOWN[p.which].ops;
+    memcpy(a.op, p.op, sizeof p.op);
+    memcpy(a.load, p.load, sizeof p.load);
+    launch((lnt_cuda *)d, function_of(p.which, &a), a, sizeof(chain_share::part));
+}
+
+bool offer(const lnt_cuda *d, int which, const lnt_chain &a)
+{
+    const int loads = load_of(KNOWN[which], KNOWN[which].ops - 1, LNT_ROW_OPERANDS);
+    chain_piece p = {a.cu, a.n_seq, a.tokens, which, a.cols, a.block, a.cluster, (int32_t)lnt_div_up(a.cols, a.block)};
+    if (!d->persistent || a.rows > PIECE_ROWS || a.block > PIECE_COLUMNS || loads > PIECE_LOADS) return false;
+    if (a.cluster > 1 && !can_prepare(KNOWN[which])) return false;
+    memcpy(p.op, a.op, sizeof p.op);
+    memcpy(p.load, a.load, sizeof p.load);
+    return lnt_persistent_offer(d, LNT_PIECE_CHAIN, &p, sizeof p, p.across * a.rows, PIECE_WORK, NULL, launch_piece);
 }
 
 } // namespace
@@ -668,10 +171,15 @@ extern "C" bool lnt_row_chain_cuda(lnt_ctx *c, const lnt_chain *chain)
     lnt_cuda *d = lnt_cuda_of(c);
     const size_t bytes = sizeof(chain_share) + (size_t)chain->bytes;
     lnt_chain known;
-    if (bytes > d->base.block_shared || (chain->cluster > 1 && d->base.capability < 90)) return false;
-    if (chain_function *kernel = find_known(chain, &known))
-        launch(d, kernel, known, sizeof(float) * 2 * ALL_WARPS);
+    if ((!has_rule(chain) && bytes > d->base.block_shared) || (chain->cluster > 1 && d->base.capability < 90)) return false;
+    const int which = find_known(chain, &known);
+    chain_function *kernel = which < 0 ? NULL : function_of(which, chain);
+    if (kernel && offer(d, which, known)) return true;
+    if (kernel)
+        launch(d, kernel, known, sizeof(chain_share::part));
+    else if (has_rule(chain))
+        return false;
     else
-        launch(d, chain->cluster > 1 ? chain_kernel<true> : chain_kernel<false>, *chain, bytes);
+        launch(d, chain->cluster > 1 ? chain_kernel<CLUSTER_WIDE> : chain_kernel<WITHIN>, *chain, bytes);
     return true;
 }

@@ -34,6 +34,8 @@ typedef struct {
 /* An operand: where it lies in shared memory, a multiple of 8, plus its form. */
 typedef uint32_t lnt_chain_operand;
 
+static inline bool lnt_chain_is_rule(int kind) { return kind == LNT_ROW_UNTIED || kind == LNT_ROW_TIED; }
+
 /* What every function needs, 16 bytes a read. */
 typedef struct {
     int32_t kind, act;
@@ -76,7 +78,7 @@ typedef struct {
     lnt_chain_load load[LNT_CHAIN_LOADS]; /* early ones, then the others */
 } lnt_chain;
 
-/* False: a block of this device has no room for it; nothing was put. */
+/* False: a block of this device has no room for it, or a chain with a rule is not known; nothing was put. */
 bool lnt_row_chain_cuda(lnt_ctx *c, const lnt_chain *chain);
 
 #endif

@@ -56,6 +56,9 @@ typedef struct lnt_mm_engine {
     void (*update)(const float *scale, int64_t scale_stride, const lnt_operand *a, bool a_t, const lnt_operand *b, bool b_t, lnt_operand *s);
     /* The same with a factor for each column, s->x(:,j) = columns[j] s->x(:,j) + ...; NULL where prepare16 is. */
     void (*update_columns)(const float *columns, const lnt_operand *a, bool a_t, const lnt_operand *b, bool b_t, lnt_operand *s);
+    /* A state that stands for s->x + base (as dense as it; NULL: zeros) takes `count` writes: s->x += A_i^T B_i, and its left and right forms, as far
+     * as they are prepared, become those of the sum; NULL where prepare16 is. */
+    void (*update_sum)(const float *base, int count, const lnt_operand *a, const lnt_operand *b, lnt_operand *s);
     /* A state put by for later, in the engine's own precision: kept_bytes (a multiple of 64); its columns from `first` on (a multiple of 32)
      * out of s; then an operand that is taken transposed at the right; and <kept, y> for y[rows, cols], together or for each row. */
     size_t (*kept_bytes)(int rows, int cols);

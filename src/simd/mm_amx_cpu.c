@@ -196,7 +196,7 @@ static void blend_state(const float *scale, int64_t stride, const float *columns
     const __mmask16 mask = (__mmask16)((1u << n) - 1u);
     __m512 f = _mm512_setzero_ps(), g = f;
     if (columns) f = g = _mm512_maskz_loadu_ps(mask, columns);
-    for (int i = 0; i < m; i += 2, t += 32, c += 2 * ldc, packed += 16) {
+    for (int i = 0; i < m; i += 2, t += 32, c += 2 * ldc) {
         if (!columns) f = _mm512_set1_ps(scale[i * stride]);
         const __m512 even = _mm512_fmadd_ps(f, _mm512_maskz_loadu_ps(mask, c), _mm512_load_ps(t));
         __m512 odd = _mm512_setzero_ps();
@@ -206,28 +206,61 @@ static void blend_state(const float *scale, int64_t stride, const float *columns
             odd = _mm512_fmadd_ps(g, _mm512_maskz_loadu_ps(mask, c + ldc), _mm512_load_ps(t + 16));
             _mm512_mask_storeu_ps(c + ldc, mask, odd);
         }
-        _mm512_storeu_si512(packed, interleaved(even, odd));
+        if (packed) _mm512_storeu_si512(packed + i / 2 * 16, interleaved(even, odd));
     }
 }
 
-/* Two by two tiles of C: tiles 0..3 accumulate, 4 and 5 hold A, 6 and 7 hold B. Whole tiles of a plain or added product go straight to C.
- * With `packed`, C is a state whose right form lies there, and has a factor for each column if there are `columns`. */
-static inline __attribute__((always_inline)) void tiles(lnt_mm_mode mode, const float *scale, int64_t scale_stride, const float *columns,
-                                                        const lnt_operand *a, bool a_t, const lnt_operand *b, bool b_t, float *c, int64_t ldc,
-                                                        pair *packed, int64_t packed_block)
+/* The same where C stands for C + base: C(i,:) += t, and of the sum the right form, 8 pairs of rows at `packed`, and the left one; NULL: not
+ * wanted. */
+static void blend_sum(const float *base, int m, int n, const float *t, float *c, int64_t ldc, pair *packed, lnt_bf16 *left, int64_t ldl)
 {
-    int M = a_t ? a->cols : a->rows, K = up(a_t ? a->rows : a->cols, 32), N = b_t ? b->rows : b->cols;
-    const lnt_bf16 *left = a_t ? a->left_t.p : a->left.p;
-    const pair *right = b_t ? b->right_t.p : b->right.p;
-    int64_t lda = a_t ? a->left_t.ld : a->left.ld, block = b_t ? b->right_t.ld : b->right.ld;
-    if (mode == LNT_MM_SCALED && !packed && !scale_stride && *scale == 1.0f) mode = LNT_MM_ADD;
+    const __mmask16 mask = (__mmask16)((1u << n) - 1u);
+    for (int i = 0; i < m; i += 2, t += 32) {
+        __m512 sum[2] = {_mm512_setzero_ps(), _mm512_setzero_ps()};
+        for (int r = 0; r < 2 && i + r < m; r++, c += ldc) {
+            sum[r] = _mm512_add_ps(_mm512_maskz_loadu_ps(mask, c), _mm512_load_ps(t + r * 16));
+            _mm512_mask_storeu_ps(c, mask, sum[r]);
+            if (base) sum[r] = _mm512_add_ps(sum[r], _mm512_maskz_loadu_ps(mask, base)), base += ldc;
+            if (left) v_store_bf16(left + (i + r) * ldl, (vf)sum[r]);
+        }
+        if (packed) _mm512_storeu_si512(packed + i / 2 * 16, interleaved(sum[0], sum[1]));
+    }
+}
+
+/* What an update leaves beside C: factors of rows or columns, or with `sum` what stands beside C; forms, NULL where they are not wanted. */
+typedef struct {
+    const float *scale;
+    int64_t scale_stride;
+    const float *columns;
+    bool sum;
+    const float *base;
+    pair *right;
+    int64_t right_block;
+    lnt_bf16 *left;
+    int64_t left_ld;
+} renewal;
+
+static void renew(const renewal *s, int i, int j, int m, int n, const float *t, float *c, int64_t ldc)
+{
+    pair *right = s->right ? s->right + j / 16 * s->right_block + i / 2 * 16 : NULL;
+    if (s->sum)
+        blend_sum(s->base ? s->base + i * ldc + j : NULL, m, n, t, c, ldc, right, s->left ? s->left + i * s->left_ld + j : NULL, s->left_ld);
+    else
+        blend_state(s->columns ? NULL : s->scale + i * s->scale_stride, s->scale_stride, s->columns ? s->columns + j : NULL, m, n, t, c, ldc, right);
+}
+
+/* Two by two tiles of C: tiles 0..3 accumulate, 4 and 5 hold A, 6 and 7 hold B. Whole tiles of a plain or added product go straight to C.
+ * With `state` C is one, whose forms are renewed. Sums of `count` products. */
+static inline __attribute__((always_inline)) void tiles(lnt_mm_mode mode, const float *scale, int count, const lnt_operand *a, bool a_t,
+                                                        const lnt_operand *b, bool b_t, float *c, int64_t ldc, const renewal *state)
+{
+    const int M = a_t ? a->cols : a->rows, N = b_t ? b->rows : b->cols;
+    if (mode == LNT_MM_SCALED && !state && *scale == 1.0f) mode = LNT_MM_ADD;
     _Alignas(64) float out[4][256];
     __asm__ volatile("" ::: "memory"); /* tile loads name no memory to the compiler */
     for (int j = 0; j < N; j += 32)
         for (int i = 0; i < M; i += 32) {
             bool low = M - i > 16, wide = N - j > 16, direct = mode <= LNT_MM_ADD && (M - i >= 32 || M - i == 16) && (N - j >= 32 || N - j == 16);
-            const lnt_bf16 *pa = left + i * lda;
-            const pair *pb = right + j / 16 * block;
             float *at = c + i * ldc + j;
             if (direct && mode == LNT_MM_ADD) {
                 _tile_loadd(0, at, ldc * 4);
@@ -240,18 +273,24 @@ static inline __attribute__((always_inline)) void tiles(lnt_mm_mode mode, const 
                 _tile_zero(2);
                 _tile_zero(3);
             }
-            for (int k = 0; k < K; k += 32, pa += 32, pb += 16 * 16) {
-                _tile_loadd(4, pa, lda * 2);
-                _tile_loadd(6, pb, 64);
-                _tile_dpbf16ps(0, 4, 6);
-                if (wide) {
-                    _tile_loadd(7, pb + block, 64);
-                    _tile_dpbf16ps(1, 4, 7);
-                }
-                if (low) {
-                    _tile_loadd(5, pa + 16 * lda, lda * 2);
-                    _tile_dpbf16ps(2, 5, 6);
-                    if (wide) _tile_dpbf16ps(3, 5, 7);
+            for (int o = 0; o < count; o++) {
+                const int K = up(a_t ? a[o].rows : a[o].cols, 32);
+                const int64_t lda = a_t ? a[o].left_t.ld : a[o].left.ld, block = b_t ? b[o].right_t.ld : b[o].right.ld;
+                const lnt_bf16 *pa = (const lnt_bf16 *)(a_t ? a[o].left_t.p : a[o].left.p) + i * lda;
+                const pair *pb = (const pair *)(b_t ? b[o].right_t.p : b[o].right.p) + j / 16 * block;
+                for (int k = 0; k < K; k += 32, pa += 32, pb += 16 * 16) {
+                    _tile_loadd(4, pa, lda * 2);
+                    _tile_loadd(6, pb, 64);
+                    _tile_dpbf16ps(0, 4, 6);
+                    if (wide) {
+                        _tile_loadd(7, pb + block, 64);
+                        _tile_dpbf16ps(1, 4, 7);
+                    }
+                    if (low) {
+                        _tile_loadd(5, pa + 16 * lda, lda * 2);
+                        _tile_dpbf16ps(2, 5, 6);
+                        if (wide) _tile_dpbf16ps(3, 5, 7);
+                    }
                 }
             }
             if (direct) {
@@ -269,32 +308,39 @@ static inline __attribute__((always_inline)) void tiles(lnt_mm_mode mode, const 
                 int m = M - i - t / 2 * 16, n = N - j - t % 2 * 16;
                 if (m <= 0 || n <= 0) continue;
                 float *corner = at + t / 2 * 16 * ldc + t % 2 * 16;
-                if (packed)
-                    blend_state(columns ? NULL : scale + (i + t / 2 * 16) * scale_stride, scale_stride, columns ? columns + j + t % 2 * 16 : NULL,
-                                m < 16 ? m : 16, n < 16 ? n : 16, out[t], corner, ldc,
-                                packed + (j / 16 + t % 2) * packed_block + (i / 2 + t / 2 * 8) * 16);
+                if (state)
+                    renew(state, i + t / 2 * 16, j + t % 2 * 16, m < 16 ? m : 16, n < 16 ? n : 16, out[t], corner, ldc);
                 else
-                    blend(mode, mode == LNT_MM_SCALED ? scale + (i + t / 2 * 16) * scale_stride : NULL, scale_stride, m < 16 ? m : 16,
-                          n < 16 ? n : 16, out[t], corner, ldc);
+                    blend(mode, scale, 0, m < 16 ? m : 16, n < 16 ? n : 16, out[t], corner, ldc);
             }
         }
 }
 
 static void multiply(lnt_mm_mode mode, const float *scale, const lnt_operand *a, bool a_t, const lnt_operand *b, bool b_t, float *c, int64_t ldc)
 {
-    tiles(mode, scale, 0, NULL, a, a_t, b, b_t, c, ldc, NULL, 0);
+    tiles(mode, scale, 1, a, a_t, b, b_t, c, ldc, NULL);
 }
 
 static void update(const float *scale, int64_t scale_stride, const lnt_operand *a, bool a_t, const lnt_operand *b, bool b_t, lnt_operand *s)
 {
     s->left.p = s->left_t.p = s->right_t.p = NULL;
-    tiles(LNT_MM_SCALED, scale, scale_stride, NULL, a, a_t, b, b_t, (float *)s->x, s->ld, (pair *)s->right.p, s->right.ld);
+    tiles(LNT_MM_SCALED, scale, 1, a, a_t, b, b_t, (float *)s->x, s->ld,
+          &(renewal){.scale = scale, .scale_stride = scale_stride, .right = (pair *)s->right.p, .right_block = s->right.ld});
 }
 
 static void update_columns(const float *columns, const lnt_operand *a, bool a_t, const lnt_operand *b, bool b_t, lnt_operand *s)
 {
     s->left.p = s->left_t.p = s->right_t.p = NULL;
-    tiles(LNT_MM_SCALED, NULL, 0, columns, a, a_t, b, b_t, (float *)s->x, s->ld, (pair *)s->right.p, s->right.ld);
+    tiles(LNT_MM_SCALED, NULL, 1, a, a_t, b, b_t, (float *)s->x, s->ld,
+          &(renewal){.columns = columns, .right = (pair *)s->right.p, .right_block = s->right.ld});
+}
+
+static void update_sum(const float *base, int count, const lnt_operand *a, const lnt_operand *b, lnt_operand *s)
+{
+    s->left_t.p = s->right_t.p = NULL;
+    tiles(LNT_MM_SCALED, NULL, count, a, true, b, false, (float *)s->x, s->ld,
+          &(renewal){.sum = true, .base = base, .right = (pair *)s->right.p, .right_block = s->right.ld,
+                     .left = (lnt_bf16 *)s->left.p, .left_ld = s->left.ld});
 }
 
 /* A kept state is [cols32/32][rows16, 32] bf16: blocks of columns, so that a panel of the state is one stretch of memory. */
@@ -361,7 +407,7 @@ static const struct {
 static void begin(void) { _tile_loadconfig(&whole_tiles); }
 static void end(void) { _tile_release(); }
 
-const lnt_mm_engine LNT_V(lnt_mm_bf16_tiles) = {bytes, prepare, extend, prepare16, view, multiply, update, update_columns, kept_bytes,
-    keep, kept, inner, inner_rows, begin, end, .bf16 = true, .row_align = 32, .chunk = 32, .panel = 32};
+const lnt_mm_engine LNT_V(lnt_mm_bf16_tiles) = {bytes, prepare, extend, prepare16, view, multiply, update, update_columns, update_sum,
+    kept_bytes, keep, kept, inner, inner_rows, begin, end, .bf16 = true, .row_align = 32, .chunk = 32, .panel = 32};
 
 #endif

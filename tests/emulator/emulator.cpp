@@ -9,7 +9,7 @@
 
 namespace emu {
 
-enum { MOST_THREADS = 1024, STACK = 256 << 10, SHARED = 232448, BARRIERS = 16, SLOTS = 8, MOST_BLOCKS = 4, LONGEST = 600 /* s */ };
+enum { MOST_THREADS = 1024, STACK = 256 << 10, SHARED = 232448, BARRIERS = 16, SLOTS = 8, MOST_BLOCKS = 8, LONGEST = 600 /* s */ };
 
 [[noreturn]] static void fail(const char *what)
 {

@@ -150,27 +150,28 @@ static void turn_matrix(void **w)
     }
 }
 
-/* d[4], a[4], b[2], c[4] */
-static void multiply(void **w)
+/* d[4], a[K / 4], b[K / 8], c[4] */
+template <int K> static void multiply(void **w)
 {
-    float A[16][16], B[16][8], D[16][8];
+    constexpr int b = 4 + K / 4, c = b + K / 8;
+    float A[16][K], B[K][8], D[16][8];
     for (int l = 0; l < 32; l++) {
         running &r = *((whole *)w[l])->r;
         const std::vector<argument> &a = ((whole *)w[l])->s->a;
-        for (int i = 0; i < 4; i++) {
+        for (int i = 0; i < K / 4; i++) {
             const uint32_t x = (uint32_t)r.get(a[(size_t)(4 + i)]);
             for (int h = 0; h < 2; h++) A[l / 4 + 8 * (i % 2)][2 * (l % 4) + h + 8 * (i / 2)] = half((const char *)&x + 2 * h);
-            D[l / 4 + 8 * (i / 2)][2 * (l % 4) + i % 2] = r.get_float(a[(size_t)(10 + i)]);
         }
-        for (int i = 0; i < 2; i++) {
-            const uint32_t x = (uint32_t)r.get(a[(size_t)(8 + i)]);
+        for (int i = 0; i < 4; i++) D[l / 4 + 8 * (i / 2)][2 * (l % 4) + i % 2] = r.get_float(a[(size_t)(c + i)]);
+        for (int i = 0; i < K / 8; i++) {
+            const uint32_t x = (uint32_t)r.get(a[(size_t)(b + i)]);
             for (int h = 0; h < 2; h++) B[2 * (l % 4) + h + 8 * i][l / 4] = half((const char *)&x + 2 * h);
         }
     }
     for (int i = 0; i < 16; i++)
         for (int j = 0; j < 8; j++) {
             float sum = 0;
-            for (int k = 0; k < 16; k++) sum += A[i][k] * B[k][j];
+            for (int k = 0; k < K; k++) sum += A[i][k] * B[k][j];
             D[i][j] += sum;
         }
     for (int l = 0; l < 32; l++)
@@ -331,7 +332,8 @@ static const struct {
           whole w = { &r, &s }; warp(~0u, &w, store_matrices);
       } },
     { "movmatrix", DO() { whole w = { &r, &s }; warp(~0u, &w, turn_matrix); } },
-    { "mma.sync.aligned.m16n8k16", DO() { whole w = { &r, &s }; warp(~0u, &w, multiply); } },
+    { "mma.sync.aligned.m16n8k16", DO() { whole w = { &r, &s }; warp(~0u, &w, multiply<16>); } },
+    { "mma.sync.aligned.m16n8k8", DO() { whole w = { &r, &s }; warp(~0u, &w, multiply<8>); } },
     { "wgmma.mma_async", DO() { whole w = { &r, &s }; warpgroup(&w, multiply_group); } },
     { "cp.async.cg.shared.global", DO() { copy_later(shared(r.get(s.a[0])), (void *)r.get(s.a[1]), 16, s.a.size() > 3 ? (uint32_t)r.get(s.a[3]) : 16); } },
     { "cp.async.ca.shared.global", DO() { copy_later(shared(r.get(s.a[0])), (void *)r.get(s.a[1]), (uint32_t)r.get(s.a[2]), (uint32_t)r.get(s.a[2])); } },

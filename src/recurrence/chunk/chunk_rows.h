@@ -168,20 +168,37 @@ static inline void row_times(int64_t n, float f, const float *factors, const flo
     for (; i < n; i++) y[i] = f * x[i] * factors[i];
 }
 
-/* y += f x . z */
-static inline void row_add_times(int64_t n, float f, const float *x, const float *z, float *y)
-{
-    int64_t i = 0;
-    for (; i + LNT_VL <= n; i += LNT_VL) v_store(y + i, v_load(y + i) + f * v_load(x + i) * v_load(z + i));
-    for (; i < n; i++) y[i] += f * x[i] * z[i];
-}
-
 /* y += s x */
 static inline void row_add(float *y, float s, const float *x, int64_t n)
 {
     int64_t i = 0;
     for (; i + LNT_VL <= n; i += LNT_VL) v_store(y + i, v_load(y + i) + s * v_load(x + i));
     for (; i < n; i++) y[i] += s * x[i];
+}
+
+/* y [width] += sum_i b_i x_i (b NULL: ones), in the order of the rows; sums of four vectors side by side. */
+static inline void rows_add_up(int64_t n, int64_t width, const float *b, const float *x, float *y)
+{
+    int64_t j = 0;
+    for (; j + 4 * LNT_VL <= width; j += 4 * LNT_VL) {
+        vf sum[4];
+        for (int l = 0; l < 4; l++) sum[l] = v_load(y + j + l * LNT_VL);
+        for (int64_t i = 0; i < n; i++) {
+            const vf f = v_set(b ? b[i] : 1.0f);
+            for (int l = 0; l < 4; l++) sum[l] += f * v_load(x + i * width + j + l * LNT_VL);
+        }
+        for (int l = 0; l < 4; l++) v_store(y + j + l * LNT_VL, sum[l]);
+    }
+    if (j == width) return;
+    for (int64_t i = 0; i < n; i++) row_add(y + j, b ? b[i] : 1.0f, x + i * width + j, width - j);
+}
+
+/* y += f x . z */
+static inline void row_add_times(int64_t n, float f, const float *x, const float *z, float *y)
+{
+    int64_t i = 0;
+    for (; i + LNT_VL <= n; i += LNT_VL) v_store(y + i, v_load(y + i) + f * v_load(x + i) * v_load(z + i));
+    for (; i < n; i++) y[i] += f * x[i] * z[i];
 }
 
 /* y *= x */

@@ -37,14 +37,18 @@ static inline void triangle(lnt_blocks b, int64_t n, const lnt_operand *X, const
     }
 }
 
-/* y_i += sum_{j<=i} A_ij x_j: [n,width]. */
-static inline void apply_lower(lnt_blocks b, int64_t n, const lnt_operand *A, const lnt_operand *x, int64_t width, float *y)
+/* y_i = or += sum_{j<=i} A_ij x_j: [n,width]. */
+static inline void lower_product(lnt_mm_mode mode, lnt_blocks b, int64_t n, const lnt_operand *A, const lnt_operand *x, int64_t width, float *y)
 {
     for (int64_t i = 0; i < n; i += b.rows) {
         lnt_operand a = b.engine->view(A, (int)i, block_rows(b, i, n));
         a.cols = (int)i + a.rows;
-        b.engine->multiply(LNT_MM_ADD, NULL, &a, false, x, false, y + i * width, width);
+        b.engine->multiply(mode, NULL, &a, false, x, false, y + i * width, width);
     }
+}
+static inline void apply_lower(lnt_blocks b, int64_t n, const lnt_operand *A, const lnt_operand *x, int64_t width, float *y)
+{
+    lower_product(LNT_MM_ADD, b, n, A, x, width, y);
 }
 
 /* The rows from j on and the columns j .. j+cols-1 of a square operand, to be used transposed at the left. */
@@ -58,13 +62,18 @@ static inline lnt_operand corner(const lnt_operand *m, int j, int cols)
     return v;
 }
 
-/* y_j += sum_{i>=j} A_ij x_i: [n,width]. */
-static inline void apply_lower_transposed(lnt_blocks b, int64_t n, const lnt_operand *A, const lnt_operand *x, int64_t width, float *y)
+/* y_j = or += sum_{i>=j} A_ij x_i: [n,width]. */
+static inline void lower_product_transposed(lnt_mm_mode mode, lnt_blocks b, int64_t n, const lnt_operand *A, const lnt_operand *x, int64_t width,
+                                            float *y)
 {
     for (int64_t j = 0; j < n; j += b.rows) {
         lnt_operand a = corner(A, (int)j, block_rows(b, j, n)), rest = b.engine->view(x, (int)j, (int)(n - j));
-        b.engine->multiply(LNT_MM_ADD, NULL, &a, true, &rest, false, y + j * width, width);
+        b.engine->multiply(mode, NULL, &a, true, &rest, false, y + j * width, width);
     }
+}
+static inline void apply_lower_transposed(lnt_blocks b, int64_t n, const lnt_operand *A, const lnt_operand *x, int64_t width, float *y)
+{
+    lower_product_transposed(LNT_MM_ADD, b, n, A, x, width, y);
 }
 
 #endif

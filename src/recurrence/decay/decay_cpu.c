@@ -93,12 +93,12 @@ static void decay_state(int m, int n, const float *rows, const float *columns, c
 }
 
 /* Of what is taken straight from the tensors elsewhere only what is asked for. */
-static void load_chunk(const lnt_head *x, lnt_rows c, scratch *w, bool queries, bool values)
+static void load_chunk(const lnt_head *x, lnt_rows c, scratch *w, bool queries, bool keys)
 {
     const lnt_recur_args *a = x->a;
     if (!w->direct || queries) rows_in(w->q, a->q, a->dtype, c.first, c.n, a->Hq, x->hq, a->K);
-    rows_in(w->k, a->k, a->dtype, c.first, c.n, a->Hq, x->hq, a->K);
-    if (!w->direct || values) rows_in(w->v, a->v, a->dtype, c.first, c.n, a->Hv, x->h, a->V);
+    if (!w->direct || keys) rows_in(w->k, a->k, a->dtype, c.first, c.n, a->Hq, x->hq, a->K);
+    if (!w->direct) rows_in(w->v, a->v, a->dtype, c.first, c.n, a->Hv, x->h, a->V);
 }
 
 /* P of a read-out before the write: row i reads what the rows before it have become by row i-1, and its own write through the bonus. */
@@ -142,13 +142,26 @@ static void read_values(scratch *w, int n, const lnt_operand *P, const lnt_opera
     LNT_V(lnt_vector_readers)(&w->gv, n, 1, A, w->C, w->v, out);
 }
 
+/* Rows that are written, with the decay to the chunk's end, as operands; in w->k, too, if they are not straight from the tensor. */
+static lnt_operand writes_of(const lnt_head *x, lnt_rows c, int forms, scratch *w)
+{
+    const lnt_recur_args *a = x->a;
+    const int64_t K = a->K;
+    if (w->direct && !w->normalize) {
+        if (!a->g && !a->g_head) return of_keys(x, c, a->k, forms, w->k_forms);
+        return of_scaled_keys(x, c, a->k, w->out, w->reads16, forms, w->k_forms);
+    }
+    rows_scaled(c.n, K, 1.0f, w->out, w->k, w->k);
+    return ENGINE->prepare(forms, c.n, a->K, w->k, K, w->k_forms);
+}
+
 static void forward_chunk(const lnt_head *x, lnt_rows c, scratch *w)
 {
     const lnt_recur_args *a = x->a;
     const lnt_mm_engine *e = ENGINE;
     int K = a->K, V = a->V, n = c.n;
     lnt_operand q, k, v;
-    load_chunk(x, c, w, w->normalize, false);
+    load_chunk(x, c, w, w->normalize, w->normalize);
     decays(x, c, false, w);
     if (w->direct) {
         q = of_keys(x, c, a->q, LNT_LEFT, w->q_forms);
@@ -165,18 +178,32 @@ static void forward_chunk(const lnt_head *x, lnt_rows c, scratch *w)
     lnt_operand P = e->prepare(LNT_LEFT, n, n, w->P, w->C, w->P_forms);
     e->multiply(LNT_MM_SET, NULL, &q, false, &w->state, false, w->o, V);
     key_ahead(x, c, a->k);
-    for (int64_t i = 0; i < n && !w->rows; i++) row_scale(w->o + i * V, w->read[i], V);
-    if (w->columns) row_times((int64_t)n * V, 1.0f, w->gv.from_start, w->o, w->o);
-    read_values(w, n, &P, &v, V, w->o);
+    if (w->direct) {
+        lower_product(LNT_MM_SET, BLOCKS, n, &P, &v, V, w->sums);
+    } else {
+        if (!w->rows) rows_scaled(n, V, 1.0f, w->read, w->o, w->o);
+        if (w->columns) row_times((int64_t)n * V, 1.0f, w->gv.from_start, w->o, w->o);
+        read_values(w, n, &P, &v, V, w->o);
+    }
     if (w->columns) rows_add_diagonal(n, w->P, w->C, w->v, V, w->o);
     value_ahead(x, c, a->v);
     if (w->rows) float_ahead(x, c, a->gk, K);
     if (w->normalize)
         for (int64_t i = 0; i < n; i++) {
+            if (i % 4 == 0) lnt_tiles_awake();
             float den = w->read[i] * row_dot(w->q + i * K, w->z, K) + row_sum(w->P + i * w->C, i + 1);
-            row_scale(w->o + i * V, 1.0f / (w->stable ? stable_denominator(den, w->m.floor[i], a->eps) : den + (float)a->eps), V);
+            const float r = 1.0f / (w->stable ? stable_denominator(den, w->m.floor[i], a->eps) : den + (float)a->eps);
+            if (w->direct) {
+                w->shares[i] = r * w->read[i];
+                row_scale(w->sums + i * V, r, V);
+            } else {
+                row_scale(w->o + i * V, r, V);
+            }
         }
-    rows_out(a->o, a->dtype, c.first, n, a->Hv, x->h, V, w->o);
+    if (w->direct)
+        rows_out_sum(a->o, a->dtype, c.first, n, a->Hv, x->h, V, 1.0f, w->normalize ? w->shares : w->read, w->o, w->sums);
+    else
+        rows_out(a->o, a->dtype, c.first, n, a->Hv, x->h, V, w->o);
 
     if (w->columns) {
         v = e->prepare(LNT_RIGHT, n, V, w->vs, V, w->vs_forms);
@@ -187,12 +214,11 @@ static void forward_chunk(const lnt_head *x, lnt_rows c, scratch *w)
         e->update(w->gk.end, 1, &writes, true, &v, false, &w->state);
         return;
     }
-    for (int64_t j = 0; j < n; j++) row_scale(w->k + j * K, w->out[j], K);
-    k = e->prepare(LNT_LEFT_T, n, K, w->k, K, w->k_forms);
+    k = writes_of(x, c, LNT_LEFT_T, w);
     e->update(&w->end, 0, &k, true, &v, false, &w->state);
     if (!w->normalize) return;
     row_scale(w->z, w->end, K);
-    for (int64_t j = 0; j < n; j++) row_add(w->z, 1.0f, w->k + j * K, K);
+    rows_add_up(n, K, NULL, w->k, w->z);
 }
 
 static void forward_head(const lnt_head *x, char *base)
@@ -236,16 +262,14 @@ static void sweep(const lnt_head *x, scratch *w)
     for (int64_t i = 0; i + 1 < chunks; i++) { /* nobody reads the final state */
         lnt_rows c = chunk_at(x, w->C, i, 1);
         float *S = w->direct ? NULL : w->states + (i + 1) * size, *z = w->zs + (i + 1) * K;
-        rows_in(w->k, a->k, a->dtype, c.first, c.n, a->Hq, x->hq, K);
+        if (!w->direct || w->normalize) rows_in(w->k, a->k, a->dtype, c.first, c.n, a->Hq, x->hq, K);
         if (!w->direct) rows_in(w->v, a->v, a->dtype, c.first, c.n, a->Hv, x->h, V);
         decays(x, c, true, w);
         if (w->stable) w->m.starts[i + 1] = w->m.m, w->m.fades[i + 1] = w->m.fades[i] * w->end;
         key_ahead(x, c, a->k);
-        if (!w->rows)
-            for (int64_t j = 0; j < c.n; j++) row_scale(w->k + j * K, w->out[j], K);
         value_ahead(x, c, a->v);
         lnt_operand v = w->direct ? of_values(x, c, a->v, LNT_LEFT_T, w->v_forms) : e->prepare(LNT_LEFT_T, c.n, V, w->vs, V, w->v_forms);
-        lnt_operand k = e->prepare(LNT_RIGHT, c.n, K, w->ks, K, w->k_forms);
+        lnt_operand k = w->rows ? e->prepare(LNT_RIGHT, c.n, K, w->ks, K, w->k_forms) : writes_of(x, c, LNT_RIGHT, w);
         if (w->rows || w->columns) {
             if (w->rows) float_ahead(x, c, a->gk, K);
             decay_state(V, K, w->columns ? w->gv.end : NULL, w->rows ? w->gk.end : NULL, S - size, S);
@@ -263,7 +287,7 @@ static void sweep(const lnt_head *x, scratch *w)
         }
         memcpy(z, z - K, (size_t)K * 4);
         row_scale(z, w->end, K);
-        for (int64_t j = 0; j < c.n; j++) row_add(z, 1.0f, w->k + j * K, K);
+        if (w->normalize) rows_add_up(c.n, K, NULL, w->k, z);
     }
 }
 
@@ -276,6 +300,7 @@ static void normalise_backward(const lnt_recur_args *a, int64_t n, const float *
     for (int64_t i = 0; i < n; i++) {
         const float *q = w->q + i * K, *P = w->P + i * w->C;
         float *X = w->x + i * K, *Y = w->Y + i * w->C;
+        if (i % 2 == 0) lnt_tiles_awake();
         const float den = read[i] * row_dot(q, z, K) + row_sum(P, i + 1), floor = w->stable ? w->m.floor[i] : 0;
         float r = 1.0f / (w->stable ? stable_denominator(den, floor, a->eps) : den + (float)a->eps);
         float dden = -(read[i] * row_dot(q, X, K) + row_dot(P, Y, i + 1)) * r * r;
@@ -381,10 +406,15 @@ static void value_gradient(const lnt_head *x, lnt_rows c, const lnt_operand *P, 
     int64_t V = a->V, n = c.n;
     float *dv = w->columns ? w->vs : w->v;
     LNT_V(lnt_transpose)(a->V, c.n, w->dvt, w->C, dv, V);
+    if (w->direct) {
+        lower_product_transposed(LNT_MM_SET, BLOCKS, n, P, d, V, w->sums);
+        if (a->dv) rows_out_sum(a->dv, a->dtype, c.first, n, a->Hv, x->h, V, 1.0f, w->out, dv, w->sums);
+        return;
+    }
     if (w->columns) {
         vector_value_gradient(x, c, St, dv, w);
     } else {
-        for (int64_t j = 0; j < n && !w->rows; j++) row_scale(dv + j * V, w->out[j], V);
+        if (!w->rows) rows_scaled(n, V, 1.0f, w->out, dv, dv);
         apply_lower_transposed(BLOCKS, n, P, d, V, dv);
     }
     rows_out(a->dv, a->dtype, c.first, n, a->Hv, x->h, V, dv);
@@ -423,7 +453,21 @@ static float state_dot(const float *S, const lnt_operand *kept, const float *dS,
     return row_dot(S, dS, size);
 }
 
-/* Chunk i; w->dS becomes the gradient of its start state. */
+/* A gradient of q or k, f_i x_i + sums_i, for one head or added up over the heads of a group (x and sums are room then). */
+static void put_key_sums(const lnt_head *x, lnt_rows c, const float *f, float *rows, void *out, float *all, const float *sums)
+{
+    const lnt_recur_args *a = x->a;
+    if (!out) return;
+    if (!all) {
+        rows_out_sum(out, a->dtype, c.first, c.n, a->Hq, x->hq, a->K, 1.0f, f, rows, sums);
+        return;
+    }
+    rows_scaled(c.n, a->K, 1.0f, f, rows, rows);
+    row_add(rows, 1.0f, sums, (int64_t)c.n * a->K);
+    put_shared(x, c, rows, out, all);
+}
+
+/* Chunk i; w->dS becomes the gradient of its start state. Long: all kinds of gates, with what they have in common written once. */
 static void backward_chunk(const lnt_head *x, lnt_rows c, int64_t i, scratch *w)
 {
     const lnt_recur_args *a = x->a;
@@ -434,7 +478,8 @@ static void backward_chunk(const lnt_head *x, lnt_rows c, int64_t i, scratch *w)
     const bool direct = w->direct;
     const float *S = direct ? NULL : w->states + i * size, *z = w->zs + i * K;
     float *read = w->read, *dO = w->o;
-    load_chunk(x, c, w, true, false);
+    const bool gate = a->dg || a->dg_head || a->dsign || w->stable, with_rows = gate || w->normalize || a->has_sign;
+    load_chunk(x, c, w, with_rows, with_rows);
     if (w->stable) w->m.m = w->m.starts[i];
     const bool straight = direct && !w->normalize && a->do_; /* dO goes as it is */
     if (!straight) rows_in(dO, a->do_, a->dtype, c.first, n, a->Hv, x->h, V);
@@ -470,7 +515,6 @@ static void backward_chunk(const lnt_head *x, lnt_rows c, int64_t i, scratch *w)
     key_ahead(x, c, a->k);
     e->multiply(LNT_MM_SET, NULL, &ds, false, &St, false, w->x, K);
     value_ahead(x, c, a->v);
-    bool gate = a->dg || a->dg_head || a->dsign || w->stable;
     if (a->has_sign) signed_reads(&w->turns, n, w->C, s, w->Y, K, w->q, w->x, state_dot(S, &St, w->dS, size));
     double last = gate ? (double)w->end * state_dot(S, &St, w->dS, size) : 0.0; /* <S',dS'> = e^{b_n} <S,dS'> + sum_j k_j . (what dS' gives dk_j) */
     if (a->dgk || a->dgv) state_products(w, K, V, S);
@@ -493,22 +537,37 @@ static void backward_chunk(const lnt_head *x, lnt_rows c, int64_t i, scratch *w)
         float_ahead(x, c, a->gk, K);
         vector_key_gradients(x, c, w);
     } else {
-        for (int64_t r = 0; r < n; r++) row_scale(w->x + r * K, read[r], K);
-        apply_lower(BLOCKS, n, &dA, &k, K, w->x); /* dQ */
-        if (w->normalize)
-            for (int64_t j = 0; j < n; j++) row_add(w->dk + j * K, 1.0f, w->dz, K);
+        if (direct) {
+            lower_product(LNT_MM_SET, BLOCKS, n, &dA, &k, K, w->sums); /* dQ */
+            put_key_sums(x, c, read, w->x, a->dq, w->dq_sum, w->sums);
+        } else {
+            rows_scaled(n, K, 1.0f, read, w->x, w->x);
+            apply_lower(BLOCKS, n, &dA, &k, K, w->x);
+        }
+        for (int64_t j = 0; j < n && w->normalize; j++) {
+            rows_awake(j);
+            row_add(w->dk + j * K, 1.0f, w->dz, K);
+        }
         for (int64_t j = 0; j < n && a->has_sign; j++) w->turns.writes[j] = row_dot(w->k + j * K, w->dk + j * K, K);
-        for (int64_t j = 0; j < n; j++) row_scale(w->dk + j * K, w->out[j], K);
-        if (gate && !a->has_sign) last += gates_write(n, K, w->k, w->dk, &w->gates);
-        apply_lower_transposed(BLOCKS, n, &dA, &q, K, w->dk); /* dK */
+        if (!direct) rows_scaled(n, K, 1.0f, w->out, w->dk, w->dk);
+        if (gate && !a->has_sign) last += gates_write(n, K, w->k, w->dk, direct ? w->out : NULL, &w->gates);
+        if (direct) {
+            lower_product_transposed(LNT_MM_SET, BLOCKS, n, &dA, &q, K, w->sums); /* dK */
+            put_key_sums(x, c, w->out, w->dk, a->dk, w->dk_sum, w->sums);
+        } else {
+            apply_lower_transposed(BLOCKS, n, &dA, &q, K, w->dk);
+        }
     }
     if (gate) gate_gradient(x, c, last, w);
-    put_shared(x, c, w->x, a->dq, w->dq_sum);
-    put_shared(x, c, w->dk, a->dk, w->dk_sum);
+    if (!direct) {
+        put_shared(x, c, w->x, a->dq, w->dq_sum);
+        put_shared(x, c, w->dk, a->dk, w->dk_sum);
+    }
 
     value_gradient(x, c, &P, &d, &St, w);
-    for (int64_t r = 0; r < n && !w->rows; r++) row_scale(w->qs + r * K, read[r], K);
-    lnt_operand reads = e->prepare(LNT_RIGHT, n, K, w->qs, K, w->read_forms);
+    if (!w->rows && !direct) rows_scaled(n, K, 1.0f, read, w->qs, w->qs);
+    lnt_operand reads = direct ? of_scaled_keys(x, c, a->q, read, w->reads16, LNT_RIGHT, w->read_forms)
+                               : e->prepare(LNT_RIGHT, n, K, w->qs, K, w->read_forms);
     if (w->rows || w->columns) {
         decay_state(V, K, w->columns ? w->gv.end : NULL, w->rows ? w->gk.end : NULL, w->dS, w->dS);
         e->multiply(LNT_MM_ADD, NULL, &ds, true, &reads, false, w->dS, K);
@@ -520,7 +579,8 @@ static void backward_chunk(const lnt_head *x, lnt_rows c, int64_t i, scratch *w)
         e->multiply(LNT_MM_SCALED, &w->end, &d, true, &reads, false, w->dS, K);
     if (!w->normalize) return;
     row_scale(w->dz, w->end, K);
-    for (int64_t r = 0; r < n; r++) row_add(w->dz, w->dden[r], w->q + r * K, K);
+    for (int64_t r = 0; r < n && direct; r++) w->dden[r] *= read[r]; /* else q is scaled by now */
+    rows_add_up(n, K, w->dden, w->q, w->dz);
 }
 
 /* Doubles that a head adds to parameters which all tokens share: the gate of a head, or the bonus. */

@@ -95,6 +95,7 @@ struct decay_gates {
     bool end_known;                /* these are there, or the last state has no gradient */
     float off;                     /* of a dot, by its operands' sizes: decay_kernels */
     float *dg;                     /* [T,Hv] or NULL */
+    const float *less_from;        /* [T,Hv]: dg is that less this; NULL: not */
     float *sums;                   /* [slots,Hv] or NULL: sum over the segment */
 };
 static constexpr int GATES_THREADS = 256, GATES_CHUNKS = LNT_DECAY_CHUNKS;
@@ -239,7 +240,7 @@ __global__ __launch_bounds__(GATES_THREADS) void decay_gates_gradient(const __gr
             if (2 * lane >= a.chunk || t >= at.last) continue;
             const float more = a.more && h % x.slices == 0 ? a.more[decay_token(x, t, h)] : 0.0f;
             const float dg = lnt_gate_shut(g[i][j]) ? 0.0f : all.base[c] + writes_before[j] + reads_after[j] + pairs[i][j] + more;
-            if (a.dg) a.dg[t * x.Hv + h] = dg;
+            if (a.dg) a.dg[t * x.Hv + h] = a.less_from ? a.less_from[t * x.Hv + h] - dg : dg;
             total += dg;
         }
     }
@@ -472,6 +473,7 @@ static decay_call describe(const lnt_recur_args *a, const lnt_device *d, const d
     x.cut = { a->cu_seqlens_device, a->sequences, a->tokens, segment, decay_segments(a, segment), a->Hv * slices,
               (const float *)a->g, (const float *)a->g_head, (float)a->scale };
     x.cut.slices = slices;
+    x.cut.strengths = (const float *)a->beta;
     x.sliced = slices > 1;
     x.sums = has_sums(a, k);
     x.ones = a->normalize && !x.sums;
@@ -518,6 +520,16 @@ static void put_starts(const decay_call &x, bool reverse)
     lnt_decay_scan(x.cut, X, x.w.decay, reverse ? x.dsT : x.s0, z, x.by.K, x.by.V, x.W, reverse, x.d);
 }
 
+void lnt_decay_tiles_two(const lnt_recur_args *a, const lnt_recur_args *b, const lnt_device *d)
+{
+    const decay_call x = describe(a, d, lnt_decay_tiles, false), y = describe(b, d, lnt_decay_tiles, false);
+    if (x.cut.P == 1) return;
+    const decay_states ends[2] = { { x.key, x.v, x.by.K, x.W, false, x.w.S, x.w.decay }, { y.key, y.v, y.by.K, y.W, false, y.w.S, x.w.decay } };
+    const scan_side starts[2] = { { x.w.S, x.s0, NULL, false }, { y.w.S, y.s0, NULL, false } };
+    lnt_decay_hopper_states(x.cut, ends, x.d);
+    put_scan(x.cut, starts, 2, x.w.decay, x.by.K, x.by.V, x.W, x.d);
+}
+
 /* S and dS of the segments, in one launch each, where the kernels have one. */
 static void put_both_starts(const decay_call &x)
 {
@@ -552,7 +564,7 @@ static decay_pass pass_of(const decay_call &x, decay_rows query, decay_rows key,
 }
 
 /* o, or float32 o into dnum's place; the denominators before. */
-static void put_read(const decay_call &x, void *o, int o_bf16, bool ends)
+static void put_read(const decay_call &x, void *o, int o_bf16, bool ends, bool late = false)
 {
     const lnt_recur_args *a = x.a;
     if (x.ones) {
@@ -568,6 +580,7 @@ static void put_read(const decay_call &x, void *o, int o_bf16, bool ends)
     p.out = x.w.parts ? x.w.parts : o;
     p.out_bf16 = o_bf16;
     p.den = x.w.den;
+    p.late = late;
     p.s_end = ends ? state_out(x, a->sT, x.w.sT) : NULL;
     if (is_stable(a) && x.divides) p.n_starts = x.w.stable.n, p.m = x.w.stable.m, p.eps = (float)a->eps;
     x.k->read(x.cut, &p, 1, x.d);
@@ -576,12 +589,12 @@ static void put_read(const decay_call &x, void *o, int o_bf16, bool ends)
     if (ends) put_whole(x, a->sT, x.w.sT);
 }
 
-void lnt_decay_cuda_forward(const lnt_recur_args *a, const lnt_device *d, const decay_kernels &k)
+void lnt_decay_cuda_forward(const lnt_recur_args *a, const lnt_device *d, const decay_kernels &k, bool has_starts)
 {
     const decay_call x = describe(a, d, k, false);
     if (is_stable(a) || x.sums) lnt_stable_prepare(a, x.w.stable, x.d, true, x.sums || !x.divides);
-    put_starts(x, false);
-    put_read(x, a->o, x.bf16, true);
+    if (!has_starts) put_starts(x, false);
+    put_read(x, a->o, x.bf16, true, has_starts);
 }
 
 static void put_gates(const decay_call &x, const decay_pass &dk, const decay_shared &with, bool pairs)
@@ -615,6 +628,7 @@ static void put_gates(const decay_call &x, const decay_pass &dk, const decay_sha
     g.W = x.W;
     float *dg = is_stable(a) ? x.w.stable.dgates : (float *)a->dg, *dg_head = (float *)a->dg_head;
     g.dg = dg && x.sliced ? x.w.dg : dg;
+    g.less_from = with.joined.dg;
     g.sums = x.w.sums;
     put(x.d, decay_gates_gradient, decay_pieces(x.cut), GATES_THREADS, x.cut, g);
     if (dg_head) put(x.d, decay_head_gates, x.cut.Hv, 32, x.cut, (const float *)x.w.sums, x.sliced ? x.w.dg_head : dg_head);
@@ -693,6 +707,7 @@ void lnt_decay_cuda_backward(const lnt_recur_args *a, const lnt_device *d, const
         dq.inter = x.w.reads;
         dk.dots = x.key;
         dk.inter = x.w.writes;
+        dq.joined = dk.joined = with.joined;
         if (k.both && !with.no_pairs) dk.intra = x.w.intra, dk.rows = stable && !x.sliced ? x.w.stable.rows : NULL;
     }
     decay_pass each[] = { dk, dv, dq };
@@ -723,5 +738,5 @@ void lnt_decay_cuda_backward(const lnt_recur_args *a, const lnt_device *d, const
         lnt_decay_sum(a->dq, x.bf16, x.w.dq, 0, a->tokens * a->Hq, a->Hv / a->Hq, a->K, x.d);
         lnt_decay_sum(a->dk, x.bf16, x.w.dk, 0, a->tokens * a->Hq, a->Hv / a->Hq, a->K, x.d);
     }
-    if (a->dg_head && !gates) lnt_cuda_note((lnt_cuda *)x.d, cudaMemsetAsync(a->dg_head, 0, (size_t)a->Hv * sizeof(float), x.d->stream));
+    if (a->dg_head && !gates) lnt_cuda_note((lnt_cuda *)x.d, cudaMemsetAsync(a->dg_head, 0, (size_t)a->Hv * sizeof(float), lnt_queue(x.d)));
 }

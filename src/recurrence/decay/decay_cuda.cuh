@@ -29,6 +29,7 @@ struct decay_cut {
     float scale;
     const float *reads = NULL, *writes = NULL; /* mLSTM: as g, factors of what a token reads, natural logs of those of what it writes */
     int slices = 1;                            /* of a head */
+    const float *strengths = NULL;             /* as g, factors of what a token writes, above 0 (Mesa, bf16) */
 };
 
 struct decay_place {
@@ -43,6 +44,15 @@ __device__ __forceinline__ bool decay_find(const decay_cut &x, int64_t n, int p,
     *at = { n, first, first + x.segment < to ? first + x.segment : to, from / x.segment + n + p, p == 0, first + x.segment >= to };
     return true;
 }
+
+/* The second of two backward passes with the same queries, keys and gates, in which the keys are the values, too, and whose results count negatively
+ * (the Mesa core's, by decay_kernels.both, K = V): in the places of dk and dg is what the first left less this one's, dk less dv, too; no dq. */
+struct decay_joined {
+    const bf16 *dk;  /* [T,Hv,K] the first one's; NULL: the pass is none of these */
+    const float *dg; /* [T,Hv] */
+    float *dbeta;    /* [T,Hv] k . (the first's dk less this one's) over the strength; NULL: not wanted */
+    float *products; /* [slots,Hv,K] sums over a segment of q.do, element by element; NULL: not wanted */
+};
 
 /* One read-out of a decayed state, which serves forward and all of backward by the choice of roles. In chunk order (backwards when `reverse`):
  *
@@ -61,6 +71,7 @@ struct decay_pass {
     bool reverse;
     bool transposed;              /* S[d][e] lies at e * W + d of a slot, not d * W + e */
     const float *slots;           /* start states [slots,Hv,K,W]; NULL: s, z */
+    bool late;                    /* the kernel ahead may have made more than these */
     const float *s, *z;           /* start states [N,Hv,K,V], [N,Hv,K]; NULL: zeros */
     float *s_end, *z_end;         /* where those of the sequences' ends go, or NULL */
     int K, V, W;                  /* of the state: W = V or V+1 */
@@ -70,6 +81,7 @@ struct decay_pass {
     float add;                    /* to out */
     float *inter;                 /* [parts,Hv,T], part = block of columns */
     float *intra, *rows;          /* dk: decay_pairs', where kernels have them on the way (decay_kernels.both); NULL: not wanted */
+    decay_joined joined;          /* dk and dq; without dk: not */
     const float *n_starts, *m;    /* mLSTM, where the kernels divide: decay_stable's n, m; NULL: not */
     float eps;
 };
@@ -131,6 +143,10 @@ struct decay_kernels {
     void (*both_states)(const decay_cut &, const decay_states *forwards_and_reverse, const lnt_cuda *) = NULL; /* of `both` */
 };
 extern const decay_kernels lnt_decay_tiles; /* mma.sync's */
+decay_kernels lnt_decay_hopper(void);       /* wgmma's */
+void lnt_decay_hopper_states(const decay_cut &x, const decay_states *two, const lnt_cuda *d); /* by wgmma */
+/* As decay_kernels.starts, forwards and of values that are the keys; false: not done, the direction, the values or the GPU are others. */
+bool lnt_decay_hopper_starts(const decay_cut &x, const decay_states &a, const chunk_starts &b, const lnt_cuda *d);
 size_t lnt_decay_cuda_bytes(const lnt_recur_args *a, bool backward, const decay_kernels &k);
 
 /* mLSTM is the passes on the V columns of the kept states, with gates and factors of tokens that are made before them; the column of ones and m
@@ -154,7 +170,8 @@ struct decay_stable {
     double *dots;                        /* [N,Hv,2] <end, its gradient>, <start, its gradient> of the states */
     stable_map *maps;                    /* [slots of pieces,Hv]; both directions */
 };
-void lnt_decay_cuda_forward(const lnt_recur_args *a, const lnt_device *d, const decay_kernels &k);
+/* has_starts: the start states of the segments are in the workspace, of V not sliced; the kernel ahead is then any. */
+void lnt_decay_cuda_forward(const lnt_recur_args *a, const lnt_device *d, const decay_kernels &k, bool has_starts = false);
 /* m, gates, factors (of readers with `denominators`), n in front of every chunk, and where `ends` the final n and m; behind the passes, from the dq
  * and dk [T,Hv,K] that they left, the rest of dq, dk (to a->dq, a->dk, or in place where heads are shared), dn0, df, di, dm0. These are
  * float32, or, `in_type`, of the call's type, and may be where they go. `gates_ahead`: the kernel ahead is that of the gates' gradient, which the
@@ -166,18 +183,23 @@ struct decay_shared {
     bool has_starts;            /* the start states of the segments are in the workspace */
     bool no_pairs;              /* dg is without the pairs inside a chunk */
     const void *less_v, *less_do; /* [T,Hv,V]: dg is less the pairs of these */
+    decay_joined joined;
 };
 void lnt_decay_cuda_backward(const lnt_recur_args *a, const lnt_device *d, const decay_kernels &k, const decay_shared &with);
 
 /* For the mesa core: the states S at the start of every chunk of 64 tokens, [slots of segments of 64,Hv,K,V], of the keys, values, gates and s0
  * of `a` (`bytes` of whose workspace are used), and its end states sT. In float32 by the general kernels; in bf16, and transposed, by the tensor
  * cores, from states that are float32: K = V = 64 or 128. `backward`: the workspace has then the start states of
- * the segments of lnt_decay_tiles_backward, the core's backward pass on the same keys, values, gates and s0. */
+ * the segments of lnt_decay_tiles_backward, the core's backward pass on the same keys, values, gates and s0. lnt_decay_tiles_two leaves the start
+ * states of two forward calls with the same keys and gates in the workspaces of both, in one launch and one scan: Hopper, K = V. `has_starts` is for
+ * these. */
 enum { LNT_DECAY_STARTS = 64 };
 size_t lnt_decay_starts_bytes(const lnt_recur_args *a);
 void lnt_decay_starts(const lnt_recur_args *a, const lnt_device *d, float *S);
 size_t lnt_decay_tiles_starts_bytes(const lnt_recur_args *a, bool backward);
-void lnt_decay_tiles_starts(const lnt_recur_args *a, const lnt_device *d, bool backward, bf16 *S);
+void lnt_decay_tiles_starts(const lnt_recur_args *a, const lnt_device *d, bool backward, bool has_starts, bf16 *S);
+void lnt_decay_tiles_two(const lnt_recur_args *a, const lnt_recur_args *b, const lnt_device *d);
+void lnt_decay_tiles_forward(const lnt_recur_args *a, const lnt_device *d, bool has_starts);
 size_t lnt_decay_tiles_backward_bytes(const lnt_recur_args *a);
 void lnt_decay_tiles_backward(const lnt_recur_args *a, const lnt_device *d, const decay_shared &with);
 
@@ -202,7 +224,7 @@ static inline void decay_launch(const lnt_cuda *d, const void *kernel, int64_t g
     lnt_cuda *noted = const_cast<lnt_cuda *>(d);
     if (grid <= 0) return;
     if (shared > 48 << 10) lnt_cuda_note(noted, cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, (int)shared));
-    lnt_cuda_note(noted, cudaLaunchKernel(kernel, dim3((unsigned)grid), dim3((unsigned)threads), args, shared, d->stream));
+    lnt_cuda_note(noted, cudaLaunchKernel(kernel, dim3((unsigned)grid), dim3((unsigned)threads), args, shared, lnt_queue(d)));
 }
 
 static inline int64_t decay_pieces(const decay_cut &x) { return x.N * x.P * x.Hv; }
@@ -246,6 +268,9 @@ __device__ __forceinline__ float decay_gate(const decay_cut &x, int64_t t, int h
     return lnt_gate(x.g ? x.g[decay_token(x, t, h)] : x.g_head ? x.g_head[decay_head(x, h)] : 0.0f);
 }
 
+/* A strength, as passes have it: what was multiplied by it can be divided by it. */
+__device__ __forceinline__ float decay_strength(float x) { return x < 0x1p-64f ? 0x1p-64f : x; }
+
 /* The logarithms to base 2 of a token's factors, where a pass has any. A factor of 2^-1000 is 0, and no sum with it is no number.
  * EXACT: to a double's accuracy, which float32 rows need and bf16 ones do not. */
 static constexpr double DECAY_NOTHING = -1000;
@@ -257,6 +282,7 @@ template <bool EXACT> __device__ __forceinline__ double decay_reads(const decay_
 }
 __device__ __forceinline__ double decay_writes(const decay_cut &x, int64_t t, int h)
 {
+    if (x.strengths) return log2f(decay_strength(x.strengths[decay_token(x, t, h)]));
     const double y = x.writes ? x.writes[decay_token(x, t, h)] * LNT_LOG2E : 0.0;
     return y < DECAY_NOTHING ? DECAY_NOTHING : y;
 }

@@ -37,12 +37,13 @@ static inline void gates_read(lnt_blocks b, int64_t n, int64_t K, const float *P
     }
 }
 
-/* Writes, from what dS' gives dk; their sum. */
-static inline double gates_write(int64_t n, int64_t K, const float *k, const float *dk, lnt_gates *g)
+/* Writes, from what dS' gives dk but for factors `out` (NULL: none); their sum. */
+static inline double gates_write(int64_t n, int64_t K, const float *k, const float *dk, const float *out, lnt_gates *g)
 {
     double sum = 0;
     for (int64_t j = 0; j < n; j++) {
-        const float writes = row_dot(k + j * K, dk + j * K, K);
+        rows_awake(j);
+        const float writes = (out ? out[j] : 1.0f) * row_dot(k + j * K, dk + j * K, K);
         g->dG[j] -= writes;
         g->kdk[j] += writes;
         sum += writes;

@@ -69,7 +69,10 @@ __device__ __forceinline__ void load_rows(const decay_cut &x, const decay_pass &
         if (GATED && (c & 3) == 0) { /* in the place of those of five chunks ago and earlier, whose rows have been replaced, too */
             const int mine = c + w.warp;
             if (mine < w.chunks) ahead.make(x, &w.factors[mine % FACTORS], w.start(mine), at.last, w.h, false);
-            if (mine + 4 < w.chunks) ahead.ask(x, w.start(mine + 4), at.last, w.h);
+            if (mine + 4 < w.chunks) {
+                ahead.ask(x, w.start(mine + 4), at.last, w.h);
+                if (!DIVIDED) strengths_ahead(x, w.start(mine + 4) + 2 * w.lane, at.last, w.h); /* mLSTM has none */
+            }
         }
         cp_async_wait<0>();
         fence_async();
@@ -187,7 +190,7 @@ __global__ __launch_bounds__(PARTS *GROUP, 1) void decay_outputs(const __grid_co
     using place = output_places<D, DIVIDED>;
     output_work<D, DIVIDED> w;
     w.h = (int)(blockIdx.x % x.Hv);
-    if (!a.slots) await_last(); /* else the kernel ahead makes those and nothing else: rows are under way meanwhile */
+    if (!a.slots || a.late) await_last(); /* else the kernel ahead makes those and nothing else: rows are under way meanwhile */
     if (!decay_find(x, blockIdx.x / x.Hv / x.P, (int)(blockIdx.x / x.Hv % x.P), &w.at)) return await_last();
     w.chunks = (int)((w.at.last - w.at.first + C - 1) / C);
     w.warp = (int)threadIdx.x / 32 % 4, w.lane = (int)threadIdx.x % 32;

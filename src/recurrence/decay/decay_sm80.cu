@@ -387,10 +387,10 @@ __device__ __forceinline__ void put_pairs(uint32_t query, uint32_t key, uint32_t
 }
 
 /* Where a pass has starts of segments, the kernel ahead is the scan that makes them and nothing else (or another pass behind it, which makes nothing
- * that is read here): the first tiles are under way before it is awaited. Elsewhere the kernel ahead may be anything. */
+ * that is read here): the first tiles are under way before it is awaited. Elsewhere, and ahead of a `late` pass, the kernel may be any. */
 __device__ __forceinline__ bool find_pass(const decay_cut &x, const decay_pass &a, int64_t n, int p, decay_place *at)
 {
-    if (!a.slots) await_last();
+    if (!a.slots || a.late) await_last();
     const bool found = decay_find(x, n, p, at);
     if (!found) await_last();
     return found;
@@ -732,7 +732,9 @@ static decay_cut starts_cut(const lnt_recur_args *a, bool backward)
 {
     const int64_t segment = lnt_decay_segment(a, backward, C, 1), longest = a->longest;
     const int P = longest ? (int)((longest + segment - 1) / segment) : 1;
-    return { a->cu_seqlens_device, a->sequences, a->tokens, segment, P, a->Hv, (const float *)a->g, NULL, (float)a->scale };
+    decay_cut x = { a->cu_seqlens_device, a->sequences, a->tokens, segment, P, a->Hv, (const float *)a->g, NULL, (float)a->scale };
+    x.strengths = (const float *)a->beta;
+    return x;
 }
 static int64_t starts_slots(const decay_cut &x) { return (x.T / x.segment + x.N) * x.Hv; }
 size_t lnt_decay_tiles_starts_bytes(const lnt_recur_args *a, bool backward)
@@ -749,23 +751,24 @@ static void tiles_chunk_starts(const decay_cut &x, const decay_states &a, const 
     DECAY_BY_SHAPE(a.K, a.W, true, F);
 #undef F
 }
-void lnt_decay_tiles_starts(const lnt_recur_args *a, const lnt_device *d, bool backward, bf16 *S)
+void lnt_decay_tiles_starts(const lnt_recur_args *a, const lnt_device *d, bool backward, bool has_starts, bf16 *S)
 {
     const decay_cut cut = starts_cut(a, backward);
     const lnt_cuda *on = (const lnt_cuda *)d;
     float *segments = (float *)a->workspace, *decay = segments + starts_slots(cut) * a->K * a->V;
     const decay_states keys = { { a->k, NULL, 1, a->Hq, a->K }, { a->v, NULL, 1, a->Hv, a->V }, a->K, a->V, false, segments, decay };
-    if (cut.P > 1) {
+    if (cut.P > 1 && !has_starts) {
         tiles_states(cut, keys, on);
         lnt_decay_scan(cut, segments, decay, (const float *)a->s0, NULL, a->K, a->V, a->V, false, on);
     }
     const chunk_starts starts = { cut.P > 1 ? segments : NULL, (const float *)a->s0, (float *)a->sT, S };
-    tiles_chunk_starts(cut, keys, starts, on);
+    if (!lnt_decay_hopper_starts(cut, keys, starts, on)) tiles_chunk_starts(cut, keys, starts, on);
 }
 
 static const decay_kernels passes = { C, 1, true, true, true, tiles_states, tiles_read, tiles_pairs, 0x1p-9f };
 const decay_kernels lnt_decay_tiles = { C, 1, true, true, true, tiles_states, tiles_read, tiles_pairs, 0x1p-9f,
                                         lnt_decay_back_takes, tiles_chunk_starts, lnt_decay_back };
+void lnt_decay_tiles_forward(const lnt_recur_args *a, const lnt_device *d, bool has_starts) { lnt_decay_cuda_forward(a, d, passes, has_starts); }
 size_t lnt_decay_tiles_backward_bytes(const lnt_recur_args *a) { return lnt_decay_cuda_bytes(a, true, passes); }
 void lnt_decay_tiles_backward(const lnt_recur_args *a, const lnt_device *d, const decay_shared &with)
 {

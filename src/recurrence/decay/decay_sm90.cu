@@ -7,19 +7,21 @@
  * find them on the right: so every product of tokens has tokens on the left, and pairs go from accumulators to the left side of the next one without
  * shared memory.
  *
- * Long: three kernels of one path, which share tiles, factors and the layout of the state. */
+ * Long: four kernels of one path, which share tiles, factors and the layout of the state. */
 #include "recurrence/decay/decay_sm90.cuh"
 #include "recurrence/recur_cuda.cuh"
 
 /* ---- states of segments ------------------------------------------------------------------------------------------------------------- */
 
-/* As decay_tiles_states, D columns of K and 64 of V a CTA; rows come to L2 once. In both directions at once the first leaves the decays but for the
- * last segment's. */
+/* As decay_tiles_states, D columns of K and 64 of V a CTA; rows come to L2 once, and are a tile once where values are the same rows (the Mesa core's
+ * H). In both directions at once the first leaves the decays but for the last segment's. */
 struct states_sides {
     decay_states side[2];
     int n, K, V;
+    unsigned same; /* a bit a side: its values are its keys */
 };
 template <int D> static constexpr int ends_stage = (D / 64 + 1) * PANEL;
+static bool same_rows(const decay_rows &a, const decay_rows &b) { return a.p == b.p && a.heads == b.heads && a.width == b.width; }
 
 template <int D, bool GATED, int STAGES>
 __global__ __launch_bounds__(GROUP, 3) void decay_hopper_states(const __grid_constant__ decay_cut x, const __grid_constant__ states_sides sides)
@@ -39,6 +41,8 @@ __global__ __launch_bounds__(GROUP, 3) void decay_hopper_states(const __grid_con
     if (!decay_find(x, piece / x.Hv / x.P, p, &at) || (a.reverse ? at.begins : at.ends)) return;
     const int chunks = (int)((at.last - at.first + C - 1) / C);
     const uint32_t base = (shared_address(memory) + 1023) & ~1023u;
+    const bool one_tile = (sides.same >> which & 1) && e0 >= d0 && e0 < d0 + D;
+    const uint32_t value_panel = (uint32_t)((one_tile ? (e0 - d0) / 64 : D / 64) * PANEL);
     auto first = [&](const decay_rows &of, int W) { return of.p ? (const bf16 *)of.p + (at.first * of.heads + head_of(of, x, h)) * W : NULL; };
     const bf16 *const key = first(a.key, K), *const value = first(a.value, V);
     const panel_rows<D, GROUP> keys(key ? key + d0 : NULL, a.key.heads * K);
@@ -48,7 +52,7 @@ __global__ __launch_bounds__(GROUP, 3) void decay_hopper_states(const __grid_con
         const uint32_t stage = base + (uint32_t)(c % STAGES * ends_stage<D>);
         if (c < chunks) {
             keys.load(stage, start(c) - at.first, at.last - start(c));
-            values.load(stage + D / 64 * PANEL, start(c) - at.first, at.last - start(c));
+            if (!one_tile) values.load(stage + value_panel, start(c) - at.first, at.last - start(c));
         }
         cp_async_commit();
     };
@@ -71,7 +75,7 @@ __global__ __launch_bounds__(GROUP, 3) void decay_hopper_states(const __grid_con
         const end_factors &f = factors[GATED ? c % FACTORS : 0];
         const float total = GATED ? f.total : 1.0f;
         fade *= total;
-        next_state<GATED, GATED>(S, lane_columns(stage + D / 64 * PANEL, warp), stage, f.write, total, 1.0f);
+        next_state<GATED, GATED>(S, lane_columns(stage + value_panel, warp), stage, f.write, total, 1.0f);
         const int mine = c + 4 + warp;
         if (GATED && (c & 3) == 0 && mine < chunks) { /* while products run */
             ahead.make(x, &factors[mine % FACTORS], a.reverse);
@@ -87,16 +91,93 @@ __global__ __launch_bounds__(GROUP, 3) void decay_hopper_states(const __grid_con
     each_number(S, [&](float &s, int e, int d) { to[d * V + e] = factor * s; });
 }
 
+/* ---- states at the starts of chunks ----------------------------------------------------------------------------------------------------- */
+
+/* As decay_tiles_states with STARTS, forwards, of values that are the keys (the Mesa core's H), whose tile is there once: 64 columns a CTA. */
+template <int K> struct starts_places {
+    static constexpr int stages = 2, stage = K / 64 * PANEL, staging = stages * stage, bytes = staging + 4 * 2048 + 1024;
+};
+
+template <int K>
+__global__ __launch_bounds__(GROUP, 4) void decay_hopper_starts(const __grid_constant__ decay_cut x, const __grid_constant__ decay_states a,
+                                                                const __grid_constant__ chunk_starts b)
+{
+    extern __shared__ __align__(1024) unsigned char memory[];
+    using place = starts_places<K>;
+    __shared__ tile_factors factors[FACTORS];
+    constexpr int BLOCKS = K / 64;
+    const int block = (int)(blockIdx.x % BLOCKS), warp = (int)threadIdx.x / 32;
+    const int64_t piece = blockIdx.x / BLOCKS;
+    const int h = (int)(piece % x.Hv), p = (int)(piece / x.Hv % x.P);
+    decay_place at;
+    await_last();
+    let_next();
+    if (!decay_find(x, piece / x.Hv / x.P, p, &at)) return;
+    const int chunks = (int)((at.last - at.first + C - 1) / C);
+    const uint32_t base = (shared_address(memory) + 1023) & ~1023u, staging = base + place::staging + (uint32_t)(warp * 2048);
+    const panel_rows<K, GROUP> keys(a.key, x, at.first, h);
+    auto start = [&](int c) { return at.first + (int64_t)c * C; };
+    auto fetch = [&](int c) {
+        if (c < chunks) keys.load(base + (uint32_t)(c % place::stages * place::stage), start(c) - at.first, at.last - start(c));
+        cp_async_commit();
+    };
+    for (int c = 0; c < place::stages - 1; c++) fetch(c);
+    float S[K / 2] = {};
+    factors_ahead ahead;
+    ahead.begin(x, factors, start, chunks, at.last, h, false);
+    const float *from = b.slots ? b.slots + (at.slot * x.Hv + h) * K * K : b.s ? b.s + (at.n * x.Hv + h) * K * K : NULL;
+    if (from) each_number(S, [&](float &s, int e, int d) { s = from[d * K + block * 64 + e]; });
+    bf16 *to_start = b.S + ((x.cu[at.n] / C + at.n + p * (x.segment / C)) * x.Hv + h) * K * K + (block * 64 + warp * 16) * K;
+#pragma unroll 1
+    for (int c = 0; c < chunks; c++) {
+        cp_async_wait<place::stages - 2>();
+        fence_async();
+        __syncthreads();
+        fetch(c + place::stages - 1);
+        ahead.more(x, factors, start, c, chunks, at.last, h, false);
+#pragma unroll
+        for (int first = 0; first < K; first += 64) put_columns(S, first / 2, staging, to_start + first, K, 16);
+        to_start += (int64_t)x.Hv * K * K;
+        const uint32_t stage = base + (uint32_t)(c % place::stages * place::stage);
+        const tile_factors &f = factors[c % FACTORS];
+        next_state<true, true>(S, lane_columns(stage + (uint32_t)(block * PANEL), warp), stage, f.write, f.total, 1.0f);
+        wgmma_wait<0>();
+        wgmma_hold(S);
+    }
+    if (!b.s_end || !at.ends) return;
+    float *to = b.s_end + (at.n * x.Hv + h) * K * K + block * 64;
+    each_number(S, [&](float &s, int e, int d) { to[d * K + e] = s; });
+}
+
 /* ---- o, or dq ------------------------------------------------------------------------------------------------------------------------- */
 
-/* PLAIN is o; SIDED dq, whose rows of q are a tile, too, for the gates' dots; DIVIDED mLSTM's o, by D_t: n in front of the chunk is in the stage. */
-enum fore_kind { PLAIN, SIDED, DIVIDED };
+/* PLAIN is o; SIDED dq, whose rows of q are a tile, too, for the gates' dots; DOTS these alone, without pairs, and decay_joined's products; DIVIDED
+ * mLSTM's o, by D_t: n in front of the chunk is in the stage. */
+enum fore_kind { PLAIN, SIDED, DOTS, DIVIDED };
 template <int D, int E, fore_kind KIND> struct fore_places {
     static constexpr int groups = E / 64, key = D / 64 * PANEL, value = 2 * key, dots = value + groups * PANEL;
-    static constexpr int used = dots + (KIND == SIDED ? groups * PANEL : 0), stages = used <= 24 << 10 ? 4 : used <= 48 << 10 && groups == 2 ? 3 : 2;
+    static constexpr bool sided = KIND == SIDED || KIND == DOTS;
+    static constexpr int used = dots + (sided ? groups * PANEL : 0), stages = used <= 24 << 10 ? 4 : used <= 48 << 10 && groups == 2 ? 3 : 2;
     static constexpr int n = used, stage = used + (KIND == DIVIDED ? 1024 : 0), state = stages * stage, end = state + groups * D / 64 * PANEL,
                          bytes = end + 1024;
 };
+
+/* Of two tiles of W columns, element by element, sums over rows: a thread of N has two columns and a share of the rows. */
+template <int W, int N> __device__ __forceinline__ void add_products(float (&sum)[2], uint32_t x, uint32_t y)
+{
+    constexpr int ROWS = C * (W / 2) / N;
+    const int tid = anew((int)threadIdx.x), pair = tid % (W / 2), first = tid / (W / 2) * ROWS;
+    const uint32_t at = (uint32_t)(pair / 32 * PANEL + first * 128 + pair % 4 * 4), unit = (uint32_t)(pair % 32 / 4);
+#pragma unroll
+    for (int i = 0; i < ROWS; i++) {
+        const uint32_t place = at + (uint32_t)(i * 128) + ((unit ^ (uint32_t)((first + i) & 7)) << 4);
+        uint32_t u, v;
+        asm volatile("ld.shared.b32 %0, [%1];" : "=r"(u) : "r"(x + place) : "memory");
+        asm volatile("ld.shared.b32 %0, [%1];" : "=r"(v) : "r"(y + place) : "memory");
+        sum[0] += low_bf16(u) * low_bf16(v);
+        sum[1] += high_bf16(u) * high_bf16(v);
+    }
+}
 
 /* A CTA has a segment of a head, a group of warps 64 columns of it.
  * Long: one chain of products, whose sums stay in registers. */
@@ -105,19 +186,19 @@ __global__ __launch_bounds__(E * 2, E == 64 ? 2 : 1) void decay_hopper_fore(cons
 {
     extern __shared__ __align__(1024) unsigned char memory[];
     using place = fore_places<D, E, KIND>;
-    constexpr int N = E * 2, STAGES = place::stages;
+    constexpr int N = E * 2, STAGES = place::stages, SIDES = place::sided ? 2 : 1;
     __shared__ tile_factors factors[GATED ? FACTORS : 1];
-    __shared__ float dots[KIND == SIDED ? 2 : 1][place::groups][C];
+    __shared__ float dots[SIDES][place::groups][C];
     const int h = (int)(blockIdx.x % x.Hv), tid = (int)threadIdx.x, group = tid / GROUP, warp = tid / 32 % 4, lane = tid % 32;
     decay_place at;
-    if (!a.slots) await_last();
+    if (!a.slots || a.late) await_last();
     if (!decay_find(x, blockIdx.x / x.Hv / x.P, (int)(blockIdx.x / x.Hv % x.P), &at)) return await_last();
     const int chunks = (int)((at.last - at.first + C - 1) / C), r = lane >> 2, c2 = 2 * (lane & 3), row = warp * 16 + r;
     const uint32_t base = (shared_address(memory) + 1023) & ~1023u, state = base + place::state + (uint32_t)(group * (D / 64 * PANEL));
-    const bool dotted = KIND == SIDED && GATED && a.inter;
+    const bool dotted = place::sided && GATED && a.inter;
     const float *n_start = KIND == DIVIDED ? a.n_starts + ((x.cu[at.n] / C + at.n + (at.first - x.cu[at.n]) / C) * x.Hv + h) * D : NULL;
     const panel_rows<D, N> queries(a.query, x, at.first, h), keys(a.key, x, at.first, h);
-    const panel_rows<E, N> values(a.value, x, at.first, h), rows(KIND == SIDED ? a.dots : a.value, x, at.first, h);
+    const panel_rows<E, N> values(a.value, x, at.first, h), rows(place::sided ? a.dots : a.value, x, at.first, h);
     auto start = [&](int c) { return at.first + (int64_t)c * C; };
     auto fetch = [&](int c) {
         const uint32_t stage = base + (uint32_t)(c % STAGES * place::stage);
@@ -131,7 +212,7 @@ __global__ __launch_bounds__(E * 2, E == 64 ? 2 : 1) void decay_hopper_fore(cons
         cp_async_commit();
     };
     auto put_inter = [&](int c) { /* of chunk c, behind a barrier */
-        const float *of = &dots[KIND == SIDED ? c & 1 : 0][0][0];
+        const float *of = &dots[c % SIDES][0][0];
         if (tid < C && start(c) + tid < at.last) a.inter[(int64_t)h * x.T + start(c) + tid] = place::groups == 1 ? of[tid] : of[tid] + of[C + tid];
     };
     for (int c = 0; c < STAGES - 1; c++) fetch(c);
@@ -139,7 +220,7 @@ __global__ __launch_bounds__(E * 2, E == 64 ? 2 : 1) void decay_hopper_fore(cons
     if (GATED) ahead.begin(x, factors, start, chunks, at.last, h, false);
     await_last();
     let_next();
-    float S[D / 2];
+    float S[D / 2], products[2] = {};
     const int sd = a.transposed ? 1 : a.V, se = a.transposed ? a.V : 1;
     {
         const int64_t whole = (int64_t)a.K * a.V;
@@ -160,14 +241,18 @@ __global__ __launch_bounds__(E * 2, E == 64 ? 2 : 1) void decay_hopper_fore(cons
         float P[32], O[32];
         leave_state(S, lane_rows(state, warp * 16), PANEL);
         fence_async();
-        wgmma_fence();
-        times_rows<D>(P, query, key);
-        wgmma_commit();
+        if constexpr (KIND != DOTS) {
+            wgmma_fence();
+            times_rows<D>(P, query, key);
+            wgmma_commit();
+        }
         named_sync(1 + group, GROUP);
         wgmma_fence();
         times_rows<D>(O, query, state);
         wgmma_commit();
         if (GATED) ahead.more(x, factors, start, c, chunks, at.last, h, false); /* while products run */
+        if constexpr (KIND == DOTS && D == E)
+            if (a.joined.products) add_products<D, N>(products, query, query + place::dots);
 
         float den[2] = {}, m[2] = {};
         if (KIND == DIVIDED) {
@@ -179,12 +264,14 @@ __global__ __launch_bounds__(E * 2, E == 64 ? 2 : 1) void decay_hopper_fore(cons
             row_sums<D>(den, query, (const float *)(memory + (query - shared_address(memory)) + place::n));
             den[0] *= f.read[row], den[1] *= f.read[row + 8];
         }
-        wgmma_wait<1>();
-        wgmma_hold(P);
         uint32_t pairs[4][4];
-        float in_row[2];
-        weigh_reads<GATED>(pairs, in_row, P, f, x.scale);
-        if (KIND == DIVIDED) row_divisors(den, in_row, den, m, a.eps);
+        if constexpr (KIND != DOTS) {
+            wgmma_wait<1>();
+            wgmma_hold(P);
+            float in_row[2];
+            weigh_reads<GATED>(pairs, in_row, P, f, x.scale);
+            if (KIND == DIVIDED) row_divisors(den, in_row, den, m, a.eps);
+        }
         wgmma_wait<0>();
         wgmma_hold(O);
         {
@@ -195,7 +282,13 @@ __global__ __launch_bounds__(E * 2, E == 64 ? 2 : 1) void decay_hopper_fore(cons
         if (dotted) {
             float dot[2];
             row_dots<64>(dot, O, query + place::dots + (uint32_t)(group * PANEL));
-            if (c2 == 0) dots[KIND == SIDED ? c & 1 : 0][group][row] = dot[0], dots[KIND == SIDED ? c & 1 : 0][group][row + 8] = dot[1];
+            if (c2 == 0) dots[c % SIDES][group][row] = dot[0], dots[c % SIDES][group][row + 8] = dot[1];
+        }
+        if constexpr (KIND == DOTS) {
+            next_state<GATED, GATED>(S, lane_columns(value, warp), key, f.write, f.total, 1.0f);
+            wgmma_wait<0>();
+            wgmma_hold(S);
+            continue;
         }
         wgmma_fence();
 #pragma unroll
@@ -227,6 +320,16 @@ __global__ __launch_bounds__(E * 2, E == 64 ? 2 : 1) void decay_hopper_fore(cons
         float *to = a.s_end + (at.n * x.Hv + h) * ((int64_t)a.K * a.V);
         each_number(S, [&](float &s, int e, int d) { to[d * sd + (group * 64 + e) * se] = s; });
     }
+    if constexpr (KIND == DOTS && D == E)
+        if (a.joined.products) {
+            float *parts = (float *)(memory + (base - shared_address(memory)) + place::state);
+            __syncthreads();
+            parts[2 * tid] = products[0], parts[2 * tid + 1] = products[1];
+            __syncthreads();
+            float sum = 0;
+            for (int i = tid; i < 2 * N; i += D) sum += parts[i];
+            if (tid < D) a.joined.products[(at.slot * x.Hv + h) * D + tid] = sum;
+        }
 }
 
 /* ---- dk and dv ------------------------------------------------------------------------------------------------------------------------ */
@@ -238,6 +341,7 @@ struct hopper_back {
     void *dk;               /* [T,Hv,K] */
     bf16 *dv;               /* [T,Hv,V]; each NULL: not wanted */
     int dk_bf16;
+    decay_joined joined;
     float *writes, *intra, *rows; /* [Hv,T] or NULL: k . dk through dS; of the pairs intra, and sums of M's rows with the diagonal */
 };
 
@@ -246,9 +350,10 @@ template <int K, int V> struct back_state {
     static constexpr int columns = K == 128 || V == 64 ? V : V / 2;
     static constexpr int panel = K * 128;
 };
-template <int K, int V> struct back_tiles {
+template <int K, int V, bool JOINED> struct back_tiles {
     static constexpr int q = 0, k = K / 64 * PANEL, v = 2 * k, d_o = v + V / 64 * PANEL, stage = d_o + V / 64 * PANEL;
-    static constexpr int X = 2 * stage, B = X + V / 64 * back_state<K, V>::panel, out = B + 8 * GROUP * 16, end = out + 8 * 2048, bytes = end + 1024;
+    static constexpr int X = 2 * stage, B = X + V / 64 * back_state<K, V>::panel, out = B + 8 * GROUP * 16, first = out + 8 * 2048,
+                         end = first + (JOINED ? K / 64 * PANEL : 0), bytes = end + 1024; /* first: the first pass's dk */
 };
 
 /* Of one chunk and of the one before, whose sums are put together behind the next barrier. */
@@ -282,8 +387,45 @@ __device__ __forceinline__ void put_pairs_of(const back_sums &sums, int which, f
         if (2 * lane + e < len) rows[2 * lane + e] = row[e] + sums.diagonal[which][2 * lane + e];
 }
 
-/* Barriers of both groups: the state's copy is whole; B is there. */
-enum { STATE_THERE = 1, B_THERE };
+/* Barriers of both groups: the state's copy is whole; B is there; dv is, in its place, for the sum with dk. */
+enum { STATE_THERE = 1, B_THERE, DV_THERE };
+
+/* dk of both passes: O, that of this one, becomes first - O, of which `dot` is that with k, less the other group's dv, in bf16 at the thread's own
+ * places of `B`. */
+template <int W> __device__ __forceinline__ void join(float (&O)[W / 2], float (&dot)[2], uint32_t first, uint32_t k, const float4 *B)
+{
+    const int tid = anew((int)threadIdx.x), r = tid % 32 >> 2, c = tid & 3;
+    const uint32_t from = anew(first + (uint32_t)((tid / 32 % 4 * 16 + r) * 128 + (r << 4) + 4 * c));
+#pragma unroll
+    for (int n = 0; n < W / 8; n++)
+#pragma unroll
+        for (int half = 0; half < 2; half++) {
+            uint32_t y;
+            const uint32_t at = (from ^ (uint32_t)(n % 8 << 4)) + n / 8 * PANEL + half * 1024;
+            asm volatile("ld.shared.b32 %0, [%1];" : "=r"(y) : "r"(at) : "memory");
+            O[4 * n + 2 * half] = low_bf16(y) - O[4 * n + 2 * half], O[4 * n + 2 * half + 1] = high_bf16(y) - O[4 * n + 2 * half + 1];
+        }
+    row_dots<W>(dot, O, k);
+#pragma unroll
+    for (int n = 0; n < W / 16; n++) {
+        const float4 b = B[n * GROUP + tid % GROUP];
+        const float y[4] = { b.x, b.y, b.z, b.w };
+#pragma unroll
+        for (int i = 0; i < 4; i++) {
+            O[8 * n + 2 * i] -= low_bf16(__float_as_uint(y[i])), O[8 * n + 2 * i + 1] -= high_bf16(__float_as_uint(y[i]));
+        }
+    }
+}
+template <int W> __device__ __forceinline__ void leave_dv(const float (&O)[W / 2], float4 *B)
+{
+#pragma unroll
+    for (int n = 0; n < W / 16; n++) {
+        uint32_t y[4];
+        wgmma_operand(y, O, n);
+        B[n * GROUP + (int)threadIdx.x % GROUP] =
+            make_float4(__uint_as_float(y[0]), __uint_as_float(y[1]), __uint_as_float(y[2]), __uint_as_float(y[3]));
+    }
+}
 
 /* The pairs of a chunk: rows i that write, columns j that read, j >= i; P becomes s D_ji times what it was, and the left side of the next product.
  * Of M, where B has the other product: its sums. */
@@ -351,11 +493,11 @@ __device__ __forceinline__ void weigh_pairs(uint32_t (&pairs)[4][4], const float
 
 /* A group's chunks, from the last one on. KEYS: dk, by v, do and q on the left, in pairs and on the right; else dv, by k, q and do.
  * Long: one chain of products, whose sums stay in registers. */
-template <int K, int V, bool GATED, bool KEYS>
+template <int K, int V, bool GATED, bool JOINED, bool KEYS>
 __device__ __forceinline__ void run_back(const decay_cut &x, const hopper_back &a, const decay_place &at, int h, unsigned char *memory,
                                          tile_factors *factors, back_sums *sums)
 {
-    using place = back_tiles<K, V>;
+    using place = back_tiles<K, V, JOINED>;
     using shape = back_state<K, V>;
     constexpr int W = KEYS ? K : V, D = KEYS ? V : K, COLUMNS = shape::columns, N = 2 * GROUP;
     constexpr int GROUP_ROW = K == 128 && KEYS ? 64 : 0, GROUP_COLUMN = K == 64 && V == 128 && KEYS ? 64 : 0;
@@ -367,6 +509,7 @@ __device__ __forceinline__ void run_back(const decay_cut &x, const hopper_back &
     const uint32_t staging = base + place::out + (uint32_t)(tid / 32 * 2048);
     const panel_rows<K, N> q_rows(a.q, x, at.first, h), k_rows(a.k, x, at.first, h);
     const panel_rows<V, N> v_rows(a.v, x, at.first, h), d_o_rows(a.d_o, x, at.first, h);
+    const panel_rows<K, N> first_rows(JOINED ? a.joined.dk + (at.first * x.Hv + h) * K : NULL, x.Hv * K);
     auto start = [&](int c) { return at.first + (int64_t)(chunks - 1 - c) * C; };
     auto left_of = [&](int c) { return (int)(at.last - start(c) < C ? at.last - start(c) : C); };
     auto fetch = [&](int c) {
@@ -399,6 +542,15 @@ __device__ __forceinline__ void run_back(const decay_cut &x, const hopper_back &
         cp_async_wait<0>();
         fence_async();
         __syncthreads();
+        float strength[2] = { 1, 1 };
+        if (JOINED) {
+            first_rows.load(base + place::first, start(c) - at.first, at.last - start(c));
+            cp_async_commit();
+            if (KEYS)
+#pragma unroll
+                for (int half = 0; half < 2; half++)
+                    if (row + half * 8 < left_of(c)) strength[half] = x.strengths[(start(c) + row + half * 8) * x.Hv + h];
+        }
         fetch(c + 1);
         const uint32_t stage = base + (uint32_t)((c & 1) * place::stage), own = stage + (KEYS ? place::v : place::k),
                        other = stage + (KEYS ? place::d_o : place::q), mixed = stage + (KEYS ? place::q : place::d_o);
@@ -456,6 +608,21 @@ __device__ __forceinline__ void run_back(const decay_cut &x, const hopper_back &
             wgmma_commit();
         wgmma_wait<1>();
         wgmma_hold(O);
+        if constexpr (JOINED) {
+            cp_async_wait<1>(); /* the first pass's dk */
+            if (KEYS) {
+                named_sync(DV_THERE, N);
+                float dot[2];
+                join<W>(O, dot, base + place::first, stage + place::k, B);
+#pragma unroll
+                for (int half = 0; half < 2; half++)
+                    if (c2 == 0 && a.joined.dbeta && row + half * 8 < left_of(c))
+                        a.joined.dbeta[(start(c) + row + half * 8) * x.Hv + h] = dot[half] / decay_strength(strength[half]);
+            } else {
+                leave_dv<W>(O, B);
+                named_arrive(DV_THERE, N);
+            }
+        }
         const int pitch = anew(x.Hv * W), len = left_of(c) - warp * 16;
         const int64_t to = ((start(c) + warp * 16) * x.Hv + h) * W;
 #pragma unroll
@@ -475,7 +642,7 @@ __device__ __forceinline__ void run_back(const decay_cut &x, const hopper_back &
     }
 }
 
-template <int K, int V, bool GATED>
+template <int K, int V, bool GATED, bool JOINED>
 __global__ __launch_bounds__(2 * GROUP, 1) void decay_hopper_back(const __grid_constant__ decay_cut x, const __grid_constant__ hopper_back a)
 {
     extern __shared__ __align__(1024) unsigned char memory[];
@@ -486,9 +653,9 @@ __global__ __launch_bounds__(2 * GROUP, 1) void decay_hopper_back(const __grid_c
     if (!a.slots) await_last();
     if (!decay_find(x, blockIdx.x / x.Hv / x.P, (int)(blockIdx.x / x.Hv % x.P), &at)) return await_last();
     if (threadIdx.x < GROUP)
-        run_back<K, V, GATED, false>(x, a, at, h, memory, factors, &sums);
+        run_back<K, V, GATED, JOINED, false>(x, a, at, h, memory, factors, &sums);
     else
-        run_back<K, V, GATED, true>(x, a, at, h, memory, factors, &sums);
+        run_back<K, V, GATED, JOINED, true>(x, a, at, h, memory, factors, &sums);
 }
 
 /* ---- launches ----------------------------------------------------------------------------------------------------------------------- */
@@ -515,8 +682,30 @@ static void put_states(const decay_cut &x, const states_sides &a, const lnt_cuda
     else
         gated ? put_states<128, true, 2>(x, a, d) : put_states<128, false, 2>(x, a, d);
 }
-static void hopper_states(const decay_cut &x, const decay_states &a, const lnt_cuda *d) { put_states(x, { { a }, 1, a.K, a.W }, d); }
-static void hopper_both_states(const decay_cut &x, const decay_states *a, const lnt_cuda *d) { put_states(x, { { a[0], a[1] }, 2, a->K, a->W }, d); }
+static unsigned same_sides(const decay_states *side, int n)
+{
+    unsigned same = 0;
+    for (int i = 0; i < n; i++) same |= (unsigned)same_rows(side[i].key, side[i].value) << i;
+    return same;
+}
+static void hopper_states(const decay_cut &x, const decay_states &a, const lnt_cuda *d)
+{
+    put_states(x, { { a }, 1, a.K, a.W, same_sides(&a, 1) }, d);
+}
+void lnt_decay_hopper_states(const decay_cut &x, const decay_states *two, const lnt_cuda *d)
+{
+    put_states(x, { { two[0], two[1] }, 2, two->K, two->W, same_sides(two, 2) }, d);
+}
+/* 512 CTAs of 1x8192, 32 heads go four a multiprocessor. */
+bool lnt_decay_hopper_starts(const decay_cut &x, const decay_states &a, const chunk_starts &b, const lnt_cuda *d)
+{
+    if (d->base.capability < 90 || a.reverse || !same_rows(a.key, a.value)) return false;
+    if (a.K == 128)
+        put(d, decay_hopper_starts<128>, decay_pieces(x) * 2, GROUP, starts_places<128>::bytes, x, a, b);
+    else
+        put(d, decay_hopper_starts<64>, decay_pieces(x), GROUP, starts_places<64>::bytes, x, a, b);
+    return true;
+}
 
 template <int D, int E, bool GATED, fore_kind KIND> static void put_fore(const decay_cut &x, const decay_pass &a, const lnt_cuda *d)
 {
@@ -525,7 +714,7 @@ template <int D, int E, bool GATED, fore_kind KIND> static void put_fore(const d
 template <int D, int E, bool GATED> static void put_fore(const decay_cut &x, const decay_pass &a, const lnt_cuda *d)
 {
     if (a.transposed)
-        put_fore<D, E, GATED, SIDED>(x, a, d);
+        !a.out ? put_fore<D, E, true, DOTS>(x, a, d) : put_fore<D, E, GATED, SIDED>(x, a, d);
     else if constexpr (E == 128)
         lnt_decay_outputs(x, a, d);
     else
@@ -533,7 +722,9 @@ template <int D, int E, bool GATED> static void put_fore(const decay_cut &x, con
 }
 template <int K, int V, bool GATED> static void put_back(const decay_cut &x, const hopper_back &a, const lnt_cuda *d)
 {
-    put(d, decay_hopper_back<K, V, GATED>, decay_pieces(x), 2 * GROUP, back_tiles<K, V>::bytes, x, a);
+    if constexpr (K == V && GATED)
+        if (a.joined.dk) return put(d, decay_hopper_back<K, V, GATED, true>, decay_pieces(x), 2 * GROUP, back_tiles<K, V, true>::bytes, x, a);
+    put(d, decay_hopper_back<K, V, GATED, false>, decay_pieces(x), 2 * GROUP, back_tiles<K, V, false>::bytes, x, a);
 }
 
 static void hopper_read(const decay_cut &x, const decay_pass *passes, int n, const lnt_cuda *d)
@@ -551,23 +742,23 @@ static void hopper_read(const decay_cut &x, const decay_pass *passes, int n, con
     }
     if (!dk) return;
     const hopper_back back = { dk->value, dk->dots, dk->query, dk->key, dk->slots, dk->s, dk->s_end, dk->out, dv ? (bf16 *)dv->out : NULL,
-                               dk->out_bf16, dk->inter, dk->intra, dk->rows };
+                               dk->out_bf16, dk->joined, dk->inter, dk->intra, dk->rows };
 #define F(K, V, G) put_back<K, V, G>(x, back, d)
     DECAY_BY_SHAPE(dk->K, dk->V, decay_gated(x), F);
 #undef F
 }
 
-static decay_kernels hopper()
+decay_kernels lnt_decay_hopper(void)
 {
     decay_kernels k = lnt_decay_tiles;
-    k.states = hopper_states, k.both_states = hopper_both_states, k.read = hopper_read, k.both = true;
+    k.states = hopper_states, k.both_states = lnt_decay_hopper_states, k.read = hopper_read, k.both = true;
     return k;
 }
 static size_t workspace(const void *args, bool backward, int threads)
 {
-    return lnt_decay_padded_bytes((const lnt_recur_args *)args, backward, hopper());
+    return lnt_decay_padded_bytes((const lnt_recur_args *)args, backward, lnt_decay_hopper());
 }
-static void forward(const void *args, const lnt_device *d) { lnt_decay_padded_forward((const lnt_recur_args *)args, d, hopper()); }
-static void backward(const void *args, const lnt_device *d) { lnt_decay_padded_backward((const lnt_recur_args *)args, d, hopper()); }
+static void forward(const void *args, const lnt_device *d) { lnt_decay_padded_forward((const lnt_recur_args *)args, d, lnt_decay_hopper()); }
+static void backward(const void *args, const lnt_device *d) { lnt_decay_padded_backward((const lnt_recur_args *)args, d, lnt_decay_hopper()); }
 
 LNT_CUDA_FORM(lnt_decay_chunk_sm90, "chunk-sm90", CHUNK, 90, lnt_decay_tiles_declines, workspace, forward, backward)

@@ -224,7 +224,9 @@ struct factors_ahead {
         const int mine = c + 4 + (int)threadIdx.x / 32;
         if ((c & 3) != 0 || mine >= c + 8 || mine >= chunks) return;
         make(x, &f[mine % FACTORS], start(mine), last, h, reverse);
-        if (mine + 4 < chunks) ask(x, start(mine + 4), last, h);
+        if (mine + 4 >= chunks) return;
+        ask(x, start(mine + 4), last, h);
+        if (!reverse) strengths_ahead(x, start(mine + 4) + 2 * ((int)threadIdx.x % 32), last, h); /* dk and dv have no registers for it */
     }
 };
 

@@ -52,6 +52,7 @@ static inline float stable_denominator(float den, float floor, double eps) { ret
 static inline void stable_rows(lnt_stable *s, int n, const float *f, const float *i, int64_t stride)
 {
     for (int r = 0; r < n; r++) {
+        rows_awake(r);
         s->gates[r] = stable_gate(f[r * stride], i[r * stride], &s->m, &s->taken[r]);
         s->write[r] = i[r * stride] - s->m;
         s->floor[r] = -s->m;
@@ -62,7 +63,10 @@ static inline void stable_rows(lnt_stable *s, int n, const float *f, const float
 }
 static inline void stable_writes(const lnt_stable *s, int64_t n, float *D, int64_t ld, float *out)
 {
-    for (int64_t r = 0; r < n && D; r++) row_mul(D + r * ld, s->write, r + 1);
+    for (int64_t r = 0; r < n && D; r++) {
+        rows_awake(r);
+        row_mul(D + r * ld, s->write, r + 1);
+    }
     row_mul(out, s->write, n);
 }
 

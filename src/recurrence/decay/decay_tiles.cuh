@@ -84,19 +84,25 @@ template <int W> __device__ __forceinline__ void ahead_rows(const decay_rows &x,
     if (row < C && t + row < last) ahead_l2((const bf16 *)x.p + (t * x.heads + head_of(x, c, h)) * W + (row * pitch + tid % LINES * 64));
 }
 
-/* A warp makes the factors of a chunk, whose gates of rows 2l and 2l+1 lane l holds. */
+/* A warp makes the factors of a chunk, whose gates of rows 2l and 2l+1 lane l holds; their strengths come to L2 with the gates. */
+__device__ __forceinline__ void strengths_ahead(const decay_cut &x, int64_t at, int64_t last, int h)
+{
+    if (x.strengths && at < last) ahead_l2(x.strengths + decay_token(x, at, h));
+    if (x.strengths && at + 1 < last) ahead_l2(x.strengths + decay_token(x, at + 1, h));
+}
 __device__ __forceinline__ void tile_gates(const decay_cut &x, int64_t t, int64_t last, int h, float (&g)[2])
 {
     const int64_t at = t + 2 * ((int)threadIdx.x % 32);
     g[0] = at < last ? decay_gate(x, at, h) : 0.0f;
     g[1] = at + 1 < last ? decay_gate(x, at + 1, h) : 0.0f;
+    strengths_ahead(x, at, last, h);
 }
 __device__ __forceinline__ void put_factors(const decay_cut &x, tile_factors *f, const float (&g)[2], int64_t t, int64_t last, int h, bool reverse)
 {
     const int lane = (int)threadIdx.x % 32;
     double b[2], all = ((double)g[0] + g[1]) * LNT_LOG2E, writes[2] = {};
     float reads[2] = {};
-    if (x.writes) /* under way while gates are added up */
+    if (x.writes || x.strengths) /* under way while gates are added up */
 #pragma unroll
         for (int j = 0; j < 2; j++)
             if (t + 2 * lane + j < last) {
@@ -132,7 +138,7 @@ struct end_factors {
 };
 /* A warp makes those of a chunk. A lane has tokens 2l and 2l+1, whose gates it asks for ahead and does not look at before. */
 struct end_factors_ahead {
-    const float *gate, *beside; /* of token 0; what is beside a token's gates, NULL: nothing */
+    const float *gate, *beside; /* of token 0, NULL: none; what is beside a token's gates, NULL: nothing */
     int gate_step, step;
     float g[2], more[2];
 
@@ -141,15 +147,17 @@ struct end_factors_ahead {
         const int head = decay_head(x, h);
         step = x.slices == 1 ? x.Hv : x.Hv / x.slices;
         gate_step = x.g ? step : 0;
-        gate = (x.g ? x.g : x.g_head) + head;
-        beside = !x.writes ? NULL : (reverse ? x.reads : x.writes) + head;
+        gate = x.g ? x.g : x.g_head;
+        if (gate) gate += head;
+        beside = reverse ? x.reads : x.strengths ? x.strengths : x.writes;
+        if (beside) beside += head;
     }
     __device__ __forceinline__ void ask(int64_t t, int64_t last, bool reverse)
     {
         const int64_t at = t + 2 * (anew((int)threadIdx.x) % 32);
         const float *of = gate + at * gate_step;
-        g[0] = at < last ? *of : 0.0f;
-        g[1] = at + 1 < last ? of[gate_step] : 0.0f;
+        g[0] = gate && at < last ? *of : 0.0f;
+        g[1] = gate && at + 1 < last ? of[gate_step] : 0.0f;
         if (!beside) return;
         of = beside + at * step;
         more[0] = at < last ? *of : (float)reverse;
@@ -163,7 +171,7 @@ struct end_factors_ahead {
         if (beside)
 #pragma unroll
             for (int j = 0; j < 2; j++) {
-                const float y = reverse ? log2f(more[j]) : more[j] * (float)LNT_LOG2E;
+                const float y = reverse ? log2f(more[j]) : x.strengths ? log2f(decay_strength(more[j])) : more[j] * (float)LNT_LOG2E;
                 w[j] = y < (float)DECAY_NOTHING ? (float)DECAY_NOTHING : y;
             }
 #pragma unroll

@@ -48,6 +48,7 @@ typedef struct {
     bool tiled;
     bool direct; /* without gates of rows or columns: operands of the tensors' bf16, and states kept as right operands */
     lnt_bf16 *reads16, *writes16;
+    float *sums, *shares; /* direct, where reads16 is [C,K]: [C,max(K,V)] a product that is added to another's rows, [C] factors of these */
     char *kept;        /* [chunks] right forms of states, transposed */
     void *dS_turned;
     float *strips[2]; /* [C+1,32] twice */
@@ -128,6 +129,11 @@ static inline size_t carve(const lnt_recur_args *a, bool backward, char *base, s
     w->dos = w->o;
     if (w->rows || w->columns) carve_vector(&c, a, backward, w);
     w->direct = e->prepare16 && !w->rows && !w->columns;
+    if (w->direct) {
+        w->reads16 = lnt_carve_bytes(&c, (size_t)(C * K) * sizeof *w->reads16);
+        w->sums = lnt_carve_floats(&c, C * (K > V ? K : V));
+        w->shares = lnt_carve_floats(&c, C);
+    }
     if (w->stable) stable_carve(&c, C, K, states, backward, &w->m);
     if (a->has_sign) signed_carve(&c, C, backward, &w->turns);
     w->q_forms = lnt_carve_bytes(&c, e->bytes(n, a->K, left | right));
@@ -176,6 +182,21 @@ static inline lnt_operand of_values(const lnt_head *x, lnt_rows c, const void *p
 {
     const int64_t stride = (int64_t)x->a->Hv * x->a->V;
     return ENGINE->prepare16(forms, c.n, x->a->V, (const lnt_bf16 *)p + c.first * stride + (int64_t)x->h * x->a->V, stride, room);
+}
+
+/* The same of rows of q or k times factors, rounded again. */
+static inline lnt_operand of_scaled_keys(const lnt_head *x, lnt_rows c, const void *p, const float *f, lnt_bf16 *rows, int forms, void *room)
+{
+    const int64_t K = x->a->K, stride = (int64_t)x->a->Hq * K;
+    const lnt_bf16 *from = (const lnt_bf16 *)p + c.first * stride + (int64_t)x->hq * K;
+    for (int64_t i = 0; i < c.n; i++, from += stride) {
+        lnt_bf16 *to = rows + i * K;
+        int64_t j = 0;
+        rows_awake(i);
+        for (; j + LNT_VL <= K; j += LNT_VL) v_store_bf16(to + j, v_set(f[i]) * v_load_bf16(from + j));
+        for (; j < K; j++) to[j] = lnt_f32_to_bf16(f[i] * lnt_bf16_to_f32(from[j]));
+    }
+    return ENGINE->prepare16(forms, c.n, x->a->K, rows, K, room);
 }
 
 static inline const float *bonus_of(const lnt_head *x) { return (const float *)x->a->bonus + (int64_t)x->h * x->a->K; }

@@ -1,4 +1,5 @@
 /* The delta core: DeltaNet, Gated DeltaNet, KDA. Equations: operators.md#delta. */
+#include "ops/row_chain.h"
 #include "recurrence/delta/delta.h"
 #include "recurrence/delta/delta_node.h"
 #include "recurrence/recur_node.h"
@@ -104,11 +105,23 @@ static const lnt_recur_tensor product[] = {
         .weights = true,                                                                                                           \
         .node = &(const lnt_op){ LNT_RECUR_NODE(#NAME), NODE },                                                                    \
     }
+/* With a gate for each row, in a decoding step with what stands around it (row_chain.h). */
+static bool row(const lnt_node *n, lnt_row_step *s)
+{
+    lnt_recur_args x = *(const lnt_recur_args *)lnt_recur_args_of(n);
+    lnt_state_fill(&x);
+    if (n->n_in != 5 || x.Hq != x.Hv || x.K != x.V || (x.K != 64 && x.K != 128)) return false;
+    lnt_row_inputs(n, LNT_ROW_TIED, s);
+    s->operand[4].spread = LNT_ROW_HEAD;
+    s->number[0] = (float)x.scale;
+    return true;
+}
+
 OPERATOR(delta_rule, LNT_DELTA_SCALAR, ungated, options, impls, LNT_DELTA_LAYER,
          "S_t = S_{t-1} + k_t beta_t (v_t - S_{t-1}^T k_t)^T, o_t = scale S_t^T q_t");
 OPERATOR(gated_delta_rule, LNT_DELTA_SCALAR, gated, options, impls, LNT_DELTA_LAYER,
          "S_t = e^{g_t} S_{t-1} + k_t beta_t (v_t - e^{g_t} S_{t-1}^T k_t)^T, o_t = scale S_t^T q_t");
-OPERATOR(kda, LNT_DELTA_ROWS, row_gated, options, row_gated_impls, .makes_input = NULL,
+OPERATOR(kda, LNT_DELTA_ROWS, row_gated, options, row_gated_impls, .row = row,
          "S_t = R S_{t-1} + k_t beta_t (v_t - (R S_{t-1})^T k_t)^T, R = diag(e^{gk_t}), o_t = scale S_t^T q_t");
 OPERATOR(gated_delta_product, LNT_DELTA_SCALAR, product, product_options, product_impls, .makes_input = NULL,
          "S <- e^{g_t} S_{t-1}, then for each of token t's rows of k, v, beta S <- S + k beta (v - S^T k)^T, S_t = S, o_t = scale S_t^T q_t");

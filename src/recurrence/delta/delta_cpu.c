@@ -399,6 +399,7 @@ static void gate_gradient(work *w, lnt_rows c, const lnt_operand *S)
     float inner = w->from_start[c.n - 1] * w->e->inner(S, w->dS);
     for (int64_t i = 0; i < c.n; i++) {
         const float *ki = w->kq + i * K;
+        if (i % 4 == 0) lnt_tiles_awake();
         const int64_t q = (w->m + i / w->writes) * K;
         const float read = (i + 1) % w->writes ? 0.0f : row_dot(w->kq + q, w->xs + q, K);
         w->dG[i] = read + row_dot(ki, w->xs + i * K, K) - row_dot(ki, w->us + i * K, K);
@@ -500,7 +501,10 @@ static void key_gradients(work *w, lnt_rows c, const lnt_operand *k, const lnt_o
         rows_scaled(c.n, w->K, -1.0f, w->from_start, w->xs, w->xs);
         rows_scaled(w->t.n, w->K, w->scale, w->read_start, w->xs + w->m * K, w->xs + w->m * K);
         rows_scaled(c.n, w->K, 1.0f, w->to_end, w->us, w->us);
-        for (int64_t i = 0; a->dg && i < c.n; i++) w->dots[i] = row_dot(w->kq + i * K, w->us + i * K, K);
+        for (int64_t i = 0; a->dg && i < c.n; i++) {
+            rows_awake(i);
+            w->dots[i] = row_dot(w->kq + i * K, w->us + i * K, K);
+        }
         lnt_operand pairs = e->prepare(LNT_LEFT | LNT_LEFT_T, w->m + w->t.n, c.n, w->pairs, C, w->pairs_forms);
         e->multiply(LNT_MM_ADD, NULL, &pairs, false, k, false, w->xs, K);
         e->multiply(LNT_MM_ADD, NULL, &pairs, true, kq, false, w->us, K);
@@ -530,7 +534,10 @@ static void backward_chunk(work *w, lnt_rows c, int64_t index)
 
     /* dbeta = rowsum(dR . E), dV = dZ = b.dR, U = b.E */
     float *dbeta = a->dbeta;
-    for (int64_t i = 0; dbeta && i < c.n; i++) dbeta[(c.first + i) * a->Hv + w->at->h] = row_dot(w->x + i * V, E + i * V, V);
+    for (int64_t i = 0; dbeta && i < c.n; i++) {
+        rows_awake(i);
+        dbeta[(c.first + i) * a->Hv + w->at->h] = row_dot(w->x + i * V, E + i * V, V);
+    }
     rows_scaled(c.n, w->V, 1.0f, w->beta, w->x, w->x);
     memset(w->x + c.n * V, 0, (size_t)((w->m - c.n) * V) * sizeof(float));
     rows_out(a->dv, a->dtype, c.first, c.n, a->Hv, w->at->h, V, w->x);

@@ -1,5 +1,6 @@
 /* The untied delta rule: what is read before a write and where the reading is written are rows of their own. RWKV-7 and every recurrence whose
  * transition is a diagonal and a matrix of rank one. Equations: operators.md#untied. */
+#include "ops/row_chain.h"
 #include "recurrence/delta/delta.h"
 #include "recurrence/recur_node.h"
 #include "simd/variant.h"
@@ -38,9 +39,20 @@ static const lnt_recur_tensor tensors[] = {
     { 0 },
 };
 
+/* In a decoding step, with what stands around it (row_chain.h): a block has a head's columns, and its state. */
+static bool row(const lnt_node *n, lnt_row_step *s)
+{
+    lnt_recur_args x = *(const lnt_recur_args *)lnt_recur_args_of(n);
+    lnt_state_fill(&x);
+    if (n->n_in != 6 || x.Hq != x.Hv || x.K != x.V || (x.K != 64 && x.K != 128)) return false;
+    lnt_row_inputs(n, LNT_ROW_UNTIED, s);
+    s->number[0] = (float)x.scale;
+    return true;
+}
+
 const lnt_recur_op lnt_recur_dplr = {
     .name = "dplr", .core = "delta", .equation = "S_t = diag(e^{gk_t}) S_{t-1} + b_t (S_{t-1}^T a_t)^T + k_t v_t^T, o_t = scale S_t^T q_t",
     .args_size = sizeof(lnt_recur_args), .sizes = lnt_state_sizes, .tensors = tensors, .options = options, .impls = impls, .cases = lnt_delta_cases,
     .f32 = { 2e-6, 1e-5, 5e-5 }, .bf16 = { 8e-3, 8e-3, 2e-2 }, .fill = lnt_state_fill, .check = lnt_state_check, .flops = flops,
-    .weights = true, .node = &(const lnt_op){ LNT_RECUR_NODE("dplr") },
+    .weights = true, .node = &(const lnt_op){ LNT_RECUR_NODE("dplr"), .row = row },
 };

@@ -22,6 +22,7 @@ const lnt_recur_case lnt_mesa_cases[] = {
     { "mesa", 3, { 130, 0, 63 }, LNT_HEADS(2, 4, 64, 64), .gate = -0.1, .beta = 1, .states = true },
     { "mesa", 2, { 65, 192 }, LNT_HEADS(1, 2, 128, 128), .gate = -0.05, .reset = 0.02, .beta = 1, .states = true },
     { "mesa", 1, { 150 }, LNT_HEADS(2, 2, 128, 64), .gate = -4, .beta = 1 },
+    { "mesa", 3, { 130, 0, 70 }, LNT_HEADS(2, 2, 128, 128), .gate = -0.1, .reset = 0.02, .beta = 1, .states = true },
     { "mesa", 1, { 100 }, LNT_HEADS(2, 2, 24, 40), .gate = -0.1, .beta = 1, .states = true },
     { "mesa", 2, { 130, 63 }, LNT_HEADS(1, 2, 64, 40), .gate = -0.1, .beta = 1, .states = true },
     /* windows of whole chunks and others, longer sequences and shorter ones; a Lambda of each token */

@@ -2,15 +2,16 @@
  *
  * Forward: kb = beta k; H at every chunk's start; the solve; o by the decay core with query x and key kb. Backward: the decay core's backward of
  * (x, kb, v, do), whose dq is y = G do; the solve for y gives e; the decay core's backward of (x, kb, k, e), whose results count negatively, as
- * all of them are linear in e; the sums of both. Through the steps (LNT_CG_UNROLLED), two kernels around a scan of the decay core stand where
- * the solve and its backward pass do, and leave their results in the same places. */
+ * all of them are linear in e; the sums of both. Where all of the decay core's passes go by tensor cores, beta is a factor of what their tokens write
+ * and there is no kb: its gradient is had from that by k. Through the steps (LNT_CG_UNROLLED), two kernels around a scan of the decay core stand
+ * where the solve and its backward pass do, and leave their results in the same places. */
 #include "recurrence/mesa/mesa_cuda.cuh"
 
 #include "recurrence/decay/decay_cuda.cuh"
 #include "recurrence/recur_cuda.cuh"
 
 extern "C" {
-extern const lnt_recur_impl lnt_decay_chunk_sm80, lnt_decay_chunk_cuda;
+extern const lnt_recur_impl lnt_decay_chunk_sm90, lnt_decay_chunk_sm80, lnt_decay_chunk_cuda;
 }
 
 static constexpr int WIDEST = 256, THREADS = 256;
@@ -34,7 +35,7 @@ __global__ __launch_bounds__(THREADS) void mesa_table(const int64_t *cu, int64_t
     table[i] = make_int4((int)low, (int)first, (int)(left < 0 ? 0 : left > LNT_MESA_C ? LNT_MESA_C : left), (int)p);
 }
 
-/* kb [T,Hv,K] = beta k, and where it is asked for kr, k of every value head; `half`: of k rounded to float16. EACH neighbours a thread. */
+/* Of kb [T,Hv,K] = beta k and kr, k of every value head, those that are asked for; `half`: of k rounded to float16. EACH neighbours a thread. */
 template <typename T, int EACH>
 __global__ __launch_bounds__(THREADS) void mesa_keys(const T *k, const float *beta, T *kb, T *kr, int64_t n, int Hq, int Hv, int K, bool half)
 {
@@ -45,6 +46,7 @@ __global__ __launch_bounds__(THREADS) void mesa_keys(const T *k, const float *be
 #pragma unroll
         for (int j = 0; half && j < EACH; j++) x[j] = lnt_to_half(x[j]);
         if (kr) store_pack(kr + i, x);
+        if (!kb) continue;
         const float by = beta[row];
 #pragma unroll
         for (int j = 0; j < EACH; j++) x[j] *= by;
@@ -75,7 +77,7 @@ __global__ __launch_bounds__(THREADS) void mesa_turn(const float *from, float *t
         if (column + i < K && row + x < K) to[head + (int64_t)(column + i) * K + row + x] = -tile[x][i];
 }
 
-/* Of both passes, a CTA a chunk and query-key head, a warp a token at a time: u = dkb - dkb2,
+/* Of both passes, a CTA a chunk and query-key head, a warp a token at a time: u = dkb - dkb2 (`scaled`: of the gradients by k, that by beta),
  *   dq = sum e      dk = sum beta u - dvalue      dbeta = k.u      dg = dg - dg2                (sums over the value heads that share it)
  * and part[slot,h] = sum over the chunk of x.e, of which dlambda [Hv,K] is - the sum over the slots. Without x, `part` is there. */
 template <typename T> struct mesa_sums {
@@ -86,6 +88,9 @@ template <typename T> struct mesa_sums {
     float *dbeta, *to_dg;                     /* [T,Hv] or NULL */
     float *part;                              /* [slots,Hv,K] */
     int Hq, Hv, K;
+    bool scaled;
+
+    __device__ __forceinline__ float by(float strength) const { return scaled ? 1.0f / decay_strength(strength) : 1.0f; }
 };
 template <typename T, int EACH> __global__ __launch_bounds__(THREADS) void mesa_combine(const __grid_constant__ mesa_sums<T> a)
 {
@@ -99,7 +104,7 @@ template <typename T, int EACH> __global__ __launch_bounds__(THREADS) void mesa_
         float part[PACKS][EACH] = {};
         for (int r = warp; r < chunk.z; r += WARPS) {
             const int64_t t = chunk.y + (int64_t)r, at = t * a.Hv + h, row = t * a.Hq + hq;
-            const float beta = a.beta[at];
+            const float beta = a.beta[at], by = a.by(beta);
             float dot = 0;
 #pragma unroll
             for (int i = 0; i < PACKS; i++) {
@@ -114,7 +119,7 @@ template <typename T, int EACH> __global__ __launch_bounds__(THREADS) void mesa_
                 load_pack(value, a.dvalue + at * K + d);
 #pragma unroll
                 for (int j = 0; j < EACH; j++) {
-                    u[j] -= u2[j];
+                    u[j] = by * (u[j] - u2[j]);
                     dot += k[j] * u[j];
                     part[i][j] += x[j] * e[j];
                     value[j] = beta * u[j] - value[j];
@@ -146,8 +151,9 @@ template <typename T, int EACH> __global__ __launch_bounds__(THREADS) void mesa_
             float dq = 0, dk = 0;
             for (int h = hq * group; h < (hq + 1) * group; h++) {
                 const int64_t i = (t * a.Hv + h) * K + d;
+                const float beta = a.beta[t * a.Hv + h];
                 dq += to_float(a.e[i]);
-                dk += a.beta[t * a.Hv + h] * (to_float(a.dkb[i]) - to_float(a.dkb2[i])) - to_float(a.dvalue[i]);
+                dk += beta * a.by(beta) * (to_float(a.dkb[i]) - to_float(a.dkb2[i])) - to_float(a.dvalue[i]);
             }
             if (a.dq) a.dq[row * K + d] = from_float<T>(dq);
             if (a.dk) a.dk[row * K + d] = from_float<T>(dk);
@@ -172,13 +178,13 @@ __global__ __launch_bounds__(THREADS) void mesa_lambda_sum(const float *part, fl
 /* ---- a call ------------------------------------------------------------------------------------------------------------------------- */
 
 /* Both directions: table [chunks], kb (and kr, k of every value head, where k is not it) [T,Hv,K], x [T,Hv,K] in the tensors' type, H
- * [chunks,Hv,K,K]. Backward, in the tensors' type: y e dkb dkb2 dvalue [T,Hv,K]; float32: dg dg2 [T,Hv], part [chunks,Hv,K], turned: dhT
- * [N,Hv,K,K], dh0: the same. Through the steps, float32: what lnt_mesa_unroll names, E0 being dh0. */
+ * [chunks,Hv,K,K]; kb: on tensor cores none. Backward, in the tensors' type: y e dkb dkb2 dvalue [T,Hv,K]; float32: dg dg2 [T,Hv], part
+ * [chunks,Hv,K], turned: dhT [N,Hv,K,K], dh0: the same. Through the steps, float32: what lnt_mesa_unroll names, E0 being dh0. */
 struct mesa_work {
     int4 *table;
     void *kb, *kr, *x, *H, *y, *e, *dkb, *dkb2, *dvalue;
     float *dg, *dg2, *part, *turned, *dh0, *E, *dkb_steps, *dvalue_steps, *db, *fade, *ring;
-    void *decay; /* the decay core's workspace */
+    void *decay, *read; /* the decay core's workspace; another one for o, where start states of segments of H and G are made together */
     size_t decay_bytes;
 };
 
@@ -186,8 +192,9 @@ static int64_t slots_of(const lnt_mesa_args *a) { return a->tokens / LNT_MESA_C 
 static bool rounds(const lnt_mesa_args *a) { return a->cg_solver == LNT_CG_FLASH; }
 static bool unrolled(const lnt_mesa_args *a) { return a->cg_gradient == LNT_CG_UNROLLED; }
 static bool other_keys(const lnt_mesa_args *a) { return a->Hq < a->Hv || rounds(a); }
+static const void *values_k(const lnt_mesa_args *a, const mesa_work &w) { return w.kr ? w.kr : a->k; }
 
-/* The decay core's call with query x, key kb and value `v` of V columns, both [T,Hv,.]. */
+/* The decay core's call with query x, key kb (without one, k of strength beta) and value `v` of V columns, both [T,Hv,.]. */
 static lnt_recur_args decay_call(const lnt_mesa_args *a, const mesa_work &w, const void *v, int V)
 {
     lnt_recur_args d = {};
@@ -204,7 +211,8 @@ static lnt_recur_args decay_call(const lnt_mesa_args *a, const mesa_work &w, con
     d.V = V;
     d.scale = 1;
     d.q = w.x;
-    d.k = w.kb;
+    d.k = w.kb ? w.kb : values_k(a, w);
+    d.beta = w.kb ? NULL : a->beta;
     d.v = v;
     d.g = a->g;
     d.workspace = w.decay;
@@ -212,21 +220,25 @@ static lnt_recur_args decay_call(const lnt_mesa_args *a, const mesa_work &w, con
     return d;
 }
 
-static const lnt_recur_impl *decay_impl(const lnt_recur_args *d, bool backward)
+/* Its implementation; of a backward pass on Hopper the one by wgmma. (Forward o takes longer there.) */
+static const lnt_recur_impl *decay_impl(const lnt_recur_args *d, bool backward, bool hopper)
 {
-    return lnt_decay_chunk_sm80.declines(d, backward) ? &lnt_decay_chunk_cuda : &lnt_decay_chunk_sm80;
+    if (lnt_decay_chunk_sm80.declines(d, backward)) return &lnt_decay_chunk_cuda;
+    return hopper && backward && !lnt_decay_chunk_sm90.declines(d, backward) ? &lnt_decay_chunk_sm90 : &lnt_decay_chunk_sm80;
 }
 
+/* On any GPU: no workspace is asked for by its capability. */
 static size_t decay_bytes(const lnt_mesa_args *a, bool backward, bool tiles)
 {
     const mesa_work none = {};
     size_t most = 0;
-    for (int pass = 0; pass < (backward ? 2 : 1); pass++) {
-        const lnt_recur_args d = decay_call(a, none, NULL, pass ? a->K : a->V);
-        const bool passes = tiles && backward && (pass || a->V == a->K); /* as put_backward below */
-        const size_t bytes = passes ? lnt_decay_tiles_backward_bytes(&d) : decay_impl(&d, backward)->workspace(&d, backward, 1);
-        most = bytes > most ? bytes : most;
-    }
+    for (int pass = 0; pass < (backward ? 2 : 1); pass++)
+        for (int hopper = 0; hopper < 2; hopper++) {
+            const lnt_recur_args d = decay_call(a, none, NULL, pass ? a->K : a->V);
+            const bool passes = tiles && backward && !hopper && (pass || a->V == a->K); /* as backward below */
+            const size_t bytes = passes ? lnt_decay_tiles_backward_bytes(&d) : decay_impl(&d, backward, hopper)->workspace(&d, backward, 1);
+            most = bytes > most ? bytes : most;
+        }
     lnt_recur_args starts = decay_call(a, none, NULL, a->K);
     const size_t bytes = tiles ? lnt_decay_tiles_starts_bytes(&starts, backward) : lnt_decay_starts_bytes(&starts);
     return bytes > most ? bytes : most;
@@ -244,7 +256,7 @@ static size_t carve(const lnt_mesa_args *a, bool backward, bool tiles, void *bas
     const size_t wide = lnt_dtype_size(a->dtype);
     *w = {};
     w->table = (int4 *)take(chunks, sizeof *w->table);
-    w->kb = take(rows * a->K, wide);
+    if (!tiles || a->V % 64) w->kb = take(rows * a->K, wide);
     if (other_keys(a)) w->kr = take(rows * a->K, wide);
     w->x = take(rows * a->K, wide);
     w->H = take(chunks * a->Hv * square, tiles ? 2 : 4);
@@ -268,6 +280,7 @@ static size_t carve(const lnt_mesa_args *a, bool backward, bool tiles, void *bas
     }
     w->decay_bytes = decay_bytes(a, backward, tiles);
     w->decay = take((int64_t)w->decay_bytes, 1);
+    if (!backward && tiles && a->V == a->K) w->read = take((int64_t)w->decay_bytes, 1);
     return used;
 }
 
@@ -281,34 +294,40 @@ void lnt_mesa_table_put(const lnt_mesa_args *a, int4 *table, lnt_cuda *d)
 {
     const int64_t chunks = slots_of(a);
     if (a->sequences)
-        mesa_table<<<(unsigned)lnt_div_up(chunks, THREADS), THREADS, 0, d->stream>>>(a->cu_seqlens_device, a->sequences, chunks, table);
+        mesa_table<<<(unsigned)lnt_div_up(chunks, THREADS), THREADS, 0, lnt_queue(d)>>>(a->cu_seqlens_device, a->sequences, chunks, table);
 }
 
 template <typename T> static void put_keys(const lnt_mesa_args *a, const mesa_work &w, lnt_cuda *d)
 {
     const int64_t n = a->tokens * a->Hv * a->K;
     lnt_mesa_table_put(a, w.table, d);
-    if (!n) return;
+    if (!n || (!w.kb && !w.kr)) return;
     constexpr int EACH = 16 / sizeof(T);
     const T *k = (const T *)a->k;
     const float *beta = (const float *)a->beta;
     if (a->K % EACH == 0 && (uintptr_t)k % 16 == 0)
-        mesa_keys<T, EACH><<<grid_of(d, n, EACH), THREADS, 0, d->stream>>>(k, beta, (T *)w.kb, (T *)w.kr, n, a->Hq, a->Hv, a->K, rounds(a));
+        mesa_keys<T, EACH><<<grid_of(d, n, EACH), THREADS, 0, lnt_queue(d)>>>(k, beta, (T *)w.kb, (T *)w.kr, n, a->Hq, a->Hv, a->K, rounds(a));
     else
-        mesa_keys<T, 1><<<grid_of(d, n, 1), THREADS, 0, d->stream>>>(k, beta, (T *)w.kb, (T *)w.kr, n, a->Hq, a->Hv, a->K, rounds(a));
+        mesa_keys<T, 1><<<grid_of(d, n, 1), THREADS, 0, lnt_queue(d)>>>(k, beta, (T *)w.kb, (T *)w.kr, n, a->Hq, a->Hv, a->K, rounds(a));
 }
 
-static const void *values_k(const lnt_mesa_args *a, const mesa_work &w) { return w.kr ? w.kr : a->k; }
-
-/* H at every chunk's start from h0, its end states to hT; the call of (H_t + Lambda) x = rhs, without a place for x. */
-template <typename T, typename S>
-static lnt_mesa_solve<T, S> put_starts(const lnt_mesa_args *a, const mesa_work &w, const void *rhs, int heads, float *hT, lnt_cuda *d)
+/* The decay core's call whose states are H, its end states to hT. */
+static lnt_recur_args call_of_H(const lnt_mesa_args *a, const mesa_work &w, float *hT)
 {
-    lnt_recur_args starts = decay_call(a, w, values_k(a, w), a->K);
-    starts.s0 = a->h0;
-    starts.sT = hT;
+    lnt_recur_args d = decay_call(a, w, values_k(a, w), a->K);
+    d.s0 = a->h0;
+    d.sT = hT;
+    return d;
+}
+
+/* H at every chunk's start from h0, its end states to hT; the call of (H_t + Lambda) x = rhs, without a place for x. `has_starts`: of segments. */
+template <typename T, typename S>
+static lnt_mesa_solve<T, S> put_starts(const lnt_mesa_args *a, const mesa_work &w, const void *rhs, int heads, float *hT, bool has_starts,
+                                       lnt_cuda *d)
+{
+    const lnt_recur_args starts = call_of_H(a, w, hT);
     if constexpr (sizeof(S) == 2)
-        lnt_decay_tiles_starts(&starts, &d->base, w.y != NULL, (bf16 *)w.H);
+        lnt_decay_tiles_starts(&starts, &d->base, w.y && d->base.capability < 90, has_starts, (bf16 *)w.H);
     else
         lnt_decay_starts(&starts, &d->base, (float *)w.H);
     lnt_mesa_solve<T, S> s = lnt_mesa_options_of<T, S>(a);
@@ -331,16 +350,17 @@ static lnt_mesa_solve<T, S> put_starts(const lnt_mesa_args *a, const mesa_work &
 }
 
 template <typename T, typename S>
-static void put_solve(const lnt_mesa_args *a, const mesa_work &w, const void *rhs, int heads, void *x, float *x_float, float *hT, lnt_cuda *d)
+static void put_solve(const lnt_mesa_args *a, const mesa_work &w, const void *rhs, int heads, void *x, float *x_float, float *hT, bool has_starts,
+                      lnt_cuda *d)
 {
-    lnt_mesa_solve<T, S> s = put_starts<T, S>(a, w, rhs, heads, hT, d);
+    lnt_mesa_solve<T, S> s = put_starts<T, S>(a, w, rhs, heads, hT, has_starts, d);
     s.x = (T *)x;
     s.x_float = x_float;
     if constexpr (sizeof(S) == 2) {
         const bool steps = s.steps > 0 || s.solver == LNT_CG_PLAIN;
         if (d->base.capability >= 90 && !(s.absolute > 0) && (s.solver == LNT_CG_LEVEL || s.solver == LNT_CG_PLAIN) && steps &&
             ((uintptr_t)s.k | (uintptr_t)s.x | (uintptr_t)s.x_float | (uintptr_t)s.rhs) % 16 == 0) {
-            lnt_mesa_cg_sm90(s, d->stream);
+            lnt_mesa_cg_sm90(s, lnt_queue(d));
             s.without_steps = true; /* the guess alone, where no level step is drawn */
             if (!s.drawn || s.solver == LNT_CG_PLAIN) return;
         }
@@ -358,19 +378,35 @@ template <typename T, typename S> static void forward(const lnt_mesa_args *a, ln
         w.x = a->x;
         x_float = NULL;
     }
-    put_solve<T, S>(a, w, a->q, a->Hq, w.x, x_float, (float *)a->hT, d);
     lnt_recur_args read = decay_call(a, w, a->v, a->V);
     read.o = a->o;
     read.s0 = a->s0;
     read.sT = a->sT;
-    decay_impl(&read, false)->put_forward(&read, &d->base);
+    const lnt_recur_impl *impl = decay_impl(&read, false, false);
+    const bool two = w.read && d->base.capability >= 90 && impl == &lnt_decay_chunk_sm80;
+    if (two) {
+        const lnt_recur_args H = call_of_H(a, w, NULL);
+        read.workspace = w.read;
+        lnt_decay_tiles_two(&H, &read, &d->base);
+    }
+    put_solve<T, S>(a, w, a->q, a->Hq, w.x, x_float, (float *)a->hT, two, d);
+    if (two)
+        lnt_decay_tiles_forward(&read, &d->base, true);
+    else
+        impl->put_forward(&read, &d->base);
     lnt_cuda_note(d, cudaGetLastError());
 }
 
 static void turn(const lnt_mesa_args *a, const float *from, float *to, lnt_cuda *d)
 {
     const int64_t blocks = (a->K + 31) / 32, grid = a->sequences * a->Hv * blocks * blocks;
-    if (grid) mesa_turn<<<(unsigned)grid, THREADS, 0, d->stream>>>(from, to, a->K);
+    if (grid) mesa_turn<<<(unsigned)grid, THREADS, 0, lnt_queue(d)>>>(from, to, a->K);
+}
+
+static void put_lambda(const lnt_mesa_args *a, const mesa_work &w, lnt_cuda *d)
+{
+    const int n = a->Hv * a->K;
+    if (a->dlambda) mesa_lambda_sum<<<(unsigned)lnt_div_up(n, 32), THREADS, 0, lnt_queue(d)>>>(w.part, (float *)a->dlambda, slots_of(a), n);
 }
 
 template <typename T> static void put_sums(const lnt_mesa_args *a, const mesa_work &w, lnt_cuda *d)
@@ -395,13 +431,13 @@ template <typename T> static void put_sums(const lnt_mesa_args *a, const mesa_wo
     s.Hq = a->Hq;
     s.Hv = a->Hv;
     s.K = a->K;
+    s.scaled = !w.kb;
     const bool packs = a->K % 4 == 0 && ((uintptr_t)s.k | (uintptr_t)s.x | (uintptr_t)s.dq | (uintptr_t)s.dk) % 16 == 0;
     if (grid && packs)
-        mesa_combine<T, 4><<<(unsigned)grid, THREADS, 0, d->stream>>>(s);
+        mesa_combine<T, 4><<<(unsigned)grid, THREADS, 0, lnt_queue(d)>>>(s);
     else if (grid)
-        mesa_combine<T, 1><<<(unsigned)grid, THREADS, 0, d->stream>>>(s);
-    const int n = a->Hv * a->K;
-    if (a->dlambda) mesa_lambda_sum<<<(unsigned)lnt_div_up(n, 32), THREADS, 0, d->stream>>>(w.part, (float *)a->dlambda, chunks, n);
+        mesa_combine<T, 1><<<(unsigned)grid, THREADS, 0, lnt_queue(d)>>>(s);
+    put_lambda(a, w, d);
 }
 
 /* From y the solve's own gradients: e = dq, dkb2, dvalue, dg2 (all but e negative), dh0, and dlambda's parts. */
@@ -409,7 +445,7 @@ template <typename T> static void put_steps_back(const lnt_mesa_args *a, const m
 {
     const lnt_mesa_rings rings = lnt_mesa_rings_of(a->K, a->cg_max_steps, slots_of(a) * a->Hv);
     lnt_mesa_unroll<T> u = {};
-    u.solve = put_starts<T, float>(a, w, a->q, a->Hq, NULL, d);
+    u.solve = put_starts<T, float>(a, w, a->q, a->Hq, NULL, false, d);
     u.y = (const T *)w.y;
     u.dq = (T *)w.e;
     u.ring = w.ring;
@@ -444,9 +480,9 @@ template <typename T, typename S> static void backward(const lnt_mesa_args *a, l
     if constexpr (sizeof(T) == 4)
         w.x = a->x;
     else if (n && n % 8 == 0 && (uintptr_t)a->x % 16 == 0)
-        mesa_narrow<8><<<grid_of(d, n, 8), THREADS, 0, d->stream>>>((const float *)a->x, (bf16 *)w.x, n);
+        mesa_narrow<8><<<grid_of(d, n, 8), THREADS, 0, lnt_queue(d)>>>((const float *)a->x, (bf16 *)w.x, n);
     else if (n)
-        mesa_narrow<1><<<grid_of(d, n, 1), THREADS, 0, d->stream>>>((const float *)a->x, (bf16 *)w.x, n);
+        mesa_narrow<1><<<grid_of(d, n, 1), THREADS, 0, lnt_queue(d)>>>((const float *)a->x, (bf16 *)w.x, n);
 
     lnt_recur_args read = decay_call(a, w, a->v, a->V);
     read.do_ = a->do_;
@@ -457,12 +493,12 @@ template <typename T, typename S> static void backward(const lnt_mesa_args *a, l
     read.dv = a->dv;
     read.dg = w.dg;
     read.ds0 = a->ds0;
-    /* In tiles of one shape, the gates' pairs of both passes are one kernel, the second's. */
-    const bool one_kernel = sizeof(S) == 2 && a->V == a->K;
+    /* In tiles of one shape, the gates' pairs of both passes are one kernel, the second's; on Hopper each pass has its own on the way. */
+    const bool hopper = sizeof(S) == 2 && d->base.capability >= 90, one_kernel = sizeof(S) == 2 && !hopper && a->V == a->K;
     if (one_kernel)
         lnt_decay_tiles_backward(&read, &d->base, { false, true, NULL, NULL });
     else
-        decay_impl(&read, true)->put_backward(&read, &d->base);
+        decay_impl(&read, true, hopper)->put_backward(&read, &d->base);
 
     if constexpr (sizeof(S) == 4)
         if (unrolled(a)) {
@@ -471,8 +507,10 @@ template <typename T, typename S> static void backward(const lnt_mesa_args *a, l
             lnt_cuda_note(d, cudaGetLastError());
             return;
         }
-    put_solve<T, S>(a, w, w.y, a->Hv, w.e, NULL, NULL, d);
+    put_solve<T, S>(a, w, w.y, a->Hv, w.e, NULL, NULL, false, d);
 
+    /* Where each query-key head has one value head, the second pass on Hopper leaves what put_sums would. */
+    const bool joined = hopper && !w.kb && a->Hq == a->Hv && (!a->dq || w.e == a->dq);
     if (a->dhT) turn(a, (const float *)a->dhT, w.turned, d);
     lnt_recur_args through = decay_call(a, w, values_k(a, w), a->K);
     through.do_ = w.e;
@@ -482,12 +520,19 @@ template <typename T, typename S> static void backward(const lnt_mesa_args *a, l
     through.dv = w.dvalue;
     through.dg = w.dg2;
     through.ds0 = a->dh0 ? w.dh0 : NULL;
-    if constexpr (sizeof(S) == 2)
+    if (joined) {
+        const size_t parts = (size_t)(slots_of(a) * a->Hv * a->K) * sizeof(float);
+        through.dk = a->dk;
+        through.dv = NULL;
+        if (a->dg) through.dg = a->dg;
+        lnt_cuda_note(d, cudaMemsetAsync(w.part, 0, parts, lnt_queue(d))); /* segments are as many as slots at most */
+        lnt_decay_cuda_backward(&through, &d->base, lnt_decay_hopper(), { .joined = { (const bf16 *)w.dkb, w.dg, (float *)a->dbeta, w.part } });
+    } else if (sizeof(S) == 2 && !hopper)
         lnt_decay_tiles_backward(&through, &d->base, { true, false, one_kernel ? a->v : NULL, one_kernel ? a->do_ : NULL });
     else
-        decay_impl(&through, true)->put_backward(&through, &d->base);
+        decay_impl(&through, true, hopper)->put_backward(&through, &d->base);
     if (a->dh0) turn(a, w.dh0, (float *)a->dh0, d);
-    put_sums<T>(a, w, d);
+    joined ? put_lambda(a, w, d) : put_sums<T>(a, w, d);
     lnt_cuda_note(d, cudaGetLastError());
 }
 

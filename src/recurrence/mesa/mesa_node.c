@@ -7,6 +7,8 @@
 
 #include "core/threads.h"
 #include "device/device.h"
+#include "ops/norms.h"
+#include "ops/short_conv.h"
 #include "recurrence/mesa/mesa_gpu.h"
 #include "recurrence/mesa/mesa_replay.h"
 #include "recurrence/mesa/mesa_ring.h"
@@ -82,6 +84,14 @@ static size_t workspace(const lnt_node *n, const lnt_shape *s, bool backward) { 
 
 /* ---- running --------------------------------------------------------------------------------------------------------------------------- */
 
+/* Whether a call is one launch for all sequences, which makes its Lambda, too (mesa_gpu.h). */
+static bool is_few(const lnt_call *k, const lnt_mesa_args *a)
+{
+    const mesa_attr *x = k->attr;
+    if (!k->state || !lnt_on_cuda(k->c) || has_ring(x) || is_recursive(x) || replays(x) || (k->draw > 0 && draws(k->node))) return false;
+    return lnt_recur_longest(a) <= LNT_MESA_FEW && a->K <= LNT_MESA_WIDEST && a->V <= LNT_MESA_WIDEST;
+}
+
 /* The call with its Lambda = lower + softplus(p), [Hv,K], in the workspace, and the number of steps where it is drawn. */
 static void bind(const lnt_call *k, lnt_recur_call *call)
 {
@@ -90,6 +100,7 @@ static void bind(const lnt_call *k, lnt_recur_call *call)
     lnt_recur_bind(k, call);
     lnt_mesa_args *a = args_of(call);
     const bool drawn = k->draw > 0 && draws(k->node);
+    if (is_few(k, a)) return;
     float *lambda = lnt_recur_take(call, lambda_bytes(k->node));
     a->lambda = lambda;
 #ifdef LINNET_CUDA
@@ -114,13 +125,32 @@ static void begin_inverses(const lnt_call *k, const lnt_mesa_args *a)
     }
 }
 
+static void limit_steps(const lnt_call *k, lnt_mesa_args *a)
+{
+    const mesa_attr *x = k->attr;
+    if (k->tokens == k->n_seq || lnt_rows_are_alone(k->c)) a->cg_max_steps = x->solve.max_steps_decoding;
+}
+
+#ifdef LINNET_CUDA
+static linnet_status few_forward(const lnt_call *k, lnt_mesa_args *a, const lnt_mesa_around *around)
+{
+    const mesa_attr *x = k->attr;
+    const lnt_mesa_lambda made = { .p = k->param[0].master, .lower = (float)x->solve.lower };
+    a->scale = 1, a->states_early = true;
+    a->s0 = a->sT = k->state;
+    a->h0 = a->hT = (float *)k->state + (int64_t)a->Hv * a->K * a->V;
+    lnt_mesa_step_states(a, made, around, (int64_t)(k->state_stride / sizeof(float)), lnt_device_of(k->c));
+    return lnt_device_check(k->c);
+}
+#endif
+
 static linnet_status forward(const lnt_call *k)
 {
     const mesa_attr *x = k->attr;
     lnt_recur_call call;
     bind(k, &call);
     lnt_mesa_args *a = args_of(&call);
-    if (k->state && (k->tokens == k->n_seq || lnt_rows_are_alone(k->c))) a->cg_max_steps = x->solve.max_steps_decoding;
+    if (k->state) limit_steps(k, a);
     if (k->state && has_ring(x) && !lnt_on_cuda(k->c)) return lnt_mesa_ring_forward(k, a);
     if (k->state && has_ring(x)) {
         lnt_fail(k->c, LINNET_EUNSUPPORTED, "mesa with a window keeps no state on a GPU");
@@ -131,16 +161,98 @@ static linnet_status forward(const lnt_call *k)
     if (is_recursive(x) && k->state) begin_inverses(k, a);
     if (k->state && replays(x)) return lnt_replay_forward(k, a);
 #ifdef LINNET_CUDA
-    if (k->state && lnt_on_cuda(k->c) && lnt_recur_longest(a) <= LNT_MESA_FEW && a->K <= LNT_MESA_WIDEST && a->V <= LNT_MESA_WIDEST) {
-        a->scale = 1;
-        a->s0 = a->sT = k->state; /* all sequences in one launch */
-        a->h0 = a->hT = (float *)k->state + (int64_t)a->Hv * a->K * a->V;
-        lnt_mesa_step_states(a, (int64_t)(k->state_stride / sizeof(float)), lnt_device_of(k->c));
-        return lnt_device_check(k->c);
-    }
+    if (is_few(k, a)) return few_forward(k, a, &(lnt_mesa_around){ 0 });
 #endif
     return lnt_recur_forward(k, &call);
 }
+
+/* ---- a step on a GPU, with the convolutions of q and k and the norm of its heads ---------------------------------------------------------- */
+
+#ifdef LINNET_CUDA
+static linnet_status step_group(const lnt_call *calls, int count);
+
+static const lnt_node *maker(const lnt_node *n, int i)
+{
+    const int32_t at = lnt_program_value(n->program, n->in[i])->producer;
+    return at < 0 ? NULL : lnt_node_at(n->program, at);
+}
+
+/* q and k, both or none; a convolution and the norm behind it are a pair (norms.c). */
+static bool makes_input(const lnt_node *n, int i, const lnt_shape *s)
+{
+    const lnt_mesa_args *x = lnt_recur_args_of(n);
+    if (i > 1 || !s->has_state || s->tokens != s->n_seq || s->device->kind != LNT_DEVICE_CUDA || x->Hq != x->Hv || x->Hk != x->Hv) return false;
+    for (int j = 0; j < 2; j++) {
+        const lnt_node *norm = maker(n, j), *made = norm && norm->op == &lnt_l2norm_op ? maker(norm, 0) : NULL;
+        const lnt_conv_attr *conv = made && made->op == &lnt_conv_op ? made->attr : NULL;
+        if (!conv || conv->size != 4 || lnt_is_slice(n->program, made->in[0])) return false;
+        if (lnt_pair_of(made->op, norm->op) == NULL || !lnt_pair_of(made->op, norm->op)->fits(made, norm, s)) return false;
+        if (lnt_heads(n->program, norm->in[0]) != x->Hq) return false;
+    }
+    return x->K <= LNT_MESA_HELD && x->V <= LNT_MESA_HELD;
+}
+
+static bool norm_follows(const lnt_node *const *group, int count, const lnt_node *n)
+{
+    const lnt_node *last = group[count - 1];
+    if (last->op->run_group != step_group || (n->op != &lnt_rmsnorm_op && n->op != &lnt_gated_rmsnorm_op)) return false;
+    const lnt_mesa_args *x = lnt_recur_args_of(last);
+    if (x->K > LNT_MESA_HELD || x->V > LNT_MESA_HELD) return false;
+    return lnt_same_data(n->program, n->in[0], last->out[0]) && lnt_heads(n->program, n->in[0]) == x->Hv;
+}
+
+/* The convolutions ahead of calls[head], each the first of a pair; there are none, or both. False: something does not fit. */
+static bool find_convolutions(const lnt_call *calls, int head, const lnt_mesa_args *a, lnt_mesa_conv conv[2])
+{
+    for (int j = 0; j < 2 && head; j++) {
+        int i = 0;
+        while (i < head && calls[i].out[0].data != calls[head].in[j].data) i++;
+        if (i == 0 || i == head || calls[i - 1].out[0].data) return false;
+        const lnt_call *k = &calls[i - 1];
+        conv[j] = (lnt_mesa_conv){ .x = k->in[0].data, .w = k->param[0].master, .window = k->state, .stride = k->state_stride,
+                                   .eps = (float)((const lnt_norm_attr *)calls[i].attr)->eps };
+        if (!k->state || k->in[0].dtype != a->dtype || (uintptr_t)conv[j].w % 16) return false;
+    }
+    return !head || lnt_one_token_each(&calls[head]);
+}
+
+/* False: something does not fit. */
+static bool find_norm(const lnt_call *head, const lnt_call *n, const lnt_mesa_args *a, lnt_mesa_norm *norm)
+{
+    const lnt_norm_attr *attr = n->attr;
+    const bool gated = n->node->n_in > 1;
+    *norm = (lnt_mesa_norm){ .y = n->out[0].data, .w = n->node->n_param ? n->param[0].master : NULL, .gate = gated ? n->in[1].data : NULL,
+                             .eps = (float)attr->eps, .silu = attr->act == LNT_SILU, .keeps_o = !head->inner };
+    if (gated && (n->in[1].dtype != a->dtype || (attr->act != LNT_SILU && attr->act != LNT_SIGMOID))) return false;
+    return n->out[0].dtype == a->dtype;
+}
+
+static linnet_status step_group(const lnt_call *calls, int count)
+{
+    int head = 0;
+    while (calls[head].node->op->run_group != step_group) head++;
+    const lnt_call *k = &calls[head];
+    lnt_mesa_around around = { 0 };
+    lnt_recur_call call;
+    bind(k, &call);
+    lnt_mesa_args *a = args_of(&call);
+    if (is_few(k, a) && find_convolutions(calls, head, a, around.conv) &&
+        (head + 1 == count || find_norm(k, &calls[head + 1], a, &around.norm))) {
+        limit_steps(k, a);
+        return few_forward(k, a, &around);
+    }
+    for (int i = 0; i < count; i++) {
+        const bool pair = !calls[i].out[0].data && i + 1 < count;
+        LNT_TRY(pair ? lnt_pair_of(calls[i].node->op, calls[i + 1].node->op)->forward(&calls[i], &calls[i + 1])
+                     : calls[i].node->op->forward(&calls[i]));
+        i += pair;
+    }
+    return LINNET_OK;
+}
+#define STEP_GROUP .makes_input = makes_input, .follows = norm_follows, .run_group = step_group,
+#else
+#define STEP_GROUP
+#endif
 
 /* p's gradient takes sigmoid(p) dLambda. */
 static void put_lambda_gradient(const lnt_call *k, const float *dlambda)
@@ -169,12 +281,12 @@ static linnet_status backward(const lnt_call *k)
 
 /* ---- building -------------------------------------------------------------------------------------------------------------------------- */
 
-#define NODE(POSITION)                                                                                                             \
+#define NODE(POSITION, ...)                                                                                                        \
     { .name = "mesa", .backward_needs = LNT_NEEDS_ALL_IN, .save_size = lnt_recur_save_size, .state_size = state_size,              \
       .state_tensors = state_tensors, .workspace = workspace, .flops = lnt_recur_node_flops, .draws = draws,                       \
-      .host_position = POSITION, .forward = forward, .backward = backward, .describe = lnt_recur_describe }
-const lnt_op lnt_mesa_node = NODE(false);
-static const lnt_op replayed = NODE(true);
+      .host_position = POSITION, __VA_ARGS__ .forward = forward, .backward = backward, .describe = lnt_recur_describe }
+const lnt_op lnt_mesa_node = NODE(false, STEP_GROUP);
+static const lnt_op replayed = NODE(true, );
 
 lnt_buf lnt_mesa(lnt_program *p, lnt_buf q, lnt_buf k, lnt_buf v, lnt_buf g, lnt_buf beta, const lnt_mesa_options *o)
 {

@@ -220,21 +220,22 @@ template <int K, bool WINDOW> __device__ __forceinline__ bool scan_gates(shared_
     return group_any(group, slow);
 }
 
+/* The strengths of keys 16b .. 16b+15 that a thread needs; 0 where none of the warp's rows sees them. */
+template <int K, int W> __device__ __forceinline__ float4 strengths_of(const rows_of<K, W> &t, const shared_of<K, (W > WHOLE)> &s, int b)
+{
+    const int four_c = afresh(t.four_c);
+    return *(const float4 *)(b <= afresh(t.row) >> 4 ? &s.key[16 * b + four_c] : &s.nothing[four_c]);
+}
+
 /* The products (P K^T) as they leave wgmma, times D.beta, as an A operand: of keys 16b .. 16b+15. With slow gates D's e^{G_i} is left out. ONES:
  * D.beta itself. OLD: of the expiring keys, times old_j; as slow gates. */
 template <int K, bool SLOW, bool ONES = false, bool OLD = false, int W>
 __device__ __forceinline__ void decayed(uint32_t (&a)[C / 4], const float (&pairs)[C / 2], const rows_of<K, W> &t, const shared_of<K, (W > WHOLE)> &s,
-                                        int b)
+                                        int b, float4 strengths)
 {
     /* Blocks of 16 keys: all of those before the warp's rows, of its own the lower triangle, of 8 by 8 full, empty or a corner. */
-    const int row = afresh(t.row), four_c = afresh(t.four_c), warp = row >> 4, c2 = four_c >> 1, r = row & 7;
-    float f[4];
-    if constexpr (OLD) {
-        const float2 low = *(const float2 *)&s.old[16 * b + c2], high = *(const float2 *)&s.old[16 * b + 8 + c2];
-        f[0] = low.x, f[1] = low.y, f[2] = high.x, f[3] = high.y;
-    } else {
-        *(float4 *)f = *(const float4 *)(b <= warp ? &s.key[16 * b + four_c] : &s.nothing[four_c]);
-    }
+    const int row = afresh(t.row), c2 = afresh(t.four_c) >> 1, warp = row >> 4, r = row & 7;
+    const float f[4] = { strengths.x, strengths.y, strengths.z, strengths.w };
 #pragma unroll
     for (int n = 0; n < 4; n++) {
         const int j = 2 * b + n / 2, i = n % 2;
@@ -261,7 +262,17 @@ template <int K, bool SLOW, bool ONES = false, bool OLD = false, int W>
 __device__ __forceinline__ void decayed(uint32_t (&a)[C / 4], const float (&pairs)[C / 2], const rows_of<K, W> &t, const shared_of<K, (W > WHOLE)> &s)
 {
 #pragma unroll
-    for (int b = 0; b < C / 16; b++) decayed<K, SLOW, ONES, OLD>(a, pairs, t, s, b);
+    for (int b = 0; b < C / 16; b++) {
+        float4 f;
+        if constexpr (OLD) {
+            const int c2 = afresh(t.four_c) >> 1;
+            const float2 low = *(const float2 *)&s.old[16 * b + c2], high = *(const float2 *)&s.old[16 * b + 8 + c2];
+            f = make_float4(low.x, low.y, high.x, high.y);
+        } else {
+            f = strengths_of<K>(t, s, b);
+        }
+        decayed<K, SLOW, ONES, OLD>(a, pairs, t, s, b, f);
+    }
 }
 
 /* The descriptor of what lies `bytes` further. */
@@ -323,6 +334,8 @@ __device__ __forceinline__ void products(rows_of<K, W> &t, const shared_of<K, (W
     }
     times_H<K, READ>(t, s, buf, 0, AHEAD);
     wgmma_commit();
+    float4 strengths[2]; /* of this block of keys and the next */
+    if constexpr (AHEAD < ALL) strengths[0] = strengths_of<K>(t, s, 0);
     wgmma_wait<1>();
     wgmma_hold(pairs);
     if constexpr (W == BORDER) {
@@ -339,7 +352,8 @@ __device__ __forceinline__ void products(rows_of<K, W> &t, const shared_of<K, (W
     if constexpr (AHEAD < ALL) {
 #pragma unroll
         for (int b = 0; b < C / 16; b++) {
-            decayed<K, SLOW>(a, pairs, t, s, b);
+            if (b + 1 < C / 16) strengths[(b + 1) % 2] = strengths_of<K>(t, s, b + 1);
+            decayed<K, SLOW>(a, pairs, t, s, b, strengths[b % 2]);
             wgmma_fence();
             times_rows<K>(t, a, s.Kc[buf], true, b, b + 1);
             if (b + 1 < C / 16) times_H<K>(t, s, buf, AHEAD * (b + 1), AHEAD * (b + 2));
@@ -438,7 +452,10 @@ template <int K, int W> __device__ __forceinline__ void squares(const rows_of<K,
     rr[0] = quad_sum(sum[0] + sum[1]), rr[1] = quad_sum(sum[2] + sum[3]);
 }
 
-/* The steps. On entry t.r = rhs (with a guess: its residual), x = 0 (the guess). taken: steps of the first row, 65536 times those of the second. */
+/* The steps. On entry t.r = rhs (with a guess: its residual), x = 0 (the guess). taken: steps of the first row, 65536 times those of the second.
+ * With a tolerance of 0 all of them are taken. Late ones change no bit of X, alpha P being below half an ulp of every element; but that it stays so
+ * cannot be known: alpha P does not fall from step to step, and with H and P rounded nothing bounds the P.W to come from below. Only d = 0 lasts
+ * (alpha is 0 then, and nothing moves), and 30 steps leave it at 1e-34. */
 template <int K, bool SLOW, int W>
 __device__ __forceinline__ void solve(const lnt_mesa_cg &a, shared_of<K, (W > WHOLE)> &s, rows_of<K, W> &t, int buf, int group, int &taken)
 {

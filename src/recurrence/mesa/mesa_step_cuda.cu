@@ -1,254 +1,9 @@
-/* The Mesa core token by token: one CTA a value head, for all tokens of the call. Equations: operators.md#mesa. H is symmetric, so H p is a sum over
- * rows for every column.
- *
- * Where K and V are at most W = 64 or 128, H and G are in registers. A warp has 16 columns, a thread 4 of them and W/8 rows. A step has one barrier:
- * the warp's sums for its columns go to shared memory, every thread reads those of its rows, and all that is made of them (p, r, the sums over rows
- * by 3 shuffles, whether to go on) every warp works out for itself, with the same bits.
- *
- * Wider states are in their memory, each word touched by its own thread alone: a thread has a column and half of the rows; p from shared memory, the
- * parts' sums through it. What belongs to a column (x, r, p) every part computes alike. */
-#include "recurrence/mesa/mesa_cuda.cuh"
-
-#include <float.h>
-
-#include "recurrence/decay/decay_cuda.cuh"
-
-extern "C" {
-#include "recurrence/mesa/mesa_gpu.h"
-}
+/* The Mesa core token by token on a GPU: heads of up to 128 columns (mesa_step.cuh), and wider states. */
+#include "recurrence/mesa/mesa_step.cuh"
 
 namespace {
 
-template <typename T> struct step_args {
-    const int64_t *cu;
-    const T *q, *k, *v;
-    const float *g, *beta, *lambda, *h0, *s0;
-    float *hT, *sT; /* NULL: not wanted; never NULL where the states do not fit the registers */
-    float *x, *taken, *residual;
-    T *o;
-    int64_t H_stride, G_stride; /* of sequences */
-    int Hq, Hv, K, V, steps;
-    const int *drawn; /* NULL: steps */
-    float tolerance2, absolute;
-    int32_t solver;
-    bool diagonal, half;
-};
-
-/* ---- states in registers ---------------------------------------------------------------------------------------------------------------- */
-
-/* Numbers first .. first+3 of n. PACKED: as one access. */
-template <bool PACKED, typename T> __device__ __forceinline__ void fetch(float *x, const T *p, int first, int n)
-{
-    float y[4] = {};
-    if constexpr (PACKED) {
-        if (first < n) load_pack<4>(y, p + first);
-    } else {
-        for (int j = 0; j < 4; j++)
-            if (first + j < n) y[j] = to_float(p[first + j]);
-    }
-    for (int j = 0; j < 4; j++) x[j] = y[j];
-}
-template <bool PACKED> __device__ __forceinline__ void leave(float *p, int first, int n, const float (&x)[4])
-{
-    if constexpr (PACKED) {
-        if (first < n) store_pack(p + first, x);
-    } else {
-        for (int j = 0; j < 4; j++)
-            if (first + j < n) p[first + j] = x[j];
-    }
-}
-
-/* Sums over all rows: a thread's own in x, then its eight neighbours'. */
-template <int N> __device__ __forceinline__ void over_rows(float (&x)[N])
-{
-#pragma unroll
-    for (int o = 1; o < 8; o *= 2)
-#pragma unroll
-        for (int n = 0; n < N; n++) x[n] += __shfl_xor_sync(0xffffffffu, x[n], o);
-}
-template <int ROWS> __device__ __forceinline__ float dot(const float (&x)[ROWS], const float (&y)[ROWS])
-{
-    float sum[4] = {};
-#pragma unroll
-    for (int i = 0; i < ROWS; i++) sum[i % 4] += x[i] * y[i];
-    return (sum[0] + sum[1]) + (sum[2] + sum[3]);
-}
-
-/* A thread's place: rows row(i), columns column .. column+3; the eight neighbours that share the columns sum for two of them each, `own`. */
-struct step_place {
-    int rows0, column, own;
-    __device__ __forceinline__ step_place()
-    {
-        const int lane = (int)threadIdx.x % 32;
-        rows0 = lane % 8 * 4, column = (int)threadIdx.x / 32 * 16 + lane / 8 * 4, own = column + lane / 2 % 4;
-    }
-    __device__ __forceinline__ int row(int i) const { return rows0 + i / 4 * 32 + i % 4; }
-};
-
-/* sum_i u_i S_i for the column `own`. */
-template <int ROWS> __device__ __forceinline__ float column_sum(const float (&S)[ROWS][4], const float (&u)[ROWS], bool half)
-{
-    float sum[4] = {};
-    if (half) {
-#pragma unroll
-        for (int i = 0; i < ROWS; i++)
-#pragma unroll
-            for (int c = 0; c < 4; c++) sum[c] += lnt_to_half(u[i]) * lnt_to_half(S[i][c]);
-    } else {
-#pragma unroll
-        for (int i = 0; i < ROWS; i++)
-#pragma unroll
-            for (int c = 0; c < 4; c++) sum[c] += u[i] * S[i][c];
-    }
-    const bool high = threadIdx.x & 4, odd = threadIdx.x & 2;
-    float keep[2] = { high ? sum[2] : sum[0], high ? sum[3] : sum[1] };
-    keep[0] += __shfl_xor_sync(0xffffffffu, high ? sum[0] : sum[2], 4);
-    keep[1] += __shfl_xor_sync(0xffffffffu, high ? sum[1] : sum[3], 4);
-    float one = (odd ? keep[1] : keep[0]) + __shfl_xor_sync(0xffffffffu, odd ? keep[0] : keep[1], 2);
-    return one + __shfl_xor_sync(0xffffffffu, one, 1);
-}
-/* What the threads have of their columns, to all of their rows. `to` is not what the last call had. */
-template <int ROWS> __device__ __forceinline__ void publish(float *to, const step_place &at, float x, float (&rows)[ROWS])
-{
-    if (threadIdx.x % 2 == 0) to[at.own] = x;
-    __syncthreads();
-#pragma unroll
-    for (int j = 0; j < ROWS; j += 4) *(float4 *)&rows[j] = *(const float4 *)&to[at.row(j)];
-}
-
-/* All tokens of a value head. PACKED: K and V are multiples of 4, pointers and strides of 16 bytes. Long: H, G and the step's numbers are in
- * registers from the first token to the last. */
-template <typename T, int W, bool PACKED> __global__ __launch_bounds__(2 * W) void mesa_step(const __grid_constant__ step_args<T> a)
-{
-    constexpr int ROWS = W / 8;
-    __shared__ __align__(16) float shared[2][W];
-    const step_place at;
-    const int K = a.K, V = a.V, h = (int)(blockIdx.x % a.Hv), hq = (int)((int64_t)h * a.Hq / a.Hv);
-    const int64_t n = blockIdx.x / a.Hv, H0 = n * a.H_stride + (int64_t)h * K * K, G0 = n * a.G_stride + (int64_t)h * K * V;
-    float H[ROWS][4], G[ROWS][4];
-#pragma unroll
-    for (int i = 0; i < ROWS; i++) {
-        const int row = at.row(i);
-        fetch<PACKED>(H[i], a.h0 + H0 + (int64_t)row * K, at.column, a.h0 && row < K ? K : 0);
-        fetch<PACKED>(G[i], a.s0 + G0 + (int64_t)row * V, at.column, a.s0 && row < K ? V : 0);
-    }
-    const lnt_mesa_course course = lnt_mesa_course_now(a);
-    const float lambda = at.own < K && a.lambda ? a.lambda[(int64_t)h * K + at.own] : 1.0f;
-    int turn = 0;
-
-    for (int64_t t = a.cu[n]; t < a.cu[n + 1]; t++) {
-        const int64_t token = t * a.Hv + h, row0 = (t * a.Hq + hq) * K;
-        const float gate = a.g[token], beta = a.beta[token], less = expm1f(lnt_gate(gate));
-        float r[ROWS], p[ROWS], k[4], v[4];
-#pragma unroll
-        for (int i = 0; i < ROWS; i += 4) {
-            fetch<PACKED>(&r[i], a.q + row0, at.row(i), K);
-            fetch<PACKED>(&p[i], a.k + row0, at.row(i), K); /* the key, until the states have it */
-        }
-        fetch<PACKED>(k, a.k + row0, at.column, K);
-        fetch<PACKED>(v, a.v + token * V, at.column, V);
-        float mine = at.own < K ? to_float(a.q[row0 + at.own]) : 0.0f; /* r of the own column */
-        if (a.half) {
-            for (int j = 0; j < 4; j++) k[j] = lnt_to_half(k[j]);
-            for (int i = 0; i < ROWS; i++) r[i] = lnt_to_half(r[i]), p[i] = lnt_to_half(p[i]);
-            mine = lnt_to_half(mine);
-        }
-        float m[ROWS];
-#pragma unroll
-        for (int i = 0; i < ROWS; i++) {
-            const float kb = beta * p[i];
-#pragma unroll
-            for (int c = 0; c < 4; c++) {
-                H[i][c] = fmaf(kb, k[c], fmaf(less, H[i][c], H[i][c]));
-                G[i][c] = fmaf(kb, v[c], fmaf(less, G[i][c], G[i][c]));
-            }
-        }
-        /* the states' diagonal to the columns it belongs to; its least */
-        float *buffer = shared[turn ^= 1];
-#pragma unroll
-        for (int j = 0; j < ROWS; j += 4)
-            if (at.row(j) == at.column)
-                for (int c = 0; c < 4; c++) buffer[at.column + c] = at.column + c < K ? H[j + c][c] : FLT_MAX;
-        __syncthreads();
-        float mine_m = buffer[at.own];
-        if (course.solver == LNT_CG_LEVEL) {
-            mine_m = FLT_MAX;
-            for (int i = 0; i < ROWS; i++) mine_m = lnt_mesa_least(mine_m, buffer[at.row(i)]);
-            for (int o = 1; o < 8; o *= 2) mine_m = lnt_mesa_least(mine_m, __shfl_xor_sync(0xffffffffu, mine_m, o));
-        }
-        mine_m = 1.0f / (mine_m + lambda);
-        publish(shared[turn ^= 1], at, mine_m, m);
-
-        float x = 0.0f, w[ROWS], start[2] = { dot(r, r), 0.0f };
-        if (course.from_guess) {
-#pragma unroll
-            for (int i = 0; i < ROWS; i++) p[i] = m[i] * r[i];
-            x = mine_m * mine;
-            const float mine_w = column_sum(H, p, a.half) + lambda * x;
-            publish(shared[turn ^= 1], at, mine_w, w);
-            mine -= mine_w;
-#pragma unroll
-            for (int i = 0; i < ROWS; i++) r[i] -= w[i];
-        }
-        if (course.solver > LNT_CG_JACOBI) {
-            mine_m = 1.0f;
-            for (int i = 0; i < ROWS; i++) m[i] = 1.0f;
-        }
-        float mine_p = mine_m * mine;
-#pragma unroll
-        for (int i = 0; i < ROWS; i++) p[i] = m[i] * r[i];
-        start[1] = dot(p, r);
-        over_rows(start);
-        const float size = start[0];
-        float delta = start[1];
-        int taken = 0;
-        while (taken < course.most) {
-            const float mine_w = column_sum(H, p, a.half) + lambda * mine_p, less_delta = __fdividef(1.0f, delta + a.absolute);
-            publish(shared[turn ^= 1], at, mine_w, w);
-            float curve[1] = { dot(p, w) };
-            over_rows(curve);
-            const bool useful = delta > 0 && curve[0] > 0 && curve[0] < INFINITY;
-            if (!useful && !(a.absolute > 0 && lnt_mesa_lost(delta, curve[0]) == 0)) {
-                const float lost = lnt_mesa_lost(delta, curve[0]); /* 0 but for what is no number */
-                x += lost;
-                for (int i = 0; i < ROWS; i++) r[i] += lost;
-                break;
-            }
-            const float alpha = __fdividef(delta, curve[0] + a.absolute);
-            x += alpha * mine_p;
-            mine -= alpha * mine_w;
-#pragma unroll
-            for (int i = 0; i < ROWS; i++) r[i] -= alpha * w[i], w[i] = m[i] * r[i];
-            taken++;
-            float next[2] = { dot(r, w), dot(r, r) };
-            over_rows(next);
-            if (next[1] <= a.tolerance2 * size) break;
-            const float beta_p = next[0] * less_delta;
-            mine_p = mine_m * mine + beta_p * mine_p;
-#pragma unroll
-            for (int i = 0; i < ROWS; i++) p[i] = w[i] + beta_p * p[i];
-            delta = next[0];
-        }
-        float left[1] = { dot(r, r) };
-        over_rows(left);
-        if (threadIdx.x == 0 && a.taken) a.taken[token] = (float)(taken > course.free_steps ? taken - course.free_steps : 0);
-        if (threadIdx.x == 0 && a.residual) a.residual[token] = lnt_mesa_left(left[0], size);
-        if (a.half) x = lnt_to_half(x);
-        publish(shared[turn ^= 1], at, x, p);
-        const float o = column_sum(G, p, false);
-        if (threadIdx.x % 2 == 0) {
-            if (at.own < K && a.x) a.x[token * K + at.own] = x;
-            if (at.own < V) a.o[token * V + at.own] = from_float<T>(o);
-        }
-    }
-#pragma unroll
-    for (int i = 0; i < ROWS; i++) {
-        const int row = at.row(i);
-        if (row >= K) continue;
-        if (a.hT) leave<PACKED>(a.hT + H0 + (int64_t)row * K, at.column, K, H[i]);
-        if (a.sT) leave<PACKED>(a.sT + G0 + (int64_t)row * V, at.column, V, G[i]);
-    }
-}
+using namespace mesa_held;
 
 /* ---- wider states -------------------------------------------------------------------------------------------------------------------------- */
 
@@ -315,6 +70,8 @@ template <typename T> __global__ __launch_bounds__(WIDE *PARTS) void mesa_step_w
     const int64_t H0 = n * a.H_stride + ((int64_t)h * K + first) * K + column, G0 = n * a.G_stride + ((int64_t)h * K + first) * V + column;
     const bool in_H = column < K, in_G = column < V;
     const int rows = K - first < ROWS ? K - first : ROWS; /* its own; may be negative */
+    let_next();
+    await_last();
     for (int i = 0; i < rows; i++) {
         if (in_H) a.hT[H0 + (int64_t)i * K] = a.h0 ? a.h0[H0 + (int64_t)i * K] : 0.0f;
         if (in_G) a.sT[G0 + (int64_t)i * V] = a.s0 ? a.s0[G0 + (int64_t)i * V] : 0.0f;
@@ -322,7 +79,7 @@ template <typename T> __global__ __launch_bounds__(WIDE *PARTS) void mesa_step_w
     auto at_H = [&](int i) -> float { return in_H && i < rows ? a.hT[H0 + (int64_t)i * K] : 0.0f; };
     auto at_G = [&](int i) -> float { return in_G && i < rows ? a.sT[G0 + (int64_t)i * V] : 0.0f; };
     const lnt_mesa_course course = lnt_mesa_course_now(a);
-    const float lambda = in_H && a.lambda ? a.lambda[(int64_t)h * K + column] : 1.0f;
+    const float lambda = in_H ? lambda_at(a, (int64_t)h * K + column) : 1.0f;
 
     for (int64_t t = a.cu[n]; t < a.cu[n + 1]; t++) {
         const int64_t token = t * a.Hv + h;
@@ -401,14 +158,41 @@ template <typename T> __global__ __launch_bounds__(WIDE *PARTS) void mesa_step_w
     }
 }
 
-bool wide(const lnt_mesa_args *a) { return a->K > 128 || a->V > 128; }
+bool wide(const lnt_mesa_args *a) { return a->K > LNT_MESA_HELD || a->V > LNT_MESA_HELD; }
 
-template <typename T, int W, bool PACKED> void put_held(const step_args<T> &a, int64_t heads, lnt_cuda *d)
+template <typename T, int W, bool PACKED, bool HALF> __global__ __launch_bounds__(2 * W) void mesa_step_kernel(const __grid_constant__ step_args<T> a)
 {
-    mesa_step<T, W, PACKED><<<(unsigned)heads, 2 * W, 0, d->stream>>>(a);
+    __shared__ step_shared<W> shared;
+    mesa_step<T, W, PACKED, HALF>(a, (int)blockIdx.x, shared, lnt_alone());
 }
 
-template <typename T> void put(const lnt_mesa_args *r, int64_t stride, const lnt_mesa_solve<T, T> &solve, lnt_cuda *d)
+/* Few sequences: of many, more blocks share a multiprocessor than a kernel that stays has. */
+enum { PIECE_BLOCKS = 1024 };
+void launch_piece(const lnt_cuda *d, const lnt_piece *p, const CUtensorMap *)
+{
+    mesa_piece piece;
+    memcpy(&piece, p->args, sizeof piece);
+    lnt_launch(d, mesa_step_kernel<bf16, 128, true, false>, (unsigned)p->blocks, 256, piece.args);
+}
+bool offer(const lnt_cuda *d, const step_args<bf16> &a, int64_t heads)
+{
+    const mesa_piece piece = {a};
+    return heads <= PIECE_BLOCKS &&
+           lnt_persistent_offer(d, LNT_PIECE_MESA, &piece, sizeof piece, (int)heads, sizeof(step_shared<128>), NULL, launch_piece);
+}
+bool offer(const lnt_cuda *, const step_args<float> &, int64_t) { return false; }
+
+template <typename T, int W> void put_held(const step_args<T> &a, bool packed, int64_t heads, lnt_cuda *d)
+{
+    const auto whole = packed ? mesa_step_kernel<T, W, true, false> : mesa_step_kernel<T, W, false, false>;
+    const auto kernel = a.half ? mesa_step_kernel<T, W, false, true> : whole;
+    if (W == 128 && packed && !a.half && offer(d, a, heads)) return;
+    lnt_launch(d, kernel, (unsigned)heads, 2 * W, a);
+}
+
+template <typename T>
+void put(const lnt_mesa_args *r, const lnt_mesa_lambda &made, const lnt_mesa_around &around, int64_t stride, const lnt_mesa_solve<T, T> &solve,
+         lnt_cuda *d)
 {
     float *states = (float *)r->workspace;
     const int64_t heads = r->sequences * r->Hv;
@@ -420,6 +204,7 @@ template <typename T> void put(const lnt_mesa_args *r, int64_t stride, const lnt
     a.g = (const float *)r->g;
     a.beta = (const float *)r->beta;
     a.lambda = (const float *)r->lambda;
+    a.made = made, a.conv[0] = around.conv[0], a.conv[1] = around.conv[1], a.norm = around.norm;
     a.h0 = (const float *)r->h0;
     a.s0 = (const float *)r->s0;
     a.hT = (float *)r->hT;
@@ -445,14 +230,14 @@ template <typename T> void put(const lnt_mesa_args *r, int64_t stride, const lnt
     a.solver = solve.solver;
     a.diagonal = solve.diagonal;
     a.half = solve.half;
+    a.early = r->states_early;
     if (!heads) return;
     if (wide(r))
-        mesa_step_wide<T><<<(unsigned)heads, WIDE * PARTS, 0, d->stream>>>(a);
+        lnt_launch(d, mesa_step_wide<T>, (unsigned)heads, WIDE * PARTS, a);
     else if (r->K > 64 || r->V > 64)
-        packed ? put_held<T, 128, true>(a, heads, d) : put_held<T, 128, false>(a, heads, d);
+        put_held<T, 128>(a, packed, heads, d);
     else
-        packed ? put_held<T, 64, true>(a, heads, d) : put_held<T, 64, false>(a, heads, d);
-    lnt_cuda_note(d, cudaGetLastError());
+        put_held<T, 64>(a, packed, heads, d);
 }
 
 } // namespace
@@ -462,9 +247,9 @@ size_t lnt_mesa_step_bytes(const lnt_mesa_args *a)
     return wide(a) ? (size_t)a->sequences * (size_t)a->Hv * (size_t)a->K * (size_t)(a->K + a->V) * sizeof(float) : 0;
 }
 
-void lnt_mesa_step_put(const lnt_mesa_args *a, lnt_cuda *d) { LNT_BY_TYPE(a->dtype, T, put<T>(a, 0, lnt_mesa_options_of<T, T>(a), d)); }
+void lnt_mesa_step_put(const lnt_mesa_args *a, lnt_cuda *d) { LNT_BY_TYPE(a->dtype, T, put<T>(a, {}, {}, 0, lnt_mesa_options_of<T, T>(a), d)); }
 
-extern "C" void lnt_mesa_step_states(const lnt_mesa_args *a, int64_t stride, lnt_device *d)
+extern "C" void lnt_mesa_step_states(const lnt_mesa_args *a, lnt_mesa_lambda made, const lnt_mesa_around *around, int64_t stride, lnt_device *d)
 {
-    LNT_BY_TYPE(a->dtype, T, put<T>(a, stride, lnt_mesa_options_of<T, T>(a), (lnt_cuda *)d));
+    LNT_BY_TYPE(a->dtype, T, put<T>(a, made, *around, stride, lnt_mesa_options_of<T, T>(a), (lnt_cuda *)d));
 }

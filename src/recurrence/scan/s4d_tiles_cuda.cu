@@ -1,7 +1,7 @@
-/* S4D on tensor cores, bf16: the calls, and what each begins with. The walks stand in s4d_tiles_fore.cuh and s4d_tiles_back.cuh. */
+/* S4D on tensor cores, bf16: the calls, and what each begins with. What they put stands in s4d_tiles_walk.cuh and s4d_tiles_sums.cuh. */
 #include "recurrence/recur_cuda.cuh"
-#include "recurrence/scan/s4d_tiles_back.cuh"
-#include "recurrence/scan/s4d_tiles_fore.cuh"
+#include "recurrence/scan/s4d_tiles_sums.cuh"
+#include "recurrence/scan/s4d_tiles_walk.cuh"
 
 namespace {
 
@@ -11,13 +11,10 @@ __global__ __launch_bounds__(SMALL_THREADS) void tile_parameters(const __grid_co
     let_next();
     const int64_t i = (int64_t)blockIdx.x * SMALL_THREADS + threadIdx.x, all = (int64_t)p.D * p.M;
     if (i >= all) return;
-    const s4d_step s = discretize(p.bilinear, p.dt[i / p.M], { p.A_re[i], p.A_im[i] });
-    const complex64 K = 2. * (complex64{ p.C_re[i], p.C_im[i] } * s.B);
-    complex64 far = s.A;
-    for (int n = 1; n < CHUNK; n *= 2) far = far * far;
-    const double value[PARAMETERS] = { s.A.re, s.A.im, K.re, K.im, far.re, far.im };
+    const channel_parameters x(p, i);
+    const float value[PARAMETERS] = { x.A.re, x.A.im, x.K.re, x.K.im, x.far.re, x.far.im };
 #pragma unroll
-    for (int k = 0; k < PARAMETERS; k++) p.parameters[k * all + i] = (float)value[k];
+    for (int k = 0; k < PARAMETERS; k++) p.parameters[k * all + i] = value[k];
 }
 
 /* ---- calls ------------------------------------------------------------------------------------------------------------------------------- */
@@ -26,10 +23,8 @@ size_t carve(const lnt_s4d_args *a, bool back, tiles_args *p)
 {
     vector_arena m = { (char *)a->workspace, 0 };
     const int64_t numbers = (int64_t)a->D * a->M;
+    if (!back) return 0; /* one kernel, which makes its parameters itself */
     p->parameters = m.take<float>(PARAMETERS * numbers);
-    if (!back) return m.used;
-    p->kept = m.take<float>((a->tokens / TILE + a->sequences) * a->D * 2 * MODES);
-    p->seeds = m.take<float>(a->sequences * a->D * 2 * MODES);
     p->sums = m.take<float>(a->sequences * SUMS_OF_NUMBER * numbers);
     p->dskips = m.take<float>(a->sequences * a->D);
     return m.used;
@@ -40,7 +35,7 @@ tiles_args args_of(const lnt_s4d_args *a, bool back)
     tiles_args p = {};
     p.u = (const bf16 *)a->u, p.dt = (const float *)a->dt, p.skip = (const float *)a->skip, p.s0 = (const float *)a->s0;
     p.A_re = (const float *)a->A_re, p.A_im = (const float *)a->A_im, p.C_re = (const float *)a->C_re, p.C_im = (const float *)a->C_im;
-    p.cu = a->cu_seqlens_device, p.D = a->D, p.M = a->M;
+    p.cu = a->cu_seqlens_device, p.D = a->D, p.M = a->M, p.strips = (int)lnt_div_up(a->D, WARPS);
     p.bilinear = a->discretization == LNT_S4D_BILINEAR;
     carve(a, back, &p);
     return p;
@@ -51,10 +46,11 @@ void put_parameters(const tiles_args &p, const lnt_cuda *d)
     lnt_launch(d, tile_parameters, (unsigned)lnt_div_up((int64_t)p.D * p.M, SMALL_THREADS), SMALL_THREADS, p);
 }
 
-template <bool KEEP> void put_walk(const tiles_args &p, int64_t rows, unsigned ctas, const lnt_cuda *d)
+template <bool BACK> void put_walk(const tiles_args &p, int64_t rows, unsigned ctas, const lnt_cuda *d)
 {
-    if (d->base.capability >= 90 && lnt_s4d_walk_sm90(p, rows, ctas, KEEP, d)) return;
-    lnt_launch_with(d, tiles_forward<KEEP, rows_by_lanes>, ctas, THREADS, sizeof(fore_shared), 1, p, rows_by_lanes::maps{});
+    if (d->base.capability >= 90 && lnt_s4d_walk_sm90(p, rows, ctas, BACK, d)) return;
+    using rows_of = rows_by_lanes<BACK>;
+    lnt_launch_with(d, tiles_walk<BACK, rows_of>, ctas, THREADS, sizeof(walk_shared), 1, p, typename rows_of::maps{});
 }
 
 void forward(const void *args, const lnt_device *device)
@@ -62,10 +58,9 @@ void forward(const void *args, const lnt_device *device)
     const lnt_s4d_args *a = (const lnt_s4d_args *)args;
     const lnt_cuda *d = (const lnt_cuda *)device;
     tiles_args p = args_of(a, false);
-    p.o = (bf16 *)a->o, p.sT = (float *)a->sT, p.strips = (int)lnt_div_up(a->D, WARPS);
+    p.o = (bf16 *)a->o, p.sT = (float *)a->sT;
     const unsigned ctas = (unsigned)(a->sequences * p.strips);
     if (!ctas) return;
-    put_parameters(p, d);
     put_walk<false>(p, a->tokens, ctas, d);
 }
 
@@ -75,14 +70,12 @@ void backward(const void *args, const lnt_device *device)
     const lnt_cuda *d = (const lnt_cuda *)device;
     tiles_args p = args_of(a, true);
     p.dout = (const bf16 *)a->dout, p.dsT = (const float *)a->dsT, p.du = (bf16 *)a->du, p.ds0 = (float *)a->ds0;
-    if (a->sequences) {
+    const unsigned ctas = (unsigned)(a->sequences * p.strips);
+    if (ctas) {
         put_parameters(p, d);
-        p.strips = (int)lnt_div_up(a->D, WARPS);
-        put_walk<true>(p, a->tokens, (unsigned)(a->sequences * p.strips), d);
-        p.strips = a->D / BACK_CHANNELS;
-        const unsigned ctas = (unsigned)(a->sequences * p.strips);
-        if (d->base.capability < 90 || !lnt_s4d_back_sm90(p, a->tokens, ctas, d))
-            lnt_launch_with(d, tiles_backward<back_rows_by_lanes>, ctas, BACK_THREADS, sizeof(back_shared), 1, p, back_rows_by_lanes::maps{});
+        if (p.du || p.ds0) put_walk<true>(p, a->tokens, ctas, d);
+        if (d->base.capability < 90 || !lnt_s4d_sums_sm90(p, a->tokens, ctas, d))
+            lnt_launch_with(d, tiles_sums<pairs_by_lanes>, ctas, THREADS, sizeof(sums_shared), 1, p, pairs_by_lanes::maps{});
     }
     put_gradients(a, p.sums, p.dskips, d);
 }
@@ -107,9 +100,10 @@ const char *declines(const void *args, bool back)
 {
     const lnt_s4d_args *a = (const lnt_s4d_args *)args;
     if (a->dtype != LINNET_BF16) return "products of tiles are offered for bf16";
-    if (a->M > MODES || a->D % BACK_CHANNELS) return "products of tiles take up to 32 numbers of a state and a multiple of 8 channels";
-    if (room() < (int)(back ? sizeof(back_shared) : sizeof(fore_shared))) return "the GPU has too little shared memory"; /* 163 KB on sm_80 */
-    return a->sequences >= ((int64_t)1 << 31) / (a->D / BACK_CHANNELS) ? "too many sequences" : NULL;
+    if (a->M > MODES || a->D % 8) return "products of tiles take up to 32 numbers of a state and a multiple of 8 channels";
+    const size_t shared = back && sizeof(sums_shared) > sizeof(walk_shared) ? sizeof(sums_shared) : sizeof(walk_shared);
+    if (room() < (int)shared) return "the GPU has too little shared memory"; /* 163 KB on sm_80 */
+    return a->sequences >= ((int64_t)1 << 31) / (a->D / 8) ? "too many sequences" : NULL;
 }
 
 } // namespace

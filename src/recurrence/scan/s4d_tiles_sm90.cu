@@ -1,67 +1,79 @@
-/* The walks of s4d_tiles_fore.cuh and s4d_tiles_back.cuh with rows of 32 and of 16 bytes by the copy engine: lanes look up a line of each row, and
- * put 16 bytes at a time into shared memory: a third of all that goes through the first-level cache on the way back. A chunk goes out by the place
- * of one that has been turned, which is brought anew behind it. */
+/* The kernels of s4d_tiles_walk.cuh and s4d_tiles_sums.cuh with rows of 32 bytes by the copy engine: lanes look up a line of each row, and put 16
+ * bytes at a time into shared memory. A chunk goes out by the place of one that has been turned, which is brought anew behind it. */
 #include "device/wgmma.cuh"
-#include "recurrence/scan/s4d_tiles_back.cuh"
-#include "recurrence/scan/s4d_tiles_fore.cuh"
+#include "recurrence/scan/s4d_tiles_sums.cuh"
+#include "recurrence/scan/s4d_tiles_walk.cuh"
 
 namespace {
 
-struct rows_by_engine : rows_by_lanes {
-    struct maps {
-        CUtensorMap u, o;
-    };
-    const maps &map;
+/* Tiles whose chunk of a warp is whole: what stands beyond the others is other sequences' rows, which must not be read. */
+__device__ __forceinline__ int whole_tiles(int64_t tokens, int warp) { return (int)((tokens + TILE - (warp + 1) * CHUNK) / TILE); }
 
-    __device__ __forceinline__ rows_by_engine(fore_shared &w_, const tiles_args &p_, const maps &map_, int warp_, int first_, int64_t begin_,
+/* A warp's arrival at a barrier that all warps come to once a tile, and the wait for the others of tile k. */
+__device__ __forceinline__ void arrive(uint64_t *barrier)
+{
+    __syncwarp();
+    if (threadIdx.x % 32 == 0) mbarrier_arrive(barrier);
+}
+__device__ __forceinline__ void await(uint64_t *barrier, int k)
+{
+    mbarrier_wait(barrier, (uint32_t)(k & 1));
+    __syncwarp();
+}
+
+template <bool BACK> struct rows_by_engine : rows_by_lanes<BACK> {
+    struct maps {
+        CUtensorMap in, out;
+    };
+    using lanes = rows_by_lanes<BACK>;
+    using lanes::w, lanes::warp, lanes::first, lanes::begin, lanes::end, lanes::token;
+    const maps &map;
+    const int whole;
+
+    __device__ __forceinline__ rows_by_engine(walk_shared &w_, const tiles_args &p_, const maps &map_, int warp_, int first_, int64_t begin_,
                                               int64_t end_)
-        : rows_by_lanes(w_, p_, {}, warp_, first_, begin_, end_), map(map_)
+        : lanes(w_, p_, {}, warp_, first_, begin_, end_), map(map_), whole(whole_tiles(end_ - begin_, warp_))
     {
+        if (threadIdx.x == 0) mbarrier_init(&w.turned_in, WARPS);
         if (threadIdx.x % 32 == 0) {
             mbarrier_init(&w.arrived[0][warp], 1), mbarrier_init(&w.arrived[1][warp], 1);
             mbarrier_init_fence();
         }
         __syncwarp();
     }
-    /* Other sequences' rows stand behind the last chunk, and must not be read. */
-    __device__ __forceinline__ bool whole(int64_t k) const { return token(k) + CHUNK <= end; }
-    __device__ __forceinline__ void fetch(int64_t k)
+    __device__ __forceinline__ void fetch(int k)
     {
-        if (begin + k * TILE >= end) return; /* is turned, but by nobody read */
-        if (!whole(k)) return rows_by_lanes::fetch(k);
+        if (k >= whole) {
+            if (begin + (int64_t)k * TILE < end) lanes::fetch(k); /* a tile that is not there is turned, but by nobody read */
+            return;
+        }
         if (threadIdx.x % 32) return;
-        mbarrier_expect(&w.arrived[k % 2][warp], sizeof(chunk_stage<2>));
-        tensor_load(&w.stage[k % 2][warp], &map.u, &w.arrived[k % 2][warp], first, (int)token(k));
+        mbarrier_expect(&w.arrived[k % 2][warp], sizeof(chunk_stage));
+        tensor_load(&w.stage[k % 2][warp], &map.in, &w.arrived[k % 2][warp], first, (int)token(k));
     }
-    __device__ __forceinline__ void turn_in(int64_t k)
+    __device__ __forceinline__ void turn_in(int k)
     {
-        if (whole(k))
+        if (k < whole)
             mbarrier_wait(&w.arrived[k % 2][warp], (uint32_t)(k / 2 & 1));
         else
             cp_async_wait<0>();
         __syncwarp();
-        w.stage[k % 2][warp].turn_in(w.u[k % 2], warp);
+        w.stage[k % 2][warp].template turn_in<BACK>(w.in[k % SLOTS], warp);
         __syncwarp();
     }
-    __device__ __forceinline__ void take(int64_t k)
+    /* Through the place of tile k + 3, which has been turned. */
+    __device__ __forceinline__ void take(int k)
     {
-        if (!whole(k)) return rows_by_lanes::take(k);
-        chunk_stage<2> &stage = w.stage[k % 2][warp];
-        const int lane = (int)threadIdx.x % 32, r = lane / 4, c = lane % 4, of = lane / 8, row = lane % 8;
-#pragma unroll
-        for (int q = 0; q < CHUNK / 16; q++) { /* as turn_out */
-            uint32_t x[4];
-            ldmatrix_x4_trans(x, shared_address(&w.o[k % 2].of(row / 2 * 4 + of % 2 * 2 + row % 2)[warp][16 * q + of / 2 * 8]));
-#pragma unroll
-            for (int i = 0; i < 2; i++) ((uint2 *)&stage.at(16 * q + 8 * i + r, c / 2))[c % 2] = { x[2 * i], x[2 * i + 1] };
-        }
+        if (k >= whole) return lanes::take(k);
+        chunk_stage &stage = w.stage[(k + 1) % 2][warp];
+        turn_out<BACK>(w.out[k % SLOTS], warp, [&](int i, int c, uint2 x) { ((uint2 *)&stage.at(i, c / 2))[c % 2] = x; });
         fence_async();
         __syncwarp();
-        if (lane) return;
-        tensor_store(&map.o, &stage, first, (int)token(k));
+        if (threadIdx.x % 32) return;
+        tensor_store(&map.out, &stage, first, (int)token(k));
         store_commit();
     }
-    __device__ __forceinline__ void next(int64_t k)
+    __device__ __forceinline__ void next(int k)
     {
         if (threadIdx.x % 32 == 0) store_wait_read();
         __syncwarp();
@@ -72,109 +84,82 @@ struct rows_by_engine : rows_by_lanes {
         if (threadIdx.x % 32 == 0) store_wait_read();
         cp_async_wait<0>();
     }
+    __device__ __forceinline__ void passed() { arrive(&w.turned_in); }
+    __device__ __forceinline__ void await_others(int k) { await(&w.turned_in, k); }
 };
 
-/* As above: two chunks of a warp, 16 bytes a row, and the place of u's for those that go out. */
-struct back_rows_by_engine : back_rows_by_lanes {
+struct pairs_by_engine : pairs_by_lanes {
     struct maps {
-        CUtensorMap u, dout, du;
+        CUtensorMap u, dout;
     };
     const maps &map;
-    uint32_t phase = 0;
+    const int whole;
 
-    __device__ __forceinline__ back_rows_by_engine(back_shared &w_, const tiles_args &p_, const maps &map_, int mine_, int first_, int64_t begin_,
-                                                   int64_t end_)
-        : back_rows_by_lanes(w_, p_, {}, mine_, first_, begin_, end_), map(map_)
+    __device__ __forceinline__ pairs_by_engine(sums_shared &w_, const tiles_args &p_, const maps &map_, int warp_, int first_, int64_t begin_,
+                                               int64_t end_)
+        : pairs_by_lanes(w_, p_, {}, warp_, first_, begin_, end_), map(map_), whole(whole_tiles(end_ - begin_, warp_))
     {
+        if (threadIdx.x == 0) mbarrier_init(&w.turned_in, WARPS), mbarrier_init(&w.read, WARPS);
         if (threadIdx.x % 32 == 0) {
-            mbarrier_init(&w.arrived[mine], 1);
+            mbarrier_init(&w.arrived[warp], 1);
             mbarrier_init_fence();
         }
         __syncwarp();
     }
-    __device__ __forceinline__ bool whole(int k) const { return token(k, mine + BACK_CHANNELS) < end; } /* both chunks are there */
     __device__ __forceinline__ void fetch(int k)
     {
-        if (!whole(k)) return back_rows_by_lanes::fetch(k);
-        if (threadIdx.x % 32 == 0) {
-            mbarrier_expect(&w.arrived[mine], 4 * sizeof(chunk_stage<1>));
-#pragma unroll
-            for (int c = mine; c < CHUNKS; c += BACK_CHANNELS) {
-                tensor_load(&w.stage[0][c], &map.u, &w.arrived[mine], first, (int)token(k, c));
-                tensor_load(&w.stage[1][c], &map.dout, &w.arrived[mine], first, (int)token(k, c));
-            }
+        if (k >= whole) {
+            if (begin + (int64_t)k * TILE < end) pairs_by_lanes::fetch(k);
+            return;
         }
-        cp_async_commit();
+        if (threadIdx.x % 32) return;
+        mbarrier_expect(&w.arrived[warp], 2 * sizeof(chunk_stage));
+        tensor_load(&w.stage[0][warp], &map.u, &w.arrived[warp], first, (int)token(k));
+        tensor_load(&w.stage[1][warp], &map.dout, &w.arrived[warp], first, (int)token(k));
     }
-    __device__ __forceinline__ void bring(int k)
+    __device__ __forceinline__ void turn_in(int k)
     {
-        if (whole(k)) {
-            mbarrier_wait(&w.arrived[mine], phase);
-            phase ^= 1;
-        } else
-            cp_async_wait<1>();
+        if (k < whole)
+            mbarrier_wait(&w.arrived[warp], (uint32_t)(k & 1));
+        else
+            cp_async_wait<0>();
         __syncwarp();
-        turn_in(k);
-    }
-    __device__ __forceinline__ void place_is_free()
-    {
-        if (threadIdx.x % 32 == 0) store_wait_read();
+        turn();
         __syncwarp();
+        fetch(k + 1);
     }
-    __device__ __forceinline__ void take(int k)
-    {
-        if (!p.du) return;
-        const int lane = (int)threadIdx.x % 32, r = lane / 4, c2 = lane % 4;
-        place_is_free();
-#pragma unroll
-        for (int c = mine; c < CHUNKS; c += BACK_CHANNELS) {
-            uint32_t x[4];
-            ldmatrix_x4_trans(x, shared_address(&w.du[k % 2].of(lane % 8)[c][8 * (lane / 8)]));
-#pragma unroll
-            for (int i = 0; i < 4; i++) ((uint32_t *)&w.stage[0][c].at(8 * i + r, 0))[c2] = x[i];
-        }
-        fence_async();
-        __syncwarp();
-        if (lane) return;
-#pragma unroll
-        for (int c = mine; c < CHUNKS; c += BACK_CHANNELS)
-            if (token(k, c) < end) tensor_store(&map.du, &w.stage[0][c], first, (int)token(k, c));
-        store_commit();
-    }
-    /* Behind tile k, whose rows have been turned, and what went out through their place. */
-    __device__ __forceinline__ void next(int k)
-    {
-        place_is_free();
-        k ? fetch(k - 1) : cp_async_commit();
-    }
-    __device__ __forceinline__ void finish() { place_is_free(); }
+    __device__ __forceinline__ void has_turned_in() { arrive(&w.turned_in); }
+    __device__ __forceinline__ void await_tile(int k) { await(&w.turned_in, k); }
+    __device__ __forceinline__ void has_read() { arrive(&w.read); }
+    __device__ __forceinline__ void await_readers(int k) { await(&w.read, k); }
 };
 
-bool chunk_map(CUtensorMap *map, const void *x, int64_t rows, int D, int channels)
+bool chunk_map(CUtensorMap *map, const void *x, int64_t rows, int D)
 {
     const uint64_t size[2] = { (uint64_t)D, (uint64_t)rows }, stride[1] = { (uint64_t)D * 2 };
-    const uint32_t box[2] = { (uint32_t)channels, CHUNK };
-    return rows > 0 && rows <= INT32_MAX && (uintptr_t)x % 16 == 0 &&
-           lnt_tensor_map(map, x, 2, size, stride, box, channels == 16 ? CU_TENSOR_MAP_SWIZZLE_32B : CU_TENSOR_MAP_SWIZZLE_NONE);
+    const uint32_t box[2] = { WARPS, CHUNK };
+    return x && rows > 0 && rows <= INT32_MAX && (uintptr_t)x % 16 == 0 &&
+           lnt_tensor_map(map, x, 2, size, stride, box, CU_TENSOR_MAP_SWIZZLE_32B);
+}
+
+template <bool BACK> bool put_walk(const tiles_args &p, const bf16 *in, const bf16 *out, int64_t rows, unsigned ctas, const lnt_cuda *d)
+{
+    typename rows_by_engine<BACK>::maps maps = {};
+    if (!chunk_map(&maps.in, in, rows, p.D) || (out && !chunk_map(&maps.out, out, rows, p.D))) return false;
+    lnt_launch_with(d, tiles_walk<BACK, rows_by_engine<BACK>>, ctas, THREADS, sizeof(walk_shared), 1, p, maps);
+    return true;
 }
 
 } // namespace
 
-bool lnt_s4d_walk_sm90(const tiles_args &p, int64_t rows, unsigned ctas, bool keep, const lnt_cuda *d)
+bool lnt_s4d_walk_sm90(const tiles_args &p, int64_t rows, unsigned ctas, bool back, const lnt_cuda *d)
 {
-    rows_by_engine::maps maps = {};
-    if (!chunk_map(&maps.u, p.u, rows, p.D, WARPS) || (p.o && !chunk_map(&maps.o, p.o, rows, p.D, WARPS))) return false;
-    if (keep)
-        lnt_launch_with(d, tiles_forward<true, rows_by_engine>, ctas, THREADS, sizeof(fore_shared), 1, p, maps);
-    else
-        lnt_launch_with(d, tiles_forward<false, rows_by_engine>, ctas, THREADS, sizeof(fore_shared), 1, p, maps);
-    return true;
+    return back ? put_walk<true>(p, p.dout, p.du, rows, ctas, d) : put_walk<false>(p, p.u, p.o, rows, ctas, d);
 }
-bool lnt_s4d_back_sm90(const tiles_args &p, int64_t rows, unsigned ctas, const lnt_cuda *d)
+bool lnt_s4d_sums_sm90(const tiles_args &p, int64_t rows, unsigned ctas, const lnt_cuda *d)
 {
-    back_rows_by_engine::maps maps = {};
-    if (!p.dout || !chunk_map(&maps.u, p.u, rows, p.D, BACK_CHANNELS) || !chunk_map(&maps.dout, p.dout, rows, p.D, BACK_CHANNELS)) return false;
-    if (p.du && !chunk_map(&maps.du, p.du, rows, p.D, BACK_CHANNELS)) return false;
-    lnt_launch_with(d, tiles_backward<back_rows_by_engine>, ctas, BACK_THREADS, sizeof(back_shared), 1, p, maps);
+    pairs_by_engine::maps maps = {};
+    if (!chunk_map(&maps.u, p.u, rows, p.D) || !chunk_map(&maps.dout, p.dout, rows, p.D)) return false;
+    lnt_launch_with(d, tiles_sums<pairs_by_engine>, ctas, THREADS, sizeof(sums_shared), 1, p, maps);
     return true;
 }

@@ -1,5 +1,10 @@
 /* TTT-linear and TTT-MLP on the CPU (README.md): mini-batch by mini-batch, all of its rows in products with the weights that it begins with. The
- * token form takes its rows one by one. A head of a sequence is a piece of work; backward, a head of a part of the sequences is. */
+ * token form takes its rows one by one. A head of a sequence is a piece of work; backward, a head of a part of the sequences is.
+ *
+ * Where the processor has tiles, products of bf16 calls go through them (ttt_forms.h), but for the token form's.
+ * Long: both models in both directions, of which most is common to both, with each product in float32 and on tiles. */
+#define LNT_ROWS_BETWEEN_TILES
+#include "recurrence/ttt/ttt_forms.h"
 #include "recurrence/ttt/ttt_walk.h"
 
 enum { LAYERS = LNT_TTT_LAYERS };
@@ -13,12 +18,23 @@ typedef struct {
     int layers;
     float *W[LAYERS], *b[LAYERS], *S_w[LAYERS], *S_b[LAYERS];
     float *x[LAYERS], *z[LAYERS], *u[LAYERS], *raw[LAYERS], *y[LAYERS], *zq[LAYERS], *S[LAYERS], *A[LAYERS];
-    float *v, *F, *rate, *position, *last, *hat, *inverse, *h1, *wide, *turned; /* wide [m,widest], turned [3,m,widest] */
+    float *v, *F, *rate, *position, *last, *hat, *inverse, *h1, *slope, *slope_q; /* slope: gelu' of z_0, of keys and queries */
+    float *wide, *turned;                                                          /* wide [m,widest], turned [3,m,widest] */
     float *dW[LAYERS], *db[LAYERS], *dx[LAYERS], *du[LAYERS], *dy, *dz, *below, *dF, *dA, *dv, *dout, *work;
     float *dposition, *sum_w[LAYERS], *sum_b[LAYERS]; /* this piece's sums; norm has two more */
     float *starts, *inside;                          /* weights before each group of mini-batches, and before each one of a group */
-    int64_t group;
+    int64_t group, kept;                             /* mini-batches of a group; numbers of one in `inside` */
+    bool back, tiled;
+#if defined(__AMX_BF16__)
+    ttt_forms *forms; /* [LAYERS] */
+#endif
 } head;
+
+/* Rows of a loop take some hundred cycles (simd/mm.h). */
+static inline void row_awake(int64_t i)
+{
+    if (i % 2 == 0) lnt_tiles_awake();
+}
 
 static int64_t numbers(const lnt_ttt_args *a)
 {
@@ -31,7 +47,13 @@ static int64_t carve(const lnt_ttt_args *a, bool back, float *p, head *x)
 {
     const int64_t m = a->mini_batch, D = a->D, widest = a->F > D ? a->F : D;
     int64_t used = 0;
-    *x = (head){ .a = a, .D = D, .m = m, .layers = lnt_ttt_layers(a), .weights = numbers(a), .group = ttt_group(a, numbers(a)) };
+    *x = (head){ .a = a, .D = D, .m = m, .layers = lnt_ttt_layers(a), .weights = numbers(a), .kept = numbers(a), .back = back };
+#if defined(__AMX_BF16__)
+    x->tiled = ttt_is_tiled(a);
+    for (int l = 0; l < x->layers && x->tiled; l++)
+        x->kept = (l ? x->kept : 0) + ttt_kept(lnt_ttt_in(a, l), lnt_ttt_out(a, l)) + (lnt_ttt_out(a, l) + 15) / 16 * 16;
+#endif
+    x->group = ttt_group(a, x->kept);
 #define TAKE(FIELD, COUNT) ((FIELD) = p ? p + used : NULL, used += ((COUNT) + 15) / 16 * 16)
     for (int l = 0; l < x->layers; l++) {
         const int64_t in = x->in[l] = lnt_ttt_in(a, l), out = x->out[l] = lnt_ttt_out(a, l);
@@ -41,12 +63,23 @@ static int64_t carve(const lnt_ttt_args *a, bool back, float *p, head *x)
         if (back) TAKE(x->dW[l], in * out), TAKE(x->db[l], out), TAKE(x->dx[l], m * in), TAKE(x->du[l], m * out);
     }
     TAKE(x->v, m * D), TAKE(x->F, m * m), TAKE(x->rate, m), TAKE(x->position, m), TAKE(x->last, m), TAKE(x->hat, m * D), TAKE(x->inverse, m);
-    TAKE(x->h1, m * a->F), TAKE(x->wide, m * widest), TAKE(x->turned, 3 * m * widest), TAKE(x->work, 2 * D);
+    TAKE(x->h1, m * a->F), TAKE(x->slope, m * a->F), TAKE(x->slope_q, m * a->F);
+    TAKE(x->wide, m * widest), TAKE(x->turned, 3 * m * widest), TAKE(x->work, 2 * D);
     if (back) {
         TAKE(x->dy, m * widest), TAKE(x->dz, m * widest), TAKE(x->below, m * a->F), TAKE(x->dF, m * m), TAKE(x->dA, m * m);
         TAKE(x->dv, m * D), TAKE(x->dout, m * D);
-        TAKE(x->inside, x->group * x->weights), TAKE(x->starts, (lnt_ttt_batches(a, m - 1, a->longest) / x->group + 1) * x->weights);
+        TAKE(x->inside, x->group * x->kept), TAKE(x->starts, (lnt_ttt_batches(a, m - 1, a->longest) / x->group + 1) * x->weights);
     }
+#if defined(__AMX_BF16__)
+    if (x->tiled) {
+        ttt_forms none[LAYERS], *forms = none;
+        lnt_carve c = { (char *)p, (size_t)used * sizeof *p };
+        x->forms = lnt_carve_bytes(&c, sizeof none);
+        if (p) forms = x->forms;
+        for (int l = 0; l < x->layers; l++) ttt_forms_carve(&c, m, x->in[l], x->out[l], back, &forms[l]);
+        used = (int64_t)(c.used / sizeof *p);
+    }
+#endif
 #undef TAKE
     return used;
 }
@@ -68,12 +101,31 @@ static float *weights_of(const head *x, const void *p, int l) { return p ? (floa
 static float *biases_of(const head *x, const void *p, int l) { return p ? (float *)(uintptr_t)p + x->h * x->out[l] : NULL; }
 static float *state_at(const head *x, const void *p, int64_t count) { return ttt_state(x->a, p, x->n, x->h, count); }
 
+static void sum_biases(const head *x)
+{
+    for (int l = 0; l < x->layers; l++) ttt_sum(x->b[l], biases_of(x, x->a->layer[l].b, l), x->S_b[l], x->out[l]);
+}
+
 static void sum_up(const head *x)
 {
+    sum_biases(x);
     for (int l = 0; l < x->layers; l++) {
         ttt_sum(x->W[l], weights_of(x, x->a->layer[l].w, l), x->S_w[l], x->in[l] * x->out[l]);
-        ttt_sum(x->b[l], biases_of(x, x->a->layer[l].b, l), x->S_b[l], x->out[l]);
+#if defined(__AMX_BF16__)
+        if (!x->tiled) continue;
+        ttt_forms *f = &x->forms[l];
+        f->W = ttt_state_forms(x->in[l], x->out[l], x->S_w[l], x->W[l], f->W_left, f->W_right);
+        if (l) ENGINE->extend(&f->W, LNT_RIGHT_T, f->W_turned);
+        if (!l && !x->back) f->W.left.p = NULL; /* nobody wants it */
+#endif
     }
+}
+
+/* wide = u times the last row's step sizes, with the sign of an update. */
+static void last_steps(const head *x, int l, int64_t rows)
+{
+    const int64_t out = x->out[l];
+    for (int64_t j = 0; j < rows; j++) V_EACH(i, n, out) ttt_put(x->wide + j * out, i, n, -x->last[j] * ttt_get(x->u[l] + j * out, i, n));
 }
 
 /* The state takes the rows' update by the last one's step sizes. */
@@ -81,9 +133,17 @@ static void update(const head *x, int64_t rows)
 {
     for (int l = 0; l < x->layers; l++) {
         const int64_t in = x->in[l], out = x->out[l];
-        ttt_scale_rows(x->wide, x->last, rows, out, x->u[l]);
-        LNT_V(lnt_mm)(LNT_MM_SUB, (int)in, (int)out, (int)rows, x->x[l], 1, in, x->wide, out, x->S_w[l], out);
-        for (int64_t j = 0; j < rows && x->a->bias; j++) ttt_add(out, -1, x->wide + j * out, x->S_b[l]);
+        last_steps(x, l, rows);
+#if defined(__AMX_BF16__)
+        if (x->tiled) {
+            ttt_forms *f = &x->forms[l];
+            const lnt_operand X = ttt_rows(f, TTT_OTHER, LNT_LEFT_T, rows, in, x->x[l], in);
+            const lnt_operand u = ttt_rows(f, TTT_LU, LNT_RIGHT, rows, out, x->wide, out);
+            ENGINE->update_sum(weights_of(x, x->a->layer[l].w, l), 1, &X, &u, &f->W);
+        }
+#endif
+        if (!x->tiled) LNT_V(lnt_mm)(LNT_MM_ADD, (int)in, (int)out, (int)rows, x->x[l], 1, in, x->wide, out, x->S_w[l], out);
+        if (x->a->bias) ttt_add_rows(x->S_b[l], rows, out, x->wide);
     }
 }
 
@@ -151,28 +211,46 @@ static void pass(const head *x, bool gradient)
 static void through(const head *x, int l, int64_t rows, const float *in, float *z)
 {
     for (int64_t i = 0; i < rows; i++) memcpy(z + i * x->out[l], x->b[l], (size_t)x->out[l] * sizeof *z);
+#if defined(__AMX_BF16__)
+    if (x->tiled) {
+        const lnt_operand a = ttt_rows(&x->forms[l], TTT_OTHER, LNT_LEFT, rows, x->in[l], in, x->in[l]);
+        ttt_add_product(&a, false, &x->forms[l].W, false, z, x->out[l]);
+        return;
+    }
+#endif
     LNT_V(lnt_mm)(LNT_MM_ADD, (int)rows, (int)x->out[l], (int)x->in[l], in, x->in[l], 1, x->W[l], x->out[l], z, x->out[l]);
 }
 
-/* y = gelu(x), and the slope where it is wanted. */
+/* c [n,in] = y W^T, or with `add` c += that, of rows y [n,out]. */
+static void back_through(const head *x, int l, bool add, int64_t n, const float *y, float *c)
+{
+    const int64_t in = x->in[l], out = x->out[l];
+#if defined(__AMX_BF16__)
+    if (x->tiled) {
+        const lnt_operand a = ttt_rows(&x->forms[l], TTT_OTHER, LNT_LEFT, n, out, y, out);
+        ENGINE->multiply(add ? LNT_MM_ADD : LNT_MM_SET, NULL, &a, false, &x->forms[l].W, true, c, in);
+        return;
+    }
+#endif
+    ttt_times_transposed(add ? LNT_MM_ADD : LNT_MM_SET, n, out, y, in, x->W[l], c, x->turned);
+}
+
+/* y = gelu(x), and its slope. */
 static void gelu(int64_t count, const float *x, float *y, float *slope)
 {
     V_EACH(i, n, count)
     {
-        vf value, s = v_act_slope(ttt_get(x, i, n), LNT_GELU_TANH, &value);
-        if (y) ttt_put(y, i, n, value);
-        if (slope) ttt_put(slope, i, n, s);
+        rows_awake(i / LNT_VL);
+        vf value;
+        ttt_put(slope, i, n, v_act_slope(ttt_get(x, i, n), LNT_GELU_TANH, &value));
+        ttt_put(y, i, n, value);
     }
 }
 
-/* d *= gelu'(x) */
-static void gelu_back(int64_t count, const float *x, float *d)
+/* z = x y */
+static void times(int64_t count, const float *x, const float *y, float *z)
 {
-    V_EACH(i, n, count)
-    {
-        vf value;
-        ttt_put(d, i, n, ttt_get(d, i, n) * v_act_slope(ttt_get(x, i, n), LNT_GELU_TANH, &value));
-    }
+    V_EACH(i, n, count) ttt_put(z, i, n, ttt_get(x, i, n) * ttt_get(y, i, n));
 }
 
 /* gelu''(x): with y = c (x + a x^3) and t = tanh(y), s = 1 - t^2:  s y' + x/2 (s y'' - 2 t s y'^2). Beyond |x| = 20 s is 0. */
@@ -200,6 +278,16 @@ static void ahead(const head *x, int64_t open, int64_t c, bool reads)
     rows_ahead(a->dout, a->dtype, t, n, a->H, x->h, x->D);
 }
 
+/* u of the last layer, hat and 1 / sigma, of rows p .. rows-1. */
+TTT_INLINE void losses(int64_t D, const head *x, int64_t p, int64_t rows)
+{
+    const int top = x->layers - 1;
+    for (int64_t i = p; i < rows; i++) {
+        row_awake(i);
+        ttt_loss(D, &x->norm, x->z[top] + i * D, x->x[0] + i * D, x->v + i * D, x->hat + i * D, x->inverse + i, x->raw[top] + i * D);
+    }
+}
+
 /* Keys of rows p .. rows-1, tokens from t on: inputs of the layers, gradients, step sizes. */
 static void learn(const head *x, int64_t t, int64_t p, int64_t rows)
 {
@@ -210,15 +298,13 @@ static void learn(const head *x, int64_t t, int64_t p, int64_t rows)
     rows_in(x->v + p * D, a->v, a->dtype, t, n, H, x->h, D);
     through(x, 0, n, x->x[0] + p * D, x->z[0] + p * x->out[0]);
     if (top) {
-        gelu(n * a->F, x->z[0] + p * a->F, x->x[1] + p * a->F, NULL);
+        gelu(n * a->F, x->z[0] + p * a->F, x->x[1] + p * a->F, x->slope + p * a->F);
         through(x, 1, n, x->x[1] + p * a->F, x->z[1] + p * D);
     }
-    for (int64_t i = p; i < rows; i++)
-        ttt_loss(&x->norm, x->z[top] + i * D, x->x[0] + i * D, x->v + i * D, x->hat + i * D, x->inverse + i, x->raw[top] + i * D);
+    TTT_OF_WIDTH(D, losses, x, p, rows);
     if (top) { /* u_0 = (u W^T) gelu'(z_0) */
-        ttt_times_transposed(LNT_MM_SET, n, D, x->raw[1] + p * D, a->F, x->W[1], x->h1 + p * a->F, x->turned);
-        memcpy(x->raw[0] + p * a->F, x->h1 + p * a->F, (size_t)(n * a->F) * sizeof(float));
-        gelu_back(n * a->F, x->z[0] + p * a->F, x->raw[0] + p * a->F);
+        back_through(x, 1, false, n, x->raw[1] + p * D, x->h1 + p * a->F);
+        times(n * a->F, x->h1 + p * a->F, x->slope + p * a->F, x->raw[0] + p * a->F);
     }
     for (int64_t i = p; i < rows; i++) {
         const int64_t row = (t + i - p) * H + x->h;
@@ -232,20 +318,45 @@ static void learn(const head *x, int64_t t, int64_t p, int64_t rows)
     memcpy(x->last, x->F + (rows - 1) * x->m, (size_t)x->m * sizeof(float));
 }
 
-/* Layer l for queries p .. rows-1 by the weights after their own rows:  zq = y W + b - A u,  A = F.S,  S = y x^T + 1. */
+/* A = -F.S, S = y x^T + 1 where there are biases, from y x^T in S; rows p .. p+n-1. */
+static void steps_of_pairs(const head *x, int64_t p, int64_t n, int64_t rows, float *S, float *A)
+{
+    const int64_t m = x->m;
+    const float one = (float)x->a->bias;
+    for (int64_t i = 0; i < n; i++)
+        V_EACH(j, k, rows)
+        {
+            const vf s = ttt_get(S + i * m, j, k) + one;
+            ttt_put(S + i * m, j, k, s);
+            ttt_put(A + i * m, j, k, -s * ttt_get(x->F + (p + i) * m, j, k));
+        }
+}
+
+/* Layer l for queries p .. rows-1 by the weights after their own rows:  zq = y W + b + A u,  A = -F.S,  S = y x^T + 1. */
 static void read_layer(const head *x, int l, int64_t p, int64_t rows)
 {
     const int64_t n = rows - p, in = x->in[l], out = x->out[l], m = x->m;
     float *S = x->S[l] + p * m, *A = x->A[l] + p * m, *zq = x->zq[l] + p * out;
+#if defined(__AMX_BF16__)
+    if (x->tiled) {
+        ttt_forms *f = &x->forms[l];
+        f->y = ttt_rows(f, TTT_Y, x->back ? LNT_LEFT | LNT_RIGHT | LNT_LEFT_T : LNT_LEFT, n, in, x->y[l] + p * in, in);
+        f->x = ttt_rows(f, TTT_X, x->back ? TTT_ALL : LNT_RIGHT_T, rows, in, x->x[l], in);
+        for (int64_t i = 0; i < n; i++) memcpy(zq + i * out, x->b[l], (size_t)out * sizeof *zq);
+        ttt_add_product(&f->y, false, &f->W, false, zq, out);
+        ttt_set_product(&f->y, &f->x, true, S, m);
+        steps_of_pairs(x, p, n, rows, S, A);
+        f->A = ttt_rows(f, TTT_A, x->back ? LNT_LEFT | LNT_LEFT_T : LNT_LEFT, n, rows, A, m);
+        const lnt_operand u = ttt_rows(f, TTT_U, LNT_RIGHT, rows, out, x->u[l], out);
+        ttt_add_product(&f->A, false, &u, false, zq, out);
+        return;
+    }
+#endif
     through(x, l, n, x->y[l] + p * in, zq);
     LNT_V(lnt_transpose)((int)rows, (int)in, x->x[l], in, x->turned, rows);
     LNT_V(lnt_mm)(LNT_MM_SET, (int)n, (int)rows, (int)in, x->y[l] + p * in, in, 1, x->turned, rows, S, m);
-    for (int64_t i = 0; i < n; i++)
-        for (int64_t j = 0; j < rows; j++) {
-            S[i * m + j] += (float)x->a->bias;
-            A[i * m + j] = S[i * m + j] * x->F[(p + i) * m + j];
-        }
-    LNT_V(lnt_mm)(LNT_MM_SUB, (int)n, (int)out, (int)rows, A, m, 1, x->u[l], out, zq, out);
+    steps_of_pairs(x, p, n, rows, S, A);
+    LNT_V(lnt_mm)(LNT_MM_ADD, (int)n, (int)out, (int)rows, A, m, 1, x->u[l], out, zq, out);
 }
 
 static void read(const head *x, int64_t t, int64_t p, int64_t rows)
@@ -254,8 +365,20 @@ static void read(const head *x, int64_t t, int64_t p, int64_t rows)
     rows_in(x->y[0] + p * x->D, a->q, a->dtype, t, rows - p, a->H, x->h, x->D);
     read_layer(x, 0, p, rows);
     if (x->layers == 1) return;
-    gelu((rows - p) * a->F, x->zq[0] + p * a->F, x->y[1] + p * a->F, NULL);
+    gelu((rows - p) * a->F, x->zq[0] + p * a->F, x->y[1] + p * a->F, x->slope_q + p * a->F);
     read_layer(x, 1, p, rows);
+}
+
+/* o = LN(o) + q */
+TTT_INLINE void norms_of_output(int64_t D, const head *x, int64_t p, int64_t rows, float *o)
+{
+    for (int64_t i = p; i < rows; i++) {
+        float *row = o + i * D;
+        row_awake(i);
+        ttt_normalise(D, row, row);
+        V_EACH(c, n, D)
+        ttt_put(row, c, n, ttt_get(row, c, n) * ttt_get(x->norm.w, c, n) + ttt_get(x->norm.b, c, n) + ttt_get(x->y[0] + i * D, c, n));
+    }
 }
 
 /* o = LN(zq) + q, or zq. */
@@ -263,12 +386,7 @@ static void put_output(const head *x, int64_t t, int64_t p, int64_t rows)
 {
     const int64_t D = x->D;
     float *o = x->zq[x->layers - 1];
-    for (int64_t i = p; i < rows && !x->norm.plain; i++) {
-        float *row = o + i * D;
-        ttt_normalise(D, row, row);
-        V_EACH(c, n, D)
-        ttt_put(row, c, n, ttt_get(row, c, n) * ttt_get(x->norm.w, c, n) + ttt_get(x->norm.b, c, n) + ttt_get(x->y[0] + i * D, c, n));
-    }
+    if (!x->norm.plain) TTT_OF_WIDTH(D, norms_of_output, x, p, rows, o);
     rows_out(x->a->o, x->a->dtype, t, rows - p, x->a->H, x->h, D, o + p * D);
 }
 
@@ -276,10 +394,17 @@ static void put_output(const head *x, int64_t t, int64_t p, int64_t rows)
 static void close_batch(const head *x)
 {
     update(x, x->m);
-    sum_up(x);
+    if (!x->tiled) {
+        sum_up(x);
+        return;
+    }
+    sum_biases(x);
+#if defined(__AMX_BF16__)
+    for (int l = 1; l < x->layers; l++) ENGINE->extend(&x->forms[l].W, LNT_RIGHT_T, x->forms[l].W_turned);
+#endif
 }
 
-static void forward_head(const head *x, bool one_by_one)
+static void forward_rows(const head *x, bool one_by_one)
 {
     const lnt_ttt_args *a = x->a;
     const int64_t len = len_of(x), open = len ? load(x) : 0, batches = lnt_ttt_batches(a, open, len);
@@ -300,6 +425,18 @@ static void forward_head(const head *x, bool one_by_one)
         if (y.rows == x->m) close_batch(x);
     }
     store(x, (open + len) % x->m);
+}
+
+static void forward_head(head *x, bool one_by_one)
+{
+#if defined(__AMX_BF16__)
+    x->tiled = x->tiled && !one_by_one;
+    ENGINE->begin();
+    forward_rows(x, one_by_one);
+    ENGINE->end();
+#else
+    forward_rows(x, one_by_one);
+#endif
 }
 
 /* ---- backward ---------------------------------------------------------------------------------------------------------------------------------- */
@@ -323,35 +460,101 @@ static void take_back(const head *x, const float *p)
     sum_up(x);
 }
 
-/* Layer l's queries, from dz [n,out] of zq: du, dx, dF, dW and db take their shares; dy [n,in] is written. dW and db come from behind the
- * mini-batch. */
-static void read_layer_back(const head *x, int l, int64_t p, int64_t rows)
+/* What the update by x gives: from x dW + db in `wide` to du and the last row's dF. */
+static void last_steps_back(const head *x, int l, int64_t rows)
 {
-    const int64_t n = rows - p, in = x->in[l], out = x->out[l], m = x->m;
-    const float *S = x->S[l] + p * m, *A = x->A[l] + p * m, *dz = x->dz;
-    float *F = x->F + p * m, *dF = x->dF + p * m;
-    for (int64_t j = 0; j < rows; j++) memcpy(x->wide + j * out, x->db[l], (size_t)out * sizeof(float)); /* x dW + db, of the update */
-    LNT_V(lnt_mm)(LNT_MM_ADD, (int)rows, (int)out, (int)in, x->x[l], in, 1, x->dW[l], out, x->wide, out);
+    const int64_t out = x->out[l];
     for (int64_t j = 0; j < rows; j++) {
-        x->dF[(rows - 1) * m + j] -= ttt_dot(out, x->wide + j * out, x->u[l] + j * out);
+        row_awake(j);
+        x->dF[(rows - 1) * x->m + j] -= ttt_dot(out, x->wide + j * out, x->u[l] + j * out);
         ttt_add(out, -x->last[j], x->wide + j * out, x->du[l] + j * out);
     }
-    LNT_V(lnt_mm)(LNT_MM_SUB, (int)rows, (int)out, (int)n, A, 1, m, dz, out, x->du[l], out);
-    LNT_V(lnt_transpose)((int)rows, (int)out, x->u[l], out, x->turned, rows);
-    LNT_V(lnt_mm)(LNT_MM_SET, (int)n, (int)rows, (int)out, dz, out, 1, x->turned, rows, x->dA, m);
+}
+
+/* From dz u^T in dA to dF and the gradient of y x^T, in dA. */
+static void steps_of_pairs_back(const head *x, int l, int64_t p, int64_t n, int64_t rows)
+{
+    const int64_t m = x->m;
+    const float *S = x->S[l] + p * m, *F = x->F + p * m;
+    float *dF = x->dF + p * m;
     for (int64_t i = 0; i < n; i++)
         for (int64_t j = 0; j < rows; j++) {
             const float d = p + i < j ? 0 : -x->dA[i * m + j];
             dF[i * m + j] += d * S[i * m + j];
             x->dA[i * m + j] = d * F[i * m + j];
         }
+}
+
+/* Layer l's queries, from dz [n,out] of zq: du, dx, dF, dW and db take their shares; dy [n,in] is written. dW and db come from behind the
+ * mini-batch. */
+static void read_layer_back(const head *x, int l, int64_t p, int64_t rows)
+{
+    const int64_t n = rows - p, in = x->in[l], out = x->out[l], m = x->m;
+    const float *A = x->A[l] + p * m, *dz = x->dz;
+    for (int64_t j = 0; j < rows; j++) memcpy(x->wide + j * out, x->db[l], (size_t)out * sizeof(float)); /* x dW + db, of the update */
+    if (x->a->bias) ttt_add_rows(x->db[l], n, out, dz);
+#if defined(__AMX_BF16__)
+    if (x->tiled) {
+        ttt_forms *f = &x->forms[l];
+        ttt_add_product(&f->x, false, &f->dW, false, x->wide, out);
+        last_steps_back(x, l, rows);
+        const lnt_operand d = ttt_rows(f, TTT_DZ, LNT_LEFT | LNT_RIGHT, n, out, dz, out);
+        const lnt_operand u = ttt_rows(f, TTT_U, LNT_RIGHT_T, rows, out, x->u[l], out);
+        ttt_add_product(&f->A, true, &d, false, x->du[l], out);
+        ttt_set_product(&d, &u, true, x->dA, m);
+        steps_of_pairs_back(x, l, p, n, rows);
+        const lnt_operand dA = ttt_rows(f, TTT_DA, LNT_LEFT | LNT_LEFT_T, n, rows, x->dA, m);
+        ttt_set_product(&d, &f->W, true, x->dy, in);
+        ttt_add_product(&dA, false, &f->x, false, x->dy, in);
+        ttt_add_product(&dA, true, &f->y, false, x->dx[l], in);
+        last_steps(x, l, rows);
+        const lnt_operand steps = ttt_rows(f, TTT_LU, LNT_LEFT, rows, out, x->wide, out);
+        ttt_add_product(&steps, false, &f->dW, true, x->dx[l], in);
+        f->from[0] = f->y, f->by[0] = d;
+        return;
+    }
+#endif
+    LNT_V(lnt_mm)(LNT_MM_ADD, (int)rows, (int)out, (int)in, x->x[l], in, 1, x->dW[l], out, x->wide, out);
+    last_steps_back(x, l, rows);
+    LNT_V(lnt_mm)(LNT_MM_ADD, (int)rows, (int)out, (int)n, A, 1, m, dz, out, x->du[l], out);
+    LNT_V(lnt_transpose)((int)rows, (int)out, x->u[l], out, x->turned, rows);
+    LNT_V(lnt_mm)(LNT_MM_SET, (int)n, (int)rows, (int)out, dz, out, 1, x->turned, rows, x->dA, m);
+    steps_of_pairs_back(x, l, p, n, rows);
     ttt_times_transposed(LNT_MM_SET, n, out, dz, in, x->W[l], x->dy, x->turned);
     LNT_V(lnt_mm)(LNT_MM_ADD, (int)n, (int)in, (int)rows, x->dA, m, 1, x->x[l], in, x->dy, in);
     LNT_V(lnt_mm)(LNT_MM_ADD, (int)rows, (int)in, (int)n, x->dA, 1, m, x->y[l] + p * in, in, x->dx[l], in);
-    ttt_scale_rows(x->wide, x->last, rows, out, x->u[l]);
-    ttt_times_transposed(LNT_MM_SUB, rows, out, x->wide, in, x->dW[l], x->dx[l], x->turned);
+    last_steps(x, l, rows);
+    ttt_times_transposed(LNT_MM_ADD, rows, out, x->wide, in, x->dW[l], x->dx[l], x->turned);
     LNT_V(lnt_mm)(LNT_MM_ADD, (int)in, (int)out, (int)n, x->y[l] + p * in, 1, in, dz, out, x->dW[l], out);
-    if (x->a->bias) ttt_add_rows(x->db[l], n, out, dz);
+}
+
+/* Through the norm of the output, of rows z [n,D]; dz is dout before. */
+TTT_INLINE void norms_of_output_back(int64_t D, const head *x, int64_t n, const float *z, float *dz)
+{
+    for (int64_t i = 0; i < n; i++) {
+        float *hat = x->work, *d = dz + i * D;
+        row_awake(i);
+        const float inverse = ttt_normalise(D, z + i * D, hat);
+        V_EACH(c, k, D)
+        {
+            const vf dc = ttt_get(d, c, k);
+            ttt_put(x->norm.dw, c, k, ttt_get(x->norm.dw, c, k) + dc * ttt_get(hat, c, k));
+            ttt_put(x->norm.db, c, k, ttt_get(x->norm.db, c, k) + dc);
+            ttt_put(d, c, k, dc * ttt_get(x->norm.w, c, k));
+        }
+        ttt_project(D, d, hat, inverse, d);
+    }
+}
+
+/* Through the losses of rows p .. rows-1, from du of the last layer to dz, and to dk and dv. */
+TTT_INLINE void losses_back(int64_t D, const head *x, int64_t p, int64_t rows)
+{
+    const int top = x->layers - 1;
+    for (int64_t i = p; i < rows; i++) {
+        row_awake(i);
+        ttt_loss_back(D, &x->norm, x->hat + i * D, x->inverse[i], x->x[0] + i * D, x->v + i * D, x->raw[top] + i * D, x->du[top] + i * D, x->work,
+                      x->dz + (i - p) * D, x->dx[0] + i * D, x->dv + i * D);
+    }
 }
 
 /* From the outputs' cotangents to the queries' gradients. */
@@ -362,23 +565,11 @@ static void read_back(const head *x, int64_t t, int64_t p, int64_t rows)
     const int top = x->layers - 1;
     rows_in(x->dout, a->dout, a->dtype, t, n, a->H, x->h, D);
     memcpy(x->dz, x->dout, (size_t)(n * D) * sizeof(float));
-    for (int64_t i = 0; i < n && !x->norm.plain; i++) {
-        float *hat = x->work, *d = x->dz + i * D;
-        const float inverse = ttt_normalise(D, x->zq[top] + (p + i) * D, hat);
-        V_EACH(c, k, D)
-        {
-            const vf dc = ttt_get(d, c, k);
-            ttt_put(x->norm.dw, c, k, ttt_get(x->norm.dw, c, k) + dc * ttt_get(hat, c, k));
-            ttt_put(x->norm.db, c, k, ttt_get(x->norm.db, c, k) + dc);
-            ttt_put(d, c, k, dc * ttt_get(x->norm.w, c, k));
-        }
-        ttt_project(D, d, hat, inverse, d);
-    }
+    if (!x->norm.plain) TTT_OF_WIDTH(D, norms_of_output_back, x, n, x->zq[top] + p * D, x->dz);
     for (int l = top; l >= 0; l--) {
         read_layer_back(x, l, p, rows);
         if (!l) break;
-        memcpy(x->dz, x->dy, (size_t)(n * a->F) * sizeof(float));
-        gelu_back(n * a->F, x->zq[0] + p * a->F, x->dz);
+        times(n * a->F, x->dy, x->slope_q + p * a->F, x->dz);
     }
     if (!x->norm.plain) ttt_add(n * D, 1, x->dout, x->dy);
     rows_out(a->dq, a->dtype, t, n, a->H, x->h, D, x->dy);
@@ -392,6 +583,7 @@ static void learn_back(const head *x, int64_t t, int64_t p, int64_t rows)
     const int top = x->layers - 1;
     for (int64_t i = p; i < rows; i++) {
         float drate = 0;
+        row_awake(i);
         for (int l = 0; l <= top; l++) {
             float *du = x->du[l] + i * x->out[l];
             drate += ttt_dot(x->out[l], du, x->raw[l] + i * x->out[l]);
@@ -402,22 +594,42 @@ static void learn_back(const head *x, int64_t t, int64_t p, int64_t rows)
     if (top) { /* u_0 = h gelu'(z_0), h = u W^T */
         const float *z = x->z[0] + p * F, *h = x->h1 + p * F;
         float *d = x->du[0] + p * F;
-        V_EACH(i, k, n * F) ttt_put(x->below, i, k, ttt_get(d, i, k) * ttt_get(h, i, k) * gelu_bend(ttt_get(z, i, k)));
-        gelu_back(n * F, z, d);
-        LNT_V(lnt_mm)(LNT_MM_ADD, (int)n, (int)D, (int)F, d, F, 1, x->W[1], D, x->du[1] + p * D, D);
-        LNT_V(lnt_mm)(LNT_MM_ADD, (int)F, (int)D, (int)n, d, 1, F, x->raw[1] + p * D, D, x->dW[1], D);
+        V_EACH(i, k, n * F)
+        {
+            rows_awake(i / LNT_VL);
+            ttt_put(x->below, i, k, ttt_get(d, i, k) * ttt_get(h, i, k) * gelu_bend(ttt_get(z, i, k)));
+        }
+        times(n * F, d, x->slope + p * F, d);
+#if defined(__AMX_BF16__)
+        if (x->tiled) {
+            ttt_forms *f = &x->forms[1];
+            f->from[2] = ttt_rows(f, TTT_BELOW, LNT_LEFT | LNT_LEFT_T, n, F, d, F);
+            f->by[2] = ttt_rows(f, TTT_U, LNT_RIGHT, n, D, x->raw[1] + p * D, D);
+            ttt_add_product(&f->from[2], false, &f->W, false, x->du[1] + p * D, D);
+        }
+#endif
+        if (!x->tiled) {
+            LNT_V(lnt_mm)(LNT_MM_ADD, (int)n, (int)D, (int)F, d, F, 1, x->W[1], D, x->du[1] + p * D, D);
+            LNT_V(lnt_mm)(LNT_MM_ADD, (int)F, (int)D, (int)n, d, 1, F, x->raw[1] + p * D, D, x->dW[1], D);
+        }
     }
-    for (int64_t i = p; i < rows; i++)
-        ttt_loss_back(&x->norm, x->hat + i * D, x->inverse[i], x->x[0] + i * D, x->v + i * D, x->raw[top] + i * D, x->du[top] + i * D, x->work,
-                      x->dz + (i - p) * D, x->dx[0] + i * D, x->dv + i * D);
+    TTT_OF_WIDTH(D, losses_back, x, p, rows);
     for (int l = top; l >= 0; l--) {
         const int64_t in = x->in[l], out = x->out[l];
-        LNT_V(lnt_mm)(LNT_MM_ADD, (int)in, (int)out, (int)n, x->x[l] + p * in, 1, in, x->dz, out, x->dW[l], out);
         if (a->bias) ttt_add_rows(x->db[l], n, out, x->dz);
-        ttt_times_transposed(LNT_MM_ADD, n, out, x->dz, in, x->W[l], x->dx[l] + p * in, x->turned);
+        back_through(x, l, true, n, x->dz, x->dx[l] + p * in);
+#if defined(__AMX_BF16__)
+        if (x->tiled) {
+            ttt_forms *f = &x->forms[l];
+            f->from[1] = p ? ttt_rows(f, TTT_OTHER, LNT_LEFT_T, n, in, x->x[l] + p * in, in) : f->x;
+            f->by[1] = ttt_rows(f, TTT_DZ_KEYS, LNT_RIGHT, n, out, x->dz, out);
+            ENGINE->update_sum(NULL, l ? 3 : 2, f->from, f->by, &f->dW);
+            ENGINE->extend(&f->dW, LNT_RIGHT_T, f->dW_turned);
+        }
+#endif
+        if (!x->tiled) LNT_V(lnt_mm)(LNT_MM_ADD, (int)in, (int)out, (int)n, x->x[l] + p * in, 1, in, x->dz, out, x->dW[l], out);
         if (!l) break;
-        memcpy(x->dz, x->dx[1] + p * F, (size_t)(n * F) * sizeof(float));
-        gelu_back(n * F, x->z[0] + p * F, x->dz);
+        times(n * F, x->dx[1] + p * F, x->slope + p * F, x->dz);
         ttt_add(n * F, 1, x->below, x->dz);
     }
     rows_out(a->dk, a->dtype, t, n, a->H, x->h, D, x->dx[0] + p * D);
@@ -432,6 +644,20 @@ static void learn_back(const head *x, int64_t t, int64_t p, int64_t rows)
         }
         x->dposition[i] += x->position[i] > 0 ? sum : 0;
     }
+}
+
+/* Forms of the gradients of weights as they are. */
+static void pack_gradients(const head *x)
+{
+#if defined(__AMX_BF16__)
+    for (int l = 0; l < x->layers && x->tiled; l++) {
+        ttt_forms *f = &x->forms[l];
+        f->dW = ttt_state_forms(x->in[l], x->out[l], x->dW[l], x->dW[l], f->dW_left, f->dW_right);
+        ENGINE->extend(&f->dW, LNT_RIGHT_T, f->dW_turned);
+    }
+#else
+    (void)x;
+#endif
 }
 
 /* dW, db, from behind mini-batch y, become the gradients of its start. `ends`: it is the sequence's last. */
@@ -454,6 +680,7 @@ static void backward_batch(const head *x, const lnt_ttt_batch *y, bool ends)
         if (w) ttt_add(count, 1, w, x->dW[l]);
         if (b) ttt_add(out, 1, b, x->db[l]);
     }
+    if (left) pack_gradients(x);
 }
 
 /* To the initial state. */
@@ -473,21 +700,73 @@ static void store_back(const head *x, int64_t open)
     if (a->dn0) *state_at(x, a->dn0, 1) = 0;
 }
 
+/* The weights that a mini-batch begins with, at place i of the group: put by, where the ones behind them will be, and taken back. */
+static void put_weights_by(const head *x, int64_t i)
+{
+    float *p = x->inside + i * x->kept;
+    if (!x->tiled) {
+        put_by(x, p);
+        return;
+    }
+#if defined(__AMX_BF16__)
+    for (int l = 0; l < x->layers; l++) {
+        ttt_forms *f = &x->forms[l];
+        const int64_t size = ttt_kept(x->in[l], x->out[l]);
+        if (!i) memcpy(p, f->W_left, (size_t)size * sizeof *p); /* others are there already */
+        memcpy(p + size, x->b[l], (size_t)x->out[l] * sizeof *p);
+        p += size + (x->out[l] + 15) / 16 * 16;
+    }
+#endif
+}
+
+static void leave_weights_at(const head *x, int64_t i)
+{
+#if defined(__AMX_BF16__)
+    float *p = x->inside + i * x->kept;
+    for (int l = 0; l < x->layers && x->tiled; l++) {
+        const int64_t size = ttt_kept(x->in[l], x->out[l]);
+        if (x->in[l] % 16 || x->out[l] % 32) memset(p, 0, (size_t)size * sizeof *p); /* what lies beyond is not written */
+        x->forms[l].W.left.p = p;
+        p += size + (x->out[l] + 15) / 16 * 16;
+    }
+#else
+    (void)x, (void)i;
+#endif
+}
+
+static void take_weights_back(const head *x, int64_t i)
+{
+    const float *p = x->inside + i * x->kept;
+    if (!x->tiled) {
+        take_back(x, p);
+        return;
+    }
+#if defined(__AMX_BF16__)
+    for (int l = 0; l < x->layers; l++) {
+        const int64_t size = ttt_kept(x->in[l], x->out[l]);
+        x->forms[l].W = ttt_kept_forms(&x->forms[l], x->in[l], x->out[l], p);
+        memcpy(x->b[l], p + size, (size_t)x->out[l] * sizeof *p);
+        p += size + (x->out[l] + 15) / 16 * 16;
+    }
+#endif
+}
+
 /* Weights of mini-batches c .. end-1, each put by before it. */
 static void sweep(const head *x, int64_t open, int64_t c, int64_t end)
 {
     const lnt_ttt_args *a = x->a;
     for (int64_t i = c; i < end; i++) {
         const lnt_ttt_batch y = lnt_ttt_batch_at(a, open, len_of(x), i);
-        put_by(x, x->inside + (i - c) * x->weights);
+        put_weights_by(x, i - c);
         if (i + 1 == end) return;
+        leave_weights_at(x, i - c + 1);
         ahead(x, open, i + 1, false);
         learn(x, a->cu_seqlens[x->n] + y.first, y.open, y.rows);
         close_batch(x);
     }
 }
 
-static void backward_head(const head *x)
+static void backward_rows(const head *x)
 {
     const lnt_ttt_args *a = x->a;
     const int64_t len = len_of(x), open = len ? load(x) : 0, batches = lnt_ttt_batches(a, open, len), group = x->group;
@@ -512,6 +791,7 @@ static void backward_head(const head *x)
         if (w && (open + len) % x->m) ttt_add(count, -1, w, x->sum_w[l]);
         if (b && (open + len) % x->m) ttt_add(out, -1, b, x->sum_b[l]);
     }
+    pack_gradients(x);
     for (int64_t g = (batches - 1) / group; g >= 0; g--) {
         const int64_t begin = g * group, end = at_most(batches, begin + group);
         if (!g) load(x); /* its open rows too */
@@ -520,7 +800,7 @@ static void backward_head(const head *x)
         for (int64_t c = end - 1; c >= begin; c--) {
             const lnt_ttt_batch y = lnt_ttt_batch_at(a, open, len, c);
             if (!c && open) load(x);
-            take_back(x, x->inside + (c - begin) * x->weights);
+            take_weights_back(x, c - begin);
             ahead(x, open, c - 1, true);
             backward_batch(x, &y, c == batches - 1);
         }
@@ -530,6 +810,17 @@ static void backward_head(const head *x)
         ttt_add(x->in[l] * x->out[l], 1, x->dW[l], x->sum_w[l]);
         ttt_add(x->out[l], 1, x->db[l], x->sum_b[l]);
     }
+}
+
+static void backward_head(const head *x)
+{
+#if defined(__AMX_BF16__)
+    ENGINE->begin();
+    backward_rows(x);
+    ENGINE->end();
+#else
+    backward_rows(x);
+#endif
 }
 
 /* Sums of the weights' gradients, of the norm's and of token_idx's. */

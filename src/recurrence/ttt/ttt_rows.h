@@ -6,6 +6,10 @@
 #include "recurrence/chunk/chunk_rows.h"
 #include "recurrence/ttt/ttt.h"
 
+/* What is done to rows of D numbers is compiled for D = 64, in whose loops no end has to be looked for, and for any other. */
+#define TTT_INLINE static inline __attribute__((always_inline))
+#define TTT_OF_WIDTH(D, DO, ...) ((D) == 64 ? DO(64, __VA_ARGS__) : DO(D, __VA_ARGS__))
+
 /* The first n lanes, the others 0. */
 static inline vf ttt_lanes(vf x, int64_t n)
 {
@@ -49,7 +53,7 @@ static inline void ttt_scale_rows(float *y, const float *f, int64_t rows, int64_
 }
 
 /* hat = (z - mean(z)) / sigma; returns 1 / sigma = (var + 1e-6)^-1/2. */
-static inline float ttt_normalise(int64_t D, const float *z, float *hat)
+TTT_INLINE float ttt_normalise(int64_t D, const float *z, float *hat)
 {
     vf sum = v_zero(), square = v_zero();
     V_EACH(i, n, D) sum += ttt_get(z, i, n);
@@ -65,7 +69,7 @@ static inline float ttt_normalise(int64_t D, const float *z, float *hat)
 }
 
 /* out = (d - mean(d) - hat mean(d hat)) / sigma; out may be d. */
-static inline void ttt_project(int64_t D, const float *d, const float *hat, float inverse, float *out)
+TTT_INLINE void ttt_project(int64_t D, const float *d, const float *hat, float inverse, float *out)
 {
     vf sum = v_zero(), along = v_zero();
     V_EACH(i, n, D)
@@ -93,26 +97,25 @@ static inline ttt_norm ttt_norm_of(const lnt_ttt_args *a, int64_t h)
 }
 
 /* u = dl/dz, with hat and 1 / sigma of z for the way back. */
-static inline void ttt_loss(const ttt_norm *x, const float *z, const float *k, const float *v, float *hat, float *inverse, float *u)
+TTT_INLINE void ttt_loss(int64_t D, const ttt_norm *x, const float *z, const float *k, const float *v, float *hat, float *inverse, float *u)
 {
     if (x->plain) {
-        V_EACH(i, n, x->D) ttt_put(u, i, n, ttt_get(z, i, n) - ttt_get(v, i, n));
+        V_EACH(i, n, D) ttt_put(u, i, n, ttt_get(z, i, n) - ttt_get(v, i, n));
         return;
     }
-    *inverse = ttt_normalise(x->D, z, hat);
-    V_EACH(i, n, x->D)
+    *inverse = ttt_normalise(D, z, hat);
+    V_EACH(i, n, D)
     {
         const vf w = ttt_get(x->w, i, n), error = w * ttt_get(hat, i, n) + ttt_get(x->b, i, n) - (ttt_get(v, i, n) - ttt_get(k, i, n));
         ttt_put(u, i, n, w * error);
     }
-    ttt_project(x->D, u, hat, *inverse, u);
+    ttt_project(D, u, hat, *inverse, u);
 }
 
 /* From du to dz and dv, which are written, and dk, which is added to. dz may be du; work [2,D]. */
-static inline void ttt_loss_back(const ttt_norm *x, const float *hat, float inverse, const float *k, const float *v, const float *u, const float *du,
-                                 float *work, float *dz, float *dk, float *dv)
+TTT_INLINE void ttt_loss_back(int64_t D, const ttt_norm *x, const float *hat, float inverse, const float *k, const float *v, const float *u,
+                              const float *du, float *work, float *dz, float *dk, float *dv)
 {
-    const int64_t D = x->D;
     float *dg = work, *dhat = work + D;
     if (x->plain) {
         V_EACH(i, n, D)

@@ -1,0 +1,272 @@
+/* S4D on tensor cores, bf16 (README.md): CHUNK tokens at a time as products of matrices that are the same for all chunks of a channel.
+ *
+ *   o of a chunk       = Toeplitz(k) u + 2 Re(K Abar^(1 .. CHUNK) h),  k_l = 2 Re(sum K Abar^l),  h: the state in front of the chunk
+ *   h behind the chunk = Abar^CHUNK h + sum_j Abar^(CHUNK - 1 - j) u_j
+ *
+ * In reverse du is the same of do, over the tokens from the last to the first. Its state is what comes back, E = K Abar h, so that ds0 and dsT need
+ * no division: sums with K Abar^(CHUNK - j), read out with Abar^(0 .. CHUNK - 1).
+ *
+ * A warp has a channel, a CTA WARPS neighbours, from a sequence's first token to its last. The matrices are made once and stay in registers, and a
+ * tile's rows are CHUNKS chunks. What chunks add comes as numbers times chunks, of which a lane has four chunks that follow each other: it takes them
+ * together, three shuffles say what enters them, and the states in front of them, turned by movmatrix, are the left side of the product with the
+ * read-out. None of that passes through shared memory. Rows of memory become rows of tokens by ldmatrix, while a tile before them is worked on: of
+ * every tile a warp brings one chunk of all channels. Operands are rounded to bf16, sums and the chain are float32. */
+#ifndef LNT_S4D_TILES_WALK_CUH
+#define LNT_S4D_TILES_WALK_CUH
+
+#include "recurrence/scan/s4d_tiles.cuh"
+
+namespace {
+
+/* ---- the matrices of a channel ----------------------------------------------------------------------------------------------------------- */
+
+/* While they are made. */
+struct making {
+    powers_making in;
+    bf16 out[CHUNK][2 * MODES + 8]; /* [tokens][re, -im][MODES]: 16 bytes of eight rows lie in 32 banks */
+    float k[CHUNK];
+};
+
+/* Right sides of products, a lane's words: tokens to tokens 8 e later. Registers have no room for it, or the walk's addresses go to the stack. */
+using toeplitz = uint2[CHUNK / 8][32];
+
+/* Sides of products, of a lane. */
+struct matrices {
+    uint32_t in[MODES / 8][CHUNK / 16][4]; /* left: eight numbers' real and imaginary parts by tokens */
+    uint32_t out[MODES / 8][CHUNK / 8][2]; /* right: the same parts to tokens */
+
+    template <bool BACK> __device__ __forceinline__ void make(making &w, toeplitz &within, number a, number K, float skip);
+    __device__ __forceinline__ void outputs(channel_tile &to, const channel_tile &u, const toeplitz &within,
+                                            const uint32_t (&in_front)[MODES / 8][4]) const
+    {
+        float d[CHUNK / 8][4] = {};
+        uint32_t x[CHUNK / 16][4];
+#pragma unroll
+        for (int m = 0; m < MODES / 8; m++)
+#pragma unroll
+            for (int n = 0; n < CHUNK / 8; n++) mma_bf16(d[n], in_front[m], out[m][n][0], out[m][n][1]);
+#pragma unroll
+        for (int k = 0; k < CHUNK / 16; k++) left(x[k], u, k);
+        const int lane = lane_here();
+#pragma unroll
+        for (int e = 0; e < CHUNK / 8; e++) {
+            const uint2 b = within[e][lane];
+#pragma unroll
+            for (int k = 0; e + 2 * k < CHUNK / 8; k++) mma_bf16(d[e + 2 * k], x[k], b.x, b.y);
+        }
+        put_tokens(to, d);
+    }
+};
+
+template <bool BACK> __device__ __forceinline__ void matrices::make(making &w, toeplitz &within, number a, number K, float skip)
+{
+    const int lane = (int)threadIdx.x % 32, r = lane / 4, c = lane % 4;
+    make_powers(w.in, a, BACK ? turned(K, a) : number{ 1.f, 0.f });
+    number q = BACK ? number{ 1.f, 0.f } : turned(K, a), of_lag = K;
+    float lags[CHUNK];
+#pragma unroll
+    for (int l = 0; l < CHUNK; l++) {
+        w.out[l][lane] = from_float<bf16>(q.re), w.out[l][MODES + lane] = from_float<bf16>(-q.im);
+        lags[l] = of_lag.re;
+        of_lag = BACK ? turned(a, of_lag) : q;
+        q = turned(a, q);
+    }
+    fold<32, 16, 1>(lags);
+    w.k[lane] = lags[0] + (lane == 0 ? skip : 0.f);
+    __syncwarp();
+    const auto lag = [&](int l) { return l < 0 ? 0.f : w.k[l]; };
+#pragma unroll
+    for (int e = 0; e < CHUNK / 8; e++) {
+        const int l = 8 * e + r - 2 * c;
+        within[e][lane] = { pack_bf16(lag(l), lag(l - 1)), pack_bf16(lag(l - 8), lag(l - 9)) };
+    }
+#pragma unroll
+    for (int m = 0; m < MODES / 8; m++) {
+#pragma unroll
+        for (int k = 0; k < CHUNK / 16; k++)
+#pragma unroll
+            for (int i = 0; i < 4; i++) in[m][k][i] = power_word(w.in, m, k, i);
+#pragma unroll
+        for (int n = 0; n < CHUNK / 8; n++)
+#pragma unroll
+            for (int i = 0; i < 2; i++) out[m][n][i] = *(const uint32_t *)&w.out[8 * n + r][MODES * i + 8 * m + 2 * c];
+    }
+}
+
+/* ---- the walk ------------------------------------------------------------------------------------------------------------------------------- */
+
+struct walk_shared {
+    chunk_stage stage[2][CHUNKS]; /* first: the copy engine's places are aligned to 256 bytes */
+    union {
+        making matrices[WARPS];
+        struct {
+            channel_tiles in[SLOTS], out[SLOTS];
+        };
+    };
+    toeplitz within[WARPS];
+    alignas(16) number far[WARPS][MODES][2]; /* Abar^CHUNK, its fourth power */
+    number eight[WARPS][MODES];              /* its eighth */
+    number states[WARPS][MODES];             /* in front of the tile */
+    number rates[WARPS][MODES];              /* Abar */
+    uint64_t arrived[2][CHUNKS];             /* barriers of the copy engine */
+    uint64_t turned_in;                      /* and the warps' */
+};
+
+/* How a warp brings its chunk of every tile, of all channels, and takes one away: here by its lanes. BACK: chunks from the sequence's end on. */
+template <bool BACK> struct rows_by_lanes {
+    struct maps {};
+    walk_shared &w;
+    const tiles_args &p;
+    const int warp, first;
+    const int64_t begin, end;
+
+    __device__ __forceinline__ rows_by_lanes(walk_shared &w_, const tiles_args &p_, const maps &, int warp_, int first_, int64_t begin_, int64_t end_)
+        : w(w_), p(p_), warp(warp_), first(first_), begin(begin_), end(end_)
+    {
+    }
+    __device__ __forceinline__ int64_t token(int k) const
+    {
+        const int64_t passed = (int64_t)k * TILE + warp * CHUNK;
+        return BACK ? end - passed - CHUNK : begin + passed;
+    }
+    /* A tile that is not there: zeros. */
+    __device__ __forceinline__ void fetch(int k)
+    {
+        const bf16 *from = BACK ? p.dout : p.u;
+        w.stage[k % 2][warp].fetch((from ? from : p.u) + first, token(k), begin, from ? end : begin, p.D, p.D - first);
+        cp_async_commit();
+    }
+    __device__ __forceinline__ void turn_in(int k)
+    {
+        cp_async_wait<1>();
+        __syncwarp();
+        w.stage[k % 2][warp].template turn_in<BACK>(w.in[k % SLOTS], warp);
+        __syncwarp();
+        fetch(k + 2);
+    }
+    __device__ __forceinline__ void take(int k)
+    {
+        bf16 *to = (BACK ? p.du : p.o) + first;
+        const int64_t t = token(k);
+        turn_out<BACK>(w.out[k % SLOTS], warp, [&](int i, int c, uint2 x) {
+            if (t + i >= begin && t + i < end && 4 * c < p.D - first) *(uint2 *)(to + (t + i) * p.D + 4 * c) = x;
+        });
+    }
+    __device__ __forceinline__ void next(int) {}
+    __device__ __forceinline__ void finish() {}
+    /* Until all warps have called passed as many times, once ahead of tile 0 and once for each tile. */
+    __device__ __forceinline__ void passed() {}
+    __device__ __forceinline__ void await_others(int) { __syncthreads(); }
+};
+
+/* The states' way over a tile u, whose first `whole` chunks pass them on (all of them if WHOLE), and what stands in front of each chunk, as the left
+ * side of a product over numbers. Two times eight numbers at once: one's products and shuffles are the other's time. */
+template <bool WHOLE>
+__device__ __forceinline__ void chain(uint32_t (&in_front)[MODES / 8][4], const matrices &w, const channel_tile &u, const number (&rates)[MODES][2],
+                                      const number (&eighths)[MODES], number (&states)[MODES], int whole)
+{
+    const int lane = lane_here(), r = lane / 4, c = lane % 4;
+    uint32_t x[CHUNK / 16][4];
+#pragma unroll
+    for (int k = 0; k < CHUNK / 16; k++) right_of_tokens(x[k], u, k);
+#pragma unroll
+    for (int m = 0; m < MODES / 8; m += 2) {
+        number s[2][4], far[2], four[2], eight[2], h[2], v[2], at[2], behind[2];
+#pragma unroll
+        for (int j = 0; j < 2; j++) {
+            sums_of_chunks(s[j], w.in[m + j], x);
+            const int number_of = 8 * (m + j) + r;
+            const float4 rate = *(const float4 *)&rates[number_of][0];
+            far[j] = { rate.x, rate.y }, four[j] = { rate.z, rate.w }, eight[j] = eighths[number_of];
+            v[j] = h[j] = c == 0 ? states[number_of] : number{};
+        }
+#pragma unroll
+        for (int i = 0; i < 4; i++)
+#pragma unroll
+            for (int j = 0; j < 2; j++) v[j] = turned(far[j], v[j], s[j][i]);
+#pragma unroll
+        for (int j = 0; j < 2; j++) {
+            behind[j] = in_front_of_lane(v[j], four[j], eight[j]);
+            at[j] = c == 0 ? h[j] : behind[j];
+        }
+#pragma unroll
+        for (int i = 0; i < 4; i += 2)
+#pragma unroll
+            for (int j = 0; j < 2; j++) {
+                const number next = turned(far[j], at[j], s[j][i]);
+                in_front[m + j][i / 2] = movmatrix(pack_bf16(at[j].re, next.re));
+                in_front[m + j][2 + i / 2] = movmatrix(pack_bf16(at[j].im, next.im));
+                if (!WHOLE && whole % 4 == i) behind[j] = at[j];
+                if (!WHOLE && whole % 4 == i + 1) behind[j] = next;
+                at[j] = turned(far[j], next, s[j][i + 1]);
+            }
+        if (!WHOLE) __syncwarp(); /* what stood in front of the tile has been read by another lane */
+#pragma unroll
+        for (int j = 0; j < 2; j++)
+            if (c == (WHOLE ? 0 : whole / 4)) states[8 * (m + j) + r] = behind[j];
+    }
+}
+
+template <bool BACK, typename ROWS>
+__global__ __launch_bounds__(THREADS, 1) void tiles_walk(const __grid_constant__ tiles_args p, const __grid_constant__ typename ROWS::maps maps)
+{
+    extern __shared__ __align__(1024) unsigned char memory[];
+    walk_shared &w = *(walk_shared *)memory;
+    const int warp = (int)threadIdx.x / 32, first = (int)(blockIdx.x % p.strips) * WARPS;
+    await_last();
+    let_next();
+    const standing at(p);
+    const int64_t begin = at.begin, end = at.end;
+    const int tiles = (int)((end - begin + TILE - 1) / TILE); /* tensors have addresses */
+    const bool wanted = BACK ? p.du : p.o;
+    ROWS of(w, p, maps, warp, first, begin, end);
+    of.fetch(0), of.fetch(1);
+
+    matrices m;
+    number(&states)[MODES] = w.states[warp];
+    {
+        const channel_parameters x = BACK ? at.parameters(p) : at.new_parameters(p);
+        const number far = x.far, two = turned(far, far), four = turned(two, two);
+        w.rates[warp][at.lane] = x.A;
+        w.far[warp][at.lane][0] = far, w.far[warp][at.lane][1] = four, w.eight[warp][at.lane] = turned(four, four);
+        states[at.lane] = BACK ? conjugate(at.state(p, p.dsT)) : at.state(p, p.s0);
+        m.make<BACK>(w.matrices[warp], w.within[warp], x.A, x.K, at.there && p.skip ? p.skip[at.channel] : 0.f);
+    }
+    __syncthreads();
+    of.turn_in(0);
+    of.passed();
+    of.next(2);
+    for (int k = 0; k < tiles; k++) {
+        of.await_others(k);
+        of.turn_in(k + 1);
+        if (k > 1 && wanted) of.take(k - 2);
+        of.passed();
+        const channel_tile &u = w.in[k % SLOTS].of(warp);
+        uint32_t in_front[MODES / 8][4];
+        const int whole = k < tiles - 1 ? CHUNKS : (int)(end - begin - (int64_t)k * TILE) / CHUNK;
+        if (whole == CHUNKS)
+            chain<true>(in_front, m, u, w.far[warp], w.eight[warp], states, whole);
+        else
+            chain<false>(in_front, m, u, w.far[warp], w.eight[warp], states, whole);
+        of.next(k + 3);
+        m.outputs(w.out[k % SLOTS].of(warp), u, w.within[warp], in_front);
+    }
+    __syncthreads();
+    if (tiles > 1 && wanted) of.take(tiles - 2);
+    if (tiles && wanted) of.take(tiles - 1);
+    of.finish();
+    float *last = BACK ? p.ds0 : p.sT;
+    if (!last) return;
+    const number a = w.rates[warp][at.lane], K = BACK ? at.parameters(p).K : number{};
+    number h = states[at.lane];
+    const int rest = (int)((end - begin) % CHUNK), whole = (int)((end - begin) % TILE) / CHUNK;
+    for (int i = 0; i < rest; i++) { /* what is left of the sequence, token by token */
+        const float x = to_float(w.in[(tiles - 1) % SLOTS].of(warp)[row_of(whole)][i]);
+        h = BACK ? turned(a, added(h, x, K)) : turned(a, h, { x, 0.f });
+    }
+    at.put_state(p, last, BACK ? conjugate(h) : h);
+}
+
+} // namespace
+
+#endif
