@@ -145,7 +145,7 @@ struct decay_kernels {
 extern const decay_kernels lnt_decay_tiles; /* mma.sync's */
 decay_kernels lnt_decay_hopper(void);       /* wgmma's */
 void lnt_decay_hopper_states(const decay_cut &x, const decay_states *two, const lnt_cuda *d); /* by wgmma */
-/* As decay_kernels.starts, of values that are the keys; false: not done, the values or the GPU are others. */
+/* As decay_kernels.starts, forwards and of values that are the keys; false: not done, the direction, the values or the GPU are others. */
 bool lnt_decay_hopper_starts(const decay_cut &x, const decay_states &a, const chunk_starts &b, const lnt_cuda *d);
 size_t lnt_decay_cuda_bytes(const lnt_recur_args *a, bool backward, const decay_kernels &k);
 
@@ -228,6 +228,16 @@ static inline void decay_launch(const lnt_cuda *d, const void *kernel, int64_t g
 }
 
 static inline int64_t decay_pieces(const decay_cut &x) { return x.N * x.P * x.Hv; }
+static inline bool decay_gated(const decay_cut &x) { return x.g || x.g_head; }
+
+/* F<K,V,GATED>() for a shape of tensor cores' tiles. */
+#define DECAY_BY_SHAPE(K_, V_, gated, F)                                                                                           \
+    do {                                                                                                                           \
+        if ((K_) == 64 && (V_) == 64) (gated) ? F(64, 64, true) : F(64, 64, false);                                                \
+        if ((K_) == 64 && (V_) == 128) (gated) ? F(64, 128, true) : F(64, 128, false);                                             \
+        if ((K_) == 128 && (V_) == 64) (gated) ? F(128, 64, true) : F(128, 64, false);                                             \
+        if ((K_) == 128 && (V_) == 128) (gated) ? F(128, 128, true) : F(128, 128, false);                                          \
+    } while (0)
 
 static inline int decay_segments(const lnt_recur_args *a, int64_t segment)
 {

@@ -84,8 +84,7 @@ __global__ __launch_bounds__(THREADS, 2) void decay_tiles_states(const __grid_co
                                                                  const __grid_constant__ chunk_starts b)
 {
     extern __shared__ __align__(256) unsigned char memory[];
-    __shared__ tile_factors factors[4];
-    __shared__ double sums[4];
+    __shared__ end_factors factors[GATED ? 4 : 1];
     const int h = (int)(blockIdx.x % x.Hv), p = (int)(blockIdx.x / x.Hv % x.P), warp = (int)threadIdx.x / 32;
     decay_place at;
     await_last();
@@ -102,8 +101,8 @@ __global__ __launch_bounds__(THREADS, 2) void decay_tiles_states(const __grid_co
         }
         cp_async_commit();
     };
-    float S[V / 64][K / 8][4] = {}, g[2];
-    double all = 0;
+    float S[V / 64][K / 8][4] = {}, fade = 1.0f; /* of the segment, as it fades the state, chunk by chunk */
+    end_factors_ahead ahead(x, h, a.reverse);
     bf16 *to_start = NULL;
     if (STARTS) {
         const float *from = b.slots ? b.slots + (at.slot * x.Hv + h) * K * V : b.s ? b.s + (at.n * x.Hv + h) * K * V : NULL;
@@ -111,17 +110,14 @@ __global__ __launch_bounds__(THREADS, 2) void decay_tiles_states(const __grid_co
         to_start = b.S + ((x.cu[at.n] / C + at.n + p * (x.segment / C) + (a.reverse ? chunks - 1 : 0)) * x.Hv + h) * K * V;
     }
     for (int c = 0; c < STATES_STAGES - 1; c++) fetch(c);
-    if (GATED && warp < chunks) tile_gates(x, start(warp), at.last, h, g);
+    if (GATED && warp < chunks) ahead.ask(start(warp), at.last, a.reverse);
     for (int c = 0; c < chunks; c++) {
         cp_async_wait<STATES_STAGES - 2>();
         __syncthreads();
         fetch(c + STATES_STAGES - 1);
         if (GATED && (c & 3) == 0) {
-            if (c + warp < chunks) {
-                put_factors(x, &factors[warp], g, start(c + warp), at.last, h, a.reverse);
-                all += (double)g[0] + g[1];
-            }
-            if (c + 4 + warp < chunks) tile_gates(x, start(c + 4 + warp), at.last, h, g);
+            if (c + warp < chunks) ahead.make(x, &factors[warp], a.reverse);
+            if (c + 4 + warp < chunks) ahead.ask(start(c + 4 + warp), at.last, a.reverse);
             __syncthreads();
         }
         const uint32_t stage = base + (uint32_t)(c % STATES_STAGES * states_stage<K, V>);
@@ -129,8 +125,12 @@ __global__ __launch_bounds__(THREADS, 2) void decay_tiles_states(const __grid_co
             put_start<K, V>(S, to_start);
             to_start += (a.reverse ? -1 : 1) * (int64_t)x.Hv * K * V;
         }
-        if (GATED) each_element<K, V>(S, [&](float &s, int, int) { s *= factors[c & 3].total; });
-        write_state<K, V, GATED>(S, stage, stage + C * 2 * K, factors[c & 3].write, 1.0f, warp * (V / 4));
+        const end_factors &f = factors[GATED ? c & 3 : 0];
+        if (GATED) {
+            each_element<K, V>(S, [&](float &s, int, int) { s *= f.total; });
+            fade *= f.total;
+        }
+        write_state<K, V, GATED>(S, stage, stage + C * 2 * K, GATED ? f.write : NULL, 1.0f, warp * (V / 4));
     }
     if (STARTS) {
         if (!b.s_end || !(a.reverse ? at.begins : at.ends)) return;
@@ -139,10 +139,7 @@ __global__ __launch_bounds__(THREADS, 2) void decay_tiles_states(const __grid_co
         return;
     }
     const int64_t slot = at.slot * x.Hv + h;
-    for (int o = 16; o; o >>= 1) all += __shfl_xor_sync(~0u, all, o);
-    if (threadIdx.x % 32 == 0) sums[warp] = all;
-    __syncthreads();
-    if (threadIdx.x == 0) a.decay[slot] = GATED ? exp2f((float)((sums[0] + sums[1] + sums[2] + sums[3]) * LNT_LOG2E)) : 1.0f;
+    if (threadIdx.x == 0) a.decay[slot] = fade;
     const float factor = !GATED && a.reverse ? x.scale : 1.0f;
     float *to = a.X + slot * K * V;
     each_element<K, V>(S, [&](float &s, int d, int e) { to[d * V + e] = factor * s; });
@@ -677,26 +674,14 @@ static int stages_of(const lnt_cuda *d, int fixed, int stage)
     return fixed + 2 * stage + (int)sizeof(pass_small) <= most ? 2 : 1;
 }
 
-/* F<K,V,GATED>() for a shape. */
-#define BY_SHAPE(K_, V_, gated, F)                                                                                                 \
-    do {                                                                                                                           \
-        if ((K_) == 64 && (V_) == 64) (gated) ? F(64, 64, true) : F(64, 64, false);                                                \
-        if ((K_) == 64 && (V_) == 128) (gated) ? F(64, 128, true) : F(64, 128, false);                                             \
-        if ((K_) == 128 && (V_) == 64) (gated) ? F(128, 64, true) : F(128, 64, false);                                             \
-        if ((K_) == 128 && (V_) == 128) (gated) ? F(128, 128, true) : F(128, 128, false);                                          \
-    } while (0)
-
-static bool is_gated(const decay_cut &x) { return x.g || x.g_head; }
-static int64_t pieces(const decay_cut &x) { return x.N * x.P * x.Hv; }
-
 template <int K, int V, bool GATED> static void put_states(const decay_cut &x, const decay_states &a, const lnt_cuda *d)
 {
-    put(d, decay_tiles_states<K, V, GATED, false>, pieces(x), STATES_STAGES * states_stage<K, V>, x, a, chunk_starts{});
+    put(d, decay_tiles_states<K, V, GATED, false>, decay_pieces(x), STATES_STAGES * states_stage<K, V>, x, a, chunk_starts{});
 }
 static void tiles_states(const decay_cut &x, const decay_states &a, const lnt_cuda *d)
 {
 #define F(K, V, G) put_states<K, V, G>(x, a, d)
-    BY_SHAPE(a.K, a.W, is_gated(x), F);
+    DECAY_BY_SHAPE(a.K, a.W, decay_gated(x), F);
 #undef F
 }
 
@@ -707,7 +692,7 @@ template <int K, int V, bool GATED> static void put_passes(const decay_cut &x, c
     if (n == 1 && !passes->reverse && !passes->transposed) {
         const int stages = stages_of(d, wide::fixed + (passes->n_starts ? (int)sizeof(pass_divisor) : 0), wide::stage);
         const auto kernel = passes->n_starts ? decay_tiles_divided<K, V> : decay_tiles_forward<K, V, GATED>;
-        put(d, kernel, pieces(x), wide::fixed + stages * wide::stage, x, *passes, stages);
+        put(d, kernel, decay_pieces(x), wide::fixed + stages * wide::stage, x, *passes, stages);
         return;
     }
     constexpr int fixed = wide::fixed > tall::fixed ? wide::fixed : tall::fixed, stage = wide::stage > tall::stage ? wide::stage : tall::stage;
@@ -715,18 +700,18 @@ template <int K, int V, bool GATED> static void put_passes(const decay_cut &x, c
     pass_list list = {};
     for (int i = 0; i < n; i++) {
         if (GATED && !passes[i].reverse && !passes[i].out) {
-            put(d, decay_tiles_dots<K, V>, pieces(x), fixed + stages * stage, x, passes[i], stages);
+            put(d, decay_tiles_dots<K, V>, decay_pieces(x), fixed + stages * stage, x, passes[i], stages);
             continue;
         }
         const int role = list.role[list.n++] = !passes[i].reverse ? 2 : passes[i].transposed ? 0 : 1;
         *(role == 0 ? &list.dk : role == 1 ? &list.dv : &list.dq) = passes[i];
     }
-    put(d, decay_tiles_backward<K, V, GATED>, pieces(x) * list.n, fixed + stages * stage, x, list, stages);
+    put(d, decay_tiles_backward<K, V, GATED>, decay_pieces(x) * list.n, fixed + stages * stage, x, list, stages);
 }
 static void tiles_read(const decay_cut &x, const decay_pass *passes, int n, const lnt_cuda *d)
 {
 #define F(K, V, G) put_passes<K, V, G>(x, passes, n, d)
-    BY_SHAPE(passes->K, passes->V, is_gated(x), F);
+    DECAY_BY_SHAPE(passes->K, passes->V, decay_gated(x), F);
 #undef F
 }
 
@@ -738,7 +723,7 @@ template <int K, int V> static void put_pairs(const decay_cut &x, const decay_pa
 static void tiles_pairs(const decay_cut &x, const decay_pairs &a, const lnt_cuda *d)
 {
 #define F(K, V, G) put_pairs<K, V>(x, a, d)
-    BY_SHAPE(a.K, a.W, true, F);
+    DECAY_BY_SHAPE(a.K, a.W, true, F);
 #undef F
 }
 
@@ -758,12 +743,12 @@ size_t lnt_decay_tiles_starts_bytes(const lnt_recur_args *a, bool backward)
 }
 template <int K, int V> static void put_chunk_starts(const decay_cut &x, const decay_states &a, const chunk_starts &b, const lnt_cuda *d)
 {
-    put(d, decay_tiles_states<K, V, true, true>, pieces(x), STATES_STAGES * states_stage<K, V>, x, a, b);
+    put(d, decay_tiles_states<K, V, true, true>, decay_pieces(x), STATES_STAGES * states_stage<K, V>, x, a, b);
 }
 static void tiles_chunk_starts(const decay_cut &x, const decay_states &a, const chunk_starts &b, const lnt_cuda *d)
 {
 #define F(K, V, G) put_chunk_starts<K, V>(x, a, b, d)
-    BY_SHAPE(a.K, a.W, true, F);
+    DECAY_BY_SHAPE(a.K, a.W, true, F);
 #undef F
 }
 void lnt_decay_tiles_starts(const lnt_recur_args *a, const lnt_device *d, bool backward, bool has_starts, bf16 *S)

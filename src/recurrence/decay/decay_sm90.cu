@@ -1,324 +1,152 @@
 /* The decay core on Hopper's tensor cores (wgmma): bf16 rows, K and V of 64 or 128, or slices of that size. The passes of decay_cuda.cu in chunks of
  * 64 tokens, as decay_sm80.cu has them, in two kernels and not four: forwards o or dq, in reverse dk and dv together, which share the state and on
- * the way have both products of every pair, and so the gates' gradient inside chunks. README.md has the roles.
+ * the way have both products of every pair, and so the gates' gradient inside chunks. README.md has the roles; o of 128 columns has a kernel of its
+ * own (decay_outputs_sm90.cu).
  *
  * A warpgroup has 64 rows of the state in its accumulators. In front of each chunk it leaves them in shared memory as bf16, where products of tokens
  * find them on the right: so every product of tokens has tokens on the left, and pairs go from accumulators to the left side of the next one without
- * shared memory. Tiles are panels of 64 columns (wgmma.cuh), brought by cp.async, whose zeros stand behind a sequence's end.
+ * shared memory.
  *
- * Long: three kernels of one path, which share tiles, factors and the layout of the state. */
-#include "device/wgmma.cuh"
-#include "recurrence/decay/decay_stable.cuh"
-#include "recurrence/decay/decay_tiles.cuh"
+ * Long: four kernels of one path, which share tiles, factors and the layout of the state. */
+#include "recurrence/decay/decay_sm90.cuh"
 #include "recurrence/recur_cuda.cuh"
-
-static constexpr int PANEL = C * 128; /* bytes: [64 rows][64 columns] */
-static constexpr int GROUP = 128;     /* threads of a warpgroup */
-static constexpr int FACTORS = 8;     /* chunks whose factors are there: four in use, four being made */
-
-static int64_t pieces(const decay_cut &x) { return x.N * x.P * x.Hv; }
-
-/* Rows of a head, of which N threads bring 64 at a time to panels; those from the end on become zeros. What a thread needs of each is made once: made
- * anew for every chunk it was a sixth of the time. */
-template <int W, int N> struct panel_rows {
-    static constexpr int UNITS = W / 8, ROWS = N / UNITS; /* ROWS is a multiple of 8: the same place in each row */
-    const bf16 *from; /* NULL: zeros */
-    int pitch;
-
-    __device__ __forceinline__ panel_rows(const bf16 *p, int pitch_) : from(p), pitch(pitch_)
-    {
-        if (p) from += (int64_t)((int)threadIdx.x / UNITS) * pitch + (int)threadIdx.x % UNITS * 8;
-    }
-    __device__ __forceinline__ panel_rows(const decay_rows &x, const decay_cut &c, int64_t t, int h)
-        : panel_rows(x.p ? (const bf16 *)x.p + (t * x.heads + head_of(x, c, h)) * W : NULL, x.heads * W)
-    {
-    }
-    /* The 64 from `token` on, counted from t, of which `left` are there. */
-    __device__ __forceinline__ void load(uint32_t tile, int64_t token, int64_t left) const
-    {
-        const int tid = anew((int)threadIdx.x), unit = tid % UNITS, row = tid / UNITS;
-        const uint32_t to = tile + (uint32_t)(unit / 8 * PANEL + row * 128 + ((unit % 8 ^ (row & 7)) << 4));
-        const bf16 *p = from + token * pitch;
-        if (from && left >= C) {
-#pragma unroll
-            for (int i = 0; i < C / ROWS; i++) {
-                cp_async_16(to + i * ROWS * 128, p);
-                p += ROWS * pitch;
-            }
-            return;
-        }
-#pragma unroll 1
-        for (int i = 0; i < C / ROWS; i++) {
-            const bool real = from && row + i * ROWS < left;
-            cp_async_16(to + i * ROWS * 128, real ? p : NULL, real);
-            p += ROWS * pitch;
-        }
-    }
-};
-
-/* Where a lane's row of an 8x8 matrix begins, in a panel: 16 rows from `row` on (stmatrix and ldmatrix of what accumulators have), or the warp's 16
- * columns of 16 rows, transposed (values on the left of a product of states). Units 2j and on: ^ j << 5. */
-__device__ __forceinline__ uint32_t lane_rows(uint32_t panel, int row)
-{
-    const int lane = (int)threadIdx.x % 32;
-    return anew(panel + (uint32_t)((row + (lane & 15)) * 128 + (((lane >> 4) ^ (lane & 7)) << 4)));
-}
-__device__ __forceinline__ uint32_t lane_columns(uint32_t panel, int warp)
-{
-    const int lane = (int)threadIdx.x % 32;
-    return anew(panel + (uint32_t)(((lane & 7) + ((lane >> 4) << 3)) * 128 + (((2 * warp + (lane >> 3 & 1)) ^ (lane & 7)) << 4)));
-}
-
-/* P [64][64] = left right^T over D columns. */
-template <int D, int L> __device__ __forceinline__ void times_rows(float (&P)[L], uint32_t left, uint32_t right, uint32_t right_panel = PANEL)
-{
-#pragma unroll
-    for (int ks = 0; ks < D / 16; ks++)
-        wgmma<0, 0>(P, wgmma_k_major(left + ks / 4 * PANEL + ks % 4 * 32), wgmma_k_major(right + ks / 4 * right_panel + ks % 4 * 32), ks > 0);
-}
-
-/* A group's rows of the state, in bf16, to panels of `panel` bytes from `row` on. */
-template <int L> __device__ __forceinline__ void leave_state(const float (&S)[L], uint32_t to, uint32_t panel)
-{
-#pragma unroll
-    for (int j = 0; j < L / 8; j++) {
-        uint32_t x[4];
-        wgmma_operand(x, S, j);
-        store_matrices((to ^ (uint32_t)(j % 4 << 5)) + j / 4 * panel, x);
-    }
-}
-
-/* S <- total S + (write . left)^T right: `left` the lane's place in the group's panel of 64 tokens, `right` a tile of L * 2 columns. */
-template <bool GATED, bool SCALED, int L>
-__device__ __forceinline__ void next_state(float (&S)[L], uint32_t left, uint32_t right, const tile_factors &f, float same)
-{
-    uint32_t a[C / 16][4];
-    const int c2 = 2 * ((int)threadIdx.x & 3);
-#pragma unroll
-    for (int ks = 0; ks < C / 16; ks++) {
-        ldmatrix_x4_trans(a[ks], left + ks * 2048);
-        if (!SCALED) continue;
-        const float2 low = GATED ? *(const float2 *)(f.write + ks * 16 + c2) : make_float2(same, same);
-        const float2 high = GATED ? *(const float2 *)(f.write + ks * 16 + c2 + 8) : make_float2(same, same);
-#pragma unroll
-        for (int i = 0; i < 4; i++) {
-            const float2 w = i < 2 ? low : high;
-            a[ks][i] = pack_bf16(w.x * low_bf16(a[ks][i]), w.y * high_bf16(a[ks][i]));
-        }
-    }
-    if (GATED) {
-        const float total = f.total;
-#pragma unroll
-        for (int i = 0; i < L; i++) S[i] *= total;
-    }
-    wgmma_fence();
-#pragma unroll
-    for (int ks = 0; ks < C / 16; ks++) wgmma<1>(S, a[ks], wgmma_mn_major(right + ks * 2048, PANEL), true);
-    wgmma_commit();
-}
-
-/* Visit a warp's share of a group's 64 rows of a state: f(element, row, column). */
-template <int L, typename F> __device__ __forceinline__ void each_number(float (&S)[L], F f)
-{
-    const int lane = (int)threadIdx.x % 32, row = (int)threadIdx.x / 32 % 4 * 16 + (lane >> 2);
-#pragma unroll
-    for (int i = 0; i < L; i++) f(S[i], row + (i >> 1 & 1) * 8, i / 4 * 8 + 2 * (lane & 3) + (i & 1));
-}
-
-/* 16 rows of 64 columns from accumulators first .. first+31 to global memory, through the warp's own 2 KB, or in float32 as they are. `to`: row 0 of
- * the warp, of which `len` are there. */
-template <int L> __device__ __forceinline__ void put_columns(const float (&O)[L], int first, uint32_t staging, bf16 *to, int pitch, int len)
-{
-    const int lane = anew((int)threadIdx.x) % 32;
-    const uint32_t put = lane_rows(staging, 0);
-#pragma unroll
-    for (int j = 0; j < 4; j++) {
-        uint32_t x[4];
-        wgmma_operand(x, O, first / 8 + j);
-        store_matrices(put ^ (uint32_t)(j << 5), x);
-    }
-    __syncwarp();
-    const int row = lane / 8, unit = lane % 8;
-    to += row * pitch + unit * 8;
-#pragma unroll
-    for (int i = 0; i < 16; i += 4) {
-        uint32_t y[4];
-        const uint32_t from = staging + (uint32_t)((row + i) * 128 + ((unit ^ ((row + i) & 7)) << 4));
-        asm volatile("ld.shared.v4.b32 {%0, %1, %2, %3}, [%4];" : "=r"(y[0]), "=r"(y[1]), "=r"(y[2]), "=r"(y[3]) : "r"(from) : "memory");
-        if (row + i < len) asm volatile("st.global.v4.b32 [%0], {%1, %2, %3, %4};" ::"l"(to), "r"(y[0]), "r"(y[1]), "r"(y[2]), "r"(y[3]) : "memory");
-        to += 4 * pitch;
-    }
-    __syncwarp();
-}
-template <int L> __device__ __forceinline__ void put_columns(const float (&O)[L], int first, float *to, int pitch, int len)
-{
-    const int lane = anew((int)threadIdx.x) % 32, row = lane >> 2;
-#pragma unroll
-    for (int half = 0; half < 2; half++)
-        if (row + half * 8 < len)
-#pragma unroll
-            for (int n = 0; n < 8; n++) {
-                const float *y = &O[first + 4 * n + 2 * half];
-                *(float2 *)(to + (row + half * 8) * pitch + n * 8 + 2 * (lane & 3)) = make_float2(y[0], y[1]);
-            }
-}
-
-/* Dots of the lane's two rows of O, W columns, with those of a tile; the same in the four lanes of a row. */
-template <int W, int L> __device__ __forceinline__ void row_dots(float (&dot)[2], const float (&O)[L], uint32_t tile)
-{
-    const int tid = anew((int)threadIdx.x), r = tid % 32 >> 2, c = tid & 3;
-    const uint32_t from = anew(tile + (uint32_t)((tid / 32 % 4 * 16 + r) * 128 + (r << 4) + 4 * c));
-#pragma unroll
-    for (int half = 0; half < 2; half++) {
-        dot[half] = 0;
-#pragma unroll
-        for (int n = 0; n < W / 8; n++) {
-            uint32_t y;
-            const uint32_t at = (from ^ (uint32_t)(n % 8 << 4)) + n / 8 * PANEL + half * 1024;
-            asm volatile("ld.shared.b32 %0, [%1];" : "=r"(y) : "r"(at) : "memory");
-            dot[half] += low_bf16(y) * O[4 * n + 2 * half] + high_bf16(y) * O[4 * n + 2 * half + 1];
-        }
-        dot[half] += __shfl_xor_sync(~0u, dot[half], 1);
-        dot[half] += __shfl_xor_sync(~0u, dot[half], 2);
-    }
-}
-
-/* Factors of four chunks by the first four warps, four chunks ahead of where they are used. Their gates are asked for four chunks before that, and
- * not looked at until then. */
-struct factors_ahead {
-    float g[2];
-
-    __device__ __forceinline__ void ask(const decay_cut &x, int64_t t, int64_t last, int h)
-    {
-        const int64_t at = t + 2 * ((int)threadIdx.x % 32);
-        const float *of = x.g ? x.g + decay_token(x, at, h) : x.g_head + decay_head(x, h);
-        const int64_t step = !x.g ? 0 : x.slices == 1 ? x.Hv : x.Hv / x.slices;
-        g[0] = at < last ? *of : 0.0f;
-        g[1] = at + 1 < last ? of[step] : 0.0f;
-    }
-    __device__ __forceinline__ void make(const decay_cut &x, tile_factors *f, int64_t t, int64_t last, int h, bool reverse)
-    {
-        g[0] = lnt_gate(g[0]), g[1] = lnt_gate(g[1]);
-        put_factors(x, f, g, t, last, h, reverse);
-    }
-
-    template <typename S>
-    __device__ __forceinline__ void begin(const decay_cut &x, tile_factors *f, S start, int chunks, int64_t last, int h, bool reverse)
-    {
-        const int warp = (int)threadIdx.x / 32;
-        if (warp >= 4) return;
-        if (warp < chunks) {
-            ask(x, start(warp), last, h);
-            make(x, &f[warp], start(warp), last, h, reverse);
-        }
-        if (warp + 4 < chunks) ask(x, start(warp + 4), last, h);
-    }
-    template <typename S>
-    __device__ __forceinline__ void more(const decay_cut &x, tile_factors *f, S start, int c, int chunks, int64_t last, int h, bool reverse)
-    {
-        const int mine = c + 4 + (int)threadIdx.x / 32;
-        if ((c & 3) != 0 || mine >= c + 8 || mine >= chunks) return;
-        make(x, &f[mine % FACTORS], start(mine), last, h, reverse);
-        if (mine + 4 >= chunks) return;
-        ask(x, start(mine + 4), last, h);
-        if (!reverse) strengths_ahead(x, start(mine + 4) + 2 * ((int)threadIdx.x % 32), last, h); /* dk and dv have no registers for it */
-    }
-};
 
 /* ---- states of segments ------------------------------------------------------------------------------------------------------------- */
 
-/* As decay_tiles_states, 64 columns of V a CTA; the rows of keys come to L2 once, and are a tile once where values are the same rows (the Mesa core's
- * H; with STARTS they always are). In both directions at once the first leaves the decays but for the last segment's. */
+/* As decay_tiles_states, D columns of K and 64 of V a CTA; rows come to L2 once, and are a tile once where values are the same rows (the Mesa core's
+ * H). In both directions at once the first leaves the decays but for the last segment's. */
 struct states_sides {
     decay_states side[2];
-    int n;
+    int n, K, V;
+    unsigned same; /* a bit a side: its values are its keys */
 };
-template <int K, bool STARTS> static constexpr int ends_stage = (K / 64 + !STARTS) * PANEL;
-template <int K, int STAGES, bool STARTS> static constexpr int ends_bytes = STAGES * ends_stage<K, STARTS> + (STARTS ? 4 * 2048 : 0) + 1024;
+template <int D> static constexpr int ends_stage = (D / 64 + 1) * PANEL;
 static bool same_rows(const decay_rows &a, const decay_rows &b) { return a.p == b.p && a.heads == b.heads && a.width == b.width; }
 
-template <int K, bool GATED, int STAGES, bool STARTS>
-__global__ __launch_bounds__(GROUP, STARTS ? 4 : 3) void decay_hopper_states(const __grid_constant__ decay_cut x,
-                                                                             const __grid_constant__ states_sides sides,
-                                                                             const __grid_constant__ chunk_starts b, int blocks, unsigned same)
+template <int D, bool GATED, int STAGES>
+__global__ __launch_bounds__(GROUP, 3) void decay_hopper_states(const __grid_constant__ decay_cut x, const __grid_constant__ states_sides sides)
 {
     extern __shared__ __align__(1024) unsigned char memory[];
-    __shared__ tile_factors factors[FACTORS];
-    __shared__ double sums[4];
+    __shared__ end_factors factors[GATED ? FACTORS : 1];
     const unsigned which = blockIdx.x % (unsigned)sides.n, item = blockIdx.x / (unsigned)sides.n;
     const decay_states &a = sides.side[which];
-    const int block = (int)(item % (unsigned)blocks), warp = (int)threadIdx.x / 32;
-    const int64_t piece = item / (unsigned)blocks;
+    const int K = sides.K, V = sides.V, blocks = V / 64, warp = (int)threadIdx.x / 32;
+    const unsigned tiles = (unsigned)(K / D * blocks), tile = item % tiles;
+    const int d0 = (int)tile / blocks * D, e0 = (int)tile % blocks * 64;
+    const int64_t piece = item / tiles;
     const int h = (int)(piece % x.Hv), p = (int)(piece / x.Hv % x.P);
     decay_place at;
     await_last();
     let_next();
-    if (!decay_find(x, piece / x.Hv / x.P, p, &at) || (!STARTS && (a.reverse ? at.begins : at.ends))) return;
+    if (!decay_find(x, piece / x.Hv / x.P, p, &at) || (a.reverse ? at.begins : at.ends)) return;
     const int chunks = (int)((at.last - at.first + C - 1) / C);
-    const uint32_t base = (shared_address(memory) + 1023) & ~1023u, staging = base + STAGES * ends_stage<K, STARTS> + (uint32_t)(warp * 2048);
-    const int V = blocks * 64;
-    const bool one_tile = STARTS || (same >> which & 1);
-    const uint32_t value = (uint32_t)((one_tile ? block : K / 64) * PANEL);
-    const panel_rows<K, GROUP> keys(a.key, x, at.first, h);
-    const int64_t row = at.first * a.value.heads + head_of(a.value, x, h);
-    const panel_rows<64, GROUP> values(a.value.p ? (const bf16 *)a.value.p + row * V + block * 64 : NULL, a.value.heads * V);
+    const uint32_t base = (shared_address(memory) + 1023) & ~1023u;
+    const bool one_tile = (sides.same >> which & 1) && e0 >= d0 && e0 < d0 + D;
+    const uint32_t value_panel = (uint32_t)((one_tile ? (e0 - d0) / 64 : D / 64) * PANEL);
+    auto first = [&](const decay_rows &of, int W) { return of.p ? (const bf16 *)of.p + (at.first * of.heads + head_of(of, x, h)) * W : NULL; };
+    const bf16 *const key = first(a.key, K), *const value = first(a.value, V);
+    const panel_rows<D, GROUP> keys(key ? key + d0 : NULL, a.key.heads * K);
+    const panel_rows<64, GROUP> values(value ? value + e0 : NULL, a.value.heads * V);
     auto start = [&](int c) { return at.first + (int64_t)(a.reverse ? chunks - 1 - c : c) * C; };
     auto fetch = [&](int c) {
-        const uint32_t stage = base + (uint32_t)(c % STAGES * ends_stage<K, STARTS>);
+        const uint32_t stage = base + (uint32_t)(c % STAGES * ends_stage<D>);
         if (c < chunks) {
             keys.load(stage, start(c) - at.first, at.last - start(c));
-            if (!one_tile) values.load(stage + value, start(c) - at.first, at.last - start(c));
+            if (!one_tile) values.load(stage + value_panel, start(c) - at.first, at.last - start(c));
         }
         cp_async_commit();
     };
     for (int c = 0; c < STAGES - 1; c++) fetch(c);
-    float S[K / 2] = {};
-    double all = 0;
-    factors_ahead ahead;
-    if (GATED) ahead.begin(x, factors, start, chunks, at.last, h, a.reverse);
-    bf16 *to_start = NULL;
-    if (STARTS) {
-        const float *from = b.slots ? b.slots + (at.slot * x.Hv + h) * K * V : b.s ? b.s + (at.n * x.Hv + h) * K * V : NULL;
-        if (from) each_number(S, [&](float &s, int e, int d) { s = from[d * V + block * 64 + e]; });
-        const int64_t to = x.cu[at.n] / C + at.n + p * (x.segment / C) + (a.reverse ? chunks - 1 : 0);
-        to_start = b.S + (to * x.Hv + h) * K * V + (block * 64 + warp * 16) * K;
+    float S[D / 2] = {};
+    float fade = 1.0f; /* as it fades the state, chunk by chunk */
+    end_factors_ahead ahead(x, h, a.reverse);
+    if (GATED && warp < chunks) {
+        ahead.ask(start(warp), at.last, a.reverse);
+        ahead.make(x, &factors[warp], a.reverse);
     }
-    if (GATED && !STARTS && block == 0)
-        for (int64_t t = at.first + threadIdx.x; t < at.last; t += GROUP) all += decay_gate(x, t, h);
+    if (GATED && warp + 4 < chunks) ahead.ask(start(warp + 4), at.last, a.reverse);
 #pragma unroll 1
     for (int c = 0; c < chunks; c++) {
         cp_async_wait<STAGES - 2>();
         fence_async();
         __syncthreads();
         fetch(c + STAGES - 1);
-        if (GATED) ahead.more(x, factors, start, c, chunks, at.last, h, a.reverse);
-        const uint32_t stage = base + (uint32_t)(c % STAGES * ends_stage<K, STARTS>);
-        if (STARTS) {
-#pragma unroll
-            for (int first = 0; first < K; first += 64) put_columns(S, first / 2, staging, to_start + first, K, 16);
-            to_start += (a.reverse ? -1 : 1) * (int64_t)x.Hv * K * V;
+        const uint32_t stage = base + (uint32_t)(c % STAGES * ends_stage<D>);
+        const end_factors &f = factors[GATED ? c % FACTORS : 0];
+        const float total = GATED ? f.total : 1.0f;
+        fade *= total;
+        next_state<GATED, GATED>(S, lane_columns(stage + value_panel, warp), stage, f.write, total, 1.0f);
+        const int mine = c + 4 + warp;
+        if (GATED && (c & 3) == 0 && mine < chunks) { /* while products run */
+            ahead.make(x, &factors[mine % FACTORS], a.reverse);
+            if (mine + 4 < chunks) ahead.ask(start(mine + 4), at.last, a.reverse);
         }
-        next_state<GATED, GATED>(S, lane_columns(stage + value, warp), stage, factors[c % FACTORS], 1.0f);
         wgmma_wait<0>();
         wgmma_hold(S);
     }
-    if (STARTS) {
-        if (!b.s_end || !(a.reverse ? at.begins : at.ends)) return;
-        float *to = b.s_end + (at.n * x.Hv + h) * K * V + block * 64;
-        each_number(S, [&](float &s, int e, int d) { to[d * V + e] = s; });
-        return;
-    }
     const int64_t slot = at.slot * x.Hv + h;
-    if (block == 0) {
-        for (int o = 16; o; o >>= 1) all += __shfl_xor_sync(~0u, all, o);
-        if (threadIdx.x % 32 == 0) sums[warp] = all;
-        __syncthreads();
-        all = (sums[0] + sums[1] + sums[2] + sums[3]) * LNT_LOG2E;
-        if (threadIdx.x == 0 && (which == 0 || at.ends)) a.decay[slot] = GATED ? exp2f((float)all) : 1.0f;
-    }
+    if (tile == 0 && threadIdx.x == 0 && (which == 0 || at.ends)) a.decay[slot] = fade;
     const float factor = !GATED && a.reverse ? x.scale : 1.0f;
-    float *to = a.X + slot * K * V + block * 64;
+    float *to = a.X + (slot * K + d0) * V + e0;
     each_number(S, [&](float &s, int e, int d) { to[d * V + e] = factor * s; });
+}
+
+/* ---- states at the starts of chunks ----------------------------------------------------------------------------------------------------- */
+
+/* As decay_tiles_states with STARTS, forwards, of values that are the keys (the Mesa core's H), whose tile is there once: 64 columns a CTA. */
+template <int K> struct starts_places {
+    static constexpr int stages = 2, stage = K / 64 * PANEL, staging = stages * stage, bytes = staging + 4 * 2048 + 1024;
+};
+
+template <int K>
+__global__ __launch_bounds__(GROUP, 4) void decay_hopper_starts(const __grid_constant__ decay_cut x, const __grid_constant__ decay_states a,
+                                                                const __grid_constant__ chunk_starts b)
+{
+    extern __shared__ __align__(1024) unsigned char memory[];
+    using place = starts_places<K>;
+    __shared__ tile_factors factors[FACTORS];
+    constexpr int BLOCKS = K / 64;
+    const int block = (int)(blockIdx.x % BLOCKS), warp = (int)threadIdx.x / 32;
+    const int64_t piece = blockIdx.x / BLOCKS;
+    const int h = (int)(piece % x.Hv), p = (int)(piece / x.Hv % x.P);
+    decay_place at;
+    await_last();
+    let_next();
+    if (!decay_find(x, piece / x.Hv / x.P, p, &at)) return;
+    const int chunks = (int)((at.last - at.first + C - 1) / C);
+    const uint32_t base = (shared_address(memory) + 1023) & ~1023u, staging = base + place::staging + (uint32_t)(warp * 2048);
+    const panel_rows<K, GROUP> keys(a.key, x, at.first, h);
+    auto start = [&](int c) { return at.first + (int64_t)c * C; };
+    auto fetch = [&](int c) {
+        if (c < chunks) keys.load(base + (uint32_t)(c % place::stages * place::stage), start(c) - at.first, at.last - start(c));
+        cp_async_commit();
+    };
+    for (int c = 0; c < place::stages - 1; c++) fetch(c);
+    float S[K / 2] = {};
+    factors_ahead ahead;
+    ahead.begin(x, factors, start, chunks, at.last, h, false);
+    const float *from = b.slots ? b.slots + (at.slot * x.Hv + h) * K * K : b.s ? b.s + (at.n * x.Hv + h) * K * K : NULL;
+    if (from) each_number(S, [&](float &s, int e, int d) { s = from[d * K + block * 64 + e]; });
+    bf16 *to_start = b.S + ((x.cu[at.n] / C + at.n + p * (x.segment / C)) * x.Hv + h) * K * K + (block * 64 + warp * 16) * K;
+#pragma unroll 1
+    for (int c = 0; c < chunks; c++) {
+        cp_async_wait<place::stages - 2>();
+        fence_async();
+        __syncthreads();
+        fetch(c + place::stages - 1);
+        ahead.more(x, factors, start, c, chunks, at.last, h, false);
+#pragma unroll
+        for (int first = 0; first < K; first += 64) put_columns(S, first / 2, staging, to_start + first, K, 16);
+        to_start += (int64_t)x.Hv * K * K;
+        const uint32_t stage = base + (uint32_t)(c % place::stages * place::stage);
+        const tile_factors &f = factors[c % FACTORS];
+        next_state<true, true>(S, lane_columns(stage + (uint32_t)(block * PANEL), warp), stage, f.write, f.total, 1.0f);
+        wgmma_wait<0>();
+        wgmma_hold(S);
+    }
+    if (!b.s_end || !at.ends) return;
+    float *to = b.s_end + (at.n * x.Hv + h) * K * K + block * 64;
+    each_number(S, [&](float &s, int e, int d) { to[d * K + e] = s; });
 }
 
 /* ---- o, or dq ------------------------------------------------------------------------------------------------------------------------- */
@@ -333,29 +161,6 @@ template <int D, int E, fore_kind KIND> struct fore_places {
     static constexpr int n = used, stage = used + (KIND == DIVIDED ? 1024 : 0), state = stages * stage, end = state + groups * D / 64 * PANEL,
                          bytes = end + 1024;
 };
-
-/* n.q of the lane's two rows, of which the warp has 16 of the tile: n, as the sum of two bf16, stands in the first two columns of a B. */
-template <int D> __device__ __forceinline__ void row_sums(float (&sum)[2], uint32_t query, const float *n)
-{
-    const int tid = anew((int)threadIdx.x), r = tid % 32 >> 2, c = tid & 3;
-    const uint32_t rows = lane_rows(query, tid / 32 % 4 * 16);
-    float acc[4] = {};
-#pragma unroll
-    for (int ks = 0; ks < D / 16; ks++) {
-        uint32_t A[4], b[2] = {};
-        if (r < 2)
-#pragma unroll
-            for (int i = 0; i < 2; i++) {
-                const float2 y = *(const float2 *)(n + ks * 16 + i * 8 + 2 * c);
-                b[i] = pack_bf16(y.x, y.y);
-                if (r) b[i] = pack_bf16(y.x - low_bf16(b[i]), y.y - high_bf16(b[i]));
-            }
-        ldmatrix_x4(A, (rows ^ (uint32_t)(ks % 4 << 5)) + ks / 4 * PANEL);
-        mma_bf16(acc, A, b[0], b[1]);
-    }
-#pragma unroll
-    for (int half = 0; half < 2; half++) sum[half] = __shfl_sync(~0u, acc[2 * half] + acc[2 * half + 1], tid & 28);
-}
 
 /* Of two tiles of W columns, element by element, sums over rows: a thread of N has two columns and a share of the rows. */
 template <int W, int N> __device__ __forceinline__ void add_products(float (&sum)[2], uint32_t x, uint32_t y)
@@ -386,7 +191,7 @@ __global__ __launch_bounds__(E * 2, E == 64 ? 2 : 1) void decay_hopper_fore(cons
     __shared__ float dots[SIDES][place::groups][C];
     const int h = (int)(blockIdx.x % x.Hv), tid = (int)threadIdx.x, group = tid / GROUP, warp = tid / 32 % 4, lane = tid % 32;
     decay_place at;
-    if (!a.slots) await_last();
+    if (!a.slots || a.late) await_last();
     if (!decay_find(x, blockIdx.x / x.Hv / x.P, (int)(blockIdx.x / x.Hv % x.P), &at)) return await_last();
     const int chunks = (int)((at.last - at.first + C - 1) / C), r = lane >> 2, c2 = 2 * (lane & 3), row = warp * 16 + r;
     const uint32_t base = (shared_address(memory) + 1023) & ~1023u, state = base + place::state + (uint32_t)(group * (D / 64 * PANEL));
@@ -463,37 +268,9 @@ __global__ __launch_bounds__(E * 2, E == 64 ? 2 : 1) void decay_hopper_fore(cons
         if constexpr (KIND != DOTS) {
             wgmma_wait<1>();
             wgmma_hold(P);
-            float in_row[2] = {};
-            const float hi[2] = { GATED ? f.hi[row] : 0, GATED ? f.hi[row + 8] : 0 }, lo[2] = { GATED ? f.lo[row] : 0, GATED ? f.lo[row + 8] : 0 };
-#pragma unroll
-            for (int n = 0; n < 8; n++) {
-                const int j = n * 8 + c2;
-                if (n > 2 * warp + 1) { /* behind all of the warp's rows */
-                    pairs[n / 2][n % 2 * 2] = pairs[n / 2][n % 2 * 2 + 1] = 0;
-                    continue;
-                }
-                const float2 writer_hi = GATED ? *(const float2 *)(f.writer_hi + j) : make_float2(0, 0);
-                const float2 writer_lo = GATED ? *(const float2 *)(f.writer_lo + j) : make_float2(0, 0);
-#pragma unroll
-                for (int half = 0; half < 2; half++) {
-                    float y[2];
-#pragma unroll
-                    for (int e = 0; e < 2; e++) {
-                        y[e] = x.scale * P[4 * n + 2 * half + e];
-                        if (GATED) y[e] *= tile_between(hi[half], lo[half], e ? writer_hi.y : writer_hi.x, e ? writer_lo.y : writer_lo.x);
-                        if (j + e > row + half * 8) y[e] = 0.0f;
-                        in_row[half] += y[e];
-                    }
-                    pairs[n / 2][n % 2 * 2 + half] = pack_bf16(y[0], y[1]);
-                }
-            }
-            if (KIND == DIVIDED)
-#pragma unroll
-                for (int half = 0; half < 2; half++) {
-                    in_row[half] += __shfl_xor_sync(~0u, in_row[half], 1);
-                    in_row[half] += __shfl_xor_sync(~0u, in_row[half], 2);
-                    den[half] = 1.0f / stable_denominator(in_row[half] + den[half], m[half], a.eps);
-                }
+            float in_row[2];
+            weigh_reads<GATED>(pairs, in_row, P, f, x.scale);
+            if (KIND == DIVIDED) row_divisors(den, in_row, den, m, a.eps);
         }
         wgmma_wait<0>();
         wgmma_hold(O);
@@ -508,7 +285,7 @@ __global__ __launch_bounds__(E * 2, E == 64 ? 2 : 1) void decay_hopper_fore(cons
             if (c2 == 0) dots[c % SIDES][group][row] = dot[0], dots[c % SIDES][group][row + 8] = dot[1];
         }
         if constexpr (KIND == DOTS) {
-            next_state<GATED, GATED>(S, lane_columns(value, warp), key, f, 1.0f);
+            next_state<GATED, GATED>(S, lane_columns(value, warp), key, f.write, f.total, 1.0f);
             wgmma_wait<0>();
             wgmma_hold(S);
             continue;
@@ -517,7 +294,7 @@ __global__ __launch_bounds__(E * 2, E == 64 ? 2 : 1) void decay_hopper_fore(cons
 #pragma unroll
         for (int ks = 0; ks < C / 16; ks++) wgmma<1>(O, pairs[ks], wgmma_mn_major(value + ks * 2048, PANEL), true);
         wgmma_commit();
-        next_state<GATED, GATED>(S, lane_columns(value, warp), key, f, 1.0f);
+        next_state<GATED, GATED>(S, lane_columns(value, warp), key, f.write, f.total, 1.0f);
         wgmma_wait<1>();
         wgmma_hold(O);
         if (KIND == DIVIDED)
@@ -826,7 +603,7 @@ __device__ __forceinline__ void run_back(const decay_cut &x, const hopper_back &
         wgmma_commit();
         if (HAS)
             next_state<GATED, true>(S, lane_columns(stage + place::q + GROUP_ROW / 64 * PANEL, warp),
-                                    stage + place::d_o + GROUP_COLUMN / 64 * PANEL, f, x.scale);
+                                    stage + place::d_o + GROUP_COLUMN / 64 * PANEL, f.write, f.total, x.scale);
         else
             wgmma_commit();
         wgmma_wait<1>();
@@ -889,66 +666,65 @@ static void put(const lnt_cuda *d, void (*kernel)(P...), int64_t grid, int threa
     if (grid > 0) lnt_launch_with(d, kernel, dim3((unsigned)grid), threads, (size_t)shared, 1, args...);
 }
 
-/* F<K,V,GATED>() for a shape. */
-#define BY_SHAPE(K_, V_, gated, F)                                                                                                 \
-    do {                                                                                                                           \
-        if ((K_) == 64 && (V_) == 64) (gated) ? F(64, 64, true) : F(64, 64, false);                                                \
-        if ((K_) == 64 && (V_) == 128) (gated) ? F(64, 128, true) : F(64, 128, false);                                             \
-        if ((K_) == 128 && (V_) == 64) (gated) ? F(128, 64, true) : F(128, 64, false);                                             \
-        if ((K_) == 128 && (V_) == 128) (gated) ? F(128, 128, true) : F(128, 128, false);                                          \
-    } while (0)
-
-static bool is_gated(const decay_cut &x) { return x.g || x.g_head; }
-
-/* In one direction 192 CTAs of 1x8192, 32 heads go two a multiprocessor, in both 384 three. */
-template <int K, bool GATED> static void put_states(const decay_cut &x, const states_sides &a, const lnt_cuda *d)
+/* 1x8192, 32 heads of 128 x 128: 384 CTAs that have something to do, three a multiprocessor, of 64 columns of keys in one direction and of 128 in
+ * both. */
+template <int D, bool GATED, int STAGES> static void put_states(const decay_cut &x, const states_sides &a, const lnt_cuda *d)
 {
-    const int blocks = a.side[0].W / 64;
-    const int64_t grid = pieces(x) * blocks * a.n;
-    unsigned same = 0;
-    for (int i = 0; i < a.n; i++) same |= (unsigned)same_rows(a.side[i].key, a.side[i].value) << i;
-    if (a.n == 1)
-        put(d, decay_hopper_states<K, GATED, 3, false>, grid, GROUP, ends_bytes<K, 3, false>, x, a, chunk_starts{}, blocks, same);
-    else
-        put(d, decay_hopper_states<K, GATED, 2, false>, grid, GROUP, ends_bytes<K, 2, false>, x, a, chunk_starts{}, blocks, same);
+    put(d, decay_hopper_states<D, GATED, STAGES>, decay_pieces(x) * (a.K / D) * (a.V / 64) * a.n, GROUP, STAGES * ends_stage<D> + 1024, x, a);
 }
 static void put_states(const decay_cut &x, const states_sides &a, const lnt_cuda *d)
 {
-#define F(K, V, G) put_states<K, G>(x, a, d)
-    BY_SHAPE(a.side[0].K, 64, is_gated(x), F);
-#undef F
+    const bool gated = decay_gated(x);
+    if (a.n == 1)
+        gated ? put_states<64, true, 4>(x, a, d) : put_states<64, false, 4>(x, a, d);
+    else if (a.K == 64)
+        gated ? put_states<64, true, 3>(x, a, d) : put_states<64, false, 3>(x, a, d);
+    else
+        gated ? put_states<128, true, 2>(x, a, d) : put_states<128, false, 2>(x, a, d);
 }
-static void hopper_states(const decay_cut &x, const decay_states &a, const lnt_cuda *d) { put_states(x, { { a }, 1 }, d); }
-void lnt_decay_hopper_states(const decay_cut &x, const decay_states *two, const lnt_cuda *d) { put_states(x, { { two[0], two[1] }, 2 }, d); }
+static unsigned same_sides(const decay_states *side, int n)
+{
+    unsigned same = 0;
+    for (int i = 0; i < n; i++) same |= (unsigned)same_rows(side[i].key, side[i].value) << i;
+    return same;
+}
+static void hopper_states(const decay_cut &x, const decay_states &a, const lnt_cuda *d)
+{
+    put_states(x, { { a }, 1, a.K, a.W, same_sides(&a, 1) }, d);
+}
+void lnt_decay_hopper_states(const decay_cut &x, const decay_states *two, const lnt_cuda *d)
+{
+    put_states(x, { { two[0], two[1] }, 2, two->K, two->W, same_sides(two, 2) }, d);
+}
 /* 512 CTAs of 1x8192, 32 heads go four a multiprocessor. */
 bool lnt_decay_hopper_starts(const decay_cut &x, const decay_states &a, const chunk_starts &b, const lnt_cuda *d)
 {
-    if (d->base.capability < 90 || !same_rows(a.key, a.value)) return false;
-    const int blocks = a.W / 64;
-    const states_sides side = { { a }, 1 };
+    if (d->base.capability < 90 || a.reverse || !same_rows(a.key, a.value)) return false;
     if (a.K == 128)
-        put(d, decay_hopper_states<128, true, 2, true>, pieces(x) * blocks, GROUP, ends_bytes<128, 2, true>, x, side, b, blocks, 1u);
+        put(d, decay_hopper_starts<128>, decay_pieces(x) * 2, GROUP, starts_places<128>::bytes, x, a, b);
     else
-        put(d, decay_hopper_states<64, true, 2, true>, pieces(x) * blocks, GROUP, ends_bytes<64, 2, true>, x, side, b, blocks, 1u);
+        put(d, decay_hopper_starts<64>, decay_pieces(x), GROUP, starts_places<64>::bytes, x, a, b);
     return true;
 }
 
 template <int D, int E, bool GATED, fore_kind KIND> static void put_fore(const decay_cut &x, const decay_pass &a, const lnt_cuda *d)
 {
-    put(d, decay_hopper_fore<D, E, GATED, KIND>, pieces(x), E * 2, fore_places<D, E, KIND>::bytes, x, a);
+    put(d, decay_hopper_fore<D, E, GATED, KIND>, decay_pieces(x), E * 2, fore_places<D, E, KIND>::bytes, x, a);
 }
 template <int D, int E, bool GATED> static void put_fore(const decay_cut &x, const decay_pass &a, const lnt_cuda *d)
 {
     if (a.transposed)
         !a.out ? put_fore<D, E, true, DOTS>(x, a, d) : put_fore<D, E, GATED, SIDED>(x, a, d);
+    else if constexpr (E == 128)
+        lnt_decay_outputs(x, a, d);
     else
         a.n_starts ? put_fore<D, E, true, DIVIDED>(x, a, d) : put_fore<D, E, GATED, PLAIN>(x, a, d);
 }
 template <int K, int V, bool GATED> static void put_back(const decay_cut &x, const hopper_back &a, const lnt_cuda *d)
 {
     if constexpr (K == V && GATED)
-        if (a.joined.dk) return put(d, decay_hopper_back<K, V, GATED, true>, pieces(x), 2 * GROUP, back_tiles<K, V, true>::bytes, x, a);
-    put(d, decay_hopper_back<K, V, GATED, false>, pieces(x), 2 * GROUP, back_tiles<K, V, false>::bytes, x, a);
+        if (a.joined.dk) return put(d, decay_hopper_back<K, V, GATED, true>, decay_pieces(x), 2 * GROUP, back_tiles<K, V, true>::bytes, x, a);
+    put(d, decay_hopper_back<K, V, GATED, false>, decay_pieces(x), 2 * GROUP, back_tiles<K, V, false>::bytes, x, a);
 }
 
 static void hopper_read(const decay_cut &x, const decay_pass *passes, int n, const lnt_cuda *d)
@@ -961,14 +737,14 @@ static void hopper_read(const decay_cut &x, const decay_pass *passes, int n, con
             continue;
         }
 #define F(D, E, G) put_fore<D, E, G>(x, a, d)
-        BY_SHAPE(a.D, a.E, is_gated(x), F);
+        DECAY_BY_SHAPE(a.D, a.E, decay_gated(x), F);
 #undef F
     }
     if (!dk) return;
     const hopper_back back = { dk->value, dk->dots, dk->query, dk->key, dk->slots, dk->s, dk->s_end, dk->out, dv ? (bf16 *)dv->out : NULL,
                                dk->out_bf16, dk->joined, dk->inter, dk->intra, dk->rows };
 #define F(K, V, G) put_back<K, V, G>(x, back, d)
-    BY_SHAPE(dk->K, dk->V, is_gated(x), F);
+    DECAY_BY_SHAPE(dk->K, dk->V, decay_gated(x), F);
 #undef F
 }
 

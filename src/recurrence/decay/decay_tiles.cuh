@@ -131,6 +131,63 @@ __device__ __forceinline__ void put_factors(const decay_cut &x, tile_factors *f,
     if (lane == 0) f->total = exp2f((float)all);
 }
 
+/* What a walk from state to state needs of a chunk: the factors of what its tokens write, and its decay. They are summed in float32, which loses
+ * digits where sums are large, and what is written there is 0. */
+struct end_factors {
+    float write[C], total, pad[3];
+};
+/* A warp makes those of a chunk. A lane has tokens 2l and 2l+1, whose gates it asks for ahead and does not look at before. */
+struct end_factors_ahead {
+    const float *gate, *beside; /* of token 0, NULL: none; what is beside a token's gates, NULL: nothing */
+    int gate_step, step;
+    float g[2], more[2];
+
+    __device__ __forceinline__ end_factors_ahead(const decay_cut &x, int h, bool reverse)
+    {
+        const int head = decay_head(x, h);
+        step = x.slices == 1 ? x.Hv : x.Hv / x.slices;
+        gate_step = x.g ? step : 0;
+        gate = x.g ? x.g : x.g_head;
+        if (gate) gate += head;
+        beside = reverse ? x.reads : x.strengths ? x.strengths : x.writes;
+        if (beside) beside += head;
+    }
+    __device__ __forceinline__ void ask(int64_t t, int64_t last, bool reverse)
+    {
+        const int64_t at = t + 2 * (anew((int)threadIdx.x) % 32);
+        const float *of = gate + at * gate_step;
+        g[0] = gate && at < last ? *of : 0.0f;
+        g[1] = gate && at + 1 < last ? of[gate_step] : 0.0f;
+        if (!beside) return;
+        of = beside + at * step;
+        more[0] = at < last ? *of : (float)reverse;
+        more[1] = at + 1 < last ? of[step] : (float)reverse;
+    }
+    __device__ __forceinline__ void make(const decay_cut &x, end_factors *f, bool reverse) const
+    {
+        const int lane = anew((int)threadIdx.x) % 32, way = reverse ? -1 : 1;
+        const float g0 = (float)LNT_LOG2E * lnt_gate(g[0]), g1 = (float)LNT_LOG2E * lnt_gate(g[1]);
+        float w[2] = {}, sum = g0 + g1; /* over the lanes from this one to the chunk's end, or to its begin */
+        if (beside)
+#pragma unroll
+            for (int j = 0; j < 2; j++) {
+                const float y = reverse ? log2f(more[j]) : x.strengths ? log2f(decay_strength(more[j])) : more[j] * (float)LNT_LOG2E;
+                w[j] = y < (float)DECAY_NOTHING ? (float)DECAY_NOTHING : y;
+            }
+#pragma unroll
+        for (int o = 1; o < 32; o <<= 1) {
+            const float other = __shfl_sync(~0u, sum, lane + way * o);
+            if (reverse ? lane >= o : lane + o < 32) sum += other;
+        }
+        float beyond = __shfl_sync(~0u, sum, lane + way);
+        if (lane == (reverse ? 0 : 31)) beyond = 0.0f;
+        const float scale = reverse ? x.scale : 1.0f;
+        const float write0 = scale * fast_exp2(beyond + (reverse ? g0 : g1) + w[0]), write1 = scale * fast_exp2((reverse ? sum : beyond) + w[1]);
+        *(float2 *)(f->write + 2 * lane) = make_float2(write0, write1);
+        if (lane == (reverse ? 31 : 0)) f->total = fast_exp2(sum);
+    }
+};
+
 /* Lanes of a row hand their pairs of four neighbouring tiles of 8 columns round, so that each has 16 bytes: lane c those of tile c. */
 __device__ __forceinline__ uint4 hand_round(const uint32_t (&mine)[4])
 {
