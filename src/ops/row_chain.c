@@ -336,7 +336,7 @@ static bool as_one(const chain_group *g, const lnt_call *calls, int count)
            lnt_row_chain_cuda(calls->c, &t);
 }
 
-static linnet_status one_by_one(const lnt_call *calls, int count)
+linnet_status lnt_row_chain_apart(const lnt_call *calls, int count)
 {
     for (int i = 0; i < count; i++) {
         const bool pair = !calls[i].out[0].data && i + 1 < count;
@@ -360,11 +360,11 @@ linnet_status lnt_row_chain_run(const lnt_call *calls, int count)
     if (calls->tokens <= 0 || as_one(&g, calls, count)) return LINNET_OK;
     int rule = 0;
     while (rule < count && !is_rule(calls[rule].node)) rule++;
-    if (rule == count) return one_by_one(calls, count);
-    if (!as_one(&g, calls, rule)) LNT_TRY(one_by_one(calls, rule));
+    if (rule == count) return lnt_row_chain_apart(calls, count);
+    if (!as_one(&g, calls, rule)) LNT_TRY(lnt_row_chain_apart(calls, rule));
     LNT_TRY(calls[rule].node->op->forward(&calls[rule]));
     calls += rule + 1, count -= rule + 1;
-    return as_one(&g, calls, count) ? LINNET_OK : one_by_one(calls, count);
+    return as_one(&g, calls, count) ? LINNET_OK : lnt_row_chain_apart(calls, count);
 }
 
 #else

@@ -67,6 +67,8 @@ static inline void lnt_row_inputs(const lnt_node *n, lnt_row_kind kind, lnt_row_
 /* Whether n goes with the nodes before it; and all of them. */
 bool lnt_row_chain_follows(const lnt_node *const *group, int count, const lnt_node *n);
 linnet_status lnt_row_chain_run(const lnt_call *calls, int count);
+/* Calls of a group one after the other, pairs as pairs. */
+linnet_status lnt_row_chain_apart(const lnt_call *calls, int count);
 
 /* The hooks of an operator that says nothing else of its company. */
 #define LNT_ROW_CHAIN(hook) .row = (hook), .follows = lnt_row_chain_follows, .run_group = lnt_row_chain_run

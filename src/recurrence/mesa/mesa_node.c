@@ -8,6 +8,7 @@
 #include "core/threads.h"
 #include "device/device.h"
 #include "ops/norms.h"
+#include "ops/row_chain.h"
 #include "ops/short_conv.h"
 #include "recurrence/mesa/mesa_gpu.h"
 #include "recurrence/mesa/mesa_replay.h"
@@ -241,13 +242,7 @@ static linnet_status step_group(const lnt_call *calls, int count)
         limit_steps(k, a);
         return few_forward(k, a, &around);
     }
-    for (int i = 0; i < count; i++) {
-        const bool pair = !calls[i].out[0].data && i + 1 < count;
-        LNT_TRY(pair ? lnt_pair_of(calls[i].node->op, calls[i + 1].node->op)->forward(&calls[i], &calls[i + 1])
-                     : calls[i].node->op->forward(&calls[i]));
-        i += pair;
-    }
-    return LINNET_OK;
+    return lnt_row_chain_apart(calls, count);
 }
 #define STEP_GROUP .makes_input = makes_input, .follows = norm_follows, .run_group = step_group,
 #else
