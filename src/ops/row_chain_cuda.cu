@@ -13,14 +13,12 @@ namespace {
 
 using namespace row_chain;
 
-enum { PIECE_ROWS = 8 }; /* of a chain that may be a piece of a step */
-
-template <int CLUSTER> __global__ void __launch_bounds__(LNT_CHAIN_MOST_THREADS) chain_kernel(const __grid_constant__ lnt_chain a)
+template <bool CLUSTER> __global__ void __launch_bounds__(LNT_CHAIN_MOST_THREADS) chain_kernel(const __grid_constant__ lnt_chain a)
 {
     extern __shared__ __align__(16) char memory[];
     chain_place p;
     p.share = (chain_share *)memory, p.planes = memory + sizeof(chain_share);
-    p.first = (int)(blockIdx.x * blockDim.x) * U, p.last = p.first + (int)blockDim.x * U, p.some = 0;
+    p.first = (int)(blockIdx.x * blockDim.x) * U, p.some = 0;
     p.row = (int)blockIdx.y, p.col = p.first + (int)threadIdx.x * U, p.seq = p.row;
     int turn = 0;
     let_next();
@@ -47,21 +45,21 @@ template <int CLUSTER> __global__ void __launch_bounds__(LNT_CHAIN_MOST_THREADS)
     }
 }
 
-template <int WHICH, int WAY> __global__ void __launch_bounds__(LNT_CHAIN_MOST_THREADS) known_kernel(const __grid_constant__ lnt_chain a)
+template <int WHICH, bool CLUSTER> __global__ void __launch_bounds__(LNT_CHAIN_MOST_THREADS) known_kernel(const __grid_constant__ lnt_chain a)
 {
     extern __shared__ __align__(16) char memory[];
     chain_place p;
     p.share = (chain_share *)memory, p.planes = NULL;
-    p.first = (int)(blockIdx.x * blockDim.x) * U, p.last = p.first + (int)blockDim.x * U, p.some = 0;
+    p.first = (int)(blockIdx.x * blockDim.x) * U, p.some = 0;
     p.row = (int)blockIdx.y, p.col = p.first + (int)threadIdx.x * U, p.seq = p.row;
-    known_step<WHICH, WAY>(a, p, lnt_alone());
+    known_step<WHICH, CLUSTER>(a, p);
 }
 
 template <int WHICH, int K> __global__ void __launch_bounds__(LNT_RULE_THREADS, 2) rule_kernel(const __grid_constant__ lnt_chain a)
 {
     extern __shared__ __align__(16) char memory[];
     __shared__ __align__(16) rule_share<K> m;
-    rule_step<WHICH, K>(a, (int)blockIdx.x, (int)blockIdx.y, memory, m, lnt_alone());
+    rule_step<WHICH, K>(a, (int)blockIdx.x, (int)blockIdx.y, memory, m);
 }
 
 typedef void chain_function(lnt_chain);
@@ -70,7 +68,7 @@ template <int WHICH> chain_function *one_function(int blocks, int columns)
     if constexpr (rule_of(KNOWN[WHICH]) >= 0)
         return columns == 64 ? rule_kernel<WHICH, 64> : columns == 128 ? rule_kernel<WHICH, 128> : (chain_function *)NULL;
     else
-        return blocks > 1 ? known_kernel<WHICH, CLUSTER_WIDE> : known_kernel<WHICH, WITHIN>;
+        return blocks > 1 ? known_kernel<WHICH, true> : known_kernel<WHICH, false>;
 }
 template <int... WHICH> chain_function *known_function(int which, int blocks, int columns, std::integer_sequence<int, WHICH...>)
 {
@@ -110,17 +108,13 @@ bool is_chain(const known_chain &k, const lnt_chain *t, lnt_chain *known)
     return true;
 }
 
-/* Which chain it is; -1: none that is known. */
-int find_known(const lnt_chain *t, lnt_chain *known)
+/* The kernel of a chain that is known; NULL: going by its table. */
+chain_function *find_known(const lnt_chain *t, lnt_chain *known)
 {
     *known = *t;
     for (int i = 0; i < CHAINS; i++)
-        if (is_chain(KNOWN[i], t, known)) return i;
-    return -1;
-}
-chain_function *function_of(int which, const lnt_chain *t)
-{
-    return known_function(which, t->cluster, t->block, std::make_integer_sequence<int, CHAINS>());
+        if (is_chain(KNOWN[i], t, known)) return known_function(i, t->cluster, t->block, std::make_integer_sequence<int, CHAINS>());
+    return NULL;
 }
 
 bool has_rule(const lnt_chain *t)
@@ -139,33 +133,6 @@ void launch(lnt_cuda *d, chain_function *kernel, const lnt_chain &chain, size_t 
     if (bytes > 32 << 10) lnt_cuda_note(d, cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, (int)d->base.block_shared));
 }
 
-/* A piece as a chain again. */
-void launch_piece(const lnt_cuda *d, const lnt_piece *piece, const CUtensorMap *)
-{
-    chain_piece p;
-    lnt_chain a = {};
-    memcpy(&p, piece->args, sizeof p);
-    a.cu = p.cu, a.n_seq = p.n_seq, a.tokens = p.tokens;
-    a.rows = piece->blocks / p.across, a.cols = p.cols, a.block = p.block, a.cluster = p.cluster;
-    a.ops = KNOWN[p.which].ops;
-    memcpy(a.op, p.op, sizeof p.op);
-    memcpy(a.load, p.load, sizeof p.load);
-    launch((lnt_cuda *)d, function_of(p.which, &a), a, sizeof(chain_share::part));
-}
-
-bool offer(const lnt_cuda *d, int which, const lnt_chain &a)
-{
-    const int loads = load_of(KNOWN[which], KNOWN[which].ops - 1, LNT_ROW_OPERANDS);
-    chain_piece p = {};
-    p.cu = a.cu, p.n_seq = a.n_seq, p.tokens = a.tokens, p.which = which;
-    p.cols = a.cols, p.block = a.block, p.cluster = a.cluster, p.across = (int32_t)lnt_div_up(a.cols, a.block);
-    if (!d->persistent || a.rows > PIECE_ROWS || a.block > PIECE_COLUMNS || loads > PIECE_LOADS) return false;
-    if (a.cluster > 1 && !can_prepare(KNOWN[which])) return false;
-    memcpy(p.op, a.op, sizeof p.op);
-    memcpy(p.load, a.load, sizeof p.load);
-    return lnt_persistent_offer(d, LNT_PIECE_CHAIN, &p, sizeof p, p.across * a.rows, PIECE_WORK, NULL, launch_piece);
-}
-
 } // namespace
 
 extern "C" bool lnt_row_chain_cuda(lnt_ctx *c, const lnt_chain *chain)
@@ -174,14 +141,11 @@ extern "C" bool lnt_row_chain_cuda(lnt_ctx *c, const lnt_chain *chain)
     const size_t bytes = sizeof(chain_share) + (size_t)chain->bytes;
     lnt_chain known;
     if ((!has_rule(chain) && bytes > d->base.block_shared) || (chain->cluster > 1 && d->base.capability < 90)) return false;
-    const int which = find_known(chain, &known);
-    chain_function *kernel = which < 0 ? NULL : function_of(which, chain);
-    if (kernel && offer(d, which, known)) return true;
-    if (kernel)
+    if (chain_function *kernel = find_known(chain, &known))
         launch(d, kernel, known, sizeof(chain_share::part));
     else if (has_rule(chain))
         return false;
     else
-        launch(d, chain->cluster > 1 ? chain_kernel<CLUSTER_WIDE> : chain_kernel<WITHIN>, *chain, bytes);
+        launch(d, chain->cluster > 1 ? chain_kernel<true> : chain_kernel<false>, *chain, bytes);
     return true;
 }
