@@ -1,5 +1,4 @@
-/* Functions of chains, and the chains that layers have, as their kernels take them (row_chain_cuda.cu, where the rest is said). Long: one language
- * and its words. */
+/* Functions of chains, and the chains that layers have, for the kernels that go through them (row_chain_cuda.cu, where the rest is said). */
 #ifndef LNT_OPS_ROW_CHAIN_CUH
 #define LNT_OPS_ROW_CHAIN_CUH
 
@@ -665,80 +664,6 @@ template <int WHICH> struct known_row {
         made[I][0] = x[0], made[I][1] = x[1];
     }
 };
-
-/* ---- their bodies ---------------------------------------------------------------------------------------------------------------------- */
-
-/* A block's columns, all its threads. The loads of a.load are in the order of the functions' operands. */
-template <int WHICH, bool CLUSTER> __device__ __forceinline__ void known_step(const lnt_chain &a, chain_place &p)
-{
-    known_row<WHICH> row;
-    int turn = 0;
-    let_next();
-    if (CLUSTER) cluster_arrive(); /* its blocks are there before one writes to another's memory */
-    row.template fetch<false>(a, p);
-    await_last();
-    if (a.cu) p.seq = sequence_at({a.cu, a.n_seq, a.tokens}, p.row);
-    row.template fetch<true>(a, p);
-    if (CLUSTER) cluster_wait();
-    each<KNOWN[WHICH].ops>([&](auto i) { row.template run<i.value, CLUSTER>(a, p, turn); });
-}
-
-/* A chain with a rule, a block for a head of K columns (of many rows two share a multiprocessor): its first K / U threads go through the functions,
- * all have the state. What does not take what is read from the state goes ahead of it. */
-template <int WHICH, int K>
-__device__ __forceinline__ void rule_step(const lnt_chain &a, int head, int n, char *memory, rule_share<K> &m)
-{
-    constexpr int RULE = rule_of(KNOWN[WHICH]);
-    constexpr bool UNTIED = KNOWN[WHICH].op[RULE].kind == LNT_ROW_UNTIED;
-    const lnt_chain_op &o = a.op[RULE];
-    float *state = o.state + n * o.state_stride + (int64_t)head * (K * K);
-    const int c = (int)threadIdx.x * U;
-    const bool here = c < K;
-    chain_place p;
-    known_row<WHICH> row;
-    rule_state<K, UNTIED> s;
-    int turn = 0;
-    p.share = (chain_share *)memory, p.planes = NULL;
-    p.first = head * K, p.some = K / U;
-    p.row = n, p.col = p.first + c, p.seq = p.row;
-    if (here) row.template fetch<false>(a, p);
-    s.load(state);
-    let_next(); /* the next product's weights queue up behind the state */
-    await_last();
-    if (here) {
-        float x[U];
-        row.template fetch<true>(a, p);
-        each<KNOWN[WHICH].ops>([&](auto i) {
-            if constexpr (i.value != RULE && !is_behind(KNOWN[WHICH], i.value)) row.template run<i.value, false>(a, p, turn);
-        });
-        row.template value<RULE, 0>(x), store_pack(&m.q[c], x);
-        row.template value<RULE, 1>(x), store_pack(&m.k[c], x);
-        row.template value<RULE, 2>(x), store_pack(&m.v[c], x);
-        if constexpr (UNTIED) {
-            row.template value<RULE, 3>(x), store_pack(&m.a[c], x);
-            row.template value<RULE, 4>(x), store_pack(&m.b[c], x);
-            row.template value<RULE, 5>(x);
-        } else {
-            row.template value<RULE, 4>(x);
-            if (c == 0) m.beta = x[0];
-            row.template value<RULE, 3>(x);
-        }
-        x[0] = expm1f(x[0]), x[1] = expm1f(x[1]);
-        store_pack(&m.less1[c], x);
-    }
-    __syncthreads();
-    s.sum(m);
-    __syncthreads();
-    if (here) {
-        float x[U];
-        s.read(x, m, c, o.number[0]);
-        row.made[RULE][0] = as_half(x[0]), row.made[RULE][1] = as_half(x[1]);
-        each<KNOWN[WHICH].ops>([&](auto i) {
-            if constexpr (i.value != RULE && is_behind(KNOWN[WHICH], i.value)) row.template run<i.value, false>(a, p, turn);
-        });
-    }
-    s.write(state, m);
-}
 
 } // namespace row_chain
 

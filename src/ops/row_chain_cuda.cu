@@ -6,7 +6,7 @@
  *
  * Any chain goes by its table, in shared memory beside operands and results; those that layers have are code of their own. Slower: eight columns a
  * thread (H200, fourteen functions 13.2 us, two columns 5.7; of whole rows in one block 5.3, in a cluster 3.2); no faster: the table alone in shared
- * memory, or all of it once ahead of the wait, so that its code is in the caches. Long: functions, a table's kernel and those of known chains. */
+ * memory, or all of it once ahead of the wait, so that its code is in the caches. */
 #include "ops/row_chain.cuh"
 
 namespace {
@@ -45,21 +45,82 @@ template <bool CLUSTER> __global__ void __launch_bounds__(LNT_CHAIN_MOST_THREADS
     }
 }
 
+/* The loads of a.load are in the order of the functions' operands. */
 template <int WHICH, bool CLUSTER> __global__ void __launch_bounds__(LNT_CHAIN_MOST_THREADS) known_kernel(const __grid_constant__ lnt_chain a)
 {
     extern __shared__ __align__(16) char memory[];
     chain_place p;
+    known_row<WHICH> row;
+    int turn = 0;
     p.share = (chain_share *)memory, p.planes = NULL;
     p.first = (int)(blockIdx.x * blockDim.x) * U, p.some = 0;
     p.row = (int)blockIdx.y, p.col = p.first + (int)threadIdx.x * U, p.seq = p.row;
-    known_step<WHICH, CLUSTER>(a, p);
+    let_next();
+    if (CLUSTER) cluster_arrive(); /* its blocks are there before one writes to another's memory */
+    row.template fetch<false>(a, p);
+    await_last();
+    if (a.cu) p.seq = sequence_at({a.cu, a.n_seq, a.tokens}, p.row);
+    row.template fetch<true>(a, p);
+    if (CLUSTER) cluster_wait();
+    each<KNOWN[WHICH].ops>([&](auto i) { row.template run<i.value, CLUSTER>(a, p, turn); });
 }
 
+/* A chain with a rule, a block for a head of K columns (of many rows two share a multiprocessor): its first K / U threads go through the functions,
+ * all have the state. What does not take what is read from the state goes ahead of it. */
 template <int WHICH, int K> __global__ void __launch_bounds__(LNT_RULE_THREADS, 2) rule_kernel(const __grid_constant__ lnt_chain a)
 {
+    constexpr int RULE = rule_of(KNOWN[WHICH]);
+    constexpr bool UNTIED = KNOWN[WHICH].op[RULE].kind == LNT_ROW_UNTIED;
     extern __shared__ __align__(16) char memory[];
     __shared__ __align__(16) rule_share<K> m;
-    rule_step<WHICH, K>(a, (int)blockIdx.x, (int)blockIdx.y, memory, m);
+    const lnt_chain_op &o = a.op[RULE];
+    float *state = o.state + blockIdx.y * o.state_stride + (int64_t)blockIdx.x * (K * K);
+    const int c = (int)threadIdx.x * U;
+    const bool here = c < K;
+    chain_place p;
+    known_row<WHICH> row;
+    rule_state<K, UNTIED> s;
+    int turn = 0;
+    p.share = (chain_share *)memory, p.planes = NULL;
+    p.first = (int)blockIdx.x * K, p.some = K / U;
+    p.row = (int)blockIdx.y, p.col = p.first + c, p.seq = p.row;
+    if (here) row.template fetch<false>(a, p);
+    s.load(state);
+    let_next(); /* the next product's weights queue up behind the state */
+    await_last();
+    if (here) {
+        float x[U];
+        row.template fetch<true>(a, p);
+        each<KNOWN[WHICH].ops>([&](auto i) {
+            if constexpr (i.value != RULE && !is_behind(KNOWN[WHICH], i.value)) row.template run<i.value, false>(a, p, turn);
+        });
+        row.template value<RULE, 0>(x), store_pack(&m.q[c], x);
+        row.template value<RULE, 1>(x), store_pack(&m.k[c], x);
+        row.template value<RULE, 2>(x), store_pack(&m.v[c], x);
+        if constexpr (UNTIED) {
+            row.template value<RULE, 3>(x), store_pack(&m.a[c], x);
+            row.template value<RULE, 4>(x), store_pack(&m.b[c], x);
+            row.template value<RULE, 5>(x);
+        } else {
+            row.template value<RULE, 4>(x);
+            if (c == 0) m.beta = x[0];
+            row.template value<RULE, 3>(x);
+        }
+        x[0] = expm1f(x[0]), x[1] = expm1f(x[1]);
+        store_pack(&m.less1[c], x);
+    }
+    __syncthreads();
+    s.sum(m);
+    __syncthreads();
+    if (here) {
+        float x[U];
+        s.read(x, m, c, o.number[0]);
+        row.made[RULE][0] = as_half(x[0]), row.made[RULE][1] = as_half(x[1]);
+        each<KNOWN[WHICH].ops>([&](auto i) {
+            if constexpr (i.value != RULE && is_behind(KNOWN[WHICH], i.value)) row.template run<i.value, false>(a, p, turn);
+        });
+    }
+    s.write(state, m);
 }
 
 typedef void chain_function(lnt_chain);
