@@ -42,9 +42,6 @@ REAL = re.compile(r"%[-+ #0]*(?:\d+|\*)?(?:\.(?:\d+|\*)?)?[lL]?[aefgAEFG]")
 MAY_NAME = [
     ("src/mixers/mesa_rule.h", "mesa", "the keys of the operator's node, for the two mixers that have them"),
     ("src/mixers/attention_rule.h", "attention", "the layer with its keys, for the mixers that have it"),
-    ("src/recurrence/pieces.cuh", "decay", "the list of cores' steps that are pieces of one kernel"),
-    ("src/recurrence/pieces.cuh", "delta", "the same"),
-    ("src/recurrence/pieces.cuh", "mesa", "the same"),
     ("src/tasks/mesa_", "mesa", "the files of one task, a look inside mesa layers"),
     ("cli/args.h", "gated_deltanet", "the command line's kind of layer where none is named"),
     ("cli/shared_args.c", "attention", "a pattern's model is named after its first kind of layer that is not attention"),

@@ -8,7 +8,6 @@
 
 #include "device/device.h"
 #include "program/plan.h"
-#include "recurrence/persistent.h"
 #include "gpu_context.h"
 
 static linnet_context *gpu; /* NULL: there is none */
@@ -40,9 +39,6 @@ static const recipe layers[] = {
     {"mesa, gated", "mesa_net", {{"hidden_size", "256"}, {"num_heads", "2"}, {"head_dim", "128"}, {"use_output_gate", "true"}}},
 };
 enum { LAYERS = sizeof layers / sizeof layers[0], STEPS = 4, MOST = 10, HELD = 7 };
-/* Steps of these are one kernel, and what stands at its ends. */
-static const char *const in_pieces[] = {"delta net", "gla", "rwkv7", "mamba2", "kda", "mesa, gated"};
-enum { ENDS = 8 };
 
 /* Parameters that begin as constants (norms' weights, biases, what columns are multiplied by) are others, each by its own number. */
 static linnet_model *model_with_noise(const recipe *r, linnet_dtype dtype)
@@ -146,32 +142,6 @@ static void many_rows_agree(void **state)
     }
 }
 
-/* A recorded step as one kernel that stays (device/persistent.cuh) has the bits of its kernels, logits and states, and is one. */
-static void pieces_have_their_kernels_bits(void **state)
-{
-    (void)state;
-    if (!gpu || lnt_device_of(gpu)->capability / 10 != 9) skip();
-    for (int i = 0; i < LAYERS; i++) {
-        if (!wanted(layers[i].name)) continue;
-        linnet_model *m = model_with_noise(&layers[i], LINNET_BF16);
-        for (int n = 1; n <= 3; n += 2) {
-            size_t size;
-            int kernels[2];
-            float *apart = steps(m, n, false, false, &size, &kernels[0]);
-            lnt_persistent_steps(gpu, true);
-            float *whole = steps(m, n, false, false, &size, &kernels[1]);
-            lnt_persistent_steps(gpu, false);
-            print_message("  %s, bf16, %d: %d kernels a step in pieces, %d without\n", layers[i].name, n, kernels[1], kernels[0]);
-            if (memcmp(apart, whole, size)) fail_msg("%s, %d sequences: pieces have other bits than their kernels", layers[i].name, n);
-            for (size_t k = 0; k < sizeof in_pieces / sizeof *in_pieces; k++)
-                if (!strcmp(layers[i].name, in_pieces[k]) && kernels[1] > ENDS)
-                    fail_msg("%s: %d kernels a step in pieces, expected at most %d", layers[i].name, kernels[1], ENDS);
-            free(apart), free(whole);
-        }
-        linnet_model_destroy(m);
-    }
-}
-
 /* Two prompts at once in the plan of a step: what carries something from token to token goes by itself there. */
 static float *prompts(linnet_model *m, bool apart)
 {
@@ -245,8 +215,7 @@ static void few_kernels(void **state)
 
 int main(int argc, char **argv)
 {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(chains_agree), cmocka_unit_test(many_rows_agree),
-                                       cmocka_unit_test(pieces_have_their_kernels_bits), cmocka_unit_test(prompts_agree),
+    const struct CMUnitTest tests[] = {cmocka_unit_test(chains_agree), cmocka_unit_test(many_rows_agree), cmocka_unit_test(prompts_agree),
                                        cmocka_unit_test(few_kernels)};
     if (argc > 1) only = argv[1];
     gpu = make_cuda_context();

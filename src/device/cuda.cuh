@@ -34,8 +34,6 @@ struct lnt_cuda {
     void *bounce;        /* pinned host memory, LNT_BOUNCE bytes: what the device hands back in small pieces */
     void *gemm_picks;    /* ops/gemm_cuda.cu: cuBLASLt's choices by shape; NULL until the first product, lnt_free */
     void *fft_plans;     /* fft_cuda.cu; NULL until the first transform */
-    struct lnt_persistent *persistent; /* device/persistent.cuh; NULL: no step is being recorded */
-    void (*persistent_launch)(lnt_cuda *d, const struct lnt_piece_run *run); /* NULL: steps are recorded kernel by kernel */
     cudaError_t failed;  /* the first failure since lnt_device_check */
     cudaEvent_t marks[2], flags[2];
     char name[256];
@@ -43,14 +41,7 @@ struct lnt_cuda {
 enum { LNT_LT_WORK = 32 << 20, LNT_BOUNCE = 4096 };
 
 static inline lnt_cuda *lnt_cuda_of(const lnt_ctx *c) { return (lnt_cuda *)lnt_device_of(c); }
-/* Puts the pieces so far, if a step is being recorded (device/persistent.cuh). */
-extern "C" void lnt_persistent_put(lnt_cuda *d);
-static inline cudaStream_t lnt_queue(const lnt_cuda *d)
-{
-    if (d->persistent) lnt_persistent_put((lnt_cuda *)d);
-    return d->stream;
-}
-static inline cudaStream_t lnt_stream(const lnt_ctx *c) { return lnt_queue(lnt_cuda_of(c)); }
+static inline cudaStream_t lnt_stream(const lnt_ctx *c) { return lnt_cuda_of(c)->stream; }
 static inline void lnt_cuda_note(lnt_cuda *d, cudaError_t e)
 {
     if (e != cudaSuccess && d->failed == cudaSuccess) d->failed = e;
@@ -121,7 +112,7 @@ static inline void lnt_launch_with(const lnt_cuda *d, void (*kernel)(P...), dim3
 {
     cudaLaunchAttribute attribute[2];
     cudaLaunchConfig_t config = {};
-    config.gridDim = blocks, config.blockDim = dim3((unsigned)threads), config.dynamicSmemBytes = shared, config.stream = lnt_queue(d);
+    config.gridDim = blocks, config.blockDim = dim3((unsigned)threads), config.dynamicSmemBytes = shared, config.stream = d->stream;
     config.attrs = attribute;
     if (d->base.capability >= 90) {
         attribute[0].id = cudaLaunchAttributeProgrammaticStreamSerialization;

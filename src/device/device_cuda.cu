@@ -1,6 +1,5 @@
 /* The CUDA device: one GPU, one stream. Plain allocations; nothing is allocated in a step after the first, so there is no pool. */
 #include "device/fft.cuh"
-#include "device/persistent.cuh"
 
 static lnt_cuda *self(lnt_device *d) { return (lnt_cuda *)d; }
 
@@ -21,32 +20,32 @@ static void *cuda_alloc(lnt_device *d, size_t bytes)
 /* Waits, so that work put before may still use the block. */
 static void cuda_free(lnt_device *d, void *p)
 {
-    lnt_cuda_note(self(d), cudaStreamSynchronize(lnt_queue(self(d))));
+    lnt_cuda_note(self(d), cudaStreamSynchronize(self(d)->stream));
     lnt_cuda_note(self(d), cudaFree(p));
 }
 
 static void cuda_to_device(lnt_device *d, void *dst, const void *host, size_t n)
 {
-    lnt_cuda_note(self(d), cudaMemcpyAsync(dst, host, n, cudaMemcpyHostToDevice, lnt_queue(self(d)))); /* pageable: staged before it returns */
+    lnt_cuda_note(self(d), cudaMemcpyAsync(dst, host, n, cudaMemcpyHostToDevice, self(d)->stream)); /* pageable: staged before it returns */
 }
 
 /* To pageable memory the driver copies by way of its own, and waits twice. */
 static void cuda_to_host(lnt_device *d, void *host, const void *src, size_t n)
 {
     void *to = n <= LNT_BOUNCE ? self(d)->bounce : host;
-    lnt_cuda_note(self(d), cudaMemcpyAsync(to, src, n, cudaMemcpyDeviceToHost, lnt_queue(self(d))));
-    lnt_cuda_note(self(d), cudaStreamSynchronize(lnt_queue(self(d))));
+    lnt_cuda_note(self(d), cudaMemcpyAsync(to, src, n, cudaMemcpyDeviceToHost, self(d)->stream));
+    lnt_cuda_note(self(d), cudaStreamSynchronize(self(d)->stream));
     if (to != host) memcpy(host, to, n);
 }
 
 static void cuda_copy(lnt_device *d, void *dst, const void *src, size_t n)
 {
-    lnt_cuda_note(self(d), cudaMemcpyAsync(dst, src, n, cudaMemcpyDeviceToDevice, lnt_queue(self(d))));
+    lnt_cuda_note(self(d), cudaMemcpyAsync(dst, src, n, cudaMemcpyDeviceToDevice, self(d)->stream));
 }
 
-static void cuda_zero(lnt_device *d, void *dst, size_t n) { lnt_cuda_note(self(d), cudaMemsetAsync(dst, 0, n, lnt_queue(self(d)))); }
-static void cuda_wait(lnt_device *d) { lnt_cuda_note(self(d), cudaStreamSynchronize(lnt_queue(self(d)))); }
-static void cuda_mark(lnt_device *d, int which) { lnt_cuda_note(self(d), cudaEventRecord(self(d)->marks[which], lnt_queue(self(d)))); }
+static void cuda_zero(lnt_device *d, void *dst, size_t n) { lnt_cuda_note(self(d), cudaMemsetAsync(dst, 0, n, self(d)->stream)); }
+static void cuda_wait(lnt_device *d) { lnt_cuda_note(self(d), cudaStreamSynchronize(self(d)->stream)); }
+static void cuda_mark(lnt_device *d, int which) { lnt_cuda_note(self(d), cudaEventRecord(self(d)->marks[which], self(d)->stream)); }
 
 static void *cuda_alloc_shared(lnt_device *d, size_t bytes)
 {
@@ -56,7 +55,7 @@ static void *cuda_alloc_shared(lnt_device *d, size_t bytes)
     return NULL;
 }
 static void cuda_free_shared(lnt_device *d, void *p) { lnt_cuda_note(self(d), cudaFreeHost(p)); }
-static void cuda_set_flag(lnt_device *d, int which) { lnt_cuda_note(self(d), cudaEventRecord(self(d)->flags[which], lnt_queue(self(d)))); }
+static void cuda_set_flag(lnt_device *d, int which) { lnt_cuda_note(self(d), cudaEventRecord(self(d)->flags[which], self(d)->stream)); }
 static void cuda_await_flag(lnt_device *d, int which) { lnt_cuda_note(self(d), cudaEventSynchronize(self(d)->flags[which])); }
 
 static double cuda_elapsed(lnt_device *d)
@@ -93,48 +92,30 @@ static void cuda_put(lnt_device *d, void *dst, const void *host, size_t bytes)
 
 /* ---- graphs ----------------------------------------------------------------------------------------------------------------------------- */
 
-struct recorded {
-    cudaGraphExec_t graph;
-    void *pieces; /* what its persistent kernels read; NULL: it has none */
-};
-
 static void cuda_graph_begin(lnt_device *d)
 {
-    lnt_persistent_begin(self(d));
     lnt_cuda_note(self(d), cudaStreamBeginCapture(self(d)->stream, cudaStreamCaptureModeThreadLocal));
 }
 
 static void *cuda_graph_end(lnt_device *d)
 {
     cudaGraph_t graph = NULL;
-    recorded r = {};
-    lnt_persistent_put(self(d));
+    cudaGraphExec_t ready = NULL;
     lnt_cuda_note(self(d), cudaStreamEndCapture(self(d)->stream, &graph));
-    r.pieces = lnt_persistent_end(self(d));
     if (graph) {
         lnt_cuda_note(self(d), cudaGraphGetNodes(graph, NULL, &d->graph_nodes));
-        lnt_cuda_note(self(d), cudaGraphInstantiate(&r.graph, graph, 0));
+        lnt_cuda_note(self(d), cudaGraphInstantiate(&ready, graph, 0));
         cudaGraphDestroy(graph);
     }
-    recorded *kept = r.graph ? (recorded *)lnt_alloc(sizeof r) : NULL;
-    if (kept) {
-        *kept = r;
-        return kept;
-    }
-    if (r.graph) lnt_cuda_note(self(d), cudaGraphExecDestroy(r.graph));
-    if (r.pieces) lnt_cuda_note(self(d), cudaFree(r.pieces));
-    return NULL;
+    return ready;
 }
 
-static void cuda_graph_launch(lnt_device *d, void *graph) { lnt_cuda_note(self(d), cudaGraphLaunch(((recorded *)graph)->graph, self(d)->stream)); }
+static void cuda_graph_launch(lnt_device *d, void *graph) { lnt_cuda_note(self(d), cudaGraphLaunch((cudaGraphExec_t)graph, self(d)->stream)); }
 
 static void cuda_graph_free(lnt_device *d, void *graph)
 {
-    recorded *r = (recorded *)graph;
     lnt_cuda_note(self(d), cudaStreamSynchronize(self(d)->stream));
-    lnt_cuda_note(self(d), cudaGraphExecDestroy(r->graph));
-    if (r->pieces) lnt_cuda_note(self(d), cudaFree(r->pieces));
-    lnt_free(r);
+    lnt_cuda_note(self(d), cudaGraphExecDestroy((cudaGraphExec_t)graph));
 }
 
 static const char *cuda_problem(lnt_device *d)

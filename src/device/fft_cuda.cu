@@ -36,7 +36,7 @@ fft_plan *make(lnt_cuda *d, cufftType type, int64_t n, int64_t rows)
     p->type = type, p->n = n, p->rows = rows;
     r = cufftSetAutoAllocation(p->handle, 0);
     if (r == CUFFT_SUCCESS) r = cufftMakePlanMany64(p->handle, 1, &length, NULL, 1, 0, NULL, 1, 0, type, rows, &bytes);
-    if (r == CUFFT_SUCCESS) r = cufftSetStream(p->handle, lnt_queue(d));
+    if (r == CUFFT_SUCCESS) r = cufftSetStream(p->handle, d->stream);
     note(d, r);
     if (r == CUFFT_SUCCESS && bytes > lnt_fft_work(n, rows)) lnt_cuda_note(d, cudaMalloc(&p->own, bytes));
     p->next = (fft_plan *)d->fft_plans;

@@ -1,6 +1,10 @@
-/* Up to 16 rows of x against large weights, bf16 on the matrix unit (few_tile.cuh). Floor: the weights read once. */
-#include "device/persistent.cuh"
-#include "ops/few_tile.cuh"
+/* Up to 16 rows of x against large weights, bf16 on the matrix unit. Floor: the weights read once.
+ *
+ * A block has 16 rows of w, or 8 of each of two that are combined; its warps take turns of STEP along K, and their sums are added in order. The unit
+ * multiplies w [16 rows, 16 k] by x^T [16 k, 8 rows]; a sum over k does not care for its order, so that a lane's eight neighbours of k, one 16-byte
+ * load, serve as its share of two such tiles. Up to 8 TILES rows of x. Where there is nothing to load, a place that exists is loaded and x counts as
+ * zero. A warp's first AHEAD turns of w are on their way before the kernels ahead have ended. */
+#include "ops/few_rows.cuh"
 
 extern "C" {
 #include "core/threads.h"
@@ -10,39 +14,133 @@ bool lnt_few_stream_sm90(const lnt_cuda *d, const lnt_few_rows *f);
 
 namespace {
 
-using namespace few_tile;
-
-constexpr int FEW_MOST = 16;
+constexpr int STEP = 64, ROWS = 16, FEW_MOST = 16;
 /* Where tiles fill most multiprocessors, or a K is so long that its loads do not fit into registers at once, blocks that stay and bring weights into
  * shared memory win (few_stream_sm90.cu): alone not always, but beside the registers of these no block of such a product that follows finds a place,
  * and its weights come only when these have ended (45 of 935 us of a step whose [2048, 2048] was done here). */
 constexpr double MANY = 0.75;
 constexpr int LONG = 4096;
 
-template <int TILES, int WARPS, int AHEAD, int BLOCKS>
-__global__ void __launch_bounds__(32 * WARPS, BLOCKS) few_rows_kernel(const __grid_constant__ product a)
+struct few_args {
+    few_parts to;
+    bool weights;
+};
+
+/* 16 bytes that are read once. volatile: loads stay before what follows them, all on their way at once. */
+__device__ __forceinline__ uint4 load_once(const bf16 *p)
 {
-    __shared__ share<TILES, WARPS> s;
-    tile<TILES, WARPS, AHEAD>(a.parts, a.weights, (int)blockIdx.x, s, lnt_alone());
+    uint4 v;
+    asm volatile("ld.global.L1::no_allocate.v4.u32 {%0,%1,%2,%3}, [%4];" : "=r"(v.x), "=r"(v.y), "=r"(v.z), "=r"(v.w) : "l"(p));
+    return v;
+}
+
+/* AHEAD turns of a warp. */
+template <int AHEAD> struct turns {
+    uint4 top[AHEAD][2], low[AHEAD][2];
+    /* From `base` on, a turn every `stride`. */
+    __device__ __forceinline__ void load(const bf16 *w0, const bf16 *w1, int base, int stride, int K, int lane)
+    {
+#pragma unroll
+        for (int i = 0; i < AHEAD; i++)
+#pragma unroll
+            for (int h = 0; h < 2; h++) {
+                const int at = min(base + i * stride + h * (STEP / 2) + 8 * lane, K - 8);
+                top[i][h] = load_once(w0 + at);
+                low[i][h] = load_once(w1 + at);
+            }
+    }
+};
+
+template <int TILES, int WARPS, int AHEAD, int BLOCKS>
+__global__ void __launch_bounds__(32 * WARPS, BLOCKS) few_rows_kernel(const __grid_constant__ few_args a)
+{
+    __shared__ float share[WARPS][8 * TILES][ROWS]; /* [warp][row of x][row of w] */
+    __shared__ float roots[8 * TILES];              /* of x's rows, behind a sum */
+    const int warp = (int)threadIdx.x / 32, group = (int)threadIdx.x % 32 / 4, lane = (int)threadIdx.x % 4;
+    const bool swiglu = a.to.swiglu;
+    const int part = few_part_at(a.to, (int)blockIdx.x);
+    const few_part &p = a.to.p[part], &q = a.to.p[swiglu ? 1 : part];
+    const int n0 = ((int)blockIdx.x - p.first) * (swiglu ? ROWS / 2 : ROWS);
+    const bf16 *w0 = p.w + min(n0 + group, p.N - 1) * p.ldw, *w1 = q.w + min(n0 + group + (swiglu ? 0 : 8), q.N - 1) * q.ldw;
+    const bf16 *row[TILES];
+    bool has[TILES];
+#pragma unroll
+    for (int t = 0; t < TILES; t++) has[t] = 8 * t + group < a.to.R, row[t] = p.x + (has[t] ? 8 * t + group : 0) * p.ldx;
+    float c[TILES][4] = {};
+    turns<AHEAD> w;
+    let_next();
+    if (!a.weights) await_last();
+    if (warp * STEP < p.K) w.load(w0, w1, warp * STEP, WARPS * STEP, p.K, lane);
+    await_last();
+    few_root root;
+    if (a.to.norm.squares) root.load(a.to.norm, min(warp, a.to.R - 1));
+    for (int base = warp * STEP; base < p.K; base += WARPS * STEP * AHEAD) {
+        if (base != warp * STEP) w.load(w0, w1, base, WARPS * STEP, p.K, lane);
+#pragma unroll
+        for (int i = 0; i < AHEAD; i++) {
+            uint4 x[2][TILES];
+#pragma unroll
+            for (int h = 0; h < 2; h++)
+#pragma unroll
+                for (int t = 0; t < TILES; t++) {
+                    const int k = base + i * (WARPS * STEP) + h * (STEP / 2) + 8 * lane;
+                    const uint4 v = *(const uint4 *)(row[t] + min(k, p.K - 8));
+                    const uint32_t keep = 0u - (uint32_t)(k < p.K && has[t]); /* a choice becomes a branch, and the loads wait */
+                    x[h][t] = make_uint4(v.x & keep, v.y & keep, v.z & keep, v.w & keep);
+                }
+#pragma unroll
+            for (int h = 0; h < 2; h++)
+#pragma unroll
+                for (int t = 0; t < TILES; t++) {
+                    const uint4 u = w.top[i][h], v = w.low[i][h], b = x[h][t];
+                    few_mma(c[t], u.x, v.x, u.y, v.y, b.x, b.y);
+                    few_mma(c[t], u.z, v.z, u.w, v.w, b.z, b.w);
+                }
+        }
+    }
+#pragma unroll
+    for (int t = 0; t < TILES; t++)
+#pragma unroll
+        for (int e = 0; e < 4; e++) share[warp][8 * t + 2 * lane + (e & 1)][group + 8 * (e >> 1)] = c[t][e];
+    if (a.to.norm.squares)
+        for (int r = warp; r < a.to.R; r += WARPS) {
+            if (r != warp) root.load(a.to.norm, r);
+            const float one = root.get(a.to.norm);
+            if (threadIdx.x % 32 == 0) roots[r] = one;
+        }
+    __syncthreads();
+    const int n = (int)threadIdx.x % ROWS;
+    const bool there = n0 + n < p.N && !(swiglu && n >= ROWS / 2);
+    for (int r = (int)threadIdx.x / ROWS; r < a.to.R; r += 32 * WARPS / ROWS) {
+        float s[1] = {}, u[1] = {};
+#pragma unroll
+        for (int v = 0; v < WARPS; v++) {
+            s[0] += share[v][r][n];
+            if (swiglu) u[0] += share[v][r][n + ROWS / 2];
+        }
+        if (a.to.sum.x) {
+            few_addend<1> other;
+            if (there) other.load(a.to.sum, r, n0 + n);
+            few_squares(a.to.sum, r, (int)blockIdx.x, there ? other.put(a.to.sum, p, r, n0 + n, s) : 0.0f);
+            continue;
+        }
+        if (a.to.norm.squares) s[0] *= roots[r], u[0] *= roots[r];
+        if (!there) continue;
+        few_result(p, swiglu, n0 + n, s, u);
+        put_sum<any1>({p.y, p.f32}, r * p.ldy + (n0 + n) * p.step, s, p.add);
+    }
 }
 
 /* K of some thousands: twice the warps, so that few blocks bring enough at once. Narrow ones: a turn for each warp, so small that all blocks of many
  * thousand rows are there at once. */
-template <int TILES> void launch(const lnt_cuda *d, const product &a, int64_t K)
+template <int TILES> void launch(const lnt_cuda *d, const few_args &a, int64_t K)
 {
     if (K <= LNT_FEW_NARROW)
-        lnt_launch(d, few_rows_kernel<TILES, LNT_FEW_NARROW / STEP, 1, 8>, (unsigned)a.parts.tiles, LNT_FEW_NARROW / STEP * 32, a);
-    else if (K <= LONG)
-        lnt_launch(d, few_rows_kernel<TILES, 8, 4, 2>, (unsigned)a.parts.tiles, 256, a);
+        lnt_launch(d, few_rows_kernel<TILES, LNT_FEW_NARROW / STEP, 1, 8>, (unsigned)a.to.tiles, LNT_FEW_NARROW / STEP * 32, a);
+    else if (K <= 4096)
+        lnt_launch(d, few_rows_kernel<TILES, 8, 4, 2>, (unsigned)a.to.tiles, 256, a);
     else
-        lnt_launch(d, few_rows_kernel<TILES, 16, TILES == 1 ? 3 : 2, 1>, (unsigned)a.parts.tiles, 512, a);
-}
-
-void launch_piece(const lnt_cuda *d, const lnt_piece *piece, const CUtensorMap *)
-{
-    product a;
-    memcpy(&a, piece->args, sizeof a);
-    launch<1>(d, a, a.narrow ? LNT_FEW_NARROW : LONG);
+        lnt_launch(d, few_rows_kernel<TILES, 16, TILES == 1 ? 3 : 2, 1>, (unsigned)a.to.tiles, 512, a);
 }
 
 bool reaches(const void *p, int64_t ld) { return (uintptr_t)p % 16 == 0 && ld % 8 == 0; }
@@ -87,9 +185,7 @@ static bool put(const lnt_cuda *d, const lnt_few_rows *f)
     if (f->R > FEW_MOST) return lnt_few_rows_sm90(d, f);
     const bool many = (double)(rows / ROWS) >= MANY * d->base.multiprocessors;
     if (hopper(d, f) && even(f) && f->K > LNT_FEW_NARROW && (many || f->K > LONG) && lnt_few_stream_sm90(d, f)) return true;
-    const product a = {few_parts_of(f, ROWS), f->weights, f->K <= LNT_FEW_NARROW};
-    if (f->R <= 8 && f->K <= LONG && lnt_persistent_offer(d, LNT_PIECE_TILES, &a, sizeof a, a.parts.tiles, sizeof(share<1, 8>), NULL, launch_piece))
-        return true;
+    const few_args a = {few_parts_of(f, ROWS), f->weights};
     if (f->R <= 8)
         launch<1>(d, a, f->K);
     else

@@ -227,7 +227,7 @@ static cublasStatus_t multiply(lnt_cuda *d, const lnt_gemm_args *g, gemm_pick *p
     if (!s && !pick->used) s = choose(d, &p, key, pick);
     if (s) return s;
     return cublasLtMatmul(d->lt, &p.desc, &g->alpha, g->b, &p.a, g->a, &p.b, &g->beta, g->C, &p.c, g->C, &p.c, &pick->algo, d->lt_work, LNT_LT_WORK,
-                          lnt_queue(d));
+                          d->stream);
 }
 
 extern "C" linnet_status lnt_gemm_cuda(lnt_ctx *c, const lnt_gemm_args *g)
@@ -236,7 +236,7 @@ extern "C" linnet_status lnt_gemm_cuda(lnt_ctx *c, const lnt_gemm_args *g)
     if (g->M <= 0 || g->N <= 0) return LINNET_OK;
     if (g->K <= 0) { /* the product is zero */
         const size_t size = g->c == LINNET_F32 ? 4 : 2;
-        if (g->beta == 0) lnt_cuda_note(d, cudaMemset2DAsync(g->C, (size_t)g->ldc * size, 0, (size_t)g->N * size, (size_t)g->M, lnt_queue(d)));
+        if (g->beta == 0) lnt_cuda_note(d, cudaMemset2DAsync(g->C, (size_t)g->ldc * size, 0, (size_t)g->N * size, (size_t)g->M, d->stream));
         return LINNET_OK;
     }
     if (lnt_rows_are_alone(c)) return rows_alone(c, g);

@@ -1,10 +1,8 @@
-/* Functions of chains, and the bodies of chains that layers have: what their kernels (row_chain_cuda.cu, where the rest is said) and a kernel of a
- * whole step (recurrence/persistent_sm90.cu) do alike. Long: one language and its words. */
+/* Functions of chains, and the chains that layers have, for the kernels that go through them (row_chain_cuda.cu, where the rest is said). */
 #ifndef LNT_OPS_ROW_CHAIN_CUH
 #define LNT_OPS_ROW_CHAIN_CUH
 
 #include "device/mma.cuh"
-#include "device/persistent.cuh"
 #include "ops/row_chain_rule.cuh"
 #include "ops/rows.cuh"
 
@@ -32,13 +30,11 @@ struct chain_place {
     char *planes;
     int row, col;
     int64_t seq;
-    int first, last; /* columns of the block */
-    int some;        /* threads of the block that go through the functions; 0: all */
+    int first; /* column of the block */
+    int some;  /* threads of the block that go through the functions; 0: all */
 };
-/* Sums of heads wider than a block: by a cluster; or by all blocks, each for itself, ahead of its functions. */
-enum chain_way { WITHIN, CLUSTER_WIDE, PREPARED };
 
-__device__ __forceinline__ bool has(const chain_place &p, int first, int end) { return p.col >= first && p.col < min(end, p.last); }
+__device__ __forceinline__ bool has(const chain_place &p, int first, int end) { return p.col >= first && p.col < end; }
 
 /* i / n by n's inverse (row_chain_table.h). */
 __device__ __forceinline__ int quotient(int i, uint32_t inverse) { return (int)((uint64_t)(uint32_t)i * inverse >> 32); }
@@ -181,12 +177,11 @@ __device__ __forceinline__ void put(const lnt_chain_head &h, const lnt_chain_op 
 
 /* What warps have of their columns to all of a block or a cluster: N numbers of each, warp (p.col - origin) / LNT_CHAIN_WARP, `origin` the first
  * one's column; behind it those of all are there. */
-template <int CLUSTER, int N>
+template <bool CLUSTER, int N>
 __device__ __forceinline__ void share_parts(float (&part)[2][ALL_WARPS], const chain_place &p, int origin, const float (&x)[N])
 {
     const int lane = (int)threadIdx.x % 32, warp = (p.col - origin) / LNT_CHAIN_WARP;
-    if (CLUSTER == PREPARED) return;
-    if (CLUSTER == CLUSTER_WIDE) {
+    if (CLUSTER) {
 #pragma unroll
         for (int n = 0; n < N; n++)
             if (lane < (int)gridDim.x) cluster_write(shared_address(&part[n][warp]), lane, x[n]);
@@ -197,7 +192,7 @@ __device__ __forceinline__ void share_parts(float (&part)[2][ALL_WARPS], const c
         for (int n = 0; n < N; n++)
             if (lane == 0) part[n][warp] = x[n];
         if (p.some)
-            asm volatile("bar.sync %0, %1;" ::"r"(3), "r"(p.some) : "memory");
+            asm volatile("bar.sync %0, %1;" ::"r"(1), "r"(p.some) : "memory");
         else
             __syncthreads();
     }
@@ -206,7 +201,7 @@ __device__ __forceinline__ void share_parts(float (&part)[2][ALL_WARPS], const c
 /* Warps first .. end - 1 of those parts are of a thread's head, whose columns are begin .. last - 1. */
 struct head_warps {
     int origin, begin, last, first, end;
-    template <int CLUSTER> static __device__ __forceinline__ head_warps of(const lnt_chain_head &h, const lnt_chain_op &o, const chain_place &p)
+    template <bool CLUSTER> static __device__ __forceinline__ head_warps of(const lnt_chain_head &h, const lnt_chain_op &o, const chain_place &p)
     {
         head_warps w;
         w.origin = CLUSTER ? 0 : p.first;
@@ -223,7 +218,7 @@ struct head_warps {
 };
 
 /* The sum over a head of what its threads have; `turn` counts those over warps. */
-template <int CLUSTER>
+template <bool CLUSTER>
 __device__ __forceinline__ float head_sum(const lnt_chain_head &h, const lnt_chain_op &o, const chain_place &p, float s, int &turn)
 {
     if (!has(p, h.first, h.end)) s = 0.0f;
@@ -243,7 +238,7 @@ __device__ __forceinline__ float head_sum(const lnt_chain_head &h, const lnt_cha
 
 /* x less the mean of its head; the sum of its squares then. Over warps by their means and the sums of squares about them, which go to the others at
  * once: of a cluster, whose barrier is most of what a norm takes, one in place of two. */
-template <int CLUSTER>
+template <bool CLUSTER>
 __device__ __forceinline__ float centre(const lnt_chain_head &h, const lnt_chain_op &o, const chain_place &p, float (&x)[U], int &turn)
 {
     float mean, squares = 0.0f, s = 0.0f;
@@ -272,7 +267,7 @@ __device__ __forceinline__ float centre(const lnt_chain_head &h, const lnt_chain
 }
 
 /* y: weights, z: a gate or what is added, where there are any. */
-template <int CLUSTER, bool KNOWN>
+template <bool CLUSTER, bool KNOWN>
 __device__ __forceinline__ void norm(const lnt_chain_head &h, const lnt_chain_op &o, const chain_place &p, float (&x)[U], const float (&y)[U],
                                      float (&z)[U], int &turn)
 {
@@ -365,7 +360,7 @@ __device__ __forceinline__ void lerps(const lnt_chain_head &h, const lnt_chain_o
 #define EACH(expression) _Pragma("unroll") for (int u = 0; u < U; u++) x[u] = (expression)
 
 /* x becomes the function's result; all but CONV and several of LERP. */
-template <int CLUSTER, bool KNOWN>
+template <bool CLUSTER, bool KNOWN>
 __device__ __forceinline__ void apply(const lnt_chain_head &h, const lnt_chain_op &o, const chain_place &p, float (&x)[U], const float (&y)[U],
                                       float (&z)[U], int &turn)
 {
@@ -398,7 +393,7 @@ __device__ __forceinline__ void apply(const lnt_chain_head &h, const lnt_chain_o
         EACH(x[u] + log_one_plus(-o.number[0] * y[u] * y[u]));
 }
 
-template <int CLUSTER> __device__ __forceinline__ void run(const lnt_chain_head &h, const lnt_chain_op &o, const chain_place &p, int &turn)
+template <bool CLUSTER> __device__ __forceinline__ void run(const lnt_chain_head &h, const lnt_chain_op &o, const chain_place &p, int &turn)
 {
     const uint2 first = words_of(h.operand[0], p), second = words_of(h.operand[1], p), third = words_of(h.operand[2], p);
     float x[U], y[U], z[U];
@@ -606,7 +601,7 @@ template <int WHICH> struct known_row {
     known_words words[load_of(K, K.ops - 1, LNT_ROW_OPERANDS)];
     float made[K.ops][U];
 
-    template <bool LATE, class C> __device__ __forceinline__ void fetch(const C &a, const chain_place &p)
+    template <bool LATE> __device__ __forceinline__ void fetch(const lnt_chain &a, const chain_place &p)
     {
         each<K.ops>([&](auto i) {
             each<LNT_ROW_OPERANDS>([&](auto j) {
@@ -624,7 +619,7 @@ template <int WHICH> struct known_row {
         else if constexpr (o.form != LNT_CHAIN_ABSENT)
             x[0] = made[o.maker][0], x[1] = made[o.maker][1];
     }
-    template <int I, int CLUSTER, class C, bool QUIET = false> __device__ __forceinline__ void run(const C &a, const chain_place &p, int &turn)
+    template <int I, bool CLUSTER> __device__ __forceinline__ void run(const lnt_chain &a, const chain_place &p, int &turn)
     {
         constexpr known_op f = K.op[I];
         const lnt_chain_op &o = a.op[I];
@@ -632,7 +627,7 @@ template <int WHICH> struct known_row {
         lnt_chain_head h = {};
         h.kind = f.kind, h.act = f.act, h.count = sums(f.kind) ? o.head.count : f.count, h.f32 = (f.result & F32) != 0;
         h.first = o.head.first, h.end = o.head.end, h.stretch = f.result & SINGLE ? o.head.stretch : 1;
-        h.out = f.result & OUT && !QUIET ? o.head.out : NULL, h.out_row = o.head.out_row;
+        h.out = f.result & OUT ? o.head.out : NULL, h.out_row = o.head.out_row;
         h.operand[1] = (lnt_chain_operand)f.operand[1].form, h.operand[2] = (lnt_chain_operand)f.operand[2].form;
         made[I][0] = made[I][1] = 0.0f;
         if (!(sums(f.kind) && !h.count) && !(warp < h.end && warp + LNT_CHAIN_WARP > h.first)) return;
@@ -669,194 +664,6 @@ template <int WHICH> struct known_row {
         made[I][0] = x[0], made[I][1] = x[1];
     }
 };
-
-/* ---- their bodies ---------------------------------------------------------------------------------------------------------------------- */
-
-/* What a chain's kernel reads of its table: lnt_chain, or this, which fits a piece of a step. Loads are in the order of the functions' operands. */
-enum { PIECE_LOADS = 24, PIECE_COLUMNS = 2 * LNT_RULE_THREADS };
-struct chain_piece {
-    const int64_t *cu;
-    int64_t n_seq, tokens;
-    int32_t which, cols, block, cluster, across; /* across: blocks of a row */
-    int32_t unused[3];
-    lnt_chain_op op[KNOWN_OPS];
-    lnt_chain_load load[PIECE_LOADS];
-};
-
-/* The first function that takes a sum over a head. */
-__host__ __device__ constexpr int sum_of(const known_chain &k)
-{
-    for (int i = 0; i < k.ops; i++)
-        if (sums(k.op[i].kind)) return i;
-    return -1;
-}
-/* One sum over heads that may be wider than a block; what stands before it is a function of its columns alone. */
-__host__ __device__ constexpr bool can_prepare(const known_chain &k)
-{
-    int n = 0, kind = 0;
-    for (int i = 0; i < k.ops; i++)
-        if (sums(k.op[i].kind)) n++, kind = k.op[i].kind;
-    return n == 1 && rule_of(k) < 0 && (kind == LNT_ROW_LAYER || kind == LNT_ROW_RMS) && sum_of(k) > 0;
-}
-
-/* A block's columns, all its threads. */
-template <int WHICH, int WAY, class C, class Work>
-__device__ __forceinline__ void known_step(const C &a, chain_place &p, const Work &work)
-{
-    known_row<WHICH> row;
-    int turn = 0;
-    work.begin();
-    if (WAY == CLUSTER_WIDE) cluster_arrive(); /* its blocks are there before one writes to another's memory */
-    row.template fetch<false>(a, p);
-    work.wait();
-    if (a.cu) p.seq = sequence_at({a.cu, a.n_seq, a.tokens}, p.row);
-    row.template fetch<true>(a, p);
-    if (WAY == CLUSTER_WIDE) cluster_wait();
-    each<KNOWN[WHICH].ops>([&](auto i) { row.template run<i.value, WAY>(a, p, turn); });
-}
-
-/* The parts of all warps of a row's only sum, as a cluster would have them (share_parts), by THREADS threads. */
-template <int WHICH, int THREADS> __device__ __forceinline__ void prepare(const chain_piece &a, chain_place p)
-{
-    constexpr known_chain K = KNOWN[WHICH];
-    constexpr int S = sum_of(K);
-    const lnt_chain_op &o = a.op[S];
-    const int lane = (int)threadIdx.x % 32;
-    lnt_chain_head h = {};
-    h.first = o.head.first, h.end = o.head.end;
-    p.first = 0, p.last = a.cols;
-#pragma unroll 1
-    for (int base = 0; base < a.cols; base += THREADS * U) {
-        known_row<WHICH> row;
-        int turn = 0;
-        float x[U];
-        p.col = base + (int)threadIdx.x * U;
-        row.template fetch<true>(a, p);
-        row.template fetch<false>(a, p);
-        each<S>([&](auto i) { row.template run<i.value, PREPARED, chain_piece, true>(a, p, turn); });
-        row.template value<S, 0>(x);
-        const bool there = has(p, h.first, h.end);
-        float(&part)[2][ALL_WARPS] = p.share->part[0];
-        const int warp = p.col / LNT_CHAIN_WARP;
-        if (K.op[S].kind == LNT_ROW_LAYER) {
-            const head_warps w = head_warps::of<PREPARED>(h, o, p);
-            const float mean = warp_sum(there ? x[0] + x[1] : 0.0f) / fmaxf(w.columns(warp), 1.0f);
-            float squares = 0.0f;
-#pragma unroll
-            for (int u = 0; u < U; u++) squares += (x[u] - mean) * (x[u] - mean);
-            squares = warp_sum(there ? squares : 0.0f);
-            if (lane == 0) part[0][warp] = mean, part[1][warp] = squares;
-        } else {
-            float s = 0.0f;
-#pragma unroll
-            for (int u = 0; u < U; u++) s += x[u] * x[u];
-            s = warp_sum(there ? s : 0.0f);
-            if (lane == 0) part[0][warp] = s;
-        }
-    }
-}
-
-/* A chain with a rule, a block for a head of K columns (of many rows two share a multiprocessor): its first K / U threads go through the functions,
- * all have the state. What does not take what is read from the state goes ahead of it. */
-template <int WHICH, int K, class C, class Work>
-__device__ __forceinline__ void rule_step(const C &a, int head, int n, char *memory, rule_share<K> &m, const Work &work)
-{
-    constexpr int RULE = rule_of(KNOWN[WHICH]);
-    constexpr bool UNTIED = KNOWN[WHICH].op[RULE].kind == LNT_ROW_UNTIED;
-    const lnt_chain_op &o = a.op[RULE];
-    float *state = o.state + n * o.state_stride + (int64_t)head * (K * K);
-    const int c = (int)threadIdx.x * U;
-    const bool here = c < K;
-    chain_place p;
-    known_row<WHICH> row;
-    rule_state<K, UNTIED> s;
-    int turn = 0;
-    p.share = (chain_share *)memory, p.planes = NULL;
-    p.first = head * K, p.last = p.first + K, p.some = K / U;
-    p.row = n, p.col = p.first + c, p.seq = p.row;
-    if (here) row.template fetch<false>(a, p);
-    s.load(state);
-    work.begin(); /* the next product's weights queue up behind the state */
-    work.wait();
-    if (here) {
-        float x[U];
-        row.template fetch<true>(a, p);
-        each<KNOWN[WHICH].ops>([&](auto i) {
-            if constexpr (i.value != RULE && !is_behind(KNOWN[WHICH], i.value)) row.template run<i.value, false>(a, p, turn);
-        });
-        row.template value<RULE, 0>(x), store_pack(&m.q[c], x);
-        row.template value<RULE, 1>(x), store_pack(&m.k[c], x);
-        row.template value<RULE, 2>(x), store_pack(&m.v[c], x);
-        if constexpr (UNTIED) {
-            row.template value<RULE, 3>(x), store_pack(&m.a[c], x);
-            row.template value<RULE, 4>(x), store_pack(&m.b[c], x);
-            row.template value<RULE, 5>(x);
-        } else {
-            row.template value<RULE, 4>(x);
-            if (c == 0) m.beta = x[0];
-            row.template value<RULE, 3>(x);
-        }
-        x[0] = expm1f(x[0]), x[1] = expm1f(x[1]);
-        store_pack(&m.less1[c], x);
-    }
-    work.sync();
-    s.sum(m);
-    work.sync();
-    if (here) {
-        float x[U];
-        s.read(x, m, c, o.number[0]);
-        row.made[RULE][0] = as_half(x[0]), row.made[RULE][1] = as_half(x[1]);
-        each<KNOWN[WHICH].ops>([&](auto i) {
-            if constexpr (i.value != RULE && is_behind(KNOWN[WHICH], i.value)) row.template run<i.value, false>(a, p, turn);
-        });
-    }
-    work.leave();
-    s.write(state, m);
-}
-
-/* As a piece of a recorded step, by THREADS threads: block b. A function of its own, so that each chain has its own registers. */
-template <int WHICH, int THREADS, class Work>
-static __device__ __noinline__ void one_piece(const chain_piece &a, int b, char *memory, const Work &work)
-{
-    constexpr known_chain K = KNOWN[WHICH];
-    char *behind = memory + sizeof(chain_share::part);
-    const int n = b / a.across, rank = b - n * a.across;
-    if constexpr (rule_of(K) >= 0) {
-        static_assert(THREADS == LNT_RULE_THREADS, "a rule's block");
-        if (a.block == 64)
-            rule_step<WHICH, 64>(a, rank, n, memory, *(rule_share<64> *)behind, work);
-        else
-            rule_step<WHICH, 128>(a, rank, n, memory, *(rule_share<128> *)behind, work);
-    } else {
-        chain_place p;
-        p.share = (chain_share *)memory, p.planes = NULL;
-        p.first = rank * a.block, p.last = p.first + a.block, p.some = THREADS;
-        p.row = n, p.col = p.first + (int)threadIdx.x * U, p.seq = n;
-        if constexpr (can_prepare(K)) {
-            if (a.cluster > 1) {
-                work.wait();
-                if (a.cu) p.seq = sequence_at({a.cu, a.n_seq, a.tokens}, n);
-                prepare<WHICH, THREADS>(a, p);
-                work.sync();
-                known_step<WHICH, PREPARED>(a, p, work);
-                work.leave();
-                return;
-            }
-        }
-        known_step<WHICH, WITHIN>(a, p, work);
-        work.leave();
-    }
-}
-template <int THREADS, class Work, int... WHICH>
-__device__ __forceinline__ void any_piece(const chain_piece &a, int b, char *memory, const Work &work, std::integer_sequence<int, WHICH...>)
-{
-    (void)((a.which == WHICH && (one_piece<WHICH, THREADS>(a, b, memory, work), true)) || ...);
-}
-template <int THREADS, class Work> __device__ __forceinline__ void piece_step(const chain_piece &a, int b, char *memory, const Work &work)
-{
-    any_piece<THREADS>(a, b, memory, work, std::make_integer_sequence<int, CHAINS>());
-}
-constexpr size_t PIECE_WORK = sizeof(chain_share::part) + sizeof(rule_share<128>);
 
 } // namespace row_chain
 

@@ -6,21 +6,19 @@
  *
  * Any chain goes by its table, in shared memory beside operands and results; those that layers have are code of their own. Slower: eight columns a
  * thread (H200, fourteen functions 13.2 us, two columns 5.7; of whole rows in one block 5.3, in a cluster 3.2); no faster: the table alone in shared
- * memory, or all of it once ahead of the wait, so that its code is in the caches. Long: functions, a table's kernel and those of known chains. */
+ * memory, or all of it once ahead of the wait, so that its code is in the caches. */
 #include "ops/row_chain.cuh"
 
 namespace {
 
 using namespace row_chain;
 
-enum { PIECE_ROWS = 8 }; /* of a chain that may be a piece of a step */
-
-template <int CLUSTER> __global__ void __launch_bounds__(LNT_CHAIN_MOST_THREADS) chain_kernel(const __grid_constant__ lnt_chain a)
+template <bool CLUSTER> __global__ void __launch_bounds__(LNT_CHAIN_MOST_THREADS) chain_kernel(const __grid_constant__ lnt_chain a)
 {
     extern __shared__ __align__(16) char memory[];
     chain_place p;
     p.share = (chain_share *)memory, p.planes = memory + sizeof(chain_share);
-    p.first = (int)(blockIdx.x * blockDim.x) * U, p.last = p.first + (int)blockDim.x * U, p.some = 0;
+    p.first = (int)(blockIdx.x * blockDim.x) * U, p.some = 0;
     p.row = (int)blockIdx.y, p.col = p.first + (int)threadIdx.x * U, p.seq = p.row;
     int turn = 0;
     let_next();
@@ -47,21 +45,82 @@ template <int CLUSTER> __global__ void __launch_bounds__(LNT_CHAIN_MOST_THREADS)
     }
 }
 
-template <int WHICH, int WAY> __global__ void __launch_bounds__(LNT_CHAIN_MOST_THREADS) known_kernel(const __grid_constant__ lnt_chain a)
+/* The loads of a.load are in the order of the functions' operands. */
+template <int WHICH, bool CLUSTER> __global__ void __launch_bounds__(LNT_CHAIN_MOST_THREADS) known_kernel(const __grid_constant__ lnt_chain a)
 {
     extern __shared__ __align__(16) char memory[];
     chain_place p;
+    known_row<WHICH> row;
+    int turn = 0;
     p.share = (chain_share *)memory, p.planes = NULL;
-    p.first = (int)(blockIdx.x * blockDim.x) * U, p.last = p.first + (int)blockDim.x * U, p.some = 0;
+    p.first = (int)(blockIdx.x * blockDim.x) * U, p.some = 0;
     p.row = (int)blockIdx.y, p.col = p.first + (int)threadIdx.x * U, p.seq = p.row;
-    known_step<WHICH, WAY>(a, p, lnt_alone());
+    let_next();
+    if (CLUSTER) cluster_arrive(); /* its blocks are there before one writes to another's memory */
+    row.template fetch<false>(a, p);
+    await_last();
+    if (a.cu) p.seq = sequence_at({a.cu, a.n_seq, a.tokens}, p.row);
+    row.template fetch<true>(a, p);
+    if (CLUSTER) cluster_wait();
+    each<KNOWN[WHICH].ops>([&](auto i) { row.template run<i.value, CLUSTER>(a, p, turn); });
 }
 
+/* A chain with a rule, a block for a head of K columns (of many rows two share a multiprocessor): its first K / U threads go through the functions,
+ * all have the state. What does not take what is read from the state goes ahead of it. */
 template <int WHICH, int K> __global__ void __launch_bounds__(LNT_RULE_THREADS, 2) rule_kernel(const __grid_constant__ lnt_chain a)
 {
+    constexpr int RULE = rule_of(KNOWN[WHICH]);
+    constexpr bool UNTIED = KNOWN[WHICH].op[RULE].kind == LNT_ROW_UNTIED;
     extern __shared__ __align__(16) char memory[];
     __shared__ __align__(16) rule_share<K> m;
-    rule_step<WHICH, K>(a, (int)blockIdx.x, (int)blockIdx.y, memory, m, lnt_alone());
+    const lnt_chain_op &o = a.op[RULE];
+    float *state = o.state + blockIdx.y * o.state_stride + (int64_t)blockIdx.x * (K * K);
+    const int c = (int)threadIdx.x * U;
+    const bool here = c < K;
+    chain_place p;
+    known_row<WHICH> row;
+    rule_state<K, UNTIED> s;
+    int turn = 0;
+    p.share = (chain_share *)memory, p.planes = NULL;
+    p.first = (int)blockIdx.x * K, p.some = K / U;
+    p.row = (int)blockIdx.y, p.col = p.first + c, p.seq = p.row;
+    if (here) row.template fetch<false>(a, p);
+    s.load(state);
+    let_next(); /* the next product's weights queue up behind the state */
+    await_last();
+    if (here) {
+        float x[U];
+        row.template fetch<true>(a, p);
+        each<KNOWN[WHICH].ops>([&](auto i) {
+            if constexpr (i.value != RULE && !is_behind(KNOWN[WHICH], i.value)) row.template run<i.value, false>(a, p, turn);
+        });
+        row.template value<RULE, 0>(x), store_pack(&m.q[c], x);
+        row.template value<RULE, 1>(x), store_pack(&m.k[c], x);
+        row.template value<RULE, 2>(x), store_pack(&m.v[c], x);
+        if constexpr (UNTIED) {
+            row.template value<RULE, 3>(x), store_pack(&m.a[c], x);
+            row.template value<RULE, 4>(x), store_pack(&m.b[c], x);
+            row.template value<RULE, 5>(x);
+        } else {
+            row.template value<RULE, 4>(x);
+            if (c == 0) m.beta = x[0];
+            row.template value<RULE, 3>(x);
+        }
+        x[0] = expm1f(x[0]), x[1] = expm1f(x[1]);
+        store_pack(&m.less1[c], x);
+    }
+    __syncthreads();
+    s.sum(m);
+    __syncthreads();
+    if (here) {
+        float x[U];
+        s.read(x, m, c, o.number[0]);
+        row.made[RULE][0] = as_half(x[0]), row.made[RULE][1] = as_half(x[1]);
+        each<KNOWN[WHICH].ops>([&](auto i) {
+            if constexpr (i.value != RULE && is_behind(KNOWN[WHICH], i.value)) row.template run<i.value, false>(a, p, turn);
+        });
+    }
+    s.write(state, m);
 }
 
 typedef void chain_function(lnt_chain);
@@ -70,7 +129,7 @@ template <int WHICH> chain_function *one_function(int blocks, int columns)
     if constexpr (rule_of(KNOWN[WHICH]) >= 0)
         return columns == 64 ? rule_kernel<WHICH, 64> : columns == 128 ? rule_kernel<WHICH, 128> : (chain_function *)NULL;
     else
-        return blocks > 1 ? known_kernel<WHICH, CLUSTER_WIDE> : known_kernel<WHICH, WITHIN>;
+        return blocks > 1 ? known_kernel<WHICH, true> : known_kernel<WHICH, false>;
 }
 template <int... WHICH> chain_function *known_function(int which, int blocks, int columns, std::integer_sequence<int, WHICH...>)
 {
@@ -110,17 +169,13 @@ bool is_chain(const known_chain &k, const lnt_chain *t, lnt_chain *known)
     return true;
 }
 
-/* Which chain it is; -1: none that is known. */
-int find_known(const lnt_chain *t, lnt_chain *known)
+/* The kernel of a chain that is known; NULL: going by its table. */
+chain_function *find_known(const lnt_chain *t, lnt_chain *known)
 {
     *known = *t;
     for (int i = 0; i < CHAINS; i++)
-        if (is_chain(KNOWN[i], t, known)) return i;
-    return -1;
-}
-chain_function *function_of(int which, const lnt_chain *t)
-{
-    return known_function(which, t->cluster, t->block, std::make_integer_sequence<int, CHAINS>());
+        if (is_chain(KNOWN[i], t, known)) return known_function(i, t->cluster, t->block, std::make_integer_sequence<int, CHAINS>());
+    return NULL;
 }
 
 bool has_rule(const lnt_chain *t)
@@ -139,33 +194,6 @@ void launch(lnt_cuda *d, chain_function *kernel, const lnt_chain &chain, size_t 
     if (bytes > 32 << 10) lnt_cuda_note(d, cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, (int)d->base.block_shared));
 }
 
-/* A piece as a chain again. */
-void launch_piece(const lnt_cuda *d, const lnt_piece *piece, const CUtensorMap *)
-{
-    chain_piece p;
-    lnt_chain a = {};
-    memcpy(&p, piece->args, sizeof p);
-    a.cu = p.cu, a.n_seq = p.n_seq, a.tokens = p.tokens;
-    a.rows = piece->blocks / p.across, a.cols = p.cols, a.block = p.block, a.cluster = p.cluster;
-    a.ops = KNOWN[p.which].ops;
-    memcpy(a.op, p.op, sizeof p.op);
-    memcpy(a.load, p.load, sizeof p.load);
-    launch((lnt_cuda *)d, function_of(p.which, &a), a, sizeof(chain_share::part));
-}
-
-bool offer(const lnt_cuda *d, int which, const lnt_chain &a)
-{
-    const int loads = load_of(KNOWN[which], KNOWN[which].ops - 1, LNT_ROW_OPERANDS);
-    chain_piece p = {};
-    p.cu = a.cu, p.n_seq = a.n_seq, p.tokens = a.tokens, p.which = which;
-    p.cols = a.cols, p.block = a.block, p.cluster = a.cluster, p.across = (int32_t)lnt_div_up(a.cols, a.block);
-    if (!d->persistent || a.rows > PIECE_ROWS || a.block > PIECE_COLUMNS || loads > PIECE_LOADS) return false;
-    if (a.cluster > 1 && !can_prepare(KNOWN[which])) return false;
-    memcpy(p.op, a.op, sizeof p.op);
-    memcpy(p.load, a.load, sizeof p.load);
-    return lnt_persistent_offer(d, LNT_PIECE_CHAIN, &p, sizeof p, p.across * a.rows, PIECE_WORK, NULL, launch_piece);
-}
-
 } // namespace
 
 extern "C" bool lnt_row_chain_cuda(lnt_ctx *c, const lnt_chain *chain)
@@ -174,14 +202,11 @@ extern "C" bool lnt_row_chain_cuda(lnt_ctx *c, const lnt_chain *chain)
     const size_t bytes = sizeof(chain_share) + (size_t)chain->bytes;
     lnt_chain known;
     if ((!has_rule(chain) && bytes > d->base.block_shared) || (chain->cluster > 1 && d->base.capability < 90)) return false;
-    const int which = find_known(chain, &known);
-    chain_function *kernel = which < 0 ? NULL : function_of(which, chain);
-    if (kernel && offer(d, which, known)) return true;
-    if (kernel)
+    if (chain_function *kernel = find_known(chain, &known))
         launch(d, kernel, known, sizeof(chain_share::part));
     else if (has_rule(chain))
         return false;
     else
-        launch(d, chain->cluster > 1 ? chain_kernel<CLUSTER_WIDE> : chain_kernel<WITHIN>, *chain, bytes);
+        launch(d, chain->cluster > 1 ? chain_kernel<true> : chain_kernel<false>, *chain, bytes);
     return true;
 }

@@ -434,8 +434,8 @@ bool lnt_attention_sm90_backward(const lnt_recur_args *a, const lnt_device *d)
     CUtensorMap m[4];
     if (a->tokens == 0 || !a->do_ || !map_inputs(a, m) || !lnt_matrix_map(&m[3], a->do_, a->tokens, wide, wide, B)) return false;
     if (a->K == 128)
-        launch<128>(a, m, lnt_queue((const lnt_cuda *)d));
+        launch<128>(a, m, (cudaStream_t)d->stream);
     else
-        launch<64>(a, m, lnt_queue((const lnt_cuda *)d));
+        launch<64>(a, m, (cudaStream_t)d->stream);
     return true;
 }

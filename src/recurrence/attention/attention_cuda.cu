@@ -282,13 +282,13 @@ size_t workspace(const void *args, bool backward, int threads)
 void put_forward(const void *args, const lnt_device *d)
 {
     const lnt_recur_args *a = (const lnt_recur_args *)args;
-    LNT_BY_TYPE(a->dtype, T, forward<T>(a, lnt_queue((const lnt_cuda *)d)));
+    LNT_BY_TYPE(a->dtype, T, forward<T>(a, (cudaStream_t)d->stream));
 }
 
 void put_backward(const void *args, const lnt_device *d)
 {
     const lnt_recur_args *a = (const lnt_recur_args *)args;
-    LNT_BY_TYPE(a->dtype, T, backward<T>(a, lnt_queue((const lnt_cuda *)d)));
+    LNT_BY_TYPE(a->dtype, T, backward<T>(a, (cudaStream_t)d->stream));
 }
 
 } // namespace

@@ -190,9 +190,9 @@ bool lnt_attention_sm90_forward(const lnt_recur_args *a, const lnt_device *d)
     CUtensorMap m[3];
     if (a->tokens == 0 || !map_inputs(a, m)) return false;
     if (a->K == 128)
-        launch<128>(a, m, lnt_queue((const lnt_cuda *)d));
+        launch<128>(a, m, (cudaStream_t)d->stream);
     else
-        launch<64>(a, m, lnt_queue((const lnt_cuda *)d));
+        launch<64>(a, m, (cudaStream_t)d->stream);
     return true;
 }
 

@@ -738,5 +738,5 @@ void lnt_decay_cuda_backward(const lnt_recur_args *a, const lnt_device *d, const
         lnt_decay_sum(a->dq, x.bf16, x.w.dq, 0, a->tokens * a->Hq, a->Hv / a->Hq, a->K, x.d);
         lnt_decay_sum(a->dk, x.bf16, x.w.dk, 0, a->tokens * a->Hq, a->Hv / a->Hq, a->K, x.d);
     }
-    if (a->dg_head && !gates) lnt_cuda_note((lnt_cuda *)x.d, cudaMemsetAsync(a->dg_head, 0, (size_t)a->Hv * sizeof(float), lnt_queue(x.d)));
+    if (a->dg_head && !gates) lnt_cuda_note((lnt_cuda *)x.d, cudaMemsetAsync(a->dg_head, 0, (size_t)a->Hv * sizeof(float), x.d->stream));
 }

@@ -224,7 +224,7 @@ static inline void decay_launch(const lnt_cuda *d, const void *kernel, int64_t g
     lnt_cuda *noted = const_cast<lnt_cuda *>(d);
     if (grid <= 0) return;
     if (shared > 48 << 10) lnt_cuda_note(noted, cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, (int)shared));
-    lnt_cuda_note(noted, cudaLaunchKernel(kernel, dim3((unsigned)grid), dim3((unsigned)threads), args, shared, lnt_queue(d)));
+    lnt_cuda_note(noted, cudaLaunchKernel(kernel, dim3((unsigned)grid), dim3((unsigned)threads), args, shared, d->stream));
 }
 
 static inline int64_t decay_pieces(const decay_cut &x) { return x.N * x.P * x.Hv; }

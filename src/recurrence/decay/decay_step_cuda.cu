@@ -1,13 +1,98 @@
 /* The decay core on a GPU, token by token. Equations: README.md. */
 #include "recurrence/decay/decay_stable.cuh"
-#include "recurrence/decay/decay_step.cuh"
 #include "recurrence/recur_cuda.cuh"
 
+/* A CTA has 32 columns of a value head's state in registers: a warp 4 rows at a time, 8 lanes a row, 4 columns a lane; 8 warps take rows 32 apart.
+ * Every byte of the state is read and written once whatever the number of tokens. */
+static constexpr int STEP_THREADS = 256, STEP_WIDEST = 512, STEP_ROWS = DECAY_WIDEST / 32, STEP_MOST_ROWS = STEP_WIDEST / 32;
+
+/* A gate for each row of S, and for each column; with a bonus o_t reads S_{t-1} + (bonus . k_t) v_t^T. NULL: none. */
+struct step_gates {
+    const float *gk, *gv, *bonus; /* [T,Hv,K], [T,Hv,V], [Hv,K] */
+};
+
+/* ROWS: of a thread, 32 apart: K / 32 or more. VECTOR: `gates` stand in the place of g and g_head. `strength` [T,Hv] is that of writes; NULL: 1. */
 template <typename T, bool QUADS, int ROWS, bool VECTOR>
-__global__ __launch_bounds__(STEP_THREADS, ROWS <= 4 ? 5 : ROWS <= 8 ? 3 : 2) void decay_step_kernel(const __grid_constant__ decay_step_args a)
+__global__ __launch_bounds__(STEP_THREADS, ROWS <= 4 ? 5 : ROWS <= 8 ? 3 : 2) void decay_step(
+    const __grid_constant__ decay_cut x, const T *q, const T *k, const T *v, const float *s0, float *sT, T *o, const float *den, int Hq, int K, int V,
+    int blocks, const __grid_constant__ step_gates gates, const float *strength, bool early)
 {
-    __shared__ decay_step_share share;
-    decay_step<T, QUADS, ROWS, VECTOR>(a, (int)blockIdx.x, share, lnt_alone());
+    __shared__ float4 sums[2][STEP_THREADS / 32][8];
+    const int64_t head = blockIdx.x / blocks, n = head / x.Hv;
+    const int h = (int)(head % x.Hv), lane = (int)threadIdx.x % 32, warp = (int)threadIdx.x / 32, hq = (int)((int64_t)h * Hq / x.Hv);
+    const int e = (int)(blockIdx.x % blocks) * 32 + lane % 8 * 4, row = warp * 4 + lane / 8;
+    float S[ROWS][4] = {};
+    let_next();
+    if (!early) {
+        if (s0)
+            for (int d = (int)threadIdx.x; d < K; d += STEP_THREADS) ahead_l2(s0 + (head * K + d) * V + blockIdx.x % blocks * 32);
+        await_last();
+    }
+#pragma unroll
+    for (int r = 0; r < ROWS; r++) {
+        const int d = row + 32 * r;
+        if (d >= K || !s0) continue;
+        const float *from = s0 + (head * K + d) * V + e;
+        if (QUADS) {
+            if (e < V) load_pack<4>(S[r], from);
+        } else
+            for (int j = 0; j < 4; j++)
+                if (e + j < V) S[r][j] = from[j];
+    }
+    if (early) await_last();
+    for (int64_t t = x.cu[n]; t < x.cu[n + 1]; t++) {
+        /* e^g - 1: a small gate keeps its accuracy over the many tokens that it lets through */
+        const float less = VECTOR ? 0.0f : expm1f(decay_gate(x, t, h)), write = !VECTOR && strength ? strength[t * x.Hv + h] : 1.0f;
+        const T *qt = q + (t * Hq + hq) * K, *kt = k + (t * Hq + hq) * K, *vt = v + (t * x.Hv + h) * V;
+        float y[4], column[4] = { 0 }, sum[4] = { 0 };
+        for (int j = 0; j < 4; j++) {
+            y[j] = e + j < V ? to_float(vt[e + j]) : 0.0f;
+            if (VECTOR && gates.gv && e + j < V) column[j] = expm1f(gates.gv[(t * x.Hv + h) * V + e + j]);
+        }
+#pragma unroll
+        for (int r = 0; r < ROWS; r++) {
+            const int d = row + 32 * r;
+            if (d >= K) continue;
+            const float kd = VECTOR ? to_float(kt[d]) : write * to_float(kt[d]), qd = to_float(qt[d]);
+            const float row_less = !VECTOR ? less : gates.gk ? expm1f(gates.gk[(t * x.Hv + h) * K + d]) : 0.0f;
+            const float u = VECTOR && gates.bonus ? gates.bonus[h * K + d] : 0.0f;
+#pragma unroll
+            for (int j = 0; j < 4; j++) {
+                const bool early = VECTOR && gates.bonus;
+                if (early) sum[j] += qd * fmaf(u * kd, y[j], S[r][j]);
+                S[r][j] = fmaf(row_less, S[r][j], S[r][j]);
+                if (VECTOR) S[r][j] = fmaf(column[j], S[r][j], S[r][j]);
+                S[r][j] = fmaf(kd, y[j], S[r][j]);
+                if (!early) sum[j] += qd * S[r][j];
+            }
+        }
+        const int side = (int)(t & 1);
+        for (int j = 0; j < 4; j++) {
+            sum[j] += __shfl_xor_sync(~0u, sum[j], 8);
+            sum[j] += __shfl_xor_sync(~0u, sum[j], 16);
+        }
+        if (lane < 8) sums[side][warp][lane] = make_float4(sum[0], sum[1], sum[2], sum[3]);
+        __syncthreads();
+        const int at = e - lane % 8 * 4 + lane;
+        if (warp == 0 && at < V) {
+            float all = 0;
+            for (int w = 0; w < STEP_THREADS / 32; w++) all += ((const float *)sums[side][w])[lane];
+            all *= x.scale;
+            o[(t * x.Hv + h) * V + at] = from_float<T>(den ? all / den[t * x.Hv + h] : all);
+        }
+    }
+    if (!sT) return;
+#pragma unroll
+    for (int r = 0; r < ROWS; r++) {
+        const int d = row + 32 * r;
+        if (d >= K) continue;
+        float *to = sT + (head * K + d) * V + e;
+        if (QUADS) {
+            if (e < V) store_pack<4>(to, S[r]);
+        } else
+            for (int j = 0; j < 4; j++)
+                if (e + j < V) to[j] = S[r][j];
+    }
 }
 
 /* den = s z . q + eps and the end of z, a warp a value head. */
@@ -84,15 +169,6 @@ static size_t step_workspace(const void *args, bool backward, int threads)
     return a->normalize ? rows : 0;
 }
 
-/* A piece is of few sequences: of many, more blocks share a multiprocessor than a kernel that stays has. */
-enum { STEP_PIECE_BLOCKS = 1024 };
-template <bool VECTOR> static void launch_piece(const lnt_cuda *d, const lnt_piece *p, const CUtensorMap *)
-{
-    decay_piece piece;
-    memcpy(&piece, p->args, sizeof piece);
-    lnt_launch(d, decay_step_kernel<bf16, true, 4, VECTOR>, (unsigned)p->blocks, STEP_THREADS, piece.args);
-}
-
 template <typename T, bool VECTOR> static void step(const lnt_recur_args *a, const lnt_cuda *d)
 {
     decay_cut x = { a->cu_seqlens_device, a->sequences, a->tokens, 1, 1, a->Hv, (const float *)a->g, (const float *)a->g_head, (float)a->scale };
@@ -115,15 +191,12 @@ template <typename T, bool VECTOR> static void step(const lnt_recur_args *a, con
         lnt_launch(d, kernel, (unsigned)heads, 32, x, (const T *)a->q, (const T *)a->k, z0, zT, den, eps, Hq, K);
     }
     const bool quads = V % 4 == 0 && ((uintptr_t)s0 | (uintptr_t)sT) % 16 == 0;
-    const decay_piece piece = {{x, a->q, a->k, a->v, s0, sT, a->o, den, Hq, K, V, blocks,
-                                {(const float *)a->gk, (const float *)a->gv, (const float *)a->bonus}, write, a->states_early}, VECTOR};
-    if (quads && K <= 128 && a->tokens == a->sequences && a->dtype == LINNET_BF16 && heads * blocks <= STEP_PIECE_BLOCKS &&
-        lnt_persistent_offer(d, LNT_PIECE_DECAY, &piece, sizeof piece, (int)(heads * blocks), sizeof(decay_step_share), NULL, launch_piece<VECTOR>))
-        return;
-    auto *narrow = quads ? decay_step_kernel<T, true, 4, VECTOR> : decay_step_kernel<T, false, 4, VECTOR>;
-    auto *wide = quads ? decay_step_kernel<T, true, STEP_ROWS, VECTOR> : decay_step_kernel<T, false, STEP_ROWS, VECTOR>;
-    auto *widest = quads ? decay_step_kernel<T, true, STEP_MOST_ROWS, VECTOR> : decay_step_kernel<T, false, STEP_MOST_ROWS, VECTOR>;
-    lnt_launch(d, K <= 128 ? narrow : K <= DECAY_WIDEST ? wide : widest, (unsigned)(heads * blocks), STEP_THREADS, piece.args);
+    auto *narrow = quads ? decay_step<T, true, 4, VECTOR> : decay_step<T, false, 4, VECTOR>;
+    auto *wide = quads ? decay_step<T, true, STEP_ROWS, VECTOR> : decay_step<T, false, STEP_ROWS, VECTOR>;
+    auto *widest = quads ? decay_step<T, true, STEP_MOST_ROWS, VECTOR> : decay_step<T, false, STEP_MOST_ROWS, VECTOR>;
+    lnt_launch(d, K <= 128 ? narrow : K <= DECAY_WIDEST ? wide : widest, (unsigned)(heads * blocks), STEP_THREADS, x, (const T *)a->q,
+               (const T *)a->k, (const T *)a->v, s0, sT, (T *)a->o, den, Hq, K, V, blocks,
+               step_gates{ (const float *)a->gk, (const float *)a->gv, (const float *)a->bonus }, write, a->states_early);
 }
 template <bool VECTOR> static void step_forward(const void *args, const lnt_device *d)
 {

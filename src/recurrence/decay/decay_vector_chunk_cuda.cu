@@ -249,7 +249,7 @@ void put(const tiles_call &call, bool hopper, const lnt_cuda *d)
     vector_chains c = chains_of(call, w);
     if (w.start && a->s0) {
         const size_t bytes = (size_t)(a->sequences * a->Hv * a->K * a->V) * sizeof(float);
-        lnt_cuda_note((lnt_cuda *)d, cudaMemcpyAsync(w.start, a->s0, bytes, cudaMemcpyDeviceToDevice, lnt_queue(d)));
+        lnt_cuda_note((lnt_cuda *)d, cudaMemcpyAsync(w.start, a->s0, bytes, cudaMemcpyDeviceToDevice, d->stream));
         c.side[0].start = w.start;
     }
     a->K == 64 ? put_prepare<64>(call, p, d) : put_prepare<128>(call, p, d);
@@ -257,7 +257,7 @@ void put(const tiles_call &call, bool hopper, const lnt_cuda *d)
     for (int i = 0; i < 2; i++)
         if (w.out[i] && c.side[i].out) lnt_decay_sum(i ? a->dv : a->o, 1, w.out[i], 1, a->tokens * (a->Hv / call.slices), call.slices, a->V, d);
     if (!call.states()) return;
-    if (p.du) lnt_cuda_note((lnt_cuda *)d, cudaMemsetAsync(w.du, 0, (size_t)(slots * a->Hv * a->K) * sizeof(float), lnt_queue(d)));
+    if (p.du) lnt_cuda_note((lnt_cuda *)d, cudaMemsetAsync(w.du, 0, (size_t)(slots * a->Hv * a->K) * sizeof(float), d->stream));
     lnt_vector_back(a, p, !call.backward, d);
     if (p.du) lnt_vector_sum_heads(a->dbonus, 0, w.du, slots, 1, a->Hv, a->Hv, a->K, d);
 }

@@ -720,8 +720,8 @@ static void backward(const lnt_recur_args *a, const lnt_device *device, bool pla
     const int64_t count = a->tokens * a->Hq * a->K / 8;
     const unsigned blocks = (unsigned)lnt_div_up(count, THREADS);
     const int each = p.part_heads / a->Hq;
-    if (count && p.dq_parts) gather_kernel<<<blocks, THREADS, 0, lnt_queue(d)>>>(p.dq, p.dq_parts, count, each, a->K);
-    if (count && p.dk_parts) gather_kernel<<<blocks, THREADS, 0, lnt_queue(d)>>>(p.dk, p.dk_parts, count, each, a->K);
+    if (count && p.dq_parts) gather_kernel<<<blocks, THREADS, 0, d->stream>>>(p.dq, p.dq_parts, count, each, a->K);
+    if (count && p.dk_parts) gather_kernel<<<blocks, THREADS, 0, d->stream>>>(p.dk, p.dk_parts, count, each, a->K);
 }
 
 /* Off Hopper, which has more than enough: the chain in reverse looks one stage ahead. */

@@ -553,6 +553,6 @@ extern "C" void lnt_delta_chunk_cuda_backward(const void *args, const lnt_device
     p.scale = (float)a->scale;
     lay_out(a, (char *)a->workspace, &p);
     cudaError_t e = cudaSuccess;
-    LNT_BY_TYPE(a->dtype, T, e = put<T>(a, p, lnt_queue(device)));
+    LNT_BY_TYPE(a->dtype, T, e = put<T>(a, p, device->stream));
     lnt_cuda_note(device, e);
 }

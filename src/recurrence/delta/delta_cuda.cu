@@ -153,5 +153,5 @@ extern "C" void lnt_delta_chunk_cuda_forward(const void *args, const lnt_device 
     const chunk_args p = { a->q, a->k, a->v, (const float *)a->g, (const float *)a->beta, (const float *)a->s0, (float *)a->sT, a->o,
                            a->cu_seqlens_device, a->Hq, a->Hv, a->K, a->V, (int)lnt_div_up(a->V, COLUMNS), (float)a->scale };
     const int64_t ctas = a->sequences * a->Hv * p.blocks;
-    if (ctas) LNT_BY_TYPE(a->dtype, T, launch<T>(p, ctas, lnt_queue((const lnt_cuda *)d)));
+    if (ctas) LNT_BY_TYPE(a->dtype, T, launch<T>(p, ctas, ((const lnt_cuda *)d)->stream));
 }

@@ -144,7 +144,7 @@ static inline cudaError_t lnt_delta_put(void (*kernel)(Args), const Args &p, int
     config.gridDim = dim3((unsigned)ctas);
     config.blockDim = dim3((unsigned)threads);
     config.dynamicSmemBytes = (size_t)shared;
-    config.stream = lnt_queue(d);
+    config.stream = d->stream;
     config.attrs = attributes;
     if (cluster > 1) {
         attributes[config.numAttrs].id = cudaLaunchAttributeClusterDimension;

@@ -682,7 +682,7 @@ static void forward(const lnt_recur_args *a, const lnt_device *device, bool plai
     const auto put = hopper ? lnt_delta_chain_sm90 : lnt_delta_chain_sm80;
     const bool over = a->s0 && a->s0 == a->sT; /* a segment that begins late reads what the last one may have written by then */
     const size_t bytes = (size_t)(a->sequences * a->Hv * a->K * a->V) * sizeof(float);
-    if (over) lnt_cuda_note((lnt_cuda *)d, cudaMemcpyAsync(w.start, a->s0, bytes, cudaMemcpyDeviceToDevice, lnt_queue(d)));
+    if (over) lnt_cuda_note((lnt_cuda *)d, cudaMemcpyAsync(w.start, a->s0, bytes, cudaMemcpyDeviceToDevice, d->stream));
     if (over) x.s0 = w.start;
     lnt_delta_chunks_put(a, device, &w, 0, w.chunks);
     lnt_delta_chain ends = x;

@@ -388,8 +388,8 @@ template <typename T> void put_slabs(const conv_args &a, const lnt_cuda *d, bool
         if (x.N) x.begins = false;
     });
     if (!back || !x.begins) return; /* no token at all */
-    if (a.dh) lnt_cuda_note((lnt_cuda *)d, cudaMemsetAsync(a.dh, 0, (size_t)(a.L * a.H) * sizeof(float), lnt_queue(d)));
-    if (a.dskip) lnt_cuda_note((lnt_cuda *)d, cudaMemsetAsync(a.dskip, 0, (size_t)a.H * sizeof(float), lnt_queue(d)));
+    if (a.dh) lnt_cuda_note((lnt_cuda *)d, cudaMemsetAsync(a.dh, 0, (size_t)(a.L * a.H) * sizeof(float), d->stream));
+    if (a.dskip) lnt_cuda_note((lnt_cuda *)d, cudaMemsetAsync(a.dskip, 0, (size_t)a.H * sizeof(float), d->stream));
 }
 
 void put(const conv_args &a, const lnt_device *d, bool back)

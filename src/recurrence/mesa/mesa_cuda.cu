@@ -294,7 +294,7 @@ void lnt_mesa_table_put(const lnt_mesa_args *a, int4 *table, lnt_cuda *d)
 {
     const int64_t chunks = slots_of(a);
     if (a->sequences)
-        mesa_table<<<(unsigned)lnt_div_up(chunks, THREADS), THREADS, 0, lnt_queue(d)>>>(a->cu_seqlens_device, a->sequences, chunks, table);
+        mesa_table<<<(unsigned)lnt_div_up(chunks, THREADS), THREADS, 0, d->stream>>>(a->cu_seqlens_device, a->sequences, chunks, table);
 }
 
 template <typename T> static void put_keys(const lnt_mesa_args *a, const mesa_work &w, lnt_cuda *d)
@@ -306,9 +306,9 @@ template <typename T> static void put_keys(const lnt_mesa_args *a, const mesa_wo
     const T *k = (const T *)a->k;
     const float *beta = (const float *)a->beta;
     if (a->K % EACH == 0 && (uintptr_t)k % 16 == 0)
-        mesa_keys<T, EACH><<<grid_of(d, n, EACH), THREADS, 0, lnt_queue(d)>>>(k, beta, (T *)w.kb, (T *)w.kr, n, a->Hq, a->Hv, a->K, rounds(a));
+        mesa_keys<T, EACH><<<grid_of(d, n, EACH), THREADS, 0, d->stream>>>(k, beta, (T *)w.kb, (T *)w.kr, n, a->Hq, a->Hv, a->K, rounds(a));
     else
-        mesa_keys<T, 1><<<grid_of(d, n, 1), THREADS, 0, lnt_queue(d)>>>(k, beta, (T *)w.kb, (T *)w.kr, n, a->Hq, a->Hv, a->K, rounds(a));
+        mesa_keys<T, 1><<<grid_of(d, n, 1), THREADS, 0, d->stream>>>(k, beta, (T *)w.kb, (T *)w.kr, n, a->Hq, a->Hv, a->K, rounds(a));
 }
 
 /* The decay core's call whose states are H, its end states to hT. */
@@ -360,7 +360,7 @@ static void put_solve(const lnt_mesa_args *a, const mesa_work &w, const void *rh
         const bool steps = s.steps > 0 || s.solver == LNT_CG_PLAIN;
         if (d->base.capability >= 90 && !(s.absolute > 0) && (s.solver == LNT_CG_LEVEL || s.solver == LNT_CG_PLAIN) && steps &&
             ((uintptr_t)s.k | (uintptr_t)s.x | (uintptr_t)s.x_float | (uintptr_t)s.rhs) % 16 == 0) {
-            lnt_mesa_cg_sm90(s, lnt_queue(d));
+            lnt_mesa_cg_sm90(s, d->stream);
             s.without_steps = true; /* the guess alone, where no level step is drawn */
             if (!s.drawn || s.solver == LNT_CG_PLAIN) return;
         }
@@ -400,13 +400,13 @@ template <typename T, typename S> static void forward(const lnt_mesa_args *a, ln
 static void turn(const lnt_mesa_args *a, const float *from, float *to, lnt_cuda *d)
 {
     const int64_t blocks = (a->K + 31) / 32, grid = a->sequences * a->Hv * blocks * blocks;
-    if (grid) mesa_turn<<<(unsigned)grid, THREADS, 0, lnt_queue(d)>>>(from, to, a->K);
+    if (grid) mesa_turn<<<(unsigned)grid, THREADS, 0, d->stream>>>(from, to, a->K);
 }
 
 static void put_lambda(const lnt_mesa_args *a, const mesa_work &w, lnt_cuda *d)
 {
     const int n = a->Hv * a->K;
-    if (a->dlambda) mesa_lambda_sum<<<(unsigned)lnt_div_up(n, 32), THREADS, 0, lnt_queue(d)>>>(w.part, (float *)a->dlambda, slots_of(a), n);
+    if (a->dlambda) mesa_lambda_sum<<<(unsigned)lnt_div_up(n, 32), THREADS, 0, d->stream>>>(w.part, (float *)a->dlambda, slots_of(a), n);
 }
 
 template <typename T> static void put_sums(const lnt_mesa_args *a, const mesa_work &w, lnt_cuda *d)
@@ -434,9 +434,9 @@ template <typename T> static void put_sums(const lnt_mesa_args *a, const mesa_wo
     s.scaled = !w.kb;
     const bool packs = a->K % 4 == 0 && ((uintptr_t)s.k | (uintptr_t)s.x | (uintptr_t)s.dq | (uintptr_t)s.dk) % 16 == 0;
     if (grid && packs)
-        mesa_combine<T, 4><<<(unsigned)grid, THREADS, 0, lnt_queue(d)>>>(s);
+        mesa_combine<T, 4><<<(unsigned)grid, THREADS, 0, d->stream>>>(s);
     else if (grid)
-        mesa_combine<T, 1><<<(unsigned)grid, THREADS, 0, lnt_queue(d)>>>(s);
+        mesa_combine<T, 1><<<(unsigned)grid, THREADS, 0, d->stream>>>(s);
     put_lambda(a, w, d);
 }
 
@@ -480,9 +480,9 @@ template <typename T, typename S> static void backward(const lnt_mesa_args *a, l
     if constexpr (sizeof(T) == 4)
         w.x = a->x;
     else if (n && n % 8 == 0 && (uintptr_t)a->x % 16 == 0)
-        mesa_narrow<8><<<grid_of(d, n, 8), THREADS, 0, lnt_queue(d)>>>((const float *)a->x, (bf16 *)w.x, n);
+        mesa_narrow<8><<<grid_of(d, n, 8), THREADS, 0, d->stream>>>((const float *)a->x, (bf16 *)w.x, n);
     else if (n)
-        mesa_narrow<1><<<grid_of(d, n, 1), THREADS, 0, lnt_queue(d)>>>((const float *)a->x, (bf16 *)w.x, n);
+        mesa_narrow<1><<<grid_of(d, n, 1), THREADS, 0, d->stream>>>((const float *)a->x, (bf16 *)w.x, n);
 
     lnt_recur_args read = decay_call(a, w, a->v, a->V);
     read.do_ = a->do_;
@@ -525,7 +525,7 @@ template <typename T, typename S> static void backward(const lnt_mesa_args *a, l
         through.dk = a->dk;
         through.dv = NULL;
         if (a->dg) through.dg = a->dg;
-        lnt_cuda_note(d, cudaMemsetAsync(w.part, 0, parts, lnt_queue(d))); /* segments are as many as slots at most */
+        lnt_cuda_note(d, cudaMemsetAsync(w.part, 0, parts, d->stream)); /* segments are as many as slots at most */
         lnt_decay_cuda_backward(&through, &d->base, lnt_decay_hopper(), { .joined = { (const bf16 *)w.dkb, w.dg, (float *)a->dbeta, w.part } });
     } else if (sizeof(S) == 2 && !hopper)
         lnt_decay_tiles_backward(&through, &d->base, { true, false, one_kernel ? a->v : NULL, one_kernel ? a->do_ : NULL });

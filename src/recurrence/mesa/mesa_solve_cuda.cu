@@ -45,7 +45,7 @@ template <int KP, int ROWS, bool HALF, typename T, typename S> void put(const ln
     const int64_t grid = a.chunks * a.Hv * (C / ROWS);
     if (!grid) return;
     lnt_cuda_note(d, cudaFuncSetAttribute(mesa_solve<KP, ROWS, HALF, T, S>, cudaFuncAttributeMaxDynamicSharedMemorySize, (int)sizeof(shared)));
-    mesa_solve<KP, ROWS, HALF, T, S><<<(unsigned)grid, shared::threads, sizeof(shared), lnt_queue(d)>>>(a);
+    mesa_solve<KP, ROWS, HALF, T, S><<<(unsigned)grid, shared::threads, sizeof(shared), d->stream>>>(a);
     lnt_cuda_note(d, cudaGetLastError());
 }
 

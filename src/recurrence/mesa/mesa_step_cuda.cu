@@ -1,9 +1,367 @@
-/* The Mesa core token by token on a GPU: heads of up to 128 columns (mesa_step.cuh), and wider states. */
-#include "recurrence/mesa/mesa_step.cuh"
+/* The Mesa core token by token: one CTA a value head, for all tokens of the call. Equations: operators.md#mesa. H is symmetric, so H p is a sum over
+ * rows for every column.
+ *
+ * Where K and V are at most W = 64 or 128, H and G are in registers. A warp has 16 columns, a thread 8 of them and W/16 rows. A step has one barrier:
+ * the warp's sums for its columns go to shared memory, every thread reads those of its rows, and all that is made of them (p, r, the sums over rows
+ * by 4 shuffles, whether to go on) every half of a warp works out for itself, with the same bits. What a step takes is latency, of the sums over rows
+ * most of all, one after the other; so that they are one: with w = H p + Lambda p and z = r / m, r' = r - alpha w has
+ *   r'.z' = r.z - 2 alpha w.z + alpha^2 w.(w / m)
+ * which makes the next direction, and r'.z' itself, which the next alpha takes, is summed beside the next product (Meurant 1987).
+ *
+ * Wider states are in their memory, each word touched by its own thread alone: a thread has a column and half of the rows; p from shared memory, the
+ * parts' sums through it. What belongs to a column (x, r, p) every part computes alike. */
+#include "recurrence/mesa/mesa_cuda.cuh"
+
+#include <float.h>
+
+#include "ops/rows.cuh"
+#include "recurrence/decay/decay_cuda.cuh"
+
+extern "C" {
+#include "recurrence/mesa/mesa_gpu.h"
+}
 
 namespace {
 
-using namespace mesa_held;
+template <typename T> struct step_args {
+    const int64_t *cu;
+    const T *q, *k, *v;
+    const float *g, *beta, *lambda, *h0, *s0;
+    lnt_mesa_lambda made; /* lambda in its place, p NULL: not */
+    lnt_mesa_conv conv[2];
+    lnt_mesa_norm norm;
+    float *hT, *sT; /* NULL: not wanted; never NULL where the states do not fit the registers */
+    float *x, *taken, *residual;
+    T *o;
+    int64_t H_stride, G_stride; /* of sequences */
+    int Hq, Hv, K, V, steps;
+    const int *drawn; /* NULL: steps */
+    float tolerance2, absolute;
+    int32_t solver;
+    bool diagonal, half;
+    bool early; /* states may be read before kernels ahead have ended */
+};
+
+/* Lambda of column i of all heads. */
+template <typename T> __device__ __forceinline__ float lambda_at(const step_args<T> &a, int64_t i)
+{
+    return a.made.p ? a.made.lower + softplus_of(a.made.p[i]) : a.lambda ? a.lambda[i] : 1.0f;
+}
+
+/* ---- states in registers ---------------------------------------------------------------------------------------------------------------- */
+
+/* Numbers first .. first+3 of n. PACKED: as one access. */
+template <bool PACKED, typename T> __device__ __forceinline__ void fetch(float *x, const T *p, int first, int n)
+{
+    float y[4] = {};
+    if constexpr (PACKED) {
+        if (first < n) load_pack<4>(y, p + first);
+    } else {
+        for (int j = 0; j < 4; j++)
+            if (first + j < n) y[j] = to_float(p[first + j]);
+    }
+    for (int j = 0; j < 4; j++) x[j] = y[j];
+}
+template <bool PACKED> __device__ __forceinline__ void leave(float *p, int first, int n, const float *x)
+{
+    if constexpr (PACKED) {
+        const float y[4] = { x[0], x[1], x[2], x[3] };
+        if (first < n) store_pack(p + first, y);
+    } else {
+        for (int j = 0; j < 4; j++)
+            if (first + j < n) p[first + j] = x[j];
+    }
+}
+
+constexpr int SHARE = 16, COLUMNS = 8; /* threads that share columns; columns of one */
+
+/* Sums over all rows: a thread's own in x, then its neighbours'. */
+template <int N> __device__ __forceinline__ void over_rows(float (&x)[N])
+{
+#pragma unroll
+    for (int o = 1; o < SHARE; o *= 2)
+#pragma unroll
+        for (int n = 0; n < N; n++) x[n] += __shfl_xor_sync(0xffffffffu, x[n], o);
+}
+template <int ROWS> __device__ __forceinline__ float dot(const float (&x)[ROWS], const float (&y)[ROWS])
+{
+    float sum[2] = {};
+#pragma unroll
+    for (int i = 0; i < ROWS; i++) sum[i % 2] += x[i] * y[i];
+    return sum[0] + sum[1];
+}
+
+/* A thread's place: rows row(i), columns column(c); the sixteen neighbours that share the columns sum for two of them each, `own`. */
+struct step_place {
+    int rows0, column0, own;
+    __device__ __forceinline__ step_place()
+    {
+        const int lane = (int)threadIdx.x % 32;
+        rows0 = lane % SHARE * 4, column0 = (int)threadIdx.x / 32 * 16 + lane / SHARE * 4;
+        own = column(lane / 2 % COLUMNS);
+    }
+    __device__ __forceinline__ int row(int i) const { return rows0 + i / 4 * (4 * SHARE) + i % 4; }
+    __device__ __forceinline__ int column(int c) const { return column0 + c / 4 * 8 + c % 4; } /* a row's 32 bytes are of two threads */
+};
+
+/* What threads that share columns have of each, summed, for the column `own`. */
+__device__ __forceinline__ float over_columns_share(const float (&sum)[COLUMNS])
+{
+    float four[4], two[2];
+    const bool a = threadIdx.x & 8, b = threadIdx.x & 4, c = threadIdx.x & 2;
+#pragma unroll
+    for (int i = 0; i < 4; i++) four[i] = (a ? sum[4 + i] : sum[i]) + __shfl_xor_sync(0xffffffffu, a ? sum[i] : sum[4 + i], 8);
+#pragma unroll
+    for (int i = 0; i < 2; i++) two[i] = (b ? four[2 + i] : four[i]) + __shfl_xor_sync(0xffffffffu, b ? four[i] : four[2 + i], 4);
+    const float one = (c ? two[1] : two[0]) + __shfl_xor_sync(0xffffffffu, c ? two[0] : two[1], 2);
+    return one + __shfl_xor_sync(0xffffffffu, one, 1);
+}
+
+/* sum_i u_i S_i for the column `own`. */
+template <bool HALF, int ROWS> __device__ __forceinline__ float column_sum(const float (&S)[ROWS][COLUMNS], const float (&u)[ROWS])
+{
+    float sum[COLUMNS] = {};
+#pragma unroll
+    for (int i = 0; i < ROWS; i++)
+#pragma unroll
+        for (int c = 0; c < COLUMNS; c++) sum[c] += HALF ? lnt_to_half(u[i]) * lnt_to_half(S[i][c]) : u[i] * S[i][c];
+    return over_columns_share(sum);
+}
+/* What the threads have of their columns, to all of their rows. `to` is not what the last call had. */
+template <int ROWS> __device__ __forceinline__ void publish(float *to, const step_place &at, float x, float (&rows)[ROWS])
+{
+    if (threadIdx.x % 2 == 0) to[at.own] = x;
+    __syncthreads();
+#pragma unroll
+    for (int j = 0; j < ROWS; j += 4) *(float4 *)&rows[j] = *(const float4 *)&to[at.row(j)];
+}
+
+/* q and k by their convolutions: a column of either a thread. */
+template <typename T, int W> struct step_conv {
+    float4 taps;
+    float x[3], *window;
+
+    /* What lies there before the kernels ahead have ended. */
+    __device__ __forceinline__ void load(const step_args<T> &a, int64_t n, int h)
+    {
+        const lnt_mesa_conv &f = a.conv[threadIdx.x / W];
+        const int c = h * a.K + min((int)threadIdx.x % W, a.K - 1);
+        taps = ((const float4 *)f.w)[c];
+        window = (float *)((char *)f.window + n * f.stride) + c;
+#pragma unroll
+        for (int j = 0; j < 3; j++) x[j] = window[(int64_t)j * a.Hq * a.K];
+    }
+    /* To rows [2][W], q then k; `parts`: a number of each warp. */
+    __device__ __forceinline__ void run(const step_args<T> &a, int64_t token, int h, float (*rows)[W], float *parts)
+    {
+        const int which = (int)threadIdx.x / W, c = (int)threadIdx.x % W, warp = (int)threadIdx.x / 32;
+        const int64_t cols = (int64_t)a.Hq * a.K;
+        float z = 0.0f, sum = 0.0f;
+        if (c < a.K) {
+            const float now = to_float(((const T *)a.conv[which].x)[token * cols + h * a.K + c]);
+            z = taps.x * x[0] + taps.y * x[1] + taps.z * x[2] + taps.w * now;
+            z *= sigmoid_of(z);
+            window[0] = x[1], window[cols] = x[2], window[2 * cols] = now;
+        }
+        const float part = warp_sum(z * z);
+        if (threadIdx.x % 32 == 0) parts[warp] = part;
+        __syncthreads();
+#pragma unroll
+        for (int w = 0; w < W / 32; w++) sum += parts[which * (W / 32) + w];
+        rows[which][c] = c < a.K ? to_float(from_float<T>(z * rsqrtf(sum + a.conv[which].eps))) : 0.0f;
+        __syncthreads();
+    }
+};
+
+/* The norm of a token's o, of which a thread has that of its own column; `weight` is that column's, rows are what a thread has of every one. */
+template <typename T, int ROWS>
+__device__ __forceinline__ void put_norm(const step_args<T> &a, const step_place &at, int64_t row, float o, float weight, float gate, float *to,
+                                         float (&rows)[ROWS])
+{
+    float y = at.own < a.V ? to_float(from_float<T>(o)) : 0.0f, sum[1];
+    publish(to, at, y, rows);
+    sum[0] = dot(rows, rows);
+    over_rows(sum);
+    y *= weight / sqrtf(sum[0] / (float)a.V + a.norm.eps);
+    if (a.norm.gate) y *= a.norm.silu ? gate * sigmoid_of(gate) : sigmoid_of(gate);
+    if (threadIdx.x % 2 == 0 && at.own < a.V) ((T *)a.norm.y)[row + at.own] = from_float<T>(y);
+}
+
+/* All tokens of a value head. PACKED: K and V are multiples of 4, pointers and strides of 16 bytes. HALF: a.half, never with
+ * PACKED. Long: H, G and the step's numbers are in registers from the first token to the last. */
+template <typename T, int W, bool PACKED, bool HALF> __global__ __launch_bounds__(2 * W) void mesa_step(const __grid_constant__ step_args<T> a)
+{
+    constexpr int ROWS = W / SHARE;
+    __shared__ __align__(16) float shared[2][W], rows[2][W];
+    __shared__ float parts[2 * W / 32];
+    const step_place at;
+    const int K = a.K, V = a.V, h = (int)(blockIdx.x % a.Hv), hq = (int)((int64_t)h * a.Hq / a.Hv);
+    const int64_t n = blockIdx.x / a.Hv, H0 = n * a.H_stride + (int64_t)h * K * K, G0 = n * a.G_stride + (int64_t)h * K * V;
+    float H[ROWS][COLUMNS], G[ROWS][COLUMNS];
+    if (!a.early) await_last();
+#pragma unroll
+    for (int i = 0; i < ROWS; i++) {
+        const int row = at.row(i);
+#pragma unroll
+        for (int c = 0; c < COLUMNS; c += 4) {
+            fetch<PACKED>(&H[i][c], a.h0 + H0 + (int64_t)row * K, at.column(c), a.h0 && row < K ? K : 0);
+            fetch<PACKED>(&G[i][c], a.s0 + G0 + (int64_t)row * V, at.column(c), a.s0 && row < K ? V : 0);
+        }
+    }
+    const float lambda = at.own < K ? lambda_at(a, (int64_t)h * K + at.own) : 1.0f;
+    const float weight = a.norm.y && a.norm.w && at.own < V ? a.norm.w[at.own] : 1.0f;
+    step_conv<T, W> conv;
+    if (a.conv[0].x) conv.load(a, n, h);
+    let_next(); /* the next product's weights queue up behind the states */
+    await_last();
+    const lnt_mesa_course course = lnt_mesa_course_now(a);
+    auto leave_row = [&](int i) { /* i is a constant */
+        int row = at.row(i);
+        asm volatile("" : "+r"(row)); /* or addresses of all rows are kept through the steps, and spilled */
+        if (row >= K) return;
+#pragma unroll
+        for (int c = 0; c < COLUMNS; c += 4) {
+            if (a.hT) leave<PACKED>(a.hT + H0 + (int64_t)row * K, at.column(c), K, &H[i][c]);
+            if (a.sT) leave<PACKED>(a.sT + G0 + (int64_t)row * V, at.column(c), V, &G[i][c]);
+        }
+    };
+    int turn = 0, left_rows = 0; /* rows of the states that are in memory */
+
+    for (int64_t t = a.cu[n]; t < a.cu[n + 1]; t++) {
+        const int64_t token = t * a.Hv + h, row0 = (t * a.Hq + hq) * K;
+        const float gate = a.g[token], beta = a.beta[token], less = expm1f(lnt_gate(gate));
+        float r[ROWS], p[ROWS], k[COLUMNS], v[COLUMNS];
+#pragma unroll
+        for (int c = 0; c < COLUMNS; c += 4) fetch<PACKED>(&v[c], a.v + token * V, at.column(c), V);
+        float mine; /* r of the own column */
+        if (a.conv[0].x) {
+            conv.run(a, t, h, rows, parts);
+#pragma unroll
+            for (int i = 0; i < ROWS; i += 4) {
+                fetch<true>(&r[i], rows[0], at.row(i), W);
+                fetch<true>(&p[i], rows[1], at.row(i), W);
+            }
+#pragma unroll
+            for (int c = 0; c < COLUMNS; c += 4) fetch<true>(&k[c], rows[1], at.column(c), W);
+            mine = rows[0][at.own];
+        } else {
+#pragma unroll
+            for (int i = 0; i < ROWS; i += 4) {
+                fetch<PACKED>(&r[i], a.q + row0, at.row(i), K);
+                fetch<PACKED>(&p[i], a.k + row0, at.row(i), K); /* the key, until the states have it */
+            }
+#pragma unroll
+            for (int c = 0; c < COLUMNS; c += 4) fetch<PACKED>(&k[c], a.k + row0, at.column(c), K);
+            mine = at.own < K ? to_float(a.q[row0 + at.own]) : 0.0f;
+        }
+        const float z_o = a.norm.y && a.norm.gate && at.own < V ? to_float(((const T *)a.norm.gate)[token * V + at.own]) : 0.0f;
+        if (HALF) {
+            for (int j = 0; j < COLUMNS; j++) k[j] = lnt_to_half(k[j]);
+            for (int i = 0; i < ROWS; i++) r[i] = lnt_to_half(r[i]), p[i] = lnt_to_half(p[i]);
+            mine = lnt_to_half(mine);
+        }
+        float m[ROWS];
+#pragma unroll
+        for (int i = 0; i < ROWS; i++) {
+            const float kb = beta * p[i];
+#pragma unroll
+            for (int c = 0; c < COLUMNS; c++) {
+                H[i][c] = fmaf(kb, k[c], fmaf(less, H[i][c], H[i][c]));
+                G[i][c] = fmaf(kb, v[c], fmaf(less, G[i][c], G[i][c]));
+            }
+        }
+        /* the states' diagonal to the columns it belongs to; its least */
+        float *buffer = shared[turn ^= 1];
+#pragma unroll
+        for (int j = 0; j < ROWS; j += 4)
+#pragma unroll
+            for (int d = 0; d < COLUMNS; d += 4)
+                if (at.row(j) == at.column(d))
+                    for (int c = 0; c < 4; c++) buffer[at.row(j) + c] = at.row(j) + c < K ? H[j + c][d + c] : FLT_MAX;
+        __syncthreads();
+        float mine_m = buffer[at.own];
+        if (course.solver == LNT_CG_LEVEL) {
+            mine_m = FLT_MAX;
+            for (int i = 0; i < ROWS; i++) mine_m = lnt_mesa_least(mine_m, buffer[at.row(i)]);
+            for (int o = 1; o < SHARE; o *= 2) mine_m = lnt_mesa_least(mine_m, __shfl_xor_sync(0xffffffffu, mine_m, o));
+        }
+        mine_m = 1.0f / (mine_m + lambda);
+        publish(shared[turn ^= 1], at, mine_m, m);
+
+        float x = 0.0f, w[ROWS], z[ROWS], start[1] = { dot(r, r) };
+        if (course.from_guess) {
+#pragma unroll
+            for (int i = 0; i < ROWS; i++) p[i] = m[i] * r[i];
+            x = mine_m * mine;
+            const float mine_w = column_sum<HALF>(H, p) + lambda * x;
+            publish(shared[turn ^= 1], at, mine_w, w);
+            mine -= mine_w;
+#pragma unroll
+            for (int i = 0; i < ROWS; i++) r[i] -= w[i];
+        }
+        if (course.solver > LNT_CG_JACOBI) {
+            mine_m = 1.0f;
+            for (int i = 0; i < ROWS; i++) m[i] = 1.0f;
+        }
+        float mine_p = mine_m * mine;
+#pragma unroll
+        for (int i = 0; i < ROWS; i++) p[i] = z[i] = m[i] * r[i];
+        over_rows(start);
+        const float size = start[0];
+        int taken = 0;
+        const bool last = t + 1 == a.cu[n + 1];
+        while (taken < course.most) {
+            if (last && taken < ROWS) { /* at the end all of them would take a microsecond, of which nothing but this has to wait */
+#pragma unroll
+                for (int i = 0; i < ROWS; i++)
+                    if (i == taken) leave_row(i);
+                left_rows = taken + 1;
+            }
+            float now[2] = { dot(r, z), dot(r, r) };
+            over_rows(now);
+            const float mine_w = column_sum<HALF>(H, p) + lambda * mine_p;
+            if (taken && now[1] <= a.tolerance2 * size) break;
+            publish(shared[turn ^= 1], at, mine_w, w);
+            float part[ROWS], sums[3];
+#pragma unroll
+            for (int i = 0; i < ROWS; i++) part[i] = m[i] * w[i];
+            sums[0] = dot(p, w), sums[1] = dot(z, w), sums[2] = dot(part, w);
+            over_rows(sums);
+            const float delta = now[0], curve = sums[0];
+            const bool useful = delta > 0 && curve > 0 && curve < INFINITY;
+            if (!useful && !(a.absolute > 0 && lnt_mesa_lost(delta, curve) == 0)) {
+                const float lost = lnt_mesa_lost(delta, curve); /* 0 but for what is no number */
+                x += lost;
+                for (int i = 0; i < ROWS; i++) r[i] += lost;
+                break;
+            }
+            const float alpha = __fdividef(delta, curve + a.absolute);
+            const float next = fmaxf(fmaf(alpha, fmaf(alpha, sums[2], -2.0f * sums[1]), delta), 0.0f);
+            const float beta_p = __fdividef(next, delta + a.absolute);
+            x += alpha * mine_p;
+            mine -= alpha * mine_w;
+            mine_p = mine_m * mine + beta_p * mine_p;
+#pragma unroll
+            for (int i = 0; i < ROWS; i++) r[i] -= alpha * w[i], z[i] = m[i] * r[i], p[i] = z[i] + beta_p * p[i];
+            taken++;
+        }
+        float left[1] = { dot(r, r) };
+        over_rows(left);
+        if (threadIdx.x == 0 && a.taken) a.taken[token] = (float)(taken > course.free_steps ? taken - course.free_steps : 0);
+        if (threadIdx.x == 0 && a.residual) a.residual[token] = lnt_mesa_left(left[0], size);
+        if (HALF) x = lnt_to_half(x);
+        publish(shared[turn ^= 1], at, x, p);
+        const float o = column_sum<false>(G, p);
+        if (a.norm.y) put_norm(a, at, token * V, o, weight, z_o, shared[turn ^= 1], w);
+        if (threadIdx.x % 2 == 0) {
+            if (at.own < K && a.x) a.x[token * K + at.own] = x;
+            if (at.own < V && (!a.norm.y || a.norm.keeps_o)) a.o[token * V + at.own] = from_float<T>(o);
+        }
+    }
+#pragma unroll
+    for (int i = 0; i < ROWS; i++)
+        if (i >= left_rows) leave_row(i);
+}
 
 /* ---- wider states -------------------------------------------------------------------------------------------------------------------------- */
 
@@ -160,33 +518,9 @@ template <typename T> __global__ __launch_bounds__(WIDE *PARTS) void mesa_step_w
 
 bool wide(const lnt_mesa_args *a) { return a->K > LNT_MESA_HELD || a->V > LNT_MESA_HELD; }
 
-template <typename T, int W, bool PACKED, bool HALF> __global__ __launch_bounds__(2 * W) void mesa_step_kernel(const __grid_constant__ step_args<T> a)
-{
-    __shared__ step_shared<W> shared;
-    mesa_step<T, W, PACKED, HALF>(a, (int)blockIdx.x, shared, lnt_alone());
-}
-
-/* Few sequences: of many, more blocks share a multiprocessor than a kernel that stays has. */
-enum { PIECE_BLOCKS = 1024 };
-void launch_piece(const lnt_cuda *d, const lnt_piece *p, const CUtensorMap *)
-{
-    mesa_piece piece;
-    memcpy(&piece, p->args, sizeof piece);
-    lnt_launch(d, mesa_step_kernel<bf16, 128, true, false>, (unsigned)p->blocks, 256, piece.args);
-}
-bool offer(const lnt_cuda *d, const step_args<bf16> &a, int64_t heads)
-{
-    const mesa_piece piece = {a};
-    return heads <= PIECE_BLOCKS &&
-           lnt_persistent_offer(d, LNT_PIECE_MESA, &piece, sizeof piece, (int)heads, sizeof(step_shared<128>), NULL, launch_piece);
-}
-bool offer(const lnt_cuda *, const step_args<float> &, int64_t) { return false; }
-
 template <typename T, int W> void put_held(const step_args<T> &a, bool packed, int64_t heads, lnt_cuda *d)
 {
-    const auto whole = packed ? mesa_step_kernel<T, W, true, false> : mesa_step_kernel<T, W, false, false>;
-    const auto kernel = a.half ? mesa_step_kernel<T, W, false, true> : whole;
-    if (W == 128 && packed && !a.half && offer(d, a, heads)) return;
+    const auto kernel = a.half ? mesa_step<T, W, false, true> : packed ? mesa_step<T, W, true, false> : mesa_step<T, W, false, false>;
     lnt_launch(d, kernel, (unsigned)heads, 2 * W, a);
 }
 

@@ -714,7 +714,7 @@ template <typename T> void put_rings(const lnt_mesa_unroll<T> &a, int64_t rings,
         constexpr size_t shared = sizeof(unroll_shared<KP, ROWS>);
         static_assert(shared <= shape.room);
         lnt_cuda_note(d, cudaFuncSetAttribute(mesa_unroll<KP, ROWS, T>, cudaFuncAttributeMaxDynamicSharedMemorySize, (int)shared));
-        mesa_unroll<KP, ROWS, T><<<(unsigned)rings, tile<KP, ROWS>::threads, shared, lnt_queue(d)>>>(a);
+        mesa_unroll<KP, ROWS, T><<<(unsigned)rings, tile<KP, ROWS>::threads, shared, d->stream>>>(a);
     });
     lnt_cuda_note(d, cudaGetLastError());
 }
@@ -739,7 +739,7 @@ template <typename T> void lnt_mesa_unroll_put(const lnt_mesa_unroll<T> &a, lnt_
 template <typename T> void lnt_mesa_unroll_end_put(const lnt_mesa_unroll<T> &a, lnt_cuda *d)
 {
     const int64_t grid = a.solve.chunks * a.solve.Hv;
-    if (grid) mesa_unroll_end<T><<<(unsigned)grid, END_THREADS, 0, lnt_queue(d)>>>(a);
+    if (grid) mesa_unroll_end<T><<<(unsigned)grid, END_THREADS, 0, d->stream>>>(a);
     lnt_cuda_note(d, cudaGetLastError());
 }
 

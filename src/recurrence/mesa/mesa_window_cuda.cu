@@ -646,7 +646,7 @@ void forward(const void *args, const lnt_device *device)
     const lnt_cuda *d = (const lnt_cuda *)device;
     const window_call p = call_of(a, false);
     const unsigned heads = (unsigned)(p.N * p.Hv);
-    if (heads) window_gates<<<heads, 32, 0, lnt_queue(d)>>>(p);
+    if (heads) window_gates<<<heads, 32, 0, d->stream>>>(p);
     LNT_BY_TYPE(a->dtype, T, put<T, FORWARDS>(p, d));
 }
 void backward(const void *args, const lnt_device *device)
@@ -656,9 +656,9 @@ void backward(const void *args, const lnt_device *device)
     const window_call p = call_of(a, true);
     const unsigned heads = (unsigned)(p.N * p.Hv);
     const int narrow = a->dtype == LINNET_BF16;
-    if (heads) window_gates<<<heads, 32, 0, lnt_queue(d)>>>(p);
+    if (heads) window_gates<<<heads, 32, 0, d->stream>>>(p);
     LNT_BY_TYPE(a->dtype, T, put<T, READERS>(p, d); put<T, WRITERS>(p, d));
-    if (heads && p.dg) window_gate_gradients<<<heads, 32, 0, lnt_queue(d)>>>(p);
+    if (heads && p.dg) window_gate_gradients<<<heads, 32, 0, d->stream>>>(p);
     lnt_vector_sum_heads(a->dq, narrow, p.e, 1, a->tokens, a->Hv, a->Hq, a->K, d);
     lnt_vector_sum_heads(a->dk, narrow, p.dk, 1, a->tokens, a->Hv, a->Hq, a->K, d);
     if (!p.varies) lnt_vector_sum_heads(a->dlambda, 0, p.part, p.slots, 1, a->Hv, a->Hv, a->K, d);

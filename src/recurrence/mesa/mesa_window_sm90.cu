@@ -403,10 +403,10 @@ template <int K> void put(const window_call &p, lnt_cuda *d)
     lnt_cuda_note(d, cudaFuncSetAttribute(states<K>, cudaFuncAttributeMaxDynamicSharedMemorySize, shared));
     lnt_cuda_note(d, cudaFuncSetAttribute(slow_kernel<K>, cudaFuncAttributeMaxDynamicSharedMemorySize, room));
     lnt_cuda_note(d, cudaFuncSetAttribute(fast_kernel<K>, cudaFuncAttributeMaxDynamicSharedMemorySize, room));
-    weights<<<(unsigned)heads, 32 * WEIGHTS_WARPS, 0, lnt_queue(d)>>>(p);
-    states<K><<<(unsigned)(heads * 2 * (K / SLICE)), STATES_THREADS<K>, (size_t)shared, lnt_queue(d)>>>(p);
-    slow_kernel<K><<<ctas, GROUP * GROUPS<K>, (size_t)room, lnt_queue(d)>>>(p);
-    if (p.cg.g) fast_kernel<K><<<ctas, GROUP * GROUPS<K>, (size_t)room, lnt_queue(d)>>>(p);
+    weights<<<(unsigned)heads, 32 * WEIGHTS_WARPS, 0, d->stream>>>(p);
+    states<K><<<(unsigned)(heads * 2 * (K / SLICE)), STATES_THREADS<K>, (size_t)shared, d->stream>>>(p);
+    slow_kernel<K><<<ctas, GROUP * GROUPS<K>, (size_t)room, d->stream>>>(p);
+    if (p.cg.g) fast_kernel<K><<<ctas, GROUP * GROUPS<K>, (size_t)room, d->stream>>>(p);
     lnt_cuda_note(d, cudaGetLastError());
 }
 

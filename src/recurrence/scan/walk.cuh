@@ -485,8 +485,8 @@ template <typename R, typename A> void walk(const A *a, walk_args p, const lnt_d
     if (ctas && p.turns == 1)
         lnt_launch_with(d, walk_kernel<R>, ctas, THREADS, shared, 1, p);
     else if (ctas) {
-        lnt_cuda_note((lnt_cuda *)d, cudaMemsetAsync(a->workspace, 0, between, lnt_queue(d)));
-        walk_kernel<R><<<ctas, THREADS, shared, lnt_queue(d)>>>(p); /* behind what is no kernel nothing is gained by an early start */
+        lnt_cuda_note((lnt_cuda *)d, cudaMemsetAsync(a->workspace, 0, between, d->stream));
+        walk_kernel<R><<<ctas, THREADS, shared, d->stream>>>(p); /* behind what is no kernel nothing is gained by an early start */
     }
     if constexpr (R::SUMS > 0) lnt_launch(d, sums_kernel<R>, (unsigned)lnt_div_up((int64_t)R::SUMS * a->D, SMALL_THREADS), SMALL_THREADS, p);
 }

@@ -479,7 +479,7 @@ template <typename T, int ROWS> void put_rows(slstm_args p, bool back, const lnt
     if (shared_floats(p, ROWS, back) * sizeof(float) > d->base.block_shared) p.resident = false;
     const size_t shared = shared_floats(p, ROWS, back) * sizeof(float);
     if (shared > 48 << 10) lnt_cuda_note((lnt_cuda *)d, cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, (int)shared));
-    kernel<<<(unsigned)(p.H * p.parts), THREADS, shared, lnt_queue(d)>>>(p);
+    kernel<<<(unsigned)(p.H * p.parts), THREADS, shared, d->stream>>>(p);
 }
 void put_kernel(const lnt_slstm_args *a, slstm_args p, bool back, const lnt_cuda *d)
 {
@@ -489,7 +489,7 @@ void put_kernel(const lnt_slstm_args *a, slstm_args p, bool back, const lnt_cuda
     p.shift = shift_of(a, most), p.parts = (int)lnt_div_up(a->D, (int64_t)1 << p.shift);
     while (rows << p.shift > THREADS) rows /= 4; /* a cell a thread */
     for (p.lanes = 32; p.lanes < p.D && p.lanes < THREADS;) p.lanes *= 2;
-    if (a->longest > 1 || back) lnt_cuda_note((lnt_cuda *)d, cudaMemsetAsync(p.words, 0, words_bytes(a, back, most), lnt_queue(d)));
+    if (a->longest > 1 || back) lnt_cuda_note((lnt_cuda *)d, cudaMemsetAsync(p.words, 0, words_bytes(a, back, most), d->stream));
     LNT_BY_TYPE(a->dtype, T, (rows == 16 ? put_rows<T, 16> : rows == 4 ? put_rows<T, 4> : put_rows<T, 1>)(p, back, d));
 }
 

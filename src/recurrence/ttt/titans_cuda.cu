@@ -158,7 +158,7 @@ template <typename T> static void put(const lnt_ttt_args *a, const lnt_cuda *d, 
     auto *kernel = back ? titans_backward<T> : titans_forward<T>;
     /* beside the arena there are a few static arrays: together they may be more than a block gets unasked */
     lnt_cuda_note((lnt_cuda *)d, cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, (int)shared));
-    kernel<<<(unsigned)y.ctas, TTT_THREADS, shared, lnt_queue(d)>>>(x);
+    kernel<<<(unsigned)y.ctas, TTT_THREADS, shared, d->stream>>>(x);
     if (back) put_sums(a, d, y, x.sums);
 }
 
@@ -171,7 +171,7 @@ template <int D, int STEP> static void put_step(const lnt_cuda *d, titans_launch
     auto *kernel = titans_by_segments<D, STEP>;
     x.s = y.s, x.chains = (int)ttt_ctas(pieces < ctas ? pieces : ctas), x.floats = y.floats;
     lnt_cuda_note((lnt_cuda *)d, cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, (int)shared));
-    kernel<<<(unsigned)ctas, TTT_THREADS, shared, lnt_queue(d)>>>(x);
+    kernel<<<(unsigned)ctas, TTT_THREADS, shared, d->stream>>>(x);
 }
 template <int D> static void put_segments(const lnt_ttt_args *a, const lnt_cuda *d, bool back)
 {
@@ -185,15 +185,15 @@ template <int D> static void put_segments(const lnt_ttt_args *a, const lnt_cuda 
     const size_t clear = ttt_segments_at(x.sums + (back ? y.parts * a->H * x.all : 0), back, a->sequences, &x.segments);
     for (int h0 = 0; h0 < a->H; h0 += most) {
         x.segments.h0 = h0, x.segments.H = a->H - h0 < most ? a->H - h0 : most;
-        lnt_cuda_note((lnt_cuda *)d, cudaMemsetAsync(x.segments.summed, 0, clear, lnt_queue(d)));
-        titans_steps<D><<<(unsigned)(x.segments.slots * x.segments.H), TTT_THREADS, 0, lnt_queue(d)>>>(*a, x.segments);
+        lnt_cuda_note((lnt_cuda *)d, cudaMemsetAsync(x.segments.summed, 0, clear, d->stream));
+        titans_steps<D><<<(unsigned)(x.segments.slots * x.segments.H), TTT_THREADS, 0, d->stream>>>(*a, x.segments);
         if (!back) {
             put_step<D, STEP_FORWARD>(d, x, ahead);
             continue;
         }
         put_step<D, STEP_AHEAD>(d, x, ahead);
         put_step<D, STEP_BACK>(d, x, y);
-        ttt_add_segments<<<(unsigned)lnt_div_up(x.segments.H * x.segments.sums, 128), 128, 0, lnt_queue(d)>>>(x.sums, x.all, D * D, x.segments);
+        ttt_add_segments<<<(unsigned)lnt_div_up(x.segments.H * x.segments.sums, 128), 128, 0, d->stream>>>(x.sums, x.all, D * D, x.segments);
     }
     if (back) put_sums(a, d, y, x.sums);
 }

@@ -179,7 +179,7 @@ static void put_sums(const lnt_ttt_args *a, const lnt_cuda *d, const ttt_shape &
     put_parts(d, a->dln_w, sums, y.parts, a->H, all, at, a->D);
     put_parts(d, a->dln_b, sums, y.parts, a->H, all, at + a->D, a->D);
     if (a->dtoken_idx)
-        ttt_positions<<<1, LNT_TTT_LONGEST, 0, lnt_queue(d)>>>((float *)a->dtoken_idx, sums, y.pieces, all, at + 2 * a->D, a->mini_batch);
+        ttt_positions<<<1, LNT_TTT_LONGEST, 0, d->stream>>>((float *)a->dtoken_idx, sums, y.pieces, all, at + 2 * a->D, a->mini_batch);
 }
 
 /* Dynamic shared memory of a kernel. Beside it there are a few static arrays: together they may be more than a block gets unasked; with `little` the
@@ -200,7 +200,7 @@ template <typename T, int LAYERS> static void put(const lnt_ttt_args *a, const l
     if (!y.ctas) return;
     auto *kernel = back ? ttt_backward<T, LAYERS> : ttt_forward<T, LAYERS>;
     set_shared(d, kernel, shared, false);
-    kernel<<<(unsigned)y.ctas, TTT_THREADS, shared, lnt_queue(d)>>>(x);
+    kernel<<<(unsigned)y.ctas, TTT_THREADS, shared, d->stream>>>(x);
     if (back) put_sums(a, d, y, x.sums);
 }
 
@@ -216,7 +216,7 @@ template <int LAYERS, int D, int STEP> static void put_step(const lnt_cuda *d, t
     auto *kernel = ttt_by_segments<LAYERS, D, STEP>;
     x.s = y.s, x.room = shared_room(y.s, level), x.chains = (int)ttt_ctas(pieces < ctas ? pieces : ctas), x.floats = y.floats;
     set_shared(d, kernel, shared, LAYERS == 2);
-    kernel<<<(unsigned)ctas, TTT_THREADS, shared, lnt_queue(d)>>>(x);
+    kernel<<<(unsigned)ctas, TTT_THREADS, shared, d->stream>>>(x);
 }
 template <int LAYERS, int D> static void put_segments(const lnt_ttt_args *a, const lnt_cuda *d, bool back)
 {
@@ -229,14 +229,14 @@ template <int LAYERS, int D> static void put_segments(const lnt_ttt_args *a, con
     const size_t clear = ttt_segments_at(x.sums + (back ? y.parts * a->H * x.all : 0), back, a->sequences, &x.segments);
     for (int h0 = 0; h0 < a->H; h0 += most) {
         x.segments.h0 = h0, x.segments.H = a->H - h0 < most ? a->H - h0 : most;
-        lnt_cuda_note((lnt_cuda *)d, cudaMemsetAsync(x.segments.summed, 0, clear, lnt_queue(d)));
+        lnt_cuda_note((lnt_cuda *)d, cudaMemsetAsync(x.segments.summed, 0, clear, d->stream));
         if (!back) {
             put_step<LAYERS, D, STEP_FORWARD>(d, x, ahead);
             continue;
         }
         put_step<LAYERS, D, STEP_AHEAD>(d, x, ahead);
         put_step<LAYERS, D, STEP_BACK>(d, x, y);
-        ttt_add_segments<<<(unsigned)lnt_div_up(x.segments.H * x.segments.sums, 128), 128, 0, lnt_queue(d)>>>(x.sums, x.all, y.s.numbers, x.segments);
+        ttt_add_segments<<<(unsigned)lnt_div_up(x.segments.H * x.segments.sums, 128), 128, 0, d->stream>>>(x.sums, x.all, y.s.numbers, x.segments);
     }
     if (back) put_sums(a, d, y, x.sums);
 }

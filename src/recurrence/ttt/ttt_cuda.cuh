@@ -648,7 +648,7 @@ static __global__ void ttt_add_parts(float *to, const float *from, int parts, in
 static inline void put_parts(const lnt_cuda *d, void *to, const float *from, int parts, int H, int64_t all, int64_t at, int64_t count)
 {
     const int64_t n = H * count;
-    if (to && n) ttt_add_parts<<<(unsigned)lnt_div_up(n, 256), 256, 0, lnt_queue(d)>>>((float *)to, from, parts, H, all, at, count);
+    if (to && n) ttt_add_parts<<<(unsigned)lnt_div_up(n, 256), 256, 0, d->stream>>>((float *)to, from, parts, H, all, at, count);
 }
 
 /* Backward goes by mini-batches in both forms. */
