@@ -37,7 +37,7 @@ static const lnt_recur_case vector_cases[] = {
     { "mlstm", 2, { 33, 20 }, LNT_HEADS(1, 2, 256, 300), .gate = -0.1, .states = true }, /* forward alone */
     { 0 },
 };
-/* One sequence in parts, or prepared beside its chain (lnt_delta_in_parts), on an H200 and on a GPU of 4 multiprocessors. */
+/* One sequence in parts (lnt_delta_in_parts), on an H200 and on a GPU of 4 multiprocessors. */
 static const lnt_recur_case parts_cases[] = {
     { "gated_delta_rule", 1, { 1700 }, LNT_HEADS(32, 64, 64, 64), .gate = -0.02, .reset = 0.001, .beta = 2, .states = true },
     { "gated_delta_product", 1, { 850 }, LNT_HEADS(64, 64, 64, 64), .gate = -0.05, .beta = 1, .states = true, .option = { { "n_householder", 2 } } },

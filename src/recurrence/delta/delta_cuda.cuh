@@ -38,7 +38,6 @@ typedef struct {
     float *dX;         /* [N,segments,Hv,K,V] in reverse: what zeros at a segment's end become, of the last one dsT; kept only */
     bf16 *M;           /* [N,segments,Hv] images [K,K]: what carries a segment's start to its end */
     float *start;      /* [N,Hv,K,V] s0, for a call that writes sT over it, of segments; of a sequence in parts the state between two of them */
-    unsigned *done;    /* [NC] of one sequence, not kept: how much of a chunk's heads is there, for a chain that runs beside what makes them */
     size_t bytes;      /* of all this */
 } lnt_delta_sweep;
 
@@ -77,11 +76,8 @@ typedef struct {
     float scale;
     int segments, segment_chunks;
     int from, until;     /* without segments: a sequence's chunks that are gone through; until may be past its end */
-    const unsigned *done; /* forwards with o, one sequence: NULL, or by chunk a count, which is done_all when its T, P and F are there */
-    unsigned done_all;
     bool behind;         /* in reverse: waits for the kernel ahead, which goes through the chunks from `until` on */
     bool ends;           /* of the segments, X, M and dX, in place of all else */
-    bool gated;          /* forwards: F's e and l are not all 1 */
     bool wide;           /* 128 columns of V a CTA in place of 64 (Hopper) */
     const bf16 *v;       /* forwards */
     const float *s0;
@@ -91,7 +87,7 @@ typedef struct {
     const float *dsT;
     bf16 *dv, *dS;       /* dv NULL: not wanted; [NC,Hv] images [K,V], the gradient at the chunk's end */
     float *ds0, *dX;     /* ds0 NULL: not wanted */
-    int stages, read_stages, stash; /* the launcher's */
+    int stages, stash; /* the launcher's */
 } lnt_delta_chain;
 
 /* Put what the chains begin with on the stream: G, R, F, T, P of the chunks from..until of the list, in front of the first the list itself (table,

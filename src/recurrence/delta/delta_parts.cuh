@@ -26,25 +26,21 @@ __device__ __forceinline__ void barrier_arrive(uint32_t b)
 {
     asm volatile("{ .reg .b64 t; mbarrier.arrive.shared.b64 t, [%0]; }" ::"r"(b) : "memory");
 }
-/* Whether the phase of that parity is complete. */
-template <bool HOPPER> __device__ __forceinline__ uint32_t barrier_try(uint32_t b, uint32_t parity)
-{
-    uint32_t done;
-    if constexpr (HOPPER)
-        asm volatile("{ .reg .pred p; mbarrier.try_wait.parity.shared.b64 p, [%1], %2; selp.u32 %0, 1, 0, p; }"
-                     : "=r"(done)
-                     : "r"(b), "r"(parity)
-                     : "memory");
-    else
-        asm volatile("{ .reg .pred p; mbarrier.test_wait.parity.shared.b64 p, [%1], %2; selp.u32 %0, 1, 0, p; }"
-                     : "=r"(done)
-                     : "r"(b), "r"(parity)
-                     : "memory");
-    return done;
-}
 template <bool HOPPER> __device__ __forceinline__ void barrier_wait(uint32_t b, uint32_t parity)
 {
-    while (!barrier_try<HOPPER>(b, parity)) {}
+    uint32_t done;
+    do {
+        if constexpr (HOPPER)
+            asm volatile("{ .reg .pred p; mbarrier.try_wait.parity.shared.b64 p, [%1], %2; selp.u32 %0, 1, 0, p; }"
+                         : "=r"(done)
+                         : "r"(b), "r"(parity)
+                         : "memory");
+        else
+            asm volatile("{ .reg .pred p; mbarrier.test_wait.parity.shared.b64 p, [%1], %2; selp.u32 %0, 1, 0, p; }"
+                         : "=r"(done)
+                         : "r"(b), "r"(parity)
+                         : "memory");
+    } while (!done);
 }
 
 /* An arrival that waits for `bytes` of the copy engine's, and one of this thread's own copies so far: nobody waits here. */

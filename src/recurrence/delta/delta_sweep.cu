@@ -8,8 +8,8 @@ constexpr int C = LNT_DELTA_C, THREADS = 128;
 
 /* ---- the chunk list --------------------------------------------------------------------------------------------------------------------- */
 
-/* One CTA: a running sum of the sequences' chunks, then every chunk finds its sequence. done: NULL, or zeroed. */
-__global__ __launch_bounds__(1024) void table_kernel(const int64_t *cu, int64_t N, int64_t NC, int4 *table, int *first, unsigned *done)
+/* One CTA: a running sum of the sequences' chunks, then every chunk finds its sequence. */
+__global__ __launch_bounds__(1024) void table_kernel(const int64_t *cu, int64_t N, int64_t NC, int4 *table, int *first)
 {
     __shared__ int sums[32];
     __shared__ int carry;
@@ -49,7 +49,6 @@ __global__ __launch_bounds__(1024) void table_kernel(const int64_t *cu, int64_t 
         const int inside = (int)(c - first[low]);
         const int64_t token = cu[low] + (int64_t)inside * C, left = cu[low + 1] - token;
         table[c] = make_int4((int)low, (int)token, (int)(left < C ? left : C), inside);
-        if (done) done[c] = 0;
     }
 }
 
@@ -202,8 +201,6 @@ struct pairs_args {
     float scale;
     int from;    /* the first chunk */
     bool beside; /* nothing that the kernel ahead makes is read; a further CTA waits for it */
-    unsigned *done; /* by chunk, how many CTAs' worth of its heads are there; resident_pairs_kernel alone */
-    int units;      /* of these in all */
 };
 
 /* A head's gates as they are, beta and g, to `gates` [3][64] by one warp: rows lane and lane + 32. */
@@ -266,7 +263,7 @@ __device__ __forceinline__ void make_gates(const pairs_args &p, int index, float
 template <int K> __device__ __forceinline__ void load_keys(uint32_t tiles, const bf16 *k, const bf16 *q, int64_t step, int rows)
 {
     constexpr int PER = K / 8, STEP = THREADS / PER;
-    const int row = threadIdx.x % THREADS / PER, piece = threadIdx.x % PER;
+    const int row = threadIdx.x / PER, piece = threadIdx.x % PER;
     const uint32_t to = tiles + row * (2 * K) + (((piece & 7) ^ (row & 7)) << 4) + (piece >> 3) * 128;
     const int64_t from = row * step + piece * 8;
     if (rows == C) {
@@ -381,25 +378,22 @@ template <int K, int HEADS> struct pairs_layout {
     static constexpr int bytes = gates + HEADS * 3 * C * 4;
 };
 
-/* 128 threads, of a CTA that has no others (ALONE) or several times as many. */
-template <bool ALONE> __device__ __forceinline__ void group_sync()
-{
-    if constexpr (ALONE)
-        __syncthreads();
-    else
-        asm volatile("bar.sync %0, %1;" ::"r"((int)threadIdx.x / THREADS + 1), "n"(THREADS) : "memory");
-}
-
-/* By 128 threads: a chunk, a query-key head, HEADS of its value heads, which is number `unit` of those from p.from on. K K^T and Q K^T stay in
- * registers, 16 rows a warp, until every head has had them. */
-template <int K, int HEADS, bool ALONE> __device__ __forceinline__ void pairs_of(const pairs_args &p, uint8_t *shared, int unit)
+/* A CTA: a chunk, a query-key head, HEADS of its value heads. K K^T and Q K^T stay in registers, 16 rows a warp, until every head has had them. */
+template <int K, int HEADS> __global__ __launch_bounds__(THREADS, 5) void pairs_kernel(const __grid_constant__ pairs_args p)
 {
     using L = pairs_layout<K, HEADS>;
-    /* which 16 rows a warp has changes from unit to unit, or one scheduler of four would have all that have the most below the diagonal; by the
+    extern __shared__ __align__(1024) uint8_t shared[];
+    if (!p.beside) wait_for_prior();
+    let_next_begin();
+    if (p.beside && blockIdx.x + 1 == gridDim.x) {
+        wait_for_prior(); /* one is enough for the kernel to end after the one ahead, and the others' places are wanted */
+        return;
+    }
+    /* which 16 rows a warp has changes from CTA to CTA, or one scheduler of four would have all that have the most below the diagonal; by the
      * shuffle the compiler sees that a warp has one number */
-    const int parts = p.Hv / HEADS, warp = __shfl_sync(0xffffffffu, (int)threadIdx.x % THREADS / 32 ^ (int)((unsigned)unit * 0x9E3779B9u >> 30), 0);
-    const int c = p.from + unit / parts;
-    const int h0 = unit % parts * HEADS, hq = h0 / p.group;
+    const int parts = p.Hv / HEADS, warp = __shfl_sync(0xffffffffu, (int)threadIdx.x / 32 ^ (int)(blockIdx.x * 0x9E3779B9u >> 30), 0);
+    const int c = p.from + (int)blockIdx.x / parts;
+    const int h0 = (int)(blockIdx.x % parts) * HEADS, hq = h0 / p.group;
     const int4 entry = p.table[c];
     const int index = c * p.Hv + h0; /* 32 bits are enough (lnt_delta_fast_declines), and 64 would be spilled */
     const int64_t at = ((int64_t)entry.y * p.Hq + hq) * K;
@@ -408,14 +402,14 @@ template <int K, int HEADS, bool ALONE> __device__ __forceinline__ void pairs_of
     float *gates = (float *)(shared + L::gates);
     if (warp < HEADS) load_gates(p, entry.y, entry.z, h0 + warp, gates + warp * 3 * C); /* the warps with the fewest products */
     cp_async_wait<0>();
-    group_sync<ALONE>();
+    __syncthreads();
     if (warp < HEADS) make_gates(p, index + warp, gates + warp * 3 * C);
     float kk[8][4], qk[8][4];
     if (warp < 2)
         warp ? key_products<K, 2>(kk, qk, base, warp) : key_products<K, 1>(kk, qk, base, warp);
     else
         warp > 2 ? key_products<K, 4>(kk, qk, base, warp) : key_products<K, 3>(kk, qk, base, warp);
-    group_sync<ALONE>();
+    __syncthreads();
     const uint8_t *stage = shared + L::stage + warp * (16 * C * 2);
     const uint32_t lane_staged = staged(shared_address(stage));
 #pragma unroll
@@ -439,7 +433,7 @@ template <int K, int HEADS, bool ALONE> __device__ __forceinline__ void pairs_of
         rows_out(p.P + (int64_t)(index + head) * (C * C), stage, warp);
     }
     invert_diagonal<HEADS>(shared, warp);
-    group_sync<ALONE>();
+    __syncthreads();
 #pragma unroll 1
     for (int head = 0; head < HEADS; head++) {
         const int i = head % 2 ? 3 - warp : warp; /* of two heads a warp has the rows with the most and those with the least */
@@ -448,48 +442,10 @@ template <int K, int HEADS, bool ALONE> __device__ __forceinline__ void pairs_of
     }
 }
 
-template <int K, int HEADS> __global__ __launch_bounds__(THREADS, 5) void pairs_kernel(const __grid_constant__ pairs_args p)
-{
-    extern __shared__ __align__(1024) uint8_t shared[];
-    if (!p.beside) wait_for_prior();
-    let_next_begin();
-    if (p.beside && blockIdx.x + 1 == gridDim.x) {
-        wait_for_prior(); /* one is enough for the kernel to end after the one ahead, and the others' places are wanted */
-        return;
-    }
-    pairs_of<K, HEADS, true>(p, shared, (int)blockIdx.x);
-}
-
-/* The same on few multiprocessors, beside a chain that has the others and takes a chunk when p.done says that it is there: the CTAs are all resident,
- * one a multiprocessor, five times 128 threads go through the chunks in order. */
-constexpr int RESIDENT = 5;
-template <int K, int HEADS> constexpr int resident_bytes = (pairs_layout<K, HEADS>::bytes + 1023) / 1024 * 1024;
-template <int K, int HEADS> __global__ __launch_bounds__(THREADS *RESIDENT, 1) void resident_pairs_kernel(const __grid_constant__ pairs_args p)
-{
-    extern __shared__ __align__(1024) uint8_t shared[];
-    wait_for_prior();
-    let_next_begin();
-    const int group = (int)threadIdx.x / THREADS, parts = p.Hv / HEADS;
-    for (int unit = (int)blockIdx.x * RESIDENT + group; unit < p.units; unit += (int)gridDim.x * RESIDENT) {
-        pairs_of<K, HEADS, false>(p, shared + group * resident_bytes<K, HEADS>, unit);
-        group_sync<false>();
-        if (threadIdx.x % THREADS == 0) {
-            __threadfence();
-            atomicAdd(p.done + p.from + unit / parts, 1u);
-        }
-    }
-}
-
-template <int K, int HEADS> void put_pairs(const pairs_args &p, int64_t chunks, int resident, const lnt_cuda *d)
+template <int K, int HEADS> void put_pairs(const pairs_args &p, int64_t chunks, const lnt_cuda *d)
 {
     const int64_t ctas = chunks * (p.Hv / HEADS) + p.beside;
-    const bool hopper = d->base.capability / 10 == 9;
-    if constexpr (K == 128)
-        if (p.done) {
-            lnt_delta_put(resident_pairs_kernel<K, HEADS>, p, resident, THREADS * RESIDENT, RESIDENT * resident_bytes<K, HEADS>, 1, hopper, d);
-            return;
-        }
-    lnt_delta_put(pairs_kernel<K, HEADS>, p, ctas, THREADS, pairs_layout<K, HEADS>::bytes, 1, hopper, d);
+    lnt_delta_put(pairs_kernel<K, HEADS>, p, ctas, THREADS, pairs_layout<K, HEADS>::bytes, 1, d->base.capability / 10 == 9, d);
 }
 
 /* ---- how a sequence is cut into segments ---------------------------------------------------------------------------------------------------- */
@@ -574,31 +530,24 @@ lnt_delta_sweep lnt_delta_sweep_at(const lnt_recur_args *a, void *at, bool keep)
         if (keep) w.dX = (float *)take(items * a->K * a->V, sizeof(float));
         w.M = (bf16 *)take(items * a->K * a->K, sizeof(bf16));
     }
-    if (!keep && a->sequences == 1) w.done = (unsigned *)take(NC, sizeof(unsigned));
     if (w.segments > 1 ? !keep : a->sequences == 1) w.start = (float *)take(a->sequences * a->Hv * a->K * a->V, sizeof(float));
     w.bytes = bytes;
     return w;
 }
 
-/* resident: 0, or on how many multiprocessors, beside the chain that is put next. */
-static void put_chunks(const lnt_recur_args *a, const lnt_device *device, const lnt_delta_sweep *w, int64_t from, int64_t until, int resident)
+void lnt_delta_chunks_put(const lnt_recur_args *a, const lnt_device *device, const lnt_delta_sweep *w, int64_t from, int64_t until)
 {
     const lnt_cuda *d = (const lnt_cuda *)device;
-    unsigned *done = resident ? w->done : NULL;
-    if (!from) lnt_launch(d, table_kernel, 1, 1024, a->cu_seqlens_device, a->sequences, w->chunks, w->table, w->first_chunk, done);
+    if (!from) lnt_launch(d, table_kernel, 1, 1024, a->cu_seqlens_device, a->sequences, w->chunks, w->table, w->first_chunk);
     const bool two = a->Hv / a->Hq % 2 == 0;
     const bool keep = w->U != NULL;
     const pairs_args p = {
         .q = (const bf16 *)a->q, .k = (const bf16 *)a->k, .g = (const float *)a->g, .beta = (const float *)a->beta, .table = w->table,
         .G = keep ? w->G : NULL, .F = w->F, .R = w->R, .T = w->T, .P = w->P, .Hq = a->Hq, .Hv = a->Hv, .group = a->Hv / a->Hq,
-        .scale = (float)a->scale, .from = (int)from, .beside = from > 0, .done = done, .units = (int)(until - from) * (a->Hv / (two ? 2 : 1)),
+        .scale = (float)a->scale, .from = (int)from, .beside = from > 0,
     };
     const auto put = a->K == 64 ? two ? put_pairs<64, 2> : put_pairs<64, 1> : two ? put_pairs<128, 2> : put_pairs<128, 1>;
-    put(p, until - from, resident, d);
-}
-void lnt_delta_chunks_put(const lnt_recur_args *a, const lnt_device *device, const lnt_delta_sweep *w, int64_t from, int64_t until)
-{
-    put_chunks(a, device, w, from, until, 0);
+    put(p, until - from, d);
 }
 
 lnt_delta_chain lnt_delta_chain_of(const lnt_recur_args *a, const lnt_delta_sweep *w)
@@ -619,7 +568,6 @@ lnt_delta_chain lnt_delta_chain_of(const lnt_recur_args *a, const lnt_delta_swee
     x.K = a->K;
     x.V = a->V;
     x.scale = (float)a->scale;
-    x.gated = a->g != NULL;
     x.segments = w->segments;
     x.segment_chunks = w->segment_chunks;
     x.until = INT32_MAX;
@@ -638,30 +586,22 @@ extern "C" size_t lnt_delta_fast_workspace(const void *args, bool backward, int 
     return backward ? lnt_delta_fast_backward_workspace(a) : lnt_delta_sweep_at(a, NULL, false).bytes;
 }
 
-/* Without segments. Where the chain leaves half of the multiprocessors free, what is parallel over chunks goes on those beside it: of 128 keys chunk
- * by chunk, otherwise in parts, each of which is prepared in less than the time of the chain before it. */
+/* Without segments; perhaps in parts, each of which is prepared in less than the time of the chain before it, on the multiprocessors that this
+ * leaves. */
 static void forward_whole(const lnt_recur_args *a, const lnt_device *device, const lnt_delta_sweep *w, lnt_delta_chain x, bool hopper)
 {
     const int parts[] = { 2, 7, 16 }; /* where they end, sixteenths */
     const int64_t n = w->chunks;
-    const lnt_cuda *d = (const lnt_cuda *)device;
-    if (!hopper || !lnt_delta_in_parts(a, d)) {
+    if (!hopper || !lnt_delta_in_parts(a, (const lnt_cuda *)device)) {
         lnt_delta_chunks_put(a, device, w, 0, n);
-        (hopper ? lnt_delta_chain_sm90 : lnt_delta_chain_sm80)(&x, d);
-        return;
-    }
-    if (a->K == 128) {
-        x.done = w->done;
-        x.done_all = a->Hv / a->Hq % 2 == 0 ? a->Hv / 2 : a->Hv;
-        put_chunks(a, device, w, 0, n, d->base.multiprocessors - a->Hv * (a->V / 64));
-        lnt_delta_chain_sm90(&x, d);
+        (hopper ? lnt_delta_chain_sm90 : lnt_delta_chain_sm80)(&x, (const lnt_cuda *)device);
         return;
     }
     for (const int part : parts) {
         x.until = (int)(n * part / 16);
         x.sT = part < 16 ? w->start : (float *)a->sT;
         lnt_delta_chunks_put(a, device, w, x.from, x.until);
-        lnt_delta_chain_sm90(&x, d);
+        lnt_delta_chain_sm90(&x, (const lnt_cuda *)device);
         x.from = x.until;
         x.s0 = w->start;
     }
