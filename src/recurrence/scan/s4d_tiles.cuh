@@ -121,6 +121,32 @@ using channel_tile = bf16[CHUNKS][PITCH];
 /* The tile's row of a chunk: as columns of a product, 2 c and 2 c + 1 of two tiles are chunks 4 c and the next three. */
 __device__ __forceinline__ int row_of(int chunk) { return chunk / 2 % 2 * 8 + chunk / 4 * 2 + chunk % 2; }
 
+/* An 8x8 matrix as a register of each lane has it (row r, columns 2 c and the next), transposed. */
+__device__ __forceinline__ uint32_t movmatrix(uint32_t x)
+{
+    uint32_t y;
+    asm("movmatrix.sync.aligned.m8n8.trans.b16 %0, %1;" : "=r"(y) : "r"(x));
+    return y;
+}
+
+/* Four such matrices to shared memory, TRANS: transposed; the eight numbers of row j of matrix i to row(i, j). HOPPER: at once. */
+template <bool HOPPER, bool TRANS, typename F> __device__ __forceinline__ void put_matrices(const F &row, const uint32_t (&x)[4])
+{
+    const int lane = lane_here();
+    if constexpr (HOPPER && TRANS) {
+        asm volatile("stmatrix.sync.aligned.m8n8.x4.trans.shared.b16 [%0], {%1, %2, %3, %4};" ::"r"(shared_address(row(lane / 8, lane % 8))), "r"(x[0]),
+                     "r"(x[1]), "r"(x[2]), "r"(x[3])
+                     : "memory");
+    } else if constexpr (HOPPER) {
+        asm volatile("stmatrix.sync.aligned.m8n8.x4.shared.b16 [%0], {%1, %2, %3, %4};" ::"r"(shared_address(row(lane / 8, lane % 8))), "r"(x[0]),
+                     "r"(x[1]), "r"(x[2]), "r"(x[3])
+                     : "memory");
+    } else {
+#pragma unroll
+        for (int i = 0; i < 4; i++) ((uint32_t *)row(i, lane / 4))[lane % 4] = TRANS ? movmatrix(x[i]) : x[i];
+    }
+}
+
 /* Tiles of the CTA's channels. A channel lies four banks behind the one before, eight channels eight banks more. */
 struct channel_tiles {
     static constexpr int APART = CHUNKS * PITCH + 8;
@@ -147,15 +173,30 @@ struct chunk_stage {
             cp_async_16(shared_address(&at(lane / 2 + 16 * i, half)), real ? from + token * D + 8 * half : from, real);
         }
     }
-    template <bool REVERSED> __device__ __forceinline__ void turn_in(channel_tiles &to, int chunk)
+    template <bool REVERSED, bool HOPPER> __device__ __forceinline__ void turn_in(channel_tiles &to, int chunk)
     {
-        const int lane = lane_here(), r = lane / 4, c = lane % 4;
+        const int lane = lane_here();
 #pragma unroll
         for (int half = 0; half < 2; half++) {
             uint32_t x[4]; /* of channel r, tokens 8 i + 2 c and the next */
             ldmatrix_x4_trans(x, shared_address(&at(REVERSED ? CHUNK - 1 - lane : lane, half)));
+            put_matrices<HOPPER, false>([&](int i, int j) { return &to.of(8 * half + j)[row_of(chunk)][8 * i]; }, x);
+        }
+    }
+    /* And back. */
+    template <bool REVERSED, bool HOPPER> __device__ __forceinline__ void turn_out(channel_tiles &from, int chunk)
+    {
+        const int lane = lane_here(), of = lane / 8, row = lane % 8;
 #pragma unroll
-            for (int i = 0; i < 4; i++) *(uint32_t *)&to.of(8 * half + r)[row_of(chunk)][8 * i + 2 * c] = x[i];
+        for (int q = 0; q < CHUNK / 16; q++) {
+            uint32_t x[4]; /* of place 16 q + 8 (i / 2) + r, channels 8 (i % 2) + 2 c and the next */
+            ldmatrix_x4_trans(x, shared_address(&from.of(of % 2 * 8 + row)[row_of(chunk)][16 * q + of / 2 * 8]));
+            put_matrices<HOPPER, false>(
+                [&](int i, int j) {
+                    const int token = 16 * q + i / 2 * 8 + j;
+                    return &at(REVERSED ? CHUNK - 1 - token : token, i % 2);
+                },
+                x);
         }
     }
 };
@@ -176,35 +217,26 @@ template <bool REVERSED, typename F> __device__ __forceinline__ void turn_out(ch
     }
 }
 
-/* The left side of a product: 16 columns, from 16 k on, of 16 rows. */
-__device__ __forceinline__ void left(uint32_t (&a)[4], const channel_tile &rows, int k)
-{
-    const int lane = lane_here();
-    ldmatrix_x4(a, shared_address(&rows[lane % 16][16 * k + lane / 16 * 8]));
-}
-
-/* The right side of one whose columns are the rows, of which 2 n and 2 n + 1 are those of columns 8 n. */
+/* The right side of a product whose columns are the rows, of which 2 n and 2 n + 1 are those of columns 8 n. */
 __device__ __forceinline__ void right_of_tokens(uint32_t (&b)[4], const channel_tile &rows, int k)
 {
     const int lane = lane_here();
     ldmatrix_x4(b, shared_address(&rows[lane / 16 * 8 + lane % 8][16 * k + lane / 8 % 2 * 8]));
 }
 
-/* An 8x8 matrix as a register of each lane has it (row r, columns 2 c and the next), transposed. */
-__device__ __forceinline__ uint32_t movmatrix(uint32_t x)
-{
-    uint32_t y;
-    asm("movmatrix.sync.aligned.m8n8.trans.b16 %0, %1;" : "=r"(y) : "r"(x));
-    return y;
-}
+/* All of a tile, as the right sides of products. */
+using tokens_of_tile = uint32_t[CHUNK / 16][4];
 
-/* Sums of tokens, to rows of them. */
-__device__ __forceinline__ void put_tokens(channel_tile &to, const float (&d)[CHUNK / 8][4])
+/* Sums of tokens (rows) and chunks, to rows of tokens. */
+template <bool HOPPER> __device__ __forceinline__ void put_tokens(channel_tile &to, const float (&d)[CHUNK / 16][2][4])
 {
-    const int lane = lane_here(), r = lane / 4, c = lane % 4;
 #pragma unroll
-    for (int n = 0; n < CHUNK / 8; n++)
-        *(uint32_t *)&to[r][8 * n + 2 * c] = pack_bf16(d[n][0], d[n][1]), *(uint32_t *)&to[r + 8][8 * n + 2 * c] = pack_bf16(d[n][2], d[n][3]);
+    for (int m = 0; m < CHUNK / 16; m++) {
+        uint32_t x[4];
+#pragma unroll
+        for (int i = 0; i < 4; i++) x[i] = pack_bf16(d[m][i / 2][i % 2 * 2], d[m][i / 2][i % 2 * 2 + 1]);
+        put_matrices<HOPPER, true>([&](int i, int j) { return &to[i / 2 * 8 + j][16 * m + i % 2 * 8]; }, x);
+    }
 }
 
 /* ---- the matrix of tokens to states --------------------------------------------------------------------------------------------------------- */
@@ -238,7 +270,7 @@ __device__ __forceinline__ uint32_t power_word(const powers_making &w, int m, in
     return w[i % 2][(8 * m + lane / 4) * WORDS + 8 * k + i / 2 * 4 + lane % 4];
 }
 /* x's way into `w`, eight numbers' sums of each chunk: four of a lane that follow each other, 4 c and the next. */
-__device__ __forceinline__ void sums_of_chunks(number (&s)[4], const uint32_t (&w)[CHUNK / 16][4], const uint32_t (&x)[CHUNK / 16][4])
+__device__ __forceinline__ void sums_of_chunks(number (&s)[4], const uint32_t (&w)[CHUNK / 16][4], const tokens_of_tile &x)
 {
     float d[2][4] = {};
 #pragma unroll

@@ -22,6 +22,7 @@ __device__ __forceinline__ void await(uint64_t *barrier, int k)
 }
 
 template <bool BACK> struct rows_by_engine : rows_by_lanes<BACK> {
+    static constexpr bool HOPPER = true;
     struct maps {
         CUtensorMap in, out;
     };
@@ -58,7 +59,7 @@ template <bool BACK> struct rows_by_engine : rows_by_lanes<BACK> {
         else
             cp_async_wait<0>();
         __syncwarp();
-        w.stage[k % 2][warp].template turn_in<BACK>(w.in[k % SLOTS], warp);
+        w.stage[k % 2][warp].template turn_in<BACK, true>(w.in[k % SLOTS], warp);
         __syncwarp();
     }
     /* Through the place of tile k + 3, which has been turned. */
@@ -66,7 +67,7 @@ template <bool BACK> struct rows_by_engine : rows_by_lanes<BACK> {
     {
         if (k >= whole) return lanes::take(k);
         chunk_stage &stage = w.stage[(k + 1) % 2][warp];
-        turn_out<BACK>(w.out[k % SLOTS], warp, [&](int i, int c, uint2 x) { ((uint2 *)&stage.at(i, c / 2))[c % 2] = x; });
+        stage.template turn_out<BACK, true>(w.out[k % SLOTS], warp);
         fence_async();
         __syncwarp();
         if (threadIdx.x % 32) return;
@@ -124,7 +125,7 @@ struct pairs_by_engine : pairs_by_lanes {
         else
             cp_async_wait<0>();
         __syncwarp();
-        turn();
+        turn<true>();
         __syncwarp();
         fetch(k + 1);
     }

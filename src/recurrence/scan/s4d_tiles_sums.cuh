@@ -70,24 +70,23 @@ struct pairs_by_lanes {
         w.stage[1][warp].fetch((p.dout ? p.dout : p.u) + first, token(k), begin, p.dout ? end : begin, p.D, p.D - first);
         cp_async_commit();
     }
-    __device__ __forceinline__ void turn()
+    template <bool HOPPER> __device__ __forceinline__ void turn()
     {
-        const int lane = lane_here(), r = lane / 4, c = lane % 4, half = warp % 2 * CHUNK;
+        const int lane = lane_here(), half = warp % 2 * CHUNK;
 #pragma unroll
         for (int eight = 0; eight < 2; eight++) {
             uint32_t x[4], y[4]; /* of channel r, tokens 8 i + 2 c and the next; do's from the last on */
             ldmatrix_x4_trans(x, shared_address(&w.stage[0][warp].at(lane, eight)));
             ldmatrix_x4_trans(y, shared_address(&w.stage[1][warp].at(CHUNK - 1 - lane, eight)));
-            bf16 *to = &w.tiles[0].of(8 * eight + r)[warp / 2][half + 2 * c], *back = &w.tiles[1].of(8 * eight + r)[warp / 2][CHUNK - half + 2 * c];
-#pragma unroll
-            for (int i = 0; i < 4; i++) *(uint32_t *)(to + 8 * i) = x[i], *(uint32_t *)(back + 8 * i) = y[i];
+            put_matrices<HOPPER, false>([&](int i, int j) { return &w.tiles[0].of(8 * eight + j)[warp / 2][half + 8 * i]; }, x);
+            put_matrices<HOPPER, false>([&](int i, int j) { return &w.tiles[1].of(8 * eight + j)[warp / 2][CHUNK - half + 8 * i]; }, y);
         }
     }
     __device__ __forceinline__ void turn_in(int k)
     {
         cp_async_wait<0>();
         __syncwarp();
-        turn();
+        turn<false>();
         __syncwarp();
         fetch(k + 1);
     }
@@ -271,9 +270,11 @@ __global__ __launch_bounds__(THREADS, 1) void tiles_sums(const __grid_constant__
     __syncwarp();
     for (int l = lane; l < SPAN; l += 32) {
         float lag = 0.f;
-        for (int i = 0; i < SPAN / 8 * 16; i++) { /* rows of 8 of R, of do's place i % 16 */
-            const int j = SPAN - 1 - l - i / 16 * 8 - i % 16;
-            if (j >= 0 && j < 8) lag += R[i * 8 + j];
+#pragma unroll
+        for (int j = 0; j < 8; j++) { /* rows of 8 of R, of do's place i % 16: of two q */
+            const int i = SPAN - 1 - l - j, at_i = i / 8 * 16 + i % 8;
+            if (i >= 0) lag += R[at_i * 8 + j];
+            if (i >= 8) lag += R[(at_i - 8) * 8 + j];
         }
         lags[l] = lag;
     }

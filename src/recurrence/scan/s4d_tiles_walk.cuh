@@ -27,34 +27,37 @@ struct making {
     float k[CHUNK];
 };
 
-/* Right sides of products, a lane's words: tokens to tokens 8 e later. Registers have no room for it, or the walk's addresses go to the stack. */
-using toeplitz = uint2[CHUNK / 8][32];
+/* Tokens to tokens as left sides of products: a lane's words of its rows' tokens 8 e later than its columns'. Registers have no room for them, or the
+ * walk's addresses go to the stack. */
+using toeplitz = uint4[32];
+static_assert(CHUNK / 8 == 4);
 
-/* Sides of products, of a lane. */
+/* Left sides of products, of a lane. */
 struct matrices {
-    uint32_t in[MODES / 8][CHUNK / 16][4]; /* left: eight numbers' real and imaginary parts by tokens */
-    uint32_t out[MODES / 8][CHUNK / 8][2]; /* right: the same parts to tokens */
+    uint32_t in[MODES / 8][CHUNK / 16][4];  /* tokens to eight numbers' real and imaginary parts */
+    uint32_t out[MODES / 8][CHUNK / 16][4]; /* the same parts to tokens */
 
     template <bool BACK> __device__ __forceinline__ void make(making &w, toeplitz &within, number a, number K, float skip);
-    __device__ __forceinline__ void outputs(channel_tile &to, const channel_tile &u, const toeplitz &within,
+    template <bool HOPPER>
+    __device__ __forceinline__ void outputs(channel_tile &to, const tokens_of_tile &u, const toeplitz &within,
                                             const uint32_t (&in_front)[MODES / 8][4]) const
     {
-        float d[CHUNK / 8][4] = {};
-        uint32_t x[CHUNK / 16][4];
+        float d[CHUNK / 16][2][4] = {};
 #pragma unroll
         for (int m = 0; m < MODES / 8; m++)
 #pragma unroll
-            for (int n = 0; n < CHUNK / 8; n++) mma_bf16(d[n], in_front[m], out[m][n][0], out[m][n][1]);
+            for (int t = 0; t < CHUNK / 16; t++)
 #pragma unroll
-        for (int k = 0; k < CHUNK / 16; k++) left(x[k], u, k);
-        const int lane = lane_here();
+                for (int n = 0; n < 2; n++) mma_bf16(d[t][n], out[m][t], in_front[m][n], in_front[m][2 + n]);
+        const uint4 e = within[lane_here()];
+        const uint32_t same[4] = { e.x, e.y, 0, e.x }, next[4] = { e.z, e.w, e.y, e.z };
 #pragma unroll
-        for (int e = 0; e < CHUNK / 8; e++) {
-            const uint2 b = within[e][lane];
+        for (int n = 0; n < 2; n++) {
 #pragma unroll
-            for (int k = 0; e + 2 * k < CHUNK / 8; k++) mma_bf16(d[e + 2 * k], x[k], b.x, b.y);
+            for (int t = 0; t < CHUNK / 16; t++) mma_bf16(d[t][n], same, u[t][2 * n], u[t][2 * n + 1]);
+            mma_bf16(d[1][n], next, u[0][2 * n], u[0][2 * n + 1]);
         }
-        put_tokens(to, d);
+        put_tokens<HOPPER>(to, d);
     }
 };
 
@@ -75,11 +78,8 @@ template <bool BACK> __device__ __forceinline__ void matrices::make(making &w, t
     w.k[lane] = lags[0] + (lane == 0 ? skip : 0.f);
     __syncwarp();
     const auto lag = [&](int l) { return l < 0 ? 0.f : w.k[l]; };
-#pragma unroll
-    for (int e = 0; e < CHUNK / 8; e++) {
-        const int l = 8 * e + r - 2 * c;
-        within[e][lane] = { pack_bf16(lag(l), lag(l - 1)), pack_bf16(lag(l - 8), lag(l - 9)) };
-    }
+    const auto word = [&](int e) { return pack_bf16(lag(8 * e + r - 2 * c), lag(8 * e + r - 2 * c - 1)); };
+    within[lane] = { word(0), word(1), word(2), word(3) };
 #pragma unroll
     for (int m = 0; m < MODES / 8; m++) {
 #pragma unroll
@@ -87,9 +87,9 @@ template <bool BACK> __device__ __forceinline__ void matrices::make(making &w, t
 #pragma unroll
             for (int i = 0; i < 4; i++) in[m][k][i] = power_word(w.in, m, k, i);
 #pragma unroll
-        for (int n = 0; n < CHUNK / 8; n++)
+        for (int t = 0; t < CHUNK / 16; t++)
 #pragma unroll
-            for (int i = 0; i < 2; i++) out[m][n][i] = *(const uint32_t *)&w.out[8 * n + r][MODES * i + 8 * m + 2 * c];
+            for (int i = 0; i < 4; i++) out[m][t][i] = *(const uint32_t *)&w.out[16 * t + i % 2 * 8 + r][i / 2 * MODES + 8 * m + 2 * c];
     }
 }
 
@@ -114,6 +114,7 @@ struct walk_shared {
 
 /* How a warp brings its chunk of every tile, of all channels, and takes one away: here by its lanes. BACK: chunks from the sequence's end on. */
 template <bool BACK> struct rows_by_lanes {
+    static constexpr bool HOPPER = false;
     struct maps {};
     walk_shared &w;
     const tiles_args &p;
@@ -140,7 +141,7 @@ template <bool BACK> struct rows_by_lanes {
     {
         cp_async_wait<1>();
         __syncwarp();
-        w.stage[k % 2][warp].template turn_in<BACK>(w.in[k % SLOTS], warp);
+        w.stage[k % 2][warp].template turn_in<BACK, false>(w.in[k % SLOTS], warp);
         __syncwarp();
         fetch(k + 2);
     }
@@ -162,13 +163,10 @@ template <bool BACK> struct rows_by_lanes {
 /* The states' way over a tile u, whose first `whole` chunks pass them on (all of them if WHOLE), and what stands in front of each chunk, as the left
  * side of a product over numbers. Two times eight numbers at once: one's products and shuffles are the other's time. */
 template <bool WHOLE>
-__device__ __forceinline__ void chain(uint32_t (&in_front)[MODES / 8][4], const matrices &w, const channel_tile &u, const number (&rates)[MODES][2],
+__device__ __forceinline__ void chain(uint32_t (&in_front)[MODES / 8][4], const matrices &w, const tokens_of_tile &x, const number (&rates)[MODES][2],
                                       const number (&eighths)[MODES], number (&states)[MODES], int whole)
 {
     const int lane = lane_here(), r = lane / 4, c = lane % 4;
-    uint32_t x[CHUNK / 16][4];
-#pragma unroll
-    for (int k = 0; k < CHUNK / 16; k++) right_of_tokens(x[k], u, k);
 #pragma unroll
     for (int m = 0; m < MODES / 8; m += 2) {
         number s[2][4], far[2], four[2], eight[2], h[2], v[2], at[2], behind[2];
@@ -241,7 +239,9 @@ __global__ __launch_bounds__(THREADS, 1) void tiles_walk(const __grid_constant__
         of.turn_in(k + 1);
         if (k > 1 && wanted) of.take(k - 2);
         of.passed();
-        const channel_tile &u = w.in[k % SLOTS].of(warp);
+        tokens_of_tile u;
+#pragma unroll
+        for (int i = 0; i < CHUNK / 16; i++) right_of_tokens(u[i], w.in[k % SLOTS].of(warp), i);
         uint32_t in_front[MODES / 8][4];
         const int whole = k < tiles - 1 ? CHUNKS : (int)(end - begin - (int64_t)k * TILE) / CHUNK;
         if (whole == CHUNKS)
@@ -249,7 +249,7 @@ __global__ __launch_bounds__(THREADS, 1) void tiles_walk(const __grid_constant__
         else
             chain<false>(in_front, m, u, w.far[warp], w.eight[warp], states, whole);
         of.next(k + 3);
-        m.outputs(w.out[k % SLOTS].of(warp), u, w.within[warp], in_front);
+        m.outputs<ROWS::HOPPER>(w.out[k % SLOTS].of(warp), u, w.within[warp], in_front);
     }
     __syncthreads();
     if (tiles > 1 && wanted) of.take(tiles - 2);
