@@ -129,18 +129,22 @@ __device__ __forceinline__ uint32_t movmatrix(uint32_t x)
     return y;
 }
 
-/* Four such matrices to shared memory, TRANS: transposed; the eight numbers of row j of matrix i to row(i, j). HOPPER: at once. */
+/* Four such matrices to shared memory, TRANS: transposed; lane 8 i + j has the address of row j of matrix i. */
+template <bool TRANS> __device__ __forceinline__ void put_matrices(uint32_t row, const uint32_t (&x)[4])
+{
+    if constexpr (TRANS)
+        asm volatile("stmatrix.sync.aligned.m8n8.x4.trans.shared.b16 [%0], {%1, %2, %3, %4};" ::"r"(row), "r"(x[0]), "r"(x[1]), "r"(x[2]), "r"(x[3])
+                     : "memory");
+    else
+        asm volatile("stmatrix.sync.aligned.m8n8.x4.shared.b16 [%0], {%1, %2, %3, %4};" ::"r"(row), "r"(x[0]), "r"(x[1]), "r"(x[2]), "r"(x[3])
+                     : "memory");
+}
+/* The eight numbers of row j of matrix i to row(i, j). HOPPER: at once. */
 template <bool HOPPER, bool TRANS, typename F> __device__ __forceinline__ void put_matrices(const F &row, const uint32_t (&x)[4])
 {
     const int lane = lane_here();
-    if constexpr (HOPPER && TRANS) {
-        asm volatile("stmatrix.sync.aligned.m8n8.x4.trans.shared.b16 [%0], {%1, %2, %3, %4};" ::"r"(shared_address(row(lane / 8, lane % 8))), "r"(x[0]),
-                     "r"(x[1]), "r"(x[2]), "r"(x[3])
-                     : "memory");
-    } else if constexpr (HOPPER) {
-        asm volatile("stmatrix.sync.aligned.m8n8.x4.shared.b16 [%0], {%1, %2, %3, %4};" ::"r"(shared_address(row(lane / 8, lane % 8))), "r"(x[0]),
-                     "r"(x[1]), "r"(x[2]), "r"(x[3])
-                     : "memory");
+    if constexpr (HOPPER) {
+        put_matrices<TRANS>(shared_address(row(lane / 8, lane % 8)), x);
     } else {
 #pragma unroll
         for (int i = 0; i < 4; i++) ((uint32_t *)row(i, lane / 4))[lane % 4] = TRANS ? movmatrix(x[i]) : x[i];
@@ -173,30 +177,14 @@ struct chunk_stage {
             cp_async_16(shared_address(&at(lane / 2 + 16 * i, half)), real ? from + token * D + 8 * half : from, real);
         }
     }
-    template <bool REVERSED, bool HOPPER> __device__ __forceinline__ void turn_in(channel_tiles &to, int chunk)
+    template <bool REVERSED> __device__ __forceinline__ void turn_in(channel_tiles &to, int chunk)
     {
         const int lane = lane_here();
 #pragma unroll
         for (int half = 0; half < 2; half++) {
             uint32_t x[4]; /* of channel r, tokens 8 i + 2 c and the next */
             ldmatrix_x4_trans(x, shared_address(&at(REVERSED ? CHUNK - 1 - lane : lane, half)));
-            put_matrices<HOPPER, false>([&](int i, int j) { return &to.of(8 * half + j)[row_of(chunk)][8 * i]; }, x);
-        }
-    }
-    /* And back. */
-    template <bool REVERSED, bool HOPPER> __device__ __forceinline__ void turn_out(channel_tiles &from, int chunk)
-    {
-        const int lane = lane_here(), of = lane / 8, row = lane % 8;
-#pragma unroll
-        for (int q = 0; q < CHUNK / 16; q++) {
-            uint32_t x[4]; /* of place 16 q + 8 (i / 2) + r, channels 8 (i % 2) + 2 c and the next */
-            ldmatrix_x4_trans(x, shared_address(&from.of(of % 2 * 8 + row)[row_of(chunk)][16 * q + of / 2 * 8]));
-            put_matrices<HOPPER, false>(
-                [&](int i, int j) {
-                    const int token = 16 * q + i / 2 * 8 + j;
-                    return &at(REVERSED ? CHUNK - 1 - token : token, i % 2);
-                },
-                x);
+            put_matrices<false, false>([&](int i, int j) { return &to.of(8 * half + j)[row_of(chunk)][8 * i]; }, x);
         }
     }
 };
@@ -227,15 +215,21 @@ __device__ __forceinline__ void right_of_tokens(uint32_t (&b)[4], const channel_
 /* All of a tile, as the right sides of products. */
 using tokens_of_tile = uint32_t[CHUNK / 16][4];
 
-/* Sums of tokens (rows) and chunks, to rows of tokens. */
-template <bool HOPPER> __device__ __forceinline__ void put_tokens(channel_tile &to, const float (&d)[CHUNK / 16][2][4])
+/* Its outputs, tokens (rows) by chunks, as they come out of products; to rows of tokens. */
+using outputs_of_tile = float[CHUNK / 16][2][4];
+
+__device__ __forceinline__ void packed_outputs(uint32_t (&x)[4], const outputs_of_tile &d, int m)
+{
+#pragma unroll
+    for (int i = 0; i < 4; i++) x[i] = pack_bf16(d[m][i / 2][i % 2 * 2], d[m][i / 2][i % 2 * 2 + 1]);
+}
+__device__ __forceinline__ void put_tokens(channel_tile &to, const outputs_of_tile &d)
 {
 #pragma unroll
     for (int m = 0; m < CHUNK / 16; m++) {
         uint32_t x[4];
-#pragma unroll
-        for (int i = 0; i < 4; i++) x[i] = pack_bf16(d[m][i / 2][i % 2 * 2], d[m][i / 2][i % 2 * 2 + 1]);
-        put_matrices<HOPPER, true>([&](int i, int j) { return &to[i / 2 * 8 + j][16 * m + i % 2 * 8]; }, x);
+        packed_outputs(x, d, m);
+        put_matrices<false, true>([&](int i, int j) { return &to[i / 2 * 8 + j][16 * m + i % 2 * 8]; }, x);
     }
 }
 

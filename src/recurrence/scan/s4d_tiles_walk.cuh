@@ -38,18 +38,14 @@ struct matrices {
     uint32_t out[MODES / 8][CHUNK / 16][4]; /* the same parts to tokens */
 
     template <bool BACK> __device__ __forceinline__ void make(making &w, toeplitz &within, number a, number K, float skip);
-    template <bool HOPPER>
-    __device__ __forceinline__ void outputs(channel_tile &to, const tokens_of_tile &u, const toeplitz &within,
-                                            const uint32_t (&in_front)[MODES / 8][4]) const
+    __device__ __forceinline__ void outputs(outputs_of_tile &d, const tokens_of_tile &u, uint4 e, const uint32_t (&in_front)[MODES / 8][4]) const
     {
-        float d[CHUNK / 16][2][4] = {};
 #pragma unroll
         for (int m = 0; m < MODES / 8; m++)
 #pragma unroll
             for (int t = 0; t < CHUNK / 16; t++)
 #pragma unroll
                 for (int n = 0; n < 2; n++) mma_bf16(d[t][n], out[m][t], in_front[m][n], in_front[m][2 + n]);
-        const uint4 e = within[lane_here()];
         const uint32_t same[4] = { e.x, e.y, 0, e.x }, next[4] = { e.z, e.w, e.y, e.z };
 #pragma unroll
         for (int n = 0; n < 2; n++) {
@@ -57,7 +53,6 @@ struct matrices {
             for (int t = 0; t < CHUNK / 16; t++) mma_bf16(d[t][n], same, u[t][2 * n], u[t][2 * n + 1]);
             mma_bf16(d[1][n], next, u[0][2 * n], u[0][2 * n + 1]);
         }
-        put_tokens<HOPPER>(to, d);
     }
 };
 
@@ -108,13 +103,14 @@ struct walk_shared {
     number eight[WARPS][MODES];              /* its eighth */
     number states[WARPS][MODES];             /* in front of the tile */
     number rates[WARPS][MODES];              /* Abar */
+    uint4 places[WARPS][32];                 /* of rows_by_engine */
+    uint32_t rows[WARPS][32];
     uint64_t arrived[2][CHUNKS];             /* barriers of the copy engine */
     uint64_t turned_in;                      /* and the warps' */
 };
 
 /* How a warp brings its chunk of every tile, of all channels, and takes one away: here by its lanes. BACK: chunks from the sequence's end on. */
 template <bool BACK> struct rows_by_lanes {
-    static constexpr bool HOPPER = false;
     struct maps {};
     walk_shared &w;
     const tiles_args &p;
@@ -141,10 +137,17 @@ template <bool BACK> struct rows_by_lanes {
     {
         cp_async_wait<1>();
         __syncwarp();
-        w.stage[k % 2][warp].template turn_in<BACK, false>(w.in[k % SLOTS], warp);
+        w.stage[k % 2][warp].template turn_in<BACK>(w.in[k % SLOTS], warp);
         __syncwarp();
         fetch(k + 2);
     }
+    /* The warp's channel of a tile, and what becomes of it. */
+    __device__ __forceinline__ void read(tokens_of_tile &u, int k)
+    {
+#pragma unroll
+        for (int i = 0; i < CHUNK / 16; i++) right_of_tokens(u[i], w.in[k % SLOTS].of(warp), i);
+    }
+    __device__ __forceinline__ void put(int k, const outputs_of_tile &d) { put_tokens(w.out[k % SLOTS].of(warp), d); }
     __device__ __forceinline__ void take(int k)
     {
         bf16 *to = (BACK ? p.du : p.o) + first;
@@ -153,6 +156,8 @@ template <bool BACK> struct rows_by_lanes {
             if (t + i >= begin && t + i < end && 4 * c < p.D - first) *(uint2 *)(to + (t + i) * p.D + 4 * c) = x;
         });
     }
+    /* The tile whose slot tile k has. */
+    __device__ __forceinline__ void take_behind(int k) { take(k - SLOTS); }
     __device__ __forceinline__ void next(int) {}
     __device__ __forceinline__ void finish() {}
     /* Until all warps have called passed as many times, once ahead of tile 0 and once for each tile. */
@@ -237,11 +242,10 @@ __global__ __launch_bounds__(THREADS, 1) void tiles_walk(const __grid_constant__
     for (int k = 0; k < tiles; k++) {
         of.await_others(k);
         of.turn_in(k + 1);
-        if (k > 1 && wanted) of.take(k - 2);
+        if (k > 1 && wanted) of.take_behind(k + 1);
         of.passed();
         tokens_of_tile u;
-#pragma unroll
-        for (int i = 0; i < CHUNK / 16; i++) right_of_tokens(u[i], w.in[k % SLOTS].of(warp), i);
+        of.read(u, k);
         uint32_t in_front[MODES / 8][4];
         const int whole = k < tiles - 1 ? CHUNKS : (int)(end - begin - (int64_t)k * TILE) / CHUNK;
         if (whole == CHUNKS)
@@ -249,7 +253,9 @@ __global__ __launch_bounds__(THREADS, 1) void tiles_walk(const __grid_constant__
         else
             chain<false>(in_front, m, u, w.far[warp], w.eight[warp], states, whole);
         of.next(k + 3);
-        m.outputs<ROWS::HOPPER>(w.out[k % SLOTS].of(warp), u, w.within[warp], in_front);
+        outputs_of_tile d = {};
+        m.outputs(d, u, w.within[warp][lane_here()], in_front);
+        of.put(k, d);
     }
     __syncthreads();
     if (tiles > 1 && wanted) of.take(tiles - 2);
