@@ -257,11 +257,15 @@ __device__ __forceinline__ void make_powers(powers_making &w, number a, number p
         *(uint4 *)&w[1][at] = { im[0], im[1], im[2], im[3] };
     }
 }
-/* The left side of a product, 16 rows (numbers 8 m .., their real and then their imaginary parts) by 16 tokens. */
-__device__ __forceinline__ uint32_t power_word(const powers_making &w, int m, int k, int i)
+/* The left side of a product, 16 rows (numbers 8 m .., their real and then their imaginary parts) by 16 tokens; TO: 16 tokens by 16 such columns. */
+template <bool TO> __device__ __forceinline__ void take_powers(uint32_t (&a)[4], const powers_making &w, int m, int k)
 {
-    const int lane = (int)threadIdx.x % 32;
-    return w[i % 2][(8 * m + lane / 4) * WORDS + 8 * k + i / 2 * 4 + lane % 4];
+    const int lane = (int)threadIdx.x % 32, low = lane / 8 % 2, high = lane / 16;
+    const uint32_t at = shared_address(&w[TO ? high : low][(8 * m + lane % 8) * WORDS + 8 * k + (TO ? low : high) * 4]);
+    if constexpr (TO)
+        ldmatrix_x4_trans(a, at);
+    else
+        ldmatrix_x4(a, at);
 }
 /* x's way into `w`, eight numbers' sums of each chunk: four of a lane that follow each other, 4 c and the next. */
 __device__ __forceinline__ void sums_of_chunks(number (&s)[4], const uint32_t (&w)[CHUNK / 16][4], const tokens_of_tile &x)

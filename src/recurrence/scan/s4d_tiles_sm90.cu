@@ -64,7 +64,7 @@ template <bool BACK> struct rows_by_engine : rows_by_lanes<BACK> {
         mbarrier_expect(&w.arrived[k % 2][warp], sizeof(chunk_stage));
         tensor_load(&w.stage[k % 2][warp], &map.in, &w.arrived[k % 2][warp], first, (int)token(k));
     }
-    /* Lanes' places wait in memory: registers have no room for them, and making them anew took a sixth of the walk's instructions. */
+    /* Lanes' places wait in memory: registers have no room for them, and making them anew took a tenth of the walk's instructions. */
     __device__ __forceinline__ void turn_in(int k)
     {
         before = slot, slot = slot == 2 * SLOT ? 0 : slot + SLOT;

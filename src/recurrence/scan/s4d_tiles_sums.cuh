@@ -45,7 +45,7 @@ struct sums_shared {
     uint4 in[WARPS][MODES / 8][SPAN / 16][32]; /* a lane's words of the matrix; in the end R */
     number far[WARPS][MODES];                  /* Abar^SPAN */
     number states[WARPS][MODES][2];            /* S and T in front of the tile */
-    uint4 weights[SPAN / 16][4];               /* SPAN - 1 less the tokens, of lane % 4; one more */
+    uint2 weights[SPAN / 16][4];               /* SPAN - 1 less the tokens, of lane % 4 */
     uint64_t arrived[CHUNKS];                  /* barriers of the copy engine */
     uint64_t turned_in, read;                  /* and the warps' */
 };
@@ -113,7 +113,7 @@ __device__ __forceinline__ uint32_t weighed(uint32_t x, uint32_t by)
 /* Abar^(SPAN-1-j) of tokens j by 16, as a lane has the left side of a product over them. */
 __device__ __forceinline__ void make_matrix(sums_shared &w, number a)
 {
-    const int warp = (int)threadIdx.x / 32, lane = (int)threadIdx.x % 32, r = lane / 4, c = lane % 4;
+    const int warp = (int)threadIdx.x / 32, lane = (int)threadIdx.x % 32;
     number power = { 1.f, 0.f };
 #pragma unroll 1
     for (int k = SPAN / 16 - 1; k >= 0; k--) {
@@ -133,8 +133,7 @@ __device__ __forceinline__ void make_matrix(sums_shared &w, number a)
 #pragma unroll
         for (int m = 0; m < MODES / 8; m++) {
             uint32_t x[4];
-#pragma unroll
-            for (int i = 0; i < 4; i++) x[i] = w.scratch[warp][i % 2][(8 * m + r) * SCRATCH_WORDS + i / 2 * 4 + c];
+            ldmatrix_x4(x, shared_address(&w.scratch[warp][lane / 8 % 2][(8 * m + lane % 8) * SCRATCH_WORDS + lane / 16 * 4]));
             w.in[warp][m][k][lane] = { x[0], x[1], x[2], x[3] };
         }
         __syncwarp();
@@ -174,11 +173,11 @@ struct pair_sums {
         for (int k = 0; k < SPAN / 16; k++) {
             uint32_t a[4];
             *(uint4 *)a = w.in[warp][m][k][lane];
-            const uint4 by = w.weights[k][c]; /* of u's 16 tokens, and of do's */
+            const uint2 by = w.weights[k][c];
             mma_bf16(d[0], a, u[k][0], u[k][1]);
             mma_bf16(d[1], a, weighed(u[k][0], by.x), weighed(u[k][1], by.y));
             mma_bf16(d[2], a, dout[k][0], dout[k][1]);
-            mma_bf16(d[3], a, weighed(dout[k][0], by.z), weighed(dout[k][1], by.w));
+            mma_bf16(d[3], a, weighed(dout[k][0], by.x), weighed(dout[k][1], by.y));
         }
         const auto sum = [&](int of, int i) { return number{ d[of][i], d[of][2 + i] }; };
         const number far = w.far[warp][8 * m + r], both = turned(far, far);
@@ -198,7 +197,7 @@ struct pair_sums {
             if (LAST && last == 2 * c + i) state[0] = S, state[1] = added(T, n, S);
             const number product = turned(sum(2, i), S);
             of_K[m] = added(of_K[m], 1.f, product);
-            of_A[m] = turned(sum(2, i), T, turned(sum(3, i), S, added(of_A[m], n, product)));
+            of_A[m] = turned(sum(2, i), T, turned(sum(3, i), S, added(of_A[m], n + 1, product))); /* sum(3, i) is Z less X */
             S = turned(far, S, sum(0, i)), T = turned(far, T, t[i]);
         }
         if (!LAST && c == 0) state[0] = v, state[1] = added(y, (float)TILE, v);
@@ -224,7 +223,7 @@ __global__ __launch_bounds__(THREADS, 1) void tiles_sums(const __grid_constant__
     w.states[warp][at.lane][0] = at.state(p, p.s0), w.states[warp][at.lane][1] = {};
     if (threadIdx.x < SPAN / 16 * 4) {
         const float x = (float)(SPAN - 1 - 16 * (int)(threadIdx.x / 4) - 2 * (int)(threadIdx.x % 4));
-        w.weights[threadIdx.x / 4][threadIdx.x % 4] = { pack_bf16(x, x - 1), pack_bf16(x - 8, x - 9), pack_bf16(x + 1, x), pack_bf16(x - 7, x - 8) };
+        w.weights[threadIdx.x / 4][threadIdx.x % 4] = { pack_bf16(x, x - 1), pack_bf16(x - 8, x - 9) };
     }
     make_matrix(w, a);
     __syncthreads();

@@ -22,8 +22,7 @@ namespace {
 
 /* While they are made. */
 struct making {
-    powers_making in;
-    bf16 out[CHUNK][2 * MODES + 8]; /* [tokens][re, -im][MODES]: 16 bytes of eight rows lie in 32 banks */
+    powers_making powers; /* in's, then out's: real, less imaginary parts */
     float k[CHUNK];
 };
 
@@ -59,15 +58,30 @@ struct matrices {
 template <bool BACK> __device__ __forceinline__ void matrices::make(making &w, toeplitz &within, number a, number K, float skip)
 {
     const int lane = (int)threadIdx.x % 32, r = lane / 4, c = lane % 4;
-    make_powers(w.in, a, BACK ? turned(K, a) : number{ 1.f, 0.f });
+    make_powers(w.powers, a, BACK ? turned(K, a) : number{ 1.f, 0.f });
+    __syncwarp();
+#pragma unroll
+    for (int m = 0; m < MODES / 8; m++)
+#pragma unroll
+        for (int k = 0; k < CHUNK / 16; k++) take_powers<false>(in[m][k], w.powers, m, k);
+    __syncwarp();
     number q = BACK ? number{ 1.f, 0.f } : turned(K, a), of_lag = K;
     float lags[CHUNK];
 #pragma unroll
-    for (int l = 0; l < CHUNK; l++) {
-        w.out[l][lane] = from_float<bf16>(q.re), w.out[l][MODES + lane] = from_float<bf16>(-q.im);
-        lags[l] = of_lag.re;
-        of_lag = BACK ? turned(a, of_lag) : q;
-        q = turned(a, q);
+    for (int g = 0; g < CHUNK / 8; g++) {
+        uint32_t re[4], im[4];
+#pragma unroll
+        for (int s = 0; s < 4; s++) {
+            const number second = turned(a, q);
+            re[s] = pack_bf16(q.re, second.re), im[s] = pack_bf16(-q.im, -second.im);
+            lags[8 * g + 2 * s] = of_lag.re;
+            of_lag = BACK ? turned(a, of_lag) : q;
+            lags[8 * g + 2 * s + 1] = of_lag.re;
+            of_lag = BACK ? turned(a, of_lag) : second;
+            q = turned(a, second);
+        }
+        *(uint4 *)&w.powers[0][lane * WORDS + 4 * g] = { re[0], re[1], re[2], re[3] };
+        *(uint4 *)&w.powers[1][lane * WORDS + 4 * g] = { im[0], im[1], im[2], im[3] };
     }
     fold<32, 16, 1>(lags);
     w.k[lane] = lags[0] + (lane == 0 ? skip : 0.f);
@@ -76,16 +90,9 @@ template <bool BACK> __device__ __forceinline__ void matrices::make(making &w, t
     const auto word = [&](int e) { return pack_bf16(lag(8 * e + r - 2 * c), lag(8 * e + r - 2 * c - 1)); };
     within[lane] = { word(0), word(1), word(2), word(3) };
 #pragma unroll
-    for (int m = 0; m < MODES / 8; m++) {
+    for (int m = 0; m < MODES / 8; m++)
 #pragma unroll
-        for (int k = 0; k < CHUNK / 16; k++)
-#pragma unroll
-            for (int i = 0; i < 4; i++) in[m][k][i] = power_word(w.in, m, k, i);
-#pragma unroll
-        for (int t = 0; t < CHUNK / 16; t++)
-#pragma unroll
-            for (int i = 0; i < 4; i++) out[m][t][i] = *(const uint32_t *)&w.out[16 * t + i % 2 * 8 + r][i / 2 * MODES + 8 * m + 2 * c];
-    }
+        for (int t = 0; t < CHUNK / 16; t++) take_powers<true>(out[m][t], w.powers, m, t);
 }
 
 /* ---- the walk ------------------------------------------------------------------------------------------------------------------------------- */
