@@ -114,6 +114,9 @@ __device__ __forceinline__ int lane_here()
     return (int)(lane % 32);
 }
 
+/* The warp, as one number of all its lanes: what follows from it is made once, and the copy engine takes it as it is. */
+__device__ __forceinline__ int warp_here() { return __shfl_sync(~0u, (int)threadIdx.x / 32, 0); }
+
 /* ---- rows of memory and rows of tokens --------------------------------------------------------------------------------------------------- */
 
 using channel_tile = bf16[CHUNKS][PITCH];

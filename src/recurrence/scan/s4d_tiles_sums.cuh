@@ -45,7 +45,7 @@ struct sums_shared {
     uint4 in[WARPS][MODES / 8][SPAN / 16][32]; /* a lane's words of the matrix; in the end R */
     number far[WARPS][MODES];                  /* Abar^SPAN */
     number states[WARPS][MODES][2];            /* S and T in front of the tile */
-    uint2 weights[SPAN / 16][4];               /* SPAN - 1 less the tokens, of lane % 4 */
+    uint2 weights[4];                          /* SPAN - 1 less the first 16 tokens, of lane % 4 */
     uint64_t arrived[CHUNKS];                  /* barriers of the copy engine */
     uint64_t turned_in, read;                  /* and the warps' */
 };
@@ -110,6 +110,13 @@ __device__ __forceinline__ uint32_t weighed(uint32_t x, uint32_t by)
     return *(const uint32_t *)&y;
 }
 
+/* Of whole numbers, which bf16 has up to 256. A load of them for each 16 tokens would be two wavefronts. */
+__device__ __forceinline__ uint32_t less(uint32_t x, int n)
+{
+    const __nv_bfloat162 y = __hsub2(*(const __nv_bfloat162 *)&x, __float2bfloat162_rn((float)n));
+    return *(const uint32_t *)&y;
+}
+
 /* Abar^(SPAN-1-j) of tokens j by 16, as a lane has the left side of a product over them. */
 __device__ __forceinline__ void make_matrix(sums_shared &w, number a)
 {
@@ -168,12 +175,13 @@ struct pair_sums {
     {
         const int warp = (int)threadIdx.x / 32, lane = lane_here(), r = lane / 4, c = lane % 4;
         const float before = (float)(2 * SPAN * c); /* L n of the lane's first chunk */
+        const uint2 first = w.weights[c];
         float d[4][4] = {};
 #pragma unroll
         for (int k = 0; k < SPAN / 16; k++) {
             uint32_t a[4];
             *(uint4 *)a = w.in[warp][m][k][lane];
-            const uint2 by = w.weights[k][c];
+            const uint2 by = { less(first.x, 16 * k), less(first.y, 16 * k) };
             mma_bf16(d[0], a, u[k][0], u[k][1]);
             mma_bf16(d[1], a, weighed(u[k][0], by.x), weighed(u[k][1], by.y));
             mma_bf16(d[2], a, dout[k][0], dout[k][1]);
@@ -209,7 +217,7 @@ __global__ __launch_bounds__(THREADS, 1) void tiles_sums(const __grid_constant__
 {
     extern __shared__ __align__(1024) unsigned char memory[]; /* as the walk's, in the same file */
     sums_shared &w = *(sums_shared *)memory;
-    const int warp = (int)threadIdx.x / 32, first = (int)(blockIdx.x % p.strips) * WARPS;
+    const int warp = warp_here(), first = (int)(blockIdx.x % p.strips) * WARPS;
     await_last();
     let_next();
     const standing at(p);
@@ -221,9 +229,9 @@ __global__ __launch_bounds__(THREADS, 1) void tiles_sums(const __grid_constant__
     const number a = of_number.A, K = of_number.K;
     w.far[warp][at.lane] = turned(of_number.far, of_number.far);
     w.states[warp][at.lane][0] = at.state(p, p.s0), w.states[warp][at.lane][1] = {};
-    if (threadIdx.x < SPAN / 16 * 4) {
-        const float x = (float)(SPAN - 1 - 16 * (int)(threadIdx.x / 4) - 2 * (int)(threadIdx.x % 4));
-        w.weights[threadIdx.x / 4][threadIdx.x % 4] = { pack_bf16(x, x - 1), pack_bf16(x - 8, x - 9) };
+    if (threadIdx.x < 4) {
+        const float x = (float)(SPAN - 1 - 2 * (int)threadIdx.x);
+        w.weights[threadIdx.x] = { pack_bf16(x, x - 1), pack_bf16(x - 8, x - 9) };
     }
     make_matrix(w, a);
     __syncthreads();

@@ -26,10 +26,10 @@ struct making {
     float k[CHUNK];
 };
 
-/* Tokens to tokens as left sides of products: a lane's words of its rows' tokens 8 e later than its columns'. Registers have no room for them, or the
- * walk's addresses go to the stack. */
-using toeplitz = uint4[32];
-static_assert(CHUNK / 8 == 4);
+/* Tokens to tokens as left sides of products, a lane's words: 16 tokens to the same, and to the next. Registers have no room for them, or the walk's
+ * addresses go to the stack. */
+using toeplitz = uint4[2][32];
+static_assert(CHUNK == 2 * 16);
 
 /* Left sides of products, of a lane. */
 struct matrices {
@@ -37,7 +37,8 @@ struct matrices {
     uint32_t out[MODES / 8][CHUNK / 16][4]; /* the same parts to tokens */
 
     template <bool BACK> __device__ __forceinline__ void make(making &w, toeplitz &within, number a, number K, float skip);
-    __device__ __forceinline__ void outputs(outputs_of_tile &d, const tokens_of_tile &u, uint4 e, const uint32_t (&in_front)[MODES / 8][4]) const
+    __device__ __forceinline__ void outputs(outputs_of_tile &d, const tokens_of_tile &u, const toeplitz &within,
+                                            const uint32_t (&in_front)[MODES / 8][4]) const
     {
 #pragma unroll
         for (int m = 0; m < MODES / 8; m++)
@@ -45,7 +46,9 @@ struct matrices {
             for (int t = 0; t < CHUNK / 16; t++)
 #pragma unroll
                 for (int n = 0; n < 2; n++) mma_bf16(d[t][n], out[m][t], in_front[m][n], in_front[m][2 + n]);
-        const uint32_t same[4] = { e.x, e.y, 0, e.x }, next[4] = { e.z, e.w, e.y, e.z };
+        uint32_t same[4], next[4];
+        const int lane = lane_here();
+        *(uint4 *)same = within[0][lane], *(uint4 *)next = within[1][lane];
 #pragma unroll
         for (int n = 0; n < 2; n++) {
 #pragma unroll
@@ -87,8 +90,10 @@ template <bool BACK> __device__ __forceinline__ void matrices::make(making &w, t
     w.k[lane] = lags[0] + (lane == 0 ? skip : 0.f);
     __syncwarp();
     const auto lag = [&](int l) { return l < 0 ? 0.f : w.k[l]; };
-    const auto word = [&](int e) { return pack_bf16(lag(8 * e + r - 2 * c), lag(8 * e + r - 2 * c - 1)); };
-    within[lane] = { word(0), word(1), word(2), word(3) };
+    uint32_t word[CHUNK / 8]; /* of a lane's row, 8 e tokens behind its columns */
+#pragma unroll
+    for (int e = 0; e < CHUNK / 8; e++) word[e] = pack_bf16(lag(8 * e + r - 2 * c), lag(8 * e + r - 2 * c - 1));
+    within[0][lane] = { word[0], word[1], 0, word[0] }, within[1][lane] = { word[2], word[3], word[1], word[2] };
 #pragma unroll
     for (int m = 0; m < MODES / 8; m++)
 #pragma unroll
@@ -222,7 +227,7 @@ __global__ __launch_bounds__(THREADS, 1) void tiles_walk(const __grid_constant__
 {
     extern __shared__ __align__(1024) unsigned char memory[];
     walk_shared &w = *(walk_shared *)memory;
-    const int warp = (int)threadIdx.x / 32, first = (int)(blockIdx.x % p.strips) * WARPS;
+    const int warp = warp_here(), first = (int)(blockIdx.x % p.strips) * WARPS;
     await_last();
     let_next();
     const standing at(p);
@@ -261,7 +266,7 @@ __global__ __launch_bounds__(THREADS, 1) void tiles_walk(const __grid_constant__
             chain<false>(in_front, m, u, w.far[warp], w.eight[warp], states, whole);
         of.next(k + 3);
         outputs_of_tile d = {};
-        m.outputs(d, u, w.within[warp][lane_here()], in_front);
+        m.outputs(d, u, w.within[warp], in_front);
         of.put(k, d);
     }
     __syncthreads();
