@@ -17,6 +17,7 @@ struct tiles_args {
     float *sums, *dskips; /* [N,SUMS_OF_NUMBER,D,M], [N,D] */
     const int64_t *cu;
     int D, M, strips, bilinear;
+    int behind_walk; /* the sums, of du's walk */
 };
 
 /* The kernels on Hopper, whose copy engine brings rows and takes them away; `back`: in reverse. False: nothing was put. */

@@ -212,13 +212,15 @@ struct pair_sums {
     }
 };
 
+/* Behind du's walk it begins before that has ended: nothing of the walk is read, and what the walk has waited for, the parameters among it, is done
+ * before any of its blocks calls let_next. It waits for the walk ahead of its own results. */
 template <typename ROWS>
 __global__ __launch_bounds__(THREADS, 1) void tiles_sums(const __grid_constant__ tiles_args p, const __grid_constant__ typename ROWS::maps maps)
 {
     extern __shared__ __align__(1024) unsigned char memory[]; /* as the walk's, in the same file */
     sums_shared &w = *(sums_shared *)memory;
     const int warp = warp_here(), first = (int)(blockIdx.x % p.strips) * WARPS;
-    await_last();
+    if (!p.behind_walk) await_last();
     let_next();
     const standing at(p);
     const int64_t tokens = at.end - at.begin;
@@ -300,6 +302,7 @@ __global__ __launch_bounds__(THREADS, 1) void tiles_sums(const __grid_constant__
             g = turned(a, derivative), h = turned(a, h, { to_float(w.tiles[0].of(warp)[last][i]), 0.f });
         }
     }
+    await_last();
     if (lane == 0 && at.there) p.dskips[at.n * p.D + at.channel] = lags[0];
     if (!at.real) return;
     const number of_K = turned(a, numbers[2 * lane], sum);

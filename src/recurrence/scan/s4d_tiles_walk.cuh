@@ -228,14 +228,15 @@ __global__ __launch_bounds__(THREADS, 1) void tiles_walk(const __grid_constant__
     extern __shared__ __align__(1024) unsigned char memory[];
     walk_shared &w = *(walk_shared *)memory;
     const int warp = warp_here(), first = (int)(blockIdx.x % p.strips) * WARPS;
-    await_last();
-    let_next();
+    if (!BACK) await_last();
     const standing at(p);
     const int64_t begin = at.begin, end = at.end;
     const int tiles = (int)((end - begin + TILE - 1) / TILE); /* tensors have addresses */
     const bool wanted = BACK ? p.du : p.o;
     ROWS of(w, p, maps, warp, first, begin, end);
     of.fetch(0), of.fetch(1);
+    if (BACK) await_last(); /* only tile_parameters stands ahead, which has waited for all before it: rows may be read */
+    let_next();
 
     matrices m;
     number(&states)[MODES] = w.states[warp];
