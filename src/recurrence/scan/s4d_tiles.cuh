@@ -17,6 +17,7 @@ struct tiles_args {
     float *sums, *dskips; /* [N,SUMS_OF_NUMBER,D,M], [N,D] */
     const int64_t *cu;
     int D, M, strips, bilinear;
+    int behind_walk; /* the sums, of du's walk */
 };
 
 /* The kernels on Hopper, whose copy engine brings rows and takes them away; `back`: in reverse. False: nothing was put. */
@@ -114,12 +115,45 @@ __device__ __forceinline__ int lane_here()
     return (int)(lane % 32);
 }
 
+/* The warp, as one number of all its lanes: what follows from it is made once, and the copy engine takes it as it is. */
+__device__ __forceinline__ int warp_here() { return __shfl_sync(~0u, (int)threadIdx.x / 32, 0); }
+
 /* ---- rows of memory and rows of tokens --------------------------------------------------------------------------------------------------- */
 
 using channel_tile = bf16[CHUNKS][PITCH];
 
 /* The tile's row of a chunk: as columns of a product, 2 c and 2 c + 1 of two tiles are chunks 4 c and the next three. */
 __device__ __forceinline__ int row_of(int chunk) { return chunk / 2 % 2 * 8 + chunk / 4 * 2 + chunk % 2; }
+
+/* An 8x8 matrix as a register of each lane has it (row r, columns 2 c and the next), transposed. */
+__device__ __forceinline__ uint32_t movmatrix(uint32_t x)
+{
+    uint32_t y;
+    asm("movmatrix.sync.aligned.m8n8.trans.b16 %0, %1;" : "=r"(y) : "r"(x));
+    return y;
+}
+
+/* Four such matrices to shared memory, TRANS: transposed; lane 8 i + j has the address of row j of matrix i. */
+template <bool TRANS> __device__ __forceinline__ void put_matrices(uint32_t row, const uint32_t (&x)[4])
+{
+    if constexpr (TRANS)
+        asm volatile("stmatrix.sync.aligned.m8n8.x4.trans.shared.b16 [%0], {%1, %2, %3, %4};" ::"r"(row), "r"(x[0]), "r"(x[1]), "r"(x[2]), "r"(x[3])
+                     : "memory");
+    else
+        asm volatile("stmatrix.sync.aligned.m8n8.x4.shared.b16 [%0], {%1, %2, %3, %4};" ::"r"(row), "r"(x[0]), "r"(x[1]), "r"(x[2]), "r"(x[3])
+                     : "memory");
+}
+/* The eight numbers of row j of matrix i to row(i, j). HOPPER: at once. */
+template <bool HOPPER, bool TRANS, typename F> __device__ __forceinline__ void put_matrices(const F &row, const uint32_t (&x)[4])
+{
+    const int lane = lane_here();
+    if constexpr (HOPPER) {
+        put_matrices<TRANS>(shared_address(row(lane / 8, lane % 8)), x);
+    } else {
+#pragma unroll
+        for (int i = 0; i < 4; i++) ((uint32_t *)row(i, lane / 4))[lane % 4] = TRANS ? movmatrix(x[i]) : x[i];
+    }
+}
 
 /* Tiles of the CTA's channels. A channel lies four banks behind the one before, eight channels eight banks more. */
 struct channel_tiles {
@@ -149,13 +183,12 @@ struct chunk_stage {
     }
     template <bool REVERSED> __device__ __forceinline__ void turn_in(channel_tiles &to, int chunk)
     {
-        const int lane = lane_here(), r = lane / 4, c = lane % 4;
+        const int lane = lane_here();
 #pragma unroll
         for (int half = 0; half < 2; half++) {
             uint32_t x[4]; /* of channel r, tokens 8 i + 2 c and the next */
             ldmatrix_x4_trans(x, shared_address(&at(REVERSED ? CHUNK - 1 - lane : lane, half)));
-#pragma unroll
-            for (int i = 0; i < 4; i++) *(uint32_t *)&to.of(8 * half + r)[row_of(chunk)][8 * i + 2 * c] = x[i];
+            put_matrices<false, false>([&](int i, int j) { return &to.of(8 * half + j)[row_of(chunk)][8 * i]; }, x);
         }
     }
 };
@@ -176,35 +209,32 @@ template <bool REVERSED, typename F> __device__ __forceinline__ void turn_out(ch
     }
 }
 
-/* The left side of a product: 16 columns, from 16 k on, of 16 rows. */
-__device__ __forceinline__ void left(uint32_t (&a)[4], const channel_tile &rows, int k)
-{
-    const int lane = lane_here();
-    ldmatrix_x4(a, shared_address(&rows[lane % 16][16 * k + lane / 16 * 8]));
-}
-
-/* The right side of one whose columns are the rows, of which 2 n and 2 n + 1 are those of columns 8 n. */
+/* The right side of a product whose columns are the rows, of which 2 n and 2 n + 1 are those of columns 8 n. */
 __device__ __forceinline__ void right_of_tokens(uint32_t (&b)[4], const channel_tile &rows, int k)
 {
     const int lane = lane_here();
     ldmatrix_x4(b, shared_address(&rows[lane / 16 * 8 + lane % 8][16 * k + lane / 8 % 2 * 8]));
 }
 
-/* An 8x8 matrix as a register of each lane has it (row r, columns 2 c and the next), transposed. */
-__device__ __forceinline__ uint32_t movmatrix(uint32_t x)
-{
-    uint32_t y;
-    asm("movmatrix.sync.aligned.m8n8.trans.b16 %0, %1;" : "=r"(y) : "r"(x));
-    return y;
-}
+/* All of a tile, as the right sides of products. */
+using tokens_of_tile = uint32_t[CHUNK / 16][4];
 
-/* Sums of tokens, to rows of them. */
-__device__ __forceinline__ void put_tokens(channel_tile &to, const float (&d)[CHUNK / 8][4])
+/* Its outputs, tokens (rows) by chunks, as they come out of products; to rows of tokens. */
+using outputs_of_tile = float[CHUNK / 16][2][4];
+
+__device__ __forceinline__ void packed_outputs(uint32_t (&x)[4], const outputs_of_tile &d, int m)
 {
-    const int lane = lane_here(), r = lane / 4, c = lane % 4;
 #pragma unroll
-    for (int n = 0; n < CHUNK / 8; n++)
-        *(uint32_t *)&to[r][8 * n + 2 * c] = pack_bf16(d[n][0], d[n][1]), *(uint32_t *)&to[r + 8][8 * n + 2 * c] = pack_bf16(d[n][2], d[n][3]);
+    for (int i = 0; i < 4; i++) x[i] = pack_bf16(d[m][i / 2][i % 2 * 2], d[m][i / 2][i % 2 * 2 + 1]);
+}
+__device__ __forceinline__ void put_tokens(channel_tile &to, const outputs_of_tile &d)
+{
+#pragma unroll
+    for (int m = 0; m < CHUNK / 16; m++) {
+        uint32_t x[4];
+        packed_outputs(x, d, m);
+        put_matrices<false, true>([&](int i, int j) { return &to[i / 2 * 8 + j][16 * m + i % 2 * 8]; }, x);
+    }
 }
 
 /* ---- the matrix of tokens to states --------------------------------------------------------------------------------------------------------- */
@@ -231,14 +261,18 @@ __device__ __forceinline__ void make_powers(powers_making &w, number a, number p
         *(uint4 *)&w[1][at] = { im[0], im[1], im[2], im[3] };
     }
 }
-/* The left side of a product, 16 rows (numbers 8 m .., their real and then their imaginary parts) by 16 tokens. */
-__device__ __forceinline__ uint32_t power_word(const powers_making &w, int m, int k, int i)
+/* The left side of a product, 16 rows (numbers 8 m .., their real and then their imaginary parts) by 16 tokens; TO: 16 tokens by 16 such columns. */
+template <bool TO> __device__ __forceinline__ void take_powers(uint32_t (&a)[4], const powers_making &w, int m, int k)
 {
-    const int lane = (int)threadIdx.x % 32;
-    return w[i % 2][(8 * m + lane / 4) * WORDS + 8 * k + i / 2 * 4 + lane % 4];
+    const int lane = (int)threadIdx.x % 32, low = lane / 8 % 2, high = lane / 16;
+    const uint32_t at = shared_address(&w[TO ? high : low][(8 * m + lane % 8) * WORDS + 8 * k + (TO ? low : high) * 4]);
+    if constexpr (TO)
+        ldmatrix_x4_trans(a, at);
+    else
+        ldmatrix_x4(a, at);
 }
 /* x's way into `w`, eight numbers' sums of each chunk: four of a lane that follow each other, 4 c and the next. */
-__device__ __forceinline__ void sums_of_chunks(number (&s)[4], const uint32_t (&w)[CHUNK / 16][4], const uint32_t (&x)[CHUNK / 16][4])
+__device__ __forceinline__ void sums_of_chunks(number (&s)[4], const uint32_t (&w)[CHUNK / 16][4], const tokens_of_tile &x)
 {
     float d[2][4] = {};
 #pragma unroll

@@ -73,7 +73,8 @@ void backward(const void *args, const lnt_device *device)
     const unsigned ctas = (unsigned)(a->sequences * p.strips);
     if (ctas) {
         put_parameters(p, d);
-        if (p.du || p.ds0) put_walk<true>(p, a->tokens, ctas, d);
+        p.behind_walk = p.du || p.ds0;
+        if (p.behind_walk) put_walk<true>(p, a->tokens, ctas, d);
         if (d->base.capability < 90 || !lnt_s4d_sums_sm90(p, a->tokens, ctas, d))
             lnt_launch_with(d, tiles_sums<pairs_by_lanes>, ctas, THREADS, sizeof(sums_shared), 1, p, pairs_by_lanes::maps{});
     }

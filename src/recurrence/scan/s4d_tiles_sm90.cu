@@ -27,8 +27,13 @@ template <bool BACK> struct rows_by_engine : rows_by_lanes<BACK> {
     };
     using lanes = rows_by_lanes<BACK>;
     using lanes::w, lanes::warp, lanes::first, lanes::begin, lanes::end, lanes::token;
+    static constexpr uint32_t SLOT = sizeof(channel_tiles), STAGE = sizeof(walk_shared::stage[0]), OUT = SLOTS * SLOT;
+    static constexpr uint32_t EIGHT = (8 * channel_tiles::APART + 16) * sizeof(bf16); /* from a channel to the eighth behind it */
     const maps &map;
     const int whole;
+    int lane;                              /* as lane_here's */
+    uint32_t before, slot = 2 * SLOT, row; /* where the tile turned in last, and the one ahead of it, lie */
+    uint4 at;
 
     __device__ __forceinline__ rows_by_engine(walk_shared &w_, const tiles_args &p_, const maps &map_, int warp_, int first_, int64_t begin_,
                                               int64_t end_)
@@ -39,8 +44,16 @@ template <bool BACK> struct rows_by_engine : rows_by_lanes<BACK> {
             mbarrier_init(&w.arrived[0][warp], 1), mbarrier_init(&w.arrived[1][warp], 1);
             mbarrier_init_fence();
         }
+        lane = lane_here();
+        const int of = lane / 8, j = lane % 8;
+        chunk_stage &stage = w.stage[0][warp];
+        w.places[warp][lane] = { shared_address(&stage.at(placed(lane), 0)), shared_address(&w.in[0].of(j)[row_of(warp)][8 * of]),
+                                 shared_address(&w.out[0].of(of % 2 * 8 + j)[row_of(warp)][of / 2 * 8]),
+                                 shared_address(&stage.at(placed(of / 2 * 8 + j), of % 2)) };
+        w.rows[warp][lane] = shared_address(&w.in[0].of(warp)[of / 2 * 8 + j][of % 2 * 8]);
         __syncwarp();
     }
+    static __device__ __forceinline__ int placed(int token) { return BACK ? CHUNK - 1 - token : token; }
     __device__ __forceinline__ void fetch(int k)
     {
         if (k >= whole) {
@@ -51,26 +64,51 @@ template <bool BACK> struct rows_by_engine : rows_by_lanes<BACK> {
         mbarrier_expect(&w.arrived[k % 2][warp], sizeof(chunk_stage));
         tensor_load(&w.stage[k % 2][warp], &map.in, &w.arrived[k % 2][warp], first, (int)token(k));
     }
+    /* Lanes' places wait in memory: registers have no room for them, and making them anew took a tenth of the walk's instructions. */
     __device__ __forceinline__ void turn_in(int k)
     {
+        before = slot, slot = slot == 2 * SLOT ? 0 : slot + SLOT;
+        at = w.places[warp][lane];
         if (k < whole)
             mbarrier_wait(&w.arrived[k % 2][warp], (uint32_t)(k / 2 & 1));
         else
             cp_async_wait<0>();
         __syncwarp();
-        w.stage[k % 2][warp].template turn_in<BACK>(w.in[k % SLOTS], warp);
+        uint32_t x[4], y[4]; /* of channel r and the eighth behind it, tokens 8 i + 2 c and the next */
+        const uint32_t from = at.x + k % 2 * STAGE;
+        ldmatrix_x4_trans(x, from), ldmatrix_x4_trans(y, from ^ 16);
+        put_matrices<false>(at.y + slot, x), put_matrices<false>(at.y + slot + EIGHT, y);
         __syncwarp();
     }
+    __device__ __forceinline__ void read(tokens_of_tile &u, int)
+    {
+        row = w.rows[warp][lane] + before;
+#pragma unroll
+        for (int i = 0; i < CHUNK / 16; i++) ldmatrix_x4(u[i], row + 32 * i);
+    }
+    __device__ __forceinline__ void put(int, const outputs_of_tile &d)
+    {
+#pragma unroll
+        for (int m = 0; m < CHUNK / 16; m++) {
+            uint32_t x[4];
+            packed_outputs(x, d, m);
+            put_matrices<true>(row + OUT + 32 * m, x);
+        }
+    }
     /* Through the place of tile k + 3, which has been turned. */
-    __device__ __forceinline__ void take(int k)
+    __device__ __forceinline__ void take(int k) { take(k, k % SLOTS * SLOT); }
+    __device__ __forceinline__ void take_behind(int k) { take(k - 3, slot); }
+    __device__ __forceinline__ void take(int k, uint32_t from)
     {
         if (k >= whole) return lanes::take(k);
-        chunk_stage &stage = w.stage[(k + 1) % 2][warp];
-        turn_out<BACK>(w.out[k % SLOTS], warp, [&](int i, int c, uint2 x) { ((uint2 *)&stage.at(i, c / 2))[c % 2] = x; });
+        const uint32_t stage = (k + 1) % 2 * STAGE, on = 16 * 2 * sizeof(uint4);
+        uint32_t x[4], y[4]; /* of tokens 8 (i / 2) + r and 16 more, channels 8 (i % 2) + 2 c and the next */
+        ldmatrix_x4_trans(x, at.z + from), ldmatrix_x4_trans(y, at.z + from + 32);
+        put_matrices<false>(at.w + stage, x), put_matrices<false>(BACK ? at.w + stage - on : at.w + stage + on, y);
         fence_async();
         __syncwarp();
         if (threadIdx.x % 32) return;
-        tensor_store(&map.out, &stage, first, (int)token(k));
+        tensor_store(&map.out, &w.stage[(k + 1) % 2][warp], first, (int)token(k));
         store_commit();
     }
     __device__ __forceinline__ void next(int k)
@@ -124,7 +162,7 @@ struct pairs_by_engine : pairs_by_lanes {
         else
             cp_async_wait<0>();
         __syncwarp();
-        turn();
+        turn<true>();
         __syncwarp();
         fetch(k + 1);
     }

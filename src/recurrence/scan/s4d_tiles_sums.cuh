@@ -45,7 +45,7 @@ struct sums_shared {
     uint4 in[WARPS][MODES / 8][SPAN / 16][32]; /* a lane's words of the matrix; in the end R */
     number far[WARPS][MODES];                  /* Abar^SPAN */
     number states[WARPS][MODES][2];            /* S and T in front of the tile */
-    uint4 weights[SPAN / 16][4];               /* SPAN - 1 less the tokens, of lane % 4; one more */
+    uint2 weights[4];                          /* SPAN - 1 less the first 16 tokens, of lane % 4 */
     uint64_t arrived[CHUNKS];                  /* barriers of the copy engine */
     uint64_t turned_in, read;                  /* and the warps' */
 };
@@ -70,24 +70,23 @@ struct pairs_by_lanes {
         w.stage[1][warp].fetch((p.dout ? p.dout : p.u) + first, token(k), begin, p.dout ? end : begin, p.D, p.D - first);
         cp_async_commit();
     }
-    __device__ __forceinline__ void turn()
+    template <bool HOPPER> __device__ __forceinline__ void turn()
     {
-        const int lane = lane_here(), r = lane / 4, c = lane % 4, half = warp % 2 * CHUNK;
+        const int lane = lane_here(), half = warp % 2 * CHUNK;
 #pragma unroll
         for (int eight = 0; eight < 2; eight++) {
             uint32_t x[4], y[4]; /* of channel r, tokens 8 i + 2 c and the next; do's from the last on */
             ldmatrix_x4_trans(x, shared_address(&w.stage[0][warp].at(lane, eight)));
             ldmatrix_x4_trans(y, shared_address(&w.stage[1][warp].at(CHUNK - 1 - lane, eight)));
-            bf16 *to = &w.tiles[0].of(8 * eight + r)[warp / 2][half + 2 * c], *back = &w.tiles[1].of(8 * eight + r)[warp / 2][CHUNK - half + 2 * c];
-#pragma unroll
-            for (int i = 0; i < 4; i++) *(uint32_t *)(to + 8 * i) = x[i], *(uint32_t *)(back + 8 * i) = y[i];
+            put_matrices<HOPPER, false>([&](int i, int j) { return &w.tiles[0].of(8 * eight + j)[warp / 2][half + 8 * i]; }, x);
+            put_matrices<HOPPER, false>([&](int i, int j) { return &w.tiles[1].of(8 * eight + j)[warp / 2][CHUNK - half + 8 * i]; }, y);
         }
     }
     __device__ __forceinline__ void turn_in(int k)
     {
         cp_async_wait<0>();
         __syncwarp();
-        turn();
+        turn<false>();
         __syncwarp();
         fetch(k + 1);
     }
@@ -111,10 +110,17 @@ __device__ __forceinline__ uint32_t weighed(uint32_t x, uint32_t by)
     return *(const uint32_t *)&y;
 }
 
+/* Of whole numbers, which bf16 has up to 256. A load of them for each 16 tokens would be two wavefronts. */
+__device__ __forceinline__ uint32_t less(uint32_t x, int n)
+{
+    const __nv_bfloat162 y = __hsub2(*(const __nv_bfloat162 *)&x, __float2bfloat162_rn((float)n));
+    return *(const uint32_t *)&y;
+}
+
 /* Abar^(SPAN-1-j) of tokens j by 16, as a lane has the left side of a product over them. */
 __device__ __forceinline__ void make_matrix(sums_shared &w, number a)
 {
-    const int warp = (int)threadIdx.x / 32, lane = (int)threadIdx.x % 32, r = lane / 4, c = lane % 4;
+    const int warp = (int)threadIdx.x / 32, lane = (int)threadIdx.x % 32;
     number power = { 1.f, 0.f };
 #pragma unroll 1
     for (int k = SPAN / 16 - 1; k >= 0; k--) {
@@ -134,8 +140,7 @@ __device__ __forceinline__ void make_matrix(sums_shared &w, number a)
 #pragma unroll
         for (int m = 0; m < MODES / 8; m++) {
             uint32_t x[4];
-#pragma unroll
-            for (int i = 0; i < 4; i++) x[i] = w.scratch[warp][i % 2][(8 * m + r) * SCRATCH_WORDS + i / 2 * 4 + c];
+            ldmatrix_x4(x, shared_address(&w.scratch[warp][lane / 8 % 2][(8 * m + lane % 8) * SCRATCH_WORDS + lane / 16 * 4]));
             w.in[warp][m][k][lane] = { x[0], x[1], x[2], x[3] };
         }
         __syncwarp();
@@ -170,16 +175,17 @@ struct pair_sums {
     {
         const int warp = (int)threadIdx.x / 32, lane = lane_here(), r = lane / 4, c = lane % 4;
         const float before = (float)(2 * SPAN * c); /* L n of the lane's first chunk */
+        const uint2 first = w.weights[c];
         float d[4][4] = {};
 #pragma unroll
         for (int k = 0; k < SPAN / 16; k++) {
             uint32_t a[4];
             *(uint4 *)a = w.in[warp][m][k][lane];
-            const uint4 by = w.weights[k][c]; /* of u's 16 tokens, and of do's */
+            const uint2 by = { less(first.x, 16 * k), less(first.y, 16 * k) };
             mma_bf16(d[0], a, u[k][0], u[k][1]);
             mma_bf16(d[1], a, weighed(u[k][0], by.x), weighed(u[k][1], by.y));
             mma_bf16(d[2], a, dout[k][0], dout[k][1]);
-            mma_bf16(d[3], a, weighed(dout[k][0], by.z), weighed(dout[k][1], by.w));
+            mma_bf16(d[3], a, weighed(dout[k][0], by.x), weighed(dout[k][1], by.y));
         }
         const auto sum = [&](int of, int i) { return number{ d[of][i], d[of][2 + i] }; };
         const number far = w.far[warp][8 * m + r], both = turned(far, far);
@@ -199,20 +205,22 @@ struct pair_sums {
             if (LAST && last == 2 * c + i) state[0] = S, state[1] = added(T, n, S);
             const number product = turned(sum(2, i), S);
             of_K[m] = added(of_K[m], 1.f, product);
-            of_A[m] = turned(sum(2, i), T, turned(sum(3, i), S, added(of_A[m], n, product)));
+            of_A[m] = turned(sum(2, i), T, turned(sum(3, i), S, added(of_A[m], n + 1, product))); /* sum(3, i) is Z less X */
             S = turned(far, S, sum(0, i)), T = turned(far, T, t[i]);
         }
         if (!LAST && c == 0) state[0] = v, state[1] = added(y, (float)TILE, v);
     }
 };
 
+/* Behind du's walk it begins before that has ended: nothing of the walk is read, and what the walk has waited for, the parameters among it, is done
+ * before any of its blocks calls let_next. It waits for the walk ahead of its own results. */
 template <typename ROWS>
 __global__ __launch_bounds__(THREADS, 1) void tiles_sums(const __grid_constant__ tiles_args p, const __grid_constant__ typename ROWS::maps maps)
 {
     extern __shared__ __align__(1024) unsigned char memory[]; /* as the walk's, in the same file */
     sums_shared &w = *(sums_shared *)memory;
-    const int warp = (int)threadIdx.x / 32, first = (int)(blockIdx.x % p.strips) * WARPS;
-    await_last();
+    const int warp = warp_here(), first = (int)(blockIdx.x % p.strips) * WARPS;
+    if (!p.behind_walk) await_last();
     let_next();
     const standing at(p);
     const int64_t tokens = at.end - at.begin;
@@ -223,9 +231,9 @@ __global__ __launch_bounds__(THREADS, 1) void tiles_sums(const __grid_constant__
     const number a = of_number.A, K = of_number.K;
     w.far[warp][at.lane] = turned(of_number.far, of_number.far);
     w.states[warp][at.lane][0] = at.state(p, p.s0), w.states[warp][at.lane][1] = {};
-    if (threadIdx.x < SPAN / 16 * 4) {
-        const float x = (float)(SPAN - 1 - 16 * (int)(threadIdx.x / 4) - 2 * (int)(threadIdx.x % 4));
-        w.weights[threadIdx.x / 4][threadIdx.x % 4] = { pack_bf16(x, x - 1), pack_bf16(x - 8, x - 9), pack_bf16(x + 1, x), pack_bf16(x - 7, x - 8) };
+    if (threadIdx.x < 4) {
+        const float x = (float)(SPAN - 1 - 2 * (int)threadIdx.x);
+        w.weights[threadIdx.x] = { pack_bf16(x, x - 1), pack_bf16(x - 8, x - 9) };
     }
     make_matrix(w, a);
     __syncthreads();
@@ -271,9 +279,11 @@ __global__ __launch_bounds__(THREADS, 1) void tiles_sums(const __grid_constant__
     __syncwarp();
     for (int l = lane; l < SPAN; l += 32) {
         float lag = 0.f;
-        for (int i = 0; i < SPAN / 8 * 16; i++) { /* rows of 8 of R, of do's place i % 16 */
-            const int j = SPAN - 1 - l - i / 16 * 8 - i % 16;
-            if (j >= 0 && j < 8) lag += R[i * 8 + j];
+#pragma unroll
+        for (int j = 0; j < 8; j++) { /* rows of 8 of R, of do's place i % 16: of two q */
+            const int i = SPAN - 1 - l - j, at_i = i / 8 * 16 + i % 8;
+            if (i >= 0) lag += R[at_i * 8 + j];
+            if (i >= 8) lag += R[(at_i - 8) * 8 + j];
         }
         lags[l] = lag;
     }
@@ -292,6 +302,7 @@ __global__ __launch_bounds__(THREADS, 1) void tiles_sums(const __grid_constant__
             g = turned(a, derivative), h = turned(a, h, { to_float(w.tiles[0].of(warp)[last][i]), 0.f });
         }
     }
+    await_last();
     if (lane == 0 && at.there) p.dskips[at.n * p.D + at.channel] = lags[0];
     if (!at.real) return;
     const number of_K = turned(a, numbers[2 * lane], sum);

@@ -22,75 +22,82 @@ namespace {
 
 /* While they are made. */
 struct making {
-    powers_making in;
-    bf16 out[CHUNK][2 * MODES + 8]; /* [tokens][re, -im][MODES]: 16 bytes of eight rows lie in 32 banks */
+    powers_making powers; /* in's, then out's: real, less imaginary parts */
     float k[CHUNK];
 };
 
-/* Right sides of products, a lane's words: tokens to tokens 8 e later. Registers have no room for it, or the walk's addresses go to the stack. */
-using toeplitz = uint2[CHUNK / 8][32];
+/* Tokens to tokens as left sides of products, a lane's words: 16 tokens to the same, and to the next. Registers have no room for them, or the walk's
+ * addresses go to the stack. */
+using toeplitz = uint4[2][32];
+static_assert(CHUNK == 2 * 16);
 
-/* Sides of products, of a lane. */
+/* Left sides of products, of a lane. */
 struct matrices {
-    uint32_t in[MODES / 8][CHUNK / 16][4]; /* left: eight numbers' real and imaginary parts by tokens */
-    uint32_t out[MODES / 8][CHUNK / 8][2]; /* right: the same parts to tokens */
+    uint32_t in[MODES / 8][CHUNK / 16][4];  /* tokens to eight numbers' real and imaginary parts */
+    uint32_t out[MODES / 8][CHUNK / 16][4]; /* the same parts to tokens */
 
     template <bool BACK> __device__ __forceinline__ void make(making &w, toeplitz &within, number a, number K, float skip);
-    __device__ __forceinline__ void outputs(channel_tile &to, const channel_tile &u, const toeplitz &within,
+    __device__ __forceinline__ void outputs(outputs_of_tile &d, const tokens_of_tile &u, const toeplitz &within,
                                             const uint32_t (&in_front)[MODES / 8][4]) const
     {
-        float d[CHUNK / 8][4] = {};
-        uint32_t x[CHUNK / 16][4];
 #pragma unroll
         for (int m = 0; m < MODES / 8; m++)
 #pragma unroll
-            for (int n = 0; n < CHUNK / 8; n++) mma_bf16(d[n], in_front[m], out[m][n][0], out[m][n][1]);
+            for (int t = 0; t < CHUNK / 16; t++)
 #pragma unroll
-        for (int k = 0; k < CHUNK / 16; k++) left(x[k], u, k);
+                for (int n = 0; n < 2; n++) mma_bf16(d[t][n], out[m][t], in_front[m][n], in_front[m][2 + n]);
+        uint32_t same[4], next[4];
         const int lane = lane_here();
+        *(uint4 *)same = within[0][lane], *(uint4 *)next = within[1][lane];
 #pragma unroll
-        for (int e = 0; e < CHUNK / 8; e++) {
-            const uint2 b = within[e][lane];
+        for (int n = 0; n < 2; n++) {
 #pragma unroll
-            for (int k = 0; e + 2 * k < CHUNK / 8; k++) mma_bf16(d[e + 2 * k], x[k], b.x, b.y);
+            for (int t = 0; t < CHUNK / 16; t++) mma_bf16(d[t][n], same, u[t][2 * n], u[t][2 * n + 1]);
+            mma_bf16(d[1][n], next, u[0][2 * n], u[0][2 * n + 1]);
         }
-        put_tokens(to, d);
     }
 };
 
 template <bool BACK> __device__ __forceinline__ void matrices::make(making &w, toeplitz &within, number a, number K, float skip)
 {
     const int lane = (int)threadIdx.x % 32, r = lane / 4, c = lane % 4;
-    make_powers(w.in, a, BACK ? turned(K, a) : number{ 1.f, 0.f });
+    make_powers(w.powers, a, BACK ? turned(K, a) : number{ 1.f, 0.f });
+    __syncwarp();
+#pragma unroll
+    for (int m = 0; m < MODES / 8; m++)
+#pragma unroll
+        for (int k = 0; k < CHUNK / 16; k++) take_powers<false>(in[m][k], w.powers, m, k);
+    __syncwarp();
     number q = BACK ? number{ 1.f, 0.f } : turned(K, a), of_lag = K;
     float lags[CHUNK];
 #pragma unroll
-    for (int l = 0; l < CHUNK; l++) {
-        w.out[l][lane] = from_float<bf16>(q.re), w.out[l][MODES + lane] = from_float<bf16>(-q.im);
-        lags[l] = of_lag.re;
-        of_lag = BACK ? turned(a, of_lag) : q;
-        q = turned(a, q);
+    for (int g = 0; g < CHUNK / 8; g++) {
+        uint32_t re[4], im[4];
+#pragma unroll
+        for (int s = 0; s < 4; s++) {
+            const number second = turned(a, q);
+            re[s] = pack_bf16(q.re, second.re), im[s] = pack_bf16(-q.im, -second.im);
+            lags[8 * g + 2 * s] = of_lag.re;
+            of_lag = BACK ? turned(a, of_lag) : q;
+            lags[8 * g + 2 * s + 1] = of_lag.re;
+            of_lag = BACK ? turned(a, of_lag) : second;
+            q = turned(a, second);
+        }
+        *(uint4 *)&w.powers[0][lane * WORDS + 4 * g] = { re[0], re[1], re[2], re[3] };
+        *(uint4 *)&w.powers[1][lane * WORDS + 4 * g] = { im[0], im[1], im[2], im[3] };
     }
     fold<32, 16, 1>(lags);
     w.k[lane] = lags[0] + (lane == 0 ? skip : 0.f);
     __syncwarp();
     const auto lag = [&](int l) { return l < 0 ? 0.f : w.k[l]; };
+    uint32_t word[CHUNK / 8]; /* of a lane's row, 8 e tokens behind its columns */
 #pragma unroll
-    for (int e = 0; e < CHUNK / 8; e++) {
-        const int l = 8 * e + r - 2 * c;
-        within[e][lane] = { pack_bf16(lag(l), lag(l - 1)), pack_bf16(lag(l - 8), lag(l - 9)) };
-    }
+    for (int e = 0; e < CHUNK / 8; e++) word[e] = pack_bf16(lag(8 * e + r - 2 * c), lag(8 * e + r - 2 * c - 1));
+    within[0][lane] = { word[0], word[1], 0, word[0] }, within[1][lane] = { word[2], word[3], word[1], word[2] };
 #pragma unroll
-    for (int m = 0; m < MODES / 8; m++) {
+    for (int m = 0; m < MODES / 8; m++)
 #pragma unroll
-        for (int k = 0; k < CHUNK / 16; k++)
-#pragma unroll
-            for (int i = 0; i < 4; i++) in[m][k][i] = power_word(w.in, m, k, i);
-#pragma unroll
-        for (int n = 0; n < CHUNK / 8; n++)
-#pragma unroll
-            for (int i = 0; i < 2; i++) out[m][n][i] = *(const uint32_t *)&w.out[8 * n + r][MODES * i + 8 * m + 2 * c];
-    }
+        for (int t = 0; t < CHUNK / 16; t++) take_powers<true>(out[m][t], w.powers, m, t);
 }
 
 /* ---- the walk ------------------------------------------------------------------------------------------------------------------------------- */
@@ -108,6 +115,8 @@ struct walk_shared {
     number eight[WARPS][MODES];              /* its eighth */
     number states[WARPS][MODES];             /* in front of the tile */
     number rates[WARPS][MODES];              /* Abar */
+    uint4 places[WARPS][32];                 /* of rows_by_engine */
+    uint32_t rows[WARPS][32];
     uint64_t arrived[2][CHUNKS];             /* barriers of the copy engine */
     uint64_t turned_in;                      /* and the warps' */
 };
@@ -144,6 +153,13 @@ template <bool BACK> struct rows_by_lanes {
         __syncwarp();
         fetch(k + 2);
     }
+    /* The warp's channel of a tile, and what becomes of it. */
+    __device__ __forceinline__ void read(tokens_of_tile &u, int k)
+    {
+#pragma unroll
+        for (int i = 0; i < CHUNK / 16; i++) right_of_tokens(u[i], w.in[k % SLOTS].of(warp), i);
+    }
+    __device__ __forceinline__ void put(int k, const outputs_of_tile &d) { put_tokens(w.out[k % SLOTS].of(warp), d); }
     __device__ __forceinline__ void take(int k)
     {
         bf16 *to = (BACK ? p.du : p.o) + first;
@@ -152,6 +168,8 @@ template <bool BACK> struct rows_by_lanes {
             if (t + i >= begin && t + i < end && 4 * c < p.D - first) *(uint2 *)(to + (t + i) * p.D + 4 * c) = x;
         });
     }
+    /* The tile whose slot tile k has. */
+    __device__ __forceinline__ void take_behind(int k) { take(k - SLOTS); }
     __device__ __forceinline__ void next(int) {}
     __device__ __forceinline__ void finish() {}
     /* Until all warps have called passed as many times, once ahead of tile 0 and once for each tile. */
@@ -162,13 +180,10 @@ template <bool BACK> struct rows_by_lanes {
 /* The states' way over a tile u, whose first `whole` chunks pass them on (all of them if WHOLE), and what stands in front of each chunk, as the left
  * side of a product over numbers. Two times eight numbers at once: one's products and shuffles are the other's time. */
 template <bool WHOLE>
-__device__ __forceinline__ void chain(uint32_t (&in_front)[MODES / 8][4], const matrices &w, const channel_tile &u, const number (&rates)[MODES][2],
+__device__ __forceinline__ void chain(uint32_t (&in_front)[MODES / 8][4], const matrices &w, const tokens_of_tile &x, const number (&rates)[MODES][2],
                                       const number (&eighths)[MODES], number (&states)[MODES], int whole)
 {
     const int lane = lane_here(), r = lane / 4, c = lane % 4;
-    uint32_t x[CHUNK / 16][4];
-#pragma unroll
-    for (int k = 0; k < CHUNK / 16; k++) right_of_tokens(x[k], u, k);
 #pragma unroll
     for (int m = 0; m < MODES / 8; m += 2) {
         number s[2][4], far[2], four[2], eight[2], h[2], v[2], at[2], behind[2];
@@ -212,15 +227,16 @@ __global__ __launch_bounds__(THREADS, 1) void tiles_walk(const __grid_constant__
 {
     extern __shared__ __align__(1024) unsigned char memory[];
     walk_shared &w = *(walk_shared *)memory;
-    const int warp = (int)threadIdx.x / 32, first = (int)(blockIdx.x % p.strips) * WARPS;
-    await_last();
-    let_next();
+    const int warp = warp_here(), first = (int)(blockIdx.x % p.strips) * WARPS;
+    if (!BACK) await_last();
     const standing at(p);
     const int64_t begin = at.begin, end = at.end;
     const int tiles = (int)((end - begin + TILE - 1) / TILE); /* tensors have addresses */
     const bool wanted = BACK ? p.du : p.o;
     ROWS of(w, p, maps, warp, first, begin, end);
     of.fetch(0), of.fetch(1);
+    if (BACK) await_last(); /* only tile_parameters stands ahead, which has waited for all before it: rows may be read */
+    let_next();
 
     matrices m;
     number(&states)[MODES] = w.states[warp];
@@ -239,9 +255,10 @@ __global__ __launch_bounds__(THREADS, 1) void tiles_walk(const __grid_constant__
     for (int k = 0; k < tiles; k++) {
         of.await_others(k);
         of.turn_in(k + 1);
-        if (k > 1 && wanted) of.take(k - 2);
+        if (k > 1 && wanted) of.take_behind(k + 1);
         of.passed();
-        const channel_tile &u = w.in[k % SLOTS].of(warp);
+        tokens_of_tile u;
+        of.read(u, k);
         uint32_t in_front[MODES / 8][4];
         const int whole = k < tiles - 1 ? CHUNKS : (int)(end - begin - (int64_t)k * TILE) / CHUNK;
         if (whole == CHUNKS)
@@ -249,7 +266,9 @@ __global__ __launch_bounds__(THREADS, 1) void tiles_walk(const __grid_constant__
         else
             chain<false>(in_front, m, u, w.far[warp], w.eight[warp], states, whole);
         of.next(k + 3);
-        m.outputs(w.out[k % SLOTS].of(warp), u, w.within[warp], in_front);
+        outputs_of_tile d = {};
+        m.outputs(d, u, w.within[warp], in_front);
+        of.put(k, d);
     }
     __syncthreads();
     if (tiles > 1 && wanted) of.take(tiles - 2);
