@@ -309,6 +309,7 @@ static void learn(const head *x, int64_t t, int64_t p, int64_t rows)
     for (int64_t i = p; i < rows; i++) {
         const int64_t row = (t + i - p) * H + x->h;
         const float *eta = a->eta ? (const float *)a->eta + row * x->m : NULL;
+        row_awake(i);
         x->rate[i] = a->rate ? ((const float *)a->rate)[row] : 1;
         float *F = x->F + i * x->m;
         V_EACH(j, c, i + 1) ttt_put(F, j, c, x->position[i] * (eta ? ttt_get(eta, j, c) : v_set(1)));
@@ -477,12 +478,17 @@ static void steps_of_pairs_back(const head *x, int l, int64_t p, int64_t n, int6
     const int64_t m = x->m;
     const float *S = x->S[l] + p * m, *F = x->F + p * m;
     float *dF = x->dF + p * m;
-    for (int64_t i = 0; i < n; i++)
-        for (int64_t j = 0; j < rows; j++) {
-            const float d = p + i < j ? 0 : -x->dA[i * m + j];
-            dF[i * m + j] += d * S[i * m + j];
-            x->dA[i * m + j] = d * F[i * m + j];
+    for (int64_t i = 0; i < n; i++) {
+        const int64_t row = i * m, lower = p + i + 1;
+        row_awake(i);
+        V_EACH(j, c, lower)
+        {
+            const vf d = -ttt_get(x->dA + row, j, c);
+            ttt_put(dF + row, j, c, ttt_get(dF + row, j, c) + d * ttt_get(S + row, j, c));
+            ttt_put(x->dA + row, j, c, d * ttt_get(F + row, j, c));
         }
+        memset(x->dA + row + lower, 0, (size_t)(rows - lower) * sizeof(float));
+    }
 }
 
 /* Layer l's queries, from dz [n,out] of zq: du, dx, dF, dW and db take their shares; dy [n,in] is written. dW and db come from behind the
@@ -636,13 +642,18 @@ static void learn_back(const head *x, int64_t t, int64_t p, int64_t rows)
     rows_out(a->dv, a->dtype, t, n, a->H, x->h, D, x->dv + p * D);
     for (int64_t i = p; i < rows; i++) {
         const int64_t row = ((t + i - p) * a->H + x->h) * x->m;
-        float sum = 0;
-        for (int64_t j = 0; j < x->m; j++) {
-            const float d = j > i ? 0 : x->dF[i * x->m + j];
-            if (a->deta) ((float *)a->deta)[row + j] = d * x->position[i];
-            sum += j > i ? 0 : d * (a->eta ? ((const float *)a->eta)[row + j] : 1);
+        const float *dF = x->dF + i * x->m, *eta = a->eta ? (const float *)a->eta + row : NULL;
+        float *deta = a->deta ? (float *)a->deta + row : NULL;
+        vf sum = v_zero();
+        row_awake(i);
+        V_EACH(j, c, i + 1)
+        {
+            const vf d = ttt_get(dF, j, c);
+            if (deta) ttt_put(deta, j, c, d * x->position[i]);
+            sum += eta ? d * ttt_get(eta, j, c) : d;
         }
-        x->dposition[i] += x->position[i] > 0 ? sum : 0;
+        if (deta) memset(deta + i + 1, 0, (size_t)(x->m - i - 1) * sizeof *deta);
+        x->dposition[i] += x->position[i] > 0 ? v_sum(sum) : 0;
     }
 }
 
