@@ -210,14 +210,14 @@ static void pass(const head *x, bool gradient)
 /* z = x W + b, of `rows` rows. */
 static void through(const head *x, int l, int64_t rows, const float *in, float *z)
 {
-    for (int64_t i = 0; i < rows; i++) memcpy(z + i * x->out[l], x->b[l], (size_t)x->out[l] * sizeof *z);
 #if defined(__AMX_BF16__)
     if (x->tiled) {
         const lnt_operand a = ttt_rows(&x->forms[l], TTT_OTHER, LNT_LEFT, rows, x->in[l], in, x->in[l]);
-        ttt_add_product(&a, false, &x->forms[l].W, false, z, x->out[l]);
+        ENGINE->multiply_row(x->b[l], &a, false, &x->forms[l].W, false, z, x->out[l]);
         return;
     }
 #endif
+    for (int64_t i = 0; i < rows; i++) memcpy(z + i * x->out[l], x->b[l], (size_t)x->out[l] * sizeof *z);
     LNT_V(lnt_mm)(LNT_MM_ADD, (int)rows, (int)x->out[l], (int)x->in[l], in, x->in[l], 1, x->W[l], x->out[l], z, x->out[l]);
 }
 
@@ -343,8 +343,7 @@ static void read_layer(const head *x, int l, int64_t p, int64_t rows)
         ttt_forms *f = &x->forms[l];
         f->y = ttt_rows(f, TTT_Y, x->back ? LNT_LEFT | LNT_RIGHT | LNT_LEFT_T : LNT_LEFT, n, in, x->y[l] + p * in, in);
         f->x = ttt_rows(f, TTT_X, x->back ? TTT_ALL : LNT_RIGHT_T, rows, in, x->x[l], in);
-        for (int64_t i = 0; i < n; i++) memcpy(zq + i * out, x->b[l], (size_t)out * sizeof *zq);
-        ttt_add_product(&f->y, false, &f->W, false, zq, out);
+        ENGINE->multiply_row(x->b[l], &f->y, false, &f->W, false, zq, out);
         ttt_set_product(&f->y, &f->x, true, S, m);
         steps_of_pairs(x, p, n, rows, S, A);
         f->A = ttt_rows(f, TTT_A, x->back ? LNT_LEFT | LNT_LEFT_T : LNT_LEFT, n, rows, A, m);
@@ -497,12 +496,11 @@ static void read_layer_back(const head *x, int l, int64_t p, int64_t rows)
 {
     const int64_t n = rows - p, in = x->in[l], out = x->out[l], m = x->m;
     const float *A = x->A[l] + p * m, *dz = x->dz;
-    for (int64_t j = 0; j < rows; j++) memcpy(x->wide + j * out, x->db[l], (size_t)out * sizeof(float)); /* x dW + db, of the update */
-    if (x->a->bias) ttt_add_rows(x->db[l], n, out, dz);
 #if defined(__AMX_BF16__)
     if (x->tiled) {
         ttt_forms *f = &x->forms[l];
-        ttt_add_product(&f->x, false, &f->dW, false, x->wide, out);
+        ENGINE->multiply_row(x->db[l], &f->x, false, &f->dW, false, x->wide, out); /* x dW + db, of the update */
+        if (x->a->bias) ttt_add_rows(x->db[l], n, out, dz);
         last_steps_back(x, l, rows);
         const lnt_operand d = ttt_rows(f, TTT_DZ, LNT_LEFT | LNT_RIGHT, n, out, dz, out);
         const lnt_operand u = ttt_rows(f, TTT_U, LNT_RIGHT_T, rows, out, x->u[l], out);
@@ -520,6 +518,8 @@ static void read_layer_back(const head *x, int l, int64_t p, int64_t rows)
         return;
     }
 #endif
+    for (int64_t j = 0; j < rows; j++) memcpy(x->wide + j * out, x->db[l], (size_t)out * sizeof(float)); /* the same */
+    if (x->a->bias) ttt_add_rows(x->db[l], n, out, dz);
     LNT_V(lnt_mm)(LNT_MM_ADD, (int)rows, (int)out, (int)in, x->x[l], in, 1, x->dW[l], out, x->wide, out);
     last_steps_back(x, l, rows);
     LNT_V(lnt_mm)(LNT_MM_ADD, (int)rows, (int)out, (int)n, A, 1, m, dz, out, x->du[l], out);
