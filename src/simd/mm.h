@@ -51,6 +51,8 @@ typedef struct lnt_mm_engine {
     lnt_operand (*view)(const lnt_operand *m, int first, int rows);
     /* C by mode from op(A) op(B), op = transpose where the flag is set; the forms must have been prepared. */
     void (*multiply)(lnt_mm_mode mode, const float *scale, const lnt_operand *a, bool a_t, const lnt_operand *b, bool b_t, float *c, int64_t ldc);
+    /* C = op(A) op(B) with `row` [N], N a multiple of 16, added to each of its rows; NULL where prepare16 is. */
+    void (*multiply_row)(const float *row, const lnt_operand *a, bool a_t, const lnt_operand *b, bool b_t, float *c, int64_t ldc);
     /* A state that takes a write: s->x(i,:) = scale[i*scale_stride] s->x(i,:) + (op(A) op(B))(i,:), rows dense. Its right form, if prepared, is
      * renewed on the way; other packed forms are void. */
     void (*update)(const float *scale, int64_t scale_stride, const lnt_operand *a, bool a_t, const lnt_operand *b, bool b_t, lnt_operand *s);

@@ -250,9 +250,9 @@ static void renew(const renewal *s, int i, int j, int m, int n, const float *t, 
 }
 
 /* Two by two tiles of C: tiles 0..3 accumulate, 4 and 5 hold A, 6 and 7 hold B. Whole tiles of a plain or added product go straight to C.
- * With `state` C is one, whose forms are renewed. Sums of `count` products. */
+ * With `state` C is one, whose forms are renewed; with `row` a plain product begins with that in each of its rows. Sums of `count` products. */
 static inline __attribute__((always_inline)) void tiles(lnt_mm_mode mode, const float *scale, int count, const lnt_operand *a, bool a_t,
-                                                        const lnt_operand *b, bool b_t, float *c, int64_t ldc, const renewal *state)
+                                                        const lnt_operand *b, bool b_t, const float *row, float *c, int64_t ldc, const renewal *state)
 {
     const int M = a_t ? a->cols : a->rows, N = b_t ? b->rows : b->cols;
     if (mode == LNT_MM_SCALED && !state && *scale == 1.0f) mode = LNT_MM_ADD;
@@ -267,6 +267,11 @@ static inline __attribute__((always_inline)) void tiles(lnt_mm_mode mode, const 
                 if (wide) _tile_loadd(1, at + 16, ldc * 4);
                 if (low) _tile_loadd(2, at + 16 * ldc, ldc * 4);
                 if (low && wide) _tile_loadd(3, at + 16 * ldc + 16, ldc * 4);
+            } else if (row) { /* rows 0 bytes apart */
+                _tile_loadd(0, row + j, 0);
+                _tile_loadd(2, row + j, 0);
+                if (wide) _tile_loadd(1, row + j + 16, 0);
+                if (wide) _tile_loadd(3, row + j + 16, 0);
             } else {
                 _tile_zero(0);
                 _tile_zero(1);
@@ -318,27 +323,32 @@ static inline __attribute__((always_inline)) void tiles(lnt_mm_mode mode, const 
 
 static void multiply(lnt_mm_mode mode, const float *scale, const lnt_operand *a, bool a_t, const lnt_operand *b, bool b_t, float *c, int64_t ldc)
 {
-    tiles(mode, scale, 1, a, a_t, b, b_t, c, ldc, NULL);
+    tiles(mode, scale, 1, a, a_t, b, b_t, NULL, c, ldc, NULL);
+}
+
+static void multiply_row(const float *row, const lnt_operand *a, bool a_t, const lnt_operand *b, bool b_t, float *c, int64_t ldc)
+{
+    tiles(LNT_MM_SET, NULL, 1, a, a_t, b, b_t, row, c, ldc, NULL);
 }
 
 static void update(const float *scale, int64_t scale_stride, const lnt_operand *a, bool a_t, const lnt_operand *b, bool b_t, lnt_operand *s)
 {
     s->left.p = s->left_t.p = s->right_t.p = NULL;
-    tiles(LNT_MM_SCALED, scale, 1, a, a_t, b, b_t, (float *)s->x, s->ld,
+    tiles(LNT_MM_SCALED, scale, 1, a, a_t, b, b_t, NULL, (float *)s->x, s->ld,
           &(renewal){.scale = scale, .scale_stride = scale_stride, .right = (pair *)s->right.p, .right_block = s->right.ld});
 }
 
 static void update_columns(const float *columns, const lnt_operand *a, bool a_t, const lnt_operand *b, bool b_t, lnt_operand *s)
 {
     s->left.p = s->left_t.p = s->right_t.p = NULL;
-    tiles(LNT_MM_SCALED, NULL, 1, a, a_t, b, b_t, (float *)s->x, s->ld,
+    tiles(LNT_MM_SCALED, NULL, 1, a, a_t, b, b_t, NULL, (float *)s->x, s->ld,
           &(renewal){.columns = columns, .right = (pair *)s->right.p, .right_block = s->right.ld});
 }
 
 static void update_sum(const float *base, int count, const lnt_operand *a, const lnt_operand *b, lnt_operand *s)
 {
     s->left_t.p = s->right_t.p = NULL;
-    tiles(LNT_MM_SCALED, NULL, count, a, true, b, false, (float *)s->x, s->ld,
+    tiles(LNT_MM_SCALED, NULL, count, a, true, b, false, NULL, (float *)s->x, s->ld,
           &(renewal){.sum = true, .base = base, .right = (pair *)s->right.p, .right_block = s->right.ld,
                      .left = (lnt_bf16 *)s->left.p, .left_ld = s->left.ld});
 }
@@ -407,7 +417,7 @@ static const struct {
 static void begin(void) { _tile_loadconfig(&whole_tiles); }
 static void end(void) { _tile_release(); }
 
-const lnt_mm_engine LNT_V(lnt_mm_bf16_tiles) = {bytes, prepare, extend, prepare16, view, multiply, update, update_columns, update_sum,
+const lnt_mm_engine LNT_V(lnt_mm_bf16_tiles) = {bytes, prepare, extend, prepare16, view, multiply, multiply_row, update, update_columns, update_sum,
     kept_bytes, keep, kept, inner, inner_rows, begin, end, .bf16 = true, .row_align = 32, .chunk = 32, .panel = 32};
 
 #endif

@@ -210,14 +210,14 @@ static void pass(const head *x, bool gradient)
 /* z = x W + b, of `rows` rows. */
 static void through(const head *x, int l, int64_t rows, const float *in, float *z)
 {
-    for (int64_t i = 0; i < rows; i++) memcpy(z + i * x->out[l], x->b[l], (size_t)x->out[l] * sizeof *z);
 #if defined(__AMX_BF16__)
     if (x->tiled) {
         const lnt_operand a = ttt_rows(&x->forms[l], TTT_OTHER, LNT_LEFT, rows, x->in[l], in, x->in[l]);
-        ttt_add_product(&a, false, &x->forms[l].W, false, z, x->out[l]);
+        ENGINE->multiply_row(x->b[l], &a, false, &x->forms[l].W, false, z, x->out[l]);
         return;
     }
 #endif
+    for (int64_t i = 0; i < rows; i++) memcpy(z + i * x->out[l], x->b[l], (size_t)x->out[l] * sizeof *z);
     LNT_V(lnt_mm)(LNT_MM_ADD, (int)rows, (int)x->out[l], (int)x->in[l], in, x->in[l], 1, x->W[l], x->out[l], z, x->out[l]);
 }
 
@@ -309,6 +309,7 @@ static void learn(const head *x, int64_t t, int64_t p, int64_t rows)
     for (int64_t i = p; i < rows; i++) {
         const int64_t row = (t + i - p) * H + x->h;
         const float *eta = a->eta ? (const float *)a->eta + row * x->m : NULL;
+        row_awake(i);
         x->rate[i] = a->rate ? ((const float *)a->rate)[row] : 1;
         float *F = x->F + i * x->m;
         V_EACH(j, c, i + 1) ttt_put(F, j, c, x->position[i] * (eta ? ttt_get(eta, j, c) : v_set(1)));
@@ -342,8 +343,7 @@ static void read_layer(const head *x, int l, int64_t p, int64_t rows)
         ttt_forms *f = &x->forms[l];
         f->y = ttt_rows(f, TTT_Y, x->back ? LNT_LEFT | LNT_RIGHT | LNT_LEFT_T : LNT_LEFT, n, in, x->y[l] + p * in, in);
         f->x = ttt_rows(f, TTT_X, x->back ? TTT_ALL : LNT_RIGHT_T, rows, in, x->x[l], in);
-        for (int64_t i = 0; i < n; i++) memcpy(zq + i * out, x->b[l], (size_t)out * sizeof *zq);
-        ttt_add_product(&f->y, false, &f->W, false, zq, out);
+        ENGINE->multiply_row(x->b[l], &f->y, false, &f->W, false, zq, out);
         ttt_set_product(&f->y, &f->x, true, S, m);
         steps_of_pairs(x, p, n, rows, S, A);
         f->A = ttt_rows(f, TTT_A, x->back ? LNT_LEFT | LNT_LEFT_T : LNT_LEFT, n, rows, A, m);
@@ -477,12 +477,17 @@ static void steps_of_pairs_back(const head *x, int l, int64_t p, int64_t n, int6
     const int64_t m = x->m;
     const float *S = x->S[l] + p * m, *F = x->F + p * m;
     float *dF = x->dF + p * m;
-    for (int64_t i = 0; i < n; i++)
-        for (int64_t j = 0; j < rows; j++) {
-            const float d = p + i < j ? 0 : -x->dA[i * m + j];
-            dF[i * m + j] += d * S[i * m + j];
-            x->dA[i * m + j] = d * F[i * m + j];
+    for (int64_t i = 0; i < n; i++) {
+        const int64_t row = i * m, lower = p + i + 1;
+        row_awake(i);
+        V_EACH(j, c, lower)
+        {
+            const vf d = -ttt_get(x->dA + row, j, c);
+            ttt_put(dF + row, j, c, ttt_get(dF + row, j, c) + d * ttt_get(S + row, j, c));
+            ttt_put(x->dA + row, j, c, d * ttt_get(F + row, j, c));
         }
+        memset(x->dA + row + lower, 0, (size_t)(rows - lower) * sizeof(float));
+    }
 }
 
 /* Layer l's queries, from dz [n,out] of zq: du, dx, dF, dW and db take their shares; dy [n,in] is written. dW and db come from behind the
@@ -491,12 +496,11 @@ static void read_layer_back(const head *x, int l, int64_t p, int64_t rows)
 {
     const int64_t n = rows - p, in = x->in[l], out = x->out[l], m = x->m;
     const float *A = x->A[l] + p * m, *dz = x->dz;
-    for (int64_t j = 0; j < rows; j++) memcpy(x->wide + j * out, x->db[l], (size_t)out * sizeof(float)); /* x dW + db, of the update */
-    if (x->a->bias) ttt_add_rows(x->db[l], n, out, dz);
 #if defined(__AMX_BF16__)
     if (x->tiled) {
         ttt_forms *f = &x->forms[l];
-        ttt_add_product(&f->x, false, &f->dW, false, x->wide, out);
+        ENGINE->multiply_row(x->db[l], &f->x, false, &f->dW, false, x->wide, out); /* x dW + db, of the update */
+        if (x->a->bias) ttt_add_rows(x->db[l], n, out, dz);
         last_steps_back(x, l, rows);
         const lnt_operand d = ttt_rows(f, TTT_DZ, LNT_LEFT | LNT_RIGHT, n, out, dz, out);
         const lnt_operand u = ttt_rows(f, TTT_U, LNT_RIGHT_T, rows, out, x->u[l], out);
@@ -514,6 +518,8 @@ static void read_layer_back(const head *x, int l, int64_t p, int64_t rows)
         return;
     }
 #endif
+    for (int64_t j = 0; j < rows; j++) memcpy(x->wide + j * out, x->db[l], (size_t)out * sizeof(float)); /* the same */
+    if (x->a->bias) ttt_add_rows(x->db[l], n, out, dz);
     LNT_V(lnt_mm)(LNT_MM_ADD, (int)rows, (int)out, (int)in, x->x[l], in, 1, x->dW[l], out, x->wide, out);
     last_steps_back(x, l, rows);
     LNT_V(lnt_mm)(LNT_MM_ADD, (int)rows, (int)out, (int)n, A, 1, m, dz, out, x->du[l], out);
@@ -636,13 +642,18 @@ static void learn_back(const head *x, int64_t t, int64_t p, int64_t rows)
     rows_out(a->dv, a->dtype, t, n, a->H, x->h, D, x->dv + p * D);
     for (int64_t i = p; i < rows; i++) {
         const int64_t row = ((t + i - p) * a->H + x->h) * x->m;
-        float sum = 0;
-        for (int64_t j = 0; j < x->m; j++) {
-            const float d = j > i ? 0 : x->dF[i * x->m + j];
-            if (a->deta) ((float *)a->deta)[row + j] = d * x->position[i];
-            sum += j > i ? 0 : d * (a->eta ? ((const float *)a->eta)[row + j] : 1);
+        const float *dF = x->dF + i * x->m, *eta = a->eta ? (const float *)a->eta + row : NULL;
+        float *deta = a->deta ? (float *)a->deta + row : NULL;
+        vf sum = v_zero();
+        row_awake(i);
+        V_EACH(j, c, i + 1)
+        {
+            const vf d = ttt_get(dF, j, c);
+            if (deta) ttt_put(deta, j, c, d * x->position[i]);
+            sum += eta ? d * ttt_get(eta, j, c) : d;
         }
-        x->dposition[i] += x->position[i] > 0 ? sum : 0;
+        if (deta) memset(deta + i + 1, 0, (size_t)(x->m - i - 1) * sizeof *deta);
+        x->dposition[i] += x->position[i] > 0 ? v_sum(sum) : 0;
     }
 }
 
