@@ -17,9 +17,9 @@ enum { LNT_RULE_THREADS = 256 };
 
 /* Rows of the token, by those of the block's threads that have made them, and what the block's warps have of S^T a and (D S)^T q, of k.q and b.q. */
 template <int K> struct rule_share {
-    float q[K], k[K], v[K], a[K], b[K], less1[K]; /* less1: e^gk - 1, which keeps a small gate's accuracy over many tokens */
-    float beta;
-    float sums[LNT_RULE_THREADS / 32][2][K], dots[LNT_RULE_THREADS / 32][2];
+    alignas(16) float sums[LNT_RULE_THREADS / 32][2][K]; /* four at a time */
+    alignas(16) float q[K], k[K], v[K], a[K], b[K], less1[K]; /* less1: e^gk - 1, which keeps a small gate's accuracy over many tokens */
+    float dots[LNT_RULE_THREADS / 32][2], beta;
 };
 
 template <int K, bool UNTIED> struct rule_state {
