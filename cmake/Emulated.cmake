@@ -22,7 +22,7 @@ function(linnet_cuda_sources sources)
     set(to ${CMAKE_BINARY_DIR}/emulated/${name}.cpp)
     add_custom_command(OUTPUT ${to} DEPENDS ${s} ${folder}/emulator.h ${folder}/translate.py DEPFILE ${to}.d
       COMMAND ${Python3_EXECUTABLE} ${folder}/translate.py ${s} ${to} ${CMAKE_CXX_COMPILER} ${flags} -include ${folder}/emulator.h -MD -MF ${to}.d -MT ${to})
-    set_source_files_properties(${to} PROPERTIES COMPILE_OPTIONS "-std=gnu++20;-O1;-fopenmp;-w;-Wno-psabi;${races}")
+    set_source_files_properties(${to} PROPERTIES COMPILE_OPTIONS "-std=gnu++20;-O1;-fopenmp;-w;-Wno-psabi;-fsanitize=alignment;-fno-sanitize-recover=alignment;${races}")
     list(APPEND out ${to})
   endforeach()
   set(LINNET_KERNELS ${out} PARENT_SCOPE)

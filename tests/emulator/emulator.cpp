@@ -36,6 +36,30 @@ void order_behind(void *by) { if (__tsan_acquire) __tsan_acquire(by); }
 void reads(void *p, size_t n) { if (__tsan_read_range) __tsan_read_range(p, n); }
 void writes(void *p, size_t n) { if (__tsan_write_range) __tsan_write_range(p, n); }
 
+/* ---- addresses --------------------------------------------------------------------------------------------------------------------------- */
+
+/* Hardware refuses an address that is no multiple of what is moved at once. */
+char *aligned(char *p, size_t by, const char *what)
+{
+    if ((uintptr_t)p % by) fprintf(stderr, "emulator: %s at an address that is no multiple of %zu\n", what, by), fail("misaligned address");
+    return p;
+}
+
+/* What kernels do without PTX the compiler looks after, by each type's alignment (-fsanitize=alignment), and calls this. */
+struct misaligned {
+    const char *file;
+    uint32_t line, column;
+    const void *type;
+    unsigned char log_alignment;
+};
+extern "C" void __ubsan_handle_type_mismatch_v1_abort(const misaligned *m, char *p)
+{
+    char what[256];
+    snprintf(what, sizeof what, "%s:%u: %p,", m->file, (unsigned)m->line, (void *)p);
+    aligned(p, (size_t)1 << m->log_alignment, what);
+    fail("a pointer that is none");
+}
+
 /* ---- fibers ------------------------------------------------------------------------------------------------------------------------------- */
 
 extern "C" void lnt_emu_switch(void **save, void *to);

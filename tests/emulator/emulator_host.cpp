@@ -55,10 +55,16 @@ API cudaDeviceGetAttribute(int *value, cudaDeviceAttr a, int)
     return cudaSuccess;
 }
 API cudaMemGetInfo(size_t *free, size_t *total) { return *free = *total = (size_t)8 << 30, cudaSuccess; }
-API cudaMalloc(void **p, size_t n) { return posix_memalign(p, 1024, n ? n : 1) ? cudaErrorMemoryAllocation : cudaSuccess; }
-API cudaFree(void *p) { return free(p), cudaSuccess; }
+/* As much alignment as CUDA promises, and no more */
+enum { ALIGNMENT = 256 };
+API cudaMalloc(void **p, size_t n)
+{
+    if (posix_memalign(p, 2 * ALIGNMENT, n + ALIGNMENT)) return cudaErrorMemoryAllocation;
+    return *p = (char *)*p + ALIGNMENT, cudaSuccess;
+}
+API cudaFree(void *p) { return free(p ? (char *)p - ALIGNMENT : NULL), cudaSuccess; }
 API cudaMallocHost(void **p, size_t n) { return cudaMalloc(p, n); }
-API cudaFreeHost(void *p) { return free(p), cudaSuccess; }
+API cudaFreeHost(void *p) { return cudaFree(p); }
 API cudaMemcpyAsync(void *to, const void *from, size_t n, cudaMemcpyKind, cudaStream_t)
 {
     if (n) emu::later([=] { memmove(to, from, n); });
@@ -117,7 +123,10 @@ static CUresult encode(CUtensorMap *map, CUtensorMapDataType, cuuint32_t rank, v
     m.base = (char *)base;
     m.rank = rank;
     for (cuuint32_t i = 0; i < rank; i++) m.size[i] = size[i], m.box[i] = box[i];
-    for (cuuint32_t i = 0; i + 1 < rank; i++) m.stride[i] = stride[i];
+    for (cuuint32_t i = 0; i + 1 < rank; i++) {
+        if (stride[i] % 16) return CUDA_ERROR_INVALID_VALUE;
+        m.stride[i] = stride[i];
+    }
     m.swizzle = swizzle == CU_TENSOR_MAP_SWIZZLE_128B ? 128 : swizzle == CU_TENSOR_MAP_SWIZZLE_32B ? 32 : 0;
     memset(map, 0, sizeof *map);
     memcpy(map, &m, sizeof m);

@@ -19,6 +19,7 @@ void order_before(void *by);
 void order_behind(void *by);
 void reads(void *p, size_t n);
 void writes(void *p, size_t n);
+char *aligned(char *p, size_t by, const char *what);
 
 /* A map of a tensor in the 128 bytes that the driver has for one. */
 struct tensor_map {
@@ -78,6 +79,9 @@ static char *shared(uint64_t address)
     const int32_t at = (int32_t)(uint32_t)address;
     return at >= OTHER ? memory_of((at - OTHER) >> RANK) + (at & ((1 << RANK) - 1)) : dynamic + at;
 }
+/* Of an instruction that moves so many bytes at once. */
+static char *shared(uint64_t address, size_t bytes, const statement &s) { return aligned(shared(address), bytes, s.op.c_str()); }
+static char *global(uint64_t address, size_t bytes, const statement &s) { return aligned((char *)address, bytes, s.op.c_str()); }
 static float half(const void *p)
 {
     uint16_t x;
@@ -113,8 +117,7 @@ static void load_matrices(void **w)
         for (int m = 0; m < n; m++)
             for (int h = 0; h < 2; h++) {
                 const int r = trans ? 2 * (l % 4) + h : l / 4, c = trans ? l / 4 : 2 * (l % 4) + h;
-                if (row[8 * m + r] % 16) fprintf(stderr, "emulator: ldmatrix of an address that is no multiple of 16\n"), abort();
-                memcpy((char *)&got[l][m] + 2 * h, shared(row[8 * m + r]) + 2 * c, 2);
+                memcpy((char *)&got[l][m] + 2 * h, shared(row[8 * m + r], 16, *s) + 2 * c, 2);
             }
     for (int l = 0; l < 32; l++)
         for (int m = 0; m < n; m++) ((whole *)w[l])->r->set(s->a[(size_t)m], got[l][m]);
@@ -130,7 +133,7 @@ static void store_matrices(void **w)
             const uint32_t x = (uint32_t)((whole *)w[l])->r->get(s->a[(size_t)m + 1]);
             for (int h = 0; h < 2; h++) {
                 const int r = trans ? 2 * (l % 4) + h : l / 4, c = trans ? l / 4 : 2 * (l % 4) + h;
-                memcpy(shared(((whole *)w[8 * m + r])->r->get(s->a[0])) + 2 * c, (const char *)&x + 2 * h, 2);
+                memcpy(shared(((whole *)w[8 * m + r])->r->get(s->a[0]), 16, *s) + 2 * c, (const char *)&x + 2 * h, 2);
             }
         }
 }
@@ -294,6 +297,14 @@ static void load_box(running &r, const statement &s, int rank)
     brought(r.get(s.a[(size_t)(2 + rank)]), (int64_t)box[0] * box[1] * box[2] * 2);
 }
 
+/* Bytes of a bulk copy. */
+static uint32_t whole_bulk(running &r, const statement &s)
+{
+    const uint32_t bytes = (uint32_t)r.get(s.a[2]);
+    if (bytes % 16) fprintf(stderr, "emulator: %s of %u bytes\n", s.op.c_str(), (unsigned)bytes), abort();
+    return bytes;
+}
+
 /* Whether the phase is over, asked a little later where it is not. */
 static void await_phase(running &r, const statement &s, mbarrier *m, uint64_t phase)
 {
@@ -335,33 +346,39 @@ static const struct {
     { "mma.sync.aligned.m16n8k16", DO() { whole w = { &r, &s }; warp(~0u, &w, multiply<16>); } },
     { "mma.sync.aligned.m16n8k8", DO() { whole w = { &r, &s }; warp(~0u, &w, multiply<8>); } },
     { "wgmma.mma_async", DO() { whole w = { &r, &s }; warpgroup(&w, multiply_group); } },
-    { "cp.async.cg.shared.global", DO() { copy_later(shared(r.get(s.a[0])), (void *)r.get(s.a[1]), 16, s.a.size() > 3 ? (uint32_t)r.get(s.a[3]) : 16); } },
-    { "cp.async.ca.shared.global", DO() { copy_later(shared(r.get(s.a[0])), (void *)r.get(s.a[1]), (uint32_t)r.get(s.a[2]), (uint32_t)r.get(s.a[2])); } },
+    { "cp.async.cg.shared.global", DO() { copy_later(shared(r.get(s.a[0]), 16, s), global(r.get(s.a[1]), 16, s), 16, s.a.size() > 3 ? (uint32_t)r.get(s.a[3]) : 16); } },
+    { "cp.async.ca.shared.global", DO() {
+          const uint32_t bytes = (uint32_t)r.get(s.a[2]);
+          copy_later(shared(r.get(s.a[0]), bytes, s), global(r.get(s.a[1]), bytes, s), bytes, bytes);
+      } },
     { "cp.async.commit_group", DO() { copies_commit(); } },
     { "cp.async.wait_group", DO() { copies_wait((size_t)r.get(s.a[0])); } },
-    { "cp.async.mbarrier.arrive.noinc", DO() { copies_end(); arrive((mbarrier *)shared(r.get(s.a[0]))); } },
+    { "cp.async.mbarrier.arrive.noinc", DO() { copies_end(); arrive((mbarrier *)shared(r.get(s.a[0]), 8, s)); } },
     { "cp.async.bulk.tensor.2d.global", DO() { store_box(r, s); } },
     { "cp.async.bulk.tensor.2d", DO() { load_box(r, s, 2); } },
     { "cp.async.bulk.tensor.3d", DO() { load_box(r, s, 3); } },
     { "cp.async.bulk.shared::cluster.global", DO() {
-          writes(shared(r.get(s.a[0])), (uint32_t)r.get(s.a[2]));
-          memcpy(shared(r.get(s.a[0])), (void *)r.get(s.a[1]), (uint32_t)r.get(s.a[2]));
+          const uint32_t bytes = whole_bulk(r, s);
+          writes(shared(r.get(s.a[0])), bytes);
+          memcpy(shared(r.get(s.a[0]), 16, s), global(r.get(s.a[1]), 16, s), bytes);
           brought(r.get(s.a[3]), (uint32_t)r.get(s.a[2]));
       } },
     { "cp.async.bulk.global.shared", DO() {
-          reads(shared(r.get(s.a[1])), (uint32_t)r.get(s.a[2]));
-          memcpy((void *)r.get(s.a[0]), shared(r.get(s.a[1])), (uint32_t)r.get(s.a[2]));
+          const uint32_t bytes = whole_bulk(r, s);
+          reads(shared(r.get(s.a[1])), bytes);
+          memcpy(global(r.get(s.a[0]), 16, s), shared(r.get(s.a[1]), 16, s), bytes);
       } },
     { "cp.reduce.async.bulk.global.shared::cta.bulk_group.add.f32", DO() {
-          const uint32_t bytes = (uint32_t)r.get(s.a[2]);
+          const uint32_t bytes = whole_bulk(r, s);
           reads(shared(r.get(s.a[1])), bytes);
-          float *to = (float *)r.get(s.a[0]);
-          const float *from = (const float *)shared(r.get(s.a[1]));
+          float *to = (float *)global(r.get(s.a[0]), 16, s);
+          const float *from = (const float *)shared(r.get(s.a[1]), 16, s);
           for (uint32_t i = 0; i < bytes / 4; i++) to[i] += from[i];
       } },
     { "ld.", DO() {
           const int n = s.width;
-          char *p = s.shared ? shared(r.get(s.a[(size_t)n])) : (char *)r.get(s.a[(size_t)n]);
+          const uint64_t from = r.get(s.a[(size_t)n]);
+          char *p = s.shared ? shared(from, (size_t)n * 4, s) : global(from, (size_t)n * 4, s);
           reads(p, (size_t)n * 4);
           for (int i = 0; i < n; i++) {
               uint32_t x;
@@ -370,34 +387,35 @@ static const struct {
           }
       } },
     { "st.", DO() {
-          char *p = s.shared ? shared(r.get(s.a[0])) : (char *)r.get(s.a[0]);
-          writes(p, (size_t)s.width * 4);
+          const size_t bytes = (size_t)s.width * 4;
+          char *p = s.shared ? shared(r.get(s.a[0]), bytes, s) : global(r.get(s.a[0]), bytes, s);
+          writes(p, bytes);
           for (int i = 0; i < s.width; i++) {
               const uint32_t x = (uint32_t)r.get(s.a[(size_t)i + 1]);
               memcpy(p + 4 * i, &x, 4);
           }
       } },
-    { "mbarrier.init", DO() { *(mbarrier *)shared(r.get(s.a[0])) = { (uint16_t)r.get(s.a[1]), (uint16_t)r.get(s.a[1]), 0, 0 }; } },
+    { "mbarrier.init", DO() { *(mbarrier *)shared(r.get(s.a[0]), 8, s) = { (uint16_t)r.get(s.a[1]), (uint16_t)r.get(s.a[1]), 0, 0 }; } },
     { "mbarrier.arrive.expect_tx", DO() {
-          mbarrier *m = (mbarrier *)shared(r.get(s.a[1]));
+          mbarrier *m = (mbarrier *)shared(r.get(s.a[1]), 8, s);
           m->bytes += (int32_t)r.get(s.a[2]);
           arrive(m);
       } },
     { "mbarrier.arrive", DO() {
-          mbarrier *m = (mbarrier *)shared(r.get(s.a[1]));
+          mbarrier *m = (mbarrier *)shared(r.get(s.a[1]), 8, s);
           if (s.a[0].kind == NAME) r.set(s.a[0], m->phase);
           arrive(m);
       } },
     { "mbarrier.try_wait.parity", DO() {
-          mbarrier *m = (mbarrier *)shared(r.get(s.a[1]));
+          mbarrier *m = (mbarrier *)shared(r.get(s.a[1]), 8, s);
           await_phase(r, s, m, r.get(s.a[2]) & 1);
       } },
     { "mbarrier.test_wait.parity", DO() {
-          mbarrier *m = (mbarrier *)shared(r.get(s.a[1]));
+          mbarrier *m = (mbarrier *)shared(r.get(s.a[1]), 8, s);
           await_phase(r, s, m, r.get(s.a[2]) & 1);
       } },
     { "mbarrier.test_wait", DO() {
-          mbarrier *m = (mbarrier *)shared(r.get(s.a[1]));
+          mbarrier *m = (mbarrier *)shared(r.get(s.a[1]), 8, s);
           await_phase(r, s, m, r.get(s.a[2]));
       } },
     { "mapa", DO() { r.set(s.a[0], (uint32_t)(OTHER + ((int)r.get(s.a[2]) << RANK) + (int)r.get(s.a[1]))); } },
@@ -407,7 +425,7 @@ static const struct {
     { "st.async", DO() {
           for (int i = 0; i < 4; i++) {
               const uint32_t x = (uint32_t)r.get(s.a[(size_t)i + 1]);
-              memcpy(shared(r.get(s.a[0])) + 4 * i, &x, 4);
+              memcpy(shared(r.get(s.a[0]), 16, s) + 4 * i, &x, 4);
           }
           brought(r.get(s.a[5]), 16);
       } },
