@@ -14,8 +14,10 @@ typedef struct {
 /* float32 logits of a block. Every block reads E twice and dE is read and written once a block, so that blocks are large: 128 MiB (640 rows of a
  * vocabulary of 50257), but no more than a quarter of the tokens, so that a batch's logits never exist at once, unless they are small: 32 MiB. */
 enum { BLOCK_BYTES = 128 << 20, SMALL_BYTES = 32 << 20, BLOCK_STEP = 32 };
-/* On a GPU logits and their gradient (6 bytes an element) have 1 GiB together: three blocks for 16384 tokens of a vocabulary of 32000. */
-enum { CUDA_BYTES = 1 << 30, CUDA_STEP = 128 };
+/* On a GPU logits and their gradient (6 bytes an element) have 1.5 GiB together: two blocks of 8192 for 16384 tokens of a vocabulary of 32000, whose
+ * dx of 2048 columns is 512 tiles of 128 x 256, 3.9 turns of 132 multiprocessors (three blocks: 344, 2.6 turns); each adds to dE, 4 bytes an element
+ * read and written. Blocks of a batch have the same size but for the last. */
+enum { CUDA_BYTES = 3 << 29, CUDA_STEP = 128 };
 
 static int64_t rows_within(int64_t bytes, int64_t vocab)
 {
@@ -27,7 +29,9 @@ static int64_t block_rows(const lnt_device *device, int64_t vocab, int64_t token
 {
     if (device && device->kind == LNT_DEVICE_CUDA) {
         const int64_t fit = CUDA_BYTES / 6 / (vocab + BLOCK_STEP) / CUDA_STEP * CUDA_STEP, some = fit < CUDA_STEP ? CUDA_STEP : fit;
-        return some < tokens ? some : tokens;
+        if (some >= tokens) return tokens;
+        const int64_t blocks = (tokens + some - 1) / some;
+        return ((tokens + blocks - 1) / blocks + CUDA_STEP - 1) / CUDA_STEP * CUDA_STEP;
     }
     const int64_t most = rows_within(BLOCK_BYTES, vocab), least = rows_within(SMALL_BYTES, vocab), quarter = tokens / 4 / BLOCK_STEP * BLOCK_STEP;
     const int64_t rows = quarter < least ? least : quarter < most ? quarter : most;
