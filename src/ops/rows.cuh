@@ -501,6 +501,8 @@ static __global__ void __launch_bounds__(32 * LNT_SUM_WARPS) add_blocks_kernel(f
                                                                                int step)
 {
     __shared__ float share[LNT_SUM_WARPS][32];
+    let_next();
+    await_last();
     const int64_t i = (int64_t)blockIdx.x * 32 + threadIdx.x % 32;
     const int warp = (int)threadIdx.x / 32, each = (blocks + LNT_SUM_WARPS - 1) / LNT_SUM_WARPS, end = min(blocks, (warp + 1) * each);
     float s = 0.0f;
@@ -517,7 +519,7 @@ static __global__ void __launch_bounds__(32 * LNT_SUM_WARPS) add_blocks_kernel(f
 
 static inline void add_blocks(lnt_ctx *c, float *grad, const float *part, int64_t blocks, int64_t n, int64_t cols, int step)
 {
-    add_blocks_kernel<<<(unsigned)lnt_div_up(n, 32), 32 * LNT_SUM_WARPS, 0, lnt_stream(c)>>>(grad, part, (int)blocks, n, cols, step);
+    lnt_launch(lnt_cuda_of(c), add_blocks_kernel, (unsigned)lnt_div_up(n, 32), 32 * (int)LNT_SUM_WARPS, grad, part, (int)blocks, n, cols, step);
 }
 
 /* Blocks that share `rows`: about `wanted`, and no more than the workspace has room for. */
