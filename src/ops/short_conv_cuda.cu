@@ -119,6 +119,25 @@ __device__ __forceinline__ void load_rows(lnt_view x, int64_t r, int64_t end, in
     for (int i = 0; i < AHEAD; i++) out[i] = r + i < end ? fetch<P>(x, at + i * ld) : no_unit<P>();
 }
 
+/* The rows of a tensor from one on, which a thread walks down by a pointer: while no end of a run or sequence is near, that is all there is to work
+ * out for a row, and the registers that a row leaves take one to come. */
+template <class P> struct row_walk {
+    lnt_view v;
+    int64_t ld;
+    __device__ __forceinline__ row_walk(lnt_view x, int64_t stride, int64_t row, int64_t c) : v(x), ld(stride)
+    {
+        v.p += (row * ld + c) * (P::HALF || !v.f32 ? 2 : 4);
+    }
+    /* The next N rows. */
+    template <int N> __device__ __forceinline__ void load(lnt_raw<P> (&x)[4], int from)
+    {
+#pragma unroll
+        for (int i = 0; i < N; i++) x[from + i] = fetch<P>(v, i * ld);
+        pass<N>();
+    }
+    template <int N> __device__ __forceinline__ void pass() { v.p += N * ld * (P::HALF || !v.f32 ? 2 : 4); }
+};
+
 /* ---- with the norm of heads ---------------------------------------------------------------------------------------------------------------- */
 
 /* Four sums at once. Over all lanes: a half of the warp takes two, a quarter one, and every lane fetches all four: 10 shuffles
@@ -144,7 +163,7 @@ template <int LANES> __device__ __forceinline__ void four_sums(float (&v)[4], in
 
 template <class P, int SIZE, bool SILU, int NORM>
 __device__ __forceinline__ void forward_row(const conv_args &a, const float (&w)[SIZE][P::U], const float (&b)[P::U], float (&window)[SIZE][P::U],
-                                            const lnt_raw<P> &x, int64_t at)
+                                            const lnt_raw<P> &x, lnt_view y, int64_t at)
 {
     float z[P::U];
     widen<P>(window[SIZE - 1], x, a.x.f32);
@@ -159,14 +178,14 @@ __device__ __forceinline__ void forward_row(const conv_args &a, const float (&w)
 #pragma unroll
         for (int u = 0; u < P::U; u++) z[u] *= r;
     }
-    put<P>(a.y, at, z);
+    put<P>(y, at, z);
     shift(window);
 }
 
-/* Four rows of one sequence with the norm of their heads, whose sums go side by side. */
-template <class P, int NORM>
+/* Four rows of one sequence with the norm of their heads, whose sums go side by side; refill(): x is free. */
+template <class P, int NORM, class Refill>
 __device__ __forceinline__ void forward_four(const conv_args &a, const float (&w)[4][P::U], float (&window)[4][P::U], const lnt_raw<P> (&x)[4],
-                                             int64_t at)
+                                             lnt_view y, int64_t at, const Refill &refill)
 {
     float z[4][P::U], r[4];
 #pragma unroll
@@ -179,13 +198,14 @@ __device__ __forceinline__ void forward_four(const conv_args &a, const float (&w
         for (int u = 0; u < P::U; u++) r[i] += z[i][u] * z[i][u];
         shift(window);
     }
+    refill();
     four_sums<NORM>(r, a.lanes);
 #pragma unroll
     for (int i = 0; i < 4; i++) {
         r[i] = rsqrtf(r[i] + a.eps);
 #pragma unroll
         for (int u = 0; u < P::U; u++) z[i][u] *= r[i];
-        put<P>(a.y, at + i * a.cols, z[i]);
+        put<P>(y, at + i * a.cols, z[i]);
     }
 }
 
@@ -214,16 +234,33 @@ __device__ __forceinline__ void forward_block(const conv_args &a, int64_t block)
     lnt_raw<P> now[AHEAD], next[AHEAD];
     load_rows<P>(a.x, r0, r1, a.ld_x, p.c, next);
     for (int64_t r = r0; r < r1; r += AHEAD) {
+        if constexpr (AHEAD == 4 && !STEP) {
+            int pieces = (int)((min(r1, p.end) - r) / 4) - 1; /* of four rows, with four more behind them */
+            row_walk<P> x(a.x, a.ld_x, r + 4, p.c), y(a.y, a.cols, r, p.c);
+            if (pieces > 0) r += 4 * pieces;
+            for (; pieces > 0; pieces--) {
+                if constexpr (NORM) {
+                    forward_four<P, NORM>(a, w, window, next, y.v, 0, [&] { x.template load<4>(next, 0); });
+                } else {
+#pragma unroll
+                    for (int i = 0; i < 4; i++) {
+                        forward_row<P, SIZE, SILU, NORM>(a, w, b, window, next[i], y.v, i * a.cols);
+                        x.template load<1>(next, i);
+                    }
+                }
+                y.template pass<4>();
+            }
+        }
         const int64_t at = r * a.cols + p.c;
 #pragma unroll
         for (int i = 0; i < AHEAD; i++) now[i] = next[i];
         load_rows<P>(a.x, r + AHEAD, r1, a.ld_x, p.c, next);
         if (r + AHEAD <= min(r1, p.end)) { /* nothing has to be looked at */
             if constexpr (NORM && AHEAD == 4) {
-                forward_four<P, NORM>(a, w, window, now, at);
+                forward_four<P, NORM>(a, w, window, now, a.y, at, [] {});
             } else {
 #pragma unroll
-                for (int i = 0; i < AHEAD; i++) forward_row<P, SIZE, SILU, NORM>(a, w, b, window, now[i], at + i * a.cols);
+                for (int i = 0; i < AHEAD; i++) forward_row<P, SIZE, SILU, NORM>(a, w, b, window, now[i], a.y, at + i * a.cols);
             }
             continue;
         }
@@ -235,7 +272,7 @@ __device__ __forceinline__ void forward_block(const conv_args &a, int64_t block)
                 while (p.end == r + i);
                 load_window<P, SIZE>(a, p, r + i, window);
             }
-            forward_row<P, SIZE, SILU, NORM>(a, w, b, window, now[i], at + i * a.cols);
+            forward_row<P, SIZE, SILU, NORM>(a, w, b, window, now[i], a.y, at + i * a.cols);
         }
     }
     if constexpr (STEP) {
@@ -495,10 +532,11 @@ __device__ __forceinline__ void back_row(const conv_args &a, conv_sums<SIZE, P::
     shift(s.dz);
 }
 
-/* Two rows of the run's own with the norm of their heads, whose sums go side by side; dx is stored. */
+/* Two rows of the run's own by SiLU; of the norm of their heads the sums go side by side. dx, of the rows three before, is stored: dx's rows are
+ * ld_dx from each other. */
 template <class P, int NORM>
 __device__ __forceinline__ void back_two(const conv_args &a, conv_sums<4, P::U> &s, const lnt_raw<P> &x0, const lnt_raw<P> &x1, const lnt_raw<P> &dy0,
-                                         const lnt_raw<P> &dy1, int64_t at)
+                                         const lnt_raw<P> &dy1, lnt_view to)
 {
     constexpr int U = P::U;
     float x[5][U], c[2][U], slope[2][U], d[2][U], sum[4] = {}; /* x: rows r-3 .. r+1; sum: of c^2 and of dy c, for each row */
@@ -512,24 +550,26 @@ __device__ __forceinline__ void back_two(const conv_args &a, conv_sums<4, P::U> 
     for (int i = 0; i < 2; i++) {
 #pragma unroll
         for (int u = 0; u < U; u++) c[i][u] = s.w[0][u] * x[i][u] + s.w[1][u] * x[i + 1][u] + s.w[2][u] * x[i + 2][u] + s.w[3][u] * x[i + 3][u];
+        add_bias<NORM>(c[i], s.b);
         gate_slopes(c[i], slope[i], LNT_SILU);
 #pragma unroll
         for (int u = 0; u < U; u++) sum[2 * i] += c[i][u] * c[i][u], sum[2 * i + 1] += d[i][u] * c[i][u];
     }
-    four_sums<NORM>(sum, a.lanes);
+    if constexpr (NORM) four_sums<NORM>(sum, a.lanes);
 #pragma unroll
     for (int i = 0; i < 2; i++) {
-        const float r = rsqrtf(sum[2 * i] + a.eps), back = r * r * r * sum[2 * i + 1];
+        const float r = NORM ? rsqrtf(sum[2 * i] + a.eps) : 1.0f, back = r * r * r * sum[2 * i + 1];
         float dx[U];
 #pragma unroll
         for (int u = 0; u < U; u++) {
-            const float dz = slope[i][u] * (d[i][u] * r - c[i][u] * back);
+            const float dz = slope[i][u] * (NORM ? d[i][u] * r - c[i][u] * back : d[i][u]);
+            if (NORM == NO_NORM) s.db[u] += dz;
 #pragma unroll
             for (int j = 0; j < 4; j++) s.dw[j][u] += dz * x[i + j][u];
             dx[u] = s.w[3][u] * s.dz[0][u] + s.w[2][u] * s.dz[1][u] + s.w[1][u] * s.dz[2][u] + s.w[0][u] * dz;
             s.dz[0][u] = s.dz[1][u], s.dz[1][u] = s.dz[2][u], s.dz[2][u] = dz;
         }
-        put<P>(a.dx, at + (i - 3) * a.ld_dx, dx);
+        put<P>(to, i * a.ld_dx, dx);
     }
 #pragma unroll
     for (int j = 0; j < 3; j++)
@@ -545,6 +585,7 @@ __global__ void __launch_bounds__(CONV_THREADS, P::HALF ? 4 : 1) conv_backward(c
     const bool stores = a.dx.p && !a.add;
     const int64_t block = blockIdx.x / a.parts, r0 = block * a.rows, r1 = min(a.cut.tokens, r0 + a.rows);
     conv_place p;
+    let_next();
     p.c = ((int64_t)(blockIdx.x % a.parts) * CONV_THREADS + threadIdx.x) * U;
     if (p.c >= a.cols) return;
     conv_sums<SIZE, U> s;
@@ -555,6 +596,7 @@ __global__ void __launch_bounds__(CONV_THREADS, P::HALF ? 4 : 1) conv_backward(c
         for (int u = 0; u < U; u++) s.dw[j][u] = 0.0f;
     load_bias<NORM>(a.bias, p.c, s.b);
     load_bias<NORM>(NULL, 0, s.db);
+    await_last();
     enter(a, p, sequence_at(a.cut, r0));
     for (int64_t u0 = r0, u1; u0 < r1; u0 = u1) { /* the part of each sequence in this block */
         while (p.end <= u0) enter(a, p, p.seq + 1);
@@ -569,19 +611,25 @@ __global__ void __launch_bounds__(CONV_THREADS, P::HALF ? 4 : 1) conv_backward(c
         load_rows<P>(a.x, u0, last, a.ld_x, p.c, next_x);
         load_rows<P>(a.dy, u0, last, a.cols, p.c, next_dy);
         for (int64_t r = u0; r < stop; r += AHEAD) {
+            if constexpr (SIZE == 4 && SILU) {
+                int pieces = stores && r > u0 ? (int)((u1 - r) / 4) - 1 : 0; /* of four rows, with four more behind them */
+                row_walk<P> of_x(a.x, a.ld_x, r + 4, p.c), of_dy(a.dy, a.cols, r + 4, p.c), of_dx(a.dx, a.ld_dx, r - 3, p.c);
+                if (pieces > 0) r += 4 * pieces;
+                for (; pieces > 0; pieces--) {
+#pragma unroll
+                    for (int i = 0; i < 4; i += 2) {
+                        back_two<P, NORM>(a, s, next_x[i], next_x[i + 1], next_dy[i], next_dy[i + 1], of_dx.v);
+                        of_x.template load<2>(next_x, i), of_dy.template load<2>(next_dy, i);
+                        of_dx.template pass<2>();
+                    }
+                }
+            }
             const int64_t at = r * a.ld_dx + p.c;
 #pragma unroll
             for (int i = 0; i < AHEAD; i++) x[i] = next_x[i], dy[i] = next_dy[i];
             load_rows<P>(a.x, r + AHEAD, last, a.ld_x, p.c, next_x);
             load_rows<P>(a.dy, r + AHEAD, last, a.cols, p.c, next_dy);
             if (r >= u0 + SIZE - 1 && r + AHEAD <= u1) { /* nothing has to be looked at */
-                if constexpr (NORM) {
-                    if (stores) {
-                        back_two<P, NORM>(a, s, x[0], x[1], dy[0], dy[1], at);
-                        back_two<P, NORM>(a, s, x[2], x[3], dy[2], dy[3], at + 2 * a.ld_dx);
-                        continue;
-                    }
-                }
 #pragma unroll
                 for (int i = 0; i < AHEAD; i++) back_row<P, SIZE, SILU, NORM>(a, s, x[i], dy[i], at + i * a.ld_dx, true, true);
                 continue;
@@ -604,9 +652,9 @@ template <class P, int SIZE, int AHEAD> static void backward_run(lnt_ctx *c, con
     a.parts = (int)lnt_div_up(a.cols / P::U, CONV_THREADS);
     const unsigned grid = (unsigned)(blocks * a.parts);
     if (SIZE == 4 && a.act == LNT_SILU)
-        conv_backward<P, SIZE, AHEAD, SIZE == 4><<<grid, CONV_THREADS, 0, lnt_stream(c)>>>(a);
+        lnt_launch(lnt_cuda_of(c), conv_backward<P, SIZE, AHEAD, SIZE == 4>, grid, (int)CONV_THREADS, a);
     else
-        conv_backward<P, SIZE, AHEAD, false><<<grid, CONV_THREADS, 0, lnt_stream(c)>>>(a);
+        lnt_launch(lnt_cuda_of(c), conv_backward<P, SIZE, AHEAD, false>, grid, (int)CONV_THREADS, a);
 }
 
 /* Blocks of rows, and where their sums of dw go. */
@@ -651,9 +699,9 @@ template <class P> static void backward_pair(lnt_ctx *c, conv_args a, int64_t bl
     a.parts = (int)lnt_div_up(a.cols / P::U, CONV_THREADS);
     const unsigned grid = (unsigned)(blocks * a.parts);
     if (a.lanes == ALL_LANES)
-        conv_backward<P, 4, 4, true, ALL_LANES><<<grid, CONV_THREADS, 0, lnt_stream(c)>>>(a);
+        lnt_launch(lnt_cuda_of(c), conv_backward<P, 4, 4, true, ALL_LANES>, grid, (int)CONV_THREADS, a);
     else
-        conv_backward<P, 4, 4, true, ANY_LANES><<<grid, CONV_THREADS, 0, lnt_stream(c)>>>(a);
+        lnt_launch(lnt_cuda_of(c), conv_backward<P, 4, 4, true, ANY_LANES>, grid, (int)CONV_THREADS, a);
 }
 
 extern "C" linnet_status lnt_conv_l2norm_backward_cuda(const lnt_call *conv, const lnt_call *norm)
