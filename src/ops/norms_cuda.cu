@@ -72,9 +72,30 @@ __device__ __forceinline__ float inverse_of(const norm_args &a, float s)
     return a.kind == SUM ? 1.0f / (s + a.eps) : 1.0f / sqrtf(s * a.mean + a.eps);
 }
 
-template <class P, int N, bool WIDE, norm_form FORM>
-__global__ void __launch_bounds__(WIDE ? (P::U == 1 ? 1024 : 512) : 256) norm_forward(const __grid_constant__ norm_args a)
+/* STREAM: of SUMMED, a, x and their gradients float32, the rest bf16, as in a stack of blocks under bf16. Known when it is compiled that is less than
+ * half the instructions of a row. */
+template <bool STREAM> __device__ __forceinline__ decltype(auto) typed(const norm_args &given)
 {
+    if constexpr (STREAM) {
+        norm_args a = given;
+        a.kind = RMS;
+        a.a.f32 = a.x.f32 = a.dx.f32 = a.da.f32 = true;
+        a.b.f32 = a.y.f32 = a.dy.f32 = a.db.f32 = false;
+        return a;
+    } else {
+        return (given); /* where it lies */
+    }
+}
+static bool is_stream(const norm_args &a)
+{
+    return a.a.f32 && a.x.f32 && !a.b.f32 && !a.y.f32 && (!a.dx.p || a.dx.f32) && (!a.da.p || a.da.f32) && (!a.dy.p || !a.dy.f32) &&
+           (!a.db.p || !a.db.f32);
+}
+
+template <class P, int N, bool WIDE, norm_form FORM, bool STREAM = false>
+__global__ void __launch_bounds__(WIDE ? (P::U == 1 ? 1024 : 512) : 256) norm_forward(const __grid_constant__ norm_args given)
+{
+    const norm_args &a = typed<STREAM>(given);
     const int lanes = WIDE ? (int)blockDim.x : a.lanes, lane = WIDE ? (int)threadIdx.x : (int)threadIdx.x & (lanes - 1);
     const int64_t row = WIDE ? blockIdx.x : ((int64_t)blockIdx.x * 256 + threadIdx.x) / lanes, at = row * a.d;
     const int units = row < a.rows ? a.units : 0;
@@ -160,16 +181,35 @@ template <class P, norm_form FORM> struct unit_sigmoids {
     float s[FORM == GATE_FIRST ? P::U : 1];
 };
 
+/* The weights of a thread's columns, where there are registers for them; otherwise a row fetches them twice. */
+template <class P, int N, bool HELD> struct norm_weights {
+    float w[HELD ? N : 1][P::U];
+    __device__ __forceinline__ void load(const norm_args &a, int lane, int lanes)
+    {
+#pragma unroll
+        for (int i = 0; HELD && i < N; i++)
+            if (a.w && lane + i * lanes < a.units) get_centred<P>(w[i], a, (lane + i * lanes) * P::U);
+    }
+    __device__ __forceinline__ void get(float (&out)[P::U], const norm_args &a, int i, int c) const
+    {
+        if constexpr (HELD)
+#pragma unroll
+            for (int j = 0; j < P::U; j++) out[j] = w[i][j];
+        else
+            get_centred<P>(out, a, c);
+    }
+};
+
 /* u = dy w act(g) (GATE_FIRST: dy w), the gradient of x r, of one unit. */
-template <class P, int N, norm_form FORM>
-__device__ __forceinline__ void unit_gradient(const norm_args &a, const norm_row<P, N, FORM> &now, int i, int c, float (&x)[P::U], float (&u)[P::U],
-                                              unit_sigmoids<P, FORM> &gate)
+template <class P, int N, norm_form FORM, bool HELD>
+__device__ __forceinline__ void unit_gradient(const norm_args &a, const norm_weights<P, N, HELD> &weights, const norm_row<P, N, FORM> &now, int i,
+                                              int c, float (&x)[P::U], float (&u)[P::U], unit_sigmoids<P, FORM> &gate)
 {
     widen<P>(x, now.x[i], a.x.f32);
     widen<P>(u, now.dy[i], a.dy.f32);
     float w[P::U];
     if (a.w) {
-        get_centred<P>(w, a, c);
+        weights.get(w, a, i, c);
 #pragma unroll
         for (int j = 0; j < P::U; j++) u[j] *= w[j];
     }
@@ -188,9 +228,9 @@ __device__ __forceinline__ void unit_gradient(const norm_args &a, const norm_row
 }
 
 /* Gradients of one unit of row `at`, and its share of dw. */
-template <class P, int N, norm_form FORM>
-__device__ __forceinline__ void unit_back(const norm_args &a, const norm_row<P, N, FORM> &now, int i, int c, int64_t row, float r, float back,
-                                          float (&dw)[P::U], const unit_sigmoids<P, FORM> &gate)
+template <class P, int N, norm_form FORM, bool HELD>
+__device__ __forceinline__ void unit_back(const norm_args &a, const norm_weights<P, N, HELD> &weights, const norm_row<P, N, FORM> &now, int i, int c,
+                                          int64_t row, float r, float back, float (&dw)[P::U], const unit_sigmoids<P, FORM> &gate)
 {
     const int64_t at = row * a.d;
     float x[P::U], u[P::U], w[P::U], dx[P::U];
@@ -201,7 +241,7 @@ __device__ __forceinline__ void unit_back(const norm_args &a, const norm_row<P, 
     }
     widen<P>(u, now.dy[i], a.dy.f32);
     if (a.w) {
-        get_centred<P>(w, a, c);
+        weights.get(w, a, i, c);
     } else {
 #pragma unroll
         for (int j = 0; j < P::U; j++) w[j] = 1.0f;
@@ -272,31 +312,40 @@ template <class P, int N, bool WIDE> __device__ __forceinline__ void block_weigh
     }
 }
 
-template <class P, int N, bool WIDE, norm_form FORM>
+template <class P, int N, bool WIDE, norm_form FORM, bool STREAM = false>
 __global__ void __launch_bounds__(WIDE ? (P::U == 1 ? 1024 : 512) : 256, P::U == 1 ? 1 : !WIDE ? (FORM == SUMMED ? 2 : 4) : FORM == ALONE ? 2 : 1)
-    norm_backward(const __grid_constant__ norm_args a)
+    norm_backward(const __grid_constant__ norm_args given)
 {
+    const norm_args &a = typed<STREAM>(given);
     let_next();
     await_last();
     const int lanes = WIDE ? (int)blockDim.x : a.lanes, lane = WIDE ? (int)threadIdx.x : (int)threadIdx.x & (lanes - 1);
     const int teams = WIDE ? 1 : 256 / lanes, team = WIDE ? 0 : (int)threadIdx.x / lanes;
     const int64_t stride = (int64_t)gridDim.x * teams;
     float dw[N][P::U] = {};
-    norm_row<P, N, FORM> now, next;
+    norm_weights<P, N, STREAM> weights;
+    weights.load(a, lane, lanes);
+    norm_row<P, N, FORM> now, next, later; /* STREAM: two rows are on their way */
     int turn = 0;
     next.load(a, (int64_t)blockIdx.x * teams + team, lane, lanes);
+    if constexpr (STREAM) later.load(a, (int64_t)blockIdx.x * teams + team + stride, lane, lanes);
     for (int64_t base = (int64_t)blockIdx.x * teams; base < a.rows; base += stride, turn++) { /* the same steps for all threads of a block */
         const int64_t row = base + team;
         const int units = row < a.rows ? a.units : 0;
         now = next;
-        next.load(a, row + stride, lane, lanes);
+        if constexpr (STREAM) {
+            next = later;
+            later.load(a, row + 2 * stride, lane, lanes);
+        } else {
+            next.load(a, row + stride, lane, lanes);
+        }
         float s = 0.0f, ux = 0.0f;
         unit_sigmoids<P, FORM> gate[N];
 #pragma unroll
         for (int i = 0; i < N; i++)
             if (lane + i * lanes < units) {
                 float x[P::U], u[P::U];
-                unit_gradient(a, now, i, (lane + i * lanes) * P::U, x, u, gate[i]);
+                unit_gradient(a, weights, now, i, (lane + i * lanes) * P::U, x, u, gate[i]);
 #pragma unroll
                 for (int j = 0; j < P::U; j++) {
                     s += a.kind == SUM ? x[j] : x[j] * x[j];
@@ -307,7 +356,7 @@ __global__ void __launch_bounds__(WIDE ? (P::U == 1 ? 1024 : 512) : 256, P::U ==
         const float r = inverse_of(a, s), back = (a.kind == SUM ? r * r : r * r * r * a.mean) * ux;
 #pragma unroll
         for (int i = 0; i < N; i++)
-            if (lane + i * lanes < units) unit_back<P, N, FORM>(a, now, i, (lane + i * lanes) * P::U, row, r, back, dw[i], gate[i]);
+            if (lane + i * lanes < units) unit_back(a, weights, now, i, (lane + i * lanes) * P::U, row, r, back, dw[i], gate[i]);
     }
     if (a.part) block_weights<P, N, WIDE>(a, dw, lane, lanes);
 }
@@ -400,6 +449,8 @@ static linnet_status forward(const lnt_call *k, const lnt_call *first, norm_form
     a.units = a.d / p.unit, a.lanes = p.lanes;
     if (form == GATED)
         NORM_LAUNCH(norm_forward, 2, p.blocks, GATED);
+    else if (form == SUMMED && p.unit == 4 && p.wide && is_stream(a))
+        lnt_launch(lnt_cuda_of(k->c), norm_forward<any4, 2, true, SUMMED, true>, (unsigned)p.blocks, (int)p.threads, a);
     else if (form == SUMMED)
         NORM_LAUNCH(norm_forward, 2, p.blocks, SUMMED);
     else if (form == GATE_FIRST)
@@ -427,6 +478,8 @@ static linnet_status backward(const lnt_call *k, const lnt_call *first, norm_for
     a.part = grad ? (float *)k->work : NULL;
     if (form == GATED)
         NORM_LAUNCH(norm_backward, 1, blocks, GATED);
+    else if (form == SUMMED && p.unit == 4 && p.wide && is_stream(a))
+        lnt_launch(lnt_cuda_of(k->c), norm_backward<any4, 2, true, SUMMED, true>, (unsigned)blocks, (int)p.threads, a);
     else if (form == SUMMED)
         NORM_LAUNCH(norm_backward, 2, blocks, SUMMED);
     else if (form == GATE_FIRST)
