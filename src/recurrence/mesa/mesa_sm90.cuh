@@ -29,6 +29,10 @@ constexpr float SLOW_GATES = -60.f;
 /* What a chunk sees before itself: all tokens; of a window the chunks between; these and the rest of one that expires. */
 constexpr int WHOLE = 0, INNER = 1, BORDER = 2;
 
+/* Steps of rows that end each at its own tolerance, or that all take the same number, with the preconditioner in what they read (`prepare`); the
+ * latter's P = R + beta P in float32, or in bf16: beta and R rounded, the sum rounded once. */
+constexpr int OWN = 0, ALIKE = 1, ALIKE_BF16 = 2;
+
 /* GROUPS warpgroups a CTA, one CTA a multiprocessor; of the K/8 groups of 8 columns of X, the last WAITING are in shared memory. */
 template <int K> constexpr int GROUPS = K == 128 ? 2 : 3;
 template <int K, bool WINDOW> constexpr int WAITING = WINDOW ? (K == 128 ? 13 : 6) : K == 128 ? 7 : 4;
@@ -98,6 +102,12 @@ struct unpacker {
         return make_float2(__uint_as_float(__byte_perm(p, 0, low)), __uint_as_float(__byte_perm(p, 0, high)));
     }
 };
+/* x y + z of two bf16. */
+__device__ __forceinline__ uint32_t fma_bf16(uint32_t x, uint32_t y, uint32_t z)
+{
+    const __nv_bfloat162 sum = __hfma2(*(const __nv_bfloat162 *)&x, *(const __nv_bfloat162 *)&y, *(const __nv_bfloat162 *)&z);
+    return *(const uint32_t *)&sum;
+}
 /* Likewise what a step needs of its row: read when it is needed. */
 __device__ __forceinline__ float2 fetched(const float2 *p)
 {
@@ -405,6 +415,18 @@ __device__ __forceinline__ void apply(rows_of<K, W> &t, const shared_of<K, (W > 
     for (int i = 0; i < 2; i++) pw[i] = quad_sum(sum[i][0] + sum[i][1]);
 }
 
+/* R -= alpha W (not the first time, when there is no W); r.r of the two rows. */
+template <int K, bool FIRST = false, int W> __device__ __forceinline__ void descend(rows_of<K, W> &t, const float (&alpha)[2], float (&rr)[2])
+{
+    float sum[2][2] = {};
+#pragma unroll
+    for (int i = 0; i < K / 2; i++) {
+        if (!FIRST) t.r[i] -= alpha[i / 2 % 2] * t.w[i];
+        sum[i / 2 % 2][i % 2] += t.r[i] * t.r[i];
+    }
+    for (int i = 0; i < 2; i++) rr[i] = quad_sum(sum[i][0] + sum[i][1]);
+}
+
 /* R -= alpha W (not the first time, when there is no W), w = M R; r.w of the two rows. */
 template <int K, bool FIRST = false, int W>
 __device__ __forceinline__ void precondition(rows_of<K, W> &t, const shared_of<K, (W > WHOLE)> &s, const float (&alpha)[2], float (&rz)[2])
@@ -424,11 +446,12 @@ __device__ __forceinline__ void precondition(rows_of<K, W> &t, const shared_of<K
     for (int i = 0; i < 2; i++) rz[i] = quad_sum(sum[i][0] + sum[i][1]);
 }
 
-/* X += alpha P, P = M R + beta P. */
-template <int K, int W>
+/* X += alpha P, P = M R + beta P (ALIKE: R + beta P). LAST: X alone. */
+template <int K, int STEPS, bool LAST = false, int W>
 __device__ __forceinline__ void advance(rows_of<K, W> &t, shared_of<K, (W > WHOLE)> &s, const float (&alpha)[2], const float (&beta)[2])
 {
     const unpacker unpack(beta[0]);
+    const uint32_t both[2] = { pack_bf16(beta[0], beta[0]), pack_bf16(beta[1], beta[1]) };
     float4 *waiting = &s.X[0][thread()];
 #pragma unroll
     for (int j = 0; j < K / 8; j++) {
@@ -438,7 +461,11 @@ __device__ __forceinline__ void advance(rows_of<K, W> &t, shared_of<K, (W > WHOL
             const float2 p = unpack(t.p[2 * j + i]);
             float *to = j < HELD<K, (W > WHOLE)> ? &t.x[4 * j + 2 * i] : &x[2 * i];
             to[0] += alpha[i] * p.x, to[1] += alpha[i] * p.y;
-            t.p[2 * j + i] = pack_bf16(t.w[4 * j + 2 * i] + beta[i] * p.x, t.w[4 * j + 2 * i + 1] + beta[i] * p.y);
+            const float *z = STEPS ? &t.r[4 * j + 2 * i] : &t.w[4 * j + 2 * i];
+            if constexpr (STEPS == ALIKE_BF16 && !LAST)
+                t.p[2 * j + i] = fma_bf16(both[i], t.p[2 * j + i], pack_bf16(z[0], z[1]));
+            else if constexpr (!LAST)
+                t.p[2 * j + i] = pack_bf16(z[0] + beta[i] * p.x, z[1] + beta[i] * p.y);
         }
         if (j >= HELD<K, (W > WHOLE)>) waiting[(j - HELD<K, (W > WHOLE)>)*GROUP] = *(float4 *)x;
     }
@@ -493,7 +520,35 @@ __device__ __forceinline__ void solve(const lnt_mesa_cg &a, shared_of<K, (W > WH
             beta[i] = done[i] ? 0.f : __fdividef(rz[i], d[i]);
             d[i] = done[i] ? 0.f : rz[i];
         }
-        advance<K>(t, s, alpha, beta);
+        advance<K, OWN>(t, s, alpha, beta);
+    }
+}
+/* The same, of S R and X / S (`prepare`), of all steps. `whole`: R of the end is wanted. */
+template <int K, bool SLOW, int STEPS, int W>
+__device__ __forceinline__ void solve_alike(shared_of<K, (W > WHOLE)> &s, rows_of<K, W> &t, int buf, int most, bool whole, int &taken)
+{
+    float d[2], alpha[2] = {}, beta[2] = {};
+    descend<K, true>(t, alpha, d);
+#pragma unroll
+    for (int i = 0; i < K / 4; i++) t.p[i] = pack_bf16(t.r[2 * i], t.r[2 * i + 1]);
+    for (int left = most; left > 0; left--) {
+        float pw[2], rr[2];
+        apply<K, SLOW>(t, s, buf, pw);
+        for (int i = 0; i < 2; i++) {
+            alpha[i] = (d[i] > 0.f && pw[i] > 0.f ? __fdividef(d[i], pw[i]) : 0.f) + lnt_mesa_lost(d[i], pw[i]);
+            if (alpha[i] > 0.f) taken += i ? 65536 : 1;
+        }
+        if (left == 1 && !whole) {
+            advance<K, STEPS, true>(t, s, alpha, beta);
+            break;
+        }
+        descend<K>(t, alpha, rr);
+        for (int i = 0; i < 2; i++) {
+            const bool more = alpha[i] > 0.f; /* not NaN either */
+            beta[i] = more ? __fdividef(rr[i], d[i]) : 0.f;
+            d[i] = more ? rr[i] : 0.f;
+        }
+        advance<K, STEPS>(t, s, alpha, beta);
     }
 }
 
@@ -543,8 +598,12 @@ template <int K> struct lambda_of {
 };
 
 /* lambda, the preconditioner and the latter's bounds. `level` of operators.md#mesa with the diagonal of H at the chunk's start for every row: it
- * costs no product with the squared keys, and no step more. */
-template <int K, bool WINDOW>
+ * costs no product with the squared keys, and no step more.
+ *
+ * ALIKE: M is S^2, the nearest power of 4 times one number for all of them, which no step notices; and what the steps read is S H S, K S and S^2 Lambda,
+ * which are exact, so that they are plain ones, of S R and X / S. Where M's extremes are less than 4 apart, S is 1. s.level: S, s.bounds.x: whether it
+ * is not 1. Only for rows that take more steps than they need, as S^2 may be worth a few of M's. */
+template <int K, int STEPS = OWN, bool WINDOW>
 __device__ __forceinline__ void prepare(const lnt_mesa_cg &a, const lambda_of<K> &lambda, shared_of<K, WINDOW> &s, int buf)
 {
     const int tid = thread(), first = tid % 32 * (K / 32);
@@ -561,6 +620,23 @@ __device__ __forceinline__ void prepare(const lnt_mesa_cg &a, const lambda_of<K>
     }
     if (least < 0.f) least = 0.f;
     const bool level = a.solver == LNT_CG_LEVEL;
+    if constexpr (STEPS != OWN) {
+        const float middle = sqrtf(high + least) * sqrtf(low + least);
+        bool scaled = false;
+#pragma unroll
+        for (int i = 0; i < K / 32; i++) {
+            /* (NaN, and what is no ratio, come to 1) */
+            const float n = level ? rintf(0.5f * __log2f(middle / (lambda.x[i] + least))) : 0.f;
+            const bool some = fabsf(n) <= 60.f && n != 0.f;
+            const float S = some ? __int_as_float((127 + (int)n) << 23) : 1.f;
+            scaled |= some;
+            if (tid % 32 / 8 == tid / 32) s.lambda[spot(first + i)] = S * S * lambda.x[i], s.level[spot(first + i)] = S;
+        }
+        scaled = __any_sync(0xffffffffu, scaled);
+        if (tid < 16) s.nothing[tid] = 0.f;
+        if (tid == 0) s.bounds = make_float2(scaled ? 1.f : 0.f, 0.f);
+        return;
+    }
     if (tid % 32 / 8 == tid / 32)
 #pragma unroll
         for (int i = 0; i < K / 32; i++) {
@@ -573,7 +649,7 @@ __device__ __forceinline__ void prepare(const lnt_mesa_cg &a, const lambda_of<K>
 }
 
 /* Once its tiles are there and t.r has a place's rows: gates, lambda and preconditioner into shared memory, X = 0. */
-template <int K, int W>
+template <int K, int STEPS = OWN, int W>
 __device__ __forceinline__ void begin(const lnt_mesa_cg &a, const lambda_of<K> &lambda, shared_of<K, (W > WHOLE)> &s, rows_of<K, W> &t, int buf)
 {
     const int tid = thread();
@@ -588,7 +664,47 @@ __device__ __forceinline__ void begin(const lnt_mesa_cg &a, const lambda_of<K> &
     for (int i = 0; i < 4 * HELD<K, (W > WHOLE)>; i++) t.x[i] = 0.f;
     for (int i = 0; i < WAITING<K, (W > WHOLE)>; i++) s.X[i][tid] = make_float4(0.f, 0.f, 0.f, 0.f);
     t.four_c = afresh(tid % 4 * 4), t.row = afresh(first_row(tid));
-    prepare<K>(a, lambda, s, buf);
+    prepare<K, STEPS>(a, lambda, s, buf);
+}
+
+/* Two bf16 times x and y, both powers of 2. */
+__device__ __forceinline__ uint32_t times(uint32_t both, float x, float y) { return pack_bf16(low_bf16(both) * x, high_bf16(both) * y); }
+/* The tiles, and rows that are there, times S: S H S, K S, S R. Between barriers of the group, those of wgmma's proxy included. */
+template <int K, int W> __device__ __forceinline__ void scale(rows_of<K, W> &t, shared_of<K, (W > WHOLE)> &s, int buf)
+{
+    const int tid = thread();
+#pragma unroll 1
+    for (int i = tid; i < (K + C) * K / 8; i += GROUP) {
+        const bool key = i >= K * K / 8;
+        const int at = key ? i - K * K / 8 : i, rows = key ? C : K, row = at / 8 % rows, column = at / (8 * rows) * 64 + (at % 8 ^ (row & 7)) * 8;
+        uint4 *to = key ? (uint4 *)&s.Kc[buf][0][0][0] + at : (uint4 *)&s.H[buf][0][0][0] + at;
+        const float *S = &s.level[spot(column)], own = key ? 1.f : s.level[spot(row)];
+        uint4 x = *to;
+        x.x = times(x.x, own * S[0], own * S[1]), x.y = times(x.y, own * S[4], own * S[5]);
+        x.z = times(x.z, own * S[8], own * S[9]), x.w = times(x.w, own * S[12], own * S[13]);
+        *to = x;
+    }
+#pragma unroll
+    for (int i = 0; i < K / 2; i++) t.r[i] *= s.level[i / 8 * 16 + tid % 4 * 4 + i / 4 % 2 * 2 + i % 2];
+}
+/* X and R as they are, from X / S and S R. */
+template <int K, int W> __device__ __forceinline__ void unscale(rows_of<K, W> &t, shared_of<K, (W > WHOLE)> &s)
+{
+    constexpr int held = HELD<K, (W > WHOLE)>;
+    const int tid = thread();
+#pragma unroll
+    for (int j = 0; j < K / 8; j++) {
+        const float2 S = *(const float2 *)&s.level[j / 2 * 16 + tid % 4 * 4 + j % 2 * 2];
+        float *waiting = (float *)&s.X[j < held ? 0 : j - held][tid];
+        for (int n = 0; n < 4; n++) {
+            const float one = n % 2 ? S.y : S.x;
+            t.r[4 * j + n] *= __fdividef(1.f, one);
+            if (j < held)
+                t.x[j < held ? 4 * j + n : 0] *= one;
+            else
+                waiting[n] *= one;
+        }
+    }
 }
 
 /* Of 16 chunks `step` items apart, those with gates that are not slow, a bit each: a hair more than scan_gates will find, and sums of NaN. `note`:
