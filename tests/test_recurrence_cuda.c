@@ -1,5 +1,5 @@
 /* Every GPU implementation on every case, float32 and bf16, forward and backward, against the float64 reference on the CPU; twice, with the same
- * bits. */
+ * bits. Long: what its tests compare, and by which functions, is the same. */
 #include "mesa_nan.h"
 #include "gpu_context.h"
 
@@ -464,7 +464,7 @@ static void mesa_solvers_match_the_cpu(void **state)
     linnet_context_destroy(cpu);
 }
 
-/* Many steps, the same number for all rows (on Hopper a preconditioner of its own), at Lambdas near to and far from each other, against the solution. */
+/* Many steps, the same number for all rows (on Hopper a preconditioner of its own), at Lambdas close and far apart, against the solution. */
 static void mesa_many_steps_match_reference(void **state)
 {
     (void)state;

@@ -1,5 +1,5 @@
 /* Conjugate gradients on Hopper over all tokens: bf16, K = 64 or 128, level and plain steps. */
-#include "recurrence/mesa/mesa_sm90.cuh"
+#include "recurrence/mesa/mesa_alike_sm90.cuh"
 
 #include <stdlib.h>
 #include <string.h>
@@ -240,7 +240,7 @@ template <int K> void launch(const lnt_mesa_cg &a, int steps, cudaStream_t strea
         launch<K, false, ALIKE_BF16>(a, stream);
 }
 
-/* Steps from which rows without a tolerance take more of them than they need: at a condition of 100 level steps have then come to 1e-6 twice over. */
+/* Steps from which a number for all rows is more than they need (docs/performance/mesa.md, "GPU: the solve on Hopper"). */
 constexpr int MANY = 16;
 
 /* Timing: which of the kinds of steps. */

@@ -415,18 +415,6 @@ __device__ __forceinline__ void apply(rows_of<K, W> &t, const shared_of<K, (W > 
     for (int i = 0; i < 2; i++) pw[i] = quad_sum(sum[i][0] + sum[i][1]);
 }
 
-/* R -= alpha W (not the first time, when there is no W); r.r of the two rows. */
-template <int K, bool FIRST = false, int W> __device__ __forceinline__ void descend(rows_of<K, W> &t, const float (&alpha)[2], float (&rr)[2])
-{
-    float sum[2][2] = {};
-#pragma unroll
-    for (int i = 0; i < K / 2; i++) {
-        if (!FIRST) t.r[i] -= alpha[i / 2 % 2] * t.w[i];
-        sum[i / 2 % 2][i % 2] += t.r[i] * t.r[i];
-    }
-    for (int i = 0; i < 2; i++) rr[i] = quad_sum(sum[i][0] + sum[i][1]);
-}
-
 /* R -= alpha W (not the first time, when there is no W), w = M R; r.w of the two rows. */
 template <int K, bool FIRST = false, int W>
 __device__ __forceinline__ void precondition(rows_of<K, W> &t, const shared_of<K, (W > WHOLE)> &s, const float (&alpha)[2], float (&rz)[2])
@@ -523,35 +511,6 @@ __device__ __forceinline__ void solve(const lnt_mesa_cg &a, shared_of<K, (W > WH
         advance<K, OWN>(t, s, alpha, beta);
     }
 }
-/* The same, of S R and X / S (`prepare`), of all steps. `whole`: R of the end is wanted. */
-template <int K, bool SLOW, int STEPS, int W>
-__device__ __forceinline__ void solve_alike(shared_of<K, (W > WHOLE)> &s, rows_of<K, W> &t, int buf, int most, bool whole, int &taken)
-{
-    float d[2], alpha[2] = {}, beta[2] = {};
-    descend<K, true>(t, alpha, d);
-#pragma unroll
-    for (int i = 0; i < K / 4; i++) t.p[i] = pack_bf16(t.r[2 * i], t.r[2 * i + 1]);
-    for (int left = most; left > 0; left--) {
-        float pw[2], rr[2];
-        apply<K, SLOW>(t, s, buf, pw);
-        for (int i = 0; i < 2; i++) {
-            alpha[i] = (d[i] > 0.f && pw[i] > 0.f ? __fdividef(d[i], pw[i]) : 0.f) + lnt_mesa_lost(d[i], pw[i]);
-            if (alpha[i] > 0.f) taken += i ? 65536 : 1;
-        }
-        if (left == 1 && !whole) {
-            advance<K, STEPS, true>(t, s, alpha, beta);
-            break;
-        }
-        descend<K>(t, alpha, rr);
-        for (int i = 0; i < 2; i++) {
-            const bool more = alpha[i] > 0.f; /* not NaN either */
-            beta[i] = more ? __fdividef(rr[i], d[i]) : 0.f;
-            d[i] = more ? rr[i] : 0.f;
-        }
-        advance<K, STEPS>(t, s, alpha, beta);
-    }
-}
-
 /* X's numbers 4j .. 4j+3. */
 template <int K, int W>
 __device__ __forceinline__ void solution(int tid, float (&x)[4], const rows_of<K, W> &t, const shared_of<K, (W > WHOLE)> &s, int j)
@@ -600,9 +559,9 @@ template <int K> struct lambda_of {
 /* lambda, the preconditioner and the latter's bounds. `level` of operators.md#mesa with the diagonal of H at the chunk's start for every row: it
  * costs no product with the squared keys, and no step more.
  *
- * ALIKE: M is S^2, the nearest power of 4 times one number for all of them, which no step notices; and what the steps read is S H S, K S and S^2 Lambda,
- * which are exact, so that they are plain ones, of S R and X / S. Where M's extremes are less than 4 apart, S is 1. s.level: S, s.bounds.x: whether it
- * is not 1. Only for rows that take more steps than they need, as S^2 may be worth a few of M's. */
+ * ALIKE: M is S^2, the nearest power of 4 times one number for all of them, which no step notices; and what the steps read is S H S, K S and
+ * S^2 Lambda, which are exact, so that they are plain ones, of S R and X / S. Where M's extremes are less than 4 apart, S is 1. s.level: S,
+ * s.bounds.x: whether it is not 1. Only for rows that take more steps than they need, as S^2 may take a few more. */
 template <int K, int STEPS = OWN, bool WINDOW>
 __device__ __forceinline__ void prepare(const lnt_mesa_cg &a, const lambda_of<K> &lambda, shared_of<K, WINDOW> &s, int buf)
 {
@@ -665,46 +624,6 @@ __device__ __forceinline__ void begin(const lnt_mesa_cg &a, const lambda_of<K> &
     for (int i = 0; i < WAITING<K, (W > WHOLE)>; i++) s.X[i][tid] = make_float4(0.f, 0.f, 0.f, 0.f);
     t.four_c = afresh(tid % 4 * 4), t.row = afresh(first_row(tid));
     prepare<K, STEPS>(a, lambda, s, buf);
-}
-
-/* Two bf16 times x and y, both powers of 2. */
-__device__ __forceinline__ uint32_t times(uint32_t both, float x, float y) { return pack_bf16(low_bf16(both) * x, high_bf16(both) * y); }
-/* The tiles, and rows that are there, times S: S H S, K S, S R. Between barriers of the group, those of wgmma's proxy included. */
-template <int K, int W> __device__ __forceinline__ void scale(rows_of<K, W> &t, shared_of<K, (W > WHOLE)> &s, int buf)
-{
-    const int tid = thread();
-#pragma unroll 1
-    for (int i = tid; i < (K + C) * K / 8; i += GROUP) {
-        const bool key = i >= K * K / 8;
-        const int at = key ? i - K * K / 8 : i, rows = key ? C : K, row = at / 8 % rows, column = at / (8 * rows) * 64 + (at % 8 ^ (row & 7)) * 8;
-        uint4 *to = key ? (uint4 *)&s.Kc[buf][0][0][0] + at : (uint4 *)&s.H[buf][0][0][0] + at;
-        const float *S = &s.level[spot(column)], own = key ? 1.f : s.level[spot(row)];
-        uint4 x = *to;
-        x.x = times(x.x, own * S[0], own * S[1]), x.y = times(x.y, own * S[4], own * S[5]);
-        x.z = times(x.z, own * S[8], own * S[9]), x.w = times(x.w, own * S[12], own * S[13]);
-        *to = x;
-    }
-#pragma unroll
-    for (int i = 0; i < K / 2; i++) t.r[i] *= s.level[i / 8 * 16 + tid % 4 * 4 + i / 4 % 2 * 2 + i % 2];
-}
-/* X and R as they are, from X / S and S R. */
-template <int K, int W> __device__ __forceinline__ void unscale(rows_of<K, W> &t, shared_of<K, (W > WHOLE)> &s)
-{
-    constexpr int held = HELD<K, (W > WHOLE)>;
-    const int tid = thread();
-#pragma unroll
-    for (int j = 0; j < K / 8; j++) {
-        const float2 S = *(const float2 *)&s.level[j / 2 * 16 + tid % 4 * 4 + j % 2 * 2];
-        float *waiting = (float *)&s.X[j < held ? 0 : j - held][tid];
-        for (int n = 0; n < 4; n++) {
-            const float one = n % 2 ? S.y : S.x;
-            t.r[4 * j + n] *= __fdividef(1.f, one);
-            if (j < held)
-                t.x[j < held ? 4 * j + n : 0] *= one;
-            else
-                waiting[n] *= one;
-        }
-    }
 }
 
 /* Of 16 chunks `step` items apart, those with gates that are not slow, a bit each: a hair more than scan_gates will find, and sums of NaN. `note`:
