@@ -1,5 +1,5 @@
 /* Every GPU implementation on every case, float32 and bf16, forward and backward, against the float64 reference on the CPU; twice, with the same
- * bits. */
+ * bits. Long: what its tests compare, and by which functions, is the same. */
 #include "mesa_nan.h"
 #include "gpu_context.h"
 
@@ -464,6 +464,42 @@ static void mesa_solvers_match_the_cpu(void **state)
     linnet_context_destroy(cpu);
 }
 
+/* Many steps, the same number for all rows (on Hopper a preconditioner of its own), at Lambdas close and far apart, against the solution. */
+static void mesa_many_steps_match_reference(void **state)
+{
+    (void)state;
+    linnet_context *c = wanted("mesa chunk-sm80 many steps") ? make_cuda_context() : NULL;
+    if (!c) skip();
+    static const lnt_recur_case shapes[] = {
+        { "mesa", 2, { 130, 63 }, LNT_HEADS(1, 2, 64, 64), .gate = -0.1, .beta = 1, .states = true },
+        { "mesa", 1, { 150 }, LNT_HEADS(1, 1, 128, 128), .gate = -0.05, .reset = 0.02, .beta = 1, .states = true },
+        { "mesa", 1, { 190 }, LNT_HEADS(1, 2, 128, 64), .gate = -0.02, .beta = 1 },
+    };
+    for (int run = 0; run < 6; run++) {
+        lnt_problem p[2];
+        char who[64];
+        snprintf(who, sizeof who, "shape %d, Lambda %s", run / 2, run % 2 ? "far apart" : "close");
+        for (int i = 0; i < 2; i++) {
+            OK(c, lnt_problem_make(c, &shapes[run / 2], i ? LINNET_BF16 : LINNET_F64, LINNET_BF16, 5, &p[i]));
+            const int lambda = tensor_named(&p[i], "lambda");
+            for (int64_t n = 0; run % 2 && n < lnt_recur_elements(&p[i].call, lambda); n++) {
+                const double x = ldexp(1, (int)(n * 5 % 11) - 4);
+                if (i)
+                    ((float *)p[i].data[lambda])[n] = (float)x;
+                else
+                    ((double *)p[i].data[lambda])[n] = x;
+            }
+            if (i) mesa_args(&p[i])->cg_max_steps = 30, mesa_args(&p[i])->cg_tolerance = 0;
+            OK(c, lnt_problem_run(c, &p[i], false));
+            OK(c, lnt_problem_run(c, &p[i], true));
+        }
+        static const char *const names[] = { "o", "dq", "dk", "dv", "dg", "dbeta", "dlambda" };
+        for (int i = 0; i < 7; i++) same(&p[1], &p[0], names[i], i < 4 ? 8e-3 : 2e-2, who);
+        for (int i = 0; i < 2; i++) lnt_problem_free(&p[i]);
+    }
+    linnet_context_destroy(c);
+}
+
 /* ---- mesa's gradient through its steps, and steps whose number a GPU reads --------------------------------------------------------------- */
 
 static void unrolled(lnt_problem *p, int solver, int guess, int steps, double tolerance)
@@ -673,6 +709,7 @@ int main(int argc, char **argv)
     if (argc > 3) each = strtoll(argv[3], NULL, 10);
     const struct CMUnitTest tests[] = { cmocka_unit_test(implementations_match_reference),
         cmocka_unit_test(strengths_of_zero), cmocka_unit_test(mesa_solvers_match_the_cpu),
+                                        cmocka_unit_test(mesa_many_steps_match_reference),
                                         cmocka_unit_test(mesa_unrolled_matches_reference), cmocka_unit_test(mesa_steps_on_the_device),
                                         cmocka_unit_test(mesa_shows_nan_on_the_gpu), cmocka_unit_test(mesa_in_little_shared_memory),
                                         cmocka_unit_test(scans_in_little_shared_memory),

@@ -1,5 +1,8 @@
 /* Conjugate gradients on Hopper over all tokens: bf16, K = 64 or 128, level and plain steps. */
-#include "recurrence/mesa/mesa_sm90.cuh"
+#include "recurrence/mesa/mesa_alike_sm90.cuh"
+
+#include <stdlib.h>
+#include <string.h>
 
 namespace {
 
@@ -121,7 +124,7 @@ __device__ __forceinline__ void leave(const lnt_mesa_cg &a, shared_of<K, false> 
 
 /* The chunk of s.at[buf] from its first right side to its last x; tiles and right sides are on their way. Where there is a `next` one, at p and with
  * gate_of(p), its tiles go to the others. */
-template <int K, bool SLOW, bool GUESS>
+template <int K, bool SLOW, bool GUESS, int STEPS = OWN>
 __device__ __forceinline__ void work(const lnt_mesa_cg &a, shared_of<K, false> &s, const lambda_of<K> &lambda, bool next, const place &p, float gate,
                                      int buf, int group)
 {
@@ -130,13 +133,24 @@ __device__ __forceinline__ void work(const lnt_mesa_cg &a, shared_of<K, false> &
     fence_async();
     group_sync(group);
     take_rhs<K>(t, s, buf);
-    begin<K>(a, lambda, s, t, buf);
+    begin<K, STEPS>(a, lambda, s, t, buf);
     put_next<K>(s, p, gate, buf);
     group_sync(group);
+    if constexpr (STEPS != OWN)
+        if (s.bounds.x > 0.f) {
+            scale<K>(t, s, buf);
+            fence_async();
+            group_sync(group);
+        }
     if constexpr (GUESS) guess<K, SLOW>(t, s, buf, group);
     if (next) fetch<K>(a, s.at[buf ^ 1], s.H[buf ^ 1], s.Kc[buf ^ 1]);
     int taken = 0;
-    solve<K, SLOW>(a, s, t, buf, group, taken);
+    if constexpr (STEPS == OWN) {
+        solve<K, SLOW>(a, s, t, buf, group, taken);
+    } else {
+        solve_alike<K, SLOW, STEPS>(s, t, buf, lnt_mesa_course_now(a).most, a.residual != NULL, taken);
+        if (s.bounds.x > 0.f) unscale<K>(t, s);
+    }
     leave<K>(a, s, t, buf, group, taken);
 }
 
@@ -145,7 +159,8 @@ __device__ __forceinline__ bool left_to_the_other(const lnt_mesa_cg &a) { return
 
 /* Every chunk with slow gates. What a chunk needs of memory is asked for before it is waited for: its tiles and gates a chunk ahead, in L2 its right
  * sides too. */
-template <int K, bool GUESS> __global__ void __launch_bounds__(GROUP * GROUPS<K>, 1) slow_kernel(const __grid_constant__ lnt_mesa_cg a)
+template <int K, bool GUESS, int STEPS>
+__global__ void __launch_bounds__(GROUP * GROUPS<K>, 1) slow_kernel(const __grid_constant__ lnt_mesa_cg a)
 {
     if (left_to_the_other(a)) return;
     extern __shared__ __align__(1024) char raw[];
@@ -167,7 +182,7 @@ template <int K, bool GUESS> __global__ void __launch_bounds__(GROUP * GROUPS<K>
         float gate = 0.f;
         if (next < items) p = place_of(a, next), gate = gate_of(a, p);
         if (slow) {
-            work<K, true, GUESS>(a, s, lambda, next < items, p, gate, buf, group);
+            work<K, true, GUESS, STEPS>(a, s, lambda, next < items, p, gate, buf, group);
         } else {
             put_next<K>(s, p, gate, buf);
             cp_async_wait<0>();
@@ -200,18 +215,39 @@ template <int K, bool GUESS> __global__ void __launch_bounds__(GROUP * GROUPS<K>
     }
 }
 
-template <int K, bool GUESS> void launch(const lnt_mesa_cg &a, cudaStream_t stream)
+template <int K, bool GUESS, int STEPS> void launch(const lnt_mesa_cg &a, cudaStream_t stream)
 {
     const int bytes = (int)sizeof(shared_of<K, false>) * GROUPS<K>;
     int device = 0, sms = 0;
     cudaGetDevice(&device);
     cudaDeviceGetAttribute(&sms, cudaDevAttrMultiProcessorCount, device);
-    cudaFuncSetAttribute(slow_kernel<K, GUESS>, cudaFuncAttributeMaxDynamicSharedMemorySize, bytes);
+    cudaFuncSetAttribute(slow_kernel<K, GUESS, STEPS>, cudaFuncAttributeMaxDynamicSharedMemorySize, bytes);
     cudaFuncSetAttribute(fast_kernel<K, GUESS>, cudaFuncAttributeMaxDynamicSharedMemorySize, bytes);
     const int64_t wanted = lnt_div_up(a.chunks * a.Hv, GROUPS<K>);
     const unsigned ctas = (unsigned)(wanted < sms ? wanted : sms);
-    slow_kernel<K, GUESS><<<ctas, GROUP * GROUPS<K>, (size_t)bytes, stream>>>(a);
+    slow_kernel<K, GUESS, STEPS><<<ctas, GROUP * GROUPS<K>, (size_t)bytes, stream>>>(a);
     if (a.g) fast_kernel<K, GUESS><<<ctas, GROUP * GROUPS<K>, (size_t)bytes, stream>>>(a);
+}
+template <int K> void launch(const lnt_mesa_cg &a, int steps, cudaStream_t stream)
+{
+    if (a.diagonal && a.solver == LNT_CG_PLAIN)
+        launch<K, true, OWN>(a, stream);
+    else if (steps == OWN)
+        launch<K, false, OWN>(a, stream);
+    else if (steps == ALIKE)
+        launch<K, false, ALIKE>(a, stream);
+    else
+        launch<K, false, ALIKE_BF16>(a, stream);
+}
+
+/* Steps from which a number for all rows is more than they need (docs/performance/mesa.md, "GPU: the solve on Hopper"). */
+constexpr int MANY = 16;
+
+/* Timing: which of the kinds of steps. */
+int tried()
+{
+    static const char *const name = getenv("LNT_TRY_MESA");
+    return !name ? ALIKE : !strcmp(name, "own") ? OWN : !strcmp(name, "bf16") ? ALIKE_BF16 : ALIKE;
 }
 
 } // namespace
@@ -219,9 +255,6 @@ template <int K, bool GUESS> void launch(const lnt_mesa_cg &a, cudaStream_t stre
 void lnt_mesa_cg_sm90(const lnt_mesa_cg &a, cudaStream_t stream)
 {
     if (a.chunks == 0) return;
-    const bool guess = a.diagonal && a.solver == LNT_CG_PLAIN;
-    if (a.K == 128)
-        guess ? launch<128, true>(a, stream) : launch<128, false>(a, stream);
-    else
-        guess ? launch<64, true>(a, stream) : launch<64, false>(a, stream);
+    const int steps = a.tolerance2 == 0.f && !a.drawn && a.steps >= MANY ? tried() : OWN;
+    a.K == 128 ? launch<128>(a, steps, stream) : launch<64>(a, steps, stream);
 }
