@@ -209,11 +209,6 @@ static inline float __fsqrt_rn(float x) { return sqrtf(x); }
 static inline float __fmaf_rn(float x, float y, float z) { return fmaf(x, y, z); }
 static inline float rsqrtf(float x) { return 1 / sqrtf(x); }
 static inline void sincospif(float x, float *s, float *c) { *s = (float)sin(M_PI * x), *c = (float)cos(M_PI * x); }
-static inline __nv_bfloat162 __hfma2(__nv_bfloat162 x, __nv_bfloat162 y, __nv_bfloat162 z)
-{
-    const float2 a = __bfloat1622float2(x), b = __bfloat1622float2(y), c = __bfloat1622float2(z);
-    return __floats2bfloat162_rn(fmaf(a.x, b.x, c.x), fmaf(a.y, b.y, c.y));
-}
 static inline unsigned __byte_perm(unsigned x, unsigned y, unsigned s)
 {
     const uint64_t all = (uint64_t)y << 32 | x;

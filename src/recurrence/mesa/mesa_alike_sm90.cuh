@@ -20,7 +20,7 @@ template <int K, bool FIRST = false, int W> __device__ __forceinline__ void desc
 }
 
 /* All of `most` steps, of S R and X / S: on entry t.r = S rhs, x = 0. `whole`: R of the end is wanted. taken: as `solve`'s. */
-template <int K, bool SLOW, int STEPS, int W>
+template <int K, bool SLOW, int W>
 __device__ __forceinline__ void solve_alike(shared_of<K, (W > WHOLE)> &s, rows_of<K, W> &t, int buf, int most, bool whole, int &taken)
 {
     float d[2], alpha[2] = {}, beta[2] = {};
@@ -35,7 +35,7 @@ __device__ __forceinline__ void solve_alike(shared_of<K, (W > WHOLE)> &s, rows_o
             if (alpha[i] > 0.f) taken += i ? 65536 : 1;
         }
         if (left == 1 && !whole) {
-            advance<K, STEPS, true>(t, s, alpha, beta);
+            advance<K, true, true>(t, s, alpha, beta);
             break;
         }
         descend<K>(t, alpha, rr);
@@ -44,7 +44,7 @@ __device__ __forceinline__ void solve_alike(shared_of<K, (W > WHOLE)> &s, rows_o
             beta[i] = more ? __fdividef(rr[i], d[i]) : 0.f;
             d[i] = more ? rr[i] : 0.f;
         }
-        advance<K, STEPS>(t, s, alpha, beta);
+        advance<K, true>(t, s, alpha, beta);
     }
 }
 

@@ -1,9 +1,6 @@
 /* Conjugate gradients on Hopper over all tokens: bf16, K = 64 or 128, level and plain steps. */
 #include "recurrence/mesa/mesa_alike_sm90.cuh"
 
-#include <stdlib.h>
-#include <string.h>
-
 namespace {
 
 /* P = X = rhs / (diag(H_t) + lambda), R = rhs - Op(X). The diagonals are a product with the squared keys, which use the tile of the next chunk. */
@@ -124,7 +121,7 @@ __device__ __forceinline__ void leave(const lnt_mesa_cg &a, shared_of<K, false> 
 
 /* The chunk of s.at[buf] from its first right side to its last x; tiles and right sides are on their way. Where there is a `next` one, at p and with
  * gate_of(p), its tiles go to the others. */
-template <int K, bool SLOW, bool GUESS, int STEPS = OWN>
+template <int K, bool SLOW, bool GUESS, bool ALIKE = false>
 __device__ __forceinline__ void work(const lnt_mesa_cg &a, shared_of<K, false> &s, const lambda_of<K> &lambda, bool next, const place &p, float gate,
                                      int buf, int group)
 {
@@ -133,10 +130,10 @@ __device__ __forceinline__ void work(const lnt_mesa_cg &a, shared_of<K, false> &
     fence_async();
     group_sync(group);
     take_rhs<K>(t, s, buf);
-    begin<K, STEPS>(a, lambda, s, t, buf);
+    begin<K, ALIKE>(a, lambda, s, t, buf);
     put_next<K>(s, p, gate, buf);
     group_sync(group);
-    if constexpr (STEPS != OWN)
+    if constexpr (ALIKE)
         if (s.bounds.x > 0.f) {
             scale<K>(t, s, buf);
             fence_async();
@@ -145,11 +142,11 @@ __device__ __forceinline__ void work(const lnt_mesa_cg &a, shared_of<K, false> &
     if constexpr (GUESS) guess<K, SLOW>(t, s, buf, group);
     if (next) fetch<K>(a, s.at[buf ^ 1], s.H[buf ^ 1], s.Kc[buf ^ 1]);
     int taken = 0;
-    if constexpr (STEPS == OWN) {
-        solve<K, SLOW>(a, s, t, buf, group, taken);
-    } else {
-        solve_alike<K, SLOW, STEPS>(s, t, buf, lnt_mesa_course_now(a).most, a.residual != NULL, taken);
+    if constexpr (ALIKE) {
+        solve_alike<K, SLOW>(s, t, buf, lnt_mesa_course_now(a).most, a.residual != NULL, taken);
         if (s.bounds.x > 0.f) unscale<K>(t, s);
+    } else {
+        solve<K, SLOW>(a, s, t, buf, group, taken);
     }
     leave<K>(a, s, t, buf, group, taken);
 }
@@ -159,7 +156,7 @@ __device__ __forceinline__ bool left_to_the_other(const lnt_mesa_cg &a) { return
 
 /* Every chunk with slow gates. What a chunk needs of memory is asked for before it is waited for: its tiles and gates a chunk ahead, in L2 its right
  * sides too. */
-template <int K, bool GUESS, int STEPS>
+template <int K, bool GUESS, bool ALIKE>
 __global__ void __launch_bounds__(GROUP * GROUPS<K>, 1) slow_kernel(const __grid_constant__ lnt_mesa_cg a)
 {
     if (left_to_the_other(a)) return;
@@ -182,7 +179,7 @@ __global__ void __launch_bounds__(GROUP * GROUPS<K>, 1) slow_kernel(const __grid
         float gate = 0.f;
         if (next < items) p = place_of(a, next), gate = gate_of(a, p);
         if (slow) {
-            work<K, true, GUESS, STEPS>(a, s, lambda, next < items, p, gate, buf, group);
+            work<K, true, GUESS, ALIKE>(a, s, lambda, next < items, p, gate, buf, group);
         } else {
             put_next<K>(s, p, gate, buf);
             cp_async_wait<0>();
@@ -215,39 +212,30 @@ template <int K, bool GUESS> __global__ void __launch_bounds__(GROUP * GROUPS<K>
     }
 }
 
-template <int K, bool GUESS, int STEPS> void launch(const lnt_mesa_cg &a, cudaStream_t stream)
+template <int K, bool GUESS, bool ALIKE> void launch(const lnt_mesa_cg &a, cudaStream_t stream)
 {
     const int bytes = (int)sizeof(shared_of<K, false>) * GROUPS<K>;
     int device = 0, sms = 0;
     cudaGetDevice(&device);
     cudaDeviceGetAttribute(&sms, cudaDevAttrMultiProcessorCount, device);
-    cudaFuncSetAttribute(slow_kernel<K, GUESS, STEPS>, cudaFuncAttributeMaxDynamicSharedMemorySize, bytes);
+    cudaFuncSetAttribute(slow_kernel<K, GUESS, ALIKE>, cudaFuncAttributeMaxDynamicSharedMemorySize, bytes);
     cudaFuncSetAttribute(fast_kernel<K, GUESS>, cudaFuncAttributeMaxDynamicSharedMemorySize, bytes);
     const int64_t wanted = lnt_div_up(a.chunks * a.Hv, GROUPS<K>);
     const unsigned ctas = (unsigned)(wanted < sms ? wanted : sms);
-    slow_kernel<K, GUESS, STEPS><<<ctas, GROUP * GROUPS<K>, (size_t)bytes, stream>>>(a);
+    slow_kernel<K, GUESS, ALIKE><<<ctas, GROUP * GROUPS<K>, (size_t)bytes, stream>>>(a);
     if (a.g) fast_kernel<K, GUESS><<<ctas, GROUP * GROUPS<K>, (size_t)bytes, stream>>>(a);
 }
-template <int K> void launch(const lnt_mesa_cg &a, int steps, cudaStream_t stream)
-{
-    if (a.diagonal && a.solver == LNT_CG_PLAIN)
-        launch<K, true, OWN>(a, stream);
-    else if (steps == OWN)
-        launch<K, false, OWN>(a, stream);
-    else if (steps == ALIKE)
-        launch<K, false, ALIKE>(a, stream);
-    else
-        launch<K, false, ALIKE_BF16>(a, stream);
-}
-
 /* Steps from which a number for all rows is more than they need (docs/performance/mesa.md, "GPU: the solve on Hopper"). */
 constexpr int MANY = 16;
 
-/* Timing: which of the kinds of steps. */
-int tried()
+template <int K> void launch(const lnt_mesa_cg &a, cudaStream_t stream)
 {
-    static const char *const name = getenv("LNT_TRY_MESA");
-    return !name ? ALIKE : !strcmp(name, "own") ? OWN : !strcmp(name, "bf16") ? ALIKE_BF16 : ALIKE;
+    if (a.diagonal && a.solver == LNT_CG_PLAIN)
+        launch<K, true, false>(a, stream);
+    else if (a.tolerance2 == 0.f && !a.drawn && a.steps >= MANY)
+        launch<K, false, true>(a, stream);
+    else
+        launch<K, false, false>(a, stream);
 }
 
 } // namespace
@@ -255,6 +243,5 @@ int tried()
 void lnt_mesa_cg_sm90(const lnt_mesa_cg &a, cudaStream_t stream)
 {
     if (a.chunks == 0) return;
-    const int steps = a.tolerance2 == 0.f && !a.drawn && a.steps >= MANY ? tried() : OWN;
-    a.K == 128 ? launch<128>(a, steps, stream) : launch<64>(a, steps, stream);
+    a.K == 128 ? launch<128>(a, stream) : launch<64>(a, stream);
 }

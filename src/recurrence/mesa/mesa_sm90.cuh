@@ -29,9 +29,8 @@ constexpr float SLOW_GATES = -60.f;
 /* What a chunk sees before itself: all tokens; of a window the chunks between; these and the rest of one that expires. */
 constexpr int WHOLE = 0, INNER = 1, BORDER = 2;
 
-/* Steps of rows that end each at its own tolerance, or that all take the same number, with the preconditioner in what they read (`prepare`); the
- * latter's P = R + beta P in float32, or in bf16: beta and R rounded, the sum rounded once. */
-constexpr int OWN = 0, ALIKE = 1, ALIKE_BF16 = 2;
+/* ALIKE, below: steps of rows that all take the same number, with the preconditioner in what they read (`prepare`); otherwise each ends at its own
+ * tolerance. */
 
 /* GROUPS warpgroups a CTA, one CTA a multiprocessor; of the K/8 groups of 8 columns of X, the last WAITING are in shared memory. */
 template <int K> constexpr int GROUPS = K == 128 ? 2 : 3;
@@ -102,12 +101,6 @@ struct unpacker {
         return make_float2(__uint_as_float(__byte_perm(p, 0, low)), __uint_as_float(__byte_perm(p, 0, high)));
     }
 };
-/* x y + z of two bf16. */
-__device__ __forceinline__ uint32_t fma_bf16(uint32_t x, uint32_t y, uint32_t z)
-{
-    const __nv_bfloat162 sum = __hfma2(*(const __nv_bfloat162 *)&x, *(const __nv_bfloat162 *)&y, *(const __nv_bfloat162 *)&z);
-    return *(const uint32_t *)&sum;
-}
 /* Likewise what a step needs of its row: read when it is needed. */
 __device__ __forceinline__ float2 fetched(const float2 *p)
 {
@@ -435,11 +428,10 @@ __device__ __forceinline__ void precondition(rows_of<K, W> &t, const shared_of<K
 }
 
 /* X += alpha P, P = M R + beta P (ALIKE: R + beta P). LAST: X alone. */
-template <int K, int STEPS, bool LAST = false, int W>
+template <int K, bool ALIKE, bool LAST = false, int W>
 __device__ __forceinline__ void advance(rows_of<K, W> &t, shared_of<K, (W > WHOLE)> &s, const float (&alpha)[2], const float (&beta)[2])
 {
     const unpacker unpack(beta[0]);
-    const uint32_t both[2] = { pack_bf16(beta[0], beta[0]), pack_bf16(beta[1], beta[1]) };
     float4 *waiting = &s.X[0][thread()];
 #pragma unroll
     for (int j = 0; j < K / 8; j++) {
@@ -449,11 +441,8 @@ __device__ __forceinline__ void advance(rows_of<K, W> &t, shared_of<K, (W > WHOL
             const float2 p = unpack(t.p[2 * j + i]);
             float *to = j < HELD<K, (W > WHOLE)> ? &t.x[4 * j + 2 * i] : &x[2 * i];
             to[0] += alpha[i] * p.x, to[1] += alpha[i] * p.y;
-            const float *z = STEPS ? &t.r[4 * j + 2 * i] : &t.w[4 * j + 2 * i];
-            if constexpr (STEPS == ALIKE_BF16 && !LAST)
-                t.p[2 * j + i] = fma_bf16(both[i], t.p[2 * j + i], pack_bf16(z[0], z[1]));
-            else if constexpr (!LAST)
-                t.p[2 * j + i] = pack_bf16(z[0] + beta[i] * p.x, z[1] + beta[i] * p.y);
+            const float *z = ALIKE ? &t.r[4 * j + 2 * i] : &t.w[4 * j + 2 * i];
+            if constexpr (!LAST) t.p[2 * j + i] = pack_bf16(z[0] + beta[i] * p.x, z[1] + beta[i] * p.y);
         }
         if (j >= HELD<K, (W > WHOLE)>) waiting[(j - HELD<K, (W > WHOLE)>)*GROUP] = *(float4 *)x;
     }
@@ -508,7 +497,7 @@ __device__ __forceinline__ void solve(const lnt_mesa_cg &a, shared_of<K, (W > WH
             beta[i] = done[i] ? 0.f : __fdividef(rz[i], d[i]);
             d[i] = done[i] ? 0.f : rz[i];
         }
-        advance<K, OWN>(t, s, alpha, beta);
+        advance<K, false>(t, s, alpha, beta);
     }
 }
 /* X's numbers 4j .. 4j+3. */
@@ -562,7 +551,7 @@ template <int K> struct lambda_of {
  * ALIKE: M is S^2, the nearest power of 4 times one number for all of them, which no step notices; and what the steps read is S H S, K S and
  * S^2 Lambda, which are exact, so that they are plain ones, of S R and X / S. Where M's extremes are less than 4 apart, S is 1. s.level: S,
  * s.bounds.x: whether it is not 1. Only for rows that take more steps than they need, as S^2 may take a few more. */
-template <int K, int STEPS = OWN, bool WINDOW>
+template <int K, bool ALIKE = false, bool WINDOW>
 __device__ __forceinline__ void prepare(const lnt_mesa_cg &a, const lambda_of<K> &lambda, shared_of<K, WINDOW> &s, int buf)
 {
     const int tid = thread(), first = tid % 32 * (K / 32);
@@ -579,7 +568,7 @@ __device__ __forceinline__ void prepare(const lnt_mesa_cg &a, const lambda_of<K>
     }
     if (least < 0.f) least = 0.f;
     const bool level = a.solver == LNT_CG_LEVEL;
-    if constexpr (STEPS != OWN) {
+    if constexpr (ALIKE) {
         const float middle = sqrtf(high + least) * sqrtf(low + least);
         bool scaled = false;
 #pragma unroll
@@ -608,7 +597,7 @@ __device__ __forceinline__ void prepare(const lnt_mesa_cg &a, const lambda_of<K>
 }
 
 /* Once its tiles are there and t.r has a place's rows: gates, lambda and preconditioner into shared memory, X = 0. */
-template <int K, int STEPS = OWN, int W>
+template <int K, bool ALIKE = false, int W>
 __device__ __forceinline__ void begin(const lnt_mesa_cg &a, const lambda_of<K> &lambda, shared_of<K, (W > WHOLE)> &s, rows_of<K, W> &t, int buf)
 {
     const int tid = thread();
@@ -623,7 +612,7 @@ __device__ __forceinline__ void begin(const lnt_mesa_cg &a, const lambda_of<K> &
     for (int i = 0; i < 4 * HELD<K, (W > WHOLE)>; i++) t.x[i] = 0.f;
     for (int i = 0; i < WAITING<K, (W > WHOLE)>; i++) s.X[i][tid] = make_float4(0.f, 0.f, 0.f, 0.f);
     t.four_c = afresh(tid % 4 * 4), t.row = afresh(first_row(tid));
-    prepare<K, STEPS>(a, lambda, s, buf);
+    prepare<K, ALIKE>(a, lambda, s, buf);
 }
 
 /* Of 16 chunks `step` items apart, those with gates that are not slow, a bit each: a hair more than scan_gates will find, and sums of NaN. `note`:
