@@ -72,15 +72,15 @@ TRACKERS = {
 
 
 def state_tracking():
-    """Modular arithmetic again with five times the updates, and with fifty times the strings, on a GPU: nobody learns it in 4000 updates of 64."""
-    for task, more, steps, batch, seconds in (("parity", [], 3000, 64, 120), ("mod-arith", [], 4000, 64, 160), ("mod-arith", [], 20000, 64, 200),
-                                              ("mod-arith", [], 40000, 256, 250), ("brackets", ["--brackets", "true"], 3000, 64, 140)):
+    """Modular arithmetic again with five times the updates, on a GPU: nobody learns it in 4000 updates of 64 strings."""
+    for task, more, steps, seconds in (("parity", [], 3000, 120), ("mod-arith", [], 4000, 160), ("mod-arith", [], 20000, 200),
+                                       ("brackets", ["--brackets", "true"], 3000, 140)):
         for seed in (1, 2) if task == "parity" else (1,):
             for model, words in TRACKERS.items():
                 for rate in ("1e-3", "5e-4"):
-                    many = ({"updates": steps} if steps >= 20000 else {}) | ({"batch": batch} if batch > 64 else {})
+                    many = {"updates": steps} if steps >= 20000 else {}
                     yield Cell("state-tracking", {"task": task, "model": model, "rate": rate, "seed": seed, **many},
-                               ["task", "mod-arith" if task == "brackets" else task, *words, *more, "--batch", batch, "--steps", steps,
+                               ["task", "mod-arith" if task == "brackets" else task, *words, *more, "--batch", 64, "--steps", steps,
                                 "--learning-rate", rate, "--seed", seed, "--out", "{dir}"], seconds=seconds, device="cuda" if many else "cpu")
 
 

@@ -81,11 +81,10 @@ def state_tracking(c, out):
             if not cell:
                 continue
             r, published = row(cell), GRAZZI[model.removesuffix(", twice as wide")][i]
-            many = lambda x: f"{row(x)['steps']}{' of 256' if 'batch' in x['cell'] else ''}"  # noqa: E731
-            tried = [f"{scaled(x):.3f} (rate {x['cell']['rate']}, seed {x['cell']['seed']}, {many(x)} updates)"
+            tried = [f"{scaled(x):.3f} (rate {x['cell']['rate']}, seed {x['cell']['seed']}, {row(x)['steps']} updates)"
                      for x in c.where(task=task, model=model) if x is not cell]
             rows.append([model, r["parameters"], f"**{scaled(cell):.3f}**", f"{published:.3f}", f"{100 * r['accuracy']:.1f}",
-                         f"{cell['cell']['rate']}, {cell['cell']['seed']}, {many(cell)}", "; ".join(tried)])
+                         f"{cell['cell']['rate']}, {cell['cell']['seed']}, {row(cell)['steps']}", "; ".join(tried)])
             lines.append((model, *smooth(cell["curves"]["length"], "length", "accuracy", 12)))
         if rows:
             figure.write(out / f"{task}.svg", lines, f"{title}: accuracy over the length of the string", "length (tokens)", "share of right answers",
