@@ -1,6 +1,7 @@
 /* y = x W^T + b,  dx = dy W,  dW += dy^T x,  db += column sums of dy;  W [out, in]. Per head, x [tokens, heads, in] is read as [tokens*heads, in]:
  * one map serves every head. In groups, x [tokens, groups, in] has a map each, side by side in W [out, groups*in], b [groups, out]. */
 #include <math.h>
+#include <stdlib.h>
 
 #include "core/threads.h"
 #include "ops/builder.h"
@@ -260,6 +261,14 @@ static linnet_status maps_group(const lnt_call *calls, int count)
 
 static bool reaches(const void *p, int64_t ld) { return (uintptr_t)p % 16 == 0 && ld % 4 == 0; }
 
+/* LNT_TRY_FOLD, until it has been timed: 1, of up to 8 rows alone; 2, of more alone; 0, never. */
+static bool is_tried(int64_t rows)
+{
+    static int which = -1;
+    if (which < 0) which = getenv("LNT_TRY_FOLD") ? atoi(getenv("LNT_TRY_FOLD")) : 3;
+    return which & (rows <= 8 ? 1 : 2);
+}
+
 /* The map calls[0], the sum calls[1], its norm calls[2], whose result nobody but the maps behind it reads: two kernels without a norm between them
  * (lnt_few_sum). False: something does not fit; all is still to do. */
 static bool as_two(const lnt_call *calls, int count)
@@ -270,6 +279,7 @@ static bool as_two(const lnt_call *calls, int count)
     lnt_few_rows first, second;
     lnt_few_sum s = {.x = x->data, .z = z->data, .w = norm->param[0].master, .zw = zw->data, .squares = calls->work, .ldx = x->ld, .ldz = z->ld,
                      .ldzw = zw->ld};
+    if (!is_tried(calls->in[0].rows)) return false;
     if (count == 3 || !norm->inner || !calls->inner || !as_one(calls, 1, NULL, &first) || !as_one(calls + 3, count - 3, NULL, &second)) return false;
     if (x->dtype != LINNET_F32 || z->dtype != LINNET_F32 || zw->dtype != LINNET_BF16 || !norm->node->n_param || !s.w) return false;
     const int64_t tiles = (z->cols + LNT_FEW_LEAST_TILE - 1) / LNT_FEW_LEAST_TILE;
