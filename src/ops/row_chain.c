@@ -177,7 +177,7 @@ static bool find_places(const lnt_node *const *nodes, int count, const lnt_node 
         lnt_row_step *s = &c->at[i].step;
         *s = (lnt_row_step){.count = 1};
         if (!n->op->row || n->n_out != 1 || !one_row_a_token(n->program, n->out[0]) || !n->op->row(n, s)) return false;
-        if (s->operands > LNT_ROW_OPERANDS || s->cols < 1) return false;
+        if (s->operands > LNT_ROW_OPERANDS || s->cols < 1 || s->kind == LNT_ROW_DECAYED) return false;
         c->at[i].part = i, c->at[i].first = 0, c->at[i].stretch = 1;
         for (int k = 0; k < s->operands; k++) {
             const lnt_row_operand *x = &s->operand[k];
@@ -193,10 +193,28 @@ static bool find_places(const lnt_node *const *nodes, int count, const lnt_node 
     return loads <= LNT_CHAIN_LOADS && parts_side_by_side(c) && has_room(c, bytes);
 }
 
+static bool step_of(const lnt_node *n, lnt_row_step *s)
+{
+    *s = (lnt_row_step){.count = 1};
+    return n->op->row && n->op->row(n, s);
+}
+static bool is_decay(const lnt_node *n)
+{
+    lnt_row_step s;
+    return step_of(n, &s) && s.kind == LNT_ROW_DECAYED;
+}
+
+/* A chain may end in a rule of LNT_ROW_DECAYED that reads what it makes; what follows that is a chain of its own. */
 bool lnt_row_chain_follows(const lnt_node *const *group, int count, const lnt_node *n)
 {
     chain_places c;
-    return n->op->row && find_places(group, count, n, &c);
+    int rule = 0;
+    bool reads = false;
+    while (rule < count && !is_decay(group[rule])) rule++;
+    if (rule < count) return find_places(group + rule + 1, count - rule - 1, n, &c);
+    if (!is_decay(n)) return n->op->row && find_places(group, count, n, &c);
+    for (int i = 0; i < count; i++) reads |= lnt_shares_data(n->program, group[i]->out[0], n->in[0]);
+    return reads;
 }
 
 /* ---- the table ---------------------------------------------------------------------------------------------------------------------- */
@@ -325,15 +343,38 @@ static bool make_table(const chain_places *c, const chain_group *g, const lnt_ca
     return t->bytes <= CHAIN_BYTES;
 }
 
-/* False: nothing was put. */
-static bool as_one(const chain_group *g, const lnt_call *calls, int count)
+static bool table_of(const chain_group *g, const lnt_call *calls, int count, lnt_chain *t)
 {
     const lnt_node *nodes[LNT_CHAIN_NODES] = {0};
     chain_places c;
-    lnt_chain t;
     for (int i = 0; i < count && i < LNT_CHAIN_NODES; i++) nodes[i] = calls[i].node;
-    return count > 0 && count <= LNT_CHAIN_NODES && find_places(nodes, count, NULL, &c) && make_table(&c, g, calls, &t) &&
-           lnt_row_chain_cuda(calls->c, &t);
+    return count > 0 && count <= LNT_CHAIN_NODES && find_places(nodes, count, NULL, &c) && make_table(&c, g, calls, t);
+}
+
+/* False: nothing was put. */
+static bool as_one(const chain_group *g, const lnt_call *calls, int count)
+{
+    lnt_chain t;
+    return table_of(g, calls, count, &t) && lnt_row_chain_cuda(calls->c, &t);
+}
+
+/* The group with its rule, call `rule`, in two kernels. False: nothing was put. */
+static bool as_decay(const chain_group *g, int rule)
+{
+    const lnt_call *k = &g->calls[rule];
+    const lnt_tensor *o = &k->out[0];
+    lnt_row_step s;
+    lnt_chain_decay d;
+    if (!step_of(k->node, &s) || s.kind != LNT_ROW_DECAYED) return false;
+    if (!k->state || k->n_seq != k->tokens || !one_token_each(k) || k->state_stride % 16 || (uintptr_t)k->state % 16) return false;
+    for (int i = 0; i + 1 < g->count; i++)
+        if (!g->calls[i].inner) return false;
+    if (!table_of(g, g->calls, rule, &d.ahead) || !table_of(g, k + 1, g->count - rule - 1, &d.behind)) return false;
+    d.q = k->in[0].data, d.k = k->in[1].data, d.v = k->in[2].data, d.g = k->in[3].data, d.o = o->data;
+    d.state = k->state, d.state_stride = k->state_stride / 4;
+    d.squares = o->data; /* which is not kept: an element for 16 bits of 32 */
+    d.heads = (int32_t)(s.cols / s.head), d.K = s.count, d.V = (int32_t)s.head, d.scale = s.number[0];
+    return o->data && o->ld == o->cols && lnt_row_chain_decay_cuda(k->c, &d);
 }
 
 linnet_status lnt_row_chain_apart(const lnt_call *calls, int count)
@@ -349,8 +390,8 @@ linnet_status lnt_row_chain_apart(const lnt_call *calls, int count)
 
 static bool is_rule(const lnt_node *n)
 {
-    lnt_row_step s = {.count = 1};
-    return n->op->row(n, &s) && lnt_chain_is_rule((int)s.kind);
+    lnt_row_step s;
+    return step_of(n, &s) && (lnt_chain_is_rule((int)s.kind) || s.kind == LNT_ROW_DECAYED);
 }
 
 /* Where a rule with what stands around it is none of the known chains: what is ahead of it, it, and what is behind. */
@@ -361,6 +402,7 @@ linnet_status lnt_row_chain_run(const lnt_call *calls, int count)
     int rule = 0;
     while (rule < count && !is_rule(calls[rule].node)) rule++;
     if (rule == count) return lnt_row_chain_apart(calls, count);
+    if (as_decay(&g, rule)) return LINNET_OK;
     if (!as_one(&g, calls, rule)) LNT_TRY(lnt_row_chain_apart(calls, rule));
     LNT_TRY(calls[rule].node->op->forward(&calls[rule]));
     calls += rule + 1, count -= rule + 1;

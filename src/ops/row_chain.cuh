@@ -3,6 +3,7 @@
 #define LNT_OPS_ROW_CHAIN_CUH
 
 #include "device/mma.cuh"
+#include "ops/row_chain_decay.cuh"
 #include "ops/row_chain_rule.cuh"
 #include "ops/rows.cuh"
 
@@ -434,7 +435,7 @@ struct known_chain {
 };
 
 /* bf16: RWKV-7's norm with its lerps, and with one, what is ahead of its recurrence and behind it, that with it, and that of the first layer;
- * Mamba-2's; KDA's and Mesa's ahead, and KDA's with what is behind. */
+ * Mamba-2's; KDA's and Mesa's ahead, and KDA's with what is behind; Mamba-2's about its recurrence, with one group. */
 constexpr known_chain KNOWN[] = {
     {4, {{LNT_ROW_ADD, 0, 0, OUT, {HALVES, HALVES}},
          {LNT_ROW_LAYER, 0, 0, KEPT, {made(0), FLOATS, FLOATS}},
@@ -514,8 +515,20 @@ constexpr known_chain KNOWN[] = {
          {LNT_ROW_DECAY, 0, 0, KEPT | F32, {HALVES, ONCE, FLOATS}},
          {LNT_ROW_TIED, 0, 0, KEPT, {made(1), made(3), made(4), made(5), ONE}},
          {LNT_ROW_RMS, LNT_SIGMOID, 0, OUT, {made(6), FLOATS, HALVES}}}},
+    {8, {{LNT_ROW_CONV, LNT_SILU, 0, OUT, {HALVES, FLOATS, FLOATS, FLOATS, FOUR, FLOATS}},
+         {LNT_ROW_ACTIVATION, LNT_IDENTITY, 0, SINGLE | F32, {ONE}},
+         {LNT_ROW_ADD, 0, 0, SINGLE | F32, {made(1), ONCE}},
+         {LNT_ROW_ACTIVATION, LNT_SOFTPLUS, 0, SINGLE | F32, {made(2)}},
+         {LNT_ROW_MUL, 0, 0, OUT, {made(0), made(3)}},
+         {LNT_ROW_MUL, 0, 0, OUT | SINGLE | F32, {made(3), ONE}},
+         {LNT_ROW_ACTIVATION, LNT_IDENTITY, 0, OUT, {made(0)}},
+         {LNT_ROW_ACTIVATION, LNT_IDENTITY, 0, OUT, {made(0)}}}},
+    {4, {{LNT_ROW_MUL, 0, 0, KEPT, {HALVES, LATER}},
+         {LNT_ROW_ADD, 0, 0, KEPT, {made(0), HALVES}},
+         {LNT_ROW_GLU, LNT_SILU, 0, KEPT, {HALVES, made(1)}},
+         {LNT_ROW_RMS, 0, 0, OUT, {made(2), FLOATS}}}},
 };
-constexpr int CHAINS = sizeof KNOWN / sizeof KNOWN[0];
+constexpr int CHAINS = sizeof KNOWN / sizeof KNOWN[0], DECAY_AHEAD = CHAINS - 2, DECAY_BEHIND = CHAINS - 1; /* of row_chain_decay.cuh */
 
 __host__ __device__ constexpr bool is_load(const known_operand &x) { return x.form != LNT_CHAIN_ABSENT && x.maker < 0; }
 __host__ __device__ constexpr bool sums(int kind) { return kind >= LNT_ROW_DOT && kind <= LNT_ROW_LAYER; }

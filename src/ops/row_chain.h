@@ -28,6 +28,7 @@ typedef enum {
     LNT_ROW_CONV,       /* act(sum of four taps times the state's three rows and x, plus a bias if there is one); those move up */
     LNT_ROW_UNTIED,     /* number[0] S^T x, S [heads, head, head] the state behind the untied rule's step (operators.md#untied): q k v a b gk */
     LNT_ROW_TIED,       /* the same of the delta rule with a gate for each row (operators.md#delta): q k v gk beta */
+    LNT_ROW_DECAYED,    /* number[0] S^T x, S [heads, count, head] behind a step with a decay a head: q k v g, q and k the same for all heads */
 } lnt_row_kind;
 
 /* Which elements of an operand belong to a column. */

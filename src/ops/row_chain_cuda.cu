@@ -194,7 +194,50 @@ void launch(lnt_cuda *d, chain_function *kernel, const lnt_chain &chain, size_t 
     if (bytes > 32 << 10) lnt_cuda_note(d, cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, (int)d->base.block_shared));
 }
 
+/* What d says, if it is the chains known for that, and their operands are each other's; the loads are in the order of the functions' operands. */
+bool find_around(const lnt_chain_decay *d, decay_around *a)
+{
+    lnt_chain ahead = d->ahead, behind = d->behind;
+    if (!is_chain(KNOWN[DECAY_AHEAD], &d->ahead, &ahead) || !is_chain(KNOWN[DECAY_BEHIND], &d->behind, &behind)) return false;
+    const lnt_chain_op *f = ahead.op, *b = behind.op;
+    const lnt_chain_load *in = ahead.load, *out = behind.load; /* c window window window taps bias dt dt_bias A; x D o z w */
+    auto column = [&](int i) { return (int)(f[i].head.first - f[0].head.first); };
+    const int cols = d->heads * d->V, q = f[6].head.out == d->q ? 6 : 7, k = 13 - q;
+    if (f[q].head.out != d->q || f[k].head.out != d->k || f[4].head.out != d->v || f[5].head.out != d->g) return false;
+    if (f[q].head.end - f[q].head.first != d->K || f[k].head.end - f[k].head.first != d->K || f[4].head.end - f[4].head.first != cols) return false;
+    if (f[5].head.stretch != d->V || in[6].size != 2 || in[7].size != 4 || in[8].size != 4 || in[8].row || out[1].row) return false;
+    if (f[6].number[0] != 1.0f || f[7].number[0] != 1.0f) return false;
+    for (int i = 1; i < 8; i++)
+        if (f[i].head.kind == LNT_ROW_ACTIVATION && f[i].number[1] != 0.0f) return false;
+    if (out[0].data != f[0].head.out + 2 * column(4) || out[2].data != d->o || b[3].columns != cols || behind.cols != cols) return false;
+    a->c = (const bf16 *)in[0].data, a->dt = (const bf16 *)in[6].data, a->z = (const bf16 *)out[3].data, a->y = (bf16 *)b[3].head.out;
+    a->taps = (const float *)in[4].data, a->bias = (const float *)in[5].data, a->dt_bias = (const float *)in[7].data;
+    a->A = (const float *)in[8].data, a->D = (const float *)out[1].data, a->w = (const float *)out[4].data;
+    a->window = f[0].state, a->state = d->state, a->squares = d->squares;
+    a->c_row = in[0].row / 2, a->dt_row = in[6].row / 2, a->z_row = out[3].row / 2, a->y_row = b[3].head.out_row / 2;
+    a->window_row = f[0].state_stride, a->window_cols = f[0].state_cols, a->state_row = d->state_stride;
+    a->q = column(q), a->k = column(k), a->x = column(4), a->V = d->V, a->cols = cols;
+    a->n0 = f[1].number[0], a->n1 = f[3].number[0], a->scale = d->scale, a->eps = b[3].number[0], a->more = b[3].number[1];
+    return true;
+}
+
+template <int K> void launch_decay(lnt_cuda *d, const decay_around &a, int rows)
+{
+    const int tiles = a.cols / DECAY_COLUMNS, columns = DECAY_NORM_THREADS * DECAY_NORM_COLUMNS;
+    static_assert(2 * K <= DECAY_NORM_THREADS, "a block moves up all that heads share");
+    lnt_launch(d, decay_rule_kernel<K>, dim3((unsigned)tiles, (unsigned)rows), DECAY_THREADS, a);
+    lnt_launch(d, decay_norm_kernel<K>, dim3((unsigned)lnt_div_up(a.cols, columns), (unsigned)rows), DECAY_NORM_THREADS, a, tiles);
+}
+
 } // namespace
+
+extern "C" bool lnt_row_chain_decay_cuda(lnt_ctx *c, const lnt_chain_decay *d)
+{
+    decay_around a;
+    if (!find_around(d, &a)) return false;
+    (d->K == 64 ? launch_decay<64> : launch_decay<128>)(lnt_cuda_of(c), a, d->ahead.rows);
+    return true;
+}
 
 extern "C" bool lnt_row_chain_cuda(lnt_ctx *c, const lnt_chain *chain)
 {

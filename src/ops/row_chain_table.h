@@ -34,6 +34,7 @@ typedef struct {
 /* An operand: where it lies in shared memory, a multiple of 8, plus its form. */
 typedef uint32_t lnt_chain_operand;
 
+/* Rules that are functions of a chain; one of LNT_ROW_DECAYED has a kernel with two chains around it. */
 static inline bool lnt_chain_is_rule(int kind) { return kind == LNT_ROW_UNTIED || kind == LNT_ROW_TIED; }
 
 /* What every function needs, 16 bytes a read. */
@@ -77,6 +78,18 @@ typedef struct {
     lnt_chain_op op[LNT_CHAIN_NODES];
     lnt_chain_load load[LNT_CHAIN_LOADS]; /* early ones, then the others */
 } lnt_chain;
+
+/* A step of LNT_ROW_DECAYED between a chain that makes its operands and one that ends in a norm of whole rows. */
+typedef struct {
+    lnt_chain ahead, behind;
+    const void *q, *k, *v, *g, *o; /* where they would lie: which results of `ahead` are which, and o among the operands of `behind` */
+    float *state;                  /* [rows][heads, K, V], rows state_stride floats apart */
+    int64_t state_stride;
+    float *squares;                /* room for [rows][heads V / 32] */
+    int32_t heads, K, V;
+    float scale;
+} lnt_chain_decay;
+bool lnt_row_chain_decay_cuda(lnt_ctx *c, const lnt_chain_decay *d); /* false: it is not known; nothing was put */
 
 /* False: a block of this device has no room for it, or a chain with a rule is not known; nothing was put. */
 bool lnt_row_chain_cuda(lnt_ctx *c, const lnt_chain *chain);

@@ -1,6 +1,7 @@
 /* The decay core: linear attention, retention, simple GLA, Mamba-2; GLA, RWKV-6. Equations: operators.md#decay, #vector-decay. */
 #include "recurrence/decay/decay.h"
 
+#include "ops/row_chain.h"
 #include "recurrence/recur_node.h"
 #include "simd/variant.h"
 
@@ -129,13 +130,26 @@ static linnet_status check(lnt_ctx *c, const void *args, bool backward)
     return lnt_state_check(c, args, backward);
 }
 
+/* With a decay a head and keys that all heads share, in a decoding step with what stands around it (row_chain.h). */
+static bool row(const lnt_node *n, lnt_row_step *s)
+{
+    lnt_recur_args x = *(const lnt_recur_args *)lnt_recur_args_of(n);
+    lnt_state_fill(&x);
+    if (x.op->kind != LNT_DECAY_SCALAR || n->n_in != 4 || x.normalize || x.Hq != 1 || x.Hk != 1) return false;
+    if ((x.K != 64 && x.K != 128) || x.V % 32) return false;
+    lnt_row_inputs(n, LNT_ROW_DECAYED, s);
+    s->cols = (int64_t)x.Hv * x.V, s->head = x.V, s->count = x.K;
+    s->number[0] = (float)x.scale;
+    return true;
+}
+
 #define OPERATOR(NAME, KIND, TENSORS, OPTIONS, IMPLS, EQUATION)                                                                                    \
     const lnt_recur_op lnt_recur_##NAME = {                                                                                        \
         .name = #NAME, .core = "decay", .equation = EQUATION, .kind = KIND, .args_size = sizeof(lnt_recur_args), .sizes = lnt_state_sizes, \
         .tensors = TENSORS, .options = OPTIONS, .impls = IMPLS, .cases = lnt_decay_cases, .f32 = { 2e-6, 1e-5, 5e-5 },  \
         .bf16 = { 5e-3, 5e-3, 2e-2 }, .fill = lnt_state_fill, .check = check, .flops = lnt_decay_flops,                 \
         .weights = true,                                                                                                          \
-        .node = &(const lnt_op){ LNT_RECUR_NODE(#NAME) },                                                                         \
+        .node = &(const lnt_op){ LNT_RECUR_NODE(#NAME), .row = row },                                                             \
     }
 OPERATOR(linear_attn, LNT_DECAY_NONE, ungated, options, lnt_decay_impls, "S_t = S_{t-1} + k_t v_t^T, o_t = scale S_t^T q_t");
 OPERATOR(retention, LNT_DECAY_HEAD, head_gated, options, lnt_decay_impls, "S_t = e^{g_h} S_{t-1} + k_t v_t^T, o_t = scale S_t^T q_t");
