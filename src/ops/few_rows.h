@@ -36,7 +36,7 @@ typedef struct {
 } lnt_few_sum;
 enum { LNT_FEW_TILES = 256, LNT_FEW_LEAST_TILE = 16 };
 
-typedef struct {
+typedef struct lnt_few_rows {
     int R;         /* up to LNT_FEW_ROWS, or as below */
     int64_t K;
     const void *x; /* bf16 [R, ldx] */

@@ -9,6 +9,7 @@
 #include "ops/few_rows.h"
 #include "ops/norms.h"
 #include "ops/pointwise.h"
+#include "ops/row_chain.h"
 
 typedef struct {
     int64_t in, out; /* of a map */
@@ -171,10 +172,37 @@ static int behind_sum(const lnt_node *const *group, int count)
     return count > 2 && group[1]->op == &lnt_sum_op ? 3 : 0;
 }
 
+/* A map of so few columns that the blocks of a rule behind it, one a head, can have their heads' rows of its weights (row_chain.h). */
+static bool is_low_rank(const lnt_node *n)
+{
+    const int64_t rank = lnt_in_cols(n, 0);
+    const int32_t maker = lnt_program_value(n->program, n->in[0])->producer;
+    if (!plain(n) || maker < 0 || lnt_node_at(n->program, maker)->op != &linear_op) return false;
+    return (rank == 64 || rank == 128) && lnt_cols(n->program, n->out[0]) > rank;
+}
+
+/* Members of a group of such maps that are no maps, nor what these do with their results: a chain. */
+enum { CHAIN_MOST = 24 };
+static bool in_chain(const lnt_node *const *group, int count, const lnt_node *n)
+{
+    const bool of_maps = n->op == &lnt_activation_op || n->op == &lnt_glu_op;
+    return n->op->row && n->op != &linear_op && (!of_maps || maker_of(group, count, n, 0) < 0);
+}
+static int chain_of(const lnt_node *const *group, int count, const lnt_node **chain)
+{
+    int n = 0;
+    for (int i = 0; i < count && n < CHAIN_MOST; i++)
+        if (in_chain(group, i, group[i])) chain[n++] = group[i];
+    return n;
+}
+
 static bool linear_follows(const lnt_node *const *group, int count, const lnt_node *n)
 {
+    const lnt_node *chain[CHAIN_MOST];
     if (!plain(group[0])) return false;
     if (n->op == &lnt_sum_op) return count == 1 && adds_to_stream(group[0], n);
+    const bool low_rank = is_low_rank(group[0]) && !(count > 1 && group[1]->op == &lnt_sum_op);
+    if (low_rank && in_chain(group, count, n)) return lnt_row_chain_follows(chain, chain_of(group, count, chain), n);
     const int behind = behind_sum(group, count);
     const lnt_node *norm = behind ? group[behind - 1] : NULL;
     group += behind, count -= behind;
@@ -190,6 +218,7 @@ static bool linear_follows(const lnt_node *const *group, int count, const lnt_no
         return is_swiglu(n) && count == 2 && maker_of(group, count, n, 0) == 0 && maker_of(group, count, n, 1) == 1 && !has_bias(group[0]) &&
                !has_bias(group[1]) && lnt_same_data(n->program, group[0]->in[0], group[1]->in[0]);
     if (n->op == &lnt_activation_op) return maker_of(group, count, n, 0) >= 0;
+    if (low_rank && plain(n) && !is_low_rank(n)) return false;
     return plain(n) && !reads && group[count - 1]->op != &lnt_glu_op && maps < LNT_FEW_PARTS && go_together(group[0], n);
 }
 
@@ -259,6 +288,46 @@ static linnet_status maps_group(const lnt_call *calls, int count)
     return LINNET_OK;
 }
 
+static bool is_of_map(const lnt_call *calls, int i)
+{
+    const lnt_op *op = calls[i].node->op;
+    return op == &linear_op || ((op == &lnt_activation_op || op == &lnt_glu_op) && input_of(calls, i) != calls[i].in[0].data);
+}
+
+/* LNT_TRY_MAPS, until it has been timed: 0, maps of low rank are a kernel of their own. */
+static bool are_maps_tried(void)
+{
+    static int which = -1;
+    if (which < 0) which = getenv("LNT_TRY_MAPS") ? atoi(getenv("LNT_TRY_MAPS")) : 1;
+    return which;
+}
+
+/* Maps of low rank, and a chain that reads what they make. */
+static linnet_status maps_and_chain(const lnt_call *calls, int count)
+{
+    lnt_call part[2][CHAIN_MOST];
+    int n[2] = {0};
+    bool inner = true;
+    lnt_few_rows f;
+    for (int i = 0; i < count; i++) {
+        const bool map = is_of_map(calls, i);
+        inner &= !map || calls[i].inner;
+        part[!map][n[!map]++] = calls[i];
+    }
+    if (are_maps_tried() && inner && as_one(part[0], n[0], NULL, &f) && lnt_row_chain_with_maps(part[1], n[1], &f)) return LINNET_OK;
+    LNT_TRY(maps_group(part[0], n[0]));
+    const lnt_op *first = part[1][0].node->op;
+    if (n[1] == 1) return first->forward(part[1]);
+    return (first->run_group ? first->run_group : lnt_row_chain_run)(part[1], n[1]);
+}
+
+static bool has_chain(const lnt_call *calls, int count)
+{
+    for (int i = 0; i < count; i++)
+        if (!is_of_map(calls, i)) return true;
+    return false;
+}
+
 static bool reaches(const void *p, int64_t ld) { return (uintptr_t)p % 16 == 0 && ld % 4 == 0; }
 
 /* LNT_TRY_FOLD, until it has been timed: 1, of up to 8 rows alone; 2, of more alone; 0, never. */
@@ -294,7 +363,7 @@ static bool as_two(const lnt_call *calls, int count)
 
 static linnet_status linear_group(const lnt_call *calls, int count)
 {
-    if (calls[1].node->op != &lnt_sum_op) return maps_group(calls, count);
+    if (calls[1].node->op != &lnt_sum_op) return has_chain(calls, count) ? maps_and_chain(calls, count) : maps_group(calls, count);
     if (as_two(calls, count)) return LINNET_OK;
     LNT_TRY(maps_group(calls, 1));
     LNT_TRY(calls[2].node->op->pair->forward(&calls[1], &calls[2]));

@@ -7,7 +7,9 @@
 
 #include <string.h>
 
+#include "core/threads.h"
 #include "device/device.h"
+#include "ops/few_rows.h"
 
 #ifdef LINNET_CUDA
 
@@ -15,6 +17,8 @@
 enum { CHAIN_BYTES = 96 << 10 };
 /* Heads of up to so many columns are a block's, and a cluster's blocks have at least so many. */
 enum { BLOCK_COLUMNS = 256, CLUSTER_COLUMNS = 128 };
+/* Every row's blocks read the maps' weights. */
+enum { MAPS_ROWS = 8 };
 
 typedef struct {
     int count;
@@ -356,6 +360,14 @@ static bool as_one(const chain_group *g, const lnt_call *calls, int count)
 {
     lnt_chain t;
     return table_of(g, calls, count, &t) && lnt_row_chain_cuda(calls->c, &t);
+}
+
+bool lnt_row_chain_with_maps(const lnt_call *calls, int count, const lnt_few_rows *f)
+{
+    const chain_group g = {calls, count};
+    lnt_chain t;
+    if (f->R > MAPS_ROWS && !lnt_rows_are_alone(calls->c)) return false;
+    return table_of(&g, calls, count, &t) && lnt_row_chain_maps_cuda(calls->c, &t, f);
 }
 
 /* The group with its rule, call `rule`, in two kernels. False: nothing was put. */

@@ -71,6 +71,10 @@ linnet_status lnt_row_chain_run(const lnt_call *calls, int count);
 /* Calls of a group one after the other, pairs as pairs. */
 linnet_status lnt_row_chain_apart(const lnt_call *calls, int count);
 
+/* The same of a chain with a rule, which reads the results of f's maps: these its blocks make themselves. False: nothing was put. */
+struct lnt_few_rows;
+bool lnt_row_chain_with_maps(const lnt_call *calls, int count, const struct lnt_few_rows *f);
+
 /* The hooks of an operator that says nothing else of its company. */
 #define LNT_ROW_CHAIN(hook) .row = (hook), .follows = lnt_row_chain_follows, .run_group = lnt_row_chain_run
 

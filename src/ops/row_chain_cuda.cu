@@ -8,6 +8,7 @@
  * thread (H200, fourteen functions 13.2 us, two columns 5.7; of whole rows in one block 5.3, in a cluster 3.2); no faster: the table alone in shared
  * memory, or all of it once ahead of the wait, so that its code is in the caches. */
 #include "ops/row_chain.cuh"
+#include "ops/row_chain_maps.cuh"
 
 namespace {
 
@@ -67,12 +68,14 @@ template <int WHICH, bool CLUSTER> __global__ void __launch_bounds__(LNT_CHAIN_M
 
 /* A chain with a rule, a block for a head of K columns (of many rows two share a multiprocessor): its first K / U threads go through the functions,
  * all have the state. What does not take what is read from the state goes ahead of it. */
-template <int WHICH, int K> __global__ void __launch_bounds__(LNT_RULE_THREADS, 2) rule_kernel(const __grid_constant__ lnt_chain a)
+template <int WHICH, int K, class MAPS> __device__ __forceinline__ void step_rule(const lnt_chain &a, const MAPS &maps)
 {
+    constexpr bool MAPPED = std::is_same<MAPS, chain_maps>::value;
     constexpr int RULE = rule_of(KNOWN[WHICH]);
     constexpr bool UNTIED = KNOWN[WHICH].op[RULE].kind == LNT_ROW_UNTIED;
     extern __shared__ __align__(16) char memory[];
     __shared__ __align__(16) rule_share<K> m;
+    __shared__ float y[MAPPED ? 2 : 1][MAPPED ? K : 1];
     const lnt_chain_op &o = a.op[RULE];
     float *state = o.state + blockIdx.y * o.state_stride + (int64_t)blockIdx.x * (K * K);
     const int c = (int)threadIdx.x * U;
@@ -80,17 +83,25 @@ template <int WHICH, int K> __global__ void __launch_bounds__(LNT_RULE_THREADS, 
     chain_place p;
     known_row<WHICH> row;
     rule_state<K, UNTIED> s;
+    std::conditional_t<MAPPED, rule_maps<K>, no_maps> w;
     int turn = 0;
     p.share = (chain_share *)memory, p.planes = NULL;
     p.first = (int)blockIdx.x * K, p.some = K / U;
     p.row = (int)blockIdx.y, p.col = p.first + c, p.seq = p.row;
     if (here) row.template fetch<false>(a, p);
     s.load(state);
+    if constexpr (MAPPED) w.load(maps, p.first);
     let_next(); /* the next product's weights queue up behind the state */
     await_last();
+    if (here) row.template fetch<true>(a, p);
+    if constexpr (MAPPED) {
+        w.make(maps, p.row, p.first, y[0]);
+        __syncthreads();
+        if (here) row.words[load_of(KNOWN[WHICH], RULE - 1, 0)].v.x = two_halves(y[0][c], y[0][c + 1]);
+        if (here) row.words[load_of(KNOWN[WHICH], RULE + 1, 2)].v.x = two_halves(y[1][c], y[1][c + 1]);
+    }
     if (here) {
         float x[U];
-        row.template fetch<true>(a, p);
         each<KNOWN[WHICH].ops>([&](auto i) {
             if constexpr (i.value != RULE && !is_behind(KNOWN[WHICH], i.value)) row.template run<i.value, false>(a, p, turn);
         });
@@ -121,6 +132,16 @@ template <int WHICH, int K> __global__ void __launch_bounds__(LNT_RULE_THREADS, 
         });
     }
     s.write(state, m);
+}
+
+template <int WHICH, int K> __global__ void __launch_bounds__(LNT_RULE_THREADS, 2) rule_kernel(const __grid_constant__ lnt_chain a)
+{
+    step_rule<WHICH, K>(a, no_maps());
+}
+template <int K> __global__ void __launch_bounds__(LNT_RULE_THREADS) mapped_rule_kernel(const __grid_constant__ lnt_chain a,
+                                                                                            const __grid_constant__ chain_maps maps)
+{
+    step_rule<WITH_MAPS, K>(a, maps);
 }
 
 typedef void chain_function(lnt_chain);
@@ -236,6 +257,37 @@ extern "C" bool lnt_row_chain_decay_cuda(lnt_ctx *c, const lnt_chain_decay *d)
     decay_around a;
     if (!find_around(d, &a)) return false;
     (d->K == 64 ? launch_decay<64> : launch_decay<128>)(lnt_cuda_of(c), a, d->ahead.rows);
+    return true;
+}
+
+/* The part of f whose result a load of the chain brings. */
+static const lnt_few_part *part_of(const lnt_few_rows *f, const lnt_chain &chain, int load)
+{
+    for (int i = 0; i < f->parts; i++) {
+        const lnt_few_part &p = f->part[i];
+        const bf16 *x = (const bf16 *)(p.x ? p.x : f->x);
+        const int64_t ldx = p.x ? p.ldx : f->ldx, K = p.x ? p.K : f->K;
+        if (p.y != chain.load[load].data) continue;
+        const bool lies = ((uintptr_t)p.w | (uintptr_t)x) % 16 == 0 && (p.ldw | ldx) % 8 == 0;
+        return lies && p.N == chain.cols && K == chain.block && p.type == LINNET_BF16 && p.step == 1 && !p.add ? &p : NULL;
+    }
+    return NULL;
+}
+
+extern "C" bool lnt_row_chain_maps_cuda(lnt_ctx *c, const lnt_chain *chain, const lnt_few_rows *f)
+{
+    constexpr int RULE = rule_of(KNOWN[WITH_MAPS]);
+    lnt_chain known = *chain;
+    chain_maps maps = {};
+    if (f->parts != 2 || f->swiglu || f->R != chain->rows || !is_chain(KNOWN[WITH_MAPS], chain, &known)) return false;
+    const lnt_few_part *part[2] = {part_of(f, known, load_of(KNOWN[WITH_MAPS], RULE - 1, 0)),
+                                   part_of(f, known, load_of(KNOWN[WITH_MAPS], RULE + 1, 2))};
+    if (!part[0] || !part[1] || !lnt_chain_is_rule(chain->op[RULE].head.kind) || (chain->block != 64 && chain->block != 128)) return false;
+    const few_parts all = few_parts_of(f, 16);
+    for (int i = 0; i < 2; i++) maps.p[i] = all.p[part[i] - f->part];
+    const dim3 blocks((unsigned)lnt_div_up(chain->cols, chain->block), (unsigned)chain->rows);
+    lnt_launch_with(lnt_cuda_of(c), chain->block == 64 ? mapped_rule_kernel<64> : mapped_rule_kernel<128>, blocks, LNT_RULE_THREADS,
+                    sizeof(chain_share::part), 1, known, maps);
     return true;
 }
 

@@ -91,6 +91,8 @@ typedef struct {
 } lnt_chain_decay;
 bool lnt_row_chain_decay_cuda(lnt_ctx *c, const lnt_chain_decay *d); /* false: it is not known; nothing was put */
 
+bool lnt_row_chain_maps_cuda(lnt_ctx *c, const lnt_chain *chain, const struct lnt_few_rows *f); /* lnt_row_chain_with_maps */
+
 /* False: a block of this device has no room for it, or a chain with a rule is not known; nothing was put. */
 bool lnt_row_chain_cuda(lnt_ctx *c, const lnt_chain *chain);
 

@@ -594,7 +594,9 @@ static void add_group(work *w, bool *placed, int i)
     int others = head;
     const bool leads = n->op->follows && !w->fixed[i];
     const int end = leads ? end_of_next(w, i, n->block) : i;
-    for (int j = i + 1; j < end && count + w->pairs[j] < LNT_GROUP_MOST; j++) {
+    int begin = i + 1; /* of one that was put ahead of others some may stand before it */
+    while (leads && begin > 0 && p->nodes[begin - 1]->block == n->block) begin--;
+    for (int j = begin; j < end && count + w->pairs[j] < LNT_GROUP_MOST; j++) {
         if (!is_free(w, placed, j) || !n->op->follows(group, count, p->nodes[j])) continue;
         count = place(w, j, placed, group, count);
         others++;
@@ -620,7 +622,7 @@ static linnet_status add_groups(work *w)
             const lnt_op *op = p->nodes[j]->op;
             if (op->flops && op->follows && !op->state_size && is_free(w, placed, j)) add_group(w, placed, j);
         }
-        add_group(w, placed, i);
+        if (!placed[i]) add_group(w, placed, i);
     }
     return LINNET_OK;
 }
