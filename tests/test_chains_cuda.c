@@ -35,6 +35,7 @@ static const recipe layers[] = {
     {"kda, lower bound", "kda", {{"hidden_size", "128"}, {"num_heads", "2"}, {"head_dim", "32"}, {"safe_gate", "true"}, {"lower_bound", "-5"}}},
     {"rwkv7, heads of 128", "rwkv7", {{"hidden_size", "256"}, {"head_dim", "128"}}},
     {"mamba2, states of 128", "mamba2", {{"hidden_size", "256"}, {"num_heads", "8"}, {"head_dim", "64"}, {"state_size", "128"}}},
+    {"kda, heads of 128", "kda", {{"hidden_size", "256"}, {"num_heads", "2"}, {"head_dim", "128"}}},
     {"mesa, capped", "mesa_net", {{"hidden_size", "128"}, {"num_heads", "2"}, {"head_dim", "64"}, {"gamma_cap", "0.5"}}},
     {"comba, a rule in no known chain", "comba", {{"hidden_size", "128"}, {"num_heads", "2"}, {"head_dim", "64"}, {"expand_v", "1"}}},
     {"mesa, gated", "mesa_net", {{"hidden_size", "256"}, {"num_heads", "2"}, {"head_dim", "128"}, {"use_output_gate", "true"}}},
