@@ -92,7 +92,7 @@ template <int D> __device__ __forceinline__ shared_of<D> &shared_start(char *raw
     if (threadIdx.x == 0) {
         const unsigned tile = atomicAdd(taken, 1u);
         mbarrier_init(&s.k_full, 1), mbarrier_init(&s.v_full, 1);
-        for (int i = 0; i < STAGES; i++) mbarrier_init(&s.q_full[i], 1), mbarrier_init(&s.d_full[i], 1), mbarrier_init(&s.empty[i], WARPS);
+        for (int i = 0; i < STAGES; i++) mbarrier_init(&s.q_full[i], 1), mbarrier_init(&s.d_full[i], 1), mbarrier_init(&s.empty[i], WARPS * 32);
         for (int i = 0; i < 2; i++) mbarrier_init(&s.dx_full[i], GROUPS), mbarrier_init(&s.dq_empty[i], 1);
         for (int i = 0; i < ADDERS; i++) mbarrier_init(&s.dq_full[i], WARPS);
         mbarrier_init_fence();
@@ -346,8 +346,7 @@ __global__ void __launch_bounds__(THREADS, 1)
             multiply_keys(t);
             wgmma_wait<1>();
             wgmma_hold(dq);
-            __syncwarp();
-            if (lane == 0) mbarrier_arrive(&s.empty[(t - 1) % STAGES]);
+            mbarrier_arrive(&s.empty[(t - 1) % STAGES]); /* each thread: racecheck does not follow __syncwarp and one arrival */
             if (t > 1) put(t - 2);
             multiply_values(t);
             weigh(t);

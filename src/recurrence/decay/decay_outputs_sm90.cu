@@ -24,7 +24,8 @@ template <int D, bool DIVIDED> struct output_places {
 };
 
 /* A CTA's place in memory and time. Barriers: a chunk's rows and factors are there, and done with, by stages; a copy of the state is there, and has
- * been read, by parity of the chunk. A lane of each warp arrives. */
+ * been read, by parity of the chunk. At stages all threads arrive: racecheck does not follow __syncwarp and one arrival. Of the copies, which
+ * products alone read, it knows nothing: a lane of each warp. */
 template <int D, bool DIVIDED> struct output_work {
     using place = output_places<D, DIVIDED>;
     decay_place at;
@@ -42,7 +43,7 @@ template <int D, bool DIVIDED> struct output_work {
         if (lane == 0) mbarrier_arrive(b);
     }
     __device__ __forceinline__ void await_rows(int c) const { mbarrier_wait(&full[c % place::stages], (uint32_t)(c / place::stages & 1)); }
-    __device__ __forceinline__ void done(int c) const { arrive(&empty[c % place::stages]); }
+    __device__ __forceinline__ void done(int c) const { mbarrier_arrive(&empty[c % place::stages]); }
 };
 
 /* A chunk's rows are under way while those before it are used, and its factors are made meanwhile. */
@@ -76,7 +77,8 @@ __device__ __forceinline__ void load_rows(const decay_cut &x, const decay_pass &
         }
         cp_async_wait<0>();
         fence_async();
-        w.arrive(&w.full[c % place::stages]);
+        __syncwarp(); /* without it the compiler spills at D = 128 */
+        mbarrier_arrive(&w.full[c % place::stages]);
     }
 }
 
@@ -199,7 +201,7 @@ __global__ __launch_bounds__(PARTS *GROUP, 1) void decay_outputs(const __grid_co
     w.factors = (tile_factors *)(from + place::factors);
     w.full = (uint64_t *)(from + place::barriers), w.empty = w.full + place::stages, w.ready = w.empty + place::stages, w.taken = w.ready + 2;
     if (threadIdx.x == 0) {
-        for (int i = 0; i < place::stages; i++) mbarrier_init(&w.full[i], 4), mbarrier_init(&w.empty[i], 8);
+        for (int i = 0; i < place::stages; i++) mbarrier_init(&w.full[i], GROUP), mbarrier_init(&w.empty[i], 2 * GROUP);
         for (int i = 0; i < 2; i++) mbarrier_init(&w.ready[i], 4), mbarrier_init(&w.taken[i], 4);
         mbarrier_init_fence();
     }

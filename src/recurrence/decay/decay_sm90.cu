@@ -387,8 +387,16 @@ __device__ __forceinline__ void put_pairs_of(const back_sums &sums, int which, f
         if (2 * lane + e < len) rows[2 * lane + e] = row[e] + sums.diagonal[which][2 * lane + e];
 }
 
-/* Barriers of both groups: the state's copy is whole; B is there; dv is, in its place, for the sum with dk. */
-enum { STATE_THERE = 1, B_THERE, DV_THERE };
+/* Barriers of both groups: the state's copy is whole; B is there; dv is, in its place, for the sum with dk. And one of each warp alone. */
+enum { STATE_THERE = 1, B_THERE, DV_THERE, ALONE };
+
+/* A group tells the other one, and does not wait. Its warps pass barriers of their own meanwhile: racecheck counts how many a warp has passed, and
+ * reports races across __syncthreads once groups have passed different numbers of them. */
+__device__ __forceinline__ void tell(int barrier)
+{
+    named_arrive(barrier, 2 * GROUP);
+    named_sync(ALONE + (int)threadIdx.x / 32, 32);
+}
 
 /* dk of both passes: O, that of this one, becomes first - O, of which `dot` is that with k, less the other group's dv, in bf16 at the thread's own
  * places of `B`. */
@@ -581,7 +589,7 @@ __device__ __forceinline__ void run_back(const decay_cut &x, const hopper_back &
 #pragma unroll
             for (int n = 0; n < 8; n++)
                 if (n >= 2 * warp) B[n * GROUP + tid % GROUP] = make_float4(P[4 * n], P[4 * n + 1], P[4 * n + 2], P[4 * n + 3]);
-            named_arrive(B_THERE, N);
+            tell(B_THERE);
         }
         if (!KEYS && a.intra) named_sync(B_THERE, N);
         weigh_pairs<GATED>(pairs, P, f, x.scale, !KEYS && a.intra ? B : NULL, sums, c & 1);
@@ -620,7 +628,7 @@ __device__ __forceinline__ void run_back(const decay_cut &x, const hopper_back &
                         a.joined.dbeta[(start(c) + row + half * 8) * x.Hv + h] = dot[half] / decay_strength(strength[half]);
             } else {
                 leave_dv<W>(O, B);
-                named_arrive(DV_THERE, N);
+                tell(DV_THERE);
             }
         }
         const int pitch = anew(x.Hv * W), len = left_of(c) - warp * 16;
