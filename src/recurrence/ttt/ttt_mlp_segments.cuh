@@ -75,7 +75,7 @@ template <bool BACK, typename HEAD> __device__ __noinline__ void ttt_mlp_chain_a
         steps.eta = room.eta[now], steps.rate = room.rate[now];
         if (i % SEGMENT == 0) mlp_keep_state(state, w, top.offset), state += state_step;
         float z[4][4], slope[4][4], h[4][4] = {};
-        mlp_first(w, K, z);
+        mlp_first<true>(w, K, z);
         if (BACK) record_own(record + ttt_mlp_record::Z, z);
 #pragma unroll
         for (int n = 0; n < 4; n++)
@@ -83,7 +83,7 @@ template <bool BACK, typename HEAD> __device__ __noinline__ void ttt_mlp_chain_a
             for (int q = 0; q < 4; q++) z[n][q] = gelu_both(z[n][q], &slope[n][q]);
         if (!BACK) record_own(record + ttt_mlp_left::X, z);
         put_own(room.x[warp], z);
-        put_shares(z, w.W2, room.part[warp], NULL, NULL);
+        put_shares(z, w.W2, room.part[warp]);
         forget_halves(w.W2, &room.zero);
         cp_async_wait<0>(); /* the next rows: behind the barrier they are there for everybody */
         if (i + 1 < count && y.id < TILE_TOKENS) room.rate[next][y.id] = rate;
@@ -118,15 +118,15 @@ template <bool BACK, typename HEAD> __device__ __noinline__ void ttt_mlp_chain_a
 }
 
 /* What segments ahead of the way back have besides. */
-struct alignas(16) ttt_mlp_ahead_room : ttt_mlp_room {
+struct alignas(16) ttt_mlp_ahead_room : ttt_mlp_query_room {
     alignas(16) ttt_mlp_own y[TTT_WARPS]; /* Y2, then dz of the queries' first layer */
     ttt_mlp_rows dzq;                   /* of the second */
-    float dzq_whole[TILE_TOKENS * MLP_SUMS], S2[TILE_TOKENS * TILE_ETA];
+    float S2[TILE_TOKENS * TILE_ETA];
 };
-template <bool BACK> struct ttt_mlp_query_room {
-    using type = ttt_mlp_room;
+template <bool BACK> struct ttt_mlp_room_of {
+    using type = ttt_mlp_query_room;
 };
-template <> struct ttt_mlp_query_room<true> {
+template <> struct ttt_mlp_room_of<true> {
     using type = ttt_mlp_ahead_room;
 };
 
@@ -210,12 +210,12 @@ __device__ __forceinline__ void mlp_queries_back(ttt_mlp_ahead_room &room, const
                                                  float *record)
 {
     const ttt_place<MLP_D> y;
-    const int warp = y.id / 32, column = 2 * y.lane, mine = y.lane % TILE_TOKENS;
-    float dS[2][4] = {}, dSt[2][4] = {}, dy[4][4] = {}, x[4][4] = {}, St[2][4] = {}, slope[4][4];
+    const int warp = y.id / 32;
+    float dS[2][4] = {}, dSt[2][4] = {}, dy[4][4] = {}, x[4][4] = {}, St[2][4] = {}, At[2][4], slope[4][4];
     mlp_back_second(room, record, steps, dS, dSt, dy);
     recorded_own(slope, record + ttt_mlp_record::DZQ);
-    mma_own(dy, halves_of(dS[0], dS[1]), room.x[warp]);
-    mma_own(x, halves_of(dSt[0], dSt[1]), room.y[warp]);
+    mma_rounded(dy, dS[0], dS[1], room.x[warp]);
+    mma_rounded(x, dSt[0], dSt[1], room.y[warp][0]);
     record_own(record + ttt_mlp_record::PRE_X, x);
     record_turned(record + ttt_mlp_record::Y, room.y[warp], own_turned());
     MLP_OWN_EACH(n, q) dy[n][q] *= slope[n][q];
@@ -234,29 +234,25 @@ __device__ __forceinline__ void mlp_queries_back(ttt_mlp_ahead_room &room, const
     TTT_SLICE(n, q)
     {
         const int j = y.r + q / 2 * 8, i = y.token(n, q);
-        St[n][q] = j > i ? 0.0f : -(St[n][q] + bias) * room.position[i] * steps.own(i, j);
+        const float by = j > i ? 0.0f : -room.position[i] * steps.own(i, j);
+        St[n][q] = (St[n][q] + bias) * by;
+        At[n][q] = room.S2[i * TILE_ETA + j] * by;
     }
     MLP_OWN_EACH(n, q) x[n][q] = 0.0f;
     mma_own(x, halves_of(St[0], St[1]), room.y[warp]);
     record_own(record + ttt_mlp_record::PRE, x);
-    float A[2]; /* lane i: of A's row i, column j */
-    float2 pre[2] = {};
+    /* du of the second layer: eight columns a warp, of all tokens */
+    uint32_t high[2], low[2];
+    float pre[4] = {};
+    const int at = y.lane % TILE_TOKENS * ttt_place<MLP_D>::LD + 8 * warp;
+    ldmatrix_x2_trans(high, shared_address(room.dzq[0] + at));
+    ldmatrix_x2_trans(low, shared_address(room.dzq[1] + at));
+    const ttt_halves A = halves_of(At[0], At[1]);
+    mma_halves(pre, A, high[0], high[1]);
+    mma_bf16(pre, A.high, low[0], low[1]);
 #pragma unroll
-    for (int half = 0; half < 2; half++) {
-        const int j = warp + TTT_WARPS * half;
-        A[half] = j > mine ? 0.0f : room.S2[mine * TILE_ETA + j] * room.position[mine] * steps.own(mine, j);
-    }
-#pragma unroll
-    for (int i = 0; i < TILE_TOKENS; i++) {
-        const float2 z = *(const float2 *)(room.dzq_whole + i * MLP_SUMS + column);
-#pragma unroll
-        for (int half = 0; half < 2; half++) {
-            const float a = __shfl_sync(~0u, A[half], i);
-            pre[half].x -= a * z.x, pre[half].y -= a * z.y;
-        }
-    }
-#pragma unroll
-    for (int half = 0; half < 2; half++) leave_pair(record + ttt_mlp_record::PRE_U + (warp + TTT_WARPS * half) * MLP_D + column, pre[half]);
+    for (int half = 0; half < 2; half++)
+        leave_pair(record + ttt_mlp_record::PRE_U + (y.r + 8 * half) * MLP_D + 8 * warp + 2 * y.c, make_float2(pre[2 * half], pre[2 * half + 1]));
     constexpr int EACH = (int)sizeof(ttt_mlp_rows) / 16;
     for (int i = y.id, block = 0; i < 2 * EACH; i += TTT_THREADS, block++)
         leave_at(record + ttt_mlp_record::ROWS, block, i < EACH ? ((const uint4 *)room.u2[0])[i] : ((const uint4 *)room.dzq[0])[i - EACH]);
@@ -267,7 +263,7 @@ template <bool BACK> __device__ __noinline__ void ttt_mlp_tiles_queries(const tt
 {
     const ttt_tile_call g(x);
     extern __shared__ __align__(16) float memory[];
-    typename ttt_mlp_query_room<BACK>::type &room = *(typename ttt_mlp_query_room<BACK>::type *)memory;
+    typename ttt_mlp_room_of<BACK>::type &room = *(typename ttt_mlp_room_of<BACK>::type *)memory;
     const ttt_place<MLP_D> y;
     constexpr int ROWS = ttt_place<MLP_D>::ROWS;
     const int count = x.count, warp = y.id / 32, column = 2 * y.lane;
@@ -307,13 +303,10 @@ template <bool BACK> __device__ __noinline__ void ttt_mlp_tiles_queries(const tt
         mlp_left_own<BACK>(record, zq, h);
         put_own(room.x[warp], zq);
         put_own(room.u[warp], h);
-#pragma unroll
-        for (int half = 0; half < 2; half++) {
-            const int token = warp + TTT_WARPS * half;
-            mlp_put_u(room, steps, token, column, left_pair(record + (BACK ? ttt_mlp_record::U : ttt_mlp_left::U2) + token * MLP_D + column));
-        }
+        const float *const U = record + (BACK ? ttt_mlp_record::U : ttt_mlp_left::U2) + warp * MLP_D + column;
+        mlp_put_us<BACK>(room, steps, column, { left_pair(U), left_pair(U + TTT_WARPS * MLP_D) });
         if (BACK) record_state<2, 4>(record + ttt_mlp_record::W1, w.W1);
-        mlp_first(w, Q, zq);
+        mlp_first<false>(w, Q, zq);
         __syncwarp();
         mlp_queries(room, w, K, Q, steps, g.a.bias, zq, BACK ? record + ttt_mlp_record::DZQ : NULL);
         if (BACK) record_state<4, 2>(record + ttt_mlp_record::W2, w.W2);
@@ -332,7 +325,7 @@ template <bool BACK> __device__ __noinline__ void ttt_mlp_tiles_queries(const tt
         float2 z[2], d[2];
         float inverse[2], S[2];
         /* two warps share a scheduler: one's products go beside the other's shuffles */
-        if (warp < TTT_WARPS / 2) mlp_update(room, w, K, h, g.a.bias);
+        if (warp < TTT_WARPS / 2) mlp_update(room, w, K, g.a.bias);
         mlp_out(room, g.a.bias, top, rows, z, inverse, S);
 #pragma unroll
         for (int half = 0; half < 2; half++) {
@@ -353,13 +346,12 @@ template <bool BACK> __device__ __noinline__ void ttt_mlp_tiles_queries(const tt
             for (int half = 0; half < 2; half++) {
                 const int token = warp + TTT_WARPS * half;
                 put_pair(room.dzq, token, column, d[half]);
-                *(float2 *)(room.dzq_whole + token * MLP_SUMS + column) = d[half];
                 if (y.lane < TILE_TOKENS) room.S2[token * TILE_ETA + y.lane] = S[half];
             }
             leave_pair(record + ttt_mlp_record::SUMS + warp * MLP_D + column, make_float2(d[0].x + d[1].x, d[0].y + d[1].y));
         }
-        mlp_update_offset(room, steps, g.a.bias, top.offset);
-        if (warp >= TTT_WARPS / 2) mlp_update(room, w, K, h, g.a.bias);
+        mlp_update_offset(room, g.a.bias, top.offset);
+        if (warp >= TTT_WARPS / 2) mlp_update(room, w, K, g.a.bias);
         if constexpr (BACK) {
             __syncthreads();
             mlp_queries_back(room, K, Q, steps, g.a.bias, record);
