@@ -145,8 +145,9 @@ template <bool BACK> __device__ __forceinline__ void mlp_left_own(float *record,
     {
         const gelu_terms g(X[n][q]);
         X[n][q] *= g.rest;
-        slope[n][q] = g.slope();
-        below[n][q] = u[n][q] * g.bend();
+        float bend;
+        slope[n][q] = g.both(&bend);
+        below[n][q] = u[n][q] * bend;
         u[n][q] *= slope[n][q];
     }
     record_own(record + ttt_mlp_record::SLOPE, slope);

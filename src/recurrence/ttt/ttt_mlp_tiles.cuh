@@ -37,9 +37,12 @@ struct gelu_terms {
         rest = 1.0f - P, first = GELU_ROOT + 3 * GELU_ROOT * GELU_CUBE * square;
     }
     __device__ __forceinline__ float slope() const { return rest + near * (2.0f * P * rest * first); }
-    __device__ __forceinline__ float bend() const
+    /* Slope and bend: y is a cubic, for which x y'' / 2 = y' - c. */
+    __device__ __forceinline__ float both(float *bend) const
     {
-        return 4.0f * P * rest * (first + near * (3 * GELU_ROOT * GELU_CUBE * near - (1.0f - 2.0f * P) * first * first));
+        const float by = near * first, half = 2.0f * P * rest;
+        *bend = half * (2 * GELU_ROOT + 12 * GELU_ROOT * GELU_CUBE * square - by * first * (2.0f - 4.0f * P));
+        return rest + half * by;
     }
 };
 __device__ __forceinline__ float gelu_both(float x, float *slope)
