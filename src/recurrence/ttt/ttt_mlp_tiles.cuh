@@ -279,33 +279,6 @@ __device__ __forceinline__ void put_shares(const float (&x)[4][4], const float (
         put_share(part, m, z);
     }
 }
-/* The same of rounded operands, and of x X2^T. */
-__device__ __forceinline__ void put_rounded_shares(const float (&x)[4][4], const float (&W2)[4][4][4], float *part, const ttt_mlp_rounded &X2, float *S)
-{
-    const int lane = (int)threadIdx.x % 32;
-    uint32_t a[2][4], w[4];
-#pragma unroll
-    for (int p = 0; p < 2; p++) round_tiles(a[p], x[2 * p], x[2 * p + 1]);
-#pragma unroll
-    for (int m = 0; m < 4; m += 2) {
-        float z[4][4] = {};
-#pragma unroll
-        for (int p = 0; p < 2; p++)
-#pragma unroll
-            for (int e = 0; e < 2; e++) {
-                round_tiles(w, W2[m + e][2 * p], W2[m + e][2 * p + 1]);
-                mma_state(z[2 * e], z[2 * e + 1], a[p], w);
-            }
-        put_share(part, m, z);
-    }
-    float z[2][4] = {};
-#pragma unroll
-    for (int p = 0; p < 2; p++) {
-        ldmatrix_x4(w, shared_address(X2 + own_turned() + 16 * p));
-        mma_state(z[0], z[1], a[p], w);
-    }
-    TTT_SLICE(n, q) S[(lane / 4 + q / 2 * 8) * TILE_ETA + 8 * n + lane % 4 * 2 + q % 2] = z[n][q];
-}
 
 /* Two columns of a token: the shares' sum. */
 __device__ __forceinline__ float2 sum_shares(const ttt_mlp_rows_room &room, int i, int column)
@@ -375,17 +348,7 @@ __device__ __forceinline__ void put_pair(ttt_mlp_rows &to, int i, int column, fl
     *(uint32_t *)(to[0] + i * ttt_place<MLP_D>::LD + column) = s.high, *(uint32_t *)(to[1] + i * ttt_place<MLP_D>::LD + column) = s.low;
 }
 
-/* x [16,32] += a [16,16] times a warp's rows: rounded, and in halves. */
-__device__ __forceinline__ void mma_rounded(float (&x)[4][4], const float (&left)[4], const float (&right)[4], const ttt_mlp_rounded &own)
-{
-    uint32_t a[4], b[4];
-    round_tiles(a, left, right);
-#pragma unroll
-    for (int n = 0; n < 2; n++) {
-        ldmatrix_x4_trans(b, shared_address(own + own_turned() + 16 * n));
-        mma_turned(x[2 * n], x[2 * n + 1], a, b);
-    }
-}
+/* x [16,32] += a [16,16] times a warp's rows. */
 __device__ __forceinline__ void mma_own(float (&x)[4][4], const ttt_halves &a, const ttt_mlp_own &own)
 {
     uint32_t high[2][4], low[2][4];
@@ -413,27 +376,6 @@ __device__ __forceinline__ void mlp_put_u(ttt_mlp_room &room, const ttt_tile_ste
     *(float2 *)(room.u2_whole + i * MLP_SUMS + column) = u;
     *(uint32_t *)(room.u2[0] + i * LD + column) = s.high, *(uint32_t *)(room.u2[1] + i * LD + column) = s.low;
     *(uint32_t *)(room.u2[2] + i * LD + column) = scaled.high, *(uint32_t *)(room.u2[3] + i * LD + column) = scaled.low;
-}
-/* The same of both tokens of a warp in segments, the lower half where it is wanted; and the two's sum. */
-template <bool HALVES>
-__device__ __forceinline__ void mlp_put_us(ttt_mlp_query_room &room, const ttt_tile_steps &steps, int column, const float2 (&u)[2])
-{
-    const int warp = (int)threadIdx.x / 32;
-    float2 sum = make_float2(0.0f, 0.0f);
-#pragma unroll
-    for (int half = 0; half < 2; half++) {
-        const int i = warp + TTT_WARPS * half, at = i * ttt_place<MLP_D>::LD + column;
-        const float by = -steps.of_last(i) * steps.rate[i];
-        const float2 scaled = make_float2(by * u[half].x, by * u[half].y);
-        *(float2 *)(room.u2_whole + i * MLP_SUMS + column) = u[half];
-        if (HALVES) {
-            const ttt_split s = split_pair(u[half].x, u[half].y);
-            *(uint32_t *)(room.u2[0] + at) = s.high, *(uint32_t *)(room.u2[1] + at) = s.low;
-        }
-        *(uint32_t *)(room.u2[2] + at) = pack_bf16(scaled.x, scaled.y);
-        sum.x += scaled.x, sum.y += scaled.y;
-    }
-    *(float2 *)(room.columns[warp] + column) = sum;
 }
 /* From the shares of z to u of a warp's two tokens. U: where it is recorded; record: the rest, or NULL. */
 __device__ __forceinline__ void mlp_loss(ttt_mlp_room &room, const bf16 *K, const bf16 *V, const ttt_mlp_top &top, const ttt_tile_steps &steps,
@@ -548,71 +490,6 @@ __device__ __forceinline__ void add_second(float (&W2)[4][4][4], const bf16 *row
             for (int n = 0; n < 2; n++) mma_turned(W2[m][2 * n], W2[m][2 * n + 1], term ? u.high : u.low, term == 2 ? low[n] : high[n]);
     }
 }
-/* The same of rounded ones and, where biases learn, of the first layer's += own's sums over the tokens, by products with ones: turned, own is as well
- * an A as it is a B. */
-__device__ __forceinline__ void add_first(float (&W1)[2][8][4], float (&b1)[4][2], const bf16 *rows, const ttt_mlp_rounded &own, float bias)
-{
-    const ttt_place<MLP_D> y;
-    const uint32_t one = pack_bf16(1.0f, 1.0f), ones[4] = { one, one, one, one };
-    uint32_t u[2][4];
-#pragma unroll
-    for (int m = 0; m < 2; m++) ldmatrix_x4_trans(u[m], shared_address(own + own_flat() + 16 * m));
-#pragma unroll
-    for (int p = 0; p < 4; p++) {
-        uint32_t k[4];
-        ldmatrix_x4_trans(k, shared_address(rows) + y.turned() + p * 32);
-#pragma unroll
-        for (int m = 0; m < 2; m++) mma_turned(W1[m][2 * p], W1[m][2 * p + 1], u[m], k);
-    }
-#pragma unroll
-    for (int n = 0; n < 4 && bias; n++) {
-        float x[4] = { b1[n][0], b1[n][1], b1[n][0], b1[n][1] };
-        mma_bf16(x, ones, u[n / 2][n % 2], u[n / 2][n % 2 + 2]);
-        b1[n][0] = x[0], b1[n][1] = x[1];
-    }
-}
-__device__ __forceinline__ void add_second(float (&W2)[4][4][4], const bf16 *rows, const ttt_mlp_rounded &own)
-{
-    const ttt_place<MLP_D> y;
-    uint32_t x[2][4];
-#pragma unroll
-    for (int n = 0; n < 2; n++) ldmatrix_x4_trans(x[n], shared_address(own + own_turned() + 16 * n));
-#pragma unroll
-    for (int m = 0; m < 4; m++) {
-        uint32_t u[4];
-        ldmatrix_x4_trans(u, shared_address(rows) + y.plain() + m * 32);
-#pragma unroll
-        for (int n = 0; n < 2; n++) mma_turned(W2[m][2 * n], W2[m][2 * n + 1], u, x[n]);
-    }
-}
-/* A warp's two tokens from the shares: hat and the inverses of sigma and, lane j of token j, S. */
-__device__ __forceinline__ void mlp_out(const ttt_mlp_query_room &room, float bias, const ttt_mlp_top &top, const ttt_tile_steps &steps,
-                                        float2 (&z)[2], float (&inverse)[2], float (&S)[2])
-{
-    const int warp = (int)threadIdx.x / 32, lane = (int)threadIdx.x % 32, column = lane * 2, mine = lane % TILE_TOKENS;
-    float A[2];
-#pragma unroll
-    for (int half = 0; half < 2; half++) {
-        const int i = warp + TTT_WARPS * half;
-        z[half] = sum_shares(room, i, column);
-        S[half] = bias;
-#pragma unroll
-        for (int w = 0; w < TTT_WARPS; w++) S[half] += room.S[w][i * TILE_ETA + mine];
-        A[half] = S[half] * (mine > i ? 0.0f : steps.position[half] * steps.own(i, mine)) * steps.rate[mine];
-        z[half].x += top.offset.x, z[half].y += top.offset.y;
-    }
-#pragma unroll
-    for (int j = 0; j < TILE_TOKENS; j++) {
-        const float2 u = *(const float2 *)(room.u2_whole + j * MLP_SUMS + column);
-#pragma unroll
-        for (int half = 0; half < 2; half++) {
-            const float by = __shfl_sync(~0u, A[half], j);
-            z[half].x -= by * u.x, z[half].y -= by * u.y;
-        }
-    }
-    normalise_pairs(z, inverse);
-}
-
 /* Everything of the state but the second layer's biases in registers, and back. */
 struct ttt_mlp_state {
     float W1[2][8][4], W2[4][4][4], b1[4][2];
@@ -700,53 +577,6 @@ __device__ __forceinline__ void mlp_update_offset(const ttt_mlp_room &room, cons
         offset.x -= by * u.x, offset.y -= by * u.y;
     }
 }
-/* The same in segments. */
-__device__ __forceinline__ void mlp_update(const ttt_mlp_query_room &room, ttt_mlp_state &y, const bf16 *K, float bias)
-{
-    const int warp = (int)threadIdx.x / 32;
-    add_first(y.W1, y.b1, K, room.u[warp], bias);
-    add_second(y.W2, room.u2[2], room.x[warp]);
-}
-__device__ __forceinline__ void mlp_update_offset(const ttt_mlp_query_room &room, float bias, float2 &offset)
-{
-#pragma unroll
-    for (int w = 0; w < TTT_WARPS && bias; w++) {
-        const float2 s = *(const float2 *)(room.columns[w] + (int)threadIdx.x % 32 * 2);
-        offset.x += s.x, offset.y += s.y;
-    }
-}
-/* Queries' second layer from z of the first, less what keys up to each have changed there (u1 in shared memory): shares for mlp_out. zq becomes Y2;
- * slopes: where gelu' there is left, or NULL. */
-__device__ __forceinline__ void mlp_queries(ttt_mlp_query_room &room, const ttt_mlp_state &y, const bf16 *K, const bf16 *Q,
-                                            const ttt_tile_steps &steps, float bias, float (&zq)[4][4], float *slopes)
-{
-    const ttt_place<MLP_D> at;
-    const int warp = at.id / 32;
-    float A[2][4] = {};
-#pragma unroll
-    for (int p = 0; p < 4; p++) {
-        uint32_t k[4], q[4];
-        ldmatrix_x4(k, shared_address(K) + at.turned() + p * 32);
-        ldmatrix_x4(q, shared_address(Q) + at.turned() + p * 32);
-        mma_bf16(A[0], q, k[0], k[2]);
-        mma_bf16(A[1], q, k[1], k[3]);
-    }
-    TTT_SLICE(n, q)
-    {
-        const int row = at.r + q / 2 * 8, j = at.token(n, q);
-        A[n][q] = -(A[n][q] + bias) * steps.of(q / 2, row, j) * steps.rate[j];
-    }
-    mma_rounded(zq, A[0], A[1], room.u[warp]);
-#pragma unroll
-    for (int n = 0; n < 4; n++) {
-        float slope[4];
-#pragma unroll
-        for (int q = 0; q < 4; q++) zq[n][q] = gelu_both(zq[n][q], &slope[q]);
-        if (slopes) leave_tile(slopes, n, slope);
-    }
-    put_rounded_shares(zq, y.W2, room.part[warp], room.x[warp], room.S[warp]);
-}
-
 /* Sums over the warps of what each has of the norm, two columns a lane: put is told of 64 of its weights and 64 of its offsets. part: for 2 x 8 x 64
  * floats, which nobody reads any more. */
 template <typename F> __device__ __forceinline__ void mlp_norm_sums(float *part, float2 w, float2 b, F put)
