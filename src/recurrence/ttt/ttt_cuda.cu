@@ -206,8 +206,9 @@ template <typename T, int LAYERS> static void put(const lnt_ttt_args *a, const l
 
 template <int LAYERS, int D, int STEP> static void put_step(const lnt_cuda *d, ttt_launch x, const ttt_shape &y)
 {
+    constexpr size_t chain = sizeof(ttt_mlp_room), queries = sizeof(ttt_mlp_query_room), ahead = sizeof(ttt_mlp_ahead_room);
     constexpr size_t rooms[2][3] = { { sizeof(ttt_query_room<D>), sizeof(ttt_query_room<D>), sizeof(ttt_back_room<D>) },
-                                     { sizeof(ttt_mlp_room), sizeof(ttt_mlp_ahead_room), sizeof(ttt_mlp_back_room) } };
+                                     { chain < queries ? queries : chain, chain < ahead ? ahead : chain, sizeof(ttt_mlp_back_room) } };
     constexpr size_t room = rooms[LAYERS - 1][STEP];
     const int level = ttt_level(&d->base);
     const size_t used = (size_t)measure<LAYERS>(y.s, STEP == STEP_BACK, level).shared_used * sizeof(float);

@@ -75,7 +75,7 @@ template <bool BACK, typename HEAD> __device__ __noinline__ void ttt_mlp_chain_a
         steps.eta = room.eta[now], steps.rate = room.rate[now];
         if (i % SEGMENT == 0) mlp_keep_state(state, w, top.offset), state += state_step;
         float z[4][4], slope[4][4], h[4][4] = {};
-        mlp_first(w, K, z);
+        mlp_first<true>(w, K, z);
         if (BACK) record_own(record + ttt_mlp_record::Z, z);
 #pragma unroll
         for (int n = 0; n < 4; n++)
@@ -83,7 +83,7 @@ template <bool BACK, typename HEAD> __device__ __noinline__ void ttt_mlp_chain_a
             for (int q = 0; q < 4; q++) z[n][q] = gelu_both(z[n][q], &slope[n][q]);
         if (!BACK) record_own(record + ttt_mlp_left::X, z);
         put_own(room.x[warp], z);
-        put_shares(z, w.W2, room.part[warp], NULL, NULL);
+        put_shares(z, w.W2, room.part[warp]);
         forget_halves(w.W2, &room.zero);
         cp_async_wait<0>(); /* the next rows: behind the barrier they are there for everybody */
         if (i + 1 < count && y.id < TILE_TOKENS) room.rate[next][y.id] = rate;
@@ -117,16 +117,192 @@ template <bool BACK, typename HEAD> __device__ __noinline__ void ttt_mlp_chain_a
     __syncthreads();
 }
 
+/* ---- operands of segments, rounded --------------------------------------------------------------------------------------------------------- */
+
+/* x [16,32] += a [16,16] times a warp's rows, both rounded. */
+__device__ __forceinline__ void mma_rounded(float (&x)[4][4], const float (&left)[4], const float (&right)[4], const ttt_mlp_rounded &own)
+{
+    uint32_t a[4], b[4];
+    round_tiles(a, left, right);
+#pragma unroll
+    for (int n = 0; n < 2; n++) {
+        ldmatrix_x4_trans(b, shared_address(own + own_turned() + 16 * n));
+        mma_turned(x[2 * n], x[2 * n + 1], a, b);
+    }
+}
+/* A warp's share of x W2 for everybody to add up, and of x X2^T. */
+__device__ __forceinline__ void put_rounded_shares(const float (&x)[4][4], const float (&W2)[4][4][4], float *part, const ttt_mlp_rounded &X2,
+                                                   float *S)
+{
+    const int lane = (int)threadIdx.x % 32;
+    uint32_t a[2][4], w[4];
+#pragma unroll
+    for (int p = 0; p < 2; p++) round_tiles(a[p], x[2 * p], x[2 * p + 1]);
+#pragma unroll
+    for (int m = 0; m < 4; m += 2) {
+        float z[4][4] = {};
+#pragma unroll
+        for (int p = 0; p < 2; p++)
+#pragma unroll
+            for (int e = 0; e < 2; e++) {
+                round_tiles(w, W2[m + e][2 * p], W2[m + e][2 * p + 1]);
+                mma_state(z[2 * e], z[2 * e + 1], a[p], w);
+            }
+        put_share(part, m, z);
+    }
+    float z[2][4] = {};
+#pragma unroll
+    for (int p = 0; p < 2; p++) {
+        ldmatrix_x4(w, shared_address(X2 + own_turned() + 16 * p));
+        mma_state(z[0], z[1], a[p], w);
+    }
+    TTT_SLICE(n, q) S[(lane / 4 + q / 2 * 8) * TILE_ETA + 8 * n + lane % 4 * 2 + q % 2] = z[n][q];
+}
+/* u of a warp's two tokens, two columns a lane, where it is wanted: in halves or not at all, times its step size, and the two's sum. */
+template <bool HALVES>
+__device__ __forceinline__ void mlp_put_us(ttt_mlp_query_room &room, const ttt_tile_steps &steps, int column, const float2 (&u)[2])
+{
+    const int warp = (int)threadIdx.x / 32;
+    float2 sum = make_float2(0.0f, 0.0f);
+#pragma unroll
+    for (int half = 0; half < 2; half++) {
+        const int i = warp + TTT_WARPS * half, at = i * ttt_place<MLP_D>::LD + column;
+        const float by = -steps.of_last(i) * steps.rate[i];
+        const float2 scaled = make_float2(by * u[half].x, by * u[half].y);
+        *(float2 *)(room.u2_whole + i * MLP_SUMS + column) = u[half];
+        if (HALVES) {
+            const ttt_split s = split_pair(u[half].x, u[half].y);
+            *(uint32_t *)(room.u2[0] + at) = s.high, *(uint32_t *)(room.u2[1] + at) = s.low;
+        }
+        *(uint32_t *)(room.u2[2] + at) = pack_bf16(scaled.x, scaled.y);
+        sum.x += scaled.x, sum.y += scaled.y;
+    }
+    *(float2 *)(room.columns[warp] + column) = sum;
+}
+/* A warp's columns of the first layer's weights += rows^T own and, where biases learn, of those += own's sums over the tokens, by products with ones:
+ * turned, own is as well an A as it is a B. Its rows of the second's += own^T rows. */
+__device__ __forceinline__ void add_first(float (&W1)[2][8][4], float (&b1)[4][2], const bf16 *rows, const ttt_mlp_rounded &own, float bias)
+{
+    const ttt_place<MLP_D> y;
+    const uint32_t one = pack_bf16(1.0f, 1.0f), ones[4] = { one, one, one, one };
+    uint32_t u[2][4];
+#pragma unroll
+    for (int m = 0; m < 2; m++) ldmatrix_x4_trans(u[m], shared_address(own + own_flat() + 16 * m));
+#pragma unroll
+    for (int p = 0; p < 4; p++) {
+        uint32_t k[4];
+        ldmatrix_x4_trans(k, shared_address(rows) + y.turned() + p * 32);
+#pragma unroll
+        for (int m = 0; m < 2; m++) mma_turned(W1[m][2 * p], W1[m][2 * p + 1], u[m], k);
+    }
+#pragma unroll
+    for (int n = 0; n < 4 && bias; n++) {
+        float x[4] = { b1[n][0], b1[n][1], b1[n][0], b1[n][1] };
+        mma_bf16(x, ones, u[n / 2][n % 2], u[n / 2][n % 2 + 2]);
+        b1[n][0] = x[0], b1[n][1] = x[1];
+    }
+}
+__device__ __forceinline__ void add_second(float (&W2)[4][4][4], const bf16 *rows, const ttt_mlp_rounded &own)
+{
+    const ttt_place<MLP_D> y;
+    uint32_t x[2][4];
+#pragma unroll
+    for (int n = 0; n < 2; n++) ldmatrix_x4_trans(x[n], shared_address(own + own_turned() + 16 * n));
+#pragma unroll
+    for (int m = 0; m < 4; m++) {
+        uint32_t u[4];
+        ldmatrix_x4_trans(u, shared_address(rows) + y.plain() + m * 32);
+#pragma unroll
+        for (int n = 0; n < 2; n++) mma_turned(W2[m][2 * n], W2[m][2 * n + 1], u, x[n]);
+    }
+}
+/* A warp's two tokens from the shares: hat and the inverses of sigma and, lane j of token j, S. */
+__device__ __forceinline__ void mlp_out(const ttt_mlp_query_room &room, float bias, const ttt_mlp_top &top, const ttt_tile_steps &steps,
+                                        float2 (&z)[2], float (&inverse)[2], float (&S)[2])
+{
+    const int warp = (int)threadIdx.x / 32, lane = (int)threadIdx.x % 32, column = lane * 2, mine = lane % TILE_TOKENS;
+    float A[2];
+#pragma unroll
+    for (int half = 0; half < 2; half++) {
+        const int i = warp + TTT_WARPS * half;
+        z[half] = sum_shares(room, i, column);
+        S[half] = bias;
+#pragma unroll
+        for (int w = 0; w < TTT_WARPS; w++) S[half] += room.S[w][i * TILE_ETA + mine];
+        A[half] = S[half] * (mine > i ? 0.0f : steps.position[half] * steps.own(i, mine)) * steps.rate[mine];
+        z[half].x += top.offset.x, z[half].y += top.offset.y;
+    }
+#pragma unroll
+    for (int j = 0; j < TILE_TOKENS; j++) {
+        const float2 u = *(const float2 *)(room.u2_whole + j * MLP_SUMS + column);
+#pragma unroll
+        for (int half = 0; half < 2; half++) {
+            const float by = __shfl_sync(~0u, A[half], j);
+            z[half].x -= by * u.x, z[half].y -= by * u.y;
+        }
+    }
+    normalise_pairs(z, inverse);
+}
+
+/* The update, from X2, last.u1 and u2 in shared memory: of all but the second layer's biases, and of those. */
+__device__ __forceinline__ void mlp_update(const ttt_mlp_query_room &room, ttt_mlp_state &y, const bf16 *K, float bias)
+{
+    const int warp = (int)threadIdx.x / 32;
+    add_first(y.W1, y.b1, K, room.u[warp], bias);
+    add_second(y.W2, room.u2[2], room.x[warp]);
+}
+__device__ __forceinline__ void mlp_update_offset(const ttt_mlp_query_room &room, float bias, float2 &offset)
+{
+#pragma unroll
+    for (int w = 0; w < TTT_WARPS && bias; w++) {
+        const float2 s = *(const float2 *)(room.columns[w] + (int)threadIdx.x % 32 * 2);
+        offset.x += s.x, offset.y += s.y;
+    }
+}
+/* Queries' second layer from z of the first, less what keys up to each have changed there (u1 in shared memory): shares for mlp_out. zq becomes Y2;
+ * slopes: where gelu' there is left, or NULL. */
+__device__ __forceinline__ void mlp_queries(ttt_mlp_query_room &room, const ttt_mlp_state &y, const bf16 *K, const bf16 *Q,
+                                            const ttt_tile_steps &steps, float bias, float (&zq)[4][4], float *slopes)
+{
+    const ttt_place<MLP_D> at;
+    const int warp = at.id / 32;
+    float A[2][4] = {};
+#pragma unroll
+    for (int p = 0; p < 4; p++) {
+        uint32_t k[4], q[4];
+        ldmatrix_x4(k, shared_address(K) + at.turned() + p * 32);
+        ldmatrix_x4(q, shared_address(Q) + at.turned() + p * 32);
+        mma_bf16(A[0], q, k[0], k[2]);
+        mma_bf16(A[1], q, k[1], k[3]);
+    }
+    TTT_SLICE(n, q)
+    {
+        const int row = at.r + q / 2 * 8, j = at.token(n, q);
+        A[n][q] = -(A[n][q] + bias) * steps.of(q / 2, row, j) * steps.rate[j];
+    }
+    mma_rounded(zq, A[0], A[1], room.u[warp]);
+#pragma unroll
+    for (int n = 0; n < 4; n++) {
+        float slope[4];
+#pragma unroll
+        for (int q = 0; q < 4; q++) zq[n][q] = gelu_both(zq[n][q], &slope[q]);
+        if (slopes) leave_tile(slopes, n, slope);
+    }
+    put_rounded_shares(zq, y.W2, room.part[warp], room.x[warp], room.S[warp]);
+}
+
+/* ---- segments ---------------------------------------------------------------------------------------------------------------------------------- */
+
 /* What segments ahead of the way back have besides. */
-struct alignas(16) ttt_mlp_ahead_room : ttt_mlp_room {
+struct alignas(16) ttt_mlp_ahead_room : ttt_mlp_query_room {
     alignas(16) ttt_mlp_own y[TTT_WARPS]; /* Y2, then dz of the queries' first layer */
     ttt_mlp_rows dzq;                   /* of the second */
-    float dzq_whole[TILE_TOKENS * MLP_SUMS], S2[TILE_TOKENS * TILE_ETA];
+    float S2[TILE_TOKENS * TILE_ETA];
 };
-template <bool BACK> struct ttt_mlp_query_room {
-    using type = ttt_mlp_room;
+template <bool BACK> struct ttt_mlp_room_of {
+    using type = ttt_mlp_query_room;
 };
-template <> struct ttt_mlp_query_room<true> {
+template <> struct ttt_mlp_room_of<true> {
     using type = ttt_mlp_ahead_room;
 };
 
@@ -145,8 +321,9 @@ template <bool BACK> __device__ __forceinline__ void mlp_left_own(float *record,
     {
         const gelu_terms g(X[n][q]);
         X[n][q] *= g.rest;
-        slope[n][q] = g.slope();
-        below[n][q] = u[n][q] * g.bend();
+        float bend;
+        slope[n][q] = g.both(&bend);
+        below[n][q] = u[n][q] * bend;
         u[n][q] *= slope[n][q];
     }
     record_own(record + ttt_mlp_record::SLOPE, slope);
@@ -210,12 +387,12 @@ __device__ __forceinline__ void mlp_queries_back(ttt_mlp_ahead_room &room, const
                                                  float *record)
 {
     const ttt_place<MLP_D> y;
-    const int warp = y.id / 32, column = 2 * y.lane, mine = y.lane % TILE_TOKENS;
-    float dS[2][4] = {}, dSt[2][4] = {}, dy[4][4] = {}, x[4][4] = {}, St[2][4] = {}, slope[4][4];
+    const int warp = y.id / 32;
+    float dS[2][4] = {}, dSt[2][4] = {}, dy[4][4] = {}, x[4][4] = {}, St[2][4] = {}, At[2][4], slope[4][4];
     mlp_back_second(room, record, steps, dS, dSt, dy);
     recorded_own(slope, record + ttt_mlp_record::DZQ);
-    mma_own(dy, halves_of(dS[0], dS[1]), room.x[warp]);
-    mma_own(x, halves_of(dSt[0], dSt[1]), room.y[warp]);
+    mma_rounded(dy, dS[0], dS[1], room.x[warp]);
+    mma_rounded(x, dSt[0], dSt[1], room.y[warp][0]);
     record_own(record + ttt_mlp_record::PRE_X, x);
     record_turned(record + ttt_mlp_record::Y, room.y[warp], own_turned());
     MLP_OWN_EACH(n, q) dy[n][q] *= slope[n][q];
@@ -234,29 +411,25 @@ __device__ __forceinline__ void mlp_queries_back(ttt_mlp_ahead_room &room, const
     TTT_SLICE(n, q)
     {
         const int j = y.r + q / 2 * 8, i = y.token(n, q);
-        St[n][q] = j > i ? 0.0f : -(St[n][q] + bias) * room.position[i] * steps.own(i, j);
+        const float by = j > i ? 0.0f : -room.position[i] * steps.own(i, j);
+        St[n][q] = (St[n][q] + bias) * by;
+        At[n][q] = room.S2[i * TILE_ETA + j] * by;
     }
     MLP_OWN_EACH(n, q) x[n][q] = 0.0f;
     mma_own(x, halves_of(St[0], St[1]), room.y[warp]);
     record_own(record + ttt_mlp_record::PRE, x);
-    float A[2]; /* lane i: of A's row i, column j */
-    float2 pre[2] = {};
+    /* du of the second layer: eight columns a warp, of all tokens */
+    uint32_t high[2], low[2];
+    float pre[4] = {};
+    const int at = y.lane % TILE_TOKENS * ttt_place<MLP_D>::LD + 8 * warp;
+    ldmatrix_x2_trans(high, shared_address(room.dzq[0] + at));
+    ldmatrix_x2_trans(low, shared_address(room.dzq[1] + at));
+    const ttt_halves A = halves_of(At[0], At[1]);
+    mma_halves(pre, A, high[0], high[1]);
+    mma_bf16(pre, A.high, low[0], low[1]);
 #pragma unroll
-    for (int half = 0; half < 2; half++) {
-        const int j = warp + TTT_WARPS * half;
-        A[half] = j > mine ? 0.0f : room.S2[mine * TILE_ETA + j] * room.position[mine] * steps.own(mine, j);
-    }
-#pragma unroll
-    for (int i = 0; i < TILE_TOKENS; i++) {
-        const float2 z = *(const float2 *)(room.dzq_whole + i * MLP_SUMS + column);
-#pragma unroll
-        for (int half = 0; half < 2; half++) {
-            const float a = __shfl_sync(~0u, A[half], i);
-            pre[half].x -= a * z.x, pre[half].y -= a * z.y;
-        }
-    }
-#pragma unroll
-    for (int half = 0; half < 2; half++) leave_pair(record + ttt_mlp_record::PRE_U + (warp + TTT_WARPS * half) * MLP_D + column, pre[half]);
+    for (int half = 0; half < 2; half++)
+        leave_pair(record + ttt_mlp_record::PRE_U + (y.r + 8 * half) * MLP_D + 8 * warp + 2 * y.c, make_float2(pre[2 * half], pre[2 * half + 1]));
     constexpr int EACH = (int)sizeof(ttt_mlp_rows) / 16;
     for (int i = y.id, block = 0; i < 2 * EACH; i += TTT_THREADS, block++)
         leave_at(record + ttt_mlp_record::ROWS, block, i < EACH ? ((const uint4 *)room.u2[0])[i] : ((const uint4 *)room.dzq[0])[i - EACH]);
@@ -267,7 +440,7 @@ template <bool BACK> __device__ __noinline__ void ttt_mlp_tiles_queries(const tt
 {
     const ttt_tile_call g(x);
     extern __shared__ __align__(16) float memory[];
-    typename ttt_mlp_query_room<BACK>::type &room = *(typename ttt_mlp_query_room<BACK>::type *)memory;
+    typename ttt_mlp_room_of<BACK>::type &room = *(typename ttt_mlp_room_of<BACK>::type *)memory;
     const ttt_place<MLP_D> y;
     constexpr int ROWS = ttt_place<MLP_D>::ROWS;
     const int count = x.count, warp = y.id / 32, column = 2 * y.lane;
@@ -307,13 +480,10 @@ template <bool BACK> __device__ __noinline__ void ttt_mlp_tiles_queries(const tt
         mlp_left_own<BACK>(record, zq, h);
         put_own(room.x[warp], zq);
         put_own(room.u[warp], h);
-#pragma unroll
-        for (int half = 0; half < 2; half++) {
-            const int token = warp + TTT_WARPS * half;
-            mlp_put_u(room, steps, token, column, left_pair(record + (BACK ? ttt_mlp_record::U : ttt_mlp_left::U2) + token * MLP_D + column));
-        }
+        const float *const U = record + (BACK ? ttt_mlp_record::U : ttt_mlp_left::U2) + warp * MLP_D + column;
+        mlp_put_us<BACK>(room, steps, column, { left_pair(U), left_pair(U + TTT_WARPS * MLP_D) });
         if (BACK) record_state<2, 4>(record + ttt_mlp_record::W1, w.W1);
-        mlp_first(w, Q, zq);
+        mlp_first<false>(w, Q, zq);
         __syncwarp();
         mlp_queries(room, w, K, Q, steps, g.a.bias, zq, BACK ? record + ttt_mlp_record::DZQ : NULL);
         if (BACK) record_state<4, 2>(record + ttt_mlp_record::W2, w.W2);
@@ -332,7 +502,7 @@ template <bool BACK> __device__ __noinline__ void ttt_mlp_tiles_queries(const tt
         float2 z[2], d[2];
         float inverse[2], S[2];
         /* two warps share a scheduler: one's products go beside the other's shuffles */
-        if (warp < TTT_WARPS / 2) mlp_update(room, w, K, h, g.a.bias);
+        if (warp < TTT_WARPS / 2) mlp_update(room, w, K, g.a.bias);
         mlp_out(room, g.a.bias, top, rows, z, inverse, S);
 #pragma unroll
         for (int half = 0; half < 2; half++) {
@@ -353,13 +523,12 @@ template <bool BACK> __device__ __noinline__ void ttt_mlp_tiles_queries(const tt
             for (int half = 0; half < 2; half++) {
                 const int token = warp + TTT_WARPS * half;
                 put_pair(room.dzq, token, column, d[half]);
-                *(float2 *)(room.dzq_whole + token * MLP_SUMS + column) = d[half];
                 if (y.lane < TILE_TOKENS) room.S2[token * TILE_ETA + y.lane] = S[half];
             }
             leave_pair(record + ttt_mlp_record::SUMS + warp * MLP_D + column, make_float2(d[0].x + d[1].x, d[0].y + d[1].y));
         }
-        mlp_update_offset(room, steps, g.a.bias, top.offset);
-        if (warp >= TTT_WARPS / 2) mlp_update(room, w, K, h, g.a.bias);
+        mlp_update_offset(room, g.a.bias, top.offset);
+        if (warp >= TTT_WARPS / 2) mlp_update(room, w, K, g.a.bias);
         if constexpr (BACK) {
             __syncthreads();
             mlp_queries_back(room, K, Q, steps, g.a.bias, record);

@@ -37,9 +37,12 @@ struct gelu_terms {
         rest = 1.0f - P, first = GELU_ROOT + 3 * GELU_ROOT * GELU_CUBE * square;
     }
     __device__ __forceinline__ float slope() const { return rest + near * (2.0f * P * rest * first); }
-    __device__ __forceinline__ float bend() const
+    /* Slope and bend: y is a cubic, for which x y'' / 2 = y' - c. */
+    __device__ __forceinline__ float both(float *bend) const
     {
-        return 4.0f * P * rest * (first + near * (3 * GELU_ROOT * GELU_CUBE * near - (1.0f - 2.0f * P) * first * first));
+        const float by = near * first, half = 2.0f * P * rest;
+        *bend = half * (2 * GELU_ROOT + 12 * GELU_ROOT * GELU_CUBE * square - by * first * (2.0f - 4.0f * P));
+        return rest + half * by;
     }
 };
 __device__ __forceinline__ float gelu_both(float x, float *slope)
@@ -53,20 +56,31 @@ __device__ __forceinline__ float gelu_both(float x, float *slope)
 
 static constexpr int MLP_D = 64, MLP_F = 256, MLP_OWN = MLP_F / TTT_WARPS, MLP_LD = MLP_OWN + 8, MLP_SUMS = MLP_D + 8;
 
-typedef bf16 ttt_mlp_own[2][TILE_TOKENS * MLP_LD];          /* a warp's [16,32] in two halves */
+/* The chain's operands are in two halves: what is rounded of a state's change is there for good. Segments begin with the chain's states and hand on
+ * none: theirs are rounded once, but for what the way back takes of them in halves. */
+typedef bf16 ttt_mlp_rounded[TILE_TOKENS * MLP_LD];         /* a warp's [16,32] */
+typedef ttt_mlp_rounded ttt_mlp_own[2];                     /* the same in two halves */
 typedef bf16 ttt_mlp_rows[2][ttt_place<MLP_D>::ROWS];       /* [16,64] in two halves */
 typedef float ttt_mlp_part[TILE_TOKENS * MLP_SUMS];
 
 #define MLP_OWN_EACH(n, q) _Pragma("unroll") for (int n = 0; n < 4; n++) _Pragma("unroll") for (int q = 0; q < 4; q++)
 
-
-struct alignas(16) ttt_mlp_room {
-    bf16 rows[3][3 * ttt_place<MLP_D>::ROWS];                                   /* k q v of this mini-batch and the next ones */
-    bf16 x[TTT_WARPS][2][TILE_TOKENS * MLP_LD], u[TTT_WARPS][2][TILE_TOKENS * MLP_LD]; /* its columns of X2 and u1, in two halves */
+/* What a chain and segments have alike, the chain's, and that of segments. */
+struct alignas(16) ttt_mlp_rows_room {
+    bf16 rows[3][3 * ttt_place<MLP_D>::ROWS]; /* k q v of this mini-batch and the next ones */
+    float u2_whole[TILE_TOKENS * MLP_SUMS], part[TTT_WARPS][TILE_TOKENS * MLP_SUMS];
+    float eta[3][TILE_TOKENS * TILE_ETA], rate[3][TILE_TOKENS];
+};
+struct alignas(16) ttt_mlp_room : ttt_mlp_rows_room {
+    alignas(16) ttt_mlp_own x[TTT_WARPS], u[TTT_WARPS];                         /* its columns of X2 and u1 */
     bf16 u2[4][ttt_place<MLP_D>::ROWS];                                         /* in two halves; and times the last row's step sizes */
-    float u2_whole[TILE_TOKENS * MLP_SUMS];
-    float part[TTT_WARPS][TILE_TOKENS * MLP_SUMS], S[TTT_WARPS][TILE_TOKENS * TILE_ETA];
-    float eta[3][TILE_TOKENS * TILE_ETA], rate[3][TILE_TOKENS], position[TILE_TOKENS], zero;
+    float zero;
+};
+struct alignas(16) ttt_mlp_query_room : ttt_mlp_rows_room {
+    alignas(16) ttt_mlp_rounded x[TTT_WARPS], u[TTT_WARPS];
+    bf16 u2[3][ttt_place<MLP_D>::ROWS];                                         /* in two halves; and times the last row's step sizes */
+    float columns[TTT_WARPS][MLP_D];                                            /* of a warp's tokens: the sums of those, whole */
+    float S[TTT_WARPS][TILE_TOKENS * TILE_ETA], position[TILE_TOKENS];
 };
 
 /* What going back wants of a mini-batch. The chain ahead leaves, as a thread has them, z of the first layer and the gradient below the second, in
@@ -178,8 +192,16 @@ __device__ __forceinline__ int own_flat()
     return (lane / 16 * 8 + lane % 8) * MLP_LD + lane / 8 % 2 * 8;
 }
 
-/* [16,32] of a warp as two halves. */
-__device__ __forceinline__ void put_own(bf16 (&to)[2][TILE_TOKENS * MLP_LD], const float (&x)[4][4])
+/* [16,32] of a warp rounded, and as two halves. */
+__device__ __forceinline__ void put_own(ttt_mlp_rounded &to, const float (&x)[4][4])
+{
+    const int lane = (int)threadIdx.x % 32, at = lane / 4 * MLP_LD + lane % 4 * 2;
+#pragma unroll
+    for (int n = 0; n < 4; n++)
+#pragma unroll
+        for (int half = 0; half < 2; half++) *(uint32_t *)(to + at + half * 8 * MLP_LD + 8 * n) = pack_bf16(x[n][2 * half], x[n][2 * half + 1]);
+}
+__device__ __forceinline__ void put_own(ttt_mlp_own &to, const float (&x)[4][4])
 {
     const int lane = (int)threadIdx.x % 32, at = lane / 4 * MLP_LD + lane % 4 * 2;
 #pragma unroll
@@ -223,10 +245,25 @@ __device__ __forceinline__ void mma_states(float (&left)[4], float (&right)[4], 
     mma_state(left, right, a.high, state.low);
     mma_state(left, right, a.high, state.high);
 }
-/* A warp's share of x W2 for everybody to add up, and of x X2^T where S is wanted; xs: X2's halves. */
-__device__ __forceinline__ void put_shares(const float (&x)[4][4], const float (&W2)[4][4][4], float *part, const ttt_halves (*xs)[2], float *S)
+/* Two tiles side by side, rounded, an A of the next product. */
+__device__ __forceinline__ void round_tiles(uint32_t (&a)[4], const float (&left)[4], const float (&right)[4])
 {
-    const int lane = (int)threadIdx.x % 32, r = lane / 4, c2 = lane % 4 * 2;
+    a[0] = pack_bf16(left[0], left[1]), a[1] = pack_bf16(left[2], left[3]);
+    a[2] = pack_bf16(right[0], right[1]), a[3] = pack_bf16(right[2], right[3]);
+}
+/* 32 columns of a warp's share. */
+__device__ __forceinline__ void put_share(float *part, int m, const float (&z)[4][4])
+{
+    const int lane = (int)threadIdx.x % 32;
+#pragma unroll
+    for (int n = 0; n < 4; n++)
+#pragma unroll
+        for (int half = 0; half < 2; half++)
+            *(float2 *)(part + (lane / 4 + 8 * half) * MLP_SUMS + 16 * m + 8 * n + lane % 4 * 2) = make_float2(z[n][2 * half], z[n][2 * half + 1]);
+}
+/* A warp's share of x W2 for everybody to add up. */
+__device__ __forceinline__ void put_shares(const float (&x)[4][4], const float (&W2)[4][4][4], float *part)
+{
     const ttt_halves a[2] = { halves_of(x[0], x[1]), halves_of(x[2], x[3]) };
 #pragma unroll
     for (int m = 0; m < 4; m += 2) {
@@ -239,21 +276,12 @@ __device__ __forceinline__ void put_shares(const float (&x)[4][4], const float (
 #pragma unroll
                 for (int e = 0; e < 2; e++) mma_state(z[2 * e], z[2 * e + 1], term ? a[p].high : a[p].low, term == 1 ? w[e].low : w[e].high);
         }
-#pragma unroll
-        for (int n = 0; n < 4; n++)
-#pragma unroll
-            for (int half = 0; half < 2; half++)
-                *(float2 *)(part + (r + 8 * half) * MLP_SUMS + 16 * m + 8 * n + c2) = make_float2(z[n][2 * half], z[n][2 * half + 1]);
+        put_share(part, m, z);
     }
-    if (!S) return;
-    float z[2][4] = {};
-#pragma unroll
-    for (int p = 0; p < 2; p++) mma_states(z[0], z[1], a[p], (*xs)[p]);
-    TTT_SLICE(n, q) S[(r + q / 2 * 8) * TILE_ETA + 8 * n + c2 + q % 2] = z[n][q];
 }
 
 /* Two columns of a token: the shares' sum. */
-__device__ __forceinline__ float2 sum_shares(const ttt_mlp_room &room, int i, int column)
+__device__ __forceinline__ float2 sum_shares(const ttt_mlp_rows_room &room, int i, int column)
 {
     float2 z = make_float2(0.0f, 0.0f);
 #pragma unroll
@@ -321,7 +349,7 @@ __device__ __forceinline__ void put_pair(ttt_mlp_rows &to, int i, int column, fl
 }
 
 /* x [16,32] += a [16,16] times a warp's rows. */
-__device__ __forceinline__ void mma_own(float (&x)[4][4], const ttt_halves &a, const bf16 (&own)[2][TILE_TOKENS * MLP_LD])
+__device__ __forceinline__ void mma_own(float (&x)[4][4], const ttt_halves &a, const ttt_mlp_own &own)
 {
     uint32_t high[2][4], low[2][4];
 #pragma unroll
@@ -423,7 +451,7 @@ __device__ __forceinline__ void mlp_below(const ttt_mlp_room &room, const float 
     }
 }
 /* A warp's columns of the first layer's weights += rows^T own; its rows of the second's += own^T (rows, in two halves). */
-__device__ __forceinline__ void add_first(float (&W1)[2][8][4], const bf16 *rows, const bf16 (&own)[2][TILE_TOKENS * MLP_LD])
+__device__ __forceinline__ void add_first(float (&W1)[2][8][4], const bf16 *rows, const ttt_mlp_own &own)
 {
     const ttt_place<MLP_D> y;
     ttt_halves u[2];
@@ -442,7 +470,7 @@ __device__ __forceinline__ void add_first(float (&W1)[2][8][4], const bf16 *rows
             for (int m = 0; m < 2; m++) mma_turned(W1[m][2 * p], W1[m][2 * p + 1], term ? u[m].high : u[m].low, k);
     }
 }
-__device__ __forceinline__ void add_second(float (&W2)[4][4][4], const bf16 *rows, const bf16 *rows_low, const bf16 (&own)[2][TILE_TOKENS * MLP_LD])
+__device__ __forceinline__ void add_second(float (&W2)[4][4][4], const bf16 *rows, const bf16 *rows_low, const ttt_mlp_own &own)
 {
     const ttt_place<MLP_D> y;
     uint32_t high[2][4], low[2][4];
@@ -462,34 +490,6 @@ __device__ __forceinline__ void add_second(float (&W2)[4][4][4], const bf16 *row
             for (int n = 0; n < 2; n++) mma_turned(W2[m][2 * n], W2[m][2 * n + 1], term ? u.high : u.low, term == 2 ? low[n] : high[n]);
     }
 }
-/* A warp's two tokens from the shares: hat and the inverses of sigma and, lane j of token j, S. */
-__device__ __forceinline__ void mlp_out(const ttt_mlp_room &room, float bias, const ttt_mlp_top &top, const ttt_tile_steps &steps, float2 (&z)[2],
-                                        float (&inverse)[2], float (&S)[2])
-{
-    const int warp = (int)threadIdx.x / 32, lane = (int)threadIdx.x % 32, column = lane * 2, mine = lane % TILE_TOKENS;
-    float A[2];
-#pragma unroll
-    for (int half = 0; half < 2; half++) {
-        const int i = warp + TTT_WARPS * half;
-        z[half] = sum_shares(room, i, column);
-        S[half] = bias;
-#pragma unroll
-        for (int w = 0; w < TTT_WARPS; w++) S[half] += room.S[w][i * TILE_ETA + mine];
-        A[half] = S[half] * (mine > i ? 0.0f : steps.position[half] * steps.own(i, mine)) * steps.rate[mine];
-        z[half].x += top.offset.x, z[half].y += top.offset.y;
-    }
-#pragma unroll
-    for (int j = 0; j < TILE_TOKENS; j++) {
-        const float2 u = *(const float2 *)(room.u2_whole + j * MLP_SUMS + column);
-#pragma unroll
-        for (int half = 0; half < 2; half++) {
-            const float by = __shfl_sync(~0u, A[half], j);
-            z[half].x -= by * u.x, z[half].y -= by * u.y;
-        }
-    }
-    normalise_pairs(z, inverse);
-}
-
 /* Everything of the state but the second layer's biases in registers, and back. */
 struct ttt_mlp_state {
     float W1[2][8][4], W2[4][4][4], b1[4][2];
@@ -523,8 +523,8 @@ template <bool OUT, typename HEAD> __device__ __forceinline__ void mlp_state(HEA
             for (int e = 0; e < 2; e++) go(y.b1[n][e], x.w.b[0][first + 8 * n + 2 * at.c + e]);
     if (!OUT || warp == 0) go(offset.x, x.w.b[1][2 * at.lane]), go(offset.y, x.w.b[1][2 * at.lane + 1]);
 }
-/* z of the first layer of rows of tokens. */
-__device__ __forceinline__ void mlp_first(const ttt_mlp_state &y, const bf16 *rows, float (&z)[4][4])
+/* z of the first layer of rows of tokens, from weights in halves or rounded. */
+template <bool HALVES> __device__ __forceinline__ void mlp_first(const ttt_mlp_state &y, const bf16 *rows, float (&z)[4][4])
 {
     const ttt_place<MLP_D> at;
 #pragma unroll
@@ -535,6 +535,15 @@ __device__ __forceinline__ void mlp_first(const ttt_mlp_state &y, const bf16 *ro
     for (int p = 0; p < 4; p++) {
         uint32_t k[4];
         ldmatrix_x4(k, shared_address(rows) + at.turned() + p * 32);
+        if (!HALVES) {
+#pragma unroll
+            for (int m = 0; m < 2; m++) {
+                uint32_t w[4];
+                round_tiles(w, y.W1[m][2 * p], y.W1[m][2 * p + 1]);
+                mma_state(z[2 * m], z[2 * m + 1], k, w);
+            }
+            continue;
+        }
         const ttt_halves w[2] = { halves_of(y.W1[0][2 * p], y.W1[0][2 * p + 1]), halves_of(y.W1[1][2 * p], y.W1[1][2 * p + 1]) };
 #pragma unroll
         for (int term = 0; term < 2; term++)
@@ -568,44 +577,6 @@ __device__ __forceinline__ void mlp_update_offset(const ttt_mlp_room &room, cons
         offset.x -= by * u.x, offset.y -= by * u.y;
     }
 }
-/* Queries' second layer from z of the first, less what keys up to each have changed there (u1 in shared memory): shares for mlp_out. zq becomes Y2;
- * slopes: where gelu' there is left, or NULL. */
-__device__ __forceinline__ void mlp_queries(ttt_mlp_room &room, const ttt_mlp_state &y, const bf16 *K, const bf16 *Q, const ttt_tile_steps &steps,
-                                            float bias, float (&zq)[4][4], float *slopes)
-{
-    const ttt_place<MLP_D> at;
-    const int warp = at.id / 32;
-    float A[2][4] = {};
-#pragma unroll
-    for (int p = 0; p < 4; p++) {
-        uint32_t k[4], q[4];
-        ldmatrix_x4(k, shared_address(K) + at.turned() + p * 32);
-        ldmatrix_x4(q, shared_address(Q) + at.turned() + p * 32);
-        mma_bf16(A[0], q, k[0], k[2]);
-        mma_bf16(A[1], q, k[1], k[3]);
-    }
-    TTT_SLICE(n, q)
-    {
-        const int row = at.r + q / 2 * 8, j = at.token(n, q);
-        A[n][q] = -(A[n][q] + bias) * steps.of(q / 2, row, j) * steps.rate[j];
-    }
-    mma_own(zq, halves_of(A[0], A[1]), room.u[warp]);
-#pragma unroll
-    for (int n = 0; n < 4; n++) {
-        float slope[4];
-#pragma unroll
-        for (int q = 0; q < 4; q++) zq[n][q] = gelu_both(zq[n][q], &slope[q]);
-        if (slopes) leave_tile(slopes, n, slope);
-    }
-    ttt_halves xs[2]; /* X2's, as a product over their columns takes them */
-#pragma unroll
-    for (int p = 0; p < 2; p++) {
-        ldmatrix_x4(xs[p].high, shared_address(room.x[warp][0] + own_turned() + 16 * p));
-        ldmatrix_x4(xs[p].low, shared_address(room.x[warp][1] + own_turned() + 16 * p));
-    }
-    put_shares(zq, y.W2, room.part[warp], &xs, room.S[warp]);
-}
-
 /* Sums over the warps of what each has of the norm, two columns a lane: put is told of 64 of its weights and 64 of its offsets. part: for 2 x 8 x 64
  * floats, which nobody reads any more. */
 template <typename F> __device__ __forceinline__ void mlp_norm_sums(float *part, float2 w, float2 b, F put)
