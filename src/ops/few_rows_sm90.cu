@@ -18,7 +18,7 @@
 namespace {
 
 constexpr int TILE = 64, HALF = TILE / 2, W_BYTES = TILE * 128;
-constexpr int CONSUMERS = 2 * TILE, THREADS = CONSUMERS + 64; /* a warp that brings, and one that has x's roots behind a sum */
+constexpr int CONSUMERS = 2 * TILE, THREADS = CONSUMERS + 32;
 constexpr int PITCH = TILE + 4; /* floats of a row of sums: a warp's stores fall into 32 banks */
 constexpr int STAGES = 7, MOST_SPLIT = 8; /* two blocks share a multiprocessor, and have all of its memory for 64 rows */
 
@@ -149,10 +149,8 @@ __device__ __noinline__ void put_any(const few_part &p, bool swiglu, bool wide, 
 /* This block's share of the tile's rows of x; a thread has four neighbours of every `pass`-th. What is usual has its sums read all at once: one after
  * the other they took 2 to 4 us. But a step's kernels take turns, and each finds little of itself in the instruction cache: with all cases inlined
  * (180 KB) a tile alone took 1.5 us less, and a step of 64 sequences 5% longer. */
-template <bool NORM>
-__device__ __forceinline__ void put_share(const few_params &a, const few_part &p, int n0, int rank, uint32_t sums, const float *roots)
+__device__ __forceinline__ void put_share(const few_params &a, const few_part &p, int n0, int rank, uint32_t sums)
 {
-    auto root = [&](int r) { return NORM ? roots[r] : 1.0f; };
     const bool swiglu = a.to.swiglu;
     const int width = (swiglu ? HALF : TILE) / 4, pass = CONSUMERS / width, n = (int)threadIdx.x % width * 4, end = a.to.R * (rank + 1) / a.split;
     const bool wide = p.ldy % 4 == 0 && p.step == 1 && (uintptr_t)p.y % 16 == 0 && n0 + n + 4 <= p.N && !p.add;
@@ -169,12 +167,7 @@ __device__ __forceinline__ void put_share(const few_params &a, const few_part &p
 #pragma unroll
             for (int i = 0; i < HALVES; i++) {
                 float s[4] = {x[2 * i].x, x[2 * i].y, x[2 * i].z, x[2 * i].w};
-                float u[4] = {x[2 * i + 1].x, x[2 * i + 1].y, x[2 * i + 1].z, x[2 * i + 1].w};
-                if (NORM) {
-                    const float by = root(min(first + i * pass, end - 1));
-#pragma unroll
-                    for (int j = 0; j < 4; j++) s[j] *= by, u[j] *= by;
-                }
+                const float u[4] = {x[2 * i + 1].x, x[2 * i + 1].y, x[2 * i + 1].z, x[2 * i + 1].w};
                 few_gate(p, s, u);
                 if (first + i * pass < end) put_four(p, (first + i * pass) * p.ldy + to, s);
             }
@@ -184,8 +177,7 @@ __device__ __forceinline__ void put_share(const few_params &a, const few_part &p
         for (int i = 0; i < MOST; i++) x[i] = read_shared(from + (uint32_t)(min(first + i * pass, end - 1) * PITCH) * 4);
 #pragma unroll
         for (int i = 0; i < MOST; i++) {
-            const float by = NORM ? p.alpha * root(min(first + i * pass, end - 1)) : p.alpha;
-            const float s[4] = {by * x[i].x, by * x[i].y, by * x[i].z, by * x[i].w};
+            const float s[4] = {p.alpha * x[i].x, p.alpha * x[i].y, p.alpha * x[i].z, p.alpha * x[i].w};
             if (first + i * pass < end) put_four(p, (first + i * pass) * p.ldy + to, s);
         }
         return;
@@ -195,9 +187,6 @@ __device__ __forceinline__ void put_share(const few_params &a, const few_part &p
         float s[4], u[4] = {};
         add_up(from + (uint32_t)(r * PITCH) * 4, a.split, s);
         if (swiglu) add_up(from + (uint32_t)(r * PITCH + HALF) * 4, a.split, u);
-        if (NORM)
-#pragma unroll
-            for (int j = 0; j < 4; j++) s[j] *= root(r), u[j] *= root(r);
         if (wide && !swiglu && p.act == LNT_IDENTITY && !p.bias) {
 #pragma unroll
             for (int j = 0; j < 4; j++) s[j] *= p.alpha;
@@ -207,60 +196,16 @@ __device__ __forceinline__ void put_share(const few_params &a, const few_part &p
     }
 }
 
-/* The same where a sum follows; `ahead`: what is added to the thread's first row. Those of the next one are on their way beside each row's sums. */
-__device__ __noinline__ void put_sums(const few_params &a, const few_part &p, int n0, int tile, int rank, uint32_t sums, few_addend<4> ahead)
-{
-    const int n = (int)threadIdx.x % (TILE / 4) * 4, pass = CONSUMERS / (TILE / 4), end = a.to.R * (rank + 1) / a.split;
-    const bool there = n0 + n < p.N;
-    for (int r = a.to.R * rank / a.split + (int)threadIdx.x / (TILE / 4); r < end; r += pass) {
-        float s[4], q = 0.0f;
-        const few_addend<4> other = ahead;
-        if (there && r + pass < end) ahead.load(a.to.sum, r + pass, n0 + n);
-        add_up(sums + (uint32_t)(r * PITCH + n) * 4, a.split, s);
-        if (there) q = other.put(a.to.sum, p, r, n0 + n, s);
-        few_squares(a.to.sum, r, tile, q);
-    }
-}
-__device__ __forceinline__ void load_first(few_addend<4> &ahead, const few_params &a, const few_part &p, int n0, int rank)
-{
-    const int n = (int)threadIdx.x % (TILE / 4) * 4, r = a.to.R * rank / a.split + (int)threadIdx.x / (TILE / 4);
-    if (n0 + n < p.N && r < a.to.R) ahead.load(a.to.sum, r, n0 + n);
-}
-
 /* The others may still be reading; nothing that was written is waited for. */
 __device__ __forceinline__ void cluster_leave()
 {
     asm volatile("barrier.cluster.arrive.relaxed.aligned; barrier.cluster.wait.aligned;" ::: "memory");
 }
 
-/* Of all rows of x, by a warp: four lanes a row. Loads of all rows are under way at once: one row after the other took several times a latency of
- * memory, behind the kernel ahead, when many of these blocks have little else to do. */
-template <int NT> __device__ __forceinline__ void find_roots(const few_parts &to, float *roots)
-{
-    constexpr int ROUNDS = NT / 8;
-    const int lane = (int)threadIdx.x % 32;
-    const float *from[ROUNDS];
-    float s[ROUNDS] = {};
-#pragma unroll
-    for (int j = 0; j < ROUNDS; j++) from[j] = to.norm.squares + min(lane / 4 + 8 * j, to.R - 1) * to.norm.tiles;
-#pragma unroll 4
-    for (int i = lane % 4; i < to.norm.tiles; i += 4)
-#pragma unroll
-        for (int j = 0; j < ROUNDS; j++) s[j] += from[j][i];
-#pragma unroll
-    for (int j = 0; j < ROUNDS; j++) {
-        s[j] += __shfl_xor_sync(0xffffffffu, s[j], 1);
-        s[j] += __shfl_xor_sync(0xffffffffu, s[j], 2);
-        const int r = lane / 4 + 8 * j;
-        if (lane % 4 == 0 && r < to.R) roots[r] = 1.0f / sqrtf(s[j] * to.norm.mean + to.norm.eps);
-    }
-}
-
 template <int NT> __global__ void __launch_bounds__(THREADS) few_tiles_kernel(const __grid_constant__ few_params a)
 {
     extern __shared__ __align__(1024) char ring[];
     uint64_t *full = (uint64_t *)(ring + STAGES * (W_BYTES + NT * 128)), *empty = full + STAGES;
-    float *roots = (float *)(empty + STAGES);
     const int rank = (int)blockIdx.x % a.split, tile = (int)blockIdx.x / a.split, part = few_part_at(a.to, tile);
     const few_part &p = a.to.p[part];
     const int n0 = (tile - p.first) * (a.to.swiglu ? HALF : TILE), begin = a.boxes * rank / a.split;
@@ -272,10 +217,7 @@ template <int NT> __global__ void __launch_bounds__(THREADS) few_tiles_kernel(co
     }
     __syncthreads();
     let_next();
-    if (threadIdx.x >= CONSUMERS + 32) {
-        await_last();
-        if (a.to.norm.squares) find_roots<NT>(a.to, roots);
-    } else if (threadIdx.x >= CONSUMERS) {
+    if (threadIdx.x >= CONSUMERS) {
         if (threadIdx.x == CONSUMERS) bring<NT>(a, part, n0, k, ring, full, empty);
         __syncwarp();
     } else {
@@ -285,20 +227,11 @@ template <int NT> __global__ void __launch_bounds__(THREADS) few_tiles_kernel(co
         keep<NT>(a, (float *)ring, d);
     }
     await_last();
-    few_addend<4> ahead;
-    if (a.to.sum.x && threadIdx.x < CONSUMERS) load_first(ahead, a, p, n0, rank);
     if (a.split > 1)
         cluster_sync();
     else
         __syncthreads();
-    if (threadIdx.x < CONSUMERS) {
-        if (a.to.sum.x)
-            put_sums(a, p, n0, tile, rank, shared_address(ring), ahead);
-        else if (a.to.norm.squares)
-            put_share<true>(a, p, n0, rank, shared_address(ring), roots);
-        else
-            put_share<false>(a, p, n0, rank, shared_address(ring), roots);
-    }
+    if (threadIdx.x < CONSUMERS) put_share(a, p, n0, rank, shared_address(ring));
     __syncwarp();
     if (a.split > 1) cluster_leave();
 }
@@ -313,7 +246,7 @@ int split_of(int tiles, int boxes, int multiprocessors)
 
 template <int NT> void launch(const lnt_cuda *d, const few_params &a)
 {
-    const size_t bytes = STAGES * (W_BYTES + NT * 128) + 2 * STAGES * sizeof(uint64_t) + NT * sizeof(float);
+    const size_t bytes = STAGES * (W_BYTES + NT * 128) + 2 * STAGES * sizeof(uint64_t);
     static_assert(sizeof(float) * NT * PITCH <= STAGES * (W_BYTES + NT * 128), "the sums lie where the ring was");
     lnt_launch_with(d, few_tiles_kernel<NT>, (unsigned)(a.to.tiles * a.split), THREADS, bytes, a.split, a);
 }

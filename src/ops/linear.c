@@ -1,7 +1,6 @@
 /* y = x W^T + b,  dx = dy W,  dW += dy^T x,  db += column sums of dy;  W [out, in]. Per head, x [tokens, heads, in] is read as [tokens*heads, in]:
  * one map serves every head. In groups, x [tokens, groups, in] has a map each, side by side in W [out, groups*in], b [groups, out]. */
 #include <math.h>
-#include <stdlib.h>
 
 #include "core/threads.h"
 #include "ops/builder.h"
@@ -294,14 +293,6 @@ static bool is_of_map(const lnt_call *calls, int i)
     return op == &linear_op || ((op == &lnt_activation_op || op == &lnt_glu_op) && input_of(calls, i) != calls[i].in[0].data);
 }
 
-/* LNT_TRY_MAPS, until it has been timed: 0, maps of low rank are a kernel of their own. */
-static bool are_maps_tried(void)
-{
-    static int which = -1;
-    if (which < 0) which = getenv("LNT_TRY_MAPS") ? atoi(getenv("LNT_TRY_MAPS")) : 1;
-    return which;
-}
-
 /* Maps of low rank, and a chain that reads what they make. */
 static linnet_status maps_and_chain(const lnt_call *calls, int count)
 {
@@ -314,7 +305,7 @@ static linnet_status maps_and_chain(const lnt_call *calls, int count)
         inner &= !map || calls[i].inner;
         part[!map][n[!map]++] = calls[i];
     }
-    if (are_maps_tried() && inner && as_one(part[0], n[0], NULL, &f) && lnt_row_chain_with_maps(part[1], n[1], &f)) return LINNET_OK;
+    if (inner && as_one(part[0], n[0], NULL, &f) && lnt_row_chain_with_maps(part[1], n[1], &f)) return LINNET_OK;
     LNT_TRY(maps_group(part[0], n[0]));
     const lnt_op *first = part[1][0].node->op;
     if (n[1] == 1) return first->forward(part[1]);
@@ -330,14 +321,6 @@ static bool has_chain(const lnt_call *calls, int count)
 
 static bool reaches(const void *p, int64_t ld) { return (uintptr_t)p % 16 == 0 && ld % 4 == 0; }
 
-/* LNT_TRY_FOLD, until it has been timed: 1, of up to 8 rows alone; 2, of more alone; 0, never. */
-static bool is_tried(int64_t rows)
-{
-    static int which = -1;
-    if (which < 0) which = getenv("LNT_TRY_FOLD") ? atoi(getenv("LNT_TRY_FOLD")) : 3;
-    return which & (rows <= 8 ? 1 : 2);
-}
-
 /* The map calls[0], the sum calls[1], its norm calls[2], whose result nobody but the maps behind it reads: two kernels without a norm between them
  * (lnt_few_sum). False: something does not fit; all is still to do. */
 static bool as_two(const lnt_call *calls, int count)
@@ -348,7 +331,6 @@ static bool as_two(const lnt_call *calls, int count)
     lnt_few_rows first, second;
     lnt_few_sum s = {.x = x->data, .z = z->data, .w = norm->param[0].master, .zw = zw->data, .squares = calls->work, .ldx = x->ld, .ldz = z->ld,
                      .ldzw = zw->ld};
-    if (!is_tried(calls->in[0].rows)) return false;
     if (count == 3 || !norm->inner || !calls->inner || !as_one(calls, 1, NULL, &first) || !as_one(calls + 3, count - 3, NULL, &second)) return false;
     if (x->dtype != LINNET_F32 || z->dtype != LINNET_F32 || zw->dtype != LINNET_BF16 || !norm->node->n_param || !s.w) return false;
     const int64_t tiles = (z->cols + LNT_FEW_LEAST_TILE - 1) / LNT_FEW_LEAST_TILE;
