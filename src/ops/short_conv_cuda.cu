@@ -6,7 +6,8 @@
  *
  * Together with the L2 norm of its heads (d = 4 .. 128 columns, a power of two), what is between them stays in registers: with c = act(z) of one
  * row and head, r = (sum c^2 + eps)^-1/2 and y = c r, backward has dc = r dy - c r^3 sum(dy c), then dz = dc act'(z) as before. The sums go over
- * the d/4 lanes of a warp that have the head's columns. The same floor as a convolution alone. */
+ * the d/4 lanes of a warp that have the head's columns. The same floor as a convolution alone. Long: both passes, with norms and without, share how
+ * rows come and what a thread holds of them. */
 #include "ops/short_conv.cuh"
 
 extern "C" {
