@@ -34,7 +34,7 @@ static const lnt_recur_case vector_cases[] = {
     { "mlstm", 2, { 1100, 70 }, LNT_HEADS(1, 1, 128, 64), .gate = -0.02, .states = true, .option = { { "eps", 1e-2 } } },
     { "mlstm", 2, { 129, 400 }, LNT_HEADS(2, 2, 64, 128), .gate = -4 },
     { "mlstm", 1, { 150 }, LNT_HEADS(1, 1, 200, 256), .gate = -0.1, .states = true },
-    { "mlstm", 2, { 33, 20 }, LNT_HEADS(1, 2, 256, 300), .gate = -0.1, .states = true }, /* forward alone */
+    { "mlstm", 2, { 33, 20 }, LNT_HEADS(1, 2, 256, 300), .gate = -0.1, .states = true },
     { 0 },
 };
 /* One sequence in parts (lnt_delta_in_parts), on an H200 and on a GPU of 4 multiprocessors. */

@@ -245,15 +245,8 @@ static inline int decay_segments(const lnt_recur_args *a, int64_t segment)
     return longest ? (int)((longest + segment - 1) / segment) : 1;
 }
 
-static constexpr int DECAY_WIDEST = 256;
-static constexpr int DECAY_WIDEST_V = 1024; /* forward, where V is cut into blocks; backward a row of V stands in shared memory */
+static constexpr int DECAY_WIDEST = 256, DECAY_WIDEST_V = 1024; /* columns of K and of V */
 static constexpr int DECAY_BLOCK = 32; /* columns of the state in a CTA of the general kernels: a lane each */
-static inline const char *decay_too_wide(const void *args, bool backward)
-{
-    const lnt_recur_args *a = (const lnt_recur_args *)args;
-    if (!backward) return a->K > DECAY_WIDEST || a->V > DECAY_WIDEST_V ? "K of at most 256 and V of at most 1024 are offered" : NULL;
-    return a->K > DECAY_WIDEST || a->V > DECAY_WIDEST ? "K and V of at most 256 are offered" : NULL;
-}
 
 /* ---- factors of a chunk ------------------------------------------------------------------------------------------------------------- */
 

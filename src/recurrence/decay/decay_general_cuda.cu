@@ -1,5 +1,6 @@
-/* The decay core on any GPU: kernels in float32 arithmetic, for any K and V up to 256 and any row type. Equations and roles: README.md. */
+/* The decay core on any GPU: kernels in float32 arithmetic, for any row type and as many columns as shared memory holds. Equations and roles: README.md. */
 #include "recurrence/decay/decay_cuda.cuh"
+#include "recurrence/delta/delta_cuda.cuh"
 #include "recurrence/recur_cuda.cuh"
 
 static constexpr int C = 16;        /* chunk */
@@ -28,6 +29,8 @@ static size_t general_floats(int D, bool query)
 {
     return (size_t)D * (DECAY_BLOCK + KEY) + C * DECAY_BLOCK + (query ? C * (D + 1) : 0) + C * (C + 1) + 8 * C + 4;
 }
+
+static size_t pairs_floats(int K, int W) { return general_floats(0, false) + 2 * C * (K + W + 2); }
 
 __device__ __forceinline__ general_tile general_carve(float *base, int D)
 {
@@ -281,10 +284,20 @@ static void general_read(const decay_cut &x, const decay_pass *passes, int n, co
 static void general_pairs(const decay_cut &x, const decay_pairs &a, const lnt_cuda *d)
 {
     void *args[] = { (void *)&x, (void *)&a };
-    decay_launch(d, (const void *)decay_general_pairs, decay_pieces(x), THREADS, (general_floats(0, false) + 2 * C * (a.K + a.W + 2)) * 4, args);
+    decay_launch(d, (const void *)decay_general_pairs, decay_pieces(x), THREADS, pairs_floats(a.K, a.W) * 4, args);
 }
 
 static const decay_kernels general = { C, 0, false, false, false, general_states, general_read, general_pairs };
+/* Forward V is cut into blocks; backward rows of V stand in shared memory as those of K do, in the keys' pass and as pairs. */
+static const char *general_declines(const void *args, bool backward)
+{
+    const lnt_recur_args *a = (const lnt_recur_args *)args;
+    const int D = backward && a->V > a->K ? a->V : a->K;
+    const size_t pass = general_floats(D, true), pairs = pairs_floats(a->K, a->V + 1);
+    if (a->op->kind == LNT_DECAY_STABLE && a->K > DECAY_WIDEST) return "K of at most 256 is offered";
+    if (a->V > DECAY_WIDEST_V) return "V of at most 1024 is offered";
+    return 4 * (backward && pairs > pass ? pairs : pass) > (size_t)lnt_delta_room() ? "the GPU has too little shared memory" : NULL;
+}
 static size_t general_workspace(const void *args, bool backward, int threads)
 {
     return lnt_decay_cuda_bytes((const lnt_recur_args *)args, backward, general);
@@ -318,4 +331,4 @@ void lnt_decay_starts(const lnt_recur_args *a, const lnt_device *d, float *S)
     general_read(cut, &end, 1, on);
 }
 
-LNT_CUDA_FORM(lnt_decay_chunk_cuda, "chunk-cuda", CHUNK, 80, decay_too_wide, general_workspace, general_forward, general_backward)
+LNT_CUDA_FORM(lnt_decay_chunk_cuda, "chunk-cuda", CHUNK, 80, general_declines, general_workspace, general_forward, general_backward)
