@@ -30,6 +30,8 @@ typedef struct {
     int64_t *order;            /* [examples] of this epoch */
     float *logits;             /* [vocabulary] */
     double step_seconds;
+    int64_t test_examples;     /* of each test, as many as there is time for */
+    double until;              /* when this training has to end; 0: no limit */
     double part, parts;        /* trainings done before this one, and all */
 } study;
 
@@ -224,11 +226,22 @@ static linnet_status measure_cost(study *k)
     return lnt_run_cost(k->r, (int64_t)k->parts, (int64_t)all, (int64_t)(all * (double)k->cu[k->batch]), all * flops, all * k->step_seconds);
 }
 
-/* As many updates as there is time for. */
-static int64_t steps_in_time(const study *k)
+/* As many updates and examples of the tests as there is time for: tests, which go forward alone, get a third of it at most. */
+static int64_t steps_in_time(study *k)
 {
+    k->test_examples = k->o->test_examples;
+    k->until = 0;
     if (!k->r->deadline) return k->steps;
-    const double share = (k->r->deadline - lnt_now()) / (k->parts - k->part), fit = 0.9 * share / k->step_seconds; /* a tenth for the tests */
+    const double now = lnt_now(), share = 0.95 * (k->r->deadline - now) / (k->parts - k->part), token = k->step_seconds / (double)k->cu[k->batch] / 3;
+    double example = 0;
+    for (int i = 1; i < k->s->n_sets; i++) example += token * (double)k->s->set[i].longest;
+    const double most = share / 3 / example;
+    if (most < (double)k->test_examples) {
+        k->test_examples = most < 1 ? 1 : (int64_t)most;
+        k->r->late = true;
+    }
+    const double rest = share - example * (double)k->test_examples, fit = rest / k->step_seconds;
+    k->until = now + rest;
     return fit < 1 ? 1 : fit < (double)k->steps ? (int64_t)fit : k->steps;
 }
 
@@ -247,7 +260,8 @@ static linnet_status train(study *k, double rate, int n_rates, lnt_trial *out, c
 {
     const int64_t steps = steps_in_time(k), warmup = llround(k->o->warmup * (double)steps);
     const int64_t every = (steps + POINTS - 1) / POINTS, look_every = k->o->test_every > every ? k->o->test_every : every;
-    double loss = NAN, accuracy = 0;
+    double loss = NAN;
+    char seen[32] = "";
     int64_t step = 0;
     while (step < steps) {
         fill_batch(k, step);
@@ -261,15 +275,15 @@ static linnet_status train(study *k, double rate, int n_rates, lnt_trial *out, c
         }
         if (k->o->test_every && step % look_every == 0 && step < steps && v->n_looks <= POINTS) {
             lnt_test t = {0};
-            LNT_TRY(test(k, 1, k->o->test_examples < k->batch ? k->o->test_examples : k->batch, &t));
-            accuracy = t.accuracy;
+            LNT_TRY(test(k, 1, k->test_examples < k->batch ? k->test_examples : k->batch, &t));
             v->look_step[v->n_looks] = (double)step;
-            v->look[v->n_looks++] = accuracy;
-            if (accuracy > k->o->enough) break;
+            v->look[v->n_looks++] = t.accuracy;
+            lnt_format(seen, sizeof seen, "  accuracy %.1f%%", 100 * t.accuracy);
+            if (t.accuracy > k->o->enough) break;
         }
-        LNT_TRY(lnt_run_progress(k->r, (k->part + (double)step / (double)steps) / k->parts, "step %lld/%lld  loss %.4f  accuracy %.1f%%",
-                                 (long long)step, (long long)steps, loss, 100 * accuracy));
-        if (k->r->deadline && lnt_now() > k->r->deadline) break;
+        LNT_TRY(lnt_run_progress(k->r, (k->part + (double)step / (double)steps) / k->parts, "step %lld/%lld  loss %.4f%s",
+                                 (long long)step, (long long)steps, loss, seen));
+        if (k->until && lnt_now() > k->until) break;
     }
     out->learning_rate = rate;
     out->steps = step;
@@ -288,7 +302,7 @@ static linnet_status try_rate(study *k, double rate, int n_rates, lnt_trial *out
     LNT_TRY(train(k, rate, n_rates, out, v));
     for (int i = 1; i < k->s->n_sets; i++) {
         LNT_TRY(make_room(k->r, &out->test[i], k->s->set[i].longest));
-        LNT_TRY(test(k, i, k->o->test_examples, &out->test[i]));
+        LNT_TRY(test(k, i, k->test_examples, &out->test[i]));
     }
     out->seconds = lnt_now() - begin;
     return LINNET_OK;
