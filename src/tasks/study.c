@@ -8,7 +8,8 @@
 #include "device/device.h"
 #include "train/trainer.h"
 
-enum { MICRO_TOKENS = 32768, LOGITS = 1 << 24 /* of a test's run */, POINTS = 256 /* of a curve */ };
+enum { MICRO_TOKENS = 32768, LOGITS = 1 << 24 /* of a test's run */, POINTS = 256 /* of a curve */,
+       BINS = 24 /* of the lengths of a test */ };
 
 /* What a training leaves for the plots. */
 typedef struct {
@@ -363,6 +364,24 @@ static void plot_training(lnt_report *p, const curve *v, const lnt_trial *trial,
     }
 }
 
+/* Means of y over neighbours in x, weighted, of a BINS-th of all weights at least: points of a curve that few examples stand for would hide it. */
+static int64_t merge(int64_t n, const double *x, const double *weight, const double *y, double *x_out, double *y_out)
+{
+    double all = 0, w = 0, wx = 0, wy = 0;
+    int64_t m = 0;
+    for (int64_t i = 0; i < n; i++) all += weight[i];
+    for (int64_t i = 0; i < n; i++) {
+        w += weight[i];
+        wx += weight[i] * x[i];
+        wy += weight[i] * y[i];
+        if (w < all / BINS && i + 1 < n) continue;
+        x_out[m] = wx / w;
+        y_out[m++] = wy / w;
+        w = wx = wy = 0;
+    }
+    return m;
+}
+
 /* The share of right predictions, and of examples right up to there, over position; or over the length of the example where lengths differ. */
 static linnet_status plot_test(study *k, int set, const lnt_test *t)
 {
@@ -374,8 +393,9 @@ static linnet_status plot_test(study *k, int set, const lnt_test *t)
     for (int64_t i = 0; i < t->longest; i++) positions += t->position_asked[i] > 0;
     const bool by_length = lengths > 1;
     if (!by_length && positions < 2) return LINNET_OK;
-    LNT_TRY(lnt_run_memory(k->r, lnt_bytes(lnt_bytes_plus((size_t)t->longest, 1), 4 * sizeof(double)), &memory));
+    LNT_TRY(lnt_run_memory(k->r, lnt_bytes(lnt_bytes_plus((size_t)t->longest, 1), 6 * sizeof(double)), &memory));
     double *x = memory, *asked = x + t->longest + 1, *right = asked + t->longest + 1, *prefix = right + t->longest + 1;
+    double *near_x = prefix + t->longest + 1, *near_y = near_x + t->longest + 1;
     for (int64_t i = 0; i <= t->longest; i++) {
         const int64_t a = by_length ? t->length_asked[i] : i < t->longest ? t->position_asked[i] : 0;
         if (!a) continue;
@@ -384,7 +404,9 @@ static linnet_status plot_test(study *k, int set, const lnt_test *t)
         right[n] = (double)(by_length ? t->length_right[i] : t->position_right[i]) / (double)a;
         prefix[n++] = by_length ? NAN : (double)t->prefix_right[i] / (double)t->examples;
     }
-    const lnt_plot_line line[2] = {{.name = by_length ? NULL : "this position", .x = x, .y = right, .n = n},
+    const int64_t merged = by_length ? merge(n, x, asked, right, near_x, near_y) : 0;
+    const lnt_plot_line line[2] = {by_length ? (lnt_plot_line){.x = near_x, .y = near_y, .n = merged}
+                                             : (lnt_plot_line){.name = "this position", .x = x, .y = right, .n = n},
                                    {.name = "all up to here", .x = x, .y = prefix, .n = n}};
     snprintf(title, sizeof title, "Accuracy over %s, %s", keys[by_length][0], set_name(k->s, set));
     lnt_report_plot_add(&k->r->report, &(lnt_plot){.title = title, .x_label = keys[by_length][0], .y_label = "share", .y_low = 0, .y_high = 1,

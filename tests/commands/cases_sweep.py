@@ -26,6 +26,8 @@ def sweep(folder):
     assert len({line["parameters"] for line in lines}) == 2, "the width reached the models"
     assert len(rows(out / "result.csv")) == 4 and rows(out / "result.csv")[0]["run"] == lines[0]["run"]
     assert "learning-rate=1e-3,hidden_size=16" in "".join(e.text or "" for e in xml.parse(out / "page.svg").getroot().iter())
+    words = [e.text for e in xml.parse(out / "page.svg").getroot().iter() if e.text]
+    assert words.count("scaled_accuracy") >= 2 and "learning-rate" in words and {"hidden_size=16", "hidden_size=32"} <= set(words), "a plot over the grid"
     page = (out / lines[0]["run"] / "page.svg").stat().st_mtime_ns
     (out / "learning-rate=1e-2,hidden_size=32.done").unlink()
     again = linnet(*ask)
