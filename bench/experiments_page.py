@@ -255,7 +255,7 @@ def mesa_steps(c, out):
         lines.append((f"trained with {k}", [y["budget"] for y in found], [y["nats_per_token"] for y in found]))
     budgets = [r["budget"] for r in runs[0]["rows"] if "budget" in r]
     figure.write(out / "steps.svg", lines, "Mesa: loss over the steps of the solver at evaluation", "steps at evaluation", "nats a byte", dots=True)
-    for device, what in (("cpu", "the same model, batches of 8 times 256, one thread"), ("cuda", "24 layers of width 1024, 8 times 2048 in bfloat16")):
+    for device, what in (("cpu", "the same model, batches of 8 times 256, one thread"), ("cuda", "12 layers of width 1024, 8 times 2048 in bfloat16")):
         timed = sorted(c.where(time=device), key=lambda x: x["cell"]["steps"])
         if not timed:
             continue
