@@ -325,10 +325,11 @@ linnet_status linnet_compare(linnet_context *c, const linnet_compare_options *op
     if (callbacks) LNT_TRY(lnt_options_take(c, "task_callbacks", callbacks, &back));
     LNT_TRY(lnt_need(c, o.runs, "the list of runs"));
     for (int i = 0; i < o.n_runs; i++) LNT_TRY(lnt_need(c, o.runs[i], "a run"));
-    comparison k = {.c = c, .arena = &arena, .report = {.c = c, .task = "compare", .out = o.out, .k = &back}};
+    comparison k = {.c = c, .arena = &arena, .report = {.c = c, .task = "compare", .out = o.out, .k = &back, .only_page = o.page != 0}};
     const linnet_status s = compare(&k, &o);
     if (s != LINNET_OK) k.report.out = NULL;
-    const linnet_status written = lnt_report_close(&k.report, "Runs side by side", s == LINNET_OK);
+    const char *one = o.n_runs == 1 && s == LINNET_OK ? name_of(&arena, o.runs[0]) : NULL;
+    const linnet_status written = lnt_report_close(&k.report, one ? one : "Runs side by side", s == LINNET_OK);
     lnt_arena_free(&arena);
     return s == LINNET_OK ? written : s;
 }

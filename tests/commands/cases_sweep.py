@@ -61,6 +61,9 @@ def sweep_of_trainings(folder):
     for i in (1, 2):
         steps = [json.loads(line)["step"] for line in (out / f"seed={i}" / "log.jsonl").read_text().splitlines()]
         assert steps == list(range(1, 301)), "every step once, whatever stopped it"
+        words = " ".join(e.text or "" for e in xml.parse(out / f"seed={i}" / "page.svg").getroot().iter())
+        assert all(word in words for word in (f"seed={i}", "Training loss", "Held-out loss", "Learning rate", "Gradient norm")), words
+        assert not (out / f"seed={i}" / "results.jsonl").exists()
     table = rows(out / "training.csv")
     assert [row["run"] for row in table] == ["seed=1", "seed=2"] and all(row["steps"] == "300" and 0 < float(row["held_out"]) < 9 for row in table)
     said = linnet("compare", out / "seed=2", f"{out}/seed=1/", "--out", folder / "page", "--json").out.splitlines()
