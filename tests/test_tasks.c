@@ -338,17 +338,19 @@ static bool even(const int *p, int n)
     return s % 2 == 0;
 }
 
-static void word_problems_are_refused(void **state)
+/* What has no examples, or an option that would do nothing. */
+static void empty_settings_are_refused(void **state)
 {
     (void)state;
-    static const char *const bad[][2] = {{"group=S3", "limit=1"}, {"group=A5", "variant=swaps"}};
-    for (int i = 0; i < 2; i++) {
+    static const char *const bad[][4] = {{"word-problem", "limit is 1", "group=S3", "limit=1"}, {"word-problem", "swap", "group=A5", "variant=swaps"},
+                                         {"mod-arith", "mult is true", "brackets=false", "mult=true"}};
+    for (size_t i = 0; i < sizeof bad / sizeof *bad; i++) {
         lnt_arena arena = {0};
-        lnt_source s = {.name = "word-problem"};
+        lnt_source s = {.name = bad[i][0]};
         void *values;
-        assert_int_equal(lnt_task_values(c, lnt_task_find("word-problem"), NULL, bad[i], 2, &arena, &values), LINNET_OK);
-        assert_int_equal(lnt_task_find("word-problem")->source(c, values, &arena, &s), LINNET_EINVAL);
-        assert_non_null(strstr(linnet_error_message(c), i ? "swap" : "limit is 1"));
+        assert_int_equal(lnt_task_values(c, lnt_task_find(bad[i][0]), NULL, bad[i] + 2, 2, &arena, &values), LINNET_OK);
+        assert_int_equal(lnt_task_find(bad[i][0])->source(c, values, &arena, &s), LINNET_EINVAL);
+        assert_non_null(strstr(linnet_error_message(c), bad[i][1]));
         lnt_arena_free(&arena);
     }
 }
@@ -654,7 +656,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(every_task_describes_itself), cmocka_unit_test(every_source_gives_examples), cmocka_unit_test(recall_examples_are_right),
         cmocka_unit_test(recall_draws_by_its_law), cmocka_unit_test(recall_has_zoologys_settings), cmocka_unit_test(parities_are_right),
-        cmocka_unit_test(arithmetic_is_right), cmocka_unit_test(word_problems_are_right), cmocka_unit_test(word_problems_are_refused),
+        cmocka_unit_test(arithmetic_is_right), cmocka_unit_test(word_problems_are_right), cmocka_unit_test(empty_settings_are_refused),
         cmocka_unit_test(automata_are_drawn_by_their_law),
         cmocka_unit_test(regbench_measures), cmocka_unit_test(mad_recall_is_right), cmocka_unit_test(mad_fuzzy_recall_is_right),
         cmocka_unit_test(mad_others_are_right), cmocka_unit_test(mad_counts_classes)};
