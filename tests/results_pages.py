@@ -12,8 +12,10 @@ with tempfile.TemporaryDirectory() as made:
     kept = [p.parent for p in sorted((root / "bench" / "results").glob("*/cells-*.jsonl"))]
     for page in kept:
         (Path(made) / page.name).mkdir()
-        for p in [*page.glob("cells-*.jsonl"), *page.glob("reading-*.md")]:
-            shutil.copy(p, Path(made) / page.name / p.name)
+        thought = "".join(p.read_text(encoding="utf-8") for p in page.glob("reading-*.md"))
+        for p in page.iterdir():  # what is not made of the cells: they themselves, the reading, and the pictures that it shows
+            if p.name.startswith(("cells-", "reading-")) or f"]({p.name})" in thought:
+                shutil.copy(p, Path(made) / page.name / p.name)
     subprocess.run([sys.executable, "-B", root / "bench" / "experiments_page.py", "--out", made], check=True, stdout=subprocess.DEVNULL)
     stale = [f"{page.name}/{p.name}" for page in kept for p in sorted(page.iterdir())
              if not (Path(made) / page.name / p.name).exists() or (Path(made) / page.name / p.name).read_bytes() != p.read_bytes()]
