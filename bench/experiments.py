@@ -180,8 +180,16 @@ def mesa_steps():
         yield Cell("mesa-steps", {"steps": k},
                    ["train", "{text}", "--held-out", "{held}", "--out", "{dir}/model", "--mixer", "mesa_net", *keys, *READER, "--steps", 600,
                     "--learning-rate", "4e-3"],
-                   ["task", "mesa-analysis", "{dir}/model", "{held}", "--length", 512, "--tokens", 65536, "--budgets", "0,2,5,10,15,30",
-                    "--out", "{dir}"], seconds=200)
+                   ["task", "mesa-analysis", "{dir}/model", "{held}", "--length", 512, "--learnt", 256, "--tokens", 65536, "--budgets",
+                    "0,2,5,10,15,30", "--out", "{dir}"], seconds=200)
+    for k in (0, 2, 5, 10, 15, 30):  # what they cost, with nothing beside; on a GPU a larger model
+        keys = sets(f"max_cg_step_training={k}", f"max_cg_step_decoding={k}", "cg_tolerance=0")
+        small = ["--layers", 4, "--width", 128, "--heads", 2, "--batch", 8, "--length", 256]
+        large = ["--layers", 12, "--width", 1024, "--heads", 8, "--batch", 8, "--length", 2048, "--dtype", "bf16"]
+        for device, size in (("cpu", small), ("cuda", large)):
+            yield Cell("mesa-steps", {"steps": k, "time": device}, ["bench", "train", "--mixer", "mesa_net", *keys, *size, "--repeats", 5, "--record",
+                                                                    "{dir}/results.jsonl"], device=device, also=0, seconds=8,
+                       threads=8 if device == "cuda" else 1)
 
 
 def chunk_or_token():

@@ -7,6 +7,7 @@ into the page. Standard library only."""
 import argparse
 import json
 import math
+import re
 import statistics
 import sys
 from pathlib import Path
@@ -103,7 +104,7 @@ def groups(c, out):
     text = ""
     for group in c.labels("group"):
         rows, lines = [], []
-        for x in c.where(group=group):
+        for x in sorted(c.where(group=group), key=lambda x: (x["cell"]["range"], x["cell"]["householder"])):
             near, far = row(x, test="length learnt"), row(x, test="longer")
             name = f"n_h = {x['cell']['householder']} in {x['cell']['range']}"
             rows.append([name, near["parameters"], near["steps"],
@@ -135,7 +136,7 @@ def mesa_parity(c, out):
         if best:
             p = best["curves"]["position"]
             lines.append((f"gamma in {signed}", p["position"], p["accuracy"]))
-    figure.write(out / "mesa-parity.svg", lines, "Parity of all bits so far, MesaNet", "bits so far", "share of right answers", y_range=(0.4, 1.02),
+    figure.write(out / "mesa-parity.svg", lines, "Parity of all bits so far, MesaNet", "bits so far", "share of right answers", y_range=(0.4, 1.08),
                  upright=[(40, "learnt up to here")])
     head = ["gamma", "learning rate", "parameters", "updates", "bits right, %", "strings of 256 without a mistake, %"]
     return "Mesa and parity: the sign of gamma", """\
@@ -143,6 +144,14 @@ Two layers of MesaNet (von Oswald et al. 2025, arXiv 2506.05233, appendix H), 40
 tested on: with gamma in (-1,1) and in (0,1).
 
 """ + table(head, rows) + "\n![Over the position](mesa-parity.svg)\n\n"
+
+
+def sizes(c):
+    """Mixers with their parameters over the widths."""
+    found = {}
+    for x in c.lines:
+        found.setdefault(x["cell"]["mixer"], {})[x["cell"]["width"]] = row(x)["parameters"]
+    return "; ".join(f"{NAMES[m]} {', '.join(f'{found[m][w] / 1e3:.0f}' for w in sorted(found[m]))}" for m in MOST_TELLING if m in found)
 
 
 def mqar(c, out):
@@ -165,8 +174,8 @@ def mqar(c, out):
         text += f"## {name}\n\n" + table(head, rows) + f"\n![MQAR, {name}]({setting}.svg)\n\n"
     return "MQAR over the width", """\
 Recall of many pairs (Arora et al. 2023, arXiv 2312.04927, figure 2; DeltaNet, arXiv 2406.06484): two layers without MLPs (Mamba's
-have none), two heads, 1024 ids, 20,000 examples, at most 5 passes over them, fewer when a batch of tests is right; learning rate 3e-3, and 1e-3 where
-that leaves a model short of 99 per cent.
+have none), two heads, 1024 ids, 20,000 examples, at most 5 passes over them, fewer when a batch of tests is right. Learning rates 3e-3 and 1e-3: one after the
+other (3e-3 first up to width 128), the second where the first leaves a model short of 99 per cent. Parameters at the four widths, in thousands: """ + sizes(c) + """.
 
 """ + text
 
@@ -238,20 +247,30 @@ in the norm and the feature map of queries and keys, and in the convolution: fou
 
 
 def mesa_steps(c, out):
-    lines, rows = [], []
-    for x in sorted(c.lines, key=lambda x: x["cell"]["steps"]):
+    lines, rows, text = [], [], ""
+    runs = sorted((x for x in c.lines if "time" not in x["cell"]), key=lambda x: x["cell"]["steps"])
+    for x in runs:
         k, found = x["cell"]["steps"], [r for r in x["rows"] if "budget" in r]
-        r = row(x, "train")
-        rows.append([k, f"{r['held_out']:.4f}", f"{r['seconds'] / r['steps'] * 1e3:.0f}", *(f"{y['nats_per_token']:.4f}" for y in found)])
+        rows.append([k, f"{row(x, 'train')['held_out']:.4f}", *(f"{y['nats_per_token']:.4f}" for y in found)])
         lines.append((f"trained with {k}", [y["budget"] for y in found], [y["nats_per_token"] for y in found]))
-    budgets = [r["budget"] for r in c.lines[0]["rows"] if "budget" in r]
+    budgets = [r["budget"] for r in runs[0]["rows"] if "budget" in r]
     figure.write(out / "steps.svg", lines, "Mesa: loss over the steps of the solver at evaluation", "steps at evaluation", "nats a byte", dots=True)
-    head = ["steps in training", "held-out loss, nats a byte", "ms an update", *(f"{b} steps" for b in budgets)]
+    for device, what in (("cpu", "the same model, batches of 8 times 256, one thread"), ("cuda", "12 layers of width 1024, 8 times 2048 in bfloat16")):
+        timed = sorted(c.where(time=device), key=lambda x: x["cell"]["steps"])
+        if not timed:
+            continue
+        found = [x["rows"][0] for x in timed]
+        text += f"Time over the steps, {what} ({timed[0]['machine']}, {timed[0]['commit']}; `linnet bench train`, medians of five, one run at a time):\n\n" + table(
+            ["steps", *(x["cell"]["steps"] for x in timed)],
+            [["an update, ms", *(f"{1e3 * r['step_seconds']:.1f}" for r in found)], ["over none", *(f"{r['step_seconds'] / found[0]['step_seconds']:.2f}" for r in found)],
+             ["a token decoded, us", *(f"{1e6 * r['decode_seconds']:.0f}" for r in found)]]) + "\n"
+    head = ["steps in training", "held-out loss, nats a byte", *(f"{b} steps" for b in budgets)]
     return "Mesa's steps, in training and at evaluation", """\
 One small MesaNet (von Oswald et al. 2025, arXiv 2506.05233, section 6) for each number of steps that
-its solver takes in training, without a tolerance; then every one read with other numbers of steps, in windows of 512 bytes.
+its solver takes in training, without a tolerance; then every one read with other numbers of steps, in windows of 512 bytes, twice as long as those
+learnt from.
 
-""" + table(head, rows) + "\n![Loss over the steps](steps.svg)\n\n"
+""" + table(head, rows) + "\n![Loss over the steps](steps.svg)\n\n" + text
 
 
 def throughput(c, out):
@@ -328,7 +347,7 @@ def niah(c, out):
             rows.append([NAMES[x["cell"]["mixer"]], *(f"{100 * r['found']:.0f}" for r in found)])
             lines.append((rows[-1][0], [r["length"] for r in found], [r["found"] for r in found]))
         figure.write(out / f"{kind}.svg", lines, f"{kind}: needles found", "tokens of the prompt", "share", log_x=True, x_marks=lines[0][1],
-                     y_range=(0, 1.02), dots=True, note="learnt on at most 2048", upright=[(2048, "learnt up to here")])
+                     y_range=(0, 1.12), dots=True, note="learnt on at most 2048", upright=[(2048, "learnt up to here")])
         text += f"## {kind}\n\n" + table(["found, %", *(f"{x} tokens" for x in lines[0][1])], rows) + f"\n![{kind}]({kind}.svg)\n\n"
     return "Needles in haystacks", """\
 S-NIAH (RULER, Hsieh et al. 2024, arXiv 2404.06654, as Yang et al. 2024, arXiv 2412.06464, ask it) of small models that learnt from documents with
@@ -342,7 +361,45 @@ PAGES = {"state-tracking": state_tracking, "groups": groups, "mesa-parity": mesa
          "long-texts": long_texts, "niah": niah}
 
 
-def how(c):
+# What the models of a page are, where its task's own list of cuts does not say it; the papers' in brackets.
+MODELS = {
+    "mqar": "RMSNorm (LayerNorm), rotary positions of softmax attention (learnt ones), learning rates 3e-3, 1e-3 (four from 1e-4 to 1e-2)",
+    "mad": "width 64 (128), 4 heads (8), learning rates 3e-3, 1e-3 (three or four), no grid over the weight decay",
+    "regbench": "2 layers of width 64 (up to 12 of up to 1024), learning rates 5e-3, 2e-3",
+    "state-tracking": "MLPs widened, so that all have the same parameters; one seed but for parity's DeltaNet (two)",
+    "groups": "8 heads (12), MLPs widened where n_h is smaller, so that all have the same parameters; one seed, one rate",
+    "mesa-parity": "one seed, one rate",
+    "delta-ablations": "4 layers of width 128 on bytes of books, 2 million of them (340 million parameters, 15 thousand million tokens of SlimPajama); one seed",
+    "mesa-steps": "4 layers of width 128 on bytes of books, 1.2 million of them (400 million parameters, 15 and 50 thousand million tokens); one seed",
+    "throughput": "335 to 685 million parameters (1.3 thousand million)",
+    "long-texts": "6 layers of width 256 on bytes of books, 25 million of them (1.3 thousand million parameters); one seed, one rate",
+    "niah": "6 layers of width 256 on documents with needles (1.3 thousand million parameters, 100 thousand million tokens of text); one seed, one rate",
+}
+ALLOWED = {"cpu": ("a processor's core", 240), "cuda": ("a GPU", 25)}  # minutes that a page may take, on the one or the other
+
+
+def spent(c):
+    """The time of all runs: of a core each, or of a GPU by how many shared it."""
+    said = []
+    for device, (what, most) in ALLOWED.items():
+        minutes = sum(x["seconds"] / 60 / (x.get("at_a_time", 1) if device == "cuda" else 1) for x in c.lines if x["device"] == device)
+        if minutes:
+            said.append(f"{minutes:.0f} minutes of {what}{f', **more than the {most} of a page**' if minutes > most else f' of {most}'}")
+    return f"Together {' and '.join(said)}" + (", where runs at the same time share one GPU's" if any(x["device"] == "cuda" for x in c.lines) else "") + "."
+
+
+def cuts_of(c, page):
+    """As the runs say them, without files that they have read, and what the models are."""
+    found = dict.fromkeys(re.sub(r"(, )?\w+ \S+ \(none\)", "", x) for cell in c.lines for x in cell.get("cuts", []))
+    named = [MODELS[page]] if page in MODELS else []
+    return [*(x.replace("batch 64 (0)", "batch 64 (by the length: 256 of 256 tokens, 128 of 512)") for x in found), *named]
+
+
+TEXTS = {"TEXT": "twelve books of Project Gutenberg", "HELD": "Great Expectations, held out", "NEEDLES": "100,000 documents with needles",
+         "WORDS": "300 adjectives and 1,000 nouns"}
+
+
+def how(c, page):
     """Commands, machines, commits, seeds, cuts."""
     where = {}
     for x in c.lines:
@@ -350,13 +407,15 @@ def how(c):
         w[0], w[1] = w[0] + 1, w[1] + x["seconds"]
     runs = "\n".join(f"- {m}{', one thread a run' if d == 'cpu' else ', GPU'}, {many} at a time; commit {commit or 'not noted'}, {day}: "
                      f"{n} runs, {s / 60:.0f} minutes in all" for (m, d, commit, day, many), (n, s) in where.items())
-    cuts = "\n".join(f"- {x}" for x in dict.fromkeys(x for cell in c.lines for x in cell.get("cuts", [])))
+    cuts = "\n".join(f"- {x}" for x in cuts_of(c, page))
     seeds = sorted({str(x["cell"].get("seed", 1)) for x in c.lines})
     example = "\n".join("    " + x for x in c.lines[0]["commands"])
-    return ("## How it was made\n\n`python3 bench/experiments.py`, and this page `bench/experiments_page.py`, from the .jsonl file beside it, "
-            f"which has the command of every run. The first:\n\n{example}\n\n"
-            f"Seed of the weights {', '.join(seeds)}; of the examples 12345.\n\n{runs}\n"
-            + (f"\nCut against the papers' settings (theirs in brackets), as each run said it:\n\n{cuts}\n" if cuts else ""))
+    files = [f"{name}: {what}" for name, what in TEXTS.items() if any(name in x.split() for x in c.lines[0]["commands"])]
+    return (f"## How it was made\n\n`python3 bench/experiments.py --out WORK --pages {page}{' --books FOLDER' if files else ''}`, and this page "
+            "`bench/experiments_page.py`, from the .jsonl file beside it, "
+            f"which has the command of every run. The first:\n\n{example}\n\n" + (f"{'; '.join(files)}.\n\n" if files else "")
+            + f"Seed of the weights {', '.join(seeds)}; of the examples 12345.\n\n{runs}\n\n{spent(c)}\n"
+            + (f"\nCut against the papers' settings (theirs in brackets; with epochs 0 updates count):\n\n{cuts}\n" if cuts else ""))
 
 
 def main():
@@ -380,7 +439,7 @@ def main():
         title, text = PAGES[name](c, own.parent)
         reading = own.parent / f"reading-{name}.md"
         thought = reading.read_text(encoding="utf-8") + "\n" if reading.exists() else ""
-        (own.parent / "README.md").write_text(f"# {title}\n\n{text}{thought}{how(c)}", encoding="utf-8")
+        (own.parent / "README.md").write_text(f"# {title}\n\n{text}{thought}{how(c, name)}", encoding="utf-8")
         print(f"{own.parent}/README.md: {len(found)} cells")
 
 

@@ -24,6 +24,8 @@ def ticks(lo, hi, log, marks):
 
 
 def short(v):
+    if 1e4 <= abs(v) < 1e7 and v == int(v):
+        return f"{v:.0f}"
     return f"{0.0 if abs(v) < 1e-12 else v:.4g}".replace("e-0", "e-")
 
 
@@ -41,7 +43,8 @@ def write(path, lines, title, x_label, y_label, log_x=False, x_marks=None, y_ran
         y0, y1 = y0 - margin, y1 + margin
     if x1 == x0:
         x0, x1 = x0 * 0.9 - (not log_x), x1 * 1.1 + (not log_x)
-    inner, tall = width - LEFT - RIGHT, height - TOP - BOTTOM
+    right = max([RIGHT, *(50 + 7 * len(line[0]) for line in lines)])  # what the longest name in the legend takes
+    inner, tall = width - LEFT - right, height - TOP - BOTTOM
 
     def px(x):
         return LEFT + inner * (at(x) - at(x0)) / (at(x1) - at(x0))
@@ -65,7 +68,8 @@ def write(path, lines, title, x_label, y_label, log_x=False, x_marks=None, y_ran
     for x, text in upright:
         if x0 < x < x1:
             out.append(f'<path d="M{px(x):.1f} {TOP}v{tall}" stroke="#777" stroke-dasharray="3 4"/>'
-                       f'<text x="{px(x) - 5:.1f}" y="{TOP + 14}" text-anchor="end" fill="#555" font-size="12">{escape(text)}</text>')
+                       + ('<text x="{:.1f}" y="{}" text-anchor="{}" fill="#555" font-size="12">{}</text>'.format(
+                           *((px(x) - 5, TOP + 14, "end") if px(x) - 5 - 6.2 * len(text) > LEFT else (px(x) + 5, TOP + 14, "start")), escape(text))))
     out.append(f'<path d="M{LEFT} {TOP}v{tall}h{inner}" fill="none" stroke="#777"/>'
                f'<text x="{LEFT + inner / 2}" y="{height - 14}" text-anchor="middle">{escape(x_label)}</text>'
                f'<text transform="translate(20 {TOP + tall / 2}) rotate(-90)" text-anchor="middle">{escape(y_label)}</text>')

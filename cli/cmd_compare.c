@@ -25,6 +25,21 @@ int compare_runs(const char *const *runs, int n, const char *out, int json)
     return code;
 }
 
+int page_of_run(const char *folder)
+{
+    linnet_context *c = NULL;
+    linnet_compare_options o = LINNET_COMPARE_OPTIONS_INIT;
+    linnet_status s = linnet_context_create(NULL, &c);
+    o.runs = &folder;
+    o.n_runs = 1;
+    o.out = folder;
+    o.page = 1;
+    if (s == LINNET_OK) s = linnet_compare(c, &o, NULL);
+    const int code = s == LINNET_OK ? EXIT_GOOD : say_status(c, s);
+    linnet_context_destroy(c);
+    return code;
+}
+
 static int run(const command *self, int argc, char **argv)
 {
     const char *out = NULL;

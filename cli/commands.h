@@ -10,5 +10,7 @@ extern const command cmd_train, cmd_eval, cmd_generate, cmd_chat, cmd_serve, cmd
 
 /* The table of runs, printed, and with `out` their page there; returns the exit code. */
 int compare_runs(const char *const *runs, int n, const char *out, int json);
+/* page.svg of a training in its own folder. */
+int page_of_run(const char *folder);
 
 #endif

@@ -135,23 +135,58 @@ static double condition_by_rotations(double a[K][K])
     return high / low;
 }
 
-/* The program's own k, g and beta of every window, from a plan that keeps them, give the condition numbers and means again. */
+/* x with a x = b, by elimination; a is symmetric and positive. */
+static void solve(double a[K][K], const double *b, double *x)
+{
+    double m[K][K];
+    memcpy(m, a, sizeof m);
+    memcpy(x, b, K * sizeof *x);
+    for (int p = 0; p < K; p++)
+        for (int i = p + 1; i < K; i++) {
+            const double f = m[i][p] / m[p][p];
+            for (int j = p; j < K; j++) m[i][j] -= f * m[p][j];
+            x[i] -= f * x[p];
+        }
+    for (int p = K; p-- > 0;) {
+        for (int j = p + 1; j < K; j++) x[p] -= m[p][j] * x[j];
+        x[p] /= m[p][p];
+    }
+}
+
+/* Between G^T x for two x; G [K,V] by rows of keys. */
+static double cosine_of(const double *G, int V, const double *x, const double *y)
+{
+    double xx = 0, yy = 0, xy = 0;
+    for (int j = 0; j < V; j++) {
+        double a = 0, b = 0;
+        for (int i = 0; i < K; i++) a += G[i * V + j] * x[i], b += G[i * V + j] * y[i];
+        xx += a * a, yy += b * b, xy += a * b;
+    }
+    return xy / sqrt(xx * yy);
+}
+
+/* The program's own q, k, v, g and beta of every window, from a plan that keeps them, give the condition numbers, cosines and means again. */
 static void check_inside(const lnt_mesa_numbers *z)
 {
     lnt_plan *plan;
-    const lnt_buf kept[2][3] = {{z->node[0]->in[1], z->node[0]->in[3], z->node[0]->in[4]}, {z->node[1]->in[1], z->node[1]->in[3], z->node[1]->in[4]}};
+    lnt_buf kept[2][5];
+    for (int l = 0; l < 2; l++) memcpy(kept[l], z->node[l]->in, sizeof kept[l]);
     lnt_plan_options o = {.tokens = WINDOWS * LENGTH, .n_seq = WINDOWS, .dtype = z->m->dtype, .n_outputs = 1, .outputs = {z->m->logits},
-                          .n_kept = 6, .kept = &kept[0][0]};
+                          .n_kept = 10, .kept = &kept[0][0]};
     assert_int_equal(lnt_plan_create(c, z->m->p, &o, &plan), LINNET_OK);
     lnt_batch b = {.tokens = WINDOWS * LENGTH, .n_seq = WINDOWS, .n_inputs = 1, .inputs = {{z->m->ids, z->ids}}};
     assert_int_equal(lnt_plan_run(plan, z->m->w, &b), LINNET_OK);
     for (int x = 0; x < 2 * HEADS; x++) {
         const int l = x / HEADS, h = x % HEADS;
-        const float *k = lnt_plan_output(plan, kept[l][0]).data, *g = lnt_plan_output(plan, kept[l][1]).data;
-        const float *beta = lnt_plan_output(plan, kept[l][2]).data;
-        double means[2] = {0}, logs = 0;
+        const lnt_tensor values = lnt_plan_output(plan, kept[l][2]);
+        const float *q = lnt_plan_output(plan, kept[l][0]).data, *k = lnt_plan_output(plan, kept[l][1]).data, *v = values.data;
+        const float *g = lnt_plan_output(plan, kept[l][3]).data, *beta = lnt_plan_output(plan, kept[l][4]).data;
+        const int V = (int)(values.cols / HEADS);
+        const int64_t end = (int64_t)(x + 1) * z->n_bins - 1, from = z->bin[z->n_bins - 1]; /* the last bin */
+        double means[2] = {0}, logs = 0, cosine = 0, *G = malloc((size_t)(K * V) * sizeof *G);
         for (int w = 0; w < WINDOWS; w++) {
-            double H[K][K] = {{0}};
+            double H[K][K] = {{0}}, A[K][K], start[K], x_q[K], q_t[K];
+            memset(G, 0, (size_t)(K * V) * sizeof *G);
             for (int t = w * LENGTH; t < (w + 1) * LENGTH; t++) {
                 means[0] += beta[t * HEADS + h] / (double)(WINDOWS * LENGTH);
                 means[1] += exp((double)g[t * HEADS + h]) / (double)(WINDOWS * LENGTH);
@@ -159,13 +194,29 @@ static void check_inside(const lnt_mesa_numbers *z)
                 for (int i = 0; i < K; i++)
                     for (int j = 0; j < K; j++)
                         H[i][j] = exp((double)g[t * HEADS + h]) * H[i][j] + (double)beta[t * HEADS + h] * key[i] * key[j];
+                for (int i = 0; i < K; i++)
+                    for (int j = 0; j < V; j++)
+                        G[i * V + j] = exp((double)g[t * HEADS + h]) * G[i * V + j] +
+                                       (double)beta[t * HEADS + h] * key[i] * v[(t * HEADS + h) * V + j];
+                if (t - w * LENGTH < from) continue;
+                memcpy(A, H, sizeof A);
+                for (int i = 0; i < K; i++) {
+                    A[i][i] += z->lambda[x * K + i];
+                    q_t[i] = q[(t * HEADS + h) * K + i];
+                    start[i] = q_t[i] / A[i][i];
+                }
+                solve(A, q_t, x_q);
+                cosine += cosine_of(G, V, start, x_q) / (double)(WINDOWS * (LENGTH - from));
             }
             for (int i = 0; i < K; i++) H[i][i] += z->lambda[x * K + i];
             logs += log(condition_by_rotations(H)) / WINDOWS;
         }
-        const int64_t end = (int64_t)(x + 1) * z->n_bins - 1;
+        free(G);
         assert_true(fabs(z->beta[x] - means[0]) < 1e-6 && fabs(z->gamma[x] - means[1]) < 1e-6);
         assert_true(fabs(log(z->high[end] / z->low[end]) - logs) < 1e-5); /* windows run one by one or together: float32 apart */
+        assert_true(fabs(z->cosine[end] - cosine) < 1e-5 && cosine < 0.9999);
+        const double first = WINDOWS * z->cosine[(int64_t)x * z->n_bins]; /* one token, one direction: 1 or -1 in each window */
+        assert_true(fabs(first - round(first)) < 1e-5 && fabs(fmod(round(first), 2)) == WINDOWS % 2);
         assert_true(means[1] > (h ? 0.9 : 0.1) && means[1] < (h ? 1 : 0.9) && logs > 0.1);
     }
     lnt_plan_destroy(plan);

@@ -50,6 +50,11 @@ static void lines_are_read_or_named(void **state)
     assert_int_equal(lnt_lines_next(&l, &line), LINNET_OK);
     assert_null(line);
     lnt_lines_close(&l);
+    int64_t lines; /* what a run will read, for its cost */
+    assert_int_equal(lnt_lines_open(c, written("{\"a\": 1}\n\n  \n{\"a\": 12}\n{\"a\": 1}"), &l), LINNET_OK);
+    assert_true(lnt_lines_bytes(&l, 0, &lines) == 8 + 9 + 8 && lines == 3);
+    assert_true(lnt_lines_bytes(&l, 2, &lines) == 8 + 9 && lines == 2);
+    lnt_lines_close(&l);
 }
 
 /* ---- prompts of multiple choice --------------------------------------------------------------------------------------------- */

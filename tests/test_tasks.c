@@ -207,13 +207,21 @@ static void parities_are_right(void **state)
     follows("parity's answers", answers, NULL, 2);
     close_source(&o);
     o = source_of(c, "mesa-parity", "length=30 test_length=50");
-    for (uint64_t index = 0; index < 100; index++)
+    int64_t pair[4] = {0}, so_far[2] = {0}; /* bits beside one another, and the last answers */
+    for (uint64_t index = 0; index < 2000; index++)
         for (int set = 0; set < 2; set++) {
             const int64_t n = take(&o, set, index);
             int sum = 0;
             assert_int_equal(n, set ? 50 : 30);
-            for (int64_t i = 0; i < n; i++) assert_int_equal(o.targets[i], (sum += o.ids[i]) % 2);
+            for (int64_t i = 0; i < n; i++) {
+                assert_in_range(o.ids[i], 0, 1);
+                assert_int_equal(o.targets[i], (sum += o.ids[i]) % 2);
+                if (i % 2) pair[2 * o.ids[i - 1] + o.ids[i]]++;
+            }
+            so_far[sum % 2]++;
         }
+    follows("mesa-parity's bits, two by two", pair, NULL, 4);
+    follows("mesa-parity's answers", so_far, NULL, 2);
     close_source(&o);
     o = source_of(c, "copying", "vocabulary=7 length=12 test_length=20");
     int64_t copied[12] = {0}, letter[7] = {0};
@@ -328,6 +336,23 @@ static bool even(const int *p, int n)
     for (int i = 0; i < n; i++)
         for (int j = 0; j < i; j++) s += p[j] > p[i];
     return s % 2 == 0;
+}
+
+/* What has no examples, or an option that would do nothing. */
+static void empty_settings_are_refused(void **state)
+{
+    (void)state;
+    static const char *const bad[][4] = {{"word-problem", "limit is 1", "group=S3", "limit=1"}, {"word-problem", "swap", "group=A5", "variant=swaps"},
+                                         {"mod-arith", "mult is true", "brackets=false", "mult=true"}};
+    for (size_t i = 0; i < sizeof bad / sizeof *bad; i++) {
+        lnt_arena arena = {0};
+        lnt_source s = {.name = bad[i][0]};
+        void *values;
+        assert_int_equal(lnt_task_values(c, lnt_task_find(bad[i][0]), NULL, bad[i] + 2, 2, &arena, &values), LINNET_OK);
+        assert_int_equal(lnt_task_find(bad[i][0])->source(c, values, &arena, &s), LINNET_EINVAL);
+        assert_non_null(strstr(linnet_error_message(c), bad[i][1]));
+        lnt_arena_free(&arena);
+    }
 }
 
 static void word_problems_are_right(void **state)
@@ -631,7 +656,8 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(every_task_describes_itself), cmocka_unit_test(every_source_gives_examples), cmocka_unit_test(recall_examples_are_right),
         cmocka_unit_test(recall_draws_by_its_law), cmocka_unit_test(recall_has_zoologys_settings), cmocka_unit_test(parities_are_right),
-        cmocka_unit_test(arithmetic_is_right), cmocka_unit_test(word_problems_are_right), cmocka_unit_test(automata_are_drawn_by_their_law),
+        cmocka_unit_test(arithmetic_is_right), cmocka_unit_test(word_problems_are_right), cmocka_unit_test(empty_settings_are_refused),
+        cmocka_unit_test(automata_are_drawn_by_their_law),
         cmocka_unit_test(regbench_measures), cmocka_unit_test(mad_recall_is_right), cmocka_unit_test(mad_fuzzy_recall_is_right),
         cmocka_unit_test(mad_others_are_right), cmocka_unit_test(mad_counts_classes)};
     int failed = cmocka_run_group_tests(tests, NULL, NULL);

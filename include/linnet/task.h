@@ -116,8 +116,9 @@ typedef struct {
     const char *const *runs; /* folders that linnet_train or linnet_task_run left, n_runs of them */
     int32_t n_runs;
     const char *out;         /* folder for results.jsonl, CSV files and page.svg, made when it is not there; NULL: rows go to the callback alone */
+    int32_t page;            /* 1: page.svg alone, as a run's own folder may have it */
 } linnet_compare_options;
-#define LINNET_COMPARE_OPTIONS_INIT { sizeof(linnet_compare_options), NULL, 0, NULL }
+#define LINNET_COMPARE_OPTIONS_INIT { sizeof(linnet_compare_options), NULL, 0, NULL, 0 }
 
 /* A row for each training (loss of its last twentieth, held-out loss, tokens, seconds) and for each result of a task, with the run's name, and the
  * curves of all trainings on one page. Of `callbacks` (may be NULL) only `result` is called. LINNET_EINVAL where a folder is no run: then nothing

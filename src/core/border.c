@@ -150,7 +150,7 @@ static const range of_task[] = {
 #undef O
 
 #define O linnet_compare_options
-static const range of_compare[] = {FIELD(O, n_runs, I32, 1, 1e6)};
+static const range of_compare[] = {FIELD(O, n_runs, I32, 1, 1e6), FIELD(O, page, I32, 0, 1)};
 #undef O
 
 #define O linnet_convert_options

@@ -196,6 +196,8 @@ static void put_axes(canvas *k)
     if (p->log_x) log_ticks(k, 'x', k->x0, k->x1, across);
     else linear_ticks(k, 'x', k->x0, k->x1, across, p->whole_x);
     put(k->g, "<path d=\"M%.1f %.1f V%.1f H%.1f\" fill=\"none\" stroke=\"#888\"/>\n", k->left, k->top, k->bottom, k->right);
+    if (p->mark_x > 0 && at_x(k, p->mark_x) > k->left && at_x(k, p->mark_x) < k->right)
+        put(k->g, "<path d=\"M%.1f %.1f V%.1f\" stroke=\"#777\" stroke-dasharray=\"3 4\"/>\n", at_x(k, p->mark_x), k->top, k->bottom);
 }
 
 /* ---- lines ---- */

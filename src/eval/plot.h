@@ -21,6 +21,7 @@ typedef struct {
     bool log_y;
     double linear_y;     /* above 0: y is linear from -linear_y to linear_y and logarithmic beyond, on both sides of 0 */
     double y_low, y_high; /* the range shown when y_high > y_low; otherwise that of the lines */
+    double mark_x;       /* an upright dashed line there; 0: none */
     bool whole_x;        /* ticks at whole numbers alone, half a step of room on both sides */
 } lnt_plot;
 

@@ -110,12 +110,10 @@ static linnet_status run(lnt_run *r)
     char word[24], *labels = NULL;
     size_t bytes;
     linnet_status s;
-    linnet_model_info info = {.size = sizeof info};
     LNT_TRY(lnt_lines_open(r->c, r->o->files[0], &l));
     if (r->o->n_files > 1) LNT_TRY_GOTO(s, lnt_file_read(r->c, r->o->files[1], 1 << 28, &labels, &bytes), done);
     LNT_TRY_GOTO(s, lnt_reader_open(r, false, &k), done);
-    linnet_model_get_info(r->o->model, &info);
-    LNT_TRY_GOTO(s, lnt_run_cost(r, 0, 0, (int64_t)strlen(l.data) / 4, 0.5 * (double)info.parameters * (double)strlen(l.data), NAN), done);
+    LNT_TRY_GOTO(s, lnt_reader_cost(&k, &l, o->examples, 2, 0, 0), done); /* a prompt is read again with each choice */
     LNT_TRY_GOTO(s, read_all(&k, &l, labels, o, &z), done);
     if (!z.n) {
         s = lnt_fail(r->c, LINNET_EINVAL, "%s holds no question", r->o->files[0]);

@@ -1,6 +1,5 @@
 /* Recall as a cloze (Arora et al., Based, arXiv 2402.18668): a text whose end asks for what stands in it; the answer must occur in what the model
  * goes on with. */
-#include <math.h>
 #include <string.h>
 
 #include "tasks/reader.h"
@@ -63,11 +62,9 @@ static linnet_status run(lnt_run *r)
     lnt_lines l = {0};
     int64_t n = 0, right = 0;
     linnet_status s;
-    linnet_model_info info = {.size = sizeof info};
     LNT_TRY(lnt_lines_open(r->c, r->o->files[0], &l));
     LNT_TRY_GOTO(s, lnt_reader_open(r, false, &k), done);
-    linnet_model_get_info(r->o->model, &info);
-    LNT_TRY_GOTO(s, lnt_run_cost(r, 0, 0, (int64_t)strlen(l.data) / 4, 0.5 * (double)info.parameters * (double)strlen(l.data), NAN), done);
+    LNT_TRY_GOTO(s, lnt_reader_cost(&k, &l, o->examples, o->twice ? 2 : 1, o->length, o->tokens), done);
     while ((!o->examples || n < o->examples) && !(n && lnt_run_late(r))) {
         json_t *line;
         bool fine = false;

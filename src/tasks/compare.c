@@ -19,10 +19,18 @@ typedef struct {
     double *x, *mean_loss, *mean_norm, *mean_rate;
 } training;
 
+/* What a task's run is plotted by: its main measure, where its name is a sweep's, "key=value,key=value". */
+typedef struct {
+    const char *name, *measure, *test; /* test: of several; NULL */
+    double y;
+} result;
+
 typedef struct {
     lnt_ctx *c;
     lnt_arena *arena;
     lnt_report report;
+    result *result;           /* one of each run, at most */
+    int n_results;
     training *run;            /* those with a log */
     int n_runs;
 } comparison;
@@ -136,6 +144,25 @@ static void plot_all(comparison *k, const char *title, const char *label, int wh
 
 /* ---- results of tasks ------------------------------------------------------------------------------------------------------- */
 
+static const char *const measures[] = {"macro_accuracy", "validity", "scaled_accuracy", "accuracy", "acc", "contains", "found", "score", "bleu",
+                                       "word_perplexity", "nats_per_token"};
+
+/* The first row of a run with a measure, of several learning rates the best one's. */
+static void keep_result(comparison *k, const json_t *line, const char *name)
+{
+    result *r = &k->result[k->n_results];
+    const json_t *best = json_object_get(line, "best");
+    if ((k->n_results && k->result[k->n_results - 1].name == name) || (best && json_integer_value(best) == 0)) return;
+    for (size_t i = 0; i < sizeof measures / sizeof *measures; i++) {
+        const double y = real_of(line, measures[i]);
+        if (isnan(y)) continue;
+        const char *test = json_string_value(json_object_get(line, "test"));
+        *r = (result){.name = name, .measure = measures[i], .test = test ? lnt_arena_strdup(k->arena, test) : NULL, .y = y};
+        k->n_results++;
+        return;
+    }
+}
+
 static linnet_status read_results(comparison *k, const char *path, const char *name)
 {
     lnt_lines l;
@@ -156,11 +183,102 @@ static linnet_status read_results(comparison *k, const char *path, const char *n
             else lnt_row_real(&k->report, key, json_is_real(v) ? json_real_value(v) : NAN);
         }
         lnt_row_end(&k->report);
+        keep_result(k, line, name);
         json_decref(line);
         if (s != LINNET_OK) break;
     }
     lnt_lines_close(&l);
     return s;
+}
+
+/* ---- what a sweep has measured over a key of its grid ------------------------------------------------------------------------- */
+
+/* The value of the i-th key of "key=value,key=value", and where its pair begins and ends; NAN: there is none, or it is no number. */
+static double value_at(const char *name, int i, const char **begin, const char **end)
+{
+    char *stop;
+    *begin = name;
+    for (; i > 0 && (*begin = strchr(*begin, ',')) != NULL; i--) ++*begin;
+    if (!*begin) return NAN;
+    *end = *begin + strcspn(*begin, ",");
+    const char *sign = memchr(*begin, '=', (size_t)(*end - *begin));
+    if (!sign) return NAN;
+    const double x = lnt_parse_real(sign + 1, &stop);
+    return stop == *end && stop > sign + 1 ? x : NAN;
+}
+
+/* The key that takes most numbers, every run having one; -1: none takes two. */
+static int widest_key(const comparison *k)
+{
+    int best = -1, most = 1;
+    for (int i = 0;; i++) {
+        int distinct = 0;
+        bool there = false, all = true;
+        for (int a = 0; a < k->n_results; a++) {
+            const char *begin, *end;
+            const double x = value_at(k->result[a].name, i, &begin, &end);
+            bool again = false;
+            there = there || begin;
+            all = all && !isnan(x);
+            for (int b = 0; b < a && !again; b++) again = value_at(k->result[b].name, i, &begin, &end) == x;
+            distinct += !again;
+        }
+        if (!there) return best;
+        if (all && distinct > most) most = distinct, best = i;
+    }
+}
+
+/* The name without its i-th pair. */
+static char *rest_of(const comparison *k, const char *name, int i)
+{
+    const char *begin, *end;
+    value_at(name, i, &begin, &end);
+    const size_t n = (size_t)(begin - name);
+    return lnt_arena_printf(k->arena, "%.*s%s", (int)(n && !*end ? n - 1 : n), name, *end ? end + 1 : "");
+}
+
+/* The main measure over that key, a line for each combination of the others. */
+static linnet_status plot_grid(comparison *k)
+{
+    const int n = k->n_results, key = n > 1 ? widest_key(k) : -1;
+    const char *begin = NULL, *end;
+    if (key < 0) return LINNET_OK;
+    double *x = lnt_arena_alloc(k->arena, lnt_bytes((size_t)n, 2 * sizeof *x)), *y = x ? x + n : NULL, low = INFINITY, high = 0;
+    const char **rest = lnt_arena_alloc(k->arena, lnt_bytes((size_t)n, sizeof *rest));
+    bool *drawn = lnt_arena_alloc(k->arena, (size_t)n);
+    if (!x || !rest || !drawn) return lnt_fail_memory(k->c, lnt_bytes((size_t)n, 2 * sizeof *x));
+    for (int i = 0; i < n; i++) {
+        const double v = value_at(k->result[i].name, key, &begin, &end);
+        low = fmin(low, v);
+        high = fmax(high, v);
+        if (!(rest[i] = rest_of(k, k->result[i].name, key))) return lnt_fail_memory(k->c, strlen(k->result[i].name));
+    }
+    const char *label = lnt_arena_printf(k->arena, "%.*s", (int)strcspn(begin, "="), begin);
+    const result *one = k->result;
+    const char *title = lnt_arena_printf(k->arena, one->test ? "%s, %s" : "%s", one->measure, one->test);
+    if (!label || !title) return lnt_fail_memory(k->c, 64);
+    for (int left = n, at = 0; left > 0;) {
+        lnt_plot_line line[A_PLOT];
+        int lines = 0;
+        for (int i = 0; i < n && lines < A_PLOT; i++) {
+            if (drawn[i]) continue;
+            const int first = at;
+            for (int j = i; j < n; j++) { /* rising, whatever the order of the runs */
+                if (drawn[j] || strcmp(rest[i], rest[j]) != 0) continue;
+                const double v = value_at(k->result[j].name, key, &begin, &end);
+                int to = at++;
+                for (; to > first && x[to - 1] > v; to--) x[to] = x[to - 1], y[to] = y[to - 1];
+                x[to] = v;
+                y[to] = strcmp(k->result[j].measure, one->measure) == 0 ? k->result[j].y : NAN;
+                drawn[j] = true;
+                left--;
+            }
+            line[lines++] = (lnt_plot_line){.name = *rest[i] ? rest[i] : NULL, .x = x + first, .y = y + first, .n = at - first};
+        }
+        lnt_report_plot_add(&k->report, &(lnt_plot){.title = title, .x_label = label, .y_label = one->measure, .log_x = low > 0 && high / low >= 8,
+                                                    .n_lines = lines, .lines = line});
+    }
+    return LINNET_OK;
 }
 
 /* ---- the call --------------------------------------------------------------------------------------------------------------- */
@@ -186,13 +304,15 @@ static linnet_status read_run(comparison *k, const char *folder)
 static linnet_status compare(comparison *k, const linnet_compare_options *o)
 {
     k->run = lnt_arena_alloc(k->arena, lnt_bytes((size_t)o->n_runs, sizeof *k->run));
-    if (!k->run) return lnt_fail_memory(k->c, lnt_bytes((size_t)o->n_runs, sizeof *k->run));
+    k->result = lnt_arena_alloc(k->arena, lnt_bytes(lnt_bytes_plus((size_t)o->n_runs, 1), sizeof *k->result));
+    if (!k->run || !k->result) return lnt_fail_memory(k->c, lnt_bytes((size_t)o->n_runs, sizeof *k->run));
     for (int i = 0; i < o->n_runs; i++) LNT_TRY(read_run(k, o->runs[i]));
     for (int i = 0; i < k->n_runs; i++) put_training(&k->report, &k->run[i]);
     plot_all(k, "Training loss", "nats per token", 0, false);
     plot_all(k, "Held-out loss", "nats per token", 1, false);
     plot_all(k, "Learning rate", "", 2, false);
     plot_all(k, "Gradient norm", "", 3, true);
+    LNT_TRY(plot_grid(k));
     return o->out ? lnt_make_folder(k->c, o->out) : LINNET_OK;
 }
 
@@ -205,10 +325,11 @@ linnet_status linnet_compare(linnet_context *c, const linnet_compare_options *op
     if (callbacks) LNT_TRY(lnt_options_take(c, "task_callbacks", callbacks, &back));
     LNT_TRY(lnt_need(c, o.runs, "the list of runs"));
     for (int i = 0; i < o.n_runs; i++) LNT_TRY(lnt_need(c, o.runs[i], "a run"));
-    comparison k = {.c = c, .arena = &arena, .report = {.c = c, .task = "compare", .out = o.out, .k = &back}};
+    comparison k = {.c = c, .arena = &arena, .report = {.c = c, .task = "compare", .out = o.out, .k = &back, .only_page = o.page != 0}};
     const linnet_status s = compare(&k, &o);
     if (s != LINNET_OK) k.report.out = NULL;
-    const linnet_status written = lnt_report_close(&k.report, "Runs side by side", s == LINNET_OK);
+    const char *one = o.n_runs == 1 && s == LINNET_OK ? name_of(&arena, o.runs[0]) : NULL;
+    const linnet_status written = lnt_report_close(&k.report, one ? one : "Runs side by side", s == LINNET_OK);
     lnt_arena_free(&arena);
     return s == LINNET_OK ? written : s;
 }

@@ -85,10 +85,7 @@ static linnet_status run(lnt_run *r)
     linnet_status s;
     LNT_TRY(lnt_lines_open(r->c, r->o->files[0], &l));
     LNT_TRY_GOTO(s, lnt_reader_open(r, true, &k), done);
-    linnet_model_info info = {.size = sizeof info};
-    linnet_model_get_info(r->o->model, &info);
-    const double tokens = (double)(o->examples ? o->examples : 5153) * 90; /* a passage is about that long */
-    LNT_TRY_GOTO(s, lnt_run_cost(r, 0, 0, (int64_t)tokens, 2 * (double)info.parameters * tokens, NAN), done);
+    LNT_TRY_GOTO(s, lnt_reader_cost(&k, &l, o->examples, 1, o->length, 0), done);
     LNT_TRY_GOTO(s, read_all(r, &k, &l, &z), done);
     if (!z.n) {
         s = lnt_fail(r->c, LINNET_EINVAL, "%s holds no passage", r->o->files[0]);

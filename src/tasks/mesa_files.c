@@ -69,6 +69,17 @@ static linnet_status write_condition(lnt_ctx *c, const lnt_mesa_numbers *z, cons
     return end(&k);
 }
 
+static linnet_status write_cosine(lnt_ctx *c, const lnt_mesa_numbers *z, const char *folder)
+{
+    sheet k = begin(c, folder, "cosine.csv");
+    row(&k, "layer,head,first,last,cosine\n");
+    for (int x = 0; x < z->layers * z->heads; x++)
+        for (int b = 0; b < z->n_bins; b++)
+            row(&k, "%d,%d,%lld,%lld,%.6g\n", layer_of(z, x), x % z->heads, (long long)z->bin[b] + 1, (long long)z->bin[b + 1],
+                z->cosine[x * z->n_bins + b]);
+    return end(&k);
+}
+
 static linnet_status write_steps(lnt_ctx *c, const lnt_mesa_numbers *z, const char *folder)
 {
     sheet k = begin(c, folder, "steps.csv");
@@ -132,6 +143,7 @@ linnet_status lnt_mesa_write(lnt_ctx *c, const lnt_mesa_numbers *z, const char *
     char path[4096];
     LNT_TRY(write_heads(c, z, folder));
     LNT_TRY(write_condition(c, z, folder));
+    LNT_TRY(write_cosine(c, z, folder));
     LNT_TRY(write_steps(c, z, folder));
     LNT_TRY(write_loss(c, z, folder));
     LNT_TRY(write_summary(c, z, folder));

@@ -12,6 +12,7 @@
 #include "tasks/spectrum.h"
 
 enum { TOKENS_A_RUN = 8192, INSIDE = 4 /* what looking inside costs, in evaluations, for the progress alone */ };
+#define SOLVED 1e-6 /* the residual at which an output counts as the layer's solution */
 
 /* ---- options ---- */
 
@@ -155,6 +156,7 @@ linnet_status lnt_mesa_set_text(lnt_ctx *c, lnt_mesa_numbers *z, const int32_t *
     int64_t all = (int64_t)z->layers * z->heads * z->n_bins, solves = all * z->n_solvers * z->n_tolerances;
     z->low = room(z, all, sizeof(double), &fine);
     z->high = room(z, all, sizeof(double), &fine);
+    z->cosine = room(z, all, sizeof(double), &fine);
     z->steps = room(z, solves, sizeof(double), &fine);
     z->most = room(z, solves, sizeof(double), &fine);
     z->unfinished = room(z, solves, sizeof(double), &fine);
@@ -170,13 +172,14 @@ void lnt_mesa_close(lnt_mesa_numbers *z)
 
 /* ---- inside: what the layers are given, and the spectrum of what they solve ---- */
 
-/* Host and device memory for one window and one layer. k [length, heads * K]; g, beta, steps, residual [length, heads]. */
+/* Host and device memory for one window and one layer. k [length, heads * K]; g, beta, steps, residual [length, heads]; first, solved [length,
+ * heads, V]: outputs without steps and of the solve. */
 typedef struct {
     lnt_ctx *c;
     lnt_mesa_numbers *z;
     lnt_plan *plan;
     void *raw;
-    float *k, *g, *beta, *steps, *residual, *lambda;
+    float *k, *g, *beta, *steps, *residual, *lambda, *first, *solved;
     double *scratch; /* [threads][2 K^2 + 3 K] */
     void *o, *device_steps, *device_residual, *device_lambda, *work;
     size_t work_size;
@@ -187,6 +190,8 @@ static void close_inside(inside *w)
     lnt_plan_destroy(w->plan);
     lnt_free(w->raw);
     lnt_free(w->k);
+    lnt_free(w->first);
+    lnt_free(w->solved);
     lnt_free(w->scratch);
     void *device[] = {w->o, w->device_steps, w->device_residual, w->device_lambda, w->work};
     for (size_t i = 0; i < sizeof device / sizeof *device; i++) lnt_device_free(w->c, device[i]);
@@ -265,7 +270,11 @@ static linnet_status open_inside(inside *w)
     }
     LNT_TRY(lnt_device_alloc(w->c, w->work_size, &w->work));
     const lnt_mesa_args r = solve_call(w, 0, cu);
-    return lnt_device_alloc(w->c, lnt_bytes(lnt_bytes(lnt_bytes((size_t)T, (size_t)r.Hv), (size_t)r.V), 4), &w->o);
+    const size_t out = lnt_bytes(lnt_bytes(lnt_bytes((size_t)T, (size_t)r.Hv), (size_t)r.V), sizeof(float));
+    w->first = lnt_alloc(out);
+    w->solved = lnt_alloc(out);
+    if (!w->first || !w->solved) return lnt_fail_memory(w->c, out);
+    return lnt_device_alloc(w->c, out, &w->o);
 }
 
 static void bring(const inside *w, lnt_buf b, float *out)
@@ -337,6 +346,53 @@ static void count_steps(const inside *w, int layer, int solver, int tolerance)
     }
 }
 
+/* The output of a layer's call, as float32. */
+static linnet_status bring_output(const inside *w, lnt_mesa_args *r, float *out)
+{
+    const int64_t n = r->tokens * r->Hv * r->V;
+    LNT_TRY(lnt_recur_run(w->c, r, false));
+    if (r->dtype == LINNET_F32) {
+        lnt_to_host(w->c, out, w->o, (size_t)n * sizeof *out);
+        return LINNET_OK;
+    }
+    void *raw = lnt_alloc(lnt_bytes((size_t)n, lnt_dtype_size(r->dtype)));
+    if (!raw) return lnt_fail_memory(w->c, lnt_bytes((size_t)n, lnt_dtype_size(r->dtype)));
+    lnt_to_host(w->c, raw, w->o, (size_t)n * lnt_dtype_size(r->dtype));
+    lnt_convert(out, LINNET_F32, raw, r->dtype, n);
+    lnt_free(raw);
+    return LINNET_OK;
+}
+
+/* How much of a head's output is there before the first step: the cosine between G_t' (q / diag(H_t + Lambda)) and G_t' (H_t + Lambda)^-1 q. */
+static linnet_status look_at_outputs(const inside *w, int layer)
+{
+    const lnt_mesa_numbers *z = w->z;
+    const int64_t cu[2] = {0, z->length};
+    lnt_mesa_args none = solve_call(w, layer, cu), all = solve_call(w, layer, cu);
+    none.cg_solver = LNT_CG_PLAIN;
+    none.cg_guess = LNT_CG_DIAGONAL;
+    none.cg_max_steps = 0;
+    all.cg_solver = z->solvers[0].solver;
+    all.cg_guess = z->solvers[0].guess;
+    all.cg_tolerance = SOLVED;
+    LNT_TRY(bring_output(w, &none, w->first));
+    LNT_TRY(bring_output(w, &all, w->solved));
+    const int64_t V = all.V;
+    for (int h = 0; h < z->heads; h++)
+        for (int64_t t = 0, b = 0; t < z->length; t++) {
+            const float *x = w->first + (t * z->heads + h) * V, *y = w->solved + (t * z->heads + h) * V;
+            double xx = 0, yy = 0, xy = 0;
+            if (t >= z->bin[b + 1]) b++;
+            for (int64_t i = 0; i < V; i++) {
+                xx += (double)x[i] * x[i];
+                yy += (double)y[i] * y[i];
+                xy += (double)x[i] * y[i];
+            }
+            z->cosine[((int64_t)layer * z->heads + h) * z->n_bins + b] += xx > 0 && yy > 0 ? xy / sqrt(xx * yy) : 1; /* nothing is its own likeness */
+        }
+    return LINNET_OK;
+}
+
 static linnet_status look_at_solves(const inside *w, int layer)
 {
     const lnt_mesa_numbers *z = w->z;
@@ -354,7 +410,7 @@ static linnet_status look_at_solves(const inside *w, int layer)
             lnt_to_host(w->c, w->residual, w->device_residual, (size_t)(z->length * z->heads) * 4);
             count_steps(w, layer, s, i);
         }
-    return LINNET_OK;
+    return look_at_outputs(w, layer);
 }
 
 /* Sums over tokens and windows become means. */
@@ -369,6 +425,7 @@ static void finish_inside(lnt_mesa_numbers *z)
     for (int64_t i = 0; i < all * z->n_bins; i++) {
         z->low[i] = exp(z->low[i] / windows);
         z->high[i] = exp(z->high[i] / windows);
+        z->cosine[i] /= windows * (double)(z->bin[i % z->n_bins + 1] - z->bin[i % z->n_bins]);
     }
     for (int64_t i = 0; i < all * z->n_bins * z->n_solvers * z->n_tolerances; i++) {
         const int64_t b = i % z->n_bins;

@@ -42,6 +42,7 @@ typedef struct {
     linnet_model *m;
     const int32_t *ids;           /* [windows * length + 1], the caller's */
     int64_t length, windows;      /* whole windows, each from a fresh state */
+    int64_t learnt;               /* tokens of a window that the model has learnt from, for the page; 0: not known */
     double deadline;              /* as many windows as there is time for until then; 0: all */
     int layers, heads;
     int64_t K;
@@ -51,6 +52,7 @@ typedef struct {
     double *lambda;               /* [layers * heads, K] */
     double *beta, *gamma;         /* [layers * heads] means over tokens */
     double *low, *high;           /* [layers * heads, n_bins] ends of the spectrum at a bin's last position, geometric means over windows */
+    double *cosine;               /* [layers * heads, n_bins] between G_t' (q / diag(H_t + Lambda)) and the solved output: means */
     int n_solvers;                /* the one asked for, then the paper's where that is another */
     lnt_mesa_solver solvers[2];
     int n_tolerances;
@@ -75,7 +77,8 @@ void lnt_mesa_close(lnt_mesa_numbers *z);
 
 double lnt_mesa_mean_steps(const lnt_mesa_numbers *z, int solver, int tolerance);
 
-/* heads.csv, condition.csv, steps.csv, loss.csv, summary.csv and mesa.svg in a folder (docs/mesa-analysis.md), each whole or not at all. */
+/* heads.csv, condition.csv, cosine.csv, steps.csv, loss.csv, summary.csv and mesa.svg in a folder (docs/mesa-analysis.md), each whole or not at
+ * all. */
 linnet_status lnt_mesa_write(lnt_ctx *c, const lnt_mesa_numbers *z, const char *folder);
 /* The page alone. */
 linnet_status lnt_mesa_page(lnt_ctx *c, const lnt_mesa_numbers *z, const char *path);

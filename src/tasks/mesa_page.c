@@ -124,29 +124,46 @@ static void gates(page *p)
     p->y += LEGEND + 10;
 }
 
-static void condition(page *p)
+/* A panel a layer, in it a line a head over the position; value [layers * heads, n_bins]. */
+static void head_panels(page *p, const double *x, const double *value, bool log_y, double low, double high)
 {
     const lnt_mesa_numbers *z = p->z;
-    const int64_t all = (int64_t)z->layers * z->heads * z->n_bins;
-    double *value = numbers(p, all), high = 1;
-    if (p->g.s != LINNET_OK) return;
-    for (int64_t i = 0; i < all; i++) high = fmax(high, value[i] = z->high[i] / z->low[i]);
-    section(p, "Condition number of H_t + Lambda over position",
-            "Largest over smallest eigenvalue, a line a head, geometric mean over windows. It grows in heads that remember; plain steps grow as its "
-            "root at most.");
     for (int l = 0; l < z->layers; l++) {
         char title[48];
         lnt_plot_line *line = lines(p, z->heads);
         if (!line) return;
         for (int h = 0; h < z->heads; h++) {
-            const int x = l * z->heads + h;
-            line[h] = (lnt_plot_line){.x = p->last, .y = value + (int64_t)x * z->n_bins, .n = z->n_bins, .colour = p->head_colour[x]};
+            const int i = l * z->heads + h;
+            line[h] = (lnt_plot_line){.x = x, .y = value + (int64_t)i * z->n_bins, .n = z->n_bins, .colour = p->head_colour[i]};
         }
         snprintf(title, sizeof title, "layer %d", z->node[l]->block);
-        lnt_page_plot(&p->g, panel(p, l), &(lnt_plot){.title = title, .x_label = "position (tokens)", .log_x = true,
-                                                      .log_y = true, .n_lines = z->heads, .lines = line, .y_low = 1, .y_high = fmax(high, 2)});
+        lnt_page_plot(&p->g, panel(p, l), &(lnt_plot){.title = title, .x_label = "position (tokens)", .log_x = true, .mark_x = (double)p->z->learnt,
+                                                      .log_y = log_y, .n_lines = z->heads, .lines = line, .y_low = low, .y_high = high});
     }
     p->y += panels_height(z);
+}
+
+static void condition(page *p)
+{
+    const lnt_mesa_numbers *z = p->z;
+    const int64_t all = (int64_t)z->layers * z->heads * z->n_bins;
+    double *value = numbers(p, all), high = 2;
+    if (p->g.s != LINNET_OK) return;
+    for (int64_t i = 0; i < all; i++) high = fmax(high, value[i] = z->high[i] / z->low[i]);
+    section(p, "Condition number of H_t + Lambda over position",
+            "Largest over smallest eigenvalue, a line a head, geometric mean over windows. It grows in heads that remember; plain steps grow as its "
+            "root at most.");
+    head_panels(p, p->last, value, true, 1, high);
+}
+
+static void cosine(page *p)
+{
+    const lnt_mesa_numbers *z = p->z;
+    double low = 0.9;
+    for (int64_t i = 0; i < (int64_t)z->layers * z->heads * z->n_bins; i++) low = fmin(low, z->cosine[i]);
+    section(p, "Cosine to the output without steps over position",
+            "Between G_t' (q / diag(H_t + Lambda)) and the solved output, a line a head, means over windows. At 1 the solve turns nothing.");
+    head_panels(p, p->middle, z->cosine, false, floor(10 * low) / 10, 1);
 }
 
 /* Mean and most over the heads of a layer, of the mean steps in every bin. */
@@ -195,7 +212,7 @@ static void steps(page *p)
             line[i] = (lnt_plot_line){.x = p->middle, .y = value + ((int64_t)l * n + i) * z->n_bins, .n = z->n_bins, .colour = colours[i / 2],
                                       .style = i % 2 ? LNT_DASHED : LNT_SOLID};
         snprintf(title, sizeof title, "layer %d", z->node[l]->block);
-        lnt_page_plot(&p->g, panel(p, l), &(lnt_plot){.title = title, .x_label = "position (tokens)", .log_x = true,
+        lnt_page_plot(&p->g, panel(p, l), &(lnt_plot){.title = title, .x_label = "position (tokens)", .log_x = true, .mark_x = (double)p->z->learnt,
                                                       .n_lines = n, .lines = line, .y_low = 0, .y_high = high});
     }
     p->y += panels_height(z);
@@ -272,18 +289,18 @@ static void loss(page *p)
     if (p->g.s != LINNET_OK) return;
     all[n++] = (lnt_plot_line){.name = "model", .x = p->middle, .y = y, .n = p->z->n_bins, .colour = "#222222", .style = LNT_DASHED};
     lnt_page_plot(&p->g, (lnt_box){EDGE, p->y, width, LOSS},
-                  &(lnt_plot){.title = "Loss for fixed numbers of steps", .x_label = "position (tokens)", .y_label = "nats per token", .log_x = true,
-                              .n_lines = n, .lines = all});
+                  &(lnt_plot){.title = "Loss for fixed numbers of steps", .x_label = "position (tokens)", .y_label = "nats per token",
+                              .log_x = true, .mark_x = (double)p->z->learnt, .n_lines = n, .lines = all});
     table(p, EDGE + width + 36, p->y + 16);
     p->y += LOSS + 6;
     n = setting_lines(p, LNT_MESA_STEPS, true, budgets);
     lnt_page_plot(&p->g, (lnt_box){EDGE, p->y, width, LOSS},
                   &(lnt_plot){.title = "Difference, fixed numbers of steps", .x_label = "position (tokens)", .y_label = "nats per token",
-                              .log_x = true, .linear_y = 1e-3, .n_lines = n, .lines = budgets});
+                              .log_x = true, .mark_x = (double)p->z->learnt, .linear_y = 1e-3, .n_lines = n, .lines = budgets});
     n = setting_lines(p, LNT_MESA_TOLERANCE, true, tolerances);
     lnt_page_plot(&p->g, (lnt_box){EDGE + width, p->y, width, LOSS},
-                  &(lnt_plot){.title = "Difference, tolerances", .x_label = "position (tokens)", .y_label = "nats per token", .log_x = true,
-                              .linear_y = 1e-3, .n_lines = n, .lines = tolerances});
+                  &(lnt_plot){.title = "Difference, tolerances", .x_label = "position (tokens)", .y_label = "nats per token",
+                              .log_x = true, .mark_x = (double)p->z->learnt, .linear_y = 1e-3, .n_lines = n, .lines = tolerances});
     p->y += LOSS;
 }
 
@@ -302,13 +319,16 @@ static void title(page *p)
                   lnt_dtype_name(z->m->dtype));
     lnt_page_text(&p->g, EDGE, 92, 13, "start", false,
                   "H_t = gamma_t H_(t-1) + beta_t k_t k_t',  o_t = G_t' x_t,  (H_t + Lambda) x_t = q_t by conjugate gradients (arXiv 2506.05233).");
-    p->y = 98;
+    if (z->learnt)
+        lnt_page_text(&p->g, EDGE, 112, 13, "start", false, "Upright dashed lines: %lld tokens, the windows that the model has learnt from.",
+                      (long long)z->learnt);
+    p->y = z->learnt ? 118 : 98;
 }
 
 linnet_status lnt_mesa_page(lnt_ctx *c, const lnt_mesa_numbers *z, const char *path)
 {
     page p = {.z = z};
-    const double height = 98 + 4 * HEAD + DOTS + 2 * LEGEND + 10 + 2 * panels_height(z) + 2 * LOSS + 6 + 24;
+    const double height = (z->learnt ? 118 : 98) + 5 * HEAD + DOTS + 2 * LEGEND + 10 + 3 * panels_height(z) + 2 * LOSS + 6 + 24;
     lnt_page_begin(&p.g, c, path, WIDTH, height);
     const int all = z->layers * z->heads;
     p.last = numbers(&p, z->n_bins);
@@ -324,6 +344,7 @@ linnet_status lnt_mesa_page(lnt_ctx *c, const lnt_mesa_numbers *z, const char *p
         title(&p);
         gates(&p);
         condition(&p);
+        cosine(&p);
         steps(&p);
         loss(&p);
     }

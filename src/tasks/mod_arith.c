@@ -102,6 +102,8 @@ static linnet_status source(lnt_ctx *c, const void *values, lnt_arena *arena, ln
     if (o->least > o->most || o->test_least > o->test_most)
         return lnt_fail(c, LINNET_EINVAL, "lengths from %lld to %lld and %lld to %lld, expected rising ones", (long long)o->least, (long long)o->most,
                         (long long)o->test_least, (long long)o->test_most);
+    if (o->mult && !o->brackets)
+        return lnt_fail(c, LINNET_EINVAL, "mult is true without brackets, whose expressions it is about: plain ones have products anyway");
     s->vocabulary = o->brackets ? 12 : 10;
     s->n_sets = 2;
     s->set[0].longest = o->most;

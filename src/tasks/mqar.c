@@ -195,7 +195,8 @@ const lnt_task lnt_task_mqar = {
     .info = {"mqar", "multi-query associative recall: key-value pairs, then each key asks for its value",
              "An example shows keys with their values, then asks for the value of each key, at places drawn by a power law. Accuracy is the mean "
              "over examples of the share of queries answered right.\nThe paper's models have two layers without MLPs: --set mlp=none --set "
-             "norm=layernorm, width 64 to 512.",
+             "norm=layernorm, width 64 to 512. Their batch, 0, goes by the length: 512 examples of up to 128 tokens, 256 of 256, 128 of 512; "
+             "mixed 256.",
              "Arora et al. 2023, Zoology, arXiv 2312.04927", "linnet task mqar --mixer delta_net --pairs 8 --length 64", LINNET_TASK_TRAINS, 0, 0, "",
              size},
     .options = LNT_OPTIONS(options, keys),

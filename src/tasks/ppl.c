@@ -4,6 +4,7 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "core/clock.h"
 #include "core/file.h"
 #include "eval/scorer.h"
 #include "hub/corpus.h"
@@ -124,18 +125,30 @@ static linnet_status report_length(lnt_run *r, int64_t length, int64_t bytes, co
     return p->s;
 }
 
+/* Of n ids, what there is time for with `passes` of them to go; one window at least. */
+static int64_t in_time(const lnt_run *r, int64_t n, int64_t length, int passes)
+{
+    if (!r->deadline || !(r->token_seconds > 0)) return n;
+    const double fit = fmax((r->deadline - lnt_now()) / (passes * r->token_seconds), (double)length) + 1;
+    return fit < (double)n ? (int64_t)fit : n;
+}
+
 static linnet_status windows(lnt_run *r, const lnt_corpus *text, const double *lengths, int n_lengths, linnet_model *reference)
 {
     const options *o = r->values;
     const int64_t n = o->tokens > 0 && o->tokens < text->n - 1 ? o->tokens + 1 : text->n;
+    bool less = false;
     for (int i = 0; i < n_lengths && !(i && lnt_run_late(r)); i++) {
         const int64_t length = (int64_t)lengths[i];
+        const int64_t m = in_time(r, n, length, (n_lengths - i) * (reference ? 2 : 1) + (o->documents != NO));
+        less = less || m < n;
         curve mine = {0}, other = {0};
         LNT_TRY(lnt_run_progress(r, (double)i / n_lengths, "windows of %lld", (long long)length));
-        LNT_TRY(measure(r, r->o->model, text->ids, n, length, &mine));
-        if (reference) LNT_TRY(measure(r, reference, text->ids, n, length, &other));
-        LNT_TRY(report_length(r, length, lnt_corpus_bytes(text, text->ids + 1, n - 1), &mine, reference ? &other : NULL));
+        LNT_TRY(measure(r, r->o->model, text->ids, m, length, &mine));
+        if (reference) LNT_TRY(measure(r, reference, text->ids, m, length, &other));
+        LNT_TRY(report_length(r, length, lnt_corpus_bytes(text, text->ids + 1, m - 1), &mine, reference ? &other : NULL));
     }
+    r->late = r->late || less;
     return LINNET_OK;
 }
 

@@ -54,6 +54,26 @@ void lnt_reader_close(lnt_reader *k)
 
 /* ---- likelihoods ----------------------------------------------------------------------------------------------------------------------- */
 
+linnet_status lnt_reader_cost(lnt_reader *k, const lnt_lines *l, int64_t examples, double times, int64_t most, int64_t more)
+{
+    enum { PIECE = 1 << 16 };
+    linnet_model_info info = {.size = sizeof info};
+    lnt_arena arena = {0};
+    int32_t *ids;
+    int64_t lines, n;
+    const size_t bytes = lnt_lines_bytes(l, examples, &lines);
+    size_t piece = bytes < PIECE ? bytes : PIECE;
+    linnet_model_get_info(k->m, &info);
+    while (piece && ((unsigned char)l->at[piece] & 0xC0) == 0x80) piece--; /* no character is cut */
+    linnet_status s = lnt_reader_ids(k, l->at, piece, &arena, &ids, &n);
+    lnt_arena_free(&arena);
+    LNT_TRY(s);
+    double tokens = piece ? times * (double)bytes * (double)n / (double)piece : 0;
+    if (most) tokens = fmin(tokens, (double)lines * (double)most);
+    tokens += (double)lines * (double)more;
+    return lnt_run_cost(k->r, 0, 0, (int64_t)tokens, 2 * (double)info.parameters * tokens, NAN);
+}
+
 linnet_status lnt_reader_ids(lnt_reader *k, const char *text, size_t bytes, lnt_arena *arena, int32_t **ids, int64_t *n)
 {
     int32_t *got = NULL;

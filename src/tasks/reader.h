@@ -3,6 +3,7 @@
 #define LNT_TASKS_READER_H
 
 #include "tasks/task.h"
+#include "tasks/texts.h"
 
 /* How likely is ids[from..n) behind ids[0..from)? from >= 1. */
 typedef struct {
@@ -32,6 +33,9 @@ typedef struct {
 linnet_status lnt_reader_open(lnt_run *r, bool logits, lnt_reader *k);
 void lnt_reader_close(lnt_reader *k);
 
+/* Tell the run's cost (lnt_run_cost): the next `examples` lines, each read so many times, at most `most` tokens of one (0: all) and `more` behind it.
+ * Tokens are counted on a first piece of the file. */
+linnet_status lnt_reader_cost(lnt_reader *k, const lnt_lines *l, int64_t examples, double times, int64_t most, int64_t more);
 /* Ids of a text, the arena's. */
 linnet_status lnt_reader_ids(lnt_reader *k, const char *text, size_t bytes, lnt_arena *arena, int32_t **ids, int64_t *n);
 /* A continuation behind a context: tokenised together, blanks at the context's end counted to the continuation; the last `most` + 1 ids of both

@@ -358,8 +358,9 @@ static linnet_status write_page(lnt_report *r, const char *title)
 linnet_status lnt_report_close(lnt_report *r, const char *title, bool page)
 {
     linnet_status s = r->s;
-    if (r->out && s == LINNET_OK && r->first) s = write_lines(r);
-    for (const lnt_row *row = r->first; r->out && s == LINNET_OK && row; row = row->next)
+    const bool files = r->out && !r->only_page;
+    if (files && s == LINNET_OK && r->first) s = write_lines(r);
+    for (const lnt_row *row = r->first; files && s == LINNET_OK && row; row = row->next)
         if (first_of_table(r, row)) s = write_table(r, row->table);
     if (r->out && s == LINNET_OK && page && !r->own_page) s = write_page(r, title);
     lnt_arena_free(&r->arena);

@@ -39,6 +39,7 @@ typedef struct {
     const char *words[4];   /* lines of the page below its title */
     int n_words;
     bool own_page;          /* the task writes its page itself */
+    bool only_page;         /* rows are on the page alone */
     linnet_status s;        /* the first failure; later calls do nothing */
 } lnt_report;
 

@@ -8,7 +8,8 @@
 #include "device/device.h"
 #include "train/trainer.h"
 
-enum { MICRO_TOKENS = 32768, LOGITS = 1 << 24 /* of a test's run */, POINTS = 256 /* of a curve */ };
+enum { MICRO_TOKENS = 32768, LOGITS = 1 << 24 /* of a test's run */, POINTS = 256 /* of a curve */,
+       BINS = 24 /* of the lengths of a test */ };
 
 /* What a training leaves for the plots. */
 typedef struct {
@@ -30,6 +31,8 @@ typedef struct {
     int64_t *order;            /* [examples] of this epoch */
     float *logits;             /* [vocabulary] */
     double step_seconds;
+    int64_t test_examples;     /* of each test, as many as there is time for */
+    double until;              /* when this training has to end; 0: no limit */
     double part, parts;        /* trainings done before this one, and all */
 } study;
 
@@ -224,11 +227,22 @@ static linnet_status measure_cost(study *k)
     return lnt_run_cost(k->r, (int64_t)k->parts, (int64_t)all, (int64_t)(all * (double)k->cu[k->batch]), all * flops, all * k->step_seconds);
 }
 
-/* As many updates as there is time for. */
-static int64_t steps_in_time(const study *k)
+/* As many updates and examples of the tests as there is time for: tests, which go forward alone, get a third of it at most. */
+static int64_t steps_in_time(study *k)
 {
+    k->test_examples = k->o->test_examples;
+    k->until = 0;
     if (!k->r->deadline) return k->steps;
-    const double share = (k->r->deadline - lnt_now()) / (k->parts - k->part), fit = 0.9 * share / k->step_seconds; /* a tenth for the tests */
+    const double now = lnt_now(), share = 0.95 * (k->r->deadline - now) / (k->parts - k->part), token = k->step_seconds / (double)k->cu[k->batch] / 3;
+    double example = 0;
+    for (int i = 1; i < k->s->n_sets; i++) example += token * (double)k->s->set[i].longest;
+    const double most = share / 3 / example;
+    if (most < (double)k->test_examples) {
+        k->test_examples = most < 1 ? 1 : (int64_t)most;
+        k->r->late = true;
+    }
+    const double rest = share - example * (double)k->test_examples, fit = rest / k->step_seconds;
+    k->until = now + rest;
     return fit < 1 ? 1 : fit < (double)k->steps ? (int64_t)fit : k->steps;
 }
 
@@ -247,7 +261,8 @@ static linnet_status train(study *k, double rate, int n_rates, lnt_trial *out, c
 {
     const int64_t steps = steps_in_time(k), warmup = llround(k->o->warmup * (double)steps);
     const int64_t every = (steps + POINTS - 1) / POINTS, look_every = k->o->test_every > every ? k->o->test_every : every;
-    double loss = NAN, accuracy = 0;
+    double loss = NAN;
+    char seen[32] = "";
     int64_t step = 0;
     while (step < steps) {
         fill_batch(k, step);
@@ -261,15 +276,15 @@ static linnet_status train(study *k, double rate, int n_rates, lnt_trial *out, c
         }
         if (k->o->test_every && step % look_every == 0 && step < steps && v->n_looks <= POINTS) {
             lnt_test t = {0};
-            LNT_TRY(test(k, 1, k->o->test_examples < k->batch ? k->o->test_examples : k->batch, &t));
-            accuracy = t.accuracy;
+            LNT_TRY(test(k, 1, k->test_examples < k->batch ? k->test_examples : k->batch, &t));
             v->look_step[v->n_looks] = (double)step;
-            v->look[v->n_looks++] = accuracy;
-            if (accuracy > k->o->enough) break;
+            v->look[v->n_looks++] = t.accuracy;
+            lnt_format(seen, sizeof seen, "  accuracy %.1f%%", 100 * t.accuracy);
+            if (t.accuracy > k->o->enough) break;
         }
-        LNT_TRY(lnt_run_progress(k->r, (k->part + (double)step / (double)steps) / k->parts, "step %lld/%lld  loss %.4f  accuracy %.1f%%",
-                                 (long long)step, (long long)steps, loss, 100 * accuracy));
-        if (k->r->deadline && lnt_now() > k->r->deadline) break;
+        LNT_TRY(lnt_run_progress(k->r, (k->part + (double)step / (double)steps) / k->parts, "step %lld/%lld  loss %.4f%s",
+                                 (long long)step, (long long)steps, loss, seen));
+        if (k->until && lnt_now() > k->until) break;
     }
     out->learning_rate = rate;
     out->steps = step;
@@ -288,7 +303,7 @@ static linnet_status try_rate(study *k, double rate, int n_rates, lnt_trial *out
     LNT_TRY(train(k, rate, n_rates, out, v));
     for (int i = 1; i < k->s->n_sets; i++) {
         LNT_TRY(make_room(k->r, &out->test[i], k->s->set[i].longest));
-        LNT_TRY(test(k, i, k->o->test_examples, &out->test[i]));
+        LNT_TRY(test(k, i, k->test_examples, &out->test[i]));
     }
     out->seconds = lnt_now() - begin;
     return LINNET_OK;
@@ -349,6 +364,24 @@ static void plot_training(lnt_report *p, const curve *v, const lnt_trial *trial,
     }
 }
 
+/* Means of y over neighbours in x, weighted, of a BINS-th of all weights at least: points of a curve that few examples stand for would hide it. */
+static int64_t merge(int64_t n, const double *x, const double *weight, const double *y, double *x_out, double *y_out)
+{
+    double all = 0, w = 0, wx = 0, wy = 0;
+    int64_t m = 0;
+    for (int64_t i = 0; i < n; i++) all += weight[i];
+    for (int64_t i = 0; i < n; i++) {
+        w += weight[i];
+        wx += weight[i] * x[i];
+        wy += weight[i] * y[i];
+        if (w < all / BINS && i + 1 < n) continue;
+        x_out[m] = wx / w;
+        y_out[m++] = wy / w;
+        w = wx = wy = 0;
+    }
+    return m;
+}
+
 /* The share of right predictions, and of examples right up to there, over position; or over the length of the example where lengths differ. */
 static linnet_status plot_test(study *k, int set, const lnt_test *t)
 {
@@ -360,8 +393,9 @@ static linnet_status plot_test(study *k, int set, const lnt_test *t)
     for (int64_t i = 0; i < t->longest; i++) positions += t->position_asked[i] > 0;
     const bool by_length = lengths > 1;
     if (!by_length && positions < 2) return LINNET_OK;
-    LNT_TRY(lnt_run_memory(k->r, lnt_bytes(lnt_bytes_plus((size_t)t->longest, 1), 4 * sizeof(double)), &memory));
+    LNT_TRY(lnt_run_memory(k->r, lnt_bytes(lnt_bytes_plus((size_t)t->longest, 1), 6 * sizeof(double)), &memory));
     double *x = memory, *asked = x + t->longest + 1, *right = asked + t->longest + 1, *prefix = right + t->longest + 1;
+    double *near_x = prefix + t->longest + 1, *near_y = near_x + t->longest + 1;
     for (int64_t i = 0; i <= t->longest; i++) {
         const int64_t a = by_length ? t->length_asked[i] : i < t->longest ? t->position_asked[i] : 0;
         if (!a) continue;
@@ -370,7 +404,9 @@ static linnet_status plot_test(study *k, int set, const lnt_test *t)
         right[n] = (double)(by_length ? t->length_right[i] : t->position_right[i]) / (double)a;
         prefix[n++] = by_length ? NAN : (double)t->prefix_right[i] / (double)t->examples;
     }
-    const lnt_plot_line line[2] = {{.name = by_length ? NULL : "this position", .x = x, .y = right, .n = n},
+    const int64_t merged = by_length ? merge(n, x, asked, right, near_x, near_y) : 0;
+    const lnt_plot_line line[2] = {by_length ? (lnt_plot_line){.x = near_x, .y = near_y, .n = merged}
+                                             : (lnt_plot_line){.name = "this position", .x = x, .y = right, .n = n},
                                    {.name = "all up to here", .x = x, .y = prefix, .n = n}};
     snprintf(title, sizeof title, "Accuracy over %s, %s", keys[by_length][0], set_name(k->s, set));
     lnt_report_plot_add(&k->r->report, &(lnt_plot){.title = title, .x_label = keys[by_length][0], .y_label = "share", .y_low = 0, .y_high = 1,

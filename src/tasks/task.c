@@ -4,6 +4,7 @@
 #include <math.h>
 #include <stdio.h>
 #include <string.h>
+#include <unistd.h>
 
 #include "core/clock.h"
 #include "device/device.h"
@@ -171,11 +172,13 @@ linnet_status lnt_task_numbers(lnt_ctx *c, const char *key, const char *text, do
                     lo, hi);
 }
 
-/* Whether an option chooses what is looked at, where the paper looks at all of it: a word that the paper's values do not name. */
+/* Whether an option chooses what is looked at, where the paper looks at all of it (a word that the paper's values do not name), or names what is read
+ * (a text without a default: a file, a model): neither is a cut. */
 static bool chooses(const lnt_task *t, int i)
 {
     const size_t n = strlen(key_at(t, i));
-    if (i >= t->options.n || t->options.row[i].kind != LNT_OPTION_WORD) return false;
+    const bool text = i >= t->options.n;
+    if (text ? t->texts[i - t->options.n].fallback != NULL : t->options.row[i].kind != LNT_OPTION_WORD) return false;
     for (int p = 0; t->paper[p]; p++)
         if (!strncmp(t->paper[p], key_at(t, i), n) && t->paper[p][n] == '=') return false;
     return true;
@@ -248,8 +251,12 @@ linnet_status lnt_run_cost(lnt_run *r, int64_t trainings, int64_t steps, int64_t
 {
     if (r->said_cost) return LINNET_OK;
     r->said_cost = true;
+    r->made_folder = r->o->out && !lnt_is_folder(r->o->out);
     if (r->o->out) LNT_TRY(lnt_make_folder(r->c, r->o->out));
-    if (isnan(seconds) && r->o->model && r->k->cost) seconds = (double)tokens * seconds_a_token(r);
+    if (isnan(seconds) && r->o->model && (r->k->cost || r->deadline)) {
+        r->token_seconds = seconds_a_token(r);
+        seconds = (double)tokens * r->token_seconds;
+    }
     const linnet_task_cost cost = {.size = sizeof cost, .trainings = trainings, .steps = steps, .tokens = tokens, .flops = flops, .seconds = seconds,
                                    .cuts = r->cuts};
     if (r->k->cost) r->k->cost(r->k->user, &cost);
@@ -310,7 +317,10 @@ linnet_status linnet_task_run(linnet_context *c, const char *name, const linnet_
     const bool keep = s == LINNET_OK || (s == LINNET_EINTERRUPTED && r.said_cost);
     if (*r.cuts) lnt_report_words(&r.report, "Not as in the paper, whose values stand in brackets: %s.", r.cuts);
     if (r.late) lnt_report_words(&r.report, "The time allowed was over before the end: rows say how much was read.");
-    if (!keep) r.report.out = NULL;
+    if (!keep) {
+        r.report.out = NULL;
+        if (r.made_folder) rmdir(o.out); /* what a task has written stays */
+    }
     const linnet_status written = lnt_report_close(&r.report, t->info.name, s == LINNET_OK);
     lnt_arena_free(&arena);
     if (s == LINNET_OK) return written;

@@ -35,7 +35,8 @@ typedef struct lnt_run {
     void *values;       /* the task's options; the arena's, as everything that lives as long as the run */
     lnt_arena *arena;
     double begin, deadline; /* 0: no limit */
-    bool said_cost, late;   /* late: something was left out for the deadline's sake */
+    double token_seconds;   /* of a token that the model reads, behind lnt_run_cost; 0 or NAN: not known */
+    bool said_cost, made_folder, late; /* late: something was left out for the deadline's sake */
     char cuts[512];
     lnt_report report;
 } lnt_run;

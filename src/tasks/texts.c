@@ -52,6 +52,21 @@ linnet_status lnt_lines_next(lnt_lines *l, json_t **out)
     return LINNET_OK;
 }
 
+size_t lnt_lines_bytes(const lnt_lines *l, int64_t examples, int64_t *lines)
+{
+    size_t bytes = 0;
+    *lines = 0;
+    for (const char *at = l->at; *at && (!examples || *lines < examples);) {
+        const size_t n = strcspn(at, "\n");
+        if (strspn(at, " \t\r") < n) {
+            bytes += n;
+            ++*lines;
+        }
+        at += n + (at[n] == '\n');
+    }
+    return bytes;
+}
+
 void lnt_lines_close(lnt_lines *l)
 {
     lnt_free(l->data);

@@ -18,6 +18,8 @@ linnet_status lnt_lines_open(lnt_ctx *c, const char *path, lnt_lines *l);
 /* The next object, which the caller releases with json_decref; NULL at the end. LINNET_EFORMAT naming the line where it is none. */
 linnet_status lnt_lines_next(lnt_lines *l, json_t **out);
 void lnt_lines_close(lnt_lines *l);
+/* Bytes of the next `examples` lines that hold something (0: of all), and how many lines these are. */
+size_t lnt_lines_bytes(const lnt_lines *l, int64_t examples, int64_t *lines);
 /* A key's text; LINNET_EFORMAT naming file, line and key where there is none. */
 linnet_status lnt_lines_text(const lnt_lines *l, const json_t *object, const char *key, const char **out);
 linnet_status lnt_lines_bad(const lnt_lines *l, const char *what);

@@ -15,7 +15,7 @@ typedef struct {
 static const lnt_option keys[] = {
     LNT_WORD(options, group, "S3 S4 A5 S5", S3, "permutations of 3, 4 or 5 points; A5: the even ones"),
     LNT_WORD(options, variant, "all swaps hard", ALL, "swaps: products of transpositions alone; hard: three of four elements are the identity"),
-    LNT_INT(options, limit, 0, MOST_POINTS, 0, "elements that move at most so many points; 0: all"),
+    LNT_INT(options, limit, 0, MOST_POINTS, 0, "elements that move at most so many points, from 2; 0: all"),
     LNT_INT(options, length, 1, 1 << 16, 32, "elements of an example to learn from"),
     LNT_INT(options, test_length, 1, 1 << 16, 128, "elements of an example of the test"),
     LNT_STUDY_ROWS(options, 2000, 128, 256, 1e-6),
@@ -113,7 +113,8 @@ static linnet_status source(lnt_ctx *c, const void *values, lnt_arena *arena, ln
     group *g = lnt_arena_alloc(arena, sizeof *g);
     if (!g) return lnt_fail_memory(c, sizeof *g);
     make_group(g, o);
-    if (!g->n_drawn) return lnt_fail(c, LINNET_EINVAL, "no element of the group is a swap that moves at most %lld points", (long long)o->limit);
+    if (o->limit == 1) return lnt_fail(c, LINNET_EINVAL, "limit is 1, expected 0 or at least 2: nothing but the identity moves one point alone");
+    if (!g->n_drawn) return lnt_fail(c, LINNET_EINVAL, "no element of the group is a swap");
     s->vocabulary = g->order + 1;
     s->n_sets = 3;
     s->set[0].longest = s->set[1].longest = o->length + 1;

@@ -35,7 +35,7 @@ def mesa_files(folder):
     before = files_below(mesa_model())
     done = linnet("task", "mesa-analysis", mesa_model(), text_file(), "--out", folder / "inside", "--length", "64", "--tokens", "1000")
     assert files_below(mesa_model()) == before
-    assert {p.name for p in (folder / "inside").iterdir()} == {"heads.csv", "condition.csv", "steps.csv", "loss.csv", "summary.csv", "mesa.svg", "results.jsonl",
+    assert {p.name for p in (folder / "inside").iterdir()} == {"heads.csv", "condition.csv", "cosine.csv", "steps.csv", "loss.csv", "summary.csv", "mesa.svg", "results.jsonl",
                                                                 "model.csv", "setting.csv"}
     assert "tolerance 0.0001" in done.out and str(folder / "inside") in done.out
     heads = table(folder / "inside" / "heads.csv")
@@ -44,6 +44,9 @@ def mesa_files(folder):
     condition = table(folder / "inside" / "condition.csv")
     assert {row["position"] for row in condition} == {1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64}
     assert all(math.isclose(row["condition"], row["largest"] / row["smallest"], rel_tol=1e-6) and row["condition"] >= 1 for row in condition)
+    cosine = table(folder / "inside" / "cosine.csv")
+    assert [(row["first"], row["last"]) for row in cosine][:4] == [(1, 1), (2, 2), (3, 3), (4, 4)] and len(cosine) == 4 * 12
+    assert all(-1 <= row["cosine"] <= 1 for row in cosine) and min(row["cosine"] for row in cosine) < 1
     steps = table(folder / "inside" / "steps.csv")
     assert {row["solver"] for row in steps} == {"level", "plain"} and {row["tolerance"] for row in steps} == {0.1, 0.01, 0.001, 0.0001}
     assert len(steps) == 2 * 4 * 4 * 12 and all(0 <= row["mean"] <= row["most"] and row["unfinished"] == 0 for row in steps)
@@ -51,6 +54,19 @@ def mesa_files(folder):
     words = " ".join(e.text or "" for e in root.iter())
     for word in ("layer 0", "layer 1", "30 steps", "tolerance 0.01", "15 windows of 64 tokens", "nan", "inf"):
         assert (word in words) == (word not in ("nan", "inf")), word
+
+
+@case("task mesa-analysis --learnt N marks the length learnt from and tells losses within and beyond it apart")
+def mesa_learnt(folder):
+    ask = ["task", "mesa-analysis", mesa_model(), text_file(), "--out", folder / "inside", "--length", "128", "--tokens", "640", "--budgets", "0"]
+    done = linnet(*ask, "--learnt", "64", "--json")
+    row = json.loads(done.out.splitlines()[1])
+    assert row["budget"] == 0 and math.isclose((row["within"] + row["beyond"]) / 2, row["difference"], abs_tol=1e-6), row
+    assert "learnt" not in done.err, done.err
+    words = " ".join(e.text or "" for e in xml.parse(folder / "inside" / "mesa.svg").getroot().iter())
+    assert "64 tokens, the windows that the model has learnt from" in words
+    refused(*ask[:4], "--out", folder / "x", "--learnt", "many", says=["learnt", "many"])
+    assert not (folder / "x").exists()
 
 
 @case("a budget's loss is what eval says of a model whose config.json has that budget, at every position")

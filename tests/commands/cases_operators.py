@@ -2,10 +2,12 @@
 import json
 import math
 import random
+import re
 import shutil
 import subprocess
 import xml.etree.ElementTree as xml
 
+from cases_models import model, text_file
 from harness import Skip, case, f32, floats, linnet, read_safetensors, refused, write_safetensors
 
 B, T, HQ, HV, K, V = 1, 20, 1, 2, 8, 6
@@ -234,5 +236,29 @@ def every_task(folder):
         refused("task", task, "--learning-rate", "1e-3,fast", says=["learning_rate", "fast"])
     line = json.loads(linnet("task", "parity", *small, "--steps", "100000", "--budget", "0.02").out)
     assert 1 <= line["steps"] < 100000, "a budget gives the steps that there is time for"
+    line = json.loads(linnet("task", "parity", *small, "--test-examples", "16777216", "--budget", "0.02").out)
+    assert 1 <= line["examples"] < 16777216, "and the tests what there is time for"
     both = [json.loads(line) for line in linnet("task", "parity", *small, "--learning-rate", "1e-3,1e-2").out.splitlines()]
     assert [line["learning_rate"] for line in both] == [1e-3, 1e-2] and sum(line["best"] for line in both) == 1
+
+
+@case("tasks that read with a model: the cost is of what will be read, files are no cuts, a refused file leaves no folder")
+def cost_of_reading(folder):
+    (folder / "two.jsonl").write_text(2 * (json.dumps({"prompt": "Static words", "choices": ["a", "b"], "answer": 0}) + "\n"))
+    (folder / "labels").write_text("0\n1\n")
+    tokens = {}
+    for n in ("1", "2", "0"):
+        said = linnet("task", "choice", model(), folder / "two.jsonl", folder / "labels", "--examples", n).err
+        tokens[n] = float(re.search(r"estimated cost: ([0-9.]+) tokens", said)[1])
+    assert 0 < tokens["1"] < tokens["2"] == tokens["0"], tokens
+    (folder / "recall.jsonl").write_text(json.dumps({"text": "A text that is read. A text", "value": "that"}) + "\n")
+    once, twice = (float(re.search(r"estimated cost: ([0-9.]+) tokens", linnet("task", "cloze", model(), folder / "recall.jsonl", "--twice", t,
+                                                                               "--tokens", "1").err)[1]) for t in ("false", "true"))
+    assert once < twice <= 2 * once, (once, twice)
+    said = linnet("task", "ppl", model(), text_file(), "--tokens", "64", "--lengths", "32", "--reference", model()).err
+    assert "not as in the paper" in said and "tokens 64 (0)" in said and "reference" not in said, said
+    refused("task", "choice", model(), folder / "recall.jsonl", "--out", folder / "x", says=["recall.jsonl", "line 1"])
+    assert not (folder / "x").exists()
+    (folder / "mine").mkdir()
+    refused("task", "choice", model(), folder / "recall.jsonl", "--out", folder / "mine", says=["recall.jsonl"])
+    assert (folder / "mine").exists(), "a folder that was there stays"

@@ -26,6 +26,8 @@ def sweep(folder):
     assert len({line["parameters"] for line in lines}) == 2, "the width reached the models"
     assert len(rows(out / "result.csv")) == 4 and rows(out / "result.csv")[0]["run"] == lines[0]["run"]
     assert "learning-rate=1e-3,hidden_size=16" in "".join(e.text or "" for e in xml.parse(out / "page.svg").getroot().iter())
+    words = [e.text for e in xml.parse(out / "page.svg").getroot().iter() if e.text]
+    assert words.count("scaled_accuracy") >= 2 and "learning-rate" in words and {"hidden_size=16", "hidden_size=32"} <= set(words), "a plot over the grid"
     page = (out / lines[0]["run"] / "page.svg").stat().st_mtime_ns
     (out / "learning-rate=1e-2,hidden_size=32.done").unlink()
     again = linnet(*ask)
@@ -59,6 +61,9 @@ def sweep_of_trainings(folder):
     for i in (1, 2):
         steps = [json.loads(line)["step"] for line in (out / f"seed={i}" / "log.jsonl").read_text().splitlines()]
         assert steps == list(range(1, 301)), "every step once, whatever stopped it"
+        words = " ".join(e.text or "" for e in xml.parse(out / f"seed={i}" / "page.svg").getroot().iter())
+        assert all(word in words for word in (f"seed={i}", "Training loss", "Held-out loss", "Learning rate", "Gradient norm")), words
+        assert not (out / f"seed={i}" / "results.jsonl").exists()
     table = rows(out / "training.csv")
     assert [row["run"] for row in table] == ["seed=1", "seed=2"] and all(row["steps"] == "300" and 0 < float(row["held_out"]) < 9 for row in table)
     said = linnet("compare", out / "seed=2", f"{out}/seed=1/", "--out", folder / "page", "--json").out.splitlines()
