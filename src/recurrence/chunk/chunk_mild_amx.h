@@ -185,7 +185,8 @@ static bool mild_front(const lnt_vector *v, const lnt_vector_front *f)
     const mild_rooms m = mild_at(v);
     const lnt_blocks blocks = { v->e, 32 };
     float *end = f->end ? f->end : m.B; /* B is made later */
-    const bool mild = *(int32_t *)v->tiled = f->n > 0 && W <= MILD_SQUARE && mild_sums(f, W, end);
+    const bool mild = f->n > 0 && W <= MILD_SQUARE && mild_sums(f, W, end);
+    *(int32_t *)v->tiled = mild;
     if (!mild) return false;
     for (int64_t c = 0; c < W; c += 16) _mm512_storeu_ps(end + c, decay_in_range(_mm512_loadu_ps(end + c)));
     if (f->readers == 1 && f->writers == 1)
