@@ -1,5 +1,5 @@
-/* Mild gates in a chunk on AMX tiles (chunk_vector_amx_cpu.c, which alone includes this): where no column decays by more than e^-MILD from the chunk's
- * first row to its last, a factor splits at the start whatever the pair, F_ij = P_i / P_j with P_i = alpha_1 ... alpha_i, and neither part nor any
+/* Mild gates in a chunk on AMX tiles (only chunk_vector_amx_cpu.c includes this): where no column decays by more than e^-MILD from the chunk's first
+ * row to its last, a factor splits at the start whatever the pair, F_ij = P_i / P_j with P_i = alpha_1 ... alpha_i, and neither part nor any
  * product of the two, those above the diagonal included, leaves the range that float32 and bf16 have in common. So
  *
  *   readers   X_i = f x_i . P_i, which meet the state, too        lifted   L_j = y_j / P_j        writes_j = y_j . (end / P_j)
@@ -17,6 +17,7 @@
 #include "recurrence/chunk/chunk_triangle.h"
 #include "recurrence/chunk/chunk_vector.h"
 
+#if defined(__AMX_BF16__)
 #define INLINE static inline __attribute__((always_inline))
 
 /* 1e-28 to 1e28: 10^10 and more are left for rows on either side. */
@@ -173,7 +174,8 @@ static void clear_above(int64_t n, float *A, int64_t ld)
 {
     for (int64_t i = 0; i < n; i++, A += ld) {
         const int64_t own = i / 16 * 16;
-        _mm512_mask_storeu_ps(A + own, (__mmask16)((n - own >= 16 ? 0xffffu : (1u << (n - own)) - 1u) & ~((2u << (i - own)) - 1u)), _mm512_setzero_ps());
+        const unsigned lanes = n - own >= 16 ? 0xffffu : (1u << (n - own)) - 1u, kept = (2u << (i - own)) - 1u;
+        _mm512_mask_storeu_ps(A + own, (__mmask16)(lanes & ~kept), _mm512_setzero_ps());
         if (own + 16 < n) memset(A + own + 16, 0, (size_t)(n - own - 16) * sizeof *A);
     }
 }
@@ -248,8 +250,8 @@ static void mild_back_begin(const lnt_vector *v, const lnt_vector_back *s)
 typedef float mild_strip[MILD_ROWS][32];
 
 /* Row i of the strips: gradients, and `inside` of both vectors. */
-INLINE void mild_row(int readers, int writers, const lnt_vector_back *s, const mild_rooms *m, int64_t W, int64_t c, int64_t i, mild_strip *R, mild_strip *B,
-                     const __m512 end[2], __m512 inside[2])
+INLINE void mild_row(int readers, int writers, const lnt_vector_back *s, const mild_rooms *m, int64_t W, int64_t c, int64_t i, mild_strip *R,
+                     mild_strip *B, const __m512 end[2], __m512 inside[2])
 {
     const lnt_vector_front *f = s->f;
     for (int h = 0; h < 2; h++) {
@@ -343,5 +345,7 @@ static void mild_back_columns(const lnt_vector *v, const lnt_vector_back *s, int
     else
         mild_strips(f->readers, 2, s, &m, W, c, R, B);
 }
+
+#endif
 
 #endif

@@ -305,7 +305,8 @@ static void sweep(const lnt_head *x, scratch *w)
     }
 }
 
-/* Turn dO (in w->o; where it is straight from the tensor its factors come into shares), X = dO S^T and Y = dO V^T into what they are for the numerators and the denominators of the normalised read-out:
+/* Turn dO (in w->o; straight from the tensor it stays, and shares get its factors), X = dO S^T and Y = dO V^T into what they are for the numerators
+ * and the denominators of the normalised read-out:
  *   o = num/den, den = s e^b q.z + rowsum(P) + eps      dnum = do/den      dden = -(do.num)/den^2,  do.num = s e^b q.X + sum_j P_ij Y_ij
  * mLSTM's den is |den| or the floor, which has no gradient that m's does not have: with eps = 0 no output depends on m. */
 static void normalise_backward(const lnt_recur_args *a, int64_t n, const lnt_gate_rows *q, const float *z, const float *read, scratch *w)
