@@ -54,7 +54,7 @@ static inline void rows_ahead(const void *x, lnt_dtype t, int64_t first, int64_t
     for (int64_t i = 0; i < n; i++, row += stride) {
         rows_awake(i);
         for (int64_t b = 0; b < bytes; b += 64) __builtin_prefetch(row + b, 0, 2);
-        __builtin_prefetch(row + bytes - 1, 0, 2);
+        if (((uintptr_t)row | (uintptr_t)bytes) % 64) __builtin_prefetch(row + bytes - 1, 0, 2);
     }
 }
 

@@ -57,7 +57,11 @@ static int64_t carve(const lnt_ttt_args *a, bool back, float *p, head *x)
 #define TAKE(FIELD, COUNT) ((FIELD) = p ? p + used : NULL, used += ((COUNT) + 15) / 16 * 16)
     for (int l = 0; l < x->layers; l++) {
         const int64_t in = x->in[l] = lnt_ttt_in(a, l), out = x->out[l] = lnt_ttt_out(a, l);
-        TAKE(x->W[l], in * out), TAKE(x->b[l], out), TAKE(x->S_w[l], in * out), TAKE(x->S_b[l], out);
+        TAKE(x->W[l], in * out), TAKE(x->b[l], out);
+        int64_t off = 0; /* S_w begins elsewhere in its page than the weights that it is added to, or each load waits for a store (ttt.md) */
+        if (p && (uintptr_t)a->layer[l].w % 64 == 0 && (uintptr_t)p % 64 == 0)
+            off = (int64_t)(((uintptr_t)a->layer[l].w + 128 - (uintptr_t)(p + used)) % 4096 / sizeof *p);
+        used += off, TAKE(x->S_w[l], in * out), used += 1024 - off, TAKE(x->S_b[l], out);
         TAKE(x->x[l], m * in), TAKE(x->y[l], m * in), TAKE(x->S[l], m * m), TAKE(x->A[l], m * m);
         TAKE(x->z[l], m * out), TAKE(x->u[l], m * out), TAKE(x->raw[l], m * out), TAKE(x->zq[l], m * out);
         if (back) TAKE(x->dW[l], in * out), TAKE(x->db[l], out), TAKE(x->dx[l], m * in), TAKE(x->du[l], m * out);
@@ -282,7 +286,14 @@ static void ahead(const head *x, int64_t open, int64_t c, bool reads)
 TTT_INLINE void losses(int64_t D, const head *x, int64_t p, int64_t rows)
 {
     const int top = x->layers - 1;
-    for (int64_t i = p; i < rows; i++) {
+    int64_t i = p;
+#if defined(TTT_FOURS)
+    for (; D == 64 && !x->norm.plain && i + 4 <= rows; i += 4) {
+        lnt_tiles_awake();
+        ttt_loss_four(&x->norm, x->z[top] + i * D, x->x[0] + i * D, x->v + i * D, x->hat + i * D, x->inverse + i, x->raw[top] + i * D);
+    }
+#endif
+    for (; i < rows; i++) {
         row_awake(i);
         ttt_loss(D, &x->norm, x->z[top] + i * D, x->x[0] + i * D, x->v + i * D, x->hat + i * D, x->inverse + i, x->raw[top] + i * D);
     }
@@ -372,10 +383,17 @@ static void read(const head *x, int64_t t, int64_t p, int64_t rows)
 /* o = LN(o) + q */
 TTT_INLINE void norms_of_output(int64_t D, const head *x, int64_t p, int64_t rows, float *o)
 {
+    int64_t normal = p; /* rows of which the norm has been taken */
+#if defined(TTT_FOURS)
+    for (; D == 64 && normal + 4 <= rows; normal += 4) {
+        lnt_tiles_awake();
+        ttt_normalise_four(o + normal * D, o + normal * D);
+    }
+#endif
     for (int64_t i = p; i < rows; i++) {
         float *row = o + i * D;
         row_awake(i);
-        ttt_normalise(D, row, row);
+        if (i >= normal) ttt_normalise(D, row, row);
         V_EACH(c, n, D)
         ttt_put(row, c, n, ttt_get(row, c, n) * ttt_get(x->norm.w, c, n) + ttt_get(x->norm.b, c, n) + ttt_get(x->y[0] + i * D, c, n));
     }
