@@ -58,11 +58,24 @@ static inline void rows_ahead(const void *x, lnt_dtype t, int64_t first, int64_t
     }
 }
 
-/* Whether rows of a result go past the caches: whole lines of float32, where the walk has said so. */
+/* Whether rows of a result go past the caches: whole lines, of bf16 on tiles alone, where the walk has said so. */
 static inline bool rows_past(const void *y, lnt_dtype t, int64_t width)
 {
-    return LNT_V(lnt_mm_ahead).past && t == LINNET_F32 && width % 16 == 0 && (uintptr_t)y % 64 == 0;
+#if defined(__AMX_BF16__)
+    const bool lines = t == LINNET_F32 ? LNT_V(lnt_mm_ahead).past && width % 16 == 0 : LNT_V(lnt_mm_ahead).past16 && width % 32 == 0;
+#else
+    const bool lines = LNT_V(lnt_mm_ahead).past && t == LINNET_F32 && width % 16 == 0;
+#endif
+    return lines && (uintptr_t)y % 64 == 0;
 }
+
+#if defined(__AMX_BF16__)
+/* A line of bf16 past the caches. */
+static inline void line_past(lnt_bf16 *y, vf low, vf high)
+{
+    _mm512_stream_si512((void *)y, (__m512i)_mm512_cvtne2ps_pbh((__m512)high, (__m512)low));
+}
+#endif
 
 /* The same for rows that are about to be written. */
 static inline void rows_ahead_out(const void *y, lnt_dtype t, int64_t first, int64_t n, int64_t heads, int64_t h, int64_t width)
@@ -87,7 +100,17 @@ static inline void rows_out(void *y, lnt_dtype t, int64_t first, int64_t n, int6
 {
     if (!y) return;
     size_t size = t == LINNET_F32 ? 4 : 2;
-    if (rows_past(y, t, width)) {
+#if defined(__AMX_BF16__)
+    if (t == LINNET_BF16 && rows_past(y, t, width)) {
+        lnt_bf16 *row = (lnt_bf16 *)y + (first * heads + h) * width;
+        for (int64_t i = 0; i < n; i++, row += heads * width, src += width) {
+            rows_awake(i);
+            for (int64_t j = 0; j < width; j += 32) line_past(row + j, v_load(src + j), v_load(src + j + 16));
+        }
+        return;
+    }
+#endif
+    if (t == LINNET_F32 && rows_past(y, t, width)) {
         float *row = (float *)y + (first * heads + h) * width;
         for (int64_t i = 0; i < n; i++, row += heads * width, src += width) {
             rows_awake(i);
@@ -124,6 +147,7 @@ static inline void rows_in_less(float *dst, const void *x, lnt_dtype t, int64_t 
 static inline void rows_out_sum(void *y, lnt_dtype t, int64_t first, int64_t n, int64_t heads, int64_t h, int64_t width, float f, const float *b,
                                 const float *x, const float *d, const float *z)
 {
+    const bool past = t == LINNET_BF16 && rows_past(y, t, width);
     for (int64_t r = 0; r < n; r++, x += width, z += width) {
         int64_t at = ((first + r) * heads + h) * width, i = 0;
         rows_awake(r);
@@ -134,6 +158,12 @@ static inline void rows_out_sum(void *y, lnt_dtype t, int64_t first, int64_t n, 
             for (; i < width; i++) p[i] = s * x[i] + e * z[i];
         } else {
             lnt_bf16 *p = (lnt_bf16 *)y + at;
+#if defined(__AMX_BF16__)
+            for (; past && i < width; i += 32)
+                line_past(p + i, s * v_load(x + i) + e * v_load(z + i), s * v_load(x + i + 16) + e * v_load(z + i + 16));
+#else
+            (void)past;
+#endif
             for (; i + LNT_VL <= width; i += LNT_VL) v_store_bf16(p + i, s * v_load(x + i) + e * v_load(z + i));
             for (; i < width; i++) p[i] = lnt_f32_to_bf16(s * x[i] + e * z[i]);
         }
