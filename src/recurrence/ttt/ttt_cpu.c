@@ -216,7 +216,10 @@ static void through(const head *x, int l, int64_t rows, const float *in, float *
 {
 #if defined(__AMX_BF16__)
     if (x->tiled) {
-        const lnt_operand a = ttt_rows(&x->forms[l], TTT_OTHER, LNT_LEFT, rows, x->in[l], in, x->in[l]);
+        ttt_forms *f = &x->forms[l];
+        const bool keys = in == x->x[l]; /* of a whole mini-batch: read_layer takes them, too */
+        const lnt_operand a = ttt_rows(f, keys ? TTT_X : TTT_OTHER, LNT_LEFT, rows, x->in[l], in, x->in[l]);
+        if (keys) f->x = a;
         ENGINE->multiply_row(x->b[l], &a, false, &x->forms[l].W, false, z, x->out[l]);
         return;
     }
@@ -317,14 +320,19 @@ static void learn(const head *x, int64_t t, int64_t p, int64_t rows)
         back_through(x, 1, false, n, x->raw[1] + p * D, x->h1 + p * a->F);
         times(n * a->F, x->h1 + p * a->F, x->slope + p * a->F, x->raw[0] + p * a->F);
     }
+    vi lane;
+    for (int l = 0; l < LNT_VL; l++) lane[l] = l;
     for (int64_t i = p; i < rows; i++) {
         const int64_t row = (t + i - p) * H + x->h;
         const float *eta = a->eta ? (const float *)a->eta + row * x->m : NULL;
         row_awake(i);
         x->rate[i] = a->rate ? ((const float *)a->rate)[row] : 1;
         float *F = x->F + i * x->m;
-        V_EACH(j, c, i + 1) ttt_put(F, j, c, x->position[i] * (eta ? ttt_get(eta, j, c) : v_set(1)));
-        memset(F + i + 1, 0, (size_t)(x->m - i - 1) * sizeof *F);
+        V_EACH(j, c, x->m)
+        {
+            const vf rate = x->position[i] * (eta ? ttt_get(eta, j, c) : v_set(1));
+            ttt_put(F, j, c, v_select(lane <= (int32_t)(i - j), rate, v_zero()));
+        }
         for (int l = 0; l <= top; l++) ttt_scale_rows(x->u[l] + i * x->out[l], x->rate + i, 1, x->out[l], x->raw[l] + i * x->out[l]);
     }
     memcpy(x->last, x->F + (rows - 1) * x->m, (size_t)x->m * sizeof(float));
@@ -353,7 +361,8 @@ static void read_layer(const head *x, int l, int64_t p, int64_t rows)
     if (x->tiled) {
         ttt_forms *f = &x->forms[l];
         f->y = ttt_rows(f, TTT_Y, x->back ? LNT_LEFT | LNT_RIGHT | LNT_LEFT_T : LNT_LEFT, n, in, x->y[l] + p * in, in);
-        f->x = ttt_rows(f, TTT_X, x->back ? TTT_ALL : LNT_RIGHT_T, rows, in, x->x[l], in);
+        if (p) f->x = ttt_rows(f, TTT_X, LNT_LEFT, rows, in, x->x[l], in);
+        ENGINE->extend(&f->x, x->back ? TTT_ALL : LNT_RIGHT_T, (char *)f->room[TTT_X] + ENGINE->bytes((int)rows, (int)in, LNT_LEFT));
         ENGINE->multiply_row(x->b[l], &f->y, false, &f->W, false, zq, out);
         ttt_set_product(&f->y, &f->x, true, S, m);
         steps_of_pairs(x, p, n, rows, S, A);
