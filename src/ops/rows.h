@@ -146,8 +146,8 @@ static inline vf v_normal(vf x, vf *density)
     return v_select(x < v_zero(), tail, 1.0f - tail);
 }
 
-/* sigmoid(2 u), u = sqrt(2/pi) (x + 0.044715 x^3): the factor of x in the tanh form of GELU. */
-/* Beyond 80 it is 1 either way; e^-87 to e^-104 would be subnormal numbers, each an assist of 150 cycles. */
+/* sigmoid(2 u), u = sqrt(2/pi) (x + 0.044715 x^3): the factor of x in the tanh form of GELU.
+ * Beyond 80 it is 1 either way; e^-87 to e^-104 would be subnormal numbers, each an assist of 150 cycles. */
 static inline vf v_gelu_gate(vf x) { return v_sigmoid(v_min(v_set(80.0f), 1.59576912f * x * (1.0f + 0.044715f * x * x))); }
 
 /* (The sigmoid by a reciprocal estimate and a Newton step instead of a division: tried, 5% slower; e^x covers the division's latency.) */
