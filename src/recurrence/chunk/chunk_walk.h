@@ -4,6 +4,7 @@
 #define LNT_CHUNK_WALK_H
 
 #include <omp.h>
+#include <stdlib.h>
 
 #include "core/memory.h"
 #include "recurrence/chunk/chunk.h"
@@ -96,7 +97,9 @@ static inline void put_shared(const lnt_head *x, lnt_rows c, const float *rows, 
 static inline void columns_out(lnt_rows c, int64_t heads, int64_t h, int64_t width, int64_t at, const float *columns, void *out, float *all)
 {
     lnt_bf16 *row = out ? (lnt_bf16 *)out + (c.first * heads + h) * width + at : NULL;
-    for (int64_t i = 0; out && i < c.n; i++, columns += 32, row += heads * width)
+    const bool past = !all && rows_past(out, LINNET_BF16, width);
+    for (int64_t i = 0; past && out && i < c.n; i++, columns += 32, row += heads * width) line_past(row, v_load(columns), v_load(columns + 16));
+    for (int64_t i = 0; !past && out && i < c.n; i++, columns += 32, row += heads * width)
         for (int64_t j = 0; j < 32; j += LNT_VL) {
             if (all)
                 v_store(all + i * width + at + j, v_load(columns + j));
@@ -106,8 +109,20 @@ static inline void columns_out(lnt_rows c, int64_t heads, int64_t h, int64_t wid
 }
 #endif
 
-/* Bytes of a result from which on rows go past the caches: they lie a page apart, and a line would be read from memory to be written (decay.md). */
+/* Bytes of a result, taken as float32, from which on rows go past the caches: they lie a page apart, and a line would be read from memory to be
+ * written (decay.md). */
 enum { PAST = 8 << 20 };
+
+/* LNT_TRY_AMX=0: rows of bf16 stay in the caches. Goes out when it is timed. */
+static inline bool lnt_try_amx_kept(void)
+{
+    static int kept = -1;
+    if (kept < 0) {
+        const char *s = getenv("LNT_TRY_AMX");
+        kept = s && *s == '0';
+    }
+    return kept;
+}
 
 /* body(head, scratch) for every value head; with `grouped` a piece of work is a query-key head, whose value heads follow one another. Pieces do not
  * depend on the number of threads. A thread's scratch is `each` bytes behind `base`. */
@@ -122,12 +137,13 @@ static inline void walk_heads(const lnt_recur_args *a, int threads, bool grouped
         e->begin();
         ahead->at_once = grouped && (int64_t)a->K * a->V > 64 * 96; /* backward, with states and rows that fill the L2 cache (decay.md) */
         ahead->past = a->tokens * a->Hv * a->V * 4 >= PAST;
+        ahead->past16 = ahead->past && !lnt_try_amx_kept();
         for (int64_t h = i % heads * group; h < (i % heads + 1) * group; h++) {
             lnt_head x = { .a = a, .n = n, .first = first, .len = len, .index = n * a->Hv + h, .h = (int)h, .hq = (int)(h / (a->Hv / a->Hq)) };
             body(&x, base + (size_t)omp_get_thread_num() * each);
         }
         if (ahead->past) v_stream_end();
-        ahead->at_once = ahead->past = false;
+        ahead->at_once = ahead->past = ahead->past16 = false;
         e->end();
     }
 }
