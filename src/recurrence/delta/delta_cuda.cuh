@@ -79,6 +79,7 @@ typedef struct {
     bool behind;         /* in reverse: waits for the kernel ahead, which goes through the chunks from `until` on */
     bool ends;           /* of the segments, X, M and dX, in place of all else */
     bool wide;           /* 128 columns of V a CTA in place of 64 (Hopper) */
+    bool gated;          /* not all of F's e and l are 1 */
     const bf16 *v;       /* forwards */
     const float *s0;
     bf16 *o, *U, *S;     /* U, S NULL: not wanted */

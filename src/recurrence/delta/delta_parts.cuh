@@ -189,7 +189,7 @@ __device__ __forceinline__ void load_factors(float2 (&by)[8], uint32_t at)
 /* ---- shared memory of a CTA: a ring of stages, their barriers, and what is on its way out or into a segment's start ---------------------------- */
 
 struct ring_of {
-    uint32_t stages, full, empty, stash;
+    uint32_t stages, full, empty, taken, stash; /* taken: the tiles of O have been read (READ, forwards) */
     int count;
 };
 
@@ -200,12 +200,14 @@ template <bool HOPPER, int NV> __device__ __forceinline__ ring_of make_ring(cons
     r.stages = (shared_address(shared) + 1023) & ~1023u;
     r.full = r.stages + count * stage_bytes;
     r.empty = r.full + 8 * count;
-    r.stash = (r.empty + 8 * count + 1023) & ~1023u;
+    r.taken = r.empty + 8 * count;
+    r.stash = (r.taken + 8 + 1023) & ~1023u;
     if (threadIdx.x == 0) {
         for (int s = 0; s < count; s++) {
             barrier_init(r.full + 8 * s, GROUP);
             barrier_init(r.empty + 8 * s, NV * GROUP);
         }
+        barrier_init(r.taken, GROUP);
         if constexpr (HOPPER) asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
     }
     __syncthreads();
@@ -234,12 +236,13 @@ template <bool HOPPER, int K, int NV, bool READ> int stages_in(const lnt_cuda *d
 /* Hopper hands registers from the loading warpgroup to the others where these have too few: 65,536 for 3 of 128 threads, or 4 of two CTAs. */
 template <bool HOPPER, int K, int NV> __device__ __forceinline__ void more_registers()
 {
-    if constexpr (HOPPER && NV == 2) asm volatile("setmaxnreg.inc.sync.aligned.u32 232;");
+    if constexpr (HOPPER && NV == 2) asm volatile("setmaxnreg.inc.sync.aligned.u32 224;");
     if constexpr (chains_at_once<HOPPER, K, NV> == 2) asm volatile("setmaxnreg.inc.sync.aligned.u32 216;");
 }
 template <bool HOPPER, int K, int NV> __device__ __forceinline__ void fewer_registers()
 {
-    if constexpr (HOPPER && (NV == 2 || chains_at_once<HOPPER, K, NV> == 2)) asm volatile("setmaxnreg.dec.sync.aligned.u32 40;");
+    if constexpr (HOPPER && NV == 2) asm volatile("setmaxnreg.dec.sync.aligned.u32 56;");
+    if constexpr (chains_at_once<HOPPER, K, NV> == 2) asm volatile("setmaxnreg.dec.sync.aligned.u32 40;");
 }
 
 /* ---- what a CTA works on ------------------------------------------------------------------------------------------------------------------- */
@@ -344,6 +347,36 @@ template <int K, int NV, bool READ, bool REVERSE> struct loader {
     }
 };
 
+/* O of a chunk on its way out, by the threads of a warpgroup: each has the same 16 bytes of every 16 rows of the NV tiles. */
+template <int NV> struct carrier {
+    bf16 *to;
+    int64_t step; /* from a row to the next */
+    uint32_t from, apart;
+    int left;
+
+    __device__ carrier(const lnt_delta_chain &c, const chain_work &w, const ring_of &ring, int tid) : step((int64_t)c.Hv * c.V), apart(c.stash)
+    {
+        const int row = tid / 8, piece = tid % 8;
+        to = c.o + (w.token + row) * step + w.h * c.V + w.column + piece * 8;
+        from = ring.stash + row * 128 + ((piece ^ (row & 7)) << 4);
+        left = (int)(w.end - w.token) - row;
+    }
+
+    __device__ __forceinline__ void carry(uint32_t taken)
+    {
+#pragma unroll
+        for (int i = 0; i < 2 * NV; i++) { /* two pieces at a time: loading warpgroups have few registers */
+            const int b = i / 2, j = i % 2 * 2;
+            const uint4 x = load_shared_16(from + b * apart + j * 2048), y = load_shared_16(from + b * apart + (j + 1) * 2048);
+            if (i == 2 * NV - 1) barrier_arrive(taken);
+            if (16 * j < left) *(uint4 *)(to + 16 * j * step + 64 * b) = x;
+            if (16 * j + 16 < left) *(uint4 *)(to + (16 * j + 16) * step + 64 * b) = y;
+        }
+        to += C * step;
+        left -= C;
+    }
+};
+
 /* All loads but the last LEFT have come. */
 template <bool HOPPER, int LEFT> __device__ __forceinline__ void hand_over(uint32_t full)
 {
@@ -351,30 +384,45 @@ template <bool HOPPER, int LEFT> __device__ __forceinline__ void hand_over(uint3
     if constexpr (HOPPER) asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
     barrier_arrive(full);
 }
+/* What the loading warpgroup does: the chunks' loads in their order, each when the chunk `ring.count` before it has been left, whose O it carries out
+ * then (OUT). */
 template <bool HOPPER, int K, int NV, bool READ, bool REVERSE>
 __device__ __forceinline__ void load_all(const lnt_delta_chain &p, const chain_work &w, const bf16 *values, const ring_of &ring)
 {
     using L = stage<K, NV, READ>;
-    loader<K, NV, READ, REVERSE> from(p, w, values, (int)threadIdx.x - NV * GROUP);
+    constexpr bool OUT = READ && !REVERSE;
+    const int tid = (int)threadIdx.x - NV * GROUP;
+    loader<K, NV, READ, REVERSE> from(p, w, values, tid);
+    carrier<NV> out(p, w, ring, tid);
     int s = 0, behind = 0;
     uint32_t parity = 1;
+    auto next = [&] {
+        if (++s == ring.count) {
+            s = 0;
+            parity ^= 1;
+        }
+    };
     /* Who waits for a chunk may hold the stages of the two before it: when there are no more, the chunk is handed over before the next is loaded. */
     const bool behind_one = ring.count > 2;
     for (int i = 0; i < w.chunks; i++) {
         barrier_wait<HOPPER>(ring.empty + 8 * s, parity);
         from.load(ring.stages + s * L::bytes);
         cp_async_commit();
+        if (OUT && i >= ring.count) out.carry(ring.taken);
         if (!behind_one)
             hand_over<HOPPER, 0>(ring.full + 8 * s);
         else if (i > 0)
             hand_over<HOPPER, 1>(ring.full + 8 * behind);
         behind = s;
-        if (++s == ring.count) {
-            s = 0;
-            parity ^= 1;
-        }
+        next();
     }
     if (behind_one && w.chunks > 0) hand_over<HOPPER, 0>(ring.full + 8 * behind);
+    if constexpr (OUT)
+        for (int i = w.chunks; i < w.chunks + ring.count; i++) {
+            barrier_wait<HOPPER>(ring.empty + 8 * s, parity);
+            if (i >= ring.count) out.carry(ring.taken);
+            next();
+        }
 }
 
 /* ---- what leaves ---------------------------------------------------------------------------------------------------------------------------- */

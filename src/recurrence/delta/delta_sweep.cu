@@ -568,6 +568,7 @@ lnt_delta_chain lnt_delta_chain_of(const lnt_recur_args *a, const lnt_delta_swee
     x.K = a->K;
     x.V = a->V;
     x.scale = (float)a->scale;
+    x.gated = a->g;
     x.segments = w->segments;
     x.segment_chunks = w->segment_chunks;
     x.until = INT32_MAX;
