@@ -231,11 +231,11 @@ __global__ __launch_bounds__(GROUP *(NV + 1), chains_at_once<HOPPER, K, NV>) voi
     let_next_begin(); /* in the backward pass, the chain in reverse: what it needs is there */
     const chain_work w = work_of<NV, false>(p, blockIdx.x);
     if (threadIdx.x < NV * GROUP) {
-        more_registers<HOPPER, K, NV>();
+        more_registers<HOPPER, K, NV, READ>();
         chain<HOPPER, K, NV, READ, GATED> x(p, w, ring);
         x.run();
     } else {
-        fewer_registers<HOPPER, K, NV>();
+        fewer_registers<HOPPER, K, NV, READ>();
         load_all<HOPPER, K, NV, READ, false>(p, w, p.v, ring);
     }
 }
