@@ -2,9 +2,6 @@
 #include "device/mma.cuh"
 #include "recurrence/delta/delta_cuda.cuh"
 
-#include <stdlib.h>
-#include <string.h>
-
 namespace {
 
 constexpr int C = LNT_DELTA_C, THREADS = 128;
@@ -214,18 +211,10 @@ struct pairs_args {
     bf16 *T, *P;
     int Hq, Hv, group; /* group: value heads that share keys */
     float scale;
-    int from, until; /* chunks */
-    int sequences, length; /* 0, or of so many sequences of as many chunks the last chunks come first: what the chain begins with is in L2 then */
-    int ahead;             /* 0, or so many chunks ahead keys and queries are asked for, which the next CTAs of this multiprocessor have */
+    int from;    /* the first chunk */
     bool packed; /* T and P */
     bool beside; /* nothing that the kernel ahead makes is read; a further CTA waits for it */
 };
-
-/* The chunk that comes as number n. */
-__device__ __forceinline__ int chunk_of(const pairs_args &p, int n)
-{
-    return p.sequences ? n % p.sequences * p.length + p.length - 1 - n / p.sequences : n;
-}
 
 /* A head's gates as they are, beta and g, to `gates` [3][64] by one warp: rows lane and lane + 32. */
 __device__ __forceinline__ void load_gates(const pairs_args &p, int64_t token, int rows, int h, float *gates)
@@ -303,20 +292,6 @@ template <int K> __device__ __forceinline__ void load_keys(uint32_t tiles, const
             cp_async_16(to + j * STEP * 2 * K + C * K * 2, real ? q + from + j * STEP * step : q, real);
         }
     cp_async_commit();
-}
-
-/* Rows of k and q of a chunk into L2, 128 bytes a thread. */
-template <int K> __device__ __forceinline__ void ask_for_keys(const bf16 *k, const bf16 *q, int64_t step, int rows)
-{
-    constexpr int PER = K / 64, STEP = THREADS / PER;
-    const int row = threadIdx.x / PER;
-    const int64_t from = row * step + threadIdx.x % PER * 64;
-#pragma unroll
-    for (int j = 0; j < C / STEP || j == 0; j++)
-        if (row + j * STEP < rows) {
-            ahead_l2(k + from + j * STEP * step);
-            ahead_l2(q + from + j * STEP * step);
-        }
 }
 
 /* Of K K^T and Q K^T a warp's 16 rows up to the diagonal, N blocks of 16 columns: [2 d] and [2 d + 1] are d blocks left of it. Others stay as they
@@ -431,18 +406,13 @@ template <int K, int HEADS, bool PACKED> __global__ __launch_bounds__(THREADS, 5
     /* which 16 rows a warp has changes from CTA to CTA, or one scheduler of four would have all that have the most below the diagonal; by the
      * shuffle the compiler sees that a warp has one number */
     const int parts = p.Hv / HEADS, warp = __shfl_sync(0xffffffffu, (int)threadIdx.x / 32 ^ (int)(blockIdx.x * 0x9E3779B9u >> 30), 0);
-    const int number = p.from + (int)blockIdx.x / parts, c = chunk_of(p, number);
+    const int c = p.from + (int)blockIdx.x / parts;
     const int h0 = (int)(blockIdx.x % parts) * HEADS, hq = h0 / p.group;
     const int4 entry = lnt_delta_entry(p.table, p.cu, c);
     const int index = c * p.Hv + h0; /* 32 bits are enough (lnt_delta_fast_declines), and 64 would be spilled */
     const int64_t at = ((int64_t)entry.y * p.Hq + hq) * K;
     const uint32_t base = shared_address(shared);
     load_keys<K>(base, p.k + at, p.q + at, (int64_t)p.Hq * K, entry.z);
-    if (p.ahead && number + p.ahead < p.until) {
-        const int4 next = lnt_delta_entry(p.table, p.cu, chunk_of(p, number + p.ahead));
-        const int64_t next_at = ((int64_t)next.y * p.Hq + hq) * K;
-        ask_for_keys<K>(p.k + next_at, p.q + next_at, (int64_t)p.Hq * K, next.z);
-    }
     float *gates = (float *)(shared + L::gates);
     if (warp < HEADS) load_gates(p, entry.y, entry.z, h0 + warp, gates + warp * 3 * C); /* the warps with the fewest products */
     cp_async_wait<0>();
@@ -491,14 +461,6 @@ template <int K, int HEADS> void put_pairs(const pairs_args &p, int64_t chunks, 
     const int64_t ctas = chunks * (p.Hv / HEADS) + p.beside;
     const auto kernel = p.packed ? pairs_kernel<K, HEADS, true> : pairs_kernel<K, HEADS, false>;
     lnt_delta_put(kernel, p, ctas, THREADS, pairs_layout<K, HEADS>::bytes, 1, d->base.capability / 10 == 9, d);
-}
-
-/* LNT_TRY_DELTA, for one timing. order: of several sequences the last chunks come first; pf: a multiprocessor's next keys and queries are asked for;
- * p3, p4, p5: other parts. */
-bool tries(const char *name)
-{
-    static const char *const names = getenv("LNT_TRY_DELTA");
-    return names && strstr(names, name);
 }
 
 /* ---- how a sequence is cut into segments ---------------------------------------------------------------------------------------------------- */
@@ -597,14 +559,10 @@ void lnt_delta_chunks_put(const lnt_recur_args *a, const lnt_device *device, con
     if (!from && w->table) lnt_launch(d, table_kernel, 1, 1024, a->cu_seqlens_device, a->sequences, w->chunks, w->table, w->first_chunk);
     const bool two = a->Hv / a->Hq % 2 == 0;
     const bool keep = w->U != NULL;
-    const bool ordered = tries("order") && a->sequences > 1 && w->chunks % a->sequences == 0 && !from && until == w->chunks;
-    const int64_t places = 5 * (int64_t)(d->base.multiprocessors - (from ? a->Hv * (a->V / 64) : 0));
     const pairs_args p = {
         .q = (const bf16 *)a->q, .k = (const bf16 *)a->k, .g = (const float *)a->g, .beta = (const float *)a->beta,
         .table = w->table, .cu = a->cu_seqlens_device, .G = keep ? w->G : NULL, .F = w->F, .R = w->R, .T = w->T, .P = w->P,
-        .Hq = a->Hq, .Hv = a->Hv, .group = a->Hv / a->Hq, .scale = (float)a->scale, .from = (int)from,
-        .until = (int)until, .sequences = ordered ? (int)a->sequences : 0, .length = ordered ? (int)(w->chunks / a->sequences) : 0,
-        .ahead = tries("pf") ? (int)lnt_div_up(places, a->Hv / (two ? 2 : 1)) : 0, .packed = w->packed, .beside = from > 0,
+        .Hq = a->Hq, .Hv = a->Hv, .group = a->Hv / a->Hq, .scale = (float)a->scale, .from = (int)from, .packed = w->packed, .beside = from > 0,
     };
     const auto put = a->K == 64 ? two ? put_pairs<64, 2> : put_pairs<64, 1> : two ? put_pairs<128, 2> : put_pairs<128, 1>;
     put(p, until - from, d);
@@ -652,16 +610,14 @@ extern "C" size_t lnt_delta_fast_workspace(const void *args, bool backward, int 
  * leaves. */
 static void forward_whole(const lnt_recur_args *a, const lnt_device *device, const lnt_delta_sweep *w, lnt_delta_chain x, bool hopper)
 {
-    const int all_parts[][4] = { { 2, 7, 16 }, { 3, 8, 16 }, { 3, 9, 16 }, { 2, 6, 16 } }; /* where they end, sixteenths */
-    const int *parts = all_parts[tries("p3") ? 1 : tries("p4") ? 2 : tries("p5") ? 3 : 0];
+    const int parts[] = { 2, 7, 16 }; /* where they end, sixteenths */
     const int64_t n = w->chunks;
     if (!hopper || !lnt_delta_in_parts(a, (const lnt_cuda *)device)) {
         lnt_delta_chunks_put(a, device, w, 0, n);
         (hopper ? lnt_delta_chain_sm90 : lnt_delta_chain_sm80)(&x, (const lnt_cuda *)device);
         return;
     }
-    for (int i = 0, part = 0; part < 16; i++) {
-        part = parts[i];
+    for (const int part : parts) {
         x.until = (int)(n * part / 16);
         x.sT = part < 16 ? w->start : (float *)a->sT;
         lnt_delta_chunks_put(a, device, w, x.from, x.until);
