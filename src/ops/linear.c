@@ -171,13 +171,18 @@ static int behind_sum(const lnt_node *const *group, int count)
     return count > 2 && group[1]->op == &lnt_sum_op ? 3 : 0;
 }
 
+/* Of the first of such maps; a smaller one alone is part of the chain's neighbour. */
+enum { LEADING_RANK = 64 };
+
 /* A map of so few columns that the blocks of a rule behind it, one a head, can have their heads' rows of its weights (row_chain.h). */
 static bool is_low_rank(const lnt_node *n)
 {
     const int64_t rank = lnt_in_cols(n, 0);
-    const int32_t maker = lnt_program_value(n->program, n->in[0])->producer;
+    int32_t maker = lnt_program_value(n->program, n->in[0])->producer;
+    if (maker >= 0 && lnt_node_at(n->program, maker)->op == &lnt_activation_op)
+        maker = lnt_program_value(n->program, lnt_node_at(n->program, maker)->in[0])->producer;
     if (!plain(n) || maker < 0 || lnt_node_at(n->program, maker)->op != &linear_op) return false;
-    return (rank == 64 || rank == 128) && lnt_cols(n->program, n->out[0]) > rank;
+    return rank <= 128 && lnt_cols(n->program, n->out[0]) > rank;
 }
 
 /* Members of a group of such maps that are no maps, nor what these do with their results: a chain. */
@@ -199,9 +204,10 @@ static bool linear_follows(const lnt_node *const *group, int count, const lnt_no
 {
     const lnt_node *chain[CHAIN_MOST];
     if (!plain(group[0])) return false;
-    if (n->op == &lnt_sum_op) return count == 1 && adds_to_stream(group[0], n);
-    const bool low_rank = is_low_rank(group[0]) && !(count > 1 && group[1]->op == &lnt_sum_op);
+    const bool low_rank = is_low_rank(group[0]) && lnt_in_cols(group[0], 0) >= LEADING_RANK && !(count > 1 && group[1]->op == &lnt_sum_op);
+    if (n->op == &lnt_sum_op && count == 1) return adds_to_stream(group[0], n);
     if (low_rank && in_chain(group, count, n)) return lnt_row_chain_follows(chain, chain_of(group, count, chain), n);
+    if (n->op == &lnt_sum_op) return false;
     const int behind = behind_sum(group, count);
     const lnt_node *norm = behind ? group[behind - 1] : NULL;
     group += behind, count -= behind;
