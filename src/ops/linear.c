@@ -57,6 +57,13 @@ static int64_t ld_of(const lnt_call *k, const lnt_tensor *x)
     return x->cols == a->groups * a->in ? x->ld : a->in;
 }
 
+/* The same of its result y, or of that one's gradient, with `out` columns a map of whole rows. */
+static int64_t ld_of_result(const lnt_call *k, const lnt_tensor *y, int64_t out)
+{
+    const linear_attr *a = k->attr;
+    return k->in[0].cols == a->groups * a->in ? y->ld : out;
+}
+
 static void *column(const void *p, lnt_dtype t, int64_t at) { return (char *)(uintptr_t)p + at * (int64_t)lnt_dtype_size(t); }
 
 #ifdef LINNET_CUDA
@@ -82,7 +89,7 @@ static linnet_status linear_forward(const lnt_call *k)
         LNT_TRY(lnt_gemm(k->c, &(lnt_gemm_args){.trans_b = true, .weights = true, .M = rows_of(k), .N = each, .K = a->in, .alpha = 1,
                                                 .ab = x->dtype, .c = y->dtype, .a = column(x->data, x->dtype, g * a->in), .lda = ld_of(k, x),
                                                 .b = column(k->param[0].work, k->param[0].work_dtype, g * a->in), .ldb = in,
-                                                .b_scale = k->param[0].scale, .C = column(y->data, y->dtype, g * each), .ldc = out}));
+                                                .b_scale = k->param[0].scale, .C = column(y->data, y->dtype, g * each), .ldc = ld_of_result(k, y, out)}));
     if (a->bias) {
         lnt_tensor rows = *y;
         rows.rows = rows_of(k), rows.cols = rows.ld = out;
@@ -95,17 +102,17 @@ static linnet_status linear_backward(const lnt_call *k)
 {
     const linear_attr *a = k->attr;
     const lnt_tensor *x = &k->in[0], *dx = &k->d_in[0], *dy = &k->d_out[0];
-    const int64_t rows = rows_of(k), in = a->groups * a->in, each = out_of(k, dy), out = a->groups * each;
+    const int64_t rows = rows_of(k), in = a->groups * a->in, each = out_of(k, dy), out = a->groups * each, ld = ld_of_result(k, dy, out);
     if (!dy->data) return lnt_zero_gradients(k);
     for (int g = 0; g < a->groups; g++) {
         const void *d = column(dy->data, dy->dtype, g * each);
         if (dx->data)
             LNT_TRY(lnt_gemm(k->c, &(lnt_gemm_args){.M = rows, .N = a->in, .K = each, .alpha = 1, .beta = k->accumulate[0], .ab = dy->dtype,
-                                                    .c = dx->dtype, .a = d, .lda = out, .b = column(k->param[0].work, dy->dtype, g * a->in),
+                                                    .c = dx->dtype, .a = d, .lda = ld, .b = column(k->param[0].work, dy->dtype, g * a->in),
                                                     .ldb = in, .C = column(dx->data, dx->dtype, g * a->in), .ldc = ld_of(k, dx)}));
         if (k->param[0].grad)
             LNT_TRY(lnt_gemm(k->c, &(lnt_gemm_args){.trans_a = true, .M = each, .N = a->in, .K = rows, .alpha = 1, .beta = !k->param[0].set,
-                                                    .ab = dy->dtype, .c = LINNET_F32, .a = d, .lda = out,
+                                                    .ab = dy->dtype, .c = LINNET_F32, .a = d, .lda = ld,
                                                     .b = column(x->data, x->dtype, g * a->in), .ldb = ld_of(k, x),
                                                     .C = k->param[0].grad + g * a->in, .ldc = in}));
     }
@@ -117,15 +124,20 @@ static linnet_status linear_backward(const lnt_call *k)
     return LINNET_OK;
 }
 
-/* Whole tiles of products and whole lines of memory: with 16 columns of beta behind q, k and v a DeltaNet step took 3% longer (training_speed.md). */
-enum { JOINED_COLUMNS = 128 };
+/* Wide maps begin at whole tiles of the product and whole lines of memory; behind them may come narrow ones. What a plan has such results in has rows
+ * of whole lines: with 16 columns of beta behind q, k and v, and rows of 12,320 bytes, a DeltaNet step took 3% longer (training_speed.md). */
+enum { JOINED_COLUMNS = 128, JOINED_NARROW = 8 };
+static bool lie_well(int64_t before, int64_t behind)
+{
+    return (before | behind) % JOINED_NARROW == 0 && (before % JOINED_COLUMNS == 0 || behind < JOINED_COLUMNS);
+}
 
 static bool linear_continues(const lnt_node *a, const lnt_node *b)
 {
     const lnt_param *x = lnt_param_at(a->program, a->param[0]), *y = lnt_param_at(b->program, b->param[0]);
     const int64_t out[2] = {((const linear_attr *)a->attr)->out, ((const linear_attr *)b->attr)->out};
     return plain(a) && plain(b) && !has_bias(a) && !has_bias(b) && lnt_same_data(a->program, a->in[0], b->in[0]) && !x->plain && !y->plain &&
-           x->offset + x->count == y->offset && (out[0] | out[1]) % JOINED_COLUMNS == 0;
+           x->offset + x->count == y->offset && lie_well(out[0], out[1]);
 }
 
 static void linear_describe(const lnt_node *n, char *text, size_t size)

@@ -32,7 +32,9 @@ __host__ __device__ constexpr known_maps maps_of(int which, int K)
     if (which == TIED_MAPS)
         return {2, {{rule - 1, 0, -1, K / MAP_COLUMNS, LNT_IDENTITY, false}, {rule + 1, 2, -1, K / MAP_COLUMNS, LNT_IDENTITY, false}}};
     const int later = which == UNTIED_MAPS; /* values that are shares of the first layer's */
-    known_maps all = {3 + later, {{rule, 5, -1, 2, LNT_SIGMOID, true}, {2 + later, 1, 5 + later, 2, LNT_SIGMOID, false}, {12 + later, 1, -1, 4, LNT_IDENTITY, false}}};
+    known_maps all = {3 + later,
+                      {{rule, 5, -1, 2, LNT_SIGMOID, true}, {2 + later, 1, 5 + later, 2, LNT_SIGMOID, false},
+                       {12 + later, 1, -1, 4, LNT_IDENTITY, false}}};
     if (later) all.map[3] = {0, 2, -1, 1, LNT_SIGMOID, false};
     return all;
 }

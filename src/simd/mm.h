@@ -99,7 +99,6 @@ typedef struct {
     int n, at;
     bool at_once; /* no lists: rows are fetched where they are named */
     bool past;    /* rows of results go past the caches, from which they would be gone before anybody reads them */
-    bool past16;  /* those of bf16 */
 } lnt_ahead;
 extern _Thread_local lnt_ahead LNT_V(lnt_mm_ahead);
 

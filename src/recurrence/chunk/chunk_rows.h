@@ -62,7 +62,7 @@ static inline void rows_ahead(const void *x, lnt_dtype t, int64_t first, int64_t
 static inline bool rows_past(const void *y, lnt_dtype t, int64_t width)
 {
 #if defined(__AMX_BF16__)
-    const bool lines = t == LINNET_F32 ? LNT_V(lnt_mm_ahead).past && width % 16 == 0 : LNT_V(lnt_mm_ahead).past16 && width % 32 == 0;
+    const bool lines = LNT_V(lnt_mm_ahead).past && width % (t == LINNET_F32 ? 16 : 32) == 0;
 #else
     const bool lines = LNT_V(lnt_mm_ahead).past && t == LINNET_F32 && width % 16 == 0;
 #endif

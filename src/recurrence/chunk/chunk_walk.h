@@ -4,7 +4,6 @@
 #define LNT_CHUNK_WALK_H
 
 #include <omp.h>
-#include <stdlib.h>
 
 #include "core/memory.h"
 #include "recurrence/chunk/chunk.h"
@@ -113,17 +112,6 @@ static inline void columns_out(lnt_rows c, int64_t heads, int64_t h, int64_t wid
  * written (decay.md). */
 enum { PAST = 8 << 20 };
 
-/* LNT_TRY_AMX=0: rows of bf16 stay in the caches. Goes out when it is timed. */
-static inline bool lnt_try_amx_kept(void)
-{
-    static int kept = -1;
-    if (kept < 0) {
-        const char *s = getenv("LNT_TRY_AMX");
-        kept = s && *s == '0';
-    }
-    return kept;
-}
-
 /* body(head, scratch) for every value head; with `grouped` a piece of work is a query-key head, whose value heads follow one another. Pieces do not
  * depend on the number of threads. A thread's scratch is `each` bytes behind `base`. */
 static inline void walk_heads(const lnt_recur_args *a, int threads, bool grouped, const lnt_mm_engine *e, char *base, size_t each,
@@ -137,13 +125,12 @@ static inline void walk_heads(const lnt_recur_args *a, int threads, bool grouped
         e->begin();
         ahead->at_once = grouped && (int64_t)a->K * a->V > 64 * 96; /* backward, with states and rows that fill the L2 cache (decay.md) */
         ahead->past = a->tokens * a->Hv * a->V * 4 >= PAST;
-        ahead->past16 = ahead->past && !lnt_try_amx_kept();
         for (int64_t h = i % heads * group; h < (i % heads + 1) * group; h++) {
             lnt_head x = { .a = a, .n = n, .first = first, .len = len, .index = n * a->Hv + h, .h = (int)h, .hq = (int)(h / (a->Hv / a->Hq)) };
             body(&x, base + (size_t)omp_get_thread_num() * each);
         }
         if (ahead->past) v_stream_end();
-        ahead->at_once = ahead->past = ahead->past16 = false;
+        ahead->at_once = ahead->past = false;
         e->end();
     }
 }
