@@ -89,7 +89,8 @@ static linnet_status linear_forward(const lnt_call *k)
         LNT_TRY(lnt_gemm(k->c, &(lnt_gemm_args){.trans_b = true, .weights = true, .M = rows_of(k), .N = each, .K = a->in, .alpha = 1,
                                                 .ab = x->dtype, .c = y->dtype, .a = column(x->data, x->dtype, g * a->in), .lda = ld_of(k, x),
                                                 .b = column(k->param[0].work, k->param[0].work_dtype, g * a->in), .ldb = in,
-                                                .b_scale = k->param[0].scale, .C = column(y->data, y->dtype, g * each), .ldc = ld_of_result(k, y, out)}));
+                                                .b_scale = k->param[0].scale, .C = column(y->data, y->dtype, g * each),
+                                                .ldc = ld_of_result(k, y, out)}));
     if (a->bias) {
         lnt_tensor rows = *y;
         rows.rows = rows_of(k), rows.cols = rows.ld = out;
@@ -124,12 +125,12 @@ static linnet_status linear_backward(const lnt_call *k)
     return LINNET_OK;
 }
 
-/* Wide maps begin at whole tiles of the product and whole lines of memory; behind them may come narrow ones. What a plan has such results in has rows
- * of whole lines: with 16 columns of beta behind q, k and v, and rows of 12,320 bytes, a DeltaNet step took 3% longer (training_speed.md). */
+/* Wide maps begin at whole tiles of the product and whole lines of memory; behind them may come narrow ones. A plan's rows of such results are whole
+ * lines: with 16 columns of beta behind q, k and v in rows of 12,320 bytes a DeltaNet step took 3% longer (training_speed.md). */
 enum { JOINED_COLUMNS = 128, JOINED_NARROW = 8 };
 static bool lie_well(int64_t before, int64_t behind)
 {
-    return (before | behind) % JOINED_NARROW == 0 && (before % JOINED_COLUMNS == 0 || behind < JOINED_COLUMNS);
+    return (before | behind) % JOINED_NARROW == 0 && (behind < JOINED_COLUMNS || (before | behind) % JOINED_COLUMNS == 0);
 }
 
 static bool linear_continues(const lnt_node *a, const lnt_node *b)
@@ -378,6 +379,10 @@ static const lnt_op linear_op = {.name = "linear", .backward_needs = LNT_NEEDS_I
                                  .backward = linear_backward, .describe = linear_describe, .continues = linear_continues, .follows = linear_follows,
                                  .run_group = linear_group};
 
+/* One map for every head: heads are rows, which lie one behind the other and are no columns among others. */
+static const lnt_op linear_heads_op = {.name = "linear", .backward_needs = LNT_NEEDS_IN0, .stores_first = true, .workspace = linear_workspace,
+                                       .flops = linear_flops, .forward = linear_forward, .backward = linear_backward, .describe = linear_describe};
+
 /* The same in float32 under every policy, of fixed rows and parameters that no other product reads. The rows of every call are the same, and so are
  * their bits without being taken one by one. */
 static linnet_status linear_f32_forward(const lnt_call *k)
@@ -405,7 +410,8 @@ static lnt_buf linear(lnt_program *p, lnt_buf x, const char *name, linear_attr a
     if (a.out < 1 || a.out > INT64_MAX / heads) return lnt_program_fail(p, "linear %s: %lld outputs", name, (long long)a.out);
     const int param[2] = {lnt_named_param(p, name, "weight", a.out, a.in, init, true, true),
                           a.bias ? lnt_named_param(p, name, "bias", a.out, 0, (lnt_init){LNT_INIT_CONST, 0, 0}, false, false) : 0};
-    return lnt_add_op(p, &linear_op, lnt_attr(p, &a, sizeof a), 1, &x, a.bias ? 2 : 1, param, (lnt_out_spec){a.out * heads, heads, false});
+    return lnt_add_op(p, heads > 1 ? &linear_heads_op : &linear_op, lnt_attr(p, &a, sizeof a), 1, &x, a.bias ? 2 : 1, param,
+                      (lnt_out_spec){a.out * heads, heads, false});
 }
 
 static lnt_buf whole_row(lnt_program *p, lnt_buf x, const char *name, int64_t out, bool bias)
@@ -423,7 +429,7 @@ lnt_buf lnt_head_linear(lnt_program *p, lnt_buf x, const char *name, int64_t out
     if (!lnt_ready(p, "linear", 1, &x)) return LNT_NO_BUF;
     const int32_t heads = lnt_heads(p, x);
     linear_attr a = {lnt_cols(p, x) / heads, out_per_head, 1, bias};
-    return linear(p, heads > 1 ? lnt_dense(p, x) : x, name, a, heads, init);
+    return linear(p, x, name, a, heads, init);
 }
 
 lnt_buf lnt_group_linear(lnt_program *p, lnt_buf x, const char *name, const char *bias, int64_t out)

@@ -292,7 +292,8 @@ template <int WHICH, int K> bool put_mapped(lnt_cuda *d, const lnt_chain *chain,
         maps.p[i] = all.p[part - f->part];
     }
     const dim3 blocks((unsigned)lnt_div_up(chain->cols, K), (unsigned)chain->rows);
-    lnt_launch_with(d, mapped_rule_kernel<WHICH, K>, blocks, LNT_RULE_THREADS, sizeof(chain_share::part) + rule_maps<WHICH, K>::BYTES, 1, known, maps);
+    const size_t shared = sizeof(chain_share::part) + rule_maps<WHICH, K>::BYTES;
+    lnt_launch_with(d, mapped_rule_kernel<WHICH, K>, blocks, LNT_RULE_THREADS, shared, 1, known, maps);
     return true;
 }
 
