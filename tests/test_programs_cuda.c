@@ -44,8 +44,8 @@ static lnt_buf small_program(lnt_program *p, lnt_buf ids, lnt_buf targets)
     return lnt_lm_loss(p, lnt_rmsnorm(p, y, "norm", 1e-6), targets, "e.weight", VOCAB, 0, normal);
 }
 
-/* Maps of one input that are one call, twice 128 and twice 256 columns, and others that are not; a sum of scaled columns, and a norm behind a gate,
- * as pairs. */
+/* Maps of one input that are one call, twice 128 columns with 8 behind them and twice 256, and others that are not; a sum of scaled columns, and a
+ * norm behind a gate, as pairs. */
 static lnt_buf joined_program(lnt_program *p, lnt_buf ids, lnt_buf targets)
 {
     lnt_buf y = lnt_embedding(p, ids, "e", VOCAB, WIDTH, 1, normal, false);

@@ -57,6 +57,13 @@ static int64_t ld_of(const lnt_call *k, const lnt_tensor *x)
     return x->cols == a->groups * a->in ? x->ld : a->in;
 }
 
+/* The same of its result y, or of that one's gradient, with `out` columns a map of whole rows. */
+static int64_t ld_of_result(const lnt_call *k, const lnt_tensor *y, int64_t out)
+{
+    const linear_attr *a = k->attr;
+    return k->in[0].cols == a->groups * a->in ? y->ld : out;
+}
+
 static void *column(const void *p, lnt_dtype t, int64_t at) { return (char *)(uintptr_t)p + at * (int64_t)lnt_dtype_size(t); }
 
 #ifdef LINNET_CUDA
@@ -82,7 +89,8 @@ static linnet_status linear_forward(const lnt_call *k)
         LNT_TRY(lnt_gemm(k->c, &(lnt_gemm_args){.trans_b = true, .weights = true, .M = rows_of(k), .N = each, .K = a->in, .alpha = 1,
                                                 .ab = x->dtype, .c = y->dtype, .a = column(x->data, x->dtype, g * a->in), .lda = ld_of(k, x),
                                                 .b = column(k->param[0].work, k->param[0].work_dtype, g * a->in), .ldb = in,
-                                                .b_scale = k->param[0].scale, .C = column(y->data, y->dtype, g * each), .ldc = out}));
+                                                .b_scale = k->param[0].scale, .C = column(y->data, y->dtype, g * each),
+                                                .ldc = ld_of_result(k, y, out)}));
     if (a->bias) {
         lnt_tensor rows = *y;
         rows.rows = rows_of(k), rows.cols = rows.ld = out;
@@ -95,17 +103,17 @@ static linnet_status linear_backward(const lnt_call *k)
 {
     const linear_attr *a = k->attr;
     const lnt_tensor *x = &k->in[0], *dx = &k->d_in[0], *dy = &k->d_out[0];
-    const int64_t rows = rows_of(k), in = a->groups * a->in, each = out_of(k, dy), out = a->groups * each;
+    const int64_t rows = rows_of(k), in = a->groups * a->in, each = out_of(k, dy), out = a->groups * each, ld = ld_of_result(k, dy, out);
     if (!dy->data) return lnt_zero_gradients(k);
     for (int g = 0; g < a->groups; g++) {
         const void *d = column(dy->data, dy->dtype, g * each);
         if (dx->data)
             LNT_TRY(lnt_gemm(k->c, &(lnt_gemm_args){.M = rows, .N = a->in, .K = each, .alpha = 1, .beta = k->accumulate[0], .ab = dy->dtype,
-                                                    .c = dx->dtype, .a = d, .lda = out, .b = column(k->param[0].work, dy->dtype, g * a->in),
+                                                    .c = dx->dtype, .a = d, .lda = ld, .b = column(k->param[0].work, dy->dtype, g * a->in),
                                                     .ldb = in, .C = column(dx->data, dx->dtype, g * a->in), .ldc = ld_of(k, dx)}));
         if (k->param[0].grad)
             LNT_TRY(lnt_gemm(k->c, &(lnt_gemm_args){.trans_a = true, .M = each, .N = a->in, .K = rows, .alpha = 1, .beta = !k->param[0].set,
-                                                    .ab = dy->dtype, .c = LINNET_F32, .a = d, .lda = out,
+                                                    .ab = dy->dtype, .c = LINNET_F32, .a = d, .lda = ld,
                                                     .b = column(x->data, x->dtype, g * a->in), .ldb = ld_of(k, x),
                                                     .C = k->param[0].grad + g * a->in, .ldc = in}));
     }
@@ -117,15 +125,20 @@ static linnet_status linear_backward(const lnt_call *k)
     return LINNET_OK;
 }
 
-/* Whole tiles of products and whole lines of memory: with 16 columns of beta behind q, k and v a DeltaNet step took 3% longer (training_speed.md). */
-enum { JOINED_COLUMNS = 128 };
+/* Wide maps begin at whole tiles of the product and whole lines of memory; behind them may come narrow ones. A plan's rows of such results are whole
+ * lines: with 16 columns of beta behind q, k and v in rows of 12,320 bytes a DeltaNet step took 3% longer (training_speed.md). */
+enum { JOINED_COLUMNS = 128, JOINED_NARROW = 8 };
+static bool lie_well(int64_t before, int64_t behind)
+{
+    return (before | behind) % JOINED_NARROW == 0 && (behind < JOINED_COLUMNS || (before | behind) % JOINED_COLUMNS == 0);
+}
 
 static bool linear_continues(const lnt_node *a, const lnt_node *b)
 {
     const lnt_param *x = lnt_param_at(a->program, a->param[0]), *y = lnt_param_at(b->program, b->param[0]);
     const int64_t out[2] = {((const linear_attr *)a->attr)->out, ((const linear_attr *)b->attr)->out};
     return plain(a) && plain(b) && !has_bias(a) && !has_bias(b) && lnt_same_data(a->program, a->in[0], b->in[0]) && !x->plain && !y->plain &&
-           x->offset + x->count == y->offset && (out[0] | out[1]) % JOINED_COLUMNS == 0;
+           x->offset + x->count == y->offset && lie_well(out[0], out[1]);
 }
 
 static void linear_describe(const lnt_node *n, char *text, size_t size)
@@ -171,13 +184,18 @@ static int behind_sum(const lnt_node *const *group, int count)
     return count > 2 && group[1]->op == &lnt_sum_op ? 3 : 0;
 }
 
+/* Of the first of such maps; a smaller one alone is part of the chain's neighbour. */
+enum { LEADING_RANK = 64 };
+
 /* A map of so few columns that the blocks of a rule behind it, one a head, can have their heads' rows of its weights (row_chain.h). */
 static bool is_low_rank(const lnt_node *n)
 {
     const int64_t rank = lnt_in_cols(n, 0);
-    const int32_t maker = lnt_program_value(n->program, n->in[0])->producer;
+    int32_t maker = lnt_program_value(n->program, n->in[0])->producer;
+    if (maker >= 0 && lnt_node_at(n->program, maker)->op == &lnt_activation_op)
+        maker = lnt_program_value(n->program, lnt_node_at(n->program, maker)->in[0])->producer;
     if (!plain(n) || maker < 0 || lnt_node_at(n->program, maker)->op != &linear_op) return false;
-    return (rank == 64 || rank == 128) && lnt_cols(n->program, n->out[0]) > rank;
+    return rank <= 128 && lnt_cols(n->program, n->out[0]) > rank;
 }
 
 /* Members of a group of such maps that are no maps, nor what these do with their results: a chain. */
@@ -199,9 +217,10 @@ static bool linear_follows(const lnt_node *const *group, int count, const lnt_no
 {
     const lnt_node *chain[CHAIN_MOST];
     if (!plain(group[0])) return false;
-    if (n->op == &lnt_sum_op) return count == 1 && adds_to_stream(group[0], n);
-    const bool low_rank = is_low_rank(group[0]) && !(count > 1 && group[1]->op == &lnt_sum_op);
+    const bool low_rank = is_low_rank(group[0]) && lnt_in_cols(group[0], 0) >= LEADING_RANK && !(count > 1 && group[1]->op == &lnt_sum_op);
+    if (n->op == &lnt_sum_op && count == 1) return adds_to_stream(group[0], n);
     if (low_rank && in_chain(group, count, n)) return lnt_row_chain_follows(chain, chain_of(group, count, chain), n);
+    if (n->op == &lnt_sum_op) return false;
     const int behind = behind_sum(group, count);
     const lnt_node *norm = behind ? group[behind - 1] : NULL;
     group += behind, count -= behind;
@@ -360,6 +379,10 @@ static const lnt_op linear_op = {.name = "linear", .backward_needs = LNT_NEEDS_I
                                  .backward = linear_backward, .describe = linear_describe, .continues = linear_continues, .follows = linear_follows,
                                  .run_group = linear_group};
 
+/* One map for every head: heads are rows, which lie one behind the other and are no columns among others. */
+static const lnt_op linear_heads_op = {.name = "linear", .backward_needs = LNT_NEEDS_IN0, .stores_first = true, .workspace = linear_workspace,
+                                       .flops = linear_flops, .forward = linear_forward, .backward = linear_backward, .describe = linear_describe};
+
 /* The same in float32 under every policy, of fixed rows and parameters that no other product reads. The rows of every call are the same, and so are
  * their bits without being taken one by one. */
 static linnet_status linear_f32_forward(const lnt_call *k)
@@ -387,7 +410,8 @@ static lnt_buf linear(lnt_program *p, lnt_buf x, const char *name, linear_attr a
     if (a.out < 1 || a.out > INT64_MAX / heads) return lnt_program_fail(p, "linear %s: %lld outputs", name, (long long)a.out);
     const int param[2] = {lnt_named_param(p, name, "weight", a.out, a.in, init, true, true),
                           a.bias ? lnt_named_param(p, name, "bias", a.out, 0, (lnt_init){LNT_INIT_CONST, 0, 0}, false, false) : 0};
-    return lnt_add_op(p, &linear_op, lnt_attr(p, &a, sizeof a), 1, &x, a.bias ? 2 : 1, param, (lnt_out_spec){a.out * heads, heads, false});
+    return lnt_add_op(p, heads > 1 ? &linear_heads_op : &linear_op, lnt_attr(p, &a, sizeof a), 1, &x, a.bias ? 2 : 1, param,
+                      (lnt_out_spec){a.out * heads, heads, false});
 }
 
 static lnt_buf whole_row(lnt_program *p, lnt_buf x, const char *name, int64_t out, bool bias)
@@ -405,7 +429,7 @@ lnt_buf lnt_head_linear(lnt_program *p, lnt_buf x, const char *name, int64_t out
     if (!lnt_ready(p, "linear", 1, &x)) return LNT_NO_BUF;
     const int32_t heads = lnt_heads(p, x);
     linear_attr a = {lnt_cols(p, x) / heads, out_per_head, 1, bias};
-    return linear(p, heads > 1 ? lnt_dense(p, x) : x, name, a, heads, init);
+    return linear(p, x, name, a, heads, init);
 }
 
 lnt_buf lnt_group_linear(lnt_program *p, lnt_buf x, const char *name, const char *bias, int64_t out)

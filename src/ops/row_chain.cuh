@@ -528,8 +528,9 @@ constexpr known_chain KNOWN[] = {
          {LNT_ROW_GLU, LNT_SILU, 0, KEPT, {HALVES, made(1)}},
          {LNT_ROW_RMS, 0, 0, OUT, {made(2), FLOATS}}}},
 };
-/* The last three are those of row_chain_maps.cuh and row_chain_decay.cuh. */
-constexpr int CHAINS = sizeof KNOWN / sizeof KNOWN[0], WITH_MAPS = CHAINS - 3, DECAY_AHEAD = CHAINS - 2, DECAY_BEHIND = CHAINS - 1;
+/* Those of row_chain_maps.cuh, RWKV-7's, that of its first layer and KDA's, and of row_chain_decay.cuh. */
+constexpr int CHAINS = sizeof KNOWN / sizeof KNOWN[0], UNTIED_MAPS = 4, UNTIED_FIRST = 5, TIED_MAPS = CHAINS - 3, DECAY_AHEAD = CHAINS - 2,
+              DECAY_BEHIND = CHAINS - 1;
 
 __host__ __device__ constexpr bool is_load(const known_operand &x) { return x.form != LNT_CHAIN_ABSENT && x.maker < 0; }
 __host__ __device__ constexpr bool sums(int kind) { return kind >= LNT_ROW_DOT && kind <= LNT_ROW_LAYER; }

@@ -75,7 +75,8 @@ template <int WHICH, int K, class MAPS> __device__ __forceinline__ void step_rul
     constexpr bool UNTIED = KNOWN[WHICH].op[RULE].kind == LNT_ROW_UNTIED;
     extern __shared__ __align__(16) char memory[];
     __shared__ __align__(16) rule_share<K> m;
-    __shared__ float y[MAPPED ? 2 : 1][MAPPED ? K : 1];
+    __shared__ float y[MAPPED ? MAPS_MOST : 1][MAPPED ? K : 1];
+    __shared__ __align__(16) uint4 x_maps[MAPPED ? MAPS_MOST : 1][MAPPED ? 16 : 1];
     const lnt_chain_op &o = a.op[RULE];
     float *state = o.state + blockIdx.y * o.state_stride + (int64_t)blockIdx.x * (K * K);
     const int c = (int)threadIdx.x * U;
@@ -83,22 +84,24 @@ template <int WHICH, int K, class MAPS> __device__ __forceinline__ void step_rul
     chain_place p;
     known_row<WHICH> row;
     rule_state<K, UNTIED> s;
-    std::conditional_t<MAPPED, rule_maps<K>, no_maps> w;
+    std::conditional_t<MAPPED, rule_maps<MAPPED ? WHICH : (int)TIED_MAPS, K>, no_maps> w;
+    char *slots = memory + sizeof(chain_share::part);
     int turn = 0;
     p.share = (chain_share *)memory, p.planes = NULL;
     p.first = (int)blockIdx.x * K, p.some = K / U;
     p.row = (int)blockIdx.y, p.col = p.first + c, p.seq = p.row;
     if (here) row.template fetch<false>(a, p);
     s.load(state);
-    if constexpr (MAPPED) w.load(maps, p.first);
+    if constexpr (MAPPED) w.load(maps, p.first, slots);
     let_next(); /* the next product's weights queue up behind the state */
     await_last();
     if (here) row.template fetch<true>(a, p);
     if constexpr (MAPPED) {
-        w.make(maps, p.row, p.first, y[0]);
+        w.share(maps, p.row, x_maps);
         __syncthreads();
-        if (here) row.words[load_of(KNOWN[WHICH], RULE - 1, 0)].v.x = two_halves(y[0][c], y[0][c + 1]);
-        if (here) row.words[load_of(KNOWN[WHICH], RULE + 1, 2)].v.x = two_halves(y[1][c], y[1][c + 1]);
+        w.make(maps, slots, x_maps, y);
+        __syncthreads();
+        if (here) w.put(row, y, c);
     }
     if (here) {
         float x[U];
@@ -138,10 +141,10 @@ template <int WHICH, int K> __global__ void __launch_bounds__(LNT_RULE_THREADS, 
 {
     step_rule<WHICH, K>(a, no_maps());
 }
-template <int K> __global__ void __launch_bounds__(LNT_RULE_THREADS) mapped_rule_kernel(const __grid_constant__ lnt_chain a,
-                                                                                            const __grid_constant__ chain_maps maps)
+template <int WHICH, int K>
+__global__ void __maxnreg__(144) mapped_rule_kernel(const __grid_constant__ lnt_chain a, const __grid_constant__ chain_maps maps)
 {
-    step_rule<WITH_MAPS, K>(a, maps);
+    step_rule<WHICH, K>(a, maps);
 }
 
 typedef void chain_function(lnt_chain);
@@ -260,8 +263,8 @@ extern "C" bool lnt_row_chain_decay_cuda(lnt_ctx *c, const lnt_chain_decay *d)
     return true;
 }
 
-/* The part of f whose result a load of the chain brings. */
-static const lnt_few_part *part_of(const lnt_few_rows *f, const lnt_chain &chain, int load)
+/* The part of f whose result a load of the chain brings, if it is as `map` says. */
+static const lnt_few_part *part_of(const lnt_few_rows *f, const lnt_chain &chain, int load, const known_map &map)
 {
     for (int i = 0; i < f->parts; i++) {
         const lnt_few_part &p = f->part[i];
@@ -269,26 +272,36 @@ static const lnt_few_part *part_of(const lnt_few_rows *f, const lnt_chain &chain
         const int64_t ldx = p.x ? p.ldx : f->ldx, K = p.x ? p.K : f->K;
         if (p.y != chain.load[load].data) continue;
         const bool lies = ((uintptr_t)p.w | (uintptr_t)x) % 16 == 0 && (p.ldw | ldx) % 8 == 0;
-        return lies && p.N == chain.cols && K == chain.block && p.type == LINNET_BF16 && p.step == 1 && !p.add ? &p : NULL;
+        const bool fits = p.N == chain.cols && K % 8 == 0 && K <= map.steps * MAP_COLUMNS && p.act == map.act;
+        return lies && fits && p.type == (map.f32 ? LINNET_F32 : LINNET_BF16) && p.step == 1 && !p.add ? &p : NULL;
     }
     return NULL;
 }
 
-extern "C" bool lnt_row_chain_maps_cuda(lnt_ctx *c, const lnt_chain *chain, const lnt_few_rows *f)
+/* Puts chain WHICH with its maps, if `chain` is that. */
+template <int WHICH, int K> bool put_mapped(lnt_cuda *d, const lnt_chain *chain, const lnt_few_rows *f)
 {
-    constexpr int RULE = rule_of(KNOWN[WITH_MAPS]);
+    constexpr known_maps ALL = maps_of(WHICH, K);
     lnt_chain known = *chain;
     chain_maps maps = {};
-    if (f->parts != 2 || f->swiglu || f->R != chain->rows || !is_chain(KNOWN[WITH_MAPS], chain, &known)) return false;
-    const lnt_few_part *part[2] = {part_of(f, known, load_of(KNOWN[WITH_MAPS], RULE - 1, 0)),
-                                   part_of(f, known, load_of(KNOWN[WITH_MAPS], RULE + 1, 2))};
-    if (!part[0] || !part[1] || !lnt_chain_is_rule(chain->op[RULE].head.kind) || (chain->block != 64 && chain->block != 128)) return false;
+    if (chain->block != K || f->parts != ALL.count || f->swiglu || f->R != chain->rows || !is_chain(KNOWN[WHICH], chain, &known)) return false;
     const few_parts all = few_parts_of(f, 16);
-    for (int i = 0; i < 2; i++) maps.p[i] = all.p[part[i] - f->part];
-    const dim3 blocks((unsigned)lnt_div_up(chain->cols, chain->block), (unsigned)chain->rows);
-    lnt_launch_with(lnt_cuda_of(c), chain->block == 64 ? mapped_rule_kernel<64> : mapped_rule_kernel<128>, blocks, LNT_RULE_THREADS,
-                    sizeof(chain_share::part), 1, known, maps);
+    for (int i = 0; i < ALL.count; i++) {
+        const lnt_few_part *part = part_of(f, known, load_of(KNOWN[WHICH], ALL.map[i].op, ALL.map[i].operand), ALL.map[i]);
+        if (!part) return false;
+        maps.p[i] = all.p[part - f->part];
+    }
+    const dim3 blocks((unsigned)lnt_div_up(chain->cols, K), (unsigned)chain->rows);
+    const size_t shared = sizeof(chain_share::part) + rule_maps<WHICH, K>::BYTES;
+    lnt_launch_with(d, mapped_rule_kernel<WHICH, K>, blocks, LNT_RULE_THREADS, shared, 1, known, maps);
     return true;
+}
+
+extern "C" bool lnt_row_chain_maps_cuda(lnt_ctx *c, const lnt_chain *chain, const lnt_few_rows *f)
+{
+    lnt_cuda *d = lnt_cuda_of(c);
+    return put_mapped<TIED_MAPS, 64>(d, chain, f) || put_mapped<TIED_MAPS, 128>(d, chain, f) || put_mapped<UNTIED_MAPS, 64>(d, chain, f) ||
+           put_mapped<UNTIED_MAPS, 128>(d, chain, f) || put_mapped<UNTIED_FIRST, 64>(d, chain, f) || put_mapped<UNTIED_FIRST, 128>(d, chain, f);
 }
 
 extern "C" bool lnt_row_chain_cuda(lnt_ctx *c, const lnt_chain *chain)

@@ -401,7 +401,8 @@ static bool may_join(const work *w, int i)
     return read_in_place(w, i);
 }
 
-enum { JOINED_MOST = 8 };
+/* Rows of joined results are whole lines of memory. */
+enum { JOINED_MOST = 8, LINE = 64 };
 
 static void find_joined(work *w)
 {
@@ -418,6 +419,7 @@ static void find_joined(work *w)
             ld += p->values[n->out[0].id].v.cols;
         }
         if (count < 2) continue;
+        ld = (ld + LINE - 1) / LINE * LINE;
         int64_t first = 0;
         for (int k = 0; k < count; k++) {
             const int r = root_of(w, p->nodes[with[k]]->out[0]);

@@ -98,7 +98,7 @@ typedef struct {
     lnt_fetch list[LNT_FETCHES]; /* list[at].n is 0 when there is none */
     int n, at;
     bool at_once; /* no lists: rows are fetched where they are named */
-    bool past;    /* float32 rows of results go past the caches, from which they would be gone before anybody reads them */
+    bool past;    /* rows of results go past the caches, from which they would be gone before anybody reads them */
 } lnt_ahead;
 extern _Thread_local lnt_ahead LNT_V(lnt_mm_ahead);
 

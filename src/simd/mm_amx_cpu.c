@@ -101,6 +101,59 @@ static void pair_right(int rows, int cols, const lnt_bf16 *x, int64_t ld, pair *
     }
 }
 
+/* Pair i of rows, columns from j on, of rows in float32 or bf16 (x16): what a right form has there. */
+static inline __m512i pair_of(int rows, int cols, const float *x, const lnt_bf16 *x16, int64_t ld, int i, int j)
+{
+    const bool odd = 2 * i + 1 < rows;
+    if (!x16) {
+        const float *p = x + 2 * i * ld + j;
+        return interleaved(lanes(p, cols - j), odd ? lanes(p + ld, cols - j) : _mm512_setzero_ps());
+    }
+    const lnt_bf16 *p = x16 + 2 * i * ld + j;
+    const __mmask16 mask = (__mmask16)(cols - j < 16 ? (1u << (cols - j)) - 1u : 0xffffu);
+    const __m512i order =
+        _mm512_set_epi16(31, 15, 30, 14, 29, 13, 28, 12, 27, 11, 26, 10, 25, 9, 24, 8, 23, 7, 22, 6, 21, 5, 20, 4, 19, 3, 18, 2, 17, 1, 16, 0);
+    const __m512i both = _mm512_inserti64x4(_mm512_castsi256_si512(_mm256_maskz_loadu_epi16(mask, p)),
+                                            _mm256_maskz_loadu_epi16(odd ? mask : 0, p + ld), 1);
+    return _mm512_permutexvar_epi16(order, both);
+}
+
+/* 16 rows of 16 units, transposed, in registers. */
+static inline __attribute__((always_inline)) void turn_units(__m512i r[16], pair *to, int64_t ld)
+{
+    __m512i t[16];
+#pragma GCC unroll 16
+    for (int i = 0; i < 16; i += 4) {
+        const __m512i a = _mm512_unpacklo_epi32(r[i], r[i + 1]), b = _mm512_unpackhi_epi32(r[i], r[i + 1]);
+        const __m512i c = _mm512_unpacklo_epi32(r[i + 2], r[i + 3]), d = _mm512_unpackhi_epi32(r[i + 2], r[i + 3]);
+        t[i] = _mm512_unpacklo_epi64(a, c), t[i + 1] = _mm512_unpackhi_epi64(a, c);
+        t[i + 2] = _mm512_unpacklo_epi64(b, d), t[i + 3] = _mm512_unpackhi_epi64(b, d);
+    }
+#pragma GCC unroll 16
+    for (int k = 0; k < 4; k++) { /* lane l of t[i+k] has rows i..i+3 of column 4 l + k */
+        const __m512i a = _mm512_shuffle_i32x4(t[k], t[4 + k], 0x88), b = _mm512_shuffle_i32x4(t[k], t[4 + k], 0xdd);
+        const __m512i c = _mm512_shuffle_i32x4(t[8 + k], t[12 + k], 0x88), d = _mm512_shuffle_i32x4(t[8 + k], t[12 + k], 0xdd);
+        _mm512_storeu_si512(to + k * ld, _mm512_shuffle_i32x4(a, c, 0x88));
+        _mm512_storeu_si512(to + (4 + k) * ld, _mm512_shuffle_i32x4(b, d, 0x88));
+        _mm512_storeu_si512(to + (8 + k) * ld, _mm512_shuffle_i32x4(a, c, 0xdd));
+        _mm512_storeu_si512(to + (12 + k) * ld, _mm512_shuffle_i32x4(b, d, 0xdd));
+    }
+}
+
+/* left_t by way of registers alone, where nobody wants the right form. */
+static void pack_left_t(int rows, int cols, const float *x, const lnt_bf16 *x16, int64_t ld, pair *y)
+{
+    const int units = up(rows, 32) / 2, pairs = (rows + 1) / 2;
+    for (int j = 0; j < cols; j += 16)
+        for (int i = 0; i < units; i += 16) {
+            __m512i r[16];
+            lnt_tiles_awake();
+#pragma GCC unroll 16
+            for (int k = 0; k < 16; k++) r[k] = i + k < pairs ? pair_of(rows, cols, x, x16, ld, i + k, j) : _mm512_setzero_si512();
+            turn_units(r, y + j * units + i, units);
+        }
+}
+
 /* `from`, ld16: the rows in bf16, or NULL. */
 static void make_forms(lnt_operand *m, int forms, const lnt_bf16 *from, int64_t ld16, void *scratch)
 {
@@ -125,7 +178,11 @@ static void make_forms(lnt_operand *m, int forms, const lnt_bf16 *from, int64_t 
         m->right_t.ld = units * 16;
         at += left_bytes(rows, cols);
     }
-    if (forms & (LNT_RIGHT | LNT_LEFT_T) && !m->right.p) {
+    if (forms & LNT_LEFT_T && !(forms & LNT_RIGHT) && !m->right.p && !m->left_t.p) {
+        pack_left_t(rows, cols, m->x, from, from ? ld16 : m->ld, (pair *)at);
+        m->left_t.p = at;
+        m->left_t.ld = up(rows, 32);
+    } else if (forms & (LNT_RIGHT | LNT_LEFT_T) && !m->right.p) {
         if (from)
             pair_right(rows, cols, from, ld16, (pair *)at);
         else

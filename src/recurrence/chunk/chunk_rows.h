@@ -54,15 +54,28 @@ static inline void rows_ahead(const void *x, lnt_dtype t, int64_t first, int64_t
     for (int64_t i = 0; i < n; i++, row += stride) {
         rows_awake(i);
         for (int64_t b = 0; b < bytes; b += 64) __builtin_prefetch(row + b, 0, 2);
-        __builtin_prefetch(row + bytes - 1, 0, 2);
+        if (((uintptr_t)row | (uintptr_t)bytes) % 64) __builtin_prefetch(row + bytes - 1, 0, 2);
     }
 }
 
-/* Whether rows of a result go past the caches: whole lines of float32, where the walk has said so. */
+/* Whether rows of a result go past the caches: whole lines, of bf16 on tiles alone, where the walk has said so. */
 static inline bool rows_past(const void *y, lnt_dtype t, int64_t width)
 {
-    return LNT_V(lnt_mm_ahead).past && t == LINNET_F32 && width % 16 == 0 && (uintptr_t)y % 64 == 0;
+#if defined(__AMX_BF16__)
+    const bool lines = LNT_V(lnt_mm_ahead).past && width % (t == LINNET_F32 ? 16 : 32) == 0;
+#else
+    const bool lines = LNT_V(lnt_mm_ahead).past && t == LINNET_F32 && width % 16 == 0;
+#endif
+    return lines && (uintptr_t)y % 64 == 0;
 }
+
+#if defined(__AMX_BF16__)
+/* A line of bf16 past the caches. */
+static inline void line_past(lnt_bf16 *y, vf low, vf high)
+{
+    _mm512_stream_si512((void *)y, (__m512i)_mm512_cvtne2ps_pbh((__m512)high, (__m512)low));
+}
+#endif
 
 /* The same for rows that are about to be written. */
 static inline void rows_ahead_out(const void *y, lnt_dtype t, int64_t first, int64_t n, int64_t heads, int64_t h, int64_t width)
@@ -87,7 +100,17 @@ static inline void rows_out(void *y, lnt_dtype t, int64_t first, int64_t n, int6
 {
     if (!y) return;
     size_t size = t == LINNET_F32 ? 4 : 2;
-    if (rows_past(y, t, width)) {
+#if defined(__AMX_BF16__)
+    if (t == LINNET_BF16 && rows_past(y, t, width)) {
+        lnt_bf16 *row = (lnt_bf16 *)y + (first * heads + h) * width;
+        for (int64_t i = 0; i < n; i++, row += heads * width, src += width) {
+            rows_awake(i);
+            for (int64_t j = 0; j < width; j += 32) line_past(row + j, v_load(src + j), v_load(src + j + 16));
+        }
+        return;
+    }
+#endif
+    if (t == LINNET_F32 && rows_past(y, t, width)) {
         float *row = (float *)y + (first * heads + h) * width;
         for (int64_t i = 0; i < n; i++, row += heads * width, src += width) {
             rows_awake(i);
@@ -120,22 +143,29 @@ static inline void rows_in_less(float *dst, const void *x, lnt_dtype t, int64_t 
     }
 }
 
-/* row i of y = f b_i x_i + z_i */
+/* row i of y = f b_i x_i + d_i z_i; d NULL: ones */
 static inline void rows_out_sum(void *y, lnt_dtype t, int64_t first, int64_t n, int64_t heads, int64_t h, int64_t width, float f, const float *b,
-                                const float *x, const float *z)
+                                const float *x, const float *d, const float *z)
 {
+    const bool past = t == LINNET_BF16 && rows_past(y, t, width);
     for (int64_t r = 0; r < n; r++, x += width, z += width) {
         int64_t at = ((first + r) * heads + h) * width, i = 0;
         rows_awake(r);
-        float s = f * b[r];
+        const float s = f * b[r], e = d ? d[r] : 1.0f;
         if (t == LINNET_F32) {
             float *p = (float *)y + at;
-            for (; i + LNT_VL <= width; i += LNT_VL) v_store(p + i, s * v_load(x + i) + v_load(z + i));
-            for (; i < width; i++) p[i] = s * x[i] + z[i];
+            for (; i + LNT_VL <= width; i += LNT_VL) v_store(p + i, s * v_load(x + i) + e * v_load(z + i));
+            for (; i < width; i++) p[i] = s * x[i] + e * z[i];
         } else {
             lnt_bf16 *p = (lnt_bf16 *)y + at;
-            for (; i + LNT_VL <= width; i += LNT_VL) v_store_bf16(p + i, s * v_load(x + i) + v_load(z + i));
-            for (; i < width; i++) p[i] = lnt_f32_to_bf16(s * x[i] + z[i]);
+#if defined(__AMX_BF16__)
+            for (; past && i < width; i += 32)
+                line_past(p + i, s * v_load(x + i) + e * v_load(z + i), s * v_load(x + i + 16) + e * v_load(z + i + 16));
+#else
+            (void)past;
+#endif
+            for (; i + LNT_VL <= width; i += LNT_VL) v_store_bf16(p + i, s * v_load(x + i) + e * v_load(z + i));
+            for (; i < width; i++) p[i] = lnt_f32_to_bf16(s * x[i] + e * z[i]);
         }
     }
 }
@@ -176,6 +206,14 @@ static inline void row_add(float *y, float s, const float *x, int64_t n)
     for (; i < n; i++) y[i] += s * x[i];
 }
 
+/* y = r y + s x */
+static inline void row_scale_add(float *y, float r, float s, const float *x, int64_t n)
+{
+    int64_t i = 0;
+    for (; i + LNT_VL <= n; i += LNT_VL) v_store(y + i, r * v_load(y + i) + s * v_load(x + i));
+    for (; i < n; i++) y[i] = r * y[i] + s * x[i];
+}
+
 /* y [width] += sum_i b_i x_i (b NULL: ones), in the order of the rows; sums of four vectors side by side. */
 static inline void rows_add_up(int64_t n, int64_t width, const float *b, const float *x, float *y)
 {
@@ -191,6 +229,24 @@ static inline void rows_add_up(int64_t n, int64_t width, const float *b, const f
     }
     if (j == width) return;
     for (int64_t i = 0; i < n; i++) row_add(y + j, b ? b[i] : 1.0f, x + i * width + j, width - j);
+}
+
+/* The same of rows of bf16, ld apart. */
+static inline void rows_add_up16(int64_t n, int64_t width, const float *b, const lnt_bf16 *x, int64_t ld, float *y)
+{
+    int64_t j = 0;
+    for (; j + 4 * LNT_VL <= width; j += 4 * LNT_VL) {
+        vf sum[4];
+        for (int l = 0; l < 4; l++) sum[l] = v_load(y + j + l * LNT_VL);
+        for (int64_t i = 0; i < n; i++) {
+            const vf f = v_set(b[i]);
+            rows_awake(i);
+            for (int l = 0; l < 4; l++) sum[l] += f * v_load_bf16(x + i * ld + j + l * LNT_VL);
+        }
+        for (int l = 0; l < 4; l++) v_store(y + j + l * LNT_VL, sum[l]);
+    }
+    for (; j < width; j++)
+        for (int64_t i = 0; i < n; i++) y[j] += b[i] * lnt_bf16_to_f32(x[i * ld + j]);
 }
 
 /* y += f x . z */
@@ -234,6 +290,20 @@ static inline float row_dot(const float *x, const float *y, int64_t n)
     }
     if (i < n) b += v_load_n(x + i, n - i) * v_load_n(y + i, n - i);
     return v_sum(a + b);
+}
+
+/* The same of a row of bf16 and one of float32. */
+static inline float row_dot16(const lnt_bf16 *x, const float *y, int64_t n)
+{
+    vf a = v_zero(), b = v_zero();
+    int64_t i = 0;
+    for (; i + 2 * LNT_VL <= n; i += 2 * LNT_VL) {
+        a += v_load_bf16(x + i) * v_load(y + i);
+        b += v_load_bf16(x + i + LNT_VL) * v_load(y + i + LNT_VL);
+    }
+    float rest = v_sum(a + b);
+    for (; i < n; i++) rest += lnt_bf16_to_f32(x[i]) * y[i];
+    return rest;
 }
 
 /* <x, y . f> */

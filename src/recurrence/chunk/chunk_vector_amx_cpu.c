@@ -11,9 +11,9 @@
 
 #if defined(__AMX_BF16__)
 #define LNT_ROWS_BETWEEN_TILES
+#include "recurrence/chunk/chunk_mild_amx.h"
 #include "recurrence/chunk/chunk_rows.h"
 
-#define INLINE static inline __attribute__((always_inline))
 #define UNROLL _Pragma("GCC unroll 16")
 
 enum { ROWS = LNT_VECTOR_ROWS, BLOCKS = LNT_VECTOR_TILED / ROWS, SIDES = 2 };
@@ -40,13 +40,14 @@ enum { TILE = 512 }; /* numbers of bf16 */
 enum { ROW_BUFFERS = SIDES * (7 + 2 * BLOCKS + 3 * 4 + 2 * 3 * 2), SUMS = BLOCKS * ROWS + 2 * BLOCKS + 2, SQUARES = SIDES * SIDES * 2 * 3 * 2 };
 size_t LNT_V(lnt_vector_tiled_bytes)(int width)
 {
-    return (size_t)width * (ROW_BUFFERS * ROWS * sizeof(lnt_bf16) + SUMS * sizeof(float)) + SQUARES * TILE * sizeof(lnt_bf16);
+    const size_t bytes = (size_t)width * (ROW_BUFFERS * ROWS * sizeof(lnt_bf16) + SUMS * sizeof(float)) + SQUARES * TILE * sizeof(lnt_bf16);
+    return MILD_HEAD + (bytes > mild_bytes(width) ? bytes : mild_bytes(width));
 }
 
 static rooms rooms_at(void *base, int64_t width)
 {
     rooms m;
-    float *sums = base;
+    float *sums = (float *)((char *)base + MILD_HEAD);
     m.start = sums;
     m.after = sums + BLOCKS * width;
     m.second = sums + 2 * BLOCKS * width;
@@ -79,21 +80,6 @@ static rooms rooms_at(void *base, int64_t width)
 }
 
 /* ---- factors ------------------------------------------------------------------------------------------------------------------------- */
-
-/* e^g of g <= 0, 0 below the normal numbers: 2^y = 2^floor(y) 2^r, r from 0 to 1, by a polynomial of degree 5 that is 1 where r is (8e-08 relative
- * error), enough for factors that bf16 rounds, and half the work of v_exp. */
-INLINE __m512 decay(__m512 g)
-{
-    const __mmask16 normal = _mm512_cmp_ps_mask(g, _mm512_set1_ps(-87.3f), _CMP_NLT_UQ);
-    const __m512 y = _mm512_mul_ps(g, _mm512_set1_ps(1.44269504f)), r = _mm512_reduce_ps(y, _MM_FROUND_TO_NEG_INF);
-    __m512 p = _mm512_set1_ps(0.00186713029f);
-    p = _mm512_fmadd_ps(p, r, _mm512_set1_ps(0.00901702975f));
-    p = _mm512_fmadd_ps(p, r, _mm512_set1_ps(0.0557999136f));
-    p = _mm512_fmadd_ps(p, r, _mm512_set1_ps(0.24016445f));
-    p = _mm512_fmadd_ps(p, r, _mm512_set1_ps(0.693151312f));
-    p = _mm512_fmadd_ps(p, r, _mm512_set1_ps(1.0f));
-    return _mm512_maskz_scalef_ps(normal, p, y);
-}
 
 /* x t of factors from 0 to 1, and 0 below 2^-100: the sum of their bits says where, so that no subnormal number is ever made. NaN stays. */
 INLINE __m512i least_with(__m512 t) { return _mm512_sub_epi32(_mm512_set1_epi32((254 - 100) << 23), (__m512i)t); }
@@ -345,6 +331,7 @@ static void far_pairs(int64_t rows, float f, const lnt_bf16 *readers, const lnt_
 
 void LNT_V(lnt_vector_front_tiled)(const lnt_vector *v, const lnt_vector_front *f)
 {
+    if (mild_front(v, f)) return;
     const int64_t W = v->width, blocks = (f->n + ROWS - 1) / ROWS, ld = f->ld;
     const rooms m = rooms_at(v->tiled, W);
     _Alignas(64) square near[5];
@@ -423,6 +410,10 @@ INLINE int writer_block(int pair) { return pair < 2 ? 2 * pair : 0; }
 
 void LNT_V(lnt_vector_back_begin)(const lnt_vector *v, const lnt_vector_back *s)
 {
+    if (is_mild(v)) {
+        mild_back_begin(v, s);
+        return;
+    }
     const int64_t W = v->width, n = s->f->n;
     const rooms m = rooms_at(v->tiled, W);
     for (int p = 0; p < 3; p++) {
@@ -552,14 +543,6 @@ static void scan_factors(back_room *t)
     }
 }
 
-/* alpha, P and Q of a block of m rows, columns from c on. */
-static void block_factors(const lnt_vector_front *f, int64_t first, int m, int64_t c, back_room *t)
-{
-    UNROLL for (int i = 0; i < ROWS; i++)
-        _mm512_store_ps(t->alpha[i], decay(i < m ? _mm512_loadu_ps(f->g + (first + i) * f->stride + c) : _mm512_setzero_ps()));
-    scan_factors(t);
-}
-
 /* A block's rows from c on; no sums yet. */
 static void strip_in(const lnt_bf16 *row, int64_t W, strip x, strip sums)
 {
@@ -648,6 +631,10 @@ static void back_block(const lnt_vector_back *s, const rooms *r, back_room *t, i
 
 void LNT_V(lnt_vector_back_columns)(const lnt_vector *v, const lnt_vector_back *s, int c)
 {
+    if (is_mild(v)) {
+        mild_back_columns(v, s, c);
+        return;
+    }
     const lnt_vector_front *f = s->f;
     const int64_t W = v->width, n = f->n, blocks = (n + ROWS - 1) / ROWS;
     const rooms m = rooms_at(v->tiled, W);
@@ -675,26 +662,25 @@ void LNT_V(lnt_vector_back_columns)(const lnt_vector *v, const lnt_vector_back *
         }
 }
 
+/* Row j's factor is the exponential of the gates' sum behind it: from the last row up. */
 void LNT_V(lnt_vector_writes_tiled)(const lnt_vector *v, const lnt_vector_front *f)
 {
-    const int64_t W = v->width, n = f->n, blocks = (n + ROWS - 1) / ROWS;
-    const rooms m = rooms_at(v->tiled, W);
-    _Alignas(64) back_room t;
-    sums_of_blocks(f, &m, W);
-    for (int64_t b = 0; b < blocks; b++)
-        for (int64_t c = 0; c < W; c += 16) {
-            const int64_t first = b * ROWS;
-            const int rows = (int)(n - first < ROWS ? n - first : ROWS);
-            const __m512 after = b + 1 < blocks ? _mm512_loadu_ps(m.after + b * W + c) : _mm512_set1_ps(1.0f);
-            const __m512i least = least_with(after);
-            lnt_tiles_awake();
-            block_factors(f, first, rows, c, &t);
-            for (int k = 0; k < f->writers; k++)
-                for (int i = 0; i < rows; i++) {
-                    const __m512 F = times(_mm512_load_ps(t.Q[i]), after, least);
-                    const vf y = v_load_bf16(f->write[k].row + (first + i) * f->write[k].stride + c);
-                    put(f->writes[k] + (first + i) * W + c, _mm512_mul_ps((__m512)y, F));
-                }
+    const int64_t W = v->width;
+    for (int64_t c = 0; c < W; c += 32) {
+        __m512 low = _mm512_setzero_ps(), high = low;
+        for (int64_t i = f->n - 1; i >= 0; i--) {
+            const __m512 F = decay(low), G = decay(high);
+            if (i % 8 == 0) lnt_tiles_awake();
+            for (int k = 0; k < f->writers; k++) {
+                const lnt_bf16 *y = f->write[k].row + i * f->write[k].stride + c;
+                put_wide(f->writes[k] + i * W + c, _mm512_mul_ps((__m512)v_load_bf16(y), F), _mm512_mul_ps((__m512)v_load_bf16(y + 16), G));
+            }
+            low = _mm512_add_ps(low, _mm512_loadu_ps(f->g + i * f->stride + c));
+            high = _mm512_add_ps(high, _mm512_loadu_ps(f->g + i * f->stride + c + 16));
         }
+        if (!f->end) continue;
+        _mm512_storeu_ps(f->end + c, decay(low));
+        _mm512_storeu_ps(f->end + c + 16, decay(high));
+    }
 }
 #endif

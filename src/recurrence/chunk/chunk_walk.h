@@ -96,7 +96,9 @@ static inline void put_shared(const lnt_head *x, lnt_rows c, const float *rows, 
 static inline void columns_out(lnt_rows c, int64_t heads, int64_t h, int64_t width, int64_t at, const float *columns, void *out, float *all)
 {
     lnt_bf16 *row = out ? (lnt_bf16 *)out + (c.first * heads + h) * width + at : NULL;
-    for (int64_t i = 0; out && i < c.n; i++, columns += 32, row += heads * width)
+    const bool past = !all && rows_past(out, LINNET_BF16, width);
+    for (int64_t i = 0; past && out && i < c.n; i++, columns += 32, row += heads * width) line_past(row, v_load(columns), v_load(columns + 16));
+    for (int64_t i = 0; !past && out && i < c.n; i++, columns += 32, row += heads * width)
         for (int64_t j = 0; j < 32; j += LNT_VL) {
             if (all)
                 v_store(all + i * width + at + j, v_load(columns + j));
@@ -106,7 +108,8 @@ static inline void columns_out(lnt_rows c, int64_t heads, int64_t h, int64_t wid
 }
 #endif
 
-/* Bytes of a result from which on rows go past the caches: they lie a page apart, and a line would be read from memory to be written (decay.md). */
+/* Bytes of a result, taken as float32, from which on rows go past the caches: they lie a page apart, and a line would be read from memory to be
+ * written (decay.md). */
 enum { PAST = 8 << 20 };
 
 /* body(head, scratch) for every value head; with `grouped` a piece of work is a query-key head, whose value heads follow one another. Pieces do not

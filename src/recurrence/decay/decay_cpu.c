@@ -147,12 +147,18 @@ static lnt_operand writes_of(const lnt_head *x, lnt_rows c, int forms, scratch *
 {
     const lnt_recur_args *a = x->a;
     const int64_t K = a->K;
-    if (w->direct && !w->normalize) {
+    if (w->direct) {
         if (!a->g && !a->g_head) return of_keys(x, c, a->k, forms, w->k_forms);
         return of_scaled_keys(x, c, a->k, w->out, w->reads16, forms, w->k_forms);
     }
     rows_scaled(c.n, K, 1.0f, w->out, w->k, w->k);
     return ENGINE->prepare(forms, c.n, a->K, w->k, K, w->k_forms);
+}
+
+/* Rows of q or k for dots. */
+static lnt_gate_rows rows_of(const scratch *w, const lnt_operand *m, const float *x)
+{
+    return w->direct ? (lnt_gate_rows){ .x16 = m->left.p, .ld = m->left.ld } : (lnt_gate_rows){ .x = x, .ld = m->cols };
 }
 
 static void forward_chunk(const lnt_head *x, lnt_rows c, scratch *w)
@@ -161,7 +167,7 @@ static void forward_chunk(const lnt_head *x, lnt_rows c, scratch *w)
     const lnt_mm_engine *e = ENGINE;
     int K = a->K, V = a->V, n = c.n;
     lnt_operand q, k, v;
-    load_chunk(x, c, w, w->normalize, w->normalize);
+    load_chunk(x, c, w, false, false);
     decays(x, c, false, w);
     if (w->direct) {
         q = of_keys(x, c, a->q, LNT_LEFT, w->q_forms);
@@ -172,6 +178,7 @@ static void forward_chunk(const lnt_head *x, lnt_rows c, scratch *w)
         k = e->prepare(w->rows ? 0 : LNT_RIGHT_T, n, K, w->k, K, w->k_forms);
         v = e->prepare(LNT_RIGHT, n, V, w->v, V, w->v_forms);
     }
+    const lnt_gate_rows queries = rows_of(w, &q, w->q), keys = rows_of(w, &k, w->k);
     rows_ahead_out(a->o, a->dtype, c.first, n, a->Hv, x->h, V);
     scores(x, n, &q, &k, w);
     key_ahead(x, c, a->q);
@@ -191,17 +198,18 @@ static void forward_chunk(const lnt_head *x, lnt_rows c, scratch *w)
     if (w->normalize)
         for (int64_t i = 0; i < n; i++) {
             if (i % 4 == 0) lnt_tiles_awake();
-            float den = w->read[i] * row_dot(w->q + i * K, w->z, K) + row_sum(w->P + i * w->C, i + 1);
+            float den = w->read[i] * gate_row_dot(&queries, i, w->z, K) + row_sum(w->P + i * w->C, i + 1);
             const float r = 1.0f / (w->stable ? stable_denominator(den, w->m.floor[i], a->eps) : den + (float)a->eps);
             if (w->direct) {
                 w->shares[i] = r * w->read[i];
-                row_scale(w->sums + i * V, r, V);
+                w->shares[w->C + i] = r;
             } else {
                 row_scale(w->o + i * V, r, V);
             }
         }
     if (w->direct)
-        rows_out_sum(a->o, a->dtype, c.first, n, a->Hv, x->h, V, 1.0f, w->normalize ? w->shares : w->read, w->o, w->sums);
+        rows_out_sum(a->o, a->dtype, c.first, n, a->Hv, x->h, V, 1.0f, w->normalize ? w->shares : w->read, w->o,
+                     w->normalize ? w->shares + w->C : NULL, w->sums);
     else
         rows_out(a->o, a->dtype, c.first, n, a->Hv, x->h, V, w->o);
 
@@ -214,11 +222,14 @@ static void forward_chunk(const lnt_head *x, lnt_rows c, scratch *w)
         e->update(w->gk.end, 1, &writes, true, &v, false, &w->state);
         return;
     }
-    k = writes_of(x, c, LNT_LEFT_T, w);
+    if (w->normalize) {
+        row_scale(w->z, w->end, K);
+        if (w->direct)
+            rows_add_up16(n, K, w->out, keys.x16, keys.ld, w->z);
+    }
+    k = writes_of(x, c, LNT_LEFT_T, w); /* in the place of keys */
     e->update(&w->end, 0, &k, true, &v, false, &w->state);
-    if (!w->normalize) return;
-    row_scale(w->z, w->end, K);
-    rows_add_up(n, K, NULL, w->k, w->z);
+    if (w->normalize && !w->direct) rows_add_up(n, K, NULL, w->k, w->z);
 }
 
 static void forward_head(const lnt_head *x, char *base)
@@ -262,7 +273,7 @@ static void sweep(const lnt_head *x, scratch *w)
     for (int64_t i = 0; i + 1 < chunks; i++) { /* nobody reads the final state */
         lnt_rows c = chunk_at(x, w->C, i, 1);
         float *S = w->direct ? NULL : w->states + (i + 1) * size, *z = w->zs + (i + 1) * K;
-        if (!w->direct || w->normalize) rows_in(w->k, a->k, a->dtype, c.first, c.n, a->Hq, x->hq, K);
+        if (!w->direct) rows_in(w->k, a->k, a->dtype, c.first, c.n, a->Hq, x->hq, K);
         if (!w->direct) rows_in(w->v, a->v, a->dtype, c.first, c.n, a->Hv, x->h, V);
         decays(x, c, true, w);
         if (w->stable) w->m.starts[i + 1] = w->m.m, w->m.fades[i + 1] = w->m.fades[i] * w->end;
@@ -287,29 +298,37 @@ static void sweep(const lnt_head *x, scratch *w)
         }
         memcpy(z, z - K, (size_t)K * 4);
         row_scale(z, w->end, K);
-        if (w->normalize) rows_add_up(c.n, K, NULL, w->k, z);
+        if (w->normalize && w->direct)
+            rows_add_up16(c.n, K, w->out, key_rows(x, c, a->k), (int64_t)a->Hq * K, z);
+        else if (w->normalize)
+            rows_add_up(c.n, K, NULL, w->k, z);
     }
 }
 
-/* Turn dO (in w->o), X = dO S^T and Y = dO V^T into what they are for the numerators and the denominators of the normalised read-out:
+/* Turn dO (in w->o; straight from the tensor it stays, and shares get its factors), X = dO S^T and Y = dO V^T into what they are for the numerators
+ * and the denominators of the normalised read-out:
  *   o = num/den, den = s e^b q.z + rowsum(P) + eps      dnum = do/den      dden = -(do.num)/den^2,  do.num = s e^b q.X + sum_j P_ij Y_ij
  * mLSTM's den is |den| or the floor, which has no gradient that m's does not have: with eps = 0 no output depends on m. */
-static void normalise_backward(const lnt_recur_args *a, int64_t n, const float *z, const float *read, scratch *w)
+static void normalise_backward(const lnt_recur_args *a, int64_t n, const lnt_gate_rows *q, const float *z, const float *read, scratch *w)
 {
     int64_t K = a->K, V = a->V;
     for (int64_t i = 0; i < n; i++) {
-        const float *q = w->q + i * K, *P = w->P + i * w->C;
+        const float *P = w->P + i * w->C;
         float *X = w->x + i * K, *Y = w->Y + i * w->C;
         if (i % 2 == 0) lnt_tiles_awake();
-        const float den = read[i] * row_dot(q, z, K) + row_sum(P, i + 1), floor = w->stable ? w->m.floor[i] : 0;
+        const float den = read[i] * gate_row_dot(q, i, z, K) + row_sum(P, i + 1), floor = w->stable ? w->m.floor[i] : 0;
         float r = 1.0f / (w->stable ? stable_denominator(den, floor, a->eps) : den + (float)a->eps);
-        float dden = -(read[i] * row_dot(q, X, K) + row_dot(P, Y, i + 1)) * r * r;
+        float dden = -(read[i] * gate_row_dot(q, i, X, K) + row_dot(P, Y, i + 1)) * r * r;
         if (w->stable) dden = stable_reads(&w->m, i, den, dden, a->eps);
         w->dden[i] = dden;
-        row_scale(w->o + i * V, r, V);
-        row_scale(X, r, K);
-        row_add(X, dden, z, K);
-        for (int64_t j = 0; j <= i; j++) Y[j] = Y[j] * r + dden;
+        if (w->direct)
+            w->shares[i] = r;
+        else
+            row_scale(w->o + i * V, r, V);
+        row_scale_add(X, r, dden, z, K);
+        int64_t j = 0;
+        for (; j + LNT_VL <= i + 1; j += LNT_VL) v_store(Y + j, v_load(Y + j) * r + dden);
+        for (; j <= i; j++) Y[j] = Y[j] * r + dden;
     }
 }
 
@@ -408,7 +427,7 @@ static void value_gradient(const lnt_head *x, lnt_rows c, const lnt_operand *P, 
     LNT_V(lnt_transpose)(a->V, c.n, w->dvt, w->C, dv, V);
     if (w->direct) {
         lower_product_transposed(LNT_MM_SET, BLOCKS, n, P, d, V, w->sums);
-        if (a->dv) rows_out_sum(a->dv, a->dtype, c.first, n, a->Hv, x->h, V, 1.0f, w->out, dv, w->sums);
+        if (a->dv) rows_out_sum(a->dv, a->dtype, c.first, n, a->Hv, x->h, V, 1.0f, w->out, dv, NULL, w->sums);
         return;
     }
     if (w->columns) {
@@ -436,8 +455,14 @@ static void value_pairs(const scratch *w, int n, const lnt_operand *d, const lnt
 static bool moves_by_rows(const lnt_recur_args *a, const scratch *w) { return ENGINE->bf16 && w->stable && a->dm0 && a->s0; }
 static void move_rows(const lnt_head *x, lnt_rows c, int64_t i, scratch *w)
 {
-    const int64_t K = x->a->K, V = x->a->V;
+    const lnt_recur_args *a = x->a;
+    const int64_t K = a->K, V = a->V;
     const float fade = w->m.fades[i], *S = w->states;
+    if (w->direct) {
+        rows_in(w->q, a->q, a->dtype, c.first, c.n, a->Hq, x->hq, K);
+        rows_in(w->o, a->do_, a->dtype, c.first, c.n, a->Hv, x->h, V);
+        rows_scaled(c.n, V, 1.0f, w->shares, w->o, w->o);
+    }
     if (c.row + c.n == x->len) w->m.moved = (double)(fade * w->end) * row_dot(S, w->dS, K * V);
     stable_starts(&w->m, fade, c.n, K, V, w->read, w->q, S, w->o);
 }
@@ -459,7 +484,7 @@ static void put_key_sums(const lnt_head *x, lnt_rows c, const float *f, float *r
     const lnt_recur_args *a = x->a;
     if (!out) return;
     if (!all) {
-        rows_out_sum(out, a->dtype, c.first, c.n, a->Hq, x->hq, a->K, 1.0f, f, rows, sums);
+        rows_out_sum(out, a->dtype, c.first, c.n, a->Hq, x->hq, a->K, 1.0f, f, rows, NULL, sums);
         return;
     }
     rows_scaled(c.n, a->K, 1.0f, f, rows, rows);
@@ -478,10 +503,10 @@ static void backward_chunk(const lnt_head *x, lnt_rows c, int64_t i, scratch *w)
     const bool direct = w->direct;
     const float *S = direct ? NULL : w->states + i * size, *z = w->zs + i * K;
     float *read = w->read, *dO = w->o;
-    const bool gate = a->dg || a->dg_head || a->dsign || w->stable, with_rows = gate || w->normalize || a->has_sign;
-    load_chunk(x, c, w, with_rows, with_rows);
+    const bool gate = a->dg || a->dg_head || a->dsign || w->stable;
+    load_chunk(x, c, w, a->has_sign, a->has_sign);
     if (w->stable) w->m.m = w->m.starts[i];
-    const bool straight = direct && !w->normalize && a->do_; /* dO goes as it is */
+    const bool straight = direct && a->do_; /* dO goes as it is */
     if (!straight) rows_in(dO, a->do_, a->dtype, c.first, n, a->Hv, x->h, V);
     decays(x, c, false, w);
     if (w->columns) row_times((int64_t)n * V, 1.0f, w->gv.from_start, dO, w->dos);
@@ -502,6 +527,7 @@ static void backward_chunk(const lnt_head *x, lnt_rows c, int64_t i, scratch *w)
         St = e->prepare(LNT_RIGHT, V, K, S, K, w->S_forms);
         dSt = e->prepare(LNT_LEFT | LNT_RIGHT, V, K, w->dS, K, w->dS_forms);
     }
+    const lnt_gate_rows queries = rows_of(w, &q, w->q), keys = rows_of(w, &k, w->k);
     lnt_operand ks = w->rows ? e->prepare(LNT_RIGHT_T, n, K, w->ks, K, w->ks_forms) : k;
     lnt_operand vs = w->columns ? e->prepare(LNT_LEFT, n, V, w->vs, V, w->vs_forms) : v;
     lnt_operand ds = w->columns ? e->prepare(LNT_LEFT | LNT_LEFT_T, n, V, w->dos, V, w->dos_forms) : d;
@@ -519,12 +545,13 @@ static void backward_chunk(const lnt_head *x, lnt_rows c, int64_t i, scratch *w)
     double last = gate ? (double)w->end * state_dot(S, &St, w->dS, size) : 0.0; /* <S',dS'> = e^{b_n} <S,dS'> + sum_j k_j . (what dS' gives dk_j) */
     if (a->dgk || a->dgv) state_products(w, K, V, S);
     if (w->normalize) {
-        normalise_backward(a, n, z, read, w);
+        normalise_backward(a, n, &queries, z, read, w);
         if (gate) last += (double)w->end * row_dot(z, w->dz, K);
     }
-    if (gate && !a->has_sign) gates_read(BLOCKS, n, K, w->P, w->Y, w->C, read, w->q, w->x, &w->gates);
+    if (gate && !a->has_sign) gates_read(BLOCKS, n, K, w->P, w->Y, w->C, read, &queries, w->x, &w->gates);
     if (moves_by_rows(a, w)) move_rows(x, c, i, w);
     for (int64_t r = 0; r < n && !w->columns; r++) mask_row(w->Y + r * w->C, w->D + r * w->C, s, r, block_end(BLOCKS, r, n)); /* dA */
+    for (int64_t r = 0; r < n && direct && w->normalize; r++) row_scale(w->P + r * w->C, w->shares[r], r + 1); /* P^T (dO / den) */
 
     lnt_operand P = e->prepare(LNT_LEFT_T, n, n, w->P, w->C, w->P_forms),
                 dA = e->prepare(w->rows ? 0 : LNT_LEFT | LNT_LEFT_T, n, n, w->Y, w->C, w->Y_forms);
@@ -550,7 +577,7 @@ static void backward_chunk(const lnt_head *x, lnt_rows c, int64_t i, scratch *w)
         }
         for (int64_t j = 0; j < n && a->has_sign; j++) w->turns.writes[j] = row_dot(w->k + j * K, w->dk + j * K, K);
         if (!direct) rows_scaled(n, K, 1.0f, w->out, w->dk, w->dk);
-        if (gate && !a->has_sign) last += gates_write(n, K, w->k, w->dk, direct ? w->out : NULL, &w->gates);
+        if (gate && !a->has_sign) last += gates_write(n, K, &keys, w->dk, direct ? w->out : NULL, &w->gates);
         if (direct) {
             lower_product_transposed(LNT_MM_SET, BLOCKS, n, &dA, &q, K, w->sums); /* dK */
             put_key_sums(x, c, w->out, w->dk, a->dk, w->dk_sum, w->sums);
@@ -566,6 +593,11 @@ static void backward_chunk(const lnt_head *x, lnt_rows c, int64_t i, scratch *w)
 
     value_gradient(x, c, &P, &d, &St, w);
     if (!w->rows && !direct) rows_scaled(n, K, 1.0f, read, w->qs, w->qs);
+    for (int64_t r = 0; r < n && direct && w->normalize; r++) {
+        w->dden[r] *= read[r];
+        w->shares[r] *= read[r];
+    }
+    if (direct && w->normalize) read = w->shares;
     lnt_operand reads = direct ? of_scaled_keys(x, c, a->q, read, w->reads16, LNT_RIGHT, w->read_forms)
                                : e->prepare(LNT_RIGHT, n, K, w->qs, K, w->read_forms);
     if (w->rows || w->columns) {
@@ -579,8 +611,10 @@ static void backward_chunk(const lnt_head *x, lnt_rows c, int64_t i, scratch *w)
         e->multiply(LNT_MM_SCALED, &w->end, &d, true, &reads, false, w->dS, K);
     if (!w->normalize) return;
     row_scale(w->dz, w->end, K);
-    for (int64_t r = 0; r < n && direct; r++) w->dden[r] *= read[r]; /* else q is scaled by now */
-    rows_add_up(n, K, w->dden, w->q, w->dz);
+    if (direct)
+        rows_add_up16(n, K, w->dden, queries.x16, queries.ld, w->dz);
+    else
+        rows_add_up(n, K, w->dden, w->q, w->dz); /* q is scaled by now */
 }
 
 /* Doubles that a head adds to parameters which all tokens share: the gate of a head, or the bonus. */

@@ -24,26 +24,37 @@ static inline void gates_carve(lnt_carve *c, int64_t C, lnt_gates *g)
     g->kdk = lnt_carve_floats(c, C);
 }
 
+/* Rows of a chunk, in float32 or, as a left operand has them, in bf16. */
+typedef struct {
+    const float *x;
+    const lnt_bf16 *x16;
+    int64_t ld;
+} lnt_gate_rows;
+static inline float gate_row_dot(const lnt_gate_rows *r, int64_t i, const float *y, int64_t n)
+{
+    return r->x ? row_dot(r->x + i * r->ld, y, n) : row_dot16(r->x16 + i * r->ld, y, n);
+}
+
 /* Reads, from x = dO S^T, and pairs, from P, 0 above its diagonal, and Y = dO V^T [n,ld]. */
-static inline void gates_read(lnt_blocks b, int64_t n, int64_t K, const float *P, const float *Y, int64_t ld, const float *read, const float *q,
-                              const float *x, lnt_gates *g)
+static inline void gates_read(lnt_blocks b, int64_t n, int64_t K, const float *P, const float *Y, int64_t ld, const float *read,
+                              const lnt_gate_rows *q, const float *x, lnt_gates *g)
 {
     memset(g->kdk, 0, (size_t)n * sizeof(float));
     for (int64_t i = n - 1; i >= 0; i--) {
         rows_awake(i);
         row_add_times(block_end(b, i, n), 1.0f, P + i * ld, Y + i * ld, g->kdk); /* kdk_j = sum_{l >= i} M_lj */
         g->pairs[i] = row_sum(g->kdk, i);
-        g->dG[i] = read[i] * row_dot(q + i * K, x + i * K, K);
+        g->dG[i] = read[i] * gate_row_dot(q, i, x + i * K, K);
     }
 }
 
 /* Writes, from what dS' gives dk but for factors `out` (NULL: none); their sum. */
-static inline double gates_write(int64_t n, int64_t K, const float *k, const float *dk, const float *out, lnt_gates *g)
+static inline double gates_write(int64_t n, int64_t K, const lnt_gate_rows *k, const float *dk, const float *out, lnt_gates *g)
 {
     double sum = 0;
     for (int64_t j = 0; j < n; j++) {
         rows_awake(j);
-        const float writes = (out ? out[j] : 1.0f) * row_dot(k + j * K, dk + j * K, K);
+        const float writes = (out ? out[j] : 1.0f) * gate_row_dot(k, j, dk + j * K, K);
         g->dG[j] -= writes;
         g->kdk[j] += writes;
         sum += writes;

@@ -1,4 +1,5 @@
-/* The decay core on any GPU: kernels in float32 arithmetic, for any row type and as many columns as shared memory holds. Equations and roles: README.md. */
+/* The decay core on any GPU: kernels in float32 arithmetic, for any row type and as many columns as shared memory holds. Equations and roles are in
+ * README.md. */
 #include "recurrence/decay/decay_cuda.cuh"
 #include "recurrence/delta/delta_cuda.cuh"
 #include "recurrence/recur_cuda.cuh"

@@ -6,10 +6,6 @@
 #include "recurrence/decay/decay_work.h"
 
 #if defined(__AMX_BF16__)
-static inline const lnt_bf16 *key_rows(const lnt_head *x, lnt_rows c, const void *p)
-{
-    return (const lnt_bf16 *)p + (c.first * x->a->Hq + x->hq) * x->a->K;
-}
 /* P, end, and the rows that meet states, as operands. What reads before the write is moved up by one row (early_scores). */
 static inline lnt_vector_front tiled_front(const lnt_head *x, lnt_rows c, bool back, scratch *w, lnt_operand *reads, lnt_operand *writes)
 {

@@ -48,7 +48,7 @@ typedef struct {
     bool tiled;
     bool direct; /* without gates of rows or columns: operands of the tensors' bf16, and states kept as right operands */
     lnt_bf16 *reads16, *writes16;
-    float *sums, *shares; /* direct, where reads16 is [C,K]: [C,max(K,V)] a product that is added to another's rows, [C] factors of these */
+    float *sums, *shares; /* direct, where reads16 is [C,K]: [C,max(K,V)] a product that is added to another's rows, [2,C] factors of both */
     char *kept;        /* [chunks] right forms of states, transposed */
     void *dS_turned;
     float *strips[2]; /* [C+1,32] twice */
@@ -132,7 +132,7 @@ static inline size_t carve(const lnt_recur_args *a, bool backward, char *base, s
     if (w->direct) {
         w->reads16 = lnt_carve_bytes(&c, (size_t)(C * K) * sizeof *w->reads16);
         w->sums = lnt_carve_floats(&c, C * (K > V ? K : V));
-        w->shares = lnt_carve_floats(&c, C);
+        w->shares = lnt_carve_floats(&c, 2 * C);
     }
     if (w->stable) stable_carve(&c, C, K, states, backward, &w->m);
     if (a->has_sign) signed_carve(&c, C, backward, &w->turns);
@@ -197,6 +197,12 @@ static inline lnt_operand of_scaled_keys(const lnt_head *x, lnt_rows c, const vo
         for (; j < K; j++) to[j] = lnt_f32_to_bf16(f[i] * lnt_bf16_to_f32(from[j]));
     }
     return ENGINE->prepare16(forms, c.n, x->a->K, rows, K, room);
+}
+
+/* Rows of q or k in the tensor, where that is in bf16. */
+static inline const lnt_bf16 *key_rows(const lnt_head *x, lnt_rows c, const void *p)
+{
+    return (const lnt_bf16 *)p + (c.first * x->a->Hq + x->hq) * x->a->K;
 }
 
 static inline const float *bonus_of(const lnt_head *x) { return (const float *)x->a->bonus + (int64_t)x->h * x->a->K; }

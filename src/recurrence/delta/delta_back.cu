@@ -12,6 +12,7 @@ struct outputs_args {
     const float *F, *G, *g;
     const int *R;
     const int4 *table;
+    const int64_t *cu;
     bf16 *dq, *dk, *dv;         /* dq, dk NULL: not wanted */
     float *dq_parts, *dk_parts; /* [tokens,part_heads,K], where more than a CTA or a pair of them shares keys; else NULL */
     float *dg, *dbeta;
@@ -317,7 +318,7 @@ template <int K, int V, bool WITH_PAIRS> __global__ __launch_bounds__(THREADS, 2
     const int turn = (int)blockIdx.x / p.Hv, h = (int)blockIdx.x - turn * p.Hv, hq = h / (p.Hv / p.Hq);
     const int chunk = p.behind ? p.chunks - 1 - turn : turn, item = chunk * p.Hv + h;
     if (chunk < p.behind) wait_for_prior();
-    const int4 entry = p.table[chunk];
+    const int4 entry = lnt_delta_entry(p.table, p.cu, chunk);
     const int64_t index = item;
     const int64_t token = entry.y, at_v = (token * p.Hv + h) * V, at_k = (token * p.Hq + hq) * K;
     const int rows = entry.z;
@@ -710,7 +711,8 @@ static void backward(const lnt_recur_args *a, const lnt_device *device, bool pla
     const bool pair = hopper && a->Hv / a->Hq % 2 == 0, parts = a->Hv / a->Hq > (pair ? 2 : 1);
     const outputs_args p = {
         .q = (const bf16 *)a->q, .k = (const bf16 *)a->k, .v = (const bf16 *)a->v, .d_o = (const bf16 *)a->do_, .U = w.U, .S = w.S, .dS = s.dS,
-        .F = w.F, .G = w.G, .g = (const float *)a->g, .R = w.R, .table = w.table, .dq = (bf16 *)a->dq, .dk = (bf16 *)a->dk, .dv = dv,
+        .F = w.F, .G = w.G, .g = (const float *)a->g, .R = w.R, .table = w.table, .cu = a->cu_seqlens_device,
+        .dq = (bf16 *)a->dq, .dk = (bf16 *)a->dk, .dv = dv,
         .dq_parts = a->dq && parts ? s.dq_parts : NULL, .dk_parts = a->dk && parts ? s.dk_parts : NULL,
         .dg = (float *)a->dg, .dbeta = (float *)a->dbeta,
         .Hq = a->Hq, .Hv = a->Hv, .part_heads = pair ? a->Hv / 2 : a->Hv, .scale = (float)a->scale, .put_dv = a->dv != NULL,

@@ -201,12 +201,12 @@ __global__ __launch_bounds__(GROUP *(NV + 1), chains_at_once<HOPPER, K, NV>) voi
     if (HOPPER && p.behind) wait_for_prior();
     let_next_begin();
     if (threadIdx.x < NV * GROUP) {
-        more_registers<HOPPER, K, NV>();
+        more_registers<HOPPER, K, NV, false>();
         const int group = threadIdx.x / GROUP, warp = threadIdx.x / 32 % 4;
         back_chain<HOPPER, K, NV> x(p, w, ring, group, warp);
         x.run(w, w.column + 64 * group + 16 * warp);
     } else {
-        fewer_registers<HOPPER, K, NV>();
+        fewer_registers<HOPPER, K, NV, false>();
         load_all<HOPPER, K, NV, true, true>(p, w, p.d_o, ring);
     }
     if constexpr (HOPPER) wait_for_prior();

@@ -7,7 +7,7 @@
  *
  *   Z^T = beta.(V^T - e.(S^T K^T))    U^T = Z^T T^T    O^T = s e.(S^T Q^T) + U^T P^T    S'^T = e_n S^T + (l.U^T) K       (columns are tokens)
  *
- * One more warpgroup loads: K, V, T, and with READ Q, P, `stages` chunks ahead. */
+ * Without gates e, l and e_n are 1. One more warpgroup loads K, V, T, and with READ Q, P, `stages` chunks ahead, and carries O out. */
 #ifndef LNT_DELTA_CHAIN_CUH
 #define LNT_DELTA_CHAIN_CUH
 
@@ -17,7 +17,7 @@ namespace {
 
 /* The chain of a CTA's chunks, by one warpgroup for its 64 columns. Products of a chunk, in the order in which they are put: S K, S Q, Z T, U K, U P;
  * the next chunk's S K is put before the last of them is waited for, so that what leaves (O) is carried out in its shadow. */
-template <bool HOPPER, int K, int NV, bool READ> struct chain {
+template <bool HOPPER, int K, int NV, bool READ, bool GATED> struct chain {
     using L = stage<K, NV, READ>;
     const lnt_delta_chain &p;
     const chain_work &w;
@@ -26,7 +26,7 @@ template <bool HOPPER, int K, int NV, bool READ> struct chain {
     const uint32_t stash, u_stash; /* the warp's images [K][16] of the state and [64][16] of the writes; with READ a tile of O in their place */
     const uint32_t mine; /* the warp's columns in a tile of tokens, as ldmatrix transposes them to an A of 16 columns of V and 16 tokens */
     int s = 0;
-    uint32_t parity = 0;
+    uint32_t parity = 0, taken = 1; /* taken: of the barrier that says that the tile of O has been read */
     float S[K / 64][32], O[READ ? 32 : 1], Z[32];
     uint32_t left[K / 16][4];
 
@@ -43,22 +43,20 @@ template <bool HOPPER, int K, int NV, bool READ> struct chain {
         return images + (((int64_t)(w.chunk + i) * p.Hv + w.h) * p.V + column + 16 * warp) * rows;
     }
 
-    /* The stage of chunk i is free, and O goes out by a tile of the warpgroup's own: loads wait for the stage. */
-    __device__ __forceinline__ void finish(int i, int slot)
+    /* A chunk's stage is free, and O is in the warpgroup's tile, where the loading warpgroup finds it. */
+    __device__ __forceinline__ void finish(int slot)
     {
-        barrier_arrive(ring.empty + 8 * slot);
         if constexpr (READ) {
-            const uint32_t tile = ring.stash + group * p.stash;
             pin(O);
+            barrier_wait<HOPPER>(ring.taken, taken);
+            taken ^= 1;
+            const uint32_t tile = ring.stash + group * p.stash + lane_transposed(warp);
 #pragma unroll
             for (int j = 0; j < 4; j++)
-                store_matrices_trans<HOPPER>(tile + lane_transposed(warp) + j * 2048, pack_bf16(O[8 * j], O[8 * j + 1]),
-                                             pack_bf16(O[8 * j + 2], O[8 * j + 3]), pack_bf16(O[8 * j + 4], O[8 * j + 5]),
-                                             pack_bf16(O[8 * j + 6], O[8 * j + 7]));
-            const int64_t token = w.token + (int64_t)i * C, stride = (int64_t)p.Hv * p.V;
-            rows_out(p.o + token * stride + w.h * p.V + column + lane_in_rows(stride, warp), stride, tile + lane_in_tile(warp),
-                     (int)min((int64_t)C, w.end - token));
+                store_matrices_trans<HOPPER>(tile + j * 2048, pack_bf16(O[8 * j], O[8 * j + 1]), pack_bf16(O[8 * j + 2], O[8 * j + 3]),
+                                             pack_bf16(O[8 * j + 4], O[8 * j + 5]), pack_bf16(O[8 * j + 6], O[8 * j + 7]));
         }
+        barrier_arrive(ring.empty + 8 * slot);
     }
 
     /* Off Hopper products are done when they are put, and a ring may have one stage only. */
@@ -76,7 +74,7 @@ template <bool HOPPER, int K, int NV, bool READ> struct chain {
         products_commit<HOPPER>();
         if constexpr (BEHIND) {
             products_wait<HOPPER, 1>();
-            finish(i - 1, before);
+            finish(before);
         }
         if constexpr (READ) {
             products_begin<HOPPER>();
@@ -84,16 +82,19 @@ template <bool HOPPER, int K, int NV, bool READ> struct chain {
             for (int kk = 0; kk < K / 16; kk++) times_rows<HOPPER, false>(O, left[kk], at, L::q + kk / 4 * TILE, kk % 4, kk > 0);
             products_commit<HOPPER>();
         }
-        if (p.S) {
-            image_wait<HOPPER, 1>();
-            image_put<HOPPER, K / 16>(stash, left);
+        if constexpr (!READ)
+            if (p.S) {
+                image_wait<HOPPER, 1>();
+                image_put<HOPPER, K / 16>(stash, left);
+            }
+        if constexpr (GATED) {
+            float last;
+            asm volatile("ld.shared.f32 %0, [%1];" : "=f"(last) : "r"(at + L::f + 256 + 63 * 4) : "memory");
+#pragma unroll
+            for (int h = 0; h < K / 64; h++)
+#pragma unroll
+                for (int j = 0; j < 32; j++) S[h][j] *= last;
         }
-        float last;
-        asm volatile("ld.shared.f32 %0, [%1];" : "=f"(last) : "r"(at + L::f + 256 + 63 * 4) : "memory");
-#pragma unroll
-        for (int h = 0; h < K / 64; h++)
-#pragma unroll
-            for (int j = 0; j < 32; j++) S[h][j] *= last;
         uint32_t z[4][4];
         float v[32]; /* beta v */
 #pragma unroll
@@ -112,7 +113,7 @@ template <bool HOPPER, int K, int NV, bool READ> struct chain {
         pin(Z);
 #pragma unroll
         for (int n = 0; n < 8; n++) {
-            const float2 be = load_shared_pair(factors + 768 + 32 * n);
+            const float2 be = load_shared_pair(factors + (GATED ? 768 : 0) + 32 * n);
 #pragma unroll
             for (int j = 0; j < 2; j++)
                 z[n / 2][n % 2 * 2 + j] = pack_bf16(v[4 * n + 2 * j] - be.x * Z[4 * n + 2 * j], v[4 * n + 2 * j + 1] - be.y * Z[4 * n + 2 * j + 1]);
@@ -121,13 +122,15 @@ template <bool HOPPER, int K, int NV, bool READ> struct chain {
 #pragma unroll
         for (int kk = 0; kk < 4; kk++) times_rows<HOPPER, true>(Z, z[kk], at, L::t, kk, kk > 0);
         products_commit<HOPPER>();
-        if (p.S) image_out<HOPPER, K * 32>(image_of(p.S, i, K), stash); /* here, so that nobody waits for its fence */
+        if constexpr (!READ)
+            if (p.S) image_out<HOPPER, K * 32>(image_of(p.S, i, K), stash); /* here, so that nobody waits for its fence */
         if constexpr (READ) {
             products_wait<HOPPER, 1>();
             pin(O);
 #pragma unroll
             for (int n = 0; n < 8; n++) {
-                const float2 e = load_shared_pair(factors + 256 + 32 * n);
+                float2 e = { 1.f, 1.f };
+                if constexpr (GATED) e = load_shared_pair(factors + 256 + 32 * n);
 #pragma unroll
                 for (int j = 0; j < 4; j++) O[4 * n + j] *= p.scale * (j & 1 ? e.y : e.x);
             }
@@ -143,11 +146,12 @@ template <bool HOPPER, int K, int NV, bool READ> struct chain {
         uint32_t z[4][4], u[4][4];
 #pragma unroll
         for (int n = 0; n < 8; n++) {
-            const float2 l = load_shared_pair(factors + 512 + 32 * n);
+            float2 l = { 1.f, 1.f };
+            if constexpr (GATED) l = load_shared_pair(factors + 512 + 32 * n);
 #pragma unroll
             for (int j = 0; j < 2; j++) {
                 z[n / 2][n % 2 * 2 + j] = pack_bf16(l.x * Z[4 * n + 2 * j], l.y * Z[4 * n + 2 * j + 1]);
-                u[n / 2][n % 2 * 2 + j] = pack_bf16(Z[4 * n + 2 * j], Z[4 * n + 2 * j + 1]);
+                u[n / 2][n % 2 * 2 + j] = GATED ? pack_bf16(Z[4 * n + 2 * j], Z[4 * n + 2 * j + 1]) : z[n / 2][n % 2 * 2 + j];
             }
         }
         products_begin<HOPPER>();
@@ -161,11 +165,12 @@ template <bool HOPPER, int K, int NV, bool READ> struct chain {
             for (int kk = 0; kk < 4; kk++) times_rows<HOPPER, true>(O, u[kk], at, L::p, kk, true);
             products_commit<HOPPER>();
         }
-        if (p.U) {
-            image_wait<HOPPER, 1>();
-            image_put<HOPPER, 4>(u_stash, u);
-            image_out<HOPPER, C * 32>(image_of(p.U, i, C), u_stash);
-        }
+        if constexpr (!READ)
+            if (p.U) {
+                image_wait<HOPPER, 1>();
+                image_put<HOPPER, 4>(u_stash, u);
+                image_out<HOPPER, C * 32>(image_of(p.U, i, C), u_stash);
+            }
         products_wait<HOPPER, READ>();
 #pragma unroll
         for (int h = 0; h < K / 64; h++) pin(S[h]);
@@ -191,7 +196,7 @@ template <bool HOPPER, int K, int NV, bool READ> struct chain {
             for (int i = 0; i + 1 < w.chunks; i++) {
                 next_state(i);
                 const int slot = s;
-                if constexpr (!AHEAD) finish(i, slot);
+                if constexpr (!AHEAD) finish(slot);
                 if (++s == p.stages) {
                     s = 0;
                     parity ^= 1;
@@ -200,7 +205,7 @@ template <bool HOPPER, int K, int NV, bool READ> struct chain {
             }
             next_state(w.chunks - 1);
             products_wait<HOPPER, 0>();
-            finish(w.chunks - 1, s);
+            finish(s);
         }
         if (!p.ends) {
             if (p.sT && w.segment == p.segments - 1) state_write<K>(S, p.sT + state, p.V);
@@ -217,7 +222,7 @@ template <bool HOPPER, int K, int NV, bool READ> struct chain {
 
 /* Registers: the state takes K/2 of a thread, its left fragments K/4, Z and O 32 each, z and u 16 each. Hopper hands registers from the loading
  * warpgroup to the others when there are three. */
-template <bool HOPPER, int K, int NV, bool READ>
+template <bool HOPPER, int K, int NV, bool READ, bool GATED>
 __global__ __launch_bounds__(GROUP *(NV + 1), chains_at_once<HOPPER, K, NV>) void chain_kernel(const __grid_constant__ lnt_delta_chain p)
 {
     extern __shared__ uint8_t shared[];
@@ -226,29 +231,36 @@ __global__ __launch_bounds__(GROUP *(NV + 1), chains_at_once<HOPPER, K, NV>) voi
     let_next_begin(); /* in the backward pass, the chain in reverse: what it needs is there */
     const chain_work w = work_of<NV, false>(p, blockIdx.x);
     if (threadIdx.x < NV * GROUP) {
-        more_registers<HOPPER, K, NV>();
-        chain<HOPPER, K, NV, READ> x(p, w, ring);
+        more_registers<HOPPER, K, NV, READ>();
+        chain<HOPPER, K, NV, READ, GATED> x(p, w, ring);
         x.run();
     } else {
-        fewer_registers<HOPPER, K, NV>();
+        fewer_registers<HOPPER, K, NV, READ>();
         load_all<HOPPER, K, NV, READ, false>(p, w, p.v, ring);
     }
 }
 
-template <bool HOPPER, int K, int NV, bool READ> void launch(lnt_delta_chain p, const lnt_cuda *d)
+template <bool HOPPER, int K, int NV, bool READ, bool GATED> void launch(lnt_delta_chain p, const lnt_cuda *d)
 {
     p.stash = stash_bytes(K, READ, p.S || p.ends, p.U, p.segments > 1);
     const int64_t ctas = chain_ctas<NV, false>(p);
     p.stages = stages_in<HOPPER, K, NV, READ>(d, p.stash, ctas);
     const int bytes = ring_bytes(NV, p.stash, p.stages, stage<K, NV, READ>::bytes);
-    lnt_delta_put(chain_kernel<HOPPER, K, NV, READ>, p, ctas, GROUP * (NV + 1), bytes, 1, HOPPER, d);
+    lnt_delta_put(chain_kernel<HOPPER, K, NV, READ, GATED>, p, ctas, GROUP * (NV + 1), bytes, 1, HOPPER, d);
 }
 
+template <bool HOPPER, int K, int NV> void launch_columns(const lnt_delta_chain &p, const lnt_cuda *d)
+{
+    if (!p.o) return launch<HOPPER, K, NV, false, true>(p, d);
+    if constexpr (HOPPER)
+        if (!p.gated) return launch<HOPPER, K, NV, true, false>(p, d);
+    launch<HOPPER, K, NV, true, true>(p, d);
+}
 template <bool HOPPER, int K> void launch_chain(const lnt_delta_chain &p, const lnt_cuda *d)
 {
     if constexpr (HOPPER)
-        if (p.wide) return p.o ? launch<HOPPER, K, 2, true>(p, d) : launch<HOPPER, K, 2, false>(p, d);
-    return p.o ? launch<HOPPER, K, 1, true>(p, d) : launch<HOPPER, K, 1, false>(p, d);
+        if (p.wide) return launch_columns<HOPPER, K, 2>(p, d);
+    launch_columns<HOPPER, K, 1>(p, d);
 }
 
 } // namespace

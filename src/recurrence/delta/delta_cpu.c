@@ -344,7 +344,7 @@ static void forward_chunk(work *w, lnt_rows c)
         /* O = s e.(Q S) + P diag(b) E */
         lnt_operand E = e->prepare(LNT_RIGHT, c.n, width, w->x, width, w->x_forms);
         e->multiply(LNT_MM_SET, NULL, &p, false, &E, false, w->y, width);
-        rows_out_sum(a->o, a->dtype, w->t.first, w->t.n, heads, head + i, width, w->scale, w->read_start, o, w->y);
+        rows_out_sum(a->o, a->dtype, w->t.first, w->t.n, heads, head + i, width, w->scale, w->read_start, o, NULL, w->y);
         update_state(w, c, &k, i);
         forward_ahead(w, c, i);
     }

@@ -19,16 +19,20 @@ extern "C" {
 }
 
 enum { LNT_DELTA_C = 64 };
+/* A [64][64] with zeros right of its diagonal, packed: of rows 16 i .. 16 i + 15 columns 0 .. 16 i + 15, 8 columns at a time [16][8], strip i from
+ * 128 i (i + 1) on. The first 8 rows of a strip's last 8 columns, zeros, are neither written nor read. */
+enum { LNT_DELTA_PACKED = 10 * 16 * 16 };
 
 /* Views of the workspace, all aligned to 256 bytes. NC = chunks. */
 typedef struct {
     int64_t chunks;
-    int4 *table;       /* [NC] {sequence, first token, rows, chunk of its sequence} */
-    int *first_chunk;  /* [N+1] */
+    int4 *table;       /* [NC] {sequence, first token, rows, chunk of its sequence}; NULL of one sequence (lnt_delta_entry) */
+    int *first_chunk;  /* [N+1]; NULL of one sequence */
     float *G;          /* [NC,Hv,64] */
     int *R;            /* [NC,Hv,64] */
-    bf16 *T;           /* [NC,Hv,64,64] row major; 8 columns of a row that stand right of the diagonal are not written */
+    bf16 *T;           /* [NC,Hv,64,64] row major; 8 columns of a row that stand right of the diagonal are not written; or [NC,Hv,LNT_DELTA_PACKED] */
     bf16 *P;           /* [NC,Hv,64,64] the same */
+    bool packed;       /* T and P are: forward, of several sequences, whose chains take all that memory gives */
     bf16 *U;           /* [NC,Hv] images [64,V] (delta_parts.cuh), zeros past the end of a chunk; kept only, else NULL */
     bf16 *S;           /* [NC,Hv] images [K,V] of the state at the chunk's start; kept only, else NULL */
     float *F;          /* [NC,Hv,4,64] beta, e, l, beta e as the chain reads them; beta is 0 past the end */
@@ -69,16 +73,18 @@ typedef struct {
     const bf16 *q, *k, *T, *P;
     const float *F;
     const int64_t *cu;
-    const int *first_chunk;
+    const int *first_chunk; /* NULL: of one sequence */
     bf16 *M;
     int64_t sequences;
     int Hq, Hv, K, V;
     float scale;
+    bool packed;         /* T and P are */
     int segments, segment_chunks;
     int from, until;     /* without segments: a sequence's chunks that are gone through; until may be past its end */
     bool behind;         /* in reverse: waits for the kernel ahead, which goes through the chunks from `until` on */
     bool ends;           /* of the segments, X, M and dX, in place of all else */
     bool wide;           /* 128 columns of V a CTA in place of 64 (Hopper) */
+    bool gated;          /* not all of F's e and l are 1 */
     const bf16 *v;       /* forwards */
     const float *s0;
     bf16 *o, *U, *S;     /* U, S NULL: not wanted */
@@ -90,9 +96,9 @@ typedef struct {
     int stages, stash; /* the launcher's */
 } lnt_delta_chain;
 
-/* Put what the chains begin with on the stream: G, R, F, T, P of the chunks from..until of the list, in front of the first the list itself (table,
- * first_chunk). Needs lnt_delta_fast_declines(a) == NULL. Of chunks behind the first it runs beside the kernel ahead, which calls let_next_begin
- * when all before it has ended, and ends after it. */
+/* Put what the chains begin with on the stream: G, R, F, T, P of the chunks from..until of the list, in front of the first the list itself, which
+ * one sequence does not need. Needs lnt_delta_fast_declines(a) == NULL. Of chunks behind the first it runs beside the kernel ahead, which calls
+ * let_next_begin when all before it has ended, and ends after it. */
 void lnt_delta_chunks_put(const lnt_recur_args *a, const lnt_device *d, const lnt_delta_sweep *w, int64_t from, int64_t until);
 /* What both chains take from the call and from the sweep's views. */
 lnt_delta_chain lnt_delta_chain_of(const lnt_recur_args *a, const lnt_delta_sweep *w);
@@ -117,6 +123,14 @@ __device__ __forceinline__ void wait_for_prior()
 #if __CUDA_ARCH__ >= 900
     asm volatile("griddepcontrol.wait;" ::: "memory");
 #endif
+}
+
+/* What the chunk list says of chunk c; table NULL: of one sequence. */
+__device__ __forceinline__ int4 lnt_delta_entry(const int4 *table, const int64_t *cu, int c)
+{
+    if (table) return table[c];
+    const int64_t token = cu[0] + (int64_t)c * LNT_DELTA_C, left = cu[1] - token;
+    return make_int4(0, (int)token, (int)(left < LNT_DELTA_C ? left : LNT_DELTA_C), c);
 }
 
 /* A call of one sequence goes through it in parts where its chains leave half of the multiprocessors free (`chains`, one CTA for 64 columns of V), so

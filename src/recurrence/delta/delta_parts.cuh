@@ -172,6 +172,10 @@ __device__ __forceinline__ uint4 load_shared_16(uint32_t address)
     asm volatile("ld.shared.v4.u32 {%0, %1, %2, %3}, [%4];" : "=r"(x.x), "=r"(x.y), "=r"(x.z), "=r"(x.w) : "r"(address) : "memory");
     return x;
 }
+__device__ __forceinline__ void store_shared_zeros(uint32_t address)
+{
+    asm volatile("st.shared.v4.u32 [%0], {%1, %1, %1, %1};" ::"r"(address), "r"(0) : "memory");
+}
 __device__ __forceinline__ float2 load_shared_pair(uint32_t address)
 {
     float2 x;
@@ -189,7 +193,7 @@ __device__ __forceinline__ void load_factors(float2 (&by)[8], uint32_t at)
 /* ---- shared memory of a CTA: a ring of stages, their barriers, and what is on its way out or into a segment's start ---------------------------- */
 
 struct ring_of {
-    uint32_t stages, full, empty, stash;
+    uint32_t stages, full, empty, taken, stash; /* taken: the tiles of O have been read (READ, forwards) */
     int count;
 };
 
@@ -200,12 +204,14 @@ template <bool HOPPER, int NV> __device__ __forceinline__ ring_of make_ring(cons
     r.stages = (shared_address(shared) + 1023) & ~1023u;
     r.full = r.stages + count * stage_bytes;
     r.empty = r.full + 8 * count;
-    r.stash = (r.empty + 8 * count + 1023) & ~1023u;
+    r.taken = r.empty + 8 * count;
+    r.stash = (r.taken + 8 + 1023) & ~1023u;
     if (threadIdx.x == 0) {
         for (int s = 0; s < count; s++) {
             barrier_init(r.full + 8 * s, GROUP);
             barrier_init(r.empty + 8 * s, NV * GROUP);
         }
+        barrier_init(r.taken, GROUP);
         if constexpr (HOPPER) asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
     }
     __syncthreads();
@@ -231,15 +237,17 @@ template <bool HOPPER, int K, int NV, bool READ> int stages_in(const lnt_cuda *d
     const int n = (most - ring_bytes(NV, stash, 0, 0)) / (int)stage<K, NV, READ>::bytes;
     return n > 4 ? 4 : n < 1 ? 1 : n;
 }
-/* Hopper hands registers from the loading warpgroup to the others where these have too few: 65,536 for 3 of 128 threads, or 4 of two CTAs. */
-template <bool HOPPER, int K, int NV> __device__ __forceinline__ void more_registers()
+/* Hopper hands registers from the loading warpgroup to the others where these have too few: 65,536 for 3 of 128 threads, or 4 of two CTAs. OUT: the
+ * loading warpgroup carries O out, too. */
+template <bool HOPPER, int K, int NV, bool OUT> __device__ __forceinline__ void more_registers()
 {
-    if constexpr (HOPPER && NV == 2) asm volatile("setmaxnreg.inc.sync.aligned.u32 232;");
+    if constexpr (HOPPER && NV == 2) asm volatile("setmaxnreg.inc.sync.aligned.u32 %0;" ::"n"(OUT ? 224 : 232));
     if constexpr (chains_at_once<HOPPER, K, NV> == 2) asm volatile("setmaxnreg.inc.sync.aligned.u32 216;");
 }
-template <bool HOPPER, int K, int NV> __device__ __forceinline__ void fewer_registers()
+template <bool HOPPER, int K, int NV, bool OUT> __device__ __forceinline__ void fewer_registers()
 {
-    if constexpr (HOPPER && (NV == 2 || chains_at_once<HOPPER, K, NV> == 2)) asm volatile("setmaxnreg.dec.sync.aligned.u32 40;");
+    if constexpr (HOPPER && NV == 2) asm volatile("setmaxnreg.dec.sync.aligned.u32 %0;" ::"n"(OUT ? 56 : 40));
+    if constexpr (chains_at_once<HOPPER, K, NV> == 2) asm volatile("setmaxnreg.dec.sync.aligned.u32 40;");
 }
 
 /* ---- what a CTA works on ------------------------------------------------------------------------------------------------------------------- */
@@ -269,13 +277,14 @@ template <int NV, bool REVERSE> __device__ __forceinline__ chain_work work_of(co
     w.sequence = x / each;
     w.segment = (int)(x % each) + (p.ends && REVERSE ? 1 : 0);
     w.item = w.sequence * p.segments + w.segment;
-    const int first = p.first_chunk[w.sequence], all = p.first_chunk[w.sequence + 1] - first;
+    w.token = p.cu[w.sequence];
+    w.end = p.cu[w.sequence + 1];
+    const int first = p.first_chunk ? p.first_chunk[w.sequence] : 0, all = (int)((w.end - w.token + C - 1) / C);
     const bool whole = p.segments <= 1;
     const int from = min(whole ? p.from : w.segment * p.segment_chunks, all);
     w.chunk = first + from;
     w.chunks = whole ? min(p.until, all) - from : w.segment == p.segments - 1 ? all - from : min(p.segment_chunks, all - from);
-    w.token = p.cu[w.sequence] + (int64_t)from * C;
-    w.end = p.cu[w.sequence + 1];
+    w.token += (int64_t)from * C;
     return w;
 }
 
@@ -286,11 +295,13 @@ template <int NV, bool REVERSE> __device__ __forceinline__ chain_work work_of(co
 template <int K, int NV, bool READ, bool REVERSE> struct loader {
     using L = stage<K, NV, READ>;
     static constexpr int PER = K / 8, STEP = GROUP / PER, AHEAD = REVERSE ? -C : C; /* pieces of a row of K; rows at a time; to the next chunk */
+    static constexpr uint32_t NOWHERE = ~0u;
     const bf16 *k, *q, *v, *t, *p;
     const float *f;
     int64_t key_row, value_row; /* from a row to the next */
     uint32_t key_to, to, f_to;
-    int left, heads;            /* rows from this chunk's first to the sequence's end; value heads */
+    uint32_t packed_to[REVERSE ? 1 : 4]; /* forwards, where a thread's pieces of T and P go, 1024 elements apart in memory; or NOWHERE */
+    int left, heads, apart;     /* rows from this chunk's first to the sequence's end; value heads; elements from a T to the next of a head */
     int tid;
     bool real;                  /* there are values */
 
@@ -305,19 +316,43 @@ template <int K, int NV, bool READ, bool REVERSE> struct loader {
         k = c.k + key;
         q = c.q + key;
         v = real ? values + (token + row) * value_row + w.h * c.V + w.column + piece * 8 : c.k;
-        t = c.T + item * (C * C) + row * C + piece * 8;
-        p = c.P + item * (C * C) + row * C + piece * 8;
+        const int size = c.packed ? LNT_DELTA_PACKED : C * C;
+        t = c.T + item * size + tid * 8;
+        p = c.P + item * size + tid * 8;
         f = c.F + item * (4 * C) + tid % 64 * 4;
         key_to = (key_piece >> 3) * TILE + key_at * 128 + (((key_piece & 7) ^ (key_at & 7)) << 4);
         to = row * 128 + ((piece ^ (row & 7)) << 4);
         f_to = L::f + tid * 16;
         left = (int)(w.end - token);
         heads = REVERSE ? -c.Hv : c.Hv;
+        apart = heads * size;
+        if constexpr (!REVERSE)
+#pragma unroll
+            for (int j = 0; j < 4; j++) {
+                int i = 0, column = tid / 16 + 8 * j, r = tid % 16;
+                while (i < 4 && column > 2 * i + 1) column -= 2 * ++i;
+                packed_to[j] = i < 4 && (column <= 2 * i || r >= 8) ? (16 * i + r) * 128 + ((column ^ (r & 7)) << 4) : NOWHERE;
+                if (!c.packed) packed_to[j] = tile_place(j);
+            }
+    }
+
+    /* The same where T and P are not packed. */
+    __device__ __forceinline__ uint32_t tile_place(int j) const { return tid % 8 <= tid / 64 + 2 * j ? to + j * 2048 : NOWHERE; }
+
+    /* A stage's T and P right of their diagonals are zeros, which no load changes. */
+    __device__ __forceinline__ void clear(uint32_t at) const
+    {
+#pragma unroll
+        for (int j = 0; j < 4; j++)
+            if (tid % 8 > tid / 64 + 2 * j) {
+                store_shared_zeros(at + L::t + to + j * 2048);
+                if constexpr (READ) store_shared_zeros(at + L::p + to + j * 2048);
+            }
     }
 
     __device__ __forceinline__ void load(uint32_t at)
     {
-        const int key_left = left - tid / PER, value_left = real ? left - tid / 8 : 0, above = tid % 8 - tid / 64;
+        const int key_left = left - tid / PER, value_left = real ? left - tid / 8 : 0;
 #pragma unroll
         for (int j = 0; j < C / STEP; j++) {
             const bool in = j * STEP < key_left;
@@ -329,18 +364,50 @@ template <int K, int NV, bool READ, bool REVERSE> struct loader {
             const bool in = 16 * j < value_left;
 #pragma unroll
             for (int b = 0; b < NV; b++) cp_async_16(at + L::v + to + b * TILE + j * 2048, in ? v + 16 * j * value_row + 64 * b : v, in);
-            const bool below = 2 * j >= above; /* T and P have nothing right of their diagonals: zeros, which are not read */
-            cp_async_16(at + L::t + to + j * 2048, t + 16 * j * C, below);
-            if constexpr (READ) cp_async_16(at + L::p + to + j * 2048, p + 16 * j * C, below);
+            const uint32_t place = REVERSE ? tile_place(j) : packed_to[REVERSE ? 0 : j];
+            if (place != NOWHERE) {
+                cp_async_16(at + L::t + place, t + j * (GROUP * 8));
+                if constexpr (READ) cp_async_16(at + L::p + place, p + j * (GROUP * 8));
+            }
         }
         if (tid < 64) cp_async_16(at + f_to, f);
         k += AHEAD * key_row;
         q += AHEAD * key_row;
         if (real) v += AHEAD * value_row;
-        t += heads * (C * C);
-        p += heads * (C * C);
+        t += apart;
+        p += apart;
         f += heads * (4 * C);
         left -= AHEAD;
+    }
+};
+
+/* O of a chunk on its way out, by the threads of a warpgroup: each has the same 16 bytes of every 16 rows of the NV tiles. */
+template <int NV> struct carrier {
+    bf16 *to;
+    int64_t step; /* from a row to the next */
+    uint32_t from, apart;
+    int left;
+
+    __device__ carrier(const lnt_delta_chain &c, const chain_work &w, const ring_of &ring, int tid) : step((int64_t)c.Hv * c.V), apart(c.stash)
+    {
+        const int row = tid / 8, piece = tid % 8;
+        to = c.o + (w.token + row) * step + w.h * c.V + w.column + piece * 8;
+        from = ring.stash + row * 128 + ((piece ^ (row & 7)) << 4);
+        left = (int)(w.end - w.token) - row;
+    }
+
+    __device__ __forceinline__ void carry(uint32_t taken)
+    {
+#pragma unroll
+        for (int i = 0; i < 2 * NV; i++) { /* two pieces at a time: loading warpgroups have few registers */
+            const int b = i / 2, j = i % 2 * 2;
+            const uint4 x = load_shared_16(from + b * apart + j * 2048), y = load_shared_16(from + b * apart + (j + 1) * 2048);
+            if (i == 2 * NV - 1) barrier_arrive(taken);
+            if (16 * j < left) *(uint4 *)(to + 16 * j * step + 64 * b) = x;
+            if (16 * j + 16 < left) *(uint4 *)(to + (16 * j + 16) * step + 64 * b) = y;
+        }
+        to += C * step;
+        left -= C;
     }
 };
 
@@ -351,30 +418,46 @@ template <bool HOPPER, int LEFT> __device__ __forceinline__ void hand_over(uint3
     if constexpr (HOPPER) asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
     barrier_arrive(full);
 }
+/* What the loading warpgroup does: the chunks' loads in their order, each when the chunk `ring.count` before it has been left, whose O it carries out
+ * then (OUT). */
 template <bool HOPPER, int K, int NV, bool READ, bool REVERSE>
 __device__ __forceinline__ void load_all(const lnt_delta_chain &p, const chain_work &w, const bf16 *values, const ring_of &ring)
 {
     using L = stage<K, NV, READ>;
-    loader<K, NV, READ, REVERSE> from(p, w, values, (int)threadIdx.x - NV * GROUP);
+    constexpr bool OUT = READ && !REVERSE;
+    const int tid = (int)threadIdx.x - NV * GROUP;
+    loader<K, NV, READ, REVERSE> from(p, w, values, tid);
+    carrier<NV> out(p, w, ring, tid);
     int s = 0, behind = 0;
     uint32_t parity = 1;
+    auto next = [&] {
+        if (++s == ring.count) {
+            s = 0;
+            parity ^= 1;
+        }
+    };
     /* Who waits for a chunk may hold the stages of the two before it: when there are no more, the chunk is handed over before the next is loaded. */
     const bool behind_one = ring.count > 2;
+    for (int i = 0; i < ring.count; i++) from.clear(ring.stages + i * L::bytes);
     for (int i = 0; i < w.chunks; i++) {
         barrier_wait<HOPPER>(ring.empty + 8 * s, parity);
         from.load(ring.stages + s * L::bytes);
         cp_async_commit();
+        if (OUT && i >= ring.count) out.carry(ring.taken);
         if (!behind_one)
             hand_over<HOPPER, 0>(ring.full + 8 * s);
         else if (i > 0)
             hand_over<HOPPER, 1>(ring.full + 8 * behind);
         behind = s;
-        if (++s == ring.count) {
-            s = 0;
-            parity ^= 1;
-        }
+        next();
     }
     if (behind_one && w.chunks > 0) hand_over<HOPPER, 0>(ring.full + 8 * behind);
+    if constexpr (OUT)
+        for (int i = w.chunks; i < w.chunks + ring.count; i++) {
+            barrier_wait<HOPPER>(ring.empty + 8 * s, parity);
+            if (i >= ring.count) out.carry(ring.taken);
+            next();
+        }
 }
 
 /* ---- what leaves ---------------------------------------------------------------------------------------------------------------------------- */

@@ -151,9 +151,20 @@ __device__ __forceinline__ uint32_t staged(uint32_t stage)
 }
 __device__ __forceinline__ void store(uint32_t address, uint32_t x) { asm volatile("st.shared.u32 [%0], %1;" ::"r"(address), "r"(x) : "memory"); }
 __device__ __forceinline__ void stage_put(uint32_t lane_staged, int n, int j, uint32_t x) { store((lane_staged ^ n << 4) + j * 1024, x); }
-/* To the tile [64][64]; what stands right of the diagonal's 8 columns stays as it is. */
-__device__ __forceinline__ void rows_out(bf16 *tile, const uint8_t *stage, int i)
+/* To strip i of LNT_DELTA_PACKED, or to the tile [64][64]; what stands right of the diagonal's 8 columns stays as it is. */
+template <bool PACKED> __device__ __forceinline__ void rows_out(bf16 *tile, const uint8_t *stage, int i)
 {
+    if constexpr (PACKED) {
+        const int lane = threadIdx.x % 32, row = lane % 16, odd = lane / 16;
+        uint4 *to = (uint4 *)(tile + i * (i + 1) * 128) + lane;
+        __syncwarp();
+#pragma unroll
+        for (int n = 0; n < 4; n++)
+            if (n < i || (n == i && (!odd || row >= 8)))
+                to[32 * n] = *(const uint4 *)(stage + row * 128 + (((2 * (i - n)) ^ odd ^ (row & 7)) << 4));
+        __syncwarp();
+        return;
+    }
     const int row = threadIdx.x % 32 / 8, piece = threadIdx.x % 8, from = 2 * i - (piece & 6) + (piece & 1);
     bf16 *to = tile + (16 * i + row) * C + piece * 8;
     __syncwarp();
@@ -194,12 +205,14 @@ struct pairs_args {
     const bf16 *q, *k;
     const float *g, *beta;
     const int4 *table;
+    const int64_t *cu;
     float *G, *F; /* G, R NULL: not kept */
     int *R;
     bf16 *T, *P;
     int Hq, Hv, group; /* group: value heads that share keys */
     float scale;
     int from;    /* the first chunk */
+    bool packed; /* T and P */
     bool beside; /* nothing that the kernel ahead makes is read; a further CTA waits for it */
 };
 
@@ -379,9 +392,10 @@ template <int K, int HEADS> struct pairs_layout {
 };
 
 /* A CTA: a chunk, a query-key head, HEADS of its value heads. K K^T and Q K^T stay in registers, 16 rows a warp, until every head has had them. */
-template <int K, int HEADS> __global__ __launch_bounds__(THREADS, 5) void pairs_kernel(const __grid_constant__ pairs_args p)
+template <int K, int HEADS, bool PACKED> __global__ __launch_bounds__(THREADS, 5) void pairs_kernel(const __grid_constant__ pairs_args p)
 {
     using L = pairs_layout<K, HEADS>;
+    constexpr int SIZE = PACKED ? LNT_DELTA_PACKED : C * C;
     extern __shared__ __align__(1024) uint8_t shared[];
     if (!p.beside) wait_for_prior();
     let_next_begin();
@@ -394,7 +408,7 @@ template <int K, int HEADS> __global__ __launch_bounds__(THREADS, 5) void pairs_
     const int parts = p.Hv / HEADS, warp = __shfl_sync(0xffffffffu, (int)threadIdx.x / 32 ^ (int)(blockIdx.x * 0x9E3779B9u >> 30), 0);
     const int c = p.from + (int)blockIdx.x / parts;
     const int h0 = (int)(blockIdx.x % parts) * HEADS, hq = h0 / p.group;
-    const int4 entry = p.table[c];
+    const int4 entry = lnt_delta_entry(p.table, p.cu, c);
     const int index = c * p.Hv + h0; /* 32 bits are enough (lnt_delta_fast_declines), and 64 would be spilled */
     const int64_t at = ((int64_t)entry.y * p.Hq + hq) * K;
     const uint32_t base = shared_address(shared);
@@ -430,7 +444,7 @@ template <int K, int HEADS> __global__ __launch_bounds__(THREADS, 5) void pairs_
             weigh<GATED>(kk, qk, of, to, lane_staged, warp);
         else
             weigh<RESETTING>(kk, qk, of, to, lane_staged, warp);
-        rows_out(p.P + (int64_t)(index + head) * (C * C), stage, warp);
+        rows_out<PACKED>(p.P + (int64_t)(index + head) * SIZE, stage, warp);
     }
     invert_diagonal<HEADS>(shared, warp);
     __syncthreads();
@@ -438,14 +452,15 @@ template <int K, int HEADS> __global__ __launch_bounds__(THREADS, 5) void pairs_
     for (int head = 0; head < HEADS; head++) {
         const int i = head % 2 ? 3 - warp : warp; /* of two heads a warp has the rows with the most and those with the least */
         inverse_rows(base + head * HEAD_BYTES, lane_staged, i);
-        rows_out(p.T + (int64_t)(index + head) * (C * C), stage, i);
+        rows_out<PACKED>(p.T + (int64_t)(index + head) * SIZE, stage, i);
     }
 }
 
 template <int K, int HEADS> void put_pairs(const pairs_args &p, int64_t chunks, const lnt_cuda *d)
 {
     const int64_t ctas = chunks * (p.Hv / HEADS) + p.beside;
-    lnt_delta_put(pairs_kernel<K, HEADS>, p, ctas, THREADS, pairs_layout<K, HEADS>::bytes, 1, d->base.capability / 10 == 9, d);
+    const auto kernel = p.packed ? pairs_kernel<K, HEADS, true> : pairs_kernel<K, HEADS, false>;
+    lnt_delta_put(kernel, p, ctas, THREADS, pairs_layout<K, HEADS>::bytes, 1, d->base.capability / 10 == 9, d);
 }
 
 /* ---- how a sequence is cut into segments ---------------------------------------------------------------------------------------------------- */
@@ -513,13 +528,16 @@ lnt_delta_sweep lnt_delta_sweep_at(const lnt_recur_args *a, void *at, bool keep)
     w.chunks = NC;
     w.segments = count_segments(a, keep ? 2 : 1);
     w.segment_chunks = (int)lnt_div_up(lnt_div_up(a->longest, C), w.segments);
-    w.table = (int4 *)take(NC, sizeof(int4));
-    w.first_chunk = (int *)take(a->sequences + 1, sizeof(int));
+    if (a->sequences > 1) {
+        w.table = (int4 *)take(NC, sizeof(int4));
+        w.first_chunk = (int *)take(a->sequences + 1, sizeof(int));
+    }
     w.G = (float *)take(H * C, sizeof(float));
     w.R = (int *)take(H * C, sizeof(int));
     w.F = (float *)take(H * 4 * C, sizeof(float));
-    w.T = (bf16 *)take(H * C * C, sizeof(bf16));
-    w.P = (bf16 *)take(H * C * C, sizeof(bf16));
+    w.packed = !keep && a->sequences > 1;
+    w.T = (bf16 *)take(H * (w.packed ? LNT_DELTA_PACKED : C * C), sizeof(bf16));
+    w.P = (bf16 *)take(H * (w.packed ? LNT_DELTA_PACKED : C * C), sizeof(bf16));
     if (keep) {
         w.U = (bf16 *)take(H * C * a->V, sizeof(bf16));
         w.S = (bf16 *)take(H * a->K * a->V, sizeof(bf16));
@@ -538,13 +556,13 @@ lnt_delta_sweep lnt_delta_sweep_at(const lnt_recur_args *a, void *at, bool keep)
 void lnt_delta_chunks_put(const lnt_recur_args *a, const lnt_device *device, const lnt_delta_sweep *w, int64_t from, int64_t until)
 {
     const lnt_cuda *d = (const lnt_cuda *)device;
-    if (!from) lnt_launch(d, table_kernel, 1, 1024, a->cu_seqlens_device, a->sequences, w->chunks, w->table, w->first_chunk);
+    if (!from && w->table) lnt_launch(d, table_kernel, 1, 1024, a->cu_seqlens_device, a->sequences, w->chunks, w->table, w->first_chunk);
     const bool two = a->Hv / a->Hq % 2 == 0;
     const bool keep = w->U != NULL;
     const pairs_args p = {
-        .q = (const bf16 *)a->q, .k = (const bf16 *)a->k, .g = (const float *)a->g, .beta = (const float *)a->beta, .table = w->table,
-        .G = keep ? w->G : NULL, .F = w->F, .R = w->R, .T = w->T, .P = w->P, .Hq = a->Hq, .Hv = a->Hv, .group = a->Hv / a->Hq,
-        .scale = (float)a->scale, .from = (int)from, .beside = from > 0,
+        .q = (const bf16 *)a->q, .k = (const bf16 *)a->k, .g = (const float *)a->g, .beta = (const float *)a->beta,
+        .table = w->table, .cu = a->cu_seqlens_device, .G = keep ? w->G : NULL, .F = w->F, .R = w->R, .T = w->T, .P = w->P,
+        .Hq = a->Hq, .Hv = a->Hv, .group = a->Hv / a->Hq, .scale = (float)a->scale, .from = (int)from, .packed = w->packed, .beside = from > 0,
     };
     const auto put = a->K == 64 ? two ? put_pairs<64, 2> : put_pairs<64, 1> : two ? put_pairs<128, 2> : put_pairs<128, 1>;
     put(p, until - from, d);
@@ -568,6 +586,8 @@ lnt_delta_chain lnt_delta_chain_of(const lnt_recur_args *a, const lnt_delta_swee
     x.K = a->K;
     x.V = a->V;
     x.scale = (float)a->scale;
+    x.gated = a->g;
+    x.packed = w->packed;
     x.segments = w->segments;
     x.segment_chunks = w->segment_chunks;
     x.until = INT32_MAX;

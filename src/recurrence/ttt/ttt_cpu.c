@@ -57,7 +57,11 @@ static int64_t carve(const lnt_ttt_args *a, bool back, float *p, head *x)
 #define TAKE(FIELD, COUNT) ((FIELD) = p ? p + used : NULL, used += ((COUNT) + 15) / 16 * 16)
     for (int l = 0; l < x->layers; l++) {
         const int64_t in = x->in[l] = lnt_ttt_in(a, l), out = x->out[l] = lnt_ttt_out(a, l);
-        TAKE(x->W[l], in * out), TAKE(x->b[l], out), TAKE(x->S_w[l], in * out), TAKE(x->S_b[l], out);
+        TAKE(x->W[l], in * out), TAKE(x->b[l], out);
+        int64_t off = 0; /* S_w begins elsewhere in its page than the weights that it is added to, or each load waits for a store (ttt.md) */
+        if (p && (uintptr_t)a->layer[l].w % 64 == 0 && (uintptr_t)p % 64 == 0)
+            off = (int64_t)(((uintptr_t)a->layer[l].w + 128 - (uintptr_t)(p + used)) % 4096 / sizeof *p);
+        used += off, TAKE(x->S_w[l], in * out), used += 1024 - off, TAKE(x->S_b[l], out);
         TAKE(x->x[l], m * in), TAKE(x->y[l], m * in), TAKE(x->S[l], m * m), TAKE(x->A[l], m * m);
         TAKE(x->z[l], m * out), TAKE(x->u[l], m * out), TAKE(x->raw[l], m * out), TAKE(x->zq[l], m * out);
         if (back) TAKE(x->dW[l], in * out), TAKE(x->db[l], out), TAKE(x->dx[l], m * in), TAKE(x->du[l], m * out);
@@ -212,7 +216,10 @@ static void through(const head *x, int l, int64_t rows, const float *in, float *
 {
 #if defined(__AMX_BF16__)
     if (x->tiled) {
-        const lnt_operand a = ttt_rows(&x->forms[l], TTT_OTHER, LNT_LEFT, rows, x->in[l], in, x->in[l]);
+        ttt_forms *f = &x->forms[l];
+        const bool keys = in == x->x[l]; /* of a whole mini-batch: read_layer takes them, too */
+        const lnt_operand a = ttt_rows(f, keys ? TTT_X : TTT_OTHER, LNT_LEFT, rows, x->in[l], in, x->in[l]);
+        if (keys) f->x = a;
         ENGINE->multiply_row(x->b[l], &a, false, &x->forms[l].W, false, z, x->out[l]);
         return;
     }
@@ -282,7 +289,14 @@ static void ahead(const head *x, int64_t open, int64_t c, bool reads)
 TTT_INLINE void losses(int64_t D, const head *x, int64_t p, int64_t rows)
 {
     const int top = x->layers - 1;
-    for (int64_t i = p; i < rows; i++) {
+    int64_t i = p;
+#if defined(TTT_FOURS)
+    for (; D == 64 && !x->norm.plain && i + 4 <= rows; i += 4) {
+        lnt_tiles_awake();
+        ttt_loss_four(&x->norm, x->z[top] + i * D, x->x[0] + i * D, x->v + i * D, x->hat + i * D, x->inverse + i, x->raw[top] + i * D);
+    }
+#endif
+    for (; i < rows; i++) {
         row_awake(i);
         ttt_loss(D, &x->norm, x->z[top] + i * D, x->x[0] + i * D, x->v + i * D, x->hat + i * D, x->inverse + i, x->raw[top] + i * D);
     }
@@ -306,14 +320,19 @@ static void learn(const head *x, int64_t t, int64_t p, int64_t rows)
         back_through(x, 1, false, n, x->raw[1] + p * D, x->h1 + p * a->F);
         times(n * a->F, x->h1 + p * a->F, x->slope + p * a->F, x->raw[0] + p * a->F);
     }
+    vi lane;
+    for (int l = 0; l < LNT_VL; l++) lane[l] = l;
     for (int64_t i = p; i < rows; i++) {
         const int64_t row = (t + i - p) * H + x->h;
         const float *eta = a->eta ? (const float *)a->eta + row * x->m : NULL;
         row_awake(i);
         x->rate[i] = a->rate ? ((const float *)a->rate)[row] : 1;
         float *F = x->F + i * x->m;
-        V_EACH(j, c, i + 1) ttt_put(F, j, c, x->position[i] * (eta ? ttt_get(eta, j, c) : v_set(1)));
-        memset(F + i + 1, 0, (size_t)(x->m - i - 1) * sizeof *F);
+        V_EACH(j, c, x->m)
+        {
+            const vf rate = x->position[i] * (eta ? ttt_get(eta, j, c) : v_set(1));
+            ttt_put(F, j, c, v_select(lane <= (int32_t)(i - j), rate, v_zero()));
+        }
         for (int l = 0; l <= top; l++) ttt_scale_rows(x->u[l] + i * x->out[l], x->rate + i, 1, x->out[l], x->raw[l] + i * x->out[l]);
     }
     memcpy(x->last, x->F + (rows - 1) * x->m, (size_t)x->m * sizeof(float));
@@ -342,7 +361,8 @@ static void read_layer(const head *x, int l, int64_t p, int64_t rows)
     if (x->tiled) {
         ttt_forms *f = &x->forms[l];
         f->y = ttt_rows(f, TTT_Y, x->back ? LNT_LEFT | LNT_RIGHT | LNT_LEFT_T : LNT_LEFT, n, in, x->y[l] + p * in, in);
-        f->x = ttt_rows(f, TTT_X, x->back ? TTT_ALL : LNT_RIGHT_T, rows, in, x->x[l], in);
+        if (p) f->x = ttt_rows(f, TTT_X, LNT_LEFT, rows, in, x->x[l], in);
+        ENGINE->extend(&f->x, x->back ? TTT_ALL : LNT_RIGHT_T, (char *)f->room[TTT_X] + ENGINE->bytes((int)rows, (int)in, LNT_LEFT));
         ENGINE->multiply_row(x->b[l], &f->y, false, &f->W, false, zq, out);
         ttt_set_product(&f->y, &f->x, true, S, m);
         steps_of_pairs(x, p, n, rows, S, A);
@@ -372,10 +392,17 @@ static void read(const head *x, int64_t t, int64_t p, int64_t rows)
 /* o = LN(o) + q */
 TTT_INLINE void norms_of_output(int64_t D, const head *x, int64_t p, int64_t rows, float *o)
 {
+    int64_t normal = p; /* rows of which the norm has been taken */
+#if defined(TTT_FOURS)
+    for (; D == 64 && normal + 4 <= rows; normal += 4) {
+        lnt_tiles_awake();
+        ttt_normalise_four(o + normal * D, o + normal * D);
+    }
+#endif
     for (int64_t i = p; i < rows; i++) {
         float *row = o + i * D;
         row_awake(i);
-        ttt_normalise(D, row, row);
+        if (i >= normal) ttt_normalise(D, row, row);
         V_EACH(c, n, D)
         ttt_put(row, c, n, ttt_get(row, c, n) * ttt_get(x->norm.w, c, n) + ttt_get(x->norm.b, c, n) + ttt_get(x->y[0] + i * D, c, n));
     }

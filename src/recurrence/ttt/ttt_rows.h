@@ -82,6 +82,77 @@ TTT_INLINE void ttt_project(int64_t D, const float *d, const float *hat, float i
     V_EACH(i, n, D) ttt_put(out, i, n, (ttt_get(d, i, n) - mean - part * ttt_get(hat, i, n)) * inverse);
 }
 
+/* Four rows of 64 at a time: their sums side by side, each in the order that v_sum has. */
+#if defined(__AVX512F__)
+#define TTT_FOURS 1
+static inline __m512 ttt_sums(const vf x[4])
+{
+    const __m512 a = (__m512)x[0], b = (__m512)x[1], c = (__m512)x[2], d = (__m512)x[3];
+    const __m512 ab = _mm512_add_ps(_mm512_shuffle_f32x4(a, b, 0x44), _mm512_shuffle_f32x4(a, b, 0xee));
+    const __m512 cd = _mm512_add_ps(_mm512_shuffle_f32x4(c, d, 0x44), _mm512_shuffle_f32x4(c, d, 0xee));
+    const __m512 q = _mm512_add_ps(_mm512_shuffle_f32x4(ab, cd, 0x88), _mm512_shuffle_f32x4(ab, cd, 0xdd));
+    const __m512 e = _mm512_add_ps(q, _mm512_permute_ps(q, 0x4e));
+    return _mm512_add_ps(e, _mm512_permute_ps(e, 0xb1));
+}
+
+/* Row r's. */
+#define TTT_OF_FOUR(X, R) ((vf)_mm512_shuffle_f32x4(X, X, (R) * 0x55))
+
+static inline __m512 ttt_normalise_four(const float *z, float *hat)
+{
+    const __m512 D = _mm512_set1_ps(64.0f);
+    vf part[4], d[4][4];
+    _Pragma("GCC unroll 4") for (int r = 0; r < 4; r++)
+    {
+        part[r] = v_zero();
+        _Pragma("GCC unroll 4") for (int i = 0; i < 4; i++) part[r] += v_load(z + r * 64 + i * 16);
+    }
+    const __m512 mean = _mm512_div_ps(ttt_sums(part), D);
+    const vf means[4] = { TTT_OF_FOUR(mean, 0), TTT_OF_FOUR(mean, 1), TTT_OF_FOUR(mean, 2), TTT_OF_FOUR(mean, 3) };
+    _Pragma("GCC unroll 4") for (int r = 0; r < 4; r++)
+    {
+        part[r] = v_zero();
+        _Pragma("GCC unroll 4") for (int i = 0; i < 4; i++)
+        {
+            d[r][i] = v_load(z + r * 64 + i * 16) - means[r];
+            part[r] += d[r][i] * d[r][i];
+        }
+    }
+    const __m512 var = _mm512_add_ps(_mm512_div_ps(ttt_sums(part), D), _mm512_set1_ps(1e-6f));
+    const __m512 inverse = _mm512_div_ps(_mm512_set1_ps(1.0f), _mm512_sqrt_ps(var));
+    const vf by[4] = { TTT_OF_FOUR(inverse, 0), TTT_OF_FOUR(inverse, 1), TTT_OF_FOUR(inverse, 2), TTT_OF_FOUR(inverse, 3) };
+    _Pragma("GCC unroll 4") for (int r = 0; r < 4; r++)
+        _Pragma("GCC unroll 4") for (int i = 0; i < 4; i++) v_store(hat + r * 64 + i * 16, d[r][i] * by[r]);
+    return inverse;
+}
+
+static inline void ttt_project_four(const float *d, const float *hat, __m512 inverse, float *out)
+{
+    const __m512 D = _mm512_set1_ps(64.0f);
+    vf sum[4], along[4];
+    _Pragma("GCC unroll 4") for (int r = 0; r < 4; r++)
+    {
+        sum[r] = along[r] = v_zero();
+        _Pragma("GCC unroll 4") for (int i = 0; i < 4; i++)
+        {
+            const vf x = v_load(d + r * 64 + i * 16);
+            sum[r] += x;
+            along[r] += x * v_load(hat + r * 64 + i * 16);
+        }
+    }
+    const __m512 mean = _mm512_div_ps(ttt_sums(sum), D), part = _mm512_div_ps(ttt_sums(along), D);
+    const vf means[4] = { TTT_OF_FOUR(mean, 0), TTT_OF_FOUR(mean, 1), TTT_OF_FOUR(mean, 2), TTT_OF_FOUR(mean, 3) };
+    const vf parts[4] = { TTT_OF_FOUR(part, 0), TTT_OF_FOUR(part, 1), TTT_OF_FOUR(part, 2), TTT_OF_FOUR(part, 3) };
+    const vf by[4] = { TTT_OF_FOUR(inverse, 0), TTT_OF_FOUR(inverse, 1), TTT_OF_FOUR(inverse, 2), TTT_OF_FOUR(inverse, 3) };
+    _Pragma("GCC unroll 4") for (int r = 0; r < 4; r++)
+        _Pragma("GCC unroll 4") for (int i = 0; i < 4; i++)
+        {
+            const int64_t at = r * 64 + i * 16;
+            v_store(out + at, (v_load(d + at) - means[r] - parts[r] * v_load(hat + at)) * by[r]);
+        }
+}
+#endif
+
 /* A head's norm and what its rows add to the gradients of that. */
 typedef struct {
     int64_t D;
@@ -111,6 +182,26 @@ TTT_INLINE void ttt_loss(int64_t D, const ttt_norm *x, const float *z, const flo
     }
     ttt_project(D, u, hat, *inverse, u);
 }
+
+#if defined(TTT_FOURS)
+/* The same of four rows of 64, of a model that has a norm. */
+static inline void ttt_loss_four(const ttt_norm *x, const float *z, const float *k, const float *v, float *hat, float *inverse, float *u)
+{
+    const __m512 by = ttt_normalise_four(z, hat);
+    const vf sigmas = (vf)by;
+    for (int r = 0; r < 4; r++) inverse[r] = sigmas[4 * r];
+    _Pragma("GCC unroll 4") for (int i = 0; i < 64; i += 16)
+    {
+        const vf w = v_load(x->w + i), b = v_load(x->b + i);
+        _Pragma("GCC unroll 4") for (int r = 0; r < 4; r++)
+        {
+            const vf error = w * v_load(hat + r * 64 + i) + b - (v_load(v + r * 64 + i) - v_load(k + r * 64 + i));
+            v_store(u + r * 64 + i, w * error);
+        }
+    }
+    ttt_project_four(u, hat, by, u);
+}
+#endif
 
 /* From du to dz and dv, which are written, and dk, which is added to. dz may be du; work [2,D]. */
 TTT_INLINE void ttt_loss_back(int64_t D, const ttt_norm *x, const float *hat, float inverse, const float *k, const float *v, const float *u,
