@@ -56,22 +56,8 @@ static mild_rooms mild_at(const lnt_vector *v)
 
 static bool is_mild(const lnt_vector *v) { return *(const int32_t *)v->tiled; }
 
-/* e^g of g <= 0, 0 below the normal numbers: 2^y = 2^floor(y) 2^r, r from 0 to 1, by a polynomial of degree 5 that is 1 where r is (8e-08 relative
- * error), enough for factors that bf16 rounds, and half the work of v_exp. */
-INLINE __m512 decay(__m512 g)
-{
-    const __mmask16 normal = _mm512_cmp_ps_mask(g, _mm512_set1_ps(-87.3f), _CMP_NLT_UQ);
-    const __m512 y = _mm512_mul_ps(g, _mm512_set1_ps(1.44269504f)), r = _mm512_reduce_ps(y, _MM_FROUND_TO_NEG_INF);
-    __m512 p = _mm512_set1_ps(0.00186713029f);
-    p = _mm512_fmadd_ps(p, r, _mm512_set1_ps(0.00901702975f));
-    p = _mm512_fmadd_ps(p, r, _mm512_set1_ps(0.0557999136f));
-    p = _mm512_fmadd_ps(p, r, _mm512_set1_ps(0.24016445f));
-    p = _mm512_fmadd_ps(p, r, _mm512_set1_ps(0.693151312f));
-    p = _mm512_fmadd_ps(p, r, _mm512_set1_ps(1.0f));
-    return _mm512_maskz_scalef_ps(normal, p, y);
-}
-
-/* The same, of what is known to stay in range. */
+/* e^g of g from -87 to 87: 2^y = 2^floor(y) 2^r, r from 0 to 1, by a polynomial of degree 5 that is 1 where r is (8e-08 relative error), enough for
+ * factors that bf16 rounds, and half the work of v_exp. */
 INLINE __m512 decay_in_range(__m512 g)
 {
     const __m512 y = _mm512_mul_ps(g, _mm512_set1_ps(1.44269504f)), r = _mm512_reduce_ps(y, _MM_FROUND_TO_NEG_INF);
@@ -82,6 +68,12 @@ INLINE __m512 decay_in_range(__m512 g)
     p = _mm512_fmadd_ps(p, r, _mm512_set1_ps(0.693151312f));
     p = _mm512_fmadd_ps(p, r, _mm512_set1_ps(1.0f));
     return _mm512_scalef_ps(p, y);
+}
+
+/* The same of any g <= 0: 0 below the normal numbers. */
+INLINE __m512 decay(__m512 g)
+{
+    return _mm512_maskz_mov_ps(_mm512_cmp_ps_mask(g, _mm512_set1_ps(-87.3f), _CMP_NLT_UQ), decay_in_range(g));
 }
 
 /* 1/x by a step of Newton's from 14 bits. */
