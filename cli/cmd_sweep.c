@@ -172,16 +172,14 @@ static bool names_threads(const arg_list *words)
     return false;
 }
 
-/* A table and a page of what is done, and a page of each: tasks have left theirs. */
+/* A table and a page of what is done: the runs have left theirs. */
 static int summarise(const sweep_run *runs, int n, const char *out, int json)
 {
     const char **done = args_alloc((size_t)n * sizeof *done);
-    int count = 0, code = 0;
+    int count = 0;
     for (int i = 0; i < n; i++)
         if (runs[i].state == FINISHED) done[count++] = runs[i].folder;
-    for (int i = 0; i < count && !code; i++)
-        if (!is_there(join(done[i], "/page.svg", ""))) code = page_of_run(done[i]);
-    return count && !code ? compare_runs(done, count, out, json) : code;
+    return count ? compare_runs(done, count, out, json) : EXIT_GOOD;
 }
 
 static int run(const command *self, int argc, char **argv)

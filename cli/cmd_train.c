@@ -1,4 +1,5 @@
-/* linnet train: the options of linnet_train as flags, its progress as a bar, Ctrl-C (or a closed terminal or pipe) as a saved checkpoint. */
+/* linnet train: the options of linnet_train as flags, its progress as a bar, Ctrl-C (or a closed terminal or pipe) as a saved checkpoint, its curves as
+ * a page. */
 #include <string.h>
 
 #include "best.h"
@@ -167,6 +168,10 @@ static int train(const machine_args *m, const model_args *shape, linnet_train_op
     }
     linnet_config_destroy(config);
     linnet_context_destroy(c);
+    if ((!code || code == EXIT_STOPPED) && v->last_step > 0) {
+        const int page = page_of_run(o->out);
+        if (page && !v->code) v->code = page;
+    }
     return code && code != EXIT_STOPPED ? code : v->code ? v->code : code;
 }
 
@@ -182,7 +187,7 @@ static int run(const command *self, int argc, char **argv)
     double minutes = 0;
     const arg table[] = {
         {"data", ARG_HEADING},
-        {"out", ARG_TEXT, &o.out, "DIR", "folder for the checkpoint and log.jsonl (required)"},
+        {"out", ARG_TEXT, &o.out, "DIR", "folder for the checkpoint, log.jsonl and page.svg, the run's curves (required)"},
         {"held-out", ARG_TEXT, &o.held_out, "TEXT", "file or folder to evaluate on; without it the last part of the texts", .fallback = ""},
         {"held-out-share", ARG_REAL, &o.held_out_share, "X", "how much of the texts that last part is", .range = "train.held_out_share"},
         {"field", ARG_TEXT, &o.field, "KEY", "the texts are JSON lines, of which this field is read, each a document", .fallback = ""},

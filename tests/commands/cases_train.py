@@ -48,7 +48,7 @@ def curve(folder):
 
 def nothing_beside(folder):
     names = {p.name for p in folder.iterdir()}
-    assert names == {"config.json", "model.safetensors", "tokenizer.json", STATE, "log.jsonl"}, names
+    assert names == {"config.json", "model.safetensors", "tokenizer.json", STATE, "log.jsonl", "page.svg"}, names
 
 
 # ---- folders -------------------------------------------------------------------------------------------------------------------
