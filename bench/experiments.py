@@ -340,6 +340,7 @@ class Queue:
                 self.left.insert(0, cell)
 
     def run(self, command, threads, log):
+        """Whether it ended well, and the time of processors that it took."""
         with open(log, "a", encoding="utf-8") as f:
             f.write("$ " + " ".join(command) + "\n")
             f.flush()
@@ -347,10 +348,11 @@ class Queue:
                                  env={**os.environ, "OMP_NUM_THREADS": str(threads)})
             with self.lock:
                 self.processes.add(p)
-            status = p.wait()
+            _, status, used = os.wait4(p.pid, 0)
             with self.lock:
+                p.returncode = os.waitstatus_to_exitcode(status)
                 self.processes.discard(p)
-            return status == 0
+            return p.returncode == 0, used.ru_utime + used.ru_stime
 
     def stop(self):
         with self.lock:
@@ -393,20 +395,22 @@ def run_cell(q, cell, device):
     shutil.rmtree(folder, ignore_errors=True)
     folder.mkdir(parents=True)
     fill = {"{dir}": str(folder), **{f"{{{x}}}": str(a.out / x) for x in ("text", "held", "words")}, "{needles}": str(a.out / "needles.jsonl")}
-    shown, ok = [], True
+    shown, ok, processors = [], True, 0
     for words in cell.commands:
         shown.append(re.sub(r"\{(\w+)\}", lambda m: m[1].upper(), " ".join(["linnet", *words])))
         for key, value in fill.items():
             words = [w.replace(key, value) for w in words]
-        ok = ok and q.run([str(a.linnet), *words, "--device", device, "--threads", str(cell.threads)], cell.threads, folder / "log.txt")
+        if ok:
+            ok, used = q.run([str(a.linnet), *words, "--device", device, "--threads", str(cell.threads)], cell.threads, folder / "log.txt")
+            processors += used
     said = (folder / "log.txt").read_text(errors="replace").replace("\r", "\n").splitlines()
     ok = ok and not q.stopping
     if ok:
         rows, curves = collect(folder)
         cuts = [x.split(": ", 1)[1].replace(f"{a.out}/", "") for x in said if x.startswith("not as in the paper")]
         line = {"page": cell.page, "cell": cell.labels, "commands": shown, "device": device, "machine": a.machines[device], "commit": a.label,
-                "date": datetime.date.today().isoformat(), "seconds": round(time.time() - begin, 1), "at_a_time": a.cpu + a.cuda, "cuts": cuts,
-                "rows": rows, "curves": curves}
+                "date": datetime.date.today().isoformat(), "seconds": round(time.time() - begin, 1),
+                "core_seconds": round(processors, 1), "at_a_time": a.cpu + a.cuda, "cuts": cuts, "rows": rows, "curves": curves}
         with q.lock, open(a.out / "cells.jsonl", "a", encoding="utf-8") as f:
             f.write(json.dumps(line) + "\n")
         if not a.keep:

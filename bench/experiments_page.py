@@ -378,11 +378,16 @@ MODELS = {
 ALLOWED = {"cpu": ("a processor's core", 240), "cuda": ("a GPU", 25)}  # minutes that a page may take, on the one or the other
 
 
+def took(x):
+    """Seconds of a cell: of a processor's core what it used where that was noted, else, as of a GPU, by the clock."""
+    return x["core_seconds"] if x["device"] == "cpu" and "core_seconds" in x else x["seconds"]
+
+
 def spent(c):
     """The time of all runs: of a core each, or of a GPU by how many shared it."""
     said = []
     for device, (what, most) in ALLOWED.items():
-        minutes = sum(x["seconds"] / 60 / (x.get("at_a_time", 1) if device == "cuda" else 1) for x in c.lines if x["device"] == device)
+        minutes = sum(took(x) / 60 / (x.get("at_a_time", 1) if device == "cuda" else 1) for x in c.lines if x["device"] == device)
         if minutes:
             said.append(f"{minutes:.0f} minutes of {what}{f', **more than the {most} of a page**' if minutes > most else f' of {most}'}")
     return f"Together {' and '.join(said)}" + (", where runs at the same time share one GPU's" if any(x["device"] == "cuda" for x in c.lines) else "") + "."
@@ -404,7 +409,7 @@ def how(c, page):
     where = {}
     for x in c.lines:
         w = where.setdefault((x["machine"], x["device"], x["commit"], x["date"], "one run" if x.get("at_a_time") == 1 else "several runs"), [0, 0])
-        w[0], w[1] = w[0] + 1, w[1] + x["seconds"]
+        w[0], w[1] = w[0] + 1, w[1] + took(x)
     runs = "\n".join(f"- {m}{', one thread a run' if d == 'cpu' else ', GPU'}, {many} at a time; commit {commit or 'not noted'}, {day}: "
                      f"{n} runs, {s / 60:.0f} minutes in all" for (m, d, commit, day, many), (n, s) in where.items())
     cuts = "\n".join(f"- {x}" for x in cuts_of(c, page))
