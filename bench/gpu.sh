@@ -55,7 +55,7 @@ SHAPES
     for op in simple_gla gated_delta_rule; do bench op $op --dtype float32 --T 2048 --heads 16; done
 fi
 if part tests; then ctest --test-dir "$(dirname "$linnet")" -R _cuda -j 4 --timeout 900 --output-on-failure || failed=$((failed + 1)); fi
-if part musts; then "$python" bench/musts.py "$linnet" --device cuda --record "$record" || failed=$((failed + 1)); fi
+if part musts; then "$python" bench/musts.py "$linnet" --device cuda --models --record "$record" || failed=$((failed + 1)); fi
 if part serve; then
     model=$(mktemp -d)
     $linnet train docs --out "$model/m" --mixer gated_deltanet --layers 12 --width 1024 --steps 1 --batch 1 --length 64 --save-every 0 --eval-every 0 \

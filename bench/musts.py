@@ -2,12 +2,13 @@
 """What the operators must reach, on a CPU or an H200, beside what they reach: one table, a line a must, met or missed.
 
     bench/musts.py LINNET [--threads 2] [--repeats 7] [--only WORDS...] [--record FILE.jsonl] [--long]
-    bench/musts.py LINNET --device cuda [--repeats 7] [--only WORDS...] [--record FILE.jsonl]
+    bench/musts.py LINNET --device cuda [--repeats 7] [--only WORDS...] [--record FILE.jsonl] [--models]
 
 Every number is a median of --repeats calls; times that are compared with each other are taken in three rounds by turns, and the ratio is the median of
 the rounds'. Shares are of what the machine itself reaches for float32 products, a copy, or exponentials (`bench machine`), measured again beside every
 operator. B = 1, T = 2048, 16 heads, K = V = 128 where a line says no other. --only: lines with all of these words. --long: the time a token at T = 65536
-by that at 8192 too. On a GPU: bf16, T = 8192, 32 heads, ms and shares of copying once. Returns 1 where one is missed. Some minutes on a calm machine.
+by that at 8192 too. On a GPU: bf16, T = 8192, 32 heads, ms and shares of copying once. --models: whole models of 1.37 G parameters, trained and decoding,
+too. Returns 1 where one is missed. Some minutes on a calm machine.
 """
 import argparse
 import json
@@ -43,6 +44,13 @@ GPU = [
 GPU_BACKWARD = ("gated_delta_rule", "--heads 16 --set Hv=32", 0.52)
 # the same, shares of copying once in per cent
 GPU_COPIES = [("scan", "--set D=4096", 50, 45), ("lru", "--set D=4096", 50, 45), ("rglru", "--set D=4096", 50, 45), ("s4d", "--set D=4096 --set M=32", 50, 45)]
+# Whole models of 1.37 G parameters there: 24 layers of width 2048, of Mamba-2, which has no MLPs, 48. Thousand tokens/s of training 8 x 2048; sequences that
+# decode, and the share of copying weights and states in per cent
+MODELS = {"DeltaNet": ["delta_net", "--heads", 16], "Mesa": ["mesa_net", "--heads", 16, "--set", "head_dim=128", "--set", "cg_tolerance=0"],
+          "GLA": ["gla", "--heads", 16], "KDA": ["kda", "--heads", 16, "--set", "head_dim=128"], "RWKV-7": ["rwkv7", "--heads", 16, "--set", "head_dim=128"],
+          "Mamba-2": ["mamba2", "--heads", 64]}
+TRAINING = {"DeltaNet": 68, "Mesa": 50, "GLA": 56, "KDA": 53, "RWKV-7": 45, "Mamba-2": 50}
+DECODING = [("DeltaNet", 1, 80), ("DeltaNet", 64, 74), *((name, 1, 70) for name in MODELS if name != "DeltaNet")]
 
 
 class Bench:
@@ -53,7 +61,8 @@ class Bench:
         key = (name, tuple(flags), dtype, form, length)
         if fresh or key not in self.cache:
             sets = [x for f in flags for x in ("--set", f)]
-            self.cache[key] = self.run(name, "--dtype", dtype, "--form", form, "--T", length, "--threads", self.a.threads, *sets)
+            self.cache[key] = self.run("op", name, "--dtype", dtype, "--form", form, "--T", length, "--threads", self.a.threads, *sets, "--repeats",
+                                       self.a.repeats)
         return self.cache[key]
 
     def on_gpu(self, name, flags):
@@ -61,11 +70,16 @@ class Bench:
         if key not in self.cache:
             shape = flags.split()
             shape += ["--T", 8192] * ("--T" not in shape) + ["--heads", 32] * ("--heads" not in shape)
-            self.cache[key] = self.run(name, "--device", "cuda", "--dtype", "bf16", *shape)
+            self.cache[key] = self.run("op", name, "--device", "cuda", "--dtype", "bf16", *shape, "--repeats", self.a.repeats)
         return self.cache[key]
 
+    def model(self, bench, name, *words):
+        layers = 48 if name == "Mamba-2" else 24
+        return self.run(bench, "--device", "cuda", "--dtype", "bf16", "--mixer", *MODELS[name], "--layers", layers, "--width", 2048, "--set", "vocab_size=32000",
+                        *words)
+
     def run(self, *words):
-        command = [self.a.linnet, "bench", "op", *map(str, words), "--repeats", str(self.a.repeats), "--json"]
+        command = [self.a.linnet, "bench", *map(str, words), "--json"]
         p = subprocess.run(command, capture_output=True, text=True)
         if p.returncode:
             raise RuntimeError(f"{' '.join(command)}\n{p.stderr.strip()[-300:]}")
@@ -164,6 +178,13 @@ def gpu_lines(b):
     for name, flags, *musts in GPU_COPIES:
         for part, must in zip(both, musts):
             yield (f"{name} {flags} {both[part]}, % of the copy", lambda n=name, f=flags, p=part: 100 * b.on_gpu(n, f)[p + "_copy_share"], must, True)
+    if b.a.models:
+        for name, batch, must in DECODING:
+            yield (f"{name}, 1.37 G, decoding {batch} sequence{'s' * (batch > 1)}, % of the copy",
+                   lambda n=name, x=batch: 100 * b.model("decode", n, "--batch", x)["share"], must, True)
+        for name, must in TRAINING.items():
+            yield (f"{name}, 1.37 G, training 8 x 2048, thousand tokens/s",
+                   lambda n=name: 1e-3 * b.model("train", n, "--batch", 8, "--length", 2048, "--repeats", 5)["tokens_per_second"], must, True)
 
 
 def main():
@@ -175,6 +196,7 @@ def main():
     p.add_argument("--only", nargs="+", default=[])
     p.add_argument("--record")
     p.add_argument("--long", action="store_true")
+    p.add_argument("--models", action="store_true")
     a = p.parse_args()
     b = Bench(a)
     missed = 0
