@@ -155,9 +155,10 @@ def lines(b, names):
         flags = ["K=64", "V=64"] if name in ("rwkv6", "dplr") else []
         yield (f"{name} token form by chunk form, forward and backward",
                lambda n=name, f=flags: b.ratio([(n, f), {"form": "recurrent"}], [(n, f), {"form": "chunk"}], "both_seconds"), 2.0, True)
-    if b.a.long: # scans of a width whose 8192 tokens are more than caches hold: what is compared is work, not where it lies
+    if b.a.long: # scans bound by memory so wide that 8192 tokens, 384 MB, are more than any third cache holds: what is compared is work, not where it lies
         for name in sorted(names - NO_LENGTH):
-            wide = ["D=1024"] if name in ("scan", "selective_scan", "longhorn", "complex_scan", "rglru", "lru", "s4d", "wkv") else []
+            wide = {**dict.fromkeys(("scan", "complex_scan", "rglru", "lru", "wkv"), ["D=4096"]),
+                    **dict.fromkeys(("selective_scan", "longhorn", "s4d"), ["D=1024"])}.get(name, [])
             yield (f"{name} a token at T = 65536 by T = 8192, forward",
                    lambda n=name, f=wide: b.ratio([(n, f), {"length": 65536}], [(n, f), {"length": 8192}], "forward_seconds") / 8, 1.15, False)
 
