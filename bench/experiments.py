@@ -72,12 +72,11 @@ TRACKERS = {
 
 
 def state_tracking():
-    """Modular arithmetic again with five times the updates, on a GPU: nobody learns it in 4000 updates of 64 strings."""
-    for task, more, steps, seconds in (("parity", [], 3000, 120), ("mod-arith", [], 4000, 160), ("mod-arith", [], 20000, 200),
-                                       ("brackets", ["--brackets", "true"], 3000, 140)):
+    """Modular arithmetic, which nobody learns in 4000 updates of 64 strings, takes a GPU and one rate."""
+    for task, more, steps, seconds in (("parity", [], 3000, 120), ("mod-arith", [], 20000, 200), ("brackets", ["--brackets", "true"], 3000, 140)):
         for seed in (1, 2) if task == "parity" else (1,):
             for model, words in TRACKERS.items():
-                for rate in ("1e-3", "5e-4"):
+                for rate in ("1e-3", "5e-4") if task != "mod-arith" else ("1e-3",):
                     many = {"updates": steps} if steps >= 20000 else {}
                     yield Cell("state-tracking", {"task": task, "model": model, "rate": rate, "seed": seed, **many},
                                ["task", "mod-arith" if task == "brackets" else task, *words, *more, "--batch", 64, "--steps", steps,
