@@ -53,4 +53,26 @@ static inline void token_walk_back(const lnt_token_walk *w, int64_t steps, const
     if (steps) token_walk_level(w, 0, steps, span, start, w->kept);
 }
 
+/* The implementation LNT_V(NAME) of a file that has carve(args, backward, base, work *), forward_head and backward_head. */
+#define LNT_TOKEN_FORM(NAME)                                                                                                       \
+    static size_t each_bytes(const lnt_recur_args *a, bool back)                                                                   \
+    {                                                                                                                              \
+        work w;                                                                                                                    \
+        return carve(a, back, NULL, &w);                                                                                           \
+    }                                                                                                                              \
+    static size_t workspace(const void *args, bool back, int threads) { return (size_t)threads * each_bytes(args, back); }         \
+    static void forward(const void *args, int threads)                                                                             \
+    {                                                                                                                              \
+        const lnt_recur_args *a = args;                                                                                            \
+        walk_heads(a, threads, false, &LNT_V(lnt_mm_f32), a->workspace, each_bytes(a, false), forward_head);                       \
+    }                                                                                                                              \
+    static void backward(const void *args, int threads)                                                                            \
+    {                                                                                                                              \
+        const lnt_recur_args *a = args;                                                                                            \
+        walk_heads(a, threads, true, &LNT_V(lnt_mm_f32), a->workspace, each_bytes(a, true), backward_head);                        \
+    }                                                                                                                              \
+    extern const lnt_recur_impl LNT_V(NAME);                                                                                       \
+    const lnt_recur_impl LNT_V(NAME) = { .name = LNT_V_NAME("recurrent"), .form = LINNET_FORM_RECURRENT, .needs = LNT_V_LEVEL,     \
+                                         .workspace = workspace, .forward = forward, .backward = backward };
+
 #endif
