@@ -1,6 +1,6 @@
-/* The token form's way back over a sequence: its last step first, each with the state in front of it. States are made again from those that are kept
- * in front of every so many steps, and these, where a sequence is long, from others that lie further apart: TOKEN_STATES of each kind at most, however
- * many steps there are. The kinds are a level each, and a level takes each step once more.
+/* The token form's way back over a sequence: its last step first, each with the state in front of it. States are made again from those that are
+ * kept in front of every so many steps, and these, where a sequence is long, from others that lie further apart: TOKEN_STATES of each kind at most,
+ * however many steps there are. The kinds are a level each, and a level takes each step once more.
  *
  * A core brings the step itself, forwards and back. Only *_cpu.c files include this. */
 #ifndef LNT_TOKEN_WALK_H

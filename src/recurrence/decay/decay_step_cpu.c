@@ -5,7 +5,8 @@
  * with r and c the decays of the token, e^g with their signs. Backward the state in front of the token is made again (token_walk.h); with
  * P = S_{t-1}.dS_t, dS_t being what its reader and all behind it give,
  *
- *   dq = s (r.(S_{t-1} (c.do)) + (v.do) k)    dS_t += s q do^T    dk = dS_t v    dv = dS_t^T k    dr = P c    dc = P^T r    dS_{t-1} = diag(r) dS_t diag(c)
+ *   dq = s (r.(S_{t-1} (c.do)) + (v.do) k)      dS_t += s q do^T      dk = dS_t v      dv = dS_t^T k
+ *   dr = P c      dc = P^T r      dS_{t-1} = diag(r) dS_t diag(c)
  *
  * and of one decay for all of S the sum of P. No difference is taken, and a decay's gradient is that of its logarithm only when it is multiplied with
  * the decay: both are right at 0. The normalised read-out divides do by its denominator first, and has z beside S; mLSTM: decay_stable.h. */
@@ -42,8 +43,8 @@ typedef struct {
 #define LOAD(p) (part ? v_load_n(p, lanes) : v_load(p))
 #define STORE(p, x) (part ? v_store_n(p, x, lanes) : v_store(p, x))
 
-/* S = diag(r) from diag(c) + k v^T, and with `read` o = s S^T q (early: of `from`, and q.(u.k) v), in one pass: P vectors of columns from j on, or one
- * of `lanes`. */
+/* S = diag(r) from diag(c) + k v^T, and with `read` o = s S^T q (early: of `from`, and q.(u.k) v), in one pass: P vectors of columns from j on, or
+ * one of `lanes`. */
 INLINE void step_columns(int P, bool part, int lanes, bool rows, bool columns, bool early, bool read, int K, int V, const token *t, int j,
                          const float *from, float *S, float *o)
 {
@@ -86,8 +87,8 @@ static void step(int K, int V, const token *t, const float *from, float *S, floa
         BY_DECAYS(t, step_as, false, K, V, t, from, S, o);
 }
 
-/* Of a token: do, divided by the denominator; what the state before gives its reader [K]; dk [K], dv [V]; dr [K] (without decays of rows their sum), dc
- * [V]. */
+/* Of a token: do, divided by the denominator; what the state before gives its reader [K], which becomes dq; dk [K], dv [V]; dr [K] (without decays of
+ * rows their sum), dc [V]. */
 typedef struct {
     float *d, *reads, *dk, *dv, *drows, *dcolumns;
     float dalpha;

@@ -1,5 +1,5 @@
-/* Gradients of what all tokens of a head share, its gate or the bonus: every sequence's in float64, in front of the threads' workspace, and added up in
- * their order. Only *_cpu.c files include this. */
+/* Gradients of what all tokens of a head share, its gate or the bonus: every sequence's in float64, in front of the threads' workspace, and added up
+ * in their order. Only *_cpu.c files include this. */
 #ifndef LNT_DECAY_SUMS_H
 #define LNT_DECAY_SUMS_H
 

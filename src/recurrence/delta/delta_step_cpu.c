@@ -2,8 +2,8 @@
  *
  *   u = b (v - S~^T k)        S~ = diag(r) S        S <- S~ + k u^T        o = s S^T q
  *
- * with one decay for all of S, or one for each of its rows, r = e^g. Of a token's several writes, which are a step each, the first decays and the last
- * is read. Backward the state in front of the step is made again (token_walk.h), and with its error e = v - S~^T k
+ * with one decay for all of S, or one for each of its rows, r = e^g. Of a token's several writes, which are a step each, the first decays and the
+ * last is read. Backward the state in front of the step is made again (token_walk.h), and with its error e = v - S~^T k
  *
  *   dq = s (S~ do + (u.do) k)    dS += s q do^T    du = dS^T k    db = du.e    dv = b du    dk = dS u - S~ dv
  *   dS~ = dS - k dv^T            dr = the sums of the rows of S_{t-1}.dS~            dS_{t-1} = diag(r) dS~
