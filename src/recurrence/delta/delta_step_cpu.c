@@ -8,7 +8,7 @@
  *   dq = s (S~ do + (u.do) k)    dS += s q do^T    du = dS^T k    db = du.e    dv = b du    dk = dS u - S~ dv
  *   dS~ = dS - k dv^T            dr = the sums of the rows of S_{t-1}.dS~            dS_{t-1} = diag(r) dS~
  *
- * A panel of columns of S, and of dS, is read twice in either direction: for S~^T k and du, and for all else. It is in L1 the second time. */
+ * A panel of columns of S, and of dS, is read twice in either direction: for S~^T k and du, and for all else. It is near the second time. */
 #include "recurrence/chunk/token_walk.h"
 #include "recurrence/delta/delta.h"
 

@@ -7,8 +7,7 @@
  *   dq = s (r.(S_{t-1} do) + (p.do) b + (v.do) k)    dS += s q do^T    dv = dS^T k    dp = dS^T b    dk = dS v    db = dS p    da = S_{t-1} dp
  *   dr = the sums of the rows of S_{t-1}.dS          dS_{t-1} = diag(r) dS + a dp^T
  *
- * A panel of columns of S, and of dS, is read twice in either direction: for the sums over its rows, and for all else. It is in L1 the second
- * time. */
+ * A panel of columns of S, and of dS, is read twice in either direction: for the sums over its rows, and for all else. It is near the second time. */
 #include "recurrence/chunk/token_walk.h"
 #include "recurrence/delta/delta.h"
 
