@@ -363,13 +363,14 @@ static void back(void *p, int64_t row, const float *before)
     step_back(a->K, a->V, t, before, w->dS, g);
 
     float *dq = g->reads;
-    const float write = row_dot(t->v, g->d, V);
-    if (t->rows && !t->early) row_mul(dq, t->rows, K);
-    if (t->early)
+    const float vd = row_dot(t->v, g->d, V);
+    if (t->early) {
         row_scale(dq, t->scale, K);
-    else
-        row_scale_add(dq, t->scale * (t->rows ? 1.0f : t->alpha), t->scale * write, t->k, K);
-    if (t->early) put_bonus(x, t->scale * write, dq, w);
+        put_bonus(x, t->scale * vd, dq, w);
+    } else {
+        if (t->rows) row_mul(dq, t->rows, K);
+        row_scale_add(dq, t->scale * (t->rows ? 1.0f : t->alpha), t->scale * vd, t->k, K);
+    }
     if (w->normalize) { /* of the denominator, -(do.o) over it: q.dq is that of the numerators */
         float dden = -row_dot(t->q, dq, K) / whole;
         pull = (float)a->eps * dden;
