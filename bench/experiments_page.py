@@ -317,7 +317,7 @@ def chunk_or_token(c, out):
         text += f"## {op}\n\n" + table(head, rows) + f"\n![{op}]({op}.svg)\n\n"
     return "Chunks against tokens", """\
 Time of one operator in chunks and token by token, over the length and the size of a head, with 512 columns of values over
-all heads, in bfloat16; `linnet bench op`, medians of five. On a CPU the token form's way back is that of the chunks.
+all heads, in bfloat16; `linnet bench op`, medians of five.
 
 """ + text
 

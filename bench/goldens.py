@@ -2,7 +2,7 @@
 """Hold a linnet binary against the goldens: python3 bench/goldens.py LINNET GOLDENS [--device cuda] [--record FILE.jsonl] [--label TEXT]
 
 Operators (GOLDENS/ops): float32 against the stored results, bf16 against the float64 reference on the same rounded inputs, within what the operators'
-descriptions allow (the tests' budgets) or within 1e-7 rms; forward and backward, by the form linnet chooses and (forward) token by token. Two runs
+descriptions allow (the tests' budgets) or within 1e-7 rms; forward and backward, by the form linnet chooses and (on a GPU forward) token by token. Two runs
 must give the same bytes. A result that a golden has and linnet does not write is a failure, and so is a run of which nothing could be compared; what linnet
 writes and a golden lacks is named, and counted at the end.
 Models (GOLDENS/fla, GOLDENS/hf): logits in one pass and token by token, float32 within 1e-5 (mesa_net 2e-4), bf16 within 3e-2, but where rounding makes
@@ -124,7 +124,7 @@ def check_op(linnet, device, op, tensors, path, scratch):
                 continue
             source, want = rounded, read_safetensors(truth)
         worst[dtype] = Worst(what="nothing compared")
-        for flags in (["--backward"], ["--form", "recurrent"]):
+        for flags in (["--backward"], ["--form", "recurrent"] + ["--backward"] * (device == "cpu")):
             results = []
             for turn in range(2):
                 out = scratch / f"out{turn}.safetensors"

@@ -285,6 +285,49 @@ static void threads_do_not_change_bits(void **state)
     assert_true(backwards.regions > 100 || only || !lnt_pool_possible());
 }
 
+/* Left to itself a call of float32 is not taken by the reference, which is there to be right. */
+static void nothing_is_left_to_the_reference(void **state)
+{
+    (void)state;
+    linnet_context *c = make_context(2);
+    cursor at = { 0 };
+    for (const lnt_recur_case *k; (k = next_case(&at));) {
+        if (is_long(k) || !lnt_recur_find(k->op)->impls[1]) continue; /* an operator may have nothing else */
+        lnt_problem p;
+        char who[256];
+        describe_case(k, who, sizeof who);
+        OK(c, lnt_problem_make(c, k, LINNET_F32, LINNET_F32, 7, &p));
+        for (int back = 0; back < 2; back++) {
+            OK(c, lnt_problem_run(c, &p, back));
+            if (!strcmp(linnet_operator_ran(c), "reference")) fail_msg("%s: %s is the reference's", who, back ? "backward" : "forward");
+        }
+        lnt_problem_free(&p);
+    }
+    linnet_context_destroy(c);
+}
+
+/* The token form goes back over a million tokens with some hundred states, not with one each. */
+static void token_form_keeps_few_states(void **state)
+{
+    (void)state;
+    enum { TOKENS = 1 << 20, STATES = 100 };
+    static const char *const names[] = { "simple_gla", "gla", "mlstm", "gated_delta_rule", "kda", "dplr" };
+    const int64_t cu[2] = { 0, TOKENS };
+    linnet_context *c = make_context(1);
+    for (size_t i = 0; i < sizeof names / sizeof *names; i++) {
+        const lnt_recur_op *op = lnt_recur_find(names[i]);
+        lnt_recur_args a;
+        size_t bytes;
+        lnt_recur_init(op, &a);
+        a.dtype = LINNET_F32, a.form = LINNET_FORM_RECURRENT;
+        a.tokens = TOKENS, a.sequences = 1, a.cu_seqlens = cu;
+        a.Hq = a.Hk = a.Hv = 1, a.K = a.V = 64;
+        OK(c, lnt_recur_workspace(c, &a, true, &bytes));
+        if (bytes > STATES * 64 * 64 * sizeof(float)) fail_msg("%s: %zu bytes", names[i], bytes);
+    }
+    linnet_context_destroy(c);
+}
+
 /* CPU seconds of both directions of a call whose tokens come behind `empty` sequences of none; the better of two. */
 static double seconds_behind(linnet_context *c, lnt_problem *p, int64_t empty, linnet_form form)
 {
@@ -869,6 +912,8 @@ int main(int argc, char **argv)
         cmocka_unit_test(gradients_match_differences),
         cmocka_unit_test(implementations_match_reference),
         cmocka_unit_test(threads_do_not_change_bits),
+        cmocka_unit_test(nothing_is_left_to_the_reference),
+        cmocka_unit_test(token_form_keeps_few_states),
         cmocka_unit_test(sequences_cost_in_proportion),
         cmocka_unit_test(names_are_arguments),
         cmocka_unit_test(wrong_calls_are_refused),

@@ -164,6 +164,13 @@ static linnet_status choose(lnt_ctx *c, const lnt_recur_head *a, bool backward, 
                     lnt_dtype_name(a->dtype));
 }
 
+static const lnt_recur_impl *last_of(const lnt_recur_op *op)
+{
+    int i = 0;
+    while (op->impls[i + 1]) i++;
+    return op->impls[i];
+}
+
 /* Check everything but the workspace; `call` becomes the call with options, form and chunk resolved. */
 static linnet_status resolve(lnt_ctx *c, const void *args, bool backward, bool query, lnt_recur_call *call, const lnt_recur_impl **impl)
 {
@@ -179,6 +186,7 @@ static linnet_status resolve(lnt_ctx *c, const void *args, bool backward, bool q
     if (!query && lnt_on_cuda(c)) LNT_TRY(check_alignment(c, op, a));
 
     const int64_t longest = a->longest = lnt_recur_longest(a);
+    const bool any = a->form == LINNET_FORM_AUTO && a->dtype != LINNET_F64 && !a->impl;
     if (a->form == LINNET_FORM_AUTO) a->form = !backward && longest <= RECURRENT_LONGEST ? LINNET_FORM_RECURRENT : LINNET_FORM_CHUNK;
     if (a->form == LINNET_FORM_PARALLEL) {
         if (longest > PARALLEL_LONGEST)
@@ -187,6 +195,9 @@ static linnet_status resolve(lnt_ctx *c, const void *args, bool backward, bool q
         a->form = LINNET_FORM_CHUNK;
         a->chunk = longest > 1 ? (int32_t)longest : 1;
     }
+    LNT_TRY(choose(c, a, backward, query, impl));
+    if (!any || *impl != last_of(op) || a->form == LINNET_FORM_RECURRENT) return LINNET_OK;
+    a->form = LINNET_FORM_RECURRENT; /* what has no chunks goes token by token, before the reference is asked */
     return choose(c, a, backward, query, impl);
 }
 

@@ -214,6 +214,14 @@ static inline void row_scale_add(float *y, float r, float s, const float *x, int
     for (; i < n; i++) y[i] = r * y[i] + s * x[i];
 }
 
+/* y = r x + z */
+static inline void row_next(int64_t n, float r, const float *x, const float *z, float *y)
+{
+    int64_t i = 0;
+    for (; i + LNT_VL <= n; i += LNT_VL) v_store(y + i, r * v_load(x + i) + v_load(z + i));
+    for (; i < n; i++) y[i] = r * x[i] + z[i];
+}
+
 /* y [width] += sum_i b_i x_i (b NULL: ones), in the order of the rows; sums of four vectors side by side. */
 static inline void rows_add_up(int64_t n, int64_t width, const float *b, const float *x, float *y)
 {

@@ -6,7 +6,7 @@
 #include "simd/variant.h"
 
 LNT_DECLARE_VARIANTS(const lnt_recur_impl, lnt_decay_chunk);
-LNT_DECLARE_VARIANTS(const lnt_recur_impl, lnt_decay_recurrent);
+LNT_DECLARE_FLOAT_VARIANTS(const lnt_recur_impl, lnt_decay_recurrent);
 #ifdef LINNET_CUDA
 extern const lnt_recur_impl lnt_decay_chunk_sm90, lnt_decay_chunk_sm80, lnt_decay_chunk_cuda, lnt_decay_recurrent_cuda;
 extern const lnt_recur_impl lnt_vector_chunk_sm90, lnt_vector_chunk_sm80, lnt_vector_row_cuda, lnt_vector_recurrent_cuda;
@@ -44,7 +44,7 @@ int64_t lnt_decay_segment(const lnt_recur_args *a, bool backward, int chunk, int
 }
 
 #define ON_CPUS                                                                                                                    \
-    LNT_VARIANTS(lnt_decay_chunk), LNT_VARIANTS(lnt_decay_recurrent), &lnt_decay_reference, NULL
+    LNT_VARIANTS(lnt_decay_chunk), LNT_FLOAT_VARIANTS(lnt_decay_recurrent), &lnt_decay_reference, NULL
 const lnt_recur_impl *const lnt_decay_impls[] = {
 #ifdef LINNET_CUDA
     &lnt_decay_chunk_sm90, &lnt_decay_chunk_sm80, &lnt_decay_chunk_cuda, &lnt_decay_recurrent_cuda,

@@ -29,6 +29,7 @@
 #include "recurrence/decay/decay.h"
 #include "recurrence/decay/decay_gates.h"
 #include "recurrence/decay/decay_stable.h"
+#include "recurrence/decay/decay_sums.h"
 #include "recurrence/decay/decay_tiles.h"
 #include "recurrence/decay/decay_work.h"
 
@@ -319,7 +320,7 @@ static void normalise_backward(const lnt_recur_args *a, int64_t n, const lnt_gat
         const float den = read[i] * gate_row_dot(q, i, z, K) + row_sum(P, i + 1), floor = w->stable ? w->m.floor[i] : 0;
         float r = 1.0f / (w->stable ? stable_denominator(den, floor, a->eps) : den + (float)a->eps);
         float dden = -(read[i] * gate_row_dot(q, i, X, K) + row_dot(P, Y, i + 1)) * r * r;
-        if (w->stable) dden = stable_reads(&w->m, i, den, dden, a->eps);
+        if (w->stable) w->m.pull[i] = (float)a->eps * dden, dden = stable_reads(den, floor, dden);
         w->dden[i] = dden;
         if (w->direct)
             w->shares[i] = r;
@@ -617,20 +618,13 @@ static void backward_chunk(const lnt_head *x, lnt_rows c, int64_t i, scratch *w)
         rows_add_up(n, K, w->dden, w->q, w->dz); /* q is scaled by now */
 }
 
-/* Doubles that a head adds to parameters which all tokens share: the gate of a head, or the bonus. */
-static int64_t shared_sums(const lnt_recur_args *a) { return a->op->kind == LNT_DECAY_EARLY ? a->K : 1; }
-static size_t sums_bytes(const lnt_recur_args *a)
-{
-    return ((size_t)(a->sequences * a->Hv * shared_sums(a)) * sizeof(double) + 63) / 64 * 64;
-}
-
 static void backward_head(const lnt_head *x, char *base)
 {
     const lnt_recur_args *a = x->a;
     scratch work, *w = &work;
     carve(a, true, base, w);
-    int64_t sums = shared_sums(a), chunks = chunk_count(x, w->C);
-    memset((double *)a->workspace + x->index * sums, 0, (size_t)sums * sizeof(double));
+    int64_t chunks = chunk_count(x, w->C);
+    begin_sums(a, x->index);
     if (!w->tiled) sweep(x, w);
     get_turned(x, w->dS, a->dsT);
     if (w->direct) w->state = ENGINE->prepare(LNT_RIGHT, a->V, a->K, w->dS, a->K, w->S_forms);
@@ -676,14 +670,7 @@ static void backward(const void *args, int threads)
 {
     const lnt_recur_args *a = args;
     walk_heads(a, threads, true, ENGINE, (char *)a->workspace + sums_bytes(a), each_bytes(a, true), backward_head);
-    const double *sums = a->workspace;
-    int64_t width = shared_sums(a), all = a->Hv * width;
-    float *out = a->op->kind == LNT_DECAY_EARLY ? a->dbonus : a->dg_head;
-    for (int64_t i = 0; out && i < all; i++) {
-        double sum = 0;
-        for (int64_t n = 0; n < a->sequences; n++) sum += sums[n * all + i];
-        out[i] = (float)sum;
-    }
+    put_sums(a);
 }
 
 static const char *declines(const void *args, bool back)

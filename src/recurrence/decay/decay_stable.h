@@ -35,7 +35,7 @@ static inline void stable_carve(lnt_carve *c, int64_t C, int64_t K, int64_t chun
 }
 
 /* The gate of a token; *m, before it, becomes that behind it. No write to no state leaves m = 0. */
-static inline float stable_gate(float f, float i, float *m, float *taken)
+static inline float stable_gate(float f, float i, float *m, bool *taken)
 {
     const float through = f + *m, before = *m;
     *taken = !(through > i);
@@ -53,7 +53,9 @@ static inline void stable_rows(lnt_stable *s, int n, const float *f, const float
 {
     for (int r = 0; r < n; r++) {
         rows_awake(r);
-        s->gates[r] = stable_gate(f[r * stride], i[r * stride], &s->m, &s->taken[r]);
+        bool taken;
+        s->gates[r] = stable_gate(f[r * stride], i[r * stride], &s->m, &taken);
+        s->taken[r] = taken;
         s->write[r] = i[r * stride] - s->m;
         s->floor[r] = -s->m;
     }
@@ -71,13 +73,9 @@ static inline void stable_writes(const lnt_stable *s, int64_t n, float *D, int64
 }
 
 /* The gradient of a denominator from that of max(|den|, floor) + eps: the floor has none that is not m's. */
-static inline float stable_reads(lnt_stable *s, int64_t r, float den, float d, double eps)
-{
-    s->pull[r] = (float)eps * d;
-    return fabsf(den) <= s->floor[r] ? 0.0f : copysignf(1.0f, den) * d;
-}
+static inline float stable_reads(float den, float floor, float d) { return fabsf(den) <= floor ? 0.0f : copysignf(1.0f, den) * d; }
 
-/* <S,dS> + <n,dn>, transposed states: where m rises and the states stay, the states times e^m rise. */
+/* <S,dS> + <n,dn>: where m rises and the states stay, the states times e^m rise. */
 static inline double stable_moved(const lnt_recur_args *a, const float *S, const float *dS, const float *z, const float *dz)
 {
     return (double)row_dot(S, dS, (int64_t)a->K * a->V) + row_dot(z, dz, a->K);
@@ -97,8 +95,16 @@ static inline void stable_starts(lnt_stable *s, float fade, int64_t n, int64_t K
     }
 }
 
-/* df and di of a chunk: dg and k.dk as long as m stands still, `last` = <S',dS'> + <n',dn'>; and what m passes on to the last row that it was i of,
- * and to f of the rows behind that. */
+/* df and di of a token, dg and k.dk as long as m stands still, and what m has by now, which the outputs pull at: it goes to i if m is that, else to f
+ * and on to the token before. */
+static inline void stable_share(bool taken, float pull, double *m_grad, double *df, double *di)
+{
+    *m_grad += pull;
+    *(taken ? di : df) += *m_grad;
+    if (taken) *m_grad = 0;
+}
+
+/* Those of a chunk, `last` = <S',dS'> + <n',dn'>. */
 static inline void stable_gradient(const lnt_head *x, lnt_rows c, double last, const lnt_gates *g, lnt_stable *s)
 {
     const lnt_recur_args *a = x->a;
@@ -106,12 +112,10 @@ static inline void stable_gradient(const lnt_head *x, lnt_rows c, double last, c
     if (c.row + c.n == x->len) s->m_grad -= last; /* the states behind the last token fall where m rises */
     LNT_V(lnt_chunk_gate_grad)(c.n, last, g->dG, g->pairs, s->gates, s->dgates, 1);
     for (int64_t r = c.n - 1; r >= 0; r--) {
-        const bool taken = s->taken[r] != 0;
-        const double di = g->kdk[r];
-        s->m_grad += s->pull[r];
-        if (a->di) ((float *)a->di)[at + r * a->Hv] = (float)(taken ? di + s->m_grad : di);
-        if (a->dg) ((float *)a->dg)[at + r * a->Hv] = (float)(taken ? s->dgates[r] : s->dgates[r] + s->m_grad);
-        if (taken) s->m_grad = 0;
+        double df = s->dgates[r], di = g->kdk[r];
+        stable_share(s->taken[r] != 0, s->pull[r], &s->m_grad, &df, &di);
+        if (a->di) ((float *)a->di)[at + r * a->Hv] = (float)di;
+        if (a->dg) ((float *)a->dg)[at + r * a->Hv] = (float)df;
     }
 }
 

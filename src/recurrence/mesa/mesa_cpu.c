@@ -54,6 +54,7 @@ typedef struct {
 } scratch;
 
 extern const lnt_recur_impl LNT_V(lnt_decay_chunk), LNT_V(lnt_decay_recurrent);
+static const lnt_recur_impl *decay_of(bool token) { return token ? &LNT_V(lnt_decay_recurrent) : &LNT_V(lnt_decay_chunk); }
 
 static bool unrolled(const lnt_mesa_args *a) { return a->cg_gradient == LNT_CG_UNROLLED; }
 static bool flash(const lnt_mesa_args *a) { return a->cg_solver == LNT_CG_FLASH; }
@@ -133,11 +134,20 @@ void LNT_V(lnt_mesa_carve_solver)(lnt_carve *c, const lnt_mesa_args *a, int C, i
     if (keep) carve_trail(c, a->cg_max_steps, C, wide, &s->past);
 }
 
+/* What the decay core wants for calls of V columns: forward for either form, as a segment may go token by token (sound). */
+static size_t decay_bytes(const lnt_mesa_args *a, int V, bool backward, bool token, const scratch *w)
+{
+    int64_t cu[2];
+    const lnt_recur_args d = decay_call(a, segment_length(a), V, cu, w);
+    const size_t own = decay_of(token)->workspace(&d, backward, 1), other = backward ? 0 : decay_of(!token)->workspace(&d, false, 1);
+    return own > other ? own : other;
+}
+
 /* A thread's scratch at base (NULL: only measure); returns its bytes. */
-static size_t carve(const lnt_mesa_args *a, bool backward, char *base, scratch *w)
+static size_t carve(const lnt_mesa_args *a, bool backward, bool token, char *base, scratch *w)
 {
     lnt_carve c = { base, 0 };
-    int64_t K = a->K, V = a->V, S = segment_length(a), longest = a->longest, cu[2];
+    int64_t K = a->K, V = a->V, S = segment_length(a), longest = a->longest;
     *w = (scratch){ .G = NULL };
     LNT_V(lnt_mesa_carve_solver)(&c, a, chunk_of(a), chunk_of(a), backward && unrolled(a), &w->s);
     float **keys[] = { &w->k, &w->kb, &w->x, &w->b, &w->dkb, &w->dkb2, &w->dvalue }, **values[] = { &w->v, &w->o, &w->dv };
@@ -150,8 +160,7 @@ static size_t carve(const lnt_mesa_args *a, bool backward, char *base, scratch *
     if (!a->heads.has_sign) w->gates = w->g;
     w->G = lnt_carve_floats(&c, K * V);
     if (lnt_mesa_is_recursive(a)) w->u = lnt_carve_floats(&c, K);
-    lnt_recur_args d = decay_call(a, S, a->V, cu, w);
-    w->decay_size = LNT_V(lnt_decay_chunk).workspace(&d, backward, 1);
+    w->decay_size = decay_bytes(a, a->V, backward, token, w);
     if (backward) {
         int64_t segments = longest > S ? (longest + S - 1) / S : 1;
         for (int i = 0; i < 2; i++) {
@@ -175,8 +184,7 @@ static size_t carve(const lnt_mesa_args *a, bool backward, char *base, scratch *
             w->dq_sum = lnt_carve_floats(&c, longest * K);
             w->dk_sum = lnt_carve_floats(&c, longest * K);
         }
-        d.V = a->K;
-        size_t second = LNT_V(lnt_decay_chunk).workspace(&d, true, 1);
+        const size_t second = decay_bytes(a, a->K, true, token, w);
         if (second > w->decay_size) w->decay_size = second;
     }
     w->decay = lnt_carve_bytes(&c, w->decay_size);
@@ -300,7 +308,7 @@ static void forward_piece(piece p, scratch *w)
         d.o = w->o;
         d.s0 = before;
         d.sT = G;
-        (p.token ? &LNT_V(lnt_decay_recurrent) : &LNT_V(lnt_decay_chunk))->forward(&d, 1);
+        decay_of(p.token)->forward(&d, 1);
         rows_out(a->o, a->dtype, t, len, a->Hv, p.x->h, V, w->o);
     }
 }
@@ -335,6 +343,7 @@ static void sweep(piece p, int64_t at, scratch *w)
     const lnt_mesa_args *a = p.a;
     int64_t K = a->K, V = a->V, S = segment_length(a), segment = 0;
     solver *s = &w->s;
+    const int64_t C = p.token ? 1 : s->C;
     copy_state(w->Hs, state_at(a->h0, at, K * K), K * K);
     sweep_inverse(p, at, w);
     copy_state(w->Gs, state_at(a->s0, at, K * V), K * V);
@@ -343,8 +352,8 @@ static void sweep(piece p, int64_t at, scratch *w)
         copy_state(H, H - K * K, K * K);
         copy_state(G, G - K * V, K * V);
         load_segment(p, p.x->first + i, S, w);
-        for (int64_t j = 0; j < S; j += s->C) {
-            int n = (int)(S - j < s->C ? S - j : s->C);
+        for (int64_t j = 0; j < S; j += C) {
+            int n = (int)(S - j < C ? S - j : C);
             LNT_V(lnt_chunk_decay)(n, w->gates + j, 1, s->mask, s->C, s->in, s->out);
             if (w->sign) signed_turn(n, w->sign + j, 1, s->mask, s->C, s->in, s->out, s->delta);
             write_state(s, (int)K, (int)K, n, w->kb + j * K, w->k + j * K, H);
@@ -434,7 +443,7 @@ static void backward_segment(piece p, int64_t t, int64_t len, const float *H, co
     d.dg = w->dg;
     d.dsign = w->dsign;
     d.ds0 = w->dG[1];
-    LNT_V(lnt_decay_chunk).backward(&d, 1);
+    decay_of(p.token)->backward(&d, 1);
 
     if (unrolled(a)) {
         differentiate_segment(p, t, len, H, dlambda, w);
@@ -463,7 +472,7 @@ static void backward_segment(piece p, int64_t t, int64_t len, const float *H, co
     d.dg = w->dg2;
     d.dsign = w->dsign2;
     d.ds0 = w->dH[1];
-    LNT_V(lnt_decay_chunk).backward(&d, 1);
+    decay_of(p.token)->backward(&d, 1);
     row_scale(w->b, -1.0f, len * K);
     put_gradients(p, t, len, w->b, w);
     float *dG = w->dG[0], *dH = w->dH[0];
@@ -514,49 +523,40 @@ static size_t partial_bytes(const lnt_mesa_args *a)
     return ((size_t)a->sequences * (size_t)a->Hv * (size_t)a->K * sizeof(double) + 63) / 64 * 64;
 }
 
-static size_t each_bytes(const lnt_mesa_args *a, bool backward)
+/* Through the solver's steps the token form's way back is the chunk form's, as it is beyond a window. */
+static bool back_by_token(const lnt_mesa_args *a, bool token) { return token && !unrolled(a); }
+
+static size_t each_bytes(const lnt_mesa_args *a, bool backward, bool token)
 {
     scratch w;
-    return carve(a, backward, NULL, &w);
+    return carve(a, backward, backward ? back_by_token(a, token) : token, NULL, &w);
 }
 
-static size_t workspace(const void *args, bool backward, int threads)
+static size_t workspace(const void *args, bool backward, int threads, bool token)
 {
-    return (size_t)threads * each_bytes(args, backward) + (backward ? partial_bytes(args) : 0);
+    return (size_t)threads * each_bytes(args, backward, token) + (backward ? partial_bytes(args) : 0);
 }
 
 static void forward_head(const lnt_head *x, char *base, bool token)
 {
     const lnt_mesa_args *a = (const lnt_mesa_args *)x->a;
     scratch w;
-    carve(a, false, base, &w);
+    carve(a, false, token, base, &w);
     if (lnt_mesa_windowed(a, x->len))
         LNT_V(lnt_mesa_window_forward)(x, token, w.window);
     else
         forward_piece((piece){ a, x, token }, &w);
 }
-static void chunk_head(const lnt_head *x, char *base) { forward_head(x, base, false); }
-static void token_head(const lnt_head *x, char *base) { forward_head(x, base, true); }
-
-static void chunk_forward(const void *args, int threads)
-{
-    const lnt_mesa_args *a = args;
-    walk_heads(&a->heads, threads, false, &ENGINE, a->workspace, each_bytes(a, false), chunk_head);
-}
-static void recurrent_forward(const void *args, int threads)
-{
-    const lnt_mesa_args *a = args;
-    walk_heads(&a->heads, threads, false, &ENGINE, a->workspace, each_bytes(a, false), token_head);
-}
 
 /* The heads that share q and k follow one another in the same scratch: the first clears their sums, the last puts them out. */
-static void backward_head(const lnt_head *x, char *base)
+static void backward_head(const lnt_head *x, char *base, bool token)
 {
     const lnt_mesa_args *a = (const lnt_mesa_args *)x->a;
     const int group = a->Hv / a->Hq;
     double *dlambda = (double *)a->workspace + x->index * a->K;
     scratch w;
-    carve(a, true, base, &w);
+    token = back_by_token(a, token);
+    carve(a, true, token, base, &w);
     if (w.dq_sum && x->h % group == 0) {
         memset(w.dq_sum, 0, (size_t)(x->len * a->K) * sizeof(float));
         memset(w.dk_sum, 0, (size_t)(x->len * a->K) * sizeof(float));
@@ -564,18 +564,30 @@ static void backward_head(const lnt_head *x, char *base)
     if (lnt_mesa_windowed(a, x->len))
         LNT_V(lnt_mesa_window_backward)(x, w.dq_sum, w.dk_sum, dlambda, w.window);
     else
-        backward_piece((piece){ a, x, false }, dlambda, &w);
+        backward_piece((piece){ a, x, token }, dlambda, &w);
     if (w.dq_sum && (x->h + 1) % group == 0) {
         rows_out(a->dq, a->dtype, x->first, x->len, a->Hq, x->hq, a->K, w.dq_sum);
         rows_out(a->dk, a->dtype, x->first, x->len, a->Hq, x->hq, a->K, w.dk_sum);
     }
 }
 
-static void backward(const void *args, int threads)
+static void chunk_forward_head(const lnt_head *x, char *base) { forward_head(x, base, false); }
+static void token_forward_head(const lnt_head *x, char *base) { forward_head(x, base, true); }
+static void chunk_backward_head(const lnt_head *x, char *base) { backward_head(x, base, false); }
+static void token_backward_head(const lnt_head *x, char *base) { backward_head(x, base, true); }
+
+static void forward(const void *args, int threads, bool token)
+{
+    const lnt_mesa_args *a = args;
+    walk_heads(&a->heads, threads, false, &ENGINE, a->workspace, each_bytes(a, false, token), token ? token_forward_head : chunk_forward_head);
+}
+
+static void backward(const void *args, int threads, bool token)
 {
     const lnt_mesa_args *a = args;
     const double *partial = a->workspace;
-    walk_heads(&a->heads, threads, true, &ENGINE, (char *)a->workspace + partial_bytes(a), each_bytes(a, true), backward_head);
+    walk_heads(&a->heads, threads, true, &ENGINE, (char *)a->workspace + partial_bytes(a), each_bytes(a, true, token),
+               token ? token_backward_head : chunk_backward_head);
     float *dlambda = a->dlambda;
     for (int64_t i = 0; dlambda && i < (int64_t)a->Hv * a->K; i++) {
         double sum = 0;
@@ -584,12 +596,14 @@ static void backward(const void *args, int threads)
     }
 }
 
-extern const lnt_recur_impl LNT_V(lnt_mesa_chunk), LNT_V(lnt_mesa_recurrent);
-
-const lnt_recur_impl LNT_V(lnt_mesa_chunk) = { .name = LNT_V_NAME("chunk"), .form = LINNET_FORM_CHUNK, .needs = LNT_V_LEVEL, .workspace = workspace,
-                                              .forward = chunk_forward, .backward = backward };
-/* The token form's backward pass is the chunk form's. */
-const lnt_recur_impl LNT_V(lnt_mesa_recurrent) = { .name = LNT_V_NAME("recurrent"), .form = LINNET_FORM_RECURRENT, .needs = LNT_V_LEVEL,
-                                                  .workspace = workspace, .forward = recurrent_forward, .backward = backward };
+#define FORM(NAME, WORD, FORM, TOKEN)                                                                                              \
+    static size_t NAME##_workspace(const void *args, bool back, int threads) { return workspace(args, back, threads, TOKEN); }     \
+    static void NAME##_forward(const void *args, int threads) { forward(args, threads, TOKEN); }                                   \
+    static void NAME##_backward(const void *args, int threads) { backward(args, threads, TOKEN); }                                 \
+    extern const lnt_recur_impl LNT_V(lnt_mesa_##NAME);                                                                            \
+    const lnt_recur_impl LNT_V(lnt_mesa_##NAME) = { .name = LNT_V_NAME(WORD), .form = FORM, .needs = LNT_V_LEVEL,                  \
+                                                   .workspace = NAME##_workspace, .forward = NAME##_forward, .backward = NAME##_backward }
+FORM(chunk, "chunk", LINNET_FORM_CHUNK, false);
+FORM(recurrent, "recurrent", LINNET_FORM_RECURRENT, true);
 
 #endif
