@@ -64,6 +64,7 @@ static lnt_buf build_layernorm(lnt_program *p, const lnt_buf *in, const ref *a) 
 static lnt_buf build_weighted_layernorm(lnt_program *p, const lnt_buf *in, const ref *a) { return lnt_layernorm(p, in[0], "n", a->eps, true, false); }
 static lnt_buf build_plain_layernorm(lnt_program *p, const lnt_buf *in, const ref *a) { return lnt_layernorm(p, in[0], "n", a->eps, false, false); }
 static lnt_buf build_shift(lnt_program *p, const lnt_buf *in, const ref *a) { return (void)a, lnt_token_shift(p, in[0]); }
+static lnt_buf build_last(lnt_program *p, const lnt_buf *in, const ref *a) { return (void)a, lnt_from_last(p, in[0]); }
 static lnt_buf build_lerp(lnt_program *p, const lnt_buf *in, const ref *a) { return (void)a, lnt_lerp(p, in[0], in[1], in[2]); }
 static lnt_buf build_scale(lnt_program *p, const lnt_buf *in, const ref *a) { return (void)a, lnt_scale_columns(p, in[1], "s", normal); }
 static lnt_buf build_add_columns(lnt_program *p, const lnt_buf *in, const ref *a) { return (void)a, lnt_add_columns(p, in[0], "s", normal); }
@@ -187,6 +188,10 @@ static const op_case cases[] = {
     {.name = "weighted groupnorm", .build = build_weighted_layernorm, BOTH(layernorm), .n_in = 1, .cols = {66}, .heads = 2, .a = {.eps = 1e-6}},
     {.name = "plain layernorm", .build = build_plain_layernorm, BOTH(layernorm), .n_in = 1, .cols = {33}, .heads = 1, .a = {.eps = 1e-6}},
     {.name = "token shift", .build = build_shift, BOTH(shift), .n_in = 1, .cols = {37}, .heads = 1},
+    {.name = "from last", .build = build_last, BOTH(last), .n_in = 1, .cols = {37}, .heads = 1},
+    {.name = "from last of 64", .build = build_last, BOTH(last), .n_in = 1, .cols = {64}, .heads = 1},
+    {.name = "from last of 3", .build = build_last, BOTH(last), .n_in = 1, .cols = {3}, .heads = 1},
+    {.name = "from last of one", .build = build_last, BOTH(last), .n_in = 1, .cols = {1}, .heads = 1},
     {.name = "lerp", .build = build_lerp, BOTH(lerp), .n_in = 3, .cols = {37, 37, 37}, .heads = 1},
     {.name = "lerp by a row", .build = build_lerp, BOTH(lerp), .n_in = 3, .cols = {37, 37, 37}, .heads = 1, .row = true, .a = {.row = true}},
     {.name = "three lerps", .build = build_lerp, BOTH(lerp), .n_in = 3, .cols = {37, 37, 111}, .heads = 1},

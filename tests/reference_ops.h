@@ -216,7 +216,7 @@ static void ref_layernorm(ref *r, int backward)
 static void ref_layernorm_forward(ref *r) { ref_layernorm(r, 0); }
 static void ref_layernorm_backward(ref *r) { ref_layernorm(r, 1); }
 
-/* ---- token shift, lerp ------------------------------------------------------------------------------------------------------------------- */
+/* ---- token shift, rows from the last, lerp ----------------------------------------------------------------------------------------------- */
 
 static void ref_shift(ref *r, int backward)
 {
@@ -232,6 +232,22 @@ static void ref_shift(ref *r, int backward)
 }
 static void ref_shift_forward(ref *r) { ref_shift(r, 0); }
 static void ref_shift_backward(ref *r) { ref_shift(r, 1); }
+
+static void ref_last(ref *r, int backward)
+{
+    const int64_t C = r->in_cols[0], half = C / 2;
+    for (int64_t n = 0; n < r->n_seq; n++)
+        for (int64_t t = r->cu[n], last = r->cu[n + 1] - 1; t <= last; t++)
+            for (int64_t c = 0; c < C; c++) {
+                const double i = (double)(c < half ? c : c - half), turn = half > 1 ? pow(10000, -i / (double)(half - 1)) : 1;
+                const double angle = (double)(t - r->cu[n]) * turn;
+                const double wave = c < half ? sin(angle) : c < 2 * half ? cos(angle) : 0;
+                if (!backward) r->out[t * C + c] = r->in[0][last * C + c] + wave;
+                else r->d_in[0][last * C + c] += r->d_out[t * C + c];
+            }
+}
+static void ref_last_forward(ref *r) { ref_last(r, 0); }
+static void ref_last_backward(ref *r) { ref_last(r, 1); }
 
 static void ref_lerp(ref *r, int backward)
 {

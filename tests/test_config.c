@@ -441,6 +441,26 @@ static void no_null_head_dim(void **state)
     linnet_config_destroy(k);
 }
 
+/* No other library's class has the readout: whatever the type, it is saved as linnet's own, and reads back. */
+static void readout_is_our_own(void **state)
+{
+    (void)state;
+    for (int i = 0; type_at(i); i++) {
+        linnet_config *k, *again;
+        assert_int_equal(linnet_config_create(ctx, type_at(i), &k), LINNET_OK);
+        assert_string_equal(value(k, "readout"), "\"token\"");
+        if (linnet_config_class(k)) assert_null(strstr(linnet_config_json(k), "readout"));
+        assert_int_equal(linnet_config_set(ctx, k, "readout", "last"), LINNET_OK);
+        if (linnet_config_class(k)) fail_msg("%s: %s has no readout", type_at(i), linnet_config_class(k));
+        assert_int_equal(load(linnet_config_json(k), &again), LINNET_OK);
+        assert_true(again->readout == LNT_FROM_LAST && lnt_config_equal(k, again));
+        assert_int_equal(linnet_config_set(ctx, k, "readout", "first"), LINNET_EINVAL);
+        assert_string_equal(linnet_error_message(ctx), "readout is \"first\", expected token last");
+        linnet_config_destroy(k);
+        linnet_config_destroy(again);
+    }
+}
+
 static void set_keys(void **state)
 {
     (void)state;
@@ -710,7 +730,7 @@ int main(void)
         cmocka_unit_test(refuses),
         cmocka_unit_test(what_follows),
         cmocka_unit_test(no_null_head_dim),
-        cmocka_unit_test(set_keys),
+        cmocka_unit_test(set_keys),          cmocka_unit_test(readout_is_our_own),
         cmocka_unit_test(patterns),
         cmocka_unit_test(parts),
         cmocka_unit_test(what_follows_for_each_layer),

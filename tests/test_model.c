@@ -10,6 +10,9 @@
 #include "device/device.h"
 #include "hub/archs.h"
 #include "hub/safetensors.h"
+#include "linnet/serve.h"
+#include "linnet/state.h"
+#include "linnet/task.h"
 #include "golden_files.h"
 
 static linnet_context *c;
@@ -269,6 +272,95 @@ static void state_carries_everything(void **state)
     }
 }
 
+/* ---- the readout of the last ---- */
+
+static const recipe from_last = {"readout of the last", "delta_net", {{"num_heads", "2"}, {"readout", "last"}, {"norm", "layernorm"}}};
+
+static const float *weights_of(const linnet_model *m, const char *name) { return m->w->master + lnt_param_find(m->p, name)->offset; }
+
+/* y [n] = W (norm(x) w + b) + a in float64; W, a NULL: none. */
+static void normed_map(const linnet_model *m, double *x, const char *norm, const char *map, bool bias, int64_t n, double *y)
+{
+    const int64_t d = m->config->hidden_size;
+    char name[4][80];
+    double mean = 0, square = 0;
+    for (int i = 0; i < 4; i++) snprintf(name[i], sizeof name[i], "%s.%s", i < 2 ? norm : map, i % 2 ? "bias" : "weight");
+    const float *w = weights_of(m, name[0]), *b = weights_of(m, name[1]), *W = weights_of(m, name[2]);
+    for (int64_t i = 0; i < d; i++) mean += x[i] / (double)d;
+    for (int64_t i = 0; i < d; i++) square += (x[i] - mean) * (x[i] - mean) / (double)d;
+    for (int64_t j = 0; j < n; j++) {
+        y[j] = bias ? weights_of(m, name[3])[j] : 0;
+        for (int64_t i = 0; i < d; i++) y[j] += W[j * d + i] * ((x[i] - mean) / sqrt(square + m->config->norm_eps) * w[i] + b[i]);
+    }
+}
+
+/* Every row's logits from what the last layer leaves of its sequence's last token, by MAD's formulas; and gradients. */
+static void the_last_says_all(void **state)
+{
+    (void)state;
+    enum { MOST = 256 };
+    int32_t ids[TOKENS];
+    check_gradients(&from_last);
+    draw_ids(ids, TOKENS);
+    linnet_model *m = model_of(c, &from_last, LINNET_F32);
+    const int64_t d = m->config->hidden_size, h = d / 2;
+    lnt_plan *plan;
+    lnt_plan_options o = {.tokens = TOKENS, .n_seq = 3, .n_outputs = 2, .outputs = {m->logits, m->layers[m->config->num_hidden_layers - 1]}};
+    assert_int_equal(lnt_plan_create(c, m->p, &o, &plan), LINNET_OK);
+    lnt_batch b = {.tokens = TOKENS, .n_seq = 3, .cu = ragged, .n_inputs = 1, .inputs = {{m->ids, ids}}};
+    assert_int_equal(lnt_plan_run(plan, m->w, &b), LINNET_OK);
+    const float *logits = lnt_plan_output(plan, m->logits).data, *left = lnt_plan_output(plan, o.outputs[1]).data;
+    float wanted[VOCAB];
+    double x[MOST], y[MOST];
+    for (int s = 0; s < 3; s++)
+        for (int64_t r = ragged[s]; r < ragged[s + 1]; r++) {
+            for (int64_t i = 0; i < d; i++) {
+                const double angle = (double)(r - ragged[s]) * pow(10000, -(double)(i % h) / (double)(h - 1));
+                x[i] = left[(ragged[s + 1] - 1) * d + i] + (i < h ? sin(angle) : cos(angle));
+            }
+            for (int i = 0; i < 2; i++) {
+                static const char *const name[] = {"model.decoder.0.norm", "model.decoder.0.proj", "model.decoder.1.norm", "model.decoder.1.proj"};
+                normed_map(m, x, name[2 * i], name[2 * i + 1], true, d, y);
+                for (int64_t j = 0; j < d; j++) x[j] = y[j] * erfc(-y[j] / sqrt(2)) / 2;
+            }
+            normed_map(m, x, "model.norm", "lm_head", false, VOCAB, y);
+            for (int j = 0; j < VOCAB; j++) wanted[j] = (float)y[j];
+            const double e = relative_rms(logits + r * VOCAB, wanted, VOCAB);
+            if (!(e < 1e-5)) fail_msg("row %d: logits are off by %g", (int)r, e);
+        }
+    lnt_plan_destroy(plan);
+    linnet_model_destroy(m);
+}
+
+/* Who writes or scores a text refuses it, before anything else. */
+static void the_last_has_no_next(void **state)
+{
+    (void)state;
+    linnet_model *m = model_of(c, &from_last, LINNET_F32);
+    linnet_session *session;
+    linnet_server *server;
+    linnet_chat *chat;
+    linnet_task_options task = LINNET_TASK_OPTIONS_INIT;
+    task.model = m;
+    for (int i = 0; i < 8; i++) {
+        linnet_status s = LINNET_OK;
+        assert_int_equal(linnet_model_logits(c, m, NULL, -1, 1, NULL), LINNET_EINVAL); /* another message */
+        switch (i) {
+        case 0: s = linnet_session_create(c, m, NULL, &session); break;
+        case 1: s = linnet_generate(c, m, NULL, NULL, NULL); break;
+        case 2: s = linnet_eval(c, m, NULL, NULL, NULL); break;
+        case 3: s = linnet_bench_decode(c, m, NULL, NULL); break;
+        case 4: s = linnet_model_logits_file(c, m, "none", "none", 1); break;
+        case 5: s = linnet_server_create(c, m, NULL, NULL, &server); break;
+        case 6: s = linnet_chat_create(c, m, NULL, NULL, &chat); break;
+        case 7: s = linnet_task_run(c, "ppl", &task, NULL); break;
+        }
+        assert_int_equal(s, LINNET_EINVAL);
+        assert_string_equal(linnet_error_message(c), "readout is \"last\", expected \"token\"");
+    }
+    linnet_model_destroy(m);
+}
+
 /* ---- bf16, threads ---- */
 
 static void bf16_stays_near(void **state)
@@ -331,11 +423,12 @@ static void folders_round_trip(void **state)
     (void)state;
     char folder[] = "/tmp/linnet-model-XXXXXX", path[2][128], cmd[200];
     assert_non_null(mkdtemp(folder));
-    for (int i = 0; i < RECIPES; i++) {
-        linnet_model *m = model_of(c, &recipes[i], LINNET_F32), *back;
+    for (int i = 0; i <= RECIPES; i++) {
+        const recipe *r = i < RECIPES ? &recipes[i] : &from_last;
+        linnet_model *m = model_of(c, r, LINNET_F32), *back;
         assert_int_equal(linnet_model_save(c, m, folder), LINNET_OK);
         snprintf(path[0], sizeof path[0], "%s/second", folder);
-        if (linnet_model_load(c, folder, LINNET_F32, &back) != LINNET_OK) fail_msg("%s: %s", recipes[i].name, linnet_error_message(c));
+        if (linnet_model_load(c, folder, LINNET_F32, &back) != LINNET_OK) fail_msg("%s: %s", r->name, linnet_error_message(c));
         assert_memory_equal(m->w->master, back->w->master, (size_t)m->w->elements * 4);
         assert_int_equal(linnet_model_save(c, back, path[0]), LINNET_OK);
         snprintf(cmd, sizeof cmd, "cmp -s %s/model.safetensors %s/second/model.safetensors && cmp -s %s/config.json %s/second/config.json", folder,
@@ -563,7 +656,7 @@ int main(int argc, char **argv)
     if (argc > 1) cmocka_set_test_filter(argv[1]);
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(gradients_of_whole_models), cmocka_unit_test(every_parameter_learns), cmocka_unit_test(packed_equals_separate),
-        cmocka_unit_test(kept_values),
+        cmocka_unit_test(kept_values),               cmocka_unit_test(the_last_says_all),      cmocka_unit_test(the_last_has_no_next),
         cmocka_unit_test(state_carries_everything),  cmocka_unit_test(bf16_stays_near),        cmocka_unit_test(threads_change_no_bit),
         cmocka_unit_test(folders_round_trip),        cmocka_unit_test(logits_of_flash_linear_attention),
         cmocka_unit_test(logits_of_transformers),

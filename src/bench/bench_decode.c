@@ -147,7 +147,7 @@ static linnet_status run(decode *k, int64_t steps, linnet_bench_decode_result *o
 linnet_status linnet_bench_decode(linnet_context *c, linnet_model *m, const linnet_bench_decode_options *options, linnet_bench_decode_result *out)
 {
     linnet_bench_decode_options o = LINNET_BENCH_DECODE_OPTIONS_INIT;
-    LNT_TRY(lnt_model_check(c, m));
+    LNT_TRY(lnt_model_check_next(c, m));
     LNT_TRY(lnt_options_take(c, "bench_decode", options, &o));
     LNT_TRY(lnt_result_check(c, out));
     decode k = { .c = c, .m = m, .batch = o.batch };

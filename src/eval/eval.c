@@ -135,7 +135,7 @@ linnet_status linnet_eval(linnet_context *c, linnet_model *m, const linnet_token
 {
     linnet_eval_options o = LINNET_EVAL_OPTIONS_INIT;
     linnet_eval_result r = {.size = sizeof r};
-    LNT_TRY(lnt_model_check(c, m));
+    LNT_TRY(lnt_model_check_next(c, m));
     LNT_TRY(lnt_need(c, t, "the tokenizer"));
     LNT_TRY(lnt_options_take(c, "eval", options, &o));
     LNT_TRY(lnt_result_check(c, out));

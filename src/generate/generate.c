@@ -239,7 +239,7 @@ linnet_status linnet_generate(linnet_context *c, linnet_model *m, const linnet_t
 {
     linnet_generate_options o = LINNET_GENERATE_OPTIONS_INIT;
     linnet_generate_result r = {.size = sizeof r};
-    LNT_TRY(lnt_model_check(c, m));
+    LNT_TRY(lnt_model_check_next(c, m));
     LNT_TRY(lnt_need(c, t, "the tokenizer"));
     LNT_TRY(lnt_options_take(c, "generate", options, &o));
     LNT_TRY(lnt_result_check(c, out));

@@ -52,7 +52,7 @@ static linnet_status open_session(linnet_session *s)
 linnet_status linnet_session_create(linnet_context *c, linnet_model *m, const linnet_session_options *options, linnet_session **out)
 {
     linnet_session_options o = LINNET_SESSION_OPTIONS_INIT;
-    LNT_TRY(lnt_model_check(c, m));
+    LNT_TRY(lnt_model_check_next(c, m));
     LNT_NEED(c, out);
     *out = NULL;
     if (options) LNT_TRY(lnt_options_take(c, "session", options, &o));

@@ -50,7 +50,7 @@ static linnet_status open_reader(lnt_ctx *c, linnet_model *m, const int32_t *ids
 
 static linnet_status check(lnt_ctx *c, const linnet_generate_options *o, int64_t V)
 {
-    LNT_TRY(lnt_model_check(c, o->draft));
+    LNT_TRY(lnt_model_check_next(c, o->draft));
     if (o->check_finite) return lnt_fail(c, LINNET_EINVAL, "check_finite looks at one model: leave out the draft");
     if (o->draft->config->vocab_size >= V) return LINNET_OK;
     lnt_fail(c, LINNET_EINVAL, "the draft knows %lld ids, the tokenizer has %lld", (long long)o->draft->config->vocab_size, (long long)V);

@@ -33,7 +33,7 @@ done:
 linnet_status linnet_model_logits_file(linnet_context *c, linnet_model *m, const char *in, const char *out, int step)
 {
     lnt_safetensors *file;
-    LNT_TRY(lnt_model_check(c, m));
+    LNT_TRY(step ? lnt_model_check_next(c, m) : lnt_model_check(c, m));
     LNT_NEED(c, in);
     LNT_NEED(c, out);
     LNT_TRY(lnt_safetensors_open(c, in, &file));

@@ -45,6 +45,20 @@ lnt_buf lnt_block_mlp(lnt_program *p, const lnt_block_parts *b, lnt_buf x)
     return x;
 }
 
+/* What stood at each place of a sequence, said from its last vector alone: the decoder of MAD's compression (arXiv 2403.17844). */
+static lnt_buf decode(lnt_program *p, const lnt_config *k, lnt_buf x)
+{
+    lnt_push_scope(p, "decoder");
+    x = lnt_from_last(p, x);
+    for (int i = 0; i < 2; i++) {
+        lnt_push_scope(p, "%d", i);
+        x = lnt_activation(p, lnt_linear_bias(p, norm(p, k, -1, x, "norm"), "proj", k->hidden_size), LNT_GELU, 1, false);
+        lnt_pop_scope(p);
+    }
+    lnt_pop_scope(p);
+    return x;
+}
+
 static void build(linnet_model *m)
 {
     const lnt_config *k = m->config;
@@ -67,6 +81,7 @@ static void build(linnet_model *m)
         lnt_pop_scope(p);
     }
     lnt_set_block(p, -1);
+    if (k->readout == LNT_FROM_LAST) x = decode(p, k, x);
     m->hidden = norm(p, k, -1, x, "norm");
     lnt_pop_scope(p);
     const double scale = k->logit_multiplier / k->logit_divisor; /* of what goes into the head, which is linear */

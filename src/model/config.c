@@ -23,6 +23,8 @@ static const lnt_option keys[] = {
     LNT_REAL(lnt_config, logit_divisor, 1e-9, 1e9, 1, "logits divided by this, before the cap"),
     LNT_SWITCH(lnt_config, fan_in_init, false, "fresh weights have the standard deviation fan-in^-1/2, embeddings hidden_size^-1/2"),
     LNT_SWITCH(lnt_config, depth_init, false, "fresh projections back to the residual stream have the variance 2/num_hidden_layers of fan-in's"),
+    LNT_WORD(lnt_config, readout, "token last", LNT_FROM_TOKEN,
+             "whose vector logits are made of: token: its own; last: that of its sequence's last, through a decoder that is told the place"),
 };
 const lnt_options lnt_common_keys = LNT_OPTIONS(lnt_config, keys);
 
@@ -329,4 +331,11 @@ linnet_status lnt_config_check(lnt_ctx *c, const lnt_config *k)
     for (int i = 0; i < k->n_mixers; i++)
         if (lnt_config_uses(k, i)) LNT_TRY(check_part(c, k, &k->mixers[i], i == 0));
     return LINNET_OK;
+}
+
+linnet_status lnt_config_check_next(lnt_ctx *c, const lnt_config *k)
+{
+    if (k->readout == LNT_FROM_TOKEN) return LINNET_OK;
+    lnt_fail(c, LINNET_EINVAL, "readout is \"last\", expected \"token\"");
+    return lnt_hint(c, "Every logit is made of the sequence's last vector: there is no next token to be written or scored.");
 }

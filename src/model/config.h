@@ -10,6 +10,9 @@
 
 enum { LNT_MAX_LAYERS = 512, LNT_MAX_PARTS = 32, LNT_NAME = 48 };
 
+/* Whose vector a token's logits are made of. */
+enum { LNT_FROM_TOKEN, LNT_FROM_LAST };
+
 /* A kind with its options. */
 typedef struct {
     const lnt_kind *kind;
@@ -25,6 +28,7 @@ typedef struct linnet_config {
     int64_t bos_token_id, eos_token_id, pad_token_id; /* -1: null */
     double norm_eps, initializer_range, logit_soft_cap, embedding_multiplier, logit_multiplier, logit_divisor;
     bool tie_word_embeddings, scale_embeddings, fan_in_init, depth_init;
+    int readout; /* LNT_FROM_TOKEN ... */
     lnt_part block, norm, mlp;
     int n_mixers;
     lnt_part mixers[LNT_MAX_PARTS];
@@ -46,6 +50,8 @@ void lnt_config_clear(lnt_config *k);
 linnet_status lnt_config_copy(lnt_ctx *c, const lnt_config *k, lnt_config **out);
 /* Whole-configuration checks (head counts divide, layers in range ...), each with the offending value. */
 linnet_status lnt_config_check(lnt_ctx *c, const lnt_config *k);
+/* LINNET_EINVAL where logits are none of a next token: the readout is not the token's own. */
+linnet_status lnt_config_check_next(lnt_ctx *c, const lnt_config *k);
 /* Forget the text handed out: something changed. */
 void lnt_config_touch(lnt_config *k);
 

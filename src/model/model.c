@@ -56,6 +56,12 @@ linnet_status lnt_model_check(lnt_ctx *c, const linnet_model *m)
     return lnt_hint(c, "A model is used with the context that it was made with.");
 }
 
+linnet_status lnt_model_check_next(lnt_ctx *c, const linnet_model *m)
+{
+    LNT_TRY(lnt_model_check(c, m));
+    return lnt_config_check_next(c, m->config);
+}
+
 linnet_status lnt_model_check_own(lnt_ctx *c, const linnet_model *m)
 {
     LNT_TRY(lnt_model_check(c, m));

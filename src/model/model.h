@@ -30,7 +30,9 @@ linnet_status lnt_model_view(lnt_ctx *c, const linnet_model *m, const lnt_config
 
 /* A model that a caller hands in: there, and made with this context. */
 linnet_status lnt_model_check(lnt_ctx *c, const linnet_model *m);
-/* The same, and it has weights that are its own to change. */
+/* The same, and it says what comes next, of every token. */
+linnet_status lnt_model_check_next(lnt_ctx *c, const linnet_model *m);
+/* The same as the first, and it has weights that are its own to change. */
 linnet_status lnt_model_check_own(lnt_ctx *c, const linnet_model *m);
 
 /* A parameter of that name, elements first .. first+n of it, and where there are some, an array for them. */

@@ -51,6 +51,7 @@ LNT_DECLARE_OP(decay_gate);
 LNT_DECLARE_OP(decay_window);
 LNT_DECLARE_OP(dpfp);
 LNT_DECLARE_OP(embedding);
+LNT_DECLARE_OP(from_last);
 LNT_DECLARE_OP(gamma_cap);
 LNT_DECLARE_OP(gated_rmsnorm);
 LNT_DECLARE_OP(glu);

@@ -57,6 +57,8 @@ lnt_buf lnt_short_conv(lnt_program *p, lnt_buf x, const char *name, int size, ln
 lnt_buf lnt_short_conv_bias(lnt_program *p, lnt_buf x, const char *name, int size, lnt_act act); /* and name.bias [cols], added before act */
 /* The row before: y_t = x_{t-1} inside each sequence, zero (or the state: one row a sequence) for its first. */
 lnt_buf lnt_token_shift(lnt_program *p, lnt_buf x);
+/* Every row of a sequence from its last: y_t = x_last + sines of the place t. For models that are asked for a whole sequence at once: no state. */
+lnt_buf lnt_from_last(lnt_program *p, lnt_buf x);
 /* a + (b - a) m: m has a row for each of theirs, or one fixed row (lnt_row_param, or what is made of one) for all. m of n times the columns: n of
  * them side by side. lnt_lerps: side by side by `count` fixed rows. At most six. */
 lnt_buf lnt_lerp(lnt_program *p, lnt_buf a, lnt_buf b, lnt_buf m);

@@ -72,7 +72,7 @@ static linnet_status open_chat(linnet_chat *k, linnet_model *m, const linnet_tok
 linnet_status linnet_chat_create(linnet_context *c, linnet_model *m, const linnet_tokenizer *t, const linnet_chat_options *options, linnet_chat **out)
 {
     linnet_chat_options o = LINNET_CHAT_OPTIONS_INIT;
-    LNT_TRY(lnt_model_check(c, m));
+    LNT_TRY(lnt_model_check_next(c, m));
     LNT_TRY(lnt_need(c, t, "the tokenizer"));
     LNT_NEED(c, out);
     *out = NULL;

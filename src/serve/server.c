@@ -45,7 +45,7 @@ linnet_status linnet_server_create(linnet_context *c, linnet_model *m, const lin
                                    linnet_server **out)
 {
     linnet_server_options o = LINNET_SERVER_OPTIONS_INIT;
-    LNT_TRY(lnt_model_check(c, m));
+    LNT_TRY(lnt_model_check_next(c, m));
     LNT_TRY(lnt_need(c, t, "the tokenizer"));
     LNT_NEED(c, out);
     *out = NULL;

@@ -48,7 +48,7 @@ static char *part(lnt_run *r, const char *list, int i, bool repeat)
 static linnet_status open_windows(lnt_run *r, windowed *w, int *n)
 {
     const options *o = r->values;
-    for (*n = 0; *n < MOST_MODELS; ++*n) {
+    for (*n = 0; *n < MOST_MODELS;) {
         char *text = part(r, o->windows, *n, false), *folder = text ? strchr(text, '=') : NULL;
         double window = 0;
         int one;
@@ -60,11 +60,11 @@ static linnet_status open_windows(lnt_run *r, windowed *w, int *n)
             return lnt_fail(r->c, LINNET_EINVAL, "windows are not in the order of their size: %.0f", window);
         w[*n].window = (int64_t)window;
         LNT_TRY(linnet_model_load(r->c, folder, r->o->model->dtype, &w[*n].m));
-        if (linnet_tokenizer_vocabulary(r->o->tokenizer) > w[*n].m->config->vocab_size) {
-            ++*n;
+        const linnet_model *m = w[(*n)++].m;
+        LNT_TRY(lnt_model_check_next(r->c, m));
+        if (linnet_tokenizer_vocabulary(r->o->tokenizer) > m->config->vocab_size)
             return lnt_fail(r->c, LINNET_EINVAL, "the tokenizer has %lld ids, but the model in %s knows %lld",
-                            (long long)linnet_tokenizer_vocabulary(r->o->tokenizer), folder, (long long)w[*n - 1].m->config->vocab_size);
-        }
+                            (long long)linnet_tokenizer_vocabulary(r->o->tokenizer), folder, (long long)m->config->vocab_size);
     }
     if (*n < 2) return lnt_fail(r->c, LINNET_EINVAL, "windows names %d models, expected 2 to %d as N=DIR,N=DIR", *n, MOST_MODELS);
     return LINNET_OK;

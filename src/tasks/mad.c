@@ -1,7 +1,5 @@
 /* MAD, mechanistic architecture design (Poli et al., arXiv 2403.17844): six small tasks, each at a baseline and with one key made harder at a time. A
- * task's score is the mean over its settings of the best macro accuracy, the MAD score the mean over tasks.
- *
- * One thing is not as there: compression is read out by the model itself, at as many further tokens, not by a decoder behind one vector. */
+ * task's score is the mean over its settings of the best macro accuracy, the MAD score the mean over tasks. */
 #include <stdio.h>
 #include <string.h>
 
@@ -227,18 +225,12 @@ static int64_t memorise(const mad *k, lnt_rng *r, int32_t *ids, int32_t *targets
     return k->q.length / 2 * 2;
 }
 
-/* From the compression token on, at which the string ends, one of its tokens at a time. */
+/* A string that ends in the compression token. All of it is asked for, of what the model makes of that last token. */
 static int64_t compress(const mad *k, lnt_rng *r, int32_t *ids, int32_t *targets)
 {
     const int64_t L = k->q.length, V = k->q.vocabulary;
-    for (int64_t i = 0; i < L - 1; i++) {
-        ids[i] = below(r, V - 1);
-        targets[i] = -1;
-        targets[L - 1 + i] = ids[i];
-        ids[L + i] = (int32_t)V - 1;
-    }
-    ids[L - 1] = targets[2 * L - 2] = (int32_t)V - 1;
-    return 2 * L - 1;
+    for (int64_t i = 0; i < L; i++) ids[i] = targets[i] = i + 1 < L ? below(r, V - 1) : (int32_t)V - 1;
+    return L;
 }
 
 /* Tokens among blanks, then a sign, then a blank for each token, where it is asked for. */
@@ -371,7 +363,8 @@ static linnet_status open_setting(lnt_ctx *c, const setting *q, lnt_arena *arena
     draw_map(k, s->seed);
     s->vocabulary = q->vocabulary;
     s->n_sets = 2;
-    s->set[0].longest = s->set[1].longest = q->kind == COMPRESSION ? 2 * q->length : q->length + 1;
+    s->set[0].longest = s->set[1].longest = q->length + 1;
+    s->whole = q->kind == COMPRESSION;
     s->extra[0] = "macro_accuracy";
     s->score = 1;
     s->example = example;
@@ -453,8 +446,8 @@ static linnet_status run(lnt_run *r)
 const lnt_task lnt_task_mad = {
     .info = {"mad", "six small tasks of recalling, memorising, compressing and copying",
              "macro_accuracy is what the benchmark reports: by batches of 128, the mean recall over classes that are targets or guesses. A task's "
-             "score is the mean over its settings, the MAD score the mean over tasks.\nNot as there: compression is read out by the model itself at "
-             "further tokens, not by a decoder behind one vector, so that its column is not comparable.",
+             "score is the mean over its settings, the MAD score the mean over tasks.\nCompression is read out by a decoder behind the last token's "
+             "vector, readout=last in a configuration.",
              "Poli et al. 2024, arXiv 2403.17844", "linnet task mad --kind in-context --mixer delta_net", LINNET_TASK_TRAINS, 0, 0, "", size},
     .options = LNT_OPTIONS(options, keys),
     .texts = texts,

@@ -272,6 +272,7 @@ static linnet_status run(lnt_run *r)
         goto done;
     }
     if (o->reference) LNT_TRY_GOTO(s, linnet_model_load(r->c, o->reference, (linnet_dtype)r->o->model->dtype, &reference), done);
+    if (reference) LNT_TRY_GOTO(s, lnt_model_check_next(r->c, reference), done);
     if (reference && reference->config->vocab_size != r->o->model->config->vocab_size) {
         s = lnt_fail(r->c, LINNET_EINVAL, "the reference knows %lld ids, the model %lld", (long long)reference->config->vocab_size,
                      (long long)r->o->model->config->vocab_size);

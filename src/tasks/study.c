@@ -188,7 +188,9 @@ static linnet_status open_model(study *k)
 {
     lnt_ctx *c = k->r->c;
     linnet_config *mine;
+    if (!k->s->whole) LNT_TRY(lnt_config_check_next(c, k->r->o->config));
     LNT_TRY(lnt_config_copy(c, k->r->o->config, &mine));
+    if (k->s->whole) mine->readout = LNT_FROM_LAST;
     mine->vocab_size = k->s->vocabulary;
     linnet_status s = linnet_model_create(c, mine, (linnet_dtype)k->r->o->dtype, (uint64_t)k->o->seed, &k->m);
     linnet_config_destroy(mine);

@@ -29,6 +29,7 @@ typedef struct lnt_source {
     double chance;            /* accuracy of a guess; 0: nothing is said of it */
     /* Example `index` of a set: ids and targets [longest], a target being what the position is to predict, -1: nothing. Returns its length. */
     int64_t (*example)(const struct lnt_source *s, int set, uint64_t index, int32_t *ids, int32_t *targets);
+    bool whole;               /* all targets are asked of what the model makes of the whole example: its readout is "last" */
     void *own;                /* the task's, the arena's */
     /* Measures of the task's own: begin a test, see every prediction, end with values of the `extra` names. NULL: there are none. */
     const char *extra[LNT_EXTRAS];

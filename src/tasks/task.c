@@ -276,7 +276,7 @@ static linnet_status check(lnt_ctx *c, const lnt_task *t, const linnet_task_opti
         LNT_TRY(lnt_need(c, o->config, "the configuration"));
         LNT_TRY(lnt_model_dtype_check(c, "dtype", o->dtype));
     } else {
-        LNT_TRY(lnt_model_check(c, o->model));
+        LNT_TRY(lnt_model_check_next(c, o->model));
         LNT_TRY(lnt_need(c, o->tokenizer, "the tokenizer"));
         if (linnet_tokenizer_vocabulary(o->tokenizer) > o->model->config->vocab_size) {
             lnt_fail(c, LINNET_EINVAL, "the tokenizer has %lld ids, but the model knows %lld", (long long)linnet_tokenizer_vocabulary(o->tokenizer),

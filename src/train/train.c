@@ -207,6 +207,7 @@ static linnet_status make_model(run *r, const linnet_config *config)
 static linnet_status open_model(run *r, const linnet_config *config)
 {
     LNT_TRY(make_model(r, config));
+    LNT_TRY(lnt_model_check_next(r->c, r->m));
     linnet_trainer_options o = LINNET_TRAINER_OPTIONS_INIT;
     o.batch = r->s.o.batch;
     o.length = r->s.o.length;

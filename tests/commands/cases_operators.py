@@ -262,3 +262,18 @@ def cost_of_reading(folder):
     (folder / "mine").mkdir()
     refused("task", "choice", model(), folder / "recall.jsonl", "--out", folder / "mine", says=["recall.jsonl"])
     assert (folder / "mine").exists(), "a folder that was there stays"
+
+
+@case("a readout of the last token's vector: task mad's compression has it, what writes or scores a text refuses it and leaves no folder")
+def readout(folder):
+    small, last = ["--mixer", "delta_net", "--layers", "1", "--width", "16", "--heads", "2"], ["--set", "readout=last"]
+    says = ['readout is "last"', 'expected "token"']
+    assert "from_last" in linnet("inspect", *small, *last, "--program").out and "from_last" not in linnet("inspect", *small, "--program").out
+    refused("train", text_file(), "--out", folder / "m", *small, *last, says=says)
+    refused("task", "parity", "--out", folder / "m", *small, *last, says=says)
+    refused("task", "mad", "--kind", "copying", "--out", folder / "m", *small, *last, says=says)
+    assert not (folder / "m").exists()
+    refused("bench", "decode", *small, *last, says=says)
+    line = json.loads(linnet("task", "mad", "--kind", "compression", *small, "--steps", "2", "--batch", "4", "--test-examples", "8", "--json")
+                      .out.splitlines()[0])
+    assert line["predictions"] == 8 * 32, line

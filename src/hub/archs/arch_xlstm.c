@@ -13,6 +13,7 @@ static const lnt_arch_key keys[] = {
     {"tie_word_embeddings", "tie_word_embeddings", "false"},
     {"scale_embeddings", NULL, "false"}, {"fan_in_init", NULL, "false"}, {"depth_init", NULL, "false"}, {"norm_first", NULL, "false"},
     {"embedding_multiplier", NULL, "1"}, {"logit_multiplier", NULL, "1"}, {"logit_divisor", NULL, "1"}, {"residual_multiplier", NULL, "1"},
+    {"readout", NULL, "\"token\""},
     {0},
 };
 

@@ -8,7 +8,7 @@ static const lnt_arch_key keys[] = {
     {"gate_multiplier", NULL, "1"}, {"down_multiplier", NULL, "1"}, {"inner_norm", NULL, "\"none\""}, {"inner_norm_eps", NULL, "null"},
     {"norm_of", NULL, "\"group\""}, {"step_min", NULL, "0"}, {"adjust_size", NULL, "false"}, {"size_multiplier", NULL, "1"},
     {"residual_multiplier", NULL, "1"},
-    {"embedding_multiplier", NULL, "1"}, {"logit_multiplier", NULL, "1"}, {"logit_divisor", NULL, "1"},
+    {"embedding_multiplier", NULL, "1"}, {"logit_multiplier", NULL, "1"}, {"logit_divisor", NULL, "1"}, {"readout", NULL, "\"token\""},
     {0},
 };
 
