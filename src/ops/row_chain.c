@@ -286,8 +286,9 @@ static bool op_of(const chain_places *c, const lnt_call *k, int i, bool inner, l
     const lnt_row_step *s = &c->at[i].step;
     const lnt_tensor *y = &k->out[0];
     const int64_t element = (int64_t)lnt_dtype_size(y->dtype), unit = LNT_CHAIN_UNIT * element;
+    const bool f32 = y->dtype == LINNET_F32 || !y->data; /* what a pair's first leaves its second is not stored, and not rounded */
     *o = (lnt_chain_op){.columns = (int32_t)s->head, .by_columns = lnt_chain_inverse(s->head), .number = {s->number[0], s->number[1]}};
-    o->head = (lnt_chain_head){.kind = s->kind, .act = s->act, .count = s->kind == LNT_ROW_LERP ? s->count : 0, .f32 = y->dtype == LINNET_F32,
+    o->head = (lnt_chain_head){.kind = s->kind, .act = s->act, .count = s->kind == LNT_ROW_LERP ? s->count : 0, .f32 = f32,
                                .first = (int32_t)c->at[i].first, .end = (int32_t)c->at[i].end, .stretch = (int32_t)result_stretch(c, i),
                                .out = inner ? NULL : y->data, .out_row = y->ld * element};
     o->by_stretch = lnt_chain_inverse(o->head.stretch);

@@ -185,7 +185,7 @@ bool is_chain(const known_chain &k, const lnt_chain *t, lnt_chain *known)
         const lnt_chain_op *o = &t->op[i];
         const known_op &f = k.op[i];
         const int result = (o->head.out ? OUT : 0) | (o->head.stretch > 1 ? SINGLE : 0) | (o->head.f32 ? F32 : 0);
-        if (o->head.kind != f.kind || o->head.act != f.act || result != f.result) return false;
+        if (o->head.kind != f.kind || o->head.act != f.act || (f.result == PAIRED ? result & ~F32 : result) != (f.result & ~PAIRED)) return false;
         if (f.kind == LNT_ROW_LERP && o->head.count != f.count) return false;
         for (int j = 0; j < LNT_ROW_OPERANDS; j++)
             if (!matches(t, j < 4 ? o->head.operand[j] : o->more[j - 4], f.operand[j], known->load, &load)) return false;
