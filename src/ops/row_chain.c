@@ -5,8 +5,10 @@
  * others. Those that have nothing to do with each other stand side by side. */
 #include "ops/row_chain_table.h"
 
+#include <stdio.h>
 #include <string.h>
 
+#include "core/context.h"
 #include "core/threads.h"
 #include "device/device.h"
 #include "ops/few_rows.h"
@@ -356,11 +358,23 @@ static bool table_of(const chain_group *g, const lnt_call *calls, int count, lnt
     return count > 0 && count <= LNT_CHAIN_NODES && find_places(nodes, count, NULL, &c) && make_table(&c, g, calls, t);
 }
 
+/* For LINNET_VERBOSE=dispatch: a chain that takes longer than one the compiler knows (row_chain.cuh), and why. */
+static void tell(const lnt_call *calls, int count, const char *why)
+{
+    char names[1024] = "";
+    size_t at = 0;
+    if (!calls->c->verbose_dispatch) return;
+    for (int i = 0; i < count && at < sizeof names; i++) at += (size_t)snprintf(names + at, sizeof names - at, " %s", calls[i].node->op->name);
+    lnt_log(calls->c, "dispatch: chain%s %s", names, why);
+}
+
 /* False: nothing was put. */
 static bool as_one(const chain_group *g, const lnt_call *calls, int count)
 {
     lnt_chain t;
-    return table_of(g, calls, count, &t) && lnt_row_chain_cuda(calls->c, &t);
+    const lnt_chain_way way = table_of(g, calls, count, &t) ? lnt_row_chain_cuda(calls->c, &t) : LNT_CHAIN_NOT_PUT;
+    if (way == LNT_CHAIN_BY_TABLE) tell(calls, count, "goes by its table");
+    return way != LNT_CHAIN_NOT_PUT;
 }
 
 bool lnt_row_chain_with_maps(const lnt_call *calls, int count, const lnt_few_rows *f)
@@ -368,7 +382,9 @@ bool lnt_row_chain_with_maps(const lnt_call *calls, int count, const lnt_few_row
     const chain_group g = {calls, count};
     lnt_chain t;
     if (f->R > MAPS_ROWS && !lnt_rows_are_alone(calls->c)) return false;
-    return table_of(&g, calls, count, &t) && lnt_row_chain_maps_cuda(calls->c, &t, f);
+    if (table_of(&g, calls, count, &t) && lnt_row_chain_maps_cuda(calls->c, &t, f)) return true;
+    tell(calls, count, "is not known with the maps ahead of it");
+    return false;
 }
 
 /* The group with its rule, call `rule`, in two kernels. False: nothing was put. */
@@ -401,6 +417,13 @@ linnet_status lnt_row_chain_apart(const lnt_call *calls, int count)
     return LINNET_OK;
 }
 
+/* What is no chain on this device, or with tensors as they lie. */
+static linnet_status one_by_one(const lnt_call *calls, int count)
+{
+    if (count > 1) tell(calls, count, "goes node by node");
+    return lnt_row_chain_apart(calls, count);
+}
+
 static bool is_rule(const lnt_node *n)
 {
     lnt_row_step s;
@@ -414,12 +437,13 @@ linnet_status lnt_row_chain_run(const lnt_call *calls, int count)
     if (calls->tokens <= 0 || as_one(&g, calls, count)) return LINNET_OK;
     int rule = 0;
     while (rule < count && !is_rule(calls[rule].node)) rule++;
-    if (rule == count) return lnt_row_chain_apart(calls, count);
+    if (rule == count) return one_by_one(calls, count);
     if (as_decay(&g, rule)) return LINNET_OK;
-    if (!as_one(&g, calls, rule)) LNT_TRY(lnt_row_chain_apart(calls, rule));
+    tell(calls, count, "is not known with its recurrence");
+    if (!as_one(&g, calls, rule)) LNT_TRY(one_by_one(calls, rule));
     LNT_TRY(calls[rule].node->op->forward(&calls[rule]));
     calls += rule + 1, count -= rule + 1;
-    return as_one(&g, calls, count) ? LINNET_OK : lnt_row_chain_apart(calls, count);
+    return as_one(&g, calls, count) ? LINNET_OK : one_by_one(calls, count);
 }
 
 #else
