@@ -58,12 +58,34 @@ __device__ __forceinline__ void ldmatrix_x4_trans(uint32_t (&x)[4], uint32_t add
                  : "memory");
 }
 
+/* An 8x8 matrix of bf16 as a register of each lane has it (row r, columns 2c and 2c+1), transposed. */
+__device__ __forceinline__ uint32_t movmatrix(uint32_t x)
+{
+    uint32_t y;
+    asm("movmatrix.sync.aligned.m8n8.trans.b16 %0, %1;" : "=r"(y) : "r"(x));
+    return y;
+}
+
 /* d += A B, [16][8] += [16][16] [16][8]. */
 __device__ __forceinline__ void mma_bf16(float (&d)[4], const uint32_t (&a)[4], uint32_t b0, uint32_t b1)
 {
     asm("mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, {%0, %1, %2, %3};"
         : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3])
         : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
+}
+
+/* The B of 16 float32 numbers, a column: its first column has them as bf16, its second what is left of them, the others zeros, so that D's first two
+ * columns add up to the product. Letters r and c are the lane's. */
+__device__ __forceinline__ void column_as_two(uint32_t (&b)[2], const float *column, int r, int c)
+{
+    b[0] = b[1] = 0;
+    if (r >= 2) return;
+#pragma unroll
+    for (int i = 0; i < 2; i++) {
+        const float2 y = *(const float2 *)(column + i * 8 + 2 * c);
+        b[i] = pack_bf16(y.x, y.y);
+        if (r) b[i] = pack_bf16(y.x - low_bf16(b[i]), y.y - high_bf16(b[i]));
+    }
 }
 
 /* 16 bytes from global memory at `src` to shared memory at `dst`, both aligned to 16, past L1; zeros, and src unread, when `real` is false. */

@@ -5,8 +5,10 @@
  * others. Those that have nothing to do with each other stand side by side. */
 #include "ops/row_chain_table.h"
 
+#include <stdio.h>
 #include <string.h>
 
+#include "core/context.h"
 #include "core/threads.h"
 #include "device/device.h"
 #include "ops/few_rows.h"
@@ -286,8 +288,9 @@ static bool op_of(const chain_places *c, const lnt_call *k, int i, bool inner, l
     const lnt_row_step *s = &c->at[i].step;
     const lnt_tensor *y = &k->out[0];
     const int64_t element = (int64_t)lnt_dtype_size(y->dtype), unit = LNT_CHAIN_UNIT * element;
+    const bool f32 = y->dtype == LINNET_F32 || !y->data; /* what a pair's first leaves its second is not stored, and not rounded */
     *o = (lnt_chain_op){.columns = (int32_t)s->head, .by_columns = lnt_chain_inverse(s->head), .number = {s->number[0], s->number[1]}};
-    o->head = (lnt_chain_head){.kind = s->kind, .act = s->act, .count = s->kind == LNT_ROW_LERP ? s->count : 0, .f32 = y->dtype == LINNET_F32,
+    o->head = (lnt_chain_head){.kind = s->kind, .act = s->act, .count = s->kind == LNT_ROW_LERP ? s->count : 0, .f32 = f32,
                                .first = (int32_t)c->at[i].first, .end = (int32_t)c->at[i].end, .stretch = (int32_t)result_stretch(c, i),
                                .out = inner ? NULL : y->data, .out_row = y->ld * element};
     o->by_stretch = lnt_chain_inverse(o->head.stretch);
@@ -355,11 +358,23 @@ static bool table_of(const chain_group *g, const lnt_call *calls, int count, lnt
     return count > 0 && count <= LNT_CHAIN_NODES && find_places(nodes, count, NULL, &c) && make_table(&c, g, calls, t);
 }
 
+/* For LINNET_VERBOSE=dispatch: a chain that takes longer than one the compiler knows (row_chain.cuh), and why. */
+static void tell(const lnt_call *calls, int count, const char *why)
+{
+    char names[1024] = "";
+    size_t at = 0;
+    if (!calls->c->verbose_dispatch) return;
+    for (int i = 0; i < count && at < sizeof names; i++) at += (size_t)snprintf(names + at, sizeof names - at, " %s", calls[i].node->op->name);
+    lnt_log(calls->c, "dispatch: chain%s %s", names, why);
+}
+
 /* False: nothing was put. */
 static bool as_one(const chain_group *g, const lnt_call *calls, int count)
 {
     lnt_chain t;
-    return table_of(g, calls, count, &t) && lnt_row_chain_cuda(calls->c, &t);
+    const lnt_chain_way way = table_of(g, calls, count, &t) ? lnt_row_chain_cuda(calls->c, &t) : LNT_CHAIN_NOT_PUT;
+    if (way == LNT_CHAIN_BY_TABLE) tell(calls, count, "goes by its table");
+    return way != LNT_CHAIN_NOT_PUT;
 }
 
 bool lnt_row_chain_with_maps(const lnt_call *calls, int count, const lnt_few_rows *f)
@@ -367,7 +382,9 @@ bool lnt_row_chain_with_maps(const lnt_call *calls, int count, const lnt_few_row
     const chain_group g = {calls, count};
     lnt_chain t;
     if (f->R > MAPS_ROWS && !lnt_rows_are_alone(calls->c)) return false;
-    return table_of(&g, calls, count, &t) && lnt_row_chain_maps_cuda(calls->c, &t, f);
+    if (table_of(&g, calls, count, &t) && lnt_row_chain_maps_cuda(calls->c, &t, f)) return true;
+    tell(calls, count, "is not known with the maps ahead of it");
+    return false;
 }
 
 /* The group with its rule, call `rule`, in two kernels. False: nothing was put. */
@@ -400,6 +417,13 @@ linnet_status lnt_row_chain_apart(const lnt_call *calls, int count)
     return LINNET_OK;
 }
 
+/* What is no chain on this device, or with tensors as they lie. */
+static linnet_status one_by_one(const lnt_call *calls, int count)
+{
+    if (count > 1) tell(calls, count, "goes node by node");
+    return lnt_row_chain_apart(calls, count);
+}
+
 static bool is_rule(const lnt_node *n)
 {
     lnt_row_step s;
@@ -413,12 +437,13 @@ linnet_status lnt_row_chain_run(const lnt_call *calls, int count)
     if (calls->tokens <= 0 || as_one(&g, calls, count)) return LINNET_OK;
     int rule = 0;
     while (rule < count && !is_rule(calls[rule].node)) rule++;
-    if (rule == count) return lnt_row_chain_apart(calls, count);
+    if (rule == count) return one_by_one(calls, count);
     if (as_decay(&g, rule)) return LINNET_OK;
-    if (!as_one(&g, calls, rule)) LNT_TRY(lnt_row_chain_apart(calls, rule));
+    tell(calls, count, "is not known with its recurrence");
+    if (!as_one(&g, calls, rule)) LNT_TRY(one_by_one(calls, rule));
     LNT_TRY(calls[rule].node->op->forward(&calls[rule]));
     calls += rule + 1, count -= rule + 1;
-    return as_one(&g, calls, count) ? LINNET_OK : lnt_row_chain_apart(calls, count);
+    return as_one(&g, calls, count) ? LINNET_OK : one_by_one(calls, count);
 }
 
 #else

@@ -424,7 +424,8 @@ constexpr known_operand HALVES = {LNT_CHAIN_HALVES, -1, false}, LATER = {LNT_CHA
 constexpr known_operand FLOATS = {LNT_CHAIN_FLOATS, -1, true}, FOUR = {TAPS, -1, true}, ONCE = {LNT_CHAIN_ONE, -1, true};
 constexpr known_operand made(int8_t maker) { return {LNT_CHAIN_FLOATS, maker, false}; }
 
-enum { KEPT = 0, OUT = 1, SINGLE = 2, F32 = 4 }; /* of a result: others read it; one for a head; float32 */
+/* Of a result: others read it; one for a head; float32; float32 where the function that reads it is its pair (program.h), as heads' sizes have it. */
+enum { KEPT = 0, OUT = 1, SINGLE = 2, F32 = 4, PAIRED = 8 };
 struct known_op {
     int8_t kind, act, count, result; /* count: of LERP */
     known_operand operand[LNT_ROW_OPERANDS];
@@ -497,19 +498,19 @@ constexpr known_chain KNOWN[] = {
     {3, {{LNT_ROW_ADD, 0, 0, KEPT, {HALVES, HALVES}},
          {LNT_ROW_GLU, LNT_SILU, 0, KEPT, {HALVES, made(0)}},
          {LNT_ROW_RMS, 0, 0, OUT, {made(1), FLOATS}}}},
-    {6, {{LNT_ROW_CONV, LNT_SILU, 0, KEPT, {HALVES, FLOATS, FLOATS, FLOATS, FOUR}},
+    {6, {{LNT_ROW_CONV, LNT_SILU, 0, PAIRED, {HALVES, FLOATS, FLOATS, FLOATS, FOUR}},
          {LNT_ROW_L2, 0, 0, OUT, {made(0)}},
-         {LNT_ROW_CONV, LNT_SILU, 0, KEPT, {HALVES, FLOATS, FLOATS, FLOATS, FOUR}},
+         {LNT_ROW_CONV, LNT_SILU, 0, PAIRED, {HALVES, FLOATS, FLOATS, FLOATS, FOUR}},
          {LNT_ROW_L2, 0, 0, OUT, {made(2)}},
          {LNT_ROW_CONV, LNT_SILU, 0, OUT, {HALVES, FLOATS, FLOATS, FLOATS, FOUR}},
          {LNT_ROW_DECAY, 0, 0, OUT | F32, {HALVES, ONCE, FLOATS}}}},
-    {4, {{LNT_ROW_CONV, LNT_SILU, 0, KEPT, {HALVES, FLOATS, FLOATS, FLOATS, FOUR}},
+    {4, {{LNT_ROW_CONV, LNT_SILU, 0, PAIRED, {HALVES, FLOATS, FLOATS, FLOATS, FOUR}},
          {LNT_ROW_L2, 0, 0, OUT, {made(0)}},
-         {LNT_ROW_CONV, LNT_SILU, 0, KEPT, {HALVES, FLOATS, FLOATS, FLOATS, FOUR}},
+         {LNT_ROW_CONV, LNT_SILU, 0, PAIRED, {HALVES, FLOATS, FLOATS, FLOATS, FOUR}},
          {LNT_ROW_L2, 0, 0, OUT, {made(2)}}}},
-    {8, {{LNT_ROW_CONV, LNT_SILU, 0, KEPT, {HALVES, FLOATS, FLOATS, FLOATS, FOUR}},
+    {8, {{LNT_ROW_CONV, LNT_SILU, 0, PAIRED, {HALVES, FLOATS, FLOATS, FLOATS, FOUR}},
          {LNT_ROW_L2, 0, 0, KEPT, {made(0)}},
-         {LNT_ROW_CONV, LNT_SILU, 0, KEPT, {HALVES, FLOATS, FLOATS, FLOATS, FOUR}},
+         {LNT_ROW_CONV, LNT_SILU, 0, PAIRED, {HALVES, FLOATS, FLOATS, FLOATS, FOUR}},
          {LNT_ROW_L2, 0, 0, KEPT, {made(2)}},
          {LNT_ROW_CONV, LNT_SILU, 0, KEPT, {HALVES, FLOATS, FLOATS, FLOATS, FOUR}},
          {LNT_ROW_DECAY, 0, 0, KEPT | F32, {HALVES, ONCE, FLOATS}},
@@ -640,7 +641,8 @@ template <int WHICH> struct known_row {
         const lnt_chain_op &o = a.op[I];
         const int warp = p.col - (int)threadIdx.x % 32 * U; /* its first column */
         lnt_chain_head h = {};
-        h.kind = f.kind, h.act = f.act, h.count = sums(f.kind) ? o.head.count : f.count, h.f32 = (f.result & F32) != 0;
+        h.kind = f.kind, h.act = f.act, h.count = sums(f.kind) ? o.head.count : f.count;
+        h.f32 = f.result & PAIRED ? o.head.f32 : (f.result & F32) != 0;
         h.first = o.head.first, h.end = o.head.end, h.stretch = f.result & SINGLE ? o.head.stretch : 1;
         h.out = f.result & OUT ? o.head.out : NULL, h.out_row = o.head.out_row;
         h.operand[1] = (lnt_chain_operand)f.operand[1].form, h.operand[2] = (lnt_chain_operand)f.operand[2].form;

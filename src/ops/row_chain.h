@@ -3,8 +3,8 @@
  * An operator says in its hook `row` how one row of its result is made (lnt_row_step): which function of columns it is, and where each number comes
  * from. A plan asks the first of a run of nodes which others go with it (lnt_op.follows), and hands it all their calls (lnt_op.run_group). Threads
  * have two neighbouring columns each and go through the functions one after the other; what one of them makes for the next stays with the thread,
- * rounded as it would be stored. So nodes go together when their columns do: row_chain.c finds every node a place among the threads' columns, such
- * that what reads a result stands where that was made. */
+ * rounded as it would be stored (not what a pair hands on, which nobody stores: lnt_pair). So nodes go together when their columns do: row_chain.c
+ * finds every node a place among the threads' columns, such that what reads a result stands where that was made. */
 #ifndef LNT_OPS_ROW_CHAIN_H
 #define LNT_OPS_ROW_CHAIN_H
 

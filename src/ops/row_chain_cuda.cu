@@ -185,7 +185,7 @@ bool is_chain(const known_chain &k, const lnt_chain *t, lnt_chain *known)
         const lnt_chain_op *o = &t->op[i];
         const known_op &f = k.op[i];
         const int result = (o->head.out ? OUT : 0) | (o->head.stretch > 1 ? SINGLE : 0) | (o->head.f32 ? F32 : 0);
-        if (o->head.kind != f.kind || o->head.act != f.act || result != f.result) return false;
+        if (o->head.kind != f.kind || o->head.act != f.act || (f.result == PAIRED ? result & ~F32 : result) != (f.result & ~PAIRED)) return false;
         if (f.kind == LNT_ROW_LERP && o->head.count != f.count) return false;
         for (int j = 0; j < LNT_ROW_OPERANDS; j++)
             if (!matches(t, j < 4 ? o->head.operand[j] : o->more[j - 4], f.operand[j], known->load, &load)) return false;
@@ -304,17 +304,17 @@ extern "C" bool lnt_row_chain_maps_cuda(lnt_ctx *c, const lnt_chain *chain, cons
            put_mapped<UNTIED_MAPS, 128>(d, chain, f) || put_mapped<UNTIED_FIRST, 64>(d, chain, f) || put_mapped<UNTIED_FIRST, 128>(d, chain, f);
 }
 
-extern "C" bool lnt_row_chain_cuda(lnt_ctx *c, const lnt_chain *chain)
+extern "C" lnt_chain_way lnt_row_chain_cuda(lnt_ctx *c, const lnt_chain *chain)
 {
     lnt_cuda *d = lnt_cuda_of(c);
     const size_t bytes = sizeof(chain_share) + (size_t)chain->bytes;
     lnt_chain known;
-    if ((!has_rule(chain) && bytes > d->base.block_shared) || (chain->cluster > 1 && d->base.capability < 90)) return false;
-    if (chain_function *kernel = find_known(chain, &known))
+    if ((!has_rule(chain) && bytes > d->base.block_shared) || (chain->cluster > 1 && d->base.capability < 90)) return LNT_CHAIN_NOT_PUT;
+    chain_function *kernel = find_known(chain, &known);
+    if (!kernel && has_rule(chain)) return LNT_CHAIN_NOT_PUT;
+    if (kernel)
         launch(d, kernel, known, sizeof(chain_share::part));
-    else if (has_rule(chain))
-        return false;
     else
         launch(d, chain->cluster > 1 ? chain_kernel<true> : chain_kernel<false>, *chain, bytes);
-    return true;
+    return kernel ? LNT_CHAIN_KNOWN : LNT_CHAIN_BY_TABLE;
 }

@@ -93,7 +93,8 @@ bool lnt_row_chain_decay_cuda(lnt_ctx *c, const lnt_chain_decay *d); /* false: i
 
 bool lnt_row_chain_maps_cuda(lnt_ctx *c, const lnt_chain *chain, const struct lnt_few_rows *f); /* lnt_row_chain_with_maps */
 
-/* False: a block of this device has no room for it, or a chain with a rule is not known; nothing was put. */
-bool lnt_row_chain_cuda(lnt_ctx *c, const lnt_chain *chain);
+/* Nothing was put: a block of this device has no room for it, or a chain with a rule is not known. */
+typedef enum { LNT_CHAIN_NOT_PUT, LNT_CHAIN_BY_TABLE, LNT_CHAIN_KNOWN } lnt_chain_way;
+lnt_chain_way lnt_row_chain_cuda(lnt_ctx *c, const lnt_chain *chain);
 
 #endif

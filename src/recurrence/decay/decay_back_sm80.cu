@@ -9,6 +9,7 @@
  * gradient needs of a head is on the way: rows of M = D A B less its columns, the dots (read . q S) . do and (write . k dS) . v.
  * A warp has 16 rows, and half of the columns, of whatever is made. */
 #include "recurrence/decay/decay_tiles.cuh"
+#include "recurrence/recur_cuda.cuh"
 
 static constexpr int WARPS = 8, BACK_THREADS = 32 * WARPS;
 
@@ -350,11 +351,8 @@ template <int K, int V> static int room() { return back_places<K, V>::end + (int
 
 bool lnt_decay_back_takes(int K, int V)
 {
-    int device = 0, most = 0;
-    if (cudaGetDevice(&device) != cudaSuccess || cudaDeviceGetAttribute(&most, cudaDevAttrMaxSharedMemoryPerBlockOptin, device) != cudaSuccess)
-        return false;
 #define F(K, V) room<K, V>()
-    return (K == 64 || K == 128) && (V == 64 || V == 128) && BY_SHAPE(K, V, F) <= most;
+    return (K == 64 || K == 128) && (V == 64 || V == 128) && BY_SHAPE(K, V, F) <= lnt_block_room();
 #undef F
 }
 

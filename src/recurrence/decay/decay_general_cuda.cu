@@ -1,7 +1,6 @@
 /* The decay core on any GPU: kernels in float32 arithmetic, for any row type and as many columns as shared memory holds. Equations and roles are in
  * README.md. */
 #include "recurrence/decay/decay_cuda.cuh"
-#include "recurrence/delta/delta_cuda.cuh"
 #include "recurrence/recur_cuda.cuh"
 
 static constexpr int C = 16;        /* chunk */
@@ -297,7 +296,7 @@ static const char *general_declines(const void *args, bool backward)
     const size_t pass = general_floats(D, true), pairs = pairs_floats(a->K, a->V + 1);
     if (a->op->kind == LNT_DECAY_STABLE && a->K > DECAY_WIDEST) return "K of at most 256 is offered";
     if (a->V > DECAY_WIDEST_V) return "V of at most 1024 is offered";
-    return 4 * (backward && pairs > pass ? pairs : pass) > (size_t)lnt_delta_room() ? "the GPU has too little shared memory" : NULL;
+    return 4 * (backward && pairs > pass ? pairs : pass) > (size_t)lnt_block_room() ? "the GPU has too little shared memory" : NULL;
 }
 static size_t general_workspace(const void *args, bool backward, int threads)
 {

@@ -166,14 +166,8 @@ template <int D> __device__ __forceinline__ void inter_dots(uint32_t query, cons
     float acc[4][4] = {};
 #pragma unroll
     for (int ks = 0; ks < D / 16; ks++) {
-        uint32_t b[2] = {};
-        if (r < 2)
-#pragma unroll
-            for (int i = 0; i < 2; i++) {
-                const float2 y = *(const float2 *)(n + ks * 16 + i * 8 + 2 * c);
-                b[i] = pack_bf16(y.x, y.y);
-                if (r) b[i] = pack_bf16(y.x - low_bf16(b[i]), y.y - high_bf16(b[i]));
-            }
+        uint32_t b[2];
+        column_as_two(b, n + ks * 16, r, c);
 #pragma unroll
         for (int m = 0; m < 4; m++) {
             uint32_t A[4];
@@ -669,9 +663,7 @@ template <typename... P, typename... A> static void put(const lnt_cuda *d, void 
 /* Two stages where the GPU has the shared memory (not sm_86, sm_89). */
 static int stages_of(const lnt_cuda *d, int fixed, int stage)
 {
-    int most = 0;
-    lnt_cuda_note(const_cast<lnt_cuda *>(d), cudaDeviceGetAttribute(&most, cudaDevAttrMaxSharedMemoryPerBlockOptin, d->index));
-    return fixed + 2 * stage + (int)sizeof(pass_small) <= most ? 2 : 1;
+    return fixed + 2 * stage + (int)sizeof(pass_small) <= (int)d->base.block_shared ? 2 : 1;
 }
 
 template <int K, int V, bool GATED> static void put_states(const decay_cut &x, const decay_states &a, const lnt_cuda *d)

@@ -238,14 +238,8 @@ template <int D> __device__ __forceinline__ void row_sums(float (&sum)[2], uint3
     float acc[4] = {};
 #pragma unroll
     for (int ks = 0; ks < D / 16; ks++) {
-        uint32_t A[4], b[2] = {};
-        if (r < 2)
-#pragma unroll
-            for (int i = 0; i < 2; i++) {
-                const float2 y = *(const float2 *)(n + ks * 16 + i * 8 + 2 * c);
-                b[i] = pack_bf16(y.x, y.y);
-                if (r) b[i] = pack_bf16(y.x - low_bf16(b[i]), y.y - high_bf16(b[i]));
-            }
+        uint32_t A[4], b[2];
+        column_as_two(b, n + ks * 16, r, c);
         ldmatrix_x4(A, (rows ^ (uint32_t)(ks % 4 << 5)) + ks / 4 * PANEL);
         mma_bf16(acc, A, b[0], b[1]);
     }

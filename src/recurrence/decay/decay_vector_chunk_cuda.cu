@@ -10,6 +10,7 @@
  * so o is read as gradients of q are, and dq is read in the chain. */
 #include "recurrence/decay/decay_vector_chain.cuh"
 #include "recurrence/decay/decay_vector_tiles.cuh"
+#include "recurrence/recur_cuda.cuh"
 
 namespace {
 
@@ -281,7 +282,7 @@ const char *lnt_vector_tiles_declines(const vector_call *a, bool backward)
     if (a->Hq != a->Hv) return "as many key heads as value heads are offered";
     const tiles_call c = call_of(a, backward);
     if ((a->tokens / C + a->sequences) * c.x.Hv >= (int64_t)1 << 31) return "too many tokens";
-    if ((c.x.K == 64 ? block_memory<64>(c) : block_memory<128>(c)) > lnt_delta_room()) return "the GPU has too little shared memory";
+    if ((c.x.K == 64 ? block_memory<64>(c) : block_memory<128>(c)) > lnt_block_room()) return "the GPU has too little shared memory";
     return NULL;
 }
 size_t lnt_vector_tiles_bytes(const vector_call *a, bool backward) { return carve(call_of(a, backward)).bytes; }

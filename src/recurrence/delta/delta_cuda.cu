@@ -4,6 +4,7 @@
  *   (I + tril(K K^T . D diag(beta), -1)) E = V - e.(K S)      O = s e.(Q S) + s (Q K^T . D) diag(beta) E      S' = e_n S + K^T (beta l . E)
  * A lane is a column; the warps share the rows. The state's columns stay in shared memory from the first chunk to the last. */
 #include "recurrence/delta/delta_cuda.cuh"
+#include "recurrence/recur_cuda.cuh"
 
 namespace {
 
@@ -142,7 +143,7 @@ extern "C" const char *lnt_delta_cuda_declines(const void *args, bool backward)
     const lnt_recur_args *a = (const lnt_recur_args *)args;
     if (a->K > MOST_K || a->V > MOST_V) return "keys of more than 256 columns or values of more than 1024";
     if (a->sequences * a->Hv * lnt_div_up(a->V, COLUMNS) >= (int64_t)1 << 31) return "too many sequences";
-    const size_t room = (size_t)lnt_delta_room();
+    const size_t room = (size_t)lnt_block_room();
     if ((backward ? lnt_delta_general_block_memory(a, room) : chunk_bytes(a->K)) > room) return "the GPU has too little shared memory";
     return NULL;
 }

@@ -60,13 +60,6 @@ size_t lnt_delta_fast_backward_workspace(const lnt_recur_args *a);
 int lnt_delta_fast_block_memory(const lnt_recur_args *a, bool backward);
 /* Of the general path's backward pass, for a GPU with `room` for a block (delta_back_cuda.cu). */
 size_t lnt_delta_general_block_memory(const lnt_recur_args *a, size_t room);
-/* The most that a block has on this thread's GPU; 0: it does not tell. */
-static inline int lnt_delta_room()
-{
-    int device = 0, most = 0;
-    if (cudaGetDevice(&device) != cudaSuccess) return 0;
-    return cudaDeviceGetAttribute(&most, cudaDevAttrMaxSharedMemoryPerBlockOptin, device) == cudaSuccess ? most : 0;
-}
 
 /* The chains, from T, P and F: the states' (delta_chain.cuh) and their gradients' in reverse (delta_back_chain.cuh). */
 typedef struct {

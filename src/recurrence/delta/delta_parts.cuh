@@ -158,8 +158,7 @@ template <bool HOPPER> __device__ __forceinline__ void store_matrices_trans(uint
         __syncwarp(); /* lanes write for each other */
 #pragma unroll
         for (int m = 0; m < 4; m++) {
-            uint32_t y;
-            asm volatile("movmatrix.sync.aligned.m8n8.trans.b16 %0, %1;" : "=r"(y) : "r"(x[m]));
+            const uint32_t y = movmatrix(x[m]);
             const uint32_t row = __shfl_sync(0xffffffffu, address, 8 * m + lane / 4);
             asm volatile("st.shared.b32 [%0], %1;" ::"r"(row + 4 * (lane % 4)), "r"(y) : "memory");
         }
@@ -229,8 +228,7 @@ inline int ring_bytes(int NV, int stash, int stages, int stage_bytes) { return 3
 template <bool HOPPER, int K, int NV> constexpr int chains_at_once = HOPPER && K == 64 && NV == 1 ? 2 : 1;
 template <bool HOPPER, int K, int NV, bool READ> int stages_in(const lnt_cuda *d, int stash, int64_t ctas)
 {
-    int most = 0, all = 0, own = 0;
-    cudaDeviceGetAttribute(&most, cudaDevAttrMaxSharedMemoryPerBlockOptin, d->index);
+    int most = (int)d->base.block_shared, all = 0, own = 0;
     cudaDeviceGetAttribute(&all, cudaDevAttrMaxSharedMemoryPerMultiprocessor, d->index);
     cudaDeviceGetAttribute(&own, cudaDevAttrReservedSharedMemoryPerBlock, d->index);
     if (chains_at_once<HOPPER, K, NV> == 2 && ctas > d->base.multiprocessors) most = all / 2 - own;

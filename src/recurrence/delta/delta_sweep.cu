@@ -1,6 +1,7 @@
 /* The forward sweep of the fast path: the chunk list, what is parallel over chunks (gates, K K^T, Q K^T, T), and then the chain (delta_chain.cuh). */
 #include "device/mma.cuh"
 #include "recurrence/delta/delta_cuda.cuh"
+#include "recurrence/recur_cuda.cuh"
 
 namespace {
 
@@ -511,7 +512,7 @@ extern "C" const char *lnt_delta_fast_declines(const void *args, bool backward)
     if (a->chunk && a->chunk != C) return "its chunk length is 64";
     if (a->tokens >= (int64_t)1 << 31 || a->sequences >= (int64_t)1 << 31 || lnt_delta_chunks(a) * a->Hv >= (int64_t)1 << 31)
         return "too many tokens";
-    if (lnt_delta_fast_block_memory(a, backward) > lnt_delta_room()) return "the GPU has too little shared memory"; /* 99 KB on sm_86 and sm_89 */
+    if (lnt_delta_fast_block_memory(a, backward) > lnt_block_room()) return "the GPU has too little shared memory"; /* 99 KB on sm_86 and sm_89 */
     return NULL;
 }
 

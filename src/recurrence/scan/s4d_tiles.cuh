@@ -125,14 +125,6 @@ using channel_tile = bf16[CHUNKS][PITCH];
 /* The tile's row of a chunk: as columns of a product, 2 c and 2 c + 1 of two tiles are chunks 4 c and the next three. */
 __device__ __forceinline__ int row_of(int chunk) { return chunk / 2 % 2 * 8 + chunk / 4 * 2 + chunk % 2; }
 
-/* An 8x8 matrix as a register of each lane has it (row r, columns 2 c and the next), transposed. */
-__device__ __forceinline__ uint32_t movmatrix(uint32_t x)
-{
-    uint32_t y;
-    asm("movmatrix.sync.aligned.m8n8.trans.b16 %0, %1;" : "=r"(y) : "r"(x));
-    return y;
-}
-
 /* Four such matrices to shared memory, TRANS: transposed; lane 8 i + j has the address of row j of matrix i. */
 template <bool TRANS> __device__ __forceinline__ void put_matrices(uint32_t row, const uint32_t (&x)[4])
 {

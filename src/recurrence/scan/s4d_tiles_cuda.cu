@@ -89,21 +89,13 @@ size_t workspace(const void *args, bool back, int)
     return carve(&a, back, &p);
 }
 
-/* Of a block's memory; 0: the GPU does not tell. */
-int room()
-{
-    int device = 0, most = 0;
-    if (cudaGetDevice(&device) != cudaSuccess) return 0;
-    return cudaDeviceGetAttribute(&most, cudaDevAttrMaxSharedMemoryPerBlockOptin, device) == cudaSuccess ? most : 0;
-}
-
 const char *declines(const void *args, bool back)
 {
     const lnt_s4d_args *a = (const lnt_s4d_args *)args;
     if (a->dtype != LINNET_BF16) return "products of tiles are offered for bf16";
     if (a->M > MODES || a->D % 8) return "products of tiles take up to 32 numbers of a state and a multiple of 8 channels";
     const size_t shared = back && sizeof(sums_shared) > sizeof(walk_shared) ? sizeof(sums_shared) : sizeof(walk_shared);
-    if (room() < (int)shared) return "the GPU has too little shared memory"; /* 163 KB on sm_80 */
+    if (lnt_block_room() < (int)shared) return "the GPU has too little shared memory"; /* 163 KB on sm_80 */
     return a->sequences >= ((int64_t)1 << 31) / (a->D / 8) ? "too many sequences" : NULL;
 }
 

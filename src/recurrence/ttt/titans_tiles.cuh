@@ -165,7 +165,6 @@ template <int D, bool BACK, typename HEAD> __device__ __noinline__ void titans_c
     for (int64_t i = 0, now = 0; i < count; i++, t += TILE_TOKENS, record += record_step) {
         const int64_t next = now == 2 ? 0 : now + 1, then = next == 2 ? 0 : next + 1;
         const bf16 *const K = room.rows[now], *const V = K + ROWS;
-        const uint32_t keys = shared_address(K) + y.plain();
         const float *const steps = room.steps[now];
         if (i % SEGMENT == 0) { /* and their means */
             keep_state<D>(y, state, M);
@@ -176,22 +175,11 @@ template <int D, bool BACK, typename HEAD> __device__ __noinline__ void titans_c
                 state[2 * D * D + y.id] = S_of_S * room.mean[1][y.id - D];
             state += state_step;
         }
-        float z[2][4] = {}, zl[2][4] = {}, bt[2][4], u[2][4], means[LOSS_MEANS][4];
-#pragma unroll
-        for (int p = 0; p < D / 16; p++) {
-            uint32_t k[4];
-            ldmatrix_x4(k, keys + p * 32);
-            const ttt_halves m = halves_of(M[2 * p], M[2 * p + 1]);
-#pragma unroll
-            for (int n = 0; n < 2; n++) {
-                mma_bf16(z[n], m.high, k[2 * n], k[2 * n + 1]);
-                mma_bf16(zl[n], m.low, k[2 * n], k[2 * n + 1]);
-            }
-        }
+        float z[2][4] = {}, bt[2][4], u[2][4], means[LOSS_MEANS][4];
+        add_read<D>(y, z, M, K);
         TTT_SLICE(n, q)
         {
             const int at = y.at(n, q);
-            z[n][q] += zl[n][q];
             bt[n][q] = norm.b[q / 2] - (to_float(V[at]) - to_float(K[at]));
         }
         cp_async_wait<0>(); /* the next rows: behind the barrier they are there for everybody */

@@ -113,30 +113,18 @@ template <int D, bool BACK, typename HEAD> __device__ __noinline__ void ttt_chai
     for (int64_t i = 0, now = 0; i < count; i++, t += TILE_TOKENS, record += record_step) {
         const int64_t next = now == 2 ? 0 : now + 1, then = next == 2 ? 0 : next + 1;
         const bf16 *const K = room.rows[now], *const V = K + ROWS;
-        const uint32_t keys = shared_address(K) + y.plain();
         const float *const eta = room.eta[now] + (TILE_TOKENS - 1) * TILE_ETA;
         if (i % SEGMENT == 0) {
             keep_state<D>(y, state, W);
             if (y.mine) ((float2 *)(state + D * D))[y.id] = make_float2(b[0], b[1]);
             state += state_step;
         }
-        float z[2][4], zl[2][4] = {}, bt[2][4], u[2][4], means[LOSS_MEANS][4];
+        float z[2][4], bt[2][4], u[2][4], means[LOSS_MEANS][4];
         TTT_SLICE(n, q) z[n][q] = b[q / 2];
-#pragma unroll
-        for (int p = 0; p < D / 16; p++) {
-            uint32_t k[4];
-            ldmatrix_x4(k, keys + p * 32);
-            const ttt_halves w = halves_of(W[2 * p], W[2 * p + 1]);
-#pragma unroll
-            for (int n = 0; n < 2; n++) {
-                mma_bf16(z[n], w.high, k[2 * n], k[2 * n + 1]);
-                mma_bf16(zl[n], w.low, k[2 * n], k[2 * n + 1]);
-            }
-        }
+        add_read<D>(y, z, W, K);
         TTT_SLICE(n, q)
         {
             const int at = y.at(n, q);
-            z[n][q] += zl[n][q];
             bt[n][q] = norm.b[q / 2] - (to_float(V[at]) - to_float(K[at]));
         }
         cp_async_wait<0>(); /* the next rows: behind the barrier they are there for everybody */
@@ -332,22 +320,11 @@ template <int D, typename HEAD> __device__ __noinline__ void ttt_chain_back(HEAD
     for (int64_t i = count - 1, now = 0; i >= 0; i--) { /* from the run's first mini-batch on */
         const int64_t next = now == 2 ? 0 : now + 1, then = next == 2 ? 0 : next + 1;
         const bf16 *const K = room.rows[now], *const Q = K + ROWS;
-        const uint32_t keys = shared_address(K) + y.plain();
         const float *const eta = room.eta[now] + (TILE_TOKENS - 1) * TILE_ETA, *const from = room.record[now];
         if (i + 1 == count || i % SEGMENT == SEGMENT - 1) keep_state<D>(y, state + i / SEGMENT * state_step, dW);
-        float R[2][4], Rl[2][4] = {}, u[2][4], hat[2][4], du[2][4], dg[2][4], sums[BACK_SUMS + 1][4] = {}, means[LOSS_MEANS][4];
+        float R[2][4], u[2][4], hat[2][4], du[2][4], dg[2][4], sums[BACK_SUMS + 1][4] = {}, means[LOSS_MEANS][4];
         TTT_SLICE(n, q) R[n][q] = db[q / 2];
-#pragma unroll
-        for (int p = 0; p < D / 16; p++) {
-            uint32_t k[4];
-            ldmatrix_x4(k, keys + p * 32);
-            const ttt_halves d = halves_of(dW[2 * p], dW[2 * p + 1]);
-#pragma unroll
-            for (int n = 0; n < 2; n++) {
-                mma_bf16(R[n], d.high, k[2 * n], k[2 * n + 1]);
-                mma_bf16(Rl[n], d.low, k[2 * n], k[2 * n + 1]);
-            }
-        }
+        add_read<D>(y, R, dW, K);
         recorded_slice<D>(y, u, from + is::U);
         recorded_slice<D>(y, hat, from + is::HAT);
         recorded_slice<D>(y, du, from + is::PRE);
@@ -362,7 +339,6 @@ template <int D, typename HEAD> __device__ __noinline__ void ttt_chain_back(HEAD
         {
             const int e = 2 * n + q % 2;
             const float w2 = norm.of(q) * norm.of(q);
-            R[n][q] += Rl[n][q];
             du[n][q] -= by[e] * R[n][q];
             sums[BACK_U][e] += du[n][q] * u[n][q], sums[BACK_SUMS][e] += R[n][q] * u[n][q];
             const float d = du[n][q] *= rates[e];

@@ -409,18 +409,11 @@ __device__ __forceinline__ void mlp_loss(ttt_mlp_room &room, const bf16 *K, cons
         mlp_put_u(room, steps, i, column, u[half]);
     }
 }
-/* 8 x 8 numbers of bf16 of a warp, transposed. */
-__device__ __forceinline__ uint32_t turn_matrix(uint32_t x)
-{
-    uint32_t y;
-    asm volatile("movmatrix.sync.aligned.m8n8.trans.b16 %0, %1;" : "=r"(y) : "r"(x));
-    return y;
-}
 /* 16 x 16 of a state, as they are packed, become two tiles' B of a product over the state's rows. */
 __device__ __forceinline__ void turn_state(uint32_t (&to)[4], const uint32_t (&from)[4])
 {
 #pragma unroll
-    for (int q = 0; q < 4; q++) to[q] = turn_matrix(from[q]);
+    for (int q = 0; q < 4; q++) to[q] = movmatrix(from[q]);
 }
 /* The same of what record_state left. */
 __device__ __forceinline__ void turn_recorded(uint32_t (&to)[4], const uint32_t (&from)[4])

@@ -190,6 +190,24 @@ template <int D> __device__ __forceinline__ void add_outer(const ttt_place<D> &y
         mma_halves(W[2 * p + 1], u, b[2], b[3]);
     }
 }
+/* z += W^T x of the warp's columns, x rows in shared memory; what the halves of W make is added up by itself. */
+template <int D> __device__ __forceinline__ void add_read(const ttt_place<D> &y, float (&z)[2][4], const float (&W)[D / 8][4], const bf16 *x)
+{
+    const uint32_t from = shared_address(x) + y.plain();
+    float low[2][4] = {};
+#pragma unroll
+    for (int p = 0; p < D / 16; p++) {
+        uint32_t b[4];
+        ldmatrix_x4(b, from + p * 32);
+        const ttt_halves w = halves_of(W[2 * p], W[2 * p + 1]);
+#pragma unroll
+        for (int n = 0; n < 2; n++) {
+            mma_bf16(z[n], w.high, b[2 * n], b[2 * n + 1]);
+            mma_bf16(low[n], w.low, b[2 * n], b[2 * n + 1]);
+        }
+    }
+    TTT_SLICE(n, q) z[n][q] += low[n][q];
+}
 /* B fragments read plainly are an A in another order. */
 __device__ __forceinline__ void as_rows(uint32_t (&a)[4], const uint32_t (&b)[4]) { a[0] = b[0], a[1] = b[2], a[2] = b[1], a[3] = b[3]; }
 /* The upper half of an operand made of a state, as rows [columns][LD] of bf16. */
