@@ -424,12 +424,12 @@ static __global__ void __launch_bounds__(256) advance_kernel(const __grid_consta
     }
 }
 
-/* The grid; blocks side by side and rows of a block go into a. */
-template <class P> static unsigned forward_blocks(conv_args &a, bool step)
+/* The grid of one of `members` alike; blocks side by side and rows of a block go into a. */
+template <class P> static unsigned forward_blocks(conv_args &a, bool step, int members = 1)
 {
     a.parts = (int)lnt_div_up(a.cols / P::U, CONV_THREADS);
-    const int64_t rows = lnt_div_up(a.cut.tokens * a.parts, CONV_FORWARD_BLOCKS);
-    a.rows = even_rows(a.cut.tokens, a.parts, rows < CONV_FORWARD_ROWS ? rows : (int64_t)CONV_FORWARD_ROWS, CONV_FORWARD_TURN);
+    const int64_t all = a.parts * members, rows = lnt_div_up(a.cut.tokens * all, CONV_FORWARD_BLOCKS);
+    a.rows = even_rows(a.cut.tokens, all, rows < CONV_FORWARD_ROWS ? rows : (int64_t)CONV_FORWARD_ROWS, CONV_FORWARD_TURN);
     return (unsigned)(a.parts * (step ? a.cut.n_seq : lnt_div_up(a.cut.tokens, a.rows)));
 }
 
@@ -569,6 +569,7 @@ extern "C" linnet_status lnt_conv_group_cuda(const lnt_call *calls, int count)
         lnt_launch(lnt_cuda_of(calls->c), conv_steps, blocks, (int)CONV_THREADS, g);
         return LINNET_OK;
     }
+    if (lnt_conv_side_cuda(calls, count, false)) return LINNET_OK;
     for (int i = 0; i < count; i++) {
         const bool pair = i + 1 < count && calls[i + 1].node->op != calls->node->op;
         LNT_TRY(pair ? lnt_conv_l2norm_forward_cuda(&calls[i], &calls[i + 1]) : lnt_short_conv_forward_cuda(&calls[i]));
@@ -687,15 +688,14 @@ template <bool SILU, int U> __device__ __forceinline__ void put_part(float *part
     put<lnt_unit<U, false>>(view_on(part), i, sums);
 }
 
-template <class P, int SIZE, int AHEAD, bool SILU, int NORM>
-__global__ void __launch_bounds__(CONV_THREADS, P::HALF ? 4 : 1) conv_backward(const __grid_constant__ conv_args a)
+template <class P, int SIZE, int AHEAD, bool SILU, int NORM> __device__ __forceinline__ void backward_block(const conv_args &a, unsigned index)
 {
     constexpr int U = P::U;
     const bool stores = a.dx.p && !a.add;
-    const int64_t block = blockIdx.x / a.parts;
+    const int64_t block = index / a.parts;
     conv_place p;
     let_next();
-    p.c = ((int64_t)(blockIdx.x % a.parts) * CONV_THREADS + threadIdx.x) * U;
+    p.c = ((int64_t)(index % a.parts) * CONV_THREADS + threadIdx.x) * U;
     if (p.c >= a.cols) return;
     conv_sums<SIZE, U> s;
     load_scaled<SILU>(a, p.c, s.w);
@@ -756,6 +756,12 @@ __global__ void __launch_bounds__(CONV_THREADS, P::HALF ? 4 : 1) conv_backward(c
         if (j >= SIZE - a.size) put_part<SILU>(a.part, (block * a.size + j - (SIZE - a.size)) * a.cols + p.c, s.dw[j]);
 }
 
+template <class P, int SIZE, int AHEAD, bool SILU, int NORM>
+__global__ void __launch_bounds__(CONV_THREADS, P::HALF ? 4 : 1) conv_backward(const __grid_constant__ conv_args a)
+{
+    backward_block<P, SIZE, AHEAD, SILU, NORM>(a, blockIdx.x);
+}
+
 template <class P, int SIZE, int AHEAD> static void backward_run(lnt_ctx *c, conv_args a, int64_t blocks)
 {
     a.parts = (int)lnt_div_up(a.cols / P::U, CONV_THREADS);
@@ -768,12 +774,12 @@ template <class P, int SIZE, int AHEAD> static void backward_run(lnt_ctx *c, con
         lnt_launch(lnt_cuda_of(c), conv_backward<P, SIZE, AHEAD, false, BIASED>, grid, (int)CONV_THREADS, a);
 }
 
-/* Blocks of rows, and where their sums of dw go. */
-static int64_t backward_blocks(const lnt_call *k, conv_args &a)
+/* Blocks of rows of one of `members` alike, and where their sums of dw go. */
+static int64_t backward_blocks(const lnt_call *k, conv_args &a, int members = 1)
 {
     a.rows = (int)lnt_div_up(k->tokens, CONV_BACKWARD_BLOCKS);
     if (a.rows < CONV_BACKWARD_ROWS) a.rows = CONV_BACKWARD_ROWS;
-    a.rows = even_rows(k->tokens, lnt_div_up(a.cols, 4 * CONV_THREADS), a.rows, CONV_BACKWARD_TURN);
+    a.rows = even_rows(k->tokens, lnt_div_up(a.cols, 4 * CONV_THREADS) * members, a.rows, CONV_BACKWARD_TURN);
     const int64_t blocks = lnt_div_up(k->tokens, a.rows);
     a.part = k->param[0].grad ? (float *)k->work : NULL;
     a.part_bias = a.bias && k->param[1].grad ? (float *)k->work + blocks * a.size * a.cols : NULL;
@@ -828,4 +834,103 @@ extern "C" linnet_status lnt_conv_l2norm_backward_cuda(const lnt_call *conv, con
         backward_pair<any4>(conv->c, a, blocks);
     add_taps(conv, a, blocks);
     return LINNET_OK;
+}
+
+/* ---- side by side, in training ------------------------------------------------------------------------------------------------------------- */
+
+/* Convolutions alike in bf16, without a bias, some with the norm of their heads, as one kernel each way: those with a norm, which have more to do, have
+ * the first blocks, and blocks of others begin where they end. a: what all have in common. */
+struct conv_member {
+    char *x, *y, *dy, *dx;
+    const float *w;
+    float *part, *grad;
+    bool norm;
+};
+struct conv_side {
+    conv_args a;
+    conv_member m[LNT_CONV_GROUP];
+    unsigned blocks; /* of each */
+};
+
+__device__ __forceinline__ conv_args args_of(const conv_side &g, unsigned i)
+{
+    conv_args a = g.a;
+    a.x.p = g.m[i].x, a.y.p = g.m[i].y, a.dy.p = g.m[i].dy, a.dx.p = g.m[i].dx, a.w = g.m[i].w, a.part = g.m[i].part;
+    return a;
+}
+
+template <int LANES> static __global__ void __launch_bounds__(CONV_THREADS, 8) conv_side_forward(const __grid_constant__ conv_side g)
+{
+    const unsigned i = blockIdx.x / g.blocks, block = blockIdx.x - i * g.blocks;
+    const conv_args a = args_of(g, i);
+    if (g.m[i].norm)
+        forward_block<half4, 4, 4, true, false, LANES>(a, block);
+    else
+        forward_block<half4, 4, 4, true, false, NO_NORM>(a, block);
+}
+
+template <int LANES> static __global__ void __launch_bounds__(CONV_THREADS, 4) conv_side_backward(const __grid_constant__ conv_side g)
+{
+    const unsigned i = blockIdx.x / g.blocks, block = blockIdx.x - i * g.blocks;
+    const conv_args a = args_of(g, i);
+    if (g.m[i].norm)
+        backward_block<half4, 4, 4, true, LANES>(a, block);
+    else
+        backward_block<half4, 4, 4, true, NO_NORM>(a, block);
+}
+
+static __global__ void __launch_bounds__(32 * LNT_SUM_WARPS) add_side_kernel(const __grid_constant__ conv_side g, int blocks)
+{
+    const conv_member &m = g.m[blockIdx.y];
+    if (m.part) add_blocks_of(m.grad, m.part, blocks, g.a.size * g.a.cols, g.a.cols, g.a.size);
+}
+
+/* The convolution of a call of the group, or of the two of a pair, as a member; false: it is not like those before it. */
+static bool join_side(const lnt_call *conv, const lnt_call *norm, bool backward, conv_side *g, int members)
+{
+    conv_args a;
+    int unit;
+    const lnt_tensor *const tensors[4] = {&conv->in[0], &conv->out[0], &conv->d_out[0], &conv->d_in[0]};
+    if (norm && pair_args(conv, norm, &a, &unit) != LINNET_OK) return false;
+    if (!norm) a = args_of(conv), unit = conv_unit(a, tensors, 4);
+    if (unit != 8 || a.act != LNT_SILU || a.bias || a.add || a.state || (backward && !(a.dy.p && a.dx.p))) return false;
+    if (!members) {
+        g->a = a;
+    } else {
+        conv_args &b = g->a;
+        if (a.cols != b.cols || a.ld_x != b.ld_x || a.ld_dx != b.ld_dx || a.size != b.size) return false;
+        if (a.lanes && !b.lanes) b.lanes = a.lanes, b.eps = a.eps;
+        if (a.lanes && (a.lanes != b.lanes || a.eps != b.eps)) return false;
+    }
+    g->m[members] = {a.x.p, a.y.p, a.dy.p, a.dx.p, a.w, NULL, conv->param[0].grad, norm != NULL};
+    return true;
+}
+
+extern "C" bool lnt_conv_side_cuda(const lnt_call *calls, int count, bool backward)
+{
+    conv_side g = {};
+    int members = 0;
+    for (int norms = 1; norms >= 0; norms--)
+        for (int i = 0; i < count; i++) {
+            const lnt_call *first = &calls[i], *second = i + 1 < count ? first + 1 : NULL;
+            const bool pair = backward ? first->node->op != &lnt_conv_op : second && second->node->op != &lnt_conv_op;
+            if (pair) i++;
+            if (pair != norms) continue;
+            if (members == LNT_CONV_GROUP) return false;
+            if (!join_side(pair && backward ? second : first, !pair ? NULL : backward ? first : second, backward, &g, members++)) return false;
+        }
+    if (calls->tokens <= 0 || members < 2) return false;
+    const lnt_cuda *d = lnt_cuda_of(calls->c);
+    if (!backward) {
+        g.blocks = forward_blocks<half4>(g.a, false, members);
+        lnt_launch(d, g.a.lanes == ALL_LANES ? conv_side_forward<ALL_LANES> : conv_side_forward<ANY_LANES>, g.blocks * members, (int)CONV_THREADS, g);
+        return true;
+    }
+    const int64_t blocks = backward_blocks(calls, g.a, members), n = g.a.size * g.a.cols;
+    for (int i = 0; i < members; i++) g.m[i].part = g.m[i].grad ? (float *)calls->work + i * blocks * n : NULL;
+    g.a.parts = (int)lnt_div_up(g.a.cols / half4::U, CONV_THREADS);
+    g.blocks = (unsigned)blocks * g.a.parts;
+    lnt_launch(d, g.a.lanes == ALL_LANES ? conv_side_backward<ALL_LANES> : conv_side_backward<ANY_LANES>, g.blocks * members, (int)CONV_THREADS, g);
+    lnt_launch(d, add_side_kernel, dim3((unsigned)lnt_div_up(n, 32), members), 32 * (int)LNT_SUM_WARPS, g, (int)blocks);
+    return true;
 }
