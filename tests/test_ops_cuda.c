@@ -54,6 +54,7 @@ static const op_case more[] = {
     {.name = "rmsnorm of 768", .build = build_rmsnorm, BOTH(rmsnorm), .n_in = 1, .cols = {768}, .heads = 1, .a = {.eps = 1e-6}},
     {.name = "rmsnorm of 2400", .build = build_rmsnorm, BOTH(rmsnorm), .n_in = 1, .cols = {2400}, .heads = 1, .a = {.eps = 1e-6}},
     {.name = "rmsnorm of 8 x 40", .build = build_rmsnorm, BOTH(rmsnorm), .n_in = 1, .cols = {320}, .heads = 8, .a = {.eps = 1e-2}},
+    {.name = "rmsnorm of 5 x 128", .build = build_rmsnorm, BOTH(rmsnorm), .n_in = 1, .cols = {640}, .heads = 5, .a = {.eps = 1e-5}},
     {.name = "rmsnorm of 2 x 256", .build = build_rmsnorm, BOTH(rmsnorm), .n_in = 1, .cols = {512}, .heads = 2, .a = {.eps = 1e-2}},
     {.name = "rmsnorm of 2049", .build = build_rmsnorm, BOTH(rmsnorm), .n_in = 1, .cols = {2049}, .heads = 1, .a = {.eps = 1e-6}},
     {.name = "gated rmsnorm of 3 x 128", .build = build_gated,
