@@ -7,7 +7,9 @@
  *
  * SiLU, in kernels of its own, saves multiplications by other units: taps and bias are times k = -log2(e), so that e = 2^(k z) takes what is there, and
  * s = 1 / (k + k e) is the sigmoid over k. Then c = (k z) s = silu(z); with 1/k - s, which is the rest of 1 over k, and exactly 0 where e is,
- * s + c (1/k - s) is its slope over k; dz comes out over k, which the taps make good in dx, and one product at the end in dw.
+ * s + c (1/k - s) is its slope over k; dz comes out over k, which the taps make good in dx, and one product at the end in dw. The way back in bf16 has
+ * k = 1/2 and t = tanh(z / 2) by one instruction of the special-function unit in place of two: c = z/2 + z/2 t, and twice the slope is 1 + t + z/2 (1 - t^2).
+ * t is off by 2^-11 of itself at most, dz by some 2e-4 of its size where its rounding to bf16 takes 1e-3.
  *
  * Together with the L2 norm of its heads (d = 4 .. 128 columns, a power of two), what is between them stays in registers: with c = act(z) of one
  * row and head, r = (sum c^2 + eps)^-1/2 and y = c r, backward has dc = r dy - c r^3 sum(dy c), then dz = dc act'(z) as before. The sums go over
@@ -98,27 +100,30 @@ template <int SIZE, int U> __device__ __forceinline__ void clear(float (&x)[SIZE
         for (int u = 0; u < U; u++) x[j][u] = 0.0f;
 }
 
-/* What SiLU's taps and bias are multiplied by, and its own products of sums by dz: -log2(e). */
-template <bool SILU> __device__ __forceinline__ float scale_of() { return SILU ? -(float)LNT_LOG2E : 1.0f; }
+/* How a kernel has its activation: any by float32's functions; SiLU as at the head of this file; on the way back in bf16 by the unit's tanh. */
+enum silu { NO_SILU, SILU, TANH_SILU };
 
-template <bool SILU, int SIZE, int U> __device__ __forceinline__ void load_scaled(const conv_args &a, int64_t c, float (&w)[SIZE][U])
+/* What SiLU's taps and bias are multiplied by, and its own products of sums by dz. */
+template <silu S> __device__ __forceinline__ float scale_of() { return S == SILU ? -(float)LNT_LOG2E : S == TANH_SILU ? 0.5f : 1.0f; }
+
+template <silu S, int SIZE, int U> __device__ __forceinline__ void load_scaled(const conv_args &a, int64_t c, float (&w)[SIZE][U])
 {
     load_taps(a.w, a.size, c, w);
 #pragma unroll
     for (int j = 0; j < SIZE; j++)
 #pragma unroll
-        for (int u = 0; u < U; u++) w[j][u] *= scale_of<SILU>();
+        for (int u = 0; u < U; u++) w[j][u] *= scale_of<S>();
 }
 
 /* The bias, of convolutions alone; zero without one. */
-template <bool SILU, int NORM, int U> __device__ __forceinline__ void load_bias(const float *bias, int64_t c, float (&b)[U])
+template <silu S, int NORM, int U> __device__ __forceinline__ void load_bias(const float *bias, int64_t c, float (&b)[U])
 {
 #pragma unroll
     for (int u = 0; u < U; u++) b[u] = 0.0f;
     if (NORM > NO_NORM || !bias) return;
     get_weights(b, bias + c);
 #pragma unroll
-    for (int u = 0; u < U; u++) b[u] *= scale_of<SILU>();
+    for (int u = 0; u < U; u++) b[u] *= scale_of<S>();
 }
 
 /* z = w x + b of a window; BIASED: there may be a bias. */
@@ -173,9 +178,9 @@ template <int U> __device__ __forceinline__ void scaled_silu(float (&z)[U], floa
     }
 }
 
-template <bool SILU, int U> __device__ __forceinline__ void activate(float (&z)[U], int act)
+template <silu S, int U> __device__ __forceinline__ void activate(float (&z)[U], int act)
 {
-    if constexpr (SILU) {
+    if constexpr (S) {
         float s[U];
         scaled_silu(z, s);
     } else {
@@ -183,10 +188,25 @@ template <bool SILU, int U> __device__ __forceinline__ void activate(float (&z)[
     }
 }
 
-/* z becomes act(z), slope its derivative; SiLU's over k. one: 1/k, the sigmoid of what is large. */
-template <bool SILU, int U> __device__ __forceinline__ void activate_slopes(float (&z)[U], float (&slope)[U], int act, float one)
+/* tanh(x) by the special-function unit, within 2^-11 of itself. */
+__device__ __forceinline__ float fast_tanh(float x)
 {
-    if constexpr (SILU) {
+    float y;
+    asm("tanh.approx.f32 %0, %1;" : "=f"(y) : "f"(x));
+    return y;
+}
+
+/* z becomes act(z), slope its derivative; SiLU's over k, and by tanh less 1. one: 1/k, the sigmoid of what is large. */
+template <silu S, int U> __device__ __forceinline__ void activate_slopes(float (&z)[U], float (&slope)[U], int act, float one)
+{
+    if constexpr (S == TANH_SILU) {
+#pragma unroll
+        for (int u = 0; u < U; u++) {
+            const float t = fast_tanh(z[u]);
+            slope[u] = t + z[u] * (1.0f - t * t);
+            z[u] += z[u] * t;
+        }
+    } else if constexpr (S == SILU) {
         scaled_silu(z, slope);
 #pragma unroll
         for (int u = 0; u < U; u++) slope[u] += z[u] * (one - slope[u]);
@@ -194,6 +214,9 @@ template <bool SILU, int U> __device__ __forceinline__ void activate_slopes(floa
         gate_slopes(z, slope, act);
     }
 }
+
+/* A slope of those times x. */
+template <silu S> __device__ __forceinline__ float times(float slope, float x) { return S == TANH_SILU ? x + slope * x : slope * x; }
 
 /* ---- forward ------------------------------------------------------------------------------------------------------------------------------ */
 
@@ -253,9 +276,9 @@ template <int LANES, class Map> __device__ __forceinline__ void four_sums(float 
 }
 
 /* A row whose z is complete. */
-template <class P, bool SILU, int NORM> __device__ __forceinline__ void forward_row(const conv_args &a, float (&z)[P::U], row_walk<P> &y)
+template <class P, silu S, int NORM> __device__ __forceinline__ void forward_row(const conv_args &a, float (&z)[P::U], row_walk<P> &y)
 {
-    activate<SILU>(z, a.act);
+    activate<S>(z, a.act);
     if constexpr (NORM) {
         float s = 0.0f;
 #pragma unroll
@@ -278,7 +301,7 @@ __device__ __forceinline__ void forward_four(const conv_args &a, const float (&w
         float wide[P::U];
         widen<P>(wide, x[i], a.x.f32);
         feed<false>(w, b, wide, sums, z[i]);
-        activate<true>(z[i], LNT_SILU);
+        activate<SILU>(z[i], LNT_SILU);
         r[i] = 0.0f;
 #pragma unroll
         for (int u = 0; u < P::U; u++) r[i] += z[i][u] * z[i][u];
@@ -294,7 +317,7 @@ __device__ __forceinline__ void forward_four(const conv_args &a, const float (&w
 }
 
 /* STEP: a block's rows are those of one sequence, of few tokens, and its state moves on; otherwise a fixed number of rows. */
-template <class P, int SIZE, int AHEAD, bool SILU, bool STEP, int NORM>
+template <class P, int SIZE, int AHEAD, silu S, bool STEP, int NORM>
 __device__ __forceinline__ void forward_block(const conv_args &a, int64_t block)
 {
     constexpr int U = P::U;
@@ -303,8 +326,8 @@ __device__ __forceinline__ void forward_block(const conv_args &a, int64_t block)
     p.c = (block % a.parts * CONV_THREADS + threadIdx.x) * U;
     if (p.c >= a.cols) return;
     float w[SIZE][U], b[U], window[STEP ? SIZE : 1][U], sums[SIZE - 1][U]; /* STEP: the window, which is the new state */
-    load_scaled<SILU>(a, p.c, w);
-    load_bias<SILU, NORM>(a.bias, p.c, b);
+    load_scaled<S>(a, p.c, w);
+    load_bias<S, NORM>(a.bias, p.c, b);
     p.first = STEP ? a.cut.cu[block / a.parts] : block / a.parts * a.rows; /* no kernel writes what is read here */
     enter(a, p, STEP ? block / a.parts : sequence_at(a.cut, p.first));
     await_last();
@@ -323,7 +346,7 @@ __device__ __forceinline__ void forward_block(const conv_args &a, int64_t block)
             widen<P>(wide, x, a.x.f32);
             feed<!NORM>(w, b, wide, sums, z);
         }
-        forward_row<P, SILU, NORM>(a, z, y);
+        forward_row<P, S, NORM>(a, z, y);
     };
     lnt_raw<P> now[AHEAD], next[AHEAD];
     load_rows<P>(a.x, p, 0, end, a.ld_x, next);
@@ -381,10 +404,10 @@ __device__ __forceinline__ void forward_block(const conv_args &a, int64_t block)
     }
 }
 
-template <class P, int SIZE, int AHEAD, bool SILU, bool STEP, int NORM = NO_NORM>
+template <class P, int SIZE, int AHEAD, silu S, bool STEP, int NORM = NO_NORM>
 __global__ void __launch_bounds__(CONV_THREADS, P::HALF ? 8 : 1) conv_forward(const __grid_constant__ conv_args a)
 {
-    forward_block<P, SIZE, AHEAD, SILU, STEP, NORM>(a, blockIdx.x);
+    forward_block<P, SIZE, AHEAD, S, STEP, NORM>(a, blockIdx.x);
 }
 
 /* Steps of several convolutions at once: up to 4 taps, SiLU, with the norm of their heads (lanes above 0) or without. */
@@ -401,9 +424,9 @@ static __global__ void __launch_bounds__(CONV_THREADS) conv_steps(const __grid_c
     const conv_args &a = g.a[i];
     const int64_t block = blockIdx.x - g.first[i];
     if (a.lanes)
-        forward_block<any4, 4, 1, true, true, ANY_LANES>(a, block);
+        forward_block<any4, 4, 1, SILU, true, ANY_LANES>(a, block);
     else
-        forward_block<any4, 4, 1, true, true, NO_NORM>(a, block);
+        forward_block<any4, 4, 1, SILU, true, NO_NORM>(a, block);
 }
 
 /* Each sequence's last inputs shift into its state, a thread each column. */
@@ -441,13 +464,13 @@ static void forward_run(lnt_ctx *c, conv_args a, bool step)
     const unsigned blocks = forward_blocks<P>(a, step);
     const lnt_cuda *d = lnt_cuda_of(c);
     if constexpr (!P::HALF) {
-        if (step && silu) return lnt_launch(d, conv_forward<P, SIZE, 1, SIZE == 4, true>, blocks, (int)CONV_THREADS, a);
-        if (step) return lnt_launch(d, conv_forward<P, SIZE, 1, false, true>, blocks, (int)CONV_THREADS, a);
+        if (step && silu) return lnt_launch(d, conv_forward<P, SIZE, 1, SIZE == 4 ? SILU : NO_SILU, true>, blocks, (int)CONV_THREADS, a);
+        if (step) return lnt_launch(d, conv_forward<P, SIZE, 1, NO_SILU, true>, blocks, (int)CONV_THREADS, a);
     }
     if (silu)
-        lnt_launch(d, conv_forward<P, SIZE, AHEAD, SIZE == 4, false>, blocks, (int)CONV_THREADS, a);
+        lnt_launch(d, conv_forward<P, SIZE, AHEAD, SIZE == 4 ? SILU : NO_SILU, false>, blocks, (int)CONV_THREADS, a);
     else
-        lnt_launch(d, conv_forward<P, SIZE, AHEAD, false, false>, blocks, (int)CONV_THREADS, a);
+        lnt_launch(d, conv_forward<P, SIZE, AHEAD, NO_SILU, false>, blocks, (int)CONV_THREADS, a);
 }
 
 static conv_args args_of(const lnt_call *k)
@@ -521,9 +544,9 @@ template <class P, bool STEP> static void forward_pair(lnt_ctx *c, conv_args a)
     const unsigned blocks = forward_blocks<P>(a, STEP);
     const lnt_cuda *d = lnt_cuda_of(c);
     if (a.lanes == ALL_LANES)
-        lnt_launch(d, conv_forward<P, 4, STEP ? 1 : 4, true, STEP, ALL_LANES>, blocks, (int)CONV_THREADS, a);
+        lnt_launch(d, conv_forward<P, 4, STEP ? 1 : 4, SILU, STEP, ALL_LANES>, blocks, (int)CONV_THREADS, a);
     else
-        lnt_launch(d, conv_forward<P, 4, STEP ? 1 : 4, true, STEP, ANY_LANES>, blocks, (int)CONV_THREADS, a);
+        lnt_launch(d, conv_forward<P, 4, STEP ? 1 : 4, SILU, STEP, ANY_LANES>, blocks, (int)CONV_THREADS, a);
 }
 
 extern "C" linnet_status lnt_conv_l2norm_forward_cuda(const lnt_call *conv, const lnt_call *norm)
@@ -588,16 +611,16 @@ template <int SIZE, int U> struct conv_sums {
 };
 
 /* d, the gradient of a normed row, becomes dz; slopes go by the norm's factor. back: that of z. */
-template <int U>
+template <silu S, int U>
 __device__ __forceinline__ void norm_back(float (&d)[U], const float (&z)[U], const float (&slope)[U], float r, float back)
 {
 #pragma unroll
-    for (int u = 0; u < U; u++) d[u] = slope[u] * r * (d[u] - z[u] * back);
+    for (int u = 0; u < U; u++) d[u] = times<S>(slope[u], r) * (d[u] - z[u] * back);
 }
 
 /* A row whose place in dx is `at`: its dz; its share of dw, if it is the run's own; and dx of SIZE - 1 rows before, all of whose dz are
  * there, if that is. */
-template <class P, int SIZE, bool SILU, int NORM>
+template <class P, int SIZE, silu S, int NORM>
 __device__ __forceinline__ void back_row(const conv_args &a, conv_sums<SIZE, P::U> &s, const lnt_raw<P> &x, const lnt_raw<P> &dy, int64_t at,
                                          bool own, bool complete)
 {
@@ -605,17 +628,17 @@ __device__ __forceinline__ void back_row(const conv_args &a, conv_sums<SIZE, P::
     float z[U], slope[U], d[U], dx[U];
     widen<P>(s.window[SIZE - 1], x, a.x.f32);
     convolve<NORM == BIASED>(s.w, s.b, s.window, z);
-    activate_slopes<SILU>(z, slope, a.act, s.one);
+    activate_slopes<S>(z, slope, a.act, s.one);
     widen<P>(d, dy, a.dy.f32);
     if constexpr (NORM > NO_NORM) {
         float cc = 0.0f, dc = 0.0f;
 #pragma unroll
         for (int u = 0; u < U; u++) cc += z[u] * z[u], dc += z[u] * d[u];
         const float r = rsqrtf(head_sum<NORM>(cc, a.lanes) + a.eps);
-        norm_back(d, z, slope, r, r * r * head_sum<NORM>(dc, a.lanes));
+        norm_back<S>(d, z, slope, r, r * r * head_sum<NORM>(dc, a.lanes));
     } else {
 #pragma unroll
-        for (int u = 0; u < U; u++) d[u] *= slope[u];
+        for (int u = 0; u < U; u++) d[u] = times<S>(slope[u], d[u]);
     }
     if (own) {
 #pragma unroll
@@ -631,7 +654,7 @@ __device__ __forceinline__ void back_row(const conv_args &a, conv_sums<SIZE, P::
 }
 
 /* Two rows of the run's own by SiLU; of the norm of their heads the sums go side by side. dx, of the rows three before, is stored. */
-template <class P, int NORM>
+template <class P, silu S, int NORM>
 __device__ __forceinline__ void back_two(const conv_args &a, conv_sums<4, P::U> &s, const lnt_raw<P> &x0, const lnt_raw<P> &x1, const lnt_raw<P> &dy0,
                                          const lnt_raw<P> &dy1, row_walk<P> &to)
 {
@@ -651,7 +674,7 @@ __device__ __forceinline__ void back_two(const conv_args &a, conv_sums<4, P::U> 
 #pragma unroll
             for (int j = 1; j < 4; j++) c[i][u] += s.w[j][u] * x[i + j][u];
         }
-        activate_slopes<true>(c[i], slope[i], LNT_SILU, s.one);
+        activate_slopes<S>(c[i], slope[i], LNT_SILU, s.one);
 #pragma unroll
         for (int u = 0; u < U; u++) sum[2 * i] += c[i][u] * c[i][u], sum[2 * i + 1] += d[i][u] * c[i][u];
     }
@@ -660,10 +683,10 @@ __device__ __forceinline__ void back_two(const conv_args &a, conv_sums<4, P::U> 
     for (int i = 0; i < 2; i++) {
         float dx[U];
         if constexpr (NORM > NO_NORM) {
-            norm_back(d[i], c[i], slope[i], sum[2 * i], sum[2 * i] * sum[2 * i] * sum[2 * i + 1]);
+            norm_back<S>(d[i], c[i], slope[i], sum[2 * i], sum[2 * i] * sum[2 * i] * sum[2 * i + 1]);
         } else {
 #pragma unroll
-            for (int u = 0; u < U; u++) d[i][u] *= slope[i][u];
+            for (int u = 0; u < U; u++) d[i][u] = times<S>(slope[i][u], d[i][u]);
         }
 #pragma unroll
         for (int u = 0; u < U; u++) {
@@ -681,14 +704,14 @@ __device__ __forceinline__ void back_two(const conv_args &a, conv_sums<4, P::U> 
 }
 
 /* Sums of a block, of dz over k, to where they are added. */
-template <bool SILU, int U> __device__ __forceinline__ void put_part(float *part, int64_t i, float (&sums)[U])
+template <silu S, int U> __device__ __forceinline__ void put_part(float *part, int64_t i, float (&sums)[U])
 {
 #pragma unroll
-    for (int u = 0; u < U; u++) sums[u] *= scale_of<SILU>();
+    for (int u = 0; u < U; u++) sums[u] *= scale_of<S>();
     put<lnt_unit<U, false>>(view_on(part), i, sums);
 }
 
-template <class P, int SIZE, int AHEAD, bool SILU, int NORM> __device__ __forceinline__ void backward_block(const conv_args &a, unsigned index)
+template <class P, int SIZE, int AHEAD, silu S, int NORM> __device__ __forceinline__ void backward_block(const conv_args &a, unsigned index)
 {
     constexpr int U = P::U;
     const bool stores = a.dx.p && !a.add;
@@ -698,12 +721,12 @@ template <class P, int SIZE, int AHEAD, bool SILU, int NORM> __device__ __forcei
     p.c = ((int64_t)(index % a.parts) * CONV_THREADS + threadIdx.x) * U;
     if (p.c >= a.cols) return;
     conv_sums<SIZE, U> s;
-    load_scaled<SILU>(a, p.c, s.w);
-    load_bias<SILU, NORM>(a.bias, p.c, s.b);
+    load_scaled<S>(a, p.c, s.w);
+    load_bias<S, NORM>(a.bias, p.c, s.b);
     clear(s.dw);
 #pragma unroll
     for (int u = 0; u < U; u++) s.db[u] = 0.0f;
-    s.one = fast_inverse(scale_of<SILU>());
+    s.one = fast_inverse(scale_of<S>());
     p.first = block * a.rows;
     enter(a, p, sequence_at(a.cut, p.first)); /* no kernel writes what it reads */
     await_last();
@@ -718,14 +741,14 @@ template <class P, int SIZE, int AHEAD, bool SILU, int NORM> __device__ __forcei
         load_rows<P>(a.x, p, u0, last, a.ld_x, next_x);
         load_rows<P>(a.dy, p, u0, last, a.cols, next_dy);
         for (int r = u0; r < stop; r += AHEAD) {
-            if constexpr (SIZE == 4 && SILU) {
+            if constexpr (SIZE == 4 && S) {
                 int pieces = stores && r > u0 ? (u1 - r) / 4 - 1 : 0; /* of four rows, with four more behind them */
                 row_walk<P> of_x(a.x, a.step_x, p, r + 4), of_dy(a.dy, a.step_y, p, r + 4), of_dx(a.dx, a.step_dx, p, r - 3);
                 if (pieces > 0) r += 4 * pieces;
                 for (; pieces > 0; pieces--) {
 #pragma unroll
                     for (int i = 0; i < 4; i += 2) {
-                        back_two<P, NORM>(a, s, next_x[i], next_x[i + 1], next_dy[i], next_dy[i + 1], of_dx);
+                        back_two<P, S, NORM>(a, s, next_x[i], next_x[i + 1], next_dy[i], next_dy[i + 1], of_dx);
 #pragma unroll
                         for (int j = i; j < i + 2; j++) next_x[j] = of_x.load(), next_dy[j] = of_dy.load();
                     }
@@ -735,43 +758,45 @@ template <class P, int SIZE, int AHEAD, bool SILU, int NORM> __device__ __forcei
             for (int i = 0; i < AHEAD; i++) x[i] = next_x[i], dy[i] = next_dy[i];
             load_rows<P>(a.x, p, r + AHEAD, last, a.ld_x, next_x);
             load_rows<P>(a.dy, p, r + AHEAD, last, a.cols, next_dy);
-            if constexpr (SIZE == 4 && SILU) {
+            if constexpr (SIZE == 4 && S) {
                 if (stores && r > u0 && r + 4 <= u1) {
                     row_walk<P> of_dx(a.dx, a.step_dx, p, r - 3);
 #pragma unroll
-                    for (int i = 0; i < 4; i += 2) back_two<P, NORM>(a, s, x[i], x[i + 1], dy[i], dy[i + 1], of_dx);
+                    for (int i = 0; i < 4; i += 2) back_two<P, S, NORM>(a, s, x[i], x[i + 1], dy[i], dy[i + 1], of_dx);
                     continue;
                 }
             }
 #pragma unroll
             for (int i = 0; i < AHEAD; i++)
                 if (r + i < stop)
-                    back_row<P, SIZE, SILU, NORM>(a, s, x[i], dy[i], (p.first + r + i) * a.ld_dx + p.c, r + i < u1, r + i >= u0 + SIZE - 1);
+                    back_row<P, SIZE, S, NORM>(a, s, x[i], dy[i], (p.first + r + i) * a.ld_dx + p.c, r + i < u1, r + i >= u0 + SIZE - 1);
         }
     }
-    if (NORM == BIASED && a.part_bias) put_part<SILU>(a.part_bias, block * a.cols + p.c, s.db);
+    if (NORM == BIASED && a.part_bias) put_part<S>(a.part_bias, block * a.cols + p.c, s.db);
     if (!a.part) return;
 #pragma unroll
     for (int j = 0; j < SIZE; j++)
-        if (j >= SIZE - a.size) put_part<SILU>(a.part, (block * a.size + j - (SIZE - a.size)) * a.cols + p.c, s.dw[j]);
+        if (j >= SIZE - a.size) put_part<S>(a.part, (block * a.size + j - (SIZE - a.size)) * a.cols + p.c, s.dw[j]);
 }
 
-template <class P, int SIZE, int AHEAD, bool SILU, int NORM>
+template <class P, int SIZE, int AHEAD, silu S, int NORM>
 __global__ void __launch_bounds__(CONV_THREADS, P::HALF ? 4 : 1) conv_backward(const __grid_constant__ conv_args a)
 {
-    backward_block<P, SIZE, AHEAD, SILU, NORM>(a, blockIdx.x);
+    backward_block<P, SIZE, AHEAD, S, NORM>(a, blockIdx.x);
 }
+
+template <class P, int SIZE> static constexpr silu SILU_BACK = SIZE != 4 ? NO_SILU : P::HALF ? TANH_SILU : SILU;
 
 template <class P, int SIZE, int AHEAD> static void backward_run(lnt_ctx *c, conv_args a, int64_t blocks)
 {
     a.parts = (int)lnt_div_up(a.cols / P::U, CONV_THREADS);
     const unsigned grid = (unsigned)(blocks * a.parts);
     if (SIZE == 4 && a.act == LNT_SILU && !a.bias)
-        lnt_launch(lnt_cuda_of(c), conv_backward<P, SIZE, AHEAD, SIZE == 4, SIZE == 4 ? NO_NORM : BIASED>, grid, (int)CONV_THREADS, a);
+        lnt_launch(lnt_cuda_of(c), conv_backward<P, SIZE, AHEAD, SILU_BACK<P, SIZE>, SIZE == 4 ? NO_NORM : BIASED>, grid, (int)CONV_THREADS, a);
     else if (SIZE == 4 && a.act == LNT_SILU)
-        lnt_launch(lnt_cuda_of(c), conv_backward<P, SIZE, AHEAD, SIZE == 4, BIASED>, grid, (int)CONV_THREADS, a);
+        lnt_launch(lnt_cuda_of(c), conv_backward<P, SIZE, AHEAD, SILU_BACK<P, SIZE>, BIASED>, grid, (int)CONV_THREADS, a);
     else
-        lnt_launch(lnt_cuda_of(c), conv_backward<P, SIZE, AHEAD, false, BIASED>, grid, (int)CONV_THREADS, a);
+        lnt_launch(lnt_cuda_of(c), conv_backward<P, SIZE, AHEAD, NO_SILU, BIASED>, grid, (int)CONV_THREADS, a);
 }
 
 /* Blocks of rows of one of `members` alike, and where their sums of dw go. */
@@ -816,9 +841,9 @@ template <class P> static void backward_pair(lnt_ctx *c, conv_args a, int64_t bl
     a.parts = (int)lnt_div_up(a.cols / P::U, CONV_THREADS);
     const unsigned grid = (unsigned)(blocks * a.parts);
     if (a.lanes == ALL_LANES)
-        lnt_launch(lnt_cuda_of(c), conv_backward<P, 4, 4, true, ALL_LANES>, grid, (int)CONV_THREADS, a);
+        lnt_launch(lnt_cuda_of(c), conv_backward<P, 4, 4, SILU_BACK<P, 4>, ALL_LANES>, grid, (int)CONV_THREADS, a);
     else
-        lnt_launch(lnt_cuda_of(c), conv_backward<P, 4, 4, true, ANY_LANES>, grid, (int)CONV_THREADS, a);
+        lnt_launch(lnt_cuda_of(c), conv_backward<P, 4, 4, SILU_BACK<P, 4>, ANY_LANES>, grid, (int)CONV_THREADS, a);
 }
 
 extern "C" linnet_status lnt_conv_l2norm_backward_cuda(const lnt_call *conv, const lnt_call *norm)
@@ -864,9 +889,9 @@ template <int LANES> static __global__ void __launch_bounds__(CONV_THREADS, 8) c
     const unsigned i = blockIdx.x / g.blocks, block = blockIdx.x - i * g.blocks;
     const conv_args a = args_of(g, i);
     if (g.m[i].norm)
-        forward_block<half4, 4, 4, true, false, LANES>(a, block);
+        forward_block<half4, 4, 4, SILU, false, LANES>(a, block);
     else
-        forward_block<half4, 4, 4, true, false, NO_NORM>(a, block);
+        forward_block<half4, 4, 4, SILU, false, NO_NORM>(a, block);
 }
 
 template <int LANES> static __global__ void __launch_bounds__(CONV_THREADS, 4) conv_side_backward(const __grid_constant__ conv_side g)
@@ -874,9 +899,9 @@ template <int LANES> static __global__ void __launch_bounds__(CONV_THREADS, 4) c
     const unsigned i = blockIdx.x / g.blocks, block = blockIdx.x - i * g.blocks;
     const conv_args a = args_of(g, i);
     if (g.m[i].norm)
-        backward_block<half4, 4, 4, true, LANES>(a, block);
+        backward_block<half4, 4, 4, TANH_SILU, LANES>(a, block);
     else
-        backward_block<half4, 4, 4, true, NO_NORM>(a, block);
+        backward_block<half4, 4, 4, TANH_SILU, NO_NORM>(a, block);
 }
 
 static __global__ void __launch_bounds__(32 * LNT_SUM_WARPS) add_side_kernel(const __grid_constant__ conv_side g, int blocks)
