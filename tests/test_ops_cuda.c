@@ -622,12 +622,13 @@ static void conv_pieces(linnet_context *c, const char *name, lnt_dtype policy)
     drop(&s);
 }
 
-/* So many rows that a thread has more than a few of them, and walks down those far from ends: 13 forward and more than 100 back, of one sequence, or of
- * three. */
+/* So many rows that a thread has more than a few of them, and walks down those far from ends: 13 forward and more than 100 back, of one sequence, or
+ * of three. */
 static void conv_runs(void **state)
 {
     (void)state;
-    static const char *const names[] = {"conv of 8 columns", "conv bias of 8 columns", "conv of 2 taps", "conv and l2norm of 1 x 128", "conv and l2norm of 32 x 4"};
+    static const char *const names[] = {"conv of 8 columns", "conv bias of 8 columns", "conv of 2 taps", "conv and l2norm of 1 x 128",
+                                        "conv and l2norm of 32 x 4"};
     linnet_context *c = make_cuda_context();
     if (!c) skip();
     for (size_t n = 0; n < sizeof names / sizeof *names; n++)

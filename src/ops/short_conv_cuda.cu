@@ -2,14 +2,15 @@
  * last inputs and the last dz in registers, and has the next rows' loads on their way, so that x, dy and dx are touched once but for the SIZE-1 rows
  * at the ends of a run. Floor: forward read x and write y, backward read x and dy and write dx.
  *
- * A convolution of fewer taps than a kernel is compiled for has taps of zero before its own. A row's share of the results behind it is added when the row
- * comes (`feed`): sums move up by being added to, no row does.
+ * A convolution of fewer taps than a kernel is compiled for has taps of zero before its own. A row's share of the results behind it is added when the
+ * row comes (`feed`): sums move up by being added to, no row does.
  *
- * SiLU, in kernels of its own, saves multiplications by other units: taps and bias are times k = -log2(e), so that e = 2^(k z) takes what is there, and
- * s = 1 / (k + k e) is the sigmoid over k. Then c = (k z) s = silu(z); with 1/k - s, which is the rest of 1 over k, and exactly 0 where e is,
- * s + c (1/k - s) is its slope over k; dz comes out over k, which the taps make good in dx, and one product at the end in dw. The way back in bf16 has
- * k = 1/2 and t = tanh(z / 2) by one instruction of the special-function unit in place of two: c = z/2 + z/2 t, and twice the slope is 1 + t + z/2 (1 - t^2).
- * t is off by 2^-11 of itself at most, dz by some 2e-4 of its size where its rounding to bf16 takes 1e-3.
+ * SiLU, in kernels of its own, saves multiplications by other units: taps and bias are times k = -log2(e), so that e = 2^(k z) takes what is there,
+ * and s = 1 / (k + k e) is the sigmoid over k. Then c = (k z) s = silu(z); with 1/k - s, which is the rest of 1 over k, and exactly 0 where e is,
+ * s + c (1/k - s) is its slope over k; dz comes out over k, which the taps make good in dx, and one product at the end in dw. The way back in bf16
+ * has k = 1/2 and t = tanh(z / 2) by one instruction of the special-function unit in place of two: c = z/2 + z/2 t, and twice the slope is
+ * 1 + t + z/2 (1 - t^2). t is off by 2^-11 of itself at most, slopes by 6e-5 of their size where z's is 1, by 6e-4 where it is 4; rounding dx to bf16
+ * takes 1e-3.
  *
  * Together with the L2 norm of its heads (d = 4 .. 128 columns, a power of two), what is between them stays in registers: with c = act(z) of one
  * row and head, r = (sum c^2 + eps)^-1/2 and y = c r, backward has dc = r dy - c r^3 sum(dy c), then dz = dc act'(z) as before. The sums go over
@@ -50,7 +51,7 @@ struct conv_args {
     bool add;
 };
 
-/* Where a thread is: its first column, its first row, from which rows are counted, and its sequence: rows begin .. end-1, no further than FAR away. */
+/* Where a thread is: its first column; its first row, from which rows are counted; and its sequence, rows begin .. end-1, at most FAR away. */
 enum { FAR = 1 << 30 };
 struct conv_place {
     int64_t c, first, seq;
@@ -138,8 +139,8 @@ __device__ __forceinline__ void convolve(const float (&w)[SIZE][U], const float 
     }
 }
 
-/* x comes: its share of the SIZE results from its own on, in the order in which `convolve` adds. sums[j]: of the result j rows on, what came before; z:
- * the first, complete. REVERSED: taps the other way, by which dz becomes dx. */
+/* x comes: its share of the SIZE results from its own on, in the order in which `convolve` adds. sums[j]: of the result j rows on, what came before;
+ * z: the first, complete. REVERSED: taps the other way, by which dz becomes dx. */
 template <bool BIASED, bool REVERSED = false, int SIZE, int U>
 __device__ __forceinline__ void feed(const float (&w)[SIZE][U], const float (&b)[U], const float (&x)[U], float (&sums)[SIZE - 1][U], float (&z)[U])
 {
@@ -603,7 +604,7 @@ extern "C" linnet_status lnt_conv_group_cuda(const lnt_call *calls, int count)
 
 /* ---- backward ------------------------------------------------------------------------------------------------------------------------------- */
 
-/* What a thread has of a run: taps, the last inputs (row r - SIZE + 1 + j, the newest last), what the last dz leave of the next dx, the sums of dw. */
+/* What a thread has of a run: taps, the last inputs (row r - SIZE + 1 + j, the newest last), what the last dz leave of the next dx, sums of dw. */
 template <int SIZE, int U> struct conv_sums {
     float w[SIZE][U], window[SIZE][U], dx[SIZE - 1][U], dw[SIZE][U];
     float b[U], db[U]; /* where there may be a bias */
@@ -863,8 +864,8 @@ extern "C" linnet_status lnt_conv_l2norm_backward_cuda(const lnt_call *conv, con
 
 /* ---- side by side, in training ------------------------------------------------------------------------------------------------------------- */
 
-/* Convolutions alike in bf16, without a bias, some with the norm of their heads, as one kernel each way: those with a norm, which have more to do, have
- * the first blocks, and blocks of others begin where they end. a: what all have in common. */
+/* Convolutions alike in bf16, without a bias, some with the norm of their heads, as one kernel each way: those with a norm, which have more to do,
+ * have the first blocks, and others begin where those end. a: what all have in common. */
 struct conv_member {
     char *x, *y, *dy, *dx;
     const float *w;

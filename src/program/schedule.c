@@ -636,8 +636,8 @@ static const lnt_node *first_of(const lnt_step *t) { return t->with_next && t->k
 /* Whether step t, with the other of its pair, may be done at once with the steps from `first` to it. */
 static bool goes_beside(const work *w, const lnt_step *first, const lnt_step *t)
 {
-    const lnt_node *n = first_of(t);
-    if (t->kind != first->kind || n->op != first_of(first)->op || n->block != first_of(first)->block || lnt_step_calls(t) != 1 + t->with_next) return false;
+    const lnt_node *n = first_of(t), *a = first_of(first);
+    if (t->kind != first->kind || n->op != a->op || n->block != a->block || lnt_step_calls(t) != 1 + t->with_next) return false;
     for (const lnt_step *s = first; s < t; s += 1 + s->with_next) {
         if (root_of(w, first_of(s)->in[0]) == root_of(w, n->in[0])) return false;
         for (int k = 0; k <= s->with_next; k++)
