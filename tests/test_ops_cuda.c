@@ -54,6 +54,7 @@ static const op_case more[] = {
     {.name = "rmsnorm of 768", .build = build_rmsnorm, BOTH(rmsnorm), .n_in = 1, .cols = {768}, .heads = 1, .a = {.eps = 1e-6}},
     {.name = "rmsnorm of 2400", .build = build_rmsnorm, BOTH(rmsnorm), .n_in = 1, .cols = {2400}, .heads = 1, .a = {.eps = 1e-6}},
     {.name = "rmsnorm of 8 x 40", .build = build_rmsnorm, BOTH(rmsnorm), .n_in = 1, .cols = {320}, .heads = 8, .a = {.eps = 1e-2}},
+    {.name = "rmsnorm of 5 x 128", .build = build_rmsnorm, BOTH(rmsnorm), .n_in = 1, .cols = {640}, .heads = 5, .a = {.eps = 1e-5}},
     {.name = "rmsnorm of 2 x 256", .build = build_rmsnorm, BOTH(rmsnorm), .n_in = 1, .cols = {512}, .heads = 2, .a = {.eps = 1e-2}},
     {.name = "rmsnorm of 2049", .build = build_rmsnorm, BOTH(rmsnorm), .n_in = 1, .cols = {2049}, .heads = 1, .a = {.eps = 1e-6}},
     {.name = "gated rmsnorm of 3 x 128", .build = build_gated,
@@ -83,11 +84,16 @@ static const op_case more[] = {
     {.name = "conv bias of 2056 columns", .build = build_conv_bias,
      BOTH(conv),
      .n_in = 1, .cols = {2056}, .heads = 1, .a = {.size = 4, .act = LNT_SILU}},
+    {.name = "conv of 8 columns", .build = build_conv, BOTH(conv), .n_in = 1, .cols = {8}, .heads = 1, .a = {.size = 4, .act = LNT_SILU}},
+    {.name = "conv bias of 8 columns", .build = build_conv_bias, BOTH(conv), .n_in = 1, .cols = {8}, .heads = 1, .a = {.size = 4, .act = LNT_SILU}},
     {.name = "conv of 68 columns", .build = build_conv, BOTH(conv), .n_in = 1, .cols = {68}, .heads = 1, .a = {.size = 3, .act = LNT_SIGMOID}},
     {.name = "conv of 2 taps", .build = build_conv, BOTH(conv), .n_in = 1, .cols = {24}, .heads = 1, .a = {.size = 2, .act = LNT_SILU}},
     {.name = "conv and l2norm of 5 x 128", .build = build_conv_norm,
      BOTH(conv_norm),
      .n_in = 1, .cols = {640}, .heads = 5, .pair = true, .a = {.size = 4, .act = LNT_SILU, .eps = 1e-6}},
+    {.name = "conv and l2norm of 1 x 128", .build = build_conv_norm,
+     BOTH(conv_norm),
+     .n_in = 1, .cols = {128}, .heads = 1, .pair = true, .a = {.size = 4, .act = LNT_SILU, .eps = 1e-6}},
     {.name = "conv and l2norm of 4 x 64", .build = build_conv_norm,
      BOTH(conv_norm),
      .n_in = 1, .cols = {256}, .heads = 4, .pair = true, .a = {.size = 3, .act = LNT_SILU, .eps = 1e-2}},
@@ -616,6 +622,23 @@ static void conv_pieces(linnet_context *c, const char *name, lnt_dtype policy)
     drop(&s);
 }
 
+/* So many rows that a thread has more than a few of them, and walks down those far from ends: 13 forward and more than 100 back, of one sequence, or
+ * of three. */
+static void conv_runs(void **state)
+{
+    (void)state;
+    static const char *const names[] = {"conv of 8 columns", "conv bias of 8 columns", "conv of 2 taps", "conv and l2norm of 1 x 128",
+                                        "conv and l2norm of 32 x 4"};
+    linnet_context *c = make_cuda_context();
+    if (!c) skip();
+    for (size_t n = 0; n < sizeof names / sizeof *names; n++)
+        for (int64_t T = 13002; wanted(names[n]) && T <= 13003; T++) {
+            check(c, find(names[n]), T, LINNET_F32, 0, T % 2);
+            for (int accumulate = 0; accumulate < 2; accumulate++) check(c, find(names[n]), T, LINNET_BF16, 0, accumulate);
+        }
+    linnet_context_destroy(c);
+}
+
 static void conv_state(void **state)
 {
     (void)state;
@@ -811,9 +834,9 @@ static void products(void **state)
 int main(int argc, char **argv)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(kernels),       cmocka_unit_test(absent),      cmocka_unit_test(conv_state), cmocka_unit_test(rotary_positions),
-        cmocka_unit_test(embedding_ids), cmocka_unit_test(loss_blocks), cmocka_unit_test(products),   cmocka_unit_test(stored),
-        cmocka_unit_test(slices),
+        cmocka_unit_test(kernels),          cmocka_unit_test(absent),        cmocka_unit_test(conv_runs),   cmocka_unit_test(conv_state),
+        cmocka_unit_test(rotary_positions), cmocka_unit_test(embedding_ids), cmocka_unit_test(loss_blocks), cmocka_unit_test(products),
+        cmocka_unit_test(stored),           cmocka_unit_test(slices),
     };
     if (argc > 1) only = argv[1];
     return exit_status(cmocka_run_group_tests(tests, NULL, NULL));

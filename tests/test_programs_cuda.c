@@ -44,18 +44,23 @@ static lnt_buf small_program(lnt_program *p, lnt_buf ids, lnt_buf targets)
     return lnt_lm_loss(p, lnt_rmsnorm(p, y, "norm", 1e-6), targets, "e.weight", VOCAB, 0, normal);
 }
 
-/* Maps of one input that are one call, twice 128 columns with 8 behind them and twice 256, and others that are not; a sum of scaled columns, and a
- * norm behind a gate, as pairs. */
+/* Maps of one input that are one call, three times 128 columns with 8 behind them and twice 256, and others that are not; three convolutions side by
+ * side, two of them with the norm of their heads, of 16 or 128 columns; a sum of scaled columns, and a norm behind a gate, as pairs. */
+static lnt_buf normed_convolution(lnt_program *p, lnt_buf x, const char *name, const char *conv, int heads)
+{
+    const lnt_buf y = lnt_short_conv(p, lnt_linear(p, x, name, WIDTH), conv, 4, LNT_SILU);
+    return lnt_with_heads(p, lnt_l2norm(p, lnt_with_heads(p, y, heads), 1e-6), 8);
+}
 static lnt_buf joined_program(lnt_program *p, lnt_buf ids, lnt_buf targets)
 {
     lnt_buf y = lnt_embedding(p, ids, "e", VOCAB, WIDTH, 1, normal, false);
     for (int layer = 0; layer < 2; layer++) {
         lnt_push_scope(p, "%d", layer);
         lnt_buf h = lnt_rmsnorm(p, y, "norm", 1e-6);
-        lnt_buf q = lnt_l2norm(p, lnt_with_heads(p, lnt_short_conv(p, lnt_linear(p, h, "q", WIDTH), "conv", 4, LNT_SILU), 8), 1e-6);
+        lnt_buf q = normed_convolution(p, h, "q", "q_conv", layer ? 1 : 8), k = normed_convolution(p, h, "k", "k_conv", layer ? 1 : 8);
         lnt_buf v = lnt_short_conv(p, lnt_linear(p, h, "v", WIDTH), "v_conv", 4, LNT_SILU);
         lnt_buf b = lnt_activation(p, lnt_linear(p, h, "b", 8), LNT_SIGMOID, 1, true), z = lnt_linear(p, h, "z", WIDTH + 8);
-        lnt_buf D = lnt_row_param(p, "D", 1, WIDTH, normal), sum = lnt_add_buf(p, lnt_scale_rows(p, v, D), lnt_mul_buf(p, q, b));
+        lnt_buf D = lnt_row_param(p, "D", 1, WIDTH, normal), sum = lnt_add_buf(p, lnt_scale_rows(p, v, D), lnt_mul_buf(p, lnt_add_buf(p, q, k), b));
         lnt_buf o = lnt_rmsnorm(p, lnt_swiglu(p, lnt_slice(p, z, 8, WIDTH, 1), sum), "out", 1e-5);
         h = lnt_rmsnorm(p, y = lnt_add_buf(p, y, lnt_linear(p, o, "o", WIDTH)), "mlp_norm", 1e-6);
         lnt_buf gate = lnt_linear(p, h, "gate", 2 * WIDTH), up = lnt_linear(p, h, "up", 2 * WIDTH);

@@ -30,6 +30,7 @@ struct norm_args {
     int lanes;       /* of a team */
     int kind, act;
     float eps, mean; /* mean: 1/d for RMS, 1 for L2 */
+    bool weighted;   /* w is there */
     bool add_x, add_g, add_a, add_b;
 };
 
@@ -72,18 +73,25 @@ __device__ __forceinline__ float inverse_of(const norm_args &a, float s)
     return a.kind == SUM ? 1.0f / (s + a.eps) : 1.0f / sqrtf(s * a.mean + a.eps);
 }
 
-/* STREAM: of SUMMED, a, x and their gradients float32, the rest bf16, as in a stack of blocks under bf16. Known when it is compiled that is less than
- * half the instructions of a row. */
-template <bool STREAM> __device__ __forceinline__ decltype(auto) typed(const norm_args &given)
+/* What is known when a kernel is compiled, which is half the instructions of a row. STREAM: an rmsnorm SUMMED, a, x and their gradients float32, the
+ * rest bf16, as in a stack of blocks under bf16. HEADS_OF_128: an rmsnorm's way back in bf16, with nothing there to add to. */
+enum norm_known { NOTHING, STREAM, HEADS_OF_128 };
+
+template <norm_known KNOWN> __device__ __forceinline__ decltype(auto) typed(const norm_args &given)
 {
-    if constexpr (STREAM) {
+    if constexpr (KNOWN == NOTHING) {
+        return (given); /* where it lies */
+    } else {
         norm_args a = given;
         a.kind = RMS;
-        a.a.f32 = a.x.f32 = a.dx.f32 = a.da.f32 = true;
-        a.b.f32 = a.y.f32 = a.dy.f32 = a.db.f32 = false;
+        if constexpr (KNOWN == STREAM) {
+            a.a.f32 = a.x.f32 = a.dx.f32 = a.da.f32 = true;
+            a.b.f32 = a.y.f32 = a.dy.f32 = a.db.f32 = false;
+        } else {
+            a.weighted = true, a.add_x = false;
+            a.d = 128, a.units = a.lanes = 16;
+        }
         return a;
-    } else {
-        return (given); /* where it lies */
     }
 }
 static bool is_stream(const norm_args &a)
@@ -92,10 +100,10 @@ static bool is_stream(const norm_args &a)
            (!a.db.p || !a.db.f32);
 }
 
-template <class P, int N, bool WIDE, norm_form FORM, bool STREAM = false>
+template <class P, int N, bool WIDE, norm_form FORM, norm_known KNOWN = NOTHING>
 __global__ void __launch_bounds__(WIDE ? (P::U == 1 ? 1024 : 512) : 256) norm_forward(const __grid_constant__ norm_args given)
 {
-    const norm_args &a = typed<STREAM>(given);
+    const norm_args &a = typed<KNOWN>(given);
     const int lanes = WIDE ? (int)blockDim.x : a.lanes, lane = WIDE ? (int)threadIdx.x : (int)threadIdx.x & (lanes - 1);
     const int64_t row = WIDE ? blockIdx.x : ((int64_t)blockIdx.x * 256 + threadIdx.x) / lanes, at = row * a.d;
     const int units = row < a.rows ? a.units : 0;
@@ -103,7 +111,7 @@ __global__ void __launch_bounds__(WIDE ? (P::U == 1 ? 1024 : 512) : 256) norm_fo
     let_next();
 #pragma unroll
     for (int i = 0; i < N; i++)
-        if (a.w && lane + i * lanes < units) get_centred<P>(w[i], a, (lane + i * lanes) * P::U);
+        if (a.weighted && lane + i * lanes < units) get_centred<P>(w[i], a, (lane + i * lanes) * P::U);
     await_last();
     lnt_raw<P> x[N], g[FORM == ALONE ? 1 : N];
     float v[P::U], s = 0.0f, none = 0.0f;
@@ -146,7 +154,7 @@ __global__ void __launch_bounds__(WIDE ? (P::U == 1 ? 1024 : 512) : 256) norm_fo
             const int c = (lane + i * lanes) * P::U;
             widen<P>(v, x[i], a.x.f32);
 #pragma unroll
-            for (int u = 0; u < P::U; u++) v[u] *= a.w ? r * w[i][u] : r;
+            for (int u = 0; u < P::U; u++) v[u] *= a.weighted ? r * w[i][u] : r;
             if constexpr (FORM == GATED) {
                 float gate[P::U];
                 widen<P>(gate, g[i], a.gate.f32);
@@ -188,7 +196,7 @@ template <class P, int N, bool HELD> struct norm_weights {
     {
 #pragma unroll
         for (int i = 0; HELD && i < N; i++)
-            if (a.w && lane + i * lanes < a.units) get_centred<P>(w[i], a, (lane + i * lanes) * P::U);
+            if (a.weighted && lane + i * lanes < a.units) get_centred<P>(w[i], a, (lane + i * lanes) * P::U);
     }
     __device__ __forceinline__ void get(float (&out)[P::U], const norm_args &a, int i, int c) const
     {
@@ -208,7 +216,7 @@ __device__ __forceinline__ void unit_gradient(const norm_args &a, const norm_wei
     widen<P>(x, now.x[i], a.x.f32);
     widen<P>(u, now.dy[i], a.dy.f32);
     float w[P::U];
-    if (a.w) {
+    if (a.weighted) {
         weights.get(w, a, i, c);
 #pragma unroll
         for (int j = 0; j < P::U; j++) u[j] *= w[j];
@@ -240,7 +248,7 @@ __device__ __forceinline__ void unit_back(const norm_args &a, const norm_weights
         gate_first<P>(a, x, w, gate.s);
     }
     widen<P>(u, now.dy[i], a.dy.f32);
-    if (a.w) {
+    if (a.weighted) {
         weights.get(w, a, i, c);
     } else {
 #pragma unroll
@@ -312,28 +320,28 @@ template <class P, int N, bool WIDE> __device__ __forceinline__ void block_weigh
     }
 }
 
-template <class P, int N, bool WIDE, norm_form FORM, bool STREAM = false>
+template <class P, int N, bool WIDE, norm_form FORM, norm_known KNOWN = NOTHING>
 __global__ void __launch_bounds__(WIDE ? (P::U == 1 ? 1024 : 512) : 256, P::U == 1 ? 1 : !WIDE ? (FORM == SUMMED ? 2 : 4) : FORM == ALONE ? 2 : 1)
     norm_backward(const __grid_constant__ norm_args given)
 {
-    const norm_args &a = typed<STREAM>(given);
+    const norm_args &a = typed<KNOWN>(given);
     let_next();
     await_last();
     const int lanes = WIDE ? (int)blockDim.x : a.lanes, lane = WIDE ? (int)threadIdx.x : (int)threadIdx.x & (lanes - 1);
     const int teams = WIDE ? 1 : 256 / lanes, team = WIDE ? 0 : (int)threadIdx.x / lanes;
     const int64_t stride = (int64_t)gridDim.x * teams;
     float dw[N][P::U] = {};
-    norm_weights<P, N, STREAM> weights;
+    norm_weights<P, N, KNOWN != NOTHING> weights;
     weights.load(a, lane, lanes);
     norm_row<P, N, FORM> now, next, later; /* STREAM: two rows are on their way */
     int turn = 0;
     next.load(a, (int64_t)blockIdx.x * teams + team, lane, lanes);
-    if constexpr (STREAM) later.load(a, (int64_t)blockIdx.x * teams + team + stride, lane, lanes);
+    if constexpr (KNOWN == STREAM) later.load(a, (int64_t)blockIdx.x * teams + team + stride, lane, lanes);
     for (int64_t base = (int64_t)blockIdx.x * teams; base < a.rows; base += stride, turn++) { /* the same steps for all threads of a block */
         const int64_t row = base + team;
         const int units = row < a.rows ? a.units : 0;
         now = next;
-        if constexpr (STREAM) {
+        if constexpr (KNOWN == STREAM) {
             next = later;
             later.load(a, row + 2 * stride, lane, lanes);
         } else {
@@ -353,7 +361,7 @@ __global__ void __launch_bounds__(WIDE ? (P::U == 1 ? 1024 : 512) : 256, P::U ==
                 }
             }
         team_sums<WIDE>(s, ux, lanes, turn);
-        const float r = inverse_of(a, s), back = (a.kind == SUM ? r * r : r * r * r * a.mean) * ux;
+        const float r = KNOWN == NOTHING ? inverse_of(a, s) : rsqrtf(s * a.mean + a.eps), back = (a.kind == SUM ? r * r : r * r * r * a.mean) * ux;
 #pragma unroll
         for (int i = 0; i < N; i++)
             if (lane + i * lanes < units) unit_back(a, weights, now, i, (lane + i * lanes) * P::U, row, r, back, dw[i], gate[i]);
@@ -414,7 +422,7 @@ static linnet_status args_of(const lnt_call *k, const lnt_call *first, norm_form
         a->gate = view_of(&first->in[0]), a->dg = view_of(&first->d_in[0]), a->add_g = first->accumulate[0];
         a->ld_gate = first->in[0].ld, a->ld_dg = first->d_in[0].ld, a->ld_u = first->in[1].ld, a->ld_du = first->d_in[1].ld;
     }
-    a->w = weighted ? k->param[0].master : NULL, a->centre = attr->centre;
+    a->weighted = weighted, a->w = weighted ? k->param[0].master : NULL, a->centre = attr->centre;
     a->rows = k->in[0].rows * x->heads, a->d = (int)d;
     a->kind = kind, a->eps = (float)attr->eps, a->mean = kind == RMS ? 1.0f / (float)d : 1.0f;
     return LINNET_OK;
@@ -450,7 +458,7 @@ static linnet_status forward(const lnt_call *k, const lnt_call *first, norm_form
     if (form == GATED)
         NORM_LAUNCH(norm_forward, 2, p.blocks, GATED);
     else if (form == SUMMED && p.unit == 4 && p.wide && is_stream(a))
-        lnt_launch(lnt_cuda_of(k->c), norm_forward<any4, 2, true, SUMMED, true>, (unsigned)p.blocks, (int)p.threads, a);
+        lnt_launch(lnt_cuda_of(k->c), norm_forward<any4, 2, true, SUMMED, STREAM>, (unsigned)p.blocks, (int)p.threads, a);
     else if (form == SUMMED)
         NORM_LAUNCH(norm_forward, 2, p.blocks, SUMMED);
     else if (form == GATE_FIRST)
@@ -470,8 +478,10 @@ static linnet_status backward(const lnt_call *k, const lnt_call *first, norm_for
     const lnt_tensor *const of_norm[5] = {&k->in[0], &k->d_out[0], &k->d_in[0], &k->in[1], &k->d_in[1]};
     const lnt_tensor *const of_sum[5] = {&k->in[0], &k->d_out[0], &k->d_in[0], first ? &first->d_in[0] : NULL, first ? &first->d_in[1] : NULL};
     const lnt_tensor *const of_gate[5] = {first ? &first->in[1] : NULL, &k->d_out[0], of_sum[4], first ? &first->in[0] : NULL, of_sum[3]};
-    const norm_plan p = plan_of(a, form == SUMMED ? of_sum : form == GATE_FIRST ? of_gate : of_norm, form == ALONE ? 3 : 5, gates ? 1 : 2,
-                                a.rows <= FEW);
+    const lnt_tensor *const *tensors = form == SUMMED ? of_sum : form == GATE_FIRST ? of_gate : of_norm;
+    norm_plan p = plan_of(a, tensors, form == ALONE ? 3 : 5, gates ? 1 : 2, a.rows <= FEW);
+    const bool of_128 = form == ALONE && kind == RMS && weighted && !a.add_x && a.d == 128 && p.unit == 8;
+    if (of_128) p.lanes = 16, p.blocks = lnt_div_up(a.rows, 256 / 16); /* a unit a thread */
     const int64_t room = lnt_cuda_sum_blocks(k->in[0].rows), most = first && room > PAIR_BLOCKS ? PAIR_BLOCKS : room,
                   blocks = p.blocks < most ? p.blocks : most;
     a.units = a.d / p.unit, a.lanes = p.lanes;
@@ -479,7 +489,9 @@ static linnet_status backward(const lnt_call *k, const lnt_call *first, norm_for
     if (form == GATED)
         NORM_LAUNCH(norm_backward, 1, blocks, GATED);
     else if (form == SUMMED && p.unit == 4 && p.wide && is_stream(a))
-        lnt_launch(lnt_cuda_of(k->c), norm_backward<any4, 2, true, SUMMED, true>, (unsigned)blocks, (int)p.threads, a);
+        lnt_launch(lnt_cuda_of(k->c), norm_backward<any4, 2, true, SUMMED, STREAM>, (unsigned)blocks, (int)p.threads, a);
+    else if (of_128)
+        lnt_launch(lnt_cuda_of(k->c), norm_backward<half8, 1, false, ALONE, HEADS_OF_128>, (unsigned)blocks, (int)p.threads, a);
     else if (form == SUMMED)
         NORM_LAUNCH(norm_backward, 2, blocks, SUMMED);
     else if (form == GATE_FIRST)

@@ -497,8 +497,7 @@ static void row_run(lnt_ctx *c, const F &f, int64_t rows, int64_t cols, const ln
  * neighbouring shares of the blocks. */
 enum { LNT_SUM_WARPS = 16 };
 
-static __global__ void __launch_bounds__(32 * LNT_SUM_WARPS) add_blocks_kernel(float *grad, const float *part, int blocks, int64_t n, int64_t cols,
-                                                                               int step)
+static __device__ __forceinline__ void add_blocks_of(float *grad, const float *part, int blocks, int64_t n, int64_t cols, int step)
 {
     __shared__ float share[LNT_SUM_WARPS][32];
     let_next();
@@ -515,6 +514,12 @@ static __global__ void __launch_bounds__(32 * LNT_SUM_WARPS) add_blocks_kernel(f
     if (warp || i >= n) return;
     for (int w = 1; w < LNT_SUM_WARPS; w++) s += share[w][threadIdx.x];
     grad[i % cols * step + i / cols] += s;
+}
+
+static __global__ void __launch_bounds__(32 * LNT_SUM_WARPS) add_blocks_kernel(float *grad, const float *part, int blocks, int64_t n, int64_t cols,
+                                                                               int step)
+{
+    add_blocks_of(grad, part, blocks, n, cols, step);
 }
 
 static inline void add_blocks(lnt_ctx *c, float *grad, const float *part, int64_t blocks, int64_t n, int64_t cols, int step)

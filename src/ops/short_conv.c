@@ -77,14 +77,26 @@ static linnet_status conv_group(const lnt_call *calls, int count)
     }
     return convolutions + norms == count && convolutions <= LNT_CONV_GROUP ? lnt_conv_group_cuda(calls, count) : lnt_row_chain_run(calls, count);
 }
+
+static linnet_status conv_back_group(const lnt_call *calls, int count)
+{
+    if (lnt_conv_side_cuda(calls, count, true)) return LINNET_OK;
+    for (int i = 0; i < count; i++) {
+        const lnt_pair *pair = lnt_pair_of(&lnt_conv_op, calls[i].node->op); /* its second comes first */
+        LNT_TRY(pair ? pair->backward(&calls[i + 1], &calls[i]) : short_conv_backward(&calls[i]));
+        i += pair != NULL;
+    }
+    return LINNET_OK;
+}
 #else
 #define conv_group NULL
+#define conv_back_group NULL
 #endif
 
 const lnt_op lnt_conv_op = {.name = "short_conv", .backward_needs = LNT_NEEDS_IN0, .strided = LNT_NEEDS_IN0, .state_size = conv_state,
                             .state_tensors = conv_tensors, .workspace = conv_workspace, .forward = short_conv_forward,
                             .backward = short_conv_backward, .describe = conv_describe, .row = conv_row, .follows = conv_follows,
-                            .run_group = conv_group};
+                            .run_group = conv_group, .back_group = conv_back_group, .beside = LNT_CONV_GROUP};
 
 static lnt_buf short_conv(lnt_program *p, lnt_buf x, const char *name, int size, lnt_act act, bool bias)
 {

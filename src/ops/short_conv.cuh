@@ -21,8 +21,8 @@ template <int SIZE, int U> __device__ __forceinline__ void load_taps(const float
         for (int j = 0; j < SIZE; j++) w[j][u] = j < SIZE - size ? 0.0f : taps[(c + u) * size + j - (SIZE - size)];
 }
 
-/* How many lanes a head has, in a kernel's type. */
-enum { NO_NORM = 0, ANY_LANES = 1, ALL_LANES = 32 }; /* 32 columns of lanes: heads of 128 */
+/* How many lanes a head has, in a kernel's type. BIASED: no norm, and there may be a bias. */
+enum { BIASED = -1, NO_NORM = 0, ANY_LANES = 1, ALL_LANES = 32 }; /* 32 columns of lanes: heads of 128 */
 
 /* The sum over the lanes of a head, the same bits in all of them. No branches: rows of a run overlap. */
 template <int LANES> __device__ __forceinline__ float head_sum(float x, int lanes)

@@ -15,4 +15,10 @@ extern const lnt_op lnt_conv_op;
 
 enum { LNT_CONV_GROUP = 3 }; /* convolutions of one call: q, k, v */
 
+#ifdef LINNET_CUDA
+/* The convolutions of a group in training, each alone or with the norm it is a pair with (backward ahead of it), in one call; false: they are not
+ * alike, nothing was done. */
+bool lnt_conv_side_cuda(const lnt_call *calls, int count, bool backward);
+#endif
+
 #endif

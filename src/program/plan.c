@@ -70,9 +70,12 @@ static lnt_shape shape_of(const lnt_plan *plan, int64_t tokens, int64_t n_seq, c
 static size_t workspace_of(const lnt_plan *plan, const lnt_shape *shape)
 {
     size_t most = 0;
-    for (int i = 0; i < plan->schedule.n_steps; i++) {
-        const lnt_step *t = &plan->schedule.steps[i];
-        size_t n = t->node->op->workspace ? t->node->op->workspace(t->node, shape, t->kind == LNT_STEP_BACKWARD) : 0;
+    for (int i = 0, end = 0; i < plan->schedule.n_steps; i = end) {
+        size_t n = 0;
+        for (end = i + plan->schedule.steps[i].group; i < end; i++) { /* those of a group have theirs side by side */
+            const lnt_step *t = &plan->schedule.steps[i];
+            if (t->node->op->workspace) n = lnt_bytes_plus(n, t->node->op->workspace(t->node, shape, t->kind == LNT_STEP_BACKWARD));
+        }
         if (n > most) most = n;
     }
     return most;
@@ -337,7 +340,7 @@ static linnet_status run_step(lnt_plan *plan, const lnt_step *t, const lnt_call 
     const lnt_step *last = t->group > 1 ? t + t->head : t->with_next && !backward ? t + 1 : t; /* in the program */
     const double start = plan->profiling ? lnt_now() : 0;
     if (t->group > 1)
-        LNT_TRY(last->node->op->run_group(k, t->group));
+        LNT_TRY(backward ? last->node->op->back_group(k, t->group) : last->node->op->run_group(k, t->group));
     else if (t->with_next)
         LNT_TRY(backward ? lnt_pair_of(k[1].node->op, k[0].node->op)->backward(&k[1], &k[0])
                          : lnt_pair_of(k[0].node->op, k[1].node->op)->forward(&k[0], &k[1]));
@@ -400,7 +403,7 @@ static linnet_status run_some(lnt_plan *plan, const lnt_weights *w, const lnt_ba
     linnet_status s = LINNET_OK;
     for (int i = 0, count, ready = 0; s == LINNET_OK && i < plan->schedule.n_steps; i += count) {
         const lnt_step *t = &plan->schedule.steps[i];
-        count = t->group > 1 ? t->group : t->joined > 1 ? t->joined : 1 + t->with_next;
+        count = lnt_step_calls(t);
         if (t->fixed != fixed) continue;
         for (int m = 0; m < count; m++) {
             if (m == ready) calls[ready++] = k;

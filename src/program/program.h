@@ -184,6 +184,10 @@ struct lnt_op {
     bool (*makes_input)(const lnt_node *n, int i, const lnt_shape *s);
     bool (*follows)(const lnt_node *const *group, int count, const lnt_node *n);
     linnet_status (*run_group)(const lnt_call *calls, int count);
+    /* Training on a GPU: up to `beside` nodes one behind the other, each with the other of its pair, which do not read each other and whose first
+     * inputs are not the same value, are a group for run_group; back_group: their backward passes, in the order of those. */
+    linnet_status (*back_group)(const lnt_call *calls, int count);
+    int beside;
     bool (*row)(const lnt_node *n, struct lnt_row_step *s); /* how a row of the result is made (ops/row_chain.h); false, NULL: not said */
     void (*describe)(const lnt_node *n, char *text, size_t size);             /* attributes, for the printed program; NULL: nothing */
 };

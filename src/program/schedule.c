@@ -526,15 +526,14 @@ static bool placed_inputs(const work *w, const bool *placed, const lnt_node *n)
     return true;
 }
 
-/* Steps first .. are done at once: what one of them reads or writes lives as long as all of them. */
-static void live_together(work *w, int first)
+/* Steps first .. end are done at once: what one of them reads or writes lives as long as all of them. */
+static void live_together(work *w, int first, int end)
 {
-    const int end = w->s->n_steps - 1;
     for (int i = first; i <= end; i++) {
         const lnt_step *t = &w->s->steps[i];
-        last_at_least(w, t->in, LNT_MAX_IN, end), last_at_least(w, t->out, LNT_MAX_OUT, end);
-        for (int k = 0; k < LNT_MAX_OUT; k++)
-            if (t->out[k] >= 0 && w->s->slots[t->out[k]].first > first) w->s->slots[t->out[k]].first = first;
+        last_at_least(w, t->in, LNT_MAX_IN, end), last_at_least(w, t->out, LNT_MAX_OUT, end), last_at_least(w, &t->save, 1, end);
+        last_at_least(w, t->d_in, LNT_MAX_IN, end), last_at_least(w, t->d_out, LNT_MAX_OUT, end);
+        first_at_most(w, t->out, LNT_MAX_OUT, first), first_at_most(w, t->d_in, LNT_MAX_IN, first), first_at_most(w, &t->save, 1, first);
     }
 }
 
@@ -607,7 +606,7 @@ static void add_group(work *w, bool *placed, int i)
     w->s->steps[first].group = count;
     w->s->steps[first].head = head;
     for (int k = 0; k < count; k++) w->s->steps[first + k].inner = inside(w, group, count, group[k]);
-    live_together(w, first);
+    live_together(w, first, w->s->n_steps - 1);
 }
 
 /* Forward steps in groups. Ahead of plain operators, which go with others by rows, stand the products of their block that need not wait for them:
@@ -627,6 +626,40 @@ static linnet_status add_groups(work *w)
         if (!placed[i]) add_group(w, placed, i);
     }
     return LINNET_OK;
+}
+
+/* ---- groups: training on a GPU ---- */
+
+/* Of a step, or of it and the other of its pair, the node that comes first in the program. */
+static const lnt_node *first_of(const lnt_step *t) { return t->with_next && t->kind == LNT_STEP_BACKWARD ? t[1].node : t->node; }
+
+/* Whether step t, with the other of its pair, may be done at once with the steps from `first` to it. */
+static bool goes_beside(const work *w, const lnt_step *first, const lnt_step *t)
+{
+    const lnt_node *n = first_of(t), *a = first_of(first);
+    if (t->kind != first->kind || n->op != a->op || n->block != a->block || lnt_step_calls(t) != 1 + t->with_next) return false;
+    for (const lnt_step *s = first; s < t; s += 1 + s->with_next) {
+        if (root_of(w, first_of(s)->in[0]) == root_of(w, n->in[0])) return false;
+        for (int k = 0; k <= s->with_next; k++)
+            if (reads(w, n, root_of(w, s[k].node->out[0]))) return false;
+    }
+    return true;
+}
+
+static void find_beside(work *w)
+{
+    const lnt_step *steps = w->s->steps;
+    for (int i = 0, end; i < w->s->n_steps; i = end) {
+        const lnt_op *op = first_of(&steps[i])->op;
+        int members = 1;
+        end = i + lnt_step_calls(&steps[i]);
+        if (!op->back_group || end != i + 1 + steps[i].with_next) continue;
+        for (; members < op->beside && end < w->s->n_steps && goes_beside(w, &steps[i], &steps[end]); members++) end += 1 + steps[end].with_next;
+        if (members == 1) continue;
+        w->s->steps[i].group = end - i;
+        w->s->steps[i].head = first_of(&steps[i]) != steps[i].node;
+        live_together(w, i, end - 1);
+    }
 }
 
 /* What fixed steps make and others read, or somebody wants, is there in every run: before its first step and behind its last. */
@@ -676,6 +709,7 @@ static linnet_status add_steps(work *w)
             }
             i++;
         }
+    if (w->o->training && !w->o->alone && w->shape->device && w->shape->device->kind == LNT_DEVICE_CUDA) find_beside(w);
     for (int i = 0; i < wanted_count(w); i++) touch(w, w->slot[wanted(w, i)]);
     for (int r = 1; r < p->n_values; r++) /* the next run may find its inputs there: lnt_plan_input */
         if (p->values[r].v.external) touch(w, w->slot[r]);

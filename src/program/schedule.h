@@ -29,6 +29,8 @@ typedef struct {
     bool inner;      /* out[0] is read inside its group alone */
 } lnt_step;
 
+static inline int lnt_step_calls(const lnt_step *t) { return t->group > 1 ? t->group : t->joined > 1 ? t->joined : 1 + t->with_next; }
+
 typedef struct {
     int64_t bytes;
     int first, last;  /* steps between which it is alive, both included */

@@ -329,6 +329,12 @@ static const struct {
     { "setp.ne", DO() { r.set(s.a[0], r.get(s.a[1]) != r.get(s.a[2])); } },
     { "selp", DO() { r.set(s.a[0], r.get(s.a[3]) ? r.get(s.a[1]) : r.get(s.a[2])); } },
     { "ex2.approx", DO() { const float x = r.get_float(s.a[1]), y = exp2f(x); r.set_float(s.a[0], y < 0x1p-126f ? 0 : y); } },
+    { "tanh.approx", DO() { /* as far off as a GPU's may be, up or down by the argument's last bit */
+        const float x = r.get_float(s.a[1]);
+        uint32_t bits;
+        memcpy(&bits, &x, 4);
+        r.set_float(s.a[0], tanhf(x) * (bits & 1 ? 1 + 0x1p-11f : 1 - 0x1p-11f));
+    } },
     { "rcp.approx", DO() { r.set_float(s.a[0], 1 / r.get_float(s.a[1])); } },
     { "sqrt.approx", DO() { r.set_float(s.a[0], sqrtf(r.get_float(s.a[1]))); } },
     { "min.NaN", DO() { const float x = r.get_float(s.a[1]), y = r.get_float(s.a[2]); r.set_float(s.a[0], x != x || y != y ? NAN : x < y ? x : y); } },
