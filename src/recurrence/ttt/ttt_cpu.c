@@ -129,14 +129,17 @@ static void slopes_through(const head *x, int64_t i, int64_t end)
     ttt_times_transposed(LNT_MM_SET, end - i, D, x->raw[1] + i * D, F, x->W[1], x->h1 + i * F, x->turned);
 }
 
-/* y = gelu(x), and its slope. */
+/* y = gelu(x), and its slope, or alone. */
 static void gelu(int64_t count, const float *x, float *y, float *slope)
 {
     V_EACH(i, n, count)
     {
         rows_awake(i / LNT_VL);
         vf value;
-        ttt_put(slope, i, n, v_act_slope(ttt_get(x, i, n), LNT_GELU_TANH, &value));
+        if (slope)
+            ttt_put(slope, i, n, v_act_slope(ttt_get(x, i, n), LNT_GELU_TANH, &value));
+        else
+            value = v_act(ttt_get(x, i, n), LNT_GELU_TANH);
         ttt_put(y, i, n, value);
     }
 }
@@ -161,7 +164,7 @@ static vf gelu_bend(vf x)
 static void ahead(const head *x, int64_t open, int64_t c, bool reads)
 {
     const lnt_ttt_args *a = x->a;
-    if (c < 0 || c >= spans_of(x, open, len_of(x))) return;
+    if (x->tiled || c < 0 || c >= spans_of(x, open, len_of(x))) return; /* tiled: row by row, by row_of_next */
     const lnt_ttt_batch y = span_at(x, open, len_of(x), c);
     const int64_t t = a->cu_seqlens[x->n] + y.first, n = y.rows - y.open;
     rows_ahead(a->k, a->dtype, t, n, a->H, x->h, x->D);
@@ -172,19 +175,22 @@ static void ahead(const head *x, int64_t open, int64_t c, bool reads)
     rows_ahead(a->dout, a->dtype, t, n, a->H, x->h, x->D);
 }
 
-/* u of the last layer, hat and 1 / sigma, of rows p .. rows-1. */
-TTT_INLINE void losses(int64_t D, const head *x, int64_t p, int64_t rows)
+/* u of the last layer, hat and 1 / sigma, of rows p .. rows-1, tokens from t on. */
+TTT_INLINE void losses(int64_t D, const head *x, int64_t t, int64_t p, int64_t rows)
 {
     const int top = x->layers - 1;
-    int64_t i = p;
-#if defined(TTT_FOURS)
-    for (; D == 64 && !x->norm.plain && i + 4 <= rows; i += 4) {
-        lnt_tiles_awake();
-        ttt_loss_four(&x->norm, x->z[top] + i * D, x->x[0] + i * D, x->v + i * D, x->hat + i * D, x->inverse + i, x->raw[top] + i * D);
-    }
-#endif
-    for (; i < rows; i++) {
+    int64_t done = p;
+    for (int64_t i = p; i < rows; i++) {
+        rows_of_next(x, x->a->k, x->a->v, t + i - p);
+        if (i < done) continue;
         row_awake(i);
+#if defined(TTT_FOURS)
+        if (D == 64 && !x->norm.plain && i + 4 <= rows) {
+            ttt_loss_four(&x->norm, x->z[top] + i * D, x->x[0] + i * D, x->v + i * D, x->hat + i * D, x->inverse + i, x->raw[top] + i * D);
+            done = i + 4;
+            continue;
+        }
+#endif
         ttt_loss(D, &x->norm, x->z[top] + i * D, x->x[0] + i * D, x->v + i * D, x->hat + i * D, x->inverse + i, x->raw[top] + i * D);
     }
 }
@@ -200,6 +206,7 @@ static void step_sizes(const head *x, int64_t t, int64_t p, int64_t rows)
         const int64_t row = (t + i - p) * a->H + x->h, first = batch_of(x, i);
         const float *eta = a->eta ? (const float *)a->eta + row * m : NULL;
         row_awake(i);
+        row_of_next(x, a->eta, LINNET_F32, t + i - p, m);
         x->rate[i] = a->rate ? ((const float *)a->rate)[row] : 1;
         float *F = x->F + i * x->span;
         V_EACH(j, c, m)
@@ -213,8 +220,22 @@ static void step_sizes(const head *x, int64_t t, int64_t p, int64_t rows)
     }
 }
 
-/* Keys of rows i .. end-1 of a mini-batch: inputs of the layers, gradients. */
-static void learn_batch(const head *x, int64_t i, int64_t end)
+/* The lower layer's gradients, u_0 = h gelu'(z_0) by the rows' rates, of count numbers; `raw` without them, where anybody wants it. */
+static void scaled_slopes(int64_t rows, int64_t F, const float *h, const float *slope, const float *rate, float *raw, float *u)
+{
+    for (int64_t r = 0; r < rows; r++, h += F, slope += F, raw += F, u += F) {
+        row_awake(r);
+        V_EACH(i, n, F)
+        {
+            const vf d = ttt_get(h, i, n) * ttt_get(slope, i, n);
+            ttt_put(raw, i, n, d);
+            ttt_put(u, i, n, rate[r] * d);
+        }
+    }
+}
+
+/* Keys of rows i .. end-1 of a mini-batch, tokens from t on: inputs of the layers, gradients. */
+static void learn_batch(const head *x, int64_t t, int64_t i, int64_t end)
 {
     const int64_t D = x->D, F = x->a->F, n = end - i;
     const int top = x->layers - 1;
@@ -223,20 +244,18 @@ static void learn_batch(const head *x, int64_t i, int64_t end)
         gelu(n * F, x->z[0] + i * F, x->x[1] + i * F, x->slope + i * F);
         keys_through(x, 1, i, end);
     }
-    TTT_OF_WIDTH(D, losses, x, i, end);
-    if (top) { /* u_0 = (u W^T) gelu'(z_0) */
+    TTT_OF_WIDTH(D, losses, x, t, i, end);
+    for (int64_t r = i; r < end; r++) {
+        row_awake(r);
+        ttt_scale_rows(x->u[top] + r * D, x->rate + r, 1, D, x->raw[top] + r * D);
+    }
+    if (top) {
         slopes_through(x, i, end);
-        times(n * F, x->h1 + i * F, x->slope + i * F, x->raw[0] + i * F);
+        scaled_slopes(n, F, x->h1 + i * F, x->slope + i * F, x->rate + i, x->raw[0] + i * F, x->u[0] + i * F);
     }
-    for (int l = 0; l <= top; l++) {
-        for (int64_t r = i; r < end; r++) {
-            row_awake(r);
-            ttt_scale_rows(x->u[l] + r * x->out[l], x->rate + r, 1, x->out[l], x->raw[l] + r * x->out[l]);
-        }
 #if defined(__AMX_BF16__)
-        if (x->tiled) tiled_u(x, l, i, end);
+    for (int l = 0; l <= top && x->tiled; l++) tiled_u(x, l, i, end);
 #endif
-    }
 }
 
 /* Keys of rows p .. rows-1, tokens from t on. */
@@ -248,7 +267,7 @@ static void learn(const head *x, int64_t t, int64_t p, int64_t rows)
     step_sizes(x, t, p, rows);
     for (int64_t i = p, end; i < rows; i = end) {
         end = last_of(x, i, rows) + 1;
-        learn_batch(x, i, end);
+        learn_batch(x, t + i - p, i, end);
     }
 }
 
@@ -271,23 +290,21 @@ static void read(const head *x, int64_t t, int64_t p, int64_t rows)
     rows_in(x->y[0] + p * x->D, a->q, a->dtype, t, rows - p, a->H, x->h, x->D);
     read_layer(x, 0, p, rows);
     if (x->layers == 1) return;
-    gelu((rows - p) * a->F, x->zq[0] + p * a->F, x->y[1] + p * a->F, x->slope_q + p * a->F);
+    gelu((rows - p) * a->F, x->zq[0] + p * a->F, x->y[1] + p * a->F, x->back ? x->slope_q + p * a->F : NULL);
     read_layer(x, 1, p, rows);
 }
 
 /* o = LN(o) + q */
-TTT_INLINE void norms_of_output(int64_t D, const head *x, int64_t p, int64_t rows, float *o)
+TTT_INLINE void norms_of_output(int64_t D, const head *x, int64_t t, int64_t p, int64_t rows, float *o)
 {
     int64_t normal = p; /* rows of which the norm has been taken */
-#if defined(TTT_FOURS)
-    for (; D == 64 && normal + 4 <= rows; normal += 4) {
-        lnt_tiles_awake();
-        ttt_normalise_four(o + normal * D, o + normal * D);
-    }
-#endif
     for (int64_t i = p; i < rows; i++) {
         float *row = o + i * D;
         row_awake(i);
+        rows_of_next(x, x->a->q, NULL, t + i - p);
+#if defined(TTT_FOURS)
+        if (D == 64 && i == normal && i + 4 <= rows) ttt_normalise_four(row, row), normal = i + 4;
+#endif
         if (i >= normal) ttt_normalise(D, row, row);
         V_EACH(c, n, D)
         ttt_put(row, c, n, ttt_get(row, c, n) * ttt_get(x->norm.w, c, n) + ttt_get(x->norm.b, c, n) + ttt_get(x->y[0] + i * D, c, n));
@@ -299,7 +316,7 @@ static void put_output(const head *x, int64_t t, int64_t p, int64_t rows)
 {
     const int64_t D = x->D;
     float *o = x->zq[x->layers - 1];
-    if (!x->norm.plain) TTT_OF_WIDTH(D, norms_of_output, x, p, rows, o);
+    if (!x->norm.plain) TTT_OF_WIDTH(D, norms_of_output, x, t, p, rows, o);
     rows_out(x->a->o, x->a->dtype, t, rows - p, x->a->H, x->h, D, o + p * D);
 }
 
@@ -344,6 +361,7 @@ static void forward_head(head *x, bool one_by_one)
 {
 #if defined(__AMX_BF16__)
     if (one_by_one) x->tiled = false, x->span = x->m;
+    x->away = x->span;
     ENGINE->begin();
     forward_rows(x, one_by_one);
     ENGINE->end();
@@ -396,12 +414,13 @@ static void read_layer_back(const head *x, int l, int64_t p, int64_t rows)
     LNT_V(lnt_mm)(LNT_MM_ADD, (int)in, (int)out, (int)n, x->y[l] + p * in, 1, in, dz, out, x->dW[l], out);
 }
 
-/* Through the norm of the output, of rows z [n,D]; dz is dout before. */
-TTT_INLINE void norms_of_output_back(int64_t D, const head *x, int64_t n, const float *z, float *dz)
+/* Through the norm of the output, of rows z [n,D], tokens from t on; dz is dout before. */
+TTT_INLINE void norms_of_output_back(int64_t D, const head *x, int64_t t, int64_t n, const float *z, float *dz)
 {
     for (int64_t i = 0; i < n; i++) {
         float *hat = x->work, *d = dz + i * D;
         row_awake(i);
+        rows_of_next(x, x->a->q, x->a->dout, t + i);
         const float inverse = ttt_normalise(D, z + i * D, hat);
         V_EACH(c, k, D)
         {
@@ -433,7 +452,7 @@ static void read_back(const head *x, int64_t t, int64_t p, int64_t rows)
     const int top = x->layers - 1;
     rows_in(x->dout, a->dout, a->dtype, t, n, a->H, x->h, D);
     memcpy(x->dz, x->dout, (size_t)(n * D) * sizeof(float));
-    if (!x->norm.plain) TTT_OF_WIDTH(D, norms_of_output_back, x, n, x->zq[top] + p * D, x->dz);
+    if (!x->norm.plain) TTT_OF_WIDTH(D, norms_of_output_back, x, t, n, x->zq[top] + p * D, x->dz);
     for (int l = top; l >= 0; l--) {
         read_layer_back(x, l, p, rows);
         if (!l) break;
@@ -613,9 +632,10 @@ static void take_weights_back(const head *x, int64_t i)
 }
 
 /* Weights of spans c .. end-1, each put by before it. */
-static void sweep(const head *x, int64_t open, int64_t c, int64_t end)
+static void sweep(head *x, int64_t open, int64_t c, int64_t end)
 {
     const lnt_ttt_args *a = x->a;
+    x->away = x->span;
     for (int64_t i = c; i < end; i++) {
         const lnt_ttt_batch y = span_at(x, open, len_of(x), i);
         put_weights_by(x, i - c);
@@ -627,7 +647,7 @@ static void sweep(const head *x, int64_t open, int64_t c, int64_t end)
     }
 }
 
-static void backward_rows(const head *x)
+static void backward_rows(head *x)
 {
     const lnt_ttt_args *a = x->a;
     const int64_t len = len_of(x), open = len ? load(x) : 0, spans = spans_of(x, open, len), group = x->group;
@@ -635,6 +655,7 @@ static void backward_rows(const head *x)
         pass(x, true);
         return;
     }
+    x->away = x->span;
     for (int64_t c = 0; c < spans; c++) {
         const lnt_ttt_batch y = span_at(x, open, len, c);
         if (c % group == 0) put_by(x, x->starts + c / group * x->weights);
@@ -658,6 +679,7 @@ static void backward_rows(const head *x)
         if (!g) load(x); /* its open rows too */
         take_back(x, x->starts + g * x->weights);
         sweep(x, open, begin, end);
+        x->away = -x->span;
         for (int64_t c = end - 1; c >= begin; c--) {
             const lnt_ttt_batch y = span_at(x, open, len, c);
             if (!c && open) load(x);
@@ -673,7 +695,7 @@ static void backward_rows(const head *x)
     }
 }
 
-static void backward_head(const head *x)
+static void backward_head(head *x)
 {
 #if defined(__AMX_BF16__)
     ENGINE->begin();

@@ -23,6 +23,7 @@ typedef struct {
     float *dW[LAYERS], *db[LAYERS], *dx[LAYERS], *du[LAYERS], *dy, *dz, *below, *dF, *dA, *dv, *dout, *work;
     float *dposition, *sum_w[LAYERS], *sum_b[LAYERS]; /* this piece's sums; norm has two more */
     float *starts, *inside;                          /* weights before each group of spans, and before each one of a group */
+    int64_t away;                                    /* tokens from a row to that of the next span */
     int64_t group, kept;                             /* spans of a group; numbers of one in `inside` */
     bool back, tiled;
 #if defined(__AMX_BF16__)
@@ -124,6 +125,20 @@ static inline lnt_ttt_batch span_at(const head *x, int64_t open, int64_t len, in
 static inline int64_t batch_of(const head *x, int64_t i) { return i - i % x->m; }
 /* The last row of that, of `rows` in all. */
 static inline int64_t last_of(const head *x, int64_t i, int64_t rows) { return (batch_of(x, i) + x->m < rows ? batch_of(x, i) + x->m : rows) - 1; }
+
+/* On tiles, whose products fetch nothing (chunk_rows.h), the row of the next span that lies where token t does in this one is asked for between rows of
+ * norms and losses: all rows of a span at once fill the core's buffers, and what comes behind waits (docs/performance/ttt.md). */
+static inline void row_of_next(const head *x, const void *p, lnt_dtype type, int64_t t, int64_t width)
+{
+    t += x->away;
+    if (x->tiled && t >= x->a->cu_seqlens[x->n]) row_ahead(p, type, t, x->a->cu_seqlens[x->n + 1], x->a->H, x->h, width);
+}
+/* Of two tensors of rows of D. */
+static inline void rows_of_next(const head *x, const void *p, const void *q, int64_t t)
+{
+    row_of_next(x, p, x->a->dtype, t, x->D);
+    row_of_next(x, q, x->a->dtype, t, x->D);
+}
 
 /* ---- weights and states of this head --------------------------------------------------------------------------------------------------------- */
 
