@@ -47,12 +47,16 @@ typedef struct lnt_mm_engine {
     void (*extend)(lnt_operand *m, int forms, void *scratch); /* make more forms of a prepared operand or of a view */
     /* The same from rows that are bf16 already, `ld` numbers apart: nothing is rounded, and x is NULL. NULL: an engine that has no use for them. */
     lnt_operand (*prepare16)(int forms, int rows, int cols, const lnt_bf16 *x, int64_t ld, void *scratch);
+    /* An operand whose rows come one group after the other: forms laid out in scratch for up to `most` rows, of which there are none, and rows up to
+     * `end` of x made in them; those that were there are a multiple of 16. Not left_t, which extend makes of all. NULL where prepare16 is. */
+    lnt_operand (*lay_out)(int forms, int most, int cols, const float *x, int64_t ld, void *scratch);
+    void (*append)(lnt_operand *m, int end);
     /* Rows first .. first+rows-1 of a prepared operand; `first` a multiple of row_align, and the rows up to the next multiple of row_align zero. */
     lnt_operand (*view)(const lnt_operand *m, int first, int rows);
     /* C by mode from op(A) op(B), op = transpose where the flag is set; the forms must have been prepared. */
     void (*multiply)(lnt_mm_mode mode, const float *scale, const lnt_operand *a, bool a_t, const lnt_operand *b, bool b_t, float *c, int64_t ldc);
-    /* C = op(A) op(B) with `row` [N], N a multiple of 16, added to each of its rows; NULL where prepare16 is. */
-    void (*multiply_row)(const float *row, const lnt_operand *a, bool a_t, const lnt_operand *b, bool b_t, float *c, int64_t ldc);
+    /* C = the sum of `count` products A_i B_i with `row` [N], N a multiple of 16 (NULL: zeros), added to each of its rows; NULL where prepare16 is. */
+    void (*multiply_row)(const float *row, int count, const lnt_operand *a, const lnt_operand *b, float *c, int64_t ldc);
     /* A state that takes a write: s->x(i,:) = scale[i*scale_stride] s->x(i,:) + (op(A) op(B))(i,:), rows dense. Its right form, if prepared, is
      * renewed on the way; other packed forms are void. */
     void (*update)(const float *scale, int64_t scale_stride, const lnt_operand *a, bool a_t, const lnt_operand *b, bool b_t, lnt_operand *s);

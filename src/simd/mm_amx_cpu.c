@@ -52,12 +52,13 @@ static inline __m512i interleaved(__m512 even, __m512 odd)
     return _mm512_permutexvar_epi16(order, (__m512i)_mm512_cvtne2ps_pbh(odd, even));
 }
 
-static void pack_right(int rows, int cols, const float *x, int64_t ld, pair *y)
+/* Rows from `first`, which is even, to `rows`, and zeros up to 32. */
+static void pack_right(int first, int rows, int cols, const float *x, int64_t ld, pair *y, int64_t block)
 {
     int wide = up(cols, 16), pairs = (rows + 1) / 2, pairs16 = up(rows, 32) / 2;
-    for (int j = 0; j < wide; j += 16, y += pairs16 * 16) {
+    for (int j = 0; j < wide; j += 16, y += block) {
         lnt_tiles_awake();
-        for (int i = 0; i < pairs; i++) {
+        for (int i = first / 2; i < pairs; i++) {
             const float *p = x + 2 * i * ld + j;
             __m512 even = lanes(p, cols - j), odd = 2 * i + 1 < rows ? lanes(p + ld, cols - j) : _mm512_setzero_ps();
             _mm512_storeu_si512(y + i * 16, interleaved(even, odd));
@@ -154,6 +155,16 @@ static void pack_left_t(int rows, int cols, const float *x, const lnt_bf16 *x16,
         }
 }
 
+/* Rows first .. rows-1 of right_t from left. */
+static void turn_left(const lnt_operand *m, int first, int rows)
+{
+    const int units = up(m->cols, 32) / 2;
+    for (int i = first; i < rows; i += 16) {
+        lnt_tiles_awake();
+        LNT_V(lnt_transpose)(16, units, (const float *)m->left.p + i * (m->left.ld / 2), m->left.ld / 2, (float *)m->right_t.p + i * units, 16);
+    }
+}
+
 /* `from`, ld16: the rows in bf16, or NULL. */
 static void make_forms(lnt_operand *m, int forms, const lnt_bf16 *from, int64_t ld16, void *scratch)
 {
@@ -169,13 +180,9 @@ static void make_forms(lnt_operand *m, int forms, const lnt_bf16 *from, int64_t 
         at += left_bytes(rows, cols);
     }
     if (forms & LNT_RIGHT_T && !m->right_t.p) {
-        int units = up(cols, 32) / 2;
-        for (int i = 0; i < rows; i += 16) {
-            lnt_tiles_awake();
-            LNT_V(lnt_transpose)(16, units, (const float *)m->left.p + i * (m->left.ld / 2), m->left.ld / 2, (float *)at + i * units, 16);
-        }
         m->right_t.p = at;
-        m->right_t.ld = units * 16;
+        m->right_t.ld = up(cols, 32) / 2 * 16;
+        turn_left(m, 0, rows);
         at += left_bytes(rows, cols);
     }
     if (forms & LNT_LEFT_T && !(forms & LNT_RIGHT) && !m->right.p && !m->left_t.p) {
@@ -186,7 +193,7 @@ static void make_forms(lnt_operand *m, int forms, const lnt_bf16 *from, int64_t 
         if (from)
             pair_right(rows, cols, from, ld16, (pair *)at);
         else
-            pack_right(rows, cols, m->x, m->ld, (pair *)at);
+            pack_right(0, rows, cols, m->x, m->ld, (pair *)at, up(rows, 32) / 2 * 16);
         m->right.p = at;
         m->right.ld = up(rows, 32) / 2 * 16;
         at += right_bytes(rows, cols);
@@ -216,6 +223,25 @@ static lnt_operand prepare16(int forms, int rows, int cols, const lnt_bf16 *x, i
     lnt_operand m = {.rows = rows, .cols = cols};
     make_forms(&m, forms, x, ld, scratch);
     return m;
+}
+
+static lnt_operand lay_out(int forms, int most, int cols, const float *x, int64_t ld, void *scratch)
+{
+    lnt_operand m = {.x = x, .ld = ld, .cols = cols};
+    char *at = scratch;
+    if (forms & (LNT_LEFT | LNT_RIGHT_T)) m.left.p = at, m.left.ld = up(cols, 32), at += left_bytes(most, cols);
+    if (forms & LNT_RIGHT_T) m.right_t.p = at, m.right_t.ld = up(cols, 32) / 2 * 16, at += left_bytes(most, cols);
+    if (forms & LNT_RIGHT) m.right.p = at, m.right.ld = up(most, 32) / 2 * 16;
+    return m;
+}
+
+static void append(lnt_operand *m, int end)
+{
+    const int first = m->rows;
+    if (m->left.p) pack_left(end - first, m->cols, m->x + first * m->ld, m->ld, (lnt_bf16 *)m->left.p + first * m->left.ld, m->left.ld);
+    if (m->right_t.p) turn_left(m, first, end);
+    if (m->right.p) pack_right(first, end, m->cols, m->x, m->ld, (pair *)m->right.p, m->right.ld);
+    m->rows = end;
 }
 
 static lnt_operand view(const lnt_operand *m, int first, int rows)
@@ -383,9 +409,9 @@ static void multiply(lnt_mm_mode mode, const float *scale, const lnt_operand *a,
     tiles(mode, scale, 1, a, a_t, b, b_t, NULL, c, ldc, NULL);
 }
 
-static void multiply_row(const float *row, const lnt_operand *a, bool a_t, const lnt_operand *b, bool b_t, float *c, int64_t ldc)
+static void multiply_row(const float *row, int count, const lnt_operand *a, const lnt_operand *b, float *c, int64_t ldc)
 {
-    tiles(LNT_MM_SET, NULL, 1, a, a_t, b, b_t, row, c, ldc, NULL);
+    tiles(LNT_MM_SET, NULL, count, a, false, b, false, row, c, ldc, NULL);
 }
 
 static void update(const float *scale, int64_t scale_stride, const lnt_operand *a, bool a_t, const lnt_operand *b, bool b_t, lnt_operand *s)
@@ -474,7 +500,7 @@ static const struct {
 static void begin(void) { _tile_loadconfig(&whole_tiles); }
 static void end(void) { _tile_release(); }
 
-const lnt_mm_engine LNT_V(lnt_mm_bf16_tiles) = {bytes, prepare, extend, prepare16, view, multiply, multiply_row, update, update_columns, update_sum,
+const lnt_mm_engine LNT_V(lnt_mm_bf16_tiles) = {bytes, prepare, extend, prepare16, lay_out, append, view, multiply, multiply_row, update, update_columns, update_sum,
     kept_bytes, keep, kept, inner, inner_rows, begin, end, .bf16 = true, .row_align = 32, .chunk = 32, .panel = 32};
 
 #endif

@@ -23,7 +23,7 @@ static int64_t carve(const lnt_ttt_args *a, bool back, float *p, head *x)
 {
     const int64_t m = a->mini_batch, D = a->D, d2 = square(a);
     int64_t used = 0;
-    *x = (head){ .a = a, .D = D, .m = m, .group = ttt_group(a, 2 * square(a)) };
+    *x = (head){ .a = a, .D = D, .m = m, .group = ttt_group(ttt_most(a), 2 * square(a)) };
     const int64_t groups = lnt_ttt_batches(a, m - 1, a->longest) / x->group + 1;
     const struct {
         float **at;

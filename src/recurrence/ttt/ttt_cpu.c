@@ -1,94 +1,10 @@
 /* TTT-linear and TTT-MLP on the CPU (README.md): mini-batch by mini-batch, all of its rows in products with the weights that it begins with. The
  * token form takes its rows one by one. A head of a sequence is a piece of work; backward, a head of a part of the sequences is.
  *
- * Where the processor has tiles, products of bf16 calls go through them (ttt_forms.h), but for the token form's.
- * Long: both models in both directions, of which most is common to both, with each product in float32 and on tiles. */
-#define LNT_ROWS_BETWEEN_TILES
-#include "recurrence/ttt/ttt_forms.h"
+ * Where the processor has tiles, products of bf16 calls go through them, but for the token form's, and several mini-batches are taken together
+ * (ttt_tiled.h). Long: both models in both directions, of which most is common to both. */
+#include "recurrence/ttt/ttt_tiled.h"
 #include "recurrence/ttt/ttt_walk.h"
-
-enum { LAYERS = LNT_TTT_LAYERS };
-
-/* A head at work. Rows of the mini-batch [m,..]: first those that the state had open. W, b: the weights that it begins with, the sums of those given
- * and of the state's S_w, S_b, which alone goes on from mini-batch to mini-batch: so the bits do not depend on where calls begin. */
-typedef struct {
-    const lnt_ttt_args *a;
-    ttt_norm norm;
-    int64_t n, h, D, m, in[LAYERS], out[LAYERS], weights;
-    int layers;
-    float *W[LAYERS], *b[LAYERS], *S_w[LAYERS], *S_b[LAYERS];
-    float *x[LAYERS], *z[LAYERS], *u[LAYERS], *raw[LAYERS], *y[LAYERS], *zq[LAYERS], *S[LAYERS], *A[LAYERS];
-    float *v, *F, *rate, *position, *last, *hat, *inverse, *h1, *slope, *slope_q; /* slope: gelu' of z_0, of keys and queries */
-    float *wide, *turned;                                                          /* wide [m,widest], turned [3,m,widest] */
-    float *dW[LAYERS], *db[LAYERS], *dx[LAYERS], *du[LAYERS], *dy, *dz, *below, *dF, *dA, *dv, *dout, *work;
-    float *dposition, *sum_w[LAYERS], *sum_b[LAYERS]; /* this piece's sums; norm has two more */
-    float *starts, *inside;                          /* weights before each group of mini-batches, and before each one of a group */
-    int64_t group, kept;                             /* mini-batches of a group; numbers of one in `inside` */
-    bool back, tiled;
-#if defined(__AMX_BF16__)
-    ttt_forms *forms; /* [LAYERS] */
-#endif
-} head;
-
-/* Rows of a loop take some hundred cycles (simd/mm.h). */
-static inline void row_awake(int64_t i)
-{
-    if (i % 2 == 0) lnt_tiles_awake();
-}
-
-static int64_t numbers(const lnt_ttt_args *a)
-{
-    int64_t sum = 0;
-    for (int l = 0; l < lnt_ttt_layers(a); l++) sum += (lnt_ttt_in(a, l) + 1) * lnt_ttt_out(a, l);
-    return sum;
-}
-
-static int64_t carve(const lnt_ttt_args *a, bool back, float *p, head *x)
-{
-    const int64_t m = a->mini_batch, D = a->D, widest = a->F > D ? a->F : D;
-    int64_t used = 0;
-    *x = (head){ .a = a, .D = D, .m = m, .layers = lnt_ttt_layers(a), .weights = numbers(a), .kept = numbers(a), .back = back };
-#if defined(__AMX_BF16__)
-    x->tiled = ttt_is_tiled(a);
-    for (int l = 0; l < x->layers && x->tiled; l++)
-        x->kept = (l ? x->kept : 0) + ttt_kept(lnt_ttt_in(a, l), lnt_ttt_out(a, l)) + (lnt_ttt_out(a, l) + 15) / 16 * 16;
-#endif
-    x->group = ttt_group(a, x->kept);
-#define TAKE(FIELD, COUNT) ((FIELD) = p ? p + used : NULL, used += ((COUNT) + 15) / 16 * 16)
-    for (int l = 0; l < x->layers; l++) {
-        const int64_t in = x->in[l] = lnt_ttt_in(a, l), out = x->out[l] = lnt_ttt_out(a, l);
-        TAKE(x->W[l], in * out), TAKE(x->b[l], out);
-        int64_t off = 0; /* S_w begins elsewhere in its page than the weights that it is added to, or each load waits for a store (ttt.md) */
-        if (p && (uintptr_t)a->layer[l].w % 64 == 0 && (uintptr_t)p % 64 == 0)
-            off = (int64_t)(((uintptr_t)a->layer[l].w + 128 - (uintptr_t)(p + used)) % 4096 / sizeof *p);
-        used += off, TAKE(x->S_w[l], in * out), used += 1024 - off, TAKE(x->S_b[l], out);
-        TAKE(x->x[l], m * in), TAKE(x->y[l], m * in), TAKE(x->S[l], m * m), TAKE(x->A[l], m * m);
-        TAKE(x->z[l], m * out), TAKE(x->u[l], m * out), TAKE(x->raw[l], m * out), TAKE(x->zq[l], m * out);
-        if (back) TAKE(x->dW[l], in * out), TAKE(x->db[l], out), TAKE(x->dx[l], m * in), TAKE(x->du[l], m * out);
-    }
-    TAKE(x->v, m * D), TAKE(x->F, m * m), TAKE(x->rate, m), TAKE(x->position, m), TAKE(x->last, m), TAKE(x->hat, m * D), TAKE(x->inverse, m);
-    TAKE(x->h1, m * a->F), TAKE(x->slope, m * a->F), TAKE(x->slope_q, m * a->F);
-    TAKE(x->wide, m * widest), TAKE(x->turned, 3 * m * widest), TAKE(x->work, 2 * D);
-    if (back) {
-        TAKE(x->dy, m * widest), TAKE(x->dz, m * widest), TAKE(x->below, m * a->F), TAKE(x->dF, m * m), TAKE(x->dA, m * m);
-        TAKE(x->dv, m * D), TAKE(x->dout, m * D);
-        TAKE(x->inside, x->group * x->kept), TAKE(x->starts, (lnt_ttt_batches(a, m - 1, a->longest) / x->group + 1) * x->weights);
-    }
-#if defined(__AMX_BF16__)
-    if (x->tiled) {
-        ttt_forms none[LAYERS], *forms = none;
-        lnt_carve c = { (char *)p, (size_t)used * sizeof *p };
-        x->forms = lnt_carve_bytes(&c, sizeof none);
-        if (p) forms = x->forms;
-        for (int l = 0; l < x->layers; l++) ttt_forms_carve(&c, m, x->in[l], x->out[l], back, &forms[l]);
-        used = (int64_t)(c.used / sizeof *p);
-    }
-#endif
-#undef TAKE
-    return used;
-}
-
-static int64_t len_of(const head *x) { return x->a->cu_seqlens[x->n + 1] - x->a->cu_seqlens[x->n]; }
 
 static void set_head(head *x, int64_t n, int64_t h)
 {
@@ -101,10 +17,6 @@ static void set_head(head *x, int64_t n, int64_t h)
 
 /* ---- states ---------------------------------------------------------------------------------------------------------------------------------- */
 
-static float *weights_of(const head *x, const void *p, int l) { return p ? (float *)(uintptr_t)p + x->h * x->in[l] * x->out[l] : NULL; }
-static float *biases_of(const head *x, const void *p, int l) { return p ? (float *)(uintptr_t)p + x->h * x->out[l] : NULL; }
-static float *state_at(const head *x, const void *p, int64_t count) { return ttt_state(x->a, p, x->n, x->h, count); }
-
 static void sum_biases(const head *x)
 {
     for (int l = 0; l < x->layers; l++) ttt_sum(x->b[l], biases_of(x, x->a->layer[l].b, l), x->S_b[l], x->out[l]);
@@ -116,39 +28,23 @@ static void sum_up(const head *x)
     for (int l = 0; l < x->layers; l++) {
         ttt_sum(x->W[l], weights_of(x, x->a->layer[l].w, l), x->S_w[l], x->in[l] * x->out[l]);
 #if defined(__AMX_BF16__)
-        if (!x->tiled) continue;
-        ttt_forms *f = &x->forms[l];
-        f->W = ttt_state_forms(x->in[l], x->out[l], x->S_w[l], x->W[l], f->W_left, f->W_right);
-        if (l) ENGINE->extend(&f->W, LNT_RIGHT_T, f->W_turned);
-        if (!l && !x->back) f->W.left.p = NULL; /* nobody wants it */
+        if (x->tiled) tiled_weights(x, l);
 #endif
     }
-}
-
-/* wide = u times the last row's step sizes, with the sign of an update. */
-static void last_steps(const head *x, int l, int64_t rows)
-{
-    const int64_t out = x->out[l];
-    for (int64_t j = 0; j < rows; j++) V_EACH(i, n, out) ttt_put(x->wide + j * out, i, n, -x->last[j] * ttt_get(x->u[l] + j * out, i, n));
 }
 
 /* The state takes the rows' update by the last one's step sizes. */
+static void update_layer(const head *x, int l, int64_t rows)
+{
+    TILES_INSTEAD(x, tiled_update(x, l, rows))
+    last_steps(x, l, rows);
+    LNT_V(lnt_mm)(LNT_MM_ADD, (int)x->in[l], (int)x->out[l], (int)rows, x->x[l], 1, x->in[l], x->wide, x->out[l], x->S_w[l], x->out[l]);
+    if (x->a->bias) ttt_add_rows(x->S_b[l], rows, x->out[l], x->wide);
+}
+
 static void update(const head *x, int64_t rows)
 {
-    for (int l = 0; l < x->layers; l++) {
-        const int64_t in = x->in[l], out = x->out[l];
-        last_steps(x, l, rows);
-#if defined(__AMX_BF16__)
-        if (x->tiled) {
-            ttt_forms *f = &x->forms[l];
-            const lnt_operand X = ttt_rows(f, TTT_OTHER, LNT_LEFT_T, rows, in, x->x[l], in);
-            const lnt_operand u = ttt_rows(f, TTT_LU, LNT_RIGHT, rows, out, x->wide, out);
-            ENGINE->update_sum(weights_of(x, x->a->layer[l].w, l), 1, &X, &u, &f->W);
-        }
-#endif
-        if (!x->tiled) LNT_V(lnt_mm)(LNT_MM_ADD, (int)in, (int)out, (int)rows, x->x[l], 1, in, x->wide, out, x->S_w[l], out);
-        if (x->a->bias) ttt_add_rows(x->S_b[l], rows, out, x->wide);
-    }
+    for (int l = 0; l < x->layers; l++) update_layer(x, l, rows);
 }
 
 /* The initial state's open rows, and the weights that they began with. Returns how many. */
@@ -211,45 +107,39 @@ static void pass(const head *x, bool gradient)
 
 /* ---- rows -------------------------------------------------------------------------------------------------------------------------------------- */
 
-/* z = x W + b, of `rows` rows. */
-static void through(const head *x, int l, int64_t rows, const float *in, float *z)
+/* z = y W + b, of n rows. */
+static void through(const head *x, int l, int64_t n, const float *y, float *z)
 {
-#if defined(__AMX_BF16__)
-    if (x->tiled) {
-        ttt_forms *f = &x->forms[l];
-        const bool keys = in == x->x[l]; /* of a whole mini-batch: read_layer takes them, too */
-        const lnt_operand a = ttt_rows(f, keys ? TTT_X : TTT_OTHER, LNT_LEFT, rows, x->in[l], in, x->in[l]);
-        if (keys) f->x = a;
-        ENGINE->multiply_row(x->b[l], &a, false, &x->forms[l].W, false, z, x->out[l]);
-        return;
-    }
-#endif
-    for (int64_t i = 0; i < rows; i++) memcpy(z + i * x->out[l], x->b[l], (size_t)x->out[l] * sizeof *z);
-    LNT_V(lnt_mm)(LNT_MM_ADD, (int)rows, (int)x->out[l], (int)x->in[l], in, x->in[l], 1, x->W[l], x->out[l], z, x->out[l]);
+    for (int64_t i = 0; i < n; i++) memcpy(z + i * x->out[l], x->b[l], (size_t)x->out[l] * sizeof *z);
+    LNT_V(lnt_mm)(LNT_MM_ADD, (int)n, (int)x->out[l], (int)x->in[l], y, x->in[l], 1, x->W[l], x->out[l], z, x->out[l]);
 }
 
-/* c [n,in] = y W^T, or with `add` c += that, of rows y [n,out]. */
-static void back_through(const head *x, int l, bool add, int64_t n, const float *y, float *c)
+/* Keys i .. end-1 of a mini-batch through layer l. */
+static void keys_through(const head *x, int l, int64_t i, int64_t end)
 {
-    const int64_t in = x->in[l], out = x->out[l];
-#if defined(__AMX_BF16__)
-    if (x->tiled) {
-        const lnt_operand a = ttt_rows(&x->forms[l], TTT_OTHER, LNT_LEFT, n, out, y, out);
-        ENGINE->multiply(add ? LNT_MM_ADD : LNT_MM_SET, NULL, &a, false, &x->forms[l].W, true, c, in);
-        return;
-    }
-#endif
-    ttt_times_transposed(add ? LNT_MM_ADD : LNT_MM_SET, n, out, y, in, x->W[l], c, x->turned);
+    TILES_INSTEAD(x, tiled_keys(x, l, i, end))
+    through(x, l, end - i, x->x[l] + i * x->in[l], x->z[l] + i * x->out[l]);
 }
 
-/* y = gelu(x), and its slope. */
+/* h = u W^T, of the upper layer's gradients. */
+static void slopes_through(const head *x, int64_t i, int64_t end)
+{
+    const int64_t D = x->D, F = x->in[1];
+    TILES_INSTEAD(x, tiled_slopes(x, i, end))
+    ttt_times_transposed(LNT_MM_SET, end - i, D, x->raw[1] + i * D, F, x->W[1], x->h1 + i * F, x->turned);
+}
+
+/* y = gelu(x), and its slope, or alone. */
 static void gelu(int64_t count, const float *x, float *y, float *slope)
 {
     V_EACH(i, n, count)
     {
         rows_awake(i / LNT_VL);
         vf value;
-        ttt_put(slope, i, n, v_act_slope(ttt_get(x, i, n), LNT_GELU_TANH, &value));
+        if (slope)
+            ttt_put(slope, i, n, v_act_slope(ttt_get(x, i, n), LNT_GELU_TANH, &value));
+        else
+            value = v_act(ttt_get(x, i, n), LNT_GELU_TANH);
         ttt_put(y, i, n, value);
     }
 }
@@ -270,12 +160,12 @@ static vf gelu_bend(vf x)
     return v_select(x == x, y, x);
 }
 
-/* Rows of mini-batch c, which is the next, on their way into the cache; what only reading takes where that is to be done. */
+/* Rows of span c, which is the next, on their way into the cache; what only reading takes where that is to be done. */
 static void ahead(const head *x, int64_t open, int64_t c, bool reads)
 {
     const lnt_ttt_args *a = x->a;
-    if (c < 0 || c >= lnt_ttt_batches(a, open, len_of(x))) return;
-    const lnt_ttt_batch y = lnt_ttt_batch_at(a, open, len_of(x), c);
+    if (x->tiled || c < 0 || c >= spans_of(x, open, len_of(x))) return; /* tiled: row by row, by row_of_next */
+    const lnt_ttt_batch y = span_at(x, open, len_of(x), c);
     const int64_t t = a->cu_seqlens[x->n] + y.first, n = y.rows - y.open;
     rows_ahead(a->k, a->dtype, t, n, a->H, x->h, x->D);
     rows_ahead(a->v, a->dtype, t, n, a->H, x->h, x->D);
@@ -285,97 +175,112 @@ static void ahead(const head *x, int64_t open, int64_t c, bool reads)
     rows_ahead(a->dout, a->dtype, t, n, a->H, x->h, x->D);
 }
 
-/* u of the last layer, hat and 1 / sigma, of rows p .. rows-1. */
-TTT_INLINE void losses(int64_t D, const head *x, int64_t p, int64_t rows)
+/* u of the last layer, hat and 1 / sigma, of rows p .. rows-1, tokens from t on. */
+TTT_INLINE void losses(int64_t D, const head *x, int64_t t, int64_t p, int64_t rows)
 {
     const int top = x->layers - 1;
-    int64_t i = p;
-#if defined(TTT_FOURS)
-    for (; D == 64 && !x->norm.plain && i + 4 <= rows; i += 4) {
-        lnt_tiles_awake();
-        ttt_loss_four(&x->norm, x->z[top] + i * D, x->x[0] + i * D, x->v + i * D, x->hat + i * D, x->inverse + i, x->raw[top] + i * D);
-    }
-#endif
-    for (; i < rows; i++) {
+    int64_t done = p;
+    for (int64_t i = p; i < rows; i++) {
+        rows_of_next(x, x->a->k, x->a->v, t + i - p);
+        if (i < done) continue;
         row_awake(i);
+#if defined(TTT_FOURS)
+        if (D == 64 && !x->norm.plain && i + 4 <= rows) {
+            ttt_loss_four(&x->norm, x->z[top] + i * D, x->x[0] + i * D, x->v + i * D, x->hat + i * D, x->inverse + i, x->raw[top] + i * D);
+            done = i + 4;
+            continue;
+        }
+#endif
         ttt_loss(D, &x->norm, x->z[top] + i * D, x->x[0] + i * D, x->v + i * D, x->hat + i * D, x->inverse + i, x->raw[top] + i * D);
     }
 }
 
-/* Keys of rows p .. rows-1, tokens from t on: inputs of the layers, gradients, step sizes. */
-static void learn(const head *x, int64_t t, int64_t p, int64_t rows)
+/* Of rows p .. rows-1, tokens from t on. */
+static void step_sizes(const head *x, int64_t t, int64_t p, int64_t rows)
 {
     const lnt_ttt_args *a = x->a;
-    const int64_t D = x->D, n = rows - p, H = a->H;
-    const int top = x->layers - 1;
-    rows_in(x->x[0] + p * D, a->k, a->dtype, t, n, H, x->h, D);
-    rows_in(x->v + p * D, a->v, a->dtype, t, n, H, x->h, D);
-    through(x, 0, n, x->x[0] + p * D, x->z[0] + p * x->out[0]);
-    if (top) {
-        gelu(n * a->F, x->z[0] + p * a->F, x->x[1] + p * a->F, x->slope + p * a->F);
-        through(x, 1, n, x->x[1] + p * a->F, x->z[1] + p * D);
-    }
-    TTT_OF_WIDTH(D, losses, x, p, rows);
-    if (top) { /* u_0 = (u W^T) gelu'(z_0) */
-        back_through(x, 1, false, n, x->raw[1] + p * D, x->h1 + p * a->F);
-        times(n * a->F, x->h1 + p * a->F, x->slope + p * a->F, x->raw[0] + p * a->F);
-    }
+    const int64_t m = x->m;
     vi lane;
     for (int l = 0; l < LNT_VL; l++) lane[l] = l;
     for (int64_t i = p; i < rows; i++) {
-        const int64_t row = (t + i - p) * H + x->h;
-        const float *eta = a->eta ? (const float *)a->eta + row * x->m : NULL;
+        const int64_t row = (t + i - p) * a->H + x->h, first = batch_of(x, i);
+        const float *eta = a->eta ? (const float *)a->eta + row * m : NULL;
         row_awake(i);
+        row_of_next(x, a->eta, LINNET_F32, t + i - p, m);
         x->rate[i] = a->rate ? ((const float *)a->rate)[row] : 1;
-        float *F = x->F + i * x->m;
-        V_EACH(j, c, x->m)
+        float *F = x->F + i * x->span;
+        V_EACH(j, c, m)
         {
-            const vf rate = x->position[i] * (eta ? ttt_get(eta, j, c) : v_set(1));
-            ttt_put(F, j, c, v_select(lane <= (int32_t)(i - j), rate, v_zero()));
+            const vf rate = x->position[i - first] * (eta ? ttt_get(eta, j, c) : v_set(1));
+            ttt_put(F + first, j, c, v_select(lane <= (int32_t)(i - first - j), rate, v_zero()));
         }
-        for (int l = 0; l <= top; l++) ttt_scale_rows(x->u[l] + i * x->out[l], x->rate + i, 1, x->out[l], x->raw[l] + i * x->out[l]);
+        V_EACH(j, c, first) ttt_put(F, j, c, ttt_get(x->last, j, c));
+        for (int64_t j = first + m; j < x->span; j += m) memset(F + j, 0, (size_t)m * sizeof *F);
+        if (i == last_of(x, i, rows)) memcpy(x->last + first, F + first, (size_t)m * sizeof *F);
     }
-    memcpy(x->last, x->F + (rows - 1) * x->m, (size_t)x->m * sizeof(float));
 }
 
-/* A = -F.S, S = y x^T + 1 where there are biases, from y x^T in S; rows p .. p+n-1. */
-static void steps_of_pairs(const head *x, int64_t p, int64_t n, int64_t rows, float *S, float *A)
+/* The lower layer's gradients, u_0 = h gelu'(z_0) by the rows' rates, of count numbers; `raw` without them, where anybody wants it. */
+static void scaled_slopes(int64_t rows, int64_t F, const float *h, const float *slope, const float *rate, float *raw, float *u)
 {
-    const int64_t m = x->m;
-    const float one = (float)x->a->bias;
-    for (int64_t i = 0; i < n; i++)
-        V_EACH(j, k, rows)
+    for (int64_t r = 0; r < rows; r++, h += F, slope += F, raw += F, u += F) {
+        row_awake(r);
+        V_EACH(i, n, F)
         {
-            const vf s = ttt_get(S + i * m, j, k) + one;
-            ttt_put(S + i * m, j, k, s);
-            ttt_put(A + i * m, j, k, -s * ttt_get(x->F + (p + i) * m, j, k));
+            const vf d = ttt_get(h, i, n) * ttt_get(slope, i, n);
+            ttt_put(raw, i, n, d);
+            ttt_put(u, i, n, rate[r] * d);
         }
+    }
 }
 
-/* Layer l for queries p .. rows-1 by the weights after their own rows:  zq = y W + b + A u,  A = -F.S,  S = y x^T + 1. */
+/* Keys of rows i .. end-1 of a mini-batch, tokens from t on: inputs of the layers, gradients. */
+static void learn_batch(const head *x, int64_t t, int64_t i, int64_t end)
+{
+    const int64_t D = x->D, F = x->a->F, n = end - i;
+    const int top = x->layers - 1;
+    keys_through(x, 0, i, end);
+    if (top) {
+        gelu(n * F, x->z[0] + i * F, x->x[1] + i * F, x->slope + i * F);
+        keys_through(x, 1, i, end);
+    }
+    TTT_OF_WIDTH(D, losses, x, t, i, end);
+    for (int64_t r = i; r < end; r++) {
+        row_awake(r);
+        ttt_scale_rows(x->u[top] + r * D, x->rate + r, 1, D, x->raw[top] + r * D);
+    }
+    if (top) {
+        slopes_through(x, i, end);
+        scaled_slopes(n, F, x->h1 + i * F, x->slope + i * F, x->rate + i, x->raw[0] + i * F, x->u[0] + i * F);
+    }
+#if defined(__AMX_BF16__)
+    for (int l = 0; l <= top && x->tiled; l++) tiled_u(x, l, i, end);
+#endif
+}
+
+/* Keys of rows p .. rows-1, tokens from t on. */
+static void learn(const head *x, int64_t t, int64_t p, int64_t rows)
+{
+    const lnt_ttt_args *a = x->a;
+    rows_in(x->x[0] + p * x->D, a->k, a->dtype, t, rows - p, a->H, x->h, x->D);
+    rows_in(x->v + p * x->D, a->v, a->dtype, t, rows - p, a->H, x->h, x->D);
+    step_sizes(x, t, p, rows);
+    for (int64_t i = p, end; i < rows; i = end) {
+        end = last_of(x, i, rows) + 1;
+        learn_batch(x, t + i - p, i, end);
+    }
+}
+
+/* Layer l for queries p .. rows-1 by the weights after their own rows:  zq = y W + b + A u,  A = -F.S,  S = y x^T + 1 where there are biases. */
 static void read_layer(const head *x, int l, int64_t p, int64_t rows)
 {
-    const int64_t n = rows - p, in = x->in[l], out = x->out[l], m = x->m;
+    const int64_t n = rows - p, in = x->in[l], out = x->out[l], m = x->span;
     float *S = x->S[l] + p * m, *A = x->A[l] + p * m, *zq = x->zq[l] + p * out;
-#if defined(__AMX_BF16__)
-    if (x->tiled) {
-        ttt_forms *f = &x->forms[l];
-        f->y = ttt_rows(f, TTT_Y, x->back ? LNT_LEFT | LNT_RIGHT | LNT_LEFT_T : LNT_LEFT, n, in, x->y[l] + p * in, in);
-        if (p) f->x = ttt_rows(f, TTT_X, LNT_LEFT, rows, in, x->x[l], in);
-        ENGINE->extend(&f->x, x->back ? TTT_ALL : LNT_RIGHT_T, (char *)f->room[TTT_X] + ENGINE->bytes((int)rows, (int)in, LNT_LEFT));
-        ENGINE->multiply_row(x->b[l], &f->y, false, &f->W, false, zq, out);
-        ttt_set_product(&f->y, &f->x, true, S, m);
-        steps_of_pairs(x, p, n, rows, S, A);
-        f->A = ttt_rows(f, TTT_A, x->back ? LNT_LEFT | LNT_LEFT_T : LNT_LEFT, n, rows, A, m);
-        const lnt_operand u = ttt_rows(f, TTT_U, LNT_RIGHT, rows, out, x->u[l], out);
-        ttt_add_product(&f->A, false, &u, false, zq, out);
-        return;
-    }
-#endif
+    TILES_INSTEAD(x, tiled_read(x, l, p, rows))
     through(x, l, n, x->y[l] + p * in, zq);
     LNT_V(lnt_transpose)((int)rows, (int)in, x->x[l], in, x->turned, rows);
     LNT_V(lnt_mm)(LNT_MM_SET, (int)n, (int)rows, (int)in, x->y[l] + p * in, in, 1, x->turned, rows, S, m);
-    steps_of_pairs(x, p, n, rows, S, A);
+    steps_of_pairs(x, p, n, rows, (float)x->a->bias, S, A);
     LNT_V(lnt_mm)(LNT_MM_ADD, (int)n, (int)out, (int)rows, A, m, 1, x->u[l], out, zq, out);
 }
 
@@ -385,23 +290,21 @@ static void read(const head *x, int64_t t, int64_t p, int64_t rows)
     rows_in(x->y[0] + p * x->D, a->q, a->dtype, t, rows - p, a->H, x->h, x->D);
     read_layer(x, 0, p, rows);
     if (x->layers == 1) return;
-    gelu((rows - p) * a->F, x->zq[0] + p * a->F, x->y[1] + p * a->F, x->slope_q + p * a->F);
+    gelu((rows - p) * a->F, x->zq[0] + p * a->F, x->y[1] + p * a->F, x->back ? x->slope_q + p * a->F : NULL);
     read_layer(x, 1, p, rows);
 }
 
 /* o = LN(o) + q */
-TTT_INLINE void norms_of_output(int64_t D, const head *x, int64_t p, int64_t rows, float *o)
+TTT_INLINE void norms_of_output(int64_t D, const head *x, int64_t t, int64_t p, int64_t rows, float *o)
 {
     int64_t normal = p; /* rows of which the norm has been taken */
-#if defined(TTT_FOURS)
-    for (; D == 64 && normal + 4 <= rows; normal += 4) {
-        lnt_tiles_awake();
-        ttt_normalise_four(o + normal * D, o + normal * D);
-    }
-#endif
     for (int64_t i = p; i < rows; i++) {
         float *row = o + i * D;
         row_awake(i);
+        rows_of_next(x, x->a->q, NULL, t + i - p);
+#if defined(TTT_FOURS)
+        if (D == 64 && i == normal && i + 4 <= rows) ttt_normalise_four(row, row), normal = i + 4;
+#endif
         if (i >= normal) ttt_normalise(D, row, row);
         V_EACH(c, n, D)
         ttt_put(row, c, n, ttt_get(row, c, n) * ttt_get(x->norm.w, c, n) + ttt_get(x->norm.b, c, n) + ttt_get(x->y[0] + i * D, c, n));
@@ -413,14 +316,14 @@ static void put_output(const head *x, int64_t t, int64_t p, int64_t rows)
 {
     const int64_t D = x->D;
     float *o = x->zq[x->layers - 1];
-    if (!x->norm.plain) TTT_OF_WIDTH(D, norms_of_output, x, p, rows, o);
+    if (!x->norm.plain) TTT_OF_WIDTH(D, norms_of_output, x, t, p, rows, o);
     rows_out(x->a->o, x->a->dtype, t, rows - p, x->a->H, x->h, D, o + p * D);
 }
 
-/* The next mini-batch begins. */
-static void close_batch(const head *x)
+/* The next span begins. */
+static void close_span(const head *x, int64_t rows)
 {
-    update(x, x->m);
+    update(x, rows);
     if (!x->tiled) {
         sum_up(x);
         return;
@@ -434,13 +337,13 @@ static void close_batch(const head *x)
 static void forward_rows(const head *x, bool one_by_one)
 {
     const lnt_ttt_args *a = x->a;
-    const int64_t len = len_of(x), open = len ? load(x) : 0, batches = lnt_ttt_batches(a, open, len);
+    const int64_t len = len_of(x), open = len ? load(x) : 0, spans = spans_of(x, open, len);
     if (!len) {
         pass(x, false);
         return;
     }
-    for (int64_t c = 0; c < batches; c++) {
-        const lnt_ttt_batch y = lnt_ttt_batch_at(a, open, len, c);
+    for (int64_t c = 0; c < spans; c++) {
+        const lnt_ttt_batch y = span_at(x, open, len, c);
         const int64_t first = a->cu_seqlens[x->n] + y.first - y.open;
         ahead(x, open, c + 1, true);
         for (int64_t i = y.open, end; i < y.rows; i = end) {
@@ -449,7 +352,7 @@ static void forward_rows(const head *x, bool one_by_one)
             read(x, first + i, i, end);
             put_output(x, first + i, i, end);
         }
-        if (y.rows == x->m) close_batch(x);
+        if (y.rows % x->m == 0) close_span(x, y.rows);
     }
     store(x, (open + len) % x->m);
 }
@@ -457,7 +360,8 @@ static void forward_rows(const head *x, bool one_by_one)
 static void forward_head(head *x, bool one_by_one)
 {
 #if defined(__AMX_BF16__)
-    x->tiled = x->tiled && !one_by_one;
+    if (one_by_one) x->tiled = false, x->span = x->m;
+    x->away = x->span;
     ENGINE->begin();
     forward_rows(x, one_by_one);
     ENGINE->end();
@@ -487,64 +391,13 @@ static void take_back(const head *x, const float *p)
     sum_up(x);
 }
 
-/* What the update by x gives: from x dW + db in `wide` to du and the last row's dF. */
-static void last_steps_back(const head *x, int l, int64_t rows)
-{
-    const int64_t out = x->out[l];
-    for (int64_t j = 0; j < rows; j++) {
-        row_awake(j);
-        x->dF[(rows - 1) * x->m + j] -= ttt_dot(out, x->wide + j * out, x->u[l] + j * out);
-        ttt_add(out, -x->last[j], x->wide + j * out, x->du[l] + j * out);
-    }
-}
-
-/* From dz u^T in dA to dF and the gradient of y x^T, in dA. */
-static void steps_of_pairs_back(const head *x, int l, int64_t p, int64_t n, int64_t rows)
-{
-    const int64_t m = x->m;
-    const float *S = x->S[l] + p * m, *F = x->F + p * m;
-    float *dF = x->dF + p * m;
-    for (int64_t i = 0; i < n; i++) {
-        const int64_t row = i * m, lower = p + i + 1;
-        row_awake(i);
-        V_EACH(j, c, lower)
-        {
-            const vf d = -ttt_get(x->dA + row, j, c);
-            ttt_put(dF + row, j, c, ttt_get(dF + row, j, c) + d * ttt_get(S + row, j, c));
-            ttt_put(x->dA + row, j, c, d * ttt_get(F + row, j, c));
-        }
-        memset(x->dA + row + lower, 0, (size_t)(rows - lower) * sizeof(float));
-    }
-}
-
 /* Layer l's queries, from dz [n,out] of zq: du, dx, dF, dW and db take their shares; dy [n,in] is written. dW and db come from behind the
  * mini-batch. */
 static void read_layer_back(const head *x, int l, int64_t p, int64_t rows)
 {
-    const int64_t n = rows - p, in = x->in[l], out = x->out[l], m = x->m;
+    const int64_t n = rows - p, in = x->in[l], out = x->out[l], m = x->span;
     const float *A = x->A[l] + p * m, *dz = x->dz;
-#if defined(__AMX_BF16__)
-    if (x->tiled) {
-        ttt_forms *f = &x->forms[l];
-        ENGINE->multiply_row(x->db[l], &f->x, false, &f->dW, false, x->wide, out); /* x dW + db, of the update */
-        if (x->a->bias) ttt_add_rows(x->db[l], n, out, dz);
-        last_steps_back(x, l, rows);
-        const lnt_operand d = ttt_rows(f, TTT_DZ, LNT_LEFT | LNT_RIGHT, n, out, dz, out);
-        const lnt_operand u = ttt_rows(f, TTT_U, LNT_RIGHT_T, rows, out, x->u[l], out);
-        ttt_add_product(&f->A, true, &d, false, x->du[l], out);
-        ttt_set_product(&d, &u, true, x->dA, m);
-        steps_of_pairs_back(x, l, p, n, rows);
-        const lnt_operand dA = ttt_rows(f, TTT_DA, LNT_LEFT | LNT_LEFT_T, n, rows, x->dA, m);
-        ttt_set_product(&d, &f->W, true, x->dy, in);
-        ttt_add_product(&dA, false, &f->x, false, x->dy, in);
-        ttt_add_product(&dA, true, &f->y, false, x->dx[l], in);
-        last_steps(x, l, rows);
-        const lnt_operand steps = ttt_rows(f, TTT_LU, LNT_LEFT, rows, out, x->wide, out);
-        ttt_add_product(&steps, false, &f->dW, true, x->dx[l], in);
-        f->from[0] = f->y, f->by[0] = d;
-        return;
-    }
-#endif
+    TILES_INSTEAD(x, tiled_read_back(x, l, p, rows))
     for (int64_t j = 0; j < rows; j++) memcpy(x->wide + j * out, x->db[l], (size_t)out * sizeof(float)); /* the same */
     if (x->a->bias) ttt_add_rows(x->db[l], n, out, dz);
     LNT_V(lnt_mm)(LNT_MM_ADD, (int)rows, (int)out, (int)in, x->x[l], in, 1, x->dW[l], out, x->wide, out);
@@ -552,7 +405,7 @@ static void read_layer_back(const head *x, int l, int64_t p, int64_t rows)
     LNT_V(lnt_mm)(LNT_MM_ADD, (int)rows, (int)out, (int)n, A, 1, m, dz, out, x->du[l], out);
     LNT_V(lnt_transpose)((int)rows, (int)out, x->u[l], out, x->turned, rows);
     LNT_V(lnt_mm)(LNT_MM_SET, (int)n, (int)rows, (int)out, dz, out, 1, x->turned, rows, x->dA, m);
-    steps_of_pairs_back(x, l, p, n, rows);
+    steps_of_pairs_back(x, false, p, n, rows, x->S[l] + p * m);
     ttt_times_transposed(LNT_MM_SET, n, out, dz, in, x->W[l], x->dy, x->turned);
     LNT_V(lnt_mm)(LNT_MM_ADD, (int)n, (int)in, (int)rows, x->dA, m, 1, x->x[l], in, x->dy, in);
     LNT_V(lnt_mm)(LNT_MM_ADD, (int)rows, (int)in, (int)n, x->dA, 1, m, x->y[l] + p * in, in, x->dx[l], in);
@@ -561,12 +414,13 @@ static void read_layer_back(const head *x, int l, int64_t p, int64_t rows)
     LNT_V(lnt_mm)(LNT_MM_ADD, (int)in, (int)out, (int)n, x->y[l] + p * in, 1, in, dz, out, x->dW[l], out);
 }
 
-/* Through the norm of the output, of rows z [n,D]; dz is dout before. */
-TTT_INLINE void norms_of_output_back(int64_t D, const head *x, int64_t n, const float *z, float *dz)
+/* Through the norm of the output, of rows z [n,D], tokens from t on; dz is dout before. */
+TTT_INLINE void norms_of_output_back(int64_t D, const head *x, int64_t t, int64_t n, const float *z, float *dz)
 {
     for (int64_t i = 0; i < n; i++) {
         float *hat = x->work, *d = dz + i * D;
         row_awake(i);
+        rows_of_next(x, x->a->q, x->a->dout, t + i);
         const float inverse = ttt_normalise(D, z + i * D, hat);
         V_EACH(c, k, D)
         {
@@ -579,14 +433,14 @@ TTT_INLINE void norms_of_output_back(int64_t D, const head *x, int64_t n, const 
     }
 }
 
-/* Through the losses of rows p .. rows-1, from du of the last layer to dz, and to dk and dv. */
+/* Through the losses of rows p .. rows-1, from du of the last layer to dz in z's place, and to dk and dv. */
 TTT_INLINE void losses_back(int64_t D, const head *x, int64_t p, int64_t rows)
 {
     const int top = x->layers - 1;
     for (int64_t i = p; i < rows; i++) {
         row_awake(i);
         ttt_loss_back(D, &x->norm, x->hat + i * D, x->inverse[i], x->x[0] + i * D, x->v + i * D, x->raw[top] + i * D, x->du[top] + i * D, x->work,
-                      x->dz + (i - p) * D, x->dx[0] + i * D, x->dv + i * D);
+                      x->z[top] + i * D, x->dx[0] + i * D, x->dv + i * D);
     }
 }
 
@@ -598,7 +452,7 @@ static void read_back(const head *x, int64_t t, int64_t p, int64_t rows)
     const int top = x->layers - 1;
     rows_in(x->dout, a->dout, a->dtype, t, n, a->H, x->h, D);
     memcpy(x->dz, x->dout, (size_t)(n * D) * sizeof(float));
-    if (!x->norm.plain) TTT_OF_WIDTH(D, norms_of_output_back, x, n, x->zq[top] + p * D, x->dz);
+    if (!x->norm.plain) TTT_OF_WIDTH(D, norms_of_output_back, x, t, n, x->zq[top] + p * D, x->dz);
     for (int l = top; l >= 0; l--) {
         read_layer_back(x, l, p, rows);
         if (!l) break;
@@ -608,105 +462,125 @@ static void read_back(const head *x, int64_t t, int64_t p, int64_t rows)
     rows_out(a->dq, a->dtype, t, n, a->H, x->h, D, x->dy);
 }
 
+/* Through h of keys i .. end-1, from its gradient in du of the lower layer; dW later. */
+static void slopes_back(const head *x, int64_t i, int64_t end)
+{
+    const int64_t D = x->D, F = x->in[1];
+    TILES_INSTEAD(x, tiled_slopes_back(x, i, end))
+    LNT_V(lnt_mm)(LNT_MM_ADD, (int)(end - i), (int)D, (int)F, x->du[0] + i * F, F, 1, x->W[1], D, x->du[1] + i * D, D);
+}
+
+/* Keys i .. end-1 of layer l, from dz to dx. */
+static void keys_back(const head *x, int l, int64_t i, int64_t end)
+{
+    TILES_INSTEAD(x, tiled_keys_back(x, l, i, end))
+    ttt_times_transposed(LNT_MM_ADD, end - i, x->out[l], x->z[l] + i * x->out[l], x->in[l], x->W[l], x->dx[l] + i * x->in[l], x->turned);
+}
+
+/* What h and z of keys p .. rows-1 have for dW; on tiles queries, too. */
+static void writes(const head *x, int l, int64_t p, int64_t rows)
+{
+    const int64_t n = rows - p, in = x->in[l], out = x->out[l];
+    TILES_INSTEAD(x, tiled_writes(x, l, p, rows))
+    if (l) LNT_V(lnt_mm)(LNT_MM_ADD, (int)in, (int)out, (int)n, x->du[0] + p * in, 1, in, x->raw[1] + p * out, out, x->dW[l], out);
+    LNT_V(lnt_mm)(LNT_MM_ADD, (int)in, (int)out, (int)n, x->x[l] + p * in, 1, in, x->z[l] + p * out, out, x->dW[l], out);
+}
+
+/* From the gradients of u, of rows i .. end-1 of a mini-batch, to those of its inputs, values and rates; those of z take its place. */
+static void learn_batch_back(const head *x, int64_t t, int64_t i, int64_t end)
+{
+    const lnt_ttt_args *a = x->a;
+    const int64_t D = x->D, F = a->F, n = end - i;
+    const int top = x->layers - 1;
+    for (int64_t r = i; r < end; r++) {
+        float drate = 0;
+        row_awake(r);
+        for (int l = 0; l <= top; l++) {
+            float *du = x->du[l] + r * x->out[l];
+            drate += ttt_dot(x->out[l], du, x->raw[l] + r * x->out[l]);
+            row_scale(du, x->rate[r], x->out[l]);
+        }
+        if (a->drate) ((float *)a->drate)[(t + r - i) * a->H + x->h] = drate;
+    }
+    if (top) { /* u_0 = h gelu'(z_0), h = u W^T */
+        const float *z = x->z[0] + i * F, *h = x->h1 + i * F;
+        float *d = x->du[0] + i * F;
+        V_EACH(c, k, n * F)
+        {
+            rows_awake(c / LNT_VL);
+            ttt_put(x->below, c, k, ttt_get(d, c, k) * ttt_get(h, c, k) * gelu_bend(ttt_get(z, c, k)));
+        }
+        times(n * F, d, x->slope + i * F, d);
+        slopes_back(x, i, end);
+    }
+    TTT_OF_WIDTH(D, losses_back, x, i, end);
+    for (int l = top; l >= 0; l--) {
+        if (a->bias) ttt_add_rows(x->db[l], n, x->out[l], x->z[l] + i * x->out[l]);
+        keys_back(x, l, i, end);
+        if (!l) break;
+        times(n * F, x->dx[1] + i * F, x->slope + i * F, x->z[0] + i * F);
+        ttt_add(n * F, 1, x->below, x->z[0] + i * F);
+    }
+}
+
+/* From dF of rows p .. rows-1 to the gradients of eta and token_idx. */
+static void step_sizes_back(const head *x, int64_t t, int64_t p, int64_t rows)
+{
+    const lnt_ttt_args *a = x->a;
+    const int64_t m = x->m;
+    for (int64_t i = p; i < rows; i++)
+        for (int64_t j = 0; j < batch_of(x, i); j += m) ttt_add(m, 1, x->dF + i * x->span + j, x->dF + (j + m - 1) * x->span + j);
+    for (int64_t i = p; i < rows; i++) {
+        const int64_t row = ((t + i - p) * a->H + x->h) * m, first = batch_of(x, i), r = i - first;
+        const float *dF = x->dF + i * x->span + first, *eta = a->eta ? (const float *)a->eta + row : NULL;
+        float *deta = a->deta ? (float *)a->deta + row : NULL;
+        vf sum = v_zero();
+        row_awake(i);
+        V_EACH(j, c, r + 1)
+        {
+            const vf d = ttt_get(dF, j, c);
+            if (deta) ttt_put(deta, j, c, d * x->position[r]);
+            sum += eta ? d * ttt_get(eta, j, c) : d;
+        }
+        if (deta) memset(deta + r + 1, 0, (size_t)(m - r - 1) * sizeof *deta);
+        x->dposition[r] += x->position[r] > 0 ? v_sum(sum) : 0;
+    }
+}
+
 /* From the gradients of u, of rows p .. rows-1, to those of keys, values, weights and rates. */
 static void learn_back(const head *x, int64_t t, int64_t p, int64_t rows)
 {
     const lnt_ttt_args *a = x->a;
-    const int64_t D = x->D, F = a->F, n = rows - p;
-    const int top = x->layers - 1;
-    for (int64_t i = p; i < rows; i++) {
-        float drate = 0;
-        row_awake(i);
-        for (int l = 0; l <= top; l++) {
-            float *du = x->du[l] + i * x->out[l];
-            drate += ttt_dot(x->out[l], du, x->raw[l] + i * x->out[l]);
-            row_scale(du, x->rate[i], x->out[l]);
-        }
-        if (a->drate) ((float *)a->drate)[(t + i - p) * a->H + x->h] = drate;
+    const int64_t n = rows - p;
+    for (int64_t end = rows, i; end > p; end = i) {
+        i = batch_of(x, end - 1) > p ? batch_of(x, end - 1) : p;
+        learn_batch_back(x, t + i - p, i, end);
     }
-    if (top) { /* u_0 = h gelu'(z_0), h = u W^T */
-        const float *z = x->z[0] + p * F, *h = x->h1 + p * F;
-        float *d = x->du[0] + p * F;
-        V_EACH(i, k, n * F)
-        {
-            rows_awake(i / LNT_VL);
-            ttt_put(x->below, i, k, ttt_get(d, i, k) * ttt_get(h, i, k) * gelu_bend(ttt_get(z, i, k)));
-        }
-        times(n * F, d, x->slope + p * F, d);
-#if defined(__AMX_BF16__)
-        if (x->tiled) {
-            ttt_forms *f = &x->forms[1];
-            f->from[2] = ttt_rows(f, TTT_BELOW, LNT_LEFT | LNT_LEFT_T, n, F, d, F);
-            f->by[2] = ttt_rows(f, TTT_U, LNT_RIGHT, n, D, x->raw[1] + p * D, D);
-            ttt_add_product(&f->from[2], false, &f->W, false, x->du[1] + p * D, D);
-        }
-#endif
-        if (!x->tiled) {
-            LNT_V(lnt_mm)(LNT_MM_ADD, (int)n, (int)D, (int)F, d, F, 1, x->W[1], D, x->du[1] + p * D, D);
-            LNT_V(lnt_mm)(LNT_MM_ADD, (int)F, (int)D, (int)n, d, 1, F, x->raw[1] + p * D, D, x->dW[1], D);
-        }
-    }
-    TTT_OF_WIDTH(D, losses_back, x, p, rows);
-    for (int l = top; l >= 0; l--) {
-        const int64_t in = x->in[l], out = x->out[l];
-        if (a->bias) ttt_add_rows(x->db[l], n, out, x->dz);
-        back_through(x, l, true, n, x->dz, x->dx[l] + p * in);
-#if defined(__AMX_BF16__)
-        if (x->tiled) {
-            ttt_forms *f = &x->forms[l];
-            f->from[1] = p ? ttt_rows(f, TTT_OTHER, LNT_LEFT_T, n, in, x->x[l] + p * in, in) : f->x;
-            f->by[1] = ttt_rows(f, TTT_DZ_KEYS, LNT_RIGHT, n, out, x->dz, out);
-            ENGINE->update_sum(NULL, l ? 3 : 2, f->from, f->by, &f->dW);
-            ENGINE->extend(&f->dW, LNT_RIGHT_T, f->dW_turned);
-        }
-#endif
-        if (!x->tiled) LNT_V(lnt_mm)(LNT_MM_ADD, (int)in, (int)out, (int)n, x->x[l] + p * in, 1, in, x->dz, out, x->dW[l], out);
-        if (!l) break;
-        times(n * F, x->dx[1] + p * F, x->slope + p * F, x->dz);
-        ttt_add(n * F, 1, x->below, x->dz);
-    }
-    rows_out(a->dk, a->dtype, t, n, a->H, x->h, D, x->dx[0] + p * D);
-    rows_out(a->dv, a->dtype, t, n, a->H, x->h, D, x->dv + p * D);
-    for (int64_t i = p; i < rows; i++) {
-        const int64_t row = ((t + i - p) * a->H + x->h) * x->m;
-        const float *dF = x->dF + i * x->m, *eta = a->eta ? (const float *)a->eta + row : NULL;
-        float *deta = a->deta ? (float *)a->deta + row : NULL;
-        vf sum = v_zero();
-        row_awake(i);
-        V_EACH(j, c, i + 1)
-        {
-            const vf d = ttt_get(dF, j, c);
-            if (deta) ttt_put(deta, j, c, d * x->position[i]);
-            sum += eta ? d * ttt_get(eta, j, c) : d;
-        }
-        if (deta) memset(deta + i + 1, 0, (size_t)(x->m - i - 1) * sizeof *deta);
-        x->dposition[i] += x->position[i] > 0 ? v_sum(sum) : 0;
-    }
+    for (int l = x->layers - 1; l >= 0; l--) writes(x, l, p, rows);
+    rows_out(a->dk, a->dtype, t, n, a->H, x->h, x->D, x->dx[0] + p * x->D);
+    rows_out(a->dv, a->dtype, t, n, a->H, x->h, x->D, x->dv + p * x->D);
+    step_sizes_back(x, t, p, rows);
 }
 
 /* Forms of the gradients of weights as they are. */
 static void pack_gradients(const head *x)
 {
 #if defined(__AMX_BF16__)
-    for (int l = 0; l < x->layers && x->tiled; l++) {
-        ttt_forms *f = &x->forms[l];
-        f->dW = ttt_state_forms(x->in[l], x->out[l], x->dW[l], x->dW[l], f->dW_left, f->dW_right);
-        ENGINE->extend(&f->dW, LNT_RIGHT_T, f->dW_turned);
-    }
+    for (int l = 0; l < x->layers && x->tiled; l++) tiled_gradients(x, l);
 #else
     (void)x;
 #endif
 }
 
-/* dW, db, from behind mini-batch y, become the gradients of its start. `ends`: it is the sequence's last. */
+/* dW, db, from behind span y, become the gradients of its start. `ends`: it is the sequence's last. */
 static void backward_batch(const head *x, const lnt_ttt_batch *y, bool ends)
 {
     const lnt_ttt_args *a = x->a;
     const int64_t m = x->m, t = a->cu_seqlens[x->n] + y->first, left = ends && y->rows < m ? y->rows : 0;
-    memset(x->dF, 0, (size_t)(m * m) * sizeof(float));
+    memset(x->dF, 0, (size_t)(x->span * x->span) * sizeof(float));
     for (int l = 0; l < x->layers; l++) { /* rows that the final state has */
-        ttt_some(x->dx[l], state_at(x, a->dlayer[l].xT, m * x->in[l]), left * x->in[l], m * x->in[l]);
-        ttt_some(x->du[l], state_at(x, a->dlayer[l].uT, m * x->out[l]), left * x->out[l], m * x->out[l]);
+        ttt_some(x->dx[l], state_at(x, a->dlayer[l].xT, m * x->in[l]), left * x->in[l], x->span * x->in[l]);
+        ttt_some(x->du[l], state_at(x, a->dlayer[l].uT, m * x->out[l]), left * x->out[l], x->span * x->out[l]);
     }
     learn(x, t, y->open, y->rows);
     read(x, t, y->open, y->rows);
@@ -738,86 +612,56 @@ static void store_back(const head *x, int64_t open)
     if (a->dn0) *state_at(x, a->dn0, 1) = 0;
 }
 
-/* The weights that a mini-batch begins with, at place i of the group: put by, where the ones behind them will be, and taken back. */
+/* The weights that a span begins with, at place i of the group: put by, where the ones behind them will be, and taken back. */
 static void put_weights_by(const head *x, int64_t i)
 {
-    float *p = x->inside + i * x->kept;
-    if (!x->tiled) {
-        put_by(x, p);
-        return;
-    }
-#if defined(__AMX_BF16__)
-    for (int l = 0; l < x->layers; l++) {
-        ttt_forms *f = &x->forms[l];
-        const int64_t size = ttt_kept(x->in[l], x->out[l]);
-        if (!i) memcpy(p, f->W_left, (size_t)size * sizeof *p); /* others are there already */
-        memcpy(p + size, x->b[l], (size_t)x->out[l] * sizeof *p);
-        p += size + (x->out[l] + 15) / 16 * 16;
-    }
-#endif
+    TILES_INSTEAD(x, tiled_put_by(x, x->inside + i * x->kept, i > 0)) /* the others are there already, but for biases */
+    put_by(x, x->inside + i * x->kept);
 }
 
 static void leave_weights_at(const head *x, int64_t i)
 {
-#if defined(__AMX_BF16__)
-    float *p = x->inside + i * x->kept;
-    for (int l = 0; l < x->layers && x->tiled; l++) {
-        const int64_t size = ttt_kept(x->in[l], x->out[l]);
-        if (x->in[l] % 16 || x->out[l] % 32) memset(p, 0, (size_t)size * sizeof *p); /* what lies beyond is not written */
-        x->forms[l].W.left.p = p;
-        p += size + (x->out[l] + 15) / 16 * 16;
-    }
-#else
+    TILES_INSTEAD(x, tiled_leave_at(x, x->inside + i * x->kept))
     (void)x, (void)i;
-#endif
 }
 
 static void take_weights_back(const head *x, int64_t i)
 {
-    const float *p = x->inside + i * x->kept;
-    if (!x->tiled) {
-        take_back(x, p);
-        return;
-    }
-#if defined(__AMX_BF16__)
-    for (int l = 0; l < x->layers; l++) {
-        const int64_t size = ttt_kept(x->in[l], x->out[l]);
-        x->forms[l].W = ttt_kept_forms(&x->forms[l], x->in[l], x->out[l], p);
-        memcpy(x->b[l], p + size, (size_t)x->out[l] * sizeof *p);
-        p += size + (x->out[l] + 15) / 16 * 16;
-    }
-#endif
+    TILES_INSTEAD(x, tiled_take_back(x, x->inside + i * x->kept))
+    take_back(x, x->inside + i * x->kept);
 }
 
-/* Weights of mini-batches c .. end-1, each put by before it. */
-static void sweep(const head *x, int64_t open, int64_t c, int64_t end)
+/* Weights of spans c .. end-1, each put by before it. */
+static void sweep(head *x, int64_t open, int64_t c, int64_t end)
 {
     const lnt_ttt_args *a = x->a;
+    x->away = x->span;
     for (int64_t i = c; i < end; i++) {
-        const lnt_ttt_batch y = lnt_ttt_batch_at(a, open, len_of(x), i);
+        const lnt_ttt_batch y = span_at(x, open, len_of(x), i);
         put_weights_by(x, i - c);
         if (i + 1 == end) return;
         leave_weights_at(x, i - c + 1);
         ahead(x, open, i + 1, false);
         learn(x, a->cu_seqlens[x->n] + y.first, y.open, y.rows);
-        close_batch(x);
+        close_span(x, y.rows);
     }
 }
 
-static void backward_rows(const head *x)
+static void backward_rows(head *x)
 {
     const lnt_ttt_args *a = x->a;
-    const int64_t len = len_of(x), open = len ? load(x) : 0, batches = lnt_ttt_batches(a, open, len), group = x->group;
+    const int64_t len = len_of(x), open = len ? load(x) : 0, spans = spans_of(x, open, len), group = x->group;
     if (!len) {
         pass(x, true);
         return;
     }
-    for (int64_t c = 0; c < batches; c++) {
-        const lnt_ttt_batch y = lnt_ttt_batch_at(a, open, len, c);
+    x->away = x->span;
+    for (int64_t c = 0; c < spans; c++) {
+        const lnt_ttt_batch y = span_at(x, open, len, c);
         if (c % group == 0) put_by(x, x->starts + c / group * x->weights);
-        if (c / group == (batches - 1) / group) break; /* the last group's are made below */
+        if (c / group == (spans - 1) / group) break; /* the last group's are made below */
         learn(x, a->cu_seqlens[x->n] + y.first, y.open, y.rows);
-        close_batch(x);
+        close_span(x, y.rows);
     }
     for (int l = 0; l < x->layers; l++) {
         const int64_t count = x->in[l] * x->out[l], out = x->out[l];
@@ -830,17 +674,18 @@ static void backward_rows(const head *x)
         if (b && (open + len) % x->m) ttt_add(out, -1, b, x->sum_b[l]);
     }
     pack_gradients(x);
-    for (int64_t g = (batches - 1) / group; g >= 0; g--) {
-        const int64_t begin = g * group, end = at_most(batches, begin + group);
+    for (int64_t g = (spans - 1) / group; g >= 0; g--) {
+        const int64_t begin = g * group, end = at_most(spans, begin + group);
         if (!g) load(x); /* its open rows too */
         take_back(x, x->starts + g * x->weights);
         sweep(x, open, begin, end);
+        x->away = -x->span;
         for (int64_t c = end - 1; c >= begin; c--) {
-            const lnt_ttt_batch y = lnt_ttt_batch_at(a, open, len, c);
+            const lnt_ttt_batch y = span_at(x, open, len, c);
             if (!c && open) load(x);
             take_weights_back(x, c - begin);
             ahead(x, open, c - 1, true);
-            backward_batch(x, &y, c == batches - 1);
+            backward_batch(x, &y, c == spans - 1);
         }
     }
     store_back(x, open);
@@ -850,7 +695,7 @@ static void backward_rows(const head *x)
     }
 }
 
-static void backward_head(const head *x)
+static void backward_head(head *x)
 {
 #if defined(__AMX_BF16__)
     ENGINE->begin();

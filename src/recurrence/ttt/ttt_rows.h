@@ -296,14 +296,15 @@ static inline int64_t ttt_open(const lnt_ttt_args *a, int64_t n, int64_t h)
 
 /* Backward keeps the memory at the start of so many floats' worth of mini-batches; longer sequences make it again in groups. */
 enum { TTT_KEPT = 1 << 20 };
-/* Mini-batches of a group of the longest sequence, with `floats` of memory. */
-static inline int64_t ttt_group(const lnt_ttt_args *a, int64_t floats)
+/* Mini-batches of a group, of so many, with `floats` of memory each. */
+static inline int64_t ttt_group(int64_t batches, int64_t floats)
 {
-    const int64_t batches = lnt_ttt_batches(a, a->mini_batch - 1, a->longest);
     int64_t root = 1;
     while (root * root < batches) root++;
     return batches <= TTT_KEPT / floats ? batches + 1 : root;
 }
+/* Most mini-batches of a sequence. */
+static inline int64_t ttt_most(const lnt_ttt_args *a) { return lnt_ttt_batches(a, a->mini_batch - 1, a->longest); }
 
 /* Sums over sequences are made in at most so many parts, which follow from the shape, and added in order. */
 enum { TTT_PARTS = 8 };
