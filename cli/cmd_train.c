@@ -1,5 +1,5 @@
-/* linnet train: the options of linnet_train as flags, its progress as a bar, Ctrl-C (or a closed terminal or pipe) as a saved checkpoint, its curves as
- * a page. */
+/* linnet train: the options of linnet_train as flags, its progress as a bar, Ctrl-C (or a closed terminal or pipe) as a saved checkpoint, its
+ * curves as a page. */
 #include <string.h>
 
 #include "best.h"
