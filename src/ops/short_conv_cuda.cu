@@ -5,9 +5,9 @@
  * A convolution of fewer taps than a kernel is compiled for has taps of zero before its own. A row's share of the results behind it is added when the
  * row comes (`feed`): sums move up by being added to, no row does.
  *
- * SiLU, in kernels of its own, saves multiplications by other units: taps and bias are times k = -log2(e), so that e = 2^(k z) takes what is there,
+ * SiLU's way back saves multiplications by other units: taps and bias are times k = -log2(e), so that e = 2^(k z) takes what is there,
  * and s = 1 / (k + k e) is the sigmoid over k. Then c = (k z) s = silu(z); with 1/k - s, which is the rest of 1 over k, and exactly 0 where e is,
- * s + c (1/k - s) is its slope over k; dz comes out over k, which the taps make good in dx, and one product at the end in dw. The way back in bf16
+ * s + c (1/k - s) is its slope over k; dz comes out over k, which the taps make good in dx, and one product at the end in dw. In bf16 it
  * has k = 1/2 and t = tanh(z / 2) by one instruction of the special-function unit in place of two: c = z/2 + z/2 t, and twice the slope is
  * 1 + t + z/2 (1 - t^2). t is off by 2^-11 of itself at most, slopes by 6e-5 of their size where z's is 1, by 6e-4 where it is 4; rounding dx to bf16
  * takes 1e-3.
@@ -101,7 +101,7 @@ template <int SIZE, int U> __device__ __forceinline__ void clear(float (&x)[SIZE
         for (int u = 0; u < U; u++) x[j][u] = 0.0f;
 }
 
-/* How a kernel has its activation: any by float32's functions; SiLU as at the head of this file; on the way back in bf16 by the unit's tanh. */
+/* How a kernel of the way back has its activation: any by its own slope; SiLU as at the head of this file; in bf16 by tanh. */
 enum silu { NO_SILU, SILU, TANH_SILU };
 
 /* What SiLU's taps and bias are multiplied by, and its own products of sums by dz. */
@@ -121,19 +121,24 @@ template <silu S, int NORM, int U> __device__ __forceinline__ void load_bias(con
 {
 #pragma unroll
     for (int u = 0; u < U; u++) b[u] = 0.0f;
-    if (NORM > NO_NORM || !bias) return;
+    if (NORM != BIASED || !bias) return;
     get_weights(b, bias + c);
 #pragma unroll
     for (int u = 0; u < U; u++) b[u] *= scale_of<S>();
 }
 
-/* z = w x + b of a window; BIASED: there may be a bias. */
-template <bool BIASED, int SIZE, int U>
-__device__ __forceinline__ void convolve(const float (&w)[SIZE][U], const float (&b)[U], const float (&window)[SIZE][U], float (&z)[U])
+template <int NORM, int U> __device__ __forceinline__ void add_bias(float (&z)[U], const float (&b)[U])
+{
+    if constexpr (NORM == BIASED)
+#pragma unroll
+        for (int u = 0; u < U; u++) z[u] += b[u];
+}
+
+template <int SIZE, int U> __device__ __forceinline__ void convolve(const float (&w)[SIZE][U], const float (&window)[SIZE][U], float (&z)[U])
 {
 #pragma unroll
     for (int u = 0; u < U; u++) {
-        z[u] = BIASED ? w[0][u] * window[0][u] + b[u] : w[0][u] * window[0][u];
+        z[u] = w[0][u] * window[0][u];
 #pragma unroll
         for (int j = 1; j < SIZE; j++) z[u] += w[j][u] * window[j][u];
     }
@@ -141,22 +146,21 @@ __device__ __forceinline__ void convolve(const float (&w)[SIZE][U], const float 
 
 /* x comes: its share of the SIZE results from its own on, in the order in which `convolve` adds. sums[j]: of the result j rows on, what came before;
  * z: the first, complete. REVERSED: taps the other way, by which dz becomes dx. */
-template <bool BIASED, bool REVERSED = false, int SIZE, int U>
-__device__ __forceinline__ void feed(const float (&w)[SIZE][U], const float (&b)[U], const float (&x)[U], float (&sums)[SIZE - 1][U], float (&z)[U])
+template <bool REVERSED = false, int SIZE, int U>
+__device__ __forceinline__ void feed(const float (&w)[SIZE][U], const float (&x)[U], float (&sums)[SIZE - 1][U], float (&z)[U])
 {
 #pragma unroll
     for (int u = 0; u < U; u++) {
         z[u] = sums[0][u] + w[REVERSED ? 0 : SIZE - 1][u] * x[u];
 #pragma unroll
         for (int j = 1; j + 1 < SIZE; j++) sums[j - 1][u] = sums[j][u] + w[REVERSED ? j : SIZE - 1 - j][u] * x[u];
-        const float first = w[REVERSED ? SIZE - 1 : 0][u];
-        sums[SIZE - 2][u] = BIASED ? first * x[u] + b[u] : first * x[u];
+        sums[SIZE - 2][u] = w[REVERSED ? SIZE - 1 : 0][u] * x[u];
     }
 }
 
 /* The sums that the rows before row r leave. */
-template <class P, bool BIASED, int SIZE>
-__device__ __forceinline__ void feed_before(const conv_args &a, const conv_place &p, int r, const float (&w)[SIZE][P::U], const float (&b)[P::U],
+template <class P, int SIZE>
+__device__ __forceinline__ void feed_before(const conv_args &a, const conv_place &p, int r, const float (&w)[SIZE][P::U],
                                             float (&sums)[SIZE - 1][P::U])
 {
     clear(sums);
@@ -164,7 +168,7 @@ __device__ __forceinline__ void feed_before(const conv_args &a, const conv_place
     for (int j = 1; j < SIZE; j++) {
         float x[P::U], none[P::U];
         load_before<P>(a, p, r - SIZE + j, x);
-        feed<BIASED>(w, b, x, sums, none);
+        feed(w, x, sums, none);
     }
 }
 
@@ -176,16 +180,6 @@ template <int U> __device__ __forceinline__ void scaled_silu(float (&z)[U], floa
     for (int u = 0; u < U; u++) {
         s[u] = fast_inverse(fast_exp2(z[u]) * K + K);
         z[u] *= s[u];
-    }
-}
-
-template <silu S, int U> __device__ __forceinline__ void activate(float (&z)[U], int act)
-{
-    if constexpr (S) {
-        float s[U];
-        scaled_silu(z, s);
-    } else {
-        gate_all(z, act);
     }
 }
 
@@ -277,10 +271,10 @@ template <int LANES, class Map> __device__ __forceinline__ void four_sums(float 
 }
 
 /* A row whose z is complete. */
-template <class P, silu S, int NORM> __device__ __forceinline__ void forward_row(const conv_args &a, float (&z)[P::U], row_walk<P> &y)
+template <class P, bool SILU, int NORM> __device__ __forceinline__ void forward_row(const conv_args &a, float (&z)[P::U], row_walk<P> &y)
 {
-    activate<S>(z, a.act);
-    if constexpr (NORM) {
+    gate_all(z, SILU ? LNT_SILU : a.act);
+    if constexpr (NORM > NO_NORM) {
         float s = 0.0f;
 #pragma unroll
         for (int u = 0; u < P::U; u++) s += z[u] * z[u];
@@ -293,16 +287,16 @@ template <class P, silu S, int NORM> __device__ __forceinline__ void forward_row
 
 /* Four rows of one sequence with the norm of their heads, whose sums go side by side; refill(): x is free. */
 template <class P, int NORM, class Refill>
-__device__ __forceinline__ void forward_four(const conv_args &a, const float (&w)[4][P::U], const float (&b)[P::U], float (&sums)[3][P::U],
-                                             const lnt_raw<P> (&x)[4], row_walk<P> &y, const Refill &refill)
+__device__ __forceinline__ void forward_four(const conv_args &a, const float (&w)[4][P::U], float (&sums)[3][P::U], const lnt_raw<P> (&x)[4],
+                                             row_walk<P> &y, const Refill &refill)
 {
     float z[4][P::U], r[4];
 #pragma unroll
     for (int i = 0; i < 4; i++) {
         float wide[P::U];
         widen<P>(wide, x[i], a.x.f32);
-        feed<false>(w, b, wide, sums, z[i]);
-        activate<SILU>(z[i], LNT_SILU);
+        feed(w, wide, sums, z[i]);
+        gate_all(z[i], LNT_SILU);
         r[i] = 0.0f;
 #pragma unroll
         for (int u = 0; u < P::U; u++) r[i] += z[i][u] * z[i][u];
@@ -318,7 +312,7 @@ __device__ __forceinline__ void forward_four(const conv_args &a, const float (&w
 }
 
 /* STEP: a block's rows are those of one sequence, of few tokens, and its state moves on; otherwise a fixed number of rows. */
-template <class P, int SIZE, int AHEAD, silu S, bool STEP, int NORM>
+template <class P, int SIZE, int AHEAD, bool SILU, bool STEP, int NORM>
 __device__ __forceinline__ void forward_block(const conv_args &a, int64_t block)
 {
     constexpr int U = P::U;
@@ -327,8 +321,8 @@ __device__ __forceinline__ void forward_block(const conv_args &a, int64_t block)
     p.c = (block % a.parts * CONV_THREADS + threadIdx.x) * U;
     if (p.c >= a.cols) return;
     float w[SIZE][U], b[U], window[STEP ? SIZE : 1][U], sums[SIZE - 1][U]; /* STEP: the window, which is the new state */
-    load_scaled<S>(a, p.c, w);
-    load_bias<S, NORM>(a.bias, p.c, b);
+    load_taps(a.w, a.size, p.c, w);
+    load_bias<NO_SILU, NORM>(a.bias, p.c, b);
     p.first = STEP ? a.cut.cu[block / a.parts] : block / a.parts * a.rows; /* no kernel writes what is read here */
     enter(a, p, STEP ? block / a.parts : sequence_at(a.cut, p.first));
     await_last();
@@ -336,18 +330,19 @@ __device__ __forceinline__ void forward_block(const conv_args &a, int64_t block)
     if constexpr (STEP)
         load_window<P, SIZE>(a, p, 0, window);
     else
-        feed_before<P, !NORM>(a, p, 0, w, b, sums);
+        feed_before<P>(a, p, 0, w, sums);
     const auto row = [&](const lnt_raw<P> &x, row_walk<P> &y) {
         float z[U], wide[U];
         if constexpr (STEP) {
             widen<P>(window[SIZE - 1], x, a.x.f32);
-            convolve<!NORM>(w, b, window, z);
+            convolve(w, window, z);
             shift(window);
         } else {
             widen<P>(wide, x, a.x.f32);
-            feed<!NORM>(w, b, wide, sums, z);
+            feed(w, wide, sums, z);
         }
-        forward_row<P, S, NORM>(a, z, y);
+        add_bias<NORM>(z, b);
+        forward_row<P, SILU, NORM>(a, z, y);
     };
     lnt_raw<P> now[AHEAD], next[AHEAD];
     load_rows<P>(a.x, p, 0, end, a.ld_x, next);
@@ -357,8 +352,8 @@ __device__ __forceinline__ void forward_block(const conv_args &a, int64_t block)
             row_walk<P> x(a.x, a.step_x, p, r + 4), y(a.y, a.step_y, p, r);
             if (pieces > 0) r += 4 * pieces;
             for (; pieces > 0; pieces--) {
-                if constexpr (NORM) {
-                    forward_four<P, NORM>(a, w, b, sums, next, y, [&] {
+                if constexpr (NORM > NO_NORM) {
+                    forward_four<P, NORM>(a, w, sums, next, y, [&] {
 #pragma unroll
                         for (int i = 0; i < 4; i++) next[i] = x.load();
                     });
@@ -376,8 +371,8 @@ __device__ __forceinline__ void forward_block(const conv_args &a, int64_t block)
         for (int i = 0; i < AHEAD; i++) now[i] = next[i];
         load_rows<P>(a.x, p, r + AHEAD, end, a.ld_x, next);
         if (r + AHEAD <= min(end, p.end)) { /* nothing has to be looked at */
-            if constexpr (NORM && AHEAD == 4) {
-                forward_four<P, NORM>(a, w, b, sums, now, y, [] {});
+            if constexpr (NORM > NO_NORM && AHEAD == 4) {
+                forward_four<P, NORM>(a, w, sums, now, y, [] {});
             } else {
 #pragma unroll
                 for (int i = 0; i < AHEAD; i++) row(now[i], y);
@@ -391,7 +386,7 @@ __device__ __forceinline__ void forward_block(const conv_args &a, int64_t block)
                 if (r + i == p.end) {
                     do enter(a, p, p.seq + 1);
                     while (p.end == r + i);
-                    feed_before<P, !NORM>(a, p, r + i, w, b, sums);
+                    feed_before<P>(a, p, r + i, w, sums);
                 }
             }
             row(now[i], y);
@@ -405,10 +400,10 @@ __device__ __forceinline__ void forward_block(const conv_args &a, int64_t block)
     }
 }
 
-template <class P, int SIZE, int AHEAD, silu S, bool STEP, int NORM = NO_NORM>
+template <class P, int SIZE, int AHEAD, bool SILU, bool STEP, int NORM = BIASED>
 __global__ void __launch_bounds__(CONV_THREADS, P::HALF ? 8 : 1) conv_forward(const __grid_constant__ conv_args a)
 {
-    forward_block<P, SIZE, AHEAD, S, STEP, NORM>(a, blockIdx.x);
+    forward_block<P, SIZE, AHEAD, SILU, STEP, NORM>(a, blockIdx.x);
 }
 
 /* Steps of several convolutions at once: up to 4 taps, SiLU, with the norm of their heads (lanes above 0) or without. */
@@ -425,9 +420,9 @@ static __global__ void __launch_bounds__(CONV_THREADS) conv_steps(const __grid_c
     const conv_args &a = g.a[i];
     const int64_t block = blockIdx.x - g.first[i];
     if (a.lanes)
-        forward_block<any4, 4, 1, SILU, true, ANY_LANES>(a, block);
+        forward_block<any4, 4, 1, true, true, ANY_LANES>(a, block);
     else
-        forward_block<any4, 4, 1, SILU, true, NO_NORM>(a, block);
+        forward_block<any4, 4, 1, true, true, BIASED>(a, block);
 }
 
 /* Each sequence's last inputs shift into its state, a thread each column. */
@@ -465,13 +460,15 @@ static void forward_run(lnt_ctx *c, conv_args a, bool step)
     const unsigned blocks = forward_blocks<P>(a, step);
     const lnt_cuda *d = lnt_cuda_of(c);
     if constexpr (!P::HALF) {
-        if (step && silu) return lnt_launch(d, conv_forward<P, SIZE, 1, SIZE == 4 ? SILU : NO_SILU, true>, blocks, (int)CONV_THREADS, a);
-        if (step) return lnt_launch(d, conv_forward<P, SIZE, 1, NO_SILU, true>, blocks, (int)CONV_THREADS, a);
+        if (step && silu) return lnt_launch(d, conv_forward<P, SIZE, 1, SIZE == 4, true>, blocks, (int)CONV_THREADS, a);
+        if (step) return lnt_launch(d, conv_forward<P, SIZE, 1, false, true>, blocks, (int)CONV_THREADS, a);
     }
-    if (silu)
-        lnt_launch(d, conv_forward<P, SIZE, AHEAD, SIZE == 4 ? SILU : NO_SILU, false>, blocks, (int)CONV_THREADS, a);
+    if (silu && !a.bias)
+        lnt_launch(d, conv_forward<P, SIZE, AHEAD, SIZE == 4, false, SIZE == 4 ? NO_NORM : BIASED>, blocks, (int)CONV_THREADS, a);
+    else if (silu)
+        lnt_launch(d, conv_forward<P, SIZE, AHEAD, SIZE == 4, false>, blocks, (int)CONV_THREADS, a);
     else
-        lnt_launch(d, conv_forward<P, SIZE, AHEAD, NO_SILU, false>, blocks, (int)CONV_THREADS, a);
+        lnt_launch(d, conv_forward<P, SIZE, AHEAD, false, false>, blocks, (int)CONV_THREADS, a);
 }
 
 static conv_args args_of(const lnt_call *k)
@@ -545,9 +542,9 @@ template <class P, bool STEP> static void forward_pair(lnt_ctx *c, conv_args a)
     const unsigned blocks = forward_blocks<P>(a, STEP);
     const lnt_cuda *d = lnt_cuda_of(c);
     if (a.lanes == ALL_LANES)
-        lnt_launch(d, conv_forward<P, 4, STEP ? 1 : 4, SILU, STEP, ALL_LANES>, blocks, (int)CONV_THREADS, a);
+        lnt_launch(d, conv_forward<P, 4, STEP ? 1 : 4, true, STEP, ALL_LANES>, blocks, (int)CONV_THREADS, a);
     else
-        lnt_launch(d, conv_forward<P, 4, STEP ? 1 : 4, SILU, STEP, ANY_LANES>, blocks, (int)CONV_THREADS, a);
+        lnt_launch(d, conv_forward<P, 4, STEP ? 1 : 4, true, STEP, ANY_LANES>, blocks, (int)CONV_THREADS, a);
 }
 
 extern "C" linnet_status lnt_conv_l2norm_forward_cuda(const lnt_call *conv, const lnt_call *norm)
@@ -628,7 +625,8 @@ __device__ __forceinline__ void back_row(const conv_args &a, conv_sums<SIZE, P::
     constexpr int U = P::U;
     float z[U], slope[U], d[U], dx[U];
     widen<P>(s.window[SIZE - 1], x, a.x.f32);
-    convolve<NORM == BIASED>(s.w, s.b, s.window, z);
+    convolve(s.w, s.window, z);
+    add_bias<NORM>(z, s.b);
     activate_slopes<S>(z, slope, a.act, s.one);
     widen<P>(d, dy, a.dy.f32);
     if constexpr (NORM > NO_NORM) {
@@ -649,7 +647,7 @@ __device__ __forceinline__ void back_row(const conv_args &a, conv_sums<SIZE, P::
             if (NORM == BIASED) s.db[u] += d[u];
         }
     }
-    feed<false, true>(s.w, s.b, d, s.dx, dx);
+    feed<true>(s.w, d, s.dx, dx);
     if (complete && a.dx.p) put_sum<P>(a.dx, at - (SIZE - 1) * a.ld_dx, dx, a.add);
     shift(s.window);
 }
@@ -695,7 +693,7 @@ __device__ __forceinline__ void back_two(const conv_args &a, conv_sums<4, P::U> 
             for (int j = 0; j < 4; j++) s.dw[j][u] += d[i][u] * x[i + j][u];
             if (NORM == BIASED) s.db[u] += d[i][u];
         }
-        feed<false, true>(s.w, s.b, d[i], s.dx, dx);
+        feed<true>(s.w, d[i], s.dx, dx);
         to.store(dx);
     }
 #pragma unroll
@@ -890,9 +888,9 @@ template <int LANES> static __global__ void __launch_bounds__(CONV_THREADS, 8) c
     const unsigned i = blockIdx.x / g.blocks, block = blockIdx.x - i * g.blocks;
     const conv_args a = args_of(g, i);
     if (g.m[i].norm)
-        forward_block<half4, 4, 4, SILU, false, LANES>(a, block);
+        forward_block<half4, 4, 4, true, false, LANES>(a, block);
     else
-        forward_block<half4, 4, 4, SILU, false, NO_NORM>(a, block);
+        forward_block<half4, 4, 4, true, false, NO_NORM>(a, block);
 }
 
 template <int LANES> static __global__ void __launch_bounds__(CONV_THREADS, 4) conv_side_backward(const __grid_constant__ conv_side g)
