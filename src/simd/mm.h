@@ -55,7 +55,8 @@ typedef struct lnt_mm_engine {
     lnt_operand (*view)(const lnt_operand *m, int first, int rows);
     /* C by mode from op(A) op(B), op = transpose where the flag is set; the forms must have been prepared. */
     void (*multiply)(lnt_mm_mode mode, const float *scale, const lnt_operand *a, bool a_t, const lnt_operand *b, bool b_t, float *c, int64_t ldc);
-    /* C = the sum of `count` products A_i B_i with `row` [N], N a multiple of 16 (NULL: zeros), added to each of its rows; NULL where prepare16 is. */
+    /* C = the sum of `count` products A_i B_i with `row` [N], N a multiple of 16 (NULL: zeros), added to each of its rows; NULL where prepare16
+     * is. */
     void (*multiply_row)(const float *row, int count, const lnt_operand *a, const lnt_operand *b, float *c, int64_t ldc);
     /* A state that takes a write: s->x(i,:) = scale[i*scale_stride] s->x(i,:) + (op(A) op(B))(i,:), rows dense. Its right form, if prepared, is
      * renewed on the way; other packed forms are void. */

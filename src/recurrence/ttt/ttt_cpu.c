@@ -220,7 +220,7 @@ static void step_sizes(const head *x, int64_t t, int64_t p, int64_t rows)
     }
 }
 
-/* The lower layer's gradients, u_0 = h gelu'(z_0) by the rows' rates, of count numbers; `raw` without them, where anybody wants it. */
+/* The lower layer's gradients, h gelu'(z_0): raw, and u by the rows' rates. */
 static void scaled_slopes(int64_t rows, int64_t F, const float *h, const float *slope, const float *rate, float *raw, float *u)
 {
     for (int64_t r = 0; r < rows; r++, h += F, slope += F, raw += F, u += F) {

@@ -15,8 +15,8 @@ static inline bool ttt_is_tiled(const lnt_ttt_args *a)
     return a->dtype == LINNET_BF16 && a->mini_batch >= 8 && a->D % 64 == 0 && (lnt_ttt_layers(a) == 1 || a->F % 64 == 0);
 }
 
-/* Rows of a span: as many whole mini-batches as share the weights' forms. The weights' forms cost most of an update, and a product over 16 rows as much
- * as one over 32; what a mini-batch has to take of those before it grows with them (docs/performance/ttt.md). */
+/* Rows of a span: as many whole mini-batches as share the weights' forms. These forms cost most of an update, and a product over 16 rows as much as
+ * one over 32; what a mini-batch has to take of those before it grows with the span (docs/performance/ttt.md). */
 static inline int64_t ttt_span(const lnt_ttt_args *a)
 {
     const int64_t m = a->mini_batch, rows = lnt_ttt_layers(a) == 1 ? 32 : 64;

@@ -8,8 +8,8 @@
 
 enum { LAYERS = LNT_TTT_LAYERS };
 
-/* Rows of the span [span,..]: first those that the state had open. W, b: the weights that it begins with, the sums of those given
- * and of the state's S_w, S_b, which alone goes on from span to span: so the bits do not depend on where calls begin, where a span is a mini-batch. */
+/* A head at work. Rows of the span [span,..]: first those that the state had open. W, b: the weights that it begins with, the sums of those given
+ * and of the state's S_w, S_b, which alone goes on from span to span: where spans are mini-batches, bits do not depend on where calls begin. */
 typedef struct {
     const lnt_ttt_args *a;
     ttt_norm norm;
@@ -17,7 +17,7 @@ typedef struct {
     int layers;
     float *W[LAYERS], *b[LAYERS], *S_w[LAYERS], *S_b[LAYERS];
     float *x[LAYERS], *z[LAYERS], *u[LAYERS], *raw[LAYERS], *y[LAYERS], *zq[LAYERS], *S[LAYERS], *A[LAYERS];
-    float *S_k[LAYERS], *A_k[LAYERS], *S_h, *A_h;                                  /* of keys with keys of a span's earlier mini-batches (ttt_tiled.h) */
+    float *S_k[LAYERS], *A_k[LAYERS], *S_h, *A_h;                                  /* of keys with those of mini-batches before (ttt_tiled.h) */
     float *v, *F, *rate, *position, *last, *hat, *inverse, *h1, *slope, *slope_q; /* slope: gelu' of z_0, of keys and queries */
     float *wide, *turned;                                                          /* wide [span,widest], turned [3,span,widest] */
     float *dW[LAYERS], *db[LAYERS], *dx[LAYERS], *du[LAYERS], *dy, *dz, *below, *dF, *dA, *dv, *dout, *work;
@@ -117,17 +117,22 @@ static inline lnt_ttt_batch span_at(const head *x, int64_t open, int64_t len, in
     const int64_t first = open_rows(x, open, len), whole = whole_rows(x, open, len);
     if (first && !c) return (lnt_ttt_batch){ 0, open, first };
     const int64_t begin = (c - (first > 0)) * x->span;
-    const int64_t from = first + (begin < whole ? begin : whole), to = begin >= whole ? open + len : first + (begin + x->span < whole ? begin + x->span : whole);
+    const int64_t end = begin + x->span < whole ? begin + x->span : whole;
+    const int64_t from = first + (begin < whole ? begin : whole), to = begin < whole ? first + end : open + len;
     return (lnt_ttt_batch){ from - open, 0, to - from };
 }
 
 /* Where the mini-batch of row i of a span begins. */
 static inline int64_t batch_of(const head *x, int64_t i) { return i - i % x->m; }
 /* The last row of that, of `rows` in all. */
-static inline int64_t last_of(const head *x, int64_t i, int64_t rows) { return (batch_of(x, i) + x->m < rows ? batch_of(x, i) + x->m : rows) - 1; }
+static inline int64_t last_of(const head *x, int64_t i, int64_t rows)
+{
+    const int64_t end = batch_of(x, i) + x->m;
+    return (end < rows ? end : rows) - 1;
+}
 
-/* On tiles, whose products fetch nothing (chunk_rows.h), the row of the next span that lies where token t does in this one is asked for between rows of
- * norms and losses: all rows of a span at once fill the core's buffers, and what comes behind waits (docs/performance/ttt.md). */
+/* On tiles, whose products fetch nothing (chunk_rows.h), the row of the next span that lies where token t does in this one is asked for between rows
+ * of norms and losses: all rows of a span at once fill the core's buffers, and what comes behind waits (docs/performance/ttt.md). */
 static inline void row_of_next(const head *x, const void *p, lnt_dtype type, int64_t t, int64_t width)
 {
     t += x->away;
