@@ -27,6 +27,7 @@ const lnt_recur_case lnt_ttt_cases[] = {
     { "ttt_mlp", 1, { 40 }, MLP(1, 16, 24), .beta = 0.1, .states = true, .option = { { "mini_batch", 3 }, PLAIN } },
     { "ttt_mlp", 2, { 64, 65 }, MLP(1, 32, 128), .beta = 0.3, .states = true },
     { "ttt_mlp", 3, { 50, 7, 33 }, MLP(1, 64, 128), .beta = 0.3, .states = true },
+    { "ttt_mlp", 2, { 130, 70 }, MLP(1, 64, 64), .beta = 0.3, .states = true, .option = { { "mini_batch", 32 } } },
     { "ttt_mlp", 1, { 300 }, MLP(1, 64, 64), .beta = 0.3, .states = true, .option = { { "bias", 0 } } },
     { "titans", 1, { 100 }, HEADS(2, 20), .beta = 0.7, .states = true },
     { "titans", 5, { 17, 0, 65, 1, 7 }, HEADS(1, 24), .beta = 0.9, .states = true, .option = { { "mini_batch", 8 } } },
