@@ -168,7 +168,7 @@ static int train(const machine_args *m, const model_args *shape, linnet_train_op
     }
     linnet_config_destroy(config);
     linnet_context_destroy(c);
-    if ((!code || code == EXIT_STOPPED) && v->last_step > 0) {
+    if (!code || (code == EXIT_STOPPED && v->last_step > 0)) { /* also where nothing was left to do: a killed run may have left half a page */
         const int page = page_of_run(o->out);
         if (page && !v->code) v->code = page;
     }

@@ -116,6 +116,14 @@ def counted(folder):
     return next((line for line in lines if not line.startswith("all ")), None), everything[0] if everything else 0
 
 
+def each_call(folder):
+    """(number, name, last path) of the calls of the last run under the fault "each"."""
+    for line in (folder.parent / "calls").read_text().splitlines():
+        if line.startswith("call "):
+            _, n, name, *path = line.split(" ", 3)
+            yield int(n), name, path[0] if path else ""
+
+
 # ---- what is disturbed -----------------------------------------------------------------------------------------------------------
 
 class Training:
@@ -229,7 +237,8 @@ class Place:
         return out
 
     def half(self, name):
-        """A checkpoint of a step before the last: killed where the last quarter of its file calls begins, or, where many of them cut shards, the last half."""
+        """A checkpoint of a step before the last: killed where the last quarter of its file calls up to the last checkpoint begins, or, where many of
+        them cut shards, the last half."""
         out = self.folder / f"{name}-half" / "m"
         if not out.exists():
             out.parent.mkdir()
@@ -237,8 +246,8 @@ class Place:
             count = self.folder / "count" / "m"
             shutil.rmtree(count.parent, ignore_errors=True)
             count.parent.mkdir()
-            must(*words, count, fault=("error", 0, count))
-            calls = counted(count)[1]
+            must(*words, count, fault=("each", 0, count))
+            calls = max(n for n, name, path in each_call(count) if name == "fclose" and path.endswith("train_state.safetensors"))
             run(*words, out, fault=("kill", calls // 2 if "--shard-size" in words else calls * 3 // 4, out))
         return out
 
@@ -333,14 +342,12 @@ def inside_saves(place, scene):
     scene.prepare(work)
     must(*scene.words(work), fault=("each", 0, work))
     begun, inside, between = False, [], []
-    for line in (work.parent / "calls").read_text().splitlines():
-        _, n, name, *path = line.split(" ", 3) if line.startswith("call ") else ("", "0", "", "")
-        last = path[0] if path else ""
+    for n, name, last in each_call(work):
         begun = begun or (name == "open" and "/train_state.safetensors.writing-" in f"/{last}")
         if begun:
-            inside.append(int(n))
+            inside.append(n)
             if name != "fwrite":
-                between.append(int(n))
+                between.append(n)
         begun = begun and not (name == "fclose" and last.endswith("train_state.safetensors"))
     shutil.rmtree(work)
     if len(between) < 20:
