@@ -360,7 +360,7 @@ static void put_solve(const lnt_mesa_args *a, const mesa_work &w, const void *rh
         const bool steps = s.steps > 0 || s.solver == LNT_CG_PLAIN;
         if (d->base.capability >= 90 && !(s.absolute > 0) && (s.solver == LNT_CG_LEVEL || s.solver == LNT_CG_PLAIN) && steps &&
             ((uintptr_t)s.k | (uintptr_t)s.x | (uintptr_t)s.x_float | (uintptr_t)s.rhs) % 16 == 0) {
-            lnt_mesa_cg_sm90(s, d->stream);
+            lnt_mesa_cg_sm90(s, d);
             s.without_steps = true; /* the guess alone, where no level step is drawn */
             if (!s.drawn || s.solver == LNT_CG_PLAIN) return;
         }

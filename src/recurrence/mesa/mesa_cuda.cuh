@@ -127,7 +127,7 @@ template <typename T> void lnt_mesa_unroll_end_put(const lnt_mesa_unroll<T> &a, 
 
 /* The fast solve: bf16, K = 64 or 128, LNT_CG_LEVEL and PLAIN, sm_90a. */
 typedef lnt_mesa_solve<bf16, bf16> lnt_mesa_cg;
-void lnt_mesa_cg_sm90(const lnt_mesa_cg &a, cudaStream_t stream);
+void lnt_mesa_cg_sm90(const lnt_mesa_cg &a, const lnt_cuda *d);
 
 /* Its table, of tokens / 64 + sequences slots. */
 void lnt_mesa_table_put(const lnt_mesa_args *a, int4 *table, lnt_cuda *d);

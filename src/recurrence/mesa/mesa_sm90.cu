@@ -159,6 +159,8 @@ __device__ __forceinline__ bool left_to_the_other(const lnt_mesa_cg &a) { return
 template <int K, bool GUESS, bool ALIKE>
 __global__ void __launch_bounds__(GROUP * GROUPS<K>, 1) slow_kernel(const __grid_constant__ lnt_mesa_cg a)
 {
+    await_last();
+    let_next();
     if (left_to_the_other(a)) return;
     extern __shared__ __align__(1024) char raw[];
     const int group = __shfl_sync(0xffffffffu, (int)threadIdx.x / GROUP, 0), step = (int)gridDim.x * GROUPS<K>, items = (int)a.chunks * a.Hv;
@@ -190,9 +192,12 @@ __global__ void __launch_bounds__(GROUP * GROUPS<K>, 1) slow_kernel(const __grid
     }
 }
 
-/* The others, 16 looked at at once: mostly there are none. A kernel of their own: as a branch of the loop above they cost it 20 registers. */
+/* The others, 16 looked at at once: mostly there are none. A kernel of their own: as a branch of the loop above they cost it 20 registers. Its blocks
+ * find places as those of that loop end. */
 template <int K, bool GUESS> __global__ void __launch_bounds__(GROUP * GROUPS<K>, 1) fast_kernel(const __grid_constant__ lnt_mesa_cg a)
 {
+    await_last();
+    let_next();
     if (left_to_the_other(a)) return;
     extern __shared__ __align__(1024) char raw[];
     const int group = __shfl_sync(0xffffffffu, (int)threadIdx.x / GROUP, 0), step = (int)gridDim.x * GROUPS<K>, items = (int)a.chunks * a.Hv;
@@ -212,36 +217,35 @@ template <int K, bool GUESS> __global__ void __launch_bounds__(GROUP * GROUPS<K>
     }
 }
 
-template <int K, bool GUESS, bool ALIKE> void launch(const lnt_mesa_cg &a, cudaStream_t stream)
+template <int K, bool GUESS, bool ALIKE> void launch(const lnt_mesa_cg &a, const lnt_cuda *d)
 {
-    const int bytes = (int)sizeof(shared_of<K, false>) * GROUPS<K>;
-    int device = 0, sms = 0;
-    cudaGetDevice(&device);
-    cudaDeviceGetAttribute(&sms, cudaDevAttrMultiProcessorCount, device);
-    cudaFuncSetAttribute(slow_kernel<K, GUESS, ALIKE>, cudaFuncAttributeMaxDynamicSharedMemorySize, bytes);
-    cudaFuncSetAttribute(fast_kernel<K, GUESS>, cudaFuncAttributeMaxDynamicSharedMemorySize, bytes);
+    constexpr size_t bytes = sizeof(shared_of<K, false>) * GROUPS<K>;
     const int64_t wanted = lnt_div_up(a.chunks * a.Hv, GROUPS<K>);
-    const unsigned ctas = (unsigned)(wanted < sms ? wanted : sms);
-    slow_kernel<K, GUESS, ALIKE><<<ctas, GROUP * GROUPS<K>, (size_t)bytes, stream>>>(a);
-    if (a.g) fast_kernel<K, GUESS><<<ctas, GROUP * GROUPS<K>, (size_t)bytes, stream>>>(a);
+    const dim3 ctas((unsigned)(wanted < d->base.multiprocessors ? wanted : d->base.multiprocessors));
+    lnt_launch_with(d, slow_kernel<K, GUESS, ALIKE>, ctas, GROUP * GROUPS<K>, bytes, 1, a);
+    if (a.g) lnt_launch_with(d, fast_kernel<K, GUESS>, ctas, GROUP * GROUPS<K>, bytes, 1, a);
 }
-/* Steps from which a number for all rows is more than they need (docs/performance/mesa.md, "GPU: the solve on Hopper"). */
-constexpr int MANY = 16;
+/* Steps from which a number for all rows is more than they need (docs/performance/mesa.md, "GPU: the solve on Hopper"). Then none of them is free for
+ * want of a guess: they are that many applications of Op. */
+constexpr int MANY = 17;
 
-template <int K> void launch(const lnt_mesa_cg &a, cudaStream_t stream)
+template <int K> void launch(const lnt_mesa_cg &a, const lnt_cuda *d)
 {
-    if (a.diagonal && a.solver == LNT_CG_PLAIN)
-        launch<K, true, false>(a, stream);
-    else if (a.tolerance2 == 0.f && !a.drawn && a.steps >= MANY)
-        launch<K, false, true>(a, stream);
-    else
-        launch<K, false, false>(a, stream);
+    if (a.diagonal && a.solver == LNT_CG_PLAIN) {
+        launch<K, true, false>(a, d);
+    } else if (a.tolerance2 == 0.f && !a.drawn && a.steps >= MANY) {
+        lnt_mesa_cg many = a;
+        many.diagonal = false;
+        launch<K, false, true>(many, d);
+    } else {
+        launch<K, false, false>(a, d);
+    }
 }
 
 } // namespace
 
-void lnt_mesa_cg_sm90(const lnt_mesa_cg &a, cudaStream_t stream)
+void lnt_mesa_cg_sm90(const lnt_mesa_cg &a, const lnt_cuda *d)
 {
     if (a.chunks == 0) return;
-    a.K == 128 ? launch<128>(a, stream) : launch<64>(a, stream);
+    a.K == 128 ? launch<128>(a, d) : launch<64>(a, d);
 }
