@@ -66,6 +66,17 @@ template <int WHICH, bool CLUSTER> __global__ void __launch_bounds__(LNT_CHAIN_M
     each<KNOWN[WHICH].ops>([&](auto i) { row.template run<i.value, CLUSTER>(a, p, turn); });
 }
 
+/* Threads that have no functions pass a barrier wherever those that do wait for each other ahead of the rule: nothing needs it, but
+ * racecheck orders what stands on both sides of __syncthreads only where all warps have passed as many barriers. */
+template <int WHICH> __device__ __forceinline__ void pass_along(const lnt_chain &a, int threads)
+{
+    each<KNOWN[WHICH].ops>([&](auto i) {
+        constexpr int KIND = KNOWN[WHICH].op[i.value].kind;
+        if constexpr (KIND >= LNT_ROW_DOT && KIND <= LNT_ROW_LAYER && !is_behind(KNOWN[WHICH], i.value))
+            if (!a.op[i.value].head.count) asm volatile("bar.sync %0, %1;" ::"r"(2), "r"(threads) : "memory");
+    });
+}
+
 /* A chain with a rule, a block for a head of K columns (of many rows two share a multiprocessor): its first K / U threads go through the functions,
  * all have the state. What does not take what is read from the state goes ahead of it. */
 template <int WHICH, int K, class MAPS> __device__ __forceinline__ void step_rule(const lnt_chain &a, const MAPS &maps)
@@ -122,6 +133,8 @@ template <int WHICH, int K, class MAPS> __device__ __forceinline__ void step_rul
         }
         x[0] = expm1f(x[0]), x[1] = expm1f(x[1]);
         store_pack(&m.less1[c], x);
+    } else {
+        pass_along<WHICH>(a, LNT_RULE_THREADS - p.some);
     }
     __syncthreads();
     s.sum(m);
