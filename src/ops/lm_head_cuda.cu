@@ -81,6 +81,15 @@ template <class P> __device__ __forceinline__ void row_sum(const xent_args &a, i
     for (int w = 1; w < XENT_THREADS / 32; w++) join(m, s, part[w].x, part[w].y);
 }
 
+/* A unit of the gradient. In bf16, beside z, it leaves the second-level cache first: rows that are still to be read again stay there. */
+template <class P> __device__ __forceinline__ void put_gradient(lnt_view v, int64_t i, const float (&x)[P::U])
+{
+    const lnt_raw<P> r = unit_from<P>(x, v.f32);
+    if constexpr (P::U == 4)
+        if (!v.f32) return __stcs((uint2 *)(v.p + 2 * i), make_uint2(r.w[0], r.w[1]));
+    put_raw<P>(v, i, r);
+}
+
 template <class P>
 __device__ __forceinline__ void gradient_at(const xent_args &a, const float (&z)[P::U], int64_t row, int i, int target, float m, float scale)
 {
@@ -91,7 +100,7 @@ __device__ __forceinline__ void gradient_at(const xent_args &a, const float (&z)
         if (i + u == target) d[u] -= a.scale;
         if (a.cap > 0.0f) d[u] *= 1.0f - z[u] * z[u] / (a.cap * a.cap);
     }
-    put<P>(a.dz, row * a.ld + i, d);
+    put_gradient<P>(a.dz, row * a.ld + i, d);
 }
 
 /* Two blocks a multiprocessor: the rows of all of them (float32 of a vocabulary of 32000: 34 MB) stay in the second-level cache until they are
