@@ -72,16 +72,17 @@ TRACKERS = {
 
 
 def state_tracking():
-    """Modular arithmetic, which nobody learns in 4000 updates of 64 strings nor in 20,000, takes a GPU, 256 strings an update, and one rate."""
-    for task, more, steps, seconds in (("parity", [], 3000, 120), ("mod-arith", [], 40000, 100), ("brackets", ["--brackets", "true"], 3000, 140)):
-        large = task == "mod-arith"
-        for seed in (1, 2) if task == "parity" else (1,):
+    """Modular arithmetic, of which little is learnt in 4000 updates of 64 strings, nor in 20,000, takes a GPU, 256 strings an update, and one rate, but for
+    sLSTM, which stays behind the published table there."""
+    for task, more in (("parity", []), ("mod-arith", []), ("brackets", ["--brackets", "true"])):
+        large = {} if task == "parity" else {"updates": 25000, "strings": 256}
+        for seed in (1,) if large else (1, 2):
             for model, words in TRACKERS.items():
-                for rate in ("1e-3", "5e-4") if not large else ("1e-3",):
-                    labels = {"task": task, "model": model, "rate": rate, "seed": seed, **({"updates": steps, "strings": 256} if large else {})}
-                    yield Cell("state-tracking", labels,
-                               ["task", "mod-arith" if task == "brackets" else task, *words, *more, "--batch", labels.get("strings", 64), "--steps", steps,
-                                "--learning-rate", rate, "--seed", seed, "--out", "{dir}"], seconds=seconds, device="cuda" if large else "cpu")
+                for rate in ("1e-3", "5e-4") if not large else ("1e-3", "3e-3") if (task, model) == ("mod-arith", "sLSTM") else ("1e-3",):
+                    yield Cell("state-tracking", {"task": task, "model": model, "rate": rate, "seed": seed, **large},
+                               ["task", "mod-arith" if task == "brackets" else task, *words, *more, "--batch", large.get("strings", 64), "--steps",
+                                large.get("updates", 3000), "--learning-rate", rate, "--seed", seed, "--out", "{dir}"],
+                               seconds=100 if large else 120, device="cuda" if large else "cpu")
 
 
 DELTAPRODUCT_MLP = {1: 1313, 2: 1046, 3: 779, 4: 512}  # columns inside, so that all have the parameters of four steps a token
