@@ -26,22 +26,24 @@ static const int tallest[WIDEST + 1] = {0, 8, 6};
 #endif
 enum { TALLEST = 8 };
 
-/* How the product meets C: C(i,:) = scale[i] C(i,:) + sign A B, or C = sign A B when scale is NULL. */
+/* How the product meets C: C(i,:) = scale[i] C(i,:) + sign A B, or C = sign A B when scale is NULL; a factor for each row of A B
+ * is in the place of sign, for scale_stride 1. */
 typedef struct {
     const float *scale;
     int64_t scale_stride;
     float sign;
+    const float *factor;
 } blend;
 
 INLINE void tile(int R, int W, bool part, int lanes, int K, const float *a, int64_t a_rs, int64_t a_cs, const float *b, int64_t ldb, float *c,
                  int64_t ldc, const blend *how, lnt_fetch *to)
 {
-    lnt_fetch f = *to;
+    lnt_fetch fetch = *to;
     vf acc[TALLEST][WIDEST];
     UNROLL for (int i = 0; i < R; i++)
         UNROLL for (int w = 0; w < W; w++) acc[i][w] = v_zero();
     for (int k = 0; k < K; k++, a += a_cs, b += ldb) {
-        if (f.n && !(k & f.skip)) lnt_fetch_line(&f);
+        if (fetch.n && !(k & fetch.skip)) lnt_fetch_line(&fetch);
         vf row[WIDEST];
         UNROLL for (int w = 0; w < W; w++) row[w] = part ? v_load_n(b + w * LNT_VL, lanes) : v_load(b + w * LNT_VL);
         UNROLL for (int i = 0; i < R; i++) {
@@ -49,14 +51,14 @@ INLINE void tile(int R, int W, bool part, int lanes, int K, const float *a, int6
             UNROLL for (int w = 0; w < W; w++) acc[i][w] = v_add_times(acc[i][w], row[w], x);
         }
     }
-    *to = f;
+    *to = fetch;
     vf sign = v_set(how->sign);
     UNROLL for (int i = 0; i < R; i++) {
         float *y = c + i * ldc;
         if (how->scale) {
-            vf s = v_set(how->scale[i * how->scale_stride]);
+            const vf s = v_set(how->scale[i * how->scale_stride]), f = how->factor ? v_set(how->factor[i]) : sign;
             UNROLL for (int w = 0; w < W; w++)
-                acc[i][w] = s * (part ? v_load_n(y + w * LNT_VL, lanes) : v_load(y + w * LNT_VL)) + sign * acc[i][w];
+                acc[i][w] = s * (part ? v_load_n(y + w * LNT_VL, lanes) : v_load(y + w * LNT_VL)) + f * acc[i][w];
         } else {
             UNROLL for (int w = 0; w < W; w++) acc[i][w] *= sign;
         }
@@ -111,7 +113,7 @@ static lnt_fetch *next_fetch(lnt_ahead *a)
 
 static void product(blend how, int M, int N, int K, const float *a, int64_t a_rs, int64_t a_cs, const float *b, int64_t ldb, float *c, int64_t ldc)
 {
-    const float *scale = how.scale;
+    const float *scale = how.scale, *factor = how.factor;
     lnt_ahead *ahead = &LNT_V(lnt_mm_ahead);
     lnt_fetch *f = &ahead->list[ahead->at];
     for (int j = 0; j < N;) {
@@ -125,6 +127,7 @@ static void product(blend how, int M, int N, int K, const float *a, int64_t a_rs
         for (int i = 0, left = blocks; i < M; left--) {
             int R = (M - i + left - 1) / left; /* equal heights: 16 rows as 6 + 5 + 5 */
             how.scale = scale ? scale + i * how.scale_stride : NULL;
+            how.factor = factor ? factor + i : NULL;
             tiles[W][R - 1](lanes, K, a + i * a_rs, a_rs, a_cs, b + j, ldb, c + i * ldc + j, ldc, &how, f);
             if (!f->n && ahead->n) f = next_fetch(ahead);
             i += R;
@@ -137,7 +140,7 @@ static void product(blend how, int M, int N, int K, const float *a, int64_t a_rs
 static blend how_of(lnt_mm_mode mode, const float *scale)
 {
     static const float one = 1.0f;
-    return (blend){mode == LNT_MM_SET ? NULL : mode == LNT_MM_SCALED ? scale : &one, 0, mode == LNT_MM_SUB ? -1.0f : 1.0f};
+    return (blend){mode == LNT_MM_SET ? NULL : mode == LNT_MM_SCALED ? scale : &one, 0, mode == LNT_MM_SUB ? -1.0f : 1.0f, NULL};
 }
 
 void LNT_V(lnt_mm)(lnt_mm_mode mode, int M, int N, int K, const float *a, int64_t a_rs, int64_t a_cs, const float *b, int64_t ldb, float *c,
@@ -149,7 +152,13 @@ void LNT_V(lnt_mm)(lnt_mm_mode mode, int M, int N, int K, const float *a, int64_
 void LNT_V(lnt_mm_scaled)(const float *scale, int64_t scale_stride, int M, int N, int K, const float *a, int64_t a_rs, int64_t a_cs, const float *b,
                           int64_t ldb, float *c, int64_t ldc)
 {
-    product((blend){scale, scale_stride, 1.0f}, M, N, K, a, a_rs, a_cs, b, ldb, c, ldc);
+    product((blend){scale, scale_stride, 1.0f, NULL}, M, N, K, a, a_rs, a_cs, b, ldb, c, ldc);
+}
+
+void LNT_V(lnt_mm_scaled_both)(const float *scale, const float *factor, int M, int N, int K, const float *a, int64_t a_rs, int64_t a_cs, const float *b,
+                               int64_t ldb, float *c, int64_t ldc)
+{
+    product((blend){scale, 1, 1.0f, factor}, M, N, K, a, a_rs, a_cs, b, ldb, c, ldc);
 }
 
 #if LNT_VL == 16
@@ -273,7 +282,7 @@ static void f32_multiply(lnt_mm_mode mode, const float *scale, const lnt_operand
 static void f32_update(const float *scale, int64_t scale_stride, const lnt_operand *a, bool a_t, const lnt_operand *b, bool b_t, lnt_operand *s)
 {
     s->right_t.p = NULL;
-    f32_product((blend){scale, scale_stride, 1.0f}, a, a_t, b, b_t, (float *)s->x, s->ld);
+    f32_product((blend){scale, scale_stride, 1.0f, NULL}, a, a_t, b, b_t, (float *)s->x, s->ld);
 }
 
 static size_t f32_kept_bytes(int rows, int cols) { return ((size_t)rows * (size_t)cols * 4 + 63) / 64 * 64; }
