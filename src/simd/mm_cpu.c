@@ -162,32 +162,26 @@ void LNT_V(lnt_mm_scaled_both)(const float *scale, const float *factor, int M, i
 }
 
 #if LNT_VL == 16
-/* 16 x 16 in registers: 32-bit pairs, 64-bit pairs, then 128-bit lanes twice. */
+/* 16 x 16, four columns at a time: rows i, i + 4, i + 8 and i + 12 side by side in 128-bit lanes as they are loaded, which leaves 32 shuffles, for which
+ * some processors have one unit. */
 static void transpose_block(const float *x, int64_t ldx, float *y, int64_t ldy)
 {
-    __m512 r[16], t[16];
-    UNROLL for (int i = 0; i < 16; i++) r[i] = _mm512_loadu_ps(x + i * ldx);
-    UNROLL for (int i = 0; i < 16; i += 2) {
-        t[i] = _mm512_unpacklo_ps(r[i], r[i + 1]);
-        t[i + 1] = _mm512_unpackhi_ps(r[i], r[i + 1]);
-    }
-    UNROLL for (int i = 0; i < 16; i += 4) {
-        r[i] = (__m512)_mm512_unpacklo_pd((__m512d)t[i], (__m512d)t[i + 2]);
-        r[i + 1] = (__m512)_mm512_unpackhi_pd((__m512d)t[i], (__m512d)t[i + 2]);
-        r[i + 2] = (__m512)_mm512_unpacklo_pd((__m512d)t[i + 1], (__m512d)t[i + 3]);
-        r[i + 3] = (__m512)_mm512_unpackhi_pd((__m512d)t[i + 1], (__m512d)t[i + 3]);
-    }
-    UNROLL for (int i = 0; i < 4; i++) {
-        t[i] = _mm512_shuffle_f32x4(r[i], r[i + 4], 0x88);
-        t[i + 4] = _mm512_shuffle_f32x4(r[i], r[i + 4], 0xdd);
-        t[i + 8] = _mm512_shuffle_f32x4(r[i + 8], r[i + 12], 0x88);
-        t[i + 12] = _mm512_shuffle_f32x4(r[i + 8], r[i + 12], 0xdd);
-    }
-    UNROLL for (int i = 0; i < 4; i++) {
-        _mm512_storeu_ps(y + i * ldy, _mm512_shuffle_f32x4(t[i], t[i + 8], 0x88));
-        _mm512_storeu_ps(y + (i + 4) * ldy, _mm512_shuffle_f32x4(t[i + 4], t[i + 12], 0x88));
-        _mm512_storeu_ps(y + (i + 8) * ldy, _mm512_shuffle_f32x4(t[i], t[i + 8], 0xdd));
-        _mm512_storeu_ps(y + (i + 12) * ldy, _mm512_shuffle_f32x4(t[i + 4], t[i + 12], 0xdd));
+    UNROLL for (int j = 0; j < 16; j += 4, x += 4, y += 4 * ldy) {
+        __m512 r[4], t[4];
+        UNROLL for (int i = 0; i < 4; i++) {
+            r[i] = _mm512_castps128_ps512(_mm_loadu_ps(x + i * ldx));
+            r[i] = _mm512_insertf32x4(r[i], _mm_loadu_ps(x + (i + 4) * ldx), 1);
+            r[i] = _mm512_insertf32x4(r[i], _mm_loadu_ps(x + (i + 8) * ldx), 2);
+            r[i] = _mm512_insertf32x4(r[i], _mm_loadu_ps(x + (i + 12) * ldx), 3);
+        }
+        for (int i = 0; i < 2; i++) {
+            t[2 * i] = _mm512_unpacklo_ps(r[2 * i], r[2 * i + 1]);
+            t[2 * i + 1] = _mm512_unpackhi_ps(r[2 * i], r[2 * i + 1]);
+        }
+        for (int i = 0; i < 2; i++) {
+            _mm512_storeu_ps(y + 2 * i * ldy, (__m512)_mm512_unpacklo_pd((__m512d)t[i], (__m512d)t[i + 2]));
+            _mm512_storeu_ps(y + (2 * i + 1) * ldy, (__m512)_mm512_unpackhi_pd((__m512d)t[i], (__m512d)t[i + 2]));
+        }
     }
 }
 #elif defined(__AVX2__)

@@ -474,7 +474,12 @@ static void backward_chunk(work *w, lnt_rows c, int64_t index)
 #define ENGINE LNT_V(lnt_mm_f32)
 #endif
 
-static int length(const lnt_recur_args *a) { return a->chunk > 0 ? a->chunk : ENGINE.chunk; }
+/* Without tiles one block of pairs while states stay in L1: by count a third less than two blocks, and in all a ninth (delta.md). */
+static int length(const lnt_recur_args *a)
+{
+    if (a->chunk > 0) return a->chunk;
+    return !ENGINE.bf16 && (int64_t)a->K * a->V <= 64 * 64 ? ENGINE.chunk / 2 : ENGINE.chunk;
+}
 
 static void forward_head(const lnt_head *x, char *base)
 {
