@@ -1,5 +1,5 @@
-/* Mild gates in a chunk of the untied delta rule, in float32 products (only dplr_cpu.c includes this). Where no column decays below e^-MILD from the
- * chunk's start to its end, every factor splits at the start, F_ij = P_i / P_j with P_i = alpha_1 ... alpha_i, so that rows are scaled once,
+/* Mild gates in a chunk of the untied delta rule, in float32 products (only dplr_cpu.c includes this). Factors F_ij = P_i / P_j
+ * (chunk_mild.h), so that rows are scaled once,
  *
  *   readers   a_i . P_{i-1} and s q_i . P_i          writers   b_j / P_j and k_j / P_j
  *
@@ -13,7 +13,7 @@
  *   da_i = P_{i-1} . X_i   dq_i = s P_i . X_i                          db_j = Y_j / P_j   dk_j likewise
  *   dgk_i = <S', dS'> by rows + sum_{l>=i} (readers . X - writers . Y)_l         a's row l + 1 counted with l, as it has met gate l last
  *
- * What lies above the diagonals of pairs is at most e^MILD times what it would be without gates, and is left out by selection.
+ * What lies above the diagonals of pairs is left out by selection.
  *
  * A stack is in blocks of 2 BLOCK rows, those of a (b, p) of BLOCK tokens and then of q (k, v) of the same, so that the pairs of two stacks are a lower
  * triangle of blocks. Behind the last token rows are zeros. Blocks of pairs of one and the same tokens are tidied: A_ab negated as the solve wants it,
@@ -21,47 +21,12 @@
 #ifndef LNT_DPLR_MILD_H
 #define LNT_DPLR_MILD_H
 
-#define INLINE static inline __attribute__((always_inline))
-#if defined(__clang__)
-#define UNROLL _Pragma("clang loop unroll(full)")
-#else
-#define UNROLL _Pragma("GCC unroll 16")
-#endif
+#include "recurrence/chunk/chunk_mild.h"
 
-/* e^-32: of the range of float32 10^24 are left on either side, and a gate's gradient, which is a difference of pairs that it has decayed and pairs that
- * it has not, the digits that it wants. */
-#define MILD 1.2664165549094176e-14f
-enum { BLOCK = 16, PAIR = 2 * BLOCK, SIDE_BY_SIDE = 4 };
+enum { BLOCK = MILD_BLOCK, PAIR = 2 * BLOCK };
 
 static int mild_rows(int n) { return (n + BLOCK - 1) / BLOCK * PAIR; }
 static int64_t mild_row(int64_t i) { return i / BLOCK * PAIR + i % BLOCK; } /* of a, b or p; BLOCK behind it of q, k or v */
-
-INLINE vf mild_load(bool bf16, bool part, const void *row, int64_t at, int lanes)
-{
-    if (!bf16) return part ? v_load_n((const float *)row + at, lanes) : v_load((const float *)row + at);
-    if (!part) return v_load_bf16((const lnt_bf16 *)row + at);
-    vf x = v_zero();
-    for (int l = 0; l < lanes; l++) x[l] = lnt_bf16_to_f32(((const lnt_bf16 *)row)[at + l]);
-    return x;
-}
-INLINE void mild_store(bool part, float *y, vf x, int lanes)
-{
-    if (part)
-        v_store_n(y, x, lanes);
-    else
-        v_store(y, x);
-}
-
-/* 1/x of a normal number: with AVX-512, whose division holds 16 numbers up for as many cycles, from 14 bits by a step of Newton's. */
-INLINE vf mild_inverse(vf x)
-{
-#if LNT_VL == 16
-    const vf y = (vf)_mm512_rcp14_ps((__m512)x);
-    return y + y * (v_set(1.0f) - x * y);
-#else
-    return v_set(1.0f) / x;
-#endif
-}
 
 /* Vectors of columns of the stacks from `at` on, straight from the tensors, P, 1 / P and the decay over the chunk. */
 INLINE void mild_columns(bool bf16, bool with_q, int vectors, bool part, int lanes, work *w, lnt_rows c, int at)
@@ -110,14 +75,6 @@ static void mild_clear(const work *w, int n, float *x, int64_t width)
     memset(block + (BLOCK + used) * width, 0, (size_t)size);
 }
 
-/* Lanes of a row that count: columns up to `end`, times s; zeros from there to BLOCK. */
-INLINE void mild_mask(float *row, int end, float s)
-{
-    vi lane;
-    for (int l = 0; l < LNT_VL; l++) lane[l] = l;
-    for (int j = 0; j < BLOCK; j += LNT_VL) v_store(row + j, v_select(lane < end - j, s * v_load(row + j), v_zero()));
-}
-
 /* Pairs of one and the same tokens: a reads what came before its token, q what its own wrote, too. */
 static void mild_tidy(const work *w, float *pairs, float ab, bool with_q)
 {
@@ -125,11 +82,11 @@ static void mild_tidy(const work *w, float *pairs, float ab, bool with_q)
     for (int r = 0; r < w->m; r += PAIR)
         for (int i = 0; i < BLOCK; i++) {
             float *a = pairs + (r + i) * L + r, *q = a + BLOCK * L;
-            mild_mask(a, i, ab);
-            mild_mask(a + BLOCK, i, 1.0f);
+            mild_mask(a, i, BLOCK, ab);
+            mild_mask(a + BLOCK, i, BLOCK, 1.0f);
             if (!with_q) continue;
-            mild_mask(q, i + 1, 1.0f);
-            mild_mask(q + BLOCK, i + 1, 1.0f);
+            mild_mask(q, i + 1, BLOCK, 1.0f);
+            mild_mask(q + BLOCK, i + 1, BLOCK, 1.0f);
         }
 }
 
@@ -146,9 +103,7 @@ static bool mild_front(work *w, lnt_rows c, bool with_q)
         mild_stacks(false, true, w, c);
     else
         mild_stacks(false, false, w, c);
-    bool mild = true;
-    for (int j = 0; j < w->K; j++) mild &= w->gk.end[j] >= MILD;
-    if (!mild) return false;
+    if (!mild_all(w->gk.end, w->K)) return false;
     mild_clear(w, c.n, w->read, K);
     mild_clear(w, c.n, w->write, K);
     LNT_V(lnt_transpose)((int)L, w->K, w->write, K, w->turned, L);
@@ -340,7 +295,4 @@ static void mild_back(work *w, lnt_rows c, int64_t index)
     mild_put_shared(w, c, w->dread, a->dq, w->dq);
     mild_put_shared(w, c, w->dwrite, a->dk, w->dk);
 }
-
-#undef INLINE
-#undef UNROLL
 #endif
