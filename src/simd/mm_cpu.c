@@ -155,15 +155,15 @@ void LNT_V(lnt_mm_scaled)(const float *scale, int64_t scale_stride, int M, int N
     product((blend){scale, scale_stride, 1.0f, NULL}, M, N, K, a, a_rs, a_cs, b, ldb, c, ldc);
 }
 
-void LNT_V(lnt_mm_scaled_both)(const float *scale, const float *factor, int M, int N, int K, const float *a, int64_t a_rs, int64_t a_cs, const float *b,
-                               int64_t ldb, float *c, int64_t ldc)
+void LNT_V(lnt_mm_scaled_both)(const float *scale, const float *factor, int M, int N, int K, const float *a, int64_t a_rs, int64_t a_cs,
+                               const float *b, int64_t ldb, float *c, int64_t ldc)
 {
     product((blend){scale, 1, 1.0f, factor}, M, N, K, a, a_rs, a_cs, b, ldb, c, ldc);
 }
 
 #if LNT_VL == 16
-/* 16 x 16, four columns at a time: rows i, i + 4, i + 8 and i + 12 side by side in 128-bit lanes as they are loaded, which leaves 32 shuffles, for which
- * some processors have one unit. */
+/* 16 x 16, four columns at a time: rows i, i + 4, i + 8 and i + 12 side by side in 128-bit lanes as they are loaded, which leaves 32 shuffles, for
+ * which some processors have one unit. */
 static void transpose_block(const float *x, int64_t ldx, float *y, int64_t ldy)
 {
     UNROLL for (int j = 0; j < 16; j += 4, x += 4, y += 4 * ldy) {

@@ -28,6 +28,9 @@
 #include "recurrence/chunk/chunk_walk.h"
 #include "recurrence/decay/decay.h"
 #include "recurrence/decay/decay_gates.h"
+#if !defined(__AMX_BF16__)
+#include "recurrence/decay/decay_mild.h"
+#endif
 #include "recurrence/decay/decay_stable.h"
 #include "recurrence/decay/decay_sums.h"
 #include "recurrence/decay/decay_tiles.h"
@@ -162,21 +165,6 @@ static lnt_gate_rows rows_of(const scratch *w, const lnt_operand *m, const float
     return w->direct ? (lnt_gate_rows){ .x16 = m->left.p, .ld = m->left.ld } : (lnt_gate_rows){ .x = x, .ld = m->cols };
 }
 
-/* The bonus: du += c_i q_i.k_i, c_i = s do_i.v_i on the diagonal of dA. */
-static void bonus_gradient(const lnt_head *x, int64_t n, const scratch *w)
-{
-    const int64_t K = x->a->K;
-    double *restrict du = (double *)x->a->workspace + x->index * K;
-    for (int64_t i = 0; i < n; i++) {
-        const float d = w->Y[i * (w->C + 1)], *restrict q = w->q + i * K, *restrict k = w->k + i * K;
-        for (int64_t j = 0; j < K; j++) du[j] += d * q[j] * k[j];
-    }
-}
-
-#if !defined(__AMX_BF16__)
-#include "recurrence/decay/decay_mild.h"
-#endif
-
 static void forward_chunk(const lnt_head *x, lnt_rows c, scratch *w)
 {
     const lnt_recur_args *a = x->a;
@@ -184,15 +172,7 @@ static void forward_chunk(const lnt_head *x, lnt_rows c, scratch *w)
     int K = a->K, V = a->V, n = c.n;
     lnt_operand q, k, v;
 #if !defined(__AMX_BF16__)
-    if (w->rows && !w->columns && mild_front(x, c, w)) {
-        rows_ahead_out(a->o, a->dtype, c.first, n, a->Hv, x->h, V);
-        key_ahead(x, c, a->q);
-        key_ahead(x, c, a->k);
-        value_ahead(x, c, a->v);
-        float_ahead(x, c, a->gk, K);
-        mild_forward(x, c, w);
-        return;
-    }
+    if (mild_forward(x, c, w)) return;
 #endif
     load_chunk(x, c, w, false, false);
     decays(x, c, false, w);
@@ -521,19 +501,7 @@ static void backward_chunk(const lnt_head *x, lnt_rows c, int64_t i, scratch *w)
     float *read = w->read, *dO = w->o;
     const bool gate = a->dg || a->dg_head || a->dsign || w->stable;
 #if !defined(__AMX_BF16__)
-    if (w->rows && !w->columns && mild_front(x, c, w)) {
-        if (!w->dq_sum) rows_ahead_out(a->dq, a->dtype, c.first, n, a->Hq, x->hq, K);
-        if (!w->dk_sum) rows_ahead_out(a->dk, a->dtype, c.first, n, a->Hq, x->hq, K);
-        rows_ahead_out(a->dv, a->dtype, c.first, n, a->Hv, x->h, V);
-        if (i) rows_ahead(S - size, LINNET_F32, 0, V, 1, 0, K);
-        key_ahead(x, c, a->q);
-        key_ahead(x, c, a->k);
-        value_ahead(x, c, a->v);
-        float_ahead(x, c, a->gk, K);
-        value_ahead(x, c, a->do_);
-        mild_back(x, c, S, w);
-        return;
-    }
+    if (mild_back(x, c, i, S, w)) return;
 #endif
     load_chunk(x, c, w, a->has_sign, a->has_sign);
     if (w->stable) w->m.m = w->m.starts[i];

@@ -12,12 +12,14 @@
 #define LNT_DECAY_MILD_H
 
 #include "recurrence/chunk/chunk_mild.h"
+#include "recurrence/decay/decay_work.h"
 
 /* Vectors of columns from `at` on straight from the tensors, with the decay over the chunk; q and k as they are, too, where there is a bonus. */
 INLINE void mild_columns(bool bf16, bool early, int vectors, bool part, int lanes, const lnt_head *x, lnt_rows c, scratch *w, int at)
 {
     const lnt_recur_args *a = x->a;
-    const int64_t K = a->K, own = a->Hv * K, shared = a->Hq * K, first = c.first * own + x->h * K + at, first_shared = c.first * shared + x->hq * K + at;
+    const int64_t K = a->K, own = a->Hv * K, shared = a->Hq * K;
+    const int64_t first = c.first * own + x->h * K + at, first_shared = c.first * shared + x->hq * K + at;
     const float *gates = (const float *)a->gk + first;
     const vf scale = v_set((float)a->scale);
     float *reads = w->qs + at, *writes = w->ks + at, *P = w->gk.from_start + at, *inverse = w->gk.to_end + at, *q = w->q + at, *k = w->k + at;
@@ -70,11 +72,12 @@ static void mild_triangle(const scratch *w, lnt_rows c, float *A)
     }
 }
 
-/* A chunk's readers, writers and these transposed (in w->gk.x), and A; false where its gates are not mild. */
+/* A chunk's readers, writers and these transposed (in w->gk.x), and A; false where its gates are not of rows alone, or not mild. */
 static bool mild_front(const lnt_head *x, lnt_rows c, scratch *w)
 {
     const lnt_recur_args *a = x->a;
     const int64_t K = a->K;
+    if (!w->rows || w->columns) return false;
     if (a->dtype == LINNET_BF16) {
         if (w->early)
             mild_rows_in(true, true, x, c, w);
@@ -95,13 +98,28 @@ static bool mild_front(const lnt_head *x, lnt_rows c, scratch *w)
     return true;
 }
 
-/* P_n, by products as P is: between a write and the end there are as many of its roundings as rows. A state decays by the exponential of the gates' sum. */
+/* P_n, by products as P is: between a write and the end there are as many of its roundings as rows. A state decays by the exponential of the gates'
+ * sum. */
 static const float *mild_end(const scratch *w, lnt_rows c) { return w->gk.from_start + (int64_t)(c.n - 1) * w->gk.width; }
 
-static void mild_forward(const lnt_head *x, lnt_rows c, scratch *w)
+/* The next chunk's rows. */
+static void mild_ahead(const lnt_head *x, lnt_rows c)
+{
+    const lnt_recur_args *a = x->a;
+    key_ahead(x, c, a->q);
+    key_ahead(x, c, a->k);
+    value_ahead(x, c, a->v);
+    float_ahead(x, c, a->gk, a->K);
+}
+
+/* A chunk, where its gates are mild. */
+static bool mild_forward(const lnt_head *x, lnt_rows c, scratch *w)
 {
     const lnt_recur_args *a = x->a;
     const int64_t K = a->K, V = a->V;
+    if (!mild_front(x, c, w)) return false;
+    rows_ahead_out(a->o, a->dtype, c.first, c.n, a->Hv, x->h, V);
+    mild_ahead(x, c);
     rows_in(w->v, a->v, a->dtype, c.first, c.n, a->Hv, x->h, V);
     LNT_V(lnt_mm)(LNT_MM_SET, c.n, a->V, a->K, w->qs, K, 1, w->S, V, w->o, V);
     for (int r = 0; r < c.n; r += MILD_BLOCK) {
@@ -110,6 +128,7 @@ static void mild_forward(const lnt_head *x, lnt_rows c, scratch *w)
     }
     rows_out(a->o, a->dtype, c.first, c.n, a->Hv, x->h, V, w->o);
     LNT_V(lnt_mm_scaled_both)(w->gk.end, mild_end(w, c), a->K, a->V, c.n, w->ks, 1, K, w->v, V, w->S, V);
+    return true;
 }
 
 /* ---- backward -------------------------------------------------------------------------------------------------------------------- */
@@ -151,7 +170,8 @@ INLINE void mild_rows_back(bool early, int vectors, bool part, int lanes, const 
     for (int64_t i = c.n - 1; i >= 0; i--)
         UNROLL for (int l = 0; l < vectors; l++) {
             const int64_t j = l * LNT_VL, row = i * K + j;
-            const vf X = mild_load(false, part, dq, row, lanes), Y = mild_load(false, part, dk, row, lanes), read = X * mild_load(false, part, reads, row, lanes);
+            const vf X = mild_load(false, part, dq, row, lanes), Y = mild_load(false, part, dk, row, lanes);
+            const vf read = X * mild_load(false, part, reads, row, lanes);
             sum[l] += (early ? behind[l] : read) - Y * mild_load(false, part, writes, row, lanes);
             behind[l] = read;
             if (past)
@@ -201,11 +221,18 @@ static void mild_decay(const lnt_head *x, lnt_rows c, scratch *w)
     }
 }
 
-/* Behind mild_front: S is the state in front of the chunk, transposed. */
-static void mild_back(const lnt_head *x, lnt_rows c, const float *S, scratch *w)
+/* Chunk i, where its gates are mild: S is the state in front of it, transposed, behind that of the chunk that comes next. */
+static bool mild_back(const lnt_head *x, lnt_rows c, int64_t i, const float *S, scratch *w)
 {
     const lnt_recur_args *a = x->a;
     const int64_t K = a->K, V = a->V, C = w->C;
+    if (!mild_front(x, c, w)) return false;
+    if (!w->dq_sum) rows_ahead_out(a->dq, a->dtype, c.first, c.n, a->Hq, x->hq, K);
+    if (!w->dk_sum) rows_ahead_out(a->dk, a->dtype, c.first, c.n, a->Hq, x->hq, K);
+    rows_ahead_out(a->dv, a->dtype, c.first, c.n, a->Hv, x->h, V);
+    if (i) rows_ahead(S - K * V, LINNET_F32, 0, V, 1, 0, K);
+    mild_ahead(x, c);
+    value_ahead(x, c, a->do_);
     rows_in(w->v, a->v, a->dtype, c.first, c.n, a->Hv, x->h, V);
     rows_in(w->o, a->do_, a->dtype, c.first, c.n, a->Hv, x->h, V);
     mild_decay(x, c, w);
@@ -213,7 +240,7 @@ static void mild_back(const lnt_head *x, lnt_rows c, const float *S, scratch *w)
     /* D, whose diagonal a bonus keeps */
     LNT_V(lnt_transpose)(c.n, a->V, w->v, V, w->dvt, c.n);
     mild_pairs(w, c, a->V, w->o, w->dvt, w->Y);
-    for (int64_t i = 0; i < c.n && w->early; i++) w->dden[i] = (float)a->scale * w->Y[i * (C + 1)];
+    for (int64_t r = 0; r < c.n && w->early; r++) w->dden[r] = (float)a->scale * w->Y[r * (C + 1)];
     mild_triangle(w, c, w->Y);
 
     LNT_V(lnt_mm)(LNT_MM_SET, c.n, a->K, a->V, w->o, V, 1, S, K, w->x, K);
@@ -232,13 +259,14 @@ static void mild_back(const lnt_head *x, lnt_rows c, const float *S, scratch *w)
 
     if (w->early) {
         mild_all_back(true, x, c, S, w, false);
-        for (int64_t i = 0; i < c.n; i++) w->Y[i * (C + 1)] = w->dden[i];
+        for (int64_t r = 0; r < c.n; r++) w->Y[r * (C + 1)] = w->dden[r];
         bonus_gradient(x, c.n, w);
     } else {
         mild_all_back(false, x, c, S, w, false);
     }
     put_shared(x, c, w->x, a->dq, w->dq_sum);
     put_shared(x, c, w->dk, a->dk, w->dk_sum);
+    return true;
 }
 
 #endif

@@ -209,6 +209,17 @@ static inline const lnt_bf16 *key_rows(const lnt_head *x, lnt_rows c, const void
 
 static inline const float *bonus_of(const lnt_head *x) { return (const float *)x->a->bonus + (int64_t)x->h * x->a->K; }
 
+/* The bonus: du += c_i q_i.k_i, c_i = s do_i.v_i on the diagonal of dA. */
+static inline void bonus_gradient(const lnt_head *x, int64_t n, const scratch *w)
+{
+    const int64_t K = x->a->K;
+    double *restrict du = (double *)x->a->workspace + x->index * K;
+    for (int64_t i = 0; i < n; i++) {
+        const float d = w->Y[i * (w->C + 1)], *restrict q = w->q + i * K, *restrict k = w->k + i * K;
+        for (int64_t j = 0; j < K; j++) du[j] += d * q[j] * k[j];
+    }
+}
+
 /* A state [K,V], or zeros, transposed. */
 static inline void get_turned(const lnt_head *x, float *dst, const float *src)
 {

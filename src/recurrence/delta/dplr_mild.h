@@ -15,13 +15,14 @@
  *
  * What lies above the diagonals of pairs is left out by selection.
  *
- * A stack is in blocks of 2 BLOCK rows, those of a (b, p) of BLOCK tokens and then of q (k, v) of the same, so that the pairs of two stacks are a lower
- * triangle of blocks. Behind the last token rows are zeros. Blocks of pairs of one and the same tokens are tidied: A_ab negated as the solve wants it,
- * zeros where nobody reads. */
+ * A stack is in blocks of 2 BLOCK rows, those of a (b, p) of BLOCK tokens and then of q (k, v) of the same, so that the pairs of two stacks are a
+ * lower triangle of blocks. Behind the last token rows are zeros. Blocks of pairs of one and the same tokens are tidied: A_ab negated as the solve
+ * wants it, zeros where nobody reads. */
 #ifndef LNT_DPLR_MILD_H
 #define LNT_DPLR_MILD_H
 
 #include "recurrence/chunk/chunk_mild.h"
+#include "recurrence/delta/dplr_work.h"
 
 enum { BLOCK = MILD_BLOCK, PAIR = 2 * BLOCK };
 
@@ -32,7 +33,8 @@ static int64_t mild_row(int64_t i) { return i / BLOCK * PAIR + i % BLOCK; } /* o
 INLINE void mild_columns(bool bf16, bool with_q, int vectors, bool part, int lanes, work *w, lnt_rows c, int at)
 {
     const lnt_recur_args *a = w->a;
-    const int64_t K = w->K, own = a->Hv * K, shared = a->Hq * K, first = c.first * own + w->at->h * K + at, first_shared = c.first * shared + w->at->hq * K + at;
+    const int64_t K = w->K, own = a->Hv * K, shared = a->Hq * K;
+    const int64_t first = c.first * own + w->at->h * K + at, first_shared = c.first * shared + w->at->hq * K + at;
     const float *g = (const float *)a->gk + first;
     const vf scale = v_set((float)a->scale);
     float *reads = w->read + at, *writes = w->write + at, *P = w->gk.from_start + at, *inverse = w->gk.to_end + at;
@@ -113,7 +115,8 @@ static bool mild_front(work *w, lnt_rows c, bool with_q)
     return true;
 }
 
-/* P_n, by products as P is: between a write and the end there are as many of its roundings as rows. A state decays by the exponential of the gates' sum. */
+/* P_n, by products as P is: between a write and the end there are as many of its roundings as rows. A state decays by the exponential of the gates'
+ * sum. */
 static const float *mild_end(const work *w, int64_t n) { return w->gk.from_start + (n - 1) * w->K; }
 
 /* Panel p of the writes, u [L,width], o beside it, and the state behind the chunk. */
@@ -222,7 +225,8 @@ INLINE void mild_rows_back(int vectors, bool part, int lanes, work *w, lnt_rows 
             const int64_t j = k * LNT_VL, row = mild_row(i) * K + j, second = row + BLOCK * K;
             const vf da = mild_load(false, part, dread, row, lanes), dq = mild_load(false, part, dread, second, lanes);
             const vf db = mild_load(false, part, dwrite, row, lanes), dk = mild_load(false, part, dwrite, second, lanes);
-            const vf back = mild_load(false, part, inverse, i * K + j, lanes), before = i ? mild_load(false, part, P, (i - 1) * K + j, lanes) : v_set(1.0f);
+            const vf back = mild_load(false, part, inverse, i * K + j, lanes);
+            const vf before = i ? mild_load(false, part, P, (i - 1) * K + j, lanes) : v_set(1.0f);
             sum[k] += behind[k] + mild_load(false, part, read, second, lanes) * dq;
             sum[k] -= mild_load(false, part, write, row, lanes) * db + mild_load(false, part, write, second, lanes) * dk;
             behind[k] = mild_load(false, part, read, row, lanes) * da;
@@ -251,8 +255,10 @@ static void mild_put_shared(const work *w, lnt_rows c, const float *rows, void *
 /* Of a or b. */
 static void mild_put(const work *w, lnt_rows c, const float *rows, void *out)
 {
-    for (int first = 0; first < c.n; first += BLOCK)
-        rows_out(out, w->a->dtype, c.first + first, c.n - first < BLOCK ? c.n - first : BLOCK, w->a->Hv, w->at->h, w->K, rows + (int64_t)(2 * first) * w->K);
+    for (int first = 0; first < c.n; first += BLOCK) {
+        const int n = c.n - first < BLOCK ? c.n - first : BLOCK;
+        rows_out(out, w->a->dtype, c.first + first, n, w->a->Hv, w->at->h, w->K, rows + (int64_t)(2 * first) * w->K);
+    }
 }
 
 /* Behind mild_front: all gradients of the chunk, and dS of in front of it. */
@@ -260,7 +266,8 @@ static void mild_back(work *w, lnt_rows c, int64_t index)
 {
     const lnt_recur_args *a = w->a;
     const int64_t K = w->K, V = w->V, L = w->m;
-    const float *start = (const float *)(w->starts + (size_t)index * w->e->kept_bytes(w->K, w->V)), *u = w->p + index * w->L * V; /* both transposed */
+    /* both transposed */
+    const float *start = (const float *)(w->starts + (size_t)index * w->e->kept_bytes(w->K, w->V)), *u = w->p + index * w->L * V;
     float *grad = w->dS_t_forms;
     if (index) { /* of the chunk that comes next */
         rows_ahead(start - w->e->kept_bytes(w->K, w->V) / sizeof *start, LINNET_F32, 0, V, 1, 0, K);
