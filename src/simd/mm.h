@@ -22,6 +22,10 @@ void LNT_V(lnt_mm)(lnt_mm_mode mode, int M, int N, int K, const float *a, int64_
 void LNT_V(lnt_mm_scaled)(const float *scale, int64_t scale_stride, int M, int N, int K, const float *a, int64_t a_rs, int64_t a_cs, const float *b,
                           int64_t ldb, float *c, int64_t ldc);
 
+/* C(i,:) = scale[i] C(i,:) + factor[i] (A B)(i,:): the same where what is written decays, too. */
+void LNT_V(lnt_mm_scaled_both)(const float *scale, const float *factor, int M, int N, int K, const float *a, int64_t a_rs, int64_t a_cs,
+                               const float *b, int64_t ldb, float *c, int64_t ldc);
+
 /* y[N,M] = x[M,N]^T. */
 void LNT_V(lnt_transpose)(int M, int N, const float *x, int64_t ldx, float *y, int64_t ldy);
 

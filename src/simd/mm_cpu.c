@@ -26,22 +26,24 @@ static const int tallest[WIDEST + 1] = {0, 8, 6};
 #endif
 enum { TALLEST = 8 };
 
-/* How the product meets C: C(i,:) = scale[i] C(i,:) + sign A B, or C = sign A B when scale is NULL. */
+/* How the product meets C: C(i,:) = scale[i] C(i,:) + sign A B, or C = sign A B when scale is NULL; a factor for each row of A B
+ * is in the place of sign, for scale_stride 1. */
 typedef struct {
     const float *scale;
     int64_t scale_stride;
     float sign;
+    const float *factor;
 } blend;
 
 INLINE void tile(int R, int W, bool part, int lanes, int K, const float *a, int64_t a_rs, int64_t a_cs, const float *b, int64_t ldb, float *c,
                  int64_t ldc, const blend *how, lnt_fetch *to)
 {
-    lnt_fetch f = *to;
+    lnt_fetch fetch = *to;
     vf acc[TALLEST][WIDEST];
     UNROLL for (int i = 0; i < R; i++)
         UNROLL for (int w = 0; w < W; w++) acc[i][w] = v_zero();
     for (int k = 0; k < K; k++, a += a_cs, b += ldb) {
-        if (f.n && !(k & f.skip)) lnt_fetch_line(&f);
+        if (fetch.n && !(k & fetch.skip)) lnt_fetch_line(&fetch);
         vf row[WIDEST];
         UNROLL for (int w = 0; w < W; w++) row[w] = part ? v_load_n(b + w * LNT_VL, lanes) : v_load(b + w * LNT_VL);
         UNROLL for (int i = 0; i < R; i++) {
@@ -49,14 +51,14 @@ INLINE void tile(int R, int W, bool part, int lanes, int K, const float *a, int6
             UNROLL for (int w = 0; w < W; w++) acc[i][w] = v_add_times(acc[i][w], row[w], x);
         }
     }
-    *to = f;
+    *to = fetch;
     vf sign = v_set(how->sign);
     UNROLL for (int i = 0; i < R; i++) {
         float *y = c + i * ldc;
         if (how->scale) {
-            vf s = v_set(how->scale[i * how->scale_stride]);
+            const vf s = v_set(how->scale[i * how->scale_stride]), f = how->factor ? v_set(how->factor[i]) : sign;
             UNROLL for (int w = 0; w < W; w++)
-                acc[i][w] = s * (part ? v_load_n(y + w * LNT_VL, lanes) : v_load(y + w * LNT_VL)) + sign * acc[i][w];
+                acc[i][w] = s * (part ? v_load_n(y + w * LNT_VL, lanes) : v_load(y + w * LNT_VL)) + f * acc[i][w];
         } else {
             UNROLL for (int w = 0; w < W; w++) acc[i][w] *= sign;
         }
@@ -111,7 +113,7 @@ static lnt_fetch *next_fetch(lnt_ahead *a)
 
 static void product(blend how, int M, int N, int K, const float *a, int64_t a_rs, int64_t a_cs, const float *b, int64_t ldb, float *c, int64_t ldc)
 {
-    const float *scale = how.scale;
+    const float *scale = how.scale, *factor = how.factor;
     lnt_ahead *ahead = &LNT_V(lnt_mm_ahead);
     lnt_fetch *f = &ahead->list[ahead->at];
     for (int j = 0; j < N;) {
@@ -125,6 +127,7 @@ static void product(blend how, int M, int N, int K, const float *a, int64_t a_rs
         for (int i = 0, left = blocks; i < M; left--) {
             int R = (M - i + left - 1) / left; /* equal heights: 16 rows as 6 + 5 + 5 */
             how.scale = scale ? scale + i * how.scale_stride : NULL;
+            how.factor = factor ? factor + i : NULL;
             tiles[W][R - 1](lanes, K, a + i * a_rs, a_rs, a_cs, b + j, ldb, c + i * ldc + j, ldc, &how, f);
             if (!f->n && ahead->n) f = next_fetch(ahead);
             i += R;
@@ -137,7 +140,7 @@ static void product(blend how, int M, int N, int K, const float *a, int64_t a_rs
 static blend how_of(lnt_mm_mode mode, const float *scale)
 {
     static const float one = 1.0f;
-    return (blend){mode == LNT_MM_SET ? NULL : mode == LNT_MM_SCALED ? scale : &one, 0, mode == LNT_MM_SUB ? -1.0f : 1.0f};
+    return (blend){mode == LNT_MM_SET ? NULL : mode == LNT_MM_SCALED ? scale : &one, 0, mode == LNT_MM_SUB ? -1.0f : 1.0f, NULL};
 }
 
 void LNT_V(lnt_mm)(lnt_mm_mode mode, int M, int N, int K, const float *a, int64_t a_rs, int64_t a_cs, const float *b, int64_t ldb, float *c,
@@ -149,36 +152,36 @@ void LNT_V(lnt_mm)(lnt_mm_mode mode, int M, int N, int K, const float *a, int64_
 void LNT_V(lnt_mm_scaled)(const float *scale, int64_t scale_stride, int M, int N, int K, const float *a, int64_t a_rs, int64_t a_cs, const float *b,
                           int64_t ldb, float *c, int64_t ldc)
 {
-    product((blend){scale, scale_stride, 1.0f}, M, N, K, a, a_rs, a_cs, b, ldb, c, ldc);
+    product((blend){scale, scale_stride, 1.0f, NULL}, M, N, K, a, a_rs, a_cs, b, ldb, c, ldc);
+}
+
+void LNT_V(lnt_mm_scaled_both)(const float *scale, const float *factor, int M, int N, int K, const float *a, int64_t a_rs, int64_t a_cs,
+                               const float *b, int64_t ldb, float *c, int64_t ldc)
+{
+    product((blend){scale, 1, 1.0f, factor}, M, N, K, a, a_rs, a_cs, b, ldb, c, ldc);
 }
 
 #if LNT_VL == 16
-/* 16 x 16 in registers: 32-bit pairs, 64-bit pairs, then 128-bit lanes twice. */
+/* 16 x 16, four columns at a time: rows i, i + 4, i + 8 and i + 12 side by side in 128-bit lanes as they are loaded, which leaves 32 shuffles, for
+ * which some processors have one unit. */
 static void transpose_block(const float *x, int64_t ldx, float *y, int64_t ldy)
 {
-    __m512 r[16], t[16];
-    UNROLL for (int i = 0; i < 16; i++) r[i] = _mm512_loadu_ps(x + i * ldx);
-    UNROLL for (int i = 0; i < 16; i += 2) {
-        t[i] = _mm512_unpacklo_ps(r[i], r[i + 1]);
-        t[i + 1] = _mm512_unpackhi_ps(r[i], r[i + 1]);
-    }
-    UNROLL for (int i = 0; i < 16; i += 4) {
-        r[i] = (__m512)_mm512_unpacklo_pd((__m512d)t[i], (__m512d)t[i + 2]);
-        r[i + 1] = (__m512)_mm512_unpackhi_pd((__m512d)t[i], (__m512d)t[i + 2]);
-        r[i + 2] = (__m512)_mm512_unpacklo_pd((__m512d)t[i + 1], (__m512d)t[i + 3]);
-        r[i + 3] = (__m512)_mm512_unpackhi_pd((__m512d)t[i + 1], (__m512d)t[i + 3]);
-    }
-    UNROLL for (int i = 0; i < 4; i++) {
-        t[i] = _mm512_shuffle_f32x4(r[i], r[i + 4], 0x88);
-        t[i + 4] = _mm512_shuffle_f32x4(r[i], r[i + 4], 0xdd);
-        t[i + 8] = _mm512_shuffle_f32x4(r[i + 8], r[i + 12], 0x88);
-        t[i + 12] = _mm512_shuffle_f32x4(r[i + 8], r[i + 12], 0xdd);
-    }
-    UNROLL for (int i = 0; i < 4; i++) {
-        _mm512_storeu_ps(y + i * ldy, _mm512_shuffle_f32x4(t[i], t[i + 8], 0x88));
-        _mm512_storeu_ps(y + (i + 4) * ldy, _mm512_shuffle_f32x4(t[i + 4], t[i + 12], 0x88));
-        _mm512_storeu_ps(y + (i + 8) * ldy, _mm512_shuffle_f32x4(t[i], t[i + 8], 0xdd));
-        _mm512_storeu_ps(y + (i + 12) * ldy, _mm512_shuffle_f32x4(t[i + 4], t[i + 12], 0xdd));
+    UNROLL for (int j = 0; j < 16; j += 4, x += 4, y += 4 * ldy) {
+        __m512 r[4], t[4];
+        UNROLL for (int i = 0; i < 4; i++) {
+            r[i] = _mm512_castps128_ps512(_mm_loadu_ps(x + i * ldx));
+            r[i] = _mm512_insertf32x4(r[i], _mm_loadu_ps(x + (i + 4) * ldx), 1);
+            r[i] = _mm512_insertf32x4(r[i], _mm_loadu_ps(x + (i + 8) * ldx), 2);
+            r[i] = _mm512_insertf32x4(r[i], _mm_loadu_ps(x + (i + 12) * ldx), 3);
+        }
+        for (int i = 0; i < 2; i++) {
+            t[2 * i] = _mm512_unpacklo_ps(r[2 * i], r[2 * i + 1]);
+            t[2 * i + 1] = _mm512_unpackhi_ps(r[2 * i], r[2 * i + 1]);
+        }
+        for (int i = 0; i < 2; i++) {
+            _mm512_storeu_ps(y + 2 * i * ldy, (__m512)_mm512_unpacklo_pd((__m512d)t[i], (__m512d)t[i + 2]));
+            _mm512_storeu_ps(y + (2 * i + 1) * ldy, (__m512)_mm512_unpackhi_pd((__m512d)t[i], (__m512d)t[i + 2]));
+        }
     }
 }
 #elif defined(__AVX2__)
@@ -273,7 +276,7 @@ static void f32_multiply(lnt_mm_mode mode, const float *scale, const lnt_operand
 static void f32_update(const float *scale, int64_t scale_stride, const lnt_operand *a, bool a_t, const lnt_operand *b, bool b_t, lnt_operand *s)
 {
     s->right_t.p = NULL;
-    f32_product((blend){scale, scale_stride, 1.0f}, a, a_t, b, b_t, (float *)s->x, s->ld);
+    f32_product((blend){scale, scale_stride, 1.0f, NULL}, a, a_t, b, b_t, (float *)s->x, s->ld);
 }
 
 static size_t f32_kept_bytes(int rows, int cols) { return ((size_t)rows * (size_t)cols * 4 + 63) / 64 * 64; }

@@ -1,8 +1,8 @@
 /* Vector gates in a chunk: a decay for every column of the rows that meet in a product (operators.md#gates). Only *_cpu.c files include this.
  *
  * alpha_i = e^{g_i} [width], and for i >= j the factor F_ij = alpha_{j+1} ... alpha_i, elementwise. Factors are running products of alphas: no
- * exponent is ever positive, nothing cancels (n roundings at most), and g = -inf is an exact 0 for every pair that it separates (chunk_mild_amx.h has
- * chunks whose exponents are so small that none of this matters). What decays a state,
+ * exponent is ever positive, nothing cancels (n roundings at most), and g = -inf is an exact 0 for every pair that it separates (chunk_mild.h and
+ * chunk_mild_amx.h have chunks whose exponents are so small that none of this matters). What decays a state,
  * chunk after chunk, is the exponential of the gates' sum: the same gate in every token would give products the same rounding error each time. */
 #ifndef LNT_CHUNK_VECTOR_H
 #define LNT_CHUNK_VECTOR_H

@@ -28,6 +28,9 @@
 #include "recurrence/chunk/chunk_walk.h"
 #include "recurrence/decay/decay.h"
 #include "recurrence/decay/decay_gates.h"
+#if !defined(__AMX_BF16__)
+#include "recurrence/decay/decay_mild.h"
+#endif
 #include "recurrence/decay/decay_stable.h"
 #include "recurrence/decay/decay_sums.h"
 #include "recurrence/decay/decay_tiles.h"
@@ -168,6 +171,9 @@ static void forward_chunk(const lnt_head *x, lnt_rows c, scratch *w)
     const lnt_mm_engine *e = ENGINE;
     int K = a->K, V = a->V, n = c.n;
     lnt_operand q, k, v;
+#if !defined(__AMX_BF16__)
+    if (mild_forward(x, c, w)) return;
+#endif
     load_chunk(x, c, w, false, false);
     decays(x, c, false, w);
     if (w->direct) {
@@ -366,17 +372,6 @@ static void state_products(scratch *w, int K, int V, const float *S)
     if (w->rows) row_mul(w->last_k, w->gk.end, K);
 }
 
-/* The bonus: du += c_i q_i.k_i, c_i = s do_i.v_i on the diagonal of dA. */
-static void bonus_gradient(const lnt_head *x, int64_t n, const scratch *w)
-{
-    const int64_t K = x->a->K;
-    double *restrict du = (double *)x->a->workspace + x->index * K;
-    for (int64_t i = 0; i < n; i++) {
-        const float d = w->Y[i * (w->C + 1)], *restrict q = w->q + i * K, *restrict k = w->k + i * K;
-        for (int64_t j = 0; j < K; j++) du[j] += d * q[j] * k[j];
-    }
-}
-
 /* dQ, dK and dgk from dO S^T (in w->x), V dS'^T (in w->dk) and dA in w->Y, with vector gates. */
 static void vector_key_gradients(const lnt_head *x, lnt_rows c, scratch *w)
 {
@@ -505,6 +500,9 @@ static void backward_chunk(const lnt_head *x, lnt_rows c, int64_t i, scratch *w)
     const float *S = direct ? NULL : w->states + i * size, *z = w->zs + i * K;
     float *read = w->read, *dO = w->o;
     const bool gate = a->dg || a->dg_head || a->dsign || w->stable;
+#if !defined(__AMX_BF16__)
+    if (mild_back(x, c, i, S, w)) return;
+#endif
     load_chunk(x, c, w, a->has_sign, a->has_sign);
     if (w->stable) w->m.m = w->m.starts[i];
     const bool straight = direct && a->do_; /* dO goes as it is */

@@ -40,6 +40,7 @@ typedef struct {
     float *vs, *dos;           /* [C,V] the same with the columns' gates */
     float *pair_q, *pair_k, *pair_v; /* [C+1,K] [C,K] [C,V] what pairs add to dQ, dK, dV */
     float *last_k, *last_v;    /* [K] [V] rows and columns of <S',dS'> */
+    float *grad_end;           /* [V,K] dS' times a chunk's mild decay, transposed */
     float *inside, *pair_o;    /* [C,max(K,V)] room; [C,V] what pairs add to o */
     void *ks_forms, *qs_forms, *vs_forms, *dos_forms, *S_turned;
     lnt_stable m; /* mLSTM */
@@ -96,6 +97,7 @@ static inline void carve_vector(lnt_carve *c, const lnt_recur_args *a, bool back
     w->pair_q = lnt_carve_floats(c, (C + 1) * K);
     w->pair_k = lnt_carve_floats(c, C * K);
     w->last_k = lnt_carve_floats(c, K);
+    if (w->rows && !w->columns && !w->tiled) w->grad_end = lnt_carve_floats(c, K * V);
     w->inside = lnt_carve_floats(c, C * (K > V ? K : V));
     if (w->columns) w->pair_o = lnt_carve_floats(c, C * V);
 }
@@ -206,6 +208,17 @@ static inline const lnt_bf16 *key_rows(const lnt_head *x, lnt_rows c, const void
 }
 
 static inline const float *bonus_of(const lnt_head *x) { return (const float *)x->a->bonus + (int64_t)x->h * x->a->K; }
+
+/* The bonus: du += c_i q_i.k_i, c_i = s do_i.v_i on the diagonal of dA. */
+static inline void bonus_gradient(const lnt_head *x, int64_t n, const scratch *w)
+{
+    const int64_t K = x->a->K;
+    double *restrict du = (double *)x->a->workspace + x->index * K;
+    for (int64_t i = 0; i < n; i++) {
+        const float d = w->Y[i * (w->C + 1)], *restrict q = w->q + i * K, *restrict k = w->k + i * K;
+        for (int64_t j = 0; j < K; j++) du[j] += d * q[j] * k[j];
+    }
+}
 
 /* A state [K,V], or zeros, transposed. */
 static inline void get_turned(const lnt_head *x, float *dst, const float *src)

@@ -7,40 +7,10 @@
  * a reader like q, and everything of chunk/chunk_vector.h holds for both.
  *
  * The pairs of all readers with all writers are one matrix: a's rows over q's, b's columns beside k's. */
-#include "core/memory.h"
-#include "recurrence/chunk/chunk_vector.h"
-#define LNT_ROWS_BETWEEN_TILES
-#include "recurrence/chunk/chunk_walk.h"
-#include "recurrence/delta/delta.h"
-
-typedef struct {
-    const lnt_recur_args *a;
-    const lnt_head *at;
-    const lnt_mm_engine *e;
-    int C, K, V, L, m;                      /* L: rows of the longest stack; m: of the chunk at hand */
-    int width, panels;                      /* columns of V that a state is worked on at a time, and how often that goes into V */
-    lnt_vector gk;
-    float *read, *reads, *write, *writes;   /* [L,K] the stacks, and what of them meets the chunk's first state, and its last */
-    bool tiled;                             /* pairs on tiles; then reads and writes are bf16, and strips have 32 columns of dread and dwrite */
-    lnt_bf16 *reads16, *writes16;
-    float *strips[2];
-#if defined(__AMX_BF16__)
-    lnt_vector_front front;                 /* of the chunk at hand */
+#include "recurrence/delta/dplr_work.h"
+#if !defined(__AMX_BF16__)
+#include "recurrence/delta/dplr_mild.h"
 #endif
-    float *pairs;                           /* [L,L] */
-    float *x, *u;                           /* [L,V] */
-    float *S;                               /* [panels,K,width] */
-    lnt_operand *state, grad;               /* [panels] of S, and dS */
-    void *reads_forms, *writes_forms, *a_forms, *q_forms, *v_forms, *u_forms, *S_forms;
-    /* backward only */
-    char *starts;                           /* [chunks] kept states at chunk starts */
-    float *p;                               /* [longest,V] */
-    float *y, *d, *dpairs, *dread, *dwrite; /* [L,V] twice, [L,L], [L,K] twice */
-    float *dwrite_pairs, *inside, *through; /* [L,K], [C,K] twice */
-    float *dS, *last;                       /* [K,V], [K] */
-    float *dq, *dk;                         /* [longest,K] sums over a group; NULL when group == 1 */
-    void *d_forms, *dR_forms, *do_forms, *dS_forms, *dS_t_forms, *start_forms;
-} work;
 
 static int stacked(const lnt_mm_engine *e, int n) { return (n + e->row_align) / e->row_align * e->row_align; } /* n rows and one of zeros */
 
@@ -50,7 +20,11 @@ static size_t carve(work *w, const lnt_recur_args *a, const lnt_mm_engine *e, in
     lnt_carve c = { base, 0 };
     const int64_t K = a->K, V = a->V, longest = a->longest;
     C = chunk_length(a, C);
+#if defined(__AMX_BF16__)
     const int rows = stacked(e, C) + C;
+#else
+    const int both = stacked(e, C) + C, rows = both > mild_rows(C) ? both : mild_rows(C);
+#endif
     const int64_t L = rows, chunks = (longest + C - 1) / C;
     *w = (work){ .a = a, .e = e, .C = C, .K = a->K, .V = a->V, .L = rows };
     w->width = a->V % e->panel ? a->V : e->panel;
@@ -69,6 +43,9 @@ static size_t carve(work *w, const lnt_recur_args *a, const lnt_mm_engine *e, in
     w->x = lnt_carve_floats(&c, L * V);
     w->u = lnt_carve_floats(&c, L * V);
     w->S = lnt_carve_floats(&c, K * V);
+#if !defined(__AMX_BF16__)
+    w->turned = lnt_carve_floats(&c, K * L);
+#endif
     w->reads_forms = lnt_carve_bytes(&c, e->bytes(rows, a->K, LNT_LEFT | LNT_LEFT_T));
     w->writes_forms = lnt_carve_bytes(&c, e->bytes(rows, a->K, LNT_LEFT | LNT_LEFT_T));
     w->a_forms = lnt_carve_bytes(&c, e->bytes(C, C, LNT_LEFT | LNT_LEFT_T));
@@ -80,7 +57,7 @@ static size_t carve(work *w, const lnt_recur_args *a, const lnt_mm_engine *e, in
     if (!backward) return c.used;
     for (int i = 0; w->tiled && i < 2; i++) w->strips[i] = lnt_carve_floats(&c, L * 32);
     w->starts = lnt_carve_bytes(&c, (size_t)chunks * e->kept_bytes(a->K, a->V));
-    w->p = lnt_carve_floats(&c, longest * V);
+    w->p = lnt_carve_floats(&c, chunks * L * V);
     w->y = lnt_carve_floats(&c, L * V);
     w->d = lnt_carve_floats(&c, L * V);
     w->dpairs = lnt_carve_floats(&c, L * L);
@@ -91,6 +68,9 @@ static size_t carve(work *w, const lnt_recur_args *a, const lnt_mm_engine *e, in
     w->through = lnt_carve_floats(&c, C * K);
     w->dS = lnt_carve_floats(&c, K * V);
     w->last = lnt_carve_floats(&c, K);
+#if !defined(__AMX_BF16__)
+    w->grad_end = lnt_carve_floats(&c, K * V);
+#endif
     if (a->Hv > a->Hq) {
         w->dq = lnt_carve_floats(&c, longest * K);
         w->dk = lnt_carve_floats(&c, longest * K);
@@ -218,6 +198,14 @@ static void forward_chunk(work *w, lnt_rows c)
     const int width = w->width, heads = a->Hv * w->panels, head = w->at->h * w->panels;
     lnt_operand reads, writes;
     rows_ahead_out(a->o, a->dtype, c.first, c.n, a->Hv, w->at->h, w->V);
+#if !defined(__AMX_BF16__)
+    if (mild_front(w, c, true)) {
+        ahead(w, c);
+        key_ahead(w->at, c, a->q);
+        for (int p = 0; p < w->panels; p++) mild_writes(w, c, p, true, true);
+        return;
+    }
+#endif
     front(w, c, true, LNT_LEFT, LNT_LEFT_T, &reads, &writes);
     const lnt_operand ak = pairs_of_a(w, c.n, LNT_LEFT), q = pairs_of_q(w, c.n, LNT_LEFT);
     ahead(w, c);
@@ -258,13 +246,20 @@ static void sweep_chunk(work *w, lnt_rows c, int64_t i, bool last)
 {
     const int64_t width = w->width;
     lnt_operand reads, writes;
+#if !defined(__AMX_BF16__)
+    if (mild_front(w, c, false)) {
+        ahead(w, c);
+        mild_sweep(w, c, i, last);
+        return;
+    }
+#endif
     front(w, c, false, LNT_LEFT, LNT_LEFT_T, &reads, &writes);
     const lnt_operand ak = pairs_of_a(w, c.n, LNT_LEFT);
     ahead(w, c);
     for (int p = 0; p < w->panels; p++) {
         w->e->keep(&w->state[p], p * w->width, w->V, w->starts + (size_t)i * w->e->kept_bytes(w->K, w->V));
         const lnt_operand u = solve_writes(w, c, p, &reads, &ak);
-        float *P = w->p + c.row * w->V + p * width;
+        float *P = w->p + i * w->L * w->V + p * width;
         for (int64_t r = 0; r < c.n; r++) memcpy(P + r * w->V, w->u + r * width, (size_t)width * sizeof *P);
         if (!last) w->e->update(w->gk.end, 1, &writes, true, &u, false, &w->state[p]);
     }
@@ -383,18 +378,10 @@ static void gradients(work *w, lnt_rows c, const lnt_operand *d, const lnt_opera
     put_shared(w->at, c, w->dwrite + q, a->dk, w->dk);
 }
 
-static void backward_chunk(work *w, lnt_rows c, int64_t index)
+/* A chunk's results but dv, then the next chunk's rows. */
+static void results_ahead(const work *w, lnt_rows c)
 {
     const lnt_recur_args *a = w->a;
-    const lnt_mm_engine *e = w->e;
-    const int64_t V = w->V;
-    lnt_operand reads, writes;
-    rows_ahead_out(a->dv, a->dtype, c.first, c.n, a->Hv, w->at->h, w->V);
-    front(w, c, true, LNT_LEFT_T, LNT_LEFT, &reads, &writes);
-    const int64_t m = w->m;
-    const int rows = (int)m + c.n;
-    e->extend(&w->grad, LNT_RIGHT_T, w->dS_t_forms);
-    value_gradients(w, c, &writes);
     rows_ahead_out(a->da, a->dtype, c.first, c.n, a->Hv, w->at->h, w->K);
     rows_ahead_out(a->db, a->dtype, c.first, c.n, a->Hv, w->at->h, w->K);
     if (!w->dq) rows_ahead_out(a->dq, a->dtype, c.first, c.n, a->Hq, w->at->hq, w->K);
@@ -402,9 +389,31 @@ static void backward_chunk(work *w, lnt_rows c, int64_t index)
     ahead(w, c);
     key_ahead(w->at, c, a->q);
     value_ahead(w->at, c, a->do_);
+}
+
+static void backward_chunk(work *w, lnt_rows c, int64_t index)
+{
+    const lnt_recur_args *a = w->a;
+    const lnt_mm_engine *e = w->e;
+    const int64_t V = w->V;
+    lnt_operand reads, writes;
+    rows_ahead_out(a->dv, a->dtype, c.first, c.n, a->Hv, w->at->h, w->V);
+#if !defined(__AMX_BF16__)
+    if (mild_front(w, c, true)) {
+        results_ahead(w, c);
+        mild_back(w, c, index);
+        return;
+    }
+#endif
+    front(w, c, true, LNT_LEFT_T, LNT_LEFT, &reads, &writes);
+    const int64_t m = w->m;
+    const int rows = (int)m + c.n;
+    e->extend(&w->grad, LNT_RIGHT_T, w->dS_t_forms);
+    value_gradients(w, c, &writes);
+    results_ahead(w, c);
 
     /* dpairs = [dR; dO] [P; V]^T. What lies above its diagonals nobody reads. */
-    memcpy(w->u, w->p + c.row * V, (size_t)(c.n * V) * sizeof *w->u);
+    memcpy(w->u, w->p + index * w->L * V, (size_t)(c.n * V) * sizeof *w->u);
     clear_gap(w, c.n, w->u, V);
     rows_in(w->u + m * V, a->v, a->dtype, c.first, c.n, a->Hv, w->at->h, V);
     const lnt_operand d = e->prepare(LNT_LEFT | LNT_RIGHT, rows, w->V, w->d, V, w->d_forms);
@@ -429,7 +438,12 @@ static void backward_chunk(work *w, lnt_rows c, int64_t index)
 #define ENGINE LNT_V(lnt_mm_f32)
 #endif
 
-static int length(const lnt_recur_args *a) { return a->chunk > 0 ? a->chunk : ENGINE.chunk; }
+/* Without tiles one block of pairs while states stay in L1: by count a third less than two blocks, and in all a ninth (delta.md). */
+static int length(const lnt_recur_args *a)
+{
+    if (a->chunk > 0) return a->chunk;
+    return !ENGINE.bf16 && (int64_t)a->K * a->V <= 64 * 64 ? ENGINE.chunk / 2 : ENGINE.chunk;
+}
 
 static void forward_head(const lnt_head *x, char *base)
 {
