@@ -93,7 +93,7 @@ def state_tracking(c, out):
             head = ["model", "parameters", "scaled accuracy", "published", "accuracy, %", "its rate, seed and updates", "other runs"]
             text += f"## {title}\n\n" + table(head, rows) + f"\n![{title}]({task}.svg)\n\n"
     return "State tracking: formal languages", """\
-Scaled accuracy (0: a guess, 1: all right) on strings of 40 to 256 tokens, learnt on strings of 3 to 40 (64 an update, where nothing else is said),
+Scaled accuracy (0: a guess, 1: all right) on strings of 40 to 256 tokens, learnt on strings of 3 to 40 (parity 64 an update, the others 256),
 beside the table of Grazzi et al. 2024 (arXiv 2411.12537). The best run of the learning rates and the seeds that are listed; all runs are shown. A
 training ends early when a batch of tests is right.
 
