@@ -78,8 +78,8 @@ static inline void carve_vector(lnt_carve *c, const lnt_recur_args *a, bool back
         w->qs_forms = lnt_carve_bytes(c, e->bytes(w->C, a->K, LNT_LEFT | LNT_RIGHT));
         w->ks_forms = lnt_carve_bytes(c, e->bytes(w->C, a->K, LNT_LEFT_T | LNT_RIGHT | LNT_RIGHT_T));
 #if defined(__AMX_BF16__)
-        w->tiled = w->rows && !w->columns && lnt_vector_is_tiled(w->C, a->K);
-        if (w->tiled) {
+        w->tiled = !w->columns && lnt_vector_is_tiled(w->C, a->K);
+        if (lnt_vector_is_tiled(w->C, a->K)) {
             w->reads16 = lnt_carve_bytes(c, (size_t)(w->C + 16) * (size_t)a->K * sizeof *w->reads16);
             w->writes16 = lnt_carve_bytes(c, (size_t)(w->C + 16) * (size_t)a->K * sizeof *w->writes16);
         }
@@ -95,7 +95,7 @@ static inline void carve_vector(lnt_carve *c, const lnt_recur_args *a, bool back
         w->last_v = lnt_carve_floats(c, V);
         w->S_turned = lnt_carve_bytes(c, e->bytes(a->V, a->K, LNT_RIGHT_T | LNT_LEFT_T));
 #if defined(__AMX_BF16__)
-        w->lifted = !w->rows && lnt_vector_is_tiled(w->C, a->V);
+        w->lifted = lnt_vector_is_tiled(w->C, a->V) && (!w->rows || lnt_vector_is_tiled(w->C, a->K));
         if (w->lifted) {
             w->value_reads = lnt_carve_bytes(c, (size_t)(w->C + 16) * (size_t)a->V * sizeof *w->value_reads);
             w->value_writes = lnt_carve_bytes(c, (size_t)(w->C + 16) * (size_t)a->V * sizeof *w->value_writes);
