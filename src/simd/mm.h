@@ -65,8 +65,8 @@ typedef struct lnt_mm_engine {
     /* A state that takes a write: s->x(i,:) = scale[i*scale_stride] s->x(i,:) + (op(A) op(B))(i,:), rows dense. Its right form, if prepared, is
      * renewed on the way; other packed forms are void. */
     void (*update)(const float *scale, int64_t scale_stride, const lnt_operand *a, bool a_t, const lnt_operand *b, bool b_t, lnt_operand *s);
-    /* The same with a factor for each column, s->x(:,j) = columns[j] s->x(:,j) + ...; NULL where prepare16 is. */
-    void (*update_columns)(const float *columns, const lnt_operand *a, bool a_t, const lnt_operand *b, bool b_t, lnt_operand *s);
+    /* The same with a factor for each column, s->x(i,j) = rows[i] columns[j] s->x(i,j) + ..., rows NULL: ones; NULL where prepare16 is. */
+    void (*update_columns)(const float *rows, const float *columns, const lnt_operand *a, bool a_t, const lnt_operand *b, bool b_t, lnt_operand *s);
     /* A state that stands for s->x + base (as dense as it; NULL: zeros) takes `count` writes: s->x += A_i^T B_i, and its left and right forms, as far
      * as they are prepared, become those of the sum; NULL where prepare16 is. */
     void (*update_sum)(const float *base, int count, const lnt_operand *a, const lnt_operand *b, lnt_operand *s);

@@ -272,20 +272,20 @@ static void blend(lnt_mm_mode mode, const float *scale, int64_t stride, int m, i
     }
 }
 
-/* The same with C(i,:) = scale[i stride] C(i,:) + t, or with a factor for each column, and C's right form kept in step: 8 pairs of rows at
+/* The same with C(i,:) = scale[i stride] C(i,:) + t, with a factor for each column or with both, and C's right form kept in step: 8 pairs of rows at
  * `packed`. */
 static void blend_state(const float *scale, int64_t stride, const float *columns, int m, int n, const float *t, float *c, int64_t ldc, pair *packed)
 {
     const __mmask16 mask = (__mmask16)((1u << n) - 1u);
-    __m512 f = _mm512_setzero_ps(), g = f;
-    if (columns) f = g = _mm512_maskz_loadu_ps(mask, columns);
+    const __m512 by = columns ? _mm512_maskz_loadu_ps(mask, columns) : _mm512_setzero_ps();
+    __m512 f = by, g = by;
     for (int i = 0; i < m; i += 2, t += 32, c += 2 * ldc) {
-        if (!columns) f = _mm512_set1_ps(scale[i * stride]);
+        if (scale) f = columns ? _mm512_mul_ps(by, _mm512_set1_ps(scale[i * stride])) : _mm512_set1_ps(scale[i * stride]);
         const __m512 even = _mm512_fmadd_ps(f, _mm512_maskz_loadu_ps(mask, c), _mm512_load_ps(t));
         __m512 odd = _mm512_setzero_ps();
         _mm512_mask_storeu_ps(c, mask, even);
         if (i + 1 < m) {
-            if (!columns) g = _mm512_set1_ps(scale[(i + 1) * stride]);
+            if (scale) g = columns ? _mm512_mul_ps(by, _mm512_set1_ps(scale[(i + 1) * stride])) : _mm512_set1_ps(scale[(i + 1) * stride]);
             odd = _mm512_fmadd_ps(g, _mm512_maskz_loadu_ps(mask, c + ldc), _mm512_load_ps(t + 16));
             _mm512_mask_storeu_ps(c + ldc, mask, odd);
         }
@@ -329,7 +329,7 @@ static void renew(const renewal *s, int i, int j, int m, int n, const float *t, 
     if (s->sum)
         blend_sum(s->base ? s->base + i * ldc + j : NULL, m, n, t, c, ldc, right, s->left ? s->left + i * s->left_ld + j : NULL, s->left_ld);
     else
-        blend_state(s->columns ? NULL : s->scale + i * s->scale_stride, s->scale_stride, s->columns ? s->columns + j : NULL, m, n, t, c, ldc, right);
+        blend_state(s->scale ? s->scale + i * s->scale_stride : NULL, s->scale_stride, s->columns ? s->columns + j : NULL, m, n, t, c, ldc, right);
 }
 
 /* Two by two tiles of C: tiles 0..3 accumulate, 4 and 5 hold A, 6 and 7 hold B. Whole tiles of a plain or added product go straight to C.
@@ -421,11 +421,11 @@ static void update(const float *scale, int64_t scale_stride, const lnt_operand *
           &(renewal){.scale = scale, .scale_stride = scale_stride, .right = (pair *)s->right.p, .right_block = s->right.ld});
 }
 
-static void update_columns(const float *columns, const lnt_operand *a, bool a_t, const lnt_operand *b, bool b_t, lnt_operand *s)
+static void update_columns(const float *rows, const float *columns, const lnt_operand *a, bool a_t, const lnt_operand *b, bool b_t, lnt_operand *s)
 {
     s->left.p = s->left_t.p = s->right_t.p = NULL;
     tiles(LNT_MM_SCALED, NULL, 1, a, a_t, b, b_t, NULL, (float *)s->x, s->ld,
-          &(renewal){.columns = columns, .right = (pair *)s->right.p, .right_block = s->right.ld});
+          &(renewal){.scale = rows, .scale_stride = 1, .columns = columns, .right = (pair *)s->right.p, .right_block = s->right.ld});
 }
 
 static void update_sum(const float *base, int count, const lnt_operand *a, const lnt_operand *b, lnt_operand *s)
