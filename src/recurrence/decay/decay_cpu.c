@@ -17,8 +17,8 @@
  * products with K and Q are those of no gate. Decays with signs: chunk_signed.h. mLSTM is scalar gates whose D and e^{b_n-b} have the rows' write
  * strengths in them, and a denominator with a floor (decay_stable.h).
  *
- * The algorithm is written in products; an engine (simd/mm.h) runs them in float32 or, for bf16 tensors, through bf16 tiles; there gates of rows
- * alone go by decay_tiles.h. The triangle of the C x C products is used in blocks of rows. The backward pass keeps all states transposed ([V,K]):
+ * The algorithm is written in products; an engine (simd/mm.h) runs them in float32 or, for bf16 tensors, through bf16 tiles; there vector
+ * gates go by decay_tiles.h. The triangle of the C x C products is used in blocks of rows. The backward pass keeps all states transposed ([V,K]):
  * that way every product finds its right operand row major without transposing a state. */
 #include "core/cpu.h"
 #include "recurrence/chunk/chunk_vector.h"
