@@ -632,10 +632,7 @@ static void backward_head(const lnt_head *x, char *base)
     int64_t chunks = chunk_count(x, w->C);
     begin_sums(a, x->index);
     if (!w->tiled && !w->lifted) sweep(x, w);
-    if (w->lifted)
-        get_state(x, w->dS, a->dsT, (int64_t)a->K * a->V);
-    else
-        get_turned(x, w->dS, a->dsT);
+    if (!w->lifted) get_turned(x, w->dS, a->dsT);
     if (w->direct) w->state = ENGINE->prepare(LNT_RIGHT, a->V, a->K, w->dS, a->K, w->S_forms);
 #if defined(__AMX_BF16__)
     if (w->tiled) {
@@ -645,6 +642,7 @@ static void backward_head(const lnt_head *x, char *base)
     }
     if (w->lifted) {
         lifted_sweep(x, w);
+        get_state(x, w->dS, a->dsT, (int64_t)a->K * a->V);
         w->state = ENGINE->prepare(LNT_RIGHT, a->K, a->V, w->dS, a->V, w->dS_forms);
         for (int64_t i = chunks - 1; i >= 0; i--) lifted_backward_chunk(x, chunk_at(x, w->C, i, -1), i, w);
         put_state(x, a->ds0, (int64_t)a->K * a->V, w->dS);
