@@ -1,4 +1,4 @@
-/* Gates of rows or of columns on AMX tiles (decay_cpu.c): operands straight from the tensors' bf16, pairs and gradients by lnt_vector_front and lnt_vector_back.
+/* Vector gates on AMX tiles (decay_cpu.c): operands straight from the tensors' bf16, pairs and gradients by lnt_vector_front and lnt_vector_back.
  * States at chunks' starts are kept as the right operands that they will be. Only decay_cpu.c includes this. */
 #ifndef LNT_DECAY_TILES_H
 #define LNT_DECAY_TILES_H
@@ -109,7 +109,8 @@ static inline void tiled_state_products(const lnt_operand *S, const float *dS, c
 }
 
 /* The same of rows and columns, with the decays of both. */
-static inline void tiled_both_products(const lnt_operand *S, const float *dS, const float *row_ends, const float *column_ends, float *rows, float *columns)
+static inline void tiled_both_products(const lnt_operand *S, const float *dS, const float *row_ends, const float *column_ends, float *rows,
+                                       float *columns)
 {
     const int64_t V = S->cols;
     memset(columns, 0, (size_t)V * sizeof *columns);
@@ -122,7 +123,8 @@ static inline void tiled_both_products(const lnt_operand *S, const float *dS, co
             const __m512i x = _mm512_loadu_si512(pairs);
             const __m512 by = _mm512_loadu_ps(column_ends + c);
             const __m512 a = _mm512_mul_ps((__m512)_mm512_slli_epi32(x, 16), _mm512_mul_ps(by, _mm512_loadu_ps(dS + c)));
-            const __m512 b = _mm512_mul_ps((__m512)_mm512_and_si512(x, _mm512_set1_epi32((int)0xffff0000u)), _mm512_mul_ps(by, _mm512_loadu_ps(dS + V + c)));
+            const __m512 b = _mm512_mul_ps((__m512)_mm512_and_si512(x, _mm512_set1_epi32((int)0xffff0000u)),
+                                           _mm512_mul_ps(by, _mm512_loadu_ps(dS + V + c)));
             even = _mm512_add_ps(even, a);
             odd = _mm512_add_ps(odd, b);
             _mm512_storeu_ps(columns + c, _mm512_fmadd_ps(first, a, _mm512_fmadd_ps(second, b, _mm512_loadu_ps(columns + c))));
@@ -238,7 +240,7 @@ static inline void tiled_backward_chunk(const lnt_head *x, lnt_rows c, int64_t i
     e->update_columns(NULL, w->gk.end, &d, true, &reads, false, &w->state);
 }
 
-/* ---- gates of columns, alone or with gates of rows ------------------------------------------------------------------------------------------------------------------ */
+/* ---- gates of columns, alone or with gates of rows --------------------------------------------------------------------------------------- */
 
 /* P above becomes P V: gates of columns have factors in V and dO alone. S^T is the state of gates of rows whose keys are v and whose queries are dO
  * (README.md, on a GPU), so that pairs of those are dA, and o, dv and dgv are what dq, dk and dgk are there. With
@@ -248,8 +250,8 @@ static inline lnt_vector_front value_front(const lnt_head *x, lnt_rows c, bool r
     const lnt_recur_args *a = x->a;
     const int64_t at = (c.first * a->Hv + x->h) * a->V, stride = (int64_t)a->Hv * a->V;
     const float s = w->rows ? 1.0f : (float)a->scale;
-    lnt_vector_front f = { .n = c.n, .writers = 1, .g = (const float *)a->gv + at, .stride = stride, .write = { { (const lnt_bf16 *)a->v + at, stride, c.n } },
-                           .writes = { w->value_writes }, .end = w->gv.end, .back = true };
+    lnt_vector_front f = { .n = c.n, .writers = 1, .g = (const float *)a->gv + at, .stride = stride,
+                           .write = { { (const lnt_bf16 *)a->v + at, stride, c.n } }, .writes = { w->value_writes }, .end = w->gv.end, .back = true };
     if (!reads) return f;
     f.readers = 1;
     if (a->do_) f.read[0] = (lnt_rows16){ (const lnt_bf16 *)a->do_ + at, stride, c.n };
